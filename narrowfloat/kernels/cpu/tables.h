@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include "narrowfloat/kernels/kernel_table.h"
+
+namespace narrowfloat::cpu {
+
+// The parts of a CPU table, one a file, each compiled once per instruction set. `target` is the
+// index of the instruction set in Highway's dispatch order, from TargetIndex(). A null slot is left
+// to the oracle.
+ByType<AmaxFn> AmaxTable(std::size_t target);
+ByType<ColumnSumFn> ColumnSumTable(std::size_t target);
+QuantizeSlots QuantizeWholeTable(std::size_t target);
+QuantizeSlots QuantizeRowsTable(std::size_t target);
+QuantizeSlots QuantizeColumnsTable(std::size_t target);
+QuantizeSlots QuantizeTilesTable(std::size_t target);
+DequantizeSlots DequantizeTable(std::size_t target);
+
+}  // namespace narrowfloat::cpu

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "narrowfloat/kernels/kernel_table.h"
+
+namespace narrowfloat {
+
+/// Type of one stored scale_inv item.
+template <Scheme S>
+inline constexpr std::size_t kScaleBytes = S::kLayout.scale_type == ScaleType::kFloat32 ? 4 : 1;
+
+/// Which stored scale line a line of elements uses, and which block an element along it lies in.
+template <Scheme S>
+constexpr std::size_t ScaleLine(std::size_t line) {
+  return WholeTensorScheme<S> ? 0 : line / S::kLayout.lines_per_scale;
+}
+template <Scheme S>
+constexpr std::size_t ScaleBlockIndex(std::size_t along) {
+  return WholeTensorScheme<S> ? 0 : along / S::kBlock.cols;
+}
+
+template <Scheme S>
+inline void StoreScaleInv(std::byte* base, std::size_t item, std::uint32_t scale_inv) {
+  if constexpr (kScaleBytes<S> == 4) {
+    std::memcpy(base + item * 4, &scale_inv, 4);
+  } else {
+    base[item] = static_cast<std::byte>(scale_inv);
+  }
+}
+
+template <Scheme S>
+inline std::uint32_t LoadScaleInv(const std::byte* base, std::size_t item) {
+  if constexpr (kScaleBytes<S> == 4) {
+    std::uint32_t scale_inv;
+    std::memcpy(&scale_inv, base + item * 4, 4);
+    return scale_inv;
+  } else {
+    return static_cast<std::uint32_t>(base[item]);
+  }
+}
+
+/// A kernel's view of its work in one direction: lines, and positions along a line.
+struct LineRange {
+  std::size_t line_begin, line_end, along_begin, along_end;
+};
+
+template <Direction kDirection>
+constexpr LineRange LinesOf(const Tile& tile) {
+  if constexpr (kDirection == Direction::kRowwise) {
+    return {tile.row_begin, tile.row_end, tile.col_begin, tile.col_end};
+  } else {
+    return {tile.col_begin, tile.col_end, tile.row_begin, tile.row_end};
+  }
+}
+
+/// Byte offset of the code of (row, col): columnwise codes may lie transposed.
+template <Scheme S, Direction kDirection>
+constexpr std::size_t CodeOffset(std::size_t code_stride, std::size_t row, std::size_t col) {
+  constexpr bool kTransposed =
+      kDirection == Direction::kColumnwise && S::kLayout.columnwise_transposed;
+  return kTransposed ? col * code_stride + row : row * code_stride + col;
+}
+
+}  // namespace narrowfloat

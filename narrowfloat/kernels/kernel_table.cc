@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/kernels/kernel_table.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "hwy/highway.h"
+#include "hwy/targets.h"
+#include "narrowfloat/kernels/cpu/tables.h"
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat {
+namespace {
+
+/// Puts `from` over `to` wherever `from` has a function.
+template <class Fn>
+void Overlay(Fn* const& from, Fn*& to) {
+  if (from != nullptr) to = from;
+}
+template <class Item, std::size_t kCount>
+void Overlay(const std::array<Item, kCount>& from, std::array<Item, kCount>& to) {
+  for (std::size_t i = 0; i < kCount; ++i) Overlay(from[i], to[i]);
+}
+
+/// "avx2", "avx3_dl": Highway's name of an instruction set in the spelling of NF_FORCE_BACKEND.
+std::string TargetName(std::int64_t target) {
+  std::string name = hwy::TargetName(target);
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return name;
+}
+
+/// Index in the tables of HWY_EXPORT, which are compiled with the same set of targets as this file.
+std::size_t TargetIndex(std::int64_t target) {
+  if constexpr ((HWY_TARGETS & (HWY_TARGETS - 1)) == 0) return 0;
+  hwy::ChosenTarget chosen;
+  chosen.Update(target);
+  return chosen.GetIndex();
+}
+
+struct CpuTable {
+  std::string name;
+  KernelTable kernels;
+
+  explicit CpuTable(std::int64_t target) : name(TargetName(target)), kernels(ScalarKernels()) {
+    const std::size_t index = TargetIndex(target);
+    kernels.name = name;
+    Overlay(cpu::AmaxTable(index), kernels.amax);
+    Overlay(cpu::ColumnSumTable(index), kernels.column_sum);
+    Overlay(cpu::QuantizeWholeTable(index), kernels.quantize);
+    Overlay(cpu::QuantizeRowsTable(index), kernels.quantize);
+    Overlay(cpu::QuantizeColumnsTable(index), kernels.quantize);
+    Overlay(cpu::QuantizeTilesTable(index), kernels.quantize);
+    Overlay(cpu::DequantizeTable(index), kernels.dequantize);
+  }
+  CpuTable(const CpuTable&) = delete;  // `kernels` points at `name`
+  CpuTable& operator=(const CpuTable&) = delete;
+};
+
+std::vector<const KernelTable*> BuildTables() {
+  static std::vector<std::unique_ptr<const CpuTable>> tables;
+  std::vector<const KernelTable*> available;
+  // A lower bit is a better instruction set.
+  for (int bit = 0; bit < 62; ++bit) {
+    const std::int64_t target = std::int64_t{1} << bit;
+    if ((hwy::SupportedTargets() & HWY_TARGETS & target) == 0) continue;
+    tables.push_back(std::make_unique<const CpuTable>(target));
+    available.push_back(&tables.back()->kernels);
+  }
+  available.push_back(&ScalarKernels());
+  return available;
+}
+
+const KernelTable& ChooseKernels() {
+  const std::vector<const KernelTable*>& available = AvailableKernels();
+  const char* forced = std::getenv("NF_FORCE_BACKEND");
+  if (forced == nullptr || *forced == '\0') return *available.front();
+  std::vector<std::string_view> names;
+  for (const KernelTable* table : available) {
+    if (table->name == forced) return *table;
+    names.push_back(table->name);
+  }
+  throw Unsupported(fmt::format("NF_FORCE_BACKEND: '{}' cannot run here; this machine has: {}",
+                                forced, fmt::join(names, ", ")));
+}
+
+}  // namespace
+
+const std::vector<const KernelTable*>& AvailableKernels() {
+  static const std::vector<const KernelTable*> available = BuildTables();
+  return available;
+}
+
+const KernelTable& ActiveKernels() {
+  static const KernelTable& active = ChooseKernels();
+  return active;
+}
+
+}  // namespace narrowfloat

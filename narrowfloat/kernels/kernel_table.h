@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "narrowfloat/schemes/registry.h"
+#include "narrowfloat/tensor/dtype.h"
+#include "narrowfloat/tensor/layout.h"
+
+namespace narrowfloat {
+
+/// A matrix whose rows are contiguous and may lie anywhere: a fixed distance apart, or at
+/// `row_offsets`.
+template <class Byte>
+struct MatrixRows {
+  Byte* data = nullptr;
+  std::ptrdiff_t row_stride = 0;  // bytes
+  const std::ptrdiff_t* row_offsets =
+      nullptr;  // bytes from `data`, one a row; null: row_stride holds
+
+  Byte* Row(std::size_t row) const {
+    return data + (row_offsets != nullptr ? row_offsets[row]
+                                          : static_cast<std::ptrdiff_t>(row) * row_stride);
+  }
+};
+
+/// The part of a matrix that one call of a kernel works on. Its corners lie on block boundaries,
+/// but for the matrix's own far edges.
+struct Tile {
+  std::size_t row_begin, row_end, col_begin, col_end;
+};
+
+/// Codes and scales of one direction. `codes` is row-major as stored, `code_stride` bytes a stored
+/// row; `scale_inv` items are fp32 or bytes as the scheme says and lie where `strides` says.
+template <class Byte>
+struct DirectionBuffers {
+  Byte* codes = nullptr;
+  std::size_t code_stride = 0;
+  Byte* scale_inv = nullptr;
+  ScaleStrides strides{};
+};
+
+/// Everything a kernel needs; checked before a kernel sees it. Padding of the scales is not a
+/// kernel's work, and neither are the buffers of a scale that covers the whole tensor: the verb
+/// writes both.
+struct QuantizeArgs {
+  MatrixRows<const std::byte> in;
+  MatrixShape shape;
+  Tile tile;
+  DirectionBuffers<std::byte> rowwise, columnwise;  // what the slot's direction names
+  float amax;                                       // of the tensor, where the scheme asks for one
+  ScaleOptions options;
+};
+
+struct DequantizeArgs {
+  DirectionBuffers<const std::byte> in;
+  MatrixShape shape;
+  Tile tile;
+  MatrixRows<std::byte> out;
+  float amax;
+  ScaleOptions options;
+};
+
+/// Largest magnitude of a tile, NaN ignored, 0 if there is none.
+using AmaxFn = float (*)(const MatrixRows<const std::byte>& in, const Tile& tile) noexcept;
+using QuantizeFn = void (*)(const QuantizeArgs& args) noexcept;
+using DequantizeFn = void (*)(const DequantizeArgs& args) noexcept;
+/// Adds the tile's rows, in order, to the fp32 sums of its columns (`sums` points at column 0).
+using ColumnSumFn = void (*)(const MatrixRows<const std::byte>& in, const Tile& tile,
+                             float* sums) noexcept;
+
+template <class Fn>
+using ByType = std::array<Fn, kFloatTypeCount>;
+
+/// Slots by scheme, direction and float type; a null slot is one that a backend leaves to the
+/// oracle.
+using QuantizeSlots = std::array<std::array<ByType<QuantizeFn>, kDirectionCount>, kSchemeCount>;
+using DequantizeSlots = std::array<std::array<ByType<DequantizeFn>, kDirectionCount>, kSchemeCount>;
+
+/// One backend: a function for every operation, scheme, direction and type. Complete once built.
+/// Dequantize has no slot for both directions: a reader picks one.
+struct KernelTable {
+  std::string_view name;
+  ByType<AmaxFn> amax{};
+  ByType<ColumnSumFn> column_sum{};
+  QuantizeSlots quantize{};
+  DequantizeSlots dequantize{};
+};
+
+/// The oracle: plain loops, the executable definition of every slot.
+const KernelTable& ScalarKernels();
+
+/// All tables that this machine can run, best first, the oracle last. Fixed for the life of the
+/// process.
+const std::vector<const KernelTable*>& AvailableKernels();
+
+/// The best table, or the one that NF_FORCE_BACKEND names.
+/// Errors: Unsupported if that name is unknown or cannot run here.
+const KernelTable& ActiveKernels();
+
+}  // namespace narrowfloat

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "narrowfloat/numerics/codec.h"
+#include "narrowfloat/tensor/dtype.h"
+
+namespace narrowfloat {
+
+/// Item `index` of a row, as fp32; exact for every member of FloatTypes. Rows need no alignment.
+template <class T>
+inline float LoadItem(const std::byte* row, std::size_t index) {
+  if constexpr (kItemSize<T> == 4) {
+    float value;
+    std::memcpy(&value, row + index * 4, 4);
+    return value;
+  } else {
+    std::uint16_t code;
+    std::memcpy(&code, row + index * 2, 2);
+    return Decode<T>(code);
+  }
+}
+
+/// Rounds to T, nearest-even, overflow to infinity, every NaN to the one quiet NaN.
+template <class T>
+inline void StoreItem(std::byte* row, std::size_t index, float value) {
+  if constexpr (kItemSize<T> == 4) {
+    value = CanonicalNan(value);
+    std::memcpy(row + index * 4, &value, 4);
+  } else {
+    const auto code = static_cast<std::uint16_t>(Encode<T, Overflow::kInfinity>(value));
+    std::memcpy(row + index * 2, &code, 2);
+  }
+}
+
+/// Magnitude of a value: the sign bit cleared.
+inline float Magnitude(float value) {
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) & ~kFloatSign);
+}
+
+}  // namespace narrowfloat

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/kernels/scalar/tables.h"
+
+namespace narrowfloat {
+
+const KernelTable& ScalarKernels() {
+  static const KernelTable table{"scalar", scalar::AmaxTable(), scalar::ColumnSumTable(),
+                                 scalar::QuantizeTable(), scalar::DequantizeTable()};
+  return table;
+}
+
+}  // namespace narrowfloat

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "narrowfloat/kernels/kernel_table.h"
+
+namespace narrowfloat::scalar {
+
+// The parts of ScalarKernels(), one a file.
+ByType<AmaxFn> AmaxTable();
+ByType<ColumnSumFn> ColumnSumTable();
+QuantizeSlots QuantizeTable();
+DequantizeSlots DequantizeTable();
+
+}  // namespace narrowfloat::scalar

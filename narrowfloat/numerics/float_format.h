@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+
+namespace narrowfloat {
+
+/// A float of at most 16 bits, described by constants only: a sign, exponent bits, mantissa bits,
+/// subnormals. kMaxCode is the code of the largest finite magnitude; with kHasInfinity the next
+/// code is infinity. kNanCode is what NaN is encoded as; in a format without NaN it equals
+/// kMaxCode.
+template <class F>
+concept FloatFormat = requires {
+  { F::kExponentBits } -> std::convertible_to<int>;
+  { F::kMantissaBits } -> std::convertible_to<int>;
+  { F::kBias } -> std::convertible_to<int>;
+  { F::kMaxCode } -> std::convertible_to<std::uint32_t>;
+  { F::kNanCode } -> std::convertible_to<std::uint32_t>;
+  { F::kHasInfinity } -> std::convertible_to<bool>;
+};
+
+template <FloatFormat F>
+inline constexpr int kBits = 1 + F::kExponentBits + F::kMantissaBits;
+
+/// The code that holds nothing but the sign, that of -0.
+template <FloatFormat F>
+inline constexpr std::uint32_t kSignCode = 1u << (F::kExponentBits + F::kMantissaBits);
+
+}  // namespace narrowfloat

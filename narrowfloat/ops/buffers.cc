@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/ops/buffers.h"
+
+#include <fmt/format.h>
+
+#include "narrowfloat/ops/input.h"
+#include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat {
+namespace {
+
+void CheckBuffer(const char* verb, const ConstQuantizedView& view, const BufferPlan& planned) {
+  const ConstTensorView& buffer = view[planned.role];
+  const std::string_view name = RoleName(planned.role);
+  if (buffer.data == nullptr && BufferBytes(planned) > 0) {
+    throw InvalidArgument(fmt::format("{}: {} is missing", verb, name));
+  }
+  if (buffer.dtype != planned.dtype) {
+    throw InvalidArgument(fmt::format("{}: {} must be {}, got {}", verb, name,
+                                      DTypeName(planned.dtype), DTypeName(buffer.dtype)));
+  }
+  if (buffer.shape != planned.shape) {
+    throw InvalidArgument(fmt::format("{}: {} must have shape {}, got {}", verb, name,
+                                      ShapeText(planned.shape), ShapeText(buffer.shape)));
+  }
+  if (!IsContiguous(buffer)) {
+    throw InvalidArgument(fmt::format("{}: {} must be C-contiguous", verb, name));
+  }
+  if (buffer.device != Device::kCpu) {
+    throw Unsupported(
+        fmt::format("{}: {} lies on a device this build has no kernels for", verb, name));
+  }
+}
+
+/// Two buffers may name the same memory only where the plan says so.
+void CheckDisjoint(const char* verb, const ConstQuantizedView& view,
+                   const std::vector<BufferPlan>& plan) {
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      const Extent a = ExtentOf(view[plan[i].role]), b = ExtentOf(view[plan[j].role]);
+      if (!a.Overlaps(b) || (plan[i].storage == plan[j].storage && a.begin == b.begin)) continue;
+      throw InvalidArgument(fmt::format("{}: {} and {} must not overlap", verb,
+                                        RoleName(plan[j].role), RoleName(plan[i].role)));
+    }
+  }
+}
+
+}  // namespace
+
+void CheckBuffers(const char* verb, const ConstQuantizedView& view) {
+  const std::vector<BufferPlan> plan = PlanQuantize(view.spec, view.shape);
+  for (const BufferPlan& planned : plan) CheckBuffer(verb, view, planned);
+  CheckDisjoint(verb, view, plan);
+}
+
+void CheckDirection(const char* verb, const ConstQuantizedView& view, Direction direction) {
+  const bool rowwise = direction == Direction::kRowwise;
+  QuantSpec spec = view.spec;
+  spec.rowwise = rowwise;
+  spec.columnwise = !rowwise;
+  for (const BufferPlan& planned : PlanQuantize(spec, view.shape)) {
+    if (planned.role == DataRole(direction) || planned.role == ScaleInvRole(direction)) {
+      CheckBuffer(verb, view, planned);
+    }
+  }
+}
+
+bool HasDirection(const ConstQuantizedView& view, Direction direction) {
+  const ConstTensorView& data = view[DataRole(direction)];
+  // An empty tensor's buffers need no memory; an absent buffer has no shape either.
+  if (FlattenShape(view.shape).Size() == 0) return !data.shape.empty();
+  return data.data != nullptr && view[ScaleInvRole(direction)].data != nullptr;
+}
+
+}  // namespace narrowfloat

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/ops/dequantize.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <vector>
+
+#include "narrowfloat/ops/buffers.h"
+#include "narrowfloat/ops/float_environment.h"
+#include "narrowfloat/ops/input.h"
+#include "narrowfloat/ops/parallel.h"
+#include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat {
+namespace {
+
+Direction ReadableDirection(const ConstQuantizedView& in) {
+  if (HasDirection(in, Direction::kRowwise)) return Direction::kRowwise;
+  if (HasDirection(in, Direction::kColumnwise)) return Direction::kColumnwise;
+  throw InvalidArgument(
+      fmt::format("dequantize: {} needs data and scale_inv of one direction, got neither rowwise "
+                  "nor columnwise",
+                  in.spec.scheme->name));
+}
+
+void CheckOutput(const ConstQuantizedView& in, Direction direction, const TensorView& out) {
+  if (out.shape != in.shape) {
+    throw InvalidArgument(fmt::format("dequantize: the output must have shape {}, got {}",
+                                      ShapeText(in.shape), ShapeText(out.shape)));
+  }
+  const Extent output = ExtentOf(out);
+  for (const Role role : {DataRole(direction), ScaleInvRole(direction)}) {
+    if (!output.Overlaps(ExtentOf(in[role]))) continue;
+    throw InvalidArgument(
+        fmt::format("dequantize: the output must not overlap {}", RoleName(role)));
+  }
+}
+
+}  // namespace
+
+void Dequantize(const ConstQuantizedView& in, const TensorView& out, const Execution& execution) {
+  const Direction direction = ReadableDirection(in);
+  CheckDirection("dequantize", in, direction);
+  Rows<std::byte> rows;
+  FillRows("dequantize", "the output", out, rows);
+  CheckOutput(in, direction, out);
+
+  const KernelTable& kernels = execution.kernels != nullptr ? *execution.kernels : ActiveKernels();
+  const DequantizeFn dequantize =
+      kernels.dequantize[SchemeIndex(*in.spec.scheme)][static_cast<std::size_t>(direction)]
+                        [static_cast<std::size_t>(out.dtype)];
+  const DequantizeArgs args{BuffersOf(in, direction), rows.shape, {}, rows.matrix, 0.0f,
+                            ScaleOptionsOf(in.spec)};
+  // Rows in runs of a cache line, for codes that lie transposed.
+  constexpr std::size_t kRun = 64;
+  const TileGrid grid =
+      MakeTileGrid(rows.shape, direction == Direction::kColumnwise ? kRun : 1, kRun);
+  ParallelFor(execution, grid.Count(), [&](std::size_t i) {
+    DequantizeArgs task = args;
+    task.tile = grid[i];
+    dequantize(task);
+  });
+}
+
+void FakeQuantize(const ConstTensorView& in, const QuantSpec& spec, const TensorView& out,
+                  const Execution& execution) {
+  if (out.shape != in.shape) {
+    throw InvalidArgument(fmt::format("fake_quantize: the output must have shape {}, got {}",
+                                      ShapeText(in.shape), ShapeText(out.shape)));
+  }
+  const bool same = out.data == in.data && out.dtype == in.dtype && out.strides == in.strides;
+  if (!same && ExtentOf(in).Overlaps(ExtentOf(out))) {
+    throw InvalidArgument("fake_quantize: the output must be the input or not overlap it");
+  }
+  Rows<std::byte> output;
+  FillRows("fake_quantize", "the output", out, output);
+  if (execution.noop != nullptr && *execution.noop == 1.0f) return;
+  std::array<std::vector<std::byte>, kRoleCount> memory;
+  const auto view = BindBuffers<QuantizedView>(spec, in.shape, [&](const BufferPlan& buffer) {
+    auto& bytes = memory[static_cast<std::size_t>(buffer.storage)];
+    if (buffer.storage == buffer.role) bytes.resize(BufferBytes(buffer));
+    return bytes.data();
+  });
+  Quantize(in, view, execution);
+  Dequantize(view, out, execution);
+}
+
+}  // namespace narrowfloat

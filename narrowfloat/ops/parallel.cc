@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/ops/parallel.h"
+
+#include <fmt/format.h>
+#include <oneapi/tbb/parallel_for.h>
+#include <oneapi/tbb/task_arena.h>
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <limits>
+#include <string_view>
+
+#include "narrowfloat/ops/float_environment.h"
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat {
+namespace {
+
+// Elements of a tile: 256 KiB of fp32 or 128 KiB of 16-bit input, which a second-level cache holds
+// beside the output.
+constexpr std::size_t kTileElements = 64 * 1024;
+
+std::atomic<bool> used_workers{false};
+std::atomic<bool> lost_workers{false};
+
+void NoteFork() {
+  if (used_workers) lost_workers = true;
+}
+
+std::size_t AffinityCount() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return static_cast<std::size_t>(std::max(1, CPU_COUNT(&set)));
+}
+
+std::size_t EnvironmentCount() {
+  const char* text = std::getenv("NF_NUM_THREADS");
+  if (text == nullptr || *text == '\0') return 0;
+  const std::string_view view(text);
+  int count = 0;
+  const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), count);
+  if (error != std::errc{} || end != view.data() + view.size() || count < 1) {
+    throw InvalidArgument(
+        fmt::format("threads: NF_NUM_THREADS must be a number from 1 on, got '{}'", view));
+  }
+  return static_cast<std::size_t>(count);
+}
+
+void RunSerial(std::size_t count, const std::function<void(std::size_t)>& task) {
+  const FloatEnvironment environment;
+  for (std::size_t i = 0; i < count; ++i) task(i);
+}
+
+// An arena of its own for each call: a thread that waits in it takes up none of the caller's tasks,
+// so a caller that holds a lock is safe.
+void RunOnTbb(std::size_t threads, std::size_t count,
+              const std::function<void(std::size_t)>& task) {
+  static const int registered = pthread_atfork(nullptr, nullptr, &NoteFork);
+  (void)registered;
+  used_workers = true;
+  constexpr std::size_t kMaxArena = std::numeric_limits<short>::max();
+  tbb::task_arena arena(static_cast<int>(std::min(threads, kMaxArena)));
+  arena.execute([&] {
+    tbb::parallel_for(std::size_t{0}, count, [&](std::size_t i) {
+      const FloatEnvironment environment;
+      task(i);
+    });
+  });
+}
+
+}  // namespace
+
+Tile TileGrid::operator[](std::size_t index) const {
+  const std::size_t row = index / ColTiles() * row_step, col = index % ColTiles() * col_step;
+  return {row, std::min(row + row_step, shape.rows), col, std::min(col + col_step, shape.cols)};
+}
+
+TileGrid MakeTileGrid(MatrixShape shape, std::size_t unit_rows, std::size_t unit_cols) {
+  if (shape.Size() == 0) return {{0, 0}, unit_rows, unit_cols};
+  const std::size_t cols =
+      std::min(shape.cols, RoundUp(CeilDiv(kTileElements, unit_rows), unit_cols));
+  const std::size_t rows = std::max<std::size_t>(kTileElements / cols / unit_rows, 1) * unit_rows;
+  return {shape, std::min(rows, RoundUp(shape.rows, unit_rows)), RoundUp(cols, unit_cols)};
+}
+
+std::size_t ThreadCount(const Execution& execution) {
+  if (execution.threads < 0) {
+    throw InvalidArgument(fmt::format("threads: must be 0 (choose) or a number of threads, got {}",
+                                      execution.threads));
+  }
+  const std::size_t environment = EnvironmentCount();
+  if (execution.threads > 0) return static_cast<std::size_t>(execution.threads);
+  if (execution.pool != nullptr) return execution.pool->ThreadCount();
+  return environment > 0 ? environment : AffinityCount();
+}
+
+void ParallelFor(const Execution& execution, std::size_t count,
+                 const std::function<void(std::size_t)>& task) {
+  const std::size_t threads = ThreadCount(execution);
+  if (count <= 1 || threads <= 1) {
+    RunSerial(count, task);
+  } else if (execution.pool != nullptr) {
+    execution.pool->ParallelFor(count, [&](std::size_t i) {
+      const FloatEnvironment environment;
+      task(i);
+    });
+  } else if (lost_workers) {
+    RunSerial(count, task);
+  } else {
+    RunOnTbb(threads, count, task);
+  }
+}
+
+}  // namespace narrowfloat

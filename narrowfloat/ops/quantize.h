@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "narrowfloat/ops/execution.h"
+#include "narrowfloat/tensor/plan.h"
+#include "narrowfloat/tensor/view.h"
+
+namespace narrowfloat {
+
+/// Fills `out` with the codes, scales and amaxes of `in` as `out.spec` says.
+/// Shapes: out.shape is in.shape; the buffers are those of PlanQuantize(out.spec, out.shape),
+/// C-contiguous. Padding of the scales becomes zero. A short last block is quantized as if padded
+/// with zeros. Errors: InvalidArgument if a buffer is missing or differs from the plan, or overlaps
+/// the input.
+void Quantize(const ConstTensorView& in, const QuantizedView& out, const Execution& execution = {});
+
+/// Checks that `view` has the buffers of its plan, each with the planned type and shape,
+/// C-contiguous. Errors: InvalidArgument naming the first buffer that differs; `verb` begins the
+/// message.
+void CheckBuffers(const char* verb, const ConstQuantizedView& view);
+
+/// Views over the planned buffers, `bytes_of(plan entry)` giving each one's memory.
+template <class View, class BytesOf>
+View BindBuffers(const QuantSpec& spec, const Shape& shape, BytesOf&& bytes_of) {
+  View view{spec, shape, {}};
+  for (const BufferPlan& buffer : PlanQuantize(spec, shape)) {
+    view[buffer.role] = {bytes_of(buffer), buffer.dtype, buffer.shape, {}, Device::kCpu};
+  }
+  return view;
+}
+
+}  // namespace narrowfloat

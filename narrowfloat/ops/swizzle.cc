@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/ops/swizzle.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "narrowfloat/ops/buffers.h"
+#include "narrowfloat/ops/input.h"
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat {
+namespace {
+
+void CheckPair(const char* verb, const ConstQuantizedView& in, const QuantizedView& out,
+               bool reads_swizzled) {
+  if (!in.spec.scheme->layout.swizzles) {
+    throw InvalidArgument(fmt::format("{}: {} has no swizzled scales", verb, in.spec.scheme->name));
+  }
+  QuantSpec wanted = in.spec;
+  wanted.swizzled = !reads_swizzled;
+  if (in.spec.swizzled != reads_swizzled) {
+    throw InvalidArgument(fmt::format("{}: the scales are {} already", verb,
+                                      reads_swizzled ? "compact" : "swizzled"));
+  }
+  if (!(out.spec == wanted) || in.shape != out.shape) {
+    throw InvalidArgument(fmt::format("{}: the output must be {} of shape {}, got {} of shape {}",
+                                      verb, PrintQuantSpec(wanted), ShapeText(in.shape),
+                                      PrintQuantSpec(out.spec), ShapeText(out.shape)));
+  }
+}
+
+void CopyCodes(const ConstQuantizedView& in, const QuantizedView& out, Direction direction) {
+  const Role role = DataRole(direction);
+  if (in[role].data == out[role].data) return;
+  std::memcpy(out[role].data, in[role].data, FlattenShape(in[role].shape).Size());
+}
+
+void PermuteScales(const char* verb, const ConstQuantizedView& in, const QuantizedView& out,
+                   Direction direction) {
+  const DirectionBuffers<const std::byte> from = BuffersOf(in, direction);
+  const DirectionBuffers<std::byte> to = BuffersOf(out, direction);
+  if (ExtentOf(in[ScaleInvRole(direction)]).Overlaps(ExtentOf(out[ScaleInvRole(direction)]))) {
+    throw InvalidArgument(
+        fmt::format("{}: {} must not overlap its source", verb, RoleName(ScaleInvRole(direction))));
+  }
+  const ScaleGrid grid = MakeScaleGrid(*in.spec.scheme, direction, FlattenShape(in.shape));
+  // Padding moves along, so that the two verbs are each other's inverse on any bytes.
+  for (std::size_t line = 0; line < grid.padded_lines; ++line) {
+    for (std::size_t block = 0; block < grid.padded_blocks; ++block) {
+      to.scale_inv[to.strides.LineOffset(line) + to.strides.BlockOffset(block)] =
+          from.scale_inv[from.strides.LineOffset(line) + from.strides.BlockOffset(block)];
+    }
+  }
+}
+
+void Permute(const char* verb, const ConstQuantizedView& in, const QuantizedView& out,
+             bool reads_swizzled) {
+  CheckPair(verb, in, out, reads_swizzled);
+  for (const Direction direction : {Direction::kRowwise, Direction::kColumnwise}) {
+    if (!HasDirection(in, direction)) continue;
+    CheckDirection(verb, in, direction);
+    CheckDirection(verb, out, direction);
+  }
+  for (const Direction direction : {Direction::kRowwise, Direction::kColumnwise}) {
+    if (!HasDirection(in, direction)) continue;
+    PermuteScales(verb, in, out, direction);
+    CopyCodes(in, out, direction);
+  }
+}
+
+}  // namespace
+
+void Swizzle(const ConstQuantizedView& in, const QuantizedView& out) {
+  Permute("swizzle", in, out, false);
+}
+
+void Unswizzle(const ConstQuantizedView& in, const QuantizedView& out) {
+  Permute("unswizzle", in, out, true);
+}
+
+}  // namespace narrowfloat

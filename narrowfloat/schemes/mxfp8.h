@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "narrowfloat/numerics/e8m0.h"
+#include "narrowfloat/schemes/scheme.h"
+
+namespace narrowfloat {
+
+inline constexpr std::size_t kMxBlock = 32;  // OCP MX 1.0, section 5.2: k
+
+/// What 1-D and 2-D MXFP8 share: an E8M0 scale, the smallest power of two at or above amax / max,
+/// per block. Columnwise codes keep the input's orientation; each direction is quantized on its
+/// own. Source: OCP MX 1.0 section 6.3, with the scale rounded up as TransformerEngine's
+/// MXFP8Quantizer does.
+template <FloatFormat Format, class Identity>
+struct Mxfp8Rule : Identity {
+  using Element = Format;
+  static constexpr SchemeLayout kLayout{
+      .scale_type = ScaleType::kE8M0,
+      .rowwise_order = ScaleOrder::kLineMajor,
+      .columnwise_order = ScaleOrder::kBlockMajor,
+      .lines_per_scale = 1,  // in 2-D too: every line of a tile carries its scale
+      .line_multiple = 128,
+      .block_multiple = 4,
+      .columnwise_transposed = false,
+      .swizzles = true,
+      .stores_scale = false,
+      .amax = AmaxBuffers::kNone,
+  };
+  static constexpr OptionSet kOptions = OptionSet{} | Option::kSwizzled;
+
+  struct TensorState {};
+
+  NF_HD static constexpr TensorState Prepare(float /*amax*/, const ScaleOptions&) noexcept {
+    return {};
+  }
+  NF_HD static constexpr BlockScale ScaleBlock(float amax, const TensorState&) noexcept {
+    constexpr float kReciprocalOfMax =
+        1.0f / kMaxValue<Format>;  // the kernels multiply, they do not divide
+    const std::uint32_t code = EncodeE8M0Up(amax * kReciprocalOfMax);
+    return {code, DecodeE8M0Reciprocal(code)};
+  }
+  NF_HD static constexpr float DecodeScale(std::uint32_t scale_inv, const TensorState&) noexcept {
+    return DecodeE8M0(scale_inv);
+  }
+};
+
+/// MXFP8 with blocks of 1x32 rowwise and 32x1 columnwise.
+template <FloatFormat Format, class Identity>
+struct Mxfp8 : Mxfp8Rule<Format, Identity> {
+  static constexpr BlockShape kBlock{1, kMxBlock};
+};
+
+/// MXFP8 with tiles of 32x32, whose scale is repeated for each line of the tile; both directions
+/// hold the same codes.
+template <FloatFormat Format, class Identity>
+struct Mxfp8Tile : Mxfp8Rule<Format, Identity> {
+  static constexpr BlockShape kBlock{kMxBlock, kMxBlock};
+};
+
+struct Mxfp8E4M3 {
+  static constexpr std::uint16_t kId = 0x0201;
+  static constexpr std::string_view kName = "mxfp8_e4m3";
+};
+struct Mxfp8E5M2 {
+  static constexpr std::uint16_t kId = 0x0202;
+  static constexpr std::string_view kName = "mxfp8_e5m2";
+};
+struct Mxfp8TileE4M3 {
+  static constexpr std::uint16_t kId = 0x0211;
+  static constexpr std::string_view kName = "mxfp8_2d_e4m3";
+};
+struct Mxfp8TileE5M2 {
+  static constexpr std::uint16_t kId = 0x0212;
+  static constexpr std::string_view kName = "mxfp8_2d_e5m2";
+};
+
+}  // namespace narrowfloat

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "narrowfloat/numerics/type_list.h"
+#include "narrowfloat/schemes/fp8_tensor.h"
+#include "narrowfloat/schemes/mxfp8.h"
+#include "narrowfloat/schemes/scheme.h"
+
+namespace narrowfloat {
+
+/// Every scheme there is. Kernel tables, tests, benches, schemes() and the documentation's table
+/// expand this list.
+using AllSchemes = TypeList<Fp8Tensor<E4M3, Fp8TensorE4M3>, Fp8Tensor<E5M2, Fp8TensorE5M2>,
+                            Mxfp8<E4M3, Mxfp8E4M3>, Mxfp8<E5M2, Mxfp8E5M2>,
+                            Mxfp8Tile<E4M3, Mxfp8TileE4M3>, Mxfp8Tile<E5M2, Mxfp8TileE5M2>>;
+
+inline constexpr std::size_t kSchemeCount = AllSchemes::kSize;
+
+/// A scheme as a value, for code that runs before a kernel is chosen.
+struct SchemeInfo {
+  std::uint16_t id;  // stands in files and XLA attributes; never reused
+  std::string_view name;
+  std::string_view element;  // name of the element format
+  int element_bits;
+  BlockShape block;
+  SchemeLayout layout;
+  OptionSet options;
+};
+
+namespace internal {
+
+template <Scheme... S>
+constexpr auto Describe(TypeList<S...>) {
+  return std::array{SchemeInfo{S::kId, S::kName, S::Element::kName, kBits<typename S::Element>,
+                               S::kBlock, S::kLayout, S::kOptions}...};
+}
+
+constexpr bool NamesAndIdsAreUnique(const auto& schemes) {
+  for (std::size_t i = 0; i < schemes.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (schemes[i].id == schemes[j].id || schemes[i].name == schemes[j].name) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace internal
+
+inline constexpr auto kSchemes = internal::Describe(AllSchemes{});
+static_assert(internal::NamesAndIdsAreUnique(kSchemes));
+
+/// Position of a scheme in AllSchemes.
+template <Scheme S>
+inline constexpr std::size_t kSchemeIndex = [] {
+  std::size_t index = 0;
+  while (kSchemes[index].id != S::kId) ++index;
+  return index;
+}();
+
+}  // namespace narrowfloat

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "narrowfloat/numerics/host_device.h"
+#include "narrowfloat/schemes/scheme.h"
+#include "narrowfloat/tensor/shape.h"
+
+namespace narrowfloat {
+
+struct SchemeInfo;
+
+enum class Direction : std::uint8_t { kRowwise, kColumnwise, kBoth };
+inline constexpr std::size_t kDirectionCount = 3;
+
+/// Tile of the layout that GEMMs read: 128 lines by 4 blocks, 512 bytes, in which 32 lines of 16
+/// bytes hold 4 quarters.
+inline constexpr std::size_t kSwizzleLines = 128, kSwizzleQuarter = 32, kSwizzleBlocks = 4;
+
+/// Where the scale of (line, block) lies, in items. Every layout is a sum of a term of the line and
+/// a term of the block: compact row-major, compact transposed and swizzled differ in these five
+/// strides alone.
+struct ScaleStrides {
+  std::size_t line_tile, line_quarter,
+      line;                       // per 128 lines, per 32 lines within those, per line within these
+  std::size_t block_tile, block;  // per 4 blocks, per block within those
+
+  NF_HD constexpr std::size_t LineOffset(std::size_t i) const {
+    return i / kSwizzleLines * line_tile + i % kSwizzleLines / kSwizzleQuarter * line_quarter +
+           i % kSwizzleQuarter * line;
+  }
+  NF_HD constexpr std::size_t BlockOffset(std::size_t j) const {
+    return j / kSwizzleBlocks * block_tile + j % kSwizzleBlocks * block;
+  }
+};
+
+/// The scales of one direction: how many there are, and how the stored matrix is padded.
+struct ScaleGrid {
+  std::size_t lines, blocks;                // with content
+  std::size_t padded_lines, padded_blocks;  // stored
+  ScaleOrder order;
+
+  constexpr std::size_t Items() const { return padded_lines * padded_blocks; }
+  /// Shape of the stored matrix as the buffer has it.
+  constexpr MatrixShape StoredShape() const {
+    return order == ScaleOrder::kLineMajor ? MatrixShape{padded_lines, padded_blocks}
+                                           : MatrixShape{padded_blocks, padded_lines};
+  }
+};
+
+/// Grid of `direction` (kRowwise or kColumnwise) for a matrix; a scheme with one scale has a grid
+/// of 1x1.
+ScaleGrid MakeScaleGrid(const SchemeInfo& scheme, Direction direction, MatrixShape matrix);
+
+/// Whether scales lie compact, as `grid` says, or in the tiles that GEMMs read.
+enum class ScalePlacement : std::uint8_t { kCompact, kSwizzled };
+
+ScaleStrides MakeScaleStrides(const ScaleGrid& grid, ScalePlacement placement);
+
+}  // namespace narrowfloat

@@ -35,14 +35,14 @@ NF_HD constexpr std::uint32_t EncodeE8M0Up(float x) noexcept {
 /// 2^(code-127); NaN for 0xFF.
 NF_HD constexpr float DecodeE8M0(std::uint32_t code) noexcept {
   const std::uint32_t power = code == 0 ? E8M0::kSmallestPowerBits : code << 23;
-  return std::bit_cast<float>(code == E8M0::kNanCode ? kFloatNan : power);
+  return std::bit_cast<float>(code == E8M0::kNanCode ? std::uint32_t{kFloatNan} : power);
 }
 
 /// 2^(127-code), exact even for 0xFE, where it is subnormal; NaN for 0xFF.
 NF_HD constexpr float DecodeE8M0Reciprocal(std::uint32_t code) noexcept {
   const std::uint32_t power =
       code == E8M0::kMaxCode ? E8M0::kSmallestPowerBits : (E8M0::kMaxCode - code) << 23;
-  return std::bit_cast<float>(code == E8M0::kNanCode ? kFloatNan : power);
+  return std::bit_cast<float>(code == E8M0::kNanCode ? std::uint32_t{kFloatNan} : power);
 }
 
 }  // namespace narrowfloat

@@ -2,6 +2,7 @@
 #include "narrowfloat/ops/parallel.h"
 
 #include <fmt/format.h>
+#include <oneapi/tbb/global_control.h>
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/task_arena.h>
 #include <pthread.h>
@@ -11,7 +12,6 @@
 #include <atomic>
 #include <charconv>
 #include <cstdlib>
-#include <limits>
 #include <string_view>
 
 #include "narrowfloat/ops/float_environment.h"
@@ -62,8 +62,10 @@ void RunOnTbb(std::size_t threads, std::size_t count,
   static const int registered = pthread_atfork(nullptr, nullptr, &NoteFork);
   (void)registered;
   used_workers = true;
-  constexpr std::size_t kMaxArena = std::numeric_limits<short>::max();
-  tbb::task_arena arena(static_cast<int>(std::min(threads, kMaxArena)));
+  // More than the host program allows TBB would not come, and TBB would say so on stderr.
+  const std::size_t allowed =
+      tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism);
+  tbb::task_arena arena(static_cast<int>(std::min(threads, allowed)));
   arena.execute([&] {
     tbb::parallel_for(std::size_t{0}, count, [&](std::size_t i) {
       const FloatEnvironment environment;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoding codes that keep the input's orientation. Transposed codes are left to the oracle.
+// Decoding codes, those that keep the input's orientation and, of whole-tensor schemes, transposed
+// ones.
 #include "narrowfloat/kernels/cpu/tables.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -10,6 +11,7 @@
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/lanes-inl.h"
+#include "narrowfloat/kernels/cpu/transpose-inl.h"
 #include "narrowfloat/kernels/scalar/items.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -146,7 +148,7 @@ template <class S, class T>
 struct DequantizeColumns {
   static void Run(const DequantizeArgs& args) noexcept {
     constexpr std::size_t kRows = S::kBlock.cols;  // of the transposed block
-    constexpr std::size_t kChunk = 128;            // columns whose scales are decoded together
+    constexpr std::size_t kChunk = 1024;           // columns whose scales are decoded together
     const typename S::TensorState state = S::Prepare(args.amax, args.options);
     const DirectionBuffers<const std::byte>& in = args.in;
     const Tile& tile = args.tile;
@@ -171,6 +173,39 @@ struct DequantizeColumns {
   }
 };
 
+/// Copies a patch of transposed codes, zeros behind it, so that whole squares can be read.
+HWY_INLINE void StagePatch(const std::byte* codes, std::size_t stride, std::size_t rows,
+                           std::size_t cols, std::uint8_t* staged) {
+  if (rows < kPatch || cols < kPatch) std::memset(staged, 0, kPatch * kPatch);
+  for (std::size_t c = 0; c < cols; ++c) std::memcpy(staged + c * kPatch, codes + c * stride, rows);
+}
+
+template <class S, class T>
+struct DequantizeTransposed {
+  static void Run(const DequantizeArgs& args) noexcept {
+    const typename S::TensorState state = S::Prepare(args.amax, args.options);
+    const DirectionBuffers<const std::byte>& in = args.in;
+    const Tile& tile = args.tile;
+    const float scale = S::DecodeScale(LoadScaleInv<S>(in.scale_inv, 0), state);
+    const UniformScale<DF> uniform{hn::Set(DF(), scale)};
+    alignas(64) std::uint8_t staged[kPatch * kPatch];
+    alignas(64) std::byte patch[kPatch * kPatch];
+    for (std::size_t r = tile.row_begin; r < tile.row_end; r += kPatch) {
+      const std::size_t rows = std::min(kPatch, tile.row_end - r);
+      for (std::size_t c = tile.col_begin; c < tile.col_end; c += kPatch) {
+        const std::size_t cols = std::min(kPatch, tile.col_end - c);
+        StagePatch(in.codes + c * in.code_stride + r, in.code_stride, rows, cols, staged);
+        TransposePatch(staged, kPatch, cols, rows, patch, kPatch);
+        for (std::size_t i = 0; i < rows; ++i) {
+          DecodeRow<typename S::Element, T>(
+              patch + i * kPatch, cols, [&](std::size_t) HWY_ATTR { return uniform; },
+              args.out.Row(r + i) + c * kItemSize<T>);
+        }
+      }
+    }
+  }
+};
+
 template <class S, class... T>
 constexpr ByType<DequantizeFn> Rowwise(TypeList<T...>) {
   return {&DequantizeRows<S, T>::Run...};
@@ -178,7 +213,9 @@ constexpr ByType<DequantizeFn> Rowwise(TypeList<T...>) {
 
 template <class S, class... T>
 constexpr ByType<DequantizeFn> Columnwise(TypeList<T...>) {
-  if constexpr (S::kLayout.columnwise_transposed) {
+  if constexpr (WholeTensorScheme<S>) {
+    return {&DequantizeTransposed<S, T>::Run...};
+  } else if constexpr (S::kLayout.columnwise_transposed) {
     return {};
   } else {
     return {&DequantizeColumns<S, T>::Run...};

@@ -27,16 +27,18 @@ QuantizeSlots Table() {
 
 using D8 = hn::ScalableTag<std::uint8_t>;
 using DF = hn::Repartition<float, D8>;
-constexpr std::size_t kMaxLanes =
-    HWY_MAX_BYTES;  // columns of a strip: the codes that one vector holds
+constexpr std::size_t kMaxLanes = HWY_MAX_BYTES;
+constexpr std::size_t kStripCols = 512;  // columns of a panel whose amaxes and scales stay in L1
 
-/// Amaxes and scales of a strip, in the order that EncodeRun takes its lanes: fp32 items in memory
-/// order; of 16-bit items, for each vector of them, first those at even places, then those at odd
-/// ones.
+/// Amaxes and scales of a strip of columns, in the order that EncodeRun takes its lanes: fp32 items
+/// in memory order; of 16-bit items, for each vector of them, first those at even places, then
+/// those at odd ones. `magnitude` holds patterns in memory order.
+template <class T>
 struct Strip {
-  alignas(64) float amax[kMaxLanes];
-  alignas(64) float scale[kMaxLanes];
-  std::uint32_t scale_inv[kMaxLanes];
+  alignas(64) std::make_signed_t<BitsOf<T> > magnitude[kStripCols];
+  alignas(64) float amax[kStripCols];
+  alignas(64) float scale[kStripCols];
+  std::uint32_t scale_inv[kStripCols];
 };
 
 /// Where EncodeRun's order has column `col` of the strip.
@@ -51,8 +53,9 @@ HWY_INLINE std::size_t LaneOf(std::size_t col) {
   }
 }
 
+/// Values of the magnitudes of one vector, in EncodeRun's order.
 template <class T, class DI>
-HWY_INLINE void StoreAmaxes(DI di, hn::Vec<DI> magnitudes, float* amax) {
+HWY_INLINE void StoreAmaxes(DI /*di*/, hn::Vec<DI> magnitudes, float* amax) {
   const DF df;
   const hn::RebindToUnsigned<DF> d32;
   if constexpr (kItemSize<T> == 4) {
@@ -62,58 +65,88 @@ HWY_INLINE void StoreAmaxes(DI di, hn::Vec<DI> magnitudes, float* amax) {
     hn::StoreU(WidenEven<T>(d32, pairs), df, amax);
     hn::StoreU(WidenOdd<T>(d32, pairs), df, amax + hn::Lanes(df));
   }
-  (void)di;
 }
 
-/// One block for each of Lanes(D8) columns: `rows` items at `in`, one a row.
+/// Rows of a strip: `cols` items each, a multiple of the vector's length.
+template <std::size_t kRows, class Byte>
+struct StripRows {
+  Byte* row[kRows];
+  std::size_t count;
+};
+
+/// Goes along rows, a few at a time, as the caches like it; the amaxes of the columns wait in L1.
+template <class T, std::size_t kRows>
+HWY_INLINE void MeasureStrip(const StripRows<kRows, const std::byte>& in, std::size_t cols,
+                             Strip<T>& strip) {
+  constexpr std::size_t kTogether = 4;
+  const hn::Repartition<std::make_signed_t<BitsOf<T> >, D8> di;
+  const std::size_t items = hn::Lanes(di);
+  for (std::size_t c = 0; c < cols; c += items) hn::Store(hn::Zero(di), di, strip.magnitude + c);
+  for (std::size_t r = 0; r < in.count; r += kTogether) {
+    const std::size_t together = std::min(kTogether, in.count - r);
+    for (std::size_t c = 0; c < cols; c += items) {
+      auto largest = hn::Load(di, strip.magnitude + c);
+      for (std::size_t i = 0; i < together; ++i) {
+        const auto magnitude =
+            NumberMagnitudes<T>(di, LoadItems(di, in.row[r + i] + c * kItemSize<T>));
+        largest = hn::Max(largest, magnitude);
+      }
+      hn::Store(largest, di, strip.magnitude + c);
+    }
+  }
+}
+
+/// One block for each of `cols` columns.
 template <class S, class T>
-HWY_INLINE void QuantizeStrip(const std::byte* const* in, std::size_t rows,
-                              const typename S::TensorState& state, Strip& strip,
-                              std::byte* const* out) {
+HWY_INLINE void QuantizeStrip(const StripRows<S::kBlock.cols, const std::byte>& in,
+                              std::size_t cols, const typename S::TensorState& state,
+                              Strip<T>& strip, const StripRows<S::kBlock.cols, std::byte>& out) {
   using F = typename S::Element;
   const hn::Repartition<std::make_signed_t<BitsOf<T> >, D8> di;
   const std::size_t items = hn::Lanes(di), lanes = hn::Lanes(D8());
-  for (std::size_t i = 0; i < lanes; i += items) {
-    auto largest = hn::Zero(di);
-    for (std::size_t r = 0; r < rows; ++r) {
-      largest = hn::Max(largest, NumberMagnitudes<T>(di, LoadItems(di, in[r] + i * kItemSize<T>)));
+  MeasureStrip<T>(in, cols, strip);
+  for (std::size_t c = 0; c < cols; c += items) {
+    StoreAmaxes<T>(di, hn::Load(di, strip.magnitude + c), strip.amax + c);
+  }
+  for (std::size_t c = 0; c < cols; ++c) {  // vectorized by the compiler
+    const BlockScale decided = S::ScaleBlock(strip.amax[c], state);
+    strip.scale[c] = decided.scale;
+    strip.scale_inv[c] = decided.scale_inv;
+  }
+  for (std::size_t r = 0; r < in.count; ++r) {
+    auto* codes = reinterpret_cast<std::uint8_t*>(out.row[r]);
+    for (std::size_t c = 0; c < cols; c += lanes) {
+      const LaneScales<DF> scales{strip.scale + c};
+      hn::StoreU(EncodeRun<F, T>(D8(), in.row[r] + c * kItemSize<T>, scales), D8(), codes + c);
     }
-    StoreAmaxes<T>(di, largest, strip.amax + i);
-  }
-  for (std::size_t i = 0; i < lanes; ++i) {  // vectorized by the compiler
-    const BlockScale decided = S::ScaleBlock(strip.amax[i], state);
-    strip.scale[i] = decided.scale;
-    strip.scale_inv[i] = decided.scale_inv;
-  }
-  const LaneScales<DF> scales{strip.scale};
-  for (std::size_t r = 0; r < rows; ++r) {
-    hn::StoreU(EncodeRun<F, T>(D8(), in[r], scales), D8(), reinterpret_cast<std::uint8_t*>(out[r]));
   }
 }
 
 /// The same for fewer columns than a vector holds.
 template <class S, class T>
-HWY_NOINLINE void QuantizeNarrow(const std::byte* const* in, std::size_t rows, std::size_t cols,
-                                 const typename S::TensorState& state, Strip& strip,
-                                 std::byte* const* out) {
+HWY_NOINLINE void QuantizeNarrow(const StripRows<S::kBlock.cols, const std::byte>& in,
+                                 std::size_t cols, const typename S::TensorState& state,
+                                 Strip<T>& strip, const StripRows<S::kBlock.cols, std::byte>& out) {
   constexpr std::size_t kRows = S::kBlock.cols;
   Padded<T, kMaxLanes> padded[kRows];
   std::byte codes[kRows][kMaxLanes];
-  const std::byte* staged_in[kRows];
-  std::byte* staged_out[kRows];
-  for (std::size_t r = 0; r < rows; ++r) {
-    padded[r].Fill(in[r], cols);
-    staged_in[r] = padded[r].items;
-    staged_out[r] = codes[r];
+  StripRows<kRows, const std::byte> staged_in;
+  StripRows<kRows, std::byte> staged_out;
+  staged_in.count = staged_out.count = in.count;
+  for (std::size_t r = 0; r < in.count; ++r) {
+    padded[r].Fill(in.row[r], cols);
+    staged_in.row[r] = padded[r].items;
+    staged_out.row[r] = codes[r];
   }
-  QuantizeStrip<S, T>(staged_in, rows, state, strip, staged_out);
-  for (std::size_t r = 0; r < rows; ++r) std::memcpy(out[r], codes[r], cols);
+  QuantizeStrip<S, T>(staged_in, hn::Lanes(D8()), state, strip, staged_out);
+  for (std::size_t r = 0; r < in.count; ++r) std::memcpy(out.row[r], codes[r], cols);
 }
 
 template <class S, class T>
 struct QuantizeColumns {
+  static constexpr std::size_t kRows = S::kBlock.cols;  // of the transposed block
+
   static void Run(const QuantizeArgs& args) noexcept {
-    constexpr std::size_t kRows = S::kBlock.cols;  // of the transposed block
     const DirectionBuffers<std::byte>& out = args.columnwise;
     const typename S::TensorState state = S::Prepare(args.amax, args.options);
     const Tile& tile = args.tile;
@@ -121,24 +154,27 @@ struct QuantizeColumns {
     for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
       const std::size_t rows = std::min(kRows, tile.row_end - row);
       const std::size_t block = out.strides.BlockOffset(ScaleBlockIndex<S>(row));
-      for (std::size_t col = tile.col_begin; col < tile.col_end; col += lanes) {
-        const std::size_t cols = std::min(lanes, tile.col_end - col);
-        const std::byte* in[kRows];
-        std::byte* codes[kRows];
+      for (std::size_t col = tile.col_begin; col < tile.col_end;) {
+        const std::size_t left = tile.col_end - col;
+        const std::size_t cols = left < lanes ? left : std::min(kStripCols, left / lanes * lanes);
+        StripRows<kRows, const std::byte> in;
+        StripRows<kRows, std::byte> codes;
+        in.count = codes.count = rows;
         for (std::size_t r = 0; r < rows; ++r) {
-          in[r] = args.in.Row(row + r) + col * kItemSize<T>;
-          codes[r] = out.codes + (row + r) * out.code_stride + col;
+          in.row[r] = args.in.Row(row + r) + col * kItemSize<T>;
+          codes.row[r] = out.codes + (row + r) * out.code_stride + col;
         }
-        Strip strip;
-        if (cols == lanes) {
-          QuantizeStrip<S, T>(in, rows, state, strip, codes);
+        Strip<T> strip;
+        if (cols >= lanes) {
+          QuantizeStrip<S, T>(in, cols, state, strip, codes);
         } else {
-          QuantizeNarrow<S, T>(in, rows, cols, state, strip, codes);
+          QuantizeNarrow<S, T>(in, cols, state, strip, codes);
         }
         for (std::size_t i = 0; i < cols; ++i) {
           StoreScaleInv<S>(out.scale_inv, out.strides.LineOffset(ScaleLine<S>(col + i)) + block,
                            strip.scale_inv[LaneOf<T>(i)]);
         }
+        col += cols;
       }
     }
   }

@@ -10,6 +10,7 @@
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/lanes-inl.h"
+#include "narrowfloat/kernels/cpu/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
@@ -46,53 +47,10 @@ HWY_INLINE void EncodeRow(const std::byte* in, std::size_t count, const UniformS
   std::memcpy(codes + i, staged, count - i);
 }
 
-constexpr std::size_t kSide =
-    16;  // bytes of a 128-bit vector: the square that is transposed in registers
-
-/// Transposes 16 rows of 16 bytes, `in_stride` and `out_stride` apart. Four rounds of interleaving
-/// halves, 64 ops: each round puts row i beside row i + 8, so that after four every byte has moved
-/// to its column.
-HWY_INLINE void TransposeSquare(const std::uint8_t* in, std::size_t in_stride, std::uint8_t* out,
-                                std::size_t out_stride) {
-  const hn::FixedTag<std::uint8_t, kSide> d;
-  hn::Vec<decltype(d)> rows[kSide], mixed[kSide];
-  for (std::size_t i = 0; i < kSide; ++i) rows[i] = hn::LoadU(d, in + i * in_stride);
-  for (int round = 0; round < 4; ++round) {
-    for (std::size_t i = 0; i < kSide / 2; ++i) {
-      mixed[2 * i] = hn::InterleaveLower(d, rows[i], rows[i + kSide / 2]);
-      mixed[2 * i + 1] = hn::InterleaveUpper(d, rows[i], rows[i + kSide / 2]);
-    }
-    std::copy(mixed, mixed + kSide, rows);
-  }
-  for (std::size_t i = 0; i < kSide; ++i) hn::StoreU(rows[i], d, out + i * out_stride);
-}
-
-constexpr std::size_t kPatch =
-    64;  // codes of 64x64 items are made in the first-level cache, then transposed
-
-/// Writes the transpose of rows x cols codes (each at most kPatch), `kPatch` apart at `in`.
-void TransposePatch(const std::uint8_t* in, std::size_t rows, std::size_t cols, std::uint8_t* out,
-                    std::size_t out_stride) {
-  for (std::size_t r = 0; r < rows; r += kSide) {
-    for (std::size_t c = 0; c < cols; c += kSide) {
-      const std::uint8_t* square = in + r * kPatch + c;
-      if (r + kSide <= rows && c + kSide <= cols) {
-        TransposeSquare(square, kPatch, out + c * out_stride + r, out_stride);
-        continue;
-      }
-      for (std::size_t i = r; i < std::min(r + kSide, rows); ++i) {
-        for (std::size_t j = c; j < std::min(c + kSide, cols); ++j) {
-          out[j * out_stride + i] = in[i * kPatch + j];
-        }
-      }
-    }
-  }
-}
-
 template <FloatFormat F, class T, bool kKeepRows>
 void EncodeTransposed(const QuantizeArgs& args, const UniformScale<DF>& scale) {
   const Tile& tile = args.tile;
-  alignas(64) std::byte patch[kPatch * kPatch];
+  alignas(64) std::byte patch[kPatch * kPatch] = {};  // short patches leave zeros
   for (std::size_t r = tile.row_begin; r < tile.row_end; r += kPatch) {
     const std::size_t rows = std::min(kPatch, tile.row_end - r);
     for (std::size_t c = tile.col_begin; c < tile.col_end; c += kPatch) {
@@ -104,9 +62,8 @@ void EncodeTransposed(const QuantizeArgs& args, const UniformScale<DF>& scale) {
                       patch + i * kPatch, cols);
         }
       }
-      TransposePatch(reinterpret_cast<const std::uint8_t*>(patch), rows, cols,
-                     reinterpret_cast<std::uint8_t*>(args.columnwise.codes) +
-                         c * args.columnwise.code_stride + r,
+      TransposePatch(reinterpret_cast<const std::uint8_t*>(patch), kPatch, rows, cols,
+                     args.columnwise.codes + c * args.columnwise.code_stride + r,
                      args.columnwise.code_stride);
     }
   }

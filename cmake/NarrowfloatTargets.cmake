@@ -5,8 +5,9 @@ add_library(nf_flags INTERFACE)
 target_compile_features(nf_flags INTERFACE cxx_std_20)
 target_include_directories(nf_flags INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-# Contraction is part of the bits: g++ fuses a*b+c wherever FMA is there unless told not to.
-target_compile_options(nf_flags INTERFACE $<BUILD_INTERFACE:-ffp-contract=off>)
+# Contraction is part of the bits: g++ fuses a*b+c wherever FMA is there unless told not to. Whoever includes the
+# installed headers compiles the same inline functions, so the flag goes along.
+target_compile_options(nf_flags INTERFACE -ffp-contract=off)
 target_compile_options(nf_flags INTERFACE
   $<BUILD_INTERFACE:-Wall;-Wextra;-Wconversion;-Wsign-conversion;-Wshadow>
   $<$<BOOL:${NF_WERROR}>:$<BUILD_INTERFACE:-Werror>>)

@@ -67,7 +67,7 @@ void QuantizeDbias(const ConstTensorView& in, const QuantizedView& out, const Te
   FillRows("quantize_dbias", "the input", in, rows);
   CheckDbias(in, dbias, rows.shape.cols);
   Quantize(in, out, execution);
-  if (execution.noop != nullptr && *execution.noop == 1.0f) return;
+  if (execution.IsNoop()) return;
   StoreSums(FloatTypes{}, dbias.dtype, dbias.data, SumColumns(in, rows, execution));
 }
 

@@ -76,7 +76,7 @@ void FakeQuantize(const ConstTensorView& in, const QuantSpec& spec, const Tensor
   }
   Rows<std::byte> output;
   FillRows("fake_quantize", "the output", out, output);
-  if (execution.noop != nullptr && *execution.noop == 1.0f) return;
+  if (execution.IsNoop()) return;
   std::array<std::vector<std::byte>, kRoleCount> memory;
   const auto view = BindBuffers<QuantizedView>(spec, in.shape, [&](const BufferPlan& buffer) {
     auto& bytes = memory[static_cast<std::size_t>(buffer.storage)];

@@ -24,6 +24,9 @@ struct Execution {
   ThreadPool* pool = nullptr;            // null: oneTBB
   const float* noop = nullptr;           // points at 1.0f: the verb writes nothing
   const KernelTable* kernels = nullptr;  // null: ActiveKernels()
+
+  /// Whether the verb is to leave everything as it is: 1 exactly, as TransformerEngine's kernels ask.
+  bool IsNoop() const { return noop != nullptr && *noop == 1.0f; }
 };
 
 /// Threads that a call with these settings uses at most. Errors: InvalidArgument if NF_NUM_THREADS

@@ -113,7 +113,7 @@ void Quantize(const ConstTensorView& in, const QuantizedView& out, const Executi
   Rows<const std::byte> rows;
   FillRows("quantize", "the input", in, rows);
   CheckInput(in, out);
-  if (execution.noop != nullptr && *execution.noop == 1.0f) return;
+  if (execution.IsNoop()) return;
 
   const FloatEnvironment environment;
   const KernelTable& kernels = execution.kernels != nullptr ? *execution.kernels : ActiveKernels();

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * The C face of narrowfloat: libnarrowfloat.so.0. Quantizing by a spec in text form
+ * ("mxfp8_e4m3:columnwise=1"), into buffers that the caller owns.
+ *
+ * nf_plan, nf_quantize and nf_dequantize return an nf_status; when it is not NF_OK, no buffer was
+ * written and nf_last_error() says why. Every struct begins with its size, which the caller sets to
+ * sizeof; a field that is added later comes last and reads as zero when a caller does not know it.
+ */
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define NF_API __attribute__((visibility("default")))
+
+enum nf_status {
+  NF_OK = 0,
+  NF_INVALID_ARGUMENT = 2, /* the caller's values are wrong */
+  NF_UNSUPPORTED = 3,      /* right, but this build or machine cannot */
+  NF_FAILURE = 4           /* device, file system or memory failed */
+};
+
+enum nf_dtype { NF_FLOAT32 = 0, NF_FLOAT16 = 1, NF_BFLOAT16 = 2, NF_UINT8 = 3 };
+
+enum nf_role {
+  NF_ROWWISE_DATA = 0,
+  NF_ROWWISE_SCALE_INV = 1,
+  NF_COLUMNWISE_DATA = 2,
+  NF_COLUMNWISE_SCALE_INV = 3,
+  NF_SCALE = 4,
+  NF_AMAX_ROWWISE = 5,
+  NF_AMAX_COLUMNWISE = 6
+};
+
+#define NF_MAX_RANK 64
+
+/* A tensor of floats. Strides are in bytes; the items of the last dimension are adjacent. */
+typedef struct nf_tensor {
+  size_t struct_size;
+  void* data; /* nf_quantize does not write it */
+  const int64_t* shape;
+  const int64_t* strides; /* NULL: C-contiguous */
+  int32_t rank;
+  int32_t dtype; /* nf_dtype */
+} nf_tensor;
+
+/* One buffer that a spec asks for, C-contiguous. */
+typedef struct nf_buffer_plan {
+  size_t struct_size;
+  int32_t role;    /* nf_role */
+  int32_t storage; /* role whose memory holds it: its own, or that of a buffer it shares */
+  int32_t dtype;   /* nf_dtype */
+  int32_t rank;
+  int64_t shape[NF_MAX_RANK];
+  uint64_t bytes;
+} nf_buffer_plan;
+
+/* The memory of one buffer, `bytes` long as the plan has it. */
+typedef struct nf_buffer {
+  size_t struct_size;
+  void* data; /* nf_dequantize does not write it */
+  uint64_t bytes;
+  int32_t role;     /* nf_role */
+  int32_t reserved; /* 0 */
+} nf_buffer;
+
+/* How a call runs. */
+typedef struct nf_execution {
+  size_t struct_size;
+  const float* noop; /* NULL, or points at 1: nothing is written */
+  int32_t threads;   /* 0: NF_NUM_THREADS, else the affinity mask */
+  int32_t reserved;  /* 0 */
+} nf_execution;
+
+/* "major.minor.patch" */
+NF_API const char* nf_version(void);
+
+/* What the last call of this thread had to say; empty if it returned NF_OK. Valid until its next.
+ */
+NF_API const char* nf_last_error(void);
+
+/*
+ * Lists the buffers that quantizing a tensor of `shape` by `spec` fills. `*count` says how many
+ * entries `plan` has room for and becomes the number there are; too little room writes no entry and
+ * is NF_INVALID_ARGUMENT, but for a NULL `plan`, which asks for the number alone.
+ * plan[0].struct_size is the size of every entry.
+ */
+NF_API int32_t nf_plan(const char* spec, const int64_t* shape, int32_t rank, nf_buffer_plan* plan,
+                       size_t* count);
+
+/*
+ * Quantizes `in` into `buffers`: one for each entry of the plan whose storage is its own role.
+ * buffers[0].struct_size is the size of every entry. `execution` may be NULL.
+ */
+NF_API int32_t nf_quantize(const char* spec, const nf_tensor* in, const nf_buffer* buffers,
+                           size_t count, const nf_execution* execution);
+
+/*
+ * Writes the values of `buffers` to `out`, whose shape is that of the tensor that was quantized.
+ * Codes and scale_inv of one direction that the spec names are enough.
+ */
+NF_API int32_t nf_dequantize(const char* spec, const nf_buffer* buffers, size_t count,
+                             const nf_tensor* out, const nf_execution* execution);
+
+#ifdef __cplusplus
+}
+#endif

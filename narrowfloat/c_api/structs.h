@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat::c_api {
+
+/// Size of the caller's struct, which may be another version's.
+/// Errors: InvalidArgument if there is none or it is smaller than the first version's, which is
+/// `Struct`.
+template <class Struct>
+std::size_t CallerSize(const char* verb, const char* name, const Struct* given) {
+  if (given == nullptr) throw InvalidArgument(fmt::format("{}: {} is NULL", verb, name));
+  std::size_t size = 0;
+  std::memcpy(&size, given, sizeof size);
+  if (size >= sizeof(Struct)) return size;
+  throw InvalidArgument(fmt::format("{}: struct_size of {} must be at least {}, got {}", verb, name,
+                                    sizeof(Struct), size));
+}
+
+/// A copy of the caller's struct `index` of an array whose items are `size` bytes each.
+/// Errors: Unsupported if a field that this version does not know is in use.
+template <class Struct>
+Struct ReadStruct(const char* verb, const char* name, const Struct* given, std::size_t size,
+                  std::size_t index = 0) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(given) + index * size;
+  if (std::any_of(bytes + sizeof(Struct), bytes + size,
+                  [](std::byte b) { return b != std::byte{0}; })) {
+    throw Unsupported(
+        fmt::format("{}: {} sets a field that this version does not know", verb, name));
+  }
+  Struct copy;
+  std::memcpy(&copy, bytes, sizeof copy);
+  return copy;
+}
+
+}  // namespace narrowfloat::c_api

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "narrowfloat/types/quantizer.h"
+#include "narrowfloat/types/scheme_family.h"
+
+namespace narrowfloat {
+
+/// FP8 with one scale for the whole tensor.
+inline constexpr SchemeFamily kFloat8Family{"Float8Tensor", [](const SchemeInfo& scheme) {
+                                              return scheme.element_bits == 8 &&
+                                                     scheme.block == kWholeTensor;
+                                            }};
+
+using Float8TensorStorage = OfFamily<QuantizedTensorStorage, kFloat8Family>;
+using Float8Tensor = OfFamily<QuantizedTensor, kFloat8Family>;
+
+/// Delayed scaling: the scale is somebody's state, and so is the amax, which keeps the largest that
+/// this quantizer has met. Both outlive the quantizer and its copies.
+class Float8Quantizer final : public Quantizer {
+ public:
+  /// `element` is the name of an element format, such as E4M3::kName.
+  /// Errors: InvalidArgument for an unknown one or a null pointer.
+  Float8Quantizer(const float* scale, float* amax, std::string_view element);
+
+  QuantSpec Spec() const override;
+  std::unique_ptr<Quantizer> Copy() const override;
+
+ private:
+  void Observe(const ConstQuantizedView& quantized) const override;
+
+  const float* scale_;
+  float* amax_;
+};
+
+struct CurrentScalingOptions {
+  bool force_pow_2_scales = false;
+  float amax_epsilon = 0.0f;
+};
+
+/// Current scaling: the scale comes from the tensor's own amax.
+class Float8CurrentScalingQuantizer final : public Quantizer {
+ public:
+  explicit Float8CurrentScalingQuantizer(std::string_view element,
+                                         const CurrentScalingOptions& options = {});
+
+  std::unique_ptr<Quantizer> Copy() const override;
+};
+
+}  // namespace narrowfloat

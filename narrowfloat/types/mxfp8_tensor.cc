@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/types/mxfp8_tensor.h"
+
+#include <fmt/format.h>
+
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat {
+namespace {
+
+constexpr SchemeFamily kOneDimensional{"MXFP8Quantizer", [](const SchemeInfo& scheme) {
+                                         return kMxfp8Family.contains(scheme) &&
+                                                scheme.block.rows == 1;
+                                       }};
+constexpr SchemeFamily kTwoDimensional{"MXFP8Quantizer", [](const SchemeInfo& scheme) {
+                                         return kMxfp8Family.contains(scheme) &&
+                                                scheme.block.rows > 1;
+                                       }};
+
+// Both directions are on, as TransformerEngine's quantizers begin.
+QuantSpec MakeSpec(std::string_view element, const MXFP8Options& options) {
+  const SchemeFamily& family =
+      options.blocks == MXFP8Blocks::kTwoDimensional ? kTwoDimensional : kOneDimensional;
+  return {.scheme = &FindInFamily(family, element),
+          .columnwise = true,
+          .swizzled = options.scales == ScalePlacement::kSwizzled};
+}
+
+}  // namespace
+
+MXFP8Quantizer::MXFP8Quantizer(std::string_view element, const MXFP8Options& options)
+    : Quantizer(MakeSpec(element, options)) {}
+
+bool MXFP8Quantizer::IsQuantizable(const Shape& shape) const {
+  return shape.size() >= 2 && Quantizer::IsQuantizable(shape);
+}
+
+std::unique_ptr<Quantizer> MXFP8Quantizer::Copy() const {
+  return std::make_unique<MXFP8Quantizer>(*this);
+}
+
+void MXFP8Quantizer::CheckShape(const char* verb, const Shape& shape) const {
+  // A columnwise block is the rowwise one turned, so one length serves rows and columns.
+  const std::size_t block = Spec().scheme->block.cols;
+  const MatrixShape matrix = FlattenShape(shape);
+  if (matrix.rows % block == 0 && matrix.cols % block == 0) return;
+  throw InvalidArgument(
+      fmt::format("{}: MXFP8Quantizer needs rows and columns in multiples of {}, got shape {}",
+                  verb, block, ShapeText(shape)));
+}
+
+}  // namespace narrowfloat

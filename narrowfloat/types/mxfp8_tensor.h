@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "narrowfloat/tensor/layout.h"
+#include "narrowfloat/types/quantizer.h"
+#include "narrowfloat/types/scheme_family.h"
+
+namespace narrowfloat {
+
+/// FP8 with an E8M0 scale per block, 1-D or 2-D.
+inline constexpr SchemeFamily kMxfp8Family{"MXFP8Tensor", [](const SchemeInfo& scheme) {
+                                             return scheme.element_bits == 8 &&
+                                                    scheme.layout.scale_type == ScaleType::kE8M0;
+                                           }};
+
+using MXFP8TensorStorage = OfFamily<QuantizedTensorStorage, kMxfp8Family>;
+using MXFP8Tensor = OfFamily<QuantizedTensor, kMxfp8Family>;
+
+/// What shares a scale: a run along a row or column, or a square tile.
+enum class MXFP8Blocks : std::uint8_t { kOneDimensional, kTwoDimensional };
+
+struct MXFP8Options {
+  MXFP8Blocks blocks = MXFP8Blocks::kOneDimensional;
+  ScalePlacement scales = ScalePlacement::kCompact;
+};
+
+/// MXFP8. Takes tensors whose flattened rows and columns are multiples of the block, as
+/// TransformerEngine's class does; the verbs take any.
+class MXFP8Quantizer final : public Quantizer {
+ public:
+  /// `element` is the name of an element format, such as E4M3::kName.
+  explicit MXFP8Quantizer(std::string_view element, const MXFP8Options& options = {});
+
+  bool IsQuantizable(const Shape& shape) const override;
+  std::unique_ptr<Quantizer> Copy() const override;
+
+ private:
+  void CheckShape(const char* verb, const Shape& shape) const override;
+};
+
+}  // namespace narrowfloat

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "narrowfloat/ops/execution.h"
+#include "narrowfloat/tensor/plan.h"
+#include "narrowfloat/tensor/view.h"
+#include "narrowfloat/types/owned_buffers.h"
+
+namespace narrowfloat {
+
+/// Everything that makes a quantized tensor. Two made from the same metadata share their buffers.
+struct QuantizedTensorMetadata {
+  QuantSpec spec;  // its directions are those whose buffers are there
+  Shape shape;
+  DType dtype = DType::kFloat32;  // nominal: what Dequantize gives unless told otherwise
+  OwnedBuffers buffers;
+};
+
+/// The buffers of one quantized tensor and what they mean. Moves; a copy is asked for by name.
+/// The buffers may be gone (saved, cleared, both directions dropped, moved from): whatever needs
+/// them then throws InvalidArgument saying which.
+class QuantizedTensorStorage {
+ public:
+  /// Buffers as PlanQuantize lists them, not initialised.
+  QuantizedTensorStorage(const QuantSpec& spec, Shape shape, DType dtype = DType::kFloat32);
+  /// Takes buffers that exist. Codes and scale_inv of every direction in the spec must be there;
+  /// scale and amax may be absent. Errors: InvalidArgument naming the buffer that is missing,
+  /// differs from the plan or is not part of it.
+  explicit QuantizedTensorStorage(QuantizedTensorMetadata metadata);
+  QuantizedTensorStorage(QuantizedTensorStorage&& other) noexcept;
+  QuantizedTensorStorage& operator=(QuantizedTensorStorage&& other) noexcept;
+  ~QuantizedTensorStorage() = default;
+
+  const QuantSpec& Spec() const { return spec_; }
+  const Shape& GetShape() const { return shape_; }
+  DType NominalDType() const { return dtype_; }
+  bool HoldsBuffers() const { return state_ == State::kHolding; }
+  bool Has(Role role) const { return static_cast<bool>(BufferOf(buffers_, role)); }
+
+  /// Views by role for the verbs; they live as long as the buffers.
+  QuantizedView View();
+  ConstQuantizedView ConstView() const;
+
+  /// All of it, the buffers shared.
+  QuantizedTensorMetadata GetMetadata() const;
+
+  /// Releases every buffer; again is fine.
+  void Clear();
+
+  /// Nothing keeps a direction as it is, false drops it, true keeps it or derives it where the
+  /// scheme allows that: columnwise codes of per-tensor FP8 are the byte transpose of the rowwise
+  /// ones. Both may be dropped. Errors: InvalidArgument for a direction that cannot be made, before
+  /// anything changes.
+  void UpdateUsage(std::optional<bool> rowwise, std::optional<bool> columnwise,
+                   const Execution& execution = {});
+
+  /// Hands the buffers out: codes, then scale_inv, rowwise first, then scale and amaxes. What is
+  /// left remembers what it needs back.
+  std::vector<OwnedTensor> PrepareForSaving();
+
+  /// Takes the buffers back from the front of `saved`, in the order they were handed out, and
+  /// returns the rest. Errors: InvalidArgument, before anything changes, if nothing was saved, or
+  /// tensors are too few or of another type or shape.
+  std::span<OwnedTensor> RestoreFromSaved(std::span<OwnedTensor> saved);
+
+  /// The values, in `dtype` or the nominal type.
+  OwnedTensor Dequantize(std::optional<DType> dtype = std::nullopt,
+                         const Execution& execution = {}) const;
+  void Dequantize(const TensorView& out, const Execution& execution = {}) const;
+
+ private:
+  friend class Quantizer;    // refills what was cleared or dropped
+  friend class SavedObject;  // checks the whole list before it restores the first
+
+  enum class State : std::uint8_t { kHolding, kSaved, kCleared, kDropped, kMovedFrom };
+
+  struct EmptyCopy {};
+  QuantizedTensorStorage(EmptyCopy, const QuantizedTensorStorage& saved);
+
+  std::string Name() const;
+  void RequireBuffers(const char* verb) const;
+  void RequireOwnership(const char* verb) const;
+  void CheckRestorable(std::span<const OwnedTensor> saved) const;
+  OwnedBuffers DeriveColumnwise(const Execution& execution) const;
+
+  QuantSpec spec_;
+  Shape shape_;
+  DType dtype_;
+  OwnedBuffers buffers_;
+  State state_ = State::kHolding;
+  State state_when_saved_ = State::kHolding;
+  std::vector<BufferPlan> saved_;  // what was handed out, in that order
+};
+
+}  // namespace narrowfloat

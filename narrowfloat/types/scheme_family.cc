@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/types/scheme_family.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <vector>
+
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat {
+
+const SchemeInfo& FindInFamily(const SchemeFamily& family, std::string_view element) {
+  std::vector<std::string_view> elements;
+  for (const SchemeInfo& scheme : kSchemes) {
+    if (!family.contains(scheme)) continue;
+    if (scheme.element == element) return scheme;
+    elements.push_back(scheme.element);
+  }
+  throw InvalidArgument(fmt::format("quantizer: {} has the elements {}, got '{}'", family.name,
+                                    fmt::join(elements, ", "), element));
+}
+
+void CheckFamily(const SchemeFamily& family, const SchemeInfo& scheme) {
+  if (family.contains(scheme)) return;
+  throw InvalidArgument(
+      fmt::format("quantized_tensor: {} cannot hold {}", family.name, scheme.name));
+}
+
+}  // namespace narrowfloat

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+set(prefix ${WORK_DIR}/prefix)
+file(REMOVE_RECURSE ${WORK_DIR})
+
+execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${prefix}
+                        --component development
+                OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+set(paths ${prefix} ${PREFIX_PATH})
+execute_process(COMMAND ${CMAKE_COMMAND} -S ${CONSUMER_DIR} -B ${WORK_DIR}/build -G ${GENERATOR}
+                        "-DCMAKE_PREFIX_PATH=${paths}" -DNF_WANTED_VERSION=${VERSION}
+                        -DCMAKE_CXX_COMPILER=${CXX_COMPILER} "-DCMAKE_CXX_FLAGS=${CXX_FLAGS}"
+                        -DCMAKE_C_COMPILER=${C_COMPILER} "-DCMAKE_C_FLAGS=${C_FLAGS}"
+                        -DCMAKE_BUILD_TYPE=Release
+                COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${CMAKE_COMMAND} --build ${WORK_DIR}/build COMMAND_ERROR_IS_FATAL ANY)
+foreach(program consumer c_consumer)
+  execute_process(COMMAND ${WORK_DIR}/build/${program} OUTPUT_VARIABLE said
+                  COMMAND_ERROR_IS_FATAL ANY)
+  if(NOT said STREQUAL "codes 78, scale_inv 119, narrowfloat ${VERSION}\n")
+    message(FATAL_ERROR "${program} said: ${said}")
+  endif()
+endforeach()

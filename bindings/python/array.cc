@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/python/array.h"
+
+#include <fmt/format.h>
+#include <nanobind/ndarray.h>
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "narrowfloat/ops/input.h"
+
+namespace narrowfloat::python {
+namespace {
+
+// From this size on the kernel's page faults cost more than the bytes they bring.
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+[[noreturn]] void ThrowNoArray(const Argument& argument, nb::handle object) {
+  throw nb::type_error(
+      fmt::format("{}: {} must be a NumPy array or a CPU object with the buffer or DLPack "
+                  "protocol, got {}",
+                  argument.verb, argument.name, nb::type_name(object.type()).c_str())
+          .c_str());
+}
+
+[[noreturn]] void ThrowWrongType(const Argument& argument, std::string_view got) {
+  throw nb::type_error(fmt::format("{}: {} must be {} in native byte order, got {}", argument.verb,
+                                   argument.name, argument.types, got)
+                           .c_str());
+}
+
+std::optional<DType> DTypeOfFormat(const char* format) {
+  std::string_view text = format == nullptr ? "B" : format;
+  if (!text.empty() && (text[0] == '@' || text[0] == '=' || text[0] == '<')) text.remove_prefix(1);
+  if (text == "f") return DType::kFloat32;
+  if (text == "e") return DType::kFloat16;
+  if (text == "B") return DType::kUInt8;
+  return std::nullopt;
+}
+
+std::optional<DType> DTypeOfDlpack(nb::dlpack::dtype dtype) {
+  using Code = nb::dlpack::dtype_code;
+  const auto code = static_cast<Code>(dtype.code);
+  if (dtype.lanes != 1) return std::nullopt;
+  if (code == Code::Float && dtype.bits == 32) return DType::kFloat32;
+  if (code == Code::Float && dtype.bits == 16) return DType::kFloat16;
+  if (code == Code::Bfloat && dtype.bits == 16) return DType::kBFloat16;
+  if (code == Code::UInt && dtype.bits == 8) return DType::kUInt8;
+  return std::nullopt;
+}
+
+void ViewBuffer(HeldArray& array, DType dtype) {
+  const Py_buffer& buffer = *array.buffer;
+  array.view.data = static_cast<std::byte*>(buffer.buf);
+  array.view.dtype = dtype;
+  array.view.shape.assign(buffer.shape, buffer.shape + buffer.ndim);
+  array.view.strides.assign(buffer.strides, buffer.strides + buffer.ndim);
+  array.writable = buffer.readonly == 0;
+}
+
+/// NumPy refuses a *format* for bfloat16 but exports the memory; the type comes from the dtype.
+bool ViewNumPy(const Argument& argument, nb::handle object, HeldArray& array) {
+  const auto dtype = nb::steal(PyObject_GetAttr(object.ptr(), Np().dtype_name.ptr()));
+  if (!dtype.is_valid()) nb::raise_python_error();
+  const auto known = DTypeOfObject(dtype);
+  if (!known) ThrowWrongType(argument, nb::str(dtype).c_str());
+  if (!array.buffer.Acquire(object, PyBUF_STRIDES)) return false;
+  ViewBuffer(array, *known);
+  return true;
+}
+
+bool ViewProtocol(const Argument& argument, nb::handle object, HeldArray& array) {
+  if (!array.buffer.Acquire(object, PyBUF_STRIDES | PyBUF_FORMAT)) return false;
+  const auto known = DTypeOfFormat(array.buffer->format);
+  if (!known) ThrowWrongType(argument, fmt::format("items of format '{}'", array.buffer->format));
+  ViewBuffer(array, *known);
+  return true;
+}
+
+void ViewTensor(const Argument& argument, HeldArray& array) {
+  const nb::ndarray<nb::ro>& tensor = array.tensor;
+  const auto known = DTypeOfDlpack(tensor.dtype());
+  if (!known) {
+    ThrowWrongType(argument, fmt::format("items of DLPack type {} with {} bits",
+                                         tensor.dtype().code, tensor.dtype().bits));
+  }
+  array.view.data = const_cast<std::byte*>(static_cast<const std::byte*>(tensor.data()));
+  array.view.dtype = *known;
+  const auto item = static_cast<std::ptrdiff_t>(ItemSize(*known));
+  for (std::size_t i = 0; i < tensor.ndim(); ++i) {
+    array.view.shape.push_back(static_cast<std::int64_t>(tensor.shape(i)));
+    array.view.strides.push_back(tensor.stride(i) * item);
+  }
+}
+
+/// Objects without the buffer protocol: tensors of frameworks, none of which is imported here.
+bool ViewDlpack(const Argument& argument, nb::handle object, HeldArray& array) {
+  nb::ndarray<nb::device::cpu> writable;
+  nb::ndarray<nb::ro, nb::device::cpu> readable;
+  array.writable = nb::try_cast(object, writable, false);
+  if (array.writable) {
+    array.tensor = nb::ndarray<nb::ro>(writable);
+  } else if (nb::try_cast(object, readable, false)) {
+    array.tensor = nb::ndarray<nb::ro>(readable);
+  } else {
+    return false;
+  }
+  ViewTensor(argument, array);
+  return true;
+}
+
+nb::object NewLargeArray(DType dtype, const Shape& shape, std::size_t bytes) {
+  void* memory = nullptr;
+  if (posix_memalign(&memory, kHugePage, bytes) != 0) throw std::bad_alloc();
+  // Advice only: without huge pages the array works the same.
+  (void)madvise(memory, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
+  const nb::capsule owner(memory, [](void* pointer) noexcept { std::free(pointer); });
+  const std::size_t length[] = {bytes};
+  const nb::ndarray<nb::numpy, std::uint8_t> flat(memory, 1, length, owner);
+  return nb::cast(flat, nb::rv_policy::reference)
+      .attr("view")(DTypeObject(dtype))
+      .attr("reshape")(ShapeTuple(shape));
+}
+
+}  // namespace
+
+BufferHold::BufferHold(BufferHold&& other) noexcept : buffer_(std::exchange(other.buffer_, {})) {}
+
+BufferHold::~BufferHold() {
+  if (buffer_.obj != nullptr) PyBuffer_Release(&buffer_);
+}
+
+bool BufferHold::Acquire(nb::handle object, int flags) {
+  if (PyObject_CheckBuffer(object.ptr()) == 0) return false;
+  if (PyObject_GetBuffer(object.ptr(), &buffer_, flags) == 0) return true;
+  PyErr_Clear();
+  buffer_ = {};
+  return false;
+}
+
+HeldArray HoldArray(const Argument& argument, nb::handle object) {
+  // A scalar of NumPy counts as an array of no dimensions, bfloat16's too, which exports nothing.
+  if (nb::isinstance(object, Np().scalar_type)) return HoldArray(argument, Np().asarray(object));
+  HeldArray array;
+  const bool held = IsArray(object) ? ViewNumPy(argument, object, array)
+                                    : ViewProtocol(argument, object, array) ||
+                                          ViewDlpack(argument, object, array);
+  if (!held) ThrowNoArray(argument, object);
+  return array;
+}
+
+HeldArray HoldInput(const char* verb, nb::handle object) {
+  const Argument argument{verb, "x", FloatTypeNames()};
+  HeldArray array = HoldArray(argument, object);
+  const TensorView& view = array.view;
+  if (!IsFloat(view.dtype)) ThrowWrongType(argument, DTypeName(view.dtype));
+  if (view.shape.empty() || view.shape.back() <= 1) return array;
+  if (view.strides.back() == static_cast<std::ptrdiff_t>(ItemSize(view.dtype))) return array;
+  return HoldArray(argument, Np().ascontiguousarray(BorrowArray(argument, object)));
+}
+
+HeldArray HoldOutput(const char* verb, nb::handle object, DType dtype, const Shape& shape) {
+  HeldArray array = HoldArray({verb, "out", FloatTypeNames()}, object);
+  const TensorView& view = array.view;
+  if (view.dtype != dtype) {
+    throw nb::value_error(
+        fmt::format("{}: out must be {}, got {}", verb, DTypeName(dtype), DTypeName(view.dtype))
+            .c_str());
+  }
+  if (view.shape != shape) {
+    throw nb::value_error(fmt::format("{}: out must have shape {}, got {}", verb, ShapeText(shape),
+                                      ShapeText(view.shape))
+                              .c_str());
+  }
+  if (!array.writable) throw nb::value_error(fmt::format("{}: out must be writable", verb).c_str());
+  if (!IsContiguous(array.Input()))
+    throw nb::value_error(fmt::format("{}: out must be C-contiguous", verb).c_str());
+  return array;
+}
+
+nb::object BorrowArray(const Argument& argument, nb::handle object) {
+  if (IsArray(object)) return nb::borrow(object);
+  if (PyObject_CheckBuffer(object.ptr()) != 0) {
+    auto memory = nb::steal(PyMemoryView_FromObject(object.ptr()));
+    if (memory.is_valid()) return Np().asarray(memory);
+    PyErr_Clear();
+  }
+  HeldArray array;
+  if (!ViewDlpack(argument, object, array)) ThrowNoArray(argument, object);
+  // NumPy's DLPack knows no bfloat16: the items go as bits of their size.
+  const std::size_t rank = array.view.shape.size(), item = ItemSize(array.view.dtype);
+  std::vector<std::size_t> shape(array.view.shape.begin(), array.view.shape.end());
+  std::vector<std::int64_t> strides;
+  for (const std::ptrdiff_t stride : array.view.strides)
+    strides.push_back(stride / static_cast<std::ptrdiff_t>(item));
+  const nb::dlpack::dtype bits{static_cast<std::uint8_t>(nb::dlpack::dtype_code::UInt),
+                               static_cast<std::uint8_t>(8 * item), 1};
+  const nb::capsule owner(new nb::ndarray<nb::ro>(array.tensor), [](void* tensor) noexcept {
+    delete static_cast<nb::ndarray<nb::ro>*>(tensor);
+  });
+  const nb::ndarray<nb::numpy> borrowed(array.view.data, rank, shape.data(), owner, strides.data(),
+                                        bits);
+  return nb::cast(borrowed, nb::rv_policy::reference).attr("view")(DTypeObject(array.view.dtype));
+}
+
+nb::object NewArray(DType dtype, const Shape& shape) {
+  const std::size_t bytes = FlattenShape(shape).Size() * ItemSize(dtype);
+  if (bytes >= kHugePage) return NewLargeArray(dtype, shape, bytes);
+  return Np().empty(ShapeTuple(shape), DTypeObject(dtype));
+}
+
+void ZeroArray(const HeldArray& array) {
+  std::memset(array.view.data, 0,
+              FlattenShape(array.view.shape).Size() * ItemSize(array.view.dtype));
+}
+
+nb::tuple ShapeTuple(const Shape& shape) {
+  auto tuple = nb::steal<nb::tuple>(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    PyTuple_SetItem(tuple.ptr(), static_cast<Py_ssize_t>(i), PyLong_FromLongLong(shape[i]));
+  }
+  return tuple;
+}
+
+}  // namespace narrowfloat::python

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// Signatures and docstrings of the module, apart from the code that they would drown.
+namespace narrowfloat::python {
+
+inline constexpr char kQuantizedTensorDoc[] =
+    R"(A quantized tensor: codes and scales as NumPy arrays, and the spec that made them.
+
+Made by quantize(), from_buffers() and the quantizer classes, never directly.)";
+
+inline constexpr char kBuffersDoc[] =
+    R"(The arrays by name, absent when not made; live views, not copies.
+
+rowwise_data, rowwise_scale_inv, columnwise_data, columnwise_scale_inv: codes and the scales
+stored beside them (uint8 for codes and E8M0, float32 for fp32 scales). scale, amax_rowwise:
+float32 of one element, for per-tensor FP8. Per-tensor FP8 has one scale_inv array under both
+names.)";
+
+inline constexpr char kQuantizeSignature[] =
+    "def quantize(x: object, scheme: str, rowwise: bool = True, columnwise: bool = False, "
+    "out: QuantizedTensor | None = None, **options: object) -> QuantizedTensor";
+inline constexpr char kQuantizeDoc[] =
+    R"(Codes and scales of `x` by `scheme`, byte for byte as TransformerEngine makes them.
+
+Shapes:  x is any rank, seen as M x K with K the last dimension; a 0-D array is 1 x 1.
+Types:   float32, float16 or ml_dtypes.bfloat16; NumPy arrays and CPU objects with the buffer or
+         DLPack protocol, which may be read-only. Rows of contiguous elements are never copied.
+out:     a QuantizedTensor of the same plan, filled in place and returned; nothing is allocated.
+Options: scale, amax: float or float32 of one element. Given, scale means delayed scaling and
+         amax stands in for the measured one. amax_epsilon, force_pow_2_scales, swizzled: as the
+         scheme takes them. noop: 1 leaves out as it is, or returns zeros. threads: an int, else
+         NF_NUM_THREADS, else the affinity mask.
+Errors:  TypeError for a wrong type or an unknown option; ValueError for an unknown scheme, an
+         option that the scheme does not take, or an out of another plan, not writable, not
+         C-contiguous or overlapping x. Nothing is written then.
+Source:  TransformerEngine's Float8Quantizer, Float8CurrentScalingQuantizer and MXFP8Quantizer.)";
+
+inline constexpr char kQuantizeDbiasSignature[] =
+    "def quantize_dbias(x: object, scheme: str, rowwise: bool = True, columnwise: bool = False, "
+    "out: tuple[QuantizedTensor, numpy.ndarray] | None = None, **options: object) -> "
+    "tuple[QuantizedTensor, numpy.ndarray]";
+inline constexpr char kQuantizeDbiasDoc[] =
+    R"(quantize(), and the sum of each column of `x`.
+
+Shapes:  the sums are 1-D of length K, in the type of x, added up in fp32 in an order that depends
+         on the shape alone.
+Errors:  as quantize(). `out` is a pair of a QuantizedTensor and an array.)";
+
+inline constexpr char kFakeQuantizeSignature[] =
+    "def fake_quantize(x: object, scheme: str, out: numpy.ndarray | None = None, **options: "
+    "object) -> numpy.ndarray";
+inline constexpr char kFakeQuantizeDoc[] =
+    R"(What `x` becomes when quantized rowwise and dequantized again, in the type of x.
+
+Shapes:  that of x. `out` is an array of that shape and type, C-contiguous, writable, not
+         overlapping x; it is filled in place and returned.
+Errors:  as quantize().)";
+
+inline constexpr char kDequantizeSignature[] =
+    "def dequantize(q: QuantizedTensor, dtype: object = None, out: numpy.ndarray | None = None, "
+    "**options: object) -> numpy.ndarray";
+inline constexpr char kDequantizeDoc[] =
+    R"(The values of `q`: code times scale_inv in fp32, rounded to `dtype`.
+
+Shapes:  that of the tensor that was quantized. Reads the rowwise buffers if they are there, else
+         the columnwise ones.
+dtype:   float32, float16 or bfloat16; q.dtype if None. Overflow becomes infinity.
+out:     an array of that shape and dtype, C-contiguous, writable; filled in place and returned.
+Options: threads, as in quantize().
+Errors:  TypeError for another dtype; ValueError for an out that differs or overlaps q.)";
+
+inline constexpr char kFromBuffersSignature[] =
+    "def from_buffers(scheme: str, shape: int | collections.abc.Sequence[int], buffers: "
+    "collections.abc.Mapping[str, numpy.ndarray], dtype: object = numpy.float32, **options: "
+    "object) -> QuantizedTensor";
+inline constexpr char kFromBuffersDoc[] =
+    R"(A QuantizedTensor over arrays that the caller owns; nothing is copied.
+
+Shapes:  `shape` is that of the tensor that was quantized; `buffers` are as QuantizedTensor.buffers
+         has them, padding included. Codes and scale_inv of one direction are enough to dequantize
+         and to swizzle.
+Options: those of quantize() that say how the buffers are to be read, such as swizzled.
+Errors:  TypeError for a wrong type; ValueError for an unknown name, a buffer without its partner,
+         of a wrong shape, or not C-contiguous.)";
+
+inline constexpr char kSwizzleSignature[] = "def swizzle(q: QuantizedTensor) -> QuantizedTensor";
+inline constexpr char kSwizzleDoc[] =
+    R"(A copy of `q` whose scale_inv bytes lie in the tiles of 128 x 4 that GEMMs read.
+
+Keys and shapes stay; bytes move. Errors: ValueError if the scheme has no such layout or q has it
+already. Source: TransformerEngine's nvte_swizzle_scaling_factors.)";
+
+inline constexpr char kUnswizzleSignature[] =
+    "def unswizzle(q: QuantizedTensor) -> QuantizedTensor";
+inline constexpr char kUnswizzleDoc[] =
+    R"(The inverse of swizzle(). Errors: ValueError if q is not swizzled.
+Source: TransformerEngine's nvte_unswizzle_scaling_factors.)";
+
+inline constexpr char kEmptySignature[] =
+    "def empty(shape: int | collections.abc.Sequence[int], scheme: str, rowwise: bool = True, "
+    "columnwise: bool = False, dtype: object = numpy.float32, **options: object) -> "
+    "QuantizedTensor";
+inline constexpr char kEmptyDoc[] =
+    "A QuantizedTensor of zeros, to be filled by quantize(..., out=).";
+
+inline constexpr char kOpenDoc[] =
+    R"(Opens a safetensors file, an index file or a folder of either.
+
+Errors: ValueError if there is none or it is damaged; OSError if it cannot be read.)";
+
+inline constexpr char kSaveSignature[] =
+    "def save(path: str | os.PathLike, tensors: collections.abc.Mapping[str, numpy.ndarray | "
+    "QuantizedTensor]) -> None";
+inline constexpr char kSaveDoc[] =
+    R"(Writes a safetensors file of arrays and quantized tensors, whole or not at all.
+
+Types:   any dtype that safetensors names, ml_dtypes' included; a QuantizedTensor is stored as its
+         buffers and its spec text, and comes back as one from load().
+Errors:  TypeError for another dtype or object; ValueError for a tensor without all buffers of its
+         plan, or a path whose folder does not exist; OSError if it cannot be written.)";
+
+}  // namespace narrowfloat::python

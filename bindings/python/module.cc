@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "bindings/python/numpy.h"
+#include "bindings/python/quantized_tensor.h"
+#include "bindings/python/verbs.h"
+#include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/schemes/registry.h"
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat::python {
+namespace {
+
+std::vector<std::string> SchemeNames() {
+  std::vector<std::string> names;
+  for (const SchemeInfo& scheme : kSchemes) names.emplace_back(scheme.name);
+  return names;
+}
+
+std::vector<std::string> BackendNames() {
+  std::vector<std::string> names;
+  for (const KernelTable* kernels : AvailableKernels()) names.emplace_back(kernels->name);
+  return names;
+}
+
+void TranslateError(const std::exception_ptr& pointer, void* /*payload*/) {
+  try {
+    std::rethrow_exception(pointer);
+  } catch (const InvalidArgument& error) {
+    PyErr_SetString(PyExc_ValueError, error.what());
+  } catch (const Unsupported& error) {
+    PyErr_SetString(PyExc_NotImplementedError, error.what());
+  } catch (const DeviceError& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  } catch (const IoError& error) {
+    PyErr_SetString(PyExc_OSError, error.what());
+  }
+}
+
+}  // namespace
+
+NB_MODULE(_core, module) {
+  LoadNumPy();
+  nb::register_exception_translator(&TranslateError);
+  module.doc() = "The compiled half of narrowfloat; use the names that narrowfloat exports.";
+  module.attr("__version__") = NF_VERSION;
+  module.def("schemes", &SchemeNames, "Names of all schemes, as quantize() takes them.");
+  module.def("backends", &BackendNames,
+             "Kernel tables that this machine can run, best first; NF_FORCE_BACKEND picks one.");
+  RegisterQuantizedTensor(module);
+  RegisterVerbs(module);
+  RegisterNamedQuantizerRules(module);
+  RegisterCheckpoint(module);
+}
+
+}  // namespace narrowfloat::python

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the classes with TransformerEngine's names need to know beside the verbs.
+#include <fmt/format.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "bindings/python/array.h"
+#include "bindings/python/numpy.h"
+#include "bindings/python/quantized_tensor.h"
+#include "bindings/python/verbs.h"
+#include "narrowfloat/numerics/formats.h"
+#include "narrowfloat/schemes/registry.h"
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat::python {
+namespace {
+
+struct Fp8Type {
+  std::string_view element;    // our format's name
+  std::string_view ml_dtypes;  // the NumPy dtype's name
+};
+constexpr std::array kFp8Types = {Fp8Type{E4M3::kName, "float8_e4m3fn"},
+                                  Fp8Type{E5M2::kName, "float8_e5m2"}};
+
+/// Name of the format that `fp8_dtype` says: its own name, or an ml_dtypes dtype.
+/// Errors: TypeError.
+std::string_view ElementOf(const nb::object& fp8_dtype) {
+  std::string name;
+  if (nb::isinstance<nb::str>(fp8_dtype)) {
+    name = nb::cast<std::string>(fp8_dtype);
+  } else {
+    try {
+      name = nb::cast<std::string>(Np().dtype(fp8_dtype).attr("name"));
+    } catch (nb::python_error& error) {
+      if (!error.matches(PyExc_TypeError)) throw;
+    }
+  }
+  for (const Fp8Type& type : kFp8Types) {
+    if (name == type.element || name == type.ml_dtypes) return type.element;
+  }
+  throw nb::type_error(fmt::format("fp8_dtype must be 'e4m3', 'e5m2' or the ml_dtypes type of one "
+                                   "of them, got {}",
+                                   nb::repr(fp8_dtype).c_str())
+                           .c_str());
+}
+
+template <class Predicate>
+std::string_view SchemeWith(std::string_view element, Predicate&& wanted) {
+  for (const SchemeInfo& scheme : kSchemes) {
+    if (scheme.element == element && wanted(scheme)) return scheme.name;
+  }
+  throw Unsupported(fmt::format("quantizer: no scheme of this kind has {} elements", element));
+}
+
+std::string_view PerTensorScheme(const nb::object& fp8_dtype) {
+  return SchemeWith(ElementOf(fp8_dtype),
+                    [](const SchemeInfo& scheme) { return scheme.block == kWholeTensor; });
+}
+
+std::string_view MxScheme(const nb::object& fp8_dtype, bool with_2d_quantization) {
+  return SchemeWith(ElementOf(fp8_dtype), [&](const SchemeInfo& scheme) {
+    return scheme.layout.scale_type == ScaleType::kE8M0 &&
+           (scheme.block.rows > 1) == with_2d_quantization;
+  });
+}
+
+/// TransformerEngine's quantizers take whole blocks only, in both directions whatever is asked for.
+void CheckWholeBlocks(std::string_view scheme, const nb::object& shape) {
+  const std::size_t block = FindScheme(scheme).block.cols;
+  const Shape parsed = ParseShape("quantize", shape);
+  const MatrixShape matrix = FlattenShape(parsed);
+  if (matrix.rows % block == 0 && matrix.cols % block == 0) return;
+  throw InvalidArgument(fmt::format(
+      "quantize: MXFP8Quantizer needs rows and columns in multiples of {}, got shape {}", block,
+      ShapeText(parsed)));
+}
+
+}  // namespace
+
+void RegisterNamedQuantizerRules(nb::module_& module) {
+  module.def("per_tensor_scheme", &PerTensorScheme, nb::arg("fp8_dtype"),
+             "Name of the per-tensor scheme whose elements are of fp8_dtype.");
+  module.def("mx_scheme", &MxScheme, nb::arg("fp8_dtype"), nb::arg("with_2d_quantization"),
+             "Name of the MXFP8 scheme whose elements are of fp8_dtype.");
+  module.def("check_whole_blocks", &CheckWholeBlocks, nb::arg("scheme"), nb::arg("shape"),
+             "ValueError unless rows and columns of shape are multiples of the scheme's block.");
+}
+
+}  // namespace narrowfloat::python

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/python/options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bindings/python/array.h"
+#include "bindings/python/numpy.h"
+#include "narrowfloat/ops/float_environment.h"
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat::python {
+namespace {
+
+constexpr std::string_view kThreads = "threads", kNoop = "noop";
+
+/// The directions are arguments of their own in Python, not options.
+bool IsDirection(std::string_view key) {
+  return key == "rowwise" || key == "columnwise";
+}
+
+bool IsSpecOption(std::string_view key) {
+  const std::vector<std::string_view> keys = SpecKeys();
+  return !IsDirection(key) && std::ranges::find(keys, key) != keys.end();
+}
+
+[[noreturn]] void ThrowUnknown(const char* verb, std::string_view key, OptionScope scope) {
+  std::vector<std::string_view> keys = SpecKeys();
+  std::erase_if(keys, IsDirection);
+  if (scope == OptionScope::kSpecAndExecution) keys.insert(keys.end(), {kNoop, kThreads});
+  std::ranges::sort(keys);
+  throw nb::type_error(
+      fmt::format("{}: unknown option '{}'; there are: {}", verb, key, fmt::join(keys, ", "))
+          .c_str());
+}
+
+[[noreturn]] void ThrowNotNumber(const char* verb, std::string_view key, nb::handle value) {
+  throw nb::type_error(
+      fmt::format("{}: {} must be a number, a bool or a float32 array of one element, got {}", verb,
+                  key, nb::type_name(value.type()).c_str())
+          .c_str());
+}
+
+/// NumPy's scalars and Python's numbers; a double rounds to float32 as if the caller had left the
+/// rounding mode and the flushing of subnormals alone.
+float NumberOf(const char* verb, std::string_view key, nb::handle value) {
+  const double number = PyFloat_AsDouble(value.ptr());
+  if (number == -1.0 && PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    ThrowNotNumber(verb, key, value);
+  }
+  const FloatEnvironment environment;
+  volatile double exact = number;  // keeps the conversion inside the environment
+  volatile float rounded = static_cast<float>(exact);
+  return rounded;
+}
+
+float ItemOf(const char* verb, std::string_view key, nb::handle value) {
+  const HeldArray array = HoldArray({verb, key, DTypeName(DType::kFloat32)}, value);
+  if (array.view.dtype != DType::kFloat32 || FlattenShape(array.view.shape).Size() != 1) {
+    throw nb::type_error(
+        fmt::format("{}: {} must be a float or a float32 array of one element, got "
+                    "{} of shape {}",
+                    verb, key, DTypeName(array.view.dtype), ShapeText(array.view.shape))
+            .c_str());
+  }
+  float item = 0.0f;
+  std::memcpy(&item, array.view.data, sizeof item);
+  return item;
+}
+
+SpecValue ValueOf(const char* verb, std::string_view key, nb::handle value) {
+  if (PyBool_Check(value.ptr())) return value.is(Py_True);
+  if (PyFloat_Check(value.ptr()) || PyLong_Check(value.ptr())) return NumberOf(verb, key, value);
+  if (nb::isinstance(value, Np().bool_type)) return PyObject_IsTrue(value.ptr()) == 1;
+  if (nb::isinstance(value, Np().scalar_type)) return NumberOf(verb, key, value);
+  const bool text = PyUnicode_Check(value.ptr()) || PyBytes_Check(value.ptr());
+  const bool array =
+      !text && (PyObject_CheckBuffer(value.ptr()) != 0 || nb::hasattr(value, "__dlpack__"));
+  if (!array) ThrowNotNumber(verb, key, value);
+  return ItemOf(verb, key, value);
+}
+
+int ThreadsOf(const char* verb, nb::handle value) {
+  const bool is_bool = PyBool_Check(value.ptr());
+  const nb::object index = is_bool ? nb::object() : nb::steal(PyNumber_Index(value.ptr()));
+  if (!index.is_valid()) {
+    PyErr_Clear();
+    throw nb::type_error(fmt::format("{}: threads must be an int or None, got {}", verb,
+                                     nb::type_name(value.type()).c_str())
+                             .c_str());
+  }
+  int overflow = 0;
+  const long long threads = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+  if (overflow != 0 || threads < 1 || threads > std::numeric_limits<int>::max()) {
+    throw InvalidArgument(
+        fmt::format("{}: threads must be from 1 on, got {}", verb, nb::str(value).c_str()));
+  }
+  return static_cast<int>(threads);
+}
+
+std::string_view KeyText(nb::handle key) {
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(key.ptr(), &size);
+  if (text == nullptr) nb::raise_python_error();
+  return {text, static_cast<std::size_t>(size)};
+}
+
+float NoopOf(const char* verb, nb::handle value) {
+  const SpecValue noop = ValueOf(verb, kNoop, value);
+  return std::holds_alternative<bool>(noop) ? (std::get<bool>(noop) ? 1.0f : 0.0f)
+                                            : std::get<float>(noop);
+}
+
+}  // namespace
+
+CallOptions ParseOptions(const char* verb, std::string_view scheme, bool rowwise, bool columnwise,
+                         const nb::kwargs& options, OptionScope scope) {
+  CallOptions parsed;
+  parsed.spec = {.scheme = &FindScheme(scheme), .rowwise = rowwise, .columnwise = columnwise};
+  const bool execution = scope == OptionScope::kSpecAndExecution;
+  for (const auto& [name, value] : options) {
+    const std::string_view key = KeyText(name);
+    const bool given = !value.is_none();
+    if (execution && key == kThreads) {
+      if (given) parsed.threads = ThreadsOf(verb, value);
+    } else if (execution && key == kNoop) {
+      if (given) parsed.noop = NoopOf(verb, value);
+    } else if (!IsSpecOption(key)) {
+      ThrowUnknown(verb, key, scope);
+    } else if (given) {
+      SetSpecField(parsed.spec, key, ValueOf(verb, key, value));
+    }
+  }
+  ValidateSpec(parsed.spec);
+  return parsed;
+}
+
+Execution ParseExecution(const char* verb, const nb::kwargs& options) {
+  Execution execution;
+  for (const auto& [name, value] : options) {
+    const std::string_view key = KeyText(name);
+    if (key != kThreads) {
+      throw nb::type_error(
+          fmt::format("{}: unknown option '{}'; there are: {}", verb, key, kThreads).c_str());
+    }
+    if (!value.is_none()) execution.threads = ThreadsOf(verb, value);
+  }
+  return execution;
+}
+
+}  // namespace narrowfloat::python

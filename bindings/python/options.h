@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <string_view>
+
+#include "narrowfloat/ops/execution.h"
+#include "narrowfloat/tensor/quant_spec.h"
+
+namespace narrowfloat::python {
+
+namespace nb = nanobind;
+
+/// The keyword options of one call.
+struct CallOptions {
+  QuantSpec spec;
+  int threads = 0;
+  float noop = 0.0f;
+
+  bool IsNoop() const { return noop == 1.0f; }
+  Execution MakeExecution() const { return {.threads = threads, .noop = &noop}; }
+};
+
+/// Which keywords a verb takes beside those of the spec.
+enum class OptionScope { kSpecOnly, kSpecAndExecution };
+
+/// Reads **options of a call for `scheme`; None stands for "not given".
+/// Errors: TypeError for an unknown name, naming those there are, or a value of the wrong type;
+/// InvalidArgument for an unknown scheme, an option that the scheme does not take, or a value out
+/// of range.
+CallOptions ParseOptions(const char* verb, std::string_view scheme, bool rowwise, bool columnwise,
+                         const nb::kwargs& options, OptionScope scope);
+
+/// `threads` alone, for verbs without a spec. Errors: TypeError for any other name or type.
+Execution ParseExecution(const char* verb, const nb::kwargs& options);
+
+}  // namespace narrowfloat::python

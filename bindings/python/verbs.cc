@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/python/verbs.h"
+
+#include <fmt/format.h>
+#include <nanobind/stl/string_view.h>
+
+#include <optional>
+#include <utility>
+
+#include "bindings/python/array.h"
+#include "bindings/python/docs.h"
+#include "bindings/python/options.h"
+#include "bindings/python/quantized_tensor.h"
+#include "narrowfloat/ops/dbias.h"
+#include "narrowfloat/ops/dequantize.h"
+#include "narrowfloat/ops/input.h"
+#include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/ops/swizzle.h"
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat::python {
+namespace {
+
+Fill FillFor(const CallOptions& options) {
+  return options.IsNoop() ? Fill::kZero : Fill::kNone;
+}
+
+QuantizedTensor& TensorOf(const char* verb, const char* name, const nb::object& object) {
+  if (nb::isinstance<QuantizedTensor>(object)) return *nb::inst_ptr<QuantizedTensor>(object);
+  throw nb::type_error(fmt::format("{}: {} must be a QuantizedTensor, got {}", verb, name,
+                                   nb::type_name(object.type()).c_str())
+                           .c_str());
+}
+
+/// The tensor to fill: `out` itself, if it is one of the same plan, or a new one.
+/// Errors: TypeError if `out` is something else; InvalidArgument if its plan is another one.
+nb::object OutputTensor(const char* verb, const nb::object& out, const HeldArray& in,
+                        const CallOptions& options) {
+  const QuantSpec& spec = options.spec;
+  if (out.is_none()) {
+    return nb::cast(NewTensor(spec, in.view.shape, in.view.dtype, FillFor(options)));
+  }
+  const QuantizedTensor& given = TensorOf(verb, "out", out);
+  const QuantSpec& has = given.spec;
+  if (has.scheme != spec.scheme || has.rowwise != spec.rowwise ||
+      has.columnwise != spec.columnwise || has.swizzled != spec.swizzled) {
+    throw InvalidArgument(fmt::format("{}: out must be of the plan {}, got {}", verb,
+                                      PrintQuantSpec(spec), PrintQuantSpec(has)));
+  }
+  return out;
+}
+
+/// Views of the output under the call's spec.
+HeldTensor HoldOutputTensor(const char* verb, const QuantizedTensor& tensor,
+                            const CallOptions& options) {
+  HeldTensor held = HoldWritable(verb, tensor);
+  held.view.spec = options.spec;
+  return held;
+}
+
+nb::object QuantizeArray(const nb::object& x, std::string_view scheme, bool rowwise,
+                         bool columnwise, const nb::object& out, const nb::kwargs& kwargs) {
+  const CallOptions options =
+      ParseOptions("quantize", scheme, rowwise, columnwise, kwargs, OptionScope::kSpecAndExecution);
+  const HeldArray in = HoldInput("quantize", x);
+  nb::object result = OutputTensor("quantize", out, in, options);
+  auto& tensor = *nb::inst_ptr<QuantizedTensor>(result);
+  const HeldTensor held = HoldOutputTensor("quantize", tensor, options);
+  {
+    const nb::gil_scoped_release unlocked;
+    Quantize(in.view, held.view, options.MakeExecution());
+  }
+  if (!options.IsNoop()) tensor.spec = options.spec;
+  return result;
+}
+
+nb::tuple QuantizeDbiasArray(const nb::object& x, std::string_view scheme, bool rowwise,
+                             bool columnwise, const nb::object& out, const nb::kwargs& kwargs) {
+  constexpr const char* kVerb = "quantize_dbias";
+  const CallOptions options =
+      ParseOptions(kVerb, scheme, rowwise, columnwise, kwargs, OptionScope::kSpecAndExecution);
+  const HeldArray in = HoldInput(kVerb, x);
+  const bool pair = PyTuple_Check(out.ptr()) && PyTuple_Size(out.ptr()) == 2;
+  if (!out.is_none() && !pair) {
+    throw nb::type_error("quantize_dbias: out must be a tuple (QuantizedTensor, array) or None");
+  }
+  const Shape columns{static_cast<std::int64_t>(FlattenShape(in.view.shape).cols)};
+  nb::object result = OutputTensor(kVerb, pair ? nb::object(out[0]) : out, in, options);
+  nb::object dbias = pair ? nb::object(out[1]) : NewArray(in.view.dtype, columns);
+  const HeldArray held_dbias = HoldOutput(kVerb, dbias, in.view.dtype, columns);
+  if (!pair && options.IsNoop()) ZeroArray(held_dbias);
+  auto& tensor = *nb::inst_ptr<QuantizedTensor>(result);
+  const HeldTensor held = HoldOutputTensor(kVerb, tensor, options);
+  {
+    const nb::gil_scoped_release unlocked;
+    QuantizeDbias(in.view, held.view, held_dbias.view, options.MakeExecution());
+  }
+  if (!options.IsNoop()) tensor.spec = options.spec;
+  return nb::make_tuple(result, dbias);
+}
+
+nb::object FakeQuantizeArray(const nb::object& x, std::string_view scheme, const nb::object& out,
+                             const nb::kwargs& kwargs) {
+  constexpr const char* kVerb = "fake_quantize";
+  const CallOptions options =
+      ParseOptions(kVerb, scheme, true, false, kwargs, OptionScope::kSpecAndExecution);
+  const HeldArray in = HoldInput(kVerb, x);
+  nb::object result = out.is_none() ? NewArray(in.view.dtype, in.view.shape) : out;
+  const HeldArray held = HoldOutput(kVerb, result, in.view.dtype, in.view.shape);
+  if (ExtentOf(in.Input()).Overlaps(ExtentOf(held.Input()))) {
+    throw InvalidArgument("fake_quantize: out must not overlap the input");
+  }
+  if (out.is_none() && options.IsNoop()) ZeroArray(held);
+  const nb::gil_scoped_release unlocked;
+  FakeQuantize(in.view, options.spec, held.view, options.MakeExecution());
+  return result;
+}
+
+nb::object DequantizeObject(const nb::object& q, const nb::object& dtype, const nb::object& out,
+                            const nb::kwargs& options) {
+  return DequantizeTensor(TensorOf("dequantize", "q", q), dtype, out, options);
+}
+
+using PermuteFn = void (*)(const ConstQuantizedView&, const QuantizedView&);
+
+/// A copy of `q` whose scales lie in the other placement; it has the buffers that `q` has.
+QuantizedTensor Permuted(const char* verb, PermuteFn permute, const nb::object& q) {
+  const QuantizedTensor& source = TensorOf(verb, "q", q);
+  const HeldTensor in = Hold(verb, source);
+  QuantSpec spec = source.spec;
+  spec.swizzled = !spec.swizzled && spec.scheme->layout.swizzles;
+  QuantizedTensor result = NewTensor(spec, source.shape, source.dtype, Fill::kNone);
+  const HeldTensor out = HoldWritable(verb, result);
+  const nb::gil_scoped_release unlocked;
+  permute(in.view, out.view);
+  return result;
+}
+
+QuantizedTensor EmptyTensor(const nb::object& shape, std::string_view scheme, bool rowwise,
+                            bool columnwise, const nb::object& dtype, const nb::kwargs& options) {
+  const QuantSpec spec =
+      ParseOptions("empty", scheme, rowwise, columnwise, options, OptionScope::kSpecOnly).spec;
+  return NewTensor(spec, ParseShape("empty", shape), ParseFloatDType("empty", dtype), Fill::kZero);
+}
+
+}  // namespace
+
+nb::object DequantizeTensor(const QuantizedTensor& tensor, const nb::object& dtype,
+                            const nb::object& out, const nb::kwargs& options) {
+  constexpr const char* kVerb = "dequantize";
+  const Execution execution = ParseExecution(kVerb, options);
+  const DType wanted = dtype.is_none() ? tensor.dtype : ParseFloatDType(kVerb, dtype);
+  const HeldTensor in = Hold(kVerb, tensor);
+  nb::object result = out.is_none() ? NewArray(wanted, tensor.shape) : out;
+  const HeldArray held = HoldOutput(kVerb, result, wanted, tensor.shape);
+  const nb::gil_scoped_release unlocked;
+  Dequantize(in.view, held.view, execution);
+  return result;
+}
+
+void RegisterVerbs(nb::module_& module) {
+  module.def("quantize", &QuantizeArray, nb::arg("x").noconvert().none(), nb::arg("scheme"),
+             nb::arg("rowwise") = true, nb::arg("columnwise") = false, nb::arg("out") = nb::none(),
+             nb::arg("options"), nb::sig(kQuantizeSignature), kQuantizeDoc);
+  module.def("quantize_dbias", &QuantizeDbiasArray, nb::arg("x").noconvert().none(),
+             nb::arg("scheme"), nb::arg("rowwise") = true, nb::arg("columnwise") = false,
+             nb::arg("out") = nb::none(), nb::arg("options"), nb::sig(kQuantizeDbiasSignature),
+             kQuantizeDbiasDoc);
+  module.def("fake_quantize", &FakeQuantizeArray, nb::arg("x").noconvert().none(),
+             nb::arg("scheme"), nb::arg("out").noconvert() = nb::none(), nb::arg("options"),
+             nb::sig(kFakeQuantizeSignature), kFakeQuantizeDoc);
+  module.def("dequantize", &DequantizeObject, nb::arg("q").none(), nb::arg("dtype") = nb::none(),
+             nb::arg("out").noconvert() = nb::none(), nb::arg("options"),
+             nb::sig(kDequantizeSignature), kDequantizeDoc);
+  module.def("from_buffers", &FromBuffers, nb::arg("scheme"), nb::arg("shape"), nb::arg("buffers"),
+             nb::arg("dtype") = DTypeObject(DType::kFloat32), nb::arg("options"),
+             nb::sig(kFromBuffersSignature), kFromBuffersDoc);
+  module.def(
+      "swizzle", [](const nb::object& q) { return Permuted("swizzle", &Swizzle, q); },
+      nb::arg("q").none(), nb::sig(kSwizzleSignature), kSwizzleDoc);
+  module.def(
+      "unswizzle", [](const nb::object& q) { return Permuted("unswizzle", &Unswizzle, q); },
+      nb::arg("q").none(), nb::sig(kUnswizzleSignature), kUnswizzleDoc);
+  module.def("empty", &EmptyTensor, nb::arg("shape"), nb::arg("scheme"), nb::arg("rowwise") = true,
+             nb::arg("columnwise") = false, nb::arg("dtype") = DTypeObject(DType::kFloat32),
+             nb::arg("options"), nb::sig(kEmptySignature), kEmptyDoc);
+}
+
+}  // namespace narrowfloat::python

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace narrowfloat::python {
+
+namespace nb = nanobind;
+
+struct QuantizedTensor;
+
+/// narrowfloat.dequantize, and the method of that name.
+nb::object DequantizeTensor(const QuantizedTensor& tensor, const nb::object& dtype,
+                            const nb::object& out, const nb::kwargs& options);
+
+void RegisterVerbs(nb::module_& module);
+void RegisterNamedQuantizerRules(nb::module_& module);
+void RegisterCheckpoint(nb::module_& module);
+
+}  // namespace narrowfloat::python

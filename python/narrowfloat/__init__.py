@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantized tensors in narrow floats, byte for byte as TransformerEngine makes them, on NumPy."""
+
+from narrowfloat._core import (
+    QuantizedTensor,
+    __version__,
+    backends,
+    dequantize,
+    fake_quantize,
+    from_buffers,
+    quantize,
+    quantize_dbias,
+    save,
+    schemes,
+    swizzle,
+    unswizzle,
+)
+from narrowfloat.checkpoint import load
+from narrowfloat.quantizers import (
+    Float8CurrentScalingQuantizer,
+    Float8Quantizer,
+    MXFP8Quantizer,
+)
+
+__all__ = [
+    "Float8CurrentScalingQuantizer",
+    "Float8Quantizer",
+    "MXFP8Quantizer",
+    "QuantizedTensor",
+    "__version__",
+    "backends",
+    "dequantize",
+    "fake_quantize",
+    "from_buffers",
+    "load",
+    "quantize",
+    "quantize_dbias",
+    "save",
+    "schemes",
+    "swizzle",
+    "unswizzle",
+]

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: hands over to the C++ program that lies in this package."""
+
+import os
+import sys
+from pathlib import Path
+
+
+def main() -> int:
+    """Replaces this process by the program; 3 (unsupported) if this build has none."""
+    program = Path(__file__).with_name("bin") / "narrowfloat"
+    if not program.is_file():
+        print(f"narrowfloat: this build has no command line ({program})", file=sys.stderr)
+        return 3
+    sys.stdout.flush()
+    os.execv(program, ["narrowfloat", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

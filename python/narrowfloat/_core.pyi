@@ -1,0 +1,170 @@
+"""
+The compiled half of narrowfloat; use the names that narrowfloat exports.
+"""
+
+from collections.abc import Mapping, Sequence
+import os
+
+import numpy
+
+
+def schemes() -> list[str]:
+    """Names of all schemes, as quantize() takes them."""
+
+def backends() -> list[str]:
+    """
+    Kernel tables that this machine can run, best first; NF_FORCE_BACKEND picks one.
+    """
+
+class QuantizedTensor:
+    """
+    A quantized tensor: codes and scales as NumPy arrays, and the spec that made them.
+
+    Made by quantize(), from_buffers() and the quantizer classes, never directly.
+    """
+
+    @property
+    def scheme(self) -> str:
+        """Name of the scheme, one of schemes()."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tensor that was quantized."""
+
+    @property
+    def dtype(self) -> numpy.dtype:
+        """Nominal dtype: what dequantize() returns."""
+
+    @property
+    def spec(self) -> str:
+        """Text form of scheme, directions and options, defaults left out."""
+
+    @property
+    def buffers(self) -> dict[str, numpy.ndarray]:
+        """
+        The arrays by name, absent when not made; live views, not copies.
+
+        rowwise_data, rowwise_scale_inv, columnwise_data, columnwise_scale_inv: codes and the scales
+        stored beside them (uint8 for codes and E8M0, float32 for fp32 scales). scale, amax_rowwise:
+        float32 of one element, for per-tensor FP8. Per-tensor FP8 has one scale_inv array under both
+        names.
+        """
+
+    def dequantize(self, dtype: object = None, out: object = None, **options: object) -> numpy.ndarray:
+        """narrowfloat.dequantize(self, dtype, out)."""
+
+    def __repr__(self) -> str: ...
+
+def quantize(x: object, scheme: str, rowwise: bool = True, columnwise: bool = False, out: QuantizedTensor | None = None, **options: object) -> QuantizedTensor:
+    """
+    Codes and scales of `x` by `scheme`, byte for byte as TransformerEngine makes them.
+
+    Shapes:  x is any rank, seen as M x K with K the last dimension; a 0-D array is 1 x 1.
+    Types:   float32, float16 or ml_dtypes.bfloat16; NumPy arrays and CPU objects with the buffer or
+             DLPack protocol, which may be read-only. Rows of contiguous elements are never copied.
+    out:     a QuantizedTensor of the same plan, filled in place and returned; nothing is allocated.
+    Options: scale, amax: float or float32 of one element. Given, scale means delayed scaling and
+             amax stands in for the measured one. amax_epsilon, force_pow_2_scales, swizzled: as the
+             scheme takes them. noop: 1 leaves out as it is, or returns zeros. threads: an int, else
+             NF_NUM_THREADS, else the affinity mask.
+    Errors:  TypeError for a wrong type or an unknown option; ValueError for an unknown scheme, an
+             option that the scheme does not take, or an out of another plan, not writable, not
+             C-contiguous or overlapping x. Nothing is written then.
+    Source:  TransformerEngine's Float8Quantizer, Float8CurrentScalingQuantizer and MXFP8Quantizer.
+    """
+
+def quantize_dbias(x: object, scheme: str, rowwise: bool = True, columnwise: bool = False, out: tuple[QuantizedTensor, numpy.ndarray] | None = None, **options: object) -> tuple[QuantizedTensor, numpy.ndarray]:
+    """
+    quantize(), and the sum of each column of `x`.
+
+    Shapes:  the sums are 1-D of length K, in the type of x, added up in fp32 in an order that depends
+             on the shape alone.
+    Errors:  as quantize(). `out` is a pair of a QuantizedTensor and an array.
+    """
+
+def fake_quantize(x: object, scheme: str, out: numpy.ndarray | None = None, **options: object) -> numpy.ndarray:
+    """
+    What `x` becomes when quantized rowwise and dequantized again, in the type of x.
+
+    Shapes:  that of x. `out` is an array of that shape and type, C-contiguous, writable, not
+             overlapping x; it is filled in place and returned.
+    Errors:  as quantize().
+    """
+
+def dequantize(q: QuantizedTensor, dtype: object = None, out: numpy.ndarray | None = None, **options: object) -> numpy.ndarray:
+    """
+    The values of `q`: code times scale_inv in fp32, rounded to `dtype`.
+
+    Shapes:  that of the tensor that was quantized. Reads the rowwise buffers if they are there, else
+             the columnwise ones.
+    dtype:   float32, float16 or bfloat16; q.dtype if None. Overflow becomes infinity.
+    out:     an array of that shape and dtype, C-contiguous, writable; filled in place and returned.
+    Options: threads, as in quantize().
+    Errors:  TypeError for another dtype; ValueError for an out that differs or overlaps q.
+    """
+
+def from_buffers(scheme: str, shape: int | Sequence[int], buffers: Mapping[str, numpy.ndarray], dtype: object = numpy.float32, **options: object) -> QuantizedTensor:
+    """
+    A QuantizedTensor over arrays that the caller owns; nothing is copied.
+
+    Shapes:  `shape` is that of the tensor that was quantized; `buffers` are as QuantizedTensor.buffers
+             has them, padding included. Codes and scale_inv of one direction are enough to dequantize
+             and to swizzle.
+    Options: those of quantize() that say how the buffers are to be read, such as swizzled.
+    Errors:  TypeError for a wrong type; ValueError for an unknown name, a buffer without its partner,
+             of a wrong shape, or not C-contiguous.
+    """
+
+def swizzle(q: QuantizedTensor) -> QuantizedTensor:
+    """
+    A copy of `q` whose scale_inv bytes lie in the tiles of 128 x 4 that GEMMs read.
+
+    Keys and shapes stay; bytes move. Errors: ValueError if the scheme has no such layout or q has it
+    already. Source: TransformerEngine's nvte_swizzle_scaling_factors.
+    """
+
+def unswizzle(q: QuantizedTensor) -> QuantizedTensor:
+    """
+    The inverse of swizzle(). Errors: ValueError if q is not swizzled.
+    Source: TransformerEngine's nvte_unswizzle_scaling_factors.
+    """
+
+def empty(shape: int | Sequence[int], scheme: str, rowwise: bool = True, columnwise: bool = False, dtype: object = numpy.float32, **options: object) -> QuantizedTensor:
+    """A QuantizedTensor of zeros, to be filled by quantize(..., out=)."""
+
+def per_tensor_scheme(fp8_dtype: object) -> str:
+    """Name of the per-tensor scheme whose elements are of fp8_dtype."""
+
+def mx_scheme(fp8_dtype: object, with_2d_quantization: bool) -> str:
+    """Name of the MXFP8 scheme whose elements are of fp8_dtype."""
+
+def check_whole_blocks(scheme: str, shape: object) -> None:
+    """
+    ValueError unless rows and columns of shape are multiples of the scheme's block.
+    """
+
+class Checkpoint:
+    """A checkpoint on disk, its headers read and checked."""
+
+    def __init__(self, path: str | os.PathLike) -> None:
+        """
+        Opens a safetensors file, an index file or a folder of either.
+
+        Errors: ValueError if there is none or it is damaged; OSError if it cannot be read.
+        """
+
+    def names(self) -> list[str]:
+        """Names of all tensors, sorted."""
+
+    def read(self, name: str) -> numpy.ndarray | QuantizedTensor:
+        """The tensor of that name, read now. Errors: KeyError, OSError."""
+
+def save(path: str | os.PathLike, tensors: Mapping[str, numpy.ndarray | QuantizedTensor]) -> None:
+    """
+    Writes a safetensors file of arrays and quantized tensors, whole or not at all.
+
+    Types:   any dtype that safetensors names, ml_dtypes' included; a QuantizedTensor is stored as its
+             buffers and its spec text, and comes back as one from load().
+    Errors:  TypeError for another dtype or object; ValueError for a tensor without all buffers of its
+             plan, or a path whose folder does not exist; OSError if it cannot be written.
+    """

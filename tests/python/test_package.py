@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package around the module: stubs, names, the entry point, thin Python."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import narrowfloat as nf
+
+PYTHON = Path(__file__).parents[2] / "python" / "narrowfloat"
+
+
+def test_stubs_are_those_of_the_module(tmp_path: Path) -> None:
+    pytest.importorskip("nanobind", reason="nanobind, which generates the stubs, is not installed")
+    made = tmp_path / "_core.pyi"
+    subprocess.run(
+        [sys.executable, "-m", "nanobind.stubgen", "-q", "-m", "narrowfloat._core", "-o", made],
+        check=True,
+    )
+    assert (PYTHON / "_core.pyi").read_text() == made.read_text(), (
+        "remake it: python -m nanobind.stubgen -m narrowfloat._core -o python/narrowfloat/_core.pyi"
+    )
+
+
+def test_every_public_name_is_there_and_documented() -> None:
+    assert sorted(nf.__all__) == nf.__all__
+    for name in nf.__all__:
+        documented = getattr(nf, name)
+        if not name.startswith("__"):
+            assert documented.__doc__, name
+    assert (Path(nf.__file__).parent / "py.typed").exists()
+
+
+def test_python_has_no_numerics() -> None:
+    """No constant of a format, block size or scheme name: the module is asked."""
+    for path in sorted(PYTHON.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Constant):
+                continue
+            where = f"{path.name}:{node.lineno}"
+            if isinstance(node.value, int | float) and not isinstance(node.value, bool):
+                assert abs(node.value) <= 4, f"{where}: {node.value} is a fact of the core"
+            if isinstance(node.value, str) and not node.value.count("\n"):
+                assert node.value not in nf.schemes(), f"{where}: ask schemes()"
+
+
+def test_the_version_is_that_of_the_build() -> None:
+    text = (PYTHON.parents[1] / "CMakeLists.txt").read_text()
+    assert nf.__version__ == re.search(r"project\(narrowfloat VERSION ([0-9.]+)", text)[1]
+
+
+def test_the_entry_point_runs_the_program() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "narrowfloat", "version"], capture_output=True, text=True
+    )
+    program = Path(nf.__file__).parent / "bin" / "narrowfloat"
+    if program.is_file():
+        assert run.returncode == 0 and nf.__version__ in run.stdout
+    else:
+        assert run.returncode == 3
+        assert run.stderr == f"narrowfloat: this build has no command line ({program})\n"

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/streams.h"
+
+#include <cstdint>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "bench/streams.cc"
+#include "hwy/cache_control.h"
+#include "hwy/foreach_target.h"  // NOLINT
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace narrowfloat::bench::HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+void Read(const std::uint8_t* in, std::size_t bytes) {
+  const hn::ScalableTag<std::uint8_t> d;
+  const std::size_t lanes = hn::Lanes(d);
+  auto a = hn::Zero(d), b = a, c = a, e = a;
+  for (std::size_t i = 0; i < bytes; i += 4 * lanes) {
+    a = hn::Or(a, hn::Load(d, in + i));
+    b = hn::Or(b, hn::Load(d, in + i + lanes));
+    c = hn::Or(c, hn::Load(d, in + i + 2 * lanes));
+    e = hn::Or(e, hn::Load(d, in + i + 3 * lanes));
+  }
+  // A read whose result nobody uses would be removed.
+  volatile std::uint8_t used = hn::GetLane(hn::Or(hn::Or(a, b), hn::Or(c, e)));
+  static_cast<void>(used);
+}
+
+/// Per step kReads vectors in, kWrites vectors out.
+template <std::size_t kReads, std::size_t kWrites, Stores kStores>
+void Move(const std::uint8_t* in, std::size_t read_bytes, std::uint8_t* out) {
+  const hn::ScalableTag<std::uint8_t> d;
+  const std::size_t lanes = hn::Lanes(d);
+  const std::uint8_t* end = in + read_bytes;
+  for (; in < end; in += kReads * lanes, out += kWrites * lanes) {
+    auto folded = hn::Load(d, in);
+    for (std::size_t k = 1; k < kReads; ++k) folded = hn::Xor(folded, hn::Load(d, in + k * lanes));
+    for (std::size_t k = 0; k < kWrites; ++k) {
+      if constexpr (kStores == Stores::kStreaming) {
+        hn::Stream(folded, d, out + k * lanes);
+      } else {
+        hn::Store(folded, d, out + k * lanes);
+      }
+    }
+  }
+  if constexpr (kStores == Stores::kStreaming) hwy::FlushStream();
+}
+
+template <Stores kStores>
+void Dispatch(const std::uint8_t* in, std::size_t read_bytes, std::uint8_t* out,
+              std::size_t write_bytes) {
+  if (read_bytes >= 4 * write_bytes) return Move<4, 1, kStores>(in, read_bytes, out);
+  if (read_bytes >= 2 * write_bytes) return Move<2, 1, kStores>(in, read_bytes, out);
+  if (write_bytes >= 4 * read_bytes) return Move<1, 4, kStores>(in, read_bytes, out);
+  if (write_bytes >= 2 * read_bytes) return Move<1, 2, kStores>(in, read_bytes, out);
+  Move<1, 1, kStores>(in, read_bytes, out);
+}
+
+void Run(const std::uint8_t* in, std::size_t read_bytes, std::uint8_t* out, std::size_t write_bytes,
+         Stores stores) {
+  if (write_bytes == 0) return Read(in, read_bytes);
+  if (stores == Stores::kStreaming)
+    return Dispatch<Stores::kStreaming>(in, read_bytes, out, write_bytes);
+  Dispatch<Stores::kCached>(in, read_bytes, out, write_bytes);
+}
+
+}  // namespace
+}  // namespace narrowfloat::bench::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace narrowfloat::bench {
+
+HWY_EXPORT(Run);
+
+void SameTraffic(const std::byte* in, std::size_t read_bytes, std::byte* out,
+                 std::size_t write_bytes, Stores stores) {
+  HWY_DYNAMIC_DISPATCH(Run)
+  (reinterpret_cast<const std::uint8_t*>(in), read_bytes, reinterpret_cast<std::uint8_t*>(out),
+   write_bytes, stores);
+}
+
+}  // namespace narrowfloat::bench
+#endif

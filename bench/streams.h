@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+namespace narrowfloat::bench {
+
+/// How a stream writes: past the caches when its output does not fit them, else through them.
+enum class Stores { kCached, kStreaming };
+
+/// Moves bytes as a kernel of the same traffic must at least: reads `read_bytes`, writes
+/// `write_bytes` (0, or in a ratio of 1, 2 or 4 to what is read, either way), and does nothing with
+/// them worth mentioning. The wall that a kernel is measured against.
+/// Shapes: both counts a multiple of 1024, both pointers of 64.
+void SameTraffic(const std::byte* in, std::size_t read_bytes, std::byte* out,
+                 std::size_t write_bytes, Stores stores);
+
+}  // namespace narrowfloat::bench

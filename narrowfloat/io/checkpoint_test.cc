@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/io/checkpoint.h"
+
+#include <gtest/gtest.h>
+
+#include "narrowfloat/io/foreign.h"
+#include "narrowfloat/io/testing.h"
+
+namespace narrowfloat::io {
+namespace {
+
+using Entries = std::vector<TensorEntry>;
+
+void WriteFile(const std::filesystem::path& path, const Entries& tensors, Metadata metadata = {}) {
+  SafetensorsWriter writer(path, tensors, std::move(metadata));
+  for (const TensorEntry& entry : writer.header().tensors) {
+    writer.Append(entry.name, std::vector<std::byte>(entry.Bytes(), std::byte{7}));
+  }
+  writer.Finish();
+}
+
+void WriteIndex(const std::filesystem::path& path, std::map<std::string, std::string> weight_map) {
+  ShardIndex index;
+  index.weight_map = std::move(weight_map);
+  WriteText(path, PrintIndex(index));
+}
+
+std::string Refusal(const std::filesystem::path& path) {
+  return MessageOf<InvalidArgument>([&] { Checkpoint::Open(path); });
+}
+
+TEST(CheckpointTest, OpensAFileAnIndexOrAFolder) {
+  const TemporaryFolder folder;
+  WriteFile(folder / "m-1.safetensors", {{"b", FileDType::kU8, {2}}});
+  WriteFile(folder / "m-2.safetensors", {{"a", FileDType::kU8, {3}}});
+  WriteIndex(folder / "m.safetensors.index.json",
+             {{"a", "m-2.safetensors"}, {"b", "m-1.safetensors"}});
+
+  const Checkpoint file = Checkpoint::Open(folder / "m-1.safetensors");
+  EXPECT_EQ(file.folder(), std::nullopt);
+  EXPECT_EQ(file.tensors().size(), 1u);
+
+  for (const auto& path : {folder.path(), folder / "m.safetensors.index.json"}) {
+    const Checkpoint model = Checkpoint::Open(path);
+    EXPECT_EQ(model.folder(), folder.path());
+    ASSERT_EQ(model.tensors().size(), 2u);
+    EXPECT_EQ(model.tensors()[0].tensor->name, "a");
+    EXPECT_EQ(model.tensors()[0].shard->name, "m-2.safetensors");
+    EXPECT_EQ(model.Find("b").shard->name, "m-1.safetensors");
+    EXPECT_EQ(model.Find("c").tensor, nullptr);
+    std::vector<std::byte> out(3);
+    ReadBuffer(model.Find("a"), 0, out);
+    EXPECT_EQ(out, std::vector<std::byte>(3, std::byte{7}));
+    EXPECT_EQ(MessageOf<InvalidArgument>([&] { ReadBuffer(model.Find("b"), 0, out); }),
+              "read: 'b' has 2 bytes, the buffer 3");
+  }
+}
+
+TEST(CheckpointTest, AFolderIsOneModel) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path().string();
+  EXPECT_EQ(Refusal(path),
+            "read: " + path + ", a folder has one *.safetensors file or one index, got 0 and 0");
+  WriteFile(folder / "m.safetensors", {{"a", FileDType::kU8, {3}}});
+  EXPECT_EQ(Checkpoint::Open(path).folder(), folder.path());
+  WriteFile(folder / "n.safetensors", {{"b", FileDType::kU8, {3}}});
+  EXPECT_EQ(Refusal(path),
+            "read: " + path + ", a folder has one *.safetensors file or one index, got 2 and 0");
+  EXPECT_EQ(Refusal(folder / "no"), "read: " + (folder / "no").string() + ", does not exist");
+}
+
+TEST(CheckpointTest, TheIndexTellsTheTruth) {
+  const TemporaryFolder folder;
+  const auto index = folder / "model.safetensors.index.json";
+  WriteFile(folder / "1.safetensors", {{"a", FileDType::kU8, {3}}});
+  WriteIndex(index, {{"a", "1.safetensors"}, {"b", "1.safetensors"}});
+  EXPECT_EQ(Refusal(folder.path()),
+            "index: " + index.string() + ": 'b' is in 1.safetensors, which lacks it");
+  WriteIndex(index, {{"a", "2.safetensors"}});
+  EXPECT_EQ(Refusal(folder.path()),
+            "read: " + (folder / "2.safetensors").string() + ", does not exist");
+  WriteFile(folder / "2.safetensors", {{"a", FileDType::kU8, {3}}, {"b", FileDType::kU8, {3}}});
+  WriteIndex(index, {{"a", "1.safetensors"}, {"b", "2.safetensors"}});
+  EXPECT_EQ(Refusal(folder.path()),
+            "read: " + folder.path().string() + ", 'a' is in both 1.safetensors and 2.safetensors");
+}
+
+std::string Guess(const Entries& tensors, Metadata metadata = {}, const char* config = nullptr) {
+  const TemporaryFolder folder;
+  WriteFile(folder / "m.safetensors", tensors, std::move(metadata));
+  if (config != nullptr) WriteText(folder / "config.json", config);
+  return GuessConvention(Checkpoint::Open(folder.path())).name;
+}
+
+TEST(ConventionGuessTest, FollowsNamesAndTypes) {
+  using enum FileDType;
+  EXPECT_EQ(Guess({{"m.weight", kF32, {2, 4}}}), "plain");
+  EXPECT_EQ(Guess({{"m.weight_packed", kU8, {2, 4}}}), "compressed-tensors");
+  EXPECT_EQ(Guess({{"m_blocks", kU8, {2, 4}}, {"m_scales", kU8, {2}}}), "mxfp4");
+  EXPECT_EQ(Guess({{"m_blocks", kU8, {2, 4}}, {"m_scales", kF32, {2}}}), "plain");
+  EXPECT_EQ(Guess({{"m.weight", kU8, {2, 4}},
+                   {"m.weight_scale", kF8E4M3, {2}},
+                   {"m.weight_scale_2", kF32, {}}}),
+            "modelopt");
+  EXPECT_EQ(Guess({{"m.weight", kU8, {2, 4}}, {"m.weight_scale", kU8, {2}}}), "quark");
+  for (const char* scale : {"m.weight_scale_inv", "m.scale", "m.qscale_weight"}) {
+    EXPECT_EQ(Guess({{"m.weight", kF8E4M3, {2, 4}}, {scale, kF32, {1, 1}}}), "fp8") << scale;
+  }
+  EXPECT_EQ(Guess({{"m.weight", kF8E4M3, {2, 4}}, {"m.weight_scale", kF32, {2, 1}}}),
+            "compressed-tensors");
+  EXPECT_EQ(Guess({{"m.weight", kF8E4M3, {2, 4}}}), "fp8 without scales");
+  EXPECT_EQ(Guess({{"m.weight", kF8E4M3, {2, 4}}, {"m.scale_weight", kF32, {}}}), "comfyui");
+  EXPECT_EQ(Guess({{"scaled_fp8", kF8E4M3, {0}}}), "comfyui");
+  EXPECT_EQ(Guess({{"m._weight_qdata", kF8E4M3, {2, 4}}}, {{"tensor_names", "[]"}}), "torchao");
+}
+
+TEST(ConventionGuessTest, BelievesTheConfigAndOurRecords) {
+  const Entries fp8 = {{"m.weight", FileDType::kF8E4M3, {2, 4}}};
+  EXPECT_EQ(Guess(fp8, {}, R"({"quantization_config":{"quant_method":"fbgemm_fp8"}})"),
+            "fbgemm_fp8");
+  EXPECT_EQ(Guess(fp8, {}, R"({"quantization_config":{"quant_method":7}})"), "fp8 without scales");
+  EXPECT_EQ(Guess(fp8, {}, "no json"), "fp8 without scales");
+  FileContents contents;
+  contents.AddQuantized({"w", ParseQuantSpec("fp8_e4m3"), {64, 96}, DType::kFloat32});
+  EXPECT_EQ(Guess(contents.tensors, contents.metadata,
+                  R"({"quantization_config":{"quant_method":"fp8"}})"),
+            "narrowfloat");
+}
+
+}  // namespace
+}  // namespace narrowfloat::io

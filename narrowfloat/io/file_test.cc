@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/io/file.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <csignal>
+
+#include "narrowfloat/io/testing.h"
+
+namespace narrowfloat::io {
+namespace {
+
+std::span<const std::byte> Bytes(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+/// Files of this process end at `bytes` while it lives: a full disk that needs no disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    ::getrlimit(RLIMIT_FSIZE, &previous_);
+    const struct rlimit limit { bytes, previous_.rlim_max };
+    previous_handler_ = std::signal(SIGXFSZ, SIG_IGN);
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &previous_);
+    std::signal(SIGXFSZ, previous_handler_);
+  }
+
+ private:
+  struct rlimit previous_ {};
+  void (*previous_handler_)(int);
+};
+
+TEST(AtomicFileTest, AppearsWholeOnCommit) {
+  const TemporaryFolder folder;
+  {
+    AtomicFile file(folder / "out");
+    file.Write(2, Bytes("cd"));
+    file.Write(0, Bytes("ab"));
+    EXPECT_FALSE(folder.Names().contains("out"));
+    EXPECT_EQ(folder.Names().size(), 1u);
+    file.Commit();
+  }
+  EXPECT_EQ(folder.Names(), std::set<std::string>{"out"});
+  EXPECT_EQ(ReadText(folder / "out"), "abcd");
+}
+
+TEST(AtomicFileTest, WithoutCommitTheOldFileStays) {
+  const TemporaryFolder folder;
+  WriteText(folder / "out", "old");
+  { AtomicFile(folder / "out").Write(0, Bytes("new")); }
+  EXPECT_EQ(folder.Names(), std::set<std::string>{"out"});
+  EXPECT_EQ(ReadText(folder / "out"), "old");
+}
+
+TEST(AtomicFileTest, AFailureInTheMiddleLeavesTheOldFile) {
+  const TemporaryFolder folder;
+  WriteText(folder / "out", "old");
+  const FileSizeLimit limit(4096);
+  EXPECT_EQ(MessageOf<IoError>([&] {
+              AtomicFile file(folder / "out");
+              file.Write(0, Bytes("new"));
+              file.Write(3, Bytes(std::string(8192, 'x')));
+            }),
+            "write: " + (folder / "out").string() + ", File too large");
+  EXPECT_EQ(folder.Names(), std::set<std::string>{"out"});
+  EXPECT_EQ(ReadText(folder / "out"), "old");
+}
+
+TEST(AtomicFileTest, CannotReplaceAFolder) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "out");
+  EXPECT_EQ(MessageOf<IoError>([&] { WriteSmallFile(folder / "out", "x"); }),
+            "write: " + (folder / "out").string() + ", Is a directory");
+  EXPECT_EQ(folder.Names(), std::set<std::string>{"out"});
+}
+
+TEST(AtomicFileTest, NeedsAFolder) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { AtomicFile(folder / "no" / "out"); }),
+            "write: " + (folder / "no" / "out").string() + ", its folder does not exist");
+}
+
+TEST(AtomicFileTest, TwoWritersOfOneNameDoNotMix) {
+  const TemporaryFolder folder;
+  AtomicFile first(folder / "out"), second(folder / "out");
+  first.Write(0, Bytes("first"));
+  second.Write(0, Bytes("2nd"));
+  first.Commit();
+  EXPECT_EQ(ReadText(folder / "out"), "first");
+  second.Commit();
+  EXPECT_EQ(ReadText(folder / "out"), "2nd");
+  EXPECT_EQ(folder.Names(), std::set<std::string>{"out"});
+}
+
+TEST(InputFileTest, NeedsARegularFile) {
+  const TemporaryFolder folder;
+  const auto message = [&](const char* name) {
+    return MessageOf<InvalidArgument>([&] { InputFile(folder / name); });
+  };
+  EXPECT_EQ(message("no"), "read: " + (folder / "no").string() + ", does not exist");
+  std::filesystem::create_directory(folder / "folder");
+  EXPECT_EQ(message("folder"), "read: " + (folder / "folder").string() + ", is not a regular file");
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_EQ(message("pipe"), "read: " + (folder / "pipe").string() + ", is not a regular file");
+}
+
+TEST(InputFileTest, AFileCutShortMeanwhileIsAnError) {
+  const TemporaryFolder folder;
+  WriteText(folder / "in", "0123456789");
+  const InputFile file(folder / "in");
+  std::filesystem::resize_file(folder / "in", 4);
+  std::array<std::byte, 4> out{};
+  file.Read(0, out);
+  EXPECT_EQ(static_cast<char>(out[3]), '3');
+  EXPECT_EQ(MessageOf<IoError>([&] { file.Read(2, out); }),
+            "read: " + (folder / "in").string() +
+                ", the file was cut short while it was read, at byte 4");
+}
+
+TEST(InputFileTest, ASmallFileHasALimit) {
+  const TemporaryFolder folder;
+  WriteText(folder / "in", "12345");
+  EXPECT_EQ(ReadSmallFile(folder / "in", 5), "12345");
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { ReadSmallFile(folder / "in", 4); }),
+            "read: " + (folder / "in").string() + ", has at most 4 bytes, got 5");
+}
+
+TEST(CopyFileTest, CopiesEveryByte) {
+  const TemporaryFolder folder;
+  std::string text(3 * 1024 * 1024 + 17, '\0');
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 31 >> 3);
+  WriteText(folder / "in", text);
+  CopyFileAtomically(folder / "in", folder / "out");
+  EXPECT_EQ(ReadText(folder / "out"), text);
+}
+
+}  // namespace
+}  // namespace narrowfloat::io

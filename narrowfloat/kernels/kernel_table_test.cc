@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/kernels/kernel_table.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat {
+namespace {
+
+TEST(KernelTableTest, EveryTableIsComplete) {
+  for (const KernelTable* table : AvailableKernels()) {
+    for (std::size_t type = 0; type < kFloatTypeCount; ++type) {
+      EXPECT_NE(table->amax[type], nullptr) << table->name;
+      EXPECT_NE(table->column_sum[type], nullptr) << table->name;
+      for (std::size_t scheme = 0; scheme < kSchemeCount; ++scheme) {
+        for (std::size_t direction = 0; direction < kDirectionCount; ++direction)
+          EXPECT_NE(table->quantize[scheme][direction][type], nullptr)
+              << table->name << " " << kSchemes[scheme].name;
+        for (const Direction direction : {Direction::kRowwise, Direction::kColumnwise})
+          EXPECT_NE(table->dequantize[scheme][static_cast<std::size_t>(direction)][type], nullptr)
+              << table->name << " " << kSchemes[scheme].name;
+      }
+    }
+  }
+}
+
+TEST(KernelTableTest, TheOracleIsLastAndNamesAreUnique) {
+  const auto& tables = AvailableKernels();
+  ASSERT_FALSE(tables.empty());
+  EXPECT_EQ(tables.back(), &ScalarKernels());
+  EXPECT_EQ(ScalarKernels().name, "scalar");
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) EXPECT_NE(tables[i]->name, tables[j]->name);
+  }
+}
+
+TEST(KernelTableTest, TheListIsTheSameEachTime) {
+  EXPECT_EQ(&AvailableKernels(), &AvailableKernels());
+}
+
+/// What ActiveKernels gives, or says, when NF_FORCE_BACKEND is `value`. In a child process, since
+/// the choice is made once for the life of one; so no other test of this program may ask for it.
+void ExitWithActive(const std::string& value) {
+  setenv("NF_FORCE_BACKEND", value.c_str(), 1);
+  try {
+    std::fprintf(stderr, "active %s", std::string(ActiveKernels().name).c_str());
+  } catch (const Unsupported& error) {
+    std::fprintf(stderr, "unsupported %s", error.what());
+  }
+  std::_Exit(0);
+}
+
+TEST(ForceBackendTest, PinsEachTableOfThisMachine) {
+  for (const KernelTable* table : AvailableKernels()) {
+    const std::string name(table->name);
+    EXPECT_EXIT(ExitWithActive(name), testing::ExitedWithCode(0), "^active " + name + "$");
+  }
+}
+
+TEST(ForceBackendTest, AnUnknownNameIsAnErrorThatSaysSo) {
+  std::string names;
+  for (const KernelTable* table : AvailableKernels())
+    names += (names.empty() ? "" : ", ") + std::string(table->name);
+  EXPECT_EXIT(
+      ExitWithActive("neon9"), testing::ExitedWithCode(0),
+      "^unsupported NF_FORCE_BACKEND: 'neon9' cannot run here; this machine has: " + names + "$");
+}
+
+}  // namespace
+}  // namespace narrowfloat

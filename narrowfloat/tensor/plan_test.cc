@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/tensor/plan.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace narrowfloat {
+namespace {
+
+/// The plan as text, one buffer a line: role, type, shape, and whose memory it shares.
+std::string PlanOf(std::string_view spec, const Shape& shape) {
+  std::string text;
+  for (const BufferPlan& buffer : PlanQuantize(ParseQuantSpec(spec), shape)) {
+    text += fmt::format("{} {} {}", RoleName(buffer.role), DTypeName(buffer.dtype),
+                        ShapeText(buffer.shape));
+    if (buffer.storage != buffer.role) text += fmt::format(" in {}", RoleName(buffer.storage));
+    text += "\n";
+  }
+  return text;
+}
+
+TEST(PlanQuantizeTest, PerTensorFp8) {
+  EXPECT_EQ(PlanOf("fp8_e4m3", {2, 3, 20}),
+            "rowwise_data uint8 2x3x20\n"
+            "rowwise_scale_inv float32 1\n"
+            "scale float32 1\n"
+            "amax_rowwise float32 1\n");
+}
+
+TEST(PlanQuantizeTest, PerTensorFp8InBothDirectionsSharesItsScaleInv) {
+  EXPECT_EQ(PlanOf("fp8_e5m2:columnwise=1", {2, 3, 20}),
+            "rowwise_data uint8 2x3x20\n"
+            "rowwise_scale_inv float32 1\n"
+            "columnwise_data uint8 20x2x3\n"
+            "columnwise_scale_inv float32 1 in rowwise_scale_inv\n"
+            "scale float32 1\n"
+            "amax_rowwise float32 1\n");
+}
+
+TEST(PlanQuantizeTest, ColumnwiseOnlyKeepsItsOwnScaleInv) {
+  EXPECT_EQ(PlanOf("fp8_e4m3:columnwise=1,rowwise=0", {48, 24}),
+            "columnwise_data uint8 24x48\n"
+            "columnwise_scale_inv float32 1\n"
+            "scale float32 1\n"
+            "amax_rowwise float32 1\n");
+}
+
+TEST(PlanQuantizeTest, Mxfp8PadsItsScalesAndKeepsTheOrientation) {
+  for (const char* scheme : {"mxfp8_e4m3", "mxfp8_2d_e5m2"}) {
+    for (const char* options : {":columnwise=1", ":columnwise=1,swizzled=1"}) {
+      EXPECT_EQ(PlanOf(std::string(scheme) + options, {130, 300}),
+                "rowwise_data uint8 130x300\n"
+                "rowwise_scale_inv uint8 256x12\n"
+                "columnwise_data uint8 130x300\n"
+                "columnwise_scale_inv uint8 8x384\n");
+    }
+  }
+}
+
+TEST(PlanQuantizeTest, ScalarsVectorsAndEmptyTensors) {
+  EXPECT_EQ(PlanOf("mxfp8_e4m3:columnwise=1", {}),
+            "rowwise_data uint8 scalar\n"
+            "rowwise_scale_inv uint8 128x4\n"
+            "columnwise_data uint8 scalar\n"
+            "columnwise_scale_inv uint8 4x128\n");
+  EXPECT_EQ(PlanOf("fp8_e4m3:columnwise=1,rowwise=0", {7}),
+            "columnwise_data uint8 7\n"
+            "columnwise_scale_inv float32 1\n"
+            "scale float32 1\n"
+            "amax_rowwise float32 1\n");
+  EXPECT_EQ(PlanOf("mxfp8_e4m3:columnwise=1", {0, 64}),
+            "rowwise_data uint8 0x64\n"
+            "rowwise_scale_inv uint8 0x4\n"
+            "columnwise_data uint8 0x64\n"
+            "columnwise_scale_inv uint8 0x128\n");
+}
+
+TEST(PlanQuantizeTest, ThreeDimensionsFlattenForScalesOnly) {
+  EXPECT_EQ(PlanOf("mxfp8_e5m2", {4, 40, 33}),
+            "rowwise_data uint8 4x40x33\n"
+            "rowwise_scale_inv uint8 256x4\n");
+}
+
+TEST(BufferBytesTest, IsItemsTimesTheirSize) {
+  EXPECT_EQ(BufferBytes({Role::kScale, DType::kFloat32, {1}, Role::kScale}), 4u);
+  EXPECT_EQ(BufferBytes({Role::kRowwiseData, DType::kUInt8, {3, 5}, Role::kRowwiseData}), 15u);
+  EXPECT_EQ(BufferBytes({Role::kRowwiseData, DType::kUInt8, {0, 5}, Role::kRowwiseData}), 0u);
+}
+
+}  // namespace
+}  // namespace narrowfloat

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/tensor/quant_spec.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat {
+namespace {
+
+std::string ParseError(std::string_view text) {
+  try {
+    static_cast<void>(ParseQuantSpec(text));
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string ValidateError(const QuantSpec& spec) {
+  try {
+    ValidateSpec(spec);
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+/// A valid spec with any options that its scheme takes, floats of any bits.
+QuantSpec RandomSpec(std::mt19937_64& random) {
+  const auto coin = [&] { return random() % 2 == 0; };
+  const auto number = [&] { return std::bit_cast<float>(static_cast<std::uint32_t>(random())); };
+  const SchemeInfo& scheme = kSchemes[random() % kSchemeCount];
+  QuantSpec spec{.scheme = &scheme, .rowwise = coin()};
+  spec.columnwise = !spec.rowwise || coin();
+  const auto takes = [&](Option option) { return scheme.options.Has(option) && coin(); };
+  if (takes(Option::kAmax)) spec.amax = number();
+  if (takes(Option::kScale)) {
+    spec.scale = number();
+  } else {
+    if (takes(Option::kAmaxEpsilon)) {
+      const float epsilon = std::fabs(number());
+      spec.amax_epsilon = std::isfinite(epsilon) ? epsilon : 1.0f;
+    }
+    spec.force_pow_2_scales = takes(Option::kForcePow2Scales);
+  }
+  spec.swizzled = takes(Option::kSwizzled);
+  return spec;
+}
+
+TEST(QuantSpecTest, TextRoundTripsForRandomSpecs) {
+  const std::uint64_t seed = std::random_device{}();
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < 20000; ++i) {
+    QuantSpec spec = RandomSpec(random);
+    // Text has one NaN; which of its bits come back is not promised.
+    if (spec.scale && std::isnan(*spec.scale)) spec.scale = std::nanf("");
+    if (spec.amax && std::isnan(*spec.amax)) spec.amax = std::nanf("");
+    const std::string text = PrintQuantSpec(spec);
+    ASSERT_EQ(ParseError(text), "no error") << text << ", seed " << seed;
+    ASSERT_TRUE(ParseQuantSpec(text) == spec) << text << ", seed " << seed;
+    ASSERT_EQ(PrintQuantSpec(ParseQuantSpec(text)), text) << "seed " << seed;
+  }
+}
+
+TEST(QuantSpecTest, DefaultsAreLeftOutAndKeysSorted) {
+  EXPECT_EQ(PrintQuantSpec({.scheme = &FindScheme("mxfp8_e5m2")}), "mxfp8_e5m2");
+  const QuantSpec spec{.scheme = &FindScheme("fp8_e4m3"),
+                       .rowwise = false,
+                       .columnwise = true,
+                       .amax = 2.5f,
+                       .force_pow_2_scales = true};
+  EXPECT_EQ(PrintQuantSpec(spec), "fp8_e4m3:amax=2.5,columnwise=1,force_pow_2_scales=1,rowwise=0");
+}
+
+TEST(QuantSpecTest, ComparesByBits) {
+  QuantSpec a{.scale = 0.0f}, b{.scale = -0.0f};
+  EXPECT_FALSE(a == b);
+  a.scale = b.scale = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_TRUE(a == b);
+  b.scale.reset();
+  EXPECT_FALSE(a == b);
+}
+
+TEST(QuantSpecTest, ParseReportsWhatIsWrong) {
+  constexpr const char* kSchemesThere =
+      "there are: fp8_e4m3, fp8_e5m2, mxfp8_e4m3, mxfp8_e5m2, mxfp8_2d_e4m3, mxfp8_2d_e5m2";
+  EXPECT_EQ(ParseError("fp9"), std::string("unknown scheme 'fp9'; ") + kSchemesThere);
+  EXPECT_EQ(ParseError(""), std::string("unknown scheme ''; ") + kSchemesThere);
+  EXPECT_EQ(ParseError("fp8_e4m3:"), "spec: 'fp8_e4m3:' ends in ':' without an option");
+  EXPECT_EQ(ParseError("fp8_e4m3:amax=1,"),
+            "spec: 'fp8_e4m3:amax=1,' ends in ',' without an option");
+  EXPECT_EQ(ParseError("fp8_e4m3:columnwise"), "spec: options read key=value, got 'columnwise'");
+  EXPECT_EQ(ParseError("fp8_e4m3:block=32"),
+            "spec: unknown option 'block'; there are: amax, amax_epsilon, columnwise, "
+            "force_pow_2_scales, rowwise, scale, swizzled");
+  EXPECT_EQ(ParseError("fp8_e4m3:scale=1,amax=1"),
+            "spec: options are sorted and stand once, got 'fp8_e4m3:scale=1,amax=1'");
+  EXPECT_EQ(ParseError("fp8_e4m3:scale=1,scale=1"),
+            "spec: options are sorted and stand once, got 'fp8_e4m3:scale=1,scale=1'");
+  EXPECT_EQ(ParseError("fp8_e4m3:columnwise=yes"), "spec: columnwise is 0 or 1, got 'yes'");
+  EXPECT_EQ(ParseError("fp8_e4m3:scale=1x"),
+            "spec: scale is a number that float32 holds, got '1x'");
+  EXPECT_EQ(ParseError("fp8_e4m3:scale="), "spec: scale is a number that float32 holds, got ''");
+  EXPECT_EQ(ParseError("fp8_e4m3:scale=1e99"),
+            "spec: scale is a number that float32 holds, got '1e99'");
+}
+
+TEST(QuantSpecTest, ValidateReportsWhatIsWrong) {
+  const SchemeInfo& mx = FindScheme("mxfp8_e4m3");
+  const SchemeInfo& fp8 = FindScheme("fp8_e4m3");
+  EXPECT_EQ(ValidateError({.scheme = &mx, .scale = 1.0f}),
+            "quantize: mxfp8_e4m3 does not take the option 'scale'; it takes: swizzled");
+  EXPECT_EQ(ValidateError({.scheme = &fp8, .swizzled = true}),
+            "quantize: fp8_e4m3 does not take the option 'swizzled'; it takes: amax, "
+            "amax_epsilon, force_pow_2_scales, scale");
+  EXPECT_EQ(ValidateError({.scheme = &mx, .rowwise = false}),
+            "quantize: mxfp8_e4m3 needs rowwise, columnwise or both, got neither");
+  EXPECT_EQ(ValidateError({.scheme = &fp8, .amax_epsilon = -1.0f}),
+            "quantize: amax_epsilon must be finite and not negative, got -1");
+  EXPECT_EQ(ValidateError({.scheme = &fp8, .amax_epsilon = std::nanf("")}),
+            "quantize: amax_epsilon must be finite and not negative, got nan");
+  EXPECT_EQ(ValidateError({.scheme = &fp8, .scale = 1.0f, .force_pow_2_scales = true}),
+            "quantize: amax_epsilon and force_pow_2_scales shape a computed scale and cannot go "
+            "with a given one (scale)");
+}
+
+TEST(SetSpecFieldTest, SetsByKeyAndConvertsWithoutLoss) {
+  QuantSpec spec;
+  EXPECT_TRUE(SetSpecField(spec, "columnwise", true));
+  EXPECT_TRUE(spec.columnwise);
+  EXPECT_TRUE(SetSpecField(spec, "columnwise", 0.0f));
+  EXPECT_FALSE(spec.columnwise);
+  EXPECT_TRUE(SetSpecField(spec, "scale", 2.0f));
+  EXPECT_EQ(spec.scale, 2.0f);
+  EXPECT_TRUE(SetSpecField(spec, "amax_epsilon", 0.5f));
+  EXPECT_EQ(spec.amax_epsilon, 0.5f);
+  EXPECT_FALSE(SetSpecField(spec, "Scale", 2.0f)) << "keys are exact";
+}
+
+TEST(SetSpecFieldTest, RefusesOtherTypes) {
+  QuantSpec spec;
+  const auto error_of = [&](std::string_view key, SpecValue value) -> std::string {
+    try {
+      SetSpecField(spec, key, value);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(error_of("swizzled", 2.0f), "quantize: swizzled is True or False, got 2");
+  EXPECT_EQ(error_of("scale", true), "quantize: scale is a number, got true");
+  EXPECT_TRUE(spec == QuantSpec{}) << "a refused value changes nothing";
+}
+
+TEST(SpecKeysTest, AreSortedAndSettable) {
+  const auto keys = SpecKeys();
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    QuantSpec spec;
+    EXPECT_TRUE(SetSpecField(spec, keys[i], 1.0f)) << keys[i];
+    if (i == 0) continue;
+    EXPECT_LT(keys[i - 1], keys[i]);
+  }
+}
+
+TEST(FindSchemeTest, IndexIsThePlaceInTheRegistry) {
+  for (std::size_t i = 0; i < kSchemeCount; ++i)
+    EXPECT_EQ(SchemeIndex(FindScheme(kSchemes[i].name)), i);
+}
+
+}  // namespace
+}  // namespace narrowfloat

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/tensor/view.h"
+
+namespace narrowfloat {
+
+void Read(const ConstTensorView& view);
+void Write(const TensorView& view);
+
+void Use(const TensorView& writable, const ConstTensorView& readable) {
+  Read(writable);  // a view that may be written converts to one that may not
+#if defined(NF_MUST_FAIL)
+  Write(readable);
+#else
+  Read(readable);
+#endif
+}
+
+}  // namespace narrowfloat

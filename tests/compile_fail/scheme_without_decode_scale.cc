@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/schemes/registry.h"
+
+namespace narrowfloat {
+
+/// A scheme, but for the function that NF_MUST_FAIL takes away.
+struct Unfinished {
+  static constexpr std::uint16_t kId = 0x7F01;
+  static constexpr std::string_view kName = "unfinished_e4m3";
+  using Element = E4M3;
+  static constexpr BlockShape kBlock{1, 8};
+  static constexpr SchemeLayout kLayout = Mxfp8<E4M3, Mxfp8E4M3>::kLayout;
+  static constexpr OptionSet kOptions{};
+  struct TensorState {};
+  static constexpr TensorState Prepare(float, const ScaleOptions&) noexcept { return {}; }
+  static constexpr BlockScale ScaleBlock(float, const TensorState&) noexcept { return {}; }
+#if !defined(NF_MUST_FAIL)
+  static constexpr float DecodeScale(std::uint32_t, const TensorState&) noexcept {
+    return 1.0f;
+  }
+#endif
+};
+
+static_assert(Scheme<Unfinished>);
+
+}  // namespace narrowfloat

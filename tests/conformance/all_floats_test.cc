@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every float there is through the codec of every backend. What is expected follows from the
+// midpoints of a table in binary64, as runs, so it costs next to nothing.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/ops/quantize.h"
+#include "tests/conformance/reference_codec.h"
+#include "tests/conformance/reference_quantize.h"
+#include "tests/conformance/tensors.h"
+
+namespace narrowfloat::conformance {
+namespace {
+
+constexpr std::uint64_t kFloatCount = std::uint64_t{1} << 32;
+constexpr std::size_t kChunk = std::size_t{1} << 16;  // stays in the second level cache
+
+/// Codes of the `kChunk` floats whose bits start at `first`; a chunk never spans a change of sign.
+void FillExpected(const ReferenceCodec& codec, const std::vector<std::uint32_t>& first_of_code,
+                  std::uint32_t first, std::byte* codes) {
+  const std::uint32_t sign = (first >> 31) != 0 ? codec.SignCode() : 0;
+  const std::uint32_t begin = first & 0x7FFFFFFFu;
+  const auto clamp = [&](std::uint64_t bits) {
+    return static_cast<std::size_t>(std::clamp<std::int64_t>(
+        static_cast<std::int64_t>(bits) - static_cast<std::int64_t>(begin), 0, kChunk));
+  };
+  constexpr std::uint64_t kFirstNan = 0x7F800001u;
+  for (std::uint32_t code = 0; code < first_of_code.size(); ++code) {
+    const std::size_t from = clamp(first_of_code[code]);
+    const bool last = code + 1 == first_of_code.size();
+    const std::size_t to = clamp(last ? kFirstNan : first_of_code[code + 1]);
+    if (from < to) std::memset(codes + from, static_cast<int>(sign | code), to - from);
+  }
+  std::memset(codes + clamp(kFirstNan), static_cast<int>(codec.format().nan),
+              kChunk - clamp(kFirstNan));
+}
+
+/// Checks chunks handed out by `next` until none is left or one fails.
+void CheckChunks(const SchemeInfo& scheme, const KernelTable& backend,
+                 std::atomic<std::uint64_t>& next, std::string& failure, std::mutex& lock) {
+  const ReferenceCodec& codec = ReferenceCodecOf(scheme.element);
+  const std::vector<std::uint32_t> first_of_code = codec.FirstFloatBits();
+  std::vector<std::uint32_t> in(kChunk);
+  std::vector<std::byte> expected(kChunk);
+  QuantizedBuffers out({.scheme = &scheme, .scale = 1.0f}, {1, static_cast<std::int64_t>(kChunk)});
+  const ConstTensorView view{reinterpret_cast<const std::byte*>(in.data()),
+                             DType::kFloat32,
+                             out.view.shape,
+                             {},
+                             Device::kCpu};
+  for (;;) {
+    const std::uint64_t first = next.fetch_add(kChunk);
+    if (first >= kFloatCount) return;
+    for (std::size_t i = 0; i < kChunk; ++i) in[i] = static_cast<std::uint32_t>(first + i);
+    FillExpected(codec, first_of_code, static_cast<std::uint32_t>(first), expected.data());
+    Quantize(view, out.view, {.threads = 1, .kernels = &backend});
+    const std::byte* got = out.Data(Role::kRowwiseData);
+    if (std::memcmp(expected.data(), got, kChunk) == 0) continue;
+    const auto at = std::mismatch(expected.begin(), expected.end(), got).first - expected.begin();
+    const std::lock_guard guard(lock);
+    failure = fmt::format("{} on {}: input {:08x}, expected {:02x}, got {:02x}", scheme.name,
+                          backend.name, first + static_cast<std::uint64_t>(at),
+                          static_cast<unsigned>(expected[static_cast<std::size_t>(at)]),
+                          static_cast<unsigned>(got[at]));
+    next = kFloatCount;
+  }
+}
+
+struct Codec {
+  const SchemeInfo* scheme;
+  const KernelTable* backend;
+};
+
+std::vector<Codec> Codecs() {
+  std::vector<Codec> codecs;
+  for (const SchemeInfo& scheme : kSchemes) {
+    for (const KernelTable* backend : AvailableKernels()) {
+      if (scheme.block == kWholeTensor) codecs.push_back({&scheme, backend});
+    }
+  }
+  return codecs;
+}
+
+std::string NameOf(const testing::TestParamInfo<Codec>& info) {
+  return fmt::format("{}_{}", info.param.scheme->name, info.param.backend->name);
+}
+
+class AllFloatsTest : public testing::TestWithParam<Codec> {};
+
+TEST_P(AllFloatsTest, EncodeToTheNearestCode) {
+  std::atomic<std::uint64_t> next{0};
+  std::mutex lock;
+  std::string failure;
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) {
+    threads.emplace_back(
+        [&] { CheckChunks(*GetParam().scheme, *GetParam().backend, next, failure, lock); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failure, "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Codecs, AllFloatsTest, testing::ValuesIn(Codecs()), NameOf);
+
+/// All bit patterns of a 16-bit type as one matrix: in order, so that neighbours share a block, and
+/// shuffled, so that blocks span all magnitudes.
+FloatTensor AllPatterns(DType dtype, bool shuffled) {
+  FloatTensor in(dtype, {256, 256});
+  for (std::uint32_t i = 0; i < 65536; ++i)
+    in.SetBits(i, (shuffled ? i * 40503u + 12345u : i) & 0xFFFFu);  // odd factor: a permutation
+  return in;
+}
+
+struct Patterns {
+  const SchemeInfo* scheme;
+  DType dtype;
+};
+
+class AllPatternsTest : public testing::TestWithParam<Patterns> {};
+
+TEST_P(AllPatternsTest, QuantizeAsDefined) {
+  for (const bool shuffled : {false, true}) {
+    const FloatTensor in = AllPatterns(GetParam().dtype, shuffled);
+    QuantSpec spec{.scheme = GetParam().scheme, .columnwise = true};
+    // Infinities make the computed scale 1; a given one moves the codes over the format's range.
+    for (const float scale : {0.0f, 1.0f, 0x1.6p10f, 0x1p-12f}) {
+      if (scale != 0.0f) {
+        if (!spec.scheme->options.Has(Option::kScale)) break;
+        spec.scale = scale;
+      }
+      QuantizedBuffers expected(spec, in.shape());
+      ReferenceQuantize(in, expected);
+      for (const KernelTable* backend : AvailableKernels()) {
+        QuantizedBuffers got(spec, in.shape());
+        Quantize(in.ConstView(), got.view, {.kernels = backend});
+        EXPECT_EQ(Difference(expected, got), "")
+            << fmt::format("{} {} on {}, {}", PrintQuantSpec(spec), DTypeName(in.dtype()),
+                           backend->name, shuffled ? "shuffled" : "in order");
+      }
+    }
+  }
+}
+
+std::vector<Patterns> PatternSlots() {
+  std::vector<Patterns> slots;
+  for (const SchemeInfo& scheme : kSchemes) {
+    for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) slots.push_back({&scheme, dtype});
+  }
+  return slots;
+}
+
+std::string PatternName(const testing::TestParamInfo<Patterns>& info) {
+  return fmt::format("{}_{}", info.param.scheme->name, DTypeName(info.param.dtype));
+}
+
+INSTANTIATE_TEST_SUITE_P(Slots, AllPatternsTest, testing::ValuesIn(PatternSlots()), PatternName);
+
+}  // namespace
+}  // namespace narrowfloat::conformance

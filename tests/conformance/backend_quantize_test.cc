@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every quantize slot of every backend against the definition, over what breaks kernels: ragged
+// shapes, strides, alignment, special values, odd scales.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/ops/amax.h"
+#include "narrowfloat/ops/quantize.h"
+#include "tests/conformance/reference_quantize.h"
+#include "tests/conformance/tensors.h"
+
+namespace narrowfloat::conformance {
+namespace {
+
+const Shape kShapes[] = {{},      {1},      {100},     {1, 1},     {1, 31},       {1, 32},
+                         {1, 33}, {31, 1},  {32, 1},   {33, 1},    {1, 257},      {129, 1},
+                         {5, 7},  {32, 32}, {64, 64},  {65, 48},   {130, 131},    {40, 300},
+                         {0, 64}, {64, 0},  {3, 0, 5}, {3, 5, 67}, {2, 3, 33, 34}};
+
+struct Slot {
+  const SchemeInfo* scheme;
+  DType dtype;
+};
+
+std::vector<Slot> Slots() {
+  std::vector<Slot> slots;
+  for (const SchemeInfo& scheme : kSchemes) {
+    for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16})
+      slots.push_back({&scheme, dtype});
+  }
+  return slots;
+}
+
+std::vector<Slot> SlotsWithScale() {
+  std::vector<Slot> slots = Slots();
+  std::erase_if(slots, [](const Slot& slot) { return !slot.scheme->options.Has(Option::kScale); });
+  return slots;
+}
+
+std::string NameOf(const testing::TestParamInfo<Slot>& info) {
+  return fmt::format("{}_{}", info.param.scheme->name, DTypeName(info.param.dtype));
+}
+
+/// The scheme in every direction, compact and swizzled.
+std::vector<QuantSpec> SpecsOf(const SchemeInfo& scheme) {
+  std::vector<QuantSpec> specs;
+  for (const bool swizzled : {false, true}) {
+    if (swizzled && !scheme.layout.swizzles) continue;
+    for (const auto& [rowwise, columnwise] :
+         {std::pair{true, false}, {false, true}, {true, true}}) {
+      specs.push_back(
+          {.scheme = &scheme, .rowwise = rowwise, .columnwise = columnwise, .swizzled = swizzled});
+    }
+  }
+  return specs;
+}
+
+/// Quantizes `in` from each placement on each backend and compares with the definition.
+void ExpectDefinition(const FloatTensor& in, const QuantSpec& spec, const std::string& context) {
+  QuantizedBuffers expected(spec, in.shape());
+  ReferenceQuantize(in, expected);
+  for (const Placement placement : kPlacements) {
+    FloatTensor placed(in.dtype(), in.shape(), placement);
+    placed.Assign(in);
+    for (const KernelTable* backend : AvailableKernels()) {
+      for (const int threads : {1, 3}) {
+        QuantizedBuffers got(spec, in.shape(), placement == Placement::kUnaligned ? 1 : 0);
+        Quantize(placed.ConstView(), got.view, {.threads = threads, .kernels = backend});
+        ASSERT_EQ(Difference(expected, got), "") << fmt::format(
+            "{} {} {}, {}, on {} with {} threads; {}", PrintQuantSpec(spec), DTypeName(in.dtype()),
+            ShapeText(in.shape()), PlacementName(placement), backend->name, threads, context);
+      }
+    }
+  }
+}
+
+class BackendQuantizeTest : public testing::TestWithParam<Slot> {};
+
+TEST_P(BackendQuantizeTest, ShapesAndPlacementsDoNotMatter) {
+  std::mt19937_64 random(RunSeed());
+  for (const Shape& shape : kShapes) {
+    FloatTensor in(GetParam().dtype, shape);
+    FillHostile(in, random);
+    for (const QuantSpec& spec : SpecsOf(*GetParam().scheme)) {
+      ExpectDefinition(in, spec, fmt::format("NF_TEST_SEED={}", RunSeed()));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(BackendQuantizeTest, BlocksOfOneKind) {
+  const bool wide = GetParam().dtype == DType::kFloat32;
+  const std::uint32_t sign = wide ? 0x80000000u : 0x8000u;
+  const std::uint32_t infinity = wide                                   ? 0x7F800000u
+                                 : GetParam().dtype == DType::kBFloat16 ? 0x7F80u
+                                                                        : 0x7C00u;
+  // Zeros, -0, NaN (quiet, negative signalling), infinities, smallest subnormals, largest finite.
+  for (const std::uint32_t bits :
+       {0u, sign, infinity | (infinity & (~infinity + 1u)) >> 1, sign | infinity | 1u, infinity,
+        sign | infinity, 1u, sign | 1u, infinity - 1u, sign | (infinity - 1u)}) {
+    FloatTensor in(GetParam().dtype, {35, 70});
+    for (std::size_t i = 0; i < in.size(); ++i) in.SetBits(i, bits);
+    for (const QuantSpec& spec : SpecsOf(*GetParam().scheme)) {
+      ExpectDefinition(in, spec, fmt::format("all items {:x}", bits));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+class BackendScaleTest : public testing::TestWithParam<Slot> {};
+
+TEST_P(BackendScaleTest, OddScalesFollowTheRules) {
+  const SchemeInfo& scheme = *GetParam().scheme;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float odd[] = {0.0f, -0.0f,    1.0f,      -3.0f,      0x1.8p-140f,   0x1p-126f,
+                       0.3f, 0x1p100f, kInfinity, -kInfinity, std::nanf(""), -std::nanf("")};
+  std::mt19937_64 random(7);
+  FloatTensor in(GetParam().dtype, {33, 70});
+  FillHostile(in, random);
+  std::vector<QuantSpec> specs;
+  for (const float value : odd) {
+    specs.push_back({.scheme = &scheme, .columnwise = true, .scale = value});
+    // A negative amax has no rule in the definition.
+    if (!(value < 0.0f)) specs.push_back({.scheme = &scheme, .columnwise = true, .amax = value});
+  }
+  for (const float epsilon : {0.0f, 1e-12f, 3.0f, 1e30f})
+    specs.push_back({.scheme = &scheme, .amax_epsilon = epsilon, .force_pow_2_scales = true});
+  for (const QuantSpec& spec : specs) {
+    ExpectDefinition(in, spec, "odd scales");
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(BackendQuantizeTest, NoopWritesNothing) {
+  const QuantSpec spec{.scheme = GetParam().scheme, .columnwise = true};
+  const FloatTensor in(GetParam().dtype, {40, 70});
+  const QuantizedBuffers untouched(spec, in.shape());
+  const float noop = 1.0f, not_noop = 2.0f;
+  QuantizedBuffers skipped(spec, in.shape()), done(spec, in.shape());
+  Quantize(in.ConstView(), skipped.view, {.noop = &noop});
+  EXPECT_EQ(Difference(untouched, skipped), "");
+  Quantize(in.ConstView(), done.view, {.noop = &not_noop});
+  EXPECT_NE(Difference(untouched, done), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Slots, BackendQuantizeTest, testing::ValuesIn(Slots()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Slots, BackendScaleTest, testing::ValuesIn(SlotsWithScale()), NameOf);
+
+TEST(BackendAmaxTest, IsTheLargestMagnitudeAndSkipsNan) {
+  std::mt19937_64 random(11);
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    for (const Shape& shape : kShapes) {
+      for (const Placement placement : kPlacements) {
+        FloatTensor in(dtype, shape, placement);
+        FillHostile(in, random);
+        // Infinities would hide the rest: keep them in every second tensor only.
+        double expected = 0;
+        for (std::size_t i = 0; i < in.size(); ++i) {
+          if (placement != Placement::kContiguous && std::isinf(in.Value(i))) in.SetBits(i, 0);
+          const double magnitude = std::fabs(in.Value(i));
+          if (magnitude > expected) expected = magnitude;
+        }
+        for (const KernelTable* backend : AvailableKernels()) {
+          EXPECT_EQ(std::bit_cast<std::uint32_t>(Amax(in.ConstView(), {.kernels = backend})),
+                    std::bit_cast<std::uint32_t>(static_cast<float>(expected)))
+              << fmt::format("{} {} {} on {}", DTypeName(dtype), ShapeText(shape),
+                             PlacementName(placement), backend->name);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace narrowfloat::conformance

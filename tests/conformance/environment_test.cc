@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same bytes whatever the caller's floating-point settings, threads and surroundings are. What
+// is expected comes from the definition, so a test process need not call a verb before its first
+// call under test.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <tbb/parallel_for.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cfenv>
+#include <cmath>
+#include <functional>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <vector>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/ops/dequantize.h"
+#include "narrowfloat/ops/quantize.h"
+#include "tests/conformance/reference_quantize.h"
+#include "tests/conformance/tensors.h"
+
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kForksWork = false;  // ThreadSanitizer does not follow a fork of a threaded process
+#else
+constexpr bool kForksWork = true;
+#endif
+
+namespace narrowfloat::conformance {
+namespace {
+
+/// A caller's settings: a rounding mode, and on x86 flush-to-zero and denormals-are-zero.
+struct Settings {
+  int rounding;
+  bool flush;
+};
+
+std::vector<Settings> AllSettings() {
+  std::vector<Settings> all;
+  for (const int rounding : {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
+    for (const bool flush : {false, true}) all.push_back({rounding, flush});
+  }
+  return all;
+}
+
+#if defined(__x86_64__)
+constexpr unsigned kFlush = 0x8040, kStatusFlags = 0x3F;
+unsigned Control() {
+  return _mm_getcsr() & ~kStatusFlags;
+}
+void Apply(const Settings& settings) {
+  std::fesetround(settings.rounding);
+  _mm_setcsr(settings.flush ? _mm_getcsr() | kFlush : _mm_getcsr() & ~kFlush);
+}
+#else
+int Control() {
+  return std::fegetround();
+}
+void Apply(const Settings& settings) {
+  std::fesetround(settings.rounding);
+}
+#endif
+
+/// One tensor and what every scheme makes of it, in both directions, and back to each float type.
+class Work {
+ public:
+  Work() : in_(DType::kFloat32, {197, 311}) {
+    std::mt19937_64 random(5);
+    FillHostile(in_, random);
+    for (const SchemeInfo& scheme : kSchemes) {
+      // A tiny scale makes subnormal products; with the infinities of the input the computed one
+      // would be 1.
+      QuantSpec spec{.scheme = &scheme, .columnwise = true};
+      if (scheme.options.Has(Option::kScale)) spec.scale = 0x1.8p-100f;
+      QuantizedBuffers& expected = quantized_.emplace_back(spec, in_.shape());
+      ReferenceQuantize(in_, expected);
+      values_.push_back(Values(expected));
+    }
+  }
+
+  /// Runs the verbs and gives the first difference from what is expected.
+  std::string Check(const Execution& execution) const {
+    for (std::size_t i = 0; i < quantized_.size(); ++i) {
+      const QuantizedBuffers& expected = quantized_[i];
+      QuantizedBuffers got(expected.view.spec, in_.shape());
+      Quantize(in_.ConstView(), got.view, execution);
+      std::string difference = Difference(expected, got);
+      FloatTensor values(DType::kFloat16, in_.shape());
+      Dequantize(got.view, values.View(), execution);
+      if (difference.empty()) difference = Difference(values_[i], values);
+      if (!difference.empty())
+        return fmt::format("{}: {}", PrintQuantSpec(expected.view.spec), difference);
+    }
+    return "";
+  }
+
+ private:
+  FloatTensor Values(const QuantizedBuffers& quantized) const {
+    const SchemeInfo& scheme = *quantized.view.spec.scheme;
+    const MatrixShape matrix = FlattenShape(in_.shape());
+    FloatTensor values(DType::kFloat16, in_.shape());
+    const MatrixShape stored = FlattenShape(quantized.view[Role::kRowwiseScaleInv].shape);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      double scale_inv = 0;
+      const std::byte* scales = quantized.Data(Role::kRowwiseScaleInv);
+      if (scheme.block == kWholeTensor) {
+        scale_inv = static_cast<double>(*reinterpret_cast<const float*>(scales));
+      } else {
+        const std::size_t at = i / matrix.cols * stored.cols + i % matrix.cols / 32;
+        scale_inv = std::ldexp(1.0, std::to_integer<int>(scales[at]) - 127);
+      }
+      const auto code = std::to_integer<std::uint32_t>(quantized.Data(Role::kRowwiseData)[i]);
+      values.SetBits(i, ReferenceDequantize(scheme.element, code, scale_inv, DType::kFloat16));
+    }
+    return values;
+  }
+
+  FloatTensor in_;
+  std::vector<QuantizedBuffers> quantized_;
+  std::vector<FloatTensor> values_;
+};
+
+const Work& TheWork() {
+  static const Work work;
+  return work;
+}
+
+/// Runs `body` in a child process; its answer, "" if all is well, comes back. A child that hangs is
+/// killed by its alarm.
+std::string InChild(const std::function<std::string()>& body) {
+  int channel[2];
+  if (pipe(channel) != 0) return "no pipe";
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(120);
+    const std::string answer = body();
+    const bool written = write(channel[1], answer.data(), answer.size()) >= 0;
+    _exit(written ? 0 : 1);
+  }
+  close(channel[1]);
+  std::string answer;
+  char buffer[512];
+  for (ssize_t n = 0; (n = read(channel[0], buffer, sizeof buffer)) > 0;)
+    answer.append(buffer, static_cast<std::size_t>(n));
+  close(channel[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+    return fmt::format("the child ended with status {:#x}", status);
+  return answer;
+}
+
+/// A pool of plain threads that live for one call.
+class StdThreads : public ThreadPool {
+ public:
+  std::size_t ThreadCount() const override { return 3; }
+  void ParallelFor(std::size_t count, const std::function<void(std::size_t)>& task) override {
+    ++calls;
+    std::atomic<std::size_t> next{0};
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < ThreadCount(); ++i) {
+      threads.emplace_back([&] {
+        Apply({FE_UPWARD, true});  // a pool's threads have settings of their own
+        for (std::size_t index = 0; (index = next.fetch_add(1)) < count;) task(index);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  int calls = 0;
+};
+
+std::string CheckUnder(const Settings& settings, int threads) {
+  std::string answer;
+  for (const KernelTable* backend : AvailableKernels()) {
+    Apply(settings);
+    const auto before = Control();
+    const std::string difference = TheWork().Check({.threads = threads, .kernels = backend});
+    const bool restored = Control() == before;
+    Apply({FE_TONEAREST, false});
+    if (!difference.empty()) return fmt::format("{}: {}", backend->name, difference);
+    if (!restored) return fmt::format("{}: the settings were not restored", backend->name);
+  }
+  return answer;
+}
+
+// The parent has called no verb yet when it forks: the child's call is the first one ever, and the
+// library's pool is born under the child's settings. Must stay the first test of this file.
+TEST(EnvironmentTest, FirstCallUnderAnySettings) {
+  if (!kForksWork) GTEST_SKIP() << "needs fork, which this sanitizer does not follow";
+  TheWork();
+  for (const Settings& settings : AllSettings()) {
+    for (const int threads : {1, 3}) {
+      EXPECT_EQ(InChild([&] { return CheckUnder(settings, threads); }), "")
+          << "rounding " << settings.rounding << ", flush " << settings.flush << ", threads "
+          << threads;
+      // Born under these settings, used under the usual ones.
+      EXPECT_EQ(InChild([&] {
+                  const std::string first = CheckUnder(settings, threads);
+                  return first.empty() ? CheckUnder({FE_TONEAREST, false}, threads) : first;
+                }),
+                "");
+    }
+  }
+}
+
+TEST(EnvironmentTest, LaterCallUnderAnySettings) {
+  ASSERT_EQ(CheckUnder({FE_TONEAREST, false}, 3), "");
+  for (const Settings& settings : AllSettings()) {
+    for (const int threads : {1, 2, 3, 8})
+      EXPECT_EQ(CheckUnder(settings, threads), "") << "rounding " << settings.rounding << ", flush "
+                                                   << settings.flush << ", threads " << threads;
+  }
+}
+
+TEST(EnvironmentTest, InsideATaskOfTbb) {
+  std::mutex lock;
+  std::string answer;
+  tbb::parallel_for(0, 16, [&](int) {
+    const std::string difference = TheWork().Check({.threads = 3});
+    const std::lock_guard guard(lock);
+    if (answer.empty()) answer = difference;
+  });
+  EXPECT_EQ(answer, "");
+}
+
+TEST(EnvironmentTest, FromManyThreadsAtOnce) {
+  std::vector<std::thread> threads;
+  std::vector<std::string> answers(4);
+  for (std::string& answer : answers)
+    threads.emplace_back([&answer] { answer = TheWork().Check({.threads = 2}); });
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& answer : answers) EXPECT_EQ(answer, "");
+}
+
+TEST(EnvironmentTest, OnTheCallersPool) {
+  StdThreads pool;
+  for (const KernelTable* backend : AvailableKernels()) {
+    EXPECT_EQ(TheWork().Check({.pool = &pool, .kernels = backend}), "") << backend->name;
+  }
+  EXPECT_GT(pool.calls, 0) << "the pool was not used";
+}
+
+TEST(EnvironmentTest, InAChildForkedAfterAParallelCall) {
+  if (!kForksWork) GTEST_SKIP() << "needs fork, which this sanitizer does not follow";
+  ASSERT_EQ(TheWork().Check({.threads = 3}), "");
+  EXPECT_EQ(InChild([] { return TheWork().Check({.threads = 3}); }), "");
+}
+
+}  // namespace
+}  // namespace narrowfloat::conformance

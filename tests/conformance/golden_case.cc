@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/conformance/golden_case.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+
+#include "tests/conformance/reference_codec.h"
+
+namespace narrowfloat::conformance {
+namespace {
+
+/// The recorder's words for the types, and ours.
+struct TypeName {
+  std::string_view recorded, format;
+  std::size_t bytes;
+};
+constexpr TypeName kTypes[] = {
+    {"fp32", "", 4},     {"bf16", "bfloat16", 2}, {"fp16", "float16", 2}, {"e4m3", "e4m3", 1},
+    {"e5m2", "e5m2", 1}, {"e2m1", "e2m1", 1},     {"e8m0", "", 1},
+};
+
+const TypeName& TypeOf(std::string_view dtype) {
+  const auto* found = std::ranges::find(kTypes, dtype, &TypeName::recorded);
+  if (found == std::end(kTypes))
+    throw std::runtime_error(fmt::format("golden: unknown dtype '{}'", dtype));
+  return *found;
+}
+
+}  // namespace
+
+std::size_t GoldenTensor::ItemBytes() const {
+  return TypeOf(dtype).bytes;
+}
+
+std::uint32_t GoldenTensor::Bits(std::size_t item) const {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, bytes.data() + item * ItemBytes(), ItemBytes());
+  return bits;
+}
+
+float GoldenTensor::Float(std::size_t item) const {
+  return std::bit_cast<float>(Bits(item));
+}
+
+const GoldenTensor& GoldenCase::Expected(const std::string& tensor) const {
+  const auto kernel = tensors.find("alt.kernel.current_scaling." + tensor);
+  return kernel != tensors.end() ? kernel->second : tensors.at(tensor);
+}
+
+GoldenCase LoadGolden(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  const std::string content{std::istreambuf_iterator<char>(stream), {}};
+  std::uint64_t header_bytes = 0;
+  if (content.size() < sizeof header_bytes)
+    throw std::runtime_error("golden: cannot read " + file.string());
+  std::memcpy(&header_bytes, content.data(), sizeof header_bytes);
+  const auto header = nlohmann::json::parse(content.substr(sizeof header_bytes, header_bytes));
+  const std::string data = content.substr(sizeof header_bytes + header_bytes);
+  const auto meta = nlohmann::json::parse(header.at("__metadata__").at("case").get<std::string>());
+
+  GoldenCase golden{meta.at("case"), meta.at("op"), meta.at("params"), {}};
+  for (const auto& [name, tensor] : meta.at("tensors").items()) {
+    GoldenTensor loaded{tensor.at("dtype"), tensor.at("shape").get<Shape>(), {}};
+    const auto offsets = header.at(name).at("data_offsets").get<std::vector<std::size_t>>();
+    const std::string bytes = data.substr(offsets.at(0), offsets.at(1) - offsets.at(0));
+    loaded.bytes.resize(bytes.size());
+    std::memcpy(loaded.bytes.data(), bytes.data(), bytes.size());
+    golden.tensors.emplace(name, std::move(loaded));
+  }
+  return golden;
+}
+
+std::vector<std::filesystem::path> GoldenFiles(std::string_view group) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::filesystem::path(NF_GOLDEN_DIR) / group)) {
+    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
+DType GoldenDType(std::string_view dtype) {
+  if (dtype == "fp32") return DType::kFloat32;
+  return dtype == "fp16" ? DType::kFloat16 : DType::kBFloat16;
+}
+
+FloatTensor GoldenInput(const GoldenCase& golden, const std::string& tensor) {
+  const GoldenTensor& recorded = golden.At(tensor);
+  FloatTensor input(GoldenDType(recorded.dtype), recorded.shape);
+  for (std::size_t i = 0; i < input.size(); ++i) input.SetBits(i, recorded.Bits(i));
+  return input;
+}
+
+QuantSpec GoldenSpec(const GoldenCase& golden) {
+  const nlohmann::json& params = golden.params;
+  const std::string mode = params.at("mode");
+  const std::string prefix = mode.starts_with("fp8_") ? "fp8" : mode;
+  QuantSpec spec{.scheme = &FindScheme(prefix + "_" + params.at("q_dtype").get<std::string>())};
+  if (params.contains("scale")) spec.scale = params.at("scale").get<float>();
+  spec.amax_epsilon = params.value("amax_epsilon", 0.0f);
+  spec.force_pow_2_scales = params.value("force_pow_2_scales", false);
+  return spec;
+}
+
+bool SameItem(std::string_view dtype, std::uint32_t a, std::uint32_t b) {
+  if (a == b) return true;
+  if (dtype == "fp32")
+    return std::isnan(std::bit_cast<float>(a)) && std::isnan(std::bit_cast<float>(b));
+  const std::string_view format = TypeOf(dtype).format;
+  return !format.empty() && ReferenceCodecOf(format).SameCode(a, b);
+}
+
+}  // namespace narrowfloat::conformance

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "narrowfloat/tensor/quant_spec.h"
+#include "tests/conformance/tensors.h"
+
+namespace narrowfloat::conformance {
+
+/// A tensor of a recorded case. `dtype` is the recorder's word: fp32, bf16, e4m3, e8m0, ...
+struct GoldenTensor {
+  std::string dtype;
+  Shape shape;
+  std::vector<std::byte> bytes;
+
+  std::size_t ItemBytes() const;
+  std::size_t Items() const { return bytes.size() / ItemBytes(); }
+  std::uint32_t Bits(std::size_t item) const;
+  float Float(std::size_t item) const;  // of an fp32 tensor
+};
+
+/// One recorded case of tests/golden/, as its file describes itself.
+struct GoldenCase {
+  std::string name, op;
+  nlohmann::json params;
+  std::map<std::string, GoldenTensor> tensors;
+
+  bool Has(const std::string& tensor) const { return tensors.contains(tensor); }
+  const GoldenTensor& At(const std::string& tensor) const { return tensors.at(tensor); }
+  /// What the kernels of TransformerEngine give: the alternative recorded for them where the
+  /// references disagree, else the tensor itself. Source: numerics specification section 14.
+  const GoldenTensor& Expected(const std::string& tensor) const;
+};
+
+GoldenCase LoadGolden(const std::filesystem::path& file);
+
+/// The files of a group, sorted.
+std::vector<std::filesystem::path> GoldenFiles(std::string_view group);
+
+/// The float tensor `tensor` of the case as an input.
+FloatTensor GoldenInput(const GoldenCase& golden, const std::string& tensor = "x");
+
+/// The spec that the case's parameters ask for, without directions.
+QuantSpec GoldenSpec(const GoldenCase& golden);
+
+DType GoldenDType(std::string_view dtype);
+
+/// Whether two items of that type say the same: equal bits, or both NaN. The sign and payload of a
+/// NaN are an accident of the machine that recorded it.
+bool SameItem(std::string_view dtype, std::uint32_t a, std::uint32_t b);
+
+}  // namespace narrowfloat::conformance

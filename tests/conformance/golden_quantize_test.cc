@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Recorded quantizations of TransformerEngine: groups cs, ds and mx, every byte, on every backend.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+
+#include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/ops/dbias.h"
+#include "narrowfloat/ops/quantize.h"
+#include "tests/conformance/golden_case.h"
+
+namespace narrowfloat::conformance {
+namespace {
+
+struct Recorded {
+  Role role;
+  std::string tensor;
+};
+
+/// What the recorder calls each buffer of ours.
+std::vector<Recorded> RecordedNames(const QuantSpec& spec) {
+  const bool transposed = spec.scheme->layout.columnwise_transposed;
+  const bool whole = spec.scheme->block == kWholeTensor;
+  const std::string suffix = spec.swizzled ? "_swizzled" : "";
+  return {{Role::kRowwiseData, "data"},
+          {Role::kRowwiseScaleInv, "scale_inv" + suffix},
+          {Role::kColumnwiseData, transposed ? "data_t" : "data_colwise"},
+          {Role::kColumnwiseScaleInv, whole ? "scale_inv" : "scale_inv_colwise" + suffix},
+          {Role::kScale, "scale"},
+          {Role::kAmaxRowwise, "amax"}};
+}
+
+std::uint32_t BitsAt(const std::byte* data, std::size_t item, std::size_t item_bytes) {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, data + item * item_bytes, item_bytes);
+  return bits;
+}
+
+/// The input that decided item `item` of a data tensor, for the message.
+std::string InputOf(const FloatTensor& in, const Recorded& recorded, std::size_t item) {
+  const MatrixShape matrix = FlattenShape(in.shape());
+  if (recorded.tensor == "data" || recorded.tensor == "data_colwise")
+    return fmt::format(", input {:08x}", in.Bits(item));
+  if (recorded.tensor == "data_t")
+    return fmt::format(", input {:08x}",
+                       in.Bits(item % matrix.rows * matrix.cols + item / matrix.rows));
+  return "";
+}
+
+/// Compares a buffer with its record. Compact scales are recorded without their padding, which must
+/// be zero.
+std::string Compare(const GoldenTensor& expected, const FloatTensor& in, const Recorded& recorded,
+                    const BufferPlan& buffer, const std::byte* got) {
+  const std::size_t item_bytes = expected.ItemBytes();
+  const bool cropped = expected.shape.size() == 2 && recorded.tensor.starts_with("scale_inv");
+  const MatrixShape stored = FlattenShape(buffer.shape);
+  const MatrixShape valid = cropped ? FlattenShape(expected.shape) : stored;
+  if (!cropped && stored.Size() != expected.Items())
+    return fmt::format("{}: {} items planned, {} recorded", recorded.tensor, stored.Size(),
+                       expected.Items());
+  for (std::size_t row = 0; row < stored.rows; ++row) {
+    for (std::size_t col = 0; col < stored.cols; ++col) {
+      const bool padding = row >= valid.rows || col >= valid.cols;
+      const std::size_t item = row * valid.cols + col;
+      const std::uint32_t want = padding ? 0 : expected.Bits(item);
+      const std::uint32_t have = BitsAt(got, row * stored.cols + col, item_bytes);
+      if (padding ? want == have : SameItem(expected.dtype, want, have)) continue;
+      return fmt::format("{}[{}, {}]{}: expected {:0{}x}, got {:0{}x}{}", recorded.tensor, row, col,
+                         padding ? " (padding)" : "", want, item_bytes * 2, have, item_bytes * 2,
+                         InputOf(in, recorded, item));
+    }
+  }
+  return "";
+}
+
+void ExpectRecorded(const GoldenCase& golden, const FloatTensor& in, const QuantizedBuffers& got,
+                    const std::string& context) {
+  EXPECT_TRUE(got.GuardsAreWhole()) << context << ": bytes around a buffer were written to";
+  for (const Recorded& recorded : RecordedNames(got.view.spec)) {
+    if (!got.Has(recorded.role)) continue;
+    ASSERT_TRUE(golden.Has(recorded.tensor)) << context << ": no record of " << recorded.tensor;
+    const auto buffer = std::ranges::find(got.plan(), recorded.role, &BufferPlan::role);
+    EXPECT_EQ(
+        Compare(golden.Expected(recorded.tensor), in, recorded, *buffer, got.Data(recorded.role)),
+        "")
+        << context;
+  }
+}
+
+/// The specs that the case has records for: every direction, compact and swizzled.
+std::vector<QuantSpec> SpecsOf(const GoldenCase& golden) {
+  const bool columnwise = golden.Has("data_t") || golden.Has("data_colwise");
+  std::vector<QuantSpec> specs;
+  for (const bool swizzled : {false, true}) {
+    if (swizzled && !golden.Has("scale_inv_swizzled")) continue;
+    for (const auto& [rowwise, colwise] : {std::pair{true, false}, {false, true}, {true, true}}) {
+      if (colwise && !columnwise) continue;
+      QuantSpec spec = GoldenSpec(golden);
+      spec.rowwise = rowwise;
+      spec.columnwise = colwise;
+      spec.swizzled = swizzled;
+      specs.push_back(spec);
+    }
+  }
+  return specs;
+}
+
+class GoldenQuantizeTest : public testing::TestWithParam<std::filesystem::path> {};
+
+TEST_P(GoldenQuantizeTest, EveryBackendGivesTheRecordedBytes) {
+  const GoldenCase golden = LoadGolden(GetParam());
+  const FloatTensor in = GoldenInput(golden);
+  for (const QuantSpec& spec : SpecsOf(golden)) {
+    for (const KernelTable* backend : AvailableKernels()) {
+      for (const int threads : {1, 3}) {
+        QuantizedBuffers got(spec, in.shape());
+        Quantize(in.ConstView(), got.view, {.threads = threads, .kernels = backend});
+        ExpectRecorded(golden, in, got,
+                       fmt::format("{} as {} on {} with {} threads", golden.name,
+                                   PrintQuantSpec(spec), backend->name, threads));
+      }
+    }
+  }
+}
+
+TEST_P(GoldenQuantizeTest, DbiasIsTheRecordedOne) {
+  const GoldenCase golden = LoadGolden(GetParam());
+  if (!golden.Has("dbias")) return;
+  const FloatTensor in = GoldenInput(golden);
+  const GoldenTensor& expected = golden.At("dbias");
+  for (const KernelTable* backend : AvailableKernels()) {
+    QuantizedBuffers got(GoldenSpec(golden), in.shape());
+    FloatTensor dbias(in.dtype(), {in.shape().back()});
+    QuantizeDbias(in.ConstView(), got.view, dbias.View(), {.threads = 3, .kernels = backend});
+    ExpectRecorded(golden, in, got, golden.name);
+    for (std::size_t i = 0; i < dbias.size(); ++i)
+      EXPECT_EQ(dbias.Bits(i), expected.Bits(i)) << golden.name << ", column " << i;
+  }
+}
+
+std::string NameOf(const testing::TestParamInfo<std::filesystem::path>& info) {
+  return info.param.stem().string();
+}
+
+INSTANTIATE_TEST_SUITE_P(CurrentScaling, GoldenQuantizeTest, testing::ValuesIn(GoldenFiles("cs")),
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(DelayedScaling, GoldenQuantizeTest, testing::ValuesIn(GoldenFiles("ds")),
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(Mxfp8, GoldenQuantizeTest, testing::ValuesIn(GoldenFiles("mx")), NameOf);
+
+}  // namespace
+}  // namespace narrowfloat::conformance

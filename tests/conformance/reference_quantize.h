@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tests/conformance/tensors.h"
+
+namespace narrowfloat::conformance {
+
+/// Quantizes by the definition, slowly: elements one by one, in binary64 with one rounding to
+/// binary32 where the definition has one, blocks and places of scales from the specification's
+/// formulas. Fills every planned buffer. Knows per-tensor FP8 and the MX family.
+/// Source: numerics specification sections 1.2, 1.6, 2.2, 5.1 to 5.4.
+void ReferenceQuantize(const FloatTensor& in, QuantizedBuffers& out);
+
+/// The multiplier of per-tensor scaling, section 2.2, in binary64.
+float ReferenceScale(float amax, double max, float epsilon, bool power_of_two);
+
+/// The E8M0 code of an MX block, section 1.6, by search over the powers of two.
+std::uint32_t ReferenceMxCode(double amax, double max);
+
+/// Value of code times 2^(scale_code - 127), rounded to binary32, then to `dtype`; as bits.
+std::uint32_t ReferenceDequantize(std::string_view element, std::uint32_t code, double scale_inv,
+                                  DType dtype);
+
+}  // namespace narrowfloat::conformance

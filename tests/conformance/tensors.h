@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "narrowfloat/tensor/plan.h"
+#include "narrowfloat/tensor/quant_spec.h"
+#include "narrowfloat/tensor/view.h"
+
+namespace narrowfloat::conformance {
+
+/// How a tensor of floats lies in memory.
+enum class Placement {
+  kContiguous,
+  kUnaligned,     // one byte off
+  kPaddedRows,    // rows further apart than they are long, by an odd number of bytes
+  kReversedRows,  // negative strides
+  kPaddedOuter,   // outermost dimension further apart: the row distance is not uniform for rank 3
+};
+inline constexpr Placement kPlacements[] = {Placement::kContiguous, Placement::kUnaligned,
+                                            Placement::kPaddedRows, Placement::kReversedRows,
+                                            Placement::kPaddedOuter};
+std::string PlacementName(Placement placement);
+
+/// A float tensor that owns its memory, between guard bytes.
+class FloatTensor {
+ public:
+  FloatTensor(DType dtype, Shape shape, Placement placement = Placement::kContiguous);
+
+  DType dtype() const { return dtype_; }
+  const Shape& shape() const { return shape_; }
+  std::size_t size() const { return offsets_.size() * cols_; }
+  TensorView View();
+  ConstTensorView ConstView() const;
+
+  /// Item `index` in row-major order of the shape, wherever it lies.
+  std::uint32_t Bits(std::size_t index) const;
+  void SetBits(std::size_t index, std::uint32_t bits);
+  double Value(std::size_t index) const;
+  /// Items in row-major order.
+  std::vector<std::uint32_t> AllBits() const;
+  /// Copies the items of `other`, whatever the placements.
+  void Assign(const FloatTensor& other);
+  /// Whether the bytes between and around the rows still hold what the constructor put there.
+  bool GuardsAreWhole() const;
+
+ private:
+  const std::byte* At(std::size_t index) const;
+
+  DType dtype_;
+  Shape shape_;
+  std::size_t cols_;
+  std::vector<std::ptrdiff_t> strides_;
+  std::vector<std::size_t> offsets_;  // of each row, from the start of memory_
+  std::vector<std::byte> memory_;
+};
+
+/// The planned buffers of a quantized tensor, each between guard bytes and filled with a pattern,
+/// so that a byte which a verb forgets to write shows.
+class QuantizedBuffers {
+ public:
+  QuantizedBuffers(const QuantSpec& spec, const Shape& shape, std::size_t misalignment = 0);
+
+  QuantizedView view;
+  const std::vector<BufferPlan>& plan() const { return plan_; }
+  std::byte* Data(Role role) { return view[role].data; }
+  const std::byte* Data(Role role) const { return view[role].data; }
+  std::size_t Bytes(Role role) const;
+  bool Has(Role role) const { return Data(role) != nullptr; }
+  bool GuardsAreWhole() const;
+
+ private:
+  std::vector<BufferPlan> plan_;
+  std::array<std::vector<std::byte>, kRoleCount> memory_;
+  std::size_t misalignment_;
+};
+
+/// First difference of two quantized tensors of one spec and shape: which buffer, which byte, what
+/// was expected and got; empty if they are equal and no guard was written to.
+std::string Difference(const QuantizedBuffers& expected, const QuantizedBuffers& got);
+/// First difference of two float tensors, bit for bit.
+std::string Difference(const FloatTensor& expected, const FloatTensor& got);
+
+/// Seed of this run's random tensors: NF_TEST_SEED if that is set, else another one each time.
+/// Every failure prints it.
+std::uint64_t RunSeed();
+
+/// Fills a tensor with what breaks kernels: values over the whole exponent range, runs near each
+/// other, all-zero blocks, and here and there NaN, infinities, -0, subnormals, the largest values.
+void FillHostile(FloatTensor& tensor, std::mt19937_64& random);
+
+}  // namespace narrowfloat::conformance

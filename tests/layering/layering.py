@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the arrows of the tree: each folder includes only what stands below it.
+
+usage: layering.py ROOT      prints every offence, exits 1 if there is one
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+# Each folder, and what it may include beside itself. A fact of docs/architecture.md, checked here.
+CORE = ["numerics", "schemes", "tensor", "kernels", "ops", "types"]
+ALLOWED: dict[str, set[str]] = {folder: set(CORE[:place]) for place, folder in enumerate(CORE)} | {
+    "c_api": set(CORE),
+    "recipe": set(CORE),
+    "config": set(CORE),
+    "io": {*CORE, "config"},
+}
+# The two headers of the root that its own folders read: the C face and the version.
+ROOT_HEADERS = {"narrowfloat/c_api.h": {"c_api"}, "narrowfloat/version.h": {"c_api", "io"}}
+TOP = {*ALLOWED}  # tools, bindings, tests and benches may include any folder
+# What knows nothing of files and command lines must not see their libraries, nor a framework's.
+FOREIGN = re.compile(r"nlohmann/|yaml-cpp/|CLI/|torch/|ATen/|c10/|xla/|Python\.h|nanobind/")
+MAY_USE_FOREIGN = {"recipe", "config", "io"}
+FRAMEWORKS = re.compile(r"torch/|ATen/|c10/|xla/|Python\.h|nanobind/")
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+SOURCES = {".h", ".cc", ".cu", ".cuh"}
+
+
+def offences_of_line(folder: str | None, target: str, quoted: bool) -> Iterator[str]:
+    """What is wrong with an include of `target` in `folder` (None: outside narrowfloat/)."""
+    if target.startswith("narrowfloat/"):
+        parts = target.split("/")
+        if len(parts) == 2 and (folder is None or folder in ROOT_HEADERS.get(target, ())):
+            return  # the root's headers are for callers
+        if len(parts) < 3 or parts[1] not in TOP:
+            yield "reads no known folder"
+        elif folder is not None and parts[1] != folder and parts[1] not in ALLOWED[folder]:
+            yield f"{folder} must not know {parts[1]}"
+    elif quoted and folder is not None and not target.startswith(("hwy/", "tests/")):
+        yield 'must read "narrowfloat/<folder>/<file>"'
+    if folder is not None and FOREIGN.search(target):
+        if folder not in MAY_USE_FOREIGN or FRAMEWORKS.search(target):
+            yield f"{folder} must not know this library"
+
+
+def offences(root: Path) -> Iterator[str]:
+    """Every offence under `root`, as `file:line: include: what is wrong`."""
+    for path in sorted(root.rglob("*")):
+        place = path.relative_to(root)
+        if path.suffix not in SOURCES or place.parts[0] not in {
+            "narrowfloat", "tools", "bindings", "bench", "tests",
+        }:  # fmt: skip
+            continue
+        inside = place.parts[0] == "narrowfloat" and len(place.parts) > 2
+        folder = place.parts[1] if inside else None
+        if folder is not None and folder not in ALLOWED:
+            yield f"{place}: 'narrowfloat/{folder}' has no place among the arrows"
+            continue
+        is_test = path.stem.endswith(("_test", "_bench"))
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            found = INCLUDE.match(line)
+            if not found:
+                continue
+            target = found.group(2)
+            if target.startswith("tests/") and folder is not None and not is_test:
+                yield f"{place}:{number}: {target}: only tests may include tests"
+            for wrong in offences_of_line(folder, target, found.group(1) == '"'):
+                yield f"{place}:{number}: {target}: {wrong}"
+
+
+def main() -> int:
+    """Prints the offences."""
+    found = list(offences(Path(sys.argv[1])))
+    print("\n".join(found))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/io/checkpoint.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMaxIndexBytes = kMaxHeaderBytes;
+constexpr std::string_view kUsualIndex = "model.safetensors.index.json";
+
+std::string IndexSource(const fs::path& path) {
+  return "index: " + path.string();
+}
+
+/// File names in a folder that end in `suffix`, sorted.
+std::vector<std::string> NamesEndingIn(const fs::path& folder, std::string_view suffix) {
+  std::vector<std::string> names;
+  try {
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+      std::string name = entry.path().filename().string();
+      // Hidden files are nobody's shards: our own unfinished ones are hidden too.
+      if (name.ends_with(suffix) && !name.starts_with('.')) names.push_back(std::move(name));
+    }
+  } catch (const fs::filesystem_error& error) {
+    throw IoError(fmt::format("read: {}, {}", folder.string(), error.code().message()));
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+}  // namespace
+
+Checkpoint Checkpoint::Open(const fs::path& path) {
+  Checkpoint checkpoint;
+  checkpoint.path_ = path;
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) {
+    checkpoint.OpenFolder(path);
+  } else if (path.string().ends_with(kIndexSuffix)) {
+    checkpoint.OpenIndex(path);
+  } else {
+    checkpoint.OpenShard(path);
+  }
+  checkpoint.ListTensors();
+  return checkpoint;
+}
+
+void Checkpoint::OpenFolder(const fs::path& folder) {
+  const std::vector<std::string> indices = NamesEndingIn(folder, kIndexSuffix);
+  const auto usual = std::ranges::find(indices, kUsualIndex);
+  if (usual != indices.end() || indices.size() == 1) {
+    OpenIndex(folder / (usual != indices.end() ? *usual : indices.front()));
+    return;
+  }
+  const std::vector<std::string> files = NamesEndingIn(folder, kFileSuffix);
+  if (!indices.empty() || files.size() != 1) {
+    throw InvalidArgument(
+        fmt::format("read: {}, a folder has one *{} file or one index, got {} and {}",
+                    folder.string(), kFileSuffix, files.size(), indices.size()));
+  }
+  folder_ = folder;
+  OpenShard(folder / files.front());
+}
+
+void Checkpoint::OpenIndex(const fs::path& path) {
+  folder_ = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  index_.emplace(path.filename().string(),
+                 ParseIndex(IndexSource(path), ReadSmallFile(path, kMaxIndexBytes)));
+  std::set<std::string> files;
+  for (const auto& [tensor, file] : index_->second.weight_map) files.insert(file);
+  for (const std::string& file : files) OpenShard(*folder_ / file);
+  for (const auto& [tensor, file] : index_->second.weight_map) {
+    const auto shard = std::ranges::lower_bound(shards_, file, {}, &Shard::name);
+    if (shard->file.Find(tensor) != nullptr) continue;
+    throw InvalidArgument(
+        fmt::format("{}: '{}' is in {}, which lacks it", IndexSource(path), tensor, file));
+  }
+}
+
+void Checkpoint::OpenShard(const fs::path& path) {
+  SafetensorsFile file(path);
+  std::vector<StoredTensor> tensors = GroupTensors(SafetensorsSource(path), file.header());
+  shards_.push_back({path.filename().string(), std::move(file), std::move(tensors)});
+}
+
+void Checkpoint::ListTensors() {
+  for (const Shard& shard : shards_) {
+    for (const StoredTensor& tensor : shard.tensors) tensors_.push_back({&shard, &tensor});
+  }
+  const auto name = [](const TensorLocation& location) -> const std::string& {
+    return location.tensor->name;
+  };
+  std::ranges::sort(tensors_, {}, name);
+  const auto repeated = std::ranges::adjacent_find(tensors_, {}, name);
+  if (repeated == tensors_.end()) return;
+  throw InvalidArgument(fmt::format("read: {}, '{}' is in both {} and {}", path_.string(),
+                                    name(*repeated), repeated->shard->name,
+                                    std::next(repeated)->shard->name));
+}
+
+TensorLocation Checkpoint::Find(std::string_view name) const {
+  const auto found = std::ranges::lower_bound(
+      tensors_, name, {},
+      [](const TensorLocation& l) -> std::string_view { return l.tensor->name; });
+  return found != tensors_.end() && found->tensor->name == name ? *found : TensorLocation{};
+}
+
+void ReadBuffer(const TensorLocation& location, std::size_t buffer, std::span<std::byte> out) {
+  const TensorEntry& entry = location.tensor->entries.at(buffer);
+  if (out.size() != entry.Bytes()) {
+    throw InvalidArgument(fmt::format("read: '{}' has {} bytes, the buffer {}", entry.name,
+                                      entry.Bytes(), out.size()));
+  }
+  location.shard->file.Read(entry, 0, out);
+}
+
+}  // namespace narrowfloat::io

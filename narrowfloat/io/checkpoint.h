@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "narrowfloat/io/convention.h"
+#include "narrowfloat/io/safetensors_file.h"
+#include "narrowfloat/io/shard_index.h"
+
+namespace narrowfloat::io {
+
+/// One file of a checkpoint, its tensors by name.
+struct Shard {
+  std::string name;  // of the file, without its folder
+  SafetensorsFile file;
+  std::vector<StoredTensor> tensors;
+};
+
+/// A tensor and the file it lies in.
+struct TensorLocation {
+  const Shard* shard = nullptr;
+  const StoredTensor* tensor = nullptr;
+};
+
+/// A model on disk: a file, or a folder with one file or with shards and an index. Opening reads
+/// and checks every header; data is read on demand, by any thread.
+class Checkpoint {
+ public:
+  /// `path` is a file, an index file or a folder.
+  /// Errors: InvalidArgument if there is none, it is damaged, the index names a tensor that its
+  /// shard lacks, or two shards hold the same one; IoError.
+  static Checkpoint Open(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return path_; }
+  const std::vector<Shard>& shards() const { return shards_; }
+
+  /// The folder that the checkpoint fills, if it is one: `path` was no plain file.
+  const std::optional<std::filesystem::path>& folder() const { return folder_; }
+
+  /// The index and its file name, if there is one.
+  const std::optional<std::pair<std::string, ShardIndex>>& index() const { return index_; }
+
+  /// All tensors, by name.
+  const std::vector<TensorLocation>& tensors() const { return tensors_; }
+
+  /// The tensor of that name, or nulls.
+  TensorLocation Find(std::string_view name) const;
+
+ private:
+  Checkpoint() = default;
+  void OpenFolder(const std::filesystem::path& folder);
+  void OpenIndex(const std::filesystem::path& path);
+  void OpenShard(const std::filesystem::path& path);
+  void ListTensors();
+
+  std::filesystem::path path_;
+  std::optional<std::filesystem::path> folder_;
+  std::vector<Shard> shards_;
+  std::optional<std::pair<std::string, ShardIndex>> index_;
+  std::vector<TensorLocation> tensors_;  // into shards_, which no longer changes
+};
+
+/// Fills `out` with a whole entry of a tensor: `buffer` counts its `entries`, which for a quantized
+/// tensor stand in the order of its `plan`. Errors: InvalidArgument if the sizes differ; IoError.
+void ReadBuffer(const TensorLocation& location, std::size_t buffer, std::span<std::byte> out);
+
+}  // namespace narrowfloat::io

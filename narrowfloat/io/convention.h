@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "narrowfloat/io/safetensors_header.h"
+#include "narrowfloat/tensor/plan.h"
+#include "narrowfloat/tensor/quant_spec.h"
+
+/// The convention `narrowfloat`: how a quantized tensor stands in a safetensors file.
+///
+/// Each stored buffer of the tensor NAME's plan is a tensor `NAME.<role>` of exactly the planned
+/// shape: codes as F8_E4M3 or F8_E5M2 (packed ones as U8), E8M0 scales as F8_E8M0, all else as F32.
+/// `__metadata__` has a key `narrowfloat.NAME` whose text is the JSON object
+/// {"spec": text form, "shape": [..], "dtype": "float32" | "float16" | "bfloat16"}.
+namespace narrowfloat::io {
+
+inline constexpr std::string_view kConventionName = "narrowfloat";
+
+/// What a file says about a quantized tensor beside its buffers.
+struct QuantizedRecord {
+  std::string name;
+  QuantSpec spec;
+  Shape shape;                    // of the tensor that was quantized
+  DType dtype = DType::kFloat32;  // of the same
+  bool operator==(const QuantizedRecord&) const = default;
+};
+
+/// The buffers that are stored: those of the plan that have memory of their own.
+std::vector<BufferPlan> StoredBuffers(const QuantSpec& spec, const Shape& shape);
+
+/// "NAME.rowwise_data".
+std::string BufferName(std::string_view tensor, Role role);
+
+/// A tensor as a file lists it: plain, or quantized and made of several entries.
+struct StoredTensor {
+  std::string name;
+  std::optional<QuantizedRecord> quantized{};
+  std::vector<BufferPlan> plan{};      // of `entries`, one each; empty for a plain tensor
+  std::vector<TensorEntry> entries{};  // a plain tensor has one
+
+  const Shape& shape() const { return quantized ? quantized->shape : entries.front().shape; }
+  std::uint64_t Bytes() const;
+};
+
+/// What a file is to hold, collected before its header can be written.
+struct FileContents {
+  std::vector<TensorEntry> tensors;
+  Metadata metadata;
+
+  void AddPlain(std::string name, FileDType dtype, Shape shape);
+  /// Errors: InvalidArgument as PlanQuantize.
+  void AddQuantized(const QuantizedRecord& record);
+  /// Adds a tensor of another file as it stands there.
+  void AddCopy(const StoredTensor& tensor);
+};
+
+/// Tensors of a file in the order of their names, buffers that belong to a quantized one grouped.
+/// Errors: InvalidArgument if a record cannot be read, or a buffer it speaks of is missing or
+/// differs from the plan; `source` begins the message.
+std::vector<StoredTensor> GroupTensors(const std::string& source, const Header& header);
+
+/// Metadata without this convention's keys.
+Metadata ForeignMetadata(const Metadata& metadata);
+
+}  // namespace narrowfloat::io

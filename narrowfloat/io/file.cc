@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/io/file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat::io {
+namespace {
+
+constexpr std::size_t kCopyBytes = std::size_t{1} << 20;
+
+[[noreturn]] void ThrowIo(const char* verb, const std::string& path, int error) {
+  throw IoError(fmt::format("{}: {}, {}", verb, path, std::strerror(error)));
+}
+
+std::filesystem::path FolderOf(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+FileDescriptor OpenForReading(const std::string& path) {
+  // Not blocking, so that a pipe in the place of a file is refused rather than waited for.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd >= 0) return FileDescriptor(fd);
+  if (errno == ENOENT || errno == ENOTDIR) {
+    throw InvalidArgument(fmt::format("read: {}, does not exist", path));
+  }
+  ThrowIo("read", path, errno);
+}
+
+/// A name that nobody has yet. The process id keeps apart the writers of one machine; those of
+/// several, on a shared folder, are kept apart by O_EXCL.
+FileDescriptor OpenTemporary(const std::filesystem::path& path, std::filesystem::path& temporary) {
+  static std::atomic<unsigned> counter = 0;
+  for (;;) {
+    temporary = FolderOf(path) /
+                fmt::format(".narrowfloat-{}-{}.partial", ::getpid(), counter.fetch_add(1));
+    const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd >= 0) return FileDescriptor(fd);
+    if (errno == EEXIST) continue;
+    const int error = errno;
+    temporary.clear();
+    if (error == ENOENT || error == ENOTDIR) {
+      throw InvalidArgument(fmt::format("write: {}, its folder does not exist", path.string()));
+    }
+    ThrowIo("write", path.string(), error);
+  }
+}
+
+}  // namespace
+
+FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+FileDescriptor::~FileDescriptor() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+int FileDescriptor::Release() {
+  return std::exchange(fd_, -1);
+}
+
+InputFile::InputFile(const std::filesystem::path& path)
+    : path_(path.string()), fd_(OpenForReading(path_)) {
+  struct stat status {};
+  if (::fstat(fd_.get(), &status) != 0) ThrowIo("read", path_, errno);
+  if (!S_ISREG(status.st_mode)) {
+    throw InvalidArgument(fmt::format("read: {}, is not a regular file", path_));
+  }
+  identity_ = {static_cast<std::uint64_t>(status.st_size),
+               std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
+}
+
+void InputFile::Read(std::uint64_t offset, std::span<std::byte> out) const {
+  while (!out.empty()) {
+    const ssize_t count = ::pread(fd_.get(), out.data(), out.size(), static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) ThrowIo("read", path_, errno);
+    if (count == 0) {
+      throw IoError(fmt::format("read: {}, the file was cut short while it was read, at byte {}",
+                                path_, offset));
+    }
+    offset += static_cast<std::uint64_t>(count);
+    out = out.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+std::string ReadSmallFile(const std::filesystem::path& path, std::uint64_t max_bytes) {
+  const InputFile file(path);
+  const std::uint64_t bytes = file.identity().bytes;
+  if (bytes > max_bytes) {
+    throw InvalidArgument(
+        fmt::format("read: {}, has at most {} bytes, got {}", file.path(), max_bytes, bytes));
+  }
+  std::string text(bytes, '\0');
+  file.Read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+AtomicFile::AtomicFile(const std::filesystem::path& path)
+    : path_(path), fd_(OpenTemporary(path_, temporary_)) {}
+
+AtomicFile::~AtomicFile() {
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::Write(std::uint64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count =
+        ::pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) ThrowIo("write", path_.string(), errno);
+    offset += static_cast<std::uint64_t>(count);
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+void AtomicFile::Commit() {
+  if (::fsync(fd_.get()) != 0) ThrowIo("write", path_.string(), errno);
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) ThrowIo("write", path_.string(), errno);
+  temporary_.clear();
+  // The new name is in the folder, which has to reach the disk too. A file system that cannot sync
+  // a folder says EINVAL and keeps its own order.
+  const FileDescriptor folder(::open(FolderOf(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.get() >= 0 && ::fsync(folder.get()) != 0 && errno != EINVAL) {
+    ThrowIo("write", path_.string(), errno);
+  }
+}
+
+void WriteSmallFile(const std::filesystem::path& path, const std::string& text) {
+  AtomicFile file(path);
+  file.Write(0, std::as_bytes(std::span(text)));
+  file.Commit();
+}
+
+void CopyFileAtomically(const std::filesystem::path& from, const std::filesystem::path& to) {
+  const InputFile in(from);
+  AtomicFile out(to);
+  std::vector<std::byte> piece(kCopyBytes);
+  for (std::uint64_t at = 0; at < in.identity().bytes;) {
+    const std::uint64_t count = std::min<std::uint64_t>(piece.size(), in.identity().bytes - at);
+    in.Read(at, std::span(piece).first(count));
+    out.Write(at, std::span(piece).first(count));
+    at += count;
+  }
+  out.Commit();
+}
+
+}  // namespace narrowfloat::io

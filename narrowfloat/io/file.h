@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+
+namespace narrowfloat::io {
+
+/// An open file, closed when this goes.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(other.Release()) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
+  ~FileDescriptor();
+
+  int get() const { return fd_; }
+  int Release();
+
+ private:
+  int fd_ = -1;
+};
+
+/// What says that a file is still the one it was.
+struct FileIdentity {
+  std::uint64_t bytes = 0;
+  std::int64_t modified_ns = 0;
+};
+
+/// A regular file, read at any offset by any thread. It is read, never mapped: when somebody cuts
+/// it short meanwhile, that is an error and not a signal.
+class InputFile {
+ public:
+  /// Errors: InvalidArgument if there is no such regular file; IoError if it cannot be opened.
+  explicit InputFile(const std::filesystem::path& path);
+
+  const std::string& path() const { return path_; }
+  const FileIdentity& identity() const { return identity_; }
+
+  /// Fills `out` from `offset` on. Errors: IoError, also if the file ends before.
+  void Read(std::uint64_t offset, std::span<std::byte> out) const;
+
+ private:
+  std::string path_;
+  FileDescriptor fd_;
+  FileIdentity identity_;
+};
+
+/// The bytes of a small file. Errors: InvalidArgument if it has more than `max_bytes`, or as
+/// InputFile.
+std::string ReadSmallFile(const std::filesystem::path& path, std::uint64_t max_bytes);
+
+/// A file that appears whole or not at all: written under a temporary name in the same folder,
+/// then renamed. Until Commit the old file, if any, is untouched; without Commit the temporary one
+/// goes away.
+class AtomicFile {
+ public:
+  /// Errors: InvalidArgument if the folder does not exist; IoError if it cannot be written to.
+  explicit AtomicFile(const std::filesystem::path& path);
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  ~AtomicFile();
+
+  /// Errors: IoError.
+  void Write(std::uint64_t offset, std::span<const std::byte> bytes);
+
+  /// Puts the file in its place, on disk when this returns. Errors: IoError, with the old file
+  /// still there.
+  void Commit();
+
+ private:
+  std::filesystem::path path_, temporary_;
+  FileDescriptor fd_;
+};
+
+/// Replaces the file at `path` by `text`, atomically. Errors: as AtomicFile.
+void WriteSmallFile(const std::filesystem::path& path, const std::string& text);
+
+/// Replaces the file at `to` by a copy of `from`, atomically. Errors: as InputFile and AtomicFile.
+void CopyFileAtomically(const std::filesystem::path& from, const std::filesystem::path& to);
+
+}  // namespace narrowfloat::io

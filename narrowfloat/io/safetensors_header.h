@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "narrowfloat/io/file_dtype.h"
+#include "narrowfloat/tensor/shape.h"
+
+namespace narrowfloat::io {
+
+/// A tensor of a file. `begin` and `end` count bytes from the start of the data, after the header.
+struct TensorEntry {
+  std::string name;
+  FileDType dtype = FileDType::kU8;
+  Shape shape{};
+  std::uint64_t begin = 0, end = 0;
+
+  std::uint64_t Bytes() const { return end - begin; }
+  bool operator==(const TensorEntry&) const = default;
+};
+
+using Metadata = std::map<std::string, std::string>;
+
+/// What stands at the start of a file. `tensors` lie in the order of their data, without holes.
+struct Header {
+  std::vector<TensorEntry> tensors;
+  Metadata metadata;
+
+  std::uint64_t DataBytes() const { return tensors.empty() ? 0 : tensors.back().end; }
+  bool operator==(const Header&) const = default;
+};
+
+inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the reference reader's limit
+inline constexpr std::uint64_t kHeaderLengthBytes = 8;         // little-endian, before the header
+
+/// Bytes of a tensor. Errors: InvalidArgument if they overflow or end within a byte; `source`
+/// begins the message.
+std::uint64_t TensorBytes(const std::string& source, const TensorEntry& entry);
+
+/// Parses a header's JSON. The text is hostile until parsed; `data_bytes` follow it in the file.
+/// Errors: InvalidArgument "<source>: rule, value".
+Header ParseHeader(const std::string& source, std::string_view text, std::uint64_t data_bytes);
+
+/// Puts tensors in the reference writer's order, the types of larger alignment first and then by
+/// name, and gives each its place. Errors: InvalidArgument if a name is repeated or reserved.
+void LayOut(const std::string& source, std::vector<TensorEntry>& tensors);
+
+/// A file's first bytes: the header's length, its JSON, and spaces up to a multiple of 8.
+/// Errors: InvalidArgument if a text is not UTF-8 or the header is larger than readers accept.
+std::string PrintHeader(const std::string& source, const Header& header);
+
+}  // namespace narrowfloat::io

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "narrowfloat/io/shard_index.h"
+#include "narrowfloat/tensor/error.h"
+
+/// What parses names no file outside the folder, and prints to an index that reads the same.
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace narrowfloat;
+  try {
+    const io::ShardIndex index = io::ParseIndex("i", {reinterpret_cast<const char*>(data), size});
+    for (const auto& [tensor, file] : index.weight_map) {
+      if (file.find('/') != std::string::npos || file == "..") std::abort();
+    }
+    const io::ShardIndex again = io::ParseIndex("i", io::PrintIndex(index));
+    if (again.weight_map != index.weight_map || again.other_metadata != index.other_metadata) {
+      std::abort();
+    }
+  } catch (const InvalidArgument&) {
+    return 0;
+  }
+  return 0;
+}

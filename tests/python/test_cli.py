@@ -1,0 +1,470 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line as a user meets it: the built program, its output, its exit codes, its files."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+TYPES = {
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "I64": np.dtype(np.int64),
+    "U8": np.dtype(np.uint8),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
+}
+NAMES = {dtype: name for name, dtype in TYPES.items()}
+ELEMENTS = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
+
+
+def program() -> str:
+    path = os.environ.get("NF_CLI") or str(Path(sys.executable).parent / "narrowfloat")
+    assert Path(path).exists(), f"no program at {path}: build it, or say where it is in NF_CLI"
+    return path
+
+
+def run(*args: object, code: int = 0, **kwargs) -> subprocess.CompletedProcess[str]:
+    command = [program(), *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, **kwargs)
+    assert done.returncode == code, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def run_json(*args: object, **kwargs) -> dict:
+    return json.loads(run(*args, "--json", **kwargs).stdout)
+
+
+def write_file(path: Path, tensors: dict[str, np.ndarray], metadata: dict | None = None) -> Path:
+    header: dict = {"__metadata__": metadata} if metadata else {}
+    data = b""
+    for name, array in tensors.items():
+        header[name] = {
+            "dtype": NAMES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [len(data), len(data) + array.nbytes],
+        }
+        data += array.tobytes()
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return path
+
+
+def read_file(path: Path) -> tuple[dict[str, np.ndarray], dict]:
+    raw = path.read_bytes()
+    (size,) = struct.unpack("<Q", raw[:8])
+    assert size % 8 == 0
+    header = json.loads(raw[8 : 8 + size])
+    metadata = header.pop("__metadata__", {})
+    tensors = {}
+    for name, entry in header.items():
+        begin, end = (8 + size + offset for offset in entry["data_offsets"])
+        flat = np.frombuffer(raw[begin:end], TYPES[entry["dtype"]])
+        tensors[name] = flat.reshape(entry["shape"])
+    return tensors, metadata
+
+
+def folder_bytes(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def sample(seed: int = 0) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    weight = random.standard_normal((96, 160)).astype(np.float32)
+    return {
+        f"layer.{seed}.dense.weight": weight,
+        f"layer.{seed}.half.weight": weight[:33, :40].astype(np.float16),
+        f"layer.{seed}.experts.gate_up_proj": weight.reshape(3, 32, 160).astype(TYPES["BF16"]),
+        f"layer.{seed}.dense.bias": weight[0],
+        f"layer.{seed}.mlp.gate.weight": weight[:8],
+        f"layer.{seed}.ids": np.arange(7),
+    }
+
+
+TAKEN = ("dense.weight", "half.weight", "gate_up_proj")
+
+
+def sharded(folder: Path, shards: int = 3) -> Path:
+    (folder / "1_Pooling").mkdir(parents=True)
+    weight_map = {}
+    for i in range(shards):
+        name = f"model-{i + 1:05}-of-{shards:05}.safetensors"
+        write_file(folder / name, sample(i), {"format": "pt"})
+        weight_map |= dict.fromkeys(sample(i), name)
+    index = {"metadata": {"total_size": 1, "total_parameters": 9}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "config.json").write_text('{"model_type": "test"}')
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling": "mean"}')
+    return folder
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_file(tmp_path / "model.safetensors", sample(), {"format": "pt", "a": "b"})
+
+
+def schemes() -> list[dict]:
+    return run_json("schemes")["schemes"]
+
+
+def test_version_and_help():
+    version = run_json("version")
+    assert version["name"] == "narrowfloat"
+    assert run("version").stdout == f"narrowfloat {version['version']}\n"
+    assert run("--version").stdout == f"narrowfloat {version['version']}\n"
+    assert "quantize" in run("--help").stdout
+
+
+def test_schemes_lists_the_registry():
+    listed = {scheme["name"]: scheme for scheme in schemes()}
+    assert len({scheme["id"] for scheme in listed.values()}) == len(listed)
+    assert listed["mxfp8_e4m3"] == {
+        "name": "mxfp8_e4m3",
+        "id": 0x0201,
+        "element": "e4m3",
+        "element_bits": 8,
+        "block": "1x32",
+        "scale": "F8_E8M0",
+        "options": ["columnwise", "rowwise", "swizzled"],
+    }
+    assert listed["fp8_e5m2"]["block"] == "tensor"
+    text = run("schemes").stdout
+    assert all(name in text for name in listed)
+
+
+def test_doctor_names_the_kernels():
+    doctor = run_json("doctor")
+    assert set(doctor) == {
+        "version", "cpu", "cpus", "kernels", "active", "force_backend", "threads", "huge_pages",
+    }  # fmt: skip
+    assert doctor["active"] in doctor["kernels"] and doctor["kernels"][-1] == "scalar"
+    forced = run_json("doctor", env=os.environ | {"NF_FORCE_BACKEND": "scalar"})
+    assert (forced["active"], forced["force_backend"]) == ("scalar", "scalar")
+    assert run_json("doctor", env=os.environ | {"NF_NUM_THREADS": "3"})["threads"] == 3
+
+
+def test_an_unknown_backend_is_unsupported(model: Path, tmp_path: Path):
+    env = os.environ | {"NF_FORCE_BACKEND": "abacus"}
+    assert run_json("doctor", env=env, code=3)["error"]["kind"] == "Unsupported"
+    run("quantize", model, tmp_path / "out", "--scheme", "mxfp8_e4m3", env=env, code=3)
+    assert sorted(os.listdir(tmp_path)) == ["model.safetensors"]
+
+
+def test_inspect_plain_and_quantized(model: Path, tmp_path: Path):
+    plain = run_json("inspect", model)
+    assert plain["convention"] == "plain"
+    assert plain["counts"] == {"BF16": 1, "F16": 1, "F32": 3, "I64": 1}
+    assert plain["bytes"] == sum(array.nbytes for array in sample().values())
+    assert plain["parameters"] == sum(array.size for array in sample().values())
+    assert plain["bits_per_parameter"] == pytest.approx(8 * plain["bytes"] / plain["parameters"])
+    out = tmp_path / "q.safetensors"
+    run("quantize", model, out, "--scheme", "mxfp8_e4m3:columnwise=1")
+    quantized = run_json("inspect", out)
+    assert quantized["convention"] == "narrowfloat"
+    assert quantized["counts"]["mxfp8_e4m3:columnwise=1"] == 3
+    assert quantized["parameters"] == plain["parameters"]
+    (dense,) = (t for t in quantized["tensors"] if t["name"] == "layer.0.dense.weight")
+    assert dense["dtype"] == "float32" and dense["shape"] == [96, 160]
+    assert dense["buffers"]["rowwise_scale_inv"]["dtype"] == "F8_E8M0"
+    text = run("inspect", out).stdout
+    assert "layer.0.dense.weight" in text and "convention: narrowfloat" in text
+
+
+@pytest.mark.parametrize("scheme", schemes(), ids=lambda scheme: scheme["name"])
+@pytest.mark.parametrize("options", ["", ":columnwise=1", ":columnwise=1,rowwise=0"])
+def test_quantize_and_back(model: Path, tmp_path: Path, scheme: dict, options: str):
+    quantized, back = tmp_path / "q.safetensors", tmp_path / "back.safetensors"
+    spec = scheme["name"] + options
+    result = run_json("quantize", model, quantized, "--scheme", spec)
+    assert result["spec"] == spec
+    assert (result["tensors_quantized"], result["tensors_copied"]) == (3, 3)
+    assert result["bytes_before"] == sum(array.nbytes for array in sample().values())
+    assert result["bytes_after"] == sum(a.nbytes for a in read_file(quantized)[0].values())
+    assert run_json("dequantize", quantized, back)["tensors_dequantized"] == 3
+
+    tensors, metadata = read_file(back)
+    assert metadata == {"format": "pt", "a": "b"}
+    assert set(tensors) == set(sample())
+    format_of = ml_dtypes.finfo(ELEMENTS[scheme["element"]])
+    for name, x in sample().items():
+        assert tensors[name].dtype == x.dtype and tensors[name].shape == x.shape
+        if not name.endswith(TAKEN):
+            assert tensors[name].tobytes() == x.tobytes()
+            continue
+        # Half a step of a normal code, or of a subnormal one under a scale that is at most twice
+        # amax / max; and half a step of the type it is written in.
+        exact = x.astype(np.float64)
+        step = float(format_of.smallest_subnormal) * 2 * np.abs(exact).max() / float(format_of.max)
+        bound = np.maximum(np.abs(exact) * 2.0 ** -(format_of.nmant + 1), step / 2)
+        bound += np.abs(exact) * float(ml_dtypes.finfo(x.dtype).eps)
+        assert np.all(np.abs(tensors[name].astype(np.float64) - exact) <= bound), name
+
+
+def test_the_file_holds_codes_and_scales(model: Path, tmp_path: Path):
+    out = tmp_path / "q.safetensors"
+    run("quantize", model, out, "--scheme", "mxfp8_e4m3")
+    tensors, metadata = read_file(out)
+    name = "layer.0.dense.weight"
+    assert json.loads(metadata[f"narrowfloat.{name}"]) == {
+        "spec": "mxfp8_e4m3", "shape": [96, 160], "dtype": "float32",
+    }  # fmt: skip
+    assert (metadata["format"], metadata["a"]) == ("pt", "b")
+    assert name not in tensors
+    codes, scales = tensors[f"{name}.rowwise_data"], tensors[f"{name}.rowwise_scale_inv"]
+    assert codes.dtype == TYPES["F8_E4M3"] and scales.dtype == TYPES["F8_E8M0"]
+    run("dequantize", out, tmp_path / "back", "--dtype", "f32")
+    block = np.repeat(scales[:96, :5].astype(np.float32), 32, axis=1)
+    assert np.array_equal(read_file(tmp_path / "back")[0][name], codes.astype(np.float32) * block)
+
+
+@pytest.mark.parametrize(("flag", "dtype"), [("bf16", "BF16"), ("f16", "F16"), ("f32", "F32")])
+def test_dequantize_to_another_type(model: Path, tmp_path: Path, flag: str, dtype: str):
+    run("quantize", model, tmp_path / "q", "--scheme", "fp8_e4m3")
+    result = run_json("dequantize", tmp_path / "q", tmp_path / "back", "--dtype", flag)
+    tensors, _ = read_file(tmp_path / "back")
+    taken = [name for name in tensors if name.endswith(TAKEN)]
+    assert len(taken) == result["tensors_dequantized"] == 3
+    assert {NAMES[tensors[name].dtype] for name in taken} == {dtype}
+
+
+def test_the_default_takes_the_linear_layers_of_bert(tmp_path: Path):
+    matrix, vector = np.ones((2, 32), np.float32), np.ones(2, np.float32)
+    dense = ["attention.output.dense", "intermediate.dense", "output.dense"]
+    dense += [f"attention.self.{part}" for part in ("query", "key", "value")]
+    layers = [f"encoder.layer.{i}.{name}" for i in range(6) for name in dense] + ["pooler.dense"]
+    norms = [f"encoder.layer.{i}.output.LayerNorm" for i in range(6)] + ["embeddings.LayerNorm"]
+    tables = [f"embeddings.{kind}_embeddings" for kind in ("word", "position", "token_type")]
+    tensors = {f"{name}.weight": matrix for name in layers + tables}
+    tensors |= {f"{name}.weight": vector for name in norms}
+    tensors |= {f"{name}.bias": vector for name in layers + norms}
+    path = write_file(tmp_path / "m", tensors)
+    run("quantize", path, tmp_path / "q", "--scheme", "mxfp8_e4m3")
+    listed = run_json("inspect", tmp_path / "q")["tensors"]
+    assert {t["name"] for t in listed if t["quantized"]} == {f"{name}.weight" for name in layers}
+    assert len(layers) == 37
+
+
+@pytest.mark.parametrize(
+    ("rules", "count"),
+    [
+        (["--exclude", "*.half.*"], 2),
+        (["--include", "*.gate.weight"], 4),
+        (["--include", "*"], 5),
+        (["--include", "*", "--exclude", "*bias", "--exclude", "*gate*"], 2),
+        (["--exclude", "*", "--include", "*.dense.weight"], 1),
+        (["--exclude", "dense"], 3),
+    ],
+)
+def test_the_last_rule_that_matches_decides(model: Path, tmp_path: Path, rules: list, count: int):
+    out = tmp_path / "q"
+    result = run_json("quantize", model, out, "--scheme", "fp8_e4m3", *rules)
+    assert result["tensors_quantized"] == count
+
+
+def test_sharded_there_and_back(tmp_path: Path):
+    source = sharded(tmp_path / "in")
+    run("quantize", source, tmp_path / "q", "--scheme", "mxfp8_e5m2")
+    shards = sorted(path.name for path in source.glob("*.safetensors"))
+    assert sorted(path.name for path in (tmp_path / "q").glob("*.safetensors")) == shards
+    for name in ("config.json", "1_Pooling/config.json"):
+        assert (tmp_path / "q" / name).read_bytes() == (source / name).read_bytes()
+    index = json.loads((tmp_path / "q" / "model.safetensors.index.json").read_text())
+    held = {name: read_file(tmp_path / "q" / name)[0] for name in shards}
+    assert index["weight_map"] == {tensor: name for name in shards for tensor in held[name]}
+    assert index["metadata"] == {
+        "total_parameters": 9,
+        "total_size": sum(array.nbytes for tensors in held.values() for array in tensors.values()),
+    }
+    result = run_json("dequantize", tmp_path / "q" / "model.safetensors.index.json", tmp_path / "b")
+    assert (result["files"], result["tensors_dequantized"]) == (3, 9)
+    assert run_json("inspect", tmp_path / "b")["counts"] == run_json("inspect", source)["counts"]
+
+
+def test_parts_make_the_same_bytes(tmp_path: Path):
+    source = sharded(tmp_path / "in")
+    args = ("--scheme", "mxfp8_e4m3")
+    run("quantize", source, tmp_path / "whole", *args)
+    second = run_json("quantize", source, tmp_path / "parts", *args, "--part", "2/2")
+    assert not second["complete"]
+    assert not (tmp_path / "parts" / "model.safetensors.index.json").exists()
+    first = run_json("quantize", source, tmp_path / "parts", *args, "--part", "1/2")
+    assert first["complete"] and first["files"] + second["files"] == 3
+    assert folder_bytes(tmp_path / "parts") == folder_bytes(tmp_path / "whole")
+
+
+def test_finished_files_are_not_made_again(tmp_path: Path):
+    source, out = sharded(tmp_path / "in"), tmp_path / "q"
+    args = ("quantize", source, out, "--scheme")
+    assert run_json(*args, "mxfp8_e4m3")["files_written"] == 3
+    before = folder_bytes(out)
+    again = run_json(*args, "mxfp8_e4m3")
+    assert (again["files_written"], again["files_skipped"]) == (0, 3)
+    assert again["tensors_quantized"] == 9
+    (out / "model-00002-of-00003.safetensors").unlink()
+    assert run_json(*args, "mxfp8_e4m3")["files_written"] == 1
+    (out / "model-00001-of-00003.safetensors").write_bytes(b"damaged")
+    assert run_json(*args, "mxfp8_e4m3")["files_written"] == 1
+    assert folder_bytes(out) == before
+    assert run_json(*args, "mxfp8_e5m2")["files_written"] == 3, "another spec starts anew"
+    os.utime(source / "model-00003-of-00003.safetensors", ns=(1, 1))
+    assert run_json(*args, "mxfp8_e5m2")["files_written"] == 1, "so does another input"
+
+
+def test_threads_and_backends_make_the_same_bytes(model: Path, tmp_path: Path):
+    outputs = []
+    for i, kernels in enumerate(run_json("doctor")["kernels"]):
+        env = os.environ | {"NF_FORCE_BACKEND": kernels}
+        out = tmp_path / kernels
+        run("quantize", model, out, "--scheme", "mxfp8_e4m3", "--threads", i + 1, env=env)
+        outputs.append(out.read_bytes())
+    assert len(outputs) > 1 and len(set(outputs)) == 1
+
+
+def damaged(kind: str, good: bytes) -> bytes:
+    (size,) = struct.unpack("<Q", good[:8])
+    return {
+        "empty": b"",
+        "cut in the header": good[:20],
+        "cut in the data": good[:-1],
+        "bytes after the data": good + b"x",
+        "a huge header": struct.pack("<Q", 1 << 62) + good[8:],
+        "no JSON": good[:8] + b"}" * size + good[8 + size :],
+        "a lying shape": good.replace(b"[96, 160]", b"[99, 160]"),
+        "a bomb": struct.pack("<Q", 100_001) + b"{" + b"[" * 100_000,
+        "an unreadable record": good.replace(b'"a": "b"', b'"narrowfloat.a": "b"'),
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "empty", "cut in the header", "cut in the data", "bytes after the data", "a huge header",
+        "no JSON", "a lying shape", "a bomb", "an unreadable record",
+    ],
+)  # fmt: skip
+def test_a_damaged_file_leaves_nothing_behind(model: Path, tmp_path: Path, kind: str):
+    contents = damaged(kind, model.read_bytes())
+    assert contents != model.read_bytes()
+    model.write_bytes(contents)
+    commands = [("inspect", model), ("dequantize", model, tmp_path / "out")]
+    commands += [("quantize", model, tmp_path / "out", "--scheme", "mxfp8_e4m3")]
+    for command in commands:
+        done = run(*command, code=2)
+        assert done.stdout == ""
+        assert f"safetensors: {model}: " in done.stderr
+        error = run_json(*command, code=2)["error"]
+        assert error["kind"] == "InvalidArgument" and str(model) in error["message"]
+    folder = tmp_path / "folder"
+    shutil.copytree(sharded(tmp_path / "in"), folder)
+    shutil.copy(model, folder / "model-00003-of-00003.safetensors")
+    run("quantize", folder, tmp_path / "out", "--scheme", "mxfp8_e4m3", code=2)
+    assert sorted(os.listdir(tmp_path)) == ["folder", "in", "model.safetensors"]
+
+
+def test_bad_usage(model: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    scheme = ("--scheme", "mxfp8_e4m3")
+    for command, message in [
+        ((), "A subcommand is required"),
+        (("nothing",), "A subcommand is required"),
+        (("quantize", model, out), "--scheme is required"),
+        (("quantize", model, out, "--scheme", "fp9"), "unknown scheme 'fp9'; there are: "),
+        (("quantize", model, out, "--scheme", "mxfp8_e4m3:x=1"), "spec: unknown option 'x'"),
+        (("quantize", model, out, *scheme, "--threads", "0"), "--threads: "),
+        (("quantize", model, out, *scheme, "--part", "3/2"), "--part is i/N with i from 1 to N"),
+        (("quantize", model, out, *scheme, "--part", "0/2"), "--part is i/N with i from 1 to N"),
+        (("quantize", model, out, *scheme, "--convention", "x"), "--convention: "),
+        (("quantize", tmp_path / "no", out, *scheme), "no, does not exist"),
+        (("quantize", model, model, *scheme), "quantize: OUT is not IN, got "),
+        (("quantize", model, tmp_path, *scheme), "quantize: IN is a file, so is OUT, got "),
+        (("quantize", model, out / "x", *scheme), "x, its folder does not exist"),
+        (("dequantize", model, out, "--dtype", "f64"), "--dtype: "),
+        (("inspect", tmp_path / "no"), "no, does not exist"),
+    ]:
+        assert message in run(*command, code=2).stderr
+        assert run_json(*command, code=2)["exit_code"] == 2
+    folder = sharded(tmp_path / "in")
+    assert "OUT is not IN" in run("quantize", folder, folder, *scheme, code=2).stderr
+    assert "IN is a folder, so is OUT" in run("quantize", folder, model, *scheme, code=2).stderr
+    assert sorted(os.listdir(tmp_path)) == ["in", "model.safetensors"]
+
+
+def test_a_foreign_convention_is_unsupported(tmp_path: Path):
+    codes = np.zeros((4, 4), TYPES["F8_E4M3"])
+    path = write_file(
+        tmp_path / "m",
+        {"a.weight": codes, "a.weight_scale_inv": np.ones((1, 1)).astype(np.float32)},
+    )
+    assert run_json("inspect", path)["convention"] == "fp8"
+    assert "is written as 'fp8'" in run("dequantize", path, tmp_path / "out", code=3).stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_leaves_the_old_file(model: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    out.write_bytes(b"old")
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    error = run_json("quantize", model, out, "--scheme", "mxfp8_e4m3", code=4, preexec_fn=limit)[
+        "error"
+    ]
+    assert error == {"kind": "IoError", "message": f"write: {out}, File too large"}
+    assert sorted(os.listdir(tmp_path)) == ["model.safetensors", "out"]
+    assert out.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, number: int):
+    size = 3 << 30  # of zeros, without a block on disk
+    entry = {"dtype": "F32", "shape": [size // 4096, 1024], "data_offsets": [0, size]}
+    text = json.dumps({"a.weight": entry}).encode()
+    path = tmp_path / "m"
+    path.write_bytes(struct.pack("<Q", len(text)) + text)
+    os.truncate(path, 8 + len(text) + size)
+    command = [program(), "quantize", path, tmp_path / "out", "--exclude", "*"]
+    command += ["--scheme", "fp8_e4m3", "--json"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as job:
+        assert "quantize: 3.22 GB to read" in job.stderr.readline()
+        job.send_signal(number)
+        out, _ = job.communicate(timeout=60)
+    assert job.returncode == 130
+    error = json.loads(out)["error"]
+    assert error["kind"] == "Interrupted"
+    assert error["message"] == (
+        f"quantize: interrupted, 0 of 1 files done, nothing unfinished was left in {tmp_path}/out"
+    )
+    assert os.listdir(tmp_path) == ["m"]
+
+
+def test_a_terminal_shows_a_bar(model: Path, tmp_path: Path):
+    import pty
+
+    controller, terminal = pty.openpty()
+    command = ("quantize", model, tmp_path / "q", "--scheme", "mxfp8_e4m3")
+    done = subprocess.run(
+        [program(), *map(str, command)], stdout=subprocess.PIPE, stderr=terminal, timeout=60
+    )
+    os.close(terminal)
+    shown = os.read(controller, 65536)
+    os.close(controller)
+    assert done.returncode == 0
+    assert shown.endswith(b"\r\x1b[K"), "the bar is gone when the result is printed"
+    assert b"\n" not in shown

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace narrowfloat::tools {
+
+using Json = nlohmann::ordered_json;
+
+/// What the process ends with.
+enum class ExitCode : int {
+  kFine = 0,
+  kFinding = 1,
+  kBadInput = 2,
+  kUnsupported = 3,
+  kFailure = 4,
+  kInterrupted = 130,
+};
+
+/// What a command found: a text for people and an object for programs, of which one is printed.
+struct Result {
+  std::string text;
+  Json json;
+  ExitCode code = ExitCode::kFine;
+};
+
+/// A subcommand and what runs it once its arguments are parsed.
+struct Command {
+  CLI::App* app;
+  std::function<Result()> run;
+};
+
+// One file each.
+Command AddInspect(CLI::App& app);
+Command AddQuantize(CLI::App& app);
+Command AddDequantize(CLI::App& app);
+Command AddSchemes(CLI::App& app);
+Command AddVersion(CLI::App& app);
+Command AddDoctor(CLI::App& app);
+
+}  // namespace narrowfloat::tools

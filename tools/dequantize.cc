@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/ops/dequantize.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "narrowfloat/io/checkpoint.h"
+#include "narrowfloat/io/foreign.h"
+#include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/tensor/error.h"
+#include "tools/command.h"
+#include "tools/job.h"
+
+namespace narrowfloat::tools {
+namespace {
+
+const std::map<std::string, DType> kDTypes = {
+    {"bf16", DType::kBFloat16}, {"f16", DType::kFloat16}, {"f32", DType::kFloat32}};
+
+struct DequantizeOptions {
+  std::string in, out, dtype, part = "1/1";  // no dtype: the one recorded
+  int threads = 0;
+};
+
+class Dequantizing : public TensorRewriter {
+ public:
+  Dequantizing(std::optional<DType> dtype, Execution execution)
+      : dtype_(dtype), execution_(execution) {}
+
+  std::string Verb() const override { return "dequantize"; }
+
+  std::string Identity() const override {
+    return std::string(dtype_ ? DTypeName(*dtype_) : "recorded");
+  }
+
+  bool Takes(const io::StoredTensor& tensor) const override { return tensor.quantized.has_value(); }
+
+  void Plan(const io::StoredTensor& tensor, io::FileContents& contents) const override {
+    contents.AddPlain(tensor.name, io::FileDTypeOf(DTypeFor(tensor)), tensor.shape());
+  }
+
+  void Rewrite(const io::StoredTensor& tensor, const std::vector<std::span<const std::byte>>& input,
+               io::SafetensorsWriter& writer) override {
+    std::array<const std::byte*, kRoleCount> memory{};
+    for (std::size_t i = 0; i < input.size(); ++i) {
+      memory[static_cast<std::size_t>(tensor.plan[i].role)] = input[i].data();
+    }
+    const auto view = BindBuffers<ConstQuantizedView>(
+        tensor.quantized->spec, tensor.shape(),
+        [&](const BufferPlan& buffer) { return memory[static_cast<std::size_t>(buffer.storage)]; });
+    const DType dtype = DTypeFor(tensor);
+    const auto out = output_.Take(FlattenShape(tensor.shape()).Size() * ItemSize(dtype));
+    Dequantize(view, {out.data(), dtype, tensor.shape(), {}, Device::kCpu}, execution_);
+    writer.Append(tensor.name, out);
+  }
+
+ private:
+  DType DTypeFor(const io::StoredTensor& tensor) const {
+    return dtype_.value_or(tensor.quantized->dtype);
+  }
+
+  std::optional<DType> dtype_;
+  Execution execution_;
+  ByteBuffer output_;
+};
+
+Result Run(const DequantizeOptions& options) {
+  const Part part = ParsePart(options.part);
+  const Execution execution{.threads = options.threads, .kernels = &ActiveKernels()};
+  ThreadCount(execution);  // a wrong NF_NUM_THREADS is told before any work
+  const io::Checkpoint in = io::Checkpoint::Open(options.in);
+  const io::ConventionGuess convention = io::GuessConvention(in);
+  if (convention.name != io::kConventionName && convention.name != io::kPlainName) {
+    throw Unsupported(fmt::format("dequantize: {} is written as '{}' ({}), this build reads '{}'",
+                                  options.in, convention.name, convention.reason,
+                                  io::kConventionName));
+  }
+  std::optional<DType> dtype;
+  if (!options.dtype.empty()) dtype = kDTypes.at(options.dtype);
+  Dequantizing rewriter(dtype, execution);
+  const JobResult job = RunJob(in, options.out, part, rewriter);
+  return JobReport(job, "dequantized",
+                   {{"in", options.in},
+                    {"out", options.out},
+                    {"dtype", rewriter.Identity()},
+                    {"convention", convention.name},
+                    {"part", options.part},
+                    {"kernels", execution.kernels->name}});
+}
+
+}  // namespace
+
+Command AddDequantize(CLI::App& app) {
+  auto options = std::make_shared<DequantizeOptions>();
+  CLI::App* command = app.add_subcommand("dequantize", "Quantized checkpoint to float checkpoint");
+  command->add_option("IN", options->in, "File, index file or folder")->required();
+  command->add_option("OUT", options->out, "File, or folder if IN is one")->required();
+  command->add_option("--dtype", options->dtype, "bf16, f16 or f32; the one recorded by default")
+      ->check(CLI::IsMember(kDTypes));
+  command->add_option("--threads", options->threads, "Threads; all that we may use by default")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--part", options->part, "Do the i-th of N shares of the files (i/N)");
+  return {command, [options] { return Run(*options); }};
+}
+
+}  // namespace narrowfloat::tools

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sched.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/ops/execution.h"
+#include "tools/command.h"
+#include "tools/text.h"
+
+namespace narrowfloat::tools {
+namespace {
+
+/// The value of the first "key : value" line, or "unknown".
+std::string CpuName() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    const std::size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+int CpusWeMayUse() {
+  cpu_set_t set;
+  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 0;
+}
+
+/// Which of "always [madvise] never" is chosen, or "unavailable".
+std::string HugePages() {
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::string text;
+  std::getline(file, text);
+  const std::size_t open = text.find('['), close = text.find(']');
+  if (open == std::string::npos || close == std::string::npos) return "unavailable";
+  return text.substr(open + 1, close - open - 1);
+}
+
+Result Run() {
+  const KernelTable& active = ActiveKernels();
+  std::vector<std::string_view> kernels;
+  for (const KernelTable* table : AvailableKernels()) kernels.push_back(table->name);
+  const char* forced = std::getenv("NF_FORCE_BACKEND");
+  const std::size_t threads = ThreadCount({});
+  const std::string cpu = CpuName(), huge_pages = HugePages();
+  const int cpus = CpusWeMayUse();
+  const std::vector<std::vector<std::string>> rows = {
+      {"version", NF_VERSION},
+      {"cpu", fmt::format("{}, {} usable", cpu, cpus)},
+      {"kernels", fmt::format("{}", fmt::join(kernels, " "))},
+      {"active", std::string(active.name)},
+      {"NF_FORCE_BACKEND", forced == nullptr ? "not set" : forced},
+      {"threads", fmt::format("{}", threads)},
+      {"huge pages", huge_pages},
+  };
+  return {TableText(rows, {}),
+          {{"version", NF_VERSION},
+           {"cpu", cpu},
+           {"cpus", cpus},
+           {"kernels", kernels},
+           {"active", active.name},
+           {"force_backend", forced == nullptr ? Json(nullptr) : Json(forced)},
+           {"threads", threads},
+           {"huge_pages", huge_pages}}};
+}
+
+}  // namespace
+
+Command AddDoctor(CLI::App& app) {
+  return {app.add_subcommand("doctor", "Say what this machine will run"), Run};
+}
+
+}  // namespace narrowfloat::tools

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "narrowfloat/io/checkpoint.h"
+#include "narrowfloat/io/foreign.h"
+#include "tools/command.h"
+#include "tools/text.h"
+
+namespace narrowfloat::tools {
+namespace {
+
+/// "mxfp8_e4m3" and its options for a quantized tensor, the file's type for a plain one.
+std::string FormatText(const io::StoredTensor& tensor) {
+  return tensor.quantized ? PrintQuantSpec(tensor.quantized->spec)
+                          : std::string(io::Info(tensor.entries.front().dtype).name);
+}
+
+Json TensorJson(const io::TensorLocation& location) {
+  const io::StoredTensor& tensor = *location.tensor;
+  Json object = {{"name", tensor.name},
+                 {"format", FormatText(tensor)},
+                 {"quantized", tensor.quantized.has_value()},
+                 {"shape", tensor.shape()},
+                 {"bytes", tensor.Bytes()},
+                 {"file", location.shard->name}};
+  if (!tensor.quantized) return object;
+  object["dtype"] = DTypeName(tensor.quantized->dtype);
+  Json buffers = Json::object();
+  for (std::size_t i = 0; i < tensor.plan.size(); ++i) {
+    const io::TensorEntry& entry = tensor.entries[i];
+    buffers[std::string(RoleName(tensor.plan[i].role))] = {
+        {"dtype", io::Info(entry.dtype).name}, {"shape", entry.shape}, {"bytes", entry.Bytes()}};
+  }
+  object["buffers"] = std::move(buffers);
+  return object;
+}
+
+struct Totals {
+  std::uint64_t bytes = 0, parameters = 0;
+  std::map<std::string, std::size_t> counts;  // by format
+};
+
+Totals Count(const io::Checkpoint& in) {
+  Totals totals;
+  for (const io::TensorLocation& location : in.tensors()) {
+    totals.bytes += location.tensor->Bytes();
+    totals.parameters += FlattenShape(location.tensor->shape()).Size();
+    ++totals.counts[FormatText(*location.tensor)];
+  }
+  return totals;
+}
+
+/// Bits per parameter; none where a foreign convention hides what is a parameter and what a scale.
+Json BitsPerParameter(const Totals& totals, const io::ConventionGuess& convention) {
+  const bool known = convention.name == io::kConventionName || convention.name == io::kPlainName;
+  if (!known || totals.parameters == 0) return nullptr;
+  return 8.0 * static_cast<double>(totals.bytes) / static_cast<double>(totals.parameters);
+}
+
+std::string TextOf(const io::Checkpoint& in, const Totals& totals,
+                   const io::ConventionGuess& convention, const Json& bits) {
+  std::vector<std::vector<std::string>> rows = {{"name", "format", "shape", "bytes"}};
+  for (const io::TensorLocation& location : in.tensors()) {
+    const io::StoredTensor& tensor = *location.tensor;
+    rows.push_back({tensor.name, FormatText(tensor), ShapeText(tensor.shape()),
+                    fmt::format("{}", tensor.Bytes())});
+  }
+  std::string counts;
+  for (const auto& [format, count] : totals.counts) {
+    counts += fmt::format("{}{} {}", counts.empty() ? "" : ", ", count, format);
+  }
+  return fmt::format(
+      "{}\n{} tensors in {} files: {}\n{}, {} parameters{}\nconvention: {} ({})\n",
+      TableText(rows, {3}), in.tensors().size(), in.shards().size(), counts,
+      BytesText(static_cast<double>(totals.bytes)), totals.parameters,
+      bits.is_null() ? "" : fmt::format(", {:.2f} bits per parameter", bits.get<double>()),
+      convention.name, convention.reason);
+}
+
+Result Run(const std::string& path) {
+  const io::Checkpoint in = io::Checkpoint::Open(path);
+  const io::ConventionGuess convention = io::GuessConvention(in);
+  const Totals totals = Count(in);
+  const Json bits = BitsPerParameter(totals, convention);
+  Json files = Json::array(), tensors = Json::array();
+  for (const io::Shard& shard : in.shards()) {
+    files.push_back({{"name", shard.name},
+                     {"bytes", shard.file.identity().bytes},
+                     {"metadata", shard.file.header().metadata}});
+  }
+  for (const io::TensorLocation& location : in.tensors()) tensors.push_back(TensorJson(location));
+  return {TextOf(in, totals, convention, bits),
+          {{"path", path},
+           {"convention", convention.name},
+           {"convention_reason", convention.reason},
+           {"files", files},
+           {"tensors", tensors},
+           {"counts", totals.counts},
+           {"bytes", totals.bytes},
+           {"parameters", totals.parameters},
+           {"bits_per_parameter", bits}}};
+}
+
+}  // namespace
+
+Command AddInspect(CLI::App& app) {
+  auto path = std::make_shared<std::string>();
+  CLI::App* command = app.add_subcommand("inspect", "List tensors, formats and sizes");
+  command->add_option("PATH", *path, "File, index file or folder")->required();
+  return {command, [path] { return Run(*path); }};
+}
+
+}  // namespace narrowfloat::tools

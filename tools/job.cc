@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "narrowfloat/io/file.h"
+#include "narrowfloat/tensor/error.h"
+#include "tools/interrupt.h"
+#include "tools/shard_plan.h"
+#include "tools/side_files.h"
+#include "tools/text.h"
+
+namespace narrowfloat::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kPieceBytes = std::uint64_t{8} << 20;
+
+/// A folder that goes away again if nothing came into it.
+class OutputFolder {
+ public:
+  explicit OutputFolder(const fs::path& path) : path_(path) {
+    std::error_code error;
+    created_ = fs::create_directories(path_, error);
+    if (error) {
+      throw IoError(fmt::format("write: {}, {}", path_.string(), error.message()));
+    }
+  }
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+  ~OutputFolder() {
+    std::error_code ignored;
+    if (created_) fs::remove(path_, ignored);  // refuses a folder that is not empty
+  }
+
+ private:
+  fs::path path_;
+  bool created_ = false;
+};
+
+class Job {
+ public:
+  Job(const io::Checkpoint& in, const fs::path& out, Part part, TensorRewriter& rewriter)
+      : in_(in), out_(out), rewriter_(rewriter), plans_(PlanShards(in, out, rewriter)) {
+    const std::vector<std::size_t> assigned = AssignParts(in, part.count);
+    for (std::size_t i = 0; i < plans_.size(); ++i) {
+      if (assigned[i] == part.number) mine_.push_back(&plans_[i]);
+    }
+  }
+
+  JobResult Run() {
+    std::uint64_t total = 0;
+    for (const ShardPlan* plan : mine_) total += plan->shard->file.header().DataBytes();
+    progress_.emplace(rewriter_.Verb(), total);
+    result_.files = mine_.size();
+    for (const ShardPlan* plan : mine_) RunShard(*plan);
+    result_.complete = std::ranges::all_of(plans_, [&](const ShardPlan& plan) {
+      return std::ranges::find(mine_, &plan) != mine_.end() || IsFinished(plan);
+    });
+    if (in_.folder() && result_.complete) FinishFolder();
+    result_.worked_bytes = progress_->worked_bytes();
+    result_.seconds = progress_->Seconds();
+    progress_.reset();
+    return result_;
+  }
+
+  std::string DoneText() const {
+    return fmt::format("{} of {} files done", result_.files_written + result_.files_skipped,
+                       result_.files);
+  }
+
+ private:
+  void RunShard(const ShardPlan& plan) {
+    CheckInterrupt();
+    Count(plan);
+    if (in_.folder() && IsFinished(plan)) {
+      progress_->Skip(plan.shard->file.header().DataBytes());
+      ++result_.files_skipped;
+      return;
+    }
+    if (in_.folder()) RemoveRecord(plan);
+    io::SafetensorsWriter writer(plan.out, plan.contents.tensors, plan.contents.metadata);
+    for (const io::StoredTensor& tensor : plan.shard->tensors) {
+      if (rewriter_.Takes(tensor)) {
+        RewriteTensor(*plan.shard, tensor, writer);
+      } else {
+        CopyTensor(*plan.shard, tensor, writer);
+      }
+    }
+    CheckInterrupt();
+    writer.Finish();
+    if (in_.folder()) WriteRecord(plan);
+    ++result_.files_written;
+  }
+
+  void Count(const ShardPlan& plan) {
+    for (const io::StoredTensor& tensor : plan.shard->tensors) {
+      ++(rewriter_.Takes(tensor) ? result_.tensors_rewritten : result_.tensors_copied);
+      result_.parameters += FlattenShape(tensor.shape()).Size();
+    }
+    result_.bytes_before += plan.shard->file.header().DataBytes();
+    for (const io::TensorEntry& entry : plan.contents.tensors) result_.bytes_after += entry.Bytes();
+  }
+
+  /// Reads `out.size()` bytes of an entry in pieces, so that a signal is seen in between.
+  void Read(const io::Shard& shard, const io::TensorEntry& entry, std::uint64_t offset,
+            std::span<std::byte> out) {
+    while (!out.empty()) {
+      CheckInterrupt();
+      const auto piece = out.first(std::min<std::uint64_t>(out.size(), kPieceBytes));
+      shard.file.Read(entry, offset, piece);
+      progress_->Add(piece.size(), entry.name);
+      offset += piece.size();
+      out = out.subspan(piece.size());
+    }
+  }
+
+  void RewriteTensor(const io::Shard& shard, const io::StoredTensor& tensor,
+                     io::SafetensorsWriter& writer) {
+    std::span<std::byte> rest = input_.Take(tensor.Bytes());
+    std::vector<std::span<const std::byte>> buffers;
+    for (const io::TensorEntry& entry : tensor.entries) {
+      Read(shard, entry, 0, rest.first(entry.Bytes()));
+      buffers.push_back(rest.first(entry.Bytes()));
+      rest = rest.subspan(entry.Bytes());
+    }
+    rewriter_.Rewrite(tensor, buffers, writer);
+  }
+
+  void CopyTensor(const io::Shard& shard, const io::StoredTensor& tensor,
+                  io::SafetensorsWriter& writer) {
+    for (const io::TensorEntry& entry : tensor.entries) {
+      for (std::uint64_t at = 0; at < entry.Bytes(); at += kPieceBytes) {
+        const auto piece = input_.Take(std::min(kPieceBytes, entry.Bytes() - at));
+        Read(shard, entry, at, piece);
+        writer.Append(entry.name, piece);
+      }
+    }
+  }
+
+  void FinishFolder() {
+    CopySideFiles(*in_.folder(), out_);
+    if (!in_.index()) return;
+    io::ShardIndex index;
+    index.other_metadata = in_.index()->second.other_metadata;
+    for (const ShardPlan& plan : plans_) {
+      for (const io::TensorEntry& entry : plan.contents.tensors) {
+        index.weight_map[entry.name] = plan.shard->name;
+        index.total_size += entry.Bytes();
+      }
+    }
+    io::WriteSmallFile(out_ / in_.index()->first, io::PrintIndex(index));
+  }
+
+  const io::Checkpoint& in_;
+  const fs::path& out_;
+  TensorRewriter& rewriter_;
+  std::vector<ShardPlan> plans_;
+  std::vector<const ShardPlan*> mine_;  // this part's, into plans_
+  std::optional<Progress> progress_;
+  ByteBuffer input_;
+  JobResult result_;
+};
+
+void CheckOutput(const io::Checkpoint& in, const fs::path& out, const std::string& verb) {
+  std::error_code ignored;
+  const fs::path& source = in.folder() ? *in.folder() : in.path();
+  if (fs::equivalent(source, out, ignored)) {
+    throw InvalidArgument(fmt::format("{}: OUT is not IN, got {} for both", verb, out.string()));
+  }
+  const fs::file_status status = fs::status(out, ignored);
+  if (!fs::exists(status)) return;
+  if (in.folder() && !fs::is_directory(status)) {
+    throw InvalidArgument(
+        fmt::format("{}: IN is a folder, so is OUT, got the file {}", verb, out.string()));
+  }
+  if (!in.folder() && !fs::is_regular_file(status)) {
+    throw InvalidArgument(fmt::format("{}: IN is a file, so is OUT, got {}", verb, out.string()));
+  }
+}
+
+}  // namespace
+
+Part ParsePart(const std::string& text) {
+  const std::size_t slash = text.find('/');
+  Part part{0, 0};
+  const auto parse = [](std::string_view digits, std::size_t& number) {
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+    return error == std::errc{} && end == digits.data() + digits.size();
+  };
+  if (slash == std::string::npos || !parse(std::string_view(text).substr(0, slash), part.number) ||
+      !parse(std::string_view(text).substr(slash + 1), part.count) || part.number < 1 ||
+      part.number > part.count) {
+    throw InvalidArgument(fmt::format("--part is i/N with i from 1 to N, got '{}'", text));
+  }
+  return part;
+}
+
+JobResult RunJob(const io::Checkpoint& in, const fs::path& out, Part part,
+                 TensorRewriter& rewriter) {
+  CheckOutput(in, out, rewriter.Verb());
+  const InterruptScope interrupts;
+  Job job(in, out, part, rewriter);
+  std::optional<OutputFolder> folder;
+  if (in.folder()) folder.emplace(out);
+  try {
+    return job.Run();
+  } catch (const Interrupted& error) {
+    throw Interrupted(fmt::format("{}: {}, {}, nothing unfinished was left in {}", rewriter.Verb(),
+                                  error.what(), job.DoneText(), out.string()));
+  }
+}
+
+Result JobReport(const JobResult& job, const std::string& rewritten, Json first_keys) {
+  const double bits = job.parameters == 0 ? 0.0
+                                          : 8.0 * static_cast<double>(job.bytes_after) /
+                                                static_cast<double>(job.parameters);
+  const double rate = static_cast<double>(job.worked_bytes) / std::max(job.seconds, 1e-9) / 1e9;
+  Result result;
+  result.json = std::move(first_keys);
+  result.json.update(Json{{"tensors_" + rewritten, job.tensors_rewritten},
+                          {"tensors_copied", job.tensors_copied},
+                          {"bytes_before", job.bytes_before},
+                          {"bytes_after", job.bytes_after},
+                          {"parameters", job.parameters},
+                          {"bits_per_parameter", bits},
+                          {"files", job.files},
+                          {"files_written", job.files_written},
+                          {"files_skipped", job.files_skipped},
+                          {"complete", job.complete},
+                          {"seconds", job.seconds},
+                          {"gb_per_second", rate}});
+  result.text = fmt::format(
+      "{} tensors {}, {} copied\n{} -> {}, {:.2f} bits per parameter\n{} of {} files written, {} "
+      "already there{}\n{:.2f} s, {:.2f} GB/s\n",
+      job.tensors_rewritten, rewritten, job.tensors_copied,
+      BytesText(static_cast<double>(job.bytes_before)),
+      BytesText(static_cast<double>(job.bytes_after)), bits, job.files_written, job.files,
+      job.files_skipped, job.complete ? "" : "; other parts are still to come", job.seconds, rate);
+  return result;
+}
+
+}  // namespace narrowfloat::tools

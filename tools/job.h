@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "narrowfloat/io/checkpoint.h"
+#include "tools/byte_buffer.h"
+#include "tools/command.h"
+#include "tools/progress.h"
+
+namespace narrowfloat::tools {
+
+/// What a job does to each tensor: quantize and dequantize differ in this alone.
+class TensorRewriter {
+ public:
+  virtual ~TensorRewriter() = default;
+
+  /// "quantize", as messages begin.
+  virtual std::string Verb() const = 0;
+
+  /// All that decides the output's bytes beside the input and the version.
+  virtual std::string Identity() const = 0;
+
+  /// Whether the tensor is rewritten; others are copied byte for byte.
+  virtual bool Takes(const io::StoredTensor& tensor) const = 0;
+
+  /// Announces what Rewrite will write.
+  virtual void Plan(const io::StoredTensor& tensor, io::FileContents& contents) const = 0;
+
+  /// Writes it. `input` has the bytes of each of the tensor's entries.
+  virtual void Rewrite(const io::StoredTensor& tensor,
+                       const std::vector<std::span<const std::byte>>& input,
+                       io::SafetensorsWriter& writer) = 0;
+};
+
+/// The i-th of N runs that share a job.
+struct Part {
+  std::size_t number = 1, count = 1;
+};
+
+/// Parses "i/N" with 1 <= i <= N. Errors: InvalidArgument.
+Part ParsePart(const std::string& text);
+
+struct JobResult {
+  std::size_t tensors_rewritten = 0, tensors_copied = 0;  // in this part's files
+  std::uint64_t bytes_before = 0, bytes_after = 0;        // of their tensors
+  std::uint64_t parameters = 0;
+  std::size_t files = 0, files_written = 0, files_skipped = 0;  // of this part
+  bool complete = true;                                         // the other parts are there too
+  std::uint64_t worked_bytes = 0;
+  double seconds = 0;
+};
+
+/// Rewrites a checkpoint file by file, one tensor in memory at a time.
+/// A file goes to a file, a folder to a folder with the same file names, its index rewritten and
+/// its other small files copied; there, a record beside each finished file lets a later run skip
+/// it. Every file appears whole or not at all. Errors: InvalidArgument if `out` is `in`;
+/// Interrupted, saying what was done; IoError.
+JobResult RunJob(const io::Checkpoint& in, const std::filesystem::path& out, Part part,
+                 TensorRewriter& rewriter);
+
+/// The result for people and for programs: `rewritten` is "quantized" or "dequantized".
+Result JobReport(const JobResult& job, const std::string& rewritten, Json first_keys);
+
+}  // namespace narrowfloat::tools

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <new>
+#include <string_view>
+#include <vector>
+
+#include "narrowfloat/tensor/error.h"
+#include "tools/command.h"
+#include "tools/interrupt.h"
+
+namespace narrowfloat::tools {
+namespace {
+
+/// Writes all of it, or says why not.
+void PrintToStdout(std::string text) {
+  if (!text.ends_with('\n')) text += '\n';
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+    throw IoError(fmt::format("write: standard output, {}", std::strerror(errno)));
+  }
+}
+
+ExitCode Fail(bool as_json, std::string_view kind, const std::string& message, ExitCode code) {
+  fmt::print(stderr, "narrowfloat: {}\n", message);
+  if (as_json) {
+    const Json object = {{"error", {{"kind", kind}, {"message", message}}},
+                         {"exit_code", static_cast<int>(code)}};
+    try {
+      PrintToStdout(object.dump(2, ' ', false, Json::error_handler_t::replace));
+    } catch (const IoError&) {
+      return code;  // the first error is the one to report
+    }
+  }
+  return code;
+}
+
+ExitCode Execute(const Command& command, bool as_json) {
+  try {
+    const Result result = command.run();
+    PrintToStdout(as_json ? result.json.dump(2, ' ', false, Json::error_handler_t::replace)
+                          : result.text);
+    return result.code;
+  } catch (const Interrupted& error) {
+    return Fail(as_json, "Interrupted", error.what(), ExitCode::kInterrupted);
+  } catch (const InvalidArgument& error) {
+    return Fail(as_json, "InvalidArgument", error.what(), ExitCode::kBadInput);
+  } catch (const Unsupported& error) {
+    return Fail(as_json, "Unsupported", error.what(), ExitCode::kUnsupported);
+  } catch (const DeviceError& error) {
+    return Fail(as_json, "DeviceError", error.what(), ExitCode::kFailure);
+  } catch (const IoError& error) {
+    return Fail(as_json, "IoError", error.what(), ExitCode::kFailure);
+  } catch (const std::filesystem::filesystem_error& error) {
+    return Fail(as_json, "IoError", error.what(), ExitCode::kFailure);
+  } catch (const std::bad_alloc&) {
+    return Fail(as_json, "IoError", "not enough memory for the largest tensor", ExitCode::kFailure);
+  }
+}
+
+bool Asks(int argc, char** argv, std::string_view flag) {
+  for (int i = 1; i < argc; ++i) {
+    if (argv[i] == flag) return true;
+  }
+  return false;
+}
+
+ExitCode Main(int argc, char** argv) {
+  CLI::App app{
+      "Quantized tensors in narrow floats, byte for byte as TransformerEngine makes them.\n"
+      "Results go to standard output, progress to standard error. Exit codes: 0 fine, 1 a "
+      "finding,\n"
+      "2 bad input or usage, 3 unsupported, 4 disk or device failure, 130 interrupted.",
+      "narrowfloat"};
+  app.set_version_flag("--version", "narrowfloat " NF_VERSION);
+  app.require_subcommand(1);
+  const std::vector<Command> commands = {AddInspect(app), AddQuantize(app), AddDequantize(app),
+                                         AddSchemes(app), AddVersion(app),  AddDoctor(app)};
+  bool as_json = false;
+  for (const Command& command : commands) {
+    command.app->add_flag("--json", as_json, "Print one JSON object; docs/cli.md lists its keys");
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    return app.exit(help) == 0 ? ExitCode::kFine : ExitCode::kFailure;
+  } catch (const CLI::ParseError& error) {
+    return Fail(Asks(argc, argv, "--json"), "Usage",
+                fmt::format("{} (narrowfloat --help)", error.what()), ExitCode::kBadInput);
+  }
+  for (const Command& command : commands) {
+    if (command.app->parsed()) return Execute(command, as_json);
+  }
+  return ExitCode::kBadInput;
+}
+
+}  // namespace
+}  // namespace narrowfloat::tools
+
+int main(int argc, char** argv) {
+  // A file size limit is then an error of write, which cleans up, and not the end of the process.
+  std::signal(SIGXFSZ, SIG_IGN);
+  return static_cast<int>(narrowfloat::tools::Main(argc, argv));
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace narrowfloat::tools {
+
+/// Says on standard error how far a job is: a bar that redraws itself on a terminal, a line now and
+/// then elsewhere.
+class Progress {
+ public:
+  Progress(std::string verb, std::uint64_t total_bytes);
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  ~Progress();
+
+  /// Counts bytes that were read and names the tensor they belong to.
+  void Add(std::uint64_t bytes, std::string_view tensor);
+
+  /// Counts bytes that need no work; the rate leaves them out.
+  void Skip(std::uint64_t bytes);
+
+  std::uint64_t worked_bytes() const { return worked_; }
+  double Seconds() const;
+
+ private:
+  void Draw(std::string_view tensor);
+
+  using Clock = std::chrono::steady_clock;
+  std::string verb_;
+  std::uint64_t total_, worked_ = 0, skipped_ = 0;
+  bool terminal_;
+  Clock::time_point start_, last_;
+};
+
+}  // namespace narrowfloat::tools

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/ops/quantize.h"
+
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "narrowfloat/config/selection.h"
+#include "narrowfloat/io/checkpoint.h"
+#include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/tensor/error.h"
+#include "tools/command.h"
+#include "tools/job.h"
+
+namespace narrowfloat::tools {
+namespace {
+
+using config::SelectionRule;
+
+struct QuantizeOptions {
+  std::string in, out, scheme, convention{io::kConventionName}, part = "1/1";
+  std::vector<std::string> include, exclude;
+  int threads = 0;
+  std::vector<SelectionRule> rules;  // both lists, as they stood on the command line
+};
+
+class Quantizing : public TensorRewriter {
+ public:
+  Quantizing(QuantSpec spec, std::vector<SelectionRule> rules, Execution execution)
+      : spec_(std::move(spec)), rules_(std::move(rules)), execution_(execution) {}
+
+  std::string Verb() const override { return "quantize"; }
+
+  std::string Identity() const override {
+    std::string text = PrintQuantSpec(spec_);
+    for (const SelectionRule& rule : rules_) {
+      text += (rule.action == SelectionRule::Action::kInclude ? "\n+" : "\n-") + rule.glob;
+    }
+    return text;
+  }
+
+  bool Takes(const io::StoredTensor& tensor) const override {
+    return !tensor.quantized &&
+           config::IsSelected(rules_, tensor.name, io::WideFloat(tensor.entries.front().dtype),
+                              tensor.shape());
+  }
+
+  void Plan(const io::StoredTensor& tensor, io::FileContents& contents) const override {
+    contents.AddQuantized(
+        {tensor.name, spec_, tensor.shape(), *io::WideFloat(tensor.entries.front().dtype)});
+  }
+
+  void Rewrite(const io::StoredTensor& tensor, const std::vector<std::span<const std::byte>>& input,
+               io::SafetensorsWriter& writer) override {
+    const std::vector<BufferPlan> stored = io::StoredBuffers(spec_, tensor.shape());
+    std::array<std::span<std::byte>, kRoleCount> memory;
+    std::uint64_t bytes = 0;
+    for (const BufferPlan& buffer : stored) bytes += RoundUp(BufferBytes(buffer), kAlignment);
+    std::span<std::byte> rest = output_.Take(bytes);
+    for (const BufferPlan& buffer : stored) {
+      memory[static_cast<std::size_t>(buffer.role)] = rest.first(BufferBytes(buffer));
+      rest = rest.subspan(RoundUp(BufferBytes(buffer), kAlignment));
+    }
+    const auto view =
+        BindBuffers<QuantizedView>(spec_, tensor.shape(), [&](const BufferPlan& buffer) {
+          return memory[static_cast<std::size_t>(buffer.storage)].data();
+        });
+    const DType dtype = *io::WideFloat(tensor.entries.front().dtype);
+    Quantize({input.front().data(), dtype, tensor.shape(), {}, Device::kCpu}, view, execution_);
+    for (const BufferPlan& buffer : stored) {
+      writer.Append(io::BufferName(tensor.name, buffer.role),
+                    memory[static_cast<std::size_t>(buffer.role)]);
+    }
+  }
+
+ private:
+  static constexpr std::size_t kAlignment = 64;  // a cache line, so that buffers do not share one
+
+  QuantSpec spec_;
+  std::vector<SelectionRule> rules_;
+  Execution execution_;
+  ByteBuffer output_;
+};
+
+/// --include and --exclude in the order in which they were given.
+std::vector<SelectionRule> RulesOf(const CLI::App& app) {
+  const CLI::Option* include = app.get_option("--include");
+  const CLI::Option* exclude = app.get_option("--exclude");
+  std::size_t included = 0, excluded = 0;
+  std::vector<SelectionRule> rules;
+  for (const CLI::Option* option : app.parse_order()) {
+    if (option == include) {
+      rules.push_back({SelectionRule::Action::kInclude, include->results().at(included++)});
+    } else if (option == exclude) {
+      rules.push_back({SelectionRule::Action::kExclude, exclude->results().at(excluded++)});
+    }
+  }
+  return rules;
+}
+
+void WarnOfIdleRules(const std::vector<SelectionRule>& rules, const io::Checkpoint& in) {
+  for (const SelectionRule& rule : rules) {
+    const bool matches = std::ranges::any_of(in.tensors(), [&](const io::TensorLocation& location) {
+      return ::fnmatch(rule.glob.c_str(), location.tensor->name.c_str(), 0) == 0;
+    });
+    if (!matches) fmt::print(stderr, "quantize: no tensor matches '{}'\n", rule.glob);
+  }
+}
+
+Result Run(const QuantizeOptions& options) {
+  const QuantSpec spec = ParseQuantSpec(options.scheme);
+  const Part part = ParsePart(options.part);
+  const Execution execution{.threads = options.threads, .kernels = &ActiveKernels()};
+  ThreadCount(execution);  // a wrong NF_NUM_THREADS is told before any work
+  const io::Checkpoint in = io::Checkpoint::Open(options.in);
+  WarnOfIdleRules(options.rules, in);
+  Quantizing rewriter(spec, options.rules, execution);
+  const JobResult job = RunJob(in, options.out, part, rewriter);
+  return JobReport(job, "quantized",
+                   {{"in", options.in},
+                    {"out", options.out},
+                    {"spec", PrintQuantSpec(spec)},
+                    {"convention", options.convention},
+                    {"part", options.part},
+                    {"kernels", execution.kernels->name}});
+}
+
+}  // namespace
+
+Command AddQuantize(CLI::App& app) {
+  auto options = std::make_shared<QuantizeOptions>();
+  CLI::App* command = app.add_subcommand("quantize", "Float checkpoint to quantized checkpoint");
+  command->add_option("IN", options->in, "File, index file or folder")->required();
+  command->add_option("OUT", options->out, "File, or folder if IN is one")->required();
+  command->add_option("--scheme", options->scheme, "Scheme with options: mxfp8_e4m3:columnwise=1")
+      ->required();
+  command->add_option("--include", options->include, "Quantize tensors whose name matches this")
+      ->type_name("GLOB")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->add_option("--exclude", options->exclude, "Leave them alone; the last match decides")
+      ->type_name("GLOB")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->add_option("--convention", options->convention, "How the result is laid out")
+      ->check(CLI::IsMember({std::string(io::kConventionName)}))
+      ->capture_default_str();
+  command->add_option("--threads", options->threads, "Threads; all that we may use by default")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--part", options->part, "Do the i-th of N shares of the files (i/N)");
+  return {command, [command, options] {
+            options->rules = RulesOf(*command);
+            return Run(*options);
+          }};
+}
+
+}  // namespace narrowfloat::tools

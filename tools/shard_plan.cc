@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/shard_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <unordered_map>
+#include <utility>
+
+#include "narrowfloat/io/file.h"
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMaxRecordBytes = 4096;
+
+/// FNV-1a, 64 bits: a record is compared with what this program wrote itself, nobody is kept out.
+std::string HashText(std::string_view text) {
+  std::uint64_t hash = 0xCBF29CE484222325u;
+  for (const char c : text) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
+  }
+  return fmt::format("{:016x}", hash);
+}
+
+std::string JobHash(const io::Shard& shard, const TensorRewriter& rewriter) {
+  const io::FileIdentity& identity = shard.file.identity();
+  return HashText(fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}", NF_VERSION, rewriter.Verb(),
+                              rewriter.Identity(), shard.name, identity.bytes, identity.modified_ns,
+                              io::PrintHeader(shard.name, shard.file.header())));
+}
+
+fs::path RecordPath(const ShardPlan& plan) {
+  return plan.out.parent_path() / fmt::format(".{}.job", plan.out.filename().string());
+}
+
+std::string RecordText(const ShardPlan& plan) {
+  return Json{{"job", plan.job}}.dump() + "\n";
+}
+
+io::FileContents PlanContents(const io::Shard& shard, const TensorRewriter& rewriter) {
+  io::FileContents contents;
+  contents.metadata = io::ForeignMetadata(shard.file.header().metadata);
+  contents.metadata.emplace("format", "pt");  // some readers refuse a file that does not say
+  for (const io::StoredTensor& tensor : shard.tensors) {
+    if (rewriter.Takes(tensor)) {
+      rewriter.Plan(tensor, contents);
+    } else {
+      contents.AddCopy(tensor);
+    }
+  }
+  io::LayOut(io::SafetensorsSource(shard.file.path()), contents.tensors);
+  return contents;
+}
+
+void CheckNames(const std::vector<ShardPlan>& plans) {
+  std::unordered_map<std::string_view, const ShardPlan*> owners;
+  for (const ShardPlan& plan : plans) {
+    for (const io::TensorEntry& entry : plan.contents.tensors) {
+      const auto [owner, fresh] = owners.emplace(entry.name, &plan);
+      if (fresh) continue;
+      throw InvalidArgument(fmt::format("write: '{}' would be in both {} and {}", entry.name,
+                                        owner->second->out.string(), plan.out.string()));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<ShardPlan> PlanShards(const io::Checkpoint& in, const fs::path& out,
+                                  const TensorRewriter& rewriter) {
+  std::vector<ShardPlan> plans;
+  for (const io::Shard& shard : in.shards()) {
+    plans.push_back({&shard, in.folder() ? out / shard.name : out, PlanContents(shard, rewriter),
+                     JobHash(shard, rewriter)});
+  }
+  CheckNames(plans);
+  return plans;
+}
+
+std::vector<std::size_t> AssignParts(const io::Checkpoint& in, std::size_t parts) {
+  const std::vector<io::Shard>& shards = in.shards();
+  std::vector<std::size_t> order(shards.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, std::greater{},
+                           [&](std::size_t i) { return shards[i].file.header().DataBytes(); });
+  std::vector<std::uint64_t> load(std::min(parts, shards.size()));
+  std::vector<std::size_t> assigned(shards.size());
+  for (const std::size_t i : order) {
+    const auto least = std::ranges::min_element(load);
+    *least += std::max<std::uint64_t>(shards[i].file.header().DataBytes(), 1);
+    assigned[i] = static_cast<std::size_t>(least - load.begin()) + 1;
+  }
+  return assigned;
+}
+
+bool IsFinished(const ShardPlan& plan) {
+  try {
+    if (io::ReadSmallFile(RecordPath(plan), kMaxRecordBytes) != RecordText(plan)) return false;
+    const io::SafetensorsFile file(plan.out);
+    return file.header().tensors == plan.contents.tensors &&
+           file.header().metadata == plan.contents.metadata;
+  } catch (const Error&) {
+    return false;  // whatever is wrong with it, it is not finished
+  }
+}
+
+void RemoveRecord(const ShardPlan& plan) {
+  std::error_code ignored;
+  fs::remove(RecordPath(plan), ignored);
+}
+
+void WriteRecord(const ShardPlan& plan) {
+  io::WriteSmallFile(RecordPath(plan), RecordText(plan));
+}
+
+}  // namespace narrowfloat::tools

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "narrowfloat/io/checkpoint.h"
+#include "tools/job.h"
+
+namespace narrowfloat::tools {
+
+/// One file of the output.
+struct ShardPlan {
+  const io::Shard* shard;
+  std::filesystem::path out;
+  io::FileContents contents;
+  std::string job;  // hash of all that decides the file's bytes
+};
+
+/// Plans every file, so that whatever is wrong comes to light before anything is written.
+/// Errors: InvalidArgument, also if two files would hold a tensor of the same name.
+std::vector<ShardPlan> PlanShards(const io::Checkpoint& in, const std::filesystem::path& out,
+                                  const TensorRewriter& rewriter);
+
+/// Which part each shard belongs to, counted from 1: the largest first to the part that has least.
+/// Depends on the input and the number of parts alone.
+std::vector<std::size_t> AssignParts(const io::Checkpoint& in, std::size_t parts);
+
+/// Whether an earlier run finished this very file: its record has the job's hash and the file has
+/// the planned header.
+bool IsFinished(const ShardPlan& plan);
+
+/// Takes the record away before the file is replaced, and puts it back for the new one.
+void RemoveRecord(const ShardPlan& plan);
+void WriteRecord(const ShardPlan& plan);
+
+}  // namespace narrowfloat::tools

@@ -120,6 +120,11 @@ void CheckCover(const std::string& source, const Header& header, std::uint64_t d
 }  // namespace
 
 std::uint64_t TensorBytes(const std::string& source, const TensorEntry& entry) {
+  // First of all: the messages below, and others, print the shape.
+  if (entry.shape.size() > kMaxRank) {
+    Refuse(source, "'{}' has at most {} dimensions, got {}", entry.name, kMaxRank,
+           entry.shape.size());
+  }
   const std::string_view dtype = Info(entry.dtype).name;
   std::uint64_t bits = 0;
   try {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -36,9 +37,10 @@ struct Header {
 
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the reference reader's limit
 inline constexpr std::uint64_t kHeaderLengthBytes = 8;         // little-endian, before the header
+inline constexpr std::size_t kMaxRank = 64;                    // NumPy's limit
 
-/// Bytes of a tensor. Errors: InvalidArgument if they overflow or end within a byte; `source`
-/// begins the message.
+/// Bytes of a tensor. Errors: InvalidArgument if they overflow or end within a byte, or if there are
+/// more than kMaxRank dimensions; `source` begins the message.
 std::uint64_t TensorBytes(const std::string& source, const TensorEntry& entry);
 
 /// Parses a header's JSON. The text is hostile until parsed; `data_bytes` follow it in the file.

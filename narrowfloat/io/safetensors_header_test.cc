@@ -143,6 +143,22 @@ TEST(SafetensorsHeaderTest, SizesDoNotOverflow) {
             "f: 'x', shape: 9223372036854775807x0 has more rows than memory can address");
 }
 
+/// A shape of that many dimensions of 1, as JSON.
+std::string Ones(std::size_t rank) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < rank; ++i) text += i == 0 ? "1" : ",1";
+  return text + ']';
+}
+
+TEST(SafetensorsHeaderTest, TheRankIsLimited) {
+  EXPECT_EQ(ParseHeader("f", Entry("\"U8\"", Ones(64), "[0,1]"), 1).tensors[0].shape,
+            Shape(64, 1));
+  EXPECT_EQ(Refusal(Entry("\"U8\"", Ones(65), "[0,1]"), 1),
+            "f: 'x' has at most 64 dimensions, got 65");
+  EXPECT_EQ(Refusal(Entry("\"U8\"", Ones(1'000'000), "[0,1]"), 1),
+            "f: 'x' has at most 64 dimensions, got 1000000");
+}
+
 TEST(SafetensorsHeaderTest, TheDataIsCoveredExactly) {
   const auto two = [](const char* a, const char* b) {
     return std::string(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":)") + a +
@@ -192,6 +208,8 @@ TEST(SafetensorsHeaderTest, RefusesToWriteWhatNobodyCanRead) {
   EXPECT_EQ(lay_out({{"__metadata__", FileDType::kU8, {1}}}), "f: no tensor is named __metadata__");
   EXPECT_EQ(lay_out({{"x", FileDType::kF4, {1}}}),
             "f: 'x' of F4 1 ends on a whole byte, got 4 bits");
+  EXPECT_EQ(lay_out({{"x", FileDType::kU8, Shape(65, 1)}}),
+            "f: 'x' has at most 64 dimensions, got 65");
   EXPECT_EQ(MessageOf<InvalidArgument>([] {
               PrintHeader("f", {{{"\xff", FileDType::kU8, {1}}}, {}});
             }),

@@ -36,6 +36,19 @@ DirectionBuffers<Byte> BuffersOf(const BasicQuantizedView<Byte>& view, Direction
   return buffers;
 }
 
+/// A tile's rows and columns are multiples of these, so that tiles meet on block boundaries.
+/// Transposed codes lie in runs of a tile's rows: some cache lines each, for the sake of the
+/// memory's own pages.
+inline constexpr std::size_t kTransposedRun = 256;
+inline constexpr std::size_t kRowRun = 64;
+constexpr std::size_t RowUnit(const SchemeInfo& scheme, Direction direction) {
+  if (direction == Direction::kRowwise) return scheme.block.rows > 1 ? scheme.block.rows : 1;
+  return scheme.layout.columnwise_transposed ? kTransposedRun : scheme.block.cols;
+}
+constexpr std::size_t ColUnit(const SchemeInfo& scheme) {
+  return scheme.block.cols > kRowRun ? scheme.block.cols : kRowRun;
+}
+
 /// What a spec tells a scheme's Prepare.
 inline ScaleOptions ScaleOptionsOf(const QuantSpec& spec) {
   ScaleOptions options;

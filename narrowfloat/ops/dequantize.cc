@@ -53,10 +53,8 @@ void Dequantize(const ConstQuantizedView& in, const TensorView& out, const Execu
                         [static_cast<std::size_t>(out.dtype)];
   const DequantizeArgs args{BuffersOf(in, direction), rows.shape, {}, rows.matrix, 0.0f,
                             ScaleOptionsOf(in.spec)};
-  // Rows in runs of a cache line, for codes that lie transposed.
-  constexpr std::size_t kRun = 64;
-  const TileGrid grid =
-      MakeTileGrid(rows.shape, direction == Direction::kColumnwise ? kRun : 1, kRun);
+  const SchemeInfo& scheme = *in.spec.scheme;
+  const TileGrid grid = MakeTileGrid(rows.shape, RowUnit(scheme, direction), ColUnit(scheme));
   ParallelFor(execution, grid.Count(), [&](std::size_t i) {
     DequantizeArgs task = args;
     task.tile = grid[i];

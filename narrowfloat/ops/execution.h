@@ -25,7 +25,8 @@ struct Execution {
   const float* noop = nullptr;           // points at 1.0f: the verb writes nothing
   const KernelTable* kernels = nullptr;  // null: ActiveKernels()
 
-  /// Whether the verb is to leave everything as it is: 1 exactly, as TransformerEngine's kernels ask.
+  /// Whether the verb is to leave everything as it is: 1 exactly, as TransformerEngine's kernels
+  /// ask.
   bool IsNoop() const { return noop != nullptr && *noop == 1.0f; }
 };
 

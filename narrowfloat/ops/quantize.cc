@@ -16,16 +16,11 @@
 namespace narrowfloat {
 namespace {
 
-// Transposed codes are written in runs of a tile's rows: a run is whole cache lines.
-constexpr std::size_t kTransposedRun = 64;
-
 TileGrid GridFor(const QuantSpec& spec, MatrixShape matrix) {
   const SchemeInfo& scheme = *spec.scheme;
-  std::size_t rows = std::max<std::size_t>(scheme.block.rows, 1);
-  if (spec.columnwise) {
-    rows = std::max(rows, scheme.layout.columnwise_transposed ? kTransposedRun : scheme.block.cols);
-  }
-  return MakeTileGrid(matrix, rows, std::max(kTransposedRun, scheme.block.cols));
+  std::size_t rows = RowUnit(scheme, Direction::kRowwise);
+  if (spec.columnwise) rows = std::max(rows, RowUnit(scheme, Direction::kColumnwise));
+  return MakeTileGrid(matrix, rows, ColUnit(scheme));
 }
 
 Direction DirectionOf(const QuantSpec& spec) {

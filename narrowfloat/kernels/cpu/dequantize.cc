@@ -31,18 +31,58 @@ using D32 = hn::RebindToUnsigned<DF>;
 constexpr std::size_t kMaxRun =
     2 * HWY_MAX_BYTES / sizeof(float);  // items of one step: two vectors of fp32
 
+constexpr float PowerOfTwo(int exponent) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(127 + exponent) << 23);
+}
+
+#if HWY_TARGET <= HWY_AVX2
+
+/// Two vectors' worth of values. A code's bits, shifted to where float16 has its exponent and
+/// mantissa, are the value times 2^(bias-15), which the processor widens exactly, subnormals
+/// included. 11 ops.
+template <FloatFormat F>
+HWY_INLINE void DecodeCodes(const std::uint8_t* codes, hn::Vec<DF>& low, hn::Vec<DF>& high) {
+  const DF df;
+  const hn::Repartition<std::uint16_t, DF> d16;
+  const hn::RebindToSigned<decltype(d16)> di;
+  const hn::Half<decltype(d16)> dh;
+  const hn::Rebind<hwy::float16_t, decltype(dh)> df16;
+  const hn::Rebind<std::uint8_t, decltype(d16)> d8;
+  constexpr int kShorter = Float16::kExponentBits - F::kExponentBits;
+  auto half = hn::ShiftLeft<8>(hn::PromoteTo(d16, hn::LoadU(d8, codes)));
+  if constexpr (kShorter > 0) {
+    // Shifting the sign in keeps it at the top; its copies below are cleared.
+    constexpr auto kClear = static_cast<std::uint16_t>(~(0x8000u - (0x8000u >> kShorter)));
+    half = hn::And(hn::BitCast(d16, hn::ShiftRight<kShorter>(hn::BitCast(di, half))),
+                   hn::Set(d16, kClear));
+    constexpr auto kNan = static_cast<std::uint16_t>(F::kNanCode << (8 - kShorter));
+    const auto magnitude = hn::And(half, hn::Set(d16, std::uint16_t{0x7FFF}));
+    half = hn::IfThenElse(hn::Eq(magnitude, hn::Set(d16, kNan)),
+                          hn::Set(d16, static_cast<std::uint16_t>(Float16::kNanCode)), half);
+  }
+  low = hn::PromoteTo(df, hn::BitCast(df16, hn::LowerHalf(dh, half)));
+  high = hn::PromoteTo(df, hn::BitCast(df16, hn::UpperHalf(dh, half)));
+  if constexpr (kShorter > 0) {
+    const auto rebias = hn::Set(df, PowerOfTwo(Float16::kBias - F::kBias));
+    low = hn::Mul(low, rebias);
+    high = hn::Mul(high, rebias);
+  }
+}
+
+#else
+
 /// Values of codes. The bits of a code, shifted to where binary32 has its exponent and mantissa,
 /// are the value times 2^(bias-127), subnormals included; the product is exact. 9 ops.
 template <FloatFormat F>
-HWY_INLINE hn::Vec<DF> DecodeCodes(hn::Vec<D32> codes) {
+HWY_INLINE hn::Vec<DF> DecodeVector(const std::uint8_t* codes) {
   const DF df;
   const D32 d32;
-  constexpr float kRebias =
-      std::bit_cast<float>(static_cast<std::uint32_t>(127 + 127 - F::kBias) << 23);
-  const auto magnitude = hn::And(codes, hn::Set(d32, kSignCode<F> - 1u));
-  const auto sign = hn::ShiftLeft<32 - kBits<F> >(hn::Xor(codes, magnitude));
+  const hn::Rebind<std::uint8_t, DF> d8;
+  const auto items = hn::PromoteTo(d32, hn::LoadU(d8, codes));
+  const auto magnitude = hn::And(items, hn::Set(d32, kSignCode<F> - 1u));
+  const auto sign = hn::ShiftLeft<32 - kBits<F> >(hn::Xor(items, magnitude));
   const auto moved = hn::BitCast(df, hn::ShiftLeft<23 - F::kMantissaBits>(magnitude));
-  auto value = hn::BitCast(d32, hn::Mul(moved, hn::Set(df, kRebias)));
+  auto value = hn::BitCast(d32, hn::Mul(moved, hn::Set(df, PowerOfTwo(127 - F::kBias))));
   if constexpr (F::kMaxCode < kSignCode<F> - 1u) {
     const auto infinite = hn::Eq(magnitude, hn::Set(d32, F::kMaxCode + 1u));
     const auto special = F::kHasInfinity ? hn::IfThenElse(infinite, hn::Set(d32, kFloatInfinity),
@@ -53,35 +93,47 @@ HWY_INLINE hn::Vec<DF> DecodeCodes(hn::Vec<D32> codes) {
   return hn::BitCast(df, hn::Or(value, sign));
 }
 
-/// code * scale_inv, any NaN as the one quiet NaN.
 template <FloatFormat F>
-HWY_INLINE hn::Vec<DF> Values(const std::uint8_t* codes, hn::Vec<DF> scale_inv) {
-  const DF df;
-  const D32 d32;
-  const hn::Rebind<std::uint8_t, DF> d8;
-  const auto product = hn::Mul(DecodeCodes<F>(hn::PromoteTo(d32, hn::LoadU(d8, codes))), scale_inv);
-  return hn::IfThenElse(hn::Eq(product, product), product,
-                        hn::BitCast(df, hn::Set(d32, kFloatNan)));
+HWY_INLINE void DecodeCodes(const std::uint8_t* codes, hn::Vec<DF>& low, hn::Vec<DF>& high) {
+  low = DecodeVector<F>(codes);
+  high = DecodeVector<F>(codes + hn::Lanes(DF()));
 }
 
-/// Rounds canonical values to T; the pattern is in the lower half of each lane, what lies above it
-/// is undefined.
+#endif
+
+/// value * scale_inv, any NaN as the one quiet NaN.
+HWY_INLINE hn::Vec<DF> Scaled(hn::Vec<DF> value, hn::Vec<DF> scale_inv) {
+  const DF df;
+  const auto product = hn::Mul(value, scale_inv);
+  return hn::IfThenElse(hn::Eq(product, product), product,
+                        hn::BitCast(df, hn::Set(D32(), kFloatNan)));
+}
+
+/// Rounds canonical values to T.
 template <class T>
-HWY_INLINE hn::Vec<D32> RoundTo(hn::Vec<DF> value) {
+HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, DF> > RoundTo(hn::Vec<DF> low, hn::Vec<DF> high) {
   const DF df;
   const D32 d32;
-  const auto bits = hn::BitCast(d32, value);
+  const hn::Repartition<std::uint16_t, DF> d16;
   if constexpr (std::is_same_v<T, BFloat16>) {
-    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
-    return hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(d32, 0x7FFFu)), odd));
+    const auto rounded = [&](hn::Vec<DF> value) HWY_ATTR {
+      const auto bits = hn::BitCast(d32, value);
+      const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
+      return hn::BitCast(d16, hn::Add(hn::Add(bits, hn::Set(d32, 0x7FFFu)), odd));
+    };
+    return hn::ConcatOdd(d16, rounded(high), rounded(low));
   } else {
     // Cutting off at twice the largest power of two gives infinity's code.
-    constexpr float kInfinite =
-        std::bit_cast<float>(static_cast<std::uint32_t>(128 + T::kBias) << 23);
-    const auto magnitude = hn::And(bits, hn::Set(d32, ~kFloatSign));
-    const auto sign = hn::ShiftRight<16>(hn::Xor(bits, magnitude));
-    const auto code = hn::Or(EncodeMagnitudes<T>(df, hn::BitCast(df, magnitude), kInfinite), sign);
-    return hn::IfThenElse(hn::Eq(bits, hn::Set(d32, kFloatNan)), hn::Set(d32, T::kNanCode), code);
+    const auto rounded = [&](hn::Vec<DF> value) HWY_ATTR {
+      const auto bits = hn::BitCast(d32, value);
+      const auto magnitude = hn::And(bits, hn::Set(d32, ~kFloatSign));
+      const auto sign = hn::ShiftRight<16>(hn::Xor(bits, magnitude));
+      const auto code =
+          EncodeMagnitudes<T, 0>(df, hn::BitCast(df, magnitude), PowerOfTwo(T::kBias + 1));
+      return hn::BitCast(d16, hn::IfThenElse(hn::Eq(bits, hn::Set(d32, kFloatNan)),
+                                             hn::Set(d32, T::kNanCode), hn::Or(code, sign)));
+    };
+    return hn::ConcatEven(d16, rounded(high), rounded(low));
   }
 }
 
@@ -89,16 +141,16 @@ HWY_INLINE hn::Vec<D32> RoundTo(hn::Vec<DF> value) {
 template <FloatFormat F, class T, class Scale>
 HWY_INLINE void DecodeRun(const std::uint8_t* codes, const Scale& scale, std::byte* out) {
   const DF df;
-  const std::size_t lanes = hn::Lanes(df);
-  const auto low = Values<F>(codes, scale(0)), high = Values<F>(codes + lanes, scale(1));
+  hn::Vec<DF> low, high;
+  DecodeCodes<F>(codes, low, high);
+  low = Scaled(low, scale(0));
+  high = Scaled(high, scale(1));
   if constexpr (kItemSize<T> == 4) {
     hn::StoreU(low, df, reinterpret_cast<float*>(out));
-    hn::StoreU(high, df, reinterpret_cast<float*>(out) + lanes);
+    hn::StoreU(high, df, reinterpret_cast<float*>(out) + hn::Lanes(df));
   } else {
     const hn::Repartition<std::uint16_t, DF> d16;
-    const auto items =
-        hn::ConcatEven(d16, hn::BitCast(d16, RoundTo<T>(high)), hn::BitCast(d16, RoundTo<T>(low)));
-    hn::StoreU(items, d16, reinterpret_cast<std::uint16_t*>(out));
+    hn::StoreU(RoundTo<T>(low, high), d16, reinterpret_cast<std::uint16_t*>(out));
   }
 }
 

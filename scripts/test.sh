@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs the C++ tests, then the Python ones, also when the first have failed. Fails if any did.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
+cd "$(dirname "$0")/.."
+
+status=0
+say "C++ tests: ctest in build/release"
+ctest --test-dir build/release --parallel "$(nproc)" --output-on-failure --no-tests=error ||
+  status=$?
+say "Python tests: tests/python and tests/docs"
+.venv/bin/python -m pytest -q -ra tests/python tests/docs || status=$?
+exit "$status"

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Creates .venv in the repository's root, or brings it up to date with requirements.txt.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
+cd "$(dirname "$0")/.."
+
+python=${PYTHON:-python3}
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+  die "setup: $python has to be Python 3.11 or later, is $("$python" -V 2>&1); set PYTHON"
+
+# An environment that another interpreter made, or that has lost its own, does not start.
+if ! .venv/bin/python -c '' 2>/dev/null; then
+  say "python: creating .venv with $("$python" -V)"
+  rm -rf .venv
+  "$python" -m venv .venv
+fi
+
+stamp=.venv/requirements.stamp
+wanted=$({ .venv/bin/python -V && cat scripts/requirements.txt; } | sha256sum)
+if [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then
+  say "python: .venv is up to date"
+else
+  say "python: installing scripts/requirements.txt into .venv"
+  .venv/bin/python -m pip install --quiet --upgrade --disable-pip-version-check \
+    -r scripts/requirements.txt
+  printf '%s\n' "$wanted" >"$stamp"
+fi

@@ -39,8 +39,8 @@ inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the reference 
 inline constexpr std::uint64_t kHeaderLengthBytes = 8;         // little-endian, before the header
 inline constexpr std::size_t kMaxRank = 64;                    // NumPy's limit
 
-/// Bytes of a tensor. Errors: InvalidArgument if they overflow or end within a byte, or if there are
-/// more than kMaxRank dimensions; `source` begins the message.
+/// Bytes of a tensor. Errors: InvalidArgument if they overflow or end within a byte, or if there
+/// are more than kMaxRank dimensions; `source` begins the message.
 std::uint64_t TensorBytes(const std::string& source, const TensorEntry& entry);
 
 /// Parses a header's JSON. The text is hostile until parsed; `data_bytes` follow it in the file.

@@ -151,8 +151,7 @@ std::string Ones(std::size_t rank) {
 }
 
 TEST(SafetensorsHeaderTest, TheRankIsLimited) {
-  EXPECT_EQ(ParseHeader("f", Entry("\"U8\"", Ones(64), "[0,1]"), 1).tensors[0].shape,
-            Shape(64, 1));
+  EXPECT_EQ(ParseHeader("f", Entry("\"U8\"", Ones(64), "[0,1]"), 1).tensors[0].shape, Shape(64, 1));
   EXPECT_EQ(Refusal(Entry("\"U8\"", Ones(65), "[0,1]"), 1),
             "f: 'x' has at most 64 dimensions, got 65");
   EXPECT_EQ(Refusal(Entry("\"U8\"", Ones(1'000'000), "[0,1]"), 1),

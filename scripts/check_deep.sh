@@ -6,7 +6,7 @@ set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
 cd "$(dirname "$0")/.."
 
-parts=(format tidy asan tsan fuzz cuda wheel)
+parts=(format tidy asan tsan fuzz cuda wheel avx512)
 skipped=77  # exit status of a part that cannot run here, as automake has it
 fuzz_seconds=${NF_FUZZ_SECONDS:-60}
 logs=build/check-deep
@@ -63,6 +63,15 @@ part_wheel() {
   PATH=$PWD/.venv/bin:$PATH .venv/bin/auditwheel repair --plat "$platform" -w "$out" \
     build/wheel-out/*.whl || return 1
   NF_WHEEL=$(ls "$PWD/$out"/*.whl) .venv/bin/python -m pytest -q -ra tests/python/test_wheel.py
+}
+
+part_avx512() {
+  [[ $(uname -m) == x86_64 ]] || { say "avx512: this is no x86-64 machine"; return "$skipped"; }
+  ! grep -qw avx512_vbmi2 /proc/cpuinfo ||
+    { say "avx512: this machine has it, so make test is the check"; return "$skipped"; }
+  apt-cache show linux-image-cloud-amd64 >/dev/null 2>&1 ||
+    { say "avx512: apt knows no linux-image-cloud-amd64 for the guest"; return "$skipped"; }
+  scripts/build.sh release && scripts/emulate_avx512.sh
 }
 
 run_part() {

@@ -33,6 +33,13 @@ inline void StoreScaleInv(std::byte* base, std::size_t item, std::uint32_t scale
   }
 }
 
+/// `count` of them that follow each other from `item` on.
+template <Scheme S>
+inline void StoreScaleInvs(std::byte* base, std::size_t item, const std::uint32_t* scale_inv,
+                           std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) StoreScaleInv<S>(base, item + i, scale_inv[i]);
+}
+
 template <Scheme S>
 inline std::uint32_t LoadScaleInv(const std::byte* base, std::size_t item) {
   if constexpr (kScaleBytes<S> == 4) {

@@ -26,6 +26,10 @@ struct MatrixRows {
     return data + (row_offsets != nullptr ? row_offsets[row]
                                           : static_cast<std::ptrdiff_t>(row) * row_stride);
   }
+  /// Whether rows of `bytes` follow each other without a gap.
+  bool IsContiguous(std::size_t bytes) const {
+    return row_offsets == nullptr && row_stride == static_cast<std::ptrdiff_t>(bytes);
+  }
 };
 
 /// The part of a matrix that one call of a kernel works on. Its corners lie on block boundaries,
@@ -54,6 +58,8 @@ struct QuantizeArgs {
   DirectionBuffers<std::byte> rowwise, columnwise;  // what the slot's direction names
   float amax;                                       // of the tensor, where the scheme asks for one
   ScaleOptions options;
+  float* measured = nullptr;  // gets the tile's amax, from whole-tensor schemes
+  bool stream = false;        // codes are better written past the caches
 };
 
 struct DequantizeArgs {
@@ -63,6 +69,7 @@ struct DequantizeArgs {
   MatrixRows<std::byte> out;
   float amax;
   ScaleOptions options;
+  bool stream = false;  // items are better written past the caches
 };
 
 /// Largest magnitude of a tile, NaN ignored, 0 if there is none.

@@ -51,8 +51,13 @@ void Dequantize(const ConstQuantizedView& in, const TensorView& out, const Execu
   const DequantizeFn dequantize =
       kernels.dequantize[SchemeIndex(*in.spec.scheme)][static_cast<std::size_t>(direction)]
                         [static_cast<std::size_t>(out.dtype)];
-  const DequantizeArgs args{BuffersOf(in, direction), rows.shape, {}, rows.matrix, 0.0f,
-                            ScaleOptionsOf(in.spec)};
+  const DequantizeArgs args{BuffersOf(in, direction),
+                            rows.shape,
+                            {},
+                            rows.matrix,
+                            0.0f,
+                            ScaleOptionsOf(in.spec),
+                            BypassesCaches(execution, rows.shape.Size() * ItemSize(out.dtype))};
   const SchemeInfo& scheme = *in.spec.scheme;
   const TileGrid grid = MakeTileGrid(rows.shape, RowUnit(scheme, direction), ColUnit(scheme));
   ParallelFor(execution, grid.Count(), [&](std::size_t i) {

@@ -24,6 +24,9 @@ namespace {
 // beside the output.
 constexpr std::size_t kTileElements = 64 * 1024;
 
+// Above a core's second-level cache and its share of the third, and small beside memory.
+constexpr std::size_t kStreamBytes = std::size_t{4} << 20;
+
 std::atomic<bool> used_workers{false};
 std::atomic<bool> lost_workers{false};
 
@@ -87,6 +90,11 @@ TileGrid MakeTileGrid(MatrixShape shape, std::size_t unit_rows, std::size_t unit
       std::min(shape.cols, RoundUp(CeilDiv(kTileElements, unit_rows), unit_cols));
   const std::size_t rows = std::max<std::size_t>(kTileElements / cols / unit_rows, 1) * unit_rows;
   return {shape, std::min(rows, RoundUp(shape.rows, unit_rows)), RoundUp(cols, unit_cols)};
+}
+
+bool BypassesCaches(const Execution& execution, std::size_t bytes) {
+  if (execution.stores == Stores::kBySize) return bytes >= kStreamBytes;
+  return execution.stores == Stores::kStreaming;
 }
 
 std::size_t ThreadCount(const Execution& execution) {

@@ -24,6 +24,10 @@ struct TileGrid {
 /// units.
 TileGrid MakeTileGrid(MatrixShape shape, std::size_t unit_rows, std::size_t unit_cols);
 
+/// Whether a buffer of so many bytes is to be written past the caches. By its size, that is so
+/// where they could not keep it for whoever reads it next.
+bool BypassesCaches(const Execution& execution, std::size_t bytes);
+
 /// Calls task(i) once for each i below `count`, each under a FloatEnvironment, on the caller's pool
 /// or on oneTBB; returns when all are done. One task, or one thread, runs on the calling thread
 /// alone, and so does everything in a child that was forked after a parallel call, whose worker

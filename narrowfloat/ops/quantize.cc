@@ -87,15 +87,14 @@ QuantizeArgs MakeArgs(const Rows<const std::byte>& rows, const QuantizedView& ou
   return args;
 }
 
-/// Runs the slot over all tiles. `amax_fn`, if any, measures each tile on the way, while it is in
-/// the cache.
-float RunTiles(QuantizeFn quantize, AmaxFn amax_fn, const QuantizeArgs& args, const TileGrid& grid,
+/// Runs the slot over all tiles; their amax, if `measure`.
+float RunTiles(QuantizeFn quantize, const QuantizeArgs& args, bool measure, const TileGrid& grid,
                const Execution& execution) {
-  std::vector<float> amaxes(amax_fn != nullptr ? grid.Count() : 0);
+  std::vector<float> amaxes(measure ? grid.Count() : 0);
   ParallelFor(execution, grid.Count(), [&](std::size_t i) {
     QuantizeArgs task = args;
     task.tile = grid[i];
-    if (amax_fn != nullptr) amaxes[i] = amax_fn(args.in, task.tile);
+    if (measure) task.measured = &amaxes[i];
     quantize(task);
   });
   return amaxes.empty() ? 0.0f : *std::max_element(amaxes.begin(), amaxes.end());
@@ -131,8 +130,8 @@ void Quantize(const ConstTensorView& in, const QuantizedView& out, const Executi
   const bool measure = wants_amax && !spec.amax && !needs_amax_first;
   const QuantizeFn quantize =
       kernels.quantize[SchemeIndex(scheme)][static_cast<std::size_t>(DirectionOf(spec))][type];
-  const float measured = RunTiles(quantize, measure ? kernels.amax[type] : nullptr, args,
-                                  GridFor(spec, rows.shape), execution);
+  args.stream = BypassesCaches(execution, rows.shape.Size());
+  const float measured = RunTiles(quantize, args, measure, GridFor(spec, rows.shape), execution);
   if (wants_amax) StoreFloat(out[Role::kAmaxRowwise], measure ? measured : args.amax);
 }
 

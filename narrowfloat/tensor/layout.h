@@ -34,6 +34,13 @@ struct ScaleStrides {
   NF_HD constexpr std::size_t BlockOffset(std::size_t j) const {
     return j / kSwizzleBlocks * block_tile + j % kSwizzleBlocks * block;
   }
+  /// Whether the scales of a line's blocks follow each other; those of a block's lines.
+  NF_HD constexpr bool BlocksAreAdjacent() const {
+    return block == 1 && block_tile == kSwizzleBlocks;
+  }
+  NF_HD constexpr bool LinesAreAdjacent() const {
+    return line == 1 && line_quarter == kSwizzleQuarter && line_tile == kSwizzleLines;
+  }
 };
 
 /// The scales of one direction: how many there are, and how the stored matrix is padded.

@@ -89,12 +89,13 @@ void ExpectDefinition(const Slot& slot, const QuantizedBuffers& in, Placement pl
   for (std::size_t i = 0; i < expected.size(); ++i)
     expected.SetBits(i, Expected(slot, in, i / matrix.cols, i % matrix.cols));
   for (const KernelTable* backend : AvailableKernels()) {
-    for (const int threads : {1, 3}) {
+    for (const Manner& manner : kManners) {
       FloatTensor got(slot.dtype, in.view.shape, placement);
-      Dequantize(in.view, got.View(), {.threads = threads, .kernels = backend});
+      Dequantize(in.view, got.View(),
+                 {.threads = manner.threads, .kernels = backend, .stores = manner.stores});
       ASSERT_EQ(Difference(expected, got), "") << fmt::format(
           "{} {}, {}, on {} with {} threads", PrintQuantSpec(in.view.spec),
-          ShapeText(in.view.shape), PlacementName(placement), backend->name, threads);
+          ShapeText(in.view.shape), PlacementName(placement), backend->name, manner.threads);
     }
   }
 }
@@ -134,6 +135,45 @@ TEST_P(BackendDequantizeTest, AllCodesUnderAllScales) {
     }
   }
   ExpectDefinition(slot, in, Placement::kContiguous);
+}
+
+/// A tensor of {2, 256} in which each row holds all codes, but those that are no numbers: there
+/// kernels take their fast ways.
+QuantizedBuffers MakeNumbers(const Slot& slot) {
+  QuantizedBuffers in = MakeInput(slot, {2, 256}, false);
+  const auto largest = slot.scheme->name.ends_with("e4m3") ? E4M3::kMaxCode : E5M2::kMaxCode;
+  std::byte* codes = in.Data(Rowwise(slot) ? Role::kRowwiseData : Role::kColumnwiseData);
+  for (std::size_t i = 0; i < 2 * 256; ++i) {
+    const std::size_t code = (i + i / 256) % 256;
+    codes[i] = static_cast<std::byte>((code & 0x7F) <= largest ? code : 0);
+  }
+  return in;
+}
+
+TEST_P(BackendDequantizeTest, NumbersUnderEachScale) {
+  const Slot& slot = GetParam();
+  QuantizedBuffers in = MakeNumbers(slot);
+  const Role role = Rowwise(slot) ? Role::kRowwiseScaleInv : Role::kColumnwiseScaleInv;
+  if (slot.scheme->block != kWholeTensor) {
+    const std::size_t items = FlattenShape(in.view[role].shape).Size();
+    for (int scale = 0; scale < 256; ++scale) {
+      std::memset(in.Data(role), scale, items);
+      ExpectDefinition(slot, in, Placement::kContiguous);
+      if (HasFatalFailure()) return;
+    }
+    return;
+  }
+  // Every exponent, with the mantissas at its ends and one in between.
+  std::mt19937 random(3);
+  for (std::uint32_t exponent = 0; exponent < 256; ++exponent) {
+    for (const std::uint32_t mantissa :
+         {0u, 1u, 0x7FFFFFu, static_cast<std::uint32_t>(random()) & 0x7FFFFFu}) {
+      const std::uint32_t bits = exponent << 23 | mantissa;
+      std::memcpy(in.Data(role), &bits, sizeof bits);
+      ExpectDefinition(slot, in, Placement::kContiguous);
+      if (HasFatalFailure()) return;
+    }
+  }
 }
 
 TEST_P(BackendDequantizeTest, ShapesAndPlacementsDoNotMatter) {

@@ -18,10 +18,10 @@
 namespace narrowfloat::conformance {
 namespace {
 
-const Shape kShapes[] = {{},      {1},      {100},     {1, 1},     {1, 31},       {1, 32},
-                         {1, 33}, {31, 1},  {32, 1},   {33, 1},    {1, 257},      {129, 1},
-                         {5, 7},  {32, 32}, {64, 64},  {65, 48},   {130, 131},    {40, 300},
-                         {0, 64}, {64, 0},  {3, 0, 5}, {3, 5, 67}, {2, 3, 33, 34}};
+const Shape kShapes[] = {{},      {1},      {100},     {1, 1},     {1, 31},        {1, 32},
+                         {1, 33}, {31, 1},  {32, 1},   {33, 1},    {1, 257},       {129, 1},
+                         {5, 7},  {32, 32}, {64, 64},  {65, 48},   {130, 131},     {40, 300},
+                         {0, 64}, {64, 0},  {3, 0, 5}, {3, 5, 67}, {2, 3, 33, 34}, {33, 1056}};
 
 struct Slot {
   const SchemeInfo* scheme;
@@ -69,12 +69,14 @@ void ExpectDefinition(const FloatTensor& in, const QuantSpec& spec, const std::s
     FloatTensor placed(in.dtype(), in.shape(), placement);
     placed.Assign(in);
     for (const KernelTable* backend : AvailableKernels()) {
-      for (const int threads : {1, 3}) {
+      for (const Manner& manner : kManners) {
         QuantizedBuffers got(spec, in.shape(), placement == Placement::kUnaligned ? 1 : 0);
-        Quantize(placed.ConstView(), got.view, {.threads = threads, .kernels = backend});
-        ASSERT_EQ(Difference(expected, got), "") << fmt::format(
-            "{} {} {}, {}, on {} with {} threads; {}", PrintQuantSpec(spec), DTypeName(in.dtype()),
-            ShapeText(in.shape()), PlacementName(placement), backend->name, threads, context);
+        Quantize(placed.ConstView(), got.view,
+                 {.threads = manner.threads, .kernels = backend, .stores = manner.stores});
+        ASSERT_EQ(Difference(expected, got), "")
+            << fmt::format("{} {} {}, {}, on {} with {} threads; {}", PrintQuantSpec(spec),
+                           DTypeName(in.dtype()), ShapeText(in.shape()), PlacementName(placement),
+                           backend->name, manner.threads, context);
       }
     }
   }
@@ -85,11 +87,13 @@ class BackendQuantizeTest : public testing::TestWithParam<Slot> {};
 TEST_P(BackendQuantizeTest, ShapesAndPlacementsDoNotMatter) {
   std::mt19937_64 random(RunSeed());
   for (const Shape& shape : kShapes) {
-    FloatTensor in(GetParam().dtype, shape);
-    FillHostile(in, random);
-    for (const QuantSpec& spec : SpecsOf(*GetParam().scheme)) {
-      ExpectDefinition(in, spec, fmt::format("NF_TEST_SEED={}", RunSeed()));
-      if (HasFatalFailure()) return;
+    for (const Range range : kRanges) {
+      FloatTensor in(GetParam().dtype, shape);
+      FillHostile(in, random, range);
+      for (const QuantSpec& spec : SpecsOf(*GetParam().scheme)) {
+        ExpectDefinition(in, spec, fmt::format("NF_TEST_SEED={}", RunSeed()));
+        if (HasFatalFailure()) return;
+      }
     }
   }
 }
@@ -121,8 +125,9 @@ TEST_P(BackendScaleTest, OddScalesFollowTheRules) {
   const float odd[] = {0.0f, -0.0f,    1.0f,      -3.0f,      0x1.8p-140f,   0x1p-126f,
                        0.3f, 0x1p100f, kInfinity, -kInfinity, std::nanf(""), -std::nanf("")};
   std::mt19937_64 random(7);
-  FloatTensor in(GetParam().dtype, {33, 70});
+  FloatTensor in(GetParam().dtype, {33, 70}), near(GetParam().dtype, {70, 140});
   FillHostile(in, random);
+  FillHostile(near, random, Range::kNear);
   std::vector<QuantSpec> specs;
   for (const float value : odd) {
     specs.push_back({.scheme = &scheme, .columnwise = true, .scale = value});
@@ -133,6 +138,7 @@ TEST_P(BackendScaleTest, OddScalesFollowTheRules) {
     specs.push_back({.scheme = &scheme, .amax_epsilon = epsilon, .force_pow_2_scales = true});
   for (const QuantSpec& spec : specs) {
     ExpectDefinition(in, spec, "odd scales");
+    ExpectDefinition(near, spec, "odd scales, near numbers");
     if (HasFatalFailure()) return;
   }
 }

@@ -61,14 +61,15 @@ void ExpectValues(const GoldenTensor& expected, const QuantizedBuffers& in,
                   const std::string& context) {
   const DType dtype = GoldenDType(expected.dtype);
   for (const KernelTable* backend : AvailableKernels()) {
-    for (const int threads : {1, 3}) {
+    for (const Manner& manner : kManners) {
       FloatTensor out(dtype, in.view.shape);
-      Dequantize(in.view, out.View(), {.threads = threads, .kernels = backend});
+      Dequantize(in.view, out.View(),
+                 {.threads = manner.threads, .kernels = backend, .stores = manner.stores});
       ASSERT_EQ(out.size(), expected.Items());
       for (std::size_t i = 0; i < out.size(); ++i) {
-        ASSERT_TRUE(SameItem(expected.dtype, expected.Bits(i), out.Bits(i)))
-            << fmt::format("{} on {} with {} threads: item {}, expected {:08x}, got {:08x}",
-                           context, backend->name, threads, i, expected.Bits(i), out.Bits(i));
+        ASSERT_TRUE(SameItem(expected.dtype, expected.Bits(i), out.Bits(i))) << fmt::format(
+            "{} on {} with {} threads: item {}, expected {:08x}, got {:08x}", context,
+            backend->name, manner.threads, i, expected.Bits(i), out.Bits(i));
       }
       ASSERT_TRUE(out.GuardsAreWhole()) << context;
     }

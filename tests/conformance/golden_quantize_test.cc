@@ -114,12 +114,13 @@ TEST_P(GoldenQuantizeTest, EveryBackendGivesTheRecordedBytes) {
   const FloatTensor in = GoldenInput(golden);
   for (const QuantSpec& spec : SpecsOf(golden)) {
     for (const KernelTable* backend : AvailableKernels()) {
-      for (const int threads : {1, 3}) {
+      for (const Manner& manner : kManners) {
         QuantizedBuffers got(spec, in.shape());
-        Quantize(in.ConstView(), got.view, {.threads = threads, .kernels = backend});
+        Quantize(in.ConstView(), got.view,
+                 {.threads = manner.threads, .kernels = backend, .stores = manner.stores});
         ExpectRecorded(golden, in, got,
                        fmt::format("{} as {} on {} with {} threads", golden.name,
-                                   PrintQuantSpec(spec), backend->name, threads));
+                                   PrintQuantSpec(spec), backend->name, manner.threads));
       }
     }
   }

@@ -172,7 +172,7 @@ std::uint64_t RunSeed() {
   return seed;
 }
 
-void FillHostile(FloatTensor& tensor, std::mt19937_64& random) {
+void FillHostile(FloatTensor& tensor, std::mt19937_64& random, Range range) {
   if (tensor.size() == 0) return;
   const bool wide = tensor.dtype() == DType::kFloat32;
   const std::uint32_t mask = wide ? 0xFFFFFFFFu : 0xFFFFu;
@@ -194,20 +194,27 @@ void FillHostile(FloatTensor& tensor, std::mt19937_64& random) {
                                     sign | exponent_mask | 1u};
   const std::size_t cols =
       static_cast<std::size_t>(tensor.shape().empty() ? 1 : tensor.shape().back());
+  const std::size_t special_count = range == Range::kAll ? std::size(specials) : 5;  // numbers
+  const std::uint32_t one = (exponent_mask >> 1) & exponent_mask & ~(least - 1u);
   std::uint32_t window = 0;
   for (std::size_t i = 0; i < tensor.size(); ++i) {
     const std::uint64_t draw = random();
     // A window of exponents that moves every few dozen items, so that blocks differ in scale.
-    if (i % 37 == 0) window = static_cast<std::uint32_t>(random()) & exponent_mask;
+    if (i % 37 == 0) {
+      window = static_cast<std::uint32_t>(random()) & exponent_mask;
+      if (range == Range::kNear)
+        window = one + least * static_cast<std::uint32_t>(random() % 9) - 4 * least;
+    }
     const bool zero_block = (i / cols / 32 + i % cols / 32) % 7 == 3;
     std::uint32_t bits = static_cast<std::uint32_t>(draw) & mask;
-    if (draw >> 62 != 0) {
+    if (draw >> 62 != 0 || range != Range::kAll) {
       const std::uint32_t near =
           window > 4 * least ? window - least * (static_cast<std::uint32_t>(draw >> 40) & 3u)
                              : window;
       bits = (bits & ~exponent_mask) | (near >= exponent_mask ? exponent_mask - least : near);
     }
-    if ((draw >> 33) % 61 == 0) bits = specials[(draw >> 40) % std::size(specials)];
+    if ((draw >> 33) % 61 == 0) bits = specials[(draw >> 40) % special_count];
+    if (range == Range::kNear && (bits & exponent_mask) > one + 8 * least) bits &= sign;
     if (zero_block) bits &= sign;
     tensor.SetBits(i, bits);
   }

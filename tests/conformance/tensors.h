@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "narrowfloat/ops/execution.h"
 #include "narrowfloat/tensor/plan.h"
 #include "narrowfloat/tensor/quant_spec.h"
 #include "narrowfloat/tensor/view.h"
@@ -91,8 +92,21 @@ std::string Difference(const FloatTensor& expected, const FloatTensor& got);
 /// Every failure prints it.
 std::uint64_t RunSeed();
 
-/// Fills a tensor with what breaks kernels: values over the whole exponent range, runs near each
-/// other, all-zero blocks, and here and there NaN, infinities, -0, subnormals, the largest values.
-void FillHostile(FloatTensor& tensor, std::mt19937_64& random);
+/// What FillHostile draws from. Kernels do numbers faster than NaN and infinities, and near numbers
+/// faster still.
+enum class Range { kAll, kNumbers, kNear };
+inline constexpr Range kRanges[] = {Range::kAll, Range::kNumbers, Range::kNear};
+
+/// Fills a tensor with what breaks kernels: values over the whole exponent range or some octaves
+/// around 1, runs near each other, all-zero blocks, and here and there -0, subnormals, the largest
+/// values, NaN and infinities.
+void FillHostile(FloatTensor& tensor, std::mt19937_64& random, Range range = Range::kAll);
+
+/// Threads and stores that a backend is tried with: none of them changes a byte.
+struct Manner {
+  int threads;
+  Stores stores;
+};
+inline constexpr Manner kManners[] = {{1, Stores::kCached}, {3, Stores::kStreaming}};
 
 }  // namespace narrowfloat::conformance

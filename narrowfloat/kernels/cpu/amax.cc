@@ -7,8 +7,7 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h:
 #include "hwy/highway.h"
-#include "narrowfloat/kernels/cpu/lanes-inl.h"
-#include "narrowfloat/kernels/scalar/items.h"
+#include "narrowfloat/kernels/cpu/amax-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
@@ -24,32 +23,6 @@ ByType<ColumnSumFn> ColumnSumSlots() {
 }
 
 #else
-
-template <class T>
-struct AmaxTile {
-  static float Run(const MatrixRows<const std::byte>& in, const Tile& tile) noexcept {
-    const hn::ScalableTag<std::make_signed_t<BitsOf<T> > > di;
-    const std::size_t lanes = hn::Lanes(di), cols = tile.col_end - tile.col_begin;
-    auto low = hn::Zero(di), high = low;
-    float rest = 0.0f;
-    for (std::size_t r = tile.row_begin; r < tile.row_end; ++r) {
-      const std::byte* row = in.Row(r) + tile.col_begin * kItemSize<T>;
-      std::size_t c = 0;
-      for (; c + 2 * lanes <= cols; c += 2 * lanes) {
-        const std::byte* at = row + c * kItemSize<T>;
-        low = hn::Max(low, NumberMagnitudes<T>(di, LoadItems(di, at)));
-        high = hn::Max(high, NumberMagnitudes<T>(di, LoadItems(di, at + lanes * kItemSize<T>)));
-      }
-      for (; c < cols; ++c) {
-        const float magnitude = Magnitude(LoadItem<T>(row, c));
-        rest = magnitude > rest ? magnitude : rest;
-      }
-    }
-    const auto largest = hn::GetLane(hn::MaxOfLanes(di, hn::Max(low, high)));
-    const float amax = MagnitudeValue<T>(static_cast<BitsOf<T> >(largest));
-    return amax > rest ? amax : rest;
-  }
-};
 
 // Lanes are columns, so that each column's sum is taken in the order of the rows, as the oracle
 // takes it.

@@ -12,6 +12,7 @@
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/lanes-inl.h"
+#include "narrowfloat/kernels/cpu/stream-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET != HWY_SCALAR
@@ -20,20 +21,56 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr std::size_t kBatch = 32;  // blocks whose scales are computed together
 
-/// Scales of up to kBatch blocks that follow each other in one panel.
-template <Scheme S>
+/// Whether scales may be applied as PowerScale does.
+template <Scheme S, class T>
+inline constexpr bool kMayBePowers =
+    std::is_same_v<T, BFloat16>&& S::kLayout.scale_type == ScaleType::kE8M0;
+
+/// Scales of up to kBatch blocks of T that follow each other in one panel.
+template <Scheme S, class T>
 struct Batch {
-  float amax[kBatch];
+  BitsOf<T> largest[kBatch];  // patterns of the blocks' amaxes
   float scale[kBatch];
   std::uint32_t scale_inv[kBatch];
+  std::uint32_t floor[kBatch];  // and multiplier: PowerScale's, if `powers`
+  float multiplier[kBatch];
+  bool powers = false;
 
-  /// Branch-free schemes are vectorized here by the compiler: the loop has a constant length.
+  /// The largest pattern of all blocks.
+  HWY_INLINE std::uint32_t Largest() const {
+    BitsOf<T> most = 0;
+    for (const BitsOf<T> bits : largest) most = std::max(most, bits);
+    return most;
+  }
+
+  /// Branch-free schemes are vectorized here by the compiler: the loops have a constant length.
   HWY_INLINE void Decide(const typename S::TensorState& state) {
+    float amax[kBatch];
+    for (std::size_t j = 0; j < kBatch; ++j) amax[j] = MagnitudeValue<T>(largest[j]);
     for (std::size_t j = 0; j < kBatch; ++j) {
       const BlockScale decided = S::ScaleBlock(amax[j], state);
       scale[j] = decided.scale;
       scale_inv[j] = decided.scale_inv;
     }
+    if constexpr (kMayBePowers<S, T>) {
+      using Power = PowerScale<typename S::Element>;
+      std::uint32_t misfit = 0;
+      for (std::size_t j = 0; j < kBatch; ++j) misfit |= Power::Misfit(scale[j], largest[j]);
+      powers = misfit == 0;
+      for (std::size_t j = 0; j < kBatch; ++j) floor[j] = Power::Floor(scale[j]);
+      for (std::size_t j = 0; j < kBatch; ++j) multiplier[j] = Power::Multiplier(scale[j]);
+    }
+  }
+
+  template <class DF>
+  HWY_INLINE UniformScale<DF> Scale(DF df, std::size_t j) const {
+    return {hn::Set(df, scale[j])};
+  }
+  template <class DF>
+  HWY_INLINE UniformPower<DF> Power(DF df, std::size_t j) const {
+    const hn::RebindToUnsigned<DF> d32;
+    const hn::Repartition<std::uint16_t, DF> d16;
+    return {hn::BitCast(d16, hn::Set(d32, floor[j])), hn::Set(df, multiplier[j])};
   }
 };
 
@@ -44,86 +81,195 @@ struct PanelRows {
   std::size_t count;
 };
 
-template <Scheme S, class T>
-HWY_INLINE void MeasureBlocks(const PanelRows<S::kBlock.rows, const std::byte>& in,
-                              std::size_t blocks, Batch<S>& batch) {
-  using I = std::make_signed_t<BitsOf<T>>;
-  const hn::CappedTag<I, S::kBlock.cols> di;
-  const std::size_t lanes = hn::Lanes(di);
-  for (std::size_t j = 0; j < blocks; ++j) {
-    auto largest = hn::Zero(di);
-    for (std::size_t r = 0; r < in.count; ++r) {
-      const std::byte* at = in.row[r] + j * S::kBlock.cols * kItemSize<T>;
-      for (std::size_t i = 0; i < S::kBlock.cols; i += lanes) {
-        largest = hn::Max(largest, NumberMagnitudes<T>(di, LoadItems(di, at + i * kItemSize<T>)));
-      }
-    }
-    const I bits = hn::GetLane(hn::MaxOfLanes(di, largest));
-    batch.amax[j] = MagnitudeValue<T>(static_cast<BitsOf<T>>(bits));
+/// One round of a tree that finds the maximum of each 128-bit block of several vectors: pairs of
+/// Units come together, of `even` in even places and of `odd` in odd ones, half as many of each.
+template <class Unit, class DI>
+HWY_INLINE hn::Vec<DI> MergeMaxima(DI di, hn::Vec<DI> even, hn::Vec<DI> odd) {
+  const hn::Repartition<Unit, DI> d;
+  const auto a = hn::BitCast(d, even), b = hn::BitCast(d, odd);
+  return hn::Max(hn::BitCast(di, hn::InterleaveLower(d, a, b)),
+                 hn::BitCast(di, hn::InterleaveUpper(d, a, b)));
+}
+
+/// Lane by lane, the maximum of a vector's 128-bit blocks.
+template <class DI>
+HWY_INLINE auto FoldBlocks(DI /*di*/, hn::Vec<DI> lanes) {
+  if constexpr (hn::MaxLanes(DI()) * sizeof(hn::TFromD<DI>) <= 16) {
+    return lanes;
+  } else {
+    const hn::Half<DI> half;
+    return FoldBlocks(half, hn::Max(hn::LowerHalf(half, lanes), hn::UpperHalf(half, lanes)));
   }
 }
 
-template <Scheme S, class T>
+/// As many blocks as a 128-bit vector has lanes are measured together, through one tree.
+template <class T>
+inline constexpr std::size_t kMeasured = 16 / kItemSize<T>;
+
+template <Scheme S, class T, Items kItems>
+HWY_INLINE void MeasureBlocks(const std::byte* row, std::size_t blocks, Batch<S, T>& batch) {
+  using I = std::make_signed_t<BitsOf<T>>;
+  const hn::CappedTag<I, S::kBlock.cols> di;
+  const hn::FixedTag<I, kMeasured<T>> d128;
+  const std::size_t lanes = hn::Lanes(di);
+  const auto measure = [&](std::size_t j) NF_INLINE_ATTR {
+    auto largest = hn::Zero(di);
+    if (j >= blocks) return largest;
+    const std::byte* at = row + j * S::kBlock.cols * kItemSize<T>;
+    for (std::size_t i = 0; i < S::kBlock.cols; i += lanes) {
+      largest = hn::Max(largest, Magnitudes<T, kItems>(di, LoadItems(di, at + i * kItemSize<T>)));
+    }
+    return largest;
+  };
+  const auto two = [&](std::size_t j)
+                       HWY_ATTR { return MergeMaxima<I>(di, measure(j), measure(j + 1)); };
+  const auto four = [&](std::size_t j) NF_INLINE_ATTR {
+    if constexpr (sizeof(I) == 4) return MergeMaxima<std::int64_t>(di, two(j), two(j + 2));
+    return MergeMaxima<std::int32_t>(di, two(j), two(j + 2));
+  };
+  const auto group = [&](std::size_t j) NF_INLINE_ATTR {
+    if constexpr (sizeof(I) == 4) return four(j);
+    return MergeMaxima<std::int64_t>(di, four(j), four(j + 4));
+  };
+  for (std::size_t j = 0; j < kBatch; j += kMeasured<T>) {
+    auto largest = hn::Zero(d128);
+    if (j < blocks) largest = FoldBlocks(di, group(j));
+    hn::StoreU(largest, d128, reinterpret_cast<I*>(batch.largest + j));
+  }
+}
+
+/// Where a panel's codes go, and where the same codes go once more, or null.
+template <std::size_t kRows>
+struct PanelCodes : PanelRows<kRows, std::byte> {
+  std::byte* copy[kRows];
+};
+
+template <Scheme S, class T, Items kItems, bool kByPower>
 HWY_INLINE void EncodeBlocks(const PanelRows<S::kBlock.rows, const std::byte>& in,
-                             std::size_t blocks, const Batch<S>& batch,
-                             const PanelRows<S::kBlock.rows, std::byte>& out) {
+                             std::size_t blocks, const Batch<S, T>& batch,
+                             const PanelCodes<S::kBlock.rows>& out,
+                             Outlet<kBatch * S::kBlock.cols>& outlet) {
   using F = typename S::Element;
   const hn::CappedTag<std::uint8_t, S::kBlock.cols> d8;
   using DF = hn::Repartition<float, decltype(d8)>;
   const std::size_t lanes = hn::Lanes(d8);
   for (std::size_t r = 0; r < in.count; ++r) {
-    auto* codes = reinterpret_cast<std::uint8_t*>(out.row[r]);
+    auto* codes = reinterpret_cast<std::uint8_t*>(outlet.Open(out.row[r]));
     for (std::size_t j = 0; j < blocks; ++j) {
-      const UniformScale<DF> scale{hn::Set(DF(), batch.scale[j])};
+      const auto scale = [&]() NF_INLINE_ATTR {
+        if constexpr (kByPower) return batch.Power(DF(), j);
+        if constexpr (!kByPower) return batch.Scale(DF(), j);
+      }();
       for (std::size_t i = j * S::kBlock.cols; i < (j + 1) * S::kBlock.cols; i += lanes) {
-        hn::StoreU(EncodeRun<F, T>(d8, in.row[r] + i * kItemSize<T>, scale), d8, codes + i);
+        hn::StoreU(EncodeRun<F, T, kItems>(d8, in.row[r] + i * kItemSize<T>, scale), d8, codes + i);
       }
     }
+    outlet.Close(out.row[r], blocks * S::kBlock.cols, out.copy[r]);
   }
 }
 
-/// Quantizes `cols` columns of a panel, all blocks whole.
+/// The maxima of columns, `cols` of them, a multiple of the vector's length. Goes along rows, a few
+/// at a time, as the caches like it. Gives the largest of all patterns.
+template <class T, Items kItems>
+HWY_INLINE std::uint32_t FoldRows(const std::byte* const* rows, std::size_t count, std::size_t cols,
+                                  std::make_signed_t<BitsOf<T>>* maxima) {
+  constexpr std::size_t kTogether = 8;
+  const MagnitudeTag<T> di;
+  auto most = hn::Zero(di);
+  for (std::size_t r = 0; r < count; r += kTogether) {
+    for (std::size_t c = 0; c < cols; c += hn::Lanes(di)) {
+      auto largest = r == 0 ? hn::Zero(di) : hn::LoadU(di, maxima + c);
+      const auto fold = [&](std::size_t row) NF_INLINE_ATTR {
+        const auto items = LoadItems(di, rows[row] + c * kItemSize<T>);
+        largest = hn::Max(largest, Magnitudes<T, kItems>(di, items));
+      };
+      if (r + kTogether <= count) {
+        for (std::size_t i = 0; i < kTogether; ++i) fold(r + i);
+      } else {
+        for (std::size_t i = r; i < count; ++i) fold(i);
+      }
+      hn::StoreU(largest, di, maxima + c);
+      most = hn::Max(most, largest);
+    }
+  }
+  return LargestLane(di, most);
+}
+
+/// The blocks of a panel of several rows are measured as those of its columns' maxima.
+template <Scheme S, class T, Items kItems>
+HWY_INLINE void MeasurePanel(const PanelRows<S::kBlock.rows, const std::byte>& in,
+                             std::size_t blocks, Batch<S, T>& batch) {
+  if constexpr (S::kBlock.rows == 1) {
+    MeasureBlocks<S, T, kItems>(in.row[0], blocks, batch);
+  } else {
+    using I = std::make_signed_t<BitsOf<T>>;
+    static_assert(S::kBlock.cols % hn::MaxLanes(MagnitudeTag<T>()) == 0);
+    alignas(64) I maxima[kBatch * S::kBlock.cols];
+    FoldRows<T, kItems>(in.row, in.count, blocks * S::kBlock.cols, maxima);
+    MeasureBlocks<S, T, kItems>(reinterpret_cast<const std::byte*>(maxima), blocks, batch);
+  }
+}
+
+/// Quantizes `cols` columns of a panel, all blocks whole. A block's scale keeps its numbers within
+/// the format, so that only infinities and NaN are not ordinary.
 template <Scheme S, class T>
 HWY_INLINE void QuantizeBatch(const PanelRows<S::kBlock.rows, const std::byte>& in,
                               std::size_t blocks, const typename S::TensorState& state,
-                              Batch<S>& batch, const PanelRows<S::kBlock.rows, std::byte>& out) {
-  MeasureBlocks<S, T>(in, blocks, batch);
-  std::fill(batch.amax + blocks, batch.amax + kBatch, 0.0f);
-  batch.Decide(state);
-  EncodeBlocks<S, T>(in, blocks, batch, out);
+                              Batch<S, T>& batch, const PanelCodes<S::kBlock.rows>& out,
+                              Outlet<kBatch * S::kBlock.cols>& outlet) {
+  MeasurePanel<S, T, Items::kOrdinary>(in, blocks, batch);
+  if (batch.Largest() < kInfinityBits<T>) {
+    batch.Decide(state);
+    if constexpr (kMayBePowers<S, T>) {
+      if (batch.powers) {
+        return EncodeBlocks<S, T, Items::kOrdinary, true>(in, blocks, batch, out, outlet);
+      }
+    }
+    EncodeBlocks<S, T, Items::kOrdinary, false>(in, blocks, batch, out, outlet);
+  } else {
+    MeasurePanel<S, T, Items::kAny>(in, blocks, batch);
+    batch.Decide(state);
+    EncodeBlocks<S, T, Items::kAny, false>(in, blocks, batch, out, outlet);
+  }
 }
 
 /// The same for one block of fewer than kBlock.cols columns, as if padded with zeros.
 template <Scheme S, class T>
 HWY_NOINLINE void QuantizeShort(const PanelRows<S::kBlock.rows, const std::byte>& in,
                                 std::size_t cols, const typename S::TensorState& state,
-                                Batch<S>& batch, const PanelRows<S::kBlock.rows, std::byte>& out) {
+                                Batch<S, T>& batch, const PanelCodes<S::kBlock.rows>& out) {
   constexpr std::size_t kRows = S::kBlock.rows, kCols = S::kBlock.cols;
   Padded<T, kCols> padded[kRows];
   std::byte codes[kRows][kCols];
-  PanelRows<kRows, const std::byte> staged_in;
-  PanelRows<kRows, std::byte> staged_out;
+  PanelRows<kRows, const std::byte> staged_in{};
+  PanelCodes<kRows> staged_out{};
   staged_in.count = staged_out.count = in.count;
   for (std::size_t r = 0; r < in.count; ++r) {
     padded[r].Fill(in.row[r], cols);
     staged_in.row[r] = padded[r].items;
     staged_out.row[r] = codes[r];
   }
-  QuantizeBatch<S, T>(staged_in, 1, state, batch, staged_out);
-  for (std::size_t r = 0; r < in.count; ++r) std::memcpy(out.row[r], codes[r], cols);
+  Outlet<kBatch * kCols> in_place(false);
+  QuantizeBatch<S, T>(staged_in, 1, state, batch, staged_out, in_place);
+  for (std::size_t r = 0; r < in.count; ++r) {
+    std::memcpy(out.row[r], codes[r], cols);
+    if (out.copy[r] != nullptr) std::memcpy(out.copy[r], codes[r], cols);
+  }
 }
 
-/// Cuts the tile into panels of kBlock.rows and those into batches. Codes go to `codes` rows;
-/// `finish(row, rows, col, cols, batch)` sees each batch once its codes are written.
+/// Cuts the tile into panels of kBlock.rows and those into batches. Codes go to `codes` rows and,
+/// if `copy` is not null, to its rows; `finish(row, rows, col, cols, batch)` sees each batch once
+/// its codes are written.
 template <Scheme S, class T, class Finish>
 HWY_INLINE void ForEachBatch(const QuantizeArgs& args, const DirectionBuffers<std::byte>& codes,
-                             Finish&& finish) {
+                             const DirectionBuffers<std::byte>* copy, Finish&& finish) {
   constexpr std::size_t kRows = S::kBlock.rows, kCols = S::kBlock.cols;
   const typename S::TensorState state = S::Prepare(args.amax, args.options);
   const Tile& tile = args.tile;
+  Outlet<kBatch * kCols> outlet(args.stream);
   for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
     PanelRows<kRows, const std::byte> in;
-    PanelRows<kRows, std::byte> out;
+    PanelCodes<kRows> out;
     in.count = out.count = std::min(kRows, tile.row_end - row);
     for (std::size_t col = tile.col_begin; col < tile.col_end;) {
       const std::size_t left = tile.col_end - col;
@@ -131,10 +277,15 @@ HWY_INLINE void ForEachBatch(const QuantizeArgs& args, const DirectionBuffers<st
       for (std::size_t r = 0; r < in.count; ++r) {
         in.row[r] = args.in.Row(row + r) + col * kItemSize<T>;
         out.row[r] = codes.codes + (row + r) * codes.code_stride + col;
+        out.copy[r] = copy != nullptr ? copy->codes + (row + r) * copy->code_stride + col : nullptr;
       }
-      Batch<S> batch;
+      Batch<S, T> batch;
+      for (std::size_t r = 0; r < in.count; ++r) {
+        PrefetchBytes(NextStrip<T>(args, row + r, col + kBatch * kCols, kRows),
+                      kBatch * kCols * kItemSize<T>);
+      }
       if (blocks > 0) {
-        QuantizeBatch<S, T>(in, blocks, state, batch, out);
+        QuantizeBatch<S, T>(in, blocks, state, batch, out, outlet);
       } else {
         QuantizeShort<S, T>(in, left, state, batch, out);
       }
@@ -145,22 +296,28 @@ HWY_INLINE void ForEachBatch(const QuantizeArgs& args, const DirectionBuffers<st
   }
 }
 
+template <Scheme S, class T>
+HWY_INLINE void StoreBatch(const DirectionBuffers<std::byte>& out, std::size_t row, std::size_t col,
+                           std::size_t cols, const Batch<S, T>& batch) {
+  const std::size_t line = out.strides.LineOffset(ScaleLine<S>(row));
+  const std::size_t first = ScaleBlockIndex<S>(col), blocks = CeilDiv(cols, S::kBlock.cols);
+  if (out.strides.BlocksAreAdjacent()) {
+    return StoreScaleInvs<S>(out.scale_inv, line + first, batch.scale_inv, blocks);
+  }
+  for (std::size_t j = 0; j < blocks; ++j) {
+    StoreScaleInv<S>(out.scale_inv, line + out.strides.BlockOffset(first + j), batch.scale_inv[j]);
+  }
+}
+
 /// Blocks of one row, rowwise.
 template <class S, class T>
 struct QuantizeRows {
   static void Run(const QuantizeArgs& args) noexcept {
     const DirectionBuffers<std::byte>& out = args.rowwise;
-    ForEachBatch<S, T>(args, out,
+    ForEachBatch<S, T>(args, out, nullptr,
                        [&](std::size_t row, std::size_t /*rows*/, std::size_t col, std::size_t cols,
-                           const Batch<S>& batch) HWY_ATTR {
-                         const std::size_t line = out.strides.LineOffset(ScaleLine<S>(row));
-                         const std::size_t first = ScaleBlockIndex<S>(col);
-                         for (std::size_t j = 0; j * S::kBlock.cols < cols; ++j) {
-                           StoreScaleInv<S>(out.scale_inv,
-                                            line + out.strides.BlockOffset(first + j),
-                                            batch.scale_inv[j]);
-                         }
-                       });
+                           const Batch<S, T>& batch)
+                           NF_INLINE_ATTR { StoreBatch<S, T>(out, row, col, cols, batch); });
   }
 };
 

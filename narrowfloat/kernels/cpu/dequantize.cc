@@ -10,9 +10,8 @@
 #include <algorithm>
 
 #include "hwy/highway.h"
-#include "narrowfloat/kernels/cpu/lanes-inl.h"
+#include "narrowfloat/kernels/cpu/decode-inl.h"
 #include "narrowfloat/kernels/cpu/transpose-inl.h"
-#include "narrowfloat/kernels/scalar/items.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
@@ -26,233 +25,263 @@ DequantizeSlots Table() {
 
 #else
 
-using DF = hn::ScalableTag<float>;
-using D32 = hn::RebindToUnsigned<DF>;
-constexpr std::size_t kMaxRun =
-    2 * HWY_MAX_BYTES / sizeof(float);  // items of one step: two vectors of fp32
+constexpr std::size_t kChunk = 1024;  // items of a row that are decoded before they leave
 
-constexpr float PowerOfTwo(int exponent) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(127 + exponent) << 23);
-}
-
-#if HWY_TARGET <= HWY_AVX2
-
-/// Two vectors' worth of values. A code's bits, shifted to where float16 has its exponent and
-/// mantissa, are the value times 2^(bias-15), which the processor widens exactly, subnormals
-/// included. 11 ops.
-template <FloatFormat F>
-HWY_INLINE void DecodeCodes(const std::uint8_t* codes, hn::Vec<DF>& low, hn::Vec<DF>& high) {
-  const DF df;
-  const hn::Repartition<std::uint16_t, DF> d16;
-  const hn::RebindToSigned<decltype(d16)> di;
-  const hn::Half<decltype(d16)> dh;
-  const hn::Rebind<hwy::float16_t, decltype(dh)> df16;
-  const hn::Rebind<std::uint8_t, decltype(d16)> d8;
-  constexpr int kShorter = Float16::kExponentBits - F::kExponentBits;
-  auto half = hn::ShiftLeft<8>(hn::PromoteTo(d16, hn::LoadU(d8, codes)));
-  if constexpr (kShorter > 0) {
-    // Shifting the sign in keeps it at the top; its copies below are cleared.
-    constexpr auto kClear = static_cast<std::uint16_t>(~(0x8000u - (0x8000u >> kShorter)));
-    half = hn::And(hn::BitCast(d16, hn::ShiftRight<kShorter>(hn::BitCast(di, half))),
-                   hn::Set(d16, kClear));
-    constexpr auto kNan = static_cast<std::uint16_t>(F::kNanCode << (8 - kShorter));
-    const auto magnitude = hn::And(half, hn::Set(d16, std::uint16_t{0x7FFF}));
-    half = hn::IfThenElse(hn::Eq(magnitude, hn::Set(d16, kNan)),
-                          hn::Set(d16, static_cast<std::uint16_t>(Float16::kNanCode)), half);
-  }
-  low = hn::PromoteTo(df, hn::BitCast(df16, hn::LowerHalf(dh, half)));
-  high = hn::PromoteTo(df, hn::BitCast(df16, hn::UpperHalf(dh, half)));
-  if constexpr (kShorter > 0) {
-    const auto rebias = hn::Set(df, PowerOfTwo(Float16::kBias - F::kBias));
-    low = hn::Mul(low, rebias);
-    high = hn::Mul(high, rebias);
-  }
-}
-
-#else
-
-/// Values of codes. The bits of a code, shifted to where binary32 has its exponent and mantissa,
-/// are the value times 2^(bias-127), subnormals included; the product is exact. 9 ops.
-template <FloatFormat F>
-HWY_INLINE hn::Vec<DF> DecodeVector(const std::uint8_t* codes) {
-  const DF df;
-  const D32 d32;
-  const hn::Rebind<std::uint8_t, DF> d8;
-  const auto items = hn::PromoteTo(d32, hn::LoadU(d8, codes));
-  const auto magnitude = hn::And(items, hn::Set(d32, kSignCode<F> - 1u));
-  const auto sign = hn::ShiftLeft<32 - kBits<F> >(hn::Xor(items, magnitude));
-  const auto moved = hn::BitCast(df, hn::ShiftLeft<23 - F::kMantissaBits>(magnitude));
-  auto value = hn::BitCast(d32, hn::Mul(moved, hn::Set(df, PowerOfTwo(127 - F::kBias))));
-  if constexpr (F::kMaxCode < kSignCode<F> - 1u) {
-    const auto infinite = hn::Eq(magnitude, hn::Set(d32, F::kMaxCode + 1u));
-    const auto special = F::kHasInfinity ? hn::IfThenElse(infinite, hn::Set(d32, kFloatInfinity),
-                                                          hn::Set(d32, kFloatNan))
-                                         : hn::Set(d32, kFloatNan);
-    value = hn::IfThenElse(hn::Gt(magnitude, hn::Set(d32, F::kMaxCode)), special, value);
-  }
-  return hn::BitCast(df, hn::Or(value, sign));
-}
-
-template <FloatFormat F>
-HWY_INLINE void DecodeCodes(const std::uint8_t* codes, hn::Vec<DF>& low, hn::Vec<DF>& high) {
-  low = DecodeVector<F>(codes);
-  high = DecodeVector<F>(codes + hn::Lanes(DF()));
-}
-
-#endif
-
-/// value * scale_inv, any NaN as the one quiet NaN.
-HWY_INLINE hn::Vec<DF> Scaled(hn::Vec<DF> value, hn::Vec<DF> scale_inv) {
-  const DF df;
-  const auto product = hn::Mul(value, scale_inv);
-  return hn::IfThenElse(hn::Eq(product, product), product,
-                        hn::BitCast(df, hn::Set(D32(), kFloatNan)));
-}
-
-/// Rounds canonical values to T.
-template <class T>
-HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, DF> > RoundTo(hn::Vec<DF> low, hn::Vec<DF> high) {
-  const DF df;
-  const D32 d32;
-  const hn::Repartition<std::uint16_t, DF> d16;
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    const auto rounded = [&](hn::Vec<DF> value) HWY_ATTR {
-      const auto bits = hn::BitCast(d32, value);
-      const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
-      return hn::BitCast(d16, hn::Add(hn::Add(bits, hn::Set(d32, 0x7FFFu)), odd));
-    };
-    return hn::ConcatOdd(d16, rounded(high), rounded(low));
-  } else {
-    // Cutting off at twice the largest power of two gives infinity's code.
-    const auto rounded = [&](hn::Vec<DF> value) HWY_ATTR {
-      const auto bits = hn::BitCast(d32, value);
-      const auto magnitude = hn::And(bits, hn::Set(d32, ~kFloatSign));
-      const auto sign = hn::ShiftRight<16>(hn::Xor(bits, magnitude));
-      const auto code =
-          EncodeMagnitudes<T, 0>(df, hn::BitCast(df, magnitude), PowerOfTwo(T::kBias + 1));
-      return hn::BitCast(d16, hn::IfThenElse(hn::Eq(bits, hn::Set(d32, kFloatNan)),
-                                             hn::Set(d32, T::kNanCode), hn::Or(code, sign)));
-    };
-    return hn::ConcatEven(d16, rounded(high), rounded(low));
-  }
-}
-
-/// Two vectors' worth of items.
-template <FloatFormat F, class T, class Scale>
-HWY_INLINE void DecodeRun(const std::uint8_t* codes, const Scale& scale, std::byte* out) {
-  const DF df;
-  hn::Vec<DF> low, high;
-  DecodeCodes<F>(codes, low, high);
-  low = Scaled(low, scale(0));
-  high = Scaled(high, scale(1));
-  if constexpr (kItemSize<T> == 4) {
-    hn::StoreU(low, df, reinterpret_cast<float*>(out));
-    hn::StoreU(high, df, reinterpret_cast<float*>(out) + hn::Lanes(df));
-  } else {
-    const hn::Repartition<std::uint16_t, DF> d16;
-    hn::StoreU(RoundTo<T>(low, high), d16, reinterpret_cast<std::uint16_t*>(out));
-  }
-}
-
-/// `count` items with one scale each (LaneScales) or one for all (UniformScale); scale_at(i) is
-/// that of item i on.
-template <FloatFormat F, class T, class ScaleAt>
-HWY_INLINE void DecodeRow(const std::byte* in, std::size_t count, const ScaleAt& scale_at,
-                          std::byte* out) {
-  const std::size_t run = 2 * hn::Lanes(DF());
-  const auto* codes = reinterpret_cast<const std::uint8_t*>(in);
-  std::size_t i = 0;
-  for (; i + run <= count; i += run) {
-    DecodeRun<F, T>(codes + i, scale_at(i), out + i * kItemSize<T>);
-  }
-  if (i == count) return;
-  alignas(64) std::uint8_t staged[kMaxRun] = {};
-  alignas(64) std::byte items[kMaxRun * kItemSize<T>];
-  std::memcpy(staged, codes + i, count - i);
-  DecodeRun<F, T>(staged, scale_at(i), items);
-  std::memcpy(out + i * kItemSize<T>, items, (count - i) * kItemSize<T>);
-}
-
+/// Whether products with S's scales are those of PowerHalves.
 template <class S, class T>
-struct DequantizeRows {
-  static void Run(const DequantizeArgs& args) noexcept {
-    const typename S::TensorState state = S::Prepare(args.amax, args.options);
-    const DirectionBuffers<const std::byte>& in = args.in;
-    const Tile& tile = args.tile;
-    const std::size_t step = WholeTensorScheme<S> ? tile.col_end - tile.col_begin : S::kBlock.cols;
-    for (std::size_t r = tile.row_begin; r < tile.row_end; ++r) {
-      const std::byte* codes = in.codes + r * in.code_stride;
-      std::byte* out = args.out.Row(r);
-      const std::size_t line = in.strides.LineOffset(ScaleLine<S>(r));
-      for (std::size_t c = tile.col_begin; c < tile.col_end; c += step) {
-        const std::size_t item = line + in.strides.BlockOffset(ScaleBlockIndex<S>(c));
-        const float scale = S::DecodeScale(LoadScaleInv<S>(in.scale_inv, item), state);
-        const UniformScale<DF> uniform{hn::Set(DF(), scale)};
-        DecodeRow<typename S::Element, T>(
-            codes + c, std::min(step, tile.col_end - c),
-            [&](std::size_t) HWY_ATTR { return uniform; }, out + c * kItemSize<T>);
+inline constexpr bool kPowers = kItemSize<T> == 2 && S::kLayout.scale_type == ScaleType::kE8M0;
+
+struct NoHalves {};
+
+/// `count` of them that follow each other from `item` on. Vectorized by the compiler.
+template <class S>
+HWY_INLINE void DecodeScales(const std::byte* scale_inv, std::size_t item, std::size_t count,
+                             const typename S::TensorState& state, float* scales) {
+  for (std::size_t i = 0; i < count; ++i) {
+    scales[i] = S::DecodeScale(LoadScaleInv<S>(scale_inv, item + i), state);
+  }
+}
+
+/// A chunk of columns, each with a scale of its own.
+template <class S, class T>
+class StripDecoder {
+ public:
+  HWY_INLINE void Load(const DirectionBuffers<const std::byte>& in, std::size_t block,
+                       std::size_t col, std::size_t cols, const typename S::TensorState& state) {
+    if (S::kLayout.lines_per_scale == 1 && in.strides.LinesAreAdjacent()) {
+      DecodeScales<S>(in.scale_inv, block + col, cols, state, scales_);
+    } else {
+      for (std::size_t i = 0; i < cols; ++i) {
+        const std::size_t item = in.strides.LineOffset(ScaleLine<S>(col + i)) + block;
+        scales_[i] = S::DecodeScale(LoadScaleInv<S>(in.scale_inv, item), state);
       }
     }
+    if constexpr (kPowers<S, T>) {
+      std::uint32_t misfit = 0;
+      for (std::size_t i = 0; i < cols; ++i) misfit |= Halves::Misfit(scales_[i]);
+      regular_ = misfit == 0;
+      for (std::size_t i = 0; i < cols; ++i) powers_[i] = Halves::Power(scales_[i]);
+    }
   }
+
+  HWY_INLINE void Decode(const std::byte* codes, std::size_t cols, std::byte* out) const {
+    if constexpr (kPowers<S, T>) {
+      const auto power_at = [&](std::size_t i) NF_INLINE_ATTR {
+        return hn::LoadU(typename Halves::D16(), powers_ + i);
+      };
+      if (regular_ && halves_.Decode(codes, cols, power_at, out)) return;
+    }
+    DecodeAnyRow<F, T>(
+        codes, cols, [&](std::size_t i) NF_INLINE_ATTR { return LaneScales<DF>{scales_ + i}; },
+        out);
+  }
+
+ private:
+  using F = typename S::Element;
+  using Halves = std::conditional_t<kPowers<S, T>, PowerHalves<F, T>, NoHalves>;
+
+  float scales_[kChunk + kMaxRun] = {};  // a last run reads past the chunk
+  std::uint16_t powers_[kChunk + HWY_MAX_BYTES] = {};
+  bool regular_ = false;
+  Halves halves_;
 };
+
+/// A chunk of blocks along a row.
+template <class S, class T>
+class BlockDecoder {
+ public:
+  static_assert(kChunk % S::kBlock.cols == 0);
+
+  HWY_INLINE void Load(const DirectionBuffers<const std::byte>& in, std::size_t line,
+                       std::size_t col, std::size_t cols, const typename S::TensorState& state) {
+    const std::size_t first = ScaleBlockIndex<S>(col), blocks = CeilDiv(cols, S::kBlock.cols);
+    if (in.strides.BlocksAreAdjacent()) {
+      return DecodeScales<S>(in.scale_inv, line + first, blocks, state, scales_);
+    }
+    for (std::size_t i = 0; i < blocks; ++i) {
+      const std::size_t item = line + in.strides.BlockOffset(first + i);
+      scales_[i] = S::DecodeScale(LoadScaleInv<S>(in.scale_inv, item), state);
+    }
+  }
+
+  HWY_INLINE void Decode(const std::byte* codes, std::size_t cols, std::byte* out) const {
+    if constexpr (kPowers<S, T>) {
+      if (DecodePowers(codes, cols, out)) return;
+    }
+    for (std::size_t c = 0; c < cols; c += S::kBlock.cols) {
+      DecodeAnyRow<F, T>(codes + c, std::min(S::kBlock.cols, cols - c), scales_[c / S::kBlock.cols],
+                         out + c * kItemSize<T>);
+    }
+  }
+
+ private:
+  using F = typename S::Element;
+  using Halves = std::conditional_t<kPowers<S, T>, PowerHalves<F, T>, NoHalves>;
+
+  HWY_INLINE bool DecodePowers(const std::byte* codes, std::size_t cols, std::byte* out) const {
+    static_assert(S::kBlock.cols % hn::MaxLanes(typename Halves::D16()) == 0);
+    std::uint16_t powers[kChunk / S::kBlock.cols + 1];
+    std::uint32_t misfit = 0;
+    for (std::size_t i = 0; i * S::kBlock.cols < cols; ++i) {
+      misfit |= Halves::Misfit(scales_[i]);
+      powers[i] = Halves::Power(scales_[i]);
+    }
+    return misfit == 0 && halves_.Decode(
+                              codes, cols,
+                              [&](std::size_t i) NF_INLINE_ATTR {
+                                return hn::Set(typename Halves::D16(), powers[i / S::kBlock.cols]);
+                              },
+                              out);
+  }
+
+  float scales_[kChunk / S::kBlock.cols];
+  Halves halves_;
+};
+
+/// Codes with one scale.
+template <FloatFormat F, class T>
+class WholeDecoder {
+ public:
+  explicit WholeDecoder(float scale) : scale_(scale), halves_(scale) {}
+
+  HWY_INLINE void Decode(const std::byte* codes, std::size_t count, std::byte* out) const {
+    if (halves_.Decode(codes, count, out)) return;
+    DecodeAnyRow<F, T>(codes, count, scale_, out);
+  }
+
+ private:
+  /// fp32 is always decoded as any.
+  struct None {
+    explicit None(float) {}
+    bool Decode(const std::byte*, std::size_t, std::byte*) const { return false; }
+  };
+  float scale_;
+  std::conditional_t<kItemSize<T> == 2, ScaledHalves<F, T>, None> halves_;
+};
+
+template <class S>
+float TensorScale(const DequantizeArgs& args) {
+  return S::DecodeScale(LoadScaleInv<S>(args.in.scale_inv, 0), S::Prepare(args.amax, args.options));
+}
 
 template <class S, class T>
 struct DequantizeColumns {
   static void Run(const DequantizeArgs& args) noexcept {
     constexpr std::size_t kRows = S::kBlock.cols;  // of the transposed block
-    constexpr std::size_t kChunk = 1024;           // columns whose scales are decoded together
     const typename S::TensorState state = S::Prepare(args.amax, args.options);
-    const DirectionBuffers<const std::byte>& in = args.in;
     const Tile& tile = args.tile;
-    float scales[kChunk + kMaxRun] = {};  // a last run reads past the chunk
+    Outlet<kChunk * kItemSize<T> > outlet(args.stream);
+    StripDecoder<S, T> strip;
     for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
       const std::size_t row_end = std::min(row + kRows, tile.row_end);
-      const std::size_t block = in.strides.BlockOffset(ScaleBlockIndex<S>(row));
+      const std::size_t block = args.in.strides.BlockOffset(ScaleBlockIndex<S>(row));
       for (std::size_t col = tile.col_begin; col < tile.col_end; col += kChunk) {
         const std::size_t cols = std::min(kChunk, tile.col_end - col);
-        for (std::size_t i = 0; i < cols; ++i) {
-          const std::size_t item = in.strides.LineOffset(ScaleLine<S>(col + i)) + block;
-          scales[i] = S::DecodeScale(LoadScaleInv<S>(in.scale_inv, item), state);
-        }
+        strip.Load(args.in, block, col, cols, state);
         for (std::size_t r = row; r < row_end; ++r) {
-          DecodeRow<typename S::Element, T>(
-              in.codes + r * in.code_stride + col, cols,
-              [&](std::size_t i) HWY_ATTR { return LaneScales<DF>{scales + i}; },
-              args.out.Row(r) + col * kItemSize<T>);
+          std::byte* out = args.out.Row(r) + col * kItemSize<T>;
+          strip.Decode(args.in.codes + r * args.in.code_stride + col, cols, outlet.Open(out));
+          outlet.Close(out, cols * kItemSize<T>);
         }
       }
     }
   }
 };
 
-/// Copies a patch of transposed codes, zeros behind it, so that whole squares can be read.
+/// Blocks along rows.
+template <class S, class T>
+struct DequantizeBlocks {
+  static void Run(const DequantizeArgs& args) noexcept {
+    const typename S::TensorState state = S::Prepare(args.amax, args.options);
+    const DirectionBuffers<const std::byte>& in = args.in;
+    const Tile& tile = args.tile;
+    Outlet<kChunk * kItemSize<T> > outlet(args.stream);
+    BlockDecoder<S, T> decoder;
+    for (std::size_t r = tile.row_begin; r < tile.row_end; ++r) {
+      const std::byte* codes = in.codes + r * in.code_stride;
+      const std::size_t line = in.strides.LineOffset(ScaleLine<S>(r));
+      for (std::size_t col = tile.col_begin; col < tile.col_end; col += kChunk) {
+        const std::size_t cols = std::min(kChunk, tile.col_end - col);
+        std::byte* out = args.out.Row(r) + col * kItemSize<T>;
+        decoder.Load(in, line, col, cols, state);
+        decoder.Decode(codes + col, cols, outlet.Open(out));
+        outlet.Close(out, cols * kItemSize<T>);
+      }
+    }
+  }
+};
+
+template <class S, class T>
+struct DequantizeWhole {
+  static void Run(const DequantizeArgs& args) noexcept {
+    const DirectionBuffers<const std::byte>& in = args.in;
+    const Tile& tile = args.tile;
+    const WholeDecoder<typename S::Element, T> decoder(TensorScale<S>(args));
+    Outlet<kChunk * kItemSize<T> > outlet(args.stream);
+    const auto decode_row = [&](const std::byte* codes, std::size_t count, std::byte* items)
+                                NF_INLINE_ATTR {
+                                  for (std::size_t i = 0; i < count; i += kChunk) {
+                                    std::byte* out = items + i * kItemSize<T>;
+                                    const std::size_t chunk = std::min(kChunk, count - i);
+                                    decoder.Decode(codes + i, chunk, outlet.Open(out));
+                                    outlet.Close(out, chunk * kItemSize<T>);
+                                  }
+                                };
+    const std::size_t cols = tile.col_end - tile.col_begin, rows = tile.row_end - tile.row_begin;
+    if (args.out.IsContiguous(cols * kItemSize<T>) && in.code_stride == cols) {
+      return decode_row(in.codes + tile.row_begin * cols, rows * cols,
+                        args.out.Row(tile.row_begin));
+    }
+    for (std::size_t r = tile.row_begin; r < tile.row_end; ++r) {
+      decode_row(in.codes + r * in.code_stride + tile.col_begin, cols,
+                 args.out.Row(r) + tile.col_begin * kItemSize<T>);
+    }
+  }
+};
+
+/// Copies a patch of transposed codes, zeros behind it, so that whole squares can be read; asks for
+/// the next one.
 HWY_INLINE void StagePatch(const std::byte* codes, std::size_t stride, std::size_t rows,
-                           std::size_t cols, std::uint8_t* staged) {
-  if (rows < kPatch || cols < kPatch) std::memset(staged, 0, kPatch * kPatch);
-  for (std::size_t c = 0; c < cols; ++c) std::memcpy(staged + c * kPatch, codes + c * stride, rows);
+                           std::size_t cols, const std::byte* next, std::byte* staged) {
+  if (rows < kPatchRows || cols < kPatchCols) std::memset(staged, 0, kPatchRows * kPatchCols);
+  for (std::size_t c = 0; c < cols; ++c) {
+    CopyBytes(codes + c * stride, rows, staged + c * kPatchRows);
+    for (std::size_t line = 0; line < rows; line += 64) hwy::Prefetch(next + c * stride + line);
+  }
 }
 
 template <class S, class T>
 struct DequantizeTransposed {
   static void Run(const DequantizeArgs& args) noexcept {
-    const typename S::TensorState state = S::Prepare(args.amax, args.options);
     const DirectionBuffers<const std::byte>& in = args.in;
     const Tile& tile = args.tile;
-    const float scale = S::DecodeScale(LoadScaleInv<S>(in.scale_inv, 0), state);
-    const UniformScale<DF> uniform{hn::Set(DF(), scale)};
-    alignas(64) std::uint8_t staged[kPatch * kPatch];
-    alignas(64) std::byte patch[kPatch * kPatch];
-    for (std::size_t r = tile.row_begin; r < tile.row_end; r += kPatch) {
-      const std::size_t rows = std::min(kPatch, tile.row_end - r);
-      for (std::size_t c = tile.col_begin; c < tile.col_end; c += kPatch) {
-        const std::size_t cols = std::min(kPatch, tile.col_end - c);
-        StagePatch(in.codes + c * in.code_stride + r, in.code_stride, rows, cols, staged);
-        TransposePatch(staged, kPatch, cols, rows, patch, kPatch);
+    const WholeDecoder<typename S::Element, T> decoder(TensorScale<S>(args));
+    Outlet<kPatchCols * kItemSize<T> > outlet(args.stream);
+    alignas(64) std::byte staged[kPatchRows * kPatchCols];
+    alignas(64) std::byte patch[kPatchRows * kPatchCols];
+    for (std::size_t r = tile.row_begin; r < tile.row_end; r += kPatchRows) {
+      const std::size_t rows = std::min(kPatchRows, tile.row_end - r);
+      for (std::size_t c = tile.col_begin; c < tile.col_end; c += kPatchCols) {
+        const std::size_t cols = std::min(kPatchCols, tile.col_end - c);
+        const std::byte* codes = in.codes + c * in.code_stride + r;
+        const bool last = c + 2 * kPatchCols > tile.col_end;
+        StagePatch(codes, in.code_stride, rows, cols,
+                   last ? codes : codes + kPatchCols * in.code_stride, staged);
+        TransposeInCache(staged, patch);
         for (std::size_t i = 0; i < rows; ++i) {
-          DecodeRow<typename S::Element, T>(
-              patch + i * kPatch, cols, [&](std::size_t) HWY_ATTR { return uniform; },
-              args.out.Row(r + i) + c * kItemSize<T>);
+          std::byte* out = args.out.Row(r + i) + c * kItemSize<T>;
+          decoder.Decode(patch + i * kPatchCols, cols, outlet.Open(out));
+          outlet.Close(out, cols * kItemSize<T>);
         }
+      }
+    }
+  }
+
+  static void TransposeInCache(const std::byte* in, std::byte* out) {
+    for (std::size_t c = 0; c < kPatchCols; c += hn::Lanes(D8Squares())) {
+      for (std::size_t r = 0; r < kPatchRows; r += kSide) {
+        TransposeSquares(reinterpret_cast<const std::uint8_t*>(in) + c * kPatchRows + r, kPatchRows,
+                         reinterpret_cast<std::uint8_t*>(out) + r * kPatchCols + c, kPatchCols);
       }
     }
   }
@@ -260,7 +289,11 @@ struct DequantizeTransposed {
 
 template <class S, class... T>
 constexpr ByType<DequantizeFn> Rowwise(TypeList<T...>) {
-  return {&DequantizeRows<S, T>::Run...};
+  if constexpr (WholeTensorScheme<S>) {
+    return {&DequantizeWhole<S, T>::Run...};
+  } else {
+    return {&DequantizeBlocks<S, T>::Run...};
+  }
 }
 
 template <class S, class... T>

@@ -17,10 +17,18 @@
 #include "narrowfloat/kernels/geometry.h"
 #include "narrowfloat/numerics/codec.h"
 
+// For lambdas: part of the loop that they stand in, where registers stay loaded.
+#undef NF_INLINE_ATTR
+#define NF_INLINE_ATTR HWY_ATTR __attribute__((always_inline))
+
 HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET != HWY_SCALAR  // there the oracle's table serves
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+
+// Whole vectors of codes and of values.
+using D8 = hn::ScalableTag<std::uint8_t>;
+using DF = hn::Repartition<float, D8>;
 
 /// An item of T as an integer of its width, and the pattern of infinity in it.
 template <class T>
@@ -35,6 +43,8 @@ template <class T>
 HWY_INLINE float MagnitudeValue(std::uint32_t bits) {
   if constexpr (kItemSize<T> == 4) {
     return std::bit_cast<float>(bits);
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    return std::bit_cast<float>(bits << 16);
   } else {
     return Decode<T>(bits);
   }
@@ -45,21 +55,38 @@ HWY_INLINE hn::Vec<D> LoadItems(D d, const std::byte* at) {
   return hn::LoadU(d, reinterpret_cast<const hn::TFromD<D>*>(at));
 }
 
-/// Magnitude patterns of items, as signed integers (which order as the values do), NaN replaced by
-/// 0. 3 ops.
-template <class T, class DI>
-HWY_INLINE hn::Vec<DI> NumberMagnitudes(DI di, hn::Vec<DI> items) {
+/// Items of T as signed integers, a full vector of them.
+template <class T>
+using MagnitudeTag = hn::ScalableTag<std::make_signed_t<BitsOf<T>>>;
+
+/// What a body may take for granted of the items it works on.
+enum class Items {
+  kOrdinary,  // numbers whose products the format holds: nearly always so, tried first
+  kAny,       // NaN, infinities and products beyond the format too
+};
+
+/// Magnitude patterns of items, as signed integers, which order as the values do and NaN last. Of
+/// kAny items NaN is replaced by 0. 1 op, or 3.
+template <class T, Items kItems, class DI>
+HWY_INLINE hn::Vec<DI> Magnitudes(DI di, hn::Vec<DI> items) {
   using I = hn::TFromD<DI>;
   constexpr auto kMagnitude = static_cast<I>(~(I{1} << (sizeof(I) * 8 - 1)));
   const auto magnitude = hn::And(items, hn::Set(di, kMagnitude));
+  if constexpr (kItems == Items::kOrdinary) return magnitude;
   const auto is_nan = hn::Gt(magnitude, hn::Set(di, static_cast<I>(kInfinityBits<T>)));
   return hn::IfThenZeroElse(is_nan, magnitude);
 }
 
+/// The largest of non-negative lanes.
+template <class DI>
+HWY_INLINE std::uint32_t LargestLane(DI di, hn::Vec<DI> lanes) {
+  return static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(di, lanes)));
+}
+
 /// Values of the even and of the odd 16-bit lanes, given as magnitude patterns. NaN may become
-/// infinity: callers replace such lanes. bfloat16: 1 op each. float16: 5 ops; the product with
-/// 2^112 moves the exponent over and makes subnormals normal.
-template <class T, class D32>
+/// infinity: callers replace such lanes. bfloat16: 1 op each. float16: 3 ops, or 5; the product
+/// with 2^112 moves the exponent over and makes subnormals normal.
+template <class T, Items kItems, class D32>
 HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenMagnitudes(D32 d32, hn::Vec<D32> low_halves) {
   const hn::RebindToFloat<D32> df;
   if constexpr (std::is_same_v<T, BFloat16>) {
@@ -67,6 +94,7 @@ HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenMagnitudes(D32 d32, hn::Vec<D32>
   } else {
     constexpr float kRebias = 0x1p112f;
     const auto moved = hn::BitCast(df, hn::ShiftLeft<13>(low_halves));
+    if constexpr (kItems == Items::kOrdinary) return hn::Mul(moved, hn::Set(df, kRebias));
     const hn::RebindToSigned<D32> di;
     const auto beyond =
         hn::Gt(hn::BitCast(di, low_halves), hn::Set(di, static_cast<std::int32_t>(T::kMaxCode)));
@@ -74,17 +102,17 @@ HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenMagnitudes(D32 d32, hn::Vec<D32>
                           hn::Mul(moved, hn::Set(df, kRebias)));
   }
 }
-template <class T, class D32>
+template <class T, Items kItems, class D32>
 HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenEven(D32 d32, hn::Vec<D32> pairs) {
-  if constexpr (std::is_same_v<T, BFloat16>) return WidenMagnitudes<T>(d32, pairs);
-  return WidenMagnitudes<T>(d32, hn::And(pairs, hn::Set(d32, 0xFFFFu)));
+  if constexpr (std::is_same_v<T, BFloat16>) return WidenMagnitudes<T, kItems>(d32, pairs);
+  return WidenMagnitudes<T, kItems>(d32, hn::And(pairs, hn::Set(d32, 0xFFFFu)));
 }
-template <class T, class D32>
+template <class T, Items kItems, class D32>
 HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenOdd(D32 d32, hn::Vec<D32> pairs) {
   if constexpr (std::is_same_v<T, BFloat16>) {
     return hn::BitCast(hn::RebindToFloat<D32>(), hn::And(pairs, hn::Set(d32, 0xFFFF0000u)));
   } else {
-    return WidenMagnitudes<T>(d32, hn::ShiftRight<16>(pairs));
+    return WidenMagnitudes<T, kItems>(d32, hn::ShiftRight<16>(pairs));
   }
 }
 
@@ -107,8 +135,23 @@ HWY_INLINE hn::Vec<D32> CodeOfSum(D32 d32, hn::Vec<D32> sum) {
 #endif
 }
 
+/// The constants of EncodeMagnitudes.
+template <FloatFormat F>
+struct EncodeRule {
+  static constexpr std::uint32_t kField = 127u + 23u - F::kMantissaBits;  // of the sum, for b = 1
+  static constexpr std::uint32_t kSmallestNormalField = 128u - F::kBias;
+
+  /// The multiplier of b for values that stand for value * 2^power.
+  static constexpr float Multiplier(int power) {
+    const auto field = static_cast<std::uint32_t>(F::kBias - 1 + power) - kField;
+    const std::uint32_t offset = field & ((2 * kSignCode<F> - 1) >> F::kMantissaBits);
+    return std::bit_cast<float>((kField << 23) + (offset << F::kMantissaBits));
+  }
+};
+
 /// Code of F nearest to `value` (not negative, not NaN), shifted left by kShift, in the lower half
-/// of each lane; the upper half is undefined. `limit` is where larger values are cut off. 6 ops.
+/// of each lane; the upper half is undefined. The value must not round to more than F's largest, or
+/// than F's infinity if that is to come out. 4 ops.
 ///
 /// With b the power of two at or below the value, but not below F's smallest normal, the sum b *
 /// 2^(23-M) + value has steps of exactly b * 2^-M, F's own: the addition rounds to nearest-even on
@@ -119,25 +162,13 @@ HWY_INLINE hn::Vec<D32> CodeOfSum(D32 d32, hn::Vec<D32> sum) {
 /// = 1338 = 0x3A mod 256, which is 1.25. The multiplication is exact (b is a power of two), so
 /// targets without FMA give the same bits.
 template <FloatFormat F, int kShift, class DF>
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeMagnitudes(DF df, hn::Vec<DF> value,
-                                                              float limit) {
-  constexpr int kMantissa = F::kMantissaBits;
-  constexpr std::uint32_t kCodes = kSignCode<F>;
-  constexpr std::uint32_t kField = 127u + 23u - kMantissa;  // exponent field of the sum for b = 1
-  constexpr std::uint32_t kOffset =
-      ((static_cast<std::uint32_t>(F::kBias - 1) - kField) << kMantissa) & (2 * kCodes - 1);
-  static_assert((kOffset & ((1u << kMantissa) - 1u)) == 0);
-  static_assert(kOffset + (2u << kMantissa) < 0x8000u);  // the steps are a positive 16-bit number
-  constexpr float kMultiplier =
-      static_cast<float>(1u << (23 - kMantissa)) + static_cast<float>(kOffset >> kMantissa);
-  constexpr float kSmallestNormal =
-      std::bit_cast<float>(static_cast<std::uint32_t>(128 - F::kBias) << 23);
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeMagnitudes(DF df, hn::Vec<DF> value) {
   const hn::RebindToUnsigned<DF> du;
-  const auto cut = hn::Min(value, hn::Set(df, limit));
-  const auto exponent = hn::And(cut, hn::BitCast(df, hn::Set(du, kFloatInfinity)));
+  const auto exponent = hn::And(value, hn::BitCast(df, hn::Set(du, kFloatInfinity)));
+  constexpr float kSmallestNormal = std::bit_cast<float>(EncodeRule<F>::kSmallestNormalField << 23);
   const auto base = hn::Max(exponent, hn::Set(df, kSmallestNormal));
-  const auto sum = hn::MulAdd(base, hn::Set(df, kMultiplier), cut);
-  return CodeOfSum<kMantissa, kShift>(du, hn::BitCast(du, sum));
+  const auto sum = hn::MulAdd(base, hn::Set(df, EncodeRule<F>::Multiplier(0)), value);
+  return CodeOfSum<F::kMantissaBits, kShift>(du, hn::BitCast(du, sum));
 }
 
 /// One scale for all lanes. Both kinds give the scale of sub-vector i, in the order EncodeRun asks
@@ -156,65 +187,166 @@ struct LaneScales {
   }
 };
 
+/// Scales that are powers of two, for ordinary bfloat16: instead of the values, what
+/// EncodeMagnitudes compares and multiplies b with is scaled, which can be done before the values
+/// are widened.
+template <FloatFormat F>
+struct PowerScale {
+  static constexpr int kMaxExponent =
+      static_cast<int>(F::kMaxCode >> F::kMantissaBits) - static_cast<int>(F::kBias);
+  // Exponents, as fields of fp32, of scales with which neither the smallest normal number nor b's
+  // product leaves fp32's normal numbers, for values that the scale keeps within F.
+  static constexpr std::uint32_t kSmallest = kMaxExponent + 24 - F::kMantissaBits;
+  static constexpr std::uint32_t kLargest = 254u - F::kBias;
+
+  /// 0 if a block with this scale, of which `largest` is the amax's pattern, can be encoded so. A
+  /// block of zeros always can.
+  static HWY_INLINE std::uint32_t Misfit(float scale, std::uint32_t largest) {
+    const std::uint32_t field = std::bit_cast<std::uint32_t>(scale) >> 23;
+    return static_cast<std::uint32_t>(field < kSmallest) |
+           (static_cast<std::uint32_t>(field > kLargest) &
+            static_cast<std::uint32_t>(largest != 0));
+  }
+  /// F's smallest normal number over the scale: bfloat16, twice.
+  static HWY_INLINE std::uint32_t Floor(float scale) {
+    return (255u - F::kBias - Field(scale)) * ((1u << 7) | (1u << 23));
+  }
+  static HWY_INLINE float Multiplier(float scale) {
+    return EncodeRule<F>::Multiplier(static_cast<int>(Field(scale)) - 127);
+  }
+
+ private:
+  static HWY_INLINE std::uint32_t Field(float scale) {
+    const std::uint32_t field = std::bit_cast<std::uint32_t>(scale) >> 23;
+    return field < kLargest ? field : kLargest;
+  }
+};
+/// One for all lanes, and one for each lane, `floor` in memory order, as EncodeRun asks for them.
+template <class DF>
+struct UniformPower {
+  hn::Vec<hn::Repartition<std::uint16_t, DF>> floor;
+  hn::Vec<DF> multiplier;
+  HWY_INLINE auto Floor(std::size_t /*i*/) const { return floor; }
+  HWY_INLINE hn::Vec<DF> Multiplier(std::size_t /*i*/) const { return multiplier; }
+};
+template <class DF>
+struct LanePowers {
+  const std::uint16_t* floors;
+  const float* multipliers;
+  HWY_INLINE auto Floor(std::size_t i) const {
+    const hn::Repartition<std::uint16_t, DF> d16;
+    return hn::LoadU(d16, floors + i * hn::Lanes(d16));
+  }
+  HWY_INLINE hn::Vec<DF> Multiplier(std::size_t i) const {
+    return hn::LoadU(DF(), multipliers + i * hn::Lanes(DF()));
+  }
+};
+template <class Scale>
+concept Powers = requires(const Scale& scale) {
+  scale.Multiplier(0);
+};
+
 inline constexpr int kUpperByte = 8;
 
-/// Codes of 16-bit items in the upper bytes of 16-bit lanes; the lower bytes are undefined. 22 ops.
-template <FloatFormat F, class T, class D16, class V>
+/// F's code of value * scale, saturating, as EncodeMagnitudes gives it.
+template <FloatFormat F, Items kItems, class DF>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeScaled(DF df, hn::Vec<DF> value,
+                                                          hn::Vec<DF> scale) {
+  auto product = hn::Mul(value, scale);
+  if constexpr (kItems == Items::kAny) product = hn::Min(product, hn::Set(df, kMaxValue<F>));
+  return EncodeMagnitudes<F, kUpperByte>(df, product);
+}
+
+/// Codes of 16-bit items in the upper bytes of 16-bit lanes; the lower bytes are undefined. 17 ops
+/// for ordinary bfloat16, 22 for any.
+template <FloatFormat F, class T, Items kItems, class D16, class V>
 HWY_INLINE hn::Vec<D16> EncodeHalves(D16 d16, hn::Vec<D16> items, V scale_even, V scale_odd) {
   const hn::Repartition<std::uint32_t, D16> d32;
   const hn::Repartition<float, D16> df;
   const hn::RebindToSigned<D16> di;
   const auto magnitude = hn::And(items, hn::Set(d16, std::uint16_t{0x7FFF}));
   const auto sign = hn::Xor(items, magnitude);
+  const auto pairs = hn::BitCast(d32, magnitude);
+  const auto even = EncodeScaled<F, kItems>(df, WidenEven<T, kItems>(d32, pairs), scale_even);
+  const auto odd = EncodeScaled<F, kItems>(df, WidenOdd<T, kItems>(d32, pairs), scale_odd);
+  const auto codes =
+      hn::Or(hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(odd)), hn::BitCast(d16, even)), sign);
+  if constexpr (kItems == Items::kOrdinary) return codes;
   const auto is_nan = hn::RebindMask(
       d16,
       hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, static_cast<std::int16_t>(kInfinityBits<T>))));
-  const auto pairs = hn::BitCast(d32, magnitude);
-  const auto even = EncodeMagnitudes<F, kUpperByte>(
-      df, hn::Mul(WidenEven<T>(d32, pairs), scale_even), kMaxValue<F>);
-  const auto odd = EncodeMagnitudes<F, kUpperByte>(df, hn::Mul(WidenOdd<T>(d32, pairs), scale_odd),
-                                                   kMaxValue<F>);
-  const auto codes = hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(odd)), hn::BitCast(d16, even));
   constexpr std::uint16_t kNan = static_cast<std::uint16_t>(F::kNanCode << kUpperByte);
-  return hn::IfThenElse(is_nan, hn::Set(d16, kNan), hn::Or(codes, sign));
+  return hn::IfThenElse(is_nan, hn::Set(d16, kNan), codes);
 }
 
-/// Codes of fp32 items in the second lowest bytes of 32-bit lanes; the others are undefined. 12
-/// ops.
-template <FloatFormat F, class D32, class V>
+/// The same for ordinary bfloat16 and powers. 14 ops.
+template <FloatFormat F, class D16, class DF>
+HWY_INLINE hn::Vec<D16> EncodeByPower(D16 d16, DF df, hn::Vec<D16> items, hn::Vec<D16> floor,
+                                      hn::Vec<DF> even_multiplier, hn::Vec<DF> odd_multiplier) {
+  const hn::RebindToUnsigned<DF> d32;
+  const auto magnitude = hn::And(items, hn::Set(d16, std::uint16_t{0x7FFF}));
+  const auto sign = hn::Xor(items, magnitude);
+  const auto exponent =
+      hn::And(items, hn::Set(d16, static_cast<std::uint16_t>(kInfinityBits<BFloat16>)));
+  const auto pairs = hn::BitCast(d32, magnitude);
+  const auto bases = hn::BitCast(d32, hn::Max(exponent, floor));
+  const auto even = hn::MulAdd(WidenEven<BFloat16, Items::kOrdinary>(d32, bases), even_multiplier,
+                               WidenEven<BFloat16, Items::kOrdinary>(d32, pairs));
+  const auto odd = hn::MulAdd(WidenOdd<BFloat16, Items::kOrdinary>(d32, bases), odd_multiplier,
+                              WidenOdd<BFloat16, Items::kOrdinary>(d32, pairs));
+  const auto even_codes = CodeOfSum<F::kMantissaBits, kUpperByte>(d32, hn::BitCast(d32, even));
+  const auto odd_codes = CodeOfSum<F::kMantissaBits, kUpperByte>(d32, hn::BitCast(d32, odd));
+  return hn::Or(
+      hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(odd_codes)), hn::BitCast(d16, even_codes)),
+      sign);
+}
+
+/// Codes of fp32 items in the second lowest bytes of 32-bit lanes; the others are undefined. 9 ops
+/// for ordinary items, 12 for any.
+template <FloatFormat F, Items kItems, class D32, class V>
 HWY_INLINE hn::Vec<D32> EncodeSingles(D32 d32, hn::Vec<D32> items, V scale) {
   const hn::RebindToFloat<D32> df;
   const hn::RebindToSigned<D32> di;
   const auto magnitude = hn::And(items, hn::Set(d32, ~kFloatSign));
   const auto sign = hn::ShiftRight<16>(hn::Xor(items, magnitude));
+  const auto codes = hn::Or(EncodeScaled<F, kItems>(df, hn::BitCast(df, magnitude), scale), sign);
+  if constexpr (kItems == Items::kOrdinary) return codes;
   const auto is_nan = hn::RebindMask(
       d32,
       hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, static_cast<std::int32_t>(kFloatInfinity))));
-  const auto codes =
-      EncodeMagnitudes<F, kUpperByte>(df, hn::Mul(hn::BitCast(df, magnitude), scale), kMaxValue<F>);
-  return hn::IfThenElse(is_nan, hn::Set(d32, F::kNanCode << kUpperByte), hn::Or(codes, sign));
+  return hn::IfThenElse(is_nan, hn::Set(d32, F::kNanCode << kUpperByte), codes);
 }
 
 /// Codes of Lanes(d8) items of T at `in`, scaled by positive finite scales.
 /// An item times such a scale is NaN only where the item is, so that NaN can be told from the items
 /// alone.
-template <FloatFormat F, class T, class D8, class Scale>
+template <FloatFormat F, class T, Items kItems, class D8, class Scale>
 HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale) {
   static_assert(kBits<F> == 8);
   const hn::Repartition<std::uint16_t, D8> d16;
   if constexpr (kItemSize<T> == 4) {
     const hn::Repartition<std::uint32_t, D8> d32;
     const std::size_t step = hn::Lanes(d32) * 4;
-    const auto part = [&](std::size_t i) HWY_ATTR {
-      return hn::BitCast(d16, EncodeSingles<F>(d32, LoadItems(d32, in + i * step), scale(i)));
+    const auto part = [&](std::size_t i) NF_INLINE_ATTR {
+      return hn::BitCast(d16,
+                         EncodeSingles<F, kItems>(d32, LoadItems(d32, in + i * step), scale(i)));
     };
     const auto low = hn::ConcatEven(d16, part(1), part(0));
     const auto high = hn::ConcatEven(d16, part(3), part(2));
     return hn::ConcatOdd(d8, hn::BitCast(d8, high), hn::BitCast(d8, low));
+  } else if constexpr (Powers<Scale>) {
+    static_assert(std::is_same_v<T, BFloat16> && kItems == Items::kOrdinary);
+    const hn::Repartition<float, D8> df;
+    const auto part = [&](std::size_t i) NF_INLINE_ATTR {
+      return EncodeByPower<F>(d16, df, LoadItems(d16, in + i * hn::Lanes(d16) * 2), scale.Floor(i),
+                              scale.Multiplier(2 * i), scale.Multiplier(2 * i + 1));
+    };
+    return hn::ConcatOdd(d8, hn::BitCast(d8, part(1)), hn::BitCast(d8, part(0)));
   } else {
     const std::size_t step = hn::Lanes(d16) * 2;
-    const auto low = EncodeHalves<F, T>(d16, LoadItems(d16, in), scale(0), scale(1));
-    const auto high = EncodeHalves<F, T>(d16, LoadItems(d16, in + step), scale(2), scale(3));
+    const auto low = EncodeHalves<F, T, kItems>(d16, LoadItems(d16, in), scale(0), scale(1));
+    const auto high =
+        EncodeHalves<F, T, kItems>(d16, LoadItems(d16, in + step), scale(2), scale(3));
     return hn::ConcatOdd(d8, hn::BitCast(d8, high), hn::BitCast(d8, low));
   }
 }

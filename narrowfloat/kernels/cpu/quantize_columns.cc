@@ -25,45 +25,69 @@ QuantizeSlots Table() {
 
 #else
 
-using D8 = hn::ScalableTag<std::uint8_t>;
-using DF = hn::Repartition<float, D8>;
 constexpr std::size_t kMaxLanes = HWY_MAX_BYTES;
-constexpr std::size_t kStripCols = 512;  // columns of a panel whose amaxes and scales stay in L1
+constexpr std::size_t kStripCols = 1024;  // columns of a panel whose scales stay in L1
 
-/// Amaxes and scales of a strip of columns, in the order that EncodeRun takes its lanes: fp32 items
-/// in memory order; of 16-bit items, for each vector of them, first those at even places, then
-/// those at odd ones. `magnitude` holds patterns in memory order.
+/// Copies values of columns from memory order into the order in which EncodeRun takes them: fp32
+/// items as they are; of 16-bit items, for each vector of them, first those at even places, then
+/// those at odd ones.
 template <class T>
-struct Strip {
-  alignas(64) std::make_signed_t<BitsOf<T> > magnitude[kStripCols];
-  alignas(64) float amax[kStripCols];
-  alignas(64) float scale[kStripCols];
-  std::uint32_t scale_inv[kStripCols];
-};
-
-/// Where EncodeRun's order has column `col` of the strip.
-template <class T>
-HWY_INLINE std::size_t LaneOf(std::size_t col) {
+HWY_INLINE void CopyToLanes(const float* values, std::size_t cols, float* lanes) {
   if constexpr (kItemSize<T> == 4) {
-    return col;
+    std::copy_n(values, cols, lanes);
   } else {
-    const std::size_t items = hn::Lanes(hn::Repartition<std::uint16_t, D8>());
-    const std::size_t within = col % items;
-    return col - within + within % 2 * (items / 2) + within / 2;
+    constexpr std::size_t kHalf = hn::MaxLanes(hn::Repartition<std::uint16_t, D8>()) / 2;
+    for (std::size_t c = 0; c < cols; c += 2 * kHalf) {
+      for (std::size_t i = 0; i < kHalf; ++i) {
+        lanes[c + i] = values[c + 2 * i];
+        lanes[c + kHalf + i] = values[c + 2 * i + 1];
+      }
+    }
   }
 }
 
-/// Values of the magnitudes of one vector, in EncodeRun's order.
-template <class T, class DI>
-HWY_INLINE void StoreAmaxes(DI /*di*/, hn::Vec<DI> magnitudes, float* amax) {
-  const DF df;
-  const hn::RebindToUnsigned<DF> d32;
-  if constexpr (kItemSize<T> == 4) {
-    hn::StoreU(hn::BitCast(df, magnitudes), df, amax);
-  } else {
-    const auto pairs = hn::BitCast(d32, magnitudes);
-    hn::StoreU(WidenEven<T>(d32, pairs), df, amax);
-    hn::StoreU(WidenOdd<T>(d32, pairs), df, amax + hn::Lanes(df));
+/// Amaxes and scales of a strip of columns, in memory order but for those that EncodeRun takes.
+template <class T>
+struct Strip {
+  alignas(64) std::make_signed_t<BitsOf<T> > magnitude[kStripCols];
+  alignas(64) float scale[kStripCols];
+  alignas(64) float multiplier[kStripCols];         // and floor: PowerScale's, if `powers`
+  alignas(64) std::uint16_t floor[kStripCols];      // in memory order
+  alignas(64) std::uint32_t scale_inv[kStripCols];  // in memory order
+  bool powers = false;
+
+  template <class S>
+  HWY_INLINE void Decide(std::size_t cols, const typename S::TensorState& state);
+
+  HWY_INLINE LaneScales<DF> Scales(std::size_t col) const { return {scale + col}; }
+  HWY_INLINE LanePowers<DF> Powers(std::size_t col) const {
+    return {floor + col, multiplier + col};
+  }
+};
+
+/// Loops that the compiler vectorizes.
+template <class T>
+template <class S>
+HWY_INLINE void Strip<T>::Decide(std::size_t cols, const typename S::TensorState& state) {
+  using Power = PowerScale<typename S::Element>;
+  alignas(64) float scale_of[kStripCols];  // in memory order
+  for (std::size_t c = 0; c < cols; ++c) {
+    const auto bits = static_cast<BitsOf<T> >(magnitude[c]);
+    const BlockScale decided = S::ScaleBlock(MagnitudeValue<T>(bits), state);
+    scale_of[c] = decided.scale;
+    scale_inv[c] = decided.scale_inv;
+  }
+  CopyToLanes<T>(scale_of, cols, scale);
+  if constexpr (kMayBePowers<S, T>) {
+    std::uint32_t misfit = 0;
+    for (std::size_t c = 0; c < cols; ++c) {
+      misfit |= Power::Misfit(scale_of[c], static_cast<BitsOf<T> >(magnitude[c]));
+    }
+    powers = misfit == 0;
+    for (std::size_t c = 0; c < cols; ++c) {
+      floor[c] = static_cast<std::uint16_t>(Power::Floor(scale_of[c]));
+    }
+    for (std::size_t c = 0; c < cols; ++c) multiplier[c] = Power::Multiplier(scale[c]);
   }
 }
 
@@ -72,54 +96,49 @@ template <std::size_t kRows, class Byte>
 struct StripRows {
   Byte* row[kRows];
   std::size_t count;
+  Byte* next[kRows] = {};  // the rows of the strip that comes after it, or null
 };
 
-/// Goes along rows, a few at a time, as the caches like it; the amaxes of the columns wait in L1.
-template <class T, std::size_t kRows>
-HWY_INLINE void MeasureStrip(const StripRows<kRows, const std::byte>& in, std::size_t cols,
-                             Strip<T>& strip) {
-  constexpr std::size_t kTogether = 4;
-  const hn::Repartition<std::make_signed_t<BitsOf<T> >, D8> di;
-  const std::size_t items = hn::Lanes(di);
-  for (std::size_t c = 0; c < cols; c += items) hn::Store(hn::Zero(di), di, strip.magnitude + c);
-  for (std::size_t r = 0; r < in.count; r += kTogether) {
-    const std::size_t together = std::min(kTogether, in.count - r);
-    for (std::size_t c = 0; c < cols; c += items) {
-      auto largest = hn::Load(di, strip.magnitude + c);
-      for (std::size_t i = 0; i < together; ++i) {
-        const auto magnitude =
-            NumberMagnitudes<T>(di, LoadItems(di, in.row[r + i] + c * kItemSize<T>));
-        largest = hn::Max(largest, magnitude);
+/// One block for each of `cols` columns, measured and decided before. Asks for what comes next.
+template <class S, class T, Items kItems, bool kByPower>
+HWY_INLINE void EncodeStrip(const StripRows<S::kBlock.cols, const std::byte>& in, std::size_t cols,
+                            const Strip<T>& strip, const StripRows<S::kBlock.cols, std::byte>& out,
+                            Outlet<kStripCols>& outlet) {
+  using F = typename S::Element;
+  const D8 d8;
+  for (std::size_t r = 0; r < in.count; ++r) {
+    if (in.next[r] != nullptr) PrefetchBytes(in.next[r], cols * kItemSize<T>);
+    auto* codes = reinterpret_cast<std::uint8_t*>(outlet.Open(out.row[r]));
+    for (std::size_t c = 0; c < cols; c += hn::Lanes(d8)) {
+      const std::byte* items = in.row[r] + c * kItemSize<T>;
+      if constexpr (kByPower) {
+        hn::StoreU(EncodeRun<F, T, kItems>(d8, items, strip.Powers(c)), d8, codes + c);
+      } else {
+        hn::StoreU(EncodeRun<F, T, kItems>(d8, items, strip.Scales(c)), d8, codes + c);
       }
-      hn::Store(largest, di, strip.magnitude + c);
     }
+    outlet.Close(out.row[r], cols);
   }
 }
 
-/// One block for each of `cols` columns.
+/// A block's scale keeps its numbers within the format, so that only infinities and NaN are not
+/// ordinary.
 template <class S, class T>
 HWY_INLINE void QuantizeStrip(const StripRows<S::kBlock.cols, const std::byte>& in,
                               std::size_t cols, const typename S::TensorState& state,
-                              Strip<T>& strip, const StripRows<S::kBlock.cols, std::byte>& out) {
-  using F = typename S::Element;
-  const hn::Repartition<std::make_signed_t<BitsOf<T> >, D8> di;
-  const std::size_t items = hn::Lanes(di), lanes = hn::Lanes(D8());
-  MeasureStrip<T>(in, cols, strip);
-  for (std::size_t c = 0; c < cols; c += items) {
-    StoreAmaxes<T>(di, hn::Load(di, strip.magnitude + c), strip.amax + c);
-  }
-  for (std::size_t c = 0; c < cols; ++c) {  // vectorized by the compiler
-    const BlockScale decided = S::ScaleBlock(strip.amax[c], state);
-    strip.scale[c] = decided.scale;
-    strip.scale_inv[c] = decided.scale_inv;
-  }
-  for (std::size_t r = 0; r < in.count; ++r) {
-    auto* codes = reinterpret_cast<std::uint8_t*>(out.row[r]);
-    for (std::size_t c = 0; c < cols; c += lanes) {
-      const LaneScales<DF> scales{strip.scale + c};
-      hn::StoreU(EncodeRun<F, T>(D8(), in.row[r] + c * kItemSize<T>, scales), D8(), codes + c);
+                              Strip<T>& strip, const StripRows<S::kBlock.cols, std::byte>& out,
+                              Outlet<kStripCols>& outlet) {
+  const bool ordinary =
+      FoldRows<T, Items::kOrdinary>(in.row, in.count, cols, strip.magnitude) < kInfinityBits<T>;
+  if (!ordinary) FoldRows<T, Items::kAny>(in.row, in.count, cols, strip.magnitude);
+  strip.template Decide<S>(cols, state);
+  if constexpr (kMayBePowers<S, T>) {
+    if (ordinary && strip.powers) {
+      return EncodeStrip<S, T, Items::kOrdinary, true>(in, cols, strip, out, outlet);
     }
   }
+  if (ordinary) return EncodeStrip<S, T, Items::kOrdinary, false>(in, cols, strip, out, outlet);
+  EncodeStrip<S, T, Items::kAny, false>(in, cols, strip, out, outlet);
 }
 
 /// The same for fewer columns than a vector holds.
@@ -130,16 +149,29 @@ HWY_NOINLINE void QuantizeNarrow(const StripRows<S::kBlock.cols, const std::byte
   constexpr std::size_t kRows = S::kBlock.cols;
   Padded<T, kMaxLanes> padded[kRows];
   std::byte codes[kRows][kMaxLanes];
-  StripRows<kRows, const std::byte> staged_in;
-  StripRows<kRows, std::byte> staged_out;
+  StripRows<kRows, const std::byte> staged_in{};
+  StripRows<kRows, std::byte> staged_out{};
   staged_in.count = staged_out.count = in.count;
   for (std::size_t r = 0; r < in.count; ++r) {
     padded[r].Fill(in.row[r], cols);
     staged_in.row[r] = padded[r].items;
     staged_out.row[r] = codes[r];
   }
-  QuantizeStrip<S, T>(staged_in, hn::Lanes(D8()), state, strip, staged_out);
+  Outlet<kStripCols> in_place(false);
+  QuantizeStrip<S, T>(staged_in, hn::Lanes(D8()), state, strip, staged_out, in_place);
   for (std::size_t r = 0; r < in.count; ++r) std::memcpy(out.row[r], codes[r], cols);
+}
+
+template <class S, class T>
+HWY_INLINE void StoreStrip(const DirectionBuffers<std::byte>& out, std::size_t block,
+                           std::size_t col, std::size_t cols, const Strip<T>& strip) {
+  if (S::kLayout.lines_per_scale == 1 && out.strides.LinesAreAdjacent()) {
+    return StoreScaleInvs<S>(out.scale_inv, col + block, strip.scale_inv, cols);
+  }
+  for (std::size_t i = 0; i < cols; ++i) {
+    const std::size_t line = out.strides.LineOffset(ScaleLine<S>(col + i));
+    StoreScaleInv<S>(out.scale_inv, line + block, strip.scale_inv[i]);
+  }
 }
 
 template <class S, class T>
@@ -151,6 +183,7 @@ struct QuantizeColumns {
     const typename S::TensorState state = S::Prepare(args.amax, args.options);
     const Tile& tile = args.tile;
     const std::size_t lanes = hn::Lanes(D8());
+    Outlet<kStripCols> outlet(args.stream);
     for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
       const std::size_t rows = std::min(kRows, tile.row_end - row);
       const std::size_t block = out.strides.BlockOffset(ScaleBlockIndex<S>(row));
@@ -162,29 +195,116 @@ struct QuantizeColumns {
         in.count = codes.count = rows;
         for (std::size_t r = 0; r < rows; ++r) {
           in.row[r] = args.in.Row(row + r) + col * kItemSize<T>;
+          in.next[r] = NextStrip<T>(args, row + r, col + cols, kRows);
           codes.row[r] = out.codes + (row + r) * out.code_stride + col;
         }
         Strip<T> strip;
         if (cols >= lanes) {
-          QuantizeStrip<S, T>(in, cols, state, strip, codes);
+          QuantizeStrip<S, T>(in, cols, state, strip, codes, outlet);
         } else {
           QuantizeNarrow<S, T>(in, cols, state, strip, codes);
         }
-        for (std::size_t i = 0; i < cols; ++i) {
-          StoreScaleInv<S>(out.scale_inv, out.strides.LineOffset(ScaleLine<S>(col + i)) + block,
-                           strip.scale_inv[LaneOf<T>(i)]);
-        }
+        StoreStrip<S>(out, block, col, cols, strip);
         col += cols;
       }
     }
   }
 };
 
+/// The scales of a row's blocks, from column `col` on, as EncodeRun asks for them.
+template <class S, class T>
+struct BlockPowers {
+  const Batch<S, T>& batch;
+  std::size_t col;
+  static constexpr std::size_t kItems = hn::MaxLanes(hn::Repartition<std::uint16_t, D8>());
+  static_assert(S::kBlock.cols % kItems == 0);
+
+  HWY_INLINE auto Floor(std::size_t i) const {
+    return batch.Power(DF(), (col + i * kItems) / S::kBlock.cols).floor;
+  }
+  HWY_INLINE hn::Vec<DF> Multiplier(std::size_t i) const {
+    return batch.Power(DF(), (col + i / 2 * kItems) / S::kBlock.cols).multiplier;
+  }
+};
+
+/// Both directions at once, where that is possible: what they share of each item is done once.
 template <class S, class T>
 struct QuantizeBoth {
+  static constexpr std::size_t kRows = S::kBlock.cols;  // of the transposed block
+  static_assert(kStripCols == kBatch * S::kBlock.cols);
+
   static void Run(const QuantizeArgs& args) noexcept {
-    QuantizeRows<S, T>::Run(args);
-    QuantizeColumns<S, T>::Run(args);
+    const Tile& tile = args.tile;
+    for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
+      for (std::size_t col = tile.col_begin; col < tile.col_end; col += kStripCols) {
+        QuantizeArgs part = args;
+        part.tile = {row, std::min(row + kRows, tile.row_end), col,
+                     std::min(col + kStripCols, tile.col_end)};
+        if constexpr (kMayBePowers<S, T>) {
+          if (RunTogether(part)) continue;
+        }
+        QuantizeRows<S, T>::Run(part);
+        QuantizeColumns<S, T>::Run(part);
+      }
+    }
+  }
+
+  /// A strip of whole blocks, all ordinary and with scales that are applied as powers; false,
+  /// before anything is written, if it is not one.
+  static HWY_INLINE bool RunTogether(const QuantizeArgs& args) {
+    const Tile& tile = args.tile;
+    const std::size_t cols = tile.col_end - tile.col_begin;
+    if (cols % std::max(hn::Lanes(D8()), S::kBlock.cols) != 0) return false;
+    const typename S::TensorState state = S::Prepare(args.amax, args.options);
+    StripRows<kRows, const std::byte> in;
+    in.count = tile.row_end - tile.row_begin;
+    Batch<S, T> batches[kRows];
+    for (std::size_t r = 0; r < in.count; ++r) {
+      in.row[r] = args.in.Row(tile.row_begin + r) + tile.col_begin * kItemSize<T>;
+      in.next[r] = NextStrip<T>(args, tile.row_begin + r, tile.col_end, kRows);
+      MeasureBlocks<S, T, Items::kOrdinary>(in.row[r], cols / S::kBlock.cols, batches[r]);
+      if (batches[r].Largest() >= kInfinityBits<T>) return false;
+      batches[r].Decide(state);
+      if (!batches[r].powers) return false;
+    }
+    Strip<T> strip;
+    FoldRows<T, Items::kOrdinary>(in.row, in.count, cols, strip.magnitude);
+    strip.template Decide<S>(cols, state);
+    if (!strip.powers) return false;
+
+    Outlet<kStripCols> rowwise(args.stream), columnwise(args.stream);
+    for (std::size_t r = 0; r < in.count; ++r) {
+      PrefetchBytes(in.next[r], cols * kItemSize<T>);
+      const std::size_t row = tile.row_begin + r;
+      EncodeBoth(in.row[r], cols, batches[r], strip,
+                 args.rowwise.codes + row * args.rowwise.code_stride + tile.col_begin, rowwise,
+                 args.columnwise.codes + row * args.columnwise.code_stride + tile.col_begin,
+                 columnwise);
+      StoreBatch<S, T>(args.rowwise, row, tile.col_begin, cols, batches[r]);
+    }
+    const DirectionBuffers<std::byte>& out = args.columnwise;
+    StoreStrip<S>(out, out.strides.BlockOffset(ScaleBlockIndex<S>(tile.row_begin)), tile.col_begin,
+                  cols, strip);
+    return true;
+  }
+
+  static HWY_INLINE void EncodeBoth(const std::byte* in, std::size_t cols, const Batch<S, T>& batch,
+                                    const Strip<T>& strip, std::byte* rowwise,
+                                    Outlet<kStripCols>& rowwise_outlet, std::byte* columnwise,
+                                    Outlet<kStripCols>& columnwise_outlet) {
+    using F = typename S::Element;
+    const D8 d8;
+    auto* row_codes = reinterpret_cast<std::uint8_t*>(rowwise_outlet.Open(rowwise));
+    auto* column_codes = reinterpret_cast<std::uint8_t*>(columnwise_outlet.Open(columnwise));
+    for (std::size_t c = 0; c < cols; c += hn::Lanes(d8)) {
+      const std::byte* items = in + c * kItemSize<T>;
+      const auto by_row = EncodeRun<F, T, Items::kOrdinary>(d8, items, BlockPowers<S, T>{batch, c});
+      const auto by_column = EncodeRun<F, T, Items::kOrdinary>(d8, items, strip.Powers(c));
+      hn::StoreU(by_row, d8, row_codes + c);
+      hn::StoreU(by_column, d8, column_codes + c);
+    }
+    rowwise_outlet.Close(rowwise, cols);
+    columnwise_outlet.Close(columnwise, cols);
   }
 };
 

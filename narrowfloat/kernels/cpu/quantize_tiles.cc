@@ -40,9 +40,9 @@ HWY_INLINE void StoreTileScale(const DirectionBuffers<std::byte>& out, const Squ
   }
 }
 
-template <class S, Direction kDirection>
+template <class S, class T, Direction kDirection>
 HWY_INLINE void StoreBatchScales(const DirectionBuffers<std::byte>& out, const Square& covered,
-                                 const Batch<S>& batch) {
+                                 const Batch<S, T>& batch) {
   for (std::size_t i = 0; i < covered.cols; i += S::kBlock.cols) {
     const Square square{covered.row, covered.rows, covered.col + i,
                         std::min(S::kBlock.cols, covered.cols - i)};
@@ -56,26 +56,18 @@ struct QuantizeTiles {
 
   static void Run(const QuantizeArgs& args) noexcept {
     const auto& first = kDirection == Direction::kColumnwise ? args.columnwise : args.rowwise;
-    ForEachBatch<S, T>(args, first,
-                       [&](std::size_t row, std::size_t rows, std::size_t col, std::size_t cols,
-                           const Batch<S>& batch) HWY_ATTR {
-                         const Square covered{row, rows, col, cols};
-                         if constexpr (kDirection != Direction::kColumnwise) {
-                           StoreBatchScales<S, Direction::kRowwise>(args.rowwise, covered, batch);
-                         }
-                         if constexpr (kDirection != Direction::kRowwise) {
-                           StoreBatchScales<S, Direction::kColumnwise>(args.columnwise, covered,
-                                                                       batch);
-                         }
-                         if constexpr (kDirection == Direction::kBoth) CopyCodes(args, covered);
-                       });
-  }
-
-  static void CopyCodes(const QuantizeArgs& args, const Square& covered) {
-    for (std::size_t r = covered.row; r < covered.row + covered.rows; ++r) {
-      std::memcpy(args.columnwise.codes + r * args.columnwise.code_stride + covered.col,
-                  args.rowwise.codes + r * args.rowwise.code_stride + covered.col, covered.cols);
-    }
+    ForEachBatch<S, T>(
+        args, first, kDirection == Direction::kBoth ? &args.columnwise : nullptr,
+        [&](std::size_t row, std::size_t rows, std::size_t col, std::size_t cols,
+            const Batch<S, T>& batch) NF_INLINE_ATTR {
+          const Square covered{row, rows, col, cols};
+          if constexpr (kDirection != Direction::kColumnwise) {
+            StoreBatchScales<S, T, Direction::kRowwise>(args.rowwise, covered, batch);
+          }
+          if constexpr (kDirection != Direction::kRowwise) {
+            StoreBatchScales<S, T, Direction::kColumnwise>(args.columnwise, covered, batch);
+          }
+        });
   }
 };
 

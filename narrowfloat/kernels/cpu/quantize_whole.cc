@@ -10,6 +10,7 @@
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/lanes-inl.h"
+#include "narrowfloat/kernels/cpu/stream-inl.h"
 #include "narrowfloat/kernels/cpu/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -24,47 +25,127 @@ QuantizeSlots Table() {
 
 #else
 
-using D8 = hn::ScalableTag<std::uint8_t>;
-using DF = hn::Repartition<float, D8>;
 constexpr std::size_t kMaxLanes = HWY_MAX_BYTES;
 
-/// Encodes `count` items of a row.
-template <FloatFormat F, class T>
+constexpr std::size_t kChunk = 1024;  // items of a row that are encoded before they leave
+
+/// Encodes `count` items of a row. `largest` collects their magnitudes' patterns.
+template <FloatFormat F, class T, Items kItems>
 HWY_INLINE void EncodeRow(const std::byte* in, std::size_t count, const UniformScale<DF>& scale,
-                          std::byte* out) {
+                          std::byte* out, hn::Vec<MagnitudeTag<T> >& largest) {
   const D8 d8;
+  const MagnitudeTag<T> di;
   const std::size_t lanes = hn::Lanes(d8);
+  const auto run = [&](const std::byte* items) NF_INLINE_ATTR {
+    for (std::size_t i = 0; i < lanes; i += hn::Lanes(di)) {
+      largest =
+          hn::Max(largest, Magnitudes<T, kItems>(di, LoadItems(di, items + i * kItemSize<T>)));
+    }
+    return EncodeRun<F, T, kItems>(d8, items, scale);
+  };
   auto* codes = reinterpret_cast<std::uint8_t*>(out);
   std::size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
-    hn::StoreU(EncodeRun<F, T>(d8, in + i * kItemSize<T>, scale), d8, codes + i);
+    hn::StoreU(run(in + i * kItemSize<T>), d8, codes + i);
   }
   if (i == count) return;
   Padded<T, kMaxLanes> tail;
   tail.Fill(in + i * kItemSize<T>, count - i);
   alignas(64) std::uint8_t staged[kMaxLanes];
-  hn::Store(EncodeRun<F, T>(d8, tail.items, scale), d8, staged);
+  hn::Store(run(tail.items), d8, staged);
   std::memcpy(codes + i, staged, count - i);
 }
 
-template <FloatFormat F, class T, bool kKeepRows>
-void EncodeTransposed(const QuantizeArgs& args, const UniformScale<DF>& scale) {
+/// A tensor's scale, and what its items turned out to be.
+template <FloatFormat F, class T>
+struct WholeEncoder {
+  // The amax times the scale made of it may be a rounding error above the largest value.
+  static constexpr float kRoundsToMax = kMaxValue<F> * (1.0f + 0x1p-10f);
+
+  UniformScale<DF> uniform;
+  float scale;
+  std::uint32_t largest = 0;  // pattern of the largest magnitude so far
+  bool any = false;           // not all items of this tile are ordinary
+
+  explicit WholeEncoder(float tensor_scale)
+      : uniform{hn::Set(DF(), tensor_scale)}, scale(tensor_scale) {}
+
+  /// Calls `encode(items, largest)`, which writes what nothing has read yet, for ordinary items;
+  /// again, for any, if they were not.
+  template <class Encode>
+  HWY_INLINE void Run(const Encode& encode) {
+    const MagnitudeTag<T> di;
+    if (!any) {
+      auto magnitudes = hn::Zero(di);
+      encode(std::integral_constant<Items, Items::kOrdinary>(), magnitudes);
+      const std::uint32_t bits = LargestLane(di, magnitudes);
+      any = bits >= kInfinityBits<T> || MagnitudeValue<T>(bits) * scale > kRoundsToMax;
+      if (!any) {
+        largest = std::max(largest, bits);
+        return;
+      }
+    }
+    auto magnitudes = hn::Zero(di);
+    encode(std::integral_constant<Items, Items::kAny>(), magnitudes);
+    largest = std::max(largest, LargestLane(di, magnitudes));
+  }
+};
+
+template <FloatFormat F, class T>
+HWY_INLINE void EncodeRows(const QuantizeArgs& args, WholeEncoder<F, T>& encoder) {
+  Outlet<kChunk> outlet(args.stream);
+  const auto encode_row = [&](const std::byte* in, std::size_t count,
+                              std::byte* out) NF_INLINE_ATTR {
+    for (std::size_t i = 0; i < count; i += kChunk) {
+      const std::size_t chunk = std::min(kChunk, count - i);
+      PrefetchBytes(in + (i + kChunk) * kItemSize<T>, kChunk * kItemSize<T>);
+      std::byte* codes = outlet.Open(out + i);
+      encoder.Run([&](auto items, auto& largest) NF_INLINE_ATTR {
+        EncodeRow<F, T, items()>(in + i * kItemSize<T>, chunk, encoder.uniform, codes, largest);
+      });
+      outlet.Close(out + i, chunk);
+    }
+  };
   const Tile& tile = args.tile;
-  alignas(64) std::byte patch[kPatch * kPatch] = {};  // short patches leave zeros
-  for (std::size_t r = tile.row_begin; r < tile.row_end; r += kPatch) {
-    const std::size_t rows = std::min(kPatch, tile.row_end - r);
-    for (std::size_t c = tile.col_begin; c < tile.col_end; c += kPatch) {
-      const std::size_t cols = std::min(kPatch, tile.col_end - c);
-      for (std::size_t i = 0; i < rows; ++i) {
-        EncodeRow<F, T>(args.in.Row(r + i) + c * kItemSize<T>, cols, scale, patch + i * kPatch);
-        if constexpr (kKeepRows) {
-          std::memcpy(args.rowwise.codes + (r + i) * args.rowwise.code_stride + c,
-                      patch + i * kPatch, cols);
+  const std::size_t cols = tile.col_end - tile.col_begin, rows = tile.row_end - tile.row_begin;
+  const auto out_row = [&](std::size_t r) {
+    return args.rowwise.codes + r * args.rowwise.code_stride + tile.col_begin;
+  };
+  if (args.in.IsContiguous(cols * kItemSize<T>) && args.rowwise.code_stride == cols) {
+    return encode_row(args.in.Row(tile.row_begin), rows * cols, out_row(tile.row_begin));
+  }
+  for (std::size_t r = tile.row_begin; r < tile.row_end; ++r) {
+    encode_row(args.in.Row(r) + tile.col_begin * kItemSize<T>, cols, out_row(r));
+  }
+}
+
+/// Encodes patches in the first-level cache, from where their transposes leave and, if wanted,
+/// their rows.
+template <FloatFormat F, class T, bool kKeepRows>
+HWY_INLINE void EncodeTransposed(const QuantizeArgs& args, WholeEncoder<F, T>& encoder) {
+  const Tile& tile = args.tile;
+  alignas(64) std::byte patch[kPatchRows * kPatchCols] = {};  // short patches leave zeros
+  PatchTransposer transposer(args.stream);
+  for (std::size_t r = tile.row_begin; r < tile.row_end; r += kPatchRows) {
+    const std::size_t rows = std::min(kPatchRows, tile.row_end - r);
+    for (std::size_t c = tile.col_begin; c < tile.col_end; c += kPatchCols) {
+      const std::size_t cols = std::min(kPatchCols, tile.col_end - c);
+      encoder.Run([&](auto items, auto& largest) NF_INLINE_ATTR {
+        for (std::size_t i = 0; i < rows; ++i) {
+          const std::byte* row = args.in.Row(r + i) + c * kItemSize<T>;
+          PrefetchBytes(NextStrip<T>(args, r + i, c + cols, kPatchRows), cols * kItemSize<T>);
+          EncodeRow<F, T, items()>(row, cols, encoder.uniform, patch + i * kPatchCols, largest);
+        }
+      });
+      if constexpr (kKeepRows) {
+        for (std::size_t i = 0; i < rows; ++i) {
+          transposer.Copy(patch + i * kPatchCols, cols,
+                          args.rowwise.codes + (r + i) * args.rowwise.code_stride + c);
         }
       }
-      TransposePatch(reinterpret_cast<const std::uint8_t*>(patch), kPatch, rows, cols,
-                     args.columnwise.codes + c * args.columnwise.code_stride + r,
-                     args.columnwise.code_stride);
+      transposer.Transpose(patch, kPatchCols, rows, cols,
+                           args.columnwise.codes + c * args.columnwise.code_stride + r,
+                           args.columnwise.code_stride);
     }
   }
 }
@@ -81,17 +162,13 @@ struct QuantizeWhole {
                               [static_cast<std::size_t>(kDTypeOf<T>)](args);
       return;
     }
-    const UniformScale<DF> uniform{hn::Set(DF(), scale)};
-    const Tile& tile = args.tile;
+    WholeEncoder<F, T> encoder(scale);
     if constexpr (kDirection == Direction::kRowwise) {
-      for (std::size_t r = tile.row_begin; r < tile.row_end; ++r) {
-        EncodeRow<F, T>(args.in.Row(r) + tile.col_begin * kItemSize<T>,
-                        tile.col_end - tile.col_begin, uniform,
-                        args.rowwise.codes + r * args.rowwise.code_stride + tile.col_begin);
-      }
+      EncodeRows<F, T>(args, encoder);
     } else {
-      EncodeTransposed<F, T, kDirection == Direction::kBoth>(args, uniform);
+      EncodeTransposed<F, T, kDirection == Direction::kBoth>(args, encoder);
     }
+    if (args.measured != nullptr) *args.measured = MagnitudeValue<T>(encoder.largest);
   }
 };
 

@@ -13,21 +13,40 @@
 #include <cstring>
 
 #include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/stream-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-inline constexpr std::size_t kSide =
-    16;  // bytes of a 128-bit vector: the square transposed in registers
-inline constexpr std::size_t kPatch = 64;  // codes of 64x64 items are made in the first-level cache
+// Codes of a patch of items are made in the first-level cache. Long runs of rows become long runs
+// of output, which is what memory likes.
+inline constexpr std::size_t kPatchRows = 128, kPatchCols = 128;
 
-using Square = hn::Vec<hn::FixedTag<std::uint8_t, kSide> >[kSide];
+inline constexpr std::size_t kSide =
+    16;  // bytes of a 128-bit block: squares transpose in registers
+
+using D8Squares = hn::ScalableTag<std::uint8_t>;  // one square a 128-bit block
+using Squares = hn::Vec<D8Squares>[kSide];
+
+/// Row i of squares that lie below each other: bytes at `in`, and kSide rows further for each next
+/// block.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadRowOfSquares(D d, const std::uint8_t* in, std::size_t stride) {
+  if constexpr (hn::MaxLanes(D()) <= kSide) {
+    return hn::LoadU(d, in);
+  } else {
+    const hn::Half<D> half;
+    const std::size_t below = hn::Lanes(half) / kSide * kSide * stride;
+    return hn::Combine(d, LoadRowOfSquares(half, in + below, stride),
+                       LoadRowOfSquares(half, in, stride));
+  }
+}
 
 /// Interleaves row i with row i + 8, which moves every byte one bit of its index on its way.
-HWY_INLINE void Interleave(const Square& in, Square& out) {
-  const hn::FixedTag<std::uint8_t, kSide> d;
+HWY_INLINE void Interleave(const Squares& in, Squares& out) {
+  const D8Squares d;
 #pragma GCC unroll 8
   for (std::size_t i = 0; i < kSide / 2; ++i) {
     out[2 * i] = hn::InterleaveLower(d, in[i], in[i + kSide / 2]);
@@ -35,13 +54,13 @@ HWY_INLINE void Interleave(const Square& in, Square& out) {
   }
 }
 
-/// Transposes 16 rows of 16 bytes: 4 bits of index, 4 rounds, 64 ops.
-HWY_INLINE void TransposeSquare(const std::uint8_t* in, std::size_t in_stride, std::uint8_t* out,
-                                std::size_t out_stride) {
-  const hn::FixedTag<std::uint8_t, kSide> d;
-  Square a, b;
+/// Transposes Lanes(D8Squares) rows of kSide bytes: 4 bits of index, 4 rounds, 64 ops.
+HWY_INLINE void TransposeSquares(const std::uint8_t* in, std::size_t in_stride, std::uint8_t* out,
+                                 std::size_t out_stride) {
+  const D8Squares d;
+  Squares a, b;
 #pragma GCC unroll 16
-  for (std::size_t i = 0; i < kSide; ++i) a[i] = hn::LoadU(d, in + i * in_stride);
+  for (std::size_t i = 0; i < kSide; ++i) a[i] = LoadRowOfSquares(d, in + i * in_stride, in_stride);
   Interleave(a, b);
   Interleave(b, a);
   Interleave(a, b);
@@ -50,27 +69,46 @@ HWY_INLINE void TransposeSquare(const std::uint8_t* in, std::size_t in_stride, s
   for (std::size_t i = 0; i < kSide; ++i) hn::StoreU(a[i], d, out + i * out_stride);
 }
 
-/// Writes the transpose of a patch of rows x cols codes, `in_stride` apart. Rows and columns beyond
-/// those are read up to the next multiple of kSide, and their values do not matter. Columns are
-/// gathered in a buffer first and written once, as whole lines: rows of the output are often a
-/// power of two apart and share a cache set.
-HWY_INLINE void TransposePatch(const std::uint8_t* in, std::size_t in_stride, std::size_t rows,
-                               std::size_t cols, std::byte* out, std::size_t out_stride) {
-  alignas(64) std::uint8_t columns[kSide * kPatch];
-  for (std::size_t c = 0; c < cols; c += kSide) {
-    for (std::size_t r = 0; r < rows; r += kSide) {
-      TransposeSquare(in + r * in_stride + c, in_stride, columns + r, kPatch);
+/// Writes patches and their transposes to memory. Columns are gathered in a buffer first and
+/// written once, as whole lines: rows of the output are often a power of two apart and share a
+/// cache set.
+class PatchTransposer {
+ public:
+  explicit PatchTransposer(bool stream) : stream_(stream) {}
+  ~PatchTransposer() {
+    if (stream_) hwy::FlushStream();
+  }
+  PatchTransposer(const PatchTransposer&) = delete;
+  PatchTransposer& operator=(const PatchTransposer&) = delete;
+
+  HWY_INLINE void Copy(const std::byte* from, std::size_t count, std::byte* to) {
+    if (stream_) {
+      StreamBytes(from, count, to);
+    } else {
+      CopyBytes(from, count, to);
     }
-    for (std::size_t i = 0; i < std::min(kSide, cols - c); ++i) {
-      std::byte* line = out + (c + i) * out_stride;
-      if (rows == kPatch) {
-        std::memcpy(line, columns + i * kPatch, kPatch);  // of constant size, a few stores
-      } else {
-        std::memcpy(line, columns + i * kPatch, rows);
+  }
+
+  /// `in` holds rows x cols codes, `in_stride` apart; more are read, up to multiples of a vector's
+  /// length and of kSide, and their values do not matter.
+  HWY_INLINE void Transpose(const std::byte* in, std::size_t in_stride, std::size_t rows,
+                            std::size_t cols, std::byte* out, std::size_t out_stride) {
+    const auto* codes = reinterpret_cast<const std::uint8_t*>(in);
+    for (std::size_t c = 0; c < cols; c += kSide) {
+      for (std::size_t r = 0; r < rows; r += hn::Lanes(D8Squares())) {
+        TransposeSquares(codes + r * in_stride + c, in_stride, columns_ + r, kPatchRows);
+      }
+      for (std::size_t i = 0; i < std::min(kSide, cols - c); ++i) {
+        Copy(reinterpret_cast<const std::byte*>(columns_ + i * kPatchRows), rows,
+             out + (c + i) * out_stride);
       }
     }
   }
-}
+
+ private:
+  bool stream_;
+  alignas(64) std::uint8_t columns_[kSide * kPatchRows];
+};
 
 }  // namespace narrowfloat::HWY_NAMESPACE
 #endif

@@ -71,6 +71,9 @@ void QuantizeDirection(const QuantizeArgs& args, const DirectionBuffers<std::byt
 
 template <Scheme S, class T, Direction kDirection>
 void Quantize(const QuantizeArgs& args) noexcept {
+  if (args.measured != nullptr) {
+    *args.measured = AmaxTable()[static_cast<std::size_t>(kDTypeOf<T>)](args.in, args.tile);
+  }
   if constexpr (kDirection != Direction::kColumnwise) {
     QuantizeDirection<S, T, Direction::kRowwise>(args, args.rowwise);
   }

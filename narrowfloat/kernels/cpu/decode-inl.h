@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+// From codes to items: any codes and scales through fp32, numbers through tables. Compiled once per
+// instruction set.
+#if defined(NARROWFLOAT_KERNELS_CPU_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef NARROWFLOAT_KERNELS_CPU_DECODE_INL_H_
+#undef NARROWFLOAT_KERNELS_CPU_DECODE_INL_H_
+#else
+#define NARROWFLOAT_KERNELS_CPU_DECODE_INL_H_
+#endif
+
+#include <algorithm>
+
+#include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/lanes-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+#if HWY_TARGET != HWY_SCALAR
+namespace narrowfloat::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D32 = hn::RebindToUnsigned<DF>;
+inline constexpr std::size_t kMaxRun =
+    2 * HWY_MAX_BYTES / sizeof(float);  // items of one step: two vectors of fp32
+
+constexpr float PowerOfTwo(int exponent) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(127 + exponent) << 23);
+}
+
+#if HWY_TARGET <= HWY_AVX2
+
+/// Two vectors' worth of values. A code's bits, shifted to where float16 has its exponent and
+/// mantissa, are the value times 2^(bias-15), which the processor widens exactly, subnormals
+/// included. 11 ops.
+template <FloatFormat F>
+HWY_INLINE void DecodeCodes(const std::uint8_t* codes, hn::Vec<DF>& low, hn::Vec<DF>& high) {
+  const DF df;
+  const hn::Repartition<std::uint16_t, DF> d16;
+  const hn::RebindToSigned<decltype(d16)> di;
+  const hn::Half<decltype(d16)> dh;
+  const hn::Rebind<hwy::float16_t, decltype(dh)> df16;
+  const hn::Rebind<std::uint8_t, decltype(d16)> d8;
+  constexpr int kShorter = Float16::kExponentBits - F::kExponentBits;
+  auto half = hn::ShiftLeft<8>(hn::PromoteTo(d16, hn::LoadU(d8, codes)));
+  if constexpr (kShorter > 0) {
+    // Shifting the sign in keeps it at the top; its copies below are cleared.
+    constexpr auto kClear = static_cast<std::uint16_t>(~(0x8000u - (0x8000u >> kShorter)));
+    half = hn::And(hn::BitCast(d16, hn::ShiftRight<kShorter>(hn::BitCast(di, half))),
+                   hn::Set(d16, kClear));
+    constexpr auto kNan = static_cast<std::uint16_t>(F::kNanCode << (8 - kShorter));
+    const auto magnitude = hn::And(half, hn::Set(d16, std::uint16_t{0x7FFF}));
+    half = hn::IfThenElse(hn::Eq(magnitude, hn::Set(d16, kNan)),
+                          hn::Set(d16, static_cast<std::uint16_t>(Float16::kNanCode)), half);
+  }
+  low = hn::PromoteTo(df, hn::BitCast(df16, hn::LowerHalf(dh, half)));
+  high = hn::PromoteTo(df, hn::BitCast(df16, hn::UpperHalf(dh, half)));
+  if constexpr (kShorter > 0) {
+    const auto rebias = hn::Set(df, PowerOfTwo(Float16::kBias - F::kBias));
+    low = hn::Mul(low, rebias);
+    high = hn::Mul(high, rebias);
+  }
+}
+
+#else
+
+/// Values of codes. The bits of a code, shifted to where binary32 has its exponent and mantissa,
+/// are the value times 2^(bias-127), subnormals included; the product is exact. 9 ops.
+template <FloatFormat F>
+HWY_INLINE hn::Vec<DF> DecodeVector(const std::uint8_t* codes) {
+  const DF df;
+  const D32 d32;
+  const hn::Rebind<std::uint8_t, DF> d8;
+  const auto items = hn::PromoteTo(d32, hn::LoadU(d8, codes));
+  const auto magnitude = hn::And(items, hn::Set(d32, kSignCode<F> - 1u));
+  const auto sign = hn::ShiftLeft<32 - kBits<F> >(hn::Xor(items, magnitude));
+  const auto moved = hn::BitCast(df, hn::ShiftLeft<23 - F::kMantissaBits>(magnitude));
+  auto value = hn::BitCast(d32, hn::Mul(moved, hn::Set(df, PowerOfTwo(127 - F::kBias))));
+  if constexpr (F::kMaxCode < kSignCode<F> - 1u) {
+    const auto infinite = hn::Eq(magnitude, hn::Set(d32, F::kMaxCode + 1u));
+    const auto special = F::kHasInfinity ? hn::IfThenElse(infinite, hn::Set(d32, kFloatInfinity),
+                                                          hn::Set(d32, kFloatNan))
+                                         : hn::Set(d32, kFloatNan);
+    value = hn::IfThenElse(hn::Gt(magnitude, hn::Set(d32, F::kMaxCode)), special, value);
+  }
+  return hn::BitCast(df, hn::Or(value, sign));
+}
+
+template <FloatFormat F>
+HWY_INLINE void DecodeCodes(const std::uint8_t* codes, hn::Vec<DF>& low, hn::Vec<DF>& high) {
+  low = DecodeVector<F>(codes);
+  high = DecodeVector<F>(codes + hn::Lanes(DF()));
+}
+
+#endif
+
+/// value * scale_inv, any NaN as the one quiet NaN.
+HWY_INLINE hn::Vec<DF> Scaled(hn::Vec<DF> value, hn::Vec<DF> scale_inv) {
+  const DF df;
+  const auto product = hn::Mul(value, scale_inv);
+  return hn::IfThenElse(hn::Eq(product, product), product,
+                        hn::BitCast(df, hn::Set(D32(), kFloatNan)));
+}
+
+/// Rounds canonical values to T.
+template <class T>
+HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, DF> > RoundTo(hn::Vec<DF> low, hn::Vec<DF> high) {
+  const DF df;
+  const D32 d32;
+  const hn::Repartition<std::uint16_t, DF> d16;
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    const auto rounded = [&](hn::Vec<DF> value) NF_INLINE_ATTR {
+      const auto bits = hn::BitCast(d32, value);
+      const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
+      return hn::BitCast(d16, hn::Add(hn::Add(bits, hn::Set(d32, 0x7FFFu)), odd));
+    };
+    return hn::ConcatOdd(d16, rounded(high), rounded(low));
+  } else {
+    // Cutting off at twice the largest power of two gives infinity's code.
+    const auto rounded = [&](hn::Vec<DF> value) NF_INLINE_ATTR {
+      const auto bits = hn::BitCast(d32, value);
+      const auto magnitude = hn::And(bits, hn::Set(d32, ~kFloatSign));
+      const auto sign = hn::ShiftRight<16>(hn::Xor(bits, magnitude));
+      const auto code = EncodeMagnitudes<T, 0>(
+          df, hn::Min(hn::BitCast(df, magnitude), hn::Set(df, PowerOfTwo(T::kBias + 1))));
+      return hn::BitCast(d16, hn::IfThenElse(hn::Eq(bits, hn::Set(d32, kFloatNan)),
+                                             hn::Set(d32, T::kNanCode), hn::Or(code, sign)));
+    };
+    return hn::ConcatEven(d16, rounded(high), rounded(low));
+  }
+}
+
+/// Two vectors' worth of items, whatever the codes and scales are.
+template <FloatFormat F, class T, class Scale>
+HWY_INLINE void DecodeAny(const std::uint8_t* codes, const Scale& scale, std::byte* out) {
+  const DF df;
+  hn::Vec<DF> low, high;
+  DecodeCodes<F>(codes, low, high);
+  low = Scaled(low, scale(0));
+  high = Scaled(high, scale(1));
+  if constexpr (kItemSize<T> == 4) {
+    hn::StoreU(low, df, reinterpret_cast<float*>(out));
+    hn::StoreU(high, df, reinterpret_cast<float*>(out) + hn::Lanes(df));
+  } else {
+    const hn::Repartition<std::uint16_t, DF> d16;
+    hn::StoreU(RoundTo<T>(low, high), d16, reinterpret_cast<std::uint16_t*>(out));
+  }
+}
+
+/// `count` items with one scale each (LaneScales) or one for all (UniformScale); scale_at(i) is
+/// that of item i on.
+template <FloatFormat F, class T, class ScaleAt>
+HWY_NOINLINE void DecodeAnyRow(const std::byte* in, std::size_t count, const ScaleAt& scale_at,
+                               std::byte* out) {
+  const std::size_t run = 2 * hn::Lanes(DF());
+  const auto* codes = reinterpret_cast<const std::uint8_t*>(in);
+  std::size_t i = 0;
+  for (; i + run <= count; i += run) {
+    DecodeAny<F, T>(codes + i, scale_at(i), out + i * kItemSize<T>);
+  }
+  if (i == count) return;
+  alignas(64) std::uint8_t staged[kMaxRun] = {};
+  alignas(64) std::byte items[kMaxRun * kItemSize<T>];
+  std::memcpy(staged, codes + i, count - i);
+  DecodeAny<F, T>(staged, scale_at(i), items);
+  std::memcpy(out + i * kItemSize<T>, items, (count - i) * kItemSize<T>);
+}
+
+template <FloatFormat F, class T>
+HWY_INLINE void DecodeAnyRow(const std::byte* in, std::size_t count, float scale, std::byte* out) {
+  const UniformScale<DF> uniform{hn::Set(DF(), scale)};
+  DecodeAnyRow<F, T>(
+      in, count, [uniform](std::size_t) NF_INLINE_ATTR { return uniform; }, out);
+}
+
+/// What a code is in T, put together from a table. Of a code's magnitude the last bit of the
+/// exponent and the mantissa are the table's index, the other exponent bits are added where T has
+/// its exponent: index = magnitude below 2^(M+1), else its mantissa with the lowest exponent. That
+/// is right for all codes if it is so for the smallest normal one and the largest.
+template <FloatFormat F, class T>
+struct HalvesTable {
+  static_assert(kBits<F> == 8 && kItemSize<T> == 2);
+  static constexpr std::size_t kEntries = std::size_t{2} << F::kMantissaBits;
+  static constexpr std::uint32_t kSmallestNormal = 1u << F::kMantissaBits;
+  using D16 = hn::Repartition<std::uint16_t, D8>;
+
+  alignas(16) std::uint8_t low[16] = {};
+  alignas(16) std::uint8_t high[16] = {};
+
+  void SetEntry(std::size_t index, std::uint32_t bits) {
+    low[index] = static_cast<std::uint8_t>(bits);
+    high[index] = static_cast<std::uint8_t>(bits >> 8);
+  }
+
+  struct Run {
+    hn::Vec<D16> magnitude[2];
+    hn::Vec<D16> sign[2];
+  };
+
+  /// The table in registers: stores of items cannot touch it there.
+  struct Loaded {
+    hn::Vec<D8> low, high;
+  };
+  HWY_INLINE Loaded Load() const { return {hn::LoadDup128(D8(), low), hn::LoadDup128(D8(), high)}; }
+
+  /// Items of Lanes(D8) codes, in two vectors. `largest` collects the codes' magnitudes.
+  static HWY_INLINE Run Decode(const Loaded& table, const std::uint8_t* in, hn::Vec<D8>& largest) {
+    const D8 d8;
+    const D16 d16;
+    const auto set = [&](std::uint32_t value)
+                         NF_INLINE_ATTR { return hn::Set(d8, static_cast<std::uint8_t>(value)); };
+    const auto codes = InInterleavingOrder(hn::LoadU(d8, in));
+    const auto magnitude = hn::And(codes, set(kSignCode<F> - 1u));
+    largest = hn::Max(largest, magnitude);
+    const auto mantissa = hn::And(codes, set(kSmallestNormal - 1u));
+    const auto index = hn::Min(magnitude, hn::Or(mantissa, set(kSmallestNormal)));
+    const auto exponent = hn::Sub(magnitude, index);
+    const auto entry_low = hn::TableLookupBytes(table.low, index);
+    const auto entry_high = hn::TableLookupBytes(table.high, index);
+    const auto sign = hn::Xor(codes, magnitude);
+    const auto zero = hn::Zero(d8);
+    constexpr int kShift = T::kMantissaBits - F::kMantissaBits;
+    const auto lower = [&](auto a, auto b) NF_INLINE_ATTR {
+      return hn::BitCast(d16, hn::InterleaveLower(d8, a, b));
+    };
+    const auto upper = [&](auto a, auto b) NF_INLINE_ATTR {
+      return hn::BitCast(d16, hn::InterleaveUpper(d8, a, b));
+    };
+    return {{hn::Add(lower(entry_low, entry_high), hn::ShiftLeft<kShift>(lower(exponent, zero))),
+             hn::Add(upper(entry_low, entry_high), hn::ShiftLeft<kShift>(upper(exponent, zero)))},
+            {lower(zero, sign), upper(zero, sign)}};
+  }
+
+  /// Interleaving works within 128-bit blocks; with 8-byte units in this order before, memory order
+  /// comes out.
+  static HWY_INLINE hn::Vec<D8> InInterleavingOrder(hn::Vec<D8> codes) {
+    const hn::Repartition<std::uint64_t, D8> d64;
+    constexpr std::size_t kUnits = hn::MaxLanes(d64);
+    if constexpr (kUnits <= 2) return codes;
+    alignas(64) std::uint64_t order[kUnits];
+    for (std::size_t i = 0; i < kUnits; ++i) order[i] = i / 2 + i % 2 * (kUnits / 2);
+    return hn::BitCast(
+        D8(), hn::TableLookupLanes(hn::BitCast(d64, codes), hn::SetTableIndices(d64, order)));
+  }
+};
+
+/// Decodes `count` codes with run(codes, items, largest), which does Lanes(D8) at a time. False if
+/// one is NaN or infinite: the items are then wrong.
+template <FloatFormat F, class T, class DecodeRun>
+HWY_INLINE bool DecodeNumbers(const std::byte* in, std::size_t count, std::byte* out,
+                              const DecodeRun& run) {
+  const D8 d8;
+  const std::size_t lanes = hn::Lanes(d8);
+  const auto* codes = reinterpret_cast<const std::uint8_t*>(in);
+  auto largest = hn::Zero(d8);
+  std::size_t i = 0;
+  for (; i + lanes <= count; i += lanes) run(codes + i, i, out + i * kItemSize<T>, largest);
+  if (i < count) {
+    alignas(64) std::uint8_t staged[HWY_MAX_BYTES] = {};
+    alignas(64) std::byte items[HWY_MAX_BYTES * kItemSize<T>];
+    std::memcpy(staged, codes + i, count - i);
+    run(staged, i, items, largest);
+    std::memcpy(out + i * kItemSize<T>, items, (count - i) * kItemSize<T>);
+  }
+  const auto special = hn::Gt(largest, hn::Set(d8, static_cast<std::uint8_t>(F::kMaxCode)));
+  return hn::AllFalse(d8, special);
+}
+
+/// 16-bit items, each code times one scale.
+template <FloatFormat F, class T>
+class ScaledHalves {
+ public:
+  using Table = HalvesTable<F, T>;
+
+  explicit ScaledHalves(float scale) {
+    const auto product = [&](std::uint32_t code) {
+      return Encode<T, Overflow::kInfinity>(narrowfloat::Decode<F>(code) * scale);
+    };
+    // An octave away from T's subnormals all products are rounded alike.
+    regular_ = scale > 0.0f && product(Table::kSmallestNormal) >= (2u << T::kMantissaBits) &&
+               product(F::kMaxCode) <= T::kMaxCode;
+    if (!regular_) return;
+    for (std::uint32_t i = 0; i < Table::kEntries; ++i) table_.SetEntry(i, product(i));
+  }
+
+  /// False if the items are not to be had this way.
+  HWY_INLINE bool Decode(const std::byte* codes, std::size_t count, std::byte* out) const {
+    if (!regular_) return false;
+    const auto table = table_.Load();
+    return DecodeNumbers<F, T>(
+        codes, count, out,
+        [&](const std::uint8_t* in, std::size_t, std::byte* items, hn::Vec<D8>& largest)
+            NF_INLINE_ATTR {
+              const typename Table::D16 d16;
+              const auto run = Table::Decode(table, in, largest);
+              auto* to = reinterpret_cast<std::uint16_t*>(items);
+              hn::StoreU(hn::Or(run.magnitude[0], run.sign[0]), d16, to);
+              hn::StoreU(hn::Or(run.magnitude[1], run.sign[1]), d16, to + hn::Lanes(d16));
+            });
+  }
+
+ private:
+  bool regular_;
+  Table table_;
+};
+
+/// What `code` of F is in T.
+template <FloatFormat F, class T>
+constexpr std::uint32_t CodeIn(std::uint32_t code) {
+  return Encode<T, Overflow::kInfinity>(Decode<F>(code));
+}
+
+/// 16-bit items, each code times a power of two whose product T holds as a normal number: added to
+/// its exponent. Zero alone must stay as it is; so entries but that of zero stand kLift higher, and
+/// subtracting kLift less the power saturates.
+template <FloatFormat F, class T>
+class PowerHalves {
+ public:
+  using Table = HalvesTable<F, T>;
+  using D16 = typename Table::D16;
+
+  PowerHalves() {
+    for (std::uint32_t i = 1; i < Table::kEntries; ++i) table_.SetEntry(i, CodeIn<F, T>(i) + kLift);
+  }
+
+  /// 0 if products with this scale are to be had this way.
+  static HWY_INLINE std::uint32_t Misfit(float scale) {
+    const auto bits = std::bit_cast<std::uint32_t>(scale);
+    return static_cast<std::uint32_t>(!kRegular) |
+           static_cast<std::uint32_t>(bits < kSmallestScale) |
+           static_cast<std::uint32_t>(bits > kLargestScale);
+  }
+  /// For Decode, of a scale that fits.
+  static HWY_INLINE std::uint16_t Power(float scale) {
+    const auto bits = std::bit_cast<std::uint32_t>(scale);
+    return static_cast<std::uint16_t>(kLift - (((bits >> 23) - 127u) << T::kMantissaBits));
+  }
+
+  /// power_at(i) is those of the items from i on. False if the items are not to be had this way.
+  template <class PowerAt>
+  HWY_INLINE bool Decode(const std::byte* codes, std::size_t count, const PowerAt& power_at,
+                         std::byte* out) const {
+    const auto table = table_.Load();
+    return DecodeNumbers<F, T>(
+        codes, count, out,
+        [&](const std::uint8_t* in, std::size_t i, std::byte* items, hn::Vec<D8>& largest)
+            NF_INLINE_ATTR {
+              const D16 d16;
+              const auto run = Table::Decode(table, in, largest);
+              const auto item = [&](std::size_t k) NF_INLINE_ATTR {
+                return hn::Or(hn::SaturatedSub(run.magnitude[k], power_at(i + k * hn::Lanes(d16))),
+                              run.sign[k]);
+              };
+              auto* to = reinterpret_cast<std::uint16_t*>(items);
+              hn::StoreU(item(0), d16, to);
+              hn::StoreU(item(1), d16, to + hn::Lanes(d16));
+            });
+  }
+
+ private:
+  static constexpr std::uint32_t kLift = T::kMaxCode - CodeIn<F, T>(F::kMaxCode) + 1u;
+  // Exponents that may be added: the smallest code stays normal, the largest finite.
+  static constexpr bool kRegular = CodeIn<F, T>(1) >= 1u << T::kMantissaBits;
+  static constexpr std::uint32_t kDown = (CodeIn<F, T>(1) >> T::kMantissaBits) - 1u;
+  static constexpr std::uint32_t kUp =
+      (T::kMaxCode - CodeIn<F, T>(F::kMaxCode)) >> T::kMantissaBits;
+  static constexpr std::uint32_t kSmallestScale = (127u - kDown) << 23;
+  static constexpr std::uint32_t kLargestScale = (127u + kUp) << 23;
+
+  Table table_;
+};
+
+}  // namespace narrowfloat::HWY_NAMESPACE
+#endif
+HWY_AFTER_NAMESPACE();
+
+#endif

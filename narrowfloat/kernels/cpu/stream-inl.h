@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Output that leaves for memory past the caches. Compiled once per instruction set.
+#if defined(NARROWFLOAT_KERNELS_CPU_STREAM_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef NARROWFLOAT_KERNELS_CPU_STREAM_INL_H_
+#undef NARROWFLOAT_KERNELS_CPU_STREAM_INL_H_
+#else
+#define NARROWFLOAT_KERNELS_CPU_STREAM_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "narrowfloat/kernels/geometry.h"
+
+HWY_BEFORE_NAMESPACE();
+#if HWY_TARGET != HWY_SCALAR
+namespace narrowfloat::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// What std::memcpy does, which compilers make a slow string instruction of in the middle of vector
+/// code.
+HWY_INLINE void CopyBytes(const std::byte* from, std::size_t count, std::byte* to) {
+  const hn::ScalableTag<std::uint8_t> d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    hn::StoreU(hn::LoadU(d, reinterpret_cast<const std::uint8_t*>(from + i)), d,
+               reinterpret_cast<std::uint8_t*>(to + i));
+  }
+  if (i < count) std::memcpy(to + i, from + i, count - i);
+}
+
+/// Asks for `count` bytes that will be read soon, into the second-level cache.
+HWY_INLINE void PrefetchBytes(const std::byte* from, std::size_t count) {
+  for (std::size_t i = 0; i < count; i += 64) {
+#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
+    __builtin_prefetch(from + i, 0, 2);
+#else
+    hwy::Prefetch(from + i);
+#endif
+  }
+}
+
+/// Where a row goes on after its part up to `col`: beside it or, at its end, `rows` further down.
+template <class T>
+HWY_INLINE const std::byte* NextStrip(const QuantizeArgs& args, std::size_t row, std::size_t col,
+                                      std::size_t rows) {
+  if (col < args.shape.cols) return args.in.Row(row) + col * kItemSize<T>;
+  return args.in.Row(std::min(row + rows, args.shape.rows - 1));
+}
+
+/// Copies with stores that bypass the caches, but for what does not fill a vector at both ends.
+HWY_INLINE void StreamBytes(const std::byte* from, std::size_t count, std::byte* to) {
+  const hn::ScalableTag<std::uint8_t> d;
+  const std::size_t lanes = hn::Lanes(d);
+  const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(to) % lanes;
+  std::size_t i = 0;
+  if (misaligned != 0) {
+    i = std::min(count, lanes - misaligned);
+    std::memcpy(to, from, i);
+  }
+  for (; i + lanes <= count; i += lanes) {
+    hn::Stream(hn::LoadU(d, reinterpret_cast<const std::uint8_t*>(from + i)), d,
+               reinterpret_cast<std::uint8_t*>(to + i));
+  }
+  if (i < count) std::memcpy(to + i, from + i, count - i);
+}
+
+/// Where a run of output is made: in place, or, if it is to bypass the caches, in the first-level
+/// cache first. A line that is written twice or in parts must not bypass them.
+template <std::size_t kBytes>
+class Outlet {
+ public:
+  explicit Outlet(bool stream) : stream_(stream) {}
+  ~Outlet() {
+    if (stream_) hwy::FlushStream();
+  }
+  Outlet(const Outlet&) = delete;
+  Outlet& operator=(const Outlet&) = delete;
+
+  HWY_INLINE std::byte* Open(std::byte* to) { return stream_ ? staged_ : to; }
+  /// Sends what was made at Open(to), and a copy of it, if one is wanted.
+  HWY_INLINE void Close(std::byte* to, std::size_t count, std::byte* copy = nullptr) {
+    if (stream_) {
+      StreamBytes(staged_, count, to);
+      if (copy != nullptr) StreamBytes(staged_, count, copy);
+    } else if (copy != nullptr) {
+      CopyBytes(to, count, copy);
+    }
+  }
+
+ private:
+  bool stream_;
+  alignas(64) std::byte staged_[kBytes];
+};
+
+}  // namespace narrowfloat::HWY_NAMESPACE
+#endif
+HWY_AFTER_NAMESPACE();
+
+#endif

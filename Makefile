@@ -20,7 +20,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 help:
 	@echo 'make test        build everything, run the C++ and the Python tests'
 	@echo 'make demo        quantize a real sentence model in every scheme, show what it costs'
-	@echo 'make check-deep  format, lint, tidy, sanitizers, fuzzing, CUDA compile, wheel'
+	@echo 'make check-deep  format, lint, tidy, sanitizers, fuzzing, CUDA compile, wheel, AVX-512'
 	@echo '                 PARTS="format tidy" picks some of: $(shell scripts/check_deep.sh --list)'
 	@echo 'make format      format C++ and Python in place'
 	@echo 'make build       the C++ build in build/release'

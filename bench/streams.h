@@ -3,10 +3,9 @@
 
 #include <cstddef>
 
-namespace narrowfloat::bench {
+#include "narrowfloat/ops/execution.h"
 
-/// How a stream writes: past the caches when its output does not fit them, else through them.
-enum class Stores { kCached, kStreaming };
+namespace narrowfloat::bench {
 
 /// Moves bytes as a kernel of the same traffic must at least: reads `read_bytes`, writes
 /// `write_bytes` (0, or in a ratio of 1, 2 or 4 to what is read, either way), and does nothing with

@@ -40,6 +40,7 @@ enum nf_role {
 
 #define NF_MAX_RANK 64
 
+/* NOLINTBEGIN(modernize-use-using): C has none */
 /* A tensor of floats. Strides are in bytes; the items of the last dimension are adjacent. */
 typedef struct nf_tensor {
   size_t struct_size;
@@ -77,6 +78,7 @@ typedef struct nf_execution {
   int32_t threads;   /* 0: NF_NUM_THREADS, else the affinity mask */
   int32_t reserved;  /* 0 */
 } nf_execution;
+/* NOLINTEND(modernize-use-using) */
 
 /* "major.minor.patch" */
 NF_API const char* nf_version(void);

@@ -99,7 +99,7 @@ int ThreadsOf(const char* verb, nb::handle value) {
                              .c_str());
   }
   int overflow = 0;
-  const long long threads = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+  const auto threads = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
   if (overflow != 0 || threads < 1 || threads > std::numeric_limits<int>::max()) {
     throw InvalidArgument(
         fmt::format("{}: threads must be from 1 on, got {}", verb, nb::str(value).c_str()));

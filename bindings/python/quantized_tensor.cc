@@ -170,7 +170,7 @@ Shape ParseShape(const char* verb, const nb::object& shape) {
   Shape parsed;
   const auto append = [&](nb::handle dimension) {
     const auto index = nb::steal(PyNumber_Index(dimension.ptr()));
-    const long long size = index.is_valid() ? PyLong_AsLongLong(index.ptr()) : -1;
+    const auto size = index.is_valid() ? PyLong_AsLongLong(index.ptr()) : -1;
     if (size == -1 && PyErr_Occurred() != nullptr) {
       PyErr_Clear();
       throw nb::type_error(fmt::format("{}: shape must be an int or a sequence of ints, got {}",

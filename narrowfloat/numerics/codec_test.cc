@@ -13,7 +13,6 @@
 namespace narrowfloat {
 namespace {
 
-using conformance::Past;
 using conformance::ReferenceCodec;
 using conformance::ReferenceCodecOf;
 

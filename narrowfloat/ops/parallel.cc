@@ -22,7 +22,7 @@ namespace {
 
 // Elements of a tile: 256 KiB of fp32 or 128 KiB of 16-bit input, which a second-level cache holds
 // beside the output.
-constexpr std::size_t kTileElements = 64 * 1024;
+constexpr std::size_t kTileElements = std::size_t{64} << 10;
 
 // Above a core's second-level cache and its share of the third, and small beside memory.
 constexpr std::size_t kStreamBytes = std::size_t{4} << 20;
@@ -111,15 +111,14 @@ std::size_t ThreadCount(const Execution& execution) {
 void ParallelFor(const Execution& execution, std::size_t count,
                  const std::function<void(std::size_t)>& task) {
   const std::size_t threads = ThreadCount(execution);
-  if (count <= 1 || threads <= 1) {
+  const bool alone = threads <= 1 || (execution.pool == nullptr && lost_workers);
+  if (count <= 1 || alone) {
     RunSerial(count, task);
   } else if (execution.pool != nullptr) {
     execution.pool->ParallelFor(count, [&](std::size_t i) {
       const FloatEnvironment environment;
       task(i);
     });
-  } else if (lost_workers) {
-    RunSerial(count, task);
   } else {
     RunOnTbb(threads, count, task);
   }

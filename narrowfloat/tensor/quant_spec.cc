@@ -117,8 +117,8 @@ bool SetSpecField(QuantSpec& spec, std::string_view key, SpecValue value) {
   const Field* field = FindField(key);
   if (field == nullptr) return false;
   if (field->flag != nullptr) {
-    const float number =
-        std::holds_alternative<bool>(value) ? std::get<bool>(value) : std::get<float>(value);
+    const bool* given = std::get_if<bool>(&value);
+    const float number = given == nullptr ? std::get<float>(value) : *given ? 1.0f : 0.0f;
     if (number != 0.0f && number != 1.0f) {
       throw InvalidArgument(fmt::format("quantize: {} is True or False, got {}", key, number));
     }

@@ -52,7 +52,7 @@ QuantizedTensor QuantizedTensor::ToDType(DType dtype) const {
   return QuantizedTensor(std::move(metadata));
 }
 
-QuantizedTensor QuantizedTensor::Reshape(Shape shape) const {
+QuantizedTensor QuantizedTensor::Reshape(const Shape& shape) const {
   QuantizedTensorMetadata metadata = GetMetadata();
   metadata.shape = ResolveShape(metadata.shape, shape);
   const SchemeInfo& scheme = *metadata.spec.scheme;

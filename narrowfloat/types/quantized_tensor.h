@@ -28,7 +28,7 @@ class QuantizedTensor : public QuantizedTensorStorage {
   /// columnwise codes, which are the transpose of the old matrix, are left behind. Errors:
   /// InvalidArgument if the element count differs or blocks would be cut anew; Unsupported if
   /// columnwise codes are all there is.
-  QuantizedTensor Reshape(Shape shape) const;
+  QuantizedTensor Reshape(const Shape& shape) const;
 };
 
 }  // namespace narrowfloat

@@ -143,7 +143,7 @@ QuantizedBuffers MakeNumbers(const Slot& slot) {
   QuantizedBuffers in = MakeInput(slot, {2, 256}, false);
   const auto largest = slot.scheme->name.ends_with("e4m3") ? E4M3::kMaxCode : E5M2::kMaxCode;
   std::byte* codes = in.Data(Rowwise(slot) ? Role::kRowwiseData : Role::kColumnwiseData);
-  for (std::size_t i = 0; i < 2 * 256; ++i) {
+  for (std::size_t i = 0; i < 512; ++i) {
     const std::size_t code = (i + i / 256) % 256;
     codes[i] = static_cast<std::byte>((code & 0x7F) <= largest ? code : 0);
   }

@@ -70,8 +70,8 @@ GoldenCase LoadGolden(const std::filesystem::path& file) {
     GoldenTensor loaded{tensor.at("dtype"), tensor.at("shape").get<Shape>(), {}};
     const auto offsets = header.at(name).at("data_offsets").get<std::vector<std::size_t>>();
     const std::string bytes = data.substr(offsets.at(0), offsets.at(1) - offsets.at(0));
-    loaded.bytes.resize(bytes.size());
-    std::memcpy(loaded.bytes.data(), bytes.data(), bytes.size());
+    const auto* first = reinterpret_cast<const std::byte*>(bytes.data());
+    loaded.bytes.assign(first, first + bytes.size());
     golden.tensors.emplace(name, std::move(loaded));
   }
   return golden;

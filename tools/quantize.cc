@@ -33,8 +33,8 @@ struct QuantizeOptions {
 
 class Quantizing : public TensorRewriter {
  public:
-  Quantizing(QuantSpec spec, std::vector<SelectionRule> rules, Execution execution)
-      : spec_(std::move(spec)), rules_(std::move(rules)), execution_(execution) {}
+  Quantizing(const QuantSpec& spec, std::vector<SelectionRule> rules, Execution execution)
+      : spec_(spec), rules_(std::move(rules)), execution_(execution) {}
 
   std::string Verb() const override { return "quantize"; }
 

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,29 +22,15 @@ std::string BlockText(const BlockShape& block) {
   return block == kWholeTensor ? "tensor" : fmt::format("{}x{}", block.rows, block.cols);
 }
 
-/// Keys that a spec of this scheme may have, found by asking for each one alone.
-std::vector<std::string_view> OptionsOf(const SchemeInfo& scheme) {
-  std::vector<std::string_view> options;
-  for (const std::string_view key : SpecKeys()) {
-    QuantSpec spec{.scheme = &scheme};
-    try {
-      SetSpecField(spec, key, 1.0f);
-      ValidateSpec(spec);
-      options.push_back(key);
-    } catch (const InvalidArgument&) {
-      continue;
-    }
-  }
-  return options;
-}
-
 Result Run() {
   std::vector<std::vector<std::string>> rows = {
       {"name", "id", "element", "block", "scale", "options"}};
   Json schemes = Json::array();
   for (const SchemeInfo& scheme : kSchemes) {
     const std::string_view scale = io::Info(io::FileDTypeOfScales(scheme.layout.scale_type)).name;
-    const std::vector<std::string_view> options = OptionsOf(scheme);
+    std::vector<std::string_view> options = OptionKeys(scheme);
+    options.insert(options.end(), {"columnwise", "rowwise"});  // which every scheme has
+    std::ranges::sort(options);
     rows.push_back({std::string(scheme.name), fmt::format("{:#06x}", scheme.id),
                     std::string(scheme.element), BlockText(scheme.block), std::string(scale),
                     fmt::format("{}", fmt::join(options, " "))});

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 
 namespace narrowfloat::tools {
 
@@ -21,8 +23,8 @@ std::string BytesText(double bytes) {
 
 std::string DurationText(double seconds) {
   constexpr double kLongest = 359999;  // 99:59:59
-  const auto whole = static_cast<long>(std::clamp(seconds, 0.0, kLongest) + 0.5);
-  const long hours = whole / 3600, minutes = whole / 60 % 60, rest = whole % 60;
+  const std::int64_t whole = std::llround(std::clamp(seconds, 0.0, kLongest));
+  const std::int64_t hours = whole / 3600, minutes = whole / 60 % 60, rest = whole % 60;
   return hours > 0 ? fmt::format("{}:{:02}:{:02}", hours, minutes, rest)
                    : fmt::format("{}:{:02}", minutes, rest);
 }

@@ -15,6 +15,8 @@
 #include "narrowfloat/numerics/formats.h"
 #include "narrowfloat/schemes/registry.h"
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/types/float8_block_tensor.h"
+#include "narrowfloat/types/mxfp8_tensor.h"
 
 namespace narrowfloat::python {
 namespace {
@@ -63,20 +65,18 @@ std::string_view PerTensorScheme(const nb::object& fp8_dtype) {
 
 std::string_view MxScheme(const nb::object& fp8_dtype, bool with_2d_quantization) {
   return SchemeWith(ElementOf(fp8_dtype), [&](const SchemeInfo& scheme) {
-    return scheme.layout.scale_type == ScaleType::kE8M0 &&
-           (scheme.block.rows > 1) == with_2d_quantization;
+    return kMxfp8Family.contains(scheme) && (scheme.block.rows > 1) == with_2d_quantization;
   });
 }
 
-/// TransformerEngine's quantizers take whole blocks only, in both directions whatever is asked for.
-void CheckWholeBlocks(std::string_view scheme, const nb::object& shape) {
-  const std::size_t block = FindScheme(scheme).block.cols;
-  const Shape parsed = ParseShape("quantize", shape);
-  const MatrixShape matrix = FlattenShape(parsed);
-  if (matrix.rows % block == 0 && matrix.cols % block == 0) return;
-  throw InvalidArgument(fmt::format(
-      "quantize: MXFP8Quantizer needs rows and columns in multiples of {}, got shape {}", block,
-      ShapeText(parsed)));
+std::string_view BlockScheme(const nb::object& fp8_dtype, bool tiles) {
+  return SchemeWith(ElementOf(fp8_dtype), [&](const SchemeInfo& scheme) {
+    return kFloat8BlockFamily.contains(scheme) && (scheme.block.rows > 1) == tiles;
+  });
+}
+
+void CheckBlocks(std::string_view quantizer, std::string_view scheme, const nb::object& shape) {
+  CheckWholeBlocks("quantize", quantizer, FindScheme(scheme), ParseShape("quantize", shape));
 }
 
 }  // namespace
@@ -86,7 +86,10 @@ void RegisterNamedQuantizerRules(nb::module_& module) {
              "Name of the per-tensor scheme whose elements are of fp8_dtype.");
   module.def("mx_scheme", &MxScheme, nb::arg("fp8_dtype"), nb::arg("with_2d_quantization"),
              "Name of the MXFP8 scheme whose elements are of fp8_dtype.");
-  module.def("check_whole_blocks", &CheckWholeBlocks, nb::arg("scheme"), nb::arg("shape"),
+  module.def("fp8_block_scheme", &BlockScheme, nb::arg("fp8_dtype"), nb::arg("tiles"),
+             "Name of the block-scaled FP8 scheme whose elements are of fp8_dtype.");
+  module.def("check_whole_blocks", &CheckBlocks, nb::arg("quantizer"), nb::arg("scheme"),
+             nb::arg("shape"),
              "ValueError unless rows and columns of shape are multiples of the scheme's block.");
 }
 

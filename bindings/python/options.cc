@@ -16,6 +16,7 @@
 #include "bindings/python/numpy.h"
 #include "narrowfloat/ops/float_environment.h"
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/spec_field.h"
 
 namespace narrowfloat::python {
 namespace {
@@ -77,8 +78,33 @@ float ItemOf(const char* verb, std::string_view key, nb::handle value) {
   return item;
 }
 
+std::string_view KeyText(nb::handle key) {
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(key.ptr(), &size);
+  if (text == nullptr) nb::raise_python_error();
+  return {text, static_cast<std::size_t>(size)};
+}
+
+/// Whole numbers that 64 bits hold stay whole; others count as floats do.
+SpecValue IntegerOf(const char* verb, std::string_view key, nb::handle value) {
+  const auto integer = PyLong_AsUnsignedLongLong(value.ptr());
+  if (PyErr_Occurred() == nullptr) return std::uint64_t{integer};
+  PyErr_Clear();
+  return NumberOf(verb, key, value);
+}
+
+/// Whether the option of that key is a member of this type.
+template <class Member>
+bool Takes(std::string_view key) {
+  const SpecField* field = FindSpecField(key);
+  return field != nullptr && std::holds_alternative<Member>(field->member);
+}
+
 SpecValue ValueOf(const char* verb, std::string_view key, nb::handle value) {
   if (PyBool_Check(value.ptr())) return value.is(Py_True);
+  if (PyLong_Check(value.ptr()) && Takes<std::uint64_t QuantSpec::*>(key))
+    return IntegerOf(verb, key, value);
+  if (PyUnicode_Check(value.ptr()) && Takes<FourOverSix QuantSpec::*>(key)) return KeyText(value);
   if (PyFloat_Check(value.ptr()) || PyLong_Check(value.ptr())) return NumberOf(verb, key, value);
   if (nb::isinstance(value, Np().bool_type)) return PyObject_IsTrue(value.ptr()) == 1;
   if (nb::isinstance(value, Np().scalar_type)) return NumberOf(verb, key, value);
@@ -87,6 +113,22 @@ SpecValue ValueOf(const char* verb, std::string_view key, nb::handle value) {
       !text && (PyObject_CheckBuffer(value.ptr()) != 0 || nb::hasattr(value, "__dlpack__"));
   if (!array) ThrowNotNumber(verb, key, value);
   return ItemOf(verb, key, value);
+}
+
+/// A pair stands for the two directions.
+void SetAmax(QuantSpec& spec, const char* verb, nb::handle value) {
+  constexpr std::string_view kKey = "amax";
+  if (!nb::isinstance<nb::tuple>(value) && !nb::isinstance<nb::list>(value)) {
+    SetSpecField(spec, kKey, ValueOf(verb, kKey, value));
+    return;
+  }
+  if (nb::len(value) != 2) {
+    throw InvalidArgument(fmt::format(
+        "{}: amax is a number, or a pair of them for the two directions, got {} of them", verb,
+        nb::len(value)));
+  }
+  SetSpecField(spec, kKey, ValueOf(verb, kKey, value[0]));
+  SetSpecField(spec, "amax_columnwise", ValueOf(verb, kKey, value[1]));
 }
 
 int ThreadsOf(const char* verb, nb::handle value) {
@@ -107,17 +149,10 @@ int ThreadsOf(const char* verb, nb::handle value) {
   return static_cast<int>(threads);
 }
 
-std::string_view KeyText(nb::handle key) {
-  Py_ssize_t size = 0;
-  const char* text = PyUnicode_AsUTF8AndSize(key.ptr(), &size);
-  if (text == nullptr) nb::raise_python_error();
-  return {text, static_cast<std::size_t>(size)};
-}
-
 float NoopOf(const char* verb, nb::handle value) {
   const SpecValue noop = ValueOf(verb, kNoop, value);
-  return std::holds_alternative<bool>(noop) ? (std::get<bool>(noop) ? 1.0f : 0.0f)
-                                            : std::get<float>(noop);
+  if (const auto* number = std::get_if<float>(&noop)) return *number;
+  return std::get<bool>(noop) ? 1.0f : 0.0f;
 }
 
 }  // namespace
@@ -137,7 +172,11 @@ CallOptions ParseOptions(const char* verb, std::string_view scheme, bool rowwise
     } else if (!IsSpecOption(key)) {
       ThrowUnknown(verb, key, scope);
     } else if (given) {
-      SetSpecField(parsed.spec, key, ValueOf(verb, key, value));
+      if (key == "amax") {
+        SetAmax(parsed.spec, verb, value);
+      } else {
+        SetSpecField(parsed.spec, key, ValueOf(verb, key, value));
+      }
     }
   }
   ValidateSpec(parsed.spec);

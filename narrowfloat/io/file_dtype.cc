@@ -39,7 +39,15 @@ FileDType FileDTypeOfCodes(const SchemeInfo& scheme) {
 }
 
 FileDType FileDTypeOfScales(ScaleType type) {
-  return type == ScaleType::kFloat32 ? FileDType::kF32 : FileDType::kF8E8M0;
+  switch (type) {
+    case ScaleType::kFloat32:
+      return FileDType::kF32;
+    case ScaleType::kE8M0:
+      return FileDType::kF8E8M0;
+    case ScaleType::kE4M3:
+      break;
+  }
+  return FileDType::kF8E4M3;
 }
 
 }  // namespace narrowfloat::io

@@ -10,7 +10,7 @@
 
 namespace narrowfloat {
 
-/// Type of one stored scale_inv item.
+/// Bytes of one stored scale_inv item.
 template <Scheme S>
 inline constexpr std::size_t kScaleBytes = S::kLayout.scale_type == ScaleType::kFloat32 ? 4 : 1;
 
@@ -65,12 +65,39 @@ constexpr LineRange LinesOf(const Tile& tile) {
   }
 }
 
-/// Byte offset of the code of (row, col): columnwise codes may lie transposed.
+/// Codes in one byte, the first one in its lowest bits.
+template <Scheme S>
+inline constexpr std::size_t kCodesPerByte = 8 / kBits<typename S::Element>;
+
+/// Where a code lies: columnwise codes may lie transposed, narrow ones share a byte.
+struct CodePlace {
+  std::size_t offset;
+  int shift;
+};
 template <Scheme S, Direction kDirection>
-constexpr std::size_t CodeOffset(std::size_t code_stride, std::size_t row, std::size_t col) {
+constexpr CodePlace CodePlaceOf(std::size_t code_stride, std::size_t row, std::size_t col) {
   constexpr bool kTransposed =
       kDirection == Direction::kColumnwise && S::kLayout.columnwise_transposed;
-  return kTransposed ? col * code_stride + row : row * code_stride + col;
+  const std::size_t line = kTransposed ? col : row, along = kTransposed ? row : col;
+  return {line * code_stride + along / kCodesPerByte<S>,
+          static_cast<int>(along % kCodesPerByte<S>) * kBits<typename S::Element>};
+}
+
+template <Scheme S, Direction kDirection>
+inline void StoreCode(const DirectionBuffers<std::byte>& out, std::size_t row, std::size_t col,
+                      std::uint32_t code) {
+  const CodePlace place = CodePlaceOf<S, kDirection>(out.code_stride, row, col);
+  constexpr std::uint32_t kMask = (1u << kBits<typename S::Element>)-1u;
+  const auto others =
+      std::to_integer<std::uint32_t>(out.codes[place.offset]) & ~(kMask << place.shift);
+  out.codes[place.offset] = static_cast<std::byte>(others | code << place.shift);
+}
+template <Scheme S, Direction kDirection>
+inline std::uint32_t LoadCode(const DirectionBuffers<const std::byte>& in, std::size_t row,
+                              std::size_t col) {
+  const CodePlace place = CodePlaceOf<S, kDirection>(in.code_stride, row, col);
+  constexpr std::uint32_t kMask = (1u << kBits<typename S::Element>)-1u;
+  return std::to_integer<std::uint32_t>(in.codes[place.offset]) >> place.shift & kMask;
 }
 
 }  // namespace narrowfloat

@@ -4,9 +4,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string_view>
 #include <vector>
 
+#include "narrowfloat/numerics/stochastic.h"
 #include "narrowfloat/schemes/registry.h"
 #include "narrowfloat/tensor/dtype.h"
 #include "narrowfloat/tensor/layout.h"
@@ -46,7 +48,20 @@ struct DirectionBuffers {
   std::size_t code_stride = 0;
   Byte* scale_inv = nullptr;
   ScaleStrides strides{};
+  float amax = 0.0f;                       // of the tensor, where the scheme asks for one
+  const std::byte* line_amaxes = nullptr;  // fp32, one for each line, that stand for it
+
+  /// What a line's state is prepared from.
+  float AmaxOf(std::size_t line) const {
+    if (line_amaxes == nullptr) return amax;
+    float line_amax;
+    std::memcpy(&line_amax, line_amaxes + line * sizeof line_amax, sizeof line_amax);
+    return line_amax;
+  }
 };
+
+/// How products become codes.
+enum class Rounding : std::uint8_t { kNearestEven, kStochastic };
 
 /// Everything a kernel needs; checked before a kernel sees it. Padding of the scales is not a
 /// kernel's work, and neither are the buffers of a scale that covers the whole tensor: the verb
@@ -56,8 +71,9 @@ struct QuantizeArgs {
   MatrixShape shape;
   Tile tile;
   DirectionBuffers<std::byte> rowwise, columnwise;  // what the slot's direction names
-  float amax;                                       // of the tensor, where the scheme asks for one
   ScaleOptions options;
+  Rounding rounding = Rounding::kNearestEven;
+  RandomState random;         // of stochastic rounding
   float* measured = nullptr;  // gets the tile's amax, from whole-tensor schemes
   bool stream = false;        // codes are better written past the caches
 };
@@ -67,7 +83,6 @@ struct DequantizeArgs {
   MatrixShape shape;
   Tile tile;
   MatrixRows<std::byte> out;
-  float amax;
   ScaleOptions options;
   bool stream = false;  // items are better written past the caches
 };
@@ -76,6 +91,13 @@ struct DequantizeArgs {
 using AmaxFn = float (*)(const MatrixRows<const std::byte>& in, const Tile& tile) noexcept;
 using QuantizeFn = void (*)(const QuantizeArgs& args) noexcept;
 using DequantizeFn = void (*)(const DequantizeArgs& args) noexcept;
+/// Raises the amaxes of the tile's columns (`amaxes` points at column 0), NaN ignored.
+using ColumnAmaxFn = void (*)(const MatrixRows<const std::byte>& in, const Tile& tile,
+                              float* amaxes) noexcept;
+/// Writes the random Hadamard transform of each group of kHadamardSize rows to `out`, rounded once
+/// to the items' type. Rows and columns of `out` count from the tile's corner.
+using HadamardFn = void (*)(const MatrixRows<const std::byte>& in, const Tile& tile,
+                            std::uint32_t sign_mask, const MatrixRows<std::byte>& out) noexcept;
 /// Adds the tile's rows, in order, to the fp32 sums of its columns (`sums` points at column 0).
 using ColumnSumFn = void (*)(const MatrixRows<const std::byte>& in, const Tile& tile,
                              float* sums) noexcept;
@@ -94,6 +116,8 @@ struct KernelTable {
   std::string_view name;
   ByType<AmaxFn> amax{};
   ByType<ColumnSumFn> column_sum{};
+  ByType<ColumnAmaxFn> column_amax{};
+  ByType<HadamardFn> hadamard{};
   QuantizeSlots quantize{};
   DequantizeSlots dequantize{};
 };

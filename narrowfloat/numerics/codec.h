@@ -14,6 +14,7 @@ inline constexpr std::uint32_t kFloatSign = 0x80000000u;
 inline constexpr std::uint32_t kFloatInfinity = 0x7F800000u;
 inline constexpr std::uint32_t kFloatNan =
     0x7FC00000u;  // the quiet NaN that every result here uses
+inline constexpr float kLargestFloat = std::bit_cast<float>(0x7F7FFFFFu);
 
 /// What becomes of a magnitude past the largest finite one, infinity included.
 enum class Overflow { kSaturate, kInfinity };

@@ -9,8 +9,6 @@
 
 namespace narrowfloat {
 
-inline constexpr float kLargestFloat = std::bit_cast<float>(0x7F7FFFFFu);
-
 /// How an fp32 scale follows from an amax.
 struct ScaleRule {
   float amax_epsilon = 0.0f;        // a smaller amax is lifted to this one, for the scale alone

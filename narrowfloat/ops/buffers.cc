@@ -60,9 +60,11 @@ void CheckDirection(const char* verb, const ConstQuantizedView& view, Direction 
   spec.rowwise = rowwise;
   spec.columnwise = !rowwise;
   for (const BufferPlan& planned : PlanQuantize(spec, view.shape)) {
-    if (planned.role == DataRole(direction) || planned.role == ScaleInvRole(direction)) {
-      CheckBuffer(verb, view, planned);
-    }
+    const bool scaled =
+        planned.role == DataRole(direction) || planned.role == ScaleInvRole(direction);
+    const bool decodes_by_amax = view.spec.scheme->layout.amax == AmaxBuffers::kPerDirection &&
+                                 planned.role == AmaxRole(direction);
+    if (scaled || decodes_by_amax) CheckBuffer(verb, view, planned);
   }
 }
 

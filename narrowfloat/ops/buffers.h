@@ -13,6 +13,10 @@ constexpr Role ScaleInvRole(Direction direction) {
   return direction == Direction::kRowwise ? Role::kRowwiseScaleInv : Role::kColumnwiseScaleInv;
 }
 
+constexpr Role AmaxRole(Direction direction) {
+  return direction == Direction::kRowwise ? Role::kAmaxRowwise : Role::kAmaxColumnwise;
+}
+
 /// Whether codes and scales of a direction are there.
 bool HasDirection(const ConstQuantizedView& view, Direction direction);
 
@@ -28,11 +32,12 @@ DirectionBuffers<Byte> BuffersOf(const BasicQuantizedView<Byte>& view, Direction
       direction == Direction::kColumnwise && scheme.layout.columnwise_transposed;
   DirectionBuffers<Byte> buffers;
   buffers.codes = view[DataRole(direction)].data;
-  buffers.code_stride = transposed ? matrix.rows : matrix.cols;
+  buffers.code_stride = CodeBytes(scheme, transposed ? matrix.rows : matrix.cols);
   buffers.scale_inv = view[ScaleInvRole(direction)].data;
   buffers.strides =
       MakeScaleStrides(MakeScaleGrid(scheme, direction, matrix),
                        view.spec.swizzled ? ScalePlacement::kSwizzled : ScalePlacement::kCompact);
+  if (view.spec.row_scaled) buffers.line_amaxes = view[AmaxRole(direction)].data;
   return buffers;
 }
 
@@ -49,13 +54,17 @@ constexpr std::size_t ColUnit(const SchemeInfo& scheme) {
   return scheme.block.cols > kRowRun ? scheme.block.cols : kRowRun;
 }
 
-/// What a spec tells a scheme's Prepare.
-inline ScaleOptions ScaleOptionsOf(const QuantSpec& spec) {
+/// What a spec tells a scheme's Prepare about a tensor of `dtype`.
+inline ScaleOptions ScaleOptionsOf(const QuantSpec& spec, DType dtype) {
   ScaleOptions options;
   options.has_scale = spec.scale.has_value();
   options.scale = spec.scale.value_or(1.0f);
   options.rule.amax_epsilon = spec.amax_epsilon;
-  options.rule.force_pow_2_scales = spec.force_pow_2_scales;
+  options.rule.force_pow_2_scales = spec.ForcesPow2Scales();
+  options.input_max = LargestFinite(dtype);
+  options.e4m3_max = spec.e4m3_max;
+  options.four_over_six = spec.four_over_six;
+  options.four_over_six_fast_error = spec.four_over_six_fast_error;
   return options;
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cstring>
 #include <vector>
 
 #include "narrowfloat/ops/buffers.h"
@@ -51,13 +52,14 @@ void Dequantize(const ConstQuantizedView& in, const TensorView& out, const Execu
   const DequantizeFn dequantize =
       kernels.dequantize[SchemeIndex(*in.spec.scheme)][static_cast<std::size_t>(direction)]
                         [static_cast<std::size_t>(out.dtype)];
-  const DequantizeArgs args{BuffersOf(in, direction),
-                            rows.shape,
-                            {},
-                            rows.matrix,
-                            0.0f,
-                            ScaleOptionsOf(in.spec),
-                            BypassesCaches(execution, rows.shape.Size() * ItemSize(out.dtype))};
+  DequantizeArgs args{BuffersOf(in, direction),
+                      rows.shape,
+                      {},
+                      rows.matrix,
+                      ScaleOptionsOf(in.spec, out.dtype),
+                      BypassesCaches(execution, rows.shape.Size() * ItemSize(out.dtype))};
+  if (in[AmaxRole(direction)].data != nullptr && args.in.line_amaxes == nullptr)
+    std::memcpy(&args.in.amax, in[AmaxRole(direction)].data, sizeof args.in.amax);
   const SchemeInfo& scheme = *in.spec.scheme;
   const TileGrid grid = MakeTileGrid(rows.shape, RowUnit(scheme, direction), ColUnit(scheme));
   ParallelFor(execution, grid.Count(), [&](std::size_t i) {

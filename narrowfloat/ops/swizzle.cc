@@ -30,10 +30,11 @@ void CheckPair(const char* verb, const ConstQuantizedView& in, const QuantizedVi
   }
 }
 
-void CopyCodes(const ConstQuantizedView& in, const QuantizedView& out, Direction direction) {
-  const Role role = DataRole(direction);
-  if (in[role].data == out[role].data) return;
-  std::memcpy(out[role].data, in[role].data, FlattenShape(in[role].shape).Size());
+/// What is the same in both layouts, where it is there.
+void CopyBuffer(const ConstQuantizedView& in, const QuantizedView& out, Role role) {
+  if (in[role].data == out[role].data || in[role].data == nullptr) return;
+  std::memcpy(out[role].data, in[role].data,
+              FlattenShape(in[role].shape).Size() * ItemSize(in[role].dtype));
 }
 
 void PermuteScales(const char* verb, const ConstQuantizedView& in, const QuantizedView& out,
@@ -65,7 +66,8 @@ void Permute(const char* verb, const ConstQuantizedView& in, const QuantizedView
   for (const Direction direction : {Direction::kRowwise, Direction::kColumnwise}) {
     if (!HasDirection(in, direction)) continue;
     PermuteScales(verb, in, out, direction);
-    CopyCodes(in, out, direction);
+    CopyBuffer(in, out, DataRole(direction));
+    CopyBuffer(in, out, AmaxRole(direction));
   }
 }
 

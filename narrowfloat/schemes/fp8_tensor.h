@@ -28,6 +28,7 @@ struct Fp8Tensor : Identity {
   };
   static constexpr OptionSet kOptions =
       Option::kScale | Option::kAmax | Option::kAmaxEpsilon | Option::kForcePow2Scales;
+  static constexpr OptionSet kOnByDefault{};
 
   struct TensorState {
     float scale;

@@ -28,6 +28,7 @@ struct Mxfp8Rule : Identity {
       .amax = AmaxBuffers::kNone,
   };
   static constexpr OptionSet kOptions = OptionSet{} | Option::kSwizzled;
+  static constexpr OptionSet kOnByDefault{};
 
   struct TensorState {};
 

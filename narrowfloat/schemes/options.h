@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "narrowfloat/numerics/codec.h"
+#include "narrowfloat/numerics/formats.h"
 #include "narrowfloat/numerics/scale.h"
 
 namespace narrowfloat {
@@ -14,6 +16,11 @@ enum class Option : std::uint32_t {
   kAmaxEpsilon = 1u << 2,
   kForcePow2Scales = 1u << 3,
   kSwizzled = 1u << 4,
+  kHadamard = 1u << 5,
+  kStochasticRounding = 1u << 6,
+  kRowScaled = 1u << 7,
+  kFourOverSix = 1u << 8,
+  kAmaxColumnwise = 1u << 9,
 };
 
 struct OptionSet {
@@ -30,12 +37,22 @@ constexpr OptionSet operator|(Option a, Option b) {
   return OptionSet{} | a | b;
 }
 
+/// How a block chooses whether its amax becomes 4 or 6 of E2M1: not at all, or by an error.
+enum class FourOverSix : std::uint8_t { kOff, kMeanAbsoluteError, kMeanSquaredError };
+
+/// The smaller of the two largest block scales that 4over6 may count on.
+inline constexpr float kReducedE4M3Max = 256.0f;
+
 /// What a scheme's Prepare is told beside the amax.
 struct ScaleOptions {
   bool has_scale =
       false;  // delayed scaling: the multiplier is given and the amax does not decide it
   float scale = 1.0f;
   ScaleRule rule;
+  float input_max = kLargestFloat;   // largest finite number of the input's type
+  float e4m3_max = kMaxValue<E4M3>;  // largest block scale that the tensor's scale counts on
+  FourOverSix four_over_six = FourOverSix::kOff;
+  bool four_over_six_fast_error = false;
 };
 
 }  // namespace narrowfloat

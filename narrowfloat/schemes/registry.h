@@ -7,17 +7,22 @@
 #include <string_view>
 
 #include "narrowfloat/numerics/type_list.h"
+#include "narrowfloat/schemes/fp8_block.h"
 #include "narrowfloat/schemes/fp8_tensor.h"
 #include "narrowfloat/schemes/mxfp8.h"
+#include "narrowfloat/schemes/nvfp4.h"
 #include "narrowfloat/schemes/scheme.h"
 
 namespace narrowfloat {
 
 /// Every scheme there is. Kernel tables, tests, benches, schemes() and the documentation's table
 /// expand this list.
-using AllSchemes = TypeList<Fp8Tensor<E4M3, Fp8TensorE4M3>, Fp8Tensor<E5M2, Fp8TensorE5M2>,
-                            Mxfp8<E4M3, Mxfp8E4M3>, Mxfp8<E5M2, Mxfp8E5M2>,
-                            Mxfp8Tile<E4M3, Mxfp8TileE4M3>, Mxfp8Tile<E5M2, Mxfp8TileE5M2>>;
+using AllSchemes =
+    TypeList<Fp8Tensor<E4M3, Fp8TensorE4M3>, Fp8Tensor<E5M2, Fp8TensorE5M2>, Mxfp8<E4M3, Mxfp8E4M3>,
+             Mxfp8<E5M2, Mxfp8E5M2>, Mxfp8Tile<E4M3, Mxfp8TileE4M3>, Mxfp8Tile<E5M2, Mxfp8TileE5M2>,
+             Fp8Block<E4M3, Fp8BlockE4M3>, Fp8Block<E5M2, Fp8BlockE5M2>, Fp8Tile<E4M3, Fp8TileE4M3>,
+             Fp8Tile<E5M2, Fp8TileE5M2>, Nvfp4<Nvfp4OneDimensional>,
+             Nvfp4Tile<Nvfp4TwoDimensional>>;
 
 inline constexpr std::size_t kSchemeCount = AllSchemes::kSize;
 
@@ -29,7 +34,7 @@ struct SchemeInfo {
   int element_bits;
   BlockShape block;
   SchemeLayout layout;
-  OptionSet options;
+  OptionSet options, on_by_default;
 };
 
 namespace internal {
@@ -37,7 +42,7 @@ namespace internal {
 template <Scheme... S>
 constexpr auto Describe(TypeList<S...>) {
   return std::array{SchemeInfo{S::kId, S::kName, S::Element::kName, kBits<typename S::Element>,
-                               S::kBlock, S::kLayout, S::kOptions}...};
+                               S::kBlock, S::kLayout, S::kOptions, S::kOnByDefault}...};
 }
 
 constexpr bool NamesAndIdsAreUnique(const auto& schemes) {
@@ -50,6 +55,11 @@ constexpr bool NamesAndIdsAreUnique(const auto& schemes) {
 }
 
 }  // namespace internal
+
+/// Bytes of `codes` codes that lie side by side.
+constexpr std::size_t CodeBytes(const SchemeInfo& scheme, std::size_t codes) {
+  return codes * static_cast<std::size_t>(scheme.element_bits) / 8;
+}
 
 inline constexpr auto kSchemes = internal::Describe(AllSchemes{});
 static_assert(internal::NamesAndIdsAreUnique(kSchemes));

@@ -46,10 +46,19 @@ std::vector<float> Amaxes() {
   return amaxes;
 }
 
+/// A scale under a scale.
+template <class S>
+constexpr bool kTwoLevels = S::kLayout.scale_type == ScaleType::kE4M3;
+
 TYPED_TEST(SchemeTest, ScaledAmaxExceedsTheFormatByNoMoreThanItsRounding) {
-  const float limit = std::nextafter(kMaxValue<typename TypeParam::Element>, kInfinity);
+  // One rounding where the scale is a quotient, five where it goes through a second level.
+  float limit = kMaxValue<typename TypeParam::Element>;
+  for (int i = 0; i < (kTwoLevels<TypeParam> ? 5 : 1); ++i)
+    limit = std::nextafter(limit, kInfinity);
   for (const float amax : Amaxes()) {
     const BlockScale scale = TypeParam::ScaleBlock(amax, TypeParam::Prepare(amax, {}));
+    // A tensor's scale that has reached the largest float leaves small amaxes behind.
+    if (kTwoLevels<TypeParam> && amax < 0x1p-100f) continue;
     EXPECT_LE(amax * scale.scale, limit) << amax;
     EXPECT_GT(scale.scale, 0.0f) << amax;
   }
@@ -60,7 +69,15 @@ TYPED_TEST(SchemeTest, ScaleInvIsTheReciprocalOfTheScale) {
     const auto state = TypeParam::Prepare(amax, {});
     const BlockScale scale = TypeParam::ScaleBlock(amax, state);
     const float scale_inv = TypeParam::DecodeScale(scale.scale_inv, state);
-    EXPECT_EQ(BitsOf(scale_inv), BitsOf(1.0f / scale.scale)) << amax;
+    if constexpr (kTwoLevels<TypeParam>) {
+      // The order of TransformerEngine's products lets the largest ones overflow, the smallest lose
+      // digits.
+      if (amax > 0x1p-100f && amax < 0x1p100f) {
+        EXPECT_NEAR(scale_inv * scale.scale, 1.0f, 0x1p-21f) << amax;
+      }
+    } else {
+      EXPECT_EQ(BitsOf(scale_inv), BitsOf(1.0f / scale.scale)) << amax;
+    }
   }
 }
 
@@ -127,7 +144,9 @@ TEST(Fp8TensorTest, AGivenScaleStandsWhateverTheAmax) {
 
 TEST(RegistryTest, NamesCarryTheirElementFormat) {
   for (const SchemeInfo& scheme : kSchemes) {
-    EXPECT_TRUE(scheme.name.ends_with(scheme.element)) << scheme.name;
+    // NVFP4 has one element format and does not name it.
+    const bool named = scheme.name.ends_with(scheme.element);
+    EXPECT_EQ(named, !scheme.name.starts_with("nvfp4")) << scheme.name;
     EXPECT_NE(scheme.id, 0) << scheme.name;
   }
 }
@@ -138,9 +157,18 @@ TEST(RegistryTest, IdsStayAsReleased) {
     std::string_view name;
     std::uint16_t id;
   };
-  constexpr Released kReleased[] = {{"fp8_e4m3", 0x0101},      {"fp8_e5m2", 0x0102},
-                                    {"mxfp8_e4m3", 0x0201},    {"mxfp8_e5m2", 0x0202},
-                                    {"mxfp8_2d_e4m3", 0x0211}, {"mxfp8_2d_e5m2", 0x0212}};
+  constexpr Released kReleased[] = {{"fp8_e4m3", 0x0101},
+                                    {"fp8_e5m2", 0x0102},
+                                    {"mxfp8_e4m3", 0x0201},
+                                    {"mxfp8_e5m2", 0x0202},
+                                    {"mxfp8_2d_e4m3", 0x0211},
+                                    {"mxfp8_2d_e5m2", 0x0212},
+                                    {"fp8_block1x128_e4m3", 0x0301},
+                                    {"fp8_block1x128_e5m2", 0x0302},
+                                    {"fp8_block128x128_e4m3", 0x0311},
+                                    {"fp8_block128x128_e5m2", 0x0312},
+                                    {"nvfp4", 0x0401},
+                                    {"nvfp4_2d", 0x0411}};
   for (const Released& released : kReleased) {
     const auto* found = std::ranges::find(kSchemes, released.name, &SchemeInfo::name);
     ASSERT_NE(found, kSchemes.end()) << released.name;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +24,7 @@ struct BlockShape {
 inline constexpr BlockShape kWholeTensor{0, 0};
 
 /// How a scale is stored.
-enum class ScaleType : std::uint8_t { kFloat32, kE8M0 };
+enum class ScaleType : std::uint8_t { kFloat32, kE8M0, kE4M3 };
 
 /// Scales form a matrix per direction. A *line* is a row of the input for rowwise, a column for
 /// columnwise; along a line the *blocks* follow each other. kLineMajor stores [line][block],
@@ -31,7 +32,7 @@ enum class ScaleType : std::uint8_t { kFloat32, kE8M0 };
 enum class ScaleOrder : std::uint8_t { kLineMajor, kBlockMajor };
 
 /// Which amax buffers belong to a quantized tensor.
-enum class AmaxBuffers : std::uint8_t { kNone, kOne };
+enum class AmaxBuffers : std::uint8_t { kNone, kOne, kPerDirection };
 
 /// Where things lie. Everything that asks for a shape, a padding or an offset reads it from here.
 struct SchemeLayout {
@@ -64,10 +65,25 @@ concept Scheme = FloatFormat<typename S::Element> &&
   { S::kBlock } -> std::convertible_to<BlockShape>;
   { S::kLayout } -> std::convertible_to<SchemeLayout>;
   { S::kOptions } -> std::convertible_to<OptionSet>;
+  { S::kOnByDefault } -> std::convertible_to<OptionSet>;  // of its options, those that are flags
   { S::Prepare(amax, options) } -> std::same_as<typename S::TensorState>;
   { S::ScaleBlock(amax, state) } -> std::same_as<BlockScale>;
   { S::DecodeScale(scale_inv, state) } -> std::same_as<float>;
 };
+
+/// A scheme that, by its options, has to look at a block to choose between two scales.
+template <class S>
+concept ChoosingScheme = Scheme<S> &&
+    requires(float x, std::uint32_t code, const typename S::TensorState& state) {
+  { S::Chooses(state) } -> std::same_as<bool>;
+  { S::Candidates(x, state) } -> std::same_as<std::array<BlockScale, 2>>;
+  { S::Error(code, code, x, state) } -> std::same_as<float>;
+};
+
+/// Codes of a byte each, which vector code handles alike.
+template <class S>
+concept ByteScheme = Scheme<S> && kBits<typename S::Element>
+== 8;
 
 /// The block is the tensor: one scale, known before the first element is encoded.
 template <class S>

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <string_view>
 
+#include "narrowfloat/numerics/codec.h"
 #include "narrowfloat/numerics/formats.h"
+#include "narrowfloat/numerics/scale.h"
 #include "narrowfloat/numerics/type_list.h"
 
 namespace narrowfloat {
@@ -24,6 +26,12 @@ constexpr bool IsFloat(DType dtype) {
 constexpr std::size_t ItemSize(DType dtype) {
   constexpr std::size_t kSizes[] = {4, 2, 2, 1};
   return kSizes[static_cast<std::size_t>(dtype)];
+}
+
+/// Largest finite number of a float type.
+constexpr float LargestFinite(DType dtype) {
+  constexpr float kLargest[] = {kLargestFloat, kMaxValue<Float16>, kMaxValue<BFloat16>};
+  return kLargest[static_cast<std::size_t>(dtype)];
 }
 
 /// NumPy's and ml_dtypes' name of the type.

@@ -1,12 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "narrowfloat/tensor/plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "narrowfloat/tensor/error.h"
 #include "narrowfloat/tensor/layout.h"
 
 namespace narrowfloat {
 namespace {
+
+/// Packed codes fill their bytes, and the transform its groups.
+void CheckShape(const QuantSpec& spec, MatrixShape matrix) {
+  const SchemeInfo& scheme = *spec.scheme;
+  const auto per_byte = static_cast<std::size_t>(8 / scheme.element_bits);
+  const auto check_even = [&](std::size_t length, const char* what) {
+    if (length % per_byte == 0) return;
+    throw InvalidArgument(
+        fmt::format("quantize: {} packs two codes in a byte and needs an even number of {}, got {}",
+                    scheme.name, what, length));
+  };
+  if (spec.rowwise) check_even(matrix.cols, "columns");
+  if (!spec.columnwise) return;
+  check_even(matrix.rows, "rows for its columnwise codes");
+  if (spec.rht && matrix.rows % kHadamardSize != 0) {
+    throw InvalidArgument(
+        fmt::format("quantize: rht transforms groups of {} rows and needs a multiple of them, got "
+                    "{} rows",
+                    kHadamardSize, matrix.rows));
+  }
+}
 
 DType StoredType(ScaleType type) {
   return type == ScaleType::kFloat32 ? DType::kFloat32 : DType::kUInt8;
@@ -17,6 +41,13 @@ Shape CodesShape(const SchemeInfo& scheme, Direction direction, Shape shape) {
       shape.size() > 1) {
     std::rotate(shape.begin(), shape.end() - 1, shape.end());
   }
+  const std::int64_t per_byte = 8 / scheme.element_bits;
+  if (per_byte > 1 && (shape.empty() || shape.back() % per_byte != 0)) {
+    const std::int64_t first = shape.empty() ? 1 : shape.front();
+    const auto size = static_cast<std::int64_t>(FlattenShape(shape).Size());
+    shape = {first, first == 0 ? 0 : size / first};
+  }
+  if (per_byte > 1) shape.back() /= per_byte;
   return shape;
 }
 
@@ -40,6 +71,7 @@ std::vector<BufferPlan> PlanQuantize(const QuantSpec& spec, const Shape& shape) 
   ValidateSpec(spec);
   const SchemeInfo& scheme = *spec.scheme;
   const MatrixShape matrix = FlattenShape(shape);
+  CheckShape(spec, matrix);
   const DType scale_type = StoredType(scheme.layout.scale_type);
   std::vector<BufferPlan> plan;
   const auto add = [&](Role role, DType dtype, Shape buffer_shape, Role storage) {
@@ -60,8 +92,14 @@ std::vector<BufferPlan> PlanQuantize(const QuantSpec& spec, const Shape& shape) 
                   shared ? Role::kRowwiseScaleInv : Role::kColumnwiseScaleInv);
   }
   if (scheme.layout.stores_scale) add(Role::kScale, DType::kFloat32, {1}, Role::kScale);
-  if (scheme.layout.amax != AmaxBuffers::kNone)
-    add(Role::kAmaxRowwise, DType::kFloat32, {1}, Role::kAmaxRowwise);
+  const auto amax_shape = [&](std::size_t lines) -> Shape {
+    return {spec.row_scaled ? static_cast<std::int64_t>(lines) : 1};
+  };
+  const bool each = scheme.layout.amax == AmaxBuffers::kPerDirection;
+  if (scheme.layout.amax == AmaxBuffers::kOne || (each && spec.rowwise))
+    add(Role::kAmaxRowwise, DType::kFloat32, amax_shape(matrix.rows), Role::kAmaxRowwise);
+  if (each && spec.columnwise)
+    add(Role::kAmaxColumnwise, DType::kFloat32, amax_shape(matrix.cols), Role::kAmaxColumnwise);
   return plan;
 }
 

@@ -38,9 +38,9 @@ struct BufferPlan {
 };
 
 /// Buffers that quantizing a tensor of `shape` by `spec` fills, in the order of Role. Touches no
-/// memory, no device. Shapes: codes as the tensor, transposed ones with the last dimension first;
-/// scales padded as TransformerEngine's. Errors: InvalidArgument if the spec or the shape is not
-/// valid.
+/// memory, no device. Shapes: codes as the tensor, transposed ones with the last dimension first,
+/// packed ones with the final one halved (an odd one is merged with those before it); scales padded
+/// as TransformerEngine's. Errors: InvalidArgument if the spec or the shape is not valid.
 std::vector<BufferPlan> PlanQuantize(const QuantSpec& spec, const Shape& shape);
 
 /// Bytes of a buffer.

@@ -6,6 +6,8 @@
 
 #include <string>
 
+#include "narrowfloat/tensor/error.h"
+
 namespace narrowfloat {
 namespace {
 
@@ -81,6 +83,45 @@ TEST(PlanQuantizeTest, ThreeDimensionsFlattenForScalesOnly) {
   EXPECT_EQ(PlanOf("mxfp8_e5m2", {4, 40, 33}),
             "rowwise_data uint8 4x40x33\n"
             "rowwise_scale_inv uint8 256x4\n");
+}
+
+TEST(PlanQuantizeTest, PackedCodesAndTheirAmaxes) {
+  EXPECT_EQ(PlanOf("nvfp4:columnwise=1", {2, 24, 96}),
+            "rowwise_data uint8 2x24x48\n"
+            "rowwise_scale_inv uint8 128x8\n"
+            "columnwise_data uint8 96x2x12\n"
+            "columnwise_scale_inv uint8 128x4\n"
+            "amax_rowwise float32 1\n"
+            "amax_columnwise float32 1\n");
+  // An odd final dimension has no half; merged with the one before it is even.
+  EXPECT_EQ(PlanOf("nvfp4:columnwise=1,row_scaled=1,rowwise=0", {2, 3, 8}),
+            "columnwise_data uint8 8x3\n"
+            "columnwise_scale_inv uint8 128x4\n"
+            "amax_columnwise float32 8\n");
+  EXPECT_EQ(PlanOf("nvfp4", {0, 64}),
+            "rowwise_data uint8 0x32\n"
+            "rowwise_scale_inv uint8 0x4\n"
+            "amax_rowwise float32 1\n");
+}
+
+TEST(PlanQuantizeTest, RefusesWhatDoesNotFillItsBytes) {
+  const auto error_of = [](const char* spec, const Shape& shape) -> std::string {
+    try {
+      static_cast<void>(PlanQuantize(ParseQuantSpec(spec), shape));
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(
+      error_of("nvfp4", {2, 33}),
+      "quantize: nvfp4 packs two codes in a byte and needs an even number of columns, got 33");
+  EXPECT_EQ(error_of("nvfp4_2d:columnwise=1,rowwise=0", {3, 32}),
+            "quantize: nvfp4_2d packs two codes in a byte and needs an even number of rows for its "
+            "columnwise codes, got 3");
+  EXPECT_EQ(error_of("nvfp4:columnwise=1,rht=1", {24, 32}),
+            "quantize: rht transforms groups of 16 rows and needs a multiple of them, got 24 rows");
+  EXPECT_EQ(error_of("nvfp4:rht=1", {24, 32}), "no error");
 }
 
 TEST(BufferBytesTest, IsItemsTimesTheirSize) {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
+#include "narrowfloat/numerics/hadamard.h"
 #include "narrowfloat/schemes/registry.h"
 
 namespace narrowfloat {
@@ -18,13 +20,25 @@ struct QuantSpec {
   const SchemeInfo* scheme = &kSchemes.front();
   bool rowwise = true;
   bool columnwise = false;
-  std::optional<float> scale{};  // given: delayed scaling
-  std::optional<float> amax{};   // given: stands in for the measured one
+  std::optional<float> scale{};            // given: delayed scaling
+  std::optional<float> amax{};             // given: stands in for the measured one
+  std::optional<float> amax_columnwise{};  // given: as amax, for the columnwise direction alone
   float amax_epsilon = 0.0f;
-  bool force_pow_2_scales = false;
-  bool swizzled = false;  // scales in the tiles that GEMMs read
+  std::optional<bool> force_pow_2_scales{};  // none: as the scheme has it by default
+  bool swizzled = false;                     // scales in the tiles that GEMMs read
+  bool rht = false;  // the columnwise operand goes through the random Hadamard transform first
+  std::uint64_t rht_sign_mask = kHadamardSignMask;  // bit k negates row k of a group
+  bool stochastic_rounding = false;
+  std::uint64_t seed = 0, offset = 0;  // of stochastic rounding
+  bool row_scaled = false;             // an amax for each row, and for each column
+  FourOverSix four_over_six = FourOverSix::kOff;
+  bool four_over_six_fast_error = false;
+  float e4m3_max = kMaxValue<E4M3>;  // largest block scale; 448, or 256 with four_over_six
 
   bool operator==(const QuantSpec& other) const;
+  bool ForcesPow2Scales() const {
+    return force_pow_2_scales.value_or(scheme->on_by_default.Has(Option::kForcePow2Scales));
+  }
 };
 
 /// The scheme of that name. Errors: InvalidArgument naming all schemes.
@@ -33,18 +47,26 @@ const SchemeInfo& FindScheme(std::string_view name);
 /// Position of a scheme in AllSchemes, and so in every kernel table.
 std::size_t SchemeIndex(const SchemeInfo& scheme);
 
-using SpecValue = std::variant<bool, float>;
+/// Words are those of the text form: "mae".
+using SpecValue = std::variant<bool, float, std::uint64_t, std::string_view>;
 
 /// Keys of the text form and of keyword arguments, sorted.
 std::vector<std::string_view> SpecKeys();
 
-/// Sets one field by its key; false for an unknown key. `value` converts between bool and float
-/// only where nothing is lost. Errors: InvalidArgument if the value is not one that the key takes.
+/// Those of the options that a scheme takes, sorted.
+std::vector<std::string_view> OptionKeys(const SchemeInfo& scheme);
+
+/// Sets one field by its key; false for an unknown key. `value` converts between bool, integer and
+/// float only where nothing is lost. Errors: InvalidArgument if the value is not one that the key
+/// takes.
 bool SetSpecField(QuantSpec& spec, std::string_view key, SpecValue value);
 
 /// Errors: InvalidArgument naming the option that the scheme does not take and the ones it does, a
 /// pair of options that exclude each other, a value out of range, or that no direction is wanted.
 void ValidateSpec(const QuantSpec& spec);
+
+/// Errors: InvalidArgument if the spec describes a tensor that can be read but not made.
+void ValidateForQuantize(const QuantSpec& spec);
 
 /// Parses the text form and validates it. The text is hostile until parsed. Errors:
 /// InvalidArgument.

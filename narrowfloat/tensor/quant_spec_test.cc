@@ -41,7 +41,21 @@ QuantSpec RandomSpec(std::mt19937_64& random) {
   QuantSpec spec{.scheme = &scheme, .rowwise = coin()};
   spec.columnwise = !spec.rowwise || coin();
   const auto takes = [&](Option option) { return scheme.options.Has(option) && coin(); };
-  if (takes(Option::kAmax)) spec.amax = number();
+  if (takes(Option::kHadamard)) {
+    spec.rht = true;
+    spec.rht_sign_mask = random() & 0xFFFF;
+  } else if (takes(Option::kFourOverSix)) {
+    spec.four_over_six = coin() ? FourOverSix::kMeanAbsoluteError : FourOverSix::kMeanSquaredError;
+    spec.four_over_six_fast_error = coin();
+    spec.e4m3_max = coin() ? 256.0f : 448.0f;
+  } else if (takes(Option::kStochasticRounding)) {
+    spec.stochastic_rounding = true;
+    spec.seed = random();
+    spec.offset = random();
+  }
+  spec.row_scaled = !spec.rht && !spec.stochastic_rounding && takes(Option::kRowScaled);
+  if (!spec.row_scaled && takes(Option::kAmax)) spec.amax = number();
+  if (!spec.row_scaled && takes(Option::kAmaxColumnwise)) spec.amax_columnwise = number();
   if (takes(Option::kScale)) {
     spec.scale = number();
   } else {
@@ -63,6 +77,8 @@ TEST(QuantSpecTest, TextRoundTripsForRandomSpecs) {
     // Text has one NaN; which of its bits come back is not promised.
     if (spec.scale && std::isnan(*spec.scale)) spec.scale = std::nanf("");
     if (spec.amax && std::isnan(*spec.amax)) spec.amax = std::nanf("");
+    if (spec.amax_columnwise && std::isnan(*spec.amax_columnwise))
+      spec.amax_columnwise = std::nanf("");
     const std::string text = PrintQuantSpec(spec);
     ASSERT_EQ(ParseError(text), "no error") << text << ", seed " << seed;
     ASSERT_TRUE(ParseQuantSpec(text) == spec) << text << ", seed " << seed;
@@ -91,16 +107,20 @@ TEST(QuantSpecTest, ComparesByBits) {
 
 TEST(QuantSpecTest, ParseReportsWhatIsWrong) {
   constexpr const char* kSchemesThere =
-      "there are: fp8_e4m3, fp8_e5m2, mxfp8_e4m3, mxfp8_e5m2, mxfp8_2d_e4m3, mxfp8_2d_e5m2";
+      "there are: fp8_e4m3, fp8_e5m2, mxfp8_e4m3, mxfp8_e5m2, mxfp8_2d_e4m3, mxfp8_2d_e5m2, "
+      "fp8_block1x128_e4m3, fp8_block1x128_e5m2, fp8_block128x128_e4m3, fp8_block128x128_e5m2, "
+      "nvfp4, nvfp4_2d";
   EXPECT_EQ(ParseError("fp9"), std::string("unknown scheme 'fp9'; ") + kSchemesThere);
   EXPECT_EQ(ParseError(""), std::string("unknown scheme ''; ") + kSchemesThere);
   EXPECT_EQ(ParseError("fp8_e4m3:"), "spec: 'fp8_e4m3:' ends in ':' without an option");
   EXPECT_EQ(ParseError("fp8_e4m3:amax=1,"),
             "spec: 'fp8_e4m3:amax=1,' ends in ',' without an option");
   EXPECT_EQ(ParseError("fp8_e4m3:columnwise"), "spec: options read key=value, got 'columnwise'");
-  EXPECT_EQ(ParseError("fp8_e4m3:block=32"),
-            "spec: unknown option 'block'; there are: amax, amax_epsilon, columnwise, "
-            "force_pow_2_scales, rowwise, scale, swizzled");
+  EXPECT_EQ(
+      ParseError("fp8_e4m3:block=32"),
+      "spec: unknown option 'block'; there are: amax, amax_columnwise, amax_epsilon, columnwise, "
+      "e4m3_max, force_pow_2_scales, four_over_six, four_over_six_fast_error, offset, rht, "
+      "rht_sign_mask, row_scaled, rowwise, scale, seed, stochastic_rounding, swizzled");
   EXPECT_EQ(ParseError("fp8_e4m3:scale=1,amax=1"),
             "spec: options are sorted and stand once, got 'fp8_e4m3:scale=1,amax=1'");
   EXPECT_EQ(ParseError("fp8_e4m3:scale=1,scale=1"),
@@ -130,6 +150,43 @@ TEST(QuantSpecTest, ValidateReportsWhatIsWrong) {
   EXPECT_EQ(ValidateError({.scheme = &fp8, .scale = 1.0f, .force_pow_2_scales = true}),
             "quantize: amax_epsilon and force_pow_2_scales shape a computed scale and cannot go "
             "with a given one (scale)");
+}
+
+TEST(QuantSpecTest, OptionsOfNvfp4) {
+  EXPECT_EQ(PrintQuantSpec(ParseQuantSpec("nvfp4:rht=1,seed=18446744073709551615")),
+            "nvfp4:rht=1,seed=18446744073709551615");
+  EXPECT_EQ(PrintQuantSpec(ParseQuantSpec("nvfp4:e4m3_max=256,four_over_six=mse")),
+            "nvfp4:e4m3_max=256,four_over_six=mse");
+  EXPECT_EQ(ParseError("nvfp4:four_over_six=max"),
+            "quantize: four_over_six is 'mae' or 'mse', got 'max'");
+  EXPECT_EQ(ParseError("nvfp4:seed=-1"), "spec: seed is an integer from 0 to 2^64 - 1, got '-1'");
+  EXPECT_EQ(ParseError("nvfp4:e4m3_max=300"), "quantize: e4m3_max is 448 or 256, got 300");
+  EXPECT_EQ(ParseError("nvfp4:rht=1,rht_sign_mask=65536"),
+            "quantize: rht_sign_mask has 16 bits, got 65536");
+  EXPECT_EQ(ParseError("nvfp4:four_over_six=mae,rht=1"),
+            "quantize: four_over_six cannot go with rht");
+  EXPECT_EQ(ParseError("nvfp4:four_over_six=mae,stochastic_rounding=1"),
+            "quantize: four_over_six cannot go with stochastic_rounding");
+  EXPECT_EQ(ParseError("nvfp4:rht=1,row_scaled=1"), "quantize: row_scaled cannot go with rht");
+  EXPECT_EQ(ParseError("nvfp4:amax=1,row_scaled=1"),
+            "quantize: row_scaled measures an amax for each row, and cannot go with a given one "
+            "(amax)");
+  EXPECT_EQ(ParseError("nvfp4_2d:row_scaled=1"),
+            "quantize: nvfp4_2d does not take the option 'row_scaled'; it takes: amax, "
+            "amax_columnwise, e4m3_max, four_over_six, four_over_six_fast_error, offset, seed, "
+            "stochastic_rounding, swizzled");
+  // What can be read cannot always be made.
+  EXPECT_NO_THROW(ParseQuantSpec("nvfp4:e4m3_max=256"));
+  EXPECT_THROW(ValidateForQuantize(ParseQuantSpec("nvfp4:e4m3_max=256")), InvalidArgument);
+}
+
+TEST(QuantSpecTest, PowersOfTwoAreTheDefaultOfBlocksAlone) {
+  EXPECT_FALSE(QuantSpec{.scheme = &FindScheme("fp8_e4m3")}.ForcesPow2Scales());
+  const QuantSpec block{.scheme = &FindScheme("fp8_block1x128_e4m3")};
+  EXPECT_TRUE(block.ForcesPow2Scales());
+  EXPECT_TRUE(ParseQuantSpec("fp8_block1x128_e4m3:force_pow_2_scales=1") == block);
+  EXPECT_EQ(PrintQuantSpec(ParseQuantSpec("fp8_block1x128_e4m3:force_pow_2_scales=0")),
+            "fp8_block1x128_e4m3:force_pow_2_scales=0");
 }
 
 TEST(SetSpecFieldTest, SetsByKeyAndConvertsWithoutLoss) {
@@ -164,7 +221,8 @@ TEST(SpecKeysTest, AreSortedAndSettable) {
   const auto keys = SpecKeys();
   for (std::size_t i = 0; i < keys.size(); ++i) {
     QuantSpec spec;
-    EXPECT_TRUE(SetSpecField(spec, keys[i], 1.0f)) << keys[i];
+    const SpecValue value = keys[i] == "four_over_six" ? SpecValue("mae") : SpecValue(1.0f);
+    EXPECT_TRUE(SetSpecField(spec, keys[i], value)) << keys[i];
     if (i == 0) continue;
     EXPECT_LT(keys[i - 1], keys[i]);
   }

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "narrowfloat/types/mxfp8_tensor.h"
 
-#include <fmt/format.h>
-
-#include "narrowfloat/tensor/error.h"
-
 namespace narrowfloat {
 namespace {
 
@@ -40,13 +36,7 @@ std::unique_ptr<Quantizer> MXFP8Quantizer::Copy() const {
 }
 
 void MXFP8Quantizer::CheckShape(const char* verb, const Shape& shape) const {
-  // A columnwise block is the rowwise one turned, so one length serves rows and columns.
-  const std::size_t block = Spec().scheme->block.cols;
-  const MatrixShape matrix = FlattenShape(shape);
-  if (matrix.rows % block == 0 && matrix.cols % block == 0) return;
-  throw InvalidArgument(
-      fmt::format("{}: MXFP8Quantizer needs rows and columns in multiples of {}, got shape {}",
-                  verb, block, ShapeText(shape)));
+  CheckWholeBlocks(verb, "MXFP8Quantizer", *Spec().scheme, shape);
 }
 
 }  // namespace narrowfloat

@@ -8,6 +8,7 @@
 
 #include "narrowfloat/ops/amax.h"
 #include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/types/float8_block_tensor.h"
 #include "narrowfloat/types/float8_tensor.h"
 #include "narrowfloat/types/mxfp8_tensor.h"
 #include "narrowfloat/types/types_testing.h"
@@ -33,6 +34,23 @@ TEST(QuantizerTest, CurrentScalingIsTheVerbInBothDirections) {
   ExpectSameBuffers(
       out.ConstView(),
       ByVerb("fp8_e5m2:amax_epsilon=2,columnwise=1,force_pow_2_scales=1", in).ConstView());
+}
+
+TEST(QuantizerTest, Float8BlocksAreTheVerbForEveryOption) {
+  const OwnedTensor in = MakeInput({2, 64, 256}, DType::kBFloat16);
+  ExpectSameBuffers(Float8BlockQuantizer(E4M3::kName).Quantize(in.ConstView()).ConstView(),
+                    ByVerb("fp8_block128x128_e4m3:columnwise=1", in).ConstView());
+  const Float8BlockQuantizer runs(
+      E5M2::kName, {.block_scaling_dim = 1, .force_pow_2_scales = false, .amax_epsilon = 2.0f});
+  ExpectSameBuffers(
+      runs.Quantize(in.ConstView()).ConstView(),
+      ByVerb("fp8_block1x128_e5m2:amax_epsilon=2,columnwise=1,force_pow_2_scales=0", in)
+          .ConstView());
+  EXPECT_FALSE(runs.IsQuantizable({128}));
+  EXPECT_FALSE(runs.IsQuantizable({128, 130}));
+  EXPECT_TRUE(runs.IsQuantizable({2, 64, 128}));
+  EXPECT_EQ(InvalidArgumentOf([] { Float8BlockQuantizer("e4m3", {.block_scaling_dim = 3}); }),
+            "quantizer: Float8BlockQuantizer's block_scaling_dim is 1 or 2, got 3");
 }
 
 TEST(QuantizerTest, Mxfp8IsTheVerbForEveryOption) {

@@ -21,6 +21,16 @@ const SchemeInfo& FindInFamily(const SchemeFamily& family, std::string_view elem
                                     fmt::join(elements, ", "), element));
 }
 
+void CheckWholeBlocks(const char* verb, std::string_view quantizer, const SchemeInfo& scheme,
+                      const Shape& shape) {
+  const std::size_t block = scheme.block.cols;
+  const MatrixShape matrix = FlattenShape(shape);
+  if (matrix.rows % block == 0 && matrix.cols % block == 0) return;
+  throw InvalidArgument(
+      fmt::format("{}: {} needs rows and columns in multiples of {}, got shape {}", verb, quantizer,
+                  block, ShapeText(shape)));
+}
+
 void CheckFamily(const SchemeFamily& family, const SchemeInfo& scheme) {
   if (family.contains(scheme)) return;
   throw InvalidArgument(

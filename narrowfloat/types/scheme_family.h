@@ -22,6 +22,12 @@ const SchemeInfo& FindInFamily(const SchemeFamily& family, std::string_view elem
 /// Errors: InvalidArgument if the scheme is not of the family.
 void CheckFamily(const SchemeFamily& family, const SchemeInfo& scheme);
 
+/// Errors: InvalidArgument unless the flattened rows and columns are multiples of the scheme's
+/// block, as TransformerEngine's `quantizer` asks; a columnwise block is the rowwise one turned, so
+/// one length serves both.
+void CheckWholeBlocks(const char* verb, std::string_view quantizer, const SchemeInfo& scheme,
+                      const Shape& shape);
+
 /// `Base` restricted to a family: the same object under a name that promises what is in it.
 template <class Base, const SchemeFamily& kFamily>
 class OfFamily : public Base {

@@ -17,12 +17,14 @@ from narrowfloat._core import (
 )
 from narrowfloat.checkpoint import load
 from narrowfloat.quantizers import (
+    Float8BlockQuantizer,
     Float8CurrentScalingQuantizer,
     Float8Quantizer,
     MXFP8Quantizer,
 )
 
 __all__ = [
+    "Float8BlockQuantizer",
     "Float8CurrentScalingQuantizer",
     "Float8Quantizer",
     "MXFP8Quantizer",

@@ -138,7 +138,10 @@ def per_tensor_scheme(fp8_dtype: object) -> str:
 def mx_scheme(fp8_dtype: object, with_2d_quantization: bool) -> str:
     """Name of the MXFP8 scheme whose elements are of fp8_dtype."""
 
-def check_whole_blocks(scheme: str, shape: object) -> None:
+def fp8_block_scheme(fp8_dtype: object, tiles: bool) -> str:
+    """Name of the block-scaled FP8 scheme whose elements are of fp8_dtype."""
+
+def check_whole_blocks(quantizer: str, scheme: str, shape: object) -> None:
     """
     ValueError unless rows and columns of shape are multiples of the scheme's block.
     """

@@ -167,7 +167,48 @@ class MXFP8Quantizer(Quantizer):
 
     def _check(self, shape: int | Sequence[int] | None) -> None:
         if shape is not None:
-            _core.check_whole_blocks(self.scheme, shape)
+            _core.check_whole_blocks("MXFP8Quantizer", self.scheme, shape)
 
     def _layout(self) -> dict[str, object]:
         return {"swizzled": self.optimize_for_gemm}
+
+
+class Float8BlockQuantizer(Quantizer):
+    """FP8 with an fp32 scale per block: square tiles (`block_scaling_dim` 2) or runs (1).
+
+    Rows and columns must be multiples of the block, as in TransformerEngine; narrowfloat.quantize
+    takes any shape.
+    """
+
+    def __init__(
+        self,
+        fp8_dtype: DTypeLike,
+        *,
+        rowwise: bool,
+        columnwise: bool,
+        amax_epsilon: float = 0.0,
+        force_pow_2_scales: bool = True,
+        block_scaling_dim: int = 2,
+    ) -> None:
+        if block_scaling_dim not in (1, 2):
+            raise RuntimeError(
+                f"Float8BlockQuantizer: block_scaling_dim is 1 or 2, got {block_scaling_dim}"
+            )
+        super().__init__(
+            _core.fp8_block_scheme(fp8_dtype, block_scaling_dim == 2),
+            rowwise=rowwise,
+            columnwise=columnwise,
+        )
+        self.amax_epsilon = amax_epsilon
+        self.force_pow_2_scales = force_pow_2_scales
+        self.block_scaling_dim = block_scaling_dim
+
+    def _check(self, shape: int | Sequence[int] | None) -> None:
+        if shape is not None:
+            _core.check_whole_blocks("Float8BlockQuantizer", self.scheme, shape)
+
+    def _options(self) -> dict[str, object]:
+        return {
+            "force_pow_2_scales": self.force_pow_2_scales,
+            "amax_epsilon": self.amax_epsilon,
+        }

@@ -10,7 +10,7 @@ struct Unfinished {
   using Element = E4M3;
   static constexpr BlockShape kBlock{1, 8};
   static constexpr SchemeLayout kLayout = Mxfp8<E4M3, Mxfp8E4M3>::kLayout;
-  static constexpr OptionSet kOptions{};
+  static constexpr OptionSet kOptions{}, kOnByDefault{};
   struct TensorState {};
   static constexpr TensorState Prepare(float, const ScaleOptions&) noexcept { return {}; }
   static constexpr BlockScale ScaleBlock(float, const TensorState&) noexcept { return {}; }

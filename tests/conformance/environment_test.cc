@@ -23,6 +23,7 @@
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/ops/dequantize.h"
 #include "narrowfloat/ops/quantize.h"
+#include "tests/conformance/reference_dequantize.h"
 #include "tests/conformance/reference_quantize.h"
 #include "tests/conformance/tensors.h"
 
@@ -70,7 +71,7 @@ void Apply(const Settings& settings) {
 /// One tensor and what every scheme makes of it, in both directions, and back to each float type.
 class Work {
  public:
-  Work() : in_(DType::kFloat32, {197, 311}) {
+  Work() : in_(DType::kFloat32, {198, 314}) {
     std::mt19937_64 random(5);
     FillHostile(in_, random);
     for (const SchemeInfo& scheme : kSchemes) {
@@ -78,9 +79,16 @@ class Work {
       // would be 1.
       QuantSpec spec{.scheme = &scheme, .columnwise = true};
       if (scheme.options.Has(Option::kScale)) spec.scale = 0x1.8p-100f;
-      QuantizedBuffers& expected = quantized_.emplace_back(spec, in_.shape());
-      ReferenceQuantize(in_, expected);
-      values_.push_back(Values(expected));
+      Add(spec);
+      if (!scheme.options.Has(Option::kFourOverSix)) continue;
+      // An amax so small that a reciprocal is subnormal.
+      spec.amax = 0x1p-120f;
+      Add(spec);
+      spec.stochastic_rounding = true;
+      Add(spec);
+      spec = {.scheme = &scheme, .columnwise = true};
+      spec.four_over_six = FourOverSix::kMeanSquaredError;
+      Add(spec);
     }
   }
 
@@ -102,23 +110,18 @@ class Work {
 
  private:
   FloatTensor Values(const QuantizedBuffers& quantized) const {
-    const SchemeInfo& scheme = *quantized.view.spec.scheme;
-    const MatrixShape matrix = FlattenShape(in_.shape());
-    FloatTensor values(DType::kFloat16, in_.shape());
-    const MatrixShape stored = FlattenShape(quantized.view[Role::kRowwiseScaleInv].shape);
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      double scale_inv = 0;
-      const std::byte* scales = quantized.Data(Role::kRowwiseScaleInv);
-      if (scheme.block == kWholeTensor) {
-        scale_inv = static_cast<double>(*reinterpret_cast<const float*>(scales));
-      } else {
-        const std::size_t at = i / matrix.cols * stored.cols + i % matrix.cols / 32;
-        scale_inv = std::ldexp(1.0, std::to_integer<int>(scales[at]) - 127);
-      }
-      const auto code = std::to_integer<std::uint32_t>(quantized.Data(Role::kRowwiseData)[i]);
-      values.SetBits(i, ReferenceDequantize(scheme.element, code, scale_inv, DType::kFloat16));
-    }
+    const Slot slot{quantized.view.spec.scheme, Direction::kRowwise, DType::kFloat16};
+    const std::size_t cols = FlattenShape(in_.shape()).cols;
+    FloatTensor values(slot.dtype, in_.shape());
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values.SetBits(i, ReferenceValue(slot, quantized, i / cols, i % cols));
     return values;
+  }
+
+  void Add(const QuantSpec& spec) {
+    QuantizedBuffers& expected = quantized_.emplace_back(spec, in_.shape());
+    ReferenceQuantize(in_, expected);
+    values_.push_back(Values(expected));
   }
 
   FloatTensor in_;

@@ -22,8 +22,9 @@ struct TypeName {
   std::size_t bytes;
 };
 constexpr TypeName kTypes[] = {
-    {"fp32", "", 4},     {"bf16", "bfloat16", 2}, {"fp16", "float16", 2}, {"e4m3", "e4m3", 1},
-    {"e5m2", "e5m2", 1}, {"e2m1", "e2m1", 1},     {"e8m0", "", 1},
+    {"fp32", "", 4},     {"bf16", "bfloat16", 2}, {"fp16", "float16", 2},
+    {"e4m3", "e4m3", 1}, {"e5m2", "e5m2", 1},     {"e2m1", "e2m1", 1},
+    {"e8m0", "", 1},     {"e2m1x2", "", 1},       {"fp64", "", 8},
 };
 
 const TypeName& TypeOf(std::string_view dtype) {
@@ -50,8 +51,11 @@ float GoldenTensor::Float(std::size_t item) const {
 }
 
 const GoldenTensor& GoldenCase::Expected(const std::string& tensor) const {
-  const auto kernel = tensors.find("alt.kernel.current_scaling." + tensor);
-  return kernel != tensors.end() ? kernel->second : tensors.at(tensor);
+  for (const char* kernel : {"current_scaling", "blockwise", "nvfp4"}) {
+    const auto found = tensors.find(fmt::format("alt.kernel.{}.{}", kernel, tensor));
+    if (found != tensors.end()) return found->second;
+  }
+  return tensors.at(tensor);
 }
 
 GoldenCase LoadGolden(const std::filesystem::path& file) {
@@ -99,15 +103,42 @@ FloatTensor GoldenInput(const GoldenCase& golden, const std::string& tensor) {
   return input;
 }
 
+namespace {
+
+QuantSpec Nvfp4Spec(const nlohmann::json& params) {
+  const bool tiles = params.value("tile", nlohmann::json::array({1, 16}))[0] == 16;
+  QuantSpec spec{.scheme = &FindScheme(tiles ? "nvfp4_2d" : "nvfp4")};
+  spec.rht = params.value("with_rht", false);
+  if (spec.rht) spec.rht_sign_mask = params.at("rht_sign_mask").get<std::uint64_t>();
+  spec.row_scaled = params.value("row_scaled", false);
+  spec.e4m3_max = params.value("e4m3_max", 448.0f);
+  if (params.value("use_4over6", false)) {
+    spec.four_over_six = params.at("err_mode") == "MAE" ? FourOverSix::kMeanAbsoluteError
+                                                        : FourOverSix::kMeanSquaredError;
+    spec.four_over_six_fast_error = params.at("err_use_fast_math").get<bool>();
+  }
+  return spec;
+}
+
+}  // namespace
+
 QuantSpec GoldenSpec(const GoldenCase& golden) {
   const nlohmann::json& params = golden.params;
   const std::string mode = params.at("mode");
-  const std::string prefix = mode.starts_with("fp8_") ? "fp8" : mode;
+  std::string prefix = mode.starts_with("fp8_") ? "fp8" : mode;
+  if (mode == "fp8_blockwise_1d") prefix = "fp8_block1x128";
+  if (mode == "fp8_blockwise_2d") prefix = "fp8_block128x128";
+  if (mode == "nvfp4") return Nvfp4Spec(params);
   QuantSpec spec{.scheme = &FindScheme(prefix + "_" + params.at("q_dtype").get<std::string>())};
   if (params.contains("scale")) spec.scale = params.at("scale").get<float>();
   spec.amax_epsilon = params.value("amax_epsilon", 0.0f);
-  spec.force_pow_2_scales = params.value("force_pow_2_scales", false);
+  if (params.contains("force_pow_2_scales"))
+    spec.force_pow_2_scales = params.at("force_pow_2_scales").get<bool>();
   return spec;
+}
+
+bool RecordIsTurned(const GoldenCase& golden) {
+  return golden.params.at("mode") == "fp8_blockwise_1d";
 }
 
 bool SameItem(std::string_view dtype, std::uint32_t a, std::uint32_t b) {

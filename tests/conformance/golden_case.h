@@ -51,6 +51,9 @@ FloatTensor GoldenInput(const GoldenCase& golden, const std::string& tensor = "x
 /// The spec that the case's parameters ask for, without directions.
 QuantSpec GoldenSpec(const GoldenCase& golden);
 
+/// Whether the case's scales are recorded as [line][block] and stored as [block][line].
+bool RecordIsTurned(const GoldenCase& golden);
+
 DType GoldenDType(std::string_view dtype);
 
 /// Whether two items of that type say the same: equal bits, or both NaN. The sign and payload of a

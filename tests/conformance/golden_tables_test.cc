@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recorded tables: group ct (casts, scales from amax) and group sw (swizzled scales).
+// Recorded tables: group ct (casts, scales from amax), group sw (swizzled scales) and group rht
+// (the Hadamard transform alone).
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -10,9 +11,11 @@
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/numerics/e8m0.h"
 #include "narrowfloat/numerics/scale.h"
+#include "narrowfloat/ops/hadamard.h"
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/ops/swizzle.h"
 #include "tests/conformance/golden_case.h"
+#include "tests/conformance/reference_codec.h"
 
 namespace narrowfloat::conformance {
 namespace {
@@ -100,7 +103,7 @@ void CheckTensorScales(const GoldenCase& golden) {
   const std::string format = golden.params.at("q_dtype");
   QuantSpec spec = GoldenSpec(golden);
   const ScaleRule rule{.amax_epsilon = spec.amax_epsilon,
-                       .force_pow_2_scales = spec.force_pow_2_scales};
+                       .force_pow_2_scales = spec.ForcesPow2Scales()};
   const float max = format == "e4m3" ? kMaxValue<E4M3> : kMaxValue<E5M2>;
   const FloatTensor in(DType::kFloat32, {0, 1});
   for (std::size_t i = 0; i < amax.Items(); ++i) {
@@ -118,6 +121,18 @@ void CheckTensorScales(const GoldenCase& golden) {
   }
 }
 
+void CheckNvfp4Scales(const GoldenCase& golden) {
+  using S = Nvfp4<Nvfp4OneDimensional>;
+  const GoldenTensor& block_amax = golden.At("block_amax");
+  for (std::size_t i = 0; i < block_amax.Items(); ++i) {
+    const auto state = S::Prepare(golden.At("global_amax").Float(i), {});
+    const BlockScale scale = S::ScaleBlock(block_amax.Float(i), state);
+    ExpectItem(golden, "global_encode_scale", i, BitsOf(state.encode), block_amax.Bits(i));
+    ExpectItem(golden, "code", i, scale.scale_inv, block_amax.Bits(i));
+    ExpectItem(golden, "block_encode_scale", i, BitsOf(scale.scale), block_amax.Bits(i));
+  }
+}
+
 class GoldenTableTest : public testing::TestWithParam<std::filesystem::path> {};
 
 TEST_P(GoldenTableTest, GivesTheRecordedItems) {
@@ -125,6 +140,7 @@ TEST_P(GoldenTableTest, GivesTheRecordedItems) {
   const std::string mode = golden.params.at("mode");
   if (mode == "encode" || mode == "decode") return CheckCasts(golden);
   if (mode == "mxfp8_scale_from_amax") return CheckMxScales(golden);
+  if (mode == "nvfp4_block_scale") return CheckNvfp4Scales(golden);
   ASSERT_EQ(mode, "fp8_scale_from_amax") << golden.name;
   CheckTensorScales(golden);
 }
@@ -153,11 +169,47 @@ TEST_P(GoldenSwizzleTest, PermutesAsRecordedAndBack) {
   EXPECT_EQ(Difference(compact, back), "") << golden.name;
 }
 
+double DoubleAt(const GoldenTensor& tensor, std::size_t item) {
+  double value = 0;
+  std::memcpy(&value, tensor.bytes.data() + item * sizeof value, sizeof value);
+  return value;
+}
+
+class GoldenHadamardTest : public testing::TestWithParam<std::filesystem::path> {};
+
+// The exact sums are recorded in binary64, which holds them; one rounding makes the items.
+TEST_P(GoldenHadamardTest, RoundsTheExactSumOnce) {
+  const GoldenCase golden = LoadGolden(GetParam());
+  const FloatTensor x = GoldenInput(golden);
+  const auto rows = static_cast<std::size_t>(x.shape()[0]);
+  const auto cols = static_cast<std::size_t>(x.shape()[1]);
+  // Recorded along rows; the verb goes along columns.
+  FloatTensor in(x.dtype(), {x.shape()[1], x.shape()[0]});
+  for (std::size_t i = 0; i < in.size(); ++i) in.SetBits(i, x.Bits(i % rows * cols + i / rows));
+  for (const KernelTable* backend : AvailableKernels()) {
+    FloatTensor out(in.dtype(), in.shape());
+    HadamardTransform(in.ConstView(), out.View(),
+                      golden.params.at("sign_mask").get<std::uint32_t>(),
+                      {.threads = 2, .kernels = backend});
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const double exact = DoubleAt(golden.At("exact.fp64"), i % rows * cols + i / rows);
+      const std::uint32_t expected =
+          in.dtype() == DType::kFloat32
+              ? BitsOf(static_cast<float>(exact))
+              : ReferenceCodecOf(DTypeName(in.dtype())).Encode(exact, Past::kIsInfinite);
+      EXPECT_EQ(out.Bits(i), expected) << golden.name << " on " << backend->name << ", " << i;
+    }
+    EXPECT_TRUE(out.GuardsAreWhole());
+  }
+}
+
 std::string NameOf(const testing::TestParamInfo<std::filesystem::path>& info) {
   return info.param.stem().string();
 }
 
 INSTANTIATE_TEST_SUITE_P(Casts, GoldenTableTest, testing::ValuesIn(GoldenFiles("ct")), NameOf);
+INSTANTIATE_TEST_SUITE_P(Transforms, GoldenHadamardTest, testing::ValuesIn(GoldenFiles("rht")),
+                         NameOf);
 INSTANTIATE_TEST_SUITE_P(Scales, GoldenSwizzleTest, testing::ValuesIn(GoldenFiles("sw")), NameOf);
 
 }  // namespace

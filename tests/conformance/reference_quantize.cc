@@ -12,6 +12,7 @@ namespace narrowfloat::conformance {
 namespace {
 
 constexpr std::size_t kMxBlockLength = 32;
+constexpr std::size_t kFp8BlockLength = 128;
 
 std::size_t Up(std::size_t a, std::size_t multiple) {
   return (a + multiple - 1) / multiple * multiple;
@@ -52,7 +53,7 @@ void QuantizeWhole(const Matrix& x, const ReferenceCodec& codec, QuantizedBuffer
   const float amax = spec.amax.value_or(measured);
   const float scale = spec.scale
                           ? *spec.scale
-                          : ReferenceScale(amax, max, spec.amax_epsilon, spec.force_pow_2_scales);
+                          : ReferenceScale(amax, max, spec.amax_epsilon, spec.ForcesPow2Scales());
   auto scale_inv = static_cast<float>(1.0 / static_cast<double>(scale));
   if (std::isnan(scale_inv)) scale_inv = std::bit_cast<float>(0x7FC00000u);
   PutFloat(out, Role::kScale, scale);
@@ -111,18 +112,51 @@ void QuantizeMx(const Matrix& x, const ReferenceCodec& codec, bool square, bool 
   }
 }
 
+/// A line is a row for rowwise and a column for columnwise; columnwise codes lie transposed.
+void QuantizeFp8Block(const Matrix& x, const ReferenceCodec& codec, bool square, bool rowwise,
+                      QuantizedBuffers& out) {
+  const QuantSpec& spec = out.view.spec;
+  const Role scales = rowwise ? Role::kRowwiseScaleInv : Role::kColumnwiseScaleInv;
+  std::byte* codes = out.Data(rowwise ? Role::kRowwiseData : Role::kColumnwiseData);
+  const std::size_t lines = rowwise ? x.rows : x.cols, along = rowwise ? x.cols : x.rows;
+  const std::size_t blocks = Up(along, kFp8BlockLength) / kFp8BlockLength;
+  const std::size_t height = square ? kFp8BlockLength : 1;
+  const float overflow = x.in->dtype() == DType::kFloat16    ? 65504.0f
+                         : x.in->dtype() == DType::kBFloat16 ? 0x1.FEp127f
+                                                             : 0x1.FFFFFEp127f;
+  std::memset(out.Data(scales), 0, out.Bytes(scales));
+  for (std::size_t line = 0; line < lines; ++line) {
+    for (std::size_t block = 0; block < blocks; ++block) {
+      const std::size_t across = line / height * height, start = block * kFp8BlockLength;
+      const double amax = rowwise ? AmaxOf(x, across, start, height, kFp8BlockLength)
+                                  : AmaxOf(x, start, across, kFp8BlockLength, height);
+      const float scale =
+          ReferenceScale(static_cast<float>(amax), codec.Value(codec.format().largest),
+                         spec.amax_epsilon, spec.ForcesPow2Scales(), overflow);
+      const auto scale_inv = static_cast<float>(1.0 / static_cast<double>(scale));
+      const std::size_t place =
+          square ? line / height * Up(blocks, 4) + block : block * Up(lines, 4) + line;
+      std::memcpy(out.Data(scales) + place * sizeof scale_inv, &scale_inv, sizeof scale_inv);
+      for (std::size_t k = start; k < std::min(along, start + kFp8BlockLength); ++k) {
+        const float scaled =
+            RoundedProduct(rowwise ? x(line, k) : x(k, line), static_cast<double>(scale));
+        codes[line * along + k] = static_cast<std::byte>(codec.Encode(static_cast<double>(scaled)));
+      }
+    }
+  }
+}
+
 }  // namespace
 
-float ReferenceScale(float amax, double max, float epsilon, bool power_of_two) {
+float ReferenceScale(float amax, double max, float epsilon, bool power_of_two, float overflow) {
   if (amax < epsilon) amax = epsilon;
   // A negative amax can only be given, and no rule covers it; 1 is what the library says.
   if (std::isnan(amax) || std::isinf(amax) || amax == 0.0f) return 1.0f;
   // Binary64 holds the quotient closely enough that rounding twice is rounding once: no quotient
   // of two 24-bit numbers lies nearer to a middle than 2^-48.
   const double quotient = max / static_cast<double>(amax);
-  const double largest = static_cast<double>(std::numeric_limits<float>::max());
   double scale = static_cast<double>(static_cast<float>(quotient));
-  if (std::isinf(scale)) scale = largest;
+  if (std::isinf(scale)) scale = static_cast<double>(overflow);
   int exponent = 0;
   if (power_of_two) {
     std::frexp(scale, &exponent);
@@ -157,6 +191,17 @@ void ReferenceQuantize(const FloatTensor& in, QuantizedBuffers& out) {
   const SchemeInfo& scheme = *out.view.spec.scheme;
   const ReferenceCodec& codec = ReferenceCodecOf(scheme.element);
   if (scheme.block == kWholeTensor) return QuantizeWhole(x, codec, out);
+  if (scheme.name.starts_with("nvfp4")) {
+    if (out.view.spec.rowwise) ReferenceNvfp4(in, true, out);
+    if (out.view.spec.columnwise) ReferenceNvfp4(in, false, out);
+    return;
+  }
+  if (scheme.name.starts_with("fp8_block")) {
+    const bool square = scheme.name.starts_with("fp8_block128x128");
+    if (out.view.spec.rowwise) QuantizeFp8Block(x, codec, square, true, out);
+    if (out.view.spec.columnwise) QuantizeFp8Block(x, codec, square, false, out);
+    return;
+  }
   const bool square = scheme.name.find("_2d_") != std::string_view::npos;
   if (out.view.spec.rowwise) QuantizeMx(x, codec, square, true, out);
   if (out.view.spec.columnwise) QuantizeMx(x, codec, square, false, out);

@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <limits>
+
 #include "tests/conformance/tensors.h"
 
 namespace narrowfloat::conformance {
 
 /// Quantizes by the definition, slowly: elements one by one, in binary64 with one rounding to
 /// binary32 where the definition has one, blocks and places of scales from the specification's
-/// formulas. Fills every planned buffer. Knows per-tensor FP8 and the MX family.
-/// Source: numerics specification sections 1.2, 1.6, 2.2, 5.1 to 5.4.
+/// formulas. Fills every planned buffer. Knows every scheme.
+/// Source: numerics specification sections 1.2, 1.6, 2.2, 5.1 to 5.4, 6.1, 6.2, 7.
 void ReferenceQuantize(const FloatTensor& in, QuantizedBuffers& out);
 
-/// The multiplier of per-tensor scaling, section 2.2, in binary64.
-float ReferenceScale(float amax, double max, float epsilon, bool power_of_two);
+/// One direction of NVFP4, every option.
+void ReferenceNvfp4(const FloatTensor& in, bool rowwise, QuantizedBuffers& out);
+
+/// The multiplier of per-tensor and block scaling, section 2.2, in binary64.
+float ReferenceScale(float amax, double max, float epsilon, bool power_of_two,
+                     float overflow = std::numeric_limits<float>::max());
 
 /// The E8M0 code of an MX block, section 1.6, by search over the powers of two.
 std::uint32_t ReferenceMxCode(double amax, double max);

@@ -26,7 +26,7 @@ DTYPES = {
 }
 
 # Where TransformerEngine's own paths disagree, the CUDA kernels are followed.
-KERNEL = "alt.kernel.current_scaling."
+KERNELS = [f"alt.kernel.{kernel}." for kernel in ("current_scaling", "blockwise", "nvfp4")]
 
 
 class Case:
@@ -54,7 +54,7 @@ class Case:
 
     def kernel(self, name: str) -> np.ndarray:
         """The tensor as the kernels have it."""
-        return self[KERNEL + name] if KERNEL + name in self else self[name]
+        return next((self[k + name] for k in KERNELS if k + name in self), self[name])
 
     @cached_property
     def dequantized(self) -> dict[str, np.ndarray]:

@@ -147,6 +147,62 @@ def test_dbias(case: Case) -> None:
     assert_same(dbias, case["dbias"], f"{case.name} dbias")
 
 
+BLOCK_SCHEMES = {"fp8_blockwise_1d": "fp8_block1x128", "fp8_blockwise_2d": "fp8_block128x128"}
+
+
+def block_scheme(case: Case) -> str:
+    return f"{BLOCK_SCHEMES[case.params['mode']]}_{case.params['q_dtype']}"
+
+
+def stored_block_scales(case: Case, scales: np.ndarray, stored: tuple[int, ...]) -> np.ndarray:
+    """Recorded as [line][block]; in 1-D stored the other way round; padding zero."""
+    ordered = scales.T if case.params["mode"] == "fp8_blockwise_1d" else scales
+    padded = np.zeros(stored, np.float32)
+    padded[: ordered.shape[0], : ordered.shape[1]] = ordered
+    return padded
+
+
+@pytest.mark.parametrize("direction", ["rowwise", "columnwise", "both"])
+@by_name("bs")
+def test_fp8_blocks(case: Case, direction: str) -> None:
+    rowwise, columnwise = direction != "columnwise", direction != "rowwise"
+    if columnwise and "data_t" not in case:
+        columnwise, rowwise = False, True
+    options = {k: case.params[k] for k in ("amax_epsilon", "force_pow_2_scales")}
+    q = nf.quantize(case["x"], block_scheme(case), rowwise, columnwise, **options)
+    for name, suffix in [("rowwise", "")] * rowwise + [("columnwise", "_t")] * columnwise:
+        data, scales = q.buffers[f"{name}_data"], q.buffers[f"{name}_scale_inv"]
+        assert_same(data, case.kernel(f"data{suffix}"), f"{case.name} data{suffix}")
+        expected = stored_block_scales(case, case.kernel(f"scale_inv{suffix}"), scales.shape)
+        assert_same(scales, expected, f"{case.name} scale_inv{suffix}, padding zero")
+    if columnwise:
+        x = case["x"]
+        assert q.buffers["columnwise_data"].shape == (x.shape[-1], *x.shape[:-1])
+
+
+def check_block_dequantize(case: Case) -> None:
+    shape = tuple(case.params["shape"])
+    like = nf.quantize(np.zeros(shape, np.float32), block_scheme(case))
+    stored = like.buffers["rowwise_scale_inv"].shape
+    check_dequantize(
+        case,
+        block_scheme(case),
+        shape,
+        rowwise_data=case["data"].view(np.uint8),
+        rowwise_scale_inv=stored_block_scales(case, case["scale_inv"], stored),
+    )
+
+
+@by_name("bs")
+def test_dequantize_recorded_fp8_blocks(case: Case) -> None:
+    check_block_dequantize(case)
+
+
+@by_name("dq", "blockwise")
+def test_dequantize_fp8_blocks(case: Case) -> None:
+    check_block_dequantize(case)
+
+
 @by_name("sw")
 def test_swizzle(case: Case) -> None:
     padded = case.params["padded_shape"]

@@ -131,6 +131,41 @@ def test_mxfp8_refuses_what_transformer_engine_refuses(shape: tuple[int, ...]) -
     assert nf.quantize(np.zeros(shape, np.float32), quantizer.scheme).shape == shape
 
 
+@pytest.mark.parametrize(("dim", "scheme"), [(1, "fp8_block1x128"), (2, "fp8_block128x128")])
+@pytest.mark.parametrize("pow_2", [True, False])
+def test_fp8_blocks(dim: int, scheme: str, pow_2: bool) -> None:
+    x = np.linspace(-3, 5, 128 * 256, dtype=np.float32).reshape(128, 256)
+    quantizer = nf.Float8BlockQuantizer(
+        "e5m2",
+        rowwise=True,
+        columnwise=True,
+        amax_epsilon=0.25,
+        force_pow_2_scales=pow_2,
+        block_scaling_dim=dim,
+    )
+    expected = nf.quantize(
+        x, f"{scheme}_e5m2", columnwise=True, amax_epsilon=0.25, force_pow_2_scales=pow_2
+    )
+    assert bytes_of(quantizer.quantize(x)) == bytes_of(expected)
+    out = quantizer.make_empty(x.shape)
+    assert bytes_of(quantizer.update_quantized(x, out)) == bytes_of(expected)
+    # A power of two unless the caller says otherwise.
+    mantissas = expected.buffers["rowwise_scale_inv"].view(np.uint32) & 0x7FFFFF
+    assert (mantissas == 0).all() == pow_2
+
+
+def test_fp8_blocks_refuse_what_transformer_engine_refuses() -> None:
+    quantizer = nf.Float8BlockQuantizer("e4m3", rowwise=True, columnwise=False)
+    message = (
+        "quantize: Float8BlockQuantizer needs rows and columns in multiples of 128, "
+        "got shape 128x130"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        quantizer.quantize(np.zeros((128, 130), np.float32))
+    with pytest.raises(RuntimeError, match=r"block_scaling_dim is 1 or 2, got 3$"):
+        nf.Float8BlockQuantizer("e4m3", rowwise=True, columnwise=True, block_scaling_dim=3)
+
+
 def test_a_list_is_no_tensor() -> None:
     with pytest.raises(TypeError, match=r"^quantize: x must be a NumPy array or a CPU object"):
         nf.MXFP8Quantizer("e4m3").quantize([[1.0]])

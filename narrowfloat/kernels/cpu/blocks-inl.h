@@ -19,21 +19,24 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-inline constexpr std::size_t kBatch = 32;  // blocks whose scales are computed together
+inline constexpr std::size_t kBatchCols = 1024;  // columns of a panel whose scales stay in L1
+
+/// Blocks whose scales are computed together.
+template <Scheme S>
+inline constexpr std::size_t kBatch = kBatchCols / S::kBlock.cols;
 
 /// Whether scales may be applied as PowerScale does.
 template <Scheme S, class T>
-inline constexpr bool kMayBePowers =
-    std::is_same_v<T, BFloat16>&& S::kLayout.scale_type == ScaleType::kE8M0;
+inline constexpr bool kMayBePowers = std::is_same_v<T, BFloat16>;
 
 /// Scales of up to kBatch blocks of T that follow each other in one panel.
 template <Scheme S, class T>
 struct Batch {
-  BitsOf<T> largest[kBatch];  // patterns of the blocks' amaxes
-  float scale[kBatch];
-  std::uint32_t scale_inv[kBatch];
-  std::uint32_t floor[kBatch];  // and multiplier: PowerScale's, if `powers`
-  float multiplier[kBatch];
+  BitsOf<T> largest[kBatch<S>];  // patterns of the blocks' amaxes
+  float scale[kBatch<S>];
+  std::uint32_t scale_inv[kBatch<S>];
+  std::uint32_t floor[kBatch<S>];  // and multiplier: PowerScale's, if `powers`
+  float multiplier[kBatch<S>];
   bool powers = false;
 
   /// The largest pattern of all blocks.
@@ -45,9 +48,9 @@ struct Batch {
 
   /// Branch-free schemes are vectorized here by the compiler: the loops have a constant length.
   HWY_INLINE void Decide(const typename S::TensorState& state) {
-    float amax[kBatch];
-    for (std::size_t j = 0; j < kBatch; ++j) amax[j] = MagnitudeValue<T>(largest[j]);
-    for (std::size_t j = 0; j < kBatch; ++j) {
+    float amax[kBatch<S>];
+    for (std::size_t j = 0; j < kBatch<S>; ++j) amax[j] = MagnitudeValue<T>(largest[j]);
+    for (std::size_t j = 0; j < kBatch<S>; ++j) {
       const BlockScale decided = S::ScaleBlock(amax[j], state);
       scale[j] = decided.scale;
       scale_inv[j] = decided.scale_inv;
@@ -55,10 +58,10 @@ struct Batch {
     if constexpr (kMayBePowers<S, T>) {
       using Power = PowerScale<typename S::Element>;
       std::uint32_t misfit = 0;
-      for (std::size_t j = 0; j < kBatch; ++j) misfit |= Power::Misfit(scale[j], largest[j]);
+      for (std::size_t j = 0; j < kBatch<S>; ++j) misfit |= Power::Misfit(scale[j], largest[j]);
       powers = misfit == 0;
-      for (std::size_t j = 0; j < kBatch; ++j) floor[j] = Power::Floor(scale[j]);
-      for (std::size_t j = 0; j < kBatch; ++j) multiplier[j] = Power::Multiplier(scale[j]);
+      for (std::size_t j = 0; j < kBatch<S>; ++j) floor[j] = Power::Floor(scale[j]);
+      for (std::size_t j = 0; j < kBatch<S>; ++j) multiplier[j] = Power::Multiplier(scale[j]);
     }
   }
 
@@ -131,7 +134,7 @@ HWY_INLINE void MeasureBlocks(const std::byte* row, std::size_t blocks, Batch<S,
     if constexpr (sizeof(I) == 4) return four(j);
     return MergeMaxima<std::int64_t>(di, four(j), four(j + 4));
   };
-  for (std::size_t j = 0; j < kBatch; j += kMeasured<T>) {
+  for (std::size_t j = 0; j < kBatch<S>; j += kMeasured<T>) {
     auto largest = hn::Zero(d128);
     if (j < blocks) largest = FoldBlocks(di, group(j));
     hn::StoreU(largest, d128, reinterpret_cast<I*>(batch.largest + j));
@@ -147,8 +150,7 @@ struct PanelCodes : PanelRows<kRows, std::byte> {
 template <Scheme S, class T, Items kItems, bool kByPower>
 HWY_INLINE void EncodeBlocks(const PanelRows<S::kBlock.rows, const std::byte>& in,
                              std::size_t blocks, const Batch<S, T>& batch,
-                             const PanelCodes<S::kBlock.rows>& out,
-                             Outlet<kBatch * S::kBlock.cols>& outlet) {
+                             const PanelCodes<S::kBlock.rows>& out, Outlet<kBatchCols>& outlet) {
   using F = typename S::Element;
   const hn::CappedTag<std::uint8_t, S::kBlock.cols> d8;
   using DF = hn::Repartition<float, decltype(d8)>;
@@ -204,7 +206,7 @@ HWY_INLINE void MeasurePanel(const PanelRows<S::kBlock.rows, const std::byte>& i
   } else {
     using I = std::make_signed_t<BitsOf<T>>;
     static_assert(S::kBlock.cols % hn::MaxLanes(MagnitudeTag<T>()) == 0);
-    alignas(64) I maxima[kBatch * S::kBlock.cols];
+    alignas(64) I maxima[kBatchCols];
     FoldRows<T, kItems>(in.row, in.count, blocks * S::kBlock.cols, maxima);
     MeasureBlocks<S, T, kItems>(reinterpret_cast<const std::byte*>(maxima), blocks, batch);
   }
@@ -216,7 +218,7 @@ template <Scheme S, class T>
 HWY_INLINE void QuantizeBatch(const PanelRows<S::kBlock.rows, const std::byte>& in,
                               std::size_t blocks, const typename S::TensorState& state,
                               Batch<S, T>& batch, const PanelCodes<S::kBlock.rows>& out,
-                              Outlet<kBatch * S::kBlock.cols>& outlet) {
+                              Outlet<kBatchCols>& outlet) {
   MeasurePanel<S, T, Items::kOrdinary>(in, blocks, batch);
   if (batch.Largest() < kInfinityBits<T>) {
     batch.Decide(state);
@@ -249,7 +251,7 @@ HWY_NOINLINE void QuantizeShort(const PanelRows<S::kBlock.rows, const std::byte>
     staged_in.row[r] = padded[r].items;
     staged_out.row[r] = codes[r];
   }
-  Outlet<kBatch * kCols> in_place(false);
+  Outlet<kBatchCols> in_place(false);
   QuantizeBatch<S, T>(staged_in, 1, state, batch, staged_out, in_place);
   for (std::size_t r = 0; r < in.count; ++r) {
     std::memcpy(out.row[r], codes[r], cols);
@@ -264,16 +266,16 @@ template <Scheme S, class T, class Finish>
 HWY_INLINE void ForEachBatch(const QuantizeArgs& args, const DirectionBuffers<std::byte>& codes,
                              const DirectionBuffers<std::byte>* copy, Finish&& finish) {
   constexpr std::size_t kRows = S::kBlock.rows, kCols = S::kBlock.cols;
-  const typename S::TensorState state = S::Prepare(args.amax, args.options);
+  const typename S::TensorState state = S::Prepare(codes.amax, args.options);
   const Tile& tile = args.tile;
-  Outlet<kBatch * kCols> outlet(args.stream);
+  Outlet<kBatchCols> outlet(args.stream);
   for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
     PanelRows<kRows, const std::byte> in;
     PanelCodes<kRows> out;
     in.count = out.count = std::min(kRows, tile.row_end - row);
     for (std::size_t col = tile.col_begin; col < tile.col_end;) {
       const std::size_t left = tile.col_end - col;
-      const std::size_t blocks = std::min(kBatch, left / kCols);
+      const std::size_t blocks = std::min(kBatch<S>, left / kCols);
       for (std::size_t r = 0; r < in.count; ++r) {
         in.row[r] = args.in.Row(row + r) + col * kItemSize<T>;
         out.row[r] = codes.codes + (row + r) * codes.code_stride + col;
@@ -281,8 +283,8 @@ HWY_INLINE void ForEachBatch(const QuantizeArgs& args, const DirectionBuffers<st
       }
       Batch<S, T> batch;
       for (std::size_t r = 0; r < in.count; ++r) {
-        PrefetchBytes(NextStrip<T>(args, row + r, col + kBatch * kCols, kRows),
-                      kBatch * kCols * kItemSize<T>);
+        PrefetchBytes(NextStrip<T>(args, row + r, col + kBatchCols, kRows),
+                      kBatchCols * kItemSize<T>);
       }
       if (blocks > 0) {
         QuantizeBatch<S, T>(in, blocks, state, batch, out, outlet);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoding codes, those that keep the input's orientation and, of whole-tensor schemes, transposed
-// ones.
+// Decoding codes, those that keep the input's orientation and transposed ones.
 #include "narrowfloat/kernels/cpu/tables.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -27,9 +26,9 @@ DequantizeSlots Table() {
 
 constexpr std::size_t kChunk = 1024;  // items of a row that are decoded before they leave
 
-/// Whether products with S's scales are those of PowerHalves.
+/// Whether products with S's scales may be those of PowerHalves.
 template <class S, class T>
-inline constexpr bool kPowers = kItemSize<T> == 2 && S::kLayout.scale_type == ScaleType::kE8M0;
+inline constexpr bool kPowers = kItemSize<T> == 2;
 
 struct NoHalves {};
 
@@ -161,14 +160,15 @@ class WholeDecoder {
 
 template <class S>
 float TensorScale(const DequantizeArgs& args) {
-  return S::DecodeScale(LoadScaleInv<S>(args.in.scale_inv, 0), S::Prepare(args.amax, args.options));
+  return S::DecodeScale(LoadScaleInv<S>(args.in.scale_inv, 0),
+                        S::Prepare(args.in.amax, args.options));
 }
 
 template <class S, class T>
 struct DequantizeColumns {
   static void Run(const DequantizeArgs& args) noexcept {
     constexpr std::size_t kRows = S::kBlock.cols;  // of the transposed block
-    const typename S::TensorState state = S::Prepare(args.amax, args.options);
+    const typename S::TensorState state = S::Prepare(args.in.amax, args.options);
     const Tile& tile = args.tile;
     Outlet<kChunk * kItemSize<T> > outlet(args.stream);
     StripDecoder<S, T> strip;
@@ -192,7 +192,7 @@ struct DequantizeColumns {
 template <class S, class T>
 struct DequantizeBlocks {
   static void Run(const DequantizeArgs& args) noexcept {
-    const typename S::TensorState state = S::Prepare(args.amax, args.options);
+    const typename S::TensorState state = S::Prepare(args.in.amax, args.options);
     const DirectionBuffers<const std::byte>& in = args.in;
     const Tile& tile = args.tile;
     Outlet<kChunk * kItemSize<T> > outlet(args.stream);
@@ -250,12 +250,46 @@ HWY_INLINE void StagePatch(const std::byte* codes, std::size_t stride, std::size
   }
 }
 
+/// Of a row of a patch, the items of its columns.
+template <class S, class T>
+class PatchDecoder {
+ public:
+  explicit PatchDecoder(const DequantizeArgs& args)
+      : in_(args.in), state_(S::Prepare(args.in.amax, args.options)) {}
+
+  HWY_INLINE void Decode(std::size_t row, std::size_t col, const std::byte* codes, std::size_t cols,
+                         std::byte* out) {
+    if (row % S::kBlock.cols == 0) {  // of the transposed block
+      strip_.Load(in_, in_.strides.BlockOffset(ScaleBlockIndex<S>(row)), col, cols, state_);
+    }
+    strip_.Decode(codes, cols, out);
+  }
+
+ private:
+  const DirectionBuffers<const std::byte>& in_;
+  typename S::TensorState state_;
+  StripDecoder<S, T> strip_;
+};
+template <WholeTensorScheme S, class T>
+class PatchDecoder<S, T> {
+ public:
+  explicit PatchDecoder(const DequantizeArgs& args) : decoder_(TensorScale<S>(args)) {}
+
+  HWY_INLINE void Decode(std::size_t /*row*/, std::size_t /*col*/, const std::byte* codes,
+                         std::size_t cols, std::byte* out) {
+    decoder_.Decode(codes, cols, out);
+  }
+
+ private:
+  WholeDecoder<typename S::Element, T> decoder_;
+};
+
 template <class S, class T>
 struct DequantizeTransposed {
   static void Run(const DequantizeArgs& args) noexcept {
     const DirectionBuffers<const std::byte>& in = args.in;
     const Tile& tile = args.tile;
-    const WholeDecoder<typename S::Element, T> decoder(TensorScale<S>(args));
+    PatchDecoder<S, T> decoder(args);
     Outlet<kPatchCols * kItemSize<T> > outlet(args.stream);
     alignas(64) std::byte staged[kPatchRows * kPatchCols];
     alignas(64) std::byte patch[kPatchRows * kPatchCols];
@@ -270,7 +304,7 @@ struct DequantizeTransposed {
         TransposeInCache(staged, patch);
         for (std::size_t i = 0; i < rows; ++i) {
           std::byte* out = args.out.Row(r + i) + c * kItemSize<T>;
-          decoder.Decode(patch + i * kPatchCols, cols, outlet.Open(out));
+          decoder.Decode(r + i, c, patch + i * kPatchCols, cols, outlet.Open(out));
           outlet.Close(out, cols * kItemSize<T>);
         }
       }
@@ -289,7 +323,9 @@ struct DequantizeTransposed {
 
 template <class S, class... T>
 constexpr ByType<DequantizeFn> Rowwise(TypeList<T...>) {
-  if constexpr (WholeTensorScheme<S>) {
+  if constexpr (!ByteScheme<S>) {
+    return {};
+  } else if constexpr (WholeTensorScheme<S>) {
     return {&DequantizeWhole<S, T>::Run...};
   } else {
     return {&DequantizeBlocks<S, T>::Run...};
@@ -298,10 +334,10 @@ constexpr ByType<DequantizeFn> Rowwise(TypeList<T...>) {
 
 template <class S, class... T>
 constexpr ByType<DequantizeFn> Columnwise(TypeList<T...>) {
-  if constexpr (WholeTensorScheme<S>) {
-    return {&DequantizeTransposed<S, T>::Run...};
-  } else if constexpr (S::kLayout.columnwise_transposed) {
+  if constexpr (!ByteScheme<S>) {
     return {};
+  } else if constexpr (S::kLayout.columnwise_transposed) {
+    return {&DequantizeTransposed<S, T>::Run...};
   } else {
     return {&DequantizeColumns<S, T>::Run...};
   }

@@ -200,10 +200,11 @@ struct PowerScale {
   static constexpr std::uint32_t kLargest = 254u - F::kBias;
 
   /// 0 if a block with this scale, of which `largest` is the amax's pattern, can be encoded so. A
-  /// block of zeros always can.
+  /// block of zeros always can, if its scale is a power.
   static HWY_INLINE std::uint32_t Misfit(float scale, std::uint32_t largest) {
-    const std::uint32_t field = std::bit_cast<std::uint32_t>(scale) >> 23;
-    return static_cast<std::uint32_t>(field < kSmallest) |
+    const auto bits = std::bit_cast<std::uint32_t>(scale);
+    const std::uint32_t field = bits >> 23;
+    return (bits & 0x7FFFFFu) | static_cast<std::uint32_t>(field < kSmallest) |
            (static_cast<std::uint32_t>(field > kLargest) &
             static_cast<std::uint32_t>(largest != 0));
   }

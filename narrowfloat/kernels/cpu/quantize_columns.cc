@@ -11,7 +11,7 @@
 #include <algorithm>
 
 #include "hwy/highway.h"
-#include "narrowfloat/kernels/cpu/blocks-inl.h"
+#include "narrowfloat/kernels/cpu/strips-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
@@ -25,171 +25,22 @@ QuantizeSlots Table() {
 
 #else
 
-constexpr std::size_t kMaxLanes = HWY_MAX_BYTES;
-constexpr std::size_t kStripCols = 1024;  // columns of a panel whose scales stay in L1
-
-/// Copies values of columns from memory order into the order in which EncodeRun takes them: fp32
-/// items as they are; of 16-bit items, for each vector of them, first those at even places, then
-/// those at odd ones.
-template <class T>
-HWY_INLINE void CopyToLanes(const float* values, std::size_t cols, float* lanes) {
-  if constexpr (kItemSize<T> == 4) {
-    std::copy_n(values, cols, lanes);
-  } else {
-    constexpr std::size_t kHalf = hn::MaxLanes(hn::Repartition<std::uint16_t, D8>()) / 2;
-    for (std::size_t c = 0; c < cols; c += 2 * kHalf) {
-      for (std::size_t i = 0; i < kHalf; ++i) {
-        lanes[c + i] = values[c + 2 * i];
-        lanes[c + kHalf + i] = values[c + 2 * i + 1];
-      }
-    }
-  }
-}
-
-/// Amaxes and scales of a strip of columns, in memory order but for those that EncodeRun takes.
-template <class T>
-struct Strip {
-  alignas(64) std::make_signed_t<BitsOf<T> > magnitude[kStripCols];
-  alignas(64) float scale[kStripCols];
-  alignas(64) float multiplier[kStripCols];         // and floor: PowerScale's, if `powers`
-  alignas(64) std::uint16_t floor[kStripCols];      // in memory order
-  alignas(64) std::uint32_t scale_inv[kStripCols];  // in memory order
-  bool powers = false;
-
-  template <class S>
-  HWY_INLINE void Decide(std::size_t cols, const typename S::TensorState& state);
-
-  HWY_INLINE LaneScales<DF> Scales(std::size_t col) const { return {scale + col}; }
-  HWY_INLINE LanePowers<DF> Powers(std::size_t col) const {
-    return {floor + col, multiplier + col};
-  }
-};
-
-/// Loops that the compiler vectorizes.
-template <class T>
-template <class S>
-HWY_INLINE void Strip<T>::Decide(std::size_t cols, const typename S::TensorState& state) {
-  using Power = PowerScale<typename S::Element>;
-  alignas(64) float scale_of[kStripCols];  // in memory order
-  for (std::size_t c = 0; c < cols; ++c) {
-    const auto bits = static_cast<BitsOf<T> >(magnitude[c]);
-    const BlockScale decided = S::ScaleBlock(MagnitudeValue<T>(bits), state);
-    scale_of[c] = decided.scale;
-    scale_inv[c] = decided.scale_inv;
-  }
-  CopyToLanes<T>(scale_of, cols, scale);
-  if constexpr (kMayBePowers<S, T>) {
-    std::uint32_t misfit = 0;
-    for (std::size_t c = 0; c < cols; ++c) {
-      misfit |= Power::Misfit(scale_of[c], static_cast<BitsOf<T> >(magnitude[c]));
-    }
-    powers = misfit == 0;
-    for (std::size_t c = 0; c < cols; ++c) {
-      floor[c] = static_cast<std::uint16_t>(Power::Floor(scale_of[c]));
-    }
-    for (std::size_t c = 0; c < cols; ++c) multiplier[c] = Power::Multiplier(scale[c]);
-  }
-}
-
-/// Rows of a strip: `cols` items each, a multiple of the vector's length.
-template <std::size_t kRows, class Byte>
-struct StripRows {
-  Byte* row[kRows];
-  std::size_t count;
-  Byte* next[kRows] = {};  // the rows of the strip that comes after it, or null
-};
-
-/// One block for each of `cols` columns, measured and decided before. Asks for what comes next.
-template <class S, class T, Items kItems, bool kByPower>
-HWY_INLINE void EncodeStrip(const StripRows<S::kBlock.cols, const std::byte>& in, std::size_t cols,
-                            const Strip<T>& strip, const StripRows<S::kBlock.cols, std::byte>& out,
-                            Outlet<kStripCols>& outlet) {
-  using F = typename S::Element;
-  const D8 d8;
-  for (std::size_t r = 0; r < in.count; ++r) {
-    if (in.next[r] != nullptr) PrefetchBytes(in.next[r], cols * kItemSize<T>);
-    auto* codes = reinterpret_cast<std::uint8_t*>(outlet.Open(out.row[r]));
-    for (std::size_t c = 0; c < cols; c += hn::Lanes(d8)) {
-      const std::byte* items = in.row[r] + c * kItemSize<T>;
-      if constexpr (kByPower) {
-        hn::StoreU(EncodeRun<F, T, kItems>(d8, items, strip.Powers(c)), d8, codes + c);
-      } else {
-        hn::StoreU(EncodeRun<F, T, kItems>(d8, items, strip.Scales(c)), d8, codes + c);
-      }
-    }
-    outlet.Close(out.row[r], cols);
-  }
-}
-
-/// A block's scale keeps its numbers within the format, so that only infinities and NaN are not
-/// ordinary.
-template <class S, class T>
-HWY_INLINE void QuantizeStrip(const StripRows<S::kBlock.cols, const std::byte>& in,
-                              std::size_t cols, const typename S::TensorState& state,
-                              Strip<T>& strip, const StripRows<S::kBlock.cols, std::byte>& out,
-                              Outlet<kStripCols>& outlet) {
-  const bool ordinary =
-      FoldRows<T, Items::kOrdinary>(in.row, in.count, cols, strip.magnitude) < kInfinityBits<T>;
-  if (!ordinary) FoldRows<T, Items::kAny>(in.row, in.count, cols, strip.magnitude);
-  strip.template Decide<S>(cols, state);
-  if constexpr (kMayBePowers<S, T>) {
-    if (ordinary && strip.powers) {
-      return EncodeStrip<S, T, Items::kOrdinary, true>(in, cols, strip, out, outlet);
-    }
-  }
-  if (ordinary) return EncodeStrip<S, T, Items::kOrdinary, false>(in, cols, strip, out, outlet);
-  EncodeStrip<S, T, Items::kAny, false>(in, cols, strip, out, outlet);
-}
-
-/// The same for fewer columns than a vector holds.
-template <class S, class T>
-HWY_NOINLINE void QuantizeNarrow(const StripRows<S::kBlock.cols, const std::byte>& in,
-                                 std::size_t cols, const typename S::TensorState& state,
-                                 Strip<T>& strip, const StripRows<S::kBlock.cols, std::byte>& out) {
-  constexpr std::size_t kRows = S::kBlock.cols;
-  Padded<T, kMaxLanes> padded[kRows];
-  std::byte codes[kRows][kMaxLanes];
-  StripRows<kRows, const std::byte> staged_in{};
-  StripRows<kRows, std::byte> staged_out{};
-  staged_in.count = staged_out.count = in.count;
-  for (std::size_t r = 0; r < in.count; ++r) {
-    padded[r].Fill(in.row[r], cols);
-    staged_in.row[r] = padded[r].items;
-    staged_out.row[r] = codes[r];
-  }
-  Outlet<kStripCols> in_place(false);
-  QuantizeStrip<S, T>(staged_in, hn::Lanes(D8()), state, strip, staged_out, in_place);
-  for (std::size_t r = 0; r < in.count; ++r) std::memcpy(out.row[r], codes[r], cols);
-}
-
-template <class S, class T>
-HWY_INLINE void StoreStrip(const DirectionBuffers<std::byte>& out, std::size_t block,
-                           std::size_t col, std::size_t cols, const Strip<T>& strip) {
-  if (S::kLayout.lines_per_scale == 1 && out.strides.LinesAreAdjacent()) {
-    return StoreScaleInvs<S>(out.scale_inv, col + block, strip.scale_inv, cols);
-  }
-  for (std::size_t i = 0; i < cols; ++i) {
-    const std::size_t line = out.strides.LineOffset(ScaleLine<S>(col + i));
-    StoreScaleInv<S>(out.scale_inv, line + block, strip.scale_inv[i]);
-  }
-}
-
 template <class S, class T>
 struct QuantizeColumns {
   static constexpr std::size_t kRows = S::kBlock.cols;  // of the transposed block
 
   static void Run(const QuantizeArgs& args) noexcept {
     const DirectionBuffers<std::byte>& out = args.columnwise;
-    const typename S::TensorState state = S::Prepare(args.amax, args.options);
+    const typename S::TensorState state = S::Prepare(out.amax, args.options);
     const Tile& tile = args.tile;
     const std::size_t lanes = hn::Lanes(D8());
-    Outlet<kStripCols> outlet(args.stream);
+    Outlet<kBatchCols> outlet(args.stream);
     for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
       const std::size_t rows = std::min(kRows, tile.row_end - row);
       const std::size_t block = out.strides.BlockOffset(ScaleBlockIndex<S>(row));
       for (std::size_t col = tile.col_begin; col < tile.col_end;) {
         const std::size_t left = tile.col_end - col;
-        const std::size_t cols = left < lanes ? left : std::min(kStripCols, left / lanes * lanes);
+        const std::size_t cols = left < lanes ? left : std::min(kBatchCols, left / lanes * lanes);
         StripRows<kRows, const std::byte> in;
         StripRows<kRows, std::byte> codes;
         in.count = codes.count = rows;
@@ -231,15 +82,14 @@ struct BlockPowers {
 template <class S, class T>
 struct QuantizeBoth {
   static constexpr std::size_t kRows = S::kBlock.cols;  // of the transposed block
-  static_assert(kStripCols == kBatch * S::kBlock.cols);
 
   static void Run(const QuantizeArgs& args) noexcept {
     const Tile& tile = args.tile;
     for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
-      for (std::size_t col = tile.col_begin; col < tile.col_end; col += kStripCols) {
+      for (std::size_t col = tile.col_begin; col < tile.col_end; col += kBatchCols) {
         QuantizeArgs part = args;
         part.tile = {row, std::min(row + kRows, tile.row_end), col,
-                     std::min(col + kStripCols, tile.col_end)};
+                     std::min(col + kBatchCols, tile.col_end)};
         if constexpr (kMayBePowers<S, T>) {
           if (RunTogether(part)) continue;
         }
@@ -255,7 +105,7 @@ struct QuantizeBoth {
     const Tile& tile = args.tile;
     const std::size_t cols = tile.col_end - tile.col_begin;
     if (cols % std::max(hn::Lanes(D8()), S::kBlock.cols) != 0) return false;
-    const typename S::TensorState state = S::Prepare(args.amax, args.options);
+    const typename S::TensorState state = S::Prepare(args.rowwise.amax, args.options);
     StripRows<kRows, const std::byte> in;
     in.count = tile.row_end - tile.row_begin;
     Batch<S, T> batches[kRows];
@@ -272,7 +122,7 @@ struct QuantizeBoth {
     strip.template Decide<S>(cols, state);
     if (!strip.powers) return false;
 
-    Outlet<kStripCols> rowwise(args.stream), columnwise(args.stream);
+    Outlet<kBatchCols> rowwise(args.stream), columnwise(args.stream);
     for (std::size_t r = 0; r < in.count; ++r) {
       PrefetchBytes(in.next[r], cols * kItemSize<T>);
       const std::size_t row = tile.row_begin + r;
@@ -290,8 +140,8 @@ struct QuantizeBoth {
 
   static HWY_INLINE void EncodeBoth(const std::byte* in, std::size_t cols, const Batch<S, T>& batch,
                                     const Strip<T>& strip, std::byte* rowwise,
-                                    Outlet<kStripCols>& rowwise_outlet, std::byte* columnwise,
-                                    Outlet<kStripCols>& columnwise_outlet) {
+                                    Outlet<kBatchCols>& rowwise_outlet, std::byte* columnwise,
+                                    Outlet<kBatchCols>& columnwise_outlet) {
     using F = typename S::Element;
     const D8 d8;
     auto* row_codes = reinterpret_cast<std::uint8_t*>(rowwise_outlet.Open(rowwise));
@@ -310,7 +160,7 @@ struct QuantizeBoth {
 
 template <class S, template <class, class> class Kernel, class... T>
 constexpr ByType<QuantizeFn> Types(TypeList<T...>) {
-  if constexpr (RowBlockScheme<S> && !S::kLayout.columnwise_transposed) {
+  if constexpr (RowBlockScheme<S> && ByteScheme<S> && !S::kLayout.columnwise_transposed) {
     return {&Kernel<S, T>::Run...};
   } else {
     return {};

@@ -23,7 +23,7 @@ QuantizeSlots Table() {
 
 template <class S, class... T>
 constexpr ByType<QuantizeFn> Types(TypeList<T...>) {
-  if constexpr (RowBlockScheme<S>) {
+  if constexpr (RowBlockScheme<S> && ByteScheme<S>) {
     return {&QuantizeRows<S, T>::Run...};
   } else {
     return {};

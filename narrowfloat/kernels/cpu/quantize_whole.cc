@@ -154,7 +154,9 @@ template <class S, class T, Direction kDirection>
 struct QuantizeWhole {
   static void Run(const QuantizeArgs& args) noexcept {
     using F = typename S::Element;
-    const float scale = S::ScaleBlock(args.amax, S::Prepare(args.amax, args.options)).scale;
+    const float amax =
+        kDirection == Direction::kColumnwise ? args.columnwise.amax : args.rowwise.amax;
+    const float scale = S::ScaleBlock(amax, S::Prepare(amax, args.options)).scale;
     // Only a scale that the caller gave can be zero, negative, infinite or NaN; the oracle knows
     // what those do.
     if (!(scale > 0.0f && scale <= kLargestFloat)) {

@@ -16,6 +16,7 @@ QuantizeSlots QuantizeWholeTable(std::size_t target);
 QuantizeSlots QuantizeRowsTable(std::size_t target);
 QuantizeSlots QuantizeColumnsTable(std::size_t target);
 QuantizeSlots QuantizeTilesTable(std::size_t target);
+QuantizeSlots QuantizeTransposedTable(std::size_t target);
 DequantizeSlots DequantizeTable(std::size_t target);
 
 }  // namespace narrowfloat::cpu

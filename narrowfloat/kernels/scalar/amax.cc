@@ -26,6 +26,17 @@ void ColumnSum(const MatrixRows<const std::byte>& in, const Tile& tile, float* s
   }
 }
 
+template <class T>
+void ColumnAmax(const MatrixRows<const std::byte>& in, const Tile& tile, float* amaxes) noexcept {
+  for (std::size_t r = tile.row_begin; r < tile.row_end; ++r) {
+    const std::byte* row = in.Row(r);
+    for (std::size_t c = tile.col_begin; c < tile.col_end; ++c) {
+      const float magnitude = Magnitude(LoadItem<T>(row, c));
+      amaxes[c] = magnitude > amaxes[c] ? magnitude : amaxes[c];
+    }
+  }
+}
+
 template <class... T>
 constexpr ByType<AmaxFn> MakeAmax(TypeList<T...>) {
   return {&Amax<T>...};
@@ -35,8 +46,16 @@ constexpr ByType<ColumnSumFn> MakeColumnSum(TypeList<T...>) {
   return {&ColumnSum<T>...};
 }
 
+template <class... T>
+constexpr ByType<ColumnAmaxFn> MakeColumnAmax(TypeList<T...>) {
+  return {&ColumnAmax<T>...};
+}
+
 }  // namespace
 
+ByType<ColumnAmaxFn> ColumnAmaxTable() {
+  return MakeColumnAmax(FloatTypes{});
+}
 ByType<AmaxFn> AmaxTable() {
   return MakeAmax(FloatTypes{});
 }

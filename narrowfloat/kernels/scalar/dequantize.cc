@@ -9,7 +9,6 @@ namespace {
 template <Scheme S, class T, Direction kDirection>
 void Dequantize(const DequantizeArgs& args) noexcept {
   constexpr bool kRowwise = kDirection == Direction::kRowwise;
-  const typename S::TensorState state = S::Prepare(args.amax, args.options);
   const DirectionBuffers<const std::byte>& in = args.in;
   for (std::size_t r = args.tile.row_begin; r < args.tile.row_end; ++r) {
     std::byte* out = args.out.Row(r);
@@ -17,9 +16,9 @@ void Dequantize(const DequantizeArgs& args) noexcept {
       const std::size_t line = ScaleLine<S>(kRowwise ? r : c);
       const std::size_t block = ScaleBlockIndex<S>(kRowwise ? c : r);
       const std::size_t item = in.strides.LineOffset(line) + in.strides.BlockOffset(block);
+      const typename S::TensorState state = S::Prepare(in.AmaxOf(kRowwise ? r : c), args.options);
       const float scale = S::DecodeScale(LoadScaleInv<S>(in.scale_inv, item), state);
-      const auto code =
-          static_cast<std::uint32_t>(in.codes[CodeOffset<S, kDirection>(in.code_stride, r, c)]);
+      const std::uint32_t code = LoadCode<S, kDirection>(in, r, c);
       StoreItem<T>(out, c, Decode<typename S::Element>(code) * scale);
     }
   }

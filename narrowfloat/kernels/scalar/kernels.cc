@@ -5,8 +5,13 @@
 namespace narrowfloat {
 
 const KernelTable& ScalarKernels() {
-  static const KernelTable table{"scalar", scalar::AmaxTable(), scalar::ColumnSumTable(),
-                                 scalar::QuantizeTable(), scalar::DequantizeTable()};
+  static const KernelTable table{"scalar",
+                                 scalar::AmaxTable(),
+                                 scalar::ColumnSumTable(),
+                                 scalar::ColumnAmaxTable(),
+                                 scalar::HadamardTable(),
+                                 scalar::QuantizeTable(),
+                                 scalar::DequantizeTable()};
   return table;
 }
 

@@ -8,66 +8,117 @@
 namespace narrowfloat::scalar {
 namespace {
 
-/// Visits the elements of `block`, given in lines and positions along them, as (row, col).
-template <Direction kDirection, class Visit>
-void ForEach(const LineRange& block, Visit&& visit) {
-  for (std::size_t line = block.line_begin; line < block.line_end; ++line) {
-    for (std::size_t along = block.along_begin; along < block.along_end; ++along) {
-      if constexpr (kDirection == Direction::kRowwise) {
-        visit(line, along);
-      } else {
-        visit(along, line);
+/// One direction of a call: its kind of lines, and where they go.
+template <Scheme S, class T, Direction kDirection>
+class DirectionQuantizer {
+ public:
+  DirectionQuantizer(const QuantizeArgs& args, const DirectionBuffers<std::byte>& out)
+      : args_(args), out_(out) {}
+
+  void Run() const {
+    const LineRange range = LinesOf<kDirection>(args_.tile);
+    if constexpr (WholeTensorScheme<S>) {
+      const typename S::TensorState state = S::Prepare(out_.amax, args_.options);
+      Encode(range, S::ScaleBlock(out_.amax, state).scale);
+    } else {
+      // The scheme's block, seen along the direction's lines.
+      for (std::size_t line = range.line_begin; line < range.line_end; line += S::kBlock.rows) {
+        const typename S::TensorState state = S::Prepare(out_.AmaxOf(line), args_.options);
+        for (std::size_t along = range.along_begin; along < range.along_end;
+             along += S::kBlock.cols) {
+          QuantizeBlock(state, {line, std::min(line + S::kBlock.rows, range.line_end), along,
+                                std::min(along + S::kBlock.cols, range.along_end)});
+        }
       }
     }
   }
-}
 
-template <Scheme S, class T, Direction kDirection>
-void EncodeBlock(const QuantizeArgs& args, const DirectionBuffers<std::byte>& out,
-                 const LineRange& block, float scale) {
-  ForEach<kDirection>(block, [&](std::size_t row, std::size_t col) {
-    const float product = LoadItem<T>(args.in.Row(row), col) * scale;
-    const std::uint32_t code = Encode<typename S::Element>(product);
-    out.codes[CodeOffset<S, kDirection>(out.code_stride, row, col)] = static_cast<std::byte>(code);
-  });
-}
+ private:
+  static constexpr bool kRowwise = kDirection == Direction::kRowwise;
 
-template <Scheme S, class T, Direction kDirection>
-void QuantizeBlock(const QuantizeArgs& args, const DirectionBuffers<std::byte>& out,
-                   const typename S::TensorState& state, const LineRange& block) {
-  float amax = 0.0f;
-  ForEach<kDirection>(block, [&](std::size_t row, std::size_t col) {
-    const float magnitude = Magnitude(LoadItem<T>(args.in.Row(row), col));
-    amax = magnitude > amax ? magnitude : amax;
-  });
-  const BlockScale scale = S::ScaleBlock(amax, state);
-  const std::size_t offset = out.strides.BlockOffset(ScaleBlockIndex<S>(block.along_begin));
-  for (std::size_t line = block.line_begin; line < block.line_end;
-       line += S::kLayout.lines_per_scale) {
-    StoreScaleInv<S>(out.scale_inv, out.strides.LineOffset(ScaleLine<S>(line)) + offset,
-                     scale.scale_inv);
+  float Item(std::size_t line, std::size_t along) const {
+    return LoadItem<T>(args_.in.Row(kRowwise ? line : along), kRowwise ? along : line);
   }
-  EncodeBlock<S, T, kDirection>(args, out, block, scale.scale);
-}
+  void Store(std::size_t line, std::size_t along, std::uint32_t code) const {
+    StoreCode<S, kDirection>(out_, kRowwise ? line : along, kRowwise ? along : line, code);
+  }
 
-template <Scheme S, class T, Direction kDirection>
-void QuantizeDirection(const QuantizeArgs& args, const DirectionBuffers<std::byte>& out) {
-  const typename S::TensorState state = S::Prepare(args.amax, args.options);
-  const LineRange range = LinesOf<kDirection>(args.tile);
-  if constexpr (WholeTensorScheme<S>) {
-    EncodeBlock<S, T, kDirection>(args, out, range, S::ScaleBlock(args.amax, state).scale);
-  } else {
-    // The scheme's block, seen along the direction's lines.
-    for (std::size_t line = range.line_begin; line < range.line_end; line += S::kBlock.rows) {
-      for (std::size_t along = range.along_begin; along < range.along_end;
-           along += S::kBlock.cols) {
-        QuantizeBlock<S, T, kDirection>(args, out, state,
-                                        {line, std::min(line + S::kBlock.rows, range.line_end),
-                                         along, std::min(along + S::kBlock.cols, range.along_end)});
+  void QuantizeBlock(const typename S::TensorState& state, const LineRange& block) const {
+    float amax = 0.0f;
+    for (std::size_t line = block.line_begin; line < block.line_end; ++line) {
+      for (std::size_t along = block.along_begin; along < block.along_end; ++along) {
+        const float magnitude = Magnitude(Item(line, along));
+        amax = magnitude > amax ? magnitude : amax;
+      }
+    }
+    const BlockScale scale = ChooseScale(state, block, amax);
+    const std::size_t offset = out_.strides.BlockOffset(ScaleBlockIndex<S>(block.along_begin));
+    for (std::size_t line = block.line_begin; line < block.line_end;
+         line += S::kLayout.lines_per_scale) {
+      StoreScaleInv<S>(out_.scale_inv, out_.strides.LineOffset(ScaleLine<S>(line)) + offset,
+                       scale.scale_inv);
+    }
+    Encode(block, scale.scale);
+  }
+
+  BlockScale ChooseScale(const typename S::TensorState& state, const LineRange& block,
+                         float amax) const {
+    if constexpr (ChoosingScheme<S>) {
+      if (S::Chooses(state)) {
+        const auto [first, second] = S::Candidates(amax, state);
+        return ErrorOf(state, block, first) < ErrorOf(state, block, second) ? first : second;
+      }
+    }
+    return S::ScaleBlock(amax, state);
+  }
+
+  /// Errors add up in order along a line; lines by halves: each of the first half with that of the
+  /// second, as long as there are two.
+  float ErrorOf(const typename S::TensorState& state, const LineRange& block,
+                const BlockScale& scale) const {
+    using F = typename S::Element;
+    float errors[S::kBlock.rows] = {};
+    for (std::size_t line = block.line_begin; line < block.line_end; ++line) {
+      float& error = errors[line - block.line_begin];
+      for (std::size_t along = block.along_begin; along < block.along_end; ++along) {
+        const float x = Item(line, along);
+        error += S::Error(narrowfloat::Encode<F>(x * scale.scale), scale.scale_inv, x, state);
+      }
+    }
+    for (std::size_t half = S::kBlock.rows / 2; half > 0; half /= 2) {
+      for (std::size_t i = 0; i < half; ++i) errors[i] += errors[i + half];
+    }
+    return errors[0];
+  }
+
+  void Encode(const LineRange& block, float scale) const {
+    if constexpr (S::kOptions.Has(Option::kStochasticRounding)) {
+      if (args_.rounding == Rounding::kStochastic) return EncodeByChance(block, scale);
+    }
+    for (std::size_t line = block.line_begin; line < block.line_end; ++line) {
+      for (std::size_t along = block.along_begin; along < block.along_end; ++along) {
+        Store(line, along, narrowfloat::Encode<typename S::Element>(Item(line, along) * scale));
       }
     }
   }
-}
+
+  void EncodeByChance(const LineRange& block, float scale) const {
+    static_assert(S::kBlock.cols == kRandomRun);
+    const std::size_t runs =
+        CeilDiv(kRowwise ? args_.shape.cols : args_.shape.rows, kRandomRun);  // of a line
+    for (std::size_t line = block.line_begin; line < block.line_end; ++line) {
+      const std::uint64_t run = line * runs + block.along_begin / kRandomRun;
+      const auto random = RandomBytes(args_.random, kRowwise ? run : kColumnwiseRuns + run);
+      for (std::size_t along = block.along_begin; along < block.along_end; ++along) {
+        Store(line, along,
+              EncodeStochastic(Item(line, along) * scale, random[along - block.along_begin]));
+      }
+    }
+  }
+
+  const QuantizeArgs& args_;
+  const DirectionBuffers<std::byte>& out_;
+};
 
 template <Scheme S, class T, Direction kDirection>
 void Quantize(const QuantizeArgs& args) noexcept {
@@ -75,10 +126,10 @@ void Quantize(const QuantizeArgs& args) noexcept {
     *args.measured = AmaxTable()[static_cast<std::size_t>(kDTypeOf<T>)](args.in, args.tile);
   }
   if constexpr (kDirection != Direction::kColumnwise) {
-    QuantizeDirection<S, T, Direction::kRowwise>(args, args.rowwise);
+    DirectionQuantizer<S, T, Direction::kRowwise>(args, args.rowwise).Run();
   }
   if constexpr (kDirection != Direction::kRowwise) {
-    QuantizeDirection<S, T, Direction::kColumnwise>(args, args.columnwise);
+    DirectionQuantizer<S, T, Direction::kColumnwise>(args, args.columnwise).Run();
   }
 }
 

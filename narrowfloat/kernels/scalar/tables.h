@@ -8,6 +8,8 @@ namespace narrowfloat::scalar {
 // The parts of ScalarKernels(), one a file.
 ByType<AmaxFn> AmaxTable();
 ByType<ColumnSumFn> ColumnSumTable();
+ByType<ColumnAmaxFn> ColumnAmaxTable();
+ByType<HadamardFn> HadamardTable();
 QuantizeSlots QuantizeTable();
 DequantizeSlots DequantizeTable();
 

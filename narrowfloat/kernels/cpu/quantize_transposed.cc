@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks and square tiles whose columnwise codes lie transposed: encoded patch by patch in the
+// first-level cache, from where rows and transposes leave.
+#include "narrowfloat/kernels/cpu/tables.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "narrowfloat/kernels/cpu/quantize_transposed.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h:
+#include <algorithm>
+
+#include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/strips-inl.h"
+#include "narrowfloat/kernels/cpu/tiles-inl.h"
+#include "narrowfloat/kernels/cpu/transpose-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace narrowfloat::HWY_NAMESPACE {
+namespace {
+
+#if HWY_TARGET == HWY_SCALAR
+
+QuantizeSlots Table() {
+  return {};
+}
+
+#else
+
+/// Calls visit(square) for each patch of a tile, along its rows.
+template <class Visit>
+HWY_INLINE void ForEachPatch(const Tile& tile, const Visit& visit) {
+  for (std::size_t row = tile.row_begin; row < tile.row_end; row += kPatchRows) {
+    for (std::size_t col = tile.col_begin; col < tile.col_end; col += kPatchCols) {
+      visit(Square{row, std::min(kPatchRows, tile.row_end - row), col,
+                   std::min(kPatchCols, tile.col_end - col)});
+    }
+  }
+}
+
+/// Codes of a patch; short ones leave old codes behind, which nobody reads.
+struct Patch {
+  alignas(64) std::byte codes[kPatchRows * kPatchCols] = {};
+  std::byte* Row(std::size_t row) { return codes + row * kPatchCols; }
+};
+
+HWY_INLINE void StoreTransposed(const Patch& patch, const Square& square,
+                                const DirectionBuffers<std::byte>& out,
+                                PatchTransposer& transposer) {
+  transposer.Transpose(patch.codes, kPatchCols, square.rows, square.cols,
+                       out.codes + square.col * out.code_stride + square.row, out.code_stride);
+}
+
+/// Blocks of one column.
+template <class S, class T>
+struct TransposeColumns {
+  static constexpr std::size_t kRows = S::kBlock.cols;  // of the transposed block
+  static_assert(kPatchRows % kRows == 0);
+
+  static void Run(const QuantizeArgs& args) noexcept {
+    const typename S::TensorState state = S::Prepare(args.columnwise.amax, args.options);
+    Patch patch;
+    PatchTransposer transposer(args.stream);
+    Outlet<kBatchCols> in_place(false);
+    ForEachPatch(args.tile, [&](const Square& square) NF_INLINE_ATTR {
+      for (std::size_t row = 0; row < square.rows; row += kRows) {
+        const Square strip{square.row + row, std::min(kRows, square.rows - row), square.col,
+                           square.cols};
+        QuantizeStripOf(args, strip, state, patch.Row(row), in_place);
+      }
+      StoreTransposed(patch, square, args.columnwise, transposer);
+    });
+  }
+
+  static HWY_INLINE void QuantizeStripOf(const QuantizeArgs& args, const Square& square,
+                                         const typename S::TensorState& state, std::byte* codes,
+                                         Outlet<kBatchCols>& in_place) {
+    const DirectionBuffers<std::byte>& out = args.columnwise;
+    const std::size_t block = out.strides.BlockOffset(ScaleBlockIndex<S>(square.row));
+    const std::size_t whole = square.cols / hn::Lanes(D8()) * hn::Lanes(D8());
+    for (const auto& [col, cols] :
+         {std::pair{std::size_t{0}, whole}, std::pair{whole, square.cols - whole}}) {
+      if (cols == 0) continue;
+      StripRows<kRows, const std::byte> in;
+      StripRows<kRows, std::byte> to;
+      in.count = to.count = square.rows;
+      for (std::size_t r = 0; r < square.rows; ++r) {
+        in.row[r] = args.in.Row(square.row + r) + (square.col + col) * kItemSize<T>;
+        in.next[r] = NextStrip<T>(args, square.row + r, square.col + square.cols, kPatchRows);
+        to.row[r] = codes + r * kPatchCols + col;
+      }
+      Strip<T> strip;
+      if (cols == whole) {
+        QuantizeStrip<S, T>(in, cols, state, strip, to, in_place);
+      } else {
+        QuantizeNarrow<S, T>(in, cols, state, strip, to);
+      }
+      StoreStrip<S>(out, block, square.col + col, cols, strip);
+    }
+  }
+};
+
+/// Rows and columns, panel by panel, so that memory is read once.
+template <class S, class T>
+struct TransposeBoth {
+  static void Run(const QuantizeArgs& args) noexcept {
+    const Tile& tile = args.tile;
+    for (std::size_t row = tile.row_begin; row < tile.row_end; row += kPatchRows) {
+      QuantizeArgs part = args;
+      part.tile.row_begin = row;
+      part.tile.row_end = std::min(row + kPatchRows, tile.row_end);
+      QuantizeRows<S, T>::Run(part);
+      TransposeColumns<S, T>::Run(part);
+    }
+  }
+};
+
+/// Square tiles as large as a patch.
+template <class S, class T, Direction kDirection>
+struct TransposeTiles {
+  static constexpr std::size_t kRows = S::kBlock.rows;
+  static_assert(kRows == kPatchRows && S::kBlock.cols == kPatchCols);
+
+  static void Run(const QuantizeArgs& args) noexcept {
+    const typename S::TensorState state = S::Prepare(args.columnwise.amax, args.options);
+    Patch patch;
+    PatchTransposer transposer(args.stream);
+    Outlet<kBatchCols> in_place(false);
+    ForEachPatch(args.tile, [&](const Square& square) NF_INLINE_ATTR {
+      Batch<S, T> batch;
+      EncodeTile(args, square, state, patch, batch, in_place);
+      StoreTransposed(patch, square, args.columnwise, transposer);
+      StoreBatchScales<S, T, Direction::kColumnwise>(args.columnwise, square, batch);
+      if constexpr (kDirection == Direction::kBoth) {
+        for (std::size_t r = 0; r < square.rows; ++r) {
+          transposer.Copy(
+              patch.Row(r), square.cols,
+              args.rowwise.codes + (square.row + r) * args.rowwise.code_stride + square.col);
+        }
+        StoreBatchScales<S, T, Direction::kRowwise>(args.rowwise, square, batch);
+      }
+    });
+  }
+
+  static HWY_INLINE void EncodeTile(const QuantizeArgs& args, const Square& square,
+                                    const typename S::TensorState& state, Patch& patch,
+                                    Batch<S, T>& batch, Outlet<kBatchCols>& in_place) {
+    PanelRows<kRows, const std::byte> in;
+    PanelCodes<kRows> out;
+    in.count = out.count = square.rows;
+    for (std::size_t r = 0; r < square.rows; ++r) {
+      in.row[r] = args.in.Row(square.row + r) + square.col * kItemSize<T>;
+      out.row[r] = patch.Row(r);
+      out.copy[r] = nullptr;
+      PrefetchBytes(NextStrip<T>(args, square.row + r, square.col + kPatchCols, kPatchRows),
+                    kPatchCols * kItemSize<T>);
+    }
+    if (square.cols == kPatchCols) {
+      QuantizeBatch<S, T>(in, 1, state, batch, out, in_place);
+    } else {
+      QuantizeShort<S, T>(in, square.cols, state, batch, out);
+    }
+  }
+};
+
+template <class S, Direction kDirection, class... T>
+constexpr ByType<QuantizeFn> Types(TypeList<T...>) {
+  if constexpr (WholeTensorScheme<S> || !ByteScheme<S> || !S::kLayout.columnwise_transposed) {
+    return {};
+  } else if constexpr (TileScheme<S>) {
+    return {&TransposeTiles<S, T, kDirection>::Run...};
+  } else if constexpr (kDirection == Direction::kColumnwise) {
+    return {&TransposeColumns<S, T>::Run...};
+  } else {
+    return {&TransposeBoth<S, T>::Run...};
+  }
+}
+
+template <class... S>
+constexpr QuantizeSlots MakeTable(TypeList<S...>) {
+  return {{{{{},
+             Types<S, Direction::kColumnwise>(FloatTypes{}),
+             Types<S, Direction::kBoth>(FloatTypes{})}}...}};
+}
+
+QuantizeSlots Table() {
+  return MakeTable(AllSchemes{});
+}
+
+#endif
+
+}  // namespace
+}  // namespace narrowfloat::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace narrowfloat {
+HWY_EXPORT(Table);
+namespace cpu {
+QuantizeSlots QuantizeTransposedTable(std::size_t target) {
+  return HWY_DISPATCH_TABLE(Table)[target]();
+}
+}  // namespace cpu
+}  // namespace narrowfloat
+#endif

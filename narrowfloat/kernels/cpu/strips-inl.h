@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks of one column each, side by side: lanes are columns. Compiled once per instruction set.
+#if defined(NARROWFLOAT_KERNELS_CPU_STRIPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef NARROWFLOAT_KERNELS_CPU_STRIPS_INL_H_
+#undef NARROWFLOAT_KERNELS_CPU_STRIPS_INL_H_
+#else
+#define NARROWFLOAT_KERNELS_CPU_STRIPS_INL_H_
+#endif
+
+#include <algorithm>
+
+#include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/blocks-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+#if HWY_TARGET != HWY_SCALAR
+namespace narrowfloat::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+inline constexpr std::size_t kMaxLanes = HWY_MAX_BYTES;
+
+/// Copies values of columns from memory order into the order in which EncodeRun takes them: fp32
+/// items as they are; of 16-bit items, for each vector of them, first those at even places, then
+/// those at odd ones.
+template <class T>
+HWY_INLINE void CopyToLanes(const float* values, std::size_t cols, float* lanes) {
+  if constexpr (kItemSize<T> == 4) {
+    std::copy_n(values, cols, lanes);
+  } else {
+    constexpr std::size_t kHalf = hn::MaxLanes(hn::Repartition<std::uint16_t, D8>()) / 2;
+    for (std::size_t c = 0; c < cols; c += 2 * kHalf) {
+      for (std::size_t i = 0; i < kHalf; ++i) {
+        lanes[c + i] = values[c + 2 * i];
+        lanes[c + kHalf + i] = values[c + 2 * i + 1];
+      }
+    }
+  }
+}
+
+/// Amaxes and scales of a strip of columns, in memory order but for those that EncodeRun takes.
+template <class T>
+struct Strip {
+  alignas(64) std::make_signed_t<BitsOf<T> > magnitude[kBatchCols];
+  alignas(64) float scale[kBatchCols];
+  alignas(64) float multiplier[kBatchCols];         // and floor: PowerScale's, if `powers`
+  alignas(64) std::uint16_t floor[kBatchCols];      // in memory order
+  alignas(64) std::uint32_t scale_inv[kBatchCols];  // in memory order
+  bool powers = false;
+
+  template <class S>
+  HWY_INLINE void Decide(std::size_t cols, const typename S::TensorState& state);
+
+  HWY_INLINE LaneScales<DF> Scales(std::size_t col) const { return {scale + col}; }
+  HWY_INLINE LanePowers<DF> Powers(std::size_t col) const {
+    return {floor + col, multiplier + col};
+  }
+};
+
+/// Loops that the compiler vectorizes.
+template <class T>
+template <class S>
+HWY_INLINE void Strip<T>::Decide(std::size_t cols, const typename S::TensorState& state) {
+  using Power = PowerScale<typename S::Element>;
+  alignas(64) float scale_of[kBatchCols];  // in memory order
+  for (std::size_t c = 0; c < cols; ++c) {
+    const auto bits = static_cast<BitsOf<T> >(magnitude[c]);
+    const BlockScale decided = S::ScaleBlock(MagnitudeValue<T>(bits), state);
+    scale_of[c] = decided.scale;
+    scale_inv[c] = decided.scale_inv;
+  }
+  CopyToLanes<T>(scale_of, cols, scale);
+  if constexpr (kMayBePowers<S, T>) {
+    std::uint32_t misfit = 0;
+    for (std::size_t c = 0; c < cols; ++c) {
+      misfit |= Power::Misfit(scale_of[c], static_cast<BitsOf<T> >(magnitude[c]));
+    }
+    powers = misfit == 0;
+    for (std::size_t c = 0; c < cols; ++c) {
+      floor[c] = static_cast<std::uint16_t>(Power::Floor(scale_of[c]));
+    }
+    for (std::size_t c = 0; c < cols; ++c) multiplier[c] = Power::Multiplier(scale[c]);
+  }
+}
+
+/// Rows of a strip: `cols` items each, a multiple of the vector's length.
+template <std::size_t kRows, class Byte>
+struct StripRows {
+  Byte* row[kRows];
+  std::size_t count;
+  Byte* next[kRows] = {};  // the rows of the strip that comes after it, or null
+};
+
+/// One block for each of `cols` columns, measured and decided before. Asks for what comes next.
+template <class S, class T, Items kItems, bool kByPower>
+HWY_INLINE void EncodeStrip(const StripRows<S::kBlock.cols, const std::byte>& in, std::size_t cols,
+                            const Strip<T>& strip, const StripRows<S::kBlock.cols, std::byte>& out,
+                            Outlet<kBatchCols>& outlet) {
+  using F = typename S::Element;
+  const D8 d8;
+  for (std::size_t r = 0; r < in.count; ++r) {
+    if (in.next[r] != nullptr) PrefetchBytes(in.next[r], cols * kItemSize<T>);
+    auto* codes = reinterpret_cast<std::uint8_t*>(outlet.Open(out.row[r]));
+    for (std::size_t c = 0; c < cols; c += hn::Lanes(d8)) {
+      const std::byte* items = in.row[r] + c * kItemSize<T>;
+      if constexpr (kByPower) {
+        hn::StoreU(EncodeRun<F, T, kItems>(d8, items, strip.Powers(c)), d8, codes + c);
+      } else {
+        hn::StoreU(EncodeRun<F, T, kItems>(d8, items, strip.Scales(c)), d8, codes + c);
+      }
+    }
+    outlet.Close(out.row[r], cols);
+  }
+}
+
+/// A block's scale keeps its numbers within the format, so that only infinities and NaN are not
+/// ordinary.
+template <class S, class T>
+HWY_INLINE void QuantizeStrip(const StripRows<S::kBlock.cols, const std::byte>& in,
+                              std::size_t cols, const typename S::TensorState& state,
+                              Strip<T>& strip, const StripRows<S::kBlock.cols, std::byte>& out,
+                              Outlet<kBatchCols>& outlet) {
+  const bool ordinary =
+      FoldRows<T, Items::kOrdinary>(in.row, in.count, cols, strip.magnitude) < kInfinityBits<T>;
+  if (!ordinary) FoldRows<T, Items::kAny>(in.row, in.count, cols, strip.magnitude);
+  strip.template Decide<S>(cols, state);
+  if constexpr (kMayBePowers<S, T>) {
+    if (ordinary && strip.powers) {
+      return EncodeStrip<S, T, Items::kOrdinary, true>(in, cols, strip, out, outlet);
+    }
+  }
+  if (ordinary) return EncodeStrip<S, T, Items::kOrdinary, false>(in, cols, strip, out, outlet);
+  EncodeStrip<S, T, Items::kAny, false>(in, cols, strip, out, outlet);
+}
+
+/// The same for fewer columns than a vector holds.
+template <class S, class T>
+HWY_NOINLINE void QuantizeNarrow(const StripRows<S::kBlock.cols, const std::byte>& in,
+                                 std::size_t cols, const typename S::TensorState& state,
+                                 Strip<T>& strip, const StripRows<S::kBlock.cols, std::byte>& out) {
+  constexpr std::size_t kRows = S::kBlock.cols;
+  Padded<T, kMaxLanes> padded[kRows];
+  std::byte codes[kRows][kMaxLanes];
+  StripRows<kRows, const std::byte> staged_in{};
+  StripRows<kRows, std::byte> staged_out{};
+  staged_in.count = staged_out.count = in.count;
+  for (std::size_t r = 0; r < in.count; ++r) {
+    padded[r].Fill(in.row[r], cols);
+    staged_in.row[r] = padded[r].items;
+    staged_out.row[r] = codes[r];
+  }
+  Outlet<kBatchCols> in_place(false);
+  QuantizeStrip<S, T>(staged_in, hn::Lanes(D8()), state, strip, staged_out, in_place);
+  for (std::size_t r = 0; r < in.count; ++r) std::memcpy(out.row[r], codes[r], cols);
+}
+
+template <class S, class T>
+HWY_INLINE void StoreStrip(const DirectionBuffers<std::byte>& out, std::size_t block,
+                           std::size_t col, std::size_t cols, const Strip<T>& strip) {
+  if (S::kLayout.lines_per_scale == 1 && out.strides.LinesAreAdjacent()) {
+    return StoreScaleInvs<S>(out.scale_inv, col + block, strip.scale_inv, cols);
+  }
+  for (std::size_t i = 0; i < cols; ++i) {
+    const std::size_t line = out.strides.LineOffset(ScaleLine<S>(col + i));
+    StoreScaleInv<S>(out.scale_inv, line + block, strip.scale_inv[i]);
+  }
+}
+
+}  // namespace narrowfloat::HWY_NAMESPACE
+#endif
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/numerics/hadamard.h"
+
+#include <array>
+
+#include "narrowfloat/kernels/scalar/items.h"
+#include "narrowfloat/kernels/scalar/tables.h"
+#include "narrowfloat/numerics/exact_sum.h"
+
+namespace narrowfloat::scalar {
+namespace {
+
+using Group = std::array<float, kHadamardSize>;
+
+bool IsFinite(float x) {
+  return Magnitude(x) <= kLargestFloat;
+}
+
+/// Signed sum of a group, scaled; what IEEE addition says of infinities and NaN, whose order does
+/// not matter.
+double Output(const Group& group, std::size_t j, std::uint32_t sign_mask) {
+  ExactSum sum;
+  double special = 0.0;
+  bool finite = true;
+  for (std::size_t k = 0; k < kHadamardSize; ++k) {
+    const float term = HadamardNegates(k, j, sign_mask) ? -group[k] : group[k];
+    if (IsFinite(term)) {
+      sum.Add(term);
+    } else {
+      finite = false;
+      special += static_cast<double>(term);
+    }
+  }
+  constexpr int kPowerOfScale = -2;
+  static_assert(kHadamardScale == 0.25);
+  return finite ? sum.RoundToOdd(kPowerOfScale) : special;
+}
+
+/// Rounds once, from binary64 that was rounded to odd.
+template <class T>
+void StoreOnce(std::byte* row, std::size_t index, double value) {
+  StoreItem<T>(row, index, kItemSize<T> == 4 ? static_cast<float>(value) : RoundToOdd(value));
+}
+
+template <class T>
+void Hadamard(const MatrixRows<const std::byte>& in, const Tile& tile, std::uint32_t sign_mask,
+              const MatrixRows<std::byte>& out) noexcept {
+  for (std::size_t r = tile.row_begin; r < tile.row_end; r += kHadamardSize) {
+    for (std::size_t c = tile.col_begin; c < tile.col_end; ++c) {
+      Group group;
+      for (std::size_t k = 0; k < kHadamardSize; ++k) group[k] = LoadItem<T>(in.Row(r + k), c);
+      for (std::size_t j = 0; j < kHadamardSize; ++j) {
+        StoreOnce<T>(out.Row(r + j - tile.row_begin), c - tile.col_begin,
+                     Output(group, j, sign_mask));
+      }
+    }
+  }
+}
+
+template <class... T>
+constexpr ByType<HadamardFn> MakeHadamard(TypeList<T...>) {
+  return {&Hadamard<T>...};
+}
+
+}  // namespace
+
+ByType<HadamardFn> HadamardTable() {
+  return MakeHadamard(FloatTypes{});
+}
+
+}  // namespace narrowfloat::scalar

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "narrowfloat/numerics/host_device.h"
+
+namespace narrowfloat {
+
+inline constexpr std::size_t kHadamardSize = 16;
+
+/// Signs of the random Hadamard transform that training uses: bit k set negates input k.
+/// Source: TransformerEngine pytorch/tensor/nvfp4_tensor.py, get_rht_matrix.
+inline constexpr std::uint32_t kHadamardSignMask = 0xD7E8;
+
+/// The transform's factor, 1 / sqrt(16).
+inline constexpr double kHadamardScale = 0.25;
+
+/// Whether input k enters output j with a minus: Sylvester's matrix has the sign of
+/// popcount(k & j).
+NF_HD constexpr bool HadamardNegates(std::size_t k, std::size_t j,
+                                     std::uint32_t sign_mask) noexcept {
+  return ((std::popcount(k & j) + static_cast<int>(sign_mask >> k & 1u)) & 1) != 0;
+}
+
+}  // namespace narrowfloat

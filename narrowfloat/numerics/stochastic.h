@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "narrowfloat/numerics/codec.h"
+#include "narrowfloat/numerics/formats.h"
+#include "narrowfloat/numerics/philox.h"
+
+namespace narrowfloat {
+
+/// Seed and offset of a stream of random bits. The bits of an element depend on its place alone,
+/// never on who computes it when.
+struct RandomState {
+  std::uint64_t seed = 0, offset = 0;
+};
+
+inline constexpr std::size_t kRandomRun = 16;  // elements that one Philox call serves, a byte each
+inline constexpr std::uint64_t kColumnwiseRuns = std::uint64_t{1} << 63;
+
+/// Random bytes of run number `run`; columnwise runs count from kColumnwiseRuns.
+NF_HD constexpr std::array<std::uint8_t, kRandomRun> RandomBytes(const RandomState& state,
+                                                                 std::uint64_t run) noexcept {
+  const PhiloxWords words = Philox4x32(
+      {static_cast<std::uint32_t>(state.offset), static_cast<std::uint32_t>(state.offset >> 32),
+       static_cast<std::uint32_t>(run), static_cast<std::uint32_t>(run >> 32)},
+      state.seed);
+  std::array<std::uint8_t, kRandomRun> bytes{};
+  for (std::size_t i = 0; i < kRandomRun; ++i) {
+    bytes[i] = static_cast<std::uint8_t>(words[i / 4] >> (i % 4 * 8));
+  }
+  return bytes;
+}
+
+/// Code of E2M1 that `x` is rounded to by 8 random bits: up with a probability of the distance to
+/// the code below, in 256ths of the step, rounded down. What E2M1 holds stays as it is.
+/// Special values: past the largest and infinity saturate, NaN gives +6.
+/// Source: TransformerEngine common/util/ptx.cuh, the software path of cvt.rs for E2M1.
+NF_HD constexpr std::uint32_t EncodeStochastic(float x, std::uint8_t random) noexcept {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const float a = std::bit_cast<float>(bits & ~kFloatSign);
+  if (!(a < kMaxValue<E2M1>)) return Encode<E2M1>(x);
+  const float step = a < 2.0f ? 0.5f : a < 4.0f ? 1.0f : 2.0f;
+  // One rounding to fp32 of the exact sum: binary64 holds enough of it to round twice.
+  const auto raised = static_cast<float>(
+      static_cast<double>(a) + static_cast<double>(random) * (static_cast<double>(step) / 256.0));
+  const auto steps = static_cast<std::uint32_t>(raised / step);
+  const float magnitude = static_cast<float>(steps) * step;
+  return Encode<E2M1>(magnitude) | ((bits & kFloatSign) != 0 ? kSignCode<E2M1> : 0u);
+}
+
+}  // namespace narrowfloat

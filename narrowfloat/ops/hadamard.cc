@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/ops/hadamard.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "narrowfloat/ops/parallel.h"
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat {
+namespace {
+
+void CheckPair(const ConstTensorView& in, const TensorView& out, MatrixShape shape) {
+  if (out.shape != in.shape || out.dtype != in.dtype) {
+    throw InvalidArgument(fmt::format("hadamard: the output must be {} of shape {}, got {} of {}",
+                                      DTypeName(in.dtype), ShapeText(in.shape),
+                                      DTypeName(out.dtype), ShapeText(out.shape)));
+  }
+  if (shape.rows % kHadamardSize != 0) {
+    throw InvalidArgument(
+        fmt::format("hadamard: rows come in groups of {}, got {} rows", kHadamardSize, shape.rows));
+  }
+  if (ExtentOf(in).Overlaps(ExtentOf(out))) {
+    throw InvalidArgument("hadamard: the output must not overlap the input");
+  }
+}
+
+}  // namespace
+
+void HadamardTransform(const ConstTensorView& in, const TensorView& out, std::uint32_t sign_mask,
+                       const Execution& execution) {
+  Rows<const std::byte> rows;
+  Rows<std::byte> out_rows;
+  FillRows("hadamard", "the input", in, rows);
+  FillRows("hadamard", "the output", out, out_rows);
+  CheckPair(in, out, rows.shape);
+  const KernelTable& kernels = execution.kernels != nullptr ? *execution.kernels : ActiveKernels();
+  const HadamardFn transform = kernels.hadamard[static_cast<std::size_t>(in.dtype)];
+  const TileGrid grid = MakeTileGrid(rows.shape, kHadamardSize, 1);
+  ParallelFor(execution, grid.Count(), [&](std::size_t i) {
+    const Tile tile = grid[i];
+    std::vector<std::ptrdiff_t> offsets;
+    for (std::size_t r = tile.row_begin; r < tile.row_end; ++r) {
+      offsets.push_back(out_rows.matrix.Row(r) - out_rows.matrix.data +
+                        static_cast<std::ptrdiff_t>(tile.col_begin * ItemSize(in.dtype)));
+    }
+    transform(rows.matrix, tile, sign_mask, {out_rows.matrix.data, 0, offsets.data()});
+  });
+}
+
+MatrixRows<const std::byte> TransformTile(const KernelTable& kernels, DType dtype,
+                                          const MatrixRows<const std::byte>& in, const Tile& tile,
+                                          std::uint32_t sign_mask) {
+  static thread_local std::vector<std::byte> memory;
+  const std::size_t item = ItemSize(dtype);
+  const std::size_t stride = (tile.col_end - tile.col_begin) * item;
+  if (const std::size_t bytes = (tile.row_end - tile.row_begin) * stride; memory.size() < bytes)
+    memory.resize(bytes);
+  const auto row_stride = static_cast<std::ptrdiff_t>(stride);
+  kernels.hadamard[static_cast<std::size_t>(dtype)](in, tile, sign_mask,
+                                                    {memory.data(), row_stride});
+  // Row r and column c of the input lie where the tile's own counting puts them.
+  const std::size_t before = tile.row_begin * stride + tile.col_begin * item;
+  return {memory.data() - before, row_stride};
+}
+
+}  // namespace narrowfloat

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+
+#include "narrowfloat/numerics/scale.h"
+#include "narrowfloat/schemes/scheme.h"
+
+namespace narrowfloat {
+
+inline constexpr std::size_t kNvfp4Block = 16;
+
+/// What 1-D and 2-D NVFP4 share: E2M1 codes under an E4M3 scale per block under the fp32 amax of
+/// the tensor, or of the row. Every operation rounds to fp32 on its own, in this order, or bytes
+/// differ. Columnwise codes lie transposed. Source: TransformerEngine
+/// common/cast/nvfp4/core_nvfp4.cuh.
+template <class Identity>
+struct Nvfp4Rule : Identity {
+  using Element = E2M1;
+  using Scale = E4M3;
+  static constexpr SchemeLayout kLayout{
+      .scale_type = ScaleType::kE4M3,
+      .rowwise_order = ScaleOrder::kLineMajor,
+      .columnwise_order = ScaleOrder::kLineMajor,
+      .lines_per_scale = 1,  // in 2-D too: every line of a tile carries its scale
+      .line_multiple = 128,
+      .block_multiple = 4,
+      .columnwise_transposed = true,
+      .swizzles = true,
+      .stores_scale = false,
+      .amax = AmaxBuffers::kPerDirection,
+  };
+  static constexpr OptionSet kOnByDefault{};
+
+  struct TensorState {
+    float amax;
+    float encode;             // S: what maps the tensor to the range of codes and block scales
+    float encode_over_max;    // S / 6
+    float reciprocal_encode;  // 1 / S
+    float decode;             // 1 / (6 * largest block scale)
+    float full_range;         // 6 * largest block scale
+    FourOverSix four_over_six;
+    bool fast_error;
+  };
+
+  NF_HD static constexpr TensorState Prepare(float amax, const ScaleOptions& options) noexcept {
+    constexpr float kSixth = 1.0f / kMaxValue<Element>;
+    const float full_range = options.e4m3_max * kMaxValue<Element>;
+    float encode = AtMost(full_range / amax, kLargestFloat);
+    if (amax == 0.0f || encode == 0.0f) encode = 1.0f;
+    return {amax,
+            encode,
+            encode * kSixth,
+            1.0f / encode,
+            1.0f / full_range,
+            full_range,
+            options.four_over_six,
+            options.four_over_six_fast_error};
+  }
+
+  NF_HD static constexpr BlockScale ScaleBlock(float amax, const TensorState& state) noexcept {
+    return ScaleFor(AtMost(amax * state.encode_over_max, kLargestFloat), state);
+  }
+
+  NF_HD static constexpr float DecodeScale(std::uint32_t scale_inv,
+                                           const TensorState& state) noexcept {
+    return Decode<Scale>(scale_inv) * state.amax * state.decode;
+  }
+
+  // 4over6: a block's scale maps its amax to 4 or to 6, whichever loses less.
+
+  NF_HD static constexpr bool Chooses(const TensorState& state) noexcept {
+    return state.four_over_six != FourOverSix::kOff;
+  }
+  /// Of equal errors, or if one is NaN, the second is taken.
+  NF_HD static constexpr std::array<BlockScale, 2> Candidates(float amax,
+                                                              const TensorState& state) noexcept {
+    const float to_six = amax / kMaxValue<Element> * state.encode;
+    return {ScaleFor(to_six * 1.5f, state), ScaleFor(to_six, state)};
+  }
+  /// What a code under that scale adds to the error of `x`. Errors of a line add up in order.
+  NF_HD static constexpr float Error(std::uint32_t code, std::uint32_t scale_inv, float x,
+                                     const TensorState& state) noexcept {
+    const float scaled = Decode<Element>(code) * Decode<Scale>(scale_inv);  // exact
+    const float difference =
+        state.fast_error ? scaled - x * state.encode : scaled * state.amax / state.full_range - x;
+    if (state.four_over_six == FourOverSix::kMeanSquaredError) return difference * difference;
+    return difference < 0.0f ? -difference : difference;
+  }
+
+ private:
+  /// The smaller one; `limit` if `x` is NaN.
+  NF_HD static constexpr float AtMost(float x, float limit) noexcept {
+    return x < limit ? x : limit;
+  }
+  NF_HD static constexpr BlockScale ScaleFor(float wanted, const TensorState& state) noexcept {
+    const std::uint32_t code = Encode<Scale>(wanted);  // saturates at 448
+    return {code, AtMost(1.0f / (Decode<Scale>(code) * state.reciprocal_encode), kLargestFloat)};
+  }
+};
+
+/// NVFP4 with blocks of 1x16 rowwise and 16x1 columnwise.
+template <class Identity>
+struct Nvfp4 : Nvfp4Rule<Identity> {
+  static constexpr BlockShape kBlock{1, kNvfp4Block};
+  static constexpr OptionSet kOptions =
+      Option::kAmax | Option::kAmaxColumnwise | Option::kSwizzled | Option::kHadamard |
+      Option::kStochasticRounding | Option::kRowScaled | Option::kFourOverSix;
+};
+
+/// NVFP4 with tiles of 16x16, whose scale is repeated for each line of the tile.
+template <class Identity>
+struct Nvfp4Tile : Nvfp4Rule<Identity> {
+  static constexpr BlockShape kBlock{kNvfp4Block, kNvfp4Block};
+  static constexpr OptionSet kOptions = Option::kAmax | Option::kAmaxColumnwise |
+                                        Option::kSwizzled | Option::kStochasticRounding |
+                                        Option::kFourOverSix;
+};
+
+struct Nvfp4OneDimensional {
+  static constexpr std::uint16_t kId = 0x0401;
+  static constexpr std::string_view kName = "nvfp4";
+};
+struct Nvfp4TwoDimensional {
+  static constexpr std::uint16_t kId = 0x0411;
+  static constexpr std::string_view kName = "nvfp4_2d";
+};
+
+}  // namespace narrowfloat

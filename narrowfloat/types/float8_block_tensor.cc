@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/types/float8_block_tensor.h"
+
+#include <fmt/format.h>
+
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat {
+namespace {
+
+constexpr SchemeFamily kRuns{"Float8BlockQuantizer", [](const SchemeInfo& scheme) {
+                               return kFloat8BlockFamily.contains(scheme) && scheme.block.rows == 1;
+                             }};
+constexpr SchemeFamily kTiles{"Float8BlockQuantizer", [](const SchemeInfo& scheme) {
+                                return kFloat8BlockFamily.contains(scheme) && scheme.block.rows > 1;
+                              }};
+
+// Both directions are on, as TransformerEngine's quantizers begin.
+QuantSpec MakeSpec(std::string_view element, const Float8BlockOptions& options) {
+  if (options.block_scaling_dim != 1 && options.block_scaling_dim != 2) {
+    throw InvalidArgument(
+        fmt::format("quantizer: Float8BlockQuantizer's block_scaling_dim is 1 or 2, got {}",
+                    options.block_scaling_dim));
+  }
+  QuantSpec spec{.scheme = &FindInFamily(options.block_scaling_dim == 1 ? kRuns : kTiles, element),
+                 .columnwise = true,
+                 .amax_epsilon = options.amax_epsilon,
+                 .force_pow_2_scales = options.force_pow_2_scales};
+  ValidateSpec(spec);
+  return spec;
+}
+
+}  // namespace
+
+Float8BlockQuantizer::Float8BlockQuantizer(std::string_view element,
+                                           const Float8BlockOptions& options)
+    : Quantizer(MakeSpec(element, options)) {}
+
+bool Float8BlockQuantizer::IsQuantizable(const Shape& shape) const {
+  return shape.size() >= 2 && Quantizer::IsQuantizable(shape);
+}
+
+std::unique_ptr<Quantizer> Float8BlockQuantizer::Copy() const {
+  return std::make_unique<Float8BlockQuantizer>(*this);
+}
+
+void Float8BlockQuantizer::CheckShape(const char* verb, const Shape& shape) const {
+  CheckWholeBlocks(verb, "Float8BlockQuantizer", *Spec().scheme, shape);
+}
+
+}  // namespace narrowfloat

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "narrowfloat/types/quantizer.h"
+#include "narrowfloat/types/scheme_family.h"
+
+namespace narrowfloat {
+
+/// FP8 with an fp32 scale per block, 1-D or 2-D.
+inline constexpr SchemeFamily kFloat8BlockFamily{
+    "Float8BlockwiseQTensor", [](const SchemeInfo& scheme) {
+      return scheme.element_bits == 8 && scheme.block != kWholeTensor &&
+             scheme.layout.scale_type == ScaleType::kFloat32;
+    }};
+
+using Float8BlockwiseQTensorStorage = OfFamily<QuantizedTensorStorage, kFloat8BlockFamily>;
+using Float8BlockwiseQTensor = OfFamily<QuantizedTensor, kFloat8BlockFamily>;
+
+struct Float8BlockOptions {
+  int block_scaling_dim = 2;  // 1: runs along rows and columns; 2: square tiles
+  bool force_pow_2_scales = true;
+  float amax_epsilon = 0.0f;
+};
+
+/// Block-scaled FP8. Takes tensors of two dimensions or more whose flattened rows and columns are
+/// multiples of the block, as TransformerEngine's class does; the verbs take any.
+class Float8BlockQuantizer final : public Quantizer {
+ public:
+  /// `element` is the name of an element format, such as E4M3::kName.
+  /// Errors: InvalidArgument for another block_scaling_dim than 1 or 2.
+  explicit Float8BlockQuantizer(std::string_view element, const Float8BlockOptions& options = {});
+
+  bool IsQuantizable(const Shape& shape) const override;
+  std::unique_ptr<Quantizer> Copy() const override;
+
+ private:
+  void CheckShape(const char* verb, const Shape& shape) const override;
+};
+
+}  // namespace narrowfloat

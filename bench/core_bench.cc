@@ -12,13 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "bench/workload.h"
+#include "tools/speed/workload.h"
 
-namespace narrowfloat::bench {
+namespace narrowfloat::speed {
 namespace {
-
-/// Past this size of its output a stream does better with streaming stores.
-constexpr std::size_t kCachedBytes = std::size_t{1} << 20;
 
 struct Options {
   std::int64_t rows = 8192, cols = 4096;
@@ -44,7 +41,7 @@ double Seconds(Function&& function) {
 
 bool Wanted(const Workload& workload, const Options& options) {
   const auto named = [&](const std::string& filter) {
-    return workload.name.find(filter) != std::string::npos;
+    return workload.Name().find(filter) != std::string::npos;
   };
   // The oracle is a definition, not a contender; it runs when it is asked for.
   const bool backend =
@@ -62,11 +59,9 @@ std::vector<Row> Measure(const Memory& memory, const std::vector<Workload>& work
   }
   for (int repetition = 0; repetition < options.repetitions; ++repetition) {
     for (Row& row : rows) {
-      const Stores stores =
-          row.workload->write_bytes > kCachedBytes ? Stores::kStreaming : Stores::kCached;
       row.seconds = std::min(row.seconds, Seconds(row.workload->run));
-      row.stream_seconds =
-          std::min(row.stream_seconds, Seconds([&] { row.workload->RunStream(memory, stores); }));
+      row.stream_seconds = std::min(
+          row.stream_seconds, Seconds([&] { row.workload->RunStream(memory, {.threads = 1}); }));
     }
   }
   return rows;
@@ -77,7 +72,7 @@ void PrintTable(const std::vector<Row>& rows) {
              "stream ms", "share");
   for (const Row& row : rows) {
     const auto bytes = static_cast<double>(row.workload->Bytes());
-    fmt::print("{:<52} {:<8} {:>9.3f} {:>8.1f} {:>11.3f} {:>6.0f}%\n", row.workload->name,
+    fmt::print("{:<52} {:<8} {:>9.3f} {:>8.1f} {:>11.3f} {:>6.0f}%\n", row.workload->Name(),
                row.workload->backend, row.seconds * 1e3, bytes / row.seconds / 1e9,
                row.stream_seconds * 1e3, 100 * row.stream_seconds / row.seconds);
   }
@@ -87,7 +82,7 @@ void PrintJson(const std::vector<Row>& rows, const Options& options) {
   nlohmann::json kernels = nlohmann::json::array();
   for (const Row& row : rows) {
     const auto bytes = static_cast<double>(row.workload->Bytes());
-    kernels.push_back({{"kernel", row.workload->name},
+    kernels.push_back({{"kernel", row.workload->Name()},
                        {"backend", row.workload->backend},
                        {"ms", row.seconds * 1e3},
                        {"gb_per_s", bytes / row.seconds / 1e9},
@@ -127,8 +122,8 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace narrowfloat::bench
+}  // namespace narrowfloat::speed
 
 int main(int argc, char** argv) {
-  return narrowfloat::bench::Main(argc, argv);
+  return narrowfloat::speed::Main(argc, argv);
 }

@@ -37,6 +37,10 @@ struct Workload {
   /// "quantize(current) fp8_e4m3 rowwise bfloat16".
   std::string Name() const;
   std::size_t Bytes() const { return extra_read_bytes + read_bytes + write_bytes; }
+  bool HasTrafficOf(const Workload& other) const {
+    return extra_read_bytes == other.extra_read_bytes && read_bytes == other.read_bytes &&
+           write_bytes == other.write_bytes;
+  }
   /// The same traffic as plain loads and stores. The matrix has a multiple of 1024 columns.
   void RunStream(const Memory& memory, const Execution& execution) const;
 };

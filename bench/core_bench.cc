@@ -27,7 +27,7 @@ namespace {
 
 int Main(int argc, char** argv) {
   Options options;
-  bool crossover = false;
+  bool crossover = false, overhead = false;
   CLI::App app{"Share of its same-traffic stream that each kernel reaches"};
   app.add_option("--rows", options.rows)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--cols", options.cols, "a multiple of 1024")
@@ -46,15 +46,24 @@ int Main(int argc, char** argv) {
   app.add_option("--compare-threads", options.compare_threads,
                  "run each kernel on so many threads too, and tell how many times as fast it is")
       ->check(CLI::PositiveNumber);
-  app.add_flag("--crossover", crossover,
-               "from which size on --compare-threads (all by default) beat --threads, and no "
-               "streams; --rows and --cols say nothing then");
+  CLI::Option* first =
+      app.add_flag("--crossover", crossover,
+                   "from which size on --compare-threads (all by default) beat --threads; takes "
+                   "neither --rows nor --cols");
+  app.add_flag("--overhead", overhead,
+               "microseconds of a call on 32x32; takes no shape and no threads")
+      ->excludes(first);
   app.add_flag("--json", options.json, "one object instead of the table");
   CLI11_PARSE(app, argc, argv);
 
-  if (crossover && options.compare_threads == 0)
-    options.compare_threads = static_cast<int>(ThreadCount({}));
-  crossover ? PrintCrossover(options) : PrintShares(options);
+  if (crossover) {
+    if (options.compare_threads == 0) options.compare_threads = static_cast<int>(ThreadCount({}));
+    PrintCrossover(options);
+  } else if (overhead) {
+    PrintOverhead(options);
+  } else {
+    PrintShares(options);
+  }
   return 0;
 }
 

@@ -32,4 +32,7 @@ void PrintShares(const Options& options);
 /// From which size on `compare_threads` are faster than `threads`.
 void PrintCrossover(const Options& options);
 
+/// What a call costs on a tensor so small that its elements hardly count.
+void PrintOverhead(const Options& options);
+
 }  // namespace narrowfloat::speed

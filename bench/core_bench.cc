@@ -1,50 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each kernel next to the stream that moves the same bytes, round-robin, minimum of 25: the share
-// of the wall that it reaches on this machine, on one thread. Figures of different runs do not
-// compare; shares do.
-#include <fmt/format.h>
-
+// of the wall that it reaches on this machine. Figures of different runs do not compare; shares do.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
-#include <limits>
-#include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "bench/workload.h"
+#include "bench/options.h"
 
-namespace narrowfloat::bench {
-namespace {
+namespace narrowfloat::speed {
 
-/// Past this size of its output a stream does better with streaming stores.
-constexpr std::size_t kCachedBytes = std::size_t{1} << 20;
-
-struct Options {
-  std::int64_t rows = 8192, cols = 4096;
-  int repetitions = 25;
-  std::vector<std::string> filters{"bfloat16"};
-  std::vector<std::string> backends;
-  Data data = Data::kGaussian;
-  bool json = false;
-};
-
-struct Row {
-  const Workload* workload;
-  double seconds = std::numeric_limits<double>::infinity();
-  double stream_seconds = std::numeric_limits<double>::infinity();
-};
-
-template <class Function>
-double Seconds(Function&& function) {
-  const auto start = std::chrono::steady_clock::now();
-  function();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-bool Wanted(const Workload& workload, const Options& options) {
-  const auto named = [&](const std::string& filter) {
-    return workload.name.find(filter) != std::string::npos;
+bool IsWanted(const Workload& workload, const Options& options) {
+  const auto named = [name = workload.Name()](const std::string& filter) {
+    return name.find(filter) != std::string::npos;
   };
   // The oracle is a definition, not a contender; it runs when it is asked for.
   const bool backend =
@@ -54,57 +23,12 @@ bool Wanted(const Workload& workload, const Options& options) {
   return backend && std::ranges::all_of(options.filters, named);
 }
 
-std::vector<Row> Measure(const Memory& memory, const std::vector<Workload>& workloads,
-                         const Options& options) {
-  std::vector<Row> rows;
-  for (const Workload& workload : workloads) {
-    if (Wanted(workload, options)) rows.push_back({.workload = &workload});
-  }
-  for (int repetition = 0; repetition < options.repetitions; ++repetition) {
-    for (Row& row : rows) {
-      const Stores stores =
-          row.workload->write_bytes > kCachedBytes ? Stores::kStreaming : Stores::kCached;
-      row.seconds = std::min(row.seconds, Seconds(row.workload->run));
-      row.stream_seconds =
-          std::min(row.stream_seconds, Seconds([&] { row.workload->RunStream(memory, stores); }));
-    }
-  }
-  return rows;
-}
-
-void PrintTable(const std::vector<Row>& rows) {
-  fmt::print("{:<52} {:<8} {:>9} {:>8} {:>11} {:>7}\n", "kernel", "backend", "ms", "GB/s",
-             "stream ms", "share");
-  for (const Row& row : rows) {
-    const auto bytes = static_cast<double>(row.workload->Bytes());
-    fmt::print("{:<52} {:<8} {:>9.3f} {:>8.1f} {:>11.3f} {:>6.0f}%\n", row.workload->name,
-               row.workload->backend, row.seconds * 1e3, bytes / row.seconds / 1e9,
-               row.stream_seconds * 1e3, 100 * row.stream_seconds / row.seconds);
-  }
-}
-
-void PrintJson(const std::vector<Row>& rows, const Options& options) {
-  nlohmann::json kernels = nlohmann::json::array();
-  for (const Row& row : rows) {
-    const auto bytes = static_cast<double>(row.workload->Bytes());
-    kernels.push_back({{"kernel", row.workload->name},
-                       {"backend", row.workload->backend},
-                       {"ms", row.seconds * 1e3},
-                       {"gb_per_s", bytes / row.seconds / 1e9},
-                       {"stream_ms", row.stream_seconds * 1e3},
-                       {"share", row.stream_seconds / row.seconds}});
-  }
-  const nlohmann::json result{{"rows", options.rows},
-                              {"cols", options.cols},
-                              {"threads", 1},
-                              {"repetitions", options.repetitions},
-                              {"kernels", kernels}};
-  fmt::print("{}\n", result.dump(2));
-}
+namespace {
 
 int Main(int argc, char** argv) {
   Options options;
-  CLI::App app{"Share of its same-traffic stream that each kernel reaches, one thread"};
+  bool crossover = false, overhead = false;
+  CLI::App app{"Share of its same-traffic stream that each kernel reaches"};
   app.add_option("--rows", options.rows)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--cols", options.cols, "a multiple of 1024")
       ->check(CLI::PositiveNumber)
@@ -116,19 +40,36 @@ int Main(int argc, char** argv) {
   app.add_option("--data", options.data)
       ->transform(CLI::CheckedTransformer(std::vector<std::pair<std::string, Data>>{
           {"gaussian", Data::kGaussian}, {"wide", Data::kWide}, {"half-zero", Data::kHalfZero}}));
+  app.add_option("--threads", options.threads, "threads of kernels and streams; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--compare-threads", options.compare_threads,
+                 "run each kernel on so many threads too, and tell how many times as fast it is")
+      ->check(CLI::PositiveNumber);
+  CLI::Option* first =
+      app.add_flag("--crossover", crossover,
+                   "from which size on --compare-threads (all by default) beat --threads; takes "
+                   "neither --rows nor --cols");
+  app.add_flag("--overhead", overhead,
+               "microseconds of a call on 32x32; takes no shape and no threads")
+      ->excludes(first);
   app.add_flag("--json", options.json, "one object instead of the table");
   CLI11_PARSE(app, argc, argv);
 
-  const Memory memory({options.rows, options.cols}, options.data);
-  const std::vector<Workload> workloads = MakeWorkloads(memory, {.threads = 1});
-  const std::vector<Row> rows = Measure(memory, workloads, options);
-  options.json ? PrintJson(rows, options) : PrintTable(rows);
+  if (crossover) {
+    if (options.compare_threads == 0) options.compare_threads = static_cast<int>(ThreadCount({}));
+    PrintCrossover(options);
+  } else if (overhead) {
+    PrintOverhead(options);
+  } else {
+    PrintShares(options);
+  }
   return 0;
 }
 
 }  // namespace
-}  // namespace narrowfloat::bench
+}  // namespace narrowfloat::speed
 
 int main(int argc, char** argv) {
-  return narrowfloat::bench::Main(argc, argv);
+  return narrowfloat::speed::Main(argc, argv);
 }

@@ -7,9 +7,9 @@
 #include <memory>
 #include <string>
 
-#include "bench/workload.h"
+#include "tools/speed/workload.h"
 
-namespace narrowfloat::bench {
+namespace narrowfloat::speed {
 namespace {
 
 struct Place {
@@ -40,7 +40,7 @@ void RegisterMemcpy(const Memory& memory, const std::string& place, DType dtype)
 }
 
 void RegisterWorkload(const Memory& memory, const Place& place, const Workload& workload) {
-  const std::string kernel = std::string(place.name) + "/" + workload.name;
+  const std::string kernel = std::string(place.name) + "/" + workload.Name();
   benchmark::RegisterBenchmark((kernel + "/" + std::string(workload.backend)).c_str(),
                                [&workload](benchmark::State& state) {
                                  for (auto step : state) {
@@ -51,23 +51,23 @@ void RegisterWorkload(const Memory& memory, const Place& place, const Workload& 
                                  Report(state, workload.elements, workload.Bytes());
                                });
   if (workload.backend != AvailableKernels().front()->name) return;  // one stream serves all
-  benchmark::RegisterBenchmark((kernel + "/stream").c_str(),
-                               [&workload, &memory, &place](benchmark::State& state) {
-                                 for (auto step : state) {
-                                   static_cast<void>(step);
-                                   workload.RunStream(memory, place.stores);
-                                   benchmark::ClobberMemory();
-                                 }
-                                 Report(state, workload.elements, workload.Bytes());
-                               });
+  benchmark::RegisterBenchmark(
+      (kernel + "/stream").c_str(), [&workload, &memory, &place](benchmark::State& state) {
+        for (auto step : state) {
+          static_cast<void>(step);
+          workload.RunStream(memory, {.threads = 1, .stores = place.stores});
+          benchmark::ClobberMemory();
+        }
+        Report(state, workload.elements, workload.Bytes());
+      });
 }
 
 }  // namespace
-}  // namespace narrowfloat::bench
+}  // namespace narrowfloat::speed
 
 int main(int argc, char** argv) {
   using namespace narrowfloat;         // NOLINT(google-build-using-namespace)
-  using namespace narrowfloat::bench;  // NOLINT(google-build-using-namespace)
+  using namespace narrowfloat::speed;  // NOLINT(google-build-using-namespace)
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   // Registered benchmarks point into these.

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/ops/execution.h"
 #include "tools/command.h"
+#include "tools/speed_report.h"
 #include "tools/text.h"
 
 namespace narrowfloat::tools {
@@ -42,12 +44,17 @@ std::string HugePages() {
   return text.substr(open + 1, close - open - 1);
 }
 
-Result Run() {
+struct DoctorOptions {
+  bool speed = false;
+  int threads = 0;
+};
+
+Result Run(const DoctorOptions& options) {
   const KernelTable& active = ActiveKernels();
   std::vector<std::string_view> kernels;
   for (const KernelTable* table : AvailableKernels()) kernels.push_back(table->name);
   const char* forced = std::getenv("NF_FORCE_BACKEND");
-  const std::size_t threads = ThreadCount({});
+  const std::size_t threads = ThreadCount({.threads = options.threads});
   const std::string cpu = CpuName(), huge_pages = HugePages();
   const int cpus = CpusWeMayUse();
   const std::vector<std::vector<std::string>> rows = {
@@ -59,21 +66,32 @@ Result Run() {
       {"threads", fmt::format("{}", threads)},
       {"huge pages", huge_pages},
   };
-  return {TableText(rows, {}),
-          {{"version", NF_VERSION},
-           {"cpu", cpu},
-           {"cpus", cpus},
-           {"kernels", kernels},
-           {"active", active.name},
-           {"force_backend", forced == nullptr ? Json(nullptr) : Json(forced)},
-           {"threads", threads},
-           {"huge_pages", huge_pages}}};
+  Result result{TableText(rows, {}),
+                {{"version", NF_VERSION},
+                 {"cpu", cpu},
+                 {"cpus", cpus},
+                 {"kernels", kernels},
+                 {"active", active.name},
+                 {"force_backend", forced == nullptr ? Json(nullptr) : Json(forced)},
+                 {"threads", threads},
+                 {"huge_pages", huge_pages}}};
+  if (options.speed) {
+    const Result speed = SpeedReport(options.threads);
+    result.text += "\n" + speed.text;
+    result.json["speed"] = speed.json;
+  }
+  return result;
 }
 
 }  // namespace
 
 Command AddDoctor(CLI::App& app) {
-  return {app.add_subcommand("doctor", "Say what this machine will run"), Run};
+  auto options = std::make_shared<DoctorOptions>();
+  CLI::App* command = app.add_subcommand("doctor", "Say what this machine will run, and how fast");
+  command->add_flag("--speed", options->speed, "Measure memory and every scheme, for five seconds");
+  command->add_option("--threads", options->threads, "Threads; all that we may use by default")
+      ->check(CLI::PositiveNumber);
+  return {command, [options] { return Run(*options); }};
 }
 
 }  // namespace narrowfloat::tools

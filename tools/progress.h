@@ -6,16 +6,14 @@
 #include <string>
 #include <string_view>
 
+#include "tools/progress_bar.h"
+
 namespace narrowfloat::tools {
 
-/// Says on standard error how far a job is: a bar that redraws itself on a terminal, a line now and
-/// then elsewhere.
+/// Says on standard error how many bytes of a job are done, at what rate.
 class Progress {
  public:
   Progress(std::string verb, std::uint64_t total_bytes);
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
-  ~Progress();
 
   /// Counts bytes that were read and names the tensor they belong to.
   void Add(std::uint64_t bytes, std::string_view tensor);
@@ -30,10 +28,9 @@ class Progress {
   void Draw(std::string_view tensor);
 
   using Clock = std::chrono::steady_clock;
-  std::string verb_;
+  ProgressBar bar_;
   std::uint64_t total_, worked_ = 0, skipped_ = 0;
-  bool terminal_;
-  Clock::time_point start_, last_;
+  Clock::time_point start_;
 };
 
 }  // namespace narrowfloat::tools

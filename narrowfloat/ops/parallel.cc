@@ -12,6 +12,9 @@
 #include <atomic>
 #include <charconv>
 #include <cstdlib>
+#include <list>
+#include <memory>
+#include <mutex>
 #include <string_view>
 
 #include "narrowfloat/ops/float_environment.h"
@@ -58,8 +61,48 @@ void RunSerial(std::size_t count, const std::function<void(std::size_t)>& task) 
   for (std::size_t i = 0; i < count; ++i) task(i);
 }
 
-// An arena of its own for each call: a thread that waits in it takes up none of the caller's tasks,
-// so a caller that holds a lock is safe.
+/// An arena that no other call uses meanwhile: a thread that waits in it takes up none of the
+/// caller's tasks, so a caller that holds a lock is safe. Calls pass arenas on to later ones,
+/// because TBB frees one only when a worker comes by: calls in quick succession would leave
+/// thousands behind, each of which slows the next.
+class BorrowedArena {
+ public:
+  explicit BorrowedArena(std::size_t threads) {
+    const std::lock_guard lock(Shared().mutex);
+    auto& idle = Shared().idle;
+    const auto found = std::ranges::find(idle, threads, &Kept::threads);
+    if (found != idle.end()) {
+      borrowed_.splice(borrowed_.begin(), idle, found);
+    } else {
+      borrowed_.push_back({threads, std::make_unique<tbb::task_arena>(static_cast<int>(threads))});
+    }
+  }
+  ~BorrowedArena() {
+    const std::lock_guard lock(Shared().mutex);
+    Shared().idle.splice(Shared().idle.begin(), borrowed_);
+  }
+  BorrowedArena(const BorrowedArena&) = delete;
+  BorrowedArena& operator=(const BorrowedArena&) = delete;
+
+  tbb::task_arena& operator*() const { return *borrowed_.front().arena; }
+
+ private:
+  struct Kept {
+    std::size_t threads;
+    std::unique_ptr<tbb::task_arena> arena;
+  };
+  struct Shelf {
+    std::mutex mutex;
+    std::list<Kept> idle;
+  };
+  static Shelf& Shared() {
+    static auto& shelf = *new Shelf;  // never destroyed: threads may outlive the end of main
+    return shelf;
+  }
+
+  std::list<Kept> borrowed_;  // of one; it goes back without an allocation
+};
+
 void RunOnTbb(std::size_t threads, std::size_t count,
               const std::function<void(std::size_t)>& task) {
   static const int registered = pthread_atfork(nullptr, nullptr, &NoteFork);
@@ -68,8 +111,8 @@ void RunOnTbb(std::size_t threads, std::size_t count,
   // More than the host program allows TBB would not come, and TBB would say so on stderr.
   const std::size_t allowed =
       tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism);
-  tbb::task_arena arena(static_cast<int>(std::min(threads, allowed)));
-  arena.execute([&] {
+  const BorrowedArena arena(std::min(threads, allowed));
+  (*arena).execute([&] {
     tbb::parallel_for(std::size_t{0}, count, [&](std::size_t i) {
       const FloatEnvironment environment;
       task(i);

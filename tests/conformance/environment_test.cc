@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cfenv>
 #include <cmath>
+#include <fstream>
 #include <functional>
 #include <mutex>
 #include <random>
@@ -22,6 +23,7 @@
 
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/ops/dequantize.h"
+#include "narrowfloat/ops/parallel.h"
 #include "narrowfloat/ops/quantize.h"
 #include "tests/conformance/reference_dequantize.h"
 #include "tests/conformance/reference_quantize.h"
@@ -247,6 +249,23 @@ TEST(EnvironmentTest, OnTheCallersPool) {
     EXPECT_EQ(TheWork().Check({.pool = &pool, .kernels = backend}), "") << backend->name;
   }
   EXPECT_GT(pool.calls, 0) << "the pool was not used";
+}
+
+std::int64_t ResidentPages() {
+  std::int64_t all = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident;
+}
+
+// TBB gives memory back when a worker comes by, and on a busy machine none does between two calls.
+TEST(EnvironmentTest, CallsInQuickSuccessionLeaveNothingBehind) {
+  const auto call = [](int times) {
+    for (int i = 0; i < times; ++i) ParallelFor({.threads = 2}, 2, [](std::size_t) {});
+  };
+  call(100);
+  const std::int64_t before = ResidentPages();
+  call(20000);
+  EXPECT_LT(ResidentPages() - before, 1024) << "pages of 4 KiB";
 }
 
 TEST(EnvironmentTest, InAChildForkedAfterAParallelCall) {

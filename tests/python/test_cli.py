@@ -170,6 +170,43 @@ def test_doctor_names_the_kernels():
     assert run_json("doctor", env=os.environ | {"NF_NUM_THREADS": "3"})["threads"] == 3
 
 
+def test_doctor_measures_every_scheme():
+    assert "--speed" in run("doctor", "--help").stdout
+    doctor = run_json("doctor", "--speed", "--threads", 2)
+    speed = doctor["speed"]
+    assert doctor["threads"] == 2 and set(speed) == {
+        "dtype", "shape", "seconds", "memory", "kernels",
+    }  # fmt: skip
+    streams = {(row["stream"], row["threads"]) for row in speed["memory"]}
+    kinds = ("read", "copy, plain stores", "copy, streaming stores")
+    assert streams == {(kind, threads) for kind in kinds for threads in (1, 2)}
+    measured = [(r["scheme"], r["verb"], r["direction"], r["threads"]) for r in speed["kernels"]]
+    calls = [("quantize", direction) for direction in ("rowwise", "columnwise", "both")]
+    calls += [("dequantize", "rowwise")]
+    assert measured == [
+        (scheme["name"], *call, threads)
+        for scheme in schemes()
+        for call in calls
+        for threads in (1, 2)
+    ]
+    figures = [speed["seconds"], *speed["shape"]]
+    figures += [row["gb_per_second"] for row in speed["memory"] + speed["kernels"]]
+    figures += [row[key] for row in speed["kernels"] for key in ("ms", "share")]
+    assert all(figure > 0 for figure in figures)
+
+
+def test_doctor_can_be_interrupted():
+    command = [program(), "doctor", "--speed", "--json"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as doctor:
+        assert doctor.stderr.readline() == "doctor: measuring for 5 seconds\n"
+        doctor.send_signal(signal.SIGINT)
+        out, _ = doctor.communicate(timeout=60)
+    assert doctor.returncode == 130
+    assert json.loads(out)["error"] == {"kind": "Interrupted", "message": "doctor: interrupted"}
+
+
 def test_an_unknown_backend_is_unsupported(model: Path, tmp_path: Path):
     env = os.environ | {"NF_FORCE_BACKEND": "abacus"}
     assert run_json("doctor", env=env, code=3)["error"]["kind"] == "Unsupported"

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/streams.h"
+#include "tools/speed/streams.h"
 
+#include <algorithm>
 #include <cstdint>
 
+#include "narrowfloat/ops/parallel.h"
+
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "bench/streams.cc"
+#define HWY_TARGET_INCLUDE "tools/speed/streams.cc"
 #include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"  // NOLINT
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace narrowfloat::bench::HWY_NAMESPACE {
+namespace narrowfloat::speed::HWY_NAMESPACE {
 namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -69,20 +72,44 @@ void Run(const std::uint8_t* in, std::size_t read_bytes, std::uint8_t* out, std:
 }
 
 }  // namespace
-}  // namespace narrowfloat::bench::HWY_NAMESPACE
+}  // namespace narrowfloat::speed::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace narrowfloat::bench {
+namespace narrowfloat::speed {
+namespace {
 
 HWY_EXPORT(Run);
 
+/// Past this size of its output a stream does better with streaming stores.
+constexpr std::size_t kCachedBytes = std::size_t{1} << 20;
+
+/// What one thread takes at a time, of the smaller side: as much as a kernel's tile, about.
+constexpr std::size_t kPieceBytes = std::size_t{256} << 10;
+
+}  // namespace
+
 void SameTraffic(const std::byte* in, std::size_t read_bytes, std::byte* out,
-                 std::size_t write_bytes, Stores stores) {
-  HWY_DYNAMIC_DISPATCH(Run)
-  (reinterpret_cast<const std::uint8_t*>(in), read_bytes, reinterpret_cast<std::uint8_t*>(out),
-   write_bytes, stores);
+                 std::size_t write_bytes, const Execution& execution) {
+  Stores stores = execution.stores;
+  if (stores == Stores::kBySize)
+    stores = write_bytes > kCachedBytes ? Stores::kStreaming : Stores::kCached;
+  const auto run = [stores](const std::uint8_t* source, std::size_t reads, std::uint8_t* target,
+                            std::size_t writes) {
+    HWY_DYNAMIC_DISPATCH(Run)(source, reads, target, writes, stores);
+  };
+  const auto* from = reinterpret_cast<const std::uint8_t*>(in);
+  auto* to = reinterpret_cast<std::uint8_t*>(out);
+  if (ThreadCount(execution) == 1) return run(from, read_bytes, to, write_bytes);
+
+  const std::size_t smaller = write_bytes == 0 ? read_bytes : std::min(read_bytes, write_bytes);
+  const std::size_t read_ratio = read_bytes / smaller, write_ratio = write_bytes / smaller;
+  ParallelFor(execution, CeilDiv(smaller, kPieceBytes), [&](std::size_t i) {
+    const std::size_t begin = i * kPieceBytes, bytes = std::min(kPieceBytes, smaller - begin);
+    run(from + begin * read_ratio, bytes * read_ratio, to + begin * write_ratio,
+        bytes * write_ratio);
+  });
 }
 
-}  // namespace narrowfloat::bench
+}  // namespace narrowfloat::speed
 #endif

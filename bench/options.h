@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tools/speed/workload.h"
+
+namespace narrowfloat::speed {
+
+/// What core_bench is asked for.
+struct Options {
+  std::int64_t rows = 8192, cols = 4096;
+  int repetitions = 25;
+  int threads = 1;
+  int compare_threads = 0;  // 0: none
+  std::vector<std::string> filters{"bfloat16"};
+  std::vector<std::string> backends;
+  Data data = Data::kGaussian;
+  bool json = false;
+};
+
+/// Whether the workload is of a backend and has a name that were asked for.
+bool IsWanted(const Workload& workload, const Options& options);
+
+// One mode a file; each prints what it found.
+
+/// The share of its stream that each kernel reaches, and what more threads bring.
+void PrintShares(const Options& options);
+
+/// From which size on `compare_threads` are faster than `threads`.
+void PrintCrossover(const Options& options);
+
+/// What a call costs on a tensor so small that its elements hardly count.
+void PrintOverhead(const Options& options);
+
+}  // namespace narrowfloat::speed

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/progress_bar.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+namespace narrowfloat::tools {
+namespace {
+
+constexpr auto kRedraw = std::chrono::milliseconds(100);
+constexpr auto kLine = std::chrono::seconds(5);
+constexpr std::size_t kBarWidth = 24;
+
+std::size_t TerminalWidth() {
+  struct winsize size {};
+  const bool known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : 80;
+}
+
+}  // namespace
+
+ProgressBar::ProgressBar(std::string verb, std::string_view to_come)
+    : verb_(std::move(verb)), terminal_(::isatty(STDERR_FILENO) == 1), last_(Clock::now()) {
+  if (!terminal_) {
+    fmt::print(stderr, "{}: {}\n", verb_, to_come);
+    std::fflush(stderr);
+  }
+}
+
+ProgressBar::~ProgressBar() {
+  if (terminal_) std::fputs("\r\033[K", stderr);  // the result takes the bar's place
+}
+
+bool ProgressBar::IsDue() const {
+  return Clock::now() - last_ >= (terminal_ ? Clock::duration(kRedraw) : Clock::duration(kLine));
+}
+
+void ProgressBar::Draw(double share, std::string_view figures, std::string_view subject) {
+  last_ = Clock::now();
+  share = std::clamp(share, 0.0, 1.0);
+  const std::string numbers = fmt::format("{:3.0f}% {}", 100 * share, figures);
+  if (!terminal_) {
+    fmt::print(stderr, "{}: {}, {}\n", verb_, numbers, subject);
+  } else {
+    const auto filled = static_cast<std::size_t>(kBarWidth * share);
+    std::string line = fmt::format("{} [{:#<{}}{:.<{}}] {} {}", verb_, "", filled, "",
+                                   kBarWidth - filled, numbers, subject);
+    line.resize(std::min(line.size(), TerminalWidth() - 1));
+    fmt::print(stderr, "\r\033[K{}", line);
+  }
+  std::fflush(stderr);
+}
+
+}  // namespace narrowfloat::tools

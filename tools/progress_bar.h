@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <string_view>
+
+namespace narrowfloat::tools {
+
+/// How far a command is, on standard error: a bar that redraws itself on a terminal and is gone at
+/// the end, a line now and then elsewhere.
+class ProgressBar {
+ public:
+  /// Says what is to come where no bar can be drawn: "quantize: 3.22 GB to read".
+  ProgressBar(std::string verb, std::string_view to_come);
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+  ~ProgressBar();
+
+  /// Whether it is time to draw again.
+  bool IsDue() const;
+
+  /// Shows the share from 0 to 1 that is done, in figures and as a bar, and what is being done.
+  void Draw(double share, std::string_view figures, std::string_view subject);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::string verb_;
+  bool terminal_;
+  Clock::time_point last_;
+};
+
+}  // namespace narrowfloat::tools

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/speed/machine.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+
+#include "tools/speed/streams.h"
+#include "tools/speed/trial.h"
+
+namespace narrowfloat::speed {
+namespace {
+
+constexpr DType kDType = DType::kBFloat16;
+
+// From two tiles to the tensor of the benches, 64 MiB of bfloat16 and beyond most caches, in steps:
+// each tells how long the next one will take.
+constexpr std::int64_t kCols = 4096, kFewestRows = 32, kMostRows = 8192, kGrowth = 4;
+
+// What a step may take longer than its number of elements says, where it leaves a cache; and time
+// for a few turns more on the last one.
+constexpr double kReserve = 2.5;
+
+// What Memory takes for an element of two bytes: input, output, codes of both directions, scales.
+constexpr std::size_t kBytesPerElement = 7;
+
+using Clock = std::chrono::steady_clock;
+
+struct StreamKind {
+  std::string_view name;
+  Stores stores;
+  bool writes;
+};
+constexpr StreamKind kStreamKinds[] = {
+    {"read", Stores::kCached, false},
+    {"copy, plain stores", Stores::kCached, true},
+    {"copy, streaming stores", Stores::kStreaming, true},
+};
+
+/// The time that is left, and who is told of it.
+class Timer {
+ public:
+  Timer(double budget_seconds, const Watcher& watcher)
+      : budget_(budget_seconds), watcher_(watcher), start_(Clock::now()) {}
+
+  double Seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+  bool Allows(double seconds) const { return Seconds() + seconds < budget_; }
+  void Announce(std::string_view next) const { watcher_(Seconds() / budget_, next); }
+
+ private:
+  double budget_;
+  const Watcher& watcher_;
+  Clock::time_point start_;
+};
+
+/// What a caller gets who gives no options, in every direction; dequantizing, rowwise.
+bool IsWanted(const Workload& workload) {
+  if (workload.verb == Verb::kQuantize) return !workload.spec.scale;
+  return workload.verb == Verb::kDequantize && workload.direction == Direction::kRowwise;
+}
+
+/// All trials on one tensor.
+class Survey {
+ public:
+  Survey(std::int64_t rows, const Execution& execution)
+      : memory_({rows, kCols}, Data::kGaussian, {kDType}) {
+    std::vector<std::size_t> thread_counts{1};
+    if (ThreadCount(execution) > 1) thread_counts.push_back(ThreadCount(execution));
+    for (const StreamKind& kind : kStreamKinds) {
+      for (const std::size_t threads : thread_counts) AddStream(kind, threads);
+    }
+    std::vector<std::vector<Workload>> workloads;
+    for (const std::size_t threads : thread_counts)
+      workloads.push_back(MakeWorkloads(memory_, On(threads, &ActiveKernels())));
+    for (std::size_t i = 0; i < workloads.front().size(); ++i) {
+      if (!IsWanted(workloads.front()[i])) continue;
+      for (std::size_t j = 0; j < thread_counts.size(); ++j)
+        AddKernel(workloads[j][i], thread_counts[j]);
+    }
+  }
+
+  Survey(const Survey&) = delete;  // trials point into it
+  Survey& operator=(const Survey&) = delete;
+
+  /// A turn for every trial as long as there is time; for all, on the smallest tensor, the first
+  /// time.
+  void Round(const Timer& timer) {
+    for (auto& [speed, trial] : streams_) {
+      timer.Announce(speed.name);
+      TakeTurn(trial, timer);
+    }
+    for (auto& [workload, threads, trial] : walls_) {
+      timer.Announce("streams");
+      TakeTurn(trial, timer);
+    }
+    for (auto& [speed, trial, wall, name] : kernels_) {
+      timer.Announce(name);
+      TakeTurn(trial, timer);
+    }
+  }
+
+  /// What another round takes at least; infinite if not all had their turn.
+  double RoundSeconds() const {
+    double seconds = 0;
+    for (const auto& [speed, trial] : streams_) seconds += trial.seconds;
+    for (const auto& [workload, threads, trial] : walls_) seconds += trial.seconds;
+    for (const auto& [speed, trial, wall, name] : kernels_) seconds += trial.seconds;
+    return seconds;
+  }
+
+  bool IsComplete() const { return std::isfinite(RoundSeconds()); }
+
+  MachineSpeed Result(const Timer& timer) const {
+    MachineSpeed result{memory_.shape(), kDType, {}, {}, timer.Seconds()};
+    for (const auto& [speed, trial] : streams_) {
+      result.streams.push_back(speed);
+      result.streams.back().seconds = trial.seconds;
+    }
+    for (const auto& [speed, trial, wall, name] : kernels_) {
+      result.kernels.push_back(speed);
+      result.kernels.back().seconds = trial.seconds;
+      result.kernels.back().stream_seconds = walls_[wall].trial.seconds;
+    }
+    return result;
+  }
+
+ private:
+  struct StreamTrial {
+    StreamSpeed speed;
+    Trial trial;
+  };
+  /// The stream that moves the bytes of some kernels, one of which stands here for all.
+  struct Wall {
+    Workload workload;
+    std::size_t threads;
+    Trial trial;
+  };
+  struct KernelTrial {
+    KernelSpeed speed;
+    Trial trial;
+    std::size_t wall;  // index into walls_
+    std::string name;
+  };
+
+  static Execution On(std::size_t threads, const KernelTable* kernels) {
+    return {.threads = static_cast<int>(threads), .kernels = kernels};
+  }
+
+  void TakeTurn(Trial& trial, const Timer& timer) const {
+    const bool must = memory_.shape().front() == kFewestRows && !trial.HadTurn();
+    if (must || timer.Allows(trial.HadTurn() ? trial.seconds : 0.0)) trial.TakeTurn();
+  }
+
+  void AddStream(const StreamKind& kind, std::size_t threads) {
+    const std::size_t read = FlattenShape(memory_.shape()).Size() * ItemSize(kDType);
+    const std::size_t written = kind.writes ? read : 0;
+    Execution execution = On(threads, nullptr);
+    execution.stores = kind.stores;
+    streams_.push_back({{kind.name, threads, read + written, 0.0}, {[=, this] {
+                          SameTraffic(memory_.StreamIn(), read, memory_.StreamOut(), written,
+                                      execution);
+                        }}});
+  }
+
+  void AddKernel(const Workload& workload, std::size_t threads) {
+    const KernelSpeed speed{workload.verb,
+                            workload.spec.scheme,
+                            workload.direction,
+                            threads,
+                            workload.Bytes(),
+                            0.0,
+                            0.0};
+    const std::size_t wall = WallOf(workload, threads);
+    kernels_.push_back({speed, Trial{workload.run}, wall, workload.Name()});
+  }
+
+  std::size_t WallOf(const Workload& workload, std::size_t threads) {
+    const auto found = std::ranges::find_if(walls_, [&](const Wall& wall) {
+      return wall.threads == threads && wall.workload.HasTrafficOf(workload);
+    });
+    if (found != walls_.end()) return static_cast<std::size_t>(found - walls_.begin());
+    const auto run = [=, this] { workload.RunStream(memory_, On(threads, nullptr)); };
+    walls_.push_back({workload, threads, {run}});
+    return walls_.size() - 1;
+  }
+
+  Memory memory_;
+  std::vector<StreamTrial> streams_;
+  std::vector<Wall> walls_;
+  std::vector<KernelTrial> kernels_;
+};
+
+bool HasMemoryFor(std::int64_t rows) {
+  const auto free_bytes = static_cast<std::size_t>(::sysconf(_SC_AVPHYS_PAGES)) *
+                          static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  return static_cast<std::size_t>(rows * kCols) * kBytesPerElement < free_bytes / 4;
+}
+
+}  // namespace
+
+MachineSpeed MeasureMachine(const Execution& execution, double budget_seconds,
+                            const Watcher& watcher) {
+  const Timer timer(budget_seconds, watcher);
+  MachineSpeed result;
+  for (std::int64_t rows = kFewestRows;; rows *= kGrowth) {
+    const double start = timer.Seconds();
+    Survey survey(rows, execution);
+    survey.Round(timer);
+    if (!survey.IsComplete()) return result;  // slower than foretold: the last step's has to do
+    const double next = kReserve * kGrowth * (timer.Seconds() - start);
+    const bool last = rows == kMostRows || !timer.Allows(next) || !HasMemoryFor(rows * kGrowth);
+    while (last && timer.Allows(survey.RoundSeconds() / 2)) survey.Round(timer);
+    result = survey.Result(timer);
+    if (last) return result;
+  }
+}
+
+}  // namespace narrowfloat::speed

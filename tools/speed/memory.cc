@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/speed/memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <random>
+#include <span>
+#include <utility>
+
+#include "narrowfloat/numerics/codec.h"
+#include "narrowfloat/ops/quantize.h"
+
+namespace narrowfloat::speed {
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+// Drawn values are repeated: a prime number of them, so that they never line up with rows.
+constexpr std::size_t kDrawn = 1000003;
+
+std::vector<float> Draw(Data data, std::size_t count) {
+  std::mt19937_64 random(1);
+  std::normal_distribution<float> normal;
+  std::uniform_int_distribution<int> exponent(-40, 40);
+  std::vector<float> values(count);
+  for (float& value : values) {
+    value = normal(random);
+    if (data == Data::kWide) value = std::ldexp(value, exponent(random));
+    if (data == Data::kHalfZero && random() % 2 == 0) value = 0.0f;
+  }
+  return values;
+}
+
+/// Stores `value` as a float of that type.
+void StoreAs(DType dtype, float value, std::byte* to) {
+  std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  if (dtype == DType::kFloat16) bits = Encode<Float16, Overflow::kInfinity>(value);
+  if (dtype == DType::kBFloat16) bits = Encode<BFloat16, Overflow::kInfinity>(value);
+  std::memcpy(to, &bits, ItemSize(dtype));
+}
+
+/// Copies `pattern` until `to` is full.
+void Repeat(std::span<const std::byte> pattern, std::span<std::byte> to) {
+  while (!to.empty()) {
+    const std::size_t bytes = std::min(pattern.size(), to.size());
+    std::memcpy(to.data(), pattern.data(), bytes);
+    to = to.subspan(bytes);
+  }
+}
+
+std::size_t WidestBytes(const Shape& shape, const std::vector<DType>& types) {
+  return FlattenShape(shape).Size() * ItemSize(types.front());
+}
+
+}  // namespace
+
+HugeBuffer::HugeBuffer(std::size_t bytes) {
+  const std::size_t rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  data_ = static_cast<std::byte*>(std::aligned_alloc(kHugePage, rounded));
+  if (data_ == nullptr) throw std::bad_alloc();
+  madvise(data_, rounded, MADV_HUGEPAGE);  // advice: slower without, not wrong
+  std::memset(data_, 0x38, rounded);
+}
+
+HugeBuffer::~HugeBuffer() {
+  std::free(data_);
+}
+
+Memory::Memory(Shape shape, Data data, std::vector<DType> types)
+    : shape_(std::move(shape)),
+      types_(std::move(types)),
+      output_(WidestBytes(shape_, types_)),
+      codes_{HugeBuffer(FlattenShape(shape_).Size()), HugeBuffer(FlattenShape(shape_).Size())},
+      scales_(FlattenShape(shape_).Size()) {
+  const std::size_t elements = FlattenShape(shape_).Size();
+  const std::vector<float> values = Draw(data, std::min(elements, kDrawn));
+  std::vector<std::byte> pattern;
+  for (const DType dtype : types_) {
+    const std::size_t item = ItemSize(dtype);
+    pattern.resize(values.size() * item);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      StoreAs(dtype, values[i], pattern.data() + i * item);
+    HugeBuffer& input = inputs_[static_cast<std::size_t>(dtype)].emplace(elements * item);
+    Repeat(pattern, {input.data(), elements * item});
+  }
+}
+
+const HugeBuffer& Memory::InputBuffer(DType dtype) const {
+  return inputs_[static_cast<std::size_t>(dtype)].value();
+}
+
+ConstTensorView Memory::Input(DType dtype) const {
+  return {InputBuffer(dtype).data(), dtype, shape_, {}, Device::kCpu};
+}
+
+TensorView Memory::Output(DType dtype) const {
+  return {output_.data(), dtype, shape_, {}, Device::kCpu};
+}
+
+QuantizedView Memory::Quantized(const QuantSpec& spec) const {
+  std::size_t used = 0;
+  return BindBuffers<QuantizedView>(spec, shape_, [&](const BufferPlan& buffer) {
+    if (buffer.role == Role::kRowwiseData) return codes_[0].data();
+    if (buffer.role == Role::kColumnwiseData) return codes_[1].data();
+    if (buffer.storage != buffer.role) return scales_.data();  // follows the first scale
+    std::byte* data = scales_.data() + used;
+    used += RoundUp(BufferBytes(buffer), 64);
+    return data;
+  });
+}
+
+}  // namespace narrowfloat::speed

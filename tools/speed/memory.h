@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "narrowfloat/tensor/view.h"
+
+namespace narrowfloat::speed {
+
+/// Bytes on huge pages, touched, aligned to them: the first touch of a page would cost more than
+/// the kernel.
+class HugeBuffer {
+ public:
+  explicit HugeBuffer(std::size_t bytes);
+  ~HugeBuffer();
+  HugeBuffer(const HugeBuffer&) = delete;
+  HugeBuffer& operator=(const HugeBuffer&) = delete;
+  std::byte* data() const { return data_; }
+
+ private:
+  std::byte* data_;
+};
+
+/// What the input looks like; kernels that branch on data show it here.
+enum class Data { kGaussian, kWide, kHalfZero };
+
+/// Input and output memory for every workload of one shape and of some float types.
+class Memory {
+ public:
+  /// `types` begin with the widest one.
+  Memory(Shape shape, Data data,
+         std::vector<DType> types = {DType::kFloat32, DType::kFloat16, DType::kBFloat16});
+
+  const Shape& shape() const { return shape_; }
+  const std::vector<DType>& types() const { return types_; }
+  ConstTensorView Input(DType dtype) const;
+  TensorView Output(DType dtype) const;
+  QuantizedView Quantized(const QuantSpec& spec) const;
+  /// For a stream: as large as the largest input and output.
+  std::byte* StreamIn() const { return InputBuffer(types_.front()).data(); }
+  std::byte* StreamOut() const { return output_.data(); }
+
+ private:
+  const HugeBuffer& InputBuffer(DType dtype) const;
+
+  Shape shape_;
+  std::vector<DType> types_;
+  std::array<std::optional<HugeBuffer>, kFloatTypeCount> inputs_;
+  HugeBuffer output_, codes_[2], scales_;
+};
+
+}  // namespace narrowfloat::speed

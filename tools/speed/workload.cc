@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/speed/workload.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "narrowfloat/ops/amax.h"
+#include "narrowfloat/ops/dequantize.h"
+#include "narrowfloat/ops/quantize.h"
+#include "tools/speed/streams.h"
+
+namespace narrowfloat::speed {
+namespace {
+
+QuantSpec SpecOf(const SchemeInfo& scheme, Direction direction) {
+  return {.scheme = &scheme,
+          .rowwise = direction != Direction::kColumnwise,
+          .columnwise = direction != Direction::kRowwise};
+}
+
+/// Makes the workloads of one backend.
+class Maker {
+ public:
+  Maker(const Memory& memory, const Execution& execution, std::vector<Workload>& workloads)
+      : memory_(memory),
+        execution_(execution),
+        elements_(FlattenShape(memory.shape()).Size()),
+        workloads_(workloads) {}
+
+  void AddAll(DType dtype) {
+    AddAmax(dtype);
+    for (const SchemeInfo& scheme : kSchemes) {
+      for (const Direction direction :
+           {Direction::kRowwise, Direction::kColumnwise, Direction::kBoth}) {
+        AddQuantize(scheme, direction, dtype);
+      }
+      AddDequantize(scheme, Direction::kRowwise, dtype);
+      AddDequantize(scheme, Direction::kColumnwise, dtype);
+    }
+  }
+
+ private:
+  std::size_t FloatBytes(DType dtype) const { return elements_ * ItemSize(dtype); }
+
+  std::size_t CodeBytes(const SchemeInfo& scheme) const {
+    return elements_ * static_cast<std::size_t>(scheme.element_bits) / 8;
+  }
+
+  void AddAmax(DType dtype) {
+    workloads_.push_back({.verb = Verb::kAmax,
+                          .spec = {},
+                          .direction = Direction::kRowwise,
+                          .dtype = dtype,
+                          .backend = execution_.kernels->name,
+                          .elements = elements_,
+                          .extra_read_bytes = 0,
+                          .read_bytes = FloatBytes(dtype),
+                          .write_bytes = 0,
+                          .run = [in = memory_.Input(dtype), execution = execution_] {
+                            static_cast<void>(Amax(in, execution));
+                          }});
+  }
+
+  void AddQuantize(const SchemeInfo& scheme, Direction direction, DType dtype) {
+    QuantSpec spec = SpecOf(scheme, direction);
+    AddQuantize(spec, direction, dtype);
+    if (!scheme.options.Has(Option::kScale)) return;
+    spec.scale = 64.0f;
+    AddQuantize(spec, direction, dtype);
+  }
+
+  void AddQuantize(const QuantSpec& spec, Direction direction, DType dtype) {
+    const SchemeInfo& scheme = *spec.scheme;
+    const bool amax_first = scheme.options.Has(Option::kScale) && !spec.scale;
+    workloads_.push_back(
+        {.verb = Verb::kQuantize,
+         .spec = spec,
+         .direction = direction,
+         .dtype = dtype,
+         .backend = execution_.kernels->name,
+         .elements = elements_,
+         .extra_read_bytes = amax_first ? FloatBytes(dtype) : 0,
+         .read_bytes = FloatBytes(dtype),
+         .write_bytes = CodeBytes(scheme) * (direction == Direction::kBoth ? 2 : 1),
+         .run = [in = memory_.Input(dtype), out = memory_.Quantized(spec), execution = execution_] {
+           Quantize(in, out, execution);
+         }});
+  }
+
+  void AddDequantize(const SchemeInfo& scheme, Direction direction, DType dtype) {
+    const QuantSpec spec = SpecOf(scheme, direction);
+    workloads_.push_back(
+        {.verb = Verb::kDequantize,
+         .spec = spec,
+         .direction = direction,
+         .dtype = dtype,
+         .backend = execution_.kernels->name,
+         .elements = elements_,
+         .extra_read_bytes = 0,
+         .read_bytes = CodeBytes(scheme),
+         .write_bytes = FloatBytes(dtype),
+         .run = [in = ConstQuantizedView(memory_.Quantized(spec)), out = memory_.Output(dtype),
+                 execution = execution_] { Dequantize(in, out, execution); }});
+  }
+
+  const Memory& memory_;
+  const Execution& execution_;
+  std::size_t elements_;
+  std::vector<Workload>& workloads_;
+};
+
+}  // namespace
+
+std::string_view VerbName(Verb verb) {
+  static constexpr std::string_view kNames[] = {"amax", "quantize", "dequantize"};
+  return kNames[static_cast<std::size_t>(verb)];
+}
+
+std::string_view DirectionName(Direction direction) {
+  static constexpr std::string_view kNames[] = {"rowwise", "columnwise", "both"};
+  return kNames[static_cast<std::size_t>(direction)];
+}
+
+std::string Workload::Name() const {
+  if (verb == Verb::kAmax) return fmt::format("{} {}", VerbName(verb), DTypeName(dtype));
+  std::string_view way;
+  if (verb == Verb::kQuantize && spec.scheme->options.Has(Option::kScale))
+    way = spec.scale ? "(scale given)" : "(current)";
+  return fmt::format("{}{} {} {} {}", VerbName(verb), way, spec.scheme->name,
+                     DirectionName(direction), DTypeName(dtype));
+}
+
+void Workload::RunStream(const Memory& memory, const Execution& execution) const {
+  if (extra_read_bytes != 0)
+    SameTraffic(memory.StreamIn(), extra_read_bytes, nullptr, 0, execution);
+  SameTraffic(memory.StreamIn(), read_bytes, memory.StreamOut(), write_bytes, execution);
+}
+
+std::vector<Workload> MakeWorkloads(const Memory& memory, const Execution& execution) {
+  std::vector<Workload> workloads;
+  for (const KernelTable* backend : AvailableKernels()) {
+    if (execution.kernels != nullptr && execution.kernels != backend) continue;
+    Execution on_backend = execution;
+    on_backend.kernels = backend;
+    Maker maker(memory, on_backend, workloads);
+    for (const DType dtype : memory.types()) maker.AddAll(dtype);
+  }
+  return workloads;
+}
+
+}  // namespace narrowfloat::speed

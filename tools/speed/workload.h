@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/ops/execution.h"
+#include "tools/speed/memory.h"
+
+namespace narrowfloat::speed {
+
+enum class Verb { kAmax, kQuantize, kDequantize };
+
+/// "amax", "quantize", "dequantize".
+std::string_view VerbName(Verb verb);
+
+/// "rowwise", "columnwise", "both".
+std::string_view DirectionName(Direction direction);
+
+/// One call of a verb, and the traffic that it cannot do without: codes and floats, without the
+/// scales, which are a thirtieth of it at most.
+struct Workload {
+  Verb verb;
+  QuantSpec spec;       // what is quantized to or dequantized; says nothing of amax
+  Direction direction;  // of the codes
+  DType dtype;          // of the floats
+  std::string_view backend;
+  std::size_t elements;
+  std::size_t extra_read_bytes;  // a pass over the input before the one that writes
+  std::size_t read_bytes, write_bytes;
+  std::function<void()> run;
+
+  /// "quantize(current) fp8_e4m3 rowwise bfloat16".
+  std::string Name() const;
+  std::size_t Bytes() const { return extra_read_bytes + read_bytes + write_bytes; }
+  bool HasTrafficOf(const Workload& other) const {
+    return extra_read_bytes == other.extra_read_bytes && read_bytes == other.read_bytes &&
+           write_bytes == other.write_bytes;
+  }
+  /// The same traffic as plain loads and stores. The matrix has a multiple of 1024 columns.
+  void RunStream(const Memory& memory, const Execution& execution) const;
+};
+
+/// Every verb over every scheme, direction, type of the memory, and backend (or the execution's
+/// alone), as the registry and the tables have them. `memory` must outlive the result.
+std::vector<Workload> MakeWorkloads(const Memory& memory, const Execution& execution);
+
+}  // namespace narrowfloat::speed

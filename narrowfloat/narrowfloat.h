@@ -5,6 +5,7 @@
 
 #include "narrowfloat/ops/amax.h"
 #include "narrowfloat/ops/dbias.h"
+#include "narrowfloat/ops/delayed_scale.h"
 #include "narrowfloat/ops/dequantize.h"
 #include "narrowfloat/ops/execution.h"
 #include "narrowfloat/ops/quantize.h"

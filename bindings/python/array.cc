@@ -153,6 +153,13 @@ HeldArray HoldArray(const Argument& argument, nb::handle object) {
   return array;
 }
 
+HeldArray HoldArrayOf(DType dtype, const char* verb, std::string_view name, nb::handle object) {
+  const Argument argument{verb, name, DTypeName(dtype)};
+  HeldArray array = HoldArray(argument, object);
+  if (array.view.dtype != dtype) ThrowWrongType(argument, DTypeName(array.view.dtype));
+  return array;
+}
+
 HeldArray HoldInput(const char* verb, nb::handle object) {
   const Argument argument{verb, "x", FloatTypeNames()};
   HeldArray array = HoldArray(argument, object);

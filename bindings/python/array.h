@@ -50,6 +50,9 @@ struct Argument {
 /// types. Copies nothing; any strides. Errors: TypeError if it is something else.
 HeldArray HoldArray(const Argument& argument, nb::handle object);
 
+/// HoldArray of one type. Errors: TypeError if `object` is no array or of another type.
+HeldArray HoldArrayOf(DType dtype, const char* verb, std::string_view name, nb::handle object);
+
 /// HoldArray of a float type, whose rows are contiguous: a copy if those of `object` are not.
 HeldArray HoldInput(const char* verb, nb::handle object);
 

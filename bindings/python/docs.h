@@ -104,6 +104,24 @@ inline constexpr char kEmptySignature[] =
 inline constexpr char kEmptyDoc[] =
     "A QuantizedTensor of zeros, to be filled by quantize(..., out=).";
 
+inline constexpr char kUpdateDelayedScaleSignature[] =
+    "def update_delayed_scale(amax_history: numpy.ndarray, scale: numpy.ndarray, fp8_max: float, "
+    "margin: float = 0, algo: str = 'max', reduced_amax: numpy.ndarray | None = None) -> "
+    "tuple[numpy.ndarray, numpy.ndarray]";
+inline constexpr char kUpdateDelayedScaleDoc[] =
+    R"(One step of delayed scaling: the rolled history and the scales to quantize with next.
+
+Shapes:  amax_history is float32 (L, n), row 0 the newest amax of each of n tensors; scale and
+         reduced_amax are float32 (n,). Both results are new arrays; the inputs stay as they are.
+fp8_max: largest value of the codes' format; the scale maps the amax to fp8_max * 2**-margin.
+algo:    "max", the largest amax of the history (NaN is passed over), or "most_recent".
+reduced_amax: the newest amaxes over all processes; one that is not 0 stands in for row 0.
+Special: a newest amax of 0 leaves its column and its scale; an amax that is infinite or NaN keeps
+         the scale; a scale that overflows is the largest float.
+Errors:  TypeError for another type; ValueError for another shape, an unknown algo, an fp8_max that
+         is not positive and finite, a margin that is not finite.
+Source:  TransformerEngine's nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction.)";
+
 inline constexpr char kOpenDoc[] =
     R"(Opens a safetensors file, an index file or a folder of either.
 

@@ -114,12 +114,6 @@ std::string_view KeyText(nb::handle key) {
   return {text, static_cast<std::size_t>(size)};
 }
 
-float NoopOf(const char* verb, nb::handle value) {
-  const SpecValue noop = ValueOf(verb, kNoop, value);
-  return std::holds_alternative<bool>(noop) ? (std::get<bool>(noop) ? 1.0f : 0.0f)
-                                            : std::get<float>(noop);
-}
-
 }  // namespace
 
 CallOptions ParseOptions(const char* verb, std::string_view scheme, bool rowwise, bool columnwise,
@@ -133,7 +127,7 @@ CallOptions ParseOptions(const char* verb, std::string_view scheme, bool rowwise
     if (execution && key == kThreads) {
       if (given) parsed.threads = ThreadsOf(verb, value);
     } else if (execution && key == kNoop) {
-      if (given) parsed.noop = NoopOf(verb, value);
+      if (given) parsed.noop = ParseFloat(verb, kNoop, value);
     } else if (!IsSpecOption(key)) {
       ThrowUnknown(verb, key, scope);
     } else if (given) {
@@ -142,6 +136,12 @@ CallOptions ParseOptions(const char* verb, std::string_view scheme, bool rowwise
   }
   ValidateSpec(parsed.spec);
   return parsed;
+}
+
+float ParseFloat(const char* verb, std::string_view key, nb::handle value) {
+  const SpecValue parsed = ValueOf(verb, key, value);
+  if (const float* number = std::get_if<float>(&parsed)) return *number;
+  return std::get<bool>(parsed) ? 1.0f : 0.0f;
 }
 
 Execution ParseExecution(const char* verb, const nb::kwargs& options) {

@@ -14,6 +14,7 @@ from narrowfloat._core import (
     schemes,
     swizzle,
     unswizzle,
+    update_delayed_scale,
 )
 from narrowfloat.checkpoint import load
 from narrowfloat.quantizers import (
@@ -39,4 +40,5 @@ __all__ = [
     "schemes",
     "swizzle",
     "unswizzle",
+    "update_delayed_scale",
 ]

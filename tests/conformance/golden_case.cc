@@ -50,8 +50,13 @@ float GoldenTensor::Float(std::size_t item) const {
 }
 
 const GoldenTensor& GoldenCase::Expected(const std::string& tensor) const {
-  const auto kernel = tensors.find("alt.kernel.current_scaling." + tensor);
-  return kernel != tensors.end() ? kernel->second : tensors.at(tensor);
+  return From("kernel.current_scaling", tensor);
+}
+
+const GoldenTensor& GoldenCase::From(const std::string& reference,
+                                     const std::string& tensor) const {
+  const auto alternative = tensors.find("alt." + reference + "." + tensor);
+  return alternative != tensors.end() ? alternative->second : tensors.at(tensor);
 }
 
 GoldenCase LoadGolden(const std::filesystem::path& file) {

@@ -38,6 +38,8 @@ struct GoldenCase {
   /// What the kernels of TransformerEngine give: the alternative recorded for them where the
   /// references disagree, else the tensor itself. Source: numerics specification section 14.
   const GoldenTensor& Expected(const std::string& tensor) const;
+  /// What `reference` gives: its alternative where one is recorded, else the tensor itself.
+  const GoldenTensor& From(const std::string& reference, const std::string& tensor) const;
 };
 
 GoldenCase LoadGolden(const std::filesystem::path& file);

@@ -25,9 +25,6 @@ DTYPES = {
     "u8": np.dtype(np.uint8),
 }
 
-# Where TransformerEngine's own paths disagree, the CUDA kernels are followed.
-KERNEL = "alt.kernel.current_scaling."
-
 
 class Case:
     """One recorded case: `params`, and tensors by name."""
@@ -52,9 +49,14 @@ class Case:
         flat = np.frombuffer(self._data[begin:end], DTYPES[info["dtype"]])
         return flat.reshape(info["shape"])
 
+    def by(self, reference: str, name: str) -> np.ndarray:
+        """The tensor as `reference` has it: its alternative where one is recorded."""
+        alternative = f"alt.{reference}.{name}"
+        return self[alternative] if alternative in self else self[name]
+
     def kernel(self, name: str) -> np.ndarray:
-        """The tensor as the kernels have it."""
-        return self[KERNEL + name] if KERNEL + name in self else self[name]
+        """The tensor as the CUDA kernels have it, which are followed where paths disagree."""
+        return self.by("kernel.current_scaling", name)
 
     @cached_property
     def dequantized(self) -> dict[str, np.ndarray]:

@@ -160,8 +160,8 @@ HeldArray HoldArrayOf(DType dtype, const char* verb, std::string_view name, nb::
   return array;
 }
 
-HeldArray HoldInput(const char* verb, nb::handle object) {
-  const Argument argument{verb, "x", FloatTypeNames()};
+HeldArray HoldInput(const char* verb, nb::handle object, std::string_view name) {
+  const Argument argument{verb, name, FloatTypeNames()};
   HeldArray array = HoldArray(argument, object);
   const TensorView& view = array.view;
   if (!IsFloat(view.dtype)) ThrowWrongType(argument, DTypeName(view.dtype));

@@ -54,7 +54,7 @@ HeldArray HoldArray(const Argument& argument, nb::handle object);
 HeldArray HoldArrayOf(DType dtype, const char* verb, std::string_view name, nb::handle object);
 
 /// HoldArray of a float type, whose rows are contiguous: a copy if those of `object` are not.
-HeldArray HoldInput(const char* verb, nb::handle object);
+HeldArray HoldInput(const char* verb, nb::handle object, std::string_view name = "x");
 
 /// HoldArray of the `dtype` and `shape` of a result.
 /// Errors: TypeError if `object` is no array; ValueError if it is not writable, not C-contiguous or

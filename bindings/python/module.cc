@@ -56,6 +56,7 @@ NB_MODULE(_core, module) {
   RegisterQuantizedTensor(module);
   RegisterVerbs(module);
   RegisterDelayedScale(module);
+  RegisterQgemm(module);
   RegisterNamedQuantizerRules(module);
   RegisterCheckpoint(module);
 }

@@ -15,6 +15,7 @@ nb::object DequantizeTensor(const QuantizedTensor& tensor, const nb::object& dty
 
 void RegisterVerbs(nb::module_& module);
 void RegisterDelayedScale(nb::module_& module);
+void RegisterQgemm(nb::module_& module);
 void RegisterNamedQuantizerRules(nb::module_& module);
 void RegisterCheckpoint(nb::module_& module);
 

@@ -24,7 +24,8 @@ struct GoldenTensor {
   std::size_t ItemBytes() const;
   std::size_t Items() const { return bytes.size() / ItemBytes(); }
   std::uint32_t Bits(std::size_t item) const;
-  float Float(std::size_t item) const;  // of an fp32 tensor
+  float Float(std::size_t item) const;    // of an fp32 tensor
+  double Double(std::size_t item) const;  // of an fp64 tensor
 };
 
 /// One recorded case of tests/golden/, as its file describes itself.

@@ -16,14 +16,19 @@ import numpy as np
 ROOT = Path(__file__).parents[1] / "golden"
 
 DTYPES = {
+    "fp64": np.dtype(np.float64),
     "fp32": np.dtype(np.float32),
     "fp16": np.dtype(np.float16),
     "bf16": np.dtype(ml_dtypes.bfloat16),
     "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
     "e5m2": np.dtype(ml_dtypes.float8_e5m2),
     "e8m0": np.dtype(np.uint8),
+    "e2m1x2": np.dtype(np.uint8),
     "u8": np.dtype(np.uint8),
 }
+
+# Where TransformerEngine's own paths disagree, the CUDA kernels are followed.
+KERNEL = "alt.kernel.current_scaling."
 
 
 class Case:
@@ -55,8 +60,8 @@ class Case:
         return self[alternative] if alternative in self else self[name]
 
     def kernel(self, name: str) -> np.ndarray:
-        """The tensor as the CUDA kernels have it, which are followed where paths disagree."""
-        return self.by("kernel.current_scaling", name)
+        """The tensor as the kernels have it."""
+        return self[KERNEL + name] if KERNEL + name in self else self[name]
 
     @cached_property
     def dequantized(self) -> dict[str, np.ndarray]:

@@ -5,9 +5,11 @@
 
 #include "narrowfloat/ops/amax.h"
 #include "narrowfloat/ops/dbias.h"
+#include "narrowfloat/ops/delayed_scale.h"
 #include "narrowfloat/ops/dequantize.h"
 #include "narrowfloat/ops/execution.h"
 #include "narrowfloat/ops/hadamard.h"
+#include "narrowfloat/ops/qgemm.h"
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/ops/swizzle.h"
 #include "narrowfloat/tensor/error.h"

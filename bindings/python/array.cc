@@ -153,8 +153,15 @@ HeldArray HoldArray(const Argument& argument, nb::handle object) {
   return array;
 }
 
-HeldArray HoldInput(const char* verb, nb::handle object) {
-  const Argument argument{verb, "x", FloatTypeNames()};
+HeldArray HoldArrayOf(DType dtype, const char* verb, std::string_view name, nb::handle object) {
+  const Argument argument{verb, name, DTypeName(dtype)};
+  HeldArray array = HoldArray(argument, object);
+  if (array.view.dtype != dtype) ThrowWrongType(argument, DTypeName(array.view.dtype));
+  return array;
+}
+
+HeldArray HoldInput(const char* verb, nb::handle object, std::string_view name) {
+  const Argument argument{verb, name, FloatTypeNames()};
   HeldArray array = HoldArray(argument, object);
   const TensorView& view = array.view;
   if (!IsFloat(view.dtype)) ThrowWrongType(argument, DTypeName(view.dtype));

@@ -50,8 +50,11 @@ struct Argument {
 /// types. Copies nothing; any strides. Errors: TypeError if it is something else.
 HeldArray HoldArray(const Argument& argument, nb::handle object);
 
+/// HoldArray of one type. Errors: TypeError if `object` is no array or of another type.
+HeldArray HoldArrayOf(DType dtype, const char* verb, std::string_view name, nb::handle object);
+
 /// HoldArray of a float type, whose rows are contiguous: a copy if those of `object` are not.
-HeldArray HoldInput(const char* verb, nb::handle object);
+HeldArray HoldInput(const char* verb, nb::handle object, std::string_view name = "x");
 
 /// HoldArray of the `dtype` and `shape` of a result.
 /// Errors: TypeError if `object` is no array; ValueError if it is not writable, not C-contiguous or

@@ -149,12 +149,6 @@ int ThreadsOf(const char* verb, nb::handle value) {
   return static_cast<int>(threads);
 }
 
-float NoopOf(const char* verb, nb::handle value) {
-  const SpecValue noop = ValueOf(verb, kNoop, value);
-  if (const auto* number = std::get_if<float>(&noop)) return *number;
-  return std::get<bool>(noop) ? 1.0f : 0.0f;
-}
-
 }  // namespace
 
 CallOptions ParseOptions(const char* verb, std::string_view scheme, bool rowwise, bool columnwise,
@@ -168,7 +162,7 @@ CallOptions ParseOptions(const char* verb, std::string_view scheme, bool rowwise
     if (execution && key == kThreads) {
       if (given) parsed.threads = ThreadsOf(verb, value);
     } else if (execution && key == kNoop) {
-      if (given) parsed.noop = NoopOf(verb, value);
+      if (given) parsed.noop = ParseFloat(verb, kNoop, value);
     } else if (!IsSpecOption(key)) {
       ThrowUnknown(verb, key, scope);
     } else if (given) {
@@ -181,6 +175,12 @@ CallOptions ParseOptions(const char* verb, std::string_view scheme, bool rowwise
   }
   ValidateSpec(parsed.spec);
   return parsed;
+}
+
+float ParseFloat(const char* verb, std::string_view key, nb::handle value) {
+  const SpecValue parsed = ValueOf(verb, key, value);
+  if (const float* number = std::get_if<float>(&parsed)) return *number;
+  return std::get<bool>(parsed) ? 1.0f : 0.0f;
 }
 
 Execution ParseExecution(const char* verb, const nb::kwargs& options) {

@@ -32,6 +32,10 @@ enum class OptionScope { kSpecOnly, kSpecAndExecution };
 CallOptions ParseOptions(const char* verb, std::string_view scheme, bool rowwise, bool columnwise,
                          const nb::kwargs& options, OptionScope scope);
 
+/// `value` as fp32: a number, a bool or a float32 array of one element; the caller's rounding mode
+/// does not matter. Errors: TypeError naming `key`.
+float ParseFloat(const char* verb, std::string_view key, nb::handle value);
+
 /// `threads` alone, for verbs without a spec. Errors: TypeError for any other name or type.
 Execution ParseExecution(const char* verb, const nb::kwargs& options);
 

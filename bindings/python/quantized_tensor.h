@@ -21,6 +21,10 @@ struct QuantizedTensor {
   std::array<nb::object, kRoleCount> arrays;  // invalid where the tensor has no such buffer
 };
 
+/// The QuantizedTensor that an argument is. Errors: TypeError if it is none; `verb` and `name` are
+/// for the message.
+QuantizedTensor& TensorOf(const char* verb, const char* name, const nb::object& object);
+
 /// The memory of a tensor's buffers for the length of one verb.
 struct HeldTensor {
   QuantizedView view;

@@ -25,13 +25,6 @@ Fill FillFor(const CallOptions& options) {
   return options.IsNoop() ? Fill::kZero : Fill::kNone;
 }
 
-QuantizedTensor& TensorOf(const char* verb, const char* name, const nb::object& object) {
-  if (nb::isinstance<QuantizedTensor>(object)) return *nb::inst_ptr<QuantizedTensor>(object);
-  throw nb::type_error(fmt::format("{}: {} must be a QuantizedTensor, got {}", verb, name,
-                                   nb::type_name(object.type()).c_str())
-                           .c_str());
-}
-
 /// The tensor to fill: `out` itself, if it is one of the same plan, or a new one.
 /// Errors: TypeError if `out` is something else; InvalidArgument if its plan is another one.
 nb::object OutputTensor(const char* verb, const nb::object& out, const HeldArray& in,

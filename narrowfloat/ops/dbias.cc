@@ -17,7 +17,7 @@ namespace {
 
 // The order of summation is part of the result: this many rows are added one after another, then
 // the strips are.
-constexpr std::size_t kStripRows = 512;
+constexpr std::size_t kStripRows = 128;
 constexpr std::size_t kStripCols = 256;
 
 template <class... T>

@@ -8,12 +8,14 @@ from narrowfloat._core import (
     dequantize,
     fake_quantize,
     from_buffers,
+    qgemm,
     quantize,
     quantize_dbias,
     save,
     schemes,
     swizzle,
     unswizzle,
+    update_delayed_scale,
 )
 from narrowfloat.checkpoint import load
 from narrowfloat.quantizers import (
@@ -35,10 +37,12 @@ __all__ = [
     "fake_quantize",
     "from_buffers",
     "load",
+    "qgemm",
     "quantize",
     "quantize_dbias",
     "save",
     "schemes",
     "swizzle",
     "unswizzle",
+    "update_delayed_scale",
 ]

@@ -132,6 +132,42 @@ def unswizzle(q: QuantizedTensor) -> QuantizedTensor:
 def empty(shape: int | Sequence[int], scheme: str, rowwise: bool = True, columnwise: bool = False, dtype: object = numpy.float32, **options: object) -> QuantizedTensor:
     """A QuantizedTensor of zeros, to be filled by quantize(..., out=)."""
 
+def update_delayed_scale(amax_history: numpy.ndarray, scale: numpy.ndarray, fp8_max: float, margin: float = 0, algo: str = 'max', reduced_amax: numpy.ndarray | None = None) -> tuple[numpy.ndarray, numpy.ndarray]:
+    """
+    One step of delayed scaling: the rolled history and the scales to quantize with next.
+
+    Shapes:  amax_history is float32 (L, n), row 0 the newest amax of each of n tensors; scale and
+             reduced_amax are float32 (n,). Both results are new arrays; the inputs stay as they are.
+    fp8_max: largest value of the codes' format; the scale maps the amax to fp8_max * 2**-margin.
+    algo:    "max", the largest amax of the history (NaN is passed over), or "most_recent".
+    reduced_amax: the newest amaxes over all processes; one that is not 0 stands in for row 0.
+    Special: a newest amax of 0 leaves its column and its scale; an amax that is infinite or NaN keeps
+             the scale; a scale that overflows is the largest float.
+    Errors:  TypeError for another type; ValueError for another shape, an unknown algo, an fp8_max that
+             is not positive and finite, a margin that is not finite.
+    Source:  TransformerEngine's nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction.
+    """
+
+def qgemm(a: QuantizedTensor, b: QuantizedTensor, *, bias: numpy.ndarray | None = None, out: numpy.ndarray | None = None, accumulate: bool = False, layout: str = 'TN', dtype: object = numpy.float32, **options: object) -> numpy.ndarray:
+    """
+    The product of two quantized matrices, as TransformerEngine's reference GEMMs make it.
+
+    layout:  "TN": a (M, K) times b (N, K) transposed, rowwise buffers of both (fprop: x, w).
+             "NN": a (M, N) rowwise times b (N, K) columnwise (dgrad: dy, w).
+             "NT": a (M, N) transposed times b (M, K), columnwise buffers of both (wgrad: dy, x).
+    Shapes:  the result is 2-D, leading dimensions of a and b flattened. bias has one item a column.
+    dtype:   of the result: float32, float16 or bfloat16. The bias may be any of them.
+    out:     an array of that shape and dtype, C-contiguous, writable, not overlapping what is read;
+             filled in place and returned. With accumulate the product is added to what it holds.
+    Sums:    fp32, in an order that depends on the shapes alone: neither threads nor instruction sets
+             change a byte. a and b are of one family of schemes, e4m3 beside e5m2 included.
+    Options: threads, as in quantize().
+    Errors:  TypeError for a wrong type; ValueError for schemes of two families, shapes that do not fit,
+             buffers that the layout reads and are missing. Nothing is written then.
+    Source:  TransformerEngine's CurrentScalingQuantizerRef.qgemm, CuBLASRefBlockwiseGemm and
+             NVFP4QuantizerRef.qgemm.
+    """
+
 def per_tensor_scheme(fp8_dtype: object) -> str:
     """Name of the per-tensor scheme whose elements are of fp8_dtype."""
 

@@ -50,12 +50,24 @@ float GoldenTensor::Float(std::size_t item) const {
   return std::bit_cast<float>(Bits(item));
 }
 
+double GoldenTensor::Double(std::size_t item) const {
+  double value = 0;
+  std::memcpy(&value, bytes.data() + item * sizeof value, sizeof value);
+  return value;
+}
+
 const GoldenTensor& GoldenCase::Expected(const std::string& tensor) const {
   for (const char* kernel : {"current_scaling", "blockwise", "nvfp4"}) {
     const auto found = tensors.find(fmt::format("alt.kernel.{}.{}", kernel, tensor));
     if (found != tensors.end()) return found->second;
   }
   return tensors.at(tensor);
+}
+
+const GoldenTensor& GoldenCase::From(const std::string& reference,
+                                     const std::string& tensor) const {
+  const auto alternative = tensors.find("alt." + reference + "." + tensor);
+  return alternative != tensors.end() ? alternative->second : tensors.at(tensor);
 }
 
 GoldenCase LoadGolden(const std::filesystem::path& file) {

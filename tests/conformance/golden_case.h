@@ -24,7 +24,8 @@ struct GoldenTensor {
   std::size_t ItemBytes() const;
   std::size_t Items() const { return bytes.size() / ItemBytes(); }
   std::uint32_t Bits(std::size_t item) const;
-  float Float(std::size_t item) const;  // of an fp32 tensor
+  float Float(std::size_t item) const;    // of an fp32 tensor
+  double Double(std::size_t item) const;  // of an fp64 tensor
 };
 
 /// One recorded case of tests/golden/, as its file describes itself.
@@ -38,6 +39,8 @@ struct GoldenCase {
   /// What the kernels of TransformerEngine give: the alternative recorded for them where the
   /// references disagree, else the tensor itself. Source: numerics specification section 14.
   const GoldenTensor& Expected(const std::string& tensor) const;
+  /// What `reference` gives: its alternative where one is recorded, else the tensor itself.
+  const GoldenTensor& From(const std::string& reference, const std::string& tensor) const;
 };
 
 GoldenCase LoadGolden(const std::filesystem::path& file);

@@ -169,12 +169,6 @@ TEST_P(GoldenSwizzleTest, PermutesAsRecordedAndBack) {
   EXPECT_EQ(Difference(compact, back), "") << golden.name;
 }
 
-double DoubleAt(const GoldenTensor& tensor, std::size_t item) {
-  double value = 0;
-  std::memcpy(&value, tensor.bytes.data() + item * sizeof value, sizeof value);
-  return value;
-}
-
 class GoldenHadamardTest : public testing::TestWithParam<std::filesystem::path> {};
 
 // The exact sums are recorded in binary64, which holds them; one rounding makes the items.
@@ -192,7 +186,7 @@ TEST_P(GoldenHadamardTest, RoundsTheExactSumOnce) {
                       golden.params.at("sign_mask").get<std::uint32_t>(),
                       {.threads = 2, .kernels = backend});
     for (std::size_t i = 0; i < out.size(); ++i) {
-      const double exact = DoubleAt(golden.At("exact.fp64"), i % rows * cols + i / rows);
+      const double exact = golden.At("exact.fp64").Double(i % rows * cols + i / rows);
       const std::uint32_t expected =
           in.dtype() == DType::kFloat32
               ? BitsOf(static_cast<float>(exact))

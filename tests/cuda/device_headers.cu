@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "narrowfloat/numerics/delayed_scale.h"
 #include "narrowfloat/numerics/e8m0.h"
 #include "narrowfloat/schemes/registry.h"
 
@@ -44,6 +45,7 @@ __global__ void UseEverything(const float* in, float* out) {
   const std::uint32_t code = EncodeE8M0Up(in[i]);
   out[i] += DecodeE8M0(code) * DecodeE8M0Reciprocal(code);
   out[i] += ScaleFromAmax(in[i], kMaxValue<E4M3>, {.force_pow_2_scales = true});
+  out[i] += DelayedScale(LargerAmax(in[i], out[i]), kMaxValue<E4M3>, in[i]);
   out[i] = CanonicalNan(out[i]);
 }
 

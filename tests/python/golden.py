@@ -16,12 +16,14 @@ import numpy as np
 ROOT = Path(__file__).parents[1] / "golden"
 
 DTYPES = {
+    "fp64": np.dtype(np.float64),
     "fp32": np.dtype(np.float32),
     "fp16": np.dtype(np.float16),
     "bf16": np.dtype(ml_dtypes.bfloat16),
     "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
     "e5m2": np.dtype(ml_dtypes.float8_e5m2),
     "e8m0": np.dtype(np.uint8),
+    "e2m1x2": np.dtype(np.uint8),
     "u8": np.dtype(np.uint8),
 }
 
@@ -51,6 +53,11 @@ class Case:
         info = self._meta["tensors"][name]
         flat = np.frombuffer(self._data[begin:end], DTYPES[info["dtype"]])
         return flat.reshape(info["shape"])
+
+    def by(self, reference: str, name: str) -> np.ndarray:
+        """The tensor as `reference` has it: its alternative where one is recorded."""
+        alternative = f"alt.{reference}.{name}"
+        return self[alternative] if alternative in self else self[name]
 
     def kernel(self, name: str) -> np.ndarray:
         """The tensor as the kernels have it."""

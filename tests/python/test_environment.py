@@ -19,6 +19,10 @@ import narrowfloat as nf
 BITS = np.random.default_rng(13).integers(0, 1 << 32, (256, 512), dtype=np.uint32)
 BITS[-64:] &= 0x807FFFFF
 X = BITS.view(np.float32)
+# The products of these round, and lie on both sides of the smallest normal number.
+SMALL = np.random.default_rng(17).standard_normal((96, 160)).astype(np.float32) * np.float32(2**-66)
+# Dividing by three rounds, and the smallest amax is subnormal.
+AMAXES = np.array([[3, 1e-45, 1], [1, 0, 1]], np.float32)
 
 NEAREST, DOWN, UP, ZERO = 0x0000, 0x2000, 0x4000, 0x6000
 FLUSH_TO_ZERO, DENORMALS_ARE_ZERO = 0x8000, 0x0040
@@ -60,9 +64,15 @@ def everything(threads: int | None) -> list[bytes]:
             found.append(nf.dequantize(q, dtype, threads=threads).tobytes())
         found.append(nf.fake_quantize(X, scheme, threads=threads).tobytes())
         found.append(nf.quantize_dbias(X, scheme, threads=threads)[1].tobytes())
+        q = nf.quantize(SMALL, scheme, columnwise=True, threads=threads)
+        for layout in ("TN", "NT"):
+            found.append(nf.qgemm(q, q, layout=layout, threads=threads).tobytes())
     for value in (0.1, 1e-40, 3e38):
         q = nf.quantize(X, "fp8_e4m3", scale=value, threads=threads)
         found += [value.tobytes() for value in q.buffers.values()]
+    for margin in (0.5, 140):  # of which the second leaves a subnormal number
+        updated = nf.update_delayed_scale(AMAXES, AMAXES[0], 448.0, margin)
+        found += [value.tobytes() for value in updated]
     return found
 
 

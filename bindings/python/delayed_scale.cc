@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/ops/delayed_scale.h"
+
+#include <nanobind/stl/string_view.h>
+
+#include "bindings/python/array.h"
+#include "bindings/python/docs.h"
+#include "bindings/python/options.h"
+#include "bindings/python/verbs.h"
+
+namespace narrowfloat::python {
+namespace {
+
+constexpr const char* kVerb = "update_delayed_scale";
+
+/// A new C-contiguous array that holds what `object` does. Errors: TypeError if that is no float32
+/// array.
+nb::object CopyOf(const char* name, const nb::object& object) {
+  const HeldArray source = HoldArrayOf(DType::kFloat32, kVerb, name, object);
+  nb::object copy = NewArray(DType::kFloat32, source.view.shape);
+  copy[nb::ellipsis()] = BorrowArray({kVerb, name, DTypeName(DType::kFloat32)}, object);
+  return copy;
+}
+
+nb::tuple UpdateDelayedScaleArrays(const nb::object& amax_history, const nb::object& scale,
+                                   const nb::object& fp8_max, const nb::object& margin,
+                                   std::string_view algo, const nb::object& reduced_amax) {
+  const nb::object history = CopyOf("amax_history", amax_history), scales = CopyOf("scale", scale);
+  const bool reduces = !reduced_amax.is_none();
+  const nb::object reduced = reduces ? CopyOf("reduced_amax", reduced_amax) : nb::none();
+  const DelayedScaleRule rule{ParseFloat(kVerb, "fp8_max", fp8_max),
+                              ParseFloat(kVerb, "margin", margin), FindAmaxAlgorithm(algo)};
+  const HeldArray held_history = HoldArrayOf(DType::kFloat32, kVerb, "amax_history", history);
+  const HeldArray held_scales = HoldArrayOf(DType::kFloat32, kVerb, "scale", scales);
+  const HeldArray held_reduced =
+      reduces ? HoldArrayOf(DType::kFloat32, kVerb, "reduced_amax", reduced) : HeldArray{};
+  const ConstTensorView reduced_view = held_reduced.Input();
+  UpdateDelayedScale(held_history.view, held_scales.view, rule, reduces ? &reduced_view : nullptr);
+  return nb::make_tuple(history, scales);
+}
+
+}  // namespace
+
+void RegisterDelayedScale(nb::module_& module) {
+  module.def("update_delayed_scale", &UpdateDelayedScaleArrays,
+             nb::arg("amax_history").noconvert().none(), nb::arg("scale").noconvert().none(),
+             nb::arg("fp8_max").none(), nb::arg("margin").none() = 0, nb::arg("algo") = "max",
+             nb::arg("reduced_amax").noconvert() = nb::none(),
+             nb::sig(kUpdateDelayedScaleSignature), kUpdateDelayedScaleDoc);
+}
+
+}  // namespace narrowfloat::python

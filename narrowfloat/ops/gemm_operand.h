@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "narrowfloat/kernels/geometry.h"
+#include "narrowfloat/tensor/view.h"
+
+namespace narrowfloat {
+
+/// Where a panel of values goes: one item a line and place along it, these many floats apart.
+struct PanelSteps {
+  std::size_t line, along;
+};
+
+/// A factor of a matrix product as numbers: `lines` of `length` items that are summed along. The
+/// items of a slab, so many that follow each other along a line, share a scale.
+class GemmOperand {
+ public:
+  GemmOperand(std::size_t line_count, std::size_t item_count, std::size_t slab_items)
+      : lines(line_count), length(item_count), slab(slab_items) {}
+  virtual ~GemmOperand() = default;
+  GemmOperand(const GemmOperand&) = delete;
+  GemmOperand& operator=(const GemmOperand&) = delete;
+
+  /// Writes the decoded codes of `range`, not scaled: exact in fp32.
+  virtual void Values(const LineRange& range, PanelSteps steps, float* out) const noexcept = 0;
+  /// Writes what the codes of one slab are multiplied by, for each of the lines.
+  virtual void Scales(std::size_t line_begin, std::size_t line_end, std::size_t slab_index,
+                      float* out) const noexcept = 0;
+
+  const std::size_t lines, length, slab;
+};
+
+/// Codes and scales of one direction of a quantized tensor.
+struct OperandSource {
+  DirectionBuffers<const std::byte> buffers;
+  std::size_t lines, length;
+  bool along_is_adjacent;  // a line's codes follow each other, else a place's
+  ScaleOptions options;
+  std::vector<float> amaxes;  // what Prepare is told: of the tensor, or one a line
+};
+
+/// A code out of a row of codes, of which a byte may hold two, the even one in the low half.
+template <FloatFormat F>
+inline std::uint32_t LoadCode(const std::byte* row, std::size_t index) noexcept {
+  if constexpr (kBits<F> == 4) {
+    return std::to_integer<std::uint32_t>(row[index / 2]) >> (index % 2 * 4) & 0xFu;
+  } else {
+    static_assert(kBits<F> == 8);
+    return std::to_integer<std::uint32_t>(row[index]);
+  }
+}
+
+template <Scheme S>
+class SchemeOperand final : public GemmOperand {
+ public:
+  explicit SchemeOperand(OperandSource source)
+      : GemmOperand(source.lines, source.length,
+                    WholeTensorScheme<S> ? source.length : S::kBlock.cols),
+        source_(std::move(source)) {}
+
+  void Values(const LineRange& range, PanelSteps steps, float* out) const noexcept override {
+    // Codes are read in the order of memory: rows of them are lines, or places along all lines.
+    const bool rows_are_lines = source_.along_is_adjacent;
+    const std::size_t row_begin = rows_are_lines ? range.line_begin : range.along_begin;
+    const std::size_t row_end = rows_are_lines ? range.line_end : range.along_end;
+    const std::size_t begin = rows_are_lines ? range.along_begin : range.line_begin;
+    const std::size_t end = rows_are_lines ? range.along_end : range.line_end;
+    const std::size_t row_step = rows_are_lines ? steps.line : steps.along;
+    const std::size_t step = rows_are_lines ? steps.along : steps.line;
+    for (std::size_t row = row_begin; row < row_end; ++row, out += row_step) {
+      const std::byte* codes = source_.buffers.codes + row * source_.buffers.code_stride;
+      for (std::size_t i = begin; i < end; ++i) {
+        out[(i - begin) * step] = kValues[LoadCode<typename S::Element>(codes, i)];
+      }
+    }
+  }
+
+  void Scales(std::size_t line_begin, std::size_t line_end, std::size_t slab_index,
+              float* out) const noexcept override {
+    const DirectionBuffers<const std::byte>& buffers = source_.buffers;
+    const std::size_t block = WholeTensorScheme<S> ? 0 : buffers.strides.BlockOffset(slab_index);
+    const bool amax_of_line = source_.amaxes.size() > 1;
+    typename S::TensorState state = S::Prepare(AmaxOf(0), source_.options);
+    for (std::size_t line = line_begin; line < line_end; ++line) {
+      if (amax_of_line) state = S::Prepare(AmaxOf(line), source_.options);
+      const std::size_t item = buffers.strides.LineOffset(ScaleLine<S>(line)) + block;
+      *out++ = S::DecodeScale(LoadScaleInv<S>(buffers.scale_inv, item), state);
+    }
+  }
+
+ private:
+  static constexpr std::size_t kCodes = std::size_t{1} << kBits<typename S::Element>;
+  static constexpr auto kValues = [] {
+    std::array<float, kCodes> values{};
+    for (std::uint32_t code = 0; code < kCodes; ++code)
+      values[code] = Decode<typename S::Element>(code);
+    return values;
+  }();
+
+  float AmaxOf(std::size_t line) const noexcept {
+    return source_.amaxes.empty() ? 0.0f : source_.amaxes[line];
+  }
+
+  OperandSource source_;
+};
+
+/// The operand that `view` is in one direction. Its lines are rows, summed along the columns, for
+/// rowwise buffers, and columns, summed along the rows, for columnwise ones. Errors:
+/// InvalidArgument naming the buffer that is missing or differs from the plan; `verb` and `name`
+/// begin the message.
+std::unique_ptr<GemmOperand> MakeGemmOperand(const char* verb, const char* name,
+                                             const ConstQuantizedView& view, Direction direction);
+
+}  // namespace narrowfloat

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "narrowfloat/ops/execution.h"
+#include "narrowfloat/tensor/view.h"
+
+namespace narrowfloat {
+
+/// Which product of two matrices, by the buffers that it reads: TransformerEngine's three GEMMs of
+/// a linear layer. T stands for an operand that is transposed, as BLAS says it of w, x and dy.
+///   kTN  fprop  x (M, K) rowwise, w (N, K) rowwise:        x times w transposed, (M, N)
+///   kNN  dgrad  dy (M, N) rowwise, w (N, K) columnwise:    dy times w, (M, K)
+///   kNT  wgrad  dy (M, N) columnwise, x (M, K) columnwise: dy transposed times x, (N, K)
+enum class GemmLayout : std::uint8_t { kTN, kNN, kNT };
+
+/// The layout of that name, "TN", "NN" or "NT". Errors: InvalidArgument.
+GemmLayout FindGemmLayout(std::string_view name);
+
+/// What happens to what `out` holds.
+enum class GemmOutput : std::uint8_t { kOverwrite, kAccumulate };
+
+struct GemmOptions {
+  GemmLayout layout = GemmLayout::kTN;
+  GemmOutput output = GemmOutput::kOverwrite;
+  std::optional<ConstTensorView> bias{};  // float, one item a column of the result
+};
+
+/// Shape of the product of `a` and `b`, whose leading dimensions are flattened.
+/// Errors: InvalidArgument if their schemes are of different families, or they differ in the
+/// dimension that is summed over.
+Shape QgemmShape(const ConstQuantizedView& a, const ConstQuantizedView& b, GemmLayout layout);
+
+/// Writes the product of two quantized matrices to `out`, of any float type.
+/// Sums: the codes of a slab, the items that share a scale, are multiplied and added in fp32, in
+/// order; slabs are scaled and added in order; then the result is rounded. The bytes depend on
+/// neither threads nor instruction sets. docs/numerics.md has the rules of each family, of the
+/// bias and of accumulating.
+/// Shapes: out is QgemmShape(a, b, layout); its rows may lie anywhere. A sum over nothing is 0.
+/// Errors: InvalidArgument as QgemmShape; if a buffer that the layout reads is missing or differs
+/// from the plan; if out or bias has another shape or is no float tensor; if out overlaps what is
+/// read. Nothing is written then.
+/// Source: TransformerEngine CurrentScalingQuantizerRef.qgemm, CuBLASRefBlockwiseGemm and
+/// NVFP4QuantizerRef.qgemm.
+void Qgemm(const ConstQuantizedView& a, const ConstQuantizedView& b, const TensorView& out,
+           const GemmOptions& options = {}, const Execution& execution = {});
+
+}  // namespace narrowfloat

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/ops/qgemm.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/ops/slab_gemm.h"
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat {
+namespace {
+
+using Floats = std::vector<float>;
+
+TensorView ViewOf(Floats& items, Shape shape) {
+  return {reinterpret_cast<std::byte*>(items.data()), DType::kFloat32, std::move(shape), {}, {}};
+}
+
+/// A quantized tensor and its memory.
+struct Quantized {
+  Quantized(std::string_view spec, const Shape& shape, Floats items) {
+    view = BindBuffers<QuantizedView>(ParseQuantSpec(spec), shape, [&](const BufferPlan& buffer) {
+      auto& bytes = memory[static_cast<std::size_t>(buffer.storage)];
+      if (buffer.storage == buffer.role) bytes.resize(BufferBytes(buffer));
+      return bytes.data();
+    });
+    Quantize(ViewOf(items, shape), view);
+  }
+  Quantized(const Quantized&) = delete;
+  Quantized& operator=(const Quantized&) = delete;
+
+  QuantizedView view;
+  std::array<std::vector<std::byte>, kRoleCount> memory;
+};
+
+constexpr const char* kBoth = "fp8_e4m3:columnwise=1,scale=1";
+const Floats kA{1, 2, 3, 4, 5, 6};                    // 2x3
+const Floats kB{1, 0, 2, 0, 1, 1, 3, 0, 0, 1, 1, 1};  // 4x3 or 3x4
+
+Floats Product(const Quantized& a, const Quantized& b, const GemmOptions& options = {}) {
+  const Shape shape = QgemmShape(a.view, b.view, options.layout);
+  Floats out(FlattenShape(shape).Size(), 100.0f);
+  Qgemm(a.view, b.view, ViewOf(out, shape), options);
+  return out;
+}
+
+TEST(QgemmTest, LayoutsMultiplyWhatTheyName) {
+  const Quantized a(kBoth, {2, 3}, kA), b(kBoth, {4, 3}, kB), c(kBoth, {3, 4}, kB),
+      d(kBoth, {2, 4}, {1, 0, 2, 0, 1, 1, 3, 0});
+  EXPECT_EQ(Product(a, b), (Floats{7, 5, 3, 6, 16, 11, 12, 15}));
+  EXPECT_EQ(Product(a, c, {.layout = GemmLayout::kNN}), (Floats{3, 5, 11, 3, 9, 11, 29, 6}));
+  EXPECT_EQ(Product(a, d, {.layout = GemmLayout::kNT}),
+            (Floats{5, 4, 14, 0, 7, 5, 19, 0, 9, 6, 24, 0}));
+}
+
+TEST(QgemmTest, LeadingDimensionsAreFlattened) {
+  const Quantized a(kBoth, {1, 2, 3}, kA), b(kBoth, {2, 2, 3}, kB), row(kBoth, {3}, {1, 1, 1});
+  EXPECT_EQ(QgemmShape(a.view, b.view, GemmLayout::kTN), (Shape{2, 4}));
+  EXPECT_EQ(Product(a, b), (Floats{7, 5, 3, 6, 16, 11, 12, 15}));
+  EXPECT_EQ(Product(row, b), (Floats{3, 2, 3, 3}));
+  EXPECT_EQ(Product(a, a, {.layout = GemmLayout::kNT}),
+            (Floats{17, 22, 27, 22, 29, 36, 27, 36, 45}));
+}
+
+TEST(QgemmTest, RowsOfTheResultMayLieAnywhere) {
+  const Quantized a(kBoth, {2, 3}, kA), b(kBoth, {4, 3}, kB);
+  Floats memory(12, 100.0f);
+  TensorView out = ViewOf(memory, {2, 4});
+  out.data += 24;
+  out.strides = {-24, 4};  // from row 0 in the middle back to the front, two items apart
+  Qgemm(a.view, b.view, out, {.output = GemmOutput::kAccumulate});
+  EXPECT_EQ(memory, (Floats{116, 111, 112, 115, 100, 100, 107, 105, 103, 106, 100, 100}));
+}
+
+TEST(QgemmTest, TermsComeBeforeOrBehindTheRounding) {
+  // 257 lies between the bfloat16 numbers 256 and 258; 256 is even.
+  const Quantized a(kBoth, {1, 2}, {256, 1}), b(kBoth, {1, 2}, {1, 1});
+  Floats wide{1.0f};
+  std::uint16_t narrow = 0x3F80, out = 0;
+  const TensorView result{reinterpret_cast<std::byte*>(&out), DType::kBFloat16, {1, 1}, {}, {}};
+  Qgemm(a.view, b.view, result, {.bias = ViewOf(wide, {1})});
+  EXPECT_EQ(out, 0x4380) << "256 + 1, rounded";
+  const ConstTensorView narrow_bias{
+      reinterpret_cast<std::byte*>(&narrow), DType::kBFloat16, {1}, {}, {}};
+  Qgemm(a.view, b.view, result, {.bias = narrow_bias});
+  EXPECT_EQ(out, 0x4381) << "257 + 1";
+  Qgemm(a.view, b.view, result, {.output = GemmOutput::kAccumulate});
+  EXPECT_EQ(out, 0x4400) << "256 + 258 is a tie that goes to 512; 257 + 258 would go to 516";
+}
+
+TEST(QgemmTest, SumsOverNothing) {
+  const Quantized a(kBoth, {2, 0}, {}), b(kBoth, {3, 0}, {});
+  EXPECT_EQ(Product(a, b), Floats(6, 0.0f));
+  Floats bias{1, 2, 3}, out{-0.0f, 1, 2, 3, 4, 5};
+  EXPECT_EQ(Product(a, b, {.bias = ViewOf(bias, {3})}), (Floats{1, 2, 3, 1, 2, 3}));
+  const TensorView view = ViewOf(out, {2, 3});
+  Qgemm(a.view, b.view, view, {.output = GemmOutput::kAccumulate});
+  EXPECT_EQ(std::bit_cast<std::uint32_t>(out[0]), 0x80000000u) << "out stays as it is";
+  Qgemm(a.view, b.view, view, {.output = GemmOutput::kAccumulate, .bias = ViewOf(bias, {3})});
+  EXPECT_EQ(out, (Floats{1, 3, 5, 4, 6, 8}));
+  const Quantized no_rows(kBoth, {0, 3}, {}), rows(kBoth, {4, 3}, kB);
+  EXPECT_EQ(Product(no_rows, rows), Floats{});
+  EXPECT_EQ(Product(rows, no_rows), Floats{});
+}
+
+TEST(QgemmTest, NoopWritesNothing) {
+  const Quantized a(kBoth, {2, 3}, kA), b(kBoth, {4, 3}, kB);
+  Floats out(8, 100.0f);
+  const float noop = 1.0f;
+  Qgemm(a.view, b.view, ViewOf(out, {2, 4}), {}, {.noop = &noop});
+  EXPECT_EQ(out, Floats(8, 100.0f));
+}
+
+TEST(QgemmTest, FamiliesAreToldByWhatTheyAre) {
+  for (const SchemeInfo& a : kSchemes) {
+    for (const SchemeInfo& b : kSchemes) {
+      const auto family = [](const SchemeInfo& scheme) {
+        return std::string(scheme.name.substr(0, scheme.name.find('_'))) +
+               (scheme.name.find("block") != std::string_view::npos ? " of blocks" : "");
+      };
+      EXPECT_EQ(AreOfOneFamily(a, b), family(a) == family(b)) << a.name << " and " << b.name;
+    }
+  }
+}
+
+TEST(QgemmTest, RulesOfTheFamilies) {
+  SchemeInfo tensor{}, rows{}, tiles{}, mx{}, packed{};
+  rows.block = {1, 128};
+  tiles.block = {128, 128};
+  mx.block = {1, 32};
+  packed.block = {1, 16};
+  mx.layout.scale_type = packed.layout.scale_type = ScaleType::kE8M0;
+  for (SchemeInfo* scheme : {&tensor, &rows, &tiles, &mx}) scheme->element_bits = 8;
+  packed.element_bits = 4;
+  const auto sum = [](const SchemeInfo& a, const SchemeInfo& b) {
+    return RuleOf(a, b, DType::kFloat32, {}).sum;
+  };
+  EXPECT_EQ(sum(tensor, tensor), SlabSum::kBinary64);
+  EXPECT_EQ(sum(mx, mx), SlabSum::kBinary64);
+  EXPECT_EQ(sum(packed, packed), SlabSum::kBinary64);
+  EXPECT_EQ(sum(rows, rows), SlabSum::kFusedLast);
+  EXPECT_EQ(sum(rows, tiles), SlabSum::kFusedLast);
+  EXPECT_EQ(sum(tiles, rows), SlabSum::kFusedFirst);
+  EXPECT_EQ(sum(tiles, tiles), SlabSum::kFusedProduct);
+
+  const DType wide = DType::kFloat32, half = DType::kFloat16, brain = DType::kBFloat16;
+  for (const SchemeInfo* scheme : {&tensor, &mx}) {
+    EXPECT_EQ(RuleOf(*scheme, *scheme, brain, half).bias, TermRounding::kAfterTerm);
+    EXPECT_EQ(RuleOf(*scheme, *scheme, brain, wide).bias, TermRounding::kBeforeTerm);
+    EXPECT_EQ(RuleOf(*scheme, *scheme, brain, half).accumulate, TermRounding::kBeforeTerm);
+  }
+  EXPECT_EQ(RuleOf(rows, tiles, brain, wide).bias, TermRounding::kAfterTerm);
+  EXPECT_EQ(RuleOf(rows, tiles, brain, wide).accumulate, TermRounding::kBeforeTerm);
+  EXPECT_EQ(RuleOf(packed, packed, brain, {}).accumulate, TermRounding::kAfterTerm);
+}
+
+std::string MessageOf(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "no InvalidArgument";
+}
+
+TEST(QgemmTest, WrongArgumentsAreNamedAndNothingIsWritten) {
+  const Quantized a(kBoth, {2, 3}, kA), b(kBoth, {4, 3}, kB), rowwise("fp8_e5m2", {4, 3}, kB),
+      mx("mxfp8_e4m3", {4, 3}, kB);
+  Floats out(8, 100.0f), bias(4, 1.0f);
+  const TensorView good = ViewOf(out, {2, 4});
+  const auto message = [&](const Quantized& right, const TensorView& view,
+                           const GemmOptions& options = {}) {
+    return MessageOf([&] { Qgemm(a.view, right.view, view, options); });
+  };
+  EXPECT_EQ(message(mx, good),
+            "qgemm: a and b must have elements of one width and scales of one type over blocks of "
+            "one length, got fp8_e4m3 and mxfp8_e4m3");
+  EXPECT_EQ(message(b, good, {.layout = GemmLayout::kNN}),
+            "qgemm: layout NN sums over the columns of a and the rows of b, which must be as many, "
+            "got a of shape 2x3 and b of shape 4x3");
+  const Quantized three("fp8_e5m2", {3, 4}, kB);
+  EXPECT_EQ(message(three, good, {.layout = GemmLayout::kNN}),
+            "qgemm: layout NN reads columnwise_data of b, which is missing");
+  EXPECT_EQ(message(b, ViewOf(out, {4, 2})), "qgemm: out must have shape 2x4, got 4x2");
+  EXPECT_EQ(message(b, ViewOf(out, {8})), "qgemm: out must have shape 2x4, got 8");
+  TensorView bytes = good;
+  bytes.dtype = DType::kUInt8;
+  EXPECT_EQ(message(b, bytes), "qgemm: out must be float32, float16 or bfloat16, got uint8");
+  EXPECT_EQ(message(b, good, {.bias = ViewOf(bias, {1, 4})}),
+            "qgemm: bias must have one item for each column of the result, shape 4, got shape 1x4");
+  EXPECT_EQ(message(b, good, {.bias = ViewOf(out, {4})}), "qgemm: out must not overlap bias");
+  QuantizedView over = rowwise.view;
+  over[Role::kRowwiseScaleInv].data = good.data + 4;
+  EXPECT_EQ(MessageOf([&] { Qgemm(a.view, over, good); }),
+            "qgemm: out must not overlap rowwise_scale_inv of b");
+  QuantizedView odd = rowwise.view;
+  odd[Role::kRowwiseData].shape = {3, 4};
+  EXPECT_EQ(MessageOf([&] { Qgemm(a.view, odd, good); }),
+            "qgemm: b: rowwise_data must have shape 4x3, got 3x4");
+  EXPECT_EQ(MessageOf([] { FindGemmLayout("TT"); }),
+            "qgemm: layout must be 'TN', 'NN' or 'NT', got 'TT'");
+  EXPECT_EQ(out, Floats(8, 100.0f));
+}
+
+}  // namespace
+}  // namespace narrowfloat

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/ops/gemm_operand.h"
+
+namespace narrowfloat {
+
+/// How the dot product of one slab's codes, an fp32 number, enters the sum over the slabs; a and b
+/// are the slab's scales of the two lines.
+enum class SlabSum : std::uint8_t {
+  kBinary64,      // sum + dot * (a * b) in binary64, rounded to fp32 behind the last slab
+  kFusedLast,     // fma(dot * a, b, sum) in fp32
+  kFusedFirst,    // fma(dot * b, a, sum) in fp32
+  kFusedProduct,  // fma(dot, a * b, sum) in fp32
+};
+
+/// When a term is added to the sum: before the sum is rounded to the result's type, or after it,
+/// with a rounding of its own.
+enum class TermRounding : std::uint8_t { kBeforeTerm, kAfterTerm };
+
+/// The arithmetic of a product of two schemes. Everything in it is a fact of the schemes and types;
+/// threads, tiles and instruction sets do not enter.
+struct GemmRule {
+  SlabSum sum = SlabSum::kBinary64;
+  TermRounding bias = TermRounding::kBeforeTerm;
+  TermRounding accumulate = TermRounding::kBeforeTerm;
+};
+
+/// Whether tensors of these schemes can be multiplied: slabs of one length under scales of one
+/// type.
+bool AreOfOneFamily(const SchemeInfo& a, const SchemeInfo& b);
+
+/// The rule for a result of type `out`. Source: TransformerEngine's reference GEMMs, numerics
+/// specification section 11.
+GemmRule RuleOf(const SchemeInfo& a, const SchemeInfo& b, DType out, std::optional<DType> bias);
+
+/// Result of a product, and what is added to it.
+struct GemmResult {
+  MatrixRows<std::byte> rows;
+  DType dtype;
+  bool accumulates;         // what `rows` holds is a term of the sum
+  std::vector<float> bias;  // one a column, or none
+};
+
+inline constexpr std::size_t kGemmTileRows = 64, kGemmTileCols = 128;
+
+/// Computes a tile, of that size at most, of the product of a's lines with b's lines.
+/// Each item is the sum over the slabs, in order, of fp32 dot products whose items are added in
+/// order, one rounding each. A sum of nothing is 0, or what `result` holds.
+void MultiplyTile(const GemmOperand& a, const GemmOperand& b, const GemmRule& rule,
+                  const Tile& tile, const GemmResult& result);
+
+}  // namespace narrowfloat

@@ -53,8 +53,14 @@ class Quantizing : public TensorRewriter {
   }
 
   void Plan(const io::StoredTensor& tensor, io::FileContents& contents) const override {
-    contents.AddQuantized(
-        {tensor.name, spec_, tensor.shape(), *io::WideFloat(tensor.entries.front().dtype)});
+    try {
+      contents.AddQuantized(
+          {tensor.name, spec_, tensor.shape(), *io::WideFloat(tensor.entries.front().dtype)});
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(
+          fmt::format("{} (tensor '{}' of shape {}; --exclude leaves it as it is)", error.what(),
+                      tensor.name, ShapeText(tensor.shape())));
+    }
   }
 
   void Rewrite(const io::StoredTensor& tensor, const std::vector<std::span<const std::byte>>& input,

@@ -13,9 +13,10 @@ inline constexpr char kBuffersDoc[] =
     R"(The arrays by name, absent when not made; live views, not copies.
 
 rowwise_data, rowwise_scale_inv, columnwise_data, columnwise_scale_inv: codes and the scales
-stored beside them (uint8 for codes and E8M0, float32 for fp32 scales). scale, amax_rowwise:
-float32 of one element, for per-tensor FP8. Per-tensor FP8 has one scale_inv array under both
-names.)";
+stored beside them (uint8 for codes, E8M0 and E4M3, float32 for fp32 scales). scale, amax_rowwise:
+float32 of one element, for per-tensor FP8. amax_rowwise, amax_columnwise: for NVFP4, of one
+element, or of one for each row and column if row_scaled. Per-tensor FP8 has one scale_inv array
+under both names.)";
 
 inline constexpr char kQuantizeSignature[] =
     "def quantize(x: object, scheme: str, rowwise: bool = True, columnwise: bool = False, "
@@ -28,13 +29,16 @@ Types:   float32, float16 or ml_dtypes.bfloat16; NumPy arrays and CPU objects wi
          DLPack protocol, which may be read-only. Rows of contiguous elements are never copied.
 out:     a QuantizedTensor of the same plan, filled in place and returned; nothing is allocated.
 Options: scale, amax: float or float32 of one element. Given, scale means delayed scaling and
-         amax stands in for the measured one. amax_epsilon, force_pow_2_scales, swizzled: as the
-         scheme takes them. noop: 1 leaves out as it is, or returns zeros. threads: an int, else
-         NF_NUM_THREADS, else the affinity mask.
+         amax stands in for the measured one; of NVFP4 amax may be a pair for the two directions.
+         amax_epsilon, force_pow_2_scales, swizzled, rht, rht_sign_mask, stochastic_rounding, seed,
+         offset, row_scaled, four_over_six ("mae" or "mse"), four_over_six_fast_error, e4m3_max:
+         as the scheme takes them. noop: 1 leaves out as it is, or returns zeros. threads: an int,
+         else NF_NUM_THREADS, else the affinity mask.
 Errors:  TypeError for a wrong type or an unknown option; ValueError for an unknown scheme, an
          option that the scheme does not take, or an out of another plan, not writable, not
          C-contiguous or overlapping x. Nothing is written then.
-Source:  TransformerEngine's Float8Quantizer, Float8CurrentScalingQuantizer and MXFP8Quantizer.)";
+Source:  TransformerEngine's Float8Quantizer, Float8CurrentScalingQuantizer, MXFP8Quantizer,
+         Float8BlockQuantizer and NVFP4Quantizer.)";
 
 inline constexpr char kQuantizeDbiasSignature[] =
     "def quantize_dbias(x: object, scheme: str, rowwise: bool = True, columnwise: bool = False, "
@@ -96,6 +100,49 @@ inline constexpr char kUnswizzleSignature[] =
 inline constexpr char kUnswizzleDoc[] =
     R"(The inverse of swizzle(). Errors: ValueError if q is not swizzled.
 Source: TransformerEngine's nvte_unswizzle_scaling_factors.)";
+
+inline constexpr char kGroupedQuantizeSignature[] =
+    "def grouped_quantize(x: object, group_sizes: collections.abc.Sequence[int], scheme: str, "
+    "rowwise: bool = True, columnwise: bool = False, **options: object) -> list[QuantizedTensor]";
+inline constexpr char kGroupedQuantizeDoc[] =
+    R"(quantize() of groups of rows that lie one after another in `x`, each as if it were alone.
+
+Shapes:  group_sizes says how many rows of x, flattened to M x K, each group has, 0 included; they
+         add up to M. The results are of shape (size, K).
+Options: as quantize(); group g counts its random numbers from 0 and adds g to the offset.
+Errors:  as quantize(); ValueError if the sizes do not add up.)";
+
+inline constexpr char kRequantizeSignature[] =
+    "def requantize(q: QuantizedTensor, scheme: str, rowwise: bool = True, columnwise: bool = "
+    "False, between: object = numpy.float32, **options: object) -> QuantizedTensor";
+inline constexpr char kRequantizeDoc[] =
+    R"(The values of `q`, rounded to the dtype `between`, by another scheme, direction or layout.
+
+Errors:  as quantize() and dequantize().
+Source:  TransformerEngine's chain of dequantize and quantize, whose grouped form goes through
+         bfloat16.)";
+
+inline constexpr char kHadamardSignature[] =
+    "def hadamard_transform(x: object, sign_mask: int = 55272, out: numpy.ndarray | None = None, "
+    "**options: object) -> numpy.ndarray";
+inline constexpr char kHadamardDoc[] =
+    R"(The random Hadamard transform of each group of 16 rows, as rht=True puts columns through.
+
+With the signs s of sign_mask (bit k set: s_k is -1) and Sylvester's matrix H, row 16 g + j becomes
+0.25 * sum over k of s_k H_kj times row 16 g + k; the exact sum is rounded once to the type of x.
+Shapes:  that of x, whose flattened rows are a multiple of 16; `out` as in dequantize().
+Options: threads, as in quantize().
+Errors:  as quantize().
+Source:  TransformerEngine's common/hadamard_transform.)";
+
+inline constexpr char kBlockScalesSignature[] =
+    "def block_scales_to_mxfp8(q: QuantizedTensor, columnwise: bool = False) -> numpy.ndarray";
+inline constexpr char kBlockScalesDoc[] =
+    R"(MXFP8 scales, swizzled, for the codes of block-scaled FP8 whose scales are powers of two.
+
+Shapes:  uint8, as MXFP8 has rowwise_scale_inv for the codes of that direction as they are stored.
+Errors:  ValueError if q is of another family or lacks the direction, or a scale is not a power of
+         two. Source: TransformerEngine's nvte_swizzle_block_scaling_to_mxfp8_scaling_factors.)";
 
 inline constexpr char kEmptySignature[] =
     "def empty(shape: int | collections.abc.Sequence[int], scheme: str, rowwise: bool = True, "

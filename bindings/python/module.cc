@@ -50,6 +50,7 @@ NB_MODULE(_core, module) {
   nb::register_exception_translator(&TranslateError);
   module.doc() = "The compiled half of narrowfloat; use the names that narrowfloat exports.";
   module.attr("__version__") = NF_VERSION;
+  module.attr("E4M3_MAX") = kMaxValue<E4M3>;
   module.def("schemes", &SchemeNames, "Names of all schemes, as quantize() takes them.");
   module.def("backends", &BackendNames,
              "Kernel tables that this machine can run, best first; NF_FORCE_BACKEND picks one.");

@@ -5,6 +5,7 @@
 #include <nanobind/stl/string_view.h>
 
 #include <array>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -17,37 +18,46 @@
 #include "narrowfloat/tensor/error.h"
 #include "narrowfloat/types/float8_block_tensor.h"
 #include "narrowfloat/types/mxfp8_tensor.h"
+#include "narrowfloat/types/nvfp4_tensor.h"
 
 namespace narrowfloat::python {
 namespace {
 
-struct Fp8Type {
+struct ElementType {
   std::string_view element;    // our format's name
   std::string_view ml_dtypes;  // the NumPy dtype's name
 };
-constexpr std::array kFp8Types = {Fp8Type{E4M3::kName, "float8_e4m3fn"},
-                                  Fp8Type{E5M2::kName, "float8_e5m2"}};
+constexpr std::array kFp8Types = {ElementType{E4M3::kName, "float8_e4m3fn"},
+                                  ElementType{E5M2::kName, "float8_e5m2"}};
+constexpr std::array kFp4Types = {ElementType{E2M1::kName, "float4_e2m1fn"}};
 
-/// Name of the format that `fp8_dtype` says: its own name, or an ml_dtypes dtype.
+/// Name of the format that a dtype argument says: its own name, or an ml_dtypes dtype.
 /// Errors: TypeError.
-std::string_view ElementOf(const nb::object& fp8_dtype) {
+std::string_view ElementOf(const nb::object& dtype, std::span<const ElementType> types,
+                           std::string_view argument) {
   std::string name;
-  if (nb::isinstance<nb::str>(fp8_dtype)) {
-    name = nb::cast<std::string>(fp8_dtype);
+  if (nb::isinstance<nb::str>(dtype)) {
+    name = nb::cast<std::string>(dtype);
   } else {
     try {
-      name = nb::cast<std::string>(Np().dtype(fp8_dtype).attr("name"));
+      name = nb::cast<std::string>(Np().dtype(dtype).attr("name"));
     } catch (nb::python_error& error) {
       if (!error.matches(PyExc_TypeError)) throw;
     }
   }
-  for (const Fp8Type& type : kFp8Types) {
+  std::string names;
+  for (const ElementType& type : types) {
     if (name == type.element || name == type.ml_dtypes) return type.element;
+    names += fmt::format("'{}', ", type.element);
   }
-  throw nb::type_error(fmt::format("fp8_dtype must be 'e4m3', 'e5m2' or the ml_dtypes type of one "
-                                   "of them, got {}",
-                                   nb::repr(fp8_dtype).c_str())
+  names.resize(names.size() - 2);
+  throw nb::type_error(fmt::format("{} must be {} or the ml_dtypes type of one of them, got {}",
+                                   argument, names, nb::repr(dtype).c_str())
                            .c_str());
+}
+
+std::string_view Fp8ElementOf(const nb::object& fp8_dtype) {
+  return ElementOf(fp8_dtype, kFp8Types, "fp8_dtype");
 }
 
 template <class Predicate>
@@ -59,19 +69,25 @@ std::string_view SchemeWith(std::string_view element, Predicate&& wanted) {
 }
 
 std::string_view PerTensorScheme(const nb::object& fp8_dtype) {
-  return SchemeWith(ElementOf(fp8_dtype),
+  return SchemeWith(Fp8ElementOf(fp8_dtype),
                     [](const SchemeInfo& scheme) { return scheme.block == kWholeTensor; });
 }
 
 std::string_view MxScheme(const nb::object& fp8_dtype, bool with_2d_quantization) {
-  return SchemeWith(ElementOf(fp8_dtype), [&](const SchemeInfo& scheme) {
+  return SchemeWith(Fp8ElementOf(fp8_dtype), [&](const SchemeInfo& scheme) {
     return kMxfp8Family.contains(scheme) && (scheme.block.rows > 1) == with_2d_quantization;
   });
 }
 
 std::string_view BlockScheme(const nb::object& fp8_dtype, bool tiles) {
-  return SchemeWith(ElementOf(fp8_dtype), [&](const SchemeInfo& scheme) {
+  return SchemeWith(Fp8ElementOf(fp8_dtype), [&](const SchemeInfo& scheme) {
     return kFloat8BlockFamily.contains(scheme) && (scheme.block.rows > 1) == tiles;
+  });
+}
+
+std::string_view Nvfp4Scheme(const nb::object& fp4_dtype, bool tiles) {
+  return SchemeWith(ElementOf(fp4_dtype, kFp4Types, "fp4_dtype"), [&](const SchemeInfo& scheme) {
+    return kNvfp4Family.contains(scheme) && (scheme.block.rows > 1) == tiles;
   });
 }
 
@@ -88,6 +104,8 @@ void RegisterNamedQuantizerRules(nb::module_& module) {
              "Name of the MXFP8 scheme whose elements are of fp8_dtype.");
   module.def("fp8_block_scheme", &BlockScheme, nb::arg("fp8_dtype"), nb::arg("tiles"),
              "Name of the block-scaled FP8 scheme whose elements are of fp8_dtype.");
+  module.def("nvfp4_scheme", &Nvfp4Scheme, nb::arg("fp4_dtype"), nb::arg("tiles"),
+             "Name of the NVFP4 scheme whose elements are of fp4_dtype.");
   module.def("check_whole_blocks", &CheckBlocks, nb::arg("quantizer"), nb::arg("scheme"),
              nb::arg("shape"),
              "ValueError unless rows and columns of shape are multiples of the scheme's block.");

@@ -118,14 +118,10 @@ SpecValue ValueOf(const char* verb, std::string_view key, nb::handle value) {
 /// A pair stands for the two directions.
 void SetAmax(QuantSpec& spec, const char* verb, nb::handle value) {
   constexpr std::string_view kKey = "amax";
-  if (!nb::isinstance<nb::tuple>(value) && !nb::isinstance<nb::list>(value)) {
+  const bool sequence = nb::isinstance<nb::tuple>(value) || nb::isinstance<nb::list>(value);
+  if (!sequence || nb::len(value) != 2) {
     SetSpecField(spec, kKey, ValueOf(verb, kKey, value));
     return;
-  }
-  if (nb::len(value) != 2) {
-    throw InvalidArgument(fmt::format(
-        "{}: amax is a number, or a pair of them for the two directions, got {} of them", verb,
-        nb::len(value)));
   }
   SetSpecField(spec, kKey, ValueOf(verb, kKey, value[0]));
   SetSpecField(spec, "amax_columnwise", ValueOf(verb, kKey, value[1]));

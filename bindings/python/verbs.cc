@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "bindings/python/array.h"
 #include "bindings/python/docs.h"
@@ -13,8 +14,11 @@
 #include "bindings/python/quantized_tensor.h"
 #include "narrowfloat/ops/dbias.h"
 #include "narrowfloat/ops/dequantize.h"
+#include "narrowfloat/ops/grouped.h"
+#include "narrowfloat/ops/hadamard.h"
 #include "narrowfloat/ops/input.h"
 #include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/ops/requantize.h"
 #include "narrowfloat/ops/swizzle.h"
 #include "narrowfloat/tensor/error.h"
 
@@ -123,9 +127,81 @@ QuantizedTensor Permuted(const char* verb, PermuteFn permute, const nb::object& 
   QuantSpec spec = source.spec;
   spec.swizzled = !spec.swizzled && spec.scheme->layout.swizzles;
   QuantizedTensor result = NewTensor(spec, source.shape, source.dtype, Fill::kNone);
+  for (std::size_t i = 0; i < kRoleCount; ++i) {
+    if (!source.arrays[i].is_valid()) result.arrays[i] = nb::object();
+  }
   const HeldTensor out = HoldWritable(verb, result);
   const nb::gil_scoped_release unlocked;
   permute(in.view, out.view);
+  return result;
+}
+
+nb::list GroupedQuantizeArray(const nb::object& x, const nb::object& group_sizes,
+                              std::string_view scheme, bool rowwise, bool columnwise,
+                              const nb::kwargs& kwargs) {
+  constexpr const char* kVerb = "grouped_quantize";
+  const CallOptions options =
+      ParseOptions(kVerb, scheme, rowwise, columnwise, kwargs, OptionScope::kSpecAndExecution);
+  const HeldArray in = HoldInput(kVerb, x);
+  const Shape sizes = ParseShape(kVerb, group_sizes);
+  const auto cols = static_cast<std::int64_t>(FlattenShape(in.view.shape).cols);
+  nb::list results;
+  std::vector<HeldTensor> held;
+  std::vector<QuantizedView> outs;
+  for (std::size_t g = 0; g < sizes.size(); ++g) {
+    if (sizes[g] < 0) {
+      throw InvalidArgument(fmt::format("{}: group {} cannot have {} rows", kVerb, g, sizes[g]));
+    }
+    results.append(NewTensor(options.spec, {sizes[g], cols}, in.view.dtype,
+                             options.IsNoop() ? Fill::kZero : Fill::kNone));
+    auto& tensor = *nb::inst_ptr<QuantizedTensor>(results[g]);
+    held.push_back(HoldWritable(kVerb, tensor));
+    outs.push_back(held.back().view);
+    if (tensor.spec.stochastic_rounding) tensor.spec.offset += g;
+  }
+  const nb::gil_scoped_release unlocked;
+  GroupedQuantize(in.view, sizes, outs, options.MakeExecution());
+  return results;
+}
+
+QuantizedTensor RequantizeTensor(const nb::object& q, std::string_view scheme, bool rowwise,
+                                 bool columnwise, const nb::object& between,
+                                 const nb::kwargs& kwargs) {
+  constexpr const char* kVerb = "requantize";
+  const CallOptions options =
+      ParseOptions(kVerb, scheme, rowwise, columnwise, kwargs, OptionScope::kSpecAndExecution);
+  const QuantizedTensor& source = TensorOf(kVerb, "q", q);
+  const HeldTensor in = Hold(kVerb, source);
+  QuantizedTensor result = NewTensor(options.spec, source.shape, source.dtype,
+                                     options.IsNoop() ? Fill::kZero : Fill::kNone);
+  const HeldTensor out = HoldWritable(kVerb, result);
+  const DType type = ParseFloatDType(kVerb, between);
+  const nb::gil_scoped_release unlocked;
+  Requantize(in.view, out.view, type, options.MakeExecution());
+  return result;
+}
+
+nb::object HadamardArray(const nb::object& x, std::uint32_t sign_mask, const nb::object& out,
+                         const nb::kwargs& kwargs) {
+  constexpr const char* kVerb = "hadamard_transform";
+  const Execution execution = ParseExecution(kVerb, kwargs);
+  const HeldArray in = HoldInput(kVerb, x);
+  nb::object result = out.is_none() ? NewArray(in.view.dtype, in.view.shape) : out;
+  const HeldArray held = HoldOutput(kVerb, result, in.view.dtype, in.view.shape);
+  const nb::gil_scoped_release unlocked;
+  HadamardTransform(in.view, held.view, sign_mask, execution);
+  return result;
+}
+
+nb::object BlockScalesArray(const nb::object& q, bool columnwise) {
+  constexpr const char* kVerb = "block_scales_to_mxfp8";
+  const HeldTensor in = Hold(kVerb, TensorOf(kVerb, "q", q));
+  const Direction direction = columnwise ? Direction::kColumnwise : Direction::kRowwise;
+  const Shape shape = Mxfp8ScalesShape(in.view, direction);
+  nb::object result = NewArray(DType::kUInt8, shape);
+  const HeldArray held = HoldOutput(kVerb, result, DType::kUInt8, shape);
+  const nb::gil_scoped_release unlocked;
+  BlockScalesToMxfp8(in.view, direction, held.view);
   return result;
 }
 
@@ -174,6 +250,19 @@ void RegisterVerbs(nb::module_& module) {
   module.def(
       "unswizzle", [](const nb::object& q) { return Permuted("unswizzle", &Unswizzle, q); },
       nb::arg("q").none(), nb::sig(kUnswizzleSignature), kUnswizzleDoc);
+  module.def("grouped_quantize", &GroupedQuantizeArray, nb::arg("x").noconvert().none(),
+             nb::arg("group_sizes"), nb::arg("scheme"), nb::arg("rowwise") = true,
+             nb::arg("columnwise") = false, nb::arg("options"), nb::sig(kGroupedQuantizeSignature),
+             kGroupedQuantizeDoc);
+  module.def("requantize", &RequantizeTensor, nb::arg("q").none(), nb::arg("scheme"),
+             nb::arg("rowwise") = true, nb::arg("columnwise") = false,
+             nb::arg("between") = DTypeObject(DType::kFloat32), nb::arg("options"),
+             nb::sig(kRequantizeSignature), kRequantizeDoc);
+  module.def("hadamard_transform", &HadamardArray, nb::arg("x").noconvert().none(),
+             nb::arg("sign_mask") = kHadamardSignMask, nb::arg("out").noconvert() = nb::none(),
+             nb::arg("options"), nb::sig(kHadamardSignature), kHadamardDoc);
+  module.def("block_scales_to_mxfp8", &BlockScalesArray, nb::arg("q").none(),
+             nb::arg("columnwise") = false, nb::sig(kBlockScalesSignature), kBlockScalesDoc);
   module.def("empty", &EmptyTensor, nb::arg("shape"), nb::arg("scheme"), nb::arg("rowwise") = true,
              nb::arg("columnwise") = false, nb::arg("dtype") = DTypeObject(DType::kFloat32),
              nb::arg("options"), nb::sig(kEmptySignature), kEmptyDoc);

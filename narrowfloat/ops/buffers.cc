@@ -54,18 +54,32 @@ void CheckBuffers(const char* verb, const ConstQuantizedView& view) {
   CheckDisjoint(verb, view, plan);
 }
 
-void CheckDirection(const char* verb, const ConstQuantizedView& view, Direction direction) {
-  const bool rowwise = direction == Direction::kRowwise;
+namespace {
+
+/// Checks those buffers of the direction that `wanted` names.
+template <class Wanted>
+void CheckRoles(const char* verb, const ConstQuantizedView& view, Direction direction,
+                const Wanted& wanted) {
   QuantSpec spec = view.spec;
-  spec.rowwise = rowwise;
-  spec.columnwise = !rowwise;
+  spec.rowwise = direction == Direction::kRowwise;
+  spec.columnwise = !spec.rowwise;
   for (const BufferPlan& planned : PlanQuantize(spec, view.shape)) {
-    const bool scaled =
-        planned.role == DataRole(direction) || planned.role == ScaleInvRole(direction);
-    const bool decodes_by_amax = view.spec.scheme->layout.amax == AmaxBuffers::kPerDirection &&
-                                 planned.role == AmaxRole(direction);
-    if (scaled || decodes_by_amax) CheckBuffer(verb, view, planned);
+    if (wanted(planned.role)) CheckBuffer(verb, view, planned);
   }
+}
+
+}  // namespace
+
+void CheckScaledCodes(const char* verb, const ConstQuantizedView& view, Direction direction) {
+  CheckRoles(verb, view, direction, [&](Role role) {
+    return role == DataRole(direction) || role == ScaleInvRole(direction);
+  });
+}
+
+void CheckDirection(const char* verb, const ConstQuantizedView& view, Direction direction) {
+  CheckScaledCodes(verb, view, direction);
+  if (view.spec.scheme->layout.amax != AmaxBuffers::kPerDirection) return;
+  CheckRoles(verb, view, direction, [&](Role role) { return role == AmaxRole(direction); });
 }
 
 bool HasDirection(const ConstQuantizedView& view, Direction direction) {

@@ -21,6 +21,9 @@ constexpr Role AmaxRole(Direction direction) {
 bool HasDirection(const ConstQuantizedView& view, Direction direction);
 
 /// Checks codes and scales of one direction as CheckBuffers does all of them.
+void CheckScaledCodes(const char* verb, const ConstQuantizedView& view, Direction direction);
+
+/// The same, and the amax that decoding needs.
 void CheckDirection(const char* verb, const ConstQuantizedView& view, Direction direction);
 
 /// Codes and scales of one direction of `view`, as kernels take them.

@@ -60,8 +60,8 @@ void Permute(const char* verb, const ConstQuantizedView& in, const QuantizedView
   CheckPair(verb, in, out, reads_swizzled);
   for (const Direction direction : {Direction::kRowwise, Direction::kColumnwise}) {
     if (!HasDirection(in, direction)) continue;
-    CheckDirection(verb, in, direction);
-    CheckDirection(verb, out, direction);
+    CheckScaledCodes(verb, in, direction);
+    CheckScaledCodes(verb, out, direction);
   }
   for (const Direction direction : {Direction::kRowwise, Direction::kColumnwise}) {
     if (!HasDirection(in, direction)) continue;

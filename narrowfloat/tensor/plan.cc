@@ -13,6 +13,7 @@ namespace {
 
 /// Packed codes fill their bytes, and the transform its groups.
 void CheckShape(const QuantSpec& spec, MatrixShape matrix) {
+  if (matrix.Size() == 0) return;
   const SchemeInfo& scheme = *spec.scheme;
   const auto per_byte = static_cast<std::size_t>(8 / scheme.element_bits);
   const auto check_even = [&](std::size_t length, const char* what) {

@@ -212,3 +212,72 @@ class Float8BlockQuantizer(Quantizer):
             "force_pow_2_scales": self.force_pow_2_scales,
             "amax_epsilon": self.amax_epsilon,
         }
+
+
+class NVFP4Quantizer(Quantizer):
+    """NVFP4 in blocks along each direction, or in tiles (`with_2d_quantization`).
+
+    Rows and columns must be multiples of the block, as in TransformerEngine; narrowfloat.quantize
+    takes any even length. `seed` and `offset` belong to stochastic rounding; TransformerEngine
+    takes them from a generator.
+    """
+
+    def __init__(
+        self,
+        fp4_dtype: DTypeLike = "e2m1",
+        rowwise: bool = True,
+        columnwise: bool = True,
+        *,
+        with_rht: bool = False,
+        with_post_rht_amax: bool = False,
+        with_2d_quantization: bool = False,
+        stochastic_rounding: bool = False,
+        row_scaled_nvfp4: bool = False,
+        nvfp4_use_4over6: bool = False,
+        nvfp4_e4m3_max: float = _core.E4M3_MAX,
+        nvfp4_4over6_err_mode: str = "MAE",
+        with_random_sign_mask: bool = True,
+        seed: int = 0,
+        offset: int = 0,
+    ) -> None:
+        scheme = _core.nvfp4_scheme(fp4_dtype, with_2d_quantization)
+        super().__init__(scheme, rowwise=rowwise, columnwise=columnwise)
+        self.with_rht = with_rht
+        self.with_post_rht_amax = with_post_rht_amax
+        self.with_2d_quantization = with_2d_quantization
+        self.stochastic_rounding = stochastic_rounding
+        self.row_scaled_nvfp4 = row_scaled_nvfp4
+        self.nvfp4_use_4over6 = nvfp4_use_4over6
+        self.nvfp4_e4m3_max = nvfp4_e4m3_max
+        self.nvfp4_4over6_err_mode = nvfp4_4over6_err_mode.upper()
+        self.with_random_sign_mask = with_random_sign_mask
+        self.seed = seed
+        self.offset = offset
+        self.optimize_for_gemm = False
+
+    def _check(self, shape: int | Sequence[int] | None) -> None:
+        if self.with_rht and self.columnwise_usage and not self.with_post_rht_amax:
+            raise ValueError("quantize: NVFP4Quantizer's with_rht needs with_post_rht_amax")
+        if self.row_scaled_nvfp4 and not self.rowwise_usage:
+            raise ValueError("quantize: NVFP4Quantizer's row_scaled_nvfp4 needs rowwise usage")
+        if shape is not None:
+            _core.check_whole_blocks("NVFP4Quantizer", self.scheme, shape)
+
+    def _options(self) -> dict[str, object]:
+        options = self._layout()
+        if self.with_rht:
+            options["rht"] = True
+            if not self.with_random_sign_mask:
+                options["rht_sign_mask"] = 0
+        if self.stochastic_rounding:
+            options |= {"stochastic_rounding": True, "seed": self.seed, "offset": self.offset}
+        if self.nvfp4_use_4over6:
+            options["four_over_six"] = self.nvfp4_4over6_err_mode.lower()
+            options["e4m3_max"] = self.nvfp4_e4m3_max
+        return options
+
+    def _layout(self) -> dict[str, object]:
+        layout: dict[str, object] = {"swizzled": self.optimize_for_gemm}
+        if self.row_scaled_nvfp4:
+            layout["row_scaled"] = True
+        return layout

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from dlpack_tensor import CUDA, DlpackTensor
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import narrowfloat as nf
@@ -40,11 +40,19 @@ def layouts(draw: st.DrawFn) -> np.ndarray:
     return view
 
 
+def assume_whole_bytes(x: np.ndarray, scheme: str, direction: str) -> None:
+    """Two codes of NVFP4 share a byte: lengths along blocks are even."""
+    rows, cols = x.size // (x.shape[-1] or 1) if x.ndim else 1, x.shape[-1] if x.ndim else 1
+    odd = (direction != "columnwise" and cols % 2) or (direction != "rowwise" and rows % 2)
+    assume(not (scheme.startswith("nvfp4") and x.size and odd))
+
+
 @settings(max_examples=150, deadline=None)
 @given(layouts(), SCHEMES, st.sampled_from(["rowwise", "columnwise", "both"]), st.integers(1, 4))
 def test_any_layout_gives_the_bytes_of_its_copy(
     x: np.ndarray, scheme: str, direction: str, threads: int
 ) -> None:
+    assume_whole_bytes(x, scheme, direction)
     wanted = {"rowwise": direction != "columnwise", "columnwise": direction != "rowwise"}
     expected = nf.quantize(x.copy(order="C"), scheme, threads=1, **wanted)
     actual = nf.quantize(x, scheme, threads=threads, **wanted)
@@ -61,6 +69,7 @@ def test_any_layout_gives_the_bytes_of_its_copy(
 @settings(max_examples=60, deadline=None)
 @given(layouts(), SCHEMES, st.sampled_from(FLOATS))
 def test_dequantize_and_fake_quantize_agree(x: np.ndarray, scheme: str, dtype: type) -> None:
+    assume_whole_bytes(x, scheme, "rowwise")
     q = nf.quantize(x, scheme)
     values = q.dequantize(dtype)
     assert values.shape == x.shape and values.dtype == dtype

@@ -85,12 +85,15 @@ def test_from_buffers_borrows() -> None:
 @pytest.mark.parametrize("scheme", nf.schemes())
 @pytest.mark.parametrize("direction", ["rowwise", "columnwise"])
 def test_one_direction_is_enough_to_dequantize(scheme: str, direction: str) -> None:
-    q = nf.quantize(X, scheme, direction == "rowwise", direction == "columnwise")
-    partial = {key: value for key, value in q.buffers.items() if key.startswith(f"{direction}_")}
-    assert len(partial) == 2
+    x = X[..., :64]
+    q = nf.quantize(x, scheme, direction == "rowwise", direction == "columnwise")
+    names = [f"{direction}_data", f"{direction}_scale_inv"]
+    if "scale" not in q.buffers and f"amax_{direction}" in q.buffers:
+        names.append(f"amax_{direction}")  # NVFP4's scales stand under it
+    partial = {key: q.buffers[key] for key in names}
     for value in partial.values():
         value.flags.writeable = False
-    again = nf.from_buffers(scheme, X.shape, partial)
+    again = nf.from_buffers(scheme, x.shape, partial)
     np.testing.assert_array_equal(again.dequantize(), q.dequantize())
 
 
@@ -224,7 +227,8 @@ def test_what_cannot_be_swizzled() -> None:
 def test_empty_tensors(scheme: str, shape: tuple[int, ...]) -> None:
     q = nf.quantize(np.zeros(shape, np.float32), scheme, columnwise=True)
     assert q.dequantize().shape == shape
-    assert q.buffers["rowwise_data"].shape == shape
+    packed = scheme.startswith("nvfp4")
+    assert q.buffers["rowwise_data"].shape == (*shape[:-1], shape[-1] // (2 if packed else 1))
     if "scale" in q.buffers:
         assert q.buffers["amax_rowwise"] == 0 and q.buffers["scale"] == 1
         assert q.buffers["rowwise_scale_inv"] == 1

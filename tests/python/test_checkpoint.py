@@ -50,7 +50,7 @@ def test_arrays_come_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scheme", nf.schemes())
 def test_quantized_tensors_come_back(scheme: str, tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
-    q = nf.quantize(X.astype(np.float16), scheme, columnwise=True)
+    q = nf.quantize(X[:32, :64].astype(np.float16), scheme, columnwise=True)
     nf.save(path, {"weight": q, "bias": X[0]})
     loaded = nf.load(tmp_path)
     assert list(loaded) == ["bias", "weight"]

@@ -29,7 +29,11 @@ TYPES = {
     "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
 }
 NAMES = {dtype: name for name, dtype in TYPES.items()}
-ELEMENTS = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
+ELEMENTS = {
+    "e4m3": ml_dtypes.float8_e4m3fn,
+    "e5m2": ml_dtypes.float8_e5m2,
+    "e2m1": ml_dtypes.float4_e2m1fn,
+}
 
 
 def program() -> str:
@@ -100,7 +104,7 @@ def sample(seed: int = 0) -> dict[str, np.ndarray]:
     weight = random.standard_normal((96, 160)).astype(np.float32)
     return {
         f"layer.{seed}.dense.weight": weight,
-        f"layer.{seed}.half.weight": weight[:33, :40].astype(np.float16),
+        f"layer.{seed}.half.weight": weight[:34, :40].astype(np.float16),
         f"layer.{seed}.experts.gate_up_proj": weight.reshape(3, 32, 160).astype(TYPES["BF16"]),
         f"layer.{seed}.dense.bias": weight[0],
         f"layer.{seed}.mlp.gate.weight": weight[:8],
@@ -262,6 +266,16 @@ def test_quantize_and_back(model: Path, tmp_path: Path, scheme: dict, options: s
         bound = np.maximum(np.abs(exact) * 2.0 ** -(format_of.nmant + 1), step / 2)
         bound += np.abs(exact) * float(ml_dtypes.finfo(x.dtype).eps)
         assert np.all(np.abs(tensors[name].astype(np.float64) - exact) <= bound), name
+
+
+def test_a_tensor_that_the_scheme_cannot_take_is_named(tmp_path: Path):
+    model = write_file(tmp_path / "m.safetensors", {"odd.weight": np.ones((4, 33), np.float32)})
+    out = tmp_path / "out.safetensors"
+    done = run("quantize", model, out, "--scheme", "nvfp4", code=2)
+    assert "even number of columns, got 33 (tensor 'odd.weight' of shape 4x33" in done.stderr
+    assert not out.exists()
+    run("quantize", model, out, "--scheme", "nvfp4", "--exclude", "odd.*")
+    assert read_file(out)[0]["odd.weight"].tobytes() == np.ones((4, 33), np.float32).tobytes()
 
 
 def test_the_file_holds_codes_and_scales(model: Path, tmp_path: Path):

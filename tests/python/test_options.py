@@ -37,13 +37,17 @@ def test_unknown_scheme_names_those_there_are() -> None:
             call()
 
 
-@pytest.mark.parametrize("option", ["rht", "Scale", "", "nonsense"])
+@pytest.mark.parametrize("option", ["hadamard", "Scale", "", "nonsense"])
 def test_unknown_options_are_type_errors(option: str) -> None:
-    known = "amax, amax_epsilon, force_pow_2_scales, noop, scale, swizzled, threads"
+    known = (
+        "amax, amax_columnwise, amax_epsilon, e4m3_max, force_pow_2_scales, four_over_six, "
+        "four_over_six_fast_error, noop, offset, rht, rht_sign_mask, row_scaled, scale, seed, "
+        "stochastic_rounding, swizzled, threads"
+    )
     for value in (None, False, 1.0, "text"):
         with raises(TypeError, f"quantize: unknown option '{option}'; there are: {known}"):
             nf.quantize(X, "fp8_e4m3", **{option: value})
-    reading = "amax, amax_epsilon, force_pow_2_scales, scale, swizzled"
+    reading = known.replace("noop, ", "").replace(", threads", "")
     with raises(TypeError, f"from_buffers: unknown option '{option}'; there are: {reading}"):
         nf.from_buffers("fp8_e4m3", (1,), nf.quantize(X[0, :1], "fp8_e4m3").buffers, **{option: 1})
     with raises(TypeError, f"dequantize: unknown option '{option}'; there are: threads"):

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/ops/grouped.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "narrowfloat/ops/input.h"
+#include "narrowfloat/ops/parallel.h"
+#include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat {
+namespace {
+
+constexpr const char* kVerb = "grouped_quantize";
+
+void CheckSizes(std::span<const std::int64_t> rows, std::size_t outs, std::size_t total) {
+  if (rows.size() != outs) {
+    throw InvalidArgument(
+        fmt::format("{}: there are {} groups and outputs for {}", kVerb, rows.size(), outs));
+  }
+  std::size_t sum = 0;
+  for (std::size_t g = 0; g < rows.size(); ++g) {
+    if (rows[g] < 0) {
+      throw InvalidArgument(fmt::format("{}: group {} cannot have {} rows", kVerb, g, rows[g]));
+    }
+    const auto count = static_cast<std::size_t>(rows[g]);
+    if (count > total - sum) {
+      throw InvalidArgument(
+          fmt::format("{}: group {} ends past the input's {} rows", kVerb, g, total));
+    }
+    sum += count;
+  }
+  if (sum != total) {
+    throw InvalidArgument(
+        fmt::format("{}: the groups have {} rows together, the input has {}", kVerb, sum, total));
+  }
+}
+
+/// Rows `first` on as a tensor of their own.
+ConstTensorView GroupView(const ConstTensorView& in, const Rows<const std::byte>& rows,
+                          std::size_t first, const Shape& shape) {
+  const auto item = static_cast<std::ptrdiff_t>(ItemSize(in.dtype));
+  ConstTensorView group{nullptr, in.dtype, shape, {rows.matrix.row_stride, item}, in.device};
+  if (FlattenShape(shape).Size() > 0) group.data = rows.matrix.Row(first);
+  return group;
+}
+
+void CheckOutput(const QuantizedView& out, std::size_t group, const Shape& shape,
+                 const Extent& input) {
+  if (out.shape != shape) {
+    throw InvalidArgument(
+        fmt::format("{}: the output of group {} is for shape {}, the group has {}", kVerb, group,
+                    ShapeText(out.shape), ShapeText(shape)));
+  }
+  CheckBuffers(kVerb, out);
+  ValidateForQuantize(out.spec);
+  for (const TensorView& buffer : out.buffers) {
+    if (!input.Overlaps(ExtentOf(buffer))) continue;
+    throw InvalidArgument(fmt::format("{}: a buffer of group {} overlaps the input", kVerb, group));
+  }
+}
+
+}  // namespace
+
+void GroupedQuantize(const ConstTensorView& in, std::span<const std::int64_t> rows,
+                     std::span<const QuantizedView> outs, const Execution& execution) {
+  Rows<const std::byte> input;
+  FillRows(kVerb, "the input", in, input);
+  CheckSizes(rows, outs.size(), input.shape.rows);
+  if (input.matrix.row_offsets != nullptr) {
+    throw InvalidArgument(
+        fmt::format("{}: the input's rows must lie the same distance apart throughout", kVerb));
+  }
+  std::vector<ConstTensorView> groups;
+  const Extent whole = ExtentOf(in);
+  std::size_t first = 0;
+  for (std::size_t g = 0; g < rows.size(); ++g) {
+    const Shape shape{rows[g], static_cast<std::int64_t>(input.shape.cols)};
+    CheckOutput(outs[g], g, shape, whole);
+    groups.push_back(GroupView(in, input, first, shape));
+    first += static_cast<std::size_t>(rows[g]);
+  }
+  // Many groups run side by side; few of them leave the threads to each one's tiles.
+  const bool apart = groups.size() >= 2 * ThreadCount(execution);
+  Execution inner = execution;
+  if (apart)
+    inner = {.threads = 1,
+             .noop = execution.noop,
+             .kernels = execution.kernels,
+             .stores = execution.stores};
+  const auto quantize = [&](std::size_t g) {
+    QuantizedView out = outs[g];
+    if (out.spec.stochastic_rounding) out.spec.offset += g;
+    Quantize(groups[g], out, inner);
+  };
+  if (apart) return ParallelFor(execution, groups.size(), quantize);
+  for (std::size_t g = 0; g < groups.size(); ++g) quantize(g);
+}
+
+}  // namespace narrowfloat

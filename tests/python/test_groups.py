@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups, other schemes of what is quantized already, and scales for other GEMMs."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from golden import assert_same
+
+import narrowfloat as nf
+
+RNG = np.random.default_rng(9)
+
+
+def same_buffers(a: nf.QuantizedTensor, b: nf.QuantizedTensor) -> None:
+    assert a.buffers.keys() == b.buffers.keys()
+    for name, buffer in a.buffers.items():
+        assert_same(buffer, b.buffers[name], name)
+
+
+@pytest.mark.parametrize("scheme", nf.schemes())
+@pytest.mark.parametrize("sizes", [[32, 0, 64, 2, 30], [128], [0, 128], [2] * 64])
+def test_each_group_is_quantized_as_if_alone(scheme: str, sizes: list[int]) -> None:
+    x = (RNG.standard_normal((128, 48)) * np.logspace(-3, 3, 128)[:, None]).astype(
+        ml_dtypes.bfloat16
+    )
+    groups = nf.grouped_quantize(x, sizes, scheme, columnwise=True, threads=3)
+    assert len(groups) == len(sizes)
+    ends = np.cumsum(sizes)
+    for group, end, size in zip(groups, ends, sizes, strict=True):
+        same_buffers(group, nf.quantize(x[end - size : end], scheme, columnwise=True))
+
+
+def test_groups_have_random_numbers_of_their_own() -> None:
+    x = np.tile(RNG.standard_normal((16, 32)).astype(np.float32), (2, 1))
+    options = {"stochastic_rounding": True, "seed": 1, "offset": 5}
+    first, second = nf.grouped_quantize(x, [16, 16], "nvfp4", **options)
+    same_buffers(first, nf.quantize(x[:16], "nvfp4", **options))
+    same_buffers(second, nf.quantize(x[16:], "nvfp4", **{**options, "offset": 6}))
+    assert second.spec == "nvfp4:offset=6,seed=1,stochastic_rounding=1"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ([4, 3], "the groups have 7 rows together, the input has 8"),
+        ([4, 5], "group 1 ends past the input's 8 rows"),
+        ([9, -1], "group 1 cannot have -1 rows"),
+    ],
+)
+def test_sizes_add_up(sizes: list[int], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^grouped_quantize: {message}$"):
+        nf.grouped_quantize(np.zeros((8, 32), np.float32), sizes, "mxfp8_e4m3")
+
+
+@pytest.mark.parametrize("target", nf.schemes())
+@pytest.mark.parametrize("source", ["fp8_e5m2", "mxfp8_e4m3", "nvfp4"])
+def test_requantize_is_dequantize_and_quantize(source: str, target: str) -> None:
+    x = RNG.standard_normal((64, 96)).astype(np.float32)
+    q = nf.quantize(x, source)
+    for between in (np.float32, ml_dtypes.bfloat16):
+        got = nf.requantize(q, target, True, True, between)
+        same_buffers(got, nf.quantize(q.dequantize(between), target, columnwise=True))
+
+
+@pytest.mark.parametrize("scheme", ["fp8_block1x128_e4m3", "fp8_block128x128_e5m2"])
+@pytest.mark.parametrize("columnwise", [False, True])
+def test_block_scales_become_mxfp8_scales(scheme: str, columnwise: bool) -> None:
+    x = (RNG.standard_normal((260, 300)) * np.logspace(-4, 4, 300)).astype(np.float32)
+    q = nf.quantize(x, scheme, rowwise=not columnwise, columnwise=columnwise)
+    scales = nf.block_scales_to_mxfp8(q, columnwise)
+    direction = "columnwise" if columnwise else "rowwise"
+    data = q.buffers[f"{direction}_data"]
+    mx = nf.from_buffers(
+        f"mxfp8_{scheme[-4:]}",
+        data.shape,
+        {"rowwise_data": data, "rowwise_scale_inv": scales},
+        swizzled=True,
+    )
+    values = q.dequantize()
+    assert_same(mx.dequantize(), np.ascontiguousarray(values.T if columnwise else values), scheme)
+
+
+def test_only_powers_of_two_become_mxfp8_scales() -> None:
+    x = np.full((4, 128), 3.0, np.float32)
+    q = nf.quantize(x, "fp8_block1x128_e4m3", force_pow_2_scales=False)
+    with pytest.raises(ValueError, match=r"the scale of line 0, block 0 must be a power of two"):
+        nf.block_scales_to_mxfp8(q)
+    with pytest.raises(ValueError, match=r"mxfp8_e4m3 has no fp32 scales of blocks$"):
+        nf.block_scales_to_mxfp8(nf.quantize(x, "mxfp8_e4m3"))

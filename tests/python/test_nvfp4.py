@@ -222,14 +222,15 @@ def test_named_quantizer(tiles: bool) -> None:
 def test_named_quantizer_takes_transformer_engines_options() -> None:
     x = RNG.standard_normal((32, 64)).astype(ml_dtypes.bfloat16)
     rht = nf.NVFP4Quantizer(
-        with_rht=True, with_post_rht_amax=True, with_random_sign_mask=False, stochastic_rounding=True
+        with_rht=True,
+        with_post_rht_amax=True,
+        with_random_sign_mask=False,
+        stochastic_rounding=True,
     )
     assert rht.quantize(x).spec == (
         "nvfp4:columnwise=1,rht=1,rht_sign_mask=0,stochastic_rounding=1"
     )
-    over = nf.NVFP4Quantizer(
-        nvfp4_use_4over6=True, nvfp4_e4m3_max=256, nvfp4_4over6_err_mode="mse"
-    )
+    over = nf.NVFP4Quantizer(nvfp4_use_4over6=True, nvfp4_e4m3_max=256, nvfp4_4over6_err_mode="mse")
     assert over.quantize(x).spec == "nvfp4:columnwise=1,e4m3_max=256,four_over_six=mse"
     with pytest.raises(ValueError, match=r"with_rht needs with_post_rht_amax$"):
         nf.NVFP4Quantizer(with_rht=True).quantize(x)

@@ -58,6 +58,7 @@ struct CpuTable {
     Overlay(cpu::QuantizeColumnsTable(index), kernels.quantize);
     Overlay(cpu::QuantizeTilesTable(index), kernels.quantize);
     Overlay(cpu::QuantizeTransposedTable(index), kernels.quantize);
+    Overlay(cpu::QuantizePackedTable(index), kernels.quantize);
     Overlay(cpu::DequantizeTable(index), kernels.dequantize);
   }
   CpuTable(const CpuTable&) = delete;  // `kernels` points at `name`

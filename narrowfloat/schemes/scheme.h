@@ -80,6 +80,14 @@ concept ChoosingScheme = Scheme<S> &&
   { S::Error(code, code, x, state) } -> std::same_as<float>;
 };
 
+/// A block's scale is a narrow float under a scale of the whole tensor.
+template <class S>
+concept TwoLevelScheme = Scheme<S> && requires(const typename S::TensorState& state) {
+  typename S::Scale;
+  { state.encode_over_max } -> std::convertible_to<float>;
+  { state.reciprocal_encode } -> std::convertible_to<float>;
+};
+
 /// Codes of a byte each, which vector code handles alike.
 template <class S>
 concept ByteScheme = Scheme<S> && kBits<typename S::Element>

@@ -17,6 +17,7 @@ QuantizeSlots QuantizeRowsTable(std::size_t target);
 QuantizeSlots QuantizeColumnsTable(std::size_t target);
 QuantizeSlots QuantizeTilesTable(std::size_t target);
 QuantizeSlots QuantizeTransposedTable(std::size_t target);
+QuantizeSlots QuantizePackedTable(std::size_t target);
 DequantizeSlots DequantizeTable(std::size_t target);
 
 }  // namespace narrowfloat::cpu

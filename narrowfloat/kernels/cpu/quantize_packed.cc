@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// Codes of four bits under scales of two levels, to nearest. Columns are quantized as the rows of
+// the transpose, whose codes and scales lie as the layout wants them.
+#include "narrowfloat/kernels/cpu/tables.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "narrowfloat/kernels/cpu/quantize_packed.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h:
+#include <algorithm>
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/blocks-inl.h"
+#include "narrowfloat/kernels/cpu/pack-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace narrowfloat::HWY_NAMESPACE {
+namespace {
+
+// With vectors of 512 bits these bodies are not proved yet; the oracle serves there.
+#if HWY_TARGET == HWY_SCALAR || HWY_MAX_BYTES > 32
+
+QuantizeSlots Table() {
+  return {};
+}
+
+#else
+
+/// Rows of `args.in` to `out`, in panels of the block's height.
+template <class S, class T>
+class RowPacker {
+ public:
+  RowPacker(const QuantizeArgs& args, const DirectionBuffers<std::byte>& out)
+      : args_(args), out_(out), outlet_(args.stream) {}
+
+  void Run() {
+    const Tile& tile = args_.tile;
+    for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
+      const typename S::TensorState state = S::Prepare(out_.AmaxOf(row), args_.options);
+      PanelRows<kRows, const std::byte> in;
+      in.count = std::min(kRows, tile.row_end - row);
+      for (std::size_t col = tile.col_begin; col < tile.col_end;) {
+        const std::size_t left = tile.col_end - col;
+        const std::size_t blocks = std::min(kBatch<S>, left / kCols);
+        for (std::size_t r = 0; r < in.count; ++r)
+          in.row[r] = args_.in.Row(row + r) + col * kItemSize<T>;
+        if (blocks > 0) {
+          PackBatch(in, blocks, state, row, col);
+        } else {
+          PackShort(in, left, state, row, col);
+        }
+        col += blocks > 0 ? blocks * kCols : left;
+      }
+    }
+  }
+
+ private:
+  static constexpr std::size_t kRows = S::kBlock.rows, kCols = S::kBlock.cols;
+
+  std::byte* CodesAt(std::size_t row, std::size_t col) const {
+    return out_.codes + row * out_.code_stride + col / kCodesPerByte<S>;
+  }
+
+  /// Measures and decides whole blocks. Whether all items are numbers.
+  bool Decide(const PanelRows<kRows, const std::byte>& in, std::size_t blocks,
+              const typename S::TensorState& state, Batch<S, T>& batch) {
+    MeasurePanel<S, T, Items::kOrdinary>(in, blocks, batch);
+    const bool ordinary = batch.Largest() < kInfinityBits<T>;
+    if (!ordinary) MeasurePanel<S, T, Items::kAny>(in, blocks, batch);
+    DecideTwoLevels<S>(batch, state);
+    return ordinary;
+  }
+
+  void PackBatch(const PanelRows<kRows, const std::byte>& in, std::size_t blocks,
+                 const typename S::TensorState& state, std::size_t row, std::size_t col) {
+    Batch<S, T> batch;
+    const bool ordinary = Decide(in, blocks, state, batch);
+    const std::size_t bytes = blocks * kCols / kCodesPerByte<S>;
+    for (std::size_t r = 0; r < in.count; ++r) {
+      std::byte* out = CodesAt(row + r, col);
+      auto* codes = reinterpret_cast<std::uint8_t*>(outlet_.Open(out));
+      if (ordinary) {
+        PackBlocks<S, T, Items::kOrdinary>(in.row[r], blocks, batch, codes);
+      } else {
+        PackBlocks<S, T, Items::kAny>(in.row[r], blocks, batch, codes);
+      }
+      outlet_.Close(out, bytes);
+    }
+    StoreScales(batch, row, in.count, col, blocks);
+  }
+
+  /// One block of fewer columns than a whole one, as if padded with zeros.
+  HWY_NOINLINE void PackShort(const PanelRows<kRows, const std::byte>& in, std::size_t cols,
+                              const typename S::TensorState& state, std::size_t row,
+                              std::size_t col) {
+    Padded<T, kCols> padded[kRows];
+    PanelRows<kRows, const std::byte> staged{};
+    staged.count = in.count;
+    for (std::size_t r = 0; r < in.count; ++r) {
+      padded[r].Fill(in.row[r], cols);
+      staged.row[r] = padded[r].items;
+    }
+    Batch<S, T> batch;
+    Decide(staged, 1, state, batch);
+    for (std::size_t r = 0; r < in.count; ++r) {
+      std::uint8_t codes[kCols / kCodesPerByte<S>];
+      PackBlocks<S, T, Items::kAny>(staged.row[r], 1, batch, codes);
+      std::memcpy(CodesAt(row + r, col), codes, cols / kCodesPerByte<S>);
+    }
+    StoreScales(batch, row, in.count, col, 1);
+  }
+
+  void StoreScales(const Batch<S, T>& batch, std::size_t row, std::size_t rows, std::size_t col,
+                   std::size_t blocks) const {
+    const std::size_t first = ScaleBlockIndex<S>(col);
+    for (std::size_t r = 0; r < rows; ++r) {
+      const std::size_t line = out_.strides.LineOffset(ScaleLine<S>(row + r));
+      if (out_.strides.BlocksAreAdjacent()) {
+        StoreScaleInvs<S>(out_.scale_inv, line + first, batch.scale_inv, blocks);
+        continue;
+      }
+      for (std::size_t j = 0; j < blocks; ++j)
+        StoreScaleInv<S>(out_.scale_inv, line + out_.strides.BlockOffset(first + j),
+                         batch.scale_inv[j]);
+    }
+  }
+
+  const QuantizeArgs& args_;
+  const DirectionBuffers<std::byte>& out_;
+  Outlet<kBatchCols / kCodesPerByte<S> > outlet_;
+};
+
+/// Columns as rows of the transpose, made part by part in the first-level cache.
+template <class S, class T>
+void PackColumns(const QuantizeArgs& args) {
+  constexpr std::size_t kPartRows = 256, kPartCols = 32, kItem = kItemSize<T>;
+  alignas(64) std::byte turned[kPartRows * kPartCols * kItem];
+  const Tile& tile = args.tile;
+  for (std::size_t row = tile.row_begin; row < tile.row_end; row += kPartRows) {
+    const std::size_t rows = std::min(kPartRows, tile.row_end - row);
+    for (std::size_t col = tile.col_begin; col < tile.col_end; col += kPartCols) {
+      const std::size_t cols = std::min(kPartCols, tile.col_end - col);
+      for (std::size_t r = 0; r < rows; ++r) {
+        const std::byte* from = args.in.Row(row + r) + col * kItem;
+        for (std::size_t c = 0; c < cols; ++c)
+          std::memcpy(turned + (c * kPartRows + r) * kItem, from + c * kItem, kItem);
+      }
+      QuantizeArgs part = args;
+      constexpr auto kStride = static_cast<std::ptrdiff_t>(kPartRows * kItem);
+      // Rows and columns count as those of the whole transpose.
+      part.in = {turned - (col * kPartRows + row) * kItem, kStride};
+      part.tile = {col, col + cols, row, row + rows};
+      RowPacker<S, T>(part, args.columnwise).Run();
+    }
+  }
+}
+
+template <class S, class T, Direction kDirection>
+struct QuantizePacked {
+  static void Run(const QuantizeArgs& args) noexcept {
+    if (!Serves(args)) {
+      ScalarKernels().quantize[kSchemeIndex<S>][static_cast<std::size_t>(kDirection)]
+                              [static_cast<std::size_t>(kDTypeOf<T>)](args);
+      return;
+    }
+    if constexpr (kDirection != Direction::kColumnwise) RowPacker<S, T>(args, args.rowwise).Run();
+    if constexpr (kDirection != Direction::kRowwise) PackColumns<S, T>(args);
+  }
+
+ private:
+  /// Chance, choice and scales that are not positive, which only a given amax can bring, are left
+  /// to the oracle.
+  static bool Serves(const QuantizeArgs& args) {
+    if (args.rounding != Rounding::kNearestEven) return false;
+    const auto state = [&](const DirectionBuffers<std::byte>& out) {
+      return S::Prepare(out.amax, args.options);
+    };
+    return !S::Chooses(state(args.rowwise)) && state(args.rowwise).encode > 0.0f &&
+           state(args.columnwise).encode > 0.0f;
+  }
+};
+
+template <class S, Direction kDirection, class... T>
+constexpr ByType<QuantizeFn> Types(TypeList<T...>) {
+  if constexpr (TwoLevelScheme<S>) {
+    return {&QuantizePacked<S, T, kDirection>::Run...};
+  } else {
+    return {};
+  }
+}
+
+template <class... S>
+constexpr QuantizeSlots MakeTable(TypeList<S...>) {
+  return {{{{Types<S, Direction::kRowwise>(FloatTypes{}),
+             Types<S, Direction::kColumnwise>(FloatTypes{}),
+             Types<S, Direction::kBoth>(FloatTypes{})}}...}};
+}
+
+QuantizeSlots Table() {
+  return MakeTable(AllSchemes{});
+}
+
+#endif
+
+}  // namespace
+}  // namespace narrowfloat::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace narrowfloat {
+HWY_EXPORT(Table);
+namespace cpu {
+QuantizeSlots QuantizePackedTable(std::size_t target) {
+  return HWY_DISPATCH_TABLE(Table)[target]();
+}
+}  // namespace cpu
+}  // namespace narrowfloat
+#endif

@@ -11,6 +11,7 @@
 #include "narrowfloat/types/float8_block_tensor.h"
 #include "narrowfloat/types/float8_tensor.h"
 #include "narrowfloat/types/mxfp8_tensor.h"
+#include "narrowfloat/types/nvfp4_tensor.h"
 #include "narrowfloat/types/types_testing.h"
 
 namespace narrowfloat {
@@ -51,6 +52,30 @@ TEST(QuantizerTest, Float8BlocksAreTheVerbForEveryOption) {
   EXPECT_TRUE(runs.IsQuantizable({2, 64, 128}));
   EXPECT_EQ(InvalidArgumentOf([] { Float8BlockQuantizer("e4m3", {.block_scaling_dim = 3}); }),
             "quantizer: Float8BlockQuantizer's block_scaling_dim is 1 or 2, got 3");
+}
+
+TEST(QuantizerTest, Nvfp4IsTheVerbForEveryOption) {
+  const OwnedTensor in = MakeInput(kShape, DType::kBFloat16);
+  ExpectSameBuffers(NVFP4Quantizer().Quantize(in.ConstView()).ConstView(),
+                    ByVerb("nvfp4:columnwise=1", in).ConstView());
+  const NVFP4Quantizer tiles({.with_2d_quantization = true, .scales = ScalePlacement::kSwizzled});
+  ExpectSameBuffers(tiles.Quantize(in.ConstView()).ConstView(),
+                    ByVerb("nvfp4_2d:columnwise=1,swizzled=1", in).ConstView());
+  const NVFP4Quantizer gradient({.with_rht = true,
+                                 .with_random_sign_mask = false,
+                                 .stochastic_rounding = true,
+                                 .random = {7, 9}});
+  ExpectSameBuffers(
+      gradient.Quantize(in.ConstView()).ConstView(),
+      ByVerb("nvfp4:columnwise=1,offset=9,rht=1,rht_sign_mask=0,seed=7,stochastic_rounding=1", in)
+          .ConstView());
+  const NVFP4Quantizer chooser(
+      {.four_over_six = FourOverSix::kMeanSquaredError, .nvfp4_e4m3_max = 256.0f});
+  ExpectSameBuffers(chooser.Quantize(in.ConstView()).ConstView(),
+                    ByVerb("nvfp4:columnwise=1,e4m3_max=256,four_over_six=mse", in).ConstView());
+  EXPECT_FALSE(gradient.IsQuantizable({32, 40}));
+  EXPECT_EQ(InvalidArgumentOf([] { NVFP4Quantizer({.with_rht = true, .row_scaled_nvfp4 = true}); }),
+            "quantize: row_scaled cannot go with rht");
 }
 
 TEST(QuantizerTest, Mxfp8IsTheVerbForEveryOption) {

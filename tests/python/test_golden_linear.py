@@ -65,10 +65,11 @@ def test_linear_layer(case: Case) -> None:
     for name, (scheme, options) in specs(case).items():
         q[name] = nf.quantize(case[name], scheme, columnwise=True, **options)
         check_operand(case, name, q[name], bool(options))
+    x, w, dy = q["x"], q["w"], q["dy"]
     products = {
-        "y": ("TN", q["x"], q["w"], matrix(q["x"], "rowwise"), matrix(q["w"], "rowwise").T),
-        "dx": ("NN", q["dy"], q["w"], matrix(q["dy"], "rowwise"), matrix(q["w"], "columnwise")),
-        "dw": ("NT", q["dy"], q["x"], matrix(q["dy"], "columnwise").T, matrix(q["x"], "columnwise")),
+        "y": ("TN", x, w, matrix(x, "rowwise"), matrix(w, "rowwise").T),
+        "dx": ("NN", dy, w, matrix(dy, "rowwise"), matrix(w, "columnwise")),
+        "dw": ("NT", dy, x, matrix(dy, "columnwise").T, matrix(x, "columnwise")),
     }
     out_dtype = case.params["out_dtype"]
     for name, (layout, a, b, left, right) in products.items():

@@ -53,6 +53,8 @@ template <class... Visitors>
 struct Overloaded : Visitors... {
   using Visitors::operator()...;
 };
+template <class... Visitors>  // clang before 17 does not find it by itself
+Overloaded(Visitors...)->Overloaded<Visitors...>;
 
 /// Bools, integers and floats as a number; none for a word.
 std::optional<double> NumberOf(const SpecValue& value) {

@@ -120,7 +120,7 @@ TEST(BlockScalesToMxfp8Test, RepeatsExponentsInTiles) {
   std::memcpy(blocks.Data(Role::kRowwiseScaleInv), scales, sizeof scales);
   const Shape shape = Mxfp8ScalesShape(blocks.view, Direction::kRowwise);
   ASSERT_EQ(shape, (Shape{256, 8}));
-  std::vector<std::byte> out(256 * 8, std::byte{0xEE});
+  std::vector<std::byte> out(2048, std::byte{0xEE});  // 256 lines, 8 blocks
   BlockScalesToMxfp8(blocks.view, Direction::kRowwise, {out.data(), DType::kUInt8, shape, {}});
   for (std::size_t row = 0; row < 256; ++row) {
     for (std::size_t block = 0; block < 8; ++block) {

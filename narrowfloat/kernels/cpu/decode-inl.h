@@ -114,6 +114,14 @@ HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, DF> > RoundTo(hn::Vec<DF> low,
     };
     return hn::ConcatOdd(d16, rounded(high), rounded(low));
   } else {
+#if HWY_TARGET <= HWY_AVX2
+    // The processor rounds to nearest-even, whatever the caller's mode, and keeps subnormals; the
+    // one quiet NaN stays one.
+    const hn::Rebind<hwy::float16_t, DF> df16;
+    const hn::Half<decltype(d16)> dh;
+    return hn::Combine(d16, hn::BitCast(dh, hn::DemoteTo(df16, high)),
+                       hn::BitCast(dh, hn::DemoteTo(df16, low)));
+#else
     // Cutting off at twice the largest power of two gives infinity's code.
     const auto rounded = [&](hn::Vec<DF> value) NF_INLINE_ATTR {
       const auto bits = hn::BitCast(d32, value);
@@ -125,6 +133,7 @@ HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, DF> > RoundTo(hn::Vec<DF> low,
                                              hn::Set(d32, T::kNanCode), hn::Or(code, sign)));
     };
     return hn::ConcatEven(d16, rounded(high), rounded(low));
+#endif
   }
 }
 

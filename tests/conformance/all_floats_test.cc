@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -110,6 +111,127 @@ TEST_P(AllFloatsTest, EncodeToTheNearestCode) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Codecs, AllFloatsTest, testing::ValuesIn(Codecs()), NameOf);
+
+/// Blocks of floats under scales that are powers of two: all magnitudes up to the format's largest,
+/// which stands first in each block and so makes its scale 1. Each block is then multiplied by a
+/// power of two of its own, which moves its scale and leaves its codes, if it was exact.
+class BlocksOfFloats {
+ public:
+  BlocksOfFloats(const SchemeInfo& scheme, std::uint32_t sign)
+      : codec_(ReferenceCodecOf(scheme.element)),
+        first_of_code_(codec_.FirstFloatBits()),
+        sign_(sign),
+        cols_(static_cast<std::size_t>(scheme.block.cols)),
+        in_(kChunk),
+        expected_(kChunk),
+        codes_(kChunk) {}
+
+  std::uint32_t Largest() const {
+    return std::bit_cast<std::uint32_t>(static_cast<float>(codec_.Value(codec_.format().largest)));
+  }
+  /// Magnitudes that one chunk has room for.
+  std::size_t PerChunk() const { return kChunk / cols_ * (cols_ - 1); }
+
+  /// The chunk of the magnitudes whose bits start at `first`.
+  void Fill(std::uint32_t first) {
+    FillExpected(codec_, first_of_code_, sign_ | first, codes_.data());
+    const std::uint32_t anchor = sign_ | Largest();
+    const std::uint32_t anchor_code =
+        (sign_ != 0 ? codec_.SignCode() : 0) | codec_.format().largest;
+    for (std::size_t block = 0; block < kChunk / cols_; ++block) {
+      const float power = Power(block, first);
+      const std::size_t from = block * (cols_ - 1);
+      std::uint32_t* in = &in_[block * cols_];
+      in[0] = Times(anchor, power);
+      expected_[block * cols_] = static_cast<std::byte>(anchor_code);
+      for (std::size_t i = 1; i < cols_; ++i) {
+        in[i] = Times(sign_ | (first + static_cast<std::uint32_t>(from + i - 1)), power);
+      }
+      std::copy_n(&codes_[from], cols_ - 1, &expected_[block * cols_ + 1]);
+    }
+  }
+
+  const std::vector<std::uint32_t>& in() const { return in_; }
+  const std::vector<std::byte>& expected() const { return expected_; }
+
+ private:
+  static std::uint32_t Times(std::uint32_t bits, float power) {
+    return std::bit_cast<std::uint32_t>(std::bit_cast<float>(bits) * power);
+  }
+  /// The block's, where it keeps all numbers from `first` on normal.
+  static float Power(std::size_t block, std::uint32_t first) {
+    const int spread = static_cast<int>(block % 81) - 40;
+    const int exponent = static_cast<int>(first >> 23) - 127;
+    return exponent + std::min(spread, 0) > -126 ? std::ldexp(1.0f, spread) : 1.0f;
+  }
+
+  const ReferenceCodec& codec_;
+  std::vector<std::uint32_t> first_of_code_;
+  std::uint32_t sign_;
+  std::size_t cols_;
+  std::vector<std::uint32_t> in_;
+  std::vector<std::byte> expected_, codes_;
+};
+
+/// Checks chunks of magnitudes of one sign handed out by `next`, as above.
+void CheckBlocks(const Codec& slot, std::uint32_t sign, std::atomic<std::uint64_t>& next,
+                 std::string& failure, std::mutex& lock) {
+  BlocksOfFloats blocks(*slot.scheme, sign);
+  QuantizedBuffers out({.scheme = slot.scheme}, {1, static_cast<std::int64_t>(kChunk)});
+  const ConstTensorView view{reinterpret_cast<const std::byte*>(blocks.in().data()),
+                             DType::kFloat32,
+                             out.view.shape,
+                             {},
+                             Device::kCpu};
+  const std::uint64_t end = std::uint64_t{blocks.Largest()} + 1;
+  for (;;) {
+    const std::uint64_t first = next.fetch_add(blocks.PerChunk());
+    if (first >= end) return;
+    // The last chunk begins early rather than going past the largest.
+    blocks.Fill(static_cast<std::uint32_t>(std::min(first, end - blocks.PerChunk())));
+    Quantize(view, out.view, {.threads = 1, .kernels = slot.backend});
+    const std::byte* got = out.Data(Role::kRowwiseData);
+    if (std::memcmp(blocks.expected().data(), got, kChunk) == 0) continue;
+    const auto at = static_cast<std::size_t>(
+        std::mismatch(blocks.expected().begin(), blocks.expected().end(), got).first -
+        blocks.expected().begin());
+    const std::lock_guard guard(lock);
+    failure =
+        fmt::format("{} on {}: input {:08x}, expected {:02x}, got {:02x}", slot.scheme->name,
+                    slot.backend->name, blocks.in()[at],
+                    static_cast<unsigned>(blocks.expected()[at]), static_cast<unsigned>(got[at]));
+    next = end;
+  }
+}
+
+class AllFloatsInBlocksTest : public testing::TestWithParam<Codec> {};
+
+TEST_P(AllFloatsInBlocksTest, EncodeToTheNearestCode) {
+  for (const std::uint32_t sign : {0u, 0x80000000u}) {
+    std::atomic<std::uint64_t> next{0};
+    std::mutex lock;
+    std::string failure;
+    std::vector<std::thread> threads;
+    for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) {
+      threads.emplace_back([&] { CheckBlocks(GetParam(), sign, next, failure, lock); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(failure, "");
+  }
+}
+
+std::vector<Codec> BlockCodecs() {
+  std::vector<Codec> codecs;
+  for (const SchemeInfo& scheme : kSchemes) {
+    for (const KernelTable* backend : AvailableKernels()) {
+      const bool is_mx = scheme.block.rows == 1 && scheme.layout.scale_type == ScaleType::kE8M0;
+      if (is_mx && backend->name != "scalar") codecs.push_back({&scheme, backend});
+    }
+  }
+  return codecs;
+}
+
+INSTANTIATE_TEST_SUITE_P(Codecs, AllFloatsInBlocksTest, testing::ValuesIn(BlockCodecs()), NameOf);
 
 /// All bit patterns of a 16-bit type as one matrix: in order, so that neighbours share a block, and
 /// shuffled, so that blocks span all magnitudes.

@@ -25,19 +25,15 @@ inline constexpr std::size_t kBatchCols = 1024;  // columns of a panel whose sca
 template <Scheme S>
 inline constexpr std::size_t kBatch = kBatchCols / S::kBlock.cols;
 
-/// Whether scales may be applied as PowerScale does.
-template <Scheme S, class T>
-inline constexpr bool kMayBePowers = std::is_same_v<T, BFloat16>;
-
 /// Scales of up to kBatch blocks of T that follow each other in one panel.
 template <Scheme S, class T>
 struct Batch {
   BitsOf<T> largest[kBatch<S>];  // patterns of the blocks' amaxes
   float scale[kBatch<S>];
   std::uint32_t scale_inv[kBatch<S>];
-  std::uint32_t floor[kBatch<S>];  // and multiplier: PowerScale's, if `powers`
+  std::uint32_t floor[kBatch<S>];  // and multiplier: FoldedScale's, if `folded`
   float multiplier[kBatch<S>];
-  bool powers = false;
+  bool folded = false;
 
   /// The largest pattern of all blocks.
   HWY_INLINE std::uint32_t Largest() const {
@@ -55,14 +51,12 @@ struct Batch {
       scale[j] = decided.scale;
       scale_inv[j] = decided.scale_inv;
     }
-    if constexpr (kMayBePowers<S, T>) {
-      using Power = PowerScale<typename S::Element>;
-      std::uint32_t misfit = 0;
-      for (std::size_t j = 0; j < kBatch<S>; ++j) misfit |= Power::Misfit(scale[j], largest[j]);
-      powers = misfit == 0;
-      for (std::size_t j = 0; j < kBatch<S>; ++j) floor[j] = Power::Floor(scale[j]);
-      for (std::size_t j = 0; j < kBatch<S>; ++j) multiplier[j] = Power::Multiplier(scale[j]);
-    }
+    using Folding = FoldedScale<typename S::Element, T>;
+    std::uint32_t misfit = 0;
+    for (std::size_t j = 0; j < kBatch<S>; ++j) misfit |= Folding::Misfit(scale[j], largest[j]);
+    folded = misfit == 0;
+    for (std::size_t j = 0; j < kBatch<S>; ++j) floor[j] = Folding::Floor(scale[j]);
+    for (std::size_t j = 0; j < kBatch<S>; ++j) multiplier[j] = Folding::Multiplier(scale[j]);
   }
 
   template <class DF>
@@ -70,10 +64,10 @@ struct Batch {
     return {hn::Set(df, scale[j])};
   }
   template <class DF>
-  HWY_INLINE UniformPower<DF> Power(DF df, std::size_t j) const {
+  HWY_INLINE UniformFolded<T, DF> Folded(DF df, std::size_t j) const {
     const hn::RebindToUnsigned<DF> d32;
-    const hn::Repartition<std::uint16_t, DF> d16;
-    return {hn::BitCast(d16, hn::Set(d32, floor[j])), hn::Set(df, multiplier[j])};
+    const hn::Repartition<FloorBits<T>, DF> d;
+    return {hn::BitCast(d, hn::Set(d32, floor[j])), hn::Set(df, multiplier[j])};
   }
 };
 
@@ -147,7 +141,7 @@ struct PanelCodes : PanelRows<kRows, std::byte> {
   std::byte* copy[kRows];
 };
 
-template <Scheme S, class T, Items kItems, bool kByPower>
+template <Scheme S, class T, Items kItems, bool kFolded>
 HWY_INLINE void EncodeBlocks(const PanelRows<S::kBlock.rows, const std::byte>& in,
                              std::size_t blocks, const Batch<S, T>& batch,
                              const PanelCodes<S::kBlock.rows>& out, Outlet<kBatchCols>& outlet) {
@@ -159,8 +153,8 @@ HWY_INLINE void EncodeBlocks(const PanelRows<S::kBlock.rows, const std::byte>& i
     auto* codes = reinterpret_cast<std::uint8_t*>(outlet.Open(out.row[r]));
     for (std::size_t j = 0; j < blocks; ++j) {
       const auto scale = [&]() NF_INLINE_ATTR {
-        if constexpr (kByPower) return batch.Power(DF(), j);
-        if constexpr (!kByPower) return batch.Scale(DF(), j);
+        if constexpr (kFolded) return batch.Folded(DF(), j);
+        if constexpr (!kFolded) return batch.Scale(DF(), j);
       }();
       for (std::size_t i = j * S::kBlock.cols; i < (j + 1) * S::kBlock.cols; i += lanes) {
         hn::StoreU(EncodeRun<F, T, kItems>(d8, in.row[r] + i * kItemSize<T>, scale), d8, codes + i);
@@ -170,31 +164,44 @@ HWY_INLINE void EncodeBlocks(const PanelRows<S::kBlock.rows, const std::byte>& i
   }
 }
 
-/// The maxima of columns, `cols` of them, a multiple of the vector's length. Goes along rows, a few
-/// at a time, as the caches like it. Gives the largest of all patterns.
+/// Rows of a batch that the first-level cache holds together.
+template <class T>
+inline constexpr std::size_t kTogether = 16 / kItemSize<T>;
+
+/// Takes rows into the maxima of columns, or begins these with them. `cols` is a multiple of the
+/// vector's length, `count` at most kTogether. Gives the largest of all patterns.
+template <class T, Items kItems>
+HWY_INLINE std::uint32_t FoldSome(const std::byte* const* rows, std::size_t count, std::size_t cols,
+                                  bool first, std::make_signed_t<BitsOf<T>>* maxima) {
+  const MagnitudeTag<T> di;
+  auto most = hn::Zero(di);
+  for (std::size_t c = 0; c < cols; c += hn::Lanes(di)) {
+    auto largest = first ? hn::Zero(di) : hn::LoadU(di, maxima + c);
+    const auto fold = [&](std::size_t row) NF_INLINE_ATTR {
+      const auto items = LoadItems(di, rows[row] + c * kItemSize<T>);
+      largest = hn::Max(largest, Magnitudes<T, kItems>(di, items));
+    };
+    if (count == kTogether<T>) {
+      for (std::size_t i = 0; i < kTogether<T>; ++i) fold(i);
+    } else {
+      for (std::size_t i = 0; i < count; ++i) fold(i);
+    }
+    hn::StoreU(largest, di, maxima + c);
+    most = hn::Max(most, largest);
+  }
+  return LargestLane(di, most);
+}
+
+/// The same of any number of rows.
 template <class T, Items kItems>
 HWY_INLINE std::uint32_t FoldRows(const std::byte* const* rows, std::size_t count, std::size_t cols,
                                   std::make_signed_t<BitsOf<T>>* maxima) {
-  constexpr std::size_t kTogether = 8;
-  const MagnitudeTag<T> di;
-  auto most = hn::Zero(di);
-  for (std::size_t r = 0; r < count; r += kTogether) {
-    for (std::size_t c = 0; c < cols; c += hn::Lanes(di)) {
-      auto largest = r == 0 ? hn::Zero(di) : hn::LoadU(di, maxima + c);
-      const auto fold = [&](std::size_t row) NF_INLINE_ATTR {
-        const auto items = LoadItems(di, rows[row] + c * kItemSize<T>);
-        largest = hn::Max(largest, Magnitudes<T, kItems>(di, items));
-      };
-      if (r + kTogether <= count) {
-        for (std::size_t i = 0; i < kTogether; ++i) fold(r + i);
-      } else {
-        for (std::size_t i = r; i < count; ++i) fold(i);
-      }
-      hn::StoreU(largest, di, maxima + c);
-      most = hn::Max(most, largest);
-    }
+  std::uint32_t most = 0;
+  for (std::size_t r = 0; r < count; r += kTogether<T>) {
+    const std::size_t some = std::min(kTogether<T>, count - r);
+    most = std::max(most, FoldSome<T, kItems>(rows + r, some, cols, r == 0, maxima));
   }
-  return LargestLane(di, most);
+  return most;
 }
 
 /// The blocks of a panel of several rows are measured as those of its columns' maxima.
@@ -222,10 +229,8 @@ HWY_INLINE void QuantizeBatch(const PanelRows<S::kBlock.rows, const std::byte>& 
   MeasurePanel<S, T, Items::kOrdinary>(in, blocks, batch);
   if (batch.Largest() < kInfinityBits<T>) {
     batch.Decide(state);
-    if constexpr (kMayBePowers<S, T>) {
-      if (batch.powers) {
-        return EncodeBlocks<S, T, Items::kOrdinary, true>(in, blocks, batch, out, outlet);
-      }
+    if (batch.folded) {
+      return EncodeBlocks<S, T, Items::kOrdinary, true>(in, blocks, batch, out, outlet);
     }
     EncodeBlocks<S, T, Items::kOrdinary, false>(in, blocks, batch, out, outlet);
   } else {

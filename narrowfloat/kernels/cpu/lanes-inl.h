@@ -8,6 +8,7 @@
 #define NARROWFLOAT_KERNELS_CPU_LANES_INL_H_
 #endif
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -38,7 +39,11 @@ inline constexpr std::uint32_t kInfinityBits = T::kMaxCode + 1u;
 template <>
 inline constexpr std::uint32_t kInfinityBits<float> = kFloatInfinity;
 
-/// Value of the magnitude pattern of an item.
+/// A float16's bits in the place of a float's stand for the value over this.
+inline constexpr float kHalfRebias = 0x1p112f;
+
+/// Value of the magnitude pattern of an item that is not NaN. Without branches, for loops that the
+/// compiler vectorizes.
 template <class T>
 HWY_INLINE float MagnitudeValue(std::uint32_t bits) {
   if constexpr (kItemSize<T> == 4) {
@@ -46,7 +51,10 @@ HWY_INLINE float MagnitudeValue(std::uint32_t bits) {
   } else if constexpr (std::is_same_v<T, BFloat16>) {
     return std::bit_cast<float>(bits << 16);
   } else {
-    return Decode<T>(bits);
+    // The product of infinity's pattern is a power of two, to which infinity's bits are added.
+    const float value = std::bit_cast<float>(bits << 13) * kHalfRebias;
+    const std::uint32_t beyond = 0u - static_cast<std::uint32_t>(bits > T::kMaxCode);
+    return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) | (beyond & kFloatInfinity));
   }
 }
 
@@ -92,14 +100,14 @@ HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenMagnitudes(D32 d32, hn::Vec<D32>
   if constexpr (std::is_same_v<T, BFloat16>) {
     return hn::BitCast(df, hn::ShiftLeft<16>(low_halves));
   } else {
-    constexpr float kRebias = 0x1p112f;
     const auto moved = hn::BitCast(df, hn::ShiftLeft<13>(low_halves));
-    if constexpr (kItems == Items::kOrdinary) return hn::Mul(moved, hn::Set(df, kRebias));
+    const auto value = hn::Mul(moved, hn::Set(df, kHalfRebias));
+    if constexpr (kItems == Items::kOrdinary) return value;
     const hn::RebindToSigned<D32> di;
     const auto beyond =
         hn::Gt(hn::BitCast(di, low_halves), hn::Set(di, static_cast<std::int32_t>(T::kMaxCode)));
     return hn::IfThenElse(hn::RebindMask(df, beyond), hn::BitCast(df, hn::Set(d32, kFloatInfinity)),
-                          hn::Mul(moved, hn::Set(df, kRebias)));
+                          value);
   }
 }
 template <class T, Items kItems, class D32>
@@ -187,11 +195,14 @@ struct LaneScales {
   }
 };
 
-/// Scales that are powers of two, for ordinary bfloat16: instead of the values, what
-/// EncodeMagnitudes compares and multiplies b with is scaled, which can be done before the values
-/// are widened.
-template <FloatFormat F>
-struct PowerScale {
+/// What an item is compared with before it is widened: bfloat16, as its exponent fits there.
+template <class T>
+using FloorBits = std::conditional_t<std::is_same_v<T, BFloat16>, std::uint16_t, std::uint32_t>;
+
+/// Scales that are powers of two, for ordinary items: instead of the values, what EncodeMagnitudes
+/// compares and multiplies b with is scaled.
+template <FloatFormat F, class T>
+struct FoldedScale {
   static constexpr int kMaxExponent =
       static_cast<int>(F::kMaxCode >> F::kMantissaBits) - static_cast<int>(F::kBias);
   // Exponents, as fields of fp32, of scales with which neither the smallest normal number nor b's
@@ -208,9 +219,10 @@ struct PowerScale {
            (static_cast<std::uint32_t>(field > kLargest) &
             static_cast<std::uint32_t>(largest != 0));
   }
-  /// F's smallest normal number over the scale: bfloat16, twice.
+  /// F's smallest normal number over the scale: fp32, or bfloat16, twice.
   static HWY_INLINE std::uint32_t Floor(float scale) {
-    return (255u - F::kBias - Field(scale)) * ((1u << 7) | (1u << 23));
+    constexpr std::uint32_t kPlaces = sizeof(FloorBits<T>) == 4 ? 1u << 23 : (1u << 7) | (1u << 23);
+    return (255u - F::kBias - Field(scale)) * kPlaces;
   }
   static HWY_INLINE float Multiplier(float scale) {
     return EncodeRule<F>::Multiplier(static_cast<int>(Field(scale)) - 127);
@@ -222,28 +234,29 @@ struct PowerScale {
     return field < kLargest ? field : kLargest;
   }
 };
-/// One for all lanes, and one for each lane, `floor` in memory order, as EncodeRun asks for them.
-template <class DF>
-struct UniformPower {
-  hn::Vec<hn::Repartition<std::uint16_t, DF>> floor;
+/// One for all lanes, and one for each lane, as EncodeRun asks for them: `floor` of bfloat16 in
+/// memory order.
+template <class T, class DF>
+struct UniformFolded {
+  hn::Vec<hn::Repartition<FloorBits<T>, DF>> floor;
   hn::Vec<DF> multiplier;
   HWY_INLINE auto Floor(std::size_t /*i*/) const { return floor; }
   HWY_INLINE hn::Vec<DF> Multiplier(std::size_t /*i*/) const { return multiplier; }
 };
-template <class DF>
-struct LanePowers {
-  const std::uint16_t* floors;
+template <class T, class DF>
+struct LaneFolded {
+  const FloorBits<T>* floors;
   const float* multipliers;
   HWY_INLINE auto Floor(std::size_t i) const {
-    const hn::Repartition<std::uint16_t, DF> d16;
-    return hn::LoadU(d16, floors + i * hn::Lanes(d16));
+    const hn::Repartition<FloorBits<T>, DF> d;
+    return hn::LoadU(d, floors + i * hn::Lanes(d));
   }
   HWY_INLINE hn::Vec<DF> Multiplier(std::size_t i) const {
     return hn::LoadU(DF(), multipliers + i * hn::Lanes(DF()));
   }
 };
 template <class Scale>
-concept Powers = requires(const Scale& scale) {
+concept Folded = requires(const Scale& scale) {
   scale.Multiplier(0);
 };
 
@@ -280,42 +293,119 @@ HWY_INLINE hn::Vec<D16> EncodeHalves(D16 d16, hn::Vec<D16> items, V scale_even, 
   return hn::IfThenElse(is_nan, hn::Set(d16, kNan), codes);
 }
 
-/// The same for ordinary bfloat16 and powers. 14 ops.
-template <FloatFormat F, class D16, class DF>
-HWY_INLINE hn::Vec<D16> EncodeByPower(D16 d16, DF df, hn::Vec<D16> items, hn::Vec<D16> floor,
-                                      hn::Vec<DF> even_multiplier, hn::Vec<DF> odd_multiplier) {
+/// Code of an ordinary value under a folded scale, as EncodeMagnitudes gives it. 4 ops.
+template <FloatFormat F, class DF>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeFolded(DF df, hn::Vec<DF> value,
+                                                          hn::Vec<hn::RebindToUnsigned<DF>> floor,
+                                                          hn::Vec<DF> multiplier) {
   const hn::RebindToUnsigned<DF> d32;
-  const auto magnitude = hn::And(items, hn::Set(d16, std::uint16_t{0x7FFF}));
-  const auto sign = hn::Xor(items, magnitude);
-  const auto exponent =
-      hn::And(items, hn::Set(d16, static_cast<std::uint16_t>(kInfinityBits<BFloat16>)));
-  const auto pairs = hn::BitCast(d32, magnitude);
-  const auto bases = hn::BitCast(d32, hn::Max(exponent, floor));
-  const auto even = hn::MulAdd(WidenEven<BFloat16, Items::kOrdinary>(d32, bases), even_multiplier,
-                               WidenEven<BFloat16, Items::kOrdinary>(d32, pairs));
-  const auto odd = hn::MulAdd(WidenOdd<BFloat16, Items::kOrdinary>(d32, bases), odd_multiplier,
-                              WidenOdd<BFloat16, Items::kOrdinary>(d32, pairs));
-  const auto even_codes = CodeOfSum<F::kMantissaBits, kUpperByte>(d32, hn::BitCast(d32, even));
-  const auto odd_codes = CodeOfSum<F::kMantissaBits, kUpperByte>(d32, hn::BitCast(d32, odd));
-  return hn::Or(
-      hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(odd_codes)), hn::BitCast(d16, even_codes)),
-      sign);
+  const auto exponent = hn::And(value, hn::BitCast(df, hn::Set(d32, kFloatInfinity)));
+  const auto sum = hn::MulAdd(hn::Max(exponent, hn::BitCast(df, floor)), multiplier, value);
+  return CodeOfSum<F::kMantissaBits, kUpperByte>(d32, hn::BitCast(d32, sum));
 }
 
-/// Codes of fp32 items in the second lowest bytes of 32-bit lanes; the others are undefined. 9 ops
-/// for ordinary items, 12 for any.
-template <FloatFormat F, Items kItems, class D32, class V>
-HWY_INLINE hn::Vec<D32> EncodeSingles(D32 d32, hn::Vec<D32> items, V scale) {
+/// EncodeHalves for ordinary items, the i-th vector of them, and folded scales. bfloat16: 14 ops,
+/// float16: 18.
+template <FloatFormat F, class T, class D16, class Scale>
+HWY_INLINE hn::Vec<D16> EncodeHalvesFolded(D16 d16, hn::Vec<D16> items, const Scale& scale,
+                                           std::size_t i) {
+  constexpr Items kItems = Items::kOrdinary;
+  const hn::Repartition<std::uint32_t, D16> d32;
+  const hn::Repartition<float, D16> df;
+  const auto magnitude = hn::And(items, hn::Set(d16, std::uint16_t{0x7FFF}));
+  const auto sign = hn::Xor(items, magnitude);
+  const auto pairs = hn::BitCast(d32, magnitude);
+  const auto even = WidenEven<T, kItems>(d32, pairs), odd = WidenOdd<T, kItems>(d32, pairs);
+  const auto combine = [&](hn::Vec<decltype(d32)> even_codes,
+                           hn::Vec<decltype(d32)> odd_codes) NF_INLINE_ATTR {
+    return hn::Or(
+        hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(odd_codes)), hn::BitCast(d16, even_codes)),
+        sign);
+  };
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    const auto exponent = hn::And(items, hn::Set(d16, std::uint16_t{kInfinityBits<T>}));
+    const auto bases = hn::BitCast(d32, hn::Max(exponent, scale.Floor(i)));
+    const auto code = [&](hn::Vec<decltype(df)> base, hn::Vec<decltype(df)> value,
+                          std::size_t j) NF_INLINE_ATTR {
+      const auto sum = hn::MulAdd(base, scale.Multiplier(j), value);
+      return CodeOfSum<F::kMantissaBits, kUpperByte>(d32, hn::BitCast(d32, sum));
+    };
+    return combine(code(WidenEven<T, kItems>(d32, bases), even, 2 * i),
+                   code(WidenOdd<T, kItems>(d32, bases), odd, 2 * i + 1));
+  } else {
+    const auto code = [&](hn::Vec<decltype(df)> value, std::size_t j) NF_INLINE_ATTR {
+      return EncodeFolded<F>(df, value, scale.Floor(j), scale.Multiplier(j));
+    };
+    return combine(code(even, 2 * i), code(odd, 2 * i + 1));
+  }
+}
+
+/// Codes of fp32 items without their signs, shifted left by kUpperByte, in the lower half of each
+/// lane; the upper half is undefined. 6 ops for ordinary items (5 under a folded scale), 8 for any.
+template <FloatFormat F, Items kItems, class D32, class Scale>
+HWY_INLINE hn::Vec<D32> EncodeSingles(D32 d32, hn::Vec<D32> items, const Scale& scale,
+                                      std::size_t i) {
   const hn::RebindToFloat<D32> df;
-  const hn::RebindToSigned<D32> di;
   const auto magnitude = hn::And(items, hn::Set(d32, ~kFloatSign));
-  const auto sign = hn::ShiftRight<16>(hn::Xor(items, magnitude));
-  const auto codes = hn::Or(EncodeScaled<F, kItems>(df, hn::BitCast(df, magnitude), scale), sign);
-  if constexpr (kItems == Items::kOrdinary) return codes;
-  const auto is_nan = hn::RebindMask(
-      d32,
-      hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, static_cast<std::int32_t>(kFloatInfinity))));
-  return hn::IfThenElse(is_nan, hn::Set(d32, F::kNanCode << kUpperByte), codes);
+  if constexpr (Folded<Scale>) {
+    static_assert(kItems == Items::kOrdinary);
+    return EncodeFolded<F>(df, hn::BitCast(df, magnitude), scale.Floor(i), scale.Multiplier(i));
+  } else {
+    const auto codes = EncodeScaled<F, kItems>(df, hn::BitCast(df, magnitude), scale(i));
+    if constexpr (kItems == Items::kOrdinary) return codes;
+    const hn::RebindToSigned<D32> di;
+    const auto is_nan = hn::RebindMask(
+        d32, hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, std::int32_t{kFloatInfinity})));
+    return hn::IfThenElse(is_nan, hn::Set(d32, F::kNanCode << kUpperByte), codes);
+  }
+}
+
+/// Items whose signs the codes take: NaN, which has none there, is left out.
+template <Items kItems, class D32>
+HWY_INLINE hn::Vec<D32> Signs(D32 d32, hn::Vec<D32> items) {
+  if constexpr (kItems == Items::kOrdinary) return items;
+  const auto magnitude = hn::And(items, hn::Set(d32, ~kFloatSign));
+  return hn::IfThenZeroElse(hn::Gt(magnitude, hn::Set(d32, kFloatInfinity)), items);
+}
+
+/// Codes as EncodeSingles gives them, with the signs of items, of `low` and of `high` in turns: in
+/// the upper bytes of 16-bit lanes, zeros in the lower ones. 6 ops.
+template <class D32>
+HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, D32>> SignedPairs(D32 /*d32*/,
+                                                                    hn::Vec<D32> low_codes,
+                                                                    hn::Vec<D32> high_codes,
+                                                                    hn::Vec<D32> low_items,
+                                                                    hn::Vec<D32> high_items) {
+  const hn::Repartition<std::uint16_t, D32> d16;
+  const auto codes =
+      hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(high_codes)), hn::BitCast(d16, low_codes));
+  const auto signs =
+      hn::OddEven(hn::BitCast(d16, high_items), hn::BitCast(d16, hn::ShiftRight<16>(low_items)));
+  return hn::Or(codes, hn::And(signs, hn::Set(d16, std::uint16_t{0x8000})));
+}
+
+/// Brings bytes of the same place in 32-bit lanes together: first all second ones, then the fourth,
+/// the first and the third.
+template <class D8>
+HWY_INLINE hn::Vec<D8> TransposeQuads(D8 d8, hn::Vec<D8> quads) {
+  alignas(16) static constexpr std::uint8_t kQuarters[16] = {1, 5, 9, 13, 3, 7, 11, 15,
+                                                             0, 4, 8, 12, 2, 6, 10, 14};
+  const auto in_blocks = hn::TableLookupBytes(quads, hn::LoadDup128(d8, kQuarters));
+  constexpr std::size_t kBlocks = hn::MaxLanes(d8) / 16;
+  if constexpr (kBlocks == 1) {
+    return in_blocks;
+  } else {
+    const hn::Repartition<std::int32_t, D8> d32;
+    alignas(64) static constexpr auto kOrder = [] {
+      std::array<std::int32_t, 4 * kBlocks> order{};
+      for (std::size_t i = 0; i < order.size(); ++i) {
+        order[i] = static_cast<std::int32_t>(i % kBlocks * 4 + i / kBlocks);
+      }
+      return order;
+    }();
+    return hn::BitCast(d8, hn::TableLookupLanes(hn::BitCast(d32, in_blocks),
+                                                hn::SetTableIndices(d32, kOrder.data())));
+  }
 }
 
 /// Codes of Lanes(d8) items of T at `in`, scaled by positive finite scales.
@@ -327,20 +417,19 @@ HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale)
   const hn::Repartition<std::uint16_t, D8> d16;
   if constexpr (kItemSize<T> == 4) {
     const hn::Repartition<std::uint32_t, D8> d32;
-    const std::size_t step = hn::Lanes(d32) * 4;
-    const auto part = [&](std::size_t i) NF_INLINE_ATTR {
-      return hn::BitCast(d16,
-                         EncodeSingles<F, kItems>(d32, LoadItems(d32, in + i * step), scale(i)));
+    const auto pairs = [&](std::size_t i) NF_INLINE_ATTR {
+      const std::size_t bytes = hn::Lanes(d32) * 4;
+      const auto low = LoadItems(d32, in + i * bytes), high = LoadItems(d32, in + (i + 1) * bytes);
+      return SignedPairs(d32, EncodeSingles<F, kItems>(d32, low, scale, i),
+                         EncodeSingles<F, kItems>(d32, high, scale, i + 1), Signs<kItems>(d32, low),
+                         Signs<kItems>(d32, high));
     };
-    const auto low = hn::ConcatEven(d16, part(1), part(0));
-    const auto high = hn::ConcatEven(d16, part(3), part(2));
-    return hn::ConcatOdd(d8, hn::BitCast(d8, high), hn::BitCast(d8, low));
-  } else if constexpr (Powers<Scale>) {
-    static_assert(std::is_same_v<T, BFloat16> && kItems == Items::kOrdinary);
-    const hn::Repartition<float, D8> df;
+    const auto quads = hn::Or(pairs(0), hn::ShiftRight<8>(pairs(2)));
+    return TransposeQuads(d8, hn::BitCast(d8, quads));
+  } else if constexpr (Folded<Scale>) {
+    static_assert(kItems == Items::kOrdinary);
     const auto part = [&](std::size_t i) NF_INLINE_ATTR {
-      return EncodeByPower<F>(d16, df, LoadItems(d16, in + i * hn::Lanes(d16) * 2), scale.Floor(i),
-                              scale.Multiplier(2 * i), scale.Multiplier(2 * i + 1));
+      return EncodeHalvesFolded<F, T>(d16, LoadItems(d16, in + i * hn::Lanes(d16) * 2), scale, i);
     };
     return hn::ConcatOdd(d8, hn::BitCast(d8, part(1)), hn::BitCast(d8, part(0)));
   } else {

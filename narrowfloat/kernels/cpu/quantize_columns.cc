@@ -64,17 +64,23 @@ struct QuantizeColumns {
 
 /// The scales of a row's blocks, from column `col` on, as EncodeRun asks for them.
 template <class S, class T>
-struct BlockPowers {
+struct BlocksFolded {
   const Batch<S, T>& batch;
   std::size_t col;
-  static constexpr std::size_t kItems = hn::MaxLanes(hn::Repartition<std::uint16_t, D8>());
+  static constexpr std::size_t kItems = hn::MaxLanes(MagnitudeTag<T>());  // of a vector
   static_assert(S::kBlock.cols % kItems == 0);
 
   HWY_INLINE auto Floor(std::size_t i) const {
-    return batch.Power(DF(), (col + i * kItems) / S::kBlock.cols).floor;
+    return batch.Folded(DF(), Block(i, sizeof(FloorBits<T>))).floor;
   }
   HWY_INLINE hn::Vec<DF> Multiplier(std::size_t i) const {
-    return batch.Power(DF(), (col + i / 2 * kItems) / S::kBlock.cols).multiplier;
+    return batch.Folded(DF(), Block(i, sizeof(float))).multiplier;
+  }
+
+ private:
+  /// Where the i-th vector lies that has so many bytes an item.
+  HWY_INLINE std::size_t Block(std::size_t i, std::size_t bytes) const {
+    return (col + i / (bytes / kItemSize<T>)*kItems) / S::kBlock.cols;
   }
 };
 
@@ -90,17 +96,15 @@ struct QuantizeBoth {
         QuantizeArgs part = args;
         part.tile = {row, std::min(row + kRows, tile.row_end), col,
                      std::min(col + kBatchCols, tile.col_end)};
-        if constexpr (kMayBePowers<S, T>) {
-          if (RunTogether(part)) continue;
-        }
+        if (RunTogether(part)) continue;
         QuantizeRows<S, T>::Run(part);
         QuantizeColumns<S, T>::Run(part);
       }
     }
   }
 
-  /// A strip of whole blocks, all ordinary and with scales that are applied as powers; false,
-  /// before anything is written, if it is not one.
+  /// A strip of whole blocks, all ordinary and with scales that fold; false, before anything is
+  /// written, if it is not one.
   static HWY_INLINE bool RunTogether(const QuantizeArgs& args) {
     const Tile& tile = args.tile;
     const std::size_t cols = tile.col_end - tile.col_begin;
@@ -108,19 +112,13 @@ struct QuantizeBoth {
     const typename S::TensorState state = S::Prepare(args.rowwise.amax, args.options);
     StripRows<kRows, const std::byte> in;
     in.count = tile.row_end - tile.row_begin;
-    Batch<S, T> batches[kRows];
     for (std::size_t r = 0; r < in.count; ++r) {
       in.row[r] = args.in.Row(tile.row_begin + r) + tile.col_begin * kItemSize<T>;
       in.next[r] = NextStrip<T>(args, tile.row_begin + r, tile.col_end, kRows);
-      MeasureBlocks<S, T, Items::kOrdinary>(in.row[r], cols / S::kBlock.cols, batches[r]);
-      if (batches[r].Largest() >= kInfinityBits<T>) return false;
-      batches[r].Decide(state);
-      if (!batches[r].powers) return false;
     }
+    Batch<S, T> batches[kRows];
     Strip<T> strip;
-    FoldRows<T, Items::kOrdinary>(in.row, in.count, cols, strip.magnitude);
-    strip.template Decide<S>(cols, state);
-    if (!strip.powers) return false;
+    if (!Measure(in, cols, state, batches, strip)) return false;
 
     Outlet<kBatchCols> rowwise(args.stream), columnwise(args.stream);
     for (std::size_t r = 0; r < in.count; ++r) {
@@ -138,6 +136,25 @@ struct QuantizeBoth {
     return true;
   }
 
+  /// Rows and columns, a few rows at a time. False if there are items or scales of another kind.
+  static HWY_INLINE bool Measure(const StripRows<kRows, const std::byte>& in, std::size_t cols,
+                                 const typename S::TensorState& state, Batch<S, T>* batches,
+                                 Strip<T>& strip) {
+    for (std::size_t first = 0; first < in.count; first += kTogether<T>) {
+      const std::size_t end = std::min(first + kTogether<T>, in.count);
+      const std::uint32_t most = FoldSome<T, Items::kOrdinary>(in.row + first, end - first, cols,
+                                                               first == 0, strip.magnitude);
+      if (most >= kInfinityBits<T>) return false;
+      for (std::size_t r = first; r < end; ++r) {
+        MeasureBlocks<S, T, Items::kOrdinary>(in.row[r], cols / S::kBlock.cols, batches[r]);
+        batches[r].Decide(state);
+        if (!batches[r].folded) return false;
+      }
+    }
+    strip.template Decide<S>(cols, state);
+    return strip.folded;
+  }
+
   static HWY_INLINE void EncodeBoth(const std::byte* in, std::size_t cols, const Batch<S, T>& batch,
                                     const Strip<T>& strip, std::byte* rowwise,
                                     Outlet<kBatchCols>& rowwise_outlet, std::byte* columnwise,
@@ -148,8 +165,9 @@ struct QuantizeBoth {
     auto* column_codes = reinterpret_cast<std::uint8_t*>(columnwise_outlet.Open(columnwise));
     for (std::size_t c = 0; c < cols; c += hn::Lanes(d8)) {
       const std::byte* items = in + c * kItemSize<T>;
-      const auto by_row = EncodeRun<F, T, Items::kOrdinary>(d8, items, BlockPowers<S, T>{batch, c});
-      const auto by_column = EncodeRun<F, T, Items::kOrdinary>(d8, items, strip.Powers(c));
+      const auto by_row =
+          EncodeRun<F, T, Items::kOrdinary>(d8, items, BlocksFolded<S, T>{batch, c});
+      const auto by_column = EncodeRun<F, T, Items::kOrdinary>(d8, items, strip.Folded(c));
       hn::StoreU(by_row, d8, row_codes + c);
       hn::StoreU(by_column, d8, column_codes + c);
     }

@@ -42,16 +42,16 @@ template <class T>
 struct Strip {
   alignas(64) std::make_signed_t<BitsOf<T> > magnitude[kBatchCols];
   alignas(64) float scale[kBatchCols];
-  alignas(64) float multiplier[kBatchCols];         // and floor: PowerScale's, if `powers`
-  alignas(64) std::uint16_t floor[kBatchCols];      // in memory order
+  alignas(64) float multiplier[kBatchCols];         // and floor: FoldedScale's, if `folded`
+  alignas(64) FloorBits<T> floor[kBatchCols];       // of bfloat16 in memory order
   alignas(64) std::uint32_t scale_inv[kBatchCols];  // in memory order
-  bool powers = false;
+  bool folded = false;
 
   template <class S>
   HWY_INLINE void Decide(std::size_t cols, const typename S::TensorState& state);
 
   HWY_INLINE LaneScales<DF> Scales(std::size_t col) const { return {scale + col}; }
-  HWY_INLINE LanePowers<DF> Powers(std::size_t col) const {
+  HWY_INLINE LaneFolded<T, DF> Folded(std::size_t col) const {
     return {floor + col, multiplier + col};
   }
 };
@@ -60,26 +60,27 @@ struct Strip {
 template <class T>
 template <class S>
 HWY_INLINE void Strip<T>::Decide(std::size_t cols, const typename S::TensorState& state) {
-  using Power = PowerScale<typename S::Element>;
-  alignas(64) float scale_of[kBatchCols];  // in memory order
+  using Folding = FoldedScale<typename S::Element, T>;
+  alignas(64) float amax[kBatchCols], scale_of[kBatchCols];  // in memory order
   for (std::size_t c = 0; c < cols; ++c) {
-    const auto bits = static_cast<BitsOf<T> >(magnitude[c]);
-    const BlockScale decided = S::ScaleBlock(MagnitudeValue<T>(bits), state);
+    amax[c] = MagnitudeValue<T>(static_cast<BitsOf<T> >(magnitude[c]));
+  }
+  for (std::size_t c = 0; c < cols; ++c) {
+    const BlockScale decided = S::ScaleBlock(amax[c], state);
     scale_of[c] = decided.scale;
     scale_inv[c] = decided.scale_inv;
   }
   CopyToLanes<T>(scale_of, cols, scale);
-  if constexpr (kMayBePowers<S, T>) {
-    std::uint32_t misfit = 0;
-    for (std::size_t c = 0; c < cols; ++c) {
-      misfit |= Power::Misfit(scale_of[c], static_cast<BitsOf<T> >(magnitude[c]));
-    }
-    powers = misfit == 0;
-    for (std::size_t c = 0; c < cols; ++c) {
-      floor[c] = static_cast<std::uint16_t>(Power::Floor(scale_of[c]));
-    }
-    for (std::size_t c = 0; c < cols; ++c) multiplier[c] = Power::Multiplier(scale[c]);
+  std::uint32_t misfit = 0;
+  for (std::size_t c = 0; c < cols; ++c) {
+    misfit |= Folding::Misfit(scale_of[c], static_cast<BitsOf<T> >(magnitude[c]));
   }
+  folded = misfit == 0;
+  for (std::size_t c = 0; c < cols; ++c) {
+    const float of = std::is_same_v<T, BFloat16> ? scale_of[c] : scale[c];
+    floor[c] = static_cast<FloorBits<T> >(Folding::Floor(of));
+  }
+  for (std::size_t c = 0; c < cols; ++c) multiplier[c] = Folding::Multiplier(scale[c]);
 }
 
 /// Rows of a strip: `cols` items each, a multiple of the vector's length.
@@ -91,7 +92,7 @@ struct StripRows {
 };
 
 /// One block for each of `cols` columns, measured and decided before. Asks for what comes next.
-template <class S, class T, Items kItems, bool kByPower>
+template <class S, class T, Items kItems, bool kFolded>
 HWY_INLINE void EncodeStrip(const StripRows<S::kBlock.cols, const std::byte>& in, std::size_t cols,
                             const Strip<T>& strip, const StripRows<S::kBlock.cols, std::byte>& out,
                             Outlet<kBatchCols>& outlet) {
@@ -102,8 +103,8 @@ HWY_INLINE void EncodeStrip(const StripRows<S::kBlock.cols, const std::byte>& in
     auto* codes = reinterpret_cast<std::uint8_t*>(outlet.Open(out.row[r]));
     for (std::size_t c = 0; c < cols; c += hn::Lanes(d8)) {
       const std::byte* items = in.row[r] + c * kItemSize<T>;
-      if constexpr (kByPower) {
-        hn::StoreU(EncodeRun<F, T, kItems>(d8, items, strip.Powers(c)), d8, codes + c);
+      if constexpr (kFolded) {
+        hn::StoreU(EncodeRun<F, T, kItems>(d8, items, strip.Folded(c)), d8, codes + c);
       } else {
         hn::StoreU(EncodeRun<F, T, kItems>(d8, items, strip.Scales(c)), d8, codes + c);
       }
@@ -123,10 +124,8 @@ HWY_INLINE void QuantizeStrip(const StripRows<S::kBlock.cols, const std::byte>& 
       FoldRows<T, Items::kOrdinary>(in.row, in.count, cols, strip.magnitude) < kInfinityBits<T>;
   if (!ordinary) FoldRows<T, Items::kAny>(in.row, in.count, cols, strip.magnitude);
   strip.template Decide<S>(cols, state);
-  if constexpr (kMayBePowers<S, T>) {
-    if (ordinary && strip.powers) {
-      return EncodeStrip<S, T, Items::kOrdinary, true>(in, cols, strip, out, outlet);
-    }
+  if (ordinary && strip.folded) {
+    return EncodeStrip<S, T, Items::kOrdinary, true>(in, cols, strip, out, outlet);
   }
   if (ordinary) return EncodeStrip<S, T, Items::kOrdinary, false>(in, cols, strip, out, outlet);
   EncodeStrip<S, T, Items::kAny, false>(in, cols, strip, out, outlet);

@@ -260,7 +260,9 @@ concept Folded = requires(const Scale& scale) {
   scale.Multiplier(0);
 };
 
-inline constexpr int kUpperByte = 8;
+/// Codes lie in the uppermost bits of 16 bits.
+template <FloatFormat F>
+inline constexpr int kTop = 16 - kBits<F>;
 
 /// F's code of value * scale, saturating, as EncodeMagnitudes gives it.
 template <FloatFormat F, Items kItems, class DF>
@@ -268,10 +270,10 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeScaled(DF df, hn::Vec<DF> val
                                                           hn::Vec<DF> scale) {
   auto product = hn::Mul(value, scale);
   if constexpr (kItems == Items::kAny) product = hn::Min(product, hn::Set(df, kMaxValue<F>));
-  return EncodeMagnitudes<F, kUpperByte>(df, product);
+  return EncodeMagnitudes<F, kTop<F>>(df, product);
 }
 
-/// Codes of 16-bit items in the upper bytes of 16-bit lanes; the lower bytes are undefined. 17 ops
+/// Codes of 16-bit items in the uppermost bits of 16-bit lanes, zeros below them. 17 ops
 /// for ordinary bfloat16, 22 for any.
 template <FloatFormat F, class T, Items kItems, class D16, class V>
 HWY_INLINE hn::Vec<D16> EncodeHalves(D16 d16, hn::Vec<D16> items, V scale_even, V scale_odd) {
@@ -289,7 +291,7 @@ HWY_INLINE hn::Vec<D16> EncodeHalves(D16 d16, hn::Vec<D16> items, V scale_even, 
   const auto is_nan = hn::RebindMask(
       d16,
       hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, static_cast<std::int16_t>(kInfinityBits<T>))));
-  constexpr std::uint16_t kNan = static_cast<std::uint16_t>(F::kNanCode << kUpperByte);
+  constexpr std::uint16_t kNan = static_cast<std::uint16_t>(F::kNanCode << kTop<F>);
   return hn::IfThenElse(is_nan, hn::Set(d16, kNan), codes);
 }
 
@@ -301,7 +303,7 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeFolded(DF df, hn::Vec<DF> val
   const hn::RebindToUnsigned<DF> d32;
   const auto exponent = hn::And(value, hn::BitCast(df, hn::Set(d32, kFloatInfinity)));
   const auto sum = hn::MulAdd(hn::Max(exponent, hn::BitCast(df, floor)), multiplier, value);
-  return CodeOfSum<F::kMantissaBits, kUpperByte>(d32, hn::BitCast(d32, sum));
+  return CodeOfSum<F::kMantissaBits, kTop<F>>(d32, hn::BitCast(d32, sum));
 }
 
 /// EncodeHalves for ordinary items, the i-th vector of them, and folded scales. bfloat16: 14 ops,
@@ -325,11 +327,11 @@ HWY_INLINE hn::Vec<D16> EncodeHalvesFolded(D16 d16, hn::Vec<D16> items, const Sc
   if constexpr (std::is_same_v<T, BFloat16>) {
     const auto exponent = hn::And(items, hn::Set(d16, std::uint16_t{kInfinityBits<T>}));
     const auto bases = hn::BitCast(d32, hn::Max(exponent, scale.Floor(i)));
-    const auto code = [&](hn::Vec<decltype(df)> base, hn::Vec<decltype(df)> value,
-                          std::size_t j) NF_INLINE_ATTR {
-      const auto sum = hn::MulAdd(base, scale.Multiplier(j), value);
-      return CodeOfSum<F::kMantissaBits, kUpperByte>(d32, hn::BitCast(d32, sum));
-    };
+    const auto code = [&](hn::Vec<decltype(df)> base, hn::Vec<decltype(df)> value, std::size_t j)
+                          NF_INLINE_ATTR {
+                            const auto sum = hn::MulAdd(base, scale.Multiplier(j), value);
+                            return CodeOfSum<F::kMantissaBits, kTop<F>>(d32, hn::BitCast(d32, sum));
+                          };
     return combine(code(WidenEven<T, kItems>(d32, bases), even, 2 * i),
                    code(WidenOdd<T, kItems>(d32, bases), odd, 2 * i + 1));
   } else {
@@ -340,7 +342,7 @@ HWY_INLINE hn::Vec<D16> EncodeHalvesFolded(D16 d16, hn::Vec<D16> items, const Sc
   }
 }
 
-/// Codes of fp32 items without their signs, shifted left by kUpperByte, in the lower half of each
+/// Codes of fp32 items without their signs, shifted left by kTop<F>, in the lower half of each
 /// lane; the upper half is undefined. 6 ops for ordinary items (5 under a folded scale), 8 for any.
 template <FloatFormat F, Items kItems, class D32, class Scale>
 HWY_INLINE hn::Vec<D32> EncodeSingles(D32 d32, hn::Vec<D32> items, const Scale& scale,
@@ -356,7 +358,7 @@ HWY_INLINE hn::Vec<D32> EncodeSingles(D32 d32, hn::Vec<D32> items, const Scale& 
     const hn::RebindToSigned<D32> di;
     const auto is_nan = hn::RebindMask(
         d32, hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, std::int32_t{kFloatInfinity})));
-    return hn::IfThenElse(is_nan, hn::Set(d32, F::kNanCode << kUpperByte), codes);
+    return hn::IfThenElse(is_nan, hn::Set(d32, F::kNanCode << kTop<F>), codes);
   }
 }
 
@@ -369,7 +371,7 @@ HWY_INLINE hn::Vec<D32> Signs(D32 d32, hn::Vec<D32> items) {
 }
 
 /// Codes as EncodeSingles gives them, with the signs of items, of `low` and of `high` in turns: in
-/// the upper bytes of 16-bit lanes, zeros in the lower ones. 6 ops.
+/// the uppermost bits of 16-bit lanes, zeros below them. 6 ops.
 template <class D32>
 HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, D32>> SignedPairs(D32 /*d32*/,
                                                                     hn::Vec<D32> low_codes,

@@ -17,9 +17,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 /// S::ScaleBlock of all blocks of a batch, operation by operation: d = min(amax * encode_over_max,
 /// largest), rounded to the scale's format; 1 / (that * reciprocal_encode), at most the largest
-/// float. Amaxes are not NaN, the state's numbers positive and finite.
+/// float. Amaxes are not NaN, the state's numbers positive and finite. Whether products with these
+/// scales all round to numbers of S's: they do where d is rounded by no more than a part in 16.
 template <Scheme S, class T>
-HWY_INLINE void DecideTwoLevels(Batch<S, T>& batch, const typename S::TensorState& state) {
+HWY_INLINE bool DecideTwoLevels(Batch<S, T>& batch, const typename S::TensorState& state) {
   using F = typename S::Scale;
   const DF df;
   const hn::RebindToUnsigned<DF> d32;
@@ -28,96 +29,133 @@ HWY_INLINE void DecideTwoLevels(Batch<S, T>& batch, const typename S::TensorStat
   for (std::size_t j = 0; j < kBatch<S>; ++j) amax[j] = MagnitudeValue<T>(batch.largest[j]);
   constexpr float kSmallestNormal = std::bit_cast<float>(EncodeRule<F>::kSmallestNormalField << 23);
   constexpr float kToSteps = static_cast<float>(1u << (23 - F::kMantissaBits));
+  const auto smallest = hn::Set(df, kSmallestNormal), largest = hn::Set(df, kMaxValue<F>);
+  const auto zero = hn::Zero(df);
+  auto misfit = hn::Zero(df);
   for (std::size_t j = 0; j < kBatch<S>; j += hn::Lanes(df)) {
-    // At most the format's largest: what is beyond it saturates.
-    const auto wanted = hn::Min(hn::Mul(hn::Load(df, amax + j), hn::Set(df, state.encode_over_max)),
-                                hn::Set(df, kMaxValue<F>));
-    const auto code =
-        hn::And(hn::ShiftRight<kUpperByte>(EncodeMagnitudes<F, kUpperByte>(df, wanted)),
-                hn::Set(d32, kSignCode<F> - 1u));
+    const auto of = hn::Load(df, amax + j);
+    const auto product = hn::Mul(of, hn::Set(df, state.encode_over_max));
+    const auto wanted = hn::Min(product, largest);  // what is beyond it saturates
+    const auto code = hn::And(hn::ShiftRight<kTop<F>>(EncodeMagnitudes<F, kTop<F>>(df, wanted)),
+                              hn::Set(d32, kSignCode<F> - 1u));
     // Added to 2^(23-M) times the power of two at or below it, a number is rounded to F's steps;
     // the difference is what the code says.
     const auto exponent = hn::And(wanted, hn::BitCast(df, hn::Set(d32, kFloatInfinity)));
-    const auto base =
-        hn::Mul(hn::Max(exponent, hn::Set(df, kSmallestNormal)), hn::Set(df, kToSteps));
+    const auto base = hn::Mul(hn::Max(exponent, smallest), hn::Set(df, kToSteps));
     const auto value = hn::Sub(hn::Add(base, wanted), base);
     const auto scale =
         hn::Div(hn::Set(df, 1.0f), hn::Mul(value, hn::Set(df, state.reciprocal_encode)));
     hn::StoreU(code, d32, batch.scale_inv + j);
     hn::StoreU(hn::Min(scale, hn::Set(df, kLargestFloat)), df, batch.scale + j);
+    const auto small = hn::And(hn::Lt(product, smallest), hn::Gt(of, zero));
+    misfit = hn::Or(misfit, hn::VecFromMask(df, hn::Or(small, hn::Gt(product, largest))));
   }
+  return hn::AllFalse(df, hn::MaskFromVec(misfit));
 }
 
-/// E2M1 codes in bits 8 to 11 of lanes of 16 bits, or of 32 for fp32 items; the other bits are
-/// zero. Products saturate.
-template <class T, Items kItems, class D16, class V>
-HWY_INLINE hn::Vec<D16> EncodeNibbles(D16 d16, hn::Vec<D16> items, V scale) {
-  const hn::Repartition<std::uint32_t, D16> d32;
-  const hn::Repartition<float, D16> df;
-  const hn::RebindToSigned<D16> di;
-  const auto magnitude = hn::And(items, hn::Set(d16, std::uint16_t{0x7FFF}));
-  const auto sign = hn::ShiftRight<4>(hn::Xor(items, magnitude));
-  const auto pairs = hn::BitCast(d32, magnitude);
-  const auto even = EncodeScaled<E2M1, Items::kAny>(df, WidenEven<T, kItems>(d32, pairs), scale);
-  const auto odd = EncodeScaled<E2M1, Items::kAny>(df, WidenOdd<T, kItems>(d32, pairs), scale);
-  constexpr auto kCode = static_cast<std::uint16_t>(E2M1::kMaxCode << kUpperByte);
-  const auto both = hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(odd)), hn::BitCast(d16, even));
-  const auto codes = hn::Or(hn::And(both, hn::Set(d16, kCode)), sign);
-  if constexpr (kItems == Items::kOrdinary) return codes;
-  const auto is_nan = hn::RebindMask(
-      d16,
-      hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, static_cast<std::int16_t>(kInfinityBits<T>))));
-  return hn::IfThenElse(is_nan, hn::Set(d16, kCode), codes);
-}
-template <Items kItems, class D32, class V>
-HWY_INLINE hn::Vec<D32> EncodeSingleNibbles(D32 d32, hn::Vec<D32> items, V scale) {
-  const hn::RebindToFloat<D32> df;
-  const hn::RebindToSigned<D32> di;
-  const auto magnitude = hn::And(items, hn::Set(d32, ~kFloatSign));
-  const auto sign = hn::ShiftRight<20>(hn::Xor(items, magnitude));
-  constexpr std::uint32_t kCode = E2M1::kMaxCode << kUpperByte;
-  const auto code = EncodeScaled<E2M1, Items::kAny>(df, hn::BitCast(df, magnitude), scale);
-  const auto codes = hn::Or(hn::And(code, hn::Set(d32, kCode)), sign);
-  if constexpr (kItems == Items::kOrdinary) return codes;
-  const auto is_nan = hn::RebindMask(
-      d32,
-      hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, static_cast<std::int32_t>(kFloatInfinity))));
-  return hn::IfThenElse(is_nan, hn::Set(d32, kCode), codes);
-}
-
-/// Bytes of 2 * Lanes(d32) items: the first of two codes in the lower half.
-template <class T, Items kItems, class D32, class V>
-HWY_INLINE hn::Vec<hn::Rebind<std::uint8_t, D32>> PackRun(D32 d32, const std::byte* in, V scale) {
-  const auto mask = hn::Set(d32, 0xFFu);
-  if constexpr (kItemSize<T> == 2) {
-    const hn::Repartition<std::uint16_t, D32> d16;
-    const auto nibbles = hn::BitCast(d32, EncodeNibbles<T, kItems>(d16, LoadItems(d16, in), scale));
-    // Bits 8 to 11 and 24 to 27 become bits 0 to 3 and 4 to 7.
-    return hn::U8FromU32(
-        hn::And(hn::Or(hn::ShiftRight<8>(nibbles), hn::ShiftRight<20>(nibbles)), mask));
+/// `scales`, each for kPer lanes, of the lanes from `lane` on.
+template <std::size_t kPer, class DF>
+HWY_INLINE hn::Vec<DF> SpreadScales(DF df, const float* scales, std::size_t lane) {
+  if constexpr (hn::MaxLanes(df) <= kPer) {
+    return hn::Set(df, scales[lane / kPer]);
   } else {
-    const std::size_t step = hn::Lanes(d32) * sizeof(float);
-    const auto low = EncodeSingleNibbles<kItems>(d32, LoadItems(d32, in), scale);
-    const auto high = EncodeSingleNibbles<kItems>(d32, LoadItems(d32, in + step), scale);
-    const auto even = hn::ConcatEven(d32, high, low), odd = hn::ConcatOdd(d32, high, low);
-    return hn::U8FromU32(hn::And(hn::Or(hn::ShiftRight<8>(even), hn::ShiftRight<4>(odd)), mask));
+    const hn::Half<DF> half;
+    return hn::Combine(df, SpreadScales<kPer>(half, scales, lane + hn::Lanes(half)),
+                       SpreadScales<kPer>(half, scales, lane));
   }
+}
+
+/// 16-bit lanes that alternate between two vectors of fewer, in the order of these. 2 ops.
+template <class D16>
+HWY_INLINE hn::Vec<D16> InOrder(D16 d16, hn::Vec<D16> alternating) {
+  const hn::Repartition<std::uint8_t, D16> d8;
+  const hn::Repartition<std::int64_t, D16> d64;
+  alignas(16) static constexpr std::uint8_t kEvenFirst[16] = {0, 1, 4, 5, 8,  9,  12, 13,
+                                                              2, 3, 6, 7, 10, 11, 14, 15};
+  const auto in_blocks =
+      hn::TableLookupBytes(hn::BitCast(d8, alternating), hn::LoadDup128(d8, kEvenFirst));
+  constexpr std::size_t kUnits = hn::MaxLanes(d64);
+  if constexpr (kUnits == 2) {
+    return hn::BitCast(d16, in_blocks);
+  } else {
+    alignas(64) static constexpr auto kOrder = [] {
+      std::array<std::int64_t, kUnits> order{};
+      for (std::size_t i = 0; i < kUnits; ++i) {
+        order[i] = static_cast<std::int64_t>(i % (kUnits / 2) * 2 + i / (kUnits / 2));
+      }
+      return order;
+    }();
+    return hn::BitCast(d16, hn::TableLookupLanes(hn::BitCast(d64, in_blocks),
+                                                 hn::SetTableIndices(d64, kOrder.data())));
+  }
+}
+
+/// Codes of Lanes(d16) items from the i-th on in the uppermost bits of lanes, zeros below them.
+template <Scheme S, class T, Items kItems, class D16>
+HWY_INLINE hn::Vec<D16> TopCodes(D16 d16, const std::byte* in, std::size_t i, const float* scales) {
+  using F = typename S::Element;
+  const hn::Repartition<float, D16> df;
+  if constexpr (kItemSize<T> == 2) {
+    const auto scale = SpreadScales<S::kBlock.cols / 2>(df, scales, i / 2);
+    return EncodeHalves<F, T, kItems>(d16, LoadItems(d16, in + i * kItemSize<T>), scale, scale);
+  } else {
+    const hn::Repartition<std::uint32_t, D16> d32;
+    const auto items = [&](std::size_t k)
+                           NF_INLINE_ATTR { return LoadItems(d32, in + k * kItemSize<T>); };
+    const auto codes = [&](std::size_t k) NF_INLINE_ATTR {
+      const UniformScale<decltype(df)> scale{SpreadScales<S::kBlock.cols>(df, scales, k)};
+      return EncodeSingles<F, kItems>(d32, items(k), scale, 0);
+    };
+    const std::size_t next = i + hn::Lanes(d32);
+    return InOrder(d16, SignedPairs(d32, codes(i), codes(next), Signs<kItems>(d32, items(i)),
+                                    Signs<kItems>(d32, items(next))));
+  }
+}
+
+/// Bytes of 2 * Lanes(D8) codes of four bits: the first of two in the lower half. `at(i)` gives
+/// those from the i-th on in the uppermost bits of 16-bit lanes, zeros below them.
+template <class At>
+HWY_INLINE hn::Vec<D8> PackCodes(const At& at) {
+  const hn::Repartition<std::uint16_t, D8> d16;
+  const hn::Repartition<std::uint32_t, D8> d32;
+  const std::size_t lanes = hn::Lanes(d16);
+  // Byte by byte, in the uppermost of 32 bits, then in the upper ones of 16.
+  const auto bytes = [&](std::size_t i) NF_INLINE_ATTR {
+    const auto codes = hn::BitCast(d32, at(i * lanes));
+    return hn::Or(codes, hn::ShiftLeft<12>(codes));
+  };
+  const auto pairs = [&](std::size_t i) NF_INLINE_ATTR {
+    return hn::OddEven(hn::BitCast(d16, bytes(i + 1)),
+                       hn::BitCast(d16, hn::ShiftRight<16>(bytes(i))));
+  };
+  const auto upper = hn::And(pairs(0), hn::Set(d16, std::uint16_t{0xFF00}));
+  return TransposeQuads(D8(), hn::BitCast(D8(), hn::Or(upper, hn::ShiftRight<8>(pairs(2)))));
 }
 
 /// Packed codes of a row's blocks.
 template <Scheme S, class T, Items kItems>
-HWY_INLINE void PackBlocks(const std::byte* in, std::size_t blocks, const Batch<S, T>& batch,
+HWY_INLINE void PackBlocks(const std::byte* in, std::size_t blocks, const float* scales,
                            std::uint8_t* out) {
-  const hn::CappedTag<std::uint32_t, S::kBlock.cols / 2> d32;
-  const hn::RebindToFloat<decltype(d32)> df;
-  const hn::Rebind<std::uint8_t, decltype(d32)> d8;
-  const std::size_t lanes = hn::Lanes(d32);
-  for (std::size_t j = 0; j < blocks; ++j) {
-    const auto scale = hn::Set(df, batch.scale[j]);
-    for (std::size_t i = j * S::kBlock.cols / 2; i < (j + 1) * S::kBlock.cols / 2; i += lanes) {
-      hn::StoreU(PackRun<T, kItems>(d32, in + 2 * i * kItemSize<T>, scale), d8, out + i);
-    }
+  const hn::Repartition<std::uint16_t, D8> d16;
+  constexpr std::size_t kRun = 2 * hn::MaxLanes(D8());
+  const std::size_t items = blocks * S::kBlock.cols;
+  const auto run = [&](const std::byte* from, const float* scales_of) NF_INLINE_ATTR {
+    return PackCodes([&](std::size_t i) NF_INLINE_ATTR {
+      return TopCodes<S, T, kItems>(d16, from, i, scales_of);
+    });
+  };
+  std::size_t i = 0;
+  for (; i + kRun <= items; i += kRun) {
+    hn::StoreU(run(in + i * kItemSize<T>, scales + i / S::kBlock.cols), D8(), out + i / 2);
   }
+  if (i == items) return;
+  Padded<T, kRun> padded;
+  padded.Fill(in + i * kItemSize<T>, items - i);
+  alignas(64) float scales_of[CeilDiv(kRun, S::kBlock.cols)] = {};
+  std::copy_n(scales + i / S::kBlock.cols, (items - i) / S::kBlock.cols, scales_of);
+  alignas(64) std::uint8_t codes[kRun / 2];
+  hn::StoreU(run(padded.items, scales_of), D8(), codes);
+  std::memcpy(out + i / 2, codes, (items - i) / 2);
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE

@@ -62,14 +62,13 @@ class RowPacker {
     return out_.codes + row * out_.code_stride + col / kCodesPerByte<S>;
   }
 
-  /// Measures and decides whole blocks. Whether all items are numbers.
+  /// Measures and decides whole blocks. Whether all items are ordinary.
   bool Decide(const PanelRows<kRows, const std::byte>& in, std::size_t blocks,
               const typename S::TensorState& state, Batch<S, T>& batch) {
     MeasurePanel<S, T, Items::kOrdinary>(in, blocks, batch);
     const bool ordinary = batch.Largest() < kInfinityBits<T>;
     if (!ordinary) MeasurePanel<S, T, Items::kAny>(in, blocks, batch);
-    DecideTwoLevels<S>(batch, state);
-    return ordinary;
+    return DecideTwoLevels<S>(batch, state) && ordinary;
   }
 
   void PackBatch(const PanelRows<kRows, const std::byte>& in, std::size_t blocks,
@@ -81,9 +80,9 @@ class RowPacker {
       std::byte* out = CodesAt(row + r, col);
       auto* codes = reinterpret_cast<std::uint8_t*>(outlet_.Open(out));
       if (ordinary) {
-        PackBlocks<S, T, Items::kOrdinary>(in.row[r], blocks, batch, codes);
+        PackBlocks<S, T, Items::kOrdinary>(in.row[r], blocks, batch.scale, codes);
       } else {
-        PackBlocks<S, T, Items::kAny>(in.row[r], blocks, batch, codes);
+        PackBlocks<S, T, Items::kAny>(in.row[r], blocks, batch.scale, codes);
       }
       outlet_.Close(out, bytes);
     }
@@ -105,7 +104,7 @@ class RowPacker {
     Decide(staged, 1, state, batch);
     for (std::size_t r = 0; r < in.count; ++r) {
       std::uint8_t codes[kCols / kCodesPerByte<S>];
-      PackBlocks<S, T, Items::kAny>(staged.row[r], 1, batch, codes);
+      PackBlocks<S, T, Items::kAny>(staged.row[r], 1, batch.scale, codes);
       std::memcpy(CodesAt(row + r, col), codes, cols / kCodesPerByte<S>);
     }
     StoreScales(batch, row, in.count, col, 1);

@@ -40,16 +40,18 @@ HWY_INLINE void DecodeCodes(const std::uint8_t* codes, hn::Vec<DF>& low, hn::Vec
   const hn::Rebind<hwy::float16_t, decltype(dh)> df16;
   const hn::Rebind<std::uint8_t, decltype(d16)> d8;
   constexpr int kShorter = Float16::kExponentBits - F::kExponentBits;
-  auto half = hn::ShiftLeft<8>(hn::PromoteTo(d16, hn::LoadU(d8, codes)));
+  auto half = hn::ShiftLeft<kTop<F> >(hn::PromoteTo(d16, hn::LoadU(d8, codes)));
   if constexpr (kShorter > 0) {
     // Shifting the sign in keeps it at the top; its copies below are cleared.
     constexpr auto kClear = static_cast<std::uint16_t>(~(0x8000u - (0x8000u >> kShorter)));
     half = hn::And(hn::BitCast(d16, hn::ShiftRight<kShorter>(hn::BitCast(di, half))),
                    hn::Set(d16, kClear));
-    constexpr auto kNan = static_cast<std::uint16_t>(F::kNanCode << (8 - kShorter));
-    const auto magnitude = hn::And(half, hn::Set(d16, std::uint16_t{0x7FFF}));
-    half = hn::IfThenElse(hn::Eq(magnitude, hn::Set(d16, kNan)),
-                          hn::Set(d16, static_cast<std::uint16_t>(Float16::kNanCode)), half);
+    if constexpr (F::kMaxCode < kSignCode<F> - 1u) {
+      constexpr auto kNan = static_cast<std::uint16_t>(F::kNanCode << (kTop<F> - kShorter));
+      const auto magnitude = hn::And(half, hn::Set(d16, std::uint16_t{0x7FFF}));
+      half = hn::IfThenElse(hn::Eq(magnitude, hn::Set(d16, kNan)),
+                            hn::Set(d16, static_cast<std::uint16_t>(Float16::kNanCode)), half);
+    }
   }
   low = hn::PromoteTo(df, hn::BitCast(df16, hn::LowerHalf(dh, half)));
   high = hn::PromoteTo(df, hn::BitCast(df16, hn::UpperHalf(dh, half)));
@@ -180,6 +182,52 @@ HWY_INLINE void DecodeAnyRow(const std::byte* in, std::size_t count, float scale
       in, count, [uniform](std::size_t) NF_INLINE_ATTR { return uniform; }, out);
 }
 
+/// Interleaving works within 128-bit blocks; with 8-byte units in this order before, memory order
+/// comes out.
+HWY_INLINE hn::Vec<D8> InInterleavingOrder(hn::Vec<D8> codes) {
+  const hn::Repartition<std::uint64_t, D8> d64;
+  constexpr std::size_t kUnits = hn::MaxLanes(d64);
+  if constexpr (kUnits <= 2) return codes;
+  alignas(64) std::uint64_t order[kUnits];
+  for (std::size_t i = 0; i < kUnits; ++i) order[i] = i / 2 + i % 2 * (kUnits / 2);
+  return hn::BitCast(
+      D8(), hn::TableLookupLanes(hn::BitCast(d64, codes), hn::SetTableIndices(d64, order)));
+}
+
+/// Codes of four bits, `count` of them and two a byte, the first in the lower half, as one a byte.
+HWY_INLINE void UnpackCodes(const std::byte* packed, std::size_t count, std::byte* codes) {
+  const D8 d8;
+  const hn::Repartition<std::uint16_t, D8> d16;
+  const auto nibble = hn::Set(d8, std::uint8_t{0xF});
+  auto* to = reinterpret_cast<std::uint8_t*>(codes);
+  std::size_t i = 0;
+  for (; i + 2 * hn::Lanes(d8) <= count; i += 2 * hn::Lanes(d8)) {
+    const auto bytes =
+        InInterleavingOrder(hn::LoadU(d8, reinterpret_cast<const std::uint8_t*>(packed + i / 2)));
+    const auto first = hn::And(bytes, nibble);
+    const auto second =
+        hn::And(hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(d16, bytes))), nibble);
+    hn::StoreU(hn::InterleaveLower(d8, first, second), d8, to + i);
+    hn::StoreU(hn::InterleaveUpper(d8, first, second), d8, to + i + hn::Lanes(d8));
+  }
+  for (; i < count; ++i) {
+    to[i] = static_cast<std::uint8_t>(static_cast<unsigned>(packed[i / 2]) >> (i % 2 * 4) & 0xFu);
+  }
+}
+
+/// Of `count` bytes with two codes each, the second or the first ones. Whole vectors are written.
+HWY_INLINE void SplitCodes(const std::byte* packed, std::size_t count, bool second,
+                           std::byte* codes) {
+  const D8 d8;
+  const hn::Repartition<std::uint16_t, D8> d16;
+  for (std::size_t i = 0; i < count; i += hn::Lanes(d8)) {
+    const auto bytes = hn::LoadU(d8, reinterpret_cast<const std::uint8_t*>(packed + i));
+    const auto shifted = hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(d16, bytes)));
+    hn::StoreU(hn::And(second ? shifted : bytes, hn::Set(d8, std::uint8_t{0xF})), d8,
+               reinterpret_cast<std::uint8_t*>(codes + i));
+  }
+}
+
 /// What a code is in T, put together from a table. Of a code's magnitude the last bit of the
 /// exponent and the mantissa are the table's index, the other exponent bits are added where T has
 /// its exponent: index = magnitude below 2^(M+1), else its mantissa with the lowest exponent. That
@@ -236,18 +284,6 @@ struct HalvesTable {
     return {{hn::Add(lower(entry_low, entry_high), hn::ShiftLeft<kShift>(lower(exponent, zero))),
              hn::Add(upper(entry_low, entry_high), hn::ShiftLeft<kShift>(upper(exponent, zero)))},
             {lower(zero, sign), upper(zero, sign)}};
-  }
-
-  /// Interleaving works within 128-bit blocks; with 8-byte units in this order before, memory order
-  /// comes out.
-  static HWY_INLINE hn::Vec<D8> InInterleavingOrder(hn::Vec<D8> codes) {
-    const hn::Repartition<std::uint64_t, D8> d64;
-    constexpr std::size_t kUnits = hn::MaxLanes(d64);
-    if constexpr (kUnits <= 2) return codes;
-    alignas(64) std::uint64_t order[kUnits];
-    for (std::size_t i = 0; i < kUnits; ++i) order[i] = i / 2 + i % 2 * (kUnits / 2);
-    return hn::BitCast(
-        D8(), hn::TableLookupLanes(hn::BitCast(d64, codes), hn::SetTableIndices(d64, order)));
   }
 };
 

@@ -28,33 +28,65 @@ constexpr std::size_t kChunk = 1024;  // items of a row that are decoded before 
 
 /// Whether products with S's scales may be those of PowerHalves.
 template <class S, class T>
-inline constexpr bool kPowers = kItemSize<T> == 2;
+inline constexpr bool kPowers = kItemSize<T> == 2 && ByteScheme<S>;
 
 struct NoHalves {};
 
-/// `count` of them that follow each other from `item` on. Vectorized by the compiler.
+/// What stored scales stand for.
 template <class S>
-HWY_INLINE void DecodeScales(const std::byte* scale_inv, std::size_t item, std::size_t count,
-                             const typename S::TensorState& state, float* scales) {
-  for (std::size_t i = 0; i < count; ++i) {
-    scales[i] = S::DecodeScale(LoadScaleInv<S>(scale_inv, item + i), state);
+class ScaleDecoder {
+ public:
+  ScaleDecoder(const DequantizeArgs& args) : in_(args.in), options_(args.options) {
+    state_ = S::Prepare(in_.amax, options_);
   }
-}
+
+  /// `count` blocks of a line. The first loop is vectorized by the compiler.
+  HWY_INLINE void DecodeLine(std::size_t line, std::size_t block, std::size_t count,
+                             float* scales) {
+    const std::size_t offset = in_.strides.LineOffset(ScaleLine<S>(line));
+    const typename S::TensorState state = StateOf(line);
+    if (in_.strides.BlocksAreAdjacent()) {
+      for (std::size_t i = 0; i < count; ++i) scales[i] = At(offset + block + i, state);
+    } else {
+      for (std::size_t i = 0; i < count; ++i) {
+        scales[i] = At(offset + in_.strides.BlockOffset(block + i), state);
+      }
+    }
+  }
+  /// The same block of `count` lines.
+  HWY_INLINE void DecodeBlock(std::size_t block, std::size_t line, std::size_t count,
+                              float* scales) {
+    const std::size_t offset = in_.strides.BlockOffset(block);
+    const bool adjacent = S::kLayout.lines_per_scale == 1 && in_.strides.LinesAreAdjacent();
+    if (adjacent && in_.line_amaxes == nullptr) {
+      for (std::size_t i = 0; i < count; ++i) scales[i] = At(offset + line + i, state_);
+    } else {
+      for (std::size_t i = 0; i < count; ++i) {
+        scales[i] = At(offset + in_.strides.LineOffset(ScaleLine<S>(line + i)), StateOf(line + i));
+      }
+    }
+  }
+
+ private:
+  HWY_INLINE typename S::TensorState StateOf(std::size_t line) const {
+    return in_.line_amaxes == nullptr ? state_ : S::Prepare(in_.AmaxOf(line), options_);
+  }
+  HWY_INLINE float At(std::size_t item, const typename S::TensorState& state) const {
+    return S::DecodeScale(LoadScaleInv<S>(in_.scale_inv, item), state);
+  }
+
+  const DirectionBuffers<const std::byte>& in_;
+  const ScaleOptions& options_;
+  typename S::TensorState state_;
+};
 
 /// A chunk of columns, each with a scale of its own.
 template <class S, class T>
 class StripDecoder {
  public:
-  HWY_INLINE void Load(const DirectionBuffers<const std::byte>& in, std::size_t block,
-                       std::size_t col, std::size_t cols, const typename S::TensorState& state) {
-    if (S::kLayout.lines_per_scale == 1 && in.strides.LinesAreAdjacent()) {
-      DecodeScales<S>(in.scale_inv, block + col, cols, state, scales_);
-    } else {
-      for (std::size_t i = 0; i < cols; ++i) {
-        const std::size_t item = in.strides.LineOffset(ScaleLine<S>(col + i)) + block;
-        scales_[i] = S::DecodeScale(LoadScaleInv<S>(in.scale_inv, item), state);
-      }
-    }
+  HWY_INLINE void Load(ScaleDecoder<S>& scales, std::size_t row, std::size_t col,
+                       std::size_t cols) {
+    scales.DecodeBlock(ScaleBlockIndex<S>(row), col, cols, scales_);
     if constexpr (kPowers<S, T>) {
       std::uint32_t misfit = 0;
       for (std::size_t i = 0; i < cols; ++i) misfit |= Halves::Misfit(scales_[i]);
@@ -91,26 +123,21 @@ class BlockDecoder {
  public:
   static_assert(kChunk % S::kBlock.cols == 0);
 
-  HWY_INLINE void Load(const DirectionBuffers<const std::byte>& in, std::size_t line,
-                       std::size_t col, std::size_t cols, const typename S::TensorState& state) {
-    const std::size_t first = ScaleBlockIndex<S>(col), blocks = CeilDiv(cols, S::kBlock.cols);
-    if (in.strides.BlocksAreAdjacent()) {
-      return DecodeScales<S>(in.scale_inv, line + first, blocks, state, scales_);
-    }
-    for (std::size_t i = 0; i < blocks; ++i) {
-      const std::size_t item = line + in.strides.BlockOffset(first + i);
-      scales_[i] = S::DecodeScale(LoadScaleInv<S>(in.scale_inv, item), state);
-    }
+  HWY_INLINE void Load(ScaleDecoder<S>& scales, std::size_t row, std::size_t col,
+                       std::size_t cols) {
+    scales.DecodeLine(row, ScaleBlockIndex<S>(col), CeilDiv(cols, S::kBlock.cols), scales_);
   }
 
   HWY_INLINE void Decode(const std::byte* codes, std::size_t cols, std::byte* out) const {
     if constexpr (kPowers<S, T>) {
       if (DecodePowers(codes, cols, out)) return;
     }
-    for (std::size_t c = 0; c < cols; c += S::kBlock.cols) {
-      DecodeAnyRow<F, T>(codes + c, std::min(S::kBlock.cols, cols - c), scales_[c / S::kBlock.cols],
-                         out + c * kItemSize<T>);
-    }
+    const auto scale_at = [&](std::size_t i) NF_INLINE_ATTR {
+      return [this, i](std::size_t k) NF_INLINE_ATTR {
+        return SpreadScales<S::kBlock.cols>(DF(), scales_, i + k * hn::Lanes(DF()));
+      };
+    };
+    DecodeAnyRow<F, T>(codes, cols, scale_at, out);
   }
 
  private:
@@ -133,7 +160,7 @@ class BlockDecoder {
                               out);
   }
 
-  float scales_[kChunk / S::kBlock.cols];
+  float scales_[kChunk / S::kBlock.cols + kMaxRun] = {};  // a last run reads past the chunk
   Halves halves_;
 };
 
@@ -168,16 +195,15 @@ template <class S, class T>
 struct DequantizeColumns {
   static void Run(const DequantizeArgs& args) noexcept {
     constexpr std::size_t kRows = S::kBlock.cols;  // of the transposed block
-    const typename S::TensorState state = S::Prepare(args.in.amax, args.options);
     const Tile& tile = args.tile;
     Outlet<kChunk * kItemSize<T> > outlet(args.stream);
+    ScaleDecoder<S> scales(args);
     StripDecoder<S, T> strip;
     for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
       const std::size_t row_end = std::min(row + kRows, tile.row_end);
-      const std::size_t block = args.in.strides.BlockOffset(ScaleBlockIndex<S>(row));
       for (std::size_t col = tile.col_begin; col < tile.col_end; col += kChunk) {
         const std::size_t cols = std::min(kChunk, tile.col_end - col);
-        strip.Load(args.in, block, col, cols, state);
+        strip.Load(scales, row, col, cols);
         for (std::size_t r = row; r < row_end; ++r) {
           std::byte* out = args.out.Row(r) + col * kItemSize<T>;
           strip.Decode(args.in.codes + r * args.in.code_stride + col, cols, outlet.Open(out));
@@ -192,19 +218,23 @@ struct DequantizeColumns {
 template <class S, class T>
 struct DequantizeBlocks {
   static void Run(const DequantizeArgs& args) noexcept {
-    const typename S::TensorState state = S::Prepare(args.in.amax, args.options);
     const DirectionBuffers<const std::byte>& in = args.in;
     const Tile& tile = args.tile;
     Outlet<kChunk * kItemSize<T> > outlet(args.stream);
+    ScaleDecoder<S> scales(args);
     BlockDecoder<S, T> decoder;
+    alignas(64) std::byte unpacked[kChunk];
     for (std::size_t r = tile.row_begin; r < tile.row_end; ++r) {
-      const std::byte* codes = in.codes + r * in.code_stride;
-      const std::size_t line = in.strides.LineOffset(ScaleLine<S>(r));
       for (std::size_t col = tile.col_begin; col < tile.col_end; col += kChunk) {
         const std::size_t cols = std::min(kChunk, tile.col_end - col);
         std::byte* out = args.out.Row(r) + col * kItemSize<T>;
-        decoder.Load(in, line, col, cols, state);
-        decoder.Decode(codes + col, cols, outlet.Open(out));
+        const std::byte* codes = in.codes + r * in.code_stride + col / kCodesPerByte<S>;
+        if constexpr (!ByteScheme<S>) {
+          UnpackCodes(codes, cols, unpacked);
+          codes = unpacked;
+        }
+        decoder.Load(scales, r, col, cols);
+        decoder.Decode(codes, cols, outlet.Open(out));
         outlet.Close(out, cols * kItemSize<T>);
       }
     }
@@ -254,20 +284,18 @@ HWY_INLINE void StagePatch(const std::byte* codes, std::size_t stride, std::size
 template <class S, class T>
 class PatchDecoder {
  public:
-  explicit PatchDecoder(const DequantizeArgs& args)
-      : in_(args.in), state_(S::Prepare(args.in.amax, args.options)) {}
+  explicit PatchDecoder(const DequantizeArgs& args) : scales_(args) {}
 
   HWY_INLINE void Decode(std::size_t row, std::size_t col, const std::byte* codes, std::size_t cols,
                          std::byte* out) {
     if (row % S::kBlock.cols == 0) {  // of the transposed block
-      strip_.Load(in_, in_.strides.BlockOffset(ScaleBlockIndex<S>(row)), col, cols, state_);
+      strip_.Load(scales_, row, col, cols);
     }
     strip_.Decode(codes, cols, out);
   }
 
  private:
-  const DirectionBuffers<const std::byte>& in_;
-  typename S::TensorState state_;
+  ScaleDecoder<S> scales_;
   StripDecoder<S, T> strip_;
 };
 template <WholeTensorScheme S, class T>
@@ -286,6 +314,8 @@ class PatchDecoder<S, T> {
 
 template <class S, class T>
 struct DequantizeTransposed {
+  static constexpr std::size_t kItems = kPatchRows * kCodesPerByte<S>;  // of a patch's column
+
   static void Run(const DequantizeArgs& args) noexcept {
     const DirectionBuffers<const std::byte>& in = args.in;
     const Tile& tile = args.tile;
@@ -293,21 +323,31 @@ struct DequantizeTransposed {
     Outlet<kPatchCols * kItemSize<T> > outlet(args.stream);
     alignas(64) std::byte staged[kPatchRows * kPatchCols];
     alignas(64) std::byte patch[kPatchRows * kPatchCols];
-    for (std::size_t r = tile.row_begin; r < tile.row_end; r += kPatchRows) {
-      const std::size_t rows = std::min(kPatchRows, tile.row_end - r);
+    for (std::size_t r = tile.row_begin; r < tile.row_end; r += kItems) {
+      const std::size_t rows = std::min(kItems, tile.row_end - r);
       for (std::size_t c = tile.col_begin; c < tile.col_end; c += kPatchCols) {
         const std::size_t cols = std::min(kPatchCols, tile.col_end - c);
-        const std::byte* codes = in.codes + c * in.code_stride + r;
+        const std::byte* codes = in.codes + c * in.code_stride + r / kCodesPerByte<S>;
         const bool last = c + 2 * kPatchCols > tile.col_end;
-        StagePatch(codes, in.code_stride, rows, cols,
+        StagePatch(codes, in.code_stride, rows / kCodesPerByte<S>, cols,
                    last ? codes : codes + kPatchCols * in.code_stride, staged);
         TransposeInCache(staged, patch);
         for (std::size_t i = 0; i < rows; ++i) {
           std::byte* out = args.out.Row(r + i) + c * kItemSize<T>;
-          decoder.Decode(r + i, c, patch + i * kPatchCols, cols, outlet.Open(out));
+          decoder.Decode(r + i, c, RowOf(patch, i, staged), cols, outlet.Open(out));
           outlet.Close(out, cols * kItemSize<T>);
         }
       }
+    }
+  }
+
+  /// Codes of a row of a patch, one a byte, there or in `unpacked`.
+  static const std::byte* RowOf(const std::byte* patch, std::size_t row, std::byte* unpacked) {
+    if constexpr (ByteScheme<S>) {
+      return patch + row * kPatchCols;
+    } else {
+      SplitCodes(patch + row / 2 * kPatchCols, kPatchCols, row % 2 != 0, unpacked);
+      return unpacked;
     }
   }
 
@@ -323,9 +363,7 @@ struct DequantizeTransposed {
 
 template <class S, class... T>
 constexpr ByType<DequantizeFn> Rowwise(TypeList<T...>) {
-  if constexpr (!ByteScheme<S>) {
-    return {};
-  } else if constexpr (WholeTensorScheme<S>) {
+  if constexpr (WholeTensorScheme<S>) {
     return {&DequantizeWhole<S, T>::Run...};
   } else {
     return {&DequantizeBlocks<S, T>::Run...};
@@ -334,9 +372,7 @@ constexpr ByType<DequantizeFn> Rowwise(TypeList<T...>) {
 
 template <class S, class... T>
 constexpr ByType<DequantizeFn> Columnwise(TypeList<T...>) {
-  if constexpr (!ByteScheme<S>) {
-    return {};
-  } else if constexpr (S::kLayout.columnwise_transposed) {
+  if constexpr (S::kLayout.columnwise_transposed) {
     return {&DequantizeTransposed<S, T>::Run...};
   } else {
     return {&DequantizeColumns<S, T>::Run...};

@@ -199,6 +199,18 @@ struct LaneScales {
 template <class T>
 using FloorBits = std::conditional_t<std::is_same_v<T, BFloat16>, std::uint16_t, std::uint32_t>;
 
+/// `scales`, each for kPer lanes, of the lanes from `lane` on.
+template <std::size_t kPer, class DF>
+HWY_INLINE hn::Vec<DF> SpreadScales(DF df, const float* scales, std::size_t lane) {
+  if constexpr (hn::MaxLanes(df) <= kPer) {
+    return hn::Set(df, scales[lane / kPer]);
+  } else {
+    const hn::Half<DF> half;
+    return hn::Combine(df, SpreadScales<kPer>(half, scales, lane + hn::Lanes(half)),
+                       SpreadScales<kPer>(half, scales, lane));
+  }
+}
+
 /// Scales that are powers of two, for ordinary items: instead of the values, what EncodeMagnitudes
 /// compares and multiplies b with is scaled.
 template <FloatFormat F, class T>

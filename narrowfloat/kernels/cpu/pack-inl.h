@@ -15,54 +15,85 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// S::ScaleBlock of all blocks of a batch, operation by operation: d = min(amax * encode_over_max,
-/// largest), rounded to the scale's format; 1 / (that * reciprocal_encode), at most the largest
-/// float. Amaxes are not NaN, the state's numbers positive and finite. Whether products with these
-/// scales all round to numbers of S's: they do where d is rounded by no more than a part in 16.
-template <Scheme S, class T>
-HWY_INLINE bool DecideTwoLevels(Batch<S, T>& batch, const typename S::TensorState& state) {
+/// What DecideTwoLevels takes of a TensorState: one for all blocks, or one for each line.
+template <Scheme S>
+class UniformState {
+ public:
+  explicit UniformState(const typename S::TensorState& state) : state_(state) {}
+  HWY_INLINE auto EncodeOverMax(std::size_t /*j*/) const {
+    return hn::Set(DF(), state_.encode_over_max);
+  }
+  HWY_INLINE auto ReciprocalEncode(std::size_t /*j*/) const {
+    return hn::Set(DF(), state_.reciprocal_encode);
+  }
+
+ private:
+  const typename S::TensorState& state_;
+};
+template <Scheme S, std::size_t kLines>
+class LineStates {
+ public:
+  template <class StateOf>
+  HWY_INLINE void Load(std::size_t lines, const StateOf& state_of) {
+    for (std::size_t i = 0; i < lines; ++i) {
+      const typename S::TensorState state = state_of(i);
+      encode_over_max_[i] = state.encode_over_max;
+      reciprocal_encode_[i] = state.reciprocal_encode;
+    }
+  }
+  HWY_INLINE auto EncodeOverMax(std::size_t j) const {
+    return hn::Load(DF(), encode_over_max_ + j);
+  }
+  HWY_INLINE auto ReciprocalEncode(std::size_t j) const {
+    return hn::Load(DF(), reciprocal_encode_ + j);
+  }
+
+ private:
+  alignas(64) float encode_over_max_[kLines] = {};
+  alignas(64) float reciprocal_encode_[kLines] = {};
+};
+
+/// S::ScaleBlock of `count` blocks, up to a whole vector of them, operation by operation: d =
+/// min(amax * encode_over_max, largest), rounded to the scale's format; 1 / (that *
+/// reciprocal_encode), at most the largest float. Amaxes are not NaN, the states' numbers positive
+/// and finite. Whether products with these scales all round to numbers of S's: they do where d is
+/// rounded by no more than a part in 16.
+template <Scheme S, class States>
+HWY_INLINE bool DecideTwoLevels(const float* amax, std::size_t count, const States& states,
+                                std::uint32_t* scale_inv, float* scales) {
   using F = typename S::Scale;
   const DF df;
   const hn::RebindToUnsigned<DF> d32;
-  static_assert(kBatch<S> % hn::MaxLanes(DF()) == 0);
-  alignas(64) float amax[kBatch<S>];
-  for (std::size_t j = 0; j < kBatch<S>; ++j) amax[j] = MagnitudeValue<T>(batch.largest[j]);
   constexpr float kSmallestNormal = std::bit_cast<float>(EncodeRule<F>::kSmallestNormalField << 23);
   constexpr float kToSteps = static_cast<float>(1u << (23 - F::kMantissaBits));
   const auto smallest = hn::Set(df, kSmallestNormal), largest = hn::Set(df, kMaxValue<F>);
   const auto zero = hn::Zero(df);
   auto misfit = hn::Zero(df);
-  for (std::size_t j = 0; j < kBatch<S>; j += hn::Lanes(df)) {
+  for (std::size_t j = 0; j < count; j += hn::Lanes(df)) {
     const auto of = hn::Load(df, amax + j);
-    const auto product = hn::Mul(of, hn::Set(df, state.encode_over_max));
+    const auto product = hn::Mul(of, states.EncodeOverMax(j));
     const auto wanted = hn::Min(product, largest);  // what is beyond it saturates
-    const auto code = hn::And(hn::ShiftRight<kTop<F>>(EncodeMagnitudes<F, kTop<F>>(df, wanted)),
+    const auto code = hn::And(hn::ShiftRight<kTop<F> >(EncodeMagnitudes<F, kTop<F> >(df, wanted)),
                               hn::Set(d32, kSignCode<F> - 1u));
     // Added to 2^(23-M) times the power of two at or below it, a number is rounded to F's steps;
     // the difference is what the code says.
     const auto exponent = hn::And(wanted, hn::BitCast(df, hn::Set(d32, kFloatInfinity)));
     const auto base = hn::Mul(hn::Max(exponent, smallest), hn::Set(df, kToSteps));
     const auto value = hn::Sub(hn::Add(base, wanted), base);
-    const auto scale =
-        hn::Div(hn::Set(df, 1.0f), hn::Mul(value, hn::Set(df, state.reciprocal_encode)));
-    hn::StoreU(code, d32, batch.scale_inv + j);
-    hn::StoreU(hn::Min(scale, hn::Set(df, kLargestFloat)), df, batch.scale + j);
+    const auto scale = hn::Div(hn::Set(df, 1.0f), hn::Mul(value, states.ReciprocalEncode(j)));
+    hn::StoreU(code, d32, scale_inv + j);
+    hn::StoreU(hn::Min(scale, hn::Set(df, kLargestFloat)), df, scales + j);
     const auto small = hn::And(hn::Lt(product, smallest), hn::Gt(of, zero));
     misfit = hn::Or(misfit, hn::VecFromMask(df, hn::Or(small, hn::Gt(product, largest))));
   }
   return hn::AllFalse(df, hn::MaskFromVec(misfit));
 }
-
-/// `scales`, each for kPer lanes, of the lanes from `lane` on.
-template <std::size_t kPer, class DF>
-HWY_INLINE hn::Vec<DF> SpreadScales(DF df, const float* scales, std::size_t lane) {
-  if constexpr (hn::MaxLanes(df) <= kPer) {
-    return hn::Set(df, scales[lane / kPer]);
-  } else {
-    const hn::Half<DF> half;
-    return hn::Combine(df, SpreadScales<kPer>(half, scales, lane + hn::Lanes(half)),
-                       SpreadScales<kPer>(half, scales, lane));
-  }
+template <Scheme S, class T>
+HWY_INLINE bool DecideTwoLevels(Batch<S, T>& batch, const typename S::TensorState& state) {
+  static_assert(kBatch<S> % hn::MaxLanes(DF()) == 0);
+  alignas(64) float amax[kBatch<S>];
+  for (std::size_t j = 0; j < kBatch<S>; ++j) amax[j] = MagnitudeValue<T>(batch.largest[j]);
+  return DecideTwoLevels<S>(amax, kBatch<S>, UniformState<S>(state), batch.scale_inv, batch.scale);
 }
 
 /// 16-bit lanes that alternate between two vectors of fewer, in the order of these. 2 ops.
@@ -156,6 +187,35 @@ HWY_INLINE void PackBlocks(const std::byte* in, std::size_t blocks, const float*
   alignas(64) std::uint8_t codes[kRun / 2];
   hn::StoreU(run(padded.items, scales_of), D8(), codes);
   std::memcpy(out + i / 2, codes, (items - i) / 2);
+}
+
+/// Packed codes of Lanes(D8) columns: of two rows, the first in the lower half. A scale for each
+/// column.
+template <FloatFormat F, class T, Items kItems>
+HWY_INLINE hn::Vec<D8> PackColumnRun(const std::byte* first, const std::byte* second,
+                                     const LaneScales<DF>& scale) {
+  const hn::Repartition<std::uint16_t, D8> d16;
+  const hn::Repartition<std::uint32_t, D8> d32;
+  const auto codes = [&](const std::byte* row, std::size_t i) NF_INLINE_ATTR {
+    if constexpr (kItemSize<T> == 2) {
+      return EncodeHalves<F, T, kItems>(d16, LoadItems(d16, row + i * hn::Lanes(d16) * 2),
+                                        scale(2 * i), scale(2 * i + 1));
+    } else {
+      const std::byte* from = row + i * 2 * hn::Lanes(d32) * 4;
+      const auto low = LoadItems(d32, from), high = LoadItems(d32, from + hn::Lanes(d32) * 4);
+      return SignedPairs(d32, EncodeSingles<F, kItems>(d32, low, scale, 2 * i),
+                         EncodeSingles<F, kItems>(d32, high, scale, 2 * i + 1),
+                         Signs<kItems>(d32, low), Signs<kItems>(d32, high));
+    }
+  };
+  const auto both = [&](std::size_t i) NF_INLINE_ATTR {  // in upper bytes, zeros below
+    return hn::Or(codes(second, i), hn::ShiftRight<4>(codes(first, i)));
+  };
+  if constexpr (kItemSize<T> == 2) {
+    return hn::ConcatOdd(D8(), hn::BitCast(D8(), both(1)), hn::BitCast(D8(), both(0)));
+  } else {
+    return TransposeQuads(D8(), hn::BitCast(D8(), hn::Or(both(0), hn::ShiftRight<8>(both(1)))));
+  }
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codes of four bits under scales of two levels, to nearest. Columns are quantized as the rows of
-// the transpose, whose codes and scales lie as the layout wants them.
+// Codes of four bits under scales of two levels, to nearest.
 #include "narrowfloat/kernels/cpu/tables.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -13,6 +12,9 @@
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/blocks-inl.h"
 #include "narrowfloat/kernels/cpu/pack-inl.h"
+#include "narrowfloat/kernels/cpu/strips-inl.h"
+#include "narrowfloat/kernels/cpu/tiles-inl.h"
+#include "narrowfloat/kernels/cpu/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
@@ -130,27 +132,120 @@ class RowPacker {
   Outlet<kBatchCols / kCodesPerByte<S> > outlet_;
 };
 
-/// Columns as rows of the transpose, made part by part in the first-level cache.
+/// Columns of `args.in` as rows of the transpose: packed where columns are lanes, then transposed
+/// as bytes, patch by patch.
 template <class S, class T>
-void PackColumns(const QuantizeArgs& args) {
-  constexpr std::size_t kPartRows = 256, kPartCols = 32, kItem = kItemSize<T>;
-  alignas(64) std::byte turned[kPartRows * kPartCols * kItem];
-  const Tile& tile = args.tile;
-  for (std::size_t row = tile.row_begin; row < tile.row_end; row += kPartRows) {
-    const std::size_t rows = std::min(kPartRows, tile.row_end - row);
-    for (std::size_t col = tile.col_begin; col < tile.col_end; col += kPartCols) {
-      const std::size_t cols = std::min(kPartCols, tile.col_end - col);
-      for (std::size_t r = 0; r < rows; ++r) {
-        const std::byte* from = args.in.Row(row + r) + col * kItem;
-        for (std::size_t c = 0; c < cols; ++c)
-          std::memcpy(turned + (c * kPartRows + r) * kItem, from + c * kItem, kItem);
+class ColumnPacker {
+ public:
+  explicit ColumnPacker(const QuantizeArgs& args)
+      : args_(args), out_(args.columnwise), transposer_(args.stream) {}
+
+  void Run() {
+    const Tile& tile = args_.tile;
+    for (std::size_t row = tile.row_begin; row < tile.row_end; row += kPatchItems) {
+      for (std::size_t col = tile.col_begin; col < tile.col_end; col += kPatchCols) {
+        PackPatch({row, std::min(kPatchItems, tile.row_end - row), col,
+                   std::min(kPatchCols, tile.col_end - col)});
       }
+    }
+  }
+
+ private:
+  static constexpr std::size_t kRows = S::kBlock.cols;  // of the transposed block
+  static constexpr std::size_t kPatchItems = kPatchRows * kCodesPerByte<S>;
+  static_assert(kCodesPerByte<S> == 2 && kPatchItems % kRows == 0);
+
+  void PackPatch(const Square& square) {
+    states_.Load(square.cols, [&](std::size_t i) {
+      return S::Prepare(out_.AmaxOf(square.col + i), args_.options);
+    });
+    for (std::size_t r = 0; r < square.rows; r += kRows) {
+      const Square strip{square.row + r, std::min(kRows, square.rows - r), square.col, square.cols};
+      PackStrip(strip, codes_ + r / kCodesPerByte<S> * kPatchCols);
+    }
+    transposer_.Transpose(
+        codes_, kPatchCols, square.rows / kCodesPerByte<S>, square.cols,
+        out_.codes + square.col * out_.code_stride + square.row / kCodesPerByte<S>,
+        out_.code_stride);
+  }
+
+  /// One block for each column. Columns that fill no vector are padded with zeros.
+  void PackStrip(const Square& square, std::byte* codes) {
+    const std::size_t cols = RoundUp(square.cols, hn::Lanes(D8()));
+    const std::byte* rows[kRows];
+    for (std::size_t r = 0; r < square.rows; ++r) {
+      rows[r] = args_.in.Row(square.row + r) + square.col * kItemSize<T>;
+      PrefetchBytes(NextStrip<T>(args_, square.row + r, square.col + kPatchCols, kPatchItems),
+                    kPatchCols * kItemSize<T>);
+      if (cols == square.cols) continue;
+      padded_[r].Fill(rows[r], square.cols);
+      rows[r] = padded_[r].items;
+    }
+    if (Decide(rows, square.rows, cols)) {
+      PackRows<Items::kOrdinary>(rows, square.rows, cols, codes);
+    } else {
+      PackRows<Items::kAny>(rows, square.rows, cols, codes);
+    }
+    StoreStrip<S>(out_, out_.strides.BlockOffset(ScaleBlockIndex<S>(square.row)), square.col,
+                  square.cols, strip_);
+  }
+
+  /// Whether all items are ordinary.
+  bool Decide(const std::byte* const* rows, std::size_t count, std::size_t cols) {
+    const bool ordinary =
+        FoldRows<T, Items::kOrdinary>(rows, count, cols, strip_.magnitude) < kInfinityBits<T>;
+    if (!ordinary) FoldRows<T, Items::kAny>(rows, count, cols, strip_.magnitude);
+    alignas(64) float amax[kPatchCols], scales[kPatchCols];  // in memory order
+    for (std::size_t c = 0; c < cols; ++c) {
+      amax[c] = MagnitudeValue<T>(static_cast<BitsOf<T> >(strip_.magnitude[c]));
+    }
+    if constexpr (S::kBlock.rows > 1) ShareWithinTiles(cols, amax);
+    const bool fits = DecideTwoLevels<S>(amax, cols, states_, strip_.scale_inv, scales);
+    CopyToLanes<T>(scales, cols, strip_.scale);
+    return fits && ordinary;
+  }
+
+  static void ShareWithinTiles(std::size_t cols, float* amax) {
+    for (std::size_t c = 0; c < cols; c += S::kBlock.rows) {
+      const std::size_t end = std::min(cols, c + S::kBlock.rows);
+      std::fill(amax + c, amax + end, *std::max_element(amax + c, amax + end));
+    }
+  }
+
+  template <Items kItems>
+  void PackRows(const std::byte* const* rows, std::size_t count, std::size_t cols,
+                std::byte* codes) const {
+    for (std::size_t r = 0; r < count; r += kCodesPerByte<S>, codes += kPatchCols) {
+      for (std::size_t c = 0; c < cols; c += hn::Lanes(D8())) {
+        const std::size_t from = c * kItemSize<T>;
+        const auto packed = PackColumnRun<typename S::Element, T, kItems>(
+            rows[r] + from, rows[r + 1] + from, strip_.Scales(c));
+        hn::StoreU(packed, D8(), reinterpret_cast<std::uint8_t*>(codes + c));
+      }
+    }
+  }
+
+  const QuantizeArgs& args_;
+  const DirectionBuffers<std::byte>& out_;
+  PatchTransposer transposer_;
+  LineStates<S, kPatchCols> states_;
+  Strip<T> strip_;
+  Padded<T, kPatchCols> padded_[kRows];
+  alignas(64) std::byte codes_[kPatchRows * kPatchCols] = {};
+};
+
+/// Both directions, part by part, so that memory is read once.
+template <class S, class T>
+void PackBoth(const QuantizeArgs& args) {
+  constexpr std::size_t kRows = 256, kCols = 1024 / kItemSize<T>;
+  const Tile& tile = args.tile;
+  for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
+    for (std::size_t col = tile.col_begin; col < tile.col_end; col += kCols) {
       QuantizeArgs part = args;
-      constexpr auto kStride = static_cast<std::ptrdiff_t>(kPartRows * kItem);
-      // Rows and columns count as those of the whole transpose.
-      part.in = {turned - (col * kPartRows + row) * kItem, kStride};
-      part.tile = {col, col + cols, row, row + rows};
-      RowPacker<S, T>(part, args.columnwise).Run();
+      part.tile = {row, std::min(row + kRows, tile.row_end), col,
+                   std::min(col + kCols, tile.col_end)};
+      RowPacker<S, T>(part, part.rowwise).Run();
+      ColumnPacker<S, T>(part).Run();
     }
   }
 }
@@ -163,8 +258,13 @@ struct QuantizePacked {
                               [static_cast<std::size_t>(kDTypeOf<T>)](args);
       return;
     }
-    if constexpr (kDirection != Direction::kColumnwise) RowPacker<S, T>(args, args.rowwise).Run();
-    if constexpr (kDirection != Direction::kRowwise) PackColumns<S, T>(args);
+    if constexpr (kDirection == Direction::kRowwise) {
+      RowPacker<S, T>(args, args.rowwise).Run();
+    } else if constexpr (kDirection == Direction::kColumnwise) {
+      ColumnPacker<S, T>(args).Run();
+    } else {
+      PackBoth<S, T>(args);
+    }
   }
 
  private:

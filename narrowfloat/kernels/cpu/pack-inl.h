@@ -9,6 +9,7 @@
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/blocks-inl.h"
+#include "narrowfloat/kernels/cpu/coders-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET != HWY_SCALAR && HWY_MAX_BYTES <= 32
@@ -122,22 +123,22 @@ HWY_INLINE hn::Vec<D16> InOrder(D16 d16, hn::Vec<D16> alternating) {
 }
 
 /// Codes of Lanes(d16) items from the i-th on in the uppermost bits of lanes, zeros below them.
-template <Scheme S, class T, Items kItems, class D16>
-HWY_INLINE hn::Vec<D16> TopCodes(D16 d16, const std::byte* in, std::size_t i, const float* scales) {
-  using F = typename S::Element;
+template <Scheme S, class T, class D16, class Coder>
+HWY_INLINE hn::Vec<D16> TopCodes(D16 d16, const std::byte* in, std::size_t i, const float* scales,
+                                 const Coder& coder) {
   const hn::Repartition<float, D16> df;
   if constexpr (kItemSize<T> == 2) {
     const auto scale = SpreadScales<S::kBlock.cols / 2>(df, scales, i / 2);
-    return EncodeHalves<F, T, kItems>(d16, LoadItems(d16, in + i * kItemSize<T>), scale, scale);
+    return coder.template Halves<T>(d16, LoadItems(d16, in + i * kItemSize<T>), scale, scale, i);
   } else {
     const hn::Repartition<std::uint32_t, D16> d32;
     const auto items = [&](std::size_t k)
                            NF_INLINE_ATTR { return LoadItems(d32, in + k * kItemSize<T>); };
     const auto codes = [&](std::size_t k) NF_INLINE_ATTR {
-      const UniformScale<decltype(df)> scale{SpreadScales<S::kBlock.cols>(df, scales, k)};
-      return EncodeSingles<F, kItems>(d32, items(k), scale, 0);
+      return coder.Singles(d32, items(k), SpreadScales<S::kBlock.cols>(df, scales, k), k);
     };
     const std::size_t next = i + hn::Lanes(d32);
+    constexpr Items kItems = Coder::kKind;
     return InOrder(d16, SignedPairs(d32, codes(i), codes(next), Signs<kItems>(d32, items(i)),
                                     Signs<kItems>(d32, items(next))));
   }
@@ -163,53 +164,60 @@ HWY_INLINE hn::Vec<D8> PackCodes(const At& at) {
   return TransposeQuads(D8(), hn::BitCast(D8(), hn::Or(upper, hn::ShiftRight<8>(pairs(2)))));
 }
 
-/// Packed codes of a row's blocks.
-template <Scheme S, class T, Items kItems>
+inline constexpr std::size_t kPackRun = 2 * HWY_MAX_BYTES;  // items of a step of PackBlocks
+
+/// Packed codes of a row's blocks. A last step takes bytes of chance behind them.
+template <Scheme S, class T, class Coder>
 HWY_INLINE void PackBlocks(const std::byte* in, std::size_t blocks, const float* scales,
-                           std::uint8_t* out) {
+                           const Coder& coder, std::uint8_t* out) {
   const hn::Repartition<std::uint16_t, D8> d16;
-  constexpr std::size_t kRun = 2 * hn::MaxLanes(D8());
-  const std::size_t items = blocks * S::kBlock.cols;
-  const auto run = [&](const std::byte* from, const float* scales_of) NF_INLINE_ATTR {
-    return PackCodes([&](std::size_t i) NF_INLINE_ATTR {
-      return TopCodes<S, T, kItems>(d16, from, i, scales_of);
-    });
-  };
+  const std::size_t step = 2 * hn::Lanes(D8()), items = blocks * S::kBlock.cols;
+  const auto run = [&](const std::byte* from, const float* scales_of, const Coder& coder_of)
+                       NF_INLINE_ATTR {
+                         return PackCodes([&](std::size_t i) NF_INLINE_ATTR {
+                           return TopCodes<S, T>(d16, from, i, scales_of, coder_of);
+                         });
+                       };
   std::size_t i = 0;
-  for (; i + kRun <= items; i += kRun) {
-    hn::StoreU(run(in + i * kItemSize<T>, scales + i / S::kBlock.cols), D8(), out + i / 2);
+  for (; i + step <= items; i += step) {
+    hn::StoreU(run(in + i * kItemSize<T>, scales + i / S::kBlock.cols, coder.From(i)), D8(),
+               out + i / 2);
   }
   if (i == items) return;
-  Padded<T, kRun> padded;
+  Padded<T, kPackRun> padded;
   padded.Fill(in + i * kItemSize<T>, items - i);
-  alignas(64) float scales_of[CeilDiv(kRun, S::kBlock.cols)] = {};
+  alignas(64) float scales_of[CeilDiv(kPackRun, S::kBlock.cols)] = {};
   std::copy_n(scales + i / S::kBlock.cols, (items - i) / S::kBlock.cols, scales_of);
-  alignas(64) std::uint8_t codes[kRun / 2];
-  hn::StoreU(run(padded.items, scales_of), D8(), codes);
+  alignas(64) std::uint8_t codes[kPackRun / 2];
+  hn::StoreU(run(padded.items, scales_of, coder.From(i)), D8(), codes);
   std::memcpy(out + i / 2, codes, (items - i) / 2);
 }
 
 /// Packed codes of Lanes(D8) columns: of two rows, the first in the lower half. A scale for each
 /// column.
-template <FloatFormat F, class T, Items kItems>
+template <class T, class Coder>
 HWY_INLINE hn::Vec<D8> PackColumnRun(const std::byte* first, const std::byte* second,
-                                     const LaneScales<DF>& scale) {
+                                     const LaneScales<DF>& scale, const Coder& first_coder,
+                                     const Coder& second_coder) {
   const hn::Repartition<std::uint16_t, D8> d16;
   const hn::Repartition<std::uint32_t, D8> d32;
-  const auto codes = [&](const std::byte* row, std::size_t i) NF_INLINE_ATTR {
+  const auto codes = [&](const std::byte* row, const Coder& coder, std::size_t i) NF_INLINE_ATTR {
+    const std::size_t at = i * hn::Lanes(d16);
+    const std::byte* from = row + at * kItemSize<T>;
     if constexpr (kItemSize<T> == 2) {
-      return EncodeHalves<F, T, kItems>(d16, LoadItems(d16, row + i * hn::Lanes(d16) * 2),
-                                        scale(2 * i), scale(2 * i + 1));
+      return coder.template Halves<T>(d16, LoadItems(d16, from), scale(2 * i), scale(2 * i + 1),
+                                      at);
     } else {
-      const std::byte* from = row + i * 2 * hn::Lanes(d32) * 4;
-      const auto low = LoadItems(d32, from), high = LoadItems(d32, from + hn::Lanes(d32) * 4);
-      return SignedPairs(d32, EncodeSingles<F, kItems>(d32, low, scale, 2 * i),
-                         EncodeSingles<F, kItems>(d32, high, scale, 2 * i + 1),
+      constexpr Items kItems = Coder::kKind;
+      const std::size_t lanes = hn::Lanes(d32);
+      const auto low = LoadItems(d32, from), high = LoadItems(d32, from + lanes * 4);
+      return SignedPairs(d32, coder.Singles(d32, low, scale(2 * i), at),
+                         coder.Singles(d32, high, scale(2 * i + 1), at + lanes),
                          Signs<kItems>(d32, low), Signs<kItems>(d32, high));
     }
   };
   const auto both = [&](std::size_t i) NF_INLINE_ATTR {  // in upper bytes, zeros below
-    return hn::Or(codes(second, i), hn::ShiftRight<4>(codes(first, i)));
+    return hn::Or(codes(second, second_coder, i), hn::ShiftRight<4>(codes(first, first_coder, i)));
   };
   if constexpr (kItemSize<T> == 2) {
     return hn::ConcatOdd(D8(), hn::BitCast(D8(), both(1)), hn::BitCast(D8(), both(0)));

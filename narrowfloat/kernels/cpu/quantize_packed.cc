@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codes of four bits under scales of two levels, to nearest.
+// Codes of four bits under scales of two levels.
 #include "narrowfloat/kernels/cpu/tables.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -81,14 +81,24 @@ class RowPacker {
     for (std::size_t r = 0; r < in.count; ++r) {
       std::byte* out = CodesAt(row + r, col);
       auto* codes = reinterpret_cast<std::uint8_t*>(outlet_.Open(out));
-      if (ordinary) {
-        PackBlocks<S, T, Items::kOrdinary>(in.row[r], blocks, batch.scale, codes);
-      } else {
-        PackBlocks<S, T, Items::kAny>(in.row[r], blocks, batch.scale, codes);
-      }
+      PackRow(in.row[r], blocks, batch, ordinary, row + r, col, codes);
       outlet_.Close(out, bytes);
     }
     StoreScales(batch, row, in.count, col, blocks);
+  }
+
+  void PackRow(const std::byte* in, std::size_t blocks, const Batch<S, T>& batch, bool ordinary,
+               std::size_t row, std::size_t col, std::uint8_t* codes) {
+    using F = typename S::Element;
+    if (args_.rounding == Rounding::kStochastic) {
+      FillRandom(args_.random, row * CeilDiv(args_.shape.cols, kRandomRun) + col / kRandomRun, 1,
+                 blocks, random_);
+      PackBlocks<S, T>(in, blocks, batch.scale, ChanceCoder{random_}, codes);
+    } else if (ordinary) {
+      PackBlocks<S, T>(in, blocks, batch.scale, NearestCoder<F, Items::kOrdinary>(), codes);
+    } else {
+      PackBlocks<S, T>(in, blocks, batch.scale, NearestCoder<F, Items::kAny>(), codes);
+    }
   }
 
   /// One block of fewer columns than a whole one, as if padded with zeros.
@@ -106,7 +116,7 @@ class RowPacker {
     Decide(staged, 1, state, batch);
     for (std::size_t r = 0; r < in.count; ++r) {
       std::uint8_t codes[kCols / kCodesPerByte<S>];
-      PackBlocks<S, T, Items::kAny>(staged.row[r], 1, batch.scale, codes);
+      PackRow(staged.row[r], 1, batch, false, row + r, col, codes);
       std::memcpy(CodesAt(row + r, col), codes, cols / kCodesPerByte<S>);
     }
     StoreScales(batch, row, in.count, col, 1);
@@ -127,9 +137,12 @@ class RowPacker {
     }
   }
 
+  static_assert(kCols == kRandomRun);
+
   const QuantizeArgs& args_;
   const DirectionBuffers<std::byte>& out_;
   Outlet<kBatchCols / kCodesPerByte<S> > outlet_;
+  alignas(64) std::uint8_t random_[kBatchCols + kPackRun] = {};
 };
 
 /// Columns of `args.in` as rows of the transpose: packed where columns are lanes, then transposed
@@ -181,10 +194,15 @@ class ColumnPacker {
       padded_[r].Fill(rows[r], square.cols);
       rows[r] = padded_[r].items;
     }
-    if (Decide(rows, square.rows, cols)) {
-      PackRows<Items::kOrdinary>(rows, square.rows, cols, codes);
+    using F = typename S::Element;
+    const bool ordinary = Decide(rows, square.rows, cols);
+    if (args_.rounding == Rounding::kStochastic) {
+      DrawRandom(square);
+      PackRows(rows, square.rows, cols, ChanceCoder{random_}, codes);
+    } else if (ordinary) {
+      PackRows(rows, square.rows, cols, NearestCoder<F, Items::kOrdinary>(), codes);
     } else {
-      PackRows<Items::kAny>(rows, square.rows, cols, codes);
+      PackRows(rows, square.rows, cols, NearestCoder<F, Items::kAny>(), codes);
     }
     StoreStrip<S>(out_, out_.strides.BlockOffset(ScaleBlockIndex<S>(square.row)), square.col,
                   square.cols, strip_);
@@ -212,14 +230,27 @@ class ColumnPacker {
     }
   }
 
-  template <Items kItems>
+  /// A byte for each item of a strip, row by row, kPatchCols apart.
+  void DrawRandom(const Square& square) {
+    const std::size_t runs = CeilDiv(args_.shape.rows, kRandomRun);  // of a column
+    alignas(64) std::uint8_t drawn[kPatchCols * kRandomRun];         // column by column
+    FillRandom(args_.random, kColumnwiseRuns + square.col * runs + square.row / kRandomRun, runs,
+               square.cols, drawn);
+    for (std::size_t c = 0; c < square.cols; c += hn::Lanes(D8Squares())) {
+      TransposeSquares(drawn + c * kRandomRun, kRandomRun, random_ + c, kPatchCols);
+    }
+  }
+
+  template <class Coder>
   void PackRows(const std::byte* const* rows, std::size_t count, std::size_t cols,
-                std::byte* codes) const {
-    for (std::size_t r = 0; r < count; r += kCodesPerByte<S>, codes += kPatchCols) {
+                const Coder& coder, std::byte* codes) const {
+    static_assert(kCodesPerByte<S> == 2);
+    for (std::size_t r = 0; r < count; r += 2, codes += kPatchCols) {
       for (std::size_t c = 0; c < cols; c += hn::Lanes(D8())) {
         const std::size_t from = c * kItemSize<T>;
-        const auto packed = PackColumnRun<typename S::Element, T, kItems>(
-            rows[r] + from, rows[r + 1] + from, strip_.Scales(c));
+        const auto packed =
+            PackColumnRun<T>(rows[r] + from, rows[r + 1] + from, strip_.Scales(c),
+                             coder.From(r * kPatchCols + c), coder.From((r + 1) * kPatchCols + c));
         hn::StoreU(packed, D8(), reinterpret_cast<std::uint8_t*>(codes + c));
       }
     }
@@ -230,7 +261,9 @@ class ColumnPacker {
   PatchTransposer transposer_;
   LineStates<S, kPatchCols> states_;
   Strip<T> strip_;
+  static_assert(kRows == kRandomRun && kSide == kRandomRun);
   Padded<T, kPatchCols> padded_[kRows];
+  alignas(64) std::uint8_t random_[kPatchCols * kRandomRun];
   alignas(64) std::byte codes_[kPatchRows * kPatchCols] = {};
 };
 
@@ -268,10 +301,9 @@ struct QuantizePacked {
   }
 
  private:
-  /// Chance, choice and scales that are not positive, which only a given amax can bring, are left
-  /// to the oracle.
+  /// Choice and scales that are not positive, which only a given amax can bring, are left to the
+  /// oracle.
   static bool Serves(const QuantizeArgs& args) {
-    if (args.rounding != Rounding::kNearestEven) return false;
     const auto state = [&](const DirectionBuffers<std::byte>& out) {
       return S::Prepare(out.amax, args.options);
     };

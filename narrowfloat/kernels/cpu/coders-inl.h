@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// How products become codes: to nearest, or by chance. Compiled once per instruction set.
+#if defined(NARROWFLOAT_KERNELS_CPU_CODERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef NARROWFLOAT_KERNELS_CPU_CODERS_INL_H_
+#undef NARROWFLOAT_KERNELS_CPU_CODERS_INL_H_
+#else
+#define NARROWFLOAT_KERNELS_CPU_CODERS_INL_H_
+#endif
+
+#include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/lanes-inl.h"
+#include "narrowfloat/numerics/stochastic.h"
+
+HWY_BEFORE_NAMESPACE();
+#if HWY_TARGET != HWY_SCALAR
+namespace narrowfloat::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// A coder gives codes of 16-bit items with signs, and of fp32 items without, where EncodeHalves
+/// and EncodeSingles leave them. `i` is the place of the first item in its run.
+template <FloatFormat F, Items kItems>
+struct NearestCoder {
+  static constexpr Items kKind = kItems;
+
+  template <class T, class D16, class V>
+  HWY_INLINE hn::Vec<D16> Halves(D16 d16, hn::Vec<D16> items, V even, V odd,
+                                 std::size_t /*i*/) const {
+    return EncodeHalves<F, T, kItems>(d16, items, even, odd);
+  }
+  template <class D32, class V>
+  HWY_INLINE hn::Vec<D32> Singles(D32 d32, hn::Vec<D32> items, V scale, std::size_t /*i*/) const {
+    return EncodeSingles<F, kItems>(d32, items, UniformScale<hn::RebindToFloat<D32>>{scale}, 0);
+  }
+  HWY_INLINE NearestCoder From(std::size_t /*i*/) const { return *this; }
+};
+
+/// EncodeStochastic of |product|, without the sign, in the lowest bits of lanes; NaN as the
+/// largest. `random` is a byte a lane. Raised by its share of the step, the magnitude is cut off:
+/// within its own octave, for an octave's first number lies on the grid below it too. 13 ops.
+template <class DF>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> CutRaised(DF df, hn::Vec<DF> product,
+                                                       hn::Vec<hn::RebindToUnsigned<DF>> random) {
+  const hn::RebindToUnsigned<DF> d32;
+  const hn::RebindToSigned<DF> di;
+  constexpr int kMantissa = E2M1::kMantissaBits;
+  // In the lowest normal octave and below, steps are half of the octave's first number, 1.
+  const auto octave =
+      hn::Max(hn::And(product, hn::BitCast(df, hn::Set(d32, kFloatInfinity))), hn::Set(df, 1.0f));
+  const auto share = hn::Mul(hn::ConvertTo(df, hn::BitCast(di, random)), hn::Set(df, 0x1p-9f));
+  const auto raised = hn::MulAdd(octave, share, product);  // the product with `octave` is exact
+  // Codes from 1 on are exponent and mantissa; below it there are a half and zero.
+  constexpr std::int32_t kBelowOne = (127 << kMantissa) - 2;
+  const auto normal =
+      hn::Sub(hn::BitCast(di, hn::ShiftRight<23 - kMantissa>(hn::BitCast(d32, raised))),
+              hn::Set(di, kBelowOne));
+  const auto half =
+      hn::IfThenElseZero(hn::RebindMask(di, hn::Ge(raised, hn::Set(df, 0.5f))), hn::Set(di, 1));
+  const auto code = hn::Min(hn::Max(normal, half), hn::Set(di, std::int32_t{E2M1::kMaxCode}));
+  return hn::BitCast(d32, code);
+}
+
+/// By chance, with a random byte for each item.
+struct ChanceCoder {
+  static constexpr Items kKind = Items::kAny;
+  static constexpr int kShift = kTop<E2M1>;
+  const std::uint8_t* random;
+
+  template <class T, class D16, class V>
+  HWY_INLINE hn::Vec<D16> Halves(D16 d16, hn::Vec<D16> items, V even_scale, V odd_scale,
+                                 std::size_t i) const {
+    const hn::Repartition<std::uint32_t, D16> d32;
+    const hn::Repartition<float, D16> df;
+    const hn::RebindToSigned<D16> di;
+    const hn::Rebind<std::uint8_t, D16> d8;
+    const auto magnitude = hn::And(items, hn::Set(d16, std::uint16_t{0x7FFF}));
+    const auto sign = hn::Xor(items, magnitude);
+    const auto pairs = hn::BitCast(d32, magnitude);
+    const auto bytes = hn::BitCast(d32, hn::PromoteTo(d16, hn::LoadU(d8, random + i)));
+    const auto even = CutRaised(df, hn::Mul(WidenEven<T, kKind>(d32, pairs), even_scale),
+                                hn::And(bytes, hn::Set(d32, 0xFFFFu)));
+    const auto odd = CutRaised(df, hn::Mul(WidenOdd<T, kKind>(d32, pairs), odd_scale),
+                               hn::ShiftRight<16>(bytes));
+    const auto codes =
+        hn::BitCast(d16, hn::Or(hn::ShiftLeft<kShift>(even), hn::ShiftLeft<16 + kShift>(odd)));
+    const auto is_nan =
+        hn::RebindMask(d16, hn::Gt(hn::BitCast(di, magnitude),
+                                   hn::Set(di, static_cast<std::int16_t>(kInfinityBits<T>))));
+    constexpr auto kNan = static_cast<std::uint16_t>(E2M1::kNanCode << kShift);
+    return hn::IfThenElse(is_nan, hn::Set(d16, kNan), hn::Or(codes, sign));
+  }
+
+  template <class D32, class V>
+  HWY_INLINE hn::Vec<D32> Singles(D32 d32, hn::Vec<D32> items, V scale, std::size_t i) const {
+    const hn::RebindToFloat<D32> df;
+    const hn::Rebind<std::uint8_t, D32> d8;
+    const auto magnitude = hn::BitCast(df, hn::And(items, hn::Set(d32, ~kFloatSign)));
+    const auto bytes = hn::PromoteTo(d32, hn::LoadU(d8, random + i));
+    return hn::ShiftLeft<kShift>(CutRaised(df, hn::Mul(magnitude, scale), bytes));
+  }
+
+  HWY_INLINE ChanceCoder From(std::size_t i) const { return {random + i}; }
+};
+
+/// One round of Philox4x32 on the lower halves of 64-bit lanes; the upper ones are undefined.
+template <class D64>
+HWY_INLINE void PhiloxRound(D64 d64, hn::Vec<D64>* words, std::uint32_t low, std::uint32_t high) {
+  const hn::Repartition<std::uint32_t, D64> d32;
+  const auto product = [&](hn::Vec<D64> word, std::uint32_t factor) NF_INLINE_ATTR {
+    return hn::MulEven(hn::BitCast(d32, word), hn::Set(d32, factor));
+  };
+  const auto a = product(words[0], kPhiloxFactors[0]), b = product(words[2], kPhiloxFactors[1]);
+  words[0] = hn::Xor(hn::Xor(hn::ShiftRight<32>(b), words[1]), hn::Set(d64, std::uint64_t{low}));
+  words[1] = b;
+  words[2] = hn::Xor(hn::Xor(hn::ShiftRight<32>(a), words[3]), hn::Set(d64, std::uint64_t{high}));
+  words[3] = a;
+}
+
+/// RandomBytes of `count` runs, `step` apart from `first` on, each kRandomRun bytes; whole vectors
+/// of runs are written. A run a 64-bit lane.
+HWY_INLINE void FillRandom(const RandomState& state, std::uint64_t first, std::uint64_t step,
+                           std::size_t count, std::uint8_t* out) {
+  const hn::ScalableTag<std::uint64_t> d64;
+  const hn::Repartition<std::uint32_t, decltype(d64)> d32;
+  const hn::Repartition<std::uint8_t, decltype(d64)> d8;
+  constexpr std::size_t kLanes = hn::MaxLanes(d64);
+  alignas(64) std::uint64_t runs[kLanes];
+  for (std::size_t i = 0; i < kLanes; ++i) runs[i] = first + i * step;
+  auto run = hn::Load(d64, runs);
+  for (std::size_t i = 0; i < count; i += kLanes) {
+    hn::Vec<decltype(d64)> words[4] = {hn::Set(d64, state.offset), hn::Set(d64, state.offset >> 32),
+                                       run, hn::ShiftRight<32>(run)};
+    PhiloxKey key(state.seed);
+#pragma GCC unroll 10
+    for (int round = 0; round < kPhiloxRounds; ++round, key.Next()) {
+      PhiloxRound(d64, words, key.low, key.high);
+    }
+    const auto pair = [&](std::size_t k) NF_INLINE_ATTR {
+      return hn::BitCast(d64, hn::OddEven(hn::BitCast(d32, hn::ShiftLeft<32>(words[k + 1])),
+                                          hn::BitCast(d32, words[k])));
+    };
+    alignas(64) std::uint8_t even[8 * kLanes], odd[8 * kLanes];  // runs, in turns
+    hn::Store(hn::BitCast(d8, hn::InterleaveLower(d64, pair(0), pair(2))), d8, even);
+    hn::Store(hn::BitCast(d8, hn::InterleaveUpper(d64, pair(0), pair(2))), d8, odd);
+    for (std::size_t k = 0; k < kLanes; k += 2) {
+      std::memcpy(out + (i + k) * kRandomRun, even + k / 2 * kRandomRun, kRandomRun);
+      std::memcpy(out + (i + k + 1) * kRandomRun, odd + k / 2 * kRandomRun, kRandomRun);
+    }
+    run = hn::Add(run, hn::Set(d64, step * kLanes));
+  }
+}
+
+}  // namespace narrowfloat::HWY_NAMESPACE
+#endif
+HWY_AFTER_NAMESPACE();
+
+#endif

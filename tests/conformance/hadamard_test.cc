@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Hadamard transform of every backend against exact sums: the definition adds each output's
+// terms without an error and rounds once. What breaks shortcuts: terms far apart, cancellation,
+// zeros of both signs, infinities and NaN, ragged columns, rows with gaps.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <random>
+#include <vector>
+
+#include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/numerics/hadamard.h"
+#include "narrowfloat/ops/hadamard.h"
+#include "tests/conformance/tensors.h"
+
+namespace narrowfloat::conformance {
+namespace {
+
+struct Case {
+  std::string name;
+  // Exponents of items lie this far apart at most.
+  int spread;
+  bool special;
+};
+
+const Case kCases[] = {{"near", 4, false},  {"at_fp32s_edge", 13, false}, {"apart", 40, false},
+                       {"far", 120, false}, {"everywhere", 250, false},   {"special", 20, true}};
+
+/// Bits of an item: mostly numbers of a few mantissa bits, so that sums cancel and tie.
+std::uint32_t RandomItem(const Case& c, DType dtype, std::mt19937& random) {
+  const std::uint32_t pick = random() % 64;
+  const bool half = dtype == DType::kFloat16;
+  const int mantissa = dtype == DType::kFloat32 ? 23 : half ? 10 : 7;
+  const int top = half ? 30 : 254;
+  const int width = dtype == DType::kFloat32 ? 32 : 16;
+  const std::uint32_t sign = (random() & 1u) << (width - 1);
+  if (pick < 6) return sign;  // zero
+  if (pick == 6 && c.special) return sign | static_cast<std::uint32_t>(top + 1) << mantissa;
+  if (pick == 7 && c.special) return sign | (static_cast<std::uint32_t>(top + 1) << mantissa) | 1u;
+  const auto largest = static_cast<std::uint32_t>(top - 6);  // sums stay finite
+  const std::uint32_t field =
+      largest - random() % (std::min(static_cast<std::uint32_t>(c.spread), largest) + 1u);
+  const std::uint32_t bits = random() & ((1u << mantissa) - 1u);
+  return sign | field << mantissa | (pick < 32 ? bits & (3u << (mantissa - 2)) : bits);
+}
+
+FloatTensor RandomTensor(const Case& c, DType dtype, const Shape& shape) {
+  std::mt19937 random(static_cast<unsigned>(c.spread));
+  FloatTensor tensor(dtype, shape);
+  for (std::size_t i = 0; i < tensor.size(); ++i) tensor.SetBits(i, RandomItem(c, dtype, random));
+  return tensor;
+}
+
+class HadamardTest : public testing::TestWithParam<std::tuple<Case, DType>> {};
+
+TEST_P(HadamardTest, IsTheOraclesOnEveryBackend) {
+  const auto& [c, dtype] = GetParam();
+  for (const Shape& shape : {Shape{16, 1}, Shape{16, 15}, Shape{32, 40}, Shape{48, 257}}) {
+    const FloatTensor in = RandomTensor(c, dtype, shape);
+    for (const std::uint32_t mask : {0u, kHadamardSignMask, 0xFFFFu}) {
+      FloatTensor expected(dtype, shape);
+      HadamardTransform(in.ConstView(), expected.View(), mask, {.kernels = &ScalarKernels()});
+      for (const KernelTable* backend : AvailableKernels()) {
+        FloatTensor got(dtype, shape);
+        HadamardTransform(in.ConstView(), got.View(), mask, {.kernels = backend});
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          ASSERT_EQ(expected.Bits(i), got.Bits(i)) << fmt::format(
+              "{} item {} of {}, mask {:04x}", backend->name, i, ShapeText(shape), mask);
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranges, HadamardTest,
+                         testing::Combine(testing::ValuesIn(kCases),
+                                          testing::Values(DType::kFloat32, DType::kFloat16,
+                                                          DType::kBFloat16)),
+                         [](const auto& info) {
+                           return fmt::format("{}_{}", std::get<0>(info.param).name,
+                                              DTypeName(std::get<1>(info.param)));
+                         });
+
+}  // namespace
+}  // namespace narrowfloat::conformance

@@ -29,19 +29,20 @@ const Case kCases[] = {{"near", 4, false},  {"at_fp32s_edge", 13, false}, {"apar
 
 /// Bits of an item: mostly numbers of a few mantissa bits, so that sums cancel and tie.
 std::uint32_t RandomItem(const Case& c, DType dtype, std::mt19937& random) {
-  const std::uint32_t pick = random() % 64;
+  const auto draw = [&] { return static_cast<std::uint32_t>(random()); };
+  const std::uint32_t pick = draw() % 64;
   const bool half = dtype == DType::kFloat16;
   const int mantissa = dtype == DType::kFloat32 ? 23 : half ? 10 : 7;
   const int top = half ? 30 : 254;
   const int width = dtype == DType::kFloat32 ? 32 : 16;
-  const std::uint32_t sign = (random() & 1u) << (width - 1);
+  const std::uint32_t sign = (draw() & 1u) << (width - 1);
   if (pick < 6) return sign;  // zero
   if (pick == 6 && c.special) return sign | static_cast<std::uint32_t>(top + 1) << mantissa;
   if (pick == 7 && c.special) return sign | (static_cast<std::uint32_t>(top + 1) << mantissa) | 1u;
   const auto largest = static_cast<std::uint32_t>(top - 6);  // sums stay finite
   const std::uint32_t field =
-      largest - random() % (std::min(static_cast<std::uint32_t>(c.spread), largest) + 1u);
-  const std::uint32_t bits = random() & ((1u << mantissa) - 1u);
+      largest - draw() % (std::min(static_cast<std::uint32_t>(c.spread), largest) + 1u);
+  const std::uint32_t bits = draw() & ((1u << mantissa) - 1u);
   return sign | field << mantissa | (pick < 32 ? bits & (3u << (mantissa - 2)) : bits);
 }
 
@@ -77,9 +78,9 @@ INSTANTIATE_TEST_SUITE_P(Ranges, HadamardTest,
                          testing::Combine(testing::ValuesIn(kCases),
                                           testing::Values(DType::kFloat32, DType::kFloat16,
                                                           DType::kBFloat16)),
-                         [](const auto& info) {
-                           return fmt::format("{}_{}", std::get<0>(info.param).name,
-                                              DTypeName(std::get<1>(info.param)));
+                         [](const testing::TestParamInfo<std::tuple<Case, DType>>& slot) {
+                           return fmt::format("{}_{}", std::get<0>(slot.param).name,
+                                              DTypeName(std::get<1>(slot.param)));
                          });
 
 }  // namespace

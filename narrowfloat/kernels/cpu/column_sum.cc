@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sums of a tile's columns. Lanes are columns, so that each is added in the order of the rows,
-// as the oracle does it. A few rows at a time, so that sums are loaded and stored once for all.
+// as the oracle does it.
 #include "narrowfloat/kernels/cpu/tables.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -62,35 +62,49 @@ HWY_INLINE hn::Vec<DF> OddValues(hn::Vec<D32> pairs) {
   return ValuesOf<T>(hn::ShiftRight<16>(pairs));
 }
 
-/// A pair of vectors of sums, in an order that suits the items, and the same pair of items.
-template <class T>
-struct Sums {
+/// g++ would load a vector again for each of its uses that takes it for another type, and loads are
+/// what there is most of here.
+template <class V>
+HWY_INLINE void KeepInRegister(V& vector) {
+#if HWY_ARCH_X86 && HWY_COMPILER_GCC_ACTUAL
+  asm("" : "+v"(vector.raw));
+#else
+  static_cast<void>(vector);
+#endif
+}
+
+/// Two vectors of sums; which columns a lane stands for is what suits the items.
+struct SumsAsKept {
   hn::Vec<DF> first, second;
 
-  HWY_INLINE void Load(const float* at) { hn::LoadInterleaved2(DF(), at, first, second); }
-  HWY_INLINE void Add(const std::byte* items) {
-    const auto pairs = LoadItems(D32(), items);
-    first = hn::Add(first, EvenValues<T>(pairs));
-    second = hn::Add(second, OddValues<T>(pairs));
-  }
-  HWY_INLINE void Store(float* at) const { hn::StoreInterleaved2(first, second, DF(), at); }
-};
-
-/// Sums in the order of the columns.
-struct OrderedSums {
-  hn::Vec<DF> first, second;
-
-  HWY_INLINE void Load(const float* at) {
+  HWY_INLINE void Take(const float* at) {
     first = hn::LoadU(DF(), at);
     second = hn::LoadU(DF(), at + hn::Lanes(DF()));
   }
-  HWY_INLINE void Store(float* at) const {
+  HWY_INLINE void Keep(float* at) const {
     hn::StoreU(first, DF(), at);
     hn::StoreU(second, DF(), at + hn::Lanes(DF()));
   }
 };
+
+/// Even columns in one, odd ones in the other. Load and Store are for sums in the columns' order.
+template <class T>
+struct Sums : SumsAsKept {
+  HWY_INLINE void Load(const float* at) { hn::LoadInterleaved2(DF(), at, first, second); }
+  HWY_INLINE void Store(float* at) const { hn::StoreInterleaved2(first, second, DF(), at); }
+  HWY_INLINE void Add(const std::byte* items) {
+    auto pairs = LoadItems(D32(), items);
+    KeepInRegister(pairs);
+    first = hn::Add(first, EvenValues<T>(pairs));
+    second = hn::Add(second, OddValues<T>(pairs));
+  }
+};
+struct SumsInOrder : SumsAsKept {
+  HWY_INLINE void Load(const float* at) { Take(at); }
+  HWY_INLINE void Store(float* at) const { Keep(at); }
+};
 template <>
-struct Sums<float> : OrderedSums {
+struct Sums<float> : SumsInOrder {
   HWY_INLINE void Add(const std::byte* items) {
     first = hn::Add(first, LoadItems(DF(), items));
     second = hn::Add(second, LoadItems(DF(), items + hn::Lanes(DF()) * sizeof(float)));
@@ -99,7 +113,7 @@ struct Sums<float> : OrderedSums {
 #if HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
 /// One instruction widens them, exactly.
 template <>
-struct Sums<Float16> : OrderedSums {
+struct Sums<Float16> : SumsInOrder {
   static HWY_INLINE hn::Vec<DF> Values(const std::byte* items) {
     const hn::Rebind<hwy::float16_t, DF> d16;
     return hn::PromoteTo(DF(), hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(items)));
@@ -111,19 +125,20 @@ struct Sums<Float16> : OrderedSums {
 };
 #endif
 
+/// Some columns at a time, whose sums stay in the first-level cache; some rows at a time, so that
+/// sums are loaded and stored once for all of them.
 template <class T>
-struct ColumnSums {
+class ColumnSums {
+ public:
   static void Run(const MatrixRows<const std::byte>& in, const Tile& tile, float* sums) noexcept {
-    for (std::size_t r = tile.row_begin; r < tile.row_end; r += kRows) {
-      Panel panel;
-      panel.count = std::min(kRows, tile.row_end - r);
-      for (std::size_t i = 0; i < panel.count; ++i)
-        panel.row[i] = in.Row(r + i) + tile.col_begin * kItem;
-      AddRows(panel, tile.col_end - tile.col_begin, sums + tile.col_begin);
+    for (std::size_t col = tile.col_begin; col < tile.col_end; col += kCols) {
+      const std::size_t cols = std::min(kCols, tile.col_end - col);
+      RunColumns(in, {tile.row_begin, tile.row_end, col, col + cols}, sums + col);
     }
   }
 
  private:
+  static constexpr std::size_t kCols = 512;
   static constexpr std::size_t kRows = 8;  // so many streams a core can follow
   static constexpr std::size_t kItem = kItemSize<T>;
 
@@ -134,26 +149,43 @@ struct ColumnSums {
     const std::byte* row[kRows];
   };
 
-  static HWY_INLINE void AddRows(const Panel& panel, std::size_t cols, float* sums) {
-    const std::size_t lanes = 2 * hn::Lanes(DF());
-    std::size_t c = 0;
-    for (; c + 4 * lanes <= cols; c += 4 * lanes) AddLanes<4>(panel, c, sums + c);
-    for (; c + lanes <= cols; c += lanes) AddLanes<1>(panel, c, sums + c);
-    for (; c < cols; ++c) {
-      for (std::size_t i = 0; i < panel.count; ++i) sums[c] += LoadItem<T>(panel.row[i], c);
+  static void RunColumns(const MatrixRows<const std::byte>& in, const Tile& tile, float* sums) {
+    const std::size_t lanes = 2 * hn::Lanes(DF()), cols = tile.col_end - tile.col_begin;
+    const std::size_t whole = cols / lanes * lanes;
+    alignas(64) float kept[kCols];
+    Sums<T> moved;
+    for (std::size_t c = 0; c < whole; c += lanes) {
+      moved.Load(sums + c);
+      moved.Keep(kept + c);
+    }
+    for (std::size_t r = tile.row_begin; r < tile.row_end; r += kRows) {
+      Panel panel;
+      panel.count = std::min(kRows, tile.row_end - r);
+      for (std::size_t i = 0; i < panel.count; ++i)
+        panel.row[i] = in.Row(r + i) + tile.col_begin * kItem;
+      std::size_t c = 0;
+      for (; c + 4 * lanes <= whole; c += 4 * lanes) AddLanes<4>(panel, c, kept + c);
+      for (; c < whole; c += lanes) AddLanes<1>(panel, c, kept + c);
+      for (; c < cols; ++c) {
+        for (std::size_t i = 0; i < panel.count; ++i) sums[c] += LoadItem<T>(panel.row[i], c);
+      }
+    }
+    for (std::size_t c = 0; c < whole; c += lanes) {
+      moved.Take(kept + c);
+      moved.Store(sums + c);
     }
   }
 
   template <std::size_t kPairs>
-  static HWY_INLINE void AddLanes(const Panel& panel, std::size_t col, float* sums) {
+  static HWY_INLINE void AddLanes(const Panel& panel, std::size_t col, float* kept) {
     const std::size_t lanes = 2 * hn::Lanes(DF());
     Sums<T> added[kPairs];
-    for (std::size_t j = 0; j < kPairs; ++j) added[j].Load(sums + j * lanes);
+    for (std::size_t j = 0; j < kPairs; ++j) added[j].Take(kept + j * lanes);
     for (std::size_t i = 0; i < panel.count; ++i) {
       const std::byte* items = panel.row[i] + col * kItem;
       for (std::size_t j = 0; j < kPairs; ++j) added[j].Add(items + j * lanes * kItem);
     }
-    for (std::size_t j = 0; j < kPairs; ++j) added[j].Store(sums + j * lanes);
+    for (std::size_t j = 0; j < kPairs; ++j) added[j].Keep(kept + j * lanes);
   }
 };
 

@@ -25,6 +25,13 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from block_peers import (
+    BLOCK_WORKS,
+    block_kernel,
+    block_title,
+    jax_block_functions,
+    torch_block_functions,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE_BENCH = ROOT / "build/release/bench/core_bench"
@@ -86,6 +93,12 @@ def add_ours(works: dict[str, Work], tensors: Tensors) -> None:
         out = np.zeros_like(tensors.values)
         dequantize = partial(nf.dequantize, tensor, out=out, threads=1)
         works[name].contenders[OURS] = Contender(dequantize, partial(codes_of, out))
+    for name, (scheme, rowwise, block_options) in BLOCK_WORKS.items():
+        options = {"rowwise": rowwise, "columnwise": not rowwise, "threads": 1, **block_options}
+        tensor = nf.quantize(tensors.values, scheme, **options)
+        quantize = partial(nf.quantize, tensors.values, scheme, out=tensor, **options)
+        codes = tensor.buffers["rowwise_data" if rowwise else "columnwise_data"]
+        works[name].contenders[OURS] = Contender(quantize, partial(codes_of, codes))
 
 
 def add_ml_dtypes(works: dict[str, Work], tensors: Tensors) -> None:
@@ -136,6 +149,7 @@ def torch_functions() -> dict[str, Callable]:
         "mxfp8": mxfp8,
         "dequantize fp8": dequantize_fp8,
         "dequantize mxfp8": dequantize_mxfp8,
+        **torch_block_functions(),
     }
 
 
@@ -157,6 +171,7 @@ def torch_inputs(tensors: Tensors) -> dict[str, tuple]:
         "mxfp8": (x,),
         "dequantize fp8": (codes["fp8"], scale_inv),
         "dequantize mxfp8": (codes["mxfp8"], exponents),
+        **{name: (x,) for name in BLOCK_WORKS},
     }
 
 
@@ -250,6 +265,7 @@ def add_jax(works: dict[str, Work], tensors: Tensors) -> None:
         ("current", current, (x,)),
         ("mxfp8", mxfp8, (x,)),
         ("dequantize fp8", dequantize_fp8, (codes, scale_inv)),
+        *((name, function, (x,)) for name, function in jax_block_functions().items()),
     ):
         add_jax_contender(works[name], jax.jit(function), inputs)
 
@@ -296,6 +312,7 @@ def make_works() -> dict[str, Work]:
         "mxfp8": Work("MXFP8 E4M3, rowwise", "quantize mxfp8_e4m3 rowwise"),
         "dequantize fp8": Work("dequantize E4M3 to bf16", "dequantize fp8_e4m3 rowwise"),
         "dequantize mxfp8": Work("dequantize MXFP8 to bf16", "dequantize mxfp8_e4m3 rowwise"),
+        **{name: Work(block_title(name), block_kernel(name)) for name in BLOCK_WORKS},
     }
 
 
@@ -381,11 +398,11 @@ def print_tables(works: dict[str, Work], core: dict[str, dict]) -> None:
     for work in works.values():
         stream = core[work.kernel]["stream_ms"]
         ours = work.contenders[OURS].seconds
-        print(f"\n{work.title:<32} {'ms':>8} {'share':>6} {'x':>6}  bytes")
+        print(f"\n{work.title:<44} {'ms':>8} {'share':>6} {'x':>6}  bytes")
         for label, contender in sorted(work.contenders.items(), key=lambda item: item[1].seconds):
             equal = {True: "equal", False: "differ", None: "-"}[contender.equal]
             ms, times = contender.seconds * 1e3, contender.seconds / ours
-            print(f"  {label:<30} {ms:8.2f} {stream / ms:6.0%} {times:6.1f}  {equal}")
+            print(f"  {label:<42} {ms:8.2f} {stream / ms:6.0%} {times:6.1f}  {equal}")
 
 
 def draw(works: dict[str, Work], core: dict[str, dict], name: Path) -> None:
@@ -431,7 +448,7 @@ def as_json(works: dict[str, Work], core: dict[str, dict], absent: list[str], sh
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rows", type=int, default=8192)
+    parser.add_argument("--rows", type=int, default=8192, help="a multiple of 128")
     parser.add_argument("--cols", type=int, default=4096, help="a multiple of 1024")
     parser.add_argument("--repetitions", type=int, default=15)
     parser.add_argument("--core-bench", type=Path, default=CORE_BENCH)

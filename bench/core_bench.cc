@@ -27,7 +27,7 @@ namespace {
 
 int Main(int argc, char** argv) {
   Options options;
-  bool crossover = false, overhead = false;
+  bool crossover = false, overhead = false, dbias = false;
   CLI::App app{"Share of its same-traffic stream that each kernel reaches"};
   app.add_option("--rows", options.rows)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--cols", options.cols, "a multiple of 1024")
@@ -53,6 +53,8 @@ int Main(int argc, char** argv) {
   app.add_flag("--overhead", overhead,
                "microseconds of a call on 32x32; takes no shape and no threads")
       ->excludes(first);
+  app.add_flag("--dbias", dbias, "how much longer quantize_dbias takes than quantize, in turns")
+      ->excludes(first);
   app.add_flag("--json", options.json, "one object instead of the table");
   CLI11_PARSE(app, argc, argv);
 
@@ -61,6 +63,8 @@ int Main(int argc, char** argv) {
     PrintCrossover(options);
   } else if (overhead) {
     PrintOverhead(options);
+  } else if (dbias) {
+    PrintDbias(options);
   } else {
     PrintShares(options);
   }

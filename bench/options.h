@@ -32,6 +32,9 @@ void PrintShares(const Options& options);
 /// From which size on `compare_threads` are faster than `threads`.
 void PrintCrossover(const Options& options);
 
+/// How much longer the sums of columns make each quantization.
+void PrintDbias(const Options& options);
+
 /// What a call costs on a tensor so small that its elements hardly count.
 void PrintOverhead(const Options& options);
 

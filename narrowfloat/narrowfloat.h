@@ -15,6 +15,7 @@
 #include "narrowfloat/ops/requantize.h"
 #include "narrowfloat/ops/swizzle.h"
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/grouped_plan.h"
 #include "narrowfloat/tensor/plan.h"
 #include "narrowfloat/tensor/quant_spec.h"
 #include "narrowfloat/tensor/view.h"

@@ -112,6 +112,32 @@ Shapes:  group_sizes says how many rows of x, flattened to M x K, each group has
 Options: as quantize(); group g counts its random numbers from 0 and adds g to the offset.
 Errors:  as quantize(); ValueError if the sizes do not add up.)";
 
+inline constexpr char kPlanGroupedSignature[] =
+    "def plan_grouped(shapes: collections.abc.Iterable[int | collections.abc.Sequence[int]], "
+    "scheme: str, rowwise: bool = True, columnwise: bool = False, **options: object) -> dict[str, "
+    "dict[str, object]]";
+inline constexpr char kPlanGroupedDoc[] =
+    R"(Where groups of these shapes lie when they are packed one after another.
+
+Shapes:  those of the groups, which may differ in every dimension; empty ones are legal. For each
+         buffer: "dtype", "size" of the flat packed array, and "groups", for each group its offset,
+         in items, and the shape of its part.
+Options: as quantize() takes them of the scheme.
+Errors:  as quantize(). Nothing is allocated.
+Source:  TransformerEngine's GroupedTensor.)";
+
+inline constexpr char kGroupedQuantizePackedSignature[] =
+    "def grouped_quantize_packed(tensors: collections.abc.Iterable[object], scheme: str, rowwise: "
+    "bool = True, columnwise: bool = False, **options: object) -> tuple[list[QuantizedTensor], "
+    "dict[str, numpy.ndarray]]";
+inline constexpr char kGroupedQuantizePackedDoc[] =
+    R"(quantize() of each of `tensors` as if it were alone, into packed buffers.
+
+Shapes:  the arrays are flat and as plan_grouped() says; what no group owns is zero. The
+         QuantizedTensors are views of them.
+Options: as quantize(); group g counts its random numbers from 0 and adds g to the offset.
+Errors:  as quantize().)";
+
 inline constexpr char kRequantizeSignature[] =
     "def requantize(q: QuantizedTensor, scheme: str, rowwise: bool = True, columnwise: bool = "
     "False, between: object = numpy.float32, **options: object) -> QuantizedTensor";

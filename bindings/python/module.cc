@@ -56,6 +56,7 @@ NB_MODULE(_core, module) {
              "Kernel tables that this machine can run, best first; NF_FORCE_BACKEND picks one.");
   RegisterQuantizedTensor(module);
   RegisterVerbs(module);
+  RegisterGroups(module);
   RegisterDelayedScale(module);
   RegisterQgemm(module);
   RegisterNamedQuantizerRules(module);

@@ -14,7 +14,6 @@
 #include "bindings/python/quantized_tensor.h"
 #include "narrowfloat/ops/dbias.h"
 #include "narrowfloat/ops/dequantize.h"
-#include "narrowfloat/ops/grouped.h"
 #include "narrowfloat/ops/hadamard.h"
 #include "narrowfloat/ops/input.h"
 #include "narrowfloat/ops/quantize.h"
@@ -136,34 +135,6 @@ QuantizedTensor Permuted(const char* verb, PermuteFn permute, const nb::object& 
   return result;
 }
 
-nb::list GroupedQuantizeArray(const nb::object& x, const nb::object& group_sizes,
-                              std::string_view scheme, bool rowwise, bool columnwise,
-                              const nb::kwargs& kwargs) {
-  constexpr const char* kVerb = "grouped_quantize";
-  const CallOptions options =
-      ParseOptions(kVerb, scheme, rowwise, columnwise, kwargs, OptionScope::kSpecAndExecution);
-  const HeldArray in = HoldInput(kVerb, x);
-  const Shape sizes = ParseShape(kVerb, group_sizes);
-  const auto cols = static_cast<std::int64_t>(FlattenShape(in.view.shape).cols);
-  nb::list results;
-  std::vector<HeldTensor> held;
-  std::vector<QuantizedView> outs;
-  for (std::size_t g = 0; g < sizes.size(); ++g) {
-    if (sizes[g] < 0) {
-      throw InvalidArgument(fmt::format("{}: group {} cannot have {} rows", kVerb, g, sizes[g]));
-    }
-    results.append(NewTensor(options.spec, {sizes[g], cols}, in.view.dtype,
-                             options.IsNoop() ? Fill::kZero : Fill::kNone));
-    auto& tensor = *nb::inst_ptr<QuantizedTensor>(results[g]);
-    held.push_back(HoldWritable(kVerb, tensor));
-    outs.push_back(held.back().view);
-    if (tensor.spec.stochastic_rounding) tensor.spec.offset += g;
-  }
-  const nb::gil_scoped_release unlocked;
-  GroupedQuantize(in.view, sizes, outs, options.MakeExecution());
-  return results;
-}
-
 QuantizedTensor RequantizeTensor(const nb::object& q, std::string_view scheme, bool rowwise,
                                  bool columnwise, const nb::object& between,
                                  const nb::kwargs& kwargs) {
@@ -250,10 +221,6 @@ void RegisterVerbs(nb::module_& module) {
   module.def(
       "unswizzle", [](const nb::object& q) { return Permuted("unswizzle", &Unswizzle, q); },
       nb::arg("q").none(), nb::sig(kUnswizzleSignature), kUnswizzleDoc);
-  module.def("grouped_quantize", &GroupedQuantizeArray, nb::arg("x").noconvert().none(),
-             nb::arg("group_sizes"), nb::arg("scheme"), nb::arg("rowwise") = true,
-             nb::arg("columnwise") = false, nb::arg("options"), nb::sig(kGroupedQuantizeSignature),
-             kGroupedQuantizeDoc);
   module.def("requantize", &RequantizeTensor, nb::arg("q").none(), nb::arg("scheme"),
              nb::arg("rowwise") = true, nb::arg("columnwise") = false,
              nb::arg("between") = DTypeObject(DType::kFloat32), nb::arg("options"),

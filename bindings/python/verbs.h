@@ -14,6 +14,7 @@ nb::object DequantizeTensor(const QuantizedTensor& tensor, const nb::object& dty
                             const nb::object& out, const nb::kwargs& options);
 
 void RegisterVerbs(nb::module_& module);
+void RegisterGroups(nb::module_& module);
 void RegisterDelayedScale(nb::module_& module);
 void RegisterQgemm(nb::module_& module);
 void RegisterNamedQuantizerRules(nb::module_& module);

@@ -11,4 +11,14 @@ struct TypeList {
   static constexpr std::size_t kSize = sizeof...(Ts);
 };
 
+template <class A, class B>
+struct Joined;
+template <class... A, class... B>
+struct Joined<TypeList<A...>, TypeList<B...>> {
+  using Type = TypeList<A..., B...>;
+};
+/// The types of both lists.
+template <class A, class B>
+using Join = typename Joined<A, B>::Type;
+
 }  // namespace narrowfloat

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "narrowfloat/ops/input.h"
@@ -47,19 +48,41 @@ ConstTensorView GroupView(const ConstTensorView& in, const Rows<const std::byte>
   return group;
 }
 
-void CheckOutput(const QuantizedView& out, std::size_t group, const Shape& shape,
-                 const Extent& input) {
-  if (out.shape != shape) {
+void CheckOutput(const ConstTensorView& in, const QuantizedView& out, std::size_t group) {
+  if (out.shape != in.shape) {
     throw InvalidArgument(
         fmt::format("{}: the output of group {} is for shape {}, the group has {}", kVerb, group,
-                    ShapeText(out.shape), ShapeText(shape)));
+                    ShapeText(out.shape), ShapeText(in.shape)));
   }
   CheckBuffers(kVerb, out);
   ValidateForQuantize(out.spec);
+}
+
+void CheckApart(const Extent& input, const QuantizedView& out, std::size_t group) {
   for (const TensorView& buffer : out.buffers) {
     if (!input.Overlaps(ExtentOf(buffer))) continue;
     throw InvalidArgument(fmt::format("{}: a buffer of group {} overlaps the input", kVerb, group));
   }
+}
+
+/// Quantizes what was checked.
+void QuantizeGroups(std::span<const ConstTensorView> ins, std::span<const QuantizedView> outs,
+                    const Execution& execution) {
+  // Many groups run side by side; few of them leave the threads to each one's tiles.
+  const bool apart = ins.size() >= 2 * ThreadCount(execution);
+  Execution inner = execution;
+  if (apart)
+    inner = {.threads = 1,
+             .noop = execution.noop,
+             .kernels = execution.kernels,
+             .stores = execution.stores};
+  const auto quantize = [&](std::size_t g) {
+    QuantizedView out = outs[g];
+    if (out.spec.stochastic_rounding) out.spec.offset += g;
+    Quantize(ins[g], out, inner);
+  };
+  if (apart) return ParallelFor(execution, ins.size(), quantize);
+  for (std::size_t g = 0; g < ins.size(); ++g) quantize(g);
 }
 
 }  // namespace
@@ -78,25 +101,52 @@ void GroupedQuantize(const ConstTensorView& in, std::span<const std::int64_t> ro
   std::size_t first = 0;
   for (std::size_t g = 0; g < rows.size(); ++g) {
     const Shape shape{rows[g], static_cast<std::int64_t>(input.shape.cols)};
-    CheckOutput(outs[g], g, shape, whole);
     groups.push_back(GroupView(in, input, first, shape));
+    CheckOutput(groups.back(), outs[g], g);
+    CheckApart(whole, outs[g], g);
     first += static_cast<std::size_t>(rows[g]);
   }
-  // Many groups run side by side; few of them leave the threads to each one's tiles.
-  const bool apart = groups.size() >= 2 * ThreadCount(execution);
-  Execution inner = execution;
-  if (apart)
-    inner = {.threads = 1,
-             .noop = execution.noop,
-             .kernels = execution.kernels,
-             .stores = execution.stores};
-  const auto quantize = [&](std::size_t g) {
-    QuantizedView out = outs[g];
-    if (out.spec.stochastic_rounding) out.spec.offset += g;
-    Quantize(groups[g], out, inner);
-  };
-  if (apart) return ParallelFor(execution, groups.size(), quantize);
-  for (std::size_t g = 0; g < groups.size(); ++g) quantize(g);
+  QuantizeGroups(groups, outs, execution);
+}
+
+void GroupedQuantize(std::span<const ConstTensorView> ins, std::span<const QuantizedView> outs,
+                     const Execution& execution) {
+  if (ins.size() != outs.size()) {
+    throw InvalidArgument(
+        fmt::format("{}: there are {} groups and outputs for {}", kVerb, ins.size(), outs.size()));
+  }
+  Extent hull;  // of all inputs: what does not reach into it overlaps none
+  for (std::size_t g = 0; g < ins.size(); ++g) {
+    Rows<const std::byte> input;
+    FillRows(kVerb, "a group", ins[g], input);
+    CheckOutput(ins[g], outs[g], g);
+    const Extent own = ExtentOf(ins[g]);
+    if (own.begin == own.end) continue;
+    if (hull.begin == hull.end) hull = own;
+    hull = {std::min(hull.begin, own.begin), std::max(hull.end, own.end)};
+  }
+  for (std::size_t g = 0; g < outs.size(); ++g) {
+    const bool near = std::ranges::any_of(
+        outs[g].buffers, [&](const TensorView& buffer) { return hull.Overlaps(ExtentOf(buffer)); });
+    for (std::size_t i = 0; near && i < ins.size(); ++i) CheckApart(ExtentOf(ins[i]), outs[g], g);
+  }
+  QuantizeGroups(ins, outs, execution);
+}
+
+std::vector<QuantizedView> BindGroups(const GroupedPlan& plan,
+                                      const std::array<std::byte*, kRoleCount>& packed) {
+  std::vector<QuantizedView> views;
+  for (std::size_t g = 0; g < plan.shapes.size(); ++g) {
+    QuantizedView& view = views.emplace_back(QuantizedView{plan.spec, plan.shapes[g], {}});
+    for (const PackedBuffer& buffer : plan.buffers) {
+      const GroupSlice& slice = buffer.groups[g];
+      const DType dtype = buffer.whole.dtype;
+      std::byte* base = packed[static_cast<std::size_t>(buffer.whole.storage)];
+      view[buffer.whole.role] = {
+          base + slice.offset * ItemSize(dtype), dtype, slice.shape, {}, Device::kCpu};
+    }
+  }
+  return views;
 }
 
 }  // namespace narrowfloat

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "narrowfloat/ops/execution.h"
+#include "narrowfloat/tensor/grouped_plan.h"
 #include "narrowfloat/tensor/view.h"
 
 namespace narrowfloat {
@@ -19,5 +23,15 @@ namespace narrowfloat {
 /// Source: TransformerEngine's grouped quantization (nvte_group_quantize), without its multiples.
 void GroupedQuantize(const ConstTensorView& in, std::span<const std::int64_t> rows,
                      std::span<const QuantizedView> outs, const Execution& execution = {});
+
+/// The same for groups that lie anywhere and may differ in every dimension: outs[g].shape is that
+/// of ins[g]. Errors: as above.
+void GroupedQuantize(std::span<const ConstTensorView> ins, std::span<const QuantizedView> outs,
+                     const Execution& execution = {});
+
+/// The groups' views in packed buffers, to be handed to GroupedQuantize. `packed[role]` begins the
+/// packed buffer of that role; roles that share storage share it there too.
+std::vector<QuantizedView> BindGroups(const GroupedPlan& plan,
+                                      const std::array<std::byte*, kRoleCount>& packed);
 
 }  // namespace narrowfloat

@@ -13,16 +13,28 @@
 #include "narrowfloat/schemes/nvfp4.h"
 #include "narrowfloat/schemes/scheme.h"
 
+// A build may bring schemes of its own: the header that this names says `ExtraSchemes`.
+#if defined(NF_EXTRA_SCHEMES)
+#include NF_EXTRA_SCHEMES
+#else
+namespace narrowfloat {
+using ExtraSchemes = TypeList<>;
+}
+#endif
+
 namespace narrowfloat {
 
-/// Every scheme there is. Kernel tables, tests, benches, schemes() and the documentation's table
-/// expand this list.
-using AllSchemes =
+/// The schemes of the library. Ids stand in files.
+using OwnSchemes =
     TypeList<Fp8Tensor<E4M3, Fp8TensorE4M3>, Fp8Tensor<E5M2, Fp8TensorE5M2>, Mxfp8<E4M3, Mxfp8E4M3>,
              Mxfp8<E5M2, Mxfp8E5M2>, Mxfp8Tile<E4M3, Mxfp8TileE4M3>, Mxfp8Tile<E5M2, Mxfp8TileE5M2>,
              Fp8Block<E4M3, Fp8BlockE4M3>, Fp8Block<E5M2, Fp8BlockE5M2>, Fp8Tile<E4M3, Fp8TileE4M3>,
              Fp8Tile<E5M2, Fp8TileE5M2>, Nvfp4<Nvfp4OneDimensional>,
              Nvfp4Tile<Nvfp4TwoDimensional>>;
+
+/// Every scheme there is. Kernel tables, tests, benches, schemes() and the documentation's table
+/// expand this list.
+using AllSchemes = Join<OwnSchemes, ExtraSchemes>;
 
 inline constexpr std::size_t kSchemeCount = AllSchemes::kSize;
 

@@ -2,7 +2,7 @@
 The compiled half of narrowfloat; use the names that narrowfloat exports.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import os
 
 import numpy
@@ -135,16 +135,6 @@ def unswizzle(q: QuantizedTensor) -> QuantizedTensor:
     Source: TransformerEngine's nvte_unswizzle_scaling_factors.
     """
 
-def grouped_quantize(x: object, group_sizes: Sequence[int], scheme: str, rowwise: bool = True, columnwise: bool = False, **options: object) -> list[QuantizedTensor]:
-    """
-    quantize() of groups of rows that lie one after another in `x`, each as if it were alone.
-
-    Shapes:  group_sizes says how many rows of x, flattened to M x K, each group has, 0 included; they
-             add up to M. The results are of shape (size, K).
-    Options: as quantize(); group g counts its random numbers from 0 and adds g to the offset.
-    Errors:  as quantize(); ValueError if the sizes do not add up.
-    """
-
 def requantize(q: QuantizedTensor, scheme: str, rowwise: bool = True, columnwise: bool = False, between: object = numpy.float32, **options: object) -> QuantizedTensor:
     """
     The values of `q`, rounded to the dtype `between`, by another scheme, direction or layout.
@@ -177,6 +167,38 @@ def block_scales_to_mxfp8(q: QuantizedTensor, columnwise: bool = False) -> numpy
 
 def empty(shape: int | Sequence[int], scheme: str, rowwise: bool = True, columnwise: bool = False, dtype: object = numpy.float32, **options: object) -> QuantizedTensor:
     """A QuantizedTensor of zeros, to be filled by quantize(..., out=)."""
+
+def grouped_quantize(x: object, group_sizes: Sequence[int], scheme: str, rowwise: bool = True, columnwise: bool = False, **options: object) -> list[QuantizedTensor]:
+    """
+    quantize() of groups of rows that lie one after another in `x`, each as if it were alone.
+
+    Shapes:  group_sizes says how many rows of x, flattened to M x K, each group has, 0 included; they
+             add up to M. The results are of shape (size, K).
+    Options: as quantize(); group g counts its random numbers from 0 and adds g to the offset.
+    Errors:  as quantize(); ValueError if the sizes do not add up.
+    """
+
+def plan_grouped(shapes: Iterable[int | Sequence[int]], scheme: str, rowwise: bool = True, columnwise: bool = False, **options: object) -> dict[str, dict[str, object]]:
+    """
+    Where groups of these shapes lie when they are packed one after another.
+
+    Shapes:  those of the groups, which may differ in every dimension; empty ones are legal. For each
+             buffer: "dtype", "size" of the flat packed array, and "groups", for each group its offset,
+             in items, and the shape of its part.
+    Options: as quantize() takes them of the scheme.
+    Errors:  as quantize(). Nothing is allocated.
+    Source:  TransformerEngine's GroupedTensor.
+    """
+
+def grouped_quantize_packed(tensors: Iterable[object], scheme: str, rowwise: bool = True, columnwise: bool = False, **options: object) -> tuple[list[QuantizedTensor], dict[str, numpy.ndarray]]:
+    """
+    quantize() of each of `tensors` as if it were alone, into packed buffers.
+
+    Shapes:  the arrays are flat and as plan_grouped() says; what no group owns is zero. The
+             QuantizedTensors are views of them.
+    Options: as quantize(); group g counts its random numbers from 0 and adds g to the offset.
+    Errors:  as quantize().
+    """
 
 def update_delayed_scale(amax_history: numpy.ndarray, scale: numpy.ndarray, fp8_max: float, margin: float = 0, algo: str = 'max', reduced_amax: numpy.ndarray | None = None) -> tuple[numpy.ndarray, numpy.ndarray]:
     """

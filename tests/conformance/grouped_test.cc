@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <deque>
 #include <random>
@@ -88,6 +89,59 @@ TEST(GroupedQuantizeTest, RefusesBeforeItWrites) {
             "grouped_quantize: the output of group 1 is for shape 5x40, the group has 4x40");
   EXPECT_EQ(Difference(untouched, four), "");
   EXPECT_EQ(error_of({4, 4}, {four.view, other.view}), "no error");
+}
+
+/// Groups that differ in every dimension, packed: each group's bytes are those of Quantize, at the
+/// planned place, and nothing else is written to.
+TEST(GroupedQuantizeTest, PackedGroupsHaveTheBytesOfQuantizeWhereThePlanSays) {
+  const std::vector<Shape> shapes{{6, kCols}, {0, kCols}, {130, 66}, {2, 32}, {48, 2}};
+  std::mt19937_64 random(RunSeed());
+  std::deque<FloatTensor> tensors;
+  std::vector<ConstTensorView> ins;
+  for (const Shape& shape : shapes) {
+    FillHostile(tensors.emplace_back(DType::kFloat32, shape), random);
+    ins.push_back(tensors.back().ConstView());
+  }
+  for (const SchemeInfo& scheme : kSchemes) {
+    const QuantSpec spec{.scheme = &scheme, .columnwise = true};
+    const GroupedPlan plan = PlanGroupedQuantize(spec, shapes);
+    constexpr std::byte kUntouched{0xA7};
+    std::array<std::vector<std::byte>, kRoleCount> memory;
+    std::array<std::byte*, kRoleCount> packed{};
+    for (const PackedBuffer& buffer : plan.buffers) {
+      const auto role = static_cast<std::size_t>(buffer.whole.role);
+      memory[role].assign(BufferBytes(buffer.whole) + 64, kUntouched);
+      packed[role] = memory[role].data();
+    }
+    GroupedQuantize(ins, BindGroups(plan, packed), {.threads = 3});
+    for (const PackedBuffer& buffer : plan.buffers) {
+      if (buffer.whole.storage != buffer.whole.role) continue;
+      std::vector<std::byte> expected(BufferBytes(buffer.whole) + 64, kUntouched);
+      for (std::size_t g = 0; g < shapes.size(); ++g) {
+        QuantizedBuffers alone(spec, shapes[g]);
+        Quantize(ins[g], alone.view);
+        if (alone.Bytes(buffer.whole.role) == 0) continue;
+        std::memcpy(expected.data() + buffer.groups[g].offset * ItemSize(buffer.whole.dtype),
+                    alone.Data(buffer.whole.role), alone.Bytes(buffer.whole.role));
+      }
+      EXPECT_EQ(memory[static_cast<std::size_t>(buffer.whole.role)], expected)
+          << scheme.name << " " << RoleName(buffer.whole.role) << ", NF_TEST_SEED=" << RunSeed();
+    }
+  }
+}
+
+TEST(GroupedQuantizeTest, RefusesGroupsOverAnInputOfAnotherGroup) {
+  const QuantSpec spec{.scheme = &FindScheme("mxfp8_e4m3")};
+  FloatTensor first(DType::kFloat32, {4, 32}), second(DType::kFloat32, {4, 32});
+  QuantizedBuffers apart(spec, {4, 32}), over(spec, {4, 32});
+  over.view[Role::kRowwiseData].data = second.View().data;
+  const std::vector<ConstTensorView> ins{first.ConstView(), second.ConstView()};
+  try {
+    GroupedQuantize(ins, std::vector<QuantizedView>{over.view, apart.view});
+    FAIL() << "no error";
+  } catch (const InvalidArgument& error) {
+    EXPECT_STREQ(error.what(), "grouped_quantize: a buffer of group 0 overlaps the input");
+  }
 }
 
 TEST(RequantizeTest, IsDequantizeAndQuantize) {

@@ -39,6 +39,53 @@ def test_groups_have_random_numbers_of_their_own() -> None:
     assert second.spec == "nvfp4:offset=6,seed=1,stochastic_rounding=1"
 
 
+SHAPES = [(6, 40), (0, 40), (130, 66), (2, 32)]
+
+
+@pytest.mark.parametrize("scheme", nf.schemes())
+def test_packed_groups_are_views_of_one_buffer(scheme: str) -> None:
+    tensors = [RNG.standard_normal(shape).astype(np.float16) for shape in SHAPES]
+    groups, packed = nf.grouped_quantize_packed(tensors, scheme, columnwise=True)
+    plan = nf.plan_grouped(SHAPES, scheme, columnwise=True)
+    assert packed.keys() == plan.keys() == groups[0].buffers.keys()
+    for name, array in packed.items():
+        assert array.shape == (plan[name]["size"],) and array.dtype == plan[name]["dtype"]
+        owned = np.zeros(array.shape, bool)
+        for group, (offset, shape) in zip(groups, plan[name]["groups"], strict=True):
+            part = group.buffers[name]
+            assert part.shape == shape
+            assert part.size == 0 or np.shares_memory(part, array[offset : offset + part.size])
+            owned[offset : offset + part.size] = True
+        assert not array[~owned].any()
+    for group, tensor in zip(groups, tensors, strict=True):
+        same_buffers(group, nf.quantize(tensor, scheme, columnwise=True))
+        assert_same(group.dequantize(), nf.quantize(tensor, scheme).dequantize(), scheme)
+
+
+def test_packed_groups_count_random_numbers_as_groups_do() -> None:
+    x = RNG.standard_normal((32, 32)).astype(np.float32)
+    options = {"stochastic_rounding": True, "seed": 1, "offset": 5}
+    packed, _ = nf.grouped_quantize_packed([x[:16], x[16:]], "nvfp4", **options)
+    for got, expected in zip(
+        packed, nf.grouped_quantize(x, [16, 16], "nvfp4", **options), strict=True
+    ):
+        same_buffers(got, expected)
+        assert got.spec == expected.spec
+
+
+def test_plans_of_groups_refuse_what_quantize_refuses() -> None:
+    with pytest.raises(ValueError) as odd:
+        nf.plan_grouped([(4, 32), (4, 33)], "nvfp4")
+    assert str(odd.value) == (
+        "quantize: nvfp4 packs two codes in a byte and needs an even number of columns, got 33"
+    )
+    with pytest.raises(TypeError) as half:
+        nf.plan_grouped([(4, 1.5)], "nvfp4")
+    assert str(half.value) == (
+        "plan_grouped: shape must be an int or a sequence of ints, got (4, 1.5)"
+    )
+
+
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [

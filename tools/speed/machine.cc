@@ -58,7 +58,7 @@ class Timer {
 
 /// What a caller gets who gives no options, in every direction; dequantizing, rowwise.
 bool IsWanted(const Workload& workload) {
-  if (workload.verb == Verb::kQuantize) return !workload.spec.scale;
+  if (workload.verb == Verb::kQuantize) return !workload.spec.scale && !workload.spec.amax;
   return workload.verb == Verb::kDequantize && workload.direction == Direction::kRowwise;
 }
 

@@ -65,14 +65,19 @@ class Maker {
   void AddQuantize(const SchemeInfo& scheme, Direction direction, DType dtype) {
     QuantSpec spec = SpecOf(scheme, direction);
     AddQuantize(spec, direction, dtype);
-    if (!scheme.options.Has(Option::kScale)) return;
-    spec.scale = 64.0f;
+    if (scheme.options.Has(Option::kScale)) {
+      spec.scale = 64.0f;
+    } else if (scheme.options.Has(Option::kAmax)) {
+      spec.amax = 8.0f;  // above that of the data
+    } else {
+      return;
+    }
     AddQuantize(spec, direction, dtype);
   }
 
   void AddQuantize(const QuantSpec& spec, Direction direction, DType dtype) {
     const SchemeInfo& scheme = *spec.scheme;
-    const bool amax_first = scheme.options.Has(Option::kScale) && !spec.scale;
+    const bool amax_first = scheme.options.Has(Option::kAmax) && !spec.scale && !spec.amax;
     workloads_.push_back(
         {.verb = Verb::kQuantize,
          .spec = spec,
@@ -125,8 +130,11 @@ std::string_view DirectionName(Direction direction) {
 std::string Workload::Name() const {
   if (verb == Verb::kAmax) return fmt::format("{} {}", VerbName(verb), DTypeName(dtype));
   std::string_view way;
-  if (verb == Verb::kQuantize && spec.scheme->options.Has(Option::kScale))
+  if (verb == Verb::kQuantize && spec.scheme->options.Has(Option::kScale)) {
     way = spec.scale ? "(scale given)" : "(current)";
+  } else if (verb == Verb::kQuantize && spec.scheme->options.Has(Option::kAmax)) {
+    way = spec.amax ? "(amax given)" : "(amax measured)";
+  }
   return fmt::format("{}{} {} {} {}", VerbName(verb), way, spec.scheme->name,
                      DirectionName(direction), DTypeName(dtype));
 }

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one writes in PyTorch and JAX for block-scaled FP8 and NVFP4; compare.py runs it."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+# The work's name for both: scheme, direction and options as narrowfloat takes them.
+BLOCK_WORKS: dict[str, tuple[str, bool, dict[str, float]]] = {
+    "block1x128": ("fp8_block1x128_e4m3", True, {}),
+    "block1x128 columnwise": ("fp8_block1x128_e4m3", False, {}),
+    "block128x128": ("fp8_block128x128_e4m3", True, {}),
+    "block128x128 columnwise": ("fp8_block128x128_e4m3", False, {}),
+    "nvfp4": ("nvfp4", True, {}),
+    "nvfp4 amax given": ("nvfp4", True, {"amax": 8.0}),
+    "nvfp4 columnwise": ("nvfp4", False, {"amax": 8.0}),
+}
+# E2M1: from which magnitude on a value becomes the next code; ties go to the even one, so every
+# other limit belongs to the code above it.
+LIMITS = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0], np.float32)
+LIMITS[1::2] = np.nextafter(LIMITS[1::2], np.float32(0))
+
+
+def block_title(name: str) -> str:
+    """The table's heading of a work."""
+    scheme, rowwise, options = BLOCK_WORKS[name]
+    given = ", amax given" if options else ""
+    return f"{scheme}, {'rowwise' if rowwise else 'columnwise'}{given}"
+
+
+def block_kernel(name: str) -> str:
+    """core_bench's name of a work."""
+    scheme, rowwise, options = BLOCK_WORKS[name]
+    way = ""
+    if scheme == "nvfp4":
+        way = "(amax given)" if options else "(amax measured)"
+    return f"quantize{way} {scheme} {'rowwise' if rowwise else 'columnwise'}"
+
+
+def torch_block_functions() -> dict[str, Callable]:
+    """The formulas in PyTorch, codes first."""
+    import torch
+
+    fp8 = torch.float8_e4m3fn
+    largest = torch.finfo(fp8).max
+    limits = torch.from_numpy(LIMITS)
+
+    def power_scale(amax):
+        _, exponent = torch.frexp(largest / amax)  # the power of two at or below
+        scale = torch.ldexp(torch.ones_like(amax), exponent - 1)
+        return torch.where(amax == 0, torch.ones_like(amax), scale)
+
+    def runs(x):
+        blocks = x.view(x.shape[0], -1, 128).float()
+        scale = power_scale(blocks.abs().amax(-1, keepdim=True))
+        return (blocks * scale).to(fp8).view(x.shape), 1 / scale
+
+    def tiles(x):
+        blocks = x.view(x.shape[0] // 128, 128, -1, 128).float()
+        scale = power_scale(blocks.abs().amax((1, 3), keepdim=True))
+        return (blocks * scale).to(fp8).view(x.shape), 1 / scale
+
+    def packed(x, amax):
+        encode = largest * 6 / amax
+        blocks = x.view(x.shape[0], -1, 16).float()
+        wanted = blocks.abs().amax(-1, keepdim=True) * (encode * (1 / 6))
+        scale_inv = wanted.clamp(max=largest).to(fp8)
+        scaled = blocks * (1 / (scale_inv.float() * (1 / encode)))
+        codes = torch.bucketize(scaled.abs(), limits, out_int32=True)
+        codes = (codes | (torch.signbit(scaled).int() << 3)).view(x.shape[0], -1, 2)
+        return (codes[..., 0] | codes[..., 1] << 4).to(torch.uint8), scale_inv
+
+    def nvfp4(x):
+        return packed(x, x.abs().max().float())
+
+    return {
+        "block1x128": runs,
+        "block1x128 columnwise": lambda x: runs(x.t().contiguous()),
+        "block128x128": tiles,
+        "block128x128 columnwise": lambda x: tiles(x.t().contiguous()),
+        "nvfp4": nvfp4,
+        "nvfp4 amax given": lambda x: packed(x, torch.tensor(8.0)),
+        "nvfp4 columnwise": lambda x: packed(x.t().contiguous(), torch.tensor(8.0)),
+    }
+
+
+def jax_block_functions() -> dict[str, Callable]:
+    """The formulas in JAX that XLA has narrow types for, codes first."""
+    import jax.numpy as jnp
+
+    fp8 = jnp.float8_e4m3fn
+    largest = jnp.float32(jnp.finfo(fp8).max)
+
+    def power_scale(amax):
+        _, exponent = jnp.frexp(largest / amax)
+        return jnp.where(amax == 0, 1, jnp.ldexp(jnp.float32(1), exponent - 1))
+
+    def runs(x):
+        blocks = x.reshape(x.shape[0], -1, 128).astype(jnp.float32)
+        scale = power_scale(jnp.abs(blocks).max(-1, keepdims=True))
+        return (blocks * scale).astype(fp8).reshape(x.shape), 1 / scale
+
+    def tiles(x):
+        blocks = x.reshape(x.shape[0] // 128, 128, -1, 128).astype(jnp.float32)
+        scale = power_scale(jnp.abs(blocks).max((1, 3), keepdims=True))
+        return (blocks * scale).astype(fp8).reshape(x.shape), 1 / scale
+
+    return {
+        "block1x128": runs,
+        "block1x128 columnwise": lambda x: runs(x.T),
+        "block128x128": tiles,
+        "block128x128 columnwise": lambda x: tiles(x.T),
+    }

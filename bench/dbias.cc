@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/ops/dbias.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "bench/options.h"
+#include "tools/speed/trial.h"
+
+namespace narrowfloat::speed {
+namespace {
+
+struct Row {
+  const Workload* workload;
+  std::function<void()> with_sums;
+  Trial alone, both;
+  std::vector<double> ratios{};  // of turns that followed each other
+
+  double Ratio() const {
+    std::vector<double> sorted = ratios;
+    std::ranges::sort(sorted);
+    return sorted.empty() ? 1.0 : sorted[sorted.size() / 2];
+  }
+};
+
+double SecondsOf(const std::function<void()>& run, Trial& best) {
+  Trial turn{run};
+  turn.TakeTurn();
+  best.seconds = std::min(best.seconds, turn.seconds);
+  return turn.seconds;
+}
+
+void PrintTable(const std::vector<Row>& rows) {
+  fmt::print("{:<52} {:<8} {:>12} {:>12} {:>8}\n", "kernel", "backend", "alone ms", "dbias ms",
+             "ratio");
+  for (const Row& row : rows) {
+    fmt::print("{:<52} {:<8} {:>12.3f} {:>12.3f} {:>8.3f}\n", row.workload->Name(),
+               row.workload->backend, row.alone.seconds * 1e3, row.both.seconds * 1e3, row.Ratio());
+  }
+}
+
+void PrintJson(const std::vector<Row>& rows, const Options& options) {
+  nlohmann::json kernels = nlohmann::json::array();
+  for (const Row& row : rows) {
+    kernels.push_back({{"kernel", row.workload->Name()},
+                       {"backend", row.workload->backend},
+                       {"ms", row.alone.seconds * 1e3},
+                       {"dbias_ms", row.both.seconds * 1e3},
+                       {"ratio", row.Ratio()}});
+  }
+  const nlohmann::json result{{"rows", options.rows},
+                              {"cols", options.cols},
+                              {"threads", options.threads},
+                              {"repetitions", options.repetitions},
+                              {"kernels", kernels}};
+  fmt::print("{}\n", result.dump(2));
+}
+
+}  // namespace
+
+void PrintDbias(const Options& options) {
+  const Memory memory({options.rows, options.cols}, options.data);
+  const Execution execution{.threads = options.threads};
+  std::vector<float> workspace(FlattenShape(DbiasWorkspaceShape(memory.shape())).Size());
+  std::vector<float> sums(static_cast<std::size_t>(options.cols));
+  const std::vector<Workload> workloads = MakeWorkloads(memory, execution);
+  std::vector<Row> rows;
+  for (const Workload& workload : workloads) {
+    if (workload.verb != Verb::kQuantize || !IsWanted(workload, options)) continue;
+    const KernelTable* kernels =
+        *std::ranges::find(AvailableKernels(), workload.backend, &KernelTable::name);
+    const TensorView dbias{
+        reinterpret_cast<std::byte*>(sums.data()), workload.dtype, {options.cols}, {}};
+    rows.push_back({&workload,
+                    [in = memory.Input(workload.dtype), out = memory.Quantized(workload.spec),
+                     dbias, kernels, &workspace, &execution] {
+                      Execution on_backend = execution;
+                      on_backend.kernels = kernels;
+                      QuantizeDbias(in, out, dbias, workspace, on_backend);
+                    },
+                    {},
+                    {}});
+  }
+  for (int repetition = 0; repetition < options.repetitions; ++repetition) {
+    for (Row& row : rows) {
+      const double alone = SecondsOf(row.workload->run, row.alone);
+      row.ratios.push_back(SecondsOf(row.with_sums, row.both) / alone);
+    }
+  }
+  options.json ? PrintJson(rows, options) : PrintTable(rows);
+}
+
+}  // namespace narrowfloat::speed

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sums of a tile's columns. Lanes are columns, so that each is added in the order of the rows,
+// as the oracle does it.
+#include "narrowfloat/kernels/cpu/tables.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "narrowfloat/kernels/cpu/column_sum.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h:
+#include <algorithm>
+
+#include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/lanes-inl.h"
+#include "narrowfloat/kernels/scalar/items.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace narrowfloat::HWY_NAMESPACE {
+namespace {
+
+#if HWY_TARGET == HWY_SCALAR
+
+ByType<ColumnSumFn> Table() {
+  return {};
+}
+
+#else
+
+using D32 = hn::RebindToUnsigned<DF>;
+
+/// Values of 16-bit items that stand in the lower halves of lanes, zeros above; exact. NaN stays
+/// NaN. float16: 8 ops; the product with 2^112 moves the exponent over, and what is beyond the
+/// largest number gets fp32's exponent for it.
+template <class T>
+HWY_INLINE hn::Vec<DF> ValuesOf(hn::Vec<D32> halves) {
+  const DF df;
+  const D32 d32;
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    return hn::BitCast(df, hn::ShiftLeft<16>(halves));
+  } else {
+    const auto magnitude = hn::And(halves, hn::Set(d32, 0x7FFFu));
+    const auto sign = hn::ShiftLeft<16>(hn::Xor(halves, magnitude));
+    const auto beyond = hn::Gt(hn::BitCast(hn::RebindToSigned<D32>(), magnitude),
+                               hn::Set(hn::RebindToSigned<D32>(), std::int32_t{T::kMaxCode}));
+    const auto moved = hn::ShiftLeft<13>(magnitude);
+    const auto value = hn::Mul(hn::BitCast(df, moved), hn::Set(df, 0x1p112f));
+    const auto special = hn::BitCast(df, hn::Or(moved, hn::Set(d32, kFloatInfinity)));
+    return hn::Or(hn::IfThenElse(hn::RebindMask(df, beyond), special, value),
+                  hn::BitCast(df, sign));
+  }
+}
+
+/// The even and the odd ones of 16-bit items.
+template <class T>
+HWY_INLINE hn::Vec<DF> EvenValues(hn::Vec<D32> pairs) {
+  if constexpr (std::is_same_v<T, BFloat16>) return ValuesOf<T>(pairs);
+  return ValuesOf<T>(hn::And(pairs, hn::Set(D32(), 0xFFFFu)));
+}
+template <class T>
+HWY_INLINE hn::Vec<DF> OddValues(hn::Vec<D32> pairs) {
+  if constexpr (std::is_same_v<T, BFloat16>)
+    return hn::BitCast(DF(), hn::And(pairs, hn::Set(D32(), 0xFFFF0000u)));
+  return ValuesOf<T>(hn::ShiftRight<16>(pairs));
+}
+
+/// g++ would load a vector again for each of its uses that takes it for another type, and loads are
+/// what there is most of here.
+template <class V>
+HWY_INLINE void KeepInRegister(V& vector) {
+#if HWY_ARCH_X86 && HWY_COMPILER_GCC_ACTUAL
+  asm("" : "+v"(vector.raw));
+#else
+  static_cast<void>(vector);
+#endif
+}
+
+/// Two vectors of sums; which columns a lane stands for is what suits the items.
+struct SumsAsKept {
+  hn::Vec<DF> first, second;
+
+  HWY_INLINE void Take(const float* at) {
+    first = hn::LoadU(DF(), at);
+    second = hn::LoadU(DF(), at + hn::Lanes(DF()));
+  }
+  HWY_INLINE void Keep(float* at) const {
+    hn::StoreU(first, DF(), at);
+    hn::StoreU(second, DF(), at + hn::Lanes(DF()));
+  }
+};
+
+/// Even columns in one, odd ones in the other. Load and Store are for sums in the columns' order.
+template <class T>
+struct Sums : SumsAsKept {
+  HWY_INLINE void Load(const float* at) { hn::LoadInterleaved2(DF(), at, first, second); }
+  HWY_INLINE void Store(float* at) const { hn::StoreInterleaved2(first, second, DF(), at); }
+  HWY_INLINE void Add(const std::byte* items) {
+    auto pairs = LoadItems(D32(), items);
+    KeepInRegister(pairs);
+    first = hn::Add(first, EvenValues<T>(pairs));
+    second = hn::Add(second, OddValues<T>(pairs));
+  }
+};
+struct SumsInOrder : SumsAsKept {
+  HWY_INLINE void Load(const float* at) { Take(at); }
+  HWY_INLINE void Store(float* at) const { Keep(at); }
+};
+template <>
+struct Sums<float> : SumsInOrder {
+  HWY_INLINE void Add(const std::byte* items) {
+    first = hn::Add(first, LoadItems(DF(), items));
+    second = hn::Add(second, LoadItems(DF(), items + hn::Lanes(DF()) * sizeof(float)));
+  }
+};
+#if HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
+/// One instruction widens them, exactly.
+template <>
+struct Sums<Float16> : SumsInOrder {
+  static HWY_INLINE hn::Vec<DF> Values(const std::byte* items) {
+    const hn::Rebind<hwy::float16_t, DF> d16;
+    return hn::PromoteTo(DF(), hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(items)));
+  }
+  HWY_INLINE void Add(const std::byte* items) {
+    first = hn::Add(first, Values(items));
+    second = hn::Add(second, Values(items + hn::Lanes(DF()) * kItemSize<Float16>));
+  }
+};
+#endif
+
+/// Some columns at a time, whose sums stay in the first-level cache; some rows at a time, so that
+/// sums are loaded and stored once for all of them.
+template <class T>
+class ColumnSums {
+ public:
+  static void Run(const MatrixRows<const std::byte>& in, const Tile& tile, float* sums) noexcept {
+    for (std::size_t col = tile.col_begin; col < tile.col_end; col += kCols) {
+      const std::size_t cols = std::min(kCols, tile.col_end - col);
+      RunColumns(in, {tile.row_begin, tile.row_end, col, col + cols}, sums + col);
+    }
+  }
+
+ private:
+  static constexpr std::size_t kCols = 512;
+  static constexpr std::size_t kRows = 8;  // so many streams a core can follow
+  static constexpr std::size_t kItem = kItemSize<T>;
+
+  // How many they are is not known to the compiler, which would otherwise unroll the loop over them
+  // and run out of registers.
+  struct Panel {
+    std::size_t count;
+    const std::byte* row[kRows];
+  };
+
+  static void RunColumns(const MatrixRows<const std::byte>& in, const Tile& tile, float* sums) {
+    const std::size_t lanes = 2 * hn::Lanes(DF()), cols = tile.col_end - tile.col_begin;
+    const std::size_t whole = cols / lanes * lanes;
+    alignas(64) float kept[kCols];
+    Sums<T> moved;
+    for (std::size_t c = 0; c < whole; c += lanes) {
+      moved.Load(sums + c);
+      moved.Keep(kept + c);
+    }
+    for (std::size_t r = tile.row_begin; r < tile.row_end; r += kRows) {
+      Panel panel;
+      panel.count = std::min(kRows, tile.row_end - r);
+      for (std::size_t i = 0; i < panel.count; ++i)
+        panel.row[i] = in.Row(r + i) + tile.col_begin * kItem;
+      std::size_t c = 0;
+      for (; c + 4 * lanes <= whole; c += 4 * lanes) AddLanes<4>(panel, c, kept + c);
+      for (; c < whole; c += lanes) AddLanes<1>(panel, c, kept + c);
+      for (; c < cols; ++c) {
+        for (std::size_t i = 0; i < panel.count; ++i) sums[c] += LoadItem<T>(panel.row[i], c);
+      }
+    }
+    for (std::size_t c = 0; c < whole; c += lanes) {
+      moved.Take(kept + c);
+      moved.Store(sums + c);
+    }
+  }
+
+  template <std::size_t kPairs>
+  static HWY_INLINE void AddLanes(const Panel& panel, std::size_t col, float* kept) {
+    const std::size_t lanes = 2 * hn::Lanes(DF());
+    Sums<T> added[kPairs];
+    for (std::size_t j = 0; j < kPairs; ++j) added[j].Take(kept + j * lanes);
+    for (std::size_t i = 0; i < panel.count; ++i) {
+      const std::byte* items = panel.row[i] + col * kItem;
+      for (std::size_t j = 0; j < kPairs; ++j) added[j].Add(items + j * lanes * kItem);
+    }
+    for (std::size_t j = 0; j < kPairs; ++j) added[j].Keep(kept + j * lanes);
+  }
+};
+
+template <class... T>
+constexpr ByType<ColumnSumFn> MakeTable(TypeList<T...>) {
+  return {&ColumnSums<T>::Run...};
+}
+
+ByType<ColumnSumFn> Table() {
+  return MakeTable(FloatTypes{});
+}
+
+#endif
+
+}  // namespace
+}  // namespace narrowfloat::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace narrowfloat {
+HWY_EXPORT(Table);
+namespace cpu {
+ByType<ColumnSumFn> ColumnSumTable(std::size_t target) {
+  return HWY_DISPATCH_TABLE(Table)[target]();
+}
+}  // namespace cpu
+}  // namespace narrowfloat
+#endif

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/ops/quantize_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <vector>
+
+#include "narrowfloat/ops/amax.h"
+#include "narrowfloat/ops/buffers.h"
+#include "narrowfloat/ops/float_environment.h"
+#include "narrowfloat/ops/hadamard.h"
+#include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat {
+namespace {
+
+Direction DirectionOf(const QuantSpec& spec) {
+  if (spec.rowwise && spec.columnwise) return Direction::kBoth;
+  return spec.rowwise ? Direction::kRowwise : Direction::kColumnwise;
+}
+
+using TensorScaleFn = BlockScale (*)(float amax, const ScaleOptions& options) noexcept;
+
+template <Scheme S>
+constexpr TensorScaleFn TensorScaleOf() {
+  if constexpr (WholeTensorScheme<S>) {
+    return [](float amax, const ScaleOptions& options) noexcept {
+      return S::ScaleBlock(amax, S::Prepare(amax, options));
+    };
+  } else {
+    return nullptr;
+  }
+}
+
+template <class... S>
+constexpr auto MakeTensorScales(TypeList<S...>) {
+  return std::array<TensorScaleFn, sizeof...(S)>{TensorScaleOf<S>()...};
+}
+
+/// For schemes whose block is the tensor, the one scale; null for the others.
+constexpr auto kTensorScale = MakeTensorScales(AllSchemes{});
+
+void StoreFloat(const TensorView& buffer, float value) {
+  if (buffer.data != nullptr) std::memcpy(buffer.data, &value, sizeof value);
+}
+
+void StoreTensorScale(const QuantizedView& out, float amax, const ScaleOptions& options) {
+  const BlockScale scale = kTensorScale[SchemeIndex(*out.spec.scheme)](amax, options);
+  StoreFloat(out[Role::kScale], scale.scale);
+  StoreFloat(out[Role::kRowwiseScaleInv], std::bit_cast<float>(scale.scale_inv));
+  StoreFloat(out[Role::kColumnwiseScaleInv], std::bit_cast<float>(scale.scale_inv));
+}
+
+void ZeroPadding(const QuantizedView& out, Role role, Direction direction, MatrixShape matrix) {
+  const ScaleGrid grid = MakeScaleGrid(*out.spec.scheme, direction, matrix);
+  if (grid.Items() == grid.lines * grid.blocks || out[role].data == nullptr) return;
+  std::memset(out[role].data, 0, grid.Items() * ItemSize(out[role].dtype));
+}
+
+void CheckInput(const char* verb, const ConstTensorView& in, const QuantizedView& out) {
+  if (in.shape != out.shape) {
+    throw InvalidArgument(fmt::format("{}: the output is for shape {}, the input has {}", verb,
+                                      ShapeText(out.shape), ShapeText(in.shape)));
+  }
+  const Extent input = ExtentOf(in);
+  for (std::size_t i = 0; i < kRoleCount; ++i) {
+    if (!input.Overlaps(ExtentOf(out.buffers[i]))) continue;
+    throw InvalidArgument(
+        fmt::format("{}: {} must not overlap the input", verb, RoleName(static_cast<Role>(i))));
+  }
+}
+
+QuantizeArgs MakeArgs(const Rows<const std::byte>& rows, const QuantizedView& out,
+                      const ScaleOptions& options) {
+  QuantizeArgs args{rows.matrix, rows.shape, {}, {}, {}, options, {}, {}};
+  const QuantSpec& spec = out.spec;
+  if (spec.rowwise) args.rowwise = BuffersOf<std::byte>(out, Direction::kRowwise);
+  if (spec.columnwise) args.columnwise = BuffersOf<std::byte>(out, Direction::kColumnwise);
+  if (spec.stochastic_rounding) args.rounding = Rounding::kStochastic;
+  args.random = {spec.seed, spec.offset};
+  return args;
+}
+
+}  // namespace
+
+QuantizeRun::QuantizeRun(const char* verb, const ConstTensorView& in, const QuantizedView& out,
+                         const Execution& execution)
+    : in_(in),
+      out_(out),
+      execution_(execution),
+      spec_(out.spec),
+      kernels_(execution.kernels != nullptr ? *execution.kernels : ActiveKernels()) {
+  CheckBuffers(verb, out);
+  ValidateForQuantize(spec_);
+  FillRows(verb, "the input", in, rows_);
+  CheckInput(verb, in, out);
+}
+
+std::size_t QuantizeRun::RowUnit() const {
+  const std::size_t rows = narrowfloat::RowUnit(*spec_.scheme, Direction::kRowwise);
+  if (!spec_.columnwise) return rows;
+  return std::max(rows, narrowfloat::RowUnit(*spec_.scheme, Direction::kColumnwise));
+}
+
+std::size_t QuantizeRun::ColUnit() const {
+  return narrowfloat::ColUnit(*spec_.scheme);
+}
+
+QuantizeFn QuantizeRun::Slot(Direction direction) const {
+  return kernels_.quantize[SchemeIndex(*spec_.scheme)][static_cast<std::size_t>(direction)]
+                          [static_cast<std::size_t>(in_.dtype)];
+}
+
+MatrixRows<const std::byte> QuantizeRun::Transform(const Tile& tile) const {
+  return TransformTile(kernels_, in_.dtype, rows_.matrix, tile,
+                       static_cast<std::uint32_t>(spec_.rht_sign_mask));
+}
+
+float QuantizeRun::TransformedAmax() const {
+  const TileGrid grid = Grid();
+  const AmaxFn amax = kernels_.amax[static_cast<std::size_t>(in_.dtype)];
+  std::vector<float> amaxes(grid.Count());
+  ParallelFor(execution_, grid.Count(),
+              [&](std::size_t i) { amaxes[i] = amax(Transform(grid[i]), grid[i]); });
+  return amaxes.empty() ? 0.0f : *std::max_element(amaxes.begin(), amaxes.end());
+}
+
+void QuantizeRun::PrepareAmaxes() {
+  const AmaxBuffers buffers = spec_.scheme->layout.amax;
+  if (buffers == AmaxBuffers::kNone) return;
+  if (spec_.row_scaled) {
+    if (spec_.rowwise)
+      LineAmaxes(in_, Direction::kRowwise, out_[Role::kAmaxRowwise].data, execution_);
+    if (spec_.columnwise)
+      LineAmaxes(in_, Direction::kColumnwise, out_[Role::kAmaxColumnwise].data, execution_);
+    return;
+  }
+  float amax = spec_.amax.value_or(0.0f);
+  const bool asks = spec_.rowwise || (!Transforms() && !spec_.amax_columnwise);
+  if (!spec_.amax && !spec_.scale && asks) amax = Amax(in_, execution_);
+  args_.rowwise.amax = args_.columnwise.amax = amax;
+  if (spec_.amax_columnwise) {
+    args_.columnwise.amax = *spec_.amax_columnwise;
+  } else if (Transforms() && !spec_.amax) {
+    args_.columnwise.amax = TransformedAmax();
+  }
+  StoreFloat(out_[Role::kAmaxRowwise], args_.rowwise.amax);
+  StoreFloat(out_[Role::kAmaxColumnwise], args_.columnwise.amax);
+}
+
+void QuantizeRun::Begin() {
+  const FloatEnvironment environment;
+  const SchemeInfo& scheme = *spec_.scheme;
+  args_ = MakeArgs(rows_, out_, ScaleOptionsOf(spec_, in_.dtype));
+  PrepareAmaxes();
+  if (kTensorScale[SchemeIndex(scheme)] != nullptr)
+    StoreTensorScale(out_, args_.rowwise.amax, args_.options);
+  ZeroPadding(out_, Role::kRowwiseScaleInv, Direction::kRowwise, rows_.shape);
+  ZeroPadding(out_, Role::kColumnwiseScaleInv, Direction::kColumnwise, rows_.shape);
+  measures_ = scheme.layout.amax == AmaxBuffers::kOne && spec_.scale && !spec_.amax;
+  args_.stream = BypassesCaches(execution_, CodeBytes(scheme, rows_.shape.Size()));
+}
+
+void QuantizeRun::QuantizeTile(const Tile& tile) {
+  QuantizeArgs args = args_;
+  args.tile = tile;
+  float measured = 0.0f;
+  if (measures_) args.measured = &measured;
+  if (!Transforms()) {
+    Slot(DirectionOf(spec_))(args);
+  } else {
+    if (spec_.rowwise) Slot(Direction::kRowwise)(args);
+    args.in = Transform(tile);
+    Slot(Direction::kColumnwise)(args);
+  }
+  const auto bits = std::bit_cast<std::uint32_t>(measured);
+  std::uint32_t largest = measured_bits_.load(std::memory_order_relaxed);
+  while (bits > largest &&
+         !measured_bits_.compare_exchange_weak(largest, bits, std::memory_order_relaxed)) {
+  }
+}
+
+void QuantizeRun::End() {
+  if (measures_) StoreFloat(out_[Role::kAmaxRowwise], std::bit_cast<float>(measured_bits_.load()));
+}
+
+}  // namespace narrowfloat

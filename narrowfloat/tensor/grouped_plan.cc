@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/tensor/grouped_plan.h"
+
+#include <algorithm>
+
+#include "narrowfloat/tensor/layout.h"
+
+namespace narrowfloat {
+namespace {
+
+// Groups have a multiple of so many rows where a device does not know them before it packs them.
+constexpr std::size_t kGroupRows = 128;
+
+/// The grid's dimension that grows with a group's rows: to how many items it is padded, how many
+/// rows an item stands for, and how many items the other dimension has.
+struct RowsOfGrid {
+  std::size_t multiple, rows_per_item, others;
+};
+
+RowsOfGrid RowsOf(const SchemeInfo& scheme, Direction direction, const ScaleGrid& grid) {
+  const SchemeLayout& layout = scheme.layout;
+  if (direction == Direction::kRowwise)
+    return {layout.line_multiple, layout.lines_per_scale, grid.padded_blocks};
+  return {layout.block_multiple, scheme.block.cols, grid.padded_lines};
+}
+
+/// Scales of a direction that there is room for, whichever way rows are given to the groups.
+std::size_t ScaleCapacity(const SchemeInfo& scheme, Direction direction, MatrixShape all,
+                          std::size_t groups) {
+  const ScaleGrid grid = MakeScaleGrid(scheme, direction, all);
+  const RowsOfGrid rows = RowsOf(scheme, direction, grid);
+  const bool fits = kGroupRows % (rows.multiple * rows.rows_per_item) == 0;
+  return grid.Items() + (fits ? 0 : (groups - 1) * rows.multiple * rows.others);
+}
+
+/// The groups as one matrix; no columns if they do not have the same number of them.
+MatrixShape Together(std::span<const Shape> groups) {
+  MatrixShape all{0, 0};
+  for (const Shape& shape : groups) {
+    const MatrixShape matrix = FlattenShape(shape);
+    if (&shape != &groups.front() && matrix.cols != all.cols) return {0, 0};
+    all = {all.rows + matrix.rows, matrix.cols};
+  }
+  return all;
+}
+
+bool IsScaleOf(Role role, Direction direction) {
+  return role ==
+         (direction == Direction::kRowwise ? Role::kRowwiseScaleInv : Role::kColumnwiseScaleInv);
+}
+
+std::size_t ItemsOf(const Shape& shape) {
+  return FlattenShape(shape).Size();
+}
+
+}  // namespace
+
+GroupedPlan PlanGroupedQuantize(const QuantSpec& spec, std::span<const Shape> groups) {
+  GroupedPlan plan{spec, {groups.begin(), groups.end()}, {}};
+  for (const BufferPlan& buffer : PlanQuantize(spec, {0, 0}))
+    plan.buffers.push_back({{buffer.role, buffer.dtype, {0}, buffer.storage}, {}});
+  std::vector<std::size_t> ends(plan.buffers.size(), 0);
+  for (const Shape& shape : groups) {
+    const std::vector<BufferPlan> own = PlanQuantize(spec, shape);
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      plan.buffers[i].groups.push_back({ends[i], own[i].shape});
+      ends[i] += ItemsOf(own[i].shape);
+    }
+  }
+  const MatrixShape all = Together(groups);
+  for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
+    BufferPlan& whole = plan.buffers[i].whole;
+    std::size_t items = ends[i];
+    for (const Direction direction : {Direction::kRowwise, Direction::kColumnwise}) {
+      if (!IsScaleOf(whole.role, direction) || spec.scheme->layout.lines_per_scale == 0) continue;
+      if (all.Size() > 0)
+        items = std::max(items, ScaleCapacity(*spec.scheme, direction, all, groups.size()));
+    }
+    whole.shape = {static_cast<std::int64_t>(items)};
+  }
+  return plan;
+}
+
+}  // namespace narrowfloat

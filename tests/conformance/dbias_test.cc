@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// QuantizeDbias: the codes of Quantize, and sums whose bytes depend on the shape alone.
+#include "narrowfloat/ops/dbias.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/tensor/error.h"
+#include "tests/conformance/tensors.h"
+
+namespace narrowfloat::conformance {
+namespace {
+
+constexpr std::size_t kStrip = 128;  // numerics.md: strips of 128 rows, then the strips
+
+std::size_t Rows(const FloatTensor& in) {
+  return FlattenShape(in.shape()).rows;
+}
+std::size_t Cols(const FloatTensor& in) {
+  return FlattenShape(in.shape()).cols;
+}
+
+/// The sums as the documentation has them, before the last rounding.
+std::vector<float> SumsOf(const FloatTensor& in) {
+  std::vector<float> sums(Cols(in), 0.0f);
+  for (std::size_t c = 0; c < sums.size(); ++c) {
+    for (std::size_t first = 0; first < Rows(in); first += kStrip) {
+      float strip = 0.0f;
+      for (std::size_t r = first; r < std::min(first + kStrip, Rows(in)); ++r)
+        strip += static_cast<float>(in.Value(r * sums.size() + c));
+      sums[c] += strip;
+    }
+  }
+  return sums;
+}
+
+/// The nearest value of the type: arithmetic of another kind than the library's.
+double RoundTo(DType dtype, float sum) {
+  if (dtype == DType::kFloat32 || sum == 0.0f || !std::isfinite(sum)) return sum;
+  const int digits = dtype == DType::kBFloat16 ? 8 : 11;
+  const int lowest = dtype == DType::kBFloat16 ? -133 : -24;  // exponent of the smallest step
+  const int exponent = std::max(std::ilogb(sum) + 1 - digits, lowest);
+  return std::ldexp(std::nearbyint(std::ldexp(static_cast<double>(sum), -exponent)), exponent);
+}
+
+/// Numbers of like size and both signs, so that nothing overflows and much cancels.
+void FillNear(FloatTensor& in, std::mt19937_64& random) {
+  FillHostile(in, random, Range::kNear);
+}
+
+struct Way {  // none of which changes a byte
+  const KernelTable* backend;
+  int threads;
+  std::size_t workspace;  // of what is asked for, in hundredths
+};
+
+std::vector<Way> Ways() {
+  std::vector<Way> ways;
+  for (const KernelTable* backend : AvailableKernels()) {
+    for (const int threads : {1, 3}) {
+      for (const std::size_t workspace : {100u, 99u, 0u})
+        ways.push_back({backend, threads, workspace});
+    }
+  }
+  return ways;
+}
+
+/// The workspace that `way` has, full of what must not matter.
+std::vector<float> Workspace(const Way& way, const Shape& shape) {
+  const std::size_t whole = FlattenShape(DbiasWorkspaceShape(shape)).Size();
+  return std::vector<float>(whole * way.workspace / 100, std::nanf(""));
+}
+
+void ExpectAsDocumented(const QuantSpec& spec, const FloatTensor& in, const Way& way) {
+  QuantizedBuffers expected(spec, in.shape()), got(spec, in.shape());
+  Quantize(in.ConstView(), expected.view);
+  FloatTensor dbias(in.dtype(), {in.shape().back()});
+  std::vector<float> workspace = Workspace(way, in.shape());
+  QuantizeDbias(in.ConstView(), got.view, dbias.View(), workspace,
+                {.threads = way.threads, .kernels = way.backend});
+  const std::string context =
+      fmt::format("{} of {} {} on {} with {} threads, {} % of the workspace, NF_TEST_SEED={}",
+                  PrintQuantSpec(spec), DTypeName(in.dtype()), ShapeText(in.shape()),
+                  way.backend->name, way.threads, way.workspace, RunSeed());
+  EXPECT_EQ(Difference(expected, got), "") << context;
+  EXPECT_TRUE(dbias.GuardsAreWhole()) << context;
+  const std::vector<float> sums = SumsOf(in);
+  for (std::size_t c = 0; c < sums.size(); ++c)
+    ASSERT_EQ(dbias.Value(c), RoundTo(in.dtype(), sums[c])) << context << ", column " << c;
+}
+
+TEST(DbiasTest, EverySchemeHasTheDocumentedSumsAndTheCodesOfQuantize) {
+  std::mt19937_64 random(RunSeed());
+  const std::vector<Way> ways = Ways();
+  std::size_t turn = 0;
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    for (const Shape& shape : {Shape{386, 70}, Shape{130, 2 * 1100}, Shape{6, 34}}) {
+      for (const Placement placement : {Placement::kContiguous, Placement::kPaddedRows}) {
+        FloatTensor in(dtype, shape, placement);
+        FillNear(in, random);
+        for (const SchemeInfo& scheme : kSchemes) {
+          for (const bool rowwise : {true, false}) {
+            for (const bool columnwise : {true, false}) {
+              if (!rowwise && !columnwise) continue;
+              const QuantSpec spec{&scheme, rowwise, columnwise};
+              ExpectAsDocumented(spec, in, ways[turn++ % ways.size()]);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(DbiasTest, NeitherThreadsNorLanesNorWorkspaceNorOptionsMatter) {
+  std::mt19937_64 random(RunSeed());
+  FloatTensor in(DType::kBFloat16, {400, 192});
+  FillNear(in, random);
+  for (const char* text :
+       {"fp8_e4m3:columnwise=1,scale=16", "mxfp8_e5m2:columnwise=1,swizzled=1",
+        "nvfp4:columnwise=1,rht=1,seed=3,stochastic_rounding=1", "nvfp4:row_scaled=1",
+        "nvfp4_2d:four_over_six=mae", "fp8_block1x128_e4m3:columnwise=1,rowwise=0"}) {
+    for (const Way& way : Ways()) ExpectAsDocumented(ParseQuantSpec(text), in, way);
+  }
+}
+
+/// A strip adds at most 128 items, the first one exactly, then as many strips: every item goes
+/// through at most d = 127 + strips - 1 roundings of relative size u = 2^-24. So by Higham,
+/// "Accuracy and Stability", 4.2, the sum differs from the exact one by at most
+/// d u / (1 - d u) * sum|x|, and rounding it to a type of p digits adds 2^-p of its size, or half
+/// the smallest step.
+TEST(DbiasTest, StaysWithinTheBoundOfItsRoundings) {
+  std::mt19937_64 random(RunSeed());
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    FloatTensor in(dtype, {1200, 96});
+    FillNear(in, random);
+    QuantizedBuffers codes({.scheme = &FindScheme("mxfp8_e4m3")}, in.shape());
+    FloatTensor dbias(dtype, {96});
+    QuantizeDbias(in.ConstView(), codes.view, dbias.View());
+    const double roundings = kStrip - 1 + std::ceil(1200.0 / kStrip) - 1;
+    const double gamma = roundings * 0x1p-24 / (1 - roundings * 0x1p-24);
+    const int digits = dtype == DType::kFloat32 ? 24 : dtype == DType::kBFloat16 ? 8 : 11;
+    for (std::size_t c = 0; c < 96; ++c) {
+      double exact = 0, magnitudes = 0;  // 1200 items of 24 bits within 2^10: binary64 errs by less
+      for (std::size_t r = 0; r < 1200; ++r) {
+        exact += in.Value(r * 96 + c);
+        magnitudes += std::abs(in.Value(r * 96 + c));
+      }
+      const double summed = gamma * magnitudes + 1200 * 0x1p-52 * magnitudes;
+      const double rounded = dtype == DType::kFloat32
+                                 ? 0.0
+                                 : std::ldexp(std::abs(exact) + summed, -digits) +
+                                       (dtype == DType::kFloat16 ? 0x1p-25 : 0x1p-134);
+      EXPECT_LE(std::abs(dbias.Value(c) - exact), summed + rounded)
+          << DTypeName(dtype) << ", column " << c << ", NF_TEST_SEED=" << RunSeed();
+    }
+  }
+}
+
+TEST(DbiasTest, EmptyTensorsHaveSumsOfZero) {
+  for (const SchemeInfo& scheme : kSchemes) {
+    const FloatTensor in(DType::kFloat16, {0, 32});
+    QuantizedBuffers got({.scheme = &scheme}, in.shape());
+    FloatTensor dbias(DType::kFloat16, {32});
+    for (std::size_t c = 0; c < 32; ++c) dbias.SetBits(c, 0x3C00);
+    QuantizeDbias(in.ConstView(), got.view, dbias.View());
+    for (std::size_t c = 0; c < 32; ++c) EXPECT_EQ(dbias.Bits(c), 0u) << scheme.name;
+  }
+}
+
+TEST(DbiasTest, NanAndInfinityReachTheirColumnsAlone) {
+  FloatTensor in(DType::kBFloat16, {200, 64});
+  for (std::size_t i = 0; i < in.size(); ++i) in.SetBits(i, 0u);
+  in.SetBits(3 * 64 + 5, 0xFFC1);    // a NaN with a sign and a payload
+  in.SetBits(150 * 64 + 6, 0x7F80);  // infinity
+  in.SetBits(2 * 64 + 7, 0x7F80);
+  in.SetBits(199 * 64 + 7, 0xFF80);
+  for (const Way& way : Ways()) {
+    QuantizedBuffers got({.scheme = &FindScheme("mxfp8_e4m3")}, in.shape());
+    FloatTensor dbias(DType::kBFloat16, {64});
+    std::vector<float> workspace = Workspace(way, in.shape());
+    QuantizeDbias(in.ConstView(), got.view, dbias.View(), workspace,
+                  {.threads = way.threads, .kernels = way.backend});
+    for (std::size_t c = 0; c < 64; ++c) {
+      const std::uint32_t expected = c == 5 || c == 7 ? 0x7FC0u : c == 6 ? 0x7F80u : 0u;
+      EXPECT_EQ(dbias.Bits(c), expected) << way.backend->name << ", column " << c;
+    }
+  }
+}
+
+std::string ErrorOf(const ConstTensorView& in, const QuantizedView& out, const TensorView& dbias,
+                    std::span<float> workspace) {
+  try {
+    QuantizeDbias(in, out, dbias, workspace);
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(DbiasTest, RefusesBuffersThatOverlap) {
+  FloatTensor in(DType::kFloat32, {4, 32}), dbias(DType::kFloat32, {32});
+  QuantizedBuffers out({.scheme = &FindScheme("mxfp8_e4m3")}, in.shape());
+  const TensorView over_codes{out.Data(Role::kRowwiseData), DType::kFloat32, {32}, {}};
+  EXPECT_EQ(ErrorOf(in.ConstView(), out.view, over_codes, {}),
+            "quantize_dbias: dbias must not overlap rowwise_data");
+  EXPECT_EQ(ErrorOf(in.ConstView(), out.view, in.View(), {}),
+            "quantize_dbias: dbias must be contiguous float32 of shape 32, got float32 of shape "
+            "4x32");
+  const TensorView over_input{in.View().data, DType::kFloat32, {32}, {}};
+  EXPECT_EQ(ErrorOf(in.ConstView(), out.view, over_input, {}),
+            "quantize_dbias: dbias must not overlap the input");
+  alignas(float) std::byte memory[32 * sizeof(float)];
+  const TensorView in_workspace{memory, DType::kFloat32, {32}, {}};
+  EXPECT_EQ(ErrorOf(in.ConstView(), out.view, in_workspace, {reinterpret_cast<float*>(memory), 32}),
+            "quantize_dbias: the workspace must not overlap a tensor");
+  EXPECT_EQ(ErrorOf(in.ConstView(), out.view, dbias.View(), {}), "no error");
+}
+
+TEST(DbiasTest, WorkspaceIsARowOfSumsForEachStrip) {
+  EXPECT_EQ(DbiasWorkspaceShape({129, 40}), (Shape{2, 40}));
+  EXPECT_EQ(DbiasWorkspaceShape({2, 64, 40}), (Shape{1, 40}));
+  EXPECT_EQ(DbiasWorkspaceShape({0, 40}), (Shape{0, 40}));
+}
+
+}  // namespace
+}  // namespace narrowfloat::conformance

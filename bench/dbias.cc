@@ -2,14 +2,15 @@
 #include "narrowfloat/ops/dbias.h"
 
 #include <fmt/format.h>
+#include <time.h>
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "bench/options.h"
-#include "tools/speed/trial.h"
 
 namespace narrowfloat::speed {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 struct Row {
   const Workload* workload;
   std::function<void()> with_sums;
-  Trial alone, both;
+  double alone = std::numeric_limits<double>::infinity(), both = alone;  // seconds, the best
   std::vector<double> ratios{};  // of turns that followed each other
 
   double Ratio() const {
@@ -27,11 +28,21 @@ struct Row {
   }
 };
 
-double SecondsOf(const std::function<void()>& run, Trial& best) {
-  Trial turn{run};
-  turn.TakeTurn();
-  best.seconds = std::min(best.seconds, turn.seconds);
-  return turn.seconds;
+/// The processor's time on one thread, so that what else runs on the machine does not count; on
+/// several, the wall clock's.
+double Now(const Options& options) {
+  timespec now{};
+  clock_gettime(options.threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+/// Seconds of a turn; the best is kept.
+double SecondsOf(const std::function<void()>& run, const Options& options, double& best) {
+  const double start = Now(options);
+  run();
+  const double seconds = Now(options) - start;
+  best = std::min(best, seconds);
+  return seconds;
 }
 
 void PrintTable(const std::vector<Row>& rows) {
@@ -39,7 +50,7 @@ void PrintTable(const std::vector<Row>& rows) {
              "ratio");
   for (const Row& row : rows) {
     fmt::print("{:<52} {:<8} {:>12.3f} {:>12.3f} {:>8.3f}\n", row.workload->Name(),
-               row.workload->backend, row.alone.seconds * 1e3, row.both.seconds * 1e3, row.Ratio());
+               row.workload->backend, row.alone * 1e3, row.both * 1e3, row.Ratio());
   }
 }
 
@@ -48,8 +59,8 @@ void PrintJson(const std::vector<Row>& rows, const Options& options) {
   for (const Row& row : rows) {
     kernels.push_back({{"kernel", row.workload->Name()},
                        {"backend", row.workload->backend},
-                       {"ms", row.alone.seconds * 1e3},
-                       {"dbias_ms", row.both.seconds * 1e3},
+                       {"ms", row.alone * 1e3},
+                       {"dbias_ms", row.both * 1e3},
                        {"ratio", row.Ratio()}});
   }
   const nlohmann::json result{{"rows", options.rows},
@@ -75,20 +86,18 @@ void PrintDbias(const Options& options) {
         *std::ranges::find(AvailableKernels(), workload.backend, &KernelTable::name);
     const TensorView dbias{
         reinterpret_cast<std::byte*>(sums.data()), workload.dtype, {options.cols}, {}};
-    rows.push_back({&workload,
-                    [in = memory.Input(workload.dtype), out = memory.Quantized(workload.spec),
+    rows.push_back(
+        {&workload, [in = memory.Input(workload.dtype), out = memory.Quantized(workload.spec),
                      dbias, kernels, &workspace, &execution] {
-                      Execution on_backend = execution;
-                      on_backend.kernels = kernels;
-                      QuantizeDbias(in, out, dbias, workspace, on_backend);
-                    },
-                    {},
-                    {}});
+           Execution on_backend = execution;
+           on_backend.kernels = kernels;
+           QuantizeDbias(in, out, dbias, workspace, on_backend);
+         }});
   }
   for (int repetition = 0; repetition < options.repetitions; ++repetition) {
     for (Row& row : rows) {
-      const double alone = SecondsOf(row.workload->run, row.alone);
-      row.ratios.push_back(SecondsOf(row.with_sums, row.both) / alone);
+      const double alone = SecondsOf(row.workload->run, options, row.alone);
+      row.ratios.push_back(SecondsOf(row.with_sums, options, row.both) / alone);
     }
   }
   options.json ? PrintJson(rows, options) : PrintTable(rows);

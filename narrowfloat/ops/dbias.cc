@@ -62,11 +62,12 @@ void CheckWorkspace(const ConstTensorView& in, const QuantizedView& out, const T
   throw InvalidArgument(fmt::format("{}: the workspace must not overlap a tensor", kVerb));
 }
 
-/// Tiles of about the size of those of Quantize, but whole strips high or so that strips are.
+/// Tasks of whole strips, or so that strips are, in tiles of about the size of those of Quantize,
+/// which go through a task as they go through a matrix: kernels ask for the items beside a tile
+/// ahead of time.
 struct StripTiles {
-  std::size_t task_rows;  // whole strips
-  std::size_t tile_rows;  // no tile crosses the end of a task
-  std::size_t cols;
+  std::size_t task_rows, task_cols;
+  std::size_t tile_rows, tile_cols;  // no tile crosses the end of a task
 
   StripTiles(const QuantizeRun& run, std::size_t most_cols) {
     const MatrixShape shape = run.rows().shape;
@@ -75,37 +76,52 @@ struct StripTiles {
     const std::size_t whole = std::lcm(kStripRows, run.RowUnit());
     task_rows = std::max(grid.row_step / whole, std::size_t{1}) * whole;
     tile_rows = std::min(grid.row_step, task_rows);
-    cols = grid.col_step;
+    tile_cols = grid.col_step;
+    task_cols = std::max(most_cols / tile_cols, std::size_t{1}) * tile_cols;
   }
 };
 
 /// Quantizes tiles and adds up their columns while they are in the cache.
 class TileSummer {
  public:
-  explicit TileSummer(QuantizeRun& run, DType dtype)
-      : run_(run), column_sum_(run.kernels().column_sum[static_cast<std::size_t>(dtype)]) {}
+  TileSummer(QuantizeRun& run, DType dtype, const StripTiles& tiles)
+      : run_(run),
+        column_sum_(run.kernels().column_sum[static_cast<std::size_t>(dtype)]),
+        tiles_(tiles) {}
 
-  /// All tiles of `task`, from top to bottom. `sums_of(strip)` is where that strip's sums begin
-  /// (those of column 0), zero before its first row.
+  /// All tiles of `task`. `sums_of(part)` is where the sums of the strip begin (those of column 0)
+  /// that the rows of `part` lie in, zero before its first row.
   template <class SumsOf>
-  void Run(const Tile& task, std::size_t tile_rows, const SumsOf& sums_of) const {
-    for (std::size_t row = task.row_begin; row < task.row_end; row += tile_rows) {
-      const Tile tile{row, std::min(row + tile_rows, task.row_end), task.col_begin, task.col_end};
-      run_.QuantizeTile(tile);
-      for (std::size_t begin = row; begin < tile.row_end;) {
-        const std::size_t strip = begin / kStripRows;
-        const std::size_t end = std::min((strip + 1) * kStripRows, tile.row_end);
-        column_sum_(run_.rows().matrix, {begin, end, tile.col_begin, tile.col_end},
-                    sums_of(strip, begin));
-        begin = end;
+  void Run(const Tile& task, const SumsOf& sums_of) const {
+    for (std::size_t row = task.row_begin; row < task.row_end; row += tiles_.tile_rows) {
+      for (std::size_t col = task.col_begin; col < task.col_end; col += tiles_.tile_cols) {
+        RunTile({row, std::min(row + tiles_.tile_rows, task.row_end), col,
+                 std::min(col + tiles_.tile_cols, task.col_end)},
+                sums_of);
       }
     }
   }
 
  private:
+  template <class SumsOf>
+  void RunTile(const Tile& tile, const SumsOf& sums_of) const {
+    run_.QuantizeTile(tile);
+    Tile part = tile;
+    while (part.row_begin < tile.row_end) {
+      part.row_end = std::min((part.row_begin / kStripRows + 1) * kStripRows, tile.row_end);
+      column_sum_(run_.rows().matrix, part, sums_of(part));
+      part.row_begin = part.row_end;
+    }
+  }
+
   QuantizeRun& run_;
   ColumnSumFn column_sum_;
+  StripTiles tiles_;
 };
+
+bool BeginsStrip(const Tile& part) {
+  return part.row_begin % kStripRows == 0;
+}
 
 template <class... T>
 void StoreSums(TypeList<T...>, const TensorView& dbias, std::size_t first, const float* sums,
@@ -126,13 +142,12 @@ void RunShared(QuantizeRun& run, const TensorView& dbias, float* workspace,
   const MatrixShape shape = run.rows().shape;
   const bool few = Strips(shape.rows) * CeilDiv(shape.cols, kWideCols) < 4 * ThreadCount(execution);
   const StripTiles tiles(run, few ? kSharedCols : kWideCols);
-  const TileGrid tasks{shape, tiles.task_rows, tiles.cols};
-  const TileSummer summer(run, dbias.dtype);
+  const TileGrid tasks{shape, tiles.task_rows, tiles.task_cols};
+  const TileSummer summer(run, dbias.dtype, tiles);
   ParallelFor(execution, tasks.Count(), [&](std::size_t i) {
-    const Tile task = tasks[i];
-    summer.Run(task, tiles.tile_rows, [&](std::size_t strip, std::size_t row) {
-      float* sums = workspace + strip * shape.cols;
-      if (row % kStripRows == 0) std::fill(sums + task.col_begin, sums + task.col_end, 0.0f);
+    summer.Run(tasks[i], [&](const Tile& part) {
+      float* sums = workspace + part.row_begin / kStripRows * shape.cols;
+      if (BeginsStrip(part)) std::fill(sums + part.col_begin, sums + part.col_end, 0.0f);
       return sums;
     });
   });
@@ -149,16 +164,18 @@ void RunShared(QuantizeRun& run, const TensorView& dbias, float* workspace,
 void RunOwned(QuantizeRun& run, const TensorView& dbias, const Execution& execution) {
   const MatrixShape shape = run.rows().shape;
   const StripTiles tiles(run, kOwnedCols);
-  const TileGrid tasks{shape, shape.rows, tiles.cols};
-  const TileSummer summer(run, dbias.dtype);
+  const TileGrid tasks{shape, shape.rows, tiles.task_cols};
+  const TileSummer summer(run, dbias.dtype, tiles);
   ParallelFor(execution, tasks.Count(), [&](std::size_t i) {
     const Tile task = tasks[i];
     const std::size_t count = task.col_end - task.col_begin;
     float strip_sums[kOwnedCols] = {}, sums[kOwnedCols] = {};
-    summer.Run(task, tiles.tile_rows, [&](std::size_t strip, std::size_t row) {
-      if (row % kStripRows == 0) {
-        if (strip > 0) AddSums(strip_sums, count, sums);
-        std::fill_n(strip_sums, count, 0.0f);
+    summer.Run(task, [&](const Tile& part) {
+      if (BeginsStrip(part)) {
+        const std::size_t first = part.col_begin - task.col_begin;
+        const std::size_t cols = part.col_end - part.col_begin;
+        if (part.row_begin > 0) AddSums(strip_sums + first, cols, sums + first);
+        std::fill_n(strip_sums + first, cols, 0.0f);
       }
       return strip_sums - task.col_begin;
     });

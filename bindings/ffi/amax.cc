@@ -14,7 +14,6 @@
 #include "bindings/ffi/execution.h"
 #include "narrowfloat/numerics/delayed_scale.h"
 #include "narrowfloat/ops/delayed_scale.h"
-#include "narrowfloat/ops/float_environment.h"
 #include "narrowfloat/ops/hadamard.h"
 #include "narrowfloat/tensor/error.h"
 
@@ -72,7 +71,6 @@ ffi::Error ScaleFromAmaxFFI(Context context, ffi::AnyBuffer amax, ffi::AnyBuffer
                             Result scale, float fp8_max, float margin) {
   constexpr const char* kVerb = "scale_from_amax";
   return RunOn(context, [&](const Execution&) {
-    const FloatEnvironment environment;
     const std::size_t count = amax.element_count();
     const float* amaxes = Floats({kVerb, "amax"}, amax, count);
     const float* old_scales = Floats({kVerb, "scale"}, old_scale, count);
@@ -91,7 +89,6 @@ ffi::Error UpdateDelayedScaleFFI(Context context, ffi::AnyBuffer amax_history,
                                  float fp8_max, float margin) {
   constexpr const char* kVerb = "update_delayed_scale";
   return RunOn(context, [&](const Execution&) {
-    const FloatEnvironment environment;
     const std::size_t length = amax_history.element_count();
     if (length == 0) {
       throw InvalidArgument(fmt::format("{}: amax_history must have an item or more", kVerb));

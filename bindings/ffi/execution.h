@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "narrowfloat/ops/execution.h"
+#include "narrowfloat/ops/float_environment.h"
 #include "narrowfloat/tensor/error.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -50,11 +51,13 @@ ffi::Error Guard(Body&& body) noexcept {
   }
 }
 
-/// Runs body(execution) on the threads of the context that a handler gets. A device has a stream in
-/// the place of the pool, and an overload of this.
+/// Runs body(execution) on the threads of the context that a handler gets, with subnormals kept:
+/// XLA's own setting flushes them, in comparisons too. A device has a stream in the place of the
+/// pool, and an overload of this.
 template <class Body>
 ffi::Error RunOn(ffi::ThreadPool& threads, Body&& body) noexcept {
   return Guard([&] {
+    const FloatEnvironment environment;
     XlaThreadPool pool(threads);
     std::forward<Body>(body)(Execution{.pool = &pool});
   });

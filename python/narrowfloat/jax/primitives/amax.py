@@ -60,9 +60,13 @@ class _OfInput(BasePrimitive):
 
     @classmethod
     def sharding_rule(
-        cls, static: dict[str, Any], operands: Sequence[tuple], results: Sequence[tuple]
+        cls,
+        static: dict[str, Any],
+        mesh: Mesh,
+        operands: Sequence[tuple],
+        results: Sequence[tuple],
     ) -> Any:  # noqa: ANN401
-        factors = Factors()
+        factors = Factors(mesh)
         return factors.rule(
             [factors.unrelated(shape) for shape in operands],
             [factors.unrelated(shape) for shape in results],

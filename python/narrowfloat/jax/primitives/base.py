@@ -73,7 +73,11 @@ class BasePrimitive:
 
     @classmethod
     def sharding_rule(
-        cls, static: dict[str, Any], operands: Sequence[tuple], results: Sequence[tuple]
+        cls,
+        static: dict[str, Any],
+        mesh: Mesh,
+        operands: Sequence[tuple],
+        results: Sequence[tuple],
     ) -> SdyShardingRule:
         """Which dimensions correspond to each other, by shapes; here, none do."""
         names = iter(f"d{i}" for i in range(sum(map(len, (*operands, *results)))))
@@ -167,9 +171,9 @@ def _partitioned(cls: type[BasePrimitive]) -> Callable[..., Arrays]:
             return mesh, lambda *a: tuple(local(*a)), tuple(map(on, outs)), tuple(map(on, ins))
 
         def rule(*args: Any) -> SdyShardingRule:  # noqa: ANN401
-            *fixed, _, operand_types, result_types = args
+            *fixed, mesh, operand_types, result_types = args
             shapes = [[tuple(t.shape) for t in types] for types in (operand_types, result_types)]
-            return cls.sharding_rule(named(fixed), *shapes)
+            return cls.sharding_rule(named(fixed), mesh, *shapes)
 
         places = tuple(range(count, count + len(values)))
         function = custom_partitioning(body, static_argnums=places)

@@ -85,10 +85,14 @@ class DequantizePrimitive(BasePrimitive):
 
     @classmethod
     def sharding_rule(
-        cls, static: dict[str, Any], operands: Sequence[tuple], results: Sequence[tuple]
+        cls,
+        static: dict[str, Any],
+        mesh: Mesh,
+        operands: Sequence[tuple],
+        results: Sequence[tuple],
     ) -> SdyShardingRule:
         data, scale_inv, amax = operands
-        factors = Factors()
+        factors = Factors(mesh)
         if not _follows(static, data, scale_inv) or len(scale_inv) == 1:
             names = factors.unrelated(data)
             others = [factors.unrelated(scale_inv), factors.unrelated(amax)]

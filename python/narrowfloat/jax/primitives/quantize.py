@@ -172,10 +172,14 @@ class DBiasQuantizePrimitive(BasePrimitive):
 
     @classmethod
     def sharding_rule(
-        cls, static: dict[str, Any], operands: Sequence[tuple], results: Sequence[tuple]
+        cls,
+        static: dict[str, Any],
+        mesh: Mesh,
+        operands: Sequence[tuple],
+        results: Sequence[tuple],
     ) -> SdyShardingRule:
         mode, layout = mode_of(static), layout_of(static)
-        factors, shape = Factors(), operands[0]
+        factors, shape = Factors(mesh), operands[0]
         axis = normalize_axis(static["flatten_axis"], len(shape))
         multiples = block_multiples(mode, layout, len(shape), axis)
         pairs = [factors.blocks(n, m) for n, m in zip(shape, multiples, strict=True)]

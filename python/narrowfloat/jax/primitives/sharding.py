@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -43,12 +42,12 @@ def flat_axes(axes: Sequence[Axes]) -> Axes:
     return tuple(name for names in axes for name in names)
 
 
-@dataclass
 class Factors:
     """Names of the factors that dimensions consist of, for a rule of correspondence."""
 
-    def __post_init__(self) -> None:
+    def __init__(self, mesh: Mesh) -> None:
         self._numbers = count()
+        self._axes = [size for size in mesh.shape.values() if size > 1]
         self.sizes: dict[str, int] = {}
 
     def new(self) -> str:
@@ -63,11 +62,17 @@ class Factors:
         name = self.new()
         if block == 1:
             return name, name
-        if extent == block:  # one scale, which cannot be spread
+        blocks = extent // block
+        # Blocks that an axis does not divide would be spread over a part of it, which no
+        # PartitionSpec can say. One block alone cannot be spread at all.
+        if blocks <= 1 or any(blocks % size for size in self._axes):
             return name, self.new()
         inner = self.new()
-        self.sizes |= {name: extent // block, inner: block}
+        self.sizes |= {name: blocks, inner: block}
         return CompoundFactor(name, inner), name
 
     def rule(self, operands: Sequence[tuple], results: Sequence[tuple]) -> SdyShardingRule:
-        return SdyShardingRule(tuple(operands), tuple(results), **self.sizes)
+        # A factor that is a dimension somewhere has that one's size.
+        whole = {dim for tensor in (*operands, *results) for dim in tensor if isinstance(dim, str)}
+        sizes = {name: size for name, size in self.sizes.items() if name not in whole}
+        return SdyShardingRule(tuple(operands), tuple(results), **sizes)

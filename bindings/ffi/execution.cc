@@ -2,57 +2,22 @@
 #include "bindings/ffi/execution.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
-#include <memory>
-#include <mutex>
+#include <utility>
+
+#include "bindings/ffi/shared_work.h"
 
 namespace narrowfloat::xla_ffi {
-namespace {
-
-/// What the caller and its assistants share. An assistant that comes late finds nothing left to do,
-/// and keeps this alive until then; `task` it touches only while the caller still waits.
-class Work {
- public:
-  Work(std::size_t count, const std::function<void(std::size_t)>& task)
-      : count_(count), task_(&task) {}
-
-  void Run() noexcept {
-    for (std::size_t i; (i = next_.fetch_add(1)) < count_;) {
-      try {
-        (*task_)(i);
-      } catch (...) {
-        const std::lock_guard lock(mutex_);
-        if (!thrown_) thrown_ = std::current_exception();
-      }
-      if (done_.fetch_add(1) + 1 == count_) done_.notify_all();
-    }
-  }
-  void Wait() {
-    for (std::size_t done; (done = done_.load()) < count_;) done_.wait(done);
-    if (thrown_) std::rethrow_exception(thrown_);
-  }
-
- private:
-  const std::size_t count_;
-  const std::function<void(std::size_t)>* const task_;
-  std::atomic<std::size_t> next_{0}, done_{0};
-  std::mutex mutex_;
-  std::exception_ptr thrown_;
-};
-
-}  // namespace
 
 std::size_t XlaThreadPool::ThreadCount() const {
   return static_cast<std::size_t>(std::max<std::int64_t>(pool_.num_threads(), 1));
 }
 
 void XlaThreadPool::ParallelFor(std::size_t count, const std::function<void(std::size_t)>& task) {
-  const auto work = std::make_shared<Work>(count, task);
-  const std::size_t assistants = std::min(ThreadCount(), count) - 1;
-  for (std::size_t i = 0; i < assistants; ++i) pool_.Schedule([work] { work->Run(); });
-  work->Run();
-  work->Wait();
+  if (count == 0) return;
+  RunShared(
+      count, std::min(ThreadCount(), count) - 1,
+      [&](std::function<void()> assist) { pool_.Schedule(std::move(assist)); }, task);
 }
 
 }  // namespace narrowfloat::xla_ffi

@@ -64,7 +64,7 @@ def _forward(
     return product, kept
 
 
-def _for_backward(tensor: Any, usage: TensorUsage, quantizer: Any) -> Any:  # noqa: ANN401
+def _for_backward(tensor: Any, usage: TensorUsage, quantizer: Any) -> Any:
     """The direction that the backward pass reads, if there is one: inference may have none."""
     try:
         return tensor.get_tensor(usage).checkpoint(quantizer)
@@ -102,7 +102,7 @@ def _backward(
     return dx, dkernel, dbias, states
 
 
-def _value_dtype(tensor: Any) -> Any:  # noqa: ANN401
+def _value_dtype(tensor: Any) -> Any:
     return getattr(tensor, "dq_dtype", None) or tensor.data.dtype
 
 

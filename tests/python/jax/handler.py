@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import ml_dtypes
+import narrowfloat.jax as nfj
 import numpy as np
 
 import narrowfloat as nf
-import narrowfloat.jax as nfj
 
 assert nfj.registrations()  # the targets are registered
 

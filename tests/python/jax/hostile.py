@@ -3,8 +3,6 @@
 
 import ml_dtypes
 import numpy as np
-
-import narrowfloat as nf
 from narrowfloat.jax.quantize import (
     NVFP4Quantizer,
     QuantizeLayout,
@@ -15,6 +13,8 @@ from narrowfloat.jax.quantize import (
     ScaledTensor2x,
     ScalingMode,
 )
+
+import narrowfloat as nf
 
 FLOATS = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 MODES = [

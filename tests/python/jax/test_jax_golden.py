@@ -22,7 +22,6 @@ from handler import (
     float32,
     rht_matrix,
 )
-
 from narrowfloat.jax.cpp_extensions.amax import calculate_amax, calculate_post_rht_amax
 from narrowfloat.jax.quantize import compute_scale_from_amax
 

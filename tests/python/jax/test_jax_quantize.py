@@ -7,8 +7,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 from hostile import FLOATS, MODE_IDS, MODES, assert_numpy_bytes, halves, hostile, make
-
-import narrowfloat as nf
 from narrowfloat.jax.cpp_extensions.quantization import (
     dequantize,
     quantize,
@@ -24,6 +22,8 @@ from narrowfloat.jax.quantize import (
     TensorUsage,
     compute_scale_from_amax,
 )
+
+import narrowfloat as nf
 
 LAYOUTS = list(QuantizeLayout)
 
@@ -100,8 +100,8 @@ def test_hadamard_transform_of_columns(layout: QuantizeLayout) -> None:
     back = np.asarray(colwise.dequantize(), np.float32).T.reshape(4, 16, 128)
     error = np.abs(back - x.astype(np.float32).reshape(4, 16, 128)).max(1)
     energy = np.sqrt((x.astype(np.float32).reshape(4, 16, 128) ** 2).sum(1))
-    # Each of 16 transformed items is off by at most a sixth of the largest, which the energy bounds;
-    # the inverse adds 16 of them, a quarter each.
+    # Each of 16 transformed items is off by at most a sixth of the largest, which the energy
+    # bounds; the inverse adds 16 of them, a quarter each.
     assert (error <= energy / 6 * 4 + 1e-6).all()
 
 

@@ -8,7 +8,6 @@ import pytest
 from hostile import MODE_IDS, MODES, assert_numpy_bytes, halves, hostile, make
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-
 from narrowfloat.jax.cpp_extensions.quantization import (
     grouped_quantize,
     quantize,

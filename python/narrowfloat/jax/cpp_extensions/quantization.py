@@ -99,9 +99,9 @@ def grouped_quantize(
 ) -> ScaledTensor | GroupedNoScaleTensor:
     """Groups of slices of axis 0, each quantized as if it were alone.
 
-    Shapes: group_sizes is int32 (G,) and adds up to the first dimension, 0 allowed; None: each slice
-    is a group. Data and scales of the result are flat, scales of whole groups at the group's own
-    index. Every group's quantizer is updated with the group's amax.
+    Shapes: group_sizes is int32 (G,) and adds up to the first dimension, 0 allowed; None: each
+    slice is a group. Data and scales of the result are flat, scales of whole groups at the group's
+    own index. Every group's quantizer is updated with the group's amax.
     Errors: ValueError for another flatten_axis than the last, or another number of groups than of
     quantizers; TypeError for group_sizes that are not int32; JaxRuntimeError if they do not add up.
     """

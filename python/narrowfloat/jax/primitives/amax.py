@@ -41,7 +41,7 @@ class _OfInput(BasePrimitive):
     """Amaxes of one operand."""
 
     @staticmethod
-    def multiples(shape: Sequence[int], **static: Any) -> list[int]:  # noqa: ANN401
+    def multiples(shape: Sequence[int], **static: Any) -> list[int]:
         """What a device's part of each dimension is a multiple of."""
         return [1] * len(shape)
 
@@ -65,7 +65,7 @@ class _OfInput(BasePrimitive):
         mesh: Mesh,
         operands: Sequence[tuple],
         results: Sequence[tuple],
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         factors = Factors(mesh)
         return factors.rule(
             [factors.unrelated(shape) for shape in operands],
@@ -93,11 +93,11 @@ class RHTAmaxCalculationPrimitive(_OfInput):
     static_args = ("rht_matrix_random_sign_mask_t", "produce_regular_amax", "flatten_axis")
 
     @staticmethod
-    def abstract(x: ShapedArray, **static: Any) -> Sequence[ShapedArray]:  # noqa: ANN401
+    def abstract(x: ShapedArray, **static: Any) -> Sequence[ShapedArray]:
         return [ONE, ONE]
 
     @staticmethod
-    def multiples(shape: Sequence[int], **static: Any) -> list[int]:  # noqa: ANN401
+    def multiples(shape: Sequence[int], **static: Any) -> list[int]:
         axis, size = static["flatten_axis"], _core.HADAMARD_SIZE
         if shape[axis - 1] % size:  # groups reach over several indices of the dimensions before
             return [*shape[:axis], *[1] * len(shape[axis:])]

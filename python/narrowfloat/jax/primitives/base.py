@@ -40,22 +40,22 @@ class BasePrimitive:
     outer_primitive: ClassVar[Primitive]
 
     @staticmethod
-    def abstract(*operands: ShapedArray, **static: Any) -> Sequence[ShapedArray]:  # noqa: ANN401
+    def abstract(*operands: ShapedArray, **static: Any) -> Sequence[ShapedArray]:
         """Shapes and dtypes of the handler's results."""
         raise NotImplementedError
 
     @classmethod
-    def outer_abstract(cls, *operands: ShapedArray, **static: Any) -> Sequence[ShapedArray]:  # noqa: ANN401
+    def outer_abstract(cls, *operands: ShapedArray, **static: Any) -> Sequence[ShapedArray]:
         """Shapes and dtypes of what impl() returns."""
         return cls.abstract(*operands, **static)
 
     @staticmethod
-    def attributes(**static: Any) -> dict[str, object]:  # noqa: ANN401
+    def attributes(**static: Any) -> dict[str, object]:
         """The handler's attributes, each of the one Python type that it arrives by."""
         return static
 
     @classmethod
-    def impl(cls, *operands: jax.Array, **static: Any) -> Arrays:  # noqa: ANN401
+    def impl(cls, *operands: jax.Array, **static: Any) -> Arrays:
         """The body of the outer primitive."""
         return cls.inner_primitive.bind(*operands, **static)
 
@@ -113,14 +113,14 @@ def _make_primitive(name: str, abstract: Callable, lowering: Callable) -> Primit
 
 
 @functools.cache
-def _compiled(primitive: Primitive, **static: Any) -> Callable[..., Arrays]:  # noqa: ANN401
+def _compiled(primitive: Primitive, **static: Any) -> Callable[..., Arrays]:
     return jax.jit(functools.partial(primitive.bind, **static))
 
 
 def _inner_lowering(cls: type[BasePrimitive]) -> Callable:
     rule = jax.ffi.ffi_lowering(cls.name, operand_output_aliases=cls.aliases)
 
-    def lower(context: mlir.LoweringRuleContext, *operands: Any, **static: Any) -> Any:  # noqa: ANN401
+    def lower(context: mlir.LoweringRuleContext, *operands: Any, **static: Any) -> Any:
         return rule(context, *operands, **cls.attributes(**static))
 
     return lower
@@ -130,21 +130,16 @@ def _batch(
     primitive: Primitive,
     operands: Arrays,
     dims: Sequence[int | None],
-    **static: Any,  # noqa: ANN401
+    **static: Any,
 ) -> tuple[Arrays, list[int]]:
     """One item of the batch after another: each has scales of its own, whatever its shape."""
     batched = [
-        jnp.moveaxis(x, dim, 0)
-        for x, dim in zip(operands, dims, strict=True)
-        if dim is not batching.not_mapped
+        jnp.moveaxis(x, dim, 0) for x, dim in zip(operands, dims, strict=True) if dim is not None
     ]
 
     def one(items: Arrays) -> Arrays:
         left = iter(items)
-        full = [
-            x if dim is batching.not_mapped else next(left)
-            for x, dim in zip(operands, dims, strict=True)
-        ]
+        full = [x if dim is None else next(left) for x, dim in zip(operands, dims, strict=True)]
         return primitive.bind(*full, **static)
 
     results = jax.lax.map(one, batched)
@@ -157,20 +152,20 @@ def _partitioned(cls: type[BasePrimitive]) -> Callable[..., Arrays]:
     def named(values: Sequence[Any]) -> dict[str, Any]:
         return dict(zip(cls.static_args, values, strict=True))
 
-    def call(*operands: jax.Array, **static: Any) -> Arrays:  # noqa: ANN401
+    def call(*operands: jax.Array, **static: Any) -> Arrays:
         count = len(operands)
         values = [static[name] for name in cls.static_args]
 
-        def body(*args: Any) -> Arrays:  # noqa: ANN401
+        def body(*args: Any) -> Arrays:
             return tuple(cls.impl(*args[:count], **named(args[count:])))
 
-        def partition(*args: Any) -> tuple:  # noqa: ANN401
+        def partition(*args: Any) -> tuple:
             *fixed, mesh, operand_infos, result_infos = args
             local, ins, outs = cls.partition(named(fixed), mesh, operand_infos, result_infos)
             on = functools.partial(NamedSharding, mesh)
             return mesh, lambda *a: tuple(local(*a)), tuple(map(on, outs)), tuple(map(on, ins))
 
-        def rule(*args: Any) -> SdyShardingRule:  # noqa: ANN401
+        def rule(*args: Any) -> SdyShardingRule:
             *fixed, mesh, operand_types, result_types = args
             shapes = [[tuple(t.shape) for t in types] for types in (operand_types, result_types)]
             return cls.sharding_rule(named(fixed), mesh, *shapes)

@@ -53,11 +53,11 @@ class DequantizePrimitive(BasePrimitive):
         return [ShapedArray(data.shape, static["out_dtype"])]
 
     @staticmethod
-    def attributes(**static: Any) -> dict[str, object]:  # noqa: ANN401
+    def attributes(**static: Any) -> dict[str, object]:
         return {"spec": str(static["spec"]), "flatten_axis": int(static["flatten_axis"])}
 
     @classmethod
-    def impl(cls, *operands: jax.Array, **static: Any) -> Arrays:  # noqa: ANN401
+    def impl(cls, *operands: jax.Array, **static: Any) -> Arrays:
         data, scale_inv, amax = operands
         scheme = static["spec"].partition(":")[0]
         if not static["is_padded"] and scale_inv.ndim > 1:

@@ -50,5 +50,5 @@ class GroupedQuantizePrimitive(BasePrimitive):
         ]
 
     @staticmethod
-    def attributes(**static: Any) -> dict[str, object]:  # noqa: ANN401
+    def attributes(**static: Any) -> dict[str, object]:
         return {name: int(static[name]) for name in ("scaling_mode", "q_layout", "flatten_axis")}

@@ -71,9 +71,9 @@ class DBiasQuantizePrimitive(BasePrimitive):
 
     Operands: x; scale, amax: float32 (1,); sr_rng_state: uint32, four words a device, or (0,);
     post_rht_amax: float32 (1,); rht_matrix: bfloat16.
-    Results: rowwise and colwise data, rowwise and colwise scale_inv, updated amax, dbias, and of the
-    inner primitive the workspace. Scales are padded on the inner level only; what is not asked for
-    has shape (1,).
+    Results: rowwise and colwise data, rowwise and colwise scale_inv, updated amax, dbias, and of
+    the inner primitive the workspace. Scales are padded on the inner level only; what is not asked
+    for has shape (1,).
     """
 
     name = "te_dbias_quantize_ffi"
@@ -109,7 +109,7 @@ class DBiasQuantizePrimitive(BasePrimitive):
         return [*results, ShapedArray(_workspace(x.shape, static), np.dtype(np.float32))]
 
     @staticmethod
-    def attributes(**static: Any) -> dict[str, object]:  # noqa: ANN401
+    def attributes(**static: Any) -> dict[str, object]:
         return {
             "scaling_mode": int(static["scaling_mode"]),
             "q_layout": int(static["q_layout"]),
@@ -120,20 +120,23 @@ class DBiasQuantizePrimitive(BasePrimitive):
         }
 
     @classmethod
-    def impl(cls, *operands: jax.Array, **static: Any) -> Arrays:  # noqa: ANN401
+    def impl(cls, *operands: jax.Array, **static: Any) -> Arrays:
         x, scale, amax, state, *rht = operands
         mode, layout = mode_of(static), layout_of(static)
         if static["stochastic_rounding"]:
             state = state.reshape(-1)[:STATE_WORDS]
         inner = {**static, "is_outer": False}
-        results = cls.inner_primitive.bind(x, scale, amax, state, *rht, **inner)
+        *data, scale_inv, colwise_scale_inv, amax, dbias, _ = cls.inner_primitive.bind(
+            x, scale, amax, state, *rht, **inner
+        )
         shapes = result_shapes(mode, layout, x.shape, static["flatten_axis"], padded=False)
         axis = normalize_axis(static["flatten_axis"], x.ndim)
+        found = zip((scale_inv, colwise_scale_inv), shapes[2:], strict=True)
         scales = [
-            _cut(found, shape, mode, x.shape, axis, colwise)
-            for colwise, (found, shape) in enumerate(zip(results[2:4], shapes[2:], strict=True))
+            _cut(padded, shape, mode, x.shape, axis, colwise)
+            for colwise, (padded, shape) in enumerate(found)
         ]
-        return [*results[:2], *scales, *results[4:6]]
+        return [*data, *scales, amax, dbias]
 
     @classmethod
     def partition(

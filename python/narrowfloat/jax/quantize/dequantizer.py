@@ -54,7 +54,7 @@ def dequantize_grouped(tensor: GroupedScaledTensor1x) -> list:
     """The values group by group, each a tensor of the group's own shape; [] for an empty group."""
     if isinstance(tensor.group_sizes, jax.core.Tracer):
         raise ValueError("dequantize: the sizes of groups must be concrete, got a traced array")
-    mode, turned = tensor.scaling_mode, tensor.data_layout == "T"
+    mode = tensor.scaling_mode
     values, data_begin, scale_begin = [], 0, 0
     for group, size in enumerate(np.asarray(tensor.group_sizes)):
         shape, axis = _group_shape(tensor, int(size))

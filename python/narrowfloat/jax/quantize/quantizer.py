@@ -295,7 +295,7 @@ class NVFP4Quantizer(Quantizer):
 @pytree(["quantizers"])
 @dataclass
 class GroupedQuantizer(Quantizer):
-    """A quantizer for each of n_groups groups of rows; built alike if `quantizers` are not given."""
+    """A quantizer for each of n_groups groups of rows; built alike if none are given."""
 
     q_layout: QuantizeLayout = QuantizeLayout.ROWWISE_COLWISE
     data_layout: str | None = None
@@ -348,8 +348,8 @@ class QuantizerFactory:
         q_layout: QuantizeLayout | None = None,
         n_groups: int | None = None,
         checkpoint_name: str | None = None,
-        **options: Any,  # noqa: ANN401
-    ) -> Quantizer | None | tuple[Quantizer | None, ...]:
+        **options: Any,
+    ) -> Quantizer | tuple[Quantizer | None, ...] | None:
         """One quantizer, or a tuple of several; None for NO_SCALING. `options` are the class's.
 
         Errors: ValueError if several grouped ones are asked for.
@@ -379,7 +379,7 @@ class QuantizerFactory:
         is_2x2x: bool | None = None,
         n_groups: int | None = None,
         checkpoint_name: str | None = None,
-        **options: Any,  # noqa: ANN401
+        **options: Any,
     ) -> QuantizerSet | tuple[QuantizerSet, ...]:
         """Sets for a layer: x and kernel of fwd_dtype, dgrad of bwd_dtype.
 

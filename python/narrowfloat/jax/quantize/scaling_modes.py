@@ -215,8 +215,8 @@ class ScalingMode(Enum):
             return (0,) if math.prod(shape) == 0 else (1,)
         if data_layout != self.get_data_layout()[is_colwise]:
             raise ValueError(
-                f"quantize: {self.name} has {'colwise' if is_colwise else 'rowwise'} data in layout "
-                f"{self.get_data_layout()[is_colwise]}, got {data_layout}"
+                f"quantize: {self.name} has {'colwise' if is_colwise else 'rowwise'} data in "
+                f"layout {self.get_data_layout()[is_colwise]}, got {data_layout}"
             )
         axis = normalize_axis(flatten_axis, len(shape))
         if data_layout == "T":

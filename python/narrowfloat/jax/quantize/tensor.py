@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized tensors as pytrees: data, scales and amaxes are leaves, everything else is structure."""
+"""Quantized tensors as pytrees: data, scales and amaxes are leaves, all else is structure."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class AbstractBaseTensor(ABC):
     def get_tensor(self, usage: TensorUsage) -> AbstractBaseTensor:
         """The direction that serves an operand. Errors: ValueError if it is not there."""
 
-    def checkpoint(self, quantizer: Any) -> AbstractBaseTensor:  # noqa: ANN401
+    def checkpoint(self, quantizer: Any) -> AbstractBaseTensor:
         """This tensor with its leaves under the quantizer's checkpoint name, if it has one."""
         name = getattr(quantizer, "checkpoint_name", None)
         return self if name is None else jax.tree.map(lambda x: checkpoint_name(x, name), self)
@@ -102,7 +102,7 @@ class NoScaleTensor(AbstractBaseTensor):
     def get_tensor(self, usage: TensorUsage) -> NoScaleTensor:
         return self
 
-    def checkpoint(self, quantizer: Any) -> NoScaleTensor:  # noqa: ANN401
+    def checkpoint(self, quantizer: Any) -> NoScaleTensor:
         if quantizer is not None:
             raise ValueError("quantize: a tensor without scales has no quantizer to checkpoint for")
         return self
@@ -325,7 +325,7 @@ class ScaledTensorFactory:
         data_layout: str = "NN",
         rowwise_has_rht_applied: bool = False,
         colwise_has_rht_applied: bool = False,
-        **description: Any,  # noqa: ANN401
+        **description: Any,
     ) -> ScaledTensor2x:
         """A tensor of both directions; `description` as create_1x takes it."""
         create = ScaledTensorFactory.create_1x
@@ -352,7 +352,7 @@ class ScaledTensorFactory:
         data_layout: str = "NN",
         rowwise_has_rht_applied: bool = False,
         colwise_has_rht_applied: bool = False,
-        **description: Any,  # noqa: ANN401
+        **description: Any,
     ) -> ScaledTensor:
         """A tensor of the layout's directions. `data_layout` has a letter for each of those."""
         if rowwise_has_rht_applied:

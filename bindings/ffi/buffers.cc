@@ -2,6 +2,7 @@
 #include "bindings/ffi/buffers.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
@@ -91,6 +92,7 @@ ConstTensorView MatrixView(BufferName what, const ffi::AnyBuffer& buffer, Matrix
 }
 
 TensorView MutableMatrixView(BufferName what, ffi::AnyBuffer& buffer, MatrixShape matrix) {
+  AdviseHugePages(buffer);
   return {Bytes(buffer), FloatType(what, buffer), MatrixShapeOf(matrix), {}, Device::kCpu};
 }
 
@@ -145,6 +147,14 @@ std::size_t BytesOf(const ffi::AnyBuffer& buffer) {
   const std::size_t count = buffer.element_count();
   if (buffer.element_type() == ffi::F4E2M1FN) return CeilDiv(count, 2);
   return count * ffi::ByteWidth(buffer.element_type());
+}
+
+void AdviseHugePages(const ffi::AnyBuffer& buffer) {
+  constexpr std::uintptr_t kHugePage = std::uintptr_t{2} << 20;
+  const auto begin = reinterpret_cast<std::uintptr_t>(buffer.untyped_data());
+  const std::uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage;
+  const std::uintptr_t last = (begin + BytesOf(buffer)) / kHugePage * kHugePage;
+  if (first < last) (void)madvise(Bytes(buffer) + (first - begin), last - first, MADV_HUGEPAGE);
 }
 
 void ZeroFrom(ffi::AnyBuffer& buffer, std::size_t first) {

@@ -56,6 +56,10 @@ void CheckScaleDType(BufferName what, const ffi::AnyBuffer& buffer, const Scheme
 /// forgets.
 std::size_t BytesOf(const ffi::AnyBuffer& buffer);
 
+/// Asks for huge pages under a large result: XLA's memory is fresh at nearly every call, and the
+/// pages' first touch costs more than what is written to them. Advice: slower without, not wrong.
+void AdviseHugePages(const ffi::AnyBuffer& buffer);
+
 /// Zeroes a result from byte `first` on: XLA hands out memory as it is.
 void ZeroFrom(ffi::AnyBuffer& buffer, std::size_t first = 0);
 

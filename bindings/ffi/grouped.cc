@@ -196,6 +196,8 @@ std::vector<std::int64_t> QuantizeGroups(GroupedCall& call, const Execution& exe
       spec, matrix,
       {*call.rowwise_data, *call.rowwise_scale_inv, "rowwise data", "rowwise scale_inv"},
       {*call.columnwise_data, *call.columnwise_scale_inv, "colwise data", "colwise scale_inv"});
+  AdviseHugePages(*call.rowwise_data);
+  AdviseHugePages(*call.columnwise_data);
   const std::vector<QuantizedView> views = groups.Bind(rows, scales, numbers);
   const ConstTensorView view = MatrixView({kVerb, "the input"}, call.input, {used, matrix.cols});
   GroupedQuantize(view, rows, views, execution);

@@ -186,6 +186,8 @@ ffi::Error DBiasQuantizeFFI(Context context, ffi::AnyBuffer input, ffi::AnyBuffe
     const ConstTensorView view = MatrixView({kVerb, "the input"}, input, matrix);
     TensorNumbers numbers;
     const QuantizedView quantized = BindResults(spec, view.shape, out, numbers);
+    AdviseHugePages(*rowwise_data);
+    AdviseHugePages(*columnwise_data);
     ZeroAbsent(spec, is_dbias, out);
     if (is_dbias) {
       CheckCount({kVerb, "dbias"}, *dbias, matrix.cols);

@@ -20,11 +20,11 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import narrowfloat.jax as nfj
 import numpy as np
+from narrowfloat.jax.quantize import QuantizeLayout, QuantizerFactory, ScalingMode
 
 import narrowfloat as nf
-import narrowfloat.jax as nfj
-from narrowfloat.jax.quantize import QuantizeLayout, QuantizerFactory, ScalingMode
 
 MODES = {
     "fp8_e4m3, scale given": (ScalingMode.DELAYED_TENSOR_SCALING, "fp8_e4m3", {"scale": 1.0}),

@@ -2,6 +2,7 @@
 #include "bindings/ffi/shared_work.h"
 
 #include <atomic>
+#include <condition_variable>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -24,11 +25,14 @@ class Work {
         const std::lock_guard lock(mutex_);
         if (!thrown_) thrown_ = std::current_exception();
       }
-      if (done_.fetch_add(1) + 1 == count_) done_.notify_all();
+      if (done_.fetch_add(1) + 1 < count_) continue;
+      const std::lock_guard lock(mutex_);
+      all_done_.notify_all();
     }
   }
   void Wait() {
-    for (std::size_t done; (done = done_.load()) < count_;) done_.wait(done);
+    std::unique_lock lock(mutex_);
+    all_done_.wait(lock, [&] { return done_.load() >= count_; });
     if (thrown_) std::rethrow_exception(thrown_);
   }
 
@@ -37,6 +41,7 @@ class Work {
   const std::function<void(std::size_t)>* const task_;
   std::atomic<std::size_t> next_{0}, done_{0};
   std::mutex mutex_;
+  std::condition_variable all_done_;
   std::exception_ptr thrown_;
 };
 

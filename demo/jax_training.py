@@ -49,12 +49,11 @@ def mxfp8(state: jax.Array) -> QuantizerSet:
 
 
 def nvfp4(state: jax.Array) -> QuantizerSet:
-    """Four bits: tiles for the weight, the transform for what weights' gradients are made of,
-    stochastic rounding for gradients."""
+    """Four bits: tiles for the weight, stochastic rounding for gradients; no transform."""
     return QuantizerSet(
-        NVFP4Quantizer(use_rht=True),
+        NVFP4Quantizer(),
         NVFP4Quantizer(scaling_mode=ScalingMode.NVFP4_2D_SCALING),
-        NVFP4Quantizer(use_rht=True, stochastic_rounding_rng_state=state),
+        NVFP4Quantizer(stochastic_rounding_rng_state=state),
     )
 
 
@@ -189,7 +188,7 @@ def plot(curves: dict[str, list[float]], file: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("recipes", nargs="*", metavar="RECIPE", help=", ".join(RECIPES))
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--plot", type=Path, default=ROOT / "build" / "jax_training.png")
     options = parser.parse_args()
     unknown = [recipe for recipe in options.recipes if recipe not in RECIPES]

@@ -61,6 +61,7 @@ NB_MODULE(_core, module) {
   RegisterQgemm(module);
   RegisterNamedQuantizerRules(module);
   RegisterCheckpoint(module);
+  RegisterXla(module);
 }
 
 }  // namespace narrowfloat::python

@@ -19,5 +19,6 @@ void RegisterDelayedScale(nb::module_& module);
 void RegisterQgemm(nb::module_& module);
 void RegisterNamedQuantizerRules(nb::module_& module);
 void RegisterCheckpoint(nb::module_& module);
+void RegisterXla(nb::module_& module);
 
 }  // namespace narrowfloat::python

@@ -3,13 +3,21 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
+#include "narrowfloat/ops/float_environment.h"
 #include "narrowfloat/ops/parallel.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
 namespace {
+
+void CheckRows(MatrixShape shape) {
+  if (shape.rows % kHadamardSize == 0) return;
+  throw InvalidArgument(
+      fmt::format("hadamard: rows come in groups of {}, got {} rows", kHadamardSize, shape.rows));
+}
 
 void CheckPair(const ConstTensorView& in, const TensorView& out, MatrixShape shape) {
   if (out.shape != in.shape || out.dtype != in.dtype) {
@@ -17,10 +25,7 @@ void CheckPair(const ConstTensorView& in, const TensorView& out, MatrixShape sha
                                       DTypeName(in.dtype), ShapeText(in.shape),
                                       DTypeName(out.dtype), ShapeText(out.shape)));
   }
-  if (shape.rows % kHadamardSize != 0) {
-    throw InvalidArgument(
-        fmt::format("hadamard: rows come in groups of {}, got {} rows", kHadamardSize, shape.rows));
-  }
+  CheckRows(shape);
   if (ExtentOf(in).Overlaps(ExtentOf(out))) {
     throw InvalidArgument("hadamard: the output must not overlap the input");
   }
@@ -47,6 +52,21 @@ void HadamardTransform(const ConstTensorView& in, const TensorView& out, std::ui
     }
     transform(rows.matrix, tile, sign_mask, {out_rows.matrix.data, 0, offsets.data()});
   });
+}
+
+float HadamardAmax(const ConstTensorView& in, std::uint32_t sign_mask, const Execution& execution) {
+  Rows<const std::byte> rows;
+  FillRows("hadamard", "the input", in, rows);
+  CheckRows(rows.shape);
+  const KernelTable& kernels = execution.kernels != nullptr ? *execution.kernels : ActiveKernels();
+  const AmaxFn amax = kernels.amax[static_cast<std::size_t>(in.dtype)];
+  const FloatEnvironment environment;
+  const TileGrid grid = MakeTileGrid(rows.shape, kHadamardSize, 1);
+  std::vector<float> amaxes(grid.Count());
+  ParallelFor(execution, grid.Count(), [&](std::size_t i) {
+    amaxes[i] = amax(TransformTile(kernels, in.dtype, rows.matrix, grid[i], sign_mask), grid[i]);
+  });
+  return amaxes.empty() ? 0.0f : *std::max_element(amaxes.begin(), amaxes.end());
 }
 
 MatrixRows<const std::byte> TransformTile(const KernelTable& kernels, DType dtype,

@@ -21,6 +21,11 @@ void HadamardTransform(const ConstTensorView& in, const TensorView& out,
                        std::uint32_t sign_mask = kHadamardSignMask,
                        const Execution& execution = {});
 
+/// Largest magnitude of the transform of `in`, NaN ignored; nothing is kept of the transform.
+/// Errors: as HadamardTransform; `in` is of any float type.
+float HadamardAmax(const ConstTensorView& in, std::uint32_t sign_mask = kHadamardSignMask,
+                   const Execution& execution = {});
+
 /// One tile of it, in memory of the calling thread that its next call takes again; rows are those
 /// of the input, so that a kernel of the same tile can read them.
 MatrixRows<const std::byte> TransformTile(const KernelTable& kernels, DType dtype,

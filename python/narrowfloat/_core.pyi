@@ -278,3 +278,42 @@ def save(path: str | os.PathLike, tensors: Mapping[str, numpy.ndarray | Quantize
     Errors:  TypeError for another dtype or object; ValueError for a tensor without all buffers of its
              plan, or a path whose folder does not exist; OSError if it cannot be written.
     """
+
+JAXX_Scaling_Mode: dict = ...
+
+JAXX_Quantize_Layout: dict = ...
+
+AMAX_HISTORY_LENGTH: int = 1024
+
+HADAMARD_SIZE: int = 16
+
+HADAMARD_SIGN_MASK: int = 55272
+
+def dtypes_of_mode(scaling_mode: int) -> list[str]:
+    """
+    Names of the dtypes of codes that a scaling mode makes; none for NO_SCALING.
+    """
+
+def scheme_of_mode(scaling_mode: int, dtype: str) -> str:
+    """Name of the scheme of a scaling mode whose codes are of that dtype."""
+
+def block_of(scheme: str) -> tuple[int, int]:
+    """
+    Rows and columns of a scheme's block; zeros where it is the whole tensor.
+    """
+
+def scale_dtype_of(scheme: str) -> str:
+    """Name of the dtype of a scheme's stored scales."""
+
+def is_columnwise_transposed(scheme: str) -> bool:
+    """Whether columnwise codes lie transposed."""
+
+def scale_shapes(scheme: str, rows: int, cols: int, columnwise: bool) -> tuple[tuple[int, int], tuple[int, int]]:
+    """
+    Shapes of the scales of a rows x cols matrix: with content, and stored.
+    """
+
+def get_dbias_quantize_workspace_sizes(batch_size: int, hidden_size: int, in_dtype: int, out_dtype: int, scale_dtype: int, scaling_mode: int, q_layout: int) -> tuple:
+    """
+    ((shape, dtype),) of the workspace that te_dbias_quantize_ffi is best given.
+    """

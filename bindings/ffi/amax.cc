@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// te_rht_amax_ffi, and what scales follow from. XLA's own code runs with subnormals flushed to zero
+// and its maximum keeps a NaN, so that none of this can be left to it.
+#include "narrowfloat/ops/amax.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <utility>
+
+#include "bindings/ffi/attributes.h"
+#include "bindings/ffi/buffers.h"
+#include "bindings/ffi/decoding.h"
+#include "bindings/ffi/execution.h"
+#include "narrowfloat/numerics/delayed_scale.h"
+#include "narrowfloat/ops/delayed_scale.h"
+#include "narrowfloat/ops/hadamard.h"
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat::xla_ffi {
+namespace {
+
+using Result = ffi::Result<ffi::AnyBuffer>;
+
+std::uint32_t CheckedMask(std::int64_t mask) {
+  if (mask >= 0 && mask >> kHadamardSize == 0) return static_cast<std::uint32_t>(mask);
+  throw InvalidArgument(fmt::format("rht_amax: rht_matrix_random_sign_mask_t has {} bits, got {}",
+                                    kHadamardSize, mask));
+}
+
+template <class Context>
+ffi::Error RHTAmaxFFI(Context context, ffi::AnyBuffer input, Result amax, Result post_rht_amax,
+                      std::int64_t sign_mask, bool produce_regular_amax,
+                      std::int64_t flatten_axis) {
+  constexpr const char* kVerb = "rht_amax";
+  return RunOn(context, [&](const Execution& execution) {
+    const std::uint32_t mask = CheckedMask(sign_mask);
+    const MatrixShape matrix = SplitShape(kVerb, ShapeOf(input), flatten_axis);
+    const ConstTensorView view = MatrixView({kVerb, "the input"}, input, matrix);
+    float* regular = MutableFloats({kVerb, "amax"}, *amax, 1);
+    float* transformed = MutableFloats({kVerb, "post_rht_amax"}, *post_rht_amax, 1);
+    *transformed = HadamardAmax(view, mask, execution);
+    *regular = produce_regular_amax ? Amax(view, execution) : 0.0f;
+  });
+}
+
+template <class Context>
+ffi::Error AmaxFFI(Context context, ffi::AnyBuffer input, Result amax) {
+  constexpr const char* kVerb = "amax";
+  return RunOn(context, [&](const Execution& execution) {
+    float* largest = MutableFloats({kVerb, "the output"}, *amax, 1);
+    *largest = Amax(FlatView({kVerb, "the input"}, input), execution);
+  });
+}
+
+/// The factor that an amax is divided into. Errors: InvalidArgument.
+float ScaledMax(const char* verb, float fp8_max, float margin) {
+  if (!(fp8_max > 0.0f) || std::isinf(fp8_max)) {
+    throw InvalidArgument(
+        fmt::format("{}: fp8_max must be positive and finite, got {}", verb, fp8_max));
+  }
+  if (!std::isfinite(margin)) {
+    throw InvalidArgument(fmt::format("{}: margin must be finite, got {}", verb, margin));
+  }
+  return fp8_max * std::pow(2.0f, -margin);
+}
+
+/// Scales from amaxes, item by item.
+template <class Context>
+ffi::Error ScaleFromAmaxFFI(Context context, ffi::AnyBuffer amax, ffi::AnyBuffer old_scale,
+                            Result scale, float fp8_max, float margin) {
+  constexpr const char* kVerb = "scale_from_amax";
+  return RunOn(context, [&](const Execution&) {
+    const std::size_t count = amax.element_count();
+    const float* amaxes = Floats({kVerb, "amax"}, amax, count);
+    const float* old_scales = Floats({kVerb, "scale"}, old_scale, count);
+    float* scales = MutableFloats({kVerb, "the output"}, *scale, count);
+    const float scaled_max = ScaledMax(kVerb, fp8_max, margin);
+    for (std::size_t i = 0; i < count; ++i)
+      scales[i] = DelayedScale(amaxes[i], scaled_max, old_scales[i]);
+  });
+}
+
+/// One step of delayed scaling as JAX's quantizers take it: an amax of 0 is an amax like others.
+template <class Context>
+ffi::Error UpdateDelayedScaleFFI(Context context, ffi::AnyBuffer amax_history,
+                                 ffi::AnyBuffer old_scale, ffi::AnyBuffer new_amax,
+                                 Result new_history, Result scale, std::string_view algo,
+                                 float fp8_max, float margin) {
+  constexpr const char* kVerb = "update_delayed_scale";
+  return RunOn(context, [&](const Execution&) {
+    const std::size_t length = amax_history.element_count();
+    if (length == 0) {
+      throw InvalidArgument(fmt::format("{}: amax_history must have an item or more", kVerb));
+    }
+    const float* before = Floats({kVerb, "amax_history"}, amax_history, length);
+    float* after = MutableFloats({kVerb, "the new history"}, *new_history, length);
+    const float newest = *Floats({kVerb, "amax"}, new_amax, 1);
+    const float scaled_max = ScaledMax(kVerb, fp8_max, margin);
+    const bool all = FindAmaxAlgorithm(algo) == AmaxAlgorithm::kMax;
+    float amax = newest;
+    for (std::size_t i = 1; i < length; ++i) {
+      if (all) amax = LargerAmax(amax, before[i]);
+      after[i - 1] = before[i];
+    }
+    after[length - 1] = newest;
+    after[0] = 0.0f;  // the same item, if there is one
+    *MutableFloats({kVerb, "the new scale"}, *scale, 1) =
+        DelayedScale(amax, scaled_max, *Floats({kVerb, "scale"}, old_scale, 1));
+  });
+}
+
+template <class Binding>
+auto BindRHTAmax(Binding&& binding) {
+  return std::move(binding)
+      .template Arg<ffi::AnyBuffer>()  // input
+      .template Ret<ffi::AnyBuffer>()  // amax
+      .template Ret<ffi::AnyBuffer>()  // post_rht_amax
+      .template Attr<std::int64_t>("rht_matrix_random_sign_mask_t")
+      .template Attr<bool>("produce_regular_amax")
+      .template Attr<std::int64_t>("flatten_axis");
+}
+template <class Binding>
+auto BindAmax(Binding&& binding) {
+  return std::move(binding).template Arg<ffi::AnyBuffer>().template Ret<ffi::AnyBuffer>();
+}
+template <class Binding>
+auto BindScaleFromAmax(Binding&& binding) {
+  return std::move(binding)
+      .template Arg<ffi::AnyBuffer>()  // amax
+      .template Arg<ffi::AnyBuffer>()  // scale so far
+      .template Ret<ffi::AnyBuffer>()  // scale
+      .template Attr<float>("fp8_max")
+      .template Attr<float>("margin");
+}
+template <class Binding>
+auto BindUpdateDelayedScale(Binding&& binding) {
+  return std::move(binding)
+      .template Arg<ffi::AnyBuffer>()  // amax_history
+      .template Arg<ffi::AnyBuffer>()  // scale so far
+      .template Arg<ffi::AnyBuffer>()  // the newest amax
+      .template Ret<ffi::AnyBuffer>()  // amax_history
+      .template Ret<ffi::AnyBuffer>()  // scale
+      .template Attr<std::string_view>("algo")
+      .template Attr<float>("fp8_max")
+      .template Attr<float>("margin");
+}
+
+}  // namespace
+
+NF_EXPORT_HANDLER(te_rht_amax_ffi, RHTAmaxFFI<ffi::ThreadPool>,
+                  BindRHTAmax(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+NF_EXPORT_HANDLER(nf_amax_ffi, AmaxFFI<ffi::ThreadPool>,
+                  BindAmax(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+NF_EXPORT_HANDLER(nf_scale_from_amax_ffi, ScaleFromAmaxFFI<ffi::ThreadPool>,
+                  BindScaleFromAmax(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+NF_EXPORT_HANDLER(nf_update_delayed_scale_ffi, UpdateDelayedScaleFFI<ffi::ThreadPool>,
+                  BindUpdateDelayedScale(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+
+}  // namespace narrowfloat::xla_ffi

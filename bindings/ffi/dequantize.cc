@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// te_dequantize_ffi for per-tensor FP8, and nf_dequantize_ffi for every scheme.
+#include "narrowfloat/ops/dequantize.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+#include <utility>
+
+#include "bindings/ffi/attributes.h"
+#include "bindings/ffi/buffers.h"
+#include "bindings/ffi/decoding.h"
+#include "bindings/ffi/execution.h"
+#include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat::xla_ffi {
+namespace {
+
+constexpr const char* kVerb = "dequantize";
+
+using Result = ffi::Result<ffi::AnyBuffer>;
+
+/// Binds codes, scales and amaxes of the spec's one direction; other buffers stay absent.
+ConstQuantizedView BindOperands(const QuantSpec& spec, MatrixShape matrix,
+                                const ffi::AnyBuffer& data, const ffi::AnyBuffer& scale_inv,
+                                const ffi::AnyBuffer& amax) {
+  const SchemeInfo& scheme = *spec.scheme;
+  const Shape shape{static_cast<std::int64_t>(matrix.rows), static_cast<std::int64_t>(matrix.cols)};
+  return BindBuffers<ConstQuantizedView>(
+      spec, shape, [&](const BufferPlan& buffer) -> const std::byte* {
+        const std::size_t count = FlattenShape(buffer.shape).Size();
+        switch (buffer.role) {
+          case Role::kRowwiseData:
+          case Role::kColumnwiseData:
+            return Codes({kVerb, "data"}, data, scheme, matrix.Size());
+          case Role::kRowwiseScaleInv:
+          case Role::kColumnwiseScaleInv:
+            return Scales({kVerb, "scale_inv"}, scale_inv, scheme, count);
+          case Role::kAmaxRowwise:
+          case Role::kAmaxColumnwise:
+            if (scheme.layout.amax != AmaxBuffers::kPerDirection) return nullptr;
+            return reinterpret_cast<const std::byte*>(Floats({kVerb, "amax"}, amax, count));
+          case Role::kScale:
+            break;
+        }
+        return nullptr;
+      });
+}
+
+template <class Context>
+ffi::Error DequantizeFFI(Context context, ffi::AnyBuffer data, ffi::AnyBuffer amax,
+                         ffi::AnyBuffer /*scale*/, ffi::AnyBuffer scale_inv, Result output) {
+  return RunOn(context, [&](const Execution& execution) {
+    const MatrixShape row{1, FlattenShape(ShapeOf(data)).Size()};
+    const TensorView out = MutableMatrixView({kVerb, "the output"}, *output, row);
+    CheckCount({kVerb, "the output"}, *output, row.cols);
+    if (row.cols == 0) return;
+    QuantSpec spec;
+    spec.scheme =
+        &SchemeOf(kVerb, ScalingMode::DELAYED_TENSOR_SCALING, ElementOf({kVerb, "data"}, data));
+    Dequantize(BindOperands(spec, row, data, scale_inv, amax), out, execution);
+  });
+}
+
+template <class Context>
+ffi::Error DequantizeBySpecFFI(Context context, ffi::AnyBuffer data, ffi::AnyBuffer scale_inv,
+                               ffi::AnyBuffer amax, Result output, std::string_view spec_text,
+                               std::int64_t flatten_axis) {
+  return RunOn(context, [&](const Execution& execution) {
+    const QuantSpec spec = ParseQuantSpec(spec_text);
+    if (spec.rowwise && spec.columnwise) {
+      throw InvalidArgument(fmt::format(
+          "{}: spec must name one direction, the one that data holds, got '{}'", kVerb, spec_text));
+    }
+    const MatrixShape matrix = SplitShape(kVerb, ShapeOf(*output), flatten_axis);
+    const TensorView out = MutableMatrixView({kVerb, "the output"}, *output, matrix);
+    if (matrix.Size() == 0) return;
+    Dequantize(BindOperands(spec, matrix, data, scale_inv, amax), out, execution);
+  });
+}
+
+template <class Binding>
+auto Bind(Binding&& binding) {
+  return std::move(binding)
+      .template Arg<ffi::AnyBuffer>()   // data
+      .template Arg<ffi::AnyBuffer>()   // amax
+      .template Arg<ffi::AnyBuffer>()   // scale
+      .template Arg<ffi::AnyBuffer>()   // scale_inv
+      .template Ret<ffi::AnyBuffer>();  // output
+}
+template <class Binding>
+auto BindBySpec(Binding&& binding) {
+  return std::move(binding)
+      .template Arg<ffi::AnyBuffer>()  // data
+      .template Arg<ffi::AnyBuffer>()  // scale_inv
+      .template Arg<ffi::AnyBuffer>()  // amax
+      .template Ret<ffi::AnyBuffer>()  // output
+      .template Attr<std::string_view>("spec")
+      .template Attr<std::int64_t>("flatten_axis");
+}
+
+}  // namespace
+
+NF_EXPORT_HANDLER(te_dequantize_ffi, DequantizeFFI<ffi::ThreadPool>,
+                  Bind(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+NF_EXPORT_HANDLER(nf_dequantize_ffi, DequantizeBySpecFFI<ffi::ThreadPool>,
+                  BindBySpec(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+
+}  // namespace narrowfloat::xla_ffi

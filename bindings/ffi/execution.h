@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a handler runs: XLA's threads, and errors as XLA has them.
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "narrowfloat/ops/execution.h"
+#include "narrowfloat/ops/float_environment.h"
+#include "narrowfloat/tensor/error.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace narrowfloat::xla_ffi {
+
+namespace ffi = ::xla::ffi;
+
+/// XLA's pool as the core asks for one. The calling thread works too and the pool's only assist, so
+/// that a pool without an idle thread delays a call and never blocks it. What a task throws is
+/// thrown to the caller once all are done; the environment of floats is the core's to set.
+class XlaThreadPool final : public ThreadPool {
+ public:
+  explicit XlaThreadPool(ffi::ThreadPool& pool) : pool_(pool) {}
+
+  std::size_t ThreadCount() const override;
+  void ParallelFor(std::size_t count, const std::function<void(std::size_t)>& task) override;
+
+ private:
+  ffi::ThreadPool& pool_;
+};
+
+/// Runs `body`; nothing it throws gets past.
+template <class Body>
+ffi::Error Guard(Body&& body) noexcept {
+  const auto error = [](ffi::ErrorCode code, const char* message) {
+    return ffi::Error(code, std::string(message));
+  };
+  try {
+    std::forward<Body>(body)();
+    return ffi::Error::Success();
+  } catch (const InvalidArgument& refused) {
+    return error(ffi::ErrorCode::kInvalidArgument, refused.what());
+  } catch (const Unsupported& missing) {
+    return error(ffi::ErrorCode::kUnimplemented, missing.what());
+  } catch (const std::exception& failed) {
+    return error(ffi::ErrorCode::kInternal, failed.what());
+  } catch (...) {
+    return error(ffi::ErrorCode::kInternal, "narrowfloat: an exception of unknown type");
+  }
+}
+
+/// Runs body(execution) on the threads of the context that a handler gets, with subnormals kept:
+/// XLA's own setting flushes them, in comparisons too. A device has a stream in the place of the
+/// pool, and an overload of this.
+template <class Body>
+ffi::Error RunOn(ffi::ThreadPool& threads, Body&& body) noexcept {
+  return Guard([&] {
+    const FloatEnvironment environment;
+    XlaThreadPool pool(threads);
+    std::forward<Body>(body)(Execution{.pool = &pool});
+  });
+}
+
+}  // namespace narrowfloat::xla_ffi

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+// te_grouped_quantize_ffi and te_grouped_quantize_v2_ffi: groups of rows, each as if it were alone.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "bindings/ffi/attributes.h"
+#include "bindings/ffi/buffers.h"
+#include "bindings/ffi/decoding.h"
+#include "bindings/ffi/execution.h"
+#include "narrowfloat/ops/amax.h"
+#include "narrowfloat/ops/grouped.h"
+#include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat::xla_ffi {
+namespace {
+
+constexpr const char* kVerb = "grouped_quantize";
+
+using Result = ffi::Result<ffi::AnyBuffer>;
+
+/// Results of one direction and how much of its scales is in use.
+struct DirectionResults {
+  ffi::AnyBuffer data, scale_inv;
+  const char* data_name;
+  const char* scale_name;
+  std::size_t used_scales = 0;
+};
+
+/// Numbers of every group that are buffers to the core.
+struct GroupNumbers {
+  explicit GroupNumbers(std::size_t groups) : scale(groups), amax(groups), scale_inv(groups) {}
+  std::vector<float> scale, amax, scale_inv;
+};
+
+/// Rows of each group. Sizes count slices of the first axis, or rows where they add up to those.
+std::vector<std::int64_t> RowsOfGroups(const ffi::AnyBuffer& sizes, const Shape& shape,
+                                       MatrixShape matrix) {
+  CheckDType({kVerb, "group_sizes"}, sizes, ffi::S32);
+  const auto* begin = static_cast<const std::int32_t*>(sizes.untyped_data());
+  std::vector<std::int64_t> rows(begin, begin + sizes.element_count());
+  const std::int64_t sum = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+  const auto total = static_cast<std::int64_t>(matrix.rows);
+  if (sum == total || shape.front() == 0) return rows;
+  const std::int64_t per_slice = total / shape.front();
+  for (std::int64_t& size : rows) size *= per_slice;
+  return rows;
+}
+
+/// Errors: InvalidArgument if the groups do not add up to the input's rows; with `at_most` they may
+/// leave rows over.
+std::size_t SumOfRows(const std::vector<std::int64_t>& rows, MatrixShape matrix, bool at_most) {
+  std::int64_t sum = 0;
+  for (std::size_t g = 0; g < rows.size(); ++g) {
+    if (rows[g] < 0) {
+      throw InvalidArgument(
+          fmt::format("{}: group {} cannot have a negative size, got {} rows", kVerb, g, rows[g]));
+    }
+    sum += rows[g];
+  }
+  const auto total = static_cast<std::int64_t>(matrix.rows);
+  if (sum == total || (at_most && sum < total)) return static_cast<std::size_t>(sum);
+  throw InvalidArgument(
+      fmt::format("{}: group_sizes must add up to the first dimension or to the {} rows, got {} "
+                  "rows together",
+                  kVerb, total, sum));
+}
+
+void CheckDirection(DirectionResults& out, const SchemeInfo& scheme, std::size_t elements) {
+  Codes({kVerb, out.data_name}, out.data, scheme, elements);
+  CheckScaleDType({kVerb, out.scale_name}, out.scale_inv, scheme);
+}
+
+/// The next group's scales, one block of scales after another.
+std::byte* NextScales(DirectionResults& out, const BufferPlan& buffer) {
+  const std::size_t count = FlattenShape(buffer.shape).Size();
+  const std::size_t room = out.scale_inv.element_count();
+  if (count > room - out.used_scales) {
+    throw InvalidArgument(fmt::format("{}: {} must have room for {} items or more, got {}", kVerb,
+                                      out.scale_name, out.used_scales + count, room));
+  }
+  auto* scales = static_cast<std::byte*>(out.scale_inv.untyped_data()) + out.used_scales;
+  out.used_scales += count;
+  return scales;
+}
+
+class Groups {
+ public:
+  Groups(const QuantSpec& spec, MatrixShape matrix, DirectionResults rowwise,
+         DirectionResults columnwise)
+      : spec_(spec), cols_(matrix.cols), rowwise_(rowwise), columnwise_(columnwise) {
+    if (spec.rowwise) CheckDirection(rowwise_, *spec.scheme, matrix.Size());
+    if (spec.columnwise) CheckDirection(columnwise_, *spec.scheme, matrix.Size());
+  }
+
+  /// Views of the groups' outputs, back to back in the results.
+  std::vector<QuantizedView> Bind(const std::vector<std::int64_t>& rows, const float* scales,
+                                  GroupNumbers& numbers) {
+    std::vector<QuantizedView> views;
+    std::size_t first = 0;
+    for (std::size_t g = 0; g < rows.size(); ++g) {
+      QuantSpec spec = spec_;
+      if (OneScale()) spec.scale = scales[g];
+      const Shape shape{rows[g], static_cast<std::int64_t>(cols_)};
+      views.push_back(BindBuffers<QuantizedView>(spec, shape, [&](const BufferPlan& buffer) {
+        return Memory(buffer, CodeBytes(*spec.scheme, first * cols_), g, numbers);
+      }));
+      first += static_cast<std::size_t>(rows[g]);
+    }
+    return views;
+  }
+
+  /// What no group has written becomes zero; scales of whole groups go to their results, those of
+  /// groups with rows first, as the grouped GEMMs read them.
+  void Finish(const std::vector<std::int64_t>& rows, std::size_t used_rows,
+              const GroupNumbers& numbers) {
+    for (DirectionResults* out : {&rowwise_, &columnwise_}) {
+      const bool present = out == &rowwise_ ? spec_.rowwise : spec_.columnwise;
+      ZeroFrom(out->data, present ? CodeBytes(*spec_.scheme, used_rows * cols_) : 0);
+      if (OneScale()) StoreScales(*out, rows, numbers);
+      ZeroFrom(out->scale_inv, out->used_scales * ffi::ByteWidth(out->scale_inv.element_type()));
+    }
+  }
+
+ private:
+  bool OneScale() const { return spec_.scheme->layout.lines_per_scale == 0; }
+
+  std::byte* Memory(const BufferPlan& buffer, std::size_t offset, std::size_t group,
+                    GroupNumbers& numbers) {
+    const auto bytes = [&](std::vector<float>& floats) {
+      return reinterpret_cast<std::byte*>(floats.data() + group);
+    };
+    switch (buffer.role) {
+      case Role::kRowwiseData:
+        return static_cast<std::byte*>(rowwise_.data.untyped_data()) + offset;
+      case Role::kColumnwiseData:
+        return static_cast<std::byte*>(columnwise_.data.untyped_data()) + offset;
+      case Role::kRowwiseScaleInv:
+        return OneScale() ? bytes(numbers.scale_inv) : NextScales(rowwise_, buffer);
+      case Role::kColumnwiseScaleInv:
+        return OneScale() ? bytes(numbers.scale_inv) : NextScales(columnwise_, buffer);
+      case Role::kScale:
+        return bytes(numbers.scale);
+      case Role::kAmaxRowwise:
+      case Role::kAmaxColumnwise:
+        break;
+    }
+    return bytes(numbers.amax);
+  }
+
+  void StoreScales(DirectionResults& out, const std::vector<std::int64_t>& rows,
+                   const GroupNumbers& numbers) const {
+    if (out.scale_inv.element_type() != ffi::F32) return;
+    auto* scales = static_cast<float*>(out.scale_inv.untyped_data());
+    for (std::size_t g = 0; g < rows.size(); ++g) {
+      if (rows[g] > 0 && out.used_scales < out.scale_inv.element_count())
+        scales[out.used_scales++] = numbers.scale_inv[g];
+    }
+  }
+
+  const QuantSpec& spec_;
+  const std::size_t cols_;
+  DirectionResults rowwise_, columnwise_;
+};
+
+struct GroupedCall {
+  ffi::AnyBuffer input, scale, group_sizes;
+  Result rowwise_data, columnwise_data, rowwise_scale_inv, columnwise_scale_inv, amax;
+  QuantizeAttributes attributes;
+  std::int64_t flatten_axis;
+  bool at_most;  // rows may be left over
+};
+
+/// The groups' rows.
+std::vector<std::int64_t> QuantizeGroups(GroupedCall& call, const Execution& execution) {
+  const Shape shape = ShapeOf(call.input);
+  const MatrixShape matrix = SplitShape(kVerb, shape, call.flatten_axis);
+  const bool rowwise = call.attributes.q_layout != QuantizeLayout::COLWISE;
+  const std::string_view element =
+      ElementOf({kVerb, "the output"}, rowwise ? *call.rowwise_data : *call.columnwise_data);
+  QuantSpec spec = SpecOf(kVerb, call.attributes, element);
+  spec.swizzled = spec.scheme->layout.swizzles;
+  const std::vector<std::int64_t> rows = RowsOfGroups(call.group_sizes, shape, matrix);
+  const std::size_t used = SumOfRows(rows, matrix, call.at_most);
+  const bool one_scale = spec.scheme->layout.lines_per_scale == 0;
+  const float* scales = one_scale ? Floats({kVerb, "scale"}, call.scale, rows.size()) : nullptr;
+
+  GroupNumbers numbers(rows.size());
+  Groups groups(
+      spec, matrix,
+      {*call.rowwise_data, *call.rowwise_scale_inv, "rowwise data", "rowwise scale_inv"},
+      {*call.columnwise_data, *call.columnwise_scale_inv, "colwise data", "colwise scale_inv"});
+  AdviseHugePages(*call.rowwise_data);
+  AdviseHugePages(*call.columnwise_data);
+  const std::vector<QuantizedView> views = groups.Bind(rows, scales, numbers);
+  const ConstTensorView view = MatrixView({kVerb, "the input"}, call.input, {used, matrix.cols});
+  GroupedQuantize(view, rows, views, execution);
+  groups.Finish(rows, used, numbers);
+  if (one_scale) {
+    float* amaxes = MutableFloats({kVerb, "amax"}, *call.amax, rows.size());
+    std::ranges::copy(numbers.amax, amaxes);
+  } else {
+    ZeroFrom(*call.amax);
+  }
+  return rows;
+}
+
+template <class Context>
+ffi::Error GroupedQuantizeFFI(Context context, ffi::AnyBuffer input, ffi::AnyBuffer scale,
+                              ffi::AnyBuffer group_sizes, Result rowwise_data,
+                              Result columnwise_data, Result rowwise_scale_inv,
+                              Result columnwise_scale_inv, Result amax, Result /*unused*/,
+                              ScalingMode scaling_mode, QuantizeLayout q_layout,
+                              std::int64_t flatten_axis) {
+  return RunOn(context, [&](const Execution& execution) {
+    GroupedCall call{input,
+                     scale,
+                     group_sizes,
+                     rowwise_data,
+                     columnwise_data,
+                     rowwise_scale_inv,
+                     columnwise_scale_inv,
+                     amax,
+                     {scaling_mode, q_layout},
+                     flatten_axis,
+                     false};
+    QuantizeGroups(call, execution);
+  });
+}
+
+/// The groups' row counts, and where each begins and the last ends, in elements.
+void StoreOffsets(ffi::AnyBuffer& workspace, const std::vector<std::int64_t>& rows,
+                  std::size_t cols) {
+  std::vector<std::int64_t> words(rows);
+  words.push_back(0);
+  for (const std::int64_t count : rows)
+    words.push_back(words.back() + count * static_cast<std::int64_t>(cols));
+  CheckDType({kVerb, "workspace"}, workspace, ffi::U8);
+  CheckCount({kVerb, "workspace"}, workspace, words.size() * sizeof words[0]);
+  std::memcpy(workspace.untyped_data(), words.data(), words.size() * sizeof words[0]);
+}
+
+template <class Context>
+ffi::Error GroupedQuantizeV2FFI(Context context, ffi::AnyBuffer input, ffi::AnyBuffer scale,
+                                ffi::AnyBuffer group_sizes, Result rowwise_data,
+                                Result columnwise_data, Result rowwise_scale_inv,
+                                Result columnwise_scale_inv, Result amax, Result workspace,
+                                QuantizeLayout q_layout, std::int64_t flatten_axis) {
+  return RunOn(context, [&](const Execution& execution) {
+    GroupedCall call{input,
+                     scale,
+                     group_sizes,
+                     rowwise_data,
+                     columnwise_data,
+                     rowwise_scale_inv,
+                     columnwise_scale_inv,
+                     amax,
+                     {ScalingMode::MXFP8_1D_SCALING, q_layout},
+                     flatten_axis,
+                     true};
+    const std::vector<std::int64_t> rows = QuantizeGroups(call, execution);
+    const std::size_t cols = SplitShape(kVerb, ShapeOf(input), flatten_axis).cols;
+    StoreOffsets(*workspace, rows, cols);
+  });
+}
+
+/// Each group's amax, which scales of their own follow from.
+template <class Context>
+ffi::Error GroupedAmaxFFI(Context context, ffi::AnyBuffer input, ffi::AnyBuffer group_sizes,
+                          Result amax) {
+  return RunOn(context, [&](const Execution& execution) {
+    const Shape shape = ShapeOf(input);
+    const MatrixShape matrix =
+        SplitShape(kVerb, shape, static_cast<std::int64_t>(shape.size()) - 1);
+    const std::vector<std::int64_t> rows = RowsOfGroups(group_sizes, shape, matrix);
+    SumOfRows(rows, matrix, false);
+    float* amaxes = MutableFloats({kVerb, "amax"}, *amax, rows.size());
+    ConstTensorView group = MatrixView({kVerb, "the input"}, input, matrix);
+    for (std::size_t g = 0; g < rows.size(); ++g) {
+      group.shape[0] = rows[g];
+      amaxes[g] = Amax(group, execution);
+      group.data += static_cast<std::size_t>(rows[g]) * matrix.cols * ItemSize(group.dtype);
+    }
+  });
+}
+
+template <class Binding>
+auto BindGroupedAmax(Binding&& binding) {
+  return std::move(binding)
+      .template Arg<ffi::AnyBuffer>()   // input
+      .template Arg<ffi::AnyBuffer>()   // group_sizes
+      .template Ret<ffi::AnyBuffer>();  // amax
+}
+template <class Binding>
+auto BindBuffersOf(Binding&& binding) {
+  return std::move(binding)
+      .template Arg<ffi::AnyBuffer>()   // input
+      .template Arg<ffi::AnyBuffer>()   // scale
+      .template Arg<ffi::AnyBuffer>()   // group_sizes
+      .template Ret<ffi::AnyBuffer>()   // rowwise data
+      .template Ret<ffi::AnyBuffer>()   // colwise data
+      .template Ret<ffi::AnyBuffer>()   // rowwise scale_inv
+      .template Ret<ffi::AnyBuffer>()   // colwise scale_inv
+      .template Ret<ffi::AnyBuffer>()   // amax
+      .template Ret<ffi::AnyBuffer>();  // nothing; of V2 the workspace
+}
+template <class Binding>
+auto Bind(Binding&& binding) {
+  return BindBuffersOf(std::move(binding))
+      .template Attr<ScalingMode>("scaling_mode")
+      .template Attr<QuantizeLayout>("q_layout")
+      .template Attr<std::int64_t>("flatten_axis");
+}
+template <class Binding>
+auto BindV2(Binding&& binding) {
+  return BindBuffersOf(std::move(binding))
+      .template Attr<QuantizeLayout>("q_layout")
+      .template Attr<std::int64_t>("flatten_axis");
+}
+
+}  // namespace
+
+NF_EXPORT_HANDLER(nf_grouped_amax_ffi, GroupedAmaxFFI<ffi::ThreadPool>,
+                  BindGroupedAmax(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+NF_EXPORT_HANDLER(te_grouped_quantize_ffi, GroupedQuantizeFFI<ffi::ThreadPool>,
+                  Bind(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+NF_EXPORT_HANDLER(te_grouped_quantize_v2_ffi, GroupedQuantizeV2FFI<ffi::ThreadPool>,
+                  BindV2(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+
+}  // namespace narrowfloat::xla_ffi

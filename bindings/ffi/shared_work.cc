@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/ffi/shared_work.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+
+namespace narrowfloat::xla_ffi {
+namespace {
+
+/// What the caller and its assistants share and the last of them frees. `task` is touched only
+/// while the caller still waits.
+class Work {
+ public:
+  Work(std::size_t count, const std::function<void(std::size_t)>& task)
+      : count_(count), task_(&task) {}
+
+  void Run() noexcept {
+    for (std::size_t i; (i = next_.fetch_add(1)) < count_;) {
+      try {
+        (*task_)(i);
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        if (!thrown_) thrown_ = std::current_exception();
+      }
+      if (done_.fetch_add(1) + 1 < count_) continue;
+      const std::lock_guard lock(mutex_);
+      all_done_.notify_all();
+    }
+  }
+  void Wait() {
+    std::unique_lock lock(mutex_);
+    all_done_.wait(lock, [&] { return done_.load() >= count_; });
+    if (thrown_) std::rethrow_exception(thrown_);
+  }
+
+ private:
+  const std::size_t count_;
+  const std::function<void(std::size_t)>* const task_;
+  std::atomic<std::size_t> next_{0}, done_{0};
+  std::mutex mutex_;
+  std::condition_variable all_done_;
+  std::exception_ptr thrown_;
+};
+
+}  // namespace
+
+void RunShared(std::size_t count, std::size_t assistants,
+               const std::function<void(std::function<void()>)>& schedule,
+               const std::function<void(std::size_t)>& task) {
+  const auto work = std::make_shared<Work>(count, task);
+  for (std::size_t i = 0; i < assistants; ++i) schedule([work] { work->Run(); });
+  work->Run();
+  work->Wait();
+}
+
+}  // namespace narrowfloat::xla_ffi

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/ffi/shared_work.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace narrowfloat::xla_ffi {
+namespace {
+
+/// Threads that start at once, or functions that wait until somebody runs them.
+class Pool {
+ public:
+  explicit Pool(bool starts) : starts_(starts) {}
+  ~Pool() {
+    for (std::thread& thread : threads_) thread.join();
+  }
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  void Schedule(std::function<void()> function) {
+    if (starts_) {
+      threads_.emplace_back(std::move(function));
+    } else {
+      late_.push_back(std::move(function));
+    }
+  }
+  std::vector<std::function<void()>>& Late() { return late_; }
+
+ private:
+  const bool starts_;
+  std::vector<std::thread> threads_;
+  std::vector<std::function<void()>> late_;
+};
+
+TEST(SharedWorkTest, EveryTaskRunsOnce) {
+  for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{1000}}) {
+    Pool pool(true);
+    std::vector<std::atomic<int>> runs(count);
+    RunShared(
+        count, 3, [&](std::function<void()> f) { pool.Schedule(std::move(f)); },
+        [&](std::size_t i) { ++runs[i]; });
+    for (const std::atomic<int>& times : runs) EXPECT_EQ(times, 1);
+  }
+}
+
+TEST(SharedWorkTest, TheCallerNeedsNobodyAndLateComersTouchNothing) {
+  Pool pool(false);
+  int runs = 0;
+  {
+    const std::function<void(std::size_t)> task = [&](std::size_t) { ++runs; };
+    RunShared(
+        7, 2, [&](std::function<void()> f) { pool.Schedule(std::move(f)); }, task);
+  }
+  EXPECT_EQ(runs, 7);
+  ASSERT_EQ(pool.Late().size(), 2u);
+  for (const std::function<void()>& late : pool.Late()) late();  // the task is gone by now
+  EXPECT_EQ(runs, 7);
+}
+
+TEST(SharedWorkTest, WhatATaskThrowsReachesTheCallerWhenAllAreDone) {
+  for (int repetition = 0; repetition < 50; ++repetition) {
+    Pool pool(true);
+    std::atomic<int> runs{0};
+    std::string message;
+    try {
+      RunShared(
+          64, 3, [&](std::function<void()> f) { pool.Schedule(std::move(f)); },
+          [&](std::size_t i) {
+            ++runs;
+            if (i % 8 == 3) throw std::runtime_error("a task failed");
+          });
+    } catch (const std::runtime_error& error) {
+      message = error.what();
+    }
+    EXPECT_EQ(message, "a task failed");
+    EXPECT_EQ(runs, 64);
+  }
+}
+
+}  // namespace
+}  // namespace narrowfloat::xla_ffi

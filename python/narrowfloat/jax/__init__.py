@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantized tensors for JAX: XLA handlers on the CPU under TransformerEngine's names."""
+
+from narrowfloat.jax._library import ffi_library, register, registrations
+
+register()
+
+from narrowfloat.jax import cpp_extensions, quantize  # noqa: E402  (their targets first)
+from narrowfloat.jax.dense import dense  # noqa: E402
+from narrowfloat.jax.fake_quantize import fake_quantize  # noqa: E402
+
+__all__ = [
+    "cpp_extensions",
+    "dense",
+    "fake_quantize",
+    "ffi_library",
+    "quantize",
+    "registrations",
+]

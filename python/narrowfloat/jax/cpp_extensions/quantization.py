@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantizing and back, under the names of TransformerEngine's JAX package."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from narrowfloat._core import get_dbias_quantize_workspace_sizes
+from narrowfloat.jax.cpp_extensions.amax import AmaxScope
+from narrowfloat.jax.primitives.amax import grouped_amax, scale_from_amax
+from narrowfloat.jax.primitives.dequantize import DequantizePrimitive
+from narrowfloat.jax.primitives.grouped import GroupedQuantizePrimitive
+from narrowfloat.jax.primitives.quantize import DBiasQuantizePrimitive
+from narrowfloat.jax.quantize.quantizer import (
+    DelayedScaleQuantizer,
+    GroupedQuantizer,
+    Quantizer,
+)
+from narrowfloat.jax.quantize.scaling_modes import normalize_axis
+from narrowfloat.jax.quantize.tensor import (
+    AbstractBaseTensor,
+    GroupedNoScaleTensor,
+    NoScaleTensor,
+    ScaledTensor,
+    ScaledTensorFactory,
+)
+
+QuantizePrimitive = DBiasQuantizePrimitive
+
+
+def quantize(
+    x: jax.Array | NoScaleTensor,
+    quantizer: Quantizer | None = None,
+    flatten_axis: int = -1,
+    amax_scope: AmaxScope = AmaxScope.LOCAL,
+    transpose_batch_sequence: bool = False,
+) -> ScaledTensor | NoScaleTensor:
+    """`x` as the quantizer has it, whose state is updated; without one, `x` itself.
+
+    Shapes: rank 2 and more, split into rows and columns at flatten_axis. An amax is that of the
+    whole array, whatever devices it lies on, so amax_scope and transpose_batch_sequence change
+    nothing; inside shard_map it is that of the part.
+    Errors: TypeError for an input that is not float32, float16 or bfloat16; ValueError if blocks do
+    not fill a dimension; JaxRuntimeError for what shows when it runs.
+    Source: TransformerEngine's transformer_engine.jax.cpp_extensions.quantization.
+    """
+    return quantize_dbias(x, quantizer, False, flatten_axis)[0]
+
+
+def quantize_dbias(
+    dz: jax.Array | NoScaleTensor,
+    quantizer: Quantizer | None = None,
+    is_dbias: bool = True,
+    flatten_axis: int = -1,
+    amax_scope: AmaxScope = AmaxScope.LOCAL,
+    transpose_batch_sequence: bool = False,
+) -> tuple[ScaledTensor | NoScaleTensor, jax.Array | None]:
+    """quantize(), and the sums of the columns: float32 sums, rounded once to the dtype of dz.
+
+    Shapes: the sums have the dimensions from flatten_axis on; None unless is_dbias. Errors: as
+    quantize().
+    """
+    dz = dz if isinstance(dz, NoScaleTensor) else NoScaleTensor(dz)
+    if quantizer is not None:
+        return quantizer.quantize_dbias(dz, flatten_axis=flatten_axis, is_dbias=is_dbias)
+    over = tuple(range(normalize_axis(flatten_axis, dz.ndim)))
+    sums = jnp.sum(dz.data, over, jnp.float32).astype(dz.data.dtype) if is_dbias else None
+    return dz, sums
+
+
+def dequantize(x: AbstractBaseTensor) -> jax.Array | list:
+    """The values of a tensor, laid out as its data; of groups, a list."""
+    return x.dequantize()
+
+
+def _grouped_scales(x: jax.Array, quantizer: GroupedQuantizer, sizes: jax.Array) -> jax.Array:
+    """float32 (G,): what each group is multiplied by; ones for scales of blocks."""
+    ones = jnp.ones(sizes.shape, jnp.float32)
+    if quantizer.scaling_mode.is_block_scaling:
+        return ones
+    if isinstance(quantizer.quantizers[0], DelayedScaleQuantizer):
+        return jnp.concatenate([q.scale for q in quantizer.quantizers])
+    return scale_from_amax(grouped_amax(x, sizes), quantizer.q_dtype, 0.0, ones)
+
+
+def _at_own_index(packed: jax.Array, scales: jax.Array, sizes: jax.Array) -> jax.Array:
+    """Entries of the groups that have rows, each at its group's place; 1 / scale elsewhere."""
+    place = jnp.maximum(jnp.cumsum(sizes > 0) - 1, 0)
+    return jnp.where(sizes > 0, packed[place], 1 / scales)
+
+
+def grouped_quantize(
+    x: jax.Array,
+    quantizer: GroupedQuantizer | None = None,
+    group_sizes: jax.Array | None = None,
+    flatten_axis: int = -1,
+) -> ScaledTensor | GroupedNoScaleTensor:
+    """Groups of slices of axis 0, each quantized as if it were alone.
+
+    Shapes: group_sizes is int32 (G,) and adds up to the first dimension, 0 allowed; None: each
+    slice is a group. Data and scales of the result are flat, scales of whole groups at the group's
+    own index. Every group's quantizer is updated with the group's amax.
+    Errors: ValueError for another flatten_axis than the last, or another number of groups than of
+    quantizers; TypeError for group_sizes that are not int32; JaxRuntimeError if they do not add up.
+    """
+    if normalize_axis(flatten_axis, x.ndim) != x.ndim - 1:
+        raise ValueError(
+            f"grouped_quantize: flatten_axis must be the last axis, got {flatten_axis} for "
+            f"{x.ndim} dimensions"
+        )
+    if quantizer is None:
+        return GroupedNoScaleTensor(x, None, group_sizes, None, x.shape)
+    sizes = jnp.ones((x.shape[0],), jnp.int32) if group_sizes is None else group_sizes
+    if sizes.size != len(quantizer.quantizers):
+        raise ValueError(
+            f"grouped_quantize: there are {sizes.size} groups and quantizers for "
+            f"{len(quantizer.quantizers)}"
+        )
+    mode, layout = quantizer.scaling_mode, quantizer.q_layout
+    scales = _grouped_scales(x, quantizer, sizes)
+    data, colwise_data, scale_inv, colwise_scale_inv, amax, _ = (
+        GroupedQuantizePrimitive.outer_primitive.bind(
+            x,
+            scales,
+            sizes,
+            out_dtype=quantizer.q_dtype,
+            scaling_mode=int(mode.value),
+            q_layout=int(layout.value),
+            flatten_axis=x.ndim - 1,
+            scale_dtype=np.dtype(quantizer.get_scale_dtype()),
+        )
+    )
+    if mode.is_tensor_scaling():
+        if layout.has_rowwise:
+            scale_inv = _at_own_index(scale_inv, scales, sizes)
+        if layout.has_colwise:
+            colwise_scale_inv = _at_own_index(colwise_scale_inv, scales, sizes)
+        quantizer.update(amax)
+    letters = mode.get_data_layout()
+    return ScaledTensorFactory.create(
+        data,
+        scale_inv,
+        colwise_data,
+        colwise_scale_inv,
+        q_layout=layout,
+        amax=amax,
+        data_layout=letters if layout.is_rowwise_colwise else letters[layout.is_colwise_only],
+        scaling_mode=mode,
+        dq_dtype=x.dtype,
+        flatten_axis=flatten_axis,
+        first_dims=group_sizes,
+        original_shape=x.shape,
+        pre_swizzled=mode.is_block_scaling,
+    )
+
+
+def grouped_dbias(grad: jax.Array, group_sizes: jax.Array) -> jax.Array:
+    """Sums of each group's rows: grad is (M, N), the result (G, N) in its dtype, sums float32."""
+    groups = jnp.repeat(
+        jnp.arange(group_sizes.size), group_sizes, total_repeat_length=grad.shape[0]
+    )
+    sums = jax.ops.segment_sum(grad.astype(jnp.float32), groups, group_sizes.size)
+    return sums.astype(grad.dtype)
+
+
+__all__ = [
+    "DBiasQuantizePrimitive",
+    "DequantizePrimitive",
+    "GroupedQuantizePrimitive",
+    "QuantizePrimitive",
+    "dequantize",
+    "get_dbias_quantize_workspace_sizes",
+    "grouped_dbias",
+    "grouped_quantize",
+    "quantize",
+    "quantize_dbias",
+]

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A linear layer whose three products are of quantized tensors."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+
+from narrowfloat.jax.cpp_extensions.gemm import gemm
+from narrowfloat.jax.cpp_extensions.quantization import quantize, quantize_dbias
+from narrowfloat.jax.fake_quantize import zero_cotangents
+from narrowfloat.jax.quantize.quantizer import QuantizerSet, noop_quantizer_set
+from narrowfloat.jax.quantize.scaling_modes import TensorUsage
+
+
+def dense(
+    x: jax.Array,
+    kernel: jax.Array,
+    bias: jax.Array | None = None,
+    n_contracting: int = 1,
+    quantizer_set: QuantizerSet = noop_quantizer_set,
+) -> jax.Array:
+    """x times kernel plus bias; under differentiation dgrad and wgrad are quantized products too.
+
+    Shapes: the last n_contracting dimensions of x are the first ones of kernel; bias has the others
+    of kernel. The result has the dtype of x.
+    quantizer_set: what of x, kernel and the incoming gradient is quantized. Its gradient is the set
+    after the step, to be put in the place of the old one: that is how delayed scales move on.
+    Errors: as quantize(); ValueError if blocks are wanted and a direction is not quantized.
+    """
+    return _dense(x, kernel, bias, quantizer_set, n_contracting)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _dense(
+    x: jax.Array,
+    kernel: jax.Array,
+    bias: jax.Array | None,
+    quantizer_set: QuantizerSet,
+    n_contracting: int,
+) -> jax.Array:
+    return _forward(x, kernel, bias, quantizer_set, n_contracting)[0]
+
+
+def _forward(
+    x: jax.Array,
+    kernel: jax.Array,
+    bias: jax.Array | None,
+    quantizer_set: QuantizerSet,
+    n_contracting: int,
+) -> tuple[jax.Array, tuple[Any, ...]]:
+    x_tensor = quantize(x, quantizer_set.x, -n_contracting)
+    kernel_tensor = quantize(kernel, quantizer_set.kernel, n_contracting)
+    contracted = (tuple(range(-n_contracting, 0)), tuple(range(n_contracting)))
+    product = gemm(x_tensor, kernel_tensor, bias, contracted, x.dtype)
+    kept = (
+        _for_backward(x_tensor, TensorUsage.LHS_TRANS, quantizer_set.x),
+        _for_backward(kernel_tensor, TensorUsage.RHS_TRANS, quantizer_set.kernel),
+        bias,
+        quantizer_set,
+    )
+    return product, kept
+
+
+def _for_backward(tensor: Any, usage: TensorUsage, quantizer: Any) -> Any:
+    """The direction that the backward pass reads, if there is one: inference may have none."""
+    try:
+        return tensor.get_tensor(usage).checkpoint(quantizer)
+    except ValueError as missing:
+        return _Missing(str(missing))
+
+
+@jax.tree_util.register_static
+class _Missing(str):
+    """Why a direction is not there."""
+
+
+def _backward(
+    n_contracting: int, kept: tuple[Any, ...], gradient: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array | None, object]:
+    x_tensor, kernel_tensor, bias, quantizer_set = kept
+    for tensor in (x_tensor, kernel_tensor):
+        if isinstance(tensor, _Missing):
+            raise ValueError(f"dense: {tensor}")
+    columns = gradient.ndim - (x_tensor.ndim - n_contracting)
+    dy, dbias = quantize_dbias(
+        gradient, quantizer_set.dgrad, bias is not None, flatten_axis=-columns
+    )
+    trailing = tuple(range(-columns, 0))
+    rows = tuple(range(gradient.ndim - columns))
+    dx = gemm(dy, kernel_tensor, None, (trailing, trailing), gradient.dtype)
+    dkernel = gemm(x_tensor, dy, None, (rows, rows), _value_dtype(kernel_tensor))
+    if bias is not None:
+        dbias = dbias.astype(bias.dtype)
+    states = jax.tree.map(
+        lambda zero, state: state if zero.dtype == state.dtype else zero,
+        zero_cotangents(quantizer_set),
+        quantizer_set,
+    )
+    return dx, dkernel, dbias, states
+
+
+def _value_dtype(tensor: Any) -> Any:
+    return getattr(tensor, "dq_dtype", None) or tensor.data.dtype
+
+
+_dense.defvjp(_forward, _backward)

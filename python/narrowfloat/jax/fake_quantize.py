@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantized values with gradients that pass straight through."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from narrowfloat.jax.quantize.quantizer import Quantizer
+
+
+def zero_cotangents(tree: object) -> object:
+    """What a custom VJP returns for arguments that nothing flows to; integers have float0."""
+
+    def zero(leaf: jax.Array) -> jax.Array | np.ndarray:
+        if jnp.issubdtype(leaf.dtype, jnp.inexact):
+            return jnp.zeros_like(leaf)
+        return np.zeros(leaf.shape, jax.dtypes.float0)
+
+    return jax.tree.map(zero, tree)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _straight_through(
+    x: jax.Array, quantizer: Quantizer, flatten_axis: int
+) -> tuple[jax.Array, Quantizer]:
+    layout = quantizer.q_layout
+    rowwise = layout.has_rowwise
+    values = quantizer.quantize(x, rowwise, not rowwise, flatten_axis=flatten_axis).dequantize()
+    if not rowwise and quantizer.scaling_mode.is_colwise_transposed:
+        axis = values.ndim - flatten_axis % values.ndim
+        values = jnp.transpose(values, (*range(axis, values.ndim), *range(axis)))
+    return values, quantizer
+
+
+def _forward(
+    x: jax.Array, quantizer: Quantizer, flatten_axis: int
+) -> tuple[tuple[jax.Array, Quantizer], Quantizer]:
+    return _straight_through(x, quantizer, flatten_axis), quantizer
+
+
+def _backward(
+    flatten_axis: int, quantizer: Quantizer, cotangents: tuple[jax.Array, Quantizer]
+) -> tuple[jax.Array, object]:
+    return cotangents[0], zero_cotangents(quantizer)
+
+
+_straight_through.defvjp(_forward, _backward)
+
+
+def fake_quantize(x: jax.Array, quantizer: Quantizer, flatten_axis: int = -1) -> jax.Array:
+    """What `x` becomes when quantized and dequantized again, in its dtype and layout.
+
+    The gradient passes straight through. Rowwise, unless the quantizer is colwise alone. The
+    quantizer's state is updated, as quantize() does it. Errors: as Quantizer.quantize.
+    """
+    values, updated = _straight_through(x, quantizer, flatten_axis)
+    vars(quantizer).update(vars(updated))
+    return values

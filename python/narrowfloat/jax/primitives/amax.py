@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Largest magnitudes and the scales that follow from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import ShapedArray
+from jax.sharding import Mesh, PartitionSpec
+from jax.typing import DTypeLike
+
+from narrowfloat import _core
+from narrowfloat.jax.primitives.base import Arrays, BasePrimitive, register_primitive
+from narrowfloat.jax.primitives.sharding import (
+    Axes,
+    Factors,
+    axes_of,
+    flat_axes,
+    spec_of,
+    whole_blocks,
+)
+
+ONE = ShapedArray((1,), np.dtype(np.float32))
+
+
+def largest_over(amax: jax.Array, names: Axes) -> jax.Array:
+    """The largest of all devices' amaxes: gathered and measured by the handler, which neither
+    flushes subnormals to zero nor keeps a NaN."""
+    if not names:
+        return amax
+    gathered = jax.lax.all_gather(amax, names)
+    return AmaxCalculationPrimitive.inner_primitive.bind(gathered)[0]
+
+
+class _OfInput(BasePrimitive):
+    """Amaxes of one operand."""
+
+    @staticmethod
+    def multiples(shape: Sequence[int], **static: Any) -> list[int]:
+        """What a device's part of each dimension is a multiple of."""
+        return [1] * len(shape)
+
+    @classmethod
+    def partition(
+        cls, static: dict[str, Any], mesh: Mesh, operands: Sequence, results: Sequence
+    ) -> tuple[Callable[..., Arrays], list[PartitionSpec], list[PartitionSpec]]:
+        shape = operands[0].shape
+        axes = whole_blocks(axes_of(operands[0]), shape, cls.multiples(shape, **static), mesh)
+
+        def local(x: jax.Array) -> Arrays:
+            amaxes = cls.inner_primitive.bind(x, **static)
+            return [largest_over(amax, flat_axes(axes)) for amax in amaxes]
+
+        return local, [spec_of(axes)], [PartitionSpec()] * len(results)
+
+    @classmethod
+    def sharding_rule(
+        cls,
+        static: dict[str, Any],
+        mesh: Mesh,
+        operands: Sequence[tuple],
+        results: Sequence[tuple],
+    ) -> Any:
+        factors = Factors(mesh)
+        return factors.rule(
+            [factors.unrelated(shape) for shape in operands],
+            [factors.unrelated(shape) for shape in results],
+        )
+
+
+@register_primitive
+class AmaxCalculationPrimitive(_OfInput):
+    """float32 (1,): the largest magnitude of an array, NaN ignored."""
+
+    name = "nf_amax_ffi"
+    static_args = ()
+
+    @staticmethod
+    def abstract(x: ShapedArray) -> Sequence[ShapedArray]:
+        return [ONE]
+
+
+@register_primitive
+class RHTAmaxCalculationPrimitive(_OfInput):
+    """The amax of an array, 0 if that is not asked for, and that of its transformed columns."""
+
+    name = "te_rht_amax_ffi"
+    static_args = ("rht_matrix_random_sign_mask_t", "produce_regular_amax", "flatten_axis")
+
+    @staticmethod
+    def abstract(x: ShapedArray, **static: Any) -> Sequence[ShapedArray]:
+        return [ONE, ONE]
+
+    @staticmethod
+    def multiples(shape: Sequence[int], **static: Any) -> list[int]:
+        axis, size = static["flatten_axis"], _core.HADAMARD_SIZE
+        if shape[axis - 1] % size:  # groups reach over several indices of the dimensions before
+            return [*shape[:axis], *[1] * len(shape[axis:])]
+        return [1] * (axis - 1) + [size] + [1] * len(shape[axis:])
+
+
+def calculate_amax(x: jax.Array) -> jax.Array:
+    """float32 (1,): the largest magnitude of `x`, over all devices; NaN ignored, 0 if empty."""
+    return AmaxCalculationPrimitive.outer_primitive.bind(x)[0]
+
+
+def calculate_post_rht_amax(
+    x: jax.Array, flatten_axis: int, produce_regular_amax: bool
+) -> tuple[jax.Array, jax.Array]:
+    """The amax of `x` (0 if not asked for) and that of its columns, transformed; float32 (1,).
+
+    Errors: ValueError if rows do not come in groups of the transform.
+    """
+    axis = flatten_axis + x.ndim if flatten_axis < 0 else flatten_axis
+    rows = math.prod(x.shape[:axis])
+    if rows % _core.HADAMARD_SIZE:
+        raise ValueError(
+            f"rht: the transform is one of {_core.HADAMARD_SIZE} rows, got {rows} rows"
+        )
+    amax, post_rht_amax = RHTAmaxCalculationPrimitive.outer_primitive.bind(
+        x,
+        rht_matrix_random_sign_mask_t=int(_core.HADAMARD_SIGN_MASK),
+        produce_regular_amax=bool(produce_regular_amax),
+        flatten_axis=int(axis),
+    )
+    return amax, post_rht_amax
+
+
+def grouped_amax(x: jax.Array, group_sizes: jax.Array) -> jax.Array:
+    """float32 (G,): the amax of each group of slices of axis 0; 0 for an empty one."""
+    call = jax.ffi.ffi_call(
+        "nf_grouped_amax_ffi",
+        jax.ShapeDtypeStruct(group_sizes.shape, jnp.float32),
+        vmap_method="sequential",
+    )
+    return call(x, group_sizes)
+
+
+def largest_code(q_dtype: DTypeLike) -> np.float32:
+    """Largest finite value of a dtype."""
+    return np.float32(jnp.finfo(q_dtype).max)
+
+
+def scale_from_amax(
+    amax: jax.Array, q_dtype: DTypeLike, margin: float, scale: jax.Array
+) -> jax.Array:
+    """What maps amax to the largest code over 2^margin; `scale` where amax is not above 0 or not
+    finite; at most the largest float. Shapes: all alike, float32."""
+    call = jax.ffi.ffi_call(
+        "nf_scale_from_amax_ffi",
+        jax.ShapeDtypeStruct(amax.shape, jnp.float32),
+        vmap_method="broadcast_all",
+    )
+    return call(amax, scale, fp8_max=largest_code(q_dtype), margin=np.float32(margin))
+
+
+def update_delayed_scale(
+    history: jax.Array,
+    scale: jax.Array,
+    amax: jax.Array,
+    q_dtype: DTypeLike,
+    margin: float,
+    algo: str,
+) -> tuple[jax.Array, jax.Array]:
+    """The history with `amax` at its end and the oldest dropped, and the scale that follows."""
+    call = jax.ffi.ffi_call(
+        "nf_update_delayed_scale_ffi",
+        tuple(jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in (history, scale)),
+        vmap_method="sequential",
+    )
+    attributes = {"algo": algo, "fp8_max": largest_code(q_dtype), "margin": np.float32(margin)}
+    return call(history, scale, amax, **attributes)

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a handler becomes a JAX primitive.
+
+Two primitives stand for each. The inner one is the call of the handler itself, with its padding
+and workspaces. The outer one is what users bind: it has a batching rule, is partitioned over
+devices, and its body binds the inner one and cuts the padding off.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax._src import dispatch
+from jax.core import ShapedArray
+from jax.experimental.custom_partitioning import SdyShardingRule, custom_partitioning
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from narrowfloat.jax import _library
+
+Arrays = Sequence[jax.Array]
+
+
+class BasePrimitive:
+    """A handler's rules; subclasses fill them in and are registered by register_primitive().
+
+    name: the target's name. static_args: names of the static parameters, in order.
+    aliases: operands whose memory becomes a result's.
+    """
+
+    name: ClassVar[str]
+    static_args: ClassVar[tuple[str, ...]]
+    aliases: ClassVar[dict[int, int]] = {}
+    inner_primitive: ClassVar[Primitive]
+    outer_primitive: ClassVar[Primitive]
+
+    @staticmethod
+    def abstract(*operands: ShapedArray, **static: Any) -> Sequence[ShapedArray]:
+        """Shapes and dtypes of the handler's results."""
+        raise NotImplementedError
+
+    @classmethod
+    def outer_abstract(cls, *operands: ShapedArray, **static: Any) -> Sequence[ShapedArray]:
+        """Shapes and dtypes of what impl() returns."""
+        return cls.abstract(*operands, **static)
+
+    @staticmethod
+    def attributes(**static: Any) -> dict[str, object]:
+        """The handler's attributes, each of the one Python type that it arrives by."""
+        return static
+
+    @classmethod
+    def impl(cls, *operands: jax.Array, **static: Any) -> Arrays:
+        """The body of the outer primitive."""
+        return cls.inner_primitive.bind(*operands, **static)
+
+    @classmethod
+    def partition(
+        cls,
+        static: dict[str, Any],
+        mesh: Mesh,
+        operands: Sequence[jax.ShapeDtypeStruct],
+        results: Sequence[jax.ShapeDtypeStruct],
+    ) -> tuple[Callable[..., Arrays], list[PartitionSpec], list[PartitionSpec]]:
+        """What runs on each device, and how operands and results lie; here, all on each."""
+        body = functools.partial(cls.impl, **static)
+        return body, [PartitionSpec()] * len(operands), [PartitionSpec()] * len(results)
+
+    @classmethod
+    def sharding_rule(
+        cls,
+        static: dict[str, Any],
+        mesh: Mesh,
+        operands: Sequence[tuple],
+        results: Sequence[tuple],
+    ) -> SdyShardingRule:
+        """Which dimensions correspond to each other, by shapes; here, none do."""
+        names = iter(f"d{i}" for i in range(sum(map(len, (*operands, *results)))))
+        take = [tuple(next(names) for _ in shape) for shape in (*operands, *results)]
+        return SdyShardingRule(tuple(take[: len(operands)]), tuple(take[len(operands) :]))
+
+
+def register_primitive(cls: type[BasePrimitive]) -> type[BasePrimitive]:
+    """Makes and registers the two primitives of `cls`."""
+    _library.register()
+    cls.inner_primitive = _make_primitive(cls.name, cls.abstract, _inner_lowering(cls))
+    cls.outer_primitive = _make_primitive(
+        f"{cls.name}_wrapper",
+        cls.outer_abstract,
+        mlir.lower_fun(_partitioned(cls), multiple_results=True),
+    )
+    batching.primitive_batchers[cls.outer_primitive] = functools.partial(
+        _batch, cls.outer_primitive
+    )
+    return cls
+
+
+def _make_primitive(name: str, abstract: Callable, lowering: Callable) -> Primitive:
+    primitive = Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_abstract_eval(abstract)
+    # Outside of jit too it is compiled, so that sharded arrays stay sharded.
+    primitive.def_impl(lambda *operands, **static: _compiled(primitive, **static)(*operands))
+    mlir.register_lowering(primitive, lowering)
+    # Partitioning asks for the devices while it is lowered.
+    dispatch.prim_requires_devices_during_lowering.add(primitive)
+    return primitive
+
+
+@functools.cache
+def _compiled(primitive: Primitive, **static: Any) -> Callable[..., Arrays]:
+    return jax.jit(functools.partial(primitive.bind, **static))
+
+
+def _inner_lowering(cls: type[BasePrimitive]) -> Callable:
+    rule = jax.ffi.ffi_lowering(cls.name, operand_output_aliases=cls.aliases)
+
+    def lower(context: mlir.LoweringRuleContext, *operands: Any, **static: Any) -> Any:
+        return rule(context, *operands, **cls.attributes(**static))
+
+    return lower
+
+
+def _batch(
+    primitive: Primitive,
+    operands: Arrays,
+    dims: Sequence[int | None],
+    **static: Any,
+) -> tuple[Arrays, list[int]]:
+    """One item of the batch after another: each has scales of its own, whatever its shape."""
+    batched = [
+        jnp.moveaxis(x, dim, 0) for x, dim in zip(operands, dims, strict=True) if dim is not None
+    ]
+
+    def one(items: Arrays) -> Arrays:
+        left = iter(items)
+        full = [x if dim is None else next(left) for x, dim in zip(operands, dims, strict=True)]
+        return primitive.bind(*full, **static)
+
+    results = jax.lax.map(one, batched)
+    return results, [0] * len(results)
+
+
+def _partitioned(cls: type[BasePrimitive]) -> Callable[..., Arrays]:
+    """impl() with its partitioning, in a form that takes static parameters by position."""
+
+    def named(values: Sequence[Any]) -> dict[str, Any]:
+        return dict(zip(cls.static_args, values, strict=True))
+
+    def call(*operands: jax.Array, **static: Any) -> Arrays:
+        count = len(operands)
+        values = [static[name] for name in cls.static_args]
+
+        def body(*args: Any) -> Arrays:
+            return tuple(cls.impl(*args[:count], **named(args[count:])))
+
+        def partition(*args: Any) -> tuple:
+            *fixed, mesh, operand_infos, result_infos = args
+            local, ins, outs = cls.partition(named(fixed), mesh, operand_infos, result_infos)
+            on = functools.partial(NamedSharding, mesh)
+            return mesh, lambda *a: tuple(local(*a)), tuple(map(on, outs)), tuple(map(on, ins))
+
+        def rule(*args: Any) -> SdyShardingRule:
+            *fixed, mesh, operand_types, result_types = args
+            shapes = [[tuple(t.shape) for t in types] for types in (operand_types, result_types)]
+            return cls.sharding_rule(named(fixed), mesh, *shapes)
+
+        places = tuple(range(count, count + len(values)))
+        function = custom_partitioning(body, static_argnums=places)
+        function.def_partition(partition=partition, sharding_rule=rule)
+        return function(*operands, *values)
+
+    return call

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values of codes under their scales."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import ShapedArray
+from jax.experimental.custom_partitioning import SdyShardingRule
+from jax.sharding import Mesh, PartitionSpec
+from jax.typing import DTypeLike
+
+from narrowfloat import _core
+from narrowfloat.jax.primitives.base import Arrays, BasePrimitive, register_primitive
+from narrowfloat.jax.primitives.sharding import Factors, axes_of, spec_of, whole_blocks
+from narrowfloat.jax.quantize.scale_padding import pad_scales
+from narrowfloat.jax.quantize.scaling_modes import normalize_axis, split_shape
+
+
+def _is_columnwise(spec: str) -> bool:
+    return "columnwise=1" in spec
+
+
+def _multiples(spec: str, ndim: int, axis: int) -> list[int]:
+    """What a part of each dimension is a multiple of if no block is cut: the scale's own dimension
+    is the one along blocks, since scales of tiles are repeated."""
+    along = _core.block_of(spec.partition(":")[0])[1]
+    multiples = [1] * ndim
+    multiples[axis - 1 if _is_columnwise(spec) else -1] = along
+    return multiples
+
+
+@register_primitive
+class DequantizePrimitive(BasePrimitive):
+    """nf_dequantize_ffi: every scheme, one direction, named by the text of a spec.
+
+    Operands: data; scale_inv, on the outer level without padding unless `is_padded`; amax: float32
+    (1,), read by schemes whose scales stand under one. Result: the values, in the shape of data.
+    """
+
+    name = "nf_dequantize_ffi"
+    static_args = ("spec", "flatten_axis", "out_dtype", "is_padded")
+
+    @staticmethod
+    def abstract(
+        data: ShapedArray, scale_inv: ShapedArray, amax: ShapedArray, **static: Any
+    ) -> Sequence[ShapedArray]:
+        return [ShapedArray(data.shape, static["out_dtype"])]
+
+    @staticmethod
+    def attributes(**static: Any) -> dict[str, object]:
+        return {"spec": str(static["spec"]), "flatten_axis": int(static["flatten_axis"])}
+
+    @classmethod
+    def impl(cls, *operands: jax.Array, **static: Any) -> Arrays:
+        data, scale_inv, amax = operands
+        scheme = static["spec"].partition(":")[0]
+        if not static["is_padded"] and scale_inv.ndim > 1:
+            rows, cols = split_shape(data.shape, static["flatten_axis"])
+            matrices = _core.scale_shapes(scheme, rows, cols, _is_columnwise(static["spec"]))
+            scale_inv = pad_scales(scale_inv, *matrices)
+        return cls.inner_primitive.bind(data, scale_inv, amax, **{**static, "is_padded": True})
+
+    @classmethod
+    def partition(
+        cls, static: dict[str, Any], mesh: Mesh, operands: Sequence, results: Sequence
+    ) -> tuple[Callable[..., Arrays], list[PartitionSpec], list[PartitionSpec]]:
+        data, scale_inv, _ = operands
+        if not _follows(static, data.shape, scale_inv.shape):
+            return super().partition(static, mesh, operands, results)
+        blocks = scale_inv.ndim > 1 if hasattr(scale_inv, "ndim") else len(scale_inv.shape) > 1
+        axis = normalize_axis(static["flatten_axis"], len(data.shape))
+        multiples = _multiples(static["spec"], len(data.shape), axis) if blocks else None
+        multiples = multiples or [1] * len(data.shape)
+        axes = whole_blocks(axes_of(data), data.shape, multiples, mesh)
+        place = spec_of(axes)
+        scales = place if blocks else PartitionSpec()
+        body = functools.partial(cls.impl, **static)
+        return body, [place, scales, PartitionSpec()], [place]
+
+    @classmethod
+    def sharding_rule(
+        cls,
+        static: dict[str, Any],
+        mesh: Mesh,
+        operands: Sequence[tuple],
+        results: Sequence[tuple],
+    ) -> SdyShardingRule:
+        data, scale_inv, amax = operands
+        factors = Factors(mesh)
+        if not _follows(static, data, scale_inv) or len(scale_inv) == 1:
+            names = factors.unrelated(data)
+            others = [factors.unrelated(scale_inv), factors.unrelated(amax)]
+            return factors.rule([names, *others], [names])
+        axis = normalize_axis(static["flatten_axis"], len(data))
+        multiples = _multiples(static["spec"], len(data), axis)
+        pairs = [factors.blocks(n, m) for n, m in zip(data, multiples, strict=True)]
+        names, scales = (tuple(pair[i] for pair in pairs) for i in (0, 1))
+        return factors.rule([names, scales, factors.unrelated(amax)], [names])
+
+
+def _follows(static: dict[str, Any], data: Sequence[int], scale_inv: Sequence[int]) -> bool:
+    """Whether scales can be spread as their data are."""
+    return len(scale_inv) == 1 or (not static["is_padded"] and len(scale_inv) == len(data))
+
+
+def dequantize_codes(
+    data: jax.Array,
+    scale_inv: jax.Array,
+    amax: jax.Array,
+    *,
+    spec: str,
+    flatten_axis: int,
+    dtype: DTypeLike,
+    is_padded: bool = False,
+) -> jax.Array:
+    """Values of `data` as it lies, in `dtype`.
+
+    spec: text form, of the direction that data has as it lies; flatten_axis: that of data.
+    Errors: TypeError for a dtype that is not float32, float16 or bfloat16.
+    """
+    out_dtype = np.dtype(jnp.dtype(dtype))
+    if out_dtype.name not in ("float32", "float16", "bfloat16"):
+        raise TypeError(
+            f"dequantize: dtype must be float32, float16 or bfloat16, got {out_dtype.name}"
+        )
+    return DequantizePrimitive.outer_primitive.bind(
+        data,
+        scale_inv,
+        amax,
+        spec=str(spec),
+        flatten_axis=int(normalize_axis(flatten_axis, data.ndim)),
+        out_dtype=out_dtype,
+        is_padded=bool(is_padded),
+    )[0]

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups of rows, each quantized as if it were alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jax.core import ShapedArray
+
+from narrowfloat.jax.primitives.base import BasePrimitive, register_primitive
+from narrowfloat.jax.primitives.quantize import NOTHING, layout_of, mode_of
+
+
+@register_primitive
+class GroupedQuantizePrimitive(BasePrimitive):
+    """te_grouped_quantize_ffi.
+
+    Operands: x; scale: float32 (G,); group_sizes: int32 (G,).
+    Results, flat: rowwise and colwise data and scale_inv, amax (G,), and a byte array of no size.
+    Scales of whole tensors are those of the groups that have rows, one after another.
+    """
+
+    name = "te_grouped_quantize_ffi"
+    static_args = ("out_dtype", "scaling_mode", "q_layout", "flatten_axis", "scale_dtype")
+
+    @staticmethod
+    def abstract(
+        x: ShapedArray, scale: ShapedArray, group_sizes: ShapedArray, **static: Any
+    ) -> Sequence[ShapedArray]:
+        mode, layout, axis = mode_of(static), layout_of(static), static["flatten_axis"]
+        if group_sizes.dtype.name != "int32":
+            raise TypeError(
+                f"grouped_quantize: group_sizes must be int32, got {group_sizes.dtype.name}"
+            )
+        mode.get_scheme(static["out_dtype"])
+        scales = mode.get_grouped_scale_shape_2x(x.shape, group_sizes.size, True, axis)
+        wanted = layout.has_rowwise, layout.has_colwise
+        flat = (math.prod(x.shape),)
+        return [
+            *(ShapedArray(flat if w else NOTHING, static["out_dtype"]) for w in wanted),
+            *(
+                ShapedArray(shape if w else NOTHING, static["scale_dtype"])
+                for w, shape in zip(wanted, scales, strict=True)
+            ),
+            ShapedArray(group_sizes.shape, np.dtype(np.float32)),
+            ShapedArray((0,), np.dtype(np.uint8)),
+        ]
+
+    @staticmethod
+    def attributes(**static: Any) -> dict[str, object]:
+        return {name: int(static[name]) for name in ("scaling_mode", "q_layout", "flatten_axis")}

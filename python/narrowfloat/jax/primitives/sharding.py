@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a tensor split at a flatten axis lies on devices while it is quantized."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import jax
+from jax.experimental.custom_partitioning import CompoundFactor, SdyShardingRule
+from jax.sharding import Mesh, PartitionSpec
+
+Axes = tuple[str, ...]
+
+
+def axes_of(operand: jax.ShapeDtypeStruct) -> list[Axes]:
+    """Mesh axes that each dimension of an operand is spread over."""
+    spec: Any = getattr(operand.sharding, "spec", ())
+    entries = [() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in spec]
+    return entries + [()] * (len(operand.shape) - len(entries))
+
+
+def whole_blocks(
+    axes: Sequence[Axes], shape: Sequence[int], multiples: Sequence[int], mesh: Mesh
+) -> list[Axes]:
+    """Those of `axes` that leave each device whole blocks; other dimensions are gathered."""
+    kept = []
+    for names, extent, multiple in zip(axes, shape, multiples, strict=True):
+        devices = math.prod(mesh.shape[name] for name in names)
+        kept.append(names if extent % (devices * multiple) == 0 else ())
+    return kept
+
+
+def spec_of(axes: Sequence[Axes]) -> PartitionSpec:
+    return PartitionSpec(*(names or None for names in axes))
+
+
+def flat_axes(axes: Sequence[Axes]) -> Axes:
+    """All mesh axes of all dimensions."""
+    return tuple(name for names in axes for name in names)
+
+
+class Factors:
+    """Names of the factors that dimensions consist of, for a rule of correspondence."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._numbers = count()
+        self._axes = [size for size in mesh.shape.values() if size > 1]
+        self.sizes: dict[str, int] = {}
+
+    def new(self) -> str:
+        return f"f{next(self._numbers)}"
+
+    def unrelated(self, shape: Sequence[int]) -> tuple[str, ...]:
+        """Factors that no other tensor has."""
+        return tuple(self.new() for _ in shape)
+
+    def blocks(self, extent: int, block: int) -> tuple[str | CompoundFactor, str]:
+        """A dimension of blocks, and the dimension of their scales."""
+        name = self.new()
+        if block == 1:
+            return name, name
+        blocks = extent // block
+        # Blocks that an axis does not divide would be spread over a part of it, which no
+        # PartitionSpec can say. One block alone cannot be spread at all.
+        if blocks <= 1 or any(blocks % size for size in self._axes):
+            return name, self.new()
+        inner = self.new()
+        self.sizes |= {name: blocks, inner: block}
+        return CompoundFactor(name, inner), name
+
+    def rule(self, operands: Sequence[tuple], results: Sequence[tuple]) -> SdyShardingRule:
+        # A factor that is a dimension somewhere has that one's size.
+        whole = {dim for tensor in (*operands, *results) for dim in tensor if isinstance(dim, str)}
+        sizes = {name: size for name, size in self.sizes.items() if name not in whole}
+        return SdyShardingRule(tuple(operands), tuple(results), **sizes)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way back: values of quantized tensors, by the handler that serves every scheme."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from narrowfloat import _core
+from narrowfloat.jax.primitives.dequantize import dequantize_codes
+from narrowfloat.jax.quantize.hadamard import invert_rht
+from narrowfloat.jax.quantize.scaling_modes import ScalingMode, split_shape
+
+if TYPE_CHECKING:
+    from narrowfloat.jax.quantize.tensor import GroupedScaledTensor1x, ScaledTensor1x
+
+
+def _spec(tensor: ScaledTensor1x | GroupedScaledTensor1x, swizzled: bool = False) -> str:
+    """The scheme, and the direction that data has as it lies: transposed columns are rows."""
+    scheme = tensor.scaling_mode.get_scheme(tensor.data.dtype)
+    columns = tensor.is_colwise and tensor.data_layout == "N"
+    options = ["columnwise=1", "rowwise=0"] if columns else []
+    options += ["swizzled=1"] if swizzled else []
+    return f"{scheme}:{','.join(options)}" if options else scheme
+
+
+def dequantize_tensor(
+    tensor: ScaledTensor1x, dtype: DTypeLike | None = None, keep_rht: bool = False
+) -> jax.Array:
+    """The values of a tensor, laid out as its data, in `dtype`, that of the tensor if None.
+
+    The transform is undone where it was applied, unless keep_rht.
+    """
+    dtype = tensor.dq_dtype if dtype is None else dtype
+    if tensor.scaling_mode is ScalingMode.NO_SCALING:
+        return tensor.data.astype(dtype)
+    values = dequantize_codes(
+        tensor.data,
+        tensor.scale_inv,
+        tensor.amax,
+        spec=_spec(tensor),
+        flatten_axis=tensor.flatten_axis,
+        dtype=dtype,
+    )
+    return invert_rht(values) if tensor.has_rht_applied and not keep_rht else values
+
+
+def dequantize_grouped(tensor: GroupedScaledTensor1x) -> list:
+    """The values group by group, each a tensor of the group's own shape; [] for an empty group."""
+    if isinstance(tensor.group_sizes, jax.core.Tracer):
+        raise ValueError("dequantize: the sizes of groups must be concrete, got a traced array")
+    mode = tensor.scaling_mode
+    values, data_begin, scale_begin = [], 0, 0
+    for group, size in enumerate(np.asarray(tensor.group_sizes)):
+        shape, axis = _group_shape(tensor, int(size))
+        if math.prod(shape) == 0:
+            values.append([])
+            continue
+        if mode.is_tensor_scaling():
+            scales = tensor.scale_inv[group : group + 1]
+        else:
+            matrix = split_shape(shape, axis)
+            stored = _core.scale_shapes(mode.get_scheme(), *matrix, tensor.is_colwise)[1]
+            scales = tensor.scale_inv[scale_begin : scale_begin + math.prod(stored)]
+            scale_begin += math.prod(stored)
+        data = tensor.data[data_begin : data_begin + math.prod(shape)].reshape(shape)
+        data_begin += data.size
+        spec = _spec(tensor, tensor.pre_swizzled)
+        values.append(
+            dequantize_codes(
+                data,
+                scales,
+                jnp.zeros((1,), jnp.float32),
+                spec=spec,
+                flatten_axis=axis,
+                dtype=tensor.dq_dtype,
+                is_padded=True,
+            )
+        )
+    return values
+
+
+def _group_shape(tensor: GroupedScaledTensor1x, size: int) -> tuple[tuple[int, ...], int]:
+    """Shape of a group of `size` slices as its data lie, and its flatten axis."""
+    shape, axis = tensor.original_shape, tensor.flatten_axis
+    if tensor.data_layout == "N":
+        return (size, *shape[1:]), axis
+    if tensor.first_dims is None:  # slices stay in front; each is turned by itself
+        return (*shape[1:axis], size, *shape[axis:]), axis - 1
+    return (*shape[:axis], size, *shape[axis + 1 :]), axis

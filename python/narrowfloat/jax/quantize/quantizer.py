@@ -1,0 +1,411 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantizers: what is wanted of a tensor, and the state that scaling over time keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from narrowfloat import _core
+from narrowfloat.jax.primitives import amax as scales
+from narrowfloat.jax.primitives.quantize import DBiasQuantizePrimitive
+from narrowfloat.jax.quantize.hadamard import get_rht_matrix
+from narrowfloat.jax.quantize.scaling_modes import QuantizeLayout, ScalingMode, normalize_axis
+from narrowfloat.jax.quantize.tensor import (
+    NoScaleTensor,
+    ScaledTensor,
+    ScaledTensorFactory,
+    pytree,
+)
+
+
+class AmaxComputeAlgo(Enum):
+    """Which amax of the history a delayed scale follows."""
+
+    MAX = "max"
+    MOST_RECENT = "most_recent"
+
+
+def compute_scale_from_amax(
+    amax: jax.Array, q_dtype: DTypeLike, margin: float, scale: jax.Array | None = None
+) -> jax.Array:
+    """float32 (1,): the largest code over amax over 2^margin, at most the largest float.
+
+    Where amax is not above 0 or not finite it is `scale`, or 1. Errors: ValueError for a shape
+    other than (1,).
+    """
+    if amax.shape != (1,):
+        raise ValueError(f"compute_scale_from_amax: amax must have shape (1,), got {amax.shape}")
+    scale = jnp.ones((1,), jnp.float32) if scale is None else scale
+    return scales.scale_from_amax(amax.astype(jnp.float32), q_dtype, margin, scale)
+
+
+class Operands(NamedTuple):
+    """What te_dbias_quantize_ffi takes beside the input."""
+
+    scale: jax.Array
+    amax: jax.Array
+    sr_rng_state: jax.Array
+    post_rht_amax: jax.Array
+    rht_matrix: jax.Array
+
+
+def _operands(**given: jax.Array) -> Operands:
+    """With placeholders for what is not given."""
+    nothing = jnp.zeros((1,), jnp.float32)
+    defaults = {
+        "scale": nothing,
+        "amax": nothing,
+        "sr_rng_state": jnp.zeros((0,), jnp.uint32),
+        "post_rht_amax": nothing,
+        "rht_matrix": jnp.zeros((1, 1), jnp.bfloat16),
+    }
+    return Operands(**(defaults | given))
+
+
+@pytree([])
+@dataclass
+class Quantizer:
+    """A dtype of codes, a scaling mode and the directions wanted; subclasses keep their state.
+
+    data_layout: a letter for rowwise and one for colwise data, N as the input, T transposed.
+    Errors: ValueError if the mode has no codes of that dtype.
+    """
+
+    q_dtype: DTypeLike
+    scaling_mode: ScalingMode
+    q_layout: QuantizeLayout
+    data_layout: str
+    checkpoint_name: str | None = None
+
+    def __post_init__(self) -> None:
+        self.q_dtype = np.dtype(jnp.dtype(self.q_dtype))
+        self.scaling_mode.get_scheme(self.q_dtype)
+
+    def update(self, amax: jax.Array) -> None:
+        """Takes the amax of what was just quantized into account."""
+
+    def get_data_layout(self) -> str:
+        """The letters of the directions wanted."""
+        if self.q_layout.is_rowwise_colwise:
+            return self.data_layout
+        return self.data_layout[1 if self.q_layout.is_colwise_only else 0]
+
+    def get_scale_dtype(self) -> np.dtype:
+        return self.scaling_mode.get_scale_dtype()
+
+    def get_scale_shapes(
+        self, shape: tuple[int, ...], is_padded: bool = True, flatten_axis: int = -1, **options: Any
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shapes of the rowwise and of the colwise scale_inv for an input of `shape`."""
+        return self.scaling_mode.get_scale_shape_2x(shape, is_padded, flatten_axis, **options)
+
+    def quantize(
+        self,
+        x: jax.Array | NoScaleTensor,
+        is_rowwise: bool | None = None,
+        is_colwise: bool | None = None,
+        dq_dtype: DTypeLike | None = None,
+        flatten_axis: int = -1,
+        **ignored: object,
+    ) -> ScaledTensor:
+        """`x` quantized in the directions asked for, by default those of q_layout.
+
+        Shapes: any of rank 2 and more, split at flatten_axis. An amax that x carries is taken as it
+        is. dq_dtype: of the values later, that of x if None. The state is updated.
+        Errors: TypeError for an input that is not float32, float16 or bfloat16; ValueError if
+        blocks do not fill a dimension.
+        """
+        rowwise = self.q_layout.has_rowwise if is_rowwise is None else is_rowwise
+        colwise = self.q_layout.has_colwise if is_colwise is None else is_colwise
+        layout = QuantizeLayout.of(rowwise, colwise)
+        return self.quantize_dbias(x, layout, dq_dtype, flatten_axis, is_dbias=False)[0]
+
+    def quantize_dbias(
+        self,
+        x: jax.Array | NoScaleTensor,
+        q_layout: QuantizeLayout | None = None,
+        dq_dtype: DTypeLike | None = None,
+        flatten_axis: int = -1,
+        is_dbias: bool = True,
+    ) -> tuple[ScaledTensor, jax.Array | None]:
+        """quantize(), and the sums of the columns in the dtype of x, if they are asked for."""
+        x = x if isinstance(x, NoScaleTensor) else NoScaleTensor(x)
+        layout = self.q_layout if q_layout is None else q_layout
+        axis = normalize_axis(flatten_axis, x.ndim)
+        operands = self._operands(x, layout, axis)
+        use_rht = layout.has_colwise and self._transforms()
+        *made, amax, dbias = DBiasQuantizePrimitive.outer_primitive.bind(
+            x.data,
+            *operands,
+            out_dtype=self.q_dtype,
+            scaling_mode=int(self.scaling_mode.value),
+            q_layout=int(layout.value),
+            flatten_axis=axis,
+            scale_dtype=np.dtype(self.get_scale_dtype()),
+            is_dbias=bool(is_dbias),
+            is_outer=True,
+            stochastic_rounding=operands.sr_rng_state.size > 0,
+            use_rht=use_rht,
+        )
+        data, colwise_data, scale_inv, colwise_scale_inv = made
+        self.update(amax)
+        letters = self.scaling_mode.get_data_layout()
+        tensor = ScaledTensorFactory.create(
+            data,
+            scale_inv,
+            colwise_data,
+            colwise_scale_inv,
+            q_layout=layout,
+            amax=amax,
+            colwise_amax=operands.post_rht_amax if use_rht else amax,
+            data_layout=letters if layout.is_rowwise_colwise else letters[layout.is_colwise_only],
+            colwise_has_rht_applied=use_rht,
+            scaling_mode=self.scaling_mode,
+            dq_dtype=x.data.dtype if dq_dtype is None else dq_dtype,
+            flatten_axis=axis,
+        )
+        return tensor, dbias if is_dbias else None
+
+    def _operands(self, x: NoScaleTensor, layout: QuantizeLayout, axis: int) -> Operands:
+        return _operands()
+
+    def _transforms(self) -> bool:
+        """Whether colwise data are those of the transform."""
+        return False
+
+
+def _amax_of(x: NoScaleTensor) -> jax.Array:
+    if x.amax is None:
+        return scales.calculate_amax(x.data)
+    return x.amax.astype(jnp.float32).reshape((1,))
+
+
+@pytree([])
+@dataclass
+class CurrentScaleQuantizer(Quantizer):
+    """One scale a tensor, from its own amax."""
+
+    q_dtype: DTypeLike
+    scaling_mode: ScalingMode = ScalingMode.CURRENT_TENSOR_SCALING
+    q_layout: QuantizeLayout = QuantizeLayout.ROWWISE_COLWISE
+    data_layout: str = "NT"
+    checkpoint_name: str | None = None
+
+    def _operands(self, x: NoScaleTensor, layout: QuantizeLayout, axis: int) -> Operands:
+        amax = _amax_of(x)
+        return _operands(amax=amax, scale=compute_scale_from_amax(amax, self.q_dtype, 0.0))
+
+
+@pytree(["scale", "amax_history"])
+@dataclass
+class DelayedScaleQuantizer(CurrentScaleQuantizer):
+    """One scale a tensor, from the amaxes of those before it.
+
+    scale: float32 (1,), what the next tensor is multiplied by; amax_history: float32, the newest
+    last, item 0 empty. Both are replaced by update(); under jit they are traced with the rest, so
+    return the quantizer to keep them.
+    """
+
+    scaling_mode: ScalingMode = ScalingMode.DELAYED_TENSOR_SCALING
+    margin: float = 0.0
+    amax_compute_algo: AmaxComputeAlgo = AmaxComputeAlgo.MAX
+    scale: jax.Array = field(default_factory=lambda: jnp.ones((1,), jnp.float32))
+    amax_history: jax.Array = field(
+        default_factory=lambda: jnp.zeros((_core.AMAX_HISTORY_LENGTH,), jnp.float32)
+    )
+
+    def update(self, amax: jax.Array) -> None:
+        """Rolls the history and sets the scale of the next tensor. Shapes: amax is (1,)."""
+        self.amax_history, self.scale = scales.update_delayed_scale(
+            self.amax_history,
+            self.scale,
+            amax,
+            self.q_dtype,
+            self.margin,
+            self.amax_compute_algo.value,
+        )
+
+    def _operands(self, x: NoScaleTensor, layout: QuantizeLayout, axis: int) -> Operands:
+        return _operands(scale=self.scale)
+
+
+@pytree([])
+@dataclass
+class BlockScaleQuantizer(Quantizer):
+    """A scale a block."""
+
+    q_dtype: DTypeLike
+    scaling_mode: ScalingMode = ScalingMode.MXFP8_1D_SCALING
+    q_layout: QuantizeLayout = QuantizeLayout.ROWWISE_COLWISE
+    data_layout: str = "NN"
+    checkpoint_name: str | None = None
+
+
+@pytree(["stochastic_rounding_rng_state"])
+@dataclass
+class NVFP4Quantizer(Quantizer):
+    """4-bit codes, a scale a block under the amax of the tensor.
+
+    stochastic_rounding_rng_state: uint32, four words for each device, or None: to nearest.
+    use_rht: colwise data are those of the random Hadamard transform.
+    """
+
+    q_dtype: DTypeLike = jnp.float4_e2m1fn
+    scaling_mode: ScalingMode = ScalingMode.NVFP4_1D_SCALING
+    q_layout: QuantizeLayout = QuantizeLayout.ROWWISE_COLWISE
+    data_layout: str = "NT"
+    checkpoint_name: str | None = None
+    use_rht: bool = False
+    stochastic_rounding_rng_state: jax.Array | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.scaling_mode.is_nvfp4_scaling:
+            raise ValueError(
+                f"quantize: NVFP4Quantizer has an NVFP4 mode, got {self.scaling_mode.name}"
+            )
+        if self.use_rht and self.scaling_mode is ScalingMode.NVFP4_2D_SCALING:
+            raise ValueError("quantize: NVFP4_2D_SCALING does not take use_rht")
+
+    def _transforms(self) -> bool:
+        return self.use_rht
+
+    def _operands(self, x: NoScaleTensor, layout: QuantizeLayout, axis: int) -> Operands:
+        given = {}
+        if self.stochastic_rounding_rng_state is not None:
+            given["sr_rng_state"] = self.stochastic_rounding_rng_state
+        if not (self.use_rht and layout.has_colwise):
+            return _operands(amax=_amax_of(x), **given)
+        amax, post_rht_amax = scales.calculate_post_rht_amax(x.data, axis, x.amax is None)
+        return _operands(
+            amax=amax if x.amax is None else _amax_of(x),
+            post_rht_amax=post_rht_amax,
+            rht_matrix=get_rht_matrix(),
+            **given,
+        )
+
+
+@pytree(["quantizers"])
+@dataclass
+class GroupedQuantizer(Quantizer):
+    """A quantizer for each of n_groups groups of rows; built alike if none are given."""
+
+    q_layout: QuantizeLayout = QuantizeLayout.ROWWISE_COLWISE
+    data_layout: str | None = None
+    checkpoint_name: str | None = None
+    n_groups: int = 1
+    quantizers: tuple[Quantizer | None, ...] = (None,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.quantizers[0] is None:
+            made = QuantizerFactory.create(
+                self.n_groups, self.scaling_mode, self.q_dtype, self.q_layout
+            )
+            self.quantizers = made if isinstance(made, tuple) else (made,)
+        self.data_layout = self.quantizers[0].data_layout
+
+    def update(self, amax: jax.Array) -> None:
+        """Each group's quantizer takes its own amax into account."""
+        for group, quantizer in enumerate(self.quantizers):
+            quantizer.update(amax[group : group + 1])
+
+
+@pytree(["x", "kernel", "dgrad"])
+@dataclass
+class QuantizerSet:
+    """Quantizers of a layer's input, weight and incoming gradient; None leaves one as it is."""
+
+    x: Quantizer | None
+    kernel: Quantizer | None
+    dgrad: Quantizer | None
+
+
+_CLASSES: dict[ScalingMode, type[Quantizer]] = {
+    ScalingMode.DELAYED_TENSOR_SCALING: DelayedScaleQuantizer,
+    ScalingMode.CURRENT_TENSOR_SCALING: CurrentScaleQuantizer,
+    ScalingMode.MXFP8_1D_SCALING: BlockScaleQuantizer,
+    ScalingMode.NVFP4_1D_SCALING: NVFP4Quantizer,
+    ScalingMode.NVFP4_2D_SCALING: NVFP4Quantizer,
+}
+
+
+class QuantizerFactory:
+    """Makes quantizers of a scaling mode."""
+
+    @staticmethod
+    def create(
+        n_quantizers: int = 1,
+        scaling_mode: ScalingMode = ScalingMode.NO_SCALING,
+        q_dtype: DTypeLike | None = None,
+        q_layout: QuantizeLayout | None = None,
+        n_groups: int | None = None,
+        checkpoint_name: str | None = None,
+        **options: Any,
+    ) -> Quantizer | tuple[Quantizer | None, ...] | None:
+        """One quantizer, or a tuple of several; None for NO_SCALING. `options` are the class's.
+
+        Errors: ValueError if several grouped ones are asked for.
+        """
+        common = {"scaling_mode": scaling_mode, "q_dtype": q_dtype}
+        common |= {"checkpoint_name": checkpoint_name} | options
+        if q_layout is not None:
+            common["q_layout"] = q_layout
+        if n_groups is not None and n_quantizers != 1:
+            raise ValueError(
+                f"quantizer: a grouped quantizer is made one at a time, got {n_quantizers}"
+            )
+        if scaling_mode is ScalingMode.NO_SCALING:
+            made = (None,) * n_quantizers
+        elif n_groups is not None:
+            made = (GroupedQuantizer(n_groups=n_groups, **common),)
+        else:
+            made = tuple(_CLASSES[scaling_mode](**common) for _ in range(n_quantizers))
+        return made[0] if n_quantizers == 1 else made
+
+    @staticmethod
+    def create_set(
+        n_quantizer_sets: int = 1,
+        scaling_mode: ScalingMode | None = None,
+        fwd_dtype: DTypeLike | None = None,
+        bwd_dtype: DTypeLike | None = None,
+        is_2x2x: bool | None = None,
+        n_groups: int | None = None,
+        checkpoint_name: str | None = None,
+        **options: Any,
+    ) -> QuantizerSet | tuple[QuantizerSet, ...]:
+        """Sets for a layer: x and kernel of fwd_dtype, dgrad of bwd_dtype.
+
+        is_2x2x: both directions of everything, by default where blocks have one; else rowwise, and
+        the kernel in the direction that forward products read.
+        """
+        mode = ScalingMode.NO_SCALING if scaling_mode is None else scaling_mode
+        both = mode.is_block_scaling if is_2x2x is None else is_2x2x
+        one = QuantizeLayout.COLWISE if mode.is_block_scaling else QuantizeLayout.ROWWISE
+        layouts = [QuantizeLayout.ROWWISE, one, QuantizeLayout.ROWWISE]
+        if both:
+            layouts = [QuantizeLayout.ROWWISE_COLWISE] * len(layouts)
+        sets = tuple(
+            QuantizerSet(
+                *(
+                    QuantizerFactory.create(
+                        1, mode, dtype, layout, n_groups, checkpoint_name, **options
+                    )
+                    for dtype, layout in zip(
+                        (fwd_dtype, fwd_dtype, bwd_dtype), layouts, strict=True
+                    )
+                )
+            )
+            for _ in range(n_quantizer_sets)
+        )
+        return sets[0] if n_quantizer_sets == 1 else sets
+
+
+noop_quantizer_set = QuantizerSet(None, None, None)

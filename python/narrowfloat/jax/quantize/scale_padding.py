@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scales with and without the padding that handlers and products want."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from narrowfloat import _core
+from narrowfloat.jax.quantize.scaling_modes import (
+    ScalingMode,
+    Shape,
+    normalize_axis,
+    split_shape,
+)
+
+Matrix = tuple[int, int]
+
+
+def pad_scales(scale_inv: jax.Array, content: Matrix, stored: Matrix) -> jax.Array:
+    """The matrix `content` of scales at the beginning of one of zeros, `stored`."""
+    if content == stored:
+        return scale_inv.reshape(stored)
+    bits = jax.lax.bitcast_convert_type(scale_inv.reshape(content), jnp.uint8)
+    margins = [(0, size - used) for size, used in zip(stored, content, strict=True)]
+    return jax.lax.bitcast_convert_type(jnp.pad(bits, margins), scale_inv.dtype)
+
+
+def cut_scales(scale_inv: jax.Array, content: Matrix, stored: Matrix) -> jax.Array:
+    """The matrix `content` from the beginning of `stored`."""
+    return scale_inv.reshape(stored)[: content[0], : content[1]]
+
+
+def apply_padding_to_scale_inv(
+    scale_inv: jax.Array,
+    scaling_mode: ScalingMode,
+    data_shape: Sequence[int],
+    is_colwise: bool,
+    flatten_axis: int = -1,
+) -> jax.Array:
+    """`scale_inv` with zeros at the end of its matrix.
+
+    data_shape: of the data in its layout; flatten_axis: of the input. Padded scales and those of
+    whole tensors come back as they are. Errors: ValueError if scale_inv has neither shape.
+    """
+    plain, padded = _shapes(scaling_mode, data_shape, is_colwise, flatten_axis)
+    if _has_shape(scale_inv, padded, plain):
+        return scale_inv
+    matrices = _matrices(scaling_mode, data_shape, is_colwise, flatten_axis)
+    return pad_scales(scale_inv, *matrices).reshape(padded)
+
+
+def remove_padding_from_scale_inv(
+    scale_inv: jax.Array,
+    scaling_mode: ScalingMode,
+    data_shape: Sequence[int],
+    is_colwise: bool,
+    flatten_axis: int = -1,
+) -> jax.Array:
+    """The inverse of apply_padding_to_scale_inv. Errors: as that."""
+    plain, padded = _shapes(scaling_mode, data_shape, is_colwise, flatten_axis)
+    if _has_shape(scale_inv, plain, padded):
+        return scale_inv
+    matrices = _matrices(scaling_mode, data_shape, is_colwise, flatten_axis)
+    return cut_scales(scale_inv, *matrices).reshape(plain)
+
+
+def _has_shape(scale_inv: jax.Array, wanted: Shape, other: Shape) -> bool:
+    if scale_inv.shape in (wanted, other):
+        return scale_inv.shape == wanted
+    raise ValueError(
+        f"quantize: scale_inv must have shape {wanted} or {other}, got {scale_inv.shape}"
+    )
+
+
+def _shapes(
+    mode: ScalingMode, data_shape: Sequence[int], is_colwise: bool, flatten_axis: int
+) -> tuple[Shape, Shape]:
+    layout = mode.get_data_layout()[is_colwise]
+    plain, padded = (
+        mode.get_scale_shape(data_shape, layout, is_colwise, padded, flatten_axis, True)
+        for padded in (False, True)
+    )
+    return plain, padded
+
+
+def _matrices(
+    mode: ScalingMode, data_shape: Sequence[int], is_colwise: bool, flatten_axis: int
+) -> tuple[Matrix, Matrix]:
+    axis = normalize_axis(flatten_axis, len(data_shape))
+    turned = is_colwise and mode.is_colwise_transposed
+    rows, cols = split_shape(data_shape, len(data_shape) - axis if turned else axis)
+    return _core.scale_shapes(mode.get_scheme(), rows, cols, is_colwise and not turned)

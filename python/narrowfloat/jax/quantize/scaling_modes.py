@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scaling modes: which schemes they stand for, and the shapes of their scales.
+
+Every number comes from the planner; here is what JAX adds to it: tensors of any rank whose
+dimensions from `flatten_axis` on are the columns.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from enum import Enum, IntEnum
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from narrowfloat import _core
+
+JAXX_Scaling_Mode = IntEnum("JAXX_Scaling_Mode", _core.JAXX_Scaling_Mode)
+JAXX_Quantize_Layout = IntEnum("JAXX_Quantize_Layout", _core.JAXX_Quantize_Layout)
+
+Shape = tuple[int, ...]
+
+
+def normalize_axis(flatten_axis: int, ndim: int) -> int:
+    """`flatten_axis` counted from the front. Errors: ValueError unless it splits the dimensions."""
+    axis = flatten_axis + ndim if flatten_axis < 0 else flatten_axis
+    if not 0 < axis < ndim:
+        raise ValueError(
+            "quantize: flatten_axis must split the dimensions in two, got "
+            f"{flatten_axis} for {ndim} dimensions"
+        )
+    return axis
+
+
+def split_shape(shape: Sequence[int], flatten_axis: int) -> tuple[int, int]:
+    """Rows and columns of a tensor split at `flatten_axis`."""
+    axis = normalize_axis(flatten_axis, len(shape))
+    return math.prod(shape[:axis]), math.prod(shape[axis:])
+
+
+def transpose_shape(shape: Sequence[int], flatten_axis: int) -> Shape:
+    """The dimensions from `flatten_axis` on, then those before it."""
+    axis = normalize_axis(flatten_axis, len(shape))
+    return tuple(shape[axis:]) + tuple(shape[:axis])
+
+
+class TensorUsage(Enum):
+    """Which operand of a product a tensor is, and whether it is used transposed."""
+
+    LHS = 0
+    LHS_TRANS = 1
+    RHS = 2
+    RHS_TRANS = 3
+
+
+class QuantizeLayout(Enum):
+    """The directions that are quantized."""
+
+    ROWWISE = JAXX_Quantize_Layout.ROWWISE
+    COLWISE = JAXX_Quantize_Layout.COLWISE
+    ROWWISE_COLWISE = JAXX_Quantize_Layout.ROWWISE_COLWISE
+
+    @property
+    def has_rowwise(self) -> bool:
+        return self is not QuantizeLayout.COLWISE
+
+    @property
+    def has_colwise(self) -> bool:
+        return self is not QuantizeLayout.ROWWISE
+
+    @property
+    def is_rowwise_colwise(self) -> bool:
+        return self is QuantizeLayout.ROWWISE_COLWISE
+
+    @property
+    def is_rowwise_only(self) -> bool:
+        return self is QuantizeLayout.ROWWISE
+
+    @property
+    def is_colwise_only(self) -> bool:
+        return self is QuantizeLayout.COLWISE
+
+    @staticmethod
+    def of(rowwise: bool, colwise: bool) -> QuantizeLayout:
+        """The layout with these directions. Errors: ValueError if there is none."""
+        if not rowwise and not colwise:
+            raise ValueError("quantize: rowwise, colwise or both must be asked for, got neither")
+        if rowwise and colwise:
+            return QuantizeLayout.ROWWISE_COLWISE
+        return QuantizeLayout.ROWWISE if rowwise else QuantizeLayout.COLWISE
+
+
+@functools.cache
+def _dtypes(mode: int) -> tuple[np.dtype, ...]:
+    return tuple(jnp.dtype(name) for name in _core.dtypes_of_mode(mode))
+
+
+def _expand(counts: tuple[int, int], shape: Shape, axis: int, blocks: tuple[int, int]) -> Shape:
+    """Spreads a matrix of scales over the dimensions before and from `axis` on.
+
+    The last dimension of each group becomes extent over block, the first takes what remains; where
+    that does not come out even, as padding may have it, the matrix stays one.
+    """
+    groups = []
+    for count, dims, block in zip(counts, (shape[:axis], shape[axis:]), blocks, strict=True):
+        if len(dims) == 1:
+            groups += [count]
+            continue
+        inner = tuple(dims[1:-1]) + (dims[-1] // block,)
+        rest = math.prod(inner)
+        if rest == 0 or count % rest:
+            return counts
+        groups += [count // rest, *inner]
+    return tuple(groups)
+
+
+@jax.tree_util.register_pytree_node_class
+class ScalingMode(Enum):
+    """How scales are shared; a pytree without leaves."""
+
+    NO_SCALING = JAXX_Scaling_Mode.NO_SCALING
+    DELAYED_TENSOR_SCALING = JAXX_Scaling_Mode.DELAYED_TENSOR_SCALING
+    MXFP8_1D_SCALING = JAXX_Scaling_Mode.MXFP8_1D_SCALING
+    CURRENT_TENSOR_SCALING = JAXX_Scaling_Mode.CURRENT_TENSOR_SCALING
+    NVFP4_1D_SCALING = JAXX_Scaling_Mode.NVFP4_1D_SCALING
+    NVFP4_2D_SCALING = JAXX_Scaling_Mode.NVFP4_2D_SCALING
+
+    def tree_flatten(self) -> tuple[tuple[()], ScalingMode]:
+        return (), self
+
+    @classmethod
+    def tree_unflatten(cls, aux: ScalingMode, children: tuple[()]) -> ScalingMode:
+        return aux
+
+    def is_tensor_scaling(self) -> bool:
+        """Whether one scale covers the tensor."""
+        return self in (ScalingMode.DELAYED_TENSOR_SCALING, ScalingMode.CURRENT_TENSOR_SCALING)
+
+    def is_1d_block_scaling(self) -> bool:
+        """Whether scales are stored as those of 1-D blocks: those of 2-D ones are repeated."""
+        return self.is_block_scaling
+
+    @property
+    def is_block_scaling(self) -> bool:
+        return self is not ScalingMode.NO_SCALING and not self.is_tensor_scaling()
+
+    @property
+    def is_nvfp4_scaling(self) -> bool:
+        return self in (ScalingMode.NVFP4_1D_SCALING, ScalingMode.NVFP4_2D_SCALING)
+
+    @property
+    def is_mxfp8_scaling(self) -> bool:
+        return self is ScalingMode.MXFP8_1D_SCALING
+
+    @property
+    def is_colwise_transposed(self) -> bool:
+        """Whether colwise codes lie transposed."""
+        if self is ScalingMode.NO_SCALING:
+            return False
+        return _core.is_columnwise_transposed(self.get_scheme())
+
+    def get_scheme(self, q_dtype: DTypeLike | None = None) -> str:
+        """Name of the scheme with codes of `q_dtype`; of any of the mode's if None.
+
+        Errors: ValueError if the mode has no such codes.
+        """
+        dtype = self.get_compatible_q_dtypes()[0] if q_dtype is None else jnp.dtype(q_dtype)
+        return _core.scheme_of_mode(int(self.value), dtype.name)
+
+    def get_compatible_q_dtypes(self) -> list[np.dtype]:
+        """Dtypes that quantized data may have."""
+        if self is ScalingMode.NO_SCALING:
+            return [jnp.dtype(name) for name in ("float16", "bfloat16", "float32")]
+        return list(_dtypes(int(self.value)))
+
+    def get_scale_dtype(self) -> np.dtype:
+        if self is ScalingMode.NO_SCALING:
+            return jnp.dtype(jnp.float32)
+        return jnp.dtype(_core.scale_dtype_of(self.get_scheme()))
+
+    def get_data_layout(self) -> str:
+        """Layout of rowwise and of colwise data: N as the input, T transposed."""
+        return "NT" if self.is_colwise_transposed else "NN"
+
+    def get_block(self) -> tuple[int, int]:
+        """Rows and columns of a rowwise block. Errors: ValueError without blocks."""
+        if not self.is_block_scaling:
+            raise ValueError(f"quantize: {self.name} has no blocks")
+        return _core.block_of(self.get_scheme())
+
+    def get_scale_shape(
+        self,
+        data_shape: Sequence[int],
+        data_layout: str = "N",
+        is_colwise: bool = False,
+        is_padded: bool = True,
+        flatten_axis: int = -1,
+        broadcast_2d_scale_shape_to_1d: bool = False,
+    ) -> Shape:
+        """Shape of scale_inv for data of `data_shape`, which is in the layout that is stated.
+
+        `flatten_axis` is that of the N layout. Padded scales that do not spread evenly over the
+        dimensions are a matrix.
+        Errors: ValueError if the layout is not the mode's, or a dimension that blocks run along is
+        not a multiple of the block.
+        """
+        shape = tuple(data_shape)
+        if self is ScalingMode.NO_SCALING:
+            return (0,)
+        if self.is_tensor_scaling():
+            return (0,) if math.prod(shape) == 0 else (1,)
+        if data_layout != self.get_data_layout()[is_colwise]:
+            raise ValueError(
+                f"quantize: {self.name} has {'colwise' if is_colwise else 'rowwise'} data in "
+                f"layout {self.get_data_layout()[is_colwise]}, got {data_layout}"
+            )
+        axis = normalize_axis(flatten_axis, len(shape))
+        if data_layout == "T":
+            axis, is_colwise = len(shape) - axis, False
+        rows, cols = split_shape(shape, axis)
+        block = self.get_block()
+        blocks = block[::-1] if is_colwise else block
+        self._check_blocks(shape, axis, blocks)
+        repeated = 1 if block[0] == 1 or broadcast_2d_scale_shape_to_1d else block[0]
+        if block[0] > 1:
+            blocks = (repeated, blocks[1])
+        counts = _core.scale_shapes(self.get_scheme(), rows // repeated, cols, is_colwise)
+        return _expand(counts[is_padded], shape, axis, blocks)
+
+    def _check_blocks(self, shape: Shape, axis: int, blocks: tuple[int, int]) -> None:
+        for extent, block in zip((shape[axis - 1], shape[-1]), blocks, strict=True):
+            if extent % block:
+                raise ValueError(
+                    f"quantize: {self.name} has blocks of {block}, which must fill the dimension "
+                    f"they run along, got {extent} in shape {'x'.join(map(str, shape))}"
+                )
+
+    def get_scale_shape_2x(
+        self,
+        data_shape: Sequence[int],
+        is_padded: bool = True,
+        flatten_axis: int = -1,
+        broadcast_2d_scale_shape_to_1d: bool = False,
+    ) -> tuple[Shape, Shape]:
+        """Shapes of the rowwise and of the colwise scale_inv for an input of `data_shape`."""
+        layout = self.get_data_layout()
+        turned = (
+            transpose_shape(data_shape, flatten_axis) if layout[1] == "T" else tuple(data_shape)
+        )
+        shapes = [
+            self.get_scale_shape(
+                shape,
+                layout[colwise],
+                bool(colwise),
+                is_padded,
+                normalize_axis(flatten_axis, len(shape)),
+                broadcast_2d_scale_shape_to_1d,
+            )
+            for colwise, shape in enumerate((tuple(data_shape), turned))
+        ]
+        return shapes[0], shapes[1]
+
+    def get_grouped_scale_shape(
+        self,
+        data_shape: Sequence[int],
+        n_groups: int,
+        is_colwise: bool,
+        is_padded: bool = True,
+        flatten_axis: int = -1,
+    ) -> Shape:
+        """Shape of the scales of `n_groups` groups of rows: of what the largest case needs."""
+        if not self.is_block_scaling:
+            return (n_groups,)
+        axis = normalize_axis(flatten_axis, len(data_shape))
+        colwise = is_colwise and not self.is_colwise_transposed
+        if is_colwise and not colwise:
+            axis = len(data_shape) - axis
+        content, stored = _core.scale_shapes(
+            self.get_scheme(), *split_shape(data_shape, axis), colwise
+        )
+        if not is_padded:
+            return (math.prod(content),)
+        multiple = _core.scale_shapes(self.get_scheme(), 1, 1, colwise)[1][0]
+        last = -(-(content[0] - n_groups + 1) // multiple)
+        return (((n_groups - 1) + last) * multiple * stored[1],)
+
+    def get_grouped_scale_shape_2x(
+        self,
+        data_shape: Sequence[int],
+        n_groups: int,
+        is_padded: bool = True,
+        flatten_axis: int = -1,
+    ) -> tuple[Shape, Shape]:
+        """Shapes of the rowwise and of the colwise scales of groups."""
+        rowwise, colwise = (
+            self.get_grouped_scale_shape(data_shape, n_groups, which, is_padded, flatten_axis)
+            for which in (False, True)
+        )
+        return rowwise, colwise
+
+    def get_quantize_layout(self, usage: TensorUsage) -> QuantizeLayout:
+        """The direction that serves an operand: blocks run along the contracted dimension."""
+        if not self.is_block_scaling or usage in (TensorUsage.LHS, TensorUsage.RHS_TRANS):
+            return QuantizeLayout.ROWWISE
+        return QuantizeLayout.COLWISE

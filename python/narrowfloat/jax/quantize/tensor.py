@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantized tensors as pytrees: data, scales and amaxes are leaves, all else is structure."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jax.typing import DTypeLike
+
+from narrowfloat.jax.quantize.dequantizer import dequantize_grouped, dequantize_tensor
+from narrowfloat.jax.quantize.scaling_modes import (
+    QuantizeLayout,
+    ScalingMode,
+    Shape,
+    TensorUsage,
+    normalize_axis,
+)
+
+T = TypeVar("T")
+
+
+def pytree(children: Sequence[str]) -> Callable[[type[T]], type[T]]:
+    """Registers a dataclass: fields named `children` are its leaves.
+
+    Unflattening skips the checks of __post_init__: leaves may be anything then, a batch of arrays
+    too.
+    """
+
+    def register(cls: type[T]) -> type[T]:
+        names = [field.name for field in fields(cls)]
+        rest = [name for name in names if name not in children]
+
+        def flatten(tensor: T) -> tuple[tuple, tuple]:
+            return (
+                tuple(getattr(tensor, name) for name in children),
+                tuple(getattr(tensor, name) for name in rest),
+            )
+
+        def flatten_with_keys(tensor: T) -> tuple[tuple, tuple]:
+            leaves, aux = flatten(tensor)
+            keys = (jax.tree_util.GetAttrKey(name) for name in children)
+            return tuple(zip(keys, leaves, strict=True)), aux
+
+        def unflatten(aux: tuple, leaves: Sequence[Any]) -> T:
+            tensor = object.__new__(cls)
+            for name, value in zip((*children, *rest), (*leaves, *aux), strict=True):
+                object.__setattr__(tensor, name, value)
+            return tensor
+
+        jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+        return cls
+
+    return register
+
+
+class AbstractBaseTensor(ABC):
+    """What plain and quantized tensors have in common."""
+
+    @property
+    @abstractmethod
+    def ndim(self) -> int: ...
+
+    @abstractmethod
+    def dequantize(self) -> jax.Array | list:
+        """The values, in the dtype of what was quantized and the layout of the data."""
+
+    @abstractmethod
+    def get_tensor(self, usage: TensorUsage) -> AbstractBaseTensor:
+        """The direction that serves an operand. Errors: ValueError if it is not there."""
+
+    def checkpoint(self, quantizer: Any) -> AbstractBaseTensor:
+        """This tensor with its leaves under the quantizer's checkpoint name, if it has one."""
+        name = getattr(quantizer, "checkpoint_name", None)
+        return self if name is None else jax.tree.map(lambda x: checkpoint_name(x, name), self)
+
+
+@pytree(["data", "amax"])
+@dataclass
+class NoScaleTensor(AbstractBaseTensor):
+    """A tensor that is not quantized, and its amax where that is known."""
+
+    data: jax.Array
+    amax: jax.Array | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.data, jax.Array):
+            raise TypeError(f"quantize: data must be a JAX array, got {type(self.data).__name__}")
+
+    @property
+    def ndim(self) -> int:
+        return self.data.ndim
+
+    def dequantize(self) -> jax.Array:
+        return self.data
+
+    def get_tensor(self, usage: TensorUsage) -> NoScaleTensor:
+        return self
+
+    def checkpoint(self, quantizer: Any) -> NoScaleTensor:
+        if quantizer is not None:
+            raise ValueError("quantize: a tensor without scales has no quantizer to checkpoint for")
+        return self
+
+
+class ScaledTensor(AbstractBaseTensor):
+    """A quantized tensor of one direction or two."""
+
+
+@pytree(["data", "amax", "scale_inv"])
+@dataclass
+class ScaledTensor1x(ScaledTensor):
+    """Codes and scales of one direction.
+
+    data: codes; transposed in layout T, the dimensions from the flatten axis on first.
+    amax: float32 (1,); scale_inv: without padding; flatten_axis: that of `data` as it lies.
+    """
+
+    data: jax.Array
+    amax: jax.Array
+    scale_inv: jax.Array
+    scaling_mode: ScalingMode
+    dq_dtype: DTypeLike
+    _dq_func: Callable[[ScaledTensor1x], jax.Array]
+    is_colwise: bool
+    data_layout: str
+    flatten_axis: int
+    has_rht_applied: bool = False
+
+    def __post_init__(self) -> None:
+        axis = normalize_axis(self.flatten_axis, self.data.ndim)
+        if self.scaling_mode is ScalingMode.NO_SCALING:
+            self.scale_inv = jnp.empty((0,), jnp.float32)
+            return
+        of_input = self.data.ndim - axis if self.data_layout == "T" else axis
+        shapes = {
+            self.scaling_mode.get_scale_shape(
+                self.data.shape, self.data_layout, self.is_colwise, False, of_input, broadcast
+            )
+            for broadcast in (True, False)
+        }
+        if self.scale_inv.shape not in shapes:
+            raise ValueError(
+                f"quantize: scale_inv of {self.scaling_mode.name} data of shape {self.data.shape} "
+                f"must have shape {' or '.join(map(str, sorted(shapes)))}, got "
+                f"{self.scale_inv.shape}"
+            )
+
+    @property
+    def ndim(self) -> int:
+        return self.data.ndim
+
+    def dequantize(self) -> jax.Array:
+        return self._dq_func(self)
+
+    def get_tensor(self, usage: TensorUsage) -> ScaledTensor1x:
+        wanted = self.scaling_mode.get_quantize_layout(usage)
+        if wanted.has_colwise == self.is_colwise:
+            return self
+        raise ValueError(
+            f"get_tensor: {usage.name} of {self.scaling_mode.name} needs {wanted.name} data, got "
+            f"{'COLWISE' if self.is_colwise else 'ROWWISE'}"
+        )
+
+
+@pytree(["rowwise_tensor", "colwise_tensor"])
+@dataclass
+class ScaledTensor2x(ScaledTensor):
+    """A tensor quantized in both directions."""
+
+    rowwise_tensor: ScaledTensor1x
+    colwise_tensor: ScaledTensor1x
+
+    @property
+    def ndim(self) -> int:
+        return self.rowwise_tensor.ndim
+
+    def dequantize(self) -> jax.Array:
+        return self.rowwise_tensor.dequantize()
+
+    def get_tensor(self, usage: TensorUsage) -> ScaledTensor1x:
+        layout = self.rowwise_tensor.scaling_mode.get_quantize_layout(usage)
+        return self.rowwise_tensor if layout.is_rowwise_only else self.colwise_tensor
+
+
+@pytree(["data", "scale_inv", "amax", "first_dims", "last_dims"])
+@dataclass
+class GroupedScaledTensor1x(ScaledTensor):
+    """Groups of rows, each quantized as if it were alone, one direction.
+
+    data, scale_inv: flat, group after group; first_dims: int32 sizes of the groups along axis 0,
+    None where each slice of it is one. original_shape: of the whole, turned in layout T.
+    pre_swizzled: scales lie in the tiles that products read.
+    """
+
+    data: jax.Array
+    scale_inv: jax.Array
+    amax: jax.Array
+    first_dims: jax.Array | None
+    last_dims: jax.Array | None
+    scaling_mode: ScalingMode
+    dq_dtype: DTypeLike
+    _dq_func: Callable[[GroupedScaledTensor1x], list]
+    is_colwise: bool
+    data_layout: str
+    flatten_axis: int
+    original_shape: Shape
+    pre_swizzled: bool = False
+
+    @property
+    def ndim(self) -> int:
+        return len(self.original_shape)
+
+    @property
+    def n_groups(self) -> int:
+        for dims in (self.first_dims, self.last_dims):
+            if dims is not None:
+                return dims.size
+        return self.original_shape[0]
+
+    @property
+    def group_sizes(self) -> jax.Array:
+        """Slices of axis 0 in each group."""
+        if self.first_dims is not None:
+            return self.first_dims
+        return jnp.ones((self.n_groups,), jnp.int32)
+
+    def dequantize(self) -> list:
+        """The values group by group; an empty list for an empty one. Sizes must be concrete."""
+        return self._dq_func(self)
+
+    def get_tensor(self, usage: TensorUsage) -> GroupedScaledTensor1x:
+        wanted = self.scaling_mode.get_quantize_layout(usage)
+        if wanted.has_colwise == self.is_colwise:
+            return self
+        raise ValueError(
+            f"get_tensor: {usage.name} of {self.scaling_mode.name} needs {wanted.name} data"
+        )
+
+
+@pytree(["data", "amax", "first_dims", "last_dims"])
+@dataclass
+class GroupedNoScaleTensor(AbstractBaseTensor):
+    """Groups of rows that are not quantized."""
+
+    data: jax.Array
+    amax: jax.Array | None
+    first_dims: jax.Array | None
+    last_dims: jax.Array | None
+    original_shape: Shape
+
+    @property
+    def ndim(self) -> int:
+        return len(self.original_shape)
+
+    def dequantize(self) -> jax.Array:
+        return self.data
+
+    def get_tensor(self, usage: TensorUsage) -> GroupedNoScaleTensor:
+        return self
+
+
+class ScaledTensorFactory:
+    """Makes the tensor classes from arrays and a description."""
+
+    @staticmethod
+    def create_1x(
+        data: jax.Array,
+        scale_inv: jax.Array,
+        amax: jax.Array | None = None,
+        scaling_mode: ScalingMode = ScalingMode.NO_SCALING,
+        dq_dtype: DTypeLike = jnp.bfloat16,
+        is_colwise: bool = False,
+        data_layout: str = "N",
+        flatten_axis: int = -1,
+        first_dims: jax.Array | None = None,
+        last_dims: jax.Array | None = None,
+        original_shape: Sequence[int] | None = None,
+        has_rht_applied: bool = False,
+        pre_swizzled: bool = False,
+    ) -> ScaledTensor1x | GroupedScaledTensor1x:
+        """A tensor of one direction; of groups, if one of the three group arguments is given.
+
+        `flatten_axis` and `original_shape` are those of the input; amax is zero if None.
+        Errors: ValueError if groups come without original_shape, or scale_inv has another shape.
+        """
+        dq_dtype = jnp.dtype(dq_dtype)
+        if first_dims is None and last_dims is None and original_shape is None:
+            axis = normalize_axis(flatten_axis, data.ndim)
+            if data_layout == "T":
+                axis = data.ndim - axis
+            amax = jnp.zeros((1,), jnp.float32) if amax is None else amax
+            return ScaledTensor1x(
+                data, amax, scale_inv, scaling_mode, dq_dtype, dequantize_tensor, is_colwise,
+                data_layout, axis, has_rht_applied,
+            )  # fmt: skip
+        if original_shape is None:
+            raise ValueError("quantize: a grouped tensor needs original_shape")
+        shape, axis = tuple(original_shape), normalize_axis(flatten_axis, len(original_shape))
+        n_groups = next((d.size for d in (first_dims, last_dims) if d is not None), shape[0])
+        if data_layout == "T" and first_dims is None and shape[0] == n_groups:
+            shape = shape[:1] + shape[axis:] + shape[1:axis]
+            axis = len(shape) - axis + 1
+        elif data_layout == "T":
+            shape, axis = shape[axis:] + shape[:axis], len(shape) - axis
+        amax = jnp.zeros((n_groups,), jnp.float32) if amax is None else amax
+        return GroupedScaledTensor1x(
+            data, scale_inv, amax, first_dims, last_dims, scaling_mode, dq_dtype,
+            dequantize_grouped, is_colwise, data_layout, axis, shape, pre_swizzled,
+        )  # fmt: skip
+
+    @staticmethod
+    def create_2x(
+        data: jax.Array,
+        scale_inv: jax.Array,
+        colwise_data: jax.Array,
+        colwise_scale_inv: jax.Array,
+        amax: jax.Array | None = None,
+        colwise_amax: jax.Array | None = None,
+        data_layout: str = "NN",
+        rowwise_has_rht_applied: bool = False,
+        colwise_has_rht_applied: bool = False,
+        **description: Any,
+    ) -> ScaledTensor2x:
+        """A tensor of both directions; `description` as create_1x takes it."""
+        create = ScaledTensorFactory.create_1x
+        colwise_amax = amax if colwise_amax is None else colwise_amax
+        rowwise = create(
+            data, scale_inv, amax, is_colwise=False, data_layout=data_layout[0],
+            has_rht_applied=rowwise_has_rht_applied, **description,
+        )  # fmt: skip
+        colwise = create(
+            colwise_data, colwise_scale_inv, colwise_amax, is_colwise=True,
+            data_layout=data_layout[1], has_rht_applied=colwise_has_rht_applied, **description,
+        )  # fmt: skip
+        return ScaledTensor2x(rowwise, colwise)
+
+    @staticmethod
+    def create(
+        data: jax.Array | None,
+        scale_inv: jax.Array | None,
+        colwise_data: jax.Array | None,
+        colwise_scale_inv: jax.Array | None,
+        q_layout: QuantizeLayout = QuantizeLayout.ROWWISE,
+        amax: jax.Array | None = None,
+        colwise_amax: jax.Array | None = None,
+        data_layout: str = "NN",
+        rowwise_has_rht_applied: bool = False,
+        colwise_has_rht_applied: bool = False,
+        **description: Any,
+    ) -> ScaledTensor:
+        """A tensor of the layout's directions. `data_layout` has a letter for each of those."""
+        if rowwise_has_rht_applied:
+            raise ValueError("quantize: the transform is one of colwise data")
+        if q_layout.is_rowwise_colwise:
+            return ScaledTensorFactory.create_2x(
+                data, scale_inv, colwise_data, colwise_scale_inv, amax, colwise_amax, data_layout,
+                rowwise_has_rht_applied, colwise_has_rht_applied, **description,
+            )  # fmt: skip
+        colwise = q_layout.is_colwise_only
+        return ScaledTensorFactory.create_1x(
+            colwise_data if colwise else data,
+            colwise_scale_inv if colwise else scale_inv,
+            colwise_amax if colwise and colwise_amax is not None else amax,
+            is_colwise=colwise,
+            data_layout=data_layout[0],
+            has_rht_applied=colwise and colwise_has_rht_applied,
+            **description,
+        )

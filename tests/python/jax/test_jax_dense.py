@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of quantized tensors, and the linear layer over them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from golden import Case, cases
+from hostile import MODE_IDS, MODES
+from narrowfloat.jax import dense
+from narrowfloat.jax.cpp_extensions import gemm
+from narrowfloat.jax.cpp_extensions.quantization import quantize
+from narrowfloat.jax.quantize import (
+    NVFP4Quantizer,
+    QuantizeLayout,
+    QuantizerFactory,
+    QuantizerSet,
+    ScalingMode,
+)
+
+import narrowfloat as nf
+
+BOTH = QuantizeLayout.ROWWISE_COLWISE
+RNG = np.random.default_rng(5)
+X = jnp.asarray(RNG.standard_normal((64, 96)), jnp.float32)
+KERNEL = jnp.asarray(RNG.standard_normal((96, 32)), jnp.float32)
+BIAS = jnp.asarray(RNG.standard_normal(32), jnp.float32)
+
+
+def float32_bound(length: int, magnitudes: np.ndarray) -> np.ndarray:
+    """Sums of `length` float32 products in any order, and a bias: (length + 2) roundings."""
+    return (length + 2) * 2.0**-24 * magnitudes
+
+
+def set_of(mode: ScalingMode, dtype: str) -> QuantizerSet:
+    backward = "float8_e5m2" if mode.is_tensor_scaling() else dtype
+    return QuantizerFactory.create_set(1, mode, dtype, backward)
+
+
+def value(x: np.ndarray, scheme: str, columnwise: bool, **options: object) -> np.ndarray:
+    q = nf.quantize(np.asarray(x), scheme, not columnwise, columnwise, **options)
+    return q.dequantize(np.float32).astype(np.float64)
+
+
+def assert_product(got: jax.Array, left: np.ndarray, right: np.ndarray, what: str) -> None:
+    bound = float32_bound(left.shape[1], np.abs(left) @ np.abs(right))
+    assert (np.abs(np.asarray(got, np.float64) - left @ right) <= bound).all(), what
+
+
+@pytest.mark.parametrize(("mode", "dtype"), MODES, ids=MODE_IDS)
+def test_three_products_of_a_layer(mode: ScalingMode, dtype: str) -> None:
+    sets = set_of(mode, dtype)
+    forward = mode.get_scheme(dtype)
+    backward = mode.get_scheme(sets.dgrad.q_dtype)
+    options = {"scale": 1.0} if mode is ScalingMode.DELAYED_TENSOR_SCALING else {}
+    blocks = mode.is_block_scaling
+    out, pull = jax.vjp(lambda x, k, b: dense(x, k, b, 1, sets), X, KERNEL, BIAS)
+    gradient = jnp.asarray(RNG.standard_normal(out.shape), jnp.float32)
+    dx, dkernel, dbias = pull(gradient)
+    x = value(X, forward, False, **options)
+    kernel = value(KERNEL, forward, blocks, **options)
+    product = x @ kernel + np.asarray(BIAS, np.float64)
+    bound = float32_bound(96, np.abs(x) @ np.abs(kernel) + np.abs(np.asarray(BIAS)))
+    assert (np.abs(np.asarray(out, np.float64) - product) <= bound).all()
+    dy = value(gradient, backward, False, **options)
+    assert_product(dx, dy, value(KERNEL, forward, False, **options).T, "dx")
+    x, dy = (value(a, s, blocks, **options) for a, s in ((X, forward), (gradient, backward)))
+    assert_product(dkernel, x.T, dy, "dkernel")
+    _, sums = nf.quantize_dbias(np.asarray(gradient), backward, **options)
+    np.testing.assert_array_equal(np.asarray(dbias), sums)
+
+
+def test_without_quantizers_it_is_a_product() -> None:
+    def plain(x: jax.Array, k: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.tanh(x @ k + b))
+
+    def ours(x: jax.Array, k: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.tanh(dense(x, k, b)))
+
+    for a, b in zip(
+        jax.grad(plain, (0, 1, 2))(X, KERNEL, BIAS),
+        jax.grad(ours, (0, 1, 2))(X, KERNEL, BIAS),
+        strict=True,
+    ):
+        # tanh' of sums in another order: some roundings of numbers of order 10.
+        np.testing.assert_allclose(a, b, atol=96 * 10 * 2**-24 * 4)
+
+
+@pytest.mark.parametrize("mode", [ScalingMode.MXFP8_1D_SCALING, ScalingMode.NVFP4_1D_SCALING])
+def test_dimensions_on_both_sides(mode: ScalingMode) -> None:
+    x, kernel = X.reshape(2, 32, 3, 32), KERNEL.reshape(3, 32, 1, 32)
+    dtype = str(mode.get_compatible_q_dtypes()[0])
+    sets = QuantizerFactory.create_set(1, mode, dtype, dtype)
+    out, pull = jax.vjp(lambda a, k: dense(a, k, None, 2, sets), x, kernel)
+    flat, pull_flat = jax.vjp(lambda a, k: dense(a, k, None, 1, sets), X, KERNEL)
+    assert out.shape == (2, 32, 1, 32)
+    np.testing.assert_array_equal(out.reshape(64, 32), flat)
+    for a, b in zip(pull(out), pull_flat(flat), strict=True):
+        np.testing.assert_array_equal(a.reshape(b.shape), b)
+
+
+def test_the_transform_cancels_in_the_weights_gradient() -> None:
+    def quantizer() -> NVFP4Quantizer:
+        return NVFP4Quantizer(use_rht=True)
+
+    x = jnp.asarray(RNG.standard_normal((64, 32)), jnp.bfloat16)
+    dy = jnp.asarray(RNG.standard_normal((64, 48)), jnp.bfloat16)
+    left, right = quantize(x, quantizer()), quantize(dy, quantizer())
+    product = gemm(left, right, None, ((0,), (0,)), jnp.float32)
+    operands = [
+        nf.quantize(np.asarray(a), "nvfp4", False, True, rht=True).dequantize(np.float32)
+        for a in (x, dy)
+    ]
+    assert_product(product, operands[0].T.astype(np.float64), operands[1].astype(np.float64), "rht")
+    # Against one that is not transformed the inverse is taken, in bfloat16.
+    mixed = gemm(left, quantize(dy, NVFP4Quantizer()), None, ((0,), (0,)), jnp.float32)
+    exact = np.asarray(x, np.float64).T @ np.asarray(dy, np.float64)
+    assert np.linalg.norm(np.asarray(mixed) - exact) < 0.25 * np.linalg.norm(exact)
+
+
+def test_state_comes_back_as_the_sets_gradient() -> None:
+    sets = set_of(ScalingMode.DELAYED_TENSOR_SCALING, "float8_e4m3fn")
+
+    def loss(kernel: jax.Array, quantizers: QuantizerSet) -> jax.Array:
+        return jnp.sum(dense(X, kernel, BIAS, 1, quantizers))
+
+    _, after = jax.jit(jax.grad(loss, (0, 1)))(KERNEL, sets)
+    assert float(after.x.amax_history[-1]) == float(jnp.abs(X).max())
+    assert float(after.kernel.amax_history[-1]) == float(jnp.abs(KERNEL).max())
+    assert float(after.dgrad.amax_history[-1]) == 1.0
+    assert float(after.dgrad.scale[0]) == 57344.0
+    assert float(after.x.scale[0]) == np.float32(448) / np.float32(jnp.abs(X).max())
+
+
+def test_inference_needs_one_direction_and_training_says_so() -> None:
+    sets = QuantizerFactory.create_set(
+        1, ScalingMode.MXFP8_1D_SCALING, "float8_e4m3fn", "float8_e4m3fn", is_2x2x=False
+    )
+    out = dense(X, KERNEL, BIAS, 1, sets)
+    assert out.shape == (64, 32)
+    with pytest.raises(ValueError) as raised:
+        jax.grad(lambda k: dense(X, k, BIAS, 1, sets).sum())(KERNEL)
+    message = "dense: get_tensor: LHS_TRANS of MXFP8_1D_SCALING needs COLWISE data, got ROWWISE"
+    assert raised.value.args == (message,)
+
+
+def recorded_set(case: Case) -> QuantizerSet:
+    mode = case.params["mode"]
+    if mode.startswith("current_scaling"):
+        return set_of(ScalingMode.CURRENT_TENSOR_SCALING, "float8_e4m3fn")
+    two = ScalingMode.NVFP4_2D_SCALING if "16x16" in mode else ScalingMode.NVFP4_1D_SCALING
+    rht = "RHT" in mode
+    return QuantizerSet(
+        NVFP4Quantizer(use_rht=rht),
+        NVFP4Quantizer(scaling_mode=two),
+        NVFP4Quantizer(use_rht=rht),
+    )
+
+
+@pytest.mark.parametrize("case", list(cases("fl")), ids=lambda case: case.name)
+def test_recorded_layer(case: Case) -> None:
+    """Products of the recorded operands, to a bound on sums of exact values."""
+    x, w, dy = (jnp.asarray(case[name]) for name in ("x", "w", "dy"))
+    sets = recorded_set(case)
+    out, pull = jax.vjp(lambda a, k: dense(a, k, None, 1, sets), x, w.T)
+    dx, dw = pull(dy.astype(out.dtype))
+    for name, got in (("y", out), ("dx", dx), ("dw", dw.T)):
+        exact = case[f"exact_{name}.fp64"]
+        size = max(x.size // x.shape[-1], *w.shape)
+        # The result's own rounding, and float32 sums bounded by the largest product of the matrix.
+        bound = np.abs(exact) * 2.0**-8 + size * 2.0**-22 * np.abs(exact).max()
+        error = np.abs(np.asarray(got, np.float64).reshape(exact.shape) - exact)
+        assert (error <= bound).all(), f"{case.name} {name}"

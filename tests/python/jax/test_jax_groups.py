@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups of rows, each as if it were alone: by the handlers, and by the public function."""
+
+import math
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from handler import BOTH, COLWISE, CURRENT, DELAYED, MXFP8, ROWWISE, bits
+from hostile import hostile
+from narrowfloat.jax.cpp_extensions.quantization import grouped_dbias, grouped_quantize
+from narrowfloat.jax.quantize import (
+    GroupedNoScaleTensor,
+    GroupedScaledTensor1x,
+    QuantizeLayout,
+    QuantizerFactory,
+    ScaledTensor2x,
+    ScalingMode,
+)
+
+import narrowfloat as nf
+
+SIZES = [[32, 0, 64, 32], [0, 0, 128, 0], [96, 32], [0, 96, 0, 32], [128]]
+LAYOUTS = list(QuantizeLayout)
+
+
+def call_handler(
+    x: np.ndarray,
+    sizes: list[int],
+    mode: int,
+    layout: int,
+    *,
+    scale: np.ndarray | None = None,
+    version: int = 1,
+    scales: int = 4096,
+    flatten_axis: int = -1,
+) -> SimpleNamespace:
+    """te_grouped_quantize_ffi or its second version, whose mode is MXFP8."""
+    like, count = jax.ShapeDtypeStruct, len(sizes)
+    flat = (math.prod(x.shape),)
+    scale_dtype = jnp.float8_e8m0fnu if mode == MXFP8 else jnp.float32
+    shape = (scales,) if mode == MXFP8 else (count,)
+    results = [
+        like(flat if layout != COLWISE else (1,), jnp.float8_e4m3fn),
+        like(flat if layout != ROWWISE else (1,), jnp.float8_e4m3fn),
+        like(shape if layout != COLWISE else (1,), scale_dtype),
+        like(shape if layout != ROWWISE else (1,), scale_dtype),
+        like((count,), jnp.float32),
+        like((0 if version == 1 else (2 * count + 1) * 8,), jnp.uint8),
+    ]
+    attributes = {"q_layout": np.int64(layout), "flatten_axis": np.int64(flatten_axis)}
+    if version == 1:
+        attributes["scaling_mode"] = np.int64(mode)
+    target = f"te_grouped_quantize{'_v2' * (version == 2)}_ffi"
+    out = jax.ffi.ffi_call(target, results)(
+        jnp.asarray(x),
+        jnp.asarray(np.ones(count, np.float32) if scale is None else scale),
+        jnp.asarray(np.asarray(sizes, np.int32)),
+        **attributes,
+    )
+    names = ["data", "data_t", "scale_inv", "scale_inv_t", "amax", "workspace"]
+    return SimpleNamespace(**dict(zip(names, map(bits, out), strict=True)))
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("version", [1, 2])
+def test_mxfp8_groups(sizes: list[int], version: int) -> None:
+    x = hostile((128, 96))
+    out = call_handler(x, sizes, MXFP8, BOTH, version=version)
+    groups = nf.grouped_quantize(x, sizes, "mxfp8_e4m3", True, True, swizzled=True)
+    for name, key in (("data", "rowwise"), ("data_t", "columnwise")):
+        together = b"".join(q.buffers[f"{key}_data"].tobytes() for q in groups)
+        assert getattr(out, name).tobytes() == together
+        scales = b"".join(q.buffers[f"{key}_scale_inv"].tobytes() for q in groups)
+        found = getattr(out, name.replace("data", "scale_inv")).tobytes()
+        assert found[: len(scales)] == scales
+        assert not any(found[len(scales) :]), "what no group uses is zero"
+    if version == 2:
+        words = out.workspace.view(np.int64)
+        np.testing.assert_array_equal(words[: len(sizes)], sizes)
+        ends = np.concatenate([[0], np.cumsum(sizes)]) * 96
+        np.testing.assert_array_equal(words[len(sizes) :], ends)
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("mode", [DELAYED, CURRENT])
+def test_groups_with_a_scale_each(sizes: list[int], mode: int) -> None:
+    x = hostile((128, 96), "float32")
+    scale = np.arange(1, len(sizes) + 1, dtype=np.float32)
+    out = call_handler(x, sizes, mode, BOTH, scale=scale)
+    ends = np.cumsum(sizes)
+    parts = [x[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+    qs = [
+        nf.quantize(part, "fp8_e4m3", True, True, scale=float(s))
+        for part, s in zip(parts, scale, strict=True)
+    ]
+    for name, key in (("data", "rowwise_data"), ("data_t", "columnwise_data")):
+        assert getattr(out, name).tobytes() == b"".join(q.buffers[key].tobytes() for q in qs)
+    # Scales of groups with rows stand together, as grouped products read them; amaxes do not.
+    packed = [1 / s for s, size in zip(scale, sizes, strict=True) if size]
+    packed += [0.0] * (len(sizes) - len(packed))
+    for found in (out.scale_inv, out.scale_inv_t):
+        np.testing.assert_array_equal(found, np.asarray(packed, np.float32))
+    amaxes = [np.abs(part).max() if part.size else 0 for part in parts]
+    np.testing.assert_array_equal(out.amax, np.asarray(amaxes, np.float32))
+
+
+def test_sizes_count_slices_or_rows() -> None:
+    x = hostile((4, 32, 64))
+    by_slices = call_handler(x, [1, 3], MXFP8, BOTH)
+    by_rows = call_handler(x, [32, 96], MXFP8, BOTH)
+    for name in ("data", "data_t", "scale_inv", "scale_inv_t"):
+        np.testing.assert_array_equal(getattr(by_slices, name), getattr(by_rows, name))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "message"),
+    [
+        (
+            [32, 64],
+            {},
+            "grouped_quantize: group_sizes must add up to the first dimension or to the 128 rows, "
+            "got 96 rows together",
+        ),
+        (
+            [160, -32],
+            {},
+            "grouped_quantize: group 1 cannot have a negative size, got -32 rows",
+        ),
+        (
+            [128],
+            {"scales": 500},
+            "grouped_quantize: rowwise scale_inv must have room for 512 items or more, got 500",
+        ),
+        (
+            [160],
+            {"version": 2},
+            "grouped_quantize: group_sizes must add up to the first dimension or to the 128 rows, "
+            "got 160 rows together",
+        ),
+    ],
+)
+def test_refused(sizes: list[int], options: dict[str, int], message: str) -> None:
+    """Sizes are known when the program runs, and not before."""
+    with pytest.raises(jax.errors.JaxRuntimeError) as error:
+        call_handler(np.ones((128, 96), np.float32), sizes, MXFP8, BOTH, **options)
+    assert str(error.value).splitlines()[0] == f"INVALID_ARGUMENT: {message}"
+
+
+def test_the_second_version_may_leave_rows_over() -> None:
+    x = hostile((128, 96))
+    out = call_handler(x, [32, 64], MXFP8, BOTH, version=2)
+    assert not out.data[96 * 96 :].any() and out.data[: 96 * 96].any()
+
+
+MODES = [
+    ScalingMode.CURRENT_TENSOR_SCALING,
+    ScalingMode.DELAYED_TENSOR_SCALING,
+    ScalingMode.MXFP8_1D_SCALING,
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_grouped_quantize(mode: ScalingMode, layout: QuantizeLayout) -> None:
+    x = hostile((128, 64))
+    for sizes in SIZES:
+        quantizer = QuantizerFactory.create(1, mode, jnp.float8_e4m3fn, layout, n_groups=len(sizes))
+        tensor = grouped_quantize(jnp.asarray(x), quantizer, jnp.asarray(sizes, jnp.int32))
+        both = isinstance(tensor, ScaledTensor2x)
+        assert both == layout.is_rowwise_colwise
+        found = [tensor.rowwise_tensor, tensor.colwise_tensor] if both else [tensor]
+        for half in found:
+            check_groups(half, x, sizes, mode)
+
+
+def check_groups(
+    half: GroupedScaledTensor1x, x: np.ndarray, sizes: list[int], mode: ScalingMode
+) -> None:
+    begin = 0
+    options = {"scale": 1.0} if mode is ScalingMode.DELAYED_TENSOR_SCALING else {}
+    scheme = mode.get_scheme(jnp.float8_e4m3fn)
+    for group, (values, size) in enumerate(zip(half.dequantize(), sizes, strict=True)):
+        part = x[begin : begin + size]
+        begin += size
+        if size == 0:
+            assert isinstance(values, list) and not values
+            continue
+        q = nf.quantize(part, scheme, not half.is_colwise, half.is_colwise, **options)
+        want = q.dequantize(ml_dtypes.bfloat16)
+        want = np.ascontiguousarray(want.T) if half.data_layout == "T" else want
+        assert bits(values).tobytes() == want.tobytes()
+        if mode.is_tensor_scaling():
+            key = "columnwise" if half.is_colwise else "rowwise"
+            assert float(half.scale_inv[group]) == q.buffers[f"{key}_scale_inv"][0]
+            assert float(half.amax[group]) == q.buffers["amax_rowwise"][0]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_every_slice_a_group(mode: ScalingMode) -> None:
+    x = hostile((3, 32, 64))
+    quantizer = QuantizerFactory.create(
+        1, mode, jnp.float8_e4m3fn, QuantizeLayout.ROWWISE_COLWISE, n_groups=3
+    )
+    tensor = jax.jit(lambda a: grouped_quantize(a, quantizer))(jnp.asarray(x))
+    options = {"scale": 1.0} if mode is ScalingMode.DELAYED_TENSOR_SCALING else {}
+    for half in (tensor.rowwise_tensor, tensor.colwise_tensor):
+        assert half.first_dims is None and half.n_groups == 3
+        for part, values in zip(x, half.dequantize(), strict=True):
+            q = nf.quantize(
+                part,
+                mode.get_scheme(jnp.float8_e4m3fn),
+                not half.is_colwise,
+                half.is_colwise,
+                **options,
+            )
+            want = q.dequantize(ml_dtypes.bfloat16)
+            want = want.T if half.data_layout == "T" else want
+            assert bits(values).tobytes() == np.ascontiguousarray(want).tobytes()
+
+
+def test_delayed_groups_learn_from_their_own_rows() -> None:
+    x = np.concatenate([np.full((16, 32), 2.0), np.full((16, 32), 8.0)]).astype(np.float32)
+    quantizer = QuantizerFactory.create(
+        1,
+        ScalingMode.DELAYED_TENSOR_SCALING,
+        jnp.float8_e4m3fn,
+        QuantizeLayout.ROWWISE,
+        n_groups=3,
+    )
+    grouped_quantize(jnp.asarray(x), quantizer, jnp.asarray([16, 0, 16], jnp.int32))
+    newest = [float(member.amax_history[-1]) for member in quantizer.quantizers]
+    assert newest == [2.0, 0.0, 8.0]
+    assert [float(member.scale[0]) for member in quantizer.quantizers] == [224.0, 1.0, 56.0]
+
+
+def test_arguments_that_do_not_fit() -> None:
+    x = jnp.ones((4, 32))
+    quantizer = QuantizerFactory.create(
+        1, ScalingMode.MXFP8_1D_SCALING, jnp.float8_e4m3fn, QuantizeLayout.ROWWISE, n_groups=2
+    )
+    with pytest.raises(ValueError, match=r"^grouped_quantize: there are 3 groups and quantizers f"):
+        grouped_quantize(x, quantizer, jnp.asarray([1, 1, 2], jnp.int32))
+    with pytest.raises(ValueError, match=r"^grouped_quantize: flatten_axis must be the last axis"):
+        grouped_quantize(jnp.ones((2, 4, 32)), quantizer, flatten_axis=1)
+    with pytest.raises(TypeError, match=r"^grouped_quantize: group_sizes must be int32, got float"):
+        grouped_quantize(x, quantizer, jnp.asarray([2.0, 2.0]))
+    assert isinstance(grouped_quantize(x), GroupedNoScaleTensor)
+
+
+def test_dbias_of_groups() -> None:
+    grad = np.arange(24, dtype=np.float32).reshape(6, 4)
+    sums = grouped_dbias(jnp.asarray(grad), jnp.asarray([2, 0, 4], jnp.int32))
+    want = np.stack([grad[:2].sum(0), np.zeros(4, np.float32), grad[2:].sum(0)])
+    np.testing.assert_array_equal(np.asarray(sums), want)

@@ -8,7 +8,11 @@ import os
 import numpy
 
 
+E2M1_MAX: float = 6.0
+
 E4M3_MAX: float = 448.0
+
+E5M2_MAX: float = 57344.0
 
 def schemes() -> list[str]:
     """Names of all schemes, as quantize() takes them."""

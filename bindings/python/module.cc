@@ -62,6 +62,7 @@ NB_MODULE(_core, module) {
   RegisterQgemm(module);
   RegisterNamedQuantizerRules(module);
   RegisterCheckpoint(module);
+  RegisterTorchTensors(module);
 }
 
 }  // namespace narrowfloat::python

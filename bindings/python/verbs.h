@@ -18,5 +18,6 @@ void RegisterDelayedScale(nb::module_& module);
 void RegisterQgemm(nb::module_& module);
 void RegisterNamedQuantizerRules(nb::module_& module);
 void RegisterCheckpoint(nb::module_& module);
+void RegisterTorchTensors(nb::module_& module);
 
 }  // namespace narrowfloat::python

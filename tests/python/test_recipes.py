@@ -4,6 +4,7 @@
 import dataclasses
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -188,7 +189,7 @@ def test_environment(
           for cls in MADE_BY_THEMSELVES),
     ],
 )  # fmt: skip
-def test_rules(make: Any, message: str) -> None:
+def test_rules(make: Callable[[], object], message: str) -> None:
     with pytest.raises(AssertionError) as raised:
         make()
     assert str(raised.value) == message

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from narrowfloat.common.recipe.base import Recipe
 from narrowfloat.common.recipe.parameters import (
+    SPLIT_ACCUMULATOR,
     Format,
     MMParams,
     QParams,
@@ -47,9 +48,9 @@ class Float8BlockScaling(Recipe):
     x_block_scaling_dim: int = 1
     w_block_scaling_dim: int = 2
     grad_block_scaling_dim: int = 1
-    fp8_gemm_fprop: MMParams = MMParams()
-    fp8_gemm_dgrad: MMParams = MMParams()
-    fp8_gemm_wgrad: MMParams = MMParams()
+    fp8_gemm_fprop: MMParams = SPLIT_ACCUMULATOR
+    fp8_gemm_dgrad: MMParams = SPLIT_ACCUMULATOR
+    fp8_gemm_wgrad: MMParams = SPLIT_ACCUMULATOR
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -32,6 +32,10 @@ class MMParams:
     use_split_accumulator: bool = True
 
 
+SPLIT_ACCUMULATOR = MMParams()
+FAST_ACCUMULATOR = MMParams(use_split_accumulator=False)
+
+
 @dataclass(frozen=True)
 class QParams:
     """How one kind of tensor is quantized.

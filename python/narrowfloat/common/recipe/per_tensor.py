@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 
 from narrowfloat.common.recipe.base import Recipe
 from narrowfloat.common.recipe.parameters import (
+    FAST_ACCUMULATOR,
+    SPLIT_ACCUMULATOR,
     Format,
     MMParams,
     QParams,
@@ -57,9 +59,9 @@ class Float8CurrentScaling(Recipe):
         default_factory=lambda: flag_of_environment("NVTE_FP8_CURRENT_SCALING_POWER_2_SCALES")
     )
     fp8_format: Format = Format.HYBRID
-    fp8_gemm_fprop: MMParams = MMParams(use_split_accumulator=False)
-    fp8_gemm_dgrad: MMParams = MMParams(use_split_accumulator=True)
-    fp8_gemm_wgrad: MMParams = MMParams(use_split_accumulator=True)
+    fp8_gemm_fprop: MMParams = FAST_ACCUMULATOR
+    fp8_gemm_dgrad: MMParams = SPLIT_ACCUMULATOR
+    fp8_gemm_wgrad: MMParams = SPLIT_ACCUMULATOR
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,6 +17,7 @@
 #include "bindings/python/options.h"
 #include "bindings/python/quantized_tensor.h"
 #include "bindings/python/verbs.h"
+#include "narrowfloat/numerics/hadamard.h"
 #include "narrowfloat/ops/amax.h"
 #include "narrowfloat/ops/buffers.h"
 #include "narrowfloat/ops/dequantize.h"
@@ -287,6 +288,8 @@ std::vector<std::string> RoleNames() {
 }  // namespace
 
 void RegisterTorchTensors(nb::module_& module) {
+  module.attr("HADAMARD_SIZE") = kHadamardSize;
+  module.attr("HADAMARD_SIGN_MASK") = kHadamardSignMask;
   module.def("buffer_roles", &RoleNames, "Roles of buffers, in the order that calls take them.");
   nb::class_<QuantSpec>(module, "QuantSpec", kQuantSpecDoc)
       .def_prop_ro("text", &PrintQuantSpec, "Text form, defaults left out.")

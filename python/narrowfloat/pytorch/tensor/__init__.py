@@ -9,22 +9,45 @@ from narrowfloat.pytorch.quantized_tensor import (
     restore_from_func_ctx,
     restore_from_saved,
 )
-from narrowfloat.pytorch.tensor import _float8_operators, _operators  # rows of the operator table
+
+# Importing these fills the operator table.
+from narrowfloat.pytorch.tensor import _block_operators, _float8_operators, _operators
+from narrowfloat.pytorch.tensor.float8_blockwise_tensor import (
+    Float8BlockQuantizer,
+    Float8BlockwiseQTensor,
+)
 from narrowfloat.pytorch.tensor.float8_tensor import (
     Float8CurrentScalingQuantizer,
     Float8Quantizer,
     Float8Tensor,
 )
-from narrowfloat.pytorch.tensor.storage import Float8TensorStorage
+from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Quantizer, MXFP8Tensor
+from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer, NVFP4Tensor
+from narrowfloat.pytorch.tensor.storage import (
+    Float8BlockwiseQTensorStorage,
+    Float8TensorStorage,
+    MXFP8TensorStorage,
+    NVFP4TensorStorage,
+)
 
 __all__ = [
+    "Float8BlockQuantizer",
+    "Float8BlockwiseQTensor",
+    "Float8BlockwiseQTensorStorage",
     "Float8CurrentScalingQuantizer",
     "Float8Quantizer",
     "Float8Tensor",
     "Float8TensorStorage",
+    "MXFP8Quantizer",
+    "MXFP8Tensor",
+    "MXFP8TensorStorage",
+    "NVFP4Quantizer",
+    "NVFP4Tensor",
+    "NVFP4TensorStorage",
     "QuantizedTensor",
     "QuantizedTensorStorage",
     "Quantizer",
+    "_block_operators",
     "_float8_operators",
     "_operators",
     "prepare_for_saving",

@@ -249,3 +249,12 @@ class SchemeQuantizer(Quantizer):
 
     def is_quantizable(self, inp: torch.Tensor) -> bool:
         return inp.dim() >= 2 and self._spec().has_whole_blocks(tuple(inp.shape))
+
+
+def scale_shape(
+    spec: _core.QuantSpec, shape: Iterable[int], columnwise: bool
+) -> tuple[int, ...]:
+    """Shape of the padded scales of one direction of a spec that has both."""
+    role = "columnwise_scale_inv" if columnwise else "rowwise_scale_inv"
+    planned = _native.plan(spec, tuple(shape))
+    return next(buffer.shape for buffer in planned if buffer.role == role)

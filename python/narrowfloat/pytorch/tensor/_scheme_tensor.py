@@ -81,10 +81,6 @@ class SchemeTensor(SchemeStorage, QuantizedTensor):
 
     # Views.
 
-    def _why_no_view(self, shape: torch.Size) -> str | None:
-        """Why `shape` breaks the blocks; None if it does not."""
-        return None
-
     def view(self, *shape: Any) -> torch.Tensor:  # noqa: ANN401
         if len(shape) == 1 and shape[0] is None:
             return _ViewFunc.apply(self, None)

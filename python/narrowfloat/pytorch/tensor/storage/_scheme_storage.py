@@ -64,6 +64,10 @@ class SchemeStorage(QuantizedTensorStorage):
         """Constructor arguments of the buffers of a view. Errors: as the family has them."""
         raise NotImplementedError
 
+    def _why_no_view(self, shape: torch.Size) -> str | None:
+        """Why `shape` breaks the blocks; None if it does not."""
+        return None
+
     # Construction.
 
     def _set_fields(self, quantizer: Any, **fields: Any) -> None:  # noqa: ANN401
@@ -145,6 +149,10 @@ class SchemeStorage(QuantizedTensorStorage):
         if codes is None:
             raise RuntimeError(f"{self.__class__.__name__} has no data!")
         return codes.shape
+
+    @property
+    def shape(self) -> torch.Size:
+        return self._logical_shape()
 
     def size(self, dim: int | None = None) -> Any:  # noqa: ANN401
         shape = self._logical_shape()
@@ -301,3 +309,61 @@ class SchemeStorage(QuantizedTensorStorage):
             stride=outer_stride,
             **kwargs,
         )
+
+
+class BlockStorage(SchemeStorage):
+    """A storage with codes, scales, and perhaps amaxes, of each direction."""
+
+    def _direction_buffers(self, direction: str) -> list[str]:
+        return [buffer.name for buffer in self.BUFFERS if direction in buffer.keyword]
+
+    def _require_buffers(self, direction: str) -> None:
+        for name in self._direction_buffers(direction):
+            if self.__dict__[name] is None:
+                raise RuntimeError(
+                    f"update_usage: {self.__class__.__name__} lacks {name}, which {direction} "
+                    "usage needs"
+                )
+
+    def _keep(self, rowwise: bool, columnwise: bool) -> None:
+        """Drops the buffers of the directions that are not kept."""
+        for direction, kept in (("rowwise", rowwise), ("columnwise", columnwise)):
+            if not kept:
+                for name in self._direction_buffers(direction):
+                    setattr(self, name, None)
+
+    def update_usage(
+        self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
+    ) -> None:
+        """Errors: RuntimeError for a direction that is not there: each was quantized by itself."""
+        rowwise = self._has_rowwise() if rowwise_usage is None else rowwise_usage
+        columnwise = self._has_columnwise() if columnwise_usage is None else columnwise_usage
+        if rowwise:
+            self._require_buffers("rowwise")
+        if columnwise:
+            self._require_buffers("columnwise")
+        self._keep(rowwise, columnwise)
+
+    def _derive_columnwise(self, scheme: str | None = None) -> None:
+        """Column-wise codes and scales of tiles from the row-wise ones."""
+        spec = _native.make_spec(
+            self._scheme() if scheme is None else scheme, True, True, self._layout_options()
+        )
+        shape = tuple(self._columnwise_plan_shape())
+        for planned in _native.plan(spec, shape):
+            name = self._role_names[_native.ROLES.index(planned.role)]
+            if planned.role in ("columnwise_data", "columnwise_scale_inv"):
+                present = self.__dict__[name]
+                if present is None or present.shape != planned.shape:
+                    fresh = torch.empty(planned.shape, dtype=planned.dtype, device=self.device)
+                    setattr(self, name, fresh)
+        _native.verbs.derive_columnwise(spec, shape, self._role_buffers(), _native.threads())
+
+    def _columnwise_plan_shape(self) -> torch.Size:
+        """The shape that column-wise buffers are planned for."""
+        return self._logical_shape()
+
+    def _require_view(self, shape: torch.Size) -> None:
+        reason = self._why_no_view(shape)
+        if reason is not None:
+            raise RuntimeError(reason)

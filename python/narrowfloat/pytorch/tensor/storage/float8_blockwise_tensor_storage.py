@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FP8 under an fp32 scale per block: runs along each direction, or square tiles."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from narrowfloat import _core
+from narrowfloat.pytorch._autograd import _DequantizeFunc
+from narrowfloat.pytorch.constants import ELEMENTS, DType
+from narrowfloat.pytorch.tensor.storage._scheme_storage import (
+    BlockStorage,
+    Buffer,
+    Setting,
+)
+from narrowfloat.pytorch.tensor.storage.float8_tensor_storage import (
+    from_columnwise,
+    to_columnwise,
+)
+
+_FromFloat8BlockwiseFunc = _DequantizeFunc
+
+
+@lru_cache
+def float8_block_scheme(fp8_dtype: DType, tiles: bool) -> str:
+    """Name of the block-scaled FP8 scheme with these elements."""
+    return _core.fp8_block_scheme(ELEMENTS[fp8_dtype], tiles)
+
+
+class Float8BlockwiseQTensorStorage(BlockStorage):
+    """`_rowwise_data`: codes. `_columnwise_data`: codes, last dimension first.
+    `_rowwise_scale_inv`, `_columnwise_scale_inv`: float32, padded. `_is_2D_scaled`: tiles."""
+
+    BUFFERS = (
+        Buffer("_rowwise_data", "rowwise_data", ("rowwise_data",)),
+        Buffer("_columnwise_data", "columnwise_data", ("columnwise_data",)),
+        Buffer("_rowwise_scale_inv", "rowwise_scale_inv", ("rowwise_scale_inv",)),
+        Buffer("_columnwise_scale_inv", "columnwise_scale_inv", ("columnwise_scale_inv",)),
+    )
+    SETTINGS = (
+        Setting("_fp8_dtype", "fp8_dtype", "FP8 dtype"),
+        Setting("_is_2D_scaled", "is_2D_scaled", "Scale layout"),
+    )
+    _INNER_TENSORS = (
+        ("_rowwise_data", "rowwise_data"),
+        ("_rowwise_scale_inv", "rowwise_scale_inv"),
+        ("_columnwise_data", "columnwise_data"),
+        ("_columnwise_scale_inv", "columnwise_scale_inv"),
+    )
+
+    def __new__(
+        cls,
+        rowwise_data: torch.Tensor | None,
+        rowwise_scale_inv: torch.Tensor | None,
+        columnwise_data: torch.Tensor | None,
+        columnwise_scale_inv: torch.Tensor | None,
+        fp8_dtype: DType,
+        quantizer: Any = None,  # noqa: ANN401
+        is_2D_scaled: bool = True,
+        *args: Any,  # noqa: ANN401
+        fake_dtype: torch.dtype | None = None,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
+        instance = cls._new(
+            Float8BlockwiseQTensorStorage,
+            args,
+            fake_dtype,
+            (rowwise_data, columnwise_data),
+            kwargs,
+        )
+        instance._set_fields(
+            quantizer,
+            _rowwise_data=rowwise_data,
+            _columnwise_data=columnwise_data,
+            _rowwise_scale_inv=rowwise_scale_inv,
+            _columnwise_scale_inv=columnwise_scale_inv,
+            _fp8_dtype=DType.cast(fp8_dtype),
+            _is_2D_scaled=is_2D_scaled,
+        )
+        return instance
+
+    def _scheme(self) -> str:
+        return float8_block_scheme(self._fp8_dtype, self._is_2D_scaled)
+
+    def _logical_shape(self) -> torch.Size:
+        if self._rowwise_data is None and self._columnwise_data is not None:
+            return from_columnwise(self._columnwise_data.shape)
+        return super()._logical_shape()
+
+    def update_usage(
+        self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
+    ) -> None:
+        """Errors: AssertionError if a direction cannot be made, or none would be left."""
+        rowwise = self._has_rowwise() if rowwise_usage is None else rowwise_usage
+        columnwise = self._has_columnwise() if columnwise_usage is None else columnwise_usage
+        assert rowwise or columnwise, (
+            "update_usage: at least one direction of a block-scaled tensor must stay"
+        )
+        if rowwise:
+            self._require_direction("rowwise")
+        derives = columnwise and not self._has_columnwise()
+        if derives:
+            assert rowwise and self._is_2D_scaled, (
+                "update_usage: the column-wise codes were dropped, and only tiles that keep their "
+                "row-wise codes can make them again"
+            )
+            self._create_columnwise()
+        elif columnwise:
+            self._require_direction("columnwise")
+        self._keep(rowwise, columnwise)
+
+    def _require_direction(self, direction: str) -> None:
+        for part in ("data", "scale_inv"):
+            assert self.__dict__[f"_{direction}_{part}"] is not None, (
+                f"update_usage: {direction} usage needs _{direction}_{part}, which is missing"
+            )
+
+    def _create_columnwise(self) -> None:
+        """Column-wise codes and scales of tiles from the row-wise ones."""
+        assert self._is_2D_scaled, "Only tiles have column-wise codes that follow from row-wise ones"
+        self._derive_columnwise()
+
+    def _transpose_columnwise_data(self) -> None:
+        """Transposes the column-wise codes, in the place of the old buffer."""
+        if self._columnwise_data is None:
+            return
+        codes = self._columnwise_data
+        self._columnwise_data = codes.reshape(codes.shape[0], -1).t().contiguous()
+
+    def _why_no_view(self, shape: torch.Size) -> str | None:
+        own = self._logical_shape()
+        kept = 2 if self._is_2D_scaled else 1
+        if len(own) >= kept and tuple(shape[-kept:]) == tuple(own[-kept:]):
+            return None
+        if self._is_2D_scaled and len(own) == 2 and tuple(shape) == tuple(own):
+            return None
+        what = "its last two dimensions" if kept == 2 else "its inner dimension"
+        return (
+            f"{self.__class__.__name__} cannot reshape {what}, from {tuple(own)} to {tuple(shape)}"
+        )
+
+    def _view_buffers(self, shape: torch.Size) -> dict[str, torch.Tensor | None]:
+        if shape != self._logical_shape():
+            self._require_view(shape)
+        rowwise, columnwise = self._rowwise_data, self._columnwise_data
+        return {
+            "rowwise_data": None if rowwise is None else rowwise.view(shape),
+            "columnwise_data": None
+            if columnwise is None
+            else columnwise.view(to_columnwise(shape)),
+        }

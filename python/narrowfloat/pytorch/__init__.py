@@ -2,6 +2,16 @@
 """Quantized tensors in PyTorch under TransformerEngine's names, byte for byte as it makes them."""
 
 from narrowfloat.pytorch.constants import DType
+from narrowfloat.pytorch.quantization import (
+    autocast,
+    fp8_autocast,
+    fp8_model_init,
+    is_fp8_available,
+    is_fp8_block_scaling_available,
+    is_mxfp8_available,
+    is_nvfp4_available,
+    quantized_model_init,
+)
 from narrowfloat.pytorch.quantized_tensor import (
     QuantizedTensor,
     QuantizedTensorStorage,
@@ -26,7 +36,15 @@ __all__ = [
     "QuantizedTensor",
     "QuantizedTensorStorage",
     "Quantizer",
+    "autocast",
+    "fp8_autocast",
+    "fp8_model_init",
+    "is_fp8_available",
+    "is_fp8_block_scaling_available",
+    "is_mxfp8_available",
+    "is_nvfp4_available",
     "prepare_for_saving",
+    "quantized_model_init",
     "restore_from_func_ctx",
     "restore_from_saved",
 ]

@@ -31,7 +31,8 @@ class _DequantizeFunc(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, dtype: torch.dtype) -> torch.Tensor:  # noqa: ANN401
-        return tensor._decode(dtype)
+        # Not the buffer itself: the output of a function becomes part of the graph.
+        return tensor._decode(dtype).detach()
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401

@@ -11,7 +11,13 @@ from narrowfloat.pytorch.quantized_tensor import (
 )
 
 # Importing these fills the operator table.
-from narrowfloat.pytorch.tensor import _block_operators, _float8_operators, _operators
+from narrowfloat.pytorch.tensor import (
+    _block_operators,
+    _float8_operators,
+    _hybrid_operators,
+    _identity_operators,
+    _operators,
+)
 from narrowfloat.pytorch.tensor.float8_blockwise_tensor import (
     Float8BlockQuantizer,
     Float8BlockwiseQTensor,
@@ -21,11 +27,15 @@ from narrowfloat.pytorch.tensor.float8_tensor import (
     Float8Quantizer,
     Float8Tensor,
 )
+from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor, HybridQuantizer
+from narrowfloat.pytorch.tensor.identity_tensor import IdentityQuantizer, IdentityTensor
 from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Quantizer, MXFP8Tensor
 from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer, NVFP4Tensor
 from narrowfloat.pytorch.tensor.storage import (
     Float8BlockwiseQTensorStorage,
     Float8TensorStorage,
+    HybridQuantizedTensorStorage,
+    IdentityTensorStorage,
     MXFP8TensorStorage,
     NVFP4TensorStorage,
 )
@@ -38,6 +48,12 @@ __all__ = [
     "Float8Quantizer",
     "Float8Tensor",
     "Float8TensorStorage",
+    "HybridQuantizedTensor",
+    "HybridQuantizedTensorStorage",
+    "HybridQuantizer",
+    "IdentityQuantizer",
+    "IdentityTensor",
+    "IdentityTensorStorage",
     "MXFP8Quantizer",
     "MXFP8Tensor",
     "MXFP8TensorStorage",
@@ -49,6 +65,8 @@ __all__ = [
     "Quantizer",
     "_block_operators",
     "_float8_operators",
+    "_hybrid_operators",
+    "_identity_operators",
     "_operators",
     "prepare_for_saving",
     "restore_from_func_ctx",

@@ -126,9 +126,6 @@ def test_everything_is_available(name: str) -> None:
     assert available(return_reason=True) == (True, "")
 
 
-# -- delayed scaling ------------------------------------------------------------------------------
-
-
 def delayed_state(mode: str = "forward", n: int = 2, **fields: object) -> RecipeState:
     made = recipe.DelayedScaling(amax_history_len=4, **fields)
     return RecipeState.create(made, mode=mode, num_quantizers=n)

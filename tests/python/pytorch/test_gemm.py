@@ -111,9 +111,6 @@ def test_out_dtype() -> None:
     assert general_gemm(a, b, out=out)[0] is out
 
 
-# -- behind the sum -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("family", ["current", "block_1d", "nvfp4", "mxfp8"])
 @pytest.mark.parametrize("dtype", list(NUMPY), ids=str)
 def test_bias_and_accumulation_are_the_librarys(family: str, dtype: torch.dtype) -> None:
@@ -241,9 +238,6 @@ def test_plain_operands() -> None:
         assert half.dtype == torch.bfloat16 and half.shape == want.shape
 
 
-# -- what it refuses ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
@@ -315,9 +309,6 @@ def test_unwrap_tensor() -> None:
     assert str(raised.value) == (
         "unwrap_tensor: usage is 'rowwise' or 'columnwise', got 'diagonal'"
     )
-
-
-# -- several --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("single", [False, True])

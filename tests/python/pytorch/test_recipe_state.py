@@ -50,9 +50,6 @@ def quantizers(made: recipe.Recipe, mode: str, roles: list | None, n: int | None
     return RecipeState.create(made, mode=mode, num_quantizers=n, roles=roles).make_quantizers()
 
 
-# -- every recipe ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("cls", list(STATES), ids=lambda cls: cls.__name__)
 @pytest.mark.parametrize("mode", ["forward", "backward"])
 def test_create_picks_the_class(cls: type, mode: str) -> None:
@@ -128,9 +125,6 @@ def test_alignment() -> None:
 
     custom = recipe.CustomRecipe(qfactory=never, quantization_alignment=48)
     assert get_align_size_for_quantization(custom) == 48
-
-
-# -- recipes without state ------------------------------------------------------------------------
 
 
 def test_current_scaling() -> None:
@@ -243,9 +237,6 @@ def test_nvfp4_4over6_excludes_the_transform() -> None:
         "rounding; set disable_rht and disable_stochastic_rounding"
     )
     assert len(quantizers(made, "backward", BACKWARD)) == 2
-
-
-# -- delayed scaling ------------------------------------------------------------------------------
 
 
 def test_delayed_buffers_and_views() -> None:

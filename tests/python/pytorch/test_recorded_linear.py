@@ -123,9 +123,6 @@ def test_all_recorded_cases_run() -> None:
     assert len(CASES) == 5
 
 
-# -- custom_gemm ----------------------------------------------------------------------------------
-
-
 def pair() -> tuple:
     torch.manual_seed(3)
     quantizer = CurrentScalingQuantizerRef(torch.float8_e4m3fn)

@@ -168,8 +168,6 @@ def test_make_empty() -> None:
     assert str(raised.value) == "make_empty: the shape has 2 dimensions, got (2, 3, 5)"
 
 
-# -- products -------------------------------------------------------------------------------------
-
 PRODUCTS = [c for c in cases("gm") if c.params["mode"] not in
             ("nvfp4_gemm", "fp8_blockwise_gemm", "mxfp8_gemm")]  # fmt: skip
 
@@ -259,9 +257,6 @@ def test_transpose_qresult() -> None:
     turned = quantizer.transpose_qresult(q)
     assert turned.data is q.data_t and turned.data_t is q.data
     assert torch.equal(turned.dequantize(), q.dequantize().t())
-
-
-# -- roles ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

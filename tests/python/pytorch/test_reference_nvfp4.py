@@ -110,8 +110,6 @@ def test_mxfp4_blocks() -> None:
     assert values[0, 0] == 12.0 and values[1, 3] == -12.0 and values[2, 5] == 6 * 2.0**-127
 
 
-# -- products -------------------------------------------------------------------------------------
-
 PRODUCTS = [case for case in cases("gm") if case.params["mode"] == "nvfp4_gemm"]
 
 
@@ -161,9 +159,6 @@ def test_what_products_refuse(rows: int, inner: int, extra: dict, message: str) 
     with pytest.raises(AssertionError) as raised:
         quantizer.qgemm(q.data, q.data, None, torch.float32, q.scale, q.scale, **extra)
     assert str(raised.value) == message
-
-
-# -- tensors --------------------------------------------------------------------------------------
 
 
 def test_shapes_usages_and_saving() -> None:

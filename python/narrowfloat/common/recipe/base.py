@@ -61,8 +61,6 @@ class Recipe:
         names = {f.name for f in fields(self)} | {"_text"}
         return {name: value for name, value in vars(self).items() if name not in names}
 
-    # -- who makes the quantizers ----------------------------------------------------------------
-
     def set_quantizer_factory(self, factory: Callable[[Any], object] | None) -> None:
         """Makes every quantizer of this recipe by `factory(role)`; None: the recipe's own again.
 
@@ -79,8 +77,6 @@ class Recipe:
     def get_quantizer_factory(self) -> Callable[[Any], object] | None:
         """What makes the quantizers, or None if the recipe itself says how they are made."""
         return vars(self).get("quantizer_factory")
-
-    # -- kinds -----------------------------------------------------------------------------------
 
     @classmethod
     def nvfp4(cls) -> bool:

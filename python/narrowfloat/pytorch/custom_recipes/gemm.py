@@ -2,6 +2,7 @@
 """Products of tensors whose quantizers bring their own (`custom`)."""
 
 import torch
+
 from narrowfloat.pytorch.custom_recipes.quantization import GEMMType, MMParams
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 

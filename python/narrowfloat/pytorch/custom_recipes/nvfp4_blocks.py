@@ -4,6 +4,7 @@
 from dataclasses import dataclass
 
 import torch
+
 from narrowfloat.pytorch.custom_recipes.reference_utils import (
     E2M1_VALUES,
     cast_from_fp4x2,
@@ -39,11 +40,6 @@ def encode_scale(amax: torch.Tensor, e4m3_max: float) -> torch.Tensor:
     """What a tensor of that amax is multiplied by, so that its blocks' scales fit E4M3."""
     scale = torch.div(torch.full_like(amax, e4m3_max * E2M1_MAX), amax).clamp(max=FLT_MAX)
     return torch.where(scale == 0, 1.0, scale)
-
-
-def decoding_factor(amax: torch.Tensor, e4m3_max: float) -> torch.Tensor:
-    """What a code times its block's scale is multiplied by."""
-    return amax * torch.reciprocal(torch.full_like(amax, E2M1_MAX * e4m3_max))
 
 
 def decode_blocks(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
 from narrowfloat.pytorch.custom_recipes.quantization import GEMMType, MMParams
 from narrowfloat.pytorch.custom_recipes.reference_tensor import ReferenceQuantizer, ReferenceTensor
 from narrowfloat.pytorch.custom_recipes.reference_utils import (
@@ -126,8 +127,6 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer):
         self.with_amax_reduction = with_amax_reduction
         self.amax_reduction_group = amax_reduction_group
 
-    # -- quantize --------------------------------------------------------------------------------
-
     def quantize_impl(self, tensor: torch.Tensor) -> CurrentScalingTensorRef:
         """A new tensor of codes. Shapes: any; more than two dimensions are flattened to M x K.
 
@@ -220,8 +219,6 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer):
     ) -> torch.Tensor:
         """Plain values of `tensor`; `dtype` defaults to its nominal one."""
         return tensor.dequantize(dtype)
-
-    # -- products --------------------------------------------------------------------------------
 
     def qgemm(
         self,

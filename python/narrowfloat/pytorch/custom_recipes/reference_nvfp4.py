@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+
 from narrowfloat.pytorch.custom_recipes.nvfp4_blocks import (
     NVFP4Blocks,
     apply_rht,
     decode_blocks,
-    decoding_factor,
 )
 from narrowfloat.pytorch.custom_recipes.quantization import GEMMType, MMParams
 from narrowfloat.pytorch.custom_recipes.reference_tensor import ReferenceQuantizer, ReferenceTensor
@@ -198,8 +198,6 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
         """Plain values of `tensor`; `dtype` defaults to its nominal one."""
         return tensor.dequantize(dtype)
 
-    # -- products --------------------------------------------------------------------------------
-
     def qgemm(
         self,
         qx: torch.Tensor,
@@ -254,11 +252,3 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
             torch.outer(amax_x, amax_w) if max(len(amax_x), len(amax_w)) > 1 else (amax_x * amax_w)
         )
         return torch.div(factors, torch.full_like(factors, largest))
-
-
-__all__ = [
-    "NVFP4QuantizerRef",
-    "NVFP4TensorRef",
-    "decoding_factor",
-    "nvfp4_ref_rht_2d_factory",
-]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
+
 from narrowfloat.pytorch.custom_recipes.reference_utils import HIGH_PRECISION
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 

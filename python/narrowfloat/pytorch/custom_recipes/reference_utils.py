@@ -4,6 +4,7 @@
 import enum
 
 import torch
+
 from narrowfloat.pytorch.quantization.roles import QuantizerRole
 
 

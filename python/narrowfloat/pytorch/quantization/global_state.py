@@ -52,8 +52,6 @@ class FP8GlobalStateManager:
     _members: ClassVar[dict[tuple[str, str, int], _Members]] = {}
     _order: ClassVar[weakref.WeakKeyDictionary] = weakref.WeakKeyDictionary()
 
-    # -- what layers ask -------------------------------------------------------------------------
-
     @classmethod
     def is_fp8_enabled(cls) -> bool:
         """Whether an enabled autocast is running."""
@@ -91,8 +89,6 @@ class FP8GlobalStateManager:
         first = cls._autocast.is_first_module
         cls._autocast.is_first_module = False
         return first
-
-    # -- what autocast sets ----------------------------------------------------------------------
 
     @classmethod
     def get_autocast_state(cls) -> AutocastState:
@@ -138,8 +134,6 @@ class FP8GlobalStateManager:
         cls._depth = 0
         cls._members = {}
         cls._order = weakref.WeakKeyDictionary()
-
-    # -- delayed scaling -------------------------------------------------------------------------
 
     @classmethod
     def add_recipe_state(cls, state: RecipeState, group: object = None) -> None:

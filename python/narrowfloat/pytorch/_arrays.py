@@ -4,11 +4,11 @@
 import ml_dtypes
 import numpy as np
 import torch
+
+from narrowfloat import _core
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 from narrowfloat.pytorch.utils import is_non_tn_fp8_gemm_supported
-
-from narrowfloat import _core
 
 NUMPY_DTYPES = {
     torch.float32: np.dtype(np.float32),

@@ -4,6 +4,7 @@
 from typing import Any
 
 import torch
+
 from narrowfloat.pytorch.cpp_extensions.operands import LAYOUTS, unwrap_tensor
 from narrowfloat.pytorch.cpp_extensions.product import Epilogue, multiply
 from narrowfloat.pytorch.custom_recipes.gemm import custom_gemm

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+
 from narrowfloat.pytorch.cpp_extensions.gemm import general_gemm
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 

@@ -4,6 +4,7 @@
 from typing import Any, NamedTuple
 
 import torch
+
 from narrowfloat.pytorch._native import flatten_shape
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from narrowfloat import _core
 from narrowfloat.pytorch._arrays import (
     NUMPY_DTYPES,
     array_of,
@@ -26,8 +28,6 @@ from narrowfloat.pytorch.tensor.float8_tensor import (
 )
 from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Quantizer
 from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer
-
-from narrowfloat import _core
 
 OUTPUT_QUANTIZERS = (
     Float8Quantizer,

@@ -51,10 +51,10 @@ class _IdentityFunc(torch.autograd.Function):
         ctx.input_dtype = tensor.dtype
         if init_kwargs is None:
             return tensor.detach()
-        fields = {"shape": tensor.shape, "dtype": tensor.dtype, **tensor.get_metadata()}
-        fields.update(init_kwargs)
-        fields["fake_dtype"] = fields["dtype"]
-        return type(tensor)(**fields)
+        changes = dict(init_kwargs)
+        if "dtype" in changes:
+            changes["fake_dtype"] = changes.pop("dtype")
+        return tensor._rebuild(changes.pop("shape", None), **changes)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,6 +22,7 @@ from narrowfloat.pytorch.quantized_tensor import (
     QuantizedTensorStorage,
     Quantizer,
 )
+from narrowfloat.pytorch.tensor._fsdp import ShardedHybrid
 from narrowfloat.pytorch.tensor._scheme_quantizer import source_tensor
 from narrowfloat.pytorch.tensor._scheme_tensor import _native_size
 from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer
@@ -229,7 +231,7 @@ class HybridQuantizer(Quantizer):
         return recipe.CustomRecipe
 
 
-class HybridQuantizedTensor(HybridQuantizedTensorStorage, QuantizedTensor):
+class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, QuantizedTensor):
     """A tensor with a quantized tensor for each direction."""
 
     amax_reduction_group: Any = None
@@ -274,10 +276,18 @@ class HybridQuantizedTensor(HybridQuantizedTensorStorage, QuantizedTensor):
         return self
 
     def view(self, *shape: Any) -> torch.Tensor:  # noqa: ANN401
-        """Errors: RuntimeError where a child cannot be viewed so; TypeError for a dtype."""
+        """A hybrid tensor, or plain values where a child cannot be viewed so.
+
+        Errors: TypeError for a dtype.
+        """
         if len(shape) == 1 and isinstance(shape[0], torch.dtype):
             raise TypeError("view: a HybridQuantizedTensor cannot be seen as another type")
-        return _ViewFunc.apply(self, resolve_shape(shape, self.shape))
+        wanted = resolve_shape(shape, self.shape)
+        reason = self._why_no_view(wanted)
+        if reason is None:
+            return _ViewFunc.apply(self, wanted)
+        warnings.warn(f"{reason}; the tensor is dequantized", stacklevel=2)
+        return self.dequantize().view(wanted)
 
     def reshape(self, *shape: Any) -> torch.Tensor:  # noqa: ANN401
         return _ReshapeFunc.apply(self, resolve_shape(shape, self.shape))

@@ -11,6 +11,7 @@ import torch
 from narrowfloat.common import recipe
 from narrowfloat.pytorch._autograd import _IdentityFunc
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
+from narrowfloat.pytorch.tensor._fsdp import ShardedIdentity
 from narrowfloat.pytorch.tensor._scheme_quantizer import source_tensor
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
 from narrowfloat.pytorch.tensor.storage.identity_tensor_storage import IdentityTensorStorage
@@ -106,7 +107,7 @@ class IdentityQuantizer(Quantizer):
         return recipe.CustomRecipe
 
 
-class IdentityTensor(IdentityTensorStorage, SchemeTensor):
+class IdentityTensor(IdentityTensorStorage, ShardedIdentity, SchemeTensor):
     """A tensor that holds its values as they are."""
 
     def view(self, *shape: Any) -> torch.Tensor:  # noqa: ANN401

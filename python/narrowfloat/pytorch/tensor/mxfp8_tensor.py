@@ -13,6 +13,7 @@ from narrowfloat.common import recipe
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
 from narrowfloat.pytorch.constants import DType
+from narrowfloat.pytorch.tensor._fsdp import ShardedMXFP8
 from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer, scale_shape
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
 from narrowfloat.pytorch.tensor.storage.mxfp8_tensor_storage import (
@@ -104,7 +105,7 @@ class MXFP8Quantizer(SchemeQuantizer):
 MXFP8Quantizer.register_value_class("dtype", "with_2d_quantization")
 
 
-class MXFP8Tensor(MXFP8TensorStorage, SchemeTensor):
+class MXFP8Tensor(MXFP8TensorStorage, ShardedMXFP8, SchemeTensor):
     """A tensor of FP8 codes under E8M0 scales."""
 
     RESHAPE_DEQUANTIZES = False

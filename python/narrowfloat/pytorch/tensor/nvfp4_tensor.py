@@ -15,6 +15,7 @@ from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
 from narrowfloat.pytorch._reduction import reduce_max
 from narrowfloat.pytorch.constants import DType
+from narrowfloat.pytorch.tensor._fsdp import ShardedNVFP4
 from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer, scale_shape
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
@@ -255,7 +256,7 @@ NVFP4Quantizer.register_value_class(
 )
 
 
-class NVFP4Tensor(NVFP4TensorStorage, SchemeTensor):
+class NVFP4Tensor(NVFP4TensorStorage, ShardedNVFP4, SchemeTensor):
     """A tensor of FP4 codes under E4M3 scales under an amax."""
 
     HAS_DEFAULT_QUANTIZER = True

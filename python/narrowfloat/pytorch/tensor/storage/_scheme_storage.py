@@ -262,6 +262,29 @@ class SchemeStorage(QuantizedTensorStorage):
     def _make_view(self, shape: torch.Size) -> Any:  # noqa: ANN401
         return self._rebuild(shape, **self._view_buffers(torch.Size(shape)))
 
+    # What travels in an all-gather, for hybrid tensors.
+
+    def fsdp_extract_buffers(self) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
+        names = self.fsdp_buffer_fields()
+        return tuple(getattr(self, name) for name in names), {"field_names": names}
+
+    def fsdp_assign_gathered(self, buffers: Sequence[torch.Tensor], meta: dict[str, Any]) -> None:
+        """Errors: RuntimeError for another number of buffers."""
+        self._require_count(buffers, meta)
+        for name, buffer in zip(meta["field_names"], buffers, strict=True):
+            setattr(self, name, buffer)
+
+    def _require_count(self, buffers: Sequence[torch.Tensor], meta: dict[str, Any]) -> None:
+        names = meta["field_names"]
+        if len(buffers) != len(names):
+            raise RuntimeError(
+                f"fsdp_assign_gathered: {self.__class__.__name__} takes {len(names)} buffers, got "
+                f"{len(buffers)}"
+            )
+
+    def _share_shard_state(self, sharded: SchemeStorage) -> None:
+        """Takes what the shards have in common from the local one."""
+
     # Text.
 
     def __repr__(self) -> str:
@@ -362,6 +385,14 @@ class BlockStorage(SchemeStorage):
     def _columnwise_plan_shape(self) -> torch.Size:
         """The shape that column-wise buffers are planned for."""
         return self._logical_shape()
+
+    def _present_pairs(self) -> tuple[str, ...]:
+        """Codes and scales of the directions that are there."""
+        names: tuple[str, ...] = ()
+        for direction, present in self.get_usages().items():
+            if present:
+                names += (f"_{direction}_data", f"_{direction}_scale_inv")
+        return names
 
     def _require_view(self, shape: torch.Size) -> None:
         reason = self._why_no_view(shape)

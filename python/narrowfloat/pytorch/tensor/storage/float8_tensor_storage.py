@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +17,9 @@ from narrowfloat.pytorch.tensor.storage._scheme_storage import Buffer, SchemeSto
 from narrowfloat.pytorch.utils import empty_like_device, is_non_tn_fp8_gemm_supported
 
 _FromFloat8Func = _DequantizeFunc
+
+# How codes lie in an all-gather.
+_NATIVE, _M_MAJOR = "native", "columnwise_m_major"
 
 
 @lru_cache
@@ -72,6 +75,12 @@ class Float8TensorStorage(SchemeStorage):
             _fp8_dtype=DType.cast(fp8_dtype),
         )
         return instance
+
+    def _rebuild(self, shape: Iterable[int] | None = None, **changes: Any) -> Any:  # noqa: ANN401
+        new = super()._rebuild(shape, **changes)
+        if new._transpose is not None:
+            new._transpose_invalid = self._transpose_invalid
+        return new
 
     def _scheme(self) -> str:
         return float8_scheme(self._fp8_dtype)
@@ -188,3 +197,40 @@ class Float8TensorStorage(SchemeStorage):
             "data": self._data.view(shape),
             "data_transpose": self._transpose if fits else None,
         }
+
+    # What travels in an all-gather, for hybrid tensors.
+
+    def fsdp_buffer_fields(self) -> tuple[str, ...]:
+        return ("_data",) if self._data is not None else ("_transpose",)
+
+    def fsdp_extract_buffers(self) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
+        """Codes, or those of the transpose with their rows first, as shards follow each other.
+
+        Errors: RuntimeError if there is only a transpose, and it is stale.
+        """
+        names = self.fsdp_buffer_fields()
+        if self._data is not None:
+            return (self._data,), {"field_names": names, "transport_layout": _NATIVE}
+        if not self._has_columnwise():
+            raise RuntimeError("fsdp_extract_buffers: the transpose is invalid")
+        rows_first = self._transpose
+        if rows_first.dim() > 1:
+            rows_first = rows_first.movedim(0, -1).contiguous()
+        return (rows_first,), {"field_names": names, "transport_layout": _M_MAJOR}
+
+    def fsdp_assign_gathered(self, buffers: Sequence[torch.Tensor], meta: dict[str, Any]) -> None:
+        """Errors: RuntimeError for another number of buffers or an unknown layout."""
+        self._require_count(buffers, meta)
+        layout = meta.get("transport_layout", _NATIVE)
+        if layout == _M_MAJOR:
+            (rows_first,) = buffers
+            back = rows_first.movedim(-1, 0).contiguous() if rows_first.dim() > 1 else rows_first
+            self._data, self._transpose, self._transpose_invalid = None, back, False
+        elif layout == _NATIVE:
+            self._data = buffers[0]
+            self._transpose_invalid = True
+        else:
+            raise RuntimeError(f"fsdp_assign_gathered: unknown transport_layout {layout!r}")
+
+    def _share_shard_state(self, sharded: SchemeStorage) -> None:
+        self._scale_inv = sharded._scale_inv

@@ -81,7 +81,7 @@ class Recipe:
     @classmethod
     def nvfp4(cls) -> bool:
         """Whether this is NVFP4."""
-        return cls.kind == "nvfp4"
+        return cls.kind == "fp4_block"
 
     @classmethod
     def mxfp8(cls) -> bool:

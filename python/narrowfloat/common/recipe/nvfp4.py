@@ -33,7 +33,7 @@ class NVFP4BlockScaling(Recipe):
     nvfp4_4over6_e4m3_use_256: where that leaves room above by a smaller largest block scale.
     """
 
-    kind: ClassVar[str] = "nvfp4"
+    kind: ClassVar[str] = "fp4_block"
 
     disable_rht: bool = _flag("DISABLE_RHT")
     disable_stochastic_rounding: bool = _flag("DISABLE_STOCHASTIC_ROUNDING")

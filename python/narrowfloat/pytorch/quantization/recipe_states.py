@@ -6,7 +6,6 @@ from typing import ClassVar
 
 import torch
 
-from narrowfloat import _core
 from narrowfloat.common.recipe import QParams, Recipe
 from narrowfloat.pytorch.quantization.delayed_update import update_amax_and_scale
 from narrowfloat.pytorch.quantization.dtypes import (
@@ -23,10 +22,7 @@ from narrowfloat.pytorch.tensor.float8_tensor import (
     Float8Quantizer,
 )
 from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Quantizer
-from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer
-
-# The smaller largest block scale that 4over6 leaves room above with.
-_FOUR_OVER_SIX_E4M3_MAX = 256
+from narrowfloat.pytorch.tensor.nvfp4_tensor import E4M3_BOUNDS, NVFP4Quantizer
 
 
 def state_class(recipe: Recipe) -> type[RecipeState]:
@@ -175,6 +171,7 @@ class NVFP4BlockScalingRecipeState(RecipeState):
                 "or stochastic rounding; set disable_rht and disable_stochastic_rounding"
             )
         smaller = chooses and _covers(recipe.nvfp4_4over6_e4m3_use_256, weight)
+        largest, room_above = E4M3_BOUNDS
         return NVFP4Quantizer(
             get_fp4_te_dtype(recipe),
             with_rht=params.random_hadamard_transform,
@@ -183,7 +180,7 @@ class NVFP4BlockScalingRecipeState(RecipeState):
             stochastic_rounding=params.stochastic_rounding,
             row_scaled_nvfp4=recipe.row_scaled_activation and not gradient and not weight,
             nvfp4_use_4over6=chooses,
-            nvfp4_e4m3_max=_FOUR_OVER_SIX_E4M3_MAX if smaller else int(_core.E4M3_MAX),
+            nvfp4_e4m3_max=room_above if smaller else largest,
             nvfp4_4over6_err_mode=recipe.nvfp4_4over6_err_mode,
         )
 

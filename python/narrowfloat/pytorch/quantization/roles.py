@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from narrowfloat.common.recipe import Format
+from narrowfloat.common.recipe import DelayedScaling, Format
 
 # What a slot without a role stands for, by its place; layers with more slots go round again.
 FORWARD_TYPES = ("input", "weight", "output")
@@ -42,7 +42,7 @@ class DelayedScalingRequest(QuantizerRequest):
 
     fp8_format: Format = Format.HYBRID
     margin: int = 0
-    amax_history_len: int = 1024
+    amax_history_len: int = DelayedScaling.amax_history_len
     amax_compute_algo: str | Callable[[Any], Any] = "max"
     scaling_factor_compute_algo: Callable[..., Any] | None = None
     reduce_amax: bool = True

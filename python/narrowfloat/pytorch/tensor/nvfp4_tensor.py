@@ -35,7 +35,7 @@ __all__ = [
     "_ViewFunc",
 ]
 
-_E4M3_BOUNDS = (int(_core.E4M3_MAX), 256)  # 256: what 4over6 may take instead
+E4M3_BOUNDS = (int(_core.E4M3_MAX), 256)  # 256: what 4over6 may take instead
 _SEEDS = 2**63 - 1
 
 
@@ -71,12 +71,12 @@ class NVFP4Quantizer(SchemeQuantizer):
         stochastic_rounding: bool = False,
         row_scaled_nvfp4: bool = False,
         nvfp4_use_4over6: bool = False,
-        nvfp4_e4m3_max: int = _E4M3_BOUNDS[0],
+        nvfp4_e4m3_max: int = E4M3_BOUNDS[0],
         nvfp4_4over6_err_mode: str = "MAE",
         with_random_sign_mask: bool = True,
     ) -> None:
         super().__init__(rowwise=rowwise, columnwise=columnwise)
-        if nvfp4_use_4over6 and nvfp4_e4m3_max not in _E4M3_BOUNDS:
+        if nvfp4_use_4over6 and nvfp4_e4m3_max not in E4M3_BOUNDS:
             raise ValueError(f"nvfp4_e4m3_max must be 448 or 256, got {nvfp4_e4m3_max}")
         mode = nvfp4_4over6_err_mode.upper()
         if mode not in ("MAE", "MSE"):
@@ -90,7 +90,7 @@ class NVFP4Quantizer(SchemeQuantizer):
         self.stochastic_rounding = stochastic_rounding
         self.row_scaled_nvfp4 = row_scaled_nvfp4
         self.nvfp4_use_4over6 = nvfp4_use_4over6
-        self.nvfp4_e4m3_max = nvfp4_e4m3_max if nvfp4_use_4over6 else _E4M3_BOUNDS[0]
+        self.nvfp4_e4m3_max = nvfp4_e4m3_max if nvfp4_use_4over6 else E4M3_BOUNDS[0]
         self.nvfp4_4over6_err_mode = mode
         self.with_random_sign_mask = with_random_sign_mask
         self.rht_matrix_random_sign_mask_t = (
@@ -312,7 +312,7 @@ def _make_nvfp4_tensor_in_reduce_ex(
     with_gemm_swizzled_scales: bool = False,
     row_scaled_nvfp4: bool = False,
     nvfp4_use_4over6: bool = False,
-    nvfp4_e4m3_max: int = _E4M3_BOUNDS[0],
+    nvfp4_e4m3_max: int = E4M3_BOUNDS[0],
 ) -> NVFP4Tensor:
     """What a pickled NVFP4Tensor is made of; older payloads end earlier."""
     return NVFP4Tensor(

@@ -27,6 +27,7 @@ from narrowfloat.pytorch.tensor.float8_tensor import (
     Float8Quantizer,
     Float8Tensor,
 )
+from narrowfloat.pytorch.tensor.grouped_tensor import GroupedTensor
 from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor, HybridQuantizer
 from narrowfloat.pytorch.tensor.identity_tensor import IdentityQuantizer, IdentityTensor
 from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Quantizer, MXFP8Tensor
@@ -39,6 +40,7 @@ from narrowfloat.pytorch.tensor.storage import (
     MXFP8TensorStorage,
     NVFP4TensorStorage,
 )
+from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import GroupedTensorStorage
 
 __all__ = [
     "Float8BlockQuantizer",
@@ -48,6 +50,8 @@ __all__ = [
     "Float8Quantizer",
     "Float8Tensor",
     "Float8TensorStorage",
+    "GroupedTensor",
+    "GroupedTensorStorage",
     "HybridQuantizedTensor",
     "HybridQuantizedTensorStorage",
     "HybridQuantizer",

@@ -56,7 +56,9 @@ class ValueSemantics:
 
 
 def _literal(value: Any) -> str:  # noqa: ANN401
-    return repr(int(value)) if isinstance(value, int) and not isinstance(value, bool) else repr(value)
+    return (
+        repr(int(value)) if isinstance(value, int) and not isinstance(value, bool) else repr(value)
+    )
 
 
 class _Rebuild:

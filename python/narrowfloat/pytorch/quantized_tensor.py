@@ -117,9 +117,7 @@ class QuantizedTensorStorage:
             f"{self.__class__.__name__} class does not implement fsdp_extract_buffers function"
         )
 
-    def fsdp_assign_gathered(
-        self, buffers: Sequence[torch.Tensor], meta: dict[str, Any]
-    ) -> None:
+    def fsdp_assign_gathered(self, buffers: Sequence[torch.Tensor], meta: dict[str, Any]) -> None:
         """Takes gathered buffers in place of its own."""
         raise NotImplementedError(
             f"{self.__class__.__name__} class does not implement fsdp_assign_gathered function"
@@ -214,7 +212,11 @@ class Quantizer(ValueSemantics, abc.ABC):
 
     @abc.abstractmethod
     def update_quantized(
-        self, src: torch.Tensor, dst: Any, *, noop_flag: torch.Tensor | None = None  # noqa: ANN401
+        self,
+        src: torch.Tensor,
+        dst: Any,
+        *,
+        noop_flag: torch.Tensor | None = None,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
         """Quantizes `src` into the buffers of `dst`; a noop_flag of 1 leaves every byte."""
 
@@ -388,9 +390,7 @@ class QuantizedTensor(torch.Tensor):
         )
 
     def view(self, *shape: Any) -> torch.Tensor:  # noqa: ANN401
-        raise NotImplementedError(
-            f"{self.__class__.__name__} class does not support tensor views"
-        )
+        raise NotImplementedError(f"{self.__class__.__name__} class does not support tensor views")
 
     def expand_as(self, other: torch.Tensor) -> torch.Tensor:
         if other is self:

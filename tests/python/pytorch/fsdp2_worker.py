@@ -11,13 +11,12 @@ import traceback
 import warnings
 from collections.abc import Callable
 
+import narrowfloat.pytorch as nfp
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
-
-import narrowfloat.pytorch as nfp
 
 E4M3 = nfp.DType.kFloat8E4M3
 ROWS, COLS, BATCH = 256, 128, 16
@@ -25,9 +24,7 @@ RATE = 0.125
 
 FAMILIES: dict[str, Callable[[], nfp.Quantizer]] = {
     "float8_current": lambda: nfp.Float8CurrentScalingQuantizer(E4M3),
-    "float8_delayed": lambda: nfp.Float8Quantizer(
-        torch.full((1,), 64.0), torch.zeros(1), E4M3
-    ),
+    "float8_delayed": lambda: nfp.Float8Quantizer(torch.full((1,), 64.0), torch.zeros(1), E4M3),
     "mxfp8": lambda: nfp.MXFP8Quantizer(E4M3),
     "float8_blockwise": lambda: nfp.Float8BlockQuantizer(E4M3, rowwise=True, columnwise=True),
     "nvfp4": lambda: nfp.NVFP4Quantizer(with_2d_quantization=True),

@@ -125,7 +125,11 @@ def _split_mxfp8(tensor: MXFP8Tensor, split_size: int, dim: int = 0) -> Any:  # 
 
 
 def _scales_of_piece(
-    scales: torch.Tensor, spec: Any, shape: torch.Size, columnwise: bool, index: int  # noqa: ANN401
+    scales: torch.Tensor,
+    spec: Any,
+    shape: torch.Size,
+    columnwise: bool,
+    index: int,  # noqa: ANN401
 ) -> torch.Tensor:
     """Scales of one of equal pieces along the rows: an alias where no padding is needed."""
     rows = spec.scale_content_shape(tuple(shape), columnwise)[0]

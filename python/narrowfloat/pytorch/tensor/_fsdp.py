@@ -67,7 +67,10 @@ def unpadded_rows(storage: Any, columnwise: bool) -> torch.Tensor:  # noqa: ANN4
 
 
 def padded_rows(
-    scales: torch.Tensor, spec: Any, shape: torch.Size, columnwise: bool  # noqa: ANN401
+    scales: torch.Tensor,
+    spec: Any,
+    shape: torch.Size,
+    columnwise: bool,  # noqa: ANN401
 ) -> torch.Tensor:
     """Gathered scales with the padding that a tensor of `shape` has."""
     role = "columnwise_scale_inv" if columnwise else "rowwise_scale_inv"
@@ -82,9 +85,7 @@ def padded_rows(
 class ShardedParameter:
     """The hooks of FSDP2. A family says what it sends and what it makes of what was gathered."""
 
-    def _send(
-        self, rowwise: bool, columnwise: bool
-    ) -> tuple[tuple[torch.Tensor, ...], Any]:
+    def _send(self, rowwise: bool, columnwise: bool) -> tuple[tuple[torch.Tensor, ...], Any]:
         """Buffers that the directions need, and what rebuilding them takes."""
         raise NotImplementedError
 
@@ -389,9 +390,7 @@ class ShardedHybrid(ShardedParameter):
             children[name[1:]] = child._rebuild(child._logical_shape()) if out is None else child
         if out is None:
             shape = next(child.shape for child in children.values() if child is not None)
-            out = type(self)(
-                shape=shape, dtype=param_dtype, quantizer=self._quantizer, **children
-            )
+            out = type(self)(shape=shape, dtype=param_dtype, quantizer=self._quantizer, **children)
         return out, all_gather_outputs
 
 

@@ -78,9 +78,7 @@ def _slice(
 ) -> Any:  # noqa: ANN401
     if is_full_slice(tensor, dim, start, end, step):
         return tensor.detach()
-    children = map_quantized(
-        tensor, lambda child: aten.slice.Tensor(child, dim, start, end, step)
-    )
+    children = map_quantized(tensor, lambda child: aten.slice.Tensor(child, dim, start, end, step))
     return NotImplemented if children is None else tensor._rebuild(_shape_of(children), **children)
 
 

@@ -21,7 +21,10 @@ def contiguous_strides(shape: torch.Size) -> tuple[int, ...]:
 
 
 def is_identity_stride(
-    tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int | None  # noqa: ANN401
+    tensor: torch.Tensor,
+    size: Any,
+    stride: Any,
+    storage_offset: int | None,  # noqa: ANN401
 ) -> bool:
     """Whether as_strided() with these arguments asks for the tensor as it is."""
     return (

@@ -68,9 +68,7 @@ class SchemeQuantizer(Quantizer):
             return ()
         return _native.plan(self._spec(), shape)
 
-    def _buffer_specs(
-        self, shape: Iterable[int]
-    ) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    def _buffer_specs(self, shape: Iterable[int]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
         """dtype and shape of each of the tensor's fields that hold a buffer."""
         shape = tuple(shape)
         self._check_shape(shape)
@@ -206,9 +204,7 @@ class SchemeQuantizer(Quantizer):
 
     def _check_same_matrix(self, src: torch.Size, dst: torch.Size) -> None:
         if _native.flatten_shape(tuple(src)) != _native.flatten_shape(tuple(dst)):
-            raise ValueError(
-                f"quantize: the output has shape {tuple(dst)}, the input {tuple(src)}"
-            )
+            raise ValueError(f"quantize: the output has shape {tuple(dst)}, the input {tuple(src)}")
 
     def _with_group_of(self, dst: Any) -> SchemeQuantizer:  # noqa: ANN401
         """This quantizer, or a copy that reduces over the group that `dst` carries."""
@@ -251,9 +247,7 @@ class SchemeQuantizer(Quantizer):
         return inp.dim() >= 2 and self._spec().has_whole_blocks(tuple(inp.shape))
 
 
-def scale_shape(
-    spec: _core.QuantSpec, shape: Iterable[int], columnwise: bool
-) -> tuple[int, ...]:
+def scale_shape(spec: _core.QuantSpec, shape: Iterable[int], columnwise: bool) -> tuple[int, ...]:
     """Shape of the padded scales of one direction of a spec that has both."""
     role = "columnwise_scale_inv" if columnwise else "rowwise_scale_inv"
     planned = _native.plan(spec, tuple(shape))

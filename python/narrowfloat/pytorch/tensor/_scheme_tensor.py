@@ -190,4 +190,3 @@ class SchemeTensor(SchemeStorage, QuantizedTensor):
             if name not in own and name != "amax_reduction_group":
                 own[name] = copy.deepcopy(value, memo)
         return copied
-

@@ -75,9 +75,7 @@ class GroupedTensor(GroupedTensorStorage, torch.Tensor):
         return _dispatch.dispatch(func, args, kwargs or {})
 
     @classmethod
-    def make_like(
-        cls, tensor: GroupedTensor, *, requires_grad: bool = False
-    ) -> GroupedTensor:
+    def make_like(cls, tensor: GroupedTensor, *, requires_grad: bool = False) -> GroupedTensor:
         """An alias over the same buffers."""
         alias = cls(
             tensor.logical_shape,
@@ -109,8 +107,7 @@ class GroupedTensor(GroupedTensorStorage, torch.Tensor):
     def _decode(self, dtype: torch.dtype | None = None) -> torch.Tensor:
         if not self.all_same_shape():
             raise NotImplementedError(
-                "GroupedTensor: operators need members of one shape, got "
-                f"{self._member_shapes()}"
+                f"GroupedTensor: operators need members of one shape, got {self._member_shapes()}"
             )
         dtype = self.fake_dtype if dtype is None else dtype
         members = self.split_into_quantized_tensors()

@@ -196,8 +196,7 @@ class HybridQuantizer(Quantizer):
         """
         if not isinstance(dst, HybridQuantizedTensorStorage):
             raise ValueError(
-                "HybridQuantizer can only update HybridQuantizedTensor, got "
-                f"{type(dst).__name__}"
+                f"HybridQuantizer can only update HybridQuantizedTensor, got {type(dst).__name__}"
             )
         src = source_tensor(src, src.device)
         rowwise, columnwise = dst._rowwise_storage, dst._columnwise_storage

@@ -198,9 +198,7 @@ class NVFP4Quantizer(SchemeQuantizer):
         if self.stochastic_rounding:
             seed, offset = torch.randint(0, _SEEDS, (2,)).tolist()
         spec, buffers, threads = self._spec(), dst._role_buffers(), _native.threads()
-        _native.verbs.quantize(
-            spec, src, buffers, noop, None, None, None, seed, offset, threads
-        )
+        _native.verbs.quantize(spec, src, buffers, noop, None, None, None, seed, offset, threads)
         if not self.with_amax_reduction:
             return
         shared = [self._shared_amax(amax) for amax in (dst._amax_rowwise, dst._amax_columnwise)]

@@ -230,7 +230,10 @@ class SchemeStorage(QuantizedTensorStorage):
         if out.numel() > 0:
             self._require_readable()
             buffers = tuple(
-                [t if t is None or t.is_contiguous() else t.contiguous() for t in self._role_buffers()]
+                [
+                    t if t is None or t.is_contiguous() else t.contiguous()
+                    for t in self._role_buffers()
+                ]
             )
             _native.verbs.dequantize(self._spec(), buffers, out, _native.threads())
         return out if known is dtype else out.to(dtype)

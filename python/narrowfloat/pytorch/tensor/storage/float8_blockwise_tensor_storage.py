@@ -123,7 +123,9 @@ class Float8BlockwiseQTensorStorage(BlockStorage):
 
     def _create_columnwise(self) -> None:
         """Column-wise codes and scales of tiles from the row-wise ones."""
-        assert self._is_2D_scaled, "Only tiles have column-wise codes that follow from row-wise ones"
+        assert self._is_2D_scaled, (
+            "Only tiles have column-wise codes that follow from row-wise ones"
+        )
         self._derive_columnwise()
 
     def _transpose_columnwise_data(self) -> None:

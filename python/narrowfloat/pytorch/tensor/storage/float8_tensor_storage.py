@@ -63,9 +63,7 @@ class Float8TensorStorage(SchemeStorage):
     ) -> Any:  # noqa: ANN401
         if cls is Float8TensorStorage:
             kwargs.pop("device", None)
-        instance = cls._new(
-            Float8TensorStorage, args, fake_dtype, (data, data_transpose), kwargs
-        )
+        instance = cls._new(Float8TensorStorage, args, fake_dtype, (data, data_transpose), kwargs)
         instance._set_fields(
             quantizer,
             _data=data,

@@ -83,9 +83,7 @@ def member_buffers(quantizer: SchemeQuantizer, shape: tuple[int, ...]) -> Member
     """dtype and shape of a member's buffers by the group's fields."""
     specs = quantizer._buffer_specs(shape)
     names = dict(zip(_native.ROLES, quantizer.STORAGE._role_names, strict=True))
-    buffers = {
-        field: specs[names[role]] for role, field in _FIELDS.items() if names[role] in specs
-    }
+    buffers = {field: specs[names[role]] for role, field in _FIELDS.items() if names[role] in specs}
     if isinstance(quantizer, _Float8QuantizerBase):
         if isinstance(quantizer, Float8CurrentScalingQuantizer):
             buffers.pop("columnwise_scale_inv", None)  # one vector for both directions
@@ -211,9 +209,7 @@ class GroupedTensorStorage:
         Errors: ValueError, NotImplementedError for a quantizer without a flat form; AssertionError
         without a type where there is no quantizer.
         """
-        shapes = shapes_of(
-            num_tensors, first_dims, last_dims, logical_first_dim, logical_last_dim
-        )
+        shapes = shapes_of(num_tensors, first_dims, last_dims, logical_first_dim, logical_last_dim)
         total = logical_first_dim * logical_last_dim
         fields = offsets_of(shapes, first_dims, last_dims)
         fields |= {
@@ -231,9 +227,7 @@ class GroupedTensorStorage:
             fields |= allocate(quantizer, shapes, total, device)
         both = first_dims is not None and last_dims is not None
         shape = (1, total) if both else (logical_first_dim, logical_last_dim)
-        group = _class_for(quantizer)(
-            shape, torch.float32 if dtype is None else dtype, **fields
-        )
+        group = _class_for(quantizer)(shape, torch.float32 if dtype is None else dtype, **fields)
         group.quantized_tensors = group.split_into_quantized_tensors()
         return group
 

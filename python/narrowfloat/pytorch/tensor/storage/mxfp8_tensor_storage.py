@@ -15,8 +15,8 @@ from narrowfloat.pytorch._autograd import _DequantizeFunc
 from narrowfloat.pytorch.constants import ELEMENTS, DType
 from narrowfloat.pytorch.tensor._fsdp import padded_rows, unpadded_rows
 from narrowfloat.pytorch.tensor.storage._scheme_storage import (
-    Buffer,
     BlockStorage,
+    Buffer,
     Setting,
 )
 

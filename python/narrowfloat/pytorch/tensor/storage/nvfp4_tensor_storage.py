@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from narrowfloat import _core
-from narrowfloat.pytorch._native import flatten_shape
 from narrowfloat.pytorch._autograd import _DequantizeFunc
+from narrowfloat.pytorch._native import flatten_shape
 from narrowfloat.pytorch.constants import ELEMENTS, DType
 from narrowfloat.pytorch.tensor.storage._scheme_storage import (
     BlockStorage,

@@ -15,14 +15,14 @@ class _QuantizeFunc(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,  # noqa: ANN401
+        ctx: Any,
         tensor: torch.Tensor,
         quantize_impl: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
         return quantize_impl(tensor)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grad, None
 
 
@@ -30,12 +30,12 @@ class _DequantizeFunc(torch.autograd.Function):
     """Dequantizes in forward, lets the gradient through."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Any, dtype: torch.dtype) -> torch.Tensor:  # noqa: ANN401
+    def forward(ctx: Any, tensor: Any, dtype: torch.dtype) -> torch.Tensor:
         # Not the buffer itself: the output of a function becomes part of the graph.
         return tensor._decode(dtype).detach()
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grad, None
 
 
@@ -44,7 +44,7 @@ class _IdentityFunc(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,  # noqa: ANN401
+        ctx: Any,
         tensor: torch.Tensor,
         init_kwargs: dict[str, Any] | None = None,
     ) -> torch.Tensor:
@@ -57,7 +57,7 @@ class _IdentityFunc(torch.autograd.Function):
         return tensor._rebuild(changes.pop("shape", None), **changes)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grad.to(ctx.input_dtype), None
 
 
@@ -66,7 +66,7 @@ class _ViewFunc(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,  # noqa: ANN401
+        ctx: Any,
         tensor: torch.Tensor,
         shape: torch.Size | None = None,
     ) -> torch.Tensor:
@@ -74,7 +74,7 @@ class _ViewFunc(torch.autograd.Function):
         return tensor.detach() if shape is None else tensor._make_view(shape)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         if hasattr(grad, "_make_view"):
             return grad._make_view(ctx.input_shape), None
         return grad.reshape(ctx.input_shape), None

@@ -22,7 +22,7 @@ _table: dict[tuple[Any, type], Row] = {}
 _quantized_tensor_passthrough_ops: set[Any] = set()
 
 
-def implements(operator: Any, *classes: type) -> Callable[[Row], Row]:  # noqa: ANN401
+def implements(operator: Any, *classes: type) -> Callable[[Row], Row]:
     """Puts the decorated function in the table for tensors of these classes and those derived."""
 
     def register(row: Row) -> Row:
@@ -33,7 +33,7 @@ def implements(operator: Any, *classes: type) -> Callable[[Row], Row]:  # noqa: 
     return register
 
 
-def find_row(operator: Any, cls: type) -> Row | None:  # noqa: ANN401
+def find_row(operator: Any, cls: type) -> Row | None:
     """The row of the closest class."""
     for base in cls.__mro__:
         row = _table.get((operator, base))
@@ -42,7 +42,7 @@ def find_row(operator: Any, cls: type) -> Row | None:  # noqa: ANN401
     return None
 
 
-def _is_quantized(value: Any) -> bool:  # noqa: ANN401
+def _is_quantized(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and hasattr(value, "_plain")
 
 
@@ -56,7 +56,7 @@ def _subject(args: tuple[Any, ...], kwargs: dict[str, Any]) -> type | None:
     return None
 
 
-def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Runs an operator that at least one quantized tensor takes part in."""
     if func in _quantized_tensor_passthrough_ops:
         with torch._C._DisableTorchDispatch():
@@ -70,11 +70,11 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  
     return run_dequantized(func, args, kwargs)
 
 
-def _dequantize(value: Any) -> Any:  # noqa: ANN401
+def _dequantize(value: Any) -> Any:
     return value._plain() if _is_quantized(value) else value
 
 
-def _quantize_back(old: Any, new: Any) -> None:  # noqa: ANN401
+def _quantize_back(old: Any, new: Any) -> None:
     if _is_quantized(old):
         old.quantize_(new)
     elif isinstance(old, (list, tuple)):
@@ -82,7 +82,7 @@ def _quantize_back(old: Any, new: Any) -> None:  # noqa: ANN401
             _quantize_back(old_item, new_item)
 
 
-def run_dequantized(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def run_dequantized(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The operator on plain tensors; what it wrote is quantized back. None if it writes."""
     schema = func._schema
     plain_args = tree_map(_dequantize, args)

@@ -8,6 +8,6 @@ from typing import Any
 import torch
 
 
-def reduce_max(amax: torch.Tensor, group: Any) -> None:  # noqa: ANN401
+def reduce_max(amax: torch.Tensor, group: Any) -> None:
     """The largest over the ranks of `group`, or of the world, in place."""
     torch.distributed.all_reduce(amax, op=torch.distributed.ReduceOp.MAX, group=group)

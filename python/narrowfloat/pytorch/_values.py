@@ -55,7 +55,7 @@ class ValueSemantics:
         return f"{name}(({items},))", {name: _Rebuild(type(self))}
 
 
-def _literal(value: Any) -> str:  # noqa: ANN401
+def _literal(value: Any) -> str:
     return (
         repr(int(value)) if isinstance(value, int) and not isinstance(value, bool) else repr(value)
     )
@@ -67,7 +67,7 @@ class _Rebuild:
     def __init__(self, cls: type) -> None:
         self.cls = cls
 
-    def __call__(self, fields: tuple[tuple[str, Any], ...]) -> Any:  # noqa: ANN401
+    def __call__(self, fields: tuple[tuple[str, Any], ...]) -> Any:
         value = object.__new__(self.cls)
         value.__dict__.update(fields)
         value._rebuild_derived_state()

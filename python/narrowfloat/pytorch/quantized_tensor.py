@@ -148,7 +148,7 @@ def restore_from_saved(
     tensors: Sequence[QuantizedTensorStorage | None],
     saved_tensors: Sequence[torch.Tensor | None],
     return_saved_tensors: bool = False,
-) -> Any:  # noqa: ANN401
+) -> Any:
     """What prepare_for_saving() took apart; optionally also the entries that were left over."""
     left = list(saved_tensors)
     restored: list[torch.Tensor | QuantizedTensorStorage | None] = []
@@ -162,7 +162,7 @@ def restore_from_saved(
     return (restored, left) if return_saved_tensors else restored
 
 
-def restore_from_func_ctx(ctx: Any, return_saved_tensors: bool = False) -> Any:  # noqa: ANN401
+def restore_from_func_ctx(ctx: Any, return_saved_tensors: bool = False) -> Any:
     """restore_from_saved() of `ctx.tensor_objects` and `ctx.saved_tensors`.
 
     The objects are dropped from `ctx`, so that their memory can go.
@@ -216,11 +216,11 @@ class Quantizer(ValueSemantics, abc.ABC):
         src: torch.Tensor,
         dst: Any,
         *,
-        noop_flag: torch.Tensor | None = None,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401
+        noop_flag: torch.Tensor | None = None,
+    ) -> Any:
         """Quantizes `src` into the buffers of `dst`; a noop_flag of 1 leaves every byte."""
 
-    def quantize_impl(self, tensor: torch.Tensor) -> Any:  # noqa: ANN401
+    def quantize_impl(self, tensor: torch.Tensor) -> Any:
         """A new quantized tensor, outside of autograd."""
         raise NotImplementedError(
             f"{self.__class__.__name__} class does not implement quantize_impl function"
@@ -230,9 +230,9 @@ class Quantizer(ValueSemantics, abc.ABC):
         self,
         tensor: torch.Tensor,
         *,
-        out: Any = None,  # noqa: ANN401
+        out: Any = None,
         dtype: torch.dtype | None = None,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         """`tensor` quantized: into `out`, or new, with a straight-through gradient."""
         if out is not None:
             return self.update_quantized(tensor, out)
@@ -247,7 +247,7 @@ class Quantizer(ValueSemantics, abc.ABC):
             own.amax_reduction_group = None
         return result
 
-    def __call__(self, tensor: torch.Tensor) -> Any:  # noqa: ANN401
+    def __call__(self, tensor: torch.Tensor) -> Any:
         return self.quantize(tensor)
 
     def multi_quantize(self, list_of_tensors: Iterable[torch.Tensor]) -> list[Any]:
@@ -262,7 +262,7 @@ class Quantizer(ValueSemantics, abc.ABC):
         device: torch.device | str | None = None,
         requires_grad: bool = False,
         pin_memory: bool = False,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         """A quantized tensor whose buffers are not initialised."""
         raise NotImplementedError(
             f"{self.__class__.__name__} class does not implement make_empty function, "
@@ -289,7 +289,7 @@ class Quantizer(ValueSemantics, abc.ABC):
         other.__dict__.update(self.__dict__)
         return other
 
-    def onnx_quantize(self, tensor: torch.Tensor) -> Any:  # noqa: ANN401
+    def onnx_quantize(self, tensor: torch.Tensor) -> Any:
         """Not part of narrowfloat."""
         raise NotImplementedError(f"{self.__class__.__name__} has no ONNX form")
 
@@ -389,7 +389,7 @@ class QuantizedTensor(torch.Tensor):
             f"{self.__class__.__name__} class does not implement detach function"
         )
 
-    def view(self, *shape: Any) -> torch.Tensor:  # noqa: ANN401
+    def view(self, *shape: Any) -> torch.Tensor:
         raise NotImplementedError(f"{self.__class__.__name__} class does not support tensor views")
 
     def expand_as(self, other: torch.Tensor) -> torch.Tensor:
@@ -446,7 +446,7 @@ class QuantizedTensor(torch.Tensor):
         """The fields beside the values, for __repr__."""
         return ""
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # noqa: ANN401
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
         name, fields = self.__class__.__name__, self._describe()
         try:
             return f"{name}({fields}data={self._decode(self._dtype)})"
@@ -459,14 +459,14 @@ class QuantizedTensor(torch.Tensor):
     @classmethod
     def __torch_dispatch__(
         cls,
-        func: Any,  # noqa: ANN401
-        types: Any,  # noqa: ANN401
+        func: Any,
+        types: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         return _dispatch.dispatch(func, args, kwargs or {})
 
 
-def dequantize_all(tree: Any) -> Any:  # noqa: ANN401
+def dequantize_all(tree: Any) -> Any:
     """`tree` with plain tensors in place of quantized ones."""
     return tree_map(lambda leaf: leaf._plain() if isinstance(leaf, QuantizedTensor) else leaf, tree)

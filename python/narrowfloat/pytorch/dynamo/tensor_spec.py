@@ -64,7 +64,7 @@ class TensorSpec:
         tensors = self.quantizer.alloc_tensors(self.shape, device=self.device)
         return [tensors[name] for name in self.inner_names()]
 
-    def assemble(self, inner_tensors: Sequence[torch.Tensor]) -> Any:  # noqa: ANN401
+    def assemble(self, inner_tensors: Sequence[torch.Tensor]) -> Any:
         """The tensor over these inner tensors."""
         if self.quantizer is None:
             (tensor,) = inner_tensors
@@ -74,7 +74,7 @@ class TensorSpec:
             self.shape, self.dtype, tensors, self.device, self.requires_grad
         )
 
-    def create_tensor(self) -> Any:  # noqa: ANN401
+    def create_tensor(self) -> Any:
         """A new tensor, not initialised."""
         return self.assemble(self.create_inner_tensors())
 

@@ -51,7 +51,7 @@ def _view_blockwise(tensor: Float8BlockwiseQTensor, size: list[int]) -> Float8Bl
 
 @implements(aten.view.default, NVFP4Tensor)
 @implements(aten._unsafe_view.default, NVFP4Tensor)
-def _view_nvfp4(tensor: NVFP4Tensor, size: list[int]) -> Any:  # noqa: ANN401
+def _view_nvfp4(tensor: NVFP4Tensor, size: list[int]) -> Any:
     shape = _resolved(tensor, size)
     if tensor._why_no_view(shape) is not None:
         return NotImplemented
@@ -81,7 +81,7 @@ def _as_strided_nvfp4(
 
 
 @implements(aten.empty_like.default, NVFP4Tensor)
-def _empty_like_nvfp4(tensor: NVFP4Tensor, **kwargs: Any) -> NVFP4Tensor:  # noqa: ANN401
+def _empty_like_nvfp4(tensor: NVFP4Tensor, **kwargs: Any) -> NVFP4Tensor:
     new = _empty_like(tensor, **kwargs)
     for amax in (new._amax_rowwise, new._amax_columnwise):
         if amax is not None:
@@ -90,7 +90,7 @@ def _empty_like_nvfp4(tensor: NVFP4Tensor, **kwargs: Any) -> NVFP4Tensor:  # noq
 
 
 @implements(aten.new_zeros.default, MXFP8Tensor)
-def _new_zeros_mxfp8(tensor: MXFP8Tensor, size: list[int], **kwargs: Any) -> Any:  # noqa: ANN401
+def _new_zeros_mxfp8(tensor: MXFP8Tensor, size: list[int], **kwargs: Any) -> Any:
     quantizer = tensor._get_quantizer()
     if len(size) < 2 or not quantizer._spec().has_whole_blocks(tuple(size)):
         return NotImplemented
@@ -101,7 +101,7 @@ def _new_zeros_mxfp8(tensor: MXFP8Tensor, size: list[int], **kwargs: Any) -> Any
 
 
 @implements(aten.split.Tensor, MXFP8Tensor)
-def _split_mxfp8(tensor: MXFP8Tensor, split_size: int, dim: int = 0) -> Any:  # noqa: ANN401
+def _split_mxfp8(tensor: MXFP8Tensor, split_size: int, dim: int = 0) -> Any:
     length, spec = tensor.shape[0], tensor._spec()
     whole = dim % tensor.dim() == 0 and length % split_size == 0
     if not whole or split_size % spec.block_length != 0 or tensor._with_gemm_swizzled_scales:
@@ -129,7 +129,7 @@ def _scales_of_piece(
     spec: Any,
     shape: torch.Size,
     columnwise: bool,
-    index: int,  # noqa: ANN401
+    index: int,
 ) -> torch.Tensor:
     """Scales of one of equal pieces along the rows: an alias where no padding is needed."""
     rows = spec.scale_content_shape(tuple(shape), columnwise)[0]

@@ -97,7 +97,7 @@ def _split(tensor: Float8Tensor, split_size: int, dim: int = 0) -> list[Float8Te
 @implements(aten.as_strided.default, Float8Tensor)
 def _as_strided(
     tensor: Float8Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
-) -> Any:  # noqa: ANN401
+) -> Any:
     if is_identity_stride(tensor, size, stride, storage_offset):
         return Float8Tensor.make_like(tensor)
     offset = storage_offset or 0
@@ -162,7 +162,7 @@ def _zero(tensor: Float8Tensor) -> Float8Tensor:
 
 
 @implements(aten._to_copy.default, Float8Tensor)
-def _to_copy_float8(tensor: Float8Tensor, **kwargs: Any) -> Any:  # noqa: ANN401
+def _to_copy_float8(tensor: Float8Tensor, **kwargs: Any) -> Any:
     dtype = kwargs.get("dtype")
     if dtype is not None and dtype != tensor.dtype:
         warnings.warn(

@@ -14,11 +14,11 @@ from narrowfloat.pytorch import _native
 _groups: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
 
 
-def _owns(group: Any, module: torch.nn.Module) -> bool:  # noqa: ANN401
+def _owns(group: Any, module: torch.nn.Module) -> bool:
     return any(param._module_info.module is module for param in group.fsdp_params)
 
 
-def find_parameter_group(module: torch.nn.Module) -> Any:  # noqa: ANN401
+def find_parameter_group(module: torch.nn.Module) -> Any:
     """The FSDP2 group that a module's parameters belong to; it may be an ancestor's.
 
     Errors: RuntimeError if there is none.
@@ -44,7 +44,7 @@ def find_parameter_group(module: torch.nn.Module) -> Any:  # noqa: ANN401
     )
 
 
-def usages_of_pass(module: torch.nn.Module, quantizer: Any) -> tuple[bool, bool]:  # noqa: ANN401
+def usages_of_pass(module: torch.nn.Module, quantizer: Any) -> tuple[bool, bool]:
     """Which directions the gathered parameter needs.
 
     What is gathered for one pass needs that pass's direction alone; what stays gathered needs the
@@ -59,7 +59,7 @@ def usages_of_pass(module: torch.nn.Module, quantizer: Any) -> tuple[bool, bool]
     return True, quantizer is None or quantizer.columnwise_usage
 
 
-def unpadded_rows(storage: Any, columnwise: bool) -> torch.Tensor:  # noqa: ANN401
+def unpadded_rows(storage: Any, columnwise: bool) -> torch.Tensor:
     """A direction's scales without the rows that are padding."""
     name = "_columnwise_scale_inv" if columnwise else "_rowwise_scale_inv"
     rows = storage._spec().scale_content_shape(tuple(storage._logical_shape()), columnwise)[0]
@@ -70,7 +70,7 @@ def padded_rows(
     scales: torch.Tensor,
     spec: Any,
     shape: torch.Size,
-    columnwise: bool,  # noqa: ANN401
+    columnwise: bool,
 ) -> torch.Tensor:
     """Gathered scales with the padding that a tensor of `shape` has."""
     role = "columnwise_scale_inv" if columnwise else "rowwise_scale_inv"
@@ -92,26 +92,26 @@ class ShardedParameter:
     def _receive(
         self,
         gathered: tuple[torch.Tensor, ...],
-        meta: Any,  # noqa: ANN401
+        meta: Any,
         usages: tuple[bool, bool],
         dtype: torch.dtype,
-        out: Any,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401
+        out: Any,
+    ) -> Any:
         """The gathered tensor: `out` with new buffers, or a new one."""
         raise NotImplementedError
 
-    def _note_mesh(self, mesh: Any) -> None:  # noqa: ANN401
+    def _note_mesh(self, mesh: Any) -> None:
         """Keeps the group that later quantizations of the shard reduce over, if any do."""
         if hasattr(self._quantizer, "with_amax_reduction"):
             self.amax_reduction_group = mesh.get_group()
 
     def fsdp_pre_all_gather(
         self,
-        mesh: Any,  # noqa: ANN401
+        mesh: Any,
         orig_size: torch.Size,
         contiguous_orig_stride: tuple[int, ...],
         module: torch.nn.Module,
-        mp_policy: Any,  # noqa: ANN401
+        mp_policy: Any,
     ) -> tuple[tuple[torch.Tensor, ...], Any]:
         """Buffers to gather, and metadata. Errors: RuntimeError outside of FSDP2."""
         usages = usages_of_pass(module, self._quantizer)
@@ -122,10 +122,10 @@ class ShardedParameter:
     def fsdp_post_all_gather(
         self,
         all_gather_outputs: tuple[torch.Tensor, ...],
-        metadata: Any,  # noqa: ANN401
+        metadata: Any,
         param_dtype: torch.dtype,
         *,
-        out: Any = None,  # noqa: ANN401
+        out: Any = None,
     ) -> tuple[Any, tuple[torch.Tensor, ...]]:
         """The gathered parameter, and the tensors that FSDP2 may free after use."""
         meta, usages, quantizer = metadata
@@ -150,11 +150,11 @@ class ShardedFloat8(ShardedParameter):
     def _receive(
         self,
         gathered: tuple[torch.Tensor, ...],
-        meta: Any,  # noqa: ANN401
+        meta: Any,
         usages: tuple[bool, bool],
         dtype: torch.dtype,
-        out: Any,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401
+        out: Any,
+    ) -> Any:
         (data,), (scale_inv, fp8_dtype) = gathered, meta
         if out is None:
             out = type(self)(
@@ -190,11 +190,11 @@ class ShardedMXFP8(ShardedParameter):
     def _receive(
         self,
         gathered: tuple[torch.Tensor, ...],
-        meta: Any,  # noqa: ANN401
+        meta: Any,
         usages: tuple[bool, bool],
         dtype: torch.dtype,
-        out: Any,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401
+        out: Any,
+    ) -> Any:
         spec = _native.make_spec(self._scheme(), True, True)
         fields: dict[str, Any] = {"fp8_dtype": meta, "with_gemm_swizzled_scales": False}
         left = list(gathered)
@@ -224,11 +224,11 @@ class ShardedBlockwise(ShardedParameter):
     def _receive(
         self,
         gathered: tuple[torch.Tensor, ...],
-        meta: Any,  # noqa: ANN401
+        meta: Any,
         usages: tuple[bool, bool],
         dtype: torch.dtype,
-        out: Any,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401
+        out: Any,
+    ) -> Any:
         data, scales = gathered
         fields = {
             "fp8_dtype": meta,
@@ -276,11 +276,11 @@ class ShardedNVFP4(ShardedParameter):
     def _receive(
         self,
         gathered: tuple[torch.Tensor, ...],
-        meta: Any,  # noqa: ANN401
+        meta: Any,
         usages: tuple[bool, bool],
         dtype: torch.dtype,
-        out: Any,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401
+        out: Any,
+    ) -> Any:
         (data, scales), (modes, columns) = gathered, meta
         shape = torch.Size((*data.shape[:-1], columns))
         spec = _native.make_spec(self._scheme(), True, False)
@@ -303,7 +303,7 @@ class ShardedNVFP4(ShardedParameter):
 class ShardedIdentity(ShardedParameter):
     """The values travel."""
 
-    def _note_mesh(self, mesh: Any) -> None:  # noqa: ANN401
+    def _note_mesh(self, mesh: Any) -> None:
         """Nothing is reduced."""
 
     def _send(self, rowwise: bool, columnwise: bool) -> tuple[tuple[torch.Tensor, ...], Any]:
@@ -317,11 +317,11 @@ class ShardedIdentity(ShardedParameter):
     def _receive(
         self,
         gathered: tuple[torch.Tensor, ...],
-        meta: Any,  # noqa: ANN401
+        meta: Any,
         usages: tuple[bool, bool],
         dtype: torch.dtype,
-        out: Any,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401
+        out: Any,
+    ) -> Any:
         (data,) = gathered
         if out is None:
             return type(self)(shape=data.shape, dtype=data.dtype, hp_data=data)
@@ -332,7 +332,7 @@ class ShardedIdentity(ShardedParameter):
 class ShardedHybrid(ShardedParameter):
     """Buffers of both children travel, by the protocol of their storages."""
 
-    def _note_mesh(self, mesh: Any) -> None:  # noqa: ANN401
+    def _note_mesh(self, mesh: Any) -> None:
         group = mesh.get_group()
         for child in self._children():
             if hasattr(child._quantizer, "with_amax_reduction"):
@@ -340,11 +340,11 @@ class ShardedHybrid(ShardedParameter):
 
     def fsdp_pre_all_gather(
         self,
-        mesh: Any,  # noqa: ANN401
+        mesh: Any,
         orig_size: torch.Size,
         contiguous_orig_stride: tuple[int, ...],
         module: torch.nn.Module,
-        mp_policy: Any,  # noqa: ANN401
+        mp_policy: Any,
     ) -> tuple[tuple[torch.Tensor, ...], Any]:
         buffers: list[torch.Tensor] = []
         parts = []
@@ -365,10 +365,10 @@ class ShardedHybrid(ShardedParameter):
     def fsdp_post_all_gather(
         self,
         all_gather_outputs: tuple[torch.Tensor, ...],
-        metadata: Any,  # noqa: ANN401
+        metadata: Any,
         param_dtype: torch.dtype,
         *,
-        out: Any = None,  # noqa: ANN401
+        out: Any = None,
     ) -> tuple[Any, tuple[torch.Tensor, ...]]:
         left = list(all_gather_outputs)
         names = ("_rowwise_storage", "_columnwise_storage")
@@ -395,12 +395,12 @@ class ShardedHybrid(ShardedParameter):
 
 
 def rebound(
-    out: Any,  # noqa: ANN401
+    out: Any,
     cls: type,
     shape: torch.Size,
     dtype: torch.dtype,
     fields: dict[str, Any],
-) -> Any:  # noqa: ANN401
+) -> Any:
     """`out` over the buffers in `fields`, or a new tensor."""
     fresh = cls(shape=shape, dtype=dtype, **fields)
     if out is None:

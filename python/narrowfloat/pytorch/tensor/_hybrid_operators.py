@@ -75,7 +75,7 @@ def _slice(
     start: int | None = None,
     end: int | None = None,
     step: int = 1,
-) -> Any:  # noqa: ANN401
+) -> Any:
     if is_full_slice(tensor, dim, start, end, step):
         return tensor.detach()
     children = map_quantized(tensor, lambda child: aten.slice.Tensor(child, dim, start, end, step))
@@ -83,7 +83,7 @@ def _slice(
 
 
 @implements(aten.split.Tensor, HybridQuantizedTensor)
-def _split(tensor: HybridQuantizedTensor, split_size: int, dim: int = 0) -> Any:  # noqa: ANN401
+def _split(tensor: HybridQuantizedTensor, split_size: int, dim: int = 0) -> Any:
     if dim % tensor.dim() != 0 or not tensor._children():
         return NotImplemented
     parts = tensor._map(lambda child: aten.split.Tensor(child, split_size, dim))
@@ -105,7 +105,7 @@ def _as_strided(
     size: list[int],
     stride: list[int],
     storage_offset: int | None = None,
-) -> Any:  # noqa: ANN401
+) -> Any:
     if is_identity_stride(tensor, size, stride, storage_offset):
         return tensor.detach()
     children = map_quantized(
@@ -116,7 +116,7 @@ def _as_strided(
 
 def _made_like(
     tensor: HybridQuantizedTensor,
-    size: Any,  # noqa: ANN401
+    size: Any,
     dtype: torch.dtype | None,
     device: torch.device | None,
     pin_memory: bool | None,
@@ -168,12 +168,12 @@ def _zero(tensor: HybridQuantizedTensor) -> HybridQuantizedTensor:
 
 
 @implements(aten.new_zeros.default, HybridQuantizedTensor)
-def _new_zeros(tensor: HybridQuantizedTensor, size: list[int], **kwargs: Any) -> Any:  # noqa: ANN401
+def _new_zeros(tensor: HybridQuantizedTensor, size: list[int], **kwargs: Any) -> Any:
     return _zero(_new_empty(tensor, size, **kwargs))
 
 
 @implements(aten._to_copy.default, HybridQuantizedTensor)
-def _to_copy(tensor: HybridQuantizedTensor, **kwargs: Any) -> Any:  # noqa: ANN401
+def _to_copy(tensor: HybridQuantizedTensor, **kwargs: Any) -> Any:
     dtype = kwargs.pop("dtype", None)
     if dtype is not None and dtype != tensor.dtype:
         return NotImplemented
@@ -206,6 +206,6 @@ def _is_pinned(tensor: HybridQuantizedTensor, device: torch.device | None = None
 
 
 @implements(aten.record_stream.default, HybridQuantizedTensor)
-def _record_stream(tensor: HybridQuantizedTensor, stream: Any) -> None:  # noqa: ANN401
+def _record_stream(tensor: HybridQuantizedTensor, stream: Any) -> None:
     for child in tensor._children():
         aten.record_stream.default(child, stream)

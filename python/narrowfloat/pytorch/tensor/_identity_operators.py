@@ -12,7 +12,7 @@ from narrowfloat.pytorch.tensor._operators import aten
 from narrowfloat.pytorch.tensor.identity_tensor import IdentityTensor
 
 
-def over(tensor: IdentityTensor, data: torch.Tensor, dtype: torch.dtype | None = None) -> Any:  # noqa: ANN401
+def over(tensor: IdentityTensor, data: torch.Tensor, dtype: torch.dtype | None = None) -> Any:
     """A tensor of the same class over other values."""
     return tensor._rebuild(
         data.shape, hp_data=data, fake_dtype=tensor.dtype if dtype is None else dtype
@@ -88,7 +88,7 @@ def _new_empty(
 
 
 @implements(aten.empty_like.default, IdentityTensor)
-def _empty_like(tensor: IdentityTensor, **kwargs: Any) -> IdentityTensor:  # noqa: ANN401
+def _empty_like(tensor: IdentityTensor, **kwargs: Any) -> IdentityTensor:
     held = kwargs.get("dtype") or tensor._hp_data.dtype
     return over(tensor, torch.empty_like(tensor._hp_data, **kwargs), kwargs.get("dtype") and held)
 

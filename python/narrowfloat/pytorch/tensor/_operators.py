@@ -24,7 +24,7 @@ def is_identity_stride(
     tensor: torch.Tensor,
     size: Any,
     stride: Any,
-    storage_offset: int | None,  # noqa: ANN401
+    storage_offset: int | None,
 ) -> bool:
     """Whether as_strided() with these arguments asks for the tensor as it is."""
     return (
@@ -76,7 +76,7 @@ def _to_copy(
     pin_memory: bool | None = None,
     non_blocking: bool = False,
     memory_format: torch.memory_format | None = None,
-) -> Any:  # noqa: ANN401
+) -> Any:
     if dtype is not None and dtype != tensor.dtype:
         return NotImplemented
     target = tensor.device if device is None else torch.device(device)
@@ -98,7 +98,7 @@ def plain_source(dst: QuantizedTensor, src: torch.Tensor) -> torch.Tensor:
     return src if src.dtype in _native.FLOAT_DTYPES else src.to(dst.dtype)
 
 
-def copies_raw(dst: SchemeTensor, src: Any) -> bool:  # noqa: ANN401
+def copies_raw(dst: SchemeTensor, src: Any) -> bool:
     """Whether every byte of `dst` has its counterpart in `src`."""
     if not isinstance(src, SchemeTensor) or type(src).BUFFERS is not type(dst).BUFFERS:
         return False
@@ -176,7 +176,7 @@ def _new_empty(
     layout: torch.layout | None = None,
     device: torch.device | None = None,
     pin_memory: bool | None = None,
-) -> Any:  # noqa: ANN401
+) -> Any:
     if tensor._quantizer is None and not tensor.HAS_DEFAULT_QUANTIZER:
         raise RuntimeError(
             f"new_empty: {type(tensor).__name__} has no quantizer to build another tensor with"
@@ -198,7 +198,7 @@ def _is_pinned(tensor: SchemeTensor, device: torch.device | None = None) -> bool
 
 
 @implements(aten.record_stream.default, SchemeTensor)
-def _record_stream(tensor: SchemeTensor, stream: Any) -> None:  # noqa: ANN401
+def _record_stream(tensor: SchemeTensor, stream: Any) -> None:
     for buffer in tensor._tensors():
         if buffer is not None:
             buffer.record_stream(stream)
@@ -211,7 +211,7 @@ def _slice(
     start: int | None = None,
     end: int | None = None,
     step: int = 1,
-) -> Any:  # noqa: ANN401
+) -> Any:
     if is_full_slice(tensor, dim, start, end, step):
         return type(tensor).make_like(tensor)
     return NotImplemented
@@ -220,12 +220,12 @@ def _slice(
 @implements(aten.as_strided.default, SchemeTensor)
 def _as_strided(
     tensor: SchemeTensor, size: list[int], stride: list[int], storage_offset: int | None = None
-) -> Any:  # noqa: ANN401
+) -> Any:
     if is_identity_stride(tensor, size, stride, storage_offset):
         return type(tensor).make_like(tensor)
     return NotImplemented
 
 
 @implements(aten.resize_.default, QuantizedTensor)
-def _resize(tensor: QuantizedTensor, size: list[int], **kwargs: Any) -> None:  # noqa: ANN401
+def _resize(tensor: QuantizedTensor, size: list[int], **kwargs: Any) -> None:
     raise NotImplementedError(f"resize_: {type(tensor).__name__} cannot change its size in place")

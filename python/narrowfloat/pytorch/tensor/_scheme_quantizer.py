@@ -46,7 +46,7 @@ class SchemeQuantizer(Quantizer):
     def _check_shape(self, shape: tuple[int, ...]) -> None:
         """Errors: ValueError for a shape that the format does not take."""
 
-    def _check_destination(self, dst: Any) -> None:  # noqa: ANN401
+    def _check_destination(self, dst: Any) -> None:
         """Errors: as the family has them, unless `dst` is a tensor of the family."""
         assert isinstance(dst, self.TENSOR), (
             f"Cannot store quantized data in {type(dst).__name__}: "
@@ -128,7 +128,7 @@ class SchemeQuantizer(Quantizer):
         device: torch.device | str | None = None,
         requires_grad: bool = False,
         pin_memory: bool = False,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         """Errors: ValueError for a shape that the format does not take."""
         device = torch.get_default_device() if device is None else torch.device(device)
         shape = torch.Size(shape)
@@ -142,7 +142,7 @@ class SchemeQuantizer(Quantizer):
         tensors: dict[str, torch.Tensor],
         device: torch.device,
         requires_grad: bool = False,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         fields = self.storage_metadata(dtype)
         for buffer in self.STORAGE.BUFFERS:
             fields[buffer.keyword] = tensors.get(buffer.name)
@@ -154,7 +154,7 @@ class SchemeQuantizer(Quantizer):
 
     # Quantizing.
 
-    def quantize_impl(self, tensor: torch.Tensor) -> Any:  # noqa: ANN401
+    def quantize_impl(self, tensor: torch.Tensor) -> Any:
         tensor = source_tensor(tensor, tensor.device)
         self._check_quantize(tensor)
         out = self.make_empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
@@ -165,10 +165,10 @@ class SchemeQuantizer(Quantizer):
     def update_quantized(
         self,
         src: torch.Tensor,
-        dst: Any,  # noqa: ANN401
+        dst: Any,
         *,
         noop_flag: torch.Tensor | None = None,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         """Errors: as the family has them for `dst`; ValueError if the shapes differ."""
         self._check_destination(dst)
         src = source_tensor(src, dst.device)
@@ -180,7 +180,7 @@ class SchemeQuantizer(Quantizer):
         self._with_group_of(dst)._run(src, dst, noop_flag)
         return dst
 
-    def _run(self, src: torch.Tensor, dst: Any, noop: torch.Tensor | None) -> None:  # noqa: ANN401
+    def _run(self, src: torch.Tensor, dst: Any, noop: torch.Tensor | None) -> None:
         self._fit(dst)
         loose = {
             buffer.name: tensor
@@ -206,7 +206,7 @@ class SchemeQuantizer(Quantizer):
         if _native.flatten_shape(tuple(src)) != _native.flatten_shape(tuple(dst)):
             raise ValueError(f"quantize: the output has shape {tuple(dst)}, the input {tuple(src)}")
 
-    def _with_group_of(self, dst: Any) -> SchemeQuantizer:  # noqa: ANN401
+    def _with_group_of(self, dst: Any) -> SchemeQuantizer:
         """This quantizer, or a copy that reduces over the group that `dst` carries."""
         return self
 

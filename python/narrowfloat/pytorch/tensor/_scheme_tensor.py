@@ -41,7 +41,7 @@ class SchemeTensor(SchemeStorage, QuantizedTensor):
             return _native_size(self)
         return self._logical_shape()
 
-    def size(self, dim: int | None = None) -> Any:  # noqa: ANN401
+    def size(self, dim: int | None = None) -> Any:
         shape = self.shape
         return shape if dim is None else shape[dim]
 
@@ -81,7 +81,7 @@ class SchemeTensor(SchemeStorage, QuantizedTensor):
 
     # Views.
 
-    def view(self, *shape: Any) -> torch.Tensor:  # noqa: ANN401
+    def view(self, *shape: Any) -> torch.Tensor:
         if len(shape) == 1 and shape[0] is None:
             return _ViewFunc.apply(self, None)
         if len(shape) == 1 and isinstance(shape[0], torch.dtype):
@@ -93,7 +93,7 @@ class SchemeTensor(SchemeStorage, QuantizedTensor):
         warnings.warn(f"{reason}; the tensor is dequantized", stacklevel=2)
         return self.dequantize().view(wanted)
 
-    def reshape(self, *shape: Any) -> torch.Tensor:  # noqa: ANN401
+    def reshape(self, *shape: Any) -> torch.Tensor:
         if len(shape) == 1 and shape[0] is None:
             return _ReshapeFunc.apply(self, None)
         wanted = resolve_shape(shape, self.shape)
@@ -105,7 +105,7 @@ class SchemeTensor(SchemeStorage, QuantizedTensor):
         warnings.warn(f"{reason}; the tensor is dequantized", stacklevel=2)
         return self.dequantize().reshape(wanted)
 
-    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Any:  # noqa: ANN401
+    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Any:
         """This tensor: buffers are contiguous. Errors: ValueError for another format."""
         if memory_format not in (torch.contiguous_format, torch.preserve_format):
             raise ValueError(
@@ -116,7 +116,7 @@ class SchemeTensor(SchemeStorage, QuantizedTensor):
             return self
         return self._rebuild_contiguous()
 
-    def _rebuild_contiguous(self) -> Any:  # noqa: ANN401
+    def _rebuild_contiguous(self) -> Any:
         return _IdentityFunc.apply(
             self,
             {
@@ -128,7 +128,7 @@ class SchemeTensor(SchemeStorage, QuantizedTensor):
     # .data
 
     @property
-    def data(self) -> Any:  # noqa: ANN401
+    def data(self) -> Any:
         """An alias without a gradient; assigning rebinds or requantizes."""
         return self.detach()
 

@@ -70,7 +70,7 @@ class Float8BlockQuantizer(SchemeQuantizer):
     def _settings(self) -> dict[str, Any]:
         return {"fp8_dtype": self.dtype, "is_2D_scaled": self.block_scaling_dim == 2}
 
-    def _check_destination(self, dst: Any) -> None:  # noqa: ANN401
+    def _check_destination(self, dst: Any) -> None:
         super()._check_destination(dst)
         if dst._is_2D_scaled != (self.block_scaling_dim == 2):
             raise ValueError(
@@ -146,7 +146,7 @@ class Float8BlockwiseQTensor(Float8BlockwiseQTensorStorage, ShardedBlockwise, Sc
         )
 
     @classmethod
-    def _make_in_reduce_ex(cls, *args: Any) -> Float8BlockwiseQTensor:  # noqa: ANN401
+    def _make_in_reduce_ex(cls, *args: Any) -> Float8BlockwiseQTensor:
         """Payloads of older versions name this."""
         return _make_float8_blockwise_tensor_in_reduce_ex(*args)
 
@@ -162,9 +162,9 @@ def _make_float8_blockwise_tensor_in_reduce_ex(
     columnwise_scale_inv: torch.Tensor | None,
     fp8_dtype: DType,
     dtype: torch.dtype,
-    quantizer: Any = None,  # noqa: ANN401
+    quantizer: Any = None,
     is_2D_scaled: bool = True,
-    data_format: Any = None,  # noqa: ANN401
+    data_format: Any = None,
 ) -> Float8BlockwiseQTensor:
     """What a pickled Float8BlockwiseQTensor is made of; `data_format` was of older versions."""
     return Float8BlockwiseQTensor(

@@ -53,7 +53,7 @@ class _Float8QuantizerBase(SchemeQuantizer):
             return self.rowwise_usage or self.columnwise_usage, False
         return self.rowwise_usage, self.columnwise_usage
 
-    def _check_destination(self, dst: Any) -> None:  # noqa: ANN401
+    def _check_destination(self, dst: Any) -> None:
         if not isinstance(dst, Float8TensorStorage):
             raise ValueError(
                 f"{type(self).__name__} can only update Float8Tensor, got {type(dst).__name__}"
@@ -79,7 +79,7 @@ class _Float8QuantizerBase(SchemeQuantizer):
         dst._fp8_dtype = self.dtype
         dst._transpose_invalid = dst._transpose is None
 
-    def quantize_impl(self, tensor: torch.Tensor) -> Any:  # noqa: ANN401
+    def quantize_impl(self, tensor: torch.Tensor) -> Any:
         out = super().quantize_impl(tensor)
         self._label(out)
         return out
@@ -94,7 +94,7 @@ class _Float8QuantizerBase(SchemeQuantizer):
         fake_dtype: torch.dtype = torch.float32,
         requires_grad: bool = False,
         internal: bool = False,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         """A quantized tensor over codes that exist: uint8 or a torch float8 type."""
         assert data.dtype in (torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2), (
             f"create_tensor_from_data: codes are uint8 or float8, got {data.dtype}"
@@ -184,7 +184,7 @@ class Float8CurrentScalingQuantizer(_Float8QuantizerBase):
         columnwise: bool = True,
         use_existing_amax: bool | None = None,
         with_amax_reduction: bool = False,
-        amax_reduction_group: Any = None,  # noqa: ANN401
+        amax_reduction_group: Any = None,
         force_pow_2_scales: bool = False,
         amax_epsilon: float = 0.0,
         scale: torch.Tensor | None = None,
@@ -211,7 +211,7 @@ class Float8CurrentScalingQuantizer(_Float8QuantizerBase):
             ("force_pow_2_scales", self.force_pow_2_scales),
         )
 
-    def _with_group_of(self, dst: Any) -> SchemeQuantizer:  # noqa: ANN401
+    def _with_group_of(self, dst: Any) -> SchemeQuantizer:
         group = getattr(dst, "amax_reduction_group", None)
         if group is None:
             return self
@@ -291,7 +291,7 @@ class Float8Tensor(Float8TensorStorage, ShardedFloat8, SchemeTensor):
         super()._rebind(tensor)
         self._transpose_invalid = tensor._transpose_invalid
 
-    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Any:  # noqa: ANN401
+    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Any:
         """This tensor, or one over copies of both buffers that lie in that format."""
         data = self._data
         if data is None or data.is_contiguous(memory_format=memory_format):
@@ -313,7 +313,7 @@ class Float8Tensor(Float8TensorStorage, ShardedFloat8, SchemeTensor):
         )
 
     @classmethod
-    def _make_in_reduce_ex(cls, *args: Any) -> Float8Tensor:  # noqa: ANN401
+    def _make_in_reduce_ex(cls, *args: Any) -> Float8Tensor:
         """Payloads of older versions name this."""
         return _make_float8_tensor_in_reduce_ex(*args)
 
@@ -329,7 +329,7 @@ def _make_float8_tensor_in_reduce_ex(
     dtype: torch.dtype,
     shape: torch.Size,
     data_transpose: torch.Tensor | None = None,
-    quantizer: Any = None,  # noqa: ANN401
+    quantizer: Any = None,
     keeps_transpose: bool = False,
 ) -> Float8Tensor:
     """What a pickled Float8Tensor is made of; older payloads end after `shape`."""

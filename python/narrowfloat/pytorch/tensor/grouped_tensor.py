@@ -41,7 +41,7 @@ class GroupedTensor(GroupedTensorStorage, torch.Tensor):
         *,
         requires_grad: bool = False,
         stride: Sequence[int] | None = None,
-        **fields: Any,  # noqa: ANN401
+        **fields: Any,
     ) -> GroupedTensor:
         shapes = fields.get("shapes")
         varies = fields.get("first_dims") is not None or fields.get("last_dims") is not None
@@ -67,11 +67,11 @@ class GroupedTensor(GroupedTensorStorage, torch.Tensor):
     @classmethod
     def __torch_dispatch__(
         cls,
-        func: Any,  # noqa: ANN401
-        types: Any,  # noqa: ANN401
+        func: Any,
+        types: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         return _dispatch.dispatch(func, args, kwargs or {})
 
     @classmethod
@@ -94,7 +94,7 @@ class GroupedTensor(GroupedTensorStorage, torch.Tensor):
             return _IdentityFunc.apply(self)
         return super().expand_as(other)
 
-    def view(self, *shape: Any) -> torch.Tensor:  # noqa: ANN401
+    def view(self, *shape: Any) -> torch.Tensor:
         """The flat row-wise buffer for view(-1). Errors: RuntimeError for any other."""
         if shape in ((-1,), ([-1],), ((-1,),)) and self.rowwise_data is not None:
             return self.rowwise_data
@@ -129,7 +129,7 @@ class GroupedTensor(GroupedTensorStorage, torch.Tensor):
             self.quantize(list(tensor), noop_flag=noop_flag)
         return self
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # noqa: ANN401
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
         return GroupedTensorStorage.__repr__(self)
 
     def __tensor_flatten__(self) -> tuple[list[str], dict[str, Any]]:
@@ -172,7 +172,7 @@ def _alias(tensor: GroupedTensor) -> GroupedTensor:
 
 
 @_dispatch.implements(aten.expand.default, GroupedTensor)
-def _expand(tensor: GroupedTensor, size: Sequence[int], **kwargs: Any) -> Any:  # noqa: ANN401
+def _expand(tensor: GroupedTensor, size: Sequence[int], **kwargs: Any) -> Any:
     own = tuple(tensor.size())
     wanted = tuple(size)
     if len(wanted) == len(own) and all(w in (-1, o) for w, o in zip(wanted, own, strict=True)):
@@ -210,9 +210,9 @@ _REARRANGING = (
 )
 
 
-def _refuse(operator: Any) -> None:  # noqa: ANN401
+def _refuse(operator: Any) -> None:
     @_dispatch.implements(operator, GroupedTensor)
-    def refuse(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+    def refuse(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError(f"GroupedTensor does not support {operator}: its members are apart")
 
 

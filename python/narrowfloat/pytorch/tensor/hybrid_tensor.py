@@ -31,7 +31,7 @@ from narrowfloat.pytorch.tensor.storage.hybrid_tensor_storage import HybridQuant
 _SOURCES = ("original", "rowwise_dequantized")
 
 
-def _check_children(rowwise: Any, columnwise: Any) -> None:  # noqa: ANN401
+def _check_children(rowwise: Any, columnwise: Any) -> None:
     """Errors: TypeError for what is no quantizer; ValueError for one object twice."""
     for name, child in (("rowwise", rowwise), ("columnwise", columnwise)):
         if any(base.__name__ == "QuantizerRequest" for base in type(child).__mro__):
@@ -104,7 +104,7 @@ class HybridQuantizer(Quantizer):
                 child.with_amax_reduction = value
 
     @property
-    def amax_reduction_group(self) -> Any:  # noqa: ANN401
+    def amax_reduction_group(self) -> Any:
         """The children's group. Errors: RuntimeError if they have different ones."""
         groups = [
             child.amax_reduction_group
@@ -116,7 +116,7 @@ class HybridQuantizer(Quantizer):
         return groups[0] if groups else None
 
     @amax_reduction_group.setter
-    def amax_reduction_group(self, group: Any) -> None:  # noqa: ANN401
+    def amax_reduction_group(self, group: Any) -> None:
         for child in self._children():
             if hasattr(child, "amax_reduction_group"):
                 child.amax_reduction_group = group
@@ -128,10 +128,10 @@ class HybridQuantizer(Quantizer):
         shape: Iterable[int],
         dtype: torch.dtype,
         device: torch.device,
-        rowwise: Any,  # noqa: ANN401
-        columnwise: Any,  # noqa: ANN401
+        rowwise: Any,
+        columnwise: Any,
         requires_grad: bool = False,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         fields = {
             "rowwise_storage": rowwise,
             "columnwise_storage": columnwise,
@@ -152,7 +152,7 @@ class HybridQuantizer(Quantizer):
         device: torch.device | str | None = None,
         requires_grad: bool = False,
         pin_memory: bool = False,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         device = torch.get_default_device() if device is None else torch.device(device)
         shape = tuple(shape)
         options = {"dtype": dtype, "device": device, "pin_memory": pin_memory}
@@ -163,7 +163,7 @@ class HybridQuantizer(Quantizer):
             columnwise = self.columnwise_quantizer.make_empty(shape, **options)
         return self._wrap(shape, dtype, device, rowwise, columnwise, requires_grad)
 
-    def _columnwise_input(self, tensor: torch.Tensor, rowwise: Any) -> torch.Tensor:  # noqa: ANN401
+    def _columnwise_input(self, tensor: torch.Tensor, rowwise: Any) -> torch.Tensor:
         """What the column-wise child quantizes; a row-wise result is made if there is none."""
         if self.columnwise_source == "original":
             return tensor
@@ -172,7 +172,7 @@ class HybridQuantizer(Quantizer):
         return rowwise._decode(tensor.dtype)
 
     @torch.no_grad()
-    def quantize_impl(self, tensor: torch.Tensor) -> Any:  # noqa: ANN401
+    def quantize_impl(self, tensor: torch.Tensor) -> Any:
         tensor = source_tensor(tensor, tensor.device).detach()
         rowwise = columnwise = None
         if self.rowwise_usage:
@@ -186,10 +186,10 @@ class HybridQuantizer(Quantizer):
     def update_quantized(
         self,
         src: torch.Tensor,
-        dst: Any,  # noqa: ANN401
+        dst: Any,
         *,
         noop_flag: torch.Tensor | None = None,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         """Updates the directions that are wanted and that `dst` has.
 
         Errors: ValueError unless `dst` is a HybridQuantizedTensorStorage.
@@ -274,7 +274,7 @@ class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Quantiz
         self._get_quantizer().update_quantized(tensor, self, noop_flag=noop_flag)
         return self
 
-    def view(self, *shape: Any) -> torch.Tensor:  # noqa: ANN401
+    def view(self, *shape: Any) -> torch.Tensor:
         """A hybrid tensor, or plain values where a child cannot be viewed so.
 
         Errors: TypeError for a dtype.
@@ -288,10 +288,10 @@ class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Quantiz
         warnings.warn(f"{reason}; the tensor is dequantized", stacklevel=2)
         return self.dequantize().view(wanted)
 
-    def reshape(self, *shape: Any) -> torch.Tensor:  # noqa: ANN401
+    def reshape(self, *shape: Any) -> torch.Tensor:
         return _ReshapeFunc.apply(self, resolve_shape(shape, self.shape))
 
-    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Any:  # noqa: ANN401
+    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Any:
         """This tensor, or one of contiguous children."""
         children = self._map(lambda child: child.contiguous(memory_format=memory_format))
         if all(children[name] is getattr(self, f"_{name}") for name in children):
@@ -339,7 +339,7 @@ class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Quantiz
         )
 
     @classmethod
-    def _make_in_reduce_ex(cls, *args: Any) -> HybridQuantizedTensor:  # noqa: ANN401
+    def _make_in_reduce_ex(cls, *args: Any) -> HybridQuantizedTensor:
         """Payloads of older versions name this."""
         return _make_hybrid_quantized_tensor_in_reduce_ex(*args)
 
@@ -355,7 +355,7 @@ class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Quantiz
         return copied
 
 
-def rewrap(child: Any) -> Any:  # noqa: ANN401
+def rewrap(child: Any) -> Any:
     """An alias of a child. Errors: NotImplementedError for a bare storage."""
     if not hasattr(type(child), "make_like"):
         raise NotImplementedError(
@@ -364,7 +364,7 @@ def rewrap(child: Any) -> Any:  # noqa: ANN401
     return type(child).make_like(child) if not hasattr(child, "_children") else child.detach()
 
 
-def copy_child(child: Any) -> Any:  # noqa: ANN401
+def copy_child(child: Any) -> Any:
     """A child that shares nothing with this one."""
     if hasattr(child, "_children"):
         return child._rebuild(**child._map(copy_child))
@@ -372,8 +372,8 @@ def copy_child(child: Any) -> Any:  # noqa: ANN401
 
 
 def _make_hybrid_quantized_tensor_in_reduce_ex(
-    rowwise_storage: Any,  # noqa: ANN401
-    columnwise_storage: Any,  # noqa: ANN401
+    rowwise_storage: Any,
+    columnwise_storage: Any,
     quantizer: HybridQuantizer,
     dtype: torch.dtype,
     shape: torch.Size,

@@ -39,7 +39,7 @@ class IdentityQuantizer(Quantizer):
         data: torch.Tensor,
         dtype: torch.dtype,
         requires_grad: bool = False,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         if self.internal:
             return IdentityTensorStorage(hp_data=data, fake_dtype=dtype, quantizer=self)
         return IdentityTensor(
@@ -50,7 +50,7 @@ class IdentityQuantizer(Quantizer):
             requires_grad=requires_grad,
         )
 
-    def quantize_impl(self, tensor: torch.Tensor) -> Any:  # noqa: ANN401
+    def quantize_impl(self, tensor: torch.Tensor) -> Any:
         data = self._held(tensor)
         return self._wrap(data, data.dtype)
 
@@ -62,7 +62,7 @@ class IdentityQuantizer(Quantizer):
         device: torch.device | str | None = None,
         requires_grad: bool = False,
         pin_memory: bool = False,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         held = dtype if self.dtype is None else self.dtype
         data = torch.empty(tuple(shape), dtype=held, device=device, pin_memory=pin_memory)
         return self._wrap(data, held, requires_grad)
@@ -70,10 +70,10 @@ class IdentityQuantizer(Quantizer):
     def update_quantized(
         self,
         src: torch.Tensor,
-        dst: Any,  # noqa: ANN401
+        dst: Any,
         *,
         noop_flag: torch.Tensor | None = None,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         """Copies in place where shape, type and device agree, else holds the source.
 
         Errors: ValueError unless `dst` is an IdentityTensorStorage.
@@ -110,12 +110,12 @@ class IdentityQuantizer(Quantizer):
 class IdentityTensor(IdentityTensorStorage, ShardedIdentity, SchemeTensor):
     """A tensor that holds its values as they are."""
 
-    def view(self, *shape: Any) -> torch.Tensor:  # noqa: ANN401
+    def view(self, *shape: Any) -> torch.Tensor:
         if len(shape) == 1 and isinstance(shape[0], torch.dtype):
             raise TypeError("view: an IdentityTensor cannot be seen as another type")
         return SchemeTensor.view(self, *shape)
 
-    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Any:  # noqa: ANN401
+    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Any:
         """This tensor, or one over a copy that lies in that format."""
         data = self._hp_data
         if data is None or data.is_contiguous(memory_format=memory_format):
@@ -148,14 +148,14 @@ class IdentityTensor(IdentityTensorStorage, ShardedIdentity, SchemeTensor):
         )
 
     @classmethod
-    def _make_in_reduce_ex(cls, *args: Any) -> IdentityTensor:  # noqa: ANN401
+    def _make_in_reduce_ex(cls, *args: Any) -> IdentityTensor:
         """Payloads of older versions name this."""
         return _make_identity_tensor_in_reduce_ex(*args)
 
 
 def _make_identity_tensor_in_reduce_ex(
     hp_data: torch.Tensor | None,
-    quantizer: Any,  # noqa: ANN401
+    quantizer: Any,
     dtype: torch.dtype,
     shape: torch.Size,
 ) -> IdentityTensor:

@@ -125,7 +125,7 @@ class MXFP8Tensor(MXFP8TensorStorage, ShardedMXFP8, SchemeTensor):
         )
 
     @classmethod
-    def _make_in_reduce_ex(cls, *args: Any) -> MXFP8Tensor:  # noqa: ANN401
+    def _make_in_reduce_ex(cls, *args: Any) -> MXFP8Tensor:
         """Payloads of older versions name this."""
         return _make_mxfp8_tensor_in_reduce_ex(*args)
 
@@ -141,7 +141,7 @@ def _make_mxfp8_tensor_in_reduce_ex(
     fp8_dtype: DType,
     dtype: torch.dtype,
     shape: torch.Size,
-    quantizer: Any = None,  # noqa: ANN401
+    quantizer: Any = None,
     with_gemm_swizzled_scales: bool = False,
 ) -> MXFP8Tensor:
     """What a pickled MXFP8Tensor is made of; older payloads end earlier."""

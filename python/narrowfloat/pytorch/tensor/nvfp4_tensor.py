@@ -64,7 +64,7 @@ class NVFP4Quantizer(SchemeQuantizer):
         rowwise: bool = True,
         columnwise: bool = True,
         with_amax_reduction: bool = False,
-        amax_reduction_group: Any = None,  # noqa: ANN401
+        amax_reduction_group: Any = None,
         with_rht: bool = False,
         with_post_rht_amax: bool = False,
         with_2d_quantization: bool = False,
@@ -184,7 +184,7 @@ class NVFP4Quantizer(SchemeQuantizer):
     def _rowwise_spec(self) -> _core.QuantSpec:
         return _native.make_spec(self._scheme(), True, False, self._options())
 
-    def _with_group_of(self, dst: Any) -> SchemeQuantizer:  # noqa: ANN401
+    def _with_group_of(self, dst: Any) -> SchemeQuantizer:
         group = getattr(dst, "amax_reduction_group", None)
         if group is None:
             return self
@@ -288,7 +288,7 @@ class NVFP4Tensor(NVFP4TensorStorage, ShardedNVFP4, SchemeTensor):
         )
 
     @classmethod
-    def _make_in_reduce_ex(cls, *args: Any) -> NVFP4Tensor:  # noqa: ANN401
+    def _make_in_reduce_ex(cls, *args: Any) -> NVFP4Tensor:
         """Payloads of older versions name this."""
         return _make_nvfp4_tensor_in_reduce_ex(*args)
 
@@ -306,7 +306,7 @@ def _make_nvfp4_tensor_in_reduce_ex(
     amax_columnwise: torch.Tensor | None,
     fp4_dtype: DType,
     dtype: torch.dtype,
-    quantizer: Any = None,  # noqa: ANN401
+    quantizer: Any = None,
     with_gemm_swizzled_scales: bool = False,
     row_scaled_nvfp4: bool = False,
     nvfp4_use_4over6: bool = False,

@@ -42,7 +42,7 @@ class SchemeStorage(QuantizedTensorStorage):
     ROWWISE: ClassVar[str]  # names of the fields that hold codes
     COLUMNWISE: ClassVar[str]
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "BUFFERS" in cls.__dict__:
             names = {role: buffer.name for buffer in cls.BUFFERS for role in buffer.roles}
@@ -70,7 +70,7 @@ class SchemeStorage(QuantizedTensorStorage):
 
     # Construction.
 
-    def _set_fields(self, quantizer: Any, **fields: Any) -> None:  # noqa: ANN401
+    def _set_fields(self, quantizer: Any, **fields: Any) -> None:
         self.__dict__.update(fields)
         self._quantizer = None if quantizer is None else quantizer.copy()
 
@@ -82,7 +82,7 @@ class SchemeStorage(QuantizedTensorStorage):
         fake_dtype: torch.dtype | None,
         buffers: Iterable[torch.Tensor | None],
         kwargs: dict[str, Any],
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         """A bare storage, or a tensor over it on the device of the first of `buffers`."""
         if cls is bare:
             instance = object.__new__(cls)
@@ -103,7 +103,7 @@ class SchemeStorage(QuantizedTensorStorage):
         metadata["fake_dtype"] = self._dtype
         return metadata
 
-    def _rebuild(self, shape: Iterable[int] | None = None, **changes: Any) -> Any:  # noqa: ANN401
+    def _rebuild(self, shape: Iterable[int] | None = None, **changes: Any) -> Any:
         """One of the same class with these constructor arguments changed, the rest shared."""
         fields = self.get_metadata()
         fields.update(changes)
@@ -154,7 +154,7 @@ class SchemeStorage(QuantizedTensorStorage):
     def shape(self) -> torch.Size:
         return self._logical_shape()
 
-    def size(self, dim: int | None = None) -> Any:  # noqa: ANN401
+    def size(self, dim: int | None = None) -> Any:
         shape = self._logical_shape()
         return shape if dim is None else shape[dim]
 
@@ -169,7 +169,7 @@ class SchemeStorage(QuantizedTensorStorage):
     def get_usages(self) -> dict[str, bool]:
         return {"rowwise": self._has_rowwise(), "columnwise": self._has_columnwise()}
 
-    def get_data_tensors(self, rowwise_data: bool = True, columnwise_data: bool = True) -> Any:  # noqa: ANN401
+    def get_data_tensors(self, rowwise_data: bool = True, columnwise_data: bool = True) -> Any:
         """The codes of both directions, or of the one that is asked for."""
         rowwise, columnwise = self.__dict__[self.ROWWISE], self.__dict__[self.COLUMNWISE]
         if rowwise_data and columnwise_data:
@@ -253,7 +253,7 @@ class SchemeStorage(QuantizedTensorStorage):
 
     # Views.
 
-    def view(self, *shape: Any) -> Any:  # noqa: ANN401
+    def view(self, *shape: Any) -> Any:
         """The same bytes under another shape. Errors: where the family's blocks would break."""
         if len(shape) == 1 and shape[0] is None:
             return self
@@ -262,7 +262,7 @@ class SchemeStorage(QuantizedTensorStorage):
             return self
         return self._rebuild(**self._view_buffers(wanted))
 
-    def _make_view(self, shape: torch.Size) -> Any:  # noqa: ANN401
+    def _make_view(self, shape: torch.Size) -> Any:
         return self._rebuild(shape, **self._view_buffers(torch.Size(shape)))
 
     # What travels in an all-gather, for hybrid tensors.
@@ -321,7 +321,7 @@ class SchemeStorage(QuantizedTensorStorage):
         context: dict[str, Any],
         outer_size: torch.Size,
         outer_stride: tuple[int, ...],
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         cls = context["cls"]
         kwargs = dict(context["nontensor_kwargs"])
         for name, keyword in cls._INNER_TENSORS:

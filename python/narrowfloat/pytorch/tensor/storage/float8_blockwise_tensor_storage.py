@@ -61,12 +61,12 @@ class Float8BlockwiseQTensorStorage(BlockStorage):
         columnwise_data: torch.Tensor | None,
         columnwise_scale_inv: torch.Tensor | None,
         fp8_dtype: DType,
-        quantizer: Any = None,  # noqa: ANN401
+        quantizer: Any = None,
         is_2D_scaled: bool = True,
-        *args: Any,  # noqa: ANN401
+        *args: Any,
         fake_dtype: torch.dtype | None = None,
-        **kwargs: Any,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401
+        **kwargs: Any,
+    ) -> Any:
         instance = cls._new(
             Float8BlockwiseQTensorStorage,
             args,

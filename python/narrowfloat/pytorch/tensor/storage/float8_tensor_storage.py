@@ -52,15 +52,15 @@ class Float8TensorStorage(SchemeStorage):
 
     def __new__(
         cls,
-        *args: Any,  # noqa: ANN401
+        *args: Any,
         data: torch.Tensor | None,
         fp8_scale_inv: torch.Tensor,
         fp8_dtype: DType,
         data_transpose: torch.Tensor | None = None,
-        quantizer: Any = None,  # noqa: ANN401
+        quantizer: Any = None,
         fake_dtype: torch.dtype | None = None,
-        **kwargs: Any,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401
+        **kwargs: Any,
+    ) -> Any:
         if cls is Float8TensorStorage:
             kwargs.pop("device", None)
         instance = cls._new(Float8TensorStorage, args, fake_dtype, (data, data_transpose), kwargs)
@@ -74,7 +74,7 @@ class Float8TensorStorage(SchemeStorage):
         )
         return instance
 
-    def _rebuild(self, shape: Iterable[int] | None = None, **changes: Any) -> Any:  # noqa: ANN401
+    def _rebuild(self, shape: Iterable[int] | None = None, **changes: Any) -> Any:
         new = super()._rebuild(shape, **changes)
         if new._transpose is not None:
             new._transpose_invalid = self._transpose_invalid

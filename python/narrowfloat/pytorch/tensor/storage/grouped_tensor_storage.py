@@ -106,8 +106,8 @@ class GroupedTensorStorage:
         *,
         requires_grad: bool = False,
         stride: Sequence[int] | None = None,
-        **fields: Any,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401
+        **fields: Any,
+    ) -> Any:
         instance = object.__new__(cls)
         instance._set_fields(shape, dtype, fields)
         return instance
@@ -183,7 +183,7 @@ class GroupedTensorStorage:
         quantizer: Quantizer | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         """A group of members of these shapes, whose last dimensions agree."""
         rows, cols = [shape[0] for shape in shapes], [shape[1] for shape in shapes]
         assert len(set(cols)) == 1, f"Last dims should be uniform, got {cols}"
@@ -203,7 +203,7 @@ class GroupedTensorStorage:
         quantizer: Quantizer | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         """A group whose buffers are not initialised.
 
         Errors: ValueError, NotImplementedError for a quantizer without a flat form; AssertionError
@@ -239,7 +239,7 @@ class GroupedTensorStorage:
         rowwise_data: torch.Tensor,
         dtype: torch.dtype | None = None,
         internal: bool = False,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         """A group without a quantizer over values that exist; nothing is copied.
 
         Errors: ValueError for a count, a rank or a size that does not fit.
@@ -286,7 +286,7 @@ class GroupedTensorStorage:
         begins = dict.fromkeys(_FIELDS.values(), 0)
         return [self._member(shape, begins) for shape in shapes]
 
-    def _member(self, shape: tuple[int, ...], begins: dict[str, int]) -> Any:  # noqa: ANN401
+    def _member(self, shape: tuple[int, ...], begins: dict[str, int]) -> Any:
         """One member; `begins` moves on to the next one's buffers."""
         quantizer = self.quantizer
         names = dict(zip(_native.ROLES, quantizer.STORAGE._role_names, strict=True))
@@ -322,7 +322,7 @@ class GroupedTensorStorage:
     def _arguments(self) -> dict[str, Any]:
         return {argument: getattr(self, field) for argument, field in _ARGUMENTS.items()}
 
-    def copy(self) -> Any:  # noqa: ANN401
+    def copy(self) -> Any:
         """Another group over the same buffers."""
         group = type(self)(self.logical_shape, self.fake_dtype, **self._arguments())
         group.quantized_tensors = self.quantized_tensors

@@ -20,13 +20,13 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
 
     def __new__(
         cls,
-        *args: Any,  # noqa: ANN401
+        *args: Any,
         rowwise_storage: QuantizedTensorStorage | None,
         columnwise_storage: QuantizedTensorStorage | None,
-        quantizer: Any = None,  # noqa: ANN401
+        quantizer: Any = None,
         fake_dtype: torch.dtype | None = None,
-        **kwargs: Any,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401
+        **kwargs: Any,
+    ) -> Any:
         for name in ("rowwise_quantizer", "columnwise_quantizer"):
             if getattr(quantizer, name, None) is None:
                 raise TypeError(
@@ -86,7 +86,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
             "fake_dtype": self._dtype,
         }
 
-    def _rebuild(self, shape: Any = None, **changes: Any) -> Any:  # noqa: ANN401
+    def _rebuild(self, shape: Any = None, **changes: Any) -> Any:
         fields = {**self.get_metadata(), **changes}
         if not isinstance(self, torch.Tensor):
             fields.pop("device", None)
@@ -150,7 +150,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
             if mine is not None and other is not None:
                 mine.copy_from_storage(other)
 
-    def get_data_tensors(self, rowwise_data: bool = True, columnwise_data: bool = True) -> Any:  # noqa: ANN401
+    def get_data_tensors(self, rowwise_data: bool = True, columnwise_data: bool = True) -> Any:
         """The data tensors of the children, one after another."""
         if not (rowwise_data or columnwise_data):
             raise ValueError("No data to get, both rowwise_data and columnwise_data are False")
@@ -181,7 +181,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
     def shape(self) -> torch.Size:
         return torch.Size(self._first_child("to take a shape from").shape)
 
-    def size(self, dim: int | None = None) -> Any:  # noqa: ANN401
+    def size(self, dim: int | None = None) -> Any:
         shape = self.shape
         return shape if dim is None else shape[dim]
 
@@ -189,11 +189,11 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
     def device(self) -> torch.device:
         return self._first_child("and is on no device").device
 
-    def view(self, *shape: Any) -> Any:  # noqa: ANN401
+    def view(self, *shape: Any) -> Any:
         """A view of both children."""
         return self._make_view(resolve_shape(shape, self.shape))
 
-    def _make_view(self, shape: torch.Size) -> Any:  # noqa: ANN401
+    def _make_view(self, shape: torch.Size) -> Any:
         if shape == self.shape:
             return self._rebuild()
         reasons = [child._why_no_view(shape) for child in self._children()]

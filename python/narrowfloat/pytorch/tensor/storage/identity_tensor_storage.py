@@ -20,12 +20,12 @@ class IdentityTensorStorage(SchemeStorage):
 
     def __new__(
         cls,
-        *args: Any,  # noqa: ANN401
+        *args: Any,
         hp_data: torch.Tensor | None,
-        quantizer: Any = None,  # noqa: ANN401
+        quantizer: Any = None,
         fake_dtype: torch.dtype | None = None,
-        **kwargs: Any,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401
+        **kwargs: Any,
+    ) -> Any:
         if cls is IdentityTensorStorage:
             nominal = torch.float32 if hp_data is None else hp_data.dtype
             fake_dtype = nominal if fake_dtype is None else fake_dtype
@@ -46,7 +46,7 @@ class IdentityTensorStorage(SchemeStorage):
     def get_usages(self) -> dict[str, bool]:
         return {"rowwise": True, "columnwise": True}
 
-    def get_data_tensors(self, rowwise_data: bool = True, columnwise_data: bool = True) -> Any:  # noqa: ANN401
+    def get_data_tensors(self, rowwise_data: bool = True, columnwise_data: bool = True) -> Any:
         if rowwise_data and columnwise_data:
             return self._hp_data, None
         return super().get_data_tensors(rowwise_data, columnwise_data)
@@ -56,7 +56,7 @@ class IdentityTensorStorage(SchemeStorage):
             raise RuntimeError(f"{self.__class__.__name__} has no data to dequantize")
         return self._hp_data.to(self._dtype if dtype is None else dtype)
 
-    def view(self, *shape: Any) -> Any:  # noqa: ANN401
+    def view(self, *shape: Any) -> Any:
         wanted = resolve_shape(shape, self._logical_shape())
         return self._rebuild(hp_data=self._hp_data.view(wanted))
 

@@ -57,12 +57,12 @@ class MXFP8TensorStorage(BlockStorage):
         columnwise_data: torch.Tensor | None,
         columnwise_scale_inv: torch.Tensor | None,
         fp8_dtype: DType,
-        quantizer: Any = None,  # noqa: ANN401
+        quantizer: Any = None,
         with_gemm_swizzled_scales: bool = False,
-        *args: Any,  # noqa: ANN401
+        *args: Any,
         fake_dtype: torch.dtype | None = None,
-        **kwargs: Any,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401
+        **kwargs: Any,
+    ) -> Any:
         instance = cls._new(
             MXFP8TensorStorage, args, fake_dtype, (rowwise_data, columnwise_data), kwargs
         )
@@ -84,7 +84,7 @@ class MXFP8TensorStorage(BlockStorage):
     def _layout_options(self) -> tuple[tuple[str, Any], ...]:
         return (("swizzled", True),) if self._with_gemm_swizzled_scales else ()
 
-    def _build_default_quantizer(self) -> Any:  # noqa: ANN401
+    def _build_default_quantizer(self) -> Any:
         from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Quantizer
 
         return MXFP8Quantizer(self._fp8_dtype)

@@ -71,15 +71,15 @@ class NVFP4TensorStorage(BlockStorage):
         amax_rowwise: torch.Tensor | None,
         amax_columnwise: torch.Tensor | None,
         fp4_dtype: DType = DType.kFloat4E2M1,
-        quantizer: Any = None,  # noqa: ANN401
+        quantizer: Any = None,
         with_gemm_swizzled_scales: bool = False,
-        *args: Any,  # noqa: ANN401
+        *args: Any,
         row_scaled_nvfp4: bool = False,
         nvfp4_use_4over6: bool = False,
         nvfp4_e4m3_max: int = int(_core.E4M3_MAX),
         fake_dtype: torch.dtype | None = None,
-        **kwargs: Any,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401
+        **kwargs: Any,
+    ) -> Any:
         instance = cls._new(
             NVFP4TensorStorage, args, fake_dtype, (rowwise_data, columnwise_data), kwargs
         )
@@ -122,7 +122,7 @@ class NVFP4TensorStorage(BlockStorage):
             return torch.Size((*shape[1:-1], shape[-1] * codes_per_byte(), shape[0]))
         raise RuntimeError(f"{self.__class__.__name__} has no data!")
 
-    def size(self, dim: int | None = None) -> Any:  # noqa: ANN401
+    def size(self, dim: int | None = None) -> Any:
         if self._rowwise_data is None and self._columnwise_data is not None:
             warnings.warn(
                 "The shape of an NVFP4 tensor that has only column-wise data is that of the "
@@ -143,7 +143,7 @@ class NVFP4TensorStorage(BlockStorage):
                 "have gone through is not undone"
             )
 
-    def _build_default_quantizer(self) -> Any:  # noqa: ANN401
+    def _build_default_quantizer(self) -> Any:
         from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer
 
         return NVFP4Quantizer()

@@ -7,8 +7,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from narrowfloat.pytorch import tex
 from narrowfloat.pytorch.constants import DType
-from narrowfloat.pytorch.cpp_extensions import general_gemm, general_grouped_gemm
+from narrowfloat.pytorch.cpp_extensions import (
+    general_gemm,
+    general_grouped_gemm,
+    general_grouped_gemm_for_grouped_tensor,
+)
 from narrowfloat.pytorch.cpp_extensions.operands import unwrap_tensor
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor.float8_blockwise_tensor import Float8BlockQuantizer
@@ -332,3 +337,38 @@ def test_grouped(single: bool) -> None:
     with pytest.raises(ValueError) as raised:
         general_grouped_gemm(a[:2], b, out, m_splits=splits, single_output=single)
     assert str(raised.value) == ("general_grouped_gemm: A, B and out are as many, got 2, 4 and 4")
+
+
+@pytest.mark.parametrize("layout", list(SHAPES))
+def test_grouped_tensors(layout: str) -> None:
+    quantizer, splits = MXFP8Quantizer(E4M3), torch.tensor([32, 64, 32])
+    whole = {"TN": (64, 96), "NN": (96, 64), "NT": (96, 64)}[layout]
+    x = torch.randn(128, whole[0])
+    b = tex.group_quantize(x, quantizer, 3, splits)
+    if layout == "NT":
+        a = tex.group_quantize(torch.randn(128, whole[1]), quantizer, 3, splits)
+        out = [torch.randn(96, 64) for _ in range(3)]
+    else:
+        shape = (96, 64)
+        a = [quantizer(torch.randn(shape)) for _ in range(3)]
+        out = list(torch.randn(128, whole[1]).split(splits.tolist()))
+    members = a if isinstance(a, list) else a.split_into_quantized_tensors()
+    alpha, beta = [1.0, 0.5, 2.0], torch.tensor([1.0, 0.0, 0.5])
+    want = [
+        general_gemm(p, q, layout=layout, out=o.clone(), accumulate=True, alpha=f, beta=g)[0]
+        for p, q, o, f, g in zip(
+            members, b.split_into_quantized_tensors(), out, alpha, beta.tolist(), strict=True
+        )
+    ]
+    got = general_grouped_gemm_for_grouped_tensor(
+        a, b, out, layout=layout, accumulate=True, alpha=alpha, beta=beta
+    )
+    assert got is out
+    for mine, expected in zip(out, want, strict=True):
+        assert_tensor(mine, expected, layout)
+    with pytest.raises(ValueError) as raised:
+        general_grouped_gemm_for_grouped_tensor(a, b, out[:2], layout=layout)
+    assert str(raised.value) == (
+        "general_grouped_gemm_for_grouped_tensor: A, B, out, bias, alpha and beta are as many, "
+        "got 3, 3, 2, 3, 3, 3"
+    )

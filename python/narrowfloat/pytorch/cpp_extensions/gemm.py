@@ -12,8 +12,8 @@ from narrowfloat.pytorch.quantized_tensor import Quantizer
 
 
 def general_gemm(
-    A: Any,  # noqa: ANN401
-    B: Any,  # noqa: ANN401
+    A: Any,
+    B: Any,
     out_dtype: torch.dtype | None = None,
     quantization_params: Quantizer | None = None,
     gelu: bool = False,
@@ -22,7 +22,7 @@ def general_gemm(
     beta: float | None = None,
     accumulate: bool = False,
     layout: str = "TN",
-    out: Any = None,  # noqa: ANN401
+    out: Any = None,
     bias: torch.Tensor | None = None,
     use_split_accumulator: bool = False,
     grad: bool = False,

@@ -28,7 +28,7 @@ class Layout(NamedTuple):
 LAYOUTS = {"TN": Layout(True, False), "NN": Layout(False, False), "NT": Layout(False, True)}
 
 
-def unwrap_tensor(tensor: Any, usage: str) -> Any:  # noqa: ANN401
+def unwrap_tensor(tensor: Any, usage: str) -> Any:
     """What a product reads of `tensor` for a usage: a plain tensor, a storage or a custom tensor.
 
     Hybrid tensors and wrappers with get_tensor(transpose) choose the direction; a storage without
@@ -54,12 +54,12 @@ def unwrap_tensor(tensor: Any, usage: str) -> Any:  # noqa: ANN401
     raise TypeError(f"general_gemm: an operand is a tensor, got {type(tensor)}")
 
 
-def is_scheme(tensor: Any) -> bool:  # noqa: ANN401
+def is_scheme(tensor: Any) -> bool:
     """Whether the operand has codes and scales that the core reads."""
     return isinstance(tensor, SchemeStorage)
 
 
-def is_row_scaled(tensor: Any) -> bool:  # noqa: ANN401
+def is_row_scaled(tensor: Any) -> bool:
     """Whether each row has an amax of its own."""
     return bool(getattr(tensor, "_row_scaled_nvfp4", False))
 
@@ -73,7 +73,7 @@ class Sizes(NamedTuple):
     inner: int
 
 
-def product_sizes(a: Any, b: Any, layout: Layout) -> Sizes:  # noqa: ANN401
+def product_sizes(a: Any, b: Any, layout: Layout) -> Sizes:
     """Sizes of B times A. Errors: ValueError if inner sizes differ, naming both shapes."""
     a_shape, b_shape = tuple(a.shape), tuple(b.shape)
     a_rows, a_cols = flatten_shape(a_shape)

@@ -67,7 +67,7 @@ class Epilogue:
 Result = tuple[Any, torch.Tensor | None, torch.Tensor | None]
 
 
-def multiply(a: Any, b: Any, layout: Layout, epilogue: Epilogue, out: Any) -> Result:  # noqa: ANN401
+def multiply(a: Any, b: Any, layout: Layout, epilogue: Epilogue, out: Any) -> Result:
     """B times A by the layout, the bias gradient, and what gelu was applied to.
 
     a, b: plain tensors, or storages of one family. out: None, or where the result goes.
@@ -89,7 +89,7 @@ def multiply(a: Any, b: Any, layout: Layout, epilogue: Epilogue, out: Any) -> Re
     return y, bias_grad, gelu_input
 
 
-def _check(a: Any, b: Any, sizes: Sizes, epilogue: Epilogue, out: Any) -> None:  # noqa: ANN401
+def _check(a: Any, b: Any, sizes: Sizes, epilogue: Epilogue, out: Any) -> None:
     if is_scheme(a) != is_scheme(b) or (is_scheme(a) and not _same_family(a, b)):
         raise RuntimeError(
             "general_gemm: both operands have compatible scaling modes, got "
@@ -117,17 +117,17 @@ def _check(a: Any, b: Any, sizes: Sizes, epilogue: Epilogue, out: Any) -> None: 
         )
 
 
-def _same_family(a: Any, b: Any) -> bool:  # noqa: ANN401
+def _same_family(a: Any, b: Any) -> bool:
     family = next(base for base in type(a).__mro__ if "BUFFERS" in base.__dict__)
     return isinstance(b, family)
 
 
-def _bias_grad(b: Any, epilogue: Epilogue) -> torch.Tensor:  # noqa: ANN401
+def _bias_grad(b: Any, epilogue: Epilogue) -> torch.Tensor:
     rows = b.dequantize(torch.float32) if is_scheme(b) else b.float()
     return rows.reshape(-1, rows.shape[-1]).sum(0).to(epilogue.out_dtype)
 
 
-def _nothing(sizes: Sizes, epilogue: Epilogue, out: Any) -> Any:  # noqa: ANN401
+def _nothing(sizes: Sizes, epilogue: Epilogue, out: Any) -> Any:
     if out is None:
         out = torch.zeros(sizes.shape, dtype=epilogue.out_dtype)
     elif not epilogue.accumulate:
@@ -135,7 +135,7 @@ def _nothing(sizes: Sizes, epilogue: Epilogue, out: Any) -> Any:  # noqa: ANN401
     return out if epilogue.quantizer is None else epilogue.quantizer(out)
 
 
-def _core_operands(a: Any, b: Any, layout: Layout) -> tuple[Any, Any, str]:  # noqa: ANN401
+def _core_operands(a: Any, b: Any, layout: Layout) -> tuple[Any, Any, str]:
     usage_a, usage_b = layout.usages
     core_a = core_tensor(a, (usage_a,))
     if layout.transa and layout.transb:
@@ -145,8 +145,8 @@ def _core_operands(a: Any, b: Any, layout: Layout) -> tuple[Any, Any, str]:  # n
 
 
 def _whole_in_core(
-    a: Any,  # noqa: ANN401
-    b: Any,  # noqa: ANN401
+    a: Any,
+    b: Any,
     layout: Layout,
     sizes: Sizes,
     epilogue: Epilogue,
@@ -169,7 +169,7 @@ def _whole_in_core(
     return out
 
 
-def _sum(a: Any, b: Any, layout: Layout) -> torch.Tensor:  # noqa: ANN401
+def _sum(a: Any, b: Any, layout: Layout) -> torch.Tensor:
     """The product as an fp32 matrix."""
     if is_scheme(a):
         first, second, text = _core_operands(a, b, layout)
@@ -183,7 +183,7 @@ def _sum(a: Any, b: Any, layout: Layout) -> torch.Tensor:  # noqa: ANN401
 def _finish(
     total: torch.Tensor,
     epilogue: Epilogue,
-    out: Any,  # noqa: ANN401
+    out: Any,
 ) -> tuple[Any, torch.Tensor | None]:
     """The fp32 sum's way to the result; also what gelu was applied to, in the output's dtype."""
     dtype, gelu_input = epilogue.out_dtype, None
@@ -206,7 +206,7 @@ def _finish(
     return out.copy_(y.reshape(out.shape)), gelu_input
 
 
-def _quantized(y: torch.Tensor, epilogue: Epilogue, out: Any) -> Any:  # noqa: ANN401
+def _quantized(y: torch.Tensor, epilogue: Epilogue, out: Any) -> Any:
     quantizer = epilogue.quantizer
     if isinstance(quantizer, Float8Quantizer) and not epilogue.gelu:
         # Delayed scaling knows its scale before the sum, which need not be rounded in between.
@@ -218,8 +218,8 @@ def _quantized(y: torch.Tensor, epilogue: Epilogue, out: Any) -> Any:  # noqa: A
 
 
 def _row_scaled(
-    a: Any,  # noqa: ANN401
-    b: Any,  # noqa: ANN401
+    a: Any,
+    b: Any,
     layout: Layout,
     sizes: Sizes,
     epilogue: Epilogue,

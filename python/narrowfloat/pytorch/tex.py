@@ -16,7 +16,7 @@ from narrowfloat.pytorch._grouped import (
 )
 from narrowfloat.pytorch._swizzle import swizzle_scales_for_gemm_
 from narrowfloat.pytorch.constants import DType, TE_DType_To_Torch
-from narrowfloat.pytorch.cpp_extensions.operands import Layout, unwrap_tensor
+from narrowfloat.pytorch.cpp_extensions.operands import Layout, nominal_dtype, unwrap_tensor
 from narrowfloat.pytorch.cpp_extensions.product import Epilogue, multiply
 from narrowfloat.pytorch.quantization.delayed_update import fused_update
 from narrowfloat.pytorch.quantization.dtypes import largest_code_value
@@ -51,9 +51,9 @@ class FP8BwdTensors(IntEnum):
 def quantize(
     tensor: torch.Tensor,
     quantizer: Quantizer,
-    output: Any = None,  # noqa: ANN401
+    output: Any = None,
     noop: torch.Tensor | None = None,
-) -> Any:  # noqa: ANN401
+) -> Any:
     """`tensor` quantized, outside of autograd: new, or into `output`, or with noop == 1 not."""
     if output is None:
         output = quantizer.make_empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
@@ -114,11 +114,11 @@ def compute_amax(input: torch.Tensor, amax: torch.Tensor) -> None:
 
 
 def generic_gemm(
-    A: Any,  # noqa: ANN401
+    A: Any,
     transA: bool,
-    B: Any,  # noqa: ANN401
+    B: Any,
     transB: bool,
-    D: Any,  # noqa: ANN401
+    D: Any,
     quantizer: Quantizer | None,
     output_dtype: DType | None,
     bias: torch.Tensor | None,
@@ -149,7 +149,7 @@ def generic_gemm(
     if output_dtype is not None:
         out_dtype = TE_DType_To_Torch[DType.cast(output_dtype)]
     else:
-        out_dtype = A.dtype if D is None else D.dtype
+        out_dtype = nominal_dtype(A) if D is None else nominal_dtype(D)
     epilogue = Epilogue(
         out_dtype=out_dtype,
         bias=bias,

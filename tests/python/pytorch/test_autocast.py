@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from narrowfloat.common import recipe
+from narrowfloat.pytorch.custom_recipes.reference_current_scaling import (
+    CurrentScalingQuantizerRef,
+)
 from narrowfloat.pytorch.quantization import (
     DelayedScalingRequest,
     FP8GlobalStateManager,
@@ -124,6 +127,7 @@ def test_everything_is_available(name: str) -> None:
     available = getattr(nfp, f"is_{name}_available")
     assert available() is True
     assert available(return_reason=True) == (True, "")
+    assert getattr(FP8GlobalStateManager, f"is_{name}_available")() == (True, "")
 
 
 def delayed_state(mode: str = "forward", n: int = 2, **fields: object) -> RecipeState:
@@ -196,7 +200,13 @@ def run_rank(rank: int, address: str, folder: str) -> None:
         quantizers[0].amax.zero_()  # this process saw nothing of it
     with autocast():
         pass
+    reference = CurrentScalingQuantizerRef(
+        torch.float8_e4m3fn,
+        with_amax_reduction=True,
+        amax_reduction_group=torch.distributed.group.WORLD,
+    )
     found = {
+        "reference": reference(torch.full((2, 2), rank + 1.0)).scale.tolist(),
         "scales": [first.scale.tolist(), second.scale.tolist(), alone.scale.tolist()],
         "newest": [s.amax_history[-1].tolist() for s in (first, second, alone)],
     }
@@ -212,6 +222,7 @@ def test_amaxes_are_the_largest_of_two_processes(tmp_path: Path) -> None:
     ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     for rank, found in enumerate(ranks):
         own = float((rank + 1) * 4)
+        assert found["reference"] == [torch.reciprocal(torch.tensor(448.0) / 2).item()]
         assert found["newest"] == [[1.0, 4.0], [6.0], [own]]
         f32 = torch.tensor(448.0)
         assert found["scales"] == [[448.0, 112.0], [(f32 / 6).item()], [448.0 / own]]

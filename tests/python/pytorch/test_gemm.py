@@ -109,6 +109,13 @@ def test_leading_dimensions_come_back() -> None:
     assert general_gemm(qx, qdy, layout="NT")[0].shape == (96, 64)
 
 
+def test_bare_storages_know_their_dtype() -> None:
+    quantizer = MXFP8Quantizer(E4M3)
+    quantizer.internal = True
+    x, w = torch.randn(32, 64).to(torch.float16), torch.randn(96, 64).to(torch.float16)
+    assert general_gemm(quantizer(w), quantizer(x))[0].dtype == torch.float16
+
+
 def test_out_dtype() -> None:
     b, a, *_ = operands("mxfp8", "TN")
     assert general_gemm(a, b)[0].dtype == a.dtype == torch.bfloat16

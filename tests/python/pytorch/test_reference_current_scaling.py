@@ -293,3 +293,10 @@ def test_an_unknown_word_is_no_role() -> None:
 def test_the_older_module_name_has_the_same_objects() -> None:
     for name in quantization_current_scaling.__all__:
         assert getattr(quantization_current_scaling, name) is globals()[name]
+
+
+def test_reduction_needs_a_group() -> None:
+    quantizer = CurrentScalingQuantizerRef(E4M3, with_amax_reduction=True)
+    with pytest.raises(AssertionError) as raised:
+        quantizer.quantize(torch.ones(2, 2))
+    assert str(raised.value) == "quantize: with_amax_reduction needs amax_reduction_group"

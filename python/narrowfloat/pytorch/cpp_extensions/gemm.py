@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from narrowfloat.pytorch.cpp_extensions.operands import LAYOUTS, unwrap_tensor
+from narrowfloat.pytorch.cpp_extensions.operands import LAYOUTS, nominal_dtype, unwrap_tensor
 from narrowfloat.pytorch.cpp_extensions.product import Epilogue, multiply
 from narrowfloat.pytorch.custom_recipes.gemm import custom_gemm
 from narrowfloat.pytorch.quantized_tensor import Quantizer
@@ -69,7 +69,7 @@ def general_gemm(
             grad=grad,
         )
     if out_dtype is None:
-        out_dtype = A.dtype if out is None else out.dtype
+        out_dtype = nominal_dtype(A) if out is None else nominal_dtype(out)
     # A quantizer that watches another one is asked after the product.
     watched = getattr(quantization_params, "parent_quantizer", None)
     epilogue = Epilogue(

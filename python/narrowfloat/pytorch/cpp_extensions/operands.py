@@ -54,6 +54,12 @@ def unwrap_tensor(tensor: Any, usage: str) -> Any:
     raise TypeError(f"general_gemm: an operand is a tensor, got {type(tensor)}")
 
 
+def nominal_dtype(tensor: Any) -> torch.dtype:
+    """The dtype of a tensor's values; a bare storage keeps it in a field."""
+    dtype = getattr(tensor, "dtype", None)
+    return tensor._dtype if dtype is None else dtype
+
+
 def is_scheme(tensor: Any) -> bool:
     """Whether the operand has codes and scales that the core reads."""
     return isinstance(tensor, SchemeStorage)

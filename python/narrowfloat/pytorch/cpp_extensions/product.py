@@ -78,7 +78,7 @@ def multiply(a: Any, b: Any, layout: Layout, epilogue: Epilogue, out: Any) -> Re
     _check(a, b, sizes, epilogue, out)
     bias_grad = _bias_grad(b, epilogue) if epilogue.grad and epilogue.bias is not None else None
     if 0 in (sizes.rows, sizes.cols, sizes.inner):
-        y, gelu_input = _nothing(sizes, epilogue, out), None
+        y, gelu_input = _nothing(sizes, epilogue, out, b.device), None
     elif is_row_scaled(a) or is_row_scaled(b):
         y, gelu_input = _row_scaled(a, b, layout, sizes, epilogue, out), None
     elif epilogue.is_plain() and is_scheme(a):
@@ -127,9 +127,9 @@ def _bias_grad(b: Any, epilogue: Epilogue) -> torch.Tensor:
     return rows.reshape(-1, rows.shape[-1]).sum(0).to(epilogue.out_dtype)
 
 
-def _nothing(sizes: Sizes, epilogue: Epilogue, out: Any) -> Any:
+def _nothing(sizes: Sizes, epilogue: Epilogue, out: Any, device: torch.device) -> Any:
     if out is None:
-        out = torch.zeros(sizes.shape, dtype=epilogue.out_dtype)
+        out = torch.zeros(sizes.shape, dtype=epilogue.out_dtype, device=device)
     elif not epilogue.accumulate:
         out.zero_()
     return out if epilogue.quantizer is None else epilogue.quantizer(out)
@@ -154,7 +154,7 @@ def _whole_in_core(
 ) -> torch.Tensor:
     first, second, text = _core_operands(a, b, layout)
     if out is None:
-        out = torch.empty(sizes.shape, dtype=epilogue.out_dtype)
+        out = torch.empty(sizes.shape, dtype=epilogue.out_dtype, device=b.device)
     bias = epilogue.added
     _core.qgemm(
         first,

@@ -111,20 +111,24 @@ def check_recipe_support(recipe: Recipe) -> None:
 
 
 def is_fp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:
-    """True: kernels for every CPU are built in. With return_reason, a pair with an empty text."""
-    return (True, "") if return_reason else True
+    """Whether FP8 can be quantized here; with return_reason, a pair with the reason why not."""
+    return _answer(FP8GlobalStateManager.is_fp8_available(), return_reason)
 
 
 def is_mxfp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:
     """As is_fp8_available, of MXFP8."""
-    return is_fp8_available(return_reason)
+    return _answer(FP8GlobalStateManager.is_mxfp8_available(), return_reason)
 
 
 def is_fp8_block_scaling_available(return_reason: bool = False) -> bool | tuple[bool, str]:
     """As is_fp8_available, of block-scaled FP8."""
-    return is_fp8_available(return_reason)
+    return _answer(FP8GlobalStateManager.is_fp8_block_scaling_available(), return_reason)
 
 
 def is_nvfp4_available(return_reason: bool = False) -> bool | tuple[bool, str]:
     """As is_fp8_available, of NVFP4."""
-    return is_fp8_available(return_reason)
+    return _answer(FP8GlobalStateManager.is_nvfp4_available(), return_reason)
+
+
+def _answer(pair: tuple[bool, str], return_reason: bool) -> bool | tuple[bool, str]:
+    return pair if return_reason else pair[0]

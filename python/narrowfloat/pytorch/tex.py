@@ -54,10 +54,16 @@ def quantize(
     output: Any = None,
     noop: torch.Tensor | None = None,
 ) -> Any:
-    """`tensor` quantized, outside of autograd: new, or into `output`, or with noop == 1 not."""
-    if output is None:
-        output = quantizer.make_empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    return quantizer.update_quantized(tensor, output, noop_flag=noop)
+    """`tensor` quantized, outside of autograd: new, or into `output`.
+
+    With noop == 1 `output` stays as it is, and what is new is not initialised.
+    """
+    with torch.no_grad():
+        if output is not None:
+            return quantizer.update_quantized(tensor, output, noop_flag=noop)
+        if noop is not None and noop.item() == 1:
+            return quantizer.make_empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        return quantizer.quantize_impl(tensor)
 
 
 def dequantize(input: QuantizedTensorStorage, otype: DType) -> torch.Tensor:

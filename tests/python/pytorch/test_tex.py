@@ -99,6 +99,23 @@ def test_a_noop_flag_leaves_every_byte(make: object) -> None:
     assert torch.equal(q.dequantize(), quantizer(second).dequantize())
 
 
+@pytest.mark.parametrize("internal", [False, True])
+def test_new_tensors_of_internal_quantizers_are_bare(internal: bool) -> None:
+    x = torch.randn(32, 64)
+    for quantizer in (MXFP8Quantizer(E4M3), Float8CurrentScalingQuantizer(E4M3)):
+        quantizer.internal = internal
+        q = tex.quantize(x, quantizer)
+        assert isinstance(q, torch.Tensor) is not internal
+        assert_tensor(tex.dequantize(q, tex.DType.kFloat32), quantizer(x).dequantize(), "values")
+        (part,) = tex.split_quantize(x, [32], [quantizer])
+        assert isinstance(part, torch.Tensor) is not internal
+        skipped = tex.quantize(x, quantizer, noop=torch.ones(1))
+        assert type(skipped) is type(q) and skipped.shape == q.shape
+        assert_tensor(
+            tex.quantize(x, quantizer, noop=torch.zeros(1)).dequantize(), q.dequantize(), "noop 0"
+        )
+
+
 def test_split_and_multi_tensor_quantize() -> None:
     x, sections = torch.randn(160, 64), [32, 0, 96, 32]
     quantizers = [MXFP8Quantizer(E4M3) for _ in sections]

@@ -99,6 +99,16 @@ def test_uniform_groups_need_no_sizes_and_groups_may_differ_in_columns() -> None
     assert_tensor(member._columnwise_data, maker("mxfp8")(second)._columnwise_data, "columns")
 
 
+def test_groups_of_internal_quantizers_are_bare() -> None:
+    x, quantizer = torch.randn(256, COLS), maker("mxfp8")
+    quantizer.internal = True
+    grouped = tex.group_quantize(x, quantizer, 2, None)
+    assert not isinstance(grouped, torch.Tensor)
+    member = grouped.split_into_quantized_tensors()[0]
+    assert not isinstance(member, torch.Tensor)
+    assert_tensor(member._rowwise_data, maker("mxfp8")(x[:128])._rowwise_data, "codes")
+
+
 def test_groups_have_to_fit() -> None:
     with pytest.raises(ValueError) as raised:
         tex.group_quantize(torch.zeros(128, COLS), maker("mxfp8"), 2, sizes([128, 128]))

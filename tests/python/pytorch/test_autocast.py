@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from narrowfloat.common import recipe
+from narrowfloat.pytorch import quantization
 from narrowfloat.pytorch.custom_recipes.reference_current_scaling import (
     CurrentScalingQuantizerRef,
 )
@@ -128,6 +129,7 @@ def test_everything_is_available(name: str) -> None:
     assert available() is True
     assert available(return_reason=True) == (True, "")
     assert getattr(FP8GlobalStateManager, f"is_{name}_available")() == (True, "")
+    assert getattr(quantization, f"check_{name}_support")() == (True, "")
 
 
 def delayed_state(mode: str = "forward", n: int = 2, **fields: object) -> RecipeState:

@@ -10,6 +10,9 @@ from narrowfloat.pytorch.cpp_extensions.product import Epilogue, multiply
 from narrowfloat.pytorch.custom_recipes.gemm import custom_gemm
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 
+# TransformerEngine's name of it.
+_unwrap_tensor = unwrap_tensor
+
 
 def general_gemm(
     A: Any,

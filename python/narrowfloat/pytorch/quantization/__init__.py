@@ -3,6 +3,10 @@
 
 from narrowfloat.pytorch.quantization.autocast import (
     autocast,
+    check_fp8_block_scaling_support,
+    check_fp8_support,
+    check_mxfp8_support,
+    check_nvfp4_support,
     check_recipe_support,
     fp8_autocast,
     fp8_model_init,
@@ -53,6 +57,10 @@ __all__ = [
     "QuantizerRole",
     "RecipeState",
     "autocast",
+    "check_fp8_block_scaling_support",
+    "check_fp8_support",
+    "check_mxfp8_support",
+    "check_nvfp4_support",
     "check_recipe_support",
     "fp8_autocast",
     "fp8_model_init",

@@ -130,5 +130,12 @@ def is_nvfp4_available(return_reason: bool = False) -> bool | tuple[bool, str]:
     return _answer(FP8GlobalStateManager.is_nvfp4_available(), return_reason)
 
 
+# The pairs themselves.
+check_fp8_support = FP8GlobalStateManager.is_fp8_available
+check_mxfp8_support = FP8GlobalStateManager.is_mxfp8_available
+check_fp8_block_scaling_support = FP8GlobalStateManager.is_fp8_block_scaling_available
+check_nvfp4_support = FP8GlobalStateManager.is_nvfp4_available
+
+
 def _answer(pair: tuple[bool, str], return_reason: bool) -> bool | tuple[bool, str]:
     return pair if return_reason else pair[0]

@@ -15,6 +15,9 @@ from narrowfloat.pytorch.cpp_extensions import (
     general_grouped_gemm_for_grouped_tensor,
 )
 from narrowfloat.pytorch.cpp_extensions.operands import unwrap_tensor
+from narrowfloat.pytorch.custom_recipes.reference_current_scaling import (
+    CurrentScalingQuantizerRef,
+)
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor.float8_blockwise_tensor import Float8BlockQuantizer
 from narrowfloat.pytorch.tensor.float8_tensor import (
@@ -192,6 +195,27 @@ def test_quantized_outputs(name: str) -> None:
         assert quantizer.amax.item() == total.abs().max().item()
         out = OUTPUTS[name]().make_empty((M, N))
         assert general_gemm(a, b, quantization_params=quantizer, out=out)[0] is out
+
+
+def test_a_watching_quantizer_sees_the_result() -> None:
+    class Watcher:
+        def __init__(self, parent: Quantizer | None) -> None:
+            self.parent_quantizer, self.seen = parent, []
+
+        def process_gemm_output(self, y: torch.Tensor) -> torch.Tensor:
+            self.seen.append(y)
+            return y
+
+    b, a, *_ = operands("mxfp8", "TN")
+    plain, quantizing = Watcher(None), Watcher(MXFP8Quantizer(E4M3))
+    y = general_gemm(a, b, quantization_params=plain)[0]
+    assert plain.seen[0] is y and type(y) is torch.Tensor
+    y = general_gemm(a, b, quantization_params=quantizing)[0]
+    assert quantizing.seen[0] is y and type(y) is type(a)
+    reference = CurrentScalingQuantizerRef(torch.float8_e4m3fn)
+    x, w = torch.randn(4, 8), torch.randn(6, 8)
+    y = general_gemm(reference(w), reference(x), quantization_params=plain)[0]
+    assert plain.seen[1] is y
 
 
 def test_row_scaled_operands() -> None:

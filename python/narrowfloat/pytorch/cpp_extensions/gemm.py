@@ -56,11 +56,17 @@ def general_gemm(
         raise NotImplementedError("general_gemm: overlap with communication needs a GPU")
     usage_a, usage_b = LAYOUTS[layout].usages
     a, b = unwrap_tensor(A, usage_a), unwrap_tensor(B, usage_b)
+    # A quantizer that watches another one sees the result of that one.
+    watcher = quantization_params if hasattr(quantization_params, "process_gemm_output") else None
+    if watcher is not None:
+        quantization_params = watcher.parent_quantizer
+    if out_dtype is None and out is not None:
+        out_dtype = nominal_dtype(out)
     if getattr(a, "custom", False) or getattr(b, "custom", False):
-        return custom_gemm(
+        y, bias_grad, gelu_input, _ = custom_gemm(
             a,
             b,
-            out_dtype=out_dtype if out is None or out_dtype is not None else out.dtype,
+            out_dtype=out_dtype,
             quantization_params=quantization_params,
             gelu=gelu,
             gelu_in=gelu_in,
@@ -71,22 +77,19 @@ def general_gemm(
             use_split_accumulator=use_split_accumulator,
             grad=grad,
         )
-    if out_dtype is None:
-        out_dtype = nominal_dtype(A) if out is None else nominal_dtype(out)
-    # A quantizer that watches another one is asked after the product.
-    watched = getattr(quantization_params, "parent_quantizer", None)
-    epilogue = Epilogue(
-        out_dtype=out_dtype,
-        bias=bias,
-        gelu=gelu,
-        gelu_in=gelu_in,
-        grad=grad,
-        alpha=1.0 if alpha is None else alpha,
-        beta=beta,
-        accumulate=accumulate,
-        quantizer=quantization_params if watched is None else None,
-    )
-    y, bias_grad, gelu_input = multiply(a, b, LAYOUTS[layout], epilogue, out)
-    if watched is not None:
-        y = quantization_params.process_gemm_output(y)
+    else:
+        epilogue = Epilogue(
+            out_dtype=nominal_dtype(A) if out_dtype is None else out_dtype,
+            bias=bias,
+            gelu=gelu,
+            gelu_in=gelu_in,
+            grad=grad,
+            alpha=1.0 if alpha is None else alpha,
+            beta=beta,
+            accumulate=accumulate,
+            quantizer=quantization_params,
+        )
+        y, bias_grad, gelu_input = multiply(a, b, LAYOUTS[layout], epilogue, out)
+    if watcher is not None:
+        y = watcher.process_gemm_output(y)
     return y, bias_grad, gelu_input, None

@@ -39,6 +39,10 @@ struct HeldInput {
 /// Buffers that the caller has no use for.
 using Scratch = std::vector<std::vector<float>>;
 
+[[noreturn]] void ThrowNoMemory(const char* verb, std::string_view name) {
+  throw InvalidArgument(fmt::format("{}: {} has no memory of its own", verb, name));
+}
+
 bool RowsAreContiguous(const TensorView& view) {
   return view.shape.empty() || view.shape.back() <= 1 ||
          view.strides.back() == static_cast<std::ptrdiff_t>(ItemSize(view.dtype));
@@ -108,10 +112,14 @@ TensorView TorchTensors::View(const char* verb, std::string_view name, nb::handl
                              .c_str());
   }
   nb::dlpack::dltensor lent;
-  if (view_(tensor.ptr(), &lent) != 0) nb::raise_python_error();
-  if (lent.device.device_type != nb::device::cpu::value) {
+  const bool lends = view_(tensor.ptr(), &lent) == 0;
+  if (!lends || lent.device.device_type != nb::device::cpu::value) {
+    // Devices that DLPack does not know, such as meta, do not lend at all.
+    PyErr_Clear();
+    const nb::object device = tensor.attr("device");
+    if (nb::cast<std::string>(device.attr("type")) == "cpu") ThrowNoMemory(verb, name);
     throw Unsupported(fmt::format("{}: {} must be on the CPU, got a tensor on {}", verb, name,
-                                  nb::str(nb::object(tensor.attr("device"))).c_str()));
+                                  nb::str(device).c_str()));
   }
   const std::optional<DType> dtype = DTypeOfDlpack(lent.dtype);
   if (!dtype) {
@@ -127,7 +135,7 @@ TensorView TorchTensors::View(const char* verb, std::string_view name, nb::handl
                   Device::kCpu};
   for (std::ptrdiff_t& stride : view.strides) stride *= item;
   if (lent.data == nullptr && FlattenShape(view.shape).Size() != 0) {
-    throw InvalidArgument(fmt::format("{}: {} has no memory of its own", verb, name));
+    ThrowNoMemory(verb, name);
   }
   return view;
 }

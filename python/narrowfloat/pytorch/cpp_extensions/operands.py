@@ -8,6 +8,7 @@ import torch
 from narrowfloat.pytorch._native import flatten_shape
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
+from narrowfloat.pytorch.tensor.storage.identity_tensor_storage import IdentityTensorStorage
 
 
 class Layout(NamedTuple):
@@ -45,7 +46,7 @@ def unwrap_tensor(tensor: Any, usage: str) -> Any:
         return unwrap_tensor(getattr(tensor, f"{usage}_sub_storage"), usage)
     if hasattr(tensor, "get_tensor"):
         return unwrap_tensor(tensor.get_tensor(usage == "columnwise"), usage)
-    if isinstance(tensor, SchemeStorage):
+    if is_scheme(tensor):
         return tensor
     if isinstance(tensor, QuantizedTensorStorage):
         return tensor.dequantize()
@@ -62,7 +63,7 @@ def nominal_dtype(tensor: Any) -> torch.dtype:
 
 def is_scheme(tensor: Any) -> bool:
     """Whether the operand has codes and scales that the core reads."""
-    return isinstance(tensor, SchemeStorage)
+    return isinstance(tensor, SchemeStorage) and not isinstance(tensor, IdentityTensorStorage)
 
 
 def is_row_scaled(tensor: Any) -> bool:

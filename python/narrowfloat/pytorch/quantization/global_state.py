@@ -168,9 +168,11 @@ class FP8GlobalStateManager:
         are several: one all-reduce for all states of a recipe and group.
         """
         mode = "forward" if forward else "backward"
-        for (key_mode, _, _), members in list(cls._members.items()):
+        for key, members in list(cls._members.items()):
             states = sorted(members.states, key=cls._order.__getitem__)
-            if key_mode != mode or not states:
+            if not states:
+                del cls._members[key]  # their layers are gone
+            if key[0] != mode or not states:
                 continue
             newest = torch.cat([state.amax_history[0] for state in states])
             reduced = reduce_newest_amax(newest, members.recipe, members.group)

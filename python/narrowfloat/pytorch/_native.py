@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -42,6 +43,28 @@ def plan(spec: _core.QuantSpec, shape: tuple[int, ...]) -> tuple[PlannedBuffer, 
         PlannedBuffer(role, getattr(torch, dtype), dims, storage)
         for role, dtype, dims, storage in spec.plan(shape)
     )
+
+
+@torch.library.custom_op("narrowfloat::dequantize", mutates_args=())
+def dequantize(
+    buffers: Sequence[torch.Tensor | None], spec: str, shape: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    """The values of the buffers, as an operator that a graph can hold.
+
+    buffers: a tensor or None for each of ROLES. spec: text form.
+    """
+    out = torch.empty(shape, dtype=dtype)
+    if out.numel() > 0:
+        verbs.dequantize(_core.parse_spec(spec), tuple(buffers), out, threads())
+    return out
+
+
+@dequantize.register_fake
+def _dequantize_fake(
+    buffers: Sequence[torch.Tensor | None], spec: str, shape: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    device = next(buffer.device for buffer in buffers if buffer is not None)
+    return torch.empty(shape, dtype=dtype, device=device)
 
 
 def flatten_shape(shape: tuple[int, ...]) -> tuple[int, int]:

@@ -220,7 +220,7 @@ def test_hybrid_copy_needs_equal_usages() -> None:
     before = {name: buffer.clone() for name, buffer in buffers(tensor).items()}
     other.quantize_(sample(seed=26))
     other.update_usage(columnwise_usage=False)
-    with pytest.raises(NotImplementedError, match="^copy_: hybrid tensors have different usages"):
+    with pytest.raises(NotImplementedError, match=r"^copy_: hybrid tensors have different usages"):
         tensor.copy_(other)
     assert_same_buffers(tensor, before, "nothing written")
 
@@ -229,7 +229,7 @@ def test_hybrid_copy_needs_equal_usages() -> None:
 def test_setitem(kind: str) -> None:
     tensor = quantized(kind)
     if kind.startswith("nvfp4"):
-        with pytest.raises(NotImplementedError, match="^slice: an NVFP4Tensor"):
+        with pytest.raises(NotImplementedError, match=r"^slice: an NVFP4Tensor"):
             tensor[:16] = 0
         return
     if kind == "hybrid_nvfp4_mxfp8":
@@ -320,14 +320,14 @@ def test_native_accessors_are_refused() -> None:
 
 
 def test_another_nominal_type_of_float8_warns() -> None:
-    with pytest.warns(UserWarning, match="FSDP2 needs parameters of one type$"):
+    with pytest.warns(UserWarning, match=r"FSDP2 needs parameters of one type$"):
         quantized("float8_current").to(torch.bfloat16)
 
 
 def test_new_empty_without_a_quantizer() -> None:
     tensor = quantized("float8_current")
     tensor._quantizer = None
-    with pytest.raises(RuntimeError, match="^new_empty: Float8Tensor has no quantizer"):
+    with pytest.raises(RuntimeError, match=r"^new_empty: Float8Tensor has no quantizer"):
         tensor.new_empty(3)
     tensor = quantized("mxfp8")
     tensor._quantizer = None

@@ -64,11 +64,11 @@ def test_float8_usages() -> None:
     values = tensor.dequantize()
     tensor.update_usage(rowwise_usage=False)
     assert tensor._data is None and torch.equal(tensor.dequantize(), values)
-    with pytest.raises(RuntimeError, match="cannot be made of the transpose$"):
+    with pytest.raises(RuntimeError, match=r"cannot be made of the transpose$"):
         tensor.update_usage(rowwise_usage=True)
     tensor.update_usage(columnwise_usage=False)
     assert tensor.get_usages() == {"rowwise": False, "columnwise": False}
-    with pytest.raises(RuntimeError, match="^update_usage: the transpose needs"):
+    with pytest.raises(RuntimeError, match=r"^update_usage: the transpose needs"):
         tensor.update_usage(columnwise_usage=True)
 
 
@@ -100,7 +100,7 @@ def test_float8_on_devices_without_transposes(any_layout: None) -> None:
     assert torch.equal(columnwise._data, tensor._data)
     tensor.update_usage(rowwise_usage=False, columnwise_usage=False)
     assert tensor._data is None
-    with pytest.raises(RuntimeError, match="cannot be made of the transpose$"):
+    with pytest.raises(RuntimeError, match=r"cannot be made of the transpose$"):
         tensor.update_usage(columnwise_usage=True)
 
 
@@ -110,13 +110,13 @@ def test_columnwise_alone_is_not_implemented(kind: str) -> None:
     tensor = quantizer(sample(8, 8)).detach()
     before = snapshot(tensor)
     quantizer.set_usage(rowwise=False, columnwise=True)
-    message = "^Columnwise-only per-tensor FP8 quantization is not implemented"
+    message = r"^Columnwise-only per-tensor FP8 quantization is not implemented"
     with pytest.raises(NotImplementedError, match=message):
         quantizer(sample(8, 8))
     with pytest.raises(NotImplementedError, match=message):
         quantizer.update_quantized(sample(8, 8), tensor)
     quantizer.set_usage(columnwise=False)
-    with pytest.raises(ValueError, match="neither rowwise nor columnwise usage$"):
+    with pytest.raises(ValueError, match=r"neither rowwise nor columnwise usage$"):
         quantizer.update_quantized(sample(8, 8), tensor)
     assert_same_buffers(tensor, before, "unchanged")
 
@@ -168,7 +168,7 @@ def test_scalars_and_empty_tensors() -> None:
     ids=str,
 )  # fmt: skip
 def test_unused_arguments_warn(arguments: dict[str, object]) -> None:
-    with pytest.warns(DeprecationWarning, match="^Float8CurrentScalingQuantizer does not use "):
+    with pytest.warns(DeprecationWarning, match=r"^Float8CurrentScalingQuantizer does not use "):
         nfp.Float8CurrentScalingQuantizer(E4M3, "cpu", **arguments)
 
 
@@ -186,7 +186,7 @@ def test_each_direction_is_quantized_by_itself(kind: str) -> None:
     assert_same_buffers(tensor, before, "unchanged")
     tensor.update_usage(rowwise_usage=False)
     assert buffers(tensor) == {}
-    with pytest.raises(RuntimeError, match="lacks _rowwise_data, which rowwise usage needs$"):
+    with pytest.raises(RuntimeError, match=r"lacks _rowwise_data, which rowwise usage needs$"):
         tensor.update_usage(rowwise_usage=True)
 
 
@@ -209,7 +209,7 @@ def test_blockwise_usages(kind: str) -> None:
     if kind == "blockwise_1d":
         with pytest.raises(AssertionError, match="only tiles that keep"):
             tensor.update_usage(columnwise_usage=True)
-        with pytest.raises(AssertionError, match="^Only tiles"):
+        with pytest.raises(AssertionError, match=r"^Only tiles"):
             tensor._create_columnwise()
         return
     with pytest.raises(AssertionError, match="only tiles that keep"):
@@ -225,14 +225,16 @@ def test_blockwise_usages(kind: str) -> None:
 def test_blockwise_mode_must_match() -> None:
     tensor = ALL["blockwise_1d"]()(sample()).detach()
     before = snapshot(tensor)
-    with pytest.raises(ValueError, match="block_scaling_dim is 2, but the tensor was made with 1$"):
+    with pytest.raises(
+        ValueError, match=r"block_scaling_dim is 2, but the tensor was made with 1$"
+    ):
         ALL["blockwise_2d"]().update_quantized(sample(), tensor)
     assert_same_buffers(tensor, before, "unchanged")
     other = nfp.Float8BlockQuantizer(E5M2, rowwise=True, columnwise=True, block_scaling_dim=1)
     other.update_quantized(sample(), tensor)
     assert tensor._fp8_dtype == E5M2
     assert_same_buffers(tensor, other(sample()).detach(), "the quantizer's type")
-    with pytest.raises(RuntimeError, match="^Float8BlockQuantizer: block_scaling_dim is 1 or 2"):
+    with pytest.raises(RuntimeError, match=r"^Float8BlockQuantizer: block_scaling_dim is 1 or 2"):
         nfp.Float8BlockQuantizer(E4M3, rowwise=True, columnwise=True, block_scaling_dim=3)
     assert other.block_len == 128
 
@@ -242,7 +244,7 @@ def test_blockwise_data_keeps_its_shape() -> None:
     assert tensor.data is tensor
     with pytest.raises(ValueError, match=r"size \(128, 256\) cannot become \(64, 256\)$"):
         tensor.data = sample(64, 256)
-    with pytest.raises(ValueError, match="stride and layout must stay$"):
+    with pytest.raises(ValueError, match=r"stride and layout must stay$"):
         tensor.data = sample(256, 128).t()
 
 
@@ -255,7 +257,7 @@ def test_nvfp4_tiles_make_their_columns() -> None:
         assert_same_buffers(tensor, whole, "made again")
     runs = ALL["nvfp4"]()(sample()).detach()
     runs.update_usage(columnwise_usage=False)
-    with pytest.raises(RuntimeError, match="only under 2-D quantization$"):
+    with pytest.raises(RuntimeError, match=r"only under 2-D quantization$"):
         runs.update_usage(rowwise_usage=True, columnwise_usage=True)
 
 
@@ -263,9 +265,9 @@ def test_nvfp4_columns_alone() -> None:
     tensor = nfp.NVFP4Quantizer(rowwise=False)(sample(2, 32, 64)).detach()
     with pytest.warns(UserWarning, match="only column-wise data"):
         assert tuple(tensor.size()) == (64, 64)
-    with pytest.raises(NotImplementedError, match="^Dequantizing column-wise NVFP4 data"):
+    with pytest.raises(NotImplementedError, match=r"^Dequantizing column-wise NVFP4 data"):
         tensor.dequantize()
-    with pytest.raises(AssertionError, match="^clone: an NVFP4Tensor needs its row-wise data$"):
+    with pytest.raises(AssertionError, match=r"^clone: an NVFP4Tensor needs its row-wise data$"):
         tensor.clone()
 
 
@@ -388,7 +390,7 @@ def test_update_refuses_another_class(kind: str) -> None:
 def test_update_refuses_bare_storages_of_blocks(kind: str) -> None:
     quantizer = ALL[kind]()
     quantizer.internal = True
-    with pytest.raises(AssertionError, match="^Cannot store quantized data in "):
+    with pytest.raises(AssertionError, match=r"^Cannot store quantized data in "):
         quantizer.update_quantized(sample(), quantizer(sample()))
 
 

@@ -97,10 +97,10 @@ def test_float8_travels_as_codes_or_as_a_transpose() -> None:
     assert sent[0][0][0].shape == (6, 128)
     shards[0].fsdp_assign_gathered([torch.cat([s[0][0] for s in sent])], sent[0][1])
     assert torch.equal(shards[0]._transpose, whole._transpose)
-    with pytest.raises(RuntimeError, match="^fsdp_assign_gathered: unknown transport_layout"):
+    with pytest.raises(RuntimeError, match=r"^fsdp_assign_gathered: unknown transport_layout"):
         shards[0].fsdp_assign_gathered([sent[0][0][0]], {**sent[0][1], "transport_layout": "x"})
     shards[1]._transpose_invalid = True
-    with pytest.raises(RuntimeError, match="the transpose is invalid$"):
+    with pytest.raises(RuntimeError, match=r"the transpose is invalid$"):
         shards[1].fsdp_extract_buffers()
 
 
@@ -123,9 +123,9 @@ def test_gathered_geometry_is_checked_first() -> None:
     before = snapshot(tensor)
     bad = [*sent]
     bad[1] = torch.ones(3, 1)
-    with pytest.raises(RuntimeError, match="gathered scale geometry is \\(3, 1\\)"):
+    with pytest.raises(RuntimeError, match=r"gathered scale geometry is \(3, 1\)"):
         tensor.fsdp_assign_gathered(bad, meta)
-    with pytest.raises(RuntimeError, match="takes 4 buffers, got 1$"):
+    with pytest.raises(RuntimeError, match=r"takes 4 buffers, got 1$"):
         tensor.fsdp_assign_gathered(sent[:1], meta)
     assert_same_buffers(tensor, before, "unchanged")
 
@@ -133,11 +133,11 @@ def test_gathered_geometry_is_checked_first() -> None:
 def test_shards_that_cannot_travel() -> None:
     swizzled = nfp.MXFP8Quantizer(E4M3)
     swizzled.optimize_for_gemm = True
-    with pytest.raises(NotImplementedError, match="GEMM-swizzled$"):
+    with pytest.raises(NotImplementedError, match=r"GEMM-swizzled$"):
         swizzled(sample()).fsdp_extract_buffers()
     with pytest.raises(NotImplementedError, match="square tiles only"):
         ALL["blockwise_1d"]()(sample()).fsdp_buffer_fields()
-    with pytest.raises(RuntimeError, match="shards of whole tiles of 128 rows, got 96$"):
+    with pytest.raises(RuntimeError, match=r"shards of whole tiles of 128 rows, got 96$"):
         ALL["blockwise_2d"]()(sample(96, 128)).fsdp_extract_buffers()
     with pytest.raises(NotImplementedError, match="does not implement fsdp_buffer_fields"):
         ALL["nvfp4"]()(sample()).fsdp_buffer_fields()
@@ -147,7 +147,7 @@ def test_shards_that_cannot_travel() -> None:
 def test_hooks_need_fsdp2(kind: str) -> None:
     parameter = ALL[kind]()(sample()).detach()
     before = snapshot(parameter)
-    with pytest.raises(RuntimeError, match="Linear belongs to no FSDP2 parameter group$"):
+    with pytest.raises(RuntimeError, match=r"Linear belongs to no FSDP2 parameter group$"):
         parameter.fsdp_pre_all_gather(None, parameter.shape, (256, 1), torch.nn.Linear(2, 2), None)
     assert_same_buffers(parameter, before, "unchanged")
 
@@ -159,9 +159,9 @@ def send(parameter: nfp.QuantizedTensor, columnwise: bool) -> object:
 def test_nvfp4_sends_what_it_can() -> None:
     swizzled = nfp.NVFP4Quantizer(with_2d_quantization=True)
     swizzled.optimize_for_gemm = True
-    with pytest.raises(NotImplementedError, match="GEMM-swizzled$"):
+    with pytest.raises(NotImplementedError, match=r"GEMM-swizzled$"):
         send(swizzled(sample()).detach(), False)
-    with pytest.raises(AssertionError, match="under 2-D quantization only$"):
+    with pytest.raises(AssertionError, match=r"under 2-D quantization only$"):
         send(ALL["nvfp4"]()(sample()).detach(), True)
     sent, (modes, columns) = send(ALL["nvfp4_2d"]()(sample(48, 64)).detach(), True)
     assert [tuple(buffer.shape) for buffer in sent] == [(48, 32), (48, 4)] and columns == 64
@@ -170,7 +170,7 @@ def test_nvfp4_sends_what_it_can() -> None:
 
 def test_identity_sends_its_logical_type() -> None:
     tensor = nfp.IdentityQuantizer()(sample()).detach().to_dtype(torch.bfloat16)
-    with pytest.raises(RuntimeError, match="the values are torch.float32, the parameter"):
+    with pytest.raises(RuntimeError, match=r"the values are torch.float32, the parameter"):
         send(tensor, False)
 
 
@@ -184,7 +184,7 @@ def test_hybrid_children_that_cannot_travel() -> None:
         rowwise_quantizer=child, columnwise_quantizer=nfp.IdentityQuantizer()
     )
     tensor = quantizer(sample())
-    with pytest.raises(NotImplementedError, match="with a bare MXFP8TensorStorage$"):
+    with pytest.raises(NotImplementedError, match=r"with a bare MXFP8TensorStorage$"):
         tensor.fsdp_pre_all_gather(None, tensor.shape, (256, 1), torch.nn.Linear(2, 2), None)
 
 

@@ -84,7 +84,7 @@ def test_mxfp8(case: Case, swizzled: bool) -> None:
     )
     quantizer.optimize_for_gemm = swizzled
     if not takes(quantizer, x):
-        with pytest.raises(ValueError, match="^quantize: MXFP8Quantizer needs rows and columns"):
+        with pytest.raises(ValueError, match=r"^quantize: MXFP8Quantizer needs rows and columns"):
             quantizer(x)
         return
     q = quantizer(x)
@@ -154,7 +154,7 @@ def test_nvfp4(case: Case) -> None:
         **over,
     )
     if not takes(quantizer, x):
-        with pytest.raises(ValueError, match="^quantize: NVFP4Quantizer needs rows and columns"):
+        with pytest.raises(ValueError, match=r"^quantize: NVFP4Quantizer needs rows and columns"):
             quantizer(x)
         return
     if quantizer.with_rht and x.dtype != torch.bfloat16:

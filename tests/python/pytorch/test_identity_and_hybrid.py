@@ -68,7 +68,7 @@ def test_identity_updates_in_place_or_rebinds() -> None:
     assert tensor.dtype == torch.float32
     quantizer.update_quantized(other, tensor)
     assert tensor._hp_data.data_ptr() == other.data_ptr() and tensor.dtype == torch.float16
-    with pytest.raises(ValueError, match="^IdentityQuantizer can only update IdentityTensor"):
+    with pytest.raises(ValueError, match=r"^IdentityQuantizer can only update IdentityTensor"):
         quantizer.update_quantized(x, ALL["mxfp8"]()(sample()))
 
 
@@ -81,7 +81,7 @@ def test_identity_storage_types() -> None:
     assert nfp.IdentityTensorStorage(hp_data=None)._dtype == torch.float32
     assert bare.view(16)._hp_data.data_ptr() == held.data_ptr()
     tensors, shell = bare.prepare_for_saving()
-    with pytest.raises(RuntimeError, match="^IdentityTensorStorage has no data to dequantize$"):
+    with pytest.raises(RuntimeError, match=r"^IdentityTensorStorage has no data to dequantize$"):
         shell.dequantize()
     shell.restore_from_saved(tensors)
     assert shell.dequantize(dtype=torch.float32) is held
@@ -170,7 +170,7 @@ def test_hybrid_arguments(
     with pytest.raises(error, match=f"^{re.escape(message)}$"):
         hybrid(rowwise, columnwise, **options)
     same = nfp.IdentityQuantizer()
-    with pytest.raises(ValueError, match="must be two objects, got one for both$"):
+    with pytest.raises(ValueError, match=r"must be two objects, got one for both$"):
         hybrid(same, same)
 
 
@@ -184,7 +184,7 @@ def test_hybrid_takes_its_children_over() -> None:
     quantizer.set_usage(rowwise=False, columnwise=False)
     empty = quantizer(sample()).detach()
     assert buffers(empty) == {} and empty.shape == (128, 256)
-    with pytest.raises(RuntimeError, match="^HybridQuantizedTensor has no data to dequantize$"):
+    with pytest.raises(RuntimeError, match=r"^HybridQuantizedTensor has no data to dequantize$"):
         empty.dequantize()
     with pytest.raises(TypeError, match="needs a quantizer with both children"):
         nfp.HybridQuantizedTensorStorage(rowwise_storage=None, columnwise_storage=None)
@@ -212,7 +212,7 @@ def test_saving_a_hybrid_copy_leaves_the_original() -> None:
     child = nfp.MXFP8Quantizer(E4M3)
     child.internal = True
     bare = hybrid(child, nfp.IdentityQuantizer()).quantize_impl(sample())
-    with pytest.raises(NotImplementedError, match="bare MXFP8TensorStorage cannot be aliased$"):
+    with pytest.raises(NotImplementedError, match=r"bare MXFP8TensorStorage cannot be aliased$"):
         bare.detach()
 
 
@@ -238,7 +238,7 @@ def test_hybrid_groups_are_the_childrens() -> None:
     assert quantizer.rowwise_quantizer.amax_reduction_group is group
     assert quantizer.amax_reduction_group is group
     quantizer.columnwise_quantizer.amax_reduction_group = object()
-    with pytest.raises(RuntimeError, match="reduce over different groups$"):
+    with pytest.raises(RuntimeError, match=r"reduce over different groups$"):
         _ = quantizer.amax_reduction_group
     quantizer.with_amax_reduction = False
     assert not quantizer.columnwise_quantizer.with_amax_reduction

@@ -224,7 +224,7 @@ def test_shape_survives_without_buffers(kind: str) -> None:
     tensor.prepare_for_saving()
     if kind not in HYBRIDS:
         assert tensor.shape == (128, 256) and tensor.size() == (128, 256)
-        with pytest.raises(RuntimeError, match="has no data!$"):
+        with pytest.raises(RuntimeError, match=r"has no data!$"):
             _ = tensor.device
 
 
@@ -235,7 +235,7 @@ def test_shape_survives_without_buffers(kind: str) -> None:
 def test_make_empty(kind: str, rowwise: bool, columnwise: bool) -> None:
     quantizer = SCHEMES[kind]()
     if kind == "nvfp4_row_scaled" and not rowwise:
-        with pytest.raises(ValueError, match="^quantize: row_scaled_nvfp4 needs rowwise usage$"):
+        with pytest.raises(ValueError, match=r"^quantize: row_scaled_nvfp4 needs rowwise usage$"):
             quantizer.set_usage(rowwise=False, columnwise=True)
             quantizer.make_empty((128, 256))
         return
@@ -298,7 +298,7 @@ def test_data_of_float8_follows_its_source() -> None:
         shape=(4,), dtype=torch.float32, data=torch.zeros(4, dtype=torch.uint8),
         fp8_scale_inv=torch.ones(1), fp8_dtype=E4M3,
     )  # fmt: skip
-    with pytest.raises(AssertionError, match="needs a quantizer$"):
+    with pytest.raises(AssertionError, match=r"needs a quantizer$"):
         lonely.data = plain
 
 
@@ -308,14 +308,14 @@ def test_quantizer_is_copied_and_can_be_replaced(kind: str) -> None:
     quantizer.optimize_for_gemm = False
     tensor = quantizer(sample(64, 64)).detach()
     assert tensor._quantizer is not quantizer and tensor._get_quantizer() is tensor._quantizer
-    with pytest.warns(UserWarning, match="^Quantizer is being updated"):
+    with pytest.warns(UserWarning, match=r"^Quantizer is being updated"):
         tensor.update_quantizer(quantizer)
     assert tensor._quantizer is quantizer
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tensor.update_quantizer(quantizer)
     tensor._quantizer = None
-    with pytest.raises(RuntimeError, match="must already have a quantizer$"):
+    with pytest.raises(RuntimeError, match=r"must already have a quantizer$"):
         tensor.update_quantizer(quantizer)
 
 
@@ -337,13 +337,13 @@ def test_copy_from_storage(kind: str) -> None:
     other.quantize_(sample(64, 64, seed=14))
     tensor.copy_from_storage(other)
     assert_same_buffers(tensor, other, "copied")
-    with pytest.raises(TypeError, match="^copy_from_storage expects "):
+    with pytest.raises(TypeError, match=r"^copy_from_storage expects "):
         tensor.copy_from_storage(nfp.IdentityQuantizer()(torch.zeros(2)))
 
 
 def test_copy_from_storage_refuses_another_type() -> None:
     first, second = delayed(E4M3)(torch.ones(4)), delayed(E5M2)(torch.ones(4))
-    with pytest.raises(RuntimeError, match="^FP8 dtype mismatch in copy_from_storage$"):
+    with pytest.raises(RuntimeError, match=r"^FP8 dtype mismatch in copy_from_storage$"):
         first.copy_from_storage(second)
 
 
@@ -356,7 +356,7 @@ def test_data_tensors(kind: str) -> None:
     if not kind.startswith("nvfp4"):
         assert tensor.get_data_tensors(columnwise_data=False) is pair[0]
         assert tensor.get_data_tensors(rowwise_data=False) is pair[1]
-        with pytest.raises(ValueError, match="^No data to get"):
+        with pytest.raises(ValueError, match=r"^No data to get"):
             tensor.get_data_tensors(rowwise_data=False, columnwise_data=False)
 
 
@@ -366,14 +366,14 @@ def test_metadata_makes_an_alias(kind: str) -> None:
     alias = type(tensor)(shape=tensor.shape, dtype=tensor.dtype, **tensor.get_metadata())
     for name, buffer in buffers(alias).items():
         assert buffer is buffers(tensor)[name]
-    with pytest.raises(ValueError, match="^fake_dtype .* does not match dtype"):
+    with pytest.raises(ValueError, match=r"^fake_dtype .* does not match dtype"):
         type(tensor)(shape=tensor.shape, dtype=torch.float16, **tensor.get_metadata())
 
 
 def test_bases_refuse_what_they_have_not() -> None:
     tensor = nfp.QuantizedTensor((2, 2), torch.float32)
     with pytest.raises(
-        NotImplementedError, match="^QuantizedTensor class does not support tensor views$"
+        NotImplementedError, match=r"^QuantizedTensor class does not support tensor views$"
     ):
         tensor.view(4)
     with pytest.raises(ValueError, match=r"_build_default_quantizer|no default quantizer"):

@@ -4,6 +4,7 @@ called; everything else follows from the scheme."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -30,6 +31,11 @@ class Setting(NamedTuple):
     name: str
     keyword: str
     mismatch: str
+
+
+def dense(buffer: torch.Tensor | None) -> torch.Tensor | None:
+    """The buffer, or a copy of one with holes, such as a slice's."""
+    return buffer if buffer is None or buffer.is_contiguous() else buffer.contiguous()
 
 
 class SchemeStorage(QuantizedTensorStorage):
@@ -226,16 +232,16 @@ class SchemeStorage(QuantizedTensorStorage):
         dtype = self._dtype if dtype is None else dtype
         shape = self._logical_shape()
         known = dtype if dtype in _native.FLOAT_DTYPES else torch.float32
-        out = torch.empty(shape, dtype=known, device=self.device)
-        if out.numel() > 0:
+        if math.prod(shape) > 0:
             self._require_readable()
-            buffers = tuple(
-                [
-                    t if t is None or t.is_contiguous() else t.contiguous()
-                    for t in self._role_buffers()
-                ]
-            )
-            _native.verbs.dequantize(self._spec(), buffers, out, _native.threads())
+        if type(self._first_buffer()) is torch.Tensor:
+            out = torch.empty(shape, dtype=known, device=self.device)
+            if out.numel() > 0:
+                buffers = tuple([dense(buffer) for buffer in self._role_buffers()])
+                _native.verbs.dequantize(self._spec(), buffers, out, _native.threads())
+        else:  # traced: fake and functional tensors have no memory
+            buffers = [dense(buffer) for buffer in self._role_buffers()]
+            out = _native.dequantize(buffers, self._spec().text, shape, known)
         return out if known is dtype else out.to(dtype)
 
     def _require_readable(self) -> None:

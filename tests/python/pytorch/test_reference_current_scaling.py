@@ -222,6 +222,18 @@ def test_products_are_those_of_the_library(out_dtype: torch.dtype, accumulate: b
     assert (got is out) == accumulate
 
 
+def test_products_of_whole_tensors() -> None:
+    quantizer = CurrentScalingQuantizerRef(E4M3)
+    x, w = torch.randn(5, 16).to(torch.bfloat16), torch.randn(7, 16).to(torch.bfloat16)
+    qx, qw = quantizer.quantize(x), quantizer.quantize(w)
+    want = quantizer.qgemm(qx.data, qw.data, None, torch.bfloat16, qx.scale, qw.scale)
+    assert_tensor(quantizer.qgemm(qx, qw), want, "the nominal dtype")
+    y = quantizer.qgemm(qx, qw, out_dtype=torch.float32)
+    # 15 sums, one rounding of the result, and one of each decoded value that `exact` is made of.
+    a, b = (q.dequantize(torch.float32).double() for q in (qx, qw))
+    assert ((y.double() - a @ b.t()).abs() <= 18 * 2.0**-24 * (a.abs() @ b.abs().t())).all()
+
+
 def test_products_of_nothing() -> None:
     quantizer = CurrentScalingQuantizerRef(E4M3)
     one, bias = torch.ones(1), torch.arange(3.0)

@@ -12,7 +12,6 @@ whole tensor here (its amax is NaN or infinite), while the kernels keep the dama
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -222,31 +221,36 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer):
 
     def qgemm(
         self,
-        qx: torch.Tensor,
-        qw: torch.Tensor,
-        m_params: MMParams | None,
-        out_dtype: torch.dtype,
-        sx: torch.Tensor,
-        sw: torch.Tensor,
+        qx: torch.Tensor | CurrentScalingTensorRef,
+        qw: torch.Tensor | CurrentScalingTensorRef,
+        m_params: MMParams | None = None,
+        out_dtype: torch.dtype | None = None,
+        sx: torch.Tensor | None = None,
+        sw: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
         out: torch.Tensor | None = None,
         accumulate: bool = False,
         gemm_type: GEMMType | None = GEMMType.FPROP,
-        qresult_x: Any = None,  # noqa: ANN401
-        qresult_w: Any = None,  # noqa: ANN401
+        qresult_x: CurrentScalingTensorRef | None = None,
+        qresult_w: CurrentScalingTensorRef | None = None,
     ) -> torch.Tensor:
         """qx times qw transposed: dequantize both, multiply, bias, accumulate, output dtype.
 
         Shapes: codes (M, K) and (N, K), scales of one element; the result is (M, N). For dgrad and
-        wgrad the caller passes the transposed codes. The scales are applied behind the sum: codes'
-        products are exact, so that this loses least.
+        wgrad the caller passes the transposed codes. Whole tensors stand for their rowwise codes
+        and scales. The scales are applied behind the sum: products of codes are exact, so this
+        loses least.
         Errors: AssertionError if inner sizes differ, or as `out` and `accumulate` contradict.
         """
+        if isinstance(qx, CurrentScalingTensorRef):
+            out_dtype, qx, sx = out_dtype or qx.dtype, qx.data, qx.scale
+        if isinstance(qw, CurrentScalingTensorRef):
+            qw, sw = qw.data, qw.scale
         assert qx.shape[-1] == qw.shape[-1], (
             f"qgemm: inner sizes differ, {tuple(qx.shape)} and {tuple(qw.shape)}"
         )
         y = product_in_order(qx, qw).double() * (sx.double() * sw.double())
-        return finish_product(y.float(), out_dtype, bias, out, accumulate)
+        return finish_product(y.float(), out_dtype or torch.float32, bias, out, accumulate)
 
     def transpose_qresult(self, qresult: CurrentScalingTensorRef) -> CurrentScalingTensorRef:
         """The tensor of the transposed matrix: the directions change places."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -13,6 +14,12 @@ from narrowfloat.pytorch import _native
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
+
+
+@lru_cache(maxsize=1024)
+def check_whole_blocks(quantizer: str, scheme: str, shape: tuple[int, ...]) -> None:
+    """Errors: ValueError unless rows and columns are multiples of the scheme's block."""
+    _core.check_whole_blocks(quantizer, scheme, shape)
 
 
 def source_tensor(src: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -182,12 +189,28 @@ class SchemeQuantizer(Quantizer):
 
     def _run(self, src: torch.Tensor, dst: Any, noop: torch.Tensor | None) -> None:
         self._fit(dst)
-        loose = {
-            buffer.name: tensor
-            for buffer in self.STORAGE.BUFFERS
-            if (tensor := dst.__dict__[buffer.name]) is not None and not tensor.is_contiguous()
-        }
-        # Verbs write dense buffers; a slice's are filled beside it and copied.
+        try:
+            self._fill(src, dst, noop)
+        except ValueError:  # nothing is written then
+            loose = self._loose_buffers(dst)
+            if not loose:
+                raise
+            self._fill_beside(src, dst, noop, loose)
+        self._label(dst)
+
+    def _loose_buffers(self, dst: SchemeStorage) -> dict[str, torch.Tensor]:
+        """Buffers with holes, such as a slice's, which verbs do not write."""
+        named = {buffer.name: dst.__dict__[buffer.name] for buffer in self.STORAGE.BUFFERS}
+        return {n: t for n, t in named.items() if t is not None and not t.is_contiguous()}
+
+    def _fill_beside(
+        self,
+        src: torch.Tensor,
+        dst: SchemeStorage,
+        noop: torch.Tensor | None,
+        loose: dict[str, torch.Tensor],
+    ) -> None:
+        """Fills dense buffers in place of the loose ones and copies them."""
         for name, tensor in loose.items():
             setattr(dst, name, tensor.contiguous())
         try:
@@ -196,7 +219,6 @@ class SchemeQuantizer(Quantizer):
             for name, tensor in loose.items():
                 tensor.copy_(dst.__dict__[name])
                 setattr(dst, name, tensor)
-        self._label(dst)
 
     def _check_quantize(self, tensor: torch.Tensor) -> None:
         """Errors: as the family has them, for a combination of options or a shape."""

@@ -8,13 +8,16 @@ from typing import Any
 
 import torch
 
-from narrowfloat import _core
 from narrowfloat.common import recipe
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.tensor._fsdp import ShardedMXFP8
-from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer, scale_shape
+from narrowfloat.pytorch.tensor._scheme_quantizer import (
+    SchemeQuantizer,
+    check_whole_blocks,
+    scale_shape,
+)
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
 from narrowfloat.pytorch.tensor.storage.mxfp8_tensor_storage import (
     MXFP8TensorStorage,
@@ -65,7 +68,7 @@ class MXFP8Quantizer(SchemeQuantizer):
         }
 
     def _check_shape(self, shape: Iterable[int]) -> None:
-        _core.check_whole_blocks("MXFP8Quantizer", self._scheme(), tuple(shape))
+        check_whole_blocks("MXFP8Quantizer", self._scheme(), tuple(shape))
 
     def get_scale_shape(self, shape: Iterable[int], columnwise: bool) -> tuple[int, ...]:
         """Shape of a direction's padded scales."""

@@ -16,7 +16,11 @@ from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
 from narrowfloat.pytorch._reduction import reduce_max
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.tensor._fsdp import ShardedNVFP4
-from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer, scale_shape
+from narrowfloat.pytorch.tensor._scheme_quantizer import (
+    SchemeQuantizer,
+    check_whole_blocks,
+    scale_shape,
+)
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 from narrowfloat.pytorch.tensor.storage.nvfp4_tensor_storage import (
@@ -142,7 +146,7 @@ class NVFP4Quantizer(SchemeQuantizer):
 
     def _check_shape(self, shape: Iterable[int]) -> None:
         self._check_options()
-        _core.check_whole_blocks("NVFP4Quantizer", self._scheme(), tuple(shape))
+        check_whole_blocks("NVFP4Quantizer", self._scheme(), tuple(shape))
 
     def _check_options(self) -> None:
         """Errors: ValueError for options that exclude each other."""

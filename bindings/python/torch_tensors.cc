@@ -35,7 +35,6 @@ struct HeldInput {
   nb::object copy;
 };
 
-
 /// Buffers that the caller has no use for.
 using Scratch = std::vector<std::vector<float>>;
 
@@ -151,7 +150,7 @@ HeldInput TorchTensors::HoldInput(const char* verb, nb::handle tensor) const {
 /// A tensor whose items lie as those of a dense one of `shape`: buffers of another rank, such as
 /// flattened codes, are the same memory.
 TensorView TorchTensors::ViewDense(const char* verb, std::string_view name, nb::handle tensor,
-                                  DType dtype, const Shape& shape) const {
+                                   DType dtype, const Shape& shape) const {
   TensorView view = View(verb, name, tensor);
   if (view.dtype != dtype || !IsContiguous(view) ||
       FlattenShape(view.shape).Size() != FlattenShape(shape).Size()) {
@@ -184,8 +183,11 @@ void TorchTensors::Bind(const char* verb, const nb::tuple& buffers, QuantizedVie
           ViewDense(verb, RoleName(planned.role), tensor, planned.dtype, planned.shape);
     } else if (scratch != nullptr && MayBeScratch(planned.role)) {
       scratch->emplace_back(FlattenShape(planned.shape).Size());
-      view[planned.role] = {reinterpret_cast<std::byte*>(scratch->back().data()), planned.dtype,
-                            planned.shape, {}, Device::kCpu};
+      view[planned.role] = {reinterpret_cast<std::byte*>(scratch->back().data()),
+                            planned.dtype,
+                            planned.shape,
+                            {},
+                            Device::kCpu};
     }
   }
 }
@@ -268,15 +270,16 @@ nb::list PlanOf(const QuantSpec& spec, const nb::object& shape) {
 /// Shape of the part of a direction's stored scales that has content, padding left out.
 nb::tuple ScaleContentShape(const QuantSpec& spec, const nb::object& shape, bool columnwise) {
   const MatrixShape matrix = FlattenShape(ParseShape("scale_content_shape", shape));
-  ScaleGrid grid = MakeScaleGrid(
-      *spec.scheme, columnwise ? Direction::kColumnwise : Direction::kRowwise, matrix);
+  ScaleGrid grid = MakeScaleGrid(*spec.scheme,
+                                 columnwise ? Direction::kColumnwise : Direction::kRowwise, matrix);
   grid.padded_lines = grid.lines;
   grid.padded_blocks = grid.blocks;
   const MatrixShape content = grid.StoredShape();
   return nb::make_tuple(content.rows, content.cols);
 }
 
-QuantSpec SpecOf(std::string_view scheme, bool rowwise, bool columnwise, const nb::kwargs& options) {
+QuantSpec SpecOf(std::string_view scheme, bool rowwise, bool columnwise,
+                 const nb::kwargs& options) {
   return ParseOptions("quantize", scheme, rowwise, columnwise, options, OptionScope::kSpecOnly)
       .spec;
 }

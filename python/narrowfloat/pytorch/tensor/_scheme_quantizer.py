@@ -16,7 +16,7 @@ from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantiz
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 
 
-@lru_cache(maxsize=1024)
+@lru_cache
 def check_whole_blocks(quantizer: str, scheme: str, shape: tuple[int, ...]) -> None:
     """Errors: ValueError unless rows and columns are multiples of the scheme's block."""
     _core.check_whole_blocks(quantizer, scheme, shape)

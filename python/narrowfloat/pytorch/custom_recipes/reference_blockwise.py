@@ -7,7 +7,6 @@ block here, while the kernels keep the damage to the element.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -195,8 +194,8 @@ class Float8BlockQuantizerRef(ReferenceQuantizer):
         out: torch.Tensor | None = None,
         accumulate: bool = False,
         gemm_type: GEMMType | None = GEMMType.FPROP,
-        qresult_x: Any = None,  # noqa: ANN401
-        qresult_w: Any = None,  # noqa: ANN401
+        qresult_x: Float8BlockTensorRef | None = None,
+        qresult_w: Float8BlockTensorRef | None = None,
     ) -> torch.Tensor:
         """qx times qw transposed: runs of 128 in fp32, scaled and added up with one rounding each.
 

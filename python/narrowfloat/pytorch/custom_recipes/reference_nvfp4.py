@@ -7,7 +7,7 @@ here. A NaN spoils its block's scale and the tensor's amax here; the kernels ign
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -210,8 +210,8 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
         out: torch.Tensor | None = None,
         accumulate: bool = False,
         gemm_type: GEMMType | None = GEMMType.FPROP,
-        qresult_x: Any = None,  # noqa: ANN401
-        qresult_w: Any = None,  # noqa: ANN401
+        qresult_x: NVFP4TensorRef | None = None,
+        qresult_w: NVFP4TensorRef | None = None,
     ) -> torch.Tensor:
         """qx times qw transposed, block by block in fp32; the amaxes of the tensors come last.
 

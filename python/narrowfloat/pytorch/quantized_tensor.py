@@ -305,6 +305,10 @@ class Quantizer(ValueSemantics, abc.ABC):
         """Whether a sharded tensor is gathered by its rowwise buffers alone."""
         return False
 
+    def allows_save_original_input_for_backward(self) -> bool:
+        """Whether backward may quantize the original input again in place of what was saved."""
+        return True
+
     def is_requantization_safe(self) -> bool:
         """Whether quantizing a dequantized tensor again gives the same tensor."""
         return False

@@ -23,6 +23,13 @@ def set_non_tn_fp8_gemm_supported(supported: bool) -> bool:
     return before
 
 
+def round_up_to_nearest_multiple(value: int, multiple: int) -> int:
+    """The smallest multiple that is not below `value`. Errors: ValueError for a multiple of 0."""
+    if multiple == 0:
+        raise ValueError("multiple cannot be zero.")
+    return -(-value // multiple) * multiple
+
+
 def empty_like_device(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor without elements on the device of `tensor`, to take the place of its memory."""
     return torch.empty((0,), dtype=tensor.dtype, device=tensor.device)

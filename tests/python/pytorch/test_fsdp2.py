@@ -143,7 +143,7 @@ def test_shards_that_cannot_travel() -> None:
         ALL["nvfp4"]()(sample()).fsdp_buffer_fields()
 
 
-@pytest.mark.parametrize("kind", ["float8_current", "mxfp8", "blockwise_2d", "nvfp4_2d"])
+@pytest.mark.parametrize("kind", ["float8_current", "mxfp8", "blockwise_2d"])
 def test_hooks_need_fsdp2(kind: str) -> None:
     parameter = ALL[kind]()(sample()).detach()
     before = snapshot(parameter)
@@ -184,7 +184,9 @@ def test_hybrid_children_that_cannot_travel() -> None:
         rowwise_quantizer=child, columnwise_quantizer=nfp.IdentityQuantizer()
     )
     tensor = quantizer(sample())
-    with pytest.raises(NotImplementedError, match=r"with a bare MXFP8TensorStorage$"):
+    with pytest.raises(
+        NotImplementedError, match=r"storage-only rowwise sub-storage, MXFP8"
+    ):
         tensor.fsdp_pre_all_gather(None, tensor.shape, (256, 1), torch.nn.Linear(2, 2), None)
 
 
@@ -205,3 +207,23 @@ def test_later_gathers_reuse_the_object() -> None:
     assert torch.equal(first._columnwise_data, whole._columnwise_data)
     assert first._quantizer.get_usages() == {"rowwise": False, "columnwise": True}
     assert set(buffers(first)) == {"_columnwise_data", "_columnwise_scale_inv"}
+
+
+@pytest.mark.parametrize("shape", [(256, 128), (320, 64)], ids=str)
+def test_nvfp4_and_identity_are_gathered_alike_in_every_pass(shape: tuple[int, int]) -> None:
+    for kind in ("nvfp4_2d", "identity"):
+        shard = ALL[kind]()(sample(*shape, dtype=torch.bfloat16)).detach()
+        sent, metadata = shard.fsdp_pre_all_gather(
+            mesh=None, orig_size=None, contiguous_orig_stride=None, module=None, mp_policy=None
+        )
+        joined = tuple(torch.cat([buffer, buffer]) for buffer in sent)
+        first, _ = shard.fsdp_post_all_gather(joined, metadata, param_dtype=torch.bfloat16)
+        assert type(first) is type(shard) and first.shape == (2 * shape[0], shape[1])
+        assert first.get_usages() == {"rowwise": True, "columnwise": True}
+        assert torch.equal(first.dequantize(), torch.cat([shard.dequantize()] * 2))
+        again, _ = shard.fsdp_post_all_gather(
+            joined, metadata, param_dtype=torch.bfloat16, out=first
+        )
+        assert again is first
+        if kind == "nvfp4_2d":
+            assert torch.equal(first._amax_columnwise, shard._amax_columnwise)

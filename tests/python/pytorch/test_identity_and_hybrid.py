@@ -170,7 +170,9 @@ def test_hybrid_arguments(
     with pytest.raises(error, match=f"^{re.escape(message)}$"):
         hybrid(rowwise, columnwise, **options)
     same = nfp.IdentityQuantizer()
-    with pytest.raises(ValueError, match=r"must be two objects, got one for both$"):
+    with pytest.raises(
+        ValueError, match=r"requires distinct rowwise and columnwise quantizers"
+    ):
         hybrid(same, same)
 
 
@@ -186,7 +188,7 @@ def test_hybrid_takes_its_children_over() -> None:
     assert buffers(empty) == {} and empty.shape == (128, 256)
     with pytest.raises(RuntimeError, match=r"^HybridQuantizedTensor has no data to dequantize$"):
         empty.dequantize()
-    with pytest.raises(TypeError, match="needs a quantizer with both children"):
+    with pytest.raises(TypeError, match="requires a parent HybridQuantizer"):
         nfp.HybridQuantizedTensorStorage(rowwise_storage=None, columnwise_storage=None)
 
 
@@ -226,6 +228,20 @@ def test_hybrid_views_never_mix() -> None:
         assert type(tensor.view(-1)) is torch.Tensor
     with pytest.raises(RuntimeError, match="inner dimension"):
         torch.ops.aten.view(tensor, [-1])
+
+
+def test_texts_name_what_is_missing() -> None:
+    tensor = HYBRIDS["hybrid_mxfp8_identity"]()(sample()).detach()
+    tensor.update_usage(rowwise_usage=False)
+    assert repr(tensor).startswith("HybridQuantizedTensor(rowwise=None, columnwise=IdentityTensor")
+    tensor.update_usage(columnwise_usage=False)
+    assert "rowwise=None, columnwise=None" in repr(tensor)
+
+
+def test_what_backward_may_quantize_again() -> None:
+    assert nfp.IdentityQuantizer().allows_save_original_input_for_backward()
+    assert HYBRIDS["hybrid_mxfp8_identity"]().allows_save_original_input_for_backward()
+    assert not HYBRIDS["hybrid_nvfp4_mxfp8"]().allows_save_original_input_for_backward()
 
 
 def test_hybrid_groups_are_the_childrens() -> None:

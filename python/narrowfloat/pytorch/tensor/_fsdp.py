@@ -102,8 +102,12 @@ class ShardedParameter:
 
     def _note_mesh(self, mesh: Any) -> None:
         """Keeps the group that later quantizations of the shard reduce over, if any do."""
-        if hasattr(self._quantizer, "with_amax_reduction"):
+        if mesh is not None and hasattr(self._quantizer, "with_amax_reduction"):
             self.amax_reduction_group = mesh.get_group()
+
+    def _usages(self, module: torch.nn.Module) -> tuple[bool, bool]:
+        """Which directions the gathered parameter needs."""
+        return usages_of_pass(module, self._quantizer)
 
     def fsdp_pre_all_gather(
         self,
@@ -114,7 +118,7 @@ class ShardedParameter:
         mp_policy: Any,
     ) -> tuple[tuple[torch.Tensor, ...], Any]:
         """Buffers to gather, and metadata. Errors: RuntimeError outside of FSDP2."""
-        usages = usages_of_pass(module, self._quantizer)
+        usages = self._usages(module)
         buffers, meta = self._send(*usages)
         self._note_mesh(mesh)
         return buffers, (meta, usages, self._quantizer)
@@ -246,7 +250,13 @@ class ShardedBlockwise(ShardedParameter):
 
 
 class ShardedNVFP4(ShardedParameter):
-    """Row-wise buffers travel, column-wise ones of tiles are made of them; amaxes are shared."""
+    """Row-wise buffers travel, column-wise ones of tiles are made of them; amaxes are shared.
+
+    Rows are needed to make columns, so both are there in every pass.
+    """
+
+    def _usages(self, module: torch.nn.Module) -> tuple[bool, bool]:
+        return True, self._quantizer is not None and self._quantizer.columnwise_usage
 
     def _send(self, rowwise: bool, columnwise: bool) -> tuple[tuple[torch.Tensor, ...], Any]:
         if self._with_gemm_swizzled_scales:
@@ -301,7 +311,10 @@ class ShardedNVFP4(ShardedParameter):
 
 
 class ShardedIdentity(ShardedParameter):
-    """The values travel."""
+    """The values travel, for both directions."""
+
+    def _usages(self, module: torch.nn.Module) -> tuple[bool, bool]:
+        return True, True
 
     def _note_mesh(self, mesh: Any) -> None:
         """Nothing is reduced."""
@@ -333,7 +346,7 @@ class ShardedHybrid(ShardedParameter):
     """Buffers of both children travel, by the protocol of their storages."""
 
     def _note_mesh(self, mesh: Any) -> None:
-        group = mesh.get_group()
+        group = None if mesh is None else mesh.get_group()
         for child in self._children():
             if hasattr(child._quantizer, "with_amax_reduction"):
                 child.amax_reduction_group = group
@@ -353,8 +366,10 @@ class ShardedHybrid(ShardedParameter):
                 parts.append(None)
                 continue
             if not isinstance(child, torch.Tensor):
+                direction = "rowwise" if child is self._rowwise_storage else "columnwise"
                 raise NotImplementedError(
-                    f"FSDP2 cannot gather a hybrid tensor with a bare {type(child).__name__}"
+                    f"FSDP2 cannot gather a hybrid tensor with a storage-only {direction} "
+                    f"sub-storage, {type(child).__name__}"
                 )
             sent, meta = child.fsdp_extract_buffers()
             buffers.extend(sent)

@@ -26,7 +26,10 @@ from narrowfloat.pytorch.tensor._fsdp import ShardedHybrid
 from narrowfloat.pytorch.tensor._scheme_quantizer import source_tensor
 from narrowfloat.pytorch.tensor._scheme_tensor import _native_size
 from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer
-from narrowfloat.pytorch.tensor.storage.hybrid_tensor_storage import HybridQuantizedTensorStorage
+from narrowfloat.pytorch.tensor.storage.hybrid_tensor_storage import (
+    HybridQuantizedTensorStorage,
+    name_of,
+)
 
 _SOURCES = ("original", "rowwise_dequantized")
 
@@ -45,8 +48,7 @@ def _check_children(rowwise: Any, columnwise: Any) -> None:
             )
     if rowwise is columnwise:
         raise ValueError(
-            "HybridQuantizer: rowwise_quantizer and columnwise_quantizer must be two objects, got "
-            "one for both"
+            "HybridQuantizer requires distinct rowwise and columnwise quantizers, got one for both"
         )
 
 
@@ -213,6 +215,11 @@ class HybridQuantizer(Quantizer):
             self.columnwise_quantizer, NVFP4Quantizer
         )
 
+    def allows_save_original_input_for_backward(self) -> bool:
+        return self.columnwise_source == "original" and all(
+            child.allows_save_original_input_for_backward() for child in self._children()
+        )
+
     def is_requantization_safe(self) -> bool:
         used = self._requested()
         if self.columnwise_usage and self.columnwise_source == "rowwise_dequantized":
@@ -250,8 +257,8 @@ class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Quantiz
 
     def _describe(self) -> str:
         return (
-            f"rowwise={type(self._rowwise_storage).__name__}, "
-            f"columnwise={type(self._columnwise_storage).__name__}, "
+            f"rowwise={name_of(self._rowwise_storage)}, "
+            f"columnwise={name_of(self._columnwise_storage)}, "
         )
 
     __repr__ = QuantizedTensor.__repr__

@@ -182,8 +182,8 @@ class Float8TensorStorage(SchemeStorage):
         if self._data is None:
             if shape != self._logical_shape():
                 raise NotImplementedError(
-                    f"{self.__class__.__name__}: a tensor that has only its transpose cannot "
-                    f"change its shape, from {tuple(self._logical_shape())} to {tuple(shape)}"
+                    f"{self.__class__.__name__} with columnwise-only data cannot change its shape, "
+                    f"from {tuple(self._logical_shape())} to {tuple(shape)}"
                 )
             return {}
         fits = (

@@ -12,6 +12,11 @@ from narrowfloat.pytorch._autograd import resolve_shape
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 
 
+def name_of(child: QuantizedTensorStorage | None) -> str:
+    """Class of a child, for texts."""
+    return "None" if child is None else type(child).__name__
+
+
 class HybridQuantizedTensorStorage(QuantizedTensorStorage):
     """`_rowwise_storage`, `_columnwise_storage`: quantized tensors or bare storages, or None."""
 
@@ -30,7 +35,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         for name in ("rowwise_quantizer", "columnwise_quantizer"):
             if getattr(quantizer, name, None) is None:
                 raise TypeError(
-                    f"{cls.__name__} needs a quantizer with both children, got "
+                    f"{cls.__name__} requires a parent HybridQuantizer with both children, got "
                     f"{type(quantizer).__name__} without {name}"
                 )
         if cls is HybridQuantizedTensorStorage:
@@ -208,6 +213,6 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
 
     def __repr__(self) -> str:
         return (
-            f"{self.__class__.__name__}(rowwise={type(self._rowwise_storage).__name__}, "
-            f"columnwise={type(self._columnwise_storage).__name__}, dtype={self._dtype})"
+            f"{self.__class__.__name__}(rowwise={name_of(self._rowwise_storage)}, "
+            f"columnwise={name_of(self._columnwise_storage)}, dtype={self._dtype})"
         )

@@ -281,13 +281,9 @@ def test_transpose_alone() -> None:
     assert isinstance(shard, nfp.Float8Tensor) and torch.equal(shard.dequantize(), plain[2:])
     assert type(tensor.as_strided((2, 3), (6, 1))) is torch.Tensor
     assert type(tensor.new_zeros(2, 2)) is nfp.Float8Tensor
-    with pytest.raises(
-        NotImplementedError, match=r"columnwise-only data cannot change"
-    ):
+    with pytest.raises(NotImplementedError, match=r"columnwise-only data cannot change"):
         tensor.view(24)
-    with pytest.raises(
-        NotImplementedError, match=r"columnwise-only data cannot change"
-    ):
+    with pytest.raises(NotImplementedError, match=r"columnwise-only data cannot change"):
         aten.view(tensor, [24])
 
 

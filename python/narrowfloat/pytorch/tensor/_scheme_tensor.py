@@ -45,14 +45,6 @@ class SchemeTensor(SchemeStorage, QuantizedTensor):
         shape = self.shape
         return shape if dim is None else shape[dim]
 
-    @property
-    def requires_grad(self) -> bool:
-        return torch._C.TensorBase.requires_grad.__get__(self)
-
-    @requires_grad.setter
-    def requires_grad(self, value: bool) -> None:
-        torch._C.TensorBase.requires_grad.__set__(self, value)
-
     def _describe(self) -> str:
         return "".join(
             f"{setting.keyword}={self.__dict__[setting.name]}, " for setting in self.SETTINGS

@@ -247,14 +247,6 @@ class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Quantiz
         children = self._children()
         return torch.Size(children[0].shape) if children else _native_size(self)
 
-    @property
-    def requires_grad(self) -> bool:
-        return torch._C.TensorBase.requires_grad.__get__(self)
-
-    @requires_grad.setter
-    def requires_grad(self, value: bool) -> None:
-        torch._C.TensorBase.requires_grad.__set__(self, value)
-
     def _describe(self) -> str:
         return (
             f"rowwise={name_of(self._rowwise_storage)}, "

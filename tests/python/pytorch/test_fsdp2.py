@@ -184,9 +184,7 @@ def test_hybrid_children_that_cannot_travel() -> None:
         rowwise_quantizer=child, columnwise_quantizer=nfp.IdentityQuantizer()
     )
     tensor = quantizer(sample())
-    with pytest.raises(
-        NotImplementedError, match=r"storage-only rowwise sub-storage, MXFP8"
-    ):
+    with pytest.raises(NotImplementedError, match=r"storage-only rowwise sub-storage, MXFP8"):
         tensor.fsdp_pre_all_gather(None, tensor.shape, (256, 1), torch.nn.Linear(2, 2), None)
 
 

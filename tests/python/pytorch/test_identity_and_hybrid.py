@@ -170,9 +170,7 @@ def test_hybrid_arguments(
     with pytest.raises(error, match=f"^{re.escape(message)}$"):
         hybrid(rowwise, columnwise, **options)
     same = nfp.IdentityQuantizer()
-    with pytest.raises(
-        ValueError, match=r"requires distinct rowwise and columnwise quantizers"
-    ):
+    with pytest.raises(ValueError, match=r"requires distinct rowwise and columnwise quantizers"):
         hybrid(same, same)
 
 

@@ -138,6 +138,7 @@ def test_modules_change_their_nominal_type(kind: str) -> None:
     assert_same_buffers(model.weight.detach(), before, "bytes are kept")
 
 
+@pytest.mark.filterwarnings("ignore:Float8Tensor of nominal type")  # for FSDP2's users
 @pytest.mark.parametrize("kind", ["float8_current", "mxfp8", "nvfp4"])
 def test_to_a_type_requantizes(kind: str) -> None:
     model = Model(quantized(kind))

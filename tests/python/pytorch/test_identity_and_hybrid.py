@@ -267,3 +267,26 @@ def test_hybrid_zeros(kind: str) -> None:
     assert zeros.shape == (64, 64) and zeros.dtype == torch.bfloat16
     for name, buffer in buffers(zeros).items():
         assert not buffer.any(), name
+
+
+def test_hybrid_zeros_that_cannot_be() -> None:
+    tensor = HYBRIDS["hybrid_mxfp8_identity"]()(sample()).detach()
+    for dtype in (torch.int32, torch.float64, torch.bool):
+        with pytest.raises(TypeError, match=r"^new_zeros only supports"):
+            tensor.new_zeros((32, 32), dtype=dtype)
+    tensor.update_usage(rowwise_usage=False, columnwise_usage=False)
+    with pytest.raises(RuntimeError, match=r"at least one present sub-storage$"):
+        tensor.new_zeros((32, 32))
+    both = hybrid(nfp.IdentityQuantizer(), nfp.IdentityQuantizer())(sample(4, 8)).detach()
+    zeros = both.new_zeros((2, 3), dtype=torch.int32)
+    assert zeros.dtype == torch.int32 and not zeros.dequantize().any()
+
+
+def test_hybrid_aliases_have_children_of_their_own() -> None:
+    tensor = HYBRIDS["hybrid_mxfp8_identity"]()(sample()).detach()
+    alias = nfp.HybridQuantizedTensor.make_like(tensor, dtype=torch.float16)
+    assert alias.dtype == torch.float16 and alias.rowwise_sub_storage is not None
+    assert alias.rowwise_sub_storage is not tensor.rowwise_sub_storage
+    assert_same_buffers(alias, tensor, "the same memory")
+    alias.rowwise_sub_storage._rowwise_data = None
+    assert tensor.rowwise_sub_storage._rowwise_data is not None

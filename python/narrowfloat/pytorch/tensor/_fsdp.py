@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from narrowfloat.pytorch import _native
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 
 # The parameter group of each module that owns a sharded parameter.
 _groups: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
@@ -371,11 +372,22 @@ class ShardedHybrid(ShardedParameter):
                     f"FSDP2 cannot gather a hybrid tensor with a storage-only {direction} "
                     f"sub-storage, {type(child).__name__}"
                 )
-            sent, meta = child.fsdp_extract_buffers()
+            sent, meta = self._extract(child)
             buffers.extend(sent)
             parts.append((len(sent), meta))
         self._note_mesh(mesh)
-        return tuple(buffers), parts
+        return tuple(buffers), tuple(parts)
+
+    def _extract(self, child: Any) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
+        """What a child sends. Errors: NotImplementedError if its family has no such protocol."""
+        if type(child).fsdp_buffer_fields is QuantizedTensorStorage.fsdp_buffer_fields:
+            direction = "rowwise" if child is self._rowwise_storage else "columnwise"
+            raise NotImplementedError(
+                f"FSDP2 cannot gather a hybrid tensor whose {direction} sub-storage is "
+                f"{type(child).__name__}, which has no fsdp_buffer_fields(). Use a supported "
+                "sub-quantizer: per-tensor FP8, MXFP8, FP8 in square tiles, or high precision"
+            )
+        return child.fsdp_extract_buffers()
 
     def fsdp_post_all_gather(
         self,

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._dispatch import implements
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 from narrowfloat.pytorch.tensor._operators import (
@@ -17,6 +18,8 @@ from narrowfloat.pytorch.tensor._operators import (
     is_identity_stride,
 )
 from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor, copy_child
+from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Tensor
+from narrowfloat.pytorch.tensor.storage.identity_tensor_storage import IdentityTensorStorage
 
 
 def map_quantized(
@@ -82,6 +85,14 @@ def _slice(
     return NotImplemented if children is None else tensor._rebuild(_shape_of(children), **children)
 
 
+def _why_split_is_plain(tensor: HybridQuantizedTensor, split_size: int) -> str:
+    reason = f"split: pieces of {split_size} rows do not stay quantized in every child"
+    blocks = [c._spec().block_length for c in tensor._children() if isinstance(c, MXFP8Tensor)]
+    if blocks:
+        reason += f"; an MXFP8 child needs a local shape whose rows are divisible by {blocks[0]}"
+    return reason
+
+
 @implements(aten.split.Tensor, HybridQuantizedTensor)
 def _split(tensor: HybridQuantizedTensor, split_size: int, dim: int = 0) -> Any:
     if dim % tensor.dim() != 0 or not tensor._children():
@@ -92,9 +103,7 @@ def _split(tensor: HybridQuantizedTensor, split_size: int, dim: int = 0) -> Any:
         children = {name: None if p is None else p[index] for name, p in parts.items()}
         for child in children.values():
             if child is not None and not isinstance(child, QuantizedTensor):
-                raise NotImplementedError(
-                    f"split: pieces of {split_size} rows do not stay quantized in every child"
-                )
+                raise NotImplementedError(_why_split_is_plain(tensor, split_size))
         pieces.append(tensor._rebuild(_shape_of(children), **children))
     return pieces
 
@@ -169,6 +178,12 @@ def _zero(tensor: HybridQuantizedTensor) -> HybridQuantizedTensor:
 
 @implements(aten.new_zeros.default, HybridQuantizedTensor)
 def _new_zeros(tensor: HybridQuantizedTensor, size: list[int], **kwargs: Any) -> Any:
+    if not tensor._children():
+        raise RuntimeError("new_zeros: a hybrid tensor needs at least one present sub-storage")
+    dtype = kwargs.get("dtype")
+    plain = all(isinstance(child, IdentityTensorStorage) for child in tensor._children())
+    if dtype is not None and dtype not in _native.FLOAT_DTYPES and not plain:
+        raise TypeError(f"new_zeros only supports {_native.FLOAT_DTYPES}, got {dtype}")
     return _zero(_new_empty(tensor, size, **kwargs))
 
 
@@ -191,8 +206,8 @@ def _copy_hybrid(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = Fals
         return _copy(dst, src, non_blocking)
     if dst.get_usages() != src.get_usages():
         raise NotImplementedError(
-            f"copy_: hybrid tensors have different usages, {dst.get_usages()} and "
-            f"{src.get_usages()}"
+            "copy_ between hybrid tensors requires matching rowwise/columnwise usages, got "
+            f"{dst.get_usages()} and {src.get_usages()}"
         )
     for mine, other in zip(dst._children(), src._children(), strict=True):
         aten.copy_.default(mine, other, non_blocking)

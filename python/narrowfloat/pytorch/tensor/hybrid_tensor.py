@@ -255,6 +255,24 @@ class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Quantiz
 
     __repr__ = QuantizedTensor.__repr__
 
+    @classmethod
+    def make_like(
+        cls,
+        tensor: HybridQuantizedTensor,
+        *,
+        shape: Iterable[int] | None = None,
+        dtype: torch.dtype | None = None,
+        requires_grad: bool = False,
+    ) -> HybridQuantizedTensor:
+        """An alias with children of its own and other outer metadata."""
+        nominal = tensor.dtype if dtype is None else dtype
+        return cls(
+            shape=tensor.shape if shape is None else shape,
+            dtype=nominal,
+            requires_grad=requires_grad,
+            **{**tensor.get_metadata(), **tensor._map(rewrap), "fake_dtype": nominal},
+        )
+
     def detach(self) -> HybridQuantizedTensor:
         """An alias with children of its own, so that saving one leaves the other whole."""
         return self._rebuild(**self._map(rewrap))

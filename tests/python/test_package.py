@@ -43,6 +43,7 @@ NO_FACTS = {
     "pytorch/constants.py": {5, 6, 7, 8, 10},  # TransformerEngine's numbers of item types
     "pytorch/quantization/dtypes.py": {16, 128},  # alignments of its GPUs' products
     "pytorch/tensor/nvfp4_tensor.py": {63, 256},  # bits of a seed; the bound a caller may choose
+    "pytorch/utils.py": {9},  # a generation of CUDA devices
 }
 
 

@@ -16,6 +16,11 @@ def is_non_tn_fp8_gemm_supported() -> bool:
     return _non_tn_fp8_gemm
 
 
+def get_device_compute_capability() -> tuple[int, int]:
+    """The CUDA generation that the CPU behaves as: one that keeps explicit transposes."""
+    return 9, 0
+
+
 def set_non_tn_fp8_gemm_supported(supported: bool) -> bool:
     """Chooses the answer of is_non_tn_fp8_gemm_supported(); returns the one before. For tests."""
     global _non_tn_fp8_gemm

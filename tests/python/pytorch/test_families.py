@@ -20,7 +20,9 @@ from families import (
 )
 from narrowfloat.pytorch import constants
 from narrowfloat.pytorch.utils import (
+    get_device_compute_capability,
     is_non_tn_fp8_gemm_supported,
+    round_up_to_nearest_multiple,
     set_non_tn_fp8_gemm_supported,
 )
 
@@ -48,11 +50,17 @@ def test_dtypes() -> None:
     assert nfp.DType.kFloat4E2M1 not in constants.TE_DType_To_Torch
 
 
+def test_round_up() -> None:
+    assert [round_up_to_nearest_multiple(n, 4) for n in (0, 1, 4, 5)] == [0, 4, 4, 8]
+    with pytest.raises(ValueError, match=r"^multiple cannot be zero\.$"):
+        round_up_to_nearest_multiple(3, 0)
+
+
 # Per-tensor FP8.
 
 
 def test_float8_usages() -> None:
-    assert not is_non_tn_fp8_gemm_supported()
+    assert not is_non_tn_fp8_gemm_supported() and get_device_compute_capability() == (9, 0)
     tensor = nfp.Float8CurrentScalingQuantizer(E4M3)(sample(6, 4, 8)).detach()
     transpose = tensor._transpose
     assert torch.equal(transpose, tensor._data.permute(2, 0, 1)) and transpose.shape == (8, 6, 4)

@@ -177,3 +177,24 @@ def test_parameters_and_gradients() -> None:
     grad = sample(3, 64, 128)
     same.backward(grad)
     assert torch.equal(parameter.grad, grad)
+
+
+@pytest.mark.parametrize(("rowwise", "columnwise"), [(True, False), (False, True), (True, True)])
+def test_groups_of_one_scale_keep_what_they_measured(rowwise: bool, columnwise: bool) -> None:
+    quantizer = nfp.Float8CurrentScalingQuantizer(E4M3, rowwise=rowwise, columnwise=columnwise)
+    rows = [64, 0, 96]
+    group = GroupedTensorStorage.make_grouped_tensor_with_shapes(
+        3, [(n, 32) for n in rows], quantizer, "cpu", torch.bfloat16
+    )
+    inputs = [sample(n, 32, dtype=torch.bfloat16, seed=n) * (n + 1) for n in rows]
+    group.quantize(inputs)
+    wanted = [x.abs().amax().float() if x.numel() else torch.zeros(()) for x in inputs]
+    assert torch.equal(group.amax, torch.stack(wanted))
+    assert torch.equal(group.scale_inv, torch.reciprocal(group.scale))
+    alone = [nfp.Float8CurrentScalingQuantizer(E4M3)(x).detach() for x in inputs if x.numel()]
+    if rowwise:
+        assert torch.equal(group.rowwise_data, torch.cat([q._data.reshape(-1) for q in alone]))
+    if columnwise:
+        assert torch.equal(group.columnwise_scale_inv, group.scale_inv)
+        codes = torch.cat([q._transpose.reshape(-1) for q in alone])
+        assert torch.equal(group.columnwise_data, codes)

@@ -15,7 +15,7 @@ from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
 from narrowfloat.pytorch._reduction import reduce_max
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.tensor._fsdp import ShardedFloat8
-from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer
+from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer, source_tensor
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 from narrowfloat.pytorch.tensor.storage.float8_tensor_storage import (
@@ -69,6 +69,21 @@ class _Float8QuantizerBase(SchemeQuantizer):
                 "made of the row-wise codes, and the quantizer has rowwise_usage=False"
             )
         raise ValueError("quantize: the quantizer has neither rowwise nor columnwise usage")
+
+    def update_quantized(
+        self, src: torch.Tensor, dst: Any, *, noop_flag: torch.Tensor | None = None
+    ) -> Any:
+        """As of every scheme; members of a group may have the transpose alone.
+
+        Errors: ValueError unless `dst` is a Float8TensorStorage; NotImplementedError for a
+        transpose alone.
+        """
+        if self.rowwise_usage or getattr(dst, "_of_group", None) is None:
+            return super().update_quantized(src, dst, noop_flag=noop_flag)
+        src = source_tensor(src, dst.device)
+        if src.numel() > 0:
+            self._run(src, dst, noop_flag)
+        return dst
 
     def _fit(self, dst: Float8TensorStorage) -> None:
         data, transpose = dst._data, dst._transpose
@@ -227,10 +242,12 @@ class Float8CurrentScalingQuantizer(_Float8QuantizerBase):
             _native.verbs.amax(src, amax, _native.threads())
             reduce_max(amax, self.amax_reduction_group)
         data, transpose, scale_inv = dst._data, dst._transpose, dst._scale_inv
+        # A group keeps the scales and the amaxes of its members.
+        scale, measured = dst.__dict__.get("_of_group", (None, None))
         _native.verbs.quantize(
             self._spec(),
             src,
-            (data, scale_inv, transpose, scale_inv, None, None, None),
+            (data, scale_inv, transpose, scale_inv, scale, measured, None),
             noop,
             None,
             amax,

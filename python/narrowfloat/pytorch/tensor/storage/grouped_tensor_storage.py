@@ -85,10 +85,7 @@ def member_buffers(quantizer: SchemeQuantizer, shape: tuple[int, ...]) -> Member
     names = dict(zip(_native.ROLES, quantizer.STORAGE._role_names, strict=True))
     buffers = {field: specs[names[role]] for role, field in _FIELDS.items() if names[role] in specs}
     if isinstance(quantizer, _Float8QuantizerBase):
-        if isinstance(quantizer, Float8CurrentScalingQuantizer):
-            buffers.pop("columnwise_scale_inv", None)  # one vector for both directions
-        elif not quantizer._directions()[1]:
-            buffers.pop("columnwise_scale_inv", None)
+        buffers.pop("columnwise_scale_inv", None)  # one vector for both directions
     return buffers
 
 
@@ -284,7 +281,13 @@ class GroupedTensorStorage:
             ]
         check_quantizer(self.quantizer)
         begins = dict.fromkeys(_FIELDS.values(), 0)
-        return [self._member(shape, begins) for shape in shapes]
+        members = [self._member(shape, begins) for shape in shapes]
+        if isinstance(self.quantizer, _Float8QuantizerBase):
+            for index, member in enumerate(members):
+                place = slice(index, index + 1)
+                scale = None if self.scale is None else self.scale[place]
+                member._of_group = (scale, None if self.amax is None else self.amax[place])
+        return members
 
     def _member(self, shape: tuple[int, ...], begins: dict[str, int]) -> Any:
         """One member; `begins` moves on to the next one's buffers."""
@@ -311,6 +314,9 @@ class GroupedTensorStorage:
         """Quantizes a tensor into each member; returns the members."""
         members = self.split_into_quantized_tensors()
         for tensor, member in zip(tensors, members, strict=True):
+            if isinstance(self.quantizer, _Float8QuantizerBase):
+                self.quantizer.update_quantized(tensor, member, noop_flag=noop_flag)
+                continue
             source = source_tensor(tensor, member.device)
             self.quantizer._check_quantize(source)
             if source.numel() > 0:
@@ -425,6 +431,10 @@ def allocate(
             fields[f"{field}_offsets"] = sizes
     if isinstance(quantizer, _Float8QuantizerBase):
         count = len(shapes)
+        fields["scale_inv"].fill_(1)  # that of an empty member
+        if quantizer._directions()[1]:
+            fields["columnwise_scale_inv"] = fields["scale_inv"]
+            fields["columnwise_scale_inv_offsets"] = fields["scale_inv_offsets"]
         fields["amax"] = torch.zeros(count, dtype=torch.float32, device=device)
         if isinstance(quantizer, Float8CurrentScalingQuantizer):
             fields["scale"] = torch.ones(count, dtype=torch.float32, device=device)

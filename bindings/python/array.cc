@@ -42,17 +42,6 @@ std::optional<DType> DTypeOfFormat(const char* format) {
   return std::nullopt;
 }
 
-std::optional<DType> DTypeOfDlpack(nb::dlpack::dtype dtype) {
-  using Code = nb::dlpack::dtype_code;
-  const auto code = static_cast<Code>(dtype.code);
-  if (dtype.lanes != 1) return std::nullopt;
-  if (code == Code::Float && dtype.bits == 32) return DType::kFloat32;
-  if (code == Code::Float && dtype.bits == 16) return DType::kFloat16;
-  if (code == Code::Bfloat && dtype.bits == 16) return DType::kBFloat16;
-  if (code == Code::UInt && dtype.bits == 8) return DType::kUInt8;
-  return std::nullopt;
-}
-
 void ViewBuffer(HeldArray& array, DType dtype) {
   const Py_buffer& buffer = *array.buffer;
   array.view.data = static_cast<std::byte*>(buffer.buf);
@@ -127,6 +116,17 @@ nb::object NewLargeArray(DType dtype, const Shape& shape, std::size_t bytes) {
 }
 
 }  // namespace
+
+std::optional<DType> DTypeOfDlpack(nb::dlpack::dtype dtype) {
+  using Code = nb::dlpack::dtype_code;
+  const auto code = static_cast<Code>(dtype.code);
+  if (dtype.lanes != 1) return std::nullopt;
+  if (code == Code::Float && dtype.bits == 32) return DType::kFloat32;
+  if (code == Code::Float && dtype.bits == 16) return DType::kFloat16;
+  if (code == Code::Bfloat && dtype.bits == 16) return DType::kBFloat16;
+  if (code == Code::UInt && dtype.bits == 8) return DType::kUInt8;
+  return std::nullopt;
+}
 
 BufferHold::BufferHold(BufferHold&& other) noexcept : buffer_(std::exchange(other.buffer_, {})) {}
 

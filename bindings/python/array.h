@@ -5,6 +5,7 @@
 #include <nanobind/ndarray.h>
 
 #include <cstddef>
+#include <optional>
 #include <string_view>
 
 #include "bindings/python/numpy.h"
@@ -45,6 +46,9 @@ struct Argument {
   const char* verb;
   std::string_view name, types;
 };
+
+/// Our type of a DLPack one; nothing if it is none of ours.
+std::optional<DType> DTypeOfDlpack(nb::dlpack::dtype dtype);
 
 /// Views `object`: a NumPy array, or a CPU object with the buffer or DLPack protocol, of one of our
 /// types. Copies nothing; any strides. Errors: TypeError if it is something else.

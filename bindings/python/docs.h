@@ -233,4 +233,37 @@ Types:   any dtype that safetensors names, ml_dtypes' included; a QuantizedTenso
 Errors:  TypeError for another dtype or object; ValueError for a tensor without all buffers of its
          plan, or a path whose folder does not exist; OSError if it cannot be written.)";
 
+inline constexpr char kQuantSpecDoc[] =
+    R"(A scheme, directions and options: what a quantized tensor is made by.)";
+inline constexpr char kMakeSpecSignature[] =
+    "def make_spec(scheme: str, rowwise: bool = True, columnwise: bool = False, **options: object) "
+    "-> QuantSpec";
+inline constexpr char kPlanSignature[] =
+    "def plan(self, shape: object) -> list[tuple[str, str, tuple[int, ...], str]]";
+inline constexpr char kPlanDoc[] =
+    R"(Buffers of a tensor of `shape`: (role, dtype, shape, role whose memory it is).)";
+inline constexpr char kTorchTensorsDoc[] =
+    R"(The verbs on CPU tensors of the module `torch` that is handed in.
+
+Buffers are a tuple with a tensor or None for each of buffer_roles(); they are dense, their rank
+may differ from the plan's. `threads`: 0 for NF_NUM_THREADS, else the affinity mask.
+Errors: TypeError for another dtype, NotImplementedError on another device, ValueError for a buffer
+that is missing or differs from the plan; nothing is written then.)";
+inline constexpr char kTorchQuantizeSignature[] =
+    "def quantize(self, spec: QuantSpec, x: object, buffers: tuple, noop: object | None = None, "
+    "scale: object | None = None, amax: object | None = None, "
+    "amax_columnwise: object | None = None, seed: int = 0, offset: int = 0, threads: int = 0) "
+    "-> None";
+inline constexpr char kTorchQuantizeDoc[] =
+    R"(Fills the buffers with codes and scales of `x`. scale and amaxes may be None among them.
+
+scale: float32 of one element; delayed scaling, and the amax buffer is raised to the largest
+magnitude. amax, amax_columnwise: stand in for the measured ones. noop: float32 of one element, 1
+leaves every byte. An empty `x` leaves every byte too. Rows that are not contiguous are copied.)";
+inline constexpr char kTorchDequantizeSignature[] =
+    "def dequantize(self, spec: QuantSpec, buffers: tuple, out: object, threads: int = 0) -> None";
+inline constexpr char kTorchDeriveSignature[] =
+    "def derive_columnwise(self, spec: QuantSpec, shape: object, buffers: tuple, threads: int = 0) "
+    "-> None";
+
 }  // namespace narrowfloat::python

@@ -50,7 +50,9 @@ NB_MODULE(_core, module) {
   nb::register_exception_translator(&TranslateError);
   module.doc() = "The compiled half of narrowfloat; use the names that narrowfloat exports.";
   module.attr("__version__") = NF_VERSION;
+  module.attr("E2M1_MAX") = kMaxValue<E2M1>;
   module.attr("E4M3_MAX") = kMaxValue<E4M3>;
+  module.attr("E5M2_MAX") = kMaxValue<E5M2>;
   module.def("schemes", &SchemeNames, "Names of all schemes, as quantize() takes them.");
   module.def("backends", &BackendNames,
              "Kernel tables that this machine can run, best first; NF_FORCE_BACKEND picks one.");
@@ -62,6 +64,7 @@ NB_MODULE(_core, module) {
   RegisterNamedQuantizerRules(module);
   RegisterCheckpoint(module);
   RegisterXla(module);
+  RegisterTorchTensors(module);
 }
 
 }  // namespace narrowfloat::python

@@ -20,5 +20,6 @@ void RegisterQgemm(nb::module_& module);
 void RegisterNamedQuantizerRules(nb::module_& module);
 void RegisterCheckpoint(nb::module_& module);
 void RegisterXla(nb::module_& module);
+void RegisterTorchTensors(nb::module_& module);
 
 }  // namespace narrowfloat::python

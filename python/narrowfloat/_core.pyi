@@ -8,7 +8,11 @@ import os
 import numpy
 
 
+E2M1_MAX: float = 6.0
+
 E4M3_MAX: float = 448.0
+
+E5M2_MAX: float = 57344.0
 
 def schemes() -> list[str]:
     """Names of all schemes, as quantize() takes them."""
@@ -317,3 +321,81 @@ def get_dbias_quantize_workspace_sizes(batch_size: int, hidden_size: int, in_dty
     """
     ((shape, dtype),) of the workspace that te_dbias_quantize_ffi is best given.
     """
+def buffer_roles() -> list[str]:
+    """Roles of buffers, in the order that calls take them."""
+
+class QuantSpec:
+    """A scheme, directions and options: what a quantized tensor is made by."""
+
+    @property
+    def text(self) -> str:
+        """Text form, defaults left out."""
+
+    @property
+    def scheme(self) -> str:
+        """Name of the scheme."""
+
+    @property
+    def block_length(self) -> int:
+        """Elements along a line that share a scale; 0 if the whole tensor does."""
+
+    @property
+    def derives_columnwise(self) -> bool:
+        """Whether columnwise codes can be made of the rowwise ones."""
+
+    @property
+    def columnwise_transposed(self) -> bool:
+        """Whether columnwise codes lie last dimension first."""
+
+    @property
+    def codes_per_byte(self) -> int:
+        """Codes that share a byte."""
+
+    def plan(self, shape: object) -> list[tuple[str, str, tuple[int, ...], str]]:
+        """
+        Buffers of a tensor of `shape`: (role, dtype, shape, role whose memory it is).
+        """
+
+    def scale_content_shape(self, shape: object, columnwise: bool) -> tuple[int, int]:
+        """Shape of the stored scales of a direction without their padding."""
+
+    def has_whole_blocks(self, shape: object) -> bool:
+        """Whether rows and columns of shape are multiples of the block."""
+
+def make_spec(scheme: str, rowwise: bool = True, columnwise: bool = False, **options: object) -> QuantSpec:
+    """The QuantSpec of a scheme, directions and the options of quantize()."""
+
+def parse_spec(text: str) -> QuantSpec:
+    """The QuantSpec of a text form."""
+
+class TorchTensors:
+    """
+    The verbs on CPU tensors of the module `torch` that is handed in.
+
+    Buffers are a tuple with a tensor or None for each of buffer_roles(); they are dense, their rank
+    may differ from the plan's. `threads`: 0 for NF_NUM_THREADS, else the affinity mask.
+    Errors: TypeError for another dtype, NotImplementedError on another device, ValueError for a buffer
+    that is missing or differs from the plan; nothing is written then.
+    """
+
+    def __init__(self, torch: object) -> None: ...
+
+    def quantize(self, spec: QuantSpec, x: object, buffers: tuple, noop: object | None = None, scale: object | None = None, amax: object | None = None, amax_columnwise: object | None = None, seed: int = 0, offset: int = 0, threads: int = 0) -> None:
+        """
+        Fills the buffers with codes and scales of `x`. scale and amaxes may be None among them.
+
+        scale: float32 of one element; delayed scaling, and the amax buffer is raised to the largest
+        magnitude. amax, amax_columnwise: stand in for the measured ones. noop: float32 of one element, 1
+        leaves every byte. An empty `x` leaves every byte too. Rows that are not contiguous are copied.
+        """
+
+    def dequantize(self, spec: QuantSpec, buffers: tuple, out: object, threads: int = 0) -> None:
+        """
+        Writes the values of the buffers to out, whose shape is that of the tensor.
+        """
+
+    def derive_columnwise(self, spec: QuantSpec, shape: object, buffers: tuple, threads: int = 0) -> None:
+        """Fills the columnwise buffers from the rowwise ones."""
+
+    def amax(self, x: object, out: object, threads: int = 0) -> None:
+        """Writes the largest magnitude of x to out, float32 of one element."""

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a call costs from PyTorch on a tensor so small that its elements hardly count.
+
+usage: python bench/torch_overhead.py [--side N] [--repetitions N] [--json FILE]
+
+Every quantizer with buffers given and with new ones, next to torch.add and a cast to FP8. All take
+turns of many calls, and the best turn counts.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from overhead import measure
+
+from narrowfloat import pytorch as nfp
+
+
+def make_quantizers() -> dict[str, nfp.Quantizer]:
+    """By the names that are printed; rowwise, but where the name says both."""
+    e4m3 = nfp.DType.kFloat8E4M3
+    one, zero = torch.ones(1), torch.zeros(1)
+    directions = {"rowwise": True, "columnwise": False}
+    return {
+        "Float8Quantizer": nfp.Float8Quantizer(one, zero, e4m3, **directions),
+        "Float8Quantizer, both": nfp.Float8Quantizer(one, zero, e4m3),
+        "Float8CurrentScalingQuantizer": nfp.Float8CurrentScalingQuantizer(e4m3, **directions),
+        "Float8CurrentScalingQuantizer, both": nfp.Float8CurrentScalingQuantizer(e4m3),
+        "MXFP8Quantizer": nfp.MXFP8Quantizer(e4m3, **directions),
+        "MXFP8Quantizer, both": nfp.MXFP8Quantizer(e4m3),
+        "Float8BlockQuantizer": nfp.Float8BlockQuantizer(e4m3, **directions),
+        "NVFP4Quantizer": nfp.NVFP4Quantizer(**directions),
+    }
+
+
+def make_calls(side: int) -> dict[str, Callable[[], object]]:
+    """What is measured, by name."""
+    x = torch.randn(side, side).to(torch.bfloat16)
+    calls: dict[str, Callable[[], object]] = {
+        "torch.add": lambda: torch.add(x, x),
+        "to(torch.float8_e4m3fn)": lambda: x.to(torch.float8_e4m3fn),
+    }
+    for name, quantizer in make_quantizers().items():
+        out = quantizer(x)
+        calls[f"{name}, out="] = lambda q=quantizer, out=out: q.quantize(x, out=out)
+        calls[f"{name}, new"] = lambda q=quantizer: q.quantize(x)
+        calls[f"{name}, dequantize"] = lambda out=out: out.dequantize()
+    return calls
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--side", type=int, default=32)
+    parser.add_argument("--repetitions", type=int, default=25)
+    parser.add_argument("--json", type=Path, help="writes everything measured")
+    options = parser.parse_args()
+
+    torch.set_num_threads(1)
+    with torch.no_grad():
+        microseconds = measure(make_calls(options.side), options.repetitions)
+    print(
+        f"microseconds a call, {options.side} x {options.side} bfloat16, torch", torch.__version__
+    )
+    for name, value in microseconds.items():
+        print(f"{name:48} {value:7.2f}")
+    if options.json:
+        options.json.write_text(json.dumps(microseconds, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verbs on tensors of PyTorch, which is asked for addresses and never linked or imported.
+#include <fmt/format.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/python/docs.h"
+#include "bindings/python/options.h"
+#include "bindings/python/quantized_tensor.h"
+#include "bindings/python/verbs.h"
+#include "narrowfloat/numerics/hadamard.h"
+#include "narrowfloat/ops/amax.h"
+#include "narrowfloat/ops/buffers.h"
+#include "narrowfloat/ops/dequantize.h"
+#include "narrowfloat/ops/input.h"
+#include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/tensor/error.h"
+#include "narrowfloat/types/derive_columnwise.h"
+
+namespace narrowfloat::python {
+namespace {
+
+/// A tensor's memory, and the copy that had to be made of it if its rows have holes.
+struct HeldInput {
+  TensorView view;
+  nb::object copy;
+};
+
+/// Buffers that the caller has no use for.
+using Scratch = std::vector<std::vector<float>>;
+
+[[noreturn]] void ThrowNoMemory(const char* verb, std::string_view name) {
+  throw InvalidArgument(fmt::format("{}: {} has no memory of its own", verb, name));
+}
+
+bool RowsAreContiguous(const TensorView& view) {
+  return view.shape.empty() || view.shape.back() <= 1 ||
+         view.strides.back() == static_cast<std::ptrdiff_t>(ItemSize(view.dtype));
+}
+
+/// Both are made whole where a direction is left out of a plan.
+bool MayBeScratch(Role role) {
+  return role == Role::kScale || role == Role::kAmaxRowwise || role == Role::kAmaxColumnwise;
+}
+
+/// The part of DLPack's exchange table (dlpack.h, version 1) up to what is called here.
+struct DlpackExchange {
+  std::uint32_t major, minor;
+  DlpackExchange* older;
+  void* allocate;
+  void* to_managed;
+  void* from_managed;
+  int (*view)(void* object, nb::dlpack::dltensor* out);  // borrows; 0 or a Python error
+};
+
+/// PyTorch's side of the exchange, looked up once and never changed.
+class TorchTensors {
+ public:
+  explicit TorchTensors(const nb::object& torch) : tensor_type_(torch.attr("Tensor")) {
+    constexpr std::uint32_t kMajor = 1;
+    const nb::object capsule =
+        nb::getattr(tensor_type_, "__dlpack_c_exchange_api__", nb::object(nb::none()));
+    auto* exchange = static_cast<const DlpackExchange*>(
+        capsule.is_none() ? nullptr : PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+    while (exchange != nullptr && exchange->major > kMajor) exchange = exchange->older;
+    if (exchange == nullptr || exchange->view == nullptr) {
+      PyErr_Clear();
+      throw Unsupported("import: narrowfloat needs PyTorch 2.11 or later, got " +
+                        std::string(nb::str(nb::object(torch.attr("__version__"))).c_str()));
+    }
+    view_ = exchange->view;
+  }
+
+  void Quantize(const QuantSpec& spec, nb::handle x, const nb::tuple& buffers, nb::handle noop,
+                nb::handle scale, nb::handle amax, nb::handle amax_columnwise, std::uint64_t seed,
+                std::uint64_t offset, int threads) const;
+  void Dequantize(const QuantSpec& spec, const nb::tuple& buffers, nb::handle out,
+                  int threads) const;
+  void DeriveColumnwise(const QuantSpec& spec, const nb::object& shape, const nb::tuple& buffers,
+                        int threads) const;
+  void Amax(nb::handle x, nb::handle out, int threads) const;
+
+ private:
+  TensorView View(const char* verb, std::string_view name, nb::handle tensor) const;
+  HeldInput HoldInput(const char* verb, nb::handle tensor) const;
+  TensorView ViewDense(const char* verb, std::string_view name, nb::handle tensor, DType dtype,
+                       const Shape& shape) const;
+  float ItemOf(const char* verb, std::string_view name, nb::handle tensor) const;
+  void Bind(const char* verb, const nb::tuple& buffers, QuantizedView& view,
+            Scratch* scratch) const;
+
+  nb::object tensor_type_;
+  int (*view_)(void* object, nb::dlpack::dltensor* out) = nullptr;
+};
+
+/// Errors: TypeError for no tensor or another type; Unsupported on another device; InvalidArgument
+/// for a tensor that has elements and no memory, as wrappers have.
+TensorView TorchTensors::View(const char* verb, std::string_view name, nb::handle tensor) const {
+  if (PyObject_IsInstance(tensor.ptr(), tensor_type_.ptr()) != 1) {
+    throw nb::type_error(fmt::format("{}: {} must be a torch.Tensor, got {}", verb, name,
+                                     nb::type_name(tensor.type()).c_str())
+                             .c_str());
+  }
+  nb::dlpack::dltensor lent;
+  const bool lends = view_(tensor.ptr(), &lent) == 0;
+  if (!lends || lent.device.device_type != nb::device::cpu::value) {
+    // Devices that DLPack does not know, such as meta, do not lend at all.
+    PyErr_Clear();
+    const nb::object device = tensor.attr("device");
+    if (nb::cast<std::string>(device.attr("type")) == "cpu") ThrowNoMemory(verb, name);
+    throw Unsupported(fmt::format("{}: {} must be on the CPU, got a tensor on {}", verb, name,
+                                  nb::str(device).c_str()));
+  }
+  const std::optional<DType> dtype = DTypeOfDlpack(lent.dtype);
+  if (!dtype) {
+    throw nb::type_error(fmt::format("{}: {} must be {} or uint8, got {}", verb, name,
+                                     FloatTypeNames(),
+                                     nb::str(nb::object(tensor.attr("dtype"))).c_str())
+                             .c_str());
+  }
+  const auto item = static_cast<std::ptrdiff_t>(ItemSize(*dtype));
+  TensorView view{static_cast<std::byte*>(lent.data) + lent.byte_offset, *dtype,
+                  Shape(lent.shape, lent.shape + lent.ndim),
+                  std::vector<std::ptrdiff_t>(lent.strides, lent.strides + lent.ndim),
+                  Device::kCpu};
+  for (std::ptrdiff_t& stride : view.strides) stride *= item;
+  if (lent.data == nullptr && FlattenShape(view.shape).Size() != 0) {
+    ThrowNoMemory(verb, name);
+  }
+  return view;
+}
+
+HeldInput TorchTensors::HoldInput(const char* verb, nb::handle tensor) const {
+  HeldInput held{View(verb, "the input", tensor), {}};
+  if (RowsAreContiguous(held.view)) return held;
+  held.copy = tensor.attr("contiguous")();
+  held.view = View(verb, "the input", held.copy);
+  return held;
+}
+
+/// A tensor whose items lie as those of a dense one of `shape`: buffers of another rank, such as
+/// flattened codes, are the same memory.
+TensorView TorchTensors::ViewDense(const char* verb, std::string_view name, nb::handle tensor,
+                                   DType dtype, const Shape& shape) const {
+  TensorView view = View(verb, name, tensor);
+  if (view.dtype != dtype || !IsContiguous(view) ||
+      FlattenShape(view.shape).Size() != FlattenShape(shape).Size()) {
+    throw InvalidArgument(fmt::format("{}: {} must be {} of {} and contiguous, got {} of {}", verb,
+                                      name, DTypeName(dtype), ShapeText(shape),
+                                      DTypeName(view.dtype), ShapeText(view.shape)));
+  }
+  view.shape = shape;
+  view.strides.clear();
+  return view;
+}
+
+float TorchTensors::ItemOf(const char* verb, std::string_view name, nb::handle tensor) const {
+  float item = 0.0f;
+  std::memcpy(&item, ViewDense(verb, name, tensor, DType::kFloat32, {1}).data, sizeof item);
+  return item;
+}
+
+/// Views the planned buffers. Those without a tensor lie in `scratch`, if they may.
+void TorchTensors::Bind(const char* verb, const nb::tuple& buffers, QuantizedView& view,
+                        Scratch* scratch) const {
+  if (buffers.size() != kRoleCount) {
+    throw InvalidArgument(
+        fmt::format("{}: there are {} buffers, got {}", verb, kRoleCount, buffers.size()));
+  }
+  for (const BufferPlan& planned : PlanQuantize(view.spec, view.shape)) {
+    const nb::handle tensor = buffers[static_cast<std::size_t>(planned.role)];
+    if (!tensor.is_none()) {
+      view[planned.role] =
+          ViewDense(verb, RoleName(planned.role), tensor, planned.dtype, planned.shape);
+    } else if (scratch != nullptr && MayBeScratch(planned.role)) {
+      scratch->emplace_back(FlattenShape(planned.shape).Size());
+      view[planned.role] = {reinterpret_cast<std::byte*>(scratch->back().data()),
+                            planned.dtype,
+                            planned.shape,
+                            {},
+                            Device::kCpu};
+    }
+  }
+}
+
+/// Amaxes of delayed scaling add up over the steps that share a row of the history.
+void RaiseAmax(const TensorView& amax, float measured) {
+  float old = 0.0f;
+  std::memcpy(&old, amax.data, sizeof old);
+  if (measured > old) std::memcpy(amax.data, &measured, sizeof measured);
+}
+
+void TorchTensors::Quantize(const QuantSpec& spec, nb::handle x, const nb::tuple& buffers,
+                            nb::handle noop, nb::handle scale, nb::handle amax,
+                            nb::handle amax_columnwise, std::uint64_t seed, std::uint64_t offset,
+                            int threads) const {
+  constexpr const char* kVerb = "quantize";
+  const float skip = noop.is_none() ? 0.0f : ItemOf(kVerb, "noop_flag", noop);
+  const Execution execution{.threads = threads, .noop = &skip};
+  const HeldInput in = HoldInput(kVerb, x);
+  QuantizedView out{spec, in.view.shape, {}};
+  if (!scale.is_none()) out.spec.scale = ItemOf(kVerb, "scale", scale);
+  if (!amax.is_none()) out.spec.amax = ItemOf(kVerb, "amax", amax);
+  if (!amax_columnwise.is_none())
+    out.spec.amax_columnwise = ItemOf(kVerb, "amax_columnwise", amax_columnwise);
+  if (spec.stochastic_rounding) {
+    out.spec.seed = seed;
+    out.spec.offset = offset;
+  }
+  Scratch scratch;
+  scratch.reserve(kRoleCount);
+  Bind(kVerb, buffers, out, &scratch);
+  if (execution.IsNoop() || FlattenShape(out.shape).Size() == 0) return;
+  TensorView history = out[Role::kAmaxRowwise];
+  float measured = 0.0f;
+  const bool accumulate = out.spec.scale.has_value() && history.data != nullptr;
+  if (accumulate) out[Role::kAmaxRowwise].data = reinterpret_cast<std::byte*>(&measured);
+  const nb::gil_scoped_release unlocked;
+  narrowfloat::Quantize(in.view, out, execution);
+  if (accumulate) RaiseAmax(history, measured);
+}
+
+void TorchTensors::Dequantize(const QuantSpec& spec, const nb::tuple& buffers, nb::handle out,
+                              int threads) const {
+  constexpr const char* kVerb = "dequantize";
+  const TensorView values = View(kVerb, "the output", out);
+  QuantizedView in{spec, values.shape, {}};
+  Bind(kVerb, buffers, in, nullptr);
+  const nb::gil_scoped_release unlocked;
+  narrowfloat::Dequantize(in, values, {.threads = threads});
+}
+
+void TorchTensors::DeriveColumnwise(const QuantSpec& spec, const nb::object& shape,
+                                    const nb::tuple& buffers, int threads) const {
+  constexpr const char* kVerb = "derive_columnwise";
+  QuantizedView view{spec, ParseShape(kVerb, shape), {}};
+  Bind(kVerb, buffers, view, nullptr);
+  const nb::gil_scoped_release unlocked;
+  narrowfloat::DeriveColumnwise(view, view, {.threads = threads});
+}
+
+void TorchTensors::Amax(nb::handle x, nb::handle out, int threads) const {
+  constexpr const char* kVerb = "amax";
+  const HeldInput in = HoldInput(kVerb, x);
+  const TensorView result = ViewDense(kVerb, "the output", out, DType::kFloat32, {1});
+  const nb::gil_scoped_release unlocked;
+  const float amax = narrowfloat::Amax(in.view, {.threads = threads});
+  std::memcpy(result.data, &amax, sizeof amax);
+}
+
+/// [(role, dtype, shape, role that holds the memory)], as PlanQuantize lists them.
+nb::list PlanOf(const QuantSpec& spec, const nb::object& shape) {
+  nb::list plan;
+  for (const BufferPlan& buffer : PlanQuantize(spec, ParseShape("plan", shape))) {
+    plan.append(nb::make_tuple(RoleName(buffer.role), DTypeName(buffer.dtype),
+                               ShapeTuple(buffer.shape), RoleName(buffer.storage)));
+  }
+  return plan;
+}
+
+/// Shape of the part of a direction's stored scales that has content, padding left out.
+nb::tuple ScaleContentShape(const QuantSpec& spec, const nb::object& shape, bool columnwise) {
+  const MatrixShape matrix = FlattenShape(ParseShape("scale_content_shape", shape));
+  ScaleGrid grid = MakeScaleGrid(*spec.scheme,
+                                 columnwise ? Direction::kColumnwise : Direction::kRowwise, matrix);
+  grid.padded_lines = grid.lines;
+  grid.padded_blocks = grid.blocks;
+  const MatrixShape content = grid.StoredShape();
+  return nb::make_tuple(content.rows, content.cols);
+}
+
+QuantSpec SpecOf(std::string_view scheme, bool rowwise, bool columnwise,
+                 const nb::kwargs& options) {
+  return ParseOptions("quantize", scheme, rowwise, columnwise, options, OptionScope::kSpecOnly)
+      .spec;
+}
+
+bool HasWholeBlocks(const QuantSpec& spec, const nb::object& shape) {
+  const MatrixShape matrix = FlattenShape(ParseShape("quantize", shape));
+  const std::size_t block = std::max<std::size_t>(spec.scheme->block.cols, 1);
+  return matrix.rows % block == 0 && matrix.cols % block == 0;
+}
+
+std::vector<std::string> RoleNames() {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < kRoleCount; ++i) names.emplace_back(RoleName(static_cast<Role>(i)));
+  return names;
+}
+
+}  // namespace
+
+void RegisterTorchTensors(nb::module_& module) {
+  module.attr("HADAMARD_SIZE") = kHadamardSize;
+  module.attr("HADAMARD_SIGN_MASK") = kHadamardSignMask;
+  module.def("buffer_roles", &RoleNames, "Roles of buffers, in the order that calls take them.");
+  nb::class_<QuantSpec>(module, "QuantSpec", kQuantSpecDoc)
+      .def_prop_ro("text", &PrintQuantSpec, "Text form, defaults left out.")
+      .def_prop_ro(
+          "scheme", [](const QuantSpec& self) { return std::string(self.scheme->name); },
+          "Name of the scheme.")
+      .def_prop_ro(
+          "block_length", [](const QuantSpec& self) { return self.scheme->block.cols; },
+          "Elements along a line that share a scale; 0 if the whole tensor does.")
+      .def_prop_ro(
+          "derives_columnwise",
+          [](const QuantSpec& self) { return DerivesColumnwise(*self.scheme); },
+          "Whether columnwise codes can be made of the rowwise ones.")
+      .def_prop_ro(
+          "columnwise_transposed",
+          [](const QuantSpec& self) { return self.scheme->layout.columnwise_transposed; },
+          "Whether columnwise codes lie last dimension first.")
+      .def_prop_ro(
+          "codes_per_byte", [](const QuantSpec& self) { return 8 / self.scheme->element_bits; },
+          "Codes that share a byte.")
+      .def("plan", &PlanOf, nb::arg("shape"), nb::sig(kPlanSignature), kPlanDoc)
+      .def("scale_content_shape", &ScaleContentShape, nb::arg("shape"), nb::arg("columnwise"),
+           nb::sig("def scale_content_shape(self, shape: object, columnwise: bool) -> "
+                   "tuple[int, int]"),
+           "Shape of the stored scales of a direction without their padding.")
+      .def("has_whole_blocks", &HasWholeBlocks, nb::arg("shape"),
+           nb::sig("def has_whole_blocks(self, shape: object) -> bool"),
+           "Whether rows and columns of shape are multiples of the block.");
+  module.def("make_spec", &SpecOf, nb::arg("scheme"), nb::arg("rowwise") = true,
+             nb::arg("columnwise") = false, nb::arg("options"), nb::sig(kMakeSpecSignature),
+             "The QuantSpec of a scheme, directions and the options of quantize().");
+  module.def("parse_spec", &ParseQuantSpec, nb::arg("text"), "The QuantSpec of a text form.");
+  nb::class_<TorchTensors>(module, "TorchTensors", kTorchTensorsDoc)
+      .def(nb::init<const nb::object&>(), nb::arg("torch"))
+      .def("quantize", &TorchTensors::Quantize, nb::arg("spec"), nb::arg("x"), nb::arg("buffers"),
+           nb::arg("noop") = nb::none(), nb::arg("scale") = nb::none(),
+           nb::arg("amax") = nb::none(), nb::arg("amax_columnwise") = nb::none(),
+           nb::arg("seed") = 0, nb::arg("offset") = 0, nb::arg("threads") = 0,
+           nb::sig(kTorchQuantizeSignature), kTorchQuantizeDoc)
+      .def("dequantize", &TorchTensors::Dequantize, nb::arg("spec"), nb::arg("buffers"),
+           nb::arg("out"), nb::arg("threads") = 0, nb::sig(kTorchDequantizeSignature),
+           "Writes the values of the buffers to out, whose shape is that of the tensor.")
+      .def("derive_columnwise", &TorchTensors::DeriveColumnwise, nb::arg("spec"), nb::arg("shape"),
+           nb::arg("buffers"), nb::arg("threads") = 0, nb::sig(kTorchDeriveSignature),
+           "Fills the columnwise buffers from the rowwise ones.")
+      .def("amax", &TorchTensors::Amax, nb::arg("x"), nb::arg("out"), nb::arg("threads") = 0,
+           nb::sig("def amax(self, x: object, out: object, threads: int = 0) -> None"),
+           "Writes the largest magnitude of x to out, float32 of one element.");
+}
+
+}  // namespace narrowfloat::python

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/types/derive_columnwise.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "narrowfloat/ops/buffers.h"
+#include "narrowfloat/ops/parallel.h"
+#include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/layout.h"
+#include "narrowfloat/types/transpose_codes.h"
+
+namespace narrowfloat {
+namespace {
+
+/// Codes of four bits: the even column lies in the low half of a byte.
+std::byte NibbleAt(const std::byte* row, std::size_t col) {
+  const std::byte both = row[col / 2];
+  return col % 2 == 0 ? both & std::byte{0x0F} : both >> 4;
+}
+
+void TransposeNibbles(const std::byte* in, std::byte* out, MatrixShape matrix,
+                      const Execution& execution) {
+  constexpr std::size_t kRun = 64;
+  const std::size_t in_stride = matrix.cols / 2, out_stride = matrix.rows / 2;
+  const TileGrid grid = MakeTileGrid(matrix, kRun, kRun);
+  ParallelFor(execution, grid.Count(), [&](std::size_t i) {
+    const Tile tile = grid[i];
+    for (std::size_t col = tile.col_begin; col < tile.col_end; ++col) {
+      for (std::size_t row = tile.row_begin; row < tile.row_end; row += 2) {
+        const std::byte low = NibbleAt(in + row * in_stride, col);
+        const std::byte high = NibbleAt(in + (row + 1) * in_stride, col);
+        out[col * out_stride + row / 2] = low | high << 4;
+      }
+    }
+  });
+}
+
+/// Every columnwise scale is the rowwise one of the tile that its first element lies in.
+void TransposeScales(const SchemeInfo& scheme, MatrixShape matrix, const std::byte* in,
+                     std::byte* out, std::size_t item_bytes) {
+  const ScaleGrid rows = MakeScaleGrid(scheme, Direction::kRowwise, matrix);
+  const ScaleGrid columns = MakeScaleGrid(scheme, Direction::kColumnwise, matrix);
+  const ScaleStrides from = MakeScaleStrides(rows, ScalePlacement::kCompact);
+  const ScaleStrides to = MakeScaleStrides(columns, ScalePlacement::kCompact);
+  const std::size_t lines = scheme.layout.lines_per_scale;
+  std::memset(out, 0, columns.Items() * item_bytes);
+  for (std::size_t i = 0; i < columns.lines; ++i) {
+    for (std::size_t j = 0; j < columns.blocks; ++j) {
+      const std::size_t source = from.LineOffset(j * scheme.block.rows / lines) +
+                                 from.BlockOffset(i * lines / scheme.block.cols);
+      std::memcpy(out + (to.LineOffset(i) + to.BlockOffset(j)) * item_bytes,
+                  in + source * item_bytes, item_bytes);
+    }
+  }
+}
+
+void CheckDerives(const QuantSpec& spec) {
+  if (!DerivesColumnwise(*spec.scheme)) {
+    throw InvalidArgument(fmt::format(
+        "derive_columnwise: {} quantizes each direction by itself; its columnwise codes cannot be "
+        "made of the rowwise ones",
+        spec.scheme->name));
+  }
+  if (spec.swizzled) {
+    throw InvalidArgument("derive_columnwise: scales must be compact, got swizzled ones");
+  }
+}
+
+}  // namespace
+
+bool DerivesColumnwise(const SchemeInfo& scheme) {
+  if (!scheme.layout.columnwise_transposed) return false;
+  return scheme.block == kWholeTensor || scheme.block.rows == scheme.block.cols;
+}
+
+void DeriveColumnwise(const ConstQuantizedView& in, const QuantizedView& out,
+                      const Execution& execution) {
+  constexpr const char* kVerb = "derive_columnwise";
+  CheckDerives(in.spec);
+  CheckScaledCodes(kVerb, in, Direction::kRowwise);
+  CheckScaledCodes(kVerb, out, Direction::kColumnwise);
+  const SchemeInfo& scheme = *in.spec.scheme;
+  const MatrixShape matrix = FlattenShape(in.shape);
+  const std::byte* codes = in[Role::kRowwiseData].data;
+  std::byte* transposed = out[Role::kColumnwiseData].data;
+  if (scheme.element_bits == 8) {
+    TransposeCodes(codes, transposed, matrix, execution);
+  } else {
+    TransposeNibbles(codes, transposed, matrix, execution);
+  }
+  if (scheme.block == kWholeTensor) return;
+  const ConstTensorView& scales = in[Role::kRowwiseScaleInv];
+  TransposeScales(scheme, matrix, scales.data, out[Role::kColumnwiseScaleInv].data,
+                  ItemSize(scales.dtype));
+}
+
+}  // namespace narrowfloat

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/types/derive_columnwise.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat {
+namespace {
+
+/// Buffers of a plan, kept here.
+struct Buffers {
+  QuantizedView view;
+  std::vector<std::vector<std::byte>> memory;
+
+  Buffers(const QuantSpec& spec, const Shape& shape, std::byte fill) : view{spec, shape, {}} {
+    memory.reserve(kRoleCount);
+    for (const BufferPlan& buffer : PlanQuantize(spec, shape)) {
+      if (buffer.storage != buffer.role) {
+        view[buffer.role] = view[buffer.storage];
+        continue;
+      }
+      memory.emplace_back(BufferBytes(buffer), fill);
+      view[buffer.role] = {memory.back().data(), buffer.dtype, buffer.shape, {}, Device::kCpu};
+    }
+  }
+};
+
+std::vector<float> RandomValues(std::size_t count) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+void ExpectSameBytes(const TensorView& actual, const TensorView& expected, const char* what) {
+  ASSERT_EQ(actual.shape, expected.shape) << what;
+  const std::size_t bytes = FlattenShape(actual.shape).Size() * ItemSize(actual.dtype);
+  EXPECT_EQ(std::memcmp(actual.data, expected.data, bytes), 0) << what;
+}
+
+TEST(DeriveColumnwiseTest, GivesTheBytesOfQuantizingBothDirections) {
+  const Shape shape{32, 3, 160};  // 96 x 160: whole tiles of 16, short ones of 128
+  std::vector<float> values = RandomValues(FlattenShape(shape).Size());
+  int derived = 0;
+  for (const SchemeInfo& scheme : kSchemes) {
+    if (!DerivesColumnwise(scheme)) continue;
+    SCOPED_TRACE(scheme.name);
+    const QuantSpec spec{.scheme = &scheme, .columnwise = true};
+    Buffers both(spec, shape, std::byte{0});
+    Quantize({reinterpret_cast<std::byte*>(values.data()), DType::kFloat32, shape, {}}, both.view);
+    Buffers made(spec, shape, std::byte{0xAB});
+    DeriveColumnwise(both.view, made.view, {.threads = 2});
+    ExpectSameBytes(made.view[Role::kColumnwiseData], both.view[Role::kColumnwiseData], "codes");
+    if (scheme.block == kWholeTensor) continue;
+    ExpectSameBytes(made.view[Role::kColumnwiseScaleInv], both.view[Role::kColumnwiseScaleInv],
+                    "scale_inv");
+    ++derived;
+  }
+  EXPECT_GE(derived, 2);
+}
+
+TEST(DeriveColumnwiseTest, RefusesWhatIsQuantizedByItself) {
+  const QuantSpec spec = ParseQuantSpec("mxfp8_e4m3:columnwise=1");
+  Buffers both(spec, {32, 32}, std::byte{0});
+  try {
+    DeriveColumnwise(both.view, both.view);
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "derive_columnwise: mxfp8_e4m3 quantizes each direction by itself; its columnwise "
+              "codes cannot be made of the rowwise ones");
+  }
+}
+
+}  // namespace
+}  // namespace narrowfloat

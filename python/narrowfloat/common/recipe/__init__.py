@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a network's tensors are quantized, as plain values with TransformerEngine's names."""
+
+from narrowfloat.common.recipe.base import Recipe
+from narrowfloat.common.recipe.block import Float8BlockScaling, MXFP8BlockScaling
+from narrowfloat.common.recipe.custom import CustomRecipe
+from narrowfloat.common.recipe.nvfp4 import NVFP4BlockScaling
+from narrowfloat.common.recipe.parameters import Format, FormatRange, MMParams, QParams
+from narrowfloat.common.recipe.per_tensor import DelayedScaling, Float8CurrentScaling
+
+__all__ = [
+    "CustomRecipe",
+    "DelayedScaling",
+    "Float8BlockScaling",
+    "Float8CurrentScaling",
+    "Format",
+    "FormatRange",
+    "MMParams",
+    "MXFP8BlockScaling",
+    "NVFP4BlockScaling",
+    "QParams",
+    "Recipe",
+]

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all recipes have in common."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from narrowfloat.common.recipe.parameters import Format, require
+
+BACKWARD_OVERRIDES = (None, "high_precision", "dequantized")
+
+
+@dataclass(repr=False, kw_only=True)
+class Recipe:
+    """A recipe's kind and the fields that every kind has.
+
+    backward_override: None, or what the backward pass computes with: "high_precision", the tensors
+    before they were quantized, or "dequantized". Default: NVTE_BACKWARD_OVERRIDE, else None.
+    fp8_dpa, fp8_mha: attention in FP8; for the layers that have it.
+    Errors: AssertionError for a combination that has no meaning, when the recipe is made.
+    """
+
+    kind: ClassVar[str] = ""
+
+    backward_override: str | None = field(
+        default_factory=lambda: os.environ.get("NVTE_BACKWARD_OVERRIDE") or None
+    )
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        require(
+            self.backward_override in BACKWARD_OVERRIDES,
+            f"{name}: backward_override is one of {', '.join(map(repr, BACKWARD_OVERRIDES))}, "
+            f"got {self.backward_override!r}",
+        )
+        require(
+            getattr(self, "fp8_format", None) != Format.E5M2,
+            f"{name}: fp8_format E5M2 in both passes is not supported",
+        )
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # The text names the recipe in the global state, so it must follow every change.
+        self.__dict__.pop("_text", None)
+        object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        text = self.__dict__.get("_text")
+        if text is None:
+            parts = [f"recipe_type={type(self).__name__}"]
+            parts += [f"{f.name}={_text_of(getattr(self, f.name))}" for f in fields(self)]
+            parts += [f"{k}={_text_of(v)}" for k, v in self._derived().items() if v is not None]
+            text = ", ".join(parts)
+            self.__dict__["_text"] = text
+        return text
+
+    def _derived(self) -> dict[str, object]:
+        """Attributes that are no fields of the constructor: the text names them too."""
+        names = {f.name for f in fields(self)} | {"_text"}
+        return {name: value for name, value in vars(self).items() if name not in names}
+
+    def set_quantizer_factory(self, factory: Callable[[Any], object] | None) -> None:
+        """Makes every quantizer of this recipe by `factory(role)`; None: the recipe's own again.
+
+        The rest of the recipe (formats, products, overrides) stays. `factory` gets QuantizerRole
+        objects and returns a Quantizer or a QuantizerRequest, as in CustomRecipe.
+        Errors: TypeError if it cannot be called.
+        """
+        if factory is not None and not callable(factory):
+            raise TypeError(
+                f"set_quantizer_factory: factory is called with a role, got {type(factory)}"
+            )
+        self.quantizer_factory = factory
+
+    def get_quantizer_factory(self) -> Callable[[Any], object] | None:
+        """What makes the quantizers, or None if the recipe itself says how they are made."""
+        return vars(self).get("quantizer_factory")
+
+    @classmethod
+    def nvfp4(cls) -> bool:
+        """Whether this is NVFP4."""
+        return cls.kind == "fp4_block"
+
+    @classmethod
+    def mxfp8(cls) -> bool:
+        """Whether this is MXFP8."""
+        return cls.kind == "mxfp8"
+
+    @classmethod
+    def delayed(cls) -> bool:
+        """Whether scales follow a history of amaxes."""
+        return cls.kind == "delayed"
+
+    @classmethod
+    def float8_current_scaling(cls) -> bool:
+        """Whether a tensor's one scale follows its own amax."""
+        return cls.kind == "current"
+
+    @classmethod
+    def float8_per_tensor_scaling(cls) -> bool:
+        """Whether a tensor has one scale."""
+        return cls.delayed() or cls.float8_current_scaling()
+
+    @classmethod
+    def float8_block_scaling(cls) -> bool:
+        """Whether this is FP8 with an fp32 scale a block."""
+        return cls.kind == "float8_block"
+
+    @classmethod
+    def custom(cls) -> bool:
+        """Whether a factory makes the quantizers."""
+        return cls.kind == "custom"
+
+
+def _text_of(value: object) -> str:
+    if isinstance(value, Format):
+        return value.name
+    if callable(value):
+        # A default repr holds an address, which another function may get later.
+        place = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
+        return f"{place}@{id(value):x}"
+    return repr(value)

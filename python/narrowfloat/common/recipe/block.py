@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recipes of FP8 with a scale a block."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from narrowfloat.common.recipe.base import Recipe
+from narrowfloat.common.recipe.parameters import (
+    SPLIT_ACCUMULATOR,
+    Format,
+    MMParams,
+    QParams,
+    flag_of_environment,
+    require,
+)
+
+
+@dataclass(repr=False)
+class MXFP8BlockScaling(Recipe):
+    """MXFP8: blocks along each direction, scales that are powers of two.
+
+    margin is kept for callers that set it and changes nothing. enable_2d_quantization: weights of
+    linear layers in tiles, so that both directions hold the same values.
+    """
+
+    kind: ClassVar[str] = "mxfp8"
+
+    margin: int = 0
+    fp8_format: Format = Format.E4M3
+    enable_2d_quantization: bool = False
+
+
+@dataclass(repr=False)
+class Float8BlockScaling(Recipe):
+    """FP8 with an fp32 scale a block: runs (dimension 1) or square tiles (dimension 2).
+
+    use_f32_scales: scales that are no powers of two; default
+    NVTE_FP8_BLOCK_SCALING_FP32_SCALES == 1. x, w and grad are inputs, weights and gradients; no two
+    operands of a product may both be tiles.
+    """
+
+    kind: ClassVar[str] = "float8_block"
+
+    use_f32_scales: bool = field(
+        default_factory=lambda: flag_of_environment("NVTE_FP8_BLOCK_SCALING_FP32_SCALES")
+    )
+    fp8_format: Format = Format.E4M3
+    x_block_scaling_dim: int = 1
+    w_block_scaling_dim: int = 2
+    grad_block_scaling_dim: int = 1
+    fp8_gemm_fprop: MMParams = SPLIT_ACCUMULATOR
+    fp8_gemm_dgrad: MMParams = SPLIT_ACCUMULATOR
+    fp8_gemm_wgrad: MMParams = SPLIT_ACCUMULATOR
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.fp8_quant_fwd_inp = QParams(power_2_scale=not self.use_f32_scales)
+        self.fp8_quant_fwd_weight = QParams(power_2_scale=not self.use_f32_scales)
+        self.fp8_quant_bwd_grad = QParams(power_2_scale=not self.use_f32_scales)
+        self._check_blocks()
+        for product in ("fp8_gemm_fprop", "fp8_gemm_dgrad", "fp8_gemm_wgrad"):
+            require(
+                getattr(self, product).use_split_accumulator,
+                f"Float8BlockScaling: {product} needs use_split_accumulator=True",
+            )
+        require(
+            not self.fp8_dpa and not self.fp8_mha,
+            "Float8BlockScaling: fp8_dpa and fp8_mha are not supported",
+        )
+
+    def _check_blocks(self) -> None:
+        dims = {
+            "x": self.x_block_scaling_dim,
+            "w": self.w_block_scaling_dim,
+            "grad": self.grad_block_scaling_dim,
+        }
+        for name, dim in dims.items():
+            require(
+                dim in (1, 2),
+                f"Float8BlockScaling: {name}_block_scaling_dim is 1 or 2, got {dim!r}",
+            )
+        tiles = [f"{name}_block_scaling_dim" for name, dim in dims.items() if dim == 2]
+        require(
+            len(tiles) < 2,
+            f"Float8BlockScaling: at most one operand of a product is 2-D, got {', '.join(tiles)}",
+        )

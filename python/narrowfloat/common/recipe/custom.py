@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recipe that is a function."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from narrowfloat.common.recipe.base import Recipe
+from narrowfloat.common.recipe.parameters import Format
+
+
+@dataclass(repr=False)
+class CustomRecipe(Recipe):
+    """Quantizers are what `qfactory(role)` returns, one call a tensor.
+
+    qfactory: gets a QuantizerRole, returns a Quantizer or a QuantizerRequest. fp8_format: of the
+    requests that name none. quantization_alignment: what layers pad rows to; ValueError unless it
+    is a positive integer.
+    """
+
+    kind: ClassVar[str] = "custom"
+
+    qfactory: Callable[[Any], object]
+    fp8_format: Format = Format.HYBRID
+    quantization_alignment: int = 128
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        alignment = self.quantization_alignment
+        if isinstance(alignment, bool) or not isinstance(alignment, int) or alignment <= 0:
+            raise ValueError(
+                f"CustomRecipe: quantization_alignment is a positive integer, got {alignment!r}"
+            )
+
+    def set_quantizer_factory(self, factory: Callable[[Any], object] | None) -> None:
+        """Replaces `qfactory`. Errors: TypeError if it cannot be called or is None."""
+        if not callable(factory):
+            raise TypeError(
+                f"set_quantizer_factory: factory is called with a role, got {type(factory)}"
+            )
+        self.qfactory = factory
+
+    def get_quantizer_factory(self) -> Callable[[Any], object]:
+        """`qfactory`."""
+        return self.qfactory

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recipes of FP8 with one scale a tensor."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from narrowfloat.common.recipe.base import Recipe
+from narrowfloat.common.recipe.parameters import (
+    FAST_ACCUMULATOR,
+    SPLIT_ACCUMULATOR,
+    Format,
+    MMParams,
+    QParams,
+    flag_of_environment,
+    require,
+)
+
+
+@dataclass(repr=False)
+class DelayedScaling(Recipe):
+    """Scales follow the amaxes of steps before.
+
+    margin: scales stay 2**margin below the largest that would do. amax_history_len: how many steps
+    count. amax_compute_algo: "max" or "most_recent" of the history, or a function of a history that
+    returns an amax a tensor. scaling_factor_compute_algo: None, or a function of
+    (amax, scale, fp8_max, recipe) that returns the scale. reduce_amax: over all processes.
+    """
+
+    kind: ClassVar[str] = "delayed"
+
+    margin: int = 0
+    fp8_format: Format = Format.HYBRID
+    amax_history_len: int = 1024
+    amax_compute_algo: str | Callable[[Any], Any] = "max"
+    scaling_factor_compute_algo: Callable[..., Any] | None = None
+    reduce_amax: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.backward_override is None,
+            "DelayedScaling: backward_override must be None, its scales follow what the backward "
+            f"pass quantizes, got {self.backward_override!r}",
+        )
+
+
+@dataclass(repr=False)
+class Float8CurrentScaling(Recipe):
+    """Each tensor's scale follows its own amax.
+
+    use_power_2_scales: default NVTE_FP8_CURRENT_SCALING_POWER_2_SCALES == 1. The three fp8_quant_*
+    follow it and may be replaced once the recipe is made.
+    """
+
+    kind: ClassVar[str] = "current"
+
+    use_power_2_scales: bool = field(
+        default_factory=lambda: flag_of_environment("NVTE_FP8_CURRENT_SCALING_POWER_2_SCALES")
+    )
+    fp8_format: Format = Format.HYBRID
+    fp8_gemm_fprop: MMParams = FAST_ACCUMULATOR
+    fp8_gemm_dgrad: MMParams = SPLIT_ACCUMULATOR
+    fp8_gemm_wgrad: MMParams = SPLIT_ACCUMULATOR
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.fp8_quant_fwd_inp = QParams(power_2_scale=self.use_power_2_scales)
+        self.fp8_quant_fwd_weight = QParams(power_2_scale=self.use_power_2_scales)
+        self.fp8_quant_bwd_grad = QParams(power_2_scale=self.use_power_2_scales)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Autograd functions of quantized tensors. Quantizing is straight-through: gradients pass as they
+are, in full precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class _QuantizeFunc(torch.autograd.Function):
+    """Quantizes in forward, lets the gradient through."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        quantize_impl: Callable[[torch.Tensor], torch.Tensor],
+    ) -> torch.Tensor:
+        return quantize_impl(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad, None
+
+
+class _DequantizeFunc(torch.autograd.Function):
+    """Dequantizes in forward, lets the gradient through."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Any, dtype: torch.dtype) -> torch.Tensor:
+        # Not the buffer itself: the output of a function becomes part of the graph.
+        return tensor._decode(dtype).detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad, None
+
+
+class _IdentityFunc(torch.autograd.Function):
+    """An alias, or with `init_kwargs` a tensor of the same class with these fields replaced."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        init_kwargs: dict[str, Any] | None = None,
+    ) -> torch.Tensor:
+        ctx.input_dtype = tensor.dtype
+        if init_kwargs is None:
+            return tensor.detach()
+        changes = dict(init_kwargs)
+        if "dtype" in changes:
+            changes["fake_dtype"] = changes.pop("dtype")
+        return tensor._rebuild(changes.pop("shape", None), **changes)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad.to(ctx.input_dtype), None
+
+
+class _ViewFunc(torch.autograd.Function):
+    """A view that stays quantized; the type says which are possible."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        shape: torch.Size | None = None,
+    ) -> torch.Tensor:
+        ctx.input_shape = tensor.shape
+        return tensor.detach() if shape is None else tensor._make_view(shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        if hasattr(grad, "_make_view"):
+            return grad._make_view(ctx.input_shape), None
+        return grad.reshape(ctx.input_shape), None
+
+
+class _ReshapeFunc(_ViewFunc):
+    """As _ViewFunc: quantized tensors are contiguous, so that a reshape is a view."""
+
+
+def resolve_shape(shape: tuple[Any, ...], current: torch.Size) -> torch.Size:
+    """The shape that the arguments of view() ask for: ints or one sequence, at most one -1.
+
+    Errors: RuntimeError, as torch.Tensor.view has them.
+    """
+    if len(shape) == 1 and not isinstance(shape[0], (int, torch.SymInt)):
+        shape = tuple(shape[0])
+    # A tensor without memory knows every rule and every message.
+    return torch.empty(current, device="meta").view(shape).shape

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a layer's pickled extra state has to be unpickled, found out without doing it.
+
+Unpickling runs whatever the file says. Only delayed scaling has state that is worth it; the extra
+state of all other recipes says nothing that the layer does not know.
+"""
+
+import os
+import pickletools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from narrowfloat.common import recipe as recipes
+from narrowfloat.common.recipe import Recipe
+
+UNSAFE_PICKLE_EXTRA_STATE_ENV = "NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE"
+
+_RECIPE_MODULES = ("narrowfloat.common.recipe", "transformer_engine.common.recipe")
+_DELAYED_STATE = frozenset(f"{what}_{way}" for what in ("scale", "amax_history")
+                           for way in ("fwd", "bwd"))  # fmt: skip
+
+
+def is_stateless_recipe(recipe: Recipe) -> bool:
+    """Whether layers keep nothing of this recipe over time; of a CustomRecipe nobody knows."""
+    return not recipe.delayed() and not recipe.custom()
+
+
+def unsafe_pickle_extra_state_enabled() -> bool:
+    """Whether the user trusts pickled extra state: NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE is 1."""
+    return os.environ.get(UNSAFE_PICKLE_EXTRA_STATE_ENV, "0") == "1"
+
+
+def should_load_extra_state_pickle(data: bytes, context: str) -> bool:
+    """False if the payload holds no state and is to be ignored, True if it may be unpickled.
+
+    `context` names the layer. Errors: RuntimeError if the payload holds state, or nobody knows what
+    it holds, and the user has not said that it is to be trusted.
+    """
+    if not data or not _may_hold_state(data):
+        return False
+    if unsafe_pickle_extra_state_enabled():
+        return True
+    raise RuntimeError(
+        f"load_state_dict: the extra state of {context} is a pickle that may hold the state of "
+        "delayed scaling; unpickling runs code that the file contains. If you trust the file, set "
+        f"{UNSAFE_PICKLE_EXTRA_STATE_ENV}=1"
+    )
+
+
+class _Contents(NamedTuple):
+    """What a pickle names: its texts, and the objects it looks up, by module and name."""
+
+    texts: set[str]
+    lookups: set[tuple[str | None, str | None]]
+
+
+def _may_hold_state(data: bytes) -> bool:
+    try:
+        contents = _contents_of(data)
+    except Exception:
+        return True  # no pickle, or not only one
+    if contents.texts & _DELAYED_STATE:
+        return True
+    if not contents.lookups:
+        return False  # plain containers: nothing to run, and nothing that is needed
+    named = {
+        name
+        for module, name in contents.lookups
+        if module is not None and module.startswith(_RECIPE_MODULES)
+    }
+    return (
+        "recipe" not in contents.texts
+        or not named & _stateless_names()
+        or (recipes.DelayedScaling.__name__ in named)
+    )
+
+
+def _stateless_names() -> set[str]:
+    """Recipes whose payload has no state unless it says so itself."""
+    kinds = (getattr(recipes, name) for name in recipes.__all__)
+    return {
+        kind.__name__
+        for kind in kinds
+        if issubclass(kind, Recipe) and kind is not Recipe and not kind.delayed()
+    }
+
+
+def _contents_of(data: bytes) -> _Contents:
+    contents = _Contents(set(), set())
+    for pushed in _walk(data, contents.lookups):
+        if pushed is not None:
+            contents.texts.add(pushed)
+    return contents
+
+
+def _walk(data: bytes, lookups: set[tuple[str | None, str | None]]) -> Iterator[str | None]:
+    """Every text that is pushed, in order; other pushes are None. Nothing is executed."""
+    last: list[str | None] = [None, None]
+    memo: dict[int, str | None] = {}
+    for opcode, argument, place in pickletools.genops(data):
+        name = opcode.name
+        if name == "STOP" and place + 1 != len(data):
+            raise ValueError("there is more behind the pickle")
+        if name == "MEMOIZE":
+            memo[len(memo)] = last[-1]
+            continue
+        if name in ("PUT", "BINPUT", "LONG_BINPUT"):
+            memo[argument] = last[-1]
+            continue
+        if name in ("GET", "BINGET", "LONG_BINGET"):
+            pushed = memo.get(argument)
+        elif name == "STACK_GLOBAL":
+            lookups.add((last[-2], last[-1]))
+            pushed = None
+        elif name in ("GLOBAL", "INST"):
+            lookups.add(tuple(argument.split(" ", 1)))
+            pushed = None
+        else:
+            pushed = argument if isinstance(argument, str) else None
+        last = [last[-1], pushed]
+        yield pushed

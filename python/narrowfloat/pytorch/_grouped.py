@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs on grouped tensors: each group as if it were alone."""
+
+import torch
+
+from narrowfloat.pytorch._swizzle import swizzle_scales_for_gemm_
+from narrowfloat.pytorch.constants import DType, TE_DType_To_Torch
+from narrowfloat.pytorch.quantized_tensor import Quantizer
+from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import GroupedTensorStorage
+
+
+def group_quantize(
+    tensor: torch.Tensor,
+    quantizer: Quantizer,
+    num_tensors: int,
+    first_dims: torch.Tensor | None,
+    last_dims: torch.Tensor | None = None,
+    tensor_offsets: torch.Tensor | None = None,
+    noop_flag: torch.Tensor | None = None,
+) -> GroupedTensorStorage:
+    """`tensor` quantized by groups that lie one after another in its memory.
+
+    Shapes:  tensor (rows, cols). first_dims, last_dims: int64, one size a group, None where groups
+             have the same. What lies behind the last group is left alone.
+    tensor_offsets: follow from the sizes and are not read. noop_flag: 1 leaves the codes as they
+             are, which here means not initialised.
+    Errors:  ValueError if the groups do not fit into the tensor; as the quantizer.
+    """
+    rows, cols = tensor.shape
+    grouped = GroupedTensorStorage.make_grouped_tensor(
+        num_tensors,
+        first_dims,
+        last_dims,
+        rows,
+        cols,
+        quantizer=quantizer,
+        device=tensor.device,
+        dtype=tensor.dtype,
+    )
+    grouped.quantize(parts_of(grouped, tensor), noop_flag=noop_flag)
+    return grouped
+
+
+def parts_of(grouped: GroupedTensorStorage, tensor: torch.Tensor) -> list[torch.Tensor]:
+    """What of a plain tensor belongs to each group, as views.
+
+    Errors: ValueError if there is less in it than the groups hold.
+    """
+    sizes = [rows * cols for rows, cols in grouped.tensor_shapes]
+    if sum(sizes) > tensor.numel():
+        raise ValueError(
+            f"group_quantize: groups of {sum(sizes)} elements do not fit into {tensor.numel()}"
+        )
+    parts = tensor.detach().contiguous().view(-1)[: sum(sizes)].split(sizes)
+    return [part.view(shape) for part, shape in zip(parts, grouped.tensor_shapes, strict=True)]
+
+
+@torch.no_grad()
+def group_dequantize(input: GroupedTensorStorage, otype: DType) -> GroupedTensorStorage:
+    """The values as a grouped tensor without a quantizer, in that type."""
+    dtype = TE_DType_To_Torch[DType.cast(otype)]
+    data = input.columnwise_data if input.rowwise_data is None else input.rowwise_data
+    plain = GroupedTensorStorage.make_grouped_tensor(
+        input.num_tensors,
+        input.first_dims,
+        input.last_dims,
+        *input.logical_shape,
+        quantizer=None,
+        device=data.device,
+        dtype=dtype,
+    )
+    parts = parts_of(plain, plain.rowwise_data)
+    for member, part in zip(input.split_into_quantized_tensors(), parts, strict=True):
+        if part.numel():
+            part.copy_(member.dequantize(dtype=dtype))
+    return plain
+
+
+def grouped_swizzle_for_gemm(tensor: GroupedTensorStorage, rowwise: bool, columnwise: bool) -> None:
+    """Swizzles the scales of every member in place, in the directions that are wanted.
+
+    Nothing happens if they are swizzled already, or if no group holds anything.
+    """
+    if tensor._with_gemm_swizzled_scales:
+        return
+    shapes, members = tensor.tensor_shapes, tensor.split_into_quantized_tensors()
+    filled = [m for m, (rows, cols) in zip(members, shapes, strict=True) if rows * cols]
+    for member in filled:
+        swizzle_scales_for_gemm_(member, rowwise, columnwise)
+    if filled:
+        _set_swizzled(tensor)
+
+
+def _set_swizzled(tensor: GroupedTensorStorage) -> None:
+    """The quantizer says what members look like, so it has to know."""
+    tensor._with_gemm_swizzled_scales = True
+    tensor.quantizer = tensor.quantizer.copy()
+    tensor.quantizer.optimize_for_gemm = True
+    tensor.quantized_tensors = tensor.split_into_quantized_tensors()
+
+
+def group_requantize_inplace(
+    tensor: GroupedTensorStorage,
+    quantizer: Quantizer,
+    num_tensors: int,
+    first_dims: torch.Tensor,
+    otype: DType,
+    return_dequantized: bool = False,
+) -> torch.Tensor | None:
+    """Makes a tensor that came with rowwise codes alone ready for products in both directions.
+
+    Rowwise codes stay, their scales are swizzled; columns are quantized from the decoded values,
+    rounded to `otype`, if the quantizer has columnwise usage. A tensor that is ready is left as it
+    is. Returns the decoded values (rows, cols) with return_dequantized, else None.
+    Errors: RuntimeError if the quantizer has another dtype, or if the scales are swizzled and the
+    values are needed all the same. Nothing is written then.
+    """
+    if quantizer.dtype != tensor.quantizer.dtype:
+        raise RuntimeError(
+            f"group_requantize_inplace: the dtype stays, got a quantizer of {quantizer.dtype!r} "
+            f"for codes of {tensor.quantizer.dtype!r}"
+        )
+    needs_columns = quantizer.columnwise_usage and tensor.columnwise_data is None
+    if tensor._with_gemm_swizzled_scales:
+        if return_dequantized:
+            raise RuntimeError(
+                "group_requantize_inplace: values are decoded from scales in compact format, these "
+                "are swizzled"
+            )
+        if needs_columns:
+            raise RuntimeError(
+                "group_requantize_inplace: the scales are swizzled, so columnwise data cannot be "
+                "rebuilt"
+            )
+        return None
+    decoded = None
+    if needs_columns or return_dequantized:
+        decoded = group_dequantize(tensor, otype).rowwise_data.view(tensor.logical_shape)
+    grouped_swizzle_for_gemm(tensor, True, tensor.columnwise_data is not None)
+    if needs_columns:
+        _take_columns(tensor, decoded, quantizer, num_tensors, first_dims)
+    return decoded if return_dequantized else None
+
+
+def _take_columns(
+    tensor: GroupedTensorStorage,
+    values: torch.Tensor,
+    quantizer: Quantizer,
+    num_tensors: int,
+    first_dims: torch.Tensor,
+) -> None:
+    """Quantizes `values` columnwise, swizzled, and gives the buffers to `tensor`."""
+    columns = quantizer.copy()
+    columns.set_usage(rowwise=False, columnwise=True)
+    columns.optimize_for_gemm = True
+    made = group_quantize(values, columns, num_tensors, first_dims, tensor.last_dims)
+    tensor.columnwise_data = made.columnwise_data
+    tensor.columnwise_scale_inv = made.columnwise_scale_inv
+    tensor.columnwise_scale_inv_offsets = made.columnwise_scale_inv_offsets
+    tensor.quantizer = tensor.quantizer.copy()
+    tensor.quantizer.set_usage(columnwise=True)
+    tensor.quantized_tensors = tensor.split_into_quantized_tensors()

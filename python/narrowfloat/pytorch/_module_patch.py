@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.nn.Module.float() and its like on modules with quantized parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
+
+_CASTS = {"float": torch.float32, "half": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def _cast(method: str, dtype: torch.dtype) -> Callable[[Any], Any]:
+    def cast(self: torch.nn.Module) -> torch.nn.Module:
+        def change(tensor: torch.Tensor) -> torch.Tensor:
+            if isinstance(tensor, QuantizedTensor):
+                # The bytes stay; what they stand for is another type.
+                return type(tensor).make_like(tensor, dtype=dtype)
+            return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+        return self._apply(change)
+
+    cast.__name__ = method
+    cast.__doc__ = f"Casts floating-point parameters to {dtype}; quantized ones keep their bytes."
+    cast.of_narrowfloat = True
+    return cast
+
+
+def install() -> None:
+    """Replaces the methods, once."""
+    for method, dtype in _CASTS.items():
+        if not hasattr(getattr(torch.nn.Module, method), "of_narrowfloat"):
+            setattr(torch.nn.Module, method, _cast(method, dtype))

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scales laid out as matrix products on GPUs read them."""
+
+import torch
+
+from narrowfloat import _core
+from narrowfloat.pytorch._arrays import core_tensor
+from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
+
+
+def swizzle_scales_for_gemm_(
+    storage: SchemeStorage, rowwise: bool = True, columnwise: bool = True
+) -> None:
+    """Swizzles the scales of the directions that are there and wanted, in place.
+
+    Nothing happens if they are swizzled already. Padding becomes zero.
+    Errors: ValueError for a format without such a layout.
+    """
+    if getattr(storage, "_with_gemm_swizzled_scales", False):
+        return
+    usages = storage.get_usages()
+    wanted = {"rowwise": rowwise, "columnwise": columnwise}
+    for direction in (name for name, want in wanted.items() if want and usages[name]):
+        scale = getattr(storage, f"_{direction}_scale_inv")
+        _zero_padding(storage, scale, direction == "columnwise")
+        swizzled = _core.swizzle(core_tensor(storage, (direction,)))
+        moved = torch.from_numpy(swizzled.buffers[f"{direction}_scale_inv"])
+        scale.copy_(moved.reshape(scale.shape))
+    storage._with_gemm_swizzled_scales = True
+
+
+def _zero_padding(storage: SchemeStorage, scale: torch.Tensor, columnwise: bool) -> None:
+    """Whoever made the scales may have left anything there."""
+    rows, cols = storage._spec().scale_content_shape(tuple(storage.shape), columnwise)
+    scale[rows:].zero_()
+    scale[:, cols:].zero_()

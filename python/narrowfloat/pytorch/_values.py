@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantizers that are values: equal if their configuration is, usable as constants of a graph."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class ValueSemantics:
+    """Equality by VALUE_FIELDS for classes that are registered, by identity for all others.
+
+    A subclass of a registered class may hold more than its base compares, so it is not a value
+    until it is registered itself.
+    """
+
+    VALUE_FIELDS: tuple[str, ...] = ()
+    _value_classes: ClassVar[set[type]] = set()
+
+    @classmethod
+    def register_value_class(cls, *fields: str) -> None:
+        """From now on objects of this very class compare by the base's fields and these."""
+        cls.VALUE_FIELDS = cls.VALUE_FIELDS + fields
+        ValueSemantics._value_classes.add(cls)
+
+    def _is_value(self) -> bool:
+        return type(self) in ValueSemantics._value_classes
+
+    def _value_key(self) -> tuple[Any, ...]:
+        if self.__dict__.get("amax_reduction_group") is not None:
+            raise TypeError(
+                f"{type(self).__name__} holds a process group and so is no value to compare or hash"
+            )
+        return tuple(self.__dict__[name] for name in self.VALUE_FIELDS)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if type(self) is not type(other) or not self._is_value():
+            return False
+        return self._value_key() == other._value_key()
+
+    def __hash__(self) -> int:
+        if not self._is_value():
+            return object.__hash__(self)
+        return hash((type(self), self._value_key()))
+
+    def _rebuild_derived_state(self) -> None:
+        """Makes the fields that follow from VALUE_FIELDS."""
+
+    def __fx_repr__(self) -> tuple[str, dict[str, Any]]:
+        """An expression that builds this value again, and the names in it."""
+        fields = tuple(zip(self.VALUE_FIELDS, self._value_key(), strict=True))
+        name = f"_rebuild_{type(self).__name__}"
+        items = ", ".join(f"({field!r}, {_literal(value)})" for field, value in fields)
+        return f"{name}(({items},))", {name: _Rebuild(type(self))}
+
+
+def _literal(value: Any) -> str:
+    return (
+        repr(int(value)) if isinstance(value, int) and not isinstance(value, bool) else repr(value)
+    )
+
+
+class _Rebuild:
+    """Builds a value of a class from its fields, without calling its constructor."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+
+    def __call__(self, fields: tuple[tuple[str, Any], ...]) -> Any:
+        value = object.__new__(self.cls)
+        value.__dict__.update(fields)
+        value._rebuild_derived_state()
+        return value

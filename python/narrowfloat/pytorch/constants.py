@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types and sizes under the names that TransformerEngine gives them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import torch
+
+from narrowfloat import _core
+
+
+class DType(IntEnum):
+    """Item types, numbered as in TransformerEngine's native module."""
+
+    kByte = 0
+    kInt32 = 2
+    kFloat32 = 4
+    kFloat16 = 5
+    kBFloat16 = 6
+    kFloat8E4M3 = 7
+    kFloat8E5M2 = 8
+    kFloat4E2M1 = 10
+
+    __hash__ = int.__hash__
+
+    @classmethod
+    def cast(cls, dtype: DType | torch.dtype | int) -> DType:
+        """The DType that is meant: itself, a torch dtype, or an enum or number equal to it.
+
+        Errors: ValueError for a number that is none, KeyError for a torch dtype without one.
+        """
+        if isinstance(dtype, cls):
+            return dtype
+        if isinstance(dtype, torch.dtype):
+            return TE_DType[dtype]
+        return cls(int(dtype))
+
+
+TE_DType: dict[torch.dtype, DType] = {
+    torch.uint8: DType.kByte,
+    torch.float8_e4m3fn: DType.kFloat8E4M3,
+    torch.float8_e5m2: DType.kFloat8E5M2,
+    torch.int32: DType.kInt32,
+    torch.float32: DType.kFloat32,
+    torch.float16: DType.kFloat16,
+    torch.bfloat16: DType.kBFloat16,
+}
+TE_DType_To_Torch: dict[DType, torch.dtype] = {ours: theirs for theirs, ours in TE_DType.items()}
+
+# Names of the element formats, as schemes have them.
+ELEMENTS: dict[DType, str] = {
+    DType.kFloat8E4M3: "e4m3",
+    DType.kFloat8E5M2: "e5m2",
+    DType.kFloat4E2M1: "e2m1",
+}
+
+MXFP8_BLOCK_SCALING_SIZE: int = _core.make_spec(
+    _core.mx_scheme(ELEMENTS[DType.kFloat8E4M3], False)
+).block_length
+NVFP4_BLOCK_SCALING_SIZE: int = _core.make_spec(
+    _core.nvfp4_scheme(ELEMENTS[DType.kFloat4E2M1], False)
+).block_length
+FP8_BLOCK_SCALING_SIZE: int = _core.make_spec(
+    _core.fp8_block_scheme(ELEMENTS[DType.kFloat8E4M3], False)
+).block_length

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a product reads of each operand."""
+
+from typing import Any, NamedTuple
+
+import torch
+
+from narrowfloat.pytorch._native import flatten_shape
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
+from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
+from narrowfloat.pytorch.tensor.storage.identity_tensor_storage import IdentityTensorStorage
+
+
+class Layout(NamedTuple):
+    """Which operands are transposed, and so which direction of each is read."""
+
+    transa: bool
+    transb: bool
+
+    @property
+    def usages(self) -> tuple[str, str]:
+        """The directions of A and of B, "rowwise" or "columnwise"."""
+        return (
+            "rowwise" if self.transa else "columnwise",
+            "columnwise" if self.transb else "rowwise",
+        )
+
+
+LAYOUTS = {"TN": Layout(True, False), "NN": Layout(False, False), "NT": Layout(False, True)}
+
+
+def unwrap_tensor(tensor: Any, usage: str) -> Any:
+    """What a product reads of `tensor` for a usage: a plain tensor, a storage or a custom tensor.
+
+    Hybrid tensors and wrappers with get_tensor(transpose) choose the direction; a storage without
+    codes is dequantized. Errors: ValueError for another usage; RuntimeError if the direction is not
+    there.
+    """
+    if usage not in ("rowwise", "columnwise"):
+        raise ValueError(f"unwrap_tensor: usage is 'rowwise' or 'columnwise', got {usage!r}")
+    if tensor is None:
+        raise RuntimeError(f"general_gemm: an operand has no {usage} data")
+    if getattr(tensor, "custom", False):
+        return tensor
+    if hasattr(tensor, f"{usage}_sub_storage"):
+        return unwrap_tensor(getattr(tensor, f"{usage}_sub_storage"), usage)
+    if hasattr(tensor, "get_tensor"):
+        return unwrap_tensor(tensor.get_tensor(usage == "columnwise"), usage)
+    if is_scheme(tensor):
+        return tensor
+    if isinstance(tensor, QuantizedTensorStorage):
+        return tensor.dequantize()
+    if isinstance(tensor, torch.Tensor):
+        return tensor
+    raise TypeError(f"general_gemm: an operand is a tensor, got {type(tensor)}")
+
+
+def nominal_dtype(tensor: Any) -> torch.dtype:
+    """The dtype of a tensor's values; a bare storage keeps it in a field."""
+    dtype = getattr(tensor, "dtype", None)
+    return tensor._dtype if dtype is None else dtype
+
+
+def is_scheme(tensor: Any) -> bool:
+    """Whether the operand has codes and scales that the core reads."""
+    return isinstance(tensor, SchemeStorage) and not isinstance(tensor, IdentityTensorStorage)
+
+
+def is_row_scaled(tensor: Any) -> bool:
+    """Whether each row has an amax of its own."""
+    return bool(getattr(tensor, "_row_scaled_nvfp4", False))
+
+
+class Sizes(NamedTuple):
+    """Shape of the product, as it is returned and as a matrix, and the length of its sums."""
+
+    shape: tuple[int, ...]
+    rows: int
+    cols: int
+    inner: int
+
+
+def product_sizes(a: Any, b: Any, layout: Layout) -> Sizes:
+    """Sizes of B times A. Errors: ValueError if inner sizes differ, naming both shapes."""
+    a_shape, b_shape = tuple(a.shape), tuple(b.shape)
+    a_rows, a_cols = flatten_shape(a_shape)
+    b_rows, b_cols = flatten_shape(b_shape)
+    inner_a, cols = (a_cols, a_rows) if layout.transa else (a_rows, a_cols)
+    inner, rows = (b_rows, b_cols) if layout.transb else (b_cols, b_rows)
+    if inner_a != inner:
+        raise ValueError(
+            f"general_gemm: inner sizes differ, A is {a_shape} and B is {b_shape}, "
+            f"{'T' if layout.transa else 'N'}{'T' if layout.transb else 'N'}"
+        )
+    shape = (rows, cols) if layout.transb else (*b_shape[:-1], cols)
+    return Sizes(shape, rows, cols, inner)

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The product itself: codes by the core, plain tensors by torch, and what comes behind the sum."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from narrowfloat import _core
+from narrowfloat.pytorch._arrays import (
+    NUMPY_DTYPES,
+    array_of,
+    core_tensor,
+    transposed_core_tensor,
+)
+from narrowfloat.pytorch.cpp_extensions.operands import (
+    Layout,
+    Sizes,
+    is_row_scaled,
+    is_scheme,
+    product_sizes,
+)
+from narrowfloat.pytorch.quantized_tensor import Quantizer
+from narrowfloat.pytorch.tensor.float8_blockwise_tensor import Float8BlockQuantizer
+from narrowfloat.pytorch.tensor.float8_tensor import (
+    Float8CurrentScalingQuantizer,
+    Float8Quantizer,
+)
+from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Quantizer
+from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer
+
+OUTPUT_QUANTIZERS = (
+    Float8Quantizer,
+    Float8CurrentScalingQuantizer,
+    MXFP8Quantizer,
+    Float8BlockQuantizer,
+    NVFP4Quantizer,
+)
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What happens to a sum. With grad, a bias asks for the sum of B's rows and gelu for its
+    derivative at gelu_in."""
+
+    out_dtype: torch.dtype
+    bias: torch.Tensor | None = None
+    gelu: bool = False
+    gelu_in: torch.Tensor | None = None
+    grad: bool = False
+    alpha: float = 1.0
+    beta: float | None = None
+    accumulate: bool = False
+    quantizer: Quantizer | None = None
+
+    @property
+    def added(self) -> torch.Tensor | None:
+        """The bias that is added to the sum."""
+        return None if self.grad else self.bias
+
+    def is_plain(self) -> bool:
+        """Whether bias, accumulation and dtype are all, as the core does them itself."""
+        beta_is_one = self.beta is None or self.beta == 1.0
+        return not self.gelu and self.alpha == 1.0 and beta_is_one and self.quantizer is None
+
+
+Result = tuple[Any, torch.Tensor | None, torch.Tensor | None]
+
+
+def multiply(a: Any, b: Any, layout: Layout, epilogue: Epilogue, out: Any) -> Result:
+    """B times A by the layout, the bias gradient, and what gelu was applied to.
+
+    a, b: plain tensors, or storages of one family. out: None, or where the result goes.
+    Errors: ValueError for sizes, out or accumulation that do not fit; RuntimeError for operands of
+    two families; NotImplementedError for another output quantizer.
+    """
+    sizes = product_sizes(a, b, layout)
+    _check(a, b, sizes, epilogue, out)
+    bias_grad = _bias_grad(b, epilogue) if epilogue.grad and epilogue.bias is not None else None
+    if 0 in (sizes.rows, sizes.cols, sizes.inner):
+        y, gelu_input = _nothing(sizes, epilogue, out, b.device), None
+    elif is_row_scaled(a) or is_row_scaled(b):
+        y, gelu_input = _row_scaled(a, b, layout, sizes, epilogue, out), None
+    elif epilogue.is_plain() and is_scheme(a):
+        y, gelu_input = _whole_in_core(a, b, layout, sizes, epilogue, out), None
+    else:
+        total = _sum(a, b, layout).reshape(sizes.shape)
+        y, gelu_input = _finish(total, epilogue, out)
+    return y, bias_grad, gelu_input
+
+
+def _check(a: Any, b: Any, sizes: Sizes, epilogue: Epilogue, out: Any) -> None:
+    if is_scheme(a) != is_scheme(b) or (is_scheme(a) and not _same_family(a, b)):
+        raise RuntimeError(
+            "general_gemm: both operands have compatible scaling modes, got "
+            f"{type(a).__name__} and {type(b).__name__}"
+        )
+    if epilogue.quantizer is not None and not isinstance(epilogue.quantizer, OUTPUT_QUANTIZERS):
+        raise NotImplementedError(
+            f"general_gemm: no output is quantized by {type(epilogue.quantizer).__name__}"
+        )
+    if not epilogue.accumulate and epilogue.beta not in (None, 0.0):
+        raise ValueError(
+            f"general_gemm: scale must be zero when there is no accumulation, beta is "
+            f"{epilogue.beta}"
+        )
+    if epilogue.accumulate and (out is None or epilogue.quantizer is not None):
+        raise ValueError("general_gemm: accumulate adds to out, a plain tensor")
+    if out is None or epilogue.quantizer is not None:
+        return
+    if not out.is_contiguous():
+        raise ValueError("general_gemm: Output tensor is not contiguous.")
+    if out.numel() != sizes.rows * sizes.cols or out.dtype != epilogue.out_dtype:
+        raise ValueError(
+            f"general_gemm: out is {sizes.shape} {epilogue.out_dtype}, got {tuple(out.shape)} "
+            f"{out.dtype}"
+        )
+
+
+def _same_family(a: Any, b: Any) -> bool:
+    family = next(base for base in type(a).__mro__ if "BUFFERS" in base.__dict__)
+    return isinstance(b, family)
+
+
+def _bias_grad(b: Any, epilogue: Epilogue) -> torch.Tensor:
+    rows = b.dequantize(torch.float32) if is_scheme(b) else b.float()
+    return rows.reshape(-1, rows.shape[-1]).sum(0).to(epilogue.out_dtype)
+
+
+def _nothing(sizes: Sizes, epilogue: Epilogue, out: Any, device: torch.device) -> Any:
+    if out is None:
+        out = torch.zeros(sizes.shape, dtype=epilogue.out_dtype, device=device)
+    elif not epilogue.accumulate:
+        out.zero_()
+    return out if epilogue.quantizer is None else epilogue.quantizer(out)
+
+
+def _core_operands(a: Any, b: Any, layout: Layout) -> tuple[Any, Any, str]:
+    usage_a, usage_b = layout.usages
+    core_a = core_tensor(a, (usage_a,))
+    if layout.transa and layout.transb:
+        return transposed_core_tensor(b), core_a, "TN"
+    text = ("T" if layout.transa else "N") + ("T" if layout.transb else "N")
+    return core_tensor(b, (usage_b,)), core_a, text
+
+
+def _whole_in_core(
+    a: Any,
+    b: Any,
+    layout: Layout,
+    sizes: Sizes,
+    epilogue: Epilogue,
+    out: torch.Tensor | None,
+) -> torch.Tensor:
+    first, second, text = _core_operands(a, b, layout)
+    if out is None:
+        out = torch.empty(sizes.shape, dtype=epilogue.out_dtype, device=b.device)
+    bias = epilogue.added
+    _core.qgemm(
+        first,
+        second,
+        layout=text,
+        dtype=NUMPY_DTYPES[epilogue.out_dtype],
+        bias=None if bias is None else array_of(bias.reshape(-1).contiguous()),
+        out=array_of(out.reshape(sizes.rows, sizes.cols)),
+        accumulate=epilogue.accumulate,
+        threads=torch.get_num_threads(),
+    )
+    return out
+
+
+def _sum(a: Any, b: Any, layout: Layout) -> torch.Tensor:
+    """The product as an fp32 matrix."""
+    if is_scheme(a):
+        first, second, text = _core_operands(a, b, layout)
+        y = _core.qgemm(first, second, layout=text, threads=torch.get_num_threads())
+        return torch.from_numpy(y)
+    a = a.detach().float().reshape(-1, a.shape[-1])
+    b = b.detach().float().reshape(-1, b.shape[-1])
+    return (b.t() if layout.transb else b) @ (a.t() if layout.transa else a)
+
+
+def _finish(
+    total: torch.Tensor,
+    epilogue: Epilogue,
+    out: Any,
+) -> tuple[Any, torch.Tensor | None]:
+    """The fp32 sum's way to the result; also what gelu was applied to, in the output's dtype."""
+    dtype, gelu_input = epilogue.out_dtype, None
+    y = total if epilogue.alpha == 1.0 else total * epilogue.alpha
+    if epilogue.added is not None:
+        y = y + epilogue.added.float()
+    if epilogue.gelu and epilogue.grad:
+        point = epilogue.gelu_in.float().reshape(y.shape)
+        y = torch.ops.aten.gelu_backward(y, point, approximate="tanh")
+    elif epilogue.gelu:
+        gelu_input = y.to(dtype)
+        y = torch.nn.functional.gelu(y, approximate="tanh")
+    if epilogue.quantizer is not None:
+        return _quantized(y, epilogue, out), gelu_input
+    if epilogue.accumulate:
+        beta = 1.0 if epilogue.beta is None else epilogue.beta
+        y = y + out.float().reshape(y.shape) * beta
+    if out is None:
+        return y.to(dtype), gelu_input
+    return out.copy_(y.reshape(out.shape)), gelu_input
+
+
+def _quantized(y: torch.Tensor, epilogue: Epilogue, out: Any) -> Any:
+    quantizer = epilogue.quantizer
+    if isinstance(quantizer, Float8Quantizer) and not epilogue.gelu:
+        # Delayed scaling knows its scale before the sum, which need not be rounded in between.
+        if out is None:
+            out = quantizer.make_empty(y.shape, dtype=epilogue.out_dtype, device=y.device)
+        return quantizer.update_quantized(y, out)
+    y = y.to(epilogue.out_dtype)
+    return quantizer(y) if out is None else quantizer.update_quantized(y, out)
+
+
+def _row_scaled(
+    a: Any,
+    b: Any,
+    layout: Layout,
+    sizes: Sizes,
+    epilogue: Epilogue,
+    out: torch.Tensor | None,
+) -> torch.Tensor:
+    """The sum and the bias in fp32, rounded; what accumulates comes last."""
+    if (
+        epilogue.gelu
+        or epilogue.quantizer is not None
+        or (epilogue.grad and epilogue.bias is not None)
+    ):
+        raise AssertionError(
+            "general_gemm: row-scaled NVFP4 takes no gelu, output quantizer or bias gradient"
+        )
+    y = _sum(a, b, layout) * epilogue.alpha
+    if epilogue.added is not None:
+        y = y + epilogue.added.float()
+    y = y.to(epilogue.out_dtype).reshape(sizes.shape)
+    if out is None:
+        return y
+    if epilogue.accumulate:
+        beta = 1.0 if epilogue.beta is None else epilogue.beta
+        y = (y.float() + out.float().reshape(y.shape) * beta).to(epilogue.out_dtype)
+    return out.copy_(y.reshape(out.shape))

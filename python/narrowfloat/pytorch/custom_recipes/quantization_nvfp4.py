@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The older name of reference_nvfp4."""
+
+from narrowfloat.pytorch.custom_recipes.reference_nvfp4 import (
+    NVFP4QuantizerRef,
+    NVFP4TensorRef,
+    nvfp4_ref_rht_2d_factory,
+)
+
+nvfp4_ref_rht_2d_quantizer_factory = nvfp4_ref_rht_2d_factory
+
+__all__ = [
+    "NVFP4QuantizerRef",
+    "NVFP4TensorRef",
+    "nvfp4_ref_rht_2d_factory",
+    "nvfp4_ref_rht_2d_quantizer_factory",
+]

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FP8 with an fp32 scale a block, in plain torch operations.
+
+On finite input the bytes are those of Float8BlockQuantizer. An input that is not finite spoils its
+block here, while the kernels keep the damage to the element.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from narrowfloat.pytorch.custom_recipes.quantization import GEMMType, MMParams
+from narrowfloat.pytorch.custom_recipes.reference_tensor import ReferenceQuantizer, ReferenceTensor
+from narrowfloat.pytorch.custom_recipes.reference_utils import product_in_order, role_of
+from narrowfloat.pytorch.quantization.roles import QuantizerRole
+
+BLOCK = 128
+
+
+def float8_block_scaling_ref_factory(
+    role: QuantizerRole | str | None,
+) -> "Float8BlockQuantizerRef":
+    """Tiles for weights of linear layers, runs for everything else; E4M3."""
+    tiles = role_of(role).is_linear_weight()
+    return Float8BlockQuantizerRef(torch.float8_e4m3fn, block_scaling_dim=2 if tiles else 1)
+
+
+@dataclass(eq=False)
+class Float8BlockTensorRef(ReferenceTensor):
+    """Codes in torch's FP8 dtypes, rowwise and transposed, a scale for each line and block.
+
+    Shapes: data (M, K), scale fp32 (M, K/128) or, of tiles, (M/128, K/128), rounded up; data_t and
+    scale_t the same of the transposed matrix. Scales are what a code is multiplied by.
+    """
+
+    data: torch.Tensor | None = None
+    scale: torch.Tensor | None = None
+    data_t: torch.Tensor | None = None
+    scale_t: torch.Tensor | None = None
+    dtype: torch.dtype | None = None
+    device: torch.device | None = None
+    quant_dtype: torch.dtype | None = None
+    original_shape: tuple[int, ...] | None = None
+    _quantizer: "Float8BlockQuantizerRef | None" = None
+
+    def update_usage(
+        self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
+    ) -> None:
+        """Drops a direction. Errors: RuntimeError if one that is not there is wanted."""
+        if (rowwise_usage and self.data is None) or (columnwise_usage and self.data_t is None):
+            raise RuntimeError("update_usage: a direction is wanted that was not quantized")
+        if rowwise_usage is False:
+            self.data = self.scale = None
+        if columnwise_usage is False:
+            self.data_t = self.scale_t = None
+
+    def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Plain values, in the shape that was quantized; `dtype` defaults to the nominal one.
+
+        Errors: RuntimeError if neither direction is there.
+        """
+        if self.data is None and self.data_t is None:
+            raise RuntimeError("dequantize: the tensor holds no data")
+        if self.data is not None:
+            values = self.data.float() * spread(self.scale, self.data.shape)
+        else:
+            values = (self.data_t.float() * spread(self.scale_t, self.data_t.shape)).t()
+        return values.to(dtype or self.dtype).reshape(self.original_shape)
+
+
+def spread(scale: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """The scale of each item of a matrix of that shape."""
+    if scale.shape[0] != shape[0]:
+        scale = scale.repeat_interleave(BLOCK, dim=0)[: shape[0]]
+    return scale.repeat_interleave(BLOCK, dim=1)[:, : shape[1]]
+
+
+class Float8BlockQuantizerRef(ReferenceQuantizer):
+    """Makes Float8BlockTensorRef.
+
+    dtype: torch.float8_e4m3fn or torch.float8_e5m2. block_scaling_dim: 1, runs of 128, or 2, tiles
+    of 128 x 128. pow_2_scales: scales are rounded down to powers of two. eps: the least amax a
+    scale is made of. Errors: ValueError for another block_scaling_dim.
+    """
+
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        rowwise: bool = True,
+        columnwise: bool = True,
+        pow_2_scales: bool = True,
+        eps: float = 0.0,
+        block_scaling_dim: int = 2,
+    ) -> None:
+        super().__init__(rowwise=rowwise, columnwise=columnwise)
+        if block_scaling_dim not in (1, 2):
+            raise ValueError(
+                f"Float8BlockQuantizerRef: block_scaling_dim is 1 or 2, got {block_scaling_dim}"
+            )
+        self.dtype = dtype
+        self.pow_2_scales = pow_2_scales
+        self.eps = eps
+        self.block_scaling_dim = block_scaling_dim
+
+    def quantize_impl(self, tensor: torch.Tensor) -> Float8BlockTensorRef:
+        """A new tensor of codes. Shapes: any; flattened to M x K.
+
+        Errors: AssertionError unless `tensor` is float32, float16 or bfloat16.
+        """
+        return Float8BlockTensorRef(
+            **self._buffers(self.as_matrix(tensor)),
+            dtype=tensor.dtype,
+            device=tensor.device,
+            quant_dtype=self.dtype,
+            original_shape=tuple(tensor.shape),
+            _quantizer=self,
+        )
+
+    def _buffers(self, x: torch.Tensor) -> dict[str, torch.Tensor | None]:
+        x = x.reshape(-1, x.shape[-1] if x.ndim else 1)
+        buffers = dict.fromkeys(Float8BlockTensorRef.SAVED)
+        if self.rowwise_usage:
+            buffers["data"], buffers["scale"] = self._directed(x)
+        if self.columnwise_usage:
+            buffers["data_t"], buffers["scale_t"] = self._directed(x.t())
+        return buffers
+
+    def _directed(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Codes and scale_inv of a matrix whose blocks lie along its rows."""
+        height = BLOCK if self.block_scaling_dim == 2 else 1
+        padded = torch.nn.functional.pad(
+            x.float(), (0, -x.shape[1] % BLOCK, 0, -x.shape[0] % height)
+        )
+        rows, cols = padded.shape
+        blocks = padded.reshape(rows // height, height, cols // BLOCK, BLOCK)
+        scale = self.scale_of(blocks.abs().amax(dim=(1, 3)), x.dtype)
+        largest = torch.finfo(self.dtype).max
+        codes = (x.float() * spread(scale, x.shape)).clamp(-largest, largest).to(self.dtype)
+        return codes.contiguous(), torch.reciprocal(scale)
+
+    def scale_of(self, amax: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """What the items of blocks of these amaxes are multiplied by."""
+        clamped = amax.clamp(min=self.eps)
+        scale = torch.div(torch.full_like(clamped, torch.finfo(self.dtype).max), clamped)
+        scale = torch.where(scale.isinf(), torch.finfo(dtype).max, scale)
+        if self.pow_2_scales:
+            power = torch.ldexp(torch.ones_like(scale), torch.frexp(scale).exponent - 1)
+            scale = torch.where(clamped.isinf(), 0.0, power)
+        return torch.where(clamped == 0, 1.0, scale)
+
+    def update_quantized(
+        self,
+        src: torch.Tensor,
+        dst: Float8BlockTensorRef,
+        *,
+        noop_flag: torch.Tensor | None = None,
+    ) -> Float8BlockTensorRef:
+        """Quantizes `src` into `dst` and returns it; a noop flag that is not 0 leaves it alone."""
+        if noop_flag is not None and noop_flag.item() != 0:
+            return dst
+        for name, buffer in self._buffers(self.as_matrix(src)).items():
+            setattr(dst, name, buffer)
+        dst.dtype, dst.device, dst.quant_dtype = src.dtype, src.device, self.dtype
+        dst.original_shape, dst._quantizer = tuple(src.shape), self
+        return dst
+
+    def make_empty(
+        self,
+        shape: Sequence[int],
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+        **_: object,
+    ) -> Float8BlockTensorRef:
+        """A tensor that update_quantized() fills."""
+        return self.quantize_impl(torch.zeros(tuple(shape), dtype=dtype, device=device))
+
+    def dequantize(
+        self, tensor: Float8BlockTensorRef, dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        """Plain values of `tensor`; `dtype` defaults to its nominal one."""
+        return tensor.dequantize(dtype)
+
+    def qgemm(
+        self,
+        qx: torch.Tensor,
+        qw: torch.Tensor,
+        m_params: MMParams | None,
+        out_dtype: torch.dtype,
+        sx: torch.Tensor,
+        sw: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
+        accumulate: bool = False,
+        gemm_type: GEMMType | None = GEMMType.FPROP,
+        qresult_x: Float8BlockTensorRef | None = None,
+        qresult_w: Float8BlockTensorRef | None = None,
+    ) -> torch.Tensor:
+        """qx times qw transposed: runs of 128 in fp32, scaled and added up with one rounding each.
+
+        Shapes: codes (M, K) and (N, K), scales as Float8BlockTensorRef has them; the result is
+        (M, N). The bias is added in fp32; accumulating adds `out` to the result in its dtype.
+        Errors: AssertionError as `out` and `accumulate` contradict.
+        """
+        assert accumulate == (out is not None), "qgemm: out goes with accumulate=True"
+        tiles_x, tiles_w = sx.shape[0] != qx.shape[0], sw.shape[0] != qw.shape[0]
+        sx = sx.repeat_interleave(BLOCK, dim=0)[: len(qx)] if tiles_x else sx
+        sw = sw.repeat_interleave(BLOCK, dim=0)[: len(qw)] if tiles_w else sw
+        y = torch.zeros(len(qx), len(qw), device=qx.device)
+        for i, start in enumerate(range(0, qx.shape[1], BLOCK)):
+            part = slice(start, start + BLOCK)
+            dots = product_in_order(qx[:, part], qw[:, part])
+            a, b = sx[:, i, None], sw[None, :, i]
+            if tiles_x and tiles_w:
+                y = fused_multiply_add(dots, a * b, y)
+            elif tiles_x:
+                y = fused_multiply_add(dots * b, a, y)
+            else:
+                y = fused_multiply_add(dots * a, b, y)
+        if bias is not None:
+            y = y + bias.float()
+        y = y.to(out_dtype)
+        return out.copy_(y + out) if accumulate else y
+
+
+def fused_multiply_add(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """a * b + c in fp32 with one rounding.
+
+    The product of two fp32 numbers is exact in binary64. Where the sum is not, it is rounded to
+    odd, so that rounding it again to fp32 sees that there was more.
+    """
+    product, addend = a.double() * b.double(), c.double()
+    total = product + addend
+    # What the sum lost, exactly (Knuth).
+    part = total - product
+    lost = (product - (total - part)) + (addend - part)
+    even = (total.view(torch.int64) & 1) == 0
+    away = torch.where((lost > 0) == (total > 0), 1, -1)
+    odd = (total.view(torch.int64) + torch.where((lost != 0) & even, away, 0)).view(torch.float64)
+    return torch.where(total.isfinite() & lost.isfinite(), odd, total).float()

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Per-tensor FP8 with current scaling, in plain torch operations.
+
+This is the recipe to copy when you write your own: a tensor that holds codes and scales, a
+quantizer that makes it and multiplies it, and a factory that says which quantizer a role gets. Any
+class with these methods works in CustomRecipe; `custom = True` sends products to its `qgemm`.
+
+On finite input the bytes are those of Float8CurrentScalingQuantizer, but where a scale overflows:
+here it becomes the largest number of the input's dtype. An input that is not finite spoils the
+whole tensor here (its amax is NaN or infinite), while the kernels keep the damage to the element.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from narrowfloat.pytorch.custom_recipes.quantization import GEMMType, MMParams
+from narrowfloat.pytorch.custom_recipes.reference_tensor import ReferenceQuantizer, ReferenceTensor
+from narrowfloat.pytorch.custom_recipes.reference_utils import (
+    finish_product,
+    product_in_order,
+    reduce_amax,
+    role_of,
+)
+from narrowfloat.pytorch.quantization.roles import QuantizerRole
+
+
+def current_scaling_ref_factory(role: QuantizerRole | None) -> "CurrentScalingQuantizerRef":
+    """E5M2 for gradients of outputs, E4M3 for everything else."""
+    gradient = role is not None and role.tensor_type == "grad_output"
+    return CurrentScalingQuantizerRef(torch.float8_e5m2 if gradient else torch.float8_e4m3fn)
+
+
+def current_scaling_ref_quantizer_factory(
+    role: QuantizerRole | str | None,
+) -> "CurrentScalingQuantizerRef":
+    """The same for role objects; roles given as words are of the older kind.
+
+    The words "input" and "weight" mean E4M3, "output" and "grad_output" E5M2; "linear_input" and so
+    on mean the same. Errors: ValueError for another word.
+    """
+    resolved = role_of(role)
+    if isinstance(role, str) and resolved.tensor_type == "output":
+        return CurrentScalingQuantizerRef(torch.float8_e5m2)
+    return current_scaling_ref_factory(resolved)
+
+
+@dataclass(eq=False)
+class CurrentScalingTensorRef(ReferenceTensor):
+    """Codes in torch's FP8 dtypes, rowwise (`data`) and transposed (`data_t`).
+
+    Shapes: data (M, K), data_t (K, M). `scale` and `scale_t` are what a code is multiplied by when
+    it is decoded, fp32 of one element, one tensor for both directions.
+    """
+
+    data: torch.Tensor | None = None
+    scale: torch.Tensor | None = None
+    data_t: torch.Tensor | None = None
+    scale_t: torch.Tensor | None = None
+    dtype: torch.dtype | None = None
+    device: torch.device | None = None
+    quant_dtype: torch.dtype | None = None
+    original_shape: tuple[int, ...] | None = None
+    _quantizer: "CurrentScalingQuantizerRef | None" = None
+
+    def update_usage(
+        self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
+    ) -> None:
+        """Drops a direction, or makes the transposed one. Errors: RuntimeError if it cannot."""
+        has_data, has_data_t = self.data is not None, self.data_t is not None
+        rowwise = has_data if rowwise_usage is None else rowwise_usage
+        columnwise = has_data_t if columnwise_usage is None else columnwise_usage
+        if rowwise and not has_data:
+            raise RuntimeError("update_usage: rowwise data cannot be made of columnwise data")
+        if columnwise and not has_data_t:
+            if not has_data:
+                raise RuntimeError("update_usage: columnwise data needs rowwise data")
+            self._create_transpose()
+        if not rowwise:
+            self.data = None
+        if not columnwise:
+            self.data_t = None
+
+    def _create_transpose(self) -> None:
+        self.data_t = self.data.t().contiguous()
+        self.scale_t = self.scale
+
+    def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Plain values, in the shape that was quantized; `dtype` defaults to the nominal one.
+
+        Errors: RuntimeError if neither direction is there.
+        """
+        if self.data is None and self.data_t is None:
+            raise RuntimeError("dequantize: the tensor holds no data")
+        codes = self.data.float() if self.data is not None else self.data_t.float().t()
+        scale = self.scale if self.scale is not None else self.scale_t
+        values = (codes * scale).to(dtype or self.dtype)
+        return values if self.original_shape is None else values.reshape(self.original_shape)
+
+
+class CurrentScalingQuantizerRef(ReferenceQuantizer):
+    """Makes CurrentScalingTensorRef.
+
+    dtype: torch.float8_e4m3fn or torch.float8_e5m2. pow_2_scales: scales are rounded down to powers
+    of two. eps: the least amax a scale is made of. with_amax_reduction: the amax is the largest of
+    all processes of amax_reduction_group.
+    """
+
+    supports_allgather_fp8 = True
+
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        rowwise: bool = True,
+        columnwise: bool = True,
+        pow_2_scales: bool = False,
+        eps: float = 0.0,
+        with_amax_reduction: bool = False,
+        amax_reduction_group: object = None,
+    ) -> None:
+        super().__init__(rowwise=rowwise, columnwise=columnwise)
+        self.dtype = dtype
+        self.pow_2_scales = pow_2_scales
+        self.eps = eps
+        self.with_amax_reduction = with_amax_reduction
+        self.amax_reduction_group = amax_reduction_group
+
+    def quantize_impl(self, tensor: torch.Tensor) -> CurrentScalingTensorRef:
+        """A new tensor of codes. Shapes: any; more than two dimensions are flattened to M x K.
+
+        Errors: AssertionError unless `tensor` is float32, float16 or bfloat16.
+        """
+        x = self.as_matrix(tensor)
+        return CurrentScalingTensorRef(
+            **self._buffers(x),
+            dtype=tensor.dtype,
+            device=tensor.device,
+            quant_dtype=self.dtype,
+            original_shape=tuple(tensor.shape),
+            _quantizer=self,
+        )
+
+    def _buffers(self, x: torch.Tensor) -> dict[str, torch.Tensor | None]:
+        scale, scale_inv = self.scale_of(x)
+        largest = torch.finfo(self.dtype).max
+        # Infinity would become infinity in E5M2, not the largest code.
+        codes = (x.float() * scale).clamp(-largest, largest).to(self.dtype)
+        return {
+            "data": codes if self.rowwise_usage else None,
+            "scale": scale_inv if self.rowwise_usage else None,
+            "data_t": codes.t().contiguous() if self.columnwise_usage else None,
+            "scale_t": scale_inv if self.columnwise_usage else None,
+        }
+
+    def scale_of(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What elements are multiplied by, and its reciprocal. Shapes: fp32, one element each."""
+        # An empty tensor has no largest magnitude; 0 leads to scale 1.
+        amax = x.abs().amax().float() if x.numel() else x.new_zeros((), dtype=torch.float32)
+        amax = amax.reshape(1)
+        if self.with_amax_reduction:
+            amax = reduce_amax(amax, self.amax_reduction_group)
+        clamped = amax.clamp(min=self.eps)
+        # A number over a tensor would be computed as reciprocal times number, a last place off.
+        largest = torch.full_like(clamped, torch.finfo(self.dtype).max)
+        scale = torch.div(largest, clamped)
+        scale = torch.where(scale.isinf(), torch.finfo(x.dtype).max, scale)
+        if self.pow_2_scales:
+            power = torch.ldexp(torch.ones_like(scale), torch.frexp(scale).exponent - 1)
+            scale = torch.where(clamped.isinf(), 0.0, power)
+        scale = torch.where(clamped == 0, 1.0, scale)
+        return scale, torch.reciprocal(scale)
+
+    def update_quantized(
+        self,
+        src: torch.Tensor,
+        dst: CurrentScalingTensorRef,
+        *,
+        noop_flag: torch.Tensor | None = None,
+    ) -> CurrentScalingTensorRef:
+        """Quantizes `src` into `dst` and returns it; a noop flag that is not 0 leaves it alone."""
+        if noop_flag is not None and noop_flag.item() != 0:
+            return dst
+        for name, buffer in self._buffers(self.as_matrix(src)).items():
+            setattr(dst, name, buffer)
+        dst.dtype, dst.device, dst.quant_dtype = src.dtype, src.device, self.dtype
+        dst.original_shape = tuple(src.shape)
+        return dst
+
+    def make_empty(
+        self,
+        shape: Sequence[int],
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+        **_: object,
+    ) -> CurrentScalingTensorRef:
+        """A tensor whose buffers are still to be filled. Errors: AssertionError unless 2-D."""
+        assert len(shape) == 2, f"make_empty: the shape has 2 dimensions, got {tuple(shape)}"
+        rows, cols = shape
+        device = torch.device(device or "cpu")
+        empty = {"dtype": self.dtype, "device": device}
+        scale = torch.empty(1, dtype=torch.float32, device=device)
+        return CurrentScalingTensorRef(
+            data=torch.empty(rows, cols, **empty) if self.rowwise_usage else None,
+            scale=scale if self.rowwise_usage else None,
+            data_t=torch.empty(cols, rows, **empty) if self.columnwise_usage else None,
+            scale_t=scale if self.columnwise_usage else None,
+            dtype=dtype,
+            device=device,
+            quant_dtype=self.dtype,
+            original_shape=(rows, cols),
+            _quantizer=self,
+        )
+
+    def dequantize(
+        self, tensor: CurrentScalingTensorRef, dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        """Plain values of `tensor`; `dtype` defaults to its nominal one."""
+        return tensor.dequantize(dtype)
+
+    def qgemm(
+        self,
+        qx: torch.Tensor | CurrentScalingTensorRef,
+        qw: torch.Tensor | CurrentScalingTensorRef,
+        m_params: MMParams | None = None,
+        out_dtype: torch.dtype | None = None,
+        sx: torch.Tensor | None = None,
+        sw: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
+        accumulate: bool = False,
+        gemm_type: GEMMType | None = GEMMType.FPROP,
+        qresult_x: CurrentScalingTensorRef | None = None,
+        qresult_w: CurrentScalingTensorRef | None = None,
+    ) -> torch.Tensor:
+        """qx times qw transposed: dequantize both, multiply, bias, accumulate, output dtype.
+
+        Shapes: codes (M, K) and (N, K), scales of one element; the result is (M, N). For dgrad and
+        wgrad the caller passes the transposed codes. Whole tensors stand for their rowwise codes
+        and scales. The scales are applied behind the sum: products of codes are exact, so this
+        loses least.
+        Errors: AssertionError if inner sizes differ, or as `out` and `accumulate` contradict.
+        """
+        if isinstance(qx, CurrentScalingTensorRef):
+            out_dtype, qx, sx = out_dtype or qx.dtype, qx.data, qx.scale
+        if isinstance(qw, CurrentScalingTensorRef):
+            qw, sw = qw.data, qw.scale
+        assert qx.shape[-1] == qw.shape[-1], (
+            f"qgemm: inner sizes differ, {tuple(qx.shape)} and {tuple(qw.shape)}"
+        )
+        y = product_in_order(qx, qw).double() * (sx.double() * sw.double())
+        return finish_product(y.float(), out_dtype or torch.float32, bias, out, accumulate)
+
+    def transpose_qresult(self, qresult: CurrentScalingTensorRef) -> CurrentScalingTensorRef:
+        """The tensor of the transposed matrix: the directions change places."""
+        return CurrentScalingTensorRef(
+            data=qresult.data_t,
+            scale=qresult.scale_t,
+            data_t=qresult.data,
+            scale_t=qresult.scale,
+            dtype=qresult.dtype,
+            device=qresult.device,
+            quant_dtype=qresult.quant_dtype,
+            original_shape=None,
+            _quantizer=qresult._quantizer,
+        )

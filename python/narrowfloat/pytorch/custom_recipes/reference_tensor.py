@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tensors and quantizers of references have in common: buffers by name, no kernels."""
+
+import copy
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+
+from narrowfloat.pytorch.custom_recipes.reference_utils import HIGH_PRECISION
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
+
+
+class ReferenceTensor(QuantizedTensorStorage):
+    """A plain object with `data`, `scale` of the rows and `data_t`, `scale_t` of the columns."""
+
+    # Products go to the quantizer's qgemm.
+    custom: ClassVar[bool] = True
+    SAVED: ClassVar[tuple[str, ...]] = ("data", "data_t", "scale", "scale_t")
+
+    @property
+    def _data(self) -> torch.Tensor | None:
+        return self.data
+
+    @_data.setter
+    def _data(self, data: torch.Tensor | None) -> None:
+        self.data = data
+
+    @property
+    def _scale_inv(self) -> torch.Tensor | None:
+        return self.scale
+
+    @_scale_inv.setter
+    def _scale_inv(self, scale: torch.Tensor | None) -> None:
+        self.scale = scale
+
+    def prepare_for_saving(self) -> tuple[list[torch.Tensor | None], "ReferenceTensor"]:
+        """The buffers, which this object gives up, and this object."""
+        buffers = [getattr(self, name) for name in self.SAVED]
+        for name in self.SAVED:
+            setattr(self, name, None)
+        return buffers, self
+
+    def restore_from_saved(
+        self, tensors: Sequence[torch.Tensor | None]
+    ) -> list[torch.Tensor | None]:
+        """Takes its buffers from the front of `tensors`; returns the others."""
+        for name, tensor in zip(self.SAVED, tensors, strict=False):
+            setattr(self, name, tensor)
+        return list(tensors[len(self.SAVED) :])
+
+    def get_usages(self) -> dict[str, bool]:
+        """Which directions are there."""
+        return {"rowwise": self.data is not None, "columnwise": self.data_t is not None}
+
+    def get_data_tensors(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """The codes of both directions."""
+        return self.data, self.data_t
+
+    def clear(self) -> None:
+        """Gives up all buffers."""
+        for name in self.SAVED:
+            setattr(self, name, None)
+
+    def size(self, dim: int | None = None) -> torch.Size | int:
+        """Shape of the tensor that was quantized."""
+        shape = torch.Size(self.original_shape)
+        return shape if dim is None else shape[dim]
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(dtype={self.dtype}, quant_dtype={self.quant_dtype}, "
+            f"original_shape={self.original_shape}, usages={self.get_usages()})"
+        )
+
+
+class ReferenceQuantizer(Quantizer):
+    """A quantizer that is always inside of a layer, and whose tensors are reference tensors."""
+
+    custom: ClassVar[bool] = True
+    # A process group is no part of a saved tensor.
+    with_amax_reduction = False
+
+    def __init__(self, *, rowwise: bool, columnwise: bool) -> None:
+        super().__init__(rowwise=rowwise, columnwise=columnwise)
+        self.internal = True
+
+    def copy(self) -> "ReferenceQuantizer":
+        """A quantizer with the same settings."""
+        return copy.copy(self)
+
+    def quantize(
+        self, tensor: torch.Tensor, *, out: ReferenceTensor | None = None, **_: object
+    ) -> ReferenceTensor:
+        """`tensor` quantized: into `out`, or new. Errors: as quantize_impl()."""
+        return self.quantize_impl(tensor) if out is None else self.update_quantized(tensor, out)
+
+    def _get_compatible_recipe(self) -> None:
+        """No recipe of the library's own makes this quantizer."""
+
+    @staticmethod
+    def as_matrix(tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor with leading dimensions flattened.
+
+        Errors: AssertionError unless it is float32, float16 or bfloat16.
+        """
+        assert tensor.dtype in HIGH_PRECISION, (
+            f"quantize: a reference takes float32, float16 and bfloat16, got {tensor.dtype}"
+        )
+        tensor = tensor.detach()
+        return tensor.reshape(-1, tensor.shape[-1]) if tensor.ndim > 2 else tensor

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the references share: codes of four bits, products, roles given as words."""
+
+import enum
+
+import torch
+
+from narrowfloat.pytorch.quantization.roles import QuantizerRole
+
+
+class Fp4Formats(enum.Enum):
+    """Formats of four bits."""
+
+    E2M1 = "e2m1"
+
+
+HIGH_PRECISION = (torch.float, torch.float16, torch.bfloat16, torch.float32)
+
+# Magnitudes of the codes 0 to 7; code 8 is the sign.
+E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+def role_of(role: QuantizerRole | str | None) -> QuantizerRole:
+    """A role given as an object, as a word ("input", "linear_input"), or not at all.
+
+    Errors: ValueError for another word.
+    """
+    if role is None:
+        return QuantizerRole()
+    if isinstance(role, QuantizerRole):
+        return role
+    tensor_type = role.removeprefix("linear_")
+    allowed = ("input", "weight", "output", "grad_output", "grad_input")
+    if tensor_type not in allowed:
+        raise ValueError(
+            f"quantizer factory: a role is one of {', '.join(allowed)} (or linear_input, ...), "
+            f"got {role!r}"
+        )
+    return QuantizerRole(module_type="linear", tensor_type=tensor_type)
+
+
+def cast_to_fp4x2(x: torch.Tensor) -> torch.Tensor:
+    """Rounds to the nearest E2M1 value, ties to the even code, and packs two codes in a byte.
+
+    Shapes: (..., 2n) to uint8 (..., n); the even item takes the low half. What exceeds the largest
+    value becomes it; NaN and -0 become code 0 (the kernels make 7 and 8 of them).
+    """
+    a = x.abs()
+    codes = torch.zeros_like(a, dtype=torch.uint8)
+    # A tie goes to the even code: it passes the bound below an even code, not below an odd one.
+    bounds = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
+    for below, bound in enumerate(bounds):
+        codes += (a >= bound) if below % 2 else (a > bound)
+    codes += (x < 0).to(torch.uint8) * 8
+    return codes[..., 0::2] | (codes[..., 1::2] << 4)
+
+
+def cast_from_fp4x2(packed: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Values of packed E2M1 codes. Shapes: uint8 (..., n) to (..., 2n)."""
+    codes = torch.stack((packed & 0xF, packed >> 4), dim=-1).flatten(-2).long()
+    positive = torch.tensor(E2M1_VALUES, dtype=dtype, device=packed.device)
+    return torch.cat((positive, -positive))[codes]
+
+
+def product_in_order(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """x times w transposed in fp32, added up over k in order, each sum rounded once.
+
+    Shapes: (M, K) and (N, K) to (M, N). torch.matmul adds in an order of its library's choice; this
+    order is the one of narrowfloat.qgemm, so both give the same bits, on any machine.
+    """
+    x, w_t = x.float(), w.float().t().contiguous()
+    sums = x.new_zeros(x.shape[0], w_t.shape[1])
+    for k in range(x.shape[1]):
+        sums += x[:, k, None] * w_t[k]
+    return sums
+
+
+def high_precision_gemm_ref(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out_dtype: torch.dtype,
+    accumulate: bool = False,
+    is_a_transposed: bool = False,
+    is_b_transposed: bool = False,
+    out: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    scale: float = 1.0,
+) -> torch.Tensor:
+    """scale * a @ b in fp32, with bias, on top of `out` if it accumulates, in `out_dtype`."""
+    a = a.float().t() if is_a_transposed else a.float()
+    b = b.float().t() if is_b_transposed else b.float()
+    y = torch.matmul(a, b) * scale
+    if bias is not None:
+        y = y + bias.float()
+    if accumulate:
+        if out is None:
+            raise AssertionError("high_precision_gemm_ref: accumulate adds to out, which is None")
+        y = y + out.float()
+    return y.to(out_dtype)
+
+
+def finish_product(
+    y: torch.Tensor,
+    out_dtype: torch.dtype,
+    bias: torch.Tensor | None,
+    out: torch.Tensor | None,
+    accumulate: bool,
+) -> torch.Tensor:
+    """Bias, output dtype and accumulation of an fp32 product.
+
+    The bias goes into the product if neither it nor the result is fp32, else it is added to the
+    rounded result. Accumulating adds to `out`, in its dtype, and returns it.
+    Errors: AssertionError if `out` is there without accumulate or is not with it.
+    """
+    inside = bias is not None and torch.float32 not in (out_dtype, bias.dtype)
+    if inside:
+        y = y + bias.float()
+    y = y.to(out_dtype)
+    if bias is not None and not inside:
+        y = (y + bias).to(out_dtype)
+    if not accumulate:
+        assert out is None, "qgemm: out is only for accumulate=True"
+        return y
+    assert out is not None, "qgemm: accumulate=True adds to out, which is None"
+    assert out.shape == y.shape and out.dtype == y.dtype, (
+        f"qgemm: out is {tuple(y.shape)} {y.dtype}, got {tuple(out.shape)} {out.dtype}"
+    )
+    return out.copy_(out + y)
+
+
+def reduce_amax(amax: torch.Tensor, group: object) -> torch.Tensor:
+    """The largest amax of all processes of the group, in place."""
+    assert group is not None, "quantize: with_amax_reduction needs amax_reduction_group"
+    torch.distributed.all_reduce(amax, op=torch.distributed.ReduceOp.MAX, group=group)
+    return amax

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two context managers that set the global state, and what is available."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from narrowfloat.common.recipe import Recipe
+from narrowfloat.pytorch.quantization.global_state import (
+    AutocastState,
+    FP8GlobalStateManager,
+    ModelInitState,
+    get_default_recipe,
+)
+
+
+class autocast:
+    """Layers quantize by `recipe` while this context is entered; it may be nested.
+
+    enabled: False turns quantization off inside. calibrating: collect amaxes without quantizing.
+    recipe: None is the default recipe. amax_reduction_group: of delayed scaling's amaxes.
+    Errors: RuntimeError for what is no recipe, or if one object is entered while it is entered.
+    """
+
+    def __init__(
+        self,
+        enabled: bool = True,
+        calibrating: bool = False,
+        recipe: Recipe | None = None,
+        amax_reduction_group: object = None,
+    ) -> None:
+        self.enabled = enabled
+        self.calibrating = calibrating
+        self.recipe = recipe
+        self.amax_reduction_group = amax_reduction_group
+        self._before: AutocastState | None = None
+
+    def __enter__(self) -> None:
+        if self._before is not None:
+            raise RuntimeError("autocast: this object is entered already; make another one")
+        recipe = get_default_recipe() if self.recipe is None else self.recipe
+        if self.enabled:
+            check_recipe_support(recipe)
+        self._before = FP8GlobalStateManager.get_autocast_state()
+        FP8GlobalStateManager.autocast_enter(
+            self.enabled, self.calibrating, recipe, self.amax_reduction_group
+        )
+
+    def __exit__(self, *_: object) -> None:
+        before, self._before = self._before, None
+        FP8GlobalStateManager.set_autocast_state(before)
+        FP8GlobalStateManager.autocast_exit(self.enabled)
+
+
+@contextmanager
+def quantized_model_init(
+    enabled: bool = True,
+    recipe: Recipe | None = None,
+    preserve_high_precision_init_val: bool = False,
+) -> Iterator[None]:
+    """Layers that are made inside have quantized parameters.
+
+    preserve_high_precision_init_val: they keep the values they were quantized from, for optimizers.
+    """
+    before = FP8GlobalStateManager.get_model_init_state()
+    autocast_before = FP8GlobalStateManager.get_autocast_state()
+    FP8GlobalStateManager.set_model_init_state(
+        ModelInitState(enabled, recipe, preserve_high_precision_init_val)
+    )
+    inside = FP8GlobalStateManager.get_autocast_state()
+    inside.recipe = get_default_recipe() if recipe is None else recipe
+    FP8GlobalStateManager.set_autocast_state(inside)
+    try:
+        yield
+    finally:
+        FP8GlobalStateManager.set_model_init_state(before)
+        FP8GlobalStateManager.set_autocast_state(autocast_before)
+
+
+def fp8_autocast(
+    enabled: bool = True,
+    calibrating: bool = False,
+    fp8_recipe: Recipe | None = None,
+    fp8_group: object = None,
+) -> autocast:
+    """The older name of autocast, with a DeprecationWarning."""
+    _warn_of_old_name("fp8_autocast", "autocast")
+    return autocast(enabled, calibrating, fp8_recipe, fp8_group)
+
+
+def fp8_model_init(
+    enabled: bool = True,
+    recipe: Recipe | None = None,
+    preserve_high_precision_init_val: bool = False,
+) -> AbstractContextManager[None]:
+    """The older name of quantized_model_init, with a DeprecationWarning."""
+    _warn_of_old_name("fp8_model_init", "quantized_model_init")
+    return quantized_model_init(enabled, recipe, preserve_high_precision_init_val)
+
+
+def _warn_of_old_name(old: str, new: str) -> None:
+    warnings.warn(f"{old} is now called {new}", DeprecationWarning, stacklevel=3)
+
+
+def check_recipe_support(recipe: Recipe) -> None:
+    """RuntimeError unless this is a recipe that can be run here; every recipe can."""
+    if not isinstance(recipe, Recipe):
+        raise RuntimeError(
+            f"autocast: recipe is a narrowfloat.common.recipe.Recipe, got {recipe!r}"
+        )
+
+
+def is_fp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:
+    """Whether FP8 can be quantized here; with return_reason, a pair with the reason why not."""
+    return _answer(FP8GlobalStateManager.is_fp8_available(), return_reason)
+
+
+def is_mxfp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:
+    """As is_fp8_available, of MXFP8."""
+    return _answer(FP8GlobalStateManager.is_mxfp8_available(), return_reason)
+
+
+def is_fp8_block_scaling_available(return_reason: bool = False) -> bool | tuple[bool, str]:
+    """As is_fp8_available, of block-scaled FP8."""
+    return _answer(FP8GlobalStateManager.is_fp8_block_scaling_available(), return_reason)
+
+
+def is_nvfp4_available(return_reason: bool = False) -> bool | tuple[bool, str]:
+    """As is_fp8_available, of NVFP4."""
+    return _answer(FP8GlobalStateManager.is_nvfp4_available(), return_reason)
+
+
+# The pairs themselves.
+check_fp8_support = FP8GlobalStateManager.is_fp8_available
+check_mxfp8_support = FP8GlobalStateManager.is_mxfp8_available
+check_fp8_block_scaling_support = FP8GlobalStateManager.is_fp8_block_scaling_available
+check_nvfp4_support = FP8GlobalStateManager.is_nvfp4_available
+
+
+def _answer(pair: tuple[bool, str], return_reason: bool) -> bool | tuple[bool, str]:
+    return pair if return_reason else pair[0]

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of a recipe whose quantizers a factory makes."""
+
+import warnings
+from dataclasses import fields
+
+import torch
+
+from narrowfloat.common.recipe import DelayedScaling
+from narrowfloat.pytorch.quantization.recipe_state import RecipeState
+from narrowfloat.pytorch.quantization.recipe_states import DelayedScalingRecipeState
+from narrowfloat.pytorch.quantization.roles import (
+    DelayedScalingRequest,
+    QuantizerRequest,
+    QuantizerRole,
+)
+from narrowfloat.pytorch.quantized_tensor import Quantizer
+
+
+class CustomRecipeState(RecipeState):
+    """One quantizer a slot from the factory; those that need state share one delayed state."""
+
+    _ds_state: DelayedScalingRecipeState | None = None
+
+    def make_quantizers(self) -> list[Quantizer]:
+        """Calls the factory once a slot with its role.
+
+        Without roles a CustomRecipe's factory gets bare ones, with a warning; the factory of
+        another recipe gets the types that the slots of a linear layer have.
+        Errors: ValueError if the factory returns None, or requests that differ; TypeError if it
+        returns neither a quantizer nor a request that is known.
+        """
+        if self.roles is None and self.recipe.custom():
+            warnings.warn(
+                f"CustomRecipeState: no roles were given, the factory gets {QuantizerRole()} "
+                f"for each of {self.num_quantizers} quantizers",
+                UserWarning,
+                stacklevel=2,
+            )
+        factory = self.recipe.get_quantizer_factory()
+        made = [_checked(factory(role), role) for role in self._factory_roles()]
+        slots = [i for i, result in enumerate(made) if isinstance(result, QuantizerRequest)]
+        delayed = self._delayed_quantizers([made[i] for i in slots])
+        for slot, quantizer in zip(slots, delayed, strict=True):
+            made[slot] = quantizer
+        return made
+
+    def inherit_state_from(self, other: RecipeState) -> bool:
+        """As RecipeState's, with the delayed state of the requests, if there is one."""
+        if not super().inherit_state_from(other):
+            return False
+        self._ds_state = other._ds_state
+        return True
+
+    @property
+    def _has_delayed_scaling(self) -> bool:
+        return self._ds_state is not None
+
+    @property
+    def _inner_delayed_scaling_recipe(self) -> DelayedScaling | None:
+        return None if self._ds_state is None else self._ds_state.recipe
+
+    @property
+    def scale(self) -> torch.Tensor | None:
+        """Scales of the requested quantizers, in the order of their slots."""
+        return None if self._ds_state is None else self._ds_state.scale
+
+    @property
+    def amax_history(self) -> torch.Tensor | None:
+        """Histories of the requested quantizers, in the order of their slots."""
+        return None if self._ds_state is None else self._ds_state.amax_history
+
+    def _factory_roles(self) -> list[QuantizerRole]:
+        roles = [self._slot_role(i) for i in range(self.num_quantizers)]
+        if self.roles is None and not self.recipe.custom():
+            roles = [
+                QuantizerRole(tensor_type=self._slot_tensor_type(i))
+                for i in range(self.num_quantizers)
+            ]
+        return roles
+
+    def _delayed_quantizers(self, requests: list[QuantizerRequest]) -> list[Quantizer]:
+        if not requests:
+            self._ds_state = None
+            return []
+        if any(request != requests[0] for request in requests):
+            raise ValueError(
+                "CustomRecipeState: all requests of one state are the same, got "
+                + " and ".join(sorted({repr(request) for request in requests}))
+            )
+        request = requests[0]
+        recipe = DelayedScaling(**{f.name: getattr(request, f.name) for f in fields(request)})
+        state = DelayedScalingRecipeState(
+            recipe, mode=self.mode, num_quantizers=len(requests), device=self.device
+        )
+        kept = self._ds_state
+        if kept is not None and kept.dtype == state.dtype:
+            state.inherit_state_from(kept)  # refuses another count or another history length
+        self._ds_state = state
+        return state.make_quantizers()
+
+
+def _checked(result: object, role: QuantizerRole) -> object:
+    if result is None:
+        raise ValueError(f"CustomRecipeState: the factory returned None for {role}")
+    if isinstance(result, QuantizerRequest):
+        if not isinstance(result, DelayedScalingRequest):
+            raise TypeError(f"CustomRecipeState: no state answers a {type(result)}, of {role}")
+        return result
+    if not callable(getattr(result, "quantize", None)):
+        raise TypeError(
+            f"CustomRecipeState: the factory returns a Quantizer or a QuantizerRequest, "
+            f"got {type(result)} for {role}"
+        )
+    return result

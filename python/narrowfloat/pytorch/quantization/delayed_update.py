@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One step of delayed scaling on torch tensors: the core's rule, or a recipe's own functions."""
+
+import torch
+
+from narrowfloat import _core
+from narrowfloat.common.recipe import DelayedScaling
+
+
+def update_amax_and_scale(
+    amax_history: torch.Tensor,
+    scale: torch.Tensor,
+    fp8_max: float,
+    recipe: DelayedScaling,
+    reduced_amax: torch.Tensor | None = None,
+) -> None:
+    """Rolls `amax_history` and updates `scale`, both in place: whoever holds a view sees it.
+
+    Shapes:  amax_history float32 (L, n), row 0 the newest; scale and reduced_amax float32 (n,).
+    reduced_amax: the newest amaxes over all processes; one that is not 0 stands in for row 0.
+    Errors:  as narrowfloat.update_delayed_scale.
+    """
+    if recipe.scaling_factor_compute_algo is None and not callable(recipe.amax_compute_algo):
+        fused_update(
+            amax_history, scale, fp8_max, recipe.margin, recipe.amax_compute_algo, reduced_amax
+        )
+    else:
+        _update_by_functions(amax_history, scale, fp8_max, recipe, reduced_amax)
+
+
+def fused_update(
+    amax_history: torch.Tensor,
+    scale: torch.Tensor,
+    fp8_max: float,
+    margin: float,
+    algo: str,
+    reduced_amax: torch.Tensor | None = None,
+) -> None:
+    """The core's rule, in place. Shapes and errors: as update_amax_and_scale."""
+    with torch.no_grad():
+        reduced = None if reduced_amax is None else reduced_amax.detach().contiguous().numpy()
+        history, scales = _core.update_delayed_scale(
+            amax_history.detach().numpy(), scale.detach().numpy(), fp8_max, margin, algo, reduced
+        )
+        amax_history.copy_(torch.from_numpy(history))
+        scale.copy_(torch.from_numpy(scales))
+
+
+@torch.no_grad()
+def _update_by_functions(
+    amax_history: torch.Tensor,
+    scale: torch.Tensor,
+    fp8_max: float,
+    recipe: DelayedScaling,
+    reduced_amax: torch.Tensor | None,
+) -> None:
+    """What a recipe with functions of its own asks for; the history always rolls."""
+    if reduced_amax is not None:
+        amax_history[0].copy_(torch.where(reduced_amax != 0, reduced_amax, amax_history[0]))
+    if callable(recipe.amax_compute_algo):
+        amax = recipe.amax_compute_algo(amax_history)
+    elif recipe.amax_compute_algo == "max":
+        amax = amax_history.amax(dim=0)
+    else:
+        amax = amax_history[0].clone()
+    compute = recipe.scaling_factor_compute_algo
+    if compute is not None:
+        scale.copy_(compute(amax, scale, fp8_max, recipe))
+    else:
+        # The core's rule for the scale of one amax: a history of one step.
+        fused_update(amax.reshape(1, -1).clone(), scale, fp8_max, recipe.margin, "most_recent")
+    if amax_history.shape[0] > 1:
+        amax_history.copy_(torch.roll(amax_history, -1, 0))
+    amax_history[0].zero_()

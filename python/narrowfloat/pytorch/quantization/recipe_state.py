@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a layer keeps of a recipe for one pass: state over time, and a quantizer a slot."""
+
+import abc
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+
+from narrowfloat.common.recipe import Recipe
+from narrowfloat.pytorch.quantization.roles import (
+    BACKWARD_TYPES,
+    FORWARD_TYPES,
+    LINEAR_TYPES,
+    QuantizerRole,
+)
+from narrowfloat.pytorch.quantized_tensor import Quantizer
+
+
+class RecipeState(abc.ABC):
+    """The quantizers of a layer's slots in one pass, and the buffers they share.
+
+    recipe: what is quantized how. mode: "forward" or "backward". num_quantizers: how many slots;
+    roles: one a slot, or None where it is not known. device: of the buffers.
+    Errors: ValueError for another mode or another number of roles.
+    """
+
+    # Buffers that live as long as the layer, by attribute name.
+    PERSISTENT: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        mode: str,
+        num_quantizers: int = 1,
+        device: torch.device | str | None = None,
+        roles: Sequence[QuantizerRole | None] | None = None,
+    ) -> None:
+        if mode not in ("forward", "backward"):
+            raise ValueError(f"RecipeState: mode is 'forward' or 'backward', got {mode!r}")
+        if roles is not None and len(roles) != num_quantizers:
+            raise ValueError(
+                f"RecipeState: roles holds one a quantizer, got {len(roles)} roles for "
+                f"{num_quantizers} quantizers"
+            )
+        self.recipe = recipe
+        self.mode = mode
+        self.num_quantizers = num_quantizers
+        self.device = torch.device(torch.get_default_device() if device is None else device)
+        self.roles = None if roles is None else list(roles)
+
+    @staticmethod
+    def create(
+        recipe: Recipe,
+        *,
+        mode: str,
+        num_quantizers: int = 1,
+        device: torch.device | str | None = None,
+        roles: Sequence[QuantizerRole | None] | None = None,
+    ) -> "RecipeState":
+        """The state of that recipe; of a factory's, where the recipe has one.
+
+        Errors: ValueError as the constructor's; NotImplementedError for an unknown recipe.
+        """
+        from narrowfloat.pytorch.quantization.recipe_states import state_class
+
+        return state_class(recipe)(
+            recipe, mode=mode, num_quantizers=num_quantizers, device=device, roles=roles
+        )
+
+    @abc.abstractmethod
+    def make_quantizers(self) -> list[Quantizer]:
+        """A new quantizer a slot, over the same buffers."""
+
+    def inherit_state_from(self, other: "RecipeState") -> bool:
+        """Takes over the very buffers of a state of the same class, shapes and dtypes.
+
+        Call it before make_quantizers(). Returns whether it did; else nothing changes.
+        """
+        if type(other) is not type(self):
+            return False
+        for name in self.PERSISTENT:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
+                return False
+        for name in self.PERSISTENT:
+            setattr(self, name, getattr(other, name))
+        return True
+
+    def _slot_role(self, index: int) -> QuantizerRole:
+        """The role of a slot, a bare one where none was given."""
+        role = None if self.roles is None else self.roles[index]
+        return QuantizerRole() if role is None else role
+
+    def _slot_tensor_type(self, index: int) -> str:
+        """The tensor type of a slot: its role's if that is a linear layer's, else by its place."""
+        tensor_type = self._slot_role(index).tensor_type
+        if tensor_type in LINEAR_TYPES:
+            return tensor_type
+        types = FORWARD_TYPES if self.mode == "forward" else BACKWARD_TYPES
+        return types[index % len(types)]

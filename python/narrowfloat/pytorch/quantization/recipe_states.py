@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The states of the recipes that make their quantizers themselves."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+
+from narrowfloat.common.recipe import QParams, Recipe
+from narrowfloat.pytorch.quantization.delayed_update import update_amax_and_scale
+from narrowfloat.pytorch.quantization.dtypes import (
+    get_fp4_te_dtype,
+    get_fp8_max,
+    get_fp8_te_dtype,
+)
+from narrowfloat.pytorch.quantization.recipe_state import RecipeState
+from narrowfloat.pytorch.quantization.roles import BACKWARD_TYPES, QuantizerRole
+from narrowfloat.pytorch.quantized_tensor import Quantizer
+from narrowfloat.pytorch.tensor.float8_blockwise_tensor import Float8BlockQuantizer
+from narrowfloat.pytorch.tensor.float8_tensor import (
+    Float8CurrentScalingQuantizer,
+    Float8Quantizer,
+)
+from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Quantizer
+from narrowfloat.pytorch.tensor.nvfp4_tensor import E4M3_BOUNDS, NVFP4Quantizer
+
+
+def state_class(recipe: Recipe) -> type[RecipeState]:
+    """The class of that recipe's states. Errors: NotImplementedError for an unknown recipe."""
+    from narrowfloat.pytorch.quantization.custom_state import CustomRecipeState
+
+    if recipe.get_quantizer_factory() is not None:
+        return CustomRecipeState
+    for kind, state in (
+        (Recipe.delayed, DelayedScalingRecipeState),
+        (Recipe.float8_current_scaling, Float8CurrentScalingRecipeState),
+        (Recipe.mxfp8, MXFP8BlockScalingRecipeState),
+        (Recipe.float8_block_scaling, Float8BlockScalingRecipeState),
+        (Recipe.nvfp4, NVFP4BlockScalingRecipeState),
+    ):
+        if getattr(type(recipe), kind.__name__)():
+            return state
+    raise NotImplementedError(f"RecipeState: no state keeps a recipe of type {type(recipe)}")
+
+
+class DelayedScalingRecipeState(RecipeState):
+    """`scale` (n,) of ones and `amax_history` (L, n) of zeros, fp32; quantizers hold views."""
+
+    PERSISTENT: ClassVar[tuple[str, ...]] = ("scale", "amax_history")
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        mode: str,
+        num_quantizers: int = 1,
+        device: torch.device | str | None = None,
+        roles: Sequence[QuantizerRole | None] | None = None,
+    ) -> None:
+        super().__init__(
+            recipe, mode=mode, num_quantizers=num_quantizers, device=device, roles=roles
+        )
+        self.dtype = get_fp8_te_dtype(recipe, mode == "forward")
+        options = {"dtype": torch.float32, "device": self.device}
+        self.scale = torch.ones(num_quantizers, **options)
+        self.amax_history = torch.zeros(recipe.amax_history_len, num_quantizers, **options)
+
+    def make_quantizers(self) -> list[Quantizer]:
+        """Float8Quantizer over `scale[i]` and the newest amax, `amax_history[0][i]`."""
+        newest = self.amax_history[0]
+        return [
+            Float8Quantizer(self.scale[i : i + 1], newest[i : i + 1], self.dtype)
+            for i in range(self.num_quantizers)
+        ]
+
+    def update(self, reduced_amax: torch.Tensor | None = None) -> None:
+        """One step: the newest amaxes go into the history, the scales follow.
+
+        reduced_amax: (n,), the newest amaxes over all processes.
+        """
+        fp8_max = get_fp8_max(self.recipe, self.mode == "forward")
+        update_amax_and_scale(self.amax_history, self.scale, fp8_max, self.recipe, reduced_amax)
+
+
+class Float8CurrentScalingRecipeState(RecipeState):
+    """No buffers. Inputs, weights and gradients of outputs have parameters of their own."""
+
+    def make_quantizers(self) -> list[Quantizer]:
+        """Float8CurrentScalingQuantizer of the pass's dtype."""
+        recipe = self.recipe
+        by_type = {
+            "input": recipe.fp8_quant_fwd_inp,
+            "weight": recipe.fp8_quant_fwd_weight,
+            "grad_output": recipe.fp8_quant_bwd_grad,
+        }
+        others = QParams(power_2_scale=recipe.use_power_2_scales)
+        dtype = get_fp8_te_dtype(recipe, self.mode == "forward")
+        quantizers = []
+        for i in range(self.num_quantizers):
+            params = by_type.get(self._slot_tensor_type(i), others)
+            quantizers.append(
+                Float8CurrentScalingQuantizer(
+                    dtype,
+                    device=self.device,
+                    force_pow_2_scales=params.power_2_scale,
+                    amax_epsilon=params.amax_epsilon,
+                )
+            )
+        return quantizers
+
+
+class MXFP8BlockScalingRecipeState(RecipeState):
+    """No buffers. Tiles for weights that a linear layer says are its own."""
+
+    def make_quantizers(self) -> list[Quantizer]:
+        """MXFP8Quantizer of the pass's dtype."""
+        forward = self.mode == "forward"
+        dtype = get_fp8_te_dtype(self.recipe, forward)
+        tiles = forward and self.recipe.enable_2d_quantization
+        return [
+            MXFP8Quantizer(
+                dtype, with_2d_quantization=tiles and self._slot_role(i).is_linear_weight()
+            )
+            for i in range(self.num_quantizers)
+        ]
+
+
+class Float8BlockScalingRecipeState(RecipeState):
+    """No buffers. Blocks and parameters by tensor type."""
+
+    def make_quantizers(self) -> list[Quantizer]:
+        """Float8BlockQuantizer, both directions."""
+        return [self._quantizer(self._slot_tensor_type(i)) for i in range(self.num_quantizers)]
+
+    def _quantizer(self, tensor_type: str) -> Quantizer:
+        recipe, gradient = self.recipe, tensor_type in BACKWARD_TYPES
+        if gradient:
+            params, dim = recipe.fp8_quant_bwd_grad, recipe.grad_block_scaling_dim
+        elif tensor_type == "weight":
+            params, dim = recipe.fp8_quant_fwd_weight, recipe.w_block_scaling_dim
+        else:
+            params, dim = recipe.fp8_quant_fwd_inp, recipe.x_block_scaling_dim
+        return Float8BlockQuantizer(
+            get_fp8_te_dtype(recipe, not gradient),
+            rowwise=True,
+            columnwise=True,
+            amax_epsilon=params.amax_epsilon,
+            force_pow_2_scales=params.power_2_scale,
+            block_scaling_dim=dim,
+        )
+
+
+class NVFP4BlockScalingRecipeState(RecipeState):
+    """No buffers. Transform, rounding and tiles by tensor type."""
+
+    def make_quantizers(self) -> list[Quantizer]:
+        """NVFP4Quantizer. Errors: ValueError where 4over6 meets the transform or SR."""
+        return [self._quantizer(self._slot_tensor_type(i)) for i in range(self.num_quantizers)]
+
+    def _quantizer(self, tensor_type: str) -> Quantizer:
+        recipe, gradient = self.recipe, tensor_type in BACKWARD_TYPES
+        weight = tensor_type == "weight"
+        if gradient:
+            params = recipe.fp4_quant_bwd_grad
+        else:
+            params = recipe.fp4_quant_fwd_weight if weight else recipe.fp4_quant_fwd_inp
+        chooses = not gradient and _covers(recipe.nvfp4_4over6, weight)
+        if chooses and (params.random_hadamard_transform or params.stochastic_rounding):
+            raise ValueError(
+                f"NVFP4BlockScaling: nvfp4_4over6 for {tensor_type} cannot go with the transform "
+                "or stochastic rounding; set disable_rht and disable_stochastic_rounding"
+            )
+        smaller = chooses and _covers(recipe.nvfp4_4over6_e4m3_use_256, weight)
+        largest, room_above = E4M3_BOUNDS
+        return NVFP4Quantizer(
+            get_fp4_te_dtype(recipe),
+            with_rht=params.random_hadamard_transform,
+            with_post_rht_amax=params.random_hadamard_transform,
+            with_2d_quantization=params.fp4_2d_quantization,
+            stochastic_rounding=params.stochastic_rounding,
+            row_scaled_nvfp4=recipe.row_scaled_activation and not gradient and not weight,
+            nvfp4_use_4over6=chooses,
+            nvfp4_e4m3_max=room_above if smaller else largest,
+            nvfp4_4over6_err_mode=recipe.nvfp4_4over6_err_mode,
+        )
+
+
+def _covers(scope: str, weight: bool) -> bool:
+    return scope == "all" or scope == ("weights" if weight else "activations")

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tensor of which module a quantizer is for, and what a factory may ask for instead."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from narrowfloat.common.recipe import DelayedScaling, Format
+
+# What a slot without a role stands for, by its place; layers with more slots go round again.
+FORWARD_TYPES = ("input", "weight", "output")
+BACKWARD_TYPES = ("grad_output", "grad_input")
+LINEAR_TYPES = frozenset(FORWARD_TYPES + BACKWARD_TYPES)
+LINEAR_MODULES = frozenset(("linear", "grouped_linear"))
+
+
+@dataclass(frozen=True)
+class QuantizerRole:
+    """What a quantizer is for; a layer fills in what it knows.
+
+    module_type: "linear", "grouped_linear", "dpa", ... tensor_type: of linear layers input, weight,
+    output, grad_output, grad_input; of attention qkv, s, do, dp. name: of the module.
+    """
+
+    module_type: str = ""
+    tensor_type: str = ""
+    name: str = ""
+
+    def is_linear_weight(self) -> bool:
+        """Whether a linear layer, grouped or not, said that this is its weight."""
+        return self.module_type in LINEAR_MODULES and self.tensor_type == "weight"
+
+
+@dataclass(frozen=True)
+class QuantizerRequest:
+    """What a factory returns for a quantizer that needs state the recipe state has to keep."""
+
+
+@dataclass(frozen=True)
+class DelayedScalingRequest(QuantizerRequest):
+    """Asks for a quantizer with delayed scaling; the fields are those of DelayedScaling."""
+
+    fp8_format: Format = Format.HYBRID
+    margin: int = 0
+    amax_history_len: int = DelayedScaling.amax_history_len
+    amax_compute_algo: str | Callable[[Any], Any] = "max"
+    scaling_factor_compute_algo: Callable[..., Any] | None = None
+    reduce_amax: bool = True

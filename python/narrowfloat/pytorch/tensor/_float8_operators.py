@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of the operator table for per-tensor FP8: one scale goes with any part of the codes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from narrowfloat.pytorch._dispatch import implements
+from narrowfloat.pytorch.tensor._operators import (
+    _copy,
+    _to_copy,
+    aten,
+    contiguous_strides,
+    is_identity_stride,
+    normalize_slice,
+)
+from narrowfloat.pytorch.tensor.float8_tensor import Float8Tensor
+from narrowfloat.pytorch.tensor.storage.float8_tensor_storage import from_columnwise, to_columnwise
+
+Codes = torch.Tensor | None
+
+
+def transposed_dim(tensor: Float8Tensor, dim: int) -> int:
+    """Where a logical dimension lies in the transpose."""
+    rank = tensor.dim()
+    dim %= rank
+    if rank < 2:
+        return dim
+    return 0 if dim == rank - 1 else dim + 1
+
+
+def with_codes(tensor: Float8Tensor, data: Codes, transpose: Codes) -> Float8Tensor:
+    """A tensor over other codes under the scale of `tensor`."""
+    shape = data.shape if data is not None else from_columnwise(transpose.shape)
+    return Float8Tensor._like_codes(tensor, shape, data, transpose)
+
+
+def on_both(
+    tensor: Float8Tensor, dim: int, cut: Callable[[torch.Tensor, int], torch.Tensor]
+) -> Float8Tensor:
+    """`cut` applied along a logical dimension to the codes and to a valid transpose."""
+    data = None if tensor._data is None else cut(tensor._data, dim)
+    transpose = None
+    if tensor._has_columnwise():
+        transpose = cut(tensor._transpose, transposed_dim(tensor, dim))
+    return with_codes(tensor, data, transpose)
+
+
+@implements(aten.view.default, Float8Tensor)
+@implements(aten._unsafe_view.default, Float8Tensor)
+def _view(tensor: Float8Tensor, size: list[int]) -> Float8Tensor:
+    shape = torch.empty(tensor.shape, device="meta").view(size).shape
+    return tensor._make_view(shape)
+
+
+@implements(aten.slice.Tensor, Float8Tensor)
+def _slice(
+    tensor: Float8Tensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Float8Tensor:
+    begin, stop, step = normalize_slice(tensor.shape[dim], start, end, step)
+    return on_both(
+        tensor, dim, lambda codes, d: aten.slice.Tensor(codes, d, begin, max(begin, stop), step)
+    )
+
+
+@implements(aten.select.int, Float8Tensor)
+def _select(tensor: Float8Tensor, dim: int, index: int) -> Float8Tensor:
+    rank = tensor.dim()
+    data = None if tensor._data is None else tensor._data.select(dim, index)
+    transpose = None
+    if tensor._has_columnwise():
+        transpose = tensor._transpose.select(transposed_dim(tensor, dim), index)
+        if dim % rank == rank - 1 and rank > 2:
+            transpose = transpose.movedim(-1, 0)  # what is last now leads the transpose
+        elif dim % rank != rank - 1 and transpose.dim() == 1:
+            transpose = transpose.reshape(-1)
+    return with_codes(tensor, data, transpose)
+
+
+@implements(aten.split.Tensor, Float8Tensor)
+def _split(tensor: Float8Tensor, split_size: int, dim: int = 0) -> list[Float8Tensor]:
+    length = tensor.shape[dim]
+    return [
+        _slice(tensor, dim, start, min(start + split_size, length))
+        for start in range(0, length, split_size)
+    ]
+
+
+@implements(aten.as_strided.default, Float8Tensor)
+def _as_strided(
+    tensor: Float8Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
+) -> Any:
+    if is_identity_stride(tensor, size, stride, storage_offset):
+        return Float8Tensor.make_like(tensor)
+    offset = storage_offset or 0
+    if tensor._data is not None:
+        # Offsets count from the wrapper's first element, which is the first code.
+        codes = tensor._data.contiguous()
+        return with_codes(
+            tensor, codes.as_strided(size, stride, codes.storage_offset() + offset), None
+        )
+    rows = _row_shard(tensor, size, stride, offset)
+    if rows is None:
+        return NotImplemented
+    return _slice(tensor, 0, *rows)
+
+
+def _row_shard(
+    tensor: Float8Tensor, size: list[int], stride: list[int], offset: int
+) -> tuple[int, int] | None:
+    """First and last row, if the arguments ask for whole rows in a piece."""
+    shape = tensor.shape
+    dense = contiguous_strides(shape)
+    if len(size) != len(shape) or len(shape) < 2 or tuple(size[1:]) != tuple(shape[1:]):
+        return None
+    if tuple(stride) != dense or dense[0] == 0 or offset % dense[0] != 0:
+        return None
+    first = offset // dense[0]
+    return (first, first + size[0]) if first + size[0] <= shape[0] else None
+
+
+@implements(aten.new_zeros.default, Float8Tensor)
+def _new_zeros(
+    tensor: Float8Tensor,
+    size: list[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> Float8Tensor:
+    target = tensor.device if device is None else torch.device(device)
+    options = {"dtype": torch.uint8, "device": target, "pin_memory": bool(pin_memory)}
+    has_transpose = tensor._has_columnwise()
+    has_data = tensor._data is not None or not has_transpose
+    new = with_codes(
+        tensor,
+        torch.zeros(size, **options) if has_data else None,
+        torch.zeros(to_columnwise(size), **options) if has_transpose else None,
+    )
+    new._scale_inv = tensor._scale_inv.detach().clone().to(target)
+    if dtype is not None and dtype != new.dtype:
+        return Float8Tensor.make_like(new, dtype=dtype)
+    return new
+
+
+@implements(aten.zero_.default, Float8Tensor)
+def _zero(tensor: Float8Tensor) -> Float8Tensor:
+    # The scale stays: other tensors may share it.
+    for codes in (tensor._data, tensor._transpose):
+        if codes is not None:
+            codes.zero_()
+    return tensor
+
+
+@implements(aten._to_copy.default, Float8Tensor)
+def _to_copy_float8(tensor: Float8Tensor, **kwargs: Any) -> Any:
+    dtype = kwargs.get("dtype")
+    if dtype is not None and dtype != tensor.dtype:
+        warnings.warn(
+            f"Float8Tensor of nominal type {tensor.dtype} is dequantized to become {dtype}; FSDP2 "
+            "needs parameters of one type",
+            stacklevel=2,
+        )
+        return NotImplemented
+    copied = _to_copy(tensor, **kwargs)
+    copied._transpose_invalid = tensor._transpose_invalid
+    return copied
+
+
+@implements(aten.copy_.default, Float8Tensor)
+def _copy_float8(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    raw = (
+        isinstance(dst, Float8Tensor)
+        and isinstance(src, Float8Tensor)
+        and dst._fp8_dtype == src._fp8_dtype
+        and dst.shape == src.shape
+    )
+    if not raw or (dst._data is None) != (src._data is None):
+        return _copy(dst, src, non_blocking)
+    if dst._data is None and not src._has_columnwise():
+        return _copy(dst, src, non_blocking)
+    dst._scale_inv.copy_(src._scale_inv.view(dst._scale_inv.shape), non_blocking)
+    if dst._data is not None:
+        dst._data.copy_(src._data, non_blocking)
+    if dst._transpose is None or dst._transpose_invalid:
+        return dst
+    if src._has_columnwise():
+        dst._transpose.copy_(src._transpose, non_blocking)
+    else:
+        dst._create_transpose()
+    return dst

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of the operator table for hybrid tensors: the operator on each child."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from narrowfloat.pytorch import _native
+from narrowfloat.pytorch._dispatch import implements
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
+from narrowfloat.pytorch.tensor._operators import (
+    _copy,
+    aten,
+    is_full_slice,
+    is_identity_stride,
+)
+from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor, copy_child
+from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Tensor
+from narrowfloat.pytorch.tensor.storage.identity_tensor_storage import IdentityTensorStorage
+
+
+def map_quantized(
+    tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]
+) -> dict[str, Any] | None:
+    """Constructor arguments with the operator's result on each child; None if one is plain."""
+    if not all(isinstance(child, QuantizedTensor) for child in tensor._children()):
+        return None
+    try:
+        children = tensor._map(operator)
+    except NotImplementedError:  # a child's format has no such part
+        return None
+    present = [child for child in children.values() if child is not None]
+    return children if all(isinstance(child, QuantizedTensor) for child in present) else None
+
+
+def _shape_of(children: dict[str, Any]) -> torch.Size:
+    return next(child.shape for child in children.values() if child is not None)
+
+
+@implements(aten.detach.default, HybridQuantizedTensor)
+def _detach(tensor: HybridQuantizedTensor) -> HybridQuantizedTensor:
+    return tensor.detach()
+
+
+@implements(aten.alias.default, HybridQuantizedTensor)
+def _alias(tensor: HybridQuantizedTensor) -> HybridQuantizedTensor:
+    return tensor.detach()
+
+
+@implements(aten.clone.default, HybridQuantizedTensor)
+def _clone(
+    tensor: HybridQuantizedTensor, *, memory_format: torch.memory_format | None = None
+) -> HybridQuantizedTensor:
+    return tensor._rebuild(**tensor._map(copy_child))
+
+
+@implements(aten.view.default, HybridQuantizedTensor)
+@implements(aten._unsafe_view.default, HybridQuantizedTensor)
+def _view(tensor: HybridQuantizedTensor, size: list[int]) -> HybridQuantizedTensor:
+    shape = torch.empty(tensor.shape, device="meta").view(size).shape
+    if shape == tensor.shape:
+        return tensor.detach()
+    return tensor._make_view(shape)
+
+
+@implements(aten.view.dtype, HybridQuantizedTensor)
+def _view_dtype(tensor: HybridQuantizedTensor, dtype: torch.dtype) -> None:
+    raise TypeError("view: a HybridQuantizedTensor cannot be seen as another type")
+
+
+@implements(aten.slice.Tensor, HybridQuantizedTensor)
+def _slice(
+    tensor: HybridQuantizedTensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Any:
+    if is_full_slice(tensor, dim, start, end, step):
+        return tensor.detach()
+    children = map_quantized(tensor, lambda child: aten.slice.Tensor(child, dim, start, end, step))
+    return NotImplemented if children is None else tensor._rebuild(_shape_of(children), **children)
+
+
+def _why_split_is_plain(tensor: HybridQuantizedTensor, split_size: int) -> str:
+    reason = f"split: pieces of {split_size} rows do not stay quantized in every child"
+    blocks = [c._spec().block_length for c in tensor._children() if isinstance(c, MXFP8Tensor)]
+    if blocks:
+        reason += f"; an MXFP8 child needs a local shape whose rows are divisible by {blocks[0]}"
+    return reason
+
+
+@implements(aten.split.Tensor, HybridQuantizedTensor)
+def _split(tensor: HybridQuantizedTensor, split_size: int, dim: int = 0) -> Any:
+    if dim % tensor.dim() != 0 or not tensor._children():
+        return NotImplemented
+    parts = tensor._map(lambda child: aten.split.Tensor(child, split_size, dim))
+    pieces = []
+    for index in range(len(next(p for p in parts.values() if p is not None))):
+        children = {name: None if p is None else p[index] for name, p in parts.items()}
+        for child in children.values():
+            if child is not None and not isinstance(child, QuantizedTensor):
+                raise NotImplementedError(_why_split_is_plain(tensor, split_size))
+        pieces.append(tensor._rebuild(_shape_of(children), **children))
+    return pieces
+
+
+@implements(aten.as_strided.default, HybridQuantizedTensor)
+def _as_strided(
+    tensor: HybridQuantizedTensor,
+    size: list[int],
+    stride: list[int],
+    storage_offset: int | None = None,
+) -> Any:
+    if is_identity_stride(tensor, size, stride, storage_offset):
+        return tensor.detach()
+    children = map_quantized(
+        tensor, lambda child: aten.as_strided.default(child, size, stride, storage_offset)
+    )
+    return NotImplemented if children is None else tensor._rebuild(_shape_of(children), **children)
+
+
+def _made_like(
+    tensor: HybridQuantizedTensor,
+    size: Any,
+    dtype: torch.dtype | None,
+    device: torch.device | None,
+    pin_memory: bool | None,
+) -> HybridQuantizedTensor:
+    quantizer = tensor._quantizer.copy()
+    quantizer.internal = False
+    quantizer.set_usage(**tensor.get_usages())
+    return quantizer.make_empty(
+        size,
+        dtype=tensor.dtype if dtype is None else dtype,
+        device=tensor.device if device is None else device,
+        pin_memory=bool(pin_memory),
+    )
+
+
+@implements(aten.new_empty.default, HybridQuantizedTensor)
+def _new_empty(
+    tensor: HybridQuantizedTensor,
+    size: list[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> HybridQuantizedTensor:
+    return _made_like(tensor, size, dtype, device, pin_memory)
+
+
+@implements(aten.empty_like.default, HybridQuantizedTensor)
+def _empty_like(
+    tensor: HybridQuantizedTensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> HybridQuantizedTensor:
+    return _made_like(tensor, tensor.shape, dtype, device, pin_memory)
+
+
+@implements(aten.zero_.default, HybridQuantizedTensor)
+def _zero(tensor: HybridQuantizedTensor) -> HybridQuantizedTensor:
+    for child in tensor._children():
+        for buffer in child._tensors():
+            if buffer is not None:
+                buffer.zero_()
+    return tensor
+
+
+@implements(aten.new_zeros.default, HybridQuantizedTensor)
+def _new_zeros(tensor: HybridQuantizedTensor, size: list[int], **kwargs: Any) -> Any:
+    if not tensor._children():
+        raise RuntimeError("new_zeros: a hybrid tensor needs at least one present sub-storage")
+    dtype = kwargs.get("dtype")
+    plain = all(isinstance(child, IdentityTensorStorage) for child in tensor._children())
+    if dtype is not None and dtype not in _native.FLOAT_DTYPES and not plain:
+        raise TypeError(f"new_zeros only supports {_native.FLOAT_DTYPES}, got {dtype}")
+    return _zero(_new_empty(tensor, size, **kwargs))
+
+
+@implements(aten._to_copy.default, HybridQuantizedTensor)
+def _to_copy(tensor: HybridQuantizedTensor, **kwargs: Any) -> Any:
+    dtype = kwargs.pop("dtype", None)
+    if dtype is not None and dtype != tensor.dtype:
+        return NotImplemented
+    children = map_quantized(tensor, lambda child: aten._to_copy.default(child, **kwargs))
+    if children is None:
+        return NotImplemented
+    device = kwargs.get("device")
+    return tensor._rebuild(device=tensor.device if device is None else device, **children)
+
+
+@implements(aten.copy_.default, HybridQuantizedTensor)
+def _copy_hybrid(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    both = isinstance(dst, HybridQuantizedTensor) and isinstance(src, HybridQuantizedTensor)
+    if not both:
+        return _copy(dst, src, non_blocking)
+    if dst.get_usages() != src.get_usages():
+        raise NotImplementedError(
+            "copy_ between hybrid tensors requires matching rowwise/columnwise usages, got "
+            f"{dst.get_usages()} and {src.get_usages()}"
+        )
+    for mine, other in zip(dst._children(), src._children(), strict=True):
+        aten.copy_.default(mine, other, non_blocking)
+    return dst
+
+
+@implements(aten.is_pinned.default, HybridQuantizedTensor)
+def _is_pinned(tensor: HybridQuantizedTensor, device: torch.device | None = None) -> bool:
+    buffers = [t for t in tensor.get_data_tensors() if t is not None] if tensor._children() else []
+    return bool(buffers) and buffers[0].is_pinned()
+
+
+@implements(aten.record_stream.default, HybridQuantizedTensor)
+def _record_stream(tensor: HybridQuantizedTensor, stream: Any) -> None:
+    for child in tensor._children():
+        aten.record_stream.default(child, stream)

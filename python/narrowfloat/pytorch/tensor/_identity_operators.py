@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of the operator table for tensors in high precision: views of the buffer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from narrowfloat.pytorch._dispatch import implements
+from narrowfloat.pytorch.tensor._operators import aten
+from narrowfloat.pytorch.tensor.identity_tensor import IdentityTensor
+
+
+def over(tensor: IdentityTensor, data: torch.Tensor, dtype: torch.dtype | None = None) -> Any:
+    """A tensor of the same class over other values."""
+    return tensor._rebuild(
+        data.shape, hp_data=data, fake_dtype=tensor.dtype if dtype is None else dtype
+    )
+
+
+@implements(aten.view.default, IdentityTensor)
+@implements(aten._unsafe_view.default, IdentityTensor)
+def _view(tensor: IdentityTensor, size: list[int]) -> IdentityTensor:
+    return over(tensor, tensor._hp_data.view(size))
+
+
+@implements(aten.view.dtype, IdentityTensor)
+def _view_dtype(tensor: IdentityTensor, dtype: torch.dtype) -> None:
+    raise TypeError("view: an IdentityTensor cannot be seen as another type")
+
+
+@implements(aten.slice.Tensor, IdentityTensor)
+def _slice(
+    tensor: IdentityTensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> IdentityTensor:
+    return over(tensor, aten.slice.Tensor(tensor._hp_data, dim, start, end, step))
+
+
+@implements(aten.split.Tensor, IdentityTensor)
+def _split(tensor: IdentityTensor, split_size: int, dim: int = 0) -> list[IdentityTensor]:
+    return [over(tensor, piece) for piece in tensor._hp_data.split(split_size, dim)]
+
+
+@implements(aten.as_strided.default, IdentityTensor)
+def _as_strided(
+    tensor: IdentityTensor, size: list[int], stride: list[int], storage_offset: int | None = None
+) -> IdentityTensor:
+    data = tensor._hp_data
+    offset = data.storage_offset() if storage_offset is None else storage_offset
+    return over(tensor, data.as_strided(size, stride, offset))
+
+
+@implements(aten.new_zeros.default, IdentityTensor)
+def _new_zeros(
+    tensor: IdentityTensor,
+    size: list[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> IdentityTensor:
+    held = tensor._hp_data.dtype if dtype is None else dtype
+    target = tensor.device if device is None else device
+    data = torch.zeros(size, dtype=held, device=target, pin_memory=bool(pin_memory))
+    return over(tensor, data, dtype)
+
+
+@implements(aten.new_empty.default, IdentityTensor)
+def _new_empty(
+    tensor: IdentityTensor,
+    size: list[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> IdentityTensor:
+    held = tensor._hp_data.dtype if dtype is None else dtype
+    target = tensor.device if device is None else device
+    data = torch.empty(size, dtype=held, device=target, pin_memory=bool(pin_memory))
+    return over(tensor, data, dtype)
+
+
+@implements(aten.empty_like.default, IdentityTensor)
+def _empty_like(tensor: IdentityTensor, **kwargs: Any) -> IdentityTensor:
+    held = kwargs.get("dtype") or tensor._hp_data.dtype
+    return over(tensor, torch.empty_like(tensor._hp_data, **kwargs), kwargs.get("dtype") and held)
+
+
+@implements(aten.copy_.default, IdentityTensor)
+def _copy(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    if not isinstance(dst, IdentityTensor):
+        return dst.copy_(src._hp_data, non_blocking)
+    values = src._plain() if hasattr(src, "_plain") else src
+    dst._hp_data.copy_(values, non_blocking)
+    return dst

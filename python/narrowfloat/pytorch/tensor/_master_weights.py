@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantized weights from master weights that ranks hold in flat pieces.
+
+The result is that of quantizing the whole weight: ranks share amaxes, and each writes the codes of
+its piece. Where a block reaches beyond the piece, its foreign elements stand at the shared amax, so
+that the quantizer finds the block's scale by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from narrowfloat.pytorch import _native
+from narrowfloat.pytorch._reduction import reduce_max
+from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer
+from narrowfloat.pytorch.tensor.float8_blockwise_tensor import Float8BlockwiseQTensor
+from narrowfloat.pytorch.tensor.float8_tensor import Float8Quantizer, Float8Tensor
+from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor
+from narrowfloat.pytorch.tensor.identity_tensor import IdentityTensor
+from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Tensor
+from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Tensor
+from narrowfloat.pytorch.tensor.storage.nvfp4_tensor_storage import codes_per_byte
+
+
+@dataclass
+class Piece:
+    """A weight, and the flat part of its master that this rank holds; `values` may be empty."""
+
+    weight: Any
+    values: torch.Tensor
+    start: int
+    shard: Any  # where codes go in place of the weight's own
+
+    @property
+    def end(self) -> int:
+        return self.start + self.values.numel()
+
+
+def make_piece(weight: Any, master: torch.Tensor | None, start: int | None, shard: Any) -> Piece:
+    """Errors: ValueError for an offset that is missing, negative or past the end."""
+    if master is None or master.numel() == 0:
+        return Piece(weight, torch.empty(0, dtype=weight.dtype), 0, shard)
+    size = weight.numel()
+    if start is None or start < 0 or start + master.numel() > size:
+        raise ValueError(
+            f"quantize_master_weights: {master.numel()} elements from offset {start} on do not lie "
+            f"within a weight of {size}"
+        )
+    return Piece(weight, master.detach().reshape(-1).to(weight.dtype), start, shard)
+
+
+def largest(values: torch.Tensor) -> torch.Tensor:
+    """Magnitudes as amaxes see them: NaN counts as nothing."""
+    return values.abs().nan_to_num(nan=0.0, posinf=torch.inf)
+
+
+def share(locals_: list[torch.Tensor], group: Any) -> list[torch.Tensor]:
+    """The largest over all ranks of each, by one reduction of one buffer."""
+    packed = torch.cat([tensor.reshape(-1) for tensor in locals_])
+    reduce_max(packed, group)
+    parts = packed.split([tensor.numel() for tensor in locals_])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, locals_, strict=True)]
+
+
+def write_codes(piece: Piece, own: torch.Tensor | None, codes: torch.Tensor, at: int) -> None:
+    """Codes of the piece to the shard, or to their place in the weight's buffer."""
+    if piece.shard is not None:
+        piece.shard.view(-1)[: codes.numel()].copy_(codes)
+    else:
+        own.view(-1)[at : at + codes.numel()].copy_(codes)
+
+
+# One scale for the tensor.
+
+
+def write_float8(piece: Piece, codes: torch.Tensor) -> None:
+    """Codes of the piece; those of a weight that has only its transpose are scattered."""
+    weight = piece.weight
+    if weight._data is not None or piece.shard is not None:
+        write_codes(piece, weight._data, codes, piece.start)
+        return
+    cols = weight.shape[-1]
+    places = torch.arange(piece.start, piece.end)
+    weight._transpose.view(cols, -1)[places % cols, places // cols] = codes
+
+
+def cast_float8(piece: Piece, scale: torch.Tensor | None, amax: torch.Tensor | None) -> None:
+    """Casts the piece with a given scale or the shared amax."""
+    weight, quantizer = piece.weight, piece.weight._quantizer
+    spec = _native.make_spec(quantizer._scheme(), True, False, quantizer._options())
+    # Without a piece of its own a rank still learns the scale.
+    values = piece.values if piece.values.numel() else torch.zeros(1, dtype=weight.dtype)
+    codes = torch.empty(values.numel(), dtype=torch.uint8)
+    measured = quantizer.amax if scale is not None else None
+    _native.verbs.quantize(
+        spec,
+        values,
+        (codes, weight._scale_inv, None, None, None, measured, None),
+        None,
+        scale,
+        amax,
+        None,
+        0,
+        0,
+        _native.threads(),
+    )
+    if piece.values.numel():
+        write_float8(piece, codes)
+
+
+def quantize_delayed(pieces: list[Piece], group: Any) -> None:
+    for piece in pieces:
+        cast_float8(piece, piece.weight._quantizer.scale, None)
+    amaxes = [piece.weight._quantizer.amax for piece in pieces]
+    for amax, shared in zip(amaxes, share(amaxes, group), strict=True):
+        amax.copy_(shared)
+
+
+def quantize_current(pieces: list[Piece], group: Any) -> None:
+    amaxes = []
+    for piece in pieces:
+        amax = torch.zeros(1, dtype=torch.float32)
+        if piece.values.numel():
+            _native.verbs.amax(piece.values, amax, _native.threads())
+        amaxes.append(amax)
+    for piece, amax in zip(pieces, share(amaxes, group), strict=True):
+        cast_float8(piece, None, amax)
+
+
+# Blocks.
+
+
+def block_amaxes(values: torch.Tensor, rows: int, cols: int) -> torch.Tensor:
+    """The largest magnitude of each block of a matrix, short ones at the ends included."""
+    height, width = values.shape
+    padded = torch.nn.functional.pad(values, (0, -width % cols, 0, -height % rows))
+    return padded.view(padded.shape[0] // rows, rows, -1, cols).amax(dim=(1, 3))
+
+
+def on_blocks(piece: Piece, rows: int, cols: int, amaxes: torch.Tensor) -> torch.Tensor:
+    """The weight's values where the piece has them, the block's amax where it does not."""
+    height, width = piece.weight.shape
+    whole = amaxes.repeat_interleave(rows, 0).repeat_interleave(cols, 1)[:height, :width]
+    whole = whole.to(piece.weight.dtype).contiguous()
+    whole.view(-1)[piece.start : piece.end] = piece.values
+    return whole
+
+
+def local_amaxes(piece: Piece, rows: int, cols: int, dtype: torch.dtype) -> torch.Tensor:
+    """Amaxes of what the piece has; zero where it has nothing."""
+    whole = torch.zeros(piece.weight.numel(), dtype=piece.weight.dtype)
+    whole[piece.start : piece.end] = largest(piece.values)
+    return block_amaxes(whole.view(piece.weight.shape), rows, cols).to(dtype)
+
+
+def quantize_direction(
+    pieces: list[Piece], group: Any, direction: str, rows: int, cols: int, dtype: torch.dtype
+) -> None:
+    """Scales of all blocks and codes of the pieces, for one direction."""
+    local = [local_amaxes(piece, rows, cols, dtype) for piece in pieces]
+    for piece, amaxes in zip(pieces, share(local, group), strict=True):
+        weight = piece.weight
+        quantizer: SchemeQuantizer = weight._quantizer.copy()
+        quantizer.internal = False
+        quantizer.set_usage(rowwise=direction == "rowwise", columnwise=direction == "columnwise")
+        made = quantizer.quantize_impl(on_blocks(piece, rows, cols, amaxes))
+        for name in weight._direction_buffers(direction):
+            if not name.endswith("_data"):
+                getattr(weight, name).copy_(getattr(made, name))
+        per_byte = codes_per_byte() if isinstance(weight, NVFP4Tensor) else 1
+        if (piece.start % per_byte, piece.end % per_byte) != (0, 0):
+            raise ValueError(
+                f"quantize_master_weights: pieces of an NVFP4 weight are whole bytes, got "
+                f"[{piece.start}, {piece.end})"
+            )
+        codes = getattr(made, f"_{direction}_data").view(-1)
+        begin, end = piece.start // per_byte, piece.end // per_byte
+        shard = piece.shard
+        if isinstance(shard, (tuple, list)):
+            shard = shard[0] if direction == "rowwise" else shard[1]
+        own = Piece(weight, piece.values, piece.start, shard)
+        write_codes(own, getattr(weight, f"_{direction}_data"), codes[begin:end], begin)
+
+
+def quantize_tiles(pieces: list[Piece], group: Any) -> None:
+    block = pieces[0].weight._spec().block_length
+    quantize_direction(pieces, group, "rowwise", block, block, torch.float32)
+
+
+def quantize_mxfp8(pieces: list[Piece], group: Any) -> None:
+    block = pieces[0].weight._spec().block_length
+    dtype = pieces[0].weight.dtype
+    tiles = pieces[0].weight._quantizer.with_2d_quantization
+    for direction, rows, cols in (("rowwise", 1, block), ("columnwise", block, 1)):
+        present = [p for p in pieces if getattr(p.weight, f"_{direction}_data") is not None]
+        if present:
+            shape = (block, block) if tiles else (rows, cols)
+            quantize_direction(present, group, direction, *shape, dtype)
+
+
+def quantize_identity(pieces: list[Piece], group: Any) -> None:
+    for piece in pieces:
+        if piece.values.numel():
+            values = piece.values.to(piece.weight._hp_data.dtype)
+            write_codes(piece, piece.weight._hp_data, values, piece.start)
+
+
+# Which weights go which way.
+
+
+def check_matrix(weight: Any) -> None:
+    if weight.dim() != 2:
+        raise ValueError(
+            f"quantize_master_weights: {type(weight).__name__} weights are matrices, got "
+            f"{tuple(weight.shape)}"
+        )
+
+
+def check_tiles(weight: Any) -> None:
+    check_matrix(weight)
+    is_tiles = (
+        weight._is_2D_scaled
+        if isinstance(weight, Float8BlockwiseQTensor)
+        else weight._quantizer.with_2d_quantization
+    )
+    if not is_tiles:
+        raise ValueError(
+            f"quantize_master_weights: {type(weight).__name__} weights need 2-D quantization"
+        )
+
+
+Handler = Callable[[list[Piece], Any], None]
+
+
+def route(piece: Piece) -> tuple[Handler, tuple[Any, ...]]:
+    """What quantizes a piece, and the options that its bucket must share.
+
+    Errors: ValueError for a weight of another type or without a quantizer.
+    """
+    weight, quantizer = piece.weight, piece.weight._quantizer
+    if quantizer is None:
+        raise ValueError("quantize_master_weights: the weight has no quantizer")
+    if isinstance(weight, IdentityTensor):
+        return quantize_identity, ()
+    if isinstance(weight, Float8Tensor):
+        if weight._data is None and piece.shard is not None:
+            raise NotImplementedError(
+                "quantize_master_weights: shards of weights that have only their transpose"
+            )
+        delayed = isinstance(quantizer, Float8Quantizer)
+        return (quantize_delayed if delayed else quantize_current), ()
+    if isinstance(weight, (Float8BlockwiseQTensor, NVFP4Tensor)):
+        check_tiles(weight)
+        return quantize_tiles, (type(weight), weight.dtype, quantizer._options())
+    if isinstance(weight, MXFP8Tensor):
+        check_matrix(weight)
+        return quantize_mxfp8, (weight.dtype, quantizer.dtype, quantizer.with_2d_quantization)
+    raise ValueError(f"quantize_master_weights: not available for {type(weight).__name__}")
+
+
+def children_of(piece: Piece, master: torch.Tensor | None) -> list[Piece]:
+    """The pieces of a hybrid weight's children; of another weight the piece itself.
+
+    Errors: NotImplementedError, ValueError, before anything changes, for what children cannot take.
+    """
+    weight = piece.weight
+    if not isinstance(weight, HybridQuantizedTensor):
+        return [piece]
+    children = weight._children()
+    if not children:
+        raise ValueError("quantize_master_weights: the hybrid weight has no data")
+    if (
+        weight._quantizer.columnwise_source == "rowwise_dequantized"
+        and weight._columnwise_storage is not None
+    ):
+        raise NotImplementedError(
+            "quantize_master_weights: columns that come from dequantized rows"
+        )
+    for child in children:
+        if not isinstance(child, (Float8Tensor, IdentityTensor)):
+            raise NotImplementedError(
+                f"quantize_master_weights: a hybrid weight with a {type(child).__name__}"
+            )
+    if len(children) > 1 and master is not None and master.numel() != weight.numel():
+        raise ValueError(
+            "quantize_master_weights: a hybrid weight with two directions needs its whole master"
+        )
+    return [Piece(child, piece.values, piece.start, piece.shard) for child in children]
+
+
+@torch.no_grad()
+def quantize_pieces(
+    model_weights: Sequence[Any],
+    master_weights: Sequence[torch.Tensor | None],
+    start_offsets: Sequence[int | None],
+    group: Any,
+    shards: Sequence[Any],
+) -> None:
+    """Checks everything, then quantizes bucket by bucket, in an order that all ranks share."""
+    buckets: dict[tuple[Handler, tuple[Any, ...]], list[Piece]] = {}
+    for weight, master, start, shard in zip(
+        model_weights, master_weights, start_offsets, shards, strict=True
+    ):
+        for piece in children_of(make_piece(weight, master, start, shard), master):
+            buckets.setdefault(route(piece), []).append(piece)
+    for (handler, _), pieces in buckets.items():
+        handler(pieces, group)

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of the operator table that all families of schemes share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from narrowfloat.pytorch import _native
+from narrowfloat.pytorch._dispatch import implements
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
+from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
+
+aten = torch.ops.aten
+
+
+def contiguous_strides(shape: torch.Size) -> tuple[int, ...]:
+    """Strides of a dense tensor of `shape`."""
+    return torch.empty(shape, device="meta").stride()
+
+
+def is_identity_stride(
+    tensor: torch.Tensor,
+    size: Any,
+    stride: Any,
+    storage_offset: int | None,
+) -> bool:
+    """Whether as_strided() with these arguments asks for the tensor as it is."""
+    return (
+        tuple(size) == tuple(tensor.shape)
+        and tuple(stride) == contiguous_strides(tensor.shape)
+        and storage_offset in (None, 0)
+    )
+
+
+def normalize_slice(
+    length: int, start: int | None, end: int | None, step: int
+) -> tuple[int, int, int]:
+    """start, stop and step of a slice of `length` items, as torch understands them."""
+    return slice(start, end, step).indices(length)
+
+
+def is_full_slice(
+    tensor: torch.Tensor, dim: int, start: int | None, end: int | None, step: int
+) -> bool:
+    """Whether a slice takes everything."""
+    length = tensor.shape[dim]
+    return normalize_slice(length, start, end, step) == (0, length, 1)
+
+
+@implements(aten.detach.default, SchemeTensor)
+def _detach(tensor: SchemeTensor) -> SchemeTensor:
+    return type(tensor).make_like(tensor)
+
+
+@implements(aten.alias.default, SchemeTensor)
+def _alias(tensor: SchemeTensor) -> SchemeTensor:
+    return type(tensor).make_like(tensor, requires_grad=tensor.requires_grad)
+
+
+@implements(aten.clone.default, SchemeTensor)
+def _clone(
+    tensor: SchemeTensor, *, memory_format: torch.memory_format | None = None
+) -> SchemeTensor:
+    return tensor._rebuild(**tensor._cloned_buffers())
+
+
+@implements(aten._to_copy.default, SchemeTensor)
+def _to_copy(
+    tensor: SchemeTensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> Any:
+    if dtype is not None and dtype != tensor.dtype:
+        return NotImplemented
+    target = tensor.device if device is None else torch.device(device)
+
+    def moved(buffer: torch.Tensor | None) -> torch.Tensor | None:
+        if buffer is None:
+            return None
+        copied = buffer.to(device=target, non_blocking=non_blocking, copy=True)
+        return copied.pin_memory() if pin_memory else copied
+
+    buffers = {b.keyword: moved(t) for b, t in zip(tensor.BUFFERS, tensor._tensors(), strict=True)}
+    return tensor._rebuild(device=target, **buffers)
+
+
+def plain_source(dst: QuantizedTensor, src: torch.Tensor) -> torch.Tensor:
+    """`src` as copy_() means it: of the shape of `dst`, of a type that can be quantized."""
+    if src.shape != dst.shape:
+        src = src.expand(dst.shape)
+    return src if src.dtype in _native.FLOAT_DTYPES else src.to(dst.dtype)
+
+
+def copies_raw(dst: SchemeTensor, src: Any) -> bool:
+    """Whether every byte of `dst` has its counterpart in `src`."""
+    if not isinstance(src, SchemeTensor) or type(src).BUFFERS is not type(dst).BUFFERS:
+        return False
+    settings = all(
+        getattr(dst, setting.name) == getattr(src, setting.name) for setting in dst.SETTINGS
+    )
+    mine, other = dst.get_usages(), src.get_usages()
+    return settings and src.shape == dst.shape and all(other[d] or not mine[d] for d in mine)
+
+
+@implements(aten.copy_.default, QuantizedTensor)
+def _copy(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    if not isinstance(dst, QuantizedTensor):
+        known = dst.dtype if dst.dtype in _native.FLOAT_DTYPES else torch.float32
+        return dst.copy_(src._decode(known), non_blocking)
+    if isinstance(src, QuantizedTensor):
+        src = src._plain()
+    dst.quantize_(plain_source(dst, src))
+    return dst
+
+
+@implements(aten.copy_.default, SchemeTensor)
+def _copy_scheme(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    if not isinstance(dst, SchemeTensor) or not copies_raw(dst, src):
+        return _copy(dst, src, non_blocking)
+    for mine, other in zip(dst._tensors(), src._tensors(), strict=True):
+        if mine is not None and other is not None:
+            mine.copy_(other.view(mine.shape), non_blocking)
+    return dst
+
+
+@implements(aten.zero_.default, SchemeTensor)
+def _zero(tensor: SchemeTensor) -> SchemeTensor:
+    for buffer in tensor._tensors():
+        if buffer is not None:
+            buffer.zero_()
+    return tensor
+
+
+def empty_buffers(
+    tensor: SchemeTensor, device: torch.device | None, pin_memory: bool | None
+) -> dict[str, torch.Tensor | None]:
+    """Constructor arguments of buffers like those of `tensor`, not initialised."""
+    return {
+        buffer.keyword: None
+        if old is None
+        else torch.empty(old.shape, dtype=old.dtype, device=device, pin_memory=bool(pin_memory))
+        for buffer, old in zip(tensor.BUFFERS, tensor._tensors(), strict=True)
+    }
+
+
+@implements(aten.empty_like.default, SchemeTensor)
+def _empty_like(
+    tensor: SchemeTensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> SchemeTensor:
+    target = tensor.device if device is None else torch.device(device)
+    fields = empty_buffers(tensor, target, pin_memory)
+    if dtype is not None:
+        fields["fake_dtype"] = dtype
+    return tensor._rebuild(device=target, **fields)
+
+
+@implements(aten.new_empty.default, SchemeTensor)
+def _new_empty(
+    tensor: SchemeTensor,
+    size: list[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> Any:
+    if tensor._quantizer is None and not tensor.HAS_DEFAULT_QUANTIZER:
+        raise RuntimeError(
+            f"new_empty: {type(tensor).__name__} has no quantizer to build another tensor with"
+        )
+    quantizer = tensor._get_quantizer().copy()
+    quantizer.internal = False
+    return quantizer.make_empty(
+        size,
+        dtype=tensor.dtype if dtype is None else dtype,
+        device=tensor.device if device is None else device,
+        pin_memory=bool(pin_memory),
+    )
+
+
+@implements(aten.is_pinned.default, SchemeTensor)
+def _is_pinned(tensor: SchemeTensor, device: torch.device | None = None) -> bool:
+    buffer = tensor._first_buffer()
+    return buffer is not None and buffer.is_pinned()
+
+
+@implements(aten.record_stream.default, SchemeTensor)
+def _record_stream(tensor: SchemeTensor, stream: Any) -> None:
+    for buffer in tensor._tensors():
+        if buffer is not None:
+            buffer.record_stream(stream)
+
+
+@implements(aten.slice.Tensor, SchemeTensor)
+def _slice(
+    tensor: SchemeTensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Any:
+    if is_full_slice(tensor, dim, start, end, step):
+        return type(tensor).make_like(tensor)
+    return NotImplemented
+
+
+@implements(aten.as_strided.default, SchemeTensor)
+def _as_strided(
+    tensor: SchemeTensor, size: list[int], stride: list[int], storage_offset: int | None = None
+) -> Any:
+    if is_identity_stride(tensor, size, stride, storage_offset):
+        return type(tensor).make_like(tensor)
+    return NotImplemented
+
+
+@implements(aten.resize_.default, QuantizedTensor)
+def _resize(tensor: QuantizedTensor, size: list[int], **kwargs: Any) -> None:
+    raise NotImplementedError(f"resize_: {type(tensor).__name__} cannot change its size in place")

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one quantizer under all families whose format is a scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import torch
+
+from narrowfloat import _core
+from narrowfloat.pytorch import _native
+from narrowfloat.pytorch.constants import DType
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
+from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
+
+
+@lru_cache
+def check_whole_blocks(quantizer: str, scheme: str, shape: tuple[int, ...]) -> None:
+    """Errors: ValueError unless rows and columns are multiples of the scheme's block."""
+    _core.check_whole_blocks(quantizer, scheme, shape)
+
+
+def source_tensor(src: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """`src` as a plain tensor on `device`."""
+    if isinstance(src, QuantizedTensorStorage):
+        src = src._decode()
+    return src if src.device == device else src.to(device)
+
+
+class SchemeQuantizer(Quantizer):
+    """Allocates and fills the buffers of a scheme. A family names the scheme and its options."""
+
+    TENSOR: ClassVar[type]
+    STORAGE: ClassVar[type[SchemeStorage]]
+    dtype: DType
+
+    # What a family answers.
+
+    def _scheme(self) -> str:
+        """Name of the scheme."""
+        raise NotImplementedError
+
+    def _options(self) -> tuple[tuple[str, Any], ...]:
+        """The options that the verb takes beside the directions."""
+        return ()
+
+    def _settings(self) -> dict[str, Any]:
+        """Constructor arguments of the tensor's fields that hold no buffer."""
+        raise NotImplementedError
+
+    def _check_shape(self, shape: tuple[int, ...]) -> None:
+        """Errors: ValueError for a shape that the format does not take."""
+
+    def _check_destination(self, dst: Any) -> None:
+        """Errors: as the family has them, unless `dst` is a tensor of the family."""
+        assert isinstance(dst, self.TENSOR), (
+            f"Cannot store quantized data in {type(dst).__name__}: "
+            f"{type(self).__name__} fills {self.TENSOR.__name__}"
+        )
+
+    # Specs and plans.
+
+    def _directions(self) -> tuple[bool, bool]:
+        """Which codes to make."""
+        return self.rowwise_usage, self.columnwise_usage
+
+    def _spec(self) -> _core.QuantSpec:
+        rowwise, columnwise = self._directions()
+        return _native.make_spec(self._scheme(), rowwise, columnwise, self._options())
+
+    def _plan(self, shape: tuple[int, ...]) -> tuple[_native.PlannedBuffer, ...]:
+        if not any(self._directions()):
+            return ()
+        return _native.plan(self._spec(), shape)
+
+    def _buffer_specs(self, shape: Iterable[int]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+        """dtype and shape of each of the tensor's fields that hold a buffer."""
+        shape = tuple(shape)
+        self._check_shape(shape)
+        names = dict(zip(_native.ROLES, self.STORAGE._role_names, strict=True))
+        return {
+            names[buffer.role]: (buffer.dtype, buffer.shape)
+            for buffer in self._plan(shape)
+            if names[buffer.role] is not None
+        }
+
+    # Building.
+
+    def inner_tensor_specs(
+        self, shape: Iterable[int]
+    ) -> list[tuple[str, tuple[int, ...], torch.dtype]]:
+        """(name, shape, dtype) of the inner tensors in the order of flattening; no data made."""
+        specs = self._buffer_specs(shape)
+        return [
+            (name, specs[name][1], specs[name][0])
+            for name, _ in self.STORAGE._INNER_TENSORS
+            if name in specs
+        ]
+
+    def storage_metadata(self, dtype: torch.dtype) -> dict[str, Any]:
+        """The tensor's constructor arguments that are no buffers."""
+        return {**self._settings(), "quantizer": self, "fake_dtype": dtype}
+
+    def alloc_tensors(
+        self,
+        shape: Iterable[int],
+        *,
+        device: torch.device | str | None = None,
+        pin_memory: bool = False,
+    ) -> dict[str, torch.Tensor]:
+        """The inner tensors by name, not initialised."""
+        return {
+            name: torch.empty(size, dtype=dtype, device=device, pin_memory=pin_memory)
+            for name, (dtype, size) in self._buffer_specs(shape).items()
+        }
+
+    def create_metadata(
+        self, shape: Iterable[int], dtype: torch.dtype, requires_grad: bool = False
+    ) -> dict[str, Any]:
+        """The context of __tensor_flatten__ that a tensor of this quantizer has."""
+        return {
+            "cls": self.STORAGE if self.internal else self.TENSOR,
+            "is_tensor": not self.internal,
+            "requires_grad": requires_grad and not self.internal,
+            "nontensor_kwargs": self.storage_metadata(dtype),
+        }
+
+    def make_empty(
+        self,
+        shape: Iterable[int],
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+        requires_grad: bool = False,
+        pin_memory: bool = False,
+    ) -> Any:
+        """Errors: ValueError for a shape that the format does not take."""
+        device = torch.get_default_device() if device is None else torch.device(device)
+        shape = torch.Size(shape)
+        tensors = self.alloc_tensors(shape, device=device, pin_memory=pin_memory)
+        return self._assemble(shape, dtype, tensors, device, requires_grad)
+
+    def _assemble(
+        self,
+        shape: Iterable[int],
+        dtype: torch.dtype,
+        tensors: dict[str, torch.Tensor],
+        device: torch.device,
+        requires_grad: bool = False,
+    ) -> Any:
+        fields = self.storage_metadata(dtype)
+        for buffer in self.STORAGE.BUFFERS:
+            fields[buffer.keyword] = tensors.get(buffer.name)
+        if self.internal:
+            return self.STORAGE(**fields)
+        return self.TENSOR(
+            shape=shape, dtype=dtype, device=device, requires_grad=requires_grad, **fields
+        )
+
+    # Quantizing.
+
+    def quantize_impl(self, tensor: torch.Tensor) -> Any:
+        tensor = source_tensor(tensor, tensor.device)
+        self._check_quantize(tensor)
+        out = self.make_empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        if tensor.numel() > 0:
+            self._fill(tensor, out, None)
+        return out
+
+    def update_quantized(
+        self,
+        src: torch.Tensor,
+        dst: Any,
+        *,
+        noop_flag: torch.Tensor | None = None,
+    ) -> Any:
+        """Errors: as the family has them for `dst`; ValueError if the shapes differ."""
+        self._check_destination(dst)
+        src = source_tensor(src, dst.device)
+        self._check_quantize(src)
+        if src.shape != dst.shape:
+            self._check_same_matrix(src.shape, dst.shape)
+        if src.numel() == 0:
+            return dst
+        self._with_group_of(dst)._run(src, dst, noop_flag)
+        return dst
+
+    def _run(self, src: torch.Tensor, dst: Any, noop: torch.Tensor | None) -> None:
+        self._fit(dst)
+        try:
+            self._fill(src, dst, noop)
+        except ValueError:  # nothing is written then
+            loose = self._loose_buffers(dst)
+            if not loose:
+                raise
+            self._fill_beside(src, dst, noop, loose)
+        self._label(dst)
+
+    def _loose_buffers(self, dst: SchemeStorage) -> dict[str, torch.Tensor]:
+        """Buffers with holes, such as a slice's, which verbs do not write."""
+        named = {buffer.name: dst.__dict__[buffer.name] for buffer in self.STORAGE.BUFFERS}
+        return {n: t for n, t in named.items() if t is not None and not t.is_contiguous()}
+
+    def _fill_beside(
+        self,
+        src: torch.Tensor,
+        dst: SchemeStorage,
+        noop: torch.Tensor | None,
+        loose: dict[str, torch.Tensor],
+    ) -> None:
+        """Fills dense buffers in place of the loose ones and copies them."""
+        for name, tensor in loose.items():
+            setattr(dst, name, tensor.contiguous())
+        try:
+            self._fill(src, dst, noop)
+        finally:
+            for name, tensor in loose.items():
+                tensor.copy_(dst.__dict__[name])
+                setattr(dst, name, tensor)
+
+    def _check_quantize(self, tensor: torch.Tensor) -> None:
+        """Errors: as the family has them, for a combination of options or a shape."""
+        self._check_shape(tensor.shape)
+
+    def _check_same_matrix(self, src: torch.Size, dst: torch.Size) -> None:
+        if _native.flatten_shape(tuple(src)) != _native.flatten_shape(tuple(dst)):
+            raise ValueError(f"quantize: the output has shape {tuple(dst)}, the input {tuple(src)}")
+
+    def _with_group_of(self, dst: Any) -> SchemeQuantizer:
+        """This quantizer, or a copy that reduces over the group that `dst` carries."""
+        return self
+
+    def _fit(self, dst: SchemeStorage) -> None:
+        """Gives `dst` the buffers that this quantizer fills and takes those it does not."""
+        if (dst._has_rowwise(), dst._has_columnwise()) == self._directions():
+            return
+        specs = self._buffer_specs(tuple(dst.shape))
+        device = dst.device
+        for buffer in self.STORAGE.BUFFERS:
+            if buffer.name not in specs:
+                setattr(dst, buffer.name, None)
+            elif getattr(dst, buffer.name) is None:
+                dtype, shape = specs[buffer.name]
+                setattr(dst, buffer.name, torch.empty(shape, dtype=dtype, device=device))
+
+    def _fill(self, src: torch.Tensor, dst: SchemeStorage, noop: torch.Tensor | None) -> None:
+        _native.verbs.quantize(
+            self._spec(),
+            src,
+            dst._role_buffers(),
+            noop,
+            None,
+            None,
+            None,
+            0,
+            0,
+            _native.threads(),
+        )
+
+    def _label(self, dst: SchemeStorage) -> None:
+        """Writes this quantizer's settings to the fields of what it filled."""
+        settings = self._settings()
+        for setting in self.STORAGE.SETTINGS:
+            dst.__dict__[setting.name] = settings[setting.keyword]
+
+    def is_quantizable(self, inp: torch.Tensor) -> bool:
+        return inp.dim() >= 2 and self._spec().has_whole_blocks(tuple(inp.shape))
+
+
+def scale_shape(spec: _core.QuantSpec, shape: Iterable[int], columnwise: bool) -> tuple[int, ...]:
+    """Shape of the padded scales of one direction of a spec that has both."""
+    role = "columnwise_scale_inv" if columnwise else "rowwise_scale_inv"
+    planned = _native.plan(spec, tuple(shape))
+    return next(buffer.shape for buffer in planned if buffer.role == role)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one tensor class under all families whose format is a scheme."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any, ClassVar
+
+import torch
+
+from narrowfloat.pytorch._autograd import (
+    _IdentityFunc,
+    _ReshapeFunc,
+    _ViewFunc,
+    resolve_shape,
+)
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, QuantizedTensorStorage
+from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
+from narrowfloat.pytorch.utils import devices_match
+
+_native_size = torch._C.TensorBase.size
+
+
+class SchemeTensor(SchemeStorage, QuantizedTensor):
+    """A SchemeStorage with autograd and torch's operators."""
+
+    # Whether a reshape that the blocks do not allow gives plain values, as a view does.
+    RESHAPE_DEQUANTIZES: ClassVar[bool] = True
+
+    # Whether a tensor without a quantizer can build others like it.
+    HAS_DEFAULT_QUANTIZER: ClassVar[bool] = False
+
+    # Process group over which later quantizations share one amax; a sharded parameter has one.
+    amax_reduction_group: Any = None
+
+    @property
+    def shape(self) -> torch.Size:
+        """From the buffers; where they are gone, the shape that the tensor was made with."""
+        if self._first_buffer() is None:
+            return _native_size(self)
+        return self._logical_shape()
+
+    def size(self, dim: int | None = None) -> Any:
+        shape = self.shape
+        return shape if dim is None else shape[dim]
+
+    def _describe(self) -> str:
+        return "".join(
+            f"{setting.keyword}={self.__dict__[setting.name]}, " for setting in self.SETTINGS
+        )
+
+    __repr__ = QuantizedTensor.__repr__
+
+    def detach(self) -> SchemeTensor:
+        return type(self).make_like(self)
+
+    def clone(self, *, memory_format: torch.memory_format | None = None) -> SchemeTensor:
+        """A copy of every buffer, still quantized."""
+        self._require_cloneable()
+        return _IdentityFunc.apply(self, self._cloned_buffers())
+
+    def _require_cloneable(self) -> None:
+        """Errors: as the family has them."""
+
+    def quantize_(
+        self, tensor: torch.Tensor, *, noop_flag: torch.Tensor | None = None
+    ) -> SchemeTensor:
+        if isinstance(tensor, QuantizedTensorStorage):
+            tensor = tensor._decode()
+        self._get_quantizer().update_quantized(tensor, self, noop_flag=noop_flag)
+        return self
+
+    # Views.
+
+    def view(self, *shape: Any) -> torch.Tensor:
+        if len(shape) == 1 and shape[0] is None:
+            return _ViewFunc.apply(self, None)
+        if len(shape) == 1 and isinstance(shape[0], torch.dtype):
+            return self.dequantize().view(shape[0])
+        wanted = resolve_shape(shape, self.shape)
+        reason = self._why_no_view(wanted)
+        if reason is None:
+            return _ViewFunc.apply(self, wanted)
+        warnings.warn(f"{reason}; the tensor is dequantized", stacklevel=2)
+        return self.dequantize().view(wanted)
+
+    def reshape(self, *shape: Any) -> torch.Tensor:
+        if len(shape) == 1 and shape[0] is None:
+            return _ReshapeFunc.apply(self, None)
+        wanted = resolve_shape(shape, self.shape)
+        reason = self._why_no_view(wanted)
+        if reason is None:
+            return _ReshapeFunc.apply(self, wanted)
+        if not self.RESHAPE_DEQUANTIZES:
+            raise RuntimeError(reason)
+        warnings.warn(f"{reason}; the tensor is dequantized", stacklevel=2)
+        return self.dequantize().reshape(wanted)
+
+    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Any:
+        """This tensor: buffers are contiguous. Errors: ValueError for another format."""
+        if memory_format not in (torch.contiguous_format, torch.preserve_format):
+            raise ValueError(
+                f"{self.__class__.__name__} does not support different memory formats!"
+            )
+        buffers = [t for t in (self._first_buffer(),) if t is not None]
+        if all(t.is_contiguous() for t in buffers):
+            return self
+        return self._rebuild_contiguous()
+
+    def _rebuild_contiguous(self) -> Any:
+        return _IdentityFunc.apply(
+            self,
+            {
+                buffer.keyword: None if t is None else t.contiguous()
+                for buffer, t in zip(self.BUFFERS, self._tensors(), strict=True)
+            },
+        )
+
+    # .data
+
+    @property
+    def data(self) -> Any:
+        """An alias without a gradient; assigning rebinds or requantizes."""
+        return self.detach()
+
+    @data.setter
+    @torch.no_grad()
+    def data(self, tensor: torch.Tensor) -> None:
+        if type(tensor) is type(self) or isinstance(tensor, type(self)):
+            self._rebind(tensor)
+            return
+        assert self._quantizer is not None, (
+            f"{self.__class__.__name__}.data: quantizing a plain tensor needs a quantizer"
+        )
+        self._set_plain_data(tensor)
+
+    def _set_plain_data(self, tensor: torch.Tensor) -> None:
+        """Takes the values, shape, type and device of a tensor that is not of this class."""
+        quantizer = self._quantizer._with_group_of(self).copy()
+        quantizer.internal = False
+        requires_grad = tensor.requires_grad
+        self._rebind(quantizer.quantize_impl(tensor.detach()))
+        self.requires_grad_(requires_grad)
+
+    def _rebind(self, tensor: SchemeTensor) -> None:
+        """Takes the fields of a tensor of this class, and its outer metadata where they differ."""
+        outer = (tensor.shape, tensor.dtype, tensor.device)
+        if (self.shape, self.dtype) != outer[:2] or not self._on(tensor.device):
+            shell = torch.Tensor._make_wrapper_subclass(
+                type(self),
+                outer[0],
+                dtype=outer[1],
+                layout=torch.strided,
+                requires_grad=tensor.requires_grad,
+                device=outer[2],
+            )
+            # The native setter takes over size, strides, type and device of the shell.
+            torch._C.TensorBase.data.__set__(self, shell)
+        for buffer in self.BUFFERS:
+            setattr(self, buffer.name, getattr(tensor, buffer.name))
+        for setting in self.SETTINGS:
+            setattr(self, setting.name, getattr(tensor, setting.name))
+        self._quantizer = None if tensor._quantizer is None else tensor._quantizer.copy()
+        self._dtype = tensor.dtype
+
+    def _on(self, device: torch.device) -> bool:
+        buffer = self._first_buffer()
+        return buffer is not None and devices_match(buffer.device, device)
+
+    # Copies.
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SchemeTensor:
+        if id(self) in memo:
+            return memo[id(self)]
+        with torch.no_grad():
+            copied = self._rebuild(**self._cloned_buffers())
+        copied.requires_grad_(self.requires_grad)
+        memo[id(self)] = copied
+        own = copied.__dict__
+        for name, value in self.__dict__.items():
+            if name not in own and name != "amax_reduction_group":
+                own[name] = copy.deepcopy(value, memo)
+        return copied

@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Per-tensor FP8: quantizers with a given scale and with one from the largest magnitude."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from narrowfloat.common import recipe
+from narrowfloat.pytorch import _native
+from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
+from narrowfloat.pytorch._reduction import reduce_max
+from narrowfloat.pytorch.constants import DType
+from narrowfloat.pytorch.tensor._fsdp import ShardedFloat8
+from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer, source_tensor
+from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
+from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
+from narrowfloat.pytorch.tensor.storage.float8_tensor_storage import (
+    Float8TensorStorage,
+    _FromFloat8Func,
+    float8_scheme,
+    to_columnwise,
+)
+from narrowfloat.pytorch.utils import is_non_tn_fp8_gemm_supported
+
+__all__ = [
+    "Float8CurrentScalingQuantizer",
+    "Float8Quantizer",
+    "Float8Tensor",
+    "_FromFloat8Func",
+    "_IdentityFunc",
+    "_ReshapeFunc",
+    "_ViewFunc",
+]
+
+
+class _Float8QuantizerBase(SchemeQuantizer):
+    """What both quantizers of per-tensor FP8 share."""
+
+    STORAGE = Float8TensorStorage
+
+    def _scheme(self) -> str:
+        return float8_scheme(self.dtype)
+
+    def _settings(self) -> dict[str, Any]:
+        return {"fp8_dtype": self.dtype}
+
+    def _directions(self) -> tuple[bool, bool]:
+        if is_non_tn_fp8_gemm_supported():
+            return self.rowwise_usage or self.columnwise_usage, False
+        return self.rowwise_usage, self.columnwise_usage
+
+    def _check_destination(self, dst: Any) -> None:
+        if not isinstance(dst, Float8TensorStorage):
+            raise ValueError(
+                f"{type(self).__name__} can only update Float8Tensor, got {type(dst).__name__}"
+            )
+
+    def _check_quantize(self, tensor: torch.Tensor) -> None:
+        rowwise, columnwise = self._directions()
+        if rowwise:
+            return
+        if columnwise:
+            raise NotImplementedError(
+                "Columnwise-only per-tensor FP8 quantization is not implemented: the transpose is "
+                "made of the row-wise codes, and the quantizer has rowwise_usage=False"
+            )
+        raise ValueError("quantize: the quantizer has neither rowwise nor columnwise usage")
+
+    def update_quantized(
+        self, src: torch.Tensor, dst: Any, *, noop_flag: torch.Tensor | None = None
+    ) -> Any:
+        """As of every scheme; members of a group may have the transpose alone.
+
+        Errors: ValueError unless `dst` is a Float8TensorStorage; NotImplementedError for a
+        transpose alone.
+        """
+        if self.rowwise_usage or getattr(dst, "_of_group", None) is None:
+            return super().update_quantized(src, dst, noop_flag=noop_flag)
+        src = source_tensor(src, dst.device)
+        if src.numel() > 0:
+            self._run(src, dst, noop_flag)
+        return dst
+
+    def _fit(self, dst: Float8TensorStorage) -> None:
+        data, transpose = dst._data, dst._transpose
+        if (data is not None, transpose is not None) != self._directions():
+            super()._fit(dst)
+
+    def _label(self, dst: Float8TensorStorage) -> None:
+        dst._fp8_dtype = self.dtype
+        dst._transpose_invalid = dst._transpose is None
+
+    def quantize_impl(self, tensor: torch.Tensor) -> Any:
+        out = super().quantize_impl(tensor)
+        self._label(out)
+        return out
+
+    def get_columnwise_shape(self, shape: Iterable[int]) -> tuple[int, ...]:
+        """The last dimension first."""
+        return tuple(to_columnwise(tuple(shape)))
+
+    def create_tensor_from_data(
+        self,
+        data: torch.Tensor,
+        fake_dtype: torch.dtype = torch.float32,
+        requires_grad: bool = False,
+        internal: bool = False,
+    ) -> Any:
+        """A quantized tensor over codes that exist: uint8 or a torch float8 type."""
+        assert data.dtype in (torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2), (
+            f"create_tensor_from_data: codes are uint8 or float8, got {data.dtype}"
+        )
+        fields = {
+            "data": data.view(torch.uint8),
+            "fp8_scale_inv": self._scale_inv_for(data),
+            "data_transpose": None,
+            **self.storage_metadata(fake_dtype),
+        }
+        if internal:
+            return Float8TensorStorage(**fields)
+        return Float8Tensor(
+            shape=data.shape, dtype=fake_dtype, requires_grad=requires_grad, **fields
+        )
+
+    def _scale_inv_for(self, data: torch.Tensor) -> torch.Tensor:
+        return torch.empty(1, dtype=torch.float32, device=data.device)
+
+    def supports_only_rowwise_all_gather(self) -> bool:
+        return True
+
+    def is_quantizable(self, inp: torch.Tensor) -> bool:
+        return True
+
+
+class Float8Quantizer(_Float8QuantizerBase):
+    """FP8 with a given scale (delayed scaling).
+
+    `scale`, `amax`: float32 tensors of one element that belong to the caller. Every call reads
+    `scale` and raises `amax` to the largest magnitude of its input.
+    """
+
+    def __init__(
+        self,
+        scale: torch.Tensor,
+        amax: torch.Tensor,
+        fp8_dtype: DType,
+        *,
+        rowwise: bool = True,
+        columnwise: bool = True,
+    ) -> None:
+        super().__init__(rowwise=rowwise, columnwise=columnwise)
+        self.scale = scale
+        self.amax = amax
+        self.dtype = DType.cast(fp8_dtype)
+
+    def _fill(self, src: torch.Tensor, dst: SchemeStorage, noop: torch.Tensor | None) -> None:
+        data, transpose, scale_inv = dst._data, dst._transpose, dst._scale_inv
+        _native.verbs.quantize(
+            self._spec(),
+            src,
+            (data, scale_inv, transpose, scale_inv, None, self.amax, None),
+            noop,
+            self.scale,
+            None,
+            None,
+            0,
+            0,
+            _native.threads(),
+        )
+
+    def _scale_inv_for(self, data: torch.Tensor) -> torch.Tensor:
+        return torch.reciprocal(self.scale.detach().reshape(1)).to(data.device)
+
+    def calibrate(self, tensor: torch.Tensor) -> None:
+        low, high = tensor.aminmax()
+        self.amax.copy_(torch.max(-low, high))
+
+    def _get_compatible_recipe(self) -> type:
+        return recipe.DelayedScaling
+
+
+class Float8CurrentScalingQuantizer(_Float8QuantizerBase):
+    """FP8 whose scale comes from the largest magnitude of each input.
+
+    `with_amax_reduction`: over `amax_reduction_group` (None: the world), so that all ranks share
+    one scale. `device`, `use_existing_amax`, `scale` and `amax` are accepted and not used.
+    """
+
+    def __init__(
+        self,
+        fp8_dtype: DType,
+        device: torch.device | str | None = None,
+        *,
+        rowwise: bool = True,
+        columnwise: bool = True,
+        use_existing_amax: bool | None = None,
+        with_amax_reduction: bool = False,
+        amax_reduction_group: Any = None,
+        force_pow_2_scales: bool = False,
+        amax_epsilon: float = 0.0,
+        scale: torch.Tensor | None = None,
+        amax: torch.Tensor | None = None,
+    ) -> None:
+        super().__init__(rowwise=rowwise, columnwise=columnwise)
+        unused = {"use_existing_amax": use_existing_amax, "scale": scale, "amax": amax}
+        for name, value in unused.items():
+            if value is not None and value is not False:
+                warnings.warn(
+                    f"Float8CurrentScalingQuantizer does not use {name}",
+                    DeprecationWarning,
+                    stacklevel=2,
+                )
+        self.dtype = DType.cast(fp8_dtype)
+        self.with_amax_reduction = with_amax_reduction
+        self.amax_reduction_group = amax_reduction_group
+        self.force_pow_2_scales = force_pow_2_scales
+        self.amax_epsilon = amax_epsilon
+
+    def _options(self) -> tuple[tuple[str, Any], ...]:
+        return (
+            ("amax_epsilon", self.amax_epsilon),
+            ("force_pow_2_scales", self.force_pow_2_scales),
+        )
+
+    def _with_group_of(self, dst: Any) -> SchemeQuantizer:
+        group = getattr(dst, "amax_reduction_group", None)
+        if group is None:
+            return self
+        quantizer = self.copy()
+        quantizer.with_amax_reduction = True
+        quantizer.amax_reduction_group = group
+        return quantizer
+
+    def _fill(self, src: torch.Tensor, dst: SchemeStorage, noop: torch.Tensor | None) -> None:
+        amax = None
+        if self.with_amax_reduction:
+            amax = torch.empty(1, dtype=torch.float32, device=src.device)
+            _native.verbs.amax(src, amax, _native.threads())
+            reduce_max(amax, self.amax_reduction_group)
+        data, transpose, scale_inv = dst._data, dst._transpose, dst._scale_inv
+        # A group keeps the scales and the amaxes of its members.
+        scale, measured = dst.__dict__.get("_of_group", (None, None))
+        _native.verbs.quantize(
+            self._spec(),
+            src,
+            (data, scale_inv, transpose, scale_inv, scale, measured, None),
+            noop,
+            None,
+            amax,
+            None,
+            0,
+            0,
+            _native.threads(),
+        )
+
+    def is_requantization_safe(self) -> bool:
+        return True
+
+    def _get_compatible_recipe(self) -> type:
+        return recipe.Float8CurrentScaling
+
+
+Float8CurrentScalingQuantizer.register_value_class("dtype", "force_pow_2_scales", "amax_epsilon")
+
+
+class Float8Tensor(Float8TensorStorage, ShardedFloat8, SchemeTensor):
+    """A tensor of FP8 codes under one scale."""
+
+    @classmethod
+    def make_like(
+        cls,
+        tensor: Float8Tensor,
+        *,
+        shape: Iterable[int] | None = None,
+        dtype: torch.dtype | None = None,
+        requires_grad: bool = False,
+        data: torch.Tensor | None = None,
+        data_transpose: torch.Tensor | None = None,
+    ) -> Float8Tensor:
+        """An alias of `tensor` with other outer metadata, or over other codes."""
+        alias = super().make_like(tensor, shape=shape, dtype=dtype, requires_grad=requires_grad)
+        alias._transpose_invalid = tensor._transpose_invalid
+        if data is not None:
+            alias._data = data
+            alias._transpose, alias._transpose_invalid = None, True
+        if data_transpose is not None:
+            alias._transpose, alias._transpose_invalid = data_transpose, False
+        return alias
+
+    @classmethod
+    def _like_codes(
+        cls,
+        tensor: Float8Tensor,
+        shape: Iterable[int],
+        data: torch.Tensor | None,
+        data_transpose: torch.Tensor | None,
+    ) -> Float8Tensor:
+        """A tensor of the class of `tensor` over these codes, under the same scale."""
+        fields = tensor.get_metadata()
+        fields.update(data=data, data_transpose=data_transpose)
+        return type(tensor)(shape=shape, dtype=tensor.dtype, **fields)
+
+    def _rebind(self, tensor: Float8Tensor) -> None:
+        super()._rebind(tensor)
+        self._transpose_invalid = tensor._transpose_invalid
+
+    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Any:
+        """This tensor, or one over copies of both buffers that lie in that format."""
+        data = self._data
+        if data is None or data.is_contiguous(memory_format=memory_format):
+            return self
+        return _IdentityFunc.apply(self, {"data": data.contiguous(memory_format=memory_format)})
+
+    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
+        sole_transpose = self._transpose if self._data is None else None
+        keeps_transpose = self._has_columnwise() and self._data is not None
+        return _make_float8_tensor_in_reduce_ex, (
+            self._data,
+            self._fp8_dtype,
+            self._scale_inv,
+            self.dtype,
+            self.shape,
+            sole_transpose,
+            self._quantizer,
+            keeps_transpose,
+        )
+
+    @classmethod
+    def _make_in_reduce_ex(cls, *args: Any) -> Float8Tensor:
+        """Payloads of older versions name this."""
+        return _make_float8_tensor_in_reduce_ex(*args)
+
+
+Float8Quantizer.TENSOR = Float8Tensor
+Float8CurrentScalingQuantizer.TENSOR = Float8Tensor
+
+
+def _make_float8_tensor_in_reduce_ex(
+    data: torch.Tensor | None,
+    fp8_dtype: DType,
+    fp8_scale_inv: torch.Tensor,
+    dtype: torch.dtype,
+    shape: torch.Size,
+    data_transpose: torch.Tensor | None = None,
+    quantizer: Any = None,
+    keeps_transpose: bool = False,
+) -> Float8Tensor:
+    """What a pickled Float8Tensor is made of; older payloads end after `shape`."""
+    tensor = Float8Tensor(
+        shape=shape,
+        dtype=dtype,
+        data=data,
+        data_transpose=data_transpose,
+        fp8_scale_inv=fp8_scale_inv,
+        fp8_dtype=fp8_dtype,
+        quantizer=quantizer,
+    )
+    if keeps_transpose:
+        tensor._create_transpose()
+    return tensor

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A group of tensors that autograd and optimizers can hold as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from narrowfloat.pytorch import _dispatch
+from narrowfloat.pytorch._autograd import _IdentityFunc
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
+from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import GroupedTensorStorage
+
+aten = torch.ops.aten
+
+
+def wrapper_shape(
+    shape: Sequence[int], num_tensors: int, shapes: Sequence[Sequence[int]] | None
+) -> tuple[int, ...]:
+    """`[n, *member]` for members of one shape, else the logical shape.
+
+    Errors: ValueError for members of more than two dimensions.
+    """
+    if shapes is None or len(shapes) == 0 or len({tuple(member) for member in shapes}) > 1:
+        return tuple(shape)
+    member = tuple(shapes[0])
+    if len(member) not in (1, 2):
+        raise ValueError(f"GroupedTensor members have one or two dimensions, got {member}")
+    return (num_tensors, *member)
+
+
+class GroupedTensor(GroupedTensorStorage, torch.Tensor):
+    """Members of one format in flat buffers, as a tensor."""
+
+    def __new__(
+        cls,
+        shape: tuple[int, int],
+        dtype: torch.dtype,
+        *,
+        requires_grad: bool = False,
+        stride: Sequence[int] | None = None,
+        **fields: Any,
+    ) -> GroupedTensor:
+        shapes = fields.get("shapes")
+        varies = fields.get("first_dims") is not None or fields.get("last_dims") is not None
+        num_tensors = fields.get("num_tensors") or 0
+        if shapes is None and not varies and num_tensors:
+            shapes = [(shape[0] // num_tensors, shape[1])] * num_tensors
+        buffers = (fields.get("data"), fields.get("columnwise_data"))
+        device = next((buffer.device for buffer in buffers if buffer is not None), None)
+        instance = torch.Tensor._make_wrapper_subclass(
+            cls,
+            wrapper_shape(shape, num_tensors, None if varies else shapes),
+            strides=None if stride is None else tuple(stride),
+            dtype=dtype,
+            layout=torch.strided,
+            requires_grad=requires_grad,
+            device=torch.get_default_device() if device is None else device,
+        )
+        instance._set_fields(shape, dtype, fields)
+        return instance
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(
+        cls,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        return _dispatch.dispatch(func, args, kwargs or {})
+
+    @classmethod
+    def make_like(cls, tensor: GroupedTensor, *, requires_grad: bool = False) -> GroupedTensor:
+        """An alias over the same buffers."""
+        alias = cls(
+            tensor.logical_shape,
+            tensor.fake_dtype,
+            requires_grad=requires_grad,
+            **tensor._arguments(),
+        )
+        alias.quantized_tensors = tensor.quantized_tensors
+        return alias
+
+    def detach(self) -> GroupedTensor:
+        return type(self).make_like(self)
+
+    def expand_as(self, other: torch.Tensor) -> torch.Tensor:
+        if other is self:
+            return _IdentityFunc.apply(self)
+        return super().expand_as(other)
+
+    def view(self, *shape: Any) -> torch.Tensor:
+        """The flat row-wise buffer for view(-1). Errors: RuntimeError for any other."""
+        if shape in ((-1,), ([-1],), ((-1,),)) and self.rowwise_data is not None:
+            return self.rowwise_data
+        raise RuntimeError(f"GroupedTensor cannot be viewed as {shape}, only as (-1,)")
+
+    def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The members' values, stacked. Errors: NotImplementedError unless shapes agree."""
+        return self._decode(dtype)
+
+    def _decode(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        if not self.all_same_shape():
+            raise NotImplementedError(
+                f"GroupedTensor: operators need members of one shape, got {self._member_shapes()}"
+            )
+        dtype = self.fake_dtype if dtype is None else dtype
+        members = self.split_into_quantized_tensors()
+        plain = [m._decode(dtype) if hasattr(m, "_decode") else m.to(dtype) for m in members]
+        return torch.stack(plain)
+
+    def _plain(self) -> torch.Tensor:
+        return self._decode(self.fake_dtype)
+
+    @torch.no_grad()
+    def quantize_(
+        self, tensor: torch.Tensor, *, noop_flag: torch.Tensor | None = None
+    ) -> GroupedTensor:
+        """Quantizes the parts of a stacked tensor into the members."""
+        if self.quantizer is None:
+            for member, part in zip(self.split_into_quantized_tensors(), tensor, strict=True):
+                member.copy_(part)
+        else:
+            self.quantize(list(tensor), noop_flag=noop_flag)
+        return self
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return GroupedTensorStorage.__repr__(self)
+
+    def __tensor_flatten__(self) -> tuple[list[str], dict[str, Any]]:
+        """Inner tensors and what else rebuilding takes, for tracing."""
+        arguments = self._arguments()
+        names = [name for name, value in arguments.items() if isinstance(value, torch.Tensor)]
+        fields = ["rowwise_data" if name == "data" else name for name in names]
+        rest = {name: value for name, value in arguments.items() if name not in names}
+        return fields, {
+            "shape": self.logical_shape,
+            "dtype": self.fake_dtype,
+            "requires_grad": self.requires_grad,
+            "rest": rest,
+        }
+
+    @staticmethod
+    def __tensor_unflatten__(
+        inner_tensors: dict[str, torch.Tensor],
+        context: dict[str, Any],
+        outer_size: torch.Size,
+        outer_stride: tuple[int, ...],
+    ) -> GroupedTensor:
+        tensors = {
+            "data" if name == "rowwise_data" else name: tensor
+            for name, tensor in inner_tensors.items()
+        }
+        return GroupedTensor(
+            context["shape"],
+            context["dtype"],
+            requires_grad=context["requires_grad"],
+            **context["rest"],
+            **tensors,
+        )
+
+
+@_dispatch.implements(aten.detach.default, GroupedTensor)
+@_dispatch.implements(aten.alias.default, GroupedTensor)
+def _alias(tensor: GroupedTensor) -> GroupedTensor:
+    return type(tensor).make_like(tensor)
+
+
+@_dispatch.implements(aten.expand.default, GroupedTensor)
+def _expand(tensor: GroupedTensor, size: Sequence[int], **kwargs: Any) -> Any:
+    own = tuple(tensor.size())
+    wanted = tuple(size)
+    if len(wanted) == len(own) and all(w in (-1, o) for w, o in zip(wanted, own, strict=True)):
+        return type(tensor).make_like(tensor)
+    return NotImplemented
+
+
+@_dispatch.implements(aten.copy_.default, GroupedTensor)
+def _copy(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    values = src._plain() if isinstance(src, (GroupedTensor, QuantizedTensor)) else src
+    if not isinstance(dst, GroupedTensor):
+        return dst.copy_(values, non_blocking)
+    return dst.quantize_(values.to(dst.fake_dtype).expand(dst.size()))
+
+
+_REARRANGING = (
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.view.dtype,
+    aten.reshape.default,
+    aten.transpose.int,
+    aten.t.default,
+    aten.permute.default,
+    aten.slice.Tensor,
+    aten.select.int,
+    aten.split.Tensor,
+    aten.split_with_sizes.default,
+    aten.unbind.int,
+    aten.cat.default,
+    aten.stack.default,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.unsqueeze.default,
+    aten.as_strided.default,
+)
+
+
+def _refuse(operator: Any) -> None:
+    @_dispatch.implements(operator, GroupedTensor)
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError(f"GroupedTensor does not support {operator}: its members are apart")
+
+
+for _operator in _REARRANGING:
+    _refuse(_operator)

@@ -1,0 +1,405 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors quantized by one quantizer row-wise and by another column-wise."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from narrowfloat.common import recipe
+from narrowfloat.pytorch._autograd import (
+    _DequantizeFunc,
+    _IdentityFunc,
+    _ReshapeFunc,
+    _ViewFunc,
+    resolve_shape,
+)
+from narrowfloat.pytorch.quantized_tensor import (
+    QuantizedTensor,
+    QuantizedTensorStorage,
+    Quantizer,
+)
+from narrowfloat.pytorch.tensor._fsdp import ShardedHybrid
+from narrowfloat.pytorch.tensor._scheme_quantizer import source_tensor
+from narrowfloat.pytorch.tensor._scheme_tensor import _native_size
+from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer
+from narrowfloat.pytorch.tensor.storage.hybrid_tensor_storage import (
+    HybridQuantizedTensorStorage,
+    name_of,
+)
+
+_SOURCES = ("original", "rowwise_dequantized")
+
+
+def _check_children(rowwise: Any, columnwise: Any) -> None:
+    """Errors: TypeError for what is no quantizer; ValueError for one object twice."""
+    for name, child in (("rowwise", rowwise), ("columnwise", columnwise)):
+        if any(base.__name__ == "QuantizerRequest" for base in type(child).__mro__):
+            raise TypeError(
+                f"HybridQuantizer does not support nested QuantizerRequest objects, got "
+                f"{type(child).__name__} as {name}_quantizer"
+            )
+        if not isinstance(child, Quantizer):
+            raise TypeError(
+                f"HybridQuantizer: {name}_quantizer must be a Quantizer, got {type(child).__name__}"
+            )
+    if rowwise is columnwise:
+        raise ValueError(
+            "HybridQuantizer requires distinct rowwise and columnwise quantizers, got one for both"
+        )
+
+
+class HybridQuantizer(Quantizer):
+    """Two quantizers, which it takes over: each makes one direction.
+
+    `columnwise_source`: what the column-wise child quantizes, the original or the values that the
+    row-wise child made of it.
+    """
+
+    def __init__(
+        self,
+        *,
+        rowwise_quantizer: Quantizer,
+        columnwise_quantizer: Quantizer,
+        columnwise_source: str = "original",
+    ) -> None:
+        _check_children(rowwise_quantizer, columnwise_quantizer)
+        if columnwise_source not in _SOURCES:
+            raise ValueError(
+                f"HybridQuantizer: columnwise_source must be one of {_SOURCES}, got "
+                f"{columnwise_source!r}"
+            )
+        super().__init__(rowwise=True, columnwise=True)
+        self.rowwise_quantizer = rowwise_quantizer
+        self.columnwise_quantizer = columnwise_quantizer
+        self.columnwise_source = columnwise_source
+        rowwise_quantizer.set_usage(rowwise=True, columnwise=False)
+        columnwise_quantizer.set_usage(rowwise=False, columnwise=True)
+
+    def _children(self) -> tuple[Quantizer, Quantizer]:
+        return self.rowwise_quantizer, self.columnwise_quantizer
+
+    def _requested(self) -> list[Quantizer]:
+        flags = (self.rowwise_usage, self.columnwise_usage)
+        return [child for child, wanted in zip(self._children(), flags, strict=True) if wanted]
+
+    def copy(self) -> HybridQuantizer:
+        other = super().copy()
+        other.rowwise_quantizer = self.rowwise_quantizer.copy()
+        other.columnwise_quantizer = self.columnwise_quantizer.copy()
+        return other
+
+    # Reductions are the children's.
+
+    @property
+    def with_amax_reduction(self) -> bool:
+        """Whether a child reduces its amax."""
+        return any(getattr(child, "with_amax_reduction", False) for child in self._children())
+
+    @with_amax_reduction.setter
+    def with_amax_reduction(self, value: bool) -> None:
+        for child in self._children():
+            if hasattr(child, "with_amax_reduction"):
+                child.with_amax_reduction = value
+
+    @property
+    def amax_reduction_group(self) -> Any:
+        """The children's group. Errors: RuntimeError if they have different ones."""
+        groups = [
+            child.amax_reduction_group
+            for child in self._children()
+            if hasattr(child, "amax_reduction_group")
+        ]
+        if any(group is not groups[0] for group in groups):
+            raise RuntimeError("HybridQuantizer: the children reduce over different groups")
+        return groups[0] if groups else None
+
+    @amax_reduction_group.setter
+    def amax_reduction_group(self, group: Any) -> None:
+        for child in self._children():
+            if hasattr(child, "amax_reduction_group"):
+                child.amax_reduction_group = group
+
+    # Building.
+
+    def _wrap(
+        self,
+        shape: Iterable[int],
+        dtype: torch.dtype,
+        device: torch.device,
+        rowwise: Any,
+        columnwise: Any,
+        requires_grad: bool = False,
+    ) -> Any:
+        fields = {
+            "rowwise_storage": rowwise,
+            "columnwise_storage": columnwise,
+            "quantizer": self,
+            "fake_dtype": dtype,
+        }
+        if self.internal:
+            return HybridQuantizedTensorStorage(**fields)
+        return HybridQuantizedTensor(
+            shape=shape, dtype=dtype, device=device, requires_grad=requires_grad, **fields
+        )
+
+    def make_empty(
+        self,
+        shape: Iterable[int],
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+        requires_grad: bool = False,
+        pin_memory: bool = False,
+    ) -> Any:
+        device = torch.get_default_device() if device is None else torch.device(device)
+        shape = tuple(shape)
+        options = {"dtype": dtype, "device": device, "pin_memory": pin_memory}
+        rowwise = columnwise = None
+        if self.rowwise_usage:
+            rowwise = self.rowwise_quantizer.make_empty(shape, **options)
+        if self.columnwise_usage:
+            columnwise = self.columnwise_quantizer.make_empty(shape, **options)
+        return self._wrap(shape, dtype, device, rowwise, columnwise, requires_grad)
+
+    def _columnwise_input(self, tensor: torch.Tensor, rowwise: Any) -> torch.Tensor:
+        """What the column-wise child quantizes; a row-wise result is made if there is none."""
+        if self.columnwise_source == "original":
+            return tensor
+        if rowwise is None:
+            rowwise = self.rowwise_quantizer.quantize(tensor)
+        return rowwise._decode(tensor.dtype)
+
+    @torch.no_grad()
+    def quantize_impl(self, tensor: torch.Tensor) -> Any:
+        tensor = source_tensor(tensor, tensor.device).detach()
+        rowwise = columnwise = None
+        if self.rowwise_usage:
+            rowwise = self.rowwise_quantizer.quantize(tensor)
+        if self.columnwise_usage:
+            source = self._columnwise_input(tensor, rowwise)
+            columnwise = self.columnwise_quantizer.quantize(source)
+        return self._wrap(tensor.shape, tensor.dtype, tensor.device, rowwise, columnwise)
+
+    @torch.no_grad()
+    def update_quantized(
+        self,
+        src: torch.Tensor,
+        dst: Any,
+        *,
+        noop_flag: torch.Tensor | None = None,
+    ) -> Any:
+        """Updates the directions that are wanted and that `dst` has.
+
+        Errors: ValueError unless `dst` is a HybridQuantizedTensorStorage.
+        """
+        if not isinstance(dst, HybridQuantizedTensorStorage):
+            raise ValueError(
+                f"HybridQuantizer can only update HybridQuantizedTensor, got {type(dst).__name__}"
+            )
+        src = source_tensor(src, src.device)
+        rowwise, columnwise = dst._rowwise_storage, dst._columnwise_storage
+        if self.rowwise_usage and rowwise is not None:
+            self.rowwise_quantizer.update_quantized(src, rowwise, noop_flag=noop_flag)
+        if self.columnwise_usage and columnwise is not None:
+            fresh = rowwise if self.rowwise_usage else None
+            source = self._columnwise_input(src, fresh)
+            self.columnwise_quantizer.update_quantized(source, columnwise, noop_flag=noop_flag)
+        return dst
+
+    def supports_only_rowwise_all_gather(self) -> bool:
+        return self.rowwise_quantizer.supports_only_rowwise_all_gather() or isinstance(
+            self.columnwise_quantizer, NVFP4Quantizer
+        )
+
+    def allows_save_original_input_for_backward(self) -> bool:
+        return self.columnwise_source == "original" and all(
+            child.allows_save_original_input_for_backward() for child in self._children()
+        )
+
+    def is_requantization_safe(self) -> bool:
+        used = self._requested()
+        if self.columnwise_usage and self.columnwise_source == "rowwise_dequantized":
+            used.append(self.rowwise_quantizer)
+        return all(child.is_requantization_safe() for child in used)
+
+    def is_quantizable(self, inp: torch.Tensor) -> bool:
+        return all(child.is_quantizable(inp) for child in self._requested())
+
+    def calibrate(self, tensor: torch.Tensor) -> None:
+        for child in self._requested():
+            child.calibrate(tensor)
+
+    def _get_compatible_recipe(self) -> type:
+        return recipe.CustomRecipe
+
+
+class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, QuantizedTensor):
+    """A tensor with a quantized tensor for each direction."""
+
+    amax_reduction_group: Any = None
+
+    @property
+    def shape(self) -> torch.Size:
+        children = self._children()
+        return torch.Size(children[0].shape) if children else _native_size(self)
+
+    def _describe(self) -> str:
+        return (
+            f"rowwise={name_of(self._rowwise_storage)}, "
+            f"columnwise={name_of(self._columnwise_storage)}, "
+        )
+
+    __repr__ = QuantizedTensor.__repr__
+
+    @classmethod
+    def make_like(
+        cls,
+        tensor: HybridQuantizedTensor,
+        *,
+        shape: Iterable[int] | None = None,
+        dtype: torch.dtype | None = None,
+        requires_grad: bool = False,
+    ) -> HybridQuantizedTensor:
+        """An alias with children of its own and other outer metadata."""
+        nominal = tensor.dtype if dtype is None else dtype
+        return cls(
+            shape=tensor.shape if shape is None else shape,
+            dtype=nominal,
+            requires_grad=requires_grad,
+            **{**tensor.get_metadata(), **tensor._map(rewrap), "fake_dtype": nominal},
+        )
+
+    def detach(self) -> HybridQuantizedTensor:
+        """An alias with children of its own, so that saving one leaves the other whole."""
+        return self._rebuild(**self._map(rewrap))
+
+    def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        dtype = self._dtype if dtype is None else dtype
+        if torch.is_grad_enabled():
+            return _DequantizeFunc.apply(self, dtype)
+        return self._decode(dtype)
+
+    def quantize_(
+        self, tensor: torch.Tensor, *, noop_flag: torch.Tensor | None = None
+    ) -> HybridQuantizedTensor:
+        if isinstance(tensor, QuantizedTensorStorage):
+            tensor = tensor._decode()
+        self._get_quantizer().update_quantized(tensor, self, noop_flag=noop_flag)
+        return self
+
+    def view(self, *shape: Any) -> torch.Tensor:
+        """A hybrid tensor, or plain values where a child cannot be viewed so.
+
+        Errors: TypeError for a dtype.
+        """
+        if len(shape) == 1 and isinstance(shape[0], torch.dtype):
+            raise TypeError("view: a HybridQuantizedTensor cannot be seen as another type")
+        wanted = resolve_shape(shape, self.shape)
+        reason = self._why_no_view(wanted)
+        if reason is None:
+            return _ViewFunc.apply(self, wanted)
+        warnings.warn(f"{reason}; the tensor is dequantized", stacklevel=2)
+        return self.dequantize().view(wanted)
+
+    def reshape(self, *shape: Any) -> torch.Tensor:
+        return _ReshapeFunc.apply(self, resolve_shape(shape, self.shape))
+
+    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Any:
+        """This tensor, or one of contiguous children."""
+        children = self._map(lambda child: child.contiguous(memory_format=memory_format))
+        if all(children[name] is getattr(self, f"_{name}") for name in children):
+            return self
+        return _IdentityFunc.apply(self, children)
+
+    @property
+    def data(self) -> HybridQuantizedTensor:
+        """An alias without a gradient; assigning rebinds or requantizes."""
+        return self.detach()
+
+    @data.setter
+    @torch.no_grad()
+    def data(self, tensor: torch.Tensor) -> None:
+        source = tensor
+        if not isinstance(tensor, HybridQuantizedTensor):
+            quantizer = self._quantizer.copy()
+            quantizer.internal = False
+            source = quantizer.quantize_impl(tensor.detach())
+        outer = (source.shape, source.dtype)
+        if (self.shape, self.dtype) != outer:
+            shell = torch.Tensor._make_wrapper_subclass(
+                type(self),
+                outer[0],
+                dtype=outer[1],
+                layout=torch.strided,
+                requires_grad=tensor.requires_grad,
+                device=source.device,
+            )
+            torch._C.TensorBase.data.__set__(self, shell)
+        self._rowwise_storage = source._rowwise_storage
+        self._columnwise_storage = source._columnwise_storage
+        self._quantizer = source._quantizer.copy()
+        self._dtype = source.dtype
+        if source is not tensor:
+            self.requires_grad_(tensor.requires_grad)
+
+    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
+        return _make_hybrid_quantized_tensor_in_reduce_ex, (
+            self._rowwise_storage,
+            self._columnwise_storage,
+            self._quantizer,
+            self.dtype,
+            self.shape,
+        )
+
+    @classmethod
+    def _make_in_reduce_ex(cls, *args: Any) -> HybridQuantizedTensor:
+        """Payloads of older versions name this."""
+        return _make_hybrid_quantized_tensor_in_reduce_ex(*args)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> HybridQuantizedTensor:
+        if id(self) in memo:
+            return memo[id(self)]
+        with torch.no_grad():
+            copied = self._rebuild(**self._map(copy_child))
+        copied.requires_grad_(self.requires_grad)
+        if "_is_param" in self.__dict__:
+            copied._is_param = self._is_param
+        memo[id(self)] = copied
+        return copied
+
+
+def rewrap(child: Any) -> Any:
+    """An alias of a child. Errors: NotImplementedError for a bare storage."""
+    if not hasattr(type(child), "make_like"):
+        raise NotImplementedError(
+            f"detach: a child that is a bare {type(child).__name__} cannot be aliased"
+        )
+    return type(child).make_like(child) if not hasattr(child, "_children") else child.detach()
+
+
+def copy_child(child: Any) -> Any:
+    """A child that shares nothing with this one."""
+    if hasattr(child, "_children"):
+        return child._rebuild(**child._map(copy_child))
+    return child._rebuild(**child._cloned_buffers())
+
+
+def _make_hybrid_quantized_tensor_in_reduce_ex(
+    rowwise_storage: Any,
+    columnwise_storage: Any,
+    quantizer: HybridQuantizer,
+    dtype: torch.dtype,
+    shape: torch.Size,
+) -> HybridQuantizedTensor:
+    """What a pickled HybridQuantizedTensor is made of."""
+    return HybridQuantizedTensor(
+        shape=shape,
+        dtype=dtype,
+        rowwise_storage=rowwise_storage,
+        columnwise_storage=columnwise_storage,
+        quantizer=quantizer,
+    )

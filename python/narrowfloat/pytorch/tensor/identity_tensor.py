@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A quantizer that leaves tensors as they are, for directions or slots in high precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from narrowfloat.common import recipe
+from narrowfloat.pytorch._autograd import _IdentityFunc
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
+from narrowfloat.pytorch.tensor._fsdp import ShardedIdentity
+from narrowfloat.pytorch.tensor._scheme_quantizer import source_tensor
+from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
+from narrowfloat.pytorch.tensor.storage.identity_tensor_storage import IdentityTensorStorage
+
+
+class IdentityQuantizer(Quantizer):
+    """Holds the input itself, or a copy in `dtype`."""
+
+    def __init__(
+        self,
+        *,
+        dtype: torch.dtype | None = None,
+        rowwise: bool = True,
+        columnwise: bool = True,
+    ) -> None:
+        super().__init__(rowwise=rowwise, columnwise=columnwise)
+        self.dtype = dtype
+
+    def _held(self, tensor: torch.Tensor) -> torch.Tensor:
+        data = source_tensor(tensor, tensor.device).detach()
+        return data if self.dtype is None else data.to(self.dtype)
+
+    def _wrap(
+        self,
+        data: torch.Tensor,
+        dtype: torch.dtype,
+        requires_grad: bool = False,
+    ) -> Any:
+        if self.internal:
+            return IdentityTensorStorage(hp_data=data, fake_dtype=dtype, quantizer=self)
+        return IdentityTensor(
+            shape=data.shape,
+            dtype=dtype,
+            hp_data=data,
+            quantizer=self,
+            requires_grad=requires_grad,
+        )
+
+    def quantize_impl(self, tensor: torch.Tensor) -> Any:
+        data = self._held(tensor)
+        return self._wrap(data, data.dtype)
+
+    def make_empty(
+        self,
+        shape: Iterable[int],
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+        requires_grad: bool = False,
+        pin_memory: bool = False,
+    ) -> Any:
+        held = dtype if self.dtype is None else self.dtype
+        data = torch.empty(tuple(shape), dtype=held, device=device, pin_memory=pin_memory)
+        return self._wrap(data, held, requires_grad)
+
+    def update_quantized(
+        self,
+        src: torch.Tensor,
+        dst: Any,
+        *,
+        noop_flag: torch.Tensor | None = None,
+    ) -> Any:
+        """Copies in place where shape, type and device agree, else holds the source.
+
+        Errors: ValueError unless `dst` is an IdentityTensorStorage.
+        """
+        if not isinstance(dst, IdentityTensorStorage):
+            raise ValueError(
+                f"IdentityQuantizer can only update IdentityTensor, got {type(dst).__name__}"
+            )
+        data, held = self._held(src), dst._hp_data
+        same = held is not None and (held.shape, held.dtype, held.device) == (
+            data.shape,
+            data.dtype,
+            data.device,
+        )
+        with torch.no_grad():
+            if same and noop_flag is not None:
+                held.copy_(torch.where(noop_flag.reshape(()) == 0, data, held))
+            elif same:
+                held.copy_(data)
+            elif noop_flag is None or float(noop_flag) == 0:
+                dst._hp_data = data
+            else:
+                return dst
+        dst._dtype = data.dtype
+        return dst
+
+    def is_requantization_safe(self) -> bool:
+        return True
+
+    def _get_compatible_recipe(self) -> type:
+        return recipe.CustomRecipe
+
+
+class IdentityTensor(IdentityTensorStorage, ShardedIdentity, SchemeTensor):
+    """A tensor that holds its values as they are."""
+
+    def view(self, *shape: Any) -> torch.Tensor:
+        if len(shape) == 1 and isinstance(shape[0], torch.dtype):
+            raise TypeError("view: an IdentityTensor cannot be seen as another type")
+        return SchemeTensor.view(self, *shape)
+
+    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Any:
+        """This tensor, or one over a copy that lies in that format."""
+        data = self._hp_data
+        if data is None or data.is_contiguous(memory_format=memory_format):
+            return self
+        return _IdentityFunc.apply(self, {"hp_data": data.contiguous(memory_format=memory_format)})
+
+    def quantize_(
+        self, tensor: torch.Tensor, *, noop_flag: torch.Tensor | None = None
+    ) -> IdentityTensor:
+        if isinstance(tensor, QuantizedTensorStorage):
+            tensor = tensor._decode()
+        self._get_quantizer().update_quantized(tensor, self, noop_flag=noop_flag)
+        return self
+
+    def _build_default_quantizer(self) -> IdentityQuantizer:
+        return IdentityQuantizer()
+
+    def _set_plain_data(self, tensor: torch.Tensor) -> None:
+        quantizer = self._quantizer.copy()
+        quantizer.internal = False
+        self._rebind(quantizer.quantize_impl(tensor))
+        self.requires_grad_(tensor.requires_grad)
+
+    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
+        return _make_identity_tensor_in_reduce_ex, (
+            self._hp_data,
+            self._quantizer,
+            self.dtype,
+            self.shape,
+        )
+
+    @classmethod
+    def _make_in_reduce_ex(cls, *args: Any) -> IdentityTensor:
+        """Payloads of older versions name this."""
+        return _make_identity_tensor_in_reduce_ex(*args)
+
+
+def _make_identity_tensor_in_reduce_ex(
+    hp_data: torch.Tensor | None,
+    quantizer: Any,
+    dtype: torch.dtype,
+    shape: torch.Size,
+) -> IdentityTensor:
+    """What a pickled IdentityTensor is made of."""
+    return IdentityTensor(shape=shape, dtype=dtype, hp_data=hp_data, quantizer=quantizer)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MXFP8: E8M0 scales of runs along each direction, or of square tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from narrowfloat.common import recipe
+from narrowfloat.pytorch import _native
+from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
+from narrowfloat.pytorch.constants import DType
+from narrowfloat.pytorch.tensor._fsdp import ShardedMXFP8
+from narrowfloat.pytorch.tensor._scheme_quantizer import (
+    SchemeQuantizer,
+    check_whole_blocks,
+    scale_shape,
+)
+from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
+from narrowfloat.pytorch.tensor.storage.mxfp8_tensor_storage import (
+    MXFP8TensorStorage,
+    _FromMXFP8Func,
+    mxfp8_scheme,
+)
+
+__all__ = [
+    "MXFP8Quantizer",
+    "MXFP8Tensor",
+    "_FromMXFP8Func",
+    "_IdentityFunc",
+    "_ReshapeFunc",
+    "_ViewFunc",
+]
+
+
+class MXFP8Quantizer(SchemeQuantizer):
+    """MXFP8 in runs along each direction, or in tiles (`with_2d_quantization`).
+
+    Rows and columns must be multiples of the block. `optimize_for_gemm` makes swizzled scales.
+    """
+
+    STORAGE = MXFP8TensorStorage
+
+    def __init__(
+        self,
+        fp8_dtype: DType,
+        *,
+        rowwise: bool = True,
+        columnwise: bool = True,
+        with_2d_quantization: bool = False,
+    ) -> None:
+        super().__init__(rowwise=rowwise, columnwise=columnwise)
+        self.dtype = DType.cast(fp8_dtype)
+        self.with_2d_quantization = with_2d_quantization
+
+    def _scheme(self) -> str:
+        return mxfp8_scheme(self.dtype, self.with_2d_quantization)
+
+    def _options(self) -> tuple[tuple[str, Any], ...]:
+        return (("swizzled", True),) if self.optimize_for_gemm else ()
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "fp8_dtype": self.dtype,
+            "with_gemm_swizzled_scales": self.optimize_for_gemm,
+        }
+
+    def _check_shape(self, shape: Iterable[int]) -> None:
+        check_whole_blocks("MXFP8Quantizer", self._scheme(), tuple(shape))
+
+    def get_scale_shape(self, shape: Iterable[int], columnwise: bool) -> tuple[int, ...]:
+        """Shape of a direction's padded scales."""
+        return scale_shape(_native.make_spec(self._scheme(), True, True), shape, columnwise)
+
+    def get_columnwise_shape(self, shape: Iterable[int]) -> tuple[int, ...]:
+        """Column-wise codes are not transposed."""
+        return tuple(shape)
+
+    def create_tensor_from_data(
+        self,
+        data: torch.Tensor,
+        scale_inv: torch.Tensor,
+        fake_dtype: torch.dtype,
+        fp8_dtype: DType = DType.kFloat8E4M3,
+    ) -> MXFP8Tensor:
+        """A tensor over row-wise codes and scales that exist."""
+        return MXFP8Tensor(
+            shape=data.shape,
+            dtype=fake_dtype,
+            rowwise_data=data,
+            rowwise_scale_inv=scale_inv,
+            columnwise_data=None,
+            columnwise_scale_inv=None,
+            fp8_dtype=fp8_dtype,
+            quantizer=self,
+            with_gemm_swizzled_scales=False,
+        )
+
+    def is_requantization_safe(self) -> bool:
+        return True
+
+    def _get_compatible_recipe(self) -> type:
+        return recipe.MXFP8BlockScaling
+
+
+MXFP8Quantizer.register_value_class("dtype", "with_2d_quantization")
+
+
+class MXFP8Tensor(MXFP8TensorStorage, ShardedMXFP8, SchemeTensor):
+    """A tensor of FP8 codes under E8M0 scales."""
+
+    RESHAPE_DEQUANTIZES = False
+    HAS_DEFAULT_QUANTIZER = True
+
+    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
+        return _make_mxfp8_tensor_in_reduce_ex, (
+            self._rowwise_data,
+            self._rowwise_scale_inv,
+            self._columnwise_data,
+            self._columnwise_scale_inv,
+            self._fp8_dtype,
+            self.dtype,
+            self.shape,
+            self._quantizer,
+            self._with_gemm_swizzled_scales,
+        )
+
+    @classmethod
+    def _make_in_reduce_ex(cls, *args: Any) -> MXFP8Tensor:
+        """Payloads of older versions name this."""
+        return _make_mxfp8_tensor_in_reduce_ex(*args)
+
+
+MXFP8Quantizer.TENSOR = MXFP8Tensor
+
+
+def _make_mxfp8_tensor_in_reduce_ex(
+    rowwise_data: torch.Tensor | None,
+    rowwise_scale_inv: torch.Tensor | None,
+    columnwise_data: torch.Tensor | None,
+    columnwise_scale_inv: torch.Tensor | None,
+    fp8_dtype: DType,
+    dtype: torch.dtype,
+    shape: torch.Size,
+    quantizer: Any = None,
+    with_gemm_swizzled_scales: bool = False,
+) -> MXFP8Tensor:
+    """What a pickled MXFP8Tensor is made of; older payloads end earlier."""
+    return MXFP8Tensor(
+        shape=shape,
+        dtype=dtype,
+        rowwise_data=rowwise_data,
+        rowwise_scale_inv=rowwise_scale_inv,
+        columnwise_data=columnwise_data,
+        columnwise_scale_inv=columnwise_scale_inv,
+        fp8_dtype=fp8_dtype,
+        quantizer=quantizer,
+        with_gemm_swizzled_scales=with_gemm_swizzled_scales,
+    )

@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVFP4: E4M3 scales of runs along each direction, or of square tiles, under an amax."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from narrowfloat import _core
+from narrowfloat.common import recipe
+from narrowfloat.pytorch import _native
+from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
+from narrowfloat.pytorch._reduction import reduce_max
+from narrowfloat.pytorch.constants import DType
+from narrowfloat.pytorch.tensor._fsdp import ShardedNVFP4
+from narrowfloat.pytorch.tensor._scheme_quantizer import (
+    SchemeQuantizer,
+    check_whole_blocks,
+    scale_shape,
+)
+from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
+from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
+from narrowfloat.pytorch.tensor.storage.nvfp4_tensor_storage import (
+    NVFP4TensorStorage,
+    _FromNVFP4Func,
+    codes_per_byte,
+    nvfp4_scheme,
+)
+
+__all__ = [
+    "NVFP4Quantizer",
+    "NVFP4Tensor",
+    "_FromNVFP4Func",
+    "_IdentityFunc",
+    "_ReshapeFunc",
+    "_ViewFunc",
+]
+
+E4M3_BOUNDS = (int(_core.E4M3_MAX), 256)  # 256: what 4over6 may take instead
+_SEEDS = 2**63 - 1
+
+
+@lru_cache
+def _rht_matrix(sign_mask: int, device: torch.device) -> torch.Tensor:
+    """The transform as a matrix: signs on the diagonal times the scaled Hadamard matrix."""
+    size = _core.HADAMARD_SIZE
+    eye = torch.eye(size, dtype=torch.float32)
+    columns = _core.hadamard_transform(eye.numpy(), sign_mask=sign_mask)
+    return torch.from_numpy(columns).t().contiguous().to(device=device, dtype=torch.bfloat16)
+
+
+class NVFP4Quantizer(SchemeQuantizer):
+    """NVFP4 in runs along each direction, or in tiles (`with_2d_quantization`).
+
+    Rows and columns must be multiples of the block. `with_rht` transforms the column-wise operand;
+    it takes bfloat16 and needs `with_post_rht_amax`. Stochastic rounding draws its seed from
+    PyTorch's generator. `optimize_for_gemm` makes swizzled scales.
+    """
+
+    STORAGE = NVFP4TensorStorage
+
+    def __init__(
+        self,
+        fp4_dtype: DType = DType.kFloat4E2M1,
+        rowwise: bool = True,
+        columnwise: bool = True,
+        with_amax_reduction: bool = False,
+        amax_reduction_group: Any = None,
+        with_rht: bool = False,
+        with_post_rht_amax: bool = False,
+        with_2d_quantization: bool = False,
+        stochastic_rounding: bool = False,
+        row_scaled_nvfp4: bool = False,
+        nvfp4_use_4over6: bool = False,
+        nvfp4_e4m3_max: int = E4M3_BOUNDS[0],
+        nvfp4_4over6_err_mode: str = "MAE",
+        with_random_sign_mask: bool = True,
+    ) -> None:
+        super().__init__(rowwise=rowwise, columnwise=columnwise)
+        if nvfp4_use_4over6 and nvfp4_e4m3_max not in E4M3_BOUNDS:
+            raise ValueError(f"nvfp4_e4m3_max must be 448 or 256, got {nvfp4_e4m3_max}")
+        mode = nvfp4_4over6_err_mode.upper()
+        if mode not in ("MAE", "MSE"):
+            raise ValueError(f"nvfp4_4over6_err_mode must be MAE or MSE, got {mode}")
+        self.dtype = DType.cast(fp4_dtype)
+        self.with_amax_reduction = with_amax_reduction
+        self.amax_reduction_group = amax_reduction_group
+        self.with_rht = with_rht
+        self.with_post_rht_amax = with_post_rht_amax
+        self.with_2d_quantization = with_2d_quantization
+        self.stochastic_rounding = stochastic_rounding
+        self.row_scaled_nvfp4 = row_scaled_nvfp4
+        self.nvfp4_use_4over6 = nvfp4_use_4over6
+        self.nvfp4_e4m3_max = nvfp4_e4m3_max if nvfp4_use_4over6 else E4M3_BOUNDS[0]
+        self.nvfp4_4over6_err_mode = mode
+        self.with_random_sign_mask = with_random_sign_mask
+        self.rht_matrix_random_sign_mask_t = (
+            _core.HADAMARD_SIGN_MASK if with_random_sign_mask else 0
+        )
+        self._rebuild_derived_state()
+
+    def _rebuild_derived_state(self) -> None:
+        self.rht_matrix = _rht_matrix(
+            self.rht_matrix_random_sign_mask_t, torch.get_default_device()
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        del state["rht_matrix"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._rebuild_derived_state()
+
+    def _scheme(self) -> str:
+        return nvfp4_scheme(self.dtype, self.with_2d_quantization)
+
+    def _options(self) -> tuple[tuple[str, Any], ...]:
+        options: list[tuple[str, Any]] = []
+        if self.optimize_for_gemm:
+            options.append(("swizzled", True))
+        if self.with_rht:
+            options.append(("rht", True))
+            options.append(("rht_sign_mask", self.rht_matrix_random_sign_mask_t))
+        if self.stochastic_rounding:
+            options.append(("stochastic_rounding", True))
+        if self.row_scaled_nvfp4:
+            options.append(("row_scaled", True))
+        if self.nvfp4_use_4over6:
+            options.append(("four_over_six", self.nvfp4_4over6_err_mode.lower()))
+            options.append(("e4m3_max", float(self.nvfp4_e4m3_max)))
+        return tuple(options)
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "fp4_dtype": self.dtype,
+            "with_gemm_swizzled_scales": self.optimize_for_gemm,
+            "row_scaled_nvfp4": self.row_scaled_nvfp4,
+            "nvfp4_use_4over6": self.nvfp4_use_4over6,
+            "nvfp4_e4m3_max": self.nvfp4_e4m3_max,
+        }
+
+    def _check_shape(self, shape: Iterable[int]) -> None:
+        self._check_options()
+        check_whole_blocks("NVFP4Quantizer", self._scheme(), tuple(shape))
+
+    def _check_options(self) -> None:
+        """Errors: ValueError for options that exclude each other."""
+        if self.row_scaled_nvfp4:
+            if not self.rowwise_usage:
+                raise ValueError("quantize: row_scaled_nvfp4 needs rowwise usage")
+            for name in (
+                "with_rht",
+                "with_2d_quantization",
+                "stochastic_rounding",
+                "with_amax_reduction",
+            ):
+                if getattr(self, name):
+                    raise ValueError(f"quantize: row_scaled_nvfp4 cannot go with {name}")
+        if self.nvfp4_use_4over6:
+            for name in ("with_rht", "stochastic_rounding"):
+                if getattr(self, name):
+                    raise ValueError(f"quantize: nvfp4_use_4over6 cannot go with {name}")
+
+    def _check_quantize(self, tensor: torch.Tensor) -> None:
+        super()._check_quantize(tensor)
+        if not self.with_rht:
+            return
+        if not self.with_post_rht_amax:
+            raise ValueError("quantize: with_rht needs with_post_rht_amax")
+        if tensor.dtype != torch.bfloat16:
+            raise ValueError(f"quantize: with_rht takes bfloat16, got {tensor.dtype}")
+
+    def _plan(self, shape: tuple[int, ...]) -> tuple[_native.PlannedBuffer, ...]:
+        if not self.columnwise_usage or len(shape) == 2:
+            return super()._plan(shape)
+        # Column-wise buffers are those of the flattened tensor.
+        flat = super()._plan(_native.flatten_shape(shape))
+        if not self.rowwise_usage:
+            return flat
+        rows = {b.role: b for b in _native.plan(self._rowwise_spec(), shape)}
+        return tuple(rows.get(buffer.role, buffer) for buffer in flat)
+
+    def _rowwise_spec(self) -> _core.QuantSpec:
+        return _native.make_spec(self._scheme(), True, False, self._options())
+
+    def _with_group_of(self, dst: Any) -> SchemeQuantizer:
+        group = getattr(dst, "amax_reduction_group", None)
+        if group is None:
+            return self
+        quantizer = self.copy()
+        quantizer.with_amax_reduction = True
+        quantizer.amax_reduction_group = group
+        return quantizer
+
+    def _fill(self, src: torch.Tensor, dst: SchemeStorage, noop: torch.Tensor | None) -> None:
+        seed, offset = 0, 0
+        if self.stochastic_rounding:
+            seed, offset = torch.randint(0, _SEEDS, (2,)).tolist()
+        spec, buffers, threads = self._spec(), dst._role_buffers(), _native.threads()
+        _native.verbs.quantize(spec, src, buffers, noop, None, None, None, seed, offset, threads)
+        if not self.with_amax_reduction:
+            return
+        shared = [self._shared_amax(amax) for amax in (dst._amax_rowwise, dst._amax_columnwise)]
+        _native.verbs.quantize(spec, src, buffers, noop, None, *shared, seed, offset, threads)
+
+    def _shared_amax(self, amax: torch.Tensor | None) -> torch.Tensor | None:
+        if amax is None:
+            return None
+        amax = amax.clone()
+        reduce_max(amax, self.amax_reduction_group)
+        return amax
+
+    def get_scale_shape(self, shape: Iterable[int], columnwise: bool) -> tuple[int, ...]:
+        """Shape of a direction's padded scales."""
+        spec = _native.make_spec(self._scheme(), True, True)
+        return scale_shape(spec, _native.flatten_shape(tuple(shape)), columnwise)
+
+    @staticmethod
+    def get_columnwise_shape(shape: Iterable[int]) -> tuple[int, ...]:
+        """The last dimension first, in codes."""
+        shape = tuple(shape)
+        return (shape[-1], *shape[:-1]) if shape else ()
+
+    @staticmethod
+    def convert_shape_for_fp4(shape: Iterable[int]) -> tuple[int, ...]:
+        """The shape in bytes of codes of `shape`."""
+        shape = tuple(shape)
+        return (*shape[:-1], shape[-1] // codes_per_byte())
+
+    def is_quantizable(self, inp: torch.Tensor) -> bool:
+        return not self.row_scaled_nvfp4 and super().is_quantizable(inp)
+
+    def is_requantization_safe(self) -> bool:
+        return not self.stochastic_rounding
+
+    def _get_compatible_recipe(self) -> type:
+        return recipe.NVFP4BlockScaling
+
+
+NVFP4Quantizer.register_value_class(
+    "dtype",
+    "with_rht",
+    "with_post_rht_amax",
+    "with_2d_quantization",
+    "stochastic_rounding",
+    "row_scaled_nvfp4",
+    "nvfp4_use_4over6",
+    "nvfp4_e4m3_max",
+    "nvfp4_4over6_err_mode",
+    "with_random_sign_mask",
+    "rht_matrix_random_sign_mask_t",
+    "with_amax_reduction",
+)
+
+
+class NVFP4Tensor(NVFP4TensorStorage, ShardedNVFP4, SchemeTensor):
+    """A tensor of FP4 codes under E4M3 scales under an amax."""
+
+    HAS_DEFAULT_QUANTIZER = True
+
+    def _require_cloneable(self) -> None:
+        assert self._rowwise_data is not None, "clone: an NVFP4Tensor needs its row-wise data"
+
+    def _set_plain_data(self, tensor: torch.Tensor) -> None:
+        if tensor.shape != self.shape or tensor.dtype != self.dtype or not self._on(tensor.device):
+            super()._set_plain_data(tensor)
+            return
+        self._quantizer.update_quantized(tensor.detach(), self)
+        self.requires_grad_(tensor.requires_grad)
+
+    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
+        return _make_nvfp4_tensor_in_reduce_ex, (
+            self.shape,
+            self._rowwise_data,
+            self._rowwise_scale_inv,
+            self._columnwise_data,
+            self._columnwise_scale_inv,
+            self._amax_rowwise,
+            self._amax_columnwise,
+            self._fp4_dtype,
+            self.dtype,
+            self._quantizer,
+            self._with_gemm_swizzled_scales,
+            self._row_scaled_nvfp4,
+            self._nvfp4_use_4over6,
+            self._nvfp4_e4m3_max,
+        )
+
+    @classmethod
+    def _make_in_reduce_ex(cls, *args: Any) -> NVFP4Tensor:
+        """Payloads of older versions name this."""
+        return _make_nvfp4_tensor_in_reduce_ex(*args)
+
+
+NVFP4Quantizer.TENSOR = NVFP4Tensor
+
+
+def _make_nvfp4_tensor_in_reduce_ex(
+    shape: torch.Size,
+    rowwise_data: torch.Tensor | None,
+    rowwise_scale_inv: torch.Tensor | None,
+    columnwise_data: torch.Tensor | None,
+    columnwise_scale_inv: torch.Tensor | None,
+    amax_rowwise: torch.Tensor | None,
+    amax_columnwise: torch.Tensor | None,
+    fp4_dtype: DType,
+    dtype: torch.dtype,
+    quantizer: Any = None,
+    with_gemm_swizzled_scales: bool = False,
+    row_scaled_nvfp4: bool = False,
+    nvfp4_use_4over6: bool = False,
+    nvfp4_e4m3_max: int = E4M3_BOUNDS[0],
+) -> NVFP4Tensor:
+    """What a pickled NVFP4Tensor is made of; older payloads end earlier."""
+    return NVFP4Tensor(
+        shape=shape,
+        dtype=dtype,
+        rowwise_data=rowwise_data,
+        rowwise_scale_inv=rowwise_scale_inv,
+        columnwise_data=columnwise_data,
+        columnwise_scale_inv=columnwise_scale_inv,
+        amax_rowwise=amax_rowwise,
+        amax_columnwise=amax_columnwise,
+        fp4_dtype=fp4_dtype,
+        quantizer=quantizer,
+        with_gemm_swizzled_scales=with_gemm_swizzled_scales,
+        row_scaled_nvfp4=row_scaled_nvfp4,
+        nvfp4_use_4over6=nvfp4_use_4over6,
+        nvfp4_e4m3_max=nvfp4_e4m3_max,
+    )

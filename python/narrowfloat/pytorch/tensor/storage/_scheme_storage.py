@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one storage under all families whose format is a scheme. A family says what its buffers are
+called; everything else follows from the scheme."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+
+from narrowfloat import _core
+from narrowfloat.pytorch import _native
+from narrowfloat.pytorch._autograd import _DequantizeFunc, resolve_shape
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
+from narrowfloat.pytorch.utils import empty_like_device
+
+
+class Buffer(NamedTuple):
+    """A field that holds a tensor: its name, the constructor's argument, the planner's roles."""
+
+    name: str
+    keyword: str
+    roles: tuple[str, ...]
+
+
+class Setting(NamedTuple):
+    """A field that holds no tensor, and what a copy between unlike ones is refused for."""
+
+    name: str
+    keyword: str
+    mismatch: str
+
+
+def dense(buffer: torch.Tensor | None) -> torch.Tensor | None:
+    """The buffer, or a copy of one with holes, such as a slice's."""
+    return buffer if buffer is None or buffer.is_contiguous() else buffer.contiguous()
+
+
+class SchemeStorage(QuantizedTensorStorage):
+    """Buffers of a scheme under a family's names."""
+
+    BUFFERS: ClassVar[tuple[Buffer, ...]]  # in the order they are saved in
+    SETTINGS: ClassVar[tuple[Setting, ...]]
+    _INNER_TENSORS: ClassVar[tuple[tuple[str, str], ...]]  # in the order they are flattened in
+    _role_names: ClassVar[tuple[str | None, ...]]
+    ROWWISE: ClassVar[str]  # names of the fields that hold codes
+    COLUMNWISE: ClassVar[str]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "BUFFERS" in cls.__dict__:
+            names = {role: buffer.name for buffer in cls.BUFFERS for role in buffer.roles}
+            cls._role_names = tuple(names.get(role) for role in _native.ROLES)
+            cls.ROWWISE = names["rowwise_data"]
+            cls.COLUMNWISE = names["columnwise_data"]
+
+    # What a family answers.
+
+    def _scheme(self) -> str:
+        """Name of the scheme."""
+        raise NotImplementedError
+
+    def _layout_options(self) -> tuple[tuple[str, Any], ...]:
+        """The options that reading the buffers takes."""
+        return ()
+
+    def _view_buffers(self, shape: torch.Size) -> dict[str, torch.Tensor | None]:
+        """Constructor arguments of the buffers of a view. Errors: as the family has them."""
+        raise NotImplementedError
+
+    def _why_no_view(self, shape: torch.Size) -> str | None:
+        """Why `shape` breaks the blocks; None if it does not."""
+        return None
+
+    # Construction.
+
+    def _set_fields(self, quantizer: Any, **fields: Any) -> None:
+        self.__dict__.update(fields)
+        self._quantizer = None if quantizer is None else quantizer.copy()
+
+    @classmethod
+    def _new(
+        cls,
+        bare: type,
+        args: tuple[Any, ...],
+        fake_dtype: torch.dtype | None,
+        buffers: Iterable[torch.Tensor | None],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """A bare storage, or a tensor over it on the device of the first of `buffers`."""
+        if cls is bare:
+            instance = object.__new__(cls)
+            instance._dtype = torch.float32 if fake_dtype is None else fake_dtype
+            return instance
+        if kwargs.get("device") is None:
+            kwargs["device"] = next((b.device for b in buffers if b is not None), None)
+        # The next class after the storages makes the wrapper.
+        return super().__new__(cls, *args, fake_dtype=fake_dtype, **kwargs)
+
+    def get_metadata(self) -> dict[str, Any]:
+        """The constructor's arguments, live buffers among them."""
+        fields = self.__dict__
+        metadata = {buffer.keyword: fields[buffer.name] for buffer in self.BUFFERS}
+        for setting in self.SETTINGS:
+            metadata[setting.keyword] = fields[setting.name]
+        metadata["quantizer"] = self._quantizer
+        metadata["fake_dtype"] = self._dtype
+        return metadata
+
+    def _rebuild(self, shape: Iterable[int] | None = None, **changes: Any) -> Any:
+        """One of the same class with these constructor arguments changed, the rest shared."""
+        fields = self.get_metadata()
+        fields.update(changes)
+        if not isinstance(self, torch.Tensor):
+            fields.pop("device", None)
+            return type(self)(**fields)
+        return type(self)(
+            shape=self.shape if shape is None else shape, dtype=fields["fake_dtype"], **fields
+        )
+
+    # Buffers.
+
+    def _role_buffers(self) -> tuple[torch.Tensor | None, ...]:
+        fields = self.__dict__
+        return tuple([None if name is None else fields[name] for name in self._role_names])
+
+    def _tensors(self) -> list[torch.Tensor | None]:
+        return [self.__dict__[buffer.name] for buffer in self.BUFFERS]
+
+    def _first_buffer(self) -> torch.Tensor | None:
+        fields = self.__dict__
+        rowwise = fields[self.ROWWISE]
+        return fields[self.COLUMNWISE] if rowwise is None else rowwise
+
+    def _has_rowwise(self) -> bool:
+        return self.__dict__[self.ROWWISE] is not None
+
+    def _has_columnwise(self) -> bool:
+        return self.__dict__[self.COLUMNWISE] is not None
+
+    def _spec(self) -> _core.QuantSpec:
+        """The spec by which the buffers that are there can be read."""
+        return _native.make_spec(
+            self._scheme(), self._has_rowwise(), self._has_columnwise(), self._layout_options()
+        )
+
+    def _logical_shape(self) -> torch.Size:
+        """Shape of the tensor, from its codes. Errors: RuntimeError if there are none."""
+        codes = self.__dict__[self.ROWWISE]
+        if codes is not None:
+            return codes.shape
+        codes = self.__dict__[self.COLUMNWISE]
+        if codes is None:
+            raise RuntimeError(f"{self.__class__.__name__} has no data!")
+        return codes.shape
+
+    @property
+    def shape(self) -> torch.Size:
+        return self._logical_shape()
+
+    def size(self, dim: int | None = None) -> Any:
+        shape = self._logical_shape()
+        return shape if dim is None else shape[dim]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the buffers are. Errors: RuntimeError if there are none."""
+        buffer = self._first_buffer()
+        if buffer is None:
+            raise RuntimeError(f"{self.__class__.__name__} has no data!")
+        return buffer.device
+
+    def get_usages(self) -> dict[str, bool]:
+        return {"rowwise": self._has_rowwise(), "columnwise": self._has_columnwise()}
+
+    def get_data_tensors(self, rowwise_data: bool = True, columnwise_data: bool = True) -> Any:
+        """The codes of both directions, or of the one that is asked for."""
+        rowwise, columnwise = self.__dict__[self.ROWWISE], self.__dict__[self.COLUMNWISE]
+        if rowwise_data and columnwise_data:
+            return rowwise, columnwise
+        if rowwise_data:
+            return rowwise
+        if columnwise_data:
+            return columnwise
+        raise ValueError("No data to get, both rowwise_data and columnwise_data are False")
+
+    def prepare_for_saving(self) -> tuple[list[torch.Tensor | None], SchemeStorage]:
+        tensors = self._tensors()
+        for buffer in self.BUFFERS:
+            setattr(self, buffer.name, None)
+        return tensors, self
+
+    def restore_from_saved(
+        self, tensors: Sequence[torch.Tensor | None]
+    ) -> Sequence[torch.Tensor | None]:
+        for buffer, tensor in zip(self.BUFFERS, tensors, strict=False):
+            setattr(self, buffer.name, tensor)
+        return tensors[len(self.BUFFERS) :]
+
+    def clear(self) -> None:
+        for tensor in self._tensors():
+            if tensor is not None:
+                tensor.data = empty_like_device(tensor)
+
+    def copy_from_storage(self, src: QuantizedTensorStorage) -> None:
+        """Errors: TypeError for another family; RuntimeError for another layout."""
+        family = next(base for base in type(self).__mro__ if "BUFFERS" in base.__dict__)
+        if not isinstance(src, family):
+            raise TypeError(f"copy_from_storage expects {family.__name__}")
+        for setting in self.SETTINGS:
+            if getattr(self, setting.name) != getattr(src, setting.name):
+                raise RuntimeError(f"{setting.mismatch} mismatch in copy_from_storage")
+        with torch.no_grad():
+            for mine, other in zip(self._tensors(), src._tensors(), strict=True):
+                if mine is not None and other is not None:
+                    mine.copy_(other)
+
+    def _cloned_buffers(self) -> dict[str, torch.Tensor | None]:
+        """Constructor arguments of buffers that share nothing with these."""
+        copies = {}
+        for buffer in self.BUFFERS:
+            tensor = self.__dict__[buffer.name]
+            copies[buffer.keyword] = None if tensor is None else tensor.detach().clone()
+        return copies
+
+    # Values.
+
+    def _decode(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The values, outside of autograd."""
+        dtype = self._dtype if dtype is None else dtype
+        shape = self._logical_shape()
+        known = dtype if dtype in _native.FLOAT_DTYPES else torch.float32
+        if math.prod(shape) > 0:
+            self._require_readable()
+        if type(self._first_buffer()) is torch.Tensor:
+            out = torch.empty(shape, dtype=known, device=self.device)
+            if out.numel() > 0:
+                buffers = tuple([dense(buffer) for buffer in self._role_buffers()])
+                _native.verbs.dequantize(self._spec(), buffers, out, _native.threads())
+        else:  # traced: fake and functional tensors have no memory
+            buffers = [dense(buffer) for buffer in self._role_buffers()]
+            out = _native.dequantize(buffers, self._spec().text, shape, known)
+        return out if known is dtype else out.to(dtype)
+
+    def _require_readable(self) -> None:
+        """Errors: as the family has them, if a buffer that decoding needs is missing."""
+
+    def _plain(self) -> torch.Tensor:
+        return self._decode(self._dtype)
+
+    def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The values as a plain tensor, in the nominal type or `dtype`."""
+        dtype = self._dtype if dtype is None else dtype
+        if isinstance(self, torch.Tensor) and torch.is_grad_enabled():
+            return _DequantizeFunc.apply(self, dtype)
+        return self._decode(dtype)
+
+    # Views.
+
+    def view(self, *shape: Any) -> Any:
+        """The same bytes under another shape. Errors: where the family's blocks would break."""
+        if len(shape) == 1 and shape[0] is None:
+            return self
+        wanted = resolve_shape(shape, self._logical_shape())
+        if wanted == self._logical_shape():
+            return self
+        return self._rebuild(**self._view_buffers(wanted))
+
+    def _make_view(self, shape: torch.Size) -> Any:
+        return self._rebuild(shape, **self._view_buffers(torch.Size(shape)))
+
+    # What travels in an all-gather, for hybrid tensors.
+
+    def fsdp_extract_buffers(self) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
+        names = self.fsdp_buffer_fields()
+        return tuple(getattr(self, name) for name in names), {"field_names": names}
+
+    def fsdp_assign_gathered(self, buffers: Sequence[torch.Tensor], meta: dict[str, Any]) -> None:
+        """Errors: RuntimeError for another number of buffers."""
+        self._require_count(buffers, meta)
+        for name, buffer in zip(meta["field_names"], buffers, strict=True):
+            setattr(self, name, buffer)
+
+    def _require_count(self, buffers: Sequence[torch.Tensor], meta: dict[str, Any]) -> None:
+        names = meta["field_names"]
+        if len(buffers) != len(names):
+            raise RuntimeError(
+                f"fsdp_assign_gathered: {self.__class__.__name__} takes {len(names)} buffers, got "
+                f"{len(buffers)}"
+            )
+
+    def _share_shard_state(self, sharded: SchemeStorage) -> None:
+        """Takes what the shards have in common from the local one."""
+
+    # Text.
+
+    def __repr__(self) -> str:
+        fields = ", ".join(
+            f"{setting.keyword}={self.__dict__[setting.name]}" for setting in self.SETTINGS
+        )
+        try:
+            return f"{self.__class__.__name__}({fields}, data={self._decode(torch.float32)})"
+        except Exception as error:
+            return f"{self.__class__.__name__}({fields}, data=<{error}>)"
+
+    # Flattening, for tracing.
+
+    def __tensor_flatten__(self) -> tuple[list[str], dict[str, Any]]:
+        names = [name for name, _ in self._INNER_TENSORS if self.__dict__[name] is not None]
+        kwargs = {setting.keyword: self.__dict__[setting.name] for setting in self.SETTINGS}
+        kwargs["quantizer"] = self._quantizer
+        kwargs["fake_dtype"] = self._dtype
+        is_tensor = isinstance(self, torch.Tensor)
+        context = {
+            "cls": type(self),
+            "is_tensor": is_tensor,
+            "requires_grad": is_tensor and self.requires_grad,
+            "nontensor_kwargs": kwargs,
+        }
+        return names, context
+
+    @staticmethod
+    def __tensor_unflatten__(
+        inner_tensors: dict[str, torch.Tensor],
+        context: dict[str, Any],
+        outer_size: torch.Size,
+        outer_stride: tuple[int, ...],
+    ) -> Any:
+        cls = context["cls"]
+        kwargs = dict(context["nontensor_kwargs"])
+        for name, keyword in cls._INNER_TENSORS:
+            kwargs[keyword] = inner_tensors.get(name)
+        if not context["is_tensor"]:
+            return cls(**kwargs)
+        return cls(
+            shape=outer_size,
+            dtype=kwargs["fake_dtype"],
+            requires_grad=context["requires_grad"],
+            stride=outer_stride,
+            **kwargs,
+        )
+
+
+class BlockStorage(SchemeStorage):
+    """A storage with codes, scales, and perhaps amaxes, of each direction."""
+
+    def _direction_buffers(self, direction: str) -> list[str]:
+        return [buffer.name for buffer in self.BUFFERS if direction in buffer.keyword]
+
+    def _require_buffers(self, direction: str) -> None:
+        for name in self._direction_buffers(direction):
+            if self.__dict__[name] is None:
+                raise RuntimeError(
+                    f"update_usage: {self.__class__.__name__} lacks {name}, which {direction} "
+                    "usage needs"
+                )
+
+    def _keep(self, rowwise: bool, columnwise: bool) -> None:
+        """Drops the buffers of the directions that are not kept."""
+        for direction, kept in (("rowwise", rowwise), ("columnwise", columnwise)):
+            if not kept:
+                for name in self._direction_buffers(direction):
+                    setattr(self, name, None)
+
+    def update_usage(
+        self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
+    ) -> None:
+        """Errors: RuntimeError for a direction that is not there: each was quantized by itself."""
+        rowwise = self._has_rowwise() if rowwise_usage is None else rowwise_usage
+        columnwise = self._has_columnwise() if columnwise_usage is None else columnwise_usage
+        if rowwise:
+            self._require_buffers("rowwise")
+        if columnwise:
+            self._require_buffers("columnwise")
+        self._keep(rowwise, columnwise)
+
+    def _derive_columnwise(self, scheme: str | None = None) -> None:
+        """Column-wise codes and scales of tiles from the row-wise ones."""
+        spec = _native.make_spec(
+            self._scheme() if scheme is None else scheme, True, True, self._layout_options()
+        )
+        shape = tuple(self._columnwise_plan_shape())
+        for planned in _native.plan(spec, shape):
+            name = self._role_names[_native.ROLES.index(planned.role)]
+            if planned.role in ("columnwise_data", "columnwise_scale_inv"):
+                present = self.__dict__[name]
+                if present is None or present.shape != planned.shape:
+                    fresh = torch.empty(planned.shape, dtype=planned.dtype, device=self.device)
+                    setattr(self, name, fresh)
+        _native.verbs.derive_columnwise(spec, shape, self._role_buffers(), _native.threads())
+
+    def _columnwise_plan_shape(self) -> torch.Size:
+        """The shape that column-wise buffers are planned for."""
+        return self._logical_shape()
+
+    def _present_pairs(self) -> tuple[str, ...]:
+        """Codes and scales of the directions that are there."""
+        names: tuple[str, ...] = ()
+        for direction, present in self.get_usages().items():
+            if present:
+                names += (f"_{direction}_data", f"_{direction}_scale_inv")
+        return names
+
+    def _require_view(self, shape: torch.Size) -> None:
+        reason = self._why_no_view(shape)
+        if reason is not None:
+            raise RuntimeError(reason)

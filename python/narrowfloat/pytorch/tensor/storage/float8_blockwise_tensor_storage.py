@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FP8 under an fp32 scale per block: runs along each direction, or square tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from narrowfloat import _core
+from narrowfloat.pytorch import _native
+from narrowfloat.pytorch._autograd import _DequantizeFunc
+from narrowfloat.pytorch._native import flatten_shape
+from narrowfloat.pytorch.constants import ELEMENTS, DType
+from narrowfloat.pytorch.tensor.storage._scheme_storage import (
+    BlockStorage,
+    Buffer,
+    Setting,
+)
+from narrowfloat.pytorch.tensor.storage.float8_tensor_storage import (
+    from_columnwise,
+    to_columnwise,
+)
+
+_FromFloat8BlockwiseFunc = _DequantizeFunc
+
+
+@lru_cache
+def float8_block_scheme(fp8_dtype: DType, tiles: bool) -> str:
+    """Name of the block-scaled FP8 scheme with these elements."""
+    return _core.fp8_block_scheme(ELEMENTS[fp8_dtype], tiles)
+
+
+class Float8BlockwiseQTensorStorage(BlockStorage):
+    """`_rowwise_data`: codes. `_columnwise_data`: codes, last dimension first.
+    `_rowwise_scale_inv`, `_columnwise_scale_inv`: float32, padded. `_is_2D_scaled`: tiles."""
+
+    BUFFERS = (
+        Buffer("_rowwise_data", "rowwise_data", ("rowwise_data",)),
+        Buffer("_columnwise_data", "columnwise_data", ("columnwise_data",)),
+        Buffer("_rowwise_scale_inv", "rowwise_scale_inv", ("rowwise_scale_inv",)),
+        Buffer("_columnwise_scale_inv", "columnwise_scale_inv", ("columnwise_scale_inv",)),
+    )
+    SETTINGS = (
+        Setting("_fp8_dtype", "fp8_dtype", "FP8 dtype"),
+        Setting("_is_2D_scaled", "is_2D_scaled", "Scale layout"),
+    )
+    _INNER_TENSORS = (
+        ("_rowwise_data", "rowwise_data"),
+        ("_rowwise_scale_inv", "rowwise_scale_inv"),
+        ("_columnwise_data", "columnwise_data"),
+        ("_columnwise_scale_inv", "columnwise_scale_inv"),
+    )
+
+    def __new__(
+        cls,
+        rowwise_data: torch.Tensor | None,
+        rowwise_scale_inv: torch.Tensor | None,
+        columnwise_data: torch.Tensor | None,
+        columnwise_scale_inv: torch.Tensor | None,
+        fp8_dtype: DType,
+        quantizer: Any = None,
+        is_2D_scaled: bool = True,
+        *args: Any,
+        fake_dtype: torch.dtype | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        instance = cls._new(
+            Float8BlockwiseQTensorStorage,
+            args,
+            fake_dtype,
+            (rowwise_data, columnwise_data),
+            kwargs,
+        )
+        instance._set_fields(
+            quantizer,
+            _rowwise_data=rowwise_data,
+            _columnwise_data=columnwise_data,
+            _rowwise_scale_inv=rowwise_scale_inv,
+            _columnwise_scale_inv=columnwise_scale_inv,
+            _fp8_dtype=DType.cast(fp8_dtype),
+            _is_2D_scaled=is_2D_scaled,
+        )
+        return instance
+
+    def _scheme(self) -> str:
+        return float8_block_scheme(self._fp8_dtype, self._is_2D_scaled)
+
+    def _logical_shape(self) -> torch.Size:
+        if self._rowwise_data is None and self._columnwise_data is not None:
+            return from_columnwise(self._columnwise_data.shape)
+        return super()._logical_shape()
+
+    def update_usage(
+        self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
+    ) -> None:
+        """Errors: AssertionError if a direction cannot be made, or none would be left."""
+        rowwise = self._has_rowwise() if rowwise_usage is None else rowwise_usage
+        columnwise = self._has_columnwise() if columnwise_usage is None else columnwise_usage
+        assert rowwise or columnwise, (
+            "update_usage: at least one direction of a block-scaled tensor must stay"
+        )
+        if rowwise:
+            self._require_direction("rowwise")
+        derives = columnwise and not self._has_columnwise()
+        if derives:
+            assert rowwise and self._is_2D_scaled, (
+                "update_usage: the column-wise codes were dropped, and only tiles that keep their "
+                "row-wise codes can make them again"
+            )
+            self._create_columnwise()
+        elif columnwise:
+            self._require_direction("columnwise")
+        self._keep(rowwise, columnwise)
+
+    def _require_direction(self, direction: str) -> None:
+        for part in ("data", "scale_inv"):
+            assert self.__dict__[f"_{direction}_{part}"] is not None, (
+                f"update_usage: {direction} usage needs _{direction}_{part}, which is missing"
+            )
+
+    def _create_columnwise(self) -> None:
+        """Column-wise codes and scales of tiles from the row-wise ones."""
+        assert self._is_2D_scaled, (
+            "Only tiles have column-wise codes that follow from row-wise ones"
+        )
+        self._derive_columnwise()
+
+    def _transpose_columnwise_data(self) -> None:
+        """Transposes the column-wise codes, in the place of the old buffer."""
+        if self._columnwise_data is None:
+            return
+        codes = self._columnwise_data
+        self._columnwise_data = codes.reshape(codes.shape[0], -1).t().contiguous()
+
+    def _why_no_view(self, shape: torch.Size) -> str | None:
+        own = self._logical_shape()
+        kept = 2 if self._is_2D_scaled else 1
+        if len(own) >= kept and tuple(shape[-kept:]) == tuple(own[-kept:]):
+            return None
+        if self._is_2D_scaled and len(own) == 2 and tuple(shape) == tuple(own):
+            return None
+        what = "its last two dimensions" if kept == 2 else "its inner dimension"
+        return (
+            f"{self.__class__.__name__} cannot reshape {what}, from {tuple(own)} to {tuple(shape)}"
+        )
+
+    def _view_buffers(self, shape: torch.Size) -> dict[str, torch.Tensor | None]:
+        if shape != self._logical_shape():
+            self._require_view(shape)
+        rowwise, columnwise = self._rowwise_data, self._columnwise_data
+        return {
+            "rowwise_data": None if rowwise is None else rowwise.view(shape),
+            "columnwise_data": None
+            if columnwise is None
+            else columnwise.view(to_columnwise(shape)),
+        }
+
+    # What travels in an all-gather, for hybrid tensors.
+
+    def fsdp_buffer_fields(self) -> tuple[str, ...]:
+        if not self._is_2D_scaled:
+            raise NotImplementedError(
+                "FSDP2 gathers a Float8BlockwiseQTensor of square tiles only: scales of runs lie "
+                "across the shards"
+            )
+        return self._present_pairs()
+
+    def fsdp_extract_buffers(self) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
+        """Codes and scales with rows first and scales without padding.
+
+        Errors: NotImplementedError for runs; RuntimeError unless the rows are whole tiles.
+        """
+        names = self.fsdp_buffer_fields()
+        shape = tuple(self._logical_shape())
+        rows, block = flatten_shape(shape)[0], self._spec().block_length
+        if rows % block != 0:
+            raise RuntimeError(
+                f"FSDP2 needs Float8BlockwiseQTensor shards of whole tiles of {block} rows, got "
+                f"{rows}"
+            )
+        buffers = []
+        for name in names:
+            buffer = getattr(self, name)
+            columnwise = name.startswith("_columnwise")
+            if name.endswith("_scale_inv"):
+                content = self._spec().scale_content_shape(shape, columnwise)
+                buffer = buffer[: content[0], : content[1]]
+                buffer = buffer.t() if columnwise else buffer
+            elif columnwise and buffer.dim() > 1:
+                buffer = buffer.movedim(0, -1)
+            buffers.append(buffer.contiguous())
+        return tuple(buffers), {"field_names": names}
+
+    def fsdp_assign_gathered(self, buffers: Sequence[torch.Tensor], meta: dict[str, Any]) -> None:
+        """Errors: RuntimeError, before anything changes, for another number or geometry."""
+        self._require_count(buffers, meta)
+        spec = _native.make_spec(self._scheme(), True, True)
+        fields: dict[str, torch.Tensor] = {}
+        shape = buffers[0].shape
+        for name, buffer in zip(meta["field_names"], buffers, strict=True):
+            columnwise = name.startswith("_columnwise")
+            if name.endswith("_scale_inv"):
+                fields[name] = self._stored_scales(spec, tuple(shape), buffer, columnwise)
+            else:
+                shape = buffer.shape
+                moved = columnwise and buffer.dim() > 1
+                fields[name] = buffer.movedim(-1, 0).contiguous() if moved else buffer
+        self.__dict__.update(fields)
+
+    @staticmethod
+    def _stored_scales(
+        spec: _core.QuantSpec, shape: tuple[int, ...], scales: torch.Tensor, columnwise: bool
+    ) -> torch.Tensor:
+        """Gathered scales as a tensor of `shape` stores them."""
+        content = spec.scale_content_shape(shape, columnwise)
+        wanted = content[::-1] if columnwise else content
+        if tuple(scales.shape) != wanted:
+            raise RuntimeError(
+                f"fsdp_assign_gathered: the gathered scale geometry is {tuple(scales.shape)}, a "
+                f"tensor of shape {shape} has {wanted}"
+            )
+        role = "columnwise_scale_inv" if columnwise else "rowwise_scale_inv"
+        planned = next(b for b in _native.plan(spec, shape) if b.role == role)
+        stored = scales.new_zeros(planned.shape)
+        stored[: content[0], : content[1]].copy_(scales.t() if columnwise else scales)
+        return stored

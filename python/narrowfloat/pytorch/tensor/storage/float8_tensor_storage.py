@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Per-tensor FP8: codes, their transpose as a cache, one scale_inv."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from narrowfloat import _core
+from narrowfloat.pytorch import _native
+from narrowfloat.pytorch._autograd import _DequantizeFunc
+from narrowfloat.pytorch.constants import ELEMENTS, DType
+from narrowfloat.pytorch.tensor.storage._scheme_storage import Buffer, SchemeStorage, Setting
+from narrowfloat.pytorch.utils import empty_like_device, is_non_tn_fp8_gemm_supported
+
+_FromFloat8Func = _DequantizeFunc
+
+# How codes lie in an all-gather.
+_NATIVE, _M_MAJOR = "native", "columnwise_m_major"
+
+
+@lru_cache
+def float8_scheme(fp8_dtype: DType) -> str:
+    """Name of the per-tensor scheme with these elements."""
+    return _core.per_tensor_scheme(ELEMENTS[fp8_dtype])
+
+
+def to_columnwise(shape: Sequence[int]) -> torch.Size:
+    """Shape of the transpose: the last dimension first."""
+    return torch.Size(shape) if len(shape) < 2 else torch.Size((shape[-1], *shape[:-1]))
+
+
+def from_columnwise(shape: Sequence[int]) -> torch.Size:
+    """Shape of the tensor whose transpose has `shape`."""
+    return torch.Size(shape) if len(shape) < 2 else torch.Size((*shape[1:], shape[0]))
+
+
+class Float8TensorStorage(SchemeStorage):
+    """`_data`: codes. `_transpose`: the same bytes with the last dimension first, valid unless
+    `_transpose_invalid`. `_scale_inv`: float32 of one element for both."""
+
+    BUFFERS = (
+        Buffer("_data", "data", ("rowwise_data",)),
+        Buffer("_transpose", "data_transpose", ("columnwise_data",)),
+        Buffer("_scale_inv", "fp8_scale_inv", ("rowwise_scale_inv", "columnwise_scale_inv")),
+    )
+    SETTINGS = (Setting("_fp8_dtype", "fp8_dtype", "FP8 dtype"),)
+    _INNER_TENSORS = tuple((buffer.name, buffer.keyword) for buffer in BUFFERS)
+
+    def __new__(
+        cls,
+        *args: Any,
+        data: torch.Tensor | None,
+        fp8_scale_inv: torch.Tensor,
+        fp8_dtype: DType,
+        data_transpose: torch.Tensor | None = None,
+        quantizer: Any = None,
+        fake_dtype: torch.dtype | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        if cls is Float8TensorStorage:
+            kwargs.pop("device", None)
+        instance = cls._new(Float8TensorStorage, args, fake_dtype, (data, data_transpose), kwargs)
+        instance._set_fields(
+            quantizer,
+            _data=data,
+            _transpose=data_transpose,
+            _transpose_invalid=data_transpose is None,
+            _scale_inv=fp8_scale_inv,
+            _fp8_dtype=DType.cast(fp8_dtype),
+        )
+        return instance
+
+    def _rebuild(self, shape: Iterable[int] | None = None, **changes: Any) -> Any:
+        new = super()._rebuild(shape, **changes)
+        if new._transpose is not None:
+            new._transpose_invalid = self._transpose_invalid
+        return new
+
+    def _scheme(self) -> str:
+        return float8_scheme(self._fp8_dtype)
+
+    def _has_columnwise(self) -> bool:
+        return self._transpose is not None and not self._transpose_invalid
+
+    def _logical_shape(self) -> torch.Size:
+        if self._data is not None:
+            return self._data.shape
+        if self._transpose is not None:
+            return from_columnwise(self._transpose.shape)
+        raise RuntimeError(f"{self.__class__.__name__} has no data!")
+
+    def get_usages(self) -> dict[str, bool]:
+        has_data = self._data is not None
+        if is_non_tn_fp8_gemm_supported():
+            return {"rowwise": has_data, "columnwise": has_data}
+        return {"rowwise": has_data, "columnwise": self._has_columnwise()}
+
+    def _require_readable(self) -> None:
+        if self._data is None and self._transpose_invalid:
+            raise RuntimeError(f"{self.__class__.__name__} has no valid data to dequantize")
+
+    def clear(self) -> None:
+        # _scale_inv is shared with other tensors.
+        for tensor in (self._data, self._transpose):
+            if tensor is not None:
+                tensor.data = empty_like_device(tensor)
+        self._transpose_invalid = True
+
+    def restore_from_saved(
+        self, tensors: Sequence[torch.Tensor | None]
+    ) -> Sequence[torch.Tensor | None]:
+        left = super().restore_from_saved(tensors)
+        self._transpose_invalid = self._transpose is None or self._transpose_invalid
+        return left
+
+    # Usages.
+
+    def update_usage(
+        self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
+    ) -> None:
+        """Errors: RuntimeError if codes are asked for that are gone, or a transpose of them."""
+        has_data, has_transpose = self._data is not None, self._has_columnwise()
+        if is_non_tn_fp8_gemm_supported():
+            # Codes serve both directions, and no transpose is kept.
+            if rowwise_usage is None and columnwise_usage is None:
+                return
+            needs_data, needs_transpose = bool(rowwise_usage or columnwise_usage), False
+        else:
+            needs_data = has_data if rowwise_usage is None else rowwise_usage
+            needs_transpose = has_transpose if columnwise_usage is None else columnwise_usage
+        if needs_data and not has_data:
+            raise RuntimeError(
+                "update_usage: row-wise codes were dropped and cannot be made of the transpose"
+            )
+        if needs_transpose and not has_transpose:
+            if not has_data:
+                raise RuntimeError("update_usage: the transpose needs the row-wise codes")
+            self._create_transpose()
+        if not needs_data:
+            self._data = None
+        if not needs_transpose:
+            self._transpose = None
+            self._transpose_invalid = True
+
+    def _create_transpose(self) -> None:
+        """Writes the codes to the transpose; without codes there is nothing to do."""
+        if self._data is None:
+            return
+        data = self._data.contiguous()
+        shape = to_columnwise(data.shape)
+        if self._transpose is None or self._transpose.shape != shape:
+            self._transpose = torch.empty(shape, dtype=torch.uint8, device=data.device)
+        spec = _native.make_spec(self._scheme(), True, True)
+        scale_inv = self._scale_inv
+        if data.numel() > 0:
+            _native.verbs.derive_columnwise(
+                spec,
+                data.shape,
+                (data, scale_inv, self._transpose, scale_inv, None, None, None),
+                _native.threads(),
+            )
+        self._transpose_invalid = False
+
+    def _reset_caches(self) -> None:
+        """The codes were written: the transpose is stale, unless it is all there is."""
+        if self._data is not None:
+            self._transpose_invalid = True
+
+    def remove_caches(self) -> None:
+        """Drops the transpose."""
+        self._transpose_invalid = True
+        self._transpose = None
+
+    # Views.
+
+    def _view_buffers(self, shape: torch.Size) -> dict[str, torch.Tensor | None]:
+        """Errors: NotImplementedError for a new shape if there is a transpose alone."""
+        if self._data is None:
+            if shape != self._logical_shape():
+                raise NotImplementedError(
+                    f"{self.__class__.__name__} with columnwise-only data cannot change its shape, "
+                    f"from {tuple(self._logical_shape())} to {tuple(shape)}"
+                )
+            return {}
+        fits = (
+            self._transpose is not None
+            and not self._transpose_invalid
+            and self._transpose.shape == to_columnwise(shape)
+        )
+        return {
+            "data": self._data.view(shape),
+            "data_transpose": self._transpose if fits else None,
+        }
+
+    # What travels in an all-gather, for hybrid tensors.
+
+    def fsdp_buffer_fields(self) -> tuple[str, ...]:
+        return ("_data",) if self._data is not None else ("_transpose",)
+
+    def fsdp_extract_buffers(self) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
+        """Codes, or those of the transpose with their rows first, as shards follow each other.
+
+        Errors: RuntimeError if there is only a transpose, and it is stale.
+        """
+        names = self.fsdp_buffer_fields()
+        if self._data is not None:
+            return (self._data,), {"field_names": names, "transport_layout": _NATIVE}
+        if not self._has_columnwise():
+            raise RuntimeError("fsdp_extract_buffers: the transpose is invalid")
+        rows_first = self._transpose
+        if rows_first.dim() > 1:
+            rows_first = rows_first.movedim(0, -1).contiguous()
+        return (rows_first,), {"field_names": names, "transport_layout": _M_MAJOR}
+
+    def fsdp_assign_gathered(self, buffers: Sequence[torch.Tensor], meta: dict[str, Any]) -> None:
+        """Errors: RuntimeError for another number of buffers or an unknown layout."""
+        self._require_count(buffers, meta)
+        layout = meta.get("transport_layout", _NATIVE)
+        if layout == _M_MAJOR:
+            (rows_first,) = buffers
+            back = rows_first.movedim(-1, 0).contiguous() if rows_first.dim() > 1 else rows_first
+            self._data, self._transpose, self._transpose_invalid = None, back, False
+        elif layout == _NATIVE:
+            self._data = buffers[0]
+            self._transpose_invalid = True
+        else:
+            raise RuntimeError(f"fsdp_assign_gathered: unknown transport_layout {layout!r}")
+
+    def _share_shard_state(self, sharded: SchemeStorage) -> None:
+        self._scale_inv = sharded._scale_inv

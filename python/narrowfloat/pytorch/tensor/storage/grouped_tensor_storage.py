@@ -1,0 +1,441 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors of one type and format that lie one after another in flat buffers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from narrowfloat.pytorch import _native
+from narrowfloat.pytorch.quantized_tensor import Quantizer
+from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer, source_tensor
+from narrowfloat.pytorch.tensor.float8_tensor import (
+    Float8CurrentScalingQuantizer,
+    _Float8QuantizerBase,
+)
+from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizer
+from narrowfloat.pytorch.tensor.identity_tensor import IdentityQuantizer
+
+# The group's field for each role of a member's buffers.
+_FIELDS = {
+    "rowwise_data": "rowwise_data",
+    "columnwise_data": "columnwise_data",
+    "rowwise_scale_inv": "scale_inv",
+    "columnwise_scale_inv": "columnwise_scale_inv",
+    "amax_rowwise": "amax",
+    "amax_columnwise": "columnwise_amax",
+}
+_SAVED = (
+    "rowwise_data",
+    "columnwise_data",
+    "scale_inv",
+    "columnwise_scale_inv",
+    "amax",
+    "columnwise_amax",
+    "scale",
+    "first_dims",
+    "last_dims",
+    "tensor_offsets",
+)
+# Constructor arguments beside the shape and the type, and the fields that they fill.
+_ARGUMENTS = {
+    "num_tensors": "num_tensors",
+    "shapes": "tensor_shapes",
+    "quantizer": "quantizer",
+    "data": "rowwise_data",
+    **{name: name for name in _SAVED[1:]},
+    "offsets": "offsets",
+    "scale_inv_offsets": "scale_inv_offsets",
+    "columnwise_scale_inv_offsets": "columnwise_scale_inv_offsets",
+    "with_gemm_swizzled_scales": "_with_gemm_swizzled_scales",
+    "row_scaled_nvfp4": "row_scaled_nvfp4",
+    "nvfp4_use_4over6": "nvfp4_use_4over6",
+    "nvfp4_e4m3_max": "nvfp4_e4m3_max",
+}
+_FLAGS = ("_with_gemm_swizzled_scales", "row_scaled_nvfp4", "nvfp4_use_4over6")
+
+MemberBuffers = dict[str, tuple[torch.dtype, tuple[int, ...]]]
+
+
+def prefix_sums(sizes: Iterable[int]) -> list[int]:
+    """0, then the sum of the first, of the first two, ..."""
+    sums = [0]
+    for size in sizes:
+        sums.append(sums[-1] + int(size))
+    return sums
+
+
+def check_quantizer(quantizer: Quantizer) -> None:
+    """Errors: NotImplementedError, ValueError for quantizers whose members have no flat form."""
+    if isinstance(quantizer, (IdentityQuantizer, HybridQuantizer)):
+        raise NotImplementedError(f"GroupedTensor does not support {type(quantizer).__name__}")
+    if not isinstance(quantizer, SchemeQuantizer):
+        raise ValueError(f"Unsupported quantizer for GroupedTensor: {quantizer}")
+    if getattr(quantizer, "row_scaled_nvfp4", False):
+        if not quantizer.rowwise_usage or quantizer.columnwise_usage:
+            raise ValueError("GroupedTensor: row_scaled_nvfp4 needs rowwise usage alone")
+
+
+def member_buffers(quantizer: SchemeQuantizer, shape: tuple[int, ...]) -> MemberBuffers:
+    """dtype and shape of a member's buffers by the group's fields."""
+    specs = quantizer._buffer_specs(shape)
+    names = dict(zip(_native.ROLES, quantizer.STORAGE._role_names, strict=True))
+    buffers = {field: specs[names[role]] for role, field in _FIELDS.items() if names[role] in specs}
+    if isinstance(quantizer, _Float8QuantizerBase):
+        buffers.pop("columnwise_scale_inv", None)  # one vector for both directions
+    return buffers
+
+
+class GroupedTensorStorage:
+    """Flat buffers of `num_tensors` members, and where each begins.
+
+    `logical_shape`: the members stacked, `[n * M, K]`; with `first_dims` `[sum, K]`, with
+    `last_dims` `[M, sum]`, with both `[1, total]`.
+    """
+
+    def __new__(
+        cls,
+        shape: tuple[int, int],
+        dtype: torch.dtype,
+        *,
+        requires_grad: bool = False,
+        stride: Sequence[int] | None = None,
+        **fields: Any,
+    ) -> Any:
+        instance = object.__new__(cls)
+        instance._set_fields(shape, dtype, fields)
+        return instance
+
+    def _set_fields(
+        self, shape: tuple[int, int], dtype: torch.dtype, fields: dict[str, Any]
+    ) -> None:
+        """Errors: TypeError for an argument that there is not."""
+        for name in fields:
+            if name not in _ARGUMENTS:
+                raise TypeError(f"GroupedTensor has no argument {name!r}")
+        own = self.__dict__
+        for argument, field in _ARGUMENTS.items():
+            value = fields.get(argument)
+            own[field] = bool(value) if field in _FLAGS else value
+        if own["nvfp4_e4m3_max"] is None:
+            own["nvfp4_e4m3_max"] = getattr(self.quantizer, "nvfp4_e4m3_max", None)
+        own["logical_shape"] = tuple(shape)
+        own["fake_dtype"] = dtype
+        own["quantized_tensors"] = None
+
+    # Shapes.
+
+    def has_data(self) -> bool:
+        return self.rowwise_data is not None
+
+    def has_columnwise_data(self) -> bool:
+        return self.columnwise_data is not None
+
+    def all_same_first_dim(self) -> bool:
+        return self.first_dims is None
+
+    def all_same_last_dim(self) -> bool:
+        return self.last_dims is None
+
+    def all_same_shape(self) -> bool:
+        return self.first_dims is None and self.last_dims is None
+
+    def varying_both_dims(self) -> bool:
+        return self.first_dims is not None and self.last_dims is not None
+
+    def get_common_first_dim(self) -> int:
+        """Errors: RuntimeError if it varies."""
+        if not self.all_same_first_dim():
+            raise RuntimeError("First dim varies across tensors")
+        rows = self.logical_shape[0]
+        return rows // self.num_tensors if self.all_same_shape() else rows
+
+    def get_common_last_dim(self) -> int:
+        """Errors: RuntimeError if it varies."""
+        if not self.all_same_last_dim():
+            raise RuntimeError("Last dim varies across tensors")
+        return self.logical_shape[1]
+
+    def get_dtype(self) -> torch.dtype:
+        """The nominal type."""
+        return self.fake_dtype
+
+    def _member_shapes(self) -> list[tuple[int, ...]]:
+        if self.tensor_shapes is None:
+            rows, cols = self.logical_shape
+            self.tensor_shapes = shapes_of(
+                self.num_tensors, self.first_dims, self.last_dims, rows, cols
+            )
+        return self.tensor_shapes
+
+    # Making.
+
+    @staticmethod
+    def make_grouped_tensor_with_shapes(
+        num_tensors: int,
+        shapes: Sequence[tuple[int, int]],
+        quantizer: Quantizer | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Any:
+        """A group of members of these shapes, whose last dimensions agree."""
+        rows, cols = [shape[0] for shape in shapes], [shape[1] for shape in shapes]
+        assert len(set(cols)) == 1, f"Last dims should be uniform, got {cols}"
+        uniform = len(set(rows)) == 1
+        first_dims = None if uniform else torch.tensor(rows, dtype=torch.int64, device=device)
+        return GroupedTensorStorage.make_grouped_tensor(
+            num_tensors, first_dims, None, sum(rows), cols[0], quantizer, device, dtype
+        )
+
+    @staticmethod
+    def make_grouped_tensor(
+        num_tensors: int,
+        first_dims: torch.Tensor | None,
+        last_dims: torch.Tensor | None,
+        logical_first_dim: int,
+        logical_last_dim: int,
+        quantizer: Quantizer | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Any:
+        """A group whose buffers are not initialised.
+
+        Errors: ValueError, NotImplementedError for a quantizer without a flat form; AssertionError
+        without a type where there is no quantizer.
+        """
+        shapes = shapes_of(num_tensors, first_dims, last_dims, logical_first_dim, logical_last_dim)
+        total = logical_first_dim * logical_last_dim
+        fields = offsets_of(shapes, first_dims, last_dims)
+        fields |= {
+            "num_tensors": num_tensors,
+            "shapes": shapes,
+            "quantizer": quantizer,
+            "first_dims": first_dims,
+            "last_dims": last_dims,
+        }
+        if quantizer is None:
+            assert dtype is not None, "dtype must be provided for unquantized GroupedTensor"
+            fields["data"] = torch.empty(total, dtype=dtype, device=device)
+        else:
+            check_quantizer(quantizer)
+            fields |= allocate(quantizer, shapes, total, device)
+        both = first_dims is not None and last_dims is not None
+        shape = (1, total) if both else (logical_first_dim, logical_last_dim)
+        group = _class_for(quantizer)(shape, torch.float32 if dtype is None else dtype, **fields)
+        group.quantized_tensors = group.split_into_quantized_tensors()
+        return group
+
+    @staticmethod
+    def make_grouped_tensor_from_rowwise_data(
+        *,
+        num_tensors: int,
+        tensor_shape: Sequence[int],
+        rowwise_data: torch.Tensor,
+        dtype: torch.dtype | None = None,
+        internal: bool = False,
+    ) -> Any:
+        """A group without a quantizer over values that exist; nothing is copied.
+
+        Errors: ValueError for a count, a rank or a size that does not fit.
+        """
+        member = tuple(int(size) for size in tensor_shape)
+        if num_tensors < 1:
+            raise ValueError(f"GroupedTensor needs at least one member, got {num_tensors}")
+        if len(member) not in (1, 2):
+            raise ValueError(f"GroupedTensor members have one or two dimensions, got {member}")
+        if rowwise_data.numel() != num_tensors * math.prod(member):
+            raise ValueError(
+                f"GroupedTensor: {num_tensors} members of {member} do not make "
+                f"{rowwise_data.numel()} elements"
+            )
+        shapes = [member] * num_tensors
+        rows = num_tensors * (member[0] if len(member) == 2 else 1)
+        cls = GroupedTensorStorage if internal else _class_for(None)
+        group = cls(
+            (rows, member[-1]),
+            rowwise_data.dtype if dtype is None else dtype,
+            num_tensors=num_tensors,
+            shapes=shapes,
+            data=rowwise_data.reshape(-1),
+            **offsets_of(shapes, None, None),
+        )
+        group.quantized_tensors = group.split_into_quantized_tensors()
+        return group
+
+    # Members.
+
+    def split_into_quantized_tensors(self) -> list[Any]:
+        """The members over the group's own buffers: plain, bare storages or tensors."""
+        shapes = self._member_shapes()
+        if self.quantizer is None:
+            flat = self.rowwise_data if self.has_data() else self.columnwise_data
+            if flat is None:
+                raise RuntimeError("GroupedTensor has no data to split")
+            begins = prefix_sums(math.prod(shape) for shape in shapes)
+            return [
+                flat[begin : begin + math.prod(shape)].view(shape)
+                for begin, shape in zip(begins, shapes, strict=False)
+            ]
+        check_quantizer(self.quantizer)
+        begins = dict.fromkeys(_FIELDS.values(), 0)
+        members = [self._member(shape, begins) for shape in shapes]
+        if isinstance(self.quantizer, _Float8QuantizerBase):
+            for index, member in enumerate(members):
+                place = slice(index, index + 1)
+                scale = None if self.scale is None else self.scale[place]
+                member._of_group = (scale, None if self.amax is None else self.amax[place])
+        return members
+
+    def _member(self, shape: tuple[int, ...], begins: dict[str, int]) -> Any:
+        """One member; `begins` moves on to the next one's buffers."""
+        quantizer = self.quantizer
+        names = dict(zip(_native.ROLES, quantizer.STORAGE._role_names, strict=True))
+        attributes = {field: names[role] for role, field in _FIELDS.items()}
+        tensors: dict[str, torch.Tensor] = {}
+        for field, (_, size) in member_buffers(quantizer, shape).items():
+            flat = getattr(self, field)
+            count = math.prod(size)
+            begin = begins[field]
+            begins[field] = begin + count
+            name = attributes[field]
+            if flat is None or name is None or name in tensors:
+                continue
+            tensors[name] = flat[begin : begin + count].view(size)
+        device = next(iter(tensors.values())).device
+        return quantizer._assemble(shape, self.fake_dtype, tensors, device)
+
+    @torch.no_grad()
+    def quantize(
+        self, tensors: Sequence[torch.Tensor], noop_flag: torch.Tensor | None = None
+    ) -> list[Any]:
+        """Quantizes a tensor into each member; returns the members."""
+        members = self.split_into_quantized_tensors()
+        for tensor, member in zip(tensors, members, strict=True):
+            if isinstance(self.quantizer, _Float8QuantizerBase):
+                self.quantizer.update_quantized(tensor, member, noop_flag=noop_flag)
+                continue
+            source = source_tensor(tensor, member.device)
+            self.quantizer._check_quantize(source)
+            if source.numel() > 0:
+                self.quantizer._run(source, member, noop_flag)
+        return members
+
+    # Lifetime.
+
+    def _arguments(self) -> dict[str, Any]:
+        return {argument: getattr(self, field) for argument, field in _ARGUMENTS.items()}
+
+    def copy(self) -> Any:
+        """Another group over the same buffers."""
+        group = type(self)(self.logical_shape, self.fake_dtype, **self._arguments())
+        group.quantized_tensors = self.quantized_tensors
+        return group
+
+    def prepare_for_saving(self) -> tuple[list[torch.Tensor | None], GroupedTensorStorage]:
+        """Hands the buffers out; restore_from_saved() takes them back."""
+        tensors = [getattr(self, name) for name in _SAVED]
+        for name in _SAVED:
+            setattr(self, name, None)
+        self.quantized_tensors = None
+        return tensors, self
+
+    def restore_from_saved(
+        self, tensors: Sequence[torch.Tensor | None]
+    ) -> Sequence[torch.Tensor | None]:
+        """Takes its buffers from the front and returns what is left."""
+        for name, tensor in zip(_SAVED, tensors, strict=False):
+            setattr(self, name, tensor)
+        return tensors[len(_SAVED) :]
+
+    def clear(self) -> None:
+        """Forgets every buffer and every shape."""
+        for name in (*_SAVED, "quantizer", "quantized_tensors", "offsets"):
+            setattr(self, name, None)
+        self.scale_inv_offsets = self.columnwise_scale_inv_offsets = None
+        self.logical_shape = (0, 0)
+        self.num_tensors = 0
+        self.tensor_shapes = []
+        self.fake_dtype = torch.float32
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(num_tensors={self.num_tensors}, shapes={self.tensor_shapes}, "
+            f"logical_shape={self.logical_shape}, quantizer={self.quantizer}, "
+            f"dtype={self.fake_dtype})"
+        )
+
+
+def _class_for(quantizer: Quantizer | None) -> type:
+    from narrowfloat.pytorch.tensor.grouped_tensor import GroupedTensor
+
+    return GroupedTensorStorage if quantizer is not None and quantizer.internal else GroupedTensor
+
+
+def shapes_of(
+    num_tensors: int,
+    first_dims: torch.Tensor | None,
+    last_dims: torch.Tensor | None,
+    rows: int,
+    cols: int,
+) -> list[tuple[int, ...]]:
+    """Shapes of the members."""
+    uniform = first_dims is None and last_dims is None
+    own_rows = rows // num_tensors if uniform else rows
+    firsts = [own_rows] * num_tensors if first_dims is None else first_dims.tolist()
+    lasts = [cols] * num_tensors if last_dims is None else last_dims.tolist()
+    return list(zip(firsts, lasts, strict=True))
+
+
+def offsets_of(
+    shapes: Sequence[tuple[int, ...]],
+    first_dims: torch.Tensor | None,
+    last_dims: torch.Tensor | None,
+) -> dict[str, Any]:
+    """Where members begin, in elements: for the host, and as a tensor where they differ."""
+    offsets = prefix_sums(math.prod(shape) for shape in shapes)
+    sizes = first_dims if first_dims is not None else last_dims
+    if sizes is None:
+        return {"offsets": offsets}
+    tensor = torch.tensor(offsets, dtype=torch.int64, device=sizes.device)
+    return {"offsets": offsets, "tensor_offsets": tensor}
+
+
+def allocate(
+    quantizer: SchemeQuantizer,
+    shapes: Sequence[tuple[int, ...]],
+    total: int,
+    device: torch.device | str | None,
+) -> dict[str, Any]:
+    """Constructor arguments of the flat buffers; `total` elements, more than members may fill."""
+    members = [member_buffers(quantizer, shape) for shape in shapes]
+    fields: dict[str, Any] = {
+        "with_gemm_swizzled_scales": quantizer.optimize_for_gemm,
+        "row_scaled_nvfp4": getattr(quantizer, "row_scaled_nvfp4", False),
+        "nvfp4_use_4over6": getattr(quantizer, "nvfp4_use_4over6", False),
+        "nvfp4_e4m3_max": getattr(quantizer, "nvfp4_e4m3_max", None),
+    }
+    used = prefix_sums(math.prod(shape) for shape in shapes)[-1]
+    for field in dict.fromkeys(name for member in members for name in member):
+        sizes = prefix_sums(math.prod(member[field][1]) for member in members)
+        count = sizes[-1]
+        if field in ("rowwise_data", "columnwise_data") and used < total:
+            per_byte = used // count if count else 1
+            count = total // per_byte
+        dtype = members[0][field][0]
+        argument = "data" if field == "rowwise_data" else field
+        fields[argument] = torch.empty(count, dtype=dtype, device=device)
+        if field.endswith("scale_inv"):
+            fields[f"{field}_offsets"] = sizes
+    if isinstance(quantizer, _Float8QuantizerBase):
+        count = len(shapes)
+        fields["scale_inv"].fill_(1)  # that of an empty member
+        if quantizer._directions()[1]:
+            fields["columnwise_scale_inv"] = fields["scale_inv"]
+            fields["columnwise_scale_inv_offsets"] = fields["scale_inv_offsets"]
+        fields["amax"] = torch.zeros(count, dtype=torch.float32, device=device)
+        if isinstance(quantizer, Float8CurrentScalingQuantizer):
+            fields["scale"] = torch.ones(count, dtype=torch.float32, device=device)
+    return fields

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tensor that stays in high precision where quantized ones are expected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from narrowfloat.pytorch._autograd import resolve_shape
+from narrowfloat.pytorch.tensor.storage._scheme_storage import Buffer, SchemeStorage
+
+
+class IdentityTensorStorage(SchemeStorage):
+    """`_hp_data`: the values, for both directions."""
+
+    BUFFERS = (Buffer("_hp_data", "hp_data", ("rowwise_data", "columnwise_data")),)
+    SETTINGS = ()
+    _INNER_TENSORS = ()
+
+    def __new__(
+        cls,
+        *args: Any,
+        hp_data: torch.Tensor | None,
+        quantizer: Any = None,
+        fake_dtype: torch.dtype | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        if cls is IdentityTensorStorage:
+            nominal = torch.float32 if hp_data is None else hp_data.dtype
+            fake_dtype = nominal if fake_dtype is None else fake_dtype
+            kwargs.pop("device", None)
+        elif kwargs.get("stride") is None and hp_data is not None:
+            # The wrapper shows how the buffer lies.
+            kwargs["stride"] = hp_data.stride()
+            kwargs["storage_offset"] = hp_data.storage_offset()
+        instance = cls._new(IdentityTensorStorage, args, fake_dtype, (hp_data,), kwargs)
+        instance._set_fields(quantizer, _hp_data=hp_data)
+        return instance
+
+    def update_usage(
+        self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
+    ) -> None:
+        """One buffer serves both directions: nothing is dropped, nothing is missing."""
+
+    def get_usages(self) -> dict[str, bool]:
+        return {"rowwise": True, "columnwise": True}
+
+    def get_data_tensors(self, rowwise_data: bool = True, columnwise_data: bool = True) -> Any:
+        if rowwise_data and columnwise_data:
+            return self._hp_data, None
+        return super().get_data_tensors(rowwise_data, columnwise_data)
+
+    def _decode(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        if self._hp_data is None:
+            raise RuntimeError(f"{self.__class__.__name__} has no data to dequantize")
+        return self._hp_data.to(self._dtype if dtype is None else dtype)
+
+    def view(self, *shape: Any) -> Any:
+        wanted = resolve_shape(shape, self._logical_shape())
+        return self._rebuild(hp_data=self._hp_data.view(wanted))
+
+    def _view_buffers(self, shape: torch.Size) -> dict[str, torch.Tensor | None]:
+        return {"hp_data": self._hp_data.view(shape)}
+
+    def fsdp_buffer_fields(self) -> tuple[str, ...]:
+        return ("_hp_data",)

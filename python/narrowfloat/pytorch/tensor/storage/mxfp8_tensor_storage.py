@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MXFP8: codes of both directions under E8M0 scales."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from narrowfloat import _core
+from narrowfloat.pytorch import _native
+from narrowfloat.pytorch._autograd import _DequantizeFunc
+from narrowfloat.pytorch.constants import ELEMENTS, DType
+from narrowfloat.pytorch.tensor._fsdp import padded_rows, unpadded_rows
+from narrowfloat.pytorch.tensor.storage._scheme_storage import (
+    BlockStorage,
+    Buffer,
+    Setting,
+)
+
+_FromMXFP8Func = _DequantizeFunc
+
+
+@lru_cache
+def mxfp8_scheme(fp8_dtype: DType, tiles: bool) -> str:
+    """Name of the MXFP8 scheme with these elements."""
+    return _core.mx_scheme(ELEMENTS[fp8_dtype], tiles)
+
+
+class MXFP8TensorStorage(BlockStorage):
+    """`_rowwise_data`, `_columnwise_data`: codes, not transposed. `_rowwise_scale_inv`,
+    `_columnwise_scale_inv`: E8M0 codes, padded."""
+
+    BUFFERS = (
+        Buffer("_rowwise_data", "rowwise_data", ("rowwise_data",)),
+        Buffer("_columnwise_data", "columnwise_data", ("columnwise_data",)),
+        Buffer("_rowwise_scale_inv", "rowwise_scale_inv", ("rowwise_scale_inv",)),
+        Buffer("_columnwise_scale_inv", "columnwise_scale_inv", ("columnwise_scale_inv",)),
+    )
+    SETTINGS = (
+        Setting("_fp8_dtype", "fp8_dtype", "FP8 dtype"),
+        Setting("_with_gemm_swizzled_scales", "with_gemm_swizzled_scales", "Scale layout"),
+    )
+    _INNER_TENSORS = (
+        ("_rowwise_data", "rowwise_data"),
+        ("_rowwise_scale_inv", "rowwise_scale_inv"),
+        ("_columnwise_data", "columnwise_data"),
+        ("_columnwise_scale_inv", "columnwise_scale_inv"),
+    )
+
+    def __new__(
+        cls,
+        rowwise_data: torch.Tensor | None,
+        rowwise_scale_inv: torch.Tensor | None,
+        columnwise_data: torch.Tensor | None,
+        columnwise_scale_inv: torch.Tensor | None,
+        fp8_dtype: DType,
+        quantizer: Any = None,
+        with_gemm_swizzled_scales: bool = False,
+        *args: Any,
+        fake_dtype: torch.dtype | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        instance = cls._new(
+            MXFP8TensorStorage, args, fake_dtype, (rowwise_data, columnwise_data), kwargs
+        )
+        instance._set_fields(
+            quantizer,
+            _rowwise_data=rowwise_data,
+            _columnwise_data=columnwise_data,
+            _rowwise_scale_inv=rowwise_scale_inv,
+            _columnwise_scale_inv=columnwise_scale_inv,
+            _fp8_dtype=DType.cast(fp8_dtype),
+            _with_gemm_swizzled_scales=with_gemm_swizzled_scales,
+        )
+        return instance
+
+    def _scheme(self) -> str:
+        # Tiles of 2-D quantization are stored as runs are, so that one reader serves both.
+        return mxfp8_scheme(self._fp8_dtype, False)
+
+    def _layout_options(self) -> tuple[tuple[str, Any], ...]:
+        return (("swizzled", True),) if self._with_gemm_swizzled_scales else ()
+
+    def _build_default_quantizer(self) -> Any:
+        from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Quantizer
+
+        return MXFP8Quantizer(self._fp8_dtype)
+
+    def _why_no_view(self, shape: torch.Size) -> str | None:
+        own = self._logical_shape()
+        if len(shape) > 0 and shape[-1] == own[-1]:
+            return None
+        return (
+            f"{self.__class__.__name__} cannot reshape its inner dimension, from {tuple(own)} to "
+            f"{tuple(shape)}"
+        )
+
+    def _view_buffers(self, shape: torch.Size) -> dict[str, torch.Tensor | None]:
+        self._require_view(shape)
+        return {
+            "rowwise_data": _viewed(self._rowwise_data, shape),
+            "columnwise_data": _viewed(self._columnwise_data, shape),
+        }
+
+    # What travels in an all-gather, for hybrid tensors.
+
+    def fsdp_buffer_fields(self) -> tuple[str, ...]:
+        return self._present_pairs()
+
+    def fsdp_extract_buffers(self) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
+        """Scales go without the rows that are padding. Errors: NotImplementedError if swizzled."""
+        if self._with_gemm_swizzled_scales:
+            raise NotImplementedError(
+                "FSDP2 cannot gather an MXFP8Tensor whose scales are GEMM-swizzled"
+            )
+        names = self.fsdp_buffer_fields()
+        buffers = tuple(
+            unpadded_rows(self, name.startswith("_columnwise"))
+            if name.endswith("_scale_inv")
+            else getattr(self, name)
+            for name in names
+        )
+        return buffers, {"field_names": names}
+
+    def fsdp_assign_gathered(self, buffers: Sequence[torch.Tensor], meta: dict[str, Any]) -> None:
+        """Errors: RuntimeError for another number of buffers."""
+        self._require_count(buffers, meta)
+        spec = _native.make_spec(self._scheme(), True, True)
+        shape = buffers[0].shape
+        for name, buffer in zip(meta["field_names"], buffers, strict=True):
+            if name.endswith("_scale_inv"):
+                buffer = padded_rows(buffer, spec, shape, name.startswith("_columnwise"))
+            setattr(self, name, buffer)
+
+
+def _viewed(codes: torch.Tensor | None, shape: torch.Size) -> torch.Tensor | None:
+    return None if codes is None else codes.view(shape)

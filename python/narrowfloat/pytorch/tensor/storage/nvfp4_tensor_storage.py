@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVFP4: packed codes of both directions under E4M3 scales under an amax each."""
+
+from __future__ import annotations
+
+import warnings
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from narrowfloat import _core
+from narrowfloat.pytorch._autograd import _DequantizeFunc
+from narrowfloat.pytorch._native import flatten_shape
+from narrowfloat.pytorch.constants import ELEMENTS, DType
+from narrowfloat.pytorch.tensor.storage._scheme_storage import (
+    BlockStorage,
+    Buffer,
+    Setting,
+)
+
+_FromNVFP4Func = _DequantizeFunc
+
+
+@lru_cache
+def nvfp4_scheme(fp4_dtype: DType, tiles: bool) -> str:
+    """Name of the NVFP4 scheme with these elements."""
+    return _core.nvfp4_scheme(ELEMENTS[fp4_dtype], tiles)
+
+
+@lru_cache
+def codes_per_byte() -> int:
+    """Codes that share a byte."""
+    return _core.make_spec(nvfp4_scheme(DType.kFloat4E2M1, False)).codes_per_byte
+
+
+class NVFP4TensorStorage(BlockStorage):
+    """`_rowwise_data`: codes, `[*lead, K / 2]` bytes. `_columnwise_data`: codes of the flattened
+    transpose, `[K, M / 2]` bytes. Scales are E4M3 codes, padded; amaxes float32."""
+
+    BUFFERS = (
+        Buffer("_rowwise_data", "rowwise_data", ("rowwise_data",)),
+        Buffer("_columnwise_data", "columnwise_data", ("columnwise_data",)),
+        Buffer("_rowwise_scale_inv", "rowwise_scale_inv", ("rowwise_scale_inv",)),
+        Buffer("_columnwise_scale_inv", "columnwise_scale_inv", ("columnwise_scale_inv",)),
+        Buffer("_amax_rowwise", "amax_rowwise", ("amax_rowwise",)),
+        Buffer("_amax_columnwise", "amax_columnwise", ("amax_columnwise",)),
+    )
+    SETTINGS = (
+        Setting("_fp4_dtype", "fp4_dtype", "FP4 dtype"),
+        Setting("_with_gemm_swizzled_scales", "with_gemm_swizzled_scales", "Scale layout"),
+        Setting("_row_scaled_nvfp4", "row_scaled_nvfp4", "Row-scaled mode"),
+        Setting("_nvfp4_use_4over6", "nvfp4_use_4over6", "4over6 mode"),
+        Setting("_nvfp4_e4m3_max", "nvfp4_e4m3_max", "E4M3 bound"),
+    )
+    _INNER_TENSORS = (
+        ("_rowwise_data", "rowwise_data"),
+        ("_rowwise_scale_inv", "rowwise_scale_inv"),
+        ("_columnwise_data", "columnwise_data"),
+        ("_columnwise_scale_inv", "columnwise_scale_inv"),
+        ("_amax_rowwise", "amax_rowwise"),
+        ("_amax_columnwise", "amax_columnwise"),
+    )
+
+    def __new__(
+        cls,
+        rowwise_data: torch.Tensor | None,
+        rowwise_scale_inv: torch.Tensor | None,
+        columnwise_data: torch.Tensor | None,
+        columnwise_scale_inv: torch.Tensor | None,
+        amax_rowwise: torch.Tensor | None,
+        amax_columnwise: torch.Tensor | None,
+        fp4_dtype: DType = DType.kFloat4E2M1,
+        quantizer: Any = None,
+        with_gemm_swizzled_scales: bool = False,
+        *args: Any,
+        row_scaled_nvfp4: bool = False,
+        nvfp4_use_4over6: bool = False,
+        nvfp4_e4m3_max: int = int(_core.E4M3_MAX),
+        fake_dtype: torch.dtype | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        instance = cls._new(
+            NVFP4TensorStorage, args, fake_dtype, (rowwise_data, columnwise_data), kwargs
+        )
+        instance._set_fields(
+            quantizer,
+            _rowwise_data=rowwise_data,
+            _columnwise_data=columnwise_data,
+            _rowwise_scale_inv=rowwise_scale_inv,
+            _columnwise_scale_inv=columnwise_scale_inv,
+            _amax_rowwise=amax_rowwise,
+            _amax_columnwise=amax_columnwise,
+            _fp4_dtype=DType.cast(fp4_dtype),
+            _with_gemm_swizzled_scales=with_gemm_swizzled_scales,
+            _row_scaled_nvfp4=row_scaled_nvfp4,
+            _nvfp4_use_4over6=nvfp4_use_4over6,
+            _nvfp4_e4m3_max=nvfp4_e4m3_max if nvfp4_use_4over6 else int(_core.E4M3_MAX),
+        )
+        return instance
+
+    def _scheme(self) -> str:
+        # Scales of tiles are stored for each line, as those of runs are.
+        return nvfp4_scheme(self._fp4_dtype, False)
+
+    def _layout_options(self) -> tuple[tuple[str, Any], ...]:
+        options: list[tuple[str, Any]] = []
+        if self._with_gemm_swizzled_scales:
+            options.append(("swizzled", True))
+        if self._row_scaled_nvfp4:
+            options.append(("row_scaled", True))
+        if self._nvfp4_e4m3_max != int(_core.E4M3_MAX):
+            options.append(("e4m3_max", float(self._nvfp4_e4m3_max)))
+        return tuple(options)
+
+    def _logical_shape(self) -> torch.Size:
+        if self._rowwise_data is not None:
+            shape = self._rowwise_data.shape
+            return torch.Size((*shape[:-1], shape[-1] * codes_per_byte()))
+        if self._columnwise_data is not None:
+            shape = self._columnwise_data.shape
+            return torch.Size((*shape[1:-1], shape[-1] * codes_per_byte(), shape[0]))
+        raise RuntimeError(f"{self.__class__.__name__} has no data!")
+
+    def size(self, dim: int | None = None) -> Any:
+        if self._rowwise_data is None and self._columnwise_data is not None:
+            warnings.warn(
+                "The shape of an NVFP4 tensor that has only column-wise data is that of the "
+                "flattened one",
+                stacklevel=2,
+            )
+        shape = self.shape if isinstance(self, torch.Tensor) else self._logical_shape()
+        return shape if dim is None else shape[dim]
+
+    def get_data_tensors(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """The codes of both directions."""
+        return self._rowwise_data, self._columnwise_data
+
+    def _require_readable(self) -> None:
+        if self._rowwise_data is None:
+            raise NotImplementedError(
+                "Dequantizing column-wise NVFP4 data is not implemented: the transform that it may "
+                "have gone through is not undone"
+            )
+
+    def _build_default_quantizer(self) -> Any:
+        from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer
+
+        return NVFP4Quantizer()
+
+    def update_usage(
+        self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
+    ) -> None:
+        """Errors: RuntimeError naming the buffer that a direction lacks."""
+        if rowwise_usage and columnwise_usage and self._columnwise_data is None:
+            self._require_buffers("rowwise")
+            self._create_columnwise()
+            return
+        super().update_usage(rowwise_usage, columnwise_usage)
+
+    def _create_columnwise(self) -> None:
+        """Column-wise buffers of tiles from the row-wise ones. Errors: RuntimeError for runs."""
+        quantizer = self._quantizer
+        if quantizer is None or not getattr(quantizer, "with_2d_quantization", False):
+            raise RuntimeError(
+                "update_usage: column-wise NVFP4 data can be made of row-wise data only under 2-D "
+                "quantization"
+            )
+        if self._rowwise_data is None:
+            raise RuntimeError("update_usage: making column-wise NVFP4 data needs row-wise data")
+        self._derive_columnwise(nvfp4_scheme(self._fp4_dtype, True))
+        if self._amax_columnwise is None:
+            self._amax_columnwise = self._amax_rowwise.clone()
+        else:
+            self._amax_columnwise.copy_(self._amax_rowwise)
+
+    def _columnwise_plan_shape(self) -> torch.Size:
+        return torch.Size(flatten_shape(tuple(self._logical_shape())))
+
+    def _why_no_view(self, shape: torch.Size) -> str | None:
+        own = self._logical_shape() if self._first_buffer() is not None else self.shape
+        if len(shape) > 0 and shape[-1] == own[-1]:
+            return None
+        return (
+            f"{self.__class__.__name__} cannot reshape its inner dimension, from {tuple(own)} to "
+            f"{tuple(shape)}"
+        )
+
+    def _view_buffers(self, shape: torch.Size) -> dict[str, torch.Tensor | None]:
+        self._require_view(shape)
+        packed = torch.Size((*shape[:-1], shape[-1] // codes_per_byte()))
+        rowwise = self._rowwise_data
+        return {"rowwise_data": None if rowwise is None else rowwise.view(packed)}

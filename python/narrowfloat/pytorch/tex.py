@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stands in for TransformerEngine's native module: its entries, over the one implementation."""
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+import torch
+
+from narrowfloat.pytorch import _native
+from narrowfloat.pytorch._grouped import (
+    group_dequantize,
+    group_quantize,
+    group_requantize_inplace,
+    grouped_swizzle_for_gemm,
+)
+from narrowfloat.pytorch._swizzle import swizzle_scales_for_gemm_
+from narrowfloat.pytorch.constants import DType, TE_DType_To_Torch
+from narrowfloat.pytorch.cpp_extensions.operands import Layout, nominal_dtype, unwrap_tensor
+from narrowfloat.pytorch.cpp_extensions.product import Epilogue, multiply
+from narrowfloat.pytorch.quantization.delayed_update import fused_update
+from narrowfloat.pytorch.quantization.dtypes import largest_code_value
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
+
+
+class FP8FwdTensors(IntEnum):
+    """Slots of a layer's forward pass, three a product."""
+
+    GEMM1_INPUT = 0
+    GEMM1_WEIGHT = 1
+    GEMM1_OUTPUT = 2
+    GEMM2_INPUT = 3
+    GEMM2_WEIGHT = 4
+    GEMM2_OUTPUT = GEMM2_WEIGHT + 1
+    GEMM3_INPUT = GEMM2_WEIGHT + 2
+    GEMM3_WEIGHT = GEMM2_WEIGHT + 3
+    GEMM3_OUTPUT = GEMM2_WEIGHT + 4
+
+
+class FP8BwdTensors(IntEnum):
+    """Slots of a layer's backward pass, two a product."""
+
+    GRAD_OUTPUT1 = 0
+    GRAD_INPUT1 = 1
+    GRAD_OUTPUT2 = 2
+    GRAD_INPUT2 = 3
+    GRAD_OUTPUT3 = 4
+    GRAD_INPUT3 = GRAD_OUTPUT3 + 1
+
+
+def quantize(
+    tensor: torch.Tensor,
+    quantizer: Quantizer,
+    output: Any = None,
+    noop: torch.Tensor | None = None,
+) -> Any:
+    """`tensor` quantized, outside of autograd: new, or into `output`.
+
+    With noop == 1 `output` stays as it is, and what is new is not initialised.
+    """
+    with torch.no_grad():
+        if output is not None:
+            return quantizer.update_quantized(tensor, output, noop_flag=noop)
+        if noop is not None and noop.item() == 1:
+            return quantizer.make_empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        return quantizer.quantize_impl(tensor)
+
+
+def dequantize(input: QuantizedTensorStorage, otype: DType) -> torch.Tensor:
+    """The values as a plain tensor of that type."""
+    with torch.no_grad():
+        return input.dequantize(dtype=TE_DType_To_Torch[DType.cast(otype)])
+
+
+def multi_tensor_quantize(
+    tensor_list: Sequence[torch.Tensor], quantizer_list: Sequence[Quantizer]
+) -> list[Any]:
+    """quantize() of each tensor by its quantizer. Errors: ValueError unless they are as many."""
+    if len(tensor_list) != len(quantizer_list):
+        raise ValueError(
+            f"multi_tensor_quantize: a quantizer a tensor, got {len(tensor_list)} tensors and "
+            f"{len(quantizer_list)} quantizers"
+        )
+    return [quantize(t, q) for t, q in zip(tensor_list, quantizer_list, strict=True)]
+
+
+def split_quantize(
+    tensor: torch.Tensor,
+    split_sections: Sequence[int],
+    quantizer_list: Sequence[Quantizer],
+    disable_bulk_allocation: bool = False,
+) -> list[Any]:
+    """quantize() of runs of rows that lie one after another, each as if it were alone.
+
+    disable_bulk_allocation: buffers of the results are always apart.
+    Errors: ValueError unless there is a quantizer a section and the sections add up.
+    """
+    if len(split_sections) != len(quantizer_list):
+        raise ValueError(
+            f"split_quantize: a quantizer a section, got {len(split_sections)} sections and "
+            f"{len(quantizer_list)} quantizers"
+        )
+    if sum(split_sections) != tensor.shape[0]:
+        raise ValueError(
+            f"split_quantize: sections add up to the rows, got {list(split_sections)} for "
+            f"{tensor.shape[0]} rows"
+        )
+    return multi_tensor_quantize(tensor.split(list(split_sections)), quantizer_list)
+
+
+def bgrad_quantize(input: torch.Tensor, quantizer: Quantizer) -> tuple[torch.Tensor, Any]:
+    """The sum of `input` over its rows, in its dtype, and quantize()."""
+    rows = input.detach().reshape(-1, input.shape[-1])
+    return rows.float().sum(0).to(input.dtype), quantize(input, quantizer)
+
+
+def compute_amax(input: torch.Tensor, amax: torch.Tensor) -> None:
+    """Writes the largest magnitude of `input` to `amax`, float32 of one element; NaN is ignored."""
+    _native.verbs.amax(input.detach(), amax, _native.threads())
+
+
+def generic_gemm(
+    A: Any,
+    transA: bool,
+    B: Any,
+    transB: bool,
+    D: Any,
+    quantizer: Quantizer | None,
+    output_dtype: DType | None,
+    bias: torch.Tensor | None,
+    bias_type: DType | None,
+    gelu: bool,
+    gelu_in: torch.Tensor | None,
+    grad: bool,
+    workspace: torch.Tensor | None = None,
+    workspace_size: int = 0,
+    accumulate: bool = False,
+    use_split_accumulator: bool = False,
+    comm_overlap: object = None,
+    comm_type: object = None,
+    extra_output: torch.Tensor | None = None,
+    bulk_overlap: bool = False,
+    alpha: float = 1.0,
+    beta: float | None = None,
+) -> list[Any]:
+    """[result, bias gradient, what gelu was applied to, None]; the meaning is general_gemm's.
+
+    A is read rowwise if it is transposed, B if it is not. No workspace is needed.
+    Errors: as general_gemm.
+    """
+    if comm_overlap is not None or extra_output is not None or bulk_overlap:
+        raise NotImplementedError("generic_gemm: overlap with communication needs a GPU")
+    layout = Layout(bool(transA), bool(transB))
+    usage_a, usage_b = layout.usages
+    if output_dtype is not None:
+        out_dtype = TE_DType_To_Torch[DType.cast(output_dtype)]
+    else:
+        out_dtype = nominal_dtype(A) if D is None else nominal_dtype(D)
+    epilogue = Epilogue(
+        out_dtype=out_dtype,
+        bias=bias,
+        gelu=gelu,
+        gelu_in=gelu_in,
+        grad=grad,
+        alpha=alpha,
+        beta=beta,
+        accumulate=accumulate,
+        quantizer=quantizer,
+    )
+    operands = unwrap_tensor(A, usage_a), unwrap_tensor(B, usage_b)
+    y, bias_grad, gelu_input = multiply(*operands, layout, epilogue, D)
+    return [y, bias_grad, gelu_input, None]
+
+
+def fused_amax_and_scale_update_after_reduction(
+    amax_reduction_buffer: torch.Tensor,
+    amax_histories: Sequence[torch.Tensor],
+    scales: Sequence[torch.Tensor],
+    amax_compute_algo: str,
+    fp8_dtype: DType,
+    margin: float,
+) -> None:
+    """One step of delayed scaling of several states, in place.
+
+    Shapes: histories float32 (L, n_i), scales (n_i,); the buffer holds the newest amaxes over all
+    processes, state after state, sum of n_i.
+    Errors: ValueError unless the sizes add up; as narrowfloat.update_delayed_scale.
+    """
+    sizes = [scale.numel() for scale in scales]
+    if sum(sizes) != amax_reduction_buffer.numel() or len(sizes) != len(amax_histories):
+        raise ValueError(
+            f"fused_amax_and_scale_update_after_reduction: a history and an amax a scale, got "
+            f"{len(amax_histories)} histories and {amax_reduction_buffer.numel()} amaxes for "
+            f"scales of {sizes}"
+        )
+    fp8_max = largest_code_value(DType.cast(fp8_dtype))
+    parts = amax_reduction_buffer.split(sizes)
+    for history, scale, newest in zip(amax_histories, scales, parts, strict=True):
+        fused_update(history, scale, fp8_max, margin, amax_compute_algo, newest)
+
+
+__all__ = [
+    "DType",
+    "FP8BwdTensors",
+    "FP8FwdTensors",
+    "bgrad_quantize",
+    "compute_amax",
+    "dequantize",
+    "fused_amax_and_scale_update_after_reduction",
+    "generic_gemm",
+    "group_dequantize",
+    "group_quantize",
+    "group_requantize_inplace",
+    "grouped_swizzle_for_gemm",
+    "multi_tensor_quantize",
+    "quantize",
+    "split_quantize",
+    "swizzle_scales_for_gemm_",
+]

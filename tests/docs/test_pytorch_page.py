@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/pytorch.md tells the truth: every snippet runs and prints what stands behind it."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from test_readme import FENCE, Snippet, expect, run
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "pytorch.md"
+SNIPPETS = [Snippet(*found.groups()) for found in FENCE.finditer(PAGE.read_text("utf-8"))]
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=range(len(SNIPPETS)))
+def test_snippet_prints_what_stands_behind_it(snippet: Snippet, tmp_path: Path) -> None:
+    assert snippet.language == "python" and snippet.output
+    expect(snippet, run([sys.executable, "-c", snippet.code], tmp_path))
+
+
+def test_there_are_snippets_and_links_lead_somewhere() -> None:
+    assert len(SNIPPETS) == 3
+    links = re.findall(r"\]\(([^)#:]+)\)", PAGE.read_text("utf-8"))
+    assert links and all((PAGE.parent / link).exists() for link in links)
+
+
+def test_every_class_of_the_table_is_there() -> None:
+    import narrowfloat.pytorch as nfp
+
+    names = re.findall(r"`(\w+(?:Quantizer|Tensor))`", PAGE.read_text("utf-8"))
+    assert len(set(names)) >= 14
+    assert [name for name in names if not hasattr(nfp, name)] == []

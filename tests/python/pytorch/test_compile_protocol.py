@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tracing asks of quantizers and tensors: values, flattening, specs without data."""
+
+import pytest
+import torch
+from families import ALL, E4M3, E5M2, SCHEMES, VALUES, assert_same_buffers, buffers, sample
+from narrowfloat.pytorch.dynamo import TensorSpec, to_tensor_spec
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from narrowfloat import pytorch as nfp
+
+schemes = pytest.mark.parametrize("kind", list(SCHEMES))
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_quantizers_are_values(kind: str) -> None:
+    first, second = SCHEMES[kind](), SCHEMES[kind]()
+    assert first == second and hash(first) == hash(second) and first is not second
+    second.internal = True
+    assert first != second
+    derived = type("Derived", (type(first),), {})
+    one, two = derived.__new__(derived), derived.__new__(derived)
+    one.__dict__.update(first.__dict__)
+    two.__dict__.update(first.__dict__)
+    assert one != two and one == one and one != first
+
+
+def test_fields_tell_values_apart() -> None:
+    assert nfp.MXFP8Quantizer(E4M3) != nfp.MXFP8Quantizer(E5M2)
+    assert nfp.MXFP8Quantizer(E4M3) != nfp.MXFP8Quantizer(E4M3, with_2d_quantization=True)
+    assert nfp.NVFP4Quantizer() != nfp.NVFP4Quantizer(with_random_sign_mask=False)
+    assert nfp.NVFP4Quantizer() != nfp.Float8CurrentScalingQuantizer(E4M3)
+    current = nfp.Float8CurrentScalingQuantizer
+    assert current(E4M3, amax_epsilon=1e-3) != current(E4M3)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ALL if kind not in VALUES])
+def test_others_keep_their_identity(kind: str) -> None:
+    first = ALL[kind]()
+    assert first == first and first != first.copy() and first != ALL[kind]()
+    assert hash(first) == hash(first)
+
+
+def test_groups_are_no_values() -> None:
+    quantizer = nfp.Float8CurrentScalingQuantizer(E4M3, amax_reduction_group=object())
+    for use in (hash, lambda q: q == nfp.Float8CurrentScalingQuantizer(E4M3)):
+        with pytest.raises(TypeError, match="holds a process group and so is no value"):
+            use(quantizer)
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_text_rebuilds_the_value(kind: str) -> None:
+    quantizer = SCHEMES[kind]()
+    text, names = quantizer.__fx_repr__()
+    rebuilt = eval(text, dict(names))
+    assert rebuilt == quantizer and type(rebuilt) is type(quantizer)
+    assert "amax_reduction_group" not in rebuilt.__dict__
+    rebuilt.__dict__.setdefault("with_amax_reduction", False)
+    assert_same_buffers(rebuilt(sample()).detach(), quantizer(sample()).detach(), "rebuilt")
+
+
+@schemes
+@pytest.mark.parametrize("internal", [False, True])
+def test_flatten_and_back(kind: str, internal: bool) -> None:
+    quantizer = SCHEMES[kind]()
+    quantizer.internal = internal
+    tensor = quantizer(sample())
+    tensor = tensor if internal else tensor.detach().requires_grad_()
+    names, context = tensor.__tensor_flatten__()
+    assert set(names) == set(buffers(tensor)) and context["cls"] is type(tensor)
+    assert context["is_tensor"] is not internal
+    assert context["requires_grad"] is not internal
+    inner = {name: getattr(tensor, name) for name in names}
+    back = type(tensor).__tensor_unflatten__(inner, context, torch.Size((128, 256)), (256, 1))
+    assert type(back) is type(tensor)
+    for name in names:
+        assert getattr(back, name) is inner[name]
+    if not internal:
+        assert back.requires_grad and back.shape == (128, 256) and back.dtype == tensor.dtype
+    if kind in VALUES:
+        assert type(tensor).__tensor_flatten__(back)[1] == context
+
+
+@pytest.mark.parametrize(
+    ("kind", "order"),
+    [
+        ("float8_current", ["_data", "_transpose", "_scale_inv"]),
+        ("mxfp8", ["_rowwise_data", "_rowwise_scale_inv", "_columnwise_data",
+                   "_columnwise_scale_inv"]),
+        ("nvfp4", ["_rowwise_data", "_rowwise_scale_inv", "_columnwise_data",
+                   "_columnwise_scale_inv", "_amax_rowwise", "_amax_columnwise"]),
+    ],
+)  # fmt: skip
+def test_order_of_flattening(kind: str, order: list[str]) -> None:
+    tensor = SCHEMES[kind]()(sample()).detach()
+    assert tensor.__tensor_flatten__()[0] == order
+
+
+@schemes
+@pytest.mark.parametrize("internal", [False, True])
+@pytest.mark.parametrize("fake", [False, True])
+def test_specs_agree_with_allocation(kind: str, internal: bool, fake: bool) -> None:
+    quantizer = SCHEMES[kind]()
+    quantizer.internal = internal
+    usages = [(True, False)] if kind == "nvfp4_row_scaled" else [(True, True), (True, False)]
+    for rowwise, columnwise in usages:
+        quantizer.set_usage(rowwise=rowwise, columnwise=columnwise)
+        for shape in ((128, 256), (2, 64, 256)):
+            planned = quantizer.inner_tensor_specs(shape)
+            if fake:
+                with FakeTensorMode():
+                    tensor = TensorSpec(shape, torch.bfloat16, quantizer).create_tensor()
+            else:
+                tensor = quantizer.make_empty(shape, dtype=torch.bfloat16)
+            names = tensor.__tensor_flatten__()[0]
+            assert [(n, tuple(getattr(tensor, n).shape), getattr(tensor, n).dtype) for n in names] \
+                == [(n, tuple(s), d) for n, s, d in planned]  # fmt: skip
+
+
+@schemes
+def test_tensor_specs(kind: str) -> None:
+    tensor = SCHEMES[kind]()(sample(dtype=torch.bfloat16)).detach().requires_grad_()
+    spec = to_tensor_spec(tensor)
+    assert spec.shape == tensor.shape and spec.dtype == tensor.dtype and spec.requires_grad
+    assert spec.quantizer is not tensor._quantizer
+    names, context = tensor.__tensor_flatten__()
+    assert spec.inner_names() == names
+    made = spec.create_tensor()
+    assert type(made) is type(tensor) and made.requires_grad and made.dtype == tensor.dtype
+    rebuilt = spec.assemble([getattr(tensor, name) for name in names])
+    assert_same_buffers(rebuilt.detach(), tensor.detach(), "assembled")
+    metadata = spec.create_metadata()
+    assert metadata["cls"] is context["cls"] and metadata["is_tensor"]
+    assert metadata["nontensor_kwargs"].keys() == context["nontensor_kwargs"].keys()
+    if kind != "nvfp4_row_scaled":
+        spec.update_usage(columnwise_usage=False)
+        assert not any("columnwise" in name for name in spec.inner_names())
+        assert tensor._quantizer.columnwise_usage, "the spec's quantizer is its own"
+
+
+def test_plain_tensor_specs() -> None:
+    spec = to_tensor_spec(torch.zeros(3, 4, requires_grad=True))
+    assert spec.inner_names() == [] and spec.create_metadata() is None
+    made = spec.create_tensor()
+    assert made.shape == (3, 4) and made.requires_grad
+    with pytest.raises(ValueError, match=r"a plain tensor has no usages$"):
+        spec.update_usage(rowwise_usage=True)
+
+
+@pytest.mark.parametrize("kind", ["float8_current", "mxfp8", "blockwise_2d", "nvfp4"])
+def test_a_graph_takes_a_tensor(kind: str) -> None:
+    tensor = SCHEMES[kind]()(sample(64, 64)).detach()
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def double(t: torch.Tensor) -> torch.Tensor:
+        return t * 2
+
+    assert torch.equal(double(tensor), tensor.dequantize() * 2)

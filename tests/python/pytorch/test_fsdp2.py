@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two processes shard, gather, use and update a parameter of every family; and hooks alone."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from families import ALL, E4M3, HYBRIDS, assert_same_buffers, buffers, sample, snapshot
+from fsdp2_worker import FAMILIES
+
+from narrowfloat import pytorch as nfp
+
+WORKER = Path(__file__).with_name("fsdp2_worker.py")
+WORLD = 2
+CASES = [
+    "amax_reduction",
+    *(f"{family}-{mode}" for family in FAMILIES for mode in ("resharded", "kept")),
+    "float8_current-input_gradient",
+    "mxfp8-input_gradient",
+    "float8_blockwise-input_gradient",
+]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+    """What each rank has to say; one pair of processes for all cases."""
+    out = tmp_path_factory.mktemp("fsdp2") / "rank"
+    port = str(free_port())
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(WORKER), str(rank), str(WORLD), port, str(out)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        for rank in range(WORLD)
+    ]
+    said = []
+    for process in ranks:
+        try:
+            said.append(process.communicate(timeout=240)[0].decode())
+        except subprocess.TimeoutExpired:
+            process.kill()
+            said.append("timed out: " + process.communicate()[0].decode())
+    read = []
+    for rank, text in enumerate(said):
+        path = Path(f"{out}.{rank}")
+        read.append(json.loads(path.read_text()) if path.exists() else {"": text})
+    return read
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_ranks(results: list[dict[str, str]], case: str) -> None:
+    for rank, result in enumerate(results):
+        told = "\n".join(text for text in result.values() if text != "ok")
+        assert result.get(case) == "ok", f"rank {rank}: {result.get(case, told)}"
+
+
+def gathered(kind: str, rows: int) -> tuple[nfp.QuantizedTensor, nfp.QuantizedTensor]:
+    """What assigning the concatenated buffers of two shards makes, and the whole tensor."""
+    x = sample(2 * rows, 128)
+    whole = ALL[kind]()(x).detach()
+    shards = [ALL[kind]()(part.contiguous()).detach() for part in x.split(rows)]
+    if isinstance(whole, nfp.Float8Tensor):
+        shards = list(whole.split(rows))
+    sent = [shard.fsdp_extract_buffers() for shard in shards]
+    assert sent[0][1] == sent[1][1]
+    joined = [torch.cat(pair) for pair in zip(sent[0][0], sent[1][0], strict=True)]
+    target = shards[0].clone()
+    target.fsdp_assign_gathered(joined, sent[0][1])
+    return target, whole
+
+
+@pytest.mark.parametrize("kind", ["mxfp8", "mxfp8_2d", "blockwise_2d", "identity"])
+def test_buffers_of_shards_join(kind: str) -> None:
+    target, whole = gathered(kind, 128)
+    assert_same_buffers(target, whole, "joined")
+
+
+def test_float8_travels_as_codes_or_as_a_transpose() -> None:
+    target, whole = gathered("float8_current", 6)
+    assert torch.equal(target._data, whole._data) and target._transpose_invalid
+    whole.update_usage(rowwise_usage=False)
+    shards = list(whole.split(6))
+    sent = [shard.fsdp_extract_buffers() for shard in shards]
+    assert shards[0].fsdp_buffer_fields() == ("_transpose",)
+    assert sent[0][1]["transport_layout"] == "columnwise_m_major"
+    assert sent[0][0][0].shape == (6, 128)
+    shards[0].fsdp_assign_gathered([torch.cat([s[0][0] for s in sent])], sent[0][1])
+    assert torch.equal(shards[0]._transpose, whole._transpose)
+    with pytest.raises(RuntimeError, match=r"^fsdp_assign_gathered: unknown transport_layout"):
+        shards[0].fsdp_assign_gathered([sent[0][0][0]], {**sent[0][1], "transport_layout": "x"})
+    shards[1]._transpose_invalid = True
+    with pytest.raises(RuntimeError, match=r"the transpose is invalid$"):
+        shards[1].fsdp_extract_buffers()
+
+
+def test_mxfp8_keeps_a_partial_block_of_columnwise_scales() -> None:
+    scales = torch.zeros(4, 128, dtype=torch.uint8)
+    scales[:2] = torch.arange(2, dtype=torch.uint8).view(2, 1) + 1
+    tensor = nfp.MXFP8Tensor(
+        shape=(48, 128), dtype=torch.float32, rowwise_data=None, rowwise_scale_inv=None,
+        columnwise_data=torch.zeros(48, 128, dtype=torch.uint8), columnwise_scale_inv=scales,
+        fp8_dtype=E4M3, quantizer=None, with_gemm_swizzled_scales=False,
+    )  # fmt: skip
+    sent, meta = tensor.fsdp_extract_buffers()
+    assert torch.equal(sent[1], scales[:2])
+    assert meta == {"field_names": ("_columnwise_data", "_columnwise_scale_inv")}
+
+
+def test_gathered_geometry_is_checked_first() -> None:
+    tensor = ALL["blockwise_2d"]()(sample(128, 128)).detach()
+    sent, meta = tensor.fsdp_extract_buffers()
+    before = snapshot(tensor)
+    bad = [*sent]
+    bad[1] = torch.ones(3, 1)
+    with pytest.raises(RuntimeError, match=r"gathered scale geometry is \(3, 1\)"):
+        tensor.fsdp_assign_gathered(bad, meta)
+    with pytest.raises(RuntimeError, match=r"takes 4 buffers, got 1$"):
+        tensor.fsdp_assign_gathered(sent[:1], meta)
+    assert_same_buffers(tensor, before, "unchanged")
+
+
+def test_shards_that_cannot_travel() -> None:
+    swizzled = nfp.MXFP8Quantizer(E4M3)
+    swizzled.optimize_for_gemm = True
+    with pytest.raises(NotImplementedError, match=r"GEMM-swizzled$"):
+        swizzled(sample()).fsdp_extract_buffers()
+    with pytest.raises(NotImplementedError, match="square tiles only"):
+        ALL["blockwise_1d"]()(sample()).fsdp_buffer_fields()
+    with pytest.raises(RuntimeError, match=r"shards of whole tiles of 128 rows, got 96$"):
+        ALL["blockwise_2d"]()(sample(96, 128)).fsdp_extract_buffers()
+    with pytest.raises(NotImplementedError, match="does not implement fsdp_buffer_fields"):
+        ALL["nvfp4"]()(sample()).fsdp_buffer_fields()
+
+
+@pytest.mark.parametrize("kind", ["float8_current", "mxfp8", "blockwise_2d"])
+def test_hooks_need_fsdp2(kind: str) -> None:
+    parameter = ALL[kind]()(sample()).detach()
+    before = snapshot(parameter)
+    with pytest.raises(RuntimeError, match=r"Linear belongs to no FSDP2 parameter group$"):
+        parameter.fsdp_pre_all_gather(None, parameter.shape, (256, 1), torch.nn.Linear(2, 2), None)
+    assert_same_buffers(parameter, before, "unchanged")
+
+
+def send(parameter: nfp.QuantizedTensor, columnwise: bool) -> object:
+    return parameter._send(not columnwise, columnwise)
+
+
+def test_nvfp4_sends_what_it_can() -> None:
+    swizzled = nfp.NVFP4Quantizer(with_2d_quantization=True)
+    swizzled.optimize_for_gemm = True
+    with pytest.raises(NotImplementedError, match=r"GEMM-swizzled$"):
+        send(swizzled(sample()).detach(), False)
+    with pytest.raises(AssertionError, match=r"under 2-D quantization only$"):
+        send(ALL["nvfp4"]()(sample()).detach(), True)
+    sent, (modes, columns) = send(ALL["nvfp4_2d"]()(sample(48, 64)).detach(), True)
+    assert [tuple(buffer.shape) for buffer in sent] == [(48, 32), (48, 4)] and columns == 64
+    assert modes["amax_rowwise"].shape == (1,)
+
+
+def test_identity_sends_its_logical_type() -> None:
+    tensor = nfp.IdentityQuantizer()(sample()).detach().to_dtype(torch.bfloat16)
+    with pytest.raises(RuntimeError, match=r"the values are torch.float32, the parameter"):
+        send(tensor, False)
+
+
+def test_hybrid_children_that_cannot_travel() -> None:
+    tensor = HYBRIDS["hybrid_nvfp4_mxfp8"]()(sample()).detach()
+    with pytest.raises(NotImplementedError, match=r"rowwise sub-storage is NVFP4Tensor, which"):
+        tensor.fsdp_pre_all_gather(None, tensor.shape, (256, 1), torch.nn.Linear(2, 2), None)
+    child = nfp.MXFP8Quantizer(E4M3)
+    child.internal = True
+    quantizer = nfp.HybridQuantizer(
+        rowwise_quantizer=child, columnwise_quantizer=nfp.IdentityQuantizer()
+    )
+    tensor = quantizer(sample())
+    with pytest.raises(NotImplementedError, match=r"storage-only rowwise sub-storage, MXFP8"):
+        tensor.fsdp_pre_all_gather(None, tensor.shape, (256, 1), torch.nn.Linear(2, 2), None)
+
+
+def test_later_gathers_reuse_the_object() -> None:
+    """FSDP2 hands the object of the first gather in and forgets what is returned."""
+    whole = ALL["mxfp8"]()(sample()).detach()
+    usages = (True, False)
+    sent, meta = whole._send(*usages)
+    first, outputs = whole.fsdp_post_all_gather(sent, (meta, usages, whole._quantizer), whole.dtype)
+    assert outputs is sent and torch.equal(first.dequantize(), whole.dequantize())
+    whole.quantize_(sample(seed=4))
+    usages = (False, True)
+    sent, meta = whole._send(*usages)
+    again, _ = whole.fsdp_post_all_gather(
+        sent, (meta, usages, whole._quantizer), whole.dtype, out=first
+    )
+    assert again is first and first.get_usages() == {"rowwise": False, "columnwise": True}
+    assert torch.equal(first._columnwise_data, whole._columnwise_data)
+    assert first._quantizer.get_usages() == {"rowwise": False, "columnwise": True}
+    assert set(buffers(first)) == {"_columnwise_data", "_columnwise_scale_inv"}
+
+
+@pytest.mark.parametrize("shape", [(256, 128), (320, 64)], ids=str)
+def test_nvfp4_and_identity_are_gathered_alike_in_every_pass(shape: tuple[int, int]) -> None:
+    for kind in ("nvfp4_2d", "identity"):
+        shard = ALL[kind]()(sample(*shape, dtype=torch.bfloat16)).detach()
+        sent, metadata = shard.fsdp_pre_all_gather(
+            mesh=None, orig_size=None, contiguous_orig_stride=None, module=None, mp_policy=None
+        )
+        joined = tuple(torch.cat([buffer, buffer]) for buffer in sent)
+        first, _ = shard.fsdp_post_all_gather(joined, metadata, param_dtype=torch.bfloat16)
+        assert type(first) is type(shard) and first.shape == (2 * shape[0], shape[1])
+        assert first.get_usages() == {"rowwise": True, "columnwise": True}
+        assert torch.equal(first.dequantize(), torch.cat([shard.dequantize()] * 2))
+        again, _ = shard.fsdp_post_all_gather(
+            joined, metadata, param_dtype=torch.bfloat16, out=first
+        )
+        assert again is first
+        if kind == "nvfp4_2d":
+            assert torch.equal(first._amax_columnwise, shard._amax_columnwise)

@@ -1,0 +1,405 @@
+# SPDX-License-Identifier: Apache-2.0
+"""general_gemm: every family in every layout, what comes behind the sum, and what it refuses."""
+
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from narrowfloat.pytorch import tex
+from narrowfloat.pytorch.constants import DType
+from narrowfloat.pytorch.cpp_extensions import (
+    general_gemm,
+    general_grouped_gemm,
+    general_grouped_gemm_for_grouped_tensor,
+)
+from narrowfloat.pytorch.cpp_extensions.operands import unwrap_tensor
+from narrowfloat.pytorch.custom_recipes.reference_current_scaling import (
+    CurrentScalingQuantizerRef,
+)
+from narrowfloat.pytorch.quantized_tensor import Quantizer
+from narrowfloat.pytorch.tensor.float8_blockwise_tensor import Float8BlockQuantizer
+from narrowfloat.pytorch.tensor.float8_tensor import (
+    Float8CurrentScalingQuantizer,
+    Float8Quantizer,
+)
+from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Quantizer
+from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer
+from narrowfloat.pytorch.utils import set_non_tn_fp8_gemm_supported
+from torch_golden import assert_tensor
+
+import narrowfloat as nf
+
+E4M3, E5M2 = DType.kFloat8E4M3, DType.kFloat8E5M2
+M, N, K = 64, 96, 160
+SHAPES = {"TN": ((M, K), (N, K)), "NN": ((M, N), (N, K)), "NT": ((M, N), (M, K))}
+NUMPY = {torch.float32: np.float32, torch.bfloat16: ml_dtypes.bfloat16, torch.float16: np.float16}
+
+
+def swizzling(quantizer: Quantizer) -> Quantizer:
+    quantizer.optimize_for_gemm = True
+    return quantizer
+
+
+# Quantizers of the two operands, and the scheme and options that make the same in NumPy.
+FAMILIES: dict[str, tuple[Callable[[], Quantizer], str, dict]] = {
+    "delayed": (lambda: Float8Quantizer(torch.full((1,), 8.0), torch.zeros(1), E4M3),
+                "fp8_e4m3", {"scale": 8.0}),
+    "current": (lambda: Float8CurrentScalingQuantizer(E4M3), "fp8_e4m3", {}),
+    "current_e5m2": (lambda: Float8CurrentScalingQuantizer(E5M2), "fp8_e5m2", {}),
+    "mxfp8": (lambda: MXFP8Quantizer(E4M3), "mxfp8_e4m3", {}),
+    "mxfp8_swizzled": (lambda: swizzling(MXFP8Quantizer(E5M2)), "mxfp8_e5m2", {"swizzled": True}),
+    "block_1d": (lambda: Float8BlockQuantizer(E4M3, rowwise=True, columnwise=True,
+                                              block_scaling_dim=1), "fp8_block1x128_e4m3", {}),
+    "block_2d": (lambda: Float8BlockQuantizer(E4M3, rowwise=True, columnwise=True),
+                 "fp8_block128x128_e4m3", {}),
+    "nvfp4": (NVFP4Quantizer, "nvfp4", {}),
+    "nvfp4_2d": (lambda: NVFP4Quantizer(with_2d_quantization=True), "nvfp4_2d", {}),
+    "nvfp4_4over6": (lambda: NVFP4Quantizer(nvfp4_use_4over6=True, nvfp4_e4m3_max=256),
+                     "nvfp4", {"four_over_six": "mae", "e4m3_max": 256.0}),
+}  # fmt: skip
+
+
+def operands(family: str, layout: str, seed: int = 0) -> tuple:
+    """B and A as torch tensors, and both as NumPy has them."""
+    make, scheme, options = FAMILIES[family]
+    torch.manual_seed(seed)
+    plain = [torch.randn(shape).to(torch.bfloat16) for shape in SHAPES[layout]]
+    arrays = [t.view(torch.int16).numpy().view(ml_dtypes.bfloat16) for t in plain]
+    return (
+        *(make()(t) for t in plain),
+        *(nf.quantize(x, scheme, columnwise=True, **options) for x in arrays),
+    )
+
+
+@pytest.mark.parametrize("layout", list(SHAPES))
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_bytes_of_every_family_and_layout(family: str, layout: str) -> None:
+    b, a, core_b, core_a = operands(family, layout)
+    for dtype, numpy_dtype in NUMPY.items():
+        want = nf.qgemm(core_b, core_a, layout=layout, dtype=numpy_dtype)
+        y, bias_grad, gelu_input, extra = general_gemm(a, b, out_dtype=dtype, layout=layout)
+        assert (y.dtype, y.shape) == (dtype, want.shape)
+        assert_tensor(y, want, f"{family} {layout} {dtype}")
+        assert bias_grad is None and gelu_input is None and extra is None
+    # The same from bare storages, and with no more than the directions that are read.
+    usages = {"TN": (True, True), "NN": (True, False), "NT": (False, False)}[layout]
+    for tensor, rowwise in zip((b, a), usages, strict=True):
+        tensor.update_usage(rowwise_usage=rowwise, columnwise_usage=not rowwise)
+    assert_tensor(general_gemm(a, b, out_dtype=torch.float16, layout=layout)[0], want, "one")
+
+
+def test_per_tensor_codes_serve_both_directions_where_the_device_says_so() -> None:
+    want = [nf.qgemm(*operands("current", layout)[2:], layout=layout) for layout in SHAPES]
+    before = set_non_tn_fp8_gemm_supported(True)
+    try:
+        for layout, expected in zip(SHAPES, want, strict=True):
+            b, a = operands("current", layout)[:2]
+            assert a._transpose is None and b._transpose is None
+            y = general_gemm(a, b, out_dtype=torch.float32, layout=layout)[0]
+            assert_tensor(y, expected, layout)
+    finally:
+        set_non_tn_fp8_gemm_supported(before)
+
+
+def test_leading_dimensions_come_back() -> None:
+    quantizer = MXFP8Quantizer(E4M3)
+    x, w, dy = torch.randn(2, 32, 64), torch.randn(96, 64), torch.randn(2, 32, 96)
+    qx, qw, qdy = quantizer(x), quantizer(w), quantizer(dy)
+    assert general_gemm(qw, qx, layout="TN")[0].shape == (2, 32, 96)
+    assert general_gemm(qw, qdy, layout="NN")[0].shape == (2, 32, 64)
+    assert general_gemm(qx, qdy, layout="NT")[0].shape == (96, 64)
+
+
+def test_bare_storages_know_their_dtype() -> None:
+    quantizer = MXFP8Quantizer(E4M3)
+    quantizer.internal = True
+    x, w = torch.randn(32, 64).to(torch.float16), torch.randn(96, 64).to(torch.float16)
+    assert general_gemm(quantizer(w), quantizer(x))[0].dtype == torch.float16
+
+
+def test_out_dtype() -> None:
+    b, a, *_ = operands("mxfp8", "TN")
+    assert general_gemm(a, b)[0].dtype == a.dtype == torch.bfloat16
+    out = torch.empty(M, N)
+    assert general_gemm(a, b, out=out)[0] is out
+
+
+@pytest.mark.parametrize("family", ["current", "block_1d", "nvfp4", "mxfp8"])
+@pytest.mark.parametrize("dtype", list(NUMPY), ids=str)
+def test_bias_and_accumulation_are_the_librarys(family: str, dtype: torch.dtype) -> None:
+    b, a, core_b, core_a = operands(family, "TN")
+    bias, held = torch.randn(N).to(torch.bfloat16), torch.randn(M, N).to(dtype)
+    core_bias = bias.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    core_held = held.clone().view(torch.uint8).numpy().view(NUMPY[dtype])
+    want = nf.qgemm(
+        core_b, core_a, bias=core_bias, out=core_held, accumulate=True, dtype=NUMPY[dtype]
+    )
+    for beta in (None, 1.0):
+        out = held.clone()
+        y = general_gemm(a, b, out_dtype=dtype, bias=bias, out=out, accumulate=True, beta=beta)[0]
+        assert y is out
+        assert_tensor(y, want, family)
+
+
+@pytest.mark.parametrize("family", ["current", "mxfp8", "nvfp4"])
+def test_alpha_beta_and_gelu(family: str) -> None:
+    """Each step in fp32, one rounding at the end."""
+    b, a, core_b, core_a = operands(family, "TN")
+    total = torch.from_numpy(nf.qgemm(core_b, core_a))
+    bias, out = torch.randn(N), torch.randn(M, N).to(torch.bfloat16)
+    y = general_gemm(a, b, alpha=0.5, beta=0.25, accumulate=True, out=out.clone(), bias=bias)[0]
+    want = (total * 0.5 + bias + out.float() * 0.25).to(torch.bfloat16)
+    assert_tensor(y, want, "alpha and beta")
+    y, _, gelu_input, _ = general_gemm(a, b, gelu=True, bias=bias)
+    assert_tensor(gelu_input, (total + bias).to(torch.bfloat16), "gelu's input")
+    want = torch.nn.functional.gelu(total + bias, approximate="tanh").to(torch.bfloat16)
+    assert_tensor(y, want, "gelu")
+    point = torch.randn(M, N).to(torch.bfloat16)
+    y = general_gemm(a, b, gelu=True, gelu_in=point, grad=True)[0]
+    leaf = point.float().requires_grad_()
+    torch.nn.functional.gelu(leaf, approximate="tanh").backward(total)
+    assert_tensor(y, leaf.grad.to(torch.bfloat16), "gelu's gradient")
+
+
+@pytest.mark.parametrize("family", ["current", "block_2d", "mxfp8"])
+def test_with_grad_a_bias_asks_for_its_gradient(family: str) -> None:
+    b, a, core_b, core_a = operands(family, "NT")
+    y, bias_grad, *_ = general_gemm(a, b, layout="NT", grad=True, bias=torch.zeros(N))
+    assert_tensor(y, nf.qgemm(core_b, core_a, layout="NT", dtype=ml_dtypes.bfloat16), "no bias")
+    want = torch.from_numpy(core_b.dequantize(np.float32)).sum(0).to(torch.bfloat16)
+    assert_tensor(bias_grad, want, "bias gradient")
+
+
+OUTPUTS = {
+    "delayed": lambda: Float8Quantizer(torch.full((1,), 4.0), torch.zeros(1), E4M3),
+    "current": lambda: Float8CurrentScalingQuantizer(E4M3),
+    "mxfp8": lambda: MXFP8Quantizer(E4M3),
+    "block": lambda: Float8BlockQuantizer(E4M3, rowwise=True, columnwise=True),
+    "nvfp4": NVFP4Quantizer,
+}
+
+
+@pytest.mark.parametrize("name", list(OUTPUTS))
+def test_quantized_outputs(name: str) -> None:
+    b, a, core_b, core_a = operands("current", "TN")
+    quantizer = OUTPUTS[name]()
+    y = general_gemm(a, b, quantization_params=quantizer)[0]
+    total = torch.from_numpy(nf.qgemm(core_b, core_a))
+    # Delayed scaling is the one that needs no rounding on the way.
+    want = OUTPUTS[name]()(total if name == "delayed" else total.to(torch.bfloat16))
+    assert type(y) is type(want) and y.dtype == torch.bfloat16 and y.shape == (M, N)
+    assert_tensor(y.dequantize(torch.float32), want.dequantize(torch.float32), name)
+    if name == "delayed":
+        assert quantizer.amax.item() == total.abs().max().item()
+        out = OUTPUTS[name]().make_empty((M, N))
+        assert general_gemm(a, b, quantization_params=quantizer, out=out)[0] is out
+
+
+def test_a_watching_quantizer_sees_the_result() -> None:
+    class Watcher:
+        def __init__(self, parent: Quantizer | None) -> None:
+            self.parent_quantizer, self.seen = parent, []
+
+        def process_gemm_output(self, y: torch.Tensor) -> torch.Tensor:
+            self.seen.append(y)
+            return y
+
+    b, a, *_ = operands("mxfp8", "TN")
+    plain, quantizing = Watcher(None), Watcher(MXFP8Quantizer(E4M3))
+    y = general_gemm(a, b, quantization_params=plain)[0]
+    assert plain.seen[0] is y and type(y) is torch.Tensor
+    y = general_gemm(a, b, quantization_params=quantizing)[0]
+    assert quantizing.seen[0] is y and type(y) is type(a)
+    reference = CurrentScalingQuantizerRef(torch.float8_e4m3fn)
+    x, w = torch.randn(4, 8), torch.randn(6, 8)
+    y = general_gemm(reference(w), reference(x), quantization_params=plain)[0]
+    assert plain.seen[1] is y
+
+
+def test_row_scaled_operands() -> None:
+    torch.manual_seed(1)
+    x, w = torch.randn(M, K).to(torch.bfloat16), torch.randn(N, K).to(torch.bfloat16)
+    a = NVFP4Quantizer()(w)
+    b = NVFP4Quantizer(columnwise=False, row_scaled_nvfp4=True)(x)
+    arrays = [t.view(torch.int16).numpy().view(ml_dtypes.bfloat16) for t in (x, w)]
+    core_b = nf.quantize(arrays[0], "nvfp4", row_scaled=True)
+    total = torch.from_numpy(nf.qgemm(core_b, nf.quantize(arrays[1], "nvfp4")))
+    bias, out = torch.randn(N).to(torch.bfloat16), torch.randn(M, N).to(torch.bfloat16)
+    rounded = (total + bias.float()).to(torch.bfloat16)
+    assert_tensor(general_gemm(a, b, bias=bias)[0], rounded, "bias before the rounding")
+    y = general_gemm(a, b, bias=bias, out=out.clone(), accumulate=True)[0]
+    want = (rounded.float() + out.float()).to(torch.bfloat16)
+    assert_tensor(y, want, "accumulation behind it")
+    for refused in ({"gelu": True}, {"quantization_params": MXFP8Quantizer(E4M3)},
+                    {"grad": True, "bias": bias}):  # fmt: skip
+        with pytest.raises(AssertionError) as raised:
+            general_gemm(a, b, **refused)
+        assert str(raised.value) == (
+            "general_gemm: row-scaled NVFP4 takes no gelu, output quantizer or bias gradient"
+        )
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_products_of_nothing(quantized: bool) -> None:
+    make = Float8CurrentScalingQuantizer(E4M3) if quantized else (lambda t: t)
+    for b_shape, a_shape, shape in (
+        ((0, 32), (16, 32), (0, 16)),
+        ((8, 0), (16, 0), (8, 16)),
+    ):
+        a, b, bias = make(torch.zeros(a_shape)), make(torch.zeros(b_shape)), torch.ones(16)
+        y = general_gemm(a, b, bias=bias)[0]
+        assert torch.equal(y, torch.zeros(shape))
+        out = torch.full(shape, 3.0)
+        assert torch.equal(general_gemm(a, b, out=out, accumulate=True)[0], torch.full(shape, 3.0))
+        assert torch.equal(general_gemm(a, b, out=out)[0], torch.zeros(shape))
+    dy = make(torch.zeros(0, 16))
+    y, bias_grad, *_ = general_gemm(
+        make(torch.zeros(0, 8)), dy, layout="NT", grad=True, bias=torch.ones(16)
+    )
+    assert torch.equal(y, torch.zeros(16, 8)) and torch.equal(bias_grad, torch.zeros(16))
+
+
+def test_plain_operands() -> None:
+    torch.manual_seed(2)
+    x, w, dy = torch.randn(2, 8, 6), torch.randn(5, 6), torch.randn(2, 8, 5)
+    flat_x, flat_dy = x.reshape(16, 6), dy.reshape(16, 5)
+    # fp32 sums of at most 16 products of randn, any order: far below 1e-5.
+    for a, b, layout, want in ((w, x, "TN", x @ w.t()), (w, dy, "NN", dy @ w),
+                               (x, dy, "NT", flat_dy.t() @ flat_x)):  # fmt: skip
+        y = general_gemm(a, b, layout=layout)[0]
+        torch.testing.assert_close(y, want, atol=1e-5, rtol=0)
+        half = general_gemm(a.bfloat16(), b.bfloat16(), layout=layout)[0]
+        assert half.dtype == torch.bfloat16 and half.shape == want.shape
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"layout": "TT"}, AssertionError, "GEMM layout TT not supported."),
+        ({"beta": 0.5}, ValueError, "general_gemm: scale must be zero when there is no "
+                                    "accumulation, beta is 0.5"),
+        ({"accumulate": True}, ValueError, "general_gemm: accumulate adds to out, a plain tensor"),
+        ({"out": torch.zeros(N, M).t()}, ValueError,
+         "general_gemm: Output tensor is not contiguous."),
+        ({"out": torch.zeros(M, N + 1)}, ValueError,
+         "general_gemm: out is (64, 96) torch.float32, got (64, 97) torch.float32"),
+        ({"out": torch.zeros(M, N), "out_dtype": torch.float16}, ValueError,
+         "general_gemm: out is (64, 96) torch.float16, got (64, 96) torch.float32"),
+        ({"A": None}, RuntimeError, "general_gemm: an operand has no rowwise data"),
+        ({"A": torch.zeros(N, K)}, RuntimeError,
+         "general_gemm: both operands have compatible scaling modes, got Tensor and MXFP8Tensor"),
+        ({"A": Float8CurrentScalingQuantizer(E4M3)(torch.zeros(N, K))}, RuntimeError,
+         "general_gemm: both operands have compatible scaling modes, got Float8Tensor and "
+         "MXFP8Tensor"),
+        ({"A": MXFP8Quantizer(E4M3)(torch.zeros(N, 64))}, ValueError,
+         "general_gemm: inner sizes differ, A is (96, 64) and B is (64, 160), TN"),
+        ({"A": MXFP8Quantizer(E4M3, rowwise=False)(torch.zeros(N, K))}, RuntimeError,
+         "MXFP8Tensor has no rowwise data"),
+        ({"A": 3}, TypeError, "general_gemm: an operand is a tensor, got <class 'int'>"),
+        ({"ub": 1}, NotImplementedError,
+         "general_gemm: overlap with communication needs a GPU"),
+    ],
+)  # fmt: skip
+def test_wrong_calls_say_why_and_write_nothing(change: dict, error: type, message: str) -> None:
+    b, a, *_ = operands("mxfp8", "TN")
+    arguments = {"A": a, "B": b} | change
+    with pytest.raises(error) as raised:
+        general_gemm(arguments.pop("A"), arguments.pop("B"), **arguments)
+    assert str(raised.value) == message
+    if isinstance(change.get("out"), torch.Tensor):
+        assert not change["out"].any()
+
+
+def test_other_output_quantizers() -> None:
+    class Other(Quantizer):
+        def update_quantized(self, src: object, dst: object, *, noop_flag: object = None) -> None:
+            raise AssertionError("not asked")
+
+    b, a, *_ = operands("mxfp8", "TN")
+    with pytest.raises(NotImplementedError) as raised:
+        general_gemm(a, b, quantization_params=Other(rowwise=True, columnwise=True))
+    assert str(raised.value) == "general_gemm: no output is quantized by Other"
+
+
+def test_unwrap_tensor() -> None:
+    plain, q = torch.zeros(2, 2), MXFP8Quantizer(E4M3)(torch.zeros(32, 32))
+
+    class Pair:
+        rowwise_sub_storage, columnwise_sub_storage = q, None
+
+    class Watched:
+        def get_tensor(self, transpose: bool) -> torch.Tensor:
+            return plain if transpose else q
+
+    assert unwrap_tensor(plain, "rowwise") is plain and unwrap_tensor(q, "columnwise") is q
+    assert unwrap_tensor(Pair(), "rowwise") is q
+    assert unwrap_tensor(Watched(), "rowwise") is q
+    assert unwrap_tensor(Watched(), "columnwise") is plain
+    with pytest.raises(RuntimeError) as raised:
+        unwrap_tensor(Pair(), "columnwise")
+    assert str(raised.value) == "general_gemm: an operand has no columnwise data"
+    with pytest.raises(ValueError) as raised:
+        unwrap_tensor(q, "diagonal")
+    assert str(raised.value) == (
+        "unwrap_tensor: usage is 'rowwise' or 'columnwise', got 'diagonal'"
+    )
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_grouped(single: bool) -> None:
+    quantizer, splits = MXFP8Quantizer(E4M3), [32, 64, 0, 32]
+    x = [torch.randn(m, 64) for m in splits]
+    w = [torch.randn(96, 64) for _ in splits]
+    a, b = [quantizer(t) for t in w], [quantizer(t) for t in x]
+    bias = [torch.randn(96) for _ in splits]
+    want = [general_gemm(p, q, bias=v)[0] for p, q, v in zip(a, b, bias, strict=True)]
+    out = [torch.empty(sum(splits), 96)] if single else [torch.empty(m, 96) for m in splits]
+    y, biases, gelu = general_grouped_gemm(
+        a, b, out, None, torch.float32, m_splits=splits, bias=bias, use_bias=True,
+        single_output=single,
+    )  # fmt: skip
+    assert (y is out[0]) if single else all(p is q for p, q in zip(y, out, strict=True))
+    for got, expected in zip(y.split(splits) if single else y, want, strict=True):
+        # The bias of an empty product is not added, to either.
+        assert_tensor(got, expected, "member")
+    assert biases == bias and gelu == [None] * 4
+    with pytest.raises(ValueError) as raised:
+        general_grouped_gemm(a[:2], b, out, m_splits=splits, single_output=single)
+    assert str(raised.value) == ("general_grouped_gemm: A, B and out are as many, got 2, 4 and 4")
+
+
+@pytest.mark.parametrize("layout", list(SHAPES))
+def test_grouped_tensors(layout: str) -> None:
+    quantizer, splits = MXFP8Quantizer(E4M3), torch.tensor([32, 64, 32])
+    whole = {"TN": (64, 96), "NN": (96, 64), "NT": (96, 64)}[layout]
+    x = torch.randn(128, whole[0])
+    b = tex.group_quantize(x, quantizer, 3, splits)
+    if layout == "NT":
+        a = tex.group_quantize(torch.randn(128, whole[1]), quantizer, 3, splits)
+        out = [torch.randn(96, 64) for _ in range(3)]
+    else:
+        shape = (96, 64)
+        a = [quantizer(torch.randn(shape)) for _ in range(3)]
+        out = list(torch.randn(128, whole[1]).split(splits.tolist()))
+    members = a if isinstance(a, list) else a.split_into_quantized_tensors()
+    alpha, beta = [1.0, 0.5, 2.0], torch.tensor([1.0, 0.0, 0.5])
+    want = [
+        general_gemm(p, q, layout=layout, out=o.clone(), accumulate=True, alpha=f, beta=g)[0]
+        for p, q, o, f, g in zip(
+            members, b.split_into_quantized_tensors(), out, alpha, beta.tolist(), strict=True
+        )
+    ]
+    got = general_grouped_gemm_for_grouped_tensor(
+        a, b, out, layout=layout, accumulate=True, alpha=alpha, beta=beta
+    )
+    assert got is out
+    for mine, expected in zip(out, want, strict=True):
+        assert_tensor(mine, expected, layout)
+    with pytest.raises(ValueError) as raised:
+        general_grouped_gemm_for_grouped_tensor(a, b, out[:2], layout=layout)
+    assert str(raised.value) == (
+        "general_grouped_gemm_for_grouped_tensor: A, B, out, bias, alpha and beta are as many, "
+        "got 3, 3, 2, 3, 3, 3"
+    )

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups of tensors in flat buffers."""
+
+import math
+
+import pytest
+import torch
+from families import ALL, E4M3, SCHEMES, assert_same_buffers, buffers, sample
+from narrowfloat.pytorch.tensor.grouped_tensor import GroupedTensor
+from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import GroupedTensorStorage
+
+from narrowfloat import pytorch as nfp
+
+schemes = pytest.mark.parametrize("kind", list(SCHEMES))
+SIZES = [32, 96, 64]
+
+
+def grouped(kind: str, sizes: list[int] | None = None, cols: int = 128) -> GroupedTensor:
+    shapes = [(rows, cols) for rows in sizes or [64, 64, 64]]
+    return GroupedTensorStorage.make_grouped_tensor_with_shapes(
+        len(shapes), shapes, SCHEMES[kind](), "cpu", torch.float32
+    )
+
+
+@schemes
+@pytest.mark.parametrize("sizes", [None, SIZES], ids=["uniform", "varying"])
+def test_members_are_quantized_as_if_alone(kind: str, sizes: list[int] | None) -> None:
+    group = grouped(kind, sizes)
+    inputs = [sample(*shape, seed=i) for i, shape in enumerate(group.tensor_shapes)]
+    members = group.quantize(inputs)
+    flat = {
+        tensor.untyped_storage().data_ptr()
+        for tensor in group.__dict__.values()
+        if isinstance(tensor, torch.Tensor)
+    }
+    for x, member in zip(inputs, members, strict=True):
+        assert_same_buffers(member, SCHEMES[kind]()(x).detach(), "member")
+        for name, buffer in buffers(member).items():
+            assert buffer.untyped_storage().data_ptr() in flat, f"{name} is a part of the group"
+    for kept, member in zip(group.quantized_tensors, members, strict=True):
+        assert torch.equal(kept.dequantize(), member.dequantize())
+    before = [member.dequantize() for member in members]
+    group.quantize([x * 2 for x in inputs], noop_flag=torch.ones(1))
+    for member, values in zip(members, before, strict=True):
+        assert torch.equal(member.dequantize(), values)
+
+
+@schemes
+def test_flat_buffers(kind: str) -> None:
+    group, cols = grouped(kind, SIZES), 128
+    assert group.num_tensors == 3 and group.tensor_shapes == [(rows, cols) for rows in SIZES]
+    assert group.logical_shape == (sum(SIZES), cols) and tuple(group.size()) == (192, 128)
+    assert group.first_dims.tolist() == SIZES and group.last_dims is None
+    assert group.offsets == group.tensor_offsets.tolist() == [0, 4096, 16384, 24576]
+    per_byte = 2 if kind.startswith("nvfp4") else 1
+    assert group.rowwise_data.shape == (192 * 128 // per_byte,)
+    assert group.get_common_last_dim() == cols and group.get_dtype() == torch.float32
+    with pytest.raises(RuntimeError, match=r"^First dim varies across tensors$"):
+        group.get_common_first_dim()
+    quantizer = SCHEMES[kind]()
+    if hasattr(quantizer, "get_scale_shape"):
+        counts = [math.prod(quantizer.get_scale_shape((rows, cols), False)) for rows in SIZES]
+        sums = [sum(counts[:i]) for i in range(4)]
+        assert group.scale_inv_offsets == sums and group.scale_inv.shape == (sums[-1],)
+    else:
+        assert group.scale_inv.shape == (3,) and group.amax.shape == (3,)
+        assert (group.scale is not None) is (kind == "float8_current")
+
+
+def test_shapes_that_vary() -> None:
+    dims = torch.tensor([128, 256])
+    wide = GroupedTensor.make_grouped_tensor(2, None, dims, 64, 384, dtype=torch.float32)
+    assert wide.tensor_shapes == [(64, 128), (64, 256)] and wide.logical_shape == (64, 384)
+    both = GroupedTensor.make_grouped_tensor(
+        2, torch.tensor([2, 3]), torch.tensor([4, 5]), 1, 23, dtype=torch.float32
+    )
+    assert both.tensor_shapes == [(2, 4), (3, 5)] and both.logical_shape == (1, 23)
+    assert both.varying_both_dims() and not wide.varying_both_dims()
+    uniform = grouped("mxfp8")
+    assert uniform.all_same_shape() and uniform.get_common_first_dim() == 64
+    assert tuple(uniform.size()) == (3, 64, 128) and uniform.offsets == [0, 8192, 16384, 24576]
+
+
+def test_without_a_quantizer() -> None:
+    values = sample(6, 4).reshape(-1)
+    group = GroupedTensor.make_grouped_tensor_from_rowwise_data(
+        num_tensors=3, tensor_shape=(2, 4), rowwise_data=values
+    )
+    assert isinstance(group, GroupedTensor) and group.rowwise_data.data_ptr() == values.data_ptr()
+    assert [tuple(member.shape) for member in group.quantized_tensors] == [(2, 4)] * 3
+    assert torch.equal(group.dequantize(), values.view(3, 2, 4))
+    bare = GroupedTensor.make_grouped_tensor_from_rowwise_data(
+        num_tensors=6, tensor_shape=(4,), rowwise_data=values, internal=True
+    )
+    assert type(bare) is GroupedTensorStorage and bare.logical_shape == (6, 4)
+    for count, shape in ((0, (4,)), (3, (2, 2, 2)), (2, (5,))):
+        with pytest.raises(ValueError, match=r"^GroupedTensor"):
+            GroupedTensor.make_grouped_tensor_from_rowwise_data(
+                num_tensors=count, tensor_shape=shape, rowwise_data=values
+            )
+    with pytest.raises(AssertionError, match=r"^dtype must be provided"):
+        GroupedTensor.make_grouped_tensor(1, None, None, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("quantizer", "error"),
+    [
+        (nfp.IdentityQuantizer(), NotImplementedError),
+        (ALL["hybrid_mxfp8_identity"](), NotImplementedError),
+        (nfp.NVFP4Quantizer(row_scaled_nvfp4=True), ValueError),
+    ],
+    ids=["identity", "hybrid", "row_scaled"],
+)
+def test_quantizers_without_a_flat_form(quantizer: nfp.Quantizer, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"^GroupedTensor"):
+        GroupedTensor.make_grouped_tensor(2, None, None, 64, 64, quantizer, "cpu", torch.float32)
+
+
+def test_internal_quantizers_make_storages() -> None:
+    quantizer = nfp.MXFP8Quantizer(E4M3)
+    quantizer.internal = True
+    group = GroupedTensor.make_grouped_tensor(2, None, None, 64, 64, quantizer, "cpu")
+    assert type(group) is GroupedTensorStorage
+    members = group.quantize([sample(32, 64), sample(32, 64, seed=2)])
+    assert all(type(member) is nfp.MXFP8TensorStorage for member in members)
+    assert torch.equal(
+        members[1].dequantize(), nfp.MXFP8Quantizer(E4M3)(sample(32, 64, seed=2)).dequantize()
+    )
+
+
+def test_lifetime() -> None:
+    group = grouped("nvfp4", SIZES)
+    alias = group.copy()
+    assert alias.rowwise_data is group.rowwise_data and alias.offsets == group.offsets
+    data = group.rowwise_data
+    tensors, shell = group.prepare_for_saving()
+    assert len(tensors) == 10 and tensors[0] is data and shell is group and not group.has_data()
+    left = group.restore_from_saved([*tensors, data])
+    assert left == [data] and group.rowwise_data is data and group.has_columnwise_data()
+    group.clear()
+    assert group.logical_shape == (0, 0) and group.num_tensors == 0 and not group.has_data()
+
+
+def test_operators() -> None:
+    group = grouped("mxfp8")
+    inputs = [sample(64, 128, seed=i) for i in range(3)]
+    members = group.quantize(inputs)
+    stacked = torch.stack([member.dequantize() for member in members])
+    assert torch.equal(group + 1, stacked + 1) and type(group + 1) is torch.Tensor
+    group.mul_(2)
+    expected = [nfp.MXFP8Quantizer(E4M3)(part * 2).detach() for part in stacked]
+    for member, wanted in zip(group.split_into_quantized_tensors(), expected, strict=True):
+        assert_same_buffers(member, wanted, "in place")
+    alias = group.detach()
+    assert type(alias) is GroupedTensor and alias.rowwise_data is group.rowwise_data
+    assert type(group.expand(3, 64, 128)) is GroupedTensor
+    assert group.view(-1) is group.rowwise_data
+    refused = (
+        lambda: group.view(3, -1), lambda: group.reshape(-1, 128), lambda: group.transpose(0, 1),
+        lambda: group[0:1], lambda: group.split(1), lambda: torch.cat([group, group]),
+        lambda: torch.stack([group, group]), lambda: group.permute(2, 1, 0),
+    )  # fmt: skip
+    for operator in refused:
+        with pytest.raises(RuntimeError, match=r"^GroupedTensor"):
+            operator()
+    with pytest.raises(NotImplementedError, match=r"^GroupedTensor: operators need members of one"):
+        grouped("mxfp8", SIZES) + 1
+
+
+def test_parameters_and_gradients() -> None:
+    group = grouped("mxfp8")
+    group.quantize([sample(64, 128, seed=i) for i in range(3)])
+    parameter = torch.nn.Parameter(group)
+    assert isinstance(parameter, GroupedTensor) and isinstance(parameter, torch.nn.Parameter)
+    same = parameter.expand_as(parameter)
+    assert same.grad_fn is not None
+    grad = sample(3, 64, 128)
+    same.backward(grad)
+    assert torch.equal(parameter.grad, grad)
+
+
+@pytest.mark.parametrize(("rowwise", "columnwise"), [(True, False), (False, True), (True, True)])
+def test_groups_of_one_scale_keep_what_they_measured(rowwise: bool, columnwise: bool) -> None:
+    quantizer = nfp.Float8CurrentScalingQuantizer(E4M3, rowwise=rowwise, columnwise=columnwise)
+    rows = [64, 0, 96]
+    group = GroupedTensorStorage.make_grouped_tensor_with_shapes(
+        3, [(n, 32) for n in rows], quantizer, "cpu", torch.bfloat16
+    )
+    inputs = [sample(n, 32, dtype=torch.bfloat16, seed=n) * (n + 1) for n in rows]
+    group.quantize(inputs)
+    wanted = [x.abs().amax().float() if x.numel() else torch.zeros(()) for x in inputs]
+    assert torch.equal(group.amax, torch.stack(wanted))
+    assert torch.equal(group.scale_inv, torch.reciprocal(group.scale))
+    alone = [nfp.Float8CurrentScalingQuantizer(E4M3)(x).detach() for x in inputs if x.numel()]
+    if rowwise:
+        assert torch.equal(group.rowwise_data, torch.cat([q._data.reshape(-1) for q in alone]))
+    if columnwise:
+        assert torch.equal(group.columnwise_scale_inv, group.scale_inv)
+        codes = torch.cat([q._transpose.reshape(-1) for q in alone])
+        assert torch.equal(group.columnwise_data, codes)

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights of sharded master copies are those of the whole ones, byte for byte."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from families import ALL, E4M3, assert_same_buffers, buffers, sample, snapshot
+from narrowfloat.pytorch.tensor import _master_weights
+from narrowfloat.pytorch.tensor.utils import (
+    cast_master_weights_to_fp8,
+    post_all_gather_processing,
+    quantize_master_weights,
+    replace_raw_data,
+)
+
+from narrowfloat import pytorch as nfp
+
+KINDS = ["float8_delayed", "float8_current", "mxfp8", "mxfp8_2d", "blockwise_2d", "nvfp4_2d",
+         "identity"]  # fmt: skip
+SHAPE = (160, 192)  # whole blocks of 32 and 16, short ones of 128
+every = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    """A group of this process alone."""
+    place = Path(tmp_path_factory.mktemp("group")) / "rendezvous"
+    torch.distributed.init_process_group("gloo", init_method=place.as_uri(), rank=0, world_size=1)
+    yield torch.distributed.GroupMember.WORLD
+    torch.distributed.destroy_process_group()
+
+
+def reductions_of(run: Callable[[int], None], ranks: int) -> None:
+    """Runs what each rank does, one after another, as if their reductions met.
+
+    A first round records what every rank puts in, a second one gives all the largest.
+    """
+    put_in: list[list[torch.Tensor]] = []
+    original = _master_weights.reduce_max
+    for rank in range(ranks):
+        seen: list[torch.Tensor] = []
+        _master_weights.reduce_max = lambda t, g, seen=seen: seen.append(t.clone())
+        run(rank)
+        put_in.append(seen)
+    for rank in range(ranks):
+        rounds = iter(zip(*put_in, strict=True))
+        _master_weights.reduce_max = lambda t, g, rounds=rounds: t.copy_(
+            torch.stack(next(rounds)).amax(0)
+        )
+        run(rank)
+    _master_weights.reduce_max = original
+
+
+@every
+@pytest.mark.parametrize("cuts", [[0, 30720], [0, 7000, 7000, 30720], [0, 30000, 30720]], ids=str)
+def test_pieces_make_the_whole(kind: str, cuts: list[int]) -> None:
+    master = sample(*SHAPE, seed=31).reshape(-1) * 3
+    quantizer = ALL[kind]()
+    start = quantizer(sample(*SHAPE, dtype=torch.bfloat16)).detach()
+    whole = quantizer(master.view(SHAPE).to(torch.bfloat16)).detach()
+    ranks = len(cuts) - 1
+    weights = [start.clone() for _ in range(ranks)]
+
+    def run(rank: int) -> None:
+        piece = master[cuts[rank] : cuts[rank + 1]]
+        held = piece if piece.numel() else None
+        offset = cuts[rank] if piece.numel() else None
+        quantize_master_weights([weights[rank]], [held], [offset], None)
+
+    reductions_of(run, ranks)
+    gathered = weights[0]
+    for rank, weight in enumerate(weights):  # what an all-gather of the codes does
+        for name, buffer in buffers(weight).items():
+            if name.endswith("data") and "columnwise" not in name:
+                per_byte = 2 if kind.startswith("nvfp4") else 1
+                part = slice(cuts[rank] // per_byte, cuts[rank + 1] // per_byte)
+                buffers(gathered)[name].view(-1)[part] = buffer.view(-1)[part]
+            elif name == "_columnwise_data":
+                part = slice(cuts[rank], cuts[rank + 1])
+                buffers(gathered)[name].view(-1)[part] = buffer.view(-1)[part]
+            else:
+                if name not in ("_transpose",):
+                    assert torch.equal(buffer, buffers(whole)[name]), f"{name} of rank {rank}"
+    post_all_gather_processing([gathered])
+    post_all_gather_processing([gathered])
+    assert_same_buffers(gathered, whole, "gathered")
+
+
+@every
+def test_a_piece_changes_no_other_codes(kind: str, group: object) -> None:
+    weight = ALL[kind]()(sample(*SHAPE)).detach()
+    name = next(n for n in buffers(weight) if n.endswith("data"))
+    codes = buffers(weight)[name].clone().view(-1)
+    cast_master_weights_to_fp8([weight], [sample(64, 192)[:40].reshape(-1)], [9600], group)
+    per_byte = 2 if kind.startswith("nvfp4") else 1
+    after = buffers(weight)[name].view(-1)
+    first, last = 9600 // per_byte, (9600 + 40 * 192) // per_byte
+    assert torch.equal(after[:first], codes[:first]) and torch.equal(after[last:], codes[last:])
+
+
+def test_several_weights_share_one_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[torch.Tensor] = []
+    monkeypatch.setattr(_master_weights, "reduce_max", lambda t, g: calls.append(t))
+    kinds = ["float8_current", "float8_current", "mxfp8", "mxfp8"]
+    weights = [ALL[kind]()(sample(*SHAPE, dtype=torch.bfloat16)).detach() for kind in kinds]
+    quantize_master_weights(weights, [None] * 4, [None] * 4, None)
+    assert [call.dtype for call in calls] == [torch.float32, torch.bfloat16, torch.bfloat16]
+    assert calls[0].numel() == 2 and not any(call.any() for call in calls)
+
+
+@pytest.mark.parametrize("start", [None, -1, 160 * 192 - 3])
+def test_offsets_lie_within_the_weight(start: int | None) -> None:
+    weight = ALL["float8_current"]()(sample(*SHAPE)).detach()
+    before = snapshot(weight)
+    with pytest.raises(ValueError, match=r"elements from offset .* do not lie within a weight"):
+        quantize_master_weights([weight], [torch.ones(4)], [start], None)
+    assert_same_buffers(weight, before, "unchanged")
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"), [("blockwise_1d", SHAPE), ("nvfp4", SHAPE), ("mxfp8", (2, 32, 64))], ids=str
+)
+def test_weights_that_cannot(kind: str, shape: tuple[int, ...]) -> None:
+    weight = ALL[kind]()(sample(*shape)).detach()
+    with pytest.raises(ValueError, match=r"need 2-D quantization$|weights are matrices"):
+        quantize_master_weights([weight], [None], [None], None)
+
+
+def hybrid(**options: str) -> nfp.HybridQuantizedTensor:
+    quantizer = nfp.HybridQuantizer(
+        rowwise_quantizer=nfp.Float8CurrentScalingQuantizer(E4M3),
+        columnwise_quantizer=nfp.IdentityQuantizer(),
+        **options,
+    )
+    return quantizer(sample(*SHAPE, dtype=torch.bfloat16)).detach()
+
+
+def test_hybrid_weights(group: object) -> None:
+    weight, master = hybrid(), sample(*SHAPE, seed=33).reshape(-1)
+    quantize_master_weights([weight], [master], [0], group)
+    post_all_gather_processing([weight])
+    plain = master.view(SHAPE).to(torch.bfloat16)
+    expected = nfp.Float8CurrentScalingQuantizer(E4M3, columnwise=False)(plain).detach()
+    assert torch.equal(weight.rowwise_sub_storage._data, expected._data)
+    assert torch.equal(weight.columnwise_sub_storage.dequantize(), plain)
+
+
+def test_hybrid_weights_that_cannot() -> None:
+    cases = [
+        (hybrid(columnwise_source="rowwise_dequantized"), NotImplementedError, "dequantized rows$"),
+        (ALL["hybrid_mxfp8_identity"]()(sample()).detach(), NotImplementedError, "a MXFP8Tensor$"),
+        (hybrid(), ValueError, "needs its whole master$"),
+    ]
+    for weight, error, message in cases:
+        before = snapshot(weight)
+        with pytest.raises(error, match=message):
+            quantize_master_weights([weight], [torch.ones(4)], [0], None)
+        assert_same_buffers(weight, before, "unchanged")
+    empty = hybrid()
+    empty.update_usage(rowwise_usage=False, columnwise_usage=False)
+    with pytest.raises(ValueError, match=r"has no data$"):
+        quantize_master_weights([empty], [None], [None], None)
+    with pytest.raises(ValueError, match=r"^post_all_gather_processing: not available for Tensor$"):
+        post_all_gather_processing([torch.zeros(2)])
+
+
+@pytest.mark.parametrize("kind", ["float8_current", "blockwise_2d", "nvfp4", "identity"])
+def test_raw_data_moves(kind: str) -> None:
+    weight = ALL[kind]()(sample(*SHAPE)).detach()
+    name = next(n for n in buffers(weight) if n.endswith("data"))
+    before, old = snapshot(weight), buffers(weight)[name]
+    place = torch.empty_like(old)
+    replace_raw_data(weight, place)
+    assert buffers(weight)[name] is place
+    assert_same_buffers(weight, before, "the same bytes")
+    with pytest.raises(ValueError, match=r"^replace_raw_data: the codes are"):
+        replace_raw_data(weight, torch.empty(SHAPE, dtype=torch.int32))
+
+
+def test_raw_data_that_cannot_move() -> None:
+    with pytest.raises(NotImplementedError, match=r"not available for MXFP8Tensor$"):
+        replace_raw_data(ALL["mxfp8"]()(sample()).detach(), torch.empty(1))
+    with pytest.raises(ValueError, match=r"not available for Tensor$"):
+        replace_raw_data(torch.zeros(2), torch.zeros(2))
+    weight = hybrid()
+    place = torch.empty_like(weight.rowwise_sub_storage._data)
+    replace_raw_data(weight, place)
+    assert weight.rowwise_sub_storage._data is place
+    weight.update_usage(rowwise_usage=False)
+    with pytest.raises(NotImplementedError, match=r"has no row-wise child$"):
+        replace_raw_data(weight, place)

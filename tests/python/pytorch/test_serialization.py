@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pickles, torch.save, deep copies, state dictionaries: bit for bit, quantizer kept."""
+
+import copy
+import io
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+from families import ALL, E4M3, assert_nothing_shared, assert_same_buffers, sample
+
+from narrowfloat import pytorch as nfp
+
+every = pytest.mark.parametrize("kind", list(ALL))
+
+
+def quantized(kind: str) -> nfp.QuantizedTensor:
+    return ALL[kind]()(sample(dtype=torch.bfloat16)).detach()
+
+
+def saved(thing: object) -> io.BytesIO:
+    stream = io.BytesIO()
+    torch.save(thing, stream)
+    stream.seek(0)
+    return stream
+
+
+def same_quantizer(first: nfp.Quantizer, second: nfp.Quantizer) -> bool:
+    plain = (int, float, bool, str, torch.dtype, type(None))
+    return type(first) is type(second) and all(
+        second.__dict__[name] == value
+        for name, value in first.__dict__.items()
+        if isinstance(value, plain)
+    )
+
+
+@every
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_save_and_load(kind: str, weights_only: bool) -> None:
+    tensor = quantized(kind)
+    expected = tensor.clone()
+    stream = saved(tensor)
+    tensor.zero_()
+    loaded = torch.load(stream, weights_only=weights_only)
+    assert type(loaded) is type(expected) and loaded.dtype == torch.bfloat16
+    assert_same_buffers(loaded, expected, "loaded")
+    assert loaded.get_usages() == expected.get_usages()
+    assert same_quantizer(loaded._quantizer, expected._quantizer)
+    loaded += 1  # in place needs the quantizer
+    assert_same_buffers(
+        loaded, ALL[kind]()(expected.dequantize() + 1).detach(), "used after loading"
+    )
+
+
+@every
+def test_one_direction_survives(kind: str) -> None:
+    if kind in ("nvfp4_row_scaled", "identity", "nvfp4", "nvfp4_4over6", "nvfp4_2d"):
+        pytest.skip("one direction alone is all there is, or cannot be read")
+    tensor = quantized(kind)
+    tensor.update_usage(rowwise_usage=False, columnwise_usage=True)
+    loaded = torch.load(saved(tensor), weights_only=True)
+    assert loaded.get_usages() == tensor.get_usages()
+    assert torch.equal(loaded.dequantize(), tensor.dequantize())
+
+
+@every
+def test_pickle_names_one_function(kind: str) -> None:
+    tensor = quantized(kind)
+    build, arguments = tensor.__reduce_ex__(2)
+    assert build.__module__.startswith("narrowfloat.pytorch.tensor.")
+    assert build.__qualname__ == build.__name__
+    assert_same_buffers(build(*arguments), tensor, "rebuilt")
+    assert_same_buffers(pickle.loads(pickle.dumps(tensor)), tensor, "pickled")
+    assert_same_buffers(type(tensor)._make_in_reduce_ex(*arguments), tensor, "older payload")
+    assert_same_buffers(copy.copy(tensor), tensor, "copy.copy")
+
+
+def test_older_payloads_have_fewer_arguments() -> None:
+    tensor = quantized("float8_current")
+    arguments = tensor.__reduce_ex__(2)[1]
+    old = nfp.Float8Tensor._make_in_reduce_ex(*arguments[:5])
+    assert torch.equal(old.dequantize(), tensor.dequantize()) and old._quantizer is None
+    tensor = quantized("mxfp8")
+    arguments = tensor.__reduce_ex__(2)[1]
+    assert_same_buffers(nfp.MXFP8Tensor._make_in_reduce_ex(*arguments[:8]), tensor, "old MXFP8")
+
+
+@every
+def test_deepcopy(kind: str) -> None:
+    parameter = torch.nn.Parameter(quantized(kind))
+    parameter.note = ["kept"]
+    copied = copy.deepcopy(parameter)
+    assert isinstance(copied, torch.nn.Parameter) and copied.requires_grad
+    assert_same_buffers(copied.detach(), parameter.detach(), "copied")
+    assert_nothing_shared(copied.detach(), parameter.detach())
+    assert copied._quantizer is not parameter._quantizer
+    if hasattr(copied, "note"):
+        assert copied.note == ["kept"] and copied.note is not parameter.note
+    shared = copy.deepcopy([parameter, parameter])
+    assert shared[0] is shared[1]
+
+
+class Model(torch.nn.Module):
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(weight)
+        self.bias = torch.nn.Parameter(torch.zeros(4))
+
+
+@every
+def test_state_dict(kind: str) -> None:
+    model, other = Model(quantized(kind)), Model(quantized(kind) * 0)
+    other.weight = torch.nn.Parameter(ALL[kind]()(other.weight.detach()).detach())
+    state = model.state_dict()
+    assert type(state["weight"]) is type(model.weight) and not state["weight"].requires_grad
+    loaded = torch.load(saved(state), weights_only=True)
+    other.load_state_dict(loaded)
+    assert_same_buffers(other.weight.detach(), model.weight.detach(), "load_state_dict")
+    plain = sample(dtype=torch.bfloat16, seed=10)
+    other.load_state_dict({"weight": plain, "bias": torch.ones(4)})
+    assert_same_buffers(other.weight.detach(), ALL[kind]()(plain).detach(), "from plain")
+
+
+@every
+def test_modules_change_their_nominal_type(kind: str) -> None:
+    model = Model(quantized(kind))
+    before = model.weight.detach().clone()
+    assert model.float() is model
+    assert model.weight.dtype == torch.float32 and isinstance(model.weight, torch.nn.Parameter)
+    assert type(model.weight) is type(before)
+    assert_same_buffers(model.weight.detach(), before, "bytes are kept")
+    model.half()
+    assert model.weight.dtype == model.bias.dtype == torch.float16
+    model.bfloat16()
+    assert model.weight.dtype == model.bias.dtype == torch.bfloat16
+    assert_same_buffers(model.weight.detach(), before, "bytes are kept")
+
+
+@pytest.mark.filterwarnings("ignore:Float8Tensor of nominal type")  # for FSDP2's users
+@pytest.mark.parametrize("kind", ["float8_current", "mxfp8", "nvfp4"])
+def test_to_a_type_requantizes(kind: str) -> None:
+    model = Model(quantized(kind))
+    expected = ALL[kind]()(model.weight.detach().dequantize().to(torch.float32)).detach()
+    model.to(torch.float32)
+    assert type(model.weight) is type(expected) and model.weight.dtype == torch.float32
+    assert_same_buffers(model.weight.detach(), expected, "requantized")
+
+
+def test_groups_do_not_travel() -> None:
+    quantizer = nfp.Float8CurrentScalingQuantizer(E4M3, amax_reduction_group=object())
+    assert pickle.loads(pickle.dumps(quantizer)).amax_reduction_group is None
+    assert copy.deepcopy(quantizer).amax_reduction_group is None
+    assert quantizer.copy().amax_reduction_group is quantizer.amax_reduction_group
+
+
+def test_loading_needs_the_import() -> None:
+    """Unless narrowfloat is imported, weights_only refuses its functions by name."""
+    stream = saved(quantized("mxfp8")).getvalue()
+    program = (
+        "import io, pickle, sys, torch\n"
+        "try: torch.load(io.BytesIO(sys.stdin.buffer.read()), weights_only=True)\n"
+        "except pickle.UnpicklingError as error: print('_make_mxfp8' in str(error))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], input=stream, capture_output=True)
+    assert done.stdout.decode().strip() == "True", done.stderr.decode()

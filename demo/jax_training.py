@@ -179,7 +179,7 @@ def plot(curves: dict[str, list[float]], file: Path) -> None:
         width = max(len(losses) // 40, 1)
         mean = np.convolve(losses, np.ones(width) / width, "valid")
         axes.plot(np.arange(len(mean)) + width, mean, label=recipe)
-    axes.set(xlabel="step", ylabel="cross entropy, nats a character", yscale="log")
+    axes.set(xlabel="step", ylabel="cross entropy, nats a character")
     axes.legend()
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=150)

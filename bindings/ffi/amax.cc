@@ -112,7 +112,7 @@ ffi::Error UpdateDelayedScaleFFI(Context context, ffi::AnyBuffer amax_history,
 
 template <class Binding>
 auto BindRHTAmax(Binding&& binding) {
-  return std::move(binding)
+  return std::forward<Binding>(binding)
       .template Arg<ffi::AnyBuffer>()  // input
       .template Ret<ffi::AnyBuffer>()  // amax
       .template Ret<ffi::AnyBuffer>()  // post_rht_amax
@@ -122,11 +122,13 @@ auto BindRHTAmax(Binding&& binding) {
 }
 template <class Binding>
 auto BindAmax(Binding&& binding) {
-  return std::move(binding).template Arg<ffi::AnyBuffer>().template Ret<ffi::AnyBuffer>();
+  return std::forward<Binding>(binding)
+      .template Arg<ffi::AnyBuffer>()
+      .template Ret<ffi::AnyBuffer>();
 }
 template <class Binding>
 auto BindScaleFromAmax(Binding&& binding) {
-  return std::move(binding)
+  return std::forward<Binding>(binding)
       .template Arg<ffi::AnyBuffer>()  // amax
       .template Arg<ffi::AnyBuffer>()  // scale so far
       .template Ret<ffi::AnyBuffer>()  // scale
@@ -135,7 +137,7 @@ auto BindScaleFromAmax(Binding&& binding) {
 }
 template <class Binding>
 auto BindUpdateDelayedScale(Binding&& binding) {
-  return std::move(binding)
+  return std::forward<Binding>(binding)
       .template Arg<ffi::AnyBuffer>()  // amax_history
       .template Arg<ffi::AnyBuffer>()  // scale so far
       .template Arg<ffi::AnyBuffer>()  // the newest amax

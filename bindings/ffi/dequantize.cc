@@ -82,7 +82,7 @@ ffi::Error DequantizeBySpecFFI(Context context, ffi::AnyBuffer data, ffi::AnyBuf
 
 template <class Binding>
 auto Bind(Binding&& binding) {
-  return std::move(binding)
+  return std::forward<Binding>(binding)
       .template Arg<ffi::AnyBuffer>()   // data
       .template Arg<ffi::AnyBuffer>()   // amax
       .template Arg<ffi::AnyBuffer>()   // scale
@@ -91,7 +91,7 @@ auto Bind(Binding&& binding) {
 }
 template <class Binding>
 auto BindBySpec(Binding&& binding) {
-  return std::move(binding)
+  return std::forward<Binding>(binding)
       .template Arg<ffi::AnyBuffer>()  // data
       .template Arg<ffi::AnyBuffer>()  // scale_inv
       .template Arg<ffi::AnyBuffer>()  // amax

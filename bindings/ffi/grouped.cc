@@ -186,7 +186,7 @@ std::vector<std::int64_t> QuantizeGroups(GroupedCall& call, const Execution& exe
       ElementOf({kVerb, "the output"}, rowwise ? *call.rowwise_data : *call.columnwise_data);
   QuantSpec spec = SpecOf(kVerb, call.attributes, element);
   spec.swizzled = spec.scheme->layout.swizzles;
-  const std::vector<std::int64_t> rows = RowsOfGroups(call.group_sizes, shape, matrix);
+  std::vector<std::int64_t> rows = RowsOfGroups(call.group_sizes, shape, matrix);
   const std::size_t used = SumOfRows(rows, matrix, call.at_most);
   const bool one_scale = spec.scheme->layout.lines_per_scale == 0;
   const float* scales = one_scale ? Floats({kVerb, "scale"}, call.scale, rows.size()) : nullptr;
@@ -292,14 +292,14 @@ ffi::Error GroupedAmaxFFI(Context context, ffi::AnyBuffer input, ffi::AnyBuffer 
 
 template <class Binding>
 auto BindGroupedAmax(Binding&& binding) {
-  return std::move(binding)
+  return std::forward<Binding>(binding)
       .template Arg<ffi::AnyBuffer>()   // input
       .template Arg<ffi::AnyBuffer>()   // group_sizes
       .template Ret<ffi::AnyBuffer>();  // amax
 }
 template <class Binding>
 auto BindBuffersOf(Binding&& binding) {
-  return std::move(binding)
+  return std::forward<Binding>(binding)
       .template Arg<ffi::AnyBuffer>()   // input
       .template Arg<ffi::AnyBuffer>()   // scale
       .template Arg<ffi::AnyBuffer>()   // group_sizes
@@ -312,14 +312,14 @@ auto BindBuffersOf(Binding&& binding) {
 }
 template <class Binding>
 auto Bind(Binding&& binding) {
-  return BindBuffersOf(std::move(binding))
+  return BindBuffersOf(std::forward<Binding>(binding))
       .template Attr<ScalingMode>("scaling_mode")
       .template Attr<QuantizeLayout>("q_layout")
       .template Attr<std::int64_t>("flatten_axis");
 }
 template <class Binding>
 auto BindV2(Binding&& binding) {
-  return BindBuffersOf(std::move(binding))
+  return BindBuffersOf(std::forward<Binding>(binding))
       .template Attr<QuantizeLayout>("q_layout")
       .template Attr<std::int64_t>("flatten_axis");
 }

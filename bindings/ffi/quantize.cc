@@ -205,7 +205,7 @@ ffi::Error DBiasQuantizeFFI(Context context, ffi::AnyBuffer input, ffi::AnyBuffe
 /// Operands, results and attributes, behind whatever context a platform puts first.
 template <class Binding>
 auto Bind(Binding&& binding) {
-  return std::move(binding)
+  return std::forward<Binding>(binding)
       .template Arg<ffi::AnyBuffer>()  // input
       .template Arg<ffi::AnyBuffer>()  // scale
       .template Arg<ffi::AnyBuffer>()  // amax

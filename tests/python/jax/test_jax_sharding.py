@@ -8,6 +8,7 @@ import pytest
 from hostile import MODE_IDS, MODES, assert_numpy_bytes, halves, hostile, make
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from narrowfloat.jax import dense
 from narrowfloat.jax.cpp_extensions.quantization import (
     grouped_quantize,
     quantize,
@@ -182,3 +183,40 @@ def test_a_mesh_in_the_context_changes_nothing() -> None:
         )
         tensor = run(put(x, mesh, P("data", "model")))
     assert_numpy_bytes(tensor, x, make(ScalingMode.NVFP4_2D_SCALING, "float4_e2m1fn", BOTH))
+
+
+def test_axes_of_explicit_type() -> None:
+    x = hostile((64, 128))
+    mesh = jax.make_mesh((2, 2), ("data", "model"), devices=jax.devices()[:4])
+    sharded = put(x, mesh, P("data", "model"))
+    for mode, dtype in MODES[-3:]:
+        tensor = jax.jit(lambda a, m=mode, d=dtype: quantize(a, make(m, d, BOTH)))(sharded)
+        assert_numpy_bytes(tensor, x, make(mode, dtype, BOTH))
+        assert spread(halves(tensor)["rowwise"].data) == spread(sharded)
+
+
+@pytest.mark.parametrize("mode", [ScalingMode.MXFP8_1D_SCALING, ScalingMode.CURRENT_TENSOR_SCALING])
+def test_a_layer_on_data_and_model_axes(mode: ScalingMode) -> None:
+    random = np.random.default_rng(7)
+    x, kernel, gradient = (
+        random.integers(-3, 4, shape).astype(np.float32)
+        for shape in ((256, 128), (128, 128), (256, 128))
+    )
+
+    def run(a: jax.Array, k: jax.Array, g: jax.Array) -> tuple:
+        sets = QuantizerFactory.create_set(1, mode, "float8_e4m3fn", "float8_e4m3fn")
+        out, pull = jax.vjp(lambda p, q: dense(p, q, None, 1, sets), a, k)
+        return out, *pull(g)
+
+    mesh = mesh_of(8)
+    specs = (P("data"), P(None, "model"), P("data", "model"))
+    together = jax.jit(run)(
+        *(put(a, mesh, spec) for a, spec in zip((x, kernel, gradient), specs, strict=True))
+    )
+    alone = run(*map(jnp.asarray, (x, kernel, gradient)))
+    for a, b in zip(together, alone, strict=True):
+        # The same values in another order of float32 additions: up to 256 products of at most 9,
+        # two more roundings for values of codes under scales that are no powers of two.
+        bound = (256 + 2) * 2**-24 * 9 * 256
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=0, atol=bound)
+    assert spread(together[0]) == (64, 64)

@@ -321,6 +321,7 @@ def get_dbias_quantize_workspace_sizes(batch_size: int, hidden_size: int, in_dty
     """
     ((shape, dtype),) of the workspace that te_dbias_quantize_ffi is best given.
     """
+
 def buffer_roles() -> list[str]:
     """Roles of buffers, in the order that calls take them."""
 

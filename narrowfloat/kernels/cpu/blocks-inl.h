@@ -110,10 +110,10 @@ HWY_INLINE void MeasureBlocks(const std::byte* row, std::size_t blocks, Batch<S,
   const hn::FixedTag<I, kMeasured<T>> d128;
   const std::size_t lanes = hn::Lanes(di);
   const auto measure = [&](std::size_t j) NF_INLINE_ATTR {
-    auto largest = hn::Zero(di);
-    if (j >= blocks) return largest;
+    if (j >= blocks) return hn::Zero(di);
     const std::byte* at = row + j * S::kBlock.cols * kItemSize<T>;
-    for (std::size_t i = 0; i < S::kBlock.cols; i += lanes) {
+    auto largest = Magnitudes<T, kItems>(di, LoadItems(di, at));
+    for (std::size_t i = lanes; i < S::kBlock.cols; i += lanes) {
       largest = hn::Max(largest, Magnitudes<T, kItems>(di, LoadItems(di, at + i * kItemSize<T>)));
     }
     return largest;

@@ -91,16 +91,20 @@ HWY_INLINE std::uint32_t LargestLane(DI di, hn::Vec<DI> lanes) {
   return static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(di, lanes)));
 }
 
+/// Who multiplies float16 by kHalfRebias: whoever widens it, or the scale, which has taken it in.
+enum class Rebias { kWidening, kInScale };
+
 /// Values of the even and of the odd 16-bit lanes, given as magnitude patterns. NaN may become
-/// infinity: callers replace such lanes. bfloat16: 1 op each. float16: 3 ops, or 5; the product
-/// with 2^112 moves the exponent over and makes subnormals normal.
-template <class T, Items kItems, class D32>
+/// infinity: callers replace such lanes. bfloat16: 1 op each. float16: 3 ops (2 if the scale
+/// rebiases), or 5; the product with 2^112 moves the exponent over and makes subnormals normal.
+template <class T, Items kItems, Rebias kRebias = Rebias::kWidening, class D32>
 HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenMagnitudes(D32 d32, hn::Vec<D32> low_halves) {
   const hn::RebindToFloat<D32> df;
   if constexpr (std::is_same_v<T, BFloat16>) {
     return hn::BitCast(df, hn::ShiftLeft<16>(low_halves));
   } else {
     const auto moved = hn::BitCast(df, hn::ShiftLeft<13>(low_halves));
+    if constexpr (kRebias == Rebias::kInScale) return moved;
     const auto value = hn::Mul(moved, hn::Set(df, kHalfRebias));
     if constexpr (kItems == Items::kOrdinary) return value;
     const hn::RebindToSigned<D32> di;
@@ -110,17 +114,17 @@ HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenMagnitudes(D32 d32, hn::Vec<D32>
                           value);
   }
 }
-template <class T, Items kItems, class D32>
+template <class T, Items kItems, Rebias kRebias = Rebias::kWidening, class D32>
 HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenEven(D32 d32, hn::Vec<D32> pairs) {
   if constexpr (std::is_same_v<T, BFloat16>) return WidenMagnitudes<T, kItems>(d32, pairs);
-  return WidenMagnitudes<T, kItems>(d32, hn::And(pairs, hn::Set(d32, 0xFFFFu)));
+  return WidenMagnitudes<T, kItems, kRebias>(d32, hn::And(pairs, hn::Set(d32, 0xFFFFu)));
 }
-template <class T, Items kItems, class D32>
+template <class T, Items kItems, Rebias kRebias = Rebias::kWidening, class D32>
 HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenOdd(D32 d32, hn::Vec<D32> pairs) {
   if constexpr (std::is_same_v<T, BFloat16>) {
     return hn::BitCast(hn::RebindToFloat<D32>(), hn::And(pairs, hn::Set(d32, 0xFFFF0000u)));
   } else {
-    return WidenMagnitudes<T, kItems>(d32, hn::ShiftRight<16>(pairs));
+    return WidenMagnitudes<T, kItems, kRebias>(d32, hn::ShiftRight<16>(pairs));
   }
 }
 
@@ -186,6 +190,15 @@ struct UniformScale {
   hn::Vec<DF> scale;
   HWY_INLINE hn::Vec<DF> operator()(std::size_t /*i*/) const { return scale; }
 };
+/// The same for ordinary float16, multiplied by kHalfRebias, which it must be small enough for.
+template <class DF>
+struct RebiasedScale : UniformScale<DF> {
+  static constexpr float kTooLarge = 0x1p127f / kHalfRebias * 2;
+};
+template <class Scale>
+inline constexpr Rebias kRebiasOf = Rebias::kWidening;
+template <class DF>
+inline constexpr Rebias kRebiasOf<RebiasedScale<DF>> = Rebias::kInScale;
 /// A scale for each lane, in the order that SplitMagnitudes gives lanes.
 template <class DF>
 struct LaneScales {
@@ -287,7 +300,8 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeScaled(DF df, hn::Vec<DF> val
 
 /// Codes of 16-bit items in the uppermost bits of 16-bit lanes, zeros below them. 17 ops
 /// for ordinary bfloat16, 22 for any.
-template <FloatFormat F, class T, Items kItems, class D16, class V>
+template <FloatFormat F, class T, Items kItems, Rebias kRebias = Rebias::kWidening, class D16,
+          class V>
 HWY_INLINE hn::Vec<D16> EncodeHalves(D16 d16, hn::Vec<D16> items, V scale_even, V scale_odd) {
   const hn::Repartition<std::uint32_t, D16> d32;
   const hn::Repartition<float, D16> df;
@@ -295,8 +309,9 @@ HWY_INLINE hn::Vec<D16> EncodeHalves(D16 d16, hn::Vec<D16> items, V scale_even, 
   const auto magnitude = hn::And(items, hn::Set(d16, std::uint16_t{0x7FFF}));
   const auto sign = hn::Xor(items, magnitude);
   const auto pairs = hn::BitCast(d32, magnitude);
-  const auto even = EncodeScaled<F, kItems>(df, WidenEven<T, kItems>(d32, pairs), scale_even);
-  const auto odd = EncodeScaled<F, kItems>(df, WidenOdd<T, kItems>(d32, pairs), scale_odd);
+  const auto even =
+      EncodeScaled<F, kItems>(df, WidenEven<T, kItems, kRebias>(d32, pairs), scale_even);
+  const auto odd = EncodeScaled<F, kItems>(df, WidenOdd<T, kItems, kRebias>(d32, pairs), scale_odd);
   const auto codes =
       hn::Or(hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(odd)), hn::BitCast(d16, even)), sign);
   if constexpr (kItems == Items::kOrdinary) return codes;
@@ -447,11 +462,11 @@ HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale)
     };
     return hn::ConcatOdd(d8, hn::BitCast(d8, part(1)), hn::BitCast(d8, part(0)));
   } else {
-    const std::size_t step = hn::Lanes(d16) * 2;
-    const auto low = EncodeHalves<F, T, kItems>(d16, LoadItems(d16, in), scale(0), scale(1));
-    const auto high =
-        EncodeHalves<F, T, kItems>(d16, LoadItems(d16, in + step), scale(2), scale(3));
-    return hn::ConcatOdd(d8, hn::BitCast(d8, high), hn::BitCast(d8, low));
+    const auto part = [&](std::size_t i) NF_INLINE_ATTR {
+      return EncodeHalves<F, T, kItems, kRebiasOf<Scale>>(
+          d16, LoadItems(d16, in + i * hn::Lanes(d16) * 2), scale(2 * i), scale(2 * i + 1));
+    };
+    return hn::ConcatOdd(d8, hn::BitCast(d8, part(1)), hn::BitCast(d8, part(0)));
   }
 }
 

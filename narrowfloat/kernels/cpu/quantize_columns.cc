@@ -155,6 +155,11 @@ struct QuantizeBoth {
     return strip.folded;
   }
 
+  using D16 = hn::Repartition<std::uint16_t, D8>;
+  static HWY_INLINE hn::Vec<D8> UpperBytes(hn::Vec<D16> low, hn::Vec<D16> high) {
+    return hn::ConcatOdd(D8(), hn::BitCast(D8(), high), hn::BitCast(D8(), low));
+  }
+
   static HWY_INLINE void EncodeBoth(const std::byte* in, std::size_t cols, const Batch<S, T>& batch,
                                     const Strip<T>& strip, std::byte* rowwise,
                                     Outlet<kBatchCols>& rowwise_outlet, std::byte* columnwise,
@@ -165,11 +170,26 @@ struct QuantizeBoth {
     auto* column_codes = reinterpret_cast<std::uint8_t*>(columnwise_outlet.Open(columnwise));
     for (std::size_t c = 0; c < cols; c += hn::Lanes(d8)) {
       const std::byte* items = in + c * kItemSize<T>;
-      const auto by_row =
-          EncodeRun<F, T, Items::kOrdinary>(d8, items, BlocksFolded<S, T>{batch, c});
-      const auto by_column = EncodeRun<F, T, Items::kOrdinary>(d8, items, strip.Folded(c));
-      hn::StoreU(by_row, d8, row_codes + c);
-      hn::StoreU(by_column, d8, column_codes + c);
+      const BlocksFolded<S, T> by_row{batch, c};
+      const LaneFolded<T, DF> by_column = strip.Folded(c);
+      if constexpr (kItemSize<T> == 2) {
+        // Half by half, so that what both directions share stays in registers.
+        const auto part = [&](std::size_t i, hn::Vec<D16>& row, hn::Vec<D16>& column)
+                              NF_INLINE_ATTR {
+                                const D16 d16;
+                                const auto halves = LoadItems(d16, items + i * hn::Lanes(d16) * 2);
+                                row = EncodeHalvesFolded<F, T>(d16, halves, by_row, i);
+                                column = EncodeHalvesFolded<F, T>(d16, halves, by_column, i);
+                              };
+        hn::Vec<D16> rows[2], columns[2];
+        part(0, rows[0], columns[0]);
+        part(1, rows[1], columns[1]);
+        hn::StoreU(UpperBytes(rows[0], rows[1]), d8, row_codes + c);
+        hn::StoreU(UpperBytes(columns[0], columns[1]), d8, column_codes + c);
+      } else {
+        hn::StoreU(EncodeRun<F, T, Items::kOrdinary>(d8, items, by_row), d8, row_codes + c);
+        hn::StoreU(EncodeRun<F, T, Items::kOrdinary>(d8, items, by_column), d8, column_codes + c);
+      }
     }
     rowwise_outlet.Close(rowwise, cols);
     columnwise_outlet.Close(columnwise, cols);

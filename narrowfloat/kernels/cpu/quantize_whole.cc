@@ -30,8 +30,8 @@ constexpr std::size_t kMaxLanes = HWY_MAX_BYTES;
 constexpr std::size_t kChunk = 1024;  // items of a row that are encoded before they leave
 
 /// Encodes `count` items of a row. `largest` collects their magnitudes' patterns.
-template <FloatFormat F, class T, Items kItems>
-HWY_INLINE void EncodeRow(const std::byte* in, std::size_t count, const UniformScale<DF>& scale,
+template <FloatFormat F, class T, Items kItems, class Scale>
+HWY_INLINE void EncodeRow(const std::byte* in, std::size_t count, const Scale& scale,
                           std::byte* out, hn::Vec<MagnitudeTag<T> >& largest) {
   const D8 d8;
   const MagnitudeTag<T> di;
@@ -62,22 +62,34 @@ struct WholeEncoder {
   // The amax times the scale made of it may be a rounding error above the largest value.
   static constexpr float kRoundsToMax = kMaxValue<F> * (1.0f + 0x1p-10f);
 
+  // For ordinary float16, the scale takes in what widening would multiply by.
+  using OrdinaryScale =
+      std::conditional_t<std::is_same_v<T, Float16>, RebiasedScale<DF>, UniformScale<DF> >;
+
+  OrdinaryScale ordinary;
   UniformScale<DF> uniform;
   float scale;
   std::uint32_t largest = 0;  // pattern of the largest magnitude so far
   bool any = false;           // not all items of this tile are ordinary
 
   explicit WholeEncoder(float tensor_scale)
-      : uniform{hn::Set(DF(), tensor_scale)}, scale(tensor_scale) {}
+      : uniform{hn::Set(DF(), tensor_scale)}, scale(tensor_scale) {
+    if constexpr (std::is_same_v<T, Float16>) {
+      any = scale >= OrdinaryScale::kTooLarge;
+      ordinary.scale = hn::Set(DF(), any ? scale : scale * kHalfRebias);
+    } else {
+      ordinary = uniform;
+    }
+  }
 
-  /// Calls `encode(items, largest)`, which writes what nothing has read yet, for ordinary items;
-  /// again, for any, if they were not.
+  /// Calls `encode(items, scale, largest)`, which writes what nothing has read yet, for ordinary
+  /// items; again, for any, if they were not.
   template <class Encode>
   HWY_INLINE void Run(const Encode& encode) {
     const MagnitudeTag<T> di;
     if (!any) {
       auto magnitudes = hn::Zero(di);
-      encode(std::integral_constant<Items, Items::kOrdinary>(), magnitudes);
+      encode(std::integral_constant<Items, Items::kOrdinary>(), ordinary, magnitudes);
       const std::uint32_t bits = LargestLane(di, magnitudes);
       any = bits >= kInfinityBits<T> || MagnitudeValue<T>(bits) * scale > kRoundsToMax;
       if (!any) {
@@ -86,7 +98,7 @@ struct WholeEncoder {
       }
     }
     auto magnitudes = hn::Zero(di);
-    encode(std::integral_constant<Items, Items::kAny>(), magnitudes);
+    encode(std::integral_constant<Items, Items::kAny>(), uniform, magnitudes);
     largest = std::max(largest, LargestLane(di, magnitudes));
   }
 };
@@ -100,8 +112,8 @@ HWY_INLINE void EncodeRows(const QuantizeArgs& args, WholeEncoder<F, T>& encoder
       const std::size_t chunk = std::min(kChunk, count - i);
       PrefetchBytes(in + (i + kChunk) * kItemSize<T>, kChunk * kItemSize<T>);
       std::byte* codes = outlet.Open(out + i);
-      encoder.Run([&](auto items, auto& largest) NF_INLINE_ATTR {
-        EncodeRow<F, T, items()>(in + i * kItemSize<T>, chunk, encoder.uniform, codes, largest);
+      encoder.Run([&](auto items, const auto& scale, auto& largest) NF_INLINE_ATTR {
+        EncodeRow<F, T, items()>(in + i * kItemSize<T>, chunk, scale, codes, largest);
       });
       outlet.Close(out + i, chunk);
     }
@@ -130,11 +142,11 @@ HWY_INLINE void EncodeTransposed(const QuantizeArgs& args, WholeEncoder<F, T>& e
     const std::size_t rows = std::min(kPatchRows, tile.row_end - r);
     for (std::size_t c = tile.col_begin; c < tile.col_end; c += kPatchCols) {
       const std::size_t cols = std::min(kPatchCols, tile.col_end - c);
-      encoder.Run([&](auto items, auto& largest) NF_INLINE_ATTR {
+      encoder.Run([&](auto items, const auto& scale, auto& largest) NF_INLINE_ATTR {
         for (std::size_t i = 0; i < rows; ++i) {
           const std::byte* row = args.in.Row(r + i) + c * kItemSize<T>;
           PrefetchBytes(NextStrip<T>(args, r + i, c + cols, kPatchRows), cols * kItemSize<T>);
-          EncodeRow<F, T, items()>(row, cols, encoder.uniform, patch + i * kPatchCols, largest);
+          EncodeRow<F, T, items()>(row, cols, scale, patch + i * kPatchCols, largest);
         }
       });
       if constexpr (kKeepRows) {

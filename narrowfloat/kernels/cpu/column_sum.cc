@@ -42,7 +42,7 @@ HWY_INLINE hn::Vec<DF> ValuesOf(hn::Vec<D32> halves) {
     const auto beyond = hn::Gt(hn::BitCast(hn::RebindToSigned<D32>(), magnitude),
                                hn::Set(hn::RebindToSigned<D32>(), std::int32_t{T::kMaxCode}));
     const auto moved = hn::ShiftLeft<13>(magnitude);
-    const auto value = hn::Mul(hn::BitCast(df, moved), hn::Set(df, 0x1p112f));
+    const auto value = hn::Mul(hn::BitCast(df, moved), hn::Set(df, kHalfRebias));
     const auto special = hn::BitCast(df, hn::Or(moved, hn::Set(d32, kFloatInfinity)));
     return hn::Or(hn::IfThenElse(hn::RebindMask(df, beyond), special, value),
                   hn::BitCast(df, sign));

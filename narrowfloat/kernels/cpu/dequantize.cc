@@ -36,7 +36,7 @@ struct NoHalves {};
 template <class S>
 class ScaleDecoder {
  public:
-  ScaleDecoder(const DequantizeArgs& args) : in_(args.in), options_(args.options) {
+  explicit ScaleDecoder(const DequantizeArgs& args) : in_(args.in), options_(args.options) {
     state_ = S::Prepare(in_.amax, options_);
   }
 

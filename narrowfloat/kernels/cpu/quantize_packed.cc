@@ -29,15 +29,14 @@ QuantizeSlots Table() {
 
 #else
 
-/// Rows of `args.in` to `out`, in panels of the block's height.
+/// Rows of `args.in`, in panels of the block's height.
 template <class S, class T>
 class RowPacker {
  public:
-  RowPacker(const QuantizeArgs& args, const DirectionBuffers<std::byte>& out)
-      : args_(args), out_(out), outlet_(args.stream) {}
+  explicit RowPacker(const QuantizeArgs& args)
+      : args_(args), out_(args.rowwise), outlet_(args.stream) {}
 
-  void Run() {
-    const Tile& tile = args_.tile;
+  void Run(const Tile& tile) {
     for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
       const typename S::TensorState state = S::Prepare(out_.AmaxOf(row), args_.options);
       PanelRows<kRows, const std::byte> in;
@@ -151,10 +150,11 @@ template <class S, class T>
 class ColumnPacker {
  public:
   explicit ColumnPacker(const QuantizeArgs& args)
-      : args_(args), out_(args.columnwise), transposer_(args.stream) {}
+      : args_(args), out_(args.columnwise), transposer_(args.stream) {
+    if (out_.line_amaxes == nullptr) LoadStates(0, kPatchCols);
+  }
 
-  void Run() {
-    const Tile& tile = args_.tile;
+  void Run(const Tile& tile) {
     for (std::size_t row = tile.row_begin; row < tile.row_end; row += kPatchItems) {
       for (std::size_t col = tile.col_begin; col < tile.col_end; col += kPatchCols) {
         PackPatch({row, std::min(kPatchItems, tile.row_end - row), col,
@@ -169,9 +169,7 @@ class ColumnPacker {
   static_assert(kCodesPerByte<S> == 2 && kPatchItems % kRows == 0);
 
   void PackPatch(const Square& square) {
-    states_.Load(square.cols, [&](std::size_t i) {
-      return S::Prepare(out_.AmaxOf(square.col + i), args_.options);
-    });
+    if (out_.line_amaxes != nullptr) LoadStates(square.col, square.cols);
     for (std::size_t r = 0; r < square.rows; r += kRows) {
       const Square strip{square.row + r, std::min(kRows, square.rows - r), square.col, square.cols};
       PackStrip(strip, codes_ + r / kCodesPerByte<S> * kPatchCols);
@@ -180,6 +178,11 @@ class ColumnPacker {
         codes_, kPatchCols, square.rows / kCodesPerByte<S>, square.cols,
         out_.codes + square.col * out_.code_stride + square.row / kCodesPerByte<S>,
         out_.code_stride);
+  }
+
+  void LoadStates(std::size_t col, std::size_t cols) {
+    states_.Load(cols,
+                 [&](std::size_t i) { return S::Prepare(out_.AmaxOf(col + i), args_.options); });
   }
 
   /// One block for each column. Columns that fill no vector are padded with zeros.
@@ -272,13 +275,14 @@ template <class S, class T>
 void PackBoth(const QuantizeArgs& args) {
   constexpr std::size_t kRows = 256, kCols = 1024 / kItemSize<T>;
   const Tile& tile = args.tile;
+  RowPacker<S, T> rows(args);
+  ColumnPacker<S, T> columns(args);
   for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
     for (std::size_t col = tile.col_begin; col < tile.col_end; col += kCols) {
-      QuantizeArgs part = args;
-      part.tile = {row, std::min(row + kRows, tile.row_end), col,
-                   std::min(col + kCols, tile.col_end)};
-      RowPacker<S, T>(part, part.rowwise).Run();
-      ColumnPacker<S, T>(part).Run();
+      const Tile part{row, std::min(row + kRows, tile.row_end), col,
+                      std::min(col + kCols, tile.col_end)};
+      rows.Run(part);
+      columns.Run(part);
     }
   }
 }
@@ -292,9 +296,9 @@ struct QuantizePacked {
       return;
     }
     if constexpr (kDirection == Direction::kRowwise) {
-      RowPacker<S, T>(args, args.rowwise).Run();
+      RowPacker<S, T>(args).Run(args.tile);
     } else if constexpr (kDirection == Direction::kColumnwise) {
-      ColumnPacker<S, T>(args).Run();
+      ColumnPacker<S, T>(args).Run(args.tile);
     } else {
       PackBoth<S, T>(args);
     }

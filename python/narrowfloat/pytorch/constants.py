@@ -55,6 +55,17 @@ ELEMENTS: dict[DType, str] = {
     DType.kFloat4E2M1: "e2m1",
 }
 
+
+def element_of(dtype: DType) -> str:
+    """Name of an element format. Errors: ValueError if `dtype` is not one."""
+    if dtype not in ELEMENTS:
+        formats = ", ".join(member.name for member in ELEMENTS)
+        raise ValueError(
+            f"quantize: a quantizer's dtype must be one of {formats}, got {dtype.name}"
+        )
+    return ELEMENTS[dtype]
+
+
 MXFP8_BLOCK_SCALING_SIZE: int = _core.make_spec(
     _core.mx_scheme(ELEMENTS[DType.kFloat8E4M3], False)
 ).block_length

@@ -400,3 +400,10 @@ def test_multi_quantize_and_predicates(kind: str) -> None:
         "NVFP4BlockScaling", "CustomRecipe",
     )  # fmt: skip
     assert not quantizer.custom
+
+
+@pytest.mark.parametrize("quantizer", [nfp.Float8CurrentScalingQuantizer, nfp.MXFP8Quantizer])
+def test_a_dtype_that_is_no_element_format_is_refused(quantizer: type) -> None:
+    rule = "quantize: a quantizer's dtype must be one of kFloat8E4M3, kFloat8E5M2, kFloat4E2M1"
+    with pytest.raises(ValueError, match=f"^{rule}, got kInt32$"):
+        quantizer(torch.int32).quantize(torch.zeros(32, 32))

@@ -81,7 +81,8 @@ class NVFP4Quantizer(SchemeQuantizer):
     ) -> None:
         super().__init__(rowwise=rowwise, columnwise=columnwise)
         if nvfp4_use_4over6 and nvfp4_e4m3_max not in E4M3_BOUNDS:
-            raise ValueError(f"nvfp4_e4m3_max must be 448 or 256, got {nvfp4_e4m3_max}")
+            bounds = " or ".join(map(str, E4M3_BOUNDS))
+            raise ValueError(f"nvfp4_e4m3_max must be {bounds}, got {nvfp4_e4m3_max}")
         mode = nvfp4_4over6_err_mode.upper()
         if mode not in ("MAE", "MSE"):
             raise ValueError(f"nvfp4_4over6_err_mode must be MAE or MSE, got {mode}")

@@ -13,7 +13,7 @@ from narrowfloat import _core
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _DequantizeFunc
 from narrowfloat.pytorch._native import flatten_shape
-from narrowfloat.pytorch.constants import ELEMENTS, DType
+from narrowfloat.pytorch.constants import DType, element_of
 from narrowfloat.pytorch.tensor.storage._scheme_storage import (
     BlockStorage,
     Buffer,
@@ -30,7 +30,7 @@ _FromFloat8BlockwiseFunc = _DequantizeFunc
 @lru_cache
 def float8_block_scheme(fp8_dtype: DType, tiles: bool) -> str:
     """Name of the block-scaled FP8 scheme with these elements."""
-    return _core.fp8_block_scheme(ELEMENTS[fp8_dtype], tiles)
+    return _core.fp8_block_scheme(element_of(fp8_dtype), tiles)
 
 
 class Float8BlockwiseQTensorStorage(BlockStorage):

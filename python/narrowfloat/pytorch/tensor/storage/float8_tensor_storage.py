@@ -12,7 +12,7 @@ import torch
 from narrowfloat import _core
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _DequantizeFunc
-from narrowfloat.pytorch.constants import ELEMENTS, DType
+from narrowfloat.pytorch.constants import DType, element_of
 from narrowfloat.pytorch.tensor.storage._scheme_storage import Buffer, SchemeStorage, Setting
 from narrowfloat.pytorch.utils import empty_like_device, is_non_tn_fp8_gemm_supported
 
@@ -25,7 +25,7 @@ _NATIVE, _M_MAJOR = "native", "columnwise_m_major"
 @lru_cache
 def float8_scheme(fp8_dtype: DType) -> str:
     """Name of the per-tensor scheme with these elements."""
-    return _core.per_tensor_scheme(ELEMENTS[fp8_dtype])
+    return _core.per_tensor_scheme(element_of(fp8_dtype))
 
 
 def to_columnwise(shape: Sequence[int]) -> torch.Size:

@@ -12,7 +12,7 @@ import torch
 from narrowfloat import _core
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _DequantizeFunc
-from narrowfloat.pytorch.constants import ELEMENTS, DType
+from narrowfloat.pytorch.constants import DType, element_of
 from narrowfloat.pytorch.tensor._fsdp import padded_rows, unpadded_rows
 from narrowfloat.pytorch.tensor.storage._scheme_storage import (
     BlockStorage,
@@ -26,7 +26,7 @@ _FromMXFP8Func = _DequantizeFunc
 @lru_cache
 def mxfp8_scheme(fp8_dtype: DType, tiles: bool) -> str:
     """Name of the MXFP8 scheme with these elements."""
-    return _core.mx_scheme(ELEMENTS[fp8_dtype], tiles)
+    return _core.mx_scheme(element_of(fp8_dtype), tiles)
 
 
 class MXFP8TensorStorage(BlockStorage):

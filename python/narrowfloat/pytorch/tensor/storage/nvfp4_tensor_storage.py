@@ -12,7 +12,7 @@ import torch
 from narrowfloat import _core
 from narrowfloat.pytorch._autograd import _DequantizeFunc
 from narrowfloat.pytorch._native import flatten_shape
-from narrowfloat.pytorch.constants import ELEMENTS, DType
+from narrowfloat.pytorch.constants import DType, element_of
 from narrowfloat.pytorch.tensor.storage._scheme_storage import (
     BlockStorage,
     Buffer,
@@ -25,7 +25,7 @@ _FromNVFP4Func = _DequantizeFunc
 @lru_cache
 def nvfp4_scheme(fp4_dtype: DType, tiles: bool) -> str:
     """Name of the NVFP4 scheme with these elements."""
-    return _core.nvfp4_scheme(ELEMENTS[fp4_dtype], tiles)
+    return _core.nvfp4_scheme(element_of(fp4_dtype), tiles)
 
 
 @lru_cache

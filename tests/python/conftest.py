@@ -1,7 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
+import signal
 
 import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible():
+    """A shell without job control starts what runs in the background with SIGINT ignored, and
+    programs hand that on to those they start."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

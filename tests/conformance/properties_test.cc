@@ -50,8 +50,9 @@ std::uint32_t CodeAt(const Codes& codes, std::size_t row, std::size_t col) {
 }
 
 bool SameBytes(const Codes& a, const Codes& b, Role role) {
-  return a.buffers.Bytes(role) == b.buffers.Bytes(role) &&
-         std::memcmp(a.buffers.Data(role), b.buffers.Data(role), a.buffers.Bytes(role)) == 0;
+  const std::size_t bytes = a.buffers.Bytes(role);
+  if (b.buffers.Bytes(role) != bytes) return false;
+  return bytes == 0 || std::memcmp(a.buffers.Data(role), b.buffers.Data(role), bytes) == 0;
 }
 
 std::uint32_t SignOf(DType dtype) {

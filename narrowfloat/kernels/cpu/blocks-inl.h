@@ -169,11 +169,12 @@ template <class T>
 inline constexpr std::size_t kTogether = 16 / kItemSize<T>;
 
 /// Takes rows into the maxima of columns, or begins these with them. `cols` is a multiple of the
-/// vector's length, `count` at most kTogether. Gives the largest of all patterns.
-template <class T, Items kItems>
+/// vector's length, or of kMost if that is less, `count` at most kTogether. Gives the largest of all
+/// patterns.
+template <class T, Items kItems, std::size_t kMost = HWY_MAX_BYTES>
 HWY_INLINE std::uint32_t FoldSome(const std::byte* const* rows, std::size_t count, std::size_t cols,
                                   bool first, std::make_signed_t<BitsOf<T>>* maxima) {
-  const MagnitudeTag<T> di;
+  const MagnitudeTag<T, kMost> di;
   auto most = hn::Zero(di);
   for (std::size_t c = 0; c < cols; c += hn::Lanes(di)) {
     auto largest = first ? hn::Zero(di) : hn::LoadU(di, maxima + c);
@@ -193,13 +194,13 @@ HWY_INLINE std::uint32_t FoldSome(const std::byte* const* rows, std::size_t coun
 }
 
 /// The same of any number of rows.
-template <class T, Items kItems>
+template <class T, Items kItems, std::size_t kMost = HWY_MAX_BYTES>
 HWY_INLINE std::uint32_t FoldRows(const std::byte* const* rows, std::size_t count, std::size_t cols,
                                   std::make_signed_t<BitsOf<T>>* maxima) {
   std::uint32_t most = 0;
   for (std::size_t r = 0; r < count; r += kTogether<T>) {
     const std::size_t some = std::min(kTogether<T>, count - r);
-    most = std::max(most, FoldSome<T, kItems>(rows + r, some, cols, r == 0, maxima));
+    most = std::max(most, FoldSome<T, kItems, kMost>(rows + r, some, cols, r == 0, maxima));
   }
   return most;
 }
@@ -211,10 +212,8 @@ HWY_INLINE void MeasurePanel(const PanelRows<S::kBlock.rows, const std::byte>& i
   if constexpr (S::kBlock.rows == 1) {
     MeasureBlocks<S, T, kItems>(in.row[0], blocks, batch);
   } else {
-    using I = std::make_signed_t<BitsOf<T>>;
-    static_assert(S::kBlock.cols % hn::MaxLanes(MagnitudeTag<T>()) == 0);
-    alignas(64) I maxima[kBatchCols];
-    FoldRows<T, kItems>(in.row, in.count, blocks * S::kBlock.cols, maxima);
+    alignas(64) std::make_signed_t<BitsOf<T>> maxima[kBatchCols];
+    FoldRows<T, kItems, S::kBlock.cols>(in.row, in.count, blocks * S::kBlock.cols, maxima);
     MeasureBlocks<S, T, kItems>(reinterpret_cast<const std::byte*>(maxima), blocks, batch);
   }
 }

@@ -63,9 +63,9 @@ HWY_INLINE hn::Vec<D> LoadItems(D d, const std::byte* at) {
   return hn::LoadU(d, reinterpret_cast<const hn::TFromD<D>*>(at));
 }
 
-/// Items of T as signed integers, a full vector of them.
-template <class T>
-using MagnitudeTag = hn::ScalableTag<std::make_signed_t<BitsOf<T>>>;
+/// Items of T as signed integers: a full vector of them, or kMost if that is fewer.
+template <class T, std::size_t kMost = HWY_MAX_BYTES>
+using MagnitudeTag = hn::CappedTag<std::make_signed_t<BitsOf<T>>, kMost>;
 
 /// What a body may take for granted of the items it works on.
 enum class Items {

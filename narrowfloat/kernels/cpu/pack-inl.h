@@ -12,7 +12,7 @@
 #include "narrowfloat/kernels/cpu/coders-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-#if HWY_TARGET != HWY_SCALAR && HWY_MAX_BYTES <= 32
+#if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 

@@ -20,8 +20,7 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace {
 
-// With vectors of 512 bits these bodies are not proved yet; the oracle serves there.
-#if HWY_TARGET == HWY_SCALAR || HWY_MAX_BYTES > 32
+#if HWY_TARGET == HWY_SCALAR
 
 QuantizeSlots Table() {
   return {};

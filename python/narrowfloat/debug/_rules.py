@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may stand in the block of each feature: one set of rules for loading, calling and checking."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from narrowfloat.debug import _statistics
+from narrowfloat.debug._formats import supported_formats
+from narrowfloat.debug._grammar import (
+    AXIS_KEYS,
+    ERROR,
+    GEMMS,
+    TENSORS,
+    entries_of,
+    names_of,
+    narrow,
+    require_gemm,
+    require_tensor,
+)
+from narrowfloat.debug._schedule import SCHEDULE_KEYS, Schedule
+
+Narrowed = Mapping[str, Any]
+
+
+def require_keys(config: Narrowed, allowed: tuple[str, ...]) -> None:
+    """Errors: ValueError for the first key that is not allowed."""
+    for key in config:
+        if key not in allowed:
+            raise ValueError(f'{ERROR} Unexpected key in config: "{key}".')
+
+
+def require_flag(config: Narrowed, key: str) -> None:
+    """Errors: ValueError unless the value is true or false."""
+    if not isinstance(config.get(key, False), bool | int):
+        raise ValueError(f"{ERROR} {key} is True or False, got {config[key]!r}.")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Of one feature.
+
+    axes: "gemm", "tensor" or both, what its block must list. keys: its parameters. check: raises
+    what the feature raises for a narrowed block when it is called. strict: keys for the axis that
+    the feature does not look at are errors, not passed over.
+    """
+
+    axes: tuple[str, ...]
+    keys: tuple[str, ...] = ()
+    check: Callable[[Narrowed], None] = lambda config: None
+    strict: bool = False
+
+    def allowed(self) -> tuple[str, ...]:
+        """The keys of a narrowed block."""
+        return (*self.axes, *self.keys)
+
+    def check_narrowed(self, config: Narrowed) -> None:
+        """Errors: as the feature raises them when it is called with this."""
+        rest = self.allowed() if self.strict else (*self.allowed(), *AXIS_KEYS, "enabled")
+        require_keys(config, rest)
+        self.check(config)
+
+
+def _check_fake_quant(config: Narrowed) -> None:
+    tensor, what = config["tensor"], f"{ERROR} Feature=FakeQuant, API=process_tensor:"
+    if "quant_format" not in config:
+        raise ValueError(
+            f"{what} quant_format missing for Tensor: {tensor} in the config yaml for FakeQuant "
+            "feature which is a required field"
+        )
+    if config["quant_format"] not in supported_formats():
+        raise ValueError(
+            f"{what} quant_format: {config['quant_format']} for Tensor: {tensor} in the config "
+            f"yaml for FakeQuant feature is not supported; one of {', '.join(supported_formats())}"
+        )
+
+
+def _check_log(check_statistics: Callable[[Any], None]) -> Callable[[Narrowed], None]:
+    def check(config: Narrowed) -> None:
+        Schedule.of(config)
+        check_statistics(_statistics.listed(config))
+
+    return check
+
+
+def _check_dump(config: Narrowed) -> None:
+    Schedule.of(config)
+    require_flag(config, "high_precision_tensor")
+    require_flag(config, "quantized_tensor")
+
+
+_BOTH = ("gemm", "tensor")
+_LOG_KEYS = ("stats", *SCHEDULE_KEYS)
+_DISABLE_GEMM = Rules(("gemm",), strict=True)
+_DISABLE_LAYER = Rules((), ("enabled",), strict=True)
+
+RULES: dict[str, Rules] = {
+    "FakeQuant": Rules(_BOTH, ("quant_format",), _check_fake_quant, strict=True),
+    "PerTensorScaling": Rules(_BOTH, strict=True),
+    "DisableQuantizationGEMM": _DISABLE_GEMM,
+    "DisableFP8GEMM": _DISABLE_GEMM,
+    "DisableQuantizationLayer": _DISABLE_LAYER,
+    "DisableFP8Layer": _DISABLE_LAYER,
+    "LogTensorStats": Rules(
+        ("tensor",), _LOG_KEYS, _check_log(_statistics.check_tensor_statistics)
+    ),
+    "LogFp8TensorStats": Rules(
+        ("tensor",), _LOG_KEYS, _check_log(_statistics.check_fp8_statistics)
+    ),
+    "LogNvfp4TensorStats": Rules(
+        ("tensor",), _LOG_KEYS, _check_log(_statistics.check_nvfp4_statistics)
+    ),
+    "DumpTensors": Rules(
+        ("tensor",),
+        ("high_precision_tensor", "quantized_tensor", *SCHEDULE_KEYS),
+        _check_dump,
+    ),
+    "TestDummyFeature": Rules(
+        ("tensor",),
+        ("inspect_only_once",),
+        lambda config: require_flag(config, "inspect_only_once"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong in a block.
+
+    error: what is raised, when the configuration is loaded if it is `fatal`, else when a layer
+    that the section selects makes the call. Blocks whose error is not fatal are in use in
+    configurations that never come to that call.
+    """
+
+    error: Exception
+    fatal: bool = True
+
+
+def findings(feature: str, block: object) -> Iterator[Finding]:
+    """All that is wrong in the block of one of the features in RULES, most basic things first."""
+    if not isinstance(block, Mapping):
+        yield Finding(ValueError(f"{ERROR} The block of {feature} is a mapping, got {block!r}."))
+        return
+    if not block:
+        return
+    if "enabled" not in block:
+        message = f"Missing required config field `enabled` under {feature} context."
+        yield Finding(AssertionError(message))
+        return
+    try:
+        require_flag(block, "enabled")
+    except ValueError as error:
+        yield Finding(error)
+        return
+    if block["enabled"]:
+        yield from _findings_of_enabled(feature, block)
+
+
+def _findings_of_enabled(feature: str, block: Mapping[str, Any]) -> Iterator[Finding]:
+    rules = RULES[feature]
+    if not rules.axes:
+        yield from _attempt(lambda: require_keys(block, rules.keys))
+        return
+    names = list(_attempt(lambda: _check_names(block)))
+    yield from names
+    if names:
+        return
+    yield from _unread_keys(rules, block)
+    seen: set[str] = set()
+    for gemm in GEMMS if "gemm" in rules.axes else (None,):
+        for tensor in TENSORS if "tensor" in rules.axes else (None,):
+            for found in _findings_of_pair(rules, block, gemm, tensor):
+                if str(found.error) not in seen:
+                    seen.add(str(found.error))
+                    yield found
+
+
+def _attempt(check: Callable[[], None]) -> Iterator[Finding]:
+    try:
+        check()
+    except (ValueError, AssertionError) as error:
+        yield Finding(error)
+
+
+def _findings_of_pair(
+    rules: Rules, block: Mapping[str, Any], gemm: str | None, tensor: str | None
+) -> Iterator[Finding]:
+    try:
+        config = narrow(block, gemm, tensor)
+    except ValueError as error:  # a list is missing; it is asked for when a layer calls
+        yield Finding(error, fatal=False)
+        return
+    except AssertionError as error:
+        yield Finding(error)
+        return
+    if config is None:
+        return
+    try:
+        rules.check_narrowed(config)
+    except _statistics.OldSpelling as error:
+        yield Finding(error, fatal=False)
+    except (ValueError, AssertionError) as error:
+        yield Finding(error)
+
+
+def _check_names(block: Mapping[str, Any]) -> None:
+    """Errors: as narrow() has them, for every name wherever it stands in the block."""
+    for gemm in names_of(block.get("gemms", [])):
+        require_gemm(gemm)
+    for tensor in names_of(block.get("tensors", [])):
+        require_tensor(tensor)
+    for entry in entries_of("tensors", block.get("tensors_struct")):
+        require_tensor(entry["tensor"])
+    for entry in entries_of("gemms", block.get("gemms_struct")):
+        require_gemm(entry["gemm"])
+        _check_names({key: entry[key] for key in entry if key not in ("gemm", "gemms_struct")})
+
+
+def _unread_keys(rules: Rules, block: Mapping[str, Any]) -> Iterator[Finding]:
+    """Keys that no narrowing of this block meets, because nothing is listed or all is elsewhere."""
+    allowed = (*rules.keys, *AXIS_KEYS, "enabled")
+    yield from _attempt(lambda: require_keys(block, allowed))
+    for axis in ("gemms", "tensors"):
+        for entry in entries_of(axis, block.get(f"{axis}_struct")):
+            yield from _attempt(
+                lambda entry=entry, axis=axis: require_keys(entry, (*allowed, axis[:-1]))
+            )

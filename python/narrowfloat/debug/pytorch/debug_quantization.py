@@ -31,8 +31,8 @@ HIGH_PRECISION = "High Precision"
 class DebugQuantizer(Quantizer):
     """Watches one tensor of a layer during one forward and backward pass.
 
-    layer_name: as configurations select it. tensor_name: one of USES, which says what gemm
-    reads the "rowwise" and what gemm the "columnwise" form. parent_quantizer: what quantizes without
+    layer_name: as configurations select it. tensor_name: one of USES, which says what gemm reads
+    the "rowwise" and what gemm the "columnwise" form. parent_quantizer: what quantizes without
     debugging; None in high precision, and for the results output, dgrad and wgrad.
     tp_group, tp_size: handed on to features that inspect.
 
@@ -169,7 +169,7 @@ class DebugQuantizer(Quantizer):
             )
 
     def _set_parent_usage(self) -> None:
-        """What the parent makes when it runs; row-wise codes always, as not all make others alone."""
+        """What the parent makes when it runs: row-wise codes always, not all make others alone."""
         columnwise = self.columnwise_usage and self.columnwise_tensor_plan == STANDARD_QUANTIZE
         self.parent_quantizer.set_usage(rowwise=True, columnwise=columnwise)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -67,6 +68,19 @@ def namespace_class(cls: Class) -> Class:
     return cls
 
 
-def log(message: str, layer_name: str | None = None, **options: Any) -> None:
-    """Writes to the session's log, once for a place in the code, a layer and the extra arguments."""
-    debug_api.log_message(message, layer_name, **options)
+_sessions_ended = 0
+
+
+def note_end_of_session() -> None:
+    """From now on log() writes what it wrote before."""
+    global _sessions_ended
+    _sessions_ended += 1
+
+
+def log(message: str, layer_name: str | None = None, level: int = logging.INFO) -> None:
+    """Writes to the session's log, once a session for a message and a layer.
+
+    By itself the host would write once a process for a line of code.
+    """
+    once_for = (message, _sessions_ended)
+    debug_api.log_message(message, layer_name, level=level, extra_cachable_args=once_for)

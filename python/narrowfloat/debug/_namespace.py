@@ -36,7 +36,7 @@ def set_namespace(name: str | None) -> str:
     return before
 
 
-def namespace_api() -> Any:  # noqa: ANN401
+def namespace_api() -> Any:
     """The namespace's object in the running session, as `debug_api.<namespace>` gives it.
 
     Errors: RuntimeError without a session.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may stand in the block of each feature: one set of rules for loading, calling and checking."""
+"""What may stand in the block of each feature: when it is loaded, called and checked."""
 
 from __future__ import annotations
 

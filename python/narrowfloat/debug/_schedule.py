@@ -49,7 +49,7 @@ class Schedule:
         cls,
         start_step: int | None,
         end_step: int | None,
-        start_end_list: Any,  # noqa: ANN401
+        start_end_list: Any,
         freq: int,
     ) -> Schedule:
         """The schedule of these values; `start_end_list` stands in for both steps.

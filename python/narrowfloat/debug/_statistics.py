@@ -15,6 +15,7 @@ RECIPES = (DELAYED, CURRENT, "mxfp8", "fp8_block_scaling")
 QUANTIZED = ("underflows%", "scale_inv_min", "scale_inv_max", "mse")
 OVERFLOWS = "overflows%"
 NVFP4 = ("underflows%", "mse")
+NVFP4_PREFIX = "nvfp4_"
 TENSOR = ("min", "max", "mean", "std", "l1_norm", "l2_norm", "cur_amax", "dynamic_range")
 BLOCKWISE = "max_blockwise_dynamic_range"
 
@@ -63,8 +64,9 @@ class Statistic(NamedTuple):
         """The parts of a name. Errors: ValueError unless it is a string."""
         if not isinstance(stat, str):
             raise ValueError(f"{ERROR} A statistic of a quantized tensor is a name, got {stat!r}.")
-        recipe = next((r for r in RECIPES if stat.startswith(f"{r}_")), "")
-        rest = stat.removeprefix(f"{recipe}_" if recipe else "")
+        prefixes = (*(f"{recipe}_" for recipe in RECIPES), NVFP4_PREFIX)
+        prefix = next((prefix for prefix in prefixes if stat.startswith(prefix)), "")
+        recipe, rest = prefix.removesuffix("_"), stat.removeprefix(prefix)
         return cls(recipe, rest.removesuffix(COLUMNWISE), rest.endswith(COLUMNWISE))
 
 
@@ -77,6 +79,8 @@ def check_fp8_statistic(stat: str, training: str | None) -> Statistic:
     """
     asked = Statistic.parse(stat)
     recipe = asked.recipe or training
+    if recipe not in (*RECIPES, "", None):
+        raise ValueError(f"Stat {stat} contains an unsupported recipe name: {recipe}")
     if recipe == "":
         raise ValueError(
             f"Stat {stat} does not contain a recipe name and the current recipe is not set."

@@ -19,6 +19,7 @@ from narrowfloat.debug._host import (
     Registry,
     log,
     namespace_class,
+    note_end_of_session,
 )
 from narrowfloat.debug._load_check import CheckedFeatures
 from narrowfloat.debug.pytorch.debug_state import TEDebugState
@@ -236,9 +237,11 @@ class TransformerEngineAPI(BaseNamespaceAPI):
         themselves, a plain tensor of the `dtype` that was passed; None exactly if `out` was.
         """
         if api_name.endswith("_enabled"):
-            assert isinstance(ret, bool | tuple), f"{ERROR} {api_name} returned {ret!r}."
+            if not isinstance(ret, bool | tuple):
+                raise AssertionError(f"{ERROR} {api_name} returned {ret!r}, not a bool or a pair.")
         elif api_name.startswith("inspect_tensor"):
-            assert ret is None, f"{ERROR} {api_name} returned {type(ret).__name__}, not None."
+            if ret is not None:
+                raise AssertionError(f"{ERROR} {api_name} returned {ret!r}, not None.")
         elif api_name == "modify_tensor":
             _check_modified(ret, kwargs.get("out"), kwargs.get("dtype"))
 
@@ -272,21 +275,21 @@ class TransformerEngineAPI(BaseNamespaceAPI):
 
     def step(self) -> None:
         """The host calls this at the end of every iteration."""
-        from narrowfloat.debug.features.utils.stats_buffer import STATS_BUFFERS
+        from narrowfloat.debug._buffers import STATS_BUFFERS
 
         STATS_BUFFERS.log_stats()
 
     def end_debug(self) -> None:
         """The host calls this at the end of a session."""
         TEDebugState._reset()
+        note_end_of_session()
 
 
 def _check_modified(ret: Any, out: Any, dtype: torch.dtype | None) -> None:
     if out is not None:
-        assert ret is None, f"{ERROR} modify_tensor filled `out` and returned a tensor too."
-        return
-    assert type(ret) in _tensor_classes(), (
-        f"{ERROR} modify_tensor returned {type(ret).__name__}, which is no tensor class of the gemms."
-    )
-    if type(ret) is torch.Tensor and dtype is not None:
-        assert ret.dtype == dtype, f"{ERROR} modify_tensor returned {ret.dtype}, not {dtype}."
+        if ret is not None:
+            raise AssertionError(f"{ERROR} modify_tensor was to fill `out` and returned a tensor.")
+    elif type(ret) not in _tensor_classes():
+        raise AssertionError(f"{ERROR} modify_tensor returned {type(ret).__name__}, no tensor.")
+    elif type(ret) is torch.Tensor and dtype is not None and ret.dtype != dtype:
+        raise AssertionError(f"{ERROR} modify_tensor returned {ret.dtype}, not {dtype}.")

@@ -76,7 +76,6 @@ class FakeQuant(TEConfigAPIMapper):
         log(
             f"Feature={type(self).__name__}, API=process_tensor: {gemm}, {tensor_name}",
             layer_name,
-            extra_cachable_args=(gemm, tensor_name),
         )
         values = fake_quantize(tensor, config["quant_format"], out=out)
         return values if values is None or dtype is None else values.to(dtype)

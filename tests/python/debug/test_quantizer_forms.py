@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a DebugQuantizer makes of a tensor, and what features see on the way."""
 
-from typing import Any
-
 import pytest
 import torch
 from narrowfloat.debug.pytorch.debug_quantization import DebugQuantizer
@@ -154,7 +152,9 @@ def test_a_feature_that_makes_another_type_is_told_so(
         quantizer.quantize(x, dtype=torch.bfloat16)
 
 
-def refill(tensor: torch.Tensor, out: Any = None, **_: object) -> Any:
+def refill(
+    tensor: torch.Tensor, out: torch.Tensor | None = None, **_: object
+) -> torch.Tensor | None:
     if out is None:
         return tensor * 2
     out.copy_(tensor * 2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a DebugQuantizer asks, in which order, what it plans, and when it wants to be asked again."""
+"""What a DebugQuantizer asks, in which order, what it plans, when it wants to be asked again."""
 
 import pytest
 import torch

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tensor in two forms: which gemm reads which, dropping forms, saving for backward."""
 
-
 import pytest
 import torch
 from narrowfloat.debug.pytorch.debug_tensor import DebugQuantizedTensor
@@ -21,7 +20,9 @@ class Told(QuantizedTensorStorage):
     def __init__(self) -> None:
         self.told: list[tuple[bool | None, bool | None]] = []
 
-    def update_usage(self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None) -> None:
+    def update_usage(
+        self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
+    ) -> None:
         self.told.append((rowwise_usage, columnwise_usage))
 
 

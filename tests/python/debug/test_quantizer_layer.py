@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from layer_sessions import debug_api, messages, section, session
 from narrowfloat.common.recipe import Float8CurrentScaling
 from narrowfloat.debug.pytorch import layer as layer_module
 from narrowfloat.debug.pytorch.debug_state import TEDebugState
 from narrowfloat.debug.pytorch.layer import DebugLayer, Schedule, Slots
 from narrowfloat.debug.pytorch.matmul import Matmul
 from narrowfloat.pytorch import DType, Float8CurrentScalingQuantizer, autocast
-from sessions import debug_api, messages, section, session
 from watched import Features
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from layer_sessions import results, section, session
 from narrowfloat.common.recipe import DelayedScaling, Float8CurrentScaling, Format
 from narrowfloat.debug.pytorch.matmul import Matmul
 from narrowfloat.pytorch import (
@@ -18,7 +19,6 @@ from narrowfloat.pytorch import (
 )
 from narrowfloat.pytorch.cpp_extensions import general_gemm
 from narrowfloat.pytorch.quantization import FP8GlobalStateManager
-from sessions import results, section, session
 
 E4M3, E5M2 = DType.kFloat8E4M3, DType.kFloat8E5M2
 HISTORY = 16

@@ -220,10 +220,15 @@ def _check_names(block: Mapping[str, Any]) -> None:
 
 def _unread_keys(rules: Rules, block: Mapping[str, Any]) -> Iterator[Finding]:
     """Keys that no narrowing of this block meets, because nothing is listed or all is elsewhere."""
-    allowed = (*rules.keys, *AXIS_KEYS, "enabled")
+    axes = rules.axes if rules.strict else ("gemm", "tensor")
+    lists = tuple(key for key in AXIS_KEYS if key.startswith(axes))
+    allowed = (*rules.keys, *lists, "enabled")
     yield from _attempt(lambda: require_keys(block, allowed))
     for axis in ("gemms", "tensors"):
         for entry in entries_of(axis, block.get(f"{axis}_struct")):
+            if axis == "tensors" and not entry.get("enabled", True):
+                message = f"{ERROR} An entry of tensors_struct cannot be disabled: {entry!r}."
+                yield Finding(ValueError(message))
             yield from _attempt(
                 lambda entry=entry, axis=axis: require_keys(entry, (*allowed, axis[:-1]))
             )

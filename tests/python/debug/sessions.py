@@ -1,58 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions of the host for tests, and the layers that they watch."""
+"""Sessions of the host with narrowfloat's features, and what they log."""
 
 import contextlib
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-import torch
+import nvdlfw_inspect.api as debug_api
+import yaml
 
-debug_api = pytest.importorskip(
-    "nvdlfw_inspect.api", reason="nvdlfw-inspect, the host of debug features, is not installed"
-)
+from narrowfloat import debug
 
-from narrowfloat.debug import features  # noqa: E402
-from narrowfloat.debug.pytorch.debug_state import TEDebugState  # noqa: E402
-
-FEATURES = str(Path(features.__file__).parent)
-
-
-def section(blocks: dict[str, Any], layers: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A configuration of one section for all layers, or some."""
-    layers = {"layer_types": ["all"]} if layers is None else layers
-    return {"section": {"enabled": True, "layers": layers, "transformer_engine": blocks}}
+FEATURES = str(Path(debug.__file__).parent / "features")
 
 
 @contextlib.contextmanager
-def session(config: dict[str, Any] | None, log_dir: Path) -> Iterator[Any]:
-    """The host's api module, in a session with our features."""
-    TEDebugState._reset()  # layers of earlier tests may have been made without one
-    try:
-        debug_api.initialize(
-            config or "",
-            feature_dirs=FEATURES,
-            log_dir=str(log_dir),
-            default_logging_enabled=True,
-        )
-        yield debug_api
-    finally:
-        debug_api.end_debug()
+def session(config: str | Mapping[str, Any] = "", **options: Any) -> Iterator[Path]:
+    """A session with a configuration, as YAML text or a dict; gives the log directory."""
+    if isinstance(config, str) and config:
+        config = yaml.safe_load(config)
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"feature_dirs": [FEATURES], "log_dir": folder, **options}
+        try:
+            debug_api.initialize(config, **options)
+            yield Path(folder)
+        finally:
+            debug_api.end_debug()
 
 
-def statistics(log_dir: Path) -> str:
-    """All that was logged of tensors."""
-    folder = log_dir / "nvdlfw_inspect_statistics_logs"
-    return "".join(file.read_text() for file in sorted(folder.iterdir()))
+def section(layers: str = ".*", namespace: str = "transformer_engine", **blocks: Any) -> dict:
+    """A configuration of one section, whose features are all enabled."""
+    features = {name: {"enabled": True, **block} for name, block in blocks.items()}
+    return {
+        "probe": {
+            "enabled": True,
+            "layers": {"layer_name_regex_pattern": layers},
+            namespace: features,
+        }
+    }
 
 
-def messages(log_dir: Path) -> str:
-    """All other messages."""
-    folder = log_dir / "nvdlfw_inspect_logs"
-    return "".join(file.read_text() for file in sorted(folder.iterdir()))
+def messages(folder: Path) -> str:
+    return (folder / "nvdlfw_inspect_logs/nvdlfw_inspect_globalrank-0.log").read_text()
 
 
-def results(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What a forward and a backward pass made."""
-    return {"y": y.detach(), "dgrad": x.grad.clone(), "wgrad": model.weight.grad.clone()}
+def logged(folder: Path) -> dict[tuple[str, int], float]:
+    """The statistics in the log, by name and iteration."""
+    path = folder / "nvdlfw_inspect_statistics_logs/nvdlfw_inspect_globalrank-0.log"
+    found = {}
+    for line in path.read_text().splitlines():
+        name, iteration, value = line.split(" - INFO - ")[1].split("\t\t\t\t")
+        found[name.strip(), int(iteration.split("=")[1])] = float(value.split("=")[1])
+    return found

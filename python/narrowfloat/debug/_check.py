@@ -178,12 +178,10 @@ def _session(config: Mapping[str, Any]) -> Iterator[tuple[Any, set[str], str | N
         refusal = None
         try:
             with silent:
-                host.initialize(dict(config), feature_dirs=[str(FEATURES)], log_dir=folder)
-        except (AssertionError, TypeError, ValueError, KeyError, IndexError) as error:
-            refusal = f"the host refuses it: {error}"
-        try:
-            if host.DEBUG_MANAGER is None:
-                raise RuntimeError(refusal or "the host did not start")
+                try:
+                    host.initialize(dict(config), feature_dirs=[str(FEATURES)], log_dir=folder)
+                except Exception as error:  # the host says in its own ways what it does not like
+                    refusal = f"the host refuses it: {type(error).__name__}: {error}"
             known = {*Registry.data, *Registry.data["base"].features}
             yield host.DEBUG_MANAGER._namespace_apis[namespace()], known, refusal
         finally:
@@ -199,7 +197,11 @@ def _make_plans(
         try:
             plan = Planner(api, blocks).plan()
         except (AssertionError, TypeError, ValueError, KeyError) as error:
-            report.add(f"section {section}", f"leaves no plan: {_words(error)}")
+            # What is wrong with its blocks has been said, if it could be known without a plan.
+            if not any(
+                problem.place.startswith(f"section {section}") for problem in report.problems
+            ):
+                report.add(f"section {section}", f"leaves no plan: {_words(error)}")
             continue
         for message in plan.findings:
             report.add(f"section {section}", message)

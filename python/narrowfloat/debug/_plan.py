@@ -82,9 +82,9 @@ class Planner:
     def _routed(self, question: str, **selectors: str) -> dict[str, dict[str, Any]]:
         """The parameters of each enabled feature that the host would call."""
         found = {}
-        for feature in self._api.api_to_features_map.get(question, ()):
-            block = self._blocks.get(feature)
-            if not block or not block.get("enabled"):
+        having = self._api.api_to_features_map.get(question, ())
+        for feature, block in self._blocks.items():
+            if feature not in having or not block or not block.get("enabled"):
                 continue
             is_meant, narrowed = self._api.routing_condition(
                 question, dict(block), "", self._api.namespace_features[feature], **selectors

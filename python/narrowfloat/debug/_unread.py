@@ -30,11 +30,8 @@ def _in_lists(block: Mapping[str, Any], where: str) -> Iterator[str]:
             if count > 1:
                 yield f"{where}{struct}: of {count} entries for {name} the first one counts"
         for entry in entries:
-            inner = f"{where}{struct}, {entry[key]}: "
-            if "enabled" in entry:
-                yield f"{inner}enabled has no effect here"
             if axis == "gemms":
-                yield from _in_lists(entry, inner)
+                yield from _in_lists(entry, f"{where}{struct}, {entry[key]}: ")
 
 
 def _without_use(block: Mapping[str, Any]) -> Iterator[str]:

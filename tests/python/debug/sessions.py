@@ -29,6 +29,11 @@ def session(config: str | Mapping[str, Any] = "", **options: Any) -> Iterator[Pa
             debug_api.end_debug()
 
 
+def te() -> Any:
+    """The namespace's object."""
+    return debug_api.transformer_engine
+
+
 def section(layers: str = ".*", namespace: str = "transformer_engine", **blocks: Any) -> dict:
     """A configuration of one section, whose features are all enabled."""
     features = {name: {"enabled": True, **block} for name, block in blocks.items()}
@@ -45,9 +50,9 @@ def messages(folder: Path) -> str:
     return (folder / "nvdlfw_inspect_logs/nvdlfw_inspect_globalrank-0.log").read_text()
 
 
-def logged(folder: Path) -> dict[tuple[str, int], float]:
+def logged(folder: Path, rank: int = 0) -> dict[tuple[str, int], float]:
     """The statistics in the log, by name and iteration."""
-    path = folder / "nvdlfw_inspect_statistics_logs/nvdlfw_inspect_globalrank-0.log"
+    path = folder / f"nvdlfw_inspect_statistics_logs/nvdlfw_inspect_globalrank-{rank}.log"
     found = {}
     for line in path.read_text().splitlines():
         name, iteration, value = line.split(" - INFO - ")[1].split("\t\t\t\t")

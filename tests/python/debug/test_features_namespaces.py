@@ -3,20 +3,15 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import nvdlfw_inspect.api as debug_api
 import pytest
 import torch
 from narrowfloat.debug.features import api
 from nvdlfw_inspect.registry import Registry
-from sessions import FEATURES, messages, section, session
+from sessions import FEATURES, messages, section, session, te
 
 from narrowfloat import debug
-
-
-def te() -> Any:
-    return debug_api.transformer_engine
 
 
 def test_sessions_follow_one_another_and_each_writes_its_own_log() -> None:
@@ -125,7 +120,7 @@ def test_two_libraries_in_one_session(chosen: str, other_library: str, ours_firs
 
 def test_names_that_a_namespace_cannot_have() -> None:
     for name in ("", "base", "two words", "a-b"):
-        with pytest.raises(ValueError, match="^set_namespace: needs an identifier"):
+        with pytest.raises(ValueError, match=r"^set_namespace: needs an identifier"):
             debug.set_namespace(name)
     assert debug.namespace() == "transformer_engine"
 

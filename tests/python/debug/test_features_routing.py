@@ -5,19 +5,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import nvdlfw_inspect.api as debug_api
 import pytest
 import torch
 from narrowfloat.debug.features import api
-from sessions import FEATURES, messages, section, session
+from sessions import FEATURES, messages, section, session, te
 
 from narrowfloat import pytorch as nfp
 
 QKV = "decoder.1.attn.qkv"
-
-
-def te() -> Any:
-    return debug_api.transformer_engine
 
 
 def test_without_a_configuration_nothing_changes() -> None:

@@ -1,23 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of tensors, made of parts that add up over microbatches and ranks."""
+"""Statistics of high-precision tensors, and how any statistic is computed."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
 
-from narrowfloat import _core
-from narrowfloat.common.recipe import Format
-from narrowfloat.debug._statistics import BLOCKWISE, OVERFLOWS, Statistic
-from narrowfloat.pytorch.constants import ELEMENTS, MXFP8_BLOCK_SCALING_SIZE
+from narrowfloat.debug._parts import (
+    NUMEL,
+    Columns,
+    Computation,
+    Part,
+    Parts,
+    Sample,
+    add,
+    largest,
+    least,
+    only,
+)
+from narrowfloat.debug._quantized_computation import quantized_computation
+from narrowfloat.debug._statistics import BLOCKWISE, Statistic
+from narrowfloat.pytorch.constants import MXFP8_BLOCK_SCALING_SIZE
 
-PERCENT = 100
 DEFAULT_BLOCK_SIZE = MXFP8_BLOCK_SCALING_SIZE
 
 
@@ -36,51 +43,6 @@ class BlockwiseDynamicRangeStat(NamedTuple):
         return f"{BLOCKWISE}_block_size_{self.block_size}_dims_{self.dims}{suffix}"
 
 
-@dataclass
-class Sample:
-    """A tensor that is fed, and the quantized forms of it by recipe."""
-
-    tensor: torch.Tensor | None
-    quantized: Mapping[str, Any] = field(default_factory=dict)
-
-    @functools.cached_property
-    def values(self) -> torch.Tensor:
-        """The tensor in float64, in which everything is summed up."""
-        return self.tensor.detach().double()
-
-    @functools.cached_property
-    def magnitudes(self) -> torch.Tensor:
-        return self.values.abs()
-
-    @functools.cached_property
-    def nonzero(self) -> int:
-        return int(torch.count_nonzero(self.tensor))
-
-
-Columns = Mapping[str, torch.Tensor]
-
-
-@dataclass(frozen=True)
-class Part:
-    """A number of one tensor. merge: of several tensors', from it and the other parts' columns."""
-
-    name: str
-    measure: Callable[[Sample], Any]
-    merge: Callable[[str, Columns], torch.Tensor]
-
-
-def _add(name: str, columns: Columns) -> torch.Tensor:
-    return columns[name].sum()
-
-
-def _least(name: str, columns: Columns) -> torch.Tensor:
-    return columns[name].min()
-
-
-def _largest(name: str, columns: Columns) -> torch.Tensor:
-    return columns[name].max()
-
-
 def _add_deviations(name: str, columns: Columns) -> torch.Tensor:
     """Squared deviations from the common mean: each tensor's own, and those of the means."""
     counts, sums = columns["numel"], columns["sum"]
@@ -96,49 +58,34 @@ def _least_nonzero(sample: Sample) -> torch.Tensor:
     return sample.magnitudes.masked_fill(sample.magnitudes == 0, math.inf).min()
 
 
-NUMEL = Part("numel", lambda sample: sample.tensor.numel(), _add)
-SUM = Part("sum", lambda sample: sample.values.sum(), _add)
+SUM = Part("sum", lambda sample: sample.values.sum(), add)
 DEVIATIONS = Part("deviations", lambda sample: _squared_deviations(sample.values), _add_deviations)
-LEAST = Part("min", lambda sample: sample.values.min(), _least)
-LARGEST = Part("max", lambda sample: sample.values.max(), _largest)
-MAGNITUDES = Part("l1_norm", lambda sample: sample.magnitudes.sum(), _add)
-SQUARES = Part("l2_norm_square", lambda sample: (sample.values**2).sum(), _add)
-AMAX = Part("cur_amax", lambda sample: sample.magnitudes.max(), _largest)
-AMIN = Part("nonzero_amin", _least_nonzero, _least)
-
-Parts = Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Computation:
-    """A statistic: its parts, and its value from theirs."""
-
-    parts: tuple[Part, ...]
-    finish: Callable[[Parts], float]
+LEAST = Part("min", lambda sample: sample.values.min(), least)
+LARGEST = Part("max", lambda sample: sample.values.max(), largest)
+MAGNITUDES = Part("l1_norm", lambda sample: sample.magnitudes.sum(), add)
+SQUARES = Part("l2_norm_square", lambda sample: (sample.values**2).sum(), add)
+AMAX = Part("cur_amax", lambda sample: sample.magnitudes.max(), largest)
+AMIN = Part("nonzero_amin", _least_nonzero, least)
 
 
 def _dynamic_range(parts: Parts) -> float:
     """Infinite for a tensor of zeros."""
-    largest, least = parts[AMAX.name], parts[AMIN.name]
-    return math.inf if largest == 0 else math.log2(largest) - math.log2(least)
+    top, bottom = parts[AMAX.name], parts[AMIN.name]
+    return math.inf if top == 0 else math.log2(top) - math.log2(bottom)
 
 
 def _std(parts: Parts) -> float:
     return math.sqrt(parts["deviations"] / (parts["numel"] - 1)) if parts["numel"] > 1 else math.nan
 
 
-def _only(part: Part) -> Computation:
-    return Computation((part,), lambda parts: parts[part.name])
-
-
 TENSOR_STATISTICS: dict[str, Computation] = {
-    "min": _only(LEAST),
-    "max": _only(LARGEST),
+    "min": only(LEAST),
+    "max": only(LARGEST),
     "mean": Computation((SUM, NUMEL), lambda parts: parts["sum"] / parts["numel"]),
     "std": Computation((SUM, NUMEL, DEVIATIONS), _std),
-    "l1_norm": _only(MAGNITUDES),
+    "l1_norm": only(MAGNITUDES),
     "l2_norm": Computation((SQUARES,), lambda parts: math.sqrt(parts["l2_norm_square"])),
-    "cur_amax": _only(AMAX),
+    "cur_amax": only(AMAX),
     "dynamic_range": Computation((AMAX, AMIN), _dynamic_range),
 }
 
@@ -175,113 +122,17 @@ def _largest_range(matrix: torch.Tensor, block_size: int, dims: int) -> torch.Te
     return ranges.max()
 
 
-# Statistics of quantized tensors.
-
-
-@functools.cache
-def _nonzero_in_byte(scheme: str) -> torch.Tensor:
-    """How many codes of each byte are not zero, as the scheme's decoder has it."""
-    count = np.iinfo(np.uint8).max + 1
-    codes = _core.make_spec(scheme).codes_per_byte
-    q = _core.quantize(np.ones((1, count * codes), np.float32), scheme)
-    q.buffers["rowwise_data"].reshape(-1)[:] = np.arange(count)
-    values = q.dequantize().reshape(count, codes)
-    return torch.from_numpy((values != 0).sum(axis=1)).double()
-
-
-def count_nonzero_codes(codes: torch.Tensor, scheme: str) -> int:
-    """The codes that stand for a value other than zero, of either sign."""
-    table = _nonzero_in_byte(scheme)
-    counts = torch.bincount(codes.detach().reshape(-1).view(torch.uint8), minlength=len(table))
-    return int(counts.cpu().double() @ table)
-
-
-def _codes(quantized: Any, columnwise: bool) -> torch.Tensor:
-    """The codes of a direction; with one scale for the whole tensor both hold the same."""
-    rowwise, transposed = quantized.get_data_tensors()
-    if getattr(quantized, "_scale_inv", None) is not None and not columnwise:
-        return transposed if rowwise is None else rowwise
-    codes = transposed if columnwise else rowwise
-    if codes is None:
-        raise ValueError(
-            f"{type(quantized).__name__} has no {'columnwise' if columnwise else 'rowwise'} data"
-        )
-    return codes
-
-
-def _underflows(sample: Sample, asked: Statistic) -> int:
-    quantized = sample.quantized[asked.recipe]
-    codes = _codes(quantized, asked.columnwise)
-    return sample.nonzero - count_nonzero_codes(codes, quantized._scheme())
-
-
-def _overflows(sample: Sample, asked: Statistic) -> int:
-    quantized = sample.quantized[asked.recipe]
-    largest = Format[ELEMENTS[quantized._fp8_dtype].upper()].value.max_fwd
-    return int((sample.tensor.detach().float().abs() > largest * quantized._scale_inv).sum())
-
-
-def _square_error(sample: Sample, asked: Statistic) -> torch.Tensor:
-    values = sample.quantized[asked.recipe].dequantize().detach().double()
-    return ((sample.values - values) ** 2).sum()
-
-
-def _scale_inv(sample: Sample, asked: Statistic) -> torch.Tensor:
-    """The stored scales but for zeros, which pad them."""
-    quantized = sample.quantized[asked.recipe]
-    scales = getattr(quantized, "_scale_inv", None)
-    if scales is None:
-        direction = "columnwise" if asked.columnwise else "rowwise"
-        scales = getattr(quantized, f"_{direction}_scale_inv", None)
-        if scales is None:
-            raise ValueError(f"{type(quantized).__name__} has no {direction} scales")
-    scales = scales.detach().double()
-    scales = scales[scales != 0]
-    return scales if scales.numel() else scales.new_zeros(1)
-
-
-def _quantized_computation(asked: Statistic) -> Computation:
-    def part(name: str, measure: Callable, merge: Callable) -> Part:
-        direction = "columnwise" if asked.columnwise else "rowwise"
-        label = f"{asked.recipe} {name} {direction}"
-        return Part(label, lambda sample: measure(sample, asked), merge)
-
-    if asked.name == "scale_inv_min":
-        return _only(part("scale_inv_min", lambda *a: _scale_inv(*a).min(), _least))
-    if asked.name == "scale_inv_max":
-        return _only(part("scale_inv_max", lambda *a: _scale_inv(*a).max(), _largest))
-    measures = {"underflows%": _underflows, OVERFLOWS: _overflows, "mse": _square_error}
-    total = part(asked.name, measures[asked.name], _add)
-    factor = PERCENT if asked.name.endswith("%") else 1
-    return Computation((total, NUMEL), lambda parts: factor * parts[total.name] / parts[NUMEL.name])
-
-
 @functools.cache
 def computation(stat: str | BlockwiseDynamicRangeStat) -> Computation:
     """How a statistic is computed. Errors: KeyError for one that there is none of."""
     if isinstance(stat, BlockwiseDynamicRangeStat):
-        return _only(
+        return only(
             Part(
                 str(stat),
                 lambda sample: compute_max_blockwise_dynamic_range(sample.tensor, stat),
-                _largest,
+                largest,
             )
         )
     if stat in TENSOR_STATISTICS:
         return TENSOR_STATISTICS[stat]
-    return _quantized_computation(Statistic.parse(stat))
-
-
-def measure(parts: Mapping[str, Part], sample: Sample) -> dict[str, float]:
-    """The parts of one tensor."""
-    return {name: float(part.measure(sample)) for name, part in parts.items()}
-
-
-def merge(parts: Mapping[str, Part], rows: list[dict[str, float]]) -> dict[str, float]:
-    """The parts of several tensors together. Errors: ValueError for none."""
-    if len(rows) == 1:
-        return rows[0]
-    columns = {
-        name: torch.tensor([row[name] for row in rows], dtype=torch.float64) for name in parts
-    }
-    return {name: float(part.merge(name, columns)) for name, part in parts.items()}
+    return quantized_computation(Statistic.parse(stat))

@@ -9,8 +9,8 @@ from narrowfloat.debug._computation import (
     BlockwiseDynamicRangeStat,
     computation,
     compute_max_blockwise_dynamic_range,
-    count_nonzero_codes,
 )
+from narrowfloat.debug._quantized_computation import count_nonzero_codes
 
 __all__ = [
     "BlockwiseDynamicRangeStat",

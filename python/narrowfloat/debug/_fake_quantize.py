@@ -12,6 +12,7 @@ from narrowfloat.debug._formats import FORMATS, supported_formats
 from narrowfloat.debug._grammar import ERROR
 from narrowfloat.pytorch._arrays import array_of
 from narrowfloat.pytorch._native import FLOAT_DTYPES
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -47,7 +48,8 @@ def fake_quantize(
 ) -> torch.Tensor | None:
     """The values of `tensor` after it was quantized once and dequantized again.
 
-    Shapes:     any; the result has the shape and dtype of `tensor`. An empty tensor is returned.
+    Shapes:     any; the result has the shape and dtype of `tensor`. An empty tensor is returned,
+                a quantized one stands for its values.
     fp8_format: FP8E4M3 or FP8E5M2, scaled by the largest magnitude of the whole tensor; MXFP8E4M3
                 or MXFP8E5M2 in blocks along the last dimension; or the name of any scheme.
     out:        takes a copy of the result, converted and broadcast as copy_ does; then None is
@@ -65,6 +67,8 @@ def fake_quantize(
             f"{ERROR} Unsupported format {fp8_format!r}. It must be one of {', '.join(FORMATS)} "
             f"or a scheme: {', '.join(_core.schemes())}."
         )
+    if isinstance(tensor, QuantizedTensorStorage):
+        tensor = tensor.dequantize()
     values = tensor
     if tensor.numel() > 0:
         values = _StraightThrough.apply(tensor, *_choose(tensor, fp8_format))

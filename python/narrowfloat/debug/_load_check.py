@@ -26,13 +26,16 @@ def blocks_of(config: object, namespace: str) -> Iterator[tuple[str, str, Any]]:
 
 
 def _read(source: object) -> object:
-    """The configuration that initialize() was given: a mapping, or the path of a YAML file."""
+    """What initialize() was given: a configuration, or the path of a YAML file with one."""
     if not isinstance(source, str | Path):
         return source
     import yaml
 
-    with open(source) as file:
-        return yaml.safe_load(file)
+    try:
+        with open(source) as file:
+            return yaml.safe_load(file)
+    except FileNotFoundError:  # of which the host says so and goes on
+        return None
 
 
 class CheckedFeatures(dict):

@@ -105,7 +105,7 @@ class Planner:
         ]
         if not answers:
             return []
-        is_on, _ = merge_enabled("fp8_gemm_enabled", answers, 0)
+        is_on, _ = merge_enabled(answers, 0)
         return [] if is_on else list(routed)
 
     def _step(self, gemm: str, tensor: str, off: list[str], findings: list[str]) -> Step:

@@ -76,8 +76,14 @@ def test_an_existing_file_is_overwritten_with_a_message() -> None:
 def test_what_is_not_there_is_skipped_with_a_message() -> None:
     with session(dump_of(high_precision_tensor=True, quantized_tensor=True)) as folder:
         show("layer", torch.ones(1))
-        assert "quantized_tensor is True but activation has none. Skipping." in messages(folder)
+        assert "quantized_tensor is True but activation has none to save. Skip" in messages(folder)
         assert list(torch.load(folder / "tensor_dumps" / dumps(folder)[0])) == ["high_precision"]
+    bare = nfp.MXFP8Quantizer(E4M3)
+    bare.internal = True
+    with session(dump_of(quantized_tensor=True)) as folder:
+        show("layer", None, bare(torch.ones(32, 32)))  # a storage cannot be saved
+        assert "quantized_tensor is True but activation has none to save" in messages(folder)
+        assert dumps(folder) == []
     with session(dump_of(high_precision_tensor=True)) as folder:
         show("layer", None)
         assert "high_precision_tensor is True but activation has none" in messages(folder)

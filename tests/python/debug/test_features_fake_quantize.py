@@ -13,6 +13,7 @@ from narrowfloat.debug.features.fake_quant import fake_quantize
 from torch_golden import FLOATS, assert_tensor, bytes_of, tensor_of
 
 import narrowfloat as nf
+from narrowfloat import pytorch as nfp
 
 CURRENT = [
     case
@@ -155,6 +156,13 @@ def test_the_gradient_passes_straight_through(name: str) -> None:
     assert torch.equal(x.grad, gradient) and not torch.equal(values, x)
     with torch.no_grad():
         assert not fake_quantize(x, name).requires_grad
+
+
+def test_a_quantized_tensor_stands_for_its_values() -> None:
+    q = nfp.MXFP8Quantizer(nfp.DType.kFloat8E4M3)(torch.randn(32, 32, dtype=torch.bfloat16))
+    values = fake_quantize(q, "FP8E5M2")
+    assert type(values) is torch.Tensor
+    assert torch.equal(values, fake_quantize(q.dequantize(), "FP8E5M2"))
 
 
 def test_out_is_converted_and_broadcast_and_nothing_returned() -> None:

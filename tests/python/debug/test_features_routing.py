@@ -119,8 +119,7 @@ def test_two_features_do_not_modify_one_tensor() -> None:
     ],
 )
 def test_answers_of_several_features(answers: list, merged: tuple) -> None:
-    for name in ("inspect_tensor_enabled", "fp8_gemm_enabled"):
-        assert api.merge_enabled(name, answers, 5) == merged
+    assert api.merge_enabled(answers, 5) == merged
 
 
 def test_several_features_see_one_tensor() -> None:

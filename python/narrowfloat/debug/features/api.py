@@ -157,8 +157,8 @@ class TEDefaultFeatures:
         return False, None
 
 
-def merge_enabled(api_name: str, answers: list[bool | Enabled], iteration: int) -> Enabled:
-    """One answer of several: any, or for fp8_gemm_enabled the same, and the earliest next time.
+def merge_enabled(answers: list[bool | Enabled], iteration: int) -> Enabled:
+    """One answer of several: whether any is on, and the earliest next time.
 
     A bare bool says nothing of later iterations, so the next one is worth asking in.
     """
@@ -172,6 +172,7 @@ def _parameters(function: Callable) -> frozenset[str]:
     return frozenset(inspect.signature(function).parameters)
 
 
+@functools.cache
 def _tensor_classes() -> tuple[type, ...]:
     """The classes that modify_tensor may return."""
     from narrowfloat.pytorch import tensor
@@ -268,7 +269,7 @@ class TransformerEngineAPI(BaseNamespaceAPI):
     ) -> Any:
         """One answer of several features'. Errors: AssertionError if they differ and need not."""
         if api_name.endswith("_enabled"):
-            return merge_enabled(api_name, multi_feature_outputs, kwargs["iteration"])
+            return merge_enabled(multi_feature_outputs, kwargs["iteration"])
         return super().handle_multi_feature_output(
             api_name, multi_feature_outputs, features_to_invoke, **kwargs
         )

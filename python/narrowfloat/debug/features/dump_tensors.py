@@ -88,11 +88,12 @@ class DumpTensors(TEConfigAPIMapper):
                 layer_name,
             )
         for name in wanted:
-            if found[name] is None:
+            if not isinstance(found[name], torch.Tensor):
                 self._say(
-                    f"{name}_tensor is True but {tensor_name} has none. Skipping.",
+                    f"{name}_tensor is True but {tensor_name} has none to save. Skipping.",
                     layer_name,
                 )
+                found[name] = None
         dump = {name: found[name].detach().clone() for name in wanted if found[name] is not None}
         if dump:
             self._write(dump, layer_name, tensor_name, iteration)

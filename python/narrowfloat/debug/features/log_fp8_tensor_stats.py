@@ -11,7 +11,7 @@ import torch
 from narrowfloat.debug._host import api_method, feature
 from narrowfloat.debug._rules import RULES
 from narrowfloat.debug._statistics import CURRENT, DELAYED, Statistic, check_fp8_statistic
-from narrowfloat.debug.features.utils.stats_feature import StatsFeature
+from narrowfloat.debug._stats_feature import StatsFeature
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 from narrowfloat.pytorch.tensor import (

@@ -10,7 +10,7 @@ import torch
 from narrowfloat.debug._host import api_method, feature
 from narrowfloat.debug._rules import RULES
 from narrowfloat.debug._statistics import NVFP4_PREFIX
-from narrowfloat.debug.features.utils.stats_feature import StatsFeature
+from narrowfloat.debug._stats_feature import StatsFeature
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor import NVFP4Quantizer, NVFP4TensorStorage
 

@@ -13,7 +13,7 @@ from narrowfloat.debug._grammar import ERROR, OPERANDS
 from narrowfloat.debug._host import api_method, feature
 from narrowfloat.debug._rules import RULES
 from narrowfloat.debug._statistics import BLOCKWISE
-from narrowfloat.debug.features.utils.stats_feature import StatsFeature
+from narrowfloat.debug._stats_feature import StatsFeature
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 
 

@@ -196,7 +196,7 @@ def _make_plans(
         blocks = config[section].get(namespace()) or {} if section else {}
         try:
             plan = Planner(api, blocks).plan()
-        except (AssertionError, TypeError, ValueError, KeyError) as error:
+        except (AssertionError, ValueError) as error:
             # What is wrong with its blocks has been said, if it could be known without a plan.
             if not any(
                 problem.place.startswith(f"section {section}") for problem in report.problems

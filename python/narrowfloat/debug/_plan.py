@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from narrowfloat.debug._grammar import GEMMS, OPERANDS, RESULTS, TENSORS, USES
-from narrowfloat.debug.features.api import merge_enabled
 from narrowfloat.debug.pytorch.debug_quantization import (
     API_CALL_MODIFY,
     HIGH_PRECISION,
@@ -105,7 +104,9 @@ class Planner:
         ]
         if not answers:
             return []
-        is_on, _ = merge_enabled(answers, 0)
+        is_on, _ = self._api.handle_multi_feature_output(
+            "fp8_gemm_enabled", answers, routed, iteration=0
+        )
         return [] if is_on else list(routed)
 
     def _step(self, gemm: str, tensor: str, off: list[str], findings: list[str]) -> Step:

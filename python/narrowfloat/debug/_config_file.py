@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 # Far above any configuration, far below what a parser or a reader would choke on.
-LARGEST_FILE = 1_000_000
+LARGEST_FILE = 100_000
 MOST_VALUES = 100_000
 DEEPEST = 32
 
@@ -20,11 +20,27 @@ class BadFile(ValueError):
 
 
 class _Loader(yaml.SafeLoader):
-    """Also notes keys that stand twice in a mapping, of which the host sees the last."""
+    """Also notes keys that stand twice in a mapping, of which the host sees the last.
+
+    Errors: BadFile where merges of merges would grow beyond measure.
+    """
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self.repeated: list[str] = []
+        self._merged = 0
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        for key, value in node.value:
+            if key.tag != "tag:yaml.org,2002:merge":
+                continue
+            for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                if isinstance(source, yaml.MappingNode):
+                    self.flatten_mapping(source)
+                    self._merged += len(source.value)
+                if self._merged > MOST_VALUES:
+                    raise BadFile(f"merges more than {MOST_VALUES} values")
+        super().flatten_mapping(node)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Hashable] = set()
@@ -39,14 +55,16 @@ class _Loader(yaml.SafeLoader):
 
 def _read_text(path: Path, what: str) -> str:
     try:
-        size = path.stat().st_size
-        if size > LARGEST_FILE:
-            raise BadFile(f"{path}: {what} has at most {LARGEST_FILE} bytes, this has {size}")
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise BadFile(f"{path}: {what} is text in UTF-8: {error}") from None
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise BadFile(f"{path}: is no file") from None
+    if len(content) > LARGEST_FILE:
+        raise BadFile(f"{path}: {what} has at most {LARGEST_FILE} bytes, this has more")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadFile(f"{path}: {what} is text in UTF-8: {error}") from None
 
 
 def read_config(path: Path) -> tuple[Mapping[str, Any], list[str]]:
@@ -55,15 +73,14 @@ def read_config(path: Path) -> tuple[Mapping[str, Any], list[str]]:
     Errors: BadFile unless it is YAML of plain values, a mapping, neither large nor deep, aliases
     written out; OSError if the disk fails.
     """
-    loader = _Loader(_read_text(path, "a configuration"))
+    text = _read_text(path, "a configuration")
     try:
+        loader = _Loader(text)
         config = loader.get_single_data()
     except yaml.YAMLError as error:
         raise BadFile(f"{path}: is not YAML of plain values: {error}") from None
     except (ValueError, RecursionError) as error:  # such as a date that is none
         raise BadFile(f"{path}: cannot be read as YAML: {error}") from None
-    finally:
-        loader.dispose()
     if not isinstance(config, Mapping):
         found = "nothing" if config is None else type(config).__name__
         raise BadFile(f"{path}: a configuration is a mapping of sections, got {found}")

@@ -79,14 +79,21 @@ BAD = {
     "a number as name": ("1: {enabled: True}", "names of sections are strings, got 1"),
     "a date that is none": ("a: 2001-99-99", "cannot be read as YAML"),
     "deep": ("a: " + "[" * (DEEPEST + 1) + "]" * (DEEPEST + 1), "is nested more than 32 deep"),
-    "deeper": ("a: " + "[" * 50_000 + "]" * 50_000, "cannot be read as YAML"),
-    "huge": ("#" * (LARGEST_FILE + 1), "a configuration has at most 1000000 bytes"),
+    "deeper": ("a: " + "[" * 20_000 + "]" * 20_000, "cannot be read as YAML"),
+    "huge": ("#" * (LARGEST_FILE + 1), "a configuration has at most 100000 bytes"),
     "a bomb": (
         "a: &a [1,1,1,1,1,1,1,1,1]\n"
-        + "".join(f"{y}: &{y} [{','.join(f'*{x}' * 1 for _ in range(9))}]\n"
+        + "".join(f"{y}: &{y} [{','.join([f'*{x}'] * 9)}]\n"
                   for x, y in zip("abcdefgh", "bcdefghi", strict=True)),
         "has more than 100000 values",
     ),
+    "a merging bomb": (
+        "a: &a {k: 1}\n"
+        + "".join(f"{y}: &{y} {{<<: [{','.join([f'*{x}'] * 9)}]}}\n"
+                  for x, y in zip("abcdefgh", "bcdefghi", strict=True)),
+        "merges more than 100000 values",
+    ),
+    "a control character": ("a: \x01", "is not YAML of plain values"),
     "a circle": ("a: &a [*a]", "is nested more than 32 deep"),
     "a list as key": ("? [1, 2]\n: 3", "is not YAML of plain values"),
 }  # fmt: skip
@@ -142,7 +149,7 @@ def test_a_disk_that_fails(capsys: pytest.CaptureFixture, monkeypatch: pytest.Mo
     def fail(*_: object) -> None:
         raise OSError("input/output error")
 
-    monkeypatch.setattr(Path, "stat", fail)
+    monkeypatch.setattr(Path, "open", fail)
     code, _, err = run(capsys, "check", "x.yaml")
     assert code == 4 and "input/output error" in err
 

@@ -155,6 +155,37 @@ def test_a_layer_switches_to_its_normal_path(tmp_path: Path, microbatches: bool)
     assert dummy._inspect_tensor_call_count == 0
 
 
+def test_a_kept_weight_is_not_shown_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Session(monkeypatch, {"inspect_tensor_enabled": (True, 1)})
+    model, x = Matmul(32, 32, name="linear"), torch.randn(8, 32)
+    seen = []
+    with autocast(recipe=Float8CurrentScaling()):
+        for first in (True, False, False):
+            model(x, is_first_microbatch=first).sum().backward()
+            seen.append([t for q, _, t in running.features.asked if q == "inspect_tensor"])
+            running.features.questions()
+    rest = ["activation", "output", "gradient", "wgrad"]
+    assert [sorted(tensors) for tensors in seen] == [
+        sorted(["weight", *rest]),
+        sorted(rest),
+        sorted(rest),
+    ]
+
+
+def test_a_kept_weight_follows_the_plans_of_its_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Session(monkeypatch, {})
+    model, x = Matmul(32, 32, name="linear"), torch.randn(8, 32)
+    kept = []
+    with autocast(recipe=Float8CurrentScaling()):
+        for iteration, enabled in enumerate((True, False, True)):
+            running.features.iteration = iteration
+            running.features.answers["fp8_gemm_enabled"] = (enabled, iteration + 1)
+            model(x, is_first_microbatch=iteration == 0).sum().backward()
+            form = getattr(model._cached_weight, "rowwise_gemm_tensor", model._cached_weight)
+            kept.append(type(form).__name__)
+    assert kept == ["Float8Tensor", "Parameter", "Float8Tensor"]
+
+
 def test_a_layer_that_nothing_selects_computes_the_same_bytes(tmp_path: Path) -> None:
     torch.manual_seed(3)
     model, x = Matmul(64, 32, name="linear"), torch.randn(16, 64)

@@ -160,7 +160,7 @@ class DebugQuantizer(Quantizer):
     def set_usage(self, *, rowwise: bool | None = None, columnwise: bool | None = None) -> None:
         """Changes which gemms will read the tensor; the parent makes what of it is its own."""
         super().set_usage(rowwise=rowwise, columnwise=columnwise)
-        if not self.output_tensor and STANDARD_QUANTIZE in self._plans():
+        if STANDARD_QUANTIZE in self._plans():
             self.parent_quantizer.set_usage(
                 rowwise=self.rowwise_usage and self.rowwise_tensor_plan == STANDARD_QUANTIZE,
                 columnwise=(

@@ -101,7 +101,7 @@ class DebugQuantizedTensor(QuantizedTensorStorage):
         A quantized object that serves both is told once and drops buffers itself.
         Errors: RuntimeError if a dropped form is required; nothing has been dropped then.
         """
-        if self.is_shared() and isinstance(self.rowwise_gemm_tensor, QuantizedTensorStorage):
+        if self.is_shared() and hasattr(self.rowwise_gemm_tensor, "update_usage"):
             self.rowwise_gemm_tensor.update_usage(rowwise_usage, columnwise_usage)
             return
         wanted = dict(zip(SIDES, (rowwise_usage, columnwise_usage), strict=True))

@@ -12,7 +12,7 @@ from reduction_worker import CASES
 
 WORKER = Path(__file__).with_name("reduction_worker.py")
 WORLD = 2
-TIMEOUT_S = 300
+TIMEOUT_S = 120
 
 
 @pytest.fixture(scope="module")

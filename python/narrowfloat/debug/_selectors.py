@@ -54,7 +54,7 @@ def findings_of_selectors(layers: object) -> Iterator[str]:
     for key in layers:
         if key not in SELECTORS:
             yield f"layers: {key} is no selector, one of {', '.join(SELECTORS)}"
-    given = [key for key in SELECTORS if layers.get(key) is not None]
+    given = [key for key in SELECTORS if key in layers]
     if not given:
         yield f"layers: needs one of {', '.join(SELECTORS)}"
     for key in given:

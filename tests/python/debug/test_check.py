@@ -150,6 +150,7 @@ WRONG_LAYERS = {
     "empty": ({}, f"layers: needs one of {SELECTORS}"),
     "unknown": ({"layer_types": ["a"], "types": ["b"]}, f"layers: types is no selector, one of "
                 f"{SELECTORS}"),
+    "nothing": ({"layer_numbers": None}, "layers: layer_numbers is a list of numbers"),
     "bare type": ({"layer_types": "fc1"}, "layers: layer_types is a list of parts of names"),
     "no type": ({"layer_types": []}, "layers: layer_types is a list of parts of names, got []"),
     "bare number": ({"layer_numbers": 3}, "layers: layer_numbers is a list of numbers"),

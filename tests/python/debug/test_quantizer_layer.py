@@ -11,6 +11,7 @@ import pytest
 import torch
 from layer_sessions import debug_api, messages, section, session
 from narrowfloat.common.recipe import Float8CurrentScaling
+from narrowfloat.debug import fake_quantize, set_namespace
 from narrowfloat.debug.pytorch import layer as layer_module
 from narrowfloat.debug.pytorch.debug_state import TEDebugState
 from narrowfloat.debug.pytorch.layer import DebugLayer, Schedule, Slots
@@ -221,6 +222,21 @@ def test_a_name_can_be_assigned_by_the_host(tmp_path: Path) -> None:
         model = torch.nn.Sequential(Matmul(4, 4), Matmul(4, 4))
         host.infer_and_assign_layer_names(model)
     assert [child.name for child in model] == ["model.0", "model.1"]
+
+
+def test_layers_follow_a_namespace_of_our_own(tmp_path: Path) -> None:
+    block = {"enabled": True, "gemms": ["fprop"], "tensors": ["weight"], "quant_format": "FP8E5M2"}
+    config = section({"FakeQuant": block})
+    config["section"]["ours"] = config["section"].pop("transformer_engine")
+    before = set_namespace("ours")
+    try:
+        with session(config, tmp_path):
+            model, x = Matmul(32, 32, name="linear"), torch.randn(8, 32)
+            fake = fake_quantize(model.weight.detach(), "FP8E5M2")
+            expected = torch.nn.functional.linear(x, fake, model.bias)
+            assert torch.allclose(model(x), expected, atol=1e-6)
+    finally:
+        set_namespace(before)
 
 
 def test_a_layer_made_before_the_session_is_told_of(tmp_path: Path) -> None:

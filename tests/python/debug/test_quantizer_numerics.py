@@ -145,6 +145,7 @@ def test_listed_operands_use_current_scales_and_others_delayed_ones(
         for _ in range(HISTORY):
             step(model, x)
             host.step()
+        seen_scale = 448.0 / x.detach().abs().max()
         # Other values, and gradients of another size: current scales are not the delayed ones.
         x = torch.randn_like(x, requires_grad=True)
         weight = torch.randn_like(weight) * 3
@@ -162,7 +163,11 @@ def test_listed_operands_use_current_scales_and_others_delayed_ones(
             return current(value, dtype)
         return delayed(value, dtype, scales[tensor])
 
-    assert scales["gradient"] != current(torch.ones(1), E5M2)._scale_inv.reciprocal().item() / 100
+    # Learnt from gradients of 1 and the inputs before, where a gemm lets the parent see them.
+    learnt = {"gradient": 57344.0, "activation": seen_scale.item()}
+    for tensor, scale in learnt.items():
+        is_seen = not all(on for (_, name), on in choice.items() if name == tensor)
+        assert scales[tensor] == (scale if is_seen else 1.0)
     assert_same(found, ByHand(x, weight, 100.0).run(choose))
 
 

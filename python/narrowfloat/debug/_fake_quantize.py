@@ -11,7 +11,7 @@ from narrowfloat import _core
 from narrowfloat.debug._formats import FORMATS, supported_formats
 from narrowfloat.debug._grammar import ERROR
 from narrowfloat.pytorch._arrays import array_of
-from narrowfloat.pytorch._native import FLOAT_DTYPES
+from narrowfloat.pytorch._native import FLOAT_DTYPES, threads
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 
 
@@ -21,7 +21,8 @@ class _StraightThrough(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, scheme: str, options: dict[str, Any]) -> torch.Tensor:
         values = torch.empty(x.shape, dtype=x.dtype)
-        _core.fake_quantize(array_of(x.contiguous()), scheme, out=array_of(values), **options)
+        source, out = array_of(x.contiguous()), array_of(values)
+        _core.fake_quantize(source, scheme, out=out, threads=threads(), **options)
         return values
 
     @staticmethod

@@ -14,6 +14,7 @@ from narrowfloat.debug._grammar import (
     ERROR,
     GEMMS,
     TENSORS,
+    USES,
     entries_of,
     names_of,
     narrow,
@@ -77,6 +78,16 @@ def _check_fake_quant(config: Narrowed) -> None:
         )
 
 
+def _check_per_tensor_scaling(config: Narrowed) -> None:
+    use = USES[config["tensor"]]
+    if use.is_result and config["gemm"] in use.gemms:
+        raise AssertionError(
+            f"{ERROR} Feature=PerTensorScaling, API=process_tensor: Per-tensor current scaling can "
+            "be used only within `DelayedScaling` recipe autocast, which quantizes operands and not "
+            f"{config['tensor']}."
+        )
+
+
 def _check_log(check_statistics: Callable[[Any], None]) -> Callable[[Narrowed], None]:
     def check(config: Narrowed) -> None:
         Schedule.of(config)
@@ -98,7 +109,7 @@ _DISABLE_LAYER = Rules((), ("enabled",), strict=True)
 
 RULES: dict[str, Rules] = {
     "FakeQuant": Rules(_BOTH, ("quant_format",), _check_fake_quant, strict=True),
-    "PerTensorScaling": Rules(_BOTH, strict=True),
+    "PerTensorScaling": Rules(_BOTH, check=_check_per_tensor_scaling, strict=True),
     "DisableQuantizationGEMM": _DISABLE_GEMM,
     "DisableFP8GEMM": _DISABLE_GEMM,
     "DisableQuantizationLayer": _DISABLE_LAYER,

@@ -40,6 +40,12 @@ WRONG: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ),
     ("PerTensorScaling", {"margin": 1}, ValueError, 'Unexpected key in config: "margin"'),
     ("PerTensorScaling", {"quant_format": "FP8E4M3"}, ValueError, "Unexpected key in config"),
+    (
+        "PerTensorScaling",
+        {"tensors": "output"},
+        AssertionError,
+        "quantizes operands and not output",
+    ),
     ("DisableQuantizationGEMM", {"tensors": ["weight"]}, ValueError, 'in config: "tensors"'),
     ("DisableFP8GEMM", {"tensors": ["weight"]}, ValueError, 'in config: "tensors"'),
     ("DisableFP8GEMM", {"gemms": ["fwd"]}, AssertionError, "Invalid gemm: fwd"),
@@ -196,6 +202,12 @@ def test_blocks_that_are_no_mappings(block: object) -> None:
     with pytest.raises(ValueError, match="The block of FakeQuant is a mapping"):
         with session(config):
             pass
+
+
+def test_results_of_other_gemms_do_not_count() -> None:
+    """Lists are a product, in which not every pair exists."""
+    with session(section(PerTensorScaling={"gemms": ["dgrad"], "tensors": ["gradient", "output"]})):
+        pass
 
 
 def test_a_block_without_enabled() -> None:

@@ -33,8 +33,18 @@ def test_command_prints_what_stands_behind_it(snippet: Snippet) -> None:
     expect(snippet, run([sys.executable, *arguments], ROOT))
 
 
+def test_blocks_of_features_are_good() -> None:
+    import yaml
+    from narrowfloat.debug._rules import findings
+
+    (block,) = (snippet for snippet in SNIPPETS if snippet.language == "yaml")
+    for feature, content in yaml.safe_load(block.code).items():
+        assert not list(findings(feature, content))
+
+
 def test_all_blocks_are_looked_at_and_links_lead_somewhere() -> None:
-    assert [snippet.language for snippet in SNIPPETS] == ["python", "sh", "text", "python"]
+    found = [snippet.language for snippet in SNIPPETS]
+    assert found == ["python", "yaml", "sh", "text", "python"]
     links = re.findall(r"\]\(([^)#:]+)\)", PAGE.read_text("utf-8"))
     assert links and all((PAGE.parent / link).exists() for link in links)
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from narrowfloat.debug import features
+from narrowfloat.debug._findings import findings
 from narrowfloat.debug._grammar import ERROR
 from narrowfloat.debug._namespace import namespace
 from narrowfloat.debug._plan import LayerPlan, Planner
-from narrowfloat.debug._rules import RULES, findings
+from narrowfloat.debug._rules import RULES
 from narrowfloat.debug._selectors import findings_of_selectors, select
 from narrowfloat.debug._unread import unread
 

@@ -35,7 +35,7 @@ def test_command_prints_what_stands_behind_it(snippet: Snippet) -> None:
 
 def test_blocks_of_features_are_good() -> None:
     import yaml
-    from narrowfloat.debug._rules import findings
+    from narrowfloat.debug._findings import findings
 
     (block,) = (snippet for snippet in SNIPPETS if snippet.language == "yaml")
     for feature, content in yaml.safe_load(block.code).items():

@@ -39,6 +39,8 @@ def test_every_public_name_is_there_and_documented() -> None:
 NO_FACTS = {
     "common/recipe/custom.py": {128},  # TransformerEngine's default alignment of custom recipes
     "common/recipe/per_tensor.py": {1024},  # steps of an amax history
+    "debug/_config_file.py": {32, 100_000, 1_000_000},  # bounds on what a file may hold
+    "debug/_quantized_computation.py": {100},  # per cent
     "pytorch/_native.py": {1024, 4096},  # entries of caches
     "pytorch/constants.py": {5, 6, 7, 8, 10},  # TransformerEngine's numbers of item types
     "pytorch/quantization/dtypes.py": {16, 128},  # alignments of its GPUs' products

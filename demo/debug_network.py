@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small network with one matrix that does not survive E5M2, for demo.debug_hunt."""
+
+import torch
+from narrowfloat.debug.pytorch.matmul import Matmul
+
+INPUTS, WIDTH, OUTPUTS, BATCH = 16, 32, 4, 256
+# Channels that always carry one and the same large value, as a few do in trained transformers.
+SINKS, SINK_VALUE = 4, 64.0
+STEPS, RATE = 500, 3e-3
+
+Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+class Network(torch.nn.Module):
+    """Five linear layers; `fuse` reads the sinks, and its weights for them add up to nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = Matmul(INPUTS, WIDTH, name="stem")
+        self.mid_0 = Matmul(WIDTH, WIDTH, name="mid.0")
+        self.fuse = Matmul(WIDTH + SINKS, WIDTH, name="fuse")
+        self.mid_1 = Matmul(WIDTH, WIDTH, name="mid.1")
+        self.head = Matmul(WIDTH, OUTPUTS, name="head")
+        with torch.no_grad():
+            sinks = self.fuse.weight[:, -SINKS:]
+            sinks -= sinks.mean(1, keepdim=True)
+
+    def forward(self, x: torch.Tensor, sinks: torch.Tensor) -> torch.Tensor:
+        """x: (rows, INPUTS). sinks: (rows, SINKS). The result is (rows, OUTPUTS)."""
+        hidden = torch.relu(self.stem(x))
+        hidden = hidden + torch.relu(self.mid_0(hidden))
+        hidden = torch.relu(self.fuse(torch.cat([hidden, sinks], 1)))
+        return self.head(hidden + torch.relu(self.mid_1(hidden)))
+
+
+class Task:
+    """Batches by number: what a fixed network of another kind makes of random inputs."""
+
+    def __init__(self) -> None:
+        random = torch.Generator().manual_seed(1)
+        self._first = torch.randn(24, INPUTS, generator=random) * 0.15
+        self._second = torch.randn(OUTPUTS, 24, generator=random) * 0.5
+
+    def batch(self, number: int) -> Batch:
+        """Inputs, sinks and targets."""
+        random = torch.Generator().manual_seed(number)
+        x = torch.randn(BATCH, INPUTS, generator=random)
+        drift = torch.randn(BATCH, 1, generator=random).clamp(-2, 2)
+        sinks = (SINK_VALUE * (1 + 0.02 * drift)).expand(-1, SINKS)
+        return x, sinks, torch.tanh(x @ self._first.t()) @ self._second.t()
+
+
+def loss_of(model: Network, batch: Batch) -> torch.Tensor:
+    """The mean squared error."""
+    x, sinks, target = batch
+    return torch.nn.functional.mse_loss(model(x, sinks), target)
+
+
+def pretrained() -> Network:
+    """The network after STEPS steps in high precision."""
+    torch.manual_seed(0)
+    model, task = Network(), Task()
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.02, STEPS)
+    for step in range(STEPS):
+        loss = loss_of(model, task.batch(step))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    return model

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m narrowfloat.debug check CONFIG.yaml [--layers FILE] [--json]"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+
+class Exit(IntEnum):
+    """What the process ends with, as docs/cli.md has it for all our commands."""
+
+    FINE = 0
+    FINDING = 1
+    BAD_INPUT = 2
+    UNSUPPORTED = 3
+    FAILURE = 4
+
+
+class Failure(Exception):
+    """Ends the command. kind: the word for it in JSON."""
+
+    def __init__(self, code: Exit, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.kind = kind
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with the arguments by raising."""
+
+    def error(self, message: str) -> None:
+        raise Failure(Exit.BAD_INPUT, "Usage", f"{self.prog}: {message}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m narrowfloat.debug",
+        description="Looks at configurations of debug features.",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    check = commands.add_parser(
+        "check",
+        help="says what is wrong in a configuration, and what it will do",
+        description="Exits with 0 if nothing is wrong, 1 if something is.",
+        allow_abbrev=False,
+    )
+    check.add_argument("config", type=Path, metavar="CONFIG.yaml")
+    check.add_argument(
+        "--layers", type=Path, metavar="FILE", help="names of all layers of the model, one a line"
+    )
+    check.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    return parser
+
+
+def _check(options: argparse.Namespace) -> tuple[Exit, dict[str, Any], str]:
+    """The exit code, the report for JSON and the one for people."""
+    try:
+        from narrowfloat.debug import _check, _config_file, _report
+    except ModuleNotFoundError as error:
+        raise _missing(error) from None
+    try:
+        config, repeated = _config_file.read_config(options.config)
+        layers = None if options.layers is None else _config_file.read_layers(options.layers)
+        report = _check.check(config, layers)
+    except _config_file.BadFile as error:
+        raise Failure(Exit.BAD_INPUT, "InvalidArgument", f"check: {error}") from None
+    except ModuleNotFoundError as error:
+        raise _missing(error) from None
+    except OSError as error:
+        raise Failure(Exit.FAILURE, "IoError", f"check: {error}") from None
+    for message in reversed(repeated):
+        report.problems.insert(0, _check.Problem("file", message))
+    code = Exit.FINDING if report.problems else Exit.FINE
+    return code, {"config": str(options.config), **report.as_json()}, _report.text(report)
+
+
+def _missing(error: ModuleNotFoundError) -> Failure:
+    return Failure(
+        Exit.UNSUPPORTED,
+        "Unsupported",
+        f"check: {error.name} is not installed: pip install narrowfloat[debug]",
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command line; results go to standard output, errors to standard error."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    as_json = "--json" in arguments
+    try:
+        code, report, text = _check(_parser().parse_args(arguments))
+    except Failure as failure:
+        code = failure.code
+        print(f"narrowfloat: {failure}", file=sys.stderr)
+        report = {"error": {"kind": failure.kind, "message": str(failure)}}
+        text = ""
+    if as_json:
+        print(json.dumps({**report, "exit_code": int(code)}, indent=1))
+    elif text:
+        print(text)
+    return int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statistics between the tensors that feed them and the log: over microbatches and ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from narrowfloat.debug._computation import computation
+from narrowfloat.debug._host import debug_api
+from narrowfloat.debug._parts import Part, Sample, measure, merge
+from narrowfloat.debug._schedule import Schedule
+from narrowfloat.debug.pytorch.debug_state import TEDebugState
+
+Row = dict[str, float]
+
+
+class _Buffer:
+    """What was fed for one tensor of one layer since the last log."""
+
+    def __init__(
+        self,
+        layer_name: str,
+        tensor_name: str,
+        stats: Iterable[Hashable],
+        reduce_within_microbatch: bool,
+    ) -> None:
+        self.layer_name = layer_name
+        self.tensor_name = tensor_name
+        self.reduce_within_microbatch = reduce_within_microbatch
+        self.computations = {stat: computation(stat) for stat in stats}
+        self.parts: dict[str, Part] = {
+            part.name: part for c in self.computations.values() for part in c.parts
+        }
+        self.row: Row | None = None
+        self.iteration: int | None = None
+        self.skip_reduction = False
+
+    def feed(self, sample: Sample, iteration: int) -> None:
+        """Adds a tensor; of a weight, which microbatches share, the first one stays."""
+        self.iteration = iteration
+        if self.row is not None and not self.reduce_within_microbatch:
+            return
+        row = measure(self.parts, sample)
+        self.row = row if self.row is None else merge(self.parts, [self.row, row])
+
+    def log(self, rows: list[Row]) -> dict[tuple, torch.Tensor]:
+        """Writes the statistics of these rows, and begins anew."""
+        from nvdlfw_inspect.logging import MetricLogger
+
+        parts = merge(self.parts, rows)
+        logged = {}
+        for stat, how in self.computations.items():
+            value = how.finish(parts)
+            MetricLogger.log_scalar(
+                f"{self.layer_name}_{self.tensor_name}_{stat}", value, self.iteration
+            )
+            key = (self.layer_name, self.tensor_name, stat, self.iteration)
+            logged[key] = torch.tensor(value, dtype=torch.float32)
+        self.row = None
+        return logged
+
+
+Key = tuple[str, str, Hashable]
+
+
+class StatsBuffers:
+    """The buffers of all tensors, by layer, tensor and options.
+
+    Ranks exchange rows at the end of an iteration in which some layer was to feed. Every rank that
+    has been asked for a schedule knows these iterations, whether its own layer ran or not.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets everything."""
+        self.buffers: dict[Key, _Buffer] = {}
+        self._groups: dict[Any, list[Key]] = {}
+        self._schedules: dict[tuple[str, str, str], Schedule] = {}
+        self.at_least_one_layer_fed = False
+
+    def note_schedule(
+        self, layer_name: str, tensor_name: str, feature: str, schedule: Schedule
+    ) -> None:
+        """Remembers when a tensor is going to feed."""
+        self._schedules[layer_name, tensor_name, feature] = schedule
+
+    def try_add_buffer(
+        self,
+        layer_name: str,
+        tensor_name: str,
+        stats: Iterable[Hashable],
+        options: Hashable,
+        reduction_group: Any,
+        reduce_within_microbatch: bool,
+    ) -> None:
+        """Makes the buffer of a tensor, unless it is there.
+
+        options: sets apart the features that log the same tensor. reduction_group: of the ranks
+        whose tensors count together; None is all. reduce_within_microbatch: whether tensors fed
+        before the next log count together too.
+        """
+        key = (layer_name, tensor_name, options)
+        if key in self.buffers:
+            return
+        self.buffers[key] = _Buffer(layer_name, tensor_name, stats, reduce_within_microbatch)
+        self._groups.setdefault(reduction_group, []).append(key)
+
+    def feed(
+        self,
+        layer_name: str,
+        tensor_name: str,
+        options: Hashable,
+        tensor: torch.Tensor | None,
+        iteration: int,
+        skip_reduction: bool,
+        aux_dict: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Feeds a tensor to its buffer; an empty one is passed over.
+
+        aux_dict: the tensor's quantized forms by recipe, "" for the one that trains.
+        skip_reduction: logs what this rank has.
+        """
+        quantized = aux_dict or {}
+        self.at_least_one_layer_fed = True
+        buffer = self.buffers[layer_name, tensor_name, options]
+        buffer.skip_reduction = skip_reduction
+        seen = tensor if tensor is not None else next(iter(quantized.values()))
+        if torch.Size(seen.size()).numel() > 0:
+            buffer.feed(Sample(tensor, quantized), iteration)
+
+    def log_stats(self) -> dict[tuple, torch.Tensor]:
+        """Logs what was fed since the last call, over the ranks of each buffer's group.
+
+        Returns {(layer, tensor, statistic, iteration): value}, values float32 and 0-D; a rank has
+        those that it fed itself. Nothing at once if nothing was fed and nothing was to be.
+        """
+        if not self.at_least_one_layer_fed and not self._is_due():
+            return {}
+        logged: dict[tuple, torch.Tensor] = {}
+        groups = dict.fromkeys([debug_api.get_tensor_reduction_group(), *self._groups])
+        for group in groups:
+            keys = self._groups.get(group, [])
+            own = {key: self.buffers[key] for key in keys if self.buffers[key].row is not None}
+            shared = {key: b.row for key, b in own.items() if not b.skip_reduction}
+            ranks = _exchange(shared, group)
+            for key, buffer in own.items():
+                rows = [rank[key] for rank in ranks if key in rank]
+                logged.update(buffer.log([buffer.row] if buffer.skip_reduction else rows))
+        self.at_least_one_layer_fed = False
+        return logged
+
+    def _is_due(self) -> bool:
+        """Whether a rank may have fed in the iteration that ends; the host has counted on."""
+        if not self._schedules or not torch.distributed.is_initialized():
+            return False
+        ending = TEDebugState.get_iteration() - 1
+        return any(schedule.at(ending)[0] for schedule in self._schedules.values())
+
+
+def _exchange(rows: dict[Key, Row], group: Any) -> list[dict[Key, Row]]:
+    """The rows of all ranks of a group, in their order."""
+    distributed = torch.distributed
+    if not distributed.is_initialized() or distributed.get_world_size(group) == 1:
+        return [rows]
+    ranks: list[Any] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(ranks, rows, group=group)
+    return ranks
+
+
+STATS_BUFFERS = StatsBuffers()

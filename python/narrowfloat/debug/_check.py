@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks through a whole configuration before a run: what is wrong in it, and what it will do."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from narrowfloat.debug import features
+from narrowfloat.debug._findings import findings
+from narrowfloat.debug._grammar import ERROR
+from narrowfloat.debug._namespace import namespace
+from narrowfloat.debug._plan import LayerPlan, Planner
+from narrowfloat.debug._rules import RULES
+from narrowfloat.debug._selectors import findings_of_selectors, select
+from narrowfloat.debug._unread import unread
+
+FEATURES = Path(features.__file__).parent
+OWN_KEYS = ("enabled", "layers")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that the run would stumble over, or pass over in silence; and where it stands."""
+
+    place: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}"
+
+
+@dataclass
+class Report:
+    """problems: in the order of the configuration. plans: by layer, or by section if no layers are
+    known. sections: of each layer that one selects."""
+
+    problems: list[Problem] = field(default_factory=list)
+    plans: dict[str, LayerPlan] = field(default_factory=dict)
+    sections: dict[str, str] = field(default_factory=dict)
+    by_layer: bool = False
+
+    def add(self, place: str, message: str) -> None:
+        """Notes a problem, once."""
+        problem = Problem(place, message)
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    def as_json(self) -> dict[str, Any]:
+        """The keys of docs/debug.md."""
+        plans = {name: plan.as_json() for name, plan in self.plans.items()}
+        for name, section in self.sections.items():
+            plans[name]["section"] = section
+        return {
+            "problems": [{"place": p.place, "message": p.message} for p in self.problems],
+            "layers" if self.by_layer else "sections": plans,
+        }
+
+
+def check(config: Mapping[str, Any], layers: list[str] | None = None) -> Report:
+    """What is wrong with a configuration, and the plan of each layer.
+
+    layers: the names of all layers of the model; None if they are not known. The plan is that of a
+    layer which is quantized; it is missing where problems leave none.
+    Errors: ModuleNotFoundError without the host.
+    """
+    report = Report(by_layer=layers is not None)
+    enabled = [name for name in config if _check_section(report, name, config[name])]
+    if not enabled:
+        report.add("configuration", "no section is enabled, and the host takes none such")
+        return report
+    choices = _choose(report, config, enabled, layers)
+    with _session(config) as (api, known, refusal):
+        for name in enabled:
+            for key in config[name]:
+                if key not in (*OWN_KEYS, namespace()) and key not in known:
+                    report.add(
+                        f"section {name}",
+                        f"{key} is neither the namespace {namespace()} nor a feature of the host",
+                    )
+        if refusal is not None and not report.problems:
+            report.add("configuration", refusal)
+        if refusal is None:
+            _make_plans(report, api, config, choices)
+    return report
+
+
+def _check_section(report: Report, name: str, section: object) -> bool:
+    """Whether the section is enabled and can be looked at further."""
+    place = f"section {name}"
+    if not isinstance(section, Mapping):
+        report.add(place, f"a section is a mapping, got {section!r}")
+        return False
+    if "enabled" not in section:
+        report.add(place, "enabled is missing")
+        return False
+    if not isinstance(section["enabled"], bool):
+        report.add(place, f"enabled is True or False, got {section['enabled']!r}")
+        return False
+    if not section["enabled"]:
+        return False
+    if "layers" not in section:
+        report.add(place, "layers is missing")
+    else:
+        for message in findings_of_selectors(section["layers"]):
+            report.add(place, message)
+    for key in section:
+        if not isinstance(key, str):
+            report.add(place, f"keys are strings, got {key!r}")
+    _check_features(report, place, section)
+    return True
+
+
+def _check_features(report: Report, place: str, section: Mapping[str, Any]) -> None:
+    blocks = section.get(namespace())
+    if namespace() in section and not isinstance(blocks, Mapping):
+        report.add(place, f"{namespace()} is a mapping of features, got {blocks!r}")
+        return
+    for feature, block in (blocks or {}).items():
+        where = f"{place}, {feature}"
+        if feature not in RULES:
+            report.add(where, f"is no feature, one of {', '.join(RULES)}")
+            continue
+        found = [_words(finding.error) for finding in findings(feature, block)]
+        if not found and block.get("enabled"):
+            found = list(unread(feature, block))
+        for message in found:
+            report.add(where, message)
+    bases = [key for key in section if key not in (*OWN_KEYS, namespace())]
+    if len(bases) > 1:
+        report.add(place, f"of {' and '.join(map(str, bases))} the host keeps the last")
+
+
+def _words(error: Exception) -> str:
+    """What an error says, without the mark that it has in a run's log."""
+    return str(error).removeprefix(ERROR).strip()
+
+
+def _choose(
+    report: Report, config: Mapping[str, Any], enabled: list[str], layers: list[str] | None
+) -> dict[str, str]:
+    """What to plan, and by which section: layers, or sections themselves."""
+    if layers is None:
+        return {name: name for name in enabled}
+    chosen: dict[str, list[str]] = {layer: [] for layer in layers}
+    for name in enabled:
+        if any(True for _ in findings_of_selectors(config[name].get("layers"))):
+            continue
+        selected, messages = select(config[name]["layers"], layers)
+        for message in messages:
+            report.add(f"section {name}", message)
+        for layer in selected:
+            chosen[layer].append(name)
+    for layer, names in chosen.items():
+        if len(names) > 1:
+            report.add(f"layer {layer}", f"is selected by sections {' and '.join(names)}")
+    return {layer: names[0] if len(names) == 1 else "" for layer, names in chosen.items()}
+
+
+@contextlib.contextmanager
+def _session(config: Mapping[str, Any]) -> Iterator[tuple[Any, set[str], str | None]]:
+    """A session of the host: the namespace's object, what may stand in a section, and why the host
+    refuses the configuration, or None. Nothing is printed, and its log files go.
+    Errors: RuntimeError while another session runs."""
+    import nvdlfw_inspect.api as host
+    from nvdlfw_inspect.registry import Registry
+
+    if host.DEBUG_MANAGER is not None:
+        raise RuntimeError("check: begins a session of its own, and another one runs")
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        silent = contextlib.redirect_stdout(io.StringIO())
+        refusal = None
+        try:
+            with silent:
+                try:
+                    host.initialize(dict(config), feature_dirs=[str(FEATURES)], log_dir=folder)
+                except Exception as error:  # the host says in its own ways what it does not like
+                    refusal = f"the host refuses it: {type(error).__name__}: {error}"
+            known = {*Registry.data, *Registry.data["base"].features}
+            yield host.DEBUG_MANAGER._namespace_apis[namespace()], known, refusal
+        finally:
+            with silent:
+                host.end_debug()
+
+
+def _make_plans(
+    report: Report, api: Any, config: Mapping[str, Any], choices: Mapping[str, str]
+) -> None:
+    for name, section in choices.items():
+        blocks = config[section].get(namespace()) or {} if section else {}
+        try:
+            plan = Planner(api, blocks).plan()
+        except (AssertionError, ValueError) as error:
+            # What is wrong with its blocks has been said, if it could be known without a plan.
+            if not any(
+                problem.place.startswith(f"section {section}") for problem in report.problems
+            ):
+                report.add(f"section {section}", f"leaves no plan: {_words(error)}")
+            continue
+        for message in plan.findings:
+            report.add(f"section {section}", message)
+        report.plans[name] = plan
+        if section and report.by_layer:
+            report.sections[name] = section

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configurations and lists of layers as they come from files, which may hold anything."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+# Far above any configuration, far below what a parser or a reader would choke on.
+LARGEST_FILE = 100_000
+MOST_VALUES = 100_000
+DEEPEST = 32
+
+
+class BadFile(ValueError):
+    """A file that is no configuration at all; the message says why."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Also notes keys that stand twice in a mapping, of which the host sees the last.
+
+    Errors: BadFile where merges of merges would grow beyond measure.
+    """
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.repeated: list[str] = []
+        self._merged = 0
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        for key, value in node.value:
+            if key.tag != "tag:yaml.org,2002:merge":
+                continue
+            for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                if isinstance(source, yaml.MappingNode):
+                    self.flatten_mapping(source)
+                    self._merged += len(source.value)
+                if self._merged > MOST_VALUES:
+                    raise BadFile(f"merges more than {MOST_VALUES} values")
+        super().flatten_mapping(node)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Hashable] = set()
+        for key_node, _ in node.value:
+            if isinstance(key_node, yaml.ScalarNode):
+                if (key_node.tag, key_node.value) in seen:
+                    line = key_node.start_mark.line + 1
+                    self.repeated.append(f"line {line}: {key_node.value} stands twice")
+                seen.add((key_node.tag, key_node.value))
+        return super().construct_mapping(node, deep)
+
+
+def _read_text(path: Path, what: str) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        raise BadFile(f"{path}: is no file") from None
+    if len(content) > LARGEST_FILE:
+        raise BadFile(f"{path}: {what} has at most {LARGEST_FILE} bytes, this has more")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadFile(f"{path}: {what} is text in UTF-8: {error}") from None
+
+
+def read_config(path: Path) -> tuple[Mapping[str, Any], list[str]]:
+    """The sections of a configuration by name, and the keys that stand twice, as messages.
+
+    Errors: BadFile unless it is YAML of plain values, a mapping, neither large nor deep, aliases
+    written out; OSError if the disk fails.
+    """
+    text = _read_text(path, "a configuration")
+    try:
+        loader = _Loader(text)
+        config = loader.get_single_data()
+    except yaml.YAMLError as error:
+        raise BadFile(f"{path}: is not YAML of plain values: {error}") from None
+    except (ValueError, RecursionError) as error:  # such as a date that is none
+        raise BadFile(f"{path}: cannot be read as YAML: {error}") from None
+    if not isinstance(config, Mapping):
+        found = "nothing" if config is None else type(config).__name__
+        raise BadFile(f"{path}: a configuration is a mapping of sections, got {found}")
+    try:
+        _count(config, DEEPEST, MOST_VALUES)
+    except BadFile as error:
+        raise BadFile(f"{path}: {error}") from None
+    for name in config:
+        if not isinstance(name, str):
+            raise BadFile(f"{path}: names of sections are strings, got {name!r}")
+    return config, loader.repeated
+
+
+def _count(value: object, depth: int, left: int) -> int:
+    """How many values may still come after this one. Errors: BadFile for too many or too deep."""
+    if depth == 0:
+        raise BadFile(f"is nested more than {DEEPEST} deep")
+    left -= 1
+    if left < 0:
+        raise BadFile(f"has more than {MOST_VALUES} values")
+    if isinstance(value, Mapping):
+        value = [*value, *value.values()]
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        for item in value:
+            left = _count(item, depth - 1, left)
+    return left
+
+
+def read_layers(path: Path) -> list[str]:
+    """Names of layers, one a line; empty lines do not count.
+
+    Errors: BadFile unless it is text and names each layer once; OSError if the disk fails.
+    """
+    lines = [line.strip() for line in _read_text(path, "a list of layers").splitlines()]
+    names = [line for line in lines if line]
+    for name in names:
+        if names.count(name) > 1:
+            raise BadFile(f"{path}: layer {name} stands twice")
+    if not names:
+        raise BadFile(f"{path}: names no layer")
+    return names

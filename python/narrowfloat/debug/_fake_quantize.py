@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors with the values that a narrow format leaves of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from narrowfloat import _core
+from narrowfloat.debug._formats import FORMATS, supported_formats
+from narrowfloat.debug._grammar import ERROR
+from narrowfloat.pytorch._arrays import array_of
+from narrowfloat.pytorch._native import FLOAT_DTYPES, threads
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
+
+
+class _StraightThrough(torch.autograd.Function):
+    """Quantizes and dequantizes; the gradient passes as it is."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, scheme: str, options: dict[str, Any]) -> torch.Tensor:
+        values = torch.empty(x.shape, dtype=x.dtype)
+        source, out = array_of(x.contiguous()), array_of(values)
+        _core.fake_quantize(source, scheme, out=out, threads=threads(), **options)
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return grad, None, None
+
+
+def _choose(tensor: torch.Tensor, fp8_format: str) -> tuple[str, dict[str, Any]]:
+    """The scheme and its options for this tensor."""
+    if fp8_format not in FORMATS:
+        return fp8_format, {}
+    scheme, in_blocks = FORMATS[fp8_format]
+    if in_blocks:
+        _core.check_whole_blocks("fake_quantize", scheme, tuple(tensor.shape))
+        return scheme, {}
+    # The reference's largest magnitude is NaN where a value is, and the scale then 1; that of the
+    # kernels passes over NaN.
+    bounds = torch.stack(torch.aminmax(tensor.detach()))
+    return scheme, {} if bool(torch.isfinite(bounds).all()) else {"scale": 1.0}
+
+
+def fake_quantize(
+    tensor: torch.Tensor, fp8_format: str, out: torch.Tensor | None = None
+) -> torch.Tensor | None:
+    """The values of `tensor` after it was quantized once and dequantized again.
+
+    Shapes:     any; the result has the shape and dtype of `tensor`. An empty tensor is returned,
+                a quantized one stands for its values.
+    fp8_format: FP8E4M3 or FP8E5M2, scaled by the largest magnitude of the whole tensor; MXFP8E4M3
+                or MXFP8E5M2 in blocks along the last dimension; or the name of any scheme.
+    out:        takes a copy of the result, converted and broadcast as copy_ does; then None is
+                returned.
+    Gradient:   that of the result, unchanged.
+    Errors:     AssertionError for a dtype other than float32, float16 and bfloat16 and for an
+                unknown format; ValueError for a shape that the format does not take;
+                NotImplementedError unless the tensor is on the CPU.
+    Source:     TransformerEngine's debug feature FakeQuant: scale 1 if any value is not finite.
+    """
+    if tensor.dtype not in FLOAT_DTYPES:
+        raise AssertionError(f"{ERROR} Unsupported tensor type.")
+    if fp8_format not in supported_formats():
+        raise AssertionError(
+            f"{ERROR} Unsupported format {fp8_format!r}. It must be one of {', '.join(FORMATS)} "
+            f"or a scheme: {', '.join(_core.schemes())}."
+        )
+    if isinstance(tensor, QuantizedTensorStorage):
+        tensor = tensor.dequantize()
+    values = tensor
+    if tensor.numel() > 0:
+        values = _StraightThrough.apply(tensor, *_choose(tensor, fp8_format))
+    if out is None:
+        return values
+    out.copy_(values)
+    return None

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of formats that a tensor can be fake-quantized to."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from narrowfloat import _core
+
+
+class Format(NamedTuple):
+    """One of TransformerEngine's names: its scheme, and whether it is in blocks."""
+
+    scheme: str
+    in_blocks: bool
+
+
+FORMATS: dict[str, Format] = {
+    **{f"FP8{e.upper()}": Format(_core.per_tensor_scheme(e), False) for e in ("e4m3", "e5m2")},
+    **{f"MXFP8{e.upper()}": Format(_core.mx_scheme(e, False), True) for e in ("e4m3", "e5m2")},
+}
+
+
+def supported_formats() -> list[str]:
+    """TransformerEngine's four names, then those of all schemes."""
+    return [*FORMATS, *_core.schemes()]

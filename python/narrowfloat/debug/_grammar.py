@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gemms, tensors, and which part of a feature's block in a configuration is meant for which."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+ERROR = "[NVTORCH INSPECT ERROR]"
+
+GEMMS = ("fprop", "wgrad", "dgrad")
+
+
+class Use(NamedTuple):
+    """The gemms that see a tensor; results are of one gemm."""
+
+    rowwise: str
+    columnwise: str | None = None
+    is_result: bool = False
+
+    @property
+    def gemms(self) -> tuple[str, ...]:
+        return tuple(gemm for gemm in (self.rowwise, self.columnwise) if gemm is not None)
+
+
+USES: dict[str, Use] = {
+    "activation": Use("fprop", "wgrad"),
+    "weight": Use("fprop", "dgrad"),
+    "gradient": Use("dgrad", "wgrad"),
+    "output": Use("fprop", is_result=True),
+    "wgrad": Use("wgrad", is_result=True),
+    "dgrad": Use("dgrad", is_result=True),
+}
+TENSORS = tuple(USES)
+RESULTS = tuple(tensor for tensor, use in USES.items() if use.is_result)
+OPERANDS: dict[str, tuple[str, ...]] = {
+    gemm: tuple(t for t, use in USES.items() if gemm in use.gemms and not use.is_result)
+    for gemm in GEMMS
+}
+
+# The words of a block that choose gemms and tensors, each also with "_struct" behind it.
+AXES = ("gemms", "tensors")
+AXIS_KEYS = tuple(axis + suffix for axis in AXES for suffix in ("", "_struct"))
+
+# What a layer must say in a call of an api for it to be routed, which is what its block is
+# narrowed by.
+SELECTORS: dict[str, tuple[str, ...]] = {
+    "fp8_gemm_enabled": ("gemm",),
+    "modify_tensor_enabled": ("tensor_name", "gemm"),
+    "modify_tensor": ("tensor_name", "gemm"),
+    "inspect_tensor": ("tensor_name",),
+    "inspect_tensor_enabled": ("tensor_name",),
+    "inspect_tensor_postquantize": ("tensor_name",),
+    "inspect_tensor_postquantize_enabled": ("tensor_name",),
+}
+DEFAULT_SELECTORS = ("tensor_name", "gemm")
+
+
+def require_gemm(gemm: object) -> None:
+    """Errors: AssertionError unless it is one of GEMMS."""
+    if gemm not in GEMMS:
+        names = ", ".join(f"'{name}'" for name in GEMMS)
+        raise AssertionError(f"{ERROR} Invalid gemm: {gemm}. It must be one of the [{names}].")
+
+
+def require_tensor(tensor: object) -> None:
+    """Errors: ValueError unless it is one of TENSORS."""
+    if tensor not in TENSORS:
+        names = ", ".join(f"'{name}'" for name in TENSORS)
+        raise ValueError(f"{ERROR} Invalid tensor: {tensor}. It must be one of the [{names}].")
+
+
+def names_of(listed: object) -> list[Any]:
+    """The names in a `gemms` or `tensors` list; a string may hold one or several.
+
+    Errors: ValueError for anything else.
+    """
+    if isinstance(listed, str):
+        return re.findall(r"[^,\s]+", listed)
+    if not isinstance(listed, list | tuple):
+        raise ValueError(f"{ERROR} gemms and tensors are lists of names, got {listed!r}.")
+    return list(listed)
+
+
+def entries_of(axis: str, listed: object) -> list[dict[str, Any]]:
+    """The entries of a `<axis>_struct` list; nothing is an empty one.
+
+    Errors: ValueError for a value of another form or an entry without its `gemm` or `tensor`.
+    """
+    key = axis[:-1]
+    if listed is None:
+        return []
+    if not isinstance(listed, list | tuple):
+        raise ValueError(f"{ERROR} {axis}_struct is a list of mappings, got {listed!r}.")
+    for entry in listed:
+        if not isinstance(entry, Mapping) or key not in entry:
+            raise ValueError(f"{ERROR} An entry of {axis}_struct names its {key}, got {entry!r}.")
+    return list(listed)
+
+
+def narrow(
+    block: Mapping[str, Any], gemm: str | None = None, tensor: str | None = None
+) -> dict[str, Any] | None:
+    """What a feature's block says for one gemm, one tensor, or a tensor of a gemm.
+
+    None if they are not listed. The lists that were looked through are gone, and `gemm` and
+    `tensor` stand in their place; of a parameter that stands at several levels the innermost
+    counts, and of two entries for one name the first. Entries of `gemms_struct` without tensors of
+    their own have those beside `gemms_struct`.
+    Errors: ValueError without the lists; AssertionError for a gemm that there is none of, or for
+    `enabled` within `gemms_struct`.
+    """
+    narrowed: dict[str, Any] | None = copy.deepcopy(dict(block))
+    if gemm is not None:
+        narrowed = _narrow_to_gemm(narrowed, gemm, tensor)
+    elif tensor is not None:
+        narrowed = _narrow_to_tensor(narrowed, tensor)
+    if narrowed is not None:
+        narrowed.pop("enabled", None)
+    return narrowed
+
+
+def _narrow_to_gemm(block: dict[str, Any], gemm: str, tensor: str | None) -> dict[str, Any] | None:
+    if "gemms_struct" in block:
+        entries = entries_of("gemms", block.pop("gemms_struct"))
+        for entry in entries:
+            require_gemm(entry["gemm"])
+        entry = next((entry for entry in entries if entry["gemm"] == gemm), None)
+        return None if entry is None else _merge_entry(block, entry, tensor)
+    if "gemms" not in block:
+        raise ValueError(
+            f"{ERROR} Provide 'gemms_struct: List[Dict]' or 'gemms: List[str]' in the config yaml"
+        )
+    gemms = names_of(block.pop("gemms"))
+    for listed in gemms:
+        require_gemm(listed)
+    if gemm not in gemms:
+        return None
+    narrowed = block if tensor is None else _narrow_to_tensor(block, tensor)
+    return None if narrowed is None else {**narrowed, "gemm": gemm}
+
+
+def _merge_entry(
+    block: dict[str, Any], entry: dict[str, Any], tensor: str | None
+) -> dict[str, Any] | None:
+    """An entry of `gemms_struct` over what stands beside the list."""
+    if tensor is not None:
+        outer = {key: block.pop(key) for key in ("tensors", "tensors_struct") if key in block}
+        has_own = "tensors" in entry or "tensors_struct" in entry
+        entry = entry if has_own else {**outer, **entry}
+        narrowed = _narrow_to_tensor(dict(entry), tensor)
+        if narrowed is None:
+            return None
+        entry = narrowed
+    if "enabled" in entry:
+        raise AssertionError(f"{ERROR} Enabled field should not be part of gemms_struct")
+    return {**block, **entry}
+
+
+def _narrow_to_tensor(block: dict[str, Any], tensor: str) -> dict[str, Any] | None:
+    if "tensors_struct" in block:
+        entries = entries_of("tensors", block.pop("tensors_struct"))
+        entry = next((entry for entry in entries if entry["tensor"] == tensor), None)
+        return None if entry is None else {**block, **entry}
+    if "tensors" not in block:
+        raise ValueError(
+            "Provide 'tensors_struct: List[Dict]' or 'tensors: List[str]' in the config yaml."
+        )
+    if tensor not in names_of(block.pop("tensors")):
+        return None
+    return {**block, "tensor": tensor}

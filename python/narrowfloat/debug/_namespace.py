@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The name under which features stand in a configuration and in the host."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+# TransformerEngine's, so that its YAML files work unchanged.
+DEFAULT = "transformer_engine"
+VARIABLE = "NF_DEBUG_NAMESPACE"
+
+_chosen: str | None = None
+
+
+def namespace() -> str:
+    """The namespace in use: what set_namespace() chose, else $NF_DEBUG_NAMESPACE, else the default.
+
+    The host reads it at every initialize().
+    """
+    return _chosen or os.environ.get(VARIABLE) or DEFAULT
+
+
+def set_namespace(name: str | None) -> str:
+    """Chooses the namespace of sessions that begin from now on; None goes back to the default.
+
+    With a name of our own, narrowfloat's features and TransformerEngine's can be loaded in one
+    process, and a section of a configuration may hold a block of each. Returns the one before.
+    Errors: ValueError unless `name` is an identifier other than the host's own "base".
+    """
+    global _chosen
+    if name is not None and (not name.isidentifier() or name == "base"):
+        raise ValueError(f"set_namespace: needs an identifier other than 'base', got {name!r}")
+    before, _chosen = namespace(), name
+    return before
+
+
+def namespace_api() -> Any:
+    """The namespace's object in the running session, as `debug_api.<namespace>` gives it.
+
+    Errors: RuntimeError without a session.
+    """
+    host = sys.modules.get("nvdlfw_inspect.api")
+    if host is None:
+        raise RuntimeError("narrowfloat.debug: no session runs; call nvdlfw_inspect's initialize()")
+    return getattr(host, namespace())

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a section's blocks will do to a layer: for each gemm and tensor, asked of the features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from narrowfloat.debug._grammar import GEMMS, OPERANDS, RESULTS, TENSORS, USES
+from narrowfloat.debug.pytorch.debug_quantization import (
+    API_CALL_MODIFY,
+    HIGH_PRECISION,
+    STANDARD_QUANTIZE,
+)
+
+Blocks = Mapping[str, Mapping[str, Any]]
+
+# Keys of a narrowed block that say for what it was narrowed.
+CHOSEN = ("gemm", "tensor", "enabled")
+
+
+@dataclass(frozen=True)
+class Step:
+    """What happens to a tensor for a gemm, and the feature that does it, with its parameters.
+
+    plan: in the words of a DebugQuantizer.
+    """
+
+    plan: str
+    feature: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """The keys of docs/debug.md."""
+        return {"plan": self.plan, "feature": self.feature, "parameters": dict(self.parameters)}
+
+
+@dataclass
+class LayerPlan:
+    """gemms: steps by gemm and tensor, as the layer quantizes. seen: by tensor and feature, the
+    parameters of what looks at it. findings: what cannot be done."""
+
+    gemms: dict[str, dict[str, Step]] = field(default_factory=dict)
+    seen: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    findings: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """The keys of docs/debug.md."""
+        steps = {
+            g: {t: s.as_json() for t, s in tensors.items()} for g, tensors in self.gemms.items()
+        }
+        return {"gemms": steps, "seen": self.seen}
+
+
+class Planner:
+    """Asks the namespace's object `api` of a running session, as a layer's calls would."""
+
+    def __init__(self, api: Any, blocks: Blocks) -> None:
+        self._api = api
+        self._blocks = blocks
+
+    def plan(self) -> LayerPlan:
+        """The plan of every gemm, for a layer that is quantized."""
+        made = LayerPlan()
+        for gemm in GEMMS:
+            off = self._features_off(gemm)
+            results = [tensor for tensor in RESULTS if USES[tensor].rowwise == gemm]
+            made.gemms[gemm] = {
+                tensor: self._step(gemm, tensor, off, made.findings)
+                for tensor in (*OPERANDS[gemm], *results)
+            }
+            made.findings.extend(self._mixtures(gemm, made.gemms[gemm], off))
+        for tensor in TENSORS:
+            seen = self._routed("inspect_tensor", tensor_name=tensor)
+            seen |= self._routed("inspect_tensor_postquantize", tensor_name=tensor)
+            if seen:
+                made.seen[tensor] = seen
+        return made
+
+    def _routed(self, question: str, **selectors: str) -> dict[str, dict[str, Any]]:
+        """The parameters of each enabled feature that the host would call."""
+        found = {}
+        having = self._api.api_to_features_map.get(question, ())
+        for feature, block in self._blocks.items():
+            if feature not in having or not block or not block.get("enabled"):
+                continue
+            is_meant, narrowed = self._api.routing_condition(
+                question, dict(block), "", self._api.namespace_features[feature], **selectors
+            )
+            if is_meant:
+                found[feature] = {
+                    key: value for key, value in (narrowed or {}).items() if key not in CHOSEN
+                }
+        return found
+
+    def _features_off(self, gemm: str) -> list[str]:
+        """The features that turn a gemm's quantization off, if together they do."""
+        routed = self._routed("fp8_gemm_enabled", gemm=gemm)
+        features = self._api.namespace_features
+        answers = [
+            features[name].fp8_gemm_enabled({"gemm": gemm, **config}, "", gemm=gemm, iteration=0)
+            for name, config in routed.items()
+        ]
+        if not answers:
+            return []
+        is_on, _ = self._api.handle_multi_feature_output(
+            "fp8_gemm_enabled", answers, routed, iteration=0
+        )
+        return [] if is_on else list(routed)
+
+    def _step(self, gemm: str, tensor: str, off: list[str], findings: list[str]) -> Step:
+        modifiers = self._routed("modify_tensor", gemm=gemm, tensor_name=tensor)
+        if len(modifiers) > 1:
+            findings.append(
+                f"gemm {gemm}: {' and '.join(modifiers)} both modify {tensor}, the host takes one"
+            )
+        for feature, parameters in modifiers.items():
+            return Step(API_CALL_MODIFY, feature, parameters)
+        if USES[tensor].is_result:
+            return Step(HIGH_PRECISION)
+        return Step(HIGH_PRECISION, off[0]) if off else Step(STANDARD_QUANTIZE)
+
+    def _mixtures(self, gemm: str, steps: Mapping[str, Step], off: list[str]) -> Iterator[str]:
+        """A modified operand stays quantized unless its own feature turned the gemm off."""
+        operands = {tensor: steps[tensor] for tensor in OPERANDS[gemm]}
+        quantized = [
+            tensor
+            for tensor, step in operands.items()
+            if step.plan == STANDARD_QUANTIZE
+            or (step.plan == API_CALL_MODIFY and step.feature not in off)
+        ]
+        if 0 < len(quantized) < len(operands):
+            plain = [tensor for tensor in operands if tensor not in quantized]
+            yield (
+                f"gemm {gemm}: {quantized[0]} is quantized ({operands[quantized[0]].feature}) and "
+                f"{plain[0]} is not ({operands[plain[0]].feature}); a gemm needs both of one kind"
+            )

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""In which iterations a feature acts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from narrowfloat.debug._grammar import ERROR
+
+SCHEDULE_KEYS = ("freq", "start_step", "end_step", "start_end_list")
+
+# As a last step: there is none.
+ENDLESS = -1
+
+Interval = tuple[int, int | None]
+
+
+def _is_step(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _require_step(value: object, name: str, least: int) -> None:
+    if not _is_step(value) or value < least:
+        raise ValueError(f"{ERROR} {name} is an integer not below {least}, got {value!r}.")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Iterations that `freq` divides within intervals, both ends included; None ends none."""
+
+    freq: int
+    intervals: tuple[Interval, ...]
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Schedule:
+        """What `freq`, `start_step`, `end_step` and `start_end_list` of a block say.
+
+        Errors: ValueError for a value that is none.
+        """
+        return cls.make(
+            *(config.get(key) for key in ("start_step", "end_step", "start_end_list")),
+            config.get("freq", 1),
+        )
+
+    @classmethod
+    def make(
+        cls,
+        start_step: int | None,
+        end_step: int | None,
+        start_end_list: Any,
+        freq: int,
+    ) -> Schedule:
+        """The schedule of these values; `start_end_list` stands in for both steps.
+
+        Errors: ValueError unless freq is positive, steps are not negative but for an end of -1,
+        which means none, and no interval ends before it starts.
+        """
+        _require_step(freq, "freq", 1)
+        if start_step is not None:
+            _require_step(start_step, "start_step", 0)
+        if end_step is not None:
+            _require_step(end_step, "end_step", ENDLESS)
+        pairs = [(start_step or 0, end_step)]
+        if start_end_list:
+            pairs = [_pair(entry) for entry in _list(start_end_list)]
+        intervals = [(start, None if end == ENDLESS else end) for start, end in pairs]
+        for start, end in intervals:
+            if end is not None and end < start:
+                raise ValueError(f"{ERROR} Steps from {start} to {end} are none.")
+        return cls(freq, tuple(sorted(intervals, key=lambda pair: pair[0])))
+
+    def at(self, iteration: int) -> tuple[bool, int | None]:
+        """Whether it acts in this iteration, and the next later one in which it does."""
+        following = [self._first_in(interval, iteration + 1) for interval in self.intervals]
+        return (
+            any(self._first_in(interval, iteration) == iteration for interval in self.intervals),
+            min((step for step in following if step is not None), default=None),
+        )
+
+    def _first_in(self, interval: Interval, begin: int) -> int | None:
+        """The first iteration from `begin` on that the interval and `freq` allow."""
+        start, end = interval
+        first = -(-max(begin, start) // self.freq) * self.freq
+        return first if end is None or first <= end else None
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{ERROR} start_end_list is a list of pairs of steps, got {value!r}.")
+    return list(value)
+
+
+def _pair(entry: object) -> tuple[int, int]:
+    steps = list(entry) if isinstance(entry, list | tuple) else []
+    if len(steps) != 2:
+        raise ValueError(f"{ERROR} start_end_list is a list of pairs of steps, got {entry!r}.")
+    _require_step(steps[0], "A start in start_end_list", 0)
+    _require_step(steps[1], "An end in start_end_list", ENDLESS)
+    return steps[0], steps[1]

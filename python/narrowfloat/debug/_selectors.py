@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which layers a section selects: what is written, and what the host makes of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+
+def _is_names(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(name, str) and name for name in value)
+    )
+
+
+def _is_numbers(value: object) -> bool:
+    if isinstance(value, str):
+        return value.lower() == "all"
+    return isinstance(value, list) and bool(value) and all(map(_is_number, value))
+
+
+def _is_number(item: object) -> bool:
+    if not isinstance(item, str):
+        return isinstance(item, int) and not isinstance(item, bool)
+    bounds = re.fullmatch(r"(\d+)-(\d+)", item)
+    return item == "all" or (bounds is not None and int(bounds[1]) <= int(bounds[2]))
+
+
+def _is_pattern(value: object) -> bool:
+    try:
+        return isinstance(value, str) and bool(re.compile(value))
+    except re.error:
+        return False
+
+
+# In the order in which the host looks at them; what stands behind the first two is not read.
+SELECTORS: dict[str, tuple[Callable[[object], bool], str]] = {
+    "exact_layer_names": (_is_names, "a list of names"),
+    "layer_name_regex_pattern": (_is_pattern, "a regular expression"),
+    "layer_types": (_is_names, "a list of parts of names"),
+    "layer_numbers": (_is_numbers, 'a list of numbers and "first-last", or "all"'),
+}
+ALONE = ("exact_layer_names", "layer_name_regex_pattern")
+
+
+def findings_of_selectors(layers: object) -> Iterator[str]:
+    """All that is wrong with the `layers` of a section."""
+    if not isinstance(layers, Mapping):
+        yield f"layers is a mapping of {', '.join(SELECTORS)}, got {layers!r}"
+        return
+    for key in layers:
+        if key not in SELECTORS:
+            yield f"layers: {key} is no selector, one of {', '.join(SELECTORS)}"
+    given = [key for key in SELECTORS if key in layers]
+    if not given:
+        yield f"layers: needs one of {', '.join(SELECTORS)}"
+    for key in given:
+        is_right, form = SELECTORS[key]
+        if not is_right(layers[key]):
+            yield f"layers: {key} is {form}, got {layers[key]!r}"
+    if given and given[0] in ALONE:
+        for key in given[1:]:
+            yield f"layers: {key} is not read beside {given[0]}"
+
+
+def _matches(layers: Mapping[str, Any], layer: str) -> bool:
+    """What the host says. Errors: ValueError or IndexError for names that it cannot judge."""
+    from nvdlfw_inspect.config_manager import ConfigSpec, is_layer_in_cfg
+
+    spec = ConfigSpec()
+    spec.initialize({"enabled": True, "layers": layers})
+    return is_layer_in_cfg(layer, spec)
+
+
+def select(layers: Mapping[str, Any], names: list[str]) -> tuple[list[str], list[str]]:
+    """The layers that well-formed selectors select, and findings: entries without a layer, names
+    that the host cannot judge or refuses."""
+    selected, refused = [], []
+    for name in names:
+        try:
+            if _matches(layers, name):
+                selected.append(name)
+        except (ValueError, IndexError):
+            refused.append(name)
+    return selected, [*_refusals(layers, refused), *_without_layer(layers, names, selected)]
+
+
+def _refusals(layers: Mapping[str, Any], refused: list[str]) -> Iterator[str]:
+    if not refused:
+        return
+    listed = ", ".join(refused)
+    if layers.get("exact_layer_names") is not None:
+        yield (
+            f"layers: exact_layer_names stops the host at every layer that it does not name: "
+            f"{listed}; use layer_name_regex_pattern"
+        )
+    else:
+        yield (
+            f"layers: layer_numbers stops the host at layers without exactly one number in "
+            f"their name: {listed}"
+        )
+
+
+def _without_layer(
+    layers: Mapping[str, Any], names: list[str], selected: list[str]
+) -> Iterator[str]:
+    if layers.get("exact_layer_names") is not None:
+        for name in layers["exact_layer_names"]:
+            if name not in names:
+                yield f"layers: exact_layer_names: there is no layer {name}"
+        return
+    if layers.get("layer_name_regex_pattern") is None:
+        for part in layers.get("layer_types") or ():
+            if part != "all" and not any(part in name for name in names):
+                yield f"layers: layer_types: no layer has {part} in its name"
+    if not selected:
+        yield "layers: no layer is selected"

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The namespace: how the host routes a layer's calls to features, and what holds without any."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from narrowfloat.debug._grammar import DEFAULT_SELECTORS, ERROR, SELECTORS, narrow
+from narrowfloat.debug._host import (
+    BaseConfigAPIMapper,
+    BaseNamespaceAPI,
+    Registry,
+    log,
+    namespace_class,
+    note_end_of_session,
+)
+from narrowfloat.debug._load_check import CheckedFeatures
+from narrowfloat.debug.pytorch.debug_state import TEDebugState
+
+# An answer of an `*_enabled` call: whether, and the next iteration worth asking in.
+Enabled = tuple[bool, int | None]
+
+# Arguments that a layer passes to inspect_tensor and that a feature need not take.
+OPTIONAL_ARGUMENTS = (
+    "quantizer",
+    "rowwise_quantized_tensor",
+    "columnwise_quantized_tensor",
+    "tp_size",
+)
+
+_SHARED_APIS = (
+    "fp8_gemm_enabled",
+    "inspect_tensor",
+    "inspect_tensor_enabled",
+    "inspect_tensor_postquantize",
+    "inspect_tensor_postquantize_enabled",
+)
+
+
+class TEConfigAPIMapper(BaseConfigAPIMapper):
+    """Finds what of a feature's block is meant for a gemm and a tensor.
+
+    The block lists them as
+
+    - `gemms: [..]` with `tensors: [..]`: every pair, parameters stand beside them;
+    - `gemms: [..]` with `tensors_struct: [{tensor: .., key: value}]`: parameters for each tensor;
+    - `gemms_struct: [{gemm: .., tensors: [..], key: value}]`: parameters for each gemm;
+    - `gemms_struct: [{gemm: .., tensors_struct: [..]}]`: for each pair.
+
+    Of a parameter at several levels the innermost counts. gemms: fprop, dgrad, wgrad. tensors:
+    activation, weight, gradient, output, dgrad, wgrad.
+    """
+
+    def parse_config_and_api(
+        self, config: Mapping[str, Any], **kwargs: Any
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """Whether the block is meant for the call, and what it says for it.
+
+        gemm_parsing, tensor_parsing: what to narrow by, the call's `gemm` and `tensor_name`.
+        Errors: as narrowfloat.debug._grammar.narrow; ValueErrors stand in the log too.
+        """
+        gemm = kwargs["gemm"] if kwargs.get("gemm_parsing") else None
+        tensor = kwargs["tensor_name"] if kwargs.get("tensor_parsing") else None
+        if gemm is None and tensor is None:
+            return False, None
+        try:
+            narrowed = narrow(config, gemm, tensor)
+        except ValueError as error:
+            log(str(error), level=logging.ERROR)
+            raise
+        return narrowed is not None, narrowed
+
+
+class TEDefaultFeatures:
+    """What holds for a layer, gemm or tensor that no feature is enabled for."""
+
+    def fp8_gemm_enabled(
+        self, config: dict[str, Any], layer_name: str, gemm: str, iteration: int
+    ) -> bool | Enabled:
+        """Whether a gemm of a quantized layer is quantized, where no feature modifies operands."""
+        return True, None
+
+    def modify_tensor_enabled(
+        self, config: dict[str, Any], layer_name: str, gemm: str, tensor_name: str, iteration: int
+    ) -> bool | Enabled:
+        """Whether modify_tensor is called, in place of the tensor's quantization for this gemm."""
+        return False, None
+
+    def modify_tensor(
+        self,
+        config: dict[str, Any],
+        layer_name: str,
+        gemm: str,
+        tensor_name: str,
+        tensor: torch.Tensor,
+        default_quantizer: Any,
+        iteration: int,
+        out: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> Any:
+        """The operand of a gemm, or its result. Both operands of a gemm must be of one kind.
+
+        default_quantizer: the one that is not used, or None. out: is filled, and None returned.
+        Errors: NotImplementedError.
+        """
+        raise NotImplementedError(
+            "modify_tensor_enabled() returned True, modify_tensor() was invoked, but it is not "
+            "handled by any API."
+        )
+
+    def inspect_tensor(
+        self,
+        config: dict[str, Any],
+        layer_name: str,
+        tensor_name: str,
+        tensor: torch.Tensor | None,
+        rowwise_quantized_tensor: Any = None,
+        columnwise_quantized_tensor: Any = None,
+        quantizer: Any = None,
+        iteration: int | None = None,
+        tp_group: Any = None,
+        tp_size: int = 1,
+    ) -> None:
+        """Sees a tensor as it was and as its gemms read it."""
+
+    def inspect_tensor_postquantize(
+        self,
+        config: dict[str, Any],
+        layer_name: str,
+        tensor_name: str,
+        tensor: Any,
+        rowwise: bool = True,
+        iteration: int | None = None,
+        tp_group: Any = None,
+        tp_size: int = 1,
+        gemm: str | None = None,
+    ) -> None:
+        """Deprecated: sees one form of a quantized or modified tensor."""
+
+    def inspect_tensor_enabled(
+        self, config: dict[str, Any], layer_name: str, tensor_name: str, iteration: int
+    ) -> bool | Enabled:
+        """Whether inspect_tensor is called."""
+        return False, None
+
+    def inspect_tensor_postquantize_enabled(
+        self, config: dict[str, Any], layer_name: str, gemm: str, tensor_name: str, iteration: int
+    ) -> bool | Enabled:
+        """Deprecated: whether inspect_tensor_postquantize is called."""
+        return False, None
+
+
+def merge_enabled(answers: list[bool | Enabled], iteration: int) -> Enabled:
+    """One answer of several: whether any is on, and the earliest next time.
+
+    A bare bool says nothing of later iterations, so the next one is worth asking in.
+    """
+    pairs = [(a, iteration + 1) if isinstance(a, bool) else tuple(a) for a in answers]
+    following = [step for _, step in pairs if step is not None]
+    return any(on for on, _ in pairs), min(following, default=None)
+
+
+@functools.cache
+def _parameters(function: Callable) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)
+
+
+@functools.cache
+def _tensor_classes() -> tuple[type, ...]:
+    """The classes that modify_tensor may return."""
+    from narrowfloat.pytorch import tensor
+    from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
+
+    classes = [getattr(tensor, name) for name in tensor.__all__]
+    known = [c for c in classes if isinstance(c, type) and issubclass(c, QuantizedTensorStorage)]
+    return (torch.Tensor, torch.nn.Parameter, *known)
+
+
+@namespace_class
+class TransformerEngineAPI(BaseNamespaceAPI):
+    """Routes the calls of layers to the features that the configuration enables for them.
+
+    A call names its layer, and the gemm or tensor or both that the api is about. The answer is
+    that of the features whose blocks list these, else of TEDefaultFeatures.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._default_api_impl = TEDefaultFeatures()
+        # The host keeps the route of a call, found by these, so all that chooses it is named.
+        self._cacheable_api_kwargs_map = {api: list(names) for api, names in SELECTORS.items()}
+
+    def set_features(self, features: Mapping[str, Any]) -> None:
+        """Takes the features that are registered; loading a configuration will check it."""
+        super().set_features(features)
+        Registry.data[self.name].features = CheckedFeatures(features, self.name)
+
+    def is_multiple_feature_invocation_allowed(self, api_name: str) -> bool:
+        """Whether several features may answer one call."""
+        return api_name in _SHARED_APIS
+
+    def input_assertions_hook(self, api_name: str, **kwargs: Any) -> None:
+        """Errors: AssertionError unless the call names what it is routed by."""
+        for name in SELECTORS.get(api_name, DEFAULT_SELECTORS):
+            if name not in kwargs:
+                raise AssertionError(
+                    f"{ERROR} Cannot route API, too ambiguous. Provide {name} in {api_name}."
+                )
+
+    def routing_condition(
+        self,
+        api_name: str,
+        config: dict[str, Any],
+        layer_name: str,
+        feature_obj: Any,
+        **kwargs: Any,
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """Whether a feature's block is meant for a call, and what of it."""
+        selectors = SELECTORS.get(api_name, DEFAULT_SELECTORS)
+        return feature_obj.parse_config_and_api(
+            config,
+            gemm_parsing="gemm" in selectors,
+            tensor_parsing="tensor_name" in selectors,
+            **kwargs,
+        )
+
+    def output_assertions_hook(self, api_name: str, ret: Any, **kwargs: Any) -> None:
+        """Errors: AssertionError for an answer that the api does not have.
+
+        `*_enabled`: a bool or a pair. `inspect_*`: None. modify_tensor: one of the tensor classes
+        themselves, a plain tensor of the `dtype` that was passed; None exactly if `out` was.
+        """
+        if api_name.endswith("_enabled"):
+            if not isinstance(ret, bool | tuple):
+                raise AssertionError(f"{ERROR} {api_name} returned {ret!r}, not a bool or a pair.")
+        elif api_name.startswith("inspect_tensor"):
+            if ret is not None:
+                raise AssertionError(f"{ERROR} {api_name} returned {ret!r}, not None.")
+        elif api_name == "modify_tensor":
+            _check_modified(ret, kwargs.get("out"), kwargs.get("dtype"))
+
+    def call_feature(
+        self, call: Callable, feat_config: dict[str, Any], layer_name: str, **kwargs: Any
+    ) -> Any:
+        """Calls a feature with the arguments that it names."""
+        name = call.__name__
+        if name == "inspect_tensor_postquantize":
+            warnings.warn(
+                "inspect_tensor_postquantize is deprecated, use inspect_tensor instead.",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+        if name == "inspect_tensor":
+            named = _parameters(getattr(call, "__func__", call))
+            for key in OPTIONAL_ARGUMENTS:
+                if key not in named:
+                    kwargs.pop(key, None)
+        return call(feat_config, layer_name, **kwargs)
+
+    def handle_multi_feature_output(
+        self, api_name: str, multi_feature_outputs: list, features_to_invoke: dict, **kwargs: Any
+    ) -> Any:
+        """One answer of several features'. Errors: AssertionError if they differ and need not."""
+        if api_name.endswith("_enabled"):
+            return merge_enabled(multi_feature_outputs, kwargs["iteration"])
+        return super().handle_multi_feature_output(
+            api_name, multi_feature_outputs, features_to_invoke, **kwargs
+        )
+
+    def step(self) -> None:
+        """The host calls this at the end of every iteration."""
+        from narrowfloat.debug._buffers import STATS_BUFFERS
+
+        STATS_BUFFERS.log_stats()
+
+    def end_debug(self) -> None:
+        """The host calls this at the end of a session."""
+        TEDebugState._reset()
+        note_end_of_session()
+
+
+def _check_modified(ret: Any, out: Any, dtype: torch.dtype | None) -> None:
+    if out is not None:
+        if ret is not None:
+            raise AssertionError(f"{ERROR} modify_tensor was to fill `out` and returned a tensor.")
+    elif type(ret) not in _tensor_classes():
+        raise AssertionError(f"{ERROR} modify_tensor returned {type(ret).__name__}, no tensor.")
+    elif type(ret) is torch.Tensor and dtype is not None and ret.dtype != dtype:
+        raise AssertionError(f"{ERROR} modify_tensor returned {ret.dtype}, not {dtype}.")

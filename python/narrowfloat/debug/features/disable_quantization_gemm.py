@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DisableQuantizationGEMM: chosen gemms in high precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from narrowfloat.debug._host import api_method, feature
+from narrowfloat.debug._rules import RULES
+from narrowfloat.debug.features.api import Enabled, TEConfigAPIMapper
+
+
+@feature
+class DisableQuantizationGEMM(TEConfigAPIMapper):
+    """Runs gemms in high precision in a quantized layer, whatever its recipe.
+
+    Keys: `gemms` or `gemms_struct`.
+
+        example:
+          enabled: True
+          layers: {layer_types: [fc1]}
+          transformer_engine:
+            DisableQuantizationGEMM:
+              enabled: True
+              gemms: [dgrad, wgrad]
+    """
+
+    @api_method
+    def fp8_gemm_enabled(
+        self, config: dict[str, Any], layer_name: str, gemm: str, iteration: int
+    ) -> Enabled:
+        """Not in this iteration. Errors: ValueError for a key that is not the gemm."""
+        RULES["DisableQuantizationGEMM"].check_narrowed(config)
+        return False, iteration + 1

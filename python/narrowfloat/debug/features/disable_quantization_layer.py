@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DisableQuantizationLayer: all gemms of a layer in high precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from narrowfloat.debug._host import api_method, feature, log
+from narrowfloat.debug._rules import require_keys
+from narrowfloat.debug.features.api import Enabled
+
+
+@feature
+class DisableQuantizationLayer:
+    """Runs all gemms of a quantized layer in high precision, whatever its recipe. No keys.
+
+    example:
+      enabled: True
+      layers: {layer_types: [fc1]}
+      transformer_engine:
+        DisableQuantizationLayer:
+          enabled: True
+    """
+
+    def parse_config_and_api(self, config: dict[str, Any], **kwargs: Any) -> tuple[bool, None]:
+        """The block is for every gemm of its layers, and is passed on as it stands."""
+        return config["enabled"], None
+
+    @api_method
+    def fp8_gemm_enabled(
+        self, config: dict[str, Any], layer_name: str, gemm: str, iteration: int
+    ) -> Enabled:
+        """Not in this iteration. Errors: ValueError for a key beside `enabled`."""
+        require_keys(config, ("enabled", "gemm"))
+        log("Quantization Disabled", layer_name)
+        return False, iteration + 1

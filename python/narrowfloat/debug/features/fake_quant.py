@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FakeQuant: gemms in high precision on operands that went through a narrow format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from narrowfloat.debug._fake_quantize import fake_quantize
+from narrowfloat.debug._formats import supported_formats
+from narrowfloat.debug._host import api_method, feature, log
+from narrowfloat.debug._rules import RULES
+from narrowfloat.debug.features.api import Enabled, TEConfigAPIMapper
+
+__all__ = ["FakeQuant", "fake_quantize"]
+
+
+@feature
+class FakeQuant(TEConfigAPIMapper):
+    """Quantizes and dequantizes tensors, and runs their gemms in high precision.
+
+    Keys: `gemms` or `gemms_struct`, `tensors` or `tensors_struct`, and `quant_format`: FP8E4M3,
+    FP8E5M2, MXFP8E4M3, MXFP8E5M2 or the name of a scheme of narrowfloat. Per-tensor formats are
+    scaled by the tensor's largest magnitude of the moment. An operand of a listed gemm that is not
+    listed stays as it is.
+
+        example:
+          enabled: True
+          layers: {layer_types: [fc1]}
+          transformer_engine:
+            FakeQuant:
+              enabled: True
+              quant_format: FP8E5M2
+              gemms_struct:
+                - {gemm: fprop, tensors: [activation, weight]}
+                - {gemm: dgrad, tensors: [gradient]}
+    """
+
+    def _supported_formats(self) -> list[str]:
+        return supported_formats()
+
+    @api_method
+    def fp8_gemm_enabled(
+        self, config: dict[str, Any], layer_name: str, gemm: str, iteration: int
+    ) -> Enabled:
+        """Every listed gemm runs in high precision, now and later."""
+        return False, None
+
+    @api_method
+    def modify_tensor_enabled(
+        self, config: dict[str, Any], layer_name: str, tensor_name: str, gemm: str, iteration: int
+    ) -> Enabled:
+        """Every listed tensor is modified in every iteration."""
+        return True, iteration + 1
+
+    @api_method
+    def modify_tensor(
+        self,
+        config: dict[str, Any],
+        layer_name: str,
+        gemm: str,
+        tensor_name: str,
+        tensor: torch.Tensor,
+        iteration: int,
+        default_quantizer: Any,
+        out: torch.Tensor | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> torch.Tensor | None:
+        """The fake-quantized tensor, of `dtype` if that is given; None if `out` takes it.
+
+        Errors: ValueError for an unexpected key, no `quant_format` or an unknown one; as
+        fake_quantize().
+        """
+        RULES["FakeQuant"].check_narrowed(config)
+        log(
+            f"Feature={type(self).__name__}, API=process_tensor: {gemm}, {tensor_name}",
+            layer_name,
+        )
+        values = fake_quantize(tensor, config["quant_format"], out=out)
+        return values if values is None or dtype is None else values.to(dtype)

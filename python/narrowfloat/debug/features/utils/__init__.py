@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What several features share: schedules, statistics and their buffers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from narrowfloat.debug._host import debug_api
+from narrowfloat.debug._schedule import Schedule
+from narrowfloat.debug.pytorch.debug_state import TEDebugState
+
+
+def next_enabled_iter(
+    start_step: int | None,
+    end_step: int | None,
+    start_end_list: Any,
+    freq: int,
+    iteration: int,
+) -> tuple[bool, int | None]:
+    """Whether a feature acts in an iteration, and the next later one in which it does, or None.
+
+    Errors: as Schedule.make().
+    """
+    return Schedule.make(start_step, end_step, start_end_list, freq).at(iteration)
+
+
+def get_reduction_params(
+    tensor_name: str, tp_group: Any, tp_size: int = 1
+) -> tuple[bool, Any, bool]:
+    """How a tensor's statistics are reduced: (skip_reduction, group, reduce_within_microbatch).
+
+    Weights are sharded over the tensor-parallel group and shared by microbatches; all else is
+    split over the session's reduction group and over microbatches.
+    """
+    if tensor_name != "weight":
+        return False, debug_api.get_tensor_reduction_group(), True
+    over_group = TEDebugState.weight_tensor_tp_group_reduce and tp_size > 1 and tp_group is not None
+    return (False, tp_group, False) if over_group else (True, None, False)

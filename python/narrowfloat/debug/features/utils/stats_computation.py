@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statistics of tensors, where TransformerEngine has them.
+
+The host executes every file below the features at every initialize(), so what is defined here is
+defined elsewhere.
+"""
+
+from narrowfloat.debug._computation import (
+    BlockwiseDynamicRangeStat,
+    computation,
+    compute_max_blockwise_dynamic_range,
+)
+from narrowfloat.debug._quantized_computation import count_nonzero_codes
+
+__all__ = [
+    "BlockwiseDynamicRangeStat",
+    "computation",
+    "compute_max_blockwise_dynamic_range",
+    "count_nonzero_codes",
+]

@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A quantizer that lets features of the host see and replace what its parent makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from narrowfloat.debug._grammar import ERROR, USES
+from narrowfloat.debug.pytorch._session import ask, log_once
+from narrowfloat.debug.pytorch.debug_state import TEDebugState
+from narrowfloat.debug.pytorch.debug_tensor import DebugQuantizedTensor
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
+
+__all__ = [
+    "API_CALL_MODIFY",
+    "HIGH_PRECISION",
+    "STANDARD_QUANTIZE",
+    "DebugQuantizedTensor",
+    "DebugQuantizer",
+]
+
+# What happens to a tensor on its way to a gemm, in the words of the log.
+API_CALL_MODIFY = "modify_tensor()"
+STANDARD_QUANTIZE = "Quantize"
+HIGH_PRECISION = "High Precision"
+
+
+class DebugQuantizer(Quantizer):
+    """Watches one tensor of a layer during one forward and backward pass.
+
+    layer_name: as configurations select it. tensor_name: one of USES, which says what gemm reads
+    the "rowwise" and what gemm the "columnwise" form. parent_quantizer: what quantizes without
+    debugging; None in high precision, and for the results output, dgrad and wgrad.
+    tp_group, tp_size: handed on to features that inspect.
+
+    Every feature is asked here, with the iteration of now. Then `rowwise_tensor_plan` and
+    `columnwise_tensor_plan` hold what will be done, `inspect_tensor_enabled` whether features look
+    at the tensor, and get_next_debug_iter() when it is worth asking again.
+    Errors: KeyError for another tensor name; AssertionError for a result with a parent.
+    """
+
+    def __init__(
+        self,
+        layer_name: str,
+        tensor_name: str,
+        parent_quantizer: Quantizer | None,
+        tp_group: Any = None,
+        tp_size: int = 1,
+    ) -> None:
+        super().__init__(rowwise=True, columnwise=True)
+        use = USES[tensor_name]
+        self.layer_name = layer_name
+        self.tensor_name = tensor_name
+        self.parent_quantizer = parent_quantizer
+        self.tp_group = tp_group
+        self.tp_size = tp_size
+        self.iteration = TEDebugState.get_iteration()
+        self.next_debug_iter: int | None = None
+        self.output_tensor = use.is_result
+        self.rowwise_gemm_name = use.rowwise
+        self.columnwise_gemm_name = use.columnwise
+        self.columnwise_tensor_plan: str | None = None
+        self.inspect_tensor_postquantize_enabled_rowwise = False
+        self.inspect_tensor_postquantize_enabled_columnwise = False
+        self.inspect_tensor_enabled = self._ask_enabled("inspect_tensor_enabled")
+        if self.output_tensor:
+            assert parent_quantizer is None, (
+                f"{ERROR} {tensor_name} is the result of a gemm and is not quantized in debug mode"
+            )
+            self.rowwise_tensor_plan = self._result_plan()
+        else:
+            self._take_over_parent()
+            self._ask_about_operand()
+
+    def _take_over_parent(self) -> None:
+        """Lets the parent make what can be cached, and scales that features can read."""
+        if self.parent_quantizer is not None:
+            self.parent_quantizer.internal = False
+            self.parent_quantizer.optimize_for_gemm = False
+
+    # Questions.
+
+    def _ask_enabled(self, question: str, **selectors: Any) -> bool:
+        answer = self._ask(question, iteration=self.iteration, **selectors)
+        if isinstance(answer, bool):
+            answer = (answer, self.iteration + 1)
+        enabled, again = answer
+        self._ask_again(again)
+        return bool(enabled)
+
+    def _ask_again(self, iteration: int | None) -> None:
+        wanted = (self.next_debug_iter, iteration)
+        self.next_debug_iter = min((i for i in wanted if i is not None), default=None)
+
+    def _ask(self, question: str, **arguments: Any) -> Any:
+        if question != "fp8_gemm_enabled":  # a gemm is on or off for all its tensors
+            arguments["tensor_name"] = self.tensor_name
+        return ask(question, self.layer_name, **arguments)
+
+    def _result_plan(self) -> str:
+        gemm = self.rowwise_gemm_name
+        modified = self._ask_enabled("modify_tensor_enabled", gemm=gemm)
+        return API_CALL_MODIFY if modified else HIGH_PRECISION
+
+    def _ask_about_operand(self) -> None:
+        question, gemms = "inspect_tensor_postquantize_enabled", self._gemms()
+        self.inspect_tensor_postquantize_enabled_rowwise = self._ask_enabled(
+            question, gemm=gemms[0]
+        )
+        self.inspect_tensor_postquantize_enabled_columnwise = self._ask_enabled(
+            question, gemm=gemms[1]
+        )
+        self.rowwise_tensor_plan, self.columnwise_tensor_plan = map(self._operand_plan, gemms)
+        for gemm, plan in zip(gemms, self._plans(), strict=True):
+            message = f"Tensor: {self.tensor_name}, gemm {gemm} - {plan}"
+            log_once(message, self.layer_name, (gemm, self.tensor_name, plan))
+
+    def _operand_plan(self, gemm: str) -> str:
+        if self._ask_enabled("modify_tensor_enabled", gemm=gemm):
+            return API_CALL_MODIFY
+        if self.parent_quantizer is None:
+            return HIGH_PRECISION
+        if self._ask_enabled("fp8_gemm_enabled", gemm=gemm):
+            return STANDARD_QUANTIZE
+        # Off for good is no reason to stop asking: the layer's normal path would quantize.
+        self._ask_again(self.iteration + 1)
+        return HIGH_PRECISION
+
+    def _gemms(self) -> tuple[str, str]:
+        assert self.columnwise_gemm_name is not None
+        return self.rowwise_gemm_name, self.columnwise_gemm_name
+
+    def _plans(self) -> tuple[str, str | None]:
+        return self.rowwise_tensor_plan, self.columnwise_tensor_plan
+
+    def makes_as(self, other: DebugQuantizer) -> bool:
+        """Whether both make the same forms of a tensor: equal plans over one parent."""
+        return self._plans() == other._plans() and self.parent_quantizer is other.parent_quantizer
+
+    def get_next_debug_iter(self) -> int | None:
+        """The earliest iteration in which an answer may differ; None if none will."""
+        return self.next_debug_iter
+
+    def any_feature_enabled(self) -> bool:
+        """Whether a feature looks, replaces, or turns quantization off."""
+        if (
+            self.inspect_tensor_enabled
+            or self.inspect_tensor_postquantize_enabled_rowwise
+            or self.inspect_tensor_postquantize_enabled_columnwise
+            or API_CALL_MODIFY in self._plans()
+        ):
+            return True
+        return self.parent_quantizer is not None and HIGH_PRECISION in self._plans()
+
+    # The parent.
+
+    def set_usage(self, *, rowwise: bool | None = None, columnwise: bool | None = None) -> None:
+        """Changes which gemms will read the tensor; the parent makes what of it is its own."""
+        super().set_usage(rowwise=rowwise, columnwise=columnwise)
+        if STANDARD_QUANTIZE in self._plans():
+            self.parent_quantizer.set_usage(
+                rowwise=self.rowwise_usage and self.rowwise_tensor_plan == STANDARD_QUANTIZE,
+                columnwise=(
+                    self.columnwise_usage and self.columnwise_tensor_plan == STANDARD_QUANTIZE
+                ),
+            )
+
+    def _set_parent_usage(self) -> None:
+        """What the parent makes when it runs: row-wise codes always, not all make others alone."""
+        columnwise = self.columnwise_usage and self.columnwise_tensor_plan == STANDARD_QUANTIZE
+        self.parent_quantizer.set_usage(rowwise=True, columnwise=columnwise)
+
+    def supports_only_rowwise_all_gather(self) -> bool:
+        parent = self.parent_quantizer
+        return parent is not None and parent.supports_only_rowwise_all_gather()
+
+    def is_quantizable(self, inp: torch.Tensor) -> bool:
+        return self.parent_quantizer is None or self.parent_quantizer.is_quantizable(inp)
+
+    def make_empty(
+        self,
+        shape: Iterable[int],
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+        requires_grad: bool = False,
+        pin_memory: bool = False,
+    ) -> Any:
+        """What the parent would make; a plain tensor without one."""
+        options = {
+            "dtype": dtype,
+            "device": device,
+            "requires_grad": requires_grad,
+            "pin_memory": pin_memory,
+        }
+        if self.parent_quantizer is not None:
+            return self.parent_quantizer.make_empty(shape, **options)
+        return torch.empty(tuple(shape), **options)
+
+    def calibrate(self, tensor: torch.Tensor) -> None:
+        """Errors: RuntimeError; amaxes are not collected beside debugging."""
+        raise RuntimeError(f"{ERROR} Calibration with debug is not supported")
+
+    # Operands.
+
+    def quantize(
+        self,
+        tensor: torch.Tensor,
+        *,
+        out: DebugQuantizedTensor | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> DebugQuantizedTensor:
+        """Both forms of an operand by its plans; features that inspect see it.
+
+        dtype: of plain forms, and of what features make. out: filled instead, as
+        update_quantized() does. Errors: AssertionError for a result; ValueError if a feature made
+        another dtype.
+        """
+        assert not self.output_tensor, f"{ERROR} {self.tensor_name} is the result of a gemm"
+        if out is not None:
+            return self.update_quantized(tensor, out)
+        quantized = None
+        if STANDARD_QUANTIZE in self._plans():
+            self._set_parent_usage()
+            quantized = self.parent_quantizer(tensor)
+        plain = tensor if dtype is None else tensor.to(dtype)
+        # The order of these calls is part of the features' contract.
+        columnwise, rowwise = (
+            self._make_form(plan, gemm, tensor, quantized, plain, dtype)
+            for plan, gemm in zip(self._plans()[::-1], self._gemms()[::-1], strict=True)
+        )
+        self._inspect(tensor, rowwise, columnwise)
+        return self._pair(rowwise, columnwise)
+
+    def _pair(self, rowwise: Any, columnwise: Any) -> DebugQuantizedTensor:
+        return DebugQuantizedTensor(
+            rowwise_gemm_tensor=rowwise,
+            columnwise_gemm_tensor=columnwise,
+            quantizer=self,
+            layer_name=self.layer_name,
+            tensor_name=self.tensor_name,
+        )
+
+    def _make_form(
+        self,
+        plan: str | None,
+        gemm: str,
+        tensor: torch.Tensor,
+        quantized: Any,
+        plain: torch.Tensor,
+        dtype: torch.dtype | None,
+    ) -> Any:
+        if plan == STANDARD_QUANTIZE:
+            return quantized
+        if plan == HIGH_PRECISION:
+            return plain
+        form = self._modify(gemm, tensor, dtype=dtype)
+        if dtype is not None and form.dtype != dtype:
+            raise ValueError(
+                f"Dtype does not match the output of the modify_tensor call: layer "
+                f"{self.layer_name}, gemm {gemm}, {self.tensor_name} is {form.dtype}, not {dtype}"
+            )
+        return form
+
+    def _modify(self, gemm: str, tensor: torch.Tensor, **options: Any) -> Any:
+        return self._ask(
+            "modify_tensor",
+            gemm=gemm,
+            tensor=tensor,
+            default_quantizer=self.parent_quantizer,
+            iteration=self.iteration,
+            **options,
+        )
+
+    def update_quantized(
+        self,
+        src: torch.Tensor,
+        dst: DebugQuantizedTensor,
+        *,
+        noop_flag: torch.Tensor | None = None,
+    ) -> DebugQuantizedTensor:
+        """Fills the forms of `dst` anew, as quantize() with this plan made them.
+
+        Errors: AssertionError for a noop_flag, or if a feature returned a tensor beside filling.
+        """
+        assert noop_flag is None, f"{ERROR} debug mode takes no noop_flag"
+        if STANDARD_QUANTIZE in self._plans():
+            self._set_parent_usage()
+        done: list[Any] = []  # one object may serve both gemms
+        forms = (dst.columnwise_gemm_tensor, dst.rowwise_gemm_tensor)
+        for plan, gemm, form in zip(self._plans()[::-1], self._gemms()[::-1], forms, strict=True):
+            if form is None or any(form is other for other in done):
+                continue
+            self._refill(plan, gemm, src, form)
+            done.append(form)
+        self._inspect(src, dst.rowwise_gemm_tensor, dst.columnwise_gemm_tensor)
+        return dst
+
+    def _refill(self, plan: str | None, gemm: str, src: torch.Tensor, form: Any) -> None:
+        if plan == STANDARD_QUANTIZE:
+            self.parent_quantizer.update_quantized(src, form)
+        elif plan == HIGH_PRECISION:
+            form.copy_(src)
+        else:
+            returned = self._modify(gemm, src, out=form)
+            assert returned is None, (
+                f"{ERROR} modify_tensor fills out and returns None, returned {type(returned)}"
+            )
+
+    def wrap_quantized_tensor(self, tensor: QuantizedTensorStorage) -> DebugQuantizedTensor:
+        """A weight whose parameter is quantized already, for both gemms.
+
+        Features that inspect see no high-precision tensor.
+        Errors: AssertionError unless both gemms are planned to quantize.
+        """
+        assert self._plans() == (STANDARD_QUANTIZE, STANDARD_QUANTIZE), (
+            f"{ERROR} the {self.tensor_name} of {self.layer_name} is a quantized parameter: no "
+            f"feature can modify it or turn its gemms off, plans are {self._plans()}"
+        )
+        self._inspect(None, tensor, tensor)
+        return self._pair(tensor, tensor)
+
+    # Results.
+
+    def process_gemm_output(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The result of a gemm as features leave it. Errors: AssertionError for an operand."""
+        assert self.output_tensor, f"{ERROR} {self.tensor_name} is the operand of a gemm"
+        if self.rowwise_tensor_plan == API_CALL_MODIFY:
+            tensor = self._modify(self.rowwise_gemm_name, tensor)
+        self._inspect(tensor, None, None)
+        return tensor
+
+    def _inspect(self, tensor: torch.Tensor | None, rowwise: Any, columnwise: Any) -> None:
+        seen = {
+            "iteration": TEDebugState.get_iteration(),
+            "tp_group": self.tp_group,
+            "tp_size": self.tp_size,
+        }
+        if self.inspect_tensor_enabled:
+            self._ask(
+                "inspect_tensor",
+                tensor=tensor,
+                rowwise_quantized_tensor=rowwise,
+                columnwise_quantized_tensor=columnwise,
+                quantizer=self.parent_quantizer,
+                **seen,
+            )
+        after = (
+            (self.inspect_tensor_postquantize_enabled_rowwise, self.rowwise_tensor_plan, rowwise),
+            (
+                self.inspect_tensor_postquantize_enabled_columnwise,
+                self.columnwise_tensor_plan,
+                columnwise,
+            ),
+        )
+        for is_rowwise, (enabled, plan, form) in zip((True, False), after, strict=True):
+            if enabled and plan != HIGH_PRECISION:
+                self._ask("inspect_tensor_postquantize", tensor=form, rowwise=is_rowwise, **seen)

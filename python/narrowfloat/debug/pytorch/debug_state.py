@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a debug session runs, and what all layers share in it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from narrowfloat.debug.pytorch._session import is_imported, running_host
+
+
+class TEDebugState:
+    """What all layers of the process share; the name is TransformerEngine's.
+
+    debug_enabled: whether a session ran when a layer was last made; None before that.
+    weight_tensor_tp_group_reduce: whether statistics of weights go over the tensor-parallel group.
+    """
+
+    layer_count: ClassVar[int] = 1
+    layers_initialized: ClassVar[dict[str, bool]] = {}
+    weight_tensor_tp_group_reduce: ClassVar[bool] = True
+    debug_enabled: ClassVar[bool | None] = None
+
+    @classmethod
+    def initialize(cls) -> None:
+        """Every layer calls this when it is made.
+
+        Errors: RuntimeError if an earlier layer found the host imported and no session running,
+        and now one runs: that earlier layer may have missed iterations.
+        """
+        if not is_imported():
+            return
+        running = running_host() is not None
+        if running and cls.debug_enabled is False:
+            raise RuntimeError(
+                "[nv_dlfw_inspect] nv_dlfw_inspect module should be initialized before "
+                "initialization of the first layer: call initialize() before the model is made"
+            )
+        cls.debug_enabled = running
+
+    @classmethod
+    def _reset(cls) -> None:
+        """Forgets layers and statistics; the end of a session calls it."""
+        from narrowfloat.debug.features.utils.stats_buffer import STATS_BUFFERS
+
+        STATS_BUFFERS.reset()
+        cls.debug_enabled = None
+        cls.layers_initialized.clear()
+
+    @classmethod
+    def get_layer_count(cls) -> int:
+        """A number for a layer without a name: 1, 2, ... in the order of asking."""
+        count = cls.layer_count
+        cls.layer_count += 1
+        return count
+
+    @classmethod
+    def set_weight_tensor_tp_group_reduce(cls, enabled: bool) -> None:
+        """Whether statistics of weights are reduced over the tensor-parallel group."""
+        cls.weight_tensor_tp_group_reduce = enabled
+
+    @classmethod
+    def get_iteration(cls) -> int:
+        """The iteration of the running session. Errors: RuntimeError without one."""
+        host = running_host()
+        if host is None:
+            raise RuntimeError("[nv_dlfw_inspect] no session runs: call initialize() first")
+        return host.DEBUG_MANAGER._trainer_iteration_count
+
+
+def set_weight_tensor_tp_group_reduce(enabled: bool) -> None:
+    """Whether statistics of weights are reduced over the tensor-parallel group (default: yes)."""
+    TEDebugState.set_weight_tensor_tp_group_reduce(enabled)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tensor in the two forms that its gemms read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from narrowfloat.pytorch.quantized_tensor import (
+    QuantizedTensorStorage,
+    prepare_for_saving,
+    restore_from_saved,
+)
+
+SIDES = ("rowwise", "columnwise")
+
+
+class DebugQuantizedTensor(QuantizedTensorStorage):
+    """What a DebugQuantizer makes of an operand: a form for each of the two gemms that read it.
+
+    rowwise_gemm_tensor, columnwise_gemm_tensor: plain or quantized tensors, often one object for
+    both; None for a form that was dropped. quantizer: the DebugQuantizer.
+    """
+
+    def __init__(
+        self,
+        rowwise_gemm_tensor: Any,
+        columnwise_gemm_tensor: Any,
+        quantizer: Any,
+        layer_name: str | None = None,
+        tensor_name: str | None = None,
+    ) -> None:
+        self.rowwise_gemm_tensor = rowwise_gemm_tensor
+        self.columnwise_gemm_tensor = columnwise_gemm_tensor
+        self.quantizer = quantizer
+        self._layer_name = layer_name
+        self._tensor_name = tensor_name
+        self._saved: list[Any] = []
+
+    @property
+    def _quantizer(self) -> Any:
+        return self.quantizer
+
+    @property
+    def _form(self) -> Any:
+        """The rowwise form, or the other where that was dropped."""
+        if self.rowwise_gemm_tensor is not None:
+            return self.rowwise_gemm_tensor
+        return self.columnwise_gemm_tensor
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the values."""
+        dtype = getattr(self._form, "dtype", None)
+        return self._form._dtype if dtype is None else dtype
+
+    _dtype = dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the forms lie."""
+        return self._form.device
+
+    def size(self, *args: int) -> Any:
+        """The size of the tensor, as torch.Tensor.size has it."""
+        return self._form.size(*args)
+
+    def get_tensor(self, transpose: bool) -> Any:
+        """The form that a gemm reads: the columnwise one if `transpose`."""
+        return self.columnwise_gemm_tensor if transpose else self.rowwise_gemm_tensor
+
+    def dequantize(self, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The values of the rowwise form, in `dtype` or the nominal type."""
+        values = self._form
+        if isinstance(values, QuantizedTensorStorage):
+            values = values.dequantize()
+        return values.to(self.dtype if dtype is None else dtype)
+
+    def quantize_(
+        self, tensor: torch.Tensor, *, noop_flag: torch.Tensor | None = None
+    ) -> DebugQuantizedTensor:
+        """Fills both forms anew by the plan of the quantizer that made them."""
+        self.quantizer.update_quantized(tensor, self, noop_flag=noop_flag)
+        return self
+
+    def is_shared(self) -> bool:
+        """Whether one object serves both gemms."""
+        return self.rowwise_gemm_tensor is self.columnwise_gemm_tensor
+
+    def get_usages(self) -> dict[str, bool]:
+        """Which forms are there."""
+        return {side: getattr(self, f"{side}_gemm_tensor") is not None for side in SIDES}
+
+    def update_usage(
+        self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
+    ) -> None:
+        """Keeps (None), drops (False) or requires (True) each form.
+
+        A quantized object that serves both is told once and drops buffers itself.
+        Errors: RuntimeError if a dropped form is required; nothing has been dropped then.
+        """
+        if self.is_shared() and hasattr(self.rowwise_gemm_tensor, "update_usage"):
+            self.rowwise_gemm_tensor.update_usage(rowwise_usage, columnwise_usage)
+            return
+        wanted = dict(zip(SIDES, (rowwise_usage, columnwise_usage), strict=True))
+        for side, usage in wanted.items():
+            if usage and getattr(self, f"{side}_gemm_tensor") is None:
+                other = next(name for name in SIDES if name != side)
+                raise RuntimeError(
+                    f"Cannot recreate {side} tensor from {other} tensor in debug mode."
+                )
+        for side, usage in wanted.items():
+            if usage is False:
+                setattr(self, f"{side}_gemm_tensor", None)
+
+    def prepare_for_saving(
+        self,
+    ) -> tuple[list[torch.Tensor | None], DebugQuantizedTensor]:
+        """The tensors to save, a shared object's once.
+
+        The forms stay here too: a cached weight is saved by the forward pass of each microbatch.
+        """
+        forms = [self.rowwise_gemm_tensor]
+        if not self.is_shared():
+            forms.append(self.columnwise_gemm_tensor)
+        tensors, self._saved = prepare_for_saving(*forms)
+        return tensors, self
+
+    def restore_from_saved(
+        self, tensors: Sequence[torch.Tensor | None]
+    ) -> Sequence[torch.Tensor | None]:
+        """Takes its forms from the front and returns what is left."""
+        forms, left = restore_from_saved(self._saved, tensors, return_saved_tensors=True)
+        self.rowwise_gemm_tensor, self.columnwise_gemm_tensor = forms[0], forms[-1]
+        return left

@@ -14,6 +14,7 @@ TARGETS = (
     "te_dequantize_ffi",
     "te_rht_amax_ffi",
     "nf_dequantize_ffi",
+    "nf_fake_quantize_ffi",
     "nf_amax_ffi",
     "nf_grouped_amax_ffi",
     "nf_scale_from_amax_ffi",

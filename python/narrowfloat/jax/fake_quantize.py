@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from narrowfloat.jax._library import register
 from narrowfloat.jax.quantize.quantizer import Quantizer
 
 
@@ -51,12 +52,34 @@ def _backward(
 _straight_through.defvjp(_forward, _backward)
 
 
-def fake_quantize(x: jax.Array, quantizer: Quantizer, flatten_axis: int = -1) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _by_spec(x: jax.Array, spec: str, flatten_axis: int) -> jax.Array:
+    register()
+    call = jax.ffi.ffi_call(
+        "nf_fake_quantize_ffi",
+        jax.ShapeDtypeStruct(x.shape, x.dtype),
+        vmap_method="sequential",  # each item is a tensor of its own
+    )
+    return call(x, spec=spec, flatten_axis=np.int64(flatten_axis % x.ndim))
+
+
+_by_spec.defvjp(
+    lambda x, spec, flatten_axis: (_by_spec(x, spec, flatten_axis), None),
+    lambda spec, flatten_axis, residuals, cotangent: (cotangent,),
+)
+
+
+def fake_quantize(x: jax.Array, quantizer: Quantizer | str, flatten_axis: int = -1) -> jax.Array:
     """What `x` becomes when quantized and dequantized again, in its dtype and layout.
 
-    The gradient passes straight through. Rowwise, unless the quantizer is colwise alone. The
-    quantizer's state is updated, as quantize() does it. Errors: as Quantizer.quantize.
+    quantizer: rowwise, unless it is colwise alone; its state is updated, as quantize() does it. Or
+               the text form of any spec, "fp8_block1x128_e4m3" or "nvfp4:rht=1,...", as narrowfloat
+               has it on NumPy: x is then not sharded on its way.
+    The gradient passes straight through. Errors: as Quantizer.quantize; a spec's, and those of x
+    under it, come when the call runs.
     """
+    if isinstance(quantizer, str):
+        return _by_spec(x, quantizer, flatten_axis)
     values, updated = _straight_through(x, quantizer, flatten_axis)
     vars(quantizer).update(vars(updated))
     return values

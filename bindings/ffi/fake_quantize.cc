@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// nf_fake_quantize_ffi: quantized by any spec and dequantized again, without codes in between.
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+#include "bindings/ffi/attributes.h"
+#include "bindings/ffi/buffers.h"
+#include "bindings/ffi/decoding.h"
+#include "bindings/ffi/execution.h"
+#include "narrowfloat/ops/dequantize.h"
+#include "narrowfloat/tensor/quant_spec.h"
+
+namespace narrowfloat::xla_ffi {
+namespace {
+
+constexpr const char* kVerb = "fake_quantize";
+
+template <class Context>
+ffi::Error FakeQuantizeFFI(Context context, ffi::AnyBuffer input,
+                           ffi::Result<ffi::AnyBuffer> output, std::string_view spec_text,
+                           std::int64_t flatten_axis) {
+  return RunOn(context, [&](const Execution& execution) {
+    const QuantSpec spec = ParseQuantSpec(spec_text);
+    const MatrixShape matrix = SplitShape(kVerb, ShapeOf(input), flatten_axis);
+    const TensorView out = MutableMatrixView({kVerb, "the output"}, *output, matrix);
+    if (matrix.Size() == 0) return;
+    AdviseHugePages(*output);
+    FakeQuantize(MatrixView({kVerb, "the input"}, input, matrix), spec, out, execution);
+  });
+}
+
+template <class Binding>
+auto Bind(Binding&& binding) {
+  return std::forward<Binding>(binding)
+      .template Arg<ffi::AnyBuffer>()  // input
+      .template Ret<ffi::AnyBuffer>()  // output
+      .template Attr<std::string_view>("spec")
+      .template Attr<std::int64_t>("flatten_axis");
+}
+
+}  // namespace
+
+NF_EXPORT_HANDLER(nf_fake_quantize_ffi, FakeQuantizeFFI<ffi::ThreadPool>,
+                  Bind(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+
+}  // namespace narrowfloat::xla_ffi

@@ -73,6 +73,23 @@ class Maker {
       return;
     }
     AddQuantize(spec, direction, dtype);
+    AddVariants(spec, direction, dtype);
+  }
+
+  /// One option at a time of those that make more work.
+  void AddVariants(const QuantSpec& plain, Direction direction, DType dtype) {
+    const OptionSet options = plain.scheme->options;
+    if (options.Has(Option::kStochasticRounding)) {
+      QuantSpec spec = plain;
+      spec.stochastic_rounding = true;
+      AddQuantize(spec, direction, dtype);
+    }
+    if (options.Has(Option::kHadamard) && direction != Direction::kRowwise) {
+      QuantSpec spec = plain;
+      spec.rht = true;
+      spec.amax_columnwise = 16.0f;  // above that of the transformed data
+      AddQuantize(spec, direction, dtype);
+    }
   }
 
   void AddQuantize(const QuantSpec& spec, Direction direction, DType dtype) {
@@ -129,11 +146,12 @@ std::string_view DirectionName(Direction direction) {
 
 std::string Workload::Name() const {
   if (verb == Verb::kAmax) return fmt::format("{} {}", VerbName(verb), DTypeName(dtype));
-  std::string_view way;
+  std::string way;
   if (verb == Verb::kQuantize && spec.scheme->options.Has(Option::kScale)) {
     way = spec.scale ? "(scale given)" : "(current)";
   } else if (verb == Verb::kQuantize && spec.scheme->options.Has(Option::kAmax)) {
-    way = spec.amax ? "(amax given)" : "(amax measured)";
+    way = fmt::format("({}{}{})", spec.amax ? "amax given" : "amax measured",
+                      spec.stochastic_rounding ? ", stochastic" : "", spec.rht ? ", RHT" : "");
   }
   return fmt::format("{}{} {} {} {}", VerbName(verb), way, spec.scheme->name,
                      DirectionName(direction), DTypeName(dtype));

@@ -272,6 +272,7 @@ HWY_INLINE void ForEachBatch(const QuantizeArgs& args, const DirectionBuffers<st
   constexpr std::size_t kRows = S::kBlock.rows, kCols = S::kBlock.cols;
   const typename S::TensorState state = S::Prepare(codes.amax, args.options);
   const Tile& tile = args.tile;
+  const std::size_t ahead = std::min(kBatchCols, tile.col_end - tile.col_begin);
   Outlet<kBatchCols> outlet(args.stream);
   for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
     PanelRows<kRows, const std::byte> in;
@@ -287,8 +288,7 @@ HWY_INLINE void ForEachBatch(const QuantizeArgs& args, const DirectionBuffers<st
       }
       Batch<S, T> batch;
       for (std::size_t r = 0; r < in.count; ++r) {
-        PrefetchBytes(NextStrip<T>(args, row + r, col + kBatchCols, kRows),
-                      kBatchCols * kItemSize<T>);
+        PrefetchBytes(NextStrip<T>(args, row + r, col + ahead, kRows), ahead * kItemSize<T>);
       }
       if (blocks > 0) {
         QuantizeBatch<S, T>(in, blocks, state, batch, out, outlet);

@@ -115,38 +115,68 @@ HWY_INLINE void PhiloxRound(D64 d64, hn::Vec<D64>* words, std::uint32_t low, std
   words[3] = a;
 }
 
-/// RandomBytes of `count` runs, `step` apart from `first` on, each kRandomRun bytes; whole vectors
-/// of runs are written. A run a 64-bit lane.
-HWY_INLINE void FillRandom(const RandomState& state, std::uint64_t first, std::uint64_t step,
-                           std::size_t count, std::uint8_t* out) {
-  const hn::ScalableTag<std::uint64_t> d64;
-  const hn::Repartition<std::uint32_t, decltype(d64)> d32;
-  const hn::Repartition<std::uint8_t, decltype(d64)> d8;
+using D64 = hn::ScalableTag<std::uint64_t>;
+
+/// RandomBytes of the runs in 64-bit lanes, one after the other.
+HWY_INLINE void StoreRandom(const hn::Vec<D64>* words, std::uint8_t* out) {
+  const D64 d64;
+  const hn::Repartition<std::uint32_t, D64> d32;
+  const hn::Repartition<std::uint8_t, D64> d8;
   constexpr std::size_t kLanes = hn::MaxLanes(d64);
-  alignas(64) std::uint64_t runs[kLanes];
-  for (std::size_t i = 0; i < kLanes; ++i) runs[i] = first + i * step;
-  auto run = hn::Load(d64, runs);
-  for (std::size_t i = 0; i < count; i += kLanes) {
-    hn::Vec<decltype(d64)> words[4] = {hn::Set(d64, state.offset), hn::Set(d64, state.offset >> 32),
-                                       run, hn::ShiftRight<32>(run)};
-    PhiloxKey key(state.seed);
-#pragma GCC unroll 10
-    for (int round = 0; round < kPhiloxRounds; ++round, key.Next()) {
-      PhiloxRound(d64, words, key.low, key.high);
-    }
-    const auto pair = [&](std::size_t k) NF_INLINE_ATTR {
-      return hn::BitCast(d64, hn::OddEven(hn::BitCast(d32, hn::ShiftLeft<32>(words[k + 1])),
-                                          hn::BitCast(d32, words[k])));
-    };
-    alignas(64) std::uint8_t even[8 * kLanes], odd[8 * kLanes];  // runs, in turns
-    hn::Store(hn::BitCast(d8, hn::InterleaveLower(d64, pair(0), pair(2))), d8, even);
-    hn::Store(hn::BitCast(d8, hn::InterleaveUpper(d64, pair(0), pair(2))), d8, odd);
-    for (std::size_t k = 0; k < kLanes; k += 2) {
-      std::memcpy(out + (i + k) * kRandomRun, even + k / 2 * kRandomRun, kRandomRun);
-      std::memcpy(out + (i + k + 1) * kRandomRun, odd + k / 2 * kRandomRun, kRandomRun);
-    }
+  const auto pair = [&](std::size_t k) NF_INLINE_ATTR {
+    return hn::BitCast(d64, hn::OddEven(hn::BitCast(d32, hn::ShiftLeft<32>(words[k + 1])),
+                                        hn::BitCast(d32, words[k])));
+  };
+  alignas(64) std::uint8_t even[8 * kLanes], odd[8 * kLanes];  // runs, in turns
+  hn::Store(hn::BitCast(d8, hn::InterleaveLower(d64, pair(0), pair(2))), d8, even);
+  hn::Store(hn::BitCast(d8, hn::InterleaveUpper(d64, pair(0), pair(2))), d8, odd);
+  for (std::size_t k = 0; k < kLanes; k += 2) {
+    std::memcpy(out + k * kRandomRun, even + k / 2 * kRandomRun, kRandomRun);
+    std::memcpy(out + (k + 1) * kRandomRun, odd + k / 2 * kRandomRun, kRandomRun);
+  }
+}
+
+/// Those of kVectors vectors of runs. A round waits for the one before it, so that several vectors
+/// take hardly longer than one.
+template <std::size_t kVectors>
+HWY_INLINE void DrawRandom(const RandomState& state, hn::Vec<D64> run, std::uint64_t step,
+                           std::uint8_t* out) {
+  const D64 d64;
+  constexpr std::size_t kLanes = hn::MaxLanes(d64);
+  hn::Vec<D64> words[kVectors][4];
+  for (auto& of : words) {
+    of[0] = hn::Set(d64, state.offset);
+    of[1] = hn::Set(d64, state.offset >> 32);
+    of[2] = run;
+    of[3] = hn::ShiftRight<32>(run);
     run = hn::Add(run, hn::Set(d64, step * kLanes));
   }
+  PhiloxKey key(state.seed);
+#pragma GCC unroll 10
+  for (int round = 0; round < kPhiloxRounds; ++round, key.Next()) {
+    for (auto& of : words) PhiloxRound(d64, of, key.low, key.high);
+  }
+  for (std::size_t i = 0; i < kVectors; ++i) {
+    StoreRandom(words[i], out + i * kLanes * kRandomRun);
+  }
+}
+
+/// RandomBytes of `count` runs, `step` apart from `first` on, each kRandomRun bytes; whole vectors
+/// of runs are written.
+HWY_INLINE void FillRandom(const RandomState& state, std::uint64_t first, std::uint64_t step,
+                           std::size_t count, std::uint8_t* out) {
+  const D64 d64;
+  constexpr std::size_t kLanes = hn::MaxLanes(d64), kVectors = 2;
+  alignas(64) std::uint64_t steps[kLanes];
+  for (std::size_t i = 0; i < kLanes; ++i) steps[i] = i * step;
+  const auto runs = [&](std::size_t i) NF_INLINE_ATTR {
+    return hn::Add(hn::Load(d64, steps), hn::Set(d64, first + i * step));
+  };
+  std::size_t i = 0;
+  for (; i + kVectors * kLanes <= count; i += kVectors * kLanes) {
+    DrawRandom<kVectors>(state, runs(i), step, out + i * kRandomRun);
+  }
+  for (; i < count; i += kLanes) DrawRandom<1>(state, runs(i), step, out + i * kRandomRun);
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE

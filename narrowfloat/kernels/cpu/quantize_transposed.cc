@@ -99,17 +99,23 @@ struct TransposeColumns {
   }
 };
 
-/// Rows and columns, panel by panel, so that memory is read once.
+/// Rows and columns, part by part, so that memory is read once: a part and the next one stay in the
+/// second-level cache.
 template <class S, class T>
 struct TransposeBoth {
+  static constexpr std::size_t kCols = kBatchCols / kItemSize<T>;
+  static_assert(kCols % kPatchCols == 0 && kCols % S::kBlock.cols == 0);
+
   static void Run(const QuantizeArgs& args) noexcept {
     const Tile& tile = args.tile;
     for (std::size_t row = tile.row_begin; row < tile.row_end; row += kPatchRows) {
-      QuantizeArgs part = args;
-      part.tile.row_begin = row;
-      part.tile.row_end = std::min(row + kPatchRows, tile.row_end);
-      QuantizeRows<S, T>::Run(part);
-      TransposeColumns<S, T>::Run(part);
+      for (std::size_t col = tile.col_begin; col < tile.col_end; col += kCols) {
+        QuantizeArgs part = args;
+        part.tile = {row, std::min(row + kPatchRows, tile.row_end), col,
+                     std::min(col + kCols, tile.col_end)};
+        QuantizeRows<S, T>::Run(part);
+        TransposeColumns<S, T>::Run(part);
+      }
     }
   }
 };

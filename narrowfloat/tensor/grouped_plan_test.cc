@@ -26,11 +26,12 @@ std::int64_t ItemsOf(const GroupedPlan& plan, Role role) {
 }
 
 using Offsets = std::vector<std::size_t>;
+constexpr std::size_t kTile = 128, kCols = 256;
 const std::vector<Shape> kGroups{{128, 256}, {0, 256}, {384, 256}, {256, 256}};
 
 // Rows 0, 128, 128, 512 of 256 columns; source of the layouts: numerics specification 9.2.
 TEST(GroupedPlanTest, CodesLieAtTheOffsetsOfTheElements) {
-  const Offsets elements{0, 128 * 256, 128 * 256, 512 * 256};
+  const Offsets elements{0, kTile * kCols, kTile * kCols, 4 * kTile * kCols};
   for (const char* text :
        {"fp8_e5m2:columnwise=1", "mxfp8_e4m3:columnwise=1", "fp8_block1x128_e4m3:columnwise=1"}) {
     const GroupedPlan plan = PlanGroupedQuantize(ParseQuantSpec(text), kGroups);
@@ -40,7 +41,7 @@ TEST(GroupedPlanTest, CodesLieAtTheOffsetsOfTheElements) {
   }
   // A group's transposed codes are its own transpose.
   const auto plan = PlanGroupedQuantize(ParseQuantSpec("fp8_e4m3:columnwise=1"), kGroups);
-  EXPECT_EQ(Of(plan, Role::kColumnwiseData).groups[2], (GroupSlice{128 * 256, {256, 384}}));
+  EXPECT_EQ(Of(plan, Role::kColumnwiseData).groups[2], (GroupSlice{kTile * kCols, {256, 384}}));
 }
 
 TEST(GroupedPlanTest, PerTensorScalesAndAmaxesLieAtTheGroupsIndex) {
@@ -56,7 +57,7 @@ TEST(GroupedPlanTest, PerTensorScalesAndAmaxesLieAtTheGroupsIndex) {
 TEST(GroupedPlanTest, Mxfp8ScalesLieAtTheElementsThatTheyScale) {
   const GroupedPlan plan =
       PlanGroupedQuantize(ParseQuantSpec("mxfp8_e4m3:columnwise=1,swizzled=1"), kGroups);
-  const Offsets scales{0, 128 * 8, 128 * 8, 512 * 8};  // elements / 32
+  const Offsets scales{0, kTile * 8, kTile * 8, 4 * kTile * 8};  // elements / 32
   EXPECT_EQ(OffsetsOf(plan, Role::kRowwiseScaleInv), scales);
   EXPECT_EQ(OffsetsOf(plan, Role::kColumnwiseScaleInv), scales);
   EXPECT_EQ(ItemsOf(plan, Role::kRowwiseScaleInv), 768 * 8);  // padded shape of all rows
@@ -64,7 +65,7 @@ TEST(GroupedPlanTest, Mxfp8ScalesLieAtTheElementsThatTheyScale) {
   // All rows as one matrix, its columns padded: 5 blocks of 32 become 8.
   const GroupedPlan narrow =
       PlanGroupedQuantize(ParseQuantSpec("mxfp8_e4m3"), std::vector<Shape>{{128, 160}, {256, 160}});
-  EXPECT_EQ(OffsetsOf(narrow, Role::kRowwiseScaleInv), (Offsets{0, 128 * 8}));
+  EXPECT_EQ(OffsetsOf(narrow, Role::kRowwiseScaleInv), (Offsets{0, kTile * 8}));
   EXPECT_EQ(ItemsOf(narrow, Role::kRowwiseScaleInv), 384 * 8);
 }
 
@@ -75,7 +76,7 @@ TEST(GroupedPlanTest, BlockScalesArePackedAsTheGroupedKernelsPackThem) {
   EXPECT_EQ(OffsetsOf(one, Role::kRowwiseScaleInv), (Offsets{0, 256, 256, 1024}));
   EXPECT_EQ(Of(one, Role::kRowwiseScaleInv).groups[2].shape, (Shape{2, 384}));
   EXPECT_EQ(ItemsOf(one, Role::kRowwiseScaleInv), 2 * 768);
-  EXPECT_EQ(OffsetsOf(one, Role::kColumnwiseScaleInv), (Offsets{0, 256, 256, 4 * 256}));
+  EXPECT_EQ(OffsetsOf(one, Role::kColumnwiseScaleInv), (Offsets{0, 256, 256, 4 * kCols}));
   EXPECT_EQ(ItemsOf(one, Role::kColumnwiseScaleInv), 6 * 256);
 
   const QuantSpec tiles = ParseQuantSpec("fp8_block128x128_e4m3:columnwise=1");
@@ -93,10 +94,11 @@ TEST(GroupedPlanTest, BlockScalesArePackedAsTheGroupedKernelsPackThem) {
 
 TEST(GroupedPlanTest, Nvfp4PacksTwoCodesAByteAndHasAmaxesOfItsOwn) {
   const GroupedPlan plan = PlanGroupedQuantize(ParseQuantSpec("nvfp4:columnwise=1"), kGroups);
-  const Offsets bytes{0, 128 * 128, 128 * 128, 512 * 128};
+  const Offsets bytes{0, kTile * kTile, kTile * kTile, 4 * kTile * kTile};
   EXPECT_EQ(OffsetsOf(plan, Role::kRowwiseData), bytes);
   EXPECT_EQ(OffsetsOf(plan, Role::kColumnwiseData), bytes);
-  EXPECT_EQ(OffsetsOf(plan, Role::kRowwiseScaleInv), (Offsets{0, 128 * 16, 128 * 16, 512 * 16}));
+  EXPECT_EQ(OffsetsOf(plan, Role::kRowwiseScaleInv),
+            (Offsets{0, kTile * 16, kTile * 16, 4 * kTile * 16}));
   EXPECT_EQ(ItemsOf(plan, Role::kRowwiseScaleInv), 768 * 16);
   EXPECT_EQ(OffsetsOf(plan, Role::kAmaxColumnwise), (Offsets{0, 1, 2, 3}));
   const GroupedPlan rows = PlanGroupedQuantize(ParseQuantSpec("nvfp4:row_scaled=1"), kGroups);

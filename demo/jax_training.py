@@ -124,7 +124,7 @@ def loss_of(params: Params, text: jax.Array, step: jax.Array, make_set: MakeSet)
     def product(x: jax.Array, name: str) -> jax.Array:
         # Seed and offset of the rounding of this layer in this step.
         state = jnp.stack([step, jnp.uint32(0), jnp.uint32(next(counter)), jnp.uint32(0)])
-        return dense(x, weights[name], None, 1, make_set(state.reshape(1, 4)))
+        return dense(x, weights[name], quantizer_set=make_set(state.reshape(1, 4)))
 
     x = weights["embed"][text[:, :-1]] + weights["place"]
     for i in range(BLOCKS):

@@ -225,7 +225,7 @@ def test_custom_recipe() -> None:
         with pytest.raises(ValueError) as raised:
             recipe.CustomRecipe(qfactory=a_factory, quantization_alignment=alignment)
         assert str(raised.value) == (
-            f"CustomRecipe: quantization_alignment is a positive integer, got {alignment!r}"
+            f"CustomRecipe: quantization_alignment must be positive and whole, got {alignment!r}"
         )
 
 

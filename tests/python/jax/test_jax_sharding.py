@@ -205,7 +205,7 @@ def test_a_layer_on_data_and_model_axes(mode: ScalingMode) -> None:
 
     def run(a: jax.Array, k: jax.Array, g: jax.Array) -> tuple:
         sets = QuantizerFactory.create_set(1, mode, "float8_e4m3fn", "float8_e4m3fn")
-        out, pull = jax.vjp(lambda p, q: dense(p, q, None, 1, sets), a, k)
+        out, pull = jax.vjp(lambda p, q: dense(p, q, quantizer_set=sets), a, k)
         return out, *pull(g)
 
     mesh = mesh_of(8)

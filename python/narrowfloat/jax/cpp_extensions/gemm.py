@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from narrowfloat.jax.quantize.dequantizer import dequantize_tensor
+from narrowfloat.jax.quantize.quantizer import Quantizer
 from narrowfloat.jax.quantize.scaling_modes import TensorUsage
 from narrowfloat.jax.quantize.tensor import AbstractBaseTensor, NoScaleTensor, ScaledTensor1x
 
@@ -21,6 +22,9 @@ def gemm(
     rhs: Operand,
     bias: jax.Array | None = None,
     contracting_dims: tuple[Sequence[int], Sequence[int]] = ((-1,), (0,)),
+    lhs_quantizer: Quantizer | None = None,
+    rhs_quantizer: Quantizer | None = None,
+    *,
     dtype: DTypeLike | None = None,
 ) -> jax.Array:
     """lhs times rhs over the contracted dimensions, which stand at one end of each.
@@ -34,8 +38,8 @@ def gemm(
         tuple(dim % operand.ndim for dim in given)
         for given, operand in zip(contracting_dims, (lhs, rhs), strict=True)
     ]
-    left = _pick(lhs, dims[0], TensorUsage.LHS, TensorUsage.LHS_TRANS)
-    right = _pick(rhs, dims[1], TensorUsage.RHS_TRANS, TensorUsage.RHS)
+    left = _pick(lhs, dims[0], TensorUsage.LHS, TensorUsage.LHS_TRANS, lhs_quantizer)
+    right = _pick(rhs, dims[1], TensorUsage.RHS_TRANS, TensorUsage.RHS, rhs_quantizer)
     # Of two transformed operands the transform cancels along the contraction.
     cancel = all(getattr(operand, "has_rht_applied", False) for operand in (left, right))
     product = jax.lax.dot_general(
@@ -50,11 +54,23 @@ def gemm(
 
 
 def _pick(
-    operand: Operand, dims: tuple[int, ...], trailing: TensorUsage, leading: TensorUsage
+    operand: Operand,
+    dims: tuple[int, ...],
+    trailing: TensorUsage,
+    leading: TensorUsage,
+    quantizer: Quantizer | None,
 ) -> NoScaleTensor | ScaledTensor1x:
+    last = dims[-1] == operand.ndim - 1
+    usage = trailing if last else leading
     if not isinstance(operand, AbstractBaseTensor):
-        return NoScaleTensor(operand)
-    return operand.get_tensor(trailing if dims[-1] == operand.ndim - 1 else leading)
+        operand = NoScaleTensor(operand)
+    if isinstance(operand, NoScaleTensor) and quantizer is not None:
+        layout = quantizer.scaling_mode.get_quantize_layout(usage)
+        axis = operand.ndim - len(dims) if last else len(dims)
+        operand = quantizer.quantize(
+            operand, layout.has_rowwise, layout.has_colwise, flatten_axis=axis
+        )
+    return operand.get_tensor(usage)
 
 
 def _values(operand: NoScaleTensor | ScaledTensor1x, keep_rht: bool) -> jax.Array:

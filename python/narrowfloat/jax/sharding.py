@@ -58,7 +58,8 @@ def with_sharding_constraint_by_logical_axes(
 
     A name is resolved by Flax's logical axis rules where a program uses Flax, and else stands for
     the mesh axis so called. Dimensions without a name, of a name that means no axis of the mesh,
-    or that the axis does not divide, lie anywhere. No names or no mesh: nothing is asked.
+    or that the axis does not divide, lie anywhere, or as before on a mesh of explicit axes. No
+    names or no mesh: nothing is asked.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if not logical_axis_names or mesh.empty:
@@ -70,10 +71,14 @@ def with_sharding_constraint_by_logical_axes(
         )
     linen = sys.modules.get("flax.linen")
     spec = linen.logical_to_mesh_axes(logical_axis_names) if linen else logical_axis_names
+    explicit = jax.sharding.AxisType.Auto not in mesh.axis_types
+    free = jax.typeof(x).sharding.spec if explicit else [PartitionSpec.UNCONSTRAINED] * x.ndim
     kept = []
-    for extent, entry in zip(x.shape, spec, strict=True):
+    for extent, entry, otherwise in zip(x.shape, spec, free, strict=True):
         names = () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
         known = all(name in mesh.shape for name in names)
         fits = known and extent % math.prod(mesh.shape[name] for name in names) == 0
-        kept.append(names if names and fits else PartitionSpec.UNCONSTRAINED)
+        kept.append(names if names and fits else otherwise)
+    if explicit:
+        return jax.sharding.reshard(x, PartitionSpec(*kept))
     return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*kept)))

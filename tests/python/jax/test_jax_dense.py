@@ -173,3 +173,51 @@ def test_recorded_layer(case: Case) -> None:
         bound = np.abs(exact) * 2.0**-8 + size * 2.0**-22 * np.abs(exact).max()
         error = np.abs(np.asarray(got, np.float64).reshape(exact.shape) - exact)
         assert (error <= bound).all(), f"{case.name} {name}"
+
+
+@pytest.mark.parametrize(("mode", "dtype"), MODES, ids=MODE_IDS)
+@pytest.mark.parametrize("dims", [((1,), (0,)), ((0,), (0,)), ((1,), (1,)), ((0,), (1,))])
+def test_operands_are_quantized_where_the_product_reads(
+    mode: ScalingMode, dtype: str, dims: tuple[tuple[int], tuple[int]]
+) -> None:
+    a, b = X[:, :64], KERNEL[:64].T @ KERNEL[:64, :32] @ KERNEL[:32, :].T[:, :32]
+    b = jnp.tile(b, (2, 2))
+    left, right = (QuantizerFactory.create(1, mode, dtype) for _ in range(2))
+    found = gemm(a, b, None, dims, left, right, dtype=jnp.float32)
+    both = [quantize(x, QuantizerFactory.create(1, mode, dtype)) for x in (a, b)]
+    np.testing.assert_array_equal(found, gemm(*both, None, dims, dtype=jnp.float32))
+    left, right = (QuantizerFactory.create(1, mode, dtype) for _ in range(2))
+    one = gemm(a, both[1], None, dims, lhs_quantizer=left, rhs_quantizer=right, dtype=jnp.float32)
+    np.testing.assert_array_equal(found, one)
+
+
+def test_what_a_layer_contracts() -> None:
+    with pytest.raises(ValueError, match=r"last dimensions of x and the first of kernel, got "):
+        dense(X, KERNEL.T, contracting_dims=((1,), (1,)))
+    with pytest.raises(ValueError, match=r"for 2 and 2 dimensions$"):
+        dense(X.T, KERNEL, contracting_dims=((0,), (0,)))
+
+
+@pytest.mark.parametrize(("mode", "dtype"), MODES, ids=MODE_IDS)
+def test_products_of_a_batch(mode: ScalingMode, dtype: str) -> None:
+    """vmap over quantizing and multiplying, over quantized tensors, and over gradients."""
+    xs = jnp.stack([X, 3 * X, -X[::-1]])
+    sets = set_of(mode, dtype)
+
+    def loss(x: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.sin(dense(x, KERNEL, quantizer_set=sets)))
+
+    for function in (loss, jax.grad(loss)):
+        found = jax.vmap(function)(xs)
+        for i, x in enumerate(xs):
+            np.testing.assert_allclose(found[i], function(x), rtol=1e-5, atol=1e-5)
+
+    def make_tensor(x: jax.Array) -> object:
+        return quantize(x, QuantizerFactory.create(1, mode, dtype))
+
+    kernel = make_tensor(KERNEL)
+    tensors = jax.vmap(make_tensor)(xs)
+    products = jax.vmap(lambda t: gemm(t, kernel, dtype=jnp.float32))(tensors)
+    for i, x in enumerate(xs):
+        expected = gemm(make_tensor(x), kernel, dtype=jnp.float32)
+        np.testing.assert_allclose(products[i], expected, rtol=1e-6, atol=1e-5)

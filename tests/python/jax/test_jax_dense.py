@@ -221,3 +221,10 @@ def test_products_of_a_batch(mode: ScalingMode, dtype: str) -> None:
     for i, x in enumerate(xs):
         expected = gemm(make_tensor(x), kernel, dtype=jnp.float32)
         np.testing.assert_allclose(products[i], expected, rtol=1e-6, atol=1e-5)
+
+
+def test_a_bias_that_is_added_elsewhere() -> None:
+    bias = jnp.ones((KERNEL.shape[1],), X.dtype)
+    left_out = gemm(X, KERNEL, bias, fuse_bias=False, dtype=jnp.float32)
+    np.testing.assert_array_equal(left_out, gemm(X, KERNEL, dtype=jnp.float32))
+    assert np.abs(gemm(X, KERNEL, bias, dtype=jnp.float32) - left_out).min() > 0

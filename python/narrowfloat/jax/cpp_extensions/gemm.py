@@ -25,12 +25,15 @@ def gemm(
     lhs_quantizer: Quantizer | None = None,
     rhs_quantizer: Quantizer | None = None,
     *,
+    fuse_bias: bool = True,
     dtype: DTypeLike | None = None,
 ) -> jax.Array:
     """lhs times rhs over the contracted dimensions, which stand at one end of each.
 
     contracting_dims: of the tensors as they were before they were quantized. Of a tensor with two
     directions the one is read whose blocks run along the contraction.
+    lhs_quantizer, rhs_quantizer: of operands that are arrays yet.
+    fuse_bias: whether bias, where there is one, is added.
     dtype: of the result, that of lhs if None; sums are float32.
     Errors: ValueError if a direction that is read is not there.
     """
@@ -48,7 +51,7 @@ def gemm(
         ((dims[0], dims[1]), ((), ())),
         preferred_element_type=jnp.float32,
     )
-    if bias is not None:
+    if bias is not None and fuse_bias:
         product += bias.astype(jnp.float32)
     return product.astype(_dtype_of(left) if dtype is None else dtype)
 

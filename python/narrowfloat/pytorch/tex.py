@@ -26,6 +26,7 @@ from narrowfloat.pytorch.cpp_extensions.product import Epilogue, multiply
 from narrowfloat.pytorch.quantization.delayed_update import fused_update
 from narrowfloat.pytorch.quantization.dtypes import largest_code_value
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
+from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer
 from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import GroupedTensorStorage
 
 FP8FwdTensors = FP8FwdTensorIdx
@@ -44,7 +45,9 @@ def quantize(
     """
     with torch.no_grad():
         if output is not None:
-            return quantizer.update_quantized(tensor, output, noop_flag=noop)
+            bare = isinstance(quantizer, SchemeQuantizer) and not isinstance(output, torch.Tensor)
+            update = quantizer.update_storage if bare else quantizer.update_quantized
+            return update(tensor, output, noop_flag=noop)
         if noop is not None and noop.item() == 1:
             return quantizer.make_empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         return quantizer.quantize_impl(tensor)

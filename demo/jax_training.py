@@ -13,19 +13,24 @@ import argparse
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from narrowfloat.common.recipe import (
+    Float8CurrentScaling,
+    MXFP8BlockScaling,
+    NVFP4BlockScaling,
+    Recipe,
+)
 from narrowfloat.jax import dense
 from narrowfloat.jax.quantize import (
-    NVFP4Quantizer,
+    QuantizeMeta,
+    QuantizeMetaSet,
     QuantizerFactory,
     QuantizerSet,
-    ScalingMode,
-    noop_quantizer_set,
 )
 
 WIDTH, HEADS, BLOCKS, CONTEXT, BATCH = 128, 4, 2, 64, 32
@@ -33,36 +38,24 @@ RATE, BETAS = 2e-3, (0.9, 0.98)
 ROOT = Path(__file__).resolve().parents[1]
 
 Params = dict[str, jax.Array]
-MakeSet = Callable[[jax.Array], QuantizerSet]
 
 
-def current_scaling(state: jax.Array) -> QuantizerSet:
-    """E4M3 forward, E5M2 for gradients, a scale a tensor."""
-    mode = ScalingMode.CURRENT_TENSOR_SCALING
-    return QuantizerFactory.create_set(1, mode, jnp.float8_e4m3fn, jnp.float8_e5m2)
-
-
-def mxfp8(state: jax.Array) -> QuantizerSet:
-    """E4M3 throughout, a power of two for 32 items."""
-    mode = ScalingMode.MXFP8_1D_SCALING
-    return QuantizerFactory.create_set(1, mode, jnp.float8_e4m3fn, jnp.float8_e4m3fn)
-
-
-def nvfp4(state: jax.Array) -> QuantizerSet:
-    """Four bits: tiles for the weight, stochastic rounding for gradients; no transform."""
-    return QuantizerSet(
-        NVFP4Quantizer(),
-        NVFP4Quantizer(scaling_mode=ScalingMode.NVFP4_2D_SCALING),
-        NVFP4Quantizer(stochastic_rounding_rng_state=state),
-    )
-
-
-RECIPES: dict[str, MakeSet] = {
-    "bfloat16": lambda state: noop_quantizer_set,
-    "current scaling": current_scaling,
-    "MXFP8": mxfp8,
-    "NVFP4": nvfp4,
+# E4M3 forward, E5M2 for gradients, a scale a tensor; E4M3 throughout, a power of two for 32 items;
+# and four bits, with the Hadamard transform, tiles for weights, stochastic rounding for gradients.
+RECIPES: dict[str, Recipe | None] = {
+    "bfloat16": None,
+    "current scaling": Float8CurrentScaling(),
+    "MXFP8": MXFP8BlockScaling(),
+    "NVFP4": NVFP4BlockScaling(),
 }
+
+
+def make_set(recipe: Recipe | None, state: jax.Array) -> QuantizerSet:
+    """Quantizers of a layer; `state` is the seed and offset of its stochastic rounding."""
+    rounds = isinstance(recipe, NVFP4BlockScaling)
+    gradient = QuantizeMeta(stochastic_rounding_rng_state=state) if rounds else QuantizeMeta()
+    metas = QuantizeMetaSet(QuantizeMeta(), QuantizeMeta(), gradient)
+    return QuantizerFactory.create_set(fp8_recipe=recipe, quantize_meta_set=metas)
 
 
 def load_text() -> tuple[np.ndarray, int]:
@@ -116,15 +109,15 @@ def attend(qkv: jax.Array) -> jax.Array:
     return mixed.reshape(BATCH, CONTEXT, WIDTH).astype(qkv.dtype)
 
 
-def loss_of(params: Params, text: jax.Array, step: jax.Array, make_set: MakeSet) -> jax.Array:
+def loss_of(params: Params, text: jax.Array, step: jax.Array, recipe: Recipe | None) -> jax.Array:
     """Mean cross entropy of the next character."""
     weights = {name: weight.astype(jnp.bfloat16) for name, weight in params.items()}
     counter = iter(range(4 * BLOCKS))
 
     def product(x: jax.Array, name: str) -> jax.Array:
-        # Seed and offset of the rounding of this layer in this step.
+        # Seed and offset of this layer in this step.
         state = jnp.stack([step, jnp.uint32(0), jnp.uint32(next(counter)), jnp.uint32(0)])
-        return dense(x, weights[name], None, 1, make_set(state.reshape(1, 4)))
+        return dense(x, weights[name], quantizer_set=make_set(recipe, state.reshape(1, 4)))
 
     x = weights["embed"][text[:, :-1]] + weights["place"]
     for i in range(BLOCKS):

@@ -2,6 +2,7 @@
 """narrowfloat.common.recipe: fields, defaults, environment, rules; without torch."""
 
 import dataclasses
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -211,6 +212,13 @@ def test_kinds() -> None:
     assert per_tensor == {recipe.DelayedScaling, recipe.Float8CurrentScaling}
 
 
+def test_a_margin_of_current_scaling_is_not_kept() -> None:
+    made = recipe.Float8CurrentScaling(margin=5.0, fp8_format=Format.E4M3)
+    assert made == recipe.Float8CurrentScaling(fp8_format=Format.E4M3)
+    assert "margin" not in repr(made) and "margin" not in vars(made)
+    assert pickle.loads(pickle.dumps(made)) == made == dataclasses.replace(made)
+
+
 def a_factory(role: object) -> object:
     return role
 
@@ -225,7 +233,7 @@ def test_custom_recipe() -> None:
         with pytest.raises(ValueError) as raised:
             recipe.CustomRecipe(qfactory=a_factory, quantization_alignment=alignment)
         assert str(raised.value) == (
-            f"CustomRecipe: quantization_alignment is a positive integer, got {alignment!r}"
+            f"CustomRecipe: quantization_alignment must be positive and whole, got {alignment!r}"
         )
 
 

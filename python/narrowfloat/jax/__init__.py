@@ -5,15 +5,21 @@ from narrowfloat.jax._library import ffi_library, register, registrations
 
 register()
 
-from narrowfloat.jax import cpp_extensions, quantize  # noqa: E402  (their targets first)
+from narrowfloat.jax import cpp_extensions, quantize, sharding  # noqa: E402  (their targets first)
 from narrowfloat.jax.dense import dense  # noqa: E402
 from narrowfloat.jax.fake_quantize import fake_quantize  # noqa: E402
+from narrowfloat.jax.quantize import autocast, fp8_autocast  # noqa: E402
+from narrowfloat.jax.sharding import MeshResource  # noqa: E402
 
 __all__ = [
+    "MeshResource",
+    "autocast",
     "cpp_extensions",
     "dense",
     "fake_quantize",
     "ffi_library",
+    "fp8_autocast",
     "quantize",
     "registrations",
+    "sharding",
 ]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import jax
 from narrowfloat.jax.cpp_extensions.gemm import gemm
 from narrowfloat.jax.cpp_extensions.quantization import quantize, quantize_dbias
 from narrowfloat.jax.fake_quantize import zero_cotangents
-from narrowfloat.jax.quantize.quantizer import QuantizerSet, noop_quantizer_set
+from narrowfloat.jax.quantize.factory import QuantizerSet, noop_quantizer_set
 from narrowfloat.jax.quantize.scaling_modes import TensorUsage
 
 
@@ -19,18 +20,30 @@ def dense(
     x: jax.Array,
     kernel: jax.Array,
     bias: jax.Array | None = None,
-    n_contracting: int = 1,
+    contracting_dims: tuple[Sequence[int], Sequence[int]] = ((-1,), (0,)),
+    *,
     quantizer_set: QuantizerSet = noop_quantizer_set,
 ) -> jax.Array:
     """x times kernel plus bias; under differentiation dgrad and wgrad are quantized products too.
 
-    Shapes: the last n_contracting dimensions of x are the first ones of kernel; bias has the others
-    of kernel. The result has the dtype of x.
+    Shapes: the contracted dimensions are the last ones of x and the first ones of kernel, in
+    order; bias has the others of kernel. The result has the dtype of x.
     quantizer_set: what of x, kernel and the incoming gradient is quantized. Its gradient is the set
     after the step, to be put in the place of the old one: that is how delayed scales move on.
-    Errors: as quantize(); ValueError if blocks are wanted and a direction is not quantized.
+    Errors: as quantize(); ValueError if other dimensions are contracted, or blocks are wanted and
+    a direction is not quantized.
     """
-    return _dense(x, kernel, bias, quantizer_set, n_contracting)
+    of_x, of_kernel = (tuple(dims) for dims in contracting_dims)
+    count = len(of_x)
+    trailing = tuple(range(x.ndim - count, x.ndim))
+    if tuple(dim % x.ndim for dim in of_x) != trailing or tuple(
+        dim % kernel.ndim for dim in of_kernel
+    ) != tuple(range(count)):
+        raise ValueError(
+            "dense: contracting_dims must be the last dimensions of x and the first of kernel, got "
+            f"{(of_x, of_kernel)} for {x.ndim} and {kernel.ndim} dimensions"
+        )
+    return _dense(x, kernel, bias, quantizer_set, count)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -54,7 +67,7 @@ def _forward(
     x_tensor = quantize(x, quantizer_set.x, -n_contracting)
     kernel_tensor = quantize(kernel, quantizer_set.kernel, n_contracting)
     contracted = (tuple(range(-n_contracting, 0)), tuple(range(n_contracting)))
-    product = gemm(x_tensor, kernel_tensor, bias, contracted, x.dtype)
+    product = gemm(x_tensor, kernel_tensor, bias, contracted, dtype=x.dtype)
     kept = (
         _for_backward(x_tensor, TensorUsage.LHS_TRANS, quantizer_set.x),
         _for_backward(kernel_tensor, TensorUsage.RHS_TRANS, quantizer_set.kernel),
@@ -90,8 +103,8 @@ def _backward(
     )
     trailing = tuple(range(-columns, 0))
     rows = tuple(range(gradient.ndim - columns))
-    dx = gemm(dy, kernel_tensor, None, (trailing, trailing), gradient.dtype)
-    dkernel = gemm(x_tensor, dy, None, (rows, rows), _value_dtype(kernel_tensor))
+    dx = gemm(dy, kernel_tensor, None, (trailing, trailing), dtype=gradient.dtype)
+    dkernel = gemm(x_tensor, dy, None, (rows, rows), dtype=_value_dtype(kernel_tensor))
     if bias is not None:
         dbias = dbias.astype(bias.dtype)
     states = jax.tree.map(

@@ -8,6 +8,7 @@ state of all other recipes says nothing that the layer does not know.
 import os
 import pickletools
 from collections.abc import Iterator
+from enum import Enum
 from typing import NamedTuple
 
 from narrowfloat.common import recipe as recipes
@@ -18,6 +19,26 @@ UNSAFE_PICKLE_EXTRA_STATE_ENV = "NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE"
 _RECIPE_MODULES = ("narrowfloat.common.recipe", "transformer_engine.common.recipe")
 _DELAYED_STATE = frozenset(f"{what}_{way}" for what in ("scale", "amax_history")
                            for way in ("fwd", "bwd"))  # fmt: skip
+
+
+class CheckpointExtraStatePolicy(Enum):
+    """What a recipe in a payload tells of the rest of it."""
+
+    STATELESS = "stateless"  # no state, unless the payload says so itself
+    STATEFUL = "stateful"
+
+
+# By the names that pickles have of recipes.
+_RECIPE_POLICIES: dict[tuple[str, str], CheckpointExtraStatePolicy] = {
+    (package, kind.__name__): (
+        CheckpointExtraStatePolicy.STATEFUL
+        if kind.delayed()
+        else CheckpointExtraStatePolicy.STATELESS
+    )
+    for package in _RECIPE_MODULES
+    for kind in (getattr(recipes, name) for name in recipes.__all__)
+    if issubclass(kind, Recipe) and kind is not Recipe
+}
 
 
 def is_stateless_recipe(recipe: Recipe) -> bool:
@@ -63,26 +84,17 @@ def _may_hold_state(data: bytes) -> bool:
         return True
     if not contents.lookups:
         return False  # plain containers: nothing to run, and nothing that is needed
-    named = {
-        name
+    policies = {
+        _RECIPE_POLICIES.get((package, name))
         for module, name in contents.lookups
-        if module is not None and module.startswith(_RECIPE_MODULES)
+        for package in _RECIPE_MODULES
+        if module is not None and module.startswith(package)
     }
     return (
         "recipe" not in contents.texts
-        or not named & _stateless_names()
-        or (recipes.DelayedScaling.__name__ in named)
+        or CheckpointExtraStatePolicy.STATELESS not in policies
+        or CheckpointExtraStatePolicy.STATEFUL in policies
     )
-
-
-def _stateless_names() -> set[str]:
-    """Recipes whose payload has no state unless it says so itself."""
-    kinds = (getattr(recipes, name) for name in recipes.__all__)
-    return {
-        kind.__name__
-        for kind in kinds
-        if issubclass(kind, Recipe) and kind is not Recipe and not kind.delayed()
-    }
 
 
 def _contents_of(data: bytes) -> _Contents:

@@ -3,7 +3,21 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+from torch._library import opaque_object
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def constant_of_graphs(function: Function) -> Function:
+    """A tracer calls `function`, whose arguments must be values, and keeps the result.
+
+    What torch.compiler.assume_constant_result() does, without importing the compiler.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 class ValueSemantics:
@@ -18,9 +32,13 @@ class ValueSemantics:
 
     @classmethod
     def register_value_class(cls, *fields: str) -> None:
-        """From now on objects of this very class compare by the base's fields and these."""
+        """From now on objects of this very class compare by the base's fields and these.
+
+        They are constants of graphs then, and arguments of custom operators.
+        """
         cls.VALUE_FIELDS = cls.VALUE_FIELDS + fields
         ValueSemantics._value_classes.add(cls)
+        _register_constant(cls)
 
     def _is_value(self) -> bool:
         return type(self) in ValueSemantics._value_classes
@@ -53,6 +71,15 @@ class ValueSemantics:
         name = f"_rebuild_{type(self).__name__}"
         items = ", ".join(f"({field!r}, {_literal(value)})" for field, value in fields)
         return f"{name}(({items},))", {name: _Rebuild(type(self))}
+
+
+def _register_constant(cls: type) -> None:
+    """Tells torch, by the name that its release has for it."""
+    register = getattr(opaque_object, "register_custom_class", None)
+    if register is not None:
+        register(cls, typ="constant")
+    else:
+        opaque_object.register_opaque_type(cls, typ="value")
 
 
 def _literal(value: Any) -> str:

@@ -2,7 +2,6 @@
 """Stands in for TransformerEngine's native module: its entries, over the one implementation."""
 
 from collections.abc import Sequence
-from enum import IntEnum
 from typing import Any
 
 import torch
@@ -13,39 +12,25 @@ from narrowfloat.pytorch._grouped import (
     group_quantize,
     group_requantize_inplace,
     grouped_swizzle_for_gemm,
+    parts_of,
 )
 from narrowfloat.pytorch._swizzle import swizzle_scales_for_gemm_
-from narrowfloat.pytorch.constants import DType, TE_DType_To_Torch
+from narrowfloat.pytorch.constants import (
+    DType,
+    FP8BwdTensorIdx,
+    FP8FwdTensorIdx,
+    TE_DType_To_Torch,
+)
 from narrowfloat.pytorch.cpp_extensions.operands import Layout, nominal_dtype, unwrap_tensor
 from narrowfloat.pytorch.cpp_extensions.product import Epilogue, multiply
 from narrowfloat.pytorch.quantization.delayed_update import fused_update
 from narrowfloat.pytorch.quantization.dtypes import largest_code_value
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
+from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer
+from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import GroupedTensorStorage
 
-
-class FP8FwdTensors(IntEnum):
-    """Slots of a layer's forward pass, three a product."""
-
-    GEMM1_INPUT = 0
-    GEMM1_WEIGHT = 1
-    GEMM1_OUTPUT = 2
-    GEMM2_INPUT = 3
-    GEMM2_WEIGHT = 4
-    GEMM2_OUTPUT = GEMM2_WEIGHT + 1
-    GEMM3_INPUT = GEMM2_WEIGHT + 2
-    GEMM3_WEIGHT = GEMM2_WEIGHT + 3
-    GEMM3_OUTPUT = GEMM2_WEIGHT + 4
-
-
-class FP8BwdTensors(IntEnum):
-    """Slots of a layer's backward pass, two a product."""
-
-    GRAD_OUTPUT1 = 0
-    GRAD_INPUT1 = 1
-    GRAD_OUTPUT2 = 2
-    GRAD_INPUT2 = 3
-    GRAD_OUTPUT3 = 4
-    GRAD_INPUT3 = GRAD_OUTPUT3 + 1
+FP8FwdTensors = FP8FwdTensorIdx
+FP8BwdTensors = FP8BwdTensorIdx
 
 
 def quantize(
@@ -60,7 +45,9 @@ def quantize(
     """
     with torch.no_grad():
         if output is not None:
-            return quantizer.update_quantized(tensor, output, noop_flag=noop)
+            bare = isinstance(quantizer, SchemeQuantizer) and not isinstance(output, torch.Tensor)
+            update = quantizer.update_storage if bare else quantizer.update_quantized
+            return update(tensor, output, noop_flag=noop)
         if noop is not None and noop.item() == 1:
             return quantizer.make_empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         return quantizer.quantize_impl(tensor)
@@ -112,6 +99,22 @@ def bgrad_quantize(input: torch.Tensor, quantizer: Quantizer) -> tuple[torch.Ten
     """The sum of `input` over its rows, in its dtype, and quantize()."""
     rows = input.detach().reshape(-1, input.shape[-1])
     return rows.float().sum(0).to(input.dtype), quantize(input, quantizer)
+
+
+def bgrad_group_quantize(
+    tensor: torch.Tensor,
+    quantizer: Quantizer,
+    num_tensors: int,
+    first_dims: torch.Tensor | None,
+    noop_flag: torch.Tensor | None = None,
+) -> tuple[GroupedTensorStorage, torch.Tensor]:
+    """group_quantize() of groups of rows, and the sum of each group over its rows.
+
+    Shapes: the sums are (num_tensors, columns), in the dtype of `tensor`.
+    """
+    grouped = group_quantize(tensor, quantizer, num_tensors, first_dims, noop_flag=noop_flag)
+    sums = [part.float().sum(0) for part in parts_of(grouped, tensor)]
+    return grouped, torch.stack(sums).to(tensor.dtype)
 
 
 def compute_amax(input: torch.Tensor, amax: torch.Tensor) -> None:
@@ -203,6 +206,7 @@ __all__ = [
     "DType",
     "FP8BwdTensors",
     "FP8FwdTensors",
+    "bgrad_group_quantize",
     "bgrad_quantize",
     "compute_amax",
     "dequantize",

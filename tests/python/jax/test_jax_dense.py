@@ -54,7 +54,7 @@ def test_three_products_of_a_layer(mode: ScalingMode, dtype: str) -> None:
     backward = mode.get_scheme(sets.dgrad.q_dtype)
     options = {"scale": 1.0} if mode is ScalingMode.DELAYED_TENSOR_SCALING else {}
     blocks = mode.is_block_scaling
-    out, pull = jax.vjp(lambda x, k, b: dense(x, k, b, 1, sets), X, KERNEL, BIAS)
+    out, pull = jax.vjp(lambda x, k, b: dense(x, k, b, quantizer_set=sets), X, KERNEL, BIAS)
     gradient = jnp.asarray(RNG.standard_normal(out.shape), jnp.float32)
     dx, dkernel, dbias = pull(gradient)
     x = value(X, forward, False, **options)
@@ -91,8 +91,10 @@ def test_dimensions_on_both_sides(mode: ScalingMode) -> None:
     x, kernel = X.reshape(2, 32, 3, 32), KERNEL.reshape(3, 32, 1, 32)
     dtype = str(mode.get_compatible_q_dtypes()[0])
     sets = QuantizerFactory.create_set(1, mode, dtype, dtype)
-    out, pull = jax.vjp(lambda a, k: dense(a, k, None, 2, sets), x, kernel)
-    flat, pull_flat = jax.vjp(lambda a, k: dense(a, k, None, 1, sets), X, KERNEL)
+    out, pull = jax.vjp(
+        lambda a, k: dense(a, k, None, ((-2, -1), (0, 1)), quantizer_set=sets), x, kernel
+    )
+    flat, pull_flat = jax.vjp(lambda a, k: dense(a, k, quantizer_set=sets), X, KERNEL)
     assert out.shape == (2, 32, 1, 32)
     np.testing.assert_array_equal(out.reshape(64, 32), flat)
     for a, b in zip(pull(out), pull_flat(flat), strict=True):
@@ -106,14 +108,14 @@ def test_the_transform_cancels_in_the_weights_gradient() -> None:
     x = jnp.asarray(RNG.standard_normal((64, 32)), jnp.bfloat16)
     dy = jnp.asarray(RNG.standard_normal((64, 48)), jnp.bfloat16)
     left, right = quantize(x, quantizer()), quantize(dy, quantizer())
-    product = gemm(left, right, None, ((0,), (0,)), jnp.float32)
+    product = gemm(left, right, None, ((0,), (0,)), dtype=jnp.float32)
     operands = [
         nf.quantize(np.asarray(a), "nvfp4", False, True, rht=True).dequantize(np.float32)
         for a in (x, dy)
     ]
     assert_product(product, operands[0].T.astype(np.float64), operands[1].astype(np.float64), "rht")
     # Against one that is not transformed the inverse is taken, in bfloat16.
-    mixed = gemm(left, quantize(dy, NVFP4Quantizer()), None, ((0,), (0,)), jnp.float32)
+    mixed = gemm(left, quantize(dy, NVFP4Quantizer()), None, ((0,), (0,)), dtype=jnp.float32)
     exact = np.asarray(x, np.float64).T @ np.asarray(dy, np.float64)
     assert np.linalg.norm(np.asarray(mixed) - exact) < 0.25 * np.linalg.norm(exact)
 
@@ -122,7 +124,7 @@ def test_state_comes_back_as_the_sets_gradient() -> None:
     sets = set_of(ScalingMode.DELAYED_TENSOR_SCALING, "float8_e4m3fn")
 
     def loss(kernel: jax.Array, quantizers: QuantizerSet) -> jax.Array:
-        return jnp.sum(dense(X, kernel, BIAS, 1, quantizers))
+        return jnp.sum(dense(X, kernel, BIAS, quantizer_set=quantizers))
 
     _, after = jax.jit(jax.grad(loss, (0, 1)))(KERNEL, sets)
     assert float(after.x.amax_history[-1]) == float(jnp.abs(X).max())
@@ -136,10 +138,10 @@ def test_inference_needs_one_direction_and_training_says_so() -> None:
     sets = QuantizerFactory.create_set(
         1, ScalingMode.MXFP8_1D_SCALING, "float8_e4m3fn", "float8_e4m3fn", is_2x2x=False
     )
-    out = dense(X, KERNEL, BIAS, 1, sets)
+    out = dense(X, KERNEL, BIAS, quantizer_set=sets)
     assert out.shape == (64, 32)
     with pytest.raises(ValueError) as raised:
-        jax.grad(lambda k: dense(X, k, BIAS, 1, sets).sum())(KERNEL)
+        jax.grad(lambda k: dense(X, k, BIAS, quantizer_set=sets).sum())(KERNEL)
     message = "dense: get_tensor: LHS_TRANS of MXFP8_1D_SCALING needs COLWISE data, got ROWWISE"
     assert raised.value.args == (message,)
 
@@ -162,7 +164,7 @@ def test_recorded_layer(case: Case) -> None:
     """Products of the recorded operands, to a bound on sums of exact values."""
     x, w, dy = (jnp.asarray(case[name]) for name in ("x", "w", "dy"))
     sets = recorded_set(case)
-    out, pull = jax.vjp(lambda a, k: dense(a, k, None, 1, sets), x, w.T)
+    out, pull = jax.vjp(lambda a, k: dense(a, k, quantizer_set=sets), x, w.T)
     dx, dw = pull(dy.astype(out.dtype))
     for name, got in (("y", out), ("dx", dx), ("dw", dw.T)):
         exact = case[f"exact_{name}.fp64"]
@@ -171,3 +173,58 @@ def test_recorded_layer(case: Case) -> None:
         bound = np.abs(exact) * 2.0**-8 + size * 2.0**-22 * np.abs(exact).max()
         error = np.abs(np.asarray(got, np.float64).reshape(exact.shape) - exact)
         assert (error <= bound).all(), f"{case.name} {name}"
+
+
+@pytest.mark.parametrize(("mode", "dtype"), MODES, ids=MODE_IDS)
+@pytest.mark.parametrize("dims", [((1,), (0,)), ((0,), (0,)), ((1,), (1,)), ((0,), (1,))])
+def test_operands_are_quantized_where_the_product_reads(
+    mode: ScalingMode, dtype: str, dims: tuple[tuple[int], tuple[int]]
+) -> None:
+    a, b = X[:, :64], KERNEL[:64].T @ KERNEL[:64, :32] @ KERNEL[:32, :].T[:, :32]
+    b = jnp.tile(b, (2, 2))
+    left, right = (QuantizerFactory.create(1, mode, dtype) for _ in range(2))
+    found = gemm(a, b, None, dims, left, right, dtype=jnp.float32)
+    both = [quantize(x, QuantizerFactory.create(1, mode, dtype)) for x in (a, b)]
+    np.testing.assert_array_equal(found, gemm(*both, None, dims, dtype=jnp.float32))
+    left, right = (QuantizerFactory.create(1, mode, dtype) for _ in range(2))
+    one = gemm(a, both[1], None, dims, lhs_quantizer=left, rhs_quantizer=right, dtype=jnp.float32)
+    np.testing.assert_array_equal(found, one)
+
+
+def test_what_a_layer_contracts() -> None:
+    with pytest.raises(ValueError, match=r"last dimensions of x and the first of kernel, got "):
+        dense(X, KERNEL.T, contracting_dims=((1,), (1,)))
+    with pytest.raises(ValueError, match=r"for 2 and 2 dimensions$"):
+        dense(X.T, KERNEL, contracting_dims=((0,), (0,)))
+
+
+@pytest.mark.parametrize(("mode", "dtype"), MODES, ids=MODE_IDS)
+def test_products_of_a_batch(mode: ScalingMode, dtype: str) -> None:
+    """vmap over quantizing and multiplying, over quantized tensors, and over gradients."""
+    xs = jnp.stack([X, 3 * X, -X[::-1]])
+    sets = set_of(mode, dtype)
+
+    def loss(x: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.sin(dense(x, KERNEL, quantizer_set=sets)))
+
+    for function in (loss, jax.grad(loss)):
+        found = jax.vmap(function)(xs)
+        for i, x in enumerate(xs):
+            np.testing.assert_allclose(found[i], function(x), rtol=1e-5, atol=1e-5)
+
+    def make_tensor(x: jax.Array) -> object:
+        return quantize(x, QuantizerFactory.create(1, mode, dtype))
+
+    kernel = make_tensor(KERNEL)
+    tensors = jax.vmap(make_tensor)(xs)
+    products = jax.vmap(lambda t: gemm(t, kernel, dtype=jnp.float32))(tensors)
+    for i, x in enumerate(xs):
+        expected = gemm(make_tensor(x), kernel, dtype=jnp.float32)
+        np.testing.assert_allclose(products[i], expected, rtol=1e-6, atol=1e-5)
+
+
+def test_a_bias_that_is_added_elsewhere() -> None:
+    bias = jnp.ones((KERNEL.shape[1],), X.dtype)
+    left_out = gemm(X, KERNEL, bias, fuse_bias=False, dtype=jnp.float32)
+    np.testing.assert_array_equal(left_out, gemm(X, KERNEL, dtype=jnp.float32))
+    assert np.abs(gemm(X, KERNEL, bias, dtype=jnp.float32) - left_out).min() > 0

@@ -205,7 +205,7 @@ def test_a_layer_on_data_and_model_axes(mode: ScalingMode) -> None:
 
     def run(a: jax.Array, k: jax.Array, g: jax.Array) -> tuple:
         sets = QuantizerFactory.create_set(1, mode, "float8_e4m3fn", "float8_e4m3fn")
-        out, pull = jax.vjp(lambda p, q: dense(p, q, None, 1, sets), a, k)
+        out, pull = jax.vjp(lambda p, q: dense(p, q, quantizer_set=sets), a, k)
         return out, *pull(g)
 
     mesh = mesh_of(8)
@@ -220,3 +220,18 @@ def test_a_layer_on_data_and_model_axes(mode: ScalingMode) -> None:
         bound = (256 + 2) * 2**-24 * 9 * 256
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=0, atol=bound)
     assert spread(together[0]) == (64, 64)
+
+
+@pytest.mark.parametrize("specs", [(P("data"), P(None, "model")), (P("data", "model"), P("model"))])
+@pytest.mark.parametrize("mode", [ScalingMode.NO_SCALING, ScalingMode.MXFP8_1D_SCALING])
+def test_gradients_lie_as_what_they_are_of(mode: ScalingMode, specs: tuple[P, P]) -> None:
+    mesh = mesh_of(4)
+    sets = QuantizerFactory.create_set(1, mode, jnp.float8_e4m3fn, jnp.float8_e4m3fn)
+    x, kernel = put(hostile((256, 128)), mesh, specs[0]), put(hostile((128, 128)), mesh, specs[1])
+
+    def loss(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.sum(dense(a, b, quantizer_set=sets) ** 2)
+
+    function = jax.jit(jax.grad(loss, (0, 1)))
+    for gradient, array in zip(function(x, kernel), (x, kernel), strict=True):
+        assert spread(gradient) == spread(array)

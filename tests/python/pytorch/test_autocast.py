@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from narrowfloat.common import recipe
-from narrowfloat.pytorch import quantization
+from narrowfloat.pytorch import fp8, quantization
 from narrowfloat.pytorch.custom_recipes.reference_current_scaling import (
     CurrentScalingQuantizerRef,
 )
@@ -84,6 +84,22 @@ def test_one_object_is_entered_once_at_a_time() -> None:
     assert not FP8GlobalStateManager.is_fp8_enabled()
 
 
+def test_delayed_scaling_has_no_place_in_a_graph() -> None:
+    def within(made: recipe.Recipe) -> object:
+        def function(x: torch.Tensor) -> torch.Tensor:
+            with autocast(recipe=made):
+                return x * 2
+
+        torch._dynamo.reset()
+        return torch.compile(function, fullgraph=True, backend="eager")
+
+    x = torch.ones(3)
+    for made in (recipe.Float8CurrentScaling(), recipe.MXFP8BlockScaling()):
+        assert torch.equal(within(made)(x), x * 2)
+    with pytest.raises(RuntimeError, match=r"DelayedScaling is not supported under torch.compile"):
+        within(recipe.DelayedScaling())(x)
+
+
 def test_what_is_no_recipe() -> None:
     with pytest.raises(RuntimeError) as raised, autocast(recipe="fp8"):
         pass
@@ -109,6 +125,11 @@ def test_quantized_model_init() -> None:
     with pytest.raises(ZeroDivisionError), quantized_model_init():
         raise ZeroDivisionError
     assert not manager.with_fp8_parameters()
+
+
+def test_the_older_module_has_the_same_objects() -> None:
+    for name in quantization.__all__:
+        assert getattr(fp8, name) is getattr(quantization, name)
 
 
 def test_older_names_warn() -> None:

@@ -1,10 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tracing asks of quantizers and tensors: values, flattening, specs without data."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from families import ALL, E4M3, E5M2, SCHEMES, VALUES, assert_same_buffers, buffers, sample
-from narrowfloat.pytorch.dynamo import TensorSpec, to_tensor_spec
+from narrowfloat.pytorch import tex
+from narrowfloat.pytorch.dynamo import (
+    TensorSpec,
+    is_value_opaque_quantizer,
+    register_value_opaque_quantizer,
+    to_tensor_spec,
+)
+from torch._library.opaque_object import get_opaque_type_name
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from narrowfloat import pytorch as nfp
@@ -55,7 +64,6 @@ def test_text_rebuilds_the_value(kind: str) -> None:
     rebuilt = eval(text, dict(names))
     assert rebuilt == quantizer and type(rebuilt) is type(quantizer)
     assert "amax_reduction_group" not in rebuilt.__dict__
-    rebuilt.__dict__.setdefault("with_amax_reduction", False)
     assert_same_buffers(rebuilt(sample()).detach(), quantizer(sample()).detach(), "rebuilt")
 
 
@@ -114,7 +122,7 @@ def test_specs_agree_with_allocation(kind: str, internal: bool, fake: bool) -> N
                 tensor = quantizer.make_empty(shape, dtype=torch.bfloat16)
             names = tensor.__tensor_flatten__()[0]
             assert [(n, tuple(getattr(tensor, n).shape), getattr(tensor, n).dtype) for n in names] \
-                == [(n, tuple(s), d) for n, s, d in planned]  # fmt: skip
+                == [(n, tuple(s), d) for n, (s, d) in planned.items()]  # fmt: skip
 
 
 @schemes
@@ -124,7 +132,7 @@ def test_tensor_specs(kind: str) -> None:
     assert spec.shape == tensor.shape and spec.dtype == tensor.dtype and spec.requires_grad
     assert spec.quantizer is not tensor._quantizer
     names, context = tensor.__tensor_flatten__()
-    assert spec.inner_names() == names
+    assert spec.is_quantized and spec.inner_names() == tuple(names)
     made = spec.create_tensor()
     assert type(made) is type(tensor) and made.requires_grad and made.dtype == tensor.dtype
     rebuilt = spec.assemble([getattr(tensor, name) for name in names])
@@ -140,7 +148,8 @@ def test_tensor_specs(kind: str) -> None:
 
 def test_plain_tensor_specs() -> None:
     spec = to_tensor_spec(torch.zeros(3, 4, requires_grad=True))
-    assert spec.inner_names() == [] and spec.create_metadata() is None
+    assert not spec.is_quantized and spec.inner_names() == ("data",)
+    assert spec.create_metadata() is None
     made = spec.create_tensor()
     assert made.shape == (3, 4) and made.requires_grad
     with pytest.raises(ValueError, match=r"a plain tensor has no usages$"):
@@ -156,3 +165,77 @@ def test_a_graph_takes_a_tensor(kind: str) -> None:
         return t * 2
 
     assert torch.equal(double(tensor), tensor.dequantize() * 2)
+
+
+VALUE_OPS = torch.library.Library("nf_values", "DEF")
+
+
+def operator_with(cls: type) -> Callable[..., torch.Tensor]:
+    """An operator whose argument is a quantizer of that class."""
+    if not hasattr(torch.ops.nf_values, cls.__name__):
+        VALUE_OPS.define(f"{cls.__name__}(Tensor x, {get_opaque_type_name(cls)} q) -> Tensor")
+        VALUE_OPS.impl(cls.__name__, lambda x, q: q(x).dequantize(), "CompositeExplicitAutograd")
+        torch.library.register_fake(
+            f"nf_values::{cls.__name__}", lambda x, q: torch.empty_like(x), lib=VALUE_OPS
+        )
+    return getattr(torch.ops.nf_values, cls.__name__)
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_operators_of_a_graph_take_values(kind: str) -> None:
+    quantizer = SCHEMES[kind]()
+    if not quantizer.columnwise_usage:
+        pytest.skip("of the same class as another")
+    operator = operator_with(type(quantizer))
+    x = sample(dtype=torch.bfloat16)
+    compiled = torch.compile(lambda a: operator(a, quantizer), backend="eager", fullgraph=True)
+    assert torch.equal(compiled(x), quantizer(x).dequantize())
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_a_graph_makes_a_tensor(kind: str) -> None:
+    quantizer = SCHEMES[kind]()
+
+    def codes(x: torch.Tensor) -> list[torch.Tensor]:
+        spec = TensorSpec(tuple(x.shape), x.dtype, quantizer, device=x.device)
+        tensor = spec.create_tensor()
+        return [getattr(tensor, name) for name in spec.inner_names()]
+
+    torch._dynamo.reset()  # or the codes of other kinds count as recompilations
+    made = torch.compile(codes, backend="eager", fullgraph=True)(sample())
+    planned = quantizer.inner_tensor_specs((128, 256))
+    assert [(tuple(t.shape), t.dtype) for t in made] == list(planned.values())
+
+
+def test_classes_of_a_program_become_values() -> None:
+    class Marked(nfp.MXFP8Quantizer):
+        mark: int
+
+    class Holder(nfp.MXFP8Quantizer):
+        table: torch.Tensor
+
+    first, second = Marked(E4M3), Marked(E4M3)
+    first.mark = second.mark = 1
+    assert first != second and not is_value_opaque_quantizer(first)
+    for _ in range(2):
+        register_value_opaque_quantizer(Marked)
+    assert is_value_opaque_quantizer(first) and first == second and hash(first) == hash(second)
+    second.mark = 2
+    assert first != second
+    with pytest.raises(TypeError, match=r"^Holder cannot be a value: its field 'table' is "):
+        register_value_opaque_quantizer(Holder)
+
+
+@pytest.mark.parametrize("kind", ["mxfp8", "blockwise_1d", "nvfp4", "float8_current"])
+def test_tex_fills_bare_storages(kind: str) -> None:
+    quantizer = ALL[kind]()
+    quantizer.internal = True
+    x = sample()
+    storage = quantizer.make_empty(x.shape, dtype=x.dtype)
+    assert tex.quantize(x, quantizer, storage) is storage
+    assert_same_buffers(storage, quantizer(x), "filled")
+    if kind != "float8_current":
+        other = ALL["mxfp8" if kind == "nvfp4" else "nvfp4"]()
+        other.internal = True
+        with pytest.raises(AssertionError, match=r"^Cannot store quantized data in "):
+            tex.quantize(x, quantizer, other(x))

@@ -9,6 +9,7 @@ import types
 import pytest
 import torch
 from narrowfloat.common import recipe
+from narrowfloat.pytorch import _extra_state as extra_state
 from narrowfloat.pytorch._extra_state import (
     UNSAFE_PICKLE_EXTRA_STATE_ENV,
     is_stateless_recipe,
@@ -114,3 +115,14 @@ def test_what_is_no_pickle_needs_trust() -> None:
 def test_stateless_recipes() -> None:
     assert [is_stateless_recipe(made) for made in STATELESS] == [True] * 4 + [False]
     assert not is_stateless_recipe(recipe.DelayedScaling())
+
+
+def test_every_recipe_has_a_policy_under_both_names() -> None:
+    policies = extra_state.CheckpointExtraStatePolicy
+    for name in recipe.__all__:
+        kind = getattr(recipe, name)
+        if not issubclass(kind, recipe.Recipe) or kind is recipe.Recipe:
+            continue
+        wanted = policies.STATEFUL if kind.delayed() else policies.STATELESS
+        for package in ("narrowfloat", "transformer_engine"):
+            assert extra_state._RECIPE_POLICIES[f"{package}.common.recipe", name] is wanted

@@ -4,7 +4,12 @@
 import pytest
 import torch
 from golden import Case, cases
-from narrowfloat.pytorch.custom_recipes import quantization_nvfp4, reference_utils, utils
+from narrowfloat.pytorch.custom_recipes import (
+    quantization_nvfp4,
+    quantization_ref_nvfp4,
+    reference_utils,
+    utils,
+)
 from narrowfloat.pytorch.custom_recipes.nvfp4_blocks import NVFP4Blocks, apply_rht
 from narrowfloat.pytorch.custom_recipes.quantization import GEMMType
 from narrowfloat.pytorch.custom_recipes.reference_nvfp4 import (
@@ -18,6 +23,7 @@ from narrowfloat.pytorch.custom_recipes.reference_utils import (
     cast_to_fp4x2,
 )
 from narrowfloat.pytorch.quantization import QuantizerRole
+from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer
 from test_golden_gemm import assert_within
 from torch_golden import FLOATS, assert_tensor, bytes_of, tensor_of
 
@@ -226,5 +232,13 @@ def test_roles() -> None:
 
 def test_older_module_names_have_the_same_objects() -> None:
     assert quantization_nvfp4.NVFP4QuantizerRef is NVFP4QuantizerRef
+    assert quantization_ref_nvfp4.NVFP4QuantizerRef is NVFP4QuantizerRef
     for name in utils.__all__:
         assert getattr(utils, name) is getattr(reference_utils, name)
+
+
+def test_the_transform_of_a_matrix() -> None:
+    x = torch.randn(32, 64, dtype=torch.bfloat16)
+    transformed = NVFP4QuantizerRef(with_rht=False)._apply_rht(x)
+    q = NVFP4Quantizer(with_rht=True, with_post_rht_amax=True)(x.t().contiguous())
+    assert torch.equal(q._amax_columnwise, transformed.abs().max().float().reshape(1))

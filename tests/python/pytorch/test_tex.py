@@ -49,6 +49,8 @@ def test_names() -> None:
     assert sorted(tex.__all__) == tex.__all__
     for name in tex.__all__:
         assert getattr(tex, name).__doc__, name
+    assert tex.FP8FwdTensors is constants.FP8FwdTensorIdx
+    assert tex.FP8BwdTensors is constants.FP8BwdTensorIdx
     assert [slot.value for slot in tex.FP8FwdTensors] == list(range(9))
     assert [slot.name for slot in tex.FP8FwdTensors][-3:] == [
         "GEMM3_INPUT", "GEMM3_WEIGHT", "GEMM3_OUTPUT"]  # fmt: skip

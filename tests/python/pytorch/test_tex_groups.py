@@ -229,3 +229,15 @@ def test_a_noop_flag_of_zero_is_none() -> None:
     assert torch.equal(grouped.rowwise_data, want.rowwise_data)
     skipped = tex.group_quantize(x, quantizer, 2, None, noop_flag=torch.ones(1))
     assert skipped.rowwise_data.shape == want.rowwise_data.shape
+
+
+@pytest.mark.parametrize("splits", SPLITS, ids=str)
+def test_sums_of_groups_beside_their_codes(splits: list[int]) -> None:
+    x = torch.randn(sum(splits) + 128, COLS, dtype=torch.bfloat16)
+    grouped, sums = tex.bgrad_group_quantize(x, maker("mxfp8"), len(splits), sizes(splits))
+    alone = tex.group_quantize(x, maker("mxfp8"), len(splits), sizes(splits))
+    used = sum(splits) * COLS
+    assert torch.equal(grouped.rowwise_data[:used], alone.rowwise_data[:used])
+    assert (sums.shape, sums.dtype) == ((len(splits), COLS), x.dtype)
+    for part, found in zip(x[: sum(splits)].split(splits), sums, strict=True):
+        assert torch.equal(found, part.float().sum(0).to(x.dtype))

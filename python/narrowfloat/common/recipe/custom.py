@@ -29,7 +29,8 @@ class CustomRecipe(Recipe):
         alignment = self.quantization_alignment
         if isinstance(alignment, bool) or not isinstance(alignment, int) or alignment <= 0:
             raise ValueError(
-                f"CustomRecipe: quantization_alignment is a positive integer, got {alignment!r}"
+                "CustomRecipe: quantization_alignment must be positive and whole, got "
+                f"{alignment!r}"
             )
 
     def set_quantizer_factory(self, factory: Callable[[Any], object] | None) -> None:

@@ -2,7 +2,7 @@
 """Recipes of FP8 with one scale a tensor."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any, ClassVar
 
 from narrowfloat.common.recipe.base import Recipe
@@ -50,7 +50,8 @@ class Float8CurrentScaling(Recipe):
     """Each tensor's scale follows its own amax.
 
     use_power_2_scales: default NVTE_FP8_CURRENT_SCALING_POWER_2_SCALES == 1. The three fp8_quant_*
-    follow it and may be replaced once the recipe is made.
+    follow it and may be replaced once the recipe is made. margin: taken from callers that set it,
+    and not kept.
     """
 
     kind: ClassVar[str] = "current"
@@ -62,8 +63,9 @@ class Float8CurrentScaling(Recipe):
     fp8_gemm_fprop: MMParams = FAST_ACCUMULATOR
     fp8_gemm_dgrad: MMParams = SPLIT_ACCUMULATOR
     fp8_gemm_wgrad: MMParams = SPLIT_ACCUMULATOR
+    margin: InitVar[float] = field(default=0, kw_only=True)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, margin: float) -> None:
         super().__post_init__()
         self.fp8_quant_fwd_inp = QParams(power_2_scale=self.use_power_2_scales)
         self.fp8_quant_fwd_weight = QParams(power_2_scale=self.use_power_2_scales)

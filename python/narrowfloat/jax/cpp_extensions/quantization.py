@@ -6,6 +6,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from narrowfloat._core import get_dbias_quantize_workspace_sizes
 from narrowfloat.jax.cpp_extensions.amax import AmaxScope
@@ -65,9 +66,42 @@ def quantize_dbias(
     dz = dz if isinstance(dz, NoScaleTensor) else NoScaleTensor(dz)
     if quantizer is not None:
         return quantizer.quantize_dbias(dz, flatten_axis=flatten_axis, is_dbias=is_dbias)
-    over = tuple(range(normalize_axis(flatten_axis, dz.ndim)))
-    sums = jnp.sum(dz.data, over, jnp.float32).astype(dz.data.dtype) if is_dbias else None
-    return dz, sums
+    return dz, _jax_dbias(dz, None, flatten_axis) if is_dbias else None
+
+
+def _jax_quantize(
+    x: jax.Array | NoScaleTensor,
+    quantizer: Quantizer | None = None,
+    dq_dtype: DTypeLike | None = None,
+    flatten_axis: int = -1,
+) -> ScaledTensor | NoScaleTensor:
+    """quantize() under the name of TransformerEngine's way without a handler.
+
+    dq_dtype: of the values later, that of x if None.
+    """
+    if quantizer is None:
+        return x if isinstance(x, NoScaleTensor) else NoScaleTensor(x)
+    return quantizer.quantize(x, dq_dtype=dq_dtype, flatten_axis=flatten_axis)
+
+
+def _jax_dbias(
+    dx: jax.Array | NoScaleTensor, dtype: DTypeLike | None = None, flatten_axis: int = -1
+) -> jax.Array:
+    """Sums of the columns, float32, in `dtype`, that of dx if None."""
+    data = dx.data if isinstance(dx, NoScaleTensor) else dx
+    over = tuple(range(normalize_axis(flatten_axis, data.ndim)))
+    return jnp.sum(data, over, jnp.float32).astype(data.dtype if dtype is None else dtype)
+
+
+def _jax_quantize_dbias(
+    x: jax.Array | NoScaleTensor,
+    quantizer: Quantizer | None = None,
+    dq_dtype: DTypeLike | None = None,
+    flatten_axis: int = -1,
+) -> tuple[ScaledTensor | NoScaleTensor, jax.Array]:
+    """_jax_quantize() and _jax_dbias()."""
+    quantized = _jax_quantize(x, quantizer, dq_dtype, flatten_axis)
+    return quantized, _jax_dbias(x, dq_dtype, flatten_axis)
 
 
 def dequantize(x: AbstractBaseTensor) -> jax.Array | list:

@@ -1,11 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scaling modes, quantized tensors and quantizers, as TransformerEngine's JAX package has them."""
 
+from narrowfloat.jax.quantize.factory import (
+    QuantizerFactory,
+    QuantizerSet,
+    noop_quantizer_set,
+)
 from narrowfloat.jax.quantize.hadamard import apply_rht, get_rht_matrix, invert_rht
 from narrowfloat.jax.quantize.helper import (
+    NVTE_FP8_COLLECTION_NAME,
     get_supported_scaling_modes,
+    is_fp8_available,
     is_scaling_mode_supported,
+    update_collections,
 )
+from narrowfloat.jax.quantize.metadata import QuantizeMeta, QuantizeMetaSet
 from narrowfloat.jax.quantize.quantizer import (
     AmaxComputeAlgo,
     BlockScaleQuantizer,
@@ -14,10 +23,18 @@ from narrowfloat.jax.quantize.quantizer import (
     GroupedQuantizer,
     NVFP4Quantizer,
     Quantizer,
-    QuantizerFactory,
-    QuantizerSet,
     compute_scale_from_amax,
-    noop_quantizer_set,
+)
+from narrowfloat.jax.quantize.recipe_config import (
+    QuantizeConfig,
+    TensorSource,
+    autocast,
+    fp8_autocast,
+    get_global_quantize_recipe,
+    get_quantization_recipe,
+    get_quantize_config_with_recipe,
+    get_supported_quantization_recipes,
+    is_quantize_recipe_supported,
 )
 from narrowfloat.jax.quantize.scale_padding import (
     apply_padding_to_scale_inv,
@@ -42,6 +59,7 @@ from narrowfloat.jax.quantize.tensor import (
 )
 
 __all__ = [
+    "NVTE_FP8_COLLECTION_NAME",
     "AbstractBaseTensor",
     "AmaxComputeAlgo",
     "BlockScaleQuantizer",
@@ -54,7 +72,10 @@ __all__ = [
     "JAXX_Scaling_Mode",
     "NVFP4Quantizer",
     "NoScaleTensor",
+    "QuantizeConfig",
     "QuantizeLayout",
+    "QuantizeMeta",
+    "QuantizeMetaSet",
     "Quantizer",
     "QuantizerFactory",
     "QuantizerSet",
@@ -63,14 +84,24 @@ __all__ = [
     "ScaledTensor2x",
     "ScaledTensorFactory",
     "ScalingMode",
+    "TensorSource",
     "TensorUsage",
     "apply_padding_to_scale_inv",
     "apply_rht",
+    "autocast",
     "compute_scale_from_amax",
+    "fp8_autocast",
+    "get_global_quantize_recipe",
+    "get_quantization_recipe",
+    "get_quantize_config_with_recipe",
     "get_rht_matrix",
+    "get_supported_quantization_recipes",
     "get_supported_scaling_modes",
     "invert_rht",
+    "is_fp8_available",
+    "is_quantize_recipe_supported",
     "is_scaling_mode_supported",
     "noop_quantizer_set",
     "remove_padding_from_scale_inv",
+    "update_collections",
 ]

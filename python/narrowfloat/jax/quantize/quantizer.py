@@ -306,26 +306,15 @@ class GroupedQuantizer(Quantizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.quantizers[0] is None:
-            made = QuantizerFactory.create(
-                self.n_groups, self.scaling_mode, self.q_dtype, self.q_layout
+            self.quantizers = create_quantizers(
+                self.n_groups, self.scaling_mode, q_dtype=self.q_dtype, q_layout=self.q_layout
             )
-            self.quantizers = made if isinstance(made, tuple) else (made,)
         self.data_layout = self.quantizers[0].data_layout
 
     def update(self, amax: jax.Array) -> None:
         """Each group's quantizer takes its own amax into account."""
         for group, quantizer in enumerate(self.quantizers):
             quantizer.update(amax[group : group + 1])
-
-
-@pytree(["x", "kernel", "dgrad"])
-@dataclass
-class QuantizerSet:
-    """Quantizers of a layer's input, weight and incoming gradient; None leaves one as it is."""
-
-    x: Quantizer | None
-    kernel: Quantizer | None
-    dgrad: Quantizer | None
 
 
 _CLASSES: dict[ScalingMode, type[Quantizer]] = {
@@ -337,75 +326,8 @@ _CLASSES: dict[ScalingMode, type[Quantizer]] = {
 }
 
 
-class QuantizerFactory:
-    """Makes quantizers of a scaling mode."""
-
-    @staticmethod
-    def create(
-        n_quantizers: int = 1,
-        scaling_mode: ScalingMode = ScalingMode.NO_SCALING,
-        q_dtype: DTypeLike | None = None,
-        q_layout: QuantizeLayout | None = None,
-        n_groups: int | None = None,
-        checkpoint_name: str | None = None,
-        **options: Any,
-    ) -> Quantizer | tuple[Quantizer | None, ...] | None:
-        """One quantizer, or a tuple of several; None for NO_SCALING. `options` are the class's.
-
-        Errors: ValueError if several grouped ones are asked for.
-        """
-        common = {"scaling_mode": scaling_mode, "q_dtype": q_dtype}
-        common |= {"checkpoint_name": checkpoint_name} | options
-        if q_layout is not None:
-            common["q_layout"] = q_layout
-        if n_groups is not None and n_quantizers != 1:
-            raise ValueError(
-                f"quantizer: a grouped quantizer is made one at a time, got {n_quantizers}"
-            )
-        if scaling_mode is ScalingMode.NO_SCALING:
-            made = (None,) * n_quantizers
-        elif n_groups is not None:
-            made = (GroupedQuantizer(n_groups=n_groups, **common),)
-        else:
-            made = tuple(_CLASSES[scaling_mode](**common) for _ in range(n_quantizers))
-        return made[0] if n_quantizers == 1 else made
-
-    @staticmethod
-    def create_set(
-        n_quantizer_sets: int = 1,
-        scaling_mode: ScalingMode | None = None,
-        fwd_dtype: DTypeLike | None = None,
-        bwd_dtype: DTypeLike | None = None,
-        is_2x2x: bool | None = None,
-        n_groups: int | None = None,
-        checkpoint_name: str | None = None,
-        **options: Any,
-    ) -> QuantizerSet | tuple[QuantizerSet, ...]:
-        """Sets for a layer: x and kernel of fwd_dtype, dgrad of bwd_dtype.
-
-        is_2x2x: both directions of everything, by default where blocks have one; else rowwise, and
-        the kernel in the direction that forward products read.
-        """
-        mode = ScalingMode.NO_SCALING if scaling_mode is None else scaling_mode
-        both = mode.is_block_scaling if is_2x2x is None else is_2x2x
-        one = QuantizeLayout.COLWISE if mode.is_block_scaling else QuantizeLayout.ROWWISE
-        layouts = [QuantizeLayout.ROWWISE, one, QuantizeLayout.ROWWISE]
-        if both:
-            layouts = [QuantizeLayout.ROWWISE_COLWISE] * len(layouts)
-        sets = tuple(
-            QuantizerSet(
-                *(
-                    QuantizerFactory.create(
-                        1, mode, dtype, layout, n_groups, checkpoint_name, **options
-                    )
-                    for dtype, layout in zip(
-                        (fwd_dtype, fwd_dtype, bwd_dtype), layouts, strict=True
-                    )
-                )
-            )
-            for _ in range(n_quantizer_sets)
-        )
-        return sets[0] if n_quantizer_sets == 1 else sets
-
-
-noop_quantizer_set = QuantizerSet(None, None, None)
+def create_quantizers(
+    count: int, scaling_mode: ScalingMode, **fields: Any
+) -> tuple[Quantizer, ...]:
+    """`count` quantizers of the mode's class, all with these fields."""
+    return tuple(_CLASSES[scaling_mode](scaling_mode=scaling_mode, **fields) for _ in range(count))

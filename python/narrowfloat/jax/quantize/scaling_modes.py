@@ -11,10 +11,12 @@ import functools
 import math
 from collections.abc import Sequence
 from enum import Enum, IntEnum
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.custom_partitioning import BATCHING, CompoundFactor
 from jax.typing import DTypeLike
 
 from narrowfloat import _core
@@ -23,6 +25,7 @@ JAXX_Scaling_Mode = IntEnum("JAXX_Scaling_Mode", _core.JAXX_Scaling_Mode)
 JAXX_Quantize_Layout = IntEnum("JAXX_Quantize_Layout", _core.JAXX_Quantize_Layout)
 
 Shape = tuple[int, ...]
+Spec = tuple[str | CompoundFactor, ...]
 
 
 def normalize_axis(flatten_axis: int, ndim: int) -> int:
@@ -46,6 +49,20 @@ def transpose_shape(shape: Sequence[int], flatten_axis: int) -> Shape:
     """The dimensions from `flatten_axis` on, then those before it."""
     axis = normalize_axis(flatten_axis, len(shape))
     return tuple(shape[axis:]) + tuple(shape[:axis])
+
+
+class QuantizeShardyRules(NamedTuple):
+    """Factors of an input's dimensions and of those of what is quantized from it.
+
+    factor_sizes: of the factors that are no dimension anywhere.
+    """
+
+    input_spec: Spec
+    rowwise_out_spec: Spec
+    rowwise_scale_spec: Spec
+    colwise_out_spec: Spec
+    colwise_scale_spec: Spec
+    factor_sizes: dict[str, int]
 
 
 class TensorUsage(Enum):
@@ -301,6 +318,56 @@ class ScalingMode(Enum):
             for which in (False, True)
         )
         return rowwise, colwise
+
+    def get_shardy_sharding_rules(
+        self,
+        input_shape: Sequence[int],
+        unique_var: str,
+        flatten_axis: int = -1,
+        q_layout: QuantizeLayout = QuantizeLayout.ROWWISE_COLWISE,
+        broadcast_2d_scale_shape_to_1d: bool = True,
+    ) -> QuantizeShardyRules:
+        """Which factors the dimensions of codes and scales share with those of the input.
+
+        For programs that partition operators of their own. A dimension of several blocks is their
+        number times their length, and the number is the dimension of the scales; one block cannot
+        be spread. unique_var: begins the names of the factors.
+        Errors: ValueError for tiles whose scales are not repeated.
+        """
+        if self.is_block_scaling and self.get_block()[0] > 1 and not broadcast_2d_scale_shape_to_1d:
+            raise ValueError(f"quantize: rules of {self.name} are for repeated scales")
+        axis = normalize_axis(flatten_axis, len(input_shape))
+        names = [f"{unique_var}_{i}" for i in range(len(input_shape))]
+        data: list[str | CompoundFactor] = list(names)
+        sizes: dict[str, int] = {}
+        counted = {}
+        for colwise, wanted in enumerate((q_layout.has_rowwise, q_layout.has_colwise)):
+            if not wanted or not self.is_block_scaling:
+                continue
+            block, dim = self.get_block()[1], (axis if colwise else len(names)) - 1
+            name = names[dim]
+            counted[colwise] = dim, f"{name}_blocks"
+            if input_shape[dim] > block:
+                data[dim] = CompoundFactor(f"{name}_blocks", f"{name}_of_block")
+                sizes[f"{name}_of_block"] = block
+
+        def spec(colwise: int, part: str) -> Spec:
+            wanted = q_layout.has_colwise if colwise else q_layout.has_rowwise
+            if not wanted or (part == "scale" and colwise not in counted):
+                half = "colwise" if colwise else "rowwise"
+                return (f"{BATCHING}{unique_var}_{half}_{part}",)
+            dims = list(data)
+            if part == "scale":
+                dim, count = counted[colwise]
+                dims[dim] = count
+            turned = colwise and self.is_colwise_transposed
+            return tuple([*dims[axis:], *dims[:axis]] if turned else dims)
+
+        return QuantizeShardyRules(
+            tuple(data),
+            *(spec(colwise, part) for colwise in (0, 1) for part in ("out", "scale")),
+            sizes,
+        )
 
     def get_quantize_layout(self, usage: TensorUsage) -> QuantizeLayout:
         """The direction that serves an operand: blocks run along the contracted dimension."""

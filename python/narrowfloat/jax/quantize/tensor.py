@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import jax
@@ -21,8 +22,10 @@ from narrowfloat.jax.quantize.scaling_modes import (
     TensorUsage,
     normalize_axis,
 )
+from narrowfloat.jax.sharding import with_sharding_constraint_by_logical_axes
 
 T = TypeVar("T")
+LogicalAxes = Sequence[str | None] | None
 
 
 def pytree(children: Sequence[str]) -> Callable[[type[T]], type[T]]:
@@ -79,6 +82,15 @@ class AbstractBaseTensor(ABC):
         name = getattr(quantizer, "checkpoint_name", None)
         return self if name is None else jax.tree.map(lambda x: checkpoint_name(x, name), self)
 
+    def apply_sharding_constraint_by_logical_axes(self, names: LogicalAxes) -> AbstractBaseTensor:
+        """This tensor, asked to lie as the names of the dimensions of what was quantized say.
+
+        Scales of blocks lie with their codes. Errors: NotImplementedError for groups.
+        """
+        raise NotImplementedError(
+            f"apply_sharding_constraint_by_logical_axes: {type(self).__name__} lies flat"
+        )
+
 
 @pytree(["data", "amax"])
 @dataclass
@@ -101,6 +113,9 @@ class NoScaleTensor(AbstractBaseTensor):
 
     def get_tensor(self, usage: TensorUsage) -> NoScaleTensor:
         return self
+
+    def apply_sharding_constraint_by_logical_axes(self, names: LogicalAxes) -> NoScaleTensor:
+        return replace(self, data=with_sharding_constraint_by_logical_axes(self.data, names))
 
     def checkpoint(self, quantizer: Any) -> NoScaleTensor:
         if quantizer is not None:
@@ -167,6 +182,17 @@ class ScaledTensor1x(ScaledTensor):
             f"{'COLWISE' if self.is_colwise else 'ROWWISE'}"
         )
 
+    def apply_sharding_constraint_by_logical_axes(self, names: LogicalAxes) -> ScaledTensor1x:
+        if not names:
+            return self
+        if self.data_layout == "T":
+            of_input = self.ndim - self.flatten_axis
+            names = (*names[of_input:], *names[:of_input])
+        lies = functools.partial(with_sharding_constraint_by_logical_axes, logical_axis_names=names)
+        blocks = self.scaling_mode.is_block_scaling and self.scale_inv.ndim == self.ndim
+        scale_inv = lies(self.scale_inv) if blocks else self.scale_inv
+        return replace(self, data=lies(self.data), scale_inv=scale_inv)
+
 
 @pytree(["rowwise_tensor", "colwise_tensor"])
 @dataclass
@@ -186,6 +212,14 @@ class ScaledTensor2x(ScaledTensor):
     def get_tensor(self, usage: TensorUsage) -> ScaledTensor1x:
         layout = self.rowwise_tensor.scaling_mode.get_quantize_layout(usage)
         return self.rowwise_tensor if layout.is_rowwise_only else self.colwise_tensor
+
+    def apply_sharding_constraint_by_logical_axes(self, names: LogicalAxes) -> ScaledTensor2x:
+        return ScaledTensor2x(
+            *(
+                half.apply_sharding_constraint_by_logical_axes(names)
+                for half in (self.rowwise_tensor, self.colwise_tensor)
+            )
+        )
 
 
 @pytree(["data", "scale_inv", "amax", "first_dims", "last_dims"])

@@ -155,11 +155,15 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
         if self.columnwise_usage:
             x_t = x.t().contiguous()
             if self.with_rht:
-                x_t = apply_rht(x_t, self.with_random_sign_mask)
+                x_t = self._apply_rht(x_t)
             amax = self._amax(x_t)
             data, scale = self.blocks.quantize(x_t, amax)
             buffers |= {"data_t": data, "scale_t": scale, "global_amax_col": amax}
         return buffers
+
+    def _apply_rht(self, x: torch.Tensor) -> torch.Tensor:
+        """Each run of `x` through the transform, whatever `with_rht` says."""
+        return apply_rht(x, self.with_random_sign_mask)
 
     def _amax(self, x: torch.Tensor) -> torch.Tensor:
         magnitudes = x.abs().float()

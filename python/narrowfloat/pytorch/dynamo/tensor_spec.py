@@ -27,7 +27,9 @@ class TensorSpec:
     ) -> None:
         self.shape = torch.Size(shape)
         self.dtype = dtype
-        self.quantizer = None if quantizer is None else quantizer.copy()
+        # A tracer follows no copy of a constant, and nobody changes the original meanwhile.
+        shared = quantizer is None or torch.compiler.is_dynamo_compiling()
+        self.quantizer = quantizer if shared else quantizer.copy()
         self.requires_grad = requires_grad
         self.device = torch.get_default_device() if device is None else torch.device(device)
 
@@ -37,14 +39,19 @@ class TensorSpec:
         """Errors: ValueError for a plain tensor."""
         if self.quantizer is None:
             raise ValueError("update_usage: a plain tensor has no usages")
+        self.quantizer = self.quantizer.copy()
         self.quantizer.set_usage(rowwise=rowwise_usage, columnwise=columnwise_usage)
 
-    def inner_names(self) -> list[str]:
-        """Names of the inner tensors in the order of flattening; none of a plain tensor."""
+    @property
+    def is_quantized(self) -> bool:
+        return self.quantizer is not None
+
+    def inner_names(self) -> tuple[str, ...]:
+        """Names of the inner tensors in the order of flattening; "data" of a plain tensor."""
         if self.quantizer is None:
-            return []
-        names = [name for name, _, _ in self.quantizer.inner_tensor_specs(self.shape)]
-        declared = [name for name, _ in self.quantizer.STORAGE._INNER_TENSORS if name in names]
+            return ("data",)
+        names = tuple(self.quantizer.inner_tensor_specs(self.shape))
+        declared = tuple(name for name, _ in self.quantizer.STORAGE._INNER_TENSORS if name in names)
         if names != declared:
             raise RuntimeError(
                 f"inner_tensor_specs: {names} do not follow the order of flattening, {declared}"

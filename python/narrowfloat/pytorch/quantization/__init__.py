@@ -44,6 +44,8 @@ from narrowfloat.pytorch.quantization.roles import (
     QuantizerRole,
 )
 
+_amax_and_scale_update = update_amax_and_scale  # TransformerEngine's name
+
 __all__ = [
     "CustomRecipeState",
     "DelayedScalingRecipeState",

@@ -5,6 +5,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+import torch
+
 from narrowfloat.common.recipe import Recipe
 from narrowfloat.pytorch.quantization.global_state import (
     AutocastState,
@@ -19,7 +21,8 @@ class autocast:
 
     enabled: False turns quantization off inside. calibrating: collect amaxes without quantizing.
     recipe: None is the default recipe. amax_reduction_group: of delayed scaling's amaxes.
-    Errors: RuntimeError for what is no recipe, or if one object is entered while it is entered.
+    Errors: RuntimeError for what is no recipe, if one object is entered while it is entered, or
+    for delayed scaling, whose state outlives a step, while a graph is compiled.
     """
 
     def __init__(
@@ -41,6 +44,8 @@ class autocast:
         recipe = get_default_recipe() if self.recipe is None else self.recipe
         if self.enabled:
             check_recipe_support(recipe)
+            if recipe.delayed() and torch.compiler.is_compiling():
+                raise RuntimeError("autocast: DelayedScaling is not supported under torch.compile")
         self._before = FP8GlobalStateManager.get_autocast_state()
         FP8GlobalStateManager.autocast_enter(
             self.enabled, self.calibrating, recipe, self.amax_reduction_group

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -157,49 +157,66 @@ def local_amaxes(piece: Piece, rows: int, cols: int, dtype: torch.dtype) -> torc
     return block_amaxes(whole.view(piece.weight.shape), rows, cols).to(dtype)
 
 
-def quantize_direction(
-    pieces: list[Piece], group: Any, direction: str, rows: int, cols: int, dtype: torch.dtype
-) -> None:
-    """Scales of all blocks and codes of the pieces, for one direction."""
-    local = [local_amaxes(piece, rows, cols, dtype) for piece in pieces]
-    for piece, amaxes in zip(pieces, share(local, group), strict=True):
-        weight = piece.weight
-        quantizer: SchemeQuantizer = weight._quantizer.copy()
-        quantizer.internal = False
-        quantizer.set_usage(rowwise=direction == "rowwise", columnwise=direction == "columnwise")
-        made = quantizer.quantize_impl(on_blocks(piece, rows, cols, amaxes))
-        for name in weight._direction_buffers(direction):
-            if not name.endswith("_data"):
-                getattr(weight, name).copy_(getattr(made, name))
-        per_byte = codes_per_byte() if isinstance(weight, NVFP4Tensor) else 1
-        if (piece.start % per_byte, piece.end % per_byte) != (0, 0):
-            raise ValueError(
-                f"quantize_master_weights: pieces of an NVFP4 weight are whole bytes, got "
-                f"[{piece.start}, {piece.end})"
-            )
-        codes = getattr(made, f"_{direction}_data").view(-1)
-        begin, end = piece.start // per_byte, piece.end // per_byte
-        shard = piece.shard
-        if isinstance(shard, (tuple, list)):
-            shard = shard[0] if direction == "rowwise" else shard[1]
-        own = Piece(weight, piece.values, piece.start, shard)
-        write_codes(own, getattr(weight, f"_{direction}_data"), codes[begin:end], begin)
+class Direction(NamedTuple):
+    """One direction of a piece, in blocks of rows x cols."""
+
+    piece: Piece
+    name: str
+    rows: int
+    cols: int
+
+
+def quantize_directions(directions: list[Direction], group: Any, dtype: torch.dtype) -> None:
+    """Scales of all blocks and codes of the pieces, after one reduction of all amaxes."""
+    local = [local_amaxes(d.piece, d.rows, d.cols, dtype) for d in directions]
+    for direction, amaxes in zip(directions, share(local, group), strict=True):
+        quantize_direction(direction, amaxes)
+
+
+def quantize_direction(direction: Direction, amaxes: torch.Tensor) -> None:
+    """The scales of all blocks, by the amaxes, and the codes of the piece."""
+    piece, name = direction.piece, direction.name
+    weight = piece.weight
+    quantizer: SchemeQuantizer = weight._quantizer.copy()
+    quantizer.internal = False
+    quantizer.set_usage(rowwise=name == "rowwise", columnwise=name == "columnwise")
+    made = quantizer.quantize_impl(on_blocks(piece, direction.rows, direction.cols, amaxes))
+    for buffer in weight._direction_buffers(name):
+        if not buffer.endswith("_data"):
+            getattr(weight, buffer).copy_(getattr(made, buffer))
+    per_byte = codes_per_byte() if isinstance(weight, NVFP4Tensor) else 1
+    if (piece.start % per_byte, piece.end % per_byte) != (0, 0):
+        raise ValueError(
+            f"quantize_master_weights: pieces of an NVFP4 weight are whole bytes, got "
+            f"[{piece.start}, {piece.end})"
+        )
+    codes = getattr(made, f"_{name}_data").view(-1)
+    begin, end = piece.start // per_byte, piece.end // per_byte
+    shard = piece.shard
+    if isinstance(shard, (tuple, list)):
+        shard = shard[0] if name == "rowwise" else shard[1]
+    own = Piece(weight, piece.values, piece.start, shard)
+    write_codes(own, getattr(weight, f"_{name}_data"), codes[begin:end], begin)
 
 
 def quantize_tiles(pieces: list[Piece], group: Any) -> None:
     block = pieces[0].weight._spec().block_length
-    quantize_direction(pieces, group, "rowwise", block, block, torch.float32)
+    rows = [Direction(piece, "rowwise", block, block) for piece in pieces]
+    quantize_directions(rows, group, torch.float32)
 
 
 def quantize_mxfp8(pieces: list[Piece], group: Any) -> None:
     block = pieces[0].weight._spec().block_length
-    dtype = pieces[0].weight.dtype
     tiles = pieces[0].weight._quantizer.with_2d_quantization
-    for direction, rows, cols in (("rowwise", 1, block), ("columnwise", block, 1)):
-        present = [p for p in pieces if getattr(p.weight, f"_{direction}_data") is not None]
-        if present:
-            shape = (block, block) if tiles else (rows, cols)
-            quantize_direction(present, group, direction, *shape, dtype)
+    shapes = {"rowwise": (1, block), "columnwise": (block, 1)}
+    directions = [
+        Direction(piece, name, *((block, block) if tiles else shape))
+        for name, shape in shapes.items()
+        for piece in pieces
+        if getattr(piece.weight, f"_{name}_data") is not None
+    ]
+    if directions:
+        quantize_directions(directions, group, pieces[0].weight.dtype)
 
 
 def quantize_identity(pieces: list[Piece], group: Any) -> None:

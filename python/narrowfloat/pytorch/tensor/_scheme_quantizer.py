@@ -11,6 +11,7 @@ import torch
 
 from narrowfloat import _core
 from narrowfloat.pytorch import _native
+from narrowfloat.pytorch._values import constant_of_graphs
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
@@ -27,6 +28,19 @@ def source_tensor(src: torch.Tensor, device: torch.device) -> torch.Tensor:
     if isinstance(src, QuantizedTensorStorage):
         src = src._decode()
     return src if src.device == device else src.to(device)
+
+
+@constant_of_graphs  # The planner is native code.
+def _planned(
+    quantizer: SchemeQuantizer, shape: tuple[int, ...]
+) -> tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]:
+    quantizer._check_shape(shape)
+    names = dict(zip(_native.ROLES, quantizer.STORAGE._role_names, strict=True))
+    return tuple(
+        (names[buffer.role], buffer.dtype, buffer.shape)
+        for buffer in quantizer._plan(shape)
+        if names[buffer.role] is not None
+    )
 
 
 class SchemeQuantizer(Quantizer):
@@ -53,9 +67,12 @@ class SchemeQuantizer(Quantizer):
     def _check_shape(self, shape: tuple[int, ...]) -> None:
         """Errors: ValueError for a shape that the format does not take."""
 
-    def _check_destination(self, dst: Any) -> None:
-        """Errors: as the family has them, unless `dst` is a tensor of the family."""
-        assert isinstance(dst, self.TENSOR), (
+    def _check_destination(self, dst: Any, bare: bool = False) -> None:
+        """Errors: as the family has them, unless `dst` is a tensor of the family.
+
+        bare: a storage will do.
+        """
+        assert isinstance(dst, self.STORAGE if bare else self.TENSOR), (
             f"Cannot store quantized data in {type(dst).__name__}: "
             f"{type(self).__name__} fills {self.TENSOR.__name__}"
         )
@@ -77,27 +94,20 @@ class SchemeQuantizer(Quantizer):
 
     def _buffer_specs(self, shape: Iterable[int]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
         """dtype and shape of each of the tensor's fields that hold a buffer."""
-        shape = tuple(shape)
-        self._check_shape(shape)
-        names = dict(zip(_native.ROLES, self.STORAGE._role_names, strict=True))
-        return {
-            names[buffer.role]: (buffer.dtype, buffer.shape)
-            for buffer in self._plan(shape)
-            if names[buffer.role] is not None
-        }
+        return {name: (dtype, size) for name, dtype, size in _planned(self, tuple(shape))}
 
     # Building.
 
     def inner_tensor_specs(
         self, shape: Iterable[int]
-    ) -> list[tuple[str, tuple[int, ...], torch.dtype]]:
-        """(name, shape, dtype) of the inner tensors in the order of flattening; no data made."""
+    ) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Shape and dtype of the inner tensors in the order of flattening; no data made."""
         specs = self._buffer_specs(shape)
-        return [
-            (name, specs[name][1], specs[name][0])
+        return {
+            name: (specs[name][1], specs[name][0])
             for name, _ in self.STORAGE._INNER_TENSORS
             if name in specs
-        ]
+        }
 
     def storage_metadata(self, dtype: torch.dtype) -> dict[str, Any]:
         """The tensor's constructor arguments that are no buffers."""
@@ -178,6 +188,16 @@ class SchemeQuantizer(Quantizer):
     ) -> Any:
         """Errors: as the family has them for `dst`; ValueError if the shapes differ."""
         self._check_destination(dst)
+        return self._update(src, dst, noop_flag)
+
+    def update_storage(
+        self, src: torch.Tensor, dst: SchemeStorage, *, noop_flag: torch.Tensor | None = None
+    ) -> SchemeStorage:
+        """update_quantized() for bare storages too."""
+        self._check_destination(dst, bare=True)
+        return self._update(src, dst, noop_flag)
+
+    def _update(self, src: torch.Tensor, dst: Any, noop_flag: torch.Tensor | None) -> Any:
         src = source_tensor(src, dst.device)
         self._check_quantize(src)
         if src.shape != dst.shape:

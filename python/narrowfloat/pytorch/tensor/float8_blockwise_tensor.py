@@ -70,8 +70,8 @@ class Float8BlockQuantizer(SchemeQuantizer):
     def _settings(self) -> dict[str, Any]:
         return {"fp8_dtype": self.dtype, "is_2D_scaled": self.block_scaling_dim == 2}
 
-    def _check_destination(self, dst: Any) -> None:
-        super()._check_destination(dst)
+    def _check_destination(self, dst: Any, bare: bool = False) -> None:
+        super()._check_destination(dst, bare)
         if dst._is_2D_scaled != (self.block_scaling_dim == 2):
             raise ValueError(
                 f"Float8BlockQuantizer: block_scaling_dim is {self.block_scaling_dim}, but the "

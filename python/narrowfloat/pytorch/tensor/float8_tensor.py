@@ -53,7 +53,7 @@ class _Float8QuantizerBase(SchemeQuantizer):
             return self.rowwise_usage or self.columnwise_usage, False
         return self.rowwise_usage, self.columnwise_usage
 
-    def _check_destination(self, dst: Any) -> None:
+    def _check_destination(self, dst: Any, bare: bool = False) -> None:
         if not isinstance(dst, Float8TensorStorage):
             raise ValueError(
                 f"{type(self).__name__} can only update Float8Tensor, got {type(dst).__name__}"
@@ -189,6 +189,10 @@ class Float8CurrentScalingQuantizer(_Float8QuantizerBase):
     `with_amax_reduction`: over `amax_reduction_group` (None: the world), so that all ranks share
     one scale. `device`, `use_existing_amax`, `scale` and `amax` are accepted and not used.
     """
+
+    # Of one that is rebuilt as a value.
+    with_amax_reduction = False
+    amax_reduction_group = None
 
     def __init__(
         self,

@@ -55,9 +55,9 @@ def _rht_matrix(sign_mask: int, device: torch.device) -> torch.Tensor:
 class NVFP4Quantizer(SchemeQuantizer):
     """NVFP4 in runs along each direction, or in tiles (`with_2d_quantization`).
 
-    Rows and columns must be multiples of the block. `with_rht` transforms the column-wise operand;
-    it takes bfloat16 and needs `with_post_rht_amax`. Stochastic rounding draws its seed from
-    PyTorch's generator. `optimize_for_gemm` makes swizzled scales.
+    Rows and columns must be multiples of the block. `with_rht` transforms the column-wise operand,
+    whose blocks are runs then; it takes bfloat16 and needs `with_post_rht_amax`. Stochastic
+    rounding draws its seed from PyTorch's generator. `optimize_for_gemm` makes swizzled scales.
     """
 
     STORAGE = NVFP4TensorStorage
@@ -124,9 +124,8 @@ class NVFP4Quantizer(SchemeQuantizer):
         options: list[tuple[str, Any]] = []
         if self.optimize_for_gemm:
             options.append(("swizzled", True))
-        if self.with_rht:
-            options.append(("rht", True))
-            options.append(("rht_sign_mask", self.rht_matrix_random_sign_mask_t))
+        if self.with_rht and not self.with_2d_quantization:
+            options += self._rht_options()
         if self.stochastic_rounding:
             options.append(("stochastic_rounding", True))
         if self.row_scaled_nvfp4:
@@ -135,6 +134,26 @@ class NVFP4Quantizer(SchemeQuantizer):
             options.append(("four_over_six", self.nvfp4_4over6_err_mode.lower()))
             options.append(("e4m3_max", float(self.nvfp4_e4m3_max)))
         return tuple(options)
+
+    def _rht_options(self) -> list[tuple[str, Any]]:
+        return [("rht", True), ("rht_sign_mask", self.rht_matrix_random_sign_mask_t)]
+
+    def _passes(self) -> tuple[tuple[_core.QuantSpec, str], ...]:
+        """The specs that fill a tensor one after another, and what their roles have in common.
+
+        Tiles and the transform exclude each other in one operand: rows have the tiles, and the
+        transformed columns runs.
+        """
+        if not (self.with_rht and self.with_2d_quantization):
+            return ((self._spec(), ""),)
+        runs = nvfp4_scheme(self.dtype, False)
+        columns = (*self._options(), *self._rht_options())
+        passes = []
+        if self.rowwise_usage:
+            passes.append((self._rowwise_spec(), "rowwise"))
+        if self.columnwise_usage:
+            passes.append((_native.make_spec(runs, False, True, columns), "columnwise"))
+        return tuple(passes)
 
     def _settings(self) -> dict[str, Any]:
         return {
@@ -202,12 +221,29 @@ class NVFP4Quantizer(SchemeQuantizer):
         seed, offset = 0, 0
         if self.stochastic_rounding:
             seed, offset = torch.randint(0, _SEEDS, (2,)).tolist()
-        spec, buffers, threads = self._spec(), dst._role_buffers(), _native.threads()
-        _native.verbs.quantize(spec, src, buffers, noop, None, None, None, seed, offset, threads)
+        for spec, direction in self._passes():
+            self._fill_by(spec, direction, src, dst, noop, (seed, offset))
+
+    def _fill_by(
+        self,
+        spec: _core.QuantSpec,
+        direction: str,
+        src: torch.Tensor,
+        dst: SchemeStorage,
+        noop: torch.Tensor | None,
+        state: tuple[int, int],
+    ) -> None:
+        """One pass over the buffers whose roles name the direction."""
+        buffers = dst._role_buffers()
+        if direction:
+            given = zip(_native.ROLES, buffers, strict=True)
+            buffers = tuple(buffer if direction in role else None for role, buffer in given)
+        threads = _native.threads()
+        _native.verbs.quantize(spec, src, buffers, noop, None, None, None, *state, threads)
         if not self.with_amax_reduction:
             return
-        shared = [self._shared_amax(amax) for amax in (dst._amax_rowwise, dst._amax_columnwise)]
-        _native.verbs.quantize(spec, src, buffers, noop, None, *shared, seed, offset, threads)
+        shared = [self._shared_amax(amax) for amax in buffers[-2:]]
+        _native.verbs.quantize(spec, src, buffers, noop, None, *shared, *state, threads)
 
     def _shared_amax(self, amax: torch.Tensor | None) -> torch.Tensor | None:
         if amax is None:

@@ -161,10 +161,11 @@ class NVFP4TensorStorage(BlockStorage):
     def _create_columnwise(self) -> None:
         """Column-wise buffers of tiles from the row-wise ones. Errors: RuntimeError for runs."""
         quantizer = self._quantizer
-        if quantizer is None or not getattr(quantizer, "with_2d_quantization", False):
+        tiles = getattr(quantizer, "with_2d_quantization", False)
+        if not tiles or getattr(quantizer, "with_rht", False):
             raise RuntimeError(
                 "update_usage: column-wise NVFP4 data can be made of row-wise data only under 2-D "
-                "quantization"
+                "quantization without the transform"
             )
         if self._rowwise_data is None:
             raise RuntimeError("update_usage: making column-wise NVFP4 data needs row-wise data")

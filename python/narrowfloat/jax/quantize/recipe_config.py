@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recipes at work: what each means for a layer's tensors, and the one in force."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from narrowfloat.common.recipe import (
+    DelayedScaling,
+    Float8CurrentScaling,
+    Format,
+    MXFP8BlockScaling,
+    NVFP4BlockScaling,
+    Recipe,
+)
+from narrowfloat.jax.quantize.quantizer import AmaxComputeAlgo
+from narrowfloat.jax.quantize.scaling_modes import QuantizeLayout, ScalingMode
+from narrowfloat.jax.sharding import MeshResource, global_shard_guard
+
+_recipe: ContextVar[Recipe | None] = ContextVar("narrowfloat_jax_recipe", default=None)
+
+
+class TensorSource(Enum):
+    """Which of a layer's tensors is quantized."""
+
+    X = 0
+    KERNEL = 1
+    DGRAD = 2
+
+
+def _format2dtypes(format: Format | None) -> tuple[np.dtype, np.dtype]:
+    """Dtypes of the forward and of the backward pass; bfloat16 for what is no format."""
+    wide, narrow = jnp.dtype(jnp.float8_e5m2), jnp.dtype(jnp.float8_e4m3fn)
+    fp4, plain = jnp.dtype(jnp.float4_e2m1fn), jnp.bfloat16
+    by_format = {
+        Format.E4M3: (narrow, narrow),
+        Format.E5M2: (wide, wide),
+        Format.HYBRID: (narrow, wide),
+        Format.E2M1: (fp4, fp4),
+    }
+    return by_format.get(format, (plain, plain))
+
+
+@dataclass(frozen=True)
+class QuantizeConfig:
+    """A recipe in terms of scaling modes; that of no recipe scales nothing.
+
+    modes: of the input, the kernel and the incoming gradient. The capitals are TransformerEngine's
+    names; the first of them hold for delayed scaling, the DISABLE_ ones for NVFP4.
+    """
+
+    modes: tuple[ScalingMode, ScalingMode, ScalingMode] = (ScalingMode.NO_SCALING,) * 3
+    FWD_DTYPE: DTypeLike = jnp.bfloat16
+    BWD_DTYPE: DTypeLike = jnp.bfloat16
+    MARGIN: float = 0.0
+    AMAX_HISTORY_LEN: int = 0
+    AMAX_COMPUTE_ALGO: AmaxComputeAlgo = AmaxComputeAlgo.MAX
+    DISABLE_STOCHASTIC_ROUNDING: bool = False
+    DISABLE_RHT: bool = False
+    DISABLE_2D_QUANTIZATION: bool = False
+
+    def is_fp8_enabled(self) -> bool:
+        """Whether anything is quantized."""
+        return self.modes[0] is not ScalingMode.NO_SCALING
+
+    def get_scaling_mode(self, tensor_source: TensorSource) -> ScalingMode:
+        return self.modes[tensor_source.value]
+
+    def get_dtype(self, tensor_source: TensorSource) -> DTypeLike:
+        """Of the codes."""
+        return self.BWD_DTYPE if tensor_source is TensorSource.DGRAD else self.FWD_DTYPE
+
+    def quantizer_options(
+        self, tensor_source: TensorSource, layout: QuantizeLayout
+    ) -> dict[str, Any]:
+        """What a quantizer of that tensor is told beside mode, dtype and layout.
+
+        Stochastic rounding needs words of a generator, which only the caller has.
+        """
+        mode = self.get_scaling_mode(tensor_source)
+        if mode is ScalingMode.DELAYED_TENSOR_SCALING:
+            return {
+                "margin": self.MARGIN,
+                "amax_compute_algo": self.AMAX_COMPUTE_ALGO,
+                "amax_history": jnp.zeros((self.AMAX_HISTORY_LEN,), jnp.float32),
+            }
+        if mode is ScalingMode.NVFP4_1D_SCALING:
+            return {"use_rht": layout.has_colwise and not self.DISABLE_RHT}
+        return {}
+
+
+def _delayed(recipe: DelayedScaling) -> dict[str, Any]:
+    algorithms = [algorithm.value for algorithm in AmaxComputeAlgo]
+    for held, rule in (
+        (recipe.amax_compute_algo in algorithms, f"amax_compute_algo {' or '.join(algorithms)}"),
+        (recipe.scaling_factor_compute_algo is None, "no scaling_factor_compute_algo"),
+        (recipe.reduce_amax, "reduce_amax"),
+    ):
+        if not held:
+            raise ValueError(f"DelayedScaling: JAX has {rule} only")
+    return {
+        "MARGIN": float(recipe.margin),
+        "AMAX_HISTORY_LEN": recipe.amax_history_len,
+        "AMAX_COMPUTE_ALGO": AmaxComputeAlgo(recipe.amax_compute_algo),
+    }
+
+
+def _nvfp4(recipe: NVFP4BlockScaling) -> dict[str, Any]:
+    runs, tiles = ScalingMode.NVFP4_1D_SCALING, ScalingMode.NVFP4_2D_SCALING
+    forward, backward = _format2dtypes(recipe.fp4_format)
+    return {
+        "modes": (runs, runs if recipe.disable_2d_quantization else tiles, runs),
+        "FWD_DTYPE": forward,
+        "BWD_DTYPE": backward,
+        "DISABLE_STOCHASTIC_ROUNDING": recipe.disable_stochastic_rounding,
+        "DISABLE_RHT": recipe.disable_rht,
+        "DISABLE_2D_QUANTIZATION": recipe.disable_2d_quantization,
+    }
+
+
+_CONFIGS: dict[type[Recipe], tuple[ScalingMode, Callable[[Any], dict[str, Any]]]] = {
+    DelayedScaling: (ScalingMode.DELAYED_TENSOR_SCALING, _delayed),
+    Float8CurrentScaling: (ScalingMode.CURRENT_TENSOR_SCALING, lambda recipe: {}),
+    MXFP8BlockScaling: (ScalingMode.MXFP8_1D_SCALING, lambda recipe: {}),
+    NVFP4BlockScaling: (ScalingMode.NVFP4_1D_SCALING, _nvfp4),
+}
+
+
+def get_quantize_config_with_recipe(recipe: Recipe | None) -> QuantizeConfig:
+    """What a recipe means here. Errors: ValueError for one that JAX has no modes for."""
+    if recipe is None:
+        return QuantizeConfig()
+    for kind, (mode, more) in _CONFIGS.items():
+        if isinstance(recipe, kind):
+            forward, backward = _format2dtypes(recipe.fp8_format)
+            common = {"modes": (mode,) * 3, "FWD_DTYPE": forward, "BWD_DTYPE": backward}
+            return QuantizeConfig(**(common | more(recipe)))
+    raise ValueError(
+        f"quantize: JAX has the recipes {', '.join(kind.__name__ for kind in _CONFIGS)}, got "
+        f"{type(recipe).__name__}"
+    )
+
+
+def get_global_quantize_recipe() -> Recipe | None:
+    """The recipe of the autocast around, None outside and where that is not enabled."""
+    return _recipe.get()
+
+
+@contextlib.contextmanager
+def autocast(
+    enabled: bool = False, recipe: Recipe | None = None, mesh_resource: MeshResource | None = None
+) -> Iterator[None]:
+    """Makes `recipe`, DelayedScaling() if None, what sets of quantizers follow in this context.
+
+    A function that is traced keeps the recipe that it was traced under. Errors: as
+    get_quantize_config_with_recipe.
+    """
+    chosen = None
+    if enabled:
+        chosen = DelayedScaling() if recipe is None else recipe
+        get_quantize_config_with_recipe(chosen)
+    token = _recipe.set(chosen)
+    try:
+        with global_shard_guard(MeshResource() if mesh_resource is None else mesh_resource):
+            yield
+    finally:
+        _recipe.reset(token)
+
+
+@contextlib.contextmanager
+def fp8_autocast(
+    enabled: bool = False,
+    fp8_recipe: Recipe | None = None,
+    mesh_resource: MeshResource | None = None,
+) -> Iterator[None]:
+    """The old name of autocast()."""
+    warnings.warn("fp8_autocast is called autocast now", DeprecationWarning, stacklevel=3)
+    with autocast(enabled, fp8_recipe, mesh_resource):
+        yield
+
+
+def is_quantize_recipe_supported(recipe_name: str) -> tuple[bool, str]:
+    """Whether the recipe runs here, and why not. Errors: ValueError for an unknown name."""
+    get_quantization_recipe(recipe_name)
+    return True, ""
+
+
+def get_quantization_recipe(recipe_name: str) -> Recipe:
+    """A recipe with its defaults. Errors: ValueError for an unknown name."""
+    known = {kind.__name__: kind for kind in _CONFIGS}
+    if recipe_name not in known:
+        raise ValueError(f"quantize: JAX has the recipes {', '.join(known)}, got '{recipe_name}'")
+    return known[recipe_name]()
+
+
+def get_supported_quantization_recipes() -> list[Recipe]:
+    """One of each, with its defaults."""
+    return [kind() for kind in _CONFIGS]

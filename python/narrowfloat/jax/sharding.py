@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of mesh axes, for programs that say by name how their arrays lie.
+
+Quantizing reads off the array itself what devices it lies on and needs none of this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+
+@dataclass(frozen=True)
+class MeshResource:
+    """Which mesh axis serves data, tensor, tensor-sequence, sharded-parameter, pipeline and
+    context parallelism; None where there is none."""
+
+    dp_resource: str | None = None
+    tp_resource: str | None = None
+    tpsp_resource: str | None = None
+    fsdp_resource: str | None = None
+    pp_resource: str | None = None
+    cp_resource: str | None = None
+
+
+_resource: ContextVar[MeshResource | None] = ContextVar("narrowfloat_jax_mesh", default=None)
+
+
+def global_mesh_resource() -> MeshResource:
+    """The one of the global_shard_guard around. Errors: RuntimeError outside of any."""
+    found = _resource.get()
+    if found is None:
+        raise RuntimeError("global_mesh_resource: there is no global_shard_guard around")
+    return found
+
+
+@contextlib.contextmanager
+def global_shard_guard(resource: MeshResource) -> Iterator[None]:
+    """Makes `resource` the global one in this context."""
+    token = _resource.set(resource)
+    try:
+        yield
+    finally:
+        _resource.reset(token)
+
+
+def with_sharding_constraint_by_logical_axes(
+    x: jax.Array, logical_axis_names: Sequence[str | None] | None
+) -> jax.Array:
+    """`x`, asked to lie as the names of its dimensions say.
+
+    A name is resolved by Flax's logical axis rules where a program uses Flax, and else stands for
+    the mesh axis so called. Dimensions without a name, of a name that means no axis of the mesh,
+    or that the axis does not divide, lie anywhere, or as before on a mesh of explicit axes. No
+    names or no mesh: nothing is asked.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if not logical_axis_names or mesh.empty:
+        return x
+    if len(logical_axis_names) != x.ndim:
+        raise ValueError(
+            f"with_sharding_constraint_by_logical_axes: there are {len(logical_axis_names)} names "
+            f"for {x.ndim} dimensions"
+        )
+    linen = sys.modules.get("flax.linen")
+    spec = linen.logical_to_mesh_axes(logical_axis_names) if linen else logical_axis_names
+    explicit = jax.sharding.AxisType.Auto not in mesh.axis_types
+    free = jax.typeof(x).sharding.spec if explicit else [PartitionSpec.UNCONSTRAINED] * x.ndim
+    kept = []
+    for extent, entry, otherwise in zip(x.shape, spec, free, strict=True):
+        names = () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
+        known = all(name in mesh.shape for name in names)
+        fits = known and extent % math.prod(mesh.shape[name] for name in names) == 0
+        kept.append(names if names and fits else otherwise)
+    if explicit:
+        return jax.sharding.reshard(x, PartitionSpec(*kept))
+    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*kept)))

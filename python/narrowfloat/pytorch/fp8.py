@@ -1,0 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The older name of quantization."""
+
+from narrowfloat.pytorch.quantization import *  # noqa: F403
+from narrowfloat.pytorch.quantization import __all__, _amax_and_scale_update  # noqa: F401

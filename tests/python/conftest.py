@@ -19,5 +19,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     skip = pytest.mark.skip(reason="needs gigabytes of memory; run with NF_LARGE_TESTS=1")
     for item in items:
-        if "large" in item.keywords:
+        if item.get_closest_marker("large"):
             item.add_marker(skip)

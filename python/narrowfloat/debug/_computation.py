@@ -50,6 +50,12 @@ def _add_deviations(name: str, columns: Columns) -> torch.Tensor:
     return columns[name].sum() + (counts * (means - sums.sum() / counts.sum()) ** 2).sum()
 
 
+def _weighted(name: str, columns: Columns) -> torch.Tensor:
+    """The common mean of several tensors."""
+    counts = columns["numel"]
+    return (counts * columns[name]).sum() / counts.sum()
+
+
 def _squared_deviations(values: torch.Tensor) -> torch.Tensor:
     return ((values - values.mean()) ** 2).sum()
 
@@ -58,6 +64,7 @@ def _least_nonzero(sample: Sample) -> torch.Tensor:
     return sample.magnitudes.masked_fill(sample.magnitudes == 0, math.inf).min()
 
 
+MEAN = Part("mean", lambda sample: sample.mean, _weighted)
 SUM = Part("sum", lambda sample: sample.values.sum(), add)
 DEVIATIONS = Part("deviations", lambda sample: _squared_deviations(sample.values), _add_deviations)
 LEAST = Part("min", lambda sample: sample.values.min(), least)
@@ -81,7 +88,7 @@ def _std(parts: Parts) -> float:
 TENSOR_STATISTICS: dict[str, Computation] = {
     "min": only(LEAST),
     "max": only(LARGEST),
-    "mean": Computation((SUM, NUMEL), lambda parts: parts["sum"] / parts["numel"]),
+    "mean": Computation((MEAN, NUMEL), lambda parts: parts["mean"]),
     "std": Computation((SUM, NUMEL, DEVIATIONS), _std),
     "l1_norm": only(MAGNITUDES),
     "l2_norm": Computation((SQUARES,), lambda parts: math.sqrt(parts["l2_norm_square"])),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from narrowfloat.debug._grammar import (
+    AXES,
     AXIS_KEYS,
     ERROR,
     GEMMS,
@@ -121,7 +122,7 @@ def _unread_keys(rules: Rules, block: Mapping[str, Any]) -> Iterator[Finding]:
     lists = tuple(key for key in AXIS_KEYS if key.startswith(axes))
     allowed = (*rules.keys, *lists, "enabled")
     yield from _attempt(lambda: require_keys(block, allowed))
-    for axis in ("gemms", "tensors"):
+    for axis in AXES:
         for entry in entries_of(axis, block.get(f"{axis}_struct")):
             if axis == "tensors" and not entry.get("enabled", True):
                 message = f"{ERROR} An entry of tensors_struct cannot be disabled: {entry!r}."

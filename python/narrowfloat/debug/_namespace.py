@@ -7,6 +7,8 @@ import os
 import sys
 from typing import Any
 
+HOST = "nvdlfw_inspect.api"
+
 # TransformerEngine's, so that its YAML files work unchanged.
 DEFAULT = "transformer_engine"
 VARIABLE = "NF_DEBUG_NAMESPACE"
@@ -41,7 +43,7 @@ def namespace_api() -> Any:
 
     Errors: RuntimeError without a session.
     """
-    host = sys.modules.get("nvdlfw_inspect.api")
+    host = sys.modules.get(HOST)
     if host is None:
         raise RuntimeError("narrowfloat.debug: no session runs; call nvdlfw_inspect's initialize()")
     return getattr(host, namespace())

@@ -20,8 +20,14 @@ class Sample:
 
     @functools.cached_property
     def values(self) -> torch.Tensor:
-        """The tensor in float64, in which everything is summed up."""
+        """The tensor in float64, in which everything but the mean is summed up."""
         return self.tensor.detach().double()
+
+    @property
+    def mean(self) -> torch.Tensor:
+        """As Tensor.mean() has it, in float32 at least: a logged mean is compared with that."""
+        tensor = self.tensor.detach()
+        return tensor.mean(dtype=torch.promote_types(tensor.dtype, torch.float32))
 
     @functools.cached_property
     def magnitudes(self) -> torch.Tensor:

@@ -37,22 +37,20 @@ def count_nonzero_codes(codes: torch.Tensor, scheme: str) -> int:
     return int(counts.cpu().double() @ table)
 
 
-def _codes(quantized: Any, columnwise: bool) -> torch.Tensor:
+def _codes(quantized: Any, asked: Statistic) -> torch.Tensor:
     """The codes of a direction; with one scale for the whole tensor both hold the same."""
     rowwise, transposed = quantized.get_data_tensors()
-    if getattr(quantized, "_scale_inv", None) is not None and not columnwise:
+    if getattr(quantized, "_scale_inv", None) is not None and not asked.columnwise:
         return transposed if rowwise is None else rowwise
-    codes = transposed if columnwise else rowwise
+    codes = transposed if asked.columnwise else rowwise
     if codes is None:
-        raise ValueError(
-            f"{type(quantized).__name__} has no {'columnwise' if columnwise else 'rowwise'} data"
-        )
+        raise ValueError(f"{type(quantized).__name__} has no {asked.direction} data")
     return codes
 
 
 def _underflows(sample: Sample, asked: Statistic) -> int:
     quantized = sample.quantized[asked.recipe]
-    codes = _codes(quantized, asked.columnwise)
+    codes = _codes(quantized, asked)
     return sample.nonzero - count_nonzero_codes(codes, quantized._scheme())
 
 
@@ -72,10 +70,9 @@ def _scale_inv(sample: Sample, asked: Statistic) -> torch.Tensor:
     quantized = sample.quantized[asked.recipe]
     scales = getattr(quantized, "_scale_inv", None)
     if scales is None:
-        direction = "columnwise" if asked.columnwise else "rowwise"
-        scales = getattr(quantized, f"_{direction}_scale_inv", None)
+        scales = getattr(quantized, f"_{asked.direction}_scale_inv", None)
         if scales is None:
-            raise ValueError(f"{type(quantized).__name__} has no {direction} scales")
+            raise ValueError(f"{type(quantized).__name__} has no {asked.direction} scales")
     scales = scales.detach().double()
     scales = scales[scales != 0]
     return scales if scales.numel() else scales.new_zeros(1)
@@ -85,8 +82,7 @@ def quantized_computation(asked: Statistic) -> Computation:
     """How a statistic of quantized forms is computed. Errors: KeyError for an unknown name."""
 
     def part(name: str, measure: Callable, merge: Callable) -> Part:
-        direction = "columnwise" if asked.columnwise else "rowwise"
-        label = f"{asked.recipe} {name} {direction}"
+        label = f"{asked.recipe} {name} {asked.direction}"
         return Part(label, lambda sample: measure(sample, asked), merge)
 
     if asked.name == "scale_inv_min":

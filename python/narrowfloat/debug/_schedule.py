@@ -17,12 +17,8 @@ ENDLESS = -1
 Interval = tuple[int, int | None]
 
 
-def _is_step(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _require_step(value: object, name: str, least: int) -> None:
-    if not _is_step(value) or value < least:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{ERROR} {name} is an integer not below {least}, got {value!r}.")
 
 

@@ -59,6 +59,11 @@ class Statistic(NamedTuple):
     name: str
     columnwise: bool
 
+    @property
+    def direction(self) -> str:
+        """The one whose codes are meant."""
+        return "columnwise" if self.columnwise else "rowwise"
+
     @classmethod
     def parse(cls, stat: str) -> Statistic:
         """The parts of a name. Errors: ValueError unless it is a string."""

@@ -15,6 +15,9 @@ from narrowfloat.debug._schedule import Schedule
 from narrowfloat.debug.features.api import Enabled, TEConfigAPIMapper
 from narrowfloat.debug.features.utils import get_reduction_params
 
+# Why a layer is passed over.
+NO_QUANTIZER = "layer runs in high precision (no quantizer)"
+
 
 class StatsFeature(TEConfigAPIMapper):
     """Feeds buffers in the iterations of its schedule. LABEL sets its buffers apart."""
@@ -30,12 +33,12 @@ class StatsFeature(TEConfigAPIMapper):
         STATS_BUFFERS.note_schedule(layer_name, tensor_name, type(self).__name__, schedule)
         return schedule.at(iteration)
 
-    def _options(self, config: Mapping[str, Any]) -> tuple[Hashable, ...]:
-        intervals = config.get("start_end_list")
-        if intervals is not None:
-            intervals = tuple(tuple(int(step) for step in pair) for pair in intervals)
-        options = (config.get("start_step"), config.get("end_step"), intervals)
-        return options if self.LABEL is None else (*options, self.LABEL)
+    def _require_one_object(self, rowwise: Any, columnwise: Any) -> None:
+        if rowwise is not columnwise:
+            raise AssertionError(
+                f"{type(self).__name__}: rowwise and columnwise quantized tensors must be one "
+                "object"
+            )
 
     def _feed(
         self,
@@ -49,7 +52,7 @@ class StatsFeature(TEConfigAPIMapper):
         quantized: Mapping[str, Any] | None = None,
     ) -> None:
         """Feeds a tensor to its buffer. group: the tensor-parallel one, and its size."""
-        options = self._options(config)
+        options = (Schedule.of(config), self.LABEL)
         skip, reduction_group, within_microbatch = get_reduction_params(tensor_name, *group)
         STATS_BUFFERS.try_add_buffer(
             layer_name, tensor_name, stats, options, reduction_group, within_microbatch

@@ -43,7 +43,7 @@ class Features:
         answer = self.answers.get((question, gemm), self.answers.get(question))
         return answer(**arguments) if isinstance(answer, Callable) else answer
 
-    def _log(self, message: str, layer_name: str, key: tuple[Any, ...]) -> None:
+    def _log(self, message: str, layer_name: str) -> None:
         self.messages.append(message)
 
     def questions(self) -> list[tuple[str, str | None]]:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from narrowfloat.debug._fake_quantize import fake_quantize
-from narrowfloat.debug._formats import supported_formats
 from narrowfloat.debug._host import api_method, feature, log
 from narrowfloat.debug._rules import RULES
 from narrowfloat.debug.features.api import Enabled, TEConfigAPIMapper
@@ -36,9 +35,6 @@ class FakeQuant(TEConfigAPIMapper):
                 - {gemm: fprop, tensors: [activation, weight]}
                 - {gemm: dgrad, tensors: [gradient]}
     """
-
-    def _supported_formats(self) -> list[str]:
-        return supported_formats()
 
     @api_method
     def fp8_gemm_enabled(

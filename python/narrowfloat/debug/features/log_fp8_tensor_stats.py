@@ -11,7 +11,7 @@ import torch
 from narrowfloat.debug._host import api_method, feature
 from narrowfloat.debug._rules import RULES
 from narrowfloat.debug._statistics import CURRENT, DELAYED, Statistic, check_fp8_statistic
-from narrowfloat.debug._stats_feature import StatsFeature
+from narrowfloat.debug._stats_feature import NO_QUANTIZER, StatsFeature
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 from narrowfloat.pytorch.tensor import (
@@ -53,8 +53,7 @@ def _with_directions(
     if isinstance(quantizer, _PER_TENSOR):
         return quantized  # both directions hold the same codes
     usages = quantized.get_usages()
-    wanted = {"columnwise" if stat.columnwise else "rowwise" for stat in asked}
-    if all(usages[direction] for direction in wanted) or tensor is None:
+    if all(usages[stat.direction] for stat in asked) or tensor is None:
         return quantized
     both = quantizer.copy()
     both.set_usage(rowwise=True, columnwise=True)
@@ -105,13 +104,10 @@ class LogFp8TensorStats(StatsFeature):
         Errors: AssertionError if the two forms are not one object; ValueError for a statistic that
         there is none of, or none under this quantizer, or none without `tensor`.
         """
-        if rowwise_quantized_tensor is not columnwise_quantized_tensor:
-            raise AssertionError(
-                "LogFp8TensorStats: rowwise and columnwise quantized tensors must be one object"
-            )
+        self._require_one_object(rowwise_quantized_tensor, columnwise_quantized_tensor)
         quantized = rowwise_quantized_tensor
         if quantizer is None:
-            self._skip(layer_name, tensor_name, "layer runs in high precision (no quantizer)")
+            self._skip(layer_name, tensor_name, NO_QUANTIZER)
             return
         if not isinstance(quantized, QuantizedTensorStorage):
             self._skip(layer_name, tensor_name, f"{type(quantized).__name__} is not quantized")

@@ -10,7 +10,7 @@ import torch
 from narrowfloat.debug._host import api_method, feature
 from narrowfloat.debug._rules import RULES
 from narrowfloat.debug._statistics import NVFP4_PREFIX
-from narrowfloat.debug._stats_feature import StatsFeature
+from narrowfloat.debug._stats_feature import NO_QUANTIZER, StatsFeature
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor import NVFP4Quantizer, NVFP4TensorStorage
 
@@ -57,13 +57,10 @@ class LogNvfp4TensorStats(StatsFeature):
         Errors: AssertionError if the two forms are not one object; ValueError for a statistic that
         there is none of, or without `tensor`.
         """
-        if rowwise_quantized_tensor is not columnwise_quantized_tensor:
-            raise AssertionError(
-                "LogNvfp4TensorStats: rowwise and columnwise quantized tensors must be one object"
-            )
+        self._require_one_object(rowwise_quantized_tensor, columnwise_quantized_tensor)
         quantized = rowwise_quantized_tensor
         if quantizer is None:
-            self._skip(layer_name, tensor_name, "layer runs in high precision (no quantizer)")
+            self._skip(layer_name, tensor_name, NO_QUANTIZER)
             return
         for found, wanted in ((quantizer, NVFP4Quantizer), (quantized, NVFP4TensorStorage)):
             if not isinstance(found, wanted):

@@ -3,28 +3,21 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
-import weakref
 from types import ModuleType
 from typing import Any
 
-from narrowfloat.debug._namespace import namespace, namespace_api
-
-_HOST = "nvdlfw_inspect.api"
-
-_count = itertools.count()
-_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+from narrowfloat.debug._namespace import HOST, namespace, namespace_api
 
 
 def is_imported() -> bool:
     """Whether the program uses the host at all."""
-    return _HOST in sys.modules
+    return HOST in sys.modules
 
 
 def running_host() -> ModuleType | None:
     """The host's api module while a session of it runs."""
-    host = sys.modules.get(_HOST)
+    host = sys.modules.get(HOST)
     return None if host is None or host.DEBUG_MANAGER is None else host
 
 
@@ -38,11 +31,8 @@ def ask(question: str, layer_name: str, **arguments: Any) -> Any:
     return getattr(namespace_api(), question)(layer_name, **arguments)
 
 
-def log_once(message: str, layer_name: str, key: tuple[Any, ...]) -> None:
-    """Logs a message about a layer, once a session and key."""
-    host = running_host()
-    manager = host.DEBUG_MANAGER
-    if manager not in _numbers:
-        _numbers[manager] = next(_count)
-    # The host remembers keys for as long as the process lives.
-    host.log_message(message, layer_name=layer_name, extra_cachable_args=(_numbers[manager], *key))
+def log_once(message: str, layer_name: str) -> None:
+    """Logs a message about a layer, once a session."""
+    from narrowfloat.debug._host import log  # which imports the host
+
+    log(message, layer_name)

@@ -115,8 +115,7 @@ class DebugQuantizer(Quantizer):
         )
         self.rowwise_tensor_plan, self.columnwise_tensor_plan = map(self._operand_plan, gemms)
         for gemm, plan in zip(gemms, self._plans(), strict=True):
-            message = f"Tensor: {self.tensor_name}, gemm {gemm} - {plan}"
-            log_once(message, self.layer_name, (gemm, self.tensor_name, plan))
+            log_once(f"Tensor: {self.tensor_name}, gemm {gemm} - {plan}", self.layer_name)
 
     def _operand_plan(self, gemm: str) -> str:
         if self._ask_enabled("modify_tensor_enabled", gemm=gemm):

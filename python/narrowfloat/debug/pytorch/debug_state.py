@@ -16,7 +16,6 @@ class TEDebugState:
     """
 
     layer_count: ClassVar[int] = 1
-    layers_initialized: ClassVar[dict[str, bool]] = {}
     weight_tensor_tp_group_reduce: ClassVar[bool] = True
     debug_enabled: ClassVar[bool | None] = None
 
@@ -44,7 +43,6 @@ class TEDebugState:
 
         STATS_BUFFERS.reset()
         cls.debug_enabled = None
-        cls.layers_initialized.clear()
 
     @classmethod
     def get_layer_count(cls) -> int:

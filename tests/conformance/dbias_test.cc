@@ -100,7 +100,7 @@ TEST(DbiasTest, EverySchemeHasTheDocumentedSumsAndTheCodesOfQuantize) {
   const std::vector<Way> ways = Ways();
   std::size_t turn = 0;
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    for (const Shape& shape : {Shape{386, 70}, Shape{130, 2 * 1100}, Shape{6, 34}}) {
+    for (const Shape& shape : {Shape{386, 70}, Shape{130, 2200}, Shape{6, 34}}) {
       for (const Placement placement : {Placement::kContiguous, Placement::kPaddedRows}) {
         FloatTensor in(dtype, shape, placement);
         FillNear(in, random);

@@ -89,7 +89,7 @@ TEST(StochasticTest, TheMeanIsWithinTheBoundOfItsBias) {
 
 /// Each item's mean over seeds comes as near to it as the number of seeds lets it, for all items.
 TEST(StochasticTest, TheMeanOverSeedsConvergesToTheInput) {
-  constexpr int kSeeds = 2000;
+  constexpr int kSeeds = 2000, kFewSeeds = kSeeds / 100;
   std::mt19937_64 random(RunSeed());
   std::uniform_real_distribution<float> uniform(-6.0f, 6.0f);
   for (const SchemeInfo* scheme : Schemes()) {
@@ -101,7 +101,7 @@ TEST(StochasticTest, TheMeanOverSeedsConvergesToTheInput) {
       const FloatTensor values =
           Rounded(in, Spec(*scheme, RunSeed() + static_cast<std::uint64_t>(seed)), {.threads = 1});
       for (std::size_t i = 0; i < in.size(); ++i) sums[i] += values.Value(i);
-      if (seed + 1 == kSeeds / 100) few = sums;
+      if (seed + 1 == kFewSeeds) few = sums;
     }
     double error_of_few = 0, error_of_all = 0;
     for (std::size_t i = 0; i < in.size(); ++i) {
@@ -110,7 +110,7 @@ TEST(StochasticTest, TheMeanOverSeedsConvergesToTheInput) {
       EXPECT_LE(off, Deviation(step, kSeeds, static_cast<double>(in.size())) + step / 256)
           << scheme->name << ", item " << i << ", NF_TEST_SEED=" << RunSeed();
       error_of_all += off;
-      error_of_few += std::abs(few[i] / (kSeeds / 100) - in.Value(i));
+      error_of_few += std::abs(few[i] / kFewSeeds - in.Value(i));
     }
     // A hundredth of the seeds is off ten times as far, but for the bias; half of that is certain
     // enough: the error is a sum over 480 items.

@@ -169,8 +169,8 @@ template <class T>
 inline constexpr std::size_t kTogether = 16 / kItemSize<T>;
 
 /// Takes rows into the maxima of columns, or begins these with them. `cols` is a multiple of the
-/// vector's length, or of kMost if that is less, `count` at most kTogether. Gives the largest of all
-/// patterns.
+/// vector's length, or of kMost if that is less, `count` at most kTogether. Gives the largest of
+/// all patterns.
 template <class T, Items kItems, std::size_t kMost = HWY_MAX_BYTES>
 HWY_INLINE std::uint32_t FoldSome(const std::byte* const* rows, std::size_t count, std::size_t cols,
                                   bool first, std::make_signed_t<BitsOf<T>>* maxima) {

@@ -36,7 +36,7 @@ def _choose(tensor: torch.Tensor, fp8_format: str) -> tuple[str, dict[str, Any]]
         return fp8_format, {}
     scheme, in_blocks = FORMATS[fp8_format]
     if in_blocks:
-        _core.check_whole_blocks("fake_quantize", scheme, tuple(tensor.shape))
+        _core.check_whole_blocks(fp8_format, scheme, tuple(tensor.shape))
         return scheme, {}
     # The reference's largest magnitude is NaN where a value is, and the scale then 1; that of the
     # kernels passes over NaN.
@@ -62,7 +62,10 @@ def fake_quantize(
     Source:     TransformerEngine's debug feature FakeQuant: scale 1 if any value is not finite.
     """
     if tensor.dtype not in FLOAT_DTYPES:
-        raise AssertionError(f"{ERROR} Unsupported tensor type.")
+        raise AssertionError(
+            f"{ERROR} Unsupported tensor type {tensor.dtype}. It must be float32, float16 or "
+            "bfloat16."
+        )
     if fp8_format not in supported_formats():
         raise AssertionError(
             f"{ERROR} Unsupported format {fp8_format!r}. It must be one of {', '.join(FORMATS)} "

@@ -37,17 +37,29 @@ class DType(IntEnum):
         return cls(int(dtype))
 
 
-# Slots of a layer's forward pass, three a product, and of its backward pass, two a product.
-FP8FwdTensorIdx = IntEnum(
-    "FP8FwdTensorIdx",
-    [f"GEMM{gemm}_{name}" for gemm in (1, 2, 3) for name in ("INPUT", "WEIGHT", "OUTPUT")],
-    start=0,
-)
-FP8BwdTensorIdx = IntEnum(
-    "FP8BwdTensorIdx",
-    [f"GRAD_{name}{gemm}" for gemm in (1, 2, 3) for name in ("OUTPUT", "INPUT")],
-    start=0,
-)
+class FP8FwdTensorIdx(IntEnum):
+    """Slots of a layer's forward pass, three a product."""
+
+    GEMM1_INPUT = 0
+    GEMM1_WEIGHT = 1
+    GEMM1_OUTPUT = 2
+    GEMM2_INPUT = 3
+    GEMM2_WEIGHT = 4
+    GEMM2_OUTPUT = GEMM2_WEIGHT + 1
+    GEMM3_INPUT = GEMM2_WEIGHT + 2
+    GEMM3_WEIGHT = GEMM2_WEIGHT + 3
+    GEMM3_OUTPUT = GEMM2_WEIGHT + 4
+
+
+class FP8BwdTensorIdx(IntEnum):
+    """Slots of a layer's backward pass, two a product."""
+
+    GRAD_OUTPUT1 = 0
+    GRAD_INPUT1 = 1
+    GRAD_OUTPUT2 = 2
+    GRAD_INPUT2 = 3
+    GRAD_OUTPUT3 = 4
+    GRAD_INPUT3 = GRAD_OUTPUT3 + 1
 
 
 TE_DType: dict[torch.dtype, DType] = {

@@ -6,6 +6,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 namespace narrowfloat::xla_ffi {
 namespace {
@@ -14,11 +15,36 @@ namespace {
 /// while the caller still waits.
 class Work {
  public:
-  Work(std::size_t count, const std::function<void(std::size_t)>& task)
-      : count_(count), task_(&task) {}
+  Work(std::size_t count, std::size_t threads, const std::function<void(std::size_t)>& task)
+      : count_(count), task_(&task), shares_(threads) {
+    for (std::size_t i = 0; i < threads; ++i) {
+      shares_[i].next = i * count / threads;
+      shares_[i].end = (i + 1) * count / threads;
+    }
+  }
 
+  /// Its own share in order, then what is left of the others'.
   void Run() noexcept {
-    for (std::size_t i; (i = next_.fetch_add(1)) < count_;) {
+    const std::size_t first = arrived_.fetch_add(1);
+    for (std::size_t i = 0; i < shares_.size(); ++i) {
+      RunShare(shares_[(first + i) % shares_.size()]);
+    }
+  }
+  void Wait() {
+    std::unique_lock lock(mutex_);
+    all_done_.wait(lock, [&] { return done_.load() >= count_; });
+    if (thrown_) std::rethrow_exception(thrown_);
+  }
+
+ private:
+  /// Tasks that follow each other: a kernel fetches ahead into the next tile of its thread.
+  struct Share {
+    std::atomic<std::size_t> next;
+    std::size_t end;
+  };
+
+  void RunShare(Share& share) noexcept {
+    for (std::size_t i; (i = share.next.fetch_add(1)) < share.end;) {
       try {
         (*task_)(i);
       } catch (...) {
@@ -30,16 +56,11 @@ class Work {
       all_done_.notify_all();
     }
   }
-  void Wait() {
-    std::unique_lock lock(mutex_);
-    all_done_.wait(lock, [&] { return done_.load() >= count_; });
-    if (thrown_) std::rethrow_exception(thrown_);
-  }
 
- private:
   const std::size_t count_;
   const std::function<void(std::size_t)>* const task_;
-  std::atomic<std::size_t> next_{0}, done_{0};
+  std::vector<Share> shares_;
+  std::atomic<std::size_t> arrived_{0}, done_{0};
   std::mutex mutex_;
   std::condition_variable all_done_;
   std::exception_ptr thrown_;
@@ -50,7 +71,7 @@ class Work {
 void RunShared(std::size_t count, std::size_t assistants,
                const std::function<void(std::function<void()>)>& schedule,
                const std::function<void(std::size_t)>& task) {
-  const auto work = std::make_shared<Work>(count, task);
+  const auto work = std::make_shared<Work>(count, assistants + 1, task);
   for (std::size_t i = 0; i < assistants; ++i) schedule([work] { work->Run(); });
   work->Run();
   work->Wait();

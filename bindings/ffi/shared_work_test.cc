@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -51,16 +52,29 @@ TEST(SharedWorkTest, EveryTaskRunsOnce) {
 
 TEST(SharedWorkTest, TheCallerNeedsNobodyAndLateComersTouchNothing) {
   Pool pool(false);
-  int runs = 0;
+  std::vector<std::size_t> runs;
   {
-    const std::function<void(std::size_t)> task = [&](std::size_t) { ++runs; };
+    const std::function<void(std::size_t)> task = [&](std::size_t i) { runs.push_back(i); };
     RunShared(
         7, 2, [&](std::function<void()> f) { pool.Schedule(std::move(f)); }, task);
   }
-  EXPECT_EQ(runs, 7);
+  const std::vector<std::size_t> in_order{0, 1, 2, 3, 4, 5, 6};
+  EXPECT_EQ(runs, in_order);
   ASSERT_EQ(pool.Late().size(), 2u);
   for (const std::function<void()>& late : pool.Late()) late();  // the task is gone by now
-  EXPECT_EQ(runs, 7);
+  EXPECT_EQ(runs, in_order);
+}
+
+TEST(SharedWorkTest, WhoeverComesBeginsWithTasksFarFromTheCallers) {
+  Pool pool(false);
+  std::vector<std::size_t> runs;
+  RunShared(
+      6, 2, [&](std::function<void()> f) { pool.Schedule(std::move(f)); },
+      [&](std::size_t i) {
+        runs.push_back(i);
+        if (i == 0) pool.Late().front()();  // an assistant comes while the caller is at its first
+      });
+  EXPECT_EQ(runs, (std::vector<std::size_t>{0, 2, 3, 4, 5, 1}));
 }
 
 TEST(SharedWorkTest, WhatATaskThrowsReachesTheCallerWhenAllAreDone) {

@@ -90,11 +90,12 @@ HWY_INLINE bool DecideTwoLevels(const float* amax, std::size_t count, const Stat
   return hn::AllFalse(df, hn::MaskFromVec(misfit));
 }
 template <Scheme S, class T>
-HWY_INLINE bool DecideTwoLevels(Batch<S, T>& batch, const typename S::TensorState& state) {
+HWY_INLINE bool DecideTwoLevels(Batch<S, T>& batch, std::size_t blocks,
+                                const typename S::TensorState& state) {
   static_assert(kBatch<S> % hn::MaxLanes(DF()) == 0);
   alignas(64) float amax[kBatch<S>];
   for (std::size_t j = 0; j < kBatch<S>; ++j) amax[j] = MagnitudeValue<T>(batch.largest[j]);
-  return DecideTwoLevels<S>(amax, kBatch<S>, UniformState<S>(state), batch.scale_inv, batch.scale);
+  return DecideTwoLevels<S>(amax, blocks, UniformState<S>(state), batch.scale_inv, batch.scale);
 }
 
 /// 16-bit lanes that alternate between two vectors of fewer, in the order of these. 2 ops.
@@ -144,12 +145,12 @@ HWY_INLINE hn::Vec<D16> TopCodes(D16 d16, const std::byte* in, std::size_t i, co
   }
 }
 
-/// Bytes of 2 * Lanes(D8) codes of four bits: the first of two in the lower half. `at(i)` gives
+/// Bytes of 2 * Lanes(d8) codes of four bits: the first of two in the lower half. `at(i)` gives
 /// those from the i-th on in the uppermost bits of 16-bit lanes, zeros below them.
-template <class At>
-HWY_INLINE hn::Vec<D8> PackCodes(const At& at) {
-  const hn::Repartition<std::uint16_t, D8> d16;
-  const hn::Repartition<std::uint32_t, D8> d32;
+template <class DB, class At>
+HWY_INLINE hn::Vec<DB> PackCodes(DB d8, const At& at) {
+  const hn::Repartition<std::uint16_t, DB> d16;
+  const hn::Repartition<std::uint32_t, DB> d32;
   const std::size_t lanes = hn::Lanes(d16);
   // Byte by byte, in the uppermost of 32 bits, then in the upper ones of 16.
   const auto bytes = [&](std::size_t i) NF_INLINE_ATTR {
@@ -161,7 +162,7 @@ HWY_INLINE hn::Vec<D8> PackCodes(const At& at) {
                        hn::BitCast(d16, hn::ShiftRight<16>(bytes(i))));
   };
   const auto upper = hn::And(pairs(0), hn::Set(d16, std::uint16_t{0xFF00}));
-  return TransposeQuads(D8(), hn::BitCast(D8(), hn::Or(upper, hn::ShiftRight<8>(pairs(2)))));
+  return TransposeQuads(d8, hn::BitCast(d8, hn::Or(upper, hn::ShiftRight<8>(pairs(2)))));
 }
 
 inline constexpr std::size_t kPackRun = 2 * HWY_MAX_BYTES;  // items of a step of PackBlocks
@@ -170,18 +171,25 @@ inline constexpr std::size_t kPackRun = 2 * HWY_MAX_BYTES;  // items of a step o
 template <Scheme S, class T, class Coder>
 HWY_INLINE void PackBlocks(const std::byte* in, std::size_t blocks, const float* scales,
                            const Coder& coder, std::uint8_t* out) {
-  const hn::Repartition<std::uint16_t, D8> d16;
   const std::size_t step = 2 * hn::Lanes(D8()), items = blocks * S::kBlock.cols;
-  const auto run = [&](const std::byte* from, const float* scales_of, const Coder& coder_of)
-                       NF_INLINE_ATTR {
-                         return PackCodes([&](std::size_t i) NF_INLINE_ATTR {
-                           return TopCodes<S, T>(d16, from, i, scales_of, coder_of);
-                         });
-                       };
-  std::size_t i = 0;
-  for (; i + step <= items; i += step) {
-    hn::StoreU(run(in + i * kItemSize<T>, scales + i / S::kBlock.cols, coder.From(i)), D8(),
+  const auto run = [&](auto d8, const std::byte* from, const float* scales_of,
+                       const Coder& coder_of) NF_INLINE_ATTR {
+    return PackCodes(d8, [&](std::size_t i) NF_INLINE_ATTR {
+      return TopCodes<S, T>(hn::Repartition<std::uint16_t, decltype(d8)>(), from, i, scales_of,
+                            coder_of);
+    });
+  };
+  const auto store = [&](auto d8, std::size_t i) NF_INLINE_ATTR {
+    hn::StoreU(run(d8, in + i * kItemSize<T>, scales + i / S::kBlock.cols, coder.From(i)), d8,
                out + i / 2);
+  };
+  std::size_t i = 0;
+  for (; i + step <= items; i += step) store(D8(), i);
+  if constexpr (hn::MaxLanes(D8()) > S::kBlock.cols) {  // half a step is whole blocks too
+    if (i + step / 2 <= items) {
+      store(hn::Half<D8>(), i);
+      i += step / 2;
+    }
   }
   if (i == items) return;
   Padded<T, kPackRun> padded;
@@ -189,7 +197,7 @@ HWY_INLINE void PackBlocks(const std::byte* in, std::size_t blocks, const float*
   alignas(64) float scales_of[CeilDiv(kPackRun, S::kBlock.cols)] = {};
   std::copy_n(scales + i / S::kBlock.cols, (items - i) / S::kBlock.cols, scales_of);
   alignas(64) std::uint8_t codes[kPackRun / 2];
-  hn::StoreU(run(padded.items, scales_of, coder.From(i)), D8(), codes);
+  hn::StoreU(run(D8(), padded.items, scales_of, coder.From(i)), D8(), codes);
   std::memcpy(out + i / 2, codes, (items - i) / 2);
 }
 

@@ -36,8 +36,9 @@ class RowPacker {
       : args_(args), out_(args.rowwise), outlet_(args.stream) {}
 
   void Run(const Tile& tile) {
+    typename S::TensorState state = S::Prepare(out_.AmaxOf(tile.row_begin), args_.options);
     for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
-      const typename S::TensorState state = S::Prepare(out_.AmaxOf(row), args_.options);
+      if (out_.line_amaxes != nullptr) state = S::Prepare(out_.AmaxOf(row), args_.options);
       PanelRows<kRows, const std::byte> in;
       in.count = std::min(kRows, tile.row_end - row);
       for (std::size_t col = tile.col_begin; col < tile.col_end;) {
@@ -68,7 +69,7 @@ class RowPacker {
     MeasurePanel<S, T, Items::kOrdinary>(in, blocks, batch);
     const bool ordinary = batch.Largest() < kInfinityBits<T>;
     if (!ordinary) MeasurePanel<S, T, Items::kAny>(in, blocks, batch);
-    return DecideTwoLevels<S>(batch, state) && ordinary;
+    return DecideTwoLevels<S>(batch, blocks, state) && ordinary;
   }
 
   void PackBatch(const PanelRows<kRows, const std::byte>& in, std::size_t blocks,

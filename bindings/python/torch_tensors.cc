@@ -8,7 +8,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
+#include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,7 +46,7 @@ using Scratch = std::vector<std::vector<float>>;
 }
 
 bool RowsAreContiguous(const TensorView& view) {
-  return view.shape.empty() || view.shape.back() <= 1 ||
+  return view.strides.empty() || view.shape.back() <= 1 ||
          view.strides.back() == static_cast<std::ptrdiff_t>(ItemSize(view.dtype));
 }
 
@@ -60,6 +63,28 @@ struct DlpackExchange {
   void* to_managed;
   void* from_managed;
   int (*view)(void* object, nb::dlpack::dltensor* out);  // borrows; 0 or a Python error
+};
+
+/// What a tensor lends, for as long as it lives: sizes and strides, these in items, are its own.
+struct Lent {
+  std::byte* data;
+  DType dtype;
+  std::span<const std::int64_t> sizes, strides;
+
+  std::size_t Count() const {
+    const auto count =
+        std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>());
+    return static_cast<std::size_t>(count);
+  }
+  bool IsDense() const {
+    std::int64_t step = 1;
+    for (std::size_t i = sizes.size(); i-- > 0;) {
+      if (sizes[i] == 0) return true;
+      if (sizes[i] > 1 && strides[i] != step) return false;
+      step *= sizes[i];
+    }
+    return true;
+  }
 };
 
 /// PyTorch's side of the exchange, looked up once and never changed.
@@ -90,6 +115,7 @@ class TorchTensors {
   void Amax(nb::handle x, nb::handle out, int threads) const;
 
  private:
+  Lent Lend(const char* verb, std::string_view name, nb::handle tensor) const;
   TensorView View(const char* verb, std::string_view name, nb::handle tensor) const;
   HeldInput HoldInput(const char* verb, nb::handle tensor) const;
   TensorView ViewDense(const char* verb, std::string_view name, nb::handle tensor, DType dtype,
@@ -104,7 +130,7 @@ class TorchTensors {
 
 /// Errors: TypeError for no tensor or another type; Unsupported on another device; InvalidArgument
 /// for a tensor that has elements and no memory, as wrappers have.
-TensorView TorchTensors::View(const char* verb, std::string_view name, nb::handle tensor) const {
+Lent TorchTensors::Lend(const char* verb, std::string_view name, nb::handle tensor) const {
   if (PyObject_IsInstance(tensor.ptr(), tensor_type_.ptr()) != 1) {
     throw nb::type_error(fmt::format("{}: {} must be a torch.Tensor, got {}", verb, name,
                                      nb::type_name(tensor.type()).c_str())
@@ -127,15 +153,22 @@ TensorView TorchTensors::View(const char* verb, std::string_view name, nb::handl
                                      nb::str(nb::object(tensor.attr("dtype"))).c_str())
                              .c_str());
   }
-  const auto item = static_cast<std::ptrdiff_t>(ItemSize(*dtype));
-  TensorView view{static_cast<std::byte*>(lent.data) + lent.byte_offset, *dtype,
-                  Shape(lent.shape, lent.shape + lent.ndim),
-                  std::vector<std::ptrdiff_t>(lent.strides, lent.strides + lent.ndim),
-                  Device::kCpu};
-  for (std::ptrdiff_t& stride : view.strides) stride *= item;
-  if (lent.data == nullptr && FlattenShape(view.shape).Size() != 0) {
-    ThrowNoMemory(verb, name);
-  }
+  const auto rank = static_cast<std::size_t>(lent.ndim);
+  const Lent tensor_memory{static_cast<std::byte*>(lent.data) + lent.byte_offset,
+                           *dtype,
+                           {lent.shape, rank},
+                           {lent.strides, rank}};
+  if (lent.data == nullptr && tensor_memory.Count() != 0) ThrowNoMemory(verb, name);
+  return tensor_memory;
+}
+
+TensorView TorchTensors::View(const char* verb, std::string_view name, nb::handle tensor) const {
+  const Lent lent = Lend(verb, name, tensor);
+  TensorView view{lent.data, lent.dtype, {lent.sizes.begin(), lent.sizes.end()}, {}, Device::kCpu};
+  if (lent.IsDense()) return view;
+  view.strides.assign(lent.strides.begin(), lent.strides.end());
+  for (std::ptrdiff_t& stride : view.strides)
+    stride *= static_cast<std::ptrdiff_t>(ItemSize(lent.dtype));
   return view;
 }
 
@@ -151,16 +184,14 @@ HeldInput TorchTensors::HoldInput(const char* verb, nb::handle tensor) const {
 /// flattened codes, are the same memory.
 TensorView TorchTensors::ViewDense(const char* verb, std::string_view name, nb::handle tensor,
                                    DType dtype, const Shape& shape) const {
-  TensorView view = View(verb, name, tensor);
-  if (view.dtype != dtype || !IsContiguous(view) ||
-      FlattenShape(view.shape).Size() != FlattenShape(shape).Size()) {
+  const Lent lent = Lend(verb, name, tensor);
+  if (lent.dtype != dtype || !lent.IsDense() || lent.Count() != FlattenShape(shape).Size()) {
     throw InvalidArgument(fmt::format("{}: {} must be {} of {} and contiguous, got {} of {}", verb,
                                       name, DTypeName(dtype), ShapeText(shape),
-                                      DTypeName(view.dtype), ShapeText(view.shape)));
+                                      DTypeName(lent.dtype),
+                                      ShapeText({lent.sizes.begin(), lent.sizes.end()})));
   }
-  view.shape = shape;
-  view.strides.clear();
-  return view;
+  return {lent.data, dtype, shape, {}, Device::kCpu};
 }
 
 float TorchTensors::ItemOf(const char* verb, std::string_view name, nb::handle tensor) const {

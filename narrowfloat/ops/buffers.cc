@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <vector>
+
 #include "narrowfloat/ops/input.h"
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/tensor/error.h"
@@ -10,8 +13,10 @@
 namespace narrowfloat {
 namespace {
 
-void CheckBuffer(const char* verb, const ConstQuantizedView& view, const BufferPlan& planned) {
-  const ConstTensorView& buffer = view[planned.role];
+template <class Byte>
+void CheckBuffer(const char* verb, const BasicQuantizedView<Byte>& view,
+                 const BufferPlan& planned) {
+  const BasicTensorView<Byte>& buffer = view[planned.role];
   const std::string_view name = RoleName(planned.role);
   if (buffer.data == nullptr && BufferBytes(planned) > 0) {
     throw InvalidArgument(fmt::format("{}: {} is missing", verb, name));
@@ -34,11 +39,14 @@ void CheckBuffer(const char* verb, const ConstQuantizedView& view, const BufferP
 }
 
 /// Two buffers may name the same memory only where the plan says so.
-void CheckDisjoint(const char* verb, const ConstQuantizedView& view,
+template <class Byte>
+void CheckDisjoint(const char* verb, const BasicQuantizedView<Byte>& view,
                    const std::vector<BufferPlan>& plan) {
+  std::array<Extent, kRoleCount> extents;
   for (std::size_t i = 0; i < plan.size(); ++i) {
+    extents[i] = ExtentOf(view[plan[i].role]);
     for (std::size_t j = 0; j < i; ++j) {
-      const Extent a = ExtentOf(view[plan[i].role]), b = ExtentOf(view[plan[j].role]);
+      const Extent &a = extents[i], &b = extents[j];
       if (!a.Overlaps(b) || (plan[i].storage == plan[j].storage && a.begin == b.begin)) continue;
       throw InvalidArgument(fmt::format("{}: {} and {} must not overlap", verb,
                                         RoleName(plan[j].role), RoleName(plan[i].role)));
@@ -48,11 +56,15 @@ void CheckDisjoint(const char* verb, const ConstQuantizedView& view,
 
 }  // namespace
 
-void CheckBuffers(const char* verb, const ConstQuantizedView& view) {
+template <class Byte>
+void CheckBuffers(const char* verb, const BasicQuantizedView<Byte>& view) {
   const std::vector<BufferPlan> plan = PlanQuantize(view.spec, view.shape);
   for (const BufferPlan& planned : plan) CheckBuffer(verb, view, planned);
   CheckDisjoint(verb, view, plan);
 }
+
+template void CheckBuffers(const char*, const QuantizedView&);
+template void CheckBuffers(const char*, const ConstQuantizedView&);
 
 namespace {
 

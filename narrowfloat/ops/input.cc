@@ -12,16 +12,6 @@ namespace {
 
 using Strides = std::vector<std::ptrdiff_t>;
 
-Strides ContiguousStrides(const Shape& shape, DType dtype) {
-  Strides strides(shape.size());
-  auto step = static_cast<std::ptrdiff_t>(ItemSize(dtype));
-  for (std::size_t i = shape.size(); i-- > 0;) {
-    strides[i] = step;
-    step *= shape[i];
-  }
-  return strides;
-}
-
 /// The distance between rows, if all leading dimensions agree on one.
 bool UniformStride(const Shape& shape, const Strides& strides, std::ptrdiff_t& row_stride) {
   row_stride = 0;
@@ -69,9 +59,9 @@ void FillRows(const char* verb, const char* name, const BasicTensorView<Byte>& v
         fmt::format("{}: {} lies on a device this build has no kernels for", verb, name));
   }
   rows.shape = FlattenShape(view.shape);
-  const Strides strides =
-      view.strides.empty() ? ContiguousStrides(view.shape, view.dtype) : view.strides;
-  if (strides.size() != view.shape.size()) {
+  const Strides& strides = view.strides;
+  const bool dense = strides.empty();
+  if (!dense && strides.size() != view.shape.size()) {
     throw InvalidArgument(fmt::format("{}: {} has {} strides for {} dimensions", verb, name,
                                       strides.size(), view.shape.size()));
   }
@@ -80,13 +70,17 @@ void FillRows(const char* verb, const char* name, const BasicTensorView<Byte>& v
     throw InvalidArgument(fmt::format("{}: {} has elements but no data", verb, name));
   }
   const auto item = static_cast<std::ptrdiff_t>(ItemSize(view.dtype));
-  if (rows.shape.cols > 1 && strides.back() != item) {
+  if (!dense && rows.shape.cols > 1 && strides.back() != item) {
     throw InvalidArgument(fmt::format(
         "{}: {} must have adjacent items in its last dimension, got a stride of {} bytes", verb,
         name, strides.back()));
   }
   rows.matrix.data = view.data;
   if (view.shape.size() < 2) return;
+  if (dense) {
+    rows.matrix.row_stride = static_cast<std::ptrdiff_t>(rows.shape.cols) * item;
+    return;
+  }
   if (UniformStride(view.shape, strides, rows.matrix.row_stride)) return;
   FillOffsets(view.shape, strides, rows.shape.rows, rows.offsets);
   rows.matrix.row_offsets = rows.offsets.data();
@@ -95,20 +89,26 @@ void FillRows(const char* verb, const char* name, const BasicTensorView<Byte>& v
 template void FillRows(const char*, const char*, const TensorView&, Rows<std::byte>&);
 template void FillRows(const char*, const char*, const ConstTensorView&, Rows<const std::byte>&);
 
-Extent ExtentOf(const ConstTensorView& view) {
-  if (view.data == nullptr || FlattenShape(view.shape).Size() == 0) return {};
-  const auto item = static_cast<std::ptrdiff_t>(ItemSize(view.dtype));
-  const Strides strides =
-      view.strides.empty() ? ContiguousStrides(view.shape, view.dtype) : view.strides;
-  std::ptrdiff_t low = 0, high = item;
-  for (std::size_t i = 0; i < strides.size(); ++i) {
-    const std::ptrdiff_t reach = strides[i] * (view.shape[i] - 1);
+template <class Byte>
+Extent ExtentOf(const BasicTensorView<Byte>& view) {
+  if (view.data == nullptr) return {};
+  const std::size_t items = FlattenShape(view.shape).Size();
+  if (items == 0) return {};
+  const std::size_t item = ItemSize(view.dtype);
+  if (view.strides.empty()) return {view.data, view.data + items * item};
+  std::ptrdiff_t low = 0, high = static_cast<std::ptrdiff_t>(item);
+  for (std::size_t i = 0; i < view.strides.size(); ++i) {
+    const std::ptrdiff_t reach = view.strides[i] * (view.shape[i] - 1);
     (reach < 0 ? low : high) += reach;
   }
   return {view.data + low, view.data + high};
 }
 
-bool IsContiguous(const ConstTensorView& view) {
+template Extent ExtentOf(const TensorView&);
+template Extent ExtentOf(const ConstTensorView&);
+
+template <class Byte>
+bool IsContiguous(const BasicTensorView<Byte>& view) {
   if (view.strides.empty()) return true;
   if (view.strides.size() != view.shape.size()) return false;
   auto step = static_cast<std::ptrdiff_t>(ItemSize(view.dtype));
@@ -119,5 +119,8 @@ bool IsContiguous(const ConstTensorView& view) {
   }
   return true;
 }
+
+template bool IsContiguous(const TensorView&);
+template bool IsContiguous(const ConstTensorView&);
 
 }  // namespace narrowfloat

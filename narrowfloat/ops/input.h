@@ -34,9 +34,11 @@ struct Extent {
   const std::byte* end = nullptr;
   bool Overlaps(const Extent& other) const { return begin < other.end && other.begin < end; }
 };
-Extent ExtentOf(const ConstTensorView& view);
+template <class Byte>
+Extent ExtentOf(const BasicTensorView<Byte>& view);
 
 /// Whether items follow each other in C order without holes.
-bool IsContiguous(const ConstTensorView& view);
+template <class Byte>
+bool IsContiguous(const BasicTensorView<Byte>& view);
 
 }  // namespace narrowfloat

@@ -145,8 +145,8 @@ std::size_t ThreadCount(const Execution& execution) {
     throw InvalidArgument(fmt::format("threads: must be 0 (choose) or a number of threads, got {}",
                                       execution.threads));
   }
-  const std::size_t environment = EnvironmentCount();
   if (execution.threads > 0) return static_cast<std::size_t>(execution.threads);
+  const std::size_t environment = EnvironmentCount();
   if (execution.pool != nullptr) return execution.pool->ThreadCount();
   return environment > 0 ? environment : AffinityCount();
 }

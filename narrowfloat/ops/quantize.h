@@ -17,7 +17,8 @@ void Quantize(const ConstTensorView& in, const QuantizedView& out, const Executi
 /// Checks that `view` has the buffers of its plan, each with the planned type and shape,
 /// C-contiguous. Errors: InvalidArgument naming the first buffer that differs; `verb` begins the
 /// message.
-void CheckBuffers(const char* verb, const ConstQuantizedView& view);
+template <class Byte>
+void CheckBuffers(const char* verb, const BasicQuantizedView<Byte>& view);
 
 /// Views over the planned buffers, `bytes_of(plan entry)` giving each one's memory.
 template <class View, class BytesOf>

@@ -75,6 +75,7 @@ std::vector<BufferPlan> PlanQuantize(const QuantSpec& spec, const Shape& shape) 
   CheckShape(spec, matrix);
   const DType scale_type = StoredType(scheme.layout.scale_type);
   std::vector<BufferPlan> plan;
+  plan.reserve(kRoleCount);
   const auto add = [&](Role role, DType dtype, Shape buffer_shape, Role storage) {
     plan.push_back({role, dtype, std::move(buffer_shape), storage});
   };

@@ -198,7 +198,8 @@ class SchemeQuantizer(Quantizer):
         return self._update(src, dst, noop_flag)
 
     def _update(self, src: torch.Tensor, dst: Any, noop_flag: torch.Tensor | None) -> Any:
-        src = source_tensor(src, dst.device)
+        if isinstance(src, QuantizedTensorStorage) or src.device != dst.device:
+            src = source_tensor(src, dst.device)
         self._check_quantize(src)
         if src.shape != dst.shape:
             self._check_same_matrix(src.shape, dst.shape)
@@ -281,9 +282,9 @@ class SchemeQuantizer(Quantizer):
 
     def _label(self, dst: SchemeStorage) -> None:
         """Writes this quantizer's settings to the fields of what it filled."""
-        settings = self._settings()
-        for setting in self.STORAGE.SETTINGS:
-            dst.__dict__[setting.name] = settings[setting.keyword]
+        fields, names = dst.__dict__, self.STORAGE._setting_names
+        for keyword, value in self._settings().items():
+            fields[names[keyword]] = value
 
     def is_quantizable(self, inp: torch.Tensor) -> bool:
         return inp.dim() >= 2 and self._spec().has_whole_blocks(tuple(inp.shape))

@@ -37,9 +37,10 @@ class SchemeTensor(SchemeStorage, QuantizedTensor):
     @property
     def shape(self) -> torch.Size:
         """From the buffers; where they are gone, the shape that the tensor was made with."""
-        if self._first_buffer() is None:
+        try:
+            return self._logical_shape()
+        except RuntimeError:  # no codes
             return _native_size(self)
-        return self._logical_shape()
 
     def size(self, dim: int | None = None) -> Any:
         shape = self.shape

@@ -67,8 +67,8 @@ class MXFP8Quantizer(SchemeQuantizer):
             "with_gemm_swizzled_scales": self.optimize_for_gemm,
         }
 
-    def _check_shape(self, shape: Iterable[int]) -> None:
-        check_whole_blocks("MXFP8Quantizer", self._scheme(), tuple(shape))
+    def _check_shape(self, shape: tuple[int, ...]) -> None:
+        check_whole_blocks("MXFP8Quantizer", self._scheme(), shape)
 
     def get_scale_shape(self, shape: Iterable[int], columnwise: bool) -> tuple[int, ...]:
         """Shape of a direction's padded scales."""

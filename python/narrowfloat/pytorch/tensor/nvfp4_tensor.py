@@ -52,6 +52,14 @@ def _rht_matrix(sign_mask: int, device: torch.device) -> torch.Tensor:
     return torch.from_numpy(columns).t().contiguous().to(device=device, dtype=torch.bfloat16)
 
 
+_Buffers = tuple[torch.Tensor | None, ...]  # one for each of ROLES
+
+
+def _of_direction(direction: str, buffers: _Buffers) -> _Buffers:
+    given = zip(_native.ROLES, buffers, strict=True)
+    return tuple(buffer if direction in role else None for role, buffer in given)
+
+
 class NVFP4Quantizer(SchemeQuantizer):
     """NVFP4 in runs along each direction, or in tiles (`with_2d_quantization`).
 
@@ -121,39 +129,40 @@ class NVFP4Quantizer(SchemeQuantizer):
         return nvfp4_scheme(self.dtype, self.with_2d_quantization)
 
     def _options(self) -> tuple[tuple[str, Any], ...]:
-        options: list[tuple[str, Any]] = []
+        options: tuple[tuple[str, Any], ...] = ()
         if self.optimize_for_gemm:
-            options.append(("swizzled", True))
+            options += (("swizzled", True),)
         if self.with_rht and not self.with_2d_quantization:
             options += self._rht_options()
         if self.stochastic_rounding:
-            options.append(("stochastic_rounding", True))
+            options += (("stochastic_rounding", True),)
         if self.row_scaled_nvfp4:
-            options.append(("row_scaled", True))
+            options += (("row_scaled", True),)
         if self.nvfp4_use_4over6:
-            options.append(("four_over_six", self.nvfp4_4over6_err_mode.lower()))
-            options.append(("e4m3_max", float(self.nvfp4_e4m3_max)))
-        return tuple(options)
+            options += (("four_over_six", self.nvfp4_4over6_err_mode.lower()),)
+            options += (("e4m3_max", float(self.nvfp4_e4m3_max)),)
+        return options
 
-    def _rht_options(self) -> list[tuple[str, Any]]:
-        return [("rht", True), ("rht_sign_mask", self.rht_matrix_random_sign_mask_t)]
+    def _rht_options(self) -> tuple[tuple[str, Any], ...]:
+        return ("rht", True), ("rht_sign_mask", self.rht_matrix_random_sign_mask_t)
 
-    def _passes(self) -> tuple[tuple[_core.QuantSpec, str], ...]:
-        """The specs that fill a tensor one after another, and what their roles have in common.
+    def _passes(self, buffers: _Buffers) -> tuple[tuple[_core.QuantSpec, _Buffers], ...]:
+        """The specs that fill a tensor one after another, each with its part of the buffers.
 
         Tiles and the transform exclude each other in one operand: rows have the tiles, and the
         transformed columns runs.
         """
-        if not (self.with_rht and self.with_2d_quantization):
-            return ((self._spec(), ""),)
+        if not self.with_rht or not self.with_2d_quantization:
+            return ((self._spec(), buffers),)
         runs = nvfp4_scheme(self.dtype, False)
-        columns = (*self._options(), *self._rht_options())
-        passes = []
+        columns = self._options() + self._rht_options()
+        passes: tuple[tuple[_core.QuantSpec, _Buffers], ...] = ()
         if self.rowwise_usage:
-            passes.append((self._rowwise_spec(), "rowwise"))
+            passes += ((self._rowwise_spec(), _of_direction("rowwise", buffers)),)
         if self.columnwise_usage:
-            passes.append((_native.make_spec(runs, False, True, columns), "columnwise"))
-        return tuple(passes)
+            spec = _native.make_spec(runs, False, True, columns)
+            passes += ((spec, _of_direction("columnwise", buffers)),)
+        return passes
 
     def _settings(self) -> dict[str, Any]:
         return {
@@ -164,9 +173,10 @@ class NVFP4Quantizer(SchemeQuantizer):
             "nvfp4_e4m3_max": self.nvfp4_e4m3_max,
         }
 
-    def _check_shape(self, shape: Iterable[int]) -> None:
-        self._check_options()
-        check_whole_blocks("NVFP4Quantizer", self._scheme(), tuple(shape))
+    def _check_shape(self, shape: tuple[int, ...]) -> None:
+        if self.row_scaled_nvfp4 or self.nvfp4_use_4over6:
+            self._check_options()
+        check_whole_blocks("NVFP4Quantizer", self._scheme(), shape)
 
     def _check_options(self) -> None:
         """Errors: ValueError for options that exclude each other."""
@@ -187,7 +197,7 @@ class NVFP4Quantizer(SchemeQuantizer):
                     raise ValueError(f"quantize: nvfp4_use_4over6 cannot go with {name}")
 
     def _check_quantize(self, tensor: torch.Tensor) -> None:
-        super()._check_quantize(tensor)
+        self._check_shape(tensor.shape)
         if not self.with_rht:
             return
         if not self.with_post_rht_amax:
@@ -221,29 +231,15 @@ class NVFP4Quantizer(SchemeQuantizer):
         seed, offset = 0, 0
         if self.stochastic_rounding:
             seed, offset = torch.randint(0, _SEEDS, (2,)).tolist()
-        for spec, direction in self._passes():
-            self._fill_by(spec, direction, src, dst, noop, (seed, offset))
-
-    def _fill_by(
-        self,
-        spec: _core.QuantSpec,
-        direction: str,
-        src: torch.Tensor,
-        dst: SchemeStorage,
-        noop: torch.Tensor | None,
-        state: tuple[int, int],
-    ) -> None:
-        """One pass over the buffers whose roles name the direction."""
-        buffers = dst._role_buffers()
-        if direction:
-            given = zip(_native.ROLES, buffers, strict=True)
-            buffers = tuple(buffer if direction in role else None for role, buffer in given)
-        threads = _native.threads()
-        _native.verbs.quantize(spec, src, buffers, noop, None, None, None, *state, threads)
-        if not self.with_amax_reduction:
-            return
-        shared = [self._shared_amax(amax) for amax in buffers[-2:]]
-        _native.verbs.quantize(spec, src, buffers, noop, None, *shared, *state, threads)
+        for spec, buffers in self._passes(dst._role_buffers()):
+            _native.verbs.quantize(
+                spec, src, buffers, noop, None, None, None, seed, offset, _native.threads()
+            )
+            if self.with_amax_reduction:
+                shared = [self._shared_amax(amax) for amax in buffers[-2:]]
+                _native.verbs.quantize(
+                    spec, src, buffers, noop, None, *shared, seed, offset, _native.threads()
+                )
 
     def _shared_amax(self, amax: torch.Tensor | None) -> torch.Tensor | None:
         if amax is None:

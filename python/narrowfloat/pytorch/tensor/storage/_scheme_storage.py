@@ -45,6 +45,7 @@ class SchemeStorage(QuantizedTensorStorage):
     SETTINGS: ClassVar[tuple[Setting, ...]]
     _INNER_TENSORS: ClassVar[tuple[tuple[str, str], ...]]  # in the order they are flattened in
     _role_names: ClassVar[tuple[str | None, ...]]
+    _setting_names: ClassVar[dict[str, str]]  # of fields, by the constructor's arguments
     ROWWISE: ClassVar[str]  # names of the fields that hold codes
     COLUMNWISE: ClassVar[str]
 
@@ -55,6 +56,7 @@ class SchemeStorage(QuantizedTensorStorage):
             cls._role_names = tuple(names.get(role) for role in _native.ROLES)
             cls.ROWWISE = names["rowwise_data"]
             cls.COLUMNWISE = names["columnwise_data"]
+            cls._setting_names = {setting.keyword: setting.name for setting in cls.SETTINGS}
 
     # What a family answers.
 
@@ -123,8 +125,7 @@ class SchemeStorage(QuantizedTensorStorage):
     # Buffers.
 
     def _role_buffers(self) -> tuple[torch.Tensor | None, ...]:
-        fields = self.__dict__
-        return tuple([None if name is None else fields[name] for name in self._role_names])
+        return tuple(map(self.__dict__.get, self._role_names))
 
     def _tensors(self) -> list[torch.Tensor | None]:
         return [self.__dict__[buffer.name] for buffer in self.BUFFERS]

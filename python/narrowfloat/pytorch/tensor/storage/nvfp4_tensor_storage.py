@@ -115,8 +115,10 @@ class NVFP4TensorStorage(BlockStorage):
 
     def _logical_shape(self) -> torch.Size:
         if self._rowwise_data is not None:
-            shape = self._rowwise_data.shape
-            return torch.Size((*shape[:-1], shape[-1] * codes_per_byte()))
+            packed = self._rowwise_data.shape
+            if len(packed) == 2:  # the usual case, at half the cost
+                return torch.Size((packed[0], packed[1] * codes_per_byte()))
+            return torch.Size((*packed[:-1], packed[-1] * codes_per_byte()))
         if self._columnwise_data is not None:
             shape = self._columnwise_data.shape
             return torch.Size((*shape[1:-1], shape[-1] * codes_per_byte(), shape[0]))

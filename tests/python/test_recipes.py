@@ -81,7 +81,7 @@ def test_formats_hold_the_largest_values_of_both_passes() -> None:
 
 def test_parameters_are_frozen_and_have_defaults() -> None:
     assert MMParams().use_split_accumulator is True
-    assert QParams() == QParams(False, 0.0, False, False, False)
+    assert QParams() == QParams(False, 0.0, False, False, False, False)
     for value, name in ((MMParams(), "use_split_accumulator"), (QParams(), "amax_epsilon")):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(value, name, 1)
@@ -104,6 +104,10 @@ def test_derived_parameters_follow_the_fields() -> None:
         for made in (current, block):
             for name in ("fp8_quant_fwd_inp", "fp8_quant_fwd_weight", "fp8_quant_bwd_grad"):
                 assert getattr(made, name) == QParams(power_2_scale=power)
+    for tiles in (False, True):
+        mxfp8 = recipe.MXFP8BlockScaling(enable_2d_quantization=tiles)
+        assert mxfp8.fp8_quant_fwd_weight == QParams(mxfp8_2d_quantization=tiles)
+        assert mxfp8.fp8_quant_fwd_inp == mxfp8.fp8_quant_bwd_grad == QParams()
     nvfp4 = recipe.NVFP4BlockScaling()
     assert nvfp4.fp4_quant_fwd_inp == QParams(random_hadamard_transform=True)
     assert nvfp4.fp4_quant_fwd_weight == QParams(fp4_2d_quantization=True)

@@ -29,6 +29,12 @@ class MXFP8BlockScaling(Recipe):
     fp8_format: Format = Format.E4M3
     enable_2d_quantization: bool = False
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.fp8_quant_fwd_inp = QParams()
+        self.fp8_quant_fwd_weight = QParams(mxfp8_2d_quantization=self.enable_2d_quantization)
+        self.fp8_quant_bwd_grad = QParams()
+
 
 @dataclass(repr=False)
 class Float8BlockScaling(Recipe):

@@ -42,7 +42,7 @@ class QParams:
 
     power_2_scale: scales are powers of two. amax_epsilon: the least amax a scale is made of.
     random_hadamard_transform: of the columnwise direction. stochastic_rounding, and
-    fp4_2d_quantization (tiles instead of runs): NVFP4 only.
+    fp4_2d_quantization (tiles instead of runs): NVFP4 only. mxfp8_2d_quantization: tiles of MXFP8.
     """
 
     power_2_scale: bool = False
@@ -50,6 +50,7 @@ class QParams:
     random_hadamard_transform: bool = False
     stochastic_rounding: bool = False
     fp4_2d_quantization: bool = False
+    mxfp8_2d_quantization: bool = False
 
 
 def flag_of_environment(name: str) -> bool:

@@ -116,7 +116,7 @@ class MXFP8BlockScalingRecipeState(RecipeState):
         """MXFP8Quantizer of the pass's dtype."""
         forward = self.mode == "forward"
         dtype = get_fp8_te_dtype(self.recipe, forward)
-        tiles = forward and self.recipe.enable_2d_quantization
+        tiles = forward and self.recipe.fp8_quant_fwd_weight.mxfp8_2d_quantization
         return [
             MXFP8Quantizer(
                 dtype, with_2d_quantization=tiles and self._slot_role(i).is_linear_weight()

@@ -261,7 +261,7 @@ class ColumnPacker {
 
   const QuantizeArgs& args_;
   const DirectionBuffers<std::byte>& out_;
-  PatchTransposer transposer_;
+  PatchTransposer<kPatchRows> transposer_;
   LineStates<S, kPatchCols> states_;
   Strip<T> strip_;
   static_assert(kRows == kRandomRun && kSide == kRandomRun);

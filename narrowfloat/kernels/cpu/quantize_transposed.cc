@@ -45,7 +45,7 @@ struct Patch {
 
 HWY_INLINE void StoreTransposed(const Patch& patch, const Square& square,
                                 const DirectionBuffers<std::byte>& out,
-                                PatchTransposer& transposer) {
+                                PatchTransposer<kPatchRows>& transposer) {
   transposer.Transpose(patch.codes, kPatchCols, square.rows, square.cols,
                        out.codes + square.col * out.code_stride + square.row, out.code_stride);
 }
@@ -59,7 +59,7 @@ struct TransposeColumns {
   static void Run(const QuantizeArgs& args) noexcept {
     const typename S::TensorState state = S::Prepare(args.columnwise.amax, args.options);
     Patch patch;
-    PatchTransposer transposer(args.stream);
+    PatchTransposer<kPatchRows> transposer(args.stream);
     Outlet<kBatchCols> in_place(false);
     ForEachPatch(args.tile, [&](const Square& square) NF_INLINE_ATTR {
       for (std::size_t row = 0; row < square.rows; row += kRows) {
@@ -129,7 +129,7 @@ struct TransposeTiles {
   static void Run(const QuantizeArgs& args) noexcept {
     const typename S::TensorState state = S::Prepare(args.columnwise.amax, args.options);
     Patch patch;
-    PatchTransposer transposer(args.stream);
+    PatchTransposer<kPatchRows> transposer(args.stream);
     Outlet<kBatchCols> in_place(false);
     ForEachPatch(args.tile, [&](const Square& square) NF_INLINE_ATTR {
       Batch<S, T> batch;

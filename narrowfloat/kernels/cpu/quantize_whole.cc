@@ -131,36 +131,75 @@ HWY_INLINE void EncodeRows(const QuantizeArgs& args, WholeEncoder<F, T>& encoder
   }
 }
 
-/// Encodes patches in the first-level cache, from where their transposes leave and, if wanted,
-/// their rows.
+/// Encodes patches in the nearest caches, from where their transposes leave and, if wanted, their
+/// rows: those of several patches together, in runs as long as the columns'.
 template <FloatFormat F, class T, bool kKeepRows>
-HWY_INLINE void EncodeTransposed(const QuantizeArgs& args, WholeEncoder<F, T>& encoder) {
-  const Tile& tile = args.tile;
-  alignas(64) std::byte patch[kPatchRows * kPatchCols] = {};  // short patches leave zeros
-  PatchTransposer transposer(args.stream);
-  for (std::size_t r = tile.row_begin; r < tile.row_end; r += kPatchRows) {
-    const std::size_t rows = std::min(kPatchRows, tile.row_end - r);
-    for (std::size_t c = tile.col_begin; c < tile.col_end; c += kPatchCols) {
-      const std::size_t cols = std::min(kPatchCols, tile.col_end - c);
-      encoder.Run([&](auto items, const auto& scale, auto& largest) NF_INLINE_ATTR {
-        for (std::size_t i = 0; i < rows; ++i) {
-          const std::byte* row = args.in.Row(r + i) + c * kItemSize<T>;
-          PrefetchBytes(NextStrip<T>(args, r + i, c + cols, kPatchRows), cols * kItemSize<T>);
-          EncodeRow<F, T, items()>(row, cols, scale, patch + i * kPatchCols, largest);
+class TransposedEncoder {
+ public:
+  TransposedEncoder(const QuantizeArgs& args, WholeEncoder<F, T>& encoder)
+      : args_(args), encoder_(encoder), transposer_(args.stream) {}
+
+  void Run(const Tile& tile) {
+    for (std::size_t r = tile.row_begin; r < tile.row_end; r += kRunRows) {
+      const std::size_t rows = std::min(kRunRows, tile.row_end - r);
+      for (std::size_t c = tile.col_begin; c < tile.col_end; c += kCols) {
+        const std::size_t cols = std::min(kCols, tile.col_end - c);
+        for (std::size_t j = 0; j < cols; j += kPatchCols) {
+          const Square square{r, rows, c + j, std::min(kPatchCols, cols - j)};
+          std::byte* patch = patches_[j / kPatchCols];
+          Encode(square, patch);
+          transposer_.Transpose(
+              patch, kPatchCols, rows, square.cols,
+              args_.columnwise.codes + square.col * args_.columnwise.code_stride + r,
+              args_.columnwise.code_stride);
         }
-      });
-      if constexpr (kKeepRows) {
-        for (std::size_t i = 0; i < rows; ++i) {
-          transposer.Copy(patch + i * kPatchCols, cols,
-                          args.rowwise.codes + (r + i) * args.rowwise.code_stride + c);
-        }
+        if constexpr (kKeepRows) KeepRows({r, rows, c, cols});
       }
-      transposer.Transpose(patch, kPatchCols, rows, cols,
-                           args.columnwise.codes + c * args.columnwise.code_stride + r,
-                           args.columnwise.code_stride);
     }
   }
-}
+
+ private:
+  // Lines of the cache that bypass it in pairs cost memory twice the time of four in a row.
+  static constexpr std::size_t kRunRows = 256;
+  static constexpr std::size_t kPatches = kKeepRows ? 2 : 1, kCols = kPatches * kPatchCols;
+  static constexpr std::size_t kAhead = 16;  // rows, which do not crowd each other out of a set
+
+  struct Square {
+    std::size_t row, rows, col, cols;
+  };
+
+  void Encode(const Square& square, std::byte* patch) {
+    encoder_.Run([&](auto items, const auto& scale, auto& largest) NF_INLINE_ATTR {
+      for (std::size_t i = 0; i < square.rows; ++i) {
+        PrefetchBytes(Ahead(square, i), square.cols * kItemSize<T>);
+        const std::byte* row = args_.in.Row(square.row + i) + square.col * kItemSize<T>;
+        EncodeRow<F, T, items()>(row, square.cols, scale, patch + i * kPatchCols, largest);
+      }
+    });
+  }
+
+  void KeepRows(const Square& square) {
+    for (std::size_t i = 0; i < square.rows; ++i) {
+      std::byte* out =
+          args_.rowwise.codes + (square.row + i) * args_.rowwise.code_stride + square.col;
+      for (std::size_t j = 0; j < square.cols; j += kPatchCols) {
+        transposer_.Copy(patches_[j / kPatchCols] + i * kPatchCols,
+                         std::min(kPatchCols, square.cols - j), out + j);
+      }
+    }
+  }
+
+  HWY_INLINE const std::byte* Ahead(const Square& square, std::size_t i) const {
+    const std::size_t row = i + kAhead;
+    if (row < square.rows) return args_.in.Row(square.row + row) + square.col * kItemSize<T>;
+    return NextStrip<T>(args_, square.row + row % square.rows, square.col + square.cols, kRunRows);
+  }
+
+  const QuantizeArgs& args_;
+  WholeEncoder<F, T>& encoder_;
+  PatchTransposer<kRunRows> transposer_;
+  alignas(64) std::byte patches_[kPatches][kRunRows * kPatchCols] = {};  // short ones leave zeros
+};
 
 template <class S, class T, Direction kDirection>
 struct QuantizeWhole {
@@ -180,7 +219,7 @@ struct QuantizeWhole {
     if constexpr (kDirection == Direction::kRowwise) {
       EncodeRows<F, T>(args, encoder);
     } else {
-      EncodeTransposed<F, T, kDirection == Direction::kBoth>(args, encoder);
+      TransposedEncoder<F, T, kDirection == Direction::kBoth>(args, encoder).Run(args.tile);
     }
     if (args.measured != nullptr) *args.measured = MagnitudeValue<T>(encoder.largest);
   }

@@ -69,9 +69,10 @@ HWY_INLINE void TransposeSquares(const std::uint8_t* in, std::size_t in_stride, 
   for (std::size_t i = 0; i < kSide; ++i) hn::StoreU(a[i], d, out + i * out_stride);
 }
 
-/// Writes patches and their transposes to memory. Columns are gathered in a buffer first and
-/// written once, as whole lines: rows of the output are often a power of two apart and share a
-/// cache set.
+/// Writes patches of up to kRows rows and their transposes to memory. Columns are gathered in a
+/// buffer first and written once, as whole lines: rows of the output are often a power of two apart
+/// and share a cache set.
+template <std::size_t kRows>
 class PatchTransposer {
  public:
   explicit PatchTransposer(bool stream) : stream_(stream) {}
@@ -96,10 +97,10 @@ class PatchTransposer {
     const auto* codes = reinterpret_cast<const std::uint8_t*>(in);
     for (std::size_t c = 0; c < cols; c += kSide) {
       for (std::size_t r = 0; r < rows; r += hn::Lanes(D8Squares())) {
-        TransposeSquares(codes + r * in_stride + c, in_stride, columns_ + r, kPatchRows);
+        TransposeSquares(codes + r * in_stride + c, in_stride, columns_ + r, kRows);
       }
       for (std::size_t i = 0; i < std::min(kSide, cols - c); ++i) {
-        Copy(reinterpret_cast<const std::byte*>(columns_ + i * kPatchRows), rows,
+        Copy(reinterpret_cast<const std::byte*>(columns_ + i * kRows), rows,
              out + (c + i) * out_stride);
       }
     }
@@ -107,7 +108,7 @@ class PatchTransposer {
 
  private:
   bool stream_;
-  alignas(64) std::uint8_t columns_[kSide * kPatchRows];
+  alignas(64) std::uint8_t columns_[kSide * kRows];
 };
 
 }  // namespace narrowfloat::HWY_NAMESPACE

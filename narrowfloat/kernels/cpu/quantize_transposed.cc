@@ -29,24 +29,48 @@ QuantizeSlots Table() {
 /// Calls visit(square) for each patch of a tile, along its rows.
 template <class Visit>
 HWY_INLINE void ForEachPatch(const Tile& tile, const Visit& visit) {
-  for (std::size_t row = tile.row_begin; row < tile.row_end; row += kPatchRows) {
+  for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRunRows) {
     for (std::size_t col = tile.col_begin; col < tile.col_end; col += kPatchCols) {
-      visit(Square{row, std::min(kPatchRows, tile.row_end - row), col,
+      visit(Square{row, std::min(kRunRows, tile.row_end - row), col,
                    std::min(kPatchCols, tile.col_end - col)});
     }
   }
 }
 
-/// Codes of a patch; short ones leave old codes behind, which nobody reads.
-struct Patch {
-  alignas(64) std::byte codes[kPatchRows * kPatchCols] = {};
-  std::byte* Row(std::size_t row) { return codes + row * kPatchCols; }
+/// Codes of patches side by side; short ones leave old codes behind, which nobody reads.
+template <std::size_t kPatches>
+struct Patches {
+  alignas(64) std::byte codes[kPatches][kRunRows * kPatchCols] = {};
+  std::byte* Row(std::size_t patch, std::size_t row) { return codes[patch] + row * kPatchCols; }
 };
 
-HWY_INLINE void StoreTransposed(const Patch& patch, const Square& square,
+/// Calls visit(strip, row) for each `kRows` rows of a patch; `row` is the patch's.
+template <std::size_t kRows, class Visit>
+HWY_INLINE void ForEachStrip(const Square& square, const Visit& visit) {
+  static_assert(kRunRows % kRows == 0);
+  for (std::size_t row = 0; row < square.rows; row += kRows) {
+    visit(Square{square.row + row, std::min(kRows, square.rows - row), square.col, square.cols},
+          row);
+  }
+}
+
+/// Row `r` of the strip that comes after `strip`: below it in the same patch, or in the next one.
+template <std::size_t kRows, class T>
+HWY_INLINE const std::byte* RowOfNext(const QuantizeArgs& args, const Square& strip,
+                                      std::size_t r) {
+  const std::size_t below = strip.row + kRows + r;
+  if (below % kRunRows >= kRows && below < args.shape.rows) {
+    return args.in.Row(below) + strip.col * kItemSize<T>;
+  }
+  const std::size_t first = strip.row / kRunRows * kRunRows;
+  return NextStrip<T>(args, std::min(first + r, args.shape.rows - 1), strip.col + strip.cols,
+                      kRunRows);
+}
+
+HWY_INLINE void StoreTransposed(const std::byte* patch, const Square& square,
                                 const DirectionBuffers<std::byte>& out,
-                                PatchTransposer<kPatchRows>& transposer) {
-  transposer.Transpose(patch.codes, kPatchCols, square.rows, square.cols,
+                                PatchTransposer<kRunRows>& transposer) {
+  transposer.Transpose(patch, kPatchCols, square.rows, square.cols,
                        out.codes + square.col * out.code_stride + square.row, out.code_stride);
 }
 
@@ -54,20 +78,16 @@ HWY_INLINE void StoreTransposed(const Patch& patch, const Square& square,
 template <class S, class T>
 struct TransposeColumns {
   static constexpr std::size_t kRows = S::kBlock.cols;  // of the transposed block
-  static_assert(kPatchRows % kRows == 0);
-
   static void Run(const QuantizeArgs& args) noexcept {
     const typename S::TensorState state = S::Prepare(args.columnwise.amax, args.options);
-    Patch patch;
-    PatchTransposer<kPatchRows> transposer(args.stream);
+    Patches<1> patch;
+    PatchTransposer<kRunRows> transposer(args.stream);
     Outlet<kBatchCols> in_place(false);
     ForEachPatch(args.tile, [&](const Square& square) NF_INLINE_ATTR {
-      for (std::size_t row = 0; row < square.rows; row += kRows) {
-        const Square strip{square.row + row, std::min(kRows, square.rows - row), square.col,
-                           square.cols};
-        QuantizeStripOf(args, strip, state, patch.Row(row), in_place);
-      }
-      StoreTransposed(patch, square, args.columnwise, transposer);
+      ForEachStrip<kRows>(square, [&](const Square& strip, std::size_t row) NF_INLINE_ATTR {
+        QuantizeStripOf(args, strip, state, patch.Row(0, row), in_place);
+      });
+      StoreTransposed(patch.Row(0, 0), square, args.columnwise, transposer);
     });
   }
 
@@ -85,7 +105,7 @@ struct TransposeColumns {
       in.count = to.count = square.rows;
       for (std::size_t r = 0; r < square.rows; ++r) {
         in.row[r] = args.in.Row(square.row + r) + (square.col + col) * kItemSize<T>;
-        in.next[r] = NextStrip<T>(args, square.row + r, square.col + square.cols, kPatchRows);
+        in.next[r] = RowOfNext<kRows, T>(args, square, r);
         to.row[r] = codes + r * kPatchCols + col;
       }
       Strip<T> strip;
@@ -103,15 +123,15 @@ struct TransposeColumns {
 /// second-level cache.
 template <class S, class T>
 struct TransposeBoth {
-  static constexpr std::size_t kCols = kBatchCols / kItemSize<T>;
+  static constexpr std::size_t kCols = kBatchCols / 2 / kItemSize<T>;
   static_assert(kCols % kPatchCols == 0 && kCols % S::kBlock.cols == 0);
 
   static void Run(const QuantizeArgs& args) noexcept {
     const Tile& tile = args.tile;
-    for (std::size_t row = tile.row_begin; row < tile.row_end; row += kPatchRows) {
+    for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRunRows) {
       for (std::size_t col = tile.col_begin; col < tile.col_end; col += kCols) {
         QuantizeArgs part = args;
-        part.tile = {row, std::min(row + kPatchRows, tile.row_end), col,
+        part.tile = {row, std::min(row + kRunRows, tile.row_end), col,
                      std::min(col + kCols, tile.col_end)};
         QuantizeRows<S, T>::Run(part);
         TransposeColumns<S, T>::Run(part);
@@ -120,45 +140,49 @@ struct TransposeBoth {
   }
 };
 
-/// Square tiles as large as a patch.
+/// Square tiles as wide as a patch.
 template <class S, class T, Direction kDirection>
 struct TransposeTiles {
   static constexpr std::size_t kRows = S::kBlock.rows;
-  static_assert(kRows == kPatchRows && S::kBlock.cols == kPatchCols);
+  static constexpr std::size_t kPatches = kDirection == Direction::kBoth ? 2 : 1;
+  static_assert(S::kBlock.cols == kPatchCols);
 
   static void Run(const QuantizeArgs& args) noexcept {
     const typename S::TensorState state = S::Prepare(args.columnwise.amax, args.options);
-    Patch patch;
-    PatchTransposer<kPatchRows> transposer(args.stream);
+    Patches<kPatches> patches;
+    PatchTransposer<kRunRows> transposer(args.stream);
     Outlet<kBatchCols> in_place(false);
     ForEachPatch(args.tile, [&](const Square& square) NF_INLINE_ATTR {
-      Batch<S, T> batch;
-      EncodeTile(args, square, state, patch, batch, in_place);
-      StoreTransposed(patch, square, args.columnwise, transposer);
-      StoreBatchScales<S, T, Direction::kColumnwise>(args.columnwise, square, batch);
-      if constexpr (kDirection == Direction::kBoth) {
-        for (std::size_t r = 0; r < square.rows; ++r) {
-          transposer.Copy(
-              patch.Row(r), square.cols,
-              args.rowwise.codes + (square.row + r) * args.rowwise.code_stride + square.col);
-        }
-        StoreBatchScales<S, T, Direction::kRowwise>(args.rowwise, square, batch);
+      const std::size_t place = (square.col - args.tile.col_begin) / kPatchCols % kPatches;
+      ForEachStrip<kRows>(square, [&](const Square& strip, std::size_t row) NF_INLINE_ATTR {
+        Batch<S, T> batch;
+        EncodeTile(args, strip, state, patches.Row(place, row), batch, in_place);
+        StoreBatchScales<S, T, Direction::kColumnwise>(args.columnwise, strip, batch);
+        if constexpr (kDirection == Direction::kBoth)
+          StoreBatchScales<S, T, Direction::kRowwise>(args.rowwise, strip, batch);
+      });
+      StoreTransposed(patches.Row(place, 0), square, args.columnwise, transposer);
+      const bool last = square.col + square.cols == args.tile.col_end;
+      if (kDirection == Direction::kBoth && (place + 1 == kPatches || last)) {
+        const std::size_t first = square.col - place * kPatchCols;
+        transposer.CopyRows(patches.Row(0, 0), square.rows, square.col + square.cols - first,
+                            args.rowwise.codes + square.row * args.rowwise.code_stride + first,
+                            args.rowwise.code_stride);
       }
     });
   }
 
   static HWY_INLINE void EncodeTile(const QuantizeArgs& args, const Square& square,
-                                    const typename S::TensorState& state, Patch& patch,
+                                    const typename S::TensorState& state, std::byte* codes,
                                     Batch<S, T>& batch, Outlet<kBatchCols>& in_place) {
     PanelRows<kRows, const std::byte> in;
     PanelCodes<kRows> out;
     in.count = out.count = square.rows;
     for (std::size_t r = 0; r < square.rows; ++r) {
       in.row[r] = args.in.Row(square.row + r) + square.col * kItemSize<T>;
-      out.row[r] = patch.Row(r);
+      out.row[r] = codes + r * kPatchCols;
       out.copy[r] = nullptr;
-      PrefetchBytes(NextStrip<T>(args, square.row + r, square.col + kPatchCols, kPatchRows),
-                    kPatchCols * kItemSize<T>);
+      PrefetchBytes(RowOfNext<kRows, T>(args, square, r), kPatchCols * kItemSize<T>);
     }
     if (square.cols == kPatchCols) {
       QuantizeBatch<S, T>(in, 1, state, batch, out, in_place);

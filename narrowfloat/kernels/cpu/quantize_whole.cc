@@ -153,14 +153,16 @@ class TransposedEncoder {
               args_.columnwise.codes + square.col * args_.columnwise.code_stride + r,
               args_.columnwise.code_stride);
         }
-        if constexpr (kKeepRows) KeepRows({r, rows, c, cols});
+        if constexpr (kKeepRows) {
+          transposer_.CopyRows(patches_[0], rows, cols,
+                               args_.rowwise.codes + r * args_.rowwise.code_stride + c,
+                               args_.rowwise.code_stride);
+        }
       }
     }
   }
 
  private:
-  // Lines of the cache that bypass it in pairs cost memory twice the time of four in a row.
-  static constexpr std::size_t kRunRows = 256;
   static constexpr std::size_t kPatches = kKeepRows ? 2 : 1, kCols = kPatches * kPatchCols;
   static constexpr std::size_t kAhead = 16;  // rows, which do not crowd each other out of a set
 
@@ -176,17 +178,6 @@ class TransposedEncoder {
         EncodeRow<F, T, items()>(row, square.cols, scale, patch + i * kPatchCols, largest);
       }
     });
-  }
-
-  void KeepRows(const Square& square) {
-    for (std::size_t i = 0; i < square.rows; ++i) {
-      std::byte* out =
-          args_.rowwise.codes + (square.row + i) * args_.rowwise.code_stride + square.col;
-      for (std::size_t j = 0; j < square.cols; j += kPatchCols) {
-        transposer_.Copy(patches_[j / kPatchCols] + i * kPatchCols,
-                         std::min(kPatchCols, square.cols - j), out + j);
-      }
-    }
   }
 
   HWY_INLINE const std::byte* Ahead(const Square& square, std::size_t i) const {

@@ -96,6 +96,21 @@ def test_delayed_scaling_that_jax_does_not_have(options: dict, message: str) -> 
         create_set(fp8_recipe=recipe.DelayedScaling(**options))
 
 
+@pytest.mark.parametrize(
+    ("made", "rule"),
+    [
+        (recipe.Float8CurrentScaling(use_power_2_scales=True), "use_power_2_scales=False"),
+        (recipe.MXFP8BlockScaling(enable_2d_quantization=True), "enable_2d_quantization=False"),
+        (recipe.NVFP4BlockScaling(nvfp4_4over6="all"), "nvfp4_4over6='none'"),
+        (recipe.NVFP4BlockScaling(row_scaled_activation=True), "row_scaled_activation=False"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_jax_would_leave_out_of_a_recipe_is_refused(made: recipe.Recipe, rule: str) -> None:
+    with pytest.raises(ValueError, match=f"^{type(made).__name__}: JAX has {rule} only$"):
+        get_quantize_config_with_recipe(made)
+
+
 def test_nvfp4_transforms_runs_that_have_columns() -> None:
     sets = create_set(fp8_recipe=recipe.NVFP4BlockScaling())
     assert [q.use_rht for q in (sets.x, sets.kernel, sets.dgrad)] == [True, False, True]

@@ -99,15 +99,20 @@ class QuantizeConfig:
         return {}
 
 
+def _require(recipe: Recipe, *rules: tuple[bool, str]) -> None:
+    for held, rule in rules:
+        if not held:
+            raise ValueError(f"{type(recipe).__name__}: JAX has {rule} only")
+
+
 def _delayed(recipe: DelayedScaling) -> dict[str, Any]:
     algorithms = [algorithm.value for algorithm in AmaxComputeAlgo]
-    for held, rule in (
+    _require(
+        recipe,
         (recipe.amax_compute_algo in algorithms, f"amax_compute_algo {' or '.join(algorithms)}"),
         (recipe.scaling_factor_compute_algo is None, "no scaling_factor_compute_algo"),
         (recipe.reduce_amax, "reduce_amax"),
-    ):
-        if not held:
-            raise ValueError(f"DelayedScaling: JAX has {rule} only")
+    )
     return {
         "MARGIN": float(recipe.margin),
         "AMAX_HISTORY_LEN": recipe.amax_history_len,
@@ -115,7 +120,22 @@ def _delayed(recipe: DelayedScaling) -> dict[str, Any]:
     }
 
 
+def _current(recipe: Float8CurrentScaling) -> dict[str, Any]:
+    _require(recipe, (not recipe.use_power_2_scales, "use_power_2_scales=False"))
+    return {}
+
+
+def _mxfp8(recipe: MXFP8BlockScaling) -> dict[str, Any]:
+    _require(recipe, (not recipe.enable_2d_quantization, "enable_2d_quantization=False"))
+    return {}
+
+
 def _nvfp4(recipe: NVFP4BlockScaling) -> dict[str, Any]:
+    _require(
+        recipe,
+        (not recipe.row_scaled_activation, "row_scaled_activation=False"),
+        (recipe.nvfp4_4over6 == "none", "nvfp4_4over6='none'"),
+    )
     runs, tiles = ScalingMode.NVFP4_1D_SCALING, ScalingMode.NVFP4_2D_SCALING
     forward, backward = _format2dtypes(recipe.fp4_format)
     return {
@@ -130,8 +150,8 @@ def _nvfp4(recipe: NVFP4BlockScaling) -> dict[str, Any]:
 
 _CONFIGS: dict[type[Recipe], tuple[ScalingMode, Callable[[Any], dict[str, Any]]]] = {
     DelayedScaling: (ScalingMode.DELAYED_TENSOR_SCALING, _delayed),
-    Float8CurrentScaling: (ScalingMode.CURRENT_TENSOR_SCALING, lambda recipe: {}),
-    MXFP8BlockScaling: (ScalingMode.MXFP8_1D_SCALING, lambda recipe: {}),
+    Float8CurrentScaling: (ScalingMode.CURRENT_TENSOR_SCALING, _current),
+    MXFP8BlockScaling: (ScalingMode.MXFP8_1D_SCALING, _mxfp8),
     NVFP4BlockScaling: (ScalingMode.NVFP4_1D_SCALING, _nvfp4),
 }
 

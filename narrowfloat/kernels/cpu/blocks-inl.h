@@ -76,6 +76,7 @@ template <std::size_t kRows, class Byte>
 struct PanelRows {
   Byte* row[kRows];
   std::size_t count;
+  Byte* next[kRows] = {};  // what will be read after this panel, or null
 };
 
 /// One round of a tree that finds the maximum of each 128-bit block of several vectors: pairs of
@@ -150,17 +151,19 @@ HWY_INLINE void EncodeBlocks(const PanelRows<S::kBlock.rows, const std::byte>& i
   using DF = hn::Repartition<float, decltype(d8)>;
   const std::size_t lanes = hn::Lanes(d8);
   for (std::size_t r = 0; r < in.count; ++r) {
-    auto* codes = reinterpret_cast<std::uint8_t*>(outlet.Open(out.row[r]));
+    const Sink codes = outlet.Open(d8, out.row[r], out.copy[r] != nullptr);
     for (std::size_t j = 0; j < blocks; ++j) {
       const auto scale = [&]() NF_INLINE_ATTR {
         if constexpr (kFolded) return batch.Folded(DF(), j);
         if constexpr (!kFolded) return batch.Scale(DF(), j);
       }();
       for (std::size_t i = j * S::kBlock.cols; i < (j + 1) * S::kBlock.cols; i += lanes) {
-        hn::StoreU(EncodeRun<F, T, kItems>(d8, in.row[r] + i * kItemSize<T>, scale), d8, codes + i);
+        if (in.next[r] != nullptr)
+          PrefetchBytes(in.next[r] + i * kItemSize<T>, lanes * kItemSize<T>);
+        codes.Put(d8, EncodeRun<F, T, kItems>(d8, in.row[r] + i * kItemSize<T>, scale), i);
       }
     }
-    outlet.Close(out.row[r], blocks * S::kBlock.cols, out.copy[r]);
+    outlet.Close(codes, out.row[r], blocks * S::kBlock.cols, out.copy[r]);
   }
 }
 
@@ -288,7 +291,7 @@ HWY_INLINE void ForEachBatch(const QuantizeArgs& args, const DirectionBuffers<st
       }
       Batch<S, T> batch;
       for (std::size_t r = 0; r < in.count; ++r) {
-        PrefetchBytes(NextStrip<T>(args, row + r, col + ahead, kRows), ahead * kItemSize<T>);
+        in.next[r] = NextStrip<T>(args, row + r, col + ahead, kRows);
       }
       if (blocks > 0) {
         QuantizeBatch<S, T>(in, blocks, state, batch, out, outlet);

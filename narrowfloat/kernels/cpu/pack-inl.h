@@ -168,9 +168,10 @@ HWY_INLINE hn::Vec<DB> PackCodes(DB d8, const At& at) {
 inline constexpr std::size_t kPackRun = 2 * HWY_MAX_BYTES;  // items of a step of PackBlocks
 
 /// Packed codes of a row's blocks. A last step takes bytes of chance behind them.
+/// Asks for as many items at `next`, unless that is null.
 template <Scheme S, class T, class Coder>
 HWY_INLINE void PackBlocks(const std::byte* in, std::size_t blocks, const float* scales,
-                           const Coder& coder, std::uint8_t* out) {
+                           const Coder& coder, const Sink& out, const std::byte* next) {
   const std::size_t step = 2 * hn::Lanes(D8()), items = blocks * S::kBlock.cols;
   const auto run = [&](auto d8, const std::byte* from, const float* scales_of,
                        const Coder& coder_of) NF_INLINE_ATTR {
@@ -179,15 +180,18 @@ HWY_INLINE void PackBlocks(const std::byte* in, std::size_t blocks, const float*
                             coder_of);
     });
   };
-  const auto store = [&](auto d8, std::size_t i) NF_INLINE_ATTR {
-    hn::StoreU(run(d8, in + i * kItemSize<T>, scales + i / S::kBlock.cols, coder.From(i)), d8,
-               out + i / 2);
+  const auto packed = [&](auto d8, std::size_t i) NF_INLINE_ATTR {
+    return run(d8, in + i * kItemSize<T>, scales + i / S::kBlock.cols, coder.From(i));
   };
   std::size_t i = 0;
-  for (; i + step <= items; i += step) store(D8(), i);
+  for (; i + step <= items; i += step) {
+    if (next != nullptr) PrefetchBytes(next + i * kItemSize<T>, step * kItemSize<T>);
+    out.Put(D8(), packed(D8(), i), i / 2);
+  }
   if constexpr (hn::MaxLanes(D8()) > S::kBlock.cols) {  // half a step is whole blocks too
     if (i + step / 2 <= items) {
-      store(hn::Half<D8>(), i);
+      const hn::Half<D8> half;
+      hn::StoreU(packed(half, i), half, out.to + i / 2);
       i += step / 2;
     }
   }
@@ -198,7 +202,7 @@ HWY_INLINE void PackBlocks(const std::byte* in, std::size_t blocks, const float*
   std::copy_n(scales + i / S::kBlock.cols, (items - i) / S::kBlock.cols, scales_of);
   alignas(64) std::uint8_t codes[kPackRun / 2];
   hn::StoreU(run(D8(), padded.items, scales_of, coder.From(i)), D8(), codes);
-  std::memcpy(out + i / 2, codes, (items - i) / 2);
+  std::memcpy(out.to + i / 2, codes, (items - i) / 2);
 }
 
 /// Packed codes of Lanes(D8) columns: of two rows, the first in the lower half. A scale for each

@@ -122,9 +122,8 @@ struct QuantizeBoth {
 
     Outlet<kBatchCols> rowwise(args.stream), columnwise(args.stream);
     for (std::size_t r = 0; r < in.count; ++r) {
-      PrefetchBytes(in.next[r], cols * kItemSize<T>);
       const std::size_t row = tile.row_begin + r;
-      EncodeBoth(in.row[r], cols, batches[r], strip,
+      EncodeBoth(in.row[r], in.next[r], cols, batches[r], strip,
                  args.rowwise.codes + row * args.rowwise.code_stride + tile.col_begin, rowwise,
                  args.columnwise.codes + row * args.columnwise.code_stride + tile.col_begin,
                  columnwise);
@@ -160,16 +159,17 @@ struct QuantizeBoth {
     return hn::ConcatOdd(D8(), hn::BitCast(D8(), high), hn::BitCast(D8(), low));
   }
 
-  static HWY_INLINE void EncodeBoth(const std::byte* in, std::size_t cols, const Batch<S, T>& batch,
-                                    const Strip<T>& strip, std::byte* rowwise,
-                                    Outlet<kBatchCols>& rowwise_outlet, std::byte* columnwise,
-                                    Outlet<kBatchCols>& columnwise_outlet) {
+  static HWY_INLINE void EncodeBoth(const std::byte* in, const std::byte* next, std::size_t cols,
+                                    const Batch<S, T>& batch, const Strip<T>& strip,
+                                    std::byte* rowwise, Outlet<kBatchCols>& rowwise_outlet,
+                                    std::byte* columnwise, Outlet<kBatchCols>& columnwise_outlet) {
     using F = typename S::Element;
     const D8 d8;
     auto* row_codes = reinterpret_cast<std::uint8_t*>(rowwise_outlet.Open(rowwise));
     auto* column_codes = reinterpret_cast<std::uint8_t*>(columnwise_outlet.Open(columnwise));
     for (std::size_t c = 0; c < cols; c += hn::Lanes(d8)) {
       const std::byte* items = in + c * kItemSize<T>;
+      PrefetchBytes(next + c * kItemSize<T>, hn::Lanes(d8) * kItemSize<T>);
       const BlocksFolded<S, T> by_row{batch, c};
       const LaneFolded<T, DF> by_column = strip.Folded(c);
       if constexpr (kItemSize<T> == 2) {

@@ -32,11 +32,13 @@ QuantizeSlots Table() {
 template <class S, class T>
 class RowPacker {
  public:
-  explicit RowPacker(const QuantizeArgs& args)
-      : args_(args), out_(args.rowwise), outlet_(args.stream) {}
+  /// Below the rows of a tile that ends a row, `rows_below` come in between before the next tile.
+  RowPacker(const QuantizeArgs& args, std::size_t rows_below)
+      : args_(args), out_(args.rowwise), rows_below_(rows_below), outlet_(args.stream) {}
 
   void Run(const Tile& tile) {
     typename S::TensorState state = S::Prepare(out_.AmaxOf(tile.row_begin), args_.options);
+    const std::size_t ahead = std::min(kBatchCols, tile.col_end - tile.col_begin);
     for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
       if (out_.line_amaxes != nullptr) state = S::Prepare(out_.AmaxOf(row), args_.options);
       PanelRows<kRows, const std::byte> in;
@@ -44,8 +46,10 @@ class RowPacker {
       for (std::size_t col = tile.col_begin; col < tile.col_end;) {
         const std::size_t left = tile.col_end - col;
         const std::size_t blocks = std::min(kBatch<S>, left / kCols);
-        for (std::size_t r = 0; r < in.count; ++r)
+        for (std::size_t r = 0; r < in.count; ++r) {
           in.row[r] = args_.in.Row(row + r) + col * kItemSize<T>;
+          in.next[r] = NextStrip<T>(args_, row + r, col + ahead, rows_below_);
+        }
         if (blocks > 0) {
           PackBatch(in, blocks, state, row, col);
         } else {
@@ -79,24 +83,25 @@ class RowPacker {
     const std::size_t bytes = blocks * kCols / kCodesPerByte<S>;
     for (std::size_t r = 0; r < in.count; ++r) {
       std::byte* out = CodesAt(row + r, col);
-      auto* codes = reinterpret_cast<std::uint8_t*>(outlet_.Open(out));
-      PackRow(in.row[r], blocks, batch, ordinary, row + r, col, codes);
-      outlet_.Close(out, bytes);
+      const Sink codes = outlet_.Open(D8(), out);
+      PackRow(in.row[r], in.next[r], blocks, batch, ordinary, row + r, col, codes);
+      outlet_.Close(codes, out, bytes);
     }
     StoreScales(batch, row, in.count, col, blocks);
   }
 
-  void PackRow(const std::byte* in, std::size_t blocks, const Batch<S, T>& batch, bool ordinary,
-               std::size_t row, std::size_t col, std::uint8_t* codes) {
+  void PackRow(const std::byte* in, const std::byte* next, std::size_t blocks,
+               const Batch<S, T>& batch, bool ordinary, std::size_t row, std::size_t col,
+               const Sink& codes) {
     using F = typename S::Element;
     if (args_.rounding == Rounding::kStochastic) {
       FillRandom(args_.random, row * CeilDiv(args_.shape.cols, kRandomRun) + col / kRandomRun, 1,
                  blocks, random_);
-      PackBlocks<S, T>(in, blocks, batch.scale, ChanceCoder{random_}, codes);
+      PackBlocks<S, T>(in, blocks, batch.scale, ChanceCoder{random_}, codes, next);
     } else if (ordinary) {
-      PackBlocks<S, T>(in, blocks, batch.scale, NearestCoder<F, Items::kOrdinary>(), codes);
+      PackBlocks<S, T>(in, blocks, batch.scale, NearestCoder<F, Items::kOrdinary>(), codes, next);
     } else {
-      PackBlocks<S, T>(in, blocks, batch.scale, NearestCoder<F, Items::kAny>(), codes);
+      PackBlocks<S, T>(in, blocks, batch.scale, NearestCoder<F, Items::kAny>(), codes, next);
     }
   }
 
@@ -115,7 +120,7 @@ class RowPacker {
     Decide(staged, 1, state, batch);
     for (std::size_t r = 0; r < in.count; ++r) {
       std::uint8_t codes[kCols / kCodesPerByte<S>];
-      PackRow(staged.row[r], 1, batch, false, row + r, col, codes);
+      PackRow(staged.row[r], nullptr, 1, batch, false, row + r, col, {codes, false});
       std::memcpy(CodesAt(row + r, col), codes, cols / kCodesPerByte<S>);
     }
     StoreScales(batch, row, in.count, col, 1);
@@ -140,6 +145,7 @@ class RowPacker {
 
   const QuantizeArgs& args_;
   const DirectionBuffers<std::byte>& out_;
+  const std::size_t rows_below_;
   Outlet<kBatchCols / kCodesPerByte<S> > outlet_;
   alignas(64) std::uint8_t random_[kBatchCols + kPackRun] = {};
 };
@@ -191,8 +197,6 @@ class ColumnPacker {
     const std::byte* rows[kRows];
     for (std::size_t r = 0; r < square.rows; ++r) {
       rows[r] = args_.in.Row(square.row + r) + square.col * kItemSize<T>;
-      PrefetchBytes(NextStrip<T>(args_, square.row + r, square.col + kPatchCols, kPatchItems),
-                    kPatchCols * kItemSize<T>);
       if (cols == square.cols) continue;
       padded_[r].Fill(rows[r], square.cols);
       rows[r] = padded_[r].items;
@@ -201,11 +205,11 @@ class ColumnPacker {
     const bool ordinary = Decide(rows, square.rows, cols);
     if (args_.rounding == Rounding::kStochastic) {
       DrawRandom(square);
-      PackRows(rows, square.rows, cols, ChanceCoder{random_}, codes);
+      PackRows(rows, square, cols, ChanceCoder{random_}, codes);
     } else if (ordinary) {
-      PackRows(rows, square.rows, cols, NearestCoder<F, Items::kOrdinary>(), codes);
+      PackRows(rows, square, cols, NearestCoder<F, Items::kOrdinary>(), codes);
     } else {
-      PackRows(rows, square.rows, cols, NearestCoder<F, Items::kAny>(), codes);
+      PackRows(rows, square, cols, NearestCoder<F, Items::kAny>(), codes);
     }
     StoreStrip<S>(out_, out_.strides.BlockOffset(ScaleBlockIndex<S>(square.row)), square.col,
                   square.cols, strip_);
@@ -244,13 +248,20 @@ class ColumnPacker {
     }
   }
 
+  /// Two rows at a time; asks for those of the patch that comes next.
   template <class Coder>
-  void PackRows(const std::byte* const* rows, std::size_t count, std::size_t cols,
+  void PackRows(const std::byte* const* rows, const Square& square, std::size_t cols,
                 const Coder& coder, std::byte* codes) const {
     static_assert(kCodesPerByte<S> == 2);
-    for (std::size_t r = 0; r < count; r += 2, codes += kPatchCols) {
+    const auto next = [&](std::size_t r) NF_INLINE_ATTR {
+      return NextStrip<T>(args_, square.row + r, square.col + kPatchCols, kPatchItems);
+    };
+    for (std::size_t r = 0; r < square.rows; r += 2, codes += kPatchCols) {
+      const std::byte *first = next(r), *second = next(r + 1);
       for (std::size_t c = 0; c < cols; c += hn::Lanes(D8())) {
         const std::size_t from = c * kItemSize<T>;
+        PrefetchBytes(first + from, hn::Lanes(D8()) * kItemSize<T>);
+        PrefetchBytes(second + from, hn::Lanes(D8()) * kItemSize<T>);
         const auto packed =
             PackColumnRun<T>(rows[r] + from, rows[r + 1] + from, strip_.Scales(c),
                              coder.From(r * kPatchCols + c), coder.From((r + 1) * kPatchCols + c));
@@ -275,7 +286,7 @@ template <class S, class T>
 void PackBoth(const QuantizeArgs& args) {
   constexpr std::size_t kRows = 256, kCols = 1024 / kItemSize<T>;
   const Tile& tile = args.tile;
-  RowPacker<S, T> rows(args);
+  RowPacker<S, T> rows(args, kRows);
   ColumnPacker<S, T> columns(args);
   for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
     for (std::size_t col = tile.col_begin; col < tile.col_end; col += kCols) {
@@ -296,7 +307,7 @@ struct QuantizePacked {
       return;
     }
     if constexpr (kDirection == Direction::kRowwise) {
-      RowPacker<S, T>(args).Run(args.tile);
+      RowPacker<S, T>(args, S::kBlock.rows).Run(args.tile);
     } else if constexpr (kDirection == Direction::kColumnwise) {
       ColumnPacker<S, T>(args).Run(args.tile);
     } else {

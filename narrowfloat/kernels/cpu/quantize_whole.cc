@@ -27,12 +27,13 @@ QuantizeSlots Table() {
 
 constexpr std::size_t kMaxLanes = HWY_MAX_BYTES;
 
-constexpr std::size_t kChunk = 1024;  // items of a row that are encoded before they leave
+constexpr std::size_t kChunk = 4096;  // items of a row that are encoded before they are judged
 
-/// Encodes `count` items of a row. `largest` collects their magnitudes' patterns.
-template <FloatFormat F, class T, Items kItems, class Scale>
+/// Encodes `count` items of a row, and asks for those kAhead bytes further. `largest` collects
+/// their magnitudes' patterns.
+template <FloatFormat F, class T, Items kItems, std::size_t kAhead, class Scale>
 HWY_INLINE void EncodeRow(const std::byte* in, std::size_t count, const Scale& scale,
-                          std::byte* out, hn::Vec<MagnitudeTag<T> >& largest) {
+                          const Sink& out, hn::Vec<MagnitudeTag<T> >& largest) {
   const D8 d8;
   const MagnitudeTag<T> di;
   const std::size_t lanes = hn::Lanes(d8);
@@ -43,17 +44,18 @@ HWY_INLINE void EncodeRow(const std::byte* in, std::size_t count, const Scale& s
     }
     return EncodeRun<F, T, kItems>(d8, items, scale);
   };
-  auto* codes = reinterpret_cast<std::uint8_t*>(out);
   std::size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
-    hn::StoreU(run(in + i * kItemSize<T>), d8, codes + i);
+    const std::byte* items = in + i * kItemSize<T>;
+    if constexpr (kAhead > 0) PrefetchBytes(items + kAhead, lanes * kItemSize<T>);
+    out.Put(d8, run(items), i);
   }
   if (i == count) return;
   Padded<T, kMaxLanes> tail;
   tail.Fill(in + i * kItemSize<T>, count - i);
   alignas(64) std::uint8_t staged[kMaxLanes];
   hn::Store(run(tail.items), d8, staged);
-  std::memcpy(codes + i, staged, count - i);
+  std::memcpy(out.to + i, staged, count - i);
 }
 
 /// A tensor's scale, and what its items turned out to be.
@@ -105,17 +107,17 @@ struct WholeEncoder {
 
 template <FloatFormat F, class T>
 HWY_INLINE void EncodeRows(const QuantizeArgs& args, WholeEncoder<F, T>& encoder) {
+  constexpr std::size_t kAhead = 4096;  // bytes
   Outlet<kChunk> outlet(args.stream);
   const auto encode_row = [&](const std::byte* in, std::size_t count,
                               std::byte* out) NF_INLINE_ATTR {
     for (std::size_t i = 0; i < count; i += kChunk) {
       const std::size_t chunk = std::min(kChunk, count - i);
-      PrefetchBytes(in + (i + kChunk) * kItemSize<T>, kChunk * kItemSize<T>);
-      std::byte* codes = outlet.Open(out + i);
+      const Sink codes = outlet.Open(D8(), out + i);
       encoder.Run([&](auto items, const auto& scale, auto& largest) NF_INLINE_ATTR {
-        EncodeRow<F, T, items()>(in + i * kItemSize<T>, chunk, scale, codes, largest);
+        EncodeRow<F, T, items(), kAhead>(in + i * kItemSize<T>, chunk, scale, codes, largest);
       });
-      outlet.Close(out + i, chunk);
+      outlet.Close(codes, out + i, chunk);
     }
   };
   const Tile& tile = args.tile;
@@ -175,7 +177,8 @@ class TransposedEncoder {
       for (std::size_t i = 0; i < square.rows; ++i) {
         PrefetchBytes(Ahead(square, i), square.cols * kItemSize<T>);
         const std::byte* row = args_.in.Row(square.row + i) + square.col * kItemSize<T>;
-        EncodeRow<F, T, items()>(row, square.cols, scale, patch + i * kPatchCols, largest);
+        const Sink codes{reinterpret_cast<std::uint8_t*>(patch + i * kPatchCols), false};
+        EncodeRow<F, T, items(), 0>(row, square.cols, scale, codes, largest);
       }
     });
   }

@@ -70,6 +70,21 @@ HWY_INLINE void StreamBytes(const std::byte* from, std::size_t count, std::byte*
   if (i < count) std::memcpy(to + i, from + i, count - i);
 }
 
+/// Takes a run of output, vector by vector.
+struct Sink {
+  std::uint8_t* to;
+  bool stream;  // past the caches; `to` is aligned for it
+
+  template <class D>
+  HWY_INLINE void Put(D d, hn::Vec<D> bytes, std::size_t at) const {
+    if (stream) {
+      hn::Stream(bytes, d, to + at);
+    } else {
+      hn::StoreU(bytes, d, to + at);
+    }
+  }
+};
+
 /// Where a run of output is made: in place, or, if it is to bypass the caches, in the first-level
 /// cache first. A line that is written twice or in parts must not bypass them.
 template <std::size_t kBytes>
@@ -83,6 +98,18 @@ class Outlet {
   Outlet& operator=(const Outlet&) = delete;
 
   HWY_INLINE std::byte* Open(std::byte* to) { return stream_ ? staged_ : to; }
+  /// The same for a run that is put vector by vector, from its first one on: one that need not be
+  /// copied can bypass the caches at once.
+  template <class D>
+  HWY_INLINE Sink Open(D d, std::byte* to, bool copied = false) {
+    const bool at_once = reinterpret_cast<std::uintptr_t>(to) % hn::Lanes(d) == 0 && !copied;
+    std::byte* at = stream_ && !at_once ? staged_ : to;
+    return {reinterpret_cast<std::uint8_t*>(at), stream_ && at_once};
+  }
+  HWY_INLINE void Close(const Sink& sink, std::byte* to, std::size_t count,
+                        std::byte* copy = nullptr) {
+    if (!sink.stream) Close(to, count, copy);
+  }
   /// Sends what was made at Open(to), and a copy of it, if one is wanted.
   HWY_INLINE void Close(std::byte* to, std::size_t count, std::byte* copy = nullptr) {
     if (stream_) {

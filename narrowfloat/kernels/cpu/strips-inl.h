@@ -99,17 +99,18 @@ HWY_INLINE void EncodeStrip(const StripRows<S::kBlock.cols, const std::byte>& in
   using F = typename S::Element;
   const D8 d8;
   for (std::size_t r = 0; r < in.count; ++r) {
-    if (in.next[r] != nullptr) PrefetchBytes(in.next[r], cols * kItemSize<T>);
-    auto* codes = reinterpret_cast<std::uint8_t*>(outlet.Open(out.row[r]));
+    const Sink codes = outlet.Open(d8, out.row[r]);
     for (std::size_t c = 0; c < cols; c += hn::Lanes(d8)) {
       const std::byte* items = in.row[r] + c * kItemSize<T>;
+      if (in.next[r] != nullptr)
+        PrefetchBytes(in.next[r] + c * kItemSize<T>, hn::Lanes(d8) * kItemSize<T>);
       if constexpr (kFolded) {
-        hn::StoreU(EncodeRun<F, T, kItems>(d8, items, strip.Folded(c)), d8, codes + c);
+        codes.Put(d8, EncodeRun<F, T, kItems>(d8, items, strip.Folded(c)), c);
       } else {
-        hn::StoreU(EncodeRun<F, T, kItems>(d8, items, strip.Scales(c)), d8, codes + c);
+        codes.Put(d8, EncodeRun<F, T, kItems>(d8, items, strip.Scales(c)), c);
       }
     }
-    outlet.Close(out.row[r], cols);
+    outlet.Close(codes, out.row[r], cols);
   }
 }
 

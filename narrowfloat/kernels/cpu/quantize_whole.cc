@@ -29,11 +29,12 @@ constexpr std::size_t kMaxLanes = HWY_MAX_BYTES;
 
 constexpr std::size_t kChunk = 4096;  // items of a row that are encoded before they are judged
 
-/// Encodes `count` items of a row, and asks for those kAhead bytes further. `largest` collects
-/// their magnitudes' patterns.
-template <FloatFormat F, class T, Items kItems, std::size_t kAhead, class Scale>
-HWY_INLINE void EncodeRow(const std::byte* in, std::size_t count, const Scale& scale,
-                          const Sink& out, hn::Vec<MagnitudeTag<T> >& largest) {
+/// Encodes `count` items of a row, to all of `out`, and asks for as many at `next`. `largest`
+/// collects their magnitudes' patterns.
+template <FloatFormat F, class T, Items kItems, class Scale, class... Out>
+HWY_INLINE void EncodeRow(const std::byte* in, const std::byte* next, std::size_t count,
+                          const Scale& scale, hn::Vec<MagnitudeTag<T> >& largest,
+                          const Out&... out) {
   const D8 d8;
   const MagnitudeTag<T> di;
   const std::size_t lanes = hn::Lanes(d8);
@@ -46,16 +47,16 @@ HWY_INLINE void EncodeRow(const std::byte* in, std::size_t count, const Scale& s
   };
   std::size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
-    const std::byte* items = in + i * kItemSize<T>;
-    if constexpr (kAhead > 0) PrefetchBytes(items + kAhead, lanes * kItemSize<T>);
-    out.Put(d8, run(items), i);
+    PrefetchBytes(next + i * kItemSize<T>, lanes * kItemSize<T>);
+    const auto codes = run(in + i * kItemSize<T>);
+    (out.Put(d8, codes, i), ...);
   }
   if (i == count) return;
   Padded<T, kMaxLanes> tail;
   tail.Fill(in + i * kItemSize<T>, count - i);
   alignas(64) std::uint8_t staged[kMaxLanes];
   hn::Store(run(tail.items), d8, staged);
-  std::memcpy(out.to + i, staged, count - i);
+  (std::memcpy(out.to + i, staged, count - i), ...);
 }
 
 /// A tensor's scale, and what its items turned out to be.
@@ -115,7 +116,8 @@ HWY_INLINE void EncodeRows(const QuantizeArgs& args, WholeEncoder<F, T>& encoder
       const std::size_t chunk = std::min(kChunk, count - i);
       const Sink codes = outlet.Open(D8(), out + i);
       encoder.Run([&](auto items, const auto& scale, auto& largest) NF_INLINE_ATTR {
-        EncodeRow<F, T, items(), kAhead>(in + i * kItemSize<T>, chunk, scale, codes, largest);
+        const std::byte* from = in + i * kItemSize<T>;
+        EncodeRow<F, T, items()>(from, from + kAhead, chunk, scale, largest, codes);
       });
       outlet.Close(codes, out + i, chunk);
     }
@@ -133,8 +135,8 @@ HWY_INLINE void EncodeRows(const QuantizeArgs& args, WholeEncoder<F, T>& encoder
   }
 }
 
-/// Encodes patches in the nearest caches, from where their transposes leave and, if wanted, their
-/// rows: those of several patches together, in runs as long as the columns'.
+/// Encodes patches in the nearest caches, from where their transposes leave. Their rows, if wanted,
+/// go to memory as they are made.
 template <FloatFormat F, class T, bool kKeepRows>
 class TransposedEncoder {
  public:
@@ -144,41 +146,37 @@ class TransposedEncoder {
   void Run(const Tile& tile) {
     for (std::size_t r = tile.row_begin; r < tile.row_end; r += kRunRows) {
       const std::size_t rows = std::min(kRunRows, tile.row_end - r);
-      for (std::size_t c = tile.col_begin; c < tile.col_end; c += kCols) {
-        const std::size_t cols = std::min(kCols, tile.col_end - c);
-        for (std::size_t j = 0; j < cols; j += kPatchCols) {
-          const Square square{r, rows, c + j, std::min(kPatchCols, cols - j)};
-          std::byte* patch = patches_[j / kPatchCols];
-          Encode(square, patch);
-          transposer_.Transpose(
-              patch, kPatchCols, rows, square.cols,
-              args_.columnwise.codes + square.col * args_.columnwise.code_stride + r,
-              args_.columnwise.code_stride);
-        }
-        if constexpr (kKeepRows) {
-          transposer_.CopyRows(patches_[0], rows, cols,
-                               args_.rowwise.codes + r * args_.rowwise.code_stride + c,
-                               args_.rowwise.code_stride);
-        }
+      for (std::size_t c = tile.col_begin; c < tile.col_end; c += kPatchCols) {
+        const Square square{r, rows, c, std::min(kPatchCols, tile.col_end - c)};
+        Encode(square);
+        transposer_.Transpose(patch_, kPatchCols, rows, square.cols,
+                              args_.columnwise.codes + c * args_.columnwise.code_stride + r,
+                              args_.columnwise.code_stride);
       }
     }
   }
 
  private:
-  static constexpr std::size_t kPatches = kKeepRows ? 2 : 1, kCols = kPatches * kPatchCols;
   static constexpr std::size_t kAhead = 16;  // rows, which do not crowd each other out of a set
 
   struct Square {
     std::size_t row, rows, col, cols;
   };
 
-  void Encode(const Square& square, std::byte* patch) {
+  void Encode(const Square& square) {
     encoder_.Run([&](auto items, const auto& scale, auto& largest) NF_INLINE_ATTR {
       for (std::size_t i = 0; i < square.rows; ++i) {
-        PrefetchBytes(Ahead(square, i), square.cols * kItemSize<T>);
+        const std::byte* next = Ahead(square, i);
         const std::byte* row = args_.in.Row(square.row + i) + square.col * kItemSize<T>;
-        const Sink codes{reinterpret_cast<std::uint8_t*>(patch + i * kPatchCols), false};
-        EncodeRow<F, T, items(), 0>(row, square.cols, scale, codes, largest);
+        const Sink codes = SinkOf(D8(), patch_ + i * kPatchCols, false);
+        if constexpr (kKeepRows) {
+          const DirectionBuffers<std::byte>& out = args_.rowwise;
+          std::byte* to = out.codes + (square.row + i) * out.code_stride + square.col;
+          EncodeRow<F, T, items()>(row, next, square.cols, scale, largest, codes,
+                                   SinkOf(D8(), to, args_.stream));
+        } else {
+          EncodeRow<F, T, items()>(row, next, square.cols, scale, largest, codes);
+        }
       }
     });
   }
@@ -192,7 +190,7 @@ class TransposedEncoder {
   const QuantizeArgs& args_;
   WholeEncoder<F, T>& encoder_;
   PatchTransposer<kRunRows> transposer_;
-  alignas(64) std::byte patches_[kPatches][kRunRows * kPatchCols] = {};  // short ones leave zeros
+  alignas(64) std::byte patch_[kRunRows * kPatchCols] = {};  // short ones leave zeros
 };
 
 template <class S, class T, Direction kDirection>

@@ -85,6 +85,13 @@ struct Sink {
   }
 };
 
+/// A sink at `to` that bypasses the caches if it may and vectors of D can.
+template <class D>
+HWY_INLINE Sink SinkOf(D d, std::byte* to, bool stream) {
+  const bool aligned = reinterpret_cast<std::uintptr_t>(to) % hn::Lanes(d) == 0;
+  return {reinterpret_cast<std::uint8_t*>(to), stream && aligned};
+}
+
 /// Where a run of output is made: in place, or, if it is to bypass the caches, in the first-level
 /// cache first. A line that is written twice or in parts must not bypass them.
 template <std::size_t kBytes>
@@ -102,9 +109,8 @@ class Outlet {
   /// copied can bypass the caches at once.
   template <class D>
   HWY_INLINE Sink Open(D d, std::byte* to, bool copied = false) {
-    const bool at_once = reinterpret_cast<std::uintptr_t>(to) % hn::Lanes(d) == 0 && !copied;
-    std::byte* at = stream_ && !at_once ? staged_ : to;
-    return {reinterpret_cast<std::uint8_t*>(at), stream_ && at_once};
+    const Sink sink = SinkOf(d, to, stream_ && !copied);
+    return sink.stream == stream_ ? sink : SinkOf(d, staged_, false);
   }
   HWY_INLINE void Close(const Sink& sink, std::byte* to, std::size_t count,
                         std::byte* copy = nullptr) {

@@ -10,6 +10,10 @@
 
 namespace narrowfloat {
 
+/// Rows of a tile whose codes lie transposed, and of the runs in which these leave: lines that
+/// bypass the caches two in a row take memory twice as long as four in a row do.
+inline constexpr std::size_t kTransposedRun = 256;
+
 /// Bytes of one stored scale_inv item.
 template <Scheme S>
 inline constexpr std::size_t kScaleBytes = S::kLayout.scale_type == ScaleType::kFloat32 ? 4 : 1;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "narrowfloat/kernels/geometry.h"
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/tensor/view.h"
 
@@ -45,9 +46,6 @@ DirectionBuffers<Byte> BuffersOf(const BasicQuantizedView<Byte>& view, Direction
 }
 
 /// A tile's rows and columns are multiples of these, so that tiles meet on block boundaries.
-/// Transposed codes lie in runs of a tile's rows: some cache lines each, for the sake of the
-/// memory's own pages.
-inline constexpr std::size_t kTransposedRun = 256;
 inline constexpr std::size_t kRowRun = 64;
 constexpr std::size_t RowUnit(const SchemeInfo& scheme, Direction direction) {
   if (direction == Direction::kRowwise) return scheme.block.rows > 1 ? scheme.block.rows : 1;

@@ -151,7 +151,8 @@ HWY_INLINE void EncodeBlocks(const PanelRows<S::kBlock.rows, const std::byte>& i
   using DF = hn::Repartition<float, decltype(d8)>;
   const std::size_t lanes = hn::Lanes(d8);
   for (std::size_t r = 0; r < in.count; ++r) {
-    const Sink codes = outlet.Open(d8, out.row[r], out.copy[r] != nullptr);
+    const Sink codes = outlet.Open(d8, out.row[r]);
+    const Sink copy = outlet.OpenCopy(d8, codes, out.copy[r]);
     for (std::size_t j = 0; j < blocks; ++j) {
       const auto scale = [&]() NF_INLINE_ATTR {
         if constexpr (kFolded) return batch.Folded(DF(), j);
@@ -160,7 +161,9 @@ HWY_INLINE void EncodeBlocks(const PanelRows<S::kBlock.rows, const std::byte>& i
       for (std::size_t i = j * S::kBlock.cols; i < (j + 1) * S::kBlock.cols; i += lanes) {
         if (in.next[r] != nullptr)
           PrefetchBytes(in.next[r] + i * kItemSize<T>, lanes * kItemSize<T>);
-        codes.Put(d8, EncodeRun<F, T, kItems>(d8, in.row[r] + i * kItemSize<T>, scale), i);
+        const auto run = EncodeRun<F, T, kItems>(d8, in.row[r] + i * kItemSize<T>, scale);
+        codes.Put(d8, run, i);
+        if (copy.to != nullptr) copy.Put(d8, run, i);
       }
     }
     outlet.Close(codes, out.row[r], blocks * S::kBlock.cols, out.copy[r]);

@@ -165,7 +165,8 @@ struct QuantizeBoth {
                                     std::byte* columnwise, Outlet<kBatchCols>& columnwise_outlet) {
     using F = typename S::Element;
     const D8 d8;
-    auto* row_codes = reinterpret_cast<std::uint8_t*>(rowwise_outlet.Open(rowwise));
+    // Lines of only one of the two bypass the caches at once.
+    const Sink row_codes = rowwise_outlet.Open(d8, rowwise);
     auto* column_codes = reinterpret_cast<std::uint8_t*>(columnwise_outlet.Open(columnwise));
     for (std::size_t c = 0; c < cols; c += hn::Lanes(d8)) {
       const std::byte* items = in + c * kItemSize<T>;
@@ -184,14 +185,14 @@ struct QuantizeBoth {
         hn::Vec<D16> rows[2], columns[2];
         part(0, rows[0], columns[0]);
         part(1, rows[1], columns[1]);
-        hn::StoreU(UpperBytes(rows[0], rows[1]), d8, row_codes + c);
+        row_codes.Put(d8, UpperBytes(rows[0], rows[1]), c);
         hn::StoreU(UpperBytes(columns[0], columns[1]), d8, column_codes + c);
       } else {
-        hn::StoreU(EncodeRun<F, T, Items::kOrdinary>(d8, items, by_row), d8, row_codes + c);
+        row_codes.Put(d8, EncodeRun<F, T, Items::kOrdinary>(d8, items, by_row), c);
         hn::StoreU(EncodeRun<F, T, Items::kOrdinary>(d8, items, by_column), d8, column_codes + c);
       }
     }
-    rowwise_outlet.Close(rowwise, cols);
+    rowwise_outlet.Close(row_codes, rowwise, cols);
     columnwise_outlet.Close(columnwise, cols);
   }
 };

@@ -29,25 +29,24 @@ QuantizeSlots Table() {
 /// Calls visit(square) for each patch of a tile, along its rows.
 template <class Visit>
 HWY_INLINE void ForEachPatch(const Tile& tile, const Visit& visit) {
-  for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRunRows) {
+  for (std::size_t row = tile.row_begin; row < tile.row_end; row += kTransposedRun) {
     for (std::size_t col = tile.col_begin; col < tile.col_end; col += kPatchCols) {
-      visit(Square{row, std::min(kRunRows, tile.row_end - row), col,
+      visit(Square{row, std::min(kTransposedRun, tile.row_end - row), col,
                    std::min(kPatchCols, tile.col_end - col)});
     }
   }
 }
 
-/// Codes of patches side by side; short ones leave old codes behind, which nobody reads.
-template <std::size_t kPatches>
-struct Patches {
-  alignas(64) std::byte codes[kPatches][kRunRows * kPatchCols] = {};
-  std::byte* Row(std::size_t patch, std::size_t row) { return codes[patch] + row * kPatchCols; }
+/// Codes of a patch; a short one leaves old codes behind, which nobody reads.
+struct Patch {
+  alignas(64) std::byte codes[kTransposedRun * kPatchCols] = {};
+  std::byte* Row(std::size_t row) { return codes + row * kPatchCols; }
 };
 
 /// Calls visit(strip, row) for each `kRows` rows of a patch; `row` is the patch's.
 template <std::size_t kRows, class Visit>
 HWY_INLINE void ForEachStrip(const Square& square, const Visit& visit) {
-  static_assert(kRunRows % kRows == 0);
+  static_assert(kTransposedRun % kRows == 0);
   for (std::size_t row = 0; row < square.rows; row += kRows) {
     visit(Square{square.row + row, std::min(kRows, square.rows - row), square.col, square.cols},
           row);
@@ -59,17 +58,17 @@ template <std::size_t kRows, class T>
 HWY_INLINE const std::byte* RowOfNext(const QuantizeArgs& args, const Square& strip,
                                       std::size_t r) {
   const std::size_t below = strip.row + kRows + r;
-  if (below % kRunRows >= kRows && below < args.shape.rows) {
+  if (below % kTransposedRun >= kRows && below < args.shape.rows) {
     return args.in.Row(below) + strip.col * kItemSize<T>;
   }
-  const std::size_t first = strip.row / kRunRows * kRunRows;
+  const std::size_t first = strip.row / kTransposedRun * kTransposedRun;
   return NextStrip<T>(args, std::min(first + r, args.shape.rows - 1), strip.col + strip.cols,
-                      kRunRows);
+                      kTransposedRun);
 }
 
 HWY_INLINE void StoreTransposed(const std::byte* patch, const Square& square,
                                 const DirectionBuffers<std::byte>& out,
-                                PatchTransposer<kRunRows>& transposer) {
+                                PatchTransposer<kTransposedRun>& transposer) {
   transposer.Transpose(patch, kPatchCols, square.rows, square.cols,
                        out.codes + square.col * out.code_stride + square.row, out.code_stride);
 }
@@ -80,14 +79,14 @@ struct TransposeColumns {
   static constexpr std::size_t kRows = S::kBlock.cols;  // of the transposed block
   static void Run(const QuantizeArgs& args) noexcept {
     const typename S::TensorState state = S::Prepare(args.columnwise.amax, args.options);
-    Patches<1> patch;
-    PatchTransposer<kRunRows> transposer(args.stream);
+    Patch patch;
+    PatchTransposer<kTransposedRun> transposer(args.stream);
     Outlet<kBatchCols> in_place(false);
     ForEachPatch(args.tile, [&](const Square& square) NF_INLINE_ATTR {
       ForEachStrip<kRows>(square, [&](const Square& strip, std::size_t row) NF_INLINE_ATTR {
-        QuantizeStripOf(args, strip, state, patch.Row(0, row), in_place);
+        QuantizeStripOf(args, strip, state, patch.Row(row), in_place);
       });
-      StoreTransposed(patch.Row(0, 0), square, args.columnwise, transposer);
+      StoreTransposed(patch.codes, square, args.columnwise, transposer);
     });
   }
 
@@ -128,10 +127,10 @@ struct TransposeBoth {
 
   static void Run(const QuantizeArgs& args) noexcept {
     const Tile& tile = args.tile;
-    for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRunRows) {
+    for (std::size_t row = tile.row_begin; row < tile.row_end; row += kTransposedRun) {
       for (std::size_t col = tile.col_begin; col < tile.col_end; col += kCols) {
         QuantizeArgs part = args;
-        part.tile = {row, std::min(row + kRunRows, tile.row_end), col,
+        part.tile = {row, std::min(row + kTransposedRun, tile.row_end), col,
                      std::min(col + kCols, tile.col_end)};
         QuantizeRows<S, T>::Run(part);
         TransposeColumns<S, T>::Run(part);
@@ -144,31 +143,22 @@ struct TransposeBoth {
 template <class S, class T, Direction kDirection>
 struct TransposeTiles {
   static constexpr std::size_t kRows = S::kBlock.rows;
-  static constexpr std::size_t kPatches = kDirection == Direction::kBoth ? 2 : 1;
   static_assert(S::kBlock.cols == kPatchCols);
 
   static void Run(const QuantizeArgs& args) noexcept {
     const typename S::TensorState state = S::Prepare(args.columnwise.amax, args.options);
-    Patches<kPatches> patches;
-    PatchTransposer<kRunRows> transposer(args.stream);
-    Outlet<kBatchCols> in_place(false);
+    Patch patch;
+    PatchTransposer<kTransposedRun> transposer(args.stream);
+    Outlet<kBatchCols> in_place(false, args.stream);
     ForEachPatch(args.tile, [&](const Square& square) NF_INLINE_ATTR {
-      const std::size_t place = (square.col - args.tile.col_begin) / kPatchCols % kPatches;
       ForEachStrip<kRows>(square, [&](const Square& strip, std::size_t row) NF_INLINE_ATTR {
         Batch<S, T> batch;
-        EncodeTile(args, strip, state, patches.Row(place, row), batch, in_place);
+        EncodeTile(args, strip, state, patch.Row(row), batch, in_place);
         StoreBatchScales<S, T, Direction::kColumnwise>(args.columnwise, strip, batch);
         if constexpr (kDirection == Direction::kBoth)
           StoreBatchScales<S, T, Direction::kRowwise>(args.rowwise, strip, batch);
       });
-      StoreTransposed(patches.Row(place, 0), square, args.columnwise, transposer);
-      const bool last = square.col + square.cols == args.tile.col_end;
-      if (kDirection == Direction::kBoth && (place + 1 == kPatches || last)) {
-        const std::size_t first = square.col - place * kPatchCols;
-        transposer.CopyRows(patches.Row(0, 0), square.rows, square.col + square.cols - first,
-                            args.rowwise.codes + square.row * args.rowwise.code_stride + first,
-                            args.rowwise.code_stride);
-      }
+      StoreTransposed(patch.codes, square, args.columnwise, transposer);
     });
   }
 
@@ -182,7 +172,10 @@ struct TransposeTiles {
       in.row[r] = args.in.Row(square.row + r) + square.col * kItemSize<T>;
       out.row[r] = codes + r * kPatchCols;
       out.copy[r] = nullptr;
-      PrefetchBytes(RowOfNext<kRows, T>(args, square, r), kPatchCols * kItemSize<T>);
+      if constexpr (kDirection == Direction::kBoth) {
+        out.copy[r] = args.rowwise.codes + (square.row + r) * args.rowwise.code_stride + square.col;
+      }
+      in.next[r] = RowOfNext<kRows, T>(args, square, r);
     }
     if (square.cols == kPatchCols) {
       QuantizeBatch<S, T>(in, 1, state, batch, out, in_place);

@@ -144,8 +144,8 @@ class TransposedEncoder {
       : args_(args), encoder_(encoder), transposer_(args.stream) {}
 
   void Run(const Tile& tile) {
-    for (std::size_t r = tile.row_begin; r < tile.row_end; r += kRunRows) {
-      const std::size_t rows = std::min(kRunRows, tile.row_end - r);
+    for (std::size_t r = tile.row_begin; r < tile.row_end; r += kTransposedRun) {
+      const std::size_t rows = std::min(kTransposedRun, tile.row_end - r);
       for (std::size_t c = tile.col_begin; c < tile.col_end; c += kPatchCols) {
         const Square square{r, rows, c, std::min(kPatchCols, tile.col_end - c)};
         Encode(square);
@@ -184,13 +184,14 @@ class TransposedEncoder {
   HWY_INLINE const std::byte* Ahead(const Square& square, std::size_t i) const {
     const std::size_t row = i + kAhead;
     if (row < square.rows) return args_.in.Row(square.row + row) + square.col * kItemSize<T>;
-    return NextStrip<T>(args_, square.row + row % square.rows, square.col + square.cols, kRunRows);
+    return NextStrip<T>(args_, square.row + row % square.rows, square.col + square.cols,
+                        kTransposedRun);
   }
 
   const QuantizeArgs& args_;
   WholeEncoder<F, T>& encoder_;
-  PatchTransposer<kRunRows> transposer_;
-  alignas(64) std::byte patch_[kRunRows * kPatchCols] = {};  // short ones leave zeros
+  PatchTransposer<kTransposedRun> transposer_;
+  alignas(64) std::byte patch_[kTransposedRun * kPatchCols] = {};  // short ones leave zeros
 };
 
 template <class S, class T, Direction kDirection>

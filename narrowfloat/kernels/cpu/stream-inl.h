@@ -97,37 +97,46 @@ HWY_INLINE Sink SinkOf(D d, std::byte* to, bool stream) {
 template <std::size_t kBytes>
 class Outlet {
  public:
-  explicit Outlet(bool stream) : stream_(stream) {}
+  /// `stream_copies` is for copies of runs that are made in place.
+  explicit Outlet(bool stream, bool stream_copies = false)
+      : stream_(stream), stream_copies_(stream_copies) {}
   ~Outlet() {
-    if (stream_) hwy::FlushStream();
+    if (stream_ || stream_copies_) hwy::FlushStream();
   }
   Outlet(const Outlet&) = delete;
   Outlet& operator=(const Outlet&) = delete;
 
   HWY_INLINE std::byte* Open(std::byte* to) { return stream_ ? staged_ : to; }
-  /// The same for a run that is put vector by vector, from its first one on: one that need not be
-  /// copied can bypass the caches at once.
+  /// Sends what was made at Open(to).
+  HWY_INLINE void Close(std::byte* to, std::size_t count) {
+    if (stream_) StreamBytes(staged_, count, to);
+  }
+
+  /// The same for a run that is put vector by vector, which can bypass the caches at once.
   template <class D>
-  HWY_INLINE Sink Open(D d, std::byte* to, bool copied = false) {
-    const Sink sink = SinkOf(d, to, stream_ && !copied);
+  HWY_INLINE Sink Open(D d, std::byte* to) {
+    const Sink sink = SinkOf(d, to, stream_);
     return sink.stream == stream_ ? sink : SinkOf(d, staged_, false);
+  }
+  /// Where the vectors that are put into `sink` are to be put again, for `copy`, or null: lines of
+  /// two runs that both bypass the caches at once cost twice the time.
+  template <class D>
+  HWY_INLINE Sink OpenCopy(D d, const Sink& sink, std::byte* copy) {
+    if (copy == nullptr || IsStaged(sink)) return {nullptr, false};
+    return sink.stream ? SinkOf(d, staged_, false) : SinkOf(d, copy, stream_copies_);
   }
   HWY_INLINE void Close(const Sink& sink, std::byte* to, std::size_t count,
                         std::byte* copy = nullptr) {
-    if (!sink.stream) Close(to, count, copy);
-  }
-  /// Sends what was made at Open(to), and a copy of it, if one is wanted.
-  HWY_INLINE void Close(std::byte* to, std::size_t count, std::byte* copy = nullptr) {
-    if (stream_) {
-      StreamBytes(staged_, count, to);
-      if (copy != nullptr) StreamBytes(staged_, count, copy);
-    } else if (copy != nullptr) {
-      CopyBytes(to, count, copy);
-    }
+    if (IsStaged(sink)) StreamBytes(staged_, count, to);
+    if (copy != nullptr && stream_) StreamBytes(staged_, count, copy);
   }
 
  private:
-  bool stream_;
+  HWY_INLINE bool IsStaged(const Sink& sink) const {
+    return sink.to == reinterpret_cast<const std::uint8_t*>(staged_);
+  }
+
+  bool stream_, stream_copies_;
   alignas(64) std::byte staged_[kBytes];
 };
 

@@ -24,9 +24,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 // of output, which is what memory likes.
 inline constexpr std::size_t kPatchRows = 128, kPatchCols = 128;
 
-// Lines that bypass the caches two in a row take memory twice as long as four in a row do.
-inline constexpr std::size_t kRunRows = 256;
-
 inline constexpr std::size_t kSide =
     16;  // bytes of a 128-bit block: squares transpose in registers
 
@@ -72,7 +69,7 @@ HWY_INLINE void TransposeSquares(const std::uint8_t* in, std::size_t in_stride, 
   for (std::size_t i = 0; i < kSide; ++i) hn::StoreU(a[i], d, out + i * out_stride);
 }
 
-/// Writes patches of up to kRows rows and their transposes to memory. Columns are gathered in a
+/// Writes transposes of patches of up to kRows rows to memory. Columns are gathered in a
 /// buffer first and written once, as whole lines: rows of the output are often a power of two apart
 /// and share a cache set.
 template <std::size_t kRows>
@@ -105,18 +102,6 @@ class PatchTransposer {
       for (std::size_t i = 0; i < std::min(kSide, cols - c); ++i) {
         Copy(reinterpret_cast<const std::byte*>(columns_ + i * kRows), rows,
              out + (c + i) * out_stride);
-      }
-    }
-  }
-
-  /// Rows of patches side by side, each of whose codes lie kPatchCols a row apart and kRows rows
-  /// before the next one's: in runs as long as they are together.
-  HWY_INLINE void CopyRows(const std::byte* patches, std::size_t rows, std::size_t cols,
-                           std::byte* out, std::size_t out_stride) {
-    for (std::size_t i = 0; i < rows; ++i) {
-      for (std::size_t c = 0; c < cols; c += kPatchCols) {
-        Copy(patches + c * kRows + i * kPatchCols, std::min(kPatchCols, cols - c),
-             out + i * out_stride + c);
       }
     }
   }

@@ -12,6 +12,7 @@
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/lanes-inl.h"
+#include "narrowfloat/kernels/cpu/stream-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET != HWY_SCALAR
@@ -141,18 +142,18 @@ HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, DF> > RoundTo(hn::Vec<DF> low,
 
 /// Two vectors' worth of items, whatever the codes and scales are.
 template <FloatFormat F, class T, class Scale>
-HWY_INLINE void DecodeAny(const std::uint8_t* codes, const Scale& scale, std::byte* out) {
+HWY_INLINE void DecodeAny(const std::uint8_t* codes, const Scale& scale, const Sink& out) {
   const DF df;
   hn::Vec<DF> low, high;
   DecodeCodes<F>(codes, low, high);
   low = Scaled(low, scale(0));
   high = Scaled(high, scale(1));
   if constexpr (kItemSize<T> == 4) {
-    hn::StoreU(low, df, reinterpret_cast<float*>(out));
-    hn::StoreU(high, df, reinterpret_cast<float*>(out) + hn::Lanes(df));
+    out.Put(df, low, 0);
+    out.Put(df, high, hn::Lanes(df) * sizeof(float));
   } else {
     const hn::Repartition<std::uint16_t, DF> d16;
-    hn::StoreU(RoundTo<T>(low, high), d16, reinterpret_cast<std::uint16_t*>(out));
+    out.Put(d16, RoundTo<T>(low, high), 0);
   }
 }
 
@@ -160,23 +161,23 @@ HWY_INLINE void DecodeAny(const std::uint8_t* codes, const Scale& scale, std::by
 /// that of item i on.
 template <FloatFormat F, class T, class ScaleAt>
 HWY_NOINLINE void DecodeAnyRow(const std::byte* in, std::size_t count, const ScaleAt& scale_at,
-                               std::byte* out) {
+                               const Sink& out) {
   const std::size_t run = 2 * hn::Lanes(DF());
   const auto* codes = reinterpret_cast<const std::uint8_t*>(in);
   std::size_t i = 0;
   for (; i + run <= count; i += run) {
-    DecodeAny<F, T>(codes + i, scale_at(i), out + i * kItemSize<T>);
+    DecodeAny<F, T>(codes + i, scale_at(i), out.From(i * kItemSize<T>));
   }
   if (i == count) return;
   alignas(64) std::uint8_t staged[kMaxRun] = {};
   alignas(64) std::byte items[kMaxRun * kItemSize<T>];
   std::memcpy(staged, codes + i, count - i);
-  DecodeAny<F, T>(staged, scale_at(i), items);
-  std::memcpy(out + i * kItemSize<T>, items, (count - i) * kItemSize<T>);
+  DecodeAny<F, T>(staged, scale_at(i), SinkOf(D8(), items, false));
+  std::memcpy(out.to + i * kItemSize<T>, items, (count - i) * kItemSize<T>);
 }
 
 template <FloatFormat F, class T>
-HWY_INLINE void DecodeAnyRow(const std::byte* in, std::size_t count, float scale, std::byte* out) {
+HWY_INLINE void DecodeAnyRow(const std::byte* in, std::size_t count, float scale, const Sink& out) {
   const UniformScale<DF> uniform{hn::Set(DF(), scale)};
   DecodeAnyRow<F, T>(
       in, count, [uniform](std::size_t) NF_INLINE_ATTR { return uniform; }, out);
@@ -290,20 +291,20 @@ struct HalvesTable {
 /// Decodes `count` codes with run(codes, items, largest), which does Lanes(D8) at a time. False if
 /// one is NaN or infinite: the items are then wrong.
 template <FloatFormat F, class T, class DecodeRun>
-HWY_INLINE bool DecodeNumbers(const std::byte* in, std::size_t count, std::byte* out,
+HWY_INLINE bool DecodeNumbers(const std::byte* in, std::size_t count, const Sink& out,
                               const DecodeRun& run) {
   const D8 d8;
   const std::size_t lanes = hn::Lanes(d8);
   const auto* codes = reinterpret_cast<const std::uint8_t*>(in);
   auto largest = hn::Zero(d8);
   std::size_t i = 0;
-  for (; i + lanes <= count; i += lanes) run(codes + i, i, out + i * kItemSize<T>, largest);
+  for (; i + lanes <= count; i += lanes) run(codes + i, i, out.From(i * kItemSize<T>), largest);
   if (i < count) {
     alignas(64) std::uint8_t staged[HWY_MAX_BYTES] = {};
     alignas(64) std::byte items[HWY_MAX_BYTES * kItemSize<T>];
     std::memcpy(staged, codes + i, count - i);
-    run(staged, i, items, largest);
-    std::memcpy(out + i * kItemSize<T>, items, (count - i) * kItemSize<T>);
+    run(staged, i, SinkOf(d8, items, false), largest);
+    std::memcpy(out.to + i * kItemSize<T>, items, (count - i) * kItemSize<T>);
   }
   const auto special = hn::Gt(largest, hn::Set(d8, static_cast<std::uint8_t>(F::kMaxCode)));
   return hn::AllFalse(d8, special);
@@ -327,18 +328,17 @@ class ScaledHalves {
   }
 
   /// False if the items are not to be had this way.
-  HWY_INLINE bool Decode(const std::byte* codes, std::size_t count, std::byte* out) const {
+  HWY_INLINE bool Decode(const std::byte* codes, std::size_t count, const Sink& out) const {
     if (!regular_) return false;
     const auto table = table_.Load();
     return DecodeNumbers<F, T>(
         codes, count, out,
-        [&](const std::uint8_t* in, std::size_t, std::byte* items, hn::Vec<D8>& largest)
+        [&](const std::uint8_t* in, std::size_t, const Sink& items, hn::Vec<D8>& largest)
             NF_INLINE_ATTR {
               const typename Table::D16 d16;
               const auto run = Table::Decode(table, in, largest);
-              auto* to = reinterpret_cast<std::uint16_t*>(items);
-              hn::StoreU(hn::Or(run.magnitude[0], run.sign[0]), d16, to);
-              hn::StoreU(hn::Or(run.magnitude[1], run.sign[1]), d16, to + hn::Lanes(d16));
+              items.Put(d16, hn::Or(run.magnitude[0], run.sign[0]), 0);
+              items.Put(d16, hn::Or(run.magnitude[1], run.sign[1]), hn::Lanes(d16) * kItemSize<T>);
             });
   }
 
@@ -382,11 +382,11 @@ class PowerHalves {
   /// power_at(i) is those of the items from i on. False if the items are not to be had this way.
   template <class PowerAt>
   HWY_INLINE bool Decode(const std::byte* codes, std::size_t count, const PowerAt& power_at,
-                         std::byte* out) const {
+                         const Sink& out) const {
     const auto table = table_.Load();
     return DecodeNumbers<F, T>(
         codes, count, out,
-        [&](const std::uint8_t* in, std::size_t i, std::byte* items, hn::Vec<D8>& largest)
+        [&](const std::uint8_t* in, std::size_t i, const Sink& items, hn::Vec<D8>& largest)
             NF_INLINE_ATTR {
               const D16 d16;
               const auto run = Table::Decode(table, in, largest);
@@ -394,9 +394,8 @@ class PowerHalves {
                 return hn::Or(hn::SaturatedSub(run.magnitude[k], power_at(i + k * hn::Lanes(d16))),
                               run.sign[k]);
               };
-              auto* to = reinterpret_cast<std::uint16_t*>(items);
-              hn::StoreU(item(0), d16, to);
-              hn::StoreU(item(1), d16, to + hn::Lanes(d16));
+              items.Put(d16, item(0), 0);
+              items.Put(d16, item(1), hn::Lanes(d16) * kItemSize<T>);
             });
   }
 

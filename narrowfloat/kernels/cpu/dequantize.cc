@@ -95,7 +95,7 @@ class StripDecoder {
     }
   }
 
-  HWY_INLINE void Decode(const std::byte* codes, std::size_t cols, std::byte* out) const {
+  HWY_INLINE void Decode(const std::byte* codes, std::size_t cols, const Sink& out) const {
     if constexpr (kPowers<S, T>) {
       const auto power_at = [&](std::size_t i) NF_INLINE_ATTR {
         return hn::LoadU(typename Halves::D16(), powers_ + i);
@@ -128,7 +128,7 @@ class BlockDecoder {
     scales.DecodeLine(row, ScaleBlockIndex<S>(col), CeilDiv(cols, S::kBlock.cols), scales_);
   }
 
-  HWY_INLINE void Decode(const std::byte* codes, std::size_t cols, std::byte* out) const {
+  HWY_INLINE void Decode(const std::byte* codes, std::size_t cols, const Sink& out) const {
     if constexpr (kPowers<S, T>) {
       if (DecodePowers(codes, cols, out)) return;
     }
@@ -144,7 +144,7 @@ class BlockDecoder {
   using F = typename S::Element;
   using Halves = std::conditional_t<kPowers<S, T>, PowerHalves<F, T>, NoHalves>;
 
-  HWY_INLINE bool DecodePowers(const std::byte* codes, std::size_t cols, std::byte* out) const {
+  HWY_INLINE bool DecodePowers(const std::byte* codes, std::size_t cols, const Sink& out) const {
     static_assert(S::kBlock.cols % hn::MaxLanes(typename Halves::D16()) == 0);
     std::uint16_t powers[kChunk / S::kBlock.cols + 1];
     std::uint32_t misfit = 0;
@@ -170,7 +170,7 @@ class WholeDecoder {
  public:
   explicit WholeDecoder(float scale) : scale_(scale), halves_(scale) {}
 
-  HWY_INLINE void Decode(const std::byte* codes, std::size_t count, std::byte* out) const {
+  HWY_INLINE void Decode(const std::byte* codes, std::size_t count, const Sink& out) const {
     if (halves_.Decode(codes, count, out)) return;
     DecodeAnyRow<F, T>(codes, count, scale_, out);
   }
@@ -179,7 +179,7 @@ class WholeDecoder {
   /// fp32 is always decoded as any.
   struct None {
     explicit None(float) {}
-    bool Decode(const std::byte*, std::size_t, std::byte*) const { return false; }
+    bool Decode(const std::byte*, std::size_t, const Sink&) const { return false; }
   };
   float scale_;
   std::conditional_t<kItemSize<T> == 2, ScaledHalves<F, T>, None> halves_;
@@ -206,8 +206,9 @@ struct DequantizeColumns {
         strip.Load(scales, row, col, cols);
         for (std::size_t r = row; r < row_end; ++r) {
           std::byte* out = args.out.Row(r) + col * kItemSize<T>;
-          strip.Decode(args.in.codes + r * args.in.code_stride + col, cols, outlet.Open(out));
-          outlet.Close(out, cols * kItemSize<T>);
+          const Sink items = outlet.Open(D8(), out);
+          strip.Decode(args.in.codes + r * args.in.code_stride + col, cols, items);
+          outlet.Close(items, out, cols * kItemSize<T>);
         }
       }
     }
@@ -234,8 +235,9 @@ struct DequantizeBlocks {
           codes = unpacked;
         }
         decoder.Load(scales, r, col, cols);
-        decoder.Decode(codes, cols, outlet.Open(out));
-        outlet.Close(out, cols * kItemSize<T>);
+        const Sink items = outlet.Open(D8(), out);
+        decoder.Decode(codes, cols, items);
+        outlet.Close(items, out, cols * kItemSize<T>);
       }
     }
   }
@@ -253,8 +255,9 @@ struct DequantizeWhole {
                                   for (std::size_t i = 0; i < count; i += kChunk) {
                                     std::byte* out = items + i * kItemSize<T>;
                                     const std::size_t chunk = std::min(kChunk, count - i);
-                                    decoder.Decode(codes + i, chunk, outlet.Open(out));
-                                    outlet.Close(out, chunk * kItemSize<T>);
+                                    const Sink sink = outlet.Open(D8(), out);
+                                    decoder.Decode(codes + i, chunk, sink);
+                                    outlet.Close(sink, out, chunk * kItemSize<T>);
                                   }
                                 };
     const std::size_t cols = tile.col_end - tile.col_begin, rows = tile.row_end - tile.row_begin;
@@ -287,7 +290,7 @@ class PatchDecoder {
   explicit PatchDecoder(const DequantizeArgs& args) : scales_(args) {}
 
   HWY_INLINE void Decode(std::size_t row, std::size_t col, const std::byte* codes, std::size_t cols,
-                         std::byte* out) {
+                         const Sink& out) {
     if (row % S::kBlock.cols == 0) {  // of the transposed block
       strip_.Load(scales_, row, col, cols);
     }
@@ -304,7 +307,7 @@ class PatchDecoder<S, T> {
   explicit PatchDecoder(const DequantizeArgs& args) : decoder_(TensorScale<S>(args)) {}
 
   HWY_INLINE void Decode(std::size_t /*row*/, std::size_t /*col*/, const std::byte* codes,
-                         std::size_t cols, std::byte* out) {
+                         std::size_t cols, const Sink& out) {
     decoder_.Decode(codes, cols, out);
   }
 
@@ -334,8 +337,9 @@ struct DequantizeTransposed {
         TransposeInCache(staged, patch);
         for (std::size_t i = 0; i < rows; ++i) {
           std::byte* out = args.out.Row(r + i) + c * kItemSize<T>;
-          decoder.Decode(r + i, c, RowOf(patch, i, staged), cols, outlet.Open(out));
-          outlet.Close(out, cols * kItemSize<T>);
+          const Sink items = outlet.Open(D8(), out);
+          decoder.Decode(r + i, c, RowOf(patch, i, staged), cols, items);
+          outlet.Close(items, out, cols * kItemSize<T>);
         }
       }
     }

@@ -75,14 +75,17 @@ struct Sink {
   std::uint8_t* to;
   bool stream;  // past the caches; `to` is aligned for it
 
+  /// `at` bytes further on.
   template <class D>
-  HWY_INLINE void Put(D d, hn::Vec<D> bytes, std::size_t at) const {
+  HWY_INLINE void Put(D d, hn::Vec<D> vector, std::size_t at) const {
+    auto* place = reinterpret_cast<hn::TFromD<D>*>(to + at);
     if (stream) {
-      hn::Stream(bytes, d, to + at);
+      hn::Stream(vector, d, place);
     } else {
-      hn::StoreU(bytes, d, to + at);
+      hn::StoreU(vector, d, place);
     }
   }
+  HWY_INLINE Sink From(std::size_t at) const { return {to + at, stream}; }
 };
 
 /// A sink at `to` that bypasses the caches if it may and vectors of D can.

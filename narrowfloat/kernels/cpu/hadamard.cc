@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The random Hadamard transform of bfloat16, the type that it is trained in; other types are left
-// to the oracle. Lanes are columns.
+// The random Hadamard transform. Lanes are columns: of bfloat16, the type that it is trained in,
+// sums are taken in fp32, of the other types in binary64.
 #include "narrowfloat/numerics/hadamard.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -52,10 +52,11 @@ struct Group {
   std::array<const std::byte*, kHadamardSize> in;
   std::array<std::byte*, kHadamardSize> out;
 
+  template <class T>
   Group At(std::size_t col) const {
     Group group = *this;
-    for (const std::byte*& row : group.in) row += col * kItemSize<BFloat16>;
-    for (std::byte*& row : group.out) row += col * kItemSize<BFloat16>;
+    for (const std::byte*& row : group.in) row += col * kItemSize<T>;
+    for (std::byte*& row : group.out) row += col * kItemSize<T>;
     return group;
   }
 };
@@ -63,37 +64,68 @@ struct Group {
 // A sum of 16 numbers below 2^(e+1) is below 2^(e+5) and a multiple of the last bit of the smallest
 // of them. It is exact in a format of `digits` bits if these are no further apart.
 constexpr int kGrowth = 5;
+template <class T>
 constexpr int Spread(int digits) {
-  return digits - kGrowth - BFloat16::kMantissaBits;
+  if constexpr (kItemSize<T> == 4) return digits - kGrowth - 23;
+  if constexpr (kItemSize<T> == 2) return digits - kGrowth - T::kMantissaBits;
 }
 constexpr std::uint32_t kLargestField = 254 - kGrowth;
 
-/// One column whose sums fp32 does not hold: binary64, or the oracle.
-HWY_NOINLINE void TransformColumn(const Group& group, std::uint32_t sign_mask) {
-  double values[kHadamardSize];
-  std::uint32_t largest = 0, smallest = ~0u;
+template <class T>
+void TransformByOracle(const Group& group, std::uint32_t sign_mask) {
+  const Tile column{0, kHadamardSize, 0, 1};
+  std::array<std::ptrdiff_t, kHadamardSize> in, out;
   for (std::size_t k = 0; k < kHadamardSize; ++k) {
-    const float item = LoadItem<BFloat16>(group.in[k], 0);
-    const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(item) & ~kFloatSign;
-    largest = std::max(largest, magnitude >> 23);
-    if (magnitude != 0) smallest = std::min(smallest, std::max(magnitude >> 23, 1u));
-    values[k] = static_cast<double>((sign_mask >> k & 1u) != 0 ? -item : item);
+    in[k] = group.in[k] - group.in[0];
+    out[k] = group.out[k] - group.out[0];
   }
-  if (largest > 254 || static_cast<int>(largest) - static_cast<int>(smallest) > Spread(53)) {
-    const Tile column{0, kHadamardSize, 0, 1};
-    std::array<std::ptrdiff_t, kHadamardSize> in, out;
-    for (std::size_t k = 0; k < kHadamardSize; ++k) {
-      in[k] = group.in[k] - group.in[0];
-      out[k] = group.out[k] - group.out[0];
+  ScalarKernels().hadamard[static_cast<std::size_t>(kDTypeOf<T>)](
+      {group.in[0], 0, in.data()}, column, sign_mask, {group.out[0], 0, out.data()});
+}
+
+/// Some columns in binary64, whose sums fp32 does not hold; the oracle's are those that it does not
+/// hold either. Loops over columns are vectorized by the compiler.
+template <class T, std::size_t kCols>
+HWY_NOINLINE void TransformColumns(const Group& group, std::uint32_t sign_mask) {
+  struct Values {
+    double of[kCols];
+  };
+  Values values[kHadamardSize];
+  std::uint32_t largest[kCols] = {}, smallest[kCols];  // exponents, as fields of fp32
+  std::fill_n(smallest, kCols, 254u);
+  for (std::size_t k = 0; k < kHadamardSize; ++k) {
+    const std::uint32_t sign = (sign_mask >> k & 1u) << 31;
+    for (std::size_t c = 0; c < kCols; ++c) {
+      const auto bits = std::bit_cast<std::uint32_t>(LoadItem<T>(group.in[k], c));
+      const std::uint32_t magnitude = bits & ~kFloatSign;
+      const std::uint32_t field = std::max(magnitude >> 23, 1u);
+      largest[c] = std::max(largest[c], field);
+      smallest[c] = std::min(smallest[c], magnitude != 0 ? field : 254u);
+      values[k].of[c] = static_cast<double>(std::bit_cast<float>(bits ^ sign));
     }
-    return ScalarKernels().hadamard[static_cast<std::size_t>(kDTypeOf<BFloat16>)](
-        {group.in[0], 0, in.data()}, column, sign_mask, {group.out[0], 0, out.data()});
   }
+  const auto combined = [](const Values& a, const Values& b, auto combine) NF_INLINE_ATTR {
+    Values result;
+    for (std::size_t c = 0; c < kCols; ++c) result.of[c] = combine(a.of[c], b.of[c]);
+    return result;
+  };
   Butterflies(
-      values, [](double a, double b) { return a + b; }, [](double a, double b) { return a - b; });
+      values,
+      [&](const Values& a, const Values& b)
+          NF_INLINE_ATTR { return combined(a, b, [](double x, double y) { return x + y; }); },
+      [&](const Values& a, const Values& b)
+          NF_INLINE_ATTR { return combined(a, b, [](double x, double y) { return x - y; }); });
   for (std::size_t j = 0; j < kHadamardSize; ++j) {
-    // A sum of zeros is +0.
-    StoreItem<BFloat16>(group.out[j], 0, RoundToOdd(values[j] * kHadamardScale + 0.0));
+    for (std::size_t c = 0; c < kCols; ++c) {
+      const double sum = values[j].of[c] * kHadamardScale + 0.0;  // a sum of zeros is +0
+      StoreItem<T>(group.out[j], c, kItemSize<T> == 4 ? static_cast<float>(sum) : RoundToOdd(sum));
+    }
+  }
+  for (std::size_t c = 0; c < kCols; ++c) {
+    const int spread = static_cast<int>(largest[c]) - static_cast<int>(smallest[c]);
+    if (largest[c] > 254 || spread > Spread<T>(53)) {
+      TransformByOracle<T>(group.At<T>(c), sign_mask);
+    }
   }
 }
 
@@ -115,7 +147,7 @@ HWY_INLINE void TransformLanes(hn::Vec<DF>* values, hn::Vec<D32>* rounded) {
   }
 }
 
-/// As many columns as 16-bit lanes.
+/// As many columns of bfloat16 as 16-bit lanes.
 HWY_INLINE void TransformRun(const Group& group, std::uint32_t sign_mask) {
   const D16 d16;
   const D32 d32;
@@ -156,44 +188,49 @@ HWY_INLINE void TransformRun(const Group& group, std::uint32_t sign_mask) {
   const hn::RebindToSigned<D16> di;
   const auto spread = hn::BitCast(di, hn::Sub(top, bottom));
   const auto misfit =
-      hn::Or(hn::Gt(spread, hn::Set(di, std::int16_t{Spread(24)})),
+      hn::Or(hn::Gt(spread, hn::Set(di, std::int16_t{Spread<BFloat16>(24)})),
              hn::Gt(hn::BitCast(di, top), hn::Set(di, std::int16_t{kLargestField})));
   if (hn::AllFalse(di, misfit)) return;
   alignas(64) std::int16_t misfits[hn::MaxLanes(D16())];
   hn::Store(hn::VecFromMask(di, misfit), di, misfits);
   for (std::size_t i = 0; i < hn::Lanes(d16); ++i) {
-    if (misfits[i] != 0) TransformColumn(group.At(i), sign_mask);
-  }
-}
-
-/// Columns that fill no vector.
-HWY_NOINLINE void TransformFew(const Group& group, std::size_t cols, std::uint32_t sign_mask) {
-  for (std::size_t c = 0; c < cols; ++c) TransformColumn(group.At(c), sign_mask);
-}
-
-void TransformRows(const MatrixRows<const std::byte>& in, const Tile& tile, std::uint32_t sign_mask,
-                   const MatrixRows<std::byte>& out) noexcept {
-  const std::size_t lanes = hn::Lanes(D16());
-  for (std::size_t r = tile.row_begin; r < tile.row_end; r += kHadamardSize) {
-    Group group;
-    for (std::size_t k = 0; k < kHadamardSize; ++k) {
-      group.in[k] = in.Row(r + k) + tile.col_begin * kItemSize<BFloat16>;
-      group.out[k] = out.Row(r + k - tile.row_begin);
-    }
-    const std::size_t cols = tile.col_end - tile.col_begin;
-    std::size_t c = 0;
-    for (; c + lanes <= cols; c += lanes) TransformRun(group.At(c), sign_mask);
-    if (c < cols) TransformFew(group.At(c), cols - c, sign_mask);
+    if (misfits[i] != 0) TransformColumns<BFloat16, 1>(group.At<BFloat16>(i), sign_mask);
   }
 }
 
 template <class T>
-constexpr HadamardFn Slot() {
-  return std::is_same_v<T, BFloat16> ? &TransformRows : nullptr;
-}
+struct TransformRows {
+  static void Run(const MatrixRows<const std::byte>& in, const Tile& tile, std::uint32_t sign_mask,
+                  const MatrixRows<std::byte>& out) noexcept {
+    const std::size_t cols = tile.col_end - tile.col_begin;
+    for (std::size_t r = tile.row_begin; r < tile.row_end; r += kHadamardSize) {
+      Group group;
+      for (std::size_t k = 0; k < kHadamardSize; ++k) {
+        group.in[k] = in.Row(r + k) + tile.col_begin * kItemSize<T>;
+        group.out[k] = out.Row(r + k - tile.row_begin);
+      }
+      std::size_t c = 0;
+      for (; c + Together() <= cols; c += Together()) Some(group.At<T>(c), sign_mask);
+      for (; c < cols; ++c) TransformColumns<T, 1>(group.At<T>(c), sign_mask);
+    }
+  }
+
+ private:
+  static constexpr std::size_t kWide = 8;  // columns in binary64
+
+  static std::size_t Together() { return std::is_same_v<T, BFloat16> ? hn::Lanes(D16()) : kWide; }
+  static HWY_INLINE void Some(const Group& group, std::uint32_t sign_mask) {
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      TransformRun(group, sign_mask);
+    } else {
+      TransformColumns<T, kWide>(group, sign_mask);
+    }
+  }
+};
+
 template <class... T>
 constexpr ByType<HadamardFn> MakeTable(TypeList<T...>) {
-  return {Slot<T>()...};
+  return {&TransformRows<T>::Run...};
 }
 
 ByType<HadamardFn> Table() {

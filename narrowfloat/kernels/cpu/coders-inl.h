@@ -34,35 +34,40 @@ struct NearestCoder {
   HWY_INLINE NearestCoder From(std::size_t /*i*/) const { return *this; }
 };
 
-/// EncodeStochastic of |product|, without the sign, in the lowest bits of lanes; NaN as the
-/// largest. `random` is a byte a lane. Raised by its share of the step, the magnitude is cut off:
-/// within its own octave, for an octave's first number lies on the grid below it too. 13 ops.
+/// |product| raised by a share of the step: E2M1's mantissa cuts that off to EncodeStochastic's
+/// value. The step is half of the octave's first number, a share is a random byte's 256th of it:
+/// `random` is that byte in kShares' last bits, which makes 2^14 + byte * 2^-9 of it. 5 ops.
+inline constexpr std::uint32_t kShares = 0x46800000;
 template <class DF>
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> CutRaised(DF df, hn::Vec<DF> product,
-                                                       hn::Vec<hn::RebindToUnsigned<DF>> random) {
+HWY_INLINE hn::Vec<DF> Raised(DF df, hn::Vec<DF> product,
+                              hn::Vec<hn::RebindToUnsigned<DF>> random) {
   const hn::RebindToUnsigned<DF> d32;
-  const hn::RebindToSigned<DF> di;
-  constexpr int kMantissa = E2M1::kMantissaBits;
   // In the lowest normal octave and below, steps are half of the octave's first number, 1.
   const auto octave =
       hn::Max(hn::And(product, hn::BitCast(df, hn::Set(d32, kFloatInfinity))), hn::Set(df, 1.0f));
-  const auto share = hn::Mul(hn::ConvertTo(df, hn::BitCast(di, random)), hn::Set(df, 0x1p-9f));
-  const auto raised = hn::MulAdd(octave, share, product);  // the product with `octave` is exact
-  // Codes from 1 on are exponent and mantissa; below it there are a half and zero.
-  constexpr std::int32_t kBelowOne = (127 << kMantissa) - 2;
-  const auto normal =
-      hn::Sub(hn::BitCast(di, hn::ShiftRight<23 - kMantissa>(hn::BitCast(d32, raised))),
-              hn::Set(di, kBelowOne));
-  const auto half =
-      hn::IfThenElseZero(hn::RebindMask(di, hn::Ge(raised, hn::Set(df, 0.5f))), hn::Set(di, 1));
-  const auto code = hn::Min(hn::Max(normal, half), hn::Set(di, std::int32_t{E2M1::kMaxCode}));
-  return hn::BitCast(d32, code);
+  const auto share = hn::Sub(hn::BitCast(df, random), hn::Set(df, 0x1p14f));  // exact
+  return hn::MulAdd(octave, share, product);  // the product with `octave` is exact
+}
+
+/// E2M1's codes, shifted left by kTop, of magnitudes whose exponents and first mantissa bit are
+/// given: cut off within their own octaves, for an octave's first number lies on the grid below it
+/// too. What is too large becomes the largest. 6 ops.
+template <class D16>
+HWY_INLINE hn::Vec<D16> CutOff(D16 d16, hn::Vec<D16> exponents) {
+  static_assert(E2M1::kMantissaBits == 1 && E2M1::kBias == 1);
+  constexpr std::uint16_t kBelowHalf = (126 << 1) - 1;
+  // 0; 1 and 2, of a half; and from 1 on, one more than the code.
+  const auto above = hn::SaturatedSub(exponents, hn::Set(d16, kBelowHalf));
+  const auto one = hn::Set(d16, std::uint16_t{1});
+  const auto code = hn::Max(hn::SaturatedSub(above, one), hn::Min(above, one));
+  const auto most = hn::Set(d16, static_cast<std::uint16_t>(E2M1::kMaxCode));
+  return hn::ShiftLeft<kTop<E2M1>>(hn::Min(code, most));
 }
 
 /// By chance, with a random byte for each item.
 struct ChanceCoder {
   static constexpr Items kKind = Items::kAny;
-  static constexpr int kShift = kTop<E2M1>;
+  static constexpr int kAbove = 23 - E2M1::kMantissaBits;  // where a float's exponent follows
   const std::uint8_t* random;
 
   template <class T, class D16, class V>
@@ -75,17 +80,19 @@ struct ChanceCoder {
     const auto magnitude = hn::And(items, hn::Set(d16, std::uint16_t{0x7FFF}));
     const auto sign = hn::Xor(items, magnitude);
     const auto pairs = hn::BitCast(d32, magnitude);
-    const auto bytes = hn::BitCast(d32, hn::PromoteTo(d16, hn::LoadU(d8, random + i)));
-    const auto even = CutRaised(df, hn::Mul(WidenEven<T, kKind>(d32, pairs), even_scale),
-                                hn::And(bytes, hn::Set(d32, 0xFFFFu)));
-    const auto odd = CutRaised(df, hn::Mul(WidenOdd<T, kKind>(d32, pairs), odd_scale),
-                               hn::ShiftRight<16>(bytes));
-    const auto codes =
-        hn::BitCast(d16, hn::Or(hn::ShiftLeft<kShift>(even), hn::ShiftLeft<16 + kShift>(odd)));
+    const auto bytes = hn::PromoteTo(d16, hn::LoadU(d8, random + i));
+    const auto shares = hn::Set(d32, kShares);
+    const auto even = Raised(df, hn::Mul(WidenEven<T, kKind>(d32, pairs), even_scale),
+                             hn::BitCast(d32, hn::OddEven(hn::BitCast(d16, shares), bytes)));
+    const auto odd = Raised(df, hn::Mul(WidenOdd<T, kKind>(d32, pairs), odd_scale),
+                            hn::Or(hn::ShiftRight<16>(hn::BitCast(d32, bytes)), shares));
+    const auto codes = CutOff(
+        d16, hn::OddEven(hn::BitCast(d16, hn::ShiftRight<kAbove - 16>(hn::BitCast(d32, odd))),
+                         hn::BitCast(d16, hn::ShiftRight<kAbove>(hn::BitCast(d32, even)))));
     const auto is_nan =
         hn::RebindMask(d16, hn::Gt(hn::BitCast(di, magnitude),
                                    hn::Set(di, static_cast<std::int16_t>(kInfinityBits<T>))));
-    constexpr auto kNan = static_cast<std::uint16_t>(E2M1::kNanCode << kShift);
+    constexpr auto kNan = static_cast<std::uint16_t>(E2M1::kNanCode << kTop<E2M1>);
     return hn::IfThenElse(is_nan, hn::Set(d16, kNan), hn::Or(codes, sign));
   }
 
@@ -95,7 +102,10 @@ struct ChanceCoder {
     const hn::Rebind<std::uint8_t, D32> d8;
     const auto magnitude = hn::BitCast(df, hn::And(items, hn::Set(d32, ~kFloatSign)));
     const auto bytes = hn::PromoteTo(d32, hn::LoadU(d8, random + i));
-    return hn::ShiftLeft<kShift>(CutRaised(df, hn::Mul(magnitude, scale), bytes));
+    const auto raised = Raised(df, hn::Mul(magnitude, scale), hn::Or(bytes, hn::Set(d32, kShares)));
+    const hn::Repartition<std::uint16_t, D32> d16;
+    const auto exponents = hn::ShiftRight<kAbove>(hn::BitCast(d32, raised));
+    return hn::BitCast(d32, CutOff(d16, hn::BitCast(d16, exponents)));
   }
 
   HWY_INLINE ChanceCoder From(std::size_t i) const { return {random + i}; }

@@ -101,7 +101,7 @@ void FloatTensor::Assign(const FloatTensor& other) {
 }
 
 bool FloatTensor::GuardsAreWhole() const {
-  std::vector<std::byte> copy = memory_;
+  LineBytes copy = memory_;
   for (const std::size_t offset : offsets_) {
     std::fill_n(copy.begin() + static_cast<std::ptrdiff_t>(offset), cols_ * ItemSize(dtype_),
                 kGuard);
@@ -133,7 +133,7 @@ std::size_t QuantizedBuffers::Bytes(Role role) const {
 }
 
 bool QuantizedBuffers::GuardsAreWhole() const {
-  return std::ranges::all_of(memory_, [this](const std::vector<std::byte>& memory) {
+  return std::ranges::all_of(memory_, [this](const LineBytes& memory) {
     if (memory.empty()) return true;
     const std::byte* end = memory.data() + memory.size();
     return AllGuard(memory.data(), memory.data() + kGuardBytes + misalignment_) &&

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <random>
 #include <string>
 #include <vector>
@@ -28,6 +29,21 @@ inline constexpr Placement kPlacements[] = {Placement::kContiguous, Placement::k
                                             Placement::kPaddedRows, Placement::kReversedRows,
                                             Placement::kPaddedOuter};
 std::string PlacementName(Placement placement);
+
+/// Memory that begins on a cache line, as large tensors' does: kernels write what is aligned in
+/// another way, so that chance must not decide it.
+template <class T>
+struct LineAllocator {
+  using value_type = T;
+  static constexpr std::align_val_t kLine{64};
+
+  T* allocate(std::size_t count) {
+    return static_cast<T*>(::operator new(count * sizeof(T), kLine));
+  }
+  void deallocate(T* items, std::size_t /*count*/) { ::operator delete(items, kLine); }
+  friend bool operator==(const LineAllocator&, const LineAllocator&) = default;
+};
+using LineBytes = std::vector<std::byte, LineAllocator<std::byte>>;
 
 /// A float tensor that owns its memory, between guard bytes.
 class FloatTensor {
@@ -59,7 +75,7 @@ class FloatTensor {
   std::size_t cols_;
   std::vector<std::ptrdiff_t> strides_;
   std::vector<std::size_t> offsets_;  // of each row, from the start of memory_
-  std::vector<std::byte> memory_;
+  LineBytes memory_;
 };
 
 /// The planned buffers of a quantized tensor, each between guard bytes and filled with a pattern,
@@ -78,7 +94,7 @@ class QuantizedBuffers {
 
  private:
   std::vector<BufferPlan> plan_;
-  std::array<std::vector<std::byte>, kRoleCount> memory_;
+  std::array<LineBytes, kRoleCount> memory_;
   std::size_t misalignment_;
 };
 

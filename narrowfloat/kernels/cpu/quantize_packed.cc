@@ -179,7 +179,9 @@ class ColumnPacker {
     for (std::size_t r = 0; r < square.rows; r += kRows) {
       const Square strip{square.row + r, std::min(kRows, square.rows - r), square.col, square.cols};
       PackStrip(strip, codes_ + r / kCodesPerByte<S> * kPatchCols);
+      StoreScaleInvs<S>(scales_[r / kRows], 0, strip_.scale_inv, square.cols);
     }
+    StoreScales(square);
     transposer_.Transpose(
         codes_, kPatchCols, square.rows / kCodesPerByte<S>, square.cols,
         out_.codes + square.col * out_.code_stride + square.row / kCodesPerByte<S>,
@@ -211,8 +213,28 @@ class ColumnPacker {
     } else {
       PackRows(rows, square, cols, NearestCoder<F, Items::kAny>(), codes);
     }
-    StoreStrip<S>(out_, out_.strides.BlockOffset(ScaleBlockIndex<S>(square.row)), square.col,
-                  square.cols, strip_);
+  }
+
+  /// Of all blocks of a patch's column at once: columns lie lines apart, often a power of two of
+  /// them, and crowd each other out of the first-level cache.
+  void StoreScales(const Square& square) const {
+    const std::size_t first = ScaleBlockIndex<S>(square.row);
+    const std::size_t blocks = CeilDiv(square.rows, kRows);
+    alignas(64) std::uint8_t turned[kSide * kMaxLanes];  // kMaxLanes apart
+    for (std::size_t c = 0; c < square.cols; ++c) {
+      if (c % kSide == 0) {
+        TransposeSquares(reinterpret_cast<const std::uint8_t*>(scales_[0] + c), kPatchCols, turned,
+                         kMaxLanes);
+      }
+      const std::uint8_t* of = turned + c % kSide * kMaxLanes;
+      std::byte* line = out_.scale_inv + out_.strides.LineOffset(ScaleLine<S>(square.col + c));
+      if (out_.strides.BlocksAreAdjacent() && blocks == kSide) {
+        std::memcpy(line + first, of, kSide);
+        continue;
+      }
+      for (std::size_t j = 0; j < blocks; ++j)
+        StoreScaleInv<S>(line, out_.strides.BlockOffset(first + j), of[j]);
+    }
   }
 
   /// Whether all items are ordinary.
@@ -279,6 +301,8 @@ class ColumnPacker {
   Padded<T, kPatchCols> padded_[kRows];
   alignas(64) std::uint8_t random_[kPatchCols * kRandomRun];
   alignas(64) std::byte codes_[kPatchRows * kPatchCols] = {};
+  static_assert(kScaleBytes<S> == 1 && kPatchItems / kRows == kSide);
+  alignas(64) std::byte scales_[kMaxLanes][kPatchCols] = {};  // more than kSide are transposed
 };
 
 /// Both directions, part by part, so that memory is read once.

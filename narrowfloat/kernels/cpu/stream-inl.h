@@ -21,6 +21,8 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+inline constexpr std::size_t kLine = 64;  // bytes that caches and memory exchange
+
 /// What std::memcpy does, which compilers make a slow string instruction of in the middle of vector
 /// code.
 HWY_INLINE void CopyBytes(const std::byte* from, std::size_t count, std::byte* to) {
@@ -36,7 +38,7 @@ HWY_INLINE void CopyBytes(const std::byte* from, std::size_t count, std::byte* t
 
 /// Asks for `count` bytes that will be read soon, into the second-level cache.
 HWY_INLINE void PrefetchBytes(const std::byte* from, std::size_t count) {
-  for (std::size_t i = 0; i < count; i += 64) {
+  for (std::size_t i = 0; i < count; i += kLine) {
 #if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
     __builtin_prefetch(from + i, 0, 2);
 #else
@@ -53,21 +55,32 @@ HWY_INLINE const std::byte* NextStrip(const QuantizeArgs& args, std::size_t row,
   return args.in.Row(std::min(row + rows, args.shape.rows - 1));
 }
 
-/// Copies with stores that bypass the caches, but for what does not fill a vector at both ends.
-HWY_INLINE void StreamBytes(const std::byte* from, std::size_t count, std::byte* to) {
+/// Copies whole lines with stores that bypass the caches.
+HWY_INLINE void StreamLines(const std::byte* from, std::size_t count, std::byte* to) {
   const hn::ScalableTag<std::uint8_t> d;
-  const std::size_t lanes = hn::Lanes(d);
-  const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(to) % lanes;
-  std::size_t i = 0;
-  if (misaligned != 0) {
-    i = std::min(count, lanes - misaligned);
-    std::memcpy(to, from, i);
-  }
-  for (; i + lanes <= count; i += lanes) {
+  for (std::size_t i = 0; i < count; i += hn::Lanes(d)) {
     hn::Stream(hn::LoadU(d, reinterpret_cast<const std::uint8_t*>(from + i)), d,
                reinterpret_cast<std::uint8_t*>(to + i));
   }
-  if (i < count) std::memcpy(to + i, from + i, count - i);
+}
+
+/// The same of any run. Lines at its ends that it does not fill must not bypass the caches: memory
+/// would be read for each part of them.
+HWY_NOINLINE inline void StreamUneven(const std::byte* from, std::size_t count, std::byte* to) {
+  const std::size_t before = 0 - reinterpret_cast<std::uintptr_t>(to) % kLine;
+  const std::size_t head = std::min(count, before % kLine);
+  const std::size_t lines = (count - head) / kLine * kLine, end = head + lines;
+  CopyBytes(from, head, to);
+  StreamLines(from + head, lines, to + head);
+  CopyBytes(from + end, count - end, to + end);
+}
+
+HWY_INLINE void StreamBytes(const std::byte* from, std::size_t count, std::byte* to) {
+  if ((reinterpret_cast<std::uintptr_t>(to) | count) % kLine == 0) {
+    StreamLines(from, count, to);
+  } else {
+    StreamUneven(from, count, to);
+  }
 }
 
 /// Takes a run of output, vector by vector.

@@ -27,7 +27,7 @@ constexpr std::size_t kWideCols = 16384, kSharedCols = 2048, kOwnedCols = 512;
 
 // Tiles begin on multiples of a scheme's unit.
 static_assert(std::ranges::all_of(kSchemes, [](const SchemeInfo& scheme) {
-  return kOwnedCols % ColUnit(scheme) == 0;
+  return kOwnedCols % ColUnit(scheme) == 0 && ColUnit(scheme) % kSumGroup == 0;
 }));
 
 std::size_t Strips(std::size_t rows) {
@@ -123,13 +123,21 @@ bool BeginsStrip(const Tile& part) {
   return part.row_begin % kStripRows == 0;
 }
 
+/// Sums in the columns' order.
 template <class... T>
-void StoreSums(TypeList<T...>, const TensorView& dbias, std::size_t first, const float* sums,
-               std::size_t count) {
+void StoreInOrder(TypeList<T...>, const TensorView& dbias, std::size_t first, const float* sums,
+                  std::size_t count) {
   using StoreFn = void (*)(std::byte*, std::size_t, float);
   constexpr StoreFn kStore[] = {&StoreItem<T>...};
   const StoreFn store = kStore[static_cast<std::size_t>(dbias.dtype)];
   for (std::size_t i = 0; i < count; ++i) store(dbias.data, first + i, sums[i]);
+}
+
+/// Sums as kernels keep them.
+void StoreSums(const QuantizeRun& run, const TensorView& dbias, std::size_t first, float* sums,
+               std::size_t count) {
+  run.kernels().sum_order[static_cast<std::size_t>(dbias.dtype)](sums, count);
+  StoreInOrder(FloatTypes{}, dbias, first, sums, count);
 }
 
 void AddSums(const float* from, std::size_t count, float* to) {
@@ -156,7 +164,7 @@ void RunShared(QuantizeRun& run, const TensorView& dbias, float* workspace,
     float sums[kOwnedCols] = {};
     for (std::size_t strip = 0; strip < Strips(shape.rows); ++strip)
       AddSums(workspace + strip * shape.cols + first, count, sums);
-    StoreSums(FloatTypes{}, dbias, first, sums, count);
+    StoreSums(run, dbias, first, sums, count);
   });
 }
 
@@ -180,7 +188,7 @@ void RunOwned(QuantizeRun& run, const TensorView& dbias, const Execution& execut
       return strip_sums - task.col_begin;
     });
     AddSums(strip_sums, count, sums);
-    StoreSums(FloatTypes{}, dbias, task.col_begin, sums, count);
+    StoreSums(run, dbias, task.col_begin, sums, count);
   });
 }
 
@@ -202,7 +210,7 @@ void QuantizeDbias(const ConstTensorView& in, const QuantizedView& out, const Te
   if (shape.Size() == 0) {
     for (std::size_t c = 0; c < shape.cols; ++c) {
       constexpr float kNothing = 0.0f;
-      StoreSums(FloatTypes{}, dbias, c, &kNothing, 1);
+      StoreInOrder(FloatTypes{}, dbias, c, &kNothing, 1);
     }
   } else if (workspace.size() >= FlattenShape(DbiasWorkspaceShape(in.shape)).Size()) {
     RunShared(run, dbias, workspace.data(), execution);

@@ -19,7 +19,10 @@ namespace {
 
 #if HWY_TARGET == HWY_SCALAR
 
-ByType<ColumnSumFn> Table() {
+ByType<ColumnSumFn> AddTable() {
+  return {};
+}
+ByType<SumOrderFn> OrderTable() {
   return {};
 }
 
@@ -87,10 +90,9 @@ struct SumsAsKept {
   }
 };
 
-/// Even columns in one, odd ones in the other. Load and Store are for sums in the columns' order.
+/// Even columns in one, odd ones in the other. Store brings them into the columns' order.
 template <class T>
 struct Sums : SumsAsKept {
-  HWY_INLINE void Load(const float* at) { hn::LoadInterleaved2(DF(), at, first, second); }
   HWY_INLINE void Store(float* at) const { hn::StoreInterleaved2(first, second, DF(), at); }
   HWY_INLINE void Add(const std::byte* items) {
     auto pairs = LoadItems(D32(), items);
@@ -100,7 +102,6 @@ struct Sums : SumsAsKept {
   }
 };
 struct SumsInOrder : SumsAsKept {
-  HWY_INLINE void Load(const float* at) { Take(at); }
   HWY_INLINE void Store(float* at) const { Keep(at); }
 };
 template <>
@@ -125,20 +126,38 @@ struct Sums<Float16> : SumsInOrder {
 };
 #endif
 
-/// Some columns at a time, whose sums stay in the first-level cache; some rows at a time, so that
-/// sums are loaded and stored once for all of them.
+/// Some rows at a time, so that sums are loaded and stored once for all of them.
 template <class T>
 class ColumnSums {
  public:
-  static void Run(const MatrixRows<const std::byte>& in, const Tile& tile, float* sums) noexcept {
-    for (std::size_t col = tile.col_begin; col < tile.col_end; col += kCols) {
-      const std::size_t cols = std::min(kCols, tile.col_end - col);
-      RunColumns(in, {tile.row_begin, tile.row_end, col, col + cols}, sums + col);
+  static void Add(const MatrixRows<const std::byte>& in, const Tile& tile, float* sums) noexcept {
+    const std::size_t cols = tile.col_end - tile.col_begin, whole = Whole(cols);
+    sums += tile.col_begin;
+    for (std::size_t r = tile.row_begin; r < tile.row_end; r += kRows) {
+      Panel panel;
+      panel.count = std::min(kRows, tile.row_end - r);
+      for (std::size_t i = 0; i < panel.count; ++i)
+        panel.row[i] = in.Row(r + i) + tile.col_begin * kItem;
+      std::size_t c = 0;
+      for (; c + 4 * kGroup <= whole; c += 4 * kGroup) AddGroups<4>(panel, c, sums + c);
+      for (; c < whole; c += kGroup) AddGroups<1>(panel, c, sums + c);
+      for (; c < cols; ++c) {
+        for (std::size_t i = 0; i < panel.count; ++i) sums[c] += LoadItem<T>(panel.row[i], c);
+      }
+    }
+  }
+
+  static void Order(float* sums, std::size_t cols) noexcept {
+    Sums<T> moved;
+    for (std::size_t c = 0; c < Whole(cols); c += kGroup) {
+      moved.Take(sums + c);
+      moved.Store(sums + c);
     }
   }
 
  private:
-  static constexpr std::size_t kCols = 512;
+  static constexpr std::size_t kGroup = 2 * hn::MaxLanes(DF());  // columns of a Sums
+  static_assert(kSumGroup % kGroup == 0);
   static constexpr std::size_t kRows = 8;  // so many streams a core can follow
   static constexpr std::size_t kItem = kItemSize<T>;
 
@@ -149,53 +168,35 @@ class ColumnSums {
     const std::byte* row[kRows];
   };
 
-  static void RunColumns(const MatrixRows<const std::byte>& in, const Tile& tile, float* sums) {
-    const std::size_t lanes = 2 * hn::Lanes(DF()), cols = tile.col_end - tile.col_begin;
-    const std::size_t whole = cols / lanes * lanes;
-    alignas(64) float kept[kCols];
-    Sums<T> moved;
-    for (std::size_t c = 0; c < whole; c += lanes) {
-      moved.Load(sums + c);
-      moved.Keep(kept + c);
-    }
-    for (std::size_t r = tile.row_begin; r < tile.row_end; r += kRows) {
-      Panel panel;
-      panel.count = std::min(kRows, tile.row_end - r);
-      for (std::size_t i = 0; i < panel.count; ++i)
-        panel.row[i] = in.Row(r + i) + tile.col_begin * kItem;
-      std::size_t c = 0;
-      for (; c + 4 * lanes <= whole; c += 4 * lanes) AddLanes<4>(panel, c, kept + c);
-      for (; c < whole; c += lanes) AddLanes<1>(panel, c, kept + c);
-      for (; c < cols; ++c) {
-        for (std::size_t i = 0; i < panel.count; ++i) sums[c] += LoadItem<T>(panel.row[i], c);
-      }
-    }
-    for (std::size_t c = 0; c < whole; c += lanes) {
-      moved.Take(kept + c);
-      moved.Store(sums + c);
-    }
-  }
+  /// Columns that fill groups; those behind them are kept in order.
+  static constexpr std::size_t Whole(std::size_t cols) { return cols / kGroup * kGroup; }
 
-  template <std::size_t kPairs>
-  static HWY_INLINE void AddLanes(const Panel& panel, std::size_t col, float* kept) {
-    const std::size_t lanes = 2 * hn::Lanes(DF());
-    Sums<T> added[kPairs];
-    for (std::size_t j = 0; j < kPairs; ++j) added[j].Take(kept + j * lanes);
+  template <std::size_t kGroups>
+  static HWY_INLINE void AddGroups(const Panel& panel, std::size_t col, float* kept) {
+    Sums<T> added[kGroups];
+    for (std::size_t j = 0; j < kGroups; ++j) added[j].Take(kept + j * kGroup);
     for (std::size_t i = 0; i < panel.count; ++i) {
       const std::byte* items = panel.row[i] + col * kItem;
-      for (std::size_t j = 0; j < kPairs; ++j) added[j].Add(items + j * lanes * kItem);
+      for (std::size_t j = 0; j < kGroups; ++j) added[j].Add(items + j * kGroup * kItem);
     }
-    for (std::size_t j = 0; j < kPairs; ++j) added[j].Keep(kept + j * lanes);
+    for (std::size_t j = 0; j < kGroups; ++j) added[j].Keep(kept + j * kGroup);
   }
 };
 
 template <class... T>
-constexpr ByType<ColumnSumFn> MakeTable(TypeList<T...>) {
-  return {&ColumnSums<T>::Run...};
+constexpr ByType<ColumnSumFn> MakeAddTable(TypeList<T...>) {
+  return {&ColumnSums<T>::Add...};
+}
+template <class... T>
+constexpr ByType<SumOrderFn> MakeOrderTable(TypeList<T...>) {
+  return {&ColumnSums<T>::Order...};
 }
 
-ByType<ColumnSumFn> Table() {
-  return MakeTable(FloatTypes{});
+ByType<ColumnSumFn> AddTable() {
+  return MakeAddTable(FloatTypes{});
+}
+ByType<SumOrderFn> OrderTable() {
+  return MakeOrderTable(FloatTypes{});
 }
 
 #endif
@@ -206,10 +207,14 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace narrowfloat {
-HWY_EXPORT(Table);
+HWY_EXPORT(AddTable);
+HWY_EXPORT(OrderTable);
 namespace cpu {
 ByType<ColumnSumFn> ColumnSumTable(std::size_t target) {
-  return HWY_DISPATCH_TABLE(Table)[target]();
+  return HWY_DISPATCH_TABLE(AddTable)[target]();
+}
+ByType<SumOrderFn> SumOrderTable(std::size_t target) {
+  return HWY_DISPATCH_TABLE(OrderTable)[target]();
 }
 }  // namespace cpu
 }  // namespace narrowfloat

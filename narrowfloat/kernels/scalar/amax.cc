@@ -62,5 +62,10 @@ ByType<AmaxFn> AmaxTable() {
 ByType<ColumnSumFn> ColumnSumTable() {
   return MakeColumnSum(FloatTypes{});
 }
+ByType<SumOrderFn> SumOrderTable() {
+  ByType<SumOrderFn> table;
+  table.fill([](float* /*sums*/, std::size_t /*cols*/) noexcept {});
+  return table;
+}
 
 }  // namespace narrowfloat::scalar

@@ -53,6 +53,7 @@ struct CpuTable {
     kernels.name = name;
     Overlay(cpu::AmaxTable(index), kernels.amax);
     Overlay(cpu::ColumnSumTable(index), kernels.column_sum);
+    Overlay(cpu::AmaxSumTable(index), kernels.amax_sum);
     Overlay(cpu::SumOrderTable(index), kernels.sum_order);
     Overlay(cpu::HadamardTable(index), kernels.hadamard);
     Overlay(cpu::QuantizeWholeTable(index), kernels.quantize);

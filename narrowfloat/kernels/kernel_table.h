@@ -98,10 +98,14 @@ using ColumnAmaxFn = void (*)(const MatrixRows<const std::byte>& in, const Tile&
 /// to the items' type. Rows and columns of `out` count from the tile's corner.
 using HadamardFn = void (*)(const MatrixRows<const std::byte>& in, const Tile& tile,
                             std::uint32_t sign_mask, const MatrixRows<std::byte>& out) noexcept;
-/// Adds the tile's rows, in order, to the fp32 sums of its columns. `sums` points at those of column
-/// 0, which are kept as suits the kernel; the tile's first column is a multiple of kSumGroup.
+/// Adds the tile's rows, in order, to the fp32 sums of its columns. `sums` points at those of
+/// column 0, which are kept as suits the kernel; the tile's first column is a multiple of
+/// kSumGroup.
 using ColumnSumFn = void (*)(const MatrixRows<const std::byte>& in, const Tile& tile,
                              float* sums) noexcept;
+/// The same; gives the tile's amax as AmaxFn does.
+using AmaxSumFn = float (*)(const MatrixRows<const std::byte>& in, const Tile& tile,
+                            float* sums) noexcept;
 /// Brings kept sums of `cols` columns into the columns' order. The first column is a multiple of
 /// kSumGroup, the last one ends a row or comes before another such multiple.
 using SumOrderFn = void (*)(float* sums, std::size_t cols) noexcept;
@@ -121,6 +125,7 @@ struct KernelTable {
   std::string_view name;
   ByType<AmaxFn> amax{};
   ByType<ColumnSumFn> column_sum{};
+  ByType<AmaxSumFn> amax_sum{};
   ByType<SumOrderFn> sum_order{};
   ByType<ColumnAmaxFn> column_amax{};
   ByType<HadamardFn> hadamard{};

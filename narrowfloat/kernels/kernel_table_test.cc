@@ -18,6 +18,7 @@ TEST(KernelTableTest, EveryTableIsComplete) {
     for (std::size_t type = 0; type < kFloatTypeCount; ++type) {
       EXPECT_NE(table->amax[type], nullptr) << table->name;
       EXPECT_NE(table->column_sum[type], nullptr) << table->name;
+      EXPECT_NE(table->amax_sum[type], nullptr) << table->name;
       EXPECT_NE(table->sum_order[type], nullptr) << table->name;
       for (std::size_t scheme = 0; scheme < kSchemeCount; ++scheme) {
         for (std::size_t direction = 0; direction < kDirectionCount; ++direction)

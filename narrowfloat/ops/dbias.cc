@@ -11,6 +11,7 @@
 #include "narrowfloat/ops/buffers.h"
 #include "narrowfloat/ops/float_environment.h"
 #include "narrowfloat/ops/quantize_run.h"
+#include "narrowfloat/ops/shared_amax.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
@@ -69,11 +70,13 @@ struct StripTiles {
   std::size_t task_rows, task_cols;
   std::size_t tile_rows, tile_cols;  // no tile crosses the end of a task
 
-  StripTiles(const QuantizeRun& run, std::size_t most_cols) {
+  /// `quantized`: whether tiles are.
+  StripTiles(const QuantizeRun& run, std::size_t most_cols, bool quantized) {
     const MatrixShape shape = run.rows().shape;
+    const std::size_t row_unit = quantized ? run.RowUnit() : 1;
     const TileGrid grid =
-        MakeTileGrid({shape.rows, std::min(shape.cols, most_cols)}, run.RowUnit(), run.ColUnit());
-    const std::size_t whole = std::lcm(kStripRows, run.RowUnit());
+        MakeTileGrid({shape.rows, std::min(shape.cols, most_cols)}, row_unit, run.ColUnit());
+    const std::size_t whole = std::lcm(kStripRows, row_unit);
     task_rows = std::max(grid.row_step / whole, std::size_t{1}) * whole;
     tile_rows = std::min(grid.row_step, task_rows);
     tile_cols = grid.col_step;
@@ -81,13 +84,16 @@ struct StripTiles {
   }
 };
 
-/// Quantizes tiles and adds up their columns while they are in the cache.
+/// Adds up the columns of tiles: of each that was just quantized and is in the cache or, where the
+/// amax has to be found first, on the way to that, which leaves a processor time.
 class TileSummer {
  public:
-  TileSummer(QuantizeRun& run, DType dtype, const StripTiles& tiles)
+  TileSummer(QuantizeRun& run, DType dtype, const StripTiles& tiles, SharedAmax* amax)
       : run_(run),
         column_sum_(run.kernels().column_sum[static_cast<std::size_t>(dtype)]),
-        tiles_(tiles) {}
+        amax_sum_(run.kernels().amax_sum[static_cast<std::size_t>(dtype)]),
+        tiles_(tiles),
+        amax_(amax) {}
 
   /// All tiles of `task`. `sums_of(part)` is where the sums of the strip begin (those of column 0)
   /// that the rows of `part` lie in, zero before its first row.
@@ -105,18 +111,24 @@ class TileSummer {
  private:
   template <class SumsOf>
   void RunTile(const Tile& tile, const SumsOf& sums_of) const {
-    run_.QuantizeTile(tile);
+    if (amax_ == nullptr) run_.QuantizeTile(tile);
     Tile part = tile;
     while (part.row_begin < tile.row_end) {
       part.row_end = std::min((part.row_begin / kStripRows + 1) * kStripRows, tile.row_end);
-      column_sum_(run_.rows().matrix, part, sums_of(part));
+      if (amax_ == nullptr) {
+        column_sum_(run_.rows().matrix, part, sums_of(part));
+      } else {
+        amax_->Raise(amax_sum_(run_.rows().matrix, part, sums_of(part)));
+      }
       part.row_begin = part.row_end;
     }
   }
 
   QuantizeRun& run_;
   ColumnSumFn column_sum_;
+  AmaxSumFn amax_sum_;
   StripTiles tiles_;
+  SharedAmax* amax_;  // gets the amax, instead of quantization; or null
 };
 
 bool BeginsStrip(const Tile& part) {
@@ -145,13 +157,14 @@ void AddSums(const float* from, std::size_t count, float* to) {
 }
 
 /// Threads share columns: the sums of each strip go to the workspace, and are added up at the end.
-void RunShared(QuantizeRun& run, const TensorView& dbias, float* workspace,
+/// Quantizes too, or finds the amax.
+void RunShared(QuantizeRun& run, const TensorView& dbias, float* workspace, SharedAmax* amax,
                const Execution& execution) {
   const MatrixShape shape = run.rows().shape;
   const bool few = Strips(shape.rows) * CeilDiv(shape.cols, kWideCols) < 4 * ThreadCount(execution);
-  const StripTiles tiles(run, few ? kSharedCols : kWideCols);
+  const StripTiles tiles(run, few ? kSharedCols : kWideCols, amax == nullptr);
   const TileGrid tasks{shape, tiles.task_rows, tiles.task_cols};
-  const TileSummer summer(run, dbias.dtype, tiles);
+  const TileSummer summer(run, dbias.dtype, tiles, amax);
   ParallelFor(execution, tasks.Count(), [&](std::size_t i) {
     summer.Run(tasks[i], [&](const Tile& part) {
       float* sums = workspace + part.row_begin / kStripRows * shape.cols;
@@ -169,11 +182,12 @@ void RunShared(QuantizeRun& run, const TensorView& dbias, float* workspace,
 }
 
 /// Each task has columns of its own, and adds up their strips as it comes by them.
-void RunOwned(QuantizeRun& run, const TensorView& dbias, const Execution& execution) {
+void RunOwned(QuantizeRun& run, const TensorView& dbias, SharedAmax* amax,
+              const Execution& execution) {
   const MatrixShape shape = run.rows().shape;
-  const StripTiles tiles(run, kOwnedCols);
+  const StripTiles tiles(run, kOwnedCols, amax == nullptr);
   const TileGrid tasks{shape, shape.rows, tiles.task_cols};
-  const TileSummer summer(run, dbias.dtype, tiles);
+  const TileSummer summer(run, dbias.dtype, tiles, amax);
   ParallelFor(execution, tasks.Count(), [&](std::size_t i) {
     const Tile task = tasks[i];
     const std::size_t count = task.col_end - task.col_begin;
@@ -206,16 +220,26 @@ void QuantizeDbias(const ConstTensorView& in, const QuantizedView& out, const Te
   CheckDbias(in, out, dbias, shape.cols);
   CheckWorkspace(in, out, dbias, workspace);
   if (execution.IsNoop()) return;
-  run.Begin();
-  if (shape.Size() == 0) {
-    for (std::size_t c = 0; c < shape.cols; ++c) {
-      constexpr float kNothing = 0.0f;
-      StoreInOrder(FloatTypes{}, dbias, c, &kNothing, 1);
+  const auto sum = [&](SharedAmax* amax) {
+    if (shape.Size() == 0) {
+      for (std::size_t c = 0; c < shape.cols; ++c) {
+        constexpr float kNothing = 0.0f;
+        StoreInOrder(FloatTypes{}, dbias, c, &kNothing, 1);
+      }
+    } else if (workspace.size() >= FlattenShape(DbiasWorkspaceShape(in.shape)).Size()) {
+      RunShared(run, dbias, workspace.data(), amax, execution);
+    } else {
+      RunOwned(run, dbias, amax, execution);
     }
-  } else if (workspace.size() >= FlattenShape(DbiasWorkspaceShape(in.shape)).Size()) {
-    RunShared(run, dbias, workspace.data(), execution);
+  };
+  if (run.AsksForAmax()) {
+    SharedAmax amax;
+    sum(&amax);
+    run.Begin(amax.Get());
+    run.QuantizeTiles();
   } else {
-    RunOwned(run, dbias, execution);
+    run.Begin();
+    sum(nullptr);
   }
   run.End();
 }

@@ -129,7 +129,13 @@ float QuantizeRun::TransformedAmax() const {
   return amaxes.empty() ? 0.0f : *std::max_element(amaxes.begin(), amaxes.end());
 }
 
-void QuantizeRun::PrepareAmaxes() {
+bool QuantizeRun::AsksForAmax() const {
+  if (spec_.scheme->layout.amax == AmaxBuffers::kNone || spec_.row_scaled) return false;
+  return !spec_.amax && !spec_.scale &&
+         (spec_.rowwise || (!Transforms() && !spec_.amax_columnwise));
+}
+
+void QuantizeRun::PrepareAmaxes(std::optional<float> known) {
   const AmaxBuffers buffers = spec_.scheme->layout.amax;
   if (buffers == AmaxBuffers::kNone) return;
   if (spec_.row_scaled) {
@@ -140,8 +146,7 @@ void QuantizeRun::PrepareAmaxes() {
     return;
   }
   float amax = spec_.amax.value_or(0.0f);
-  const bool asks = spec_.rowwise || (!Transforms() && !spec_.amax_columnwise);
-  if (!spec_.amax && !spec_.scale && asks) amax = Amax(in_, execution_);
+  if (AsksForAmax()) amax = known ? *known : Amax(in_, execution_);
   args_.rowwise.amax = args_.columnwise.amax = amax;
   if (spec_.amax_columnwise) {
     args_.columnwise.amax = *spec_.amax_columnwise;
@@ -152,11 +157,11 @@ void QuantizeRun::PrepareAmaxes() {
   StoreFloat(out_[Role::kAmaxColumnwise], args_.columnwise.amax);
 }
 
-void QuantizeRun::Begin() {
+void QuantizeRun::Begin(std::optional<float> amax) {
   const FloatEnvironment environment;
   const SchemeInfo& scheme = *spec_.scheme;
   args_ = MakeArgs(rows_, out_, ScaleOptionsOf(spec_, in_.dtype));
-  PrepareAmaxes();
+  PrepareAmaxes(amax);
   if (kTensorScale[SchemeIndex(scheme)] != nullptr)
     StoreTensorScale(out_, args_.rowwise.amax, args_.options);
   ZeroPadding(out_, Role::kRowwiseScaleInv, Direction::kRowwise, rows_.shape);
@@ -177,15 +182,16 @@ void QuantizeRun::QuantizeTile(const Tile& tile) {
     args.in = Transform(tile);
     Slot(Direction::kColumnwise)(args);
   }
-  const auto bits = std::bit_cast<std::uint32_t>(measured);
-  std::uint32_t largest = measured_bits_.load(std::memory_order_relaxed);
-  while (bits > largest &&
-         !measured_bits_.compare_exchange_weak(largest, bits, std::memory_order_relaxed)) {
-  }
+  measured_.Raise(measured);
+}
+
+void QuantizeRun::QuantizeTiles() {
+  const TileGrid grid = Grid();
+  ParallelFor(execution_, grid.Count(), [&](std::size_t i) { QuantizeTile(grid[i]); });
 }
 
 void QuantizeRun::End() {
-  if (measures_) StoreFloat(out_[Role::kAmaxRowwise], std::bit_cast<float>(measured_bits_.load()));
+  if (measures_) StoreFloat(out_[Role::kAmaxRowwise], measured_.Get());
 }
 
 }  // namespace narrowfloat

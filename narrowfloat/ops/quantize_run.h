@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <cstddef>
-#include <cstdint>
+#include <optional>
 
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/ops/execution.h"
 #include "narrowfloat/ops/input.h"
 #include "narrowfloat/ops/parallel.h"
+#include "narrowfloat/ops/shared_amax.h"
 #include "narrowfloat/tensor/view.h"
 
 namespace narrowfloat {
@@ -26,24 +26,28 @@ class QuantizeRun {
   /// Tiles have corners that are multiples of these.
   std::size_t RowUnit() const;
   std::size_t ColUnit() const;
-  /// The tiles that suit quantization alone.
-  TileGrid Grid() const { return MakeTileGrid(rows_.shape, RowUnit(), ColUnit()); }
 
+  /// Whether Begin would read the whole input for its amax.
+  bool AsksForAmax() const;
   /// Finds the amaxes that the scales follow from; writes them, the scale of a whole tensor, and
-  /// padding.
-  void Begin();
+  /// padding. `amax` is the input's if that is known.
+  void Begin(std::optional<float> amax = std::nullopt);
   /// May be called for several tiles at once.
   void QuantizeTile(const Tile& tile);
+  /// All of them.
+  void QuantizeTiles();
   /// Writes what was found on the way.
   void End();
 
  private:
+  /// The tiles that suit quantization alone.
+  TileGrid Grid() const { return MakeTileGrid(rows_.shape, RowUnit(), ColUnit()); }
   QuantizeFn Slot(Direction direction) const;
   /// Where the columnwise operand is another matrix, one of its tiles.
   bool Transforms() const { return spec_.rht && spec_.columnwise; }
   MatrixRows<const std::byte> Transform(const Tile& tile) const;
   float TransformedAmax() const;
-  void PrepareAmaxes();
+  void PrepareAmaxes(std::optional<float> amax);
 
   const ConstTensorView& in_;
   const QuantizedView& out_;
@@ -52,8 +56,8 @@ class QuantizeRun {
   const KernelTable& kernels_;
   Rows<const std::byte> rows_;
   QuantizeArgs args_{};
-  bool measures_ = false;                       // the amax is only reported: it is found on the way
-  std::atomic<std::uint32_t> measured_bits_{};  // of magnitudes, which order as their patterns do
+  bool measures_ = false;  // the amax is only reported: it is found on the way
+  SharedAmax measured_;
 };
 
 }  // namespace narrowfloat

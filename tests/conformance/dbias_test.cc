@@ -175,21 +175,36 @@ TEST(DbiasTest, EmptyTensorsHaveSumsOfZero) {
 }
 
 TEST(DbiasTest, NanAndInfinityReachTheirColumnsAlone) {
-  FloatTensor in(DType::kBFloat16, {200, 64});
-  for (std::size_t i = 0; i < in.size(); ++i) in.SetBits(i, 0u);
-  in.SetBits(3 * 64 + 5, 0xFFC1);    // a NaN with a sign and a payload
-  in.SetBits(150 * 64 + 6, 0x7F80);  // infinity
-  in.SetBits(2 * 64 + 7, 0x7F80);
-  in.SetBits(199 * 64 + 7, 0xFF80);
-  for (const Way& way : Ways()) {
-    QuantizedBuffers got({.scheme = &FindScheme("mxfp8_e4m3")}, in.shape());
-    FloatTensor dbias(DType::kBFloat16, {64});
-    std::vector<float> workspace = Workspace(way, in.shape());
-    QuantizeDbias(in.ConstView(), got.view, dbias.View(), workspace,
-                  {.threads = way.threads, .kernels = way.backend});
-    for (std::size_t c = 0; c < 64; ++c) {
-      const std::uint32_t expected = c == 5 || c == 7 ? 0x7FC0u : c == 6 ? 0x7F80u : 0u;
-      EXPECT_EQ(dbias.Bits(c), expected) << way.backend->name << ", column " << c;
+  constexpr std::size_t kCols = 70;  // the last ones fill no vector
+  for (const bool infinities : {false, true}) {
+    FloatTensor in(DType::kBFloat16, {200, kCols});
+    for (std::size_t i = 0; i < in.size(); ++i) in.SetBits(i, 0u);
+    in.SetBits(9 * kCols, 0x4200);      // 32, the amax where there is no infinity
+    in.SetBits(3 * kCols + 5, 0xFFC1);  // a NaN with a sign and a payload
+    in.SetBits(130 * kCols + 69, 0x7FFF);
+    if (infinities) {
+      in.SetBits(150 * kCols + 6, 0x7F80);
+      in.SetBits(2 * kCols + 7, 0x7F80);
+      in.SetBits(199 * kCols + 7, 0xFF80);
+    }
+    for (const char* scheme : {"mxfp8_e4m3", "fp8_e4m3", "nvfp4"}) {
+      const QuantSpec spec{.scheme = &FindScheme(scheme)};
+      QuantizedBuffers codes(spec, in.shape());
+      Quantize(in.ConstView(), codes.view);
+      for (const Way& way : Ways()) {
+        QuantizedBuffers got(spec, in.shape());
+        FloatTensor dbias(DType::kBFloat16, {kCols});
+        std::vector<float> workspace = Workspace(way, in.shape());
+        QuantizeDbias(in.ConstView(), got.view, dbias.View(), workspace,
+                      {.threads = way.threads, .kernels = way.backend});
+        EXPECT_EQ(Difference(codes, got), "") << scheme << " " << way.backend->name;
+        for (std::size_t c = 0; c < kCols; ++c) {
+          std::uint32_t expected = c == 0 ? 0x4200u : c == 5 || c == 69 ? 0x7FC0u : 0u;
+          if (infinities && (c == 6 || c == 7)) expected = c == 6 ? 0x7F80u : 0x7FC0u;
+          EXPECT_EQ(dbias.Bits(c), expected)
+              << scheme << " " << way.backend->name << ", column " << c;
+        }
+      }
     }
   }
 }

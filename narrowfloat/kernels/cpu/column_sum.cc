@@ -10,8 +10,7 @@
 #include <algorithm>
 
 #include "hwy/highway.h"
-#include "narrowfloat/kernels/cpu/lanes-inl.h"
-#include "narrowfloat/kernels/scalar/items.h"
+#include "narrowfloat/kernels/cpu/amax-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
@@ -20,6 +19,9 @@ namespace {
 #if HWY_TARGET == HWY_SCALAR
 
 ByType<ColumnSumFn> AddTable() {
+  return {};
+}
+ByType<AmaxSumFn> MeasureTable() {
   return {};
 }
 ByType<SumOrderFn> OrderTable() {
@@ -126,25 +128,37 @@ struct Sums<Float16> : SumsInOrder {
 };
 #endif
 
+/// Patterns of the largest magnitudes of a group's items, or nothing.
+template <class T, bool kMeasures>
+struct Largest {
+  static constexpr std::size_t kLanes = hn::MaxLanes(MagnitudeTag<T>());
+  hn::Vec<MagnitudeTag<T> > magnitudes;
+
+  HWY_INLINE Largest() : magnitudes(hn::Zero(MagnitudeTag<T>())) {}
+  HWY_INLINE void Take(const std::byte* items) {
+    if constexpr (!kMeasures) return;
+    const MagnitudeTag<T> di;
+    for (std::size_t i = 0; i < 2 * hn::MaxLanes(DF()); i += kLanes) {
+      magnitudes = hn::Max(
+          magnitudes, Magnitudes<T, Items::kOrdinary>(di, LoadItems(di, items + i * kItemSize<T>)));
+    }
+  }
+  HWY_INLINE std::uint32_t Bits() const { return LargestLane(MagnitudeTag<T>(), magnitudes); }
+};
+
 /// Some rows at a time, so that sums are loaded and stored once for all of them.
 template <class T>
 class ColumnSums {
  public:
   static void Add(const MatrixRows<const std::byte>& in, const Tile& tile, float* sums) noexcept {
-    const std::size_t cols = tile.col_end - tile.col_begin, whole = Whole(cols);
-    sums += tile.col_begin;
-    for (std::size_t r = tile.row_begin; r < tile.row_end; r += kRows) {
-      Panel panel;
-      panel.count = std::min(kRows, tile.row_end - r);
-      for (std::size_t i = 0; i < panel.count; ++i)
-        panel.row[i] = in.Row(r + i) + tile.col_begin * kItem;
-      std::size_t c = 0;
-      for (; c + 4 * kGroup <= whole; c += 4 * kGroup) AddGroups<4>(panel, c, sums + c);
-      for (; c < whole; c += kGroup) AddGroups<1>(panel, c, sums + c);
-      for (; c < cols; ++c) {
-        for (std::size_t i = 0; i < panel.count; ++i) sums[c] += LoadItem<T>(panel.row[i], c);
-      }
-    }
+    AddTile<false>(in, tile, sums);
+  }
+
+  static float AddAndMeasure(const MatrixRows<const std::byte>& in, const Tile& tile,
+                             float* sums) noexcept {
+    const std::uint32_t largest = AddTile<true>(in, tile, sums);
+    if (largest <= kInfinityBits<T>) return MagnitudeValue<T>(largest);
+    return AmaxTile<T>::Run(in, tile);  // there is a NaN, which it ignores
   }
 
   static void Order(float* sums, std::size_t cols) noexcept {
@@ -171,15 +185,51 @@ class ColumnSums {
   /// Columns that fill groups; those behind them are kept in order.
   static constexpr std::size_t Whole(std::size_t cols) { return cols / kGroup * kGroup; }
 
-  template <std::size_t kGroups>
-  static HWY_INLINE void AddGroups(const Panel& panel, std::size_t col, float* kept) {
+  /// The pattern of the largest magnitude, above infinity's if there is a NaN.
+  template <bool kMeasures>
+  static HWY_INLINE std::uint32_t AddTile(const MatrixRows<const std::byte>& in, const Tile& tile,
+                                          float* sums) {
+    const std::size_t cols = tile.col_end - tile.col_begin, whole = Whole(cols);
+    sums += tile.col_begin;
+    Largest<T, kMeasures> largest;
+    for (std::size_t r = tile.row_begin; r < tile.row_end; r += kRows) {
+      Panel panel;
+      panel.count = std::min(kRows, tile.row_end - r);
+      for (std::size_t i = 0; i < panel.count; ++i)
+        panel.row[i] = in.Row(r + i) + tile.col_begin * kItem;
+      std::size_t c = 0;
+      for (; c + 4 * kGroup <= whole; c += 4 * kGroup) AddGroups<4>(panel, c, sums + c, largest);
+      for (; c < whole; c += kGroup) AddGroups<1>(panel, c, sums + c, largest);
+      if (c < cols) AddRest(panel, c, cols - c, sums + c, largest);
+    }
+    return largest.Bits();
+  }
+
+  template <std::size_t kGroups, bool kMeasures>
+  static HWY_INLINE void AddGroups(const Panel& panel, std::size_t col, float* kept,
+                                   Largest<T, kMeasures>& largest) {
     Sums<T> added[kGroups];
     for (std::size_t j = 0; j < kGroups; ++j) added[j].Take(kept + j * kGroup);
     for (std::size_t i = 0; i < panel.count; ++i) {
       const std::byte* items = panel.row[i] + col * kItem;
-      for (std::size_t j = 0; j < kGroups; ++j) added[j].Add(items + j * kGroup * kItem);
+      for (std::size_t j = 0; j < kGroups; ++j) {
+        added[j].Add(items + j * kGroup * kItem);
+        largest.Take(items + j * kGroup * kItem);
+      }
     }
     for (std::size_t j = 0; j < kGroups; ++j) added[j].Keep(kept + j * kGroup);
+  }
+
+  /// Columns that fill no group.
+  template <bool kMeasures>
+  static void AddRest(const Panel& panel, std::size_t col, std::size_t cols, float* sums,
+                      Largest<T, kMeasures>& largest) {
+    for (std::size_t i = 0; i < panel.count; ++i) {
+      Padded<T, kGroup> items;
+      items.Fill(panel.row[i] + col * kItem, cols);
+      largest.Take(items.items);
+      for (std::size_t c = 0; c < cols; ++c) sums[c] += LoadItem<T>(items.items, c);
+    }
   }
 };
 
@@ -188,12 +238,19 @@ constexpr ByType<ColumnSumFn> MakeAddTable(TypeList<T...>) {
   return {&ColumnSums<T>::Add...};
 }
 template <class... T>
+constexpr ByType<AmaxSumFn> MakeMeasureTable(TypeList<T...>) {
+  return {&ColumnSums<T>::AddAndMeasure...};
+}
+template <class... T>
 constexpr ByType<SumOrderFn> MakeOrderTable(TypeList<T...>) {
   return {&ColumnSums<T>::Order...};
 }
 
 ByType<ColumnSumFn> AddTable() {
   return MakeAddTable(FloatTypes{});
+}
+ByType<AmaxSumFn> MeasureTable() {
+  return MakeMeasureTable(FloatTypes{});
 }
 ByType<SumOrderFn> OrderTable() {
   return MakeOrderTable(FloatTypes{});
@@ -208,10 +265,14 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace narrowfloat {
 HWY_EXPORT(AddTable);
+HWY_EXPORT(MeasureTable);
 HWY_EXPORT(OrderTable);
 namespace cpu {
 ByType<ColumnSumFn> ColumnSumTable(std::size_t target) {
   return HWY_DISPATCH_TABLE(AddTable)[target]();
+}
+ByType<AmaxSumFn> AmaxSumTable(std::size_t target) {
+  return HWY_DISPATCH_TABLE(MeasureTable)[target]();
 }
 ByType<SumOrderFn> SumOrderTable(std::size_t target) {
   return HWY_DISPATCH_TABLE(OrderTable)[target]();

@@ -12,6 +12,7 @@ namespace narrowfloat::cpu {
 // to the oracle.
 ByType<AmaxFn> AmaxTable(std::size_t target);
 ByType<ColumnSumFn> ColumnSumTable(std::size_t target);
+ByType<AmaxSumFn> AmaxSumTable(std::size_t target);
 ByType<SumOrderFn> SumOrderTable(std::size_t target);
 ByType<HadamardFn> HadamardTable(std::size_t target);
 QuantizeSlots QuantizeWholeTable(std::size_t target);

@@ -45,6 +45,13 @@ template <class... T>
 constexpr ByType<ColumnSumFn> MakeColumnSum(TypeList<T...>) {
   return {&ColumnSum<T>...};
 }
+template <class... T>
+constexpr ByType<AmaxSumFn> MakeAmaxSum(TypeList<T...>) {
+  return {[](const MatrixRows<const std::byte>& in, const Tile& tile, float* sums) noexcept {
+    ColumnSum<T>(in, tile, sums);
+    return Amax<T>(in, tile);
+  }...};
+}
 
 template <class... T>
 constexpr ByType<ColumnAmaxFn> MakeColumnAmax(TypeList<T...>) {
@@ -61,6 +68,9 @@ ByType<AmaxFn> AmaxTable() {
 }
 ByType<ColumnSumFn> ColumnSumTable() {
   return MakeColumnSum(FloatTypes{});
+}
+ByType<AmaxSumFn> AmaxSumTable() {
+  return MakeAmaxSum(FloatTypes{});
 }
 ByType<SumOrderFn> SumOrderTable() {
   ByType<SumOrderFn> table;

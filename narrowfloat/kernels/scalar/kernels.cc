@@ -8,6 +8,7 @@ const KernelTable& ScalarKernels() {
   static const KernelTable table{"scalar",
                                  scalar::AmaxTable(),
                                  scalar::ColumnSumTable(),
+                                 scalar::AmaxSumTable(),
                                  scalar::SumOrderTable(),
                                  scalar::ColumnAmaxTable(),
                                  scalar::HadamardTable(),

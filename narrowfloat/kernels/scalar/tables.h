@@ -8,6 +8,7 @@ namespace narrowfloat::scalar {
 // The parts of ScalarKernels(), one a file.
 ByType<AmaxFn> AmaxTable();
 ByType<ColumnSumFn> ColumnSumTable();
+ByType<AmaxSumFn> AmaxSumTable();
 ByType<SumOrderFn> SumOrderTable();
 ByType<ColumnAmaxFn> ColumnAmaxTable();
 ByType<HadamardFn> HadamardTable();

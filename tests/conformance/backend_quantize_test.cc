@@ -95,6 +95,10 @@ std::vector<QuantSpec> OptionSpecsOf(const SchemeInfo& scheme) {
           s.four_over_six = error, s.four_over_six_fast_error = fast;
           s.e4m3_max = fast ? 448.0f : 256.0f;
         });
+        add([&](QuantSpec& s) {  // scales of all codes, and beyond their range
+          s.four_over_six = error, s.four_over_six_fast_error = fast;
+          s.amax = 0.5f, s.amax_columnwise = 1e30f;
+        });
       }
     }
   }

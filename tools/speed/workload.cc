@@ -90,6 +90,11 @@ class Maker {
       spec.amax_columnwise = 16.0f;  // above that of the transformed data
       AddQuantize(spec, direction, dtype);
     }
+    if (options.Has(Option::kFourOverSix)) {
+      QuantSpec spec = plain;
+      spec.four_over_six = FourOverSix::kMeanAbsoluteError;
+      AddQuantize(spec, direction, dtype);
+    }
   }
 
   void AddQuantize(const QuantSpec& spec, Direction direction, DType dtype) {
@@ -150,8 +155,9 @@ std::string Workload::Name() const {
   if (verb == Verb::kQuantize && spec.scheme->options.Has(Option::kScale)) {
     way = spec.scale ? "(scale given)" : "(current)";
   } else if (verb == Verb::kQuantize && spec.scheme->options.Has(Option::kAmax)) {
-    way = fmt::format("({}{}{})", spec.amax ? "amax given" : "amax measured",
-                      spec.stochastic_rounding ? ", stochastic" : "", spec.rht ? ", RHT" : "");
+    way = fmt::format("({}{}{}{})", spec.amax ? "amax given" : "amax measured",
+                      spec.stochastic_rounding ? ", stochastic" : "", spec.rht ? ", RHT" : "",
+                      spec.four_over_six != FourOverSix::kOff ? ", 4over6" : "");
   }
   return fmt::format("{}{} {} {} {}", VerbName(verb), way, spec.scheme->name,
                      DirectionName(direction), DTypeName(dtype));

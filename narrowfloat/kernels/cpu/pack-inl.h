@@ -16,7 +16,8 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// What DecideTwoLevels takes of a TensorState: one for all blocks, or one for each line.
+/// What scales and their errors follow from of a TensorState: one for all blocks, or one for each
+/// line.
 template <Scheme S>
 class UniformState {
  public:
@@ -27,6 +28,8 @@ class UniformState {
   HWY_INLINE auto ReciprocalEncode(std::size_t /*j*/) const {
     return hn::Set(DF(), state_.reciprocal_encode);
   }
+  HWY_INLINE auto Encode(std::size_t /*j*/) const { return hn::Set(DF(), state_.encode); }
+  HWY_INLINE auto Amax(std::size_t /*j*/) const { return hn::Set(DF(), state_.amax); }
 
  private:
   const typename S::TensorState& state_;
@@ -40,6 +43,8 @@ class LineStates {
       const typename S::TensorState state = state_of(i);
       encode_over_max_[i] = state.encode_over_max;
       reciprocal_encode_[i] = state.reciprocal_encode;
+      encode_[i] = state.encode;
+      amax_[i] = state.amax;
     }
   }
   HWY_INLINE auto EncodeOverMax(std::size_t j) const {
@@ -48,44 +53,75 @@ class LineStates {
   HWY_INLINE auto ReciprocalEncode(std::size_t j) const {
     return hn::Load(DF(), reciprocal_encode_ + j);
   }
+  HWY_INLINE auto Encode(std::size_t j) const { return hn::Load(DF(), encode_ + j); }
+  HWY_INLINE auto Amax(std::size_t j) const { return hn::Load(DF(), amax_ + j); }
 
  private:
   alignas(64) float encode_over_max_[kLines] = {};
   alignas(64) float reciprocal_encode_[kLines] = {};
+  alignas(64) float encode_[kLines] = {};
+  alignas(64) float amax_[kLines] = {};
 };
 
-/// S::ScaleBlock of `count` blocks, up to a whole vector of them, operation by operation: d =
-/// min(amax * encode_over_max, largest), rounded to the scale's format; 1 / (that *
-/// reciprocal_encode), at most the largest float. Amaxes are not NaN, the states' numbers positive
-/// and finite. Whether products with these scales all round to numbers of S's: they do where d is
-/// rounded by no more than a part in 16.
+/// Numbers that are not negative, rounded to F's steps and not limited to its range: added to
+/// 2^(23-M) times the power of two at or below it, a number is rounded, and the difference is what
+/// its code says. 5 ops.
+template <FloatFormat F>
+HWY_INLINE hn::Vec<DF> RoundTo(hn::Vec<DF> number) {
+  const DF df;
+  constexpr float kSmallestNormal = std::bit_cast<float>(EncodeRule<F>::kSmallestNormalField << 23);
+  constexpr float kToSteps = static_cast<float>(1u << (23 - F::kMantissaBits));
+  const auto infinity = hn::BitCast(df, hn::Set(hn::RebindToUnsigned<DF>(), kFloatInfinity));
+  const auto exponent = hn::Max(hn::And(number, infinity), hn::Set(df, kSmallestNormal));
+  const auto base = hn::Mul(exponent, hn::Set(df, kToSteps));
+  return hn::Sub(hn::Add(base, number), base);
+}
+
+/// Blocks' scales: the code that is stored, its value, and what items are multiplied with.
+struct TwoLevelScale {
+  hn::Vec<hn::RebindToUnsigned<DF> > code;
+  hn::Vec<DF> value, scale;
+};
+/// Those for what is wanted, which is not negative, in F: 1 / (value * reciprocal_encode), at most
+/// the largest float.
+template <FloatFormat F>
+HWY_INLINE TwoLevelScale ScaleOf(hn::Vec<DF> wanted, hn::Vec<DF> reciprocal_encode) {
+  const DF df;
+  const hn::RebindToUnsigned<DF> d32;
+  const auto number = hn::Min(wanted, hn::Set(df, kMaxValue<F>));  // what is beyond it saturates
+  const auto code = hn::And(hn::ShiftRight<kTop<F> >(EncodeMagnitudes<F, kTop<F> >(df, number)),
+                            hn::Set(d32, kSignCode<F> - 1u));
+  const auto value = RoundTo<F>(number);
+  const auto scale = hn::Div(hn::Set(df, 1.0f), hn::Mul(value, reciprocal_encode));
+  return {code, value, hn::Min(scale, hn::Set(df, kLargestFloat))};
+}
+/// Lanes where rounding to F takes more than a part in 16 from the wanted scale of a block that is
+/// not all zeros; elsewhere, products with it round to E2M1's numbers.
+template <FloatFormat F>
+HWY_INLINE hn::Vec<DF> Misfit(hn::Vec<DF> wanted, hn::Vec<DF> amax) {
+  const DF df;
+  constexpr float kSmallestNormal = std::bit_cast<float>(EncodeRule<F>::kSmallestNormalField << 23);
+  const auto small =
+      hn::And(hn::Lt(wanted, hn::Set(df, kSmallestNormal)), hn::Gt(amax, hn::Zero(df)));
+  return hn::VecFromMask(df, hn::Or(small, hn::Gt(wanted, hn::Set(df, kMaxValue<F>))));
+}
+
+/// S::ScaleBlock of `count` blocks, up to a whole vector of them, operation by operation. Amaxes
+/// are not NaN, the states' numbers positive and finite. Whether products with these scales all
+/// round to numbers of S's.
 template <Scheme S, class States>
 HWY_INLINE bool DecideTwoLevels(const float* amax, std::size_t count, const States& states,
                                 std::uint32_t* scale_inv, float* scales) {
   using F = typename S::Scale;
   const DF df;
-  const hn::RebindToUnsigned<DF> d32;
-  constexpr float kSmallestNormal = std::bit_cast<float>(EncodeRule<F>::kSmallestNormalField << 23);
-  constexpr float kToSteps = static_cast<float>(1u << (23 - F::kMantissaBits));
-  const auto smallest = hn::Set(df, kSmallestNormal), largest = hn::Set(df, kMaxValue<F>);
-  const auto zero = hn::Zero(df);
   auto misfit = hn::Zero(df);
   for (std::size_t j = 0; j < count; j += hn::Lanes(df)) {
     const auto of = hn::Load(df, amax + j);
-    const auto product = hn::Mul(of, states.EncodeOverMax(j));
-    const auto wanted = hn::Min(product, largest);  // what is beyond it saturates
-    const auto code = hn::And(hn::ShiftRight<kTop<F> >(EncodeMagnitudes<F, kTop<F> >(df, wanted)),
-                              hn::Set(d32, kSignCode<F> - 1u));
-    // Added to 2^(23-M) times the power of two at or below it, a number is rounded to F's steps;
-    // the difference is what the code says.
-    const auto exponent = hn::And(wanted, hn::BitCast(df, hn::Set(d32, kFloatInfinity)));
-    const auto base = hn::Mul(hn::Max(exponent, smallest), hn::Set(df, kToSteps));
-    const auto value = hn::Sub(hn::Add(base, wanted), base);
-    const auto scale = hn::Div(hn::Set(df, 1.0f), hn::Mul(value, states.ReciprocalEncode(j)));
-    hn::StoreU(code, d32, scale_inv + j);
-    hn::StoreU(hn::Min(scale, hn::Set(df, kLargestFloat)), df, scales + j);
-    const auto small = hn::And(hn::Lt(product, smallest), hn::Gt(of, zero));
-    misfit = hn::Or(misfit, hn::VecFromMask(df, hn::Or(small, hn::Gt(product, largest))));
+    const auto wanted = hn::Mul(of, states.EncodeOverMax(j));
+    const TwoLevelScale decided = ScaleOf<F>(wanted, states.ReciprocalEncode(j));
+    hn::StoreU(decided.code, hn::RebindToUnsigned<DF>(), scale_inv + j);
+    hn::StoreU(decided.scale, df, scales + j);
+    misfit = hn::Or(misfit, Misfit<F>(wanted, of));
   }
   return hn::AllFalse(df, hn::MaskFromVec(misfit));
 }

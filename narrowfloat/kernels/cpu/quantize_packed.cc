@@ -11,6 +11,7 @@
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/blocks-inl.h"
+#include "narrowfloat/kernels/cpu/choose-inl.h"
 #include "narrowfloat/kernels/cpu/pack-inl.h"
 #include "narrowfloat/kernels/cpu/strips-inl.h"
 #include "narrowfloat/kernels/cpu/tiles-inl.h"
@@ -73,7 +74,29 @@ class RowPacker {
     MeasurePanel<S, T, Items::kOrdinary>(in, blocks, batch);
     const bool ordinary = batch.Largest() < kInfinityBits<T>;
     if (!ordinary) MeasurePanel<S, T, Items::kAny>(in, blocks, batch);
+    if constexpr (ChoosingScheme<S>) {
+      if (S::Chooses(state)) return Choose(in, blocks, state, batch) && ordinary;
+    }
     return DecideTwoLevels<S>(batch, blocks, state) && ordinary;
+  }
+
+  HWY_NOINLINE bool Choose(const PanelRows<kRows, const std::byte>& in, std::size_t blocks,
+                           const typename S::TensorState& state, Batch<S, T>& batch) {
+    Choice<S, kBatch<S>, kRows, kCols> choice;
+    const UniformState<S> states(state);
+    alignas(64) float amax[kBatch<S>];
+    for (std::size_t j = 0; j < kBatch<S>; ++j) amax[j] = MagnitudeValue<T>(batch.largest[j]);
+    const bool fits = choice.Propose(amax, blocks, states);
+    for (std::size_t r = 0; r < in.count; ++r) {
+      for (std::size_t j = 0; j < blocks; ++j) {
+        for (std::size_t i = 0; i < kCols; ++i)
+          choice.Items(i)[j] = LoadItem<T>(in.row[r], j * kCols + i);
+      }
+      choice.Measure(r, blocks, states, state);
+    }
+    choice.AddLines(blocks);
+    choice.Choose(blocks, batch.scale_inv, batch.scale);
+    return fits;
   }
 
   void PackBatch(const PanelRows<kRows, const std::byte>& in, std::size_t blocks,
@@ -158,6 +181,7 @@ class ColumnPacker {
   explicit ColumnPacker(const QuantizeArgs& args)
       : args_(args), out_(args.columnwise), transposer_(args.stream) {
     if (out_.line_amaxes == nullptr) LoadStates(0, kPatchCols);
+    if constexpr (ChoosingScheme<S>) chooses_ = S::Chooses(S::Prepare(out_.amax, args.options));
   }
 
   void Run(const Tile& tile) {
@@ -247,9 +271,26 @@ class ColumnPacker {
       amax[c] = MagnitudeValue<T>(static_cast<BitsOf<T> >(strip_.magnitude[c]));
     }
     if constexpr (S::kBlock.rows > 1) ShareWithinTiles(cols, amax);
-    const bool fits = DecideTwoLevels<S>(amax, cols, states_, strip_.scale_inv, scales);
+    const bool fits = chooses_ ? Choose(rows, count, amax, cols, scales)
+                               : DecideTwoLevels<S>(amax, cols, states_, strip_.scale_inv, scales);
     CopyToLanes<T>(scales, cols, strip_.scale);
     return fits && ordinary;
+  }
+
+  HWY_NOINLINE bool Choose(const std::byte* const* rows, std::size_t count, const float* amax,
+                           std::size_t cols, float* scales) {
+    if constexpr (ChoosingScheme<S>) {
+      Choice<S, kPatchCols, 1, kRows> choice;
+      const bool fits = choice.Propose(amax, cols, states_);
+      for (std::size_t r = 0; r < count; ++r) {
+        for (std::size_t c = 0; c < cols; ++c) choice.Items(r)[c] = LoadItem<T>(rows[r], c);
+      }
+      choice.Measure(0, cols, states_, S::Prepare(out_.amax, args_.options));
+      if constexpr (S::kBlock.rows > 1) choice.AddNeighbours(cols, S::kBlock.rows);
+      choice.Choose(cols, strip_.scale_inv, scales);
+      return fits;
+    }
+    return false;
   }
 
   static void ShareWithinTiles(std::size_t cols, float* amax) {
@@ -296,6 +337,7 @@ class ColumnPacker {
   const DirectionBuffers<std::byte>& out_;
   PatchTransposer<kPatchRows> transposer_;
   LineStates<S, kPatchCols> states_;
+  bool chooses_ = false;
   Strip<T> strip_;
   static_assert(kRows == kRandomRun && kSide == kRandomRun);
   Padded<T, kPatchCols> padded_[kRows];
@@ -340,14 +382,12 @@ struct QuantizePacked {
   }
 
  private:
-  /// Choice and scales that are not positive, which only a given amax can bring, are left to the
-  /// oracle.
+  /// Scales that are not positive, which only a given amax can bring, are left to the oracle.
   static bool Serves(const QuantizeArgs& args) {
     const auto state = [&](const DirectionBuffers<std::byte>& out) {
       return S::Prepare(out.amax, args.options);
     };
-    return !S::Chooses(state(args.rowwise)) && state(args.rowwise).encode > 0.0f &&
-           state(args.columnwise).encode > 0.0f;
+    return state(args.rowwise).encode > 0.0f && state(args.columnwise).encode > 0.0f;
   }
 };
 

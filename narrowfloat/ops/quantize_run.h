@@ -47,7 +47,7 @@ class QuantizeRun {
   bool Transforms() const { return spec_.rht && spec_.columnwise; }
   MatrixRows<const std::byte> Transform(const Tile& tile) const;
   float TransformedAmax() const;
-  void PrepareAmaxes(std::optional<float> amax);
+  void PrepareAmaxes(std::optional<float> known);
 
   const ConstTensorView& in_;
   const QuantizedView& out_;

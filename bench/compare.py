@@ -463,7 +463,7 @@ def main() -> None:
     parser.add_argument("--core-bench", type=Path, default=CORE_BENCH)
     parser.add_argument("--json", type=Path, help="writes everything measured")
     parser.add_argument("--chart", type=Path, help="writes NAME.png and NAME.svg")
-    parser.add_argument("--work", nargs="+", help="only these: " + ", ".join(make_works()))
+    parser.add_argument("--work", nargs="+", choices=list(make_works()), help="only these")
     options = parser.parse_args()
     if not options.core_bench.exists():
         sys.exit(f"error: compare: no {options.core_bench}; `make build` makes it")

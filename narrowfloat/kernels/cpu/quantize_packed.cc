@@ -179,9 +179,11 @@ template <class S, class T>
 class ColumnPacker {
  public:
   explicit ColumnPacker(const QuantizeArgs& args)
-      : args_(args), out_(args.columnwise), transposer_(args.stream) {
+      : args_(args),
+        out_(args.columnwise),
+        state_(S::Prepare(out_.amax, args.options)),
+        transposer_(args.stream) {
     if (out_.line_amaxes == nullptr) LoadStates(0, kPatchCols);
-    if constexpr (ChoosingScheme<S>) chooses_ = S::Chooses(S::Prepare(out_.amax, args.options));
   }
 
   void Run(const Tile& tile) {
@@ -271,26 +273,30 @@ class ColumnPacker {
       amax[c] = MagnitudeValue<T>(static_cast<BitsOf<T> >(strip_.magnitude[c]));
     }
     if constexpr (S::kBlock.rows > 1) ShareWithinTiles(cols, amax);
-    const bool fits = chooses_ ? Choose(rows, count, amax, cols, scales)
-                               : DecideTwoLevels<S>(amax, cols, states_, strip_.scale_inv, scales);
+    const bool fits = DecideScales(rows, count, amax, cols, scales);
     CopyToLanes<T>(scales, cols, strip_.scale);
     return fits && ordinary;
   }
 
+  bool DecideScales(const std::byte* const* rows, std::size_t count, const float* amax,
+                    std::size_t cols, float* scales) {
+    if constexpr (ChoosingScheme<S>) {
+      if (S::Chooses(state_)) return Choose(rows, count, amax, cols, scales);
+    }
+    return DecideTwoLevels<S>(amax, cols, states_, strip_.scale_inv, scales);
+  }
+
   HWY_NOINLINE bool Choose(const std::byte* const* rows, std::size_t count, const float* amax,
                            std::size_t cols, float* scales) {
-    if constexpr (ChoosingScheme<S>) {
-      Choice<S, kPatchCols, 1, kRows> choice;
-      const bool fits = choice.Propose(amax, cols, states_);
-      for (std::size_t r = 0; r < count; ++r) {
-        for (std::size_t c = 0; c < cols; ++c) choice.Items(r)[c] = LoadItem<T>(rows[r], c);
-      }
-      choice.Measure(0, cols, states_, S::Prepare(out_.amax, args_.options));
-      if constexpr (S::kBlock.rows > 1) choice.AddNeighbours(cols, S::kBlock.rows);
-      choice.Choose(cols, strip_.scale_inv, scales);
-      return fits;
+    Choice<S, kPatchCols, 1, kRows> choice;
+    const bool fits = choice.Propose(amax, cols, states_);
+    for (std::size_t r = 0; r < count; ++r) {
+      for (std::size_t c = 0; c < cols; ++c) choice.Items(r)[c] = LoadItem<T>(rows[r], c);
     }
-    return false;
+    choice.Measure(0, cols, states_, state_);
+    if constexpr (S::kBlock.rows > 1) choice.AddNeighbours(cols, S::kBlock.rows);
+    choice.Choose(cols, strip_.scale_inv, scales);
+    return fits;
   }
 
   static void ShareWithinTiles(std::size_t cols, float* amax) {
@@ -335,9 +341,10 @@ class ColumnPacker {
 
   const QuantizeArgs& args_;
   const DirectionBuffers<std::byte>& out_;
+  const typename S::TensorState
+      state_;  // its options hold for every line, its amax for all or none
   PatchTransposer<kPatchRows> transposer_;
   LineStates<S, kPatchCols> states_;
-  bool chooses_ = false;
   Strip<T> strip_;
   static_assert(kRows == kRandomRun && kSide == kRandomRun);
   Padded<T, kPatchCols> padded_[kRows];

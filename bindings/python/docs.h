@@ -242,6 +242,14 @@ inline constexpr char kPlanSignature[] =
     "def plan(self, shape: object) -> list[tuple[str, str, tuple[int, ...], str]]";
 inline constexpr char kPlanDoc[] =
     R"(Buffers of a tensor of `shape`: (role, dtype, shape, role whose memory it is).)";
+inline constexpr char kPlanRulesSignature[] =
+    "def plan_rules(self, rank: int) -> "
+    "list[tuple[str, str, list[tuple[tuple[int, ...], int, int]], str]]";
+inline constexpr char kPlanRulesDoc[] =
+    R"(Plan of all tensors of `rank` dimensions: (role, dtype, sizes, role whose memory it is).
+
+A size is (dimensions, divisor, multiple): the product of those dimensions of the tensor, divided by
+divisor (rounded up), then rounded up to a multiple of multiple. For sizes that are symbols.)";
 inline constexpr char kTorchTensorsDoc[] =
     R"(The verbs on CPU tensors of the module `torch` that is handed in.
 

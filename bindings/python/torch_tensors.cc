@@ -27,6 +27,7 @@
 #include "narrowfloat/ops/input.h"
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/plan_rule.h"
 #include "narrowfloat/types/derive_columnwise.h"
 
 namespace narrowfloat::python {
@@ -298,6 +299,22 @@ nb::list PlanOf(const QuantSpec& spec, const nb::object& shape) {
   return plan;
 }
 
+/// [(role, dtype, [(dimensions, divisor, multiple)], role that holds the memory)], one rule per
+/// size, as PlanRules lists them.
+nb::list PlanRulesOf(const QuantSpec& spec, std::size_t rank) {
+  nb::list rules;
+  for (const BufferRule& buffer : PlanRules(spec, rank)) {
+    nb::list sizes;
+    for (const SizeRule& size : buffer.sizes) {
+      sizes.append(
+          nb::make_tuple(nb::tuple(nb::cast(size.dimensions)), size.divisor, size.multiple));
+    }
+    rules.append(nb::make_tuple(RoleName(buffer.role), DTypeName(buffer.dtype), sizes,
+                                RoleName(buffer.storage)));
+  }
+  return rules;
+}
+
 /// Shape of the part of a direction's stored scales that has content, padding left out.
 nb::tuple ScaleContentShape(const QuantSpec& spec, const nb::object& shape, bool columnwise) {
   const MatrixShape matrix = FlattenShape(ParseShape("scale_content_shape", shape));
@@ -353,6 +370,7 @@ void RegisterTorchTensors(nb::module_& module) {
           "codes_per_byte", [](const QuantSpec& self) { return 8 / self.scheme->element_bits; },
           "Codes that share a byte.")
       .def("plan", &PlanOf, nb::arg("shape"), nb::sig(kPlanSignature), kPlanDoc)
+      .def("plan_rules", &PlanRulesOf, nb::arg("rank"), nb::sig(kPlanRulesSignature), kPlanRulesDoc)
       .def("scale_content_shape", &ScaleContentShape, nb::arg("shape"), nb::arg("columnwise"),
            nb::sig("def scale_content_shape(self, shape: object, columnwise: bool) -> "
                    "tuple[int, int]"),

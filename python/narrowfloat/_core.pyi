@@ -357,6 +357,14 @@ class QuantSpec:
         Buffers of a tensor of `shape`: (role, dtype, shape, role whose memory it is).
         """
 
+    def plan_rules(self, rank: int) -> list[tuple[str, str, list[tuple[tuple[int, ...], int, int]], str]]:
+        """
+        Plan of all tensors of `rank` dimensions: (role, dtype, sizes, role whose memory it is).
+
+        A size is (dimensions, divisor, multiple): the product of those dimensions of the tensor, divided by
+        divisor (rounded up), then rounded up to a multiple of multiple. For sizes that are symbols.
+        """
+
     def scale_content_shape(self, shape: object, columnwise: bool) -> tuple[int, int]:
         """Shape of the stored scales of a direction without their padding."""
 

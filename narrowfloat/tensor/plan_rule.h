@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "narrowfloat/tensor/plan.h"
+
+namespace narrowfloat {
+
+/// One size of a buffer as a function of the tensor's shape: the product of the tensor's
+/// `dimensions`, divided by `divisor` (rounded up), then rounded up to a multiple of `multiple`.
+struct SizeRule {
+  std::vector<std::size_t> dimensions;  // none: the product is 1
+  std::int64_t divisor = 1, multiple = 1;
+};
+
+/// A BufferPlan whose shape is a rule.
+struct BufferRule {
+  Role role;
+  DType dtype;
+  std::vector<SizeRule> sizes;
+  Role storage;
+};
+
+/// The plan of every tensor of `rank` dimensions: PlanQuantize(spec, shape) for all shapes that it
+/// accepts and whose packed dimension is even. A compiler that keeps sizes as symbols needs this.
+/// Errors: InvalidArgument if the spec is not valid.
+std::vector<BufferRule> PlanRules(const QuantSpec& spec, std::size_t rank);
+
+/// The size that a rule gives for `shape`.
+std::int64_t EvaluateRule(const SizeRule& rule, const Shape& shape);
+
+}  // namespace narrowfloat

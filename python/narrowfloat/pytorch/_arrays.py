@@ -39,7 +39,7 @@ def core_tensor(storage: SchemeStorage, directions: tuple[str, ...]) -> _core.Qu
     rows, cols = _native.flatten_shape(tuple(storage._logical_shape()))
     wanted = {f"{d}_{part}" for d in directions for part in ("data", "scale_inv")}
     wanted |= {f"amax_{d}" for d in directions}
-    present = dict(zip(_native.ROLES, storage._role_buffers(), strict=True))
+    present = dict(zip(_native.ROLES, storage._whole_buffers(), strict=True))
     if "columnwise" in directions and not storage._has_columnwise():
         present["columnwise_data"] = None  # a transpose may be there and out of date
     if "columnwise" in directions and present["columnwise_data"] is None:

@@ -444,6 +444,9 @@ class QuantizedTensor(torch.Tensor):
         group = tensor.__dict__.get("amax_reduction_group")
         if group is not None:
             alias.amax_reduction_group = group
+        mark = tensor.__dict__.get("_cut")
+        if mark is not None:
+            alias._cut = mark
         return alias
 
     def _describe(self) -> str:

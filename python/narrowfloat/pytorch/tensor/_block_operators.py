@@ -7,18 +7,22 @@ from typing import Any
 
 import torch
 
-from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._dispatch import implements
+from narrowfloat.pytorch.tensor._cuts import cut
 from narrowfloat.pytorch.tensor._operators import (
     _empty_like,
     _new_empty,
     aten,
     is_full_slice,
     is_identity_stride,
+    normalize_slice,
+    row_shard,
 )
 from narrowfloat.pytorch.tensor.float8_blockwise_tensor import Float8BlockwiseQTensor
 from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Tensor
 from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Tensor
+
+BlockTensor = MXFP8Tensor | Float8BlockwiseQTensor | NVFP4Tensor
 
 
 def _resolved(tensor: torch.Tensor, size: list[int]) -> torch.Size:
@@ -27,57 +31,20 @@ def _resolved(tensor: torch.Tensor, size: list[int]) -> torch.Size:
 
 @implements(aten.view.default, MXFP8Tensor)
 @implements(aten._unsafe_view.default, MXFP8Tensor)
-def _view_mxfp8(tensor: MXFP8Tensor, size: list[int]) -> MXFP8Tensor:
+def _view_mxfp8(tensor: MXFP8Tensor, size: list[int]) -> Any:
     shape = _resolved(tensor, size)
     if len(shape) < 2 or shape[-1] != tensor.shape[-1]:
         raise ValueError(
             f"view: an MXFP8Tensor keeps at least two dimensions and its last one, "
             f"{tuple(tensor.shape)} cannot become {tuple(shape)}"
         )
-    return tensor._make_view(shape)
+    return _view_of(tensor, shape)
 
 
-@implements(aten.view.default, Float8BlockwiseQTensor)
-@implements(aten._unsafe_view.default, Float8BlockwiseQTensor)
-def _view_blockwise(tensor: Float8BlockwiseQTensor, size: list[int]) -> Float8BlockwiseQTensor:
-    shape = _resolved(tensor, size)
-    if shape != tensor.shape:
-        raise NotImplementedError(
-            f"view: a Float8BlockwiseQTensor keeps its shape here, {tuple(tensor.shape)} cannot "
-            f"become {tuple(shape)}; its view() method can"
-        )
-    return Float8BlockwiseQTensor.make_like(tensor)
-
-
-@implements(aten.view.default, NVFP4Tensor)
-@implements(aten._unsafe_view.default, NVFP4Tensor)
-def _view_nvfp4(tensor: NVFP4Tensor, size: list[int]) -> Any:
-    shape = _resolved(tensor, size)
-    if tensor._why_no_view(shape) is not None:
-        return NotImplemented
-    return tensor._make_view(shape)
-
-
-@implements(aten.slice.Tensor, NVFP4Tensor)
-def _slice_nvfp4(
-    tensor: NVFP4Tensor,
-    dim: int = 0,
-    start: int | None = None,
-    end: int | None = None,
-    step: int = 1,
-) -> NVFP4Tensor:
-    if not is_full_slice(tensor, dim, start, end, step):
-        raise NotImplementedError("slice: an NVFP4Tensor can be sliced as a whole only")
-    return NVFP4Tensor.make_like(tensor)
-
-
-@implements(aten.as_strided.default, NVFP4Tensor)
-def _as_strided_nvfp4(
-    tensor: NVFP4Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
-) -> NVFP4Tensor:
-    if not is_identity_stride(tensor, size, stride, storage_offset):
-        raise NotImplementedError("as_strided: an NVFP4Tensor keeps its size, strides and offset")
-    return NVFP4Tensor.make_like(tensor)
+@implements(aten.view.default, Float8BlockwiseQTensor, NVFP4Tensor)
+@implements(aten._unsafe_view.default, Float8BlockwiseQTensor, NVFP4Tensor)
+def _view(tensor: BlockTensor, size: list[int]) -> Any:
+    return _view_of(tensor, _resolved(tensor, size))
 
 
 @implements(aten.empty_like.default, NVFP4Tensor)
@@ -100,49 +67,105 @@ def _new_zeros_mxfp8(tensor: MXFP8Tensor, size: list[int], **kwargs: Any) -> Any
     return aten.zero_.default(new)
 
 
-@implements(aten.split.Tensor, MXFP8Tensor)
-def _split_mxfp8(tensor: MXFP8Tensor, split_size: int, dim: int = 0) -> Any:
-    length, spec = tensor.shape[0], tensor._spec()
-    whole = dim % tensor.dim() == 0 and length % split_size == 0
-    if not whole or split_size % spec.block_length != 0 or tensor._with_gemm_swizzled_scales:
+BLOCKS = (MXFP8Tensor, Float8BlockwiseQTensor, NVFP4Tensor)
+
+
+def _alias_or_values(piece: Any) -> Any:
+    return NotImplemented if piece is None else piece
+
+
+@implements(aten.slice.Tensor, *BLOCKS)
+def _slice(
+    tensor: BlockTensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Any:
+    if is_full_slice(tensor, dim, start, end, step):
+        return type(tensor).make_like(tensor)
+    begin, stop, step = normalize_slice(tensor.shape[dim], start, end, step)
+    if step != 1 or stop <= begin:
         return NotImplemented
-    shape = torch.Size((split_size, *tensor.shape[1:]))
-    pieces = []
-    for index in range(length // split_size):
-        fields: dict[str, torch.Tensor | None] = {}
-        for direction in ("rowwise", "columnwise"):
-            codes = getattr(tensor, f"_{direction}_data")
-            scales = getattr(tensor, f"_{direction}_scale_inv")
-            if codes is None:
-                fields[f"{direction}_data"] = fields[f"{direction}_scale_inv"] = None
-                continue
-            fields[f"{direction}_data"] = codes.narrow(0, index * split_size, split_size)
-            fields[f"{direction}_scale_inv"] = _scales_of_piece(
-                scales, spec, shape, direction == "columnwise", index
-            )
-        pieces.append(tensor._rebuild(shape, **fields))
+    return _alias_or_values(cut(tensor, dim, begin, stop - begin))
+
+
+@implements(aten.select.int, *BLOCKS)
+def _select(tensor: BlockTensor, dim: int, index: int) -> Any:
+    shape = tensor.shape
+    dim, index = _in_range(dim, len(shape)), _in_range(index, shape[dim])
+    if dim == len(shape) - 1:
+        return NotImplemented
+    piece = cut(tensor, dim, index, 1)
+    return _view_of(piece, torch.Size((*shape[:dim], *shape[dim + 1 :])))
+
+
+def _in_range(index: int, size: int) -> int:
+    """`index` counted from the front. Errors: IndexError, as torch has it."""
+    if not -size <= index < size:
+        raise IndexError(f"select: index {index} is out of range for a dimension of size {size}")
+    return index % size
+
+
+def _view_of(tensor: Any, shape: torch.Size) -> Any:
+    """An alias of another shape; NotImplemented where blocks or strides do not allow one."""
+    if tensor is None or tensor._why_no_view(shape) is not None:
+        return NotImplemented
+    try:
+        return tensor._make_view(shape)
+    except RuntimeError:  # strides of a cut
+        return NotImplemented
+
+
+def _pieces(tensor: BlockTensor, sizes: list[int], dim: int) -> Any:
+    """Aliases one after another; NotImplemented unless all pieces can be."""
+    pieces, start = [], 0
+    for size in sizes:
+        piece = cut(tensor, dim, start, size)
+        if piece is None:
+            return NotImplemented
+        pieces.append(piece)
+        start += size
     return pieces
 
 
-def _scales_of_piece(
-    scales: torch.Tensor,
-    spec: Any,
-    shape: torch.Size,
-    columnwise: bool,
-    index: int,
-) -> torch.Tensor:
-    """Scales of one of equal pieces along the rows: an alias where no padding is needed."""
-    rows = spec.scale_content_shape(tuple(shape), columnwise)[0]
-    role = "columnwise_scale_inv" if columnwise else "rowwise_scale_inv"
-    padded = next(b.shape for b in _native.plan(spec, tuple(shape)) if b.role == role)
-    part = scales.narrow(0, index * rows, rows)
-    return part if padded[0] == rows else pad_rows(part, padded[0])
+@implements(aten.split.Tensor, *BLOCKS)
+def _split(tensor: BlockTensor, split_size: int, dim: int = 0) -> Any:
+    length = tensor.shape[dim]
+    if split_size <= 0:
+        return NotImplemented
+    starts = range(0, length, split_size)
+    return _pieces(tensor, [min(split_size, length - start) for start in starts], dim)
 
 
-def pad_rows(part: torch.Tensor, rows: int) -> torch.Tensor:
-    """`part` with zeros below, up to `rows` rows."""
-    if part.shape[0] == rows:
-        return part
-    padded = part.new_zeros((rows, *part.shape[1:]))
-    padded[: part.shape[0]].copy_(part)
-    return padded
+@implements(aten.split_with_sizes.default, *BLOCKS)
+def _split_with_sizes(tensor: BlockTensor, split_sizes: list[int], dim: int = 0) -> Any:
+    if sum(split_sizes) != tensor.shape[dim]:
+        return NotImplemented
+    return _pieces(tensor, split_sizes, dim)
+
+
+@implements(aten.unbind.int, *BLOCKS)
+def _unbind(tensor: BlockTensor, dim: int = 0) -> Any:
+    pieces = []
+    for index in range(tensor.shape[dim]):
+        piece = _select(tensor, dim, index)
+        if piece is NotImplemented:
+            return NotImplemented
+        pieces.append(piece)
+    return pieces or NotImplemented
+
+
+@implements(aten.unsqueeze.default, *BLOCKS)
+def _unsqueeze(tensor: BlockTensor, dim: int) -> Any:
+    return _view_of(tensor, torch.empty(tensor.shape, device="meta").unsqueeze(dim).shape)
+
+
+@implements(aten.as_strided.default, *BLOCKS)
+def _as_strided(
+    tensor: BlockTensor, size: list[int], stride: list[int], storage_offset: int | None = None
+) -> Any:
+    if is_identity_stride(tensor, size, stride, storage_offset):
+        return type(tensor).make_like(tensor)
+    rows = row_shard(tensor, size, stride, storage_offset or 0)
+    return NotImplemented if rows is None else _slice(tensor, 0, *rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -14,11 +15,12 @@ from narrowfloat.pytorch.tensor._operators import (
     _copy,
     _to_copy,
     aten,
-    contiguous_strides,
     is_identity_stride,
     normalize_slice,
+    row_shard,
 )
 from narrowfloat.pytorch.tensor.float8_tensor import Float8Tensor
+from narrowfloat.pytorch.tensor.storage._scheme_storage import Cut
 from narrowfloat.pytorch.tensor.storage.float8_tensor_storage import from_columnwise, to_columnwise
 
 Codes = torch.Tensor | None
@@ -39,6 +41,14 @@ def with_codes(tensor: Float8Tensor, data: Codes, transpose: Codes) -> Float8Ten
     return Float8Tensor._like_codes(tensor, shape, data, transpose)
 
 
+def part_of(tensor: Float8Tensor, data: Codes, transpose: Codes) -> Float8Tensor:
+    """A part of `tensor` over views of its codes."""
+    part = with_codes(tensor, data, transpose)
+    if part.shape != tensor.shape or tensor._cut is not None:
+        part._cut = tensor._cut or Cut.of(tensor)
+    return part
+
+
 def on_both(
     tensor: Float8Tensor, dim: int, cut: Callable[[torch.Tensor, int], torch.Tensor]
 ) -> Float8Tensor:
@@ -47,7 +57,7 @@ def on_both(
     transpose = None
     if tensor._has_columnwise():
         transpose = cut(tensor._transpose, transposed_dim(tensor, dim))
-    return with_codes(tensor, data, transpose)
+    return part_of(tensor, data, transpose)
 
 
 @implements(aten.view.default, Float8Tensor)
@@ -82,7 +92,7 @@ def _select(tensor: Float8Tensor, dim: int, index: int) -> Float8Tensor:
             transpose = transpose.movedim(-1, 0)  # what is last now leads the transpose
         elif dim % rank != rank - 1 and transpose.dim() == 1:
             transpose = transpose.reshape(-1)
-    return with_codes(tensor, data, transpose)
+    return part_of(tensor, data, transpose)
 
 
 @implements(aten.split.Tensor, Float8Tensor)
@@ -92,6 +102,30 @@ def _split(tensor: Float8Tensor, split_size: int, dim: int = 0) -> list[Float8Te
         _slice(tensor, dim, start, min(start + split_size, length))
         for start in range(0, length, split_size)
     ]
+
+
+@implements(aten.split_with_sizes.default, Float8Tensor)
+def _split_with_sizes(
+    tensor: Float8Tensor, split_sizes: list[int], dim: int = 0
+) -> list[Float8Tensor]:
+    ends = list(accumulate(split_sizes))
+    if (ends[-1] if ends else 0) != tensor.shape[dim]:
+        raise RuntimeError(
+            f"split_with_sizes: the sizes must add up to {tensor.shape[dim]}, got {split_sizes}"
+        )
+    return [_slice(tensor, dim, end - n, end) for n, end in zip(split_sizes, ends, strict=True)]
+
+
+@implements(aten.unbind.int, Float8Tensor)
+def _unbind(tensor: Float8Tensor, dim: int = 0) -> list[Float8Tensor]:
+    return [_select(tensor, dim, index) for index in range(tensor.shape[dim])]
+
+
+@implements(aten.unsqueeze.default, Float8Tensor)
+def _unsqueeze(tensor: Float8Tensor, dim: int) -> Any:
+    if tensor._data is None:
+        return NotImplemented
+    return tensor._make_view(torch.empty(tensor.shape, device="meta").unsqueeze(dim).shape)
 
 
 @implements(aten.as_strided.default, Float8Tensor)
@@ -104,27 +138,13 @@ def _as_strided(
     if tensor._data is not None:
         # Offsets count from the wrapper's first element, which is the first code.
         codes = tensor._data.contiguous()
-        return with_codes(
+        return part_of(
             tensor, codes.as_strided(size, stride, codes.storage_offset() + offset), None
         )
-    rows = _row_shard(tensor, size, stride, offset)
+    rows = row_shard(tensor, size, stride, offset)
     if rows is None:
         return NotImplemented
     return _slice(tensor, 0, *rows)
-
-
-def _row_shard(
-    tensor: Float8Tensor, size: list[int], stride: list[int], offset: int
-) -> tuple[int, int] | None:
-    """First and last row, if the arguments ask for whole rows in a piece."""
-    shape = tensor.shape
-    dense = contiguous_strides(shape)
-    if len(size) != len(shape) or len(shape) < 2 or tuple(size[1:]) != tuple(shape[1:]):
-        return None
-    if tuple(stride) != dense or dense[0] == 0 or offset % dense[0] != 0:
-        return None
-    first = offset // dense[0]
-    return (first, first + size[0]) if first + size[0] <= shape[0] else None
 
 
 @implements(aten.new_zeros.default, Float8Tensor)

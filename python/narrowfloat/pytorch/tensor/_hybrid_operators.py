@@ -16,9 +16,9 @@ from narrowfloat.pytorch.tensor._operators import (
     aten,
     is_full_slice,
     is_identity_stride,
+    zero_buffers,
 )
 from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor, copy_child
-from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Tensor
 from narrowfloat.pytorch.tensor.storage.identity_tensor_storage import IdentityTensorStorage
 
 
@@ -81,31 +81,52 @@ def _slice(
 ) -> Any:
     if is_full_slice(tensor, dim, start, end, step):
         return tensor.detach()
-    children = map_quantized(tensor, lambda child: aten.slice.Tensor(child, dim, start, end, step))
+    return _mapped(tensor, lambda child: aten.slice.Tensor(child, dim, start, end, step))
+
+
+@implements(aten.select.int, HybridQuantizedTensor)
+def _select(tensor: HybridQuantizedTensor, dim: int, index: int) -> Any:
+    return _mapped(tensor, lambda child: aten.select.int(child, dim, index))
+
+
+@implements(aten.unsqueeze.default, HybridQuantizedTensor)
+def _unsqueeze(tensor: HybridQuantizedTensor, dim: int) -> Any:
+    return _mapped(tensor, lambda child: aten.unsqueeze.default(child, dim))
+
+
+def _mapped(tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]) -> Any:
+    children = map_quantized(tensor, operator)
     return NotImplemented if children is None else tensor._rebuild(_shape_of(children), **children)
 
 
-def _why_split_is_plain(tensor: HybridQuantizedTensor, split_size: int) -> str:
-    reason = f"split: pieces of {split_size} rows do not stay quantized in every child"
-    blocks = [c._spec().block_length for c in tensor._children() if isinstance(c, MXFP8Tensor)]
-    if blocks:
-        reason += f"; an MXFP8 child needs a local shape whose rows are divisible by {blocks[0]}"
-    return reason
+def _pieces(tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]) -> Any:
+    """A hybrid tensor of each piece; NotImplemented where a child has no such pieces."""
+    if not all(isinstance(child, QuantizedTensor) for child in tensor._children()):
+        return NotImplemented
+    parts = tensor._map(operator)
+    present = [pieces for pieces in parts.values() if pieces is not None]
+    if not present or not all(isinstance(p, QuantizedTensor) for ps in present for p in ps):
+        return NotImplemented
+    pieces = []
+    for index in range(len(present[0])):
+        children = {name: None if p is None else p[index] for name, p in parts.items()}
+        pieces.append(tensor._rebuild(_shape_of(children), **children))
+    return pieces
 
 
 @implements(aten.split.Tensor, HybridQuantizedTensor)
 def _split(tensor: HybridQuantizedTensor, split_size: int, dim: int = 0) -> Any:
-    if dim % tensor.dim() != 0 or not tensor._children():
-        return NotImplemented
-    parts = tensor._map(lambda child: aten.split.Tensor(child, split_size, dim))
-    pieces = []
-    for index in range(len(next(p for p in parts.values() if p is not None))):
-        children = {name: None if p is None else p[index] for name, p in parts.items()}
-        for child in children.values():
-            if child is not None and not isinstance(child, QuantizedTensor):
-                raise NotImplementedError(_why_split_is_plain(tensor, split_size))
-        pieces.append(tensor._rebuild(_shape_of(children), **children))
-    return pieces
+    return _pieces(tensor, lambda child: aten.split.Tensor(child, split_size, dim))
+
+
+@implements(aten.split_with_sizes.default, HybridQuantizedTensor)
+def _split_with_sizes(tensor: HybridQuantizedTensor, split_sizes: list[int], dim: int = 0) -> Any:
+    return _pieces(tensor, lambda child: aten.split_with_sizes.default(child, split_sizes, dim))
+
+
+@implements(aten.unbind.int, HybridQuantizedTensor)
+def _unbind(tensor: HybridQuantizedTensor, dim: int = 0) -> Any:
+    return _pieces(tensor, lambda child: aten.unbind.int(child, dim))
 
 
 @implements(aten.as_strided.default, HybridQuantizedTensor)
@@ -117,10 +138,9 @@ def _as_strided(
 ) -> Any:
     if is_identity_stride(tensor, size, stride, storage_offset):
         return tensor.detach()
-    children = map_quantized(
+    return _mapped(
         tensor, lambda child: aten.as_strided.default(child, size, stride, storage_offset)
     )
-    return NotImplemented if children is None else tensor._rebuild(_shape_of(children), **children)
 
 
 def _made_like(
@@ -170,9 +190,7 @@ def _empty_like(
 @implements(aten.zero_.default, HybridQuantizedTensor)
 def _zero(tensor: HybridQuantizedTensor) -> HybridQuantizedTensor:
     for child in tensor._children():
-        for buffer in child._tensors():
-            if buffer is not None:
-                buffer.zero_()
+        zero_buffers(child)
     return tensor
 
 

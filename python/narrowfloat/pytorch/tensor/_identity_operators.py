@@ -46,6 +46,30 @@ def _split(tensor: IdentityTensor, split_size: int, dim: int = 0) -> list[Identi
     return [over(tensor, piece) for piece in tensor._hp_data.split(split_size, dim)]
 
 
+@implements(aten.split_with_sizes.default, IdentityTensor)
+def _split_with_sizes(
+    tensor: IdentityTensor, split_sizes: list[int], dim: int = 0
+) -> list[IdentityTensor]:
+    return [
+        over(tensor, p) for p in aten.split_with_sizes.default(tensor._hp_data, split_sizes, dim)
+    ]
+
+
+@implements(aten.select.int, IdentityTensor)
+def _select(tensor: IdentityTensor, dim: int, index: int) -> IdentityTensor:
+    return over(tensor, tensor._hp_data.select(dim, index))
+
+
+@implements(aten.unbind.int, IdentityTensor)
+def _unbind(tensor: IdentityTensor, dim: int = 0) -> list[IdentityTensor]:
+    return [over(tensor, piece) for piece in tensor._hp_data.unbind(dim)]
+
+
+@implements(aten.unsqueeze.default, IdentityTensor)
+def _unsqueeze(tensor: IdentityTensor, dim: int) -> IdentityTensor:
+    return over(tensor, tensor._hp_data.unsqueeze(dim))
+
+
 @implements(aten.as_strided.default, IdentityTensor)
 def _as_strided(
     tensor: IdentityTensor, size: list[int], stride: list[int], storage_offset: int | None = None

@@ -11,6 +11,7 @@ from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._dispatch import implements
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
+from narrowfloat.pytorch.tensor.storage._scheme_storage import content_of
 
 aten = torch.ops.aten
 
@@ -47,6 +48,20 @@ def is_full_slice(
     """Whether a slice takes everything."""
     length = tensor.shape[dim]
     return normalize_slice(length, start, end, step) == (0, length, 1)
+
+
+def row_shard(
+    tensor: torch.Tensor, size: list[int], stride: list[int], offset: int
+) -> tuple[int, int] | None:
+    """First and last row, if the arguments ask for whole rows in a piece."""
+    shape = tensor.shape
+    dense = contiguous_strides(shape)
+    if len(size) != len(shape) or len(shape) < 2 or tuple(size[1:]) != tuple(shape[1:]):
+        return None
+    if tuple(stride) != dense or dense[0] == 0 or offset % dense[0] != 0:
+        return None
+    first = offset // dense[0]
+    return (first, first + size[0]) if first + size[0] <= shape[0] else None
 
 
 @implements(aten.detach.default, SchemeTensor)
@@ -87,7 +102,7 @@ def _to_copy(
         copied = buffer.to(device=target, non_blocking=non_blocking, copy=True)
         return copied.pin_memory() if pin_memory else copied
 
-    buffers = {b.keyword: moved(t) for b, t in zip(tensor.BUFFERS, tensor._tensors(), strict=True)}
+    buffers = {b.keyword: moved(tensor._standalone_buffer(b.name)) for b in tensor.BUFFERS}
     return tensor._rebuild(device=target, **buffers)
 
 
@@ -124,18 +139,35 @@ def _copy(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> t
 def _copy_scheme(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     if not isinstance(dst, SchemeTensor) or not copies_raw(dst, src):
         return _copy(dst, src, non_blocking)
-    for mine, other in zip(dst._tensors(), src._tensors(), strict=True):
+    for buffer in dst.BUFFERS:
+        mine, other = dst.__dict__[buffer.name], src.__dict__[buffer.name]
         if mine is not None and other is not None:
-            mine.copy_(other.view(mine.shape), non_blocking)
+            copy_buffer(mine, other, non_blocking)
     return dst
+
+
+def copy_buffer(mine: torch.Tensor, other: torch.Tensor, non_blocking: bool = False) -> None:
+    """Copies a buffer of an equal tensor; the scales of a cut may lack padding on either side."""
+    if mine.numel() == other.numel():
+        mine.copy_(other.view(mine.shape), non_blocking)
+        return
+    content = torch.Size(map(min, mine.shape, other.shape))
+    content_of(mine, content).copy_(content_of(other, content), non_blocking)
 
 
 @implements(aten.zero_.default, SchemeTensor)
 def _zero(tensor: SchemeTensor) -> SchemeTensor:
-    for buffer in tensor._tensors():
-        if buffer is not None:
-            buffer.zero_()
+    zero_buffers(tensor)
     return tensor
+
+
+def zero_buffers(tensor: SchemeTensor) -> None:
+    """Zeros the codes and every scale; what a part of a tensor shares with the rest stays."""
+    shared = tensor._shared_names() if tensor._cut is not None else ()
+    for buffer in tensor.BUFFERS:
+        values = tensor.__dict__[buffer.name]
+        if values is not None and buffer.name not in shared:
+            values.zero_()
 
 
 def empty_buffers(
@@ -146,7 +178,8 @@ def empty_buffers(
         buffer.keyword: None
         if old is None
         else torch.empty(old.shape, dtype=old.dtype, device=device, pin_memory=bool(pin_memory))
-        for buffer, old in zip(tensor.BUFFERS, tensor._tensors(), strict=True)
+        for buffer in tensor.BUFFERS
+        for old in (tensor._standalone_buffer(buffer.name),)
     }
 
 

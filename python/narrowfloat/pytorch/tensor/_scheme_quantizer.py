@@ -14,13 +14,26 @@ from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._values import constant_of_graphs
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
-from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
+from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage, content_of
 
 
 @lru_cache
 def check_whole_blocks(quantizer: str, scheme: str, shape: tuple[int, ...]) -> None:
     """Errors: ValueError unless rows and columns are multiples of the scheme's block."""
     _core.check_whole_blocks(quantizer, scheme, shape)
+
+
+def require_fitting(tensor: str, largest: float, limit: float) -> None:
+    """Checks values for a part of a tensor whose scale serves the whole.
+
+    Errors: ValueError if the largest magnitude exceeds `limit`.
+    """
+    if not largest <= limit:
+        raise ValueError(
+            f"quantize: a part of this {tensor} shares its scale with the rest, which takes "
+            f"magnitudes up to {limit:g}, got {largest:g}; write the whole tensor to change the "
+            "scale"
+        )
 
 
 def source_tensor(src: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -200,13 +213,46 @@ class SchemeQuantizer(Quantizer):
     def _update(self, src: torch.Tensor, dst: Any, noop_flag: torch.Tensor | None) -> Any:
         if isinstance(src, QuantizedTensorStorage) or src.device != dst.device:
             src = source_tensor(src, dst.device)
-        self._check_quantize(src)
         if src.shape != dst.shape:
             self._check_same_matrix(src.shape, dst.shape)
         if src.numel() == 0:
             return dst
+        if dst._cut is not None:
+            self._with_group_of(dst)._write_cut(src, dst, noop_flag)
+            return dst
+        self._check_quantize(src)
         self._with_group_of(dst)._run(src, dst, noop_flag)
         return dst
+
+    def _write_cut(self, src: torch.Tensor, dst: Any, noop: torch.Tensor | None) -> None:
+        """Quantizes into a part of another tensor: the directions that are there, and no other.
+
+        A part need not have a shape that the quantizer makes: its ends are on blocks' boundaries.
+        """
+        if noop is not None and float(noop) != 0:
+            return
+        quantizer = self.copy()
+        quantizer.optimize_for_gemm = dst._has_swizzled_scales()
+        quantizer.set_usage(**dst.get_usages())
+        for keyword, value in quantizer._settings().items():
+            held = dst.__dict__[self.STORAGE._setting_names[keyword]]
+            if held != value:
+                raise ValueError(
+                    f"quantize: a part of this {type(dst).__name__} needs a quantizer with "
+                    f"{keyword} {held!r}, got {value!r}"
+                )
+        fresh = dst._rebuild(**dst._cloned_buffers())
+        quantizer._fill_part(src, fresh, noop)
+        for buffer in self.STORAGE.BUFFERS:
+            mine = dst.__dict__[buffer.name]
+            if mine is not None and buffer.name not in dst._shared_names():
+                mine.copy_(content_of(fresh.__dict__[buffer.name], mine.shape))
+
+    def _fill_part(
+        self, src: torch.Tensor, fresh: SchemeStorage, noop: torch.Tensor | None
+    ) -> None:
+        """Fills a copy of a part; what it shares with the rest stays as it is."""
+        self._fill(src, fresh, noop)
 
     def _run(self, src: torch.Tensor, dst: Any, noop: torch.Tensor | None) -> None:
         self._fit(dst)
@@ -220,7 +266,7 @@ class SchemeQuantizer(Quantizer):
         self._label(dst)
 
     def _loose_buffers(self, dst: SchemeStorage) -> dict[str, torch.Tensor]:
-        """Buffers with holes, such as a slice's, which verbs do not write."""
+        """Buffers with holes, which verbs do not write."""
         named = {buffer.name: dst.__dict__[buffer.name] for buffer in self.STORAGE.BUFFERS}
         return {n: t for n, t in named.items() if t is not None and not t.is_contiguous()}
 

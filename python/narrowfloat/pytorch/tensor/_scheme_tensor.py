@@ -114,7 +114,8 @@ class SchemeTensor(SchemeStorage, QuantizedTensor):
             self,
             {
                 buffer.keyword: None if t is None else t.contiguous()
-                for buffer, t in zip(self.BUFFERS, self._tensors(), strict=True)
+                for buffer in self.BUFFERS
+                for t in (self._standalone_buffer(buffer.name),)
             },
         )
 

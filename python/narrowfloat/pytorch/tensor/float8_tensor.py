@@ -13,9 +13,13 @@ from narrowfloat.common import recipe
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
 from narrowfloat.pytorch._reduction import reduce_max
-from narrowfloat.pytorch.constants import DType
+from narrowfloat.pytorch.constants import DType, TE_DType_To_Torch
 from narrowfloat.pytorch.tensor._fsdp import ShardedFloat8
-from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer, source_tensor
+from narrowfloat.pytorch.tensor._scheme_quantizer import (
+    SchemeQuantizer,
+    require_fitting,
+    source_tensor,
+)
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 from narrowfloat.pytorch.tensor.storage.float8_tensor_storage import (
@@ -90,6 +94,53 @@ class _Float8QuantizerBase(SchemeQuantizer):
         if (data is not None, transpose is not None) != self._directions():
             super()._fit(dst)
 
+    def _fill_part(
+        self, src: torch.Tensor, fresh: Float8TensorStorage, noop: torch.Tensor | None
+    ) -> None:
+        """Casts a part under the scale of the whole.
+
+        Errors: ValueError for magnitudes that would saturate.
+        """
+        scale_inv = fresh._scale_inv
+        amax = torch.zeros(1, dtype=torch.float32, device=src.device)
+        _native.verbs.amax(src, amax, _native.threads())
+        # The scale that made scale_inv, its reciprocal and their product are rounded once each: a
+        # relative 2^-24 per rounding, which is not a value out of range.
+        limit = torch.finfo(TE_DType_To_Torch[self.dtype]).max * float(scale_inv) * (1 + 2**-21)
+        require_fitting("Float8Tensor", float(amax), limit)
+        self._cast(src, fresh, noop, self._scale_of(scale_inv), self._measured(amax))
+
+    def _scale_of(self, scale_inv: torch.Tensor) -> torch.Tensor:
+        """The scale that a tensor was cast with, from what it keeps of it."""
+        return scale_inv.reciprocal()
+
+    def _measured(self, amax: torch.Tensor) -> torch.Tensor:
+        """Where the largest magnitude of a part is noted."""
+        return amax
+
+    def _cast(
+        self,
+        src: torch.Tensor,
+        dst: SchemeStorage,
+        noop: torch.Tensor | None,
+        scale: torch.Tensor,
+        amax: torch.Tensor,
+    ) -> None:
+        """Fills `dst` under a given scale and raises `amax` to the largest magnitude."""
+        data, transpose, scale_inv = dst._data, dst._transpose, dst._scale_inv
+        _native.verbs.quantize(
+            _native.make_spec(self._scheme(), *self._directions()),
+            src,
+            (data, scale_inv, transpose, scale_inv, None, amax, None),
+            noop,
+            scale,
+            None,
+            None,
+            0,
+            0,
+            _native.threads(),
+        )
+
     def _label(self, dst: Float8TensorStorage) -> None:
         dst._fp8_dtype = self.dtype
         dst._transpose_invalid = dst._transpose is None
@@ -158,19 +209,14 @@ class Float8Quantizer(_Float8QuantizerBase):
         self.dtype = DType.cast(fp8_dtype)
 
     def _fill(self, src: torch.Tensor, dst: SchemeStorage, noop: torch.Tensor | None) -> None:
-        data, transpose, scale_inv = dst._data, dst._transpose, dst._scale_inv
-        _native.verbs.quantize(
-            self._spec(),
-            src,
-            (data, scale_inv, transpose, scale_inv, None, self.amax, None),
-            noop,
-            self.scale,
-            None,
-            None,
-            0,
-            0,
-            _native.threads(),
-        )
+        self._cast(src, dst, noop, self.scale, self.amax)
+
+    def _scale_of(self, scale_inv: torch.Tensor) -> torch.Tensor:
+        own = self.scale.detach().reshape(1)
+        return own if torch.equal(own.reciprocal(), scale_inv) else scale_inv.reciprocal()
+
+    def _measured(self, amax: torch.Tensor) -> torch.Tensor:
+        return self.amax
 
     def _scale_inv_for(self, data: torch.Tensor) -> torch.Tensor:
         return torch.reciprocal(self.scale.detach().reshape(1)).to(data.device)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +19,7 @@ from narrowfloat.pytorch.tensor._fsdp import ShardedNVFP4
 from narrowfloat.pytorch.tensor._scheme_quantizer import (
     SchemeQuantizer,
     check_whole_blocks,
+    require_fitting,
     scale_shape,
 )
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
@@ -228,6 +229,17 @@ class NVFP4Quantizer(SchemeQuantizer):
         return quantizer
 
     def _fill(self, src: torch.Tensor, dst: SchemeStorage, noop: torch.Tensor | None) -> None:
+        shared = self._shared_amax if self.with_amax_reduction else None
+        self._fill_under(src, dst, noop, shared)
+
+    def _fill_under(
+        self,
+        src: torch.Tensor,
+        dst: SchemeStorage,
+        noop: torch.Tensor | None,
+        shared: Callable[[torch.Tensor | None], torch.Tensor | None] | None,
+    ) -> None:
+        """Fills `dst` under its own amaxes, or under `shared` of each."""
         seed, offset = 0, 0
         if self.stochastic_rounding:
             seed, offset = torch.randint(0, _SEEDS, (2,)).tolist()
@@ -235,11 +247,27 @@ class NVFP4Quantizer(SchemeQuantizer):
             _native.verbs.quantize(
                 spec, src, buffers, noop, None, None, None, seed, offset, _native.threads()
             )
-            if self.with_amax_reduction:
-                shared = [self._shared_amax(amax) for amax in buffers[-2:]]
+            if shared is not None:
+                amaxes = [shared(amax) for amax in buffers[-2:]]
                 _native.verbs.quantize(
-                    spec, src, buffers, noop, None, *shared, seed, offset, _native.threads()
+                    spec, src, buffers, noop, None, *amaxes, seed, offset, _native.threads()
                 )
+
+    def _fill_part(
+        self, src: torch.Tensor, fresh: SchemeStorage, noop: torch.Tensor | None
+    ) -> None:
+        """Fills a part under the amaxes of the whole. Errors: ValueError for values above them."""
+        if self.row_scaled_nvfp4:  # each row has an amax
+            self._fill(src, fresh, noop)
+            return
+        whole = {id(amax): amax.clone() for amax in fresh._tensors()[-2:] if amax is not None}
+
+        def kept(amax: torch.Tensor | None) -> torch.Tensor | None:
+            if amax is not None:
+                require_fitting("NVFP4Tensor", float(amax), float(whole[id(amax)]))
+            return None if amax is None else whole[id(amax)]
+
+        self._fill_under(src, fresh, noop, kept)
 
     def _shared_amax(self, amax: torch.Tensor | None) -> torch.Tensor | None:
         if amax is None:

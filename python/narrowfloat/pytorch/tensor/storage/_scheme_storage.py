@@ -33,6 +33,34 @@ class Setting(NamedTuple):
     mismatch: str
 
 
+class Cut:
+    """Marks a tensor as a part of another one, whose buffers it shares."""
+
+    def __init__(self, codes: tuple[torch.Tensor | None, ...] = ()) -> None:
+        self.codes = codes  # of the whole, by direction; none in a traced graph
+
+    @classmethod
+    def of(cls, whole: SchemeStorage) -> Cut:
+        """The mark of the parts of `whole`."""
+        return cls((whole.__dict__[whole.ROWWISE], whole.__dict__[whole.COLUMNWISE]))
+
+
+def padded(buffer: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """A dense buffer of `shape` that begins with `buffer`, or this one if it is one."""
+    if buffer.shape == shape:
+        return dense(buffer)
+    whole = buffer.new_zeros(shape)
+    content_of(whole, buffer.shape).copy_(buffer)
+    return whole
+
+
+def content_of(buffer: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """The part of a buffer without padding, as a view."""
+    for axis, size in enumerate(shape):
+        buffer = buffer.narrow(axis, 0, size)
+    return buffer
+
+
 def dense(buffer: torch.Tensor | None) -> torch.Tensor | None:
     """The buffer, or a copy of one with holes, such as a slice's."""
     return buffer if buffer is None or buffer.is_contiguous() else buffer.contiguous()
@@ -48,6 +76,8 @@ class SchemeStorage(QuantizedTensorStorage):
     _setting_names: ClassVar[dict[str, str]]  # of fields, by the constructor's arguments
     ROWWISE: ClassVar[str]  # names of the fields that hold codes
     COLUMNWISE: ClassVar[str]
+
+    _cut: Cut | None = None  # of a part of another tensor
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -75,6 +105,14 @@ class SchemeStorage(QuantizedTensorStorage):
     def _why_no_view(self, shape: torch.Size) -> str | None:
         """Why `shape` breaks the blocks; None if it does not."""
         return None
+
+    def _shared_names(self) -> tuple[str, ...]:
+        """Buffers that every part of a tensor shares: scales or amaxes of the whole."""
+        return ()
+
+    def _has_swizzled_scales(self) -> bool:
+        """Whether scales lie as matrix products read them."""
+        return self.__dict__.get("_with_gemm_swizzled_scales", False)
 
     # Construction.
 
@@ -129,6 +167,33 @@ class SchemeStorage(QuantizedTensorStorage):
 
     def _tensors(self) -> list[torch.Tensor | None]:
         return [self.__dict__[buffer.name] for buffer in self.BUFFERS]
+
+    def _whole_buffer(self, name: str) -> torch.Tensor | None:
+        """A buffer as verbs read it: dense, and with the padding that a cut's scales lack."""
+        buffer = self.__dict__[name]
+        if buffer is None or self._cut is None or "scale_inv" not in name:
+            return dense(buffer)
+        return padded(buffer, self._planned_shape(name, buffer.shape))
+
+    def _standalone_buffer(self, name: str) -> torch.Tensor | None:
+        """A buffer as a tensor that is no part of another one stores it."""
+        return self.__dict__[name] if self._cut is None else self._whole_buffer(name)
+
+    def _planned_shape(self, name: str, default: torch.Size) -> tuple[int, ...]:
+        """The planned shape of a buffer of scales."""
+        shape = _native.flatten_shape(tuple(self._logical_shape()))
+        for planned in _native.plan(self._spec(), shape):
+            if self._role_names[_native.ROLES.index(planned.role)] == name:
+                return planned.shape
+        return tuple(default)
+
+    def _whole_buffers(self) -> tuple[torch.Tensor | None, ...]:
+        """The buffers by role, as verbs read them."""
+        if self._cut is None:
+            return tuple([dense(buffer) for buffer in self._role_buffers()])
+        return tuple(
+            None if name is None else self._whole_buffer(name) for name in self._role_names
+        )
 
     def _first_buffer(self) -> torch.Tensor | None:
         fields = self.__dict__
@@ -222,7 +287,7 @@ class SchemeStorage(QuantizedTensorStorage):
         """Constructor arguments of buffers that share nothing with these."""
         copies = {}
         for buffer in self.BUFFERS:
-            tensor = self.__dict__[buffer.name]
+            tensor = self._standalone_buffer(buffer.name)
             copies[buffer.keyword] = None if tensor is None else tensor.detach().clone()
         return copies
 
@@ -238,10 +303,10 @@ class SchemeStorage(QuantizedTensorStorage):
         if type(self._first_buffer()) is torch.Tensor:
             out = torch.empty(shape, dtype=known, device=self.device)
             if out.numel() > 0:
-                buffers = tuple([dense(buffer) for buffer in self._role_buffers()])
+                buffers = self._whole_buffers()
                 _native.verbs.dequantize(self._spec(), buffers, out, _native.threads())
         else:  # traced: fake and functional tensors have no memory
-            buffers = [dense(buffer) for buffer in self._role_buffers()]
+            buffers = self._whole_buffers()
             out = _native.dequantize(buffers, self._spec().text, shape, known)
         return out if known is dtype else out.to(dtype)
 
@@ -270,7 +335,10 @@ class SchemeStorage(QuantizedTensorStorage):
         return self._rebuild(**self._view_buffers(wanted))
 
     def _make_view(self, shape: torch.Size) -> Any:
-        return self._rebuild(shape, **self._view_buffers(torch.Size(shape)))
+        view = self._rebuild(shape, **self._view_buffers(torch.Size(shape)))
+        if self._cut is not None:
+            view._cut = self._cut
+        return view
 
     # What travels in an all-gather, for hybrid tensors.
 
@@ -320,6 +388,8 @@ class SchemeStorage(QuantizedTensorStorage):
             "requires_grad": is_tensor and self.requires_grad,
             "nontensor_kwargs": kwargs,
         }
+        if self._cut is not None:
+            context["is_cut"] = True
         return names, context
 
     @staticmethod
@@ -335,17 +405,24 @@ class SchemeStorage(QuantizedTensorStorage):
             kwargs[keyword] = inner_tensors.get(name)
         if not context["is_tensor"]:
             return cls(**kwargs)
-        return cls(
+        tensor = cls(
             shape=outer_size,
             dtype=kwargs["fake_dtype"],
             requires_grad=context["requires_grad"],
             stride=outer_stride,
             **kwargs,
         )
+        if "is_cut" in context:
+            tensor._cut = Cut()
+        return tensor
 
 
 class BlockStorage(SchemeStorage):
     """A storage with codes, scales, and perhaps amaxes, of each direction."""
+
+    def _cut_amaxes(self, fields: dict[str, Any], along_rows: bool, first: int, count: int) -> bool:
+        """Adds the amaxes of a cut to its fields; False if they cannot be cut so."""
+        return True
 
     def _direction_buffers(self, direction: str) -> list[str]:
         return [buffer.name for buffer in self.BUFFERS if direction in buffer.keyword]

@@ -93,6 +93,9 @@ class Float8TensorStorage(SchemeStorage):
             return from_columnwise(self._transpose.shape)
         raise RuntimeError(f"{self.__class__.__name__} has no data!")
 
+    def _shared_names(self) -> tuple[str, ...]:
+        return ("_scale_inv",)
+
     def get_usages(self) -> dict[str, bool]:
         has_data = self._data is not None
         if is_non_tn_fp8_gemm_supported():

@@ -180,6 +180,14 @@ class NVFP4TensorStorage(BlockStorage):
     def _columnwise_plan_shape(self) -> torch.Size:
         return torch.Size(flatten_shape(tuple(self._logical_shape())))
 
+    def _shared_names(self) -> tuple[str, ...]:
+        return () if self._row_scaled_nvfp4 else ("_amax_rowwise", "_amax_columnwise")
+
+    def _cut_amaxes(self, fields: dict[str, Any], along_rows: bool, first: int, count: int) -> bool:
+        if self._row_scaled_nvfp4 and along_rows:
+            fields["amax_rowwise"] = self._amax_rowwise.narrow(0, first, count)
+        return along_rows or not self._row_scaled_nvfp4
+
     def _why_no_view(self, shape: torch.Size) -> str | None:
         own = self._logical_shape() if self._first_buffer() is not None else self.shape
         if len(shape) > 0 and shape[-1] == own[-1]:

@@ -1,75 +1,122 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs on torch tensors, and specs and plans that were asked for before."""
+"""The verbs on torch tensors. Tensors of a graph take the operators of `_graph_operators`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from narrowfloat import _core
+from narrowfloat.pytorch import _graph_operators
+from narrowfloat.pytorch._graph_operators import dequantize, threads, verbs
+from narrowfloat.pytorch._plans import (
+    ROLES,
+    PlannedBuffer,
+    flatten_shape,
+    make_spec,
+    plan,
+)
 
-ROLES: tuple[str, ...] = tuple(_core.buffer_roles())
-verbs = _core.TorchTensors(torch)
-threads = torch.get_num_threads
+__all__ = [
+    "FLOAT_DTYPES",
+    "ROLES",
+    "PlannedBuffer",
+    "dequantize",
+    "flatten_shape",
+    "make_spec",
+    "plan",
+    "threads",
+    "verbs",
+]
 
 # What the verbs take as input and give as output.
 FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
+_WITH_MEMORY = frozenset((torch.Tensor, torch.nn.Parameter))
 
-class PlannedBuffer(NamedTuple):
-    """A buffer that a spec asks for."""
-
-    role: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    storage: str
+Tensor = torch.Tensor | None
+Buffers = tuple[Tensor, ...]  # one for each of ROLES
 
 
-@lru_cache(maxsize=1024)
-def make_spec(
-    scheme: str, rowwise: bool, columnwise: bool, options: tuple[tuple[str, Any], ...] = ()
-) -> _core.QuantSpec:
-    """The spec of a scheme, directions and options; the same object for the same question."""
-    return _core.make_spec(scheme, rowwise, columnwise, **dict(options))
+def in_memory(tensor: torch.Tensor) -> bool:
+    """Returns whether native code can read the tensor; else it belongs to a graph, or to meta."""
+    return type(tensor) in _WITH_MEMORY and not tensor.is_meta
 
 
-@lru_cache(maxsize=4096)
-def plan(spec: _core.QuantSpec, shape: tuple[int, ...]) -> tuple[PlannedBuffer, ...]:
-    """The buffers of a tensor of `shape`, in the order of ROLES."""
-    return tuple(
-        PlannedBuffer(role, getattr(torch, dtype), dims, storage)
-        for role, dtype, dims, storage in spec.plan(shape)
-    )
+def draw_seeds(src: torch.Tensor) -> Any:
+    """Draws a seed and an offset from PyTorch's generator; in a graph, a tensor of both."""
+    if in_memory(src):
+        return torch.randint(0, _graph_operators.SEED_BOUND, (2,)).tolist()
+    return _graph_operators.draw_seeds(src)
 
 
-@torch.library.custom_op("narrowfloat::dequantize", mutates_args=())
-def dequantize(
-    buffers: Sequence[torch.Tensor | None], spec: str, shape: Sequence[int], dtype: torch.dtype
-) -> torch.Tensor:
-    """The values of the buffers, as an operator that a graph can hold.
+def quantize(
+    spec: _core.QuantSpec,
+    src: torch.Tensor,
+    buffers: Buffers,
+    noop: Tensor = None,
+    *,
+    scale: Tensor = None,
+    amax: Tensor = None,
+    amax_columnwise: Tensor = None,
+    seeds: Any = (0, 0),
+) -> None:
+    """Quantizes `src` into `buffers`.
 
-    buffers: a tensor or None for each of ROLES. spec: text form.
+    seeds: of stochastic rounding, from draw_seeds(). A noop of 1 leaves every byte. With a `scale`
+    the buffer of the amax is raised to that of `src`.
     """
-    out = torch.empty(shape, dtype=dtype)
-    if out.numel() > 0:
-        verbs.dequantize(_core.parse_spec(spec), tuple(buffers), out, threads())
-    return out
+    if type(src) in _WITH_MEMORY:
+        seed, offset = seeds
+        if not src.is_meta:
+            verbs.quantize(
+                spec,
+                src,
+                buffers,
+                noop,
+                scale,
+                amax,
+                amax_columnwise,
+                seed,
+                offset,
+                threads(),
+            )
+        return
+    _quantize_in_graph(spec, src, buffers, noop, scale, (amax, amax_columnwise), seeds)
 
 
-@dequantize.register_fake
-def _dequantize_fake(
-    buffers: Sequence[torch.Tensor | None], spec: str, shape: Sequence[int], dtype: torch.dtype
-) -> torch.Tensor:
-    device = next(buffer.device for buffer in buffers if buffer is not None)
-    return torch.empty(shape, dtype=dtype, device=device)
+def _quantize_in_graph(
+    spec: _core.QuantSpec,
+    src: torch.Tensor,
+    buffers: Buffers,
+    noop: Tensor,
+    scale: Tensor,
+    amaxes: tuple[Tensor, Tensor],
+    seeds: Any,
+) -> None:
+    """Does what quantize() does by an operator that writes nothing, and by copies."""
+    drawn = seeds if isinstance(seeds, torch.Tensor) else None
+    made = _graph_operators.quantize(src.detach(), spec.text, scale, *amaxes, drawn)
+    planned = [buffer for buffer in plan(spec, tuple(src.shape)) if buffer.storage == buffer.role]
+    for buffer, new in zip(planned, made, strict=True):
+        old = buffers[ROLES.index(buffer.role)]
+        if old is None:
+            continue
+        new = new.view(old.shape)
+        if scale is not None and buffer.role == "amax_rowwise":
+            new = torch.maximum(old, new)
+        if noop is not None:
+            new = torch.where(noop.reshape(()) == 1, old, new)
+        old.copy_(new)
 
 
-def flatten_shape(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Rows and columns: all dimensions but the last, and the last; a scalar is 1 x 1."""
-    rows = 1
-    for size in shape[:-1]:
-        rows *= size
-    return rows, shape[-1] if len(shape) else 1
+def derive_columnwise(spec: _core.QuantSpec, shape: tuple[int, ...], buffers: Buffers) -> None:
+    """Fills the columnwise buffers from the rowwise ones."""
+    if all(buffer is None or in_memory(buffer) for buffer in buffers):
+        verbs.derive_columnwise(spec, shape, buffers, threads())
+        return
+    named = dict(zip(ROLES, buffers, strict=True))
+    made = _graph_operators.derive_columnwise(list(buffers), spec.text, shape)
+    for role, new in zip(("columnwise_data", "columnwise_scale_inv"), made, strict=False):
+        named[role].copy_(new)

@@ -96,18 +96,8 @@ def cast_float8(piece: Piece, scale: torch.Tensor | None, amax: torch.Tensor | N
     values = piece.values if piece.values.numel() else torch.zeros(1, dtype=weight.dtype)
     codes = torch.empty(values.numel(), dtype=torch.uint8)
     measured = quantizer.amax if scale is not None else None
-    _native.verbs.quantize(
-        spec,
-        values,
-        (codes, weight._scale_inv, None, None, None, measured, None),
-        None,
-        scale,
-        amax,
-        None,
-        0,
-        0,
-        _native.threads(),
-    )
+    buffers = (codes, weight._scale_inv, None, None, None, measured, None)
+    _native.quantize(spec, values, buffers, scale=scale, amax=amax)
     if piece.values.numel():
         write_float8(piece, codes)
 

@@ -313,18 +313,7 @@ class SchemeQuantizer(Quantizer):
                 setattr(dst, buffer.name, torch.empty(shape, dtype=dtype, device=device))
 
     def _fill(self, src: torch.Tensor, dst: SchemeStorage, noop: torch.Tensor | None) -> None:
-        _native.verbs.quantize(
-            self._spec(),
-            src,
-            dst._role_buffers(),
-            noop,
-            None,
-            None,
-            None,
-            0,
-            0,
-            _native.threads(),
-        )
+        _native.quantize(self._spec(), src, dst._role_buffers(), noop)
 
     def _label(self, dst: SchemeStorage) -> None:
         """Writes this quantizer's settings to the fields of what it filled."""

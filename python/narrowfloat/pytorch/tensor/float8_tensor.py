@@ -128,18 +128,9 @@ class _Float8QuantizerBase(SchemeQuantizer):
     ) -> None:
         """Fills `dst` under a given scale and raises `amax` to the largest magnitude."""
         data, transpose, scale_inv = dst._data, dst._transpose, dst._scale_inv
-        _native.verbs.quantize(
-            _native.make_spec(self._scheme(), *self._directions()),
-            src,
-            (data, scale_inv, transpose, scale_inv, None, amax, None),
-            noop,
-            scale,
-            None,
-            None,
-            0,
-            0,
-            _native.threads(),
-        )
+        spec = _native.make_spec(self._scheme(), *self._directions())
+        buffers = (data, scale_inv, transpose, scale_inv, None, amax, None)
+        _native.quantize(spec, src, buffers, noop, scale=scale)
 
     def _label(self, dst: Float8TensorStorage) -> None:
         dst._fp8_dtype = self.dtype
@@ -294,18 +285,8 @@ class Float8CurrentScalingQuantizer(_Float8QuantizerBase):
         data, transpose, scale_inv = dst._data, dst._transpose, dst._scale_inv
         # A group keeps the scales and the amaxes of its members.
         scale, measured = dst.__dict__.get("_of_group", (None, None))
-        _native.verbs.quantize(
-            self._spec(),
-            src,
-            (data, scale_inv, transpose, scale_inv, scale, measured, None),
-            noop,
-            None,
-            amax,
-            None,
-            0,
-            0,
-            _native.threads(),
-        )
+        buffers = (data, scale_inv, transpose, scale_inv, scale, measured, None)
+        _native.quantize(self._spec(), src, buffers, noop, amax=amax)
 
     def is_requantization_safe(self) -> bool:
         return True

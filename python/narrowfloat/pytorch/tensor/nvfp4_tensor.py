@@ -41,7 +41,6 @@ __all__ = [
 ]
 
 E4M3_BOUNDS = (int(_core.E4M3_MAX), 256)  # 256: what 4over6 may take instead
-_SEEDS = 2**63 - 1
 
 
 @lru_cache
@@ -240,17 +239,13 @@ class NVFP4Quantizer(SchemeQuantizer):
         shared: Callable[[torch.Tensor | None], torch.Tensor | None] | None,
     ) -> None:
         """Fills `dst` under its own amaxes, or under `shared` of each."""
-        seed, offset = 0, 0
-        if self.stochastic_rounding:
-            seed, offset = torch.randint(0, _SEEDS, (2,)).tolist()
+        seeds = _native.draw_seeds(src) if self.stochastic_rounding else (0, 0)
         for spec, buffers in self._passes(dst._role_buffers()):
-            _native.verbs.quantize(
-                spec, src, buffers, noop, None, None, None, seed, offset, _native.threads()
-            )
+            _native.quantize(spec, src, buffers, noop, seeds=seeds)
             if shared is not None:
-                amaxes = [shared(amax) for amax in buffers[-2:]]
-                _native.verbs.quantize(
-                    spec, src, buffers, noop, None, *amaxes, seed, offset, _native.threads()
+                rows, columns = (shared(amax) for amax in buffers[-2:])
+                _native.quantize(
+                    spec, src, buffers, noop, amax=rows, amax_columnwise=columns, seeds=seeds
                 )
 
     def _fill_part(

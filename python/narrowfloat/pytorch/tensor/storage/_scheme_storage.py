@@ -467,7 +467,7 @@ class BlockStorage(SchemeStorage):
                 if present is None or present.shape != planned.shape:
                     fresh = torch.empty(planned.shape, dtype=planned.dtype, device=self.device)
                     setattr(self, name, fresh)
-        _native.verbs.derive_columnwise(spec, shape, self._role_buffers(), _native.threads())
+        _native.derive_columnwise(spec, shape, self._role_buffers())
 
     def _columnwise_plan_shape(self) -> torch.Size:
         """The shape that column-wise buffers are planned for."""

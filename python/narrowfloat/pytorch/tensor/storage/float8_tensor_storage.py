@@ -160,12 +160,8 @@ class Float8TensorStorage(SchemeStorage):
         spec = _native.make_spec(self._scheme(), True, True)
         scale_inv = self._scale_inv
         if data.numel() > 0:
-            _native.verbs.derive_columnwise(
-                spec,
-                data.shape,
-                (data, scale_inv, self._transpose, scale_inv, None, None, None),
-                _native.threads(),
-            )
+            buffers = (data, scale_inv, self._transpose, scale_inv, None, None, None)
+            _native.derive_columnwise(spec, tuple(data.shape), buffers)
         self._transpose_invalid = False
 
     def _reset_caches(self) -> None:

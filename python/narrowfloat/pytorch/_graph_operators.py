@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs as operators of torch.library, which a graph can hold: they write nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from narrowfloat import _core
+from narrowfloat.pytorch._plans import ROLES, PlannedBuffer, parse_spec, plan
+
+verbs = _core.TorchTensors(torch)
+threads = torch.get_num_threads
+
+# Below this are seeds and offsets of stochastic rounding.
+SEED_BOUND = torch.iinfo(torch.int64).max
+
+
+def _own_buffers(spec: str, shape: Sequence[int]) -> list[PlannedBuffer]:
+    """Lists the planned buffers that have memory of their own."""
+    return [b for b in plan(parse_spec(spec), tuple(shape)) if b.storage == b.role]
+
+
+def _empty_buffers(spec: str, x: torch.Tensor) -> list[torch.Tensor]:
+    return [
+        torch.empty(buffer.shape, dtype=buffer.dtype, device=x.device)
+        for buffer in _own_buffers(spec, x.shape)
+    ]
+
+
+@torch.library.custom_op("narrowfloat::quantize", mutates_args=())
+def quantize(
+    x: torch.Tensor,
+    spec: str,
+    scale: torch.Tensor | None = None,
+    amax: torch.Tensor | None = None,
+    amax_columnwise: torch.Tensor | None = None,
+    seeds: torch.Tensor | None = None,
+) -> list[torch.Tensor]:
+    """Returns the buffers of `x` quantized that have memory of their own, in the order of ROLES.
+
+    spec: text form. scale, amax, amax_columnwise: float32 of one element, in place of what would
+    follow from `x`. seeds: int64 seed and offset of stochastic rounding.
+    """
+    made = _empty_buffers(spec, x)
+    for buffer in made[1:]:
+        if buffer.dtype == torch.float32 and x.numel() == 0:
+            buffer.zero_()
+    named = dict(zip([b.role for b in _own_buffers(spec, x.shape)], made, strict=True))
+    if scale is not None and "amax_rowwise" in named:
+        named["amax_rowwise"].zero_()
+    for planned in plan(parse_spec(spec), tuple(x.shape)):
+        named.setdefault(planned.role, named[planned.storage])
+    seed, offset = (0, 0) if seeds is None else seeds.tolist()
+    verbs.quantize(
+        parse_spec(spec),
+        x,
+        tuple(named.get(role) for role in ROLES),
+        None,
+        scale,
+        amax,
+        amax_columnwise,
+        seed,
+        offset,
+        threads(),
+    )
+    return made
+
+
+@quantize.register_fake
+def _quantize_fake(
+    x: torch.Tensor,
+    spec: str,
+    scale: torch.Tensor | None = None,
+    amax: torch.Tensor | None = None,
+    amax_columnwise: torch.Tensor | None = None,
+    seeds: torch.Tensor | None = None,
+) -> list[torch.Tensor]:
+    return _empty_buffers(spec, x)
+
+
+@torch.library.custom_op(
+    "narrowfloat::draw_seeds", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
+)
+def draw_seeds(x: torch.Tensor) -> torch.Tensor:
+    """Draws a seed and an offset for `x` from PyTorch's generator, as calls outside graphs do.
+
+    An operator of its own: compilers replace the generator of operators that they know.
+    """
+    return torch.randint(0, SEED_BOUND, (2,))
+
+
+@draw_seeds.register_fake
+def _draw_seeds_fake(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty(2, dtype=torch.int64, device=x.device)
+
+
+@torch.library.custom_op("narrowfloat::dequantize", mutates_args=())
+def dequantize(
+    buffers: Sequence[torch.Tensor | None], spec: str, shape: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    """Returns the values of the buffers.
+
+    buffers: a tensor or None for each of ROLES. spec: text form.
+    """
+    out = torch.empty(shape, dtype=dtype)
+    if out.numel() > 0:
+        verbs.dequantize(parse_spec(spec), tuple(buffers), out, threads())
+    return out
+
+
+@dequantize.register_fake
+def _dequantize_fake(
+    buffers: Sequence[torch.Tensor | None], spec: str, shape: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    device = next(buffer.device for buffer in buffers if buffer is not None)
+    return torch.empty(shape, dtype=dtype, device=device)
+
+
+def _derived(spec: str, shape: Sequence[int]) -> list[PlannedBuffer]:
+    return [b for b in _own_buffers(spec, shape) if b.role.startswith("columnwise")]
+
+
+@torch.library.custom_op("narrowfloat::derive_columnwise", mutates_args=())
+def derive_columnwise(
+    buffers: Sequence[torch.Tensor | None], spec: str, shape: Sequence[int]
+) -> list[torch.Tensor]:
+    """Returns the columnwise codes, and their scales if these have memory of their own.
+
+    buffers: a tensor or None for each of ROLES, of which the rowwise ones are read.
+    """
+    made = [torch.empty(b.shape, dtype=b.dtype) for b in _derived(spec, shape)]
+    named = dict(zip(ROLES, buffers, strict=True))
+    named.update(zip([b.role for b in _derived(spec, shape)], made, strict=True))
+    verbs.derive_columnwise(parse_spec(spec), tuple(shape), tuple(named.values()), threads())
+    return made
+
+
+@derive_columnwise.register_fake
+def _derive_columnwise_fake(
+    buffers: Sequence[torch.Tensor | None], spec: str, shape: Sequence[int]
+) -> list[torch.Tensor]:
+    device = next(buffer.device for buffer in buffers if buffer is not None)
+    return [torch.empty(b.shape, dtype=b.dtype, device=device) for b in _derived(spec, shape)]

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Specs and plans of buffers, kept for the next call with the same arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from narrowfloat import _core
+
+ROLES: tuple[str, ...] = tuple(_core.buffer_roles())
+
+
+class PlannedBuffer(NamedTuple):
+    """A buffer that a spec asks for."""
+
+    role: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    storage: str
+
+
+@lru_cache(maxsize=1024)
+def make_spec(
+    scheme: str, rowwise: bool, columnwise: bool, options: tuple[tuple[str, Any], ...] = ()
+) -> _core.QuantSpec:
+    """Returns the spec of a scheme, directions and options; equal arguments, one object."""
+    return _core.make_spec(scheme, rowwise, columnwise, **dict(options))
+
+
+@lru_cache(maxsize=1024)
+def parse_spec(text: str) -> _core.QuantSpec:
+    """Returns the spec of a text form."""
+    return _core.parse_spec(text)
+
+
+def plan(spec: _core.QuantSpec, shape: tuple[int, ...]) -> tuple[PlannedBuffer, ...]:
+    """Lists the buffers of a tensor of `shape`, in the order of ROLES. Sizes may be symbols."""
+    try:
+        return _plan(spec, shape)
+    except TypeError:  # symbols have no hash
+        if not has_symbols(shape):
+            raise
+        return _plan_symbols(spec, shape)
+
+
+@lru_cache(maxsize=4096)
+def _plan(spec: _core.QuantSpec, shape: tuple[int, ...]) -> tuple[PlannedBuffer, ...]:
+    return tuple(
+        PlannedBuffer(role, getattr(torch, dtype), dims, storage)
+        for role, dtype, dims, storage in spec.plan(shape)
+    )
+
+
+def _plan_symbols(spec: _core.QuantSpec, shape: tuple[Any, ...]) -> tuple[PlannedBuffer, ...]:
+    return tuple(
+        PlannedBuffer(
+            role,
+            getattr(torch, dtype),
+            tuple(_evaluate(rule, shape) for rule in sizes),
+            storage,
+        )
+        for role, dtype, sizes, storage in spec.plan_rules(len(shape))
+    )
+
+
+def _evaluate(rule: tuple[tuple[int, ...], int, int], shape: tuple[Any, ...]) -> Any:
+    """Computes one size of a buffer from the tensor's shape."""
+    dimensions, divisor, multiple = rule
+    size: Any = 1
+    for dimension in dimensions:
+        size = size * shape[dimension]
+    for unit in (divisor, multiple):
+        if unit != 1:
+            size = (size + (unit - 1)) // unit
+    return size if multiple == 1 else size * multiple
+
+
+def has_symbols(shape: Iterable[Any]) -> bool:
+    """Returns whether a size is a symbol of a compiler rather than a number."""
+    return any(type(size) is not int for size in shape)
+
+
+def numbers(shape: Iterable[Any]) -> tuple[int, ...]:
+    """Returns the sizes as numbers; a graph that is being compiled then holds for these alone."""
+    return tuple(int(size) for size in shape)
+
+
+def flatten_shape(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Rows and columns: all dimensions but the last, and the last; a scalar is 1 x 1."""
+    rows = 1
+    for size in shape[:-1]:
+        rows *= size
+    return rows, shape[-1] if len(shape) else 1

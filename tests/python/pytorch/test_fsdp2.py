@@ -135,9 +135,7 @@ def test_shards_that_cannot_travel() -> None:
     swizzled.optimize_for_gemm = True
     with pytest.raises(NotImplementedError, match=r"GEMM-swizzled$"):
         swizzled(sample()).fsdp_extract_buffers()
-    with pytest.raises(NotImplementedError, match="square tiles only"):
-        ALL["blockwise_1d"]()(sample()).fsdp_buffer_fields()
-    with pytest.raises(RuntimeError, match=r"shards of whole tiles of 128 rows, got 96$"):
+    with pytest.raises(RuntimeError, match=r"M dimension 96 is not a multiple of 128$"):
         ALL["blockwise_2d"]()(sample(96, 128)).fsdp_extract_buffers()
     with pytest.raises(NotImplementedError, match="does not implement fsdp_buffer_fields"):
         ALL["nvfp4"]()(sample()).fsdp_buffer_fields()
@@ -152,32 +150,44 @@ def test_hooks_need_fsdp2(kind: str) -> None:
     assert_same_buffers(parameter, before, "unchanged")
 
 
-def send(parameter: nfp.QuantizedTensor, columnwise: bool) -> object:
-    return parameter._send(not columnwise, columnwise)
+def hooks(
+    shard: nfp.QuantizedTensor, usages: tuple[bool, bool], out: nfp.QuantizedTensor | None = None
+) -> tuple[tuple[torch.Tensor, ...], nfp.QuantizedTensor]:
+    """What a shard sends for these directions, and what it makes of it alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(shard), "_gather_usages", lambda self, module: usages)
+        sent, metadata = shard.fsdp_pre_all_gather(None, None, None, None, None)
+        made, outputs = shard.fsdp_post_all_gather(sent, metadata, shard.dtype, out=out)
+    assert outputs is sent
+    return sent, made
 
 
 def test_nvfp4_sends_what_it_can() -> None:
     swizzled = nfp.NVFP4Quantizer(with_2d_quantization=True)
     swizzled.optimize_for_gemm = True
     with pytest.raises(NotImplementedError, match=r"GEMM-swizzled$"):
-        send(swizzled(sample()).detach(), False)
-    with pytest.raises(AssertionError, match=r"under 2-D quantization only$"):
-        send(ALL["nvfp4"]()(sample()).detach(), True)
-    sent, (modes, columns) = send(ALL["nvfp4_2d"]()(sample(48, 64)).detach(), True)
-    assert [tuple(buffer.shape) for buffer in sent] == [(48, 32), (48, 4)] and columns == 64
-    assert modes["amax_rowwise"].shape == (1,)
+        hooks(swizzled(sample()).detach(), (True, False))
+    tiles = ALL["nvfp4_2d"]()(sample(48, 64)).detach()
+    sent, made = hooks(tiles, (True, True))
+    assert [tuple(buffer.shape) for buffer in sent] == [(48, 32), (48, 4)]
+    assert_same_buffers(made, tiles, "derived columns")
+    runs = ALL["nvfp4"]()(sample(48, 64)).detach()
+    sent, made = hooks(runs, (False, True))
+    assert [tuple(buffer.shape) for buffer in sent] == [(24, 64), (3, 128)]
+    wanted = {name: b for name, b in buffers(runs).items() if "columnwise" in name}
+    assert_same_buffers(made, wanted, "columns that travelled")
 
 
 def test_identity_sends_its_logical_type() -> None:
     tensor = nfp.IdentityQuantizer()(sample()).detach().to_dtype(torch.bfloat16)
-    with pytest.raises(RuntimeError, match=r"the values are torch.float32, the parameter"):
-        send(tensor, False)
+    with pytest.raises(NotImplementedError, match=r"whose values are torch.float32$"):
+        hooks(tensor, (True, True))
 
 
 def test_hybrid_children_that_cannot_travel() -> None:
     tensor = HYBRIDS["hybrid_nvfp4_mxfp8"]()(sample()).detach()
     with pytest.raises(NotImplementedError, match=r"rowwise sub-storage is NVFP4Tensor, which"):
-        tensor.fsdp_pre_all_gather(None, tensor.shape, (256, 1), torch.nn.Linear(2, 2), None)
+        tensor.fsdp_pre_all_gather(None, tensor.shape, (256, 1), None, None)
     child = nfp.MXFP8Quantizer(E4M3)
     child.internal = True
     quantizer = nfp.HybridQuantizer(
@@ -185,22 +195,16 @@ def test_hybrid_children_that_cannot_travel() -> None:
     )
     tensor = quantizer(sample())
     with pytest.raises(NotImplementedError, match=r"storage-only rowwise sub-storage, MXFP8"):
-        tensor.fsdp_pre_all_gather(None, tensor.shape, (256, 1), torch.nn.Linear(2, 2), None)
+        tensor.fsdp_pre_all_gather(None, tensor.shape, (256, 1), None, None)
 
 
 def test_later_gathers_reuse_the_object() -> None:
     """FSDP2 hands the object of the first gather in and forgets what is returned."""
     whole = ALL["mxfp8"]()(sample()).detach()
-    usages = (True, False)
-    sent, meta = whole._send(*usages)
-    first, outputs = whole.fsdp_post_all_gather(sent, (meta, usages, whole._quantizer), whole.dtype)
-    assert outputs is sent and torch.equal(first.dequantize(), whole.dequantize())
+    _, first = hooks(whole, (True, False))
+    assert torch.equal(first.dequantize(), whole.dequantize())
     whole.quantize_(sample(seed=4))
-    usages = (False, True)
-    sent, meta = whole._send(*usages)
-    again, _ = whole.fsdp_post_all_gather(
-        sent, (meta, usages, whole._quantizer), whole.dtype, out=first
-    )
+    _, again = hooks(whole, (False, True), out=first)
     assert again is first and first.get_usages() == {"rowwise": False, "columnwise": True}
     assert torch.equal(first._columnwise_data, whole._columnwise_data)
     assert first._quantizer.get_usages() == {"rowwise": False, "columnwise": True}

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import math
 import weakref
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 
-from narrowfloat.pytorch import _native
-from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
+from narrowfloat.pytorch.tensor.storage import _transport as transport
 
 # The parameter group of each module that owns a sharded parameter.
 _groups: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
@@ -20,11 +22,11 @@ def _owns(group: Any, module: torch.nn.Module) -> bool:
 
 
 def find_parameter_group(module: torch.nn.Module) -> Any:
-    """The FSDP2 group that a module's parameters belong to; it may be an ancestor's.
+    """Finds the FSDP2 group that a module's parameters belong to; it may be an ancestor's.
 
     Errors: RuntimeError if there is none.
     """
-    known = _groups.get(module)
+    known = None if module is None else _groups.get(module)
     group = None if known is None else known()
     if group is not None:
         return group
@@ -46,7 +48,7 @@ def find_parameter_group(module: torch.nn.Module) -> Any:
 
 
 def usages_of_pass(module: torch.nn.Module, quantizer: Any) -> tuple[bool, bool]:
-    """Which directions the gathered parameter needs.
+    """Returns which directions the gathered parameter needs.
 
     What is gathered for one pass needs that pass's direction alone; what stays gathered needs the
     column-wise one too, if the quantizer makes it.
@@ -60,55 +62,93 @@ def usages_of_pass(module: torch.nn.Module, quantizer: Any) -> tuple[bool, bool]
     return True, quantizer is None or quantizer.columnwise_usage
 
 
-def unpadded_rows(storage: Any, columnwise: bool) -> torch.Tensor:
-    """A direction's scales without the rows that are padding."""
-    name = "_columnwise_scale_inv" if columnwise else "_rowwise_scale_inv"
-    rows = storage._spec().scale_content_shape(tuple(storage._logical_shape()), columnwise)[0]
-    return getattr(storage, name)[:rows].contiguous()
+def _name_of(module: torch.nn.Module, shard: torch.Tensor) -> str:
+    """Returns the name of a sharded parameter, from the root if FSDP2 knows it."""
+    for param in find_parameter_group(module).fsdp_params:
+        if param._module_info.module is module and param._sharded_local_tensor is shard:
+            return param._param_fqn or f"{type(module).__name__}.{param._module_info.param_name}"
+    return f"of {type(module).__name__}"
 
 
-def padded_rows(
-    scales: torch.Tensor,
-    spec: Any,
-    shape: torch.Size,
-    columnwise: bool,
-) -> torch.Tensor:
-    """Gathered scales with the padding that a tensor of `shape` has."""
-    role = "columnwise_scale_inv" if columnwise else "rowwise_scale_inv"
-    planned = next(b for b in _native.plan(spec, tuple(shape)) if b.role == role)
-    if scales.shape[0] == planned.shape[0]:
-        return scales
-    padded = scales.new_zeros((planned.shape[0], *scales.shape[1:]))
-    padded[: scales.shape[0]].copy_(scales)
-    return padded
+@contextmanager
+def _naming(module: torch.nn.Module | None, shard: torch.Tensor) -> Iterator[None]:
+    """Adds the parameter's name to what is raised inside."""
+    try:
+        yield
+    except (NotImplementedError, RuntimeError) as error:
+        if module is None:
+            raise
+        raise type(error)(f"{error} (parameter {_name_of(module, shard)})") from error
+
+
+class _Part(NamedTuple):
+    """What one storage sends: the fields with rows, and those that all ranks must agree on."""
+
+    fields: tuple[str, ...]
+    shared: tuple[str, ...]
+    usages: tuple[bool, bool]
+
+
+class _Bundle(NamedTuple):
+    """Buffers packed into one or several of one shape; `contents`: type and shape of each."""
+
+    contents: tuple[tuple[torch.dtype, torch.Size], ...]
+
+    @classmethod
+    def pack(
+        cls, buffers: Sequence[torch.Tensor], shape: tuple[int, ...] | None
+    ) -> tuple[tuple[torch.Tensor, ...], _Bundle]:
+        """Packs into tensors of bytes of `shape`, as many as it takes, or into one of any size."""
+        contents = tuple((buffer.dtype, buffer.shape) for buffer in buffers)
+        flat = torch.cat([b.contiguous().view(-1).view(torch.uint8) for b in buffers])
+        if shape is None:
+            return (flat,), cls(contents)
+        short = -flat.numel() % math.prod(shape)
+        flat = torch.cat([flat, flat.new_zeros(short)])
+        return tuple(flat.view(-1, *shape).unbind()), cls(contents)
+
+    def unpack(self, gathered: Sequence[torch.Tensor], world: int) -> list[torch.Tensor]:
+        """Returns the buffers of all ranks, one rank's below the other's."""
+        ranks = torch.cat([piece.contiguous().view(world, -1) for piece in gathered], 1)
+        buffers, begin = [], 0
+        for dtype, shape in self.contents:
+            end = begin + shape.numel() * dtype.itemsize
+            part = ranks[:, begin:end].contiguous().view(-1).view(dtype)
+            buffers.append(part.view(world * shape[0], *shape[1:]))
+            begin = end
+        return buffers
+
+
+class _Gathering(NamedTuple):
+    """What rebuilding the parameter takes."""
+
+    parts: tuple[_Part | None, ...]
+    whole: int | None  # first indices of the parameter; None: as many as arrive
+    world: int | None
+    bundle: _Bundle | None
+    module: torch.nn.Module | None
+
+
+def _shares(storage: Any, names: Sequence[str]) -> tuple[torch.Tensor, ...]:
+    return tuple(getattr(storage, name).detach().reshape(1, -1) for name in names)
 
 
 class ShardedParameter:
-    """The hooks of FSDP2. A family says what it sends and what it makes of what was gathered."""
+    """The hooks of FSDP2 for a tensor of one scheme."""
 
-    def _send(self, rowwise: bool, columnwise: bool) -> tuple[tuple[torch.Tensor, ...], Any]:
-        """Buffers that the directions need, and what rebuilding them takes."""
-        raise NotImplementedError
+    def _shard_parts(self, usages: tuple[bool, bool]) -> list[tuple[Any, tuple[bool, bool]]]:
+        """Returns the storages that travel, with their directions."""
+        return [(self, usages)]
 
-    def _receive(
-        self,
-        gathered: tuple[torch.Tensor, ...],
-        meta: Any,
-        usages: tuple[bool, bool],
-        dtype: torch.dtype,
-        out: Any,
-    ) -> Any:
-        """The gathered tensor: `out` with new buffers, or a new one."""
-        raise NotImplementedError
+    def _gather_usages(self, module: torch.nn.Module) -> tuple[bool, bool]:
+        """Returns which directions the gathered parameter needs."""
+        return usages_of_pass(module, self._quantizer)
 
     def _note_mesh(self, mesh: Any) -> None:
         """Keeps the group that later quantizations of the shard reduce over, if any do."""
-        if mesh is not None and hasattr(self._quantizer, "with_amax_reduction"):
-            self.amax_reduction_group = mesh.get_group()
-
-    def _usages(self, module: torch.nn.Module) -> tuple[bool, bool]:
-        """Which directions the gathered parameter needs."""
-        return usages_of_pass(module, self._quantizer)
+        for storage, _ in self._shard_parts((True, True)):
+            if storage is not None and hasattr(storage._quantizer, "with_amax_reduction"):
+                storage.amax_reduction_group = mesh.get_group()
 
     def fsdp_pre_all_gather(
         self,
@@ -118,11 +158,31 @@ class ShardedParameter:
         module: torch.nn.Module,
         mp_policy: Any,
     ) -> tuple[tuple[torch.Tensor, ...], Any]:
-        """Buffers to gather, and metadata. Errors: RuntimeError outside of FSDP2."""
-        usages = self._usages(module)
-        buffers, meta = self._send(*usages)
-        self._note_mesh(mesh)
-        return buffers, (meta, usages, self._quantizer)
+        """Returns buffers to gather, and metadata.
+
+        Every rank sends buffers of the same sizes: those of a short shard end with zeros. Without a
+        mesh the buffers are those of this shard alone, and what ranks share is not compared.
+        Errors: RuntimeError outside of FSDP2; RuntimeError or NotImplementedError, on every rank,
+        for what cannot be gathered.
+        """
+        usages = self._gather_usages(module)
+        with _naming(module, self):
+            world, whole, padded = None, None, None
+            if mesh is not None:
+                world, whole = mesh.size(), orig_size[0]
+                padded = -(-whole // world)
+            buffers: list[torch.Tensor] = []
+            parts: list[_Part | None] = []
+            for storage, wanted in self._shard_parts(usages):
+                part = None if storage is None else _part_of(storage, wanted, world, padded)
+                parts.append(part)
+                if part is not None:
+                    buffers.extend(transport.extract(storage, part.fields, padded))
+                    buffers.extend(_shares(storage, part.shared))
+            sent, bundle = _in_shape(buffers, world, whole, padded, orig_size)
+        if mesh is not None:
+            self._note_mesh(mesh)
+        return sent, _Gathering(tuple(parts), whole, world, bundle, module)
 
     def fsdp_post_all_gather(
         self,
@@ -132,308 +192,175 @@ class ShardedParameter:
         *,
         out: Any = None,
     ) -> tuple[Any, tuple[torch.Tensor, ...]]:
-        """The gathered parameter, and the tensors that FSDP2 may free after use."""
-        meta, usages, quantizer = metadata
-        tensor = self._receive(all_gather_outputs, meta, usages, param_dtype, out)
-        if quantizer is not None:
-            own = quantizer.copy()
-            own.set_usage(rowwise=usages[0], columnwise=usages[1])
-            if getattr(own, "with_amax_reduction", False):
-                own.with_amax_reduction, own.amax_reduction_group = False, None
-            tensor._quantizer = own
-        return tensor, all_gather_outputs
+        """Returns the gathered parameter, and the tensors that FSDP2 may free after use.
 
+        Errors: RuntimeError, on every rank, if shards differ in what they must share.
+        """
+        left = list(all_gather_outputs)
+        if metadata.bundle is not None:
+            left = metadata.bundle.unpack(left, metadata.world)
+        arrived = []
+        with _naming(metadata.module, self):
+            for part in metadata.parts:
+                if part is None:
+                    arrived.append(None)
+                    continue
+                end = len(part.fields)
+                _require_agreement(part.shared, left[end : end + len(part.shared)], type(self))
+                arrived.append((part, left[:end]))
+                left = left[end + len(part.shared) :]
+            return self._join(arrived, metadata.whole, param_dtype, out), all_gather_outputs
 
-class ShardedFloat8(ShardedParameter):
-    """Codes travel, the transpose is made of them."""
-
-    def _send(self, rowwise: bool, columnwise: bool) -> tuple[tuple[torch.Tensor, ...], Any]:
-        if self._data is None:
-            raise RuntimeError("fsdp_pre_all_gather: a Float8Tensor needs its row-wise codes")
-        return (self._data,), (self._scale_inv, self._fp8_dtype)
-
-    def _receive(
-        self,
-        gathered: tuple[torch.Tensor, ...],
-        meta: Any,
-        usages: tuple[bool, bool],
-        dtype: torch.dtype,
-        out: Any,
-    ) -> Any:
-        (data,), (scale_inv, fp8_dtype) = gathered, meta
-        if out is None:
-            out = type(self)(
-                shape=data.shape,
-                dtype=dtype,
-                data=data,
-                fp8_scale_inv=scale_inv,
-                fp8_dtype=fp8_dtype,
-            )
-        else:
-            out._data, out._scale_inv = data, scale_inv
-            out._transpose_invalid = True
-        out.update_usage(*usages)
-        return out
-
-
-class ShardedMXFP8(ShardedParameter):
-    """The direction of the pass travels; scales without the rows that are padding."""
-
-    def _send(self, rowwise: bool, columnwise: bool) -> tuple[tuple[torch.Tensor, ...], Any]:
-        if self._with_gemm_swizzled_scales:
-            raise NotImplementedError(
-                "FSDP2 cannot gather an MXFP8Tensor whose scales are GEMM-swizzled"
-            )
-        buffers: list[torch.Tensor] = []
-        for direction, wanted in (("rowwise", rowwise), ("columnwise", columnwise)):
-            if wanted:
-                self._require_buffers(direction)
-                buffers.append(getattr(self, f"_{direction}_data"))
-                buffers.append(unpadded_rows(self, direction == "columnwise"))
-        return tuple(buffers), self._fp8_dtype
-
-    def _receive(
-        self,
-        gathered: tuple[torch.Tensor, ...],
-        meta: Any,
-        usages: tuple[bool, bool],
-        dtype: torch.dtype,
-        out: Any,
-    ) -> Any:
-        spec = _native.make_spec(self._scheme(), True, True)
-        fields: dict[str, Any] = {"fp8_dtype": meta, "with_gemm_swizzled_scales": False}
-        left = list(gathered)
-        for direction, sent in zip(("rowwise", "columnwise"), usages, strict=True):
-            data, scales = (left.pop(0), left.pop(0)) if sent else (None, None)
-            if sent:
-                scales = padded_rows(scales, spec, data.shape, direction == "columnwise")
-            fields[f"{direction}_data"], fields[f"{direction}_scale_inv"] = data, scales
-        return rebound(out, type(self), gathered[0].shape, dtype, fields)
-
-
-class ShardedBlockwise(ShardedParameter):
-    """Tiles: row-wise buffers travel, column-wise ones are made of them."""
-
-    def _send(self, rowwise: bool, columnwise: bool) -> tuple[tuple[torch.Tensor, ...], Any]:
-        if not self._is_2D_scaled:
-            raise NotImplementedError(
-                "FSDP2 gathers a Float8BlockwiseQTensor of square tiles only: scales of runs lie "
-                "across the shards"
-            )
-        if self._rowwise_data is None or self._rowwise_scale_inv is None:
-            raise RuntimeError(
-                "fsdp_pre_all_gather: a Float8BlockwiseQTensor needs its row-wise data"
-            )
-        return (self._rowwise_data, self._rowwise_scale_inv), self._fp8_dtype
-
-    def _receive(
-        self,
-        gathered: tuple[torch.Tensor, ...],
-        meta: Any,
-        usages: tuple[bool, bool],
-        dtype: torch.dtype,
-        out: Any,
-    ) -> Any:
-        data, scales = gathered
-        fields = {
-            "fp8_dtype": meta,
-            "is_2D_scaled": True,
-            "rowwise_data": data,
-            "rowwise_scale_inv": scales,
-            "columnwise_data": None,
-            "columnwise_scale_inv": None,
-        }
-        tensor = rebound(out, type(self), data.shape, dtype, fields)
-        if usages[1]:
-            tensor._create_columnwise()
-        tensor._keep(*usages)
+    def _join(self, arrived: list[Any], whole: int | None, dtype: torch.dtype, out: Any) -> Any:
+        """Returns the parameter over what has arrived for each storage."""
+        ((part, buffers),) = arrived
+        tensor = gathered(self, part, buffers, whole, dtype, out)
+        _give_quantizer(tensor, self._quantizer, part.usages)
         return tensor
 
 
-class ShardedNVFP4(ShardedParameter):
-    """Row-wise buffers travel, column-wise ones of tiles are made of them; amaxes are shared.
+def _part_of(
+    storage: Any, usages: tuple[bool, bool], world: int | None, padded: int | None
+) -> _Part:
+    """Errors: NotImplementedError or RuntimeError for what cannot travel."""
+    reason = storage._why_no_transport()
+    if reason is not None:
+        raise NotImplementedError(reason)
+    fields = storage._transport_fields(*usages)
+    if world is None:
+        return _Part(fields, (), usages)
+    if world > 1:
+        transport.require_whole_blocks(storage, fields, padded)
+    return _Part(fields, transport.shared_fields(storage), usages)
 
-    Rows are needed to make columns, so both are there in every pass.
+
+def _in_shape(
+    buffers: list[torch.Tensor],
+    world: int | None,
+    whole: int | None,
+    padded: int | None,
+    orig_size: torch.Size,
+) -> tuple[tuple[torch.Tensor, ...], _Bundle | None]:
+    """Returns the buffers as FSDP2 takes them.
+
+    A single rank may send one buffer only. Where shards are uneven, FSDP2 asks for buffers that all
+    have the shape of the longest shard.
     """
-
-    def _usages(self, module: torch.nn.Module) -> tuple[bool, bool]:
-        return True, self._quantizer is not None and self._quantizer.columnwise_usage
-
-    def _send(self, rowwise: bool, columnwise: bool) -> tuple[tuple[torch.Tensor, ...], Any]:
-        if self._with_gemm_swizzled_scales:
-            raise NotImplementedError(
-                "FSDP2 cannot gather an NVFP4Tensor whose scales are GEMM-swizzled"
-            )
-        spec = self._spec()
-        assert self.shape[0] % spec.block_length == 0, (
-            f"FSDP2 needs NVFP4 shards of whole blocks of {spec.block_length} rows, got "
-            f"{self.shape[0]}"
-        )
-        self._require_buffers("rowwise")
-        if columnwise:
-            assert self._quantizer is not None and self._quantizer.with_2d_quantization, (
-                "FSDP2 makes the column-wise data of an NVFP4Tensor under 2-D quantization only"
-            )
-        modes = {
-            "fp4_dtype": self._fp4_dtype,
-            "with_gemm_swizzled_scales": False,
-            "row_scaled_nvfp4": self._row_scaled_nvfp4,
-            "nvfp4_use_4over6": self._nvfp4_use_4over6,
-            "nvfp4_e4m3_max": self._nvfp4_e4m3_max,
-            "amax_rowwise": self._amax_rowwise,
-        }
-        return (self._rowwise_data, unpadded_rows(self, False)), (modes, self.shape[-1])
-
-    def _receive(
-        self,
-        gathered: tuple[torch.Tensor, ...],
-        meta: Any,
-        usages: tuple[bool, bool],
-        dtype: torch.dtype,
-        out: Any,
-    ) -> Any:
-        (data, scales), (modes, columns) = gathered, meta
-        shape = torch.Size((*data.shape[:-1], columns))
-        spec = _native.make_spec(self._scheme(), True, False)
-        fields = {
-            **modes,
-            "rowwise_data": data,
-            "rowwise_scale_inv": padded_rows(scales, spec, shape, False),
-            "columnwise_data": None,
-            "columnwise_scale_inv": None,
-            "amax_columnwise": None,
-            "quantizer": self._quantizer,
-        }
-        tensor = rebound(out, type(self), shape, dtype, fields)
-        if usages[1]:
-            tensor._create_columnwise()
-        tensor._keep(*usages)
-        return tensor
+    if world == 1 and len(buffers) > 1:
+        return _Bundle.pack(buffers, None)
+    if world is not None and padded * world != whole:
+        shape = torch.Size((padded, *orig_size[1:]))
+        if any(buffer.shape != shape for buffer in buffers):
+            return _Bundle.pack(buffers, shape)
+    return tuple(buffers), None
 
 
-class ShardedIdentity(ShardedParameter):
-    """The values travel, for both directions."""
-
-    def _usages(self, module: torch.nn.Module) -> tuple[bool, bool]:
-        return True, True
-
-    def _note_mesh(self, mesh: Any) -> None:
-        """Nothing is reduced."""
-
-    def _send(self, rowwise: bool, columnwise: bool) -> tuple[tuple[torch.Tensor, ...], Any]:
-        if self._hp_data.dtype != self.dtype:
+def _require_agreement(
+    names: Sequence[str], gathered_values: Sequence[torch.Tensor], cls: type
+) -> None:
+    """Errors: RuntimeError if a rank's bytes differ from the first one's."""
+    for name, values in zip(names, gathered_values, strict=True):
+        ranks = values.contiguous().view(torch.uint8)
+        if not torch.equal(ranks, ranks[:1].expand_as(ranks)):
             raise RuntimeError(
-                f"fsdp_pre_all_gather: the values are {self._hp_data.dtype}, the parameter "
-                f"{self.dtype}"
+                f"fsdp_post_all_gather: the shards of a {cls.__name__} must share one {name}, got "
+                f"{values.tolist()}; quantize them with a reduced amax or one given scale"
             )
-        return (self._hp_data,), None
 
-    def _receive(
-        self,
-        gathered: tuple[torch.Tensor, ...],
-        meta: Any,
-        usages: tuple[bool, bool],
-        dtype: torch.dtype,
-        out: Any,
-    ) -> Any:
-        (data,) = gathered
-        if out is None:
-            return type(self)(shape=data.shape, dtype=data.dtype, hp_data=data)
-        out._hp_data = data
-        return out
+
+def gathered(
+    shard: Any,
+    part: _Part,
+    buffers: Sequence[torch.Tensor],
+    whole: int | None,
+    dtype: torch.dtype,
+    out: Any,
+) -> Any:
+    """Returns a tensor over buffers that have arrived: `out`, or a new one like `shard`."""
+    fields = transport.restore(shard, part.fields, buffers, whole)
+    fields.update({name: getattr(shard, name) for name in transport.shared_fields(shard)})
+    if out is None:
+        shape = transport.gathered_shape(shard, part.fields, buffers, whole)
+        keywords = {b.keyword: fields.get(b.name) for b in shard.BUFFERS}
+        settings = {s.keyword: getattr(shard, s.name) for s in shard.SETTINGS}
+        nominal = shard.dtype if shard._keeps_dtype() else dtype
+        out = type(shard)(
+            shape=shape, dtype=nominal, quantizer=shard._quantizer, **keywords, **settings
+        )
+    else:
+        derives = out._derives_columnwise()
+        absent = {b.name: None for b in shard.BUFFERS if b.name not in fields and not derives}
+        out.__dict__.update(absent)
+        out.__dict__.update({s.name: getattr(shard, s.name) for s in shard.SETTINGS})
+        out._take_gathered(fields)
+    rowwise, columnwise = part.usages
+    if columnwise and out.COLUMNWISE not in part.fields and out._derives_columnwise():
+        out._create_columnwise()
+    out.update_usage(rowwise_usage=rowwise, columnwise_usage=columnwise)
+    return out
+
+
+def _give_quantizer(tensor: Any, quantizer: Any, usages: tuple[bool, bool]) -> None:
+    """Gives a gathered tensor a quantizer of its own, without the shards' reduction."""
+    if quantizer is None:
+        return
+    own = quantizer.copy()
+    own.set_usage(rowwise=usages[0], columnwise=usages[1])
+    if getattr(own, "with_amax_reduction", False):
+        own.with_amax_reduction, own.amax_reduction_group = False, None
+    tensor._quantizer = own
+
+
+_CHILDREN = {"rowwise": (True, False), "columnwise": (False, True)}
 
 
 class ShardedHybrid(ShardedParameter):
-    """Buffers of both children travel, by the protocol of their storages."""
+    """The hooks of FSDP2 for a tensor of two storages: both travel, in every pass."""
 
-    def _note_mesh(self, mesh: Any) -> None:
-        group = None if mesh is None else mesh.get_group()
-        for child in self._children():
-            if hasattr(child._quantizer, "with_amax_reduction"):
-                child.amax_reduction_group = group
+    def _gather_usages(self, module: torch.nn.Module) -> tuple[bool, bool]:
+        return True, True
 
-    def fsdp_pre_all_gather(
-        self,
-        mesh: Any,
-        orig_size: torch.Size,
-        contiguous_orig_stride: tuple[int, ...],
-        module: torch.nn.Module,
-        mp_policy: Any,
-    ) -> tuple[tuple[torch.Tensor, ...], Any]:
-        buffers: list[torch.Tensor] = []
+    def _shard_parts(self, usages: tuple[bool, bool]) -> list[tuple[Any, tuple[bool, bool]]]:
+        """Errors: NotImplementedError for a child that cannot travel."""
         parts = []
-        for child in (self._rowwise_storage, self._columnwise_storage):
-            if child is None:
-                parts.append(None)
-                continue
-            if not isinstance(child, torch.Tensor):
-                direction = "rowwise" if child is self._rowwise_storage else "columnwise"
-                raise NotImplementedError(
-                    f"FSDP2 cannot gather a hybrid tensor with a storage-only {direction} "
-                    f"sub-storage, {type(child).__name__}"
-                )
-            sent, meta = self._extract(child)
-            buffers.extend(sent)
-            parts.append((len(sent), meta))
-        self._note_mesh(mesh)
-        return tuple(buffers), tuple(parts)
+        for direction, wanted in _CHILDREN.items():
+            child = getattr(self, f"_{direction}_storage")
+            if child is not None:
+                _require_transport(child, direction)
+            parts.append((child, wanted))
+        return parts
 
-    def _extract(self, child: Any) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
-        """What a child sends. Errors: NotImplementedError if its family has no such protocol."""
-        if type(child).fsdp_buffer_fields is QuantizedTensorStorage.fsdp_buffer_fields:
-            direction = "rowwise" if child is self._rowwise_storage else "columnwise"
-            raise NotImplementedError(
-                f"FSDP2 cannot gather a hybrid tensor whose {direction} sub-storage is "
-                f"{type(child).__name__}, which has no fsdp_buffer_fields(). Use a supported "
-                "sub-quantizer: per-tensor FP8, MXFP8, FP8 in square tiles, or high precision"
-            )
-        return child.fsdp_extract_buffers()
-
-    def fsdp_post_all_gather(
-        self,
-        all_gather_outputs: tuple[torch.Tensor, ...],
-        metadata: Any,
-        param_dtype: torch.dtype,
-        *,
-        out: Any = None,
-    ) -> tuple[Any, tuple[torch.Tensor, ...]]:
-        left = list(all_gather_outputs)
-        names = ("_rowwise_storage", "_columnwise_storage")
+    def _join(self, arrived: list[Any], whole: int | None, dtype: torch.dtype, out: Any) -> Any:
         children: dict[str, Any] = {}
-        for name, part in zip(names, metadata, strict=True):
-            if part is None:
-                children[name[1:]] = None
+        for direction, item in zip(_CHILDREN, arrived, strict=True):
+            shard = getattr(self, f"_{direction}_storage")
+            if item is None:
+                children[f"{direction}_storage"] = None
                 continue
-            count, meta = part
-            sharded = getattr(self, name)
-            child = type(sharded).make_like(sharded) if out is None else getattr(out, name)
-            child.amax_reduction_group = None
-            child.fsdp_assign_gathered(left[:count], meta)
-            child._share_shard_state(sharded)
-            rowwise = name == "_rowwise_storage"
-            child.update_usage(rowwise_usage=rowwise, columnwise_usage=not rowwise)
-            left = left[count:]
-            # The first time the wrapper still has the size of a shard.
-            children[name[1:]] = child._rebuild(child._logical_shape()) if out is None else child
-        if out is None:
-            shape = next(child.shape for child in children.values() if child is not None)
-            out = type(self)(shape=shape, dtype=param_dtype, quantizer=self._quantizer, **children)
-        return out, all_gather_outputs
+            part, buffers = item
+            into = None if out is None else getattr(out, f"_{direction}_storage")
+            child = gathered(shard, part, buffers, whole, dtype, into)
+            _give_quantizer(child, shard._quantizer, part.usages)
+            children[f"{direction}_storage"] = child
+        if out is not None:
+            return out
+        shape = next(child.shape for child in children.values() if child is not None)
+        return type(self)(shape=shape, dtype=dtype, quantizer=self._quantizer, **children)
 
 
-def rebound(
-    out: Any,
-    cls: type,
-    shape: torch.Size,
-    dtype: torch.dtype,
-    fields: dict[str, Any],
-) -> Any:
-    """`out` over the buffers in `fields`, or a new tensor."""
-    fresh = cls(shape=shape, dtype=dtype, **fields)
-    if out is None:
-        return fresh
-    for buffer in cls.BUFFERS:
-        setattr(out, buffer.name, getattr(fresh, buffer.name))
-    for setting in cls.SETTINGS:
-        setattr(out, setting.name, getattr(fresh, setting.name))
-    return out
+def _require_transport(child: Any, direction: str) -> None:
+    """Errors: NotImplementedError for a bare storage, and for a family without the protocol."""
+    name = type(child).__name__
+    if not isinstance(child, torch.Tensor):
+        raise NotImplementedError(
+            f"FSDP2 cannot gather a hybrid tensor with a storage-only {direction} sub-storage, "
+            f"{name}"
+        )
+    try:
+        child.fsdp_buffer_fields()
+    except NotImplementedError as error:
+        raise NotImplementedError(
+            f"FSDP2 cannot gather a hybrid tensor whose {direction} sub-storage is {name}, which "
+            "has no fsdp_buffer_fields(). Use a supported sub-quantizer: per-tensor FP8, MXFP8, "
+            "block-scaled FP8, or high precision"
+        ) from error

@@ -16,13 +16,14 @@ from narrowfloat.pytorch._autograd import (
     resolve_shape,
 )
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, QuantizedTensorStorage
+from narrowfloat.pytorch.tensor._fsdp import ShardedParameter
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 from narrowfloat.pytorch.utils import devices_match
 
 _native_size = torch._C.TensorBase.size
 
 
-class SchemeTensor(SchemeStorage, QuantizedTensor):
+class SchemeTensor(SchemeStorage, ShardedParameter, QuantizedTensor):
     """A SchemeStorage with autograd and torch's operators."""
 
     # Whether a reshape that the blocks do not allow gives plain values, as a view does.

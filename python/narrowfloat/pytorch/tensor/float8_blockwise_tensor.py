@@ -12,7 +12,6 @@ from narrowfloat.common import recipe
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
 from narrowfloat.pytorch.constants import DType
-from narrowfloat.pytorch.tensor._fsdp import ShardedBlockwise
 from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer, scale_shape
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
 from narrowfloat.pytorch.tensor.storage.float8_blockwise_tensor_storage import (
@@ -101,7 +100,7 @@ Float8BlockQuantizer.register_value_class(
 )
 
 
-class Float8BlockwiseQTensor(Float8BlockwiseQTensorStorage, ShardedBlockwise, SchemeTensor):
+class Float8BlockwiseQTensor(Float8BlockwiseQTensorStorage, SchemeTensor):
     """A tensor of FP8 codes under an fp32 scale per block."""
 
     @property

@@ -14,7 +14,6 @@ from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
 from narrowfloat.pytorch._reduction import reduce_max
 from narrowfloat.pytorch.constants import DType, TE_DType_To_Torch
-from narrowfloat.pytorch.tensor._fsdp import ShardedFloat8
 from narrowfloat.pytorch.tensor._scheme_quantizer import (
     SchemeQuantizer,
     require_fitting,
@@ -298,7 +297,7 @@ class Float8CurrentScalingQuantizer(_Float8QuantizerBase):
 Float8CurrentScalingQuantizer.register_value_class("dtype", "force_pow_2_scales", "amax_epsilon")
 
 
-class Float8Tensor(Float8TensorStorage, ShardedFloat8, SchemeTensor):
+class Float8Tensor(Float8TensorStorage, SchemeTensor):
     """A tensor of FP8 codes under one scale."""
 
     @classmethod

@@ -11,7 +11,6 @@ import torch
 from narrowfloat.common import recipe
 from narrowfloat.pytorch._autograd import _IdentityFunc
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
-from narrowfloat.pytorch.tensor._fsdp import ShardedIdentity
 from narrowfloat.pytorch.tensor._scheme_quantizer import source_tensor
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
 from narrowfloat.pytorch.tensor.storage.identity_tensor_storage import IdentityTensorStorage
@@ -107,8 +106,11 @@ class IdentityQuantizer(Quantizer):
         return recipe.CustomRecipe
 
 
-class IdentityTensor(IdentityTensorStorage, ShardedIdentity, SchemeTensor):
+class IdentityTensor(IdentityTensorStorage, SchemeTensor):
     """A tensor that holds its values as they are."""
+
+    def _gather_usages(self, module: torch.nn.Module) -> tuple[bool, bool]:
+        return True, True
 
     def view(self, *shape: Any) -> torch.Tensor:
         if len(shape) == 1 and isinstance(shape[0], torch.dtype):

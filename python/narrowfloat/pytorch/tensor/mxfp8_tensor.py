@@ -12,7 +12,6 @@ from narrowfloat.common import recipe
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
 from narrowfloat.pytorch.constants import DType
-from narrowfloat.pytorch.tensor._fsdp import ShardedMXFP8
 from narrowfloat.pytorch.tensor._scheme_quantizer import (
     SchemeQuantizer,
     check_whole_blocks,
@@ -108,7 +107,7 @@ class MXFP8Quantizer(SchemeQuantizer):
 MXFP8Quantizer.register_value_class("dtype", "with_2d_quantization")
 
 
-class MXFP8Tensor(MXFP8TensorStorage, ShardedMXFP8, SchemeTensor):
+class MXFP8Tensor(MXFP8TensorStorage, SchemeTensor):
     """A tensor of FP8 codes under E8M0 scales."""
 
     RESHAPE_DEQUANTIZES = False

@@ -15,7 +15,6 @@ from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
 from narrowfloat.pytorch._reduction import reduce_max
 from narrowfloat.pytorch.constants import DType
-from narrowfloat.pytorch.tensor._fsdp import ShardedNVFP4
 from narrowfloat.pytorch.tensor._scheme_quantizer import (
     SchemeQuantizer,
     check_whole_blocks,
@@ -314,10 +313,15 @@ NVFP4Quantizer.register_value_class(
 )
 
 
-class NVFP4Tensor(NVFP4TensorStorage, ShardedNVFP4, SchemeTensor):
+class NVFP4Tensor(NVFP4TensorStorage, SchemeTensor):
     """A tensor of FP4 codes under E4M3 scales under an amax."""
 
     HAS_DEFAULT_QUANTIZER = True
+
+    def _gather_usages(self, module: torch.nn.Module) -> tuple[bool, bool]:
+        if not self._derives_columnwise():
+            return super()._gather_usages(module)
+        return True, self._quantizer.columnwise_usage
 
     def _require_cloneable(self) -> None:
         assert self._rowwise_data is not None, "clone: an NVFP4Tensor needs its row-wise data"

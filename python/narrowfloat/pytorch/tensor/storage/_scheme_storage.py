@@ -14,6 +14,7 @@ from narrowfloat import _core
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _DequantizeFunc, resolve_shape
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
+from narrowfloat.pytorch.tensor.storage import _transport as transport
 from narrowfloat.pytorch.utils import empty_like_device
 
 
@@ -340,28 +341,70 @@ class SchemeStorage(QuantizedTensorStorage):
             view._cut = self._cut
         return view
 
-    # What travels in an all-gather, for hybrid tensors.
+    # What travels between ranks that hold rows of one tensor.
+
+    def _transport_spec(self, directions: Sequence[str]) -> _core.QuantSpec | None:
+        """Returns the spec that plans the buffers of these directions; None: they hold values."""
+        return _native.make_spec(
+            self._scheme(),
+            "rowwise" in directions,
+            "columnwise" in directions,
+            self._layout_options(),
+        )
+
+    def _why_no_transport(self) -> str | None:
+        """Returns why the buffers of this tensor cannot travel; None if they can."""
+        if self.__dict__.get("_with_gemm_swizzled_scales", False):
+            name = type(self).__name__
+            article = "an" if name[0] in "MN" else "a"
+            return f"FSDP2 cannot gather {article} {name} whose scales are GEMM-swizzled"
+        return None
+
+    def _keeps_dtype(self) -> bool:
+        """Whether a gathered tensor has the nominal type of its shards."""
+        return False
+
+    def _derives_columnwise(self) -> bool:
+        """Whether the column-wise buffers can be made of the row-wise ones."""
+        return False
+
+    def _transport_fields(self, rowwise: bool, columnwise: bool) -> tuple[str, ...]:
+        """Returns the fields that travel for these directions; what can be derived stays."""
+        if self._derives_columnwise() and self._has_rowwise():
+            rowwise, columnwise = True, False
+        wanted = {"rowwise": rowwise, "columnwise": columnwise}
+        return transport.fields_of(self, [way for way, asked in wanted.items() if asked])
+
+    def fsdp_buffer_fields(self) -> tuple[str, ...]:
+        usages = self.get_usages()
+        return transport.fields_of(self, [way for way, there in usages.items() if there])
 
     def fsdp_extract_buffers(self) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
+        """Returns the buffers with rows first, without the rows that are padding.
+
+        Errors: NotImplementedError if the scales are swizzled; RuntimeError if a buffer is missing.
+        """
+        reason = self._why_no_transport()
+        if reason is not None:
+            raise NotImplementedError(reason)
         names = self.fsdp_buffer_fields()
-        return tuple(getattr(self, name) for name in names), {"field_names": names}
+        return transport.extract(self, names), {"field_names": names}
 
     def fsdp_assign_gathered(self, buffers: Sequence[torch.Tensor], meta: dict[str, Any]) -> None:
-        """Errors: RuntimeError for another number of buffers."""
-        self._require_count(buffers, meta)
-        for name, buffer in zip(meta["field_names"], buffers, strict=True):
-            setattr(self, name, buffer)
-
-    def _require_count(self, buffers: Sequence[torch.Tensor], meta: dict[str, Any]) -> None:
-        names = meta["field_names"]
+        """Errors: RuntimeError, before anything changes, for another number or geometry."""
+        names = meta.get("field_names")
+        if names is None:
+            names = transport.fields_of(self, [meta["direction"]])
         if len(buffers) != len(names):
             raise RuntimeError(
                 f"fsdp_assign_gathered: {self.__class__.__name__} takes {len(names)} buffers, got "
                 f"{len(buffers)}"
             )
+        self._take_gathered(transport.restore(self, names, buffers))
 
-    def _share_shard_state(self, sharded: SchemeStorage) -> None:
-        """Takes what the shards have in common from the local one."""
+    def _take_gathered(self, fields: dict[str, torch.Tensor]) -> None:
+        """Takes buffers in place of its own."""
+        self.__dict__.update(fields)
 
     # Text.
 
@@ -472,14 +515,6 @@ class BlockStorage(SchemeStorage):
     def _columnwise_plan_shape(self) -> torch.Size:
         """The shape that column-wise buffers are planned for."""
         return self._logical_shape()
-
-    def _present_pairs(self) -> tuple[str, ...]:
-        """Codes and scales of the directions that are there."""
-        names: tuple[str, ...] = ()
-        for direction, present in self.get_usages().items():
-            if present:
-                names += (f"_{direction}_data", f"_{direction}_scale_inv")
-        return names
 
     def _require_view(self, shape: torch.Size) -> None:
         reason = self._why_no_view(shape)

@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 import torch
 
 from narrowfloat import _core
-from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _DequantizeFunc
-from narrowfloat.pytorch._native import flatten_shape
 from narrowfloat.pytorch.constants import DType, element_of
+from narrowfloat.pytorch.tensor.storage import _transport as transport
 from narrowfloat.pytorch.tensor.storage._scheme_storage import (
     BlockStorage,
     Buffer,
@@ -158,72 +156,10 @@ class Float8BlockwiseQTensorStorage(BlockStorage):
             else columnwise.view(to_columnwise(shape)),
         }
 
-    # What travels in an all-gather, for hybrid tensors.
-
-    def fsdp_buffer_fields(self) -> tuple[str, ...]:
-        if not self._is_2D_scaled:
-            raise NotImplementedError(
-                "FSDP2 gathers a Float8BlockwiseQTensor of square tiles only: scales of runs lie "
-                "across the shards"
-            )
-        return self._present_pairs()
+    def _derives_columnwise(self) -> bool:
+        return self._is_2D_scaled
 
     def fsdp_extract_buffers(self) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
-        """Codes and scales with rows first and scales without padding.
-
-        Errors: NotImplementedError for runs; RuntimeError unless the rows are whole tiles.
-        """
-        names = self.fsdp_buffer_fields()
-        shape = tuple(self._logical_shape())
-        rows, block = flatten_shape(shape)[0], self._spec().block_length
-        if rows % block != 0:
-            raise RuntimeError(
-                f"FSDP2 needs Float8BlockwiseQTensor shards of whole tiles of {block} rows, got "
-                f"{rows}"
-            )
-        buffers = []
-        for name in names:
-            buffer = getattr(self, name)
-            columnwise = name.startswith("_columnwise")
-            if name.endswith("_scale_inv"):
-                content = self._spec().scale_content_shape(shape, columnwise)
-                buffer = buffer[: content[0], : content[1]]
-                buffer = buffer.t() if columnwise else buffer
-            elif columnwise and buffer.dim() > 1:
-                buffer = buffer.movedim(0, -1)
-            buffers.append(buffer.contiguous())
-        return tuple(buffers), {"field_names": names}
-
-    def fsdp_assign_gathered(self, buffers: Sequence[torch.Tensor], meta: dict[str, Any]) -> None:
-        """Errors: RuntimeError, before anything changes, for another number or geometry."""
-        self._require_count(buffers, meta)
-        spec = _native.make_spec(self._scheme(), True, True)
-        fields: dict[str, torch.Tensor] = {}
-        shape = buffers[0].shape
-        for name, buffer in zip(meta["field_names"], buffers, strict=True):
-            columnwise = name.startswith("_columnwise")
-            if name.endswith("_scale_inv"):
-                fields[name] = self._stored_scales(spec, tuple(shape), buffer, columnwise)
-            else:
-                shape = buffer.shape
-                moved = columnwise and buffer.dim() > 1
-                fields[name] = buffer.movedim(-1, 0).contiguous() if moved else buffer
-        self.__dict__.update(fields)
-
-    @staticmethod
-    def _stored_scales(
-        spec: _core.QuantSpec, shape: tuple[int, ...], scales: torch.Tensor, columnwise: bool
-    ) -> torch.Tensor:
-        """Gathered scales as a tensor of `shape` stores them."""
-        content = spec.scale_content_shape(shape, columnwise)
-        wanted = content[::-1] if columnwise else content
-        if tuple(scales.shape) != wanted:
-            raise RuntimeError(
-                f"fsdp_assign_gathered: the gathered scale geometry is {tuple(scales.shape)}, a "
-                f"tensor of shape {shape} has {wanted}"
-            )
-        role = "columnwise_scale_inv" if columnwise else "rowwise_scale_inv"
-        planned = next(b for b in _native.plan(spec, shape) if b.role == role)
-        stored = scales.new_zeros(planned.shape)
-        stored[: content[0], : content[1]].copy_(scales.t() if columnwise else scales)
-        return stored
+        """Errors: RuntimeError unless the rows are whole blocks of each direction."""
+        transport.require_whole_blocks(self, self.fsdp_buffer_fields(), self._logical_shape()[0])
+        return super().fsdp_extract_buffers()

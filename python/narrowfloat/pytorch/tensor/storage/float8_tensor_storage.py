@@ -195,39 +195,39 @@ class Float8TensorStorage(SchemeStorage):
             "data_transpose": self._transpose if fits else None,
         }
 
-    # What travels in an all-gather, for hybrid tensors.
+    # What travels between ranks that hold rows of one tensor.
+
+    def _derives_columnwise(self) -> bool:
+        return True
+
+    def _create_columnwise(self) -> None:
+        self._create_transpose()
 
     def fsdp_buffer_fields(self) -> tuple[str, ...]:
         return ("_data",) if self._data is not None else ("_transpose",)
 
     def fsdp_extract_buffers(self) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
-        """Codes, or those of the transpose with their rows first, as shards follow each other.
+        """Returns codes, or those of the transpose with their rows first.
 
         Errors: RuntimeError if there is only a transpose, and it is stale.
         """
-        names = self.fsdp_buffer_fields()
-        if self._data is not None:
-            return (self._data,), {"field_names": names, "transport_layout": _NATIVE}
-        if not self._has_columnwise():
+        if self._data is None and not self._has_columnwise():
             raise RuntimeError("fsdp_extract_buffers: the transpose is invalid")
-        rows_first = self._transpose
-        if rows_first.dim() > 1:
-            rows_first = rows_first.movedim(0, -1).contiguous()
-        return (rows_first,), {"field_names": names, "transport_layout": _M_MAJOR}
+        buffers, meta = super().fsdp_extract_buffers()
+        return buffers, {
+            **meta,
+            "transport_layout": _NATIVE if self._data is not None else _M_MAJOR,
+        }
 
     def fsdp_assign_gathered(self, buffers: Sequence[torch.Tensor], meta: dict[str, Any]) -> None:
         """Errors: RuntimeError for another number of buffers or an unknown layout."""
-        self._require_count(buffers, meta)
         layout = meta.get("transport_layout", _NATIVE)
-        if layout == _M_MAJOR:
-            (rows_first,) = buffers
-            back = rows_first.movedim(-1, 0).contiguous() if rows_first.dim() > 1 else rows_first
-            self._data, self._transpose, self._transpose_invalid = None, back, False
-        elif layout == _NATIVE:
-            self._data = buffers[0]
-            self._transpose_invalid = True
-        else:
+        if layout not in (_NATIVE, _M_MAJOR):
             raise RuntimeError(f"fsdp_assign_gathered: unknown transport_layout {layout!r}")
+        super().fsdp_assign_gathered(buffers, meta)
 
-    def _share_shard_state(self, sharded: SchemeStorage) -> None:
-        self._scale_inv = sharded._scale_inv
+    def _take_gathered(self, fields: dict[str, torch.Tensor]) -> None:
+        super()._take_gathered(fields)
+        if "_data" not in fields:
+            self._data = None
+        self._transpose_invalid = "_transpose" not in fields

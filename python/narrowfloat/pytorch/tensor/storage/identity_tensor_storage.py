@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -63,5 +64,24 @@ class IdentityTensorStorage(SchemeStorage):
     def _view_buffers(self, shape: torch.Size) -> dict[str, torch.Tensor | None]:
         return {"hp_data": self._hp_data.view(shape)}
 
+    # What travels between ranks that hold rows of one tensor: the values, for both directions.
+
     def fsdp_buffer_fields(self) -> tuple[str, ...]:
         return ("_hp_data",)
+
+    def _transport_spec(self, directions: Sequence[str]) -> None:
+        return None
+
+    def _keeps_dtype(self) -> bool:
+        return True
+
+    def _why_no_transport(self) -> str | None:
+        if self._hp_data.dtype == self._dtype:
+            return None
+        return (
+            f"FSDP2 cannot gather an IdentityTensor of {self._dtype} whose values are "
+            f"{self._hp_data.dtype}"
+        )
+
+    def _transport_fields(self, rowwise: bool, columnwise: bool) -> tuple[str, ...]:
+        return self.fsdp_buffer_fields()

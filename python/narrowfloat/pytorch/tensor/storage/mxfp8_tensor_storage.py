@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 import torch
 
 from narrowfloat import _core
-from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _DequantizeFunc
 from narrowfloat.pytorch.constants import DType, element_of
-from narrowfloat.pytorch.tensor._fsdp import padded_rows, unpadded_rows
 from narrowfloat.pytorch.tensor.storage._scheme_storage import (
     BlockStorage,
     Buffer,
@@ -104,36 +101,6 @@ class MXFP8TensorStorage(BlockStorage):
             "rowwise_data": _viewed(self._rowwise_data, shape),
             "columnwise_data": _viewed(self._columnwise_data, shape),
         }
-
-    # What travels in an all-gather, for hybrid tensors.
-
-    def fsdp_buffer_fields(self) -> tuple[str, ...]:
-        return self._present_pairs()
-
-    def fsdp_extract_buffers(self) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
-        """Scales go without the rows that are padding. Errors: NotImplementedError if swizzled."""
-        if self._with_gemm_swizzled_scales:
-            raise NotImplementedError(
-                "FSDP2 cannot gather an MXFP8Tensor whose scales are GEMM-swizzled"
-            )
-        names = self.fsdp_buffer_fields()
-        buffers = tuple(
-            unpadded_rows(self, name.startswith("_columnwise"))
-            if name.endswith("_scale_inv")
-            else getattr(self, name)
-            for name in names
-        )
-        return buffers, {"field_names": names}
-
-    def fsdp_assign_gathered(self, buffers: Sequence[torch.Tensor], meta: dict[str, Any]) -> None:
-        """Errors: RuntimeError for another number of buffers."""
-        self._require_count(buffers, meta)
-        spec = _native.make_spec(self._scheme(), True, True)
-        shape = buffers[0].shape
-        for name, buffer in zip(meta["field_names"], buffers, strict=True):
-            if name.endswith("_scale_inv"):
-                buffer = padded_rows(buffer, spec, shape, name.startswith("_columnwise"))
-            setattr(self, name, buffer)
 
 
 def _viewed(codes: torch.Tensor | None, shape: torch.Size) -> torch.Tensor | None:

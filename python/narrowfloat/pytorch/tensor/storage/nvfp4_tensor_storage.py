@@ -160,11 +160,19 @@ class NVFP4TensorStorage(BlockStorage):
             return
         super().update_usage(rowwise_usage, columnwise_usage)
 
+    def _derives_columnwise(self) -> bool:
+        quantizer = self._quantizer
+        return getattr(quantizer, "with_2d_quantization", False) and not quantizer.with_rht
+
+    def fsdp_buffer_fields(self) -> tuple[str, ...]:
+        # The protocol of hybrid tensors does not carry the amaxes.
+        raise NotImplementedError(
+            f"{self.__class__.__name__} class does not implement fsdp_buffer_fields function"
+        )
+
     def _create_columnwise(self) -> None:
         """Column-wise buffers of tiles from the row-wise ones. Errors: RuntimeError for runs."""
-        quantizer = self._quantizer
-        tiles = getattr(quantizer, "with_2d_quantization", False)
-        if not tiles or getattr(quantizer, "with_rht", False):
+        if not self._derives_columnwise():
             raise RuntimeError(
                 "update_usage: column-wise NVFP4 data can be made of row-wise data only under 2-D "
                 "quantization without the transform"

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Buffers as they travel between ranks that hold rows of one tensor: rows first, rows of padding
+cut off. Which dimension of a buffer holds rows, and how many, follows from the planner."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from narrowfloat import _core
+from narrowfloat.pytorch import _native
+
+
+class RowAxis(NamedTuple):
+    """The dimension of a buffer that grows with the tensor's first one, the entries that `step`
+    indices of the tensor's first dimension add there, and the flattened rows behind an entry."""
+
+    axis: int
+    entries: int
+    step: int
+    rows: int
+
+    def count(self, length: int) -> int:
+        """Returns the entries of a tensor whose first dimension has `length` indices."""
+        return -(-length * self.entries // self.step)
+
+
+def _content(spec: _core.QuantSpec, role: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    if role.endswith("_scale_inv"):
+        return tuple(spec.scale_content_shape(shape, role.startswith("columnwise")))
+    return next(b.shape for b in _native.plan(spec, shape) if b.role == role)
+
+
+def _step(spec: _core.QuantSpec) -> int:
+    return max(spec.block_length, 1)
+
+
+@lru_cache(maxsize=1024)
+def row_axis(spec: _core.QuantSpec | None, role: str, rest: tuple[int, ...]) -> RowAxis | None:
+    """Finds how the buffer of a role follows the rows of a tensor of shape `(n, *rest)`.
+
+    Returns None for a buffer that all rows share, such as the scale of the tensor. Without a spec
+    the buffer holds the values.
+    """
+    if spec is None:
+        return RowAxis(0, 1, 1, math.prod(rest[:-1]))
+    step = _step(spec)
+    one = _content(spec, role, (step, *rest))
+    two = _content(spec, role, (2 * step, *rest))
+    for axis, (few, many) in enumerate(zip(one, two, strict=True)):
+        if few != many:
+            return RowAxis(axis, few, step, step * math.prod(rest[:-1]) // few)
+    return None
+
+
+class Route(NamedTuple):
+    """A buffer of a storage on its way: its field, role and rows."""
+
+    name: str
+    spec: _core.QuantSpec | None  # None: the buffer holds the values
+    role: str
+    rest: tuple[int, ...]
+    rows: RowAxis
+
+    def planned(self, length: int) -> tuple[int, ...]:
+        """Returns the shape of the stored buffer of a tensor of `length` first indices."""
+        if self.spec is None:
+            return (length, *self.rest)
+        plan = _native.plan(self.spec, (length, *self.rest))
+        return next(b.shape for b in plan if b.role == self.role)
+
+    def sent(self, length: int) -> tuple[int, ...]:
+        """Returns the shape of the buffer as it travels."""
+        stored = list(self.planned(length))
+        stored.pop(self.rows.axis)
+        return (self.rows.count(length), *stored)
+
+    def extract(self, buffer: torch.Tensor, length: int, padded: int) -> torch.Tensor:
+        """Returns the buffer of `length` first indices as one of `padded` travels."""
+        axis, count = self.rows.axis, self.rows.count(length)
+        if buffer.dim() != len(self.planned(length)):
+            raise NotImplementedError(
+                f"FSDP2 cannot gather {self.name} of a tensor of {1 + len(self.rest)} dimensions"
+            )
+        if buffer.shape[axis] != count:
+            buffer = buffer.narrow(axis, 0, count)
+        moved = buffer if axis == 0 else buffer.movedim(axis, 0)
+        wanted = self.sent(padded)
+        return (moved if tuple(moved.shape) == wanted else _grown(moved, wanted)).contiguous()
+
+    def stored(self, buffer: torch.Tensor, length: int) -> torch.Tensor:
+        """Returns a buffer that has arrived as a tensor of `length` first indices stores it."""
+        axis, wanted = self.rows.axis, self.planned(length)
+        moved = buffer if axis == 0 else buffer.movedim(0, axis).contiguous()
+        return moved if tuple(moved.shape) == wanted else _grown(moved, wanted)
+
+
+def _grown(buffer: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Returns a buffer of `shape` that begins with `buffer` and goes on with zeros."""
+    grown = buffer.new_zeros(shape)
+    grown[tuple(slice(size) for size in buffer.shape)].copy_(buffer)
+    return grown
+
+
+def fields_of(storage: Any, directions: Sequence[str]) -> tuple[str, ...]:
+    """Returns the fields of these directions that hold rows, in the order in which they travel."""
+    return tuple(name for name, axis in _fields(storage, directions) if axis is not None)
+
+
+def shared_fields(storage: Any) -> tuple[str, ...]:
+    """Returns the present fields that all rows share."""
+    present = [way for way, there in storage.get_usages().items() if there]
+    names = dict(_fields(storage, present))
+    return tuple(
+        name for name, axis in names.items() if axis is None and getattr(storage, name) is not None
+    )
+
+
+def _named_roles(storage: Any) -> list[tuple[str, str]]:
+    given = zip(_native.ROLES, storage._role_names, strict=True)
+    return [(role, name) for role, name in given if name is not None]
+
+
+def _fields(storage: Any, directions: Sequence[str]) -> list[tuple[str, RowAxis | None]]:
+    names = dict(_named_roles(storage))
+    spec = storage._transport_spec(directions)
+    rest = tuple(storage._logical_shape()[1:])
+    planned = names if spec is None else [b.role for b in _native.plan(spec, (_step(spec), *rest))]
+    found = {
+        names[role]: row_axis(spec, role, rest)
+        for way in directions
+        for role in planned
+        if role in names and way in role
+    }
+    return list(found.items())
+
+
+def routes(storage: Any, names: Sequence[str]) -> list[Route]:
+    """Returns the ways of these fields."""
+    roles = {name: role for role, name in reversed(_named_roles(storage))}
+    ways = [way for way in ("rowwise", "columnwise") if any(way in roles[name] for name in names)]
+    spec = storage._transport_spec(ways)
+    rest = tuple(storage._logical_shape()[1:])
+    found = []
+    for name in names:
+        rows = row_axis(spec, roles[name], rest)
+        assert rows is not None, f"{name} has no rows"
+        found.append(Route(name, spec, roles[name], rest, rows))
+    return found
+
+
+def require_whole_blocks(storage: Any, names: Sequence[str], length: int) -> None:
+    """Errors: RuntimeError unless `length` first indices end with a block of each field."""
+    for route in routes(storage, names):
+        count = length * math.prod(route.rest[:-1])
+        if count % route.rows.rows != 0:
+            raise RuntimeError(
+                f"FSDP2 needs {type(storage).__name__} shards of whole blocks: the local flattened "
+                f"M dimension {count} is not a multiple of {route.rows.rows}"
+            )
+
+
+def extract(
+    storage: Any, names: Sequence[str], padded: int | None = None
+) -> tuple[torch.Tensor, ...]:
+    """Returns the fields as they travel; `padded`: as those of a shard with so many rows.
+
+    Errors: RuntimeError for a field that is missing.
+    """
+    length = storage._logical_shape()[0]
+    padded = length if padded is None else padded
+    sent = []
+    for route in routes(storage, names):
+        buffer = getattr(storage, route.name)
+        if buffer is None:
+            raise RuntimeError(
+                f"fsdp_pre_all_gather: {type(storage).__name__} lacks {route.name}, which travels"
+            )
+        sent.append(route.extract(buffer, length, padded))
+    return tuple(sent)
+
+
+def _length(way: Route, buffer: torch.Tensor, whole: int | None) -> int:
+    return buffer.shape[0] * way.rows.step // way.rows.entries if whole is None else whole
+
+
+def gathered_shape(
+    storage: Any, names: Sequence[str], buffers: Sequence[torch.Tensor], whole: int | None
+) -> torch.Size:
+    """Returns the shape of the tensor that gathered buffers make."""
+    first = routes(storage, names)[0]
+    return torch.Size((_length(first, buffers[0], whole), *first.rest))
+
+
+def restore(
+    storage: Any, names: Sequence[str], buffers: Sequence[torch.Tensor], whole: int | None = None
+) -> dict[str, torch.Tensor]:
+    """Returns the fields of the tensor that gathered buffers make.
+
+    `whole`: its first indices, what is more is padding; None: as many as the buffers have.
+    Errors: RuntimeError if the buffers do not fit each other.
+    """
+    ways = routes(storage, names)
+    length = _length(ways[0], buffers[0], whole)
+    fields = {}
+    for route, buffer in zip(ways, buffers, strict=True):
+        wanted = route.sent(length)
+        if whole is not None and buffer.shape[0] > wanted[0]:
+            buffer = buffer.narrow(0, 0, wanted[0])
+        if tuple(buffer.shape) != wanted:
+            what = "scale" if route.role.endswith("_scale_inv") else "data"
+            raise RuntimeError(
+                f"fsdp_assign_gathered: the gathered {what} geometry is {tuple(buffer.shape)}, a "
+                f"tensor of shape {(length, *route.rest)} has {wanted}"
+            )
+        fields[route.name] = route.stored(buffer, length)
+    return fields

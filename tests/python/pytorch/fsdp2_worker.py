@@ -36,7 +36,7 @@ FAMILIES: dict[str, Callable[[], nfp.Quantizer]] = {
 }
 # A split of these formats is plain, so the shard is quantized after sharding, as modules that are
 # made on the meta device do.
-QUANTIZED_AFTER_SHARDING = ("float8_blockwise", "nvfp4")
+QUANTIZED_AFTER_SHARDING = ()
 
 
 class Product(torch.autograd.Function):

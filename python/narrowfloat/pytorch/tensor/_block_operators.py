@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from narrowfloat.pytorch._dispatch import implements
-from narrowfloat.pytorch.tensor._cuts import cut
+from narrowfloat.pytorch.tensor._cuts import block_boundary, cut
+from narrowfloat.pytorch.tensor._fsdp import refuse_plain_shards
 from narrowfloat.pytorch.tensor._operators import (
     _empty_like,
     _new_empty,
@@ -56,18 +57,25 @@ def _empty_like_nvfp4(tensor: NVFP4Tensor, **kwargs: Any) -> NVFP4Tensor:
     return new
 
 
-@implements(aten.new_zeros.default, MXFP8Tensor)
-def _new_zeros_mxfp8(tensor: MXFP8Tensor, size: list[int], **kwargs: Any) -> Any:
-    quantizer = tensor._get_quantizer()
-    if len(size) < 2 or not quantizer._spec().has_whole_blocks(tuple(size)):
+BLOCKS = (MXFP8Tensor, Float8BlockwiseQTensor, NVFP4Tensor)
+
+
+@implements(aten.new_zeros.default, *BLOCKS)
+def _new_zeros(tensor: BlockTensor, size: list[int], **kwargs: Any) -> Any:
+    """Zeros in the same format; plain ones of another type or of a size that it does not take."""
+    takes = len(size) >= 2 and kwargs.get("dtype") in (None, tensor.dtype)
+    try:
+        if takes:
+            tensor._get_quantizer()._check_shape(tuple(size))
+    except ValueError:
+        takes = False
+    if not takes:
+        refuse_plain_shards(tensor, f"a shard of shape {tuple(size)} has parts of blocks")
         return NotImplemented
     new = _new_empty(tensor, size, **kwargs)
     usages = tensor.get_usages()
     new._keep(usages["rowwise"], usages["columnwise"])
     return aten.zero_.default(new)
-
-
-BLOCKS = (MXFP8Tensor, Float8BlockwiseQTensor, NVFP4Tensor)
 
 
 def _alias_or_values(piece: Any) -> Any:
@@ -117,12 +125,21 @@ def _view_of(tensor: Any, shape: torch.Size) -> Any:
         return NotImplemented
 
 
+def _why_no_pieces(tensor: BlockTensor, size: int, dim: int) -> str:
+    if tensor._has_swizzled_scales():
+        return "its scales are GEMM-swizzled"
+    lines = "columns" if dim % tensor.dim() == tensor.dim() - 1 else "rows"
+    boundary = block_boundary(tensor, lines == "rows")
+    return f"{size} {lines} of a shard are not whole blocks of {boundary}"
+
+
 def _pieces(tensor: BlockTensor, sizes: list[int], dim: int) -> Any:
     """Aliases one after another; NotImplemented unless all pieces can be."""
     pieces, start = [], 0
     for size in sizes:
         piece = cut(tensor, dim, start, size)
         if piece is None:
+            refuse_plain_shards(tensor, _why_no_pieces(tensor, sizes[0], dim))
             return NotImplemented
         pieces.append(piece)
         start += size

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import math
+import sys
+import types
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +14,9 @@ from typing import Any, NamedTuple
 import torch
 
 from narrowfloat.pytorch.tensor.storage import _transport as transport
+
+_FSDP_PARAMETER = "torch.distributed.fsdp._fully_shard._fsdp_param"
+_SHARDING = (_FSDP_PARAMETER, "torch.distributed.tensor.placement_types")
 
 # The parameter group of each module that owns a sharded parameter.
 _groups: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
@@ -79,6 +84,35 @@ def _naming(module: torch.nn.Module | None, shard: torch.Tensor) -> Iterator[Non
         if module is None:
             raise
         raise type(error)(f"{error} (parameter {_name_of(module, shard)})") from error
+
+
+def _frames() -> Iterator[types.FrameType]:
+    frame = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def is_asked_by_fsdp() -> bool:
+    """Whether FSDP2 runs the operator that is being dispatched."""
+    return any(frame.f_globals.get("__name__") == _FSDP_PARAMETER for frame in _frames())
+
+
+def refuse_plain_shards(tensor: Any, why: str) -> None:
+    """Raises if torch.distributed shards a tensor for which an operator would give plain values.
+
+    FSDP2 and DTensor would keep the values in place of the tensor, unquantized, without a word.
+    Only their callers' frames tell them from a program that reads values.
+    Errors: NotImplementedError, naming the parameter where FSDP2 shards.
+    """
+    for frame in _frames():
+        if frame.f_globals.get("__name__") in _SHARDING:
+            info = getattr(frame.f_locals.get("self"), "_module_info", None)
+            name = "" if info is None else f" {info.param_name} of {type(info.module).__name__}"
+            raise NotImplementedError(
+                f"{type(tensor).__name__}{name} of shape {tuple(tensor.shape)} cannot be sharded: "
+                f"{why}"
+            )
 
 
 class _Part(NamedTuple):
@@ -226,6 +260,7 @@ def _part_of(
     reason = storage._why_no_transport()
     if reason is not None:
         raise NotImplementedError(reason)
+    storage._own_buffers()
     fields = storage._transport_fields(*usages)
     if world is None:
         return _Part(fields, (), usages)

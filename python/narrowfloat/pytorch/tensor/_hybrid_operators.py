@@ -11,6 +11,8 @@ import torch
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._dispatch import implements
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
+from narrowfloat.pytorch.tensor._cuts import block_boundary
+from narrowfloat.pytorch.tensor._fsdp import refuse_plain_shards
 from narrowfloat.pytorch.tensor._operators import (
     _copy,
     aten,
@@ -19,6 +21,7 @@ from narrowfloat.pytorch.tensor._operators import (
     zero_buffers,
 )
 from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor, copy_child
+from narrowfloat.pytorch.tensor.storage._scheme_storage import BlockStorage
 from narrowfloat.pytorch.tensor.storage.identity_tensor_storage import IdentityTensorStorage
 
 
@@ -102,10 +105,12 @@ def _mapped(tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]) -> An
 def _pieces(tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]) -> Any:
     """A hybrid tensor of each piece; NotImplemented where a child has no such pieces."""
     if not all(isinstance(child, QuantizedTensor) for child in tensor._children()):
+        refuse_plain_shards(tensor, "a child is a bare storage")
         return NotImplemented
     parts = tensor._map(operator)
     present = [pieces for pieces in parts.values() if pieces is not None]
     if not present or not all(isinstance(p, QuantizedTensor) for ps in present for p in ps):
+        refuse_plain_shards(tensor, "a child has no such pieces")
         return NotImplemented
     pieces = []
     for index in range(len(present[0])):
@@ -116,7 +121,16 @@ def _pieces(tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]) -> An
 
 @implements(aten.split.Tensor, HybridQuantizedTensor)
 def _split(tensor: HybridQuantizedTensor, split_size: int, dim: int = 0) -> Any:
-    return _pieces(tensor, lambda child: aten.split.Tensor(child, split_size, dim))
+    """Errors: NotImplementedError where a child has blocks that the pieces would cut."""
+    pieces = _pieces(tensor, lambda child: aten.split.Tensor(child, split_size, dim))
+    blocks = [c for c in tensor._children() if isinstance(c, BlockStorage)]
+    if pieces is NotImplemented and blocks:
+        rows = max(block_boundary(child, dim % tensor.dim() == 0) for child in blocks)
+        raise NotImplementedError(
+            f"split: pieces of {split_size} do not stay quantized in every child; they need a "
+            f"local shape that is divisible by {rows}"
+        )
+    return pieces
 
 
 @implements(aten.split_with_sizes.default, HybridQuantizedTensor)

@@ -16,7 +16,7 @@ from narrowfloat.pytorch._autograd import (
     resolve_shape,
 )
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, QuantizedTensorStorage
-from narrowfloat.pytorch.tensor._fsdp import ShardedParameter
+from narrowfloat.pytorch.tensor._fsdp import ShardedParameter, is_asked_by_fsdp
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 from narrowfloat.pytorch.utils import devices_match
 
@@ -84,6 +84,8 @@ class SchemeTensor(SchemeStorage, ShardedParameter, QuantizedTensor):
         reason = self._why_no_view(wanted)
         if reason is None:
             return _ViewFunc.apply(self, wanted)
+        if is_asked_by_fsdp():  # for a flat view that it keeps and never reads
+            return self.detach()
         warnings.warn(f"{reason}; the tensor is dequantized", stacklevel=2)
         return self.dequantize().view(wanted)
 

@@ -22,7 +22,7 @@ from narrowfloat.pytorch.quantized_tensor import (
     QuantizedTensorStorage,
     Quantizer,
 )
-from narrowfloat.pytorch.tensor._fsdp import ShardedHybrid
+from narrowfloat.pytorch.tensor._fsdp import ShardedHybrid, is_asked_by_fsdp
 from narrowfloat.pytorch.tensor._scheme_quantizer import source_tensor
 from narrowfloat.pytorch.tensor._scheme_tensor import _native_size
 from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer
@@ -302,6 +302,8 @@ class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Quantiz
         reason = self._why_no_view(wanted)
         if reason is None:
             return _ViewFunc.apply(self, wanted)
+        if is_asked_by_fsdp():  # for a flat view that it keeps and never reads
+            return self.detach()
         warnings.warn(f"{reason}; the tensor is dequantized", stacklevel=2)
         return self.dequantize().view(wanted)
 

@@ -360,6 +360,15 @@ class SchemeStorage(QuantizedTensorStorage):
             return f"FSDP2 cannot gather {article} {name} whose scales are GEMM-swizzled"
         return None
 
+    def _own_buffers(self) -> None:
+        """Ends being a cut: a shard is all that its rank has of a tensor.
+
+        FSDP2 keeps a short shard as a part of a padded one, and nothing reads the rest of it.
+        """
+        if self._cut is not None:
+            self.__dict__.update({b.name: self._whole_buffer(b.name) for b in self.BUFFERS})
+            self._cut = None
+
     def _keeps_dtype(self) -> bool:
         """Whether a gathered tensor has the nominal type of its shards."""
         return False

@@ -41,10 +41,10 @@ NO_FACTS = {
     "common/recipe/per_tensor.py": {1024},  # steps of an amax history
     "debug/_config_file.py": {32, 100_000, 1_000_000},  # bounds on what a file may hold
     "debug/_quantized_computation.py": {100},  # per cent
-    "pytorch/_native.py": {1024, 4096},  # entries of caches
+    "pytorch/_plans.py": {1024, 4096},  # entries of caches
     "pytorch/constants.py": {5, 6, 7, 8, 10},  # TransformerEngine's numbers of item types
     "pytorch/quantization/dtypes.py": {16, 128},  # alignments of its GPUs' products
-    "pytorch/tensor/nvfp4_tensor.py": {63, 256},  # bits of a seed; the bound a caller may choose
+    "pytorch/tensor/nvfp4_tensor.py": {256},  # the bound a caller may choose
     "pytorch/utils.py": {9},  # a generation of CUDA devices
 }
 

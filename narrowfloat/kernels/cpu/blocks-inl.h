@@ -28,19 +28,13 @@ inline constexpr std::size_t kBatch = kBatchCols / S::kBlock.cols;
 /// Scales of up to kBatch blocks of T that follow each other in one panel.
 template <Scheme S, class T>
 struct Batch {
-  BitsOf<T> largest[kBatch<S>];  // patterns of the blocks' amaxes
-  float scale[kBatch<S>];
-  std::uint32_t scale_inv[kBatch<S>];
-  std::uint32_t floor[kBatch<S>];  // and multiplier: FoldedScale's, if `folded`
-  float multiplier[kBatch<S>];
+  alignas(64) BitsOf<T> largest[kBatch<S>];  // patterns of the blocks' amaxes
+  alignas(64) float scale[kBatch<S>];
+  alignas(64) std::uint32_t scale_inv[kBatch<S>];
+  alignas(64) std::uint32_t floor[kBatch<S>];  // and multiplier: FoldedScale's, if `folded`
+  alignas(64) float multiplier[kBatch<S>];
+  std::uint32_t most;  // the largest of all patterns
   bool folded = false;
-
-  /// The largest pattern of all blocks.
-  HWY_INLINE std::uint32_t Largest() const {
-    BitsOf<T> most = 0;
-    for (const BitsOf<T> bits : largest) most = std::max(most, bits);
-    return most;
-  }
 
   /// Branch-free schemes are vectorized here by the compiler: the loops have a constant length.
   HWY_INLINE void Decide(const typename S::TensorState& state) {
@@ -104,6 +98,20 @@ HWY_INLINE auto FoldBlocks(DI /*di*/, hn::Vec<DI> lanes) {
 template <class T>
 inline constexpr std::size_t kMeasured = 16 / kItemSize<T>;
 
+/// Concatenates group(j), group(j + n), ..., where n is the lanes of 128 bits, to one vector of D.
+template <class D, class Group>
+HWY_INLINE hn::Vec<D> JoinGroups(D d, std::size_t j, const Group& group) {
+  if constexpr (hn::MaxLanes(D()) * sizeof(hn::TFromD<D>) <= 16) {
+    return group(j);
+  } else {
+    const hn::Half<D> half;
+    return hn::Combine(d, JoinGroups(half, j + hn::Lanes(half), group), JoinGroups(half, j, group));
+  }
+}
+
+/// Stores the amax pattern of each block in `batch`, and the largest of all patterns.
+/// Stores whole vectors, because Decide loads whole vectors: a load that covers several narrower
+/// stores cannot be forwarded, and stalls until these and all earlier stores are in the cache.
 template <Scheme S, class T, Items kItems>
 HWY_INLINE void MeasureBlocks(const std::byte* row, std::size_t blocks, Batch<S, T>& batch) {
   using I = std::make_signed_t<BitsOf<T>>;
@@ -129,11 +137,17 @@ HWY_INLINE void MeasureBlocks(const std::byte* row, std::size_t blocks, Batch<S,
     if constexpr (sizeof(I) == 4) return four(j);
     return MergeMaxima<std::int64_t>(di, four(j), four(j + 4));
   };
-  for (std::size_t j = 0; j < kBatch<S>; j += kMeasured<T>) {
-    auto largest = hn::Zero(d128);
-    if (j < blocks) largest = FoldBlocks(di, group(j));
-    hn::StoreU(largest, d128, reinterpret_cast<I*>(batch.largest + j));
+  const auto folded = [&](std::size_t j) NF_INLINE_ATTR {
+    return j < blocks ? FoldBlocks(di, group(j)) : hn::Zero(d128);
+  };
+  const hn::CappedTag<I, kBatch<S>> d;
+  auto most = hn::Zero(d);
+  for (std::size_t j = 0; j < kBatch<S>; j += hn::Lanes(d)) {
+    const auto largest = JoinGroups(d, j, folded);
+    hn::Store(largest, d, reinterpret_cast<I*>(batch.largest + j));
+    most = hn::Max(most, largest);
   }
+  batch.most = LargestLane(d, most);
 }
 
 /// Where a panel's codes go, and where the same codes go once more, or null.
@@ -142,31 +156,73 @@ struct PanelCodes : PanelRows<kRows, std::byte> {
   std::byte* copy[kRows];
 };
 
+/// Supplies EncodeRun with the scales of a vector that covers several blocks, from `first` on.
+/// Requires: each sub-vector of items lies in one block.
+template <Scheme S, class T, class DF>
+struct BlockScales {
+  const Batch<S, T>& batch;
+  std::size_t first;
+  static constexpr std::size_t kItems = hn::MaxLanes(DF()) * sizeof(float) / kItemSize<T>;
+  static_assert(S::kBlock.cols % kItems == 0);
+
+  /// Returns the block of the i-th sub-vector, where lanes are `bytes` wide.
+  HWY_INLINE std::size_t Block(std::size_t i, std::size_t bytes) const {
+    return first + i / (bytes / kItemSize<T>)*kItems / S::kBlock.cols;
+  }
+  HWY_INLINE hn::Vec<DF> operator()(std::size_t i) const {
+    return batch.Scale(DF(), Block(i, sizeof(float))).scale;
+  }
+};
+/// Supplies EncodeRun with folded scales in the same way.
+template <Scheme S, class T, class DF>
+struct BlocksFolded {
+  BlockScales<S, T, DF> of;
+  HWY_INLINE auto Floor(std::size_t i) const {
+    return of.batch.Folded(DF(), of.Block(i, sizeof(FloorBits<T>))).floor;
+  }
+  HWY_INLINE hn::Vec<DF> Multiplier(std::size_t i) const {
+    return of.batch.Folded(DF(), of.Block(i, sizeof(float))).multiplier;
+  }
+};
+
+/// Encodes `blocks` measured and decided blocks of each row of a panel.
+/// Blocks shorter than a vector are encoded several at a time, so that vectors are full.
 template <Scheme S, class T, Items kItems, bool kFolded>
 HWY_INLINE void EncodeBlocks(const PanelRows<S::kBlock.rows, const std::byte>& in,
                              std::size_t blocks, const Batch<S, T>& batch,
                              const PanelCodes<S::kBlock.rows>& out, Outlet<kBatchCols>& outlet) {
   using F = typename S::Element;
-  const hn::CappedTag<std::uint8_t, S::kBlock.cols> d8;
-  using DF = hn::Repartition<float, decltype(d8)>;
-  const std::size_t lanes = hn::Lanes(d8);
+  constexpr std::size_t kCols = S::kBlock.cols, kPerVector = hn::MaxLanes(D8()) / kCols;
+  const hn::CappedTag<std::uint8_t, kCols> d_block;
+  const D8 d8;
   for (std::size_t r = 0; r < in.count; ++r) {
     const Sink codes = outlet.Open(d8, out.row[r]);
     const Sink copy = outlet.OpenCopy(d8, codes, out.copy[r]);
-    for (std::size_t j = 0; j < blocks; ++j) {
-      const auto scale = [&]() NF_INLINE_ATTR {
-        if constexpr (kFolded) return batch.Folded(DF(), j);
-        if constexpr (!kFolded) return batch.Scale(DF(), j);
-      }();
-      for (std::size_t i = j * S::kBlock.cols; i < (j + 1) * S::kBlock.cols; i += lanes) {
-        if (in.next[r] != nullptr)
-          PrefetchBytes(in.next[r] + i * kItemSize<T>, lanes * kItemSize<T>);
-        const auto run = EncodeRun<F, T, kItems>(d8, in.row[r] + i * kItemSize<T>, scale);
-        codes.Put(d8, run, i);
-        if (copy.to != nullptr) copy.Put(d8, run, i);
+    const auto put = [&](auto d, std::size_t i, const auto& scale) NF_INLINE_ATTR {
+      if (in.next[r] != nullptr)
+        PrefetchBytes(in.next[r] + i * kItemSize<T>, hn::Lanes(d) * kItemSize<T>);
+      const auto run = EncodeRun<F, T, kItems>(d, in.row[r] + i * kItemSize<T>, scale);
+      codes.Put(d, run, i);
+      if (copy.to != nullptr) copy.Put(d, run, i);
+    };
+    std::size_t j = 0;
+    if constexpr (kPerVector > 1) {
+      for (; j + kPerVector <= blocks; j += kPerVector) {
+        const BlockScales<S, T, DF> scales{batch, j};
+        if constexpr (kFolded) put(d8, j * kCols, BlocksFolded<S, T, DF>{scales});
+        if constexpr (!kFolded) put(d8, j * kCols, scales);
       }
     }
-    outlet.Close(codes, out.row[r], blocks * S::kBlock.cols, out.copy[r]);
+    for (; j < blocks; ++j) {
+      using DB = hn::Repartition<float, decltype(d_block)>;
+      const auto scale = [&]() NF_INLINE_ATTR {
+        if constexpr (kFolded) return batch.Folded(DB(), j);
+        if constexpr (!kFolded) return batch.Scale(DB(), j);
+      }();
+      for (std::size_t i = 0; i < kCols; i += hn::Lanes(d_block))
+        put(d_block, j * kCols + i, scale);
+    }
+    outlet.Close(codes, out.row[r], blocks * kCols, out.copy[r]);
   }
 }
 
@@ -232,7 +288,7 @@ HWY_INLINE void QuantizeBatch(const PanelRows<S::kBlock.rows, const std::byte>& 
                               Batch<S, T>& batch, const PanelCodes<S::kBlock.rows>& out,
                               Outlet<kBatchCols>& outlet) {
   MeasurePanel<S, T, Items::kOrdinary>(in, blocks, batch);
-  if (batch.Largest() < kInfinityBits<T>) {
+  if (batch.most < kInfinityBits<T>) {
     batch.Decide(state);
     if (batch.folded) {
       return EncodeBlocks<S, T, Items::kOrdinary, true>(in, blocks, batch, out, outlet);

@@ -62,28 +62,6 @@ struct QuantizeColumns {
   }
 };
 
-/// The scales of a row's blocks, from column `col` on, as EncodeRun asks for them.
-template <class S, class T>
-struct BlocksFolded {
-  const Batch<S, T>& batch;
-  std::size_t col;
-  static constexpr std::size_t kItems = hn::MaxLanes(MagnitudeTag<T>());  // of a vector
-  static_assert(S::kBlock.cols % kItems == 0);
-
-  HWY_INLINE auto Floor(std::size_t i) const {
-    return batch.Folded(DF(), Block(i, sizeof(FloorBits<T>))).floor;
-  }
-  HWY_INLINE hn::Vec<DF> Multiplier(std::size_t i) const {
-    return batch.Folded(DF(), Block(i, sizeof(float))).multiplier;
-  }
-
- private:
-  /// Where the i-th vector lies that has so many bytes an item.
-  HWY_INLINE std::size_t Block(std::size_t i, std::size_t bytes) const {
-    return (col + i / (bytes / kItemSize<T>)*kItems) / S::kBlock.cols;
-  }
-};
-
 /// Both directions at once, where that is possible: what they share of each item is done once.
 template <class S, class T>
 struct QuantizeBoth {
@@ -171,7 +149,7 @@ struct QuantizeBoth {
     for (std::size_t c = 0; c < cols; c += hn::Lanes(d8)) {
       const std::byte* items = in + c * kItemSize<T>;
       PrefetchBytes(next + c * kItemSize<T>, hn::Lanes(d8) * kItemSize<T>);
-      const BlocksFolded<S, T> by_row{batch, c};
+      const BlocksFolded<S, T, DF> by_row{{batch, c / S::kBlock.cols}};
       const LaneFolded<T, DF> by_column = strip.Folded(c);
       if constexpr (kItemSize<T> == 2) {
         // Half by half, so that what both directions share stays in registers.

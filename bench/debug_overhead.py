@@ -3,7 +3,7 @@
 
 usage: python bench/debug_overhead.py [--side N] [--repetitions N] [--json FILE]
 
-Forward and backward passes of narrowfloat.debug.pytorch.matmul.Matmul on a batch as wide as the
+Forward and backward passes of narrowfloat.pytorch.Linear on a batch as wide as the
 layer, with MXFP8: without a session, in sessions whose configurations select another layer or this
 one. All take turns of many passes, and the best turn counts. The ratio is that of the layer that is
 not selected, which is what a model pays in all its other layers.
@@ -24,8 +24,7 @@ from narrowfloat.common.recipe import MXFP8BlockScaling
 from narrowfloat.debug import features
 from narrowfloat.debug.pytorch.debug_state import TEDebugState
 from narrowfloat.debug.pytorch.layer import Slots
-from narrowfloat.debug.pytorch.matmul import Matmul
-from narrowfloat.pytorch import autocast
+from narrowfloat.pytorch import Linear, autocast
 
 PASSES = 10  # a turn
 ASKED = 2000  # calls of what takes less than a microsecond
@@ -78,7 +77,7 @@ def seconds(call: Callable[[], object], count: int) -> float:
 def measure(side: int, repetitions: int) -> dict[str, float]:
     """Microseconds of one pass forward and backward, by session, and of what is beside them."""
     TEDebugState._reset()
-    model = Matmul(side, side, name="linear", dtype=torch.bfloat16)
+    model = Linear(side, side, name="linear", dtype=torch.bfloat16)
     x = torch.randn(side, side, dtype=torch.bfloat16, requires_grad=True)
     recipe = MXFP8BlockScaling()
 
@@ -101,7 +100,7 @@ def measure(side: int, repetitions: int) -> dict[str, float]:
                 keep(name, seconds(run, PASSES))
                 if name in (BASE, UNSELECTED):
                     parents = Slots()
-                    watch = lambda parents=parents: model._debug.watch(parents)  # noqa: E731
+                    watch = lambda parents=parents: model._watcher.watch(parents)  # noqa: E731
                     keep(f"the question alone, {name}", seconds(watch, ASKED))
                 if name == UNSELECTED:
                     keep("the host's step()", seconds(debug_api.step, PASSES))

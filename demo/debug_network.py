@@ -2,7 +2,7 @@
 """A small network with one matrix that does not survive E5M2, for demo.debug_hunt."""
 
 import torch
-from narrowfloat.debug.pytorch.matmul import Matmul
+from narrowfloat.pytorch import Linear
 
 INPUTS, WIDTH, OUTPUTS, BATCH = 16, 32, 4, 256
 # Channels that always carry one and the same large value, as a few do in trained transformers.
@@ -17,11 +17,11 @@ class Network(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = Matmul(INPUTS, WIDTH, name="stem")
-        self.mid_0 = Matmul(WIDTH, WIDTH, name="mid.0")
-        self.fuse = Matmul(WIDTH + SINKS, WIDTH, name="fuse")
-        self.mid_1 = Matmul(WIDTH, WIDTH, name="mid.1")
-        self.head = Matmul(WIDTH, OUTPUTS, name="head")
+        self.stem = Linear(INPUTS, WIDTH, name="stem")
+        self.mid_0 = Linear(WIDTH, WIDTH, name="mid.0")
+        self.fuse = Linear(WIDTH + SINKS, WIDTH, name="fuse")
+        self.mid_1 = Linear(WIDTH, WIDTH, name="mid.1")
+        self.head = Linear(WIDTH, OUTPUTS, name="head")
         with torch.no_grad():
             sinks = self.fuse.weight[:, -SINKS:]
             sinks -= sinks.mean(1, keepdim=True)

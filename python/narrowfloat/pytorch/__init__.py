@@ -3,6 +3,7 @@
 
 from narrowfloat.pytorch import _module_patch, _serialization
 from narrowfloat.pytorch.constants import DType
+from narrowfloat.pytorch.module import Linear
 from narrowfloat.pytorch.quantization import (
     autocast,
     fp8_autocast,
@@ -65,6 +66,7 @@ __all__ = [
     "IdentityQuantizer",
     "IdentityTensor",
     "IdentityTensorStorage",
+    "Linear",
     "MXFP8Quantizer",
     "MXFP8Tensor",
     "MXFP8TensorStorage",

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a layer's pickled extra state has to be unpickled, found out without doing it.
+"""The extra state of layers: its bytes, and pickles of TransformerEngine's layers.
 
-Unpickling runs whatever the file says. Only delayed scaling has state that is worth it; the extra
-state of all other recipes says nothing that the layer does not know.
+Only delayed scaling has such state. Unpickling runs whatever the file says, so that a pickle is
+judged by its opcodes first: the extra state of all other recipes is not worth it.
 """
 
+import io
 import os
+import pickle
 import pickletools
 from collections.abc import Iterator
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import torch
 
 from narrowfloat.common import recipe as recipes
 from narrowfloat.common.recipe import Recipe
@@ -19,6 +23,8 @@ UNSAFE_PICKLE_EXTRA_STATE_ENV = "NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE"
 _RECIPE_MODULES = ("narrowfloat.common.recipe", "transformer_engine.common.recipe")
 _DELAYED_STATE = frozenset(f"{what}_{way}" for what in ("scale", "amax_history")
                            for way in ("fwd", "bwd"))  # fmt: skip
+
+_ARCHIVE = b"PK"  # begins what torch.save() writes
 
 
 class CheckpointExtraStatePolicy(Enum):
@@ -131,3 +137,78 @@ def _walk(data: bytes, lookups: set[tuple[str | None, str | None]]) -> Iterator[
             pushed = argument if isinstance(argument, str) else None
         last = [last[-1], pushed]
         yield pushed
+
+
+class ExtraState(torch.Tensor):
+    """Bytes whose number changes between save and load.
+
+    A distributed checkpoint refuses a tensor whose size differs from the loading model's, which has
+    no state before its first pass. It stores this one as an object, for which there is no size. In
+    every other file it is a plain tensor of bytes.
+    """
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.as_subclass(torch.Tensor).__reduce_ex__(protocol)
+
+    def __create_write_items__(self, name: str, _: Any) -> list[Any]:
+        from torch.distributed.checkpoint.metadata import MetadataIndex
+        from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
+
+        return [WriteItem(index=MetadataIndex(name), type=WriteItemType.BYTE_IO)]
+
+
+def pack_extra_state(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Returns tensors as bytes, an empty tensor for none; unpack_extra_state() is the way back."""
+    data = b""
+    if tensors:
+        file = io.BytesIO()
+        torch.save({name: tensor.cpu() for name, tensor in tensors.items()}, file)
+        data = file.getvalue()
+    packed = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else _no_bytes()
+    return packed.as_subclass(ExtraState)
+
+
+def unpack_extra_state(state: object, context: str) -> dict[str, torch.Tensor]:
+    """Returns the tensors of a layer's extra state; nothing if it holds none.
+
+    state: of pack_extra_state(), or a pickle in bytes or io.BytesIO, as TransformerEngine's layers
+    write it. `context` names the layer.
+    Errors: RuntimeError for another type, and as should_load_extra_state_pickle().
+    """
+    if state is None:
+        return {}
+    if isinstance(state, io.BytesIO):
+        data = state.getvalue()
+    elif isinstance(state, torch.Tensor):
+        data = state.detach().cpu().numpy().tobytes()
+    else:
+        raise RuntimeError(
+            f"load_state_dict: the extra state of {context} must be a tensor of bytes, "
+            f"got {type(state).__name__}"
+        )
+    if data.startswith(_ARCHIVE) and isinstance(state, torch.Tensor):
+        loaded = torch.load(io.BytesIO(data), weights_only=True)
+    elif should_load_extra_state_pickle(data, context):
+        loaded = _unpickled(data)
+    else:
+        return {}
+    return {name: loaded[name] for name in sorted(_DELAYED_STATE) if name in loaded}
+
+
+def _no_bytes() -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8)
+
+
+def _unpickled(data: bytes) -> Any:
+    """Unpickles what the user trusts; recipes of TransformerEngine are read as this library's."""
+    if data.startswith(_ARCHIVE):
+        return torch.load(io.BytesIO(data), weights_only=False)
+    return _RecipeUnpickler(io.BytesIO(data)).load()
+
+
+class _RecipeUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        ours, theirs = _RECIPE_MODULES
+        if module.startswith(theirs):
+            module = ours
+        return super().find_class(module, name)

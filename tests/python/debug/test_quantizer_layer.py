@@ -15,8 +15,7 @@ from narrowfloat.debug import fake_quantize, set_namespace
 from narrowfloat.debug.pytorch import layer as layer_module
 from narrowfloat.debug.pytorch.debug_state import TEDebugState
 from narrowfloat.debug.pytorch.layer import DebugLayer, Schedule, Slots
-from narrowfloat.debug.pytorch.matmul import Matmul
-from narrowfloat.pytorch import DType, Float8CurrentScalingQuantizer, autocast
+from narrowfloat.pytorch import DType, Float8CurrentScalingQuantizer, Linear, autocast
 from watched import Features
 
 
@@ -147,7 +146,7 @@ def test_a_layer_switches_to_its_normal_path(tmp_path: Path, microbatches: bool)
         "gemms": ["wgrad", "dgrad", "fprop"],
     }
     with session(section({"TestDummyFeature": block}), tmp_path) as host:
-        model = Matmul(32, 32, name="linear")
+        model = Linear(32, 32, name="linear")
         x = torch.randn(8, 32)
         for i in range(20):
             model(x, is_first_microbatch=i % 2 == 0 if microbatches else None).sum().backward()
@@ -158,7 +157,7 @@ def test_a_layer_switches_to_its_normal_path(tmp_path: Path, microbatches: bool)
 
 def test_a_kept_weight_is_not_shown_again(monkeypatch: pytest.MonkeyPatch) -> None:
     running = Session(monkeypatch, {"inspect_tensor_enabled": (True, 1)})
-    model, x = Matmul(32, 32, name="linear"), torch.randn(8, 32)
+    model, x = Linear(32, 32, name="linear"), torch.randn(8, 32)
     seen = []
     with autocast(recipe=Float8CurrentScaling()):
         for first in (True, False, False):
@@ -175,21 +174,23 @@ def test_a_kept_weight_is_not_shown_again(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_kept_weight_follows_the_plans_of_its_features(monkeypatch: pytest.MonkeyPatch) -> None:
     running = Session(monkeypatch, {})
-    model, x = Matmul(32, 32, name="linear"), torch.randn(8, 32)
+    model, x = Linear(32, 32, name="linear"), torch.randn(8, 32)
     kept = []
     with autocast(recipe=Float8CurrentScaling()):
         for iteration, enabled in enumerate((True, False, True)):
             running.features.iteration = iteration
             running.features.answers["fp8_gemm_enabled"] = (enabled, iteration + 1)
             model(x, is_first_microbatch=iteration == 0).sum().backward()
-            form = getattr(model._cached_weight, "rowwise_gemm_tensor", model._cached_weight)
+            form = getattr(
+                model._kept_weights["weight"], "rowwise_gemm_tensor", model._kept_weights["weight"]
+            )
             kept.append(type(form).__name__)
     assert kept == ["Float8Tensor", "Parameter", "Float8Tensor"]
 
 
 def test_a_layer_that_nothing_selects_computes_the_same_bytes(tmp_path: Path) -> None:
     torch.manual_seed(3)
-    model, x = Matmul(64, 32, name="linear"), torch.randn(16, 64)
+    model, x = Linear(64, 32, name="linear"), torch.randn(16, 64)
     recipe = Float8CurrentScaling()
     with autocast(recipe=recipe):
         expected = model(x)
@@ -206,7 +207,7 @@ def test_plans_are_logged_in_every_session(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         with session(section({"DisableQuantizationGEMM": block}), tmp_path / name):
             with autocast(recipe=Float8CurrentScaling()):
-                Matmul(32, 32, name="linear")(torch.randn(16, 32))
+                Linear(32, 32, name="linear")(torch.randn(16, 32))
         found = messages(tmp_path / name)
         assert "LAYER=linear: Tensor: weight, gemm fprop - High Precision" in found
         assert "LAYER=linear: Tensor: weight, gemm dgrad - Quantize" in found
@@ -219,7 +220,7 @@ def test_layers_without_a_name_are_numbered() -> None:
 
 def test_a_name_can_be_assigned_by_the_host(tmp_path: Path) -> None:
     with session(None, tmp_path) as host:
-        model = torch.nn.Sequential(Matmul(4, 4), Matmul(4, 4))
+        model = torch.nn.Sequential(Linear(4, 4), Linear(4, 4))
         host.infer_and_assign_layer_names(model)
     assert [child.name for child in model] == ["model.0", "model.1"]
 
@@ -231,7 +232,7 @@ def test_layers_follow_a_namespace_of_our_own(tmp_path: Path) -> None:
     before = set_namespace("ours")
     try:
         with session(config, tmp_path):
-            model, x = Matmul(32, 32, name="linear"), torch.randn(8, 32)
+            model, x = Linear(32, 32, name="linear"), torch.randn(8, 32)
             fake = fake_quantize(model.weight.detach(), "FP8E5M2")
             expected = torch.nn.functional.linear(x, fake, model.bias)
             assert torch.allclose(model(x), expected, atol=1e-6)
@@ -259,8 +260,8 @@ def test_the_iteration_needs_a_session() -> None:
 
 def test_layers_do_not_import_the_host() -> None:
     code = (
-        "import sys, torch; from narrowfloat.debug.pytorch.matmul import Matmul; "
-        "Matmul(4, 4)(torch.ones(2, 4)).sum().backward(); "
+        "import sys, torch; from narrowfloat.pytorch import Linear; "
+        "Linear(4, 4)(torch.ones(2, 4)).sum().backward(); "
         "sys.exit('nvdlfw_inspect' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

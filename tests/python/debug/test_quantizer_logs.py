@@ -17,8 +17,7 @@ from narrowfloat.common.recipe import (
     Recipe,
 )
 from narrowfloat.debug._statistics import QUANTIZED, TENSOR
-from narrowfloat.debug.pytorch.matmul import Matmul
-from narrowfloat.pytorch import autocast, quantized_model_init
+from narrowfloat.pytorch import Linear, autocast, quantized_model_init
 from narrowfloat.pytorch.custom_recipes.quantization_current_scaling import (
     current_scaling_ref_quantizer_factory,
 )
@@ -48,7 +47,7 @@ def of_tensors(stats: list, **more: object) -> dict:
 
 def train(
     host: object,
-    model: Matmul,
+    model: Linear,
     inputs: list[torch.Tensor],
     recipe: Recipe | None,
 ) -> None:
@@ -70,7 +69,7 @@ def prefixed() -> list[str]:
 def test_every_statistic_of_every_recipe_is_logged(tmp_path: Path) -> None:
     config = of_quantized(prefixed(), freq=2, start_step=0, end_step=10)
     with session(config, tmp_path) as host:
-        model = Matmul(128, 128, dtype=torch.bfloat16)
+        model = Linear(128, 128, dtype=torch.bfloat16)
         zeros = torch.zeros(128, 128, dtype=torch.bfloat16)
         train(host, model, [zeros] * 10, DelayedScaling())
         log = statistics(tmp_path)
@@ -84,7 +83,7 @@ def test_every_statistic_of_every_recipe_is_logged(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sizes", [(0, 64), (64, 0, 0)])
 def test_an_empty_batch_does_not_break_logging(tmp_path: Path, recipe: str, sizes: tuple) -> None:
     with session(of_tensors(list(TENSOR)), tmp_path) as host:
-        model = Matmul(128, 64, name="linear", dtype=torch.bfloat16)
+        model = Linear(128, 64, name="linear", dtype=torch.bfloat16)
         inputs = [torch.randn(size, 128, dtype=torch.bfloat16) for size in sizes]
         train(host, model, inputs, RECIPES[recipe])
         log = statistics(tmp_path)
@@ -104,7 +103,7 @@ def test_a_quantized_parameter_has_scales_and_values(tmp_path: Path) -> None:
     recipe = Float8CurrentScaling()
     with session(section(blocks), tmp_path) as host:
         with quantized_model_init(recipe=recipe):
-            model = Matmul(64, 32, name="linear")
+            model = Linear(64, 32, name="linear")
         train(host, model, [torch.randn(32, 64)] * 2, recipe)
         log = statistics(tmp_path)
     lowest = model.weight.dequantize().min().item()
@@ -118,7 +117,7 @@ def test_lines_come_in_the_iterations_of_their_features_only(tmp_path: Path) -> 
         "LogFp8TensorStats": {"enabled": True, "tensors": OPERANDS, "stats": ["mse"], "freq": 5},
     }
     with session(section(blocks), tmp_path) as host:
-        model = Matmul(64, 64, name="linear1")
+        model = Linear(64, 64, name="linear1")
         train(host, model, [torch.randn(32, 64)] * 20, Float8CurrentScaling())
         log = statistics(tmp_path)
     found = {int(i) for i in re.findall(r"iteration=(\d+)", log)}
@@ -128,7 +127,7 @@ def test_lines_come_in_the_iterations_of_their_features_only(tmp_path: Path) -> 
 
 def test_another_recipes_statistics_are_there_under_nvfp4(tmp_path: Path) -> None:
     with session(of_quantized(["mxfp8_mse"]), tmp_path) as host:
-        model = Matmul(128, 128, name="linear", dtype=torch.bfloat16)
+        model = Linear(128, 128, name="linear", dtype=torch.bfloat16)
         inputs = [torch.randn(128, 128, dtype=torch.bfloat16)]
         train(host, model, inputs, NVFP4BlockScaling())
         log = statistics(tmp_path)
@@ -138,7 +137,7 @@ def test_another_recipes_statistics_are_there_under_nvfp4(tmp_path: Path) -> Non
 def test_statistics_are_those_of_the_tensors_themselves(tmp_path: Path) -> None:
     torch.manual_seed(5)
     with session(of_tensors(["max", "mean"]), tmp_path) as host:
-        model = Matmul(64, 32, name="linear")
+        model = Linear(64, 32, name="linear")
         x = torch.randn(16, 64, requires_grad=True)
         y = model(x)
         (y.sum() * 2).backward()
@@ -182,7 +181,7 @@ def everything() -> dict[str, dict]:
 @pytest.mark.parametrize("config", list(everything()))
 def test_three_steps(tmp_path: Path, config: str, recipe: str) -> None:
     with session(everything()[config], tmp_path) as host:
-        model = Matmul(64, 64, dtype=torch.bfloat16)
+        model = Linear(64, 64, dtype=torch.bfloat16)
         inputs = [torch.randn(4, 16, 64, dtype=torch.bfloat16) for _ in range(3)]
         train(host, model, inputs, RECIPES[recipe])
     assert torch.isfinite(model.weight.grad).all() and torch.isfinite(model.bias.grad).all()
@@ -192,7 +191,7 @@ def test_three_steps(tmp_path: Path, config: str, recipe: str) -> None:
 def test_quantizers_of_a_factory_can_be_watched(tmp_path: Path, factory: object) -> None:
     recipe = CustomRecipe(qfactory=factory)
     torch.manual_seed(0)
-    model, x = Matmul(64, 64, name="linear"), torch.randn(32, 64)
+    model, x = Linear(64, 64, name="linear"), torch.randn(32, 64)
     with autocast(recipe=recipe):
         expected = model(x)
     with session(of_tensors(["max"], end_step=3), tmp_path) as host:

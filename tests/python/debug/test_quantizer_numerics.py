@@ -9,11 +9,11 @@ import pytest
 import torch
 from layer_sessions import results, section, session
 from narrowfloat.common.recipe import DelayedScaling, Float8CurrentScaling, Format
-from narrowfloat.debug.pytorch.matmul import Matmul
 from narrowfloat.pytorch import (
     DType,
     Float8CurrentScalingQuantizer,
     Float8Quantizer,
+    Linear,
     autocast,
     quantized_model_init,
 )
@@ -49,15 +49,15 @@ def tensors() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(ROWS, IN, requires_grad=True), torch.randn(OUT, IN)
 
 
-def layer(weight: torch.Tensor) -> Matmul:
-    model = Matmul(IN, OUT, bias=False, name="linear")
+def layer(weight: torch.Tensor) -> Linear:
+    model = Linear(IN, OUT, bias=False, name="linear")
     with torch.no_grad():
         model.weight.copy_(weight)
     return model
 
 
 def step(
-    model: Matmul, x: torch.Tensor, factor: float = 1.0, first: bool | None = None
+    model: Linear, x: torch.Tensor, factor: float = 1.0, first: bool | None = None
 ) -> torch.Tensor:
     with autocast(recipe=RECIPE):
         y = model(x, is_first_microbatch=first)
@@ -152,8 +152,8 @@ def test_listed_operands_use_current_scales_and_others_delayed_ones(
         with torch.no_grad():
             model.weight.copy_(weight)
         forward, backward = (model.fp8_meta[key].scale for key in ("scaling_fwd", "scaling_bwd"))
-        scales = dict(zip(GEMMS["fprop"], forward.tolist(), strict=True))
-        scales["gradient"] = backward.item()
+        scales = dict(zip((*GEMMS["fprop"], "output"), forward.tolist(), strict=True))
+        scales["gradient"] = backward[0].item()
         model.zero_grad()
         found = results(model, x, step(model, x, factor=100.0, first=True))
 
@@ -261,8 +261,8 @@ def test_one_quantized_operand_and_a_plain_one_are_an_error_that_names_them(
         "PerTensorScaling": {"enabled": True, "gemms": ["fprop"], "tensors": ["weight"]},
     }
     expected = (
-        "layer linear, gemm fprop: operands are both quantized or both plain, got plain activation "
-        "and quantized weight; disable the gemm or modify both tensors"
+        "layer linear, gemm fprop: operands must be both quantized or both plain, got plain "
+        "activation and quantized weight; disable the gemm or modify both tensors"
     )
     with session(section(blocks), tmp_path):
         x, weight = tensors()
@@ -273,7 +273,7 @@ def test_one_quantized_operand_and_a_plain_one_are_an_error_that_names_them(
 def test_a_quantized_parameter_can_be_seen_and_not_changed(tmp_path: Path) -> None:
     recipe = Float8CurrentScaling()
     with quantized_model_init(recipe=recipe):
-        model = Matmul(IN, OUT, bias=False, name="linear")
+        model = Linear(IN, OUT, bias=False, name="linear")
     assert type(model.weight).__name__ == "Float8Tensor"
     x, _ = tensors()
     with autocast(recipe=recipe):

@@ -22,6 +22,7 @@ from narrowfloat.debug._host import (
     note_end_of_session,
 )
 from narrowfloat.debug._load_check import CheckedFeatures
+from narrowfloat.debug.pytorch import layer  # noqa: F401 (layers find it as soon as features load)
 from narrowfloat.debug.pytorch.debug_state import TEDebugState
 
 # An answer of an `*_enabled` call: whether, and the next iteration worth asking in.

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from narrowfloat.debug.pytorch._session import is_imported, running_host
+from narrowfloat.pytorch.module.watching import next_layer_number
 
 
 class TEDebugState:
@@ -15,7 +16,6 @@ class TEDebugState:
     weight_tensor_tp_group_reduce: whether statistics of weights go over the tensor-parallel group.
     """
 
-    layer_count: ClassVar[int] = 1
     weight_tensor_tp_group_reduce: ClassVar[bool] = True
     debug_enabled: ClassVar[bool | None] = None
 
@@ -47,9 +47,7 @@ class TEDebugState:
     @classmethod
     def get_layer_count(cls) -> int:
         """A number for a layer without a name: 1, 2, ... in the order of asking."""
-        count = cls.layer_count
-        cls.layer_count += 1
-        return count
+        return next_layer_number()
 
     @classmethod
     def set_weight_tensor_tp_group_reduce(cls, enabled: bool) -> None:

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from narrowfloat.debug.pytorch._session import has_features, running_host
 from narrowfloat.debug.pytorch.debug_quantization import DebugQuantizer
@@ -14,21 +15,9 @@ from narrowfloat.debug.pytorch.utils import (
     any_feature_enabled,
     next_iter_when_debug_should_be_run,
 )
-from narrowfloat.pytorch.quantized_tensor import Quantizer
+from narrowfloat.pytorch.module.watching import Slots, set_watcher_factory
 
-
-class Slots(NamedTuple):
-    """The quantizers of a layer's six tensors; None is high precision.
-
-    The order is the one in which features are asked.
-    """
-
-    activation: Quantizer | None = None
-    weight: Quantizer | None = None
-    output: Quantizer | None = None
-    dgrad: Quantizer | None = None
-    wgrad: Quantizer | None = None
-    gradient: Quantizer | None = None
+__all__ = ["DebugLayer", "Schedule", "Slots"]
 
 
 @dataclass
@@ -60,11 +49,19 @@ class DebugLayer:
 
     A layer that no feature selects asks in its first forward pass and never again. name: None is
     `Layer_<n>`. tp_group, tp_size: the tensor-parallel group that features may reduce over.
-    Errors: RuntimeError if an earlier layer was made before the running session began.
+    is_new_layer: False for a copy of a layer, or one that is older than this module's import.
+    Errors: RuntimeError if an earlier new layer was made before the running session began.
     """
 
-    def __init__(self, name: str | None = None, tp_group: Any = None, tp_size: int = 1) -> None:
-        TEDebugState.initialize()
+    def __init__(
+        self,
+        name: str | None = None,
+        tp_group: Any = None,
+        tp_size: int = 1,
+        is_new_layer: bool = True,
+    ) -> None:
+        if is_new_layer:
+            TEDebugState.initialize()
         self.name = f"Layer_{TEDebugState.get_layer_count()}" if name is None else name
         self.tp_group = tp_group
         self.tp_size = tp_size
@@ -83,23 +80,33 @@ class DebugLayer:
         return self._schedules[quantized]
 
     def watch(self, parents: Slots) -> Slots | None:
-        """Six DebugQuantizers over the parents for this forward pass and its backward pass.
+        """Returns six DebugQuantizers over the parents for this forward pass and its backward pass.
 
         None if the layer takes its normal path: no session, or no feature that acts on it now.
         """
+        watched = self.watch_group([parents])
+        return None if watched is None else watched[0]
+
+    def watch_group(self, parents: Sequence[Slots]) -> list[Slots] | None:
+        """As watch(), for a layer of several products: features see each one's tensors."""
         host = running_host()
         if host is None:
             return None
         manager = host.DEBUG_MANAGER
-        schedule = self._schedule(manager, parents.activation is not None)
+        schedule = self._schedule(manager, parents[0].activation is not None)
         if not schedule.begin(manager._trainer_iteration_count):
             return None
-        slots = Slots(
-            *(
+        columns = [
+            [
                 DebugQuantizer(self.name, tensor, parent, self.tp_group, self.tp_size)
-                for tensor, parent in parents._asdict().items()
-            )
-        )
-        active = any_feature_enabled(slots)
-        schedule.settle(active, next_iter_when_debug_should_be_run(slots))
-        return slots if active else None
+                for parent in column
+            ]
+            for tensor, column in zip(Slots._fields, zip(*parents, strict=True), strict=True)
+        ]
+        every = [quantizer for column in columns for quantizer in column]
+        active = any_feature_enabled(every)
+        schedule.settle(active, next_iter_when_debug_should_be_run(every))
+        return [Slots(*group) for group in zip(*columns, strict=True)] if active else None
+
+
+set_watcher_factory(DebugLayer)

@@ -1,0 +1,456 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What quantized linear layers have in common: recipe states, kept weights, parameters."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from types import MethodType
+from typing import Any
+
+import torch
+
+from narrowfloat.pytorch._extra_state import pack_extra_state, unpack_extra_state
+from narrowfloat.pytorch.module.function import Call, LinearFunction, quantize_weight
+from narrowfloat.pytorch.module.parameters import ParameterInit, keep_initial_values
+from narrowfloat.pytorch.module.states import PASSES, LayerStates, Roles
+from narrowfloat.pytorch.module.watching import (
+    Slots,
+    Watcher,
+    is_watching,
+    next_layer_number,
+    watcher_factory,
+)
+from narrowfloat.pytorch.quantization import FP8GlobalStateManager, QuantizerRole, RecipeState
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
+from narrowfloat.pytorch.tensor import Float8Quantizer
+
+# What belongs to one object and is made anew for a copy of it.
+_NOT_COPIED = ("_states", "_watcher", "_kept_weights", "_delayed_gradients")
+
+
+class QuantizedLayer(torch.nn.Module):
+    """A layer with one or several weights, whose products run by the recipe of the autocast.
+
+    weight_names, bias_names: of its parameters, in the order of the products; no biases is an empty
+    tuple. name: as debug configurations select it; None is `Layer_<n>`. tp_group, tp_size: the
+    tensor-parallel group, which debug features may reduce over.
+    """
+
+    MODULE_TYPE = "linear"
+
+    weight_names: tuple[str, ...]
+    bias_names: tuple[str, ...]
+
+    def _begin(
+        self,
+        name: str | None,
+        tp_group: Any,
+        tp_size: int,
+        parameter_init: ParameterInit,
+        return_bias: bool = False,
+        fuse_wgrad_accumulation: bool = False,
+        delay_wgrad_compute: bool = False,
+        save_original_input: bool = False,
+    ) -> None:
+        """Sets what every layer has beside its parameters."""
+        self.return_bias = return_bias
+        self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
+        self.delay_wgrad_compute = delay_wgrad_compute
+        self.save_original_input = save_original_input
+        self._name = f"Layer_{next_layer_number()}" if name is None else name
+        self.tp_group, self.tp_size = tp_group, tp_size
+        self.parameter_init = parameter_init
+        self.output_quantizer_role: QuantizerRole | None = None
+        self.grad_input_quantizer_role: QuantizerRole | None = None
+        model_init = FP8GlobalStateManager.get_model_init_state()
+        self.primary_weights_in_fp8 = model_init.enabled
+        self.preserve_high_precision_init_val = model_init.preserve_high_precision_init_val
+        self._init_recipe = FP8GlobalStateManager.get_fp8_recipe() if model_init.enabled else None
+        self._forget()
+        self._find_watcher(is_new_layer=True)
+
+    def _forget(self) -> None:
+        """Sets what a copy of the layer does not share with it."""
+        self._states = LayerStates()
+        self._watcher: Watcher | None = None
+        self._kept_weights: dict[str, Any] = {}
+        self._delayed_gradients: list[Any] = []
+
+    @property
+    def name(self) -> str:
+        """The name that debug configurations select and that roles carry."""
+        return self._name
+
+    @name.setter
+    def name(self, value: str) -> None:
+        self._name = value
+        self._states.forget_recipe()
+        if self._watcher is not None:
+            self._watcher.name = value
+
+    @property
+    def fp8_meta(self) -> dict[str, RecipeState]:
+        """The recipe states by TransformerEngine's names, scaling_fwd and scaling_bwd."""
+        return self._states.meta
+
+    @property
+    def quantizers(self) -> dict[str, list[Quantizer]]:
+        """The quantizers of both passes by the same names."""
+        return self._states.quantizers
+
+    # Quantizers.
+
+    def get_quantizer_roles(self, *, fwd: bool, num_quantizers: int) -> list[QuantizerRole | None]:
+        """Returns the roles of one pass: input, weight, output; or grad_output, grad_input."""
+        types = ("input", "weight") if fwd else ("grad_output",)
+        boundary = self.output_quantizer_role if fwd else self.grad_input_quantizer_role
+        roles = [QuantizerRole(self.MODULE_TYPE, tensor_type, self.name) for tensor_type in types]
+        slots = [*roles, boundary]
+        return [slots[i % len(slots)] for i in range(num_quantizers)]
+
+    def _roles(self) -> Roles:
+        count = len(self.weight_names)
+        return {
+            mode: self.get_quantizer_roles(fwd=mode == "forward", num_quantizers=per_gemm * count)
+            for mode, per_gemm in (("forward", len(Forward)), ("backward", len(Backward)))
+        }
+
+    def _follow(self, recipe: Any) -> None:
+        if self._states.follow(recipe, FP8GlobalStateManager.get_fp8_group(), self._roles):
+            self._kept_weights = {}
+
+    def _parents(self, fp8_output: bool = False, fp8_grad: bool = False) -> list[Slots]:
+        """Returns the quantizers of the running autocast's recipe, one set per weight."""
+        self._follow(FP8GlobalStateManager.get_fp8_recipe())
+        forward, backward = (self.quantizers[key] for key, _ in PASSES.values())
+        made = []
+        for i in range(len(self.weight_names)):
+            activation, weight, output = forward[len(Forward) * i : len(Forward) * (i + 1)]
+            gradient, dgrad = backward[len(Backward) * i : len(Backward) * (i + 1)]
+            made.append(
+                Slots(
+                    activation=activation,
+                    weight=weight,
+                    output=output if fp8_output else None,
+                    dgrad=dgrad if fp8_grad else None,
+                    gradient=gradient,
+                )
+            )
+        return made
+
+    def _find_watcher(self, is_new_layer: bool = False) -> None:
+        factory = watcher_factory()
+        if self._watcher is None and factory is not None:
+            self._watcher = factory(self.name, self.tp_group, self.tp_size, is_new_layer)
+
+    def _watched(self, parents: Sequence[Slots]) -> list[Slots] | None:
+        self._find_watcher()
+        return None if self._watcher is None else self._watcher.watch_group(parents)
+
+    # One forward pass.
+
+    def _slots(
+        self, x: torch.Tensor, splits: Sequence[int], fp8_output: bool, fp8_grad: bool
+    ) -> list[Slots] | None:
+        """Returns the quantizers of this pass, or None where it is the plain layer's.
+
+        Collects amaxes where the autocast says so.
+        """
+        quantized = FP8GlobalStateManager.is_fp8_enabled()
+        if not quantized and FP8GlobalStateManager.is_fp8_calibration():
+            self._calibrate(x, splits)
+        parents = self._parents(fp8_output, fp8_grad) if quantized else self._no_slots()
+        watched = self._watched(parents)
+        if watched is not None:
+            return watched
+        special = self.fuse_wgrad_accumulation or self.delay_wgrad_compute
+        return parents if quantized or special else None
+
+    def _no_slots(self) -> list[Slots]:
+        return [Slots()] * len(self.weight_names)
+
+    @torch.no_grad()
+    def _calibrate(self, x: torch.Tensor, splits: Sequence[int]) -> None:
+        parts = [x] if len(splits) == 1 else x.split(list(splits))
+        for part, weight, slots in zip(parts, self._weights(), self._parents(), strict=True):
+            if part.numel():
+                slots.activation.calibrate(part)
+            if not isinstance(weight, QuantizedTensorStorage):
+                slots.weight.calibrate(weight)
+
+    def _multiply(
+        self,
+        x: torch.Tensor,
+        splits: Sequence[int],
+        slots: Sequence[Slots],
+        biases: Sequence[torch.Tensor | None],
+        is_first_microbatch: bool | None,
+    ) -> torch.Tensor:
+        """Returns x w^T + bias by these quantizers, one set per weight."""
+        dtype = self._dtype_of_pass(x)
+        quantized = FP8GlobalStateManager.is_fp8_enabled()
+        weights = self._weights()
+        needs_gradient = torch.is_grad_enabled() and any(
+            tensor is not None and tensor.requires_grad for tensor in (x, *weights, *biases)
+        )
+        call = Call(
+            name=self.name,
+            dtype=dtype,
+            slots=slots,
+            kept=self._kept(slots, dtype, is_first_microbatch),
+            splits=splits,
+            grad_enabled=torch.is_grad_enabled(),
+        )
+        if quantized:
+            recipe = FP8GlobalStateManager.get_fp8_recipe()
+            self._check_recipe_of_weights(recipe)
+            call.backward_override = recipe.backward_override
+            call.saves_input = self._saves_input(recipe, slots)
+            # The innermost part of delayed scaling's state is stepped once per backward pass.
+            call.steps_amaxes = (
+                needs_gradient
+                and recipe.backward_override is None
+                and FP8GlobalStateManager.is_first_fp8_module()
+            )
+        if self.fuse_wgrad_accumulation:
+            call.fused, call.accumulates = weights, is_first_microbatch is not True
+        if self.delay_wgrad_compute:
+            call.put_wgrad = self._delayed_gradients.append
+        is_watched = is_watching(slots[0].activation)
+        if isinstance(x, QuantizedTensorStorage):
+            x = x.dequantize(dtype=dtype) if is_watched or not quantized else x
+        else:
+            x = x.to(dtype).contiguous()
+        return LinearFunction.apply(x, call, *weights, *biases)
+
+    def _dtype_of_pass(self, x: torch.Tensor) -> torch.dtype:
+        device = x.device.type
+        if torch.is_autocast_enabled(device):
+            return torch.get_autocast_dtype(device)
+        for name, parameter in self.named_parameters(recurse=False):
+            if parameter.dtype != x.dtype:
+                raise TypeError(
+                    f"{type(self).__name__}: the input and {name} must have the same dtype outside "
+                    f"torch.autocast, got {x.dtype} and {parameter.dtype}"
+                )
+        return x.dtype
+
+    def _saves_input(self, recipe: Any, slots: Sequence[Slots]) -> bool:
+        """Returns whether backward quantizes the input again.
+
+        Errors: ValueError for delayed scaling, whose scale moves on until then.
+        """
+        quantizer = getattr(slots[0].activation, "parent_quantizer", slots[0].activation)
+        if not self.save_original_input or recipe.backward_override is not None:
+            return False
+        if isinstance(quantizer, Float8Quantizer):
+            raise ValueError(
+                f"{type(self).__name__}: save_original_input needs a recipe without delayed "
+                f"scaling, got {type(recipe).__name__}"
+            )
+        if quantizer is not None and not quantizer.is_requantization_safe():
+            warnings.warn(
+                f"{type(self).__name__}: save_original_input has no effect, {quantizer} would not "
+                "make the same codes again",
+                stacklevel=4,
+            )
+            return False
+        return True
+
+    @staticmethod
+    def _returned_bias(bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+        return None if bias is None else bias.to(dtype)
+
+    # Weights.
+
+    def _weights(self) -> list[torch.Tensor]:
+        return [getattr(self, name) for name in self.weight_names]
+
+    def _biases(self) -> list[torch.Tensor | None]:
+        if not self.bias_names:
+            return [None] * len(self.weight_names)
+        return [getattr(self, name) for name in self.bias_names]
+
+    @torch.no_grad()
+    def _kept(
+        self, slots: Sequence[Slots], dtype: torch.dtype, is_first_microbatch: bool | None
+    ) -> list[Any]:
+        """Returns the weights that microbatches share, None where each quantizes its own."""
+        return [
+            self._kept_weight(name, each.weight, dtype, is_first_microbatch)
+            for name, each in zip(self.weight_names, slots, strict=True)
+        ]
+
+    def _kept_weight(
+        self, name: str, quantizer: Quantizer | None, dtype: torch.dtype, is_first: bool | None
+    ) -> Any:
+        if is_first is None or quantizer is None:
+            return None
+        weight, kept = getattr(self, name), self._kept_weights.get(name)
+        if kept is not None and not _is_kept_for(kept, quantizer):
+            kept = None
+        if kept is None:
+            internal, quantizer.internal = quantizer.internal, False
+            kept = quantize_weight(weight, quantizer, dtype, needs_dgrad=True)
+            quantizer.internal = internal
+        elif is_first and kept is not weight:
+            quantizer.set_usage(rowwise=True, columnwise=True)
+            quantizer.update_quantized(weight, kept)
+        self._kept_weights[name] = kept
+        return kept
+
+    def _check_recipe_of_weights(self, recipe: Any) -> None:
+        """Errors: RuntimeError if a weight was quantized for another recipe."""
+        for name, weight in zip(self.weight_names, self._weights(), strict=True):
+            quantizer = getattr(weight, "_quantizer", None)
+            wanted = None if quantizer is None else quantizer._get_compatible_recipe()
+            if wanted is not None and not isinstance(recipe, wanted) and not recipe.custom():
+                raise RuntimeError(
+                    f"Recipe mismatch for {name!r} of layer {self.name}: its quantized values need "
+                    f"{wanted.__name__}, got {type(recipe).__name__}; enter quantized_model_init "
+                    "and autocast with the same recipe"
+                )
+
+    def reset_parameters(self) -> None:
+        """Sets first values again; weights made in quantized_model_init are quantized.
+
+        Parameters on the meta device stay there until to_empty() gives them memory.
+        """
+        for weight_name, bias in zip(self.weight_names, self._biases(), strict=True):
+            weight = getattr(self, weight_name)
+            values = weight
+            if isinstance(weight, QuantizedTensorStorage):
+                values = torch.empty(weight.shape, dtype=weight.dtype, device=weight.device)
+            self.parameter_init.fill(values, bias)
+            if self.primary_weights_in_fp8 and weight.device.type != "meta":
+                self._quantize_parameter(weight_name, values)
+        self._kept_weights = {}
+
+    @torch.no_grad()
+    def _quantize_parameter(self, name: str, values: torch.Tensor) -> None:
+        weight, initial = getattr(self, name), values.detach().cpu().clone()
+        if isinstance(weight, QuantizedTensorStorage):
+            weight.quantize_(values)
+        else:
+            self._follow(self._init_recipe)
+            index = self.weight_names.index(name)
+            quantizer = self.quantizers["scaling_fwd"][
+                len(Forward) * index + Forward.index("weight")
+            ]
+            quantizer.set_usage(rowwise=True, columnwise=True)
+            quantizer.internal = False
+            made = quantizer.quantize(values.detach()).detach()
+            weight = torch.nn.Parameter(made, requires_grad=weight.requires_grad)
+            setattr(self, name, weight)
+        if self.preserve_high_precision_init_val:
+            keep_initial_values(weight, initial)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> torch.nn.Module:
+        """As torch.nn.Module's; what callers attached to quantized parameters stays on them."""
+        before = {
+            name: (parameter, dict(parameter.__dict__))
+            for name, parameter in self._parameters.items()
+            if isinstance(parameter, QuantizedTensorStorage)
+        }
+        module = super()._apply(*args, **kwargs)
+        self._kept_weights = {}
+        for name, (old, attributes) in before.items():
+            new = self._parameters[name]
+            for key, value in attributes.items():
+                if key not in new.__dict__:
+                    if isinstance(value, MethodType) and value.__self__ is old:
+                        value = MethodType(value.__func__, new)
+                    setattr(new, key, value)
+        return module
+
+    # Delayed gradients of weights.
+
+    def need_backward_dw(self) -> bool:
+        """Returns whether gradients of weights wait for backward_dw()."""
+        return self.delay_wgrad_compute
+
+    def backward_dw(self) -> None:
+        """Computes the gradients of the oldest backward pass that is left, and adds them.
+
+        Errors: RuntimeError if no backward pass is left. Without delay_wgrad_compute: does nothing.
+        """
+        if not self.need_backward_dw():
+            return
+        if not self._delayed_gradients:
+            raise RuntimeError(f"backward_dw: layer {self.name} has no backward pass left")
+        dws, dbs = self._delayed_gradients.pop(0)()
+        for parameter, gradient in zip(
+            [*self._weights(), *self._biases()], [*dws, *dbs], strict=True
+        ):
+            if gradient is not None:
+                gradient = gradient.to(parameter.dtype)
+                before = parameter.grad
+                parameter.grad = gradient if before is None else before + gradient
+
+    # Copies and checkpoints.
+
+    def get_extra_state(self) -> torch.Tensor:
+        """Returns scales and amax histories as bytes; without such state an empty tensor."""
+        return pack_extra_state(self._states.export())
+
+    def set_extra_state(self, state: Any) -> None:
+        """Takes over what get_extra_state() gave, of this library or TransformerEngine.
+
+        Errors: RuntimeError for a pickle that may hold state and that the user does not trust, or
+        another type; ValueError for a number of quantizers that is not the layer's.
+        """
+        tensors = unpack_extra_state(state, f"{type(self).__name__} {self.name}")
+        if not tensors:
+            return
+        if FP8GlobalStateManager.is_fp8_enabled():
+            self._follow(FP8GlobalStateManager.get_fp8_recipe())
+        self._states.load(tensors)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        """As torch.nn.Module's; a checkpoint without extra state, such as nn.Linear's, is complete.
+
+        Extra state comes first: the scale that quantized weights are stored with is part of it.
+        """
+        self._kept_weights = {}
+        key = f"{prefix}_extra_state"
+        missing_keys = args[2] if len(args) > 2 else kwargs["missing_keys"]
+        if key in state_dict:
+            self.set_extra_state(state_dict[key])
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        if key in missing_keys:
+            missing_keys.remove(key)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {key: value for key, value in self.__dict__.items() if key not in _NOT_COPIED}
+        state["_exported"] = self._states.export()
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        exported = state.pop("_exported", None)
+        super().__setstate__(state)
+        self._forget()
+        if exported:
+            self._states.load(exported)
+
+    def extra_repr(self) -> str:
+        """Returns the arguments as torch.nn.Linear prints them."""
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={bool(self.bias_names)}"
+        )
+
+
+# What is quantized in each pass, per weight; the order is TransformerEngine's.
+Forward = ("input", "weight", "output")
+Backward = ("grad_output", "grad_input")
+
+
+def _is_kept_for(kept: Any, quantizer: Quantizer) -> bool:
+    """Returns whether a kept weight is what this quantizer would make: equal plans if watched."""
+    watcher = getattr(kept, "quantizer", None)
+    if not is_watching(quantizer):
+        return not is_watching(watcher)
+    return is_watching(watcher) and watcher.makes_as(quantizer)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Linear: torch.nn.Linear whose products run by the recipe of the autocast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from narrowfloat.pytorch.module.base import QuantizedLayer
+from narrowfloat.pytorch.module.options import choose_dtype, refuse, refuse_parallelism
+from narrowfloat.pytorch.module.parameters import Init, ParameterInit
+
+
+class Linear(QuantizedLayer):
+    """Computes y = x weight^T + bias as torch.nn.Linear does, quantized inside `autocast`.
+
+    Parameters: weight (out_features, in_features), bias (out_features,) or None, with the first
+    values, state_dict names and arguments of torch.nn.Linear. Made inside quantized_model_init, the
+    weight is a quantized tensor. Without a recipe and a debug feature the product is
+    torch.nn.functional.linear itself.
+
+    Keyword arguments are those of TransformerEngine's Linear. init_method sets the weight (biases
+    are then zero), inside a fork() of get_rng_state_tracker (under rng_tracker_name). params_dtype:
+    another name of dtype. return_bias: returns (x weight^T, bias). fuse_wgrad_accumulation: adds
+    the weight's gradient to weight.main_grad. delay_wgrad_compute: backward_dw() computes it.
+    save_original_input: backward quantizes the input again, which saves its codes. name: for debug
+    configurations and roles. tp_group, tp_size: for debug features. ub_name is kept.
+    Errors: NotImplementedError for parallel modes, parameters_split and overlap with communication.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        sequence_parallel: bool = False,
+        fuse_wgrad_accumulation: bool = False,
+        tp_group: Any = None,
+        tp_size: int = 1,
+        get_rng_state_tracker: Callable[[], Any] | None = None,
+        rng_tracker_name: str | None = None,
+        init_method: Init | None = None,
+        return_bias: bool = False,
+        params_dtype: torch.dtype | None = None,
+        parallel_mode: str | None = None,
+        parameters_split: Any = None,
+        ub_overlap_ag: bool = False,
+        ub_overlap_rs: bool = False,
+        ub_overlap_rs_dgrad: bool = False,
+        ub_bulk_dgrad: bool = False,
+        ub_bulk_wgrad: bool = False,
+        ub_name: str | None = None,
+        delay_wgrad_compute: bool = False,
+        symmetric_ar_type: str | None = None,
+        save_original_input: bool = False,
+        name: str | None = None,
+    ) -> None:
+        super().__init__()
+        tp_size = refuse_parallelism("Linear", parallel_mode, sequence_parallel, tp_group, tp_size)
+        refuse("Linear", "is not supported", parameters_split=parameters_split)
+        refuse(
+            "Linear",
+            "overlaps products and communication, which needs a GPU",
+            ub_overlap_ag=ub_overlap_ag,
+            ub_overlap_rs=ub_overlap_rs,
+            ub_overlap_rs_dgrad=ub_overlap_rs_dgrad,
+            ub_bulk_dgrad=ub_bulk_dgrad,
+            ub_bulk_wgrad=ub_bulk_wgrad,
+            symmetric_ar_type=symmetric_ar_type,
+        )
+        options = {"device": device, "dtype": choose_dtype("Linear", dtype, params_dtype)}
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = torch.nn.Parameter(torch.empty((out_features, in_features), **options))
+        if bias:
+            self.bias = torch.nn.Parameter(torch.empty(out_features, **options))
+        else:
+            self.register_parameter("bias", None)
+        self.ub_name = ub_name
+        self._begin(
+            name,
+            tp_group,
+            tp_size,
+            ParameterInit(init_method, get_rng_state_tracker, rng_tracker_name),
+            return_bias=return_bias,
+            fuse_wgrad_accumulation=fuse_wgrad_accumulation,
+            delay_wgrad_compute=delay_wgrad_compute,
+            save_original_input=save_original_input,
+        )
+        self.reset_parameters()
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        """The name of the weight, as TransformerEngine's layers have it."""
+        return ("weight",)
+
+    @property
+    def bias_names(self) -> tuple[str, ...]:
+        """The name of the bias, if there is one."""
+        return () if self.bias is None else ("bias",)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        is_first_microbatch: bool | None = None,
+        fp8_output: bool = False,
+        fp8_grad: bool = False,
+    ) -> Any:
+        """Returns y (..., out_features) for x (..., in_features), in the type of x.
+
+        is_first_microbatch: True quantizes the weight and keeps it, False takes what was kept,
+        None quantizes it and keeps nothing. fp8_output, fp8_grad: y, and the gradient of x, are
+        quantized. Inside torch.autocast the type is that of torch.autocast.
+        Errors: TypeError if x and the parameters differ in type outside torch.autocast; ValueError
+        for an option that the recipe cannot have.
+        """
+        slots = self._slots(x, [x.shape[0] if x.ndim > 1 else 1], fp8_output, fp8_grad)
+        bias = None if self.return_bias else self.bias
+        if slots is None:
+            y = torch.nn.functional.linear(x, self.weight, bias)
+        else:
+            row = x.unsqueeze(0) if x.ndim == 1 else x
+            y = self._multiply(row, [row.shape[0]], slots, [bias], is_first_microbatch)
+            y = y.squeeze(0) if x.ndim == 1 else y
+        return (y, self._returned_bias(self.bias, y.dtype)) if self.return_bias else y

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arguments of TransformerEngine's layers that have no effect here, refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def choose_dtype(
+    layer: str, dtype: torch.dtype | None, params_dtype: torch.dtype | None
+) -> torch.dtype | None:
+    """Returns the one of two names for the parameters' type that is set.
+
+    Errors: ValueError if both are set and differ.
+    """
+    if dtype is not None and params_dtype is not None and dtype != params_dtype:
+        raise ValueError(
+            f"{layer}: dtype and params_dtype must be the same, got {dtype} and {params_dtype}"
+        )
+    return params_dtype if dtype is None else dtype
+
+
+def refuse(layer: str, reason: str, **options: Any) -> None:
+    """Errors: NotImplementedError, naming option and value, for the first that is set."""
+    for name, value in options.items():
+        if value not in (None, False):
+            raise NotImplementedError(f"{layer}: {name} {reason}, got {name}={value!r}")
+
+
+def refuse_parallelism(
+    layer: str, parallel_mode: str | None, sequence_parallel: bool, tp_group: Any, tp_size: int
+) -> int:
+    """Returns the size of the tensor-parallel group.
+
+    Errors: ValueError for a mode that does not exist; NotImplementedError for communication.
+    """
+    if parallel_mode not in (None, "column", "row"):
+        raise ValueError(
+            f"{layer}: parallel_mode must be None, 'column' or 'row', got {parallel_mode!r}"
+        )
+    if tp_group is not None:
+        tp_size = torch.distributed.get_world_size(group=tp_group)
+    if tp_size > 1:
+        reason = f"with tp_size={tp_size} is not supported; shard the layer with DTensor"
+        refuse(layer, reason, parallel_mode=parallel_mode, sequence_parallel=sequence_parallel)
+    return tp_size

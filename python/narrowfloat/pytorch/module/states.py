@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recipe states of one layer: its quantizers, and what a checkpoint keeps of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from narrowfloat.common.recipe import Recipe
+from narrowfloat.pytorch.quantization import (
+    DelayedScalingRecipeState,
+    FP8GlobalStateManager,
+    QuantizerRole,
+    RecipeState,
+)
+from narrowfloat.pytorch.quantized_tensor import Quantizer
+
+# TransformerEngine's names of the two passes, in a layer and in its checkpoint.
+PASSES = {"forward": ("scaling_fwd", "fwd"), "backward": ("scaling_bwd", "bwd")}
+
+Roles = dict[str, Sequence[QuantizerRole | None]]
+
+
+class LayerStates:
+    """Follows the recipe that runs, and keeps buffers over changes of it.
+
+    meta, quantizers: by TransformerEngine's name of the pass. State that was loaded waits in
+    `pending` until a recipe that has such state runs.
+    """
+
+    def __init__(self) -> None:
+        self.meta: dict[str, RecipeState] = {}
+        self.quantizers: dict[str, list[Quantizer]] = {}
+        self.pending: dict[str, torch.Tensor] | None = None
+        self._recipe_text: str | None = None
+        self._group: object = None
+
+    def follow(self, recipe: Recipe, group: object, roles: Callable[[], Roles]) -> bool:
+        """Makes new quantizers if the recipe or the group is another one. Returns whether it did.
+
+        Recipes are the same if their texts are. Delayed scaling's buffers go on.
+        """
+        text = repr(recipe)
+        made = self._recipe_text != text or self._group is not group
+        if made:
+            self._make(recipe, roles())
+            self._recipe_text, self._group = text, group
+            self._apply_pending()
+        for state in self.meta.values():
+            FP8GlobalStateManager.add_recipe_state(state, group)
+        return made
+
+    def forget_recipe(self) -> None:
+        """Makes the next follow() build quantizers anew; buffers go on."""
+        self._recipe_text = None
+
+    def _make(self, recipe: Recipe, roles: Roles) -> None:
+        for mode, (key, _) in PASSES.items():
+            state = RecipeState.create(
+                recipe, mode=mode, num_quantizers=len(roles[mode]), roles=roles[mode]
+            )
+            before = self.meta.get(key)
+            if before is not None and not state.inherit_state_from(before):
+                _resize(before, state)
+            self.meta[key] = state
+            self.quantizers[key] = state.make_quantizers()
+
+    def export(self) -> dict[str, torch.Tensor]:
+        """Returns copies of what a checkpoint keeps, by TransformerEngine's names."""
+        found = {}
+        for key, suffix in PASSES.values():
+            state = self.meta.get(key)
+            for name in ("scale", "amax_history"):
+                buffer = getattr(state, name, None)
+                if buffer is not None:
+                    found[f"{name}_{suffix}"] = buffer.detach().clone()
+        return found or dict(self.pending or {})
+
+    def load(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Takes over what export() gave; before the first pass it waits for the recipe.
+
+        Errors: ValueError if the layer has another number of quantizers.
+        """
+        self.pending = dict(tensors)
+        self._apply_pending()
+
+    @torch.no_grad()
+    def _apply_pending(self) -> None:
+        """Copies loaded state into the buffers that quantizers see, if there are such buffers."""
+        pending, done = self.pending, False
+        for key, suffix in PASSES.values():
+            state = self.meta.get(key)
+            scale = getattr(state, "scale", None)
+            if not pending or scale is None or f"scale_{suffix}" not in pending:
+                continue
+            loaded, history = pending[f"scale_{suffix}"], pending[f"amax_history_{suffix}"]
+            if loaded.shape != scale.shape:
+                raise ValueError(
+                    f"load_state_dict: the state of delayed scaling must have {scale.numel()} "
+                    f"scales for the {key[-3:]} pass, got {loaded.numel()}"
+                )
+            scale.copy_(loaded)
+            _copy_history(history, state.amax_history)
+            done = True
+        if done:
+            self.pending = None
+
+
+def _resize(before: RecipeState, state: RecipeState) -> None:
+    """Goes on with the same scales where only the length of the history changed."""
+    if not isinstance(state, DelayedScalingRecipeState) or type(before) is not type(state):
+        return
+    if state.num_quantizers == before.num_quantizers:
+        state.scale = before.scale
+        _copy_history(before.amax_history, state.amax_history)
+
+
+def _copy_history(source: torch.Tensor, target: torch.Tensor) -> None:
+    """Copies the newest rows that fit; older rows of the target are zero, as before any step."""
+    rows = min(source.shape[0], target.shape[0])
+    target[:rows].copy_(source[:rows])
+    target[rows:].zero_()

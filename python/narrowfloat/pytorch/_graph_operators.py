@@ -7,11 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from narrowfloat import _core
+from narrowfloat.pytorch import _verbs
 from narrowfloat.pytorch._plans import ROLES, PlannedBuffer, parse_spec, plan
-
-verbs = _core.TorchTensors(torch)
-threads = torch.get_num_threads
 
 # Below this are seeds and offsets of stochastic rounding.
 SEED_BOUND = torch.iinfo(torch.int64).max
@@ -53,7 +50,7 @@ def quantize(
     for planned in plan(parse_spec(spec), tuple(x.shape)):
         named.setdefault(planned.role, named[planned.storage])
     seed, offset = (0, 0) if seeds is None else seeds.tolist()
-    verbs.quantize(
+    _verbs.verbs.quantize(
         parse_spec(spec),
         x,
         tuple(named.get(role) for role in ROLES),
@@ -63,7 +60,7 @@ def quantize(
         amax_columnwise,
         seed,
         offset,
-        threads(),
+        _verbs.threads(),
     )
     return made
 
@@ -106,7 +103,7 @@ def dequantize(
     """
     out = torch.empty(shape, dtype=dtype)
     if out.numel() > 0:
-        verbs.dequantize(parse_spec(spec), tuple(buffers), out, threads())
+        _verbs.verbs.dequantize(parse_spec(spec), tuple(buffers), out, _verbs.threads())
     return out
 
 
@@ -133,7 +130,9 @@ def derive_columnwise(
     made = [torch.empty(b.shape, dtype=b.dtype) for b in _derived(spec, shape)]
     named = dict(zip(ROLES, buffers, strict=True))
     named.update(zip([b.role for b in _derived(spec, shape)], made, strict=True))
-    verbs.derive_columnwise(parse_spec(spec), tuple(shape), tuple(named.values()), threads())
+    _verbs.verbs.derive_columnwise(
+        parse_spec(spec), tuple(shape), tuple(named.values()), _verbs.threads()
+    )
     return made
 
 

@@ -9,7 +9,7 @@ import torch
 
 from narrowfloat import _core
 from narrowfloat.pytorch import _graph_operators
-from narrowfloat.pytorch._graph_operators import dequantize, threads, verbs
+from narrowfloat.pytorch._graph_operators import dequantize
 from narrowfloat.pytorch._plans import (
     ROLES,
     PlannedBuffer,
@@ -17,6 +17,7 @@ from narrowfloat.pytorch._plans import (
     make_spec,
     plan,
 )
+from narrowfloat.pytorch._verbs import threads, verbs
 
 __all__ = [
     "FLOAT_DTYPES",

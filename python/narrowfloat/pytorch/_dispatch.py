@@ -3,7 +3,9 @@
 
 A row is a function under @implements(operator, class). It takes the operator's arguments, and may
 return NotImplemented: then, as for operators without a row, quantized arguments are dequantized,
-the operator runs on plain tensors, and what its schema marks as written is quantized back.
+the operator runs on plain tensors, and what its schema marks as written is quantized back. A result
+that its schema marks as a view of an argument refuses to be written. A collective has a row or
+raises: its schema marks nothing.
 """
 
 from __future__ import annotations
@@ -14,9 +16,20 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
+from narrowfloat.pytorch._read_only import (
+    Effect,
+    arguments_of,
+    effect_of,
+    read_only,
+    refuse_writes,
+    unwrapped,
+)
+
 Row = Callable[..., Any]
 
 _table: dict[tuple[Any, type], Row] = {}
+
+_COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 # Operators that see the wrappers themselves.
 _quantized_tensor_passthrough_ops: set[Any] = set()
@@ -70,32 +83,106 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return run_dequantized(func, args, kwargs)
 
 
-def _dequantize(value: Any) -> Any:
-    return value._plain() if _is_quantized(value) else value
+def _plain(value: Any) -> Any:
+    return value._plain() if _is_quantized(value) else unwrapped(value)
 
 
-def _quantize_back(old: Any, new: Any) -> None:
-    if _is_quantized(old):
-        old.quantize_(new)
-    elif isinstance(old, (list, tuple)):
-        for old_item, new_item in zip(old, new, strict=True):
-            _quantize_back(old_item, new_item)
+def _name_of(cls: type | None) -> str:
+    return "a quantized tensor" if cls is None else f"a {cls.__name__}"
 
 
 def run_dequantized(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The operator on plain tensors; what it wrote is quantized back. None if it writes."""
-    schema = func._schema
-    plain_args = tree_map(_dequantize, args)
-    plain_kwargs = tree_map(_dequantize, kwargs)
-    result = func(*plain_args, **plain_kwargs)
-    if not schema.is_mutable:
+    """Runs the operator on plain tensors and quantizes back what it wrote.
+
+    A result that is a view of an argument refuses to be written.
+    Errors: NotImplementedError for a collective, and for an operator that changes the shape of a
+    quantized tensor in place; RuntimeError for a write to read-only values.
+    """
+    if func.namespace in _COLLECTIVES:
+        raise NotImplementedError(
+            f"{func}: {_name_of(_subject(args, kwargs))} takes no part in this collective: codes "
+            "under different scales do not add up. Communicate dequantize(), or its buffers"
+        )
+    effect = effect_of(func)
+    if effect.written:
+        return _run_writing(func, args, kwargs, effect)
+    result = func(*tree_map(_plain, args), **tree_map(_plain, kwargs))
+    if not effect.aliases:
         return result
-    for position, argument in enumerate(schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        # By name: arguments behind a star, such as out=, are given as keywords.
-        if argument.name in kwargs:
-            _quantize_back(kwargs[argument.name], plain_kwargs[argument.name])
-        elif position < len(args):
-            _quantize_back(args[position], plain_args[position])
-    return None
+    return read_only(result, f"{func} gave of {_name_of(_subject(args, kwargs))}")
+
+
+def _run_writing(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], effect: Effect) -> Any:
+    """Runs an operator that writes arguments. Nothing is written if one of them refuses."""
+    written = arguments_of(effect.written, args, kwargs)
+    refuse_writes(func, written)
+    targets = [leaf for leaf in tree_flatten(written)[0] if _is_quantized(leaf)]
+    if targets and torch.Tag.inplace_view in func.tags:
+        raise NotImplementedError(
+            f"{func}: {_name_of(type(targets[0]))} keeps its shape and its buffers in place"
+        )
+    own = {id(target): target._plain_copy() for target in targets}
+
+    def plain(value: Any) -> Any:
+        return own[id(value)] if id(value) in own else _plain(value)
+
+    plain_args, plain_kwargs = tree_map(plain, args), tree_map(plain, kwargs)
+    plain_written = arguments_of(effect.written, plain_args, plain_kwargs)
+    leaves = list(zip(tree_flatten(written)[0], tree_flatten(plain_written)[0], strict=True))
+    undo = _Undo(leaves)
+    result = func(*plain_args, **plain_kwargs)
+    try:
+        for old, new in leaves:
+            if _is_quantized(old):
+                _quantize_back(func, old, new)
+    except BaseException:
+        undo.run()
+        raise
+    return _returned(effect, written, result)
+
+
+def _quantize_back(func: Any, old: Any, new: torch.Tensor) -> None:
+    if old.shape != new.shape:
+        raise ValueError(
+            f"{func}: {_name_of(type(old))} of shape {tuple(old.shape)} cannot become "
+            f"{tuple(new.shape)} in place"
+        )
+    old.quantize_(new)
+
+
+def _returned(effect: Effect, written: list[Any], result: Any) -> Any:
+    """The operator's result, with the written arguments themselves in it."""
+    if not effect.returned:
+        return None
+    results = (result,) if len(effect.returned) == 1 else result
+    final = tuple(
+        value if index is None else written[index]
+        for value, index in zip(results, effect.returned, strict=True)
+    )
+    return final[0] if len(final) == 1 else final
+
+
+class _Undo:
+    """Puts written arguments back if one of several refuses its values.
+
+    A single tensor refuses before it is written. Copies are made where a refusal depends on the
+    values, that is for parts whose scale is the whole tensor's; other refusals come first.
+    """
+
+    def __init__(self, leaves: list[tuple[Any, Any]]) -> None:
+        self.saved: list[tuple[torch.Tensor, torch.Tensor]] = []
+        if len(leaves) < 2:
+            return
+        quantized = [(old, new) for old, new in leaves if _is_quantized(old)]
+        for old, new in quantized:
+            old._check_write(new)
+        if not any(old._is_part() for old, _ in quantized):
+            return
+        for old, _ in leaves:
+            buffers = old._live_buffers() if _is_quantized(old) else [old]
+            self.saved += [(buffer, buffer.clone()) for buffer in buffers]
+
+    def run(self) -> None:
+        """Writes the old values."""
+        for buffer, copy in self.saved:
+            buffer.copy_(copy)

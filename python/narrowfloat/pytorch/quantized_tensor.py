@@ -220,6 +220,9 @@ class Quantizer(ValueSemantics, abc.ABC):
     ) -> Any:
         """Quantizes `src` into the buffers of `dst`; a noop_flag of 1 leaves every byte."""
 
+    def _check_update(self, src: torch.Tensor, dst: Any) -> None:
+        """Errors: as update_quantized() has them, where they do not depend on the values."""
+
     def quantize_impl(self, tensor: torch.Tensor) -> Any:
         """A new quantized tensor, outside of autograd."""
         raise NotImplementedError(
@@ -386,6 +389,23 @@ class QuantizedTensor(torch.Tensor):
         raise NotImplementedError(
             f"{self.__class__.__name__} class does not implement quantize_ function"
         )
+
+    def _plain_copy(self) -> torch.Tensor:
+        """The values as a plain tensor that shares nothing with this one."""
+        return self._plain()
+
+    # Asked before an operator writes several tensors.
+
+    def _check_write(self, values: torch.Tensor) -> None:
+        """Errors: as quantize_() has them, where they do not depend on the values."""
+
+    def _is_part(self) -> bool:
+        """Whether writing may be refused for the values: a scale serves more than this part."""
+        return False
+
+    def _live_buffers(self) -> list[torch.Tensor]:
+        """The buffers that are there."""
+        return []
 
     def detach(self) -> QuantizedTensor:
         """An alias without a gradient, of the same class."""

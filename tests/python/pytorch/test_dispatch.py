@@ -9,6 +9,7 @@ import pytest
 import torch
 from families import ALL, SCHEMES, assert_nothing_shared, assert_same_buffers, buffers, sample
 from narrowfloat.pytorch import _dispatch
+from narrowfloat.pytorch._read_only import ReadOnlyValues
 
 from narrowfloat import pytorch as nfp
 
@@ -16,7 +17,8 @@ aten = torch.ops.aten
 every = pytest.mark.parametrize("kind", list(ALL))
 
 # One representative of each column of the table, and its code in each row below:
-# Q the same type over the same buffers, N the same type over new ones, D plain values, E an error.
+# Q the same type over the same buffers, N the same type over new ones, D plain values, R read-only
+# values in place of a view, E an error.
 KINDS = (
     "float8_current", "mxfp8", "blockwise_1d", "blockwise_2d", "nvfp4", "identity",
     "hybrid_mxfp8_identity",
@@ -40,29 +42,29 @@ ROWS: list[Row] = [
     ("cat", lambda t: torch.cat([t, t]), "DDDDDDD"),
     ("stack", lambda t: torch.stack([t, t]), "DDDDDDD"),
     ("index", lambda t: t[torch.tensor([3, 1])], "DDDDDDD"),
-    ("expand", lambda t: t.expand(2, 128, 256), "DDDDDDD"),
+    ("expand", lambda t: t.expand(2, 128, 256), "RRRRRRR"),
     ("repeat", lambda t: t.repeat(2, 1), "DDDDDDD"),
-    ("transpose", lambda t: t.transpose(0, 1), "DDDDDDD"),
-    ("permute", lambda t: t.permute(1, 0), "DDDDDDD"),
-    ("t", lambda t: t.t(), "DDDDDDD"),
+    ("transpose", lambda t: t.transpose(0, 1), "RRRRRRR"),
+    ("permute", lambda t: t.permute(1, 0), "RRRRRRR"),
+    ("t", lambda t: t.t(), "RRRRRRR"),
     ("unsqueeze", lambda t: t.unsqueeze(0), "QQQQQQQ"),
     ("view same shape", lambda t: t.view(128, 256), "QQQQQQQ"),
-    ("view leading dims", lambda t: t.view(4, 32, 256), "QQQDQQQ"),
-    ("view last dim", lambda t: t.view(256, 128), "QDDDDQD"),
-    ("reshape last dim", lambda t: t.reshape(256, 128), "QEDDDQE"),
+    ("view leading dims", lambda t: t.view(4, 32, 256), "QQQRQQQ"),
+    ("view last dim", lambda t: t.view(256, 128), "QRRRRQR"),
+    ("reshape last dim", lambda t: t.reshape(256, 128), "QERRRQE"),
     ("aten.view same shape", lambda t: aten.view(t, [128, 256]), "QQQQQQQ"),
-    ("aten.view leading dims", lambda t: aten.view(t, [4, 32, 256]), "QQQDQQQ"),
-    ("flatten", lambda t: t.flatten(), "QEDDDQE"),
+    ("aten.view leading dims", lambda t: aten.view(t, [4, 32, 256]), "QQQRQQQ"),
+    ("flatten", lambda t: t.flatten(), "QERRRQE"),
     ("slice full", lambda t: t[:], "QQQQQQQ"),
     ("slice full, bounds left out", lambda t: aten.slice(t, 1), "QQQQQQQ"),
-    ("slice part", lambda t: t[:64], "QQDDQQQ"),
-    ("slice step", lambda t: t[::2], "QDDDDQD"),
-    ("select", lambda t: t[3], "QDDDDQQ"),
-    ("split 0", lambda t: t.split(64)[1], "QQDDQQQ"),
-    ("split 0 unevenly", lambda t: t.split(48)[1], "QDDDQQQ"),
-    ("split 1", lambda t: t.split(64, 1)[1], "QQDDQQQ"),
+    ("slice part", lambda t: t[:64], "QQRRQQQ"),
+    ("slice step", lambda t: t[::2], "QRRRRQR"),
+    ("select", lambda t: t[3], "QRRRRQQ"),
+    ("split 0", lambda t: t.split(64)[1], "QQRRQQQ"),
+    ("split 0 unevenly", lambda t: t.split(48)[1], "QRRRQQQ"),
+    ("split 1", lambda t: t.split(64, 1)[1], "QQRRQQQ"),
     ("as_strided whole", lambda t: t.as_strided((128, 256), (256, 1)), "QQQQQQQ"),
-    ("as_strided part", lambda t: t.as_strided((64, 256), (256, 1), 0), "QQDDQQQ"),
+    ("as_strided part", lambda t: t.as_strided((64, 256), (256, 1), 0), "QQRRQQQ"),
     ("new_zeros", lambda t: t.new_zeros(64, 64), "NNNNNNN"),
     ("new_zeros odd", lambda t: t.new_zeros(3, 5), "NDNNDNE"),
     ("new_empty", lambda t: t.new_empty(64, 64), "NNNNNNN"),
@@ -72,7 +74,7 @@ ROWS: list[Row] = [
     ("new_full", lambda t: t.new_full((2, 2), 1.0), "DDDDDDD"),
     ("to device", lambda t: t.to("cpu", copy=True), "NNNNNNN"),
     ("to dtype", lambda t: t.to(torch.float16), "DDDDDDD"),
-    ("view.dtype", lambda t: aten.view.dtype(t, torch.int32), "DDDDDEE"),
+    ("view.dtype", lambda t: aten.view.dtype(t, torch.int32), "RRRRREE"),
     ("resize_", lambda t: t.resize_(2, 2), "EEEEEEE"),
 ]
 
@@ -88,8 +90,8 @@ def test_row(row: Row, column: int) -> None:
             operator(tensor)
         return
     result = operator(tensor)
-    if code == "D":
-        assert type(result) is torch.Tensor
+    if code in "DR":
+        assert type(result) is (torch.Tensor if code == "D" else ReadOnlyValues)
         plain = operator(tensor.dequantize())
         assert result.dtype == plain.dtype and torch.equal(result, plain)
         return
@@ -266,7 +268,7 @@ def test_transpose_alone() -> None:
     assert tensor.shape == (4, 6) and torch.equal(tensor.dequantize(), plain)
     shard = tensor.as_strided((2, 6), (6, 1), 12)
     assert isinstance(shard, nfp.Float8Tensor) and torch.equal(shard.dequantize(), plain[2:])
-    assert type(tensor.as_strided((2, 3), (6, 1))) is torch.Tensor
+    assert type(tensor.as_strided((2, 3), (6, 1))) is ReadOnlyValues
     assert type(tensor.new_zeros(2, 2)) is nfp.Float8Tensor
     with pytest.raises(NotImplementedError, match=r"columnwise-only data cannot change"):
         tensor.view(24)

@@ -69,6 +69,11 @@ def _detach(tensor: SchemeTensor) -> SchemeTensor:
     return type(tensor).make_like(tensor)
 
 
+@implements(aten.detach_.default, QuantizedTensor)
+def _detach_in_place(tensor: QuantizedTensor) -> QuantizedTensor:
+    return tensor
+
+
 @implements(aten.alias.default, SchemeTensor)
 def _alias(tensor: SchemeTensor) -> SchemeTensor:
     return type(tensor).make_like(tensor, requires_grad=tensor.requires_grad)

@@ -11,6 +11,7 @@ import torch
 
 from narrowfloat import _core
 from narrowfloat.pytorch import _native
+from narrowfloat.pytorch._read_only import unwrapped
 from narrowfloat.pytorch._values import constant_of_graphs
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
@@ -38,8 +39,7 @@ def require_fitting(tensor: str, largest: float, limit: float) -> None:
 
 def source_tensor(src: torch.Tensor, device: torch.device) -> torch.Tensor:
     """`src` as a plain tensor on `device`."""
-    if isinstance(src, QuantizedTensorStorage):
-        src = src._decode()
+    src = src._decode() if isinstance(src, QuantizedTensorStorage) else unwrapped(src)
     return src if src.device == device else src.to(device)
 
 
@@ -211,26 +211,46 @@ class SchemeQuantizer(Quantizer):
         return self._update(src, dst, noop_flag)
 
     def _update(self, src: torch.Tensor, dst: Any, noop_flag: torch.Tensor | None) -> Any:
-        if isinstance(src, QuantizedTensorStorage) or src.device != dst.device:
+        if type(src) is not torch.Tensor or src.device != dst.device:
             src = source_tensor(src, dst.device)
-        if src.shape != dst.shape:
-            self._check_same_matrix(src.shape, dst.shape)
+        part = dst._cut is not None
+        self._check_source(src, dst, part)
         if src.numel() == 0:
             return dst
-        if dst._cut is not None:
-            self._with_group_of(dst)._write_cut(src, dst, noop_flag)
-            return dst
-        self._check_quantize(src)
-        self._with_group_of(dst)._run(src, dst, noop_flag)
+        if part:
+            self._write_part(src, dst, noop_flag)
+        else:
+            self._with_group_of(dst)._run(src, dst, noop_flag)
         return dst
 
-    def _write_cut(self, src: torch.Tensor, dst: Any, noop: torch.Tensor | None) -> None:
+    def _check_source(self, src: torch.Tensor, dst: Any, part: bool) -> None:
+        """Errors: ValueError if `src` cannot be quantized into `dst`; as the family has them."""
+        if src.shape != dst.shape:
+            self._check_same_matrix(src.shape, dst.shape)
+        if not part:
+            self._check_quantize(src)
+
+    def _check_update(self, src: torch.Tensor, dst: Any) -> None:
+        self._check_destination(dst)
+        self._check_source(src, dst, dst._cut is not None)
+
+    def _write_part(self, src: torch.Tensor, dst: Any, noop: torch.Tensor | None) -> None:
         """Quantizes into a part of another tensor: the directions that are there, and no other.
 
         A part need not have a shape that the quantizer makes: its ends are on blocks' boundaries.
         """
         if noop is not None and float(noop) != 0:
             return
+        quantizer = self._of_part(dst)
+        fresh = dst._rebuild(**dst._cloned_buffers())
+        quantizer._fill_part(src, fresh, noop)
+        for buffer in self.STORAGE.BUFFERS:
+            mine = dst.__dict__[buffer.name]
+            if mine is not None and buffer.name not in dst._shared_names():
+                mine.copy_(content_of(fresh.__dict__[buffer.name], mine.shape))
+
+    def _of_part(self, dst: Any) -> SchemeQuantizer:
+        """This quantizer for the directions of a part. Errors: ValueError for another format."""
         quantizer = self.copy()
         quantizer.optimize_for_gemm = dst._has_swizzled_scales()
         quantizer.set_usage(**dst.get_usages())
@@ -241,12 +261,7 @@ class SchemeQuantizer(Quantizer):
                     f"quantize: a part of this {type(dst).__name__} needs a quantizer with "
                     f"{keyword} {held!r}, got {value!r}"
                 )
-        fresh = dst._rebuild(**dst._cloned_buffers())
-        quantizer._fill_part(src, fresh, noop)
-        for buffer in self.STORAGE.BUFFERS:
-            mine = dst.__dict__[buffer.name]
-            if mine is not None and buffer.name not in dst._shared_names():
-                mine.copy_(content_of(fresh.__dict__[buffer.name], mine.shape))
+        return quantizer
 
     def _fill_part(
         self, src: torch.Tensor, fresh: SchemeStorage, noop: torch.Tensor | None

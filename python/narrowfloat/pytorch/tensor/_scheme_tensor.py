@@ -15,6 +15,7 @@ from narrowfloat.pytorch._autograd import (
     _ViewFunc,
     resolve_shape,
 )
+from narrowfloat.pytorch._read_only import read_only_values
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, QuantizedTensorStorage
 from narrowfloat.pytorch.tensor._fsdp import ShardedParameter, is_asked_by_fsdp
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
@@ -73,6 +74,15 @@ class SchemeTensor(SchemeStorage, ShardedParameter, QuantizedTensor):
         self._get_quantizer().update_quantized(tensor, self, noop_flag=noop_flag)
         return self
 
+    def _check_write(self, values: torch.Tensor) -> None:
+        self._get_quantizer()._check_update(values, self)
+
+    def _is_part(self) -> bool:
+        return self._cut is not None and bool(self._shared_names())
+
+    def _live_buffers(self) -> list[torch.Tensor]:
+        return [buffer for buffer in self._tensors() if buffer is not None]
+
     # Views.
 
     def view(self, *shape: Any) -> torch.Tensor:
@@ -87,7 +97,12 @@ class SchemeTensor(SchemeStorage, ShardedParameter, QuantizedTensor):
         if is_asked_by_fsdp():  # for a flat view that it keeps and never reads
             return self.detach()
         warnings.warn(f"{reason}; the tensor is dequantized", stacklevel=2)
-        return self.dequantize().view(wanted)
+        return self._values_as(wanted)
+
+    def _values_as(self, shape: torch.Size) -> torch.Tensor:
+        """The values in another shape, which the blocks do not allow."""
+        origin = f"view gave of a {type(self).__name__}"
+        return read_only_values(self.dequantize().view(shape), origin)
 
     def reshape(self, *shape: Any) -> torch.Tensor:
         if len(shape) == 1 and shape[0] is None:
@@ -99,7 +114,7 @@ class SchemeTensor(SchemeStorage, ShardedParameter, QuantizedTensor):
         if not self.RESHAPE_DEQUANTIZES:
             raise RuntimeError(reason)
         warnings.warn(f"{reason}; the tensor is dequantized", stacklevel=2)
-        return self.dequantize().reshape(wanted)
+        return self._values_as(wanted)
 
     def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Any:
         """This tensor: buffers are contiguous. Errors: ValueError for another format."""

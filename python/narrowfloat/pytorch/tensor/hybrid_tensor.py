@@ -17,6 +17,7 @@ from narrowfloat.pytorch._autograd import (
     _ViewFunc,
     resolve_shape,
 )
+from narrowfloat.pytorch._read_only import read_only_values
 from narrowfloat.pytorch.quantized_tensor import (
     QuantizedTensor,
     QuantizedTensorStorage,
@@ -201,6 +202,30 @@ class HybridQuantizer(Quantizer):
                 f"HybridQuantizer can only update HybridQuantizedTensor, got {type(dst).__name__}"
             )
         src = source_tensor(src, src.device)
+        self._check_update(src, dst)
+        live = dst._part_buffers()
+        saved = [buffer.clone() for buffer in live]
+        try:
+            self._update_children(src, dst, noop_flag)
+        except BaseException:
+            for buffer, old in zip(live, saved, strict=True):
+                buffer.copy_(old)
+            raise
+        return dst
+
+    def _check_update(self, src: torch.Tensor, dst: Any) -> None:
+        flags = (self.rowwise_usage, self.columnwise_usage)
+        children = (dst._rowwise_storage, dst._columnwise_storage)
+        for quantizer, wanted, child in zip(self._children(), flags, children, strict=True):
+            if wanted and child is not None:
+                quantizer._check_update(src, child)
+
+    def _update_children(
+        self,
+        src: torch.Tensor,
+        dst: HybridQuantizedTensorStorage,
+        noop_flag: torch.Tensor | None,
+    ) -> None:
         rowwise, columnwise = dst._rowwise_storage, dst._columnwise_storage
         if self.rowwise_usage and rowwise is not None:
             self.rowwise_quantizer.update_quantized(src, rowwise, noop_flag=noop_flag)
@@ -208,7 +233,6 @@ class HybridQuantizer(Quantizer):
             fresh = rowwise if self.rowwise_usage else None
             source = self._columnwise_input(src, fresh)
             self.columnwise_quantizer.update_quantized(source, columnwise, noop_flag=noop_flag)
-        return dst
 
     def supports_only_rowwise_all_gather(self) -> bool:
         return self.rowwise_quantizer.supports_only_rowwise_all_gather() or isinstance(
@@ -291,6 +315,18 @@ class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Quantiz
         self._get_quantizer().update_quantized(tensor, self, noop_flag=noop_flag)
         return self
 
+    def _plain_copy(self) -> torch.Tensor:
+        return self._plain().clone()  # it may be the buffer itself
+
+    def _check_write(self, values: torch.Tensor) -> None:
+        self._get_quantizer()._check_update(values, self)
+
+    def _is_part(self) -> bool:
+        return bool(self._part_buffers())
+
+    def _live_buffers(self) -> list[torch.Tensor]:
+        return [buffer for child in self._children() for buffer in child._live_buffers()]
+
     def view(self, *shape: Any) -> torch.Tensor:
         """A hybrid tensor, or plain values where a child cannot be viewed so.
 
@@ -305,7 +341,8 @@ class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Quantiz
         if is_asked_by_fsdp():  # for a flat view that it keeps and never reads
             return self.detach()
         warnings.warn(f"{reason}; the tensor is dequantized", stacklevel=2)
-        return self.dequantize().view(wanted)
+        origin = f"view gave of a {type(self).__name__}"
+        return read_only_values(self.dequantize().view(wanted), origin)
 
     def reshape(self, *shape: Any) -> torch.Tensor:
         return _ReshapeFunc.apply(self, resolve_shape(shape, self.shape))

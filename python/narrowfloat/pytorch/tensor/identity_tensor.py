@@ -132,6 +132,9 @@ class IdentityTensor(IdentityTensorStorage, SchemeTensor):
         self._get_quantizer().update_quantized(tensor, self, noop_flag=noop_flag)
         return self
 
+    def _plain_copy(self) -> torch.Tensor:
+        return self._plain().clone()  # it may be the buffer itself
+
     def _build_default_quantizer(self) -> IdentityQuantizer:
         return IdentityQuantizer()
 

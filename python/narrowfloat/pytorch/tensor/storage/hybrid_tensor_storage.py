@@ -72,6 +72,13 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
             raise RuntimeError(f"{self.__class__.__name__} has no data {verb}")
         return children[0]
 
+    def _part_buffers(self) -> list[torch.Tensor]:
+        """The buffers, if writing a child may be refused for its values."""
+        children = [c for c in self._children() if isinstance(c, torch.Tensor)]
+        if not any(child._is_part() for child in children):
+            return []
+        return [buffer for child in children for buffer in child._live_buffers()]
+
     def _map(self, change: Callable[[Any], Any]) -> dict[str, Any]:
         """Constructor arguments with each child changed."""
         return {

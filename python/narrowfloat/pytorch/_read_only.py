@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decoded values that stand for a view of a quantized tensor and refuse to be written."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_map
+
+
+class Effect(NamedTuple):
+    """What the schema of an operator says about its arguments and results."""
+
+    written: tuple[tuple[int, str], ...]  # position and name of each argument that it writes
+    aliases: bool  # whether a result is a view of an argument
+    returned: tuple[int | None, ...]  # for each result, the index in `written` that it is
+
+
+@cache
+def effect_of(operator: Any) -> Effect:
+    """Returns the effect of an operator, from its schema."""
+    schema = operator._schema
+    written = tuple(
+        (position, argument.name)
+        for position, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+    sets = [schema.arguments[position].alias_info.before_set for position, _ in written]
+    returned = tuple(
+        sets.index(info.before_set)
+        if (info := result.alias_info) is not None and info.is_write and info.before_set in sets
+        else None
+        for result in schema.returns
+    )
+    aliases = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+    return Effect(written, aliases, returned)
+
+
+def arguments_of(
+    places: tuple[tuple[int, str], ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[Any]:
+    """The arguments at these places, by name or by position; None for one that was left out."""
+    return [
+        # By name: arguments behind a star, such as out=, are given as keywords.
+        kwargs[name] if name in kwargs else args[position] if position < len(args) else None
+        for position, name in places
+    ]
+
+
+class ReadOnlyValues(torch.Tensor):
+    """Values that `origin` gave; operators read them, views of them are read-only too.
+
+    A write would change a copy that nobody sees, in place of the quantized tensor.
+    """
+
+    _values: torch.Tensor
+    _origin: str
+
+    def __new__(cls, values: torch.Tensor, origin: str) -> ReadOnlyValues:
+        if type(values) is torch.Tensor:
+            instance = torch.Tensor._make_subclass(cls, values)
+        else:  # traced: no memory
+            instance = torch.Tensor._make_wrapper_subclass(
+                cls,
+                values.shape,
+                strides=values.stride(),
+                storage_offset=values.storage_offset(),
+                dtype=values.dtype,
+                layout=values.layout,
+                device=values.device,
+            )
+        instance._values = values
+        instance._origin = origin
+        return instance
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        effect = effect_of(func)
+        if effect.written:
+            refuse_writes(func, arguments_of(effect.written, args, kwargs))
+        result = func(*tree_map(unwrapped, args), **tree_map(unwrapped, kwargs))
+        if not effect.aliases:
+            return result
+        origin = next(leaf._origin for leaf in args if isinstance(leaf, cls))
+        return read_only(result, origin)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"{type(self).__name__}({self._values!r}, origin={self._origin!r})"
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """The values as an array that cannot be written."""
+        if self.requires_grad and not force:
+            raise RuntimeError("numpy: a tensor that requires grad needs detach() first")
+        array = self._values.detach().numpy(force=force)
+        array.flags.writeable = False
+        return array
+
+    def tolist(self) -> Any:
+        return self._values.tolist()
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        raise BufferError(f"dlpack: {_rule(self)}; clone() them to hand them on")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        return self._values.clone()
+
+    def __reduce_ex__(self, protocol: int) -> Any:
+        return self._values.clone().__reduce_ex__(protocol)
+
+    def __tensor_flatten__(self) -> tuple[list[str], str]:
+        return ["_values"], self._origin
+
+    @staticmethod
+    def __tensor_unflatten__(
+        inner: dict[str, torch.Tensor], origin: str, outer_size: Any, outer_stride: Any
+    ) -> ReadOnlyValues:
+        return ReadOnlyValues(inner["_values"], origin)
+
+
+def unwrapped(value: Any) -> Any:
+    """The plain values of what refuses to be written; anything else as it is."""
+    return value._values if type(value) is ReadOnlyValues else value
+
+
+def read_only(tree: Any, origin: str) -> Any:
+    """`tree` with its tensors read-only."""
+    return tree_map(
+        lambda leaf: ReadOnlyValues(leaf, origin) if isinstance(leaf, torch.Tensor) else leaf, tree
+    )
+
+
+def refuse_writes(func: Any, written: Any) -> None:
+    """Errors: RuntimeError if read-only values are among what an operator writes."""
+    for value in written:
+        if type(value) is ReadOnlyValues:
+            raise RuntimeError(f"{func}: {_rule(value)}; write to the tensor, or to blocks of it")
+        if isinstance(value, (list, tuple)):
+            refuse_writes(func, value)
+
+
+def _rule(values: ReadOnlyValues) -> str:
+    return (
+        f"the values that {values._origin} are read-only, because a write to them would not reach "
+        "the tensor"
+    )
+
+
+class _ReadOnlyFunc(torch.autograd.Function):
+    """Read-only values in forward, lets the gradient through."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, origin: str) -> torch.Tensor:
+        return ReadOnlyValues(values.detach(), origin)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad, None
+
+
+def read_only_values(values: torch.Tensor, origin: str) -> torch.Tensor:
+    """Plain values that refuse to be written, in the graph of autograd that they are in."""
+    return _ReadOnlyFunc.apply(values, origin)

@@ -69,6 +69,25 @@ def _subject(args: tuple[Any, ...], kwargs: dict[str, Any]) -> type | None:
     return None
 
 
+class WriteTarget:
+    """What an operator asks of a quantized tensor that it writes."""
+
+    def _plain_copy(self) -> torch.Tensor:
+        """The values as a plain tensor that shares nothing with this one."""
+        return self._plain()
+
+    def _check_write(self, values: torch.Tensor) -> None:
+        """Errors: as quantize_() has them, where they do not depend on the values."""
+
+    def _is_part(self) -> bool:
+        """Whether writing may be refused for the values: a scale serves more than this part."""
+        return False
+
+    def _live_buffers(self) -> list[torch.Tensor]:
+        """The buffers that are there."""
+        return []
+
+
 def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Runs an operator that at least one quantized tensor takes part in."""
     if func in _quantized_tensor_passthrough_ops:

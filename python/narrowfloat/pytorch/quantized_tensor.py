@@ -327,7 +327,7 @@ class Quantizer(ValueSemantics, abc.ABC):
         return state
 
 
-class QuantizedTensor(torch.Tensor):
+class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
     """A tensor that reports a high-precision dtype and keeps narrow codes.
 
     Concrete classes put their storage class first among their bases.
@@ -389,23 +389,6 @@ class QuantizedTensor(torch.Tensor):
         raise NotImplementedError(
             f"{self.__class__.__name__} class does not implement quantize_ function"
         )
-
-    def _plain_copy(self) -> torch.Tensor:
-        """The values as a plain tensor that shares nothing with this one."""
-        return self._plain()
-
-    # Asked before an operator writes several tensors.
-
-    def _check_write(self, values: torch.Tensor) -> None:
-        """Errors: as quantize_() has them, where they do not depend on the values."""
-
-    def _is_part(self) -> bool:
-        """Whether writing may be refused for the values: a scale serves more than this part."""
-        return False
-
-    def _live_buffers(self) -> list[torch.Tensor]:
-        """The buffers that are there."""
-        return []
 
     def detach(self) -> QuantizedTensor:
         """An alias without a gradient, of the same class."""

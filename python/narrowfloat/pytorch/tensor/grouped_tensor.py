@@ -31,7 +31,7 @@ def wrapper_shape(
     return (num_tensors, *member)
 
 
-class GroupedTensor(GroupedTensorStorage, torch.Tensor):
+class GroupedTensor(GroupedTensorStorage, _dispatch.WriteTarget, torch.Tensor):
     """Members of one format in flat buffers, as a tensor."""
 
     def __new__(

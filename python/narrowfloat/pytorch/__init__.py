@@ -3,7 +3,7 @@
 
 from narrowfloat.pytorch import _module_patch, _serialization
 from narrowfloat.pytorch.constants import DType
-from narrowfloat.pytorch.module import Linear
+from narrowfloat.pytorch.module import GroupedLinear, Linear, convert_model
 from narrowfloat.pytorch.quantization import (
     autocast,
     fp8_autocast,
@@ -58,6 +58,7 @@ __all__ = [
     "Float8Quantizer",
     "Float8Tensor",
     "Float8TensorStorage",
+    "GroupedLinear",
     "GroupedTensor",
     "GroupedTensorStorage",
     "HybridQuantizedTensor",
@@ -77,6 +78,7 @@ __all__ = [
     "QuantizedTensorStorage",
     "Quantizer",
     "autocast",
+    "convert_model",
     "fp8_autocast",
     "fp8_model_init",
     "is_fp8_available",

@@ -19,8 +19,8 @@ from narrowfloat.common.recipe.parameters import (
 class MXFP8BlockScaling(Recipe):
     """MXFP8: blocks along each direction, scales that are powers of two.
 
-    margin is kept for callers that set it and changes nothing. enable_2d_quantization: weights of
-    linear layers in tiles, so that both directions hold the same values.
+    margin must be 0: scales follow each block. enable_2d_quantization: weights of linear layers in
+    tiles, so that both directions hold the same values.
     """
 
     kind: ClassVar[str] = "mxfp8"
@@ -31,6 +31,10 @@ class MXFP8BlockScaling(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(
+            self.margin == 0,
+            f"MXFP8BlockScaling: margin must be 0, scales follow each block, got {self.margin!r}",
+        )
         self.fp8_quant_fwd_inp = QParams()
         self.fp8_quant_fwd_weight = QParams(mxfp8_2d_quantization=self.enable_2d_quantization)
         self.fp8_quant_bwd_grad = QParams()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recipes of FP8 with one scale a tensor."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 from typing import Any, ClassVar
@@ -51,7 +52,7 @@ class Float8CurrentScaling(Recipe):
 
     use_power_2_scales: default NVTE_FP8_CURRENT_SCALING_POWER_2_SCALES == 1. The three fp8_quant_*
     follow it and may be replaced once the recipe is made. margin: taken from callers that set it,
-    and not kept.
+    with a warning that it has no effect.
     """
 
     kind: ClassVar[str] = "current"
@@ -67,6 +68,10 @@ class Float8CurrentScaling(Recipe):
 
     def __post_init__(self, margin: float) -> None:
         super().__post_init__()
+        if margin:
+            warnings.warn(
+                f"Float8CurrentScaling: margin has no effect, got {margin!r}", stacklevel=3
+            )
         self.fp8_quant_fwd_inp = QParams(power_2_scale=self.use_power_2_scales)
         self.fp8_quant_fwd_weight = QParams(power_2_scale=self.use_power_2_scales)
         self.fp8_quant_bwd_grad = QParams(power_2_scale=self.use_power_2_scales)

@@ -45,9 +45,9 @@ class QuantizedLayer(torch.nn.Module):
     def _begin(
         self,
         name: str | None,
-        tp_group: Any,
-        tp_size: int,
-        parameter_init: ParameterInit,
+        tp_group: Any = None,
+        tp_size: int = 1,
+        parameter_init: ParameterInit = ParameterInit(),  # noqa: B008
         return_bias: bool = False,
         fuse_wgrad_accumulation: bool = False,
         delay_wgrad_compute: bool = False,

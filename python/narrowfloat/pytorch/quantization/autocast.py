@@ -19,10 +19,13 @@ from narrowfloat.pytorch.quantization.global_state import (
 class autocast:
     """Layers quantize by `recipe` while this context is entered; it may be nested.
 
-    enabled: False turns quantization off inside. calibrating: collect amaxes without quantizing.
-    recipe: None is the default recipe. amax_reduction_group: of delayed scaling's amaxes.
-    Errors: RuntimeError for what is no recipe, if one object is entered while it is entered, or
-    for delayed scaling, whose state outlives a step, while a graph is compiled.
+    It is for this library's layers; torch.nn.Linear and other operators do not read it.
+    enabled: False turns quantization off inside. calibrating: collect amaxes for delayed scaling
+    without quantizing, for layers in an autocast that is not enabled. recipe: None is the default
+    recipe. amax_reduction_group: of delayed scaling's amaxes.
+    Errors: RuntimeError for an object that is not a recipe, if one object is entered while it is
+    entered, or for delayed scaling, whose state outlives a step, while a graph is compiled;
+    NotImplementedError for an option of the recipe that no layer here has.
     """
 
     def __init__(
@@ -42,7 +45,7 @@ class autocast:
         if self._before is not None:
             raise RuntimeError("autocast: this object is entered already; make another one")
         recipe = get_default_recipe() if self.recipe is None else self.recipe
-        if self.enabled:
+        if self.enabled or self.calibrating:
             check_recipe_support(recipe)
             if recipe.delayed() and torch.compiler.is_compiling():
                 raise RuntimeError("autocast: DelayedScaling is not supported under torch.compile")
@@ -54,7 +57,7 @@ class autocast:
     def __exit__(self, *_: object) -> None:
         before, self._before = self._before, None
         FP8GlobalStateManager.set_autocast_state(before)
-        FP8GlobalStateManager.autocast_exit(self.enabled)
+        FP8GlobalStateManager.autocast_exit(self.enabled or self.calibrating)
 
 
 @contextmanager
@@ -65,8 +68,13 @@ def quantized_model_init(
 ) -> Iterator[None]:
     """Layers that are made inside have quantized parameters.
 
-    preserve_high_precision_init_val: they keep the values they were quantized from, for optimizers.
+    recipe: None is the default recipe. preserve_high_precision_init_val: each weight keeps the
+    values that it was quantized from, on the CPU, for optimizers: get_high_precision_init_val() and
+    clear_high_precision_init_val() of the parameter.
+    Errors: RuntimeError and NotImplementedError as autocast has them for a recipe.
     """
+    if enabled and recipe is not None:
+        check_recipe_support(recipe)
     before = FP8GlobalStateManager.get_model_init_state()
     autocast_before = FP8GlobalStateManager.get_autocast_state()
     FP8GlobalStateManager.set_model_init_state(
@@ -108,11 +116,22 @@ def _warn_of_old_name(old: str, new: str) -> None:
 
 
 def check_recipe_support(recipe: Recipe) -> None:
-    """RuntimeError unless this is a recipe that can be run here; every recipe can."""
+    """Checks that layers here can follow a recipe.
+
+    Errors: RuntimeError for an object that is not a recipe; NotImplementedError for fp8_dpa and
+    fp8_mha, which are for attention layers.
+    """
     if not isinstance(recipe, Recipe):
         raise RuntimeError(
             f"autocast: recipe is a narrowfloat.common.recipe.Recipe, got {recipe!r}"
         )
+    for name in ("fp8_dpa", "fp8_mha"):
+        value = getattr(recipe, name)
+        if value:
+            raise NotImplementedError(
+                f"autocast: {name} needs a quantized attention layer, which narrowfloat does not "
+                f"have, got {type(recipe).__name__}({name}={value!r})"
+            )
 
 
 def is_fp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the running autocast says, and the step of delayed scaling over all layers."""
 
+import itertools
 import weakref
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -51,6 +52,7 @@ class FP8GlobalStateManager:
     # By pass, recipe and group; and the order of all states, which is that of the reduction.
     _members: ClassVar[dict[tuple[str, str, int], _Members]] = {}
     _order: ClassVar[weakref.WeakKeyDictionary] = weakref.WeakKeyDictionary()
+    _places: ClassVar = itertools.count()  # a state that is gone does not free its place
 
     @staticmethod
     def is_fp8_available() -> tuple[bool, str]:
@@ -119,10 +121,13 @@ class FP8GlobalStateManager:
         cls._depth += 1
 
     @classmethod
-    def autocast_exit(cls, enabled: bool) -> None:
-        """Ends an autocast; the outermost one takes the forward pass's step if it can learn."""
+    def autocast_exit(cls, collected: bool) -> None:
+        """Ends an autocast; the outermost one takes the forward pass's step if it can learn.
+
+        collected: whether layers collected amaxes inside, quantizing or calibrating.
+        """
         cls._depth -= 1
-        if enabled and cls._depth == 0 and torch.is_grad_enabled():
+        if collected and cls._depth == 0 and torch.is_grad_enabled():
             cls.reduce_and_update_fp8_tensors(forward=True)
 
     @classmethod
@@ -158,7 +163,7 @@ class FP8GlobalStateManager:
         key = (state.mode, repr(state.recipe), id(group))
         members = cls._members.setdefault(key, _Members(state.recipe, group))
         members.states.add(state)
-        cls._order[state] = len(cls._order)
+        cls._order[state] = next(cls._places)
 
     @classmethod
     def reduce_and_update_fp8_tensors(cls, forward: bool = True) -> None:

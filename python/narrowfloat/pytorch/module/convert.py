@@ -19,9 +19,9 @@ def convert_model(model: torch.nn.Module, filter: Filter | None = None) -> torch
     filter: gets a layer's full name and the layer, and returns whether to replace it; None replaces
     all. Parameters, hooks, training flag and every other attribute are those of the old layer, so
     that an optimizer that has the parameters stays valid. A layer that stands in several places
-    stays one layer. Subclasses of torch.nn.Linear and Linear itself are left alone: what a subclass
-    does differently is not known. If the model is a torch.nn.Linear, the new layer is returned.
-    Layers of torch.nn.TransformerEncoderLayer lose its fused inference path, which reads weights
+    stays one layer. Left alone, because what they do is not known: subclasses of torch.nn.Linear,
+    and layers whose forward was replaced. If the model is a torch.nn.Linear, the new layer is
+    returned. torch.nn.TransformerEncoderLayer loses its fused inference path, which reads weights
     past the layers.
     Errors: RuntimeError inside quantized_model_init, whose quantized weights nobody would share.
     """
@@ -32,7 +32,9 @@ def convert_model(model: torch.nn.Module, filter: Filter | None = None) -> torch
         )
     made: dict[torch.nn.Module, Linear] = {}
     for name, module in list(model.named_modules()):
-        if type(module) is torch.nn.Linear and (filter is None or filter(name, module)):
+        if type(module) is not torch.nn.Linear or "forward" in vars(module):
+            continue
+        if filter is None or filter(name, module):
             made[module] = _converted(name, module)
     for parent in list(model.modules()):
         found = {key: made[child] for key, child in parent._modules.items() if child in made}

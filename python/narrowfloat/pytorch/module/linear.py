@@ -30,6 +30,8 @@ class Linear(QuantizedLayer):
     Errors: NotImplementedError for parallel modes, parameters_split and overlap with communication.
     """
 
+    ub_name: str | None = None
+
     def __init__(
         self,
         in_features: int,

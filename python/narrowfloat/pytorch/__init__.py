@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantized tensors in PyTorch under TransformerEngine's names, byte for byte as it makes them."""
 
-from narrowfloat.pytorch import _module_patch, _serialization
+from narrowfloat.pytorch import _module_patch
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.module import GroupedLinear, Linear, convert_model
 from narrowfloat.pytorch.quantization import (
@@ -46,7 +46,6 @@ from narrowfloat.pytorch.tensor import (
     NVFP4TensorStorage,
 )
 
-_serialization.register_safe_globals()
 _module_patch.install()
 
 __all__ = [

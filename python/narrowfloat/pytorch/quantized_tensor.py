@@ -6,7 +6,8 @@ from __future__ import annotations
 import abc
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch.utils._pytree import tree_map
@@ -191,6 +192,10 @@ class Quantizer(ValueSemantics, abc.ABC):
         "optimize_for_gemm",
     )
 
+    QUANTIZES_OUTPUTS: ClassVar[bool] = False  # whether products may be quantized by it
+    SCALE_IS_GIVEN: ClassVar[bool] = False  # before the values are known (delayed scaling)
+    COLUMNS_CANNOT_BE_GATHERED: ClassVar[bool] = False  # from shards along the rows
+
     def __init__(self, *, rowwise: bool, columnwise: bool) -> None:
         self.rowwise_usage = rowwise
         self.columnwise_usage = columnwise
@@ -312,6 +317,10 @@ class Quantizer(ValueSemantics, abc.ABC):
         """Whether backward may quantize the original input again in place of what was saved."""
         return True
 
+    def _check_group(self) -> None:
+        """Errors: ValueError, NotImplementedError if its tensors have no flat form for groups."""
+        raise ValueError(f"Unsupported quantizer for GroupedTensor: {self}")
+
     def is_requantization_safe(self) -> bool:
         """Whether quantizing a dequantized tensor again gives the same tensor."""
         return False
@@ -325,6 +334,11 @@ class Quantizer(ValueSemantics, abc.ABC):
         if "amax_reduction_group" in state:
             state["amax_reduction_group"] = None  # process groups belong to a process
         return state
+
+
+@dataclass(frozen=True)
+class QuantizerRequest:
+    """What a factory returns for a quantizer that needs state the recipe state has to keep."""
 
 
 class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):

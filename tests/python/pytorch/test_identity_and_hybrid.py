@@ -7,6 +7,7 @@ import pytest
 import torch
 from families import ALL, E4M3, HYBRIDS, SCHEMES, assert_same_buffers, buffers, sample, snapshot
 from narrowfloat.pytorch._read_only import ReadOnlyValues
+from narrowfloat.pytorch.quantization import QuantizerRequest
 
 from narrowfloat import pytorch as nfp
 
@@ -146,10 +147,6 @@ def test_columns_of_dequantized_rows() -> None:
     tensor.quantize_(new)
     source = nfp.NVFP4Quantizer(columnwise=False)(new).dequantize()
     assert_same_buffers(tensor.columnwise_sub_storage, expected(source).detach(), "updated")
-
-
-class QuantizerRequest:
-    """Stands for the marker that a recipe's factories return."""
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ import torch
 
 from narrowfloat.pytorch._native import flatten_shape
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
-from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
-from narrowfloat.pytorch.tensor.storage.identity_tensor_storage import IdentityTensorStorage
 
 
 class Layout(NamedTuple):
@@ -63,7 +61,7 @@ def nominal_dtype(tensor: Any) -> torch.dtype:
 
 def is_scheme(tensor: Any) -> bool:
     """Whether the operand has codes and scales that the core reads."""
-    return isinstance(tensor, SchemeStorage) and not isinstance(tensor, IdentityTensorStorage)
+    return getattr(tensor, "HAS_CODES", False)
 
 
 def is_row_scaled(tensor: Any) -> bool:

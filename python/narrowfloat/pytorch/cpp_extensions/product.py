@@ -21,21 +21,6 @@ from narrowfloat.pytorch.cpp_extensions.operands import (
     product_sizes,
 )
 from narrowfloat.pytorch.quantized_tensor import Quantizer
-from narrowfloat.pytorch.tensor.float8_blockwise_tensor import Float8BlockQuantizer
-from narrowfloat.pytorch.tensor.float8_tensor import (
-    Float8CurrentScalingQuantizer,
-    Float8Quantizer,
-)
-from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Quantizer
-from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer
-
-OUTPUT_QUANTIZERS = (
-    Float8Quantizer,
-    Float8CurrentScalingQuantizer,
-    MXFP8Quantizer,
-    Float8BlockQuantizer,
-    NVFP4Quantizer,
-)
 
 
 @dataclass(frozen=True)
@@ -95,7 +80,9 @@ def _check(a: Any, b: Any, sizes: Sizes, epilogue: Epilogue, out: Any) -> None:
             "general_gemm: both operands have compatible scaling modes, got "
             f"{type(a).__name__} and {type(b).__name__}"
         )
-    if epilogue.quantizer is not None and not isinstance(epilogue.quantizer, OUTPUT_QUANTIZERS):
+    if epilogue.quantizer is not None and not getattr(
+        epilogue.quantizer, "QUANTIZES_OUTPUTS", False
+    ):
         raise NotImplementedError(
             f"general_gemm: no output is quantized by {type(epilogue.quantizer).__name__}"
         )
@@ -118,8 +105,7 @@ def _check(a: Any, b: Any, sizes: Sizes, epilogue: Epilogue, out: Any) -> None:
 
 
 def _same_family(a: Any, b: Any) -> bool:
-    family = next(base for base in type(a).__mro__ if "BUFFERS" in base.__dict__)
-    return isinstance(b, family)
+    return a.FAMILY is b.FAMILY
 
 
 def _bias_grad(b: Any, epilogue: Epilogue) -> torch.Tensor:
@@ -208,7 +194,7 @@ def _finish(
 
 def _quantized(y: torch.Tensor, epilogue: Epilogue, out: Any) -> Any:
     quantizer = epilogue.quantizer
-    if isinstance(quantizer, Float8Quantizer) and not epilogue.gelu:
+    if quantizer.SCALE_IS_GIVEN and not epilogue.gelu:
         # Delayed scaling knows its scale before the sum, which need not be rounded in between.
         if out is None:
             out = quantizer.make_empty(y.shape, dtype=epilogue.out_dtype, device=y.device)

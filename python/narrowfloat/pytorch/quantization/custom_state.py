@@ -17,7 +17,9 @@ from narrowfloat.pytorch.quantization.roles import (
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 
 
-class CustomRecipeState(RecipeState):
+class CustomRecipeState(
+    RecipeState, keeps=lambda recipe: recipe.get_quantizer_factory() is not None
+):
     """One quantizer a slot from the factory; those that need state share one delayed state."""
 
     _ds_state: DelayedScalingRecipeState | None = None

@@ -2,7 +2,7 @@
 """What a layer keeps of a recipe for one pass: state over time, and a quantizer a slot."""
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import torch
@@ -27,6 +27,16 @@ class RecipeState(abc.ABC):
 
     # Buffers that live as long as the layer, by attribute name.
     PERSISTENT: ClassVar[tuple[str, ...]] = ()
+
+    # Which recipes each class keeps; later ones are asked first.
+    _kinds: ClassVar[list[tuple[Callable[[Recipe], bool], type["RecipeState"]]]] = []
+
+    def __init_subclass__(
+        cls, keeps: Callable[[Recipe], bool] | None = None, **kwargs: object
+    ) -> None:
+        super().__init_subclass__(**kwargs)
+        if keeps is not None:
+            RecipeState._kinds.append((keeps, cls))
 
     def __init__(
         self,
@@ -63,11 +73,12 @@ class RecipeState(abc.ABC):
 
         Errors: ValueError as the constructor's; NotImplementedError for an unknown recipe.
         """
-        from narrowfloat.pytorch.quantization.recipe_states import state_class
-
-        return state_class(recipe)(
-            recipe, mode=mode, num_quantizers=num_quantizers, device=device, roles=roles
-        )
+        for keeps, state in reversed(RecipeState._kinds):
+            if keeps(recipe):
+                return state(
+                    recipe, mode=mode, num_quantizers=num_quantizers, device=device, roles=roles
+                )
+        raise NotImplementedError(f"RecipeState: no state keeps a recipe of type {type(recipe)}")
 
     @abc.abstractmethod
     def make_quantizers(self) -> list[Quantizer]:

@@ -25,25 +25,7 @@ from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Quantizer
 from narrowfloat.pytorch.tensor.nvfp4_tensor import E4M3_BOUNDS, NVFP4Quantizer
 
 
-def state_class(recipe: Recipe) -> type[RecipeState]:
-    """The class of that recipe's states. Errors: NotImplementedError for an unknown recipe."""
-    from narrowfloat.pytorch.quantization.custom_state import CustomRecipeState
-
-    if recipe.get_quantizer_factory() is not None:
-        return CustomRecipeState
-    for kind, state in (
-        (Recipe.delayed, DelayedScalingRecipeState),
-        (Recipe.float8_current_scaling, Float8CurrentScalingRecipeState),
-        (Recipe.mxfp8, MXFP8BlockScalingRecipeState),
-        (Recipe.float8_block_scaling, Float8BlockScalingRecipeState),
-        (Recipe.nvfp4, NVFP4BlockScalingRecipeState),
-    ):
-        if getattr(type(recipe), kind.__name__)():
-            return state
-    raise NotImplementedError(f"RecipeState: no state keeps a recipe of type {type(recipe)}")
-
-
-class DelayedScalingRecipeState(RecipeState):
+class DelayedScalingRecipeState(RecipeState, keeps=lambda recipe: type(recipe).delayed()):
     """`scale` (n,) of ones and `amax_history` (L, n) of zeros, fp32; quantizers hold views."""
 
     PERSISTENT: ClassVar[tuple[str, ...]] = ("scale", "amax_history")
@@ -82,7 +64,9 @@ class DelayedScalingRecipeState(RecipeState):
         update_amax_and_scale(self.amax_history, self.scale, fp8_max, self.recipe, reduced_amax)
 
 
-class Float8CurrentScalingRecipeState(RecipeState):
+class Float8CurrentScalingRecipeState(
+    RecipeState, keeps=lambda recipe: type(recipe).float8_current_scaling()
+):
     """No buffers. Inputs, weights and gradients of outputs have parameters of their own."""
 
     def make_quantizers(self) -> list[Quantizer]:
@@ -109,7 +93,7 @@ class Float8CurrentScalingRecipeState(RecipeState):
         return quantizers
 
 
-class MXFP8BlockScalingRecipeState(RecipeState):
+class MXFP8BlockScalingRecipeState(RecipeState, keeps=lambda recipe: type(recipe).mxfp8()):
     """No buffers. Tiles for weights that a linear layer says are its own."""
 
     def make_quantizers(self) -> list[Quantizer]:
@@ -125,7 +109,9 @@ class MXFP8BlockScalingRecipeState(RecipeState):
         ]
 
 
-class Float8BlockScalingRecipeState(RecipeState):
+class Float8BlockScalingRecipeState(
+    RecipeState, keeps=lambda recipe: type(recipe).float8_block_scaling()
+):
     """No buffers. Blocks and parameters by tensor type."""
 
     def make_quantizers(self) -> list[Quantizer]:
@@ -150,7 +136,7 @@ class Float8BlockScalingRecipeState(RecipeState):
         )
 
 
-class NVFP4BlockScalingRecipeState(RecipeState):
+class NVFP4BlockScalingRecipeState(RecipeState, keeps=lambda recipe: type(recipe).nvfp4()):
     """No buffers. Transform, rounding and tiles by tensor type."""
 
     def make_quantizers(self) -> list[Quantizer]:

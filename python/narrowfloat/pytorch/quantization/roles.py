@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from narrowfloat.common.recipe import DelayedScaling, Format
+from narrowfloat.pytorch.quantized_tensor import QuantizerRequest
 
 # What a slot without a role stands for, by its place; layers with more slots go round again.
 FORWARD_TYPES = ("input", "weight", "output")
@@ -29,11 +30,6 @@ class QuantizerRole:
     def is_linear_weight(self) -> bool:
         """Whether a linear layer, grouped or not, said that this is its weight."""
         return self.module_type in LINEAR_MODULES and self.tensor_type == "weight"
-
-
-@dataclass(frozen=True)
-class QuantizerRequest:
-    """What a factory returns for a quantizer that needs state the recipe state has to keep."""
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,9 @@ from narrowfloat.pytorch.tensor._operators import (
     normalize_slice,
     row_shard,
 )
-from narrowfloat.pytorch.tensor.float8_blockwise_tensor import Float8BlockwiseQTensor
 from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Tensor
 from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Tensor
-
-BlockTensor = MXFP8Tensor | Float8BlockwiseQTensor | NVFP4Tensor
+from narrowfloat.pytorch.tensor.storage._scheme_storage import BlockStorage
 
 
 def _resolved(tensor: torch.Tensor, size: list[int]) -> torch.Size:
@@ -42,9 +40,9 @@ def _view_mxfp8(tensor: MXFP8Tensor, size: list[int]) -> Any:
     return _view_of(tensor, shape)
 
 
-@implements(aten.view.default, Float8BlockwiseQTensor, NVFP4Tensor)
-@implements(aten._unsafe_view.default, Float8BlockwiseQTensor, NVFP4Tensor)
-def _view(tensor: BlockTensor, size: list[int]) -> Any:
+@implements(aten.view.default, BlockStorage)
+@implements(aten._unsafe_view.default, BlockStorage)
+def _view(tensor: BlockStorage, size: list[int]) -> Any:
     return _view_of(tensor, _resolved(tensor, size))
 
 
@@ -57,11 +55,8 @@ def _empty_like_nvfp4(tensor: NVFP4Tensor, **kwargs: Any) -> NVFP4Tensor:
     return new
 
 
-BLOCKS = (MXFP8Tensor, Float8BlockwiseQTensor, NVFP4Tensor)
-
-
-@implements(aten.new_zeros.default, *BLOCKS)
-def _new_zeros(tensor: BlockTensor, size: list[int], **kwargs: Any) -> Any:
+@implements(aten.new_zeros.default, BlockStorage)
+def _new_zeros(tensor: BlockStorage, size: list[int], **kwargs: Any) -> Any:
     """Zeros in the same format; plain ones of another type or of a size that it does not take."""
     takes = len(size) >= 2 and kwargs.get("dtype") in (None, tensor.dtype)
     try:
@@ -82,9 +77,9 @@ def _alias_or_values(piece: Any) -> Any:
     return NotImplemented if piece is None else piece
 
 
-@implements(aten.slice.Tensor, *BLOCKS)
+@implements(aten.slice.Tensor, BlockStorage)
 def _slice(
-    tensor: BlockTensor,
+    tensor: BlockStorage,
     dim: int = 0,
     start: int | None = None,
     end: int | None = None,
@@ -98,8 +93,8 @@ def _slice(
     return _alias_or_values(cut(tensor, dim, begin, stop - begin))
 
 
-@implements(aten.select.int, *BLOCKS)
-def _select(tensor: BlockTensor, dim: int, index: int) -> Any:
+@implements(aten.select.int, BlockStorage)
+def _select(tensor: BlockStorage, dim: int, index: int) -> Any:
     shape = tensor.shape
     dim, index = _in_range(dim, len(shape)), _in_range(index, shape[dim])
     if dim == len(shape) - 1:
@@ -125,7 +120,7 @@ def _view_of(tensor: Any, shape: torch.Size) -> Any:
         return NotImplemented
 
 
-def _why_no_pieces(tensor: BlockTensor, size: int, dim: int) -> str:
+def _why_no_pieces(tensor: BlockStorage, size: int, dim: int) -> str:
     if tensor._has_swizzled_scales():
         return "its scales are GEMM-swizzled"
     lines = "columns" if dim % tensor.dim() == tensor.dim() - 1 else "rows"
@@ -133,7 +128,7 @@ def _why_no_pieces(tensor: BlockTensor, size: int, dim: int) -> str:
     return f"{size} {lines} of a shard are not whole blocks of {boundary}"
 
 
-def _pieces(tensor: BlockTensor, sizes: list[int], dim: int) -> Any:
+def _pieces(tensor: BlockStorage, sizes: list[int], dim: int) -> Any:
     """Aliases one after another; NotImplemented unless all pieces can be."""
     pieces, start = [], 0
     for size in sizes:
@@ -146,8 +141,8 @@ def _pieces(tensor: BlockTensor, sizes: list[int], dim: int) -> Any:
     return pieces
 
 
-@implements(aten.split.Tensor, *BLOCKS)
-def _split(tensor: BlockTensor, split_size: int, dim: int = 0) -> Any:
+@implements(aten.split.Tensor, BlockStorage)
+def _split(tensor: BlockStorage, split_size: int, dim: int = 0) -> Any:
     length = tensor.shape[dim]
     if split_size <= 0:
         return NotImplemented
@@ -155,15 +150,15 @@ def _split(tensor: BlockTensor, split_size: int, dim: int = 0) -> Any:
     return _pieces(tensor, [min(split_size, length - start) for start in starts], dim)
 
 
-@implements(aten.split_with_sizes.default, *BLOCKS)
-def _split_with_sizes(tensor: BlockTensor, split_sizes: list[int], dim: int = 0) -> Any:
+@implements(aten.split_with_sizes.default, BlockStorage)
+def _split_with_sizes(tensor: BlockStorage, split_sizes: list[int], dim: int = 0) -> Any:
     if sum(split_sizes) != tensor.shape[dim]:
         return NotImplemented
     return _pieces(tensor, split_sizes, dim)
 
 
-@implements(aten.unbind.int, *BLOCKS)
-def _unbind(tensor: BlockTensor, dim: int = 0) -> Any:
+@implements(aten.unbind.int, BlockStorage)
+def _unbind(tensor: BlockStorage, dim: int = 0) -> Any:
     pieces = []
     for index in range(tensor.shape[dim]):
         piece = _select(tensor, dim, index)
@@ -173,14 +168,14 @@ def _unbind(tensor: BlockTensor, dim: int = 0) -> Any:
     return pieces or NotImplemented
 
 
-@implements(aten.unsqueeze.default, *BLOCKS)
-def _unsqueeze(tensor: BlockTensor, dim: int) -> Any:
+@implements(aten.unsqueeze.default, BlockStorage)
+def _unsqueeze(tensor: BlockStorage, dim: int) -> Any:
     return _view_of(tensor, torch.empty(tensor.shape, device="meta").unsqueeze(dim).shape)
 
 
-@implements(aten.as_strided.default, *BLOCKS)
+@implements(aten.as_strided.default, BlockStorage)
 def _as_strided(
-    tensor: BlockTensor, size: list[int], stride: list[int], storage_offset: int | None = None
+    tensor: BlockStorage, size: list[int], stride: list[int], storage_offset: int | None = None
 ) -> Any:
     if is_identity_stride(tensor, size, stride, storage_offset):
         return type(tensor).make_like(tensor)

@@ -17,13 +17,7 @@ import torch
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._reduction import reduce_max
 from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer
-from narrowfloat.pytorch.tensor.float8_blockwise_tensor import Float8BlockwiseQTensor
-from narrowfloat.pytorch.tensor.float8_tensor import Float8Quantizer, Float8Tensor
-from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor
-from narrowfloat.pytorch.tensor.identity_tensor import IdentityTensor
-from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Tensor
-from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Tensor
-from narrowfloat.pytorch.tensor.storage.nvfp4_tensor_storage import codes_per_byte
+from narrowfloat.pytorch.tensor._weight import Weight, as_weight
 
 
 @dataclass
@@ -174,11 +168,11 @@ def quantize_direction(direction: Direction, amaxes: torch.Tensor) -> None:
     for buffer in weight._direction_buffers(name):
         if not buffer.endswith("_data"):
             getattr(weight, buffer).copy_(getattr(made, buffer))
-    per_byte = codes_per_byte() if isinstance(weight, NVFP4Tensor) else 1
+    per_byte = weight._spec().codes_per_byte
     if (piece.start % per_byte, piece.end % per_byte) != (0, 0):
         raise ValueError(
-            f"quantize_master_weights: pieces of an NVFP4 weight are whole bytes, got "
-            f"[{piece.start}, {piece.end})"
+            f"quantize_master_weights: pieces of an {type(weight).__name__} must be whole bytes, "
+            f"got [{piece.start}, {piece.end})"
         )
     codes = getattr(made, f"_{name}_data").view(-1)
     begin, end = piece.start // per_byte, piece.end // per_byte
@@ -227,76 +221,41 @@ def check_matrix(weight: Any) -> None:
         )
 
 
-def check_tiles(weight: Any) -> None:
-    check_matrix(weight)
-    is_tiles = (
-        weight._is_2D_scaled
-        if isinstance(weight, Float8BlockwiseQTensor)
-        else weight._quantizer.with_2d_quantization
-    )
-    if not is_tiles:
-        raise ValueError(
-            f"quantize_master_weights: {type(weight).__name__} weights need 2-D quantization"
-        )
-
-
 Handler = Callable[[list[Piece], Any], None]
 
 
+class TileWeight(Weight):
+    """The weights of a family whose square tiles make the column-wise data of the row-wise."""
+
+    RAW_FIELD = "_rowwise_data"
+
+    def _has_tiles(self) -> bool:
+        """Whether blocks are square tiles."""
+        raise NotImplementedError
+
+    def _drop_derived(self) -> None:
+        self._keep(True, False)
+
+    def _restore_derived(self) -> None:
+        self._create_columnwise()
+
+    def _master_route(self, piece: Piece) -> tuple[Handler, tuple[Any, ...]]:
+        check_matrix(self)
+        if not self._has_tiles():
+            raise ValueError(
+                f"quantize_master_weights: {type(self).__name__} weights need 2-D quantization"
+            )
+        return quantize_tiles, (type(self), self.dtype, self._quantizer._options())
+
+
 def route(piece: Piece) -> tuple[Handler, tuple[Any, ...]]:
-    """What quantizes a piece, and the options that its bucket must share.
+    """Returns what quantizes a piece, and the options that its bucket must share.
 
     Errors: ValueError for a weight of another type or without a quantizer.
     """
-    weight, quantizer = piece.weight, piece.weight._quantizer
-    if quantizer is None:
+    if piece.weight._quantizer is None:
         raise ValueError("quantize_master_weights: the weight has no quantizer")
-    if isinstance(weight, IdentityTensor):
-        return quantize_identity, ()
-    if isinstance(weight, Float8Tensor):
-        if weight._data is None and piece.shard is not None:
-            raise NotImplementedError(
-                "quantize_master_weights: shards of weights that have only their transpose"
-            )
-        delayed = isinstance(quantizer, Float8Quantizer)
-        return (quantize_delayed if delayed else quantize_current), ()
-    if isinstance(weight, (Float8BlockwiseQTensor, NVFP4Tensor)):
-        check_tiles(weight)
-        return quantize_tiles, (type(weight), weight.dtype, quantizer._options())
-    if isinstance(weight, MXFP8Tensor):
-        check_matrix(weight)
-        return quantize_mxfp8, (weight.dtype, quantizer.dtype, quantizer.with_2d_quantization)
-    raise ValueError(f"quantize_master_weights: not available for {type(weight).__name__}")
-
-
-def children_of(piece: Piece, master: torch.Tensor | None) -> list[Piece]:
-    """The pieces of a hybrid weight's children; of another weight the piece itself.
-
-    Errors: NotImplementedError, ValueError, before anything changes, for what children cannot take.
-    """
-    weight = piece.weight
-    if not isinstance(weight, HybridQuantizedTensor):
-        return [piece]
-    children = weight._children()
-    if not children:
-        raise ValueError("quantize_master_weights: the hybrid weight has no data")
-    if (
-        weight._quantizer.columnwise_source == "rowwise_dequantized"
-        and weight._columnwise_storage is not None
-    ):
-        raise NotImplementedError(
-            "quantize_master_weights: columns that come from dequantized rows"
-        )
-    for child in children:
-        if not isinstance(child, (Float8Tensor, IdentityTensor)):
-            raise NotImplementedError(
-                f"quantize_master_weights: a hybrid weight with a {type(child).__name__}"
-            )
-    if len(children) > 1 and master is not None and master.numel() != weight.numel():
-        raise ValueError(
-            "quantize_master_weights: a hybrid weight with two directions needs its whole master"
-        )
-    return [Piece(child, piece.values, piece.start, piece.shard) for child in children]
+    return piece.weight._master_route(piece)
 
 
 @torch.no_grad()
@@ -312,7 +271,8 @@ def quantize_pieces(
     for weight, master, start, shard in zip(
         model_weights, master_weights, start_offsets, shards, strict=True
     ):
-        for piece in children_of(make_piece(weight, master, start, shard), master):
+        whole = make_piece(as_weight("quantize_master_weights", weight), master, start, shard)
+        for piece in weight._master_pieces(whole, master):
             buckets.setdefault(route(piece), []).append(piece)
     for (handler, _), pieces in buckets.items():
         handler(pieces, group)

@@ -59,6 +59,7 @@ def _planned(
 class SchemeQuantizer(Quantizer):
     """Allocates and fills the buffers of a scheme. A family names the scheme and its options."""
 
+    QUANTIZES_OUTPUTS = True
     TENSOR: ClassVar[type]
     STORAGE: ClassVar[type[SchemeStorage]]
     dtype: DType
@@ -108,6 +109,13 @@ class SchemeQuantizer(Quantizer):
     def _buffer_specs(self, shape: Iterable[int]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
         """dtype and shape of each of the tensor's fields that hold a buffer."""
         return {name: (dtype, size) for name, dtype, size in _planned(self, tuple(shape))}
+
+    def _check_group(self) -> None:
+        """Any shape goes into a group."""
+
+    def _group_state(self, count: int, device: Any) -> dict[str, torch.Tensor]:
+        """Returns constructor arguments of a group that no member has: one element for each."""
+        return {}
 
     # Building.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -18,23 +19,40 @@ from narrowfloat.pytorch._autograd import (
 from narrowfloat.pytorch._read_only import read_only_values
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, QuantizedTensorStorage
 from narrowfloat.pytorch.tensor._fsdp import ShardedParameter, is_asked_by_fsdp
+from narrowfloat.pytorch.tensor._weight import Weight
+from narrowfloat.pytorch.tensor.storage._fields import payload_keywords
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 from narrowfloat.pytorch.utils import devices_match
 
 _native_size = torch._C.TensorBase.size
 
 
-class SchemeTensor(SchemeStorage, ShardedParameter, QuantizedTensor):
+class SchemeTensor(SchemeStorage, ShardedParameter, Weight, QuantizedTensor):
     """A SchemeStorage with autograd and torch's operators."""
 
     # Whether a reshape that the blocks do not allow gives plain values, as a view does.
     RESHAPE_DEQUANTIZES: ClassVar[bool] = True
 
-    # Whether a tensor without a quantizer can build others like it.
-    HAS_DEFAULT_QUANTIZER: ClassVar[bool] = False
+    # The arguments in a pickle: "buffers", the "element" type and the "modes" stand for fields.
+    PAYLOAD: ClassVar[tuple[str, ...]] = (
+        "shape",
+        "buffers",
+        "element",
+        "dtype",
+        "quantizer",
+        "modes",
+    )
+    # The function that payloads name; None: _make_tensor_in_reduce_ex(), with the class.
+    RECONSTRUCTOR: ClassVar[Callable[..., Any] | None] = None
 
     # Process group over which later quantizations share one amax; a sharded parameter has one.
     amax_reduction_group: Any = None
+
+    @property
+    def HAS_DEFAULT_QUANTIZER(self) -> bool:
+        """Whether a tensor without a quantizer can build others like it."""
+        own = type(self)._build_default_quantizer
+        return own is not QuantizedTensorStorage._build_default_quantizer
 
     @property
     def shape(self) -> torch.Size:
@@ -188,7 +206,30 @@ class SchemeTensor(SchemeStorage, ShardedParameter, QuantizedTensor):
         buffer = self._first_buffer()
         return buffer is not None and devices_match(buffer.device, device)
 
-    # Copies.
+    # Pickles and copies.
+
+    @classmethod
+    def _payload_keywords(cls) -> tuple[str, ...]:
+        return payload_keywords(cls.PAYLOAD, cls.BUFFERS, cls.SETTINGS)
+
+    def _payload(self) -> dict[str, Any]:
+        """Constructor arguments that a pickle keeps."""
+        fields = {**self.get_metadata(), "dtype": self.dtype, "shape": self.shape}
+        for buffer in self.BUFFERS:
+            fields[buffer.keyword] = self._standalone_buffer(buffer.name)
+        return fields
+
+    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
+        fields = self._payload()
+        arguments = tuple(fields.get(keyword) for keyword in self._payload_keywords())
+        if self.RECONSTRUCTOR is None:
+            return _make_tensor_in_reduce_ex, (type(self), *arguments)
+        return self.RECONSTRUCTOR, arguments
+
+    @classmethod
+    def _make_in_reduce_ex(cls, *arguments: Any) -> Any:
+        """Makes the tensor of a payload. Older payloads name this, and end earlier."""
+        return cls(**dict(zip(cls._payload_keywords(), arguments, strict=False)))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SchemeTensor:
         if id(self) in memo:
@@ -202,3 +243,8 @@ class SchemeTensor(SchemeStorage, ShardedParameter, QuantizedTensor):
             if name not in own and name != "amax_reduction_group":
                 own[name] = copy.deepcopy(value, memo)
         return copied
+
+
+def _make_tensor_in_reduce_ex(cls: type[SchemeTensor], *arguments: Any) -> Any:
+    """Makes the tensor of a payload that names its class."""
+    return cls._make_in_reduce_ex(*arguments)

@@ -12,6 +12,8 @@ from narrowfloat.common import recipe
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
 from narrowfloat.pytorch.constants import DType
+from narrowfloat.pytorch.tensor._families import register_family
+from narrowfloat.pytorch.tensor._master_weights import TileWeight
 from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer, scale_shape
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
 from narrowfloat.pytorch.tensor.storage.float8_blockwise_tensor_storage import (
@@ -33,8 +35,6 @@ __all__ = [
 
 class Float8BlockQuantizer(SchemeQuantizer):
     """FP8 with an fp32 scale per block: square tiles (`block_scaling_dim` 2) or runs (1)."""
-
-    STORAGE = Float8BlockwiseQTensorStorage
 
     def __init__(
         self,
@@ -100,8 +100,17 @@ Float8BlockQuantizer.register_value_class(
 )
 
 
-class Float8BlockwiseQTensor(Float8BlockwiseQTensorStorage, SchemeTensor):
+class Float8BlockwiseQTensor(Float8BlockwiseQTensorStorage, TileWeight, SchemeTensor):
     """A tensor of FP8 codes under an fp32 scale per block."""
+
+    PAYLOAD = (*SchemeTensor.PAYLOAD, "data_format")  # of older versions, None now
+
+    @classmethod
+    def _make_in_reduce_ex(cls, *arguments: Any) -> Float8BlockwiseQTensor:
+        return super()._make_in_reduce_ex(*arguments[: len(cls._payload_keywords()) - 1])
+
+    def _has_tiles(self) -> bool:
+        return self._is_2D_scaled
 
     @property
     def data(self) -> Float8BlockwiseQTensor:
@@ -118,7 +127,7 @@ class Float8BlockwiseQTensor(Float8BlockwiseQTensorStorage, SchemeTensor):
             )
         if tensor.layout != self.layout or tuple(tensor.stride()) != tuple(self.stride()):
             raise ValueError("Float8BlockwiseQTensor.data: stride and layout must stay")
-        if isinstance(tensor, Float8BlockwiseQTensor):
+        if isinstance(tensor, self.FAMILY):
             self._rebind(tensor)
             return
         assert self._quantizer is not None, (
@@ -130,50 +139,15 @@ class Float8BlockwiseQTensor(Float8BlockwiseQTensorStorage, SchemeTensor):
         self._quantizer.update_quantized(tensor.detach(), self)
         self.requires_grad_(tensor.requires_grad)
 
-    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
-        return _make_float8_blockwise_tensor_in_reduce_ex, (
-            self.shape,
-            self._rowwise_data,
-            self._rowwise_scale_inv,
-            self._columnwise_data,
-            self._columnwise_scale_inv,
-            self._fp8_dtype,
-            self.dtype,
-            self._quantizer,
-            self._is_2D_scaled,
-            None,
-        )
 
-    @classmethod
-    def _make_in_reduce_ex(cls, *args: Any) -> Float8BlockwiseQTensor:
-        """Payloads of older versions name this."""
-        return _make_float8_blockwise_tensor_in_reduce_ex(*args)
+def _make_float8_blockwise_tensor_in_reduce_ex(*arguments: Any) -> Float8BlockwiseQTensor:
+    """Makes the tensor of a payload."""
+    return Float8BlockwiseQTensor._make_in_reduce_ex(*arguments)
 
 
-Float8BlockQuantizer.TENSOR = Float8BlockwiseQTensor
-
-
-def _make_float8_blockwise_tensor_in_reduce_ex(
-    shape: torch.Size,
-    rowwise_data: torch.Tensor | None,
-    rowwise_scale_inv: torch.Tensor | None,
-    columnwise_data: torch.Tensor | None,
-    columnwise_scale_inv: torch.Tensor | None,
-    fp8_dtype: DType,
-    dtype: torch.dtype,
-    quantizer: Any = None,
-    is_2D_scaled: bool = True,
-    data_format: Any = None,
-) -> Float8BlockwiseQTensor:
-    """What a pickled Float8BlockwiseQTensor is made of; `data_format` was of older versions."""
-    return Float8BlockwiseQTensor(
-        shape=shape,
-        dtype=dtype,
-        rowwise_data=rowwise_data,
-        rowwise_scale_inv=rowwise_scale_inv,
-        columnwise_data=columnwise_data,
-        columnwise_scale_inv=columnwise_scale_inv,
-        fp8_dtype=fp8_dtype,
-        quantizer=quantizer,
-        is_2D_scaled=is_2D_scaled,
-    )
+register_family(
+    Float8BlockwiseQTensor,
+    Float8BlockwiseQTensorStorage,
+    Float8BlockQuantizer,
+    reconstructor=_make_float8_blockwise_tensor_in_reduce_ex,
+)

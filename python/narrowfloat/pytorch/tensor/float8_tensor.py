@@ -14,6 +14,8 @@ from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
 from narrowfloat.pytorch._reduction import reduce_max
 from narrowfloat.pytorch.constants import DType, TE_DType_To_Torch
+from narrowfloat.pytorch.tensor._families import register_family
+from narrowfloat.pytorch.tensor._master_weights import quantize_current, quantize_delayed
 from narrowfloat.pytorch.tensor._scheme_quantizer import (
     SchemeQuantizer,
     require_fitting,
@@ -43,8 +45,6 @@ __all__ = [
 class _Float8QuantizerBase(SchemeQuantizer):
     """What both quantizers of per-tensor FP8 share."""
 
-    STORAGE = Float8TensorStorage
-
     def _scheme(self) -> str:
         return float8_scheme(self.dtype)
 
@@ -57,7 +57,7 @@ class _Float8QuantizerBase(SchemeQuantizer):
         return self.rowwise_usage, self.columnwise_usage
 
     def _check_destination(self, dst: Any, bare: bool = False) -> None:
-        if not isinstance(dst, Float8TensorStorage):
+        if not isinstance(dst, self.STORAGE):
             raise ValueError(
                 f"{type(self).__name__} can only update Float8Tensor, got {type(dst).__name__}"
             )
@@ -73,16 +73,10 @@ class _Float8QuantizerBase(SchemeQuantizer):
             )
         raise ValueError("quantize: the quantizer has neither rowwise nor columnwise usage")
 
-    def update_quantized(
-        self, src: torch.Tensor, dst: Any, *, noop_flag: torch.Tensor | None = None
-    ) -> Any:
-        """As of every scheme; members of a group may have the transpose alone.
-
-        Errors: ValueError unless `dst` is a Float8TensorStorage; NotImplementedError for a
-        transpose alone.
-        """
+    def _update(self, src: torch.Tensor, dst: Any, noop_flag: torch.Tensor | None) -> Any:
+        # Members of a group may have the transpose alone.
         if self.rowwise_usage or getattr(dst, "_of_group", None) is None:
-            return super().update_quantized(src, dst, noop_flag=noop_flag)
+            return super()._update(src, dst, noop_flag)
         src = source_tensor(src, dst.device)
         if src.numel() > 0:
             self._run(src, dst, noop_flag)
@@ -140,6 +134,9 @@ class _Float8QuantizerBase(SchemeQuantizer):
         self._label(out)
         return out
 
+    def _group_state(self, count: int, device: Any) -> dict[str, torch.Tensor]:
+        return {"amax": torch.zeros(count, dtype=torch.float32, device=device)}
+
     def get_columnwise_shape(self, shape: Iterable[int]) -> tuple[int, ...]:
         """The last dimension first."""
         return tuple(to_columnwise(tuple(shape)))
@@ -183,6 +180,8 @@ class Float8Quantizer(_Float8QuantizerBase):
     `scale`, `amax`: float32 tensors of one element that belong to the caller. Every call reads
     `scale` and raises `amax` to the largest magnitude of its input.
     """
+
+    SCALE_IS_GIVEN = True
 
     def __init__(
         self,
@@ -260,6 +259,10 @@ class Float8CurrentScalingQuantizer(_Float8QuantizerBase):
         self.force_pow_2_scales = force_pow_2_scales
         self.amax_epsilon = amax_epsilon
 
+    def _group_state(self, count: int, device: Any) -> dict[str, torch.Tensor]:
+        scale = torch.ones(count, dtype=torch.float32, device=device)
+        return {"scale": scale, **super()._group_state(count, device)}
+
     def _options(self) -> tuple[tuple[str, Any], ...]:
         return (
             ("amax_epsilon", self.amax_epsilon),
@@ -299,6 +302,33 @@ Float8CurrentScalingQuantizer.register_value_class("dtype", "force_pow_2_scales"
 
 class Float8Tensor(Float8TensorStorage, SchemeTensor):
     """A tensor of FP8 codes under one scale."""
+
+    PAYLOAD = (
+        "data",
+        "element",
+        "fp8_scale_inv",
+        "dtype",
+        "shape",
+        "data_transpose",
+        "quantizer",
+        "keeps_transpose",
+    )
+    RAW_FIELD = "_data"
+    MASTER_IN_HYBRID = True
+
+    def _drop_derived(self) -> None:
+        self._reset_caches()
+
+    def _restore_derived(self) -> None:
+        if not is_non_tn_fp8_gemm_supported():
+            self._create_transpose()
+
+    def _master_route(self, piece: Any) -> tuple[Any, tuple[Any, ...]]:
+        if self._data is None and piece.shard is not None:
+            raise NotImplementedError(
+                "quantize_master_weights: shards of weights that have only their transpose"
+            )
+        return (quantize_delayed if self._quantizer.SCALE_IS_GIVEN else quantize_current), ()
 
     @classmethod
     def make_like(
@@ -345,50 +375,31 @@ class Float8Tensor(Float8TensorStorage, SchemeTensor):
             return self
         return _IdentityFunc.apply(self, {"data": data.contiguous(memory_format=memory_format)})
 
-    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
-        sole_transpose = self._transpose if self._data is None else None
-        keeps_transpose = self._has_columnwise() and self._data is not None
-        return _make_float8_tensor_in_reduce_ex, (
-            self._data,
-            self._fp8_dtype,
-            self._scale_inv,
-            self.dtype,
-            self.shape,
-            sole_transpose,
-            self._quantizer,
-            keeps_transpose,
-        )
+    def _payload(self) -> dict[str, Any]:
+        fields = super()._payload()
+        fields["keeps_transpose"] = self._has_columnwise() and self._data is not None
+        if self._data is not None:  # the transpose is made again
+            fields["data_transpose"] = None
+        return fields
 
     @classmethod
-    def _make_in_reduce_ex(cls, *args: Any) -> Float8Tensor:
-        """Payloads of older versions name this."""
-        return _make_float8_tensor_in_reduce_ex(*args)
+    def _make_in_reduce_ex(cls, *arguments: Any) -> Float8Tensor:
+        before = cls._payload_keywords().index("keeps_transpose")
+        tensor = super()._make_in_reduce_ex(*arguments[:before])
+        if any(arguments[before:]):
+            tensor._create_transpose()
+        return tensor
 
 
-Float8Quantizer.TENSOR = Float8Tensor
-Float8CurrentScalingQuantizer.TENSOR = Float8Tensor
+def _make_float8_tensor_in_reduce_ex(*arguments: Any) -> Float8Tensor:
+    """Makes the tensor of a payload."""
+    return Float8Tensor._make_in_reduce_ex(*arguments)
 
 
-def _make_float8_tensor_in_reduce_ex(
-    data: torch.Tensor | None,
-    fp8_dtype: DType,
-    fp8_scale_inv: torch.Tensor,
-    dtype: torch.dtype,
-    shape: torch.Size,
-    data_transpose: torch.Tensor | None = None,
-    quantizer: Any = None,
-    keeps_transpose: bool = False,
-) -> Float8Tensor:
-    """What a pickled Float8Tensor is made of; older payloads end after `shape`."""
-    tensor = Float8Tensor(
-        shape=shape,
-        dtype=dtype,
-        data=data,
-        data_transpose=data_transpose,
-        fp8_scale_inv=fp8_scale_inv,
-        fp8_dtype=fp8_dtype,
-        quantizer=quantizer,
-    )
-    if keeps_transpose:
-        tensor._create_transpose()
-    return tensor
+register_family(
+    Float8Tensor,
+    Float8TensorStorage,
+    Float8Quantizer,
+    Float8CurrentScalingQuantizer,
+    reconstructor=_make_float8_tensor_in_reduce_ex,
+)

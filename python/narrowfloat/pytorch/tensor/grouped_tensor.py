@@ -165,6 +165,9 @@ class GroupedTensor(GroupedTensorStorage, _dispatch.WriteTarget, torch.Tensor):
         )
 
 
+GroupedTensorStorage.TENSOR = GroupedTensor
+
+
 @_dispatch.implements(aten.detach.default, GroupedTensor)
 @_dispatch.implements(aten.alias.default, GroupedTensor)
 def _alias(tensor: GroupedTensor) -> GroupedTensor:

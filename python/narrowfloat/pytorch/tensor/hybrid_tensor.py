@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,11 +23,13 @@ from narrowfloat.pytorch.quantized_tensor import (
     QuantizedTensor,
     QuantizedTensorStorage,
     Quantizer,
+    QuantizerRequest,
 )
+from narrowfloat.pytorch.tensor._families import register_family
 from narrowfloat.pytorch.tensor._fsdp import ShardedHybrid, is_asked_by_fsdp
 from narrowfloat.pytorch.tensor._scheme_quantizer import source_tensor
 from narrowfloat.pytorch.tensor._scheme_tensor import _native_size
-from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer
+from narrowfloat.pytorch.tensor._weight import Weight, as_weight
 from narrowfloat.pytorch.tensor.storage.hybrid_tensor_storage import (
     HybridQuantizedTensorStorage,
     name_of,
@@ -38,7 +41,7 @@ _SOURCES = ("original", "rowwise_dequantized")
 def _check_children(rowwise: Any, columnwise: Any) -> None:
     """Errors: TypeError for what is no quantizer; ValueError for one object twice."""
     for name, child in (("rowwise", rowwise), ("columnwise", columnwise)):
-        if any(base.__name__ == "QuantizerRequest" for base in type(child).__mro__):
+        if isinstance(child, QuantizerRequest):
             raise TypeError(
                 f"HybridQuantizer does not support nested QuantizerRequest objects, got "
                 f"{type(child).__name__} as {name}_quantizer"
@@ -197,7 +200,7 @@ class HybridQuantizer(Quantizer):
 
         Errors: ValueError unless `dst` is a HybridQuantizedTensorStorage.
         """
-        if not isinstance(dst, HybridQuantizedTensorStorage):
+        if not isinstance(dst, self.STORAGE):
             raise ValueError(
                 f"HybridQuantizer can only update HybridQuantizedTensor, got {type(dst).__name__}"
             )
@@ -235,14 +238,18 @@ class HybridQuantizer(Quantizer):
             self.columnwise_quantizer.update_quantized(source, columnwise, noop_flag=noop_flag)
 
     def supports_only_rowwise_all_gather(self) -> bool:
-        return self.rowwise_quantizer.supports_only_rowwise_all_gather() or isinstance(
-            self.columnwise_quantizer, NVFP4Quantizer
+        return (
+            self.rowwise_quantizer.supports_only_rowwise_all_gather()
+            or self.columnwise_quantizer.COLUMNS_CANNOT_BE_GATHERED
         )
 
     def allows_save_original_input_for_backward(self) -> bool:
         return self.columnwise_source == "original" and all(
             child.allows_save_original_input_for_backward() for child in self._children()
         )
+
+    def _check_group(self) -> None:
+        raise NotImplementedError(f"GroupedTensor does not support {type(self).__name__}")
 
     def is_requantization_safe(self) -> bool:
         used = self._requested()
@@ -261,7 +268,7 @@ class HybridQuantizer(Quantizer):
         return recipe.CustomRecipe
 
 
-class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, QuantizedTensor):
+class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Weight, QuantizedTensor):
     """A tensor with a quantized tensor for each direction."""
 
     amax_reduction_group: Any = None
@@ -363,7 +370,7 @@ class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Quantiz
     @torch.no_grad()
     def data(self, tensor: torch.Tensor) -> None:
         source = tensor
-        if not isinstance(tensor, HybridQuantizedTensor):
+        if not isinstance(tensor, self._quantizer.TENSOR):
             quantizer = self._quantizer.copy()
             quantizer.internal = False
             source = quantizer.quantize_impl(tensor.detach())
@@ -385,6 +392,42 @@ class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Quantiz
         if source is not tensor:
             self.requires_grad_(tensor.requires_grad)
 
+    # As a weight.
+
+    def _raw_owner(self) -> Any:
+        if self._rowwise_storage is None:
+            raise NotImplementedError("replace_raw_data: the hybrid tensor has no row-wise child")
+        return as_weight("replace_raw_data", self._rowwise_storage)._raw_owner()
+
+    def _drop_derived(self) -> None:
+        for child in self._children():
+            as_weight("quantize_master_weights", child)._drop_derived()
+
+    def _restore_derived(self) -> None:
+        for child in self._children():
+            as_weight("post_all_gather_processing", child)._restore_derived()
+
+    def _master_pieces(self, piece: Any, master: torch.Tensor | None) -> list[Any]:
+        children = self._children()
+        if not children:
+            raise ValueError("quantize_master_weights: the hybrid weight has no data")
+        dequantized = self._quantizer.columnwise_source == "rowwise_dequantized"
+        if dequantized and self._columnwise_storage is not None:
+            raise NotImplementedError(
+                "quantize_master_weights: columns that come from dequantized rows"
+            )
+        for child in children:
+            if not getattr(child, "MASTER_IN_HYBRID", False):
+                raise NotImplementedError(
+                    f"quantize_master_weights: a hybrid weight with a {type(child).__name__}"
+                )
+        if len(children) > 1 and master is not None and master.numel() != self.numel():
+            raise ValueError(
+                "quantize_master_weights: a hybrid weight with two directions needs its whole "
+                "master"
+            )
+        return [replace(piece, weight=child) for child in children]
+
     def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
         return _make_hybrid_quantized_tensor_in_reduce_ex, (
             self._rowwise_storage,
@@ -395,9 +438,10 @@ class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Quantiz
         )
 
     @classmethod
-    def _make_in_reduce_ex(cls, *args: Any) -> HybridQuantizedTensor:
-        """Payloads of older versions name this."""
-        return _make_hybrid_quantized_tensor_in_reduce_ex(*args)
+    def _make_in_reduce_ex(cls, *arguments: Any) -> HybridQuantizedTensor:
+        """Makes the tensor of a payload. Older payloads name this."""
+        names = ("rowwise_storage", "columnwise_storage", "quantizer", "dtype", "shape")
+        return cls(**dict(zip(names, arguments, strict=True)))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> HybridQuantizedTensor:
         if id(self) in memo:
@@ -427,18 +471,14 @@ def copy_child(child: Any) -> Any:
     return child._rebuild(**child._cloned_buffers())
 
 
-def _make_hybrid_quantized_tensor_in_reduce_ex(
-    rowwise_storage: Any,
-    columnwise_storage: Any,
-    quantizer: HybridQuantizer,
-    dtype: torch.dtype,
-    shape: torch.Size,
-) -> HybridQuantizedTensor:
-    """What a pickled HybridQuantizedTensor is made of."""
-    return HybridQuantizedTensor(
-        shape=shape,
-        dtype=dtype,
-        rowwise_storage=rowwise_storage,
-        columnwise_storage=columnwise_storage,
-        quantizer=quantizer,
-    )
+def _make_hybrid_quantized_tensor_in_reduce_ex(*arguments: Any) -> HybridQuantizedTensor:
+    """Makes the tensor of a payload."""
+    return HybridQuantizedTensor._make_in_reduce_ex(*arguments)
+
+
+register_family(
+    HybridQuantizedTensor,
+    HybridQuantizedTensorStorage,
+    HybridQuantizer,
+    reconstructor=_make_hybrid_quantized_tensor_in_reduce_ex,
+)

@@ -10,7 +10,9 @@ import torch
 
 from narrowfloat.common import recipe
 from narrowfloat.pytorch._autograd import _IdentityFunc
-from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
+from narrowfloat.pytorch.quantized_tensor import Quantizer
+from narrowfloat.pytorch.tensor._families import register_family
+from narrowfloat.pytorch.tensor._master_weights import quantize_identity
 from narrowfloat.pytorch.tensor._scheme_quantizer import source_tensor
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
 from narrowfloat.pytorch.tensor.storage.identity_tensor_storage import IdentityTensorStorage
@@ -77,7 +79,7 @@ class IdentityQuantizer(Quantizer):
 
         Errors: ValueError unless `dst` is an IdentityTensorStorage.
         """
-        if not isinstance(dst, IdentityTensorStorage):
+        if not isinstance(dst, self.STORAGE):
             raise ValueError(
                 f"IdentityQuantizer can only update IdentityTensor, got {type(dst).__name__}"
             )
@@ -99,6 +101,9 @@ class IdentityQuantizer(Quantizer):
         dst._dtype = data.dtype
         return dst
 
+    def _check_group(self) -> None:
+        raise NotImplementedError(f"GroupedTensor does not support {type(self).__name__}")
+
     def is_requantization_safe(self) -> bool:
         return True
 
@@ -108,6 +113,13 @@ class IdentityQuantizer(Quantizer):
 
 class IdentityTensor(IdentityTensorStorage, SchemeTensor):
     """A tensor that holds its values as they are."""
+
+    PAYLOAD = ("buffers", "quantizer", "dtype", "shape")
+    RAW_FIELD = "_hp_data"
+    MASTER_IN_HYBRID = True
+
+    def _master_route(self, piece: Any) -> tuple[Any, tuple[Any, ...]]:
+        return quantize_identity, ()
 
     def _gather_usages(self, module: torch.nn.Module) -> tuple[bool, bool]:
         return True, True
@@ -124,19 +136,8 @@ class IdentityTensor(IdentityTensorStorage, SchemeTensor):
             return self
         return _IdentityFunc.apply(self, {"hp_data": data.contiguous(memory_format=memory_format)})
 
-    def quantize_(
-        self, tensor: torch.Tensor, *, noop_flag: torch.Tensor | None = None
-    ) -> IdentityTensor:
-        if isinstance(tensor, QuantizedTensorStorage):
-            tensor = tensor._decode()
-        self._get_quantizer().update_quantized(tensor, self, noop_flag=noop_flag)
-        return self
-
     def _plain_copy(self) -> torch.Tensor:
         return self._plain().clone()  # it may be the buffer itself
-
-    def _build_default_quantizer(self) -> IdentityQuantizer:
-        return IdentityQuantizer()
 
     def _set_plain_data(self, tensor: torch.Tensor) -> None:
         quantizer = self._quantizer.copy()
@@ -144,25 +145,16 @@ class IdentityTensor(IdentityTensorStorage, SchemeTensor):
         self._rebind(quantizer.quantize_impl(tensor))
         self.requires_grad_(tensor.requires_grad)
 
-    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
-        return _make_identity_tensor_in_reduce_ex, (
-            self._hp_data,
-            self._quantizer,
-            self.dtype,
-            self.shape,
-        )
 
-    @classmethod
-    def _make_in_reduce_ex(cls, *args: Any) -> IdentityTensor:
-        """Payloads of older versions name this."""
-        return _make_identity_tensor_in_reduce_ex(*args)
+def _make_identity_tensor_in_reduce_ex(*arguments: Any) -> IdentityTensor:
+    """Makes the tensor of a payload."""
+    return IdentityTensor._make_in_reduce_ex(*arguments)
 
 
-def _make_identity_tensor_in_reduce_ex(
-    hp_data: torch.Tensor | None,
-    quantizer: Any,
-    dtype: torch.dtype,
-    shape: torch.Size,
-) -> IdentityTensor:
-    """What a pickled IdentityTensor is made of."""
-    return IdentityTensor(shape=shape, dtype=dtype, hp_data=hp_data, quantizer=quantizer)
+register_family(
+    IdentityTensor,
+    IdentityTensorStorage,
+    IdentityQuantizer,
+    default=lambda storage: IdentityQuantizer(),
+    reconstructor=_make_identity_tensor_in_reduce_ex,
+)

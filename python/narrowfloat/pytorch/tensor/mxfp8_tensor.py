@@ -12,6 +12,8 @@ from narrowfloat.common import recipe
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
 from narrowfloat.pytorch.constants import DType
+from narrowfloat.pytorch.tensor._families import register_family
+from narrowfloat.pytorch.tensor._master_weights import check_matrix, quantize_mxfp8
 from narrowfloat.pytorch.tensor._scheme_quantizer import (
     SchemeQuantizer,
     check_whole_blocks,
@@ -39,8 +41,6 @@ class MXFP8Quantizer(SchemeQuantizer):
 
     Rows and columns must be multiples of the block. `optimize_for_gemm` makes swizzled scales.
     """
-
-    STORAGE = MXFP8TensorStorage
 
     def __init__(
         self,
@@ -111,50 +111,23 @@ class MXFP8Tensor(MXFP8TensorStorage, SchemeTensor):
     """A tensor of FP8 codes under E8M0 scales."""
 
     RESHAPE_DEQUANTIZES = False
-    HAS_DEFAULT_QUANTIZER = True
+    PAYLOAD = ("buffers", "element", "dtype", "shape", "quantizer", "modes")
 
-    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
-        return _make_mxfp8_tensor_in_reduce_ex, (
-            self._rowwise_data,
-            self._rowwise_scale_inv,
-            self._columnwise_data,
-            self._columnwise_scale_inv,
-            self._fp8_dtype,
-            self.dtype,
-            self.shape,
-            self._quantizer,
-            self._with_gemm_swizzled_scales,
-        )
-
-    @classmethod
-    def _make_in_reduce_ex(cls, *args: Any) -> MXFP8Tensor:
-        """Payloads of older versions name this."""
-        return _make_mxfp8_tensor_in_reduce_ex(*args)
+    def _master_route(self, piece: Any) -> tuple[Any, tuple[Any, ...]]:
+        check_matrix(self)
+        quantizer = self._quantizer
+        return quantize_mxfp8, (self.dtype, quantizer.dtype, quantizer.with_2d_quantization)
 
 
-MXFP8Quantizer.TENSOR = MXFP8Tensor
+def _make_mxfp8_tensor_in_reduce_ex(*arguments: Any) -> MXFP8Tensor:
+    """Makes the tensor of a payload."""
+    return MXFP8Tensor._make_in_reduce_ex(*arguments)
 
 
-def _make_mxfp8_tensor_in_reduce_ex(
-    rowwise_data: torch.Tensor | None,
-    rowwise_scale_inv: torch.Tensor | None,
-    columnwise_data: torch.Tensor | None,
-    columnwise_scale_inv: torch.Tensor | None,
-    fp8_dtype: DType,
-    dtype: torch.dtype,
-    shape: torch.Size,
-    quantizer: Any = None,
-    with_gemm_swizzled_scales: bool = False,
-) -> MXFP8Tensor:
-    """What a pickled MXFP8Tensor is made of; older payloads end earlier."""
-    return MXFP8Tensor(
-        shape=shape,
-        dtype=dtype,
-        rowwise_data=rowwise_data,
-        rowwise_scale_inv=rowwise_scale_inv,
-        columnwise_data=columnwise_data,
-        columnwise_scale_inv=columnwise_scale_inv,
-        fp8_dtype=fp8_dtype,
-        quantizer=quantizer,
-        with_gemm_swizzled_scales=with_gemm_swizzled_scales,
-    )
+register_family(
+    MXFP8Tensor,
+    MXFP8TensorStorage,
+    MXFP8Quantizer,
+    default=lambda storage: MXFP8Quantizer(storage._fp8_dtype),
+    reconstructor=_make_mxfp8_tensor_in_reduce_ex,
+)

@@ -15,6 +15,8 @@ from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
 from narrowfloat.pytorch._reduction import reduce_max
 from narrowfloat.pytorch.constants import DType
+from narrowfloat.pytorch.tensor._families import register_family
+from narrowfloat.pytorch.tensor._master_weights import TileWeight
 from narrowfloat.pytorch.tensor._scheme_quantizer import (
     SchemeQuantizer,
     check_whole_blocks,
@@ -67,7 +69,7 @@ class NVFP4Quantizer(SchemeQuantizer):
     rounding draws its seed from PyTorch's generator. `optimize_for_gemm` makes swizzled scales.
     """
 
-    STORAGE = NVFP4TensorStorage
+    COLUMNS_CANNOT_BE_GATHERED = True
 
     def __init__(
         self,
@@ -195,6 +197,10 @@ class NVFP4Quantizer(SchemeQuantizer):
                 if getattr(self, name):
                     raise ValueError(f"quantize: nvfp4_use_4over6 cannot go with {name}")
 
+    def _check_group(self) -> None:
+        if self.row_scaled_nvfp4 and (not self.rowwise_usage or self.columnwise_usage):
+            raise ValueError("GroupedTensor: row_scaled_nvfp4 needs rowwise usage alone")
+
     def _check_quantize(self, tensor: torch.Tensor) -> None:
         self._check_shape(tensor.shape)
         if not self.with_rht:
@@ -313,10 +319,11 @@ NVFP4Quantizer.register_value_class(
 )
 
 
-class NVFP4Tensor(NVFP4TensorStorage, SchemeTensor):
+class NVFP4Tensor(NVFP4TensorStorage, TileWeight, SchemeTensor):
     """A tensor of FP4 codes under E4M3 scales under an amax."""
 
-    HAS_DEFAULT_QUANTIZER = True
+    def _has_tiles(self) -> bool:
+        return self._quantizer.with_2d_quantization
 
     def _gather_usages(self, module: torch.nn.Module) -> tuple[bool, bool]:
         if not self._derives_columnwise():
@@ -333,63 +340,16 @@ class NVFP4Tensor(NVFP4TensorStorage, SchemeTensor):
         self._quantizer.update_quantized(tensor.detach(), self)
         self.requires_grad_(tensor.requires_grad)
 
-    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
-        return _make_nvfp4_tensor_in_reduce_ex, (
-            self.shape,
-            self._rowwise_data,
-            self._rowwise_scale_inv,
-            self._columnwise_data,
-            self._columnwise_scale_inv,
-            self._amax_rowwise,
-            self._amax_columnwise,
-            self._fp4_dtype,
-            self.dtype,
-            self._quantizer,
-            self._with_gemm_swizzled_scales,
-            self._row_scaled_nvfp4,
-            self._nvfp4_use_4over6,
-            self._nvfp4_e4m3_max,
-        )
 
-    @classmethod
-    def _make_in_reduce_ex(cls, *args: Any) -> NVFP4Tensor:
-        """Payloads of older versions name this."""
-        return _make_nvfp4_tensor_in_reduce_ex(*args)
+def _make_nvfp4_tensor_in_reduce_ex(*arguments: Any) -> NVFP4Tensor:
+    """Makes the tensor of a payload."""
+    return NVFP4Tensor._make_in_reduce_ex(*arguments)
 
 
-NVFP4Quantizer.TENSOR = NVFP4Tensor
-
-
-def _make_nvfp4_tensor_in_reduce_ex(
-    shape: torch.Size,
-    rowwise_data: torch.Tensor | None,
-    rowwise_scale_inv: torch.Tensor | None,
-    columnwise_data: torch.Tensor | None,
-    columnwise_scale_inv: torch.Tensor | None,
-    amax_rowwise: torch.Tensor | None,
-    amax_columnwise: torch.Tensor | None,
-    fp4_dtype: DType,
-    dtype: torch.dtype,
-    quantizer: Any = None,
-    with_gemm_swizzled_scales: bool = False,
-    row_scaled_nvfp4: bool = False,
-    nvfp4_use_4over6: bool = False,
-    nvfp4_e4m3_max: int = E4M3_BOUNDS[0],
-) -> NVFP4Tensor:
-    """What a pickled NVFP4Tensor is made of; older payloads end earlier."""
-    return NVFP4Tensor(
-        shape=shape,
-        dtype=dtype,
-        rowwise_data=rowwise_data,
-        rowwise_scale_inv=rowwise_scale_inv,
-        columnwise_data=columnwise_data,
-        columnwise_scale_inv=columnwise_scale_inv,
-        amax_rowwise=amax_rowwise,
-        amax_columnwise=amax_columnwise,
-        fp4_dtype=fp4_dtype,
-        quantizer=quantizer,
-        with_gemm_swizzled_scales=with_gemm_swizzled_scales,
-        row_scaled_nvfp4=row_scaled_nvfp4,
-        nvfp4_use_4over6=nvfp4_use_4over6,
-        nvfp4_e4m3_max=nvfp4_e4m3_max,
-    )
+register_family(
+    NVFP4Tensor,
+    NVFP4TensorStorage,
+    NVFP4Quantizer,
+    default=lambda storage: NVFP4Quantizer(),
+    reconstructor=_make_nvfp4_tensor_in_reduce_ex,
+)

@@ -10,21 +10,7 @@ import torch
 
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 from narrowfloat.pytorch.tensor._master_weights import quantize_pieces
-from narrowfloat.pytorch.tensor.float8_blockwise_tensor import Float8BlockwiseQTensor
-from narrowfloat.pytorch.tensor.float8_tensor import Float8Tensor
-from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor
-from narrowfloat.pytorch.tensor.identity_tensor import IdentityTensor
-from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Tensor
-from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Tensor
-from narrowfloat.pytorch.utils import is_non_tn_fp8_gemm_supported
-
-# The field that moves to the new memory.
-_RAW_FIELDS: dict[type, str] = {
-    Float8Tensor: "_data",
-    Float8BlockwiseQTensor: "_rowwise_data",
-    NVFP4Tensor: "_rowwise_data",
-    IdentityTensor: "_hp_data",
-}
+from narrowfloat.pytorch.tensor._weight import as_weight
 
 
 def replace_raw_data(tensor: QuantizedTensorStorage, new_raw_data: torch.Tensor) -> None:
@@ -33,23 +19,14 @@ def replace_raw_data(tensor: QuantizedTensorStorage, new_raw_data: torch.Tensor)
     Errors: NotImplementedError for MXFP8 and for a hybrid tensor without a row-wise child;
     ValueError for another type, or memory of another dtype.
     """
-    if isinstance(tensor, HybridQuantizedTensor):
-        if tensor._rowwise_storage is None:
-            raise NotImplementedError("replace_raw_data: the hybrid tensor has no row-wise child")
-        replace_raw_data(tensor._rowwise_storage, new_raw_data)
-        return
-    if isinstance(tensor, MXFP8Tensor):
-        raise NotImplementedError("replace_raw_data: not available for MXFP8Tensor")
-    field = next((name for cls, name in _RAW_FIELDS.items() if isinstance(tensor, cls)), None)
-    if field is None:
-        raise ValueError(f"replace_raw_data: not available for {type(tensor).__name__}")
-    old = getattr(tensor, field)
+    owner = as_weight("replace_raw_data", tensor)._raw_owner()
+    old = getattr(owner, owner.RAW_FIELD)
     if old.dtype != new_raw_data.dtype:
         raise ValueError(
             f"replace_raw_data: the codes are {old.dtype}, the new memory {new_raw_data.dtype}"
         )
     new_raw_data.detach().copy_(old)
-    setattr(tensor, field, new_raw_data)
+    setattr(owner, owner.RAW_FIELD, new_raw_data)
 
 
 def quantize_master_weights(
@@ -77,23 +54,12 @@ def quantize_master_weights(
     quantize_pieces(model_weights, master_weights, start_offsets, group, shards)
     if not manual_post_all_gather_processing:
         for weight in model_weights:
-            _invalidate_columnwise(weight)
+            weight._drop_derived()
 
 
 def cast_master_weights_to_fp8(*args: Any, **kwargs: Any) -> None:
     """quantize_master_weights() under its older name."""
     quantize_master_weights(*args, **kwargs)
-
-
-def _invalidate_columnwise(weight: Any) -> None:
-    """What was made of the row-wise codes is made again when it is asked for."""
-    if isinstance(weight, Float8Tensor):
-        weight._reset_caches()
-    elif isinstance(weight, (Float8BlockwiseQTensor, NVFP4Tensor)):
-        weight._keep(True, False)
-    elif isinstance(weight, HybridQuantizedTensor):
-        for child in weight._children():
-            _invalidate_columnwise(child)
 
 
 def post_all_gather_processing(model_weights: Sequence[Any]) -> None:
@@ -102,14 +68,4 @@ def post_all_gather_processing(model_weights: Sequence[Any]) -> None:
     Errors: ValueError for a weight of another type.
     """
     for weight in model_weights:
-        if isinstance(weight, HybridQuantizedTensor):
-            post_all_gather_processing(weight._children())
-        elif isinstance(weight, Float8Tensor):
-            if not is_non_tn_fp8_gemm_supported():
-                weight._create_transpose()
-        elif isinstance(weight, (Float8BlockwiseQTensor, NVFP4Tensor)):
-            weight._create_columnwise()
-        elif not isinstance(weight, (MXFP8Tensor, IdentityTensor)):
-            raise ValueError(
-                f"post_all_gather_processing: not available for {type(weight).__name__}"
-            )
+        as_weight("post_all_gather_processing", weight)._restore_derived()

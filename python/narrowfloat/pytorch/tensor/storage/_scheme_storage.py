@@ -5,8 +5,8 @@ called; everything else follows from the scheme."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
 
 import torch
 
@@ -15,23 +15,16 @@ from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _DequantizeFunc, resolve_shape
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 from narrowfloat.pytorch.tensor.storage import _transport as transport
+from narrowfloat.pytorch.tensor.storage._fields import (
+    REQUIRED,
+    Buffer,
+    Setting,
+    in_flatten_order,
+    positional_keywords,
+    signature_of,
+    take_positional,
+)
 from narrowfloat.pytorch.utils import empty_like_device
-
-
-class Buffer(NamedTuple):
-    """A field that holds a tensor: its name, the constructor's argument, the planner's roles."""
-
-    name: str
-    keyword: str
-    roles: tuple[str, ...]
-
-
-class Setting(NamedTuple):
-    """A field that holds no tensor, and what a copy between unlike ones is refused for."""
-
-    name: str
-    keyword: str
-    mismatch: str
 
 
 class Cut:
@@ -71,23 +64,48 @@ class SchemeStorage(QuantizedTensorStorage):
     """Buffers of a scheme under a family's names."""
 
     BUFFERS: ClassVar[tuple[Buffer, ...]]  # in the order they are saved in
-    SETTINGS: ClassVar[tuple[Setting, ...]]
+    SETTINGS: ClassVar[tuple[Setting, ...]] = ()
+    POSITIONAL: ClassVar[bool] = False  # whether fields can be positional arguments
+    HAS_CODES: ClassVar[bool] = True
+
+    # These follow from the table.
+    FAMILY: ClassVar[type[SchemeStorage]]  # the class that has the table
+    ROWWISE: ClassVar[str]  # names of the fields that hold codes
+    COLUMNWISE: ClassVar[str]
     _INNER_TENSORS: ClassVar[tuple[tuple[str, str], ...]]  # in the order they are flattened in
     _role_names: ClassVar[tuple[str | None, ...]]
     _setting_names: ClassVar[dict[str, str]]  # of fields, by the constructor's arguments
-    ROWWISE: ClassVar[str]  # names of the fields that hold codes
-    COLUMNWISE: ClassVar[str]
+    _arguments: ClassVar[tuple[tuple[str, str, Any], ...]]  # field, argument, default
+    _required: ClassVar[tuple[str, ...]]
+    _conversions: ClassVar[tuple[tuple[str, Callable[[Any], Any]], ...]]
+    _positional: ClassVar[tuple[str, ...]]
+    _is_tensor: ClassVar[bool] = False
+    _shares_scale: ClassVar[bool]  # whether both directions have one scale buffer
 
     _cut: Cut | None = None  # of a part of another tensor
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "BUFFERS" in cls.__dict__:
-            names = {role: buffer.name for buffer in cls.BUFFERS for role in buffer.roles}
-            cls._role_names = tuple(names.get(role) for role in _native.ROLES)
-            cls.ROWWISE = names["rowwise_data"]
-            cls.COLUMNWISE = names["columnwise_data"]
-            cls._setting_names = {setting.keyword: setting.name for setting in cls.SETTINGS}
+        cls._is_tensor = issubclass(cls, torch.Tensor)
+        if "BUFFERS" in cls.__dict__ or "SETTINGS" in cls.__dict__:
+            cls._read_table()
+
+    @classmethod
+    def _read_table(cls) -> None:
+        buffers, settings = cls.BUFFERS, cls.SETTINGS
+        names = {role: buffer.name for buffer in buffers for role in buffer.roles}
+        cls.FAMILY = cls
+        cls.ROWWISE, cls.COLUMNWISE = names["rowwise_data"], names["columnwise_data"]
+        cls._role_names = tuple(names.get(role) for role in _native.ROLES)
+        scales = [names.get(f"{direction}_scale_inv") for direction in ("rowwise", "columnwise")]
+        cls._shares_scale = scales[0] is not None and scales[0] == scales[1]
+        cls._INNER_TENSORS = tuple((b.name, b.keyword) for b in in_flatten_order(buffers))
+        cls._setting_names = {setting.keyword: setting.name for setting in settings}
+        cls._arguments = tuple((f.name, f.keyword, f.default) for f in (*buffers, *settings))
+        cls._required = tuple(k for _, k, default in cls._arguments if default is REQUIRED)
+        cls._conversions = tuple((s.name, s.convert) for s in settings if s.convert is not None)
+        cls._positional = positional_keywords(buffers, settings) if cls.POSITIONAL else ()
+        cls.__signature__ = signature_of(buffers, settings, cls._positional)
 
     # What a family answers.
 
@@ -117,28 +135,40 @@ class SchemeStorage(QuantizedTensorStorage):
 
     # Construction.
 
-    def _set_fields(self, quantizer: Any, **fields: Any) -> None:
-        self.__dict__.update(fields)
-        self._quantizer = None if quantizer is None else quantizer.copy()
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Makes a bare storage, or a tensor on the device of its codes, over the given buffers.
+
+        The fields are arguments; those of a tensor's wrapper follow. The quantizer is copied.
+        Errors: TypeError for an argument that is missing or given twice.
+        """
+        if args:
+            args = take_positional(cls, cls._positional, args, kwargs)
+        for keyword in cls._required:
+            if keyword not in kwargs:
+                raise TypeError(f"{cls.__name__} is missing the argument {keyword!r}")
+        fields = {name: kwargs.pop(keyword, default) for name, keyword, default in cls._arguments}
+        quantizer = kwargs.pop("quantizer", None)
+        cls._settle(fields, kwargs)
+        if not cls._is_tensor:
+            instance = object.__new__(cls)
+            nominal = kwargs.get("fake_dtype")
+            instance._dtype = torch.float32 if nominal is None else nominal
+        else:
+            if kwargs.get("device") is None:
+                codes = fields[cls.ROWWISE]
+                codes = fields[cls.COLUMNWISE] if codes is None else codes
+                kwargs["device"] = None if codes is None else codes.device
+            # The next class after the storages makes the wrapper.
+            instance = super().__new__(cls, *args, **kwargs)
+        instance.__dict__.update(fields)
+        instance._quantizer = None if quantizer is None else quantizer.copy()
+        return instance
 
     @classmethod
-    def _new(
-        cls,
-        bare: type,
-        args: tuple[Any, ...],
-        fake_dtype: torch.dtype | None,
-        buffers: Iterable[torch.Tensor | None],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """A bare storage, or a tensor over it on the device of the first of `buffers`."""
-        if cls is bare:
-            instance = object.__new__(cls)
-            instance._dtype = torch.float32 if fake_dtype is None else fake_dtype
-            return instance
-        if kwargs.get("device") is None:
-            kwargs["device"] = next((b.device for b in buffers if b is not None), None)
-        # The next class after the storages makes the wrapper.
-        return super().__new__(cls, *args, fake_dtype=fake_dtype, **kwargs)
+    def _settle(cls, fields: dict[str, Any], outer: dict[str, Any]) -> None:
+        """Completes the fields, and the arguments of the wrapper, before they are stored."""
+        for name, convert in cls._conversions:
+            fields[name] = convert(fields[name])
 
     def get_metadata(self) -> dict[str, Any]:
         """The constructor's arguments, live buffers among them."""
@@ -154,7 +184,7 @@ class SchemeStorage(QuantizedTensorStorage):
         """One of the same class with these constructor arguments changed, the rest shared."""
         fields = self.get_metadata()
         fields.update(changes)
-        if not isinstance(self, torch.Tensor):
+        if not self._is_tensor:
             fields.pop("device", None)
             return type(self)(**fields)
         return type(self)(
@@ -273,9 +303,8 @@ class SchemeStorage(QuantizedTensorStorage):
 
     def copy_from_storage(self, src: QuantizedTensorStorage) -> None:
         """Errors: TypeError for another family; RuntimeError for another layout."""
-        family = next(base for base in type(self).__mro__ if "BUFFERS" in base.__dict__)
-        if not isinstance(src, family):
-            raise TypeError(f"copy_from_storage expects {family.__name__}")
+        if getattr(src, "FAMILY", None) is not self.FAMILY:
+            raise TypeError(f"copy_from_storage expects {self.FAMILY.__name__}")
         for setting in self.SETTINGS:
             if getattr(self, setting.name) != getattr(src, setting.name):
                 raise RuntimeError(f"{setting.mismatch} mismatch in copy_from_storage")
@@ -320,7 +349,7 @@ class SchemeStorage(QuantizedTensorStorage):
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
         """The values as a plain tensor, in the nominal type or `dtype`."""
         dtype = self._dtype if dtype is None else dtype
-        if isinstance(self, torch.Tensor) and torch.is_grad_enabled():
+        if self._is_tensor and torch.is_grad_enabled():
             return _DequantizeFunc.apply(self, dtype)
         return self._decode(dtype)
 
@@ -433,7 +462,7 @@ class SchemeStorage(QuantizedTensorStorage):
         kwargs = {setting.keyword: self.__dict__[setting.name] for setting in self.SETTINGS}
         kwargs["quantizer"] = self._quantizer
         kwargs["fake_dtype"] = self._dtype
-        is_tensor = isinstance(self, torch.Tensor)
+        is_tensor = self._is_tensor
         context = {
             "cls": type(self),
             "is_tensor": is_tensor,
@@ -471,6 +500,12 @@ class SchemeStorage(QuantizedTensorStorage):
 
 class BlockStorage(SchemeStorage):
     """A storage with codes, scales, and perhaps amaxes, of each direction."""
+
+    POSITIONAL = True
+    _rowwise_data: torch.Tensor | None
+    _columnwise_data: torch.Tensor | None
+    _rowwise_scale_inv: torch.Tensor | None
+    _columnwise_scale_inv: torch.Tensor | None
 
     def _cut_amaxes(self, fields: dict[str, Any], along_rows: bool, first: int, count: int) -> bool:
         """Adds the amaxes of a cut to its fields; False if they cannot be cut so."""

@@ -42,46 +42,11 @@ class Float8BlockwiseQTensorStorage(BlockStorage):
         Buffer("_columnwise_scale_inv", "columnwise_scale_inv", ("columnwise_scale_inv",)),
     )
     SETTINGS = (
-        Setting("_fp8_dtype", "fp8_dtype", "FP8 dtype"),
-        Setting("_is_2D_scaled", "is_2D_scaled", "Scale layout"),
+        Setting("_fp8_dtype", "fp8_dtype", "FP8 dtype", convert=DType.cast),
+        Setting("_is_2D_scaled", "is_2D_scaled", "Scale layout", True),
     )
-    _INNER_TENSORS = (
-        ("_rowwise_data", "rowwise_data"),
-        ("_rowwise_scale_inv", "rowwise_scale_inv"),
-        ("_columnwise_data", "columnwise_data"),
-        ("_columnwise_scale_inv", "columnwise_scale_inv"),
-    )
-
-    def __new__(
-        cls,
-        rowwise_data: torch.Tensor | None,
-        rowwise_scale_inv: torch.Tensor | None,
-        columnwise_data: torch.Tensor | None,
-        columnwise_scale_inv: torch.Tensor | None,
-        fp8_dtype: DType,
-        quantizer: Any = None,
-        is_2D_scaled: bool = True,
-        *args: Any,
-        fake_dtype: torch.dtype | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        instance = cls._new(
-            Float8BlockwiseQTensorStorage,
-            args,
-            fake_dtype,
-            (rowwise_data, columnwise_data),
-            kwargs,
-        )
-        instance._set_fields(
-            quantizer,
-            _rowwise_data=rowwise_data,
-            _columnwise_data=columnwise_data,
-            _rowwise_scale_inv=rowwise_scale_inv,
-            _columnwise_scale_inv=columnwise_scale_inv,
-            _fp8_dtype=DType.cast(fp8_dtype),
-            _is_2D_scaled=is_2D_scaled,
-        )
-        return instance
+    _fp8_dtype: DType
+    _is_2D_scaled: bool
 
     def _scheme(self) -> str:
         return float8_block_scheme(self._fp8_dtype, self._is_2D_scaled)

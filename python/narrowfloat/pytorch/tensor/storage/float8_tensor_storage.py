@@ -44,35 +44,20 @@ class Float8TensorStorage(SchemeStorage):
 
     BUFFERS = (
         Buffer("_data", "data", ("rowwise_data",)),
-        Buffer("_transpose", "data_transpose", ("columnwise_data",)),
+        Buffer("_transpose", "data_transpose", ("columnwise_data",), None),
         Buffer("_scale_inv", "fp8_scale_inv", ("rowwise_scale_inv", "columnwise_scale_inv")),
     )
-    SETTINGS = (Setting("_fp8_dtype", "fp8_dtype", "FP8 dtype"),)
-    _INNER_TENSORS = tuple((buffer.name, buffer.keyword) for buffer in BUFFERS)
+    SETTINGS = (Setting("_fp8_dtype", "fp8_dtype", "FP8 dtype", convert=DType.cast),)
+    _data: torch.Tensor | None
+    _transpose: torch.Tensor | None
+    _scale_inv: torch.Tensor
+    _fp8_dtype: DType
+    _transpose_invalid: bool
 
-    def __new__(
-        cls,
-        *args: Any,
-        data: torch.Tensor | None,
-        fp8_scale_inv: torch.Tensor,
-        fp8_dtype: DType,
-        data_transpose: torch.Tensor | None = None,
-        quantizer: Any = None,
-        fake_dtype: torch.dtype | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        if cls is Float8TensorStorage:
-            kwargs.pop("device", None)
-        instance = cls._new(Float8TensorStorage, args, fake_dtype, (data, data_transpose), kwargs)
-        instance._set_fields(
-            quantizer,
-            _data=data,
-            _transpose=data_transpose,
-            _transpose_invalid=data_transpose is None,
-            _scale_inv=fp8_scale_inv,
-            _fp8_dtype=DType.cast(fp8_dtype),
-        )
-        return instance
+    @classmethod
+    def _settle(cls, fields: dict[str, Any], outer: dict[str, Any]) -> None:
+        super()._settle(fields, outer)
+        fields["_transpose_invalid"] = fields["_transpose"] is None
 
     def _rebuild(self, shape: Iterable[int] | None = None, **changes: Any) -> Any:
         new = super()._rebuild(shape, **changes)

@@ -5,19 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch.quantized_tensor import Quantizer
-from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer, source_tensor
-from narrowfloat.pytorch.tensor.float8_tensor import (
-    Float8CurrentScalingQuantizer,
-    _Float8QuantizerBase,
-)
-from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizer
-from narrowfloat.pytorch.tensor.identity_tensor import IdentityQuantizer
+from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer
 
 # The group's field for each role of a member's buffers.
 _FIELDS = {
@@ -68,23 +62,12 @@ def prefix_sums(sizes: Iterable[int]) -> list[int]:
     return sums
 
 
-def check_quantizer(quantizer: Quantizer) -> None:
-    """Errors: NotImplementedError, ValueError for quantizers whose members have no flat form."""
-    if isinstance(quantizer, (IdentityQuantizer, HybridQuantizer)):
-        raise NotImplementedError(f"GroupedTensor does not support {type(quantizer).__name__}")
-    if not isinstance(quantizer, SchemeQuantizer):
-        raise ValueError(f"Unsupported quantizer for GroupedTensor: {quantizer}")
-    if getattr(quantizer, "row_scaled_nvfp4", False):
-        if not quantizer.rowwise_usage or quantizer.columnwise_usage:
-            raise ValueError("GroupedTensor: row_scaled_nvfp4 needs rowwise usage alone")
-
-
 def member_buffers(quantizer: SchemeQuantizer, shape: tuple[int, ...]) -> MemberBuffers:
     """dtype and shape of a member's buffers by the group's fields."""
     specs = quantizer._buffer_specs(shape)
     names = dict(zip(_native.ROLES, quantizer.STORAGE._role_names, strict=True))
     buffers = {field: specs[names[role]] for role, field in _FIELDS.items() if names[role] in specs}
-    if isinstance(quantizer, _Float8QuantizerBase):
+    if quantizer.STORAGE._shares_scale:
         buffers.pop("columnwise_scale_inv", None)  # one vector for both directions
     return buffers
 
@@ -95,6 +78,8 @@ class GroupedTensorStorage:
     `logical_shape`: the members stacked, `[n * M, K]`; with `first_dims` `[sum, K]`, with
     `last_dims` `[M, sum]`, with both `[1, total]`.
     """
+
+    TENSOR: ClassVar[type]  # the class that autograd can hold
 
     def __new__(
         cls,
@@ -220,7 +205,7 @@ class GroupedTensorStorage:
             assert dtype is not None, "dtype must be provided for unquantized GroupedTensor"
             fields["data"] = torch.empty(total, dtype=dtype, device=device)
         else:
-            check_quantizer(quantizer)
+            quantizer._check_group()
             fields |= allocate(quantizer, shapes, total, device)
         both = first_dims is not None and last_dims is not None
         shape = (1, total) if both else (logical_first_dim, logical_last_dim)
@@ -279,10 +264,10 @@ class GroupedTensorStorage:
                 flat[begin : begin + math.prod(shape)].view(shape)
                 for begin, shape in zip(begins, shapes, strict=False)
             ]
-        check_quantizer(self.quantizer)
+        self.quantizer._check_group()
         begins = dict.fromkeys(_FIELDS.values(), 0)
         members = [self._member(shape, begins) for shape in shapes]
-        if isinstance(self.quantizer, _Float8QuantizerBase):
+        if self.quantizer.STORAGE._shares_scale:
             for index, member in enumerate(members):
                 place = slice(index, index + 1)
                 scale = None if self.scale is None else self.scale[place]
@@ -314,13 +299,7 @@ class GroupedTensorStorage:
         """Quantizes a tensor into each member; returns the members."""
         members = self.split_into_quantized_tensors()
         for tensor, member in zip(tensors, members, strict=True):
-            if isinstance(self.quantizer, _Float8QuantizerBase):
-                self.quantizer.update_quantized(tensor, member, noop_flag=noop_flag)
-                continue
-            source = source_tensor(tensor, member.device)
-            self.quantizer._check_quantize(source)
-            if source.numel() > 0:
-                self.quantizer._run(source, member, noop_flag)
+            self.quantizer.update_storage(tensor, member, noop_flag=noop_flag)
         return members
 
     # Lifetime.
@@ -369,9 +348,8 @@ class GroupedTensorStorage:
 
 
 def _class_for(quantizer: Quantizer | None) -> type:
-    from narrowfloat.pytorch.tensor.grouped_tensor import GroupedTensor
-
-    return GroupedTensorStorage if quantizer is not None and quantizer.internal else GroupedTensor
+    internal = quantizer is not None and quantizer.internal
+    return GroupedTensorStorage if internal else GroupedTensorStorage.TENSOR
 
 
 def shapes_of(
@@ -429,13 +407,9 @@ def allocate(
         fields[argument] = torch.empty(count, dtype=dtype, device=device)
         if field.endswith("scale_inv"):
             fields[f"{field}_offsets"] = sizes
-    if isinstance(quantizer, _Float8QuantizerBase):
-        count = len(shapes)
+    if quantizer.STORAGE._shares_scale:
         fields["scale_inv"].fill_(1)  # that of an empty member
         if quantizer._directions()[1]:
             fields["columnwise_scale_inv"] = fields["scale_inv"]
             fields["columnwise_scale_inv_offsets"] = fields["scale_inv_offsets"]
-        fields["amax"] = torch.zeros(count, dtype=torch.float32, device=device)
-        if isinstance(quantizer, Float8CurrentScalingQuantizer):
-            fields["scale"] = torch.ones(count, dtype=torch.float32, device=device)
-    return fields
+    return fields | quantizer._group_state(len(shapes), device)

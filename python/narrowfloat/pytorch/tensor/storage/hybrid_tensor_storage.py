@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -22,6 +22,8 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
 
     _rowwise_storage: QuantizedTensorStorage | None
     _columnwise_storage: QuantizedTensorStorage | None
+
+    FAMILY: ClassVar[type[HybridQuantizedTensorStorage]]
 
     def __new__(
         cls,
@@ -152,7 +154,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         return tensors
 
     def copy_from_storage(self, src: QuantizedTensorStorage) -> None:
-        if not isinstance(src, HybridQuantizedTensorStorage):
+        if getattr(src, "FAMILY", None) is not self.FAMILY:
             raise TypeError("copy_from_storage expects HybridQuantizedTensorStorage")
         pairs = (
             (self._rowwise_storage, src._rowwise_storage),
@@ -223,3 +225,6 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
             f"{self.__class__.__name__}(rowwise={name_of(self._rowwise_storage)}, "
             f"columnwise={name_of(self._columnwise_storage)}, dtype={self._dtype})"
         )
+
+
+HybridQuantizedTensorStorage.FAMILY = HybridQuantizedTensorStorage

@@ -16,28 +16,21 @@ class IdentityTensorStorage(SchemeStorage):
     """`_hp_data`: the values, for both directions."""
 
     BUFFERS = (Buffer("_hp_data", "hp_data", ("rowwise_data", "columnwise_data")),)
-    SETTINGS = ()
-    _INNER_TENSORS = ()
+    HAS_CODES = False
+    _hp_data: torch.Tensor | None
 
-    def __new__(
-        cls,
-        *args: Any,
-        hp_data: torch.Tensor | None,
-        quantizer: Any = None,
-        fake_dtype: torch.dtype | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        if cls is IdentityTensorStorage:
-            nominal = torch.float32 if hp_data is None else hp_data.dtype
-            fake_dtype = nominal if fake_dtype is None else fake_dtype
-            kwargs.pop("device", None)
-        elif kwargs.get("stride") is None and hp_data is not None:
+    @classmethod
+    def _settle(cls, fields: dict[str, Any], outer: dict[str, Any]) -> None:
+        super()._settle(fields, outer)
+        data = fields["_hp_data"]
+        if data is None:
+            return
+        if not cls._is_tensor and outer.get("fake_dtype") is None:
+            outer["fake_dtype"] = data.dtype
+        elif cls._is_tensor and outer.get("stride") is None:
             # The wrapper shows how the buffer lies.
-            kwargs["stride"] = hp_data.stride()
-            kwargs["storage_offset"] = hp_data.storage_offset()
-        instance = cls._new(IdentityTensorStorage, args, fake_dtype, (hp_data,), kwargs)
-        instance._set_fields(quantizer, _hp_data=hp_data)
-        return instance
+            outer["stride"] = data.stride()
+            outer["storage_offset"] = data.storage_offset()
 
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None

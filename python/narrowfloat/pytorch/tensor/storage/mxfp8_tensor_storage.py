@@ -37,42 +37,11 @@ class MXFP8TensorStorage(BlockStorage):
         Buffer("_columnwise_scale_inv", "columnwise_scale_inv", ("columnwise_scale_inv",)),
     )
     SETTINGS = (
-        Setting("_fp8_dtype", "fp8_dtype", "FP8 dtype"),
-        Setting("_with_gemm_swizzled_scales", "with_gemm_swizzled_scales", "Scale layout"),
+        Setting("_fp8_dtype", "fp8_dtype", "FP8 dtype", convert=DType.cast),
+        Setting("_with_gemm_swizzled_scales", "with_gemm_swizzled_scales", "Scale layout", False),
     )
-    _INNER_TENSORS = (
-        ("_rowwise_data", "rowwise_data"),
-        ("_rowwise_scale_inv", "rowwise_scale_inv"),
-        ("_columnwise_data", "columnwise_data"),
-        ("_columnwise_scale_inv", "columnwise_scale_inv"),
-    )
-
-    def __new__(
-        cls,
-        rowwise_data: torch.Tensor | None,
-        rowwise_scale_inv: torch.Tensor | None,
-        columnwise_data: torch.Tensor | None,
-        columnwise_scale_inv: torch.Tensor | None,
-        fp8_dtype: DType,
-        quantizer: Any = None,
-        with_gemm_swizzled_scales: bool = False,
-        *args: Any,
-        fake_dtype: torch.dtype | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        instance = cls._new(
-            MXFP8TensorStorage, args, fake_dtype, (rowwise_data, columnwise_data), kwargs
-        )
-        instance._set_fields(
-            quantizer,
-            _rowwise_data=rowwise_data,
-            _columnwise_data=columnwise_data,
-            _rowwise_scale_inv=rowwise_scale_inv,
-            _columnwise_scale_inv=columnwise_scale_inv,
-            _fp8_dtype=DType.cast(fp8_dtype),
-            _with_gemm_swizzled_scales=with_gemm_swizzled_scales,
-        )
-        return instance
+    _fp8_dtype: DType
+    _with_gemm_swizzled_scales: bool
 
     def _scheme(self) -> str:
         # Tiles of 2-D quantization are stored as runs are, so that one reader serves both.
@@ -80,11 +49,6 @@ class MXFP8TensorStorage(BlockStorage):
 
     def _layout_options(self) -> tuple[tuple[str, Any], ...]:
         return (("swizzled", True),) if self._with_gemm_swizzled_scales else ()
-
-    def _build_default_quantizer(self) -> Any:
-        from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Quantizer
-
-        return MXFP8Quantizer(self._fp8_dtype)
 
     def _why_no_view(self, shape: torch.Size) -> str | None:
         own = self._logical_shape()

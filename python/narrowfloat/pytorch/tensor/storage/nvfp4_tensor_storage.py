@@ -21,6 +21,8 @@ from narrowfloat.pytorch.tensor.storage._scheme_storage import (
 
 _FromNVFP4Func = _DequantizeFunc
 
+E4M3_BOUND = int(_core.E4M3_MAX)  # of the block scales, without 4over6
+
 
 @lru_cache
 def nvfp4_scheme(fp4_dtype: DType, tiles: bool) -> str:
@@ -47,57 +49,25 @@ class NVFP4TensorStorage(BlockStorage):
         Buffer("_amax_columnwise", "amax_columnwise", ("amax_columnwise",)),
     )
     SETTINGS = (
-        Setting("_fp4_dtype", "fp4_dtype", "FP4 dtype"),
-        Setting("_with_gemm_swizzled_scales", "with_gemm_swizzled_scales", "Scale layout"),
-        Setting("_row_scaled_nvfp4", "row_scaled_nvfp4", "Row-scaled mode"),
-        Setting("_nvfp4_use_4over6", "nvfp4_use_4over6", "4over6 mode"),
-        Setting("_nvfp4_e4m3_max", "nvfp4_e4m3_max", "E4M3 bound"),
+        Setting("_fp4_dtype", "fp4_dtype", "FP4 dtype", DType.kFloat4E2M1, DType.cast),
+        Setting("_with_gemm_swizzled_scales", "with_gemm_swizzled_scales", "Scale layout", False),
+        Setting("_row_scaled_nvfp4", "row_scaled_nvfp4", "Row-scaled mode", False, None, True),
+        Setting("_nvfp4_use_4over6", "nvfp4_use_4over6", "4over6 mode", False, None, True),
+        Setting("_nvfp4_e4m3_max", "nvfp4_e4m3_max", "E4M3 bound", E4M3_BOUND, None, True),
     )
-    _INNER_TENSORS = (
-        ("_rowwise_data", "rowwise_data"),
-        ("_rowwise_scale_inv", "rowwise_scale_inv"),
-        ("_columnwise_data", "columnwise_data"),
-        ("_columnwise_scale_inv", "columnwise_scale_inv"),
-        ("_amax_rowwise", "amax_rowwise"),
-        ("_amax_columnwise", "amax_columnwise"),
-    )
+    _fp4_dtype: DType
+    _with_gemm_swizzled_scales: bool
+    _row_scaled_nvfp4: bool
+    _nvfp4_use_4over6: bool
+    _nvfp4_e4m3_max: int
+    _amax_rowwise: torch.Tensor | None
+    _amax_columnwise: torch.Tensor | None
 
-    def __new__(
-        cls,
-        rowwise_data: torch.Tensor | None,
-        rowwise_scale_inv: torch.Tensor | None,
-        columnwise_data: torch.Tensor | None,
-        columnwise_scale_inv: torch.Tensor | None,
-        amax_rowwise: torch.Tensor | None,
-        amax_columnwise: torch.Tensor | None,
-        fp4_dtype: DType = DType.kFloat4E2M1,
-        quantizer: Any = None,
-        with_gemm_swizzled_scales: bool = False,
-        *args: Any,
-        row_scaled_nvfp4: bool = False,
-        nvfp4_use_4over6: bool = False,
-        nvfp4_e4m3_max: int = int(_core.E4M3_MAX),
-        fake_dtype: torch.dtype | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        instance = cls._new(
-            NVFP4TensorStorage, args, fake_dtype, (rowwise_data, columnwise_data), kwargs
-        )
-        instance._set_fields(
-            quantizer,
-            _rowwise_data=rowwise_data,
-            _columnwise_data=columnwise_data,
-            _rowwise_scale_inv=rowwise_scale_inv,
-            _columnwise_scale_inv=columnwise_scale_inv,
-            _amax_rowwise=amax_rowwise,
-            _amax_columnwise=amax_columnwise,
-            _fp4_dtype=DType.cast(fp4_dtype),
-            _with_gemm_swizzled_scales=with_gemm_swizzled_scales,
-            _row_scaled_nvfp4=row_scaled_nvfp4,
-            _nvfp4_use_4over6=nvfp4_use_4over6,
-            _nvfp4_e4m3_max=nvfp4_e4m3_max if nvfp4_use_4over6 else int(_core.E4M3_MAX),
-        )
-        return instance
+    @classmethod
+    def _settle(cls, fields: dict[str, Any], outer: dict[str, Any]) -> None:
+        super()._settle(fields, outer)
+        if not fields["_nvfp4_use_4over6"]:
+            fields["_nvfp4_e4m3_max"] = E4M3_BOUND
 
     def _scheme(self) -> str:
         # Scales of tiles are stored for each line, as those of runs are.
@@ -109,7 +79,7 @@ class NVFP4TensorStorage(BlockStorage):
             options.append(("swizzled", True))
         if self._row_scaled_nvfp4:
             options.append(("row_scaled", True))
-        if self._nvfp4_e4m3_max != int(_core.E4M3_MAX):
+        if self._nvfp4_e4m3_max != E4M3_BOUND:
             options.append(("e4m3_max", float(self._nvfp4_e4m3_max)))
         return tuple(options)
 
@@ -131,7 +101,7 @@ class NVFP4TensorStorage(BlockStorage):
                 "flattened one",
                 stacklevel=2,
             )
-        shape = self.shape if isinstance(self, torch.Tensor) else self._logical_shape()
+        shape = self.shape if self._is_tensor else self._logical_shape()
         return shape if dim is None else shape[dim]
 
     def get_data_tensors(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
@@ -144,11 +114,6 @@ class NVFP4TensorStorage(BlockStorage):
                 "Dequantizing column-wise NVFP4 data is not implemented: the transform that it may "
                 "have gone through is not undone"
             )
-
-    def _build_default_quantizer(self) -> Any:
-        from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer
-
-        return NVFP4Quantizer()
 
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What weights over foreign memory and over sharded master copies ask of a family."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class Weight:
+    """The answers of a family that has nothing of its own to say."""
+
+    RAW_FIELD: ClassVar[str | None] = None  # the field that moves to foreign memory
+    MASTER_IN_HYBRID: ClassVar[bool] = False  # whether a hybrid's child takes pieces of a master
+
+    def _raw_owner(self) -> Any:
+        """Returns the storage whose RAW_FIELD moves.
+
+        Errors: NotImplementedError if the family's codes cannot move.
+        """
+        if self.RAW_FIELD is None:
+            raise NotImplementedError(f"replace_raw_data: not available for {type(self).__name__}")
+        return self
+
+    def _drop_derived(self) -> None:
+        """Drops, or marks as stale, what was made of the row-wise codes."""
+
+    def _restore_derived(self) -> None:
+        """Makes what follows from the row-wise codes; a second call is allowed."""
+
+    def _master_pieces(self, piece: Any, master: Any) -> list[Any]:
+        """Returns the pieces that quantizing this one consists of.
+
+        Errors: NotImplementedError, ValueError, before anything changes.
+        """
+        return [piece]
+
+    def _master_route(self, piece: Any) -> tuple[Any, tuple[Any, ...]]:
+        """Returns what quantizes a piece, and the options that its bucket must share.
+
+        Errors: ValueError, NotImplementedError for a weight that takes no pieces.
+        """
+        raise ValueError(f"quantize_master_weights: not available for {type(self).__name__}")
+
+
+def as_weight(verb: str, tensor: Any) -> Weight:
+    """Returns `tensor`. Errors: ValueError unless it is a quantized tensor."""
+    if not isinstance(tensor, Weight):
+        raise ValueError(f"{verb}: not available for {type(tensor).__name__}")
+    return tensor

@@ -89,7 +89,7 @@ class LayerStates:
     def _apply_pending(self) -> None:
         """Copies loaded state into the buffers that quantizers see, if there are such buffers."""
         pending, done = self.pending, False
-        for key, suffix in PASSES.values():
+        for mode, (key, suffix) in PASSES.items():
             state = self.meta.get(key)
             scale = getattr(state, "scale", None)
             if not pending or scale is None or f"scale_{suffix}" not in pending:
@@ -98,7 +98,7 @@ class LayerStates:
             if loaded.shape != scale.shape:
                 raise ValueError(
                     f"load_state_dict: the state of delayed scaling must have {scale.numel()} "
-                    f"scales for the {key[-3:]} pass, got {loaded.numel()}"
+                    f"scales for the {mode} pass, got {loaded.numel()}"
                 )
             scale.copy_(loaded)
             _copy_history(history, state.amax_history)

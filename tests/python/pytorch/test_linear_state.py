@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A resumed run with delayed scaling has the bits of a run that was not interrupted."""
+
+import io
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from narrowfloat.common import recipe as recipes
+from narrowfloat.common.recipe import CustomRecipe, DelayedScaling, Float8CurrentScaling
+from narrowfloat.pytorch import (
+    GroupedLinear,
+    Linear,
+    _extra_state,
+    autocast,
+    quantized_model_init,
+)
+from narrowfloat.pytorch.custom_recipes.quantizer_factories import delayed_scaling_factory
+from narrowfloat.pytorch.quantization import FP8GlobalStateManager
+
+RECIPE = DelayedScaling(amax_history_len=4, amax_compute_algo="max")
+KEYS = {"scale_fwd", "amax_history_fwd", "scale_bwd", "amax_history_bwd"}
+
+
+@pytest.fixture(autouse=True)
+def fresh_state() -> None:
+    FP8GlobalStateManager.reset()
+
+
+class Network(torch.nn.Module):
+    """A Linear, and a GroupedLinear of two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Linear(32, 32), GroupedLinear(2, 32, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(self.first(x)), [16, 16])
+
+
+def step(model: Network, number: int, recipe: object = RECIPE) -> torch.Tensor:
+    """One step of SGD on the batch of that number, whose size grows with it."""
+    x = torch.randn(32, 32, generator=torch.Generator().manual_seed(number)) * (number + 1)
+    with autocast(recipe=recipe):
+        y = model(x)
+    model.zero_grad()
+    y.square().sum().backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 1e-5 * parameter.grad
+    return y.detach()
+
+
+def network() -> Network:
+    torch.manual_seed(1)
+    return Network()
+
+
+def trained(steps: int = 3) -> Network:
+    model = network()
+    for number in range(steps):
+        step(model, number)
+    return model
+
+
+def through_file(state: dict) -> dict:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def assert_goes_on(resumed: Network, model: Network, recipe: object = RECIPE) -> None:
+    for number in range(3, 6):
+        assert torch.equal(step(resumed, number, recipe), step(model, number, recipe))
+    for a, b in zip(resumed.parameters(), model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("after_a_pass", [False, True])
+def test_a_resumed_run_has_the_bits_of_the_run(after_a_pass: bool) -> None:
+    model = trained()
+    resumed = network()
+    if after_a_pass:
+        step(resumed, 9)
+    missing = resumed.load_state_dict(through_file(model.state_dict()))
+    assert not missing.missing_keys and not missing.unexpected_keys
+    assert_goes_on(resumed, model)
+
+
+def test_without_the_state_the_next_step_would_differ() -> None:
+    model, resumed = trained(), network()
+    state = {k: v for k, v in model.state_dict().items() if not k.endswith("_extra_state")}
+    resumed.load_state_dict(state)
+    assert not torch.equal(step(resumed, 3), step(model, 3))
+
+
+def test_state_that_waits_for_a_recipe_is_saved_again() -> None:
+    model, middle, resumed = trained(), network(), network()
+    middle.load_state_dict(model.state_dict())
+    resumed.load_state_dict(through_file(middle.state_dict()))
+    assert_goes_on(resumed, model)
+
+
+def test_saved_and_loaded_inside_an_autocast() -> None:
+    model, resumed = network(), network()
+    x = torch.randn(32, 32)
+    with autocast(recipe=RECIPE):
+        model(x).sum().backward()
+        state = through_file(model.state_dict())
+    with autocast(recipe=RECIPE):
+        resumed.load_state_dict(state)
+    for layer, other in zip(resumed.children(), model.children(), strict=True):
+        for key in ("scaling_fwd", "scaling_bwd"):
+            assert torch.equal(layer.fp8_meta[key].scale, other.fp8_meta[key].scale)
+            history = layer.fp8_meta[key].amax_history
+            assert torch.equal(history, other.fp8_meta[key].amax_history)
+    assert_goes_on(resumed, model)
+
+
+def test_a_custom_recipe_that_asks_for_delayed_scaling_resumes() -> None:
+    recipe = CustomRecipe(qfactory=delayed_scaling_factory)
+    model, resumed = network(), network()
+    for number in range(3):
+        step(model, number, recipe)
+    resumed.load_state_dict(through_file(model.state_dict()))
+    assert_goes_on(resumed, model, recipe)
+
+
+def test_quantized_parameters_resume() -> None:
+    def made() -> Network:
+        torch.manual_seed(1)
+        with quantized_model_init(recipe=RECIPE):
+            return Network()
+
+    model, resumed = made(), made()
+    for number in range(3):
+        step(model, number)
+    resumed.load_state_dict(through_file(model.state_dict()))
+    assert_goes_on(resumed, model)
+
+
+def test_another_length_of_the_history_keeps_scales() -> None:
+    model, shorter = trained(), network()
+    shorter.load_state_dict(model.state_dict())
+    with autocast(recipe=DelayedScaling(amax_history_len=2)):
+        shorter(torch.zeros(32, 32))
+        state = shorter.first.fp8_meta["scaling_fwd"]
+        assert state.amax_history.shape == (2, 3)
+        assert torch.equal(state.scale, model.first.fp8_meta["scaling_fwd"].scale)
+    before = model.first.fp8_meta["scaling_fwd"].scale.clone()
+    with autocast(recipe=DelayedScaling(amax_history_len=8)):
+        model(torch.zeros(32, 32))
+        assert torch.equal(model.first.fp8_meta["scaling_fwd"].scale, before)
+
+
+# Checkpoints of other makers.
+
+
+def test_checkpoints_of_nn_linear_load_strictly_both_ways() -> None:
+    ours, theirs = Linear(8, 4), torch.nn.Linear(8, 4)
+    assert not ours.load_state_dict(theirs.state_dict()).missing_keys
+    with autocast(recipe=RECIPE):
+        ours(torch.randn(2, 8)).sum().backward()
+    state = ours.state_dict()
+    assert set(state) == {"weight", "bias", "_extra_state"}
+    del state["_extra_state"]
+    theirs.load_state_dict(state)
+    assert torch.equal(theirs.weight, ours.weight)
+
+
+def test_other_recipes_have_an_empty_tensor() -> None:
+    layer = Linear(8, 4)
+    with autocast(recipe=Float8CurrentScaling()):
+        layer(torch.randn(2, 8))
+    state = layer.state_dict()["_extra_state"]
+    assert state.dtype == torch.uint8 and state.numel() == 0
+    Linear(8, 4).load_state_dict(layer.state_dict())
+
+
+def payload(model: Linear, recipe: object) -> torch.Tensor:
+    """What TransformerEngine's layers write: a pickle with the recipe and the buffers."""
+    state = {"recipe": recipe, "extra_fp8_variables": {"num_gemms": 1}}
+    if isinstance(recipe, DelayedScaling):
+        for key, end in (("scaling_fwd", "fwd"), ("scaling_bwd", "bwd")):
+            state[f"scale_{end}"] = model.fp8_meta[key].scale
+            state[f"amax_history_{end}"] = model.fp8_meta[key].amax_history
+    data = pickle.dumps(state, protocol=0).replace(
+        b"narrowfloat.common.recipe", b"transformer_engine.common.recipe"
+    )
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def test_a_pickle_is_read_only_if_the_user_trusts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = Linear(16, 8), Linear(16, 8)
+    with autocast(recipe=RECIPE):
+        source(torch.randn(4, 16) * 3).sum().backward()
+    state = {**source.state_dict(), "_extra_state": payload(source, RECIPE)}
+    with pytest.raises(RuntimeError, match="NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE=1"):
+        target.load_state_dict(state)
+    monkeypatch.setenv("NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE", "1")
+    target.load_state_dict(state)
+    loaded = target._states.export()
+    assert set(loaded) == KEYS
+    for name, tensor in source._states.export().items():
+        assert torch.equal(loaded[name], tensor)
+
+
+def test_a_pickle_without_state_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_extra_state, "_unpickled", None)  # calling it is an error
+    layer = Linear(16, 8)
+    layer.set_extra_state(payload(layer, recipes.MXFP8BlockScaling()))
+    assert layer._states.export() == {}
+
+
+@pytest.mark.parametrize("state", [None, torch.empty(0, dtype=torch.uint8)], ids=["none", "empty"])
+def test_nothing_changes_nothing(state: object) -> None:
+    layer = trained().first
+    before = layer._states.export()
+    layer.set_extra_state(state)
+    assert all(torch.equal(before[name], t) for name, t in layer._states.export().items())
+
+
+def test_what_is_refused() -> None:
+    layer = Linear(16, 8, name="mine")
+    with pytest.raises(RuntimeError) as raised:
+        layer.set_extra_state({"scale_fwd": 1})
+    assert str(raised.value) == (
+        "load_state_dict: the extra state of Linear mine must be a tensor of bytes, got dict"
+    )
+    grouped = trained().second
+    layer.set_extra_state(grouped.get_extra_state())
+    with autocast(recipe=RECIPE), pytest.raises(ValueError) as raised:
+        layer(torch.zeros(4, 16))
+    assert str(raised.value) == (
+        "load_state_dict: the state of delayed scaling must have 3 scales for the forward pass, "
+        "got 6"
+    )
+
+
+# Distributed checkpoints, of one process here.
+
+
+@pytest.mark.parametrize("save", [dcp.save, lambda *a, **k: dcp.async_save(*a, **k).result()],
+                         ids=["save", "async_save"])  # fmt: skip
+def test_a_distributed_checkpoint_fills_a_new_model(
+    tmp_path: object, save: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "0")):
+        monkeypatch.setenv(name, value)
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        model, resumed = trained(), network()
+        save({"model": model.state_dict()}, checkpoint_id=str(tmp_path))
+        state = {"model": resumed.state_dict()}
+        dcp.load(state, checkpoint_id=str(tmp_path))
+        resumed.load_state_dict(state["model"])
+        assert_goes_on(resumed, model)
+    finally:
+        torch.distributed.destroy_process_group()

@@ -138,6 +138,9 @@ def _pieces(tensor: BlockStorage, sizes: list[int], dim: int) -> Any:
             return NotImplemented
         pieces.append(piece)
         start += size
+    if sizes[-1] % block_boundary(tensor, dim % tensor.dim() != tensor.dim() - 1) != 0:
+        # FSDP2 cuts a short shard out of a padded one, where no block ends with it.
+        refuse_plain_shards(tensor, _why_no_pieces(tensor, sizes[-1], dim))
     return pieces
 
 

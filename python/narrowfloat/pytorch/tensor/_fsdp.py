@@ -179,9 +179,10 @@ class ShardedParameter:
         return usages_of_pass(module, self._quantizer)
 
     def _note_mesh(self, mesh: Any) -> None:
-        """Keeps the group that later quantizations of the shard reduce over, if any do."""
+        """Keeps the group that later quantizations of the shard reduce over, if they share any."""
         for storage, _ in self._shard_parts((True, True)):
-            if storage is not None and hasattr(storage._quantizer, "with_amax_reduction"):
+            measures = hasattr(getattr(storage, "_quantizer", None), "with_amax_reduction")
+            if measures and transport.shared_fields(storage):
                 storage.amax_reduction_group = mesh.get_group()
 
     def fsdp_pre_all_gather(
@@ -261,12 +262,25 @@ def _part_of(
     if reason is not None:
         raise NotImplementedError(reason)
     storage._own_buffers()
+    usages = _usages_at_hand(storage, usages)
     fields = storage._transport_fields(*usages)
     if world is None:
         return _Part(fields, (), usages)
     if world > 1:
         transport.require_whole_blocks(storage, fields, padded)
     return _Part(fields, transport.shared_fields(storage), usages)
+
+
+def _usages_at_hand(storage: Any, wanted: tuple[bool, bool]) -> tuple[bool, bool]:
+    """Returns the directions to gather: the wanted ones that there are, else those that there are.
+
+    A weight that is quantized along one direction serves both passes.
+    """
+    if storage._has_rowwise() and storage._derives_columnwise():
+        return wanted
+    present = storage.get_usages()
+    rowwise, columnwise = wanted[0] and present["rowwise"], wanted[1] and present["columnwise"]
+    return (rowwise, columnwise) if rowwise or columnwise else tuple(present.values())
 
 
 def _in_shape(

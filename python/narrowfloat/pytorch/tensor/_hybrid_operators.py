@@ -12,7 +12,6 @@ from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._dispatch import implements
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 from narrowfloat.pytorch.tensor._cuts import block_boundary
-from narrowfloat.pytorch.tensor._fsdp import refuse_plain_shards
 from narrowfloat.pytorch.tensor._operators import (
     _copy,
     aten,
@@ -105,12 +104,10 @@ def _mapped(tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]) -> An
 def _pieces(tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]) -> Any:
     """A hybrid tensor of each piece; NotImplemented where a child has no such pieces."""
     if not all(isinstance(child, QuantizedTensor) for child in tensor._children()):
-        refuse_plain_shards(tensor, "a child is a bare storage")
         return NotImplemented
     parts = tensor._map(operator)
     present = [pieces for pieces in parts.values() if pieces is not None]
     if not present or not all(isinstance(p, QuantizedTensor) for ps in present for p in ps):
-        refuse_plain_shards(tensor, "a child has no such pieces")
         return NotImplemented
     pieces = []
     for index in range(len(present[0])):

@@ -198,7 +198,21 @@ class SchemeQuantizer(Quantizer):
         out = self.make_empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         if tensor.numel() > 0:
             self._fill(tensor, out, None)
+        else:
+            self._fill_nothing(tensor, out)
         return out
+
+    def _fill_nothing(self, src: torch.Tensor, dst: SchemeStorage) -> None:
+        """Takes part in the reduction of amaxes, for an empty shard, and takes what comes of it."""
+        if not getattr(self, "with_amax_reduction", False):
+            return
+        rows = max(self._spec().block_length, 1)
+        zeros = src.new_zeros((rows, max(src.shape[-1], rows)))
+        stand_in = self.make_empty(zeros.shape, dtype=zeros.dtype, device=zeros.device)
+        self._fill(zeros, stand_in, None)
+        for name in dst._shared_names():
+            if dst.__dict__[name] is not None:
+                dst.__dict__[name].copy_(stand_in.__dict__[name])
 
     def update_quantized(
         self,
@@ -224,6 +238,7 @@ class SchemeQuantizer(Quantizer):
         part = dst._cut is not None
         self._check_source(src, dst, part)
         if src.numel() == 0:
+            self._with_group_of(dst)._fill_nothing(src, dst)
             return dst
         if part:
             self._write_part(src, dst, noop_flag)

@@ -113,11 +113,7 @@ def fields_of(storage: Any, directions: Sequence[str]) -> tuple[str, ...]:
 
 def shared_fields(storage: Any) -> tuple[str, ...]:
     """Returns the present fields that all rows share."""
-    present = [way for way, there in storage.get_usages().items() if there]
-    names = dict(_fields(storage, present))
-    return tuple(
-        name for name, axis in names.items() if axis is None and getattr(storage, name) is not None
-    )
+    return tuple(name for name in storage._shared_names() if getattr(storage, name) is not None)
 
 
 def _named_roles(storage: Any) -> list[tuple[str, str]]:

@@ -1,68 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two processes shard, gather, use and update a parameter of every family; and hooks alone."""
-
-import json
-import socket
-import subprocess
-import sys
-from pathlib import Path
+"""The hooks of FSDP2 on one process: what a shard sends, and what is made of what arrives."""
 
 import pytest
 import torch
 from families import ALL, E4M3, HYBRIDS, assert_same_buffers, buffers, sample, snapshot
-from fsdp2_worker import FAMILIES
 
 from narrowfloat import pytorch as nfp
-
-WORKER = Path(__file__).with_name("fsdp2_worker.py")
-WORLD = 2
-CASES = [
-    "amax_reduction",
-    *(f"{family}-{mode}" for family in FAMILIES for mode in ("resharded", "kept")),
-    "float8_current-input_gradient",
-    "mxfp8-input_gradient",
-    "float8_blockwise-input_gradient",
-]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
-    """What each rank has to say; one pair of processes for all cases."""
-    out = tmp_path_factory.mktemp("fsdp2") / "rank"
-    port = str(free_port())
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(WORKER), str(rank), str(WORLD), port, str(out)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        for rank in range(WORLD)
-    ]
-    said = []
-    for process in ranks:
-        try:
-            said.append(process.communicate(timeout=240)[0].decode())
-        except subprocess.TimeoutExpired:
-            process.kill()
-            said.append("timed out: " + process.communicate()[0].decode())
-    read = []
-    for rank, text in enumerate(said):
-        path = Path(f"{out}.{rank}")
-        read.append(json.loads(path.read_text()) if path.exists() else {"": text})
-    return read
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_two_ranks(results: list[dict[str, str]], case: str) -> None:
-    for rank, result in enumerate(results):
-        told = "\n".join(text for text in result.values() if text != "ok")
-        assert result.get(case) == "ok", f"rank {rank}: {result.get(case, told)}"
 
 
 def gathered(kind: str, rows: int) -> tuple[nfp.QuantizedTensor, nfp.QuantizedTensor]:

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one rank of the FSDP2 tests does."""
+
+import functools
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+from families import E4M3
+from models import (
+    ANY_ROWS,
+    FAMILIES,
+    RATE,
+    Layer,
+    Net,
+    hybrid,
+    random,
+    reduced,
+    require_shard,
+    sharded_net,
+    whole_net,
+)
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from narrowfloat import pytorch as nfp
+
+STEPS = 3
+# Elements between which a float32 sum of squares has roundings.
+SUM_ROUNDING = 2.0**-24
+
+
+def backward(net: Net, x: torch.Tensor) -> torch.Tensor:
+    """Gradients of rank 0's loss alone, so that no sum over ranks rounds. Returns the output."""
+    y = net(x)
+    only = 1.0 if dist.get_rank() == 0 else 0.0
+    (y.float().square().sum() * only).backward()
+    return y.detach()
+
+
+def reference_gradients(net: Net, x: torch.Tensor) -> torch.Tensor:
+    """The same on one process, averaged as FSDP2 does over ranks."""
+    y = net(x)
+    y.float().square().sum().backward()
+    for parameter in net.parameters():
+        parameter.grad.div_(dist.get_world_size())
+    return y.detach()
+
+
+def require_same_gradients(net: Net, whole: Net) -> None:
+    for (name, mine), other in zip(net.named_parameters(), whole.parameters(), strict=True):
+        assert torch.equal(mine.grad.full_tensor(), other.grad), f"gradient of {name}"
+
+
+def require_same_state(net: Net, whole: Net) -> None:
+    for mine, other in zip(net.weights(), whole.weights(), strict=True):
+        require_shard(mine, other.detach())
+    assert torch.equal(net.bias.full_tensor(), whole.bias)
+
+
+def optimizer_of(net: Net, adam: bool) -> torch.optim.Optimizer:
+    if adam:
+        return torch.optim.AdamW(net.parameters(), lr=2.0**-6, foreach=False)
+    return torch.optim.SGD(net.parameters(), lr=RATE / 64, foreach=False)
+
+
+def train(family: str, rows: int, adam: bool = False, **options: object) -> None:
+    """Steps of a sharded network have the bits of those of a whole one."""
+    whole, net = whole_net(family, rows), sharded_net(family, rows, **options)
+    net.watch(whole)
+    require_same_state(net, whole)
+    optimizers = [optimizer_of(each, adam) for each in (net, whole)]
+    for step in range(STEPS):
+        x = random(8, 128, seed=step)
+        y = backward(net, x)
+        assert torch.equal(y, reference_gradients(whole, x)), f"output in step {step}"
+        require_same_gradients(net, whole)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        require_same_state(net, whole)
+
+
+def clip() -> None:
+    """Clipped steps scale by one norm, which is the whole one's but for the order of its sum."""
+    family, rows = "mxfp8", 128 * dist.get_world_size()
+    whole, net = whole_net(family, rows), sharded_net(family, rows)
+    x = random(8, 128, seed=3)
+    backward(net, x)
+    reference_gradients(whole, x)
+    norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5).full_tensor()
+    exact = sum(p.grad.double().square().sum() for p in whole.parameters()).sqrt()
+    count = sum(p.numel() for p in whole.parameters())
+    # Squares round once and their sum at most `count` times, all terms positive; the root halves.
+    assert abs(norm.double() - exact) <= exact * (count + 2) * SUM_ROUNDING
+    torch.nn.utils.clip_grads_with_norm_(whole.parameters(), 0.5, norm)
+    require_same_gradients(net, whole)
+
+
+def mixed_precision(family: str) -> None:
+    """Weights arrive in the policy's type, with the same bytes."""
+    rows = 128 * dist.get_world_size()
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    whole, net = whole_net(family, rows), sharded_net(family, rows, mp_policy=policy)
+    if family != "identity":
+        net.watch(whole)
+    x = random(8, 128, seed=4)
+    y = backward(net, x)
+    for layer in (whole.first.inner, whole.second.inner):
+        layer.weight = torch.nn.Parameter(layer.weight.detach().dequantize().bfloat16())
+    whole.bias = torch.nn.Parameter(whole.bias.detach().bfloat16())
+    assert y.dtype == torch.bfloat16
+    assert torch.equal(y, whole(x.bfloat16()))
+    for parameter in net.weights():
+        assert parameter.grad._local_tensor.dtype == torch.float32
+
+
+def meta_device(family: str) -> None:
+    """A network is made without memory, sharded, and quantized shard by shard."""
+    rows = 128 * dist.get_world_size()
+    whole = whole_net(family, rows)
+    with torch.device("meta"):
+        net = Net(torch.empty(rows, 128), torch.empty(rows, rows))
+    fully_shard(net.first)
+    fully_shard(net)
+    net.to_empty(device="cpu")
+    values = [random(rows, 128, seed=7), random(rows, rows, seed=8)]
+    for layer, plain in zip((net.first.inner, net.second.inner), values, strict=True):
+        local = plain.chunk(dist.get_world_size())[dist.get_rank()].contiguous()
+        quantizer = FAMILIES[family]()
+        if family != "nvfp4_row_scaled":  # each row has an amax of its own
+            quantizer = reduced(quantizer)
+        quantized = quantizer(local).detach()
+        old = layer.weight
+        layer.weight = torch.nn.Parameter(
+            DTensor.from_local(quantized, old.device_mesh, old.placements)
+        )
+    torch.nn.init.zeros_(net.bias)
+    net.watch(whole)
+    require_same_state(net, whole)
+    x = random(8, 128, seed=5)
+    assert torch.equal(backward(net, x), reference_gradients(whole, x))
+    require_same_gradients(net, whole)
+
+
+def one_rank_of_two(family: str) -> None:
+    """Replicas of a network that is sharded over one rank."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(), 1), mesh_dim_names=("all", "one"))
+    whole, net = whole_net(family, 128), whole_net(family, 128)
+    fully_shard(net, mesh=mesh)
+    net.watch(whole)
+    x = random(8, 128, seed=6)
+    assert torch.equal(backward(net, x), reference_gradients(whole, x))
+
+
+def amax_reduction() -> None:
+    """Ranks with different inputs share one scale."""
+    amax = torch.tensor([float(dist.get_world_size())])
+    x = torch.full((32, 32), 1.0 + dist.get_rank())
+    current = nfp.Float8CurrentScalingQuantizer(E4M3, with_amax_reduction=True)(x)
+    assert torch.equal(current._scale_inv, nfp.Float8CurrentScalingQuantizer(E4M3)(amax)._scale_inv)
+    blocks = nfp.NVFP4Quantizer(with_amax_reduction=True)(x)
+    assert torch.equal(blocks._amax_rowwise, amax) and torch.equal(blocks._amax_columnwise, amax)
+    for q in (current, blocks):
+        assert q._quantizer.with_amax_reduction is False
+        assert q._quantizer.amax_reduction_group is None
+
+
+def swizzled() -> nfp.Quantizer:
+    quantizer = nfp.MXFP8Quantizer(E4M3)
+    quantizer.optimize_for_gemm = True
+    return quantizer
+
+
+def refused(quantizer: nfp.Quantizer, rows: int, message: str) -> None:
+    """Raises on every rank in fully_shard(), or when the weight is first gathered."""
+    layer = Layer(quantizer(random(rows, 128, seed=1)).detach())
+    with pytest.raises(RuntimeError, match=message):
+        fully_shard(layer)
+        layer(random(2, 128, seed=2))
+
+
+def refusals() -> None:
+    parts = dist.get_world_size() + 1
+    start = r"^\w+ weight of Layer of shape \S+ \d+\) cannot be sharded: "
+    cut = start + r"\d+ rows of a shard are not whole blocks of "
+    tiles = nfp.Float8BlockQuantizer(E4M3, rowwise=True, columnwise=True)
+    runs = nfp.Float8BlockQuantizer(E4M3, rowwise=True, columnwise=True, block_scaling_dim=1)
+    refused(nfp.MXFP8Quantizer(E4M3), 32 * parts, cut + "32$")
+    refused(nfp.NVFP4Quantizer(), 16 * parts, cut + "16$")
+    refused(tiles, 128 * parts, cut + "128$")
+    refused(tiles, 128 * (parts - 1) - 1, cut + "128$")
+    refused(runs, 128 * parts, cut + "128$")
+    refused(hybrid(nfp.IdentityQuantizer(), nfp.MXFP8Quantizer(E4M3)), 32 * parts, cut + "32$")
+    even = 128 * dist.get_world_size()
+    refused(swizzled(), even, start + "its scales are GEMM-swizzled$")
+
+
+def different_scales() -> None:
+    """Shards that were quantized apart do not become one tensor."""
+    layer = Layer(random(64, 128, seed=1))
+    fully_shard(layer)
+    old = layer.weight
+    local = nfp.Float8CurrentScalingQuantizer(E4M3)(
+        old._local_tensor.detach() * (1 + dist.get_rank())
+    ).detach()
+    layer.weight = torch.nn.Parameter(
+        DTensor.from_local(local, old.device_mesh, old.placements, run_check=False)
+    )
+    with pytest.raises(RuntimeError, match=r"must share one _scale_inv, got .*weight\)"):
+        layer(random(2, 128, seed=2))
+
+
+Scenario = Callable[[], None]
+
+
+def scenarios(world: int) -> dict[str, Scenario]:
+    even = 128 * world
+    found: dict[str, Scenario] = {"amax_reduction": amax_reduction, "clip": clip}
+    for family in FAMILIES:
+        options = {"reshard_after_forward": True}
+        found[f"{family}-resharded"] = functools.partial(train, family, even, **options)
+    found["refusals"] = refusals
+    found["different_scales"] = different_scales
+    for family in ANY_ROWS:
+        found[f"{family}-uneven"] = functools.partial(train, family, 99 + world, True)
+    found["identity-empty"] = functools.partial(train, "identity", world + 1)
+    found["float8_current-empty"] = functools.partial(train, "float8_current", world + 1)
+    if world > 2:
+        return found
+    for family in FAMILIES:
+        options = {"reshard_after_forward": False}
+        found[f"{family}-kept"] = functools.partial(train, family, even, True, **options)
+        found[f"{family}-mixed_precision"] = functools.partial(mixed_precision, family)
+        found[f"{family}-meta_device"] = functools.partial(meta_device, family)
+        found[f"{family}-one_rank"] = functools.partial(one_rank_of_two, family)
+    return found

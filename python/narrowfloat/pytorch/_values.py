@@ -28,7 +28,10 @@ class ValueSemantics:
     """
 
     VALUE_FIELDS: tuple[str, ...] = ()
+    # Tensors that an object holds beside its fields, and that a graph takes as arguments.
+    STATE_FIELDS: tuple[str, ...] = ()
     _value_classes: ClassVar[set[type]] = set()
+    _node_classes: ClassVar[set[type]] = set()
 
     @classmethod
     def register_value_class(cls, *fields: str) -> None:
@@ -38,7 +41,18 @@ class ValueSemantics:
         """
         cls.VALUE_FIELDS = cls.VALUE_FIELDS + fields
         ValueSemantics._value_classes.add(cls)
+        ValueSemantics._node_classes.add(cls)
         _register_constant(cls)
+
+    @classmethod
+    def register_node_class(cls, *fields: str, state: tuple[str, ...] = ()) -> None:
+        """From now on graphs hold calls of quantizers of this very class as one node.
+
+        fields: beside the base's, what decides the bytes. state: fields that hold tensors.
+        """
+        cls.VALUE_FIELDS = cls.VALUE_FIELDS + fields
+        cls.STATE_FIELDS = state
+        ValueSemantics._node_classes.add(cls)
 
     def _is_value(self) -> bool:
         return type(self) in ValueSemantics._value_classes
@@ -88,6 +102,16 @@ def _literal(value: Any) -> str:
     )
 
 
+def same_configuration(first: Any, second: Any) -> bool:
+    """Returns whether two quantizers, or None, make the same bytes of equal state."""
+    if type(first) is not type(second):
+        return False
+    if not isinstance(first, ValueSemantics):
+        return first == second
+    pairs = [(getattr(first, n), getattr(second, n)) for n in first.VALUE_FIELDS]
+    return all(same_configuration(own, other) for own, other in pairs)
+
+
 class _Rebuild:
     """Builds a value of a class from its fields, without calling its constructor."""
 
@@ -95,7 +119,12 @@ class _Rebuild:
         self.cls = cls
 
     def __call__(self, fields: tuple[tuple[str, Any], ...]) -> Any:
-        value = object.__new__(self.cls)
-        value.__dict__.update(fields)
-        value._rebuild_derived_state()
-        return value
+        return rebuild_value(self.cls, fields)
+
+
+def rebuild_value(cls: type, fields: tuple[tuple[str, Any], ...]) -> Any:
+    """Builds a value of a class from its fields, without calling its constructor."""
+    value = object.__new__(cls)
+    value.__dict__.update(fields)
+    value._rebuild_derived_state()
+    return value

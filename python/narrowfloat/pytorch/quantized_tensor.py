@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 
 from narrowfloat.pytorch import _dispatch
 from narrowfloat.pytorch._autograd import _IdentityFunc, _QuantizeFunc
+from narrowfloat.pytorch._tracing import has_node, quantize_as_node, quantize_in_graph
 from narrowfloat.pytorch._values import ValueSemantics
 
 
@@ -242,8 +243,12 @@ class Quantizer(ValueSemantics, abc.ABC):
         dtype: torch.dtype | None = None,
     ) -> Any:
         """`tensor` quantized: into `out`, or new, with a straight-through gradient."""
+        if torch.compiler.is_dynamo_compiling() and has_node(self):
+            return quantize_in_graph(self, tensor, out)
         if out is not None:
             return self.update_quantized(tensor, out)
+        if self.internal and torch.compiler.is_compiling() and has_node(self):
+            return quantize_as_node(self, tensor)
         if not self.internal and torch.is_grad_enabled():
             result = _QuantizeFunc.apply(tensor, self.quantize_impl)
         else:

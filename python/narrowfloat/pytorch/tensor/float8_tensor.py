@@ -218,6 +218,9 @@ class Float8Quantizer(_Float8QuantizerBase):
         return recipe.DelayedScaling
 
 
+Float8Quantizer.register_node_class("dtype", state=("scale", "amax"))
+
+
 class Float8CurrentScalingQuantizer(_Float8QuantizerBase):
     """FP8 whose scale comes from the largest magnitude of each input.
 

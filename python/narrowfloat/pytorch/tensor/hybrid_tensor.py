@@ -30,6 +30,7 @@ from narrowfloat.pytorch.tensor._fsdp import ShardedHybrid, is_asked_by_fsdp
 from narrowfloat.pytorch.tensor._scheme_quantizer import source_tensor
 from narrowfloat.pytorch.tensor._scheme_tensor import _native_size
 from narrowfloat.pytorch.tensor._weight import Weight, as_weight
+from narrowfloat.pytorch.tensor.storage._scheme_storage import same_context
 from narrowfloat.pytorch.tensor.storage.hybrid_tensor_storage import (
     HybridQuantizedTensorStorage,
     name_of,
@@ -268,6 +269,11 @@ class HybridQuantizer(Quantizer):
         return recipe.CustomRecipe
 
 
+HybridQuantizer.register_node_class(
+    "rowwise_quantizer", "columnwise_quantizer", "columnwise_source"
+)
+
+
 class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Weight, QuantizedTensor):
     """A tensor with a quantized tensor for each direction."""
 
@@ -277,6 +283,41 @@ class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Weight,
     def shape(self) -> torch.Size:
         children = self._children()
         return torch.Size(children[0].shape) if children else _native_size(self)
+
+    # Flattening, for tracing: the children are tensors, which flatten themselves.
+
+    def __tensor_flatten__(self) -> tuple[list[str], dict[str, Any]]:
+        names = [
+            n for n in ("_rowwise_storage", "_columnwise_storage") if getattr(self, n) is not None
+        ]
+        return names, {
+            "cls": type(self),
+            "requires_grad": self.requires_grad,
+            "quantizer": self._quantizer,
+            "fake_dtype": self._dtype,
+        }
+
+    @classmethod
+    def __metadata_guard__(cls, compiled: dict[str, Any], current: dict[str, Any]) -> bool:
+        """Returns whether what was compiled for one tensor holds for another."""
+        return same_context(compiled, current)
+
+    @staticmethod
+    def __tensor_unflatten__(
+        inner_tensors: dict[str, torch.Tensor],
+        context: dict[str, Any],
+        outer_size: torch.Size,
+        outer_stride: tuple[int, ...],
+    ) -> Any:
+        return context["cls"](
+            shape=outer_size,
+            dtype=context["fake_dtype"],
+            fake_dtype=context["fake_dtype"],
+            requires_grad=context["requires_grad"],
+            quantizer=context["quantizer"],
+            rowwise_storage=inner_tensors.get("_rowwise_storage"),
+            columnwise_storage=inner_tensors.get("_columnwise_storage"),
+        )
 
     def _describe(self) -> str:
         return (

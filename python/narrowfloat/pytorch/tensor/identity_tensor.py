@@ -111,6 +111,9 @@ class IdentityQuantizer(Quantizer):
         return recipe.CustomRecipe
 
 
+IdentityQuantizer.register_node_class("dtype")
+
+
 class IdentityTensor(IdentityTensorStorage, SchemeTensor):
     """A tensor that holds its values as they are."""
 

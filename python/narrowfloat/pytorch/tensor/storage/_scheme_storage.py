@@ -13,6 +13,7 @@ import torch
 from narrowfloat import _core
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _DequantizeFunc, resolve_shape
+from narrowfloat.pytorch._values import same_configuration
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 from narrowfloat.pytorch.tensor.storage import _transport as transport
 from narrowfloat.pytorch.tensor.storage._fields import (
@@ -58,6 +59,16 @@ def content_of(buffer: torch.Tensor, shape: torch.Size) -> torch.Tensor:
 def dense(buffer: torch.Tensor | None) -> torch.Tensor | None:
     """The buffer, or a copy of one with holes, such as a slice's."""
     return buffer if buffer is None or buffer.is_contiguous() else buffer.contiguous()
+
+
+def same_context(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    """Returns whether two contexts of __tensor_flatten__ say the same, objects aside."""
+    return first.keys() == second.keys() and all(
+        same_context(value, second[name])
+        if isinstance(value, dict)
+        else same_configuration(value, second[name])
+        for name, value in first.items()
+    )
 
 
 class SchemeStorage(QuantizedTensorStorage):
@@ -472,6 +483,11 @@ class SchemeStorage(QuantizedTensorStorage):
         if self._cut is not None:
             context["is_cut"] = True
         return names, context
+
+    @classmethod
+    def __metadata_guard__(cls, compiled: dict[str, Any], current: dict[str, Any]) -> bool:
+        """Returns whether what was compiled for one tensor holds for another."""
+        return same_context(compiled, current)
 
     @staticmethod
     def __tensor_unflatten__(

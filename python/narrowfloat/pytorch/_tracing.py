@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a tracer of torch.compile sees a quantizer: its fields, and one node that quantizes.
+
+The tracer reads every field, so that a compiled function runs only while the fields are the same,
+and the node holds a copy: a quantizer may change between two calls in one function. Tensors that
+belong to a quantizer, such as the scale of delayed scaling, are arguments of the node.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from narrowfloat.pytorch._autograd import _QuantizeFunc
+from narrowfloat.pytorch._values import ValueSemantics, rebuild_value
+
+# Fields that hold quantizers.
+CHILDREN = ("rowwise_quantizer", "columnwise_quantizer")
+
+
+class QuantizeNode(ValueSemantics):
+    """A call of a quantizer of class `cls` with these fields; a constant of graphs."""
+
+    VALUE_FIELDS = ("cls", "fields")
+
+    def __init__(self, cls: type, fields: tuple[tuple[str, Any], ...]) -> None:
+        self.cls = cls
+        self.fields = fields
+
+    def __call__(
+        self, tensor: torch.Tensor, out: Any, names: tuple[str, ...], *state: torch.Tensor
+    ) -> Any:
+        """Returns `tensor` quantized, into `out` if there is one."""
+        quantizer = self.build()
+        quantizer.__dict__.update(zip(names, state, strict=True))
+        if out is not None:
+            quantizer.update_quantized(tensor, out)
+            return tensor.detach()
+        made = quantize_as_node(quantizer, tensor)
+        if state:
+            made._quantizer = None  # the graph's tensors must not leave it
+        return made
+
+    def build(self) -> Any:
+        """Returns a quantizer of these fields; children are nodes too."""
+        fields = ((n, v.build() if isinstance(v, QuantizeNode) else v) for n, v in self.fields)
+        return rebuild_value(self.cls, tuple(fields))
+
+    def __fx_repr__(self) -> tuple[str, dict[str, Any]]:
+        name = f"quantize_node_{abs(hash(self))}"
+        return name, {name: self}
+
+
+QuantizeNode.register_value_class()
+
+
+def quantize_as_node(quantizer: Any, tensor: torch.Tensor) -> torch.Tensor:
+    """Quantizes inside a node, which holds tensors only.
+
+    A tensor of the family without a gradient stands for a bare storage.
+    """
+    if not quantizer.internal and torch.is_grad_enabled():
+        return _QuantizeFunc.apply(tensor, quantizer.quantize_impl)
+    quantizer = quantizer.copy()
+    quantizer.internal = False
+    return quantizer.quantize_impl(tensor.detach())
+
+
+def has_node(quantizer: Any) -> bool:
+    """Returns whether a graph can hold a call of the quantizer as one node."""
+    if type(quantizer) not in ValueSemantics._node_classes:
+        return False
+    if getattr(quantizer, "with_amax_reduction", False):  # ranks take part
+        return False
+    children = [getattr(quantizer, name) for name in CHILDREN if hasattr(quantizer, name)]
+    return all(has_node(child) and not child.STATE_FIELDS for child in children)
+
+
+def _node_of(quantizer: Any) -> QuantizeNode:
+    fields = []
+    for name in quantizer.VALUE_FIELDS:
+        value = getattr(quantizer, name)
+        fields.append((name, _node_of(value) if name in CHILDREN else value))
+    return QuantizeNode(type(quantizer), tuple(fields))
+
+
+def quantize_in_graph(quantizer: Any, tensor: torch.Tensor, out: Any) -> Any:
+    """Quantizes by one node of the graph. The tracer follows this function."""
+    node = _node_of(quantizer)
+    state_names = quantizer.STATE_FIELDS
+    state = [getattr(quantizer, name) for name in state_names]
+    made = node(tensor, out, state_names, *state)
+    if out is not None:
+        return out
+    if state_names:
+        made._quantizer = quantizer.copy()
+    return made

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantized torch tensors as the core's, over the same memory."""
 
+from typing import Any, NamedTuple
+
 import ml_dtypes
 import numpy as np
 import torch
@@ -30,8 +32,31 @@ def array_of(tensor: torch.Tensor) -> np.ndarray:
     return tensor.numpy()
 
 
-def core_tensor(storage: SchemeStorage, directions: tuple[str, ...]) -> _core.QuantizedTensor:
-    """The matrix of those directions ("rowwise", "columnwise"), for the core's verbs to read.
+class Operand(NamedTuple):
+    """A matrix of codes as a product reads it. buffers: dense, by role, shaped as planned."""
+
+    scheme: str
+    options: tuple[tuple[str, Any], ...]
+    shape: tuple[int, int]
+    buffers: dict[str, torch.Tensor]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the buffers are."""
+        return next(iter(self.buffers.values())).device
+
+    def in_memory(self) -> bool:
+        """Returns whether native code can read the buffers."""
+        return all(map(_native.in_memory, self.buffers.values()))
+
+    def core(self) -> _core.QuantizedTensor:
+        """Returns the matrix for the core's verbs, over the same memory."""
+        arrays = {role: array_of(buffer) for role, buffer in self.buffers.items()}
+        return _core.from_buffers(self.scheme, self.shape, arrays, **dict(self.options))
+
+
+def operand(storage: SchemeStorage, directions: tuple[str, ...]) -> Operand:
+    """Returns the matrix of those directions ("rowwise", "columnwise").
 
     Shapes: leading dimensions flattened. Buffers that are not dense are copied.
     Errors: RuntimeError if a direction is not there.
@@ -52,26 +77,31 @@ def core_tensor(storage: SchemeStorage, directions: tuple[str, ...]) -> _core.Qu
         storage._scheme(), "rowwise" in directions, "columnwise" in directions, options
     )
     buffers = {
-        planned.role: array_of(present[planned.role].detach().reshape(planned.shape).contiguous())
+        planned.role: present[planned.role].detach().reshape(planned.shape).contiguous()
         for planned in _native.plan(spec, (rows, cols))
         if planned.role in wanted and present[planned.role] is not None
     }
-    return _core.from_buffers(storage._scheme(), (rows, cols), buffers, **dict(options))
+    return Operand(storage._scheme(), options, (rows, cols), buffers)
 
 
-def transposed_core_tensor(storage: SchemeStorage) -> _core.QuantizedTensor:
-    """The rowwise codes of the transposed matrix: the columnwise buffers under another name.
+def core_tensor(storage: SchemeStorage, directions: tuple[str, ...]) -> _core.QuantizedTensor:
+    """Returns operand() for the core's verbs to read."""
+    return operand(storage, directions).core()
+
+
+def transposed_operand(storage: SchemeStorage) -> Operand:
+    """Returns the rowwise codes of the transposed matrix: the columnwise buffers renamed.
 
     Errors: RuntimeError if there are none; NotImplementedError where columns keep the orientation.
     """
-    q = core_tensor(storage, ("columnwise",))
-    rows, cols = q.shape
+    columns = operand(storage, ("columnwise",))
+    rows, cols = columns.shape
     if not storage._spec().columnwise_transposed:
-        raise NotImplementedError(f"{q.scheme}: columnwise codes are not stored transposed")
+        raise NotImplementedError(f"{columns.scheme}: columnwise codes are not stored transposed")
     names = {"columnwise_data": "rowwise_data", "columnwise_scale_inv": "rowwise_scale_inv"}
     names["amax_columnwise"] = "amax_rowwise"
-    buffers = {names[key]: q.buffers[key] for key in names if key in q.buffers}
-    return _core.from_buffers(q.scheme, (cols, rows), buffers, **dict(storage._layout_options()))
+    buffers = {names[role]: buffer for role, buffer in columns.buffers.items()}
+    return Operand(columns.scheme, columns.options, (cols, rows), buffers)
 
 
 def _transpose_of_rows(

@@ -28,12 +28,9 @@ class QuantizeNode(ValueSemantics):
         self.cls = cls
         self.fields = fields
 
-    def __call__(
-        self, tensor: torch.Tensor, out: Any, names: tuple[str, ...], *state: torch.Tensor
-    ) -> Any:
+    def __call__(self, tensor: torch.Tensor, out: Any, state: tuple[torch.Tensor, ...]) -> Any:
         """Returns `tensor` quantized, into `out` if there is one."""
-        quantizer = self.build()
-        quantizer.__dict__.update(zip(names, state, strict=True))
+        quantizer = self.build(state)
         if out is not None:
             quantizer.update_quantized(tensor, out)
             return tensor.detach()
@@ -42,10 +39,10 @@ class QuantizeNode(ValueSemantics):
             made._quantizer = None  # the graph's tensors must not leave it
         return made
 
-    def build(self) -> Any:
-        """Returns a quantizer of these fields; children are nodes too."""
-        fields = ((n, v.build() if isinstance(v, QuantizeNode) else v) for n, v in self.fields)
-        return rebuild_value(self.cls, tuple(fields))
+    def build(self, state: tuple[torch.Tensor, ...] = ()) -> Any:
+        """Returns a quantizer of these fields and this state; children are nodes too."""
+        fields = [(n, v.build() if isinstance(v, QuantizeNode) else v) for n, v in self.fields]
+        return rebuild_value(self.cls, (*fields, *zip(self.cls.STATE_FIELDS, state, strict=True)))
 
     def __fx_repr__(self) -> tuple[str, dict[str, Any]]:
         name = f"quantize_node_{abs(hash(self))}"
@@ -77,22 +74,22 @@ def has_node(quantizer: Any) -> bool:
     return all(has_node(child) and not child.STATE_FIELDS for child in children)
 
 
-def _node_of(quantizer: Any) -> QuantizeNode:
+def node_of(quantizer: Any) -> QuantizeNode:
+    """Returns the node of a quantizer that has one. The tracer reads every field here."""
     fields = []
     for name in quantizer.VALUE_FIELDS:
         value = getattr(quantizer, name)
-        fields.append((name, _node_of(value) if name in CHILDREN else value))
+        fields.append((name, node_of(value) if name in CHILDREN else value))
     return QuantizeNode(type(quantizer), tuple(fields))
 
 
 def quantize_in_graph(quantizer: Any, tensor: torch.Tensor, out: Any) -> Any:
     """Quantizes by one node of the graph. The tracer follows this function."""
-    node = _node_of(quantizer)
-    state_names = quantizer.STATE_FIELDS
-    state = [getattr(quantizer, name) for name in state_names]
-    made = node(tensor, out, state_names, *state)
+    node = node_of(quantizer)
+    state = tuple([getattr(quantizer, name) for name in quantizer.STATE_FIELDS])
+    made = node(tensor, out, state)
     if out is not None:
         return out
-    if state_names:
+    if state:
         made._quantizer = quantizer.copy()
     return made

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from narrowfloat.pytorch.cpp_extensions._gemm_node import gemm_has_node, multiply_as_node
 from narrowfloat.pytorch.cpp_extensions.operands import LAYOUTS, nominal_dtype, unwrap_tensor
 from narrowfloat.pytorch.cpp_extensions.product import Epilogue, multiply
 from narrowfloat.pytorch.custom_recipes.gemm import custom_gemm
@@ -54,6 +55,19 @@ def general_gemm(
         raise AssertionError(f"GEMM layout {layout} not supported.")
     if ub is not None or ub_type is not None or extra_output is not None or bulk_overlap:
         raise NotImplementedError("general_gemm: overlap with communication needs a GPU")
+    if torch.compiler.is_dynamo_compiling():
+        tensors = {"A": A, "B": B, "gelu_in": gelu_in, "out": out, "bias": bias}
+        if gemm_has_node(tensors, quantization_params):
+            options = {
+                "out_dtype": out_dtype,
+                "gelu": gelu,
+                "alpha": alpha,
+                "beta": beta,
+                "accumulate": accumulate,
+                "layout": layout,
+                "grad": grad,
+            }
+            return multiply_as_node(general_gemm, tensors, quantization_params, options)
     usage_a, usage_b = LAYOUTS[layout].usages
     a, b = unwrap_tensor(A, usage_a), unwrap_tensor(B, usage_b)
     # A quantizer that watches another one sees the result of that one.

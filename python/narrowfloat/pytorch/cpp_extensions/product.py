@@ -6,13 +6,7 @@ from typing import Any
 
 import torch
 
-from narrowfloat import _core
-from narrowfloat.pytorch._arrays import (
-    NUMPY_DTYPES,
-    array_of,
-    core_tensor,
-    transposed_core_tensor,
-)
+from narrowfloat.pytorch._arrays import Operand, operand, transposed_operand
 from narrowfloat.pytorch.cpp_extensions.operands import (
     Layout,
     Sizes,
@@ -20,6 +14,7 @@ from narrowfloat.pytorch.cpp_extensions.operands import (
     is_scheme,
     product_sizes,
 )
+from narrowfloat.pytorch.cpp_extensions.qgemm_operator import qgemm
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 
 
@@ -121,13 +116,13 @@ def _nothing(sizes: Sizes, epilogue: Epilogue, out: Any, device: torch.device) -
     return out if epilogue.quantizer is None else epilogue.quantizer(out)
 
 
-def _core_operands(a: Any, b: Any, layout: Layout) -> tuple[Any, Any, str]:
+def _operands(a: Any, b: Any, layout: Layout) -> tuple[Operand, Operand, str]:
     usage_a, usage_b = layout.usages
-    core_a = core_tensor(a, (usage_a,))
+    second = operand(a, (usage_a,))
     if layout.transa and layout.transb:
-        return transposed_core_tensor(b), core_a, "TN"
+        return transposed_operand(b), second, "TN"
     text = ("T" if layout.transa else "N") + ("T" if layout.transb else "N")
-    return core_tensor(b, (usage_b,)), core_a, text
+    return operand(b, (usage_b,)), second, text
 
 
 def _whole_in_core(
@@ -138,29 +133,22 @@ def _whole_in_core(
     epilogue: Epilogue,
     out: torch.Tensor | None,
 ) -> torch.Tensor:
-    first, second, text = _core_operands(a, b, layout)
-    if out is None:
-        out = torch.empty(sizes.shape, dtype=epilogue.out_dtype, device=b.device)
-    bias = epilogue.added
-    _core.qgemm(
-        first,
-        second,
-        layout=text,
-        dtype=NUMPY_DTYPES[epilogue.out_dtype],
-        bias=None if bias is None else array_of(bias.reshape(-1).contiguous()),
-        out=array_of(out.reshape(sizes.rows, sizes.cols)),
-        accumulate=epilogue.accumulate,
-        threads=torch.get_num_threads(),
+    y = qgemm(
+        *_operands(a, b, layout),
+        (sizes.rows, sizes.cols),
+        epilogue.out_dtype,
+        epilogue.added,
+        out,
+        epilogue.accumulate,
     )
-    return out
+    return y.reshape(sizes.shape) if out is None else out
 
 
 def _sum(a: Any, b: Any, layout: Layout) -> torch.Tensor:
     """The product as an fp32 matrix."""
     if is_scheme(a):
-        first, second, text = _core_operands(a, b, layout)
-        y = _core.qgemm(first, second, layout=text, threads=torch.get_num_threads())
-        return torch.from_numpy(y)
+        sizes = product_sizes(a, b, layout)
+        return qgemm(*_operands(a, b, layout), (sizes.rows, sizes.cols), torch.float32)
     a = a.detach().float().reshape(-1, a.shape[-1])
     b = b.detach().float().reshape(-1, b.shape[-1])
     return (b.t() if layout.transb else b) @ (a.t() if layout.transa else a)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a tracer of torch.compile sees general_gemm(): one node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from narrowfloat.pytorch._tracing import QuantizeNode, has_node, node_of
+from narrowfloat.pytorch._values import ValueSemantics
+
+
+class GemmNode(ValueSemantics):
+    """A call of `function` with these keyword arguments; a constant of graphs."""
+
+    VALUE_FIELDS = ("function", "options")
+
+    def __init__(self, function: Callable[..., Any], options: tuple[tuple[str, Any], ...]) -> None:
+        self.function = function
+        self.options = options
+
+    def __call__(
+        self, names: tuple[str, ...], tensors: tuple[Any, ...], state: tuple[torch.Tensor, ...]
+    ) -> Any:
+        """Returns the results for tensors of these names, and the state of the quantizer."""
+        named = dict(zip(names, tensors, strict=True))
+        options = dict(self.options)
+        node = options["quantization_params"]
+        if isinstance(node, QuantizeNode):
+            options["quantization_params"] = node.build(state)
+        return self.function(**named, **options)
+
+    def __fx_repr__(self) -> tuple[str, dict[str, Any]]:
+        name = f"gemm_node_{abs(hash(self))}"
+        return name, {name: self}
+
+
+GemmNode.register_value_class()
+
+
+def gemm_has_node(tensors: dict[str, Any], quantizer: Any) -> bool:
+    """Returns whether a graph can hold a product of these as one node."""
+    plain = all(t is None or isinstance(t, torch.Tensor) for t in tensors.values())
+    return plain and (quantizer is None or has_node(quantizer))
+
+
+def multiply_as_node(
+    function: Callable[..., Any],
+    tensors: dict[str, Any],
+    quantizer: Any,
+    options: dict[str, Any],
+) -> Any:
+    """Calls `function` as one node of the graph. The tracer follows this function."""
+    node, state = None, ()
+    if quantizer is not None:
+        node = node_of(quantizer)
+        state = tuple([getattr(quantizer, name) for name in quantizer.STATE_FIELDS])
+    items = (*options.items(), ("quantization_params", node))
+    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    return GemmNode(function, items)(tuple(given), tuple(given.values()), state)

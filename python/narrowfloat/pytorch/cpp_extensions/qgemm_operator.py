@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The product of two matrices of codes: in memory by the core, in a graph as an operator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import torch
+
+from narrowfloat import _core
+from narrowfloat.pytorch import _native
+from narrowfloat.pytorch._arrays import NUMPY_DTYPES, Operand, array_of
+
+Tensor = torch.Tensor | None
+
+
+def qgemm(
+    first: Operand,
+    second: Operand,
+    layout: str,
+    shape: tuple[int, int],
+    dtype: torch.dtype,
+    bias: Tensor = None,
+    out: Tensor = None,
+    accumulate: bool = False,
+) -> torch.Tensor:
+    """Returns the product as a matrix of `shape`, in `out` if that is given.
+
+    layout: of the two operands, as the core's qgemm takes it. bias: of `dtype`, added.
+    """
+    if not (first.in_memory() and second.in_memory()):
+        addend = out if accumulate else None
+        made = _multiply_in_graph(first, second, layout, shape, dtype, bias, addend)
+        return made if out is None else out.copy_(made.reshape(out.shape))
+    if out is None:
+        out = torch.empty(shape, dtype=dtype)
+    _core.qgemm(
+        first.core(),
+        second.core(),
+        layout=layout,
+        dtype=NUMPY_DTYPES[dtype],
+        bias=None if bias is None else array_of(bias.reshape(-1).contiguous()),
+        out=array_of(out.reshape(shape)),
+        accumulate=accumulate,
+        threads=torch.get_num_threads(),
+    )
+    return out
+
+
+def _multiply_in_graph(
+    first: Operand,
+    second: Operand,
+    layout: str,
+    shape: tuple[int, int],
+    dtype: torch.dtype,
+    bias: Tensor,
+    addend: Tensor,
+) -> torch.Tensor:
+    return _qgemm(
+        [first.buffers.get(role) for role in _native.ROLES],
+        _text(first),
+        first.shape,
+        [second.buffers.get(role) for role in _native.ROLES],
+        _text(second),
+        second.shape,
+        layout,
+        shape,
+        dtype,
+        None if bias is None else bias.detach(),
+        None if addend is None else addend.detach().reshape(shape),
+    )
+
+
+def _text(operand: Operand) -> str:
+    """Returns scheme and options as text, which operators take."""
+    return json.dumps([operand.scheme, dict(operand.options)])
+
+
+def _operand(buffers: Sequence[Tensor], text: str, shape: Sequence[int]) -> Operand:
+    scheme, options = json.loads(text)
+    named = {r: b for r, b in zip(_native.ROLES, buffers, strict=True) if b is not None}
+    return Operand(scheme, tuple(options.items()), tuple(shape), named)
+
+
+@torch.library.custom_op("narrowfloat::qgemm", mutates_args=())
+def _qgemm(
+    a: Sequence[torch.Tensor | None],
+    a_format: str,
+    a_shape: Sequence[int],
+    b: Sequence[torch.Tensor | None],
+    b_format: str,
+    b_shape: Sequence[int],
+    layout: str,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    bias: torch.Tensor | None = None,
+    addend: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Returns the product of two matrices of codes, `shape`, plus `bias` and `addend`.
+
+    a, b: a tensor or None for each of ROLES. a_format, b_format: scheme and options as JSON.
+    """
+    operands = _operand(a, a_format, a_shape), _operand(b, b_format, b_shape)
+    out = None if addend is None else addend.clone()
+    return qgemm(*operands, layout, tuple(shape), dtype, bias, out, out is not None)
+
+
+@_qgemm.register_fake
+def _qgemm_fake(
+    a: Sequence[torch.Tensor | None],
+    a_format: str,
+    a_shape: Sequence[int],
+    b: Sequence[torch.Tensor | None],
+    b_format: str,
+    b_shape: Sequence[int],
+    layout: str,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    bias: torch.Tensor | None = None,
+    addend: torch.Tensor | None = None,
+) -> torch.Tensor:
+    device = next(buffer.device for buffer in a if buffer is not None)
+    return torch.empty(shape, dtype=dtype, device=device)

@@ -37,10 +37,12 @@ inline void StoreScaleInv(std::byte* base, std::size_t item, std::uint32_t scale
   }
 }
 
-/// `count` of them that follow each other from `item` on.
+/// Stores `count` of them that follow each other from `item` on.
+/// Requires: the buffers do not overlap. Bytes may alias any type, so that the compiler vectorizes
+/// the loop only if it is promised this.
 template <Scheme S>
-inline void StoreScaleInvs(std::byte* base, std::size_t item, const std::uint32_t* scale_inv,
-                           std::size_t count) {
+inline void StoreScaleInvs(std::byte* __restrict base, std::size_t item,
+                           const std::uint32_t* __restrict scale_inv, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) StoreScaleInv<S>(base, item + i, scale_inv[i]);
 }
 

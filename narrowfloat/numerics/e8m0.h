@@ -22,12 +22,13 @@ struct E8M0 {
 /// -> 0x01. Source: PTX cvt.rp.satfinite.ue8m0x2.f32, which TransformerEngine uses for MXFP8
 /// scales.
 NF_HD constexpr std::uint32_t EncodeE8M0Up(float x) noexcept {
+  constexpr std::uint32_t kLargestMantissa = 0x7FFFFFu;
   const auto bits = std::bit_cast<std::uint32_t>(x);
-  const std::uint32_t exponent = bits >> 23;
-  const std::uint32_t mantissa = bits & 0x7FFFFFu;
-  // With a zero exponent field the mantissa alone is the value; half of its range is 2^-127 itself.
-  const std::uint32_t exact = exponent == 0 ? E8M0::kSmallestPowerBits : 0u;
-  const std::uint32_t code = exponent + (mantissa > exact ? 1u : 0u);
+  // Adding the largest mantissa carries into the exponent unless the mantissa is zero. Patterns
+  // from 1 to that of 2^-127 carry too, but belong to code 0: subtracts 1 for these. Only
+  // additions, no selects: g++ then vectorizes the loops over blocks.
+  const auto up_to_smallest = static_cast<std::uint32_t>(bits - 1u < E8M0::kSmallestPowerBits);
+  const std::uint32_t code = ((bits + kLargestMantissa) >> 23) - up_to_smallest;
   const std::uint32_t saturated = code < E8M0::kMaxCode ? code : E8M0::kMaxCode;
   return bits > kFloatInfinity ? E8M0::kNanCode : saturated;
 }

@@ -207,11 +207,30 @@ struct DequantizeColumns {
         for (std::size_t r = row; r < row_end; ++r) {
           std::byte* out = args.out.Row(r) + col * kItemSize<T>;
           const Sink items = outlet.Open(D8(), out);
+          PrefetchBytes(Ahead(args, row, row_end, r, col), cols);
           strip.Decode(args.in.codes + r * args.in.code_stride + col, cols, items);
           outlet.Close(items, out, cols * kItemSize<T>);
         }
       }
     }
+  }
+
+ private:
+  static constexpr std::size_t kAhead = 8;  // rows
+
+  /// Returns the codes that are decoded kAhead rows after row r of the strip that begins at `row`
+  /// and `col`: they lie in it, in the next one of the same rows, or in the first one below.
+  /// Processors do not prefetch them by themselves: each row of a strip lies in other pages.
+  static HWY_INLINE const std::byte* Ahead(const DequantizeArgs& args, std::size_t row,
+                                           std::size_t row_end, std::size_t r, std::size_t col) {
+    const auto codes_at = [&](std::size_t line, std::size_t first) {
+      return args.in.codes + std::min(line, args.shape.rows - 1) * args.in.code_stride + first;
+    };
+    if (r + kAhead < row_end) return codes_at(r + kAhead, col);
+    const std::size_t next = r + kAhead - row_end;
+    const bool is_last = col + kChunk >= args.tile.col_end;
+    return is_last ? codes_at(row_end + next, args.tile.col_begin)
+                   : codes_at(row + next, col + kChunk);
   }
 };
 

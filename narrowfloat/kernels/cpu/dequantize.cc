@@ -128,6 +128,30 @@ class BlockDecoder {
     scales.DecodeLine(row, ScaleBlockIndex<S>(col), CeilDiv(cols, S::kBlock.cols), scales_);
   }
 
+  /// Decodes packed E2M1 codes to bfloat16 by lookup, where the instruction set has one for it.
+  /// Returns false and writes nothing for other formats, for scales that are not finite and for
+  /// odd numbers of blocks.
+  HWY_INLINE bool DecodePacked(const std::byte* packed, std::size_t cols, const Sink& out) const {
+#if HWY_TARGET <= HWY_AVX3
+    if constexpr (std::is_same_v<F, E2M1> && S::kBlock.cols == 16 && std::is_same_v<T, BFloat16>) {
+      const hn::Full512<std::uint16_t> d16;
+      const std::size_t blocks = CeilDiv(cols, S::kBlock.cols);
+      std::uint32_t largest = 0;
+      for (std::size_t i = 0; i < blocks; ++i) {
+        largest = std::max(largest, std::bit_cast<std::uint32_t>(scales_[i]) & ~kFloatSign);
+      }
+      if (cols % hn::Lanes(d16) != 0 || largest >= kFloatInfinity) return false;
+      const auto* codes = reinterpret_cast<const std::uint8_t*>(packed);
+      for (std::size_t i = 0; i < cols; i += hn::Lanes(d16)) {
+        out.Put(d16, DecodeTwoBlocks(codes + i / 2, scales_ + i / S::kBlock.cols),
+                i * kItemSize<T>);
+      }
+      return true;
+    }
+#endif
+    return false;
+  }
+
   HWY_INLINE void Decode(const std::byte* codes, std::size_t cols, const Sink& out) const {
     if constexpr (kPowers<S, T>) {
       if (DecodePowers(codes, cols, out)) return;
@@ -249,13 +273,14 @@ struct DequantizeBlocks {
         const std::size_t cols = std::min(kChunk, tile.col_end - col);
         std::byte* out = args.out.Row(r) + col * kItemSize<T>;
         const std::byte* codes = in.codes + r * in.code_stride + col / kCodesPerByte<S>;
-        if constexpr (!ByteScheme<S>) {
-          UnpackCodes(codes, cols, unpacked);
-          codes = unpacked;
-        }
         decoder.Load(scales, r, col, cols);
         const Sink items = outlet.Open(D8(), out);
-        decoder.Decode(codes, cols, items);
+        if constexpr (ByteScheme<S>) {
+          decoder.Decode(codes, cols, items);
+        } else if (!decoder.DecodePacked(codes, cols, items)) {
+          UnpackCodes(codes, cols, unpacked);
+          decoder.Decode(unpacked, cols, items);
+        }
         outlet.Close(items, out, cols * kItemSize<T>);
       }
     }

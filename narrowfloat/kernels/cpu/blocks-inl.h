@@ -21,9 +21,17 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr std::size_t kBatchCols = 1024;  // columns of a panel whose scales stay in L1
 
-/// Blocks whose scales are computed together.
+/// Columns of a batch: measured, then decided, then encoded. Each batch pays once for the latency
+/// from its last load to its first code, so batches of single rows are longer.
 template <Scheme S>
-inline constexpr std::size_t kBatch = kBatchCols / S::kBlock.cols;
+inline constexpr std::size_t kRunCols =
+    S::kBlock.rows == 1 && ByteScheme<S> ? 2 * kBatchCols : kBatchCols;
+
+/// Blocks of a batch, and blocks of a group, whose scales are computed together.
+template <Scheme S>
+inline constexpr std::size_t kBatch = kRunCols<S> / S::kBlock.cols;
+template <Scheme S>
+inline constexpr std::size_t kGroup = kBatchCols / S::kBlock.cols;
 
 /// Scales of up to kBatch blocks of T that follow each other in one panel.
 template <Scheme S, class T>
@@ -33,24 +41,29 @@ struct Batch {
   alignas(64) std::uint32_t scale_inv[kBatch<S>];
   alignas(64) std::uint32_t floor[kBatch<S>];  // and multiplier: FoldedScale's, if `folded`
   alignas(64) float multiplier[kBatch<S>];
-  std::uint32_t most;  // the largest of all patterns
+  bool ordinary;  // no item is infinite or NaN
   bool folded = false;
 
-  /// Branch-free schemes are vectorized here by the compiler: the loops have a constant length.
-  HWY_INLINE void Decide(const typename S::TensorState& state) {
-    float amax[kBatch<S>];
-    for (std::size_t j = 0; j < kBatch<S>; ++j) amax[j] = MagnitudeValue<T>(largest[j]);
-    for (std::size_t j = 0; j < kBatch<S>; ++j) {
-      const BlockScale decided = S::ScaleBlock(amax[j], state);
-      scale[j] = decided.scale;
-      scale_inv[j] = decided.scale_inv;
-    }
+  /// Computes scales of whole groups until `blocks` are covered, by loops of constant length, which
+  /// the compiler vectorizes for schemes without branches.
+  HWY_INLINE void Decide(typename S::TensorState state, std::size_t blocks) {
     using Folding = FoldedScale<typename S::Element, T>;
     std::uint32_t misfit = 0;
-    for (std::size_t j = 0; j < kBatch<S>; ++j) misfit |= Folding::Misfit(scale[j], largest[j]);
-    folded = misfit == 0;
-    for (std::size_t j = 0; j < kBatch<S>; ++j) floor[j] = Folding::Floor(scale[j]);
-    for (std::size_t j = 0; j < kBatch<S>; ++j) multiplier[j] = Folding::Multiplier(scale[j]);
+    for (std::size_t j = 0; j < blocks; j += kGroup<S>) {
+      const std::size_t end = j + kGroup<S>;
+      float amax[kGroup<S>];
+      for (std::size_t i = j; i < end; ++i) amax[i - j] = MagnitudeValue<T>(largest[i]);
+      for (std::size_t i = j; i < end; ++i) {
+        const BlockScale decided = S::ScaleBlock(amax[i - j], state);
+        scale[i] = decided.scale;
+        scale_inv[i] = decided.scale_inv;
+      }
+      for (std::size_t i = j; i < end; ++i) misfit |= Folding::Misfit(scale[i], amax[i - j]);
+      for (std::size_t i = j; i < end; ++i) floor[i] = Folding::Floor(scale[i]);
+      if constexpr (kByTable<typename S::Element, T>) continue;
+      for (std::size_t i = j; i < end; ++i) multiplier[i] = Folding::Multiplier(scale[i]);
+    }
+    folded = misfit >> 31 == 0;
   }
 
   template <class DF>
@@ -109,7 +122,8 @@ HWY_INLINE hn::Vec<D> JoinGroups(D d, std::size_t j, const Group& group) {
   }
 }
 
-/// Stores the amax pattern of each block in `batch`, and the largest of all patterns.
+/// Stores the amax pattern of each block in `batch`, zeros for the rest of the last group, and
+/// whether all items are ordinary.
 /// Stores whole vectors, because Decide loads whole vectors: a load that covers several narrower
 /// stores cannot be forwarded, and stalls until these and all earlier stores are in the cache.
 template <Scheme S, class T, Items kItems>
@@ -140,14 +154,14 @@ HWY_INLINE void MeasureBlocks(const std::byte* row, std::size_t blocks, Batch<S,
   const auto folded = [&](std::size_t j) NF_INLINE_ATTR {
     return j < blocks ? FoldBlocks(di, group(j)) : hn::Zero(d128);
   };
-  const hn::CappedTag<I, kBatch<S>> d;
+  const hn::CappedTag<I, kGroup<S>> d;
   auto most = hn::Zero(d);
-  for (std::size_t j = 0; j < kBatch<S>; j += hn::Lanes(d)) {
+  for (std::size_t j = 0; j < RoundUp(blocks, kGroup<S>); j += hn::Lanes(d)) {
     const auto largest = JoinGroups(d, j, folded);
     hn::Store(largest, d, reinterpret_cast<I*>(batch.largest + j));
     most = hn::Max(most, largest);
   }
-  batch.most = LargestLane(d, most);
+  batch.ordinary = hn::AllFalse(d, hn::Gt(most, hn::Set(d, static_cast<I>(kInfinityBits<T> - 1))));
 }
 
 /// Where a panel's codes go, and where the same codes go once more, or null.
@@ -190,7 +204,7 @@ struct BlocksFolded {
 template <Scheme S, class T, Items kItems, bool kFolded>
 HWY_INLINE void EncodeBlocks(const PanelRows<S::kBlock.rows, const std::byte>& in,
                              std::size_t blocks, const Batch<S, T>& batch,
-                             const PanelCodes<S::kBlock.rows>& out, Outlet<kBatchCols>& outlet) {
+                             const PanelCodes<S::kBlock.rows>& out, Outlet<kRunCols<S>>& outlet) {
   using F = typename S::Element;
   constexpr std::size_t kCols = S::kBlock.cols, kPerVector = hn::MaxLanes(D8()) / kCols;
   const hn::CappedTag<std::uint8_t, kCols> d_block;
@@ -286,17 +300,17 @@ template <Scheme S, class T>
 HWY_INLINE void QuantizeBatch(const PanelRows<S::kBlock.rows, const std::byte>& in,
                               std::size_t blocks, const typename S::TensorState& state,
                               Batch<S, T>& batch, const PanelCodes<S::kBlock.rows>& out,
-                              Outlet<kBatchCols>& outlet) {
+                              Outlet<kRunCols<S>>& outlet) {
   MeasurePanel<S, T, Items::kOrdinary>(in, blocks, batch);
-  if (batch.most < kInfinityBits<T>) {
-    batch.Decide(state);
+  if (batch.ordinary) {
+    batch.Decide(state, blocks);
     if (batch.folded) {
       return EncodeBlocks<S, T, Items::kOrdinary, true>(in, blocks, batch, out, outlet);
     }
     EncodeBlocks<S, T, Items::kOrdinary, false>(in, blocks, batch, out, outlet);
   } else {
     MeasurePanel<S, T, Items::kAny>(in, blocks, batch);
-    batch.Decide(state);
+    batch.Decide(state, blocks);
     EncodeBlocks<S, T, Items::kAny, false>(in, blocks, batch, out, outlet);
   }
 }
@@ -317,7 +331,7 @@ HWY_NOINLINE void QuantizeShort(const PanelRows<S::kBlock.rows, const std::byte>
     staged_in.row[r] = padded[r].items;
     staged_out.row[r] = codes[r];
   }
-  Outlet<kBatchCols> in_place(false);
+  Outlet<kRunCols<S>> in_place(false);
   QuantizeBatch<S, T>(staged_in, 1, state, batch, staged_out, in_place);
   for (std::size_t r = 0; r < in.count; ++r) {
     std::memcpy(out.row[r], codes[r], cols);
@@ -334,8 +348,8 @@ HWY_INLINE void ForEachBatch(const QuantizeArgs& args, const DirectionBuffers<st
   constexpr std::size_t kRows = S::kBlock.rows, kCols = S::kBlock.cols;
   const typename S::TensorState state = S::Prepare(codes.amax, args.options);
   const Tile& tile = args.tile;
-  const std::size_t ahead = std::min(kBatchCols, tile.col_end - tile.col_begin);
-  Outlet<kBatchCols> outlet(args.stream);
+  const std::size_t ahead = std::min(kRunCols<S>, tile.col_end - tile.col_begin);
+  Outlet<kRunCols<S>> outlet(args.stream);
   for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
     PanelRows<kRows, const std::byte> in;
     PanelCodes<kRows> out;
@@ -377,15 +391,61 @@ HWY_INLINE void StoreBatch(const DirectionBuffers<std::byte>& out, std::size_t r
   }
 }
 
+/// Stores the scales of rows. Where those of one block of successive rows are adjacent, gathers the
+/// scales of kRows rows and stores whole lines: row by row, the lines of a row's blocks are often a
+/// power of two apart, so that they evict each other from one set of the first-level cache.
+template <Scheme S>
+class RowScales {
+ public:
+  RowScales(const DirectionBuffers<std::byte>& out, const Tile& tile)
+      : out_(out), first_(ScaleBlockIndex<S>(tile.col_begin)) {
+    blocks_ = CeilDiv(tile.col_end, S::kBlock.cols) - first_;
+    gathers_ = S::kLayout.lines_per_scale == 1 && out.strides.LinesAreAdjacent() &&
+               !out.strides.BlocksAreAdjacent() && blocks_ <= kBlocks;
+  }
+
+  /// Takes the scales of `cols` columns of a row. Requires: rows in ascending order.
+  template <class T>
+  HWY_INLINE void Store(std::size_t row, std::size_t col, std::size_t cols,
+                        const Batch<S, T>& batch) {
+    if (!gathers_) return StoreBatch<S, T>(out_, row, col, cols, batch);
+    const std::size_t first = ScaleBlockIndex<S>(col) - first_;
+    for (std::size_t j = 0; j < CeilDiv(cols, S::kBlock.cols); ++j)
+      StoreScaleInv<S>(gathered_[first + j], rows_, batch.scale_inv[j]);
+  }
+  /// Ends a row: writes what is gathered if it fills lines, or after the `is_last` row.
+  HWY_INLINE void EndRow(std::size_t row, bool is_last) {
+    if (!gathers_ || (++rows_ < kRows && !is_last)) return;
+    const std::size_t line = out_.strides.LineOffset(ScaleLine<S>(row + 1 - rows_));
+    for (std::size_t j = 0; j < blocks_; ++j) {
+      const std::size_t item = line + out_.strides.BlockOffset(first_ + j);
+      CopyBytes(gathered_[j], rows_ * kScaleBytes<S>, out_.scale_inv + item * kScaleBytes<S>);
+    }
+    rows_ = 0;
+  }
+
+ private:
+  static constexpr std::size_t kRows = kLine / kScaleBytes<S>, kBlocks = 64;
+
+  const DirectionBuffers<std::byte>& out_;
+  std::size_t first_, blocks_, rows_ = 0;
+  bool gathers_;
+  alignas(64) std::byte gathered_[kBlocks][kLine];  // by block
+};
+
 /// Blocks of one row, rowwise.
 template <class S, class T>
 struct QuantizeRows {
   static void Run(const QuantizeArgs& args) noexcept {
-    const DirectionBuffers<std::byte>& out = args.rowwise;
-    ForEachBatch<S, T>(args, out, nullptr,
+    const Tile& tile = args.tile;
+    RowScales<S> scales(args.rowwise, tile);
+    ForEachBatch<S, T>(args, args.rowwise, nullptr,
                        [&](std::size_t row, std::size_t /*rows*/, std::size_t col, std::size_t cols,
-                           const Batch<S, T>& batch)
-                           NF_INLINE_ATTR { StoreBatch<S, T>(out, row, col, cols, batch); });
+                           const Batch<S, T>& batch) NF_INLINE_ATTR {
+                         scales.Store(row, col, cols, batch);
+                         if (col + cols == tile.col_end)
+                           scales.EndRow(row, row + 1 == tile.row_end);
+                       });
   }
 };
 

@@ -15,12 +15,9 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/lookup-inl.h"
 #include "narrowfloat/kernels/geometry.h"
 #include "narrowfloat/numerics/codec.h"
-
-// For lambdas: part of the loop that they stand in, where registers stay loaded.
-#undef NF_INLINE_ATTR
-#define NF_INLINE_ATTR HWY_ATTR __attribute__((always_inline))
 
 HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET != HWY_SCALAR  // there the oracle's table serves
@@ -224,8 +221,9 @@ HWY_INLINE hn::Vec<DF> SpreadScales(DF df, const float* scales, std::size_t lane
   }
 }
 
-/// Scales that are powers of two, for ordinary items: instead of the values, what EncodeMagnitudes
-/// compares and multiplies b with is scaled.
+/// Power-of-two scales, ordinary items: leaves the values alone and shifts EncodeMagnitudes' two
+/// constants by the scale's exponent instead, or the pattern from which EncodeByTable counts. Saves
+/// one multiply per value.
 template <FloatFormat F, class T>
 struct FoldedScale {
   static constexpr int kMaxExponent =
@@ -233,21 +231,24 @@ struct FoldedScale {
   // Exponents, as fields of fp32, of scales with which neither the smallest normal number nor b's
   // product leaves fp32's normal numbers, for values that the scale keeps within F.
   static constexpr std::uint32_t kSmallest = kMaxExponent + 24 - F::kMantissaBits;
-  static constexpr std::uint32_t kLargest = 254u - F::kBias;
+  static constexpr std::uint32_t kLargest =
+      254u - F::kBias - (kByTable<F, T> ? F::kMantissaBits + 1u : 0u);
 
-  /// 0 if a block with this scale, of which `largest` is the amax's pattern, can be encoded so. A
-  /// block of zeros always can, if its scale is a power.
-  static HWY_INLINE std::uint32_t Misfit(float scale, std::uint32_t largest) {
+  /// Returns a word whose uppermost bit is set if a block with this scale and amax must not be
+  /// encoded so. Requires: neither is negative or NaN. A block of zeros only needs a power of two.
+  /// Each term sets the bit by a subtraction below zero: g++ vectorizes this better than compares.
+  static HWY_INLINE std::uint32_t Misfit(float scale, float amax) {
     const auto bits = std::bit_cast<std::uint32_t>(scale);
-    const std::uint32_t field = bits >> 23;
-    return (bits & 0x7FFFFFu) | static_cast<std::uint32_t>(field < kSmallest) |
-           (static_cast<std::uint32_t>(field > kLargest) &
-            static_cast<std::uint32_t>(largest != 0));
+    const std::uint32_t field = bits >> 23, mantissa = bits & 0x7FFFFFu;
+    const std::uint32_t not_zero = 0u - std::bit_cast<std::uint32_t>(amax);
+    return (0u - mantissa) | (field - kSmallest) | ((kLargest - field) & not_zero);
   }
-  /// F's smallest normal number over the scale: fp32, or bfloat16, twice.
+  /// Returns the pattern of F's smallest normal number over the scale: fp32, or bfloat16 twice. For
+  /// EncodeByTable, the pattern kStepsBelow less.
   static HWY_INLINE std::uint32_t Floor(float scale) {
     constexpr std::uint32_t kPlaces = sizeof(FloorBits<T>) == 4 ? 1u << 23 : (1u << 7) | (1u << 23);
-    return (255u - F::kBias - Field(scale)) * kPlaces;
+    constexpr std::uint32_t kDown = kByTable<F, T> ? kStepsBelow<F> * ((1u << 16) | 1u) : 0u;
+    return (255u - F::kBias - Field(scale)) * kPlaces - kDown;
   }
   static HWY_INLINE float Multiplier(float scale) {
     return EncodeRule<F>::Multiplier(static_cast<int>(Field(scale)) - 127);
@@ -455,6 +456,20 @@ HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale)
     };
     const auto quads = hn::Or(pairs(0), hn::ShiftRight<8>(pairs(2)));
     return TransposeQuads(d8, hn::BitCast(d8, quads));
+#if HWY_TARGET == HWY_AVX3_DL
+  } else if constexpr (Folded<Scale> && kByTable<F, T>) {
+    static_assert(kItems == Items::kOrdinary);
+    const hn::Full512<std::uint16_t> d;
+    const auto low = LoadItems(d, in);
+    if constexpr (hn::MaxLanes(d8) == 64) {
+      const auto high = LoadItems(d, in + 64);
+      return EncodeByTable<F>(low, high, scale.Floor(0), scale.Floor(1));
+    } else {
+      static_assert(hn::MaxLanes(d8) == 32);
+      const auto floor = hn::Combine(d, scale.Floor(0), scale.Floor(0));
+      return hn::LowerHalf(EncodeByTable<F>(low, low, floor, floor));
+    }
+#endif
   } else if constexpr (Folded<Scale>) {
     static_assert(kItems == Items::kOrdinary);
     const auto part = [&](std::size_t i) NF_INLINE_ATTR {

@@ -124,7 +124,7 @@ struct QuantizeBoth {
       if (most >= kInfinityBits<T>) return false;
       for (std::size_t r = first; r < end; ++r) {
         MeasureBlocks<S, T, Items::kOrdinary>(in.row[r], cols / S::kBlock.cols, batches[r]);
-        batches[r].Decide(state);
+        batches[r].Decide(state, cols / S::kBlock.cols);
         if (!batches[r].folded) return false;
       }
     }
@@ -151,7 +151,7 @@ struct QuantizeBoth {
       PrefetchBytes(next + c * kItemSize<T>, hn::Lanes(d8) * kItemSize<T>);
       const BlocksFolded<S, T, DF> by_row{{batch, c / S::kBlock.cols}};
       const LaneFolded<T, DF> by_column = strip.Folded(c);
-      if constexpr (kItemSize<T> == 2) {
+      if constexpr (kItemSize<T> == 2 && !kByTable<F, T>) {
         // Half by half, so that what both directions share stays in registers.
         const auto part = [&](std::size_t i, hn::Vec<D16>& row, hn::Vec<D16>& column)
                               NF_INLINE_ATTR {
@@ -166,8 +166,10 @@ struct QuantizeBoth {
         row_codes.Put(d8, UpperBytes(rows[0], rows[1]), c);
         hn::StoreU(UpperBytes(columns[0], columns[1]), d8, column_codes + c);
       } else {
-        row_codes.Put(d8, EncodeRun<F, T, Items::kOrdinary>(d8, items, by_row), c);
-        hn::StoreU(EncodeRun<F, T, Items::kOrdinary>(d8, items, by_column), d8, column_codes + c);
+        const auto row = EncodeRun<F, T, Items::kOrdinary>(d8, items, by_row);
+        const auto column = EncodeRun<F, T, Items::kOrdinary>(d8, items, by_column);
+        row_codes.Put(d8, row, c);
+        hn::StoreU(column, d8, column_codes + c);
       }
     }
     rowwise_outlet.Close(row_codes, rowwise, cols);

@@ -72,7 +72,7 @@ class RowPacker {
   bool Decide(const PanelRows<kRows, const std::byte>& in, std::size_t blocks,
               const typename S::TensorState& state, Batch<S, T>& batch) {
     MeasurePanel<S, T, Items::kOrdinary>(in, blocks, batch);
-    const bool ordinary = batch.most < kInfinityBits<T>;
+    const bool ordinary = batch.ordinary;
     if (!ordinary) MeasurePanel<S, T, Items::kAny>(in, blocks, batch);
     if constexpr (ChoosingScheme<S>) {
       if (S::Chooses(state)) return Choose(in, blocks, state, batch) && ordinary;

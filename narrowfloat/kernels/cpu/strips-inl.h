@@ -48,7 +48,7 @@ struct Strip {
   bool folded = false;
 
   template <class S>
-  HWY_INLINE void Decide(std::size_t cols, const typename S::TensorState& state);
+  HWY_INLINE void Decide(std::size_t cols, typename S::TensorState state);
 
   HWY_INLINE LaneScales<DF> Scales(std::size_t col) const { return {scale + col}; }
   HWY_INLINE LaneFolded<T, DF> Folded(std::size_t col) const {
@@ -59,7 +59,7 @@ struct Strip {
 /// Loops that the compiler vectorizes.
 template <class T>
 template <class S>
-HWY_INLINE void Strip<T>::Decide(std::size_t cols, const typename S::TensorState& state) {
+HWY_INLINE void Strip<T>::Decide(std::size_t cols, typename S::TensorState state) {
   using Folding = FoldedScale<typename S::Element, T>;
   alignas(64) float amax[kBatchCols], scale_of[kBatchCols];  // in memory order
   for (std::size_t c = 0; c < cols; ++c) {
@@ -73,13 +73,14 @@ HWY_INLINE void Strip<T>::Decide(std::size_t cols, const typename S::TensorState
   CopyToLanes<T>(scale_of, cols, scale);
   std::uint32_t misfit = 0;
   for (std::size_t c = 0; c < cols; ++c) {
-    misfit |= Folding::Misfit(scale_of[c], static_cast<BitsOf<T> >(magnitude[c]));
+    misfit |= Folding::Misfit(scale_of[c], amax[c]);
   }
-  folded = misfit == 0;
+  folded = misfit >> 31 == 0;
   for (std::size_t c = 0; c < cols; ++c) {
     const float of = std::is_same_v<T, BFloat16> ? scale_of[c] : scale[c];
     floor[c] = static_cast<FloorBits<T> >(Folding::Floor(of));
   }
+  if constexpr (kByTable<typename S::Element, T>) return;
   for (std::size_t c = 0; c < cols; ++c) multiplier[c] = Folding::Multiplier(scale[c]);
 }
 

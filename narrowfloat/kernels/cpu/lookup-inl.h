@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// FP8 codes of bfloat16 by table lookup, under power-of-two scales: for processors that permute the
+// bytes of a whole vector (AVX-512 with VBMI). Compiled once per instruction set.
+#if defined(NARROWFLOAT_KERNELS_CPU_LOOKUP_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef NARROWFLOAT_KERNELS_CPU_LOOKUP_INL_H_
+#undef NARROWFLOAT_KERNELS_CPU_LOOKUP_INL_H_
+#else
+#define NARROWFLOAT_KERNELS_CPU_LOOKUP_INL_H_
+#endif
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "hwy/highway.h"
+#include "narrowfloat/numerics/codec.h"
+
+// For lambdas: part of the loop that they stand in, where registers stay loaded.
+#undef NF_INLINE_ATTR
+#define NF_INLINE_ATTR HWY_ATTR __attribute__((always_inline))
+
+HWY_BEFORE_NAMESPACE();
+#if HWY_TARGET != HWY_SCALAR
+namespace narrowfloat::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Whether EncodeByTable encodes items of T to F on this instruction set.
+template <FloatFormat F, class T>
+inline constexpr bool kByTable =
+    kBits<F> == 8 && std::is_same_v<T, BFloat16>&& HWY_TARGET == HWY_AVX3_DL;
+
+/// Bits of bfloat16's mantissa below the last bit of F's.
+template <FloatFormat F>
+inline constexpr int kBelowMantissa = BFloat16::kMantissaBits - F::kMantissaBits;
+
+/// Distance from where EncodeByTable counts to F's smallest normal number, as patterns of bfloat16:
+/// the octaves down to half of F's smallest number, which rounds to 0, and on to the first of the
+/// patterns that have the same step as it, of which it is the last.
+template <FloatFormat F>
+inline constexpr std::uint32_t kStepsBelow = ((F::kMantissaBits + 1u) << BFloat16::kMantissaBits) -
+                                             1u + (1u << kBelowMantissa<F>);
+
+#if HWY_TARGET == HWY_AVX3_DL
+
+/// The tables of EncodeByTable.
+/// Distance: an item's magnitude pattern less FoldedScale's Floor, or 0 if it is below that. Step:
+/// the distance without its lowest kBelowMantissa bits. Some of E4M3's:
+///
+///   distance   value                    step   code
+///   15         2^-10, a tie             0      0
+///   16         the next one             1      1
+///   206        below 1.5 * 2^-9         12     1
+///   207        1.5 * 2^-9, a tie        12     2
+///   527        2^-6, smallest normal    32     8
+///   535        1.0625 * 2^-6, a tie     33     8 = 33 - 25
+///   536        the next one             33     9 = 33 - 24
+template <FloatFormat F>
+struct StepTables {
+  alignas(64) std::uint8_t excess[64] = {};  // by a distance's lowest 6 bits: step less normal code
+  alignas(64) std::uint8_t code[64] = {};    // by step: of its first item, 0 above smallest normal
+  alignas(64) std::uint8_t last[64] = {};    // by step: distance of the last item with that code
+
+  constexpr StepTables() {
+    constexpr std::uint32_t kNormal = 8u << BFloat16::kMantissaBits;  // above the smallest one
+    for (std::uint32_t i = 0; i < 64; ++i) {
+      excess[i] = static_cast<std::uint8_t>(((kNormal + i) >> kShift) - CodeAt(kNormal + i));
+    }
+    for (std::uint32_t step = 0; step < 64; ++step) {
+      last[step] = 0xFF;
+      if (step > kSteps) continue;
+      std::uint32_t distance = ((step + 1u) << kShift) - 1u;
+      code[step] = static_cast<std::uint8_t>(CodeAt(step << kShift));
+      while (CodeAt(distance) != code[step]) --distance;
+      last[step] = static_cast<std::uint8_t>(distance);
+    }
+  }
+
+  /// Returns F's code of an item at that distance.
+  static constexpr std::uint32_t CodeAt(std::uint32_t distance) {
+    if (distance <= kLastZero) return 0;
+    return Encode<F, Overflow::kSaturate>(
+        std::bit_cast<float>(kHalfOfSmallest + ((distance - kLastZero) << 16)));
+  }
+
+  /// Whether EncodeByTable's steps give CodeAt for every distance up to that of F's largest number.
+  constexpr bool AreExact() const {
+    constexpr std::uint32_t kLargest = std::bit_cast<std::uint32_t>(kMaxValue<F>);
+    for (std::uint32_t d = 0; d <= kLastZero + ((kLargest - kHalfOfSmallest) >> 16); ++d) {
+      const std::uint32_t step = d >> kShift, below = d & 0xFFu;
+      const std::uint32_t normal = step - std::min<std::uint32_t>(step, excess[d % 64]);
+      const std::uint32_t small = code[step % 64] + (below > last[step % 64] ? 1u : 0u);
+      if (step > 0xFF || std::max(normal, small) != CodeAt(d)) return false;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr int kShift = kBelowMantissa<F>;
+  static constexpr std::uint32_t kSteps = kStepsBelow<F> >> kShift;  // of the smallest normal one
+  static constexpr std::uint32_t kLastZero = (1u << kShift) - 1u;
+  static constexpr std::uint32_t kHalfOfSmallest =
+      std::bit_cast<std::uint32_t>(narrowfloat::Decode<F>(1) * 0.5f);
+};
+
+/// Joins the even bytes of two vectors; with kOdd, the odd ones. 1 op.
+template <bool kOdd>
+HWY_INLINE hn::Vec512<std::uint8_t> JoinBytes(hn::Vec512<std::uint16_t> low,
+                                              hn::Vec512<std::uint16_t> high) {
+  alignas(64) static constexpr auto kOrder = [] {
+    std::array<std::uint8_t, 64> order{};
+    for (std::size_t i = 0; i < 64; ++i) order[i] = static_cast<std::uint8_t>(2 * i + kOdd);
+    return order;
+  }();
+  const auto order = hn::Load(hn::Full512<std::uint8_t>(), kOrder.data());
+  return hn::Vec512<std::uint8_t>{_mm512_permutex2var_epi8(low.raw, order.raw, high.raw)};
+}
+
+/// Encodes ordinary bfloat16 under folded scales. 17 ops for 64 items.
+/// Requires: no item times its scale is above F's largest number.
+/// A normal code is the step less an excess, which the lowest 6 bits of the distance determine. A
+/// smaller code depends on the step, and is 1 more past a bound within it. Below the smallest
+/// normal number the first rule gives less, above it the second: the larger of both is the code.
+/// StepTables::AreExact proves this for every distance.
+template <FloatFormat F>
+HWY_INLINE hn::Vec512<std::uint8_t> EncodeByTable(hn::Vec512<std::uint16_t> low,
+                                                  hn::Vec512<std::uint16_t> high,
+                                                  hn::Vec512<std::uint16_t> low_floor,
+                                                  hn::Vec512<std::uint16_t> high_floor) {
+  const hn::Full512<std::uint8_t> d8;
+  const hn::Full512<std::uint16_t> d16;
+  static constexpr StepTables<F> kTables;
+  static_assert(kTables.AreExact());
+  const auto distance = [&](hn::Vec512<std::uint16_t> items,
+                            hn::Vec512<std::uint16_t> floor) NF_INLINE_ATTR {
+    const auto magnitude = hn::And(items, hn::Set(d16, std::uint16_t{0x7FFF}));
+    return hn::SaturatedSub(magnitude, floor);
+  };
+  const auto a = distance(low, low_floor), b = distance(high, high_floor);
+  constexpr int kShift = kBelowMantissa<F>;
+  const auto below = JoinBytes<false>(a, b);
+  const auto step = JoinBytes<false>(hn::ShiftRight<kShift>(a), hn::ShiftRight<kShift>(b));
+  // Lookups use the lowest 6 bits of an index.
+  const auto excess = _mm512_permutexvar_epi8(below.raw, hn::Load(d8, kTables.excess).raw);
+  const auto normal = _mm512_subs_epu8(step.raw, excess);
+  const auto first = _mm512_permutexvar_epi8(step.raw, hn::Load(d8, kTables.code).raw);
+  const auto last = _mm512_permutexvar_epi8(step.raw, hn::Load(d8, kTables.last).raw);
+  const auto is_past = _mm512_cmpgt_epu8_mask(below.raw, last);
+  const auto small = _mm512_mask_sub_epi8(first, is_past, first, _mm512_set1_epi8(-1));
+  const auto code = _mm512_max_epu8(normal, small);
+  constexpr int kOrAnd = 0xF8;  // a | (b & c)
+  const auto sign = _mm512_set1_epi8(static_cast<char>(0x80));
+  return hn::Vec512<std::uint8_t>{
+      _mm512_ternarylogic_epi32(code, JoinBytes<true>(low, high).raw, sign, kOrAnd)};
+}
+
+#endif
+
+}  // namespace narrowfloat::HWY_NAMESPACE
+#endif
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what README.md shows of the program's own output: the table of schemes, the demo.
+"""Writes what the documents show of the program: the tables of schemes and of names, the demo.
 
-Usage: .venv/bin/python scripts/update_readme.py [schemes] [demo]
+Usage: .venv/bin/python scripts/update_readme.py [schemes] [demo] [names] [all-names]
 """
 
 import json
@@ -11,8 +11,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytorch_names
+
 ROOT = Path(__file__).resolve().parents[1]
-README = ROOT / "README.md"
 COLUMNS = ("name", "element", "block", "scale", "options")
 
 
@@ -41,7 +42,12 @@ def demo_output() -> str:
     return f"```text\n{run(sys.executable, '-m', 'demo.run')}```\n"
 
 
-SECTIONS: dict[str, Callable[[], str]] = {"schemes": schemes_table, "demo": demo_output}
+SECTIONS: dict[str, tuple[str, Callable[[], str]]] = {
+    "schemes": ("README.md", schemes_table),
+    "demo": ("README.md", demo_output),
+    "names": ("docs/pytorch.md", pytorch_names.table),
+    "all-names": ("docs/pytorch_names.md", pytorch_names.full_list),
+}
 
 
 def pattern(name: str) -> re.Pattern[str]:
@@ -50,22 +56,24 @@ def pattern(name: str) -> re.Pattern[str]:
 
 
 def section(name: str) -> str:
-    """What README.md says now."""
-    found = pattern(name).search(README.read_text(encoding="utf-8"))
+    """Returns what the section's document says now. Errors: ValueError without such a section."""
+    place = SECTIONS[name][0]
+    found = pattern(name).search((ROOT / place).read_text(encoding="utf-8"))
     if found is None:
-        raise ValueError(f"update_readme: README.md has no section {name}")
+        raise ValueError(f"update_readme: {place} has no section {name}")
     return found[2]
 
 
 def main(names: list[str]) -> None:
     for name in names or SECTIONS:
-        content = SECTIONS[name]()
+        place, generate = SECTIONS[name]
+        content = generate()
         # A function, because a string would have its backslashes read.
         text = pattern(name).sub(
             lambda found, content=content: found[1] + content + found[3],
-            README.read_text(encoding="utf-8"),
+            (ROOT / place).read_text(encoding="utf-8"),
         )
-        README.write_text(text, encoding="utf-8")
+        (ROOT / place).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantized tensors in PyTorch under TransformerEngine's names, byte for byte as it makes them."""
 
-from narrowfloat.pytorch import _module_patch
+from narrowfloat.pytorch import _module_patch, constants
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.module import GroupedLinear, Linear, convert_model
 from narrowfloat.pytorch.quantization import (
+    DelayedScalingRequest,
+    QuantizerRequest,
+    QuantizerRole,
     autocast,
     fp8_autocast,
     fp8_model_init,
+    get_default_recipe,
     is_fp8_available,
     is_fp8_block_scaling_available,
     is_mxfp8_available,
@@ -45,11 +49,19 @@ from narrowfloat.pytorch.tensor import (
     NVFP4Tensor,
     NVFP4TensorStorage,
 )
+from narrowfloat.pytorch.utils import (
+    deinterleave_glu_tensor,
+    get_cudnn_version,
+    get_device_compute_capability,
+    interleave_glu_tensor,
+    is_bf16_available,
+)
 
 _module_patch.install()
 
 __all__ = [
     "DType",
+    "DelayedScalingRequest",
     "Float8BlockQuantizer",
     "Float8BlockwiseQTensor",
     "Float8BlockwiseQTensorStorage",
@@ -76,10 +88,19 @@ __all__ = [
     "QuantizedTensor",
     "QuantizedTensorStorage",
     "Quantizer",
+    "QuantizerRequest",
+    "QuantizerRole",
     "autocast",
+    "constants",
     "convert_model",
+    "deinterleave_glu_tensor",
     "fp8_autocast",
     "fp8_model_init",
+    "get_cudnn_version",
+    "get_default_recipe",
+    "get_device_compute_capability",
+    "interleave_glu_tensor",
+    "is_bf16_available",
     "is_fp8_available",
     "is_fp8_block_scaling_available",
     "is_mxfp8_available",

@@ -21,6 +21,51 @@ def get_device_compute_capability() -> tuple[int, int]:
     return 9, 0
 
 
+def is_bf16_available(return_reason: bool = False) -> bool | tuple[bool, str]:
+    """Returns True, or (True, "") with `return_reason`: every CPU has bfloat16's products."""
+    return (True, "") if return_reason else True
+
+
+def get_cudnn_version() -> tuple[int, int, int]:
+    """Returns (0, 0, 0): there is no cuDNN, so that programs choose what does not need it."""
+    return 0, 0, 0
+
+
+def interleave_glu_tensor(tensor: torch.Tensor, interleave_size: int) -> torch.Tensor:
+    """Returns the halves of dimension 0 in turns: `interleave_size` rows of one, then the other.
+
+    Gated activations take the gate W and the linear part V as [W, V] or as [W0, V0, W1, V1, ...].
+    Errors: ValueError unless dimension 0 is a multiple of 2 * interleave_size.
+    """
+    blocks = _glu_blocks("interleave_glu_tensor", tensor, interleave_size)
+    return _swap_blocks(tensor, (2, blocks, interleave_size))
+
+
+def deinterleave_glu_tensor(tensor: torch.Tensor, interleave_size: int) -> torch.Tensor:
+    """Returns the halves one after the other, which interleave_glu_tensor() puts in turns.
+
+    Errors: as there.
+    """
+    blocks = _glu_blocks("deinterleave_glu_tensor", tensor, interleave_size)
+    return _swap_blocks(tensor, (blocks, 2, interleave_size))
+
+
+def _glu_blocks(verb: str, tensor: torch.Tensor, size: int) -> int:
+    if size <= 0:
+        raise ValueError(f"{verb}: interleave_size must be positive, got {size}")
+    if tensor.shape[0] % (2 * size) != 0:
+        raise ValueError(
+            f"{verb}: dimension 0 must be a multiple of 2 * interleave_size = {2 * size}, "
+            f"got {tensor.shape[0]}"
+        )
+    return tensor.shape[0] // (2 * size)
+
+
+def _swap_blocks(tensor: torch.Tensor, blocks: tuple[int, int, int]) -> torch.Tensor:
+    parts = tensor.reshape(*blocks, *tensor.shape[1:])
+    return parts.transpose(0, 1).contiguous().reshape(tensor.shape)
+
+
 def set_non_tn_fp8_gemm_supported(supported: bool) -> bool:
     """Chooses the answer of is_non_tn_fp8_gemm_supported(); returns the one before. For tests."""
     global _non_tn_fp8_gemm

@@ -15,6 +15,27 @@ from narrowfloat.pytorch.quantized_tensor import Quantizer
 _unwrap_tensor = unwrap_tensor
 
 
+def __getattr__(name: str) -> Any:
+    # TransformerEngine has all products in one module; here the grouped ones import this one.
+    if name in ("general_grouped_gemm", "general_grouped_gemm_for_grouped_tensor"):
+        from narrowfloat.pytorch.cpp_extensions import grouped_gemm
+
+        return getattr(grouped_gemm, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def validate_gemm_scale(scale: float | None, required: bool) -> float:
+    """Returns the factor that a product uses: `scale`, or 1 where None is given but one is needed.
+
+    Errors: ValueError for a factor other than 0 where none is used.
+    """
+    if required:
+        return 1.0 if scale is None else scale
+    if scale not in (0.0, None):
+        raise ValueError(f"validate_gemm_scale: scale must be zero, got {scale}")
+    return 0.0
+
+
 def general_gemm(
     A: Any,
     B: Any,

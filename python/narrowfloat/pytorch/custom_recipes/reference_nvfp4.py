@@ -22,9 +22,20 @@ from narrowfloat.pytorch.custom_recipes.reference_utils import (
     E2M1_VALUES,
     Fp4Formats,
     cast_from_fp4x2,
+    cast_to_fp4x2,
+    high_precision_gemm_ref,
     role_of,
 )
 from narrowfloat.pytorch.quantization.roles import QuantizerRole
+
+__all__ = [
+    "NVFP4QuantizerRef",
+    "NVFP4TensorRef",
+    "cast_from_fp4x2",
+    "cast_to_fp4x2",
+    "high_precision_gemm_ref",
+    "nvfp4_ref_rht_2d_factory",
+]
 
 
 def nvfp4_ref_rht_2d_factory(role: QuantizerRole | str | None) -> "NVFP4QuantizerRef":

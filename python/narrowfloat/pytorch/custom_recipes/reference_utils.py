@@ -84,12 +84,16 @@ def high_precision_gemm_ref(
     is_b_transposed: bool = False,
     out: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
-    scale: float = 1.0,
+    scale_alpha: float = 1.0,
 ) -> torch.Tensor:
-    """scale * a @ b in fp32, with bias, on top of `out` if it accumulates, in `out_dtype`."""
+    """Returns scale_alpha * a @ b, computed in fp32 and rounded once to `out_dtype`.
+
+    Adds `bias`, and `out` if it accumulates. `out` is only read.
+    Errors: AssertionError if `accumulate` has no `out`.
+    """
     a = a.float().t() if is_a_transposed else a.float()
     b = b.float().t() if is_b_transposed else b.float()
-    y = torch.matmul(a, b) * scale
+    y = torch.matmul(a, b) * scale_alpha
     if bias is not None:
         y = y + bias.float()
     if accumulate:

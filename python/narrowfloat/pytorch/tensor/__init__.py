@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantized tensors and their quantizers."""
 
+import torch
+
 from narrowfloat.pytorch.quantized_tensor import (
     QuantizedTensor,
     QuantizedTensorStorage,
@@ -41,6 +43,7 @@ from narrowfloat.pytorch.tensor.storage import (
     NVFP4TensorStorage,
 )
 from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import GroupedTensorStorage
+from narrowfloat.pytorch.tensor.utils import cast_master_weights_to_fp8, replace_raw_data
 
 __all__ = [
     "Float8BlockQuantizer",
@@ -72,7 +75,32 @@ __all__ = [
     "_hybrid_operators",
     "_identity_operators",
     "_operators",
+    "cast_master_weights_to_fp8",
+    "get_all_tensor_types",
     "prepare_for_saving",
+    "replace_raw_data",
     "restore_from_func_ctx",
     "restore_from_saved",
 ]
+
+
+def get_all_tensor_types() -> list[type]:
+    """Returns torch's tensor classes and every quantized one, each followed by its storage."""
+    return [
+        torch.Tensor,
+        torch.nn.Parameter,
+        Float8Tensor,
+        Float8TensorStorage,
+        MXFP8Tensor,
+        MXFP8TensorStorage,
+        Float8BlockwiseQTensor,
+        Float8BlockwiseQTensorStorage,
+        NVFP4Tensor,
+        NVFP4TensorStorage,
+        GroupedTensor,
+        GroupedTensorStorage,
+        HybridQuantizedTensor,
+        HybridQuantizedTensorStorage,
+        IdentityTensor,
+        IdentityTensorStorage,
+    ]

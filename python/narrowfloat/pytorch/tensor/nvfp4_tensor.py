@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -16,6 +15,15 @@ from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
 from narrowfloat.pytorch._reduction import reduce_max
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.tensor._families import register_family
+from narrowfloat.pytorch.tensor._hadamard import (
+    get_hadamard_matrix,
+    get_no_random_sign_vector,
+    get_random_sign_mask_for_rht,
+    get_rht_matrix,
+    get_sign_from_vector,
+    get_wgrad_sign_vector,
+    rht_matrix,
+)
 from narrowfloat.pytorch.tensor._master_weights import TileWeight
 from narrowfloat.pytorch.tensor._scheme_quantizer import (
     SchemeQuantizer,
@@ -39,18 +47,15 @@ __all__ = [
     "_IdentityFunc",
     "_ReshapeFunc",
     "_ViewFunc",
+    "get_hadamard_matrix",
+    "get_no_random_sign_vector",
+    "get_random_sign_mask_for_rht",
+    "get_rht_matrix",
+    "get_sign_from_vector",
+    "get_wgrad_sign_vector",
 ]
 
 E4M3_BOUNDS = (int(_core.E4M3_MAX), 256)  # 256: what 4over6 may take instead
-
-
-@lru_cache
-def _rht_matrix(sign_mask: int, device: torch.device) -> torch.Tensor:
-    """The transform as a matrix: signs on the diagonal times the scaled Hadamard matrix."""
-    size = _core.HADAMARD_SIZE
-    eye = torch.eye(size, dtype=torch.float32)
-    columns = _core.hadamard_transform(eye.numpy(), sign_mask=sign_mask)
-    return torch.from_numpy(columns).t().contiguous().to(device=device, dtype=torch.bfloat16)
 
 
 _Buffers = tuple[torch.Tensor | None, ...]  # one for each of ROLES
@@ -113,9 +118,7 @@ class NVFP4Quantizer(SchemeQuantizer):
         self._rebuild_derived_state()
 
     def _rebuild_derived_state(self) -> None:
-        self.rht_matrix = _rht_matrix(
-            self.rht_matrix_random_sign_mask_t, torch.get_default_device()
-        )
+        self.rht_matrix = rht_matrix(self.rht_matrix_random_sign_mask_t, torch.get_default_device())
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()

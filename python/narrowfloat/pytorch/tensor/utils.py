@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 from narrowfloat.pytorch.tensor._master_weights import quantize_pieces
 from narrowfloat.pytorch.tensor._weight import as_weight
 
@@ -60,6 +60,31 @@ def quantize_master_weights(
 def cast_master_weights_to_fp8(*args: Any, **kwargs: Any) -> None:
     """quantize_master_weights() under its older name."""
     quantize_master_weights(*args, **kwargs)
+
+
+def clear_columnwise_cache(tensor: QuantizedTensorStorage) -> None:
+    """Drops the column-wise buffers of `tensor`, or marks its transpose as stale.
+
+    For what an all-gather derived from the rows: FSDP2 frees only the buffers that it made.
+    """
+    for field in ("_columnwise_data", "_columnwise_scale_inv", "_transpose"):
+        if hasattr(tensor, field):
+            setattr(tensor, field, None)
+    if hasattr(tensor, "_transpose_invalid"):
+        tensor._transpose_invalid = True
+
+
+def is_custom(x: Quantizer | QuantizedTensorStorage | None = None) -> bool:
+    """Returns whether `x` brings its own products. False for None and for tensors of torch.
+
+    Errors: AssertionError for anything else that is no quantizer and no storage.
+    """
+    if x is None or isinstance(x, torch.Tensor):
+        return False
+    assert isinstance(x, Quantizer | QuantizedTensorStorage), (
+        f"is_custom: needs a Quantizer or a QuantizedTensorStorage, got {type(x).__name__}"
+    )
+    return bool(getattr(x, "custom", False))
 
 
 def post_all_gather_processing(model_weights: Sequence[Any]) -> None:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bare storages: the buffers of quantized tensors, without torch's operators."""
 
+from typing import Any
+
 from narrowfloat.pytorch.tensor.storage.float8_blockwise_tensor_storage import (
     Float8BlockwiseQTensorStorage,
 )
@@ -13,8 +15,18 @@ from narrowfloat.pytorch.tensor.storage.nvfp4_tensor_storage import NVFP4TensorS
 __all__ = [
     "Float8BlockwiseQTensorStorage",
     "Float8TensorStorage",
+    "GroupedTensorStorage",
     "HybridQuantizedTensorStorage",
     "IdentityTensorStorage",
     "MXFP8TensorStorage",
     "NVFP4TensorStorage",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Groups are made of the other families, which import this package.
+    if name == "GroupedTensorStorage":
+        from narrowfloat.pytorch.tensor.storage import grouped_tensor_storage
+
+        return grouped_tensor_storage.GroupedTensorStorage
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

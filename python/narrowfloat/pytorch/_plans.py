@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -53,6 +54,13 @@ def _plan(spec: _core.QuantSpec, shape: tuple[int, ...]) -> tuple[PlannedBuffer,
         PlannedBuffer(role, getattr(torch, dtype), dims, storage)
         for role, dtype, dims, storage in spec.plan(shape)
     )
+
+
+@atexit.register
+def _forget() -> None:
+    """Empties the caches: operators keep this module alive after the native one has ended."""
+    for cached in (make_spec, parse_spec, _plan):
+        cached.cache_clear()
 
 
 def _plan_symbols(spec: _core.QuantSpec, shape: tuple[Any, ...]) -> tuple[PlannedBuffer, ...]:

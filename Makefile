@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# make test, make demo: from a fresh Debian or Ubuntu to the result. What each step does stands in
+# make test, make demo, make train: from a fresh Debian or Ubuntu to the result. What each step does stands in
 # scripts/.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test demo check-deep format build wheel venv system system-deep model clean
+.PHONY: help test demo train check-deep format build wheel venv system system-deep model clean
 
 # NF_SYSTEM=ready: the system packages are there, do not look.
 
@@ -20,6 +20,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 help:
 	@echo 'make test        build everything, run the C++ and the Python tests'
 	@echo 'make demo        quantize a real sentence model in every scheme, show what it costs'
+	@echo 'make train       train a small transformer under every recipe, draw the loss curves'
 	@echo 'make check-deep  format, lint, tidy, sanitizers, fuzzing, CUDA compile, wheel, AVX-512'
 	@echo '                 PARTS="format tidy" picks some of: $(shell scripts/check_deep.sh --list)'
 	@echo 'make format      format C++ and Python in place'
@@ -32,6 +33,9 @@ test: build wheel model
 
 demo: wheel model
 	@.venv/bin/python -m demo.run
+
+train: wheel
+	@.venv/bin/python examples/train.py
 
 check-deep: system-deep venv
 	@scripts/check_deep.sh $(PARTS)

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 bin=.venv/bin
 mapfile -t cpp < <(git ls-files --cached --others --exclude-standard \
   '*.h' '*.cc' '*.cu' '*.cuh' | while read -r file; do [[ -f $file ]] && echo "$file"; done)
-python=(bench demo python scripts tests)
+python=(bench demo examples python scripts tests)
 
 if [[ ${1:-} == --fix ]]; then
   say "format: rewriting ${#cpp[@]} C++ files and what ruff finds in ${python[*]}"

@@ -173,3 +173,4 @@ def _exchange(rows: dict[Key, Row], group: Any) -> list[dict[Key, Row]]:
 
 
 STATS_BUFFERS = StatsBuffers()
+TEDebugState._at_reset.append(STATS_BUFFERS.reset)

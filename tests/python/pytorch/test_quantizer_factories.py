@@ -5,15 +5,8 @@ import pytest
 import torch
 from narrowfloat.common import recipe
 from narrowfloat.pytorch.constants import DType
-from narrowfloat.pytorch.custom_recipes import (
-    quantization_factory_base,
-    quantization_factory_zoo,
-    quantization_recipes_base,
-    quantization_ref_current_scaling,
-)
 from narrowfloat.pytorch.custom_recipes import quantizer_factories as factories
 from narrowfloat.pytorch.custom_recipes import quantizer_factory_zoo as zoo
-from narrowfloat.pytorch.custom_recipes import reference_current_scaling as reference
 from narrowfloat.pytorch.quantization import DelayedScalingRequest, QuantizerRole, RecipeState
 from narrowfloat.pytorch.tensor.float8_blockwise_tensor import Float8BlockQuantizer
 from narrowfloat.pytorch.tensor.float8_tensor import Float8CurrentScalingQuantizer
@@ -123,20 +116,3 @@ def test_nvfp4_variants() -> None:
     ):
         quantizer = factory(role)
         assert type(quantizer) is Float8CurrentScalingQuantizer and quantizer.dtype == dtype
-
-
-def test_older_names_are_the_same_functions() -> None:
-    for module, old in (
-        (factories, quantization_factory_base),
-        (zoo, quantization_factory_zoo),
-    ):
-        names = [name for name in vars(module) if name.endswith("_factory") and name[0] != "_"]
-        own = [name for name in names if getattr(module, name).__module__ == module.__name__]
-        assert own
-        for name in own:
-            older = name.removesuffix("_factory") + "_quantizer_factory"
-            assert getattr(old, older) is getattr(module, name)
-    for name in quantization_recipes_base.__all__:
-        assert getattr(quantization_recipes_base, name) is getattr(quantization_factory_base, name)
-    name = "current_scaling_ref_quantizer_factory"
-    assert getattr(quantization_ref_current_scaling, name) is getattr(reference, name)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from golden import Case, cases
 from narrowfloat.pytorch.custom_recipes import quantization_current_scaling
-from narrowfloat.pytorch.custom_recipes.quantization import GEMMType, MMParams
+from narrowfloat.pytorch.custom_recipes.gemm import GEMMType, MMParams
 from narrowfloat.pytorch.custom_recipes.reference_current_scaling import (
     CurrentScalingQuantizerRef,
     CurrentScalingTensorRef,

@@ -4,14 +4,8 @@
 import pytest
 import torch
 from golden import Case, cases
-from narrowfloat.pytorch.custom_recipes import (
-    quantization_nvfp4,
-    quantization_ref_nvfp4,
-    reference_utils,
-    utils,
-)
+from narrowfloat.pytorch.custom_recipes.gemm import GEMMType
 from narrowfloat.pytorch.custom_recipes.nvfp4_blocks import NVFP4Blocks, apply_rht
-from narrowfloat.pytorch.custom_recipes.quantization import GEMMType
 from narrowfloat.pytorch.custom_recipes.reference_nvfp4 import (
     NVFP4QuantizerRef,
     NVFP4TensorRef,
@@ -228,13 +222,6 @@ def test_roles() -> None:
     for role in (QuantizerRole("linear", "input"), QuantizerRole("linear", "grad_output"), None):
         quantizer = nvfp4_ref_rht_2d_factory(role)
         assert quantizer.quant_tile_shape == (1, 16) and quantizer.with_rht
-
-
-def test_older_module_names_have_the_same_objects() -> None:
-    assert quantization_nvfp4.NVFP4QuantizerRef is NVFP4QuantizerRef
-    assert quantization_ref_nvfp4.NVFP4QuantizerRef is NVFP4QuantizerRef
-    for name in utils.__all__:
-        assert getattr(utils, name) is getattr(reference_utils, name)
 
 
 def test_the_transform_of_a_matrix() -> None:

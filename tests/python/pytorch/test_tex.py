@@ -8,7 +8,7 @@ import torch
 from golden import Case, cases
 from narrowfloat.pytorch import constants, tex
 from narrowfloat.pytorch.constants import TE_DType
-from narrowfloat.pytorch.custom_recipes.quantization import MMParams
+from narrowfloat.pytorch.custom_recipes.gemm import MMParams
 from narrowfloat.pytorch.custom_recipes.reference_current_scaling import (
     CurrentScalingQuantizerRef,
 )

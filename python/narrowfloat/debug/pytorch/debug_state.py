@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from narrowfloat.debug.pytorch._session import is_imported, running_host
@@ -18,6 +19,7 @@ class TEDebugState:
 
     weight_tensor_tp_group_reduce: ClassVar[bool] = True
     debug_enabled: ClassVar[bool | None] = None
+    _at_reset: ClassVar[list[Callable[[], None]]] = []  # what else forgets its state then
 
     @classmethod
     def initialize(cls) -> None:
@@ -39,9 +41,8 @@ class TEDebugState:
     @classmethod
     def _reset(cls) -> None:
         """Forgets layers and statistics; the end of a session calls it."""
-        from narrowfloat.debug.features.utils.stats_buffer import STATS_BUFFERS
-
-        STATS_BUFFERS.reset()
+        for forget in cls._at_reset:
+            forget()
         cls.debug_enabled = None
 
     @classmethod

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products of tensors, quantized or not."""
 
-from narrowfloat.pytorch.cpp_extensions.gemm import general_gemm
-from narrowfloat.pytorch.cpp_extensions.grouped_gemm import (
+from narrowfloat.pytorch.cpp_extensions.gemm import (
+    general_gemm,
     general_grouped_gemm,
     general_grouped_gemm_for_grouped_tensor,
 )

@@ -1,130 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""general_gemm: one product, whatever its operands are."""
+"""All products, in the module where TransformerEngine has them."""
 
-from typing import Any
+from narrowfloat.pytorch.cpp_extensions.grouped_gemm import (
+    general_grouped_gemm,
+    general_grouped_gemm_for_grouped_tensor,
+)
+from narrowfloat.pytorch.cpp_extensions.operands import unwrap_tensor
+from narrowfloat.pytorch.cpp_extensions.single_gemm import general_gemm, validate_gemm_scale
 
-import torch
+_unwrap_tensor = unwrap_tensor  # TransformerEngine's name
 
-from narrowfloat.pytorch.cpp_extensions._gemm_node import gemm_has_node, multiply_as_node
-from narrowfloat.pytorch.cpp_extensions.operands import LAYOUTS, nominal_dtype, unwrap_tensor
-from narrowfloat.pytorch.cpp_extensions.product import Epilogue, multiply
-from narrowfloat.pytorch.custom_recipes.gemm import custom_gemm
-from narrowfloat.pytorch.quantized_tensor import Quantizer
-
-# TransformerEngine's name of it.
-_unwrap_tensor = unwrap_tensor
-
-
-def __getattr__(name: str) -> Any:
-    # TransformerEngine has all products in one module; here the grouped ones import this one.
-    if name in ("general_grouped_gemm", "general_grouped_gemm_for_grouped_tensor"):
-        from narrowfloat.pytorch.cpp_extensions import grouped_gemm
-
-        return getattr(grouped_gemm, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def validate_gemm_scale(scale: float | None, required: bool) -> float:
-    """Returns the factor that a product uses: `scale`, or 1 where None is given but one is needed.
-
-    Errors: ValueError for a factor other than 0 where none is used.
-    """
-    if required:
-        return 1.0 if scale is None else scale
-    if scale not in (0.0, None):
-        raise ValueError(f"validate_gemm_scale: scale must be zero, got {scale}")
-    return 0.0
-
-
-def general_gemm(
-    A: Any,
-    B: Any,
-    out_dtype: torch.dtype | None = None,
-    quantization_params: Quantizer | None = None,
-    gelu: bool = False,
-    gelu_in: torch.Tensor | None = None,
-    alpha: float | None = 1.0,
-    beta: float | None = None,
-    accumulate: bool = False,
-    layout: str = "TN",
-    out: Any = None,
-    bias: torch.Tensor | None = None,
-    use_split_accumulator: bool = False,
-    grad: bool = False,
-    ub: object = None,
-    ub_type: object = None,
-    extra_output: torch.Tensor | None = None,
-    bulk_overlap: bool = False,
-) -> tuple[Any, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """alpha times the product of B and A, as a linear layer's three products read them.
-
-    layout:  "TN": B (M, K) times A (N, K) transposed, rowwise data of both (forward: A weight).
-             "NN": B (M, N) times A (N, K), A columnwise (gradient of the input).
-             "NT": B (M, N) transposed times A (M, K), both columnwise (gradient of the weight).
-    Shapes:  leading dimensions are flattened; the result has B's, but in NT, where it is a matrix.
-    out_dtype: None is out's, else A's. out: contiguous; accumulate adds beta (None: 1) times it.
-    bias:    1-D, added; with grad it only asks for the sum of B over its rows, the second result.
-    gelu:    the third result is what it was applied to; with grad the derivative at gelu_in.
-    quantization_params: the result is quantized by it.
-    use_split_accumulator: sums are always kept in fp32. ub, ub_type, extra_output, bulk_overlap:
-             overlap of products and communication, which a CPU does not have; they must be unset.
-    Errors:  AssertionError for another layout; ValueError for sizes, out, beta; RuntimeError for a
-             direction that is missing, or operands of two families; NotImplementedError for a
-             quantizer that makes no outputs, or overlap.
-    """
-    if layout not in LAYOUTS:
-        raise AssertionError(f"GEMM layout {layout} not supported.")
-    if ub is not None or ub_type is not None or extra_output is not None or bulk_overlap:
-        raise NotImplementedError("general_gemm: overlap with communication needs a GPU")
-    if torch.compiler.is_dynamo_compiling():
-        tensors = {"A": A, "B": B, "gelu_in": gelu_in, "out": out, "bias": bias}
-        if gemm_has_node(tensors, quantization_params):
-            options = {
-                "out_dtype": out_dtype,
-                "gelu": gelu,
-                "alpha": alpha,
-                "beta": beta,
-                "accumulate": accumulate,
-                "layout": layout,
-                "grad": grad,
-            }
-            return multiply_as_node(general_gemm, tensors, quantization_params, options)
-    usage_a, usage_b = LAYOUTS[layout].usages
-    a, b = unwrap_tensor(A, usage_a), unwrap_tensor(B, usage_b)
-    # A quantizer that watches another one sees the result of that one.
-    watcher = quantization_params if hasattr(quantization_params, "process_gemm_output") else None
-    if watcher is not None:
-        quantization_params = watcher.parent_quantizer
-    if out_dtype is None and out is not None:
-        out_dtype = nominal_dtype(out)
-    if getattr(a, "custom", False) or getattr(b, "custom", False):
-        y, bias_grad, gelu_input, _ = custom_gemm(
-            a,
-            b,
-            out_dtype=out_dtype,
-            quantization_params=quantization_params,
-            gelu=gelu,
-            gelu_in=gelu_in,
-            accumulate=accumulate,
-            layout=layout,
-            out=out,
-            bias=bias,
-            use_split_accumulator=use_split_accumulator,
-            grad=grad,
-        )
-    else:
-        epilogue = Epilogue(
-            out_dtype=nominal_dtype(A) if out_dtype is None else out_dtype,
-            bias=bias,
-            gelu=gelu,
-            gelu_in=gelu_in,
-            grad=grad,
-            alpha=1.0 if alpha is None else alpha,
-            beta=beta,
-            accumulate=accumulate,
-            quantizer=quantization_params,
-        )
-        y, bias_grad, gelu_input = multiply(a, b, LAYOUTS[layout], epilogue, out)
-    if watcher is not None:
-        y = watcher.process_gemm_output(y)
-    return y, bias_grad, gelu_input, None
+__all__ = [
+    "general_gemm",
+    "general_grouped_gemm",
+    "general_grouped_gemm_for_grouped_tensor",
+    "validate_gemm_scale",
+]

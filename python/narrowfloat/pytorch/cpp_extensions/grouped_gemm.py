@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from narrowfloat.pytorch.cpp_extensions.gemm import general_gemm
+from narrowfloat.pytorch.cpp_extensions.single_gemm import general_gemm
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import GroupedTensorStorage
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from narrowfloat.pytorch.custom_recipes.quantization import GEMMType, MMParams
+from narrowfloat.pytorch.custom_recipes.gemm import GEMMType, MMParams
 from narrowfloat.pytorch.custom_recipes.reference_tensor import ReferenceQuantizer, ReferenceTensor
 from narrowfloat.pytorch.custom_recipes.reference_utils import (
     finish_product,

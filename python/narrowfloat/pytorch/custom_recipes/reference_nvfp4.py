@@ -11,12 +11,12 @@ from typing import ClassVar
 
 import torch
 
+from narrowfloat.pytorch.custom_recipes.gemm import GEMMType, MMParams
 from narrowfloat.pytorch.custom_recipes.nvfp4_blocks import (
     NVFP4Blocks,
     apply_rht,
     decode_blocks,
 )
-from narrowfloat.pytorch.custom_recipes.quantization import GEMMType, MMParams
 from narrowfloat.pytorch.custom_recipes.reference_tensor import ReferenceQuantizer, ReferenceTensor
 from narrowfloat.pytorch.custom_recipes.reference_utils import (
     E2M1_VALUES,

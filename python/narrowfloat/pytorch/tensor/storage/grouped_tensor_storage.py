@@ -11,7 +11,6 @@ import torch
 
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch.quantized_tensor import Quantizer
-from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer
 
 # The group's field for each role of a member's buffers.
 _FIELDS = {
@@ -62,7 +61,7 @@ def prefix_sums(sizes: Iterable[int]) -> list[int]:
     return sums
 
 
-def member_buffers(quantizer: SchemeQuantizer, shape: tuple[int, ...]) -> MemberBuffers:
+def member_buffers(quantizer: Quantizer, shape: tuple[int, ...]) -> MemberBuffers:
     """dtype and shape of a member's buffers by the group's fields."""
     specs = quantizer._buffer_specs(shape)
     names = dict(zip(_native.ROLES, quantizer.STORAGE._role_names, strict=True))
@@ -382,7 +381,7 @@ def offsets_of(
 
 
 def allocate(
-    quantizer: SchemeQuantizer,
+    quantizer: Quantizer,
     shapes: Sequence[tuple[int, ...]],
     total: int,
     device: torch.device | str | None,

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the arrows between the modules of the Python package: imports go down, never in a circle.
+
+usage: python_layering.py ROOT      prints every offence, exits 1 if there is one
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+PACKAGE = "narrowfloat"
+
+# Each room, and the rooms right below it; a module may import from its own room and from all below.
+# A module is in the room with the longest name that its own begins with. "NAME:" is the package's
+# own file, which gathers what users import.
+BELOW: dict[str, list[str]] = {
+    "narrowfloat._core": [],
+    "narrowfloat": ["narrowfloat._core"],
+    "narrowfloat.common": ["narrowfloat._core"],
+    "narrowfloat.jax": ["narrowfloat.common", "narrowfloat"],
+    "narrowfloat.pytorch": ["narrowfloat.common"],
+    "narrowfloat.pytorch.tensor.storage": ["narrowfloat.pytorch"],
+    "narrowfloat.pytorch.tensor": ["narrowfloat.pytorch.tensor.storage"],
+    "narrowfloat.pytorch.dynamo": ["narrowfloat.pytorch"],
+    "narrowfloat.pytorch.quantization": ["narrowfloat.pytorch.tensor"],
+    "narrowfloat.pytorch.cpp_extensions": ["narrowfloat.pytorch.tensor"],
+    "narrowfloat.pytorch.custom_recipes": [
+        "narrowfloat.pytorch.quantization",
+        "narrowfloat.pytorch.cpp_extensions",
+    ],
+    "narrowfloat.pytorch.module": [
+        "narrowfloat.pytorch.quantization",
+        "narrowfloat.pytorch.cpp_extensions",
+    ],
+    "narrowfloat.pytorch.tex": [
+        "narrowfloat.pytorch.quantization",
+        "narrowfloat.pytorch.cpp_extensions",
+    ],
+    "narrowfloat.pytorch:": ["narrowfloat.pytorch.module", "narrowfloat.pytorch.dynamo"],
+    "narrowfloat.debug": ["narrowfloat.pytorch:", "narrowfloat"],
+}
+# Modules that stand above the room whose folder they are in.
+ABOVE: dict[str, str] = {
+    "narrowfloat.pytorch._arrays": "narrowfloat.pytorch.tensor",
+    "narrowfloat.pytorch._grouped": "narrowfloat.pytorch.tensor",
+    "narrowfloat.pytorch._swizzle": "narrowfloat.pytorch.tensor",
+    "narrowfloat.pytorch.fp8": "narrowfloat.pytorch.quantization",
+    "narrowfloat.pytorch": "narrowfloat.pytorch:",
+}
+
+
+class Import(NamedTuple):
+    """An import of another module, wherever it stands: one in a function is an arrow too."""
+
+    line: int
+    target: str
+
+
+def rooms_below(room: str) -> set[str]:
+    """Returns every room that a room may import from, itself among them."""
+    return {room}.union(*(rooms_below(below) for below in BELOW[room]))
+
+
+def room_of(module: str) -> str | None:
+    """Returns the room of a module; None if it has no place among the arrows."""
+    if module in ABOVE:
+        return ABOVE[module]
+    fits = [room for room in BELOW if module == room or module.startswith(f"{room}.")]
+    only_root = fits == ["narrowfloat"] and module.count(".") > 1
+    return None if only_root or not fits else max(fits, key=len)
+
+
+def modules_of(root: Path) -> dict[str, Path]:
+    """Returns the package's modules under `root` by name."""
+    found = {f"{PACKAGE}._core": root / PACKAGE}  # native
+    for path in sorted((root / PACKAGE).rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def is_typing_block(node: ast.AST) -> bool:
+    """Returns whether a node is `if TYPE_CHECKING:`, which does not run."""
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+
+
+def targets_of(node: ast.AST, modules: dict[str, Path]) -> Iterator[str]:
+    """Yields the modules that an import statement reads; a name in a package may be a module."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names if alias.name in modules)
+    elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+        for alias in node.names:
+            inner = f"{node.module}.{alias.name}"
+            if inner in modules:
+                yield inner
+            elif node.module in modules:
+                yield node.module
+
+
+def imports_of(tree: ast.AST, modules: dict[str, Path]) -> Iterator[Import]:
+    """Yields the imports of the package's own modules."""
+    for node in ast.iter_child_nodes(tree):
+        if is_typing_block(node):
+            continue
+        for target in targets_of(node, modules):
+            yield Import(node.lineno, target)
+        yield from imports_of(node, modules)
+
+
+def offences(root: Path) -> Iterator[str]:
+    """Yields every offence under `root`, as `module:line: import: what is wrong`."""
+    modules = modules_of(root)
+    graph: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        if path.is_dir():
+            continue
+        room = room_of(module)
+        if room is None:
+            yield f"{module}: has no place among the arrows"
+            continue
+        for line, target in imports_of(ast.parse(path.read_text()), modules):
+            if target != module:
+                graph.setdefault(module, set()).add(target)
+            below = room_of(target)
+            if below is not None and below not in rooms_below(room):
+                yield f"{module}:{line}: {target}: {room} must not know {below}"
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        yield "a circle of imports: " + " <- ".join(error.args[1])
+
+
+def main() -> int:
+    """Prints the offences."""
+    found = list(offences(Path(sys.argv[1])))
+    print("\n".join(found))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parts of quantized tensors: what is written to them is written to the whole, and nothing else."""
 
+import copy
+import pickle
 from collections.abc import Callable
 
 import pytest
@@ -117,3 +119,127 @@ def test_raw_copies_between_cuts(kind: str) -> None:
     for index, piece in enumerate(pieces):
         other.narrow(0, 128 * index, 128).copy_(piece)
     assert torch.equal(other.dequantize(), tensor.dequantize())
+
+
+def test_a_value_that_needs_another_scale_is_refused() -> None:
+    quantizer = nfp.Float8CurrentScalingQuantizer(nfp.DType.kFloat8E4M3)
+    tensor = quantizer(torch.ones(4, 8)).detach()
+    before = snapshot(tensor)
+    with pytest.raises(
+        ValueError,
+        match=r"^quantize: a part of this Float8Tensor shares its scale with the rest, which takes "
+        "magnitudes up to 1, got 100; write the whole tensor to change the scale$",
+    ):
+        tensor[:2] = 100
+    assert_same_buffers(tensor, before, "a refused write")
+    tensor[:2] = -1
+    tensor[0].zero_()
+    assert tensor.dequantize()[:, 0].tolist() == [0, -1, 1, 1]
+    assert torch.equal(tensor._scale_inv, before["_scale_inv"])
+    assert torch.equal(tensor._transpose, tensor._data.t())
+
+
+@pytest.mark.parametrize("kind", ["nvfp4", "nvfp4_2d", "hybrid_nvfp4_mxfp8"])
+def test_an_amax_is_shared_by_the_parts(kind: str) -> None:
+    tensor = quantized(kind)
+    before = snapshot(tensor)
+    with pytest.raises(ValueError, match=r"^quantize: a part of this NVFP4Tensor shares its scale"):
+        tensor[:32] = 100
+    assert_same_buffers(tensor, before, "a refused write")
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+def test_parts_take_nan_and_refuse_infinity(value: float) -> None:
+    tensor = quantized("float8_current", 4, 8)
+    if value != value:
+        tensor[1] = value
+        assert tensor.dequantize()[1].isnan().all() and not tensor.dequantize()[2:].isnan().any()
+        return
+    with pytest.raises(ValueError, match="got inf"):
+        tensor[1] = value
+
+
+def test_a_part_raises_the_amax_of_delayed_scaling() -> None:
+    quantizer = ALL["float8_delayed"]()
+    tensor = quantizer(torch.full((4, 8), 2.0)).detach()
+    tensor[:2] = 5
+    assert quantizer.amax.item() == 5 and tensor.dequantize()[:, 0].tolist() == [5, 5, 2, 2]
+
+
+def test_largest_magnitudes_fit_their_own_scale() -> None:
+    """The scale is kept as its reciprocal, whose rounding must not refuse the amax itself."""
+    for seed in range(200):
+        tensor = ALL["float8_current"]()(x := sample(2, 16, seed=seed)).detach()
+        before = snapshot(tensor)
+        tensor[:] = x
+        tensor[:1], tensor[1:] = x[:1], x[1:]
+        assert_same_buffers(tensor, before, f"seed {seed}")
+
+
+@pytest.mark.parametrize("kind", ["float8_delayed", "float8_current"])
+def test_views_without_a_transpose_keep_that_of_the_whole(kind: str) -> None:
+    tensor = quantized(kind, 8, 6)
+    tensor.view(-1)[:5] = 0
+    assert not tensor.dequantize().reshape(-1)[:5].any()
+    tensor.as_strided((2, 2), (3, 1), 20).zero_()
+    tensor.view(4, 12).detach()[1].fill_(1)
+    assert torch.equal(tensor._transpose, tensor._data.t())
+
+
+def saved(kind: str, factor: float) -> nfp.QuantizedTensor:
+    return ALL[kind]()(sample(128, 64, seed=8) * factor).detach()
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("kind", ALL)
+def test_a_checkpoint_is_loaded_piece_by_piece(kind: str, dim: int) -> None:
+    if (kind == "nvfp4_row_scaled" and dim == 1) or kind.startswith("blockwise"):
+        pytest.skip("no such pieces")
+    model, wanted = quantized(kind, 128, 64), saved(kind, 7.0)
+    if kind == "float8_delayed":
+        wanted._scale_inv.fill_(0.5)
+    for index, piece in enumerate(wanted.split(32, dim)):
+        model.detach().narrow(dim, 32 * index, 32).copy_(piece.clone())
+    assert_same_buffers(model, wanted, "loaded")
+    assert torch.equal(model.dequantize(), wanted.dequantize())
+
+
+@pytest.mark.parametrize("kind", ["float8_current", "nvfp4"])
+def test_codes_without_their_scale_are_never_read(kind: str) -> None:
+    model, wanted = quantized(kind, 128, 64), saved(kind, 7.0)
+    alias = model.detach()
+    model[32:64].copy_(wanted[32:64])
+    assert torch.equal(model[32:64].dequantize(), wanted[32:64].dequantize())
+    message = f"^{type(model).__name__}: rows 0 to 127 have lost their scale, because a part was "
+    for read in (
+        lambda: model.dequantize(), lambda: alias + 1, lambda: model.clone(),
+        lambda: torch.empty_like(alias).copy_(alias), lambda: pickle.dumps(model),
+        lambda: model[:32].dequantize(), lambda: model.to("cpu", copy=True),
+        lambda: copy.deepcopy(alias), lambda: torch.ones(3, 64) @ alias.t(),
+    ):  # fmt: skip
+        with pytest.raises(RuntimeError, match=message):
+            read()
+    model[64:].zero_()
+    with pytest.raises(RuntimeError, match="rows 0 to 31 have lost their scale"):
+        alias.dequantize()
+    model.quantize_(sample(128, 64))
+    assert_same_buffers(alias, quantized(kind, 128, 64), "written as a whole")
+    assert torch.equal(alias.dequantize(), quantized(kind, 128, 64).dequantize())
+
+
+def test_a_part_of_zeros_takes_another_scale() -> None:
+    """How FSDP2 pads a short shard."""
+    whole = quantized("float8_current", 4, 8).new_zeros(4, 8)
+    piece = saved("float8_current", 7.0)[:3, :8]
+    whole.narrow(0, 0, 3).copy_(piece)
+    assert torch.equal(whole.dequantize()[:3], piece.dequantize())
+    assert not whole.dequantize()[3:].any()
+
+
+@pytest.mark.parametrize("kind", ["float8_current", "mxfp8", "blockwise_2d", "nvfp4"])
+def test_a_saved_part_stands_alone(kind: str) -> None:
+    tensor = quantized(kind, 384, 384)
+    loaded = pickle.loads(pickle.dumps(tensor[128:256]))
+    assert torch.equal(loaded.dequantize(), tensor[128:256].dequantize())
+    loaded.quantize_(sample(128, 384) * 1000)
+    assert_same_buffers(tensor, quantized(kind, 384, 384), "the whole")

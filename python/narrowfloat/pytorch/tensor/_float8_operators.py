@@ -21,6 +21,7 @@ from narrowfloat.pytorch.tensor._operators import (
 )
 from narrowfloat.pytorch.tensor.float8_tensor import Float8Tensor
 from narrowfloat.pytorch.tensor.storage._scheme_storage import Cut
+from narrowfloat.pytorch.tensor.storage._stale import require_fresh, take_scales
 from narrowfloat.pytorch.tensor.storage.float8_tensor_storage import from_columnwise, to_columnwise
 
 Codes = torch.Tensor | None
@@ -46,7 +47,7 @@ def part_of(tensor: Float8Tensor, data: Codes, transpose: Codes) -> Float8Tensor
     part = with_codes(tensor, data, transpose)
     if part.shape != tensor.shape or tensor._cut is not None:
         part._cut = tensor._cut or Cut.of(tensor)
-    return part
+    return tensor._mark_view(part)
 
 
 def on_both(
@@ -137,7 +138,9 @@ def _as_strided(
     offset = storage_offset or 0
     if tensor._data is not None:
         # Offsets count from the wrapper's first element, which is the first code.
-        codes = tensor._data.contiguous()
+        codes = tensor._data
+        if not codes.is_contiguous():
+            return NotImplemented
         return part_of(
             tensor, codes.as_strided(size, stride, codes.storage_offset() + offset), None
         )
@@ -178,6 +181,7 @@ def _zero(tensor: Float8Tensor) -> Float8Tensor:
     for codes in (tensor._data, tensor._transpose):
         if codes is not None:
             codes.zero_()
+    tensor._after_write()
     return tensor
 
 
@@ -208,13 +212,12 @@ def _copy_float8(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = Fals
         return _copy(dst, src, non_blocking)
     if dst._data is None and not src._has_columnwise():
         return _copy(dst, src, non_blocking)
-    dst._scale_inv.copy_(src._scale_inv.view(dst._scale_inv.shape), non_blocking)
+    require_fresh(src)
+    take_scales(dst, src)
     if dst._data is not None:
         dst._data.copy_(src._data, non_blocking)
-    if dst._transpose is None or dst._transpose_invalid:
-        return dst
-    if src._has_columnwise():
-        dst._transpose.copy_(src._transpose, non_blocking)
-    else:
-        dst._create_transpose()
+    if dst._has_columnwise():
+        moved = src._data.movedim(-1, 0) if src._data is not None and src.dim() > 1 else src._data
+        dst._transpose.copy_(src._transpose if src._has_columnwise() else moved, non_blocking)
+    dst._after_write()
     return dst

@@ -12,6 +12,7 @@ from narrowfloat.pytorch._dispatch import implements
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
 from narrowfloat.pytorch.tensor.storage._scheme_storage import content_of
+from narrowfloat.pytorch.tensor.storage._stale import require_fresh, take_scales
 
 aten = torch.ops.aten
 
@@ -144,10 +145,13 @@ def _copy(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> t
 def _copy_scheme(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     if not isinstance(dst, SchemeTensor) or not copies_raw(dst, src):
         return _copy(dst, src, non_blocking)
+    require_fresh(src)
+    take_scales(dst, src)
     for buffer in dst.BUFFERS:
         mine, other = dst.__dict__[buffer.name], src.__dict__[buffer.name]
-        if mine is not None and other is not None:
+        if mine is not None and other is not None and buffer.name not in dst._shared_names():
             copy_buffer(mine, other, non_blocking)
+    dst._after_write()
     return dst
 
 
@@ -173,6 +177,7 @@ def zero_buffers(tensor: SchemeTensor) -> None:
         values = tensor.__dict__[buffer.name]
         if values is not None and buffer.name not in shared:
             values.zero_()
+    tensor._after_write()
 
 
 def empty_buffers(

@@ -16,6 +16,7 @@ from narrowfloat.pytorch._values import constant_of_graphs
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage, content_of
+from narrowfloat.pytorch.tensor.storage._stale import StaleCodes
 
 
 @lru_cache
@@ -244,6 +245,9 @@ class SchemeQuantizer(Quantizer):
             self._write_part(src, dst, noop_flag)
         else:
             self._with_group_of(dst)._run(src, dst, noop_flag)
+        noted = part or StaleCodes.live or "_whole" in dst.__dict__
+        if noted and (noop_flag is None or float(noop_flag) == 0):
+            dst._after_write()
         return dst
 
     def _check_source(self, src: torch.Tensor, dst: Any, part: bool) -> None:
@@ -265,7 +269,9 @@ class SchemeQuantizer(Quantizer):
         if noop is not None and float(noop) != 0:
             return
         quantizer = self._of_part(dst)
-        fresh = dst._rebuild(**dst._cloned_buffers())
+        # Stale codes are written here: only reading them is refused.
+        buffers = {b.keyword: dst._whole_buffer(b.name) for b in dst.BUFFERS}
+        fresh = dst._rebuild(**{n: None if t is None else t.clone() for n, t in buffers.items()})
         quantizer._fill_part(src, fresh, noop)
         for buffer in self.STORAGE.BUFFERS:
             mine = dst.__dict__[buffer.name]

@@ -220,6 +220,8 @@ class SchemeTensor(SchemeStorage, ShardedParameter, Weight, QuantizedTensor):
         return fields
 
     def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
+        if self._cut is not None:
+            return self._standalone().__reduce_ex__(protocol)
         fields = self._payload()
         arguments = tuple(fields.get(keyword) for keyword in self._payload_keywords())
         if self.RECONSTRUCTOR is None:
@@ -230,6 +232,11 @@ class SchemeTensor(SchemeStorage, ShardedParameter, Weight, QuantizedTensor):
     def _make_in_reduce_ex(cls, *arguments: Any) -> Any:
         """Makes the tensor of a payload. Older payloads name this, and end earlier."""
         return cls(**dict(zip(cls._payload_keywords(), arguments, strict=False)))
+
+    def _standalone(self) -> SchemeTensor:
+        """A copy that is no part of another tensor."""
+        with torch.no_grad():
+            return self._rebuild(**self._cloned_buffers()).requires_grad_(self.requires_grad)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SchemeTensor:
         if id(self) in memo:

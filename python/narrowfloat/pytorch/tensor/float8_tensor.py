@@ -97,9 +97,10 @@ class _Float8QuantizerBase(SchemeQuantizer):
         scale_inv = fresh._scale_inv
         amax = torch.zeros(1, dtype=torch.float32, device=src.device)
         _native.verbs.amax(src, amax, _native.threads())
-        # The scale that made scale_inv, its reciprocal and their product are rounded once each: a
-        # relative 2^-24 per rounding, which is not a value out of range.
-        limit = torch.finfo(TE_DType_To_Torch[self.dtype]).max * float(scale_inv) * (1 + 2**-21)
+        # The scale, its reciprocal scale_inv, and the reciprocal of that are rounded once each, by
+        # half an eps: the largest magnitude of the whole may exceed the product by that much.
+        margin = 1 + 4 * torch.finfo(torch.float32).eps
+        limit = torch.finfo(TE_DType_To_Torch[self.dtype]).max * float(scale_inv) * margin
         require_fitting("Float8Tensor", float(amax), limit)
         self._cast(src, fresh, noop, self._scale_of(scale_inv), self._measured(amax))
 
@@ -347,6 +348,8 @@ class Float8Tensor(Float8TensorStorage, SchemeTensor):
         """An alias of `tensor` with other outer metadata, or over other codes."""
         alias = super().make_like(tensor, shape=shape, dtype=dtype, requires_grad=requires_grad)
         alias._transpose_invalid = tensor._transpose_invalid
+        if tensor._whole is not None:
+            alias._whole = tensor._whole
         if data is not None:
             alias._data = data
             alias._transpose, alias._transpose_invalid = None, True

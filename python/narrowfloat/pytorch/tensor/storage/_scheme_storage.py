@@ -25,6 +25,7 @@ from narrowfloat.pytorch.tensor.storage._fields import (
     signature_of,
     take_positional,
 )
+from narrowfloat.pytorch.tensor.storage._stale import note_write, require_fresh
 from narrowfloat.pytorch.utils import empty_like_device
 
 
@@ -218,8 +219,16 @@ class SchemeStorage(QuantizedTensorStorage):
         return padded(buffer, self._planned_shape(name, buffer.shape))
 
     def _standalone_buffer(self, name: str) -> torch.Tensor | None:
-        """A buffer as a tensor that is no part of another one stores it."""
+        """A buffer as a tensor that is no part of another one stores it.
+
+        Errors: RuntimeError if codes have lost their scale.
+        """
+        require_fresh(self)
         return self.__dict__[name] if self._cut is None else self._whole_buffer(name)
+
+    def _after_write(self) -> None:
+        """Notes that all codes of this tensor were written under its scales."""
+        note_write(self)
 
     def _planned_shape(self, name: str, default: torch.Size) -> tuple[int, ...]:
         """The planned shape of a buffer of scales."""
@@ -230,7 +239,11 @@ class SchemeStorage(QuantizedTensorStorage):
         return tuple(default)
 
     def _whole_buffers(self) -> tuple[torch.Tensor | None, ...]:
-        """The buffers by role, as verbs read them."""
+        """The buffers by role, as verbs read them.
+
+        Errors: RuntimeError if codes have lost their scale.
+        """
+        require_fresh(self)
         if self._cut is None:
             return tuple([dense(buffer) for buffer in self._role_buffers()])
         return tuple(

@@ -149,6 +149,26 @@ class Float8TensorStorage(SchemeStorage):
             _native.derive_columnwise(spec, tuple(data.shape), buffers)
         self._transpose_invalid = False
 
+    _whole: Float8TensorStorage | None = None  # whose transpose a view left out
+
+    def _make_view(self, shape: torch.Size) -> Any:
+        return self._mark_view(super()._make_view(shape))
+
+    def _mark_view(self, view: Float8TensorStorage) -> Any:
+        """`view`, with a note of the transpose that it leaves out."""
+        left_out = self._has_columnwise() and not view._has_columnwise()
+        whole = self if left_out else self._whole
+        if whole is not None:
+            view._whole = whole
+        return view
+
+    def _after_write(self) -> None:
+        super()._after_write()
+        whole = self._whole
+        if whole is not None and whole._has_columnwise() and whole._data is not None:
+            rows_last = whole._data.movedim(-1, 0) if whole._data.dim() > 1 else whole._data
+            whole._transpose.copy_(rows_last)
+
     def _reset_caches(self) -> None:
         """The codes were written: the transpose is stale, unless it is all there is."""
         if self._data is not None:

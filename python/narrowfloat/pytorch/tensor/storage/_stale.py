@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Codes that are left behind when a part of a tensor takes another scale of the whole.
+
+A sharded checkpoint is loaded piece by piece, each with the saved codes and the saved scale. Until
+the last piece is there, the other codes have lost their scale, and nothing may read them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_ATTRIBUTE = "_stale_codes"  # of the scale, which every alias and every part shares
+
+
+class StaleCodes:
+    """Which codes of a whole tensor have lost their scale."""
+
+    live = 0  # without any, a check costs nothing
+
+    def __init__(self, codes: torch.Tensor, columnwise: bool) -> None:
+        span = 1 + sum((n - 1) * step for n, step in zip(codes.shape, codes.stride(), strict=True))
+        # Zero is zero under every scale.
+        self.mask = codes.as_strided((span,), (1,), codes.storage_offset()) != 0
+        self.first = codes.storage_offset()
+        self.line = codes.shape[-1]
+        self.columnwise = columnwise
+
+    def of(self, tensor: Any) -> torch.Tensor:
+        """The marks of the codes of an alias or a part, as a view."""
+        codes = tensor.__dict__[tensor.COLUMNWISE if self.columnwise else tensor.ROWWISE]
+        offset = codes.storage_offset() - self.first
+        return self.mask.as_strided(codes.shape, codes.stride(), offset)
+
+    def rows(self) -> tuple[int, int]:
+        """The first and the last row with such codes."""
+        found = self.mask.nonzero().reshape(-1)
+        rows = found % self.line if self.columnwise else found // self.line
+        return int(rows.min()), int(rows.max())
+
+
+def _scales(tensor: Any) -> list[torch.Tensor]:
+    named = (tensor.__dict__[name] for name in tensor._shared_names())
+    return [scale for scale in named if scale is not None]
+
+
+def _find(tensor: Any) -> StaleCodes | None:
+    marks = (scale.__dict__.get(_ATTRIBUTE) for scale in _scales(tensor))
+    return next((mark for mark in marks if mark is not None), None)
+
+
+def _forget(tensor: Any) -> None:
+    for scale in _scales(tensor):
+        if scale.__dict__.pop(_ATTRIBUTE, None) is not None:
+            StaleCodes.live -= 1
+
+
+def take_scales(dst: Any, src: Any) -> None:
+    """Gives `dst` the scales of `src`, whose codes it is about to take.
+
+    If `dst` is a part and a scale changes, all other codes of the whole are stale.
+    """
+    pairs = [
+        (dst.__dict__[name], src.__dict__[name])
+        for name in dst._shared_names()
+        if dst.__dict__[name] is not None and src.__dict__[name] is not None
+    ]
+    if all(torch.equal(mine.reshape(-1), other.reshape(-1)) for mine, other in pairs):
+        return
+    if dst._cut is not None:
+        rowwise, columnwise = dst._cut.codes
+        mark = StaleCodes(columnwise if rowwise is None else rowwise, rowwise is None)
+        _forget(dst)
+        for scale in _scales(dst):
+            setattr(scale, _ATTRIBUTE, mark)
+            StaleCodes.live += 1
+    for mine, other in pairs:
+        mine.copy_(other.view(mine.shape))
+
+
+def note_write(tensor: Any) -> None:
+    """Takes the codes of `tensor`, which were written under its scales, off the stale ones."""
+    if not StaleCodes.live:
+        return
+    mark = _find(tensor)
+    if mark is None:
+        return
+    if tensor._cut is not None:
+        mark.of(tensor).zero_()
+    if tensor._cut is None or not mark.mask.any():
+        _forget(tensor)
+
+
+def require_fresh(tensor: Any) -> None:
+    """Errors: RuntimeError if `tensor` has codes that have lost their scale."""
+    if not StaleCodes.live:
+        return
+    mark = _find(tensor)
+    if mark is None or not (mark.mask if tensor._cut is None else mark.of(tensor)).any():
+        return
+    first, last = mark.rows()
+    raise RuntimeError(
+        f"{type(tensor).__name__}: rows {first} to {last} have lost their scale, because a part "
+        "was copied with another one; copy the rest with that scale too, or write the whole tensor"
+    )

@@ -13,6 +13,7 @@ import torch
 from narrowfloat.pytorch._extra_state import pack_extra_state, unpack_extra_state
 from narrowfloat.pytorch.module.function import Call, LinearFunction, quantize_weight
 from narrowfloat.pytorch.module.parameters import ParameterInit, keep_initial_values
+from narrowfloat.pytorch.module.scales import scales_of, with_scales
 from narrowfloat.pytorch.module.states import PASSES, LayerStates, Roles
 from narrowfloat.pytorch.module.watching import (
     Slots,
@@ -22,6 +23,12 @@ from narrowfloat.pytorch.module.watching import (
     watcher_factory,
 )
 from narrowfloat.pytorch.quantization import FP8GlobalStateManager, QuantizerRole, RecipeState
+from narrowfloat.pytorch.quantization.recompute import (
+    FirstPass,
+    first_pass_of,
+    remember,
+    running_places,
+)
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 from narrowfloat.pytorch.tensor import Float8Quantizer
 
@@ -150,8 +157,25 @@ class QuantizedLayer(torch.nn.Module):
 
     # One forward pass.
 
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs _forward(); a pass that torch.utils.checkpoint runs again has what it had before."""
+        again = first_pass_of(self)
+        if again is None:
+            return self._forward(None, *args, **kwargs)
+        before = FP8GlobalStateManager.get_autocast_state()
+        FP8GlobalStateManager.set_autocast_state(again.autocast)
+        try:
+            return self._forward(again, *args, **kwargs)
+        finally:
+            FP8GlobalStateManager.set_autocast_state(before)
+
     def _slots(
-        self, x: torch.Tensor, splits: Sequence[int], fp8_output: bool, fp8_grad: bool
+        self,
+        again: FirstPass | None,
+        x: torch.Tensor,
+        splits: Sequence[int],
+        fp8_output: bool = False,
+        fp8_grad: bool = False,
     ) -> list[Slots] | None:
         """Returns the quantizers of this pass, or None where it is the plain layer's.
 
@@ -161,6 +185,8 @@ class QuantizedLayer(torch.nn.Module):
         if not quantized and FP8GlobalStateManager.is_fp8_calibration():
             self._calibrate(x, splits)
         parents = self._parents(fp8_output, fp8_grad) if quantized else self._no_slots()
+        if again is not None:
+            parents = with_scales(parents, again.scales)
         watched = self._watched(parents)
         if watched is not None:
             return watched
@@ -181,6 +207,7 @@ class QuantizedLayer(torch.nn.Module):
 
     def _multiply(
         self,
+        again: FirstPass | None,
         x: torch.Tensor,
         splits: Sequence[int],
         slots: Sequence[Slots],
@@ -191,9 +218,6 @@ class QuantizedLayer(torch.nn.Module):
         dtype = self._dtype_of_pass(x)
         quantized = FP8GlobalStateManager.is_fp8_enabled()
         weights = self._weights()
-        needs_gradient = torch.is_grad_enabled() and any(
-            tensor is not None and tensor.requires_grad for tensor in (x, *weights, *biases)
-        )
         call = Call(
             name=self.name,
             dtype=dtype,
@@ -207,12 +231,8 @@ class QuantizedLayer(torch.nn.Module):
             self._check_recipe_of_weights(recipe)
             call.backward_override = recipe.backward_override
             call.saves_input = self._saves_input(recipe, slots)
-            # The innermost part of delayed scaling's state is stepped once per backward pass.
-            call.steps_amaxes = (
-                needs_gradient
-                and recipe.backward_override is None
-                and FP8GlobalStateManager.is_first_fp8_module()
-            )
+            tensors = [x, *weights, *biases]
+            call.steps_amaxes = self._steps_amaxes(again, recipe, slots, tensors)
         if self.fuse_wgrad_accumulation:
             call.fused, call.accumulates = weights, is_first_microbatch is not True
         if self.delay_wgrad_compute:
@@ -223,6 +243,34 @@ class QuantizedLayer(torch.nn.Module):
         else:
             x = x.to(dtype).contiguous()
         return LinearFunction.apply(x, call, *weights, *biases)
+
+    def _steps_amaxes(
+        self,
+        again: FirstPass | None,
+        recipe: Any,
+        slots: Sequence[Slots],
+        tensors: Sequence[Any],
+    ) -> bool:
+        """Returns whether the backward pass of this pass ends with a step of delayed scaling.
+
+        The first layer of an autocast takes it: its backward pass is the last. Notes what a pass
+        that torch.utils.checkpoint will run again needs then.
+        """
+        places = running_places()
+        will_run_again = any(not place.is_again for place in places)
+        if again is not None:
+            is_first = again.is_first_module and again.has_graph
+        else:
+            is_first = (
+                recipe.backward_override is None
+                and (torch.is_grad_enabled() or will_run_again)
+                and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+                and FP8GlobalStateManager.is_first_fp8_module()
+            )
+        if will_run_again:
+            autocast = FP8GlobalStateManager.get_autocast_state()
+            remember(places, FirstPass(id(self), autocast, scales_of(slots), is_first))
+        return is_first
 
     def _dtype_of_pass(self, x: torch.Tensor) -> torch.dtype:
         device = x.device.type

@@ -11,6 +11,7 @@ import torch
 from narrowfloat.pytorch.module.base import QuantizedLayer
 from narrowfloat.pytorch.module.options import choose_dtype, refuse, refuse_parallelism
 from narrowfloat.pytorch.module.parameters import Init, ParameterInit
+from narrowfloat.pytorch.quantization.recompute import FirstPass
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 
 
@@ -115,17 +116,26 @@ class GroupedLinear(QuantizedLayer):
         Errors: TypeError for a quantized x; ValueError unless m_splits has one size per weight and
         they add up to the rows.
         """
+        return super().forward(x, m_splits, is_first_microbatch)
+
+    def _forward(
+        self,
+        again: FirstPass | None,
+        x: torch.Tensor,
+        m_splits: Sequence[int] | torch.Tensor,
+        is_first_microbatch: bool | None,
+    ) -> Any:
         if isinstance(x, QuantizedTensorStorage):
             raise TypeError(f"GroupedLinear: the input must be plain, got {type(x).__name__}")
         rows = x.reshape(-1, x.shape[-1])
         splits = self._checked_splits(m_splits, rows.shape[0])
-        slots = self._slots(rows, splits, fp8_output=False, fp8_grad=False)
+        slots = self._slots(again, rows, splits)
         biases = [None] * self.num_gemms if self.return_bias else self._biases()
         if slots is None:
             parts = zip(rows.split(splits), self._weights(), biases, strict=True)
             y = torch.cat([torch.nn.functional.linear(*part) for part in parts])
         else:
-            y = self._multiply(rows, splits, slots, biases, is_first_microbatch)
+            y = self._multiply(again, rows, splits, slots, biases, is_first_microbatch)
         y = y.view(*x.shape[:-1], self.out_features)
         if not self.return_bias:
             return y

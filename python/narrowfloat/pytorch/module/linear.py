@@ -11,6 +11,7 @@ import torch
 from narrowfloat.pytorch.module.base import QuantizedLayer
 from narrowfloat.pytorch.module.options import choose_dtype, refuse, refuse_parallelism
 from narrowfloat.pytorch.module.parameters import Init, ParameterInit
+from narrowfloat.pytorch.quantization.recompute import FirstPass
 
 
 class Linear(QuantizedLayer):
@@ -120,12 +121,22 @@ class Linear(QuantizedLayer):
         Errors: TypeError if x and the parameters differ in type outside torch.autocast; ValueError
         for an option that the recipe cannot have.
         """
-        slots = self._slots(x, [x.shape[0] if x.ndim > 1 else 1], fp8_output, fp8_grad)
+        return super().forward(x, is_first_microbatch, fp8_output, fp8_grad)
+
+    def _forward(
+        self,
+        again: FirstPass | None,
+        x: torch.Tensor,
+        is_first_microbatch: bool | None,
+        fp8_output: bool,
+        fp8_grad: bool,
+    ) -> Any:
+        slots = self._slots(again, x, [x.shape[0] if x.ndim > 1 else 1], fp8_output, fp8_grad)
         bias = None if self.return_bias else self.bias
         if slots is None:
             y = torch.nn.functional.linear(x, self.weight, bias)
         else:
             row = x.unsqueeze(0) if x.ndim == 1 else x
-            y = self._multiply(row, [row.shape[0]], slots, [bias], is_first_microbatch)
+            y = self._multiply(again, row, [row.shape[0]], slots, [bias], is_first_microbatch)
             y = y.squeeze(0) if x.ndim == 1 else y
         return (y, self._returned_bias(self.bias, y.dtype)) if self.return_bias else y

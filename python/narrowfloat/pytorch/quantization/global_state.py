@@ -12,6 +12,7 @@ from narrowfloat.common.recipe import DelayedScaling, Recipe
 from narrowfloat.pytorch.quantization.custom_state import CustomRecipeState
 from narrowfloat.pytorch.quantization.recipe_state import RecipeState
 from narrowfloat.pytorch.quantization.recipe_states import DelayedScalingRecipeState
+from narrowfloat.pytorch.quantization.recompute import is_first_pass, is_in_backward
 
 
 @dataclass
@@ -124,10 +125,13 @@ class FP8GlobalStateManager:
     def autocast_exit(cls, collected: bool) -> None:
         """Ends an autocast; the outermost one takes the forward pass's step if it can learn.
 
-        collected: whether layers collected amaxes inside, quantizing or calibrating.
+        collected: whether layers collected amaxes inside, quantizing or calibrating. A pass that
+        torch.utils.checkpoint runs again has taken its step the first time.
         """
         cls._depth -= 1
-        if collected and cls._depth == 0 and torch.is_grad_enabled():
+        if not collected or cls._depth > 0 or is_in_backward():
+            return
+        if torch.is_grad_enabled() or is_first_pass():
             cls.reduce_and_update_fp8_tensors(forward=True)
 
     @classmethod

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scales that delayed scaling had in an earlier pass, for quantizing as it did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from narrowfloat.pytorch.module.watching import Slots
+from narrowfloat.pytorch.quantized_tensor import Quantizer
+from narrowfloat.pytorch.tensor import Float8Quantizer
+
+# Of the tensors that a forward pass quantizes; gradients are quantized once in any case.
+FORWARD = ("activation", "weight", "output")
+Scales = dict[str, torch.Tensor | None]
+
+
+def scales_of(slots: Sequence[Slots]) -> list[Scales]:
+    """Returns copies of the scales of each set, None for quantizers without state."""
+    return [{name: _scale(getattr(each, name)) for name in FORWARD} for each in slots]
+
+
+def with_scales(slots: Sequence[Slots], scales: Sequence[Scales]) -> list[Slots]:
+    """Returns the quantizers with those scales; their amaxes go nowhere."""
+    return [
+        each._replace(**{name: _with_scale(getattr(each, name), of[name]) for name in FORWARD})
+        for each, of in zip(slots, scales, strict=True)
+    ]
+
+
+def _scale(quantizer: Quantizer | None) -> torch.Tensor | None:
+    quantizer = getattr(quantizer, "parent_quantizer", quantizer)
+    return quantizer.scale.clone() if isinstance(quantizer, Float8Quantizer) else None
+
+
+def _with_scale(quantizer: Quantizer | None, scale: torch.Tensor | None) -> Quantizer | None:
+    if scale is None or not isinstance(quantizer, Float8Quantizer):
+        return quantizer
+    copy = quantizer.copy()
+    copy.scale, copy.amax = scale, torch.zeros_like(quantizer.amax)
+    return copy

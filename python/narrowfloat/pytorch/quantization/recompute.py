@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passes that torch.utils.checkpoint runs again during backward, and what the first passes had.
+
+By then the autocast has ended and delayed scaling moved on. torch.utils.checkpoint keeps neither
+and does not tell the layers of a pass which one it is. Its functions hold one object per checkpoint
+while either pass runs, which the stack shows: what a layer had is kept on that object.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from types import CodeType
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import checkpoint
+
+_ATTRIBUTE = "_narrowfloat_passes"
+
+
+class Place(NamedTuple):
+    """A function of torch.utils.checkpoint that is running.
+
+    key: its object. is_again: whether the pass is the second one. has_graph: whether backward uses
+    the graph of that second pass, as it does in reentrant mode.
+    """
+
+    key: Any
+    is_again: bool
+    has_graph: bool
+
+
+@dataclass
+class FirstPass:
+    """What one layer had in a first pass. scales: copies of what delayed scaling moves on."""
+
+    layer: int
+    autocast: Any
+    scales: list[Any]
+    is_first_module: bool
+    has_graph: bool = False
+
+
+@dataclass
+class _Passes:
+    """The first passes in order, and how many of them a backward pass has run again."""
+
+    first: list[FirstPass] = field(default_factory=list)
+    task: int = -1
+    done: int = 0
+
+
+def is_in_backward() -> bool:
+    """Returns whether autograd's engine is running: a forward pass then is a second one."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
+def running_places() -> list[Place]:
+    """Returns the checkpoints that this call is in, the innermost first, up to a second pass."""
+    found: list[Place] = []
+    if torch.compiler.is_compiling():
+        return found
+    frame = sys._getframe(1)
+    while frame is not None:
+        read = _READERS.get(frame.f_code)
+        place = None if read is None else read(frame.f_locals)
+        if place is not None and place.key is not None:
+            found.append(place)
+            if place.is_again:
+                break
+        frame = frame.f_back
+    return found
+
+
+def is_first_pass() -> bool:
+    """Returns whether a checkpoint will run this pass again."""
+    return any(not place.is_again for place in running_places())
+
+
+def remember(places: list[Place], passed: FirstPass) -> None:
+    """Keeps what a layer had for all checkpoints that will run its pass again."""
+    for place in places:
+        if not place.is_again:
+            if not hasattr(place.key, _ATTRIBUTE):
+                setattr(place.key, _ATTRIBUTE, _Passes())
+            getattr(place.key, _ATTRIBUTE).first.append(replace(passed, has_graph=place.has_graph))
+
+
+def first_pass_of(layer: Any) -> FirstPass | None:
+    """Returns what the layer had in the pass that now runs again; None in an ordinary pass."""
+    if not is_in_backward():
+        return None
+    place = next((place for place in running_places() if place.is_again), None)
+    passes = None if place is None else getattr(place.key, _ATTRIBUTE, None)
+    if passes is None:
+        return None
+    task = torch._C._current_graph_task_id()
+    if passes.task != task:
+        passes.task, passes.done = task, 0
+    if passes.done == len(passes.first) or passes.first[passes.done].layer != id(layer):
+        return None  # the first pass was not quantized
+    passes.done += 1
+    return passes.first[passes.done - 1]
+
+
+def _code(function: Any, inner: str | None = None) -> CodeType:
+    code = inspect.unwrap(function).__code__
+    if inner is None:
+        return code
+    return next(
+        constant
+        for constant in code.co_consts
+        if isinstance(constant, CodeType) and constant.co_name == inner
+    )
+
+
+def _frame_of(generator: Any) -> Any:
+    running = getattr(generator, "gi_frame", None)
+    return None if running is None else running.f_locals.get("new_frame")
+
+
+_READERS: dict[CodeType, Callable[[dict[str, Any]], Place]] = {
+    _code(checkpoint.CheckpointFunction.forward): lambda names: Place(
+        names.get("ctx"), is_again=False, has_graph=True
+    ),
+    _code(checkpoint.CheckpointFunction.backward): lambda names: Place(
+        names.get("ctx"), is_again=True, has_graph=True
+    ),
+    # PyTorch before 2.15 has no _checkpoint_impl: checkpoint() did the work itself.
+    _code(getattr(checkpoint, "_checkpoint_impl", checkpoint.checkpoint)): lambda names: Place(
+        _frame_of(names.get("gen")), is_again=False, has_graph=False
+    ),
+    _code(checkpoint._checkpoint_hook.__init__, "unpack_hook"): lambda names: Place(
+        names.get("frame"), is_again=True, has_graph=False
+    ),
+}

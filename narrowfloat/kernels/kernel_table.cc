@@ -46,6 +46,7 @@ std::size_t TargetIndex(std::int64_t target) {
 
 struct CpuTable {
   std::string name;
+  GemmKernels gemm;
   KernelTable kernels;
 
   explicit CpuTable(std::int64_t target) : name(TargetName(target)), kernels(ScalarKernels()) {
@@ -63,8 +64,15 @@ struct CpuTable {
     Overlay(cpu::QuantizeTransposedTable(index), kernels.quantize);
     Overlay(cpu::QuantizePackedTable(index), kernels.quantize);
     Overlay(cpu::DequantizeTable(index), kernels.dequantize);
+    gemm.floats = cpu::GemmFloatsBody(index);
+    if (gemm.floats.rows == 0) return;  // the baseline target has no micro-kernels
+    gemm.pack_floats = cpu::GemmFloatPackers(index);
+    gemm.nibbles = cpu::GemmNibblesBody(index);
+    gemm.pack_nibbles = cpu::GemmNibblePackers(index);
+    gemm.finish = cpu::GemmFinishTable(index);
+    kernels.gemm = &gemm;
   }
-  CpuTable(const CpuTable&) = delete;  // `kernels` points at `name`
+  CpuTable(const CpuTable&) = delete;  // `kernels` points at `name` and `gemm`
   CpuTable& operator=(const CpuTable&) = delete;
 };
 

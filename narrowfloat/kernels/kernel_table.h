@@ -15,6 +15,8 @@
 
 namespace narrowfloat {
 
+struct GemmKernels;
+
 /// A matrix whose rows are contiguous and may lie anywhere: a fixed distance apart, or at
 /// `row_offsets`.
 template <class Byte>
@@ -131,6 +133,7 @@ struct KernelTable {
   ByType<HadamardFn> hadamard{};
   QuantizeSlots quantize{};
   DequantizeSlots dequantize{};
+  const GemmKernels* gemm = nullptr;  // null: products run on the reference in ops/slab_gemm.h
 };
 
 /// The oracle: plain loops, the executable definition of every slot.

@@ -13,11 +13,11 @@
 namespace narrowfloat {
 namespace {
 
-using MakeFn = std::unique_ptr<GemmOperand> (*)(OperandSource source);
+using MakeFn = std::unique_ptr<StoredOperand> (*)(OperandSource source);
 
 template <Scheme... S>
 constexpr std::array<MakeFn, sizeof...(S)> MakeTable(TypeList<S...>) {
-  return {[](OperandSource source) -> std::unique_ptr<GemmOperand> {
+  return {[](OperandSource source) -> std::unique_ptr<StoredOperand> {
     return std::make_unique<SchemeOperand<S>>(std::move(source));
   }...};
 }
@@ -44,8 +44,9 @@ std::vector<float> LoadAmaxes(const std::string& subject, const ConstQuantizedVi
 
 }  // namespace
 
-std::unique_ptr<GemmOperand> MakeGemmOperand(const char* verb, const char* name,
-                                             const ConstQuantizedView& view, Direction direction) {
+std::unique_ptr<StoredOperand> MakeGemmOperand(const char* verb, const char* name,
+                                               const ConstQuantizedView& view,
+                                               Direction direction) {
   const std::string subject = fmt::format("{}: {}", verb, name);
   CheckDirection(subject.c_str(), view, direction);
   const MatrixShape matrix = FlattenShape(view.shape);

@@ -5,9 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "narrowfloat/kernels/gemm_kernels.h"
 #include "narrowfloat/kernels/geometry.h"
 #include "narrowfloat/tensor/view.h"
 
@@ -37,6 +39,30 @@ class GemmOperand {
   const std::size_t lines, length, slab;
 };
 
+/// Position of an element format in ElementFormats.
+template <FloatFormat F, FloatFormat... All>
+constexpr std::size_t FormatIndex(TypeList<All...>) {
+  constexpr bool kIsF[] = {std::is_same_v<F, All>...};
+  std::size_t index = 0;
+  while (!kIsF[index]) ++index;
+  return index;
+}
+
+/// An operand whose codes micro-kernels can read where they are stored.
+class StoredOperand : public GemmOperand {
+ public:
+  StoredOperand(std::size_t line_count, std::size_t item_count, std::size_t slab_items,
+                OperandCodes operand_codes, std::size_t element_index, int bits)
+      : GemmOperand(line_count, item_count, slab_items),
+        stored(operand_codes),
+        element(element_index),
+        element_bits(bits) {}
+
+  const OperandCodes stored;
+  const std::size_t element;  // in ElementFormats
+  const int element_bits;
+};
+
 /// Codes and scales of one direction of a quantized tensor.
 struct OperandSource {
   DirectionBuffers<const std::byte> buffers;
@@ -58,12 +84,20 @@ inline std::uint32_t LoadCode(const std::byte* row, std::size_t index) noexcept 
 }
 
 template <Scheme S>
-class SchemeOperand final : public GemmOperand {
+class SchemeOperand final : public StoredOperand {
  public:
   explicit SchemeOperand(OperandSource source)
-      : GemmOperand(source.lines, source.length,
-                    WholeTensorScheme<S> ? source.length : S::kBlock.cols),
-        source_(std::move(source)) {}
+      : StoredOperand(
+            source.lines, source.length, WholeTensorScheme<S> ? source.length : S::kBlock.cols,
+            {source.buffers.codes, source.buffers.code_stride, source.along_is_adjacent},
+            FormatIndex<typename S::Element>(ElementFormats{}), kBits<typename S::Element>),
+        source_(std::move(source)) {
+    if constexpr (kHasTable) {
+      const typename S::TensorState state = S::Prepare(AmaxOf(0), source_.options);
+      for (std::uint32_t code = 0; code < decoded_.size(); ++code)
+        decoded_[code] = S::DecodeScale(code, state);
+    }
+  }
 
   void Values(const LineRange& range, PanelSteps steps, float* out) const noexcept override {
     // Codes are read in the order of memory: rows of them are lines, or places along all lines.
@@ -87,11 +121,17 @@ class SchemeOperand final : public GemmOperand {
     const DirectionBuffers<const std::byte>& buffers = source_.buffers;
     const std::size_t block = WholeTensorScheme<S> ? 0 : buffers.strides.BlockOffset(slab_index);
     const bool amax_of_line = source_.amaxes.size() > 1;
-    typename S::TensorState state = S::Prepare(AmaxOf(0), source_.options);
+    typename S::TensorState state{};
+    if (!kHasTable) state = S::Prepare(AmaxOf(0), source_.options);
     for (std::size_t line = line_begin; line < line_end; ++line) {
-      if (amax_of_line) state = S::Prepare(AmaxOf(line), source_.options);
       const std::size_t item = buffers.strides.LineOffset(ScaleLine<S>(line)) + block;
-      *out++ = S::DecodeScale(LoadScaleInv<S>(buffers.scale_inv, item), state);
+      const std::uint32_t scale_inv = LoadScaleInv<S>(buffers.scale_inv, item);
+      if (kHasTable && !amax_of_line) {
+        *out++ = decoded_[scale_inv];
+        continue;
+      }
+      if (amax_of_line) state = S::Prepare(AmaxOf(line), source_.options);
+      *out++ = S::DecodeScale(scale_inv, state);
     }
   }
 
@@ -108,14 +148,18 @@ class SchemeOperand final : public GemmOperand {
     return source_.amaxes.empty() ? 0.0f : source_.amaxes[line];
   }
 
+  // Decoded scale codes of a byte, under the tensor's amax: a product decodes millions of them.
+  static constexpr bool kHasTable = kScaleBytes<S> == 1;
+
   OperandSource source_;
+  std::array<float, kHasTable ? 256 : 0> decoded_{};
 };
 
 /// The operand that `view` is in one direction. Its lines are rows, summed along the columns, for
 /// rowwise buffers, and columns, summed along the rows, for columnwise ones. Errors:
 /// InvalidArgument naming the buffer that is missing or differs from the plan; `verb` and `name`
 /// begin the message.
-std::unique_ptr<GemmOperand> MakeGemmOperand(const char* verb, const char* name,
-                                             const ConstQuantizedView& view, Direction direction);
+std::unique_ptr<StoredOperand> MakeGemmOperand(const char* verb, const char* name,
+                                               const ConstQuantizedView& view, Direction direction);
 
 }  // namespace narrowfloat

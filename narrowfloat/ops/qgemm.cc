@@ -8,8 +8,8 @@
 
 #include "narrowfloat/kernels/scalar/items.h"
 #include "narrowfloat/ops/buffers.h"
+#include "narrowfloat/ops/gemm_driver.h"
 #include "narrowfloat/ops/input.h"
-#include "narrowfloat/ops/parallel.h"
 #include "narrowfloat/ops/slab_gemm.h"
 #include "narrowfloat/tensor/error.h"
 
@@ -144,9 +144,8 @@ void Qgemm(const ConstQuantizedView& a, const ConstQuantizedView& b, const Tenso
   if (execution.IsNoop()) return;
 
   const GemmRule rule = RuleOf(*a.spec.scheme, *b.spec.scheme, out.dtype, bias_dtype);
-  const TileGrid grid{rows.shape, kGemmTileRows, kGemmTileCols};
-  ParallelFor(execution, grid.Count(),
-              [&](std::size_t i) { MultiplyTile(*a_operand, *b_operand, rule, grid[i], result); });
+  const GemmProblem problem{*a_operand, *b_operand, rule, result};
+  MultiplyAll({&problem, 1}, execution);
 }
 
 }  // namespace narrowfloat

@@ -37,13 +37,12 @@ Shape QgemmShape(const ConstQuantizedView& a, const ConstQuantizedView& b, GemmL
 /// Writes the product of two quantized matrices to `out`, of any float type.
 /// Sums: the codes of a slab, the items that share a scale, are multiplied and added in fp32, in
 /// order; slabs are scaled and added in order; then the result is rounded. The bytes depend on
-/// neither threads nor instruction sets. docs/numerics.md has the rules of each family, of the
-/// bias and of accumulating.
-/// Shapes: out is QgemmShape(a, b, layout); its rows may lie anywhere. A sum over nothing is 0.
-/// Errors: InvalidArgument as QgemmShape; if a buffer that the layout reads is missing or differs
-/// from the plan; if out or bias has another shape or is no float tensor; if out overlaps what is
-/// read. Nothing is written then.
-/// Source: TransformerEngine CurrentScalingQuantizerRef.qgemm, CuBLASRefBlockwiseGemm and
+/// neither threads nor instruction sets (BackendGemmTest holds it). docs/numerics.md has the rules
+/// of each family, of the bias and of accumulating. Shapes: out is QgemmShape(a, b, layout); its
+/// rows may lie anywhere. A sum over nothing is 0. Errors: InvalidArgument as QgemmShape; if a
+/// buffer that the layout reads is missing or differs from the plan; if out or bias has another
+/// shape or is no float tensor; if out overlaps what is read. Nothing is written then. Source:
+/// TransformerEngine CurrentScalingQuantizerRef.qgemm, CuBLASRefBlockwiseGemm and
 /// NVFP4QuantizerRef.qgemm.
 void Qgemm(const ConstQuantizedView& a, const ConstQuantizedView& b, const TensorView& out,
            const GemmOptions& options = {}, const Execution& execution = {});

@@ -1,35 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <vector>
 
+#include "narrowfloat/kernels/gemm_kernels.h"
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/ops/gemm_operand.h"
 
 namespace narrowfloat {
-
-/// How the dot product of one slab's codes, an fp32 number, enters the sum over the slabs; a and b
-/// are the slab's scales of the two lines.
-enum class SlabSum : std::uint8_t {
-  kBinary64,      // sum + dot * (a * b) in binary64, rounded to fp32 behind the last slab
-  kFusedLast,     // fma(dot * a, b, sum) in fp32
-  kFusedFirst,    // fma(dot * b, a, sum) in fp32
-  kFusedProduct,  // fma(dot, a * b, sum) in fp32
-};
-
-/// When a term is added to the sum: before the sum is rounded to the result's type, or after it,
-/// with a rounding of its own.
-enum class TermRounding : std::uint8_t { kBeforeTerm, kAfterTerm };
-
-/// The arithmetic of a product of two schemes. Everything in it is a fact of the schemes and types;
-/// threads, tiles and instruction sets do not enter.
-struct GemmRule {
-  SlabSum sum = SlabSum::kBinary64;
-  TermRounding bias = TermRounding::kBeforeTerm;
-  TermRounding accumulate = TermRounding::kBeforeTerm;
-};
 
 /// Whether tensors of these schemes can be multiplied: slabs of one length under scales of one
 /// type.

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include "narrowfloat/kernels/gemm_kernels.h"
 #include "narrowfloat/kernels/kernel_table.h"
 
 namespace narrowfloat::cpu {
@@ -22,5 +23,11 @@ QuantizeSlots QuantizeTilesTable(std::size_t target);
 QuantizeSlots QuantizeTransposedTable(std::size_t target);
 QuantizeSlots QuantizePackedTable(std::size_t target);
 DequantizeSlots DequantizeTable(std::size_t target);
+// A body without rows is one that the target does not have.
+GemmBody GemmFloatsBody(std::size_t target);
+std::array<PanelPackers, ElementFormats::kSize> GemmFloatPackers(std::size_t target);
+GemmBody GemmNibblesBody(std::size_t target);
+PanelPackers GemmNibblePackers(std::size_t target);
+std::array<FinishFn, kFloatTypeCount> GemmFinishTable(std::size_t target);
 
 }  // namespace narrowfloat::cpu

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the sums of a micro-tile to items of the result: scales of whole lines, bias, accumulation
+// and rounding, a vector of columns at a time.
+#include <array>
+#include <cstring>
+
+#include "narrowfloat/kernels/cpu/tables.h"
+#include "narrowfloat/kernels/scalar/items.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "narrowfloat/kernels/cpu/gemm_finish.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h:
+#include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/decode-inl.h"
+#include "narrowfloat/kernels/cpu/gemm-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace narrowfloat::HWY_NAMESPACE {
+namespace {
+
+using FinishTable = std::array<FinishFn, kFloatTypeCount>;
+
+#if HWY_TARGET == HWY_SCALAR
+
+FinishTable Finish() {
+  return {};
+}
+
+#else
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr std::size_t kLanes = hn::MaxLanes(DF());
+
+/// Sums of the columns from `col` on, as fp32.
+HWY_INLINE hn::Vec<DF> LoadSums(const FinishArgs& args, std::size_t row, std::size_t col) {
+  const DF df;
+  const GemmD dd;
+  const std::size_t at = row * args.sums_stride + col;
+  if (args.type == SumType::kBinary64) {
+    return LoadAsFloats(static_cast<const double*>(args.sums) + at);
+  }
+  const auto sums = hn::LoadU(df, static_cast<const float*>(args.sums) + at);
+  if (args.type == SumType::kFloat) return sums;
+  const hn::Half<DF> half;
+  const auto scaled = [&](hn::Vec<hn::Half<DF> > dots, std::size_t first) NF_INLINE_ATTR {
+    const auto scale =
+        hn::Mul(hn::Set(dd, args.a_scales[row]), hn::LoadU(dd, args.b_scales + first));
+    // The sum over one slab begins with +0.
+    return hn::DemoteTo(half, hn::Add(hn::Zero(dd), hn::Mul(hn::PromoteTo(dd, dots), scale)));
+  };
+  return hn::Combine(df, scaled(hn::UpperHalf(half, sums), col + hn::Lanes(dd)),
+                     scaled(hn::LowerHalf(half, sums), col));
+}
+
+/// One vector of items of T, widened.
+template <class T>
+HWY_INLINE hn::Vec<DF> LoadFloats(const std::byte* from) {
+  const DF df;
+  if constexpr (kItemSize<T> == 4) {
+    return hn::LoadU(df, reinterpret_cast<const float*>(from));
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    const D32 d32;
+    const hn::Rebind<std::uint16_t, DF> d16;
+    const auto items = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(from));
+    return hn::BitCast(df, hn::ShiftLeft<16>(hn::PromoteTo(d32, items)));
+  } else {
+    alignas(64) float items[kLanes];
+    for (std::size_t i = 0; i < kLanes; ++i) items[i] = LoadItem<T>(from, i);
+    return hn::Load(df, items);
+  }
+}
+
+/// Rounds one vector to items of T; any NaN becomes the one quiet NaN.
+template <class T>
+HWY_INLINE void StoreFloats(hn::Vec<DF> values, std::byte* to) {
+  const DF df;
+  const auto canonical =
+      hn::IfThenElse(hn::Eq(values, values), values, hn::BitCast(df, hn::Set(D32(), kFloatNan)));
+  if constexpr (kItemSize<T> == 4) {
+    hn::StoreU(canonical, df, reinterpret_cast<float*>(to));
+  } else {
+    const hn::Rebind<std::uint16_t, DF> d16;
+    hn::StoreU(hn::LowerHalf(d16, RoundTo<T>(canonical, canonical)), d16,
+               reinterpret_cast<std::uint16_t*>(to));
+  }
+}
+
+/// sum + term; the sum is rounded to T first if the rule says so.
+template <class T>
+HWY_INLINE hn::Vec<DF> AddTerm(hn::Vec<DF> sum, hn::Vec<DF> term, TermRounding rounding) {
+  if (kItemSize<T> != 4 && rounding == TermRounding::kBeforeTerm) {
+    alignas(64) std::byte items[kLanes * kItemSize<T>];
+    StoreFloats<T>(sum, items);
+    sum = LoadFloats<T>(items);
+  }
+  return hn::Add(sum, term);
+}
+
+/// Writes one vector of items at `out`; `bias` is null or points at as many terms.
+template <class T>
+HWY_INLINE void FinishVector(const FinishArgs& args, hn::Vec<DF> sum, const float* bias,
+                             std::byte* out) {
+  if (bias != nullptr) sum = AddTerm<T>(sum, hn::LoadU(DF(), bias), args.rule.bias);
+  if (args.accumulates) sum = AddTerm<T>(sum, LoadFloats<T>(out), args.rule.accumulate);
+  StoreFloats<T>(sum, out);
+}
+
+template <class T>
+void FinishTile(const FinishArgs& args) noexcept {
+  const std::size_t cols = args.tile.col_end - args.tile.col_begin;
+  for (std::size_t row = 0; row < args.tile.row_end - args.tile.row_begin; ++row) {
+    std::byte* out = args.out.Row(args.tile.row_begin + row) + args.tile.col_begin * kItemSize<T>;
+    std::size_t col = 0;
+    for (; col + kLanes <= cols; col += kLanes) {
+      FinishVector<T>(args, LoadSums(args, row, col),
+                      args.bias == nullptr ? nullptr : args.bias + col, out + col * kItemSize<T>);
+    }
+    if (col == cols) continue;
+    alignas(64) float bias[kLanes] = {};
+    alignas(64) std::byte items[kLanes * kItemSize<T>] = {};
+    const std::size_t bytes = (cols - col) * kItemSize<T>;
+    if (args.bias != nullptr) std::memcpy(bias, args.bias + col, (cols - col) * sizeof(float));
+    std::memcpy(items, out + col * kItemSize<T>, bytes);
+    FinishVector<T>(args, LoadSums(args, row, col), args.bias == nullptr ? nullptr : bias, items);
+    std::memcpy(out + col * kItemSize<T>, items, bytes);
+  }
+}
+
+template <class... T>
+constexpr FinishTable MakeFinish(TypeList<T...>) {
+  return {&FinishTile<T>...};
+}
+FinishTable Finish() {
+  return MakeFinish(FloatTypes{});
+}
+
+#endif
+
+}  // namespace
+}  // namespace narrowfloat::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace narrowfloat {
+HWY_EXPORT(Finish);
+namespace cpu {
+std::array<FinishFn, kFloatTypeCount> GemmFinishTable(std::size_t target) {
+  return HWY_DISPATCH_TABLE(Finish)[target]();
+}
+}  // namespace cpu
+}  // namespace narrowfloat
+#endif

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// Micro-kernels of products over panels of fp32 values. Each lane owns one item of the result and
+// adds its products one after another, so the bytes do not depend on the number of lanes. A product
+// of two codes is exact in fp32: a fused multiply-add and a multiplication followed by an addition
+// give the same bits.
+#include <array>
+#include <cmath>
+
+#include "narrowfloat/kernels/cpu/tables.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "narrowfloat/kernels/cpu/gemm_floats.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h:
+#include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/gemm-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace narrowfloat::HWY_NAMESPACE {
+namespace {
+
+#if HWY_TARGET == HWY_SCALAR
+
+GemmBody FloatsBody() {
+  return {};
+}
+
+#else
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// fma(x, y, z), rounded once.
+template <class D>
+HWY_INLINE hn::Vec<D> FusedMulAdd(D d, hn::Vec<D> x, hn::Vec<D> y, hn::Vec<D> z) {
+#if HWY_TARGET == HWY_SSE4
+  // The instruction set has no fused operation; one item in 128 places needs it.
+  alignas(16) float lanes[3][hn::MaxLanes(D())];
+  hn::Store(x, d, lanes[0]);
+  hn::Store(y, d, lanes[1]);
+  hn::Store(z, d, lanes[2]);
+  for (std::size_t i = 0; i < hn::Lanes(d); ++i) {
+    lanes[0][i] = std::fma(lanes[0][i], lanes[1][i], lanes[2][i]);
+  }
+  return hn::Load(d, lanes[0]);
+#else
+  (void)d;
+  return hn::MulAdd(x, y, z);
+#endif
+}
+
+/// Adds the dot products of a vector of columns to their sums; `a` is the row's scale, `b` points
+/// at the columns' scales. 4 ops a half vector for kBinary64.
+template <SlabSum kSum>
+HWY_INLINE void AddDots(hn::Vec<GemmF> dots, double a, const double* b, void* sums) {
+  const GemmF df;
+  if constexpr (kSum == SlabSum::kBinary64) {
+    const GemmD dd;
+    const hn::Half<GemmF> half;
+    const auto add = [&](hn::Vec<hn::Half<GemmF> > part, std::size_t at) NF_INLINE_ATTR {
+      double* sum = static_cast<double*>(sums) + at;
+      const auto scale = hn::Mul(hn::Set(dd, a), hn::LoadU(dd, b + at));
+      hn::StoreU(hn::Add(hn::LoadU(dd, sum), hn::Mul(hn::PromoteTo(dd, part), scale)), dd, sum);
+    };
+    add(hn::LowerHalf(half, dots), 0);
+    add(hn::UpperHalf(half, dots), hn::Lanes(dd));
+  } else {
+    auto* sum = static_cast<float*>(sums);
+    const auto before = hn::LoadU(df, sum);
+    const auto row = hn::Set(df, static_cast<float>(a));
+    const auto cols = LoadAsFloats(b);
+    auto after = before;
+    if constexpr (kSum == SlabSum::kFusedLast) {
+      after = FusedMulAdd(df, hn::Mul(dots, row), cols, before);
+    } else if constexpr (kSum == SlabSum::kFusedFirst) {
+      after = FusedMulAdd(df, hn::Mul(dots, cols), row, before);
+    } else {
+      after = FusedMulAdd(df, dots, hn::Mul(row, cols), before);
+    }
+    hn::StoreU(after, df, sum);
+  }
+}
+
+using Dots = hn::Vec<GemmF>[kFloatRows][kFloatVectors];
+
+/// dots[r][c] += a[k][r] * b[k][c] for each k in order.
+template <std::size_t kRows>
+HWY_INLINE void AddProducts(const float* HWY_RESTRICT& a, const float* HWY_RESTRICT& b,
+                            std::size_t count, Dots& dots) {
+  const GemmF df;
+  for (std::size_t k = 0; k < count; ++k, a += kFloatRows, b += kFloatCols) {
+    hn::Vec<GemmF> columns[kFloatVectors];
+#pragma GCC unroll 4
+    for (std::size_t c = 0; c < kFloatVectors; ++c) {
+      columns[c] = hn::Load(df, b + c * hn::Lanes(df));
+    }
+#pragma GCC unroll 16
+    for (std::size_t r = 0; r < kRows; ++r) {
+      const auto row = hn::Set(df, a[r]);
+#pragma GCC unroll 4
+      for (std::size_t c = 0; c < kFloatVectors; ++c) {
+        dots[r][c] = hn::MulAdd(row, columns[c], dots[r][c]);
+      }
+    }
+  }
+}
+
+template <SlabSum kSum>
+struct AddSlabs {
+  template <std::size_t kRows>
+  static HWY_NOINLINE void Run(const MicroTileArgs& args) {
+    const GemmF df;
+    const auto* HWY_RESTRICT a = reinterpret_cast<const float*>(args.a);
+    const auto* HWY_RESTRICT b = reinterpret_cast<const float*>(args.b);
+    const double *a_scales = args.a_scales, *b_scales = args.b_scales;
+    constexpr std::size_t kSumBytes = kSum == SlabSum::kBinary64 ? 8 : 4;
+    for (std::size_t left = args.length; left > 0;) {
+      const std::size_t count = left < args.slab ? left : args.slab;
+      left -= count;
+      Dots dots;
+#pragma GCC unroll 16
+      for (std::size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+        for (std::size_t c = 0; c < kFloatVectors; ++c) dots[r][c] = hn::Zero(df);
+      }
+      AddProducts<kRows>(a, b, count, dots);
+#pragma GCC unroll 16
+      for (std::size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+        for (std::size_t c = 0; c < kFloatVectors; ++c) {
+          const std::size_t col = c * hn::Lanes(df);
+          AddDots<kSum>(dots[r][c], a_scales[r], b_scales + col,
+                        static_cast<std::byte*>(args.sums) + (r * kFloatCols + col) * kSumBytes);
+        }
+      }
+      a_scales += kFloatRows;
+      b_scales += kFloatCols;
+    }
+  }
+};
+
+struct AddUnscaled {
+  template <std::size_t kRows>
+  static HWY_NOINLINE void Run(const MicroTileArgs& args) {
+    const GemmF df;
+    const auto* HWY_RESTRICT a = reinterpret_cast<const float*>(args.a);
+    const auto* HWY_RESTRICT b = reinterpret_cast<const float*>(args.b);
+    auto* sums = static_cast<float*>(args.sums);
+    Dots dots;
+#pragma GCC unroll 16
+    for (std::size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (std::size_t c = 0; c < kFloatVectors; ++c)
+        dots[r][c] = hn::LoadU(df, sums + r * kFloatCols + c * hn::Lanes(df));
+    }
+    AddProducts<kRows>(a, b, args.length, dots);
+#pragma GCC unroll 16
+    for (std::size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (std::size_t c = 0; c < kFloatVectors; ++c)
+        hn::StoreU(dots[r][c], df, sums + r * kFloatCols + c * hn::Lanes(df));
+    }
+  }
+};
+
+/// Runs the smallest variant of Kernel that covers the rows in use.
+template <class Kernel>
+void RunRows(const MicroTileArgs& args) noexcept {
+  constexpr std::size_t kHalf = (kFloatRows + 1) / 2, kQuarter = (kFloatRows + 3) / 4;
+  if (args.rows == 1) return Kernel::template Run<1>(args);
+  if (args.rows <= kQuarter) return Kernel::template Run<kQuarter>(args);
+  if (args.rows <= kHalf) return Kernel::template Run<kHalf>(args);
+  Kernel::template Run<kFloatRows>(args);
+}
+
+GemmBody FloatsBody() {
+  return {.rows = kFloatRows,
+          .cols = kFloatCols,
+          .unit = 1,
+          .a_unit_bytes = kFloatRows * sizeof(float),
+          .b_unit_bytes = kFloatCols * sizeof(float),
+          .add_slabs = {&RunRows<AddSlabs<SlabSum::kBinary64> >,
+                        &RunRows<AddSlabs<SlabSum::kFusedLast> >,
+                        &RunRows<AddSlabs<SlabSum::kFusedFirst> >,
+                        &RunRows<AddSlabs<SlabSum::kFusedProduct> >},
+          .add_products = &RunRows<AddUnscaled>};
+}
+
+#endif
+
+}  // namespace
+}  // namespace narrowfloat::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace narrowfloat {
+HWY_EXPORT(FloatsBody);
+namespace cpu {
+GemmBody GemmFloatsBody(std::size_t target) {
+  return HWY_DISPATCH_TABLE(FloatsBody)[target]();
+}
+}  // namespace cpu
+}  // namespace narrowfloat
+#endif

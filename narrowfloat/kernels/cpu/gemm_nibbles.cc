@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of E2M1 codes in integers. Twice a value is an integer of at most 12, so the dot product
+// of a slab of 16 is an integer of at most 16 * 144, in any order: fp32 holds every partial sum
+// exactly, too, and the bits are those of the fp32 definition.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "narrowfloat/kernels/cpu/tables.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "narrowfloat/kernels/cpu/gemm_nibbles.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h:
+#include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/gemm-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace narrowfloat::HWY_NAMESPACE {
+namespace {
+
+#if HWY_TARGET == HWY_SCALAR || !HWY_ARCH_X86
+
+GemmBody NibblesBody() {
+  return {};
+}
+PanelPackers NibblePackers() {
+  return {};
+}
+
+#else
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using I32 = hn::RebindToSigned<hn::RebindToUnsigned<GemmF> >;
+using Bytes16 = hn::FixedTag<std::uint8_t, 16>;
+
+constexpr std::size_t kSlab = 16;  // places under one scale
+constexpr std::size_t kQuads = 4;  // groups of 4 places: what one 32-bit lane multiplies and adds
+constexpr std::size_t kCols = hn::MaxLanes(I32());
+constexpr std::size_t kRows = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
+constexpr int kOffset = 12;  // makes twice a value of `a` non-negative: instructions want u8 * s8
+
+// A slab of panel a: [line][16] of 2 * value + kOffset.
+// A slab of panel b: [quad][line][4] of 2 * value, then [line] of -kOffset * (sum of the line).
+constexpr std::size_t kASlabBytes = kRows * kSlab;
+constexpr std::size_t kBSlabBytes = kCols * (kSlab + sizeof(std::int32_t));
+
+/// Adds the products of a slab: `a` is a line of panel a, `quads` one slab of panel b.
+/// VNNI: 4 ops; else 4 products of pairs, 3 additions in 16 bits (at most 8 * 24 * 12) and 2 ops
+/// to widen.
+HWY_INLINE hn::Vec<I32> DotSlab(const std::byte* a, const hn::Vec<I32> (&quads)[kQuads],
+                                hn::Vec<I32> sum) {
+  const I32 di;
+  const auto quad = [&](std::size_t q) NF_INLINE_ATTR {
+    std::int32_t four;
+    std::memcpy(&four, a + q * sizeof four, sizeof four);
+    return hn::Set(di, four);
+  };
+#if HWY_TARGET == HWY_AVX3_DL
+#pragma GCC unroll 4
+  for (std::size_t q = 0; q < kQuads; ++q) {
+    // Highway's AVX3_DL requires VNNI of the processor but does not name it to the compiler, which
+    // then refuses the intrinsic.
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(quad(q).raw), "v"(quads[q].raw));
+  }
+  return sum;
+#else
+  const hn::Repartition<std::int16_t, I32> d16;
+  const auto pairs = [&](std::size_t q) NF_INLINE_ATTR {
+    hn::Vec<decltype(d16)> products;
+#if HWY_TARGET <= HWY_AVX3
+    products.raw = _mm512_maddubs_epi16(quad(q).raw, quads[q].raw);
+#elif HWY_TARGET <= HWY_AVX2
+    products.raw = _mm256_maddubs_epi16(quad(q).raw, quads[q].raw);
+#else
+    products.raw = _mm_maddubs_epi16(quad(q).raw, quads[q].raw);
+#endif
+    return products;
+  };
+  const auto slab = hn::Add(hn::Add(pairs(0), pairs(1)), hn::Add(pairs(2), pairs(3)));
+  const auto even = hn::ShiftRight<16>(hn::ShiftLeft<16>(hn::BitCast(di, slab)));
+  return hn::Add(sum, hn::Add(even, hn::ShiftRight<16>(hn::BitCast(di, slab))));
+#endif
+}
+
+/// sums[r][c] += dot * (scale of r * scale of c) in binary64 for each slab in order. 4 ops of
+/// DotSlab, 2 conversions and 6 double ops a row and slab.
+template <std::size_t kUsed>
+HWY_NOINLINE void AddSlabs(const MicroTileArgs& args) {
+  const I32 di;
+  const GemmD dd;
+  const hn::Half<I32> half;
+  const std::byte *a = args.a, *b = args.b;
+  const double *a_scales = args.a_scales, *b_scales = args.b_scales;
+  auto* kept = static_cast<double*>(args.sums);
+  hn::Vec<GemmD> sums[kUsed][2];
+#pragma GCC unroll 8
+  for (std::size_t r = 0; r < kUsed; ++r) {
+    sums[r][0] = hn::LoadU(dd, kept + r * kCols);
+    sums[r][1] = hn::LoadU(dd, kept + r * kCols + hn::Lanes(dd));
+  }
+  for (std::size_t along = 0; along < args.length; along += kSlab) {
+    hn::Vec<I32> quads[kQuads];
+    const auto* values = reinterpret_cast<const std::int32_t*>(b);
+#pragma GCC unroll 4
+    for (std::size_t q = 0; q < kQuads; ++q) quads[q] = hn::LoadU(di, values + q * kCols);
+    const auto start = hn::LoadU(di, values + kQuads * kCols);
+    const auto quarter = hn::Set(dd, 0.25);  // both sides are doubled
+    const auto low = hn::Mul(hn::LoadU(dd, b_scales), quarter);
+    const auto high = hn::Mul(hn::LoadU(dd, b_scales + hn::Lanes(dd)), quarter);
+#pragma GCC unroll 8
+    for (std::size_t r = 0; r < kUsed; ++r) {
+      const auto dots = DotSlab(a + r * kSlab, quads, start);
+      const auto row = hn::Set(dd, a_scales[r]);
+      const auto low_dots = hn::PromoteTo(dd, hn::LowerHalf(half, dots));
+      const auto high_dots = hn::PromoteTo(dd, hn::UpperHalf(half, dots));
+      sums[r][0] = hn::Add(sums[r][0], hn::Mul(low_dots, hn::Mul(row, low)));
+      sums[r][1] = hn::Add(sums[r][1], hn::Mul(high_dots, hn::Mul(row, high)));
+    }
+    a += kASlabBytes;
+    b += kBSlabBytes;
+    a_scales += kRows;
+    b_scales += kCols;
+  }
+#pragma GCC unroll 8
+  for (std::size_t r = 0; r < kUsed; ++r) {
+    hn::StoreU(sums[r][0], dd, kept + r * kCols);
+    hn::StoreU(sums[r][1], dd, kept + r * kCols + hn::Lanes(dd));
+  }
+}
+
+void RunRows(const MicroTileArgs& args) noexcept {
+  if (args.rows == 1) return AddSlabs<1>(args);
+  if (args.rows <= kRows / 2) return AddSlabs<kRows / 2>(args);
+  AddSlabs<kRows>(args);
+}
+
+constexpr auto kDoubled = [] {
+  std::array<std::uint8_t, 16> doubled{};
+  for (std::uint32_t code = 0; code < 16; ++code)
+    doubled[code] = static_cast<std::uint8_t>(static_cast<int>(2.0f * Decode<E2M1>(code)));
+  return doubled;
+}();
+
+/// Twice the values of a slab's codes, as signed bytes. `places` below kSlab leave zeros behind.
+HWY_INLINE hn::Vec<Bytes16> LoadDoubled(const PackArgs& args, std::size_t line, std::size_t along) {
+  const Bytes16 d8;
+  const std::size_t places = std::min(kSlab, args.range.along_end - along);
+  const std::byte* from =
+      args.codes.data + (args.range.line_begin + line) * args.codes.stride + along / 2;
+  alignas(16) std::uint8_t packed[16] = {};
+  if (places == kSlab) {
+    std::memcpy(packed, from, kSlab / 2);
+  } else {
+    std::memcpy(packed, from, places / 2);
+  }
+  const hn::Repartition<std::uint16_t, Bytes16> d16;
+  const auto bytes = hn::Load(d8, packed);
+  const auto nibble = hn::Set(d8, std::uint8_t{0xF});
+  const auto second = hn::And(hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(d16, bytes))), nibble);
+  const auto codes = hn::InterleaveLower(d8, hn::And(bytes, nibble), second);
+  return hn::TableLookupBytes(hn::LoadU(d8, kDoubled.data()), codes);
+}
+
+std::size_t LineCount(const PackArgs& args) {
+  return args.range.line_end - args.range.line_begin;
+}
+
+void PackA(const PackArgs& args) noexcept {
+  const Bytes16 d8;
+  auto* out = reinterpret_cast<std::uint8_t*>(args.out);
+  const std::size_t lines = LineCount(args);
+  const auto offset = hn::Set(d8, static_cast<std::uint8_t>(kOffset));
+  for (std::size_t along = args.range.along_begin; along < args.range.along_end; along += kSlab) {
+    for (std::size_t line = 0; line < lines; ++line) {
+      hn::StoreU(hn::Add(LoadDoubled(args, line, along), offset), d8, out + line * kSlab);
+    }
+    std::memset(out + lines * kSlab, 0, (kRows - lines) * kSlab);
+    out += kASlabBytes;
+  }
+}
+
+/// -kOffset * sum(doubled), the sum of 16 signed bytes.
+HWY_INLINE std::int32_t StartOf(hn::Vec<Bytes16> doubled) {
+  const Bytes16 d8;
+  const hn::Repartition<std::uint64_t, Bytes16> d64;
+  alignas(16) std::uint64_t sums[2];
+  const auto lifted = hn::Add(doubled, hn::Set(d8, static_cast<std::uint8_t>(kOffset)));
+  hn::Store(hn::SumsOf8(lifted), d64, sums);
+  return -kOffset * (static_cast<std::int32_t>(sums[0] + sums[1]) -
+                     kOffset * static_cast<std::int32_t>(kSlab));
+}
+
+/// Writes a slab of four lines: transposes 4x4 groups of 4 bytes. 8 ops.
+HWY_INLINE void StoreQuads(const hn::Vec<Bytes16> (&lines)[4], std::size_t first, std::byte* slab) {
+  const hn::Repartition<std::uint32_t, Bytes16> d32;
+  const hn::Repartition<std::uint64_t, Bytes16> d64;
+  const auto lower = [&](std::size_t i) NF_INLINE_ATTR {
+    return hn::BitCast(
+        d64, hn::InterleaveLower(d32, hn::BitCast(d32, lines[i]), hn::BitCast(d32, lines[i + 1])));
+  };
+  const auto upper = [&](std::size_t i) NF_INLINE_ATTR {
+    return hn::BitCast(
+        d64, hn::InterleaveUpper(d32, hn::BitCast(d32, lines[i]), hn::BitCast(d32, lines[i + 1])));
+  };
+  const auto store = [&](std::size_t quad, hn::Vec<decltype(d64)> bytes) NF_INLINE_ATTR {
+    hn::StoreU(bytes, d64, reinterpret_cast<std::uint64_t*>(slab + (quad * kCols + first) * 4));
+  };
+  store(0, hn::InterleaveLower(d64, lower(0), lower(2)));
+  store(1, hn::InterleaveUpper(d64, lower(0), lower(2)));
+  store(2, hn::InterleaveLower(d64, upper(0), upper(2)));
+  store(3, hn::InterleaveUpper(d64, upper(0), upper(2)));
+}
+
+void PackB(const PackArgs& args) noexcept {
+  const Bytes16 d8;
+  std::byte* out = args.out;
+  const std::size_t lines = LineCount(args);
+  for (std::size_t along = args.range.along_begin; along < args.range.along_end; along += kSlab) {
+    auto* starts = reinterpret_cast<std::int32_t*>(out + kCols * kSlab);
+    for (std::size_t first = 0; first < kCols; first += 4) {
+      hn::Vec<Bytes16> four[4];
+#pragma GCC unroll 4
+      for (std::size_t i = 0; i < 4; ++i) {
+        four[i] = first + i < lines ? LoadDoubled(args, first + i, along) : hn::Zero(d8);
+        starts[first + i] = StartOf(four[i]);
+      }
+      StoreQuads(four, first, out);
+    }
+    out += kBSlabBytes;
+  }
+}
+
+GemmBody NibblesBody() {
+  return {.rows = kRows,
+          .cols = kCols,
+          .unit = kSlab,
+          .a_unit_bytes = kASlabBytes,
+          .b_unit_bytes = kBSlabBytes,
+          .add_slabs = {&RunRows},
+          .add_products = nullptr};
+}
+PanelPackers NibblePackers() {
+  return {&PackA, &PackB};
+}
+
+#endif
+
+}  // namespace
+}  // namespace narrowfloat::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace narrowfloat {
+HWY_EXPORT(NibblesBody);
+HWY_EXPORT(NibblePackers);
+namespace cpu {
+GemmBody GemmNibblesBody(std::size_t target) {
+  return HWY_DISPATCH_TABLE(NibblesBody)[target]();
+}
+PanelPackers GemmNibblePackers(std::size_t target) {
+  return HWY_DISPATCH_TABLE(NibblePackers)[target]();
+}
+}  // namespace cpu
+}  // namespace narrowfloat
+#endif

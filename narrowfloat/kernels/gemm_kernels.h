@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Micro-kernels of matrix products. Each instruction set exports one GemmKernels; the driver in
+// ops/gemm_driver.h is plain C++ and calls them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "narrowfloat/kernels/geometry.h"
+#include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/numerics/formats.h"
+#include "narrowfloat/tensor/dtype.h"
+
+namespace narrowfloat {
+
+/// How the dot product of one slab's codes, an fp32 number, enters the sum over the slabs; a and b
+/// are the slab's scales of the two lines.
+enum class SlabSum : std::uint8_t {
+  kBinary64,      // sum + dot * (a * b) in binary64, rounded to fp32 behind the last slab
+  kFusedLast,     // fma(dot * a, b, sum) in fp32
+  kFusedFirst,    // fma(dot * b, a, sum) in fp32
+  kFusedProduct,  // fma(dot, a * b, sum) in fp32
+};
+inline constexpr std::size_t kSlabSumCount = 4;
+
+/// When a term is added to the sum: before the sum is rounded to the result's type, or after it,
+/// with a rounding of its own.
+enum class TermRounding : std::uint8_t { kBeforeTerm, kAfterTerm };
+
+/// The arithmetic of a product of two schemes. Everything in it is a fact of the schemes and types;
+/// threads, tiles and instruction sets do not enter.
+struct GemmRule {
+  SlabSum sum = SlabSum::kBinary64;
+  TermRounding bias = TermRounding::kBeforeTerm;
+  TermRounding accumulate = TermRounding::kBeforeTerm;
+};
+
+/// Codes of one operand as they are stored.
+struct OperandCodes {
+  const std::byte* data = nullptr;
+  std::size_t stride = 0;         // bytes from a stored row to the next
+  bool along_is_adjacent = true;  // a stored row is a line; else it is one place of every line
+};
+
+/// A request to pack some lines of an operand: at most GemmBody::rows (of a) or cols (of b), over
+/// places that begin at a multiple of GemmBody::unit.
+struct PackArgs {
+  OperandCodes codes;
+  LineRange range;
+  std::byte* out;
+};
+
+/// One micro-tile: every line of panel `a` against every line of panel `b`, over `length` places.
+/// The scales lie [slab][line of the panel]. `sums` lies [line of a][line of b].
+struct MicroTileArgs {
+  const std::byte *a, *b;
+  const double *a_scales, *b_scales;
+  std::size_t length, slab;
+  std::size_t rows;  // lines of panel a that hold data; sums of the others may be left alone
+  void* sums;        // double for SlabSum::kBinary64, else float
+};
+
+using PackFn = void (*)(const PackArgs& args) noexcept;
+using MicroTileFn = void (*)(const MicroTileArgs& args) noexcept;
+
+/// Geometry of a pair of panels and the micro-kernels that read them.
+/// A panel holds one unit of places after another; places past the end of a line are zeros.
+struct GemmBody {
+  std::size_t rows = 0, cols = 0;                      // lines of a panel of a, of b
+  std::size_t unit = 1;                                // places that are packed together
+  std::size_t a_unit_bytes = 0, b_unit_bytes = 0;      // of a whole panel
+  std::array<MicroTileFn, kSlabSumCount> add_slabs{};  // adds scaled dot products of whole slabs
+  MicroTileFn add_products = nullptr;  // adds unscaled products to fp32 sums; reads no scales
+};
+
+/// Packs codes of one element format for the two sides of a body.
+struct PanelPackers {
+  PackFn a = nullptr, b = nullptr;
+};
+
+/// What the sums of a micro-tile are when the last slab has been added.
+enum class SumType : std::uint8_t {
+  kBinary64,    // doubles
+  kFloat,       // floats
+  kUnscaledDot  // floats, the dot products of the one slab; the scales are not applied yet
+};
+
+/// A request to write a micro-tile's sums to the result.
+struct FinishArgs {
+  const void* sums;
+  std::size_t sums_stride;  // items from one row of sums to the next
+  SumType type;
+  const double *a_scales, *b_scales;  // read for kUnscaledDot
+  GemmRule rule;
+  const float* bias;  // of the tile's first column, or null
+  bool accumulates;
+  MatrixRows<std::byte> out;
+  Tile tile;  // of the result
+};
+using FinishFn = void (*)(const FinishArgs& args) noexcept;
+
+/// The micro-kernels of one instruction set.
+struct GemmKernels {
+  GemmBody floats;  // codes become fp32: every format and rule
+  std::array<PanelPackers, ElementFormats::kSize> pack_floats{};
+  GemmBody nibbles;  // E2M1 codes become integers: slabs of nibbles.unit places and kBinary64 only
+  PanelPackers pack_nibbles;
+  std::array<FinishFn, kFloatTypeCount> finish{};
+};
+
+}  // namespace narrowfloat

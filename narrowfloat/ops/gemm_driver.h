@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+
+#include "narrowfloat/ops/execution.h"
+#include "narrowfloat/ops/gemm_operand.h"
+#include "narrowfloat/ops/slab_gemm.h"
+
+namespace narrowfloat {
+
+/// One checked product. Requires: operands of one length, slab and element width; a result of
+/// a.lines x b.lines.
+struct GemmProblem {
+  const StoredOperand &a, &b;
+  GemmRule rule;
+  const GemmResult& result;
+};
+
+/// Computes products that do not depend on each other, by the micro-kernels of the execution's
+/// table or, where it has none, by MultiplyTile. The bytes are the same either way.
+/// Memory: panels of `a` of kGemmPanelBytes, or one panel if that is larger, and a scratch of about
+/// 1 MiB for each thread. Codes of `a` are decoded once, codes of `b` once for each part of `a`
+/// that the panels hold.
+void MultiplyAll(std::span<const GemmProblem> problems, const Execution& execution);
+
+inline constexpr std::size_t kGemmPanelBytes = std::size_t{8} << 20;
+
+}  // namespace narrowfloat

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products by every backend's micro-kernels against the reference, byte for byte.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <iterator>
+#include <optional>
+#include <random>
+
+#include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/ops/qgemm.h"
+#include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/ops/slab_gemm.h"
+#include "tests/conformance/tensors.h"
+
+namespace narrowfloat::conformance {
+namespace {
+
+/// Lines of a, lines of b, places along them.
+struct Sizes {
+  std::int64_t m, n, k;
+};
+
+// One micro-tile and less; tails of every micro-tile, slab and chunk; several tiles and chunks.
+constexpr Sizes kOddSizes[] = {{1, 1, 2},     {3, 5, 16},    {4, 33, 32},  {13, 17, 34},
+                               {12, 32, 128}, {25, 66, 130}, {7, 70, 290}, {50, 3, 646}};
+constexpr Sizes kLargeSizes[] = {{780, 20, 48}, {200, 130, 258}, {2, 300, 1030}};
+
+struct LayoutCase {
+  GemmLayout layout;
+  bool a_columnwise, b_columnwise;
+};
+constexpr LayoutCase kLayouts[] = {
+    {GemmLayout::kTN, false, false}, {GemmLayout::kNN, false, true}, {GemmLayout::kNT, true, true}};
+
+/// What the operands hold.
+enum class Content {
+  kQuantized,   // values that Quantize made, hostile ones included
+  kNumbers,     // values near each other: finite sums that round at every step
+  kRandomBytes  // any code, NaN and infinity included, under any scale
+};
+
+void FillRandomBytes(QuantizedBuffers& buffers, std::mt19937_64& random) {
+  for (const BufferPlan& plan : buffers.plan()) {
+    std::byte* data = buffers.Data(plan.role);
+    for (std::size_t i = 0; i < buffers.Bytes(plan.role); ++i)
+      data[i] = static_cast<std::byte>(random());
+  }
+}
+
+/// A side of a product: `lines` x `length`, stored in the direction that the layout reads.
+QuantizedBuffers MakeSide(const SchemeInfo& scheme, std::int64_t lines, std::int64_t length,
+                          bool columnwise, Content content, std::mt19937_64& random) {
+  const Shape shape = columnwise ? Shape{length, lines} : Shape{lines, length};
+  QuantSpec spec{.scheme = &scheme, .rowwise = !columnwise, .columnwise = columnwise};
+  QuantizedBuffers buffers(spec, shape);
+  FloatTensor values(DType::kFloat32, shape);
+  FillHostile(values, random, content == Content::kNumbers ? Range::kNear : Range::kNumbers);
+  Quantize(values.ConstView(), buffers.view);
+  if (content == Content::kRandomBytes) FillRandomBytes(buffers, random);
+  return buffers;
+}
+
+struct Terms {
+  DType out;
+  std::optional<DType> bias;
+  GemmOutput output;
+};
+constexpr Terms kTerms[] = {
+    {DType::kFloat32, {}, GemmOutput::kOverwrite},
+    {DType::kBFloat16, DType::kBFloat16, GemmOutput::kOverwrite},
+    {DType::kFloat16, DType::kFloat32, GemmOutput::kAccumulate},
+    {DType::kBFloat16, DType::kFloat32, GemmOutput::kAccumulate},
+    {DType::kFloat32, DType::kFloat16, GemmOutput::kAccumulate},
+    {DType::kFloat16, {}, GemmOutput::kOverwrite},
+};
+
+/// Computes one product by the reference and compares every backend and thread count with it.
+void ExpectTheReference(const SchemeInfo& a_scheme, const SchemeInfo& b_scheme, const Sizes& sizes,
+                        const LayoutCase& layout, Content content, const Terms& terms,
+                        std::mt19937_64& random) {
+  const QuantizedBuffers a =
+      MakeSide(a_scheme, sizes.m, sizes.k, layout.a_columnwise, content, random);
+  const QuantizedBuffers b =
+      MakeSide(b_scheme, sizes.n, sizes.k, layout.b_columnwise, content, random);
+  FloatTensor before(terms.out, {sizes.m, sizes.n}, Placement::kPaddedRows);
+  FillHostile(before, random, Range::kNear);
+  GemmOptions options{.layout = layout.layout, .output = terms.output};
+  FloatTensor bias(terms.bias.value_or(DType::kFloat32), {sizes.n});
+  FillHostile(bias, random, Range::kNear);
+  if (terms.bias) options.bias = bias.ConstView();
+  const auto product = [&](const KernelTable& table, int threads) {
+    FloatTensor out = before;
+    Qgemm(a.view, b.view, out.View(), options, {.threads = threads, .kernels = &table});
+    EXPECT_TRUE(out.GuardsAreWhole()) << table.name;
+    return out;
+  };
+  const FloatTensor expected = product(ScalarKernels(), 1);
+  for (const KernelTable* table : AvailableKernels()) {
+    for (const int threads : {1, 3}) {
+      EXPECT_EQ(Difference(expected, product(*table, threads)), "") << fmt::format(
+          "{} times {} {}x{}x{} layout {} content {} by {} on {} threads, NF_TEST_SEED={}",
+          a_scheme.name, b_scheme.name, sizes.m, sizes.n, sizes.k, static_cast<int>(layout.layout),
+          static_cast<int>(content), table->name, threads, RunSeed());
+    }
+  }
+}
+
+/// Calls visit(a, b) for every pair of schemes that can be multiplied.
+template <class Visit>
+void ForEachPair(const Visit& visit) {
+  for (const SchemeInfo& a : kSchemes) {
+    for (const SchemeInfo& b : kSchemes) {
+      if (AreOfOneFamily(a, b)) visit(a, b);
+    }
+  }
+}
+
+TEST(BackendGemmTest, EveryPairAndLayoutOnOddSizes) {
+  std::mt19937_64 random(RunSeed());
+  std::size_t turn = 0;
+  ForEachPair([&](const SchemeInfo& a, const SchemeInfo& b) {
+    for (const LayoutCase& layout : kLayouts) {
+      for (const Content content :
+           {Content::kQuantized, Content::kNumbers, Content::kRandomBytes}) {
+        for (const Sizes& sizes : kOddSizes) {
+          // Packed codes need an even number of lines where these are packed along them.
+          const std::int64_t odd = a.element_bits < 8 ? 1 : 0;
+          const Sizes legal{sizes.m + sizes.m % 2 * odd, sizes.n + sizes.n % 2 * odd, sizes.k};
+          ExpectTheReference(a, b, legal, layout, content, kTerms[turn++ % std::size(kTerms)],
+                             random);
+        }
+      }
+    }
+  });
+}
+
+TEST(BackendGemmTest, SeveralTilesAndChunks) {
+  std::mt19937_64 random(RunSeed());
+  std::size_t turn = 0;
+  ForEachPair([&](const SchemeInfo& a, const SchemeInfo& b) {
+    const LayoutCase& layout = kLayouts[turn % std::size(kLayouts)];
+    const Sizes& sizes = kLargeSizes[turn % std::size(kLargeSizes)];
+    ExpectTheReference(a, b, sizes, layout, Content::kNumbers, kTerms[turn % std::size(kTerms)],
+                       random);
+    ++turn;
+  });
+}
+
+TEST(BackendGemmTest, FuzzedSizes) {
+  std::mt19937_64 random(RunSeed());
+  const auto upto = [&](std::uint64_t most) {
+    return static_cast<std::int64_t>(1 + random() % (most / 2)) * 2;
+  };
+  ForEachPair([&](const SchemeInfo& a, const SchemeInfo& b) {
+    const Sizes sizes{upto(100), upto(100), upto(700)};
+    ExpectTheReference(a, b, sizes, kLayouts[random() % std::size(kLayouts)],
+                       static_cast<Content>(random() % 3), kTerms[random() % std::size(kTerms)],
+                       random);
+  });
+}
+
+TEST(BackendGemmTest, EveryVectorTableHasMicroKernels) {
+  for (const KernelTable* table : AvailableKernels()) {
+    EXPECT_EQ(table->gemm == nullptr, table == &ScalarKernels()) << table->name;
+  }
+}
+
+}  // namespace
+}  // namespace narrowfloat::conformance

@@ -64,6 +64,10 @@ class ValueSemantics:
             )
         return tuple(self.__dict__[name] for name in self.VALUE_FIELDS)
 
+    def _fields(self) -> tuple[tuple[str, Any], ...]:
+        """Names and values of what decides equality."""
+        return tuple(zip(self.VALUE_FIELDS, self._value_key(), strict=True))
+
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
@@ -81,7 +85,7 @@ class ValueSemantics:
 
     def __fx_repr__(self) -> tuple[str, dict[str, Any]]:
         """An expression that builds this value again, and the names in it."""
-        fields = tuple(zip(self.VALUE_FIELDS, self._value_key(), strict=True))
+        fields = self._fields()
         name = f"_rebuild_{type(self).__name__}"
         items = ", ".join(f"({field!r}, {_literal(value)})" for field, value in fields)
         return f"{name}(({items},))", {name: _Rebuild(type(self))}

@@ -11,6 +11,7 @@ import torch
 
 from narrowfloat import _core
 from narrowfloat.pytorch import _native
+from narrowfloat.pytorch._plans import has_symbols, numbers
 from narrowfloat.pytorch._read_only import unwrapped
 from narrowfloat.pytorch._values import constant_of_graphs
 from narrowfloat.pytorch.constants import DType
@@ -19,9 +20,20 @@ from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage, co
 from narrowfloat.pytorch.tensor.storage._stale import StaleCodes
 
 
-@lru_cache
 def check_whole_blocks(quantizer: str, scheme: str, shape: tuple[int, ...]) -> None:
     """Errors: ValueError unless rows and columns are multiples of the scheme's block."""
+    try:
+        _check_whole_blocks(quantizer, scheme, shape)
+    except TypeError:  # symbols have no hash
+        if not has_symbols(shape):
+            raise
+        block = _native.make_spec(scheme, True, True).block_length
+        if any(size % block != 0 for size in _native.flatten_shape(shape)):
+            _core.check_whole_blocks(quantizer, scheme, numbers(shape))
+
+
+@lru_cache
+def _check_whole_blocks(quantizer: str, scheme: str, shape: tuple[int, ...]) -> None:
     _core.check_whole_blocks(quantizer, scheme, shape)
 
 

@@ -46,6 +46,11 @@ int Main(int argc, char** argv) {
   app.add_option("--compare-threads", options.compare_threads,
                  "run each kernel on so many threads too, and tell how many times as fast it is")
       ->check(CLI::PositiveNumber);
+  app.add_option("--compare-offset", options.compare_offset,
+                 "run each kernel on tensors that begin so many bytes past a cache line too, and "
+                 "tell how many times as fast it is")
+      ->check(CLI::Range(std::size_t{4}, Memory::kLargestOffset - 1))
+      ->excludes("--compare-threads");
   CLI::Option* first =
       app.add_flag("--crossover", crossover,
                    "from which size on --compare-threads (all by default) beat --threads; takes "

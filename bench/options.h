@@ -14,7 +14,8 @@ struct Options {
   std::int64_t rows = 8192, cols = 4096;
   int repetitions = 25;
   int threads = 1;
-  int compare_threads = 0;  // 0: none
+  int compare_threads = 0;         // 0: none
+  std::size_t compare_offset = 0;  // bytes past a cache line; 0: none
   std::vector<std::string> filters{"bfloat16"};
   std::vector<std::string> backends;
   Data data = Data::kGaussian;

@@ -15,7 +15,7 @@ namespace {
 struct Row {
   const Workload* workload;
   Trial kernel, stream;
-  std::optional<Trial> compared;  // the kernel on another number of threads
+  std::optional<Trial> compared;  // the kernel on other threads or addresses
 
   double Share() const { return stream.seconds / kernel.seconds; }
   double Speedup() const { return kernel.seconds / compared->seconds; }
@@ -39,6 +39,8 @@ void PrintTable(const std::vector<Row>& rows, const Options& options) {
              "stream ms", "share");
   if (options.compare_threads != 0)
     fmt::print(" {:>12} {:>7}", fmt::format("{} threads ms", options.compare_threads), "speedup");
+  if (options.compare_offset != 0)
+    fmt::print(" {:>12} {:>7}", fmt::format("line + {} ms", options.compare_offset), "speedup");
   fmt::print("\n");
   for (const Row& row : rows) {
     fmt::print("{:<52} {:<8} {:>9.3f} {:>8.1f} {:>11.3f} {:>6.0f}%", row.workload->Name(),
@@ -68,6 +70,7 @@ void PrintJson(const std::vector<Row>& rows, const Options& options) {
                         {"repetitions", options.repetitions},
                         {"kernels", kernels}};
   if (options.compare_threads != 0) result["compare_threads"] = options.compare_threads;
+  if (options.compare_offset != 0) result["compare_offset"] = options.compare_offset;
   fmt::print("{}\n", result.dump(2));
 }
 
@@ -76,14 +79,17 @@ void PrintJson(const std::vector<Row>& rows, const Options& options) {
 void PrintShares(const Options& options) {
   const Memory memory({options.rows, options.cols}, options.data);
   const Execution execution{.threads = options.threads};
+  const bool compares = options.compare_threads != 0 || options.compare_offset != 0;
+  const Execution other{.threads = compares && options.compare_offset == 0 ? options.compare_threads
+                                                                           : options.threads};
   const std::vector<Workload> workloads = MakeWorkloads(memory, execution),
-                              others = MakeWorkloads(memory, {.threads = options.compare_threads});
+                              others = MakeWorkloads(memory, other, options.compare_offset);
   std::vector<Row> rows;
   for (std::size_t i = 0; i < workloads.size(); ++i) {
     const Workload& workload = workloads[i];
     if (!IsWanted(workload, options)) continue;
     Row row{&workload, {workload.run}, {[&] { workload.RunStream(memory, execution); }}, {}};
-    if (options.compare_threads != 0) row.compared = Trial{others[i].run};
+    if (compares) row.compared = Trial{others[i].run};
     rows.push_back(std::move(row));
   }
   Measure(rows, options.repetitions);

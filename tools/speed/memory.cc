@@ -55,8 +55,12 @@ void Repeat(std::span<const std::byte> pattern, std::span<std::byte> to) {
   }
 }
 
+std::size_t CodeBytes(const Shape& shape) {
+  return FlattenShape(shape).Size() + Memory::kLargestOffset;
+}
+
 std::size_t WidestBytes(const Shape& shape, const std::vector<DType>& types) {
-  return FlattenShape(shape).Size() * ItemSize(types.front());
+  return FlattenShape(shape).Size() * ItemSize(types.front()) + Memory::kLargestOffset;
 }
 
 }  // namespace
@@ -77,8 +81,8 @@ Memory::Memory(Shape shape, Data data, std::vector<DType> types)
     : shape_(std::move(shape)),
       types_(std::move(types)),
       output_(WidestBytes(shape_, types_)),
-      codes_{HugeBuffer(FlattenShape(shape_).Size()), HugeBuffer(FlattenShape(shape_).Size())},
-      scales_(FlattenShape(shape_).Size()) {
+      codes_{HugeBuffer(CodeBytes(shape_)), HugeBuffer(CodeBytes(shape_))},
+      scales_(CodeBytes(shape_)) {
   const std::size_t elements = FlattenShape(shape_).Size();
   const std::vector<float> values = Draw(data, std::min(elements, kDrawn));
   std::vector<std::byte> pattern;
@@ -87,8 +91,9 @@ Memory::Memory(Shape shape, Data data, std::vector<DType> types)
     pattern.resize(values.size() * item);
     for (std::size_t i = 0; i < values.size(); ++i)
       StoreAs(dtype, values[i], pattern.data() + i * item);
-    HugeBuffer& input = inputs_[static_cast<std::size_t>(dtype)].emplace(elements * item);
-    Repeat(pattern, {input.data(), elements * item});
+    const std::size_t bytes = elements * item + kLargestOffset;
+    HugeBuffer& input = inputs_[static_cast<std::size_t>(dtype)].emplace(bytes);
+    Repeat(pattern, {input.data(), bytes});
   }
 }
 
@@ -96,21 +101,22 @@ const HugeBuffer& Memory::InputBuffer(DType dtype) const {
   return inputs_[static_cast<std::size_t>(dtype)].value();
 }
 
-ConstTensorView Memory::Input(DType dtype) const {
-  return {InputBuffer(dtype).data(), dtype, shape_, {}, Device::kCpu};
+ConstTensorView Memory::Input(DType dtype, std::size_t past_line) const {
+  return {InputBuffer(dtype).data() + past_line, dtype, shape_, {}, Device::kCpu};
 }
 
-TensorView Memory::Output(DType dtype) const {
-  return {output_.data(), dtype, shape_, {}, Device::kCpu};
+TensorView Memory::Output(DType dtype, std::size_t past_line) const {
+  return {output_.data() + past_line, dtype, shape_, {}, Device::kCpu};
 }
 
-QuantizedView Memory::Quantized(const QuantSpec& spec) const {
+QuantizedView Memory::Quantized(const QuantSpec& spec, std::size_t past_line) const {
+  std::byte* const scales = scales_.data() + past_line;
   std::size_t used = 0;
   return BindBuffers<QuantizedView>(spec, shape_, [&](const BufferPlan& buffer) {
-    if (buffer.role == Role::kRowwiseData) return codes_[0].data();
-    if (buffer.role == Role::kColumnwiseData) return codes_[1].data();
-    if (buffer.storage != buffer.role) return scales_.data();  // follows the first scale
-    std::byte* data = scales_.data() + used;
+    if (buffer.role == Role::kRowwiseData) return codes_[0].data() + past_line;
+    if (buffer.role == Role::kColumnwiseData) return codes_[1].data() + past_line;
+    if (buffer.storage != buffer.role) return scales;  // follows the first scale
+    std::byte* data = scales + used;
     used += RoundUp(BufferBytes(buffer), 64);
     return data;
   });

@@ -30,15 +30,19 @@ enum class Data { kGaussian, kWide, kHalfZero };
 /// Input and output memory for every workload of one shape and of some float types.
 class Memory {
  public:
+  static constexpr std::size_t kLargestOffset = 64;
+
   /// `types` begin with the widest one.
   Memory(Shape shape, Data data,
          std::vector<DType> types = {DType::kFloat32, DType::kFloat16, DType::kBFloat16});
 
   const Shape& shape() const { return shape_; }
   const std::vector<DType>& types() const { return types_; }
-  ConstTensorView Input(DType dtype) const;
-  TensorView Output(DType dtype) const;
-  QuantizedView Quantized(const QuantSpec& spec) const;
+  /// Views that begin `past_line` bytes, at most kLargestOffset, after the beginning of a cache
+  /// line.
+  ConstTensorView Input(DType dtype, std::size_t past_line = 0) const;
+  TensorView Output(DType dtype, std::size_t past_line = 0) const;
+  QuantizedView Quantized(const QuantSpec& spec, std::size_t past_line = 0) const;
   /// For a stream: as large as the largest input and output.
   std::byte* StreamIn() const { return InputBuffer(types_.front()).data(); }
   std::byte* StreamOut() const { return output_.data(); }

@@ -22,9 +22,11 @@ QuantSpec SpecOf(const SchemeInfo& scheme, Direction direction) {
 /// Makes the workloads of one backend.
 class Maker {
  public:
-  Maker(const Memory& memory, const Execution& execution, std::vector<Workload>& workloads)
+  Maker(const Memory& memory, const Execution& execution, std::size_t past_line,
+        std::vector<Workload>& workloads)
       : memory_(memory),
         execution_(execution),
+        past_line_(past_line),
         elements_(FlattenShape(memory.shape()).Size()),
         workloads_(workloads) {}
 
@@ -57,7 +59,7 @@ class Maker {
                           .extra_read_bytes = 0,
                           .read_bytes = FloatBytes(dtype),
                           .write_bytes = 0,
-                          .run = [in = memory_.Input(dtype), execution = execution_] {
+                          .run = [in = memory_.Input(dtype, past_line_), execution = execution_] {
                             static_cast<void>(Amax(in, execution));
                           }});
   }
@@ -110,29 +112,29 @@ class Maker {
          .extra_read_bytes = amax_first ? FloatBytes(dtype) : 0,
          .read_bytes = FloatBytes(dtype),
          .write_bytes = CodeBytes(scheme) * (direction == Direction::kBoth ? 2 : 1),
-         .run = [in = memory_.Input(dtype), out = memory_.Quantized(spec), execution = execution_] {
-           Quantize(in, out, execution);
-         }});
+         .run = [in = memory_.Input(dtype, past_line_), out = memory_.Quantized(spec, past_line_),
+                 execution = execution_] { Quantize(in, out, execution); }});
   }
 
   void AddDequantize(const SchemeInfo& scheme, Direction direction, DType dtype) {
     const QuantSpec spec = SpecOf(scheme, direction);
-    workloads_.push_back(
-        {.verb = Verb::kDequantize,
-         .spec = spec,
-         .direction = direction,
-         .dtype = dtype,
-         .backend = execution_.kernels->name,
-         .elements = elements_,
-         .extra_read_bytes = 0,
-         .read_bytes = CodeBytes(scheme),
-         .write_bytes = FloatBytes(dtype),
-         .run = [in = ConstQuantizedView(memory_.Quantized(spec)), out = memory_.Output(dtype),
-                 execution = execution_] { Dequantize(in, out, execution); }});
+    workloads_.push_back({.verb = Verb::kDequantize,
+                          .spec = spec,
+                          .direction = direction,
+                          .dtype = dtype,
+                          .backend = execution_.kernels->name,
+                          .elements = elements_,
+                          .extra_read_bytes = 0,
+                          .read_bytes = CodeBytes(scheme),
+                          .write_bytes = FloatBytes(dtype),
+                          .run = [in = ConstQuantizedView(memory_.Quantized(spec, past_line_)),
+                                  out = memory_.Output(dtype, past_line_),
+                                  execution = execution_] { Dequantize(in, out, execution); }});
   }
 
   const Memory& memory_;
   const Execution& execution_;
+  std::size_t past_line_;
   std::size_t elements_;
   std::vector<Workload>& workloads_;
 };
@@ -169,13 +171,14 @@ void Workload::RunStream(const Memory& memory, const Execution& execution) const
   SameTraffic(memory.StreamIn(), read_bytes, memory.StreamOut(), write_bytes, execution);
 }
 
-std::vector<Workload> MakeWorkloads(const Memory& memory, const Execution& execution) {
+std::vector<Workload> MakeWorkloads(const Memory& memory, const Execution& execution,
+                                    std::size_t past_line) {
   std::vector<Workload> workloads;
   for (const KernelTable* backend : AvailableKernels()) {
     if (execution.kernels != nullptr && execution.kernels != backend) continue;
     Execution on_backend = execution;
     on_backend.kernels = backend;
-    Maker maker(memory, on_backend, workloads);
+    Maker maker(memory, on_backend, past_line, workloads);
     for (const DType dtype : memory.types()) maker.AddAll(dtype);
   }
   return workloads;

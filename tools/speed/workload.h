@@ -46,7 +46,9 @@ struct Workload {
 };
 
 /// Every verb over every scheme, direction, type of the memory, and backend (or the execution's
-/// alone), as the registry and the tables have them. `memory` must outlive the result.
-std::vector<Workload> MakeWorkloads(const Memory& memory, const Execution& execution);
+/// alone), as the registry and the tables have them. Tensors begin `past_line` bytes after the
+/// beginning of a cache line. `memory` must outlive the result.
+std::vector<Workload> MakeWorkloads(const Memory& memory, const Execution& execution,
+                                    std::size_t past_line = 0);
 
 }  // namespace narrowfloat::speed

@@ -294,16 +294,18 @@ struct DequantizeWhole {
     const Tile& tile = args.tile;
     const WholeDecoder<typename S::Element, T> decoder(TensorScale<S>(args));
     Outlet<kChunk * kItemSize<T> > outlet(args.stream);
-    const auto decode_row = [&](const std::byte* codes, std::size_t count, std::byte* items)
-                                NF_INLINE_ATTR {
-                                  for (std::size_t i = 0; i < count; i += kChunk) {
-                                    std::byte* out = items + i * kItemSize<T>;
-                                    const std::size_t chunk = std::min(kChunk, count - i);
-                                    const Sink sink = outlet.Open(D8(), out);
-                                    decoder.Decode(codes + i, chunk, sink);
-                                    outlet.Close(sink, out, chunk * kItemSize<T>);
-                                  }
-                                };
+    const auto decode_row = [&](const std::byte* codes, std::size_t count,
+                                std::byte* items) NF_INLINE_ATTR {
+      // The first chunk ends at a line, as in QuantizeWhole.
+      const std::size_t head = args.stream ? BytesToLine(items) / kItemSize<T> : 0;
+      for (std::size_t i = 0, chunk; i < count; i += chunk) {
+        std::byte* out = items + i * kItemSize<T>;
+        chunk = std::min(i < head ? head : kChunk, count - i);
+        const Sink sink = outlet.Open(D8(), out);
+        decoder.Decode(codes + i, chunk, sink);
+        outlet.Close(sink, out, chunk * kItemSize<T>);
+      }
+    };
     const std::size_t cols = tile.col_end - tile.col_begin, rows = tile.row_end - tile.row_begin;
     if (args.out.IsContiguous(cols * kItemSize<T>) && in.code_stride == cols) {
       return decode_row(in.codes + tile.row_begin * cols, rows * cols,

@@ -64,11 +64,15 @@ HWY_INLINE void StreamLines(const std::byte* from, std::size_t count, std::byte*
   }
 }
 
+/// Returns the number of bytes from `at` to the next beginning of a line, 0 if it is one.
+HWY_INLINE std::size_t BytesToLine(const std::byte* at) {
+  return (0 - reinterpret_cast<std::uintptr_t>(at)) % kLine;
+}
+
 /// The same of any run. Lines at its ends that it does not fill must not bypass the caches: memory
 /// would be read for each part of them.
 HWY_NOINLINE inline void StreamUneven(const std::byte* from, std::size_t count, std::byte* to) {
-  const std::size_t before = 0 - reinterpret_cast<std::uintptr_t>(to) % kLine;
-  const std::size_t head = std::min(count, before % kLine);
+  const std::size_t head = std::min(count, BytesToLine(to));
   const std::size_t lines = (count - head) / kLine * kLine, end = head + lines;
   CopyBytes(from, head, to);
   StreamLines(from + head, lines, to + head);

@@ -66,6 +66,15 @@ class SchemeTensor(SchemeStorage, ShardedParameter, Weight, QuantizedTensor):
         shape = self.shape
         return shape if dim is None else shape[dim]
 
+    def __dir__(self) -> list[str]:
+        """Lists attributes without those of buffers.
+
+        torch.export follows the attributes of a tensor class that dir() lists; it cannot follow
+        those of tensors that are made while it traces.
+        """
+        hidden = {buffer.name for buffer in self.BUFFERS}
+        return [name for name in super().__dir__() if name not in hidden]
+
     def _describe(self) -> str:
         return "".join(
             f"{setting.keyword}={self.__dict__[setting.name]}, " for setting in self.SETTINGS

@@ -354,7 +354,8 @@ class SchemeStorage(QuantizedTensorStorage):
         known = dtype if dtype in _native.FLOAT_DTYPES else torch.float32
         if math.prod(shape) > 0:
             self._require_readable()
-        if type(self._first_buffer()) is torch.Tensor:
+        first = self._first_buffer()
+        if type(first) is torch.Tensor and not first.is_meta:
             out = torch.empty(shape, dtype=known, device=self.device)
             if out.numel() > 0:
                 buffers = self._whole_buffers()

@@ -182,7 +182,9 @@ def test_a_kept_weight_follows_the_plans_of_its_features(monkeypatch: pytest.Mon
             running.features.answers["fp8_gemm_enabled"] = (enabled, iteration + 1)
             model(x, is_first_microbatch=iteration == 0).sum().backward()
             form = getattr(
-                model._kept_weights["weight"], "rowwise_gemm_tensor", model._kept_weights["weight"]
+                model._fp8_workspaces["weight"],
+                "rowwise_gemm_tensor",
+                model._fp8_workspaces["weight"],
             )
             kept.append(type(form).__name__)
     assert kept == ["Float8Tensor", "Parameter", "Float8Tensor"]

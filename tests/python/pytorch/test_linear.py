@@ -174,13 +174,13 @@ def test_microbatches_share_a_kept_weight() -> None:
     (layer, _), x = pair(32, 16), torch.randn(8, 32)
     with autocast(recipe=recipe):
         first = layer(x, is_first_microbatch=True)
-        kept = layer._kept_weights["weight"]
+        kept = layer._fp8_workspaces["weight"]
         with torch.no_grad():
             layer.weight.zero_()
         assert torch.equal(layer(x, is_first_microbatch=False), first)
-        assert layer._kept_weights["weight"] is kept
+        assert layer._fp8_workspaces["weight"] is kept
         assert torch.equal(layer(x, is_first_microbatch=True), layer.bias.expand(8, 16))
-        assert layer._kept_weights["weight"] is kept
+        assert layer._fp8_workspaces["weight"] is kept
     layer.load_state_dict(pair(32, 16)[1].state_dict())
     with autocast(recipe=recipe):
         assert torch.equal(layer(x, is_first_microbatch=False), first)

@@ -77,7 +77,7 @@ def test_splits_may_be_a_tensor_and_rows_may_have_several_dimensions() -> None:
         assert torch.equal(y.reshape(32, 32), grouped(x.reshape(32, 64), [8, 24]))
 
 
-def test_kept_weights_and_returned_biases() -> None:
+def test_fp8_workspaces_and_returned_biases() -> None:
     grouped, _ = layers(2)
     x = torch.randn(32, 64, dtype=BF16)
     grouped.return_bias = True

@@ -33,7 +33,7 @@ from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantiz
 from narrowfloat.pytorch.tensor import Float8Quantizer
 
 # What belongs to one object and is made anew for a copy of it.
-_NOT_COPIED = ("_states", "_watcher", "_kept_weights", "_delayed_gradients")
+_NOT_COPIED = ("_states", "_watcher", "_fp8_workspaces", "_delayed_gradients")
 
 
 class QuantizedLayer(torch.nn.Module):
@@ -81,7 +81,7 @@ class QuantizedLayer(torch.nn.Module):
         """Sets what a copy of the layer does not share with it."""
         self._states = LayerStates()
         self._watcher: Watcher | None = None
-        self._kept_weights: dict[str, Any] = {}
+        self._fp8_workspaces: dict[str, Any] = {}
         self._delayed_gradients: list[Any] = []
 
     @property
@@ -125,7 +125,7 @@ class QuantizedLayer(torch.nn.Module):
 
     def _follow(self, recipe: Any) -> None:
         if self._states.follow(recipe, FP8GlobalStateManager.get_fp8_group(), self._roles):
-            self._kept_weights = {}
+            self._fp8_workspaces = {}
 
     def _parents(self, fp8_output: bool = False, fp8_grad: bool = False) -> list[Slots]:
         """Returns the quantizers of the running autocast's recipe, one set per weight."""
@@ -335,7 +335,7 @@ class QuantizedLayer(torch.nn.Module):
     ) -> Any:
         if is_first is None or quantizer is None:
             return None
-        weight, kept = getattr(self, name), self._kept_weights.get(name)
+        weight, kept = getattr(self, name), self._fp8_workspaces.get(name)
         if kept is not None and not _is_kept_for(kept, quantizer):
             kept = None
         if kept is None:
@@ -345,7 +345,7 @@ class QuantizedLayer(torch.nn.Module):
         elif is_first and kept is not weight:
             quantizer.set_usage(rowwise=True, columnwise=True)
             quantizer.update_quantized(weight, kept)
-        self._kept_weights[name] = kept
+        self._fp8_workspaces[name] = kept
         return kept
 
     def _check_recipe_of_weights(self, recipe: Any) -> None:
@@ -373,7 +373,7 @@ class QuantizedLayer(torch.nn.Module):
             self.parameter_init.fill(values, bias)
             if self.primary_weights_in_fp8 and weight.device.type != "meta":
                 self._quantize_parameter(weight_name, values)
-        self._kept_weights = {}
+        self._fp8_workspaces = {}
 
     @torch.no_grad()
     def _quantize_parameter(self, name: str, values: torch.Tensor) -> None:
@@ -402,7 +402,7 @@ class QuantizedLayer(torch.nn.Module):
             if isinstance(parameter, QuantizedTensorStorage)
         }
         module = super()._apply(*args, **kwargs)
-        self._kept_weights = {}
+        self._fp8_workspaces = {}
         for name, (old, attributes) in before.items():
             new = self._parameters[name]
             for key, value in attributes.items():
@@ -462,7 +462,7 @@ class QuantizedLayer(torch.nn.Module):
 
         Extra state comes first: the scale that quantized weights are stored with is part of it.
         """
-        self._kept_weights = {}
+        self._fp8_workspaces = {}
         key = f"{prefix}_extra_state"
         missing_keys = args[2] if len(args) > 2 else kwargs["missing_keys"]
         if key in state_dict:

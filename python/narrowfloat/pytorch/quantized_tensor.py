@@ -249,7 +249,11 @@ class Quantizer(ValueSemantics, abc.ABC):
             return self.update_quantized(tensor, out)
         if self.internal and torch.compiler.is_compiling() and has_node(self):
             return quantize_as_node(self, tensor)
-        if not self.internal and torch.is_grad_enabled():
+        if (
+            not self.internal
+            and torch.is_grad_enabled()
+            and getattr(tensor, "requires_grad", False)
+        ):
             result = _QuantizeFunc.apply(tensor, self.quantize_impl)
         else:
             result = self.quantize_impl(tensor)

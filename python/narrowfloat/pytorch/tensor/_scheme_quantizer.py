@@ -16,6 +16,7 @@ from narrowfloat.pytorch._read_only import unwrapped
 from narrowfloat.pytorch._values import constant_of_graphs
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
+from narrowfloat.pytorch.tensor._layouts import keep_layout
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage, content_of
 from narrowfloat.pytorch.tensor.storage._stale import StaleCodes
 
@@ -206,14 +207,44 @@ class SchemeQuantizer(Quantizer):
     # Quantizing.
 
     def quantize_impl(self, tensor: torch.Tensor) -> Any:
-        tensor = source_tensor(tensor, tensor.device)
-        self._check_quantize(tensor)
-        out = self.make_empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        if _native.in_memory(tensor) and tensor.is_cpu:
+            out = self._new_for(tensor)
+        else:
+            tensor = source_tensor(tensor, tensor.device)
+            self._check_quantize(tensor)
+            out = self.make_empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         if tensor.numel() > 0:
             self._fill(tensor, out, None)
         else:
             self._fill_nothing(tensor, out)
         return out
+
+    def _new_for(self, tensor: torch.Tensor) -> Any:
+        """Returns a tensor for the codes of `tensor`, by what an earlier call found out.
+
+        Errors: as _check_quantize().
+        """
+        layouts = self.__dict__.get("_layouts")
+        if layouts is None:
+            layouts = self.__dict__["_layouts"] = {}
+        key = tensor.shape, tensor.dtype, self._directions()
+        layout = layouts.get(key)
+        if layout is not None:
+            return layout.make(self)
+        self._check_quantize(tensor)
+        made = self.make_empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        keep_layout(layouts, key, made)
+        return made
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # A copy may have the same layouts: they are left behind, not emptied.
+        self.__dict__.pop("_layouts", None)
+        object.__setattr__(self, name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        state.pop("_layouts", None)
+        return state
 
     def _fill_nothing(self, src: torch.Tensor, dst: SchemeStorage) -> None:
         """Takes part in the reduction of amaxes, for an empty shard, and takes what comes of it."""

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a quantizer and a shape decide about a new tensor, kept for the next call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
+
+_MOST = 64  # layouts of one quantizer; a program with more shapes begins anew
+
+Key = tuple[torch.Size, torch.dtype, tuple[bool, bool]]
+
+
+class Layout:
+    """Makes tensors like a first one, on the CPU, with new buffers that are not initialised."""
+
+    __slots__ = ("cls", "device", "dtype", "fields", "is_tensor", "models", "shape")
+
+    def __init__(self, made: SchemeStorage) -> None:
+        self.cls = type(made)
+        self.is_tensor = made._is_tensor
+        self.shape, self.device, self.dtype = made.shape, made.device, made._dtype
+        buffers = {buffer.name for buffer in made.BUFFERS}
+        kept = {name: made.__dict__[name] for name in made.__dict__ if name != "_quantizer"}
+        self.fields = {name: None if name in buffers else kept[name] for name in kept}
+        # Without memory; empty_like() reads arguments in half the time that empty() takes.
+        self.models = tuple(
+            (name, torch.empty((), dtype=kept[name].dtype).expand(kept[name].shape))
+            for name in kept
+            if name in buffers and kept[name] is not None
+        )
+
+    def make(self, quantizer: Any) -> Any:
+        """Returns a tensor with a copy of `quantizer`."""
+        if self.is_tensor:
+            made = torch.Tensor._make_wrapper_subclass(
+                self.cls, self.shape, dtype=self.dtype, device=self.device
+            )
+        else:
+            made = object.__new__(self.cls)
+        fields = made.__dict__
+        fields.update(self.fields)
+        for name, model in self.models:
+            fields[name] = torch.empty_like(model, memory_format=torch.contiguous_format)
+        fields["_quantizer"] = quantizer.copy()
+        return made
+
+
+def keep_layout(layouts: dict[Key, Layout], key: Key, made: SchemeStorage) -> None:
+    """Keeps the layout of a tensor, if others can be made like it without its constructor."""
+    buffers = [buffer for buffer in made._tensors() if buffer is not None]
+    plain = all(type(buffer) is torch.Tensor and buffer.is_contiguous() for buffer in buffers)
+    if type(made).__new__ is not SchemeStorage.__new__ or not plain:
+        return
+    if len(layouts) >= _MOST:
+        layouts.clear()
+    layouts[key] = Layout(made)

@@ -467,9 +467,9 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
             device=tensor.device,
             **fields,
         )
-        group = tensor.__dict__.get("amax_reduction_group")
+        group = tensor.__dict__.get("_amax_reduction_group")
         if group is not None:
-            alias.amax_reduction_group = group
+            alias._amax_reduction_group = group
         mark = tensor.__dict__.get("_cut")
         if mark is not None:
             alias._cut = mark

@@ -15,6 +15,7 @@ from narrowfloat.pytorch.quantized_tensor import (
 # Importing these fills the operator table.
 from narrowfloat.pytorch.tensor import (
     _block_operators,
+    _collectives,
     _float8_operators,
     _hybrid_operators,
     _identity_operators,
@@ -71,6 +72,7 @@ __all__ = [
     "QuantizedTensorStorage",
     "Quantizer",
     "_block_operators",
+    "_collectives",
     "_float8_operators",
     "_hybrid_operators",
     "_identity_operators",

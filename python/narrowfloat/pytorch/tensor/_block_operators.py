@@ -9,7 +9,7 @@ import torch
 
 from narrowfloat.pytorch._dispatch import implements
 from narrowfloat.pytorch.tensor._cuts import block_boundary, cut
-from narrowfloat.pytorch.tensor._fsdp import refuse_plain_shards
+from narrowfloat.pytorch.tensor._fsdp import refuse_plain_shards, refuse_replicas_of_values
 from narrowfloat.pytorch.tensor._operators import (
     _empty_like,
     _new_empty,
@@ -33,6 +33,7 @@ def _resolved(tensor: torch.Tensor, size: list[int]) -> torch.Size:
 def _view_mxfp8(tensor: MXFP8Tensor, size: list[int]) -> Any:
     shape = _resolved(tensor, size)
     if len(shape) < 2 or shape[-1] != tensor.shape[-1]:
+        refuse_replicas_of_values(tensor)
         raise ValueError(
             f"view: an MXFP8Tensor keeps at least two dimensions and its last one, "
             f"{tuple(tensor.shape)} cannot become {tuple(shape)}"
@@ -112,7 +113,10 @@ def _in_range(index: int, size: int) -> int:
 
 def _view_of(tensor: Any, shape: torch.Size) -> Any:
     """An alias of another shape; NotImplemented where blocks or strides do not allow one."""
-    if tensor is None or tensor._why_no_view(shape) is not None:
+    if tensor is None:
+        return NotImplemented
+    if tensor._why_no_view(shape) is not None:
+        refuse_replicas_of_values(tensor)
         return NotImplemented
     try:
         return tensor._make_view(shape)
@@ -125,6 +129,8 @@ def _why_no_pieces(tensor: BlockStorage, size: int, dim: int) -> str:
         return "its scales are GEMM-swizzled"
     lines = "columns" if dim % tensor.dim() == tensor.dim() - 1 else "rows"
     boundary = block_boundary(tensor, lines == "rows")
+    if size % boundary == 0:
+        return f"its scales cannot be cut along the {lines}"
     return f"{size} {lines} of a shard are not whole blocks of {boundary}"
 
 

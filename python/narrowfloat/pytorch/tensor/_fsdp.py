@@ -7,7 +7,7 @@ import math
 import sys
 import types
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ import torch
 from narrowfloat.pytorch.tensor.storage import _transport as transport
 
 _FSDP_PARAMETER = "torch.distributed.fsdp._fully_shard._fsdp_param"
+_REPLICATING = "torch.distributed.utils"
 _SHARDING = (_FSDP_PARAMETER, "torch.distributed.tensor.placement_types")
 
 # The parameter group of each module that owns a sharded parameter.
@@ -113,6 +114,46 @@ def refuse_plain_shards(tensor: Any, why: str) -> None:
                 f"{type(tensor).__name__}{name} of shape {tuple(tensor.shape)} cannot be sharded: "
                 f"{why}"
             )
+
+
+def refuse_replicas_of_values(tensor: Any) -> None:
+    """Raises if DistributedDataParallel sends the values of a tensor from rank 0 to the others.
+
+    They would quantize the values anew, and ranks would train different weights.
+    Errors: NotImplementedError.
+    """
+    if any(frame.f_globals.get("__name__") == _REPLICATING for frame in _frames()):
+        raise NotImplementedError(
+            f"DistributedDataParallel cannot broadcast the values of a {type(tensor).__name__} of "
+            f"shape {tuple(tensor.shape)}: call torch.distributed.broadcast(parameter.data, 0) for "
+            "each parameter, which sends the codes, and pass init_sync=False"
+        )
+
+
+class _Held:
+    """A process group that copies of a tensor share: it belongs to the process."""
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Held:
+        return self
+
+    def __reduce__(self) -> tuple[type, tuple[None]]:
+        return _Held, (None,)
+
+
+class ShardGroup:
+    """The group over which later quantizations of a shard share one amax; None for no group."""
+
+    FIELD = "_amax_reduction_group"
+
+    def __get__(self, tensor: Any, owner: type | None = None) -> Any:
+        held = None if tensor is None else tensor.__dict__.get(self.FIELD)
+        return None if held is None else held.group
+
+    def __set__(self, tensor: Any, group: Any) -> None:
+        tensor.__dict__[self.FIELD] = None if group is None else _Held(group)
 
 
 class _Part(NamedTuple):
@@ -347,6 +388,28 @@ def gathered(
         out._create_columnwise()
     out.update_usage(rowwise_usage=rowwise, columnwise_usage=columnwise)
     return out
+
+
+def gather_shards(shard: Any, gather: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Returns the tensor whose rows ranks hold in equal shards; `gather` joins one buffer.
+
+    Errors: RuntimeError, on every rank, for parts of blocks and for shards that do not share what
+    they must; NotImplementedError for swizzled scales.
+    """
+    arrived: list[Any] = []
+    for storage, usages in shard._shard_parts((True, True)):
+        if storage is None:
+            arrived.append(None)
+            continue
+        # Padded shards are equal, so two of them stand for all.
+        part = _part_of(storage, usages, 2, storage._logical_shape()[0])
+        buffers = [gather(buffer) for buffer in transport.extract(storage, part.fields)]
+        shared = [gather(value) for value in _shares(storage, part.shared)]
+        _require_agreement(part.shared, shared, type(shard))
+        present = storage.get_usages()
+        part = part._replace(usages=(present["rowwise"], present["columnwise"]))
+        arrived.append((part, buffers))
+    return shard._join(arrived, None, shard.dtype, None)
 
 
 def _give_quantizer(tensor: Any, quantizer: Any, usages: tuple[bool, bool]) -> None:

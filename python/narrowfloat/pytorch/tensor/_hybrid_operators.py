@@ -12,6 +12,7 @@ from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._dispatch import implements
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 from narrowfloat.pytorch.tensor._cuts import block_boundary
+from narrowfloat.pytorch.tensor._fsdp import refuse_replicas_of_values
 from narrowfloat.pytorch.tensor._operators import (
     _copy,
     aten,
@@ -65,6 +66,7 @@ def _view(tensor: HybridQuantizedTensor, size: list[int]) -> HybridQuantizedTens
     shape = torch.empty(tensor.shape, device="meta").view(size).shape
     if shape == tensor.shape:
         return tensor.detach()
+    refuse_replicas_of_values(tensor)
     return tensor._make_view(shape)
 
 

@@ -18,7 +18,7 @@ from narrowfloat.pytorch._autograd import (
 )
 from narrowfloat.pytorch._read_only import read_only_values
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, QuantizedTensorStorage
-from narrowfloat.pytorch.tensor._fsdp import ShardedParameter, is_asked_by_fsdp
+from narrowfloat.pytorch.tensor._fsdp import ShardedParameter, ShardGroup, is_asked_by_fsdp
 from narrowfloat.pytorch.tensor._weight import Weight
 from narrowfloat.pytorch.tensor.storage._fields import payload_keywords
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
@@ -46,7 +46,7 @@ class SchemeTensor(SchemeStorage, ShardedParameter, Weight, QuantizedTensor):
     RECONSTRUCTOR: ClassVar[Callable[..., Any] | None] = None
 
     # Process group over which later quantizations share one amax; a sharded parameter has one.
-    amax_reduction_group: Any = None
+    amax_reduction_group = ShardGroup()
 
     @property
     def HAS_DEFAULT_QUANTIZER(self) -> bool:
@@ -256,7 +256,7 @@ class SchemeTensor(SchemeStorage, ShardedParameter, Weight, QuantizedTensor):
         memo[id(self)] = copied
         own = copied.__dict__
         for name, value in self.__dict__.items():
-            if name not in own and name != "amax_reduction_group":
+            if name not in own and name != ShardGroup.FIELD:
                 own[name] = copy.deepcopy(value, memo)
         return copied
 

@@ -26,7 +26,7 @@ from narrowfloat.pytorch.quantized_tensor import (
     QuantizerRequest,
 )
 from narrowfloat.pytorch.tensor._families import register_family
-from narrowfloat.pytorch.tensor._fsdp import ShardedHybrid, is_asked_by_fsdp
+from narrowfloat.pytorch.tensor._fsdp import ShardedHybrid, ShardGroup, is_asked_by_fsdp
 from narrowfloat.pytorch.tensor._scheme_quantizer import source_tensor
 from narrowfloat.pytorch.tensor._scheme_tensor import _native_size
 from narrowfloat.pytorch.tensor._weight import Weight, as_weight
@@ -277,7 +277,7 @@ HybridQuantizer.register_node_class(
 class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Weight, QuantizedTensor):
     """A tensor with a quantized tensor for each direction."""
 
-    amax_reduction_group: Any = None
+    amax_reduction_group = ShardGroup()
 
     @property
     def shape(self) -> torch.Size:

@@ -39,7 +39,7 @@ def _step(spec: _core.QuantSpec) -> int:
     return max(spec.block_length, 1)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache
 def row_axis(spec: _core.QuantSpec | None, role: str, rest: tuple[int, ...]) -> RowAxis | None:
     """Finds how the buffer of a role follows the rows of a tensor of shape `(n, *rest)`.
 

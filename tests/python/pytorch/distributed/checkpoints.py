@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Distributed checkpoints: two ranks save, one and three load into networks with other weights."""
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from families import assert_same_buffers, snapshot
+from models import FAMILIES, Net, random, sharded_net, whole_net
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.tensor import DTensor
+
+from narrowfloat import pytorch as nfp
+
+ROWS, STEPS = 768, 2  # whole tiles on two and on three ranks
+SAVED = Path(os.environ.get("NF_TEST_SAVED", "."))
+
+
+def optimizer_of(net: Net) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(net.parameters(), lr=2.0**-6, foreach=False)
+
+
+def step(net: Net, optimizer: torch.optim.Optimizer, number: int) -> None:
+    """A step whose gradients do not depend on the number of ranks, nor on the weights' sums."""
+    for place, parameter in enumerate(net.parameters()):
+        grad = random(*parameter.shape, seed=100 * number + place)
+        if isinstance(parameter, DTensor):
+            rows = grad.chunk(dist.get_world_size())[dist.get_rank()]
+            grad = DTensor.from_local(rows, parameter.device_mesh, parameter.placements)
+        parameter.grad = grad
+    optimizer.step()
+
+
+def state_of(net: Net, optimizer: torch.optim.Optimizer) -> dict[str, object]:
+    return {
+        "model": get_model_state_dict(net),
+        "optimizer": get_optimizer_state_dict(net, optimizer),
+    }
+
+
+def gather_once(net: Net) -> None:
+    """Lets FSDP2 see its group, over which shards reduce their amaxes."""
+    net.unshard()
+    net.first.unshard()
+    net.reshard()
+    net.first.reshard()
+
+
+def save(family: str, asynchronous: bool) -> None:
+    net = sharded_net(family, ROWS)
+    gather_once(net)
+    optimizer = optimizer_of(net)
+    for number in range(STEPS):
+        step(net, optimizer, number)
+    path = SAVED / family
+    if asynchronous:
+        dcp.async_save(state_of(net, optimizer), checkpoint_id=path).result(timeout=30)
+    else:
+        dcp.save(state_of(net, optimizer), checkpoint_id=path)
+
+
+@functools.cache
+def expected(family: str, steps: int) -> Net:
+    """The network after these steps on one process without a checkpoint."""
+    net = whole_net(family, ROWS)
+    optimizer = optimizer_of(net)
+    for number in range(steps):
+        step(net, optimizer, number)
+    return net
+
+
+def rows_of(whole: nfp.QuantizedTensor) -> nfp.QuantizedTensor:
+    return whole.detach().chunk(dist.get_world_size())[dist.get_rank()]
+
+
+def require_bytes(net: Net, wanted: Net) -> None:
+    for mine, other in zip(net.weights(), wanted.weights(), strict=True):
+        local = mine._local_tensor if isinstance(mine, DTensor) else mine
+        assert type(local) is type(other.detach())
+        rows = rows_of(other) if isinstance(mine, DTensor) else other.detach()
+        assert_same_buffers(snapshot(local.clone()), snapshot(rows.clone()), "loaded")
+
+
+def load(family: str) -> None:
+    """Loads into a network made from another seed, compares every byte, and goes on."""
+    net = sharded_net(family, ROWS, seed=50)
+    gather_once(net)
+    optimizer = optimizer_of(net)
+    state = state_of(net, optimizer)
+    dcp.load(state, checkpoint_id=SAVED / family)
+    set_model_state_dict(net, state["model"])
+    set_optimizer_state_dict(net, optimizer, state["optimizer"])
+    require_bytes(net, expected(family, STEPS))
+    step(net, optimizer, STEPS)
+    require_bytes(net, expected(family, STEPS + 1))
+
+
+def load_whole(family: str) -> None:
+    """Loads into a network that is not sharded at all."""
+    net = whole_net(family, ROWS, seed=50)
+    optimizer = optimizer_of(net)
+    state = state_of(net, optimizer)
+    dcp.load(state, checkpoint_id=SAVED / family)
+    set_model_state_dict(net, state["model"])
+    set_optimizer_state_dict(net, optimizer, state["optimizer"])
+    require_bytes(net, expected(family, STEPS))
+    step(net, optimizer, STEPS)
+    require_bytes(net, expected(family, STEPS + 1))
+
+
+def full_state(family: str) -> None:
+    """A full state dictionary of a sharded network loads into another sharded one."""
+    options = StateDictOptions(full_state_dict=True)
+    net = sharded_net(family, ROWS)
+    full = get_model_state_dict(net, options=options)
+    wanted = whole_net(family, ROWS)
+    for mine, other in zip(("first", "second"), wanted.weights(), strict=True):
+        got = full[f"{mine}.inner.weight"]
+        assert_same_buffers(snapshot(got), snapshot(other.detach()), "full state")
+    other_net = sharded_net(family, ROWS, seed=50)
+    set_model_state_dict(other_net, full, options=options)
+    require_bytes(other_net, wanted)
+
+
+def scenarios(world: int) -> dict[str, Callable[[], None]]:
+    found: dict[str, Callable[[], None]] = {}
+    for place, family in enumerate(FAMILIES):
+        if world == 2:
+            found[f"{family}-save"] = functools.partial(save, family, place % 2 == 1)
+            found[f"{family}-full_state"] = functools.partial(full_state, family)
+        else:
+            found[f"{family}-load"] = functools.partial(load, family)
+        if world == 1:
+            found[f"{family}-load_whole"] = functools.partial(load_whole, family)
+    return found

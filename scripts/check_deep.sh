@@ -6,7 +6,7 @@ set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
 cd "$(dirname "$0")/.."
 
-parts=(format tidy asan tsan fuzz cuda wheel avx512)
+parts=(format tidy asan tsan fuzz cuda wheel oldest avx512)
 skipped=77  # exit status of a part that cannot run here, as automake has it
 fuzz_seconds=${NF_FUZZ_SECONDS:-60}
 logs=build/check-deep
@@ -63,6 +63,23 @@ part_wheel() {
   PATH=$PWD/.venv/bin:$PATH .venv/bin/auditwheel repair --plat "$platform" -w "$out" \
     build/wheel-out/*.whl || return 1
   NF_WHEEL=$(ls "$PWD/$out"/*.whl) .venv/bin/python -m pytest -q -ra tests/python/test_wheel.py
+}
+
+# The wheel's extras, each package at the oldest version that they allow, in an environment of their
+# own. Only extras have versions; what they need in turn is the newest that fits.
+part_oldest() {
+  local python=build/oldest/venv/bin/python constraints=build/oldest/constraints.txt wheel
+  mkdir -p build/oldest
+  .venv/bin/python scripts/oldest.py >"$constraints" || return 1
+  scripts/wheel.sh || return 1
+  wheel=$(ls build/wheel-out/*.whl)
+  "$python" -c '' 2>/dev/null || .venv/bin/python -m venv --clear build/oldest/venv || return 1
+  say "oldest: installing $(tr '\n' ' ' <"$constraints")into build/oldest/venv"
+  "$python" -m pip install --quiet --disable-pip-version-check --constraint "$constraints" \
+    "$wheel[torch,jax,debug,test]" || return 1
+  "$python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall \
+    "$wheel" || return 1
+  "$python" -m pytest -q -ra tests/python/pytorch tests/python/jax
 }
 
 part_avx512() {

@@ -42,7 +42,7 @@ class ValueSemantics:
         cls.VALUE_FIELDS = cls.VALUE_FIELDS + fields
         ValueSemantics._value_classes.add(cls)
         ValueSemantics._node_classes.add(cls)
-        _register_constant(cls)
+        opaque_object.register_custom_class(cls, typ="constant")
 
     @classmethod
     def register_node_class(cls, *fields: str, state: tuple[str, ...] = ()) -> None:
@@ -89,15 +89,6 @@ class ValueSemantics:
         name = f"_rebuild_{type(self).__name__}"
         items = ", ".join(f"({field!r}, {_literal(value)})" for field, value in fields)
         return f"{name}(({items},))", {name: _Rebuild(type(self))}
-
-
-def _register_constant(cls: type) -> None:
-    """Tells torch, by the name that its release has for it."""
-    register = getattr(opaque_object, "register_custom_class", None)
-    if register is not None:
-        register(cls, typ="constant")
-    else:
-        opaque_object.register_opaque_type(cls, typ="value")
 
 
 def _literal(value: Any) -> str:

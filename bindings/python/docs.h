@@ -199,6 +199,21 @@ Errors:  TypeError for a wrong type; ValueError for schemes of two families, sha
 Source:  TransformerEngine's CurrentScalingQuantizerRef.qgemm, CuBLASRefBlockwiseGemm and
          NVFP4QuantizerRef.qgemm.)";
 
+inline constexpr char kGroupedQgemmSignature[] =
+    "def grouped_qgemm(a: collections.abc.Sequence[QuantizedTensor], b: "
+    "collections.abc.Sequence[QuantizedTensor], *, bias: collections.abc.Sequence[numpy.ndarray] | "
+    "None = None, out: collections.abc.Sequence[numpy.ndarray] | None = None, accumulate: bool = "
+    "False, layout: str = 'TN', dtype: object = numpy.float32, **options: object) -> "
+    "list[numpy.ndarray]";
+inline constexpr char kGroupedQgemmDoc[] =
+    R"(Multiplies a[g] and b[g] for every group g, with the bytes that qgemm() gives for each alone.
+
+Shapes:  groups may differ in every dimension and may be empty: ragged rows, one weight for each
+         group. bias and out, where given, have one array for each group.
+Others:  layout, dtype, accumulate and options are those of qgemm() and hold for every group.
+Errors:  as qgemm(), naming the group; ValueError if the counts differ or an output overlaps
+         another one or what any group reads. Nothing is written then.)";
+
 inline constexpr char kUpdateDelayedScaleSignature[] =
     "def update_delayed_scale(amax_history: numpy.ndarray, scale: numpy.ndarray, fp8_max: float, "
     "margin: float = 0, algo: str = 'max', reduced_amax: numpy.ndarray | None = None) -> "

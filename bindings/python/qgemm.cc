@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "narrowfloat/ops/qgemm.h"
 
+#include <fmt/format.h>
 #include <nanobind/stl/string_view.h>
+
+#include <vector>
 
 #include "bindings/python/array.h"
 #include "bindings/python/docs.h"
@@ -14,6 +17,7 @@ namespace narrowfloat::python {
 namespace {
 
 constexpr const char* kVerb = "qgemm";
+constexpr const char* kGroupedVerb = "grouped_qgemm";
 
 nb::object QgemmArrays(const nb::object& a, const nb::object& b, const nb::object& bias,
                        const nb::object& out, bool accumulate, std::string_view layout,
@@ -37,6 +41,76 @@ nb::object QgemmArrays(const nb::object& a, const nb::object& b, const nb::objec
   return result;
 }
 
+/// The items of a sequence. Errors: TypeError, by `name`, if it is none.
+std::vector<nb::object> ItemsOf(const char* name, const nb::object& sequence) {
+  if (!nb::isinstance<nb::sequence>(sequence)) {
+    throw nb::type_error(
+        fmt::format("{}: {} must be a sequence, one item for each group", kGroupedVerb, name)
+            .c_str());
+  }
+  std::vector<nb::object> items;
+  for (const nb::handle item : sequence) items.push_back(nb::borrow<nb::object>(item));
+  return items;
+}
+
+/// Items of an argument that may be None. Errors: ValueError if they are not one for each group.
+std::vector<nb::object> OptionalItems(const char* name, const nb::object& sequence,
+                                      std::size_t groups) {
+  if (sequence.is_none()) return {};
+  std::vector<nb::object> items = ItemsOf(name, sequence);
+  if (items.size() == groups) return items;
+  throw InvalidArgument(fmt::format("{}: {} must have one item for each of the {} groups, got {}",
+                                    kGroupedVerb, name, groups, items.size()));
+}
+
+/// The operands of one side, held for the length of the call.
+struct HeldSide {
+  std::vector<HeldTensor> held;
+  std::vector<ConstQuantizedView> views;
+
+  HeldSide(const char* name, const std::vector<nb::object>& tensors) {
+    for (const nb::object& tensor : tensors) {
+      held.push_back(Hold(kGroupedVerb, TensorOf(kGroupedVerb, name, tensor)));
+      views.push_back(held.back().view);
+    }
+  }
+};
+
+nb::list GroupedQgemmArrays(const nb::object& a, const nb::object& b, const nb::object& bias,
+                            const nb::object& out, bool accumulate, std::string_view layout,
+                            const nb::object& dtype, const nb::kwargs& kwargs) {
+  const Execution execution = ParseExecution(kGroupedVerb, kwargs);
+  GroupedGemmOptions options{.layout = FindGemmLayout(layout)};
+  const DType wanted = ParseFloatDType(kGroupedVerb, dtype);
+  if (accumulate && out.is_none()) {
+    throw InvalidArgument("grouped_qgemm: accumulate=True adds to out, which is not given");
+  }
+  if (accumulate) options.output = GemmOutput::kAccumulate;
+  const HeldSide a_side("a", ItemsOf("a", a));
+  const std::size_t groups = a_side.views.size();
+  const HeldSide b_side("b", OptionalItems("b", b, groups));
+  std::vector<HeldArray> held_biases, held_outs;
+  std::vector<ConstTensorView> biases;
+  for (const nb::object& item : OptionalItems("bias", bias, groups)) {
+    held_biases.push_back(HoldInput(kGroupedVerb, item, "bias"));
+    biases.push_back(held_biases.back().Input());
+  }
+  options.biases = biases;
+  const std::vector<nb::object> given = OptionalItems("out", out, groups);
+  nb::list results;
+  std::vector<TensorView> outs;
+  for (std::size_t g = 0; g < groups; ++g) {
+    const Shape shape = QgemmShape(a_side.views[g], b_side.views[g], options.layout,
+                                   fmt::format("{}: group {}", kGroupedVerb, g));
+    results.append(out.is_none() ? NewArray(wanted, shape) : given[g]);
+    held_outs.push_back(HoldOutput(kGroupedVerb, results[g], wanted, shape));
+    outs.push_back(held_outs.back().view);
+  }
+  const nb::gil_scoped_release unlocked;
+  GroupedQgemm(a_side.views, b_side.views, outs, options, execution);
+  return results;
+}
+
 }  // namespace
 
 void RegisterQgemm(nb::module_& module) {
@@ -45,6 +119,11 @@ void RegisterQgemm(nb::module_& module) {
              nb::arg("accumulate") = false, nb::arg("layout") = "TN",
              nb::arg("dtype") = DTypeObject(DType::kFloat32), nb::arg("options"),
              nb::sig(kQgemmSignature), kQgemmDoc);
+  module.def("grouped_qgemm", &GroupedQgemmArrays, nb::arg("a"), nb::arg("b"), nb::kw_only(),
+             nb::arg("bias") = nb::none(), nb::arg("out") = nb::none(),
+             nb::arg("accumulate") = false, nb::arg("layout") = "TN",
+             nb::arg("dtype") = DTypeObject(DType::kFloat32), nb::arg("options"),
+             nb::sig(kGroupedQgemmSignature), kGroupedQgemmDoc);
 }
 
 }  // namespace narrowfloat::python

@@ -3,7 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "narrowfloat/kernels/scalar/items.h"
@@ -17,6 +20,7 @@ namespace narrowfloat {
 namespace {
 
 constexpr const char* kVerb = "qgemm";
+constexpr const char* kGroupedVerb = "grouped_qgemm";
 
 /// What a layout means for its operands, in the order of GemmLayout.
 struct LayoutInfo {
@@ -45,34 +49,34 @@ struct Side {
   std::size_t Length() const { return IsRowwise() ? Matrix().cols : Matrix().rows; }
 };
 
-void CheckPair(const Side& a, const Side& b, GemmLayout layout) {
+void CheckPair(std::string_view verb, const Side& a, const Side& b, GemmLayout layout) {
   const SchemeInfo &a_scheme = *a.view.spec.scheme, &b_scheme = *b.view.spec.scheme;
   if (!AreOfOneFamily(a_scheme, b_scheme)) {
     throw InvalidArgument(fmt::format(
         "{}: a and b must have elements of one width and scales of one type over blocks of one "
         "length, got {} and {}",
-        kVerb, a_scheme.name, b_scheme.name));
+        verb, a_scheme.name, b_scheme.name));
   }
   if (a.Length() == b.Length()) return;
   throw InvalidArgument(fmt::format(
       "{}: layout {} sums over the {} of a and the {} of b, which must be as many, got "
       "a of shape {} and b of shape {}",
-      kVerb, InfoOf(layout).name, a.IsRowwise() ? "columns" : "rows",
+      verb, InfoOf(layout).name, a.IsRowwise() ? "columns" : "rows",
       b.IsRowwise() ? "columns" : "rows", ShapeText(a.view.shape), ShapeText(b.view.shape)));
 }
 
-void CheckDirectionIsThere(const Side& side, GemmLayout layout) {
+void CheckDirectionIsThere(std::string_view verb, const Side& side, GemmLayout layout) {
   if (HasDirection(side.view, side.direction)) return;
   const bool has_data = side.view[DataRole(side.direction)].data != nullptr;
   const Role missing = has_data ? ScaleInvRole(side.direction) : DataRole(side.direction);
-  throw InvalidArgument(fmt::format("{}: layout {} reads {} of {}, which is missing", kVerb,
+  throw InvalidArgument(fmt::format("{}: layout {} reads {} of {}, which is missing", verb,
                                     InfoOf(layout).name, RoleName(missing), side.name));
 }
 
-void CheckDisjoint(const Side& side, const Extent& output) {
+void CheckDisjoint(std::string_view verb, const Side& side, const Extent& output) {
   for (std::size_t i = 0; i < kRoleCount; ++i) {
     if (!output.Overlaps(ExtentOf(side.view.buffers[i]))) continue;
-    throw InvalidArgument(fmt::format("{}: out must not overlap {} of {}", kVerb,
+    throw InvalidArgument(fmt::format("{}: out must not overlap {} of {}", verb,
                                       RoleName(static_cast<Role>(i)), side.name));
   }
 }
@@ -85,22 +89,99 @@ float LoadFloat(TypeList<T...>, DType dtype, const std::byte* row, std::size_t i
 }
 
 /// The bias as fp32. Errors: InvalidArgument if it is not one float an output column.
-std::vector<float> LoadBias(const ConstTensorView& bias, const Extent& output, std::int64_t cols) {
+std::vector<float> LoadBias(const std::string& verb, const ConstTensorView& bias,
+                            const Extent& output, std::int64_t cols) {
   Rows<const std::byte> rows;
-  FillRows(kVerb, "bias", bias, rows);
+  FillRows(verb.c_str(), "bias", bias, rows);
   if (bias.shape != Shape{cols}) {
     throw InvalidArgument(fmt::format(
-        "{}: bias must have one item for each column of the result, shape {}, got shape {}", kVerb,
+        "{}: bias must have one item for each column of the result, shape {}, got shape {}", verb,
         cols, ShapeText(bias.shape)));
   }
   if (output.Overlaps(ExtentOf(bias))) {
-    throw InvalidArgument(fmt::format("{}: out must not overlap bias", kVerb));
+    throw InvalidArgument(fmt::format("{}: out must not overlap bias", verb));
   }
   std::vector<float> items(static_cast<std::size_t>(cols));
   for (std::size_t i = 0; i < items.size(); ++i) {
     items[i] = LoadFloat(FloatTypes{}, bias.dtype, rows.matrix.data, i);
   }
   return items;
+}
+
+/// A product whose arguments are valid, and what its problem points at.
+struct CheckedProduct {
+  std::unique_ptr<StoredOperand> a, b;
+  Rows<std::byte> rows;
+  GemmResult result;
+  GemmRule rule;
+
+  GemmProblem Problem() const { return {*a, *b, rule, result}; }
+};
+
+/// Checks one product and fills `product`. `verb` begins the messages.
+void FillProduct(const std::string& verb, const ConstQuantizedView& a, const ConstQuantizedView& b,
+                 const TensorView& out, const GemmOptions& options, CheckedProduct& product) {
+  const Shape shape = QgemmShape(a, b, options.layout, verb);
+  const LayoutInfo& layout = InfoOf(options.layout);
+  for (const Side& side : {Side{"a", a, layout.a}, Side{"b", b, layout.b}}) {
+    CheckDirectionIsThere(verb, side, options.layout);
+    CheckDisjoint(verb, side, ExtentOf(out));
+  }
+  product.a = MakeGemmOperand(verb.c_str(), "a", a, layout.a);
+  product.b = MakeGemmOperand(verb.c_str(), "b", b, layout.b);
+  FillRows(verb.c_str(), "out", out, product.rows);
+  if (out.shape != shape) {
+    throw InvalidArgument(fmt::format("{}: out must have shape {}, got {}", verb, ShapeText(shape),
+                                      ShapeText(out.shape)));
+  }
+  product.result = {product.rows.matrix, out.dtype, options.output == GemmOutput::kAccumulate, {}};
+  std::optional<DType> bias_dtype;
+  if (options.bias) {
+    bias_dtype = options.bias->dtype;
+    product.result.bias = LoadBias(verb, *options.bias, ExtentOf(out), shape[1]);
+  }
+  product.rule = RuleOf(*a.spec.scheme, *b.spec.scheme, out.dtype, bias_dtype);
+}
+
+/// Memory that one group writes.
+struct Written {
+  Extent extent;
+  std::size_t group;
+};
+
+/// What the groups write, by address. Errors: InvalidArgument if two of them overlap.
+std::vector<Written> CheckOutputsAreDisjoint(std::span<const TensorView> outs) {
+  std::vector<Written> written;
+  for (std::size_t g = 0; g < outs.size(); ++g) {
+    const Extent extent = ExtentOf(outs[g]);
+    if (extent.begin != extent.end) written.push_back({extent, g});
+  }
+  std::ranges::sort(written, {}, [](const Written& item) { return item.extent.begin; });
+  for (std::size_t i = 1; i < written.size(); ++i) {
+    if (!written[i].extent.Overlaps(written[i - 1].extent)) continue;
+    throw InvalidArgument(fmt::format("{}: out of group {} must not overlap out of group {}",
+                                      kGroupedVerb, written[i].group, written[i - 1].group));
+  }
+  return written;
+}
+
+/// Checks that no group writes to `read`, which group `group` reads.
+void CheckIsNotWritten(const std::vector<Written>& written, const Extent& read,
+                       std::string_view name, std::size_t group) {
+  if (read.begin == read.end) return;
+  // The extents are disjoint, so the first one that ends behind the beginning decides.
+  const auto found = std::ranges::upper_bound(written, read.begin, {},
+                                              [](const Written& item) { return item.extent.end; });
+  if (found == written.end() || !found->extent.Overlaps(read)) return;
+  throw InvalidArgument(fmt::format("{}: out of group {} must not overlap {} of group {}",
+                                    kGroupedVerb, found->group, name, group));
+}
+
+void CheckGroupCounts(std::size_t a, std::size_t b, std::size_t outs, std::size_t biases) {
+  if (a == b && a == outs && (biases == 0 || biases == a)) return;
+  throw InvalidArgument(fmt::format(
+      "{}: a, b, out and bias must have one tensor for each group, got {}, {}, {} and {}",
+      kGroupedVerb, a, b, outs, biases));
 }
 
 }  // namespace
@@ -113,39 +194,42 @@ GemmLayout FindGemmLayout(std::string_view name) {
       fmt::format("{}: layout must be 'TN', 'NN' or 'NT', got '{}'", kVerb, name));
 }
 
-Shape QgemmShape(const ConstQuantizedView& a, const ConstQuantizedView& b, GemmLayout layout) {
+Shape QgemmShape(const ConstQuantizedView& a, const ConstQuantizedView& b, GemmLayout layout,
+                 std::string_view verb) {
   const Side a_side{"a", a, InfoOf(layout).a}, b_side{"b", b, InfoOf(layout).b};
-  CheckPair(a_side, b_side, layout);
+  CheckPair(verb, a_side, b_side, layout);
   return {static_cast<std::int64_t>(a_side.Lines()), static_cast<std::int64_t>(b_side.Lines())};
 }
 
 void Qgemm(const ConstQuantizedView& a, const ConstQuantizedView& b, const TensorView& out,
            const GemmOptions& options, const Execution& execution) {
-  const Shape shape = QgemmShape(a, b, options.layout);
-  const LayoutInfo& layout = InfoOf(options.layout);
-  for (const Side& side : {Side{"a", a, layout.a}, Side{"b", b, layout.b}}) {
-    CheckDirectionIsThere(side, options.layout);
-    CheckDisjoint(side, ExtentOf(out));
-  }
-  const auto a_operand = MakeGemmOperand(kVerb, "a", a, layout.a);
-  const auto b_operand = MakeGemmOperand(kVerb, "b", b, layout.b);
-  Rows<std::byte> rows;
-  FillRows(kVerb, "out", out, rows);
-  if (out.shape != shape) {
-    throw InvalidArgument(fmt::format("{}: out must have shape {}, got {}", kVerb, ShapeText(shape),
-                                      ShapeText(out.shape)));
-  }
-  GemmResult result{rows.matrix, out.dtype, options.output == GemmOutput::kAccumulate, {}};
-  std::optional<DType> bias_dtype;
-  if (options.bias) {
-    bias_dtype = options.bias->dtype;
-    result.bias = LoadBias(*options.bias, ExtentOf(out), shape[1]);
-  }
+  CheckedProduct product;
+  FillProduct(kVerb, a, b, out, options, product);
   if (execution.IsNoop()) return;
-
-  const GemmRule rule = RuleOf(*a.spec.scheme, *b.spec.scheme, out.dtype, bias_dtype);
-  const GemmProblem problem{*a_operand, *b_operand, rule, result};
+  const GemmProblem problem = product.Problem();
   MultiplyAll({&problem, 1}, execution);
+}
+
+void GroupedQgemm(std::span<const ConstQuantizedView> a, std::span<const ConstQuantizedView> b,
+                  std::span<const TensorView> outs, const GroupedGemmOptions& options,
+                  const Execution& execution) {
+  CheckGroupCounts(a.size(), b.size(), outs.size(), options.biases.size());
+  std::vector<CheckedProduct> products(a.size());
+  std::vector<GemmProblem> problems;
+  const std::vector<Written> written = CheckOutputsAreDisjoint(outs);
+  for (std::size_t g = 0; g < a.size(); ++g) {
+    GemmOptions own{.layout = options.layout, .output = options.output};
+    if (!options.biases.empty()) own.bias = options.biases[g];
+    FillProduct(fmt::format("{}: group {}", kGroupedVerb, g), a[g], b[g], outs[g], own,
+                products[g]);
+    for (std::size_t role = 0; role < kRoleCount; ++role) {
+      CheckIsNotWritten(written, ExtentOf(a[g].buffers[role]), "a", g);
+      CheckIsNotWritten(written, ExtentOf(b[g].buffers[role]), "b", g);
+    }
+    if (own.bias) CheckIsNotWritten(written, ExtentOf(*own.bias), "bias", g);
+    problems.push_back(products[g].Problem());
+  }
+  if (!execution.IsNoop()) MultiplyAll(problems, execution);
 }
 
 }  // namespace narrowfloat

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "narrowfloat/ops/execution.h"
@@ -31,20 +32,37 @@ struct GemmOptions {
 
 /// Shape of the product of `a` and `b`, whose leading dimensions are flattened.
 /// Errors: InvalidArgument if their schemes are of different families, or they differ in the
-/// dimension that is summed over.
-Shape QgemmShape(const ConstQuantizedView& a, const ConstQuantizedView& b, GemmLayout layout);
+/// dimension that is summed over. `verb` begins the message.
+Shape QgemmShape(const ConstQuantizedView& a, const ConstQuantizedView& b, GemmLayout layout,
+                 std::string_view verb = "qgemm");
 
 /// Writes the product of two quantized matrices to `out`, of any float type.
 /// Sums: the codes of a slab, the items that share a scale, are multiplied and added in fp32, in
 /// order; slabs are scaled and added in order; then the result is rounded. The bytes depend on
-/// neither threads nor instruction sets (BackendGemmTest holds it). docs/numerics.md has the rules
-/// of each family, of the bias and of accumulating. Shapes: out is QgemmShape(a, b, layout); its
-/// rows may lie anywhere. A sum over nothing is 0. Errors: InvalidArgument as QgemmShape; if a
-/// buffer that the layout reads is missing or differs from the plan; if out or bias has another
-/// shape or is no float tensor; if out overlaps what is read. Nothing is written then. Source:
-/// TransformerEngine CurrentScalingQuantizerRef.qgemm, CuBLASRefBlockwiseGemm and
+/// neither threads nor instruction sets. docs/numerics.md has the rules of each family, of the
+/// bias and of accumulating.
+/// Shapes: out is QgemmShape(a, b, layout); its rows may lie anywhere. A sum over nothing is 0.
+/// Errors: InvalidArgument as QgemmShape; if a buffer that the layout reads is missing or differs
+/// from the plan; if out or bias has another shape or is no float tensor; if out overlaps what is
+/// read. Nothing is written then.
+/// Source: TransformerEngine CurrentScalingQuantizerRef.qgemm, CuBLASRefBlockwiseGemm and
 /// NVFP4QuantizerRef.qgemm.
 void Qgemm(const ConstQuantizedView& a, const ConstQuantizedView& b, const TensorView& out,
            const GemmOptions& options = {}, const Execution& execution = {});
+
+struct GroupedGemmOptions {
+  GemmLayout layout = GemmLayout::kTN;
+  GemmOutput output = GemmOutput::kOverwrite;
+  std::span<const ConstTensorView> biases{};  // one for each group, or none
+};
+
+/// Writes the product of a[g] and b[g] to outs[g], for every group g: the bytes that Qgemm writes
+/// for each alone. The groups share the threads, so that many small ones run as fast as a large
+/// one. Shapes: outs[g] is QgemmShape(a[g], b[g], layout); groups may differ in every dimension and
+/// in scheme, and may be empty. Errors: InvalidArgument as Qgemm, naming the group; if the counts
+/// differ; if an output overlaps another one or what any group reads. Nothing is written then.
+void GroupedQgemm(std::span<const ConstQuantizedView> a, std::span<const ConstQuantizedView> b,
+                  std::span<const TensorView> outs, const GroupedGemmOptions& options = {},
+                  const Execution& execution = {});
 
 }  // namespace narrowfloat

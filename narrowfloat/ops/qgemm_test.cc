@@ -207,5 +207,64 @@ TEST(QgemmTest, WrongArgumentsAreNamedAndNothingIsWritten) {
   EXPECT_EQ(out, Floats(8, 100.0f));
 }
 
+/// Operands and results of groups, one after another.
+struct Groups {
+  std::vector<ConstQuantizedView> a, b;
+  std::vector<TensorView> outs;
+};
+
+TEST(GroupedQgemmTest, GroupsOfAnyShapeAreTheProductsAlone) {
+  const Quantized a(kBoth, {2, 3}, kA), b(kBoth, {4, 3}, kB), none(kBoth, {0, 3}, {});
+  const Quantized long_a(kBoth, {1, 6}, kA), long_b(kBoth, {2, 6}, kB);
+  Floats first(8, 1.0f), empty, last(2, 2.0f), zeros(4, 0.0f), ones(2, 1.0f);
+  const Groups groups{{a.view, none.view, long_a.view},
+                      {b.view, b.view, long_b.view},
+                      {ViewOf(first, {2, 4}), ViewOf(empty, {0, 4}), ViewOf(last, {1, 2})}};
+  const std::vector<ConstTensorView> biases{ViewOf(zeros, {4}), ViewOf(zeros, {4}),
+                                            ViewOf(ones, {2})};
+  GroupedQgemm(groups.a, groups.b, groups.outs, {.biases = biases});
+  EXPECT_EQ(first, Product(a, b));
+  EXPECT_EQ(last, Product(long_a, long_b, {.bias = ViewOf(ones, {2})}));
+  GroupedQgemm(groups.a, groups.b, groups.outs, {.output = GemmOutput::kAccumulate});
+  EXPECT_EQ(first, (Floats{14, 10, 6, 12, 32, 22, 24, 30}));
+  GroupedQgemm({}, {}, {});
+}
+
+TEST(GroupedQgemmTest, SumsOverNothingOfOneGroup) {
+  const Quantized a(kBoth, {3, 2}, kA), b(kBoth, {3, 4}, kB), no_a(kBoth, {0, 2}, {}),
+      no_b(kBoth, {0, 4}, {});
+  Floats first(8, 100.0f), second(8, 100.0f);
+  const Groups groups{
+      {a.view, no_a.view}, {b.view, no_b.view}, {ViewOf(first, {2, 4}), ViewOf(second, {2, 4})}};
+  GroupedQgemm(groups.a, groups.b, groups.outs, {.layout = GemmLayout::kNT});
+  EXPECT_EQ(first, Product(a, b, {.layout = GemmLayout::kNT}));
+  EXPECT_EQ(second, Floats(8, 0.0f));
+}
+
+TEST(GroupedQgemmTest, WrongGroupsAreNamedAndNothingIsWritten) {
+  const Quantized a(kBoth, {2, 3}, kA), b(kBoth, {4, 3}, kB), wide(kBoth, {3, 4}, kB);
+  Floats memory(16, 100.0f);
+  const TensorView front = ViewOf(memory, {2, 4});
+  TensorView back = front, middle = front;
+  back.data += 32;
+  middle.data += 4;
+  const auto message = [](const Groups& groups) {
+    return MessageOf([&] { GroupedQgemm(groups.a, groups.b, groups.outs); });
+  };
+  EXPECT_EQ(message({{a.view, a.view}, {b.view}, {front, back}}),
+            "grouped_qgemm: a, b, out and bias must have one tensor for each group, got 2, 1, 2 "
+            "and 0");
+  EXPECT_EQ(message({{a.view, a.view}, {b.view, wide.view}, {front, back}}),
+            "grouped_qgemm: group 1: layout TN sums over the columns of a and the columns of b, "
+            "which must be as many, got a of shape 2x3 and b of shape 3x4");
+  EXPECT_EQ(message({{a.view, a.view}, {b.view, b.view}, {front, middle}}),
+            "grouped_qgemm: out of group 1 must not overlap out of group 0");
+  QuantizedView over = b.view;
+  over[Role::kRowwiseData].data = back.data + 4;
+  EXPECT_EQ(message({{a.view, a.view}, {over, b.view}, {front, back}}),
+            "grouped_qgemm: out of group 1 must not overlap b of group 0");
+  EXPECT_EQ(memory, Floats(16, 100.0f));
+}
+
 }  // namespace
 }  // namespace narrowfloat

@@ -240,6 +240,17 @@ def qgemm(a: QuantizedTensor, b: QuantizedTensor, *, bias: numpy.ndarray | None 
              NVFP4QuantizerRef.qgemm.
     """
 
+def grouped_qgemm(a: Sequence[QuantizedTensor], b: Sequence[QuantizedTensor], *, bias: Sequence[numpy.ndarray] | None = None, out: Sequence[numpy.ndarray] | None = None, accumulate: bool = False, layout: str = 'TN', dtype: object = numpy.float32, **options: object) -> list[numpy.ndarray]:
+    """
+    Multiplies a[g] and b[g] for every group g, with the bytes that qgemm() gives for each alone.
+
+    Shapes:  groups may differ in every dimension and may be empty: ragged rows, one weight for each
+             group. bias and out, where given, have one array for each group.
+    Others:  layout, dtype, accumulate and options are those of qgemm() and hold for every group.
+    Errors:  as qgemm(), naming the group; ValueError if the counts differ or an output overlaps
+             another one or what any group reads. Nothing is written then.
+    """
+
 def per_tensor_scheme(fp8_dtype: object) -> str:
     """Name of the per-tensor scheme whose elements are of fp8_dtype."""
 

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <optional>
 #include <random>
+#include <vector>
 
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/ops/qgemm.h"
@@ -158,6 +159,45 @@ TEST(BackendGemmTest, FuzzedSizes) {
                        static_cast<Content>(random() % 3), kTerms[random() % std::size(kTerms)],
                        random);
   });
+}
+
+TEST(BackendGemmTest, GroupsAreTheProductsAlone) {
+  // Ragged rows; together the panels of `a` exceed what one batch holds.
+  constexpr std::int64_t kRows[] = {5, 0, 130, 1, 700, 64, 2000};
+  constexpr std::int64_t kCols = 20, kLength = 2064;
+  std::mt19937_64 random(RunSeed());
+  for (const char* name : {"fp8_e5m2", "mxfp8_e4m3", "nvfp4"}) {
+    const SchemeInfo& scheme = FindScheme(name);
+    std::vector<QuantizedBuffers> a, b;
+    std::vector<FloatTensor> expected;
+    for (const std::int64_t rows : kRows) {
+      a.push_back(MakeSide(scheme, rows, kLength, false, Content::kNumbers, random));
+      b.push_back(MakeSide(scheme, kCols, kLength, false, Content::kNumbers, random));
+      expected.emplace_back(DType::kBFloat16, Shape{rows, kCols});
+      Qgemm(a.back().view, b.back().view, expected.back().View());
+    }
+    for (const KernelTable* table : AvailableKernels()) {
+      if (table == &ScalarKernels()) continue;  // the tests above hold the tables to it
+      for (const int threads : {1, 3}) {
+        std::vector<FloatTensor> got;
+        std::vector<ConstQuantizedView> as, bs;
+        std::vector<TensorView> outs;
+        for (const std::int64_t rows : kRows)
+          got.emplace_back(DType::kBFloat16, Shape{rows, kCols});
+        for (std::size_t g = 0; g < got.size(); ++g) {
+          as.push_back(a[g].view);
+          bs.push_back(b[g].view);
+          outs.push_back(got[g].View());
+        }
+        GroupedQgemm(as, bs, outs, {}, {.threads = threads, .kernels = table});
+        for (std::size_t g = 0; g < got.size(); ++g) {
+          EXPECT_EQ(Difference(expected[g], got[g]), "")
+              << fmt::format("{} group {} by {} on {} threads, NF_TEST_SEED={}", name, g,
+                             table->name, threads, RunSeed());
+        }
+      }
+    }
+  }
 }
 
 TEST(BackendGemmTest, EveryVectorTableHasMicroKernels) {

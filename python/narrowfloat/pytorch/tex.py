@@ -65,8 +65,8 @@ def multi_tensor_quantize(
     """quantize() of each tensor by its quantizer. Errors: ValueError unless they are as many."""
     if len(tensor_list) != len(quantizer_list):
         raise ValueError(
-            f"multi_tensor_quantize: a quantizer a tensor, got {len(tensor_list)} tensors and "
-            f"{len(quantizer_list)} quantizers"
+            "multi_tensor_quantize: needs one quantizer per tensor, "
+            f"got {len(tensor_list)} tensors and {len(quantizer_list)} quantizers"
         )
     return [quantize(t, q) for t, q in zip(tensor_list, quantizer_list, strict=True)]
 
@@ -192,9 +192,9 @@ def fused_amax_and_scale_update_after_reduction(
     sizes = [scale.numel() for scale in scales]
     if sum(sizes) != amax_reduction_buffer.numel() or len(sizes) != len(amax_histories):
         raise ValueError(
-            f"fused_amax_and_scale_update_after_reduction: a history and an amax a scale, got "
-            f"{len(amax_histories)} histories and {amax_reduction_buffer.numel()} amaxes for "
-            f"scales of {sizes}"
+            "fused_amax_and_scale_update_after_reduction: needs one history and one amax per "
+            f"scale, got {len(amax_histories)} histories and {amax_reduction_buffer.numel()} "
+            f"amaxes for scales of {sizes}"
         )
     fp8_max = largest_code_value(DType.cast(fp8_dtype))
     parts = amax_reduction_buffer.split(sizes)

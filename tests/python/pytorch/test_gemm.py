@@ -289,9 +289,9 @@ def test_plain_operands() -> None:
          "general_gemm: out is (64, 96) torch.float16, got (64, 96) torch.float32"),
         ({"A": None}, RuntimeError, "general_gemm: an operand has no rowwise data"),
         ({"A": torch.zeros(N, K)}, RuntimeError,
-         "general_gemm: both operands have compatible scaling modes, got Tensor and MXFP8Tensor"),
+         "general_gemm: operands must have the same scaling mode, got Tensor and MXFP8Tensor"),
         ({"A": Float8CurrentScalingQuantizer(E4M3)(torch.zeros(N, K))}, RuntimeError,
-         "general_gemm: both operands have compatible scaling modes, got Float8Tensor and "
+         "general_gemm: operands must have the same scaling mode, got Float8Tensor and "
          "MXFP8Tensor"),
         ({"A": MXFP8Quantizer(E4M3)(torch.zeros(N, 64))}, ValueError,
          "general_gemm: inner sizes differ, A is (96, 64) and B is (64, 160), TN"),
@@ -320,7 +320,7 @@ def test_other_output_quantizers() -> None:
     b, a, *_ = operands("mxfp8", "TN")
     with pytest.raises(NotImplementedError) as raised:
         general_gemm(a, b, quantization_params=Other(rowwise=True, columnwise=True))
-    assert str(raised.value) == "general_gemm: no output is quantized by Other"
+    assert str(raised.value) == "general_gemm: Other cannot quantize the output"
 
 
 def test_unwrap_tensor() -> None:
@@ -367,7 +367,9 @@ def test_grouped(single: bool) -> None:
     assert biases == bias and gelu == [None] * 4
     with pytest.raises(ValueError) as raised:
         general_grouped_gemm(a[:2], b, out, m_splits=splits, single_output=single)
-    assert str(raised.value) == ("general_grouped_gemm: A, B and out are as many, got 2, 4 and 4")
+    assert str(raised.value) == (
+        "general_grouped_gemm: A, B and out must have the same length, got 2, 4 and 4"
+    )
 
 
 @pytest.mark.parametrize("layout", list(SHAPES))

@@ -70,7 +70,7 @@ def test_create_refuses() -> None:
         RecipeState.create(recipe.MXFP8BlockScaling(), mode="forward", num_quantizers=2,
                            roles=FORWARD)  # fmt: skip
     assert str(raised.value) == (
-        "RecipeState: roles holds one a quantizer, got 3 roles for 2 quantizers"
+        "RecipeState: roles must have one entry per quantizer, got 3 roles for 2 quantizers"
     )
     with pytest.raises(NotImplementedError) as raised:
         RecipeState.create(recipe.Recipe(), mode="forward")

@@ -135,7 +135,7 @@ def test_split_and_multi_tensor_quantize() -> None:
         (lambda: tex.split_quantize(x, [32, 32], quantizers[:2]),
          "split_quantize: sections add up to the rows, got [32, 32] for 160 rows"),
         (lambda: tex.multi_tensor_quantize([x], quantizers),
-         "multi_tensor_quantize: a quantizer a tensor, got 1 tensors and 4 quantizers"),
+         "multi_tensor_quantize: needs one quantizer per tensor, got 1 tensors and 4 quantizers"),
     ):  # fmt: skip
         with pytest.raises(ValueError) as raised:
             call()
@@ -288,8 +288,8 @@ def test_fused_update_of_several_states() -> None:
             newest[:2], histories, scales, "max", E4M3, 0
         )
     assert str(raised.value) == (
-        "fused_amax_and_scale_update_after_reduction: a history and an amax a scale, got 2 "
-        "histories and 2 amaxes for scales of [2, 1]"
+        "fused_amax_and_scale_update_after_reduction: needs one history and one amax per scale, "
+        "got 2 histories and 2 amaxes for scales of [2, 1]"
     )
 
 

@@ -43,8 +43,8 @@ def general_grouped_gemm(
         targets = list(flat.split(list(m_splits)))
     if not len(A) == len(B) == len(targets):
         raise ValueError(
-            f"general_grouped_gemm: A, B and out are as many, got {len(A)}, {len(B)} and "
-            f"{len(targets)}"
+            f"general_grouped_gemm: A, B and out must have the same length, "
+            f"got {len(A)}, {len(B)} and {len(targets)}"
         )
     biases = list(bias) if use_bias and bias is not None else [None] * len(A)
     quantizers = list(quantization_params or [None] * len(A))

@@ -72,14 +72,14 @@ def multiply(a: Any, b: Any, layout: Layout, epilogue: Epilogue, out: Any) -> Re
 def _check(a: Any, b: Any, sizes: Sizes, epilogue: Epilogue, out: Any) -> None:
     if is_scheme(a) != is_scheme(b) or (is_scheme(a) and not _same_family(a, b)):
         raise RuntimeError(
-            "general_gemm: both operands have compatible scaling modes, got "
+            "general_gemm: operands must have the same scaling mode, got "
             f"{type(a).__name__} and {type(b).__name__}"
         )
     if epilogue.quantizer is not None and not getattr(
         epilogue.quantizer, "QUANTIZES_OUTPUTS", False
     ):
         raise NotImplementedError(
-            f"general_gemm: no output is quantized by {type(epilogue.quantizer).__name__}"
+            f"general_gemm: {type(epilogue.quantizer).__name__} cannot quantize the output"
         )
     if not epilogue.accumulate and epilogue.beta not in (None, 0.0):
         raise ValueError(

@@ -51,7 +51,7 @@ class RecipeState(abc.ABC):
             raise ValueError(f"RecipeState: mode is 'forward' or 'backward', got {mode!r}")
         if roles is not None and len(roles) != num_quantizers:
             raise ValueError(
-                f"RecipeState: roles holds one a quantizer, got {len(roles)} roles for "
+                f"RecipeState: roles must have one entry per quantizer, got {len(roles)} roles for "
                 f"{num_quantizers} quantizers"
             )
         self.recipe = recipe

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A resumed run with delayed scaling has the bits of a run that was not interrupted."""
 
+import copy
 import io
 import pickle
 from collections.abc import Callable
@@ -140,6 +141,18 @@ def test_quantized_parameters_resume() -> None:
         step(model, number)
     resumed.load_state_dict(through_file(model.state_dict()))
     assert_goes_on(resumed, model)
+
+
+def test_quantized_weights_follow_the_state_of_their_layer() -> None:
+    with quantized_model_init(recipe=RECIPE):
+        layer = Linear(32, 32)
+    twin = copy.deepcopy(layer)
+    for module, length in ((layer, 4), (twin, 4), (layer, 8)):
+        with autocast(recipe=DelayedScaling(amax_history_len=length)):
+            module(torch.randn(32, 32))
+        own, state = module.weight._quantizer, module.fp8_meta["scaling_fwd"]
+        assert own.scale.data_ptr() == state.scale[1].data_ptr()
+        assert own.amax.data_ptr() == state.amax_history[0, 1].data_ptr()
 
 
 def test_another_length_of_the_history_keeps_scales() -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from types import MethodType
 from typing import Any
@@ -11,9 +10,8 @@ from typing import Any
 import torch
 
 from narrowfloat.pytorch._extra_state import pack_extra_state, unpack_extra_state
-from narrowfloat.pytorch.module.function import Call, LinearFunction, quantize_weight
+from narrowfloat.pytorch.module.function import quantize_weight
 from narrowfloat.pytorch.module.parameters import ParameterInit, keep_initial_values
-from narrowfloat.pytorch.module.scales import scales_of, with_scales
 from narrowfloat.pytorch.module.states import PASSES, LayerStates, Roles
 from narrowfloat.pytorch.module.watching import (
     Slots,
@@ -23,12 +21,6 @@ from narrowfloat.pytorch.module.watching import (
     watcher_factory,
 )
 from narrowfloat.pytorch.quantization import FP8GlobalStateManager, QuantizerRole, RecipeState
-from narrowfloat.pytorch.quantization.recompute import (
-    FirstPass,
-    first_pass_of,
-    remember,
-    running_places,
-)
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 from narrowfloat.pytorch.tensor import Float8Quantizer
 
@@ -126,6 +118,18 @@ class QuantizedLayer(torch.nn.Module):
     def _follow(self, recipe: Any) -> None:
         if self._states.follow(recipe, FP8GlobalStateManager.get_fp8_group(), self._roles):
             self._fp8_workspaces = {}
+            self._link_weights()
+
+    def _link_weights(self) -> None:
+        """Lets quantized weights with delayed scaling see the scales and amaxes of this state."""
+        forward = self.quantizers[PASSES["forward"][0]]
+        weights = zip(
+            self._weights(), forward[Forward.index("weight") :: len(Forward)], strict=True
+        )
+        for weight, quantizer in weights:
+            own = getattr(weight, "_quantizer", None)
+            if isinstance(own, Float8Quantizer) and isinstance(quantizer, Float8Quantizer):
+                own.scale, own.amax = quantizer.scale, quantizer.amax
 
     def _parents(self, fp8_output: bool = False, fp8_grad: bool = False) -> list[Slots]:
         """Returns the quantizers of the running autocast's recipe, one set per weight."""
@@ -154,161 +158,6 @@ class QuantizedLayer(torch.nn.Module):
     def _watched(self, parents: Sequence[Slots]) -> list[Slots] | None:
         self._find_watcher()
         return None if self._watcher is None else self._watcher.watch_group(parents)
-
-    # One forward pass.
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs _forward(); a pass that torch.utils.checkpoint runs again has what it had before."""
-        again = first_pass_of(self)
-        if again is None:
-            return self._forward(None, *args, **kwargs)
-        before = FP8GlobalStateManager.get_autocast_state()
-        FP8GlobalStateManager.set_autocast_state(again.autocast)
-        try:
-            return self._forward(again, *args, **kwargs)
-        finally:
-            FP8GlobalStateManager.set_autocast_state(before)
-
-    def _slots(
-        self,
-        again: FirstPass | None,
-        x: torch.Tensor,
-        splits: Sequence[int],
-        fp8_output: bool = False,
-        fp8_grad: bool = False,
-    ) -> list[Slots] | None:
-        """Returns the quantizers of this pass, or None where it is the plain layer's.
-
-        Collects amaxes where the autocast says so.
-        """
-        quantized = FP8GlobalStateManager.is_fp8_enabled()
-        if not quantized and FP8GlobalStateManager.is_fp8_calibration():
-            self._calibrate(x, splits)
-        parents = self._parents(fp8_output, fp8_grad) if quantized else self._no_slots()
-        if again is not None:
-            parents = with_scales(parents, again.scales)
-        watched = self._watched(parents)
-        if watched is not None:
-            return watched
-        special = self.fuse_wgrad_accumulation or self.delay_wgrad_compute
-        return parents if quantized or special else None
-
-    def _no_slots(self) -> list[Slots]:
-        return [Slots()] * len(self.weight_names)
-
-    @torch.no_grad()
-    def _calibrate(self, x: torch.Tensor, splits: Sequence[int]) -> None:
-        parts = [x] if len(splits) == 1 else x.split(list(splits))
-        for part, weight, slots in zip(parts, self._weights(), self._parents(), strict=True):
-            if part.numel():
-                slots.activation.calibrate(part)
-            if not isinstance(weight, QuantizedTensorStorage):
-                slots.weight.calibrate(weight)
-
-    def _multiply(
-        self,
-        again: FirstPass | None,
-        x: torch.Tensor,
-        splits: Sequence[int],
-        slots: Sequence[Slots],
-        biases: Sequence[torch.Tensor | None],
-        is_first_microbatch: bool | None,
-    ) -> torch.Tensor:
-        """Returns x w^T + bias by these quantizers, one set per weight."""
-        dtype = self._dtype_of_pass(x)
-        quantized = FP8GlobalStateManager.is_fp8_enabled()
-        weights = self._weights()
-        call = Call(
-            name=self.name,
-            dtype=dtype,
-            slots=slots,
-            kept=self._kept(slots, dtype, is_first_microbatch),
-            splits=splits,
-            grad_enabled=torch.is_grad_enabled(),
-        )
-        if quantized:
-            recipe = FP8GlobalStateManager.get_fp8_recipe()
-            self._check_recipe_of_weights(recipe)
-            call.backward_override = recipe.backward_override
-            call.saves_input = self._saves_input(recipe, slots)
-            tensors = [x, *weights, *biases]
-            call.steps_amaxes = self._steps_amaxes(again, recipe, slots, tensors)
-        if self.fuse_wgrad_accumulation:
-            call.fused, call.accumulates = weights, is_first_microbatch is not True
-        if self.delay_wgrad_compute:
-            call.put_wgrad = self._delayed_gradients.append
-        is_watched = is_watching(slots[0].activation)
-        if isinstance(x, QuantizedTensorStorage):
-            x = x.dequantize(dtype=dtype) if is_watched or not quantized else x
-        else:
-            x = x.to(dtype).contiguous()
-        return LinearFunction.apply(x, call, *weights, *biases)
-
-    def _steps_amaxes(
-        self,
-        again: FirstPass | None,
-        recipe: Any,
-        slots: Sequence[Slots],
-        tensors: Sequence[Any],
-    ) -> bool:
-        """Returns whether the backward pass of this pass ends with a step of delayed scaling.
-
-        The first layer of an autocast takes it: its backward pass is the last. Notes what a pass
-        that torch.utils.checkpoint will run again needs then.
-        """
-        places = running_places()
-        will_run_again = any(not place.is_again for place in places)
-        if again is not None:
-            is_first = again.is_first_module and again.has_graph
-        else:
-            is_first = (
-                recipe.backward_override is None
-                and (torch.is_grad_enabled() or will_run_again)
-                and any(tensor is not None and tensor.requires_grad for tensor in tensors)
-                and FP8GlobalStateManager.is_first_fp8_module()
-            )
-        if will_run_again:
-            autocast = FP8GlobalStateManager.get_autocast_state()
-            remember(places, FirstPass(id(self), autocast, scales_of(slots), is_first))
-        return is_first
-
-    def _dtype_of_pass(self, x: torch.Tensor) -> torch.dtype:
-        device = x.device.type
-        if torch.is_autocast_enabled(device):
-            return torch.get_autocast_dtype(device)
-        for name, parameter in self.named_parameters(recurse=False):
-            if parameter.dtype != x.dtype:
-                raise TypeError(
-                    f"{type(self).__name__}: the input and {name} must have the same dtype outside "
-                    f"torch.autocast, got {x.dtype} and {parameter.dtype}"
-                )
-        return x.dtype
-
-    def _saves_input(self, recipe: Any, slots: Sequence[Slots]) -> bool:
-        """Returns whether backward quantizes the input again.
-
-        Errors: ValueError for delayed scaling, whose scale moves on until then.
-        """
-        quantizer = getattr(slots[0].activation, "parent_quantizer", slots[0].activation)
-        if not self.save_original_input or recipe.backward_override is not None:
-            return False
-        if isinstance(quantizer, Float8Quantizer):
-            raise ValueError(
-                f"{type(self).__name__}: save_original_input needs a recipe without delayed "
-                f"scaling, got {type(recipe).__name__}"
-            )
-        if quantizer is not None and not quantizer.is_requantization_safe():
-            warnings.warn(
-                f"{type(self).__name__}: save_original_input has no effect, {quantizer} would not "
-                "make the same codes again",
-                stacklevel=4,
-            )
-            return False
-        return True
-
-    @staticmethod
-    def _returned_bias(bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-        return None if bias is None else bias.to(dtype)
 
     # Weights.
 
@@ -383,7 +232,7 @@ class QuantizedLayer(torch.nn.Module):
         else:
             self._follow(self._init_recipe)
             index = self.weight_names.index(name)
-            quantizer = self.quantizers["scaling_fwd"][
+            quantizer = self.quantizers[PASSES["forward"][0]][
                 len(Forward) * index + Forward.index("weight")
             ]
             quantizer.set_usage(rowwise=True, columnwise=True)

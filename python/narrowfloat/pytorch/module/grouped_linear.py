@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from narrowfloat.pytorch.module.base import QuantizedLayer
 from narrowfloat.pytorch.module.options import choose_dtype, refuse, refuse_parallelism
 from narrowfloat.pytorch.module.parameters import Init, ParameterInit
+from narrowfloat.pytorch.module.passes import RunningLayer
 from narrowfloat.pytorch.quantization.recompute import FirstPass
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 
 
-class GroupedLinear(QuantizedLayer):
+class GroupedLinear(RunningLayer):
     """Computes y_i = x_i weight_i^T + bias_i for the parts x_i of the input's rows.
 
     Parameters: weight0, weight1, ... (out_features, in_features) and bias0, ... (out_features,).

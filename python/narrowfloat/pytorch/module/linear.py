@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from narrowfloat.pytorch.module.base import QuantizedLayer
 from narrowfloat.pytorch.module.options import choose_dtype, refuse, refuse_parallelism
 from narrowfloat.pytorch.module.parameters import Init, ParameterInit
+from narrowfloat.pytorch.module.passes import RunningLayer
 from narrowfloat.pytorch.quantization.recompute import FirstPass
 
 
-class Linear(QuantizedLayer):
+class Linear(RunningLayer):
     """Computes y = x weight^T + bias as torch.nn.Linear does, quantized inside `autocast`.
 
     Parameters: weight (out_features, in_features), bias (out_features,) or None, with the first

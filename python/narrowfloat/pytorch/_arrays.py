@@ -17,6 +17,7 @@ NUMPY_DTYPES = {
     torch.float16: np.dtype(np.float16),
     torch.bfloat16: np.dtype(ml_dtypes.bfloat16),
 }
+_HELD = dict(NUMPY_DTYPES)  # and of codes
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray:
@@ -26,10 +27,29 @@ def array_of(tensor: torch.Tensor) -> np.ndarray:
     """
     if tensor.device.type != "cpu":
         raise NotImplementedError(f"narrowfloat: tensors are on the CPU, got {tensor.device}")
-    tensor = tensor.detach()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return tensor.numpy()
+    dtype = _HELD.get(tensor.dtype)
+    if dtype is None:
+        dtype = _HELD[tensor.dtype] = torch.empty(0, dtype=tensor.dtype).numpy().dtype
+    array = np.asarray(_Memory(tensor, dtype))
+    return array.view(dtype)
+
+
+class _Memory:
+    """A tensor's memory by NumPy's protocol.
+
+    Tensor.numpy() would forbid for ever to resize the memory, which FSDP2 does to free it.
+    """
+
+    def __init__(self, tensor: torch.Tensor, dtype: np.dtype) -> None:
+        self.tensor = tensor
+        size = dtype.itemsize
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": tuple(tensor.shape),
+            "typestr": dtype.str if dtype.isbuiltin == 1 else f"<i{size}",
+            "data": (tensor.data_ptr(), False),
+            "strides": tuple(stride * size for stride in tensor.stride()),
+        }
 
 
 class Operand(NamedTuple):

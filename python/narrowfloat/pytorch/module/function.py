@@ -19,6 +19,7 @@ from narrowfloat.pytorch.quantized_tensor import (
     prepare_for_saving,
     restore_from_saved,
 )
+from narrowfloat.pytorch.tensor._fsdp import is_of_one_pass
 
 # Gradients of weights, and of biases; None where there is none.
 Gradients = tuple[list[torch.Tensor | None], list[torch.Tensor | None]]
@@ -145,7 +146,8 @@ def quantize_weight(
     if quantizer is None or getattr(quantizer, "parent_quantizer", quantizer) is None:
         plain = weight.dequantize(dtype=dtype)
         return quantize(plain, quantizer, dtype, rowwise=True, columnwise=needs_dgrad)
-    weight.update_usage(True, needs_dgrad or None)
+    if not is_of_one_pass(weight):
+        weight.update_usage(True, needs_dgrad or None)
     return quantizer.wrap_quantized_tensor(weight) if is_watching(quantizer) else weight
 
 

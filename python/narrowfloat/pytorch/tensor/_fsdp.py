@@ -417,10 +417,16 @@ def _give_quantizer(tensor: Any, quantizer: Any, usages: tuple[bool, bool]) -> N
     if quantizer is None:
         return
     own = quantizer.copy()
+    own._of_one_pass = usages[0] != usages[1]
     own.set_usage(rowwise=usages[0], columnwise=usages[1])
     if getattr(own, "with_amax_reduction", False):
         own.with_amax_reduction, own.amax_reduction_group = False, None
     tensor._quantizer = own
+
+
+def is_of_one_pass(weight: Any) -> bool:
+    """Whether FSDP2 gathered one direction of a weight, and gathers the other for backward."""
+    return getattr(weight._quantizer, "_of_one_pass", False)
 
 
 _CHILDREN = {"rowwise": (True, False), "columnwise": (False, True)}

@@ -16,6 +16,7 @@ import os
 import shutil
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import narrowfloat.pytorch as nfp
@@ -48,8 +49,7 @@ class Network(torch.nn.Module):
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
         sizes = [FEATURES, *[width] * (depth - 1), CLASSES]
-        pairs = zip(sizes, sizes[1:], strict=False)
-        self.layers = torch.nn.ModuleList(nfp.Linear(a, b) for a, b in pairs)
+        self.layers = torch.nn.ModuleList(nfp.Linear(a, b) for a, b in pairwise(sizes))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.layers[:-1]:

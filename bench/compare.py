@@ -3,6 +3,7 @@
 
 usage: python bench/compare.py [--rows R] [--cols C] [--repetitions N] [--core-bench PATH]
                                [--json FILE] [--chart NAME] [--work WORD ...]
+       python bench/compare.py --products THREADS [--repetitions N]
 
 One thread on one processor. Every contender writes into memory that was touched before, or does
 what its makers offer; contenders take turns, and the minimum of all turns counts. A peer that
@@ -32,6 +33,7 @@ from block_peers import (
     jax_block_functions,
     torch_block_functions,
 )
+from products import print_products
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE_BENCH = ROOT / "build/release/bench/core_bench"
@@ -464,7 +466,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="writes everything measured")
     parser.add_argument("--chart", type=Path, help="writes NAME.png and NAME.svg")
     parser.add_argument("--work", nargs="+", choices=list(make_works()), help="only these")
+    parser.add_argument(
+        "--products", type=int, metavar="THREADS", help="products only (products.py)"
+    )
     options = parser.parse_args()
+    if options.products:
+        return print_products(options.products, options.repetitions)
     if not options.core_bench.exists():
         sys.exit(f"error: compare: no {options.core_bench}; `make build` makes it")
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})

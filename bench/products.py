@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of quantized matrices beside PyTorch's products of the same shape, in one run.
+
+usage: python bench/compare.py --products THREADS
+
+Contenders take turns and the minimum of all turns counts. The share is PyTorch's fp32 time over the
+contender's; a share of 100 % is as fast as the fp32 product of the decoded operands.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+
+Shape = tuple[int, int, int]
+SHAPES: list[Shape] = [
+    (1024, 1024, 1024),
+    (2048, 2048, 2048),
+    (4096, 4096, 512),
+    (64, 4096, 4096),
+]
+FLOAT32 = "torch float32"
+# Scheme of the activations and of the weight.
+PAIRS = [
+    ("fp8_e4m3", "fp8_e4m3"),
+    ("fp8_block1x128_e4m3", "fp8_block128x128_e4m3"),
+    ("mxfp8_e4m3", "mxfp8_e4m3"),
+    ("nvfp4", "nvfp4"),
+]
+
+Run = Callable[[], object]
+
+
+def ours(x: np.ndarray, w: np.ndarray, threads: int) -> Iterator[tuple[str, Run]]:
+    import narrowfloat as nf
+
+    for x_scheme, w_scheme in PAIRS:
+        a, b = nf.quantize(x, x_scheme), nf.quantize(w, w_scheme)
+        out = np.zeros((len(x), len(w)), np.float32)
+        name = x_scheme if x_scheme == w_scheme else f"{x_scheme}, {w_scheme}"
+        yield name, partial(nf.qgemm, a, b, out=out, threads=threads)
+
+
+def torch_products(x: np.ndarray, w: np.ndarray, threads: int) -> Iterator[tuple[str, Run]]:
+    import torch
+
+    torch.set_num_threads(threads)
+    a, b = torch.from_numpy(x), torch.from_numpy(w)
+    for dtype in (torch.float32, torch.bfloat16):
+        left, right = a.to(dtype), b.to(dtype).T
+        out = torch.zeros(len(x), len(w), dtype=dtype)
+        yield f"torch {dtype}".replace("torch.", ""), partial(torch.mm, left, right, out=out)
+    one = torch.ones(())
+    left, right = (tensor.to(torch.float8_e4m3fn) for tensor in (a, b))
+    yield (
+        "torch._scaled_mm, per tensor",
+        partial(torch._scaled_mm, left, right.T, one, one, out_dtype=torch.float32),
+    )
+
+
+def torchao_products(x: np.ndarray, w: np.ndarray, _threads: int) -> Iterator[tuple[str, Run]]:
+    import torch
+    from torchao.prototype.mx_formats.mx_tensor import MXTensor
+
+    left, right = (
+        MXTensor.to_mx(torch.from_numpy(tensor).bfloat16(), torch.float8_e4m3fn, 32)
+        for tensor in (x, w)
+    )
+    yield "torchao mxfp8, emulated", lambda: torch.mm(left, right.t())
+
+
+def contenders(shape: Shape, threads: int) -> tuple[dict[str, Run], list[str]]:
+    """What can run here, and a line for each maker that cannot."""
+    m, n, k = shape
+    random = np.random.default_rng(0)
+    x, w = (random.standard_normal((lines, k)).astype(np.float32) for lines in (m, n))
+    found: dict[str, Run] = {}
+    absent = []
+    for maker in (torch_products, ours, torchao_products):
+        try:
+            found.update(maker(x, w, threads))
+        except ImportError as error:
+            absent.append(f"absent: {error}")
+    return found, absent
+
+
+def measure(runs: dict[str, Run], repetitions: int) -> tuple[dict[str, float], dict[str, str]]:
+    """Seconds by name, and the reason by name of each contender that fails."""
+    seconds = dict.fromkeys(runs, float("inf"))
+    failed: dict[str, str] = {}
+    for _ in range(repetitions):
+        for name in seconds.keys() - failed.keys():
+            start = time.perf_counter()
+            try:
+                runs[name]()
+            except (RuntimeError, NotImplementedError) as error:
+                failed[name] = str(error).splitlines()[0]
+                continue
+            seconds[name] = min(seconds[name], time.perf_counter() - start)
+    return {name: best for name, best in seconds.items() if name not in failed}, failed
+
+
+def print_products(threads: int, repetitions: int) -> None:
+    """Prints a table for each shape: GFLOP/s and the share of PyTorch's fp32 product."""
+    for shape in SHAPES:
+        runs, absent = contenders(shape, threads)
+        seconds, failed = measure(runs, repetitions)
+        work = 2 * np.prod(shape, dtype=np.float64)
+        print(f"\n{'x'.join(map(str, shape))}, {threads} threads")
+        print("| product | GFLOP/s | share of torch float32 |\n| --- | --- | --- |")
+        for name in runs:
+            if name in seconds:
+                share = seconds[FLOAT32] / seconds[name]
+                print(f"| {name} | {work / seconds[name] / 1e9:.0f} | {100 * share:.0f} % |")
+        print(*absent, *(f"failed: {name}: {why}" for name, why in failed.items()), sep="\n")

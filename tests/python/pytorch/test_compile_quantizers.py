@@ -296,6 +296,20 @@ def test_products_in_a_graph(layout: str, quantize_output: bool) -> None:
         assert torch.equal(made, expected)
 
 
+@pytest.mark.parametrize("alpha", [1.0, 0.5])
+def test_products_have_symbolic_sizes(alpha: float) -> None:
+    quantizer = nfp.MXFP8Quantizer(nfp.DType.kFloat8E4M3)
+    w = sample(96, 64)
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        return general_gemm(quantizer(w), quantizer(x), x.dtype, alpha=alpha)[0]
+
+    compiled = torch.compile(product, backend="aot_eager", fullgraph=True, dynamic=True)
+    for rows in (160, 224):
+        x = sample(rows, 64)
+        assert torch.equal(compiled(x), product(x)), rows
+
+
 def test_products_add_to_what_is_there_in_a_graph() -> None:
     quantizer = nfp.MXFP8Quantizer(nfp.DType.kFloat8E4M3)
     a, b = (quantizer(sample(64, 64, seed=seed)).detach() for seed in range(2))

@@ -70,12 +70,15 @@ def general_gemm(
             options = {
                 "out_dtype": out_dtype,
                 "gelu": gelu,
-                "alpha": alpha,
-                "beta": beta,
                 "accumulate": accumulate,
                 "layout": layout,
                 "grad": grad,
             }
+            # Numbers may be symbols of the compiler, which are no constants.
+            if alpha is not None and alpha != 1.0:
+                tensors["alpha"] = alpha
+            if beta is not None:
+                tensors["beta"] = beta
             return multiply_as_node(general_gemm, tensors, quantization_params, options)
     usage_a, usage_b = LAYOUTS[layout].usages
     a, b = unwrap_tensor(A, usage_a), unwrap_tensor(B, usage_b)

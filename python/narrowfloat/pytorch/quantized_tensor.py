@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch.utils._pytree import tree_map
 
 from narrowfloat.pytorch import _dispatch
 from narrowfloat.pytorch._autograd import _IdentityFunc, _QuantizeFunc
@@ -23,6 +22,8 @@ class QuantizedTensorStorage:
 
     Fields of every family: `_dtype`, the nominal type, and `_quantizer`, the tensor's own.
     """
+
+    HOLDS_VALUES: ClassVar[bool] = False  # in high precision, in place of codes and scales
 
     _dtype: torch.dtype
     _quantizer: Quantizer | None
@@ -498,8 +499,3 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         return _dispatch.dispatch(func, args, kwargs or {})
-
-
-def dequantize_all(tree: Any) -> Any:
-    """`tree` with plain tensors in place of quantized ones."""
-    return tree_map(lambda leaf: leaf._plain() if isinstance(leaf, QuantizedTensor) else leaf, tree)

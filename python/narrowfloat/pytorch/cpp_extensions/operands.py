@@ -61,7 +61,7 @@ def nominal_dtype(tensor: Any) -> torch.dtype:
 
 def is_scheme(tensor: Any) -> bool:
     """Whether the operand has codes and scales that the core reads."""
-    return getattr(tensor, "HAS_CODES", False)
+    return hasattr(tensor, "BUFFERS") and not tensor.HOLDS_VALUES
 
 
 def is_row_scaled(tensor: Any) -> bool:

@@ -22,7 +22,6 @@ from narrowfloat.pytorch.module.watching import (
 )
 from narrowfloat.pytorch.quantization import FP8GlobalStateManager, QuantizerRole, RecipeState
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
-from narrowfloat.pytorch.tensor import Float8Quantizer
 
 # What belongs to one object and is made anew for a copy of it.
 _NOT_COPIED = ("_states", "_watcher", "_fp8_workspaces", "_delayed_gradients")

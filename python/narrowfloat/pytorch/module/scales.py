@@ -9,7 +9,6 @@ import torch
 
 from narrowfloat.pytorch.module.watching import Slots
 from narrowfloat.pytorch.quantized_tensor import Quantizer
-from narrowfloat.pytorch.tensor import Float8Quantizer
 
 # Of the tensors that a forward pass quantizes; gradients are quantized once in any case.
 FORWARD = ("activation", "weight", "output")
@@ -29,13 +28,17 @@ def with_scales(slots: Sequence[Slots], scales: Sequence[Scales]) -> list[Slots]
     ]
 
 
+def _is_delayed(quantizer: Quantizer | None) -> bool:
+    return getattr(quantizer, "SCALE_IS_GIVEN", False)
+
+
 def _scale(quantizer: Quantizer | None) -> torch.Tensor | None:
     quantizer = getattr(quantizer, "parent_quantizer", quantizer)
-    return quantizer.scale.clone() if isinstance(quantizer, Float8Quantizer) else None
+    return quantizer.scale.clone() if _is_delayed(quantizer) else None
 
 
 def _with_scale(quantizer: Quantizer | None, scale: torch.Tensor | None) -> Quantizer | None:
-    if scale is None or not isinstance(quantizer, Float8Quantizer):
+    if scale is None or not _is_delayed(quantizer):
         return quantizer
     copy = quantizer.copy()
     copy.scale, copy.amax = scale, torch.zeros_like(quantizer.amax)

@@ -17,6 +17,7 @@ from narrowfloat.pytorch.tensor._operators import (
     aten,
     is_identity_stride,
     normalize_slice,
+    of_one_family,
     row_shard,
 )
 from narrowfloat.pytorch.tensor.float8_tensor import Float8Tensor
@@ -202,12 +203,7 @@ def _to_copy_float8(tensor: Float8Tensor, **kwargs: Any) -> Any:
 
 @implements(aten.copy_.default, Float8Tensor)
 def _copy_float8(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    raw = (
-        isinstance(dst, Float8Tensor)
-        and isinstance(src, Float8Tensor)
-        and dst._fp8_dtype == src._fp8_dtype
-        and dst.shape == src.shape
-    )
+    raw = of_one_family(dst, src) and dst._fp8_dtype == src._fp8_dtype and dst.shape == src.shape
     if not raw or (dst._data is None) != (src._data is None):
         return _copy(dst, src, non_blocking)
     if dst._data is None and not src._has_columnwise():

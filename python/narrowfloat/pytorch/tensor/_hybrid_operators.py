@@ -18,11 +18,11 @@ from narrowfloat.pytorch.tensor._operators import (
     aten,
     is_full_slice,
     is_identity_stride,
+    of_one_family,
     zero_buffers,
 )
 from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor, copy_child
 from narrowfloat.pytorch.tensor.storage._scheme_storage import BlockStorage
-from narrowfloat.pytorch.tensor.storage.identity_tensor_storage import IdentityTensorStorage
 
 
 def map_quantized(
@@ -212,7 +212,7 @@ def _new_zeros(tensor: HybridQuantizedTensor, size: list[int], **kwargs: Any) ->
     if not tensor._children():
         raise RuntimeError("new_zeros: a hybrid tensor needs at least one present sub-storage")
     dtype = kwargs.get("dtype")
-    plain = all(isinstance(child, IdentityTensorStorage) for child in tensor._children())
+    plain = all(child.HOLDS_VALUES for child in tensor._children())
     if dtype is not None and dtype not in _native.FLOAT_DTYPES and not plain:
         raise TypeError(f"new_zeros only supports {_native.FLOAT_DTYPES}, got {dtype}")
     return _zero(_new_empty(tensor, size, **kwargs))
@@ -232,8 +232,7 @@ def _to_copy(tensor: HybridQuantizedTensor, **kwargs: Any) -> Any:
 
 @implements(aten.copy_.default, HybridQuantizedTensor)
 def _copy_hybrid(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    both = isinstance(dst, HybridQuantizedTensor) and isinstance(src, HybridQuantizedTensor)
-    if not both:
+    if not of_one_family(dst, src):
         return _copy(dst, src, non_blocking)
     if dst.get_usages() != src.get_usages():
         raise NotImplementedError(

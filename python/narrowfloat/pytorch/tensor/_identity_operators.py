@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from narrowfloat.pytorch._dispatch import implements
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 from narrowfloat.pytorch.tensor._operators import aten
 from narrowfloat.pytorch.tensor.identity_tensor import IdentityTensor
 
@@ -119,7 +120,7 @@ def _empty_like(tensor: IdentityTensor, **kwargs: Any) -> IdentityTensor:
 
 @implements(aten.copy_.default, IdentityTensor)
 def _copy(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    if not isinstance(dst, IdentityTensor):
+    if not isinstance(dst, QuantizedTensor):
         return dst.copy_(src._hp_data, non_blocking)
     values = src._plain() if hasattr(src, "_plain") else src
     dst._hp_data.copy_(values, non_blocking)

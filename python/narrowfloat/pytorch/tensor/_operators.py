@@ -119,9 +119,15 @@ def plain_source(dst: QuantizedTensor, src: torch.Tensor) -> torch.Tensor:
     return src if src.dtype in _native.FLOAT_DTYPES else src.to(dst.dtype)
 
 
+def of_one_family(dst: Any, src: Any) -> bool:
+    """Returns whether both are quantized tensors with the same fields."""
+    family = getattr(dst, "FAMILY", None)
+    return family is not None and family is getattr(src, "FAMILY", None)
+
+
 def copies_raw(dst: SchemeTensor, src: Any) -> bool:
     """Whether every byte of `dst` has its counterpart in `src`."""
-    if not isinstance(src, SchemeTensor) or type(src).BUFFERS is not type(dst).BUFFERS:
+    if not of_one_family(dst, src):
         return False
     settings = all(
         getattr(dst, setting.name) == getattr(src, setting.name) for setting in dst.SETTINGS

@@ -78,7 +78,6 @@ class SchemeStorage(QuantizedTensorStorage):
     BUFFERS: ClassVar[tuple[Buffer, ...]]  # in the order they are saved in
     SETTINGS: ClassVar[tuple[Setting, ...]] = ()
     POSITIONAL: ClassVar[bool] = False  # whether fields can be positional arguments
-    HAS_CODES: ClassVar[bool] = True
 
     # These follow from the table.
     FAMILY: ClassVar[type[SchemeStorage]]  # the class that has the table

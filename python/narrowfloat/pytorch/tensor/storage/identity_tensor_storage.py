@@ -16,7 +16,7 @@ class IdentityTensorStorage(SchemeStorage):
     """`_hp_data`: the values, for both directions."""
 
     BUFFERS = (Buffer("_hp_data", "hp_data", ("rowwise_data", "columnwise_data")),)
-    HAS_CODES = False
+    HOLDS_VALUES = True
     _hp_data: torch.Tensor | None
 
     @classmethod

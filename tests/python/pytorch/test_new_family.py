@@ -16,7 +16,8 @@ from narrowfloat.pytorch.quantized_tensor import prepare_for_saving, restore_fro
 from narrowfloat.pytorch.tensor._families import register_family
 from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
-from narrowfloat.pytorch.tensor.storage._scheme_storage import BlockStorage, Buffer, Setting
+from narrowfloat.pytorch.tensor.storage._fields import Buffer, Setting
+from narrowfloat.pytorch.tensor.storage._scheme_storage import BlockStorage
 from narrowfloat.pytorch.tensor.utils import quantize_master_weights, replace_raw_data
 
 from narrowfloat import _core

@@ -14,13 +14,12 @@ from narrowfloat.pytorch.tensor._fsdp import gather_shards, refuse_replicas_of_v
 from narrowfloat.pytorch.tensor._operators import aten
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
 from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor
-from narrowfloat.pytorch.tensor.identity_tensor import IdentityTensor
 
 FAMILIES = (SchemeTensor, HybridQuantizedTensor)
 
 
 def _parts(tensor: Any) -> list[Any]:
-    return tensor._children() if isinstance(tensor, HybridQuantizedTensor) else [tensor]
+    return tensor._children() if hasattr(tensor, "_children") else [tensor]
 
 
 def _buffers(tensor: Any) -> list[torch.Tensor]:
@@ -119,7 +118,7 @@ if torch.distributed.is_available():
 def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
     """Values; DistributedDataParallel joins parameters so before it sends them."""
     for tensor in tensors:
-        if isinstance(tensor, QuantizedTensor) and not isinstance(tensor, IdentityTensor):
+        if isinstance(tensor, QuantizedTensor) and not tensor.HOLDS_VALUES:
             refuse_replicas_of_values(tensor)
     return NotImplemented
 

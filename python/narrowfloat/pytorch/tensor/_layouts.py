@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from narrowfloat.pytorch.tensor.storage._fields import TableStorage
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 
 _MOST = 64  # layouts of one quantizer; a program with more shapes begins anew
@@ -53,7 +54,7 @@ def keep_layout(layouts: dict[Key, Layout], key: Key, made: SchemeStorage) -> No
     """Keeps the layout of a tensor, if others can be made like it without its constructor."""
     buffers = [buffer for buffer in made._tensors() if buffer is not None]
     plain = all(type(buffer) is torch.Tensor and buffer.is_contiguous() for buffer in buffers)
-    if type(made).__new__ is not SchemeStorage.__new__ or not plain:
+    if type(made).__new__ is not TableStorage.__new__ or not plain:
         return
     if len(layouts) >= _MOST:
         layouts.clear()

@@ -5,8 +5,8 @@ called; everything else follows from the scheme."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -16,15 +16,7 @@ from narrowfloat.pytorch._autograd import _DequantizeFunc, resolve_shape
 from narrowfloat.pytorch._values import same_configuration
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 from narrowfloat.pytorch.tensor.storage import _transport as transport
-from narrowfloat.pytorch.tensor.storage._fields import (
-    REQUIRED,
-    Buffer,
-    Setting,
-    in_flatten_order,
-    positional_keywords,
-    signature_of,
-    take_positional,
-)
+from narrowfloat.pytorch.tensor.storage._fields import TableStorage
 from narrowfloat.pytorch.tensor.storage._stale import note_write, require_fresh
 from narrowfloat.pytorch.utils import empty_like_device
 
@@ -72,51 +64,10 @@ def same_context(first: dict[str, Any], second: dict[str, Any]) -> bool:
     )
 
 
-class SchemeStorage(QuantizedTensorStorage):
+class SchemeStorage(TableStorage):
     """Buffers of a scheme under a family's names."""
 
-    BUFFERS: ClassVar[tuple[Buffer, ...]]  # in the order they are saved in
-    SETTINGS: ClassVar[tuple[Setting, ...]] = ()
-    POSITIONAL: ClassVar[bool] = False  # whether fields can be positional arguments
-
-    # These follow from the table.
-    FAMILY: ClassVar[type[SchemeStorage]]  # the class that has the table
-    ROWWISE: ClassVar[str]  # names of the fields that hold codes
-    COLUMNWISE: ClassVar[str]
-    _INNER_TENSORS: ClassVar[tuple[tuple[str, str], ...]]  # in the order they are flattened in
-    _role_names: ClassVar[tuple[str | None, ...]]
-    _setting_names: ClassVar[dict[str, str]]  # of fields, by the constructor's arguments
-    _arguments: ClassVar[tuple[tuple[str, str, Any], ...]]  # field, argument, default
-    _required: ClassVar[tuple[str, ...]]
-    _conversions: ClassVar[tuple[tuple[str, Callable[[Any], Any]], ...]]
-    _positional: ClassVar[tuple[str, ...]]
-    _is_tensor: ClassVar[bool] = False
-    _shares_scale: ClassVar[bool]  # whether both directions have one scale buffer
-
     _cut: Cut | None = None  # of a part of another tensor
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        cls._is_tensor = issubclass(cls, torch.Tensor)
-        if "BUFFERS" in cls.__dict__ or "SETTINGS" in cls.__dict__:
-            cls._read_table()
-
-    @classmethod
-    def _read_table(cls) -> None:
-        buffers, settings = cls.BUFFERS, cls.SETTINGS
-        names = {role: buffer.name for buffer in buffers for role in buffer.roles}
-        cls.FAMILY = cls
-        cls.ROWWISE, cls.COLUMNWISE = names["rowwise_data"], names["columnwise_data"]
-        cls._role_names = tuple(names.get(role) for role in _native.ROLES)
-        scales = [names.get(f"{direction}_scale_inv") for direction in ("rowwise", "columnwise")]
-        cls._shares_scale = scales[0] is not None and scales[0] == scales[1]
-        cls._INNER_TENSORS = tuple((b.name, b.keyword) for b in in_flatten_order(buffers))
-        cls._setting_names = {setting.keyword: setting.name for setting in settings}
-        cls._arguments = tuple((f.name, f.keyword, f.default) for f in (*buffers, *settings))
-        cls._required = tuple(k for _, k, default in cls._arguments if default is REQUIRED)
-        cls._conversions = tuple((s.name, s.convert) for s in settings if s.convert is not None)
-        cls._positional = positional_keywords(buffers, settings) if cls.POSITIONAL else ()
-        cls.__signature__ = signature_of(buffers, settings, cls._positional)
 
     # What a family answers.
 
@@ -144,52 +95,7 @@ class SchemeStorage(QuantizedTensorStorage):
         """Whether scales lie as matrix products read them."""
         return self.__dict__.get("_with_gemm_swizzled_scales", False)
 
-    # Construction.
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Makes a bare storage, or a tensor on the device of its codes, over the given buffers.
-
-        The fields are arguments; those of a tensor's wrapper follow. The quantizer is copied.
-        Errors: TypeError for an argument that is missing or given twice.
-        """
-        if args:
-            args = take_positional(cls, cls._positional, args, kwargs)
-        for keyword in cls._required:
-            if keyword not in kwargs:
-                raise TypeError(f"{cls.__name__} is missing the argument {keyword!r}")
-        fields = {name: kwargs.pop(keyword, default) for name, keyword, default in cls._arguments}
-        quantizer = kwargs.pop("quantizer", None)
-        cls._settle(fields, kwargs)
-        if not cls._is_tensor:
-            instance = object.__new__(cls)
-            nominal = kwargs.get("fake_dtype")
-            instance._dtype = torch.float32 if nominal is None else nominal
-        else:
-            if kwargs.get("device") is None:
-                codes = fields[cls.ROWWISE]
-                codes = fields[cls.COLUMNWISE] if codes is None else codes
-                kwargs["device"] = None if codes is None else codes.device
-            # The next class after the storages makes the wrapper.
-            instance = super().__new__(cls, *args, **kwargs)
-        instance.__dict__.update(fields)
-        instance._quantizer = None if quantizer is None else quantizer.copy()
-        return instance
-
-    @classmethod
-    def _settle(cls, fields: dict[str, Any], outer: dict[str, Any]) -> None:
-        """Completes the fields, and the arguments of the wrapper, before they are stored."""
-        for name, convert in cls._conversions:
-            fields[name] = convert(fields[name])
-
-    def get_metadata(self) -> dict[str, Any]:
-        """The constructor's arguments, live buffers among them."""
-        fields = self.__dict__
-        metadata = {buffer.keyword: fields[buffer.name] for buffer in self.BUFFERS}
-        for setting in self.SETTINGS:
-            metadata[setting.keyword] = fields[setting.name]
-        metadata["quantizer"] = self._quantizer
-        metadata["fake_dtype"] = self._dtype
-        return metadata
+    # Copies.
 
     def _rebuild(self, shape: Iterable[int] | None = None, **changes: Any) -> Any:
         """One of the same class with these constructor arguments changed, the rest shared."""

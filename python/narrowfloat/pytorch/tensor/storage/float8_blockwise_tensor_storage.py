@@ -12,11 +12,8 @@ from narrowfloat import _core
 from narrowfloat.pytorch._autograd import _DequantizeFunc
 from narrowfloat.pytorch.constants import DType, element_of
 from narrowfloat.pytorch.tensor.storage import _transport as transport
-from narrowfloat.pytorch.tensor.storage._scheme_storage import (
-    BlockStorage,
-    Buffer,
-    Setting,
-)
+from narrowfloat.pytorch.tensor.storage._fields import Buffer, Setting
+from narrowfloat.pytorch.tensor.storage._scheme_storage import BlockStorage
 from narrowfloat.pytorch.tensor.storage.float8_tensor_storage import (
     from_columnwise,
     to_columnwise,

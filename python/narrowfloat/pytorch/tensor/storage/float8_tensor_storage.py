@@ -13,7 +13,8 @@ from narrowfloat import _core
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _DequantizeFunc
 from narrowfloat.pytorch.constants import DType, element_of
-from narrowfloat.pytorch.tensor.storage._scheme_storage import Buffer, SchemeStorage, Setting
+from narrowfloat.pytorch.tensor.storage._fields import Buffer, Setting
+from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 from narrowfloat.pytorch.utils import empty_like_device, is_non_tn_fp8_gemm_supported
 
 _FromFloat8Func = _DequantizeFunc

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from narrowfloat.pytorch._autograd import resolve_shape
-from narrowfloat.pytorch.tensor.storage._scheme_storage import Buffer, SchemeStorage
+from narrowfloat.pytorch.tensor.storage._fields import Buffer
+from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 
 
 class IdentityTensorStorage(SchemeStorage):

@@ -11,11 +11,8 @@ import torch
 from narrowfloat import _core
 from narrowfloat.pytorch._autograd import _DequantizeFunc
 from narrowfloat.pytorch.constants import DType, element_of
-from narrowfloat.pytorch.tensor.storage._scheme_storage import (
-    BlockStorage,
-    Buffer,
-    Setting,
-)
+from narrowfloat.pytorch.tensor.storage._fields import Buffer, Setting
+from narrowfloat.pytorch.tensor.storage._scheme_storage import BlockStorage
 
 _FromMXFP8Func = _DequantizeFunc
 

@@ -13,11 +13,8 @@ from narrowfloat import _core
 from narrowfloat.pytorch._autograd import _DequantizeFunc
 from narrowfloat.pytorch._native import flatten_shape
 from narrowfloat.pytorch.constants import DType, element_of
-from narrowfloat.pytorch.tensor.storage._scheme_storage import (
-    BlockStorage,
-    Buffer,
-    Setting,
-)
+from narrowfloat.pytorch.tensor.storage._fields import Buffer, Setting
+from narrowfloat.pytorch.tensor.storage._scheme_storage import BlockStorage
 
 _FromNVFP4Func = _DequantizeFunc
 

@@ -27,6 +27,10 @@ from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantiz
 _NOT_COPIED = ("_states", "_watcher", "_fp8_workspaces", "_delayed_gradients")
 
 
+def _is_delayed(quantizer: Any) -> bool:
+    return getattr(quantizer, "SCALE_IS_GIVEN", False)
+
+
 class QuantizedLayer(torch.nn.Module):
     """A layer with one or several weights, whose products run by the recipe of the autocast.
 
@@ -127,7 +131,7 @@ class QuantizedLayer(torch.nn.Module):
         )
         for weight, quantizer in weights:
             own = getattr(weight, "_quantizer", None)
-            if isinstance(own, Float8Quantizer) and isinstance(quantizer, Float8Quantizer):
+            if _is_delayed(own) and _is_delayed(quantizer):
                 own.scale, own.amax = quantizer.scale, quantizer.amax
 
     def _parents(self, fp8_output: bool = False, fp8_grad: bool = False) -> list[Slots]:

@@ -21,7 +21,6 @@ from narrowfloat.pytorch.quantization.recompute import (
     running_places,
 )
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
-from narrowfloat.pytorch.tensor import Float8Quantizer
 
 
 class RunningLayer(QuantizedLayer):
@@ -162,7 +161,7 @@ class RunningLayer(QuantizedLayer):
         quantizer = getattr(slots[0].activation, "parent_quantizer", slots[0].activation)
         if not self.save_original_input or recipe.backward_override is not None:
             return False
-        if isinstance(quantizer, Float8Quantizer):
+        if getattr(quantizer, "SCALE_IS_GIVEN", False):
             raise ValueError(
                 f"{type(self).__name__}: save_original_input needs a recipe without delayed "
                 f"scaling, got {type(recipe).__name__}"

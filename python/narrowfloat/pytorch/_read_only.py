@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map
 
 
 class Effect(NamedTuple):
@@ -82,6 +82,9 @@ class ReadOnlyValues(torch.Tensor):
         cls, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func.namespace == "c10d":  # its schemas do not say what is written
+            values = next(v for v in tree_flatten(args)[0] if isinstance(v, cls))
+            raise RuntimeError(f"{func}: {_rule(values)}; clone() them to communicate them")
         effect = effect_of(func)
         if effect.written:
             refuse_writes(func, arguments_of(effect.written, args, kwargs))

@@ -15,11 +15,11 @@ from narrowfloat.pytorch.quantized_tensor import (
 # Importing these fills the operator table.
 from narrowfloat.pytorch.tensor import (
     _block_operators,
-    _collectives,
     _float8_operators,
     _hybrid_operators,
     _identity_operators,
     _operators,
+    _shard_operators,
 )
 from narrowfloat.pytorch.tensor.float8_blockwise_tensor import (
     Float8BlockQuantizer,
@@ -45,6 +45,9 @@ from narrowfloat.pytorch.tensor.storage import (
 )
 from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import GroupedTensorStorage
 from narrowfloat.pytorch.tensor.utils import cast_master_weights_to_fp8, replace_raw_data
+
+if torch.distributed.is_available():
+    from narrowfloat.pytorch.tensor import _collectives  # noqa: F401
 
 __all__ = [
     "Float8BlockQuantizer",
@@ -72,11 +75,11 @@ __all__ = [
     "QuantizedTensorStorage",
     "Quantizer",
     "_block_operators",
-    "_collectives",
     "_float8_operators",
     "_hybrid_operators",
     "_identity_operators",
     "_operators",
+    "_shard_operators",
     "cast_master_weights_to_fp8",
     "get_all_tensor_types",
     "prepare_for_saving",

@@ -1,137 +1,239 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the operator table for collectives that move whole tensors: their buffers move."""
+"""Rows of the operator table for collectives that move tensors: buffer by buffer, byte by byte.
+
+Sums have no row: codes under different scales do not add up.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
 from typing import Any
 
 import torch
+import torch.distributed._functional_collectives  # registers operators that have rows here
+from torch.utils._pytree import tree_flatten, tree_map
 
 from narrowfloat.pytorch._dispatch import implements
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
-from narrowfloat.pytorch.tensor._fsdp import gather_shards, refuse_replicas_of_values
-from narrowfloat.pytorch.tensor._operators import aten
+from narrowfloat.pytorch.tensor._fsdp import gather_shards
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
-from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor
+from narrowfloat.pytorch.tensor.storage._stale import require_fresh, take_scales
 
-FAMILIES = (SchemeTensor, HybridQuantizedTensor)
-
-
-def _parts(tensor: Any) -> list[Any]:
-    return tensor._children() if hasattr(tensor, "_children") else [tensor]
+c10d = torch.ops.c10d
+functional = torch.ops._c10d_functional
 
 
-def _buffers(tensor: Any) -> list[torch.Tensor]:
-    """Returns the buffers that a collective fills or sends, all of them.
+def _leaves(tensor: QuantizedTensor) -> list[SchemeTensor]:
+    """The tensor itself, or a hybrid tensor's children."""
+    return [tensor] if isinstance(tensor, SchemeTensor) else tensor._children()
 
-    Errors: RuntimeError for a part of another tensor, whose scale is not its own.
-    """
+
+def _buffers(tensor: QuantizedTensor) -> list[torch.Tensor]:
+    """The buffers as they travel: dense, in the order of the family. A stale transpose stays."""
     found = []
-    for part in _parts(tensor):
-        part._own_buffers()
-        found.extend(buffer for buffer in part._tensors() if buffer is not None)
-    for buffer in found:
-        if not buffer.is_contiguous():
-            raise RuntimeError(
-                f"a collective needs contiguous buffers of a {type(tensor).__name__}"
-            )
+    for leaf in _leaves(tensor):
+        require_fresh(leaf)
+        for buffer in leaf.BUFFERS:
+            value = leaf._standalone_buffer(buffer.name)
+            stale = buffer.name == leaf.COLUMNWISE and not leaf._has_columnwise()
+            if value is not None and not stale:
+                part = leaf._cut is not None  # whose scales are not its own
+                found.append(value.clone() if part else value.contiguous())
     return found
 
 
-def _group(boxed: Any) -> Any:
-    return torch.distributed.ProcessGroup.unbox(boxed)
+def _layout(tensor: QuantizedTensor) -> str:
+    """What must agree before bytes move: formats, directions, shapes."""
+    parts = [f"{type(tensor).__name__}{tuple(tensor.shape)}"]
+    for leaf in _leaves(tensor):
+        settings = [f"{s.keyword}={getattr(leaf, s.name)!r}" for s in leaf.SETTINGS]
+        usages = [way for way, there in leaf.get_usages().items() if there]
+        parts.append(f"{type(leaf).__name__}({', '.join(settings + usages)})")
+    return " of ".join(parts)
 
 
-def _written(tensor: Any) -> None:
-    """Makes a transpose of the codes that have arrived: the sender's may have been stale."""
-    for part in _parts(tensor):
-        if part.__dict__.get("_transpose") is not None:
-            part._transpose_invalid = False
-            part._create_transpose()
+def _take(tensor: QuantizedTensor, buffers: list[torch.Tensor]) -> None:
+    """Writes buffers as _buffers() gives them."""
+    left = list(buffers)
+    for leaf in _leaves(tensor):
+        fields: dict[str, torch.Tensor | None] = {}
+        for buffer in leaf.BUFFERS:
+            there = leaf.__dict__[buffer.name] is not None
+            stale = buffer.name == leaf.COLUMNWISE and not leaf._has_columnwise()
+            fields[buffer.keyword] = left.pop(0) if there and not stale else None
+        torch.ops.aten.copy_.default(leaf, leaf._rebuild(**fields))
 
 
-if torch.distributed.is_available():
-    import torch.distributed._functional_collectives  # defines some of the operators
-
-    c10d, functional = torch.ops.c10d, torch.ops._c10d_functional
-
-    @implements(c10d.broadcast_.default, *FAMILIES)
-    def _broadcast(
-        tensors: Sequence[torch.Tensor],
-        process_group: Any,
-        root_rank: int,
-        root_tensor: int,
-        async_op: bool = True,
-        timeout: int = -1,
-    ) -> tuple[Sequence[torch.Tensor], Any]:
-        """Gives all ranks the root's codes, scales and amaxes. The ranks' formats must be equal."""
-        options = torch.distributed.BroadcastOptions()
-        options.rootRank, options.rootTensor = root_rank, root_tensor
-        work = None
-        for tensor in tensors:
-            for buffer in _buffers(tensor):
-                work = _group(process_group).broadcast([buffer], options)
-                work.wait()
-            _written(tensor)
-        return tensors, work.boxed()
-
-    @implements(c10d.scatter_.default, *FAMILIES)
-    def _scatter(
-        output_tensors: Sequence[torch.Tensor],
-        input_tensors: Sequence[Sequence[torch.Tensor]],
-        process_group: Any,
-        root_rank: int,
-        async_op: bool = True,
-        timeout: int = -1,
-    ) -> tuple[Sequence[torch.Tensor], Any]:
-        """Gives each rank the buffers of its part."""
-        options = torch.distributed.ScatterOptions()
-        options.rootRank = root_rank
-        work = None
-        for place, output in enumerate(output_tensors):
-            sent = [_buffers(piece) for piece in input_tensors[place]] if input_tensors else []
-            for index, buffer in enumerate(_buffers(output)):
-                pieces = [[piece[index] for piece in sent]] if sent else []
-                work = _group(process_group).scatter([buffer], pieces, options)
-                work.wait()
-            _written(output)
-        return output_tensors, work.boxed()
-
-    @implements(functional.all_gather_into_tensor.default, *FAMILIES)
-    def _all_gather(tensor: Any, group_size: int, group_name: Any) -> Any:
-        """Returns the tensor whose rows the ranks hold, one rank's below the other's."""
-
-        def gather(buffer: torch.Tensor) -> torch.Tensor:
-            whole = functional.all_gather_into_tensor.default(buffer, group_size, group_name)
-            return functional.wait_tensor.default(whole)
-
-        return gather_shards(tensor, gather)
-
-    @implements(functional.wait_tensor.default, *FAMILIES)
-    @implements(functional._wrap_tensor_autograd.default, *FAMILIES)
-    def _wait(tensor: Any) -> Any:
-        return tensor
+def _require_alike(operator: Any, tensors: list[Any], group: Any = None) -> None:
+    """Errors: ValueError unless all tensors, of all ranks of `group`, have one layout."""
+    plain = [t for t in tensors if not isinstance(t, QuantizedTensor)]
+    layouts = sorted({_layout(t) for t in tensors if isinstance(t, QuantizedTensor)})
+    if plain or len(layouts) != 1:
+        found = layouts + ["plain tensors"] * bool(plain)
+        raise ValueError(f"{operator}: all tensors must have one layout, got {' and '.join(found)}")
+    if group is None:
+        return
+    group = torch.distributed.ProcessGroup.unbox(group)
+    mine = torch.tensor([zlib.crc32(layouts[0].encode())], dtype=torch.int64)
+    others = [torch.empty_like(mine) for _ in range(group.size())]
+    group.allgather([others], [mine]).wait()
+    differing = [rank for rank, other in enumerate(others) if not torch.equal(other, mine)]
+    if differing:
+        raise ValueError(
+            f"{operator}: all ranks must have tensors of one layout, but ranks {differing} of the "
+            f"group differ from {layouts[0]}"
+        )
 
 
-@implements(aten.cat.default, QuantizedTensor)
-def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
-    """Values; DistributedDataParallel joins parameters so before it sends them."""
-    for tensor in tensors:
-        if isinstance(tensor, QuantizedTensor) and not tensor.HOLDS_VALUES:
-            refuse_replicas_of_values(tensor)
-    return NotImplemented
+def _by_buffer(operator: Any, args: tuple[Any, ...], written: Any, group: Any) -> Any:
+    """Runs a collective on one buffer of each tensor after another; returns a work that is done.
+
+    Every rank waits for each buffer in turn, so that the order is the same everywhere. A work is
+    waited for once: point to point, gloo's wait for another message the second time.
+    """
+    tensors = [leaf for leaf in tree_flatten(args)[0] if isinstance(leaf, torch.Tensor)]
+    _require_alike(operator, tensors, group)
+    buffers = {id(tensor): _buffers(tensor) for tensor in tensors}
+    for index in range(len(buffers[id(tensors[0])])):
+
+        def part(value: Any, index: int = index) -> Any:
+            return buffers[id(value)][index] if isinstance(value, torch.Tensor) else value
+
+        result = operator(*tree_map(part, args))
+        work = result[-1] if isinstance(result, (tuple, list)) else result
+        torch.distributed.Work.unbox(work).wait()
+    for tensor in tree_flatten(written)[0]:
+        _take(tensor, buffers[id(tensor)])
+    done: torch.futures.Future = torch.futures.Future()
+    done.set_result(written)
+    return torch._C._distributed_c10d._create_work_from_future(done).boxed()
 
 
-@implements(aten.constant_pad_nd.default, *FAMILIES)
-def _constant_pad(tensor: Any, pad: Sequence[int], value: float = 0) -> Any:
-    """Zeros below the last row, as ranks add them to short shards; else values."""
-    rows = pad[-1] if len(pad) == 2 * tensor.dim() and not any(pad[:-1]) else 0
-    if rows <= 0 or value != 0:
-        return NotImplemented
-    length = tensor.shape[0]
-    padded = aten.new_zeros.default(tensor, [length + rows, *tensor.shape[1:]])
-    if type(padded) is not type(tensor):
-        return NotImplemented
-    aten.slice.Tensor(padded, 0, 0, length).copy_(tensor)
-    return padded
+@implements(c10d.broadcast_.default, QuantizedTensor)
+def _broadcast(tensors: list[Any], group: Any, *rest: Any) -> Any:
+    return tensors, _by_buffer(c10d.broadcast_.default, (tensors, group, *rest), tensors, group)
+
+
+def _moving(operator: Any) -> None:
+    @implements(operator, QuantizedTensor)
+    def move(outputs: Any, inputs: Any, group: Any, *rest: Any) -> Any:
+        work = _by_buffer(operator, (outputs, inputs, group, *rest), outputs, group)
+        return (outputs, work) if len(operator._schema.returns) > 1 else work
+
+
+for _operator in (
+    c10d.scatter_.default,
+    c10d.allgather_.default,
+    c10d.allgather_coalesced_.default,
+    c10d.gather_.default,
+    c10d.alltoall_.default,
+):
+    _moving(_operator)
+
+
+@implements(c10d.send.default, QuantizedTensor)
+def _send(tensors: list[Any], group: Any, *rest: Any) -> Any:
+    return _by_buffer(c10d.send.default, (tensors, group, *rest), [], None)
+
+
+@implements(c10d.recv_.default, QuantizedTensor)
+def _recv(tensors: list[Any], group: Any, *rest: Any) -> Any:
+    return _by_buffer(c10d.recv_.default, (tensors, group, *rest), tensors, None)
+
+
+def _assemble(operator: Any, out: QuantizedTensor, pieces: list[QuantizedTensor]) -> None:
+    """Writes pieces one after another along the rows.
+
+    Errors: ValueError, before anything is written, if their scales differ or off the blocks.
+    """
+    places = out.split(pieces[0].shape[0])
+    if len(places) != len(pieces) or not isinstance(places[0], QuantizedTensor):
+        raise ValueError(
+            f"{operator}: {tuple(out.shape)} does not consist of {len(pieces)} parts of "
+            f"{tuple(pieces[0].shape)} on the boundaries of its blocks"
+        )
+    for whole, *parts in zip(_leaves(out), *map(_leaves, pieces), strict=True):
+        for name in whole._shared_names():
+            scales = [part.__dict__[name] for part in parts]
+            if any(s is not None and not torch.equal(s, scales[0]) for s in scales):
+                raise ValueError(
+                    f"{operator}: parts of a {type(whole).__name__} share {name}, but it differs "
+                    "between ranks; gather a list of tensors"
+                )
+        take_scales(whole, parts[0])
+    for place, piece in zip(places, pieces, strict=True):
+        torch.ops.aten.copy_.default(place, piece)
+
+
+def _gather_into(operator: Any, output: Any, own: Any, group: Any) -> Any:
+    size = torch.distributed.ProcessGroup.unbox(group).size()
+    pieces = [torch.empty_like(own) for _ in range(size)]
+    arguments = ([pieces], [own], group, False, -1)
+    work = _by_buffer(c10d.allgather_.default, arguments, pieces, group)
+    _assemble(operator, output, pieces)
+    return work
+
+
+@implements(c10d._allgather_base_.default, QuantizedTensor)
+def _allgather_base(output: Any, own: Any, group: Any, *rest: Any) -> Any:
+    _require_same_format(c10d._allgather_base_.default, output, own)
+    return output, _gather_into(c10d._allgather_base_.default, output, own, group)
+
+
+@implements(c10d.allgather_into_tensor_coalesced_.default, QuantizedTensor)
+def _allgather_coalesced(outputs: list[Any], inputs: list[Any], group: Any, *rest: Any) -> Any:
+    operator = c10d.allgather_into_tensor_coalesced_.default
+    for output, own in zip(outputs, inputs, strict=True):
+        _require_same_format(operator, output, own)
+    works = [_gather_into(operator, o, i, group) for o, i in zip(outputs, inputs, strict=True)]
+    return works[-1]
+
+
+def _require_same_format(operator: Any, output: Any, own: Any) -> None:
+    """Errors: ValueError unless both are of one class."""
+    if type(output) is not type(own):
+        raise ValueError(
+            f"{operator}: input and output must be of one class, got {type(own).__name__} and "
+            f"{type(output).__name__}"
+        )
+
+
+# Functional collectives, which DTensor uses: a group by its name, and no work to wait for.
+
+
+def _group_of(name: Any) -> Any:
+    resolved = torch.distributed.distributed_c10d._resolve_process_group(name)
+    return resolved.boxed()
+
+
+@implements(functional.broadcast.default, QuantizedTensor)
+def _functional_broadcast(tensor: Any, root: int, name: Any) -> Any:
+    return _broadcast_in_place(tensor.clone(), root, name)
+
+
+@implements(functional.broadcast_.default, QuantizedTensor)
+def _broadcast_in_place(tensor: Any, root: int, name: Any) -> Any:
+    _broadcast([tensor], _group_of(name), root, 0, False, -1)
+    return tensor
+
+
+@implements(functional.all_gather_into_tensor.default, QuantizedTensor)
+def _all_gather(tensor: Any, group_size: int, group_name: Any) -> Any:
+    """Returns the tensor whose rows the ranks hold, one rank's below the other's."""
+
+    def gather(buffer: torch.Tensor) -> torch.Tensor:
+        whole = functional.all_gather_into_tensor.default(buffer, group_size, group_name)
+        return functional.wait_tensor.default(whole)
+
+    return gather_shards(tensor, gather)
+
+
+@implements(functional.all_gather_into_tensor_coalesced.default, QuantizedTensor)
+def _all_gather_coalesced(tensors: list[Any], group_size: int, group_name: Any) -> list[Any]:
+    return [_all_gather(tensor, group_size, group_name) for tensor in tensors]
+
+
+@implements(functional.wait_tensor.default, QuantizedTensor)
+@implements(functional._wrap_tensor_autograd.default, QuantizedTensor)
+def _wait(tensor: Any) -> Any:
+    return tensor

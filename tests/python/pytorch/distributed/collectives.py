@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scenarios: collectives of quantized tensors, and parameters that DDP makes equal."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as fc
+from families import ALL, assert_same_buffers, sample, snapshot
+
+from narrowfloat import pytorch as nfp
+
+ROW = 128
+
+
+def made(kind: str, seed: int, rows: int = ROW) -> nfp.QuantizedTensor:
+    return ALL[kind]()(sample(rows, 256, seed=seed) * (1 + seed)).detach()
+
+
+def moves(kind: str) -> None:
+    """What arrives has the sender's bytes."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    tensor = made(kind, rank)
+    dist.broadcast(tensor, 0)
+    assert_same_buffers(tensor, made(kind, 0), "broadcast")
+    dist.broadcast(tensor.zero_() if rank == 0 else tensor, 0, async_op=True).wait()
+    assert not tensor.dequantize().any()
+    everyone = [made(kind, 7) for _ in range(world)]
+    dist.all_gather(everyone, made(kind, rank))
+    for index, got in enumerate(everyone):
+        assert_same_buffers(got, made(kind, index), "all_gather")
+    mine = made(kind, 7)
+    dist.scatter(mine, [made(kind, i) for i in range(world)] if rank == 0 else None, 0)
+    assert_same_buffers(mine, made(kind, rank), "scatter")
+    if rank == 0:
+        dist.send(made(kind, 3), 1)
+    elif rank == 1:
+        dist.recv(mine, 0)
+        assert_same_buffers(mine, made(kind, 3), "recv")
+    again = fc.broadcast(made(kind, rank), 0, dist.group.WORLD)
+    assert_same_buffers(again, made(kind, 0), "functional broadcast")
+
+
+def joins(kind: str) -> None:
+    """Rows of all ranks in one tensor, if one scale serves them."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    own = made(kind, 0)
+    wanted = torch.cat([own.dequantize()] * world)
+    whole = made(kind, 9, ROW * world)
+    dist.all_gather_into_tensor(whole, own)
+    assert torch.equal(whole.dequantize(), wanted)
+    if kind != "hybrid_nvfp4_mxfp8":  # NVFP4 children have no transport
+        functional = fc.all_gather_tensor(own, 0, dist.group.WORLD)
+        assert type(functional) is type(own) and torch.equal(functional.dequantize(), wanted)
+    before, shared = snapshot(whole), kind.startswith(("float8_current", "nvfp4", "hybrid_nvfp4"))
+    if shared and kind != "nvfp4_row_scaled":
+        _raises(ValueError, lambda: dist.all_gather_into_tensor(whole, made(kind, rank)))
+        assert_same_buffers(whole, before, "scales that differ")
+
+
+def _raises(error: type[Exception], call: Callable[[], object]) -> str:
+    try:
+        call()
+    except error as raised:
+        return str(raised)
+    raise AssertionError(f"no {error.__name__}")
+
+
+def refusals() -> None:
+    rank = dist.get_rank()
+    for kind in ALL:
+        tensor = made(kind, 1)
+        before = snapshot(tensor)
+        for reduce in (
+            lambda t: dist.all_reduce(t),
+            lambda t: dist.reduce(t, 0),
+            lambda t: dist.reduce_scatter_tensor(t.clone(), t),
+            lambda t: fc.all_reduce(t, "sum", dist.group.WORLD),
+        ):
+            message = _raises(NotImplementedError, partial(reduce, tensor))
+            assert "codes under different scales do not add up" in message
+            assert_same_buffers(tensor, before, "a refused sum")
+    tensor = made("mxfp8", 1, 64 if rank else 128)
+    before = snapshot(tensor)
+    message = _raises(ValueError, lambda: dist.broadcast(tensor, 0))
+    assert "all ranks must have tensors of one layout, but ranks [" in message
+    assert_same_buffers(tensor, before, "another shape")
+    tensor = made("mxfp8", 1)
+    tensor.update_usage(columnwise_usage=rank == 0)
+    _raises(ValueError, lambda: dist.broadcast(tensor, 0))
+    tensor = made("mxfp8" if rank else "nvfp4", 1)
+    _raises(ValueError, lambda: dist.broadcast(tensor, 0))
+    _raises(ValueError, lambda: dist.all_gather([torch.ones(2)] * 2, made("mxfp8", 1)))
+    _raises(RuntimeError, lambda: dist.broadcast(made("mxfp8", 1).t(), 0))
+
+
+class Weights(torch.nn.Module):
+    def __init__(self, kind: str, count: int) -> None:
+        super().__init__()
+        self.weights = torch.nn.ParameterList(
+            torch.nn.Parameter(made(kind, dist.get_rank() + i)) for i in range(count)
+        )
+
+
+def ddp(kind: str) -> None:
+    """Equal weights on all ranks, or an error before training."""
+    for count in (1, 2):
+        module = Weights(kind, count)
+        try:
+            torch.nn.parallel.DistributedDataParallel(module)
+        except NotImplementedError as error:
+            assert "cannot broadcast the values of" in str(error), error
+            assert not (kind == "float8_current" and count == 1), "a view of all codes is possible"
+            continue
+        for weight in module.weights:
+            assert weight._transpose_invalid is False if hasattr(weight, "_transpose") else True
+            for buffer in snapshot(weight.detach()).values():
+                everyone = [torch.empty_like(buffer) for _ in range(dist.get_world_size())]
+                dist.all_gather(everyone, buffer)
+                assert all(torch.equal(other, buffer) for other in everyone)
+
+
+def scenarios(world: int) -> dict[str, Callable[[], None]]:
+    found: dict[str, Callable[[], None]] = {}
+    for kind in ALL:
+        for scenario in (moves, joins, ddp):
+            found[f"{scenario.__name__} {kind}"] = partial(scenario, kind)
+    found["refusals"] = refusals
+    return found

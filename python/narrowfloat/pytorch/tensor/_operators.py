@@ -275,6 +275,11 @@ def _as_strided(
     return NotImplemented
 
 
+@implements(aten.set_data.default, QuantizedTensor)
+def _set_data(tensor: torch.Tensor, new_data: torch.Tensor) -> None:
+    raise NotImplementedError("set_data: assign to the data attribute of a quantized tensor")
+
+
 @implements(aten.resize_.default, QuantizedTensor)
 def _resize(tensor: QuantizedTensor, size: list[int], **kwargs: Any) -> None:
     raise NotImplementedError(f"resize_: {type(tensor).__name__} cannot change its size in place")

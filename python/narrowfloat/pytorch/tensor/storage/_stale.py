@@ -66,9 +66,10 @@ def take_scales(dst: Any, src: Any) -> None:
         for name in dst._shared_names()
         if dst.__dict__[name] is not None and src.__dict__[name] is not None
     ]
-    if all(torch.equal(mine.reshape(-1), other.reshape(-1)) for mine, other in pairs):
-        return
+    # Only of a part: a comparison needs values, which a graph does not have.
     if dst._cut is not None:
+        if all(torch.equal(mine.reshape(-1), other.reshape(-1)) for mine, other in pairs):
+            return
         rowwise, columnwise = dst._cut.codes
         mark = StaleCodes(columnwise if rowwise is None else rowwise, rowwise is None)
         _forget(dst)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# make test, make demo, make train: from a fresh Debian or Ubuntu to the result. What each step does stands in
-# scripts/.
+# make test, make demo, make train: from a fresh Debian or Ubuntu to the result. What each step does
+# stands in scripts/.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

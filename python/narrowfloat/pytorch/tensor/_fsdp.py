@@ -70,7 +70,11 @@ def usages_of_pass(module: torch.nn.Module, quantizer: Any) -> tuple[bool, bool]
 
 def _name_of(module: torch.nn.Module, shard: torch.Tensor) -> str:
     """Returns the name of a sharded parameter, from the root if FSDP2 knows it."""
-    for param in find_parameter_group(module).fsdp_params:
+    try:
+        group = find_parameter_group(module)
+    except RuntimeError:
+        return f"of {type(module).__name__}"
+    for param in group.fsdp_params:
         if param._module_info.module is module and param._sharded_local_tensor is shard:
             return param._param_fqn or f"{type(module).__name__}.{param._module_info.param_name}"
     return f"of {type(module).__name__}"
@@ -241,6 +245,11 @@ class ShardedParameter:
         Errors: RuntimeError outside of FSDP2; RuntimeError or NotImplementedError, on every rank,
         for what cannot be gathered.
         """
+        with _naming(module, self):
+            # What cannot travel is named first, whether or not FSDP2 runs the hook.
+            for storage, _ in self._shard_parts((True, True)):
+                if storage is not None:
+                    _require_transportable(storage)
         usages = self._gather_usages(module)
         with _naming(module, self):
             world, whole, padded = None, None, None
@@ -295,13 +304,18 @@ class ShardedParameter:
         return tensor
 
 
+def _require_transportable(storage: Any) -> None:
+    """Errors: NotImplementedError for a storage whose buffers cannot travel."""
+    reason = storage._why_no_transport()
+    if reason is not None:
+        raise NotImplementedError(reason)
+
+
 def _part_of(
     storage: Any, usages: tuple[bool, bool], world: int | None, padded: int | None
 ) -> _Part:
     """Errors: NotImplementedError or RuntimeError for what cannot travel."""
-    reason = storage._why_no_transport()
-    if reason is not None:
-        raise NotImplementedError(reason)
+    _require_transportable(storage)
     storage._own_buffers()
     usages = _usages_at_hand(storage, usages)
     fields = storage._transport_fields(*usages)

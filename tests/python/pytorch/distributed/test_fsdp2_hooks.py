@@ -93,6 +93,16 @@ def test_hooks_need_fsdp2(kind: str) -> None:
     assert_same_buffers(parameter, before, "unchanged")
 
 
+@pytest.mark.parametrize("module", [None, torch.nn.Linear(2, 2)], ids=["none", "no_group"])
+@pytest.mark.parametrize("quantizer", [nfp.NVFP4Quantizer(), nfp.MXFP8Quantizer(E4M3)])
+def test_swizzled_scales_are_refused_before_the_group_is_looked_up(
+    quantizer: nfp.Quantizer, module: torch.nn.Module | None
+) -> None:
+    quantizer.optimize_for_gemm = True
+    with pytest.raises(NotImplementedError, match="GEMM-swizzled"):
+        quantizer(sample()).fsdp_pre_all_gather(None, None, None, module, None)
+
+
 def hooks(
     shard: nfp.QuantizedTensor, usages: tuple[bool, bool], out: nfp.QuantizedTensor | None = None
 ) -> tuple[tuple[torch.Tensor, ...], nfp.QuantizedTensor]:

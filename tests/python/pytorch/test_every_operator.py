@@ -26,6 +26,7 @@ ROWS, COLS = 128, 128
 NO_TENSOR = "takes no tensor as its first argument"
 NO_VALUES = "the sample arguments do not fit its rules on plain tensors"
 RANDOM = "draws random numbers"
+UNINITIALIZED = "gives memory as it finds it"
 UNCHECKED = "trusts arguments that another operator made and crashes on others, or takes seconds"
 
 # Words in names of such operators. They are written through the same few lines as all others.
@@ -109,6 +110,8 @@ def why_not(name: str) -> str | None:
         return UNCHECKED
     if torch.Tag.nondeterministic_seeded in operator.tags:
         return RANDOM
+    if "empty" in name:
+        return UNINITIALIZED
     results = []
     for _ in range(2):
         tensor = torch.arange(ROWS * COLS, dtype=torch.float32).view(ROWS, COLS).remainder(7)
@@ -136,7 +139,8 @@ def changed(tensor: nfp.QuantizedTensor, before: dict[str, torch.Tensor]) -> boo
 
 def check(kind: str, operator: OpOverload) -> None:
     tensor = ALL[kind]()(sample(ROWS, COLS).remainder(7)).detach()
-    plain, before = tensor.dequantize().clone(), snapshot(tensor)
+    values, before = tensor.dequantize(), snapshot(tensor)
+    plain = values.clone()
     args, kwargs = arguments(operator, tensor)
     try:
         result = operator(*args, **kwargs)
@@ -151,6 +155,9 @@ def check(kind: str, operator: OpOverload) -> None:
     elif find_row(operator, type(tensor)) is None:
         expected = ALL[kind]()(plain).detach().dequantize()
         got = tensor.dequantize()
+        # Formats that quantize their own values otherwise may keep what no operator changed.
+        if torch.equal(plain, values) and torch.equal(got, values):
+            return
         assert torch.equal(got.nan_to_num(), expected.nan_to_num()), f"{operator}: other values"
     if effect_of(operator).aliases:
         own = plain.untyped_storage().data_ptr()
@@ -179,12 +186,8 @@ def check_view(operator: OpOverload, tensor: nfp.QuantizedTensor, view: object) 
         buffer.copy_(before[name])
 
 
-# One of each tensor class: families share their rows.
-KINDS = ("float8_current", "mxfp8", "blockwise_2d", "nvfp4", "identity", "hybrid_mxfp8_identity")
-
-
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", list(ALL))
 def test_every_operator_acts_writes_back_or_raises(kind: str) -> None:
     faults = []
     for name, operator in OPERATORS.items():

@@ -2,4 +2,8 @@
 """The older name of quantization."""
 
 from narrowfloat.pytorch.quantization import *  # noqa: F403
-from narrowfloat.pytorch.quantization import __all__, _amax_and_scale_update  # noqa: F401
+from narrowfloat.pytorch.quantization import (  # noqa: F401
+    __all__,
+    _amax_and_scale_update,
+    _default_sf_compute,
+)

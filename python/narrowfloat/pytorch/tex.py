@@ -202,10 +202,19 @@ def fused_amax_and_scale_update_after_reduction(
         fused_update(history, scale, fp8_max, margin, amax_compute_algo, newest)
 
 
+class FP8TensorMeta:
+    """Holds the fp32 state of delayed scaling: scale, scale_inv (n,) and amax_history (L, n)."""
+
+    scale: torch.Tensor
+    scale_inv: torch.Tensor
+    amax_history: torch.Tensor
+
+
 __all__ = [
     "DType",
     "FP8BwdTensors",
     "FP8FwdTensors",
+    "FP8TensorMeta",
     "bgrad_group_quantize",
     "bgrad_quantize",
     "compute_amax",

@@ -4,6 +4,7 @@
 import copy
 import io
 import pickle
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -274,3 +275,31 @@ def test_a_distributed_checkpoint_fills_a_new_model(
         assert_goes_on(resumed, model)
     finally:
         torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("then", [recipes.MXFP8BlockScaling(), recipes.Float8BlockScaling()])
+def test_a_recipe_of_another_type_warns_once(then: recipes.Recipe) -> None:
+    layer, x = Linear(32, 32), torch.zeros(32, 32)
+    text = rf"Recipe type changed from DelayedScaling to {type(then).__name__}\. This may affect"
+    with autocast(recipe=RECIPE):
+        layer(x)
+    with autocast(recipe=then), pytest.warns(UserWarning, match=text):
+        layer(x)
+    with autocast(recipe=then), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        layer(x)
+
+
+@pytest.mark.parametrize("is_grouped", [False, True])
+def test_another_recipe_over_quantized_weights_warns(is_grouped: bool) -> None:
+    with quantized_model_init(recipe=RECIPE):
+        layer = GroupedLinear(1, 32, 32) if is_grouped else Linear(32, 32)
+    arguments = (torch.zeros(32, 32), *([[32]] if is_grouped else []))
+    with autocast(recipe=copy.deepcopy(RECIPE)), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        layer.name = "other"
+        layer(*arguments)
+    text = "layer other: Quantizer is being updated, this may affect model behavior"
+    with autocast(recipe=DelayedScaling(amax_history_len=1)):
+        with pytest.warns(UserWarning, match=text):
+            layer(*arguments)

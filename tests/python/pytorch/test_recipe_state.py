@@ -8,6 +8,7 @@ import torch
 from golden import Case, cases
 from narrowfloat.common import recipe
 from narrowfloat.common.recipe import Format
+from narrowfloat.pytorch import quantization
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.quantization import (
     DelayedScalingRecipeState,
@@ -32,6 +33,8 @@ from narrowfloat.pytorch.tensor.float8_tensor import (
 from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Quantizer
 from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer
 from torch_golden import assert_tensor, tensor_of
+
+from narrowfloat import pytorch as nfp
 
 FORWARD = [QuantizerRole("linear", t, "fc") for t in ("input", "weight", "output")]
 BACKWARD = [QuantizerRole("linear", t, "fc") for t in ("grad_output", "grad_input")]
@@ -324,6 +327,24 @@ def test_every_recorded_update_runs() -> None:
     assert (len(UPDATES), len(TRAININGS)) == (29, 2)
 
 
+def test_keys_of_the_passes_are_those_of_a_layer() -> None:
+    layer = nfp.Linear(16, 16)
+    with nfp.autocast(recipe=recipe.DelayedScaling()):
+        layer(torch.zeros(16, 16)).sum().backward()
+    keys = [quantization.FP8GlobalStateManager.get_meta_tensor_key(way) for way in (True, False)]
+    assert keys == ["scaling_fwd", "scaling_bwd"] == list(layer.fp8_meta) == list(layer.quantizers)
+
+
+def test_split_and_copy() -> None:
+    outputs = [torch.zeros(2), torch.zeros(0), torch.zeros(3)]
+    quantization.split_and_copy(torch.arange(5.0), outputs, [2, 0, 3])
+    assert [out.tolist() for out in outputs] == [[0.0, 1.0], [], [2.0, 3.0, 4.0]]
+    for sizes in ([2, 3], [2, 0, 2]):
+        with pytest.raises(ValueError, match=r"^split_and_copy: .* add up to 5, got \[2, .* 3 out"):
+            quantization.split_and_copy(torch.zeros(5), outputs, sizes)
+    assert outputs[2].tolist() == [2.0, 3.0, 4.0]
+
+
 SPECIAL = [(0.0, 3.0), (float("inf"), 3.0), (float("nan"), 3.0), (2.0**-149, 3.4028234663852886e38),
            (4.0, 112.0)]  # fmt: skip
 
@@ -339,6 +360,9 @@ def test_scale_of_special_amaxes(amax: float, scale: float, by_function: bool) -
     update_amax_and_scale(history, scales, 448.0, made)
     assert scales.item() == pytest.approx(scale, abs=0)
     assert history[0].item() == 0.0 or amax == 0.0
+    scales = torch.tensor([3.0])
+    made = quantization._default_sf_compute(torch.tensor([amax]), scales, 448.0, 0)
+    assert made is scales and scales.item() == scale
 
 
 def test_functions_of_a_recipe() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from types import MethodType
 from typing import Any
@@ -119,9 +120,23 @@ class QuantizedLayer(torch.nn.Module):
         }
 
     def _follow(self, recipe: Any) -> None:
+        self._warn_of_change(recipe)
         if self._states.follow(recipe, FP8GlobalStateManager.get_fp8_group(), self._roles):
             self._fp8_workspaces = {}
             self._link_weights()
+
+    def _warn_of_change(self, recipe: Any) -> None:
+        """Warns where a recipe of another type follows, and where weights stay as quantized."""
+        if not self._states.is_other_recipe(recipe):
+            return
+        before, now = type(self._states.recipe), type(recipe)
+        texts = []
+        if not issubclass(now, before) and not issubclass(before, now):
+            texts.append(f"Recipe type changed from {before.__name__} to {now.__name__}. This")
+        if any(getattr(weight, "_quantizer", None) is not None for weight in self._weights()):
+            texts.append("Quantizer is being updated, this")
+        for text in texts:
+            warnings.warn(f"layer {self.name}: {text} may affect model behavior", stacklevel=2)
 
     def _link_weights(self) -> None:
         """Lets quantized weights with delayed scaling see the scales and amaxes of this state."""

@@ -17,7 +17,10 @@ from narrowfloat.pytorch.quantization import (
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 
 # TransformerEngine's names of the two passes, in a layer and in its checkpoint.
-PASSES = {"forward": ("scaling_fwd", "fwd"), "backward": ("scaling_bwd", "bwd")}
+PASSES = {
+    "forward": (FP8GlobalStateManager.get_meta_tensor_key(forward=True), "fwd"),
+    "backward": (FP8GlobalStateManager.get_meta_tensor_key(forward=False), "bwd"),
+}
 
 Roles = dict[str, Sequence[QuantizerRole | None]]
 
@@ -26,14 +29,16 @@ class LayerStates:
     """Follows the recipe that runs, and keeps buffers over changes of it.
 
     meta, quantizers: by TransformerEngine's name of the pass. State that was loaded waits in
-    `pending` until a recipe that has such state runs.
+    `pending` until a recipe that has such state runs. recipe: the one that was followed last.
     """
 
     def __init__(self) -> None:
         self.meta: dict[str, RecipeState] = {}
         self.quantizers: dict[str, list[Quantizer]] = {}
         self.pending: dict[str, torch.Tensor] | None = None
+        self.recipe: Recipe | None = None
         self._recipe_text: str | None = None
+        self._is_stale = False
         self._group: object = None
 
     def follow(self, recipe: Recipe, group: object, roles: Callable[[], Roles]) -> bool:
@@ -42,10 +47,11 @@ class LayerStates:
         Recipes are the same if their texts are. Delayed scaling's buffers go on.
         """
         text = repr(recipe)
-        made = self._recipe_text != text or self._group is not group
+        made = self._is_stale or self._recipe_text != text or self._group is not group
         if made:
             self._make(recipe, roles())
-            self._recipe_text, self._group = text, group
+            self.recipe, self._recipe_text, self._group = recipe, text, group
+            self._is_stale = False
             self._apply_pending()
         for state in self.meta.values():
             FP8GlobalStateManager.add_recipe_state(state, group)
@@ -53,7 +59,11 @@ class LayerStates:
 
     def forget_recipe(self) -> None:
         """Makes the next follow() build quantizers anew; buffers go on."""
-        self._recipe_text = None
+        self._is_stale = True
+
+    def is_other_recipe(self, recipe: Recipe) -> bool:
+        """Returns whether another recipe than this one was followed before."""
+        return self._recipe_text is not None and self._recipe_text != repr(recipe)
 
     def _make(self, recipe: Recipe, roles: Roles) -> None:
         for mode, (key, _) in PASSES.items():

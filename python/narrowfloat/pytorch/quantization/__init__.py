@@ -17,7 +17,11 @@ from narrowfloat.pytorch.quantization.autocast import (
     quantized_model_init,
 )
 from narrowfloat.pytorch.quantization.custom_state import CustomRecipeState
-from narrowfloat.pytorch.quantization.delayed_update import update_amax_and_scale
+from narrowfloat.pytorch.quantization.delayed_update import (
+    split_and_copy,
+    update_amax_and_scale,
+    update_scale,
+)
 from narrowfloat.pytorch.quantization.dtypes import (
     get_align_size_for_quantization,
     get_fp4_te_dtype,
@@ -44,7 +48,9 @@ from narrowfloat.pytorch.quantization.roles import (
     QuantizerRole,
 )
 
-_amax_and_scale_update = update_amax_and_scale  # TransformerEngine's name
+# TransformerEngine's names.
+_amax_and_scale_update = update_amax_and_scale
+_default_sf_compute = update_scale
 
 __all__ = [
     "CustomRecipeState",
@@ -78,5 +84,6 @@ __all__ = [
     "is_mxfp8_available",
     "is_nvfp4_available",
     "quantized_model_init",
+    "split_and_copy",
     "update_amax_and_scale",
 ]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One step of delayed scaling on torch tensors: the core's rule, or a recipe's own functions."""
 
+from collections.abc import Sequence
+
 import torch
 
 from narrowfloat import _core
@@ -46,6 +48,37 @@ def fused_update(
         scale.copy_(torch.from_numpy(scales))
 
 
+def update_scale(
+    amax: torch.Tensor, scale: torch.Tensor, fp8_max: float, margin: float
+) -> torch.Tensor:
+    """Writes the scale of one amax each to `scale`, by the core's rule, and returns it.
+
+    Shapes: amax and scale float32 (n,). Errors: as narrowfloat.update_delayed_scale.
+    """
+    # A history of one step.
+    fused_update(amax.reshape(1, -1).clone(), scale, fp8_max, margin, "most_recent")
+    return scale
+
+
+@torch.no_grad()
+def split_and_copy(
+    buffer: torch.Tensor, outputs: Sequence[torch.Tensor], chunk_sizes: Sequence[int]
+) -> None:
+    """Copies runs of `buffer` that lie one after another into `outputs`.
+
+    Shapes: buffer (sum of chunk_sizes, ...); each of outputs as its run.
+    Errors: ValueError, before anything is written, unless there is an output a run and the sizes
+    add up; RuntimeError as Tensor.copy_.
+    """
+    if len(outputs) != len(chunk_sizes) or sum(chunk_sizes) != buffer.shape[0]:
+        raise ValueError(
+            "split_and_copy: chunk_sizes must have one size per output and add up to "
+            f"{buffer.shape[0]}, got {list(chunk_sizes)} for {len(outputs)} outputs"
+        )
+    for part, output in zip(buffer.split(list(chunk_sizes)), outputs, strict=True):
+        output.copy_(part)
+
+
 @torch.no_grad()
 def _update_by_functions(
     amax_history: torch.Tensor,
@@ -67,8 +100,7 @@ def _update_by_functions(
     if compute is not None:
         scale.copy_(compute(amax, scale, fp8_max, recipe))
     else:
-        # The core's rule for the scale of one amax: a history of one step.
-        fused_update(amax.reshape(1, -1).clone(), scale, fp8_max, recipe.margin, "most_recent")
+        update_scale(amax, scale, fp8_max, recipe.margin)
     if amax_history.shape[0] > 1:
         amax_history.copy_(torch.roll(amax_history, -1, 0))
     amax_history[0].zero_()

@@ -64,6 +64,11 @@ class FP8GlobalStateManager:
     is_fp8_block_scaling_available = is_fp8_available
     is_nvfp4_available = is_fp8_available
 
+    @staticmethod
+    def get_meta_tensor_key(forward: bool = True) -> str:
+        """Returns the name of a pass in a layer's `fp8_meta` and `quantizers`."""
+        return "scaling_fwd" if forward else "scaling_bwd"
+
     @classmethod
     def is_fp8_enabled(cls) -> bool:
         """Whether an enabled autocast is running."""

@@ -13,6 +13,7 @@ import torch
 from narrowfloat.pytorch._extra_state import pack_extra_state, unpack_extra_state
 from narrowfloat.pytorch.module.function import quantize_weight
 from narrowfloat.pytorch.module.parameters import ParameterInit, keep_initial_values
+from narrowfloat.pytorch.module.sharded import local
 from narrowfloat.pytorch.module.states import PASSES, LayerStates, Roles
 from narrowfloat.pytorch.module.watching import (
     Slots,
@@ -180,7 +181,8 @@ class QuantizedLayer(torch.nn.Module):
     # Weights.
 
     def _weights(self) -> list[torch.Tensor]:
-        return [getattr(self, name) for name in self.weight_names]
+        """Returns what this rank has of the weights."""
+        return [local(getattr(self, name)) for name in self.weight_names]
 
     def _biases(self) -> list[torch.Tensor | None]:
         if not self.bias_names:
@@ -202,7 +204,7 @@ class QuantizedLayer(torch.nn.Module):
     ) -> Any:
         if is_first is None or quantizer is None:
             return None
-        weight, kept = getattr(self, name), self._fp8_workspaces.get(name)
+        weight, kept = local(getattr(self, name)), self._fp8_workspaces.get(name)
         if kept is not None and not _is_kept_for(kept, quantizer):
             kept = None
         if kept is None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,10 +11,13 @@ import torch
 from narrowfloat.pytorch.module.options import choose_dtype, refuse, refuse_parallelism
 from narrowfloat.pytorch.module.parameters import Init, ParameterInit
 from narrowfloat.pytorch.module.passes import RunningLayer
+from narrowfloat.pytorch.module.sharded import Shards, require_whole_blocks, shards_of
+from narrowfloat.pytorch.module.watching import Slots
+from narrowfloat.pytorch.quantization import FP8GlobalStateManager
 from narrowfloat.pytorch.quantization.recompute import FirstPass
 
 
-class Linear(RunningLayer):
+class Linear(RunningLayer, torch.nn.Linear):
     """Computes y = x weight^T + bias as torch.nn.Linear does, quantized inside `autocast`.
 
     Parameters: weight (out_features, in_features), bias (out_features,) or None, with the first
@@ -63,7 +66,7 @@ class Linear(RunningLayer):
         save_original_input: bool = False,
         name: str | None = None,
     ) -> None:
-        super().__init__()
+        torch.nn.Module.__init__(self)  # torch.nn.Linear's makes parameters of its own
         tp_size = refuse_parallelism("Linear", parallel_mode, sequence_parallel, tp_group, tp_size)
         refuse("Linear", "is not supported", parameters_split=parameters_split)
         refuse(
@@ -131,12 +134,37 @@ class Linear(RunningLayer):
         fp8_output: bool,
         fp8_grad: bool,
     ) -> Any:
-        slots = self._slots(again, x, [x.shape[0] if x.ndim > 1 else 1], fp8_output, fp8_grad)
+        shards = shards_of(self, x)
+        own = x if shards is None else shards.x
+        slots = self._slots(again, own, [own.shape[0] if x.ndim > 1 else 1], fp8_output, fp8_grad)
         bias = None if self.return_bias else self.bias
         if slots is None:
+            x = x if shards is None else shards.gathered_values(x)
             y = torch.nn.functional.linear(x, self.weight, bias)
+        elif shards is not None:
+            refuse("Linear", "needs a weight that is not a DTensor", fp8_output=fp8_output)
+            refuse("Linear", "needs a weight that is not a DTensor", fp8_grad=fp8_grad)
+            y = self._multiply_shards(again, shards, slots, is_first_microbatch)
         else:
             row = x.unsqueeze(0) if x.ndim == 1 else x
             y = self._multiply(again, row, [row.shape[0]], slots, [bias], is_first_microbatch)
             y = y.squeeze(0) if x.ndim == 1 else y
         return (y, self._returned_bias(self.bias, y.dtype)) if self.return_bias else y
+
+    def _multiply_shards(
+        self,
+        again: FirstPass | None,
+        shards: Shards,
+        slots: Sequence[Slots],
+        is_first_microbatch: bool | None,
+    ) -> Any:
+        require_whole_blocks(self, slots[0])
+        quantized = FP8GlobalStateManager.is_fp8_enabled()
+        recipe = FP8GlobalStateManager.get_fp8_recipe() if quantized else None
+        plain = recipe is None or recipe.backward_override is not None
+        needs_wgrad = torch.is_grad_enabled() and self.weight.requires_grad
+        x = shards.gathered(slots[0], self._dtype_of_pass(shards.x), needs_wgrad, plain)
+        x = x.unsqueeze(0) if x.ndim == 1 else x
+        bias = shards.bias(self.bias)
+        y = self._multiply(again, x, [x.shape[0]], slots, [bias], is_first_microbatch)
+        return shards.joined(y)

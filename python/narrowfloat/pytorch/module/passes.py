@@ -12,6 +12,7 @@ import torch
 from narrowfloat.pytorch.module.base import QuantizedLayer
 from narrowfloat.pytorch.module.function import Call, LinearFunction
 from narrowfloat.pytorch.module.scales import scales_of, with_scales
+from narrowfloat.pytorch.module.sharded import is_dtensor
 from narrowfloat.pytorch.module.watching import Slots, is_watching
 from narrowfloat.pytorch.quantization import FP8GlobalStateManager
 from narrowfloat.pytorch.quantization.recompute import (
@@ -86,7 +87,8 @@ class RunningLayer(QuantizedLayer):
         """Returns x w^T + bias by these quantizers, one set per weight."""
         dtype = self._dtype_of_pass(x)
         quantized = FP8GlobalStateManager.is_fp8_enabled()
-        weights = self._weights()
+        parameters = [getattr(self, name) for name in self.weight_names]
+        weights = [w.to_local() if is_dtensor(w) else w for w in parameters]
         call = Call(
             name=self.name,
             dtype=dtype,

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensor parallelism: gathers of quantized activations, and the style for parallelize_module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel
+from torch.distributed.tensor.placement_types import Placement
+
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, Quantizer
+from narrowfloat.pytorch.tensor._fsdp import gather_shards
+from narrowfloat.pytorch.tensor._gather import gather_quantized, joiner
+
+__all__ = ["QuantizedColwiseParallel", "gather_along_first_dim"]
+
+
+def gather_along_first_dim(
+    inp: Any, process_group: Any, async_op: bool = False, quantizer: Quantizer | None = None
+) -> tuple[Any, Any]:
+    """Gathers the tensors of all ranks along the first dimension; returns the result and a work.
+
+    Requires: tensors of one shape on all ranks. With a quantizer the result has the bytes that the
+    quantizer gives the gathered values: amaxes are reduced first, then codes and scales travel.
+    Values travel, and every rank quantizes them, where a rank's rows do not end with blocks, and
+    for quantizers that gather_quantized() names. Only plain values travel in the background;
+    otherwise the work is None.
+    Errors: RuntimeError, on every rank, for quantized tensors that cannot be joined.
+    """
+    if torch.distributed.get_world_size(process_group) == 1:
+        plain = quantizer is not None and not isinstance(inp, QuantizedTensor)
+        return (quantizer(inp) if plain else inp), None
+    if isinstance(inp, QuantizedTensor):
+        return gather_shards(inp, joiner(process_group)), None
+    if quantizer is None:
+        world = torch.distributed.get_world_size(process_group)
+        out = inp.new_empty((world * inp.shape[0], *inp.shape[1:]))
+        return out, torch.distributed.all_gather_into_tensor(
+            out, inp.contiguous(), group=process_group, async_op=async_op
+        )
+    return gather_quantized(inp, process_group, quantizer), None
+
+
+class QuantizedColwiseParallel(ColwiseParallel):
+    """Shards a Linear by columns of its output, and gathers its input in codes and scales.
+
+    The input is sharded along a dimension of tokens, input_layouts; Shard(0) if it is None. The
+    result has the bits of ColwiseParallel, which gathers values. Inside `autocast` the layer
+    quantizes its part of the input, and the codes and scales travel. Values travel without a
+    recipe, with backward_override, under debug features, and where parts end inside a block. The
+    gradient of the input is reduced and scattered in the type of the input.
+    """
+
+    def __init__(
+        self,
+        *,
+        input_layouts: Placement | None = None,
+        output_layouts: Placement | None = None,
+        use_local_output: bool = True,
+    ) -> None:
+        super().__init__(
+            input_layouts=Shard(0) if input_layouts is None else input_layouts,
+            output_layouts=output_layouts,
+            use_local_output=use_local_output,
+        )
+        self.desired_input_layouts = self.input_layouts  # the layer gathers

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A linear layer whose parameters DTensor shards: what each rank multiplies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from narrowfloat.pytorch.module.watching import Slots, is_watching
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
+from narrowfloat.pytorch.tensor._gather import gather_quantized, joiner
+
+
+def is_dtensor(tensor: Any) -> bool:
+    """Returns whether a tensor is a DTensor, without importing DTensor."""
+    return hasattr(tensor, "device_mesh")
+
+
+def local(tensor: Any) -> Any:
+    """Returns what this rank holds of a DTensor, outside of the graph; else the tensor itself."""
+    return tensor._local_tensor if is_dtensor(tensor) else tensor
+
+
+class _GatherRows(torch.autograd.Function):
+    """Gathers the rows of all ranks; the gradient is summed over ranks, each takes its rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any, quantizer: Any, dim: int) -> torch.Tensor:
+        """Returns (rows, columns), quantized if there is a quantizer."""
+        ctx.group, ctx.dim, ctx.shape = group, dim, x.shape
+        runs = x.shape[:dim].numel()
+        matrix = x.reshape(-1, x.shape[-1])
+        if quantizer is None:
+            return joiner(group, runs)(matrix)
+        return gather_quantized(matrix, group, quantizer, runs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+        """Returns the sum in the type of the gradient, as DTensor and TransformerEngine have it."""
+        dim, shape, world = ctx.dim, ctx.shape, torch.distributed.get_world_size(ctx.group)
+        parts = grad.reshape(*shape[:dim], world, *shape[dim:]).movedim(dim, 0)
+        parts = parts.reshape(world * shape[0], *shape[1:])
+        total = parts.new_empty(shape)
+        torch.distributed.reduce_scatter_tensor(total, parts, group=ctx.group)
+        return total, None, None, None
+
+
+class _OnFirstRank(torch.autograd.Function):
+    """A bias on the first rank and zeros on the others, so that the sum over ranks has it once."""
+
+    @staticmethod
+    def forward(ctx: Any, bias: torch.Tensor, is_first: bool) -> torch.Tensor:
+        return bias.clone() if is_first else torch.zeros_like(bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad, None  # every rank has the gradient of the whole sum
+
+
+@dataclass
+class Shards:
+    """The operands of a layer on one rank.
+
+    x: the local part of the input. gather_dim: the dimension of x along which the ranks' parts are
+    gathered before the product, or None. by_columns: each rank has some columns of y; otherwise
+    every rank has a term of the sum.
+    """
+
+    x: torch.Tensor
+    mesh: Any
+    by_columns: bool
+    gather_dim: int | None
+    out_features: int
+
+    def gathered(self, slots: Slots, dtype: torch.dtype, needs_wgrad: bool, plain: bool) -> Any:
+        """Returns the input of the product: (..., in), or (rows, in) if it was gathered.
+
+        plain: backward or a debug feature reads values, which then travel in place of codes.
+        """
+        if self.gather_dim is None:
+            return self.x
+        quantizer = None if plain or is_watching(slots.activation) else slots.activation
+        if quantizer is not None:
+            quantizer.set_usage(rowwise=True, columnwise=needs_wgrad)
+        group = self.mesh.get_group()
+        return _GatherRows.apply(self.x.to(dtype), group, quantizer, self.gather_dim)
+
+    def gathered_values(self, x: Any) -> Any:
+        """Returns the input as DTensor multiplies it: with all tokens on every rank."""
+        from torch.distributed.tensor import Replicate
+
+        return x if self.gather_dim is None else x.redistribute(placements=[Replicate()])
+
+    def bias(self, bias: torch.Tensor | None) -> torch.Tensor | None:
+        """Returns the bias of this rank's product."""
+        if bias is None or not is_dtensor(bias):
+            return bias
+        own = bias.to_local()
+        return own if self.by_columns else _OnFirstRank.apply(own, self.mesh.get_local_rank() == 0)
+
+    def joined(self, y: torch.Tensor) -> Any:
+        """Returns the output of all ranks, given this rank's (rows, out)."""
+        from torch.distributed.tensor import DTensor, Partial, Shard
+
+        lead = list(self.x.shape[:-1])
+        if self.gather_dim is not None:
+            lead[self.gather_dim] *= self.mesh.size()
+        y = y.reshape(*lead, y.shape[-1])
+        shape = torch.Size((*lead, self.out_features))
+        stride = torch.empty(shape, device="meta").stride()
+        placement = Shard(len(lead)) if self.by_columns else Partial()
+        return DTensor.from_local(
+            y, self.mesh, [placement], run_check=False, shape=shape, stride=stride
+        )
+
+
+def shards_of(layer: Any, x: Any) -> Shards | None:
+    """Returns the operands of this rank, or None for a layer without DTensors.
+
+    Errors: TypeError if only one of input and weight is a DTensor; NotImplementedError, naming the
+    parameter, for placements other than those of column- and row-parallel layers.
+    """
+    weight = layer.weight
+    if is_dtensor(weight) != is_dtensor(x):
+        kinds = ["DTensor" if is_dtensor(each) else "Tensor" for each in (x, weight)]
+        raise TypeError(
+            f"Linear {layer.name}: the input and weight must both be DTensors or both be tensors, "
+            f"got {kinds[0]} and {kinds[1]}"
+        )
+    if not is_dtensor(weight):
+        return None
+    _refuse_options(layer)
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    placements, last = weight.placements, x.ndim - 1
+    if placements not in ((Shard(0),), (Shard(1),)):
+        raise NotImplementedError(
+            f"Linear {layer.name}: weight must have the placement Shard(0) or Shard(1) on a mesh "
+            f"of one dimension, got {placements}"
+        )
+    by_columns = placements == (Shard(0),)
+    (given,) = x.placements
+    tokens = by_columns and isinstance(given, Shard) and given.dim != last
+    if given != (Replicate() if by_columns else Shard(last)) and not tokens:
+        wanted = "Replicate or Shard of a dimension of tokens" if by_columns else "Shard(-1)"
+        raise NotImplementedError(
+            f"Linear {layer.name}: weight with the placement {placements[0]!r} needs an input with "
+            f"the placement {wanted}, got {given!r}"
+        )
+    if tokens and x.shape[given.dim] % x.device_mesh.size() != 0:
+        x, tokens = x.redistribute(placements=[Replicate()]), False
+    gradient = [Partial()] if by_columns and not tokens else None
+    return Shards(
+        x=x.to_local(grad_placements=gradient),
+        mesh=x.device_mesh,
+        by_columns=by_columns,
+        gather_dim=given.dim if tokens else None,
+        out_features=weight.shape[0],
+    )
+
+
+def _refuse_options(layer: Any) -> None:
+    for option in ("fuse_wgrad_accumulation", "delay_wgrad_compute", "return_bias"):
+        if getattr(layer, option):
+            raise NotImplementedError(
+                f"Linear {layer.name}: {option} needs a weight that is not a DTensor"
+            )
+
+
+def require_whole_blocks(layer: Any, slots: Slots) -> None:
+    """Errors: ValueError if shards of the weight end inside blocks of the whole weight."""
+    weight, own = layer.weight, local(layer.weight)
+    quantizer = getattr(slots.weight, "parent_quantizer", slots.weight)
+    if quantizer is None or isinstance(own, QuantizedTensorStorage):
+        return
+    if quantizer.is_quantizable(weight) and not quantizer.is_quantizable(own):
+        raise ValueError(
+            f"Linear {layer.name}: the shards of weight must be whole blocks of "
+            f"{type(quantizer).__name__}, got {tuple(own.shape)} of {tuple(weight.shape)} with the "
+            f"placement {weight.placements[0]!r}"
+        )

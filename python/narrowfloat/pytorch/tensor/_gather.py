@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All-gather of values that are quantized before they travel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from narrowfloat.pytorch._reduction import reduce_max
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, Quantizer
+from narrowfloat.pytorch.tensor._fsdp import gather_shards
+from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer
+from narrowfloat.pytorch.tensor.storage import _transport as transport
+
+
+def joiner(group: Any, runs: int = 1) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Returns a function that gathers a buffer along its first dimension.
+
+    runs: equal runs of rows in the buffer of each rank; run i of all ranks comes before run i + 1.
+    """
+    world = dist.get_world_size(group)
+
+    def join(buffer: torch.Tensor) -> torch.Tensor:
+        buffer = buffer.contiguous()
+        whole = buffer.new_empty((world * buffer.shape[0], *buffer.shape[1:]))
+        dist.all_gather_into_tensor(whole, buffer, group=group)
+        if runs == 1 or buffer.shape[0] == 1:  # one row: what the ranks share, which stays in order
+            return whole
+        parts = whole.view(world, runs, buffer.shape[0] // runs, *buffer.shape[1:])
+        return parts.transpose(0, 1).reshape(whole.shape)
+
+    return join
+
+
+def _travels(shard: Any, runs: int) -> bool:
+    """Returns whether the runs of rows in a shard end with blocks, in buffers that can travel."""
+    length = shard.shape[0] // runs
+    usages = shard.get_usages()
+    fields = shard._transport_fields(usages["rowwise"], usages["columnwise"])
+    try:
+        transport.require_whole_blocks(shard, fields, length)
+    except RuntimeError:
+        return False
+    routes = transport.routes(shard, fields)
+    fits = all(getattr(shard, r.name).dim() == len(r.planned(length)) for r in routes)
+    return fits and shard._why_no_transport() is None
+
+
+def _quantize_shard(x: torch.Tensor, quantizer: SchemeQuantizer, group: Any) -> QuantizedTensor:
+    """Returns the shard in the codes and scales that the whole tensor would give its rows."""
+    own = quantizer.copy()  # shares the scale and the amax of delayed scaling
+    own.internal = False
+    if hasattr(own, "with_amax_reduction"):
+        own.with_amax_reduction, own.amax_reduction_group = True, group
+    shard = own.quantize(x)
+    if own.SCALE_IS_GIVEN:
+        reduce_max(own.amax, group)  # otherwise ranks go on with different scales
+    return shard
+
+
+def gather_quantized(x: torch.Tensor, group: Any, quantizer: Quantizer, runs: int = 1) -> Any:
+    """Gathers rows; returns the bytes that `quantizer` gives their values.
+
+    x: as many rows on every rank. runs: as joiner() reads it. Codes and scales travel. Values
+    travel, and every rank quantizes them, where the runs of a rank do not end with blocks, for
+    quantizers of several tensors or with a scale per row, and for columnwise NVFP4 of more than two
+    dimensions.
+    """
+    join = joiner(group, runs)
+    if isinstance(quantizer, SchemeQuantizer) and quantizer.is_quantizable(x):
+        shard = _quantize_shard(x, quantizer, group)
+        if _travels(shard, runs):
+            return gather_shards(shard, join)
+    return quantizer.quantize(join(x))

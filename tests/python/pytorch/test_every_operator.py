@@ -67,9 +67,8 @@ def value_of(argument: torch.Argument, tensor: torch.Tensor) -> object:
         return argument.default_value
     simple = {"bool": False, "float": 0.5, "number": 2, "str": "none"}
     if kind == "List[int]":
-        return {"dims": [1, 0], "sizes": [ROWS, COLS], "split_sizes": [32, 96]}.get(
-            name, [ROWS, COLS]
-        )
+        known = {"dims": [1, 0], "split_sizes": [32, 96], "stride": [COLS, 1]}
+        return known.get(name, [ROWS, COLS])
     if kind == "int":
         return {"dim": 0, "dim0": 0, "dim1": 1, "split_size": 32, "length": 32}.get(name, 1)
     if kind in simple:

@@ -2,7 +2,7 @@
 """How a tracer of torch.compile sees a quantizer: its fields, and one node that quantizes.
 
 The tracer reads every field, so that a compiled function runs only while the fields are the same,
-and the node holds a copy: a quantizer may change between two calls in one function. Tensors that
+and the node holds a copy. A quantizer that is a value changes outside of graphs only. Tensors that
 belong to a quantizer, such as the scale of delayed scaling, are arguments of the node.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from narrowfloat.pytorch._autograd import _QuantizeFunc
-from narrowfloat.pytorch._values import ValueSemantics, constant_of_graphs, rebuild_value
+from narrowfloat.pytorch._values import ValueSemantics, rebuild_value
 
 # Fields that hold quantizers.
 CHILDREN = ("rowwise_quantizer", "columnwise_quantizer")
@@ -80,18 +80,7 @@ def node_of(quantizer: Any) -> QuantizeNode:
     for name in quantizer.VALUE_FIELDS:
         value = getattr(quantizer, name)
         fields.append((name, node_of(value) if name in CHILDREN else value))
-    if quantizer._is_value():
-        return QuantizeNode(type(quantizer), _current_fields(quantizer, tuple(fields)))
     return QuantizeNode(type(quantizer), tuple(fields))
-
-
-@constant_of_graphs
-def _current_fields(quantizer: Any, seen: tuple[Any, ...]) -> tuple[tuple[str, Any], ...]:
-    """Returns the fields of a value as they are now: the tracer keeps what it read first.
-
-    seen: the fields as the tracer read them. As arguments they become guards.
-    """
-    return quantizer._fields()
 
 
 def quantize_in_graph(quantizer: Any, tensor: torch.Tensor, out: Any) -> Any:

@@ -3,12 +3,27 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
+import torch
+from torch._C._dynamo import eval_frame
+from torch._compile import _disable_dynamo
 from torch._library import opaque_object
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def never_traced(function: Function) -> Function:
+    """No tracer takes a running call of `function`, or a call inside it, as code to compile.
+
+    What torch._dynamo.eval_frame.skip_code_recursive() does, without importing the compiler.
+    """
+    action = eval_frame._FrameAction
+    strategy = eval_frame._FrameExecStrategy(action.SKIP, action.SKIP)
+    eval_frame.set_code_exec_strategy(function.__code__, strategy)  # type: ignore[attr-defined]
+    return function
 
 
 def constant_of_graphs(function: Function) -> Function:
@@ -18,6 +33,44 @@ def constant_of_graphs(function: Function) -> Function:
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+def is_called_by_tracer(depth: int = 2) -> bool:
+    """Returns whether a tracer runs the caller of this on an object that it holds as a constant.
+
+    depth: of the tracer's frame below this one.
+
+    Such a call becomes a node without being followed, so that nothing guards what it reads.
+    """
+    return sys._getframe(depth).f_globals.get("__name__") == "torch._dynamo.utils"
+
+
+def guard_fields(value: Any) -> None:
+    """Lets the function that is being compiled run only while these fields are the same.
+
+    Precondition: is_called_by_tracer(). Its own guard compares an object with itself.
+    """
+    from torch._dynamo.guards import GuardBuilder, install_guard
+    from torch._dynamo.source import AttrSource, GlobalSource
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    output = InstructionTranslator.current_tx().output
+    owner = GlobalSource(output.install_global_by_id("value", value))
+    for name in value.VALUE_FIELDS:
+        install_guard(AttrSource(owner, name).make_guard(GuardBuilder.CONSTANT_MATCH))
+
+
+@_disable_dynamo
+def copy_outside(copy: Callable[[Any], Any], value: Any) -> Any:
+    """Breaks the graph and returns a copy, which the rest of the function takes as an argument."""
+    return copy(value)
+
+
+@_disable_dynamo
+def write_outside(value: Any, **fields: Any) -> None:
+    """Breaks the graph and sets the fields, of which a graph holds a copy."""
+    for name, field in fields.items():
+        setattr(value, name, field)
 
 
 class ValueSemantics:
@@ -43,6 +96,9 @@ class ValueSemantics:
         ValueSemantics._value_classes.add(cls)
         ValueSemantics._node_classes.add(cls)
         opaque_object.register_custom_class(cls, typ="constant")
+        for name in ("__init__", "__setstate__", "_rebuild_derived_state"):
+            if hasattr(getattr(cls, name, None), "__code__"):
+                never_traced(getattr(cls, name))
 
     @classmethod
     def register_node_class(cls, *fields: str, state: tuple[str, ...] = ()) -> None:
@@ -53,6 +109,20 @@ class ValueSemantics:
         cls.VALUE_FIELDS = cls.VALUE_FIELDS + fields
         cls.STATE_FIELDS = state
         ValueSemantics._node_classes.add(cls)
+
+    @never_traced
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._write_field(name, value)
+
+    @never_traced  # the object may lack fields yet, which a tracer would read
+    def _write_field(self, name: str, value: Any) -> None:
+        # A tracer would write once, while it compiles, and no more.
+        if not torch.compiler.is_dynamo_compiling() and is_called_by_tracer(3):
+            raise NotImplementedError(
+                f"{type(self).__name__}.{name} must be set outside of compiled code, or by "
+                "set_usage(), which breaks the graph"
+            )
+        object.__setattr__(self, name, value)
 
     def _is_value(self) -> bool:
         return type(self) in ValueSemantics._value_classes

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import abc
+import copy
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,14 @@ import torch
 from narrowfloat.pytorch import _dispatch
 from narrowfloat.pytorch._autograd import _IdentityFunc, _QuantizeFunc
 from narrowfloat.pytorch._tracing import has_node, quantize_as_node, quantize_in_graph
-from narrowfloat.pytorch._values import ValueSemantics
+from narrowfloat.pytorch._values import (
+    ValueSemantics,
+    copy_outside,
+    guard_fields,
+    is_called_by_tracer,
+    never_traced,
+    write_outside,
+)
 
 
 class QuantizedTensorStorage:
@@ -266,6 +274,8 @@ class Quantizer(ValueSemantics, abc.ABC):
         return result
 
     def __call__(self, tensor: torch.Tensor) -> Any:
+        if not torch.compiler.is_dynamo_compiling() and is_called_by_tracer():
+            guard_fields(self)
         return self.quantize(tensor)
 
     def multi_quantize(self, list_of_tensors: Iterable[torch.Tensor]) -> list[Any]:
@@ -292,10 +302,13 @@ class Quantizer(ValueSemantics, abc.ABC):
 
     def set_usage(self, *, rowwise: bool | None = None, columnwise: bool | None = None) -> None:
         """Changes the directions to make; None keeps one as it is."""
-        if rowwise is not None:
-            self.rowwise_usage = rowwise
-        if columnwise is not None:
-            self.columnwise_usage = columnwise
+        given = {"rowwise_usage": rowwise, "columnwise_usage": columnwise}
+        changed = {n: v for n, v in given.items() if v is not None and v != getattr(self, n)}
+        if changed and torch.compiler.is_dynamo_compiling() and self._is_value():
+            write_outside(self, **changed)
+            return
+        for name, value in changed.items():
+            setattr(self, name, value)
 
     def get_usages(self) -> dict[str, bool]:
         """The directions to make."""
@@ -303,8 +316,18 @@ class Quantizer(ValueSemantics, abc.ABC):
 
     def copy(self) -> Quantizer:
         """Another quantizer with this configuration; tensors of state are shared."""
+        if torch.compiler.is_dynamo_compiling() and self._is_value():
+            return copy_outside(type(self).copy, self)
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
+        return other
+
+    @never_traced
+    def __deepcopy__(self, memo: dict[int, Any]) -> Quantizer:
+        if torch.compiler.is_dynamo_compiling() and self._is_value():
+            return copy_outside(copy.deepcopy, self)
+        other = memo[id(self)] = object.__new__(type(self))
+        other.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         return other
 
     def onnx_quantize(self, tensor: torch.Tensor) -> Any:
@@ -344,6 +367,9 @@ class Quantizer(ValueSemantics, abc.ABC):
         if "amax_reduction_group" in state:
             state["amax_reduction_group"] = None  # process groups belong to a process
         return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
 
 
 @dataclass(frozen=True)

@@ -91,29 +91,6 @@ def test_nothing_breaks_the_graph() -> None:
     assert explained.graph_break_count == 0 and explained.graph_count == 1
 
 
-def test_a_quantizer_may_change_between_two_calls_in_a_graph() -> None:
-    quantizer = nfp.MXFP8Quantizer(nfp.DType.kFloat8E4M3)
-
-    def both(x: torch.Tensor) -> tuple[object, object]:
-        quantizer.set_usage(columnwise=False)
-        rows = quantizer.quantize(x)
-        quantizer.set_usage(columnwise=True)
-        return rows, quantizer.quantize(x)
-
-    rows, all_of_it = whole(both)(sample())
-    assert rows.get_usages() == {"rowwise": True, "columnwise": False}
-    assert all_of_it.get_usages() == {"rowwise": True, "columnwise": True}
-
-
-@pytest.mark.parametrize("kind", ["mxfp8", "float8_current", "nvfp4", "float8_delayed"])
-def test_a_changed_quantizer_is_compiled_again(kind: str) -> None:
-    quantizer = ALL[kind]()
-    compiled = whole(lambda t: quantizer.quantize(t))
-    assert compiled(sample()).get_usages()["columnwise"]
-    quantizer.set_usage(columnwise=False)
-    assert not compiled(sample()).get_usages()["columnwise"]
-
-
 @pytest.mark.parametrize("kind", list(SCHEMES))
 def test_two_batch_sizes_are_one_graph(kind: str) -> None:
     counter = CompileCounterWithBackend("aot_eager")

@@ -13,7 +13,7 @@ from narrowfloat import _core
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._plans import has_symbols, numbers
 from narrowfloat.pytorch._read_only import unwrapped
-from narrowfloat.pytorch._values import constant_of_graphs
+from narrowfloat.pytorch._values import constant_of_graphs, never_traced
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 from narrowfloat.pytorch.tensor._layouts import keep_layout
@@ -236,10 +236,11 @@ class SchemeQuantizer(Quantizer):
         keep_layout(layouts, key, made)
         return made
 
+    @never_traced
     def __setattr__(self, name: str, value: Any) -> None:
         # A copy may have the same layouts: they are left behind, not emptied.
         self.__dict__.pop("_layouts", None)
-        object.__setattr__(self, name, value)
+        self._write_field(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()

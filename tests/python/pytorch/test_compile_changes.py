@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantizers that change, are copied or are made around and inside compiled functions."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from families import ALL, E4M3, E5M2, assert_same_buffers, sample
+
+from narrowfloat import pytorch as nfp
+
+Step = Callable[[torch.Tensor, nfp.Quantizer], list[nfp.QuantizedTensor]]
+KINDS = ["mxfp8", "float8_current", "blockwise_1d", "nvfp4", "float8_delayed"]
+KINDS += ["hybrid_nvfp4_mxfp8"]
+
+
+@pytest.fixture(autouse=True)
+def _without_earlier_graphs() -> None:
+    torch._dynamo.reset()
+
+
+def call(x: torch.Tensor, quantizer: nfp.Quantizer) -> list[nfp.QuantizedTensor]:
+    return [quantizer(x)]
+
+
+def long_call(x: torch.Tensor, quantizer: nfp.Quantizer) -> list[nfp.QuantizedTensor]:
+    return [quantizer.quantize(x)]
+
+
+def change_between(x: torch.Tensor, quantizer: nfp.Quantizer) -> list[nfp.QuantizedTensor]:
+    first = quantizer(x)
+    quantizer.set_usage(columnwise=not quantizer.columnwise_usage)
+    return [first, quantizer(x)]
+
+
+def change_between_long(x: torch.Tensor, quantizer: nfp.Quantizer) -> list[nfp.QuantizedTensor]:
+    first = quantizer.quantize(x)
+    quantizer.set_usage(columnwise=False)
+    return [first, quantizer.quantize(x)]
+
+
+def change_back(x: torch.Tensor, quantizer: nfp.Quantizer) -> list[nfp.QuantizedTensor]:
+    quantizer.set_usage(columnwise=False)
+    first = quantizer(x)
+    quantizer.set_usage(columnwise=True)
+    return [first, quantizer(x)]
+
+
+def change_a_copy(x: torch.Tensor, quantizer: nfp.Quantizer) -> list[nfp.QuantizedTensor]:
+    other = quantizer.copy()
+    first = other(x)
+    other.set_usage(columnwise=False)
+    return [first, other(x), quantizer(x)]
+
+
+def deep_copy(x: torch.Tensor, quantizer: nfp.Quantizer) -> list[nfp.QuantizedTensor]:
+    return [copy.deepcopy(quantizer)(x), copy.copy(quantizer)(x)]
+
+
+def make(x: torch.Tensor, _: nfp.Quantizer) -> list[nfp.QuantizedTensor]:
+    other = nfp.MXFP8Quantizer(E4M3)
+    first = other(x)
+    other.set_usage(columnwise=False)
+    return [first, other(x), nfp.MXFP8Quantizer(E5M2, columnwise=False)(x)]
+
+
+STEPS = [call, long_call, change_between, change_between_long, change_back, change_a_copy]
+
+
+def follow(step: Step, inside: nfp.Quantizer, outside: nfp.Quantizer) -> None:
+    """Runs the step compiled and as it is, while both quantizers change in the same way."""
+    compiled = torch.compile(lambda t: step(t, inside), backend="aot_eager")
+    x = sample(dtype=torch.bfloat16)
+    for columnwise in (None, None, True, False, True):
+        for quantizer in (inside, outside):
+            quantizer.set_usage(columnwise=columnwise)
+        for i, (got, want) in enumerate(zip(compiled(x), step(x, outside), strict=True)):
+            assert_same_buffers(got.detach(), want.detach(), f"{columnwise}, result {i}")
+        assert inside.get_usages() == outside.get_usages()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("step", STEPS)
+def test_no_result_is_of_an_earlier_configuration(step: Step, kind: str) -> None:
+    follow(step, ALL[kind](), ALL[kind]())
+
+
+@pytest.mark.parametrize("kind", ["mxfp8", "nvfp4", "float8_current"])
+@pytest.mark.parametrize("step", [deep_copy, make])
+def test_quantizers_made_in_compiled_code(step: Step, kind: str) -> None:
+    follow(step, ALL[kind](), ALL[kind]())
+
+
+CHANGES = {
+    "dtype": ("mxfp8", "dtype", E5M2),
+    "pow_2": ("float8_current", "force_pow_2_scales", True),
+    "epsilon": ("float8_current", "amax_epsilon", 64.0),
+    "2d": ("nvfp4", "with_2d_quantization", True),
+    "swizzle": ("mxfp8", "optimize_for_gemm", True),
+}
+
+
+@pytest.mark.parametrize("change", list(CHANGES))
+def test_every_field_is_a_guard(change: str) -> None:
+    kind, field, value = CHANGES[change]
+    inside, outside = ALL[kind](), ALL[kind]()
+    compiled = torch.compile(lambda t: inside(t), backend="aot_eager", fullgraph=True)
+    x = sample(dtype=torch.bfloat16)
+    before = compiled(x)
+    assert_same_buffers(before.detach(), outside(x).detach(), "before")
+    for quantizer in (inside, outside):
+        setattr(quantizer, field, value)
+    assert_same_buffers(compiled(x).detach(), outside(x).detach(), "after")
+
+
+def test_equal_quantizers_may_be_swapped() -> None:
+    first, second = ALL["mxfp8"](), ALL["mxfp8"]()
+    compiled = torch.compile(lambda t, q: q(t), backend="aot_eager", fullgraph=True)
+    x = sample()
+    for quantizer in (first, second, first):
+        assert_same_buffers(compiled(x, quantizer).detach(), quantizer(x).detach(), "equal")
+    for changed in (first, second):
+        changed.dtype = E5M2
+        for quantizer in (first, second):
+            assert_same_buffers(compiled(x, quantizer).detach(), quantizer(x).detach(), "changed")
+
+
+def test_a_field_cannot_be_written_where_nobody_would_notice() -> None:
+    quantizer = ALL["mxfp8"]()
+
+    def write(x: torch.Tensor) -> nfp.QuantizedTensor:
+        quantizer.dtype = E5M2
+        return quantizer(x)
+
+    with pytest.raises(Exception, match="dtype must be set outside of compiled"):
+        torch.compile(write, backend="aot_eager")(sample())
+    assert quantizer.dtype == E4M3

@@ -2,13 +2,16 @@
 """Every argument of a layer acts or is refused by name."""
 
 import inspect
+import math
 
 import pytest
 import torch
-from narrowfloat.common.recipe import DelayedScaling, MXFP8BlockScaling, Recipe
+from narrowfloat.common.recipe import CustomRecipe, DelayedScaling, MXFP8BlockScaling, Recipe
 from narrowfloat.pytorch import GroupedLinear, Linear, autocast
 from narrowfloat.pytorch.module import watching
 from narrowfloat.pytorch.quantization import FP8GlobalStateManager
+
+from narrowfloat import pytorch as nfp
 
 BF16 = torch.bfloat16
 MXFP8 = MXFP8BlockScaling()
@@ -177,3 +180,27 @@ def test_a_tensor_parallel_group_is_for_features() -> None:
     finally:
         watching.set_watcher_factory(before)
     assert seen == [("mine", None, 2, True)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(33, 96), (3, 32, 96), (1, 96), (1000, 96)])
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("is_grouped", [False, True])
+def test_plain_operands_of_a_recipe_give_the_bits_of_the_layer_without(
+    dtype: torch.dtype, shape: tuple[int, ...], has_bias: bool, is_grouped: bool
+) -> None:
+    torch.manual_seed(0)
+    x, rows = torch.randn(shape, dtype=dtype), math.prod(shape[:-1])
+    sizes = {"bias": has_bias, "params_dtype": dtype}
+    layer = nfp.GroupedLinear(2, 96, 80, **sizes) if is_grouped else nfp.Linear(96, 80, **sizes)
+    dy = torch.randn(*shape[:-1], 80, dtype=dtype)
+    splits = ([rows // 2, rows - rows // 2],) if is_grouped else ()
+    recipe = CustomRecipe(qfactory=lambda role: nfp.IdentityQuantizer())
+    found = []
+    for enabled in (False, True):
+        leaf = x.clone().requires_grad_()
+        with nfp.autocast(enabled=enabled, recipe=recipe):
+            y = layer(leaf, *splits)
+        found.append([y, *torch.autograd.grad(y, [leaf, *layer.parameters()], dy)])
+    for without, with_recipe in zip(*found, strict=True):
+        assert torch.equal(with_recipe, without)

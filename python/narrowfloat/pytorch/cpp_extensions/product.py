@@ -63,6 +63,9 @@ def multiply(a: Any, b: Any, layout: Layout, epilogue: Epilogue, out: Any) -> Re
         y, gelu_input = _row_scaled(a, b, layout, sizes, epilogue, out), None
     elif epilogue.is_plain() and is_scheme(a):
         y, gelu_input = _whole_in_core(a, b, layout, sizes, epilogue, out), None
+    elif _is_torchs(a, b, epilogue):
+        y, gelu_input = _torchs(a, b, layout, epilogue.added).reshape(sizes.shape), None
+        y = y if out is None else out.copy_(y.reshape(out.shape))
     else:
         total = _sum(a, b, layout).reshape(sizes.shape)
         y, gelu_input = _finish(total, epilogue, out)
@@ -103,7 +106,32 @@ def _same_family(a: Any, b: Any) -> bool:
     return a.FAMILY is b.FAMILY
 
 
+def _is_torchs(a: Any, b: Any, epilogue: Epilogue) -> bool:
+    """Whether a layer of plain PyTorch makes this product: plain tensors, all of one dtype."""
+    tensors = [a, b, *([] if epilogue.added is None else [epilogue.added])]
+    return (
+        not is_scheme(a)
+        and epilogue.is_plain()
+        and not epilogue.accumulate
+        and all(tensor.dtype == epilogue.out_dtype for tensor in tensors)
+    )
+
+
+def _torchs(
+    a: torch.Tensor, b: torch.Tensor, layout: Layout, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """Returns the product by the calls of nn.Linear and its autograd, so that bits are the same."""
+    a = a.detach().reshape(-1, a.shape[-1])
+    b = b.detach().reshape(-1, b.shape[-1])
+    if layout.transa and not layout.transb:
+        return torch.nn.functional.linear(b, a, None if bias is None else bias.detach())
+    y = (b.t() if layout.transb else b) @ (a.t() if layout.transa else a)
+    return y if bias is None else y + bias.detach()
+
+
 def _bias_grad(b: Any, epilogue: Epilogue) -> torch.Tensor:
+    if not is_scheme(b) and b.dtype == epilogue.out_dtype:
+        return b.detach().reshape(-1, b.shape[-1]).sum(0)
     rows = b.dequantize(torch.float32) if is_scheme(b) else b.float()
     return rows.reshape(-1, rows.shape[-1]).sum(0).to(epilogue.out_dtype)
 

@@ -17,16 +17,24 @@ def group_quantize(
     last_dims: torch.Tensor | None = None,
     tensor_offsets: torch.Tensor | None = None,
     noop_flag: torch.Tensor | None = None,
+    output: GroupedTensorStorage | None = None,
 ) -> GroupedTensorStorage:
     """`tensor` quantized by groups that lie one after another in its memory.
 
     Shapes:  tensor (rows, cols). first_dims, last_dims: int64, one size a group, None where groups
              have the same. What lies behind the last group is left alone.
     tensor_offsets: follow from the sizes and are not read. noop_flag: 1 leaves the codes as they
-             are, which here means not initialised.
-    Errors:  ValueError if the groups do not fit into the tensor; as the quantizer.
+             are, which without `output` means not initialised.
+    output:  a group of members of one shape that this quantizer has made; filled and returned.
+    Errors:  ValueError if the groups do not fit into the tensor, or for another `output`; as the
+             quantizer. Nothing is written then.
     """
     rows, cols = tensor.shape
+    if output is not None:
+        sizes = {"first_dims": first_dims, "last_dims": last_dims, "tensor_offsets": tensor_offsets}
+        _check_output(output, quantizer, num_tensors, (rows, cols), sizes)
+        output.quantize(parts_of(output, tensor), noop_flag=noop_flag)
+        return output
     grouped = GroupedTensorStorage.make_grouped_tensor(
         num_tensors,
         first_dims,
@@ -39,6 +47,32 @@ def group_quantize(
     )
     grouped.quantize(parts_of(grouped, tensor), noop_flag=noop_flag)
     return grouped
+
+
+def _check_output(
+    output: GroupedTensorStorage,
+    quantizer: Quantizer,
+    num_tensors: int,
+    shape: tuple[int, int],
+    sizes: dict[str, torch.Tensor | None],
+) -> None:
+    """Errors: ValueError unless `output` is what the quantizer makes for members of one shape."""
+    given = [name for name, value in sizes.items() if value is not None]
+    if given or not output.all_same_shape():
+        raise ValueError(
+            "group_quantize: output needs members of one shape, got "
+            f"{' and '.join(given) or 'members of several shapes'}"
+        )
+    if (output.num_tensors, tuple(output.logical_shape)) != (num_tensors, shape):
+        raise ValueError(
+            f"group_quantize: output must have {num_tensors} members of {shape} together, got "
+            f"{output.num_tensors} of {tuple(output.logical_shape)}"
+        )
+    if output.quantizer is not quantizer:
+        raise ValueError(
+            "group_quantize: output must have been made by the same quantizer, got one of "
+            f"{output.quantizer!r}"
+        )
 
 
 def parts_of(grouped: GroupedTensorStorage, tensor: torch.Tensor) -> list[torch.Tensor]:

@@ -231,6 +231,47 @@ def test_a_noop_flag_of_zero_is_none() -> None:
     assert skipped.rowwise_data.shape == want.rowwise_data.shape
 
 
+@pytest.mark.parametrize("name", list(MAKERS))
+def test_an_output_is_filled_in_place(name: str) -> None:
+    quantizer, x = maker(name), torch.randn(256, COLS, dtype=torch.bfloat16)
+    output = tex.group_quantize(torch.zeros_like(x), quantizer, 2, None)
+    pointers, want = buffers_of(output), tex.group_quantize(x, quantizer, 2, None)
+    before = output.rowwise_data.clone()
+    one = torch.ones(1)
+    assert tex.group_quantize(x, quantizer, 2, None, noop_flag=one, output=output) is output
+    assert torch.equal(output.rowwise_data, before)
+    assert tex.group_quantize(x, quantizer, 2, None, output=output) is output
+    assert buffers_of(output) == pointers
+    for field in ("rowwise_data", "scale_inv", "columnwise_data", "columnwise_scale_inv"):
+        mine, expected = getattr(output, field), getattr(want, field)
+        assert mine is expected is None or torch.equal(mine, expected), field
+
+
+def buffers_of(grouped: GroupedTensor) -> list[int]:
+    return [t.data_ptr() for t in (grouped.rowwise_data, grouped.scale_inv) if t is not None]
+
+
+def test_an_output_that_does_not_fit_is_refused_and_left_alone() -> None:
+    quantizer, x = maker("mxfp8"), torch.randn(256, COLS)
+    output = tex.group_quantize(torch.zeros_like(x), quantizer, 2, None)
+    several = tex.group_quantize(torch.zeros_like(x), quantizer, 2, sizes([128, 128]))
+    before = output.rowwise_data.clone()
+    for message, arguments, target in (
+        (
+            "needs members of one shape, got first_dims$",
+            (x, quantizer, 2, sizes([64, 192])),
+            output,
+        ),
+        ("needs members of one shape, got members of several", (x, quantizer, 2, None), several),
+        ("must have 4 members", (x, quantizer, 4, None), output),
+        (r"of \(128, ", (x[:128], quantizer, 2, None), output),
+        ("made by the same quantizer", (x, maker("mxfp8"), 2, None), output),
+    ):
+        with pytest.raises(ValueError, match=message):
+            tex.group_quantize(*arguments, output=target)
+    assert torch.equal(output.rowwise_data, before)
+
+
 @pytest.mark.parametrize("splits", SPLITS, ids=str)
 def test_sums_of_groups_beside_their_codes(splits: list[int]) -> None:
     x = torch.randn(sum(splits) + 128, COLS, dtype=torch.bfloat16)

@@ -11,6 +11,7 @@ import torch
 from narrowfloat.pytorch.module.options import choose_dtype, refuse, refuse_parallelism
 from narrowfloat.pytorch.module.parameters import Init, ParameterInit
 from narrowfloat.pytorch.module.passes import RunningLayer
+from narrowfloat.pytorch.module.sharded import refuse_dtensors
 from narrowfloat.pytorch.quantization.recompute import FirstPass
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 
@@ -114,7 +115,7 @@ class GroupedLinear(RunningLayer):
         m_splits: how many rows belong to each weight; 0 is allowed. is_first_microbatch: as
         Linear's. With return_bias the result is (y, biases).
         Errors: TypeError for a quantized x; ValueError unless m_splits has one size per weight and
-        they add up to the rows.
+        they add up to the rows; NotImplementedError for DTensors.
         """
         return super().forward(x, m_splits, is_first_microbatch)
 
@@ -127,6 +128,7 @@ class GroupedLinear(RunningLayer):
     ) -> Any:
         if isinstance(x, QuantizedTensorStorage):
             raise TypeError(f"GroupedLinear: the input must be plain, got {type(x).__name__}")
+        refuse_dtensors(self, x)
         rows = x.reshape(-1, x.shape[-1])
         splits = self._checked_splits(m_splits, rows.shape[0])
         slots = self._slots(again, rows, splits)

@@ -161,6 +161,16 @@ def shards_of(layer: Any, x: Any) -> Shards | None:
     )
 
 
+def refuse_dtensors(layer: Any, x: Any) -> None:
+    """Errors: NotImplementedError, naming it, if a parameter or the input is a DTensor."""
+    for name, tensor in (("input", x), *layer.named_parameters(recurse=False)):
+        if is_dtensor(tensor):
+            raise NotImplementedError(
+                f"{type(layer).__name__} {layer.name}: {name} must not be a DTensor, got "
+                f"{tensor.placements}"
+            )
+
+
 def _refuse_options(layer: Any) -> None:
     for option in ("fuse_wgrad_accumulation", "delay_wgrad_compute", "return_bias"):
         if getattr(layer, option):

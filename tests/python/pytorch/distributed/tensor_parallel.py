@@ -56,7 +56,8 @@ def under(recipe: str | None) -> object:
 
 
 def layer(recipe: str | None, quantized: bool = False) -> nfp.Linear:
-    """The same layer on all ranks."""
+    """The same layer on all ranks, which shares no reduction of amaxes with layers before it."""
+    nfp.quantization.FP8GlobalStateManager.reset()
     torch.manual_seed(3)
     init = quantized_model_init(recipe=ALL_RECIPES[recipe]()) if quantized else nullcontext()
     with init:
@@ -213,6 +214,50 @@ def gather_column(
         assert codes_travel == (torch.bfloat16 not in types), types
 
 
+class Net(torch.nn.Module):
+    """Two layers, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = layer("mxfp8"), layer("mxfp8")
+        self.down.weight = torch.nn.Parameter(tokens(IN, OUT, seed=9))
+        self.down.bias = torch.nn.Parameter(tokens(IN, seed=10))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.nn.functional.relu(self.up(x)))
+
+
+def sharded_tokens() -> None:
+    """A network between norms on parts of the tokens, whose input is a DTensor."""
+    x, dy = tokens(TOKENS, IN, seed=5), tokens(TOKENS, IN, seed=6)
+    results = []
+    for style in (ColwiseParallel, QuantizedColwiseParallel):
+        plan = {
+            "up": style(input_layouts=Shard(0)),
+            "down": RowwiseParallel(output_layouts=Shard(0), use_local_output=False),
+        }
+        net = parallelize_module(Net(), mesh(), plan)
+        given = distribute_tensor(x, mesh(), [Shard(0)]).requires_grad_()
+        with under("mxfp8"):
+            y = net(given)
+        assert y.placements == (Shard(0),) and y.shape == x.shape
+        y.backward(distribute_tensor(dy, mesh(), [Shard(0)]))
+        gradients = {f"d{name}": local(p.grad) for name, p in net.named_parameters()}
+        results.append({"y": local(y.detach()), "dx": local(given.grad), **gradients})
+    assert_equal(results[1], results[0])
+
+
+def uneven_tokens() -> None:
+    """Parts of tokens that differ in length are gathered in values."""
+    x = tokens(96, IN, seed=5)[:33]
+    whole = layer("current")
+    net = parallelize_module(copy.deepcopy(whole), mesh(), QuantizedColwiseParallel())
+    own = own_layer(whole, 0)
+    with under("current"), torch.no_grad(), recorded_gathers() as types:
+        assert torch.equal(net(distribute_tensor(x, mesh(), [Shard(0)])), own(x))
+    assert not types
+
+
 def microbatches() -> None:
     """A weight that microbatches share is quantized once, from this rank's part."""
     whole = layer("mxfp8")
@@ -262,6 +307,16 @@ def refused() -> None:
         replica(given)
 
 
+def refused_groups() -> None:
+    """GroupedLinear would multiply a rank's part of a weight as if it were the whole."""
+    net = nfp.GroupedLinear(1, IN, OUT, bias=False, dtype=torch.bfloat16, name="group")
+    weight = distribute_tensor(net.weight0.detach(), mesh(), [Shard(0)])
+    net.weight0 = torch.nn.Parameter(weight)
+    message = r"^GroupedLinear group: weight0 must not be a DTensor, got \(Shard\(dim=0\),\)$"
+    with under("mxfp8"), pytest.raises(NotImplementedError, match=message):
+        net(tokens(32, IN, seed=5), [32])
+
+
 def cut_blocks() -> None:
     """Halves of a weight that end inside a block are refused, before anything is multiplied."""
     for style, size, x in (
@@ -305,6 +360,14 @@ def scenarios(world: int) -> dict[str, Callable[[], None]]:
         found[f"gather_column-{recipe}"] = functools.partial(
             gather_column, recipe, (256,), 0, False
         )
-    for scenario in (microbatches, autocast_of_torch, refused, cut_blocks):
+    for scenario in (
+        sharded_tokens,
+        uneven_tokens,
+        microbatches,
+        autocast_of_torch,
+        refused,
+        refused_groups,
+        cut_blocks,
+    ):
         found[scenario.__name__] = scenario
     return found

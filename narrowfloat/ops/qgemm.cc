@@ -11,6 +11,7 @@
 
 #include "narrowfloat/kernels/scalar/items.h"
 #include "narrowfloat/ops/buffers.h"
+#include "narrowfloat/ops/float_environment.h"
 #include "narrowfloat/ops/gemm_driver.h"
 #include "narrowfloat/ops/input.h"
 #include "narrowfloat/ops/slab_gemm.h"
@@ -203,6 +204,7 @@ Shape QgemmShape(const ConstQuantizedView& a, const ConstQuantizedView& b, GemmL
 
 void Qgemm(const ConstQuantizedView& a, const ConstQuantizedView& b, const TensorView& out,
            const GemmOptions& options, const Execution& execution) {
+  const FloatEnvironment environment;  // operands decode their scales when they are made
   CheckedProduct product;
   FillProduct(kVerb, a, b, out, options, product);
   if (execution.IsNoop()) return;
@@ -213,6 +215,7 @@ void Qgemm(const ConstQuantizedView& a, const ConstQuantizedView& b, const Tenso
 void GroupedQgemm(std::span<const ConstQuantizedView> a, std::span<const ConstQuantizedView> b,
                   std::span<const TensorView> outs, const GroupedGemmOptions& options,
                   const Execution& execution) {
+  const FloatEnvironment environment;
   CheckGroupCounts(a.size(), b.size(), outs.size(), options.biases.size());
   std::vector<CheckedProduct> products(a.size());
   std::vector<GemmProblem> problems;

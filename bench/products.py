@@ -71,7 +71,7 @@ def torchao_products(x: np.ndarray, w: np.ndarray, _threads: int) -> Iterator[tu
 
 
 def contenders(shape: Shape, threads: int) -> tuple[dict[str, Run], list[str]]:
-    """What can run here, and a line for each maker that cannot."""
+    """Returns the products that can run here, and one line for each library that is absent."""
     m, n, k = shape
     random = np.random.default_rng(0)
     x, w = (random.standard_normal((lines, k)).astype(np.float32) for lines in (m, n))

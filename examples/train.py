@@ -55,7 +55,7 @@ RUNS: dict[str, Run] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides the bits of a run, beside its name and the text."""
+    """Holds the options that decide the bits of a run, together with its name and the text."""
 
     seed: int
     batch: int

@@ -41,7 +41,7 @@ nb::object QgemmArrays(const nb::object& a, const nb::object& b, const nb::objec
   return result;
 }
 
-/// The items of a sequence. Errors: TypeError, by `name`, if it is none.
+/// Returns the items of a sequence. Errors: TypeError naming `name` if the object is not one.
 std::vector<nb::object> ItemsOf(const char* name, const nb::object& sequence) {
   if (!nb::isinstance<nb::sequence>(sequence)) {
     throw nb::type_error(

@@ -79,7 +79,7 @@ struct PanelPackers {
   PackFn a = nullptr, b = nullptr;
 };
 
-/// What the sums of a micro-tile are when the last slab has been added.
+/// Type and meaning of a micro-tile's sums after the last slab has been added.
 enum class SumType : std::uint8_t {
   kBinary64,    // doubles
   kFloat,       // floats

@@ -126,7 +126,7 @@ struct Part {
   }
 };
 
-/// What a task works in: some panels of `b` over one chunk, and the sums.
+/// Memory of one task: some panels of `b` over one chunk, and the sums.
 struct Scratch {
   Memory panels, scales, sums;
   std::size_t panel_bytes, panel_scales, sum_bytes;

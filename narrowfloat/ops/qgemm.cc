@@ -150,7 +150,7 @@ struct Written {
   std::size_t group;
 };
 
-/// What the groups write, by address. Errors: InvalidArgument if two of them overlap.
+/// Returns the outputs of the groups by address. Errors: InvalidArgument if two of them overlap.
 std::vector<Written> CheckOutputsAreDisjoint(std::span<const TensorView> outs) {
   std::vector<Written> written;
   for (std::size_t g = 0; g < outs.size(); ++g) {

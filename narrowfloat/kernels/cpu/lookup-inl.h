@@ -27,7 +27,7 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Whether EncodeByTable encodes items of T to F on this instruction set.
+/// True if EncodeByTable encodes items of T to F on this instruction set.
 template <FloatFormat F, class T>
 inline constexpr bool kByTable =
     kBits<F> == 8 && std::is_same_v<T, BFloat16>&& HWY_TARGET == HWY_AVX3_DL;
@@ -85,7 +85,7 @@ struct StepTables {
         std::bit_cast<float>(kHalfOfSmallest + ((distance - kLastZero) << 16)));
   }
 
-  /// Whether EncodeByTable's steps give CodeAt for every distance up to that of F's largest number.
+  /// Checks that EncodeByTable's steps give CodeAt for every distance up to F's largest number's.
   constexpr bool AreExact() const {
     constexpr std::uint32_t kLargest = std::bit_cast<std::uint32_t>(kMaxValue<F>);
     for (std::uint32_t d = 0; d <= kLastZero + ((kLargest - kHalfOfSmallest) >> 16); ++d) {

@@ -70,7 +70,7 @@ def _subject(args: tuple[Any, ...], kwargs: dict[str, Any]) -> type | None:
 
 
 class WriteTarget:
-    """What an operator asks of a quantized tensor that it writes."""
+    """Lists the methods that dispatch() calls on a quantized tensor which an operator writes."""
 
     def _plain_copy(self) -> torch.Tensor:
         """The values as a plain tensor that shares nothing with this one."""
@@ -80,7 +80,7 @@ class WriteTarget:
         """Errors: as quantize_() has them, where they do not depend on the values."""
 
     def _is_part(self) -> bool:
-        """Whether writing may be refused for the values: a scale serves more than this part."""
+        """Returns whether a write may be refused because other parts share the scale."""
         return False
 
     def _live_buffers(self) -> list[torch.Tensor]:

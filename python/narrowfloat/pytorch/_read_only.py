@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 
 class Effect(NamedTuple):
-    """What the schema of an operator says about its arguments and results."""
+    """Holds which arguments an operator writes and which results are views, by its schema."""
 
     written: tuple[tuple[int, str], ...]  # position and name of each argument that it writes
     aliases: bool  # whether a result is a view of an argument

@@ -18,7 +18,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def never_traced(function: Function) -> Function:
     """No tracer takes a running call of `function`, or a call inside it, as code to compile.
 
-    What torch._dynamo.eval_frame.skip_code_recursive() does, without importing the compiler.
+    Does the same as torch._dynamo.eval_frame.skip_code_recursive(), without importing the compiler.
     """
     action = eval_frame._FrameAction
     strategy = eval_frame._FrameExecStrategy(action.SKIP, action.SKIP)

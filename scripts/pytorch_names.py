@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from narrowfloat.pytorch.tex._absent import NEEDS
 from te_names import LIST, NATIVE
 
 HERE, ABSENT, GPU = "here", "not here", "GPU only"
@@ -144,6 +145,8 @@ def is_package(module: str) -> bool:
 
 def state_of(module: str, name: str) -> str:
     """Returns which of STATES the name has at this path."""
+    if module == NATIVE and name in NEEDS:
+        return GPU
     if hasattr(module_here(module), name):
         return HERE
     gpu = name in GPU_NAMES or (

@@ -88,8 +88,18 @@ OURS = {
         "IdentityTensorStorage",
     },
     "transformer_engine.common.recipe": {"FormatRange"},
-    # In the native module too; its Python takes them by another way.
-    "transformer_engine_torch": {"group_dequantize", "multi_tensor_quantize"},
+    # In the native module too; its Python has no use for them or takes them by another way.
+    "transformer_engine_torch": {
+        "CommOverlapAlgo",
+        "CommOverlapBase",
+        "CommOverlapCore",
+        "CommOverlapP2PBase",
+        "Float8BlockScaleTensorFormat",
+        "group_dequantize",
+        "multi_tensor_pad_last_dim",
+        "multi_tensor_quantize",
+        "nvte_built_with_cublasmp",
+    },
 }
 
 

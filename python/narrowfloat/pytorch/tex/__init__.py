@@ -6,14 +6,63 @@ Every file holds a group of entries and lists them in its `__all__`.
 
 from typing import Any
 
-from narrowfloat.pytorch.tex import _absent, casts, gemm, groups, scales, types
+from narrowfloat.pytorch.tex import (
+    _absent,
+    activations,
+    attention,
+    casts,
+    communication,
+    context_parallel,
+    dropout,
+    enums,
+    gemm,
+    groups,
+    norms,
+    optimizers,
+    permutation,
+    rope,
+    scaled_activations,
+    scales,
+    softmax,
+    types,
+)
+from narrowfloat.pytorch.tex.activations import *  # noqa: F403
+from narrowfloat.pytorch.tex.attention import *  # noqa: F403
 from narrowfloat.pytorch.tex.casts import *  # noqa: F403
+from narrowfloat.pytorch.tex.communication import *  # noqa: F403
+from narrowfloat.pytorch.tex.context_parallel import *  # noqa: F403
+from narrowfloat.pytorch.tex.dropout import *  # noqa: F403
+from narrowfloat.pytorch.tex.enums import *  # noqa: F403
 from narrowfloat.pytorch.tex.gemm import *  # noqa: F403
 from narrowfloat.pytorch.tex.groups import *  # noqa: F403
+from narrowfloat.pytorch.tex.norms import *  # noqa: F403
+from narrowfloat.pytorch.tex.optimizers import *  # noqa: F403
+from narrowfloat.pytorch.tex.permutation import *  # noqa: F403
+from narrowfloat.pytorch.tex.rope import *  # noqa: F403
+from narrowfloat.pytorch.tex.scaled_activations import *  # noqa: F403
 from narrowfloat.pytorch.tex.scales import *  # noqa: F403
+from narrowfloat.pytorch.tex.softmax import *  # noqa: F403
 from narrowfloat.pytorch.tex.types import *  # noqa: F403
 
-_GROUPS = (casts, gemm, groups, scales, types)
+_GROUPS = (
+    activations,
+    attention,
+    casts,
+    communication,
+    context_parallel,
+    dropout,
+    enums,
+    gemm,
+    groups,
+    norms,
+    optimizers,
+    permutation,
+    rope,
+    scaled_activations,
+    scales,
+    softmax,
+    types,
+)
 
 __all__ = sorted(name for group in _GROUPS for name in group.__all__)
 

@@ -32,14 +32,19 @@ def _version() -> str:
     return "TransformerEngine" if version is None else f"TransformerEngine {version}"
 
 
+def refusal(name: str, need: str) -> NotImplementedError:
+    """Returns the error for an entry that needs what narrowfloat does not have."""
+    return NotImplementedError(
+        f"transformer_engine_torch.{name}: needs {need}, which narrowfloat does not have "
+        f"({_version()})"
+    )
+
+
 def refused(name: str) -> Callable[..., NoReturn]:
     """Returns an entry whose calls raise NotImplementedError with the entry's need."""
 
     def entry(*args: Any, **kwargs: Any) -> NoReturn:
-        raise NotImplementedError(
-            f"transformer_engine_torch.{name}: needs {NEEDS[name]}, which narrowfloat does not "
-            f"have ({_version()})"
-        )
+        raise refusal(name, NEEDS[name])
 
     entry.__name__ = entry.__qualname__ = name
     return entry

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gathers the entries of dropout. The masks are drawn from PyTorch's generator, not from Philox."""
+
+import torch
+
+from narrowfloat.pytorch.tex._outputs import plain
+
+__all__ = ["dropout_bwd", "dropout_fwd"]
+
+Tensor = torch.Tensor
+_BITS = 8
+
+
+def _scale(entry: str, probability: float) -> float:
+    if not 0 <= probability < 1:
+        raise ValueError(
+            f"{entry}: dropout_probability must be at least 0 and less than 1, got {probability}"
+        )
+    return 1 / (1 - probability)
+
+
+def _weights(device: torch.device) -> Tensor:
+    """Returns the values of a byte's bits; the first element of a mask is the lowest bit."""
+    return torch.tensor([1 << bit for bit in range(_BITS)], dtype=torch.uint8, device=device)
+
+
+@torch.no_grad()
+def dropout_fwd(
+    input: Tensor, dropout_probability: float, out: Tensor | None = None
+) -> list[Tensor]:
+    """Returns [kept values divided by 1 - probability, mask of one bit per element, 1 for kept].
+
+    A draw has eight bits: an element is dropped with floor(256 * probability) / 256.
+    Errors: ValueError unless eight divides the elements and the probability is in [0, 1).
+    """
+    scale = _scale("dropout_fwd", dropout_probability)
+    if input.numel() % _BITS:
+        raise ValueError(
+            f"dropout_fwd: needs a multiple of {_BITS} elements, got shape {tuple(input.shape)}"
+        )
+    x = plain(input)
+    draws = torch.randint(0, 256, x.shape, dtype=torch.uint8, device=x.device)
+    keep = draws >= int(dropout_probability * 256)
+    mask = (keep.view(-1, _BITS) * _weights(x.device)).sum(-1, dtype=torch.uint8)
+    value = torch.where(keep, x.float(), 0.0).mul_(scale).to(x.dtype)
+    return [value if out is None else out.copy_(value), mask]
+
+
+@torch.no_grad()
+def dropout_bwd(
+    grad_output: Tensor,
+    mask: Tensor,
+    dropout_probability: float,
+    grad_input: Tensor | None = None,
+) -> Tensor:
+    """Returns the gradient where the mask of dropout_fwd() kept values, divided as they were.
+
+    Errors: ValueError unless the mask has one bit per element.
+    """
+    scale = _scale("dropout_bwd", dropout_probability)
+    if mask.numel() * _BITS != grad_output.numel():
+        raise ValueError(
+            f"dropout_bwd: the mask must have one bit per element, got {mask.numel() * _BITS} bits "
+            f"for {grad_output.numel()} elements"
+        )
+    keep = (mask.view(-1, 1) & _weights(mask.device)).ne(0).view(grad_output.shape)
+    value = torch.where(keep, grad_output.float(), 0.0).mul_(scale).to(grad_output.dtype)
+    return value if grad_input is None else grad_input.copy_(value)

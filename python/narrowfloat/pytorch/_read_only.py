@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -49,14 +50,31 @@ def arguments_of(
     ]
 
 
+_rows: dict[Any, Callable[..., Any]] = {}  # of operators that read `transposed`
+
+
+def reads_transposed(operator: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes the decorated function run in place of `operator` on read-only values.
+
+    It may return NotImplemented: then the operator runs on the values.
+    """
+
+    def register(row: Callable[..., Any]) -> Callable[..., Any]:
+        _rows[operator] = row
+        return row
+
+    return register
+
+
 class ReadOnlyValues(torch.Tensor):
     """Values that `origin` gave; operators read them, views of them are read-only too.
 
     A write would change a copy that nobody sees, in place of the quantized tensor.
     """
 
-    _values: torch.Tensor
+    _kept: torch.Tensor | None  # None: decoded when they are read, from `transposed`
     _origin: str
+    transposed: Any  # the quantized tensor whose last two dimensions are exchanged here, or None
 
     def __new__(cls, values: torch.Tensor, origin: str) -> ReadOnlyValues:
         if type(values) is torch.Tensor:
@@ -71,9 +89,35 @@ class ReadOnlyValues(torch.Tensor):
                 layout=values.layout,
                 device=values.device,
             )
-        instance._values = values
+        instance._kept = values
         instance._origin = origin
+        instance.transposed = None
         return instance
+
+    @classmethod
+    def of_transpose(
+        cls, tensor: Any, origin: str, values: torch.Tensor | None = None
+    ) -> ReadOnlyValues:
+        """Returns `tensor`, which is quantized, with its last two dimensions exchanged.
+
+        A product reads the codes of `tensor`; other operators decode it, each time. values: what
+        they read in place of that, as a graph needs it, whose outputs are values.
+        """
+        outer = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta").mT
+        instance = torch.Tensor._make_wrapper_subclass(
+            cls, outer.shape, strides=outer.stride(), dtype=outer.dtype, device=tensor.device
+        )
+        instance._kept = values
+        instance._origin = origin
+        instance.transposed = tensor
+        return instance
+
+    @property
+    def _values(self) -> torch.Tensor:
+        if self._kept is not None:
+            return self._kept
+        with torch.no_grad():
+            return self.transposed._plain().mT
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -85,6 +129,11 @@ class ReadOnlyValues(torch.Tensor):
         if func.namespace == "c10d":  # its schemas do not say what is written
             values = next(v for v in tree_flatten(args)[0] if isinstance(v, cls))
             raise RuntimeError(f"{func}: {_rule(values)}; clone() them to communicate them")
+        row = _rows.get(func)
+        if row is not None:
+            result = row(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
         effect = effect_of(func)
         if effect.written:
             refuse_writes(func, arguments_of(effect.written, args, kwargs))

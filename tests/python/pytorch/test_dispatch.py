@@ -10,6 +10,7 @@ import torch
 from families import ALL, SCHEMES, assert_nothing_shared, assert_same_buffers, buffers, sample
 from narrowfloat.pytorch import _dispatch
 from narrowfloat.pytorch._read_only import ReadOnlyValues
+from narrowfloat.pytorch.cpp_extensions import general_gemm
 
 from narrowfloat import pytorch as nfp
 
@@ -18,7 +19,7 @@ every = pytest.mark.parametrize("kind", list(ALL))
 
 # One representative of each column of the table, and its code in each row below:
 # Q the same type over the same buffers, N the same type over new ones, D plain values, R read-only
-# values in place of a view, E an error.
+# values in place of a view, P the product of the codes, E an error.
 KINDS = (
     "float8_current", "mxfp8", "blockwise_1d", "blockwise_2d", "nvfp4", "identity",
     "hybrid_mxfp8_identity",
@@ -39,9 +40,15 @@ ROWS: list[Row] = [
     ("neg", lambda t: -t, "DDDDDDD"),
     ("sum", lambda t: t.sum(0), "DDDDDDD"),
     ("matmul", lambda t: t @ torch.ones(256, 3), "DDDDDDD"),
+    ("product of codes", lambda t: t @ t.mT, "PPPPPDP"),
+    ("product of parts", lambda t: t[:64] @ t[:64].mT, "PPDDPDP"),
+    ("linear", lambda t: torch.nn.functional.linear(t, t), "PPPPPDP"),
+    ("addmm", lambda t: torch.addmm(torch.zeros(128), t, t.t()), "PPPPPDP"),
+    ("bmm", lambda t: torch.bmm(t.unsqueeze(0), t.unsqueeze(0).mT)[0], "PPPPPDP"),
     ("cat", lambda t: torch.cat([t, t]), "DDDDDDD"),
     ("stack", lambda t: torch.stack([t, t]), "DDDDDDD"),
     ("index", lambda t: t[torch.tensor([3, 1])], "DDDDDDD"),
+    ("expand same shape", lambda t: t.expand(-1, 256), "QQQQQQQ"),
     ("expand", lambda t: t.expand(2, 128, 256), "RRRRRRR"),
     ("repeat", lambda t: t.repeat(2, 1), "DDDDDDD"),
     ("transpose", lambda t: t.transpose(0, 1), "RRRRRRR"),
@@ -90,6 +97,10 @@ def test_row(row: Row, column: int) -> None:
             operator(tensor)
         return
     result = operator(tensor)
+    if code == "P":
+        piece = tensor if result.shape == (128, 128) else tensor[:64]
+        assert type(result) is torch.Tensor and torch.equal(result, general_gemm(piece, piece)[0])
+        return
     if code in "DR":
         assert type(result) is (torch.Tensor if code == "D" else ReadOnlyValues)
         plain = operator(tensor.dequantize())

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products of tensors, quantized or not."""
 
+# Importing the rows fills the operator table.
+from narrowfloat.pytorch.cpp_extensions import operator_products  # noqa: F401
 from narrowfloat.pytorch.cpp_extensions.gemm import (
     general_gemm,
     general_grouped_gemm,

@@ -98,6 +98,7 @@ OURS = {
         "group_dequantize",
         "multi_tensor_pad_last_dim",
         "multi_tensor_quantize",
+        "multi_tensor_swizzle_scales_for_gemm_",
         "nvte_built_with_cublasmp",
     },
 }

@@ -44,6 +44,7 @@ NO_FACTS = {
     "pytorch/_plans.py": {1024, 4096},  # entries of caches
     "pytorch/constants.py": {5, 6, 7, 8, 10},  # TransformerEngine's numbers of item types
     "pytorch/quantization/dtypes.py": {16, 128},  # alignments of its GPUs' products
+    "pytorch/tensor/_hosted.py": {9, 10},  # generations of CUDA devices
     "pytorch/tensor/_layouts.py": {64},  # entries of a cache
     "pytorch/tensor/nvfp4_tensor.py": {256},  # the bound a caller may choose
     "pytorch/tex/activations.py": {7, 25},  # TransformerEngine's default limits

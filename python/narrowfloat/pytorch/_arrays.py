@@ -10,7 +10,6 @@ import torch
 from narrowfloat import _core
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
-from narrowfloat.pytorch.utils import is_non_tn_fp8_gemm_supported
 
 NUMPY_DTYPES = {
     torch.float32: np.dtype(np.float32),
@@ -130,5 +129,5 @@ def _transpose_of_rows(
     """Per-tensor codes stand for both directions where a device's products read any layout."""
     data = present["rowwise_data"]
     whole = present["rowwise_scale_inv"] is present["columnwise_scale_inv"]
-    if data is not None and whole and is_non_tn_fp8_gemm_supported():
+    if data is not None and whole and storage._reads_any_layout():
         present["columnwise_data"] = data.reshape(rows, cols).t().contiguous()

@@ -131,9 +131,9 @@ def test_split_and_multi_tensor_quantize() -> None:
                 assert_tensor(getattr(want, f"_{name}"), core.buffers[name], name)
     for call, message in (
         (lambda: tex.split_quantize(x, sections, quantizers[:2]),
-         "split_quantize: a quantizer a section, got 4 sections and 2 quantizers"),
+         "split_quantize: needs one quantizer per section, got 4 sections and 2 quantizers"),
         (lambda: tex.split_quantize(x, [32, 32], quantizers[:2]),
-         "split_quantize: sections add up to the rows, got [32, 32] for 160 rows"),
+         "split_quantize: sections must add up to the rows, got [32, 32] for 160 rows"),
         (lambda: tex.multi_tensor_quantize([x], quantizers),
          "multi_tensor_quantize: needs one quantizer per tensor, got 1 tensors and 4 quantizers"),
     ):  # fmt: skip

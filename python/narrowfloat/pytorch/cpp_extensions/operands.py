@@ -7,6 +7,7 @@ import torch
 
 from narrowfloat.pytorch._native import flatten_shape
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
+from narrowfloat.pytorch.tensor._hosted import native
 
 
 class Layout(NamedTuple):
@@ -38,6 +39,7 @@ def unwrap_tensor(tensor: Any, usage: str) -> Any:
         raise ValueError(f"unwrap_tensor: usage is 'rowwise' or 'columnwise', got {usage!r}")
     if tensor is None:
         raise RuntimeError(f"general_gemm: an operand has no {usage} data")
+    tensor = native(tensor)
     if getattr(tensor, "custom", False):
         return tensor
     if hasattr(tensor, f"{usage}_sub_storage"):

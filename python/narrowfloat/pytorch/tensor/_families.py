@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Families register themselves here, each at the end of its file."""
+"""The registry of families: each registers its classes at the end of its file."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +14,32 @@ from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantiz
 from narrowfloat.pytorch.tensor._scheme_tensor import _make_tensor_in_reduce_ex
 
 torch.serialization.add_safe_globals([DType, _make_tensor_in_reduce_ex])
+
+
+@dataclass(frozen=True)
+class Family:
+    """The classes of one format. Its table of fields is that of `storage`."""
+
+    tensor: type[torch.Tensor]
+    storage: type[QuantizedTensorStorage]
+    quantizers: tuple[type[Quantizer], ...]
+
+    def classes(self) -> tuple[type, ...]:
+        """Returns every class of the family."""
+        return (self.tensor, self.storage, *self.quantizers)
+
+
+_FAMILIES: dict[type, Family] = {}
+
+
+def family_of(cls: type) -> Family | None:
+    """Returns the family of a quantizer's, a storage's or a tensor's class, or of its bases."""
+    return next((_FAMILIES[base] for base in cls.__mro__ if base in _FAMILIES), None)
+
+
+def registered(module: str, name: str) -> type | None:
+    """Returns the class of a family that has this name in this module."""
+    return next((c for c in _FAMILIES if (c.__module__, c.__name__) == (module, name)), None)
 
 
 def register_family(
@@ -27,6 +54,8 @@ def register_family(
     default: makes the quantizer of a tensor (its argument) that has none. reconstructor: the
     function of the module that payloads name; without one they name the class.
     """
+    family = Family(tensor, storage, quantizers)
+    _FAMILIES.update(dict.fromkeys(family.classes(), family))
     for quantizer in quantizers:
         quantizer.TENSOR, quantizer.STORAGE = tensor, storage
     if default is not None:

@@ -19,6 +19,7 @@ from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantiz
 from narrowfloat.pytorch.tensor._layouts import keep_layout
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage, content_of
 from narrowfloat.pytorch.tensor.storage._stale import StaleCodes
+from narrowfloat.pytorch.utils import is_non_tn_fp8_gemm_supported
 
 
 def check_whole_blocks(quantizer: str, scheme: str, shape: tuple[int, ...]) -> None:
@@ -104,6 +105,10 @@ class SchemeQuantizer(Quantizer):
             f"Cannot store quantized data in {type(dst).__name__}: "
             f"{type(self).__name__} fills {self.TENSOR.__name__}"
         )
+
+    def _reads_any_layout(self) -> bool:
+        """Whether products read per-tensor codes in any layout, so that no transpose is kept."""
+        return is_non_tn_fp8_gemm_supported()
 
     # Specs and plans.
 

@@ -29,7 +29,6 @@ from narrowfloat.pytorch.tensor.storage.float8_tensor_storage import (
     float8_scheme,
     to_columnwise,
 )
-from narrowfloat.pytorch.utils import is_non_tn_fp8_gemm_supported
 
 __all__ = [
     "Float8CurrentScalingQuantizer",
@@ -52,7 +51,7 @@ class _Float8QuantizerBase(SchemeQuantizer):
         return {"fp8_dtype": self.dtype}
 
     def _directions(self) -> tuple[bool, bool]:
-        if is_non_tn_fp8_gemm_supported():
+        if self._reads_any_layout():
             return self.rowwise_usage or self.columnwise_usage, False
         return self.rowwise_usage, self.columnwise_usage
 
@@ -324,7 +323,7 @@ class Float8Tensor(Float8TensorStorage, SchemeTensor):
         self._reset_caches()
 
     def _restore_derived(self) -> None:
-        if not is_non_tn_fp8_gemm_supported():
+        if not self._reads_any_layout():
             self._create_transpose()
 
     def _master_route(self, piece: Any) -> tuple[Any, tuple[Any, ...]]:

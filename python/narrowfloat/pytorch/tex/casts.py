@@ -1,50 +1,88 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the entries that quantize and decode one tensor at a time."""
+"""Gathers the entries that quantize and decode one tensor at a time.
+
+Quantizers and quantized tensors may be narrowfloat's or TransformerEngine's own: results are of the
+quantizer's package.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from narrowfloat.pytorch._swizzle import swizzle_scales_for_gemm_
+from narrowfloat.pytorch import _swizzle
 from narrowfloat.pytorch.constants import DType, TE_DType_To_Torch
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
+from narrowfloat.pytorch.tensor._hosted import hosted, native
 from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer
 
 __all__ = [
     "bgrad_quantize",
+    "create_empty_quantized_tensor",
     "dequantize",
     "multi_tensor_quantize",
+    "multi_tensor_swizzle_scales_for_gemm_",
+    "multi_tensor_swizzle_scales_for_gemm_unchecked_",
     "quantize",
     "split_quantize",
     "swizzle_scales_for_gemm_",
 ]
 
 
+def plain(tensor: Any) -> torch.Tensor:
+    """Returns the values of a tensor that may be quantized, outside of autograd."""
+    own = native(tensor)
+    if isinstance(own, QuantizedTensorStorage):
+        return own.dequantize()
+    return own.detach()
+
+
+@torch.no_grad()
 def quantize(
     tensor: torch.Tensor,
-    quantizer: Quantizer,
+    quantizer: Quantizer | None,
     output: Any = None,
     noop: torch.Tensor | None = None,
 ) -> Any:
-    """`tensor` quantized, outside of autograd: new, or into `output`.
+    """`tensor` quantized, outside of autograd: new, or into `output`, which is returned.
 
-    With noop == 1 `output` stays as it is, and what is new is not initialised.
+    Without a quantizer the values stay as they are. With noop == 1 `output` stays as it is, and
+    what is new is not initialised.
     """
-    with torch.no_grad():
-        if output is not None:
-            bare = isinstance(quantizer, SchemeQuantizer) and not isinstance(output, torch.Tensor)
-            update = quantizer.update_storage if bare else quantizer.update_quantized
-            return update(tensor, output, noop_flag=noop)
-        if noop is not None and noop.item() == 1:
-            return quantizer.make_empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-        return quantizer.quantize_impl(tensor)
+    tensor = plain(tensor)
+    if quantizer is None:
+        return tensor if output is None else output.copy_(tensor)
+    own = native(quantizer)
+    if output is not None:
+        bare = isinstance(own, SchemeQuantizer) and not isinstance(output, torch.Tensor)
+        update = own.update_storage if bare else own.update_quantized
+        update(tensor, native(output), noop_flag=noop)
+        return output
+    if noop is not None and noop.item() == 1:
+        return hosted(own.make_empty(tensor.shape, dtype=tensor.dtype, device=tensor.device))
+    return hosted(own.quantize_impl(tensor))
 
 
+@torch.no_grad()
+def create_empty_quantized_tensor(
+    quantizer: Quantizer | None,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device | str | None = None,
+    pin_memory: bool = False,
+) -> Any:
+    """A tensor of the quantizer whose buffers are not initialised; plain without a quantizer."""
+    device = torch.get_default_device() if device is None else torch.device(device)
+    if quantizer is None:
+        return torch.empty(tuple(shape), dtype=dtype, device=device, pin_memory=pin_memory)
+    made = native(quantizer).make_empty(shape, dtype=dtype, device=device, pin_memory=pin_memory)
+    return hosted(made)
+
+
+@torch.no_grad()
 def dequantize(input: QuantizedTensorStorage, otype: DType) -> torch.Tensor:
     """The values as a plain tensor of that type."""
-    with torch.no_grad():
-        return input.dequantize(dtype=TE_DType_To_Torch[DType.cast(otype)])
+    return native(input).dequantize(dtype=TE_DType_To_Torch[DType.cast(otype)])
 
 
 def multi_tensor_quantize(
@@ -68,22 +106,44 @@ def split_quantize(
     """quantize() of runs of rows that lie one after another, each as if it were alone.
 
     disable_bulk_allocation: buffers of the results are always apart.
-    Errors: ValueError unless there is a quantizer a section and the sections add up.
+    Errors: ValueError unless there is a quantizer per section and the sections add up.
     """
     if len(split_sections) != len(quantizer_list):
         raise ValueError(
-            f"split_quantize: a quantizer a section, got {len(split_sections)} sections and "
-            f"{len(quantizer_list)} quantizers"
+            f"split_quantize: needs one quantizer per section, got {len(split_sections)} sections "
+            f"and {len(quantizer_list)} quantizers"
         )
     if sum(split_sections) != tensor.shape[0]:
         raise ValueError(
-            f"split_quantize: sections add up to the rows, got {list(split_sections)} for "
+            f"split_quantize: sections must add up to the rows, got {list(split_sections)} for "
             f"{tensor.shape[0]} rows"
         )
     return multi_tensor_quantize(tensor.split(list(split_sections)), quantizer_list)
 
 
-def bgrad_quantize(input: torch.Tensor, quantizer: Quantizer) -> tuple[torch.Tensor, Any]:
+def bgrad_quantize(input: torch.Tensor, quantizer: Quantizer | None) -> tuple[torch.Tensor, Any]:
     """The sum of `input` over its rows, in its dtype, and quantize()."""
     rows = input.detach().reshape(-1, input.shape[-1])
     return rows.float().sum(0).to(input.dtype), quantize(input, quantizer)
+
+
+def swizzle_scales_for_gemm_(
+    tensor: QuantizedTensorStorage, rowwise: bool = True, columnwise: bool = True
+) -> None:
+    """Swizzles the scales of the directions that are there and wanted, in place.
+
+    Nothing happens if they are swizzled already. Padding becomes zero.
+    Errors: ValueError for a format without such a layout.
+    """
+    _swizzle.swizzle_scales_for_gemm_(native(tensor), rowwise, columnwise)
+
+
+def multi_tensor_swizzle_scales_for_gemm_(
+    tensors: Sequence[QuantizedTensorStorage], rowwise_usage: bool, columnwise_usage: bool
+) -> None:
+    """swizzle_scales_for_gemm_() of each tensor."""
+    for tensor in tensors:
+        swizzle_scales_for_gemm_(tensor, rowwise_usage, columnwise_usage)
+
+
+multi_tensor_swizzle_scales_for_gemm_unchecked_ = multi_tensor_swizzle_scales_for_gemm_

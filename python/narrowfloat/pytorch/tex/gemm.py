@@ -9,6 +9,7 @@ from narrowfloat.pytorch.constants import DType, TE_DType_To_Torch
 from narrowfloat.pytorch.cpp_extensions.operands import Layout, nominal_dtype, unwrap_tensor
 from narrowfloat.pytorch.cpp_extensions.product import Epilogue, multiply
 from narrowfloat.pytorch.quantized_tensor import Quantizer
+from narrowfloat.pytorch.tensor._hosted import hosted, native
 
 __all__ = ["generic_gemm"]
 
@@ -59,8 +60,8 @@ def generic_gemm(
         alpha=alpha,
         beta=beta,
         accumulate=accumulate,
-        quantizer=quantizer,
+        quantizer=native(quantizer),
     )
     operands = unwrap_tensor(A, usage_a), unwrap_tensor(B, usage_b)
-    y, bias_grad, gelu_input = multiply(*operands, layout, epilogue, D)
-    return [y, bias_grad, gelu_input, None]
+    y, bias_grad, gelu_input = multiply(*operands, layout, epilogue, native(D))
+    return [hosted(y), bias_grad, gelu_input, None]

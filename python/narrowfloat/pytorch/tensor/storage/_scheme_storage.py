@@ -18,7 +18,7 @@ from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 from narrowfloat.pytorch.tensor.storage import _transport as transport
 from narrowfloat.pytorch.tensor.storage._fields import TableStorage
 from narrowfloat.pytorch.tensor.storage._stale import note_write, require_fresh
-from narrowfloat.pytorch.utils import empty_like_device
+from narrowfloat.pytorch.utils import empty_like_device, is_non_tn_fp8_gemm_supported
 
 
 class Cut:
@@ -90,6 +90,10 @@ class SchemeStorage(TableStorage):
     def _shared_names(self) -> tuple[str, ...]:
         """Buffers that every part of a tensor shares: scales or amaxes of the whole."""
         return ()
+
+    def _reads_any_layout(self) -> bool:
+        """Whether products read per-tensor codes in any layout, so that no transpose is kept."""
+        return is_non_tn_fp8_gemm_supported()
 
     def _has_swizzled_scales(self) -> bool:
         """Whether scales lie as matrix products read them."""

@@ -15,7 +15,7 @@ from narrowfloat.pytorch._autograd import _DequantizeFunc
 from narrowfloat.pytorch.constants import DType, element_of
 from narrowfloat.pytorch.tensor.storage._fields import Buffer, Setting
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
-from narrowfloat.pytorch.utils import empty_like_device, is_non_tn_fp8_gemm_supported
+from narrowfloat.pytorch.utils import empty_like_device
 
 _FromFloat8Func = _DequantizeFunc
 
@@ -84,7 +84,7 @@ class Float8TensorStorage(SchemeStorage):
 
     def get_usages(self) -> dict[str, bool]:
         has_data = self._data is not None
-        if is_non_tn_fp8_gemm_supported():
+        if self._reads_any_layout():
             return {"rowwise": has_data, "columnwise": has_data}
         return {"rowwise": has_data, "columnwise": self._has_columnwise()}
 
@@ -113,7 +113,7 @@ class Float8TensorStorage(SchemeStorage):
     ) -> None:
         """Errors: RuntimeError if codes are asked for that are gone, or a transpose of them."""
         has_data, has_transpose = self._data is not None, self._has_columnwise()
-        if is_non_tn_fp8_gemm_supported():
+        if self._reads_any_layout():
             # Codes serve both directions, and no transpose is kept.
             if rowwise_usage is None and columnwise_usage is None:
                 return

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects of TransformerEngine's own classes, read and written as ours over the same fields.
+
+Both packages name the fields of quantizers, storages and groups alike. A view is an object of a
+class of ours whose `__dict__` is the one of the object that it views. So nothing is copied, and
+every method of ours works on both; a view is made for one call.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import torch
+
+from narrowfloat.pytorch.quantized_tensor import Quantizer
+from narrowfloat.pytorch.tensor._families import family_of, registered
+from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer
+from narrowfloat.pytorch.tensor.storage._fields import REQUIRED
+from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import GroupedTensorStorage
+
+_OURS = "narrowfloat"
+HOSTS = ["transformer_engine"]  # packages whose classes have our names, modules and fields
+GENERATIONS = ((9, 0), (10, 0))  # those whose rules for per-tensor transposes are known
+
+
+def set_generation(major: int, minor: int) -> None:
+    """Chooses the GPU generation whose buffers TransformerEngine's tensors have.
+
+    From 10.0 on a product reads per-tensor FP8 in any layout, so that no transpose is kept.
+    Errors: ValueError for a generation that is not known.
+    """
+    if (major, minor) not in GENERATIONS:
+        known = " or ".join(f"{a}.{b}" for a, b in GENERATIONS)
+        raise ValueError(f"set_generation: the generation must be {known}, got {major}.{minor}")
+    HostedView.generation = (major, minor)
+
+
+class HostedView:
+    """Views `host`, an object of TransformerEngine's class, by its fields."""
+
+    __slots__ = ()
+    PACKAGE: ClassVar[str]
+    generation: ClassVar[tuple[int, int]] = GENERATIONS[-1]
+    host: Any
+
+    def _reads_any_layout(self) -> bool:
+        return self.generation >= (10, 0)
+
+
+class HostedStorage(HostedView):
+    """A view of a storage or of a tensor; its shape is that of its codes."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_dtype":  # tensors store it when it is first read
+            return self.host.dtype
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+class HostedQuantizer(HostedView):
+    """A view of a quantizer. The tensors that it makes are views of TransformerEngine's."""
+
+    __slots__ = ()
+
+    def copy(self) -> Any:
+        return native(self.host.copy())
+
+    def _check_destination(self, dst: Any, bare: bool = False) -> None:
+        super()._check_destination(dst, True)
+
+    def _new_for(self, tensor: torch.Tensor) -> Any:
+        self._check_quantize(tensor)
+        return self.make_empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+
+    def _assemble(
+        self,
+        shape: Iterable[int],
+        dtype: torch.dtype,
+        tensors: dict[str, torch.Tensor],
+        device: torch.device,
+        requires_grad: bool = False,
+    ) -> Any:
+        fields = {**self._settings(), "quantizer": self.host, "fake_dtype": dtype}
+        for buffer in self.STORAGE.BUFFERS:
+            fields[buffer.keyword] = tensors.get(buffer.name)
+        if self.internal:
+            return native(host_class(self.PACKAGE, self.STORAGE)(**fields))
+        outer = {"shape": shape, "dtype": dtype, "device": device, "requires_grad": requires_grad}
+        return native(host_class(self.PACKAGE, self.TENSOR)(**outer, **fields))
+
+
+class HostedGroup(HostedView):
+    """A view of a group."""
+
+    __slots__ = ()
+
+
+@lru_cache
+def host_class(package: str, ours: type) -> type:
+    """Returns the package's class of the same name in the module of the same name."""
+    module = importlib.import_module(ours.__module__.replace(_OURS, package, 1))
+    return getattr(module, ours.__name__)
+
+
+@lru_cache
+def _view_of(package: str, ours: type) -> type:
+    """Returns the class of views that have the methods of a class of ours.
+
+    Fields that an older TransformerEngine does not have yet are at their defaults.
+    """
+    if issubclass(ours, Quantizer):
+        kind = HostedQuantizer
+        parameters = inspect.signature(ours.__init__).parameters.values()
+        defaults = {p.name: p.default for p in parameters}
+        defaults |= {"internal": False, "optimize_for_gemm": False}
+    elif issubclass(ours, GroupedTensorStorage):
+        kind, defaults = HostedGroup, {}
+    else:
+        kind = HostedStorage
+        ours = family_of(ours).storage
+        defaults = {field.name: field.default for field in (*ours.BUFFERS, *ours.SETTINGS)}
+    given = {name: value for name, value in defaults.items() if value is not REQUIRED}
+    given |= {"__slots__": ("host",), "PACKAGE": package}
+    return type(ours.__name__, (kind, ours), given)
+
+
+def _find_view(cls: type) -> type | None:
+    """Returns the class of views of `cls`; None unless TransformerEngine has it from us."""
+    for base in cls.__mro__:
+        package, _, path = base.__module__.partition(".")
+        if package not in HOSTS:
+            continue
+        if base.__name__ == GroupedTensorStorage.__name__:
+            return _view_of(package, GroupedTensorStorage)
+        ours = registered(f"{_OURS}.{path}", base.__name__)
+        family = None if ours is None else family_of(ours)
+        if family is not None and issubclass(family.quantizers[0], SchemeQuantizer):
+            return _view_of(package, ours)
+    return None
+
+
+_views: dict[type, type | None] = {}
+_UNSEEN: Any = object()
+
+
+def native(x: Any) -> Any:
+    """Returns `x` as an object of our classes: itself, or a view of TransformerEngine's object."""
+    cls = type(x)
+    view = _views.get(cls, _UNSEEN)
+    if view is _UNSEEN:
+        view = _views[cls] = _find_view(cls)
+    if view is None:
+        return x
+    made = object.__new__(view)
+    object.__setattr__(made, "__dict__", x.__dict__)
+    object.__setattr__(made, "host", x)
+    return made
+
+
+def hosted(x: Any) -> Any:
+    """Returns what a view views, anything else as it is: the inverse of native()."""
+    return x.host if isinstance(x, HostedView) else x

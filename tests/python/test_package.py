@@ -41,6 +41,10 @@ NO_FACTS = {
     "common/recipe/per_tensor.py": {1024},  # steps of an amax history
     "debug/_config_file.py": {32, 100_000, 1_000_000},  # bounds on what a file may hold
     "debug/_quantized_computation.py": {100},  # per cent
+    "te/_settings.py": {9, 10},  # generations of CUDA devices
+    "te/_host.py": {17, 20},  # TransformerEngine's versions
+    "te/_code_cache.py": {0o700},  # access of the user alone
+    "te/cuda.py": {1e3},  # milliseconds
     "pytorch/_plans.py": {1024, 4096},  # entries of caches
     "pytorch/constants.py": {5, 6, 7, 8, 10},  # TransformerEngine's numbers of item types
     "pytorch/quantization/dtypes.py": {16, 128},  # alignments of its GPUs' products

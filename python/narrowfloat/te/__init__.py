@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs TransformerEngine's own Python, unmodified, on a CPU.
+
+    import narrowfloat.te                      # first
+    import transformer_engine.pytorch as te    # then as ever
+
+TransformerEngine is installed apart, as a wheel without its native parts. Its modules are rewritten
+in memory as they are imported; narrowfloat.pytorch.tex is their native module. Other packages see
+PyTorch as it is. Not affiliated with NVIDIA.
+"""
+
+import os
+
+from narrowfloat.te import _host
+from narrowfloat.te._rewrite import Rewrite
+from narrowfloat.te._settings import ALSO, AS, SETTINGS
+
+__all__ = ["Rewrite", "also", "emulate"]
+
+
+def emulate(generation: str) -> None:
+    """Chooses the generation of GPUs that the CPU answers for: "9.0" or "10.0", the default.
+
+    Requires: transformer_engine is not imported yet.
+    Errors: ValueError for another generation; ImportError after the import.
+    """
+    _host.refuse_late_start()
+    SETTINGS.choose_generation(generation)
+
+
+def also(packages: str) -> None:
+    """Adds packages to those that are rewritten, by names that commas separate.
+
+    Requires: they are not imported yet.
+    """
+    SETTINGS.add_packages(packages)
+
+
+_host.install()
+if AS in os.environ:
+    emulate(os.environ[AS])
+also(os.environ.get(ALSO, ""))

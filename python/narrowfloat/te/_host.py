@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What TransformerEngine's Python needs around it: checks, an environment and a native module."""
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from types import ModuleType
+
+from narrowfloat.te import _import_hook
+from narrowfloat.te._settings import BESIDE_GPU
+
+PACKAGE = "transformer_engine"
+OLDEST, NEWEST = (2, 17), (2, 20)
+_TRITON = f"{PACKAGE}.pytorch.triton."
+# Unless the user has set them. A compiler need not be there for jit_fuser. No attention backend but
+# PyTorch's operators runs on the CPU, and it emulates FP8 there.
+ENVIRONMENT = {
+    "NVTE_TORCH_COMPILE": "0",
+    "NVTE_FLASH_ATTN": "0",
+    "NVTE_FUSED_ATTN": "0",
+    "NVTE_UnfusedDPA_Emulate_FP8": "1",
+    "NVTE_FRAMEWORK": "pytorch",
+}
+# TransformerEngine looks for CUDA's libraries unless this is set: its own way to be built without.
+_BUILDING = "NVTE_PROJECT_BUILDING"
+
+
+def refuse_late_start() -> None:
+    """Raises ImportError if TransformerEngine has been imported as it is."""
+    if PACKAGE in sys.modules:
+        raise ImportError(
+            f"narrowfloat.te: must be imported before {PACKAGE}, which is imported already"
+        )
+
+
+def refuse_other_versions() -> None:
+    """Raises ImportError if TransformerEngine is installed in a version that is not supported."""
+    try:
+        version = metadata.version(PACKAGE)
+    except metadata.PackageNotFoundError:  # in a folder of sys.path, without its metadata
+        return
+    parts = tuple(int(part) for part in version.split(".")[:2])
+    if not OLDEST <= parts <= NEWEST:
+        oldest, newest = (".".join(map(str, bound)) for bound in (OLDEST, NEWEST))
+        raise ImportError(f"narrowfloat.te: needs {PACKAGE} {oldest} to {newest}, got {version}")
+
+
+def refuse_real_module() -> None:
+    """Raises ImportError where TransformerEngine itself runs, unless the user wants the CPU."""
+    if os.environ.get(BESIDE_GPU) == "1" or not _is_real_module_installed():
+        return
+    import torch
+
+    if torch.cuda.is_available():
+        raise ImportError(
+            f"narrowfloat.te: a GPU and {PACKAGE}'s own native module are there, which this "
+            f"module would hide; set {BESIDE_GPU}=1 to run on the CPU all the same"
+        )
+
+
+def _is_real_module_installed() -> bool:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return bool(metadata.distribution(f"{PACKAGE}_torch"))
+    return False
+
+
+def set_environment() -> None:
+    """Sets the variables of TransformerEngine that the user has not set."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+def run_package(module: ModuleType, run: Callable[[], None]) -> None:
+    """Runs TransformerEngine's top module, after the checks that need its absence or PyTorch."""
+    refuse_real_module()
+    with _frameworks_on_demand():
+        run()
+
+
+@contextlib.contextmanager
+def _frameworks_on_demand() -> Iterator[None]:
+    """Keeps the top module from importing a framework that NVTE_FRAMEWORK does not name.
+
+    An import of the framework's own module is not kept: `import transformer_engine.jax` works.
+    """
+    wanted = os.environ["NVTE_FRAMEWORK"].split(",")
+
+    def gate(name: str) -> None:
+        package, _, framework = name.partition(".")
+        if package == PACKAGE and framework in ("pytorch", "jax"):
+            if framework not in wanted and "all" not in wanted:
+                raise ModuleNotFoundError(f"{name} is imported when it is asked for", name=name)
+
+    _import_hook.GATES.append(gate)
+    try:
+        yield
+    finally:
+        _import_hook.GATES.remove(gate)
+
+
+def run_common(module: ModuleType, run: Callable[[], None]) -> None:
+    """Runs transformer_engine.common without its search for CUDA's libraries."""
+    before = os.environ.get(_BUILDING)
+    os.environ[_BUILDING] = "1"
+    try:
+        run()
+    finally:
+        del os.environ[_BUILDING]
+        if before is not None:
+            os.environ[_BUILDING] = before
+    module.load_framework_extension = load_framework_extension
+
+
+def load_framework_extension(framework: str) -> None:
+    """Imports our native module for a framework, `torch` or `jax`."""
+    importlib.import_module(f"{PACKAGE}_{framework}")
+
+
+def install() -> None:
+    """Installs the import hook. Errors: ImportError, as the checks above."""
+    refuse_late_start()
+    refuse_other_versions()
+    set_environment()
+    _import_hook.SUPPLIED.update(
+        {
+            f"{PACKAGE}_torch": "narrowfloat.pytorch.tex",
+            f"{PACKAGE}.pytorch.attention.fused_mla_q_uproj": "narrowfloat.te.triton",
+            _TRITON: "narrowfloat.te.triton",
+            **{
+                f"{_TRITON}{name}": f"narrowfloat.te.triton.{name}"
+                for name in ("cross_entropy", "grouped_dbias_dscales", "pad", "permutation")
+            },
+        }
+    )
+    _import_hook.AROUND.update({PACKAGE: run_package, f"{PACKAGE}.common": run_common})
+    sys.meta_path.insert(0, _import_hook.FINDER)

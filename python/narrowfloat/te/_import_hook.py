@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Imports of chosen packages: their own files, rewritten in memory before they are compiled.
+
+Nothing on the disk changes, and other packages are imported as ever.
+"""
+
+import ast
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_loader
+from types import CodeType, ModuleType
+
+from narrowfloat.te import _code_cache
+from narrowfloat.te._rewrite import Rewrite, rewrite
+from narrowfloat.te._rules import RUNTIME
+from narrowfloat.te._settings import SETTINGS
+
+Stage = Callable[[ast.Module, bytes, str], None]
+# Modules that are supplied instead of being found: name -> name of ours. A name that ends with a
+# dot stands for all modules below it that are not named themselves.
+SUPPLIED: dict[str, str] = {}
+# Called with the name of each module before it is looked for; may refuse it.
+GATES: list[Callable[[str], None]] = []
+# What runs around a module's own code: name -> function of the module and of running its code.
+AROUND: dict[str, Callable[[ModuleType, Callable[[], None]], None]] = {}
+# Called with each rewritten file's path and what was replaced in it.
+OBSERVERS: list[Callable[[str, list[Rewrite]], None]] = []
+
+
+class RewritingLoader(SourceFileLoader):
+    """Loads a module from its source, rewritten. stage: changes the tree further, uncached."""
+
+    stage: Stage | None = None
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Returns the module's code, from our cache if it is there."""
+        path = self.get_filename(fullname)
+        source = self.get_data(path)
+        entry = None if self.stage else _code_cache.load(source, path)
+        if entry is None:
+            entry = self._compile(source, path)
+            if not self.stage:
+                _code_cache.store(source, path, entry)
+        code, self.rewrites = entry
+        return code
+
+    def _compile(self, source: bytes, path: str) -> _code_cache.Entry:
+        tree = ast.parse(source, path)
+        rewrites = rewrite(tree)
+        if self.stage:
+            self.stage(tree, source, path)
+        return compile(tree, path, "exec", dont_inherit=True), rewrites
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Runs the module's code."""
+        code = self.get_code(module.__name__)
+        prepare(module, self.path, self.rewrites)
+        around = AROUND.get(module.__name__)
+        if around:
+            around(module, lambda: exec(code, module.__dict__))
+        else:
+            exec(code, module.__dict__)
+
+
+def prepare(module: ModuleType, path: str, rewrites: list[Rewrite]) -> None:
+    """Gives a module what its rewritten code reads, and shows the rewrites to the observers."""
+    if any(RUNTIME in made.after for made in rewrites):
+        module.__dict__[RUNTIME] = importlib.import_module("narrowfloat.te.runtime")
+    for observer in OBSERVERS:
+        observer(path, rewrites)
+
+
+def supplied_by(name: str) -> str | None:
+    """Returns the name of our module for a supplied one; None for others."""
+    return SUPPLIED.get(name) or SUPPLIED.get(name.rpartition(".")[0] + ".")
+
+
+def rewrite_argument(text: str) -> str:
+    """Returns an argument of a program with the device or backend that it names replaced."""
+    name, equals, value = text.rpartition("=")
+    tree = ast.Module([ast.Expr(ast.Constant(value, lineno=1, col_offset=0))], [])
+    rewrite(tree)
+    return f"{name}{equals}{ast.literal_eval(tree.body[0].value)}"
+
+
+class _SupplyingLoader(Loader):
+    """Puts a module of ours in the place of another."""
+
+    def __init__(self, ours: str) -> None:
+        self.ours = ours
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The import system returns what sys.modules holds when this is done.
+        sys.modules[module.__name__] = importlib.import_module(self.ours)
+
+
+def _loader_of_source(spec: ModuleSpec) -> RewritingLoader | None:
+    """Returns the loader for a module that Python would load from its source."""
+    loader = spec.loader
+    if type(loader) is not SourceFileLoader:
+        return None
+    return RewritingLoader(loader.name, loader.path)
+
+
+# Each makes a rewriting loader for the specs that it knows, and returns None for others.
+LOADERS: list[Callable[[ModuleSpec], RewritingLoader | None]] = [_loader_of_source]
+
+
+def rewritten_if_chosen(spec: ModuleSpec | None) -> ModuleSpec | None:
+    """Gives the spec of a chosen module the rewriting loader; returns others as they are."""
+    if spec is not None and SETTINGS.chooses(spec):
+        loaders = (make(spec) for make in LOADERS)
+        spec.loader = next((loader for loader in loaders if loader), spec.loader)
+    return spec
+
+
+class Finder(MetaPathFinder):
+    """Finds chosen modules through the other finders."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Returns the spec with our loader; None for modules that are none of ours."""
+        for gate in GATES:
+            gate(name)
+        ours = supplied_by(name)
+        if ours:
+            return spec_from_loader(name, _SupplyingLoader(ours))
+        if not SETTINGS.may_choose(name):
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        found = (finder.find_spec(name, path, target) for finder in others)
+        spec = rewritten_if_chosen(next((spec for spec in found if spec is not None), None))
+        return spec if spec is not None and isinstance(spec.loader, RewritingLoader) else None
+
+
+FINDER = Finder()

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rewrites the syntax tree of a module that was written for CUDA, so that it runs on the CPU.
+
+_rules.py lists what is replaced. Line numbers stay those of the source.
+"""
+
+import ast
+from typing import NamedTuple
+
+from narrowfloat.te._rules import RULES, Context
+
+
+class Rewrite(NamedTuple):
+    """One replacement: the line of the source, the code before and after."""
+
+    line: int
+    before: str
+    after: str
+
+
+def rewrite(tree: ast.Module) -> list[Rewrite]:
+    """Rewrites `tree` in place and returns what was replaced, in the order of the source."""
+    rewriter = _Rewriter(Context.of(tree))
+    rewriter.visit(tree)
+    ast.fix_missing_locations(tree)
+    return sorted(rewriter.done)
+
+
+class _Rewriter(ast.NodeTransformer):
+    """Applies the rules to each node before its children, so that a rule sees the source's code."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.done: list[Rewrite] = []
+
+    def visit(self, node: ast.AST) -> ast.AST | list[ast.stmt]:
+        for rule in RULES.get(type(node), ()):
+            replacement = rule(node, self.context)
+            if replacement is not None:
+                return self._replace(node, replacement)
+        if isinstance(node, ast.JoinedStr):  # its constants are pieces of a text
+            inner = (v if isinstance(v, ast.Constant) else self.visit(v) for v in node.values)
+            node.values = list(inner)
+            return node
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return node
+        return self.generic_visit(node)
+
+    def _replace(
+        self, node: ast.AST, replacement: ast.AST | list[ast.stmt]
+    ) -> ast.AST | list[ast.stmt]:
+        before = ast.unparse(node)  # rules may reuse parts of the node
+        nodes = replacement if isinstance(replacement, list) else [replacement]
+        for new in nodes:
+            ast.fix_missing_locations(ast.copy_location(new, node))
+        after = "; ".join(ast.unparse(new) for new in nodes)
+        self.done.append(Rewrite(node.lineno, before, after))
+        for new in nodes:
+            self.generic_visit(new)
+        return replacement

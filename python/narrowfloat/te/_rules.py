@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules by which code for CUDA is rewritten for the CPU, one function per rule.
+
+A rule gets a node and the module's context. It returns the replacement, or None where it does not
+apply. It leaves the node as it is; a replacement may hold the node's children.
+"""
+
+import ast
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+# The global through which rewritten code reaches narrowfloat.te.runtime. Python renames names that
+# begin with two underscores within a class, unless they end with two.
+RUNTIME = "__narrowfloat_te__"
+
+_CUDA_DEVICE = re.compile(r"cuda(:\d+)?")
+_CUDA_TEMPLATE = re.compile(r"cuda:(%[ds]|\{\w*\})?")
+_NCCL = re.compile(r"(cpu:gloo,)?(cuda:)?nccl")
+# Arguments that place a process on a GPU, by function. gloo and modules on the CPU take none.
+_PLACING_ARGUMENTS = {
+    "barrier": {"device_ids"},
+    "init_process_group": {"device_id"},
+    "DistributedDataParallel": {"device_ids", "output_device"},
+    "DDP": {"device_ids", "output_device"},
+}
+# torch.NAME asks about CUDA; the replacement takes the device's type as its first argument.
+_AUTOCAST = {
+    "is_autocast_enabled": "is_autocast_enabled",
+    "set_autocast_enabled": "set_autocast_enabled",
+    "get_autocast_gpu_dtype": "get_autocast_dtype",
+    "set_autocast_gpu_dtype": "set_autocast_dtype",
+}
+_SPEC_OF_FILE = "importlib.util.spec_from_file_location"
+
+
+class Context(NamedTuple):
+    """The names under which a module imports PyTorch."""
+
+    torch_names: frozenset[str]
+
+    @classmethod
+    def of(cls, tree: ast.Module) -> "Context":
+        """Returns the context of a module."""
+        imports = (node for node in ast.walk(tree) if isinstance(node, ast.Import))
+        aliases = (alias for node in imports for alias in node.names if alias.name == "torch")
+        return cls(frozenset({"torch"} | {alias.asname for alias in aliases if alias.asname}))
+
+    def is_torch(self, node: ast.AST, *path: str) -> bool:
+        """Returns whether an expression is torch.PATH."""
+        for name in reversed(path):
+            if not isinstance(node, ast.Attribute) or node.attr != name:
+                return False
+            node = node.value
+        return isinstance(node, ast.Name) and node.id in self.torch_names
+
+
+def _runtime(*path: str, ctx: ast.expr_context | None = None) -> ast.expr:
+    """Returns the expression for narrowfloat.te.runtime.PATH."""
+    node: ast.expr = ast.Name(RUNTIME, ast.Load())
+    for name in path:
+        node = ast.Attribute(node, name, ast.Load())
+    if ctx is not None:
+        node.ctx = ctx
+    return node
+
+
+def _matches(pattern: re.Pattern[str], node: ast.AST) -> bool:
+    """Returns whether an expression is a text that the whole pattern matches."""
+    text = node.value if isinstance(node, ast.Constant) else None
+    return isinstance(text, str) and pattern.fullmatch(text) is not None
+
+
+def device_text(node: ast.Constant, context: Context) -> ast.AST | None:
+    """Replaces "cuda" and "cuda:0" by "cpu"."""
+    return ast.Constant("cpu") if _matches(_CUDA_DEVICE, node) else None
+
+
+def backend_text(node: ast.Constant, context: Context) -> ast.AST | None:
+    """Replaces "nccl" by "gloo", the backend that sends tensors of the CPU."""
+    return ast.Constant("gloo") if _matches(_NCCL, node) else None
+
+
+def formatted_device(node: ast.JoinedStr, context: Context) -> ast.AST | None:
+    """Replaces f"cuda:{index}" by "cpu"."""
+    match node.values:
+        case [ast.Constant("cuda:"), ast.FormattedValue()]:
+            return ast.Constant("cpu")
+    return None
+
+
+def computed_device(node: ast.BinOp, context: Context) -> ast.AST | None:
+    """Replaces "cuda:" + text and "cuda:%d" % index by "cpu"."""
+    operator = isinstance(node.op, ast.Add | ast.Mod)
+    return ast.Constant("cpu") if operator and _matches(_CUDA_TEMPLATE, node.left) else None
+
+
+def _is_method(node: ast.Call, name: str) -> bool:
+    return isinstance(node.func, ast.Attribute) and node.func.attr == name
+
+
+def filled_device(node: ast.Call, context: Context) -> ast.AST | None:
+    """Replaces "cuda:{}".format(index) by "cpu"."""
+    if _is_method(node, "format") and _matches(_CUDA_TEMPLATE, node.func.value):
+        return ast.Constant("cpu")
+    return None
+
+
+def device_object(node: ast.Call, context: Context) -> ast.AST | None:
+    """Replaces torch.device(...) by a function that returns the CPU for an index or CUDA's name.
+
+    The type and the index may be known at run time only.
+    """
+    if context.is_torch(node.func, "device"):
+        return ast.Call(_runtime("device"), node.args, node.keywords)
+    return None
+
+
+def move_to_device(node: ast.Call, context: Context) -> ast.AST | None:
+    """Replaces x.cuda(...) by a function that leaves tensors and modules on the CPU."""
+    if _is_method(node, "cuda") and not context.is_torch(node.func.value):
+        return ast.Call(_runtime("move"), [node.func.value, *node.args], node.keywords)
+    return None
+
+
+def autocast_of_cpu(node: ast.Call, context: Context) -> ast.AST | None:
+    """Makes PyTorch's questions about autocast, which mean CUDA, mean the CPU."""
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else None
+    takes_type = name == "is_autocast_enabled" and node.args
+    if name not in _AUTOCAST or not context.is_torch(node.func, name) or takes_type:
+        return None
+    if name == "set_autocast_enabled" and len(node.args) + len(node.keywords) > 1:
+        return None
+    function = ast.Attribute(node.func.value, _AUTOCAST[name], ast.Load())
+    return ast.Call(function, [ast.Constant("cpu"), *node.args], node.keywords)
+
+
+def stream_mark(node: ast.Call, context: Context) -> ast.AST | None:
+    """Drops x.record_stream(stream): memory of the CPU has no streams."""
+    return ast.Constant(None) if _is_method(node, "record_stream") else None
+
+
+def pinned_copy(node: ast.Call, context: Context) -> ast.AST | None:
+    """Replaces x.pin_memory() by x: without a driver no memory is pinned."""
+    return node.func.value if _is_method(node, "pin_memory") else None
+
+
+def pinned_memory(node: ast.keyword, context: Context) -> ast.AST | None:
+    """Replaces pin_memory=True by False."""
+    if node.arg == "pin_memory" and isinstance(node.value, ast.Constant) and node.value.value:
+        return ast.keyword(node.arg, ast.Constant(False))
+    return None
+
+
+def placed_process(node: ast.Call, context: Context) -> ast.AST | None:
+    """Drops the arguments that place a process on a GPU, such as barrier(device_ids=[rank])."""
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+    dropped = _PLACING_ARGUMENTS.get(name, set())
+    kept = [keyword for keyword in node.keywords if keyword.arg not in dropped]
+    return ast.Call(node.func, node.args, kept) if len(kept) < len(node.keywords) else None
+
+
+def file_loader(node: ast.Call, context: Context) -> ast.AST | None:
+    """Makes modules that a program loads by their path go through the same rewriting."""
+    if isinstance(node.func, ast.Attribute) and ast.unparse(node.func) == _SPEC_OF_FILE:
+        return ast.Call(_runtime("spec_from_file_location"), node.args, node.keywords)
+    return None
+
+
+def cuda_module(node: ast.Attribute, context: Context) -> ast.AST | None:
+    """Replaces torch.cuda by the stand-in."""
+    return _runtime("cuda", ctx=node.ctx) if context.is_torch(node, "cuda") else None
+
+
+def cuda_version(node: ast.Attribute, context: Context) -> ast.AST | None:
+    """Replaces torch.version.cuda by the version that the stand-in names."""
+    if context.is_torch(node, "version", "cuda"):
+        return _runtime("cuda", "version", ctx=node.ctx)
+    return None
+
+
+def cuda_tensor(node: ast.Attribute, context: Context) -> ast.AST | None:
+    """Replaces x.is_cuda by x.is_cpu."""
+    return ast.Attribute(node.value, "is_cpu", node.ctx) if node.attr == "is_cuda" else None
+
+
+def cuda_tensor_property(node: ast.FunctionDef, context: Context) -> ast.AST | None:
+    """Renames a property is_cuda that a class of tensors defines to is_cpu."""
+    if node.name != "is_cuda":
+        return None
+    return ast.FunctionDef(**{**dict(ast.iter_fields(node)), "name": "is_cpu"})
+
+
+def coalesced_collectives(node: ast.Attribute, context: Context) -> ast.AST | None:
+    """Replaces torch.distributed's manager of batched collectives, which gloo does not have."""
+    if node.attr == "_coalescing_manager":
+        return _runtime("coalescing_manager", ctx=node.ctx)
+    return None
+
+
+def import_from_cuda(node: ast.ImportFrom, context: Context) -> list[ast.stmt] | None:
+    """Replaces `from torch.cuda import NAME` by an assignment of the stand-in's name."""
+    path = (node.module or "").split(".")
+    named = all(alias.name != "*" for alias in node.names)
+    if node.level or path[:2] != ["torch", "cuda"] or not named:
+        return None
+    return [
+        ast.Assign(
+            [ast.Name(alias.asname or alias.name, ast.Store())], _runtime(*path[1:], alias.name)
+        )
+        for alias in node.names
+    ]
+
+
+def import_of_cuda(node: ast.ImportFrom, context: Context) -> list[ast.stmt] | None:
+    """Replaces `from torch import cuda` likewise."""
+    if node.level or node.module != "torch" or all(a.name != "cuda" for a in node.names):
+        return None
+    others = [alias for alias in node.names if alias.name != "cuda"]
+    name = next(alias.asname or alias.name for alias in node.names if alias.name == "cuda")
+    kept: list[ast.stmt] = [ast.ImportFrom("torch", others, 0)] if others else []
+    return [*kept, ast.Assign([ast.Name(name, ast.Store())], _runtime("cuda"))]
+
+
+def renamed_import_of_cuda(node: ast.Import, context: Context) -> list[ast.stmt] | None:
+    """Replaces `import torch.cuda.PATH as NAME` likewise; without a name, torch itself is bound."""
+    found = [a for a in node.names if a.asname and f"{a.name}.".startswith("torch.cuda.")]
+    if not found:
+        return None
+    others = [alias for alias in node.names if alias not in found]
+    kept: list[ast.stmt] = [ast.Import(others)] if others else []
+    return kept + [
+        ast.Assign([ast.Name(a.asname, ast.Store())], _runtime(*a.name.split(".")[1:]))
+        for a in found
+    ]
+
+
+Rule = Callable[[Any, Context], ast.AST | list[ast.stmt] | None]
+
+RULES: dict[type[ast.AST], tuple[Rule, ...]] = {
+    ast.Constant: (device_text, backend_text),
+    ast.JoinedStr: (formatted_device,),
+    ast.BinOp: (computed_device,),
+    ast.Call: (
+        filled_device,
+        device_object,
+        move_to_device,
+        autocast_of_cpu,
+        stream_mark,
+        pinned_copy,
+        placed_process,
+        file_loader,
+    ),
+    ast.keyword: (pinned_memory,),
+    ast.Attribute: (cuda_module, cuda_version, cuda_tensor, coalesced_collectives),
+    ast.FunctionDef: (cuda_tensor_property,),
+    ast.ImportFrom: (import_from_cuda, import_of_cuda),
+    ast.Import: (renamed_import_of_cuda,),
+}

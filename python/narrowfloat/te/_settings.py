@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a process has chosen: the generation of GPUs to answer for, and the modules to rewrite."""
+
+import os
+from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+# Environment variables, which the processes that a program starts see too.
+AS = "NF_TE_AS"
+ALSO = "NF_TE_ALSO"
+BESIDE_GPU = "NF_TE_BESIDE_GPU"
+
+# Hopper and Blackwell: the generations whose choices TransformerEngine's Python distinguishes.
+GENERATIONS = {"9.0": (9, 0), "10.0": (10, 0)}
+DEFAULT_GENERATION = "10.0"
+# TransformerEngine, and the host that loads its debug features by their path.
+PACKAGES = ("transformer_engine", "nvdlfw_inspect")
+
+
+@dataclass
+class Settings:
+    """The choices of a process. They hold from the first import of transformer_engine on."""
+
+    generation: tuple[int, int] = GENERATIONS[DEFAULT_GENERATION]
+    packages: set[str] = field(default_factory=lambda: set(PACKAGES))
+    # Modules in these folders are rewritten too, but for what is installed there.
+    folders: set[Path] = field(default_factory=set)
+
+    def choose_generation(self, text: str) -> None:
+        """Sets the generation. Errors: ValueError for another one than 9.0 and 10.0."""
+        if text not in GENERATIONS:
+            allowed = " or ".join(GENERATIONS)
+            raise ValueError(f"narrowfloat.te: the generation must be {allowed}, got {text!r}")
+        self.generation = GENERATIONS[text]
+        os.environ[AS] = text
+
+    def add_packages(self, text: str) -> None:
+        """Adds packages, whose names commas separate."""
+        self.packages.update(name.strip() for name in text.split(",") if name.strip())
+        os.environ[ALSO] = ",".join(sorted(self.packages.difference(PACKAGES)))
+
+    def may_choose(self, name: str) -> bool:
+        """Returns False for a name that chooses() refuses wherever the module's file lies."""
+        root = name.partition(".")[0]
+        listed = any(package.partition(".")[0] == root for package in self.packages)
+        return listed or (bool(self.folders) and root != "narrowfloat")
+
+    def chooses(self, spec: ModuleSpec) -> bool:
+        """Returns whether a module is rewritten."""
+        if any(spec.name == name or spec.name.startswith(f"{name}.") for name in self.packages):
+            return True
+        if not spec.origin or spec.name.partition(".")[0] == "narrowfloat":
+            return False
+        path = Path(spec.origin).resolve()
+        for folder in self.folders.intersection(path.parents):
+            installed = {"site-packages", "dist-packages"}.intersection(
+                path.relative_to(folder).parts
+            )
+            if not installed:
+                return True
+        return False
+
+
+SETTINGS = Settings()

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stands in for torch.cuda within rewritten modules: one CPU that answers as one GPU per process.
+
+Work on the CPU is done when a call returns, so streams and events have nothing to wait for. What
+is not here is torch.cuda's own attribute, which refuses for want of a GPU.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ContextDecorator, nullcontext
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import torch
+
+from narrowfloat.te._settings import SETTINGS
+
+CPU = torch.device("cpu")
+# Later than every CUDA version that TransformerEngine's recipes ask for.
+version = "13.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Returns torch.cuda's own attribute: its exceptions, tensor types and the like."""
+    return getattr(torch.cuda, name)
+
+
+def is_available() -> bool:
+    """Returns True: the program may go on."""
+    return True
+
+
+is_initialized = is_bf16_supported = is_available
+
+
+def device_count() -> int:
+    """Returns the number of processes on this machine, each of which has one device."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def current_device() -> torch.device:
+    """Returns the CPU. Callers pass the answer on as a device."""
+    return CPU
+
+
+def get_device_capability(device: Any = None) -> tuple[int, int]:
+    """Returns the generation that is emulated."""
+    return SETTINGS.generation
+
+
+def get_device_name(device: Any = None) -> str:
+    """Returns what a program may print."""
+    return "CPU (narrowfloat)"
+
+
+def _total_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def get_device_properties(device: Any = None) -> SimpleNamespace:
+    """Returns the emulated generation's number and this machine's size."""
+    major, minor = get_device_capability()
+    return SimpleNamespace(
+        name=get_device_name(),
+        major=major,
+        minor=minor,
+        multi_processor_count=os.cpu_count() or 1,
+        total_memory=_total_memory(),
+        warp_size=1,
+    )
+
+
+def mem_get_info(device: Any = None) -> tuple[int, int]:
+    """Returns the free and the whole memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"), _total_memory()
+
+
+def memory_allocated(device: Any = None) -> int:
+    """Returns 0: PyTorch does not count the memory of the CPU."""
+    return 0
+
+
+max_memory_allocated = memory_reserved = max_memory_reserved = memory_allocated
+
+
+def _nothing(*args: Any, **named: Any) -> None:
+    """Does nothing: the CPU has neither this cache nor this queue."""
+
+
+synchronize = set_device = empty_cache = ipc_collect = _lazy_init = set_stream = _nothing
+reset_peak_memory_stats = reset_max_memory_allocated = init = _nothing
+
+
+def _no(*args: Any, **named: Any) -> bool:
+    """Returns False."""
+    return False
+
+
+is_current_stream_capturing = can_device_access_peer = is_graph_capturing = _no
+
+
+def _lazy_call(function: Callable[[], object], **named: Any) -> None:
+    function()
+
+
+# Random numbers are those of the CPU's generator.
+
+
+def manual_seed(seed: int) -> None:
+    """Seeds the CPU's generator."""
+    torch.manual_seed(seed)
+
+
+manual_seed_all = manual_seed
+initial_seed = torch.initial_seed
+
+
+def get_rng_state(device: Any = None) -> torch.Tensor:
+    """Returns the state of the CPU's generator."""
+    return torch.get_rng_state()
+
+
+def set_rng_state(state: torch.Tensor, device: Any = None) -> None:
+    """Sets the state of the CPU's generator."""
+    torch.set_rng_state(state)
+
+
+def get_rng_state_all() -> list[torch.Tensor]:
+    """Returns the state of the only generator."""
+    return [torch.get_rng_state()]
+
+
+def set_rng_state_all(states: list[torch.Tensor]) -> None:
+    """Sets the state of the only generator."""
+    torch.set_rng_state(states[0])
+
+
+class _Generators:
+    """Is the sequence of default generators: every index names the CPU's."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: Any) -> torch.Generator:
+        return torch.default_generator
+
+    def __iter__(self) -> Iterator[torch.Generator]:
+        return iter((torch.default_generator,))
+
+
+default_generators = _Generators()
+random = SimpleNamespace(
+    get_rng_state=get_rng_state,
+    set_rng_state=set_rng_state,
+    get_rng_state_all=get_rng_state_all,
+    set_rng_state_all=set_rng_state_all,
+    manual_seed=manual_seed,
+    manual_seed_all=manual_seed_all,
+    initial_seed=initial_seed,
+)
+
+
+class Event:
+    """Measures the time of the host: work has been done when record() is called."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        self._seconds: float | None = None
+
+    def record(self, stream: Any = None) -> None:
+        """Takes the time."""
+        self._seconds = time.perf_counter()
+
+    def elapsed_time(self, end: "Event") -> float:
+        """Returns the milliseconds up to another event. Requires: both are recorded."""
+        if self._seconds is None or end._seconds is None:
+            raise RuntimeError("elapsed_time: both events must be recorded")
+        milliseconds_per_second = 1e3
+        return (end._seconds - self._seconds) * milliseconds_per_second
+
+    def query(self) -> bool:
+        """Returns True: the work is done."""
+        return True
+
+    wait = synchronize = _nothing
+
+
+class Stream:
+    """Orders nothing: work on the CPU runs in the order of the program."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        self.device = CPU
+        self.cuda_stream = self.stream_id = 0
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """Returns the event, recorded."""
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def query(self) -> bool:
+        """Returns True: the work is done."""
+        return True
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    wait_stream = wait_event = synchronize = _nothing
+
+
+ExternalStream = Stream
+_STREAM = Stream()
+
+
+def current_stream(device: Any = None) -> Stream:
+    """Returns the only stream."""
+    return _STREAM
+
+
+default_stream = current_stream
+
+
+class device(AbstractContextManager):
+    """Chooses the only device."""
+
+    def __init__(self, device: Any = None) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+device_of = device
+
+
+def stream(stream: Any) -> AbstractContextManager:
+    """Returns a context that changes nothing."""
+    return nullcontext()
+
+
+def use_mem_pool(*args: Any, **named: Any) -> AbstractContextManager:
+    """Returns a context that changes nothing."""
+    return nullcontext()
+
+
+class _Range(AbstractContextManager, ContextDecorator):
+    """Marks a range for a profiler that is not there."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+nvtx = SimpleNamespace(
+    range=_Range, range_push=_nothing, range_pop=_nothing, mark=_nothing, annotate=_Range
+)
+profiler = SimpleNamespace(start=_nothing, stop=_nothing, profile=_Range)
+
+
+class _Autocast(torch.amp.autocast):
+    """Is torch.cuda.amp.autocast for operators of the CPU."""
+
+    def __init__(
+        self, enabled: bool = True, dtype: torch.dtype = torch.float16, cache_enabled: bool = True
+    ) -> None:
+        super().__init__("cpu", enabled=enabled, dtype=dtype, cache_enabled=cache_enabled)
+
+
+class _GradScaler(torch.amp.GradScaler):
+    """Is torch.cuda.amp.GradScaler for tensors of the CPU."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__("cpu", *args, **named)
+
+
+amp = SimpleNamespace(
+    autocast=_Autocast,
+    GradScaler=_GradScaler,
+    custom_fwd=lambda *args, **named: torch.amp.custom_fwd(*args, device_type="cpu", **named),
+    custom_bwd=lambda *args, **named: torch.amp.custom_bwd(*args, device_type="cpu", **named),
+)
+FloatTensor, DoubleTensor, HalfTensor = torch.FloatTensor, torch.DoubleTensor, torch.HalfTensor
+BFloat16Tensor, IntTensor, LongTensor = torch.BFloat16Tensor, torch.IntTensor, torch.LongTensor
+ByteTensor, BoolTensor = torch.ByteTensor, torch.BoolTensor
+
+
+def _refuse_graphs(*args: Any, **named: Any) -> NoReturn:
+    """Refuses: a graph records what a GPU is sent."""
+    raise NotImplementedError("narrowfloat.te: CUDA graphs need a GPU")
+
+
+def _refuse_pools(*args: Any, **named: Any) -> NoReturn:
+    """Refuses: a pool divides the memory of a GPU."""
+    raise NotImplementedError("narrowfloat.te: memory pools need a GPU")
+
+
+class CUDAGraph:
+    """Refuses to be made. Is a class, because programs ask isinstance()."""
+
+    __new__ = _refuse_graphs
+
+
+class MemPool:
+    """Refuses to be made, likewise."""
+
+    __new__ = _refuse_pools
+
+
+graph = graph_pool_handle = make_graphed_callables = _refuse_graphs

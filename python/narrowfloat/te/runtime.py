@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What rewritten modules reach at run time, instead of CUDA's part of PyTorch."""
+
+import importlib.util
+from contextlib import AbstractContextManager
+from importlib.machinery import ModuleSpec
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import PackedSequence
+
+from narrowfloat.te import _import_hook, cuda
+
+CPU = cuda.CPU
+
+
+def device(type: Any = None, index: int | None = None, **named: Any) -> torch.device:
+    """Returns torch.device(...); the CPU for an index alone and for a CUDA device."""
+    type = named.pop("device", type)
+    if isinstance(type, int) or (type is None and index is not None):
+        return CPU
+    if isinstance(type, str) and type.partition(":")[0] in ("cpu", "cuda"):
+        return CPU
+    return torch.device(type) if index is None else torch.device(type, index)
+
+
+def move(thing: Any, *args: Any, **named: Any) -> Any:
+    """Returns a tensor or module on the CPU; calls the method cuda() of anything else."""
+    if isinstance(thing, torch.Tensor | torch.nn.Module | PackedSequence):
+        return thing.cpu()
+    return thing.cuda(*args, **named)
+
+
+class coalescing_manager(AbstractContextManager):
+    """Runs the collectives within it one after another: gloo cannot batch them."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def wait(self) -> None:
+        """Returns at once: the collectives have finished."""
+
+
+def spec_from_file_location(name: str, location: Any = None, **named: Any) -> ModuleSpec | None:
+    """Returns importlib's answer, with the rewriting loader for files of rewritten packages."""
+    spec = importlib.util.spec_from_file_location(name, location, **named)
+    return _import_hook.rewritten_if_chosen(spec)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that run in a process of their own, beside a package that looks as TransformerEngine."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from lookalike import PACKAGE, Run, write
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A folder of packages that holds the look-alike."""
+    folder = tmp_path / "site"
+    write(folder, PACKAGE)
+    return folder
+
+
+@pytest.fixture
+def run(site: Path, tmp_path: Path) -> Run:
+    """Runs Python with some arguments in tmp_path; the look-alike can be imported."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("NVTE_", "NF_TE_")) and name != "PYTHONDONTWRITEBYTECODE"
+    }
+    environment["PYTHONPATH"] = os.pathsep.join([str(site), environment.get("PYTHONPATH", "")])
+    environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+
+    def run_python(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, *arguments],
+            env=environment | variables,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    return run_python

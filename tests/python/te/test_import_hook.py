@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The import of a package that looks as TransformerEngine: what happens, and what does not."""
+
+from pathlib import Path
+
+from lookalike import Run, write
+
+START = "import narrowfloat.te, transformer_engine.pytorch as te; "
+
+
+def test_the_package_sees_the_stand_in_and_others_see_pytorch(run: Run, site: Path) -> None:
+    write(site, {"other.py": "import torch\ndef cuda():\n    return torch.cuda.is_available()"})
+    program = """
+import torch
+before = torch.cuda, torch.version.cuda, torch.device, torch.cuda.get_device_capability
+import narrowfloat.te
+narrowfloat.te.emulate("9.0")
+from transformer_engine.pytorch import native
+import narrowfloat.pytorch.tex, other
+print(native.facts(), native.tex is narrowfloat.pytorch.tex, native.torch is torch)
+print(other.cuda(), "__narrowfloat_te__" in vars(other))
+print(before == (torch.cuda, torch.version.cuda, torch.device, torch.cuda.get_device_capability))
+"""
+    done = run("-c", program)
+    expected = ["('cpu', (9, 0), True) True True", "False False", "True"]
+    assert done.stdout.splitlines() == expected, done.stderr
+
+
+def test_the_generation_is_chosen_by_the_environment_too(run: Run) -> None:
+    code = "from narrowfloat.te._settings import SETTINGS; print(SETTINGS.generation)"
+    assert run("-c", code).stdout == run("-c", START + code).stdout == "(10, 0)\n"
+    assert run("-c", START + code, NF_TE_AS="9.0").stdout == "(9, 0)\n"
+
+
+def test_a_generation_that_is_not_known_is_refused(run: Run) -> None:
+    done = run("-c", "import narrowfloat.te", NF_TE_AS="8.9")
+    assert "narrowfloat.te: the generation must be 9.0 or 10.0, got '8.9'" in done.stderr
+
+
+def test_nothing_on_the_disk_changes(run: Run, site: Path) -> None:
+    before = sorted(site.rglob("*"))
+    run("-c", START)
+    assert sorted(site.rglob("*")) == before
+
+
+def test_a_plain_import_afterwards_gets_plain_code(run: Run) -> None:
+    run("-c", START)
+    done = run("-c", "import transformer_engine")
+    assert "libcudnn is not there" in done.stderr
+
+
+def test_code_is_cached_and_made_anew_when_the_source_changes(
+    run: Run, site: Path, tmp_path: Path
+) -> None:
+    def entries() -> set[Path]:
+        return set((tmp_path / "cache/narrowfloat/te").glob("*.code"))
+
+    run("-c", START)
+    first = entries()
+    run("-c", START)
+    assert first
+    assert entries() == first
+    changed = site / "transformer_engine/pytorch/__init__.py"
+    changed.write_text(changed.read_text() + "\ndevice = lambda: 'new'\n")
+    assert run("-c", START + "print(te.device())").stdout == "new\n"
+    assert len(entries()) == len(first) + 1
+
+
+def test_a_damaged_entry_is_made_anew(run: Run, tmp_path: Path) -> None:
+    run("-c", START)
+    for entry in (tmp_path / "cache/narrowfloat/te").glob("*.code"):
+        entry.write_bytes(entry.read_bytes()[:-1])
+    assert run("-c", START + "print(te.device())").stdout == "cpu\n"
+
+
+def test_python_that_writes_no_code_caches_none(run: Run, tmp_path: Path) -> None:
+    run("-B", "-c", START)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_framework_is_imported_when_it_is_asked_for(run: Run) -> None:
+    code = START + "import sys; print('transformer_engine.jax' in sys.modules); "
+    code += "import transformer_engine.jax; print('transformer_engine.jax' in sys.modules)"
+    done = run("-c", code)
+    assert done.stdout.split() == ["False", "True"], done.stderr
+
+
+def test_kernels_without_a_stand_in_refuse_by_name(run: Run) -> None:
+    done = run("-c", START + "from transformer_engine.pytorch.triton.mhc import mix; mix.apply(1)")
+    assert "NotImplementedError: narrowfloat.te: mix.apply is a Triton kernel" in done.stderr
+
+
+def test_the_variable_that_stops_the_search_for_libraries_is_put_back(run: Run) -> None:
+    for before in ({}, {"NVTE_PROJECT_BUILDING": "0"}):
+        code = START + "import os; print(os.environ.get('NVTE_PROJECT_BUILDING'))"
+        assert run("-c", code, **before).stdout.strip() == str(before.get("NVTE_PROJECT_BUILDING"))
+
+
+def test_variables_of_the_user_are_kept(run: Run) -> None:
+    code = START + "import os; print(os.environ['NVTE_FLASH_ATTN'], os.environ['NVTE_FUSED_ATTN'])"
+    assert run("-c", code, NVTE_FLASH_ATTN="1").stdout == "1 0\n"
+
+
+def test_a_late_start_is_refused(run: Run) -> None:
+    code = "import sys, types; sys.modules['transformer_engine'] = types.ModuleType('x'); "
+    done = run("-c", code + "import narrowfloat.te")
+    assert (
+        "ImportError: narrowfloat.te: must be imported before transformer_engine, "
+        "which is imported already" in done.stderr
+    )
+
+
+def test_other_versions_are_refused(run: Run, tmp_path: Path) -> None:
+    for version, fits in (("2.16.0", False), ("2.17.1", True), ("2.20.2", True), ("2.21", False)):
+        info = "transformer_engine.dist-info/METADATA"
+        text = f"Metadata-Version: 2.1\nName: transformer_engine\nVersion: {version}"
+        write(tmp_path / version, {info: text})
+        done = run("-c", f"import sys; sys.path.insert(0, '{version}'); import narrowfloat.te")
+        refusal = f"narrowfloat.te: needs transformer_engine 2.17 to 2.20, got {version}"
+        assert (refusal in done.stderr) != fits, done.stderr
+        assert (done.returncode == 0) == fits
+
+
+def test_a_gpu_with_the_real_native_module_is_refused_unless_asked(run: Run, site: Path) -> None:
+    info = "transformer_engine_torch-2.20.2.dist-info/METADATA"
+    write(site, {info: "Metadata-Version: 2.1\nName: transformer_engine_torch\nVersion: 2.20.2"})
+    code = "import sys, types; torch = sys.modules['torch'] = types.ModuleType('torch'); "
+    code += "torch.cuda = types.SimpleNamespace(is_available=lambda: True); " + START
+    done = run("-c", code)
+    assert "set NF_TE_BESIDE_GPU=1 to run on the CPU all the same" in done.stderr
+    assert run("-c", code + "print('ran')", NF_TE_BESIDE_GPU="1").stdout == "ran\n"

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scripts and tests that were written for CUDA, run by the runner and by pytest's plugin."""
+
+from pathlib import Path
+
+from lookalike import Run, write
+
+SCRIPT = """
+    import sys
+    import torch
+    import beside
+    import transformer_engine.pytorch as te
+    x = torch.zeros(2, device="cuda")
+    if __name__ == "__main__":
+        print(x.is_cuda, beside.device(), te.device(), sys.argv[1:])
+    """
+BESIDE = """
+    import torch
+    def device():
+        return torch.ones(1).cuda(0).device
+    """
+
+
+def test_a_script_and_what_lies_beside_it_run_on_the_cpu(run: Run, tmp_path: Path) -> None:
+    write(tmp_path, {"for_cuda/train.py": SCRIPT, "for_cuda/beside.py": BESIDE})
+    done = run("-m", "narrowfloat.te", "for_cuda/train.py", "--device=cuda:0", "nccl", "cudaX")
+    assert done.stdout == "True cpu cpu ['--device=cpu', 'gloo', 'cudaX']\n", done.stderr
+
+
+def test_explain_lists_every_rewrite_with_its_place(run: Run, tmp_path: Path) -> None:
+    write(tmp_path, {"train.py": SCRIPT, "beside.py": BESIDE})
+    lines = run("-m", "narrowfloat.te", "--explain", "train.py").stderr.splitlines()
+    assert "train.py:6: 'cuda' -> 'cpu'" in lines
+    assert "train.py:8: x.is_cuda -> x.is_cpu" in lines
+    assert any(
+        line.endswith(
+            "beside.py:4: torch.ones(1).cuda(0) -> __narrowfloat_te__.move(torch.ones(1), 0)"
+        )
+        for line in lines
+    )
+
+
+def test_a_further_package_is_rewritten_when_it_is_named(
+    run: Run, site: Path, tmp_path: Path
+) -> None:
+    names = "def device():\n    return 'cuda'\n"
+    write(site, {"far/__init__.py": "", "far/away.py": names, "farther.py": names})
+    main = "import far.away, farther; print(far.away.device(), farther.device())"
+    write(tmp_path / "for_cuda", {"a.py": main})
+    assert run("-m", "narrowfloat.te", "--also", "far", "for_cuda/a.py").stdout == "cpu cuda\n"
+    assert run("-m", "narrowfloat.te", "for_cuda/a.py", NF_TE_ALSO="far,x").stdout == "cpu cuda\n"
+
+
+def test_an_error_of_a_script_shows_its_own_line(run: Run, tmp_path: Path) -> None:
+    write(tmp_path, {"train.py": "d = 'cuda'\n\nx = f'{d}'\nx.no_such()\n"})
+    done = run("-m", "narrowfloat.te", "train.py")
+    assert 'train.py", line 4' in done.stderr
+    assert "x.no_such()" in done.stderr
+
+
+TESTS = """
+    import pytest
+    import torch
+    from helper import device
+
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+    def test_passes():
+        assert device().type == "cuda"
+
+    def test_fails():
+        seven = torch.zeros(1, device="cuda") + 7
+        assert seven == 8
+    """
+
+
+def test_tests_for_gpus_run_and_show_their_assertions(run: Run, tmp_path: Path) -> None:
+    write(
+        tmp_path, {"tests/test_gpu.py": TESTS, "tests/helper.py": BESIDE, "pytest.ini": "[pytest]"}
+    )
+    done = run("-m", "pytest", "-q", "-p", "narrowfloat.te.pytest", "tests")
+    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert "assert tensor([7.]) == 8" in done.stdout
+    plain = run("-m", "pytest", "-q", "tests")
+    assert "1 failed, 1 skipped" in plain.stdout, "no rewritten code is left behind"

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of rewriting, one by one, on the source that they are for."""
+
+import ast
+
+import pytest
+from narrowfloat.te import _rules
+from narrowfloat.te._rewrite import rewrite
+
+CHANGED = {
+    _rules.device_text: [
+        ("x.to('cuda')", "x.to('cpu')"),
+        ("device = 'cuda:3'", "device = 'cpu'"),
+    ],
+    _rules.backend_text: [
+        ("start('nccl')", "start('gloo')"),
+        ("start('cpu:gloo,cuda:nccl')", "start('gloo')"),
+    ],
+    _rules.formatted_device: [("d = f'cuda:{rank}'", "d = 'cpu'")],
+    _rules.computed_device: [
+        ("d = 'cuda:' + str(rank)", "d = 'cpu'"),
+        ("d = 'cuda:%d' % rank", "d = 'cpu'"),
+    ],
+    _rules.filled_device: [("d = 'cuda:{}'.format(rank)", "d = 'cpu'")],
+    _rules.device_object: [
+        ("torch.device('cuda', rank)", "__narrowfloat_te__.device('cpu', rank)"),
+        ("torch.device(name)", "__narrowfloat_te__.device(name)"),
+    ],
+    _rules.move_to_device: [
+        ("x.cuda()", "__narrowfloat_te__.move(x)"),
+        ("x.y(1).cuda(rank, non_blocking=True)",)
+        + ("__narrowfloat_te__.move(x.y(1), rank, non_blocking=True)",),
+    ],
+    _rules.autocast_of_cpu: [
+        ("torch.is_autocast_enabled()", "torch.is_autocast_enabled('cpu')"),
+        ("torch.get_autocast_gpu_dtype()", "torch.get_autocast_dtype('cpu')"),
+        ("torch.set_autocast_enabled(on)", "torch.set_autocast_enabled('cpu', on)"),
+        ("torch.set_autocast_gpu_dtype(t)", "torch.set_autocast_dtype('cpu', t)"),
+    ],
+    _rules.stream_mark: [("x.record_stream(s)", "None")],
+    _rules.pinned_copy: [("y = x.pin_memory()", "y = x")],
+    _rules.pinned_memory: [("f(pin_memory=True)", "f(pin_memory=False)")],
+    _rules.placed_process: [
+        ("dist.barrier(device_ids=[rank])", "dist.barrier()"),
+        ("DDP(model, device_ids=[rank], output_device=rank)", "DDP(model)"),
+        ("init_process_group('gloo', device_id=d)", "init_process_group('gloo')"),
+    ],
+    _rules.file_loader: [
+        ("importlib.util.spec_from_file_location(name, path)",)
+        + ("__narrowfloat_te__.spec_from_file_location(name, path)",),
+    ],
+    _rules.cuda_module: [
+        ("torch.cuda.synchronize()", "__narrowfloat_te__.cuda.synchronize()"),
+        (
+            "import torch as t\nt.cuda.Stream()",
+            "import torch as t\n__narrowfloat_te__.cuda.Stream()",
+        ),
+    ],
+    _rules.cuda_version: [("float(torch.version.cuda)", "float(__narrowfloat_te__.cuda.version)")],
+    _rules.cuda_tensor: [("x.data.is_cuda", "x.data.is_cpu")],
+    _rules.cuda_tensor_property: [
+        ("class T:\n\n    @property\n    def is_cuda(self):\n        return self.x.is_cuda",)
+        + ("class T:\n\n    @property\n    def is_cpu(self):\n        return self.x.is_cpu",),
+    ],
+    _rules.coalesced_collectives: [
+        ("with torch.distributed._coalescing_manager(group=g):\n    pass",)
+        + ("with __narrowfloat_te__.coalescing_manager(group=g):\n    pass",),
+    ],
+    _rules.import_from_cuda: [
+        ("from torch.cuda import nvtx as n", "n = __narrowfloat_te__.cuda.nvtx"),
+        ("from torch.cuda.amp import autocast, GradScaler",)
+        + (
+            "autocast = __narrowfloat_te__.cuda.amp.autocast\n"
+            "GradScaler = __narrowfloat_te__.cuda.amp.GradScaler",
+        ),
+    ],
+    _rules.import_of_cuda: [
+        ("from torch import cuda, nn", "from torch import nn\ncuda = __narrowfloat_te__.cuda"),
+    ],
+    _rules.renamed_import_of_cuda: [
+        ("import torch.cuda.nvtx as n", "n = __narrowfloat_te__.cuda.nvtx"),
+    ],
+}
+
+UNCHANGED = [
+    "'cuda graphs are not supported'",
+    "f'device cuda:{rank}'",
+    "f'{backend}cuda'",
+    "__all__ = ['cuda']",
+    "import torch.cuda",
+    "from torch.cuda import *",
+    "torch.is_autocast_enabled('cuda_like')",
+    "torch.set_autocast_enabled('cpu', True)",
+    "f(pin_memory=False)",
+    "f(pin_memory=wanted)",
+    "dist.barrier(group=g)",
+    "build(device_ids=[rank])",
+    "torch.backends.cuda.matmul.allow_tf32 = True",
+    "other.device('x')",
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "source", "expected"),
+    [(rule.__name__, *case) for rule, cases in CHANGED.items() for case in cases],
+)
+def test_a_rule_replaces_its_code(rule: str, source: str, expected: str) -> None:
+    tree = ast.parse(source)
+    made = rewrite(tree)
+    assert ast.unparse(tree) == expected
+    assert made
+
+
+@pytest.mark.parametrize("source", UNCHANGED)
+def test_other_code_stays(source: str) -> None:
+    tree = ast.parse(source)
+    assert rewrite(tree) == []
+    assert ast.unparse(tree) == ast.unparse(ast.parse(source))
+
+
+def test_every_rule_has_its_own_test() -> None:
+    rules = {rule for rules in _rules.RULES.values() for rule in rules}
+    assert rules == set(CHANGED)
+
+
+def test_rewrites_name_line_and_code() -> None:
+    tree = ast.parse("import torch\n\nx.cuda()\ny = torch.zeros(\n    1, device='cuda')\n")
+    assert [tuple(made) for made in rewrite(tree)] == [
+        (3, "x.cuda()", "__narrowfloat_te__.move(x)"),
+        (5, "'cuda'", "'cpu'"),
+    ]
+
+
+def test_a_traceback_shows_the_line_of_the_source() -> None:
+    tree = ast.parse("import torch\n\n\ntorch.cuda.no_such(\n    1,\n    device='cuda',\n)\n")
+    rewrite(tree)
+    lines = {node.lineno for node in ast.walk(tree) if hasattr(node, "lineno")}
+    assert lines <= {1, 4, 5, 6}
+    compile(tree, "source.py", "exec")

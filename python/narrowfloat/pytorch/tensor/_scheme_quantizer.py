@@ -294,7 +294,7 @@ class SchemeQuantizer(Quantizer):
             self._write_part(src, dst, noop_flag)
         else:
             self._with_group_of(dst)._run(src, dst, noop_flag)
-        noted = part or StaleCodes.live or "_whole" in dst.__dict__
+        noted = part or StaleCodes.live or "_aliases" in dst.__dict__
         if noted and (noop_flag is None or float(noop_flag) == 0):
             dst._after_write()
         return dst

@@ -347,14 +347,12 @@ class Float8Tensor(Float8TensorStorage, SchemeTensor):
         """An alias of `tensor` with other outer metadata, or over other codes."""
         alias = super().make_like(tensor, shape=shape, dtype=dtype, requires_grad=requires_grad)
         alias._transpose_invalid = tensor._transpose_invalid
-        if tensor._whole is not None:
-            alias._whole = tensor._whole
         if data is not None:
             alias._data = data
             alias._transpose, alias._transpose_invalid = None, True
         if data_transpose is not None:
             alias._transpose, alias._transpose_invalid = data_transpose, False
-        return alias
+        return tensor._mark_view(alias)
 
     @classmethod
     def _like_codes(

@@ -13,6 +13,7 @@ from narrowfloat import _core
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _DequantizeFunc
 from narrowfloat.pytorch.constants import DType, element_of
+from narrowfloat.pytorch.tensor.storage import _aliases as aliases
 from narrowfloat.pytorch.tensor.storage._fields import Buffer, Setting
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 from narrowfloat.pytorch.utils import empty_like_device
@@ -62,6 +63,8 @@ class Float8TensorStorage(SchemeStorage):
 
     def _rebuild(self, shape: Iterable[int] | None = None, **changes: Any) -> Any:
         new = super()._rebuild(shape, **changes)
+        if new._data is self._data or new._transpose is self._transpose:
+            aliases.join(self, new)
         if new._transpose is not None:
             new._transpose_invalid = self._transpose_invalid
         return new
@@ -149,31 +152,28 @@ class Float8TensorStorage(SchemeStorage):
             buffers = (data, scale_inv, self._transpose, scale_inv, None, None, None)
             _native.derive_columnwise(spec, tuple(data.shape), buffers)
         self._transpose_invalid = False
+        if self._aliases is not None:
+            self._aliases.add(self)
 
-    _whole: Float8TensorStorage | None = None  # whose transpose a view left out
+    _aliases: aliases.Aliases | None = None  # over the same codes
 
     def _make_view(self, shape: torch.Size) -> Any:
         return self._mark_view(super()._make_view(shape))
 
     def _mark_view(self, view: Float8TensorStorage) -> Any:
-        """`view`, with a note of the transpose that it leaves out."""
-        left_out = self._has_columnwise() and not view._has_columnwise()
-        whole = self if left_out else self._whole
-        if whole is not None:
-            view._whole = whole
+        """`view`, whose other direction follows when this tensor is written, and the reverse."""
+        aliases.join(self, view)
         return view
 
     def _after_write(self) -> None:
         super()._after_write()
-        whole = self._whole
-        if whole is not None and whole._has_columnwise() and whole._data is not None:
-            rows_last = whole._data.movedim(-1, 0) if whole._data.dim() > 1 else whole._data
-            whole._transpose.copy_(rows_last)
+        aliases.follow(self)
 
     def _reset_caches(self) -> None:
         """The codes were written: the transpose is stale, unless it is all there is."""
         if self._data is not None:
             self._transpose_invalid = True
+            aliases.follow(self)
 
     def remove_caches(self) -> None:
         """Drops the transpose."""

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors over the same codes, each of which may have a transpose of its own.
+
+Whichever of them is written, the transposes of all others must follow.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+_FEW = 8  # pairs before those that are gone are looked for
+
+
+class Aliases:
+    """The codes and transposes of tensors that share codes; it keeps none of them alive.
+
+    It refers to buffers, because a tensor that is referred to cannot be swapped with another one,
+    which torch.nn.Module.to() does.
+    """
+
+    def __init__(self) -> None:
+        self._pairs: list[tuple[weakref.ref, weakref.ref]] = []
+        self._room = _FEW
+
+    def add(self, storage: Any) -> None:
+        """Adds the buffers of a storage that has both directions."""
+        data, transpose = storage._data, storage._transpose
+        if data is None or not storage._has_columnwise():
+            return
+        for known in self._pairs:
+            if known[0]() is data and known[1]() is transpose:
+                return
+        if len(self._pairs) >= self._room:
+            self._pairs = [p for p in self._pairs if p[0]() is not None and p[1]() is not None]
+            self._room = 2 * len(self._pairs) + _FEW
+        self._pairs.append((weakref.ref(data), weakref.ref(transpose)))
+
+    def pairs(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Returns the codes and transposes that are still there."""
+        found = [(data(), transpose()) for data, transpose in self._pairs]
+        return [pair for pair in found if pair[0] is not None and pair[1] is not None]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        """A copy has codes of its own."""
+        return None
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return Aliases, ()
+
+
+def join(storage: Any, alias: Any) -> None:
+    """Notes that `alias` has codes of `storage`."""
+    group = storage._aliases
+    if group is None:
+        group = storage._aliases = Aliases()
+        group.add(storage)
+    alias._aliases = group
+    group.add(alias)
+
+
+def _overlap(first: torch.Tensor | None, second: torch.Tensor) -> bool:
+    return first is not None and torch._C._is_alias_of(first, second)
+
+
+def _moved(codes: torch.Tensor, source: int, target: int) -> torch.Tensor:
+    return codes.movedim(source, target) if codes.dim() > 1 else codes
+
+
+def follow(written: Any) -> None:
+    """Copies what was written to `written` to the other direction of each of its aliases."""
+    group = written._aliases
+    if group is None:
+        return
+    group.add(written)
+    own = written._transpose if written._has_columnwise() else None
+    for data, transpose in group.pairs():
+        of_codes, of_transpose = _overlap(written._data, data), _overlap(own, transpose)
+        if of_codes and not of_transpose:
+            transpose.copy_(_moved(data, -1, 0))
+        elif of_transpose and not of_codes:
+            data.copy_(_moved(transpose, 0, -1))

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Aliases of per-tensor FP8 that each have a transpose: a write to one reaches all."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from families import E4M3, sample
+
+from narrowfloat import pytorch as nfp
+
+
+def saved_float8(*shape: int) -> nfp.Float8Tensor:
+    return nfp.Float8CurrentScalingQuantizer(E4M3)(sample(*shape, seed=3)).detach()
+
+
+def without_transpose() -> nfp.Float8Tensor:
+    tensor = nfp.Float8CurrentScalingQuantizer(E4M3, columnwise=False)(sample(8, 6)).detach()
+    assert tensor._transpose is None
+    return tensor
+
+
+def make_transposes(*tensors: nfp.Float8Tensor) -> None:
+    for tensor in tensors:
+        tensor.update_usage(rowwise_usage=True, columnwise_usage=True)
+
+
+def assert_transposed(*tensors: nfp.Float8Tensor) -> None:
+    for tensor in tensors:
+        if tensor._has_columnwise():
+            assert torch.equal(tensor._transpose, tensor._data.movedim(-1, 0))
+
+
+ALIASES = {
+    "alias": lambda t: t.detach(),
+    "aten alias": lambda t: torch.ops.aten.alias(t),
+    "data": lambda t: t.data,
+    "rows": lambda t: t[:4],
+    "row": lambda t: t[2],
+    "columns": lambda t: t[:, 2:4],
+    "view": lambda t: t.view(4, 12),
+    "view of a view": lambda t: t.view(2, 24).view(8, 6)[1:],
+    "strided": lambda t: t.as_strided((2, 2), (3, 1), 20),
+    "unsqueezed": lambda t: t.unsqueeze(0),
+    "type": lambda t: nfp.Float8Tensor.make_like(t, dtype=torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("way", ALIASES)
+def test_a_transpose_made_after_an_alias_follows_it(way: str) -> None:
+    tensor = without_transpose()
+    alias = ALIASES[way](tensor)
+    make_transposes(tensor)
+    alias.fill_(0.5)
+    assert_transposed(tensor, alias)
+    assert tensor._has_columnwise()
+    tensor.zero_()
+    assert_transposed(tensor, alias)
+
+
+@pytest.mark.parametrize("way", ALIASES)
+def test_transposes_of_their_own_follow_each_other(way: str) -> None:
+    tensor = without_transpose()
+    alias = ALIASES[way](tensor)
+    make_transposes(tensor, alias)
+    tensor.fill_(0.25)
+    assert_transposed(tensor, alias)
+    alias.zero_()
+    assert_transposed(tensor, alias)
+    tensor.quantize_(sample(8, 6, seed=9))
+    assert_transposed(tensor, alias)
+    tensor.copy_(saved_float8(8, 6))
+    assert_transposed(tensor, alias)
+
+
+def test_an_alias_without_its_transpose_keeps_that_of_the_whole() -> None:
+    tensor = saved_float8(8, 6)
+    alias = tensor.detach()
+    alias.update_usage(rowwise_usage=True, columnwise_usage=False)
+    alias.copy_(without_transpose())
+    assert tensor._has_columnwise()
+    assert_transposed(tensor)
+
+
+def test_codes_follow_an_alias_that_has_only_the_transpose() -> None:
+    tensor, other = saved_float8(8, 6), without_transpose()
+    alias = tensor.detach()
+    for each in (alias, other):
+        make_transposes(each)
+        each.update_usage(rowwise_usage=False, columnwise_usage=True)
+    alias.copy_(other)
+    assert_transposed(tensor)
+    assert torch.equal(alias.dequantize(), tensor.dequantize())
+
+
+def test_copies_follow_nothing() -> None:
+    tensor = saved_float8(8, 6)
+    tensor.detach()
+    for made in (copy.deepcopy(tensor), pickle.loads(pickle.dumps(tensor)), tensor.clone()):
+        before = made._transpose.clone()
+        tensor.zero_()
+        assert torch.equal(made._transpose, before)
+        assert_transposed(tensor, made)
+        tensor.copy_(saved_float8(8, 6))
+
+
+def test_aliases_that_are_gone_are_forgotten() -> None:
+    tensor = saved_float8(8, 6)
+    for _ in range(100):
+        make_transposes(tensor[:4], without_transpose())
+        tensor.view(-1).view(8, 6)
+    assert len(tensor._aliases._pairs) < 20
+
+
+def test_a_tensor_with_aliases_is_swapped() -> None:
+    """As Module.to() and Module.to_empty() do, which refuse tensors that are referred to."""
+    tensor, other = saved_float8(8, 6), without_transpose()
+    kept = tensor.detach()
+    torch.utils.swap_tensors(tensor, other)
+    other.zero_()
+    assert not kept._transpose.any() and tensor._data.any()

@@ -52,9 +52,11 @@ NO_FACTS = {
     "pytorch/tensor/_layouts.py": {64},  # entries of a cache
     "pytorch/tensor/nvfp4_tensor.py": {256},  # the bound a caller may choose
     "pytorch/tex/activations.py": {7, 25},  # TransformerEngine's default limits
-    "pytorch/tex/dropout.py": {8, 256},  # bits of a draw
+    "pytorch/tex/_bits.py": {8},  # bits of a byte
+    "pytorch/tex/dropout.py": {256},  # values of a draw
     "pytorch/tex/enums.py": {100},  # TransformerEngine's numbers
     "pytorch/tex/optimizers.py": {5, 8},  # how many lists of tensors entries take
+    "pytorch/tex/router.py": {20},  # where softplus is linear in float32
     "pytorch/tex/scaled_activations.py": {7, 25, 32},  # its default limits, columns of a vector
     "pytorch/tex/softmax.py": {10_000},  # what its kernels write over masked scores
     "pytorch/utils.py": {9},  # a generation of CUDA devices

@@ -21,6 +21,7 @@ from narrowfloat.pytorch.tex import (
     optimizers,
     permutation,
     rope,
+    router,
     scaled_activations,
     scales,
     softmax,
@@ -39,6 +40,7 @@ from narrowfloat.pytorch.tex.norms import *  # noqa: F403
 from narrowfloat.pytorch.tex.optimizers import *  # noqa: F403
 from narrowfloat.pytorch.tex.permutation import *  # noqa: F403
 from narrowfloat.pytorch.tex.rope import *  # noqa: F403
+from narrowfloat.pytorch.tex.router import *  # noqa: F403
 from narrowfloat.pytorch.tex.scaled_activations import *  # noqa: F403
 from narrowfloat.pytorch.tex.scales import *  # noqa: F403
 from narrowfloat.pytorch.tex.softmax import *  # noqa: F403
@@ -58,6 +60,7 @@ _GROUPS = (
     optimizers,
     permutation,
     rope,
+    router,
     scaled_activations,
     scales,
     softmax,

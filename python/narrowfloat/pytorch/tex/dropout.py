@@ -3,12 +3,13 @@
 
 import torch
 
+from narrowfloat.pytorch.tex._bits import BITS, pack, unpack
 from narrowfloat.pytorch.tex._outputs import plain
 
 __all__ = ["dropout_bwd", "dropout_fwd"]
 
 Tensor = torch.Tensor
-_BITS = 8
+_DRAWS = 256  # values of a draw
 
 
 def _scale(entry: str, probability: float) -> float:
@@ -17,11 +18,6 @@ def _scale(entry: str, probability: float) -> float:
             f"{entry}: dropout_probability must be at least 0 and less than 1, got {probability}"
         )
     return 1 / (1 - probability)
-
-
-def _weights(device: torch.device) -> Tensor:
-    """Returns the values of a byte's bits; the first element of a mask is the lowest bit."""
-    return torch.tensor([1 << bit for bit in range(_BITS)], dtype=torch.uint8, device=device)
 
 
 @torch.no_grad()
@@ -34,14 +30,14 @@ def dropout_fwd(
     Errors: ValueError unless eight divides the elements and the probability is in [0, 1).
     """
     scale = _scale("dropout_fwd", dropout_probability)
-    if input.numel() % _BITS:
+    if input.numel() % BITS:
         raise ValueError(
-            f"dropout_fwd: needs a multiple of {_BITS} elements, got shape {tuple(input.shape)}"
+            f"dropout_fwd: needs a multiple of {BITS} elements, got shape {tuple(input.shape)}"
         )
     x = plain(input)
-    draws = torch.randint(0, 256, x.shape, dtype=torch.uint8, device=x.device)
-    keep = draws >= int(dropout_probability * 256)
-    mask = (keep.view(-1, _BITS) * _weights(x.device)).sum(-1, dtype=torch.uint8)
+    draws = torch.randint(0, _DRAWS, x.shape, dtype=torch.uint8, device=x.device)
+    keep = draws >= int(dropout_probability * _DRAWS)
+    mask = pack(keep.view(-1))
     value = torch.where(keep, x.float(), 0.0).mul_(scale).to(x.dtype)
     return [value if out is None else out.copy_(value), mask]
 
@@ -58,11 +54,11 @@ def dropout_bwd(
     Errors: ValueError unless the mask has one bit per element.
     """
     scale = _scale("dropout_bwd", dropout_probability)
-    if mask.numel() * _BITS != grad_output.numel():
+    if mask.numel() * BITS != grad_output.numel():
         raise ValueError(
-            f"dropout_bwd: the mask must have one bit per element, got {mask.numel() * _BITS} bits "
+            f"dropout_bwd: the mask must have one bit per element, got {mask.numel() * BITS} bits "
             f"for {grad_output.numel()} elements"
         )
-    keep = (mask.view(-1, 1) & _weights(mask.device)).ne(0).view(grad_output.shape)
+    keep = unpack(mask.view(-1), grad_output.numel()).view(grad_output.shape)
     value = torch.where(keep, grad_output.float(), 0.0).mul_(scale).to(grad_output.dtype)
     return value if grad_input is None else grad_input.copy_(value)

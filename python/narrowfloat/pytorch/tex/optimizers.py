@@ -277,7 +277,7 @@ def multi_tensor_sgd(
         if wd and not wd_after_momentum:
             g.add_(weight, alpha=wd)
         if momentum:
-            v = g.clone() if first_run else velocity * momentum + (1 - dampening) * g
+            v = g.clone() if first_run else velocity.float() * momentum + (1 - dampening) * g
             velocity.copy_(v)
             g = g.add_(v, alpha=momentum) if nesterov else v
         if wd and wd_after_momentum:

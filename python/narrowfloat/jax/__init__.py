@@ -5,7 +5,9 @@ from narrowfloat.jax._library import ffi_library, register, registrations
 
 register()
 
-from narrowfloat.jax import cpp_extensions, quantize, sharding  # noqa: E402  (their targets first)
+# Targets first; then quantize, whose package the primitives import from.
+from narrowfloat.jax import quantize  # noqa: E402  # isort: skip
+from narrowfloat.jax import cpp_extensions, sharding  # noqa: E402
 from narrowfloat.jax.dense import dense  # noqa: E402
 from narrowfloat.jax.fake_quantize import fake_quantize  # noqa: E402
 from narrowfloat.jax.quantize import autocast, fp8_autocast  # noqa: E402

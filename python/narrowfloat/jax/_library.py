@@ -15,6 +15,7 @@ TARGETS = (
     "te_rht_amax_ffi",
     "nf_dequantize_ffi",
     "nf_fake_quantize_ffi",
+    "nf_gemm_ffi",
     "nf_amax_ffi",
     "nf_grouped_amax_ffi",
     "nf_scale_from_amax_ffi",

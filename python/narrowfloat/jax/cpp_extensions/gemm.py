@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of quantized tensors: exact values of codes, sums in float32."""
+"""Products of quantized tensors, with the bytes of narrowfloat.qgemm."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from narrowfloat.jax.quantize.dequantizer import dequantize_tensor
+from narrowfloat import _core
+from narrowfloat.jax.primitives.dequantize import is_columnwise
+from narrowfloat.jax.primitives.gemm import Factor, multiply_codes
+from narrowfloat.jax.quantize.dequantizer import dequantize_tensor, spec_of_data
 from narrowfloat.jax.quantize.quantizer import Quantizer
-from narrowfloat.jax.quantize.scaling_modes import TensorUsage
+from narrowfloat.jax.quantize.scaling_modes import ScalingMode, TensorUsage
 from narrowfloat.jax.quantize.tensor import AbstractBaseTensor, NoScaleTensor, ScaledTensor1x
 
 Operand = jax.Array | AbstractBaseTensor
+Dims = tuple[int, ...]
+
+# What products of codes are rounded to; other types are converted from float32.
+_ROUNDED_TO = ("float32", "float16", "bfloat16")
 
 
 def gemm(
@@ -28,12 +35,15 @@ def gemm(
     fuse_bias: bool = True,
     dtype: DTypeLike | None = None,
 ) -> jax.Array:
-    """lhs times rhs over the contracted dimensions, which stand at one end of each.
+    """Multiplies lhs and rhs over the contracted dimensions, which stand at one end of each.
 
+    Two quantized tensors of one family are multiplied by their codes, with the bytes of
+    narrowfloat.qgemm on any number of devices; else XLA multiplies values, with float32 sums.
     contracting_dims: of the tensors as they were before they were quantized. Of a tensor with two
     directions the one is read whose blocks run along the contraction.
     lhs_quantizer, rhs_quantizer: of operands that are arrays yet.
-    fuse_bias: whether bias, where there is one, is added.
+    fuse_bias: whether bias, where there is one, is added. Its shape is that of rhs's other
+    dimensions, or broadcasts to it.
     dtype: of the result, that of lhs if None; sums are float32.
     Errors: ValueError if a direction that is read is not there.
     """
@@ -43,6 +53,22 @@ def gemm(
     ]
     left = _pick(lhs, dims[0], TensorUsage.LHS, TensorUsage.LHS_TRANS, lhs_quantizer)
     right = _pick(rhs, dims[1], TensorUsage.RHS_TRANS, TensorUsage.RHS, rhs_quantizer)
+    out_dtype = jnp.dtype(_dtype_of(left) if dtype is None else dtype)
+    addend = bias if fuse_bias else None
+    factors = _factors(left, right, dims)
+    if factors is None:
+        product = _multiply_values(left, right, dims, addend)
+    else:
+        product = _multiply(*factors, addend, out_dtype)
+    return product.astype(out_dtype)
+
+
+def _multiply_values(
+    left: NoScaleTensor | ScaledTensor1x,
+    right: NoScaleTensor | ScaledTensor1x,
+    dims: Sequence[Dims],
+    bias: jax.Array | None,
+) -> jax.Array:
     # Of two transformed operands the transform cancels along the contraction.
     cancel = all(getattr(operand, "has_rht_applied", False) for operand in (left, right))
     product = jax.lax.dot_general(
@@ -51,9 +77,76 @@ def gemm(
         ((dims[0], dims[1]), ((), ())),
         preferred_element_type=jnp.float32,
     )
-    if bias is not None and fuse_bias:
-        product += bias.astype(jnp.float32)
-    return product.astype(_dtype_of(left) if dtype is None else dtype)
+    return product if bias is None else product + bias.astype(jnp.float32)
+
+
+def _multiply(left: Factor, right: Factor, bias: jax.Array | None, dtype: jnp.dtype) -> jax.Array:
+    if dtype.name not in _ROUNDED_TO:
+        dtype = jnp.dtype(jnp.float32)
+    if is_columnwise(left.spec) and not is_columnwise(right.spec):
+        # The core reads columns on the left with columns on the right only. Scales there are powers
+        # of two, so that the order of the factors changes no bit.
+        turned = multiply_codes(right, left, None, jnp.float32 if bias is not None else dtype)
+        kept = right.axis
+        product = jnp.transpose(turned, (*range(kept, turned.ndim), *range(kept)))
+        return product if bias is None else product + bias.astype(jnp.float32)
+    if bias is not None:
+        of_right = right.data.shape
+        kept = of_right[right.axis :] if is_columnwise(right.spec) else of_right[: right.axis]
+        if jnp.dtype(bias.dtype).name not in _ROUNDED_TO:
+            bias = bias.astype(jnp.float32)
+        bias = jnp.broadcast_to(bias, kept)
+    return multiply_codes(left, right, bias, dtype)
+
+
+def _factors(
+    left: NoScaleTensor | ScaledTensor1x,
+    right: NoScaleTensor | ScaledTensor1x,
+    dims: Sequence[Dims],
+) -> tuple[Factor, Factor] | None:
+    """The operands as their codes are multiplied; None where only values can be."""
+    if not _are_of_one_family(left, right) or left.has_rht_applied != right.has_rht_applied:
+        return None
+    pairs = list(zip((left, right), dims, strict=True))
+    extents = [[of.data.shape[_place(of, dim)] for dim in own] for of, own in pairs]
+    if extents[0] != extents[1] or 0 in (*left.data.shape, *right.data.shape):
+        return None
+    lhs, rhs = (_factor(*pair) for pair in pairs)
+    return None if lhs is None or rhs is None else (lhs, rhs)
+
+
+def _are_of_one_family(
+    left: NoScaleTensor | ScaledTensor1x, right: NoScaleTensor | ScaledTensor1x
+) -> bool:
+    for operand in (left, right):
+        if isinstance(operand, NoScaleTensor) or operand.scaling_mode is ScalingMode.NO_SCALING:
+            return False
+    schemes = [operand.scaling_mode.get_scheme(operand.data.dtype) for operand in (left, right)]
+    blocks = [_core.block_of(scheme)[1] for scheme in schemes]
+    scales = [_core.scale_dtype_of(scheme) for scheme in schemes]
+    return blocks[0] == blocks[1] and scales[0] == scales[1]
+
+
+def _place(operand: ScaledTensor1x, dim: int) -> int:
+    """Where a dimension of what was quantized lies in the data."""
+    shift = operand.flatten_axis if operand.data_layout == "T" else 0
+    return (dim + shift) % operand.ndim
+
+
+def _factor(operand: ScaledTensor1x, dims: Dims) -> Factor | None:
+    """The operand as its codes lie; None where the blocks do not run along `dims`."""
+    data, axis, spec = operand.data, operand.flatten_axis, spec_of_data(operand)
+    summed = tuple(_place(operand, dim) for dim in dims)
+    if operand.scaling_mode.is_block_scaling:
+        along = range(axis) if is_columnwise(spec) else range(axis, data.ndim)
+        fits = summed == tuple(along)
+        return Factor(data, operand.scale_inv, operand.amax, spec, axis) if fits else None
+    # One scale covers the tensor, in any order of its dimensions.
+    kept = [_place(operand, dim) for dim in range(data.ndim) if dim not in dims]
+    order = (*kept, *summed)
+    if order != tuple(range(data.ndim)):
+        data = jnp.transpose(data, order)
+    return Factor(data, operand.scale_inv, operand.amax, spec, len(kept))
 
 
 def _pick(

@@ -29,11 +29,13 @@ Arrays = Sequence[jax.Array]
 class BasePrimitive:
     """A handler's rules; subclasses fill them in and are registered by register_primitive().
 
-    name: the target's name. static_args: names of the static parameters, in order.
+    name: the primitive's name. target: the handler's, if it differs.
+    static_args: names of the static parameters, in order.
     aliases: operands whose memory becomes a result's.
     """
 
     name: ClassVar[str]
+    target: ClassVar[str | None] = None
     static_args: ClassVar[tuple[str, ...]]
     aliases: ClassVar[dict[int, int]] = {}
     inner_primitive: ClassVar[Primitive]
@@ -118,7 +120,7 @@ def _compiled(primitive: Primitive, **static: Any) -> Callable[..., Arrays]:
 
 
 def _inner_lowering(cls: type[BasePrimitive]) -> Callable:
-    rule = jax.ffi.ffi_lowering(cls.name, operand_output_aliases=cls.aliases)
+    rule = jax.ffi.ffi_lowering(cls.target or cls.name, operand_output_aliases=cls.aliases)
 
     def lower(context: mlir.LoweringRuleContext, *operands: Any, **static: Any) -> Any:
         return rule(context, *operands, **cls.attributes(**static))

@@ -22,8 +22,17 @@ from narrowfloat.jax.quantize.scale_padding import pad_scales
 from narrowfloat.jax.quantize.scaling_modes import normalize_axis, split_shape
 
 
-def _is_columnwise(spec: str) -> bool:
+def is_columnwise(spec: str) -> bool:
+    """Whether the text of a spec names columns, whose codes lie as rows do."""
     return "columnwise=1" in spec
+
+
+def pad_scales_of(scale_inv: jax.Array, spec: str, matrix: tuple[int, int]) -> jax.Array:
+    """Scales of blocks as handlers read them, with zeros at the end; others as they are."""
+    if scale_inv.ndim <= 1:
+        return scale_inv
+    shapes = _core.scale_shapes(spec.partition(":")[0], *matrix, is_columnwise(spec))
+    return pad_scales(scale_inv, *shapes)
 
 
 def _multiples(spec: str, ndim: int, axis: int) -> list[int]:
@@ -31,7 +40,7 @@ def _multiples(spec: str, ndim: int, axis: int) -> list[int]:
     is the one along blocks, since scales of tiles are repeated."""
     along = _core.block_of(spec.partition(":")[0])[1]
     multiples = [1] * ndim
-    multiples[axis - 1 if _is_columnwise(spec) else -1] = along
+    multiples[axis - 1 if is_columnwise(spec) else -1] = along
     return multiples
 
 
@@ -59,11 +68,9 @@ class DequantizePrimitive(BasePrimitive):
     @classmethod
     def impl(cls, *operands: jax.Array, **static: Any) -> Arrays:
         data, scale_inv, amax = operands
-        scheme = static["spec"].partition(":")[0]
-        if not static["is_padded"] and scale_inv.ndim > 1:
-            rows, cols = split_shape(data.shape, static["flatten_axis"])
-            matrices = _core.scale_shapes(scheme, rows, cols, _is_columnwise(static["spec"]))
-            scale_inv = pad_scales(scale_inv, *matrices)
+        if not static["is_padded"]:
+            matrix = split_shape(data.shape, static["flatten_axis"])
+            scale_inv = pad_scales_of(scale_inv, static["spec"], matrix)
         return cls.inner_primitive.bind(data, scale_inv, amax, **{**static, "is_padded": True})
 
     @classmethod

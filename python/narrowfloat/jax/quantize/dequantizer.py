@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from narrowfloat.jax.quantize.tensor import GroupedScaledTensor1x, ScaledTensor1x
 
 
-def _spec(tensor: ScaledTensor1x | GroupedScaledTensor1x, swizzled: bool = False) -> str:
-    """The scheme, and the direction that data has as it lies: transposed columns are rows."""
+def spec_of_data(tensor: ScaledTensor1x | GroupedScaledTensor1x, swizzled: bool = False) -> str:
+    """The scheme, and the direction that data has as it lies, as the text of a spec.
+
+    Transposed columns are rows.
+    """
     scheme = tensor.scaling_mode.get_scheme(tensor.data.dtype)
     columns = tensor.is_colwise and tensor.data_layout == "N"
     options = ["columnwise=1", "rowwise=0"] if columns else []
@@ -43,7 +46,7 @@ def dequantize_tensor(
         tensor.data,
         tensor.scale_inv,
         tensor.amax,
-        spec=_spec(tensor),
+        spec=spec_of_data(tensor),
         flatten_axis=tensor.flatten_axis,
         dtype=dtype,
     )
@@ -70,7 +73,7 @@ def dequantize_grouped(tensor: GroupedScaledTensor1x) -> list:
             scale_begin += math.prod(stored)
         data = tensor.data[data_begin : data_begin + math.prod(shape)].reshape(shape)
         data_begin += data.size
-        spec = _spec(tensor, tensor.pre_swizzled)
+        spec = spec_of_data(tensor, tensor.pre_swizzled)
         values.append(
             dequantize_codes(
                 data,

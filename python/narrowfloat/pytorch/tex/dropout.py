@@ -4,7 +4,7 @@
 import torch
 
 from narrowfloat.pytorch.tex._bits import BITS, pack, unpack
-from narrowfloat.pytorch.tex._outputs import plain
+from narrowfloat.pytorch.tex.casts import plain
 
 __all__ = ["dropout_bwd", "dropout_fwd"]
 

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from narrowfloat.pytorch.constants import DType, TE_DType_To_Torch
-from narrowfloat.pytorch.tex._outputs import deliver, plain
+from narrowfloat.pytorch.tex._outputs import deliver
+from narrowfloat.pytorch.tex.casts import plain
 
 __all__ = ["layernorm_bwd", "layernorm_fwd", "rmsnorm_bwd", "rmsnorm_bwd_add", "rmsnorm_fwd"]
 

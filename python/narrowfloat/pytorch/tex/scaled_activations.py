@@ -17,9 +17,8 @@ from narrowfloat.pytorch.tex._gates import (
     gated_value,
     halves,
 )
-from narrowfloat.pytorch.tex._outputs import plain
 from narrowfloat.pytorch.tex.activations import checked_situ, gated_shape
-from narrowfloat.pytorch.tex.casts import quantize
+from narrowfloat.pytorch.tex.casts import plain, quantize
 
 __all__ = [
     "scaled_clamped_dswiglu",

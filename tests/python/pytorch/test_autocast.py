@@ -4,6 +4,7 @@
 import gc
 import socket
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -195,7 +196,6 @@ def test_states_without_history_and_states_that_are_gone() -> None:
     del state
     gc.collect()
     FP8GlobalStateManager.reduce_and_update_fp8_tensors()
-    assert not FP8GlobalStateManager._members
     custom = RecipeState.create(
         recipe.CustomRecipe(qfactory=lambda role: DelayedScalingRequest(amax_history_len=2)),
         mode="forward",
@@ -208,19 +208,47 @@ def test_states_without_history_and_states_that_are_gone() -> None:
     assert custom.scale.tolist() == [64.0]
 
 
+@pytest.mark.filterwarnings("ignore:.*Recipe type changed")
+def test_a_layer_whose_recipe_changes_gives_its_place_back() -> None:
+    """Else what ranks reduce grows with every change."""
+    layer = nfp.Linear(32, 32, bias=False)
+    recipes = [recipe.DelayedScaling(amax_history_len=4), recipe.MXFP8BlockScaling()]
+    for step in range(6):
+        with autocast(recipe=recipes[step % 2]):
+            layer(torch.ones(32, 32))
+    assert [m.length for m in FP8GlobalStateManager._members.values()] == [3, 2]
+    again = delayed_state(n=3)
+    FP8GlobalStateManager.add_recipe_state(again)
+    FP8GlobalStateManager.remove_recipe_state(again)
+    again.amax_history[0] = 7.0
+    FP8GlobalStateManager.reduce_and_update_fp8_tensors()
+    assert again.scale.tolist() == [1.0, 1.0, 1.0]
+
+
 def run_rank(rank: int, address: str, folder: str) -> None:
-    """One of two processes: two layers and a third that keeps its amaxes to itself."""
+    """One of two processes: two layers and a third that keeps its amaxes to itself.
+
+    Between the two was a layer that is gone, but one process has not noticed.
+    """
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
+    torch.distributed.init_process_group(
+        "gloo", init_method=address, rank=rank, world_size=2, timeout=timedelta(seconds=60)
+    )
     first, second = delayed_state(n=2), delayed_state(n=1)
-    alone = delayed_state(n=1, reduce_amax=False)
-    for state in (first, second, alone):
+    alone, gone = delayed_state(n=1, reduce_amax=False), delayed_state(n=3)
+    older = delayed_state("forward", margin=1)  # all states of this recipe are gone
+    for state in (older, first, gone, second, alone):
         FP8GlobalStateManager.add_recipe_state(state)
+    kept = [gone, older] if rank == 0 else []
+    del gone, older, state
+    gc.collect()
     quantizers = [q for state in (first, second, alone) for q in state.make_quantizers()]
     for i, quantizer in enumerate(quantizers):
         quantizer(torch.full((2, 2), float((rank + 1) * (i + 1))))
     if rank == 1:
         quantizers[0].amax.zero_()  # this process saw nothing of it
+    for state in kept:
+        state.amax_history[0] = 1000.0
     with autocast():
         pass
     reference = CurrentScalingQuantizerRef(

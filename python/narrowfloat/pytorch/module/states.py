@@ -73,6 +73,8 @@ class LayerStates:
             before = self.meta.get(key)
             if before is not None and not state.inherit_state_from(before):
                 _resize(before, state)
+            if before is not None:
+                FP8GlobalStateManager.remove_recipe_state(before)
             self.meta[key] = state
             self.quantizers[key] = state.make_quantizers()
 

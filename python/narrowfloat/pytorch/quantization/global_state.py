@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the running autocast says, and the step of delayed scaling over all layers."""
 
-import itertools
 import weakref
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -37,11 +36,46 @@ class ModelInitState:
 
 @dataclass
 class _Members:
-    """The delayed states that take their steps together."""
+    """The delayed states that take their steps together, by their place in what is reduced.
+
+    A state that is gone keeps its place: when Python frees it differs between ranks, and all of
+    them must reduce equally many amaxes in one order.
+    """
 
     recipe: DelayedScaling
     group: object
-    states: "weakref.WeakSet[DelayedScalingRecipeState]" = field(default_factory=weakref.WeakSet)
+    places: "weakref.WeakKeyDictionary[DelayedScalingRecipeState, int]" = field(
+        default_factory=weakref.WeakKeyDictionary
+    )
+    length: int = 0
+    free: dict[int, list[int]] = field(default_factory=dict)  # places by their width
+
+    def add(self, state: DelayedScalingRecipeState) -> None:
+        """Gives a state a place that was given back, or the next one."""
+        width = state.num_quantizers
+        if self.free.get(width):
+            self.places[state] = self.free[width].pop()
+            return
+        self.places[state] = self.length
+        self.length += width
+
+    def remove(self, state: DelayedScalingRecipeState) -> None:
+        """Takes the place of a state back, if it has one."""
+        place = self.places.pop(state, None)
+        if place is not None:
+            self.free.setdefault(state.num_quantizers, []).append(place)
+
+    def update(self) -> None:
+        """Takes one step of all states; newest amaxes are reduced before, if they are at all."""
+        states = sorted(self.places.items(), key=lambda item: item[1])
+        if not states and not _is_running(self.group):
+            return
+        newest = torch.zeros(self.length, device=states[0][0].device if states else "cpu")
+        for state, place in states:
+            newest[place : place + state.num_quantizers] = state.amax_history[0]
+        reduced = reduce_newest_amax(newest, self.recipe, self.group)
+        for state, place in states:
+            state.update(newest[place : place + state.num_quantizers] if reduced else None)
 
 
 class FP8GlobalStateManager:
@@ -50,10 +84,9 @@ class FP8GlobalStateManager:
     _autocast: ClassVar = AutocastState()
     _model_init: ClassVar = ModelInitState()
     _depth: ClassVar = 0
-    # By pass, recipe and group; and the order of all states, which is that of the reduction.
+    # By pass, recipe and group; ranks reduce them in this order.
     _members: ClassVar[dict[tuple[str, str, int], _Members]] = {}
-    _order: ClassVar[weakref.WeakKeyDictionary] = weakref.WeakKeyDictionary()
-    _places: ClassVar = itertools.count()  # a state that is gone does not free its place
+    _known: ClassVar[weakref.WeakSet] = weakref.WeakSet()
 
     @staticmethod
     def is_fp8_available() -> tuple[bool, str]:
@@ -156,23 +189,32 @@ class FP8GlobalStateManager:
         cls._model_init = ModelInitState()
         cls._depth = 0
         cls._members = {}
-        cls._order = weakref.WeakKeyDictionary()
+        cls._known = weakref.WeakSet()
 
     @classmethod
     def add_recipe_state(cls, state: RecipeState, group: object = None) -> None:
         """From now on `state` takes the steps of its pass; others than delayed ones have none.
 
         States that are added in the same order on all processes are reduced together. A state lives
-        as long as its layer holds it.
+        as long as its layer holds it; its place in the reduction stays, unless it is removed.
         """
         if isinstance(state, CustomRecipeState):
             state = state._ds_state
-        if not isinstance(state, DelayedScalingRecipeState) or state in cls._order:
+        if not isinstance(state, DelayedScalingRecipeState) or state in cls._known:
             return
         key = (state.mode, repr(state.recipe), id(group))
-        members = cls._members.setdefault(key, _Members(state.recipe, group))
-        members.states.add(state)
-        cls._order[state] = next(cls._places)
+        cls._members.setdefault(key, _Members(state.recipe, group)).add(state)
+        cls._known.add(state)
+
+    @classmethod
+    def remove_recipe_state(cls, state: RecipeState) -> None:
+        """Ends the steps of a state; all processes must remove theirs in the same order."""
+        state = getattr(state, "_ds_state", state)
+        if state is None or state not in cls._known:
+            return
+        cls._known.discard(state)
+        for members in cls._members.values():
+            members.remove(state)
 
     @classmethod
     def reduce_and_update_fp8_tensors(cls, forward: bool = True) -> None:
@@ -183,16 +225,17 @@ class FP8GlobalStateManager:
         """
         mode = "forward" if forward else "backward"
         for key, members in list(cls._members.items()):
-            states = sorted(members.states, key=cls._order.__getitem__)
-            if not states:
-                del cls._members[key]  # their layers are gone
-            if key[0] != mode or not states:
-                continue
-            newest = torch.cat([state.amax_history[0] for state in states])
-            reduced = reduce_newest_amax(newest, members.recipe, members.group)
-            parts = newest.split([state.num_quantizers for state in states])
-            for state, part in zip(states, parts, strict=True):
-                state.update(part if reduced else None)
+            if key[0] == mode:
+                members.update()
+
+
+def _is_running(group: object) -> bool:
+    """Returns whether the process group has not been destroyed."""
+    try:
+        torch.distributed.get_process_group_ranks(group)
+    except (KeyError, ValueError, RuntimeError):
+        return False
+    return True
 
 
 def reduce_newest_amax(amax: torch.Tensor, recipe: DelayedScaling, group: object) -> bool:

@@ -30,6 +30,8 @@ Row = Callable[..., Any]
 _table: dict[tuple[Any, type], Row] = {}
 
 _COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
+_ADDS = "codes under different scales do not add up"
+_MOVES = "it moves one buffer, which would part codes from their scales"
 
 # Operators that see the wrappers themselves.
 _quantized_tensor_passthrough_ops: set[Any] = set()
@@ -118,9 +120,10 @@ def run_dequantized(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     quantized tensor in place; RuntimeError for a write to read-only values.
     """
     if func.namespace in _COLLECTIVES:
+        why = _ADDS if "reduce" in func._schema.name else _MOVES
         raise NotImplementedError(
-            f"{func}: {_name_of(_subject(args, kwargs))} takes no part in this collective: codes "
-            "under different scales do not add up. Communicate dequantize(), or its buffers"
+            f"{func}: {_name_of(_subject(args, kwargs))} takes no part in this collective: {why}. "
+            "Communicate dequantize(), or its buffers"
         )
     effect = effect_of(func)
     if effect.written:

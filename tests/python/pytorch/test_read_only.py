@@ -196,6 +196,12 @@ def test_collectives_without_a_row_raise(kind: str) -> None:
         r"dequantize\(\), or its buffers$",
     ):
         torch.ops._c10d_functional.all_reduce(tensor, "sum", "0")
+    with pytest.raises(
+        NotImplementedError,
+        match=r"takes no part in this collective: it moves one buffer, which would part codes from "
+        r"their scales. Communicate dequantize\(\), or its buffers$",
+    ):
+        torch.ops._c10d_functional.all_to_all_single(tensor, [64, 64], [64, 64], "0")
 
 
 def test_effects_come_from_schemas() -> None:

@@ -81,6 +81,8 @@ def refusals() -> None:
             message = _raises(NotImplementedError, partial(reduce, tensor))
             assert "codes under different scales do not add up" in message
             assert_same_buffers(tensor, before, "a refused sum")
+        move = partial(dist.all_to_all_single, tensor.clone(), tensor)
+        assert "would part codes from their scales" in _raises(NotImplementedError, move)
     tensor = made("mxfp8", 1, 64 if rank else 128)
     before = snapshot(tensor)
     message = _raises(ValueError, lambda: dist.broadcast(tensor, 0))

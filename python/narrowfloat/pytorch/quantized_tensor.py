@@ -358,6 +358,10 @@ class Quantizer(ValueSemantics, abc.ABC):
         """Whether quantizing a dequantized tensor again gives the same tensor."""
         return False
 
+    def holds_values(self) -> tuple[bool, bool]:
+        """Returns for the row-wise and the column-wise direction if it stays in high precision."""
+        return False, False
+
     def is_quantizable(self, inp: torch.Tensor) -> bool:
         """Whether the format takes a tensor of this shape."""
         return True

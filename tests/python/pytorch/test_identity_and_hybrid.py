@@ -56,7 +56,7 @@ def test_identity_views_alias() -> None:
     assert torch.equal(again.dequantize(), x[2:3]), "an offset left out is the present one"
 
 
-def test_identity_updates_in_place_or_rebinds() -> None:
+def test_identity_updates_copy() -> None:
     quantizer, x = nfp.IdentityQuantizer(), sample(8, 16).clone()
     tensor = identity(x)
     new = sample(8, 16, seed=2)
@@ -69,7 +69,15 @@ def test_identity_updates_in_place_or_rebinds() -> None:
     quantizer.update_quantized(other, tensor, noop_flag=torch.ones(1))
     assert tensor.dtype == torch.float32
     quantizer.update_quantized(other, tensor)
-    assert tensor._hp_data.data_ptr() == other.data_ptr() and tensor.dtype == torch.float16
+    assert torch.equal(tensor.dequantize(), other) and tensor.dtype == torch.float16
+    kept = other.clone()
+    other.zero_()  # an update copies, whatever the type
+    assert torch.equal(tensor.dequantize(), kept)
+    again = identity(sample(8, 16))
+    quantizer.update_quantized(other.double(), again)
+    nfp.IdentityQuantizer(dtype=torch.float16).update_quantized(x, tensor)
+    x.zero_()
+    assert again.dtype == torch.float64 and torch.equal(tensor.dequantize(), new.half() * 2)
     with pytest.raises(ValueError, match=r"^IdentityQuantizer can only update IdentityTensor"):
         quantizer.update_quantized(x, ALL["mxfp8"]()(sample()))
 

@@ -4,6 +4,7 @@
 import pytest
 import torch
 from narrowfloat.common.recipe import (
+    CustomRecipe,
     DelayedScaling,
     Float8BlockScaling,
     Float8CurrentScaling,
@@ -12,7 +13,9 @@ from narrowfloat.common.recipe import (
     Recipe,
 )
 from narrowfloat.pytorch import GroupedLinear, Linear, autocast, quantized_model_init
-from narrowfloat.pytorch.quantization import FP8GlobalStateManager
+from narrowfloat.pytorch.quantization import FP8GlobalStateManager, QuantizerRole
+
+from narrowfloat import pytorch as nfp
 
 BF16 = torch.bfloat16
 RECIPES = [
@@ -130,3 +133,27 @@ def test_what_it_refuses() -> None:
         grouped(quantized, [2, 2])
     with pytest.raises(ValueError, match="num_gemms must be positive, got 0"):
         GroupedLinear(0, 4, 4)
+
+
+@pytest.mark.parametrize("kind", ["input", "weight", "grad_output"])
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_directions_in_high_precision_are_those_of_all_weights(kind: str, hybrid: bool) -> None:
+    asked = []
+
+    def factory(role: QuantizerRole | None) -> nfp.Quantizer:
+        made = nfp.MXFP8Quantizer(nfp.DType.kFloat8E4M3)
+        if role is None or role.tensor_type != kind:
+            return made
+        asked.append(role)
+        if len(asked) > 1:
+            return made
+        plain = nfp.IdentityQuantizer()
+        if not hybrid:
+            return plain
+        return nfp.HybridQuantizer(rowwise_quantizer=made, columnwise_quantizer=plain)
+
+    layer = GroupedLinear(2, 64, 64)
+    names = {"input": "activation", "grad_output": "gradient"}
+    message = f"GroupedLinear: {names.get(kind, kind)} quantizers must not mix Identity-backed and "
+    with pytest.raises(ValueError, match=message), autocast(recipe=CustomRecipe(qfactory=factory)):
+        layer(torch.ones(64, 64), [32, 32])

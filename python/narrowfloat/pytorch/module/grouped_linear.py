@@ -12,6 +12,7 @@ from narrowfloat.pytorch.module.options import choose_dtype, refuse, refuse_para
 from narrowfloat.pytorch.module.parameters import Init, ParameterInit
 from narrowfloat.pytorch.module.passes import RunningLayer
 from narrowfloat.pytorch.module.sharded import refuse_dtensors
+from narrowfloat.pytorch.module.watching import Slots
 from narrowfloat.pytorch.quantization.recompute import FirstPass
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 
@@ -137,11 +138,23 @@ class GroupedLinear(RunningLayer):
             parts = zip(rows.split(splits), self._weights(), biases, strict=True)
             y = torch.cat([torch.nn.functional.linear(*part) for part in parts])
         else:
+            self._check_slots(slots)
             y = self._multiply(again, rows, splits, slots, biases, is_first_microbatch)
         y = y.view(*x.shape[:-1], self.out_features)
         if not self.return_bias:
             return y
         return y, [self._returned_bias(bias, y.dtype) for bias in self._biases()]
+
+    def _check_slots(self, slots: Sequence[Slots]) -> None:
+        """Errors: ValueError if weights differ in which directions stay in high precision."""
+        for kind in ("activation", "weight", "gradient"):
+            quantizers = [getattr(slot, kind) for slot in slots]
+            found = {q.holds_values(): type(q).__name__ for q in quantizers if q is not None}
+            if len(found) > 1:
+                raise ValueError(
+                    f"GroupedLinear: {kind} quantizers must not mix Identity-backed and quantized "
+                    f"directions, got {' and '.join(sorted(found.values()))}"
+                )
 
     def _checked_splits(self, m_splits: Sequence[int] | torch.Tensor, rows: int) -> list[int]:
         splits = m_splits.tolist() if isinstance(m_splits, torch.Tensor) else list(m_splits)

@@ -258,6 +258,10 @@ class HybridQuantizer(Quantizer):
             used.append(self.rowwise_quantizer)
         return all(child.is_requantization_safe() for child in used)
 
+    def holds_values(self) -> tuple[bool, bool]:
+        rowwise = self.rowwise_quantizer.holds_values()[0]
+        return rowwise, self.columnwise_quantizer.holds_values()[1]
+
     def is_quantizable(self, inp: torch.Tensor) -> bool:
         return all(child.is_quantizable(inp) for child in self._requested())
 

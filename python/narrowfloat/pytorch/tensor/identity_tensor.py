@@ -75,7 +75,7 @@ class IdentityQuantizer(Quantizer):
         *,
         noop_flag: torch.Tensor | None = None,
     ) -> Any:
-        """Copies in place where shape, type and device agree, else holds the source.
+        """Copies in place where shape, type and device agree, else holds a copy.
 
         Errors: ValueError unless `dst` is an IdentityTensorStorage.
         """
@@ -95,7 +95,7 @@ class IdentityQuantizer(Quantizer):
             elif same:
                 held.copy_(data)
             elif noop_flag is None or float(noop_flag) == 0:
-                dst._hp_data = data
+                dst._hp_data = data.clone()  # it may be the source itself
             else:
                 return dst
         dst._dtype = data.dtype
@@ -103,6 +103,9 @@ class IdentityQuantizer(Quantizer):
 
     def _check_group(self) -> None:
         raise NotImplementedError(f"GroupedTensor does not support {type(self).__name__}")
+
+    def holds_values(self) -> tuple[bool, bool]:
+        return True, True
 
     def is_requantization_safe(self) -> bool:
         return True

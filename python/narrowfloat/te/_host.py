@@ -10,7 +10,7 @@ from importlib import metadata
 from types import ModuleType
 
 from narrowfloat.te import _import_hook
-from narrowfloat.te._settings import BESIDE_GPU
+from narrowfloat.te._settings import BESIDE_GPU, SETTINGS
 
 PACKAGE = "transformer_engine"
 OLDEST, NEWEST = (2, 17), (2, 20)
@@ -116,6 +116,10 @@ def run_common(module: ModuleType, run: Callable[[], None]) -> None:
 
 def load_framework_extension(framework: str) -> None:
     """Imports our native module for a framework, `torch` or `jax`."""
+    if framework == "torch":
+        from narrowfloat.pytorch.tensor._hosted import set_generation
+
+        set_generation(*SETTINGS.generation)
     importlib.import_module(f"{PACKAGE}_{framework}")
 
 

@@ -26,6 +26,8 @@ SUPPLIED: dict[str, str] = {}
 GATES: list[Callable[[str], None]] = []
 # What runs around a module's own code: name -> function of the module and of running its code.
 AROUND: dict[str, Callable[[ModuleType, Callable[[], None]], None]] = {}
+# What runs after a module that is not rewritten was imported: name -> function of the module.
+AFTER: dict[str, Callable[[ModuleType], None]] = {}
 # Called with each rewritten file's path and what was replaced in it.
 OBSERVERS: list[Callable[[str, list[Rewrite]], None]] = []
 
@@ -117,6 +119,18 @@ def rewritten_if_chosen(spec: ModuleSpec | None) -> ModuleSpec | None:
     return spec
 
 
+def _followed(spec: ModuleSpec, after: Callable[[ModuleType], None]) -> ModuleSpec:
+    """Returns a spec whose loader calls a function of the module when its code has run."""
+    run = spec.loader.exec_module
+
+    def run_and_call(module: ModuleType) -> None:
+        run(module)
+        after(module)
+
+    spec.loader.exec_module = run_and_call
+    return spec
+
+
 class Finder(MetaPathFinder):
     """Finds chosen modules through the other finders."""
 
@@ -129,11 +143,14 @@ class Finder(MetaPathFinder):
         ours = supplied_by(name)
         if ours:
             return spec_from_loader(name, _SupplyingLoader(ours))
-        if not SETTINGS.may_choose(name):
+        if name not in AFTER and not SETTINGS.may_choose(name):
             return None
         others = (finder for finder in sys.meta_path if finder is not self)
         found = (finder.find_spec(name, path, target) for finder in others)
-        spec = rewritten_if_chosen(next((spec for spec in found if spec is not None), None))
+        spec = next((spec for spec in found if spec is not None), None)
+        if spec is not None and name in AFTER:
+            return _followed(spec, AFTER.pop(name))
+        spec = rewritten_if_chosen(spec)
         return spec if spec is not None and isinstance(spec.loader, RewritingLoader) else None
 
 

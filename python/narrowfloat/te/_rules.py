@@ -7,7 +7,7 @@ apply. It leaves the node as it is; a replacement may hold the node's children.
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 # The global through which rewritten code reaches narrowfloat.te.runtime. Python renames names that
@@ -35,16 +35,18 @@ _SPEC_OF_FILE = "importlib.util.spec_from_file_location"
 
 
 class Context(NamedTuple):
-    """The names under which a module imports PyTorch."""
+    """A module's names for PyTorch, and the places of its imports that no function holds."""
 
     torch_names: frozenset[str]
+    top_imports: frozenset[tuple[int, int]]
 
     @classmethod
     def of(cls, tree: ast.Module) -> "Context":
         """Returns the context of a module."""
         imports = (node for node in ast.walk(tree) if isinstance(node, ast.Import))
         aliases = (alias for node in imports for alias in node.names if alias.name == "torch")
-        return cls(frozenset({"torch"} | {alias.asname for alias in aliases if alias.asname}))
+        names = frozenset({"torch"} | {alias.asname for alias in aliases if alias.asname})
+        return cls(names, frozenset(_places_of_top_imports(tree)))
 
     def is_torch(self, node: ast.AST, *path: str) -> bool:
         """Returns whether an expression is torch.PATH."""
@@ -53,6 +55,17 @@ class Context(NamedTuple):
                 return False
             node = node.value
         return isinstance(node, ast.Name) and node.id in self.torch_names
+
+
+def _places_of_top_imports(node: ast.AST) -> Iterator[tuple[int, int]]:
+    """Yields line and column of `from` imports that run when the module is imported."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ImportFrom):
+            yield child.lineno, child.col_offset
+        elif isinstance(child, ast.stmt) and not isinstance(
+            child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        ):
+            yield from _places_of_top_imports(child)
 
 
 def _runtime(*path: str, ctx: ast.expr_context | None = None) -> ast.expr:
@@ -235,6 +248,40 @@ def renamed_import_of_cuda(node: ast.Import, context: Context) -> list[ast.stmt]
     ]
 
 
+def dynamo_module(node: ast.Attribute, context: Context) -> ast.AST | None:
+    """Replaces torch._dynamo by a stand-in that does not import it before it is needed."""
+    return _runtime("dynamo", ctx=node.ctx) if context.is_torch(node, "_dynamo") else None
+
+
+def dynamo_mark(node: ast.Attribute, context: Context) -> ast.AST | None:
+    """Replaces torch.compiler's decorator, which imports torch._dynamo."""
+    if context.is_torch(node, "compiler", "assume_constant_result"):
+        return _runtime("dynamo", "assume_constant_result")
+    return None
+
+
+def import_of_dynamo(node: ast.Import, context: Context) -> ast.AST | None:
+    """Replaces `import torch._dynamo`, which binds torch, by `import torch`."""
+    if [(alias.name, alias.asname) for alias in node.names] == [("torch._dynamo", None)]:
+        return ast.Import([ast.alias("torch")])
+    return None
+
+
+def import_from_dynamo(node: ast.ImportFrom, context: Context) -> list[ast.stmt] | None:
+    """Binds names of torch._dynamo at a module's top when torch._dynamo is imported."""
+    is_top = (node.lineno, node.col_offset) in context.top_imports
+    if node.level or not is_top or not f"{node.module}.".startswith("torch._dynamo."):
+        return None
+    made: list[ast.stmt] = []
+    for alias in node.names:
+        name = alias.asname or alias.name
+        names = ast.Call(ast.Name("globals", ast.Load()), [], [])
+        texts = [ast.Constant(text) for text in (name, node.module, alias.name)]
+        call = ast.Call(_runtime("dynamo", "bind"), [names, *texts], [])
+        made.append(ast.Assign([ast.Name(name, ast.Store())], call))
+    return made
+
+
 Rule = Callable[[Any, Context], ast.AST | list[ast.stmt] | None]
 
 RULES: dict[type[ast.AST], tuple[Rule, ...]] = {
@@ -252,8 +299,15 @@ RULES: dict[type[ast.AST], tuple[Rule, ...]] = {
         file_loader,
     ),
     ast.keyword: (pinned_memory,),
-    ast.Attribute: (cuda_module, cuda_version, cuda_tensor, coalesced_collectives),
+    ast.Attribute: (
+        cuda_module,
+        cuda_version,
+        cuda_tensor,
+        coalesced_collectives,
+        dynamo_module,
+        dynamo_mark,
+    ),
     ast.FunctionDef: (cuda_tensor_property,),
-    ast.ImportFrom: (import_from_cuda, import_of_cuda),
-    ast.Import: (renamed_import_of_cuda,),
+    ast.ImportFrom: (import_from_cuda, import_of_cuda, import_from_dynamo),
+    ast.Import: (renamed_import_of_cuda, import_of_dynamo),
 }

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from narrowfloat.te import _import_hook, cuda
+from narrowfloat.te import _import_hook, cuda, dynamo
 
 CPU = cuda.CPU
+__all__ = ["coalescing_manager", "cuda", "device", "dynamo", "move", "spec_from_file_location"]
 
 
 def device(type: Any = None, index: int | None = None, **named: Any) -> torch.device:

@@ -82,3 +82,40 @@ def test_tests_for_gpus_run_and_show_their_assertions(run: Run, tmp_path: Path) 
     assert "assert tensor([7.]) == 8" in done.stdout
     plain = run("-m", "pytest", "-q", "tests")
     assert "1 failed, 1 skipped" in plain.stdout, "no rewritten code is left behind"
+
+
+COMPILED = """
+    import sys
+    import torch
+    import torch._dynamo
+    from torch._dynamo.comptime import comptime
+
+    torch._dynamo.config.error_on_nested_jit_trace = False
+
+    @torch._dynamo.disable
+    def traced():
+        return torch.compiler.is_compiling()
+
+    @torch.compiler.assume_constant_result
+    def number():
+        return 3
+
+    assert traced() is False and number() == 3
+    print("torch._dynamo" in sys.modules, comptime)
+
+    @torch.compile(backend="eager")
+    def step(x):
+        inside = torch.compiler.is_compiling()
+        return x + number(), inside, traced()
+
+    print(step(torch.ones(1)))
+    print(comptime is sys.modules["torch._dynamo.comptime"].comptime)
+    print(sys.modules["torch._dynamo"].config.error_on_nested_jit_trace)
+    """
+
+
+def test_the_compiler_is_imported_when_it_is_used(run: Run, tmp_path: Path) -> None:
+    write(tmp_path, {"train.py": COMPILED})
+    done = run("-m", "narrowfloat.te", "train.py")
+    expected = ["False None", "(tensor([4.]), True, False)", "True", "False"]
+    assert done.stdout.splitlines() == expected, done.stderr

@@ -80,6 +80,22 @@ CHANGED = {
     _rules.renamed_import_of_cuda: [
         ("import torch.cuda.nvtx as n", "n = __narrowfloat_te__.cuda.nvtx"),
     ],
+    _rules.dynamo_module: [
+        ("@torch._dynamo.disable\ndef f():\n    pass",)
+        + ("@__narrowfloat_te__.dynamo.disable\ndef f():\n    pass",),
+    ],
+    _rules.dynamo_mark: [
+        ("torch.compiler.assume_constant_result(f)",)
+        + ("__narrowfloat_te__.dynamo.assume_constant_result(f)",),
+    ],
+    _rules.import_of_dynamo: [("import torch._dynamo", "import torch")],
+    _rules.import_from_dynamo: [
+        ("from torch._dynamo.comptime import comptime as c",)
+        + (
+            "c = __narrowfloat_te__.dynamo.bind(globals(), 'c', 'torch._dynamo.comptime', "
+            "'comptime')",
+        ),
+    ],
 }
 
 UNCHANGED = [
@@ -88,6 +104,7 @@ UNCHANGED = [
     "f'{backend}cuda'",
     "__all__ = ['cuda']",
     "import torch.cuda",
+    "def f():\n    from torch._dynamo.comptime import comptime",
     "from torch.cuda import *",
     "torch.is_autocast_enabled('cuda_like')",
     "torch.set_autocast_enabled('cpu', True)",

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stands in for torch._dynamo within rewritten modules until something imports the real one.
+
+The real one takes longer to import than TransformerEngine. Its decorators matter only to code that
+is compiled, and then it has been imported.
+"""
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from narrowfloat.te import _import_hook
+
+_NAME = "torch._dynamo"
+_is_imported = _NAME in sys.modules
+# Names to bind in modules, and settings to make, when the real one is imported.
+_late_names: list[tuple[dict[str, Any], str, str, str]] = []
+_late_settings: dict[str, Any] = {}
+
+
+def __getattr__(name: str) -> Any:
+    """Returns an attribute of the real module, which is imported for it."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return getattr(importlib.import_module(_NAME), name)
+
+
+def _follow(module: object) -> None:
+    """Catches up with the real module."""
+    global _is_imported
+    _is_imported = True
+    for name, value in _late_settings.items():
+        setattr(torch._dynamo.config, name, value)
+    for names, name, path, attribute in _late_names:
+        names[name] = getattr(importlib.import_module(path), attribute)
+    _late_settings.clear()
+    _late_names.clear()
+
+
+if not _is_imported:
+    _import_hook.AFTER[_NAME] = _follow
+
+
+class _Config:
+    """Stands in for torch._dynamo.config: stores settings for later, reads the real ones."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(__getattr__("config"), name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if _is_imported:
+            setattr(torch._dynamo.config, name, value)
+        else:
+            _late_settings[name] = value
+
+
+config = _Config()
+
+
+def bind(names: dict[str, Any], name: str, path: str, attribute: str) -> Any:
+    """Returns PATH.ATTRIBUTE, or None until the real module is imported, which binds `name`."""
+    if _is_imported:
+        return getattr(importlib.import_module(path), attribute)
+    _late_names.append((names, name, path, attribute))
+    return None
+
+
+def disable(function: Callable | None = None, recursive: bool = True, **named: Any) -> Callable:
+    """Returns the function, which compiled code runs as it is. Also a decorator with arguments."""
+    if _is_imported:
+        return torch._dynamo.disable(function, recursive, **named)
+    if function is None:
+        return functools.partial(disable, recursive=recursive, **named)
+    disabled = torch._disable_dynamo(function, recursive)
+
+    @functools.wraps(function)
+    def until_compiled(*args: Any, **kwargs: Any) -> Any:
+        if _is_imported:
+            return disabled(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return until_compiled
+
+
+def assume_constant_result(function: Callable) -> Callable:
+    """Marks a function as torch.compiler.assume_constant_result() does."""
+    function._dynamo_marked_constant = True
+    return function

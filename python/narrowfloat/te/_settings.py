@@ -2,6 +2,8 @@
 """What a process has chosen: the generation of GPUs to answer for, and the modules to rewrite."""
 
 import os
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -16,6 +18,8 @@ GENERATIONS = {"9.0": (9, 0), "10.0": (10, 0)}
 DEFAULT_GENERATION = "10.0"
 # TransformerEngine, and the host that loads its debug features by their path.
 PACKAGES = ("transformer_engine", "nvdlfw_inspect")
+
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 @dataclass
@@ -53,13 +57,16 @@ class Settings:
         if not spec.origin or spec.name.partition(".")[0] == "narrowfloat":
             return False
         path = Path(spec.origin).resolve()
-        for folder in self.folders.intersection(path.parents):
-            installed = {"site-packages", "dist-packages"}.intersection(
-                path.relative_to(folder).parts
-            )
-            if not installed:
-                return True
-        return False
+        if any(folder in path.parents for folder in self._package_folders()):
+            return True  # a file of such a package that a program loads by its path
+        chosen = self.folders.intersection(path.parents)
+        return any(_INSTALLED.isdisjoint(path.relative_to(folder).parts) for folder in chosen)
+
+    def _package_folders(self) -> Iterator[Path]:
+        """Yields the folders of the packages that are imported already."""
+        for name in self.packages:
+            for folder in getattr(sys.modules.get(name), "__path__", ()):
+                yield Path(folder).resolve()
 
 
 SETTINGS = Settings()

@@ -129,3 +129,27 @@ def test_a_gpu_with_the_real_native_module_is_refused_unless_asked(run: Run, sit
     done = run("-c", code)
     assert "set NF_TE_BESIDE_GPU=1 to run on the CPU all the same" in done.stderr
     assert run("-c", code + "print('ran')", NF_TE_BESIDE_GPU="1").stdout == "ran\n"
+
+
+def test_files_of_the_package_are_rewritten_when_the_host_loads_them_by_path(
+    run: Run, site: Path
+) -> None:
+    names = "device = 'cuda'\n"
+    write(site, {"transformer_engine/debug/features/log_all.py": names, "other/feature.py": names})
+    write(
+        site,
+        {
+            "nvdlfw_inspect/__init__.py": """
+                import importlib.util
+                def load(path):
+                    spec = importlib.util.spec_from_file_location("feature", path)
+                    module = importlib.util.module_from_spec(spec)
+                    spec.loader.exec_module(module)
+                    return module.device
+                """
+        },
+    )
+    files = [site / "transformer_engine/debug/features/log_all.py", site / "other/feature.py"]
+    code = START + f"from nvdlfw_inspect import load; print(*map(load, {[*map(str, files)]}))"
+    done = run("-c", code)
+    assert done.stdout == "cpu cuda\n", done.stderr

@@ -56,6 +56,7 @@ NO_FACTS = {
     "pytorch/tex/attention.py": {91_900},  # a release of cuDNN
     "pytorch/tex/dropout.py": {256},  # values of a draw
     "pytorch/tex/enums.py": {100},  # TransformerEngine's numbers
+    "pytorch/tex/gemm.py": {130_300},  # a version of cuBLASLt
     "pytorch/tex/optimizers.py": {5, 8},  # how many lists of tensors entries take
     "pytorch/tex/router.py": {20},  # where softplus is linear in float32
     "pytorch/tex/scaled_activations.py": {7, 25, 32},  # its default limits, columns of a vector

@@ -6,6 +6,7 @@ import torch
 from narrowfloat.pytorch._swizzle import swizzle_scales_for_gemm_
 from narrowfloat.pytorch.constants import DType, TE_DType_To_Torch
 from narrowfloat.pytorch.quantized_tensor import Quantizer
+from narrowfloat.pytorch.tensor._hosted import hosted, native
 from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import GroupedTensorStorage
 
 
@@ -30,10 +31,12 @@ def group_quantize(
              quantizer. Nothing is written then.
     """
     rows, cols = tensor.shape
+    quantizer = native(quantizer)
     if output is not None:
+        own = native(output)
         sizes = {"first_dims": first_dims, "last_dims": last_dims, "tensor_offsets": tensor_offsets}
-        _check_output(output, quantizer, num_tensors, (rows, cols), sizes)
-        output.quantize(parts_of(output, tensor), noop_flag=noop_flag)
+        _check_output(own, quantizer, num_tensors, (rows, cols), sizes)
+        own.quantize(parts_of(own, tensor), noop_flag=noop_flag)
         return output
     grouped = GroupedTensorStorage.make_grouped_tensor(
         num_tensors,
@@ -46,7 +49,7 @@ def group_quantize(
         dtype=tensor.dtype,
     )
     grouped.quantize(parts_of(grouped, tensor), noop_flag=noop_flag)
-    return grouped
+    return hosted(grouped)
 
 
 def _check_output(
@@ -68,7 +71,7 @@ def _check_output(
             f"group_quantize: output must have {num_tensors} members of {shape} together, got "
             f"{output.num_tensors} of {tuple(output.logical_shape)}"
         )
-    if output.quantizer is not quantizer:
+    if output.quantizer is not hosted(quantizer):
         raise ValueError(
             "group_quantize: output must have been made by the same quantizer, got one of "
             f"{output.quantizer!r}"
@@ -80,34 +83,28 @@ def parts_of(grouped: GroupedTensorStorage, tensor: torch.Tensor) -> list[torch.
 
     Errors: ValueError if there is less in it than the groups hold.
     """
-    sizes = [rows * cols for rows, cols in grouped.tensor_shapes]
+    shapes = grouped._member_shapes()
+    sizes = [rows * cols for rows, cols in shapes]
     if sum(sizes) > tensor.numel():
         raise ValueError(
             f"group_quantize: groups of {sum(sizes)} elements do not fit into {tensor.numel()}"
         )
     parts = tensor.detach().contiguous().view(-1)[: sum(sizes)].split(sizes)
-    return [part.view(shape) for part, shape in zip(parts, grouped.tensor_shapes, strict=True)]
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 @torch.no_grad()
 def group_dequantize(input: GroupedTensorStorage, otype: DType) -> GroupedTensorStorage:
     """The values as a grouped tensor without a quantizer, in that type."""
     dtype = TE_DType_To_Torch[DType.cast(otype)]
-    data = input.columnwise_data if input.rowwise_data is None else input.rowwise_data
-    plain = GroupedTensorStorage.make_grouped_tensor(
-        input.num_tensors,
-        input.first_dims,
-        input.last_dims,
-        *input.logical_shape,
-        quantizer=None,
-        device=data.device,
-        dtype=dtype,
-    )
+    own = native(input)
+    data = own.columnwise_data if own.rowwise_data is None else own.rowwise_data
+    plain = own._plain_like(dtype, data.device)
     parts = parts_of(plain, plain.rowwise_data)
-    for member, part in zip(input.split_into_quantized_tensors(), parts, strict=True):
+    for member, part in zip(own.split_into_quantized_tensors(), parts, strict=True):
         if part.numel():
             part.copy_(member.dequantize(dtype=dtype))
-    return plain
+    return hosted(plain)
 
 
 def grouped_swizzle_for_gemm(tensor: GroupedTensorStorage, rowwise: bool, columnwise: bool) -> None:
@@ -115,30 +112,24 @@ def grouped_swizzle_for_gemm(tensor: GroupedTensorStorage, rowwise: bool, column
 
     Nothing happens if they are swizzled already, or if no group holds anything.
     """
+    tensor = native(tensor)
     if tensor._with_gemm_swizzled_scales:
         return
-    shapes, members = tensor.tensor_shapes, tensor.split_into_quantized_tensors()
+    shapes, members = tensor._member_shapes(), tensor.split_into_quantized_tensors()
     filled = [m for m, (rows, cols) in zip(members, shapes, strict=True) if rows * cols]
     for member in filled:
         swizzle_scales_for_gemm_(member, rowwise, columnwise)
     if filled:
-        _set_swizzled(tensor)
-
-
-def _set_swizzled(tensor: GroupedTensorStorage) -> None:
-    """The quantizer says what members look like, so it has to know."""
-    tensor._with_gemm_swizzled_scales = True
-    tensor.quantizer = tensor.quantizer.copy()
-    tensor.quantizer.optimize_for_gemm = True
-    tensor.quantized_tensors = tensor.split_into_quantized_tensors()
+        tensor._mark_swizzled()
 
 
 def group_requantize_inplace(
-    tensor: GroupedTensorStorage,
+    grouped_x: GroupedTensorStorage,
     quantizer: Quantizer,
     num_tensors: int,
-    first_dims: torch.Tensor,
+    first_dims: torch.Tensor | None,
     otype: DType,
+    tensor_offsets: torch.Tensor | None = None,
     return_dequantized: bool = False,
 ) -> torch.Tensor | None:
     """Makes a tensor that came with rowwise codes alone ready for products in both directions.
@@ -149,6 +140,7 @@ def group_requantize_inplace(
     Errors: RuntimeError if the quantizer has another dtype, or if the scales are swizzled and the
     values are needed all the same. Nothing is written then.
     """
+    tensor, quantizer = native(grouped_x), native(quantizer)
     if quantizer.dtype != tensor.quantizer.dtype:
         raise RuntimeError(
             f"group_requantize_inplace: the dtype stays, got a quantizer of {quantizer.dtype!r} "
@@ -169,8 +161,8 @@ def group_requantize_inplace(
         return None
     decoded = None
     if needs_columns or return_dequantized:
-        decoded = group_dequantize(tensor, otype).rowwise_data.view(tensor.logical_shape)
-    grouped_swizzle_for_gemm(tensor, True, tensor.columnwise_data is not None)
+        decoded = group_dequantize(grouped_x, otype).rowwise_data.view(tensor.logical_shape)
+    grouped_swizzle_for_gemm(grouped_x, True, tensor.columnwise_data is not None)
     if needs_columns:
         _take_columns(tensor, decoded, quantizer, num_tensors, first_dims)
     return decoded if return_dequantized else None
@@ -187,10 +179,8 @@ def _take_columns(
     columns = quantizer.copy()
     columns.set_usage(rowwise=False, columnwise=True)
     columns.optimize_for_gemm = True
-    made = group_quantize(values, columns, num_tensors, first_dims, tensor.last_dims)
+    made = group_quantize(values, hosted(columns), num_tensors, first_dims, tensor.last_dims)
     tensor.columnwise_data = made.columnwise_data
     tensor.columnwise_scale_inv = made.columnwise_scale_inv
     tensor.columnwise_scale_inv_offsets = made.columnwise_scale_inv_offsets
-    tensor.quantizer = tensor.quantizer.copy()
-    tensor.quantizer.set_usage(columnwise=True)
-    tensor.quantized_tensors = tensor.split_into_quantized_tensors()
+    tensor._mark_columnwise()

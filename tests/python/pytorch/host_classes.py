@@ -10,7 +10,11 @@ from narrowfloat.pytorch import tensor
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor._hosted import HOSTS
 from narrowfloat.pytorch.tensor.storage._fields import REQUIRED
-from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import GroupedTensorStorage
+from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import (
+    _ARGUMENTS,
+    _FLAGS,
+    GroupedTensorStorage,
+)
 
 PACKAGE = "stand_in_engine"
 FAMILIES = {
@@ -68,11 +72,17 @@ def _tensor_class(ours: type, storage: type) -> type:
 
 
 def _group_class() -> type:
-    return type(
-        "GroupedTensorStorage",
-        (),
-        {"__new__": lambda cls, *args, **kwargs: object.__new__(cls)},
-    )
+    def new(cls: type, shape: object, dtype: torch.dtype, **kwargs: object) -> object:
+        made = object.__new__(cls)
+        fields = {field: kwargs.pop(argument, None) for argument, field in _ARGUMENTS.items()}
+        assert not kwargs, kwargs
+        made.__dict__.update(fields, logical_shape=tuple(shape), fake_dtype=dtype)
+        for flag in _FLAGS:
+            made.__dict__[flag] = bool(made.__dict__[flag])
+        made.quantized_tensors = None
+        return made
+
+    return type("GroupedTensorStorage", (), {"__new__": new})
 
 
 def _put(ours: type, made: type) -> None:
@@ -88,7 +98,9 @@ def _install() -> None:
         _put(ours, _tensor_class(ours, storage))
         for quantizer in quantizers:
             _put(quantizer, type(quantizer.__name__, (HostQuantizer,), {}))
-    _put(GroupedTensorStorage, _group_class())
+    group = _group_class()
+    _put(GroupedTensorStorage, group)
+    _put(GroupedTensorStorage.TENSOR, type("GroupedTensor", (group,), {}))
 
 
 if PACKAGE not in HOSTS:
@@ -132,3 +144,26 @@ def assert_same_fields(ours: object, hosts: object) -> None:
             assert torch.equal(value.view(torch.uint8), other[name].view(torch.uint8)), name
         else:
             assert value == other[name], (name, value, other[name])
+
+
+GROUP_BUFFERS = (
+    "rowwise_data",
+    "columnwise_data",
+    "scale_inv",
+    "columnwise_scale_inv",
+    "amax",
+    "columnwise_amax",
+    "tensor_offsets",
+)
+
+
+def assert_same_group(ours: object, hosts: object) -> None:
+    """Asserts that both groups have the same buffers, bit by bit, and the same layout of scales."""
+    assert type(hosts) is host_of(type(ours))
+    for name in GROUP_BUFFERS:
+        mine, other = ours.__dict__[name], hosts.__dict__[name]
+        assert (mine is None) == (other is None), name
+        if mine is not None:
+            assert torch.equal(mine.view(torch.uint8), other.view(torch.uint8)), name
+    assert ours._with_gemm_swizzled_scales == hosts._with_gemm_swizzled_scales
+    assert tuple(ours.logical_shape) == tuple(hosts.logical_shape)

@@ -217,7 +217,7 @@ def test_what_requantize_refuses() -> None:
     ):  # fmt: skip
         before = tensor.scale_inv.clone()
         with pytest.raises(RuntimeError) as raised:
-            tex.group_requantize_inplace(tensor, quantizer, 2, splits, BF16, values)
+            tex.group_requantize_inplace(tensor, quantizer, 2, splits, BF16, None, values)
         assert str(raised.value) == message
         assert torch.equal(tensor.scale_inv, before)
 

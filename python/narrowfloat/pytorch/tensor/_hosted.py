@@ -93,11 +93,58 @@ class HostedQuantizer(HostedView):
         outer = {"shape": shape, "dtype": dtype, "device": device, "requires_grad": requires_grad}
         return native(host_class(self.PACKAGE, self.TENSOR)(**outer, **fields))
 
+    def _make_group(self, cls: type, *args: Any, **fields: Any) -> Any:
+        return native(_hosts_group(self.PACKAGE, cls, args, {**fields, "quantizer": self.host}))
+
+    def _make_member(
+        self,
+        shape: Iterable[int],
+        dtype: torch.dtype,
+        tensors: dict[str, torch.Tensor],
+        device: torch.device,
+    ) -> Any:
+        fields = {**self._settings(), "quantizer": None, "fake_dtype": dtype}
+        for buffer in self.STORAGE.BUFFERS:
+            fields[buffer.keyword] = tensors.get(buffer.name)
+        return _view_of(self.PACKAGE, self.STORAGE)(**fields)
+
 
 class HostedGroup(HostedView):
-    """A view of a group."""
+    """A view of a group. Its members are bare storages of ours; the group keeps none of them."""
 
     __slots__ = ()
+
+    def _members_quantizer(self) -> Any:
+        """Returns a copy that has the directions and the layout of scales that are there."""
+        if self.quantizer is None:
+            return None
+        quantizer = native(self.quantizer.copy())
+        quantizer.rowwise_usage = self.rowwise_data is not None
+        quantizer.columnwise_usage = self.columnwise_data is not None
+        quantizer.optimize_for_gemm = self._with_gemm_swizzled_scales
+        return quantizer
+
+    def _keep_members(self) -> None:
+        """TransformerEngine's own code splits groups into tensors of its classes."""
+        self.quantized_tensors = None
+
+    def _mark_swizzled(self) -> None:
+        self._with_gemm_swizzled_scales = True
+
+    def _mark_columnwise(self) -> None:
+        """The buffers themselves say which directions are there."""
+
+    def _plain_like(self, dtype: torch.dtype, device: torch.device) -> Any:
+        plain = super()._plain_like(dtype, device)
+        args = plain.logical_shape, dtype
+        return native(_hosts_group(self.PACKAGE, type(plain), args, plain._arguments()))
+
+
+def _hosts_group(package: str, cls: type, args: tuple[Any, ...], fields: dict[str, Any]) -> Any:
+    """Makes a host's group; arguments at their defaults may be unknown to an older host."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    kept = {name: value for name, value in given.items() if value is not False}
+    return host_class(package, cls)(*args, **kept)
 
 
 @lru_cache

@@ -136,6 +136,14 @@ class SchemeQuantizer(Quantizer):
         """Returns constructor arguments of a group that no member has: one element for each."""
         return {}
 
+    def _make_group(self, cls: type, *args: Any, **fields: Any) -> Any:
+        """Returns a group, whose class is `cls` or stands for it."""
+        return cls(*args, **fields)
+
+    def _make_member(self, *args: Any) -> Any:
+        """Returns a member of a group over buffers of it; takes what _assemble() takes."""
+        return self._assemble(*args)
+
     # Building.
 
     def inner_tensor_specs(

@@ -25,6 +25,7 @@ from narrowfloat.pytorch.tex import (
     scaled_activations,
     scales,
     softmax,
+    transposes,
     types,
 )
 from narrowfloat.pytorch.tex.activations import *  # noqa: F403
@@ -44,6 +45,7 @@ from narrowfloat.pytorch.tex.router import *  # noqa: F403
 from narrowfloat.pytorch.tex.scaled_activations import *  # noqa: F403
 from narrowfloat.pytorch.tex.scales import *  # noqa: F403
 from narrowfloat.pytorch.tex.softmax import *  # noqa: F403
+from narrowfloat.pytorch.tex.transposes import *  # noqa: F403
 from narrowfloat.pytorch.tex.types import *  # noqa: F403
 
 _GROUPS = (
@@ -64,6 +66,7 @@ _GROUPS = (
     scaled_activations,
     scales,
     softmax,
+    transposes,
     types,
 )
 

@@ -12,6 +12,7 @@ _ENTRIES_BY_NEED = {
         "ep_handle_mem_size ep_initialize ep_prepare ep_prepare_and_dispatch"
     ),
     "cuSOLVER between GPUs": "cusolvermp_ctx_create cusolvermp_ctx_destroy newton_schulz",
+    "cuDNN's grouped kernels": "swizzle_scales_and_pack_ptrs_for_discrete_weights",
     "cuDNN's fused attention": "fused_attn_bwd fused_attn_fwd",
     "communication that overlaps with products on a GPU": "bulk_overlap_ag_with_external_gemm",
 }

@@ -1,19 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the entries that multiply."""
+"""Gathers the entries that multiply, and what programs ask about their libraries."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from narrowfloat.pytorch.constants import DType, TE_DType_To_Torch
-from narrowfloat.pytorch.cpp_extensions.operands import Layout, nominal_dtype, unwrap_tensor
+from narrowfloat.pytorch.constants import DType, TE_DType, TE_DType_To_Torch
+from narrowfloat.pytorch.cpp_extensions.operands import (
+    Layout,
+    nominal_dtype,
+    product_sizes,
+    unwrap_tensor,
+)
 from narrowfloat.pytorch.cpp_extensions.product import Epilogue, multiply
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor._hosted import hosted, native
 
-__all__ = ["generic_gemm"]
+__all__ = [
+    "generic_gemm",
+    "get_cublasLt_version",
+    "get_grouped_gemm_setup_workspace_size",
+    "get_num_cublas_streams",
+    "te_general_grouped_gemm",
+    "te_general_grouped_gemm_for_discrete_in",
+    "te_general_grouped_gemm_for_discrete_out",
+    "te_general_grouped_gemm_for_grouped_tensor",
+]
+
+_CUBLASLT_VERSION = 130300  # supports every format that TransformerEngine's Python asks for
 
 
+@torch.no_grad()
 def generic_gemm(
     A: Any,
     transA: bool,
@@ -65,3 +83,204 @@ def generic_gemm(
     operands = unwrap_tensor(A, usage_a), unwrap_tensor(B, usage_b)
     y, bias_grad, gelu_input = multiply(*operands, layout, epilogue, native(D))
     return [hosted(y), bias_grad, gelu_input, None]
+
+
+def te_general_grouped_gemm(
+    A: Sequence[Any],
+    transa: bool,
+    B: Sequence[Any],
+    transb: bool,
+    D: Sequence[torch.Tensor] | None,
+    D_type: DType,
+    m_splits: Sequence[int],
+    bias: Sequence[torch.Tensor],
+    bias_type: DType,
+    single_output: bool,
+    pre_gelu_out: Sequence[torch.Tensor],
+    grad: bool,
+    workspace: Sequence[torch.Tensor],
+    workspaceSize: int,
+    accumulate: bool,
+    use_split_accumulator: bool,
+    math_sm_count: int = 0,
+) -> Sequence[torch.Tensor]:
+    """generic_gemm() of A[i] and B[i] into D[i], for each i; returns `bias`.
+
+    single_output: D is a list of one tensor, in whose rows the results lie one after another.
+    bias, pre_gelu_out: one per product; one without elements says that there is none. With grad,
+    bias gradients are written to `bias`, else what gelu is applied to is written to `pre_gelu_out`.
+    Errors: ValueError unless the lists are as long and D is there; as general_gemm.
+    """
+    if D is None:
+        raise ValueError("te_general_grouped_gemm: needs D, got None")
+    outputs = list(D[0].split(_rows_of(B, transb, A, transa))) if single_output else list(D)
+    lists = (A, B, outputs, bias, pre_gelu_out)
+    if len({len(each) for each in lists}) != 1:
+        raise ValueError(
+            "te_general_grouped_gemm: A, B, D, bias and pre_gelu_out must have the same length, "
+            f"got {', '.join(str(len(each)) for each in lists)}"
+        )
+    for a, b, out, vector, point in zip(*lists, strict=True):
+        if 0 in (native(a).shape.numel(), native(b).shape.numel()):
+            _clear_result(out, vector, point, grad, accumulate)
+        else:
+            options = (vector, bias_type, point, grad, accumulate)
+            _multiply_into(a, transa, b, transb, out, D_type, *options)
+    return bias
+
+
+def _rows_of(B: Sequence[Any], transb: bool, A: Sequence[Any], transa: bool) -> list[int]:
+    """Returns the rows of each product."""
+    layout = Layout(bool(transa), bool(transb))
+    return [product_sizes(native(a), native(b), layout).rows for a, b in zip(A, B, strict=True)]
+
+
+def _clear_result(
+    out: torch.Tensor, bias: torch.Tensor, gelu_input: torch.Tensor, grad: bool, accumulate: bool
+) -> None:
+    """Writes what a product without terms is: zeros, without a bias."""
+    if not accumulate:
+        out.zero_()
+    if grad:
+        bias.zero_()
+    gelu_input.zero_()
+
+
+def _multiply_into(
+    a: Any,
+    transa: bool,
+    b: Any,
+    transb: bool,
+    out: torch.Tensor,
+    dtype: DType,
+    bias: torch.Tensor,
+    bias_type: DType,
+    point: torch.Tensor,
+    grad: bool,
+    accumulate: bool,
+) -> None:
+    """Makes one product of te_general_grouped_gemm()."""
+    gelu, with_bias = point.numel() > 0, bias.numel() > 0
+    _, bias_grad, gelu_input, _ = generic_gemm(
+        a,
+        transa,
+        b,
+        transb,
+        out,
+        None,
+        dtype,
+        bias if with_bias else None,
+        bias_type,
+        gelu,
+        point if gelu and grad else None,
+        grad,
+        accumulate=accumulate,
+    )
+    if grad and with_bias:
+        bias.copy_(bias_grad)
+    if gelu and not grad:
+        point.copy_(gelu_input)
+
+
+@torch.no_grad()
+def te_general_grouped_gemm_for_grouped_tensor(
+    A: Any,
+    transa: bool,
+    B: Any,
+    transb: bool,
+    D: Any,
+    bias: Any,
+    bias_scale: torch.Tensor | None,
+    alpha: torch.Tensor,
+    beta: torch.Tensor,
+    workspace_setup: torch.Tensor | None = None,
+    workspace_cublas: torch.Tensor | None = None,
+    use_split_accumulator: bool = False,
+    math_sm_count: int = 0,
+) -> Any:
+    """alpha * B[i] A[i] + beta * D[i] of the members of groups, into D, which is returned.
+
+    A, B, D: groups or lists. alpha, beta: one number, or one per member. bias: a group of vectors,
+    added to the rounded results, times `bias_scale`, which has one number per row of all results.
+    Errors: ValueError unless the groups have as many members; as general_gemm.
+    """
+    first, second, outputs = (_members(each) for each in (A, B, D))
+    biases = [None] * len(outputs) if bias is None else _members(bias)
+    if len({len(first), len(second), len(outputs), len(biases)}) != 1:
+        raise ValueError(
+            "te_general_grouped_gemm: groups must have the same number of members, got "
+            f"{len(first)}, {len(second)}, {len(outputs)} and {len(biases)}"
+        )
+    factors, kept = (each.expand(len(outputs)).tolist() for each in (alpha, beta))
+    row = 0
+    for i, out in enumerate(outputs):
+        _member_product(first[i], transa, second[i], transb, out, factors[i], kept[i])
+        rows = out.shape[0]
+        if biases[i] is not None and out.numel() > 0:
+            _add_bias(out, biases[i], None if bias_scale is None else bias_scale[row : row + rows])
+        row += rows
+    return D
+
+
+def _members(group: Any) -> list[Any]:
+    """Returns the members of a group or of a list."""
+    if isinstance(group, Sequence):
+        return list(group)
+    return native(group).split_into_quantized_tensors()
+
+
+def _member_product(
+    a: Any, transa: bool, b: Any, transb: bool, out: torch.Tensor, alpha: float, beta: float
+) -> None:
+    """Writes alpha * B A + beta * out to `out`."""
+    if out.numel() == 0:
+        return
+    if 0 in (native(a).shape.numel(), native(b).shape.numel()):
+        out.mul_(beta) if beta != 0 else out.zero_()
+        return
+    accumulate = beta != 0
+    generic_gemm(
+        a,
+        transa,
+        b,
+        transb,
+        out,
+        None,
+        TE_DType[out.dtype],
+        None,
+        None,
+        False,
+        None,
+        False,
+        accumulate=accumulate,
+        alpha=alpha,
+        beta=beta if accumulate else None,
+    )
+
+
+def _add_bias(out: torch.Tensor, bias: torch.Tensor, scale: torch.Tensor | None) -> None:
+    """Adds a vector to every row, times the scale of the row, in float32."""
+    added = bias.reshape(1, -1).float()
+    if scale is not None:
+        added = added * scale.reshape(-1, 1).float()
+    out.copy_(out.float() + added)
+
+
+te_general_grouped_gemm_for_discrete_in = te_general_grouped_gemm_for_grouped_tensor
+te_general_grouped_gemm_for_discrete_out = te_general_grouped_gemm_for_grouped_tensor
+
+
+def get_cublasLt_version() -> int:
+    """The version of cuBLASLt whose products programs may count on: there is none to look up."""
+    return _CUBLASLT_VERSION
+
+
+def get_num_cublas_streams() -> int:
+    """The number of streams that grouped products use: one."""
+    return 1
+
+
+def get_grouped_gemm_setup_workspace_size(num_tensors: int) -> int:
+    """The bytes that a grouped product of so many members needs to set up: none, but memory must
+    not be empty."""
+    return 1

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gathers the entries that treat the tensors of a group, each as if it were alone."""
 
+from collections.abc import Sequence
+
 import torch
 
 from narrowfloat.pytorch._grouped import (
@@ -11,15 +13,85 @@ from narrowfloat.pytorch._grouped import (
     parts_of,
 )
 from narrowfloat.pytorch.quantized_tensor import Quantizer
+from narrowfloat.pytorch.tensor._hosted import native
 from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import GroupedTensorStorage
+from narrowfloat.pytorch.tex._absent import refused
 
 __all__ = [
     "bgrad_group_quantize",
+    "copy_data_ptrs_to_device",
     "group_dequantize",
     "group_quantize",
     "group_requantize_inplace",
+    "grouped_mlp_experimental",
     "grouped_swizzle_for_gemm",
+    "splits_to_offsets",
+    "splits_to_offsets_multi",
 ]
+
+
+class grouped_mlp_experimental:
+    """Names the helpers of fused grouped layers, whose kernels are not here."""
+
+    swizzle_scales_and_pack_ptrs_for_discrete_weights = staticmethod(
+        refused("swizzle_scales_and_pack_ptrs_for_discrete_weights")
+    )
+
+
+def splits_to_offsets(first_dims: torch.Tensor, logical_last_dim: int) -> torch.Tensor:
+    """Where each group of rows begins in a matrix of that many columns, and where the last ends.
+
+    Shapes: first_dims int64 (n,); the result int64 (n + 1,), in elements.
+    Errors: ValueError for another rank or dtype, or without columns.
+    """
+    if first_dims.dim() != 1 or first_dims.dtype != torch.int64:
+        raise ValueError(
+            "splits_to_offsets: first_dims must be a vector of int64, got "
+            f"{tuple(first_dims.shape)} of {first_dims.dtype}"
+        )
+    if logical_last_dim <= 0:
+        raise ValueError(
+            f"splits_to_offsets: logical_last_dim must be positive, got {logical_last_dim}"
+        )
+    return _offsets(first_dims, logical_last_dim, True, torch.int64)
+
+
+def splits_to_offsets_multi(
+    split_sizes: torch.Tensor,
+    device: torch.device,
+    *,
+    strides: Sequence[int],
+    include_leading_zero: Sequence[bool],
+    dtypes: Sequence[torch.dtype],
+    bulk_allocate: bool = False,
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """The sizes as int64, and for each stride the running sums of the sizes times it.
+
+    include_leading_zero, dtypes: of each result. bulk_allocate: buffers are always apart.
+    Errors: ValueError unless the lists are as long.
+    """
+    if not len(strides) == len(include_leading_zero) == len(dtypes):
+        raise ValueError(
+            "splits_to_offsets_multi: strides, include_leading_zero and dtypes must have the same "
+            f"length, got {len(strides)}, {len(include_leading_zero)} and {len(dtypes)}"
+        )
+    sizes = split_sizes.to(device=device, dtype=torch.int64)
+    lists = zip(strides, include_leading_zero, dtypes, strict=True)
+    return sizes, [_offsets(sizes, *each) for each in lists]
+
+
+def _offsets(
+    sizes: torch.Tensor, stride: int, leading_zero: bool, dtype: torch.dtype
+) -> torch.Tensor:
+    """Returns the running sums of `sizes` times `stride`."""
+    sums = sizes.new_zeros(len(sizes) + leading_zero)
+    torch.cumsum(sizes * stride, 0, out=sums[int(leading_zero) :])
+    return sums.to(dtype)
+
+
+def copy_data_ptrs_to_device(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """The addresses of the tensors' memory, int64 (n,), on `device`."""
+    return torch.tensor([t.data_ptr() for t in tensors], dtype=torch.int64, device=device)
 
 
 def bgrad_group_quantize(
@@ -27,12 +99,17 @@ def bgrad_group_quantize(
     quantizer: Quantizer,
     num_tensors: int,
     first_dims: torch.Tensor | None,
+    last_dims: torch.Tensor | None = None,
+    tensor_offsets: torch.Tensor | None = None,
     noop_flag: torch.Tensor | None = None,
 ) -> tuple[GroupedTensorStorage, torch.Tensor]:
     """group_quantize() of groups of rows, and the sum of each group over its rows.
 
     Shapes: the sums are (num_tensors, columns), in the dtype of `tensor`.
+    Errors: ValueError if columns differ between groups.
     """
+    if last_dims is not None:
+        raise ValueError("bgrad_group_quantize: groups must have the same columns, got last_dims")
     grouped = group_quantize(tensor, quantizer, num_tensors, first_dims, noop_flag=noop_flag)
-    sums = [part.float().sum(0) for part in parts_of(grouped, tensor)]
+    sums = [part.float().sum(0) for part in parts_of(native(grouped), tensor)]
     return grouped, torch.stack(sums).to(tensor.dtype)

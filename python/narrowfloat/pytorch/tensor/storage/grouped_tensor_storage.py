@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -208,8 +209,11 @@ class GroupedTensorStorage:
             fields |= allocate(quantizer, shapes, total, device)
         both = first_dims is not None and last_dims is not None
         shape = (1, total) if both else (logical_first_dim, logical_last_dim)
-        group = _class_for(quantizer)(shape, torch.float32 if dtype is None else dtype, **fields)
-        group.quantized_tensors = group.split_into_quantized_tensors()
+        dtype = torch.float32 if dtype is None else dtype
+        cls = _class_for(quantizer)
+        make = cls if quantizer is None else partial(quantizer._make_group, cls)
+        group = make(shape, dtype, **fields)
+        group._keep_members()
         return group
 
     @staticmethod
@@ -251,10 +255,44 @@ class GroupedTensorStorage:
 
     # Members.
 
+    def _members_quantizer(self) -> Any:
+        """Returns the quantizer that says what members look like; None for plain ones."""
+        return self.quantizer
+
+    def _keep_members(self) -> None:
+        """Stores the members; to be called when buffers or the quantizer were replaced."""
+        self.quantized_tensors = self.split_into_quantized_tensors()
+
+    def _mark_swizzled(self) -> None:
+        """Notes that the scales are swizzled; the quantizer says what members look like."""
+        self._with_gemm_swizzled_scales = True
+        self.quantizer = self.quantizer.copy()
+        self.quantizer.optimize_for_gemm = True
+        self._keep_members()
+
+    def _mark_columnwise(self) -> None:
+        """Notes that columnwise buffers were added."""
+        self.quantizer = self.quantizer.copy()
+        self.quantizer.set_usage(columnwise=True)
+        self._keep_members()
+
+    def _plain_like(self, dtype: torch.dtype, device: torch.device) -> Any:
+        """Returns a group of this shape without a quantizer, not initialised."""
+        return GroupedTensorStorage.make_grouped_tensor(
+            self.num_tensors,
+            self.first_dims,
+            self.last_dims,
+            *self.logical_shape,
+            quantizer=None,
+            device=device,
+            dtype=dtype,
+        )
+
     def split_into_quantized_tensors(self) -> list[Any]:
         """The members over the group's own buffers: plain, bare storages or tensors."""
         shapes = self._member_shapes()
-        if self.quantizer is None:
+        quantizer = self._members_quantizer()
+        if quantizer is None:
             flat = self.rowwise_data if self.has_data() else self.columnwise_data
             if flat is None:
                 raise RuntimeError("GroupedTensor has no data to split")
@@ -263,19 +301,18 @@ class GroupedTensorStorage:
                 flat[begin : begin + math.prod(shape)].view(shape)
                 for begin, shape in zip(begins, shapes, strict=False)
             ]
-        self.quantizer._check_group()
+        quantizer._check_group()
         begins = dict.fromkeys(_FIELDS.values(), 0)
-        members = [self._member(shape, begins) for shape in shapes]
-        if self.quantizer.STORAGE._shares_scale:
+        members = [self._member(quantizer, shape, begins) for shape in shapes]
+        if quantizer.STORAGE._shares_scale:
             for index, member in enumerate(members):
                 place = slice(index, index + 1)
                 scale = None if self.scale is None else self.scale[place]
                 member._of_group = (scale, None if self.amax is None else self.amax[place])
         return members
 
-    def _member(self, shape: tuple[int, ...], begins: dict[str, int]) -> Any:
+    def _member(self, quantizer: Any, shape: tuple[int, ...], begins: dict[str, int]) -> Any:
         """One member; `begins` moves on to the next one's buffers."""
-        quantizer = self.quantizer
         names = dict(zip(_native.ROLES, quantizer.STORAGE._role_names, strict=True))
         attributes = {field: names[role] for role, field in _FIELDS.items()}
         tensors: dict[str, torch.Tensor] = {}
@@ -289,16 +326,16 @@ class GroupedTensorStorage:
                 continue
             tensors[name] = flat[begin : begin + count].view(size)
         device = next(iter(tensors.values())).device
-        return quantizer._assemble(shape, self.fake_dtype, tensors, device)
+        return quantizer._make_member(shape, self.fake_dtype, tensors, device)
 
     @torch.no_grad()
     def quantize(
         self, tensors: Sequence[torch.Tensor], noop_flag: torch.Tensor | None = None
     ) -> list[Any]:
         """Quantizes a tensor into each member; returns the members."""
-        members = self.split_into_quantized_tensors()
+        members, quantizer = self.split_into_quantized_tensors(), self._members_quantizer()
         for tensor, member in zip(tensors, members, strict=True):
-            self.quantizer.update_storage(tensor, member, noop_flag=noop_flag)
+            quantizer.update_storage(tensor, member, noop_flag=noop_flag)
         return members
 
     # Lifetime.
@@ -403,7 +440,9 @@ def allocate(
             count = total // per_byte
         dtype = members[0][field][0]
         argument = "data" if field == "rowwise_data" else field
-        fields[argument] = torch.empty(count, dtype=dtype, device=device)
+        # An empty member is never filled, and its amax is 0.
+        make = torch.zeros if field.endswith("amax") else torch.empty
+        fields[argument] = make(count, dtype=dtype, device=device)
         if field.endswith("scale_inv"):
             fields[f"{field}_offsets"] = sizes
     if quantizer.STORAGE._shares_scale:

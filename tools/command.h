@@ -17,6 +17,7 @@ enum class ExitCode : int {
   kBadInput = 2,
   kUnsupported = 3,
   kFailure = 4,
+  kPipeClosed = 141,  // as a program that SIGPIPE ended
   kInterrupted = 130,
 };
 
@@ -32,6 +33,9 @@ struct Command {
   CLI::App* app;
   std::function<Result()> run;
 };
+
+/// Checks a number of threads. Returns the error's text, empty if there is none.
+std::string AtLeastOne(const std::string& value);
 
 // One file each.
 Command AddInspect(CLI::App& app);

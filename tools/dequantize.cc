@@ -28,6 +28,7 @@ const std::map<std::string, DType> kDTypes = {
 struct DequantizeOptions {
   std::string in, out, dtype, part = "1/1";  // no dtype: the one recorded
   int threads = 0;
+  bool overwrite = false;
 };
 
 class Dequantizing : public TensorRewriter {
@@ -73,12 +74,20 @@ class Dequantizing : public TensorRewriter {
 };
 
 Result Run(const DequantizeOptions& options) {
-  const Part part = ParsePart(options.part);
+  const JobOutput out{options.out, ParsePart(options.part), options.overwrite};
   const Execution execution{.threads = options.threads, .kernels = &ActiveKernels()};
   ThreadCount(execution);  // a wrong NF_NUM_THREADS is told before any work
   const io::Checkpoint in = io::Checkpoint::Open(options.in);
   const io::ConventionGuess convention = io::GuessConvention(in);
-  if (convention.name != io::kConventionName && convention.name != io::kPlainName) {
+  if (convention.name == io::kPlainName) {
+    throw InvalidArgument(
+        fmt::format("dequantize: IN must hold quantized tensors, {} has none ({})", options.in,
+                    convention.reason));
+  }
+  if (convention.name == io::kLostMetadataName) {
+    throw InvalidArgument(fmt::format("dequantize: {}: {}", options.in, convention.reason));
+  }
+  if (convention.name != io::kConventionName) {
     throw Unsupported(fmt::format("dequantize: {} is written as '{}' ({}), this build reads '{}'",
                                   options.in, convention.name, convention.reason,
                                   io::kConventionName));
@@ -86,7 +95,7 @@ Result Run(const DequantizeOptions& options) {
   std::optional<DType> dtype;
   if (!options.dtype.empty()) dtype = kDTypes.at(options.dtype);
   Dequantizing rewriter(dtype, execution);
-  const JobResult job = RunJob(in, options.out, part, rewriter);
+  const JobResult job = RunJob(in, out, rewriter);
   return JobReport(job, "dequantized",
                    {{"in", options.in},
                     {"out", options.out},
@@ -106,7 +115,8 @@ Command AddDequantize(CLI::App& app) {
   command->add_option("--dtype", options->dtype, "bf16, f16 or f32; the one recorded by default")
       ->check(CLI::IsMember(kDTypes));
   command->add_option("--threads", options->threads, "Threads; all that we may use by default")
-      ->check(CLI::PositiveNumber);
+      ->check(AtLeastOne);
+  command->add_flag("--overwrite", options->overwrite, "Replace files that exist in OUT");
   command->add_option("--part", options->part, "Do the i-th of N shares of the files (i/N)");
   return {command, [options] { return Run(*options); }};
 }

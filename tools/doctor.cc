@@ -90,7 +90,7 @@ Command AddDoctor(CLI::App& app) {
   CLI::App* command = app.add_subcommand("doctor", "Say what this machine will run, and how fast");
   command->add_flag("--speed", options->speed, "Measure memory and every scheme, for five seconds");
   command->add_option("--threads", options->threads, "Threads; all that we may use by default")
-      ->check(CLI::PositiveNumber);
+      ->check(AtLeastOne);
   return {command, [options] { return Run(*options); }};
 }
 

@@ -69,7 +69,7 @@ std::string TextOf(const io::Checkpoint& in, const Totals& totals,
   std::vector<std::vector<std::string>> rows = {{"name", "format", "shape", "bytes"}};
   for (const io::TensorLocation& location : in.tensors()) {
     const io::StoredTensor& tensor = *location.tensor;
-    rows.push_back({tensor.name, FormatText(tensor), ShapeText(tensor.shape()),
+    rows.push_back({Escaped(tensor.name), FormatText(tensor), ShapeText(tensor.shape()),
                     fmt::format("{}", tensor.Bytes())});
   }
   std::string counts;
@@ -77,11 +77,11 @@ std::string TextOf(const io::Checkpoint& in, const Totals& totals,
     counts += fmt::format("{}{} {}", counts.empty() ? "" : ", ", count, format);
   }
   return fmt::format(
-      "{}\n{} tensors in {} files: {}\n{}, {} parameters{}\nconvention: {} ({})\n",
-      TableText(rows, {3}), in.tensors().size(), in.shards().size(), counts,
+      "{}\n{} in {}: {}\n{}, {} parameters{}\nconvention: {} ({})\n", TableText(rows, {3}),
+      CountText(in.tensors().size(), "tensor"), CountText(in.shards().size(), "file"), counts,
       BytesText(static_cast<double>(totals.bytes)), totals.parameters,
       bits.is_null() ? "" : fmt::format(", {:.2f} bits per parameter", bits.get<double>()),
-      convention.name, convention.reason);
+      Escaped(convention.name), Escaped(convention.reason));
 }
 
 Result Run(const std::string& path) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -24,7 +25,11 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kPieceBytes = std::uint64_t{8} << 20;
 
-/// A folder that goes away again if nothing came into it.
+fs::path FolderOf(const fs::path& file) {
+  return file.has_parent_path() ? file.parent_path() : fs::path(".");
+}
+
+/// A folder that goes away again if nothing came into it but the mark of the unfinished job.
 class OutputFolder {
  public:
   explicit OutputFolder(const fs::path& path) : path_(path) {
@@ -38,7 +43,10 @@ class OutputFolder {
   OutputFolder& operator=(const OutputFolder&) = delete;
   ~OutputFolder() {
     std::error_code ignored;
-    if (created_) fs::remove(path_, ignored);  // refuses a folder that is not empty
+    if (!created_) return;
+    const auto files = std::distance(fs::directory_iterator(path_, ignored), {});
+    if (files == 1) fs::remove(UnfinishedMark(path_), ignored);
+    fs::remove(path_, ignored);  // refuses a folder that is not empty
   }
 
  private:
@@ -48,17 +56,24 @@ class OutputFolder {
 
 class Job {
  public:
-  Job(const io::Checkpoint& in, const fs::path& out, Part part, TensorRewriter& rewriter)
-      : in_(in), out_(out), rewriter_(rewriter), plans_(PlanShards(in, out, rewriter)) {
-    const std::vector<std::size_t> assigned = AssignParts(in, part.count);
+  Job(const io::Checkpoint& in, const JobOutput& out, TensorRewriter& rewriter)
+      : in_(in), out_(out.path), rewriter_(rewriter), plans_(PlanShards(in, out.path, rewriter)) {
+    const std::vector<std::size_t> assigned = AssignParts(in, out.part.count);
     for (std::size_t i = 0; i < plans_.size(); ++i) {
-      if (assigned[i] == part.number) mine_.push_back(&plans_[i]);
+      if (assigned[i] == out.part.number) mine_.push_back(&plans_[i]);
     }
+    if (in.folder()) side_files_ = PlanSideFiles(in, out.path);
+    result_.left_out = side_files_.left_out;
+    CheckTakesSome();
+    if (!out.overwrite) CheckReplacesNothing();
   }
 
   JobResult Run() {
     std::uint64_t total = 0;
     for (const ShardPlan* plan : mine_) total += plan->shard->file.header().DataBytes();
+    io::RemoveLeftovers(in_.folder() ? out_ : FolderOf(out_));
+    if (in_.folder()) io::WriteSmallFile(UnfinishedMark(out_), "{}\n");
+    NameLeftOut();
     progress_.emplace(rewriter_.Verb(), total);
     result_.files = mine_.size();
     for (const ShardPlan* plan : mine_) RunShard(*plan);
@@ -78,6 +93,40 @@ class Job {
   }
 
  private:
+  void CheckTakesSome() const {
+    const bool takes = std::ranges::any_of(in_.tensors(), [&](const io::TensorLocation& location) {
+      return rewriter_.Takes(*location.tensor);
+    });
+    if (takes) return;
+    throw InvalidArgument(fmt::format("{}: must have at least one tensor to work on, {} has none",
+                                      rewriter_.Verb(), in_.path().string()));
+  }
+
+  /// The files that the whole job writes, other parts' too.
+  std::vector<fs::path> Targets() const {
+    std::vector<fs::path> targets;
+    for (const ShardPlan& plan : plans_) targets.push_back(plan.out);
+    for (const fs::path& file : side_files_.copied) targets.push_back(out_ / file);
+    if (in_.index()) targets.push_back(out_ / in_.index()->first);
+    return targets;
+  }
+
+  void CheckReplacesNothing() const {
+    if (in_.folder() && fs::exists(UnfinishedMark(out_))) return;
+    for (const fs::path& target : Targets()) {
+      if (!fs::exists(fs::symlink_status(target))) continue;
+      throw InvalidArgument(fmt::format("{}: {} exists, --overwrite is needed to replace it",
+                                        rewriter_.Verb(), target.string()));
+    }
+  }
+
+  void NameLeftOut() const {
+    for (const LeftOut& file : result_.left_out) {
+      fmt::print(stderr, "{}: left out: {} ({})\n", rewriter_.Verb(), Escaped(file.name),
+                 file.reason);
+    }
+  }
+
   void RunShard(const ShardPlan& plan) {
     CheckInterrupt();
     Count(plan);
@@ -147,8 +196,15 @@ class Job {
   }
 
   void FinishFolder() {
-    CopySideFiles(*in_.folder(), out_);
-    if (!in_.index()) return;
+    CopySideFiles(side_files_, *in_.folder(), out_);
+    if (in_.index()) WriteIndex();
+    // The mark goes last: a run that ends in between is still an unfinished job.
+    for (const ShardPlan& plan : plans_) RemoveRecord(plan);
+    std::error_code ignored;
+    fs::remove(UnfinishedMark(out_), ignored);
+  }
+
+  void WriteIndex() {
     io::ShardIndex index;
     index.other_metadata = in_.index()->second.other_metadata;
     for (const ShardPlan& plan : plans_) {
@@ -163,6 +219,7 @@ class Job {
   const io::Checkpoint& in_;
   const fs::path& out_;
   TensorRewriter& rewriter_;
+  SideFiles side_files_;
   std::vector<ShardPlan> plans_;
   std::vector<const ShardPlan*> mine_;  // this part's, into plans_
   std::optional<Progress> progress_;
@@ -174,16 +231,22 @@ void CheckOutput(const io::Checkpoint& in, const fs::path& out, const std::strin
   std::error_code ignored;
   const fs::path& source = in.folder() ? *in.folder() : in.path();
   if (fs::equivalent(source, out, ignored)) {
-    throw InvalidArgument(fmt::format("{}: OUT is not IN, got {} for both", verb, out.string()));
+    throw InvalidArgument(
+        fmt::format("{}: OUT must not be IN, got {} for both", verb, out.string()));
+  }
+  if (in.folder() && out.string().ends_with(io::kFileSuffix)) {
+    throw InvalidArgument(
+        fmt::format("{}: OUT must be a folder, as IN is, got {}", verb, out.string()));
   }
   const fs::file_status status = fs::status(out, ignored);
   if (!fs::exists(status)) return;
   if (in.folder() && !fs::is_directory(status)) {
     throw InvalidArgument(
-        fmt::format("{}: IN is a folder, so is OUT, got the file {}", verb, out.string()));
+        fmt::format("{}: OUT must be a folder, as IN is; {} is a file", verb, out.string()));
   }
   if (!in.folder() && !fs::is_regular_file(status)) {
-    throw InvalidArgument(fmt::format("{}: IN is a file, so is OUT, got {}", verb, out.string()));
+    throw InvalidArgument(fmt::format(
+        "{}: OUT must be a file, as IN is; {} is a folder or no regular file", verb, out.string()));
   }
 }
 
@@ -199,23 +262,22 @@ Part ParsePart(const std::string& text) {
   if (slash == std::string::npos || !parse(std::string_view(text).substr(0, slash), part.number) ||
       !parse(std::string_view(text).substr(slash + 1), part.count) || part.number < 1 ||
       part.number > part.count) {
-    throw InvalidArgument(fmt::format("--part is i/N with i from 1 to N, got '{}'", text));
+    throw InvalidArgument(fmt::format("--part must be i/N with i from 1 to N, got '{}'", text));
   }
   return part;
 }
 
-JobResult RunJob(const io::Checkpoint& in, const fs::path& out, Part part,
-                 TensorRewriter& rewriter) {
-  CheckOutput(in, out, rewriter.Verb());
+JobResult RunJob(const io::Checkpoint& in, const JobOutput& out, TensorRewriter& rewriter) {
+  CheckOutput(in, out.path, rewriter.Verb());
   const InterruptScope interrupts;
-  Job job(in, out, part, rewriter);
+  Job job(in, out, rewriter);
   std::optional<OutputFolder> folder;
-  if (in.folder()) folder.emplace(out);
+  if (in.folder()) folder.emplace(out.path);
   try {
     return job.Run();
   } catch (const Interrupted& error) {
     throw Interrupted(fmt::format("{}: {}, {}, nothing unfinished was left in {}", rewriter.Verb(),
-                                  error.what(), job.DoneText(), out.string()));
+                                  error.what(), job.DoneText(), out.path.string()));
   }
 }
 
@@ -224,6 +286,10 @@ Result JobReport(const JobResult& job, const std::string& rewritten, Json first_
                                           : 8.0 * static_cast<double>(job.bytes_after) /
                                                 static_cast<double>(job.parameters);
   const double rate = static_cast<double>(job.worked_bytes) / std::max(job.seconds, 1e-9) / 1e9;
+  Json left_out = Json::array();
+  for (const LeftOut& file : job.left_out) {
+    left_out.push_back({{"name", file.name}, {"reason", file.reason}});
+  }
   Result result;
   result.json = std::move(first_keys);
   result.json.update(Json{{"tensors_" + rewritten, job.tensors_rewritten},
@@ -236,15 +302,19 @@ Result JobReport(const JobResult& job, const std::string& rewritten, Json first_
                           {"files_written", job.files_written},
                           {"files_skipped", job.files_skipped},
                           {"complete", job.complete},
+                          {"left_out", left_out},
                           {"seconds", job.seconds},
                           {"gb_per_second", rate}});
   result.text = fmt::format(
-      "{} tensors {}, {} copied\n{} -> {}, {:.2f} bits per parameter\n{} of {} files written, {} "
-      "already there{}\n{:.2f} s, {:.2f} GB/s\n",
-      job.tensors_rewritten, rewritten, job.tensors_copied,
+      "{} {}, {} copied\n{} -> {}, {:.2f} bits per parameter\n{} of {} written, {} "
+      "already there{}\n",
+      CountText(job.tensors_rewritten, "tensor"), rewritten, job.tensors_copied,
       BytesText(static_cast<double>(job.bytes_before)),
-      BytesText(static_cast<double>(job.bytes_after)), bits, job.files_written, job.files,
-      job.files_skipped, job.complete ? "" : "; other parts are still to come", job.seconds, rate);
+      BytesText(static_cast<double>(job.bytes_after)), bits, job.files_written,
+      CountText(job.files, "file"), job.files_skipped,
+      job.complete ? "" : "; other parts are still to come");
+  if (job.files_written > 0)
+    result.text += fmt::format("{:.2f} s, {:.2f} GB/s\n", job.seconds, rate);
   return result;
 }
 

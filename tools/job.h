@@ -12,6 +12,7 @@
 #include "tools/byte_buffer.h"
 #include "tools/command.h"
 #include "tools/progress.h"
+#include "tools/side_files.h"
 
 namespace narrowfloat::tools {
 
@@ -43,6 +44,13 @@ struct Part {
   std::size_t number = 1, count = 1;
 };
 
+/// Where the result goes.
+struct JobOutput {
+  std::filesystem::path path;
+  Part part{};
+  bool overwrite = false;  // whether files that no unfinished job wrote may be replaced
+};
+
 /// Parses "i/N" with 1 <= i <= N. Errors: InvalidArgument.
 Part ParsePart(const std::string& text);
 
@@ -52,17 +60,19 @@ struct JobResult {
   std::uint64_t parameters = 0;
   std::size_t files = 0, files_written = 0, files_skipped = 0;  // of this part
   bool complete = true;                                         // the other parts are there too
+  std::vector<LeftOut> left_out;                                // files of IN that OUT does not get
   std::uint64_t worked_bytes = 0;
   double seconds = 0;
 };
 
 /// Rewrites a checkpoint file by file, one tensor in memory at a time.
 /// A file goes to a file, a folder to a folder with the same file names, its index rewritten and
-/// its other small files copied; there, a record beside each finished file lets a later run skip
-/// it. Every file appears whole or not at all. Errors: InvalidArgument if `out` is `in`;
-/// Interrupted, saying what was done; IoError.
-JobResult RunJob(const io::Checkpoint& in, const std::filesystem::path& out, Part part,
-                 TensorRewriter& rewriter);
+/// its other small files copied; there, until the last file is done, a record beside each finished
+/// one lets a later run skip it. Every file appears whole or not at all. Names files that are left
+/// out on standard error. Errors: InvalidArgument if `out` is `in`, if no tensor is rewritten, or
+/// if a file exists that no unfinished job wrote and `overwrite` is not set; Interrupted, saying
+/// what was done; IoError.
+JobResult RunJob(const io::Checkpoint& in, const JobOutput& out, TensorRewriter& rewriter);
 
 /// The result for people and for programs: `rewritten` is "quantized" or "dequantized".
 Result JobReport(const JobResult& job, const std::string& rewritten, Json first_keys);

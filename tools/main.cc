@@ -1,32 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <new>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "narrowfloat/tensor/error.h"
 #include "tools/command.h"
 #include "tools/interrupt.h"
+#include "tools/text.h"
 
 namespace narrowfloat::tools {
 namespace {
+
+/// The reader of standard output went away, as `head` does: nothing is wrong.
+class ReaderLeft {};
 
 /// Writes all of it, or says why not.
 void PrintToStdout(std::string text) {
   if (!text.ends_with('\n')) text += '\n';
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+    if (errno == EPIPE) throw ReaderLeft();
     throw IoError(fmt::format("write: standard output, {}", std::strerror(errno)));
   }
 }
 
 ExitCode Fail(bool as_json, std::string_view kind, const std::string& message, ExitCode code) {
-  fmt::print(stderr, "narrowfloat: {}\n", message);
+  fmt::print(stderr, "narrowfloat: {}\n", Escaped(message));
   if (as_json) {
     const Json object = {{"error", {{"kind", kind}, {"message", message}}},
                          {"exit_code", static_cast<int>(code)}};
@@ -34,6 +42,8 @@ ExitCode Fail(bool as_json, std::string_view kind, const std::string& message, E
       PrintToStdout(object.dump(2, ' ', false, Json::error_handler_t::replace));
     } catch (const IoError&) {
       return code;  // the first error is the one to report
+    } catch (const ReaderLeft&) {
+      return code;
     }
   }
   return code;
@@ -45,6 +55,8 @@ ExitCode Execute(const Command& command, bool as_json) {
     PrintToStdout(as_json ? result.json.dump(2, ' ', false, Json::error_handler_t::replace)
                           : result.text);
     return result.code;
+  } catch (const ReaderLeft&) {
+    return ExitCode::kPipeClosed;
   } catch (const Interrupted& error) {
     return Fail(as_json, "Interrupted", error.what(), ExitCode::kInterrupted);
   } catch (const InvalidArgument& error) {
@@ -69,6 +81,14 @@ bool Asks(int argc, char** argv, std::string_view flag) {
   return false;
 }
 
+/// The word in the place of the command, if it is none of them.
+std::string UnknownCommand(int argc, char** argv, const std::vector<Command>& commands) {
+  const std::string_view word = argc > 1 ? argv[1] : "-";
+  const bool known = std::ranges::any_of(
+      commands, [&](const Command& command) { return command.app->get_name() == word; });
+  return known || word.starts_with('-') ? "" : std::string(word);
+}
+
 ExitCode Main(int argc, char** argv) {
   CLI::App app{
       "Quantized tensors in narrow floats, byte for byte as TransformerEngine makes them.\n"
@@ -83,6 +103,12 @@ ExitCode Main(int argc, char** argv) {
   bool as_json = false;
   for (const Command& command : commands) {
     command.app->add_flag("--json", as_json, "Print one JSON object; docs/cli.md lists its keys");
+  }
+  const std::string unknown = UnknownCommand(argc, argv, commands);
+  if (!unknown.empty()) {
+    return Fail(Asks(argc, argv, "--json"), "Usage",
+                fmt::format("unknown command '{}' (narrowfloat --help)", unknown),
+                ExitCode::kBadInput);
   }
   try {
     app.parse(argc, argv);
@@ -99,6 +125,15 @@ ExitCode Main(int argc, char** argv) {
 }
 
 }  // namespace
+
+std::string AtLeastOne(const std::string& value) {
+  int number = 0;
+  const char* end = value.data() + value.size();
+  const auto [stop, error] = std::from_chars(value.data(), end, number);
+  if (error == std::errc{} && stop == end && number >= 1) return "";
+  return fmt::format("must be an integer of at least 1, got {}", value);
+}
+
 }  // namespace narrowfloat::tools
 
 int main(int argc, char** argv) {

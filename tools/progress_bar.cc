@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "tools/text.h"
+
 namespace narrowfloat::tools {
 namespace {
 
@@ -45,11 +47,11 @@ void ProgressBar::Draw(double share, std::string_view figures, std::string_view 
   share = std::clamp(share, 0.0, 1.0);
   const std::string numbers = fmt::format("{:3.0f}% {}", 100 * share, figures);
   if (!terminal_) {
-    fmt::print(stderr, "{}: {}, {}\n", verb_, numbers, subject);
+    fmt::print(stderr, "{}: {}, {}\n", verb_, numbers, Escaped(subject));
   } else {
     const auto filled = static_cast<std::size_t>(kBarWidth * share);
     std::string line = fmt::format("{} [{:#<{}}{:.<{}}] {} {}", verb_, "", filled, "",
-                                   kBarWidth - filled, numbers, subject);
+                                   kBarWidth - filled, numbers, Escaped(subject));
     line.resize(std::min(line.size(), TerminalWidth() - 1));
     fmt::print(stderr, "\r\033[K{}", line);
   }

@@ -21,6 +21,7 @@ class ProgressBar {
   bool IsDue() const;
 
   /// Shows the share from 0 to 1 that is done, in figures and as a bar, and what is being done.
+  /// A subject comes from a file and is escaped.
   void Draw(double share, std::string_view figures, std::string_view subject);
 
  private:

@@ -14,10 +14,12 @@
 
 #include "narrowfloat/config/selection.h"
 #include "narrowfloat/io/checkpoint.h"
+#include "narrowfloat/io/foreign.h"
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/tensor/error.h"
 #include "tools/command.h"
 #include "tools/job.h"
+#include "tools/text.h"
 
 namespace narrowfloat::tools {
 namespace {
@@ -28,6 +30,7 @@ struct QuantizeOptions {
   std::string in, out, scheme, convention{io::kConventionName}, part = "1/1";
   std::vector<std::string> include, exclude;
   int threads = 0;
+  bool overwrite = false;
   std::vector<SelectionRule> rules;  // both lists, as they stood on the command line
 };
 
@@ -116,19 +119,25 @@ void WarnOfIdleRules(const std::vector<SelectionRule>& rules, const io::Checkpoi
     const bool matches = std::ranges::any_of(in.tensors(), [&](const io::TensorLocation& location) {
       return ::fnmatch(rule.glob.c_str(), location.tensor->name.c_str(), 0) == 0;
     });
-    if (!matches) fmt::print(stderr, "quantize: no tensor matches '{}'\n", rule.glob);
+    if (!matches) fmt::print(stderr, "quantize: no tensor matches '{}'\n", Escaped(rule.glob));
   }
 }
 
 Result Run(const QuantizeOptions& options) {
   const QuantSpec spec = ParseQuantSpec(options.scheme);
-  const Part part = ParsePart(options.part);
+  const JobOutput out{options.out, ParsePart(options.part), options.overwrite};
   const Execution execution{.threads = options.threads, .kernels = &ActiveKernels()};
   ThreadCount(execution);  // a wrong NF_NUM_THREADS is told before any work
   const io::Checkpoint in = io::Checkpoint::Open(options.in);
+  const io::ConventionGuess convention = io::GuessConvention(in);
+  if (convention.name != io::kPlainName) {
+    throw InvalidArgument(
+        fmt::format("quantize: IN must be a float checkpoint, {} is already quantized as '{}' ({})",
+                    options.in, convention.name, convention.reason));
+  }
   WarnOfIdleRules(options.rules, in);
   Quantizing rewriter(spec, options.rules, execution);
-  const JobResult job = RunJob(in, options.out, part, rewriter);
+  const JobResult job = RunJob(in, out, rewriter);
   return JobReport(job, "quantized",
                    {{"in", options.in},
                     {"out", options.out},
@@ -159,7 +168,8 @@ Command AddQuantize(CLI::App& app) {
       ->check(CLI::IsMember({std::string(io::kConventionName)}))
       ->capture_default_str();
   command->add_option("--threads", options->threads, "Threads; all that we may use by default")
-      ->check(CLI::PositiveNumber);
+      ->check(AtLeastOne);
+  command->add_flag("--overwrite", options->overwrite, "Replace files that exist in OUT");
   command->add_option("--part", options->part, "Do the i-th of N shares of the files (i/N)");
   return {command, [command, options] {
             options->rules = RulesOf(*command);

@@ -119,4 +119,8 @@ void WriteRecord(const ShardPlan& plan) {
   io::WriteSmallFile(RecordPath(plan), RecordText(plan));
 }
 
+fs::path UnfinishedMark(const fs::path& folder) {
+  return folder / ".narrowfloat.unfinished";
+}
+
 }  // namespace narrowfloat::tools

@@ -36,4 +36,8 @@ bool IsFinished(const ShardPlan& plan);
 void RemoveRecord(const ShardPlan& plan);
 void WriteRecord(const ShardPlan& plan);
 
+/// The hidden file of a folder that a job fills and has not finished. While it is there, a later
+/// job may replace what the folder holds.
+std::filesystem::path UnfinishedMark(const std::filesystem::path& folder);
+
 }  // namespace narrowfloat::tools

@@ -3,13 +3,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
-#include <string>
+#include <set>
 
 #include "narrowfloat/io/file.h"
 #include "narrowfloat/io/shard_index.h"
 #include "narrowfloat/tensor/error.h"
 #include "tools/interrupt.h"
+#include "tools/text.h"
 
 namespace narrowfloat::tools {
 namespace {
@@ -18,30 +20,79 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxBytes = std::uint64_t{64} << 20;  // the largest tokenizers have half
 
-bool IsSideFile(const fs::directory_entry& entry) {
+/// The files that the job itself writes.
+bool IsOfCheckpoint(const io::Checkpoint& in, const fs::path& relative) {
+  const std::string name = relative.string();
+  if (in.index() && in.index()->first == name) return true;
+  return std::ranges::any_of(in.shards(),
+                             [&](const io::Shard& shard) { return shard.name == name; });
+}
+
+/// Why the file is left out; empty: it is copied.
+std::string ReasonToLeaveOut(const fs::directory_entry& entry) {
   const std::string name = entry.path().filename().string();
-  return entry.is_regular_file() && !name.starts_with('.') && !name.ends_with(io::kFileSuffix) &&
-         !name.ends_with(io::kIndexSuffix) && entry.file_size() <= kMaxBytes;
+  if (name.starts_with('.')) return "hidden";
+  if (!entry.is_regular_file()) return "not a regular file";
+  if (name.ends_with(io::kFileSuffix) || name.ends_with(io::kIndexSuffix)) {
+    return "not part of the checkpoint that is read";
+  }
+  if (entry.file_size() > kMaxBytes) {
+    return fmt::format("larger than {}", BytesText(static_cast<double>(kMaxBytes)));
+  }
+  return "";
+}
+
+[[noreturn]] void ThrowIo(const char* verb, const fs::path& path,
+                          const fs::filesystem_error& error) {
+  throw IoError(fmt::format("{}: {}, {}", verb, path.string(), error.code().message()));
 }
 
 }  // namespace
 
-void CopySideFiles(const fs::path& from, const fs::path& to) {
+SideFiles PlanSideFiles(const io::Checkpoint& in, const fs::path& out) {
+  SideFiles files;
+  const fs::path& from = *in.folder();
   try {
     for (auto at = fs::recursive_directory_iterator(from); at != fs::end(at); ++at) {
       CheckInterrupt();
+      const fs::path relative = at->path().lexically_relative(from);
+      std::error_code ignored;
       if (at->is_directory()) {
-        // The output may lie in the input's folder.
-        const bool hidden = at->path().filename().string().starts_with('.');
-        if (hidden || fs::equivalent(at->path(), to)) at.disable_recursion_pending();
-      } else if (IsSideFile(*at)) {
-        const fs::path target = to / at->path().lexically_relative(from);
-        fs::create_directories(target.parent_path());
-        io::CopyFileAtomically(at->path(), target);
+        const bool hidden = relative.filename().string().starts_with('.');
+        const bool is_out = fs::equivalent(at->path(), out, ignored);
+        if (hidden || is_out) at.disable_recursion_pending();
+        if (hidden && !is_out) files.left_out.push_back({relative.string() + "/", "hidden"});
+      } else if (!IsOfCheckpoint(in, relative)) {
+        const std::string reason = ReasonToLeaveOut(*at);
+        if (reason.empty()) {
+          files.copied.push_back(relative);
+        } else {
+          files.left_out.push_back({relative.string(), reason});
+        }
       }
     }
   } catch (const fs::filesystem_error& error) {
-    throw IoError(fmt::format("write: {}, {}", to.string(), error.code().message()));
+    ThrowIo("read", from, error);
+  }
+  std::ranges::sort(files.copied);
+  std::ranges::sort(files.left_out, {}, &LeftOut::name);
+  return files;
+}
+
+void CopySideFiles(const SideFiles& files, const fs::path& from, const fs::path& to) {
+  std::set<fs::path> folders;
+  try {
+    for (const fs::path& file : files.copied) {
+      CheckInterrupt();
+      const fs::path target = to / file;
+      if (folders.insert(target.parent_path()).second) {
+        fs::create_directories(target.parent_path());
+        io::RemoveLeftovers(target.parent_path());
+      }
+      io::CopyFileAtomically(from / file, target);
+    }
+  } catch (const fs::filesystem_error& error) {
+    ThrowIo("write", to, error);
   }
 }
 

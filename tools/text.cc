@@ -9,6 +9,48 @@
 #include <cstdint>
 
 namespace narrowfloat::tools {
+namespace {
+
+struct CodePoint {
+  char32_t value;
+  std::size_t bytes;  // 0: the text does not begin with UTF-8
+};
+
+/// Decodes the first character of a text that is not empty. Overlong forms and surrogates are not
+/// UTF-8 (RFC 3629).
+CodePoint FirstCodePoint(std::string_view text) {
+  const auto at = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  if (at(0) < 0x80) return {at(0), 1};
+  const std::size_t bytes = at(0) >= 0xF0 ? 4 : at(0) >= 0xE0 ? 3 : 2;
+  constexpr char32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
+  if (at(0) < 0xC2 || at(0) > 0xF4 || text.size() < bytes) return {0, 0};
+  char32_t value = at(0) & (0x7Fu >> bytes);
+  for (std::size_t i = 1; i < bytes; ++i) {
+    if ((at(i) & 0xC0) != 0x80) return {0, 0};
+    value = value << 6 | (at(i) & 0x3Fu);
+  }
+  const bool valid =
+      value >= kSmallest[bytes] && value <= 0x10FFFF && (value < 0xD800 || value > 0xDFFF);
+  return valid ? CodePoint{value, bytes} : CodePoint{0, 0};
+}
+
+/// Whether a character moves the cursor, ends the line or turns the direction of what follows.
+bool Steers(char32_t point) {
+  constexpr struct {
+    char32_t first, last;
+  } kRanges[] = {
+      {0x00, 0x1F},      // C0
+      {0x7F, 0x9F},      // DEL and C1
+      {0x61C, 0x61C},    // Arabic letter mark
+      {0x200E, 0x200F},  // marks of direction
+      {0x2028, 0x202E},  // line and paragraph separators, embeddings and overrides
+      {0x2066, 0x2069},  // isolates
+  };
+  return std::ranges::any_of(
+      kRanges, [&](const auto& range) { return range.first <= point && point <= range.last; });
+}
+
+}  // namespace
 
 std::string BytesText(double bytes) {
   constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB", "PB"};
@@ -27,6 +69,27 @@ std::string DurationText(double seconds) {
   const std::int64_t hours = whole / 3600, minutes = whole / 60 % 60, rest = whole % 60;
   return hours > 0 ? fmt::format("{}:{:02}:{:02}", hours, minutes, rest)
                    : fmt::format("{}:{:02}", minutes, rest);
+}
+
+std::string CountText(std::size_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+std::string Escaped(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const CodePoint point = FirstCodePoint(text);
+    if (point.bytes == 0) {
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text.front()));
+    } else if (!Steers(point.value)) {
+      out += text.substr(0, point.bytes);
+    } else {
+      out += fmt::format(fmt::runtime(point.value < 0x100 ? "\\x{:02x}" : "\\u{:04x}"),
+                         static_cast<std::uint32_t>(point.value));
+    }
+    text.remove_prefix(std::max<std::size_t>(point.bytes, 1));
+  }
+  return out;
 }
 
 std::string TableText(const std::vector<std::vector<std::string>>& rows,

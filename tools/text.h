@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace narrowfloat::tools {
@@ -12,6 +13,14 @@ std::string BytesText(double bytes);
 
 /// "0:07", "1:02:03".
 std::string DurationText(double seconds);
+
+/// "1 file", "2 files".
+std::string CountText(std::size_t count, std::string_view noun);
+
+/// Returns `text` with everything that could steer a terminal or reorder its line written as an
+/// escape: control characters, bytes that are not UTF-8, line separators, marks of direction.
+/// Names come from files that anybody may have written.
+std::string Escaped(std::string_view text);
 
 /// Columns lined up with two spaces between them; the first row is the heading. Columns listed in
 /// `right` are flush right.

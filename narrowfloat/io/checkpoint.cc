@@ -64,7 +64,8 @@ void Checkpoint::OpenFolder(const fs::path& folder) {
   const std::vector<std::string> files = NamesEndingIn(folder, kFileSuffix);
   if (!indices.empty() || files.size() != 1) {
     throw InvalidArgument(
-        fmt::format("read: {}, a folder has one *{} file or one index, got {} and {}",
+        fmt::format("read: {}, a folder must have one *{} file or one index, got {} and {}; name "
+                    "the file to read",
                     folder.string(), kFileSuffix, files.size(), indices.size()));
   }
   folder_ = folder;
@@ -82,7 +83,7 @@ void Checkpoint::OpenIndex(const fs::path& path) {
     const auto shard = std::ranges::lower_bound(shards_, file, {}, &Shard::name);
     if (shard->file.Find(tensor) != nullptr) continue;
     throw InvalidArgument(
-        fmt::format("{}: '{}' is in {}, which lacks it", IndexSource(path), tensor, file));
+        fmt::format("{}: '{}' must be in {}, which lacks it", IndexSource(path), tensor, file));
   }
 }
 
@@ -102,8 +103,8 @@ void Checkpoint::ListTensors() {
   std::ranges::sort(tensors_, {}, name);
   const auto repeated = std::ranges::adjacent_find(tensors_, {}, name);
   if (repeated == tensors_.end()) return;
-  throw InvalidArgument(fmt::format("read: {}, '{}' is in both {} and {}", path_.string(),
-                                    name(*repeated), repeated->shard->name,
+  throw InvalidArgument(fmt::format("read: {}, '{}' must be in one file, it is in both {} and {}",
+                                    path_.string(), name(*repeated), repeated->shard->name,
                                     std::next(repeated)->shard->name));
 }
 

@@ -59,13 +59,15 @@ TEST(CheckpointTest, OpensAFileAnIndexOrAFolder) {
 TEST(CheckpointTest, AFolderIsOneModel) {
   const TemporaryFolder folder;
   const std::string path = folder.path().string();
-  EXPECT_EQ(Refusal(path),
-            "read: " + path + ", a folder has one *.safetensors file or one index, got 0 and 0");
+  EXPECT_EQ(Refusal(path), "read: " + path +
+                               ", a folder must have one *.safetensors file or one index, got 0 "
+                               "and 0; name the file to read");
   WriteFile(folder / "m.safetensors", {{"a", FileDType::kU8, {3}}});
   EXPECT_EQ(Checkpoint::Open(path).folder(), folder.path());
   WriteFile(folder / "n.safetensors", {{"b", FileDType::kU8, {3}}});
-  EXPECT_EQ(Refusal(path),
-            "read: " + path + ", a folder has one *.safetensors file or one index, got 2 and 0");
+  EXPECT_EQ(Refusal(path), "read: " + path +
+                               ", a folder must have one *.safetensors file or one index, got 2 "
+                               "and 0; name the file to read");
   EXPECT_EQ(Refusal(folder / "no"), "read: " + (folder / "no").string() + ", does not exist");
 }
 
@@ -75,14 +77,15 @@ TEST(CheckpointTest, TheIndexTellsTheTruth) {
   WriteFile(folder / "1.safetensors", {{"a", FileDType::kU8, {3}}});
   WriteIndex(index, {{"a", "1.safetensors"}, {"b", "1.safetensors"}});
   EXPECT_EQ(Refusal(folder.path()),
-            "index: " + index.string() + ": 'b' is in 1.safetensors, which lacks it");
+            "index: " + index.string() + ": 'b' must be in 1.safetensors, which lacks it");
   WriteIndex(index, {{"a", "2.safetensors"}});
   EXPECT_EQ(Refusal(folder.path()),
             "read: " + (folder / "2.safetensors").string() + ", does not exist");
   WriteFile(folder / "2.safetensors", {{"a", FileDType::kU8, {3}}, {"b", FileDType::kU8, {3}}});
   WriteIndex(index, {{"a", "1.safetensors"}, {"b", "2.safetensors"}});
   EXPECT_EQ(Refusal(folder.path()),
-            "read: " + folder.path().string() + ", 'a' is in both 1.safetensors and 2.safetensors");
+            "read: " + folder.path().string() +
+                ", 'a' must be in one file, it is in both 1.safetensors and 2.safetensors");
 }
 
 std::string Guess(const Entries& tensors, Metadata metadata = {}, const char* config = nullptr) {
@@ -119,7 +122,8 @@ TEST(ConventionGuessTest, BelievesTheConfigAndOurRecords) {
   EXPECT_EQ(Guess(fp8, {}, R"({"quantization_config":{"quant_method":"fbgemm_fp8"}})"),
             "fbgemm_fp8");
   EXPECT_EQ(Guess(fp8, {}, R"({"quantization_config":{"quant_method":7}})"), "fp8 without scales");
-  EXPECT_EQ(Guess(fp8, {}, "no json"), "fp8 without scales");
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { Guess(fp8, {}, "no json"); }).substr(0, 8),
+            "config: ");
   FileContents contents;
   contents.AddQuantized({"w", ParseQuantSpec("fp8_e4m3"), {64, 96}, DType::kFloat32});
   EXPECT_EQ(Guess(contents.tensors, contents.metadata,

@@ -46,14 +46,14 @@ std::string PrintRecord(const QuantizedRecord& record) {
 
 Shape ParseShape(const std::string& source, const json& value) {
   if (!value.is_array()) {
-    throw InvalidArgument(fmt::format("{}: shape is a list, got {}", source, value.dump()));
+    throw InvalidArgument(fmt::format("{}: shape must be a list, got {}", source, value.dump()));
   }
   Shape shape;
   for (const json& item : value) {
     constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
     if (!item.is_number_unsigned() || item.get<std::uint64_t>() > kMax) {
-      throw InvalidArgument(
-          fmt::format("{}: shape holds integers from 0 to 2^63 - 1, got {}", source, item.dump()));
+      throw InvalidArgument(fmt::format("{}: shape must hold integers from 0 to 2^63 - 1, got {}",
+                                        source, item.dump()));
     }
     shape.push_back(item.get<std::int64_t>());
   }
@@ -67,7 +67,8 @@ DType ParseDType(const std::string& source, const json& value) {
     if (value == name) return static_cast<DType>(i);
     names += fmt::format("{}{}", i == 0 ? "" : ", ", name);
   }
-  throw InvalidArgument(fmt::format("{}: dtype is one of {}, got {}", source, names, value.dump()));
+  throw InvalidArgument(
+      fmt::format("{}: dtype must be one of {}, got {}", source, names, value.dump()));
 }
 
 QuantizedRecord ParseRecord(const std::string& source, const std::string& name,
@@ -76,12 +77,12 @@ QuantizedRecord ParseRecord(const std::string& source, const std::string& name,
   for (const char* key : {"spec", "shape", "dtype"}) {
     if (!object.is_object() || object.size() != 3 || !object.contains(key)) {
       throw InvalidArgument(
-          fmt::format("{}: an object of spec, shape and dtype is expected, got {}", source, text));
+          fmt::format("{}: must be an object of spec, shape and dtype, got {}", source, text));
     }
   }
   const json& spec = object["spec"];
   if (!spec.is_string()) {
-    throw InvalidArgument(fmt::format("{}: spec is a string, got {}", source, spec.dump()));
+    throw InvalidArgument(fmt::format("{}: spec must be a string, got {}", source, spec.dump()));
   }
   try {
     return {name, ParseQuantSpec(spec.get_ref<const std::string&>()),
@@ -111,7 +112,7 @@ StoredTensor TakeQuantized(const std::string& source, QuantizedRecord record,
     }
     const TensorEntry& entry = *found->second;
     if (entry.dtype != planned.dtype || entry.shape != planned.shape) {
-      throw InvalidArgument(fmt::format("{}: its buffer '{}' is {} {} by the plan, got {} {}",
+      throw InvalidArgument(fmt::format("{}: its buffer '{}' must be {} {} by the plan, got {} {}",
                                         source, planned.name, Info(planned.dtype).name,
                                         ShapeText(planned.shape), Info(entry.dtype).name,
                                         ShapeText(entry.shape)));

@@ -68,22 +68,22 @@ TEST(ConventionTest, EverySchemeComesBack) {
 
 TEST(ConventionTest, RefusesRecordsThatCannotBeRead) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"", "JSON text is expected, it is wrong at byte 1"},
-      {"[]", "an object of spec, shape and dtype is expected, got []"},
+      {"", "must be JSON text, it is wrong at byte 1"},
+      {"[]", "must be an object of spec, shape and dtype, got []"},
       {R"({"spec":"mxfp8_e4m3","shape":[1]})",
-       R"(an object of spec, shape and dtype is expected, got {"spec":"mxfp8_e4m3","shape":[1]})"},
-      {R"({"spec":1,"shape":[1],"dtype":"float32"})", "spec is a string, got 1"},
+       R"(must be an object of spec, shape and dtype, got {"spec":"mxfp8_e4m3","shape":[1]})"},
+      {R"({"spec":1,"shape":[1],"dtype":"float32"})", "spec must be a string, got 1"},
       {R"({"spec":"mxfp8_e4m3:x=1","shape":[1],"dtype":"float32"})",
        "spec: unknown option 'x'; there are: "},
-      {R"({"spec":"mxfp8_e4m3","shape":1,"dtype":"float32"})", "shape is a list, got 1"},
+      {R"({"spec":"mxfp8_e4m3","shape":1,"dtype":"float32"})", "shape must be a list, got 1"},
       {R"({"spec":"mxfp8_e4m3","shape":[-1],"dtype":"float32"})",
-       "shape holds integers from 0 to 2^63 - 1, got -1"},
+       "shape must hold integers from 0 to 2^63 - 1, got -1"},
       {R"({"spec":"mxfp8_e4m3","shape":[1],"dtype":"uint8"})",
-       R"(dtype is one of float32, float16, bfloat16, got "uint8")"},
+       R"(dtype must be one of float32, float16, bfloat16, got "uint8")"},
       {R"({"spec":"mxfp8_e4m3","shape":[4294967296,4294967296],"dtype":"float32"})",
        "shape: 4294967296x4294967296 has more elements than memory can address"},
       {R"({"spec":"mxfp8_e4m3","shape":[[[1]]],"dtype":"float32"})",
-       "JSON nests at most 2 deep, got more"},
+       "JSON must nest at most 2 deep, got more"},
   };
   for (const auto& [text, rule] : cases) {
     const std::string message = Refusal({{}, {{"narrowfloat.w", text}}});
@@ -101,14 +101,16 @@ TEST(ConventionTest, ChecksBuffersAgainstThePlan) {
             "f: metadata 'narrowfloat.w': its buffer 'w.rowwise_data' is missing");
   Header other_shape = HeaderOf(record);
   other_shape.tensors[0].shape = {64, 4};
-  EXPECT_EQ(Refusal(other_shape),
-            "f: metadata 'narrowfloat.w': its buffer 'w.rowwise_scale_inv' is F8_E8M0 128x4 by the "
-            "plan, got F8_E8M0 64x4");
+  EXPECT_EQ(
+      Refusal(other_shape),
+      "f: metadata 'narrowfloat.w': its buffer 'w.rowwise_scale_inv' must be F8_E8M0 128x4 by the "
+      "plan, got F8_E8M0 64x4");
   Header other_type = HeaderOf(record);
   other_type.tensors[0].dtype = FileDType::kU8;
-  EXPECT_EQ(Refusal(other_type),
-            "f: metadata 'narrowfloat.w': its buffer 'w.rowwise_scale_inv' is F8_E8M0 128x4 by the "
-            "plan, got U8 128x4");
+  EXPECT_EQ(
+      Refusal(other_type),
+      "f: metadata 'narrowfloat.w': its buffer 'w.rowwise_scale_inv' must be F8_E8M0 128x4 by the "
+      "plan, got U8 128x4");
 }
 
 TEST(ConventionTest, ANameIsAPlainTensorOrAQuantizedOne) {

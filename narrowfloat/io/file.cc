@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,6 +20,8 @@ namespace narrowfloat::io {
 namespace {
 
 constexpr std::size_t kCopyBytes = std::size_t{1} << 20;
+constexpr std::string_view kTemporaryPrefix = ".narrowfloat-";
+constexpr std::string_view kTemporarySuffix = ".partial";
 
 [[noreturn]] void ThrowIo(const char* verb, const std::string& path, int error) {
   throw IoError(fmt::format("{}: {}, {}", verb, path, std::strerror(error)));
@@ -35,7 +38,19 @@ FileDescriptor OpenForReading(const std::string& path) {
   if (errno == ENOENT || errno == ENOTDIR) {
     throw InvalidArgument(fmt::format("read: {}, does not exist", path));
   }
+  if (errno == ELOOP) {
+    throw InvalidArgument(fmt::format("read: {}, must not be a loop of symbolic links", path));
+  }
   ThrowIo("read", path, errno);
+}
+
+/// Locks a new temporary file. Returns false if RemoveLeftovers took it before it was locked. A
+/// file system without locks is accepted: leftovers stay there.
+bool LockTemporary(const FileDescriptor& fd) {
+  struct stat status {};
+  return ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0
+             ? errno != EWOULDBLOCK
+             : ::fstat(fd.get(), &status) != 0 || status.st_nlink > 0;
 }
 
 /// A name that nobody has yet. The process id keeps apart the writers of one machine; those of
@@ -43,11 +58,11 @@ FileDescriptor OpenForReading(const std::string& path) {
 FileDescriptor OpenTemporary(const std::filesystem::path& path, std::filesystem::path& temporary) {
   static std::atomic<unsigned> counter = 0;
   for (;;) {
-    temporary = FolderOf(path) /
-                fmt::format(".narrowfloat-{}-{}.partial", ::getpid(), counter.fetch_add(1));
-    const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd >= 0) return FileDescriptor(fd);
-    if (errno == EEXIST) continue;
+    temporary = FolderOf(path) / fmt::format("{}{}-{}{}", kTemporaryPrefix, ::getpid(),
+                                             counter.fetch_add(1), kTemporarySuffix);
+    FileDescriptor fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (fd.get() >= 0 && LockTemporary(fd)) return fd;
+    if (fd.get() >= 0 || errno == EEXIST) continue;
     const int error = errno;
     temporary.clear();
     if (error == ENOENT || error == ENOTDIR) {
@@ -77,7 +92,7 @@ InputFile::InputFile(const std::filesystem::path& path)
   struct stat status {};
   if (::fstat(fd_.get(), &status) != 0) ThrowIo("read", path_, errno);
   if (!S_ISREG(status.st_mode)) {
-    throw InvalidArgument(fmt::format("read: {}, is not a regular file", path_));
+    throw InvalidArgument(fmt::format("read: {}, must be a regular file", path_));
   }
   identity_ = {static_cast<std::uint64_t>(status.st_size),
                std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
@@ -102,7 +117,7 @@ std::string ReadSmallFile(const std::filesystem::path& path, std::uint64_t max_b
   const std::uint64_t bytes = file.identity().bytes;
   if (bytes > max_bytes) {
     throw InvalidArgument(
-        fmt::format("read: {}, has at most {} bytes, got {}", file.path(), max_bytes, bytes));
+        fmt::format("read: {}, must have at most {} bytes, got {}", file.path(), max_bytes, bytes));
   }
   std::string text(bytes, '\0');
   file.Read(0, std::as_writable_bytes(std::span(text)));
@@ -136,6 +151,18 @@ void AtomicFile::Commit() {
   const FileDescriptor folder(::open(FolderOf(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.get() >= 0 && ::fsync(folder.get()) != 0 && errno != EINVAL) {
     ThrowIo("write", path_.string(), errno);
+  }
+}
+
+void RemoveLeftovers(const std::filesystem::path& folder) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end;
+       at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (!name.starts_with(kTemporaryPrefix) || !name.ends_with(kTemporarySuffix)) continue;
+    const FileDescriptor fd(::open(at->path().c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    if (fd.get() < 0 || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) continue;
+    ::unlink(at->path().c_str());
   }
 }
 

@@ -56,7 +56,8 @@ std::string ReadSmallFile(const std::filesystem::path& path, std::uint64_t max_b
 
 /// A file that appears whole or not at all: written under a temporary name in the same folder,
 /// then renamed. Until Commit the old file, if any, is untouched; without Commit the temporary one
-/// goes away.
+/// goes away. The temporary file is locked while it is written: one without a lock belongs to a
+/// process that ended before its destructor ran.
 class AtomicFile {
  public:
   /// Errors: InvalidArgument if the folder does not exist; IoError if it cannot be written to.
@@ -76,6 +77,10 @@ class AtomicFile {
   std::filesystem::path path_, temporary_;
   FileDescriptor fd_;
 };
+
+/// Removes the temporary files in `folder` that no running process writes. Keeps a file whose lock
+/// cannot be tested, and ignores a folder that cannot be read.
+void RemoveLeftovers(const std::filesystem::path& folder);
 
 /// Replaces the file at `path` by `text`, atomically. Errors: as AtomicFile.
 void WriteSmallFile(const std::filesystem::path& path, const std::string& text);

@@ -99,6 +99,30 @@ TEST(AtomicFileTest, TwoWritersOfOneNameDoNotMix) {
   EXPECT_EQ(folder.Names(), std::set<std::string>{"out"});
 }
 
+TEST(AtomicFileTest, LeftoversOfEndedProcessesGoAndOthersStay) {
+  const TemporaryFolder folder;
+  AtomicFile file(folder / "out");
+  file.Write(0, Bytes("new"));
+  WriteText(folder / ".narrowfloat-1-0.partial", "of a process that was killed");
+  WriteText(folder / "mine.partial", "not ours");
+  EXPECT_EQ(folder.Names().size(), 3u);
+  RemoveLeftovers(folder.path());
+  EXPECT_EQ(folder.Names().size(), 2u);
+  EXPECT_FALSE(folder.Names().contains(".narrowfloat-1-0.partial"));
+  file.Commit();
+  EXPECT_EQ(folder.Names(), (std::set<std::string>{"mine.partial", "out"}));
+  EXPECT_EQ(ReadText(folder / "out"), "new");
+  RemoveLeftovers(folder / "no");
+}
+
+TEST(InputFileTest, ALoopOfLinksIsInvalid) {
+  const TemporaryFolder folder;
+  std::filesystem::create_symlink("b", folder / "a");
+  std::filesystem::create_symlink("a", folder / "b");
+  EXPECT_EQ(MessageOf<InvalidArgument>([&] { InputFile(folder / "a"); }),
+            "read: " + (folder / "a").string() + ", must not be a loop of symbolic links");
+}
+
 TEST(InputFileTest, NeedsARegularFile) {
   const TemporaryFolder folder;
   const auto message = [&](const char* name) {
@@ -106,9 +130,10 @@ TEST(InputFileTest, NeedsARegularFile) {
   };
   EXPECT_EQ(message("no"), "read: " + (folder / "no").string() + ", does not exist");
   std::filesystem::create_directory(folder / "folder");
-  EXPECT_EQ(message("folder"), "read: " + (folder / "folder").string() + ", is not a regular file");
+  EXPECT_EQ(message("folder"),
+            "read: " + (folder / "folder").string() + ", must be a regular file");
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
-  EXPECT_EQ(message("pipe"), "read: " + (folder / "pipe").string() + ", is not a regular file");
+  EXPECT_EQ(message("pipe"), "read: " + (folder / "pipe").string() + ", must be a regular file");
 }
 
 TEST(InputFileTest, AFileCutShortMeanwhileIsAnError) {
@@ -129,7 +154,7 @@ TEST(InputFileTest, ASmallFileHasALimit) {
   WriteText(folder / "in", "12345");
   EXPECT_EQ(ReadSmallFile(folder / "in", 5), "12345");
   EXPECT_EQ(MessageOf<InvalidArgument>([&] { ReadSmallFile(folder / "in", 4); }),
-            "read: " + (folder / "in").string() + ", has at most 4 bytes, got 5");
+            "read: " + (folder / "in").string() + ", must have at most 4 bytes, got 5");
 }
 
 TEST(CopyFileTest, CopiesEveryByte) {

@@ -3,8 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <initializer_list>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "narrowfloat/io/strict_json.h"
 #include "narrowfloat/tensor/error.h"
@@ -17,22 +20,54 @@ using nlohmann::json;
 constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{16} << 20;
 constexpr int kMaxConfigDepth = 64;
 
-/// config.json's quant_method, if it has one. A file that cannot be read says nothing: it is not
-/// what was asked for.
-std::optional<std::string> MethodOfConfig(const Checkpoint& checkpoint) {
-  if (!checkpoint.folder()) return std::nullopt;
-  try {
-    const json config = ParseStrictJson(
-        "config", ReadSmallFile(*checkpoint.folder() / "config.json", kMaxConfigBytes),
-        kMaxConfigDepth);
-    if (!config.is_object() || !config.contains("quantization_config")) return std::nullopt;
-    const json& quantization = config["quantization_config"];
-    if (!quantization.is_object() || !quantization.contains("quant_method")) return std::nullopt;
-    const json& method = quantization["quant_method"];
-    return method.is_string() ? std::optional(method.get<std::string>()) : std::nullopt;
-  } catch (const Error&) {
-    return std::nullopt;
+/// A JSON file of the checkpoint's folder; null if there is none.
+json ReadCompanion(const Checkpoint& checkpoint, const char* name) {
+  if (!checkpoint.folder()) return nullptr;
+  const std::filesystem::path path = *checkpoint.folder() / name;
+  std::error_code ignored;
+  if (!std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) return nullptr;
+  return ParseStrictJson("config: " + path.string(), ReadSmallFile(path, kMaxConfigBytes),
+                         kMaxConfigDepth);
+}
+
+/// The text at `keys`, one inside the other, if there is one.
+std::optional<std::string> TextAt(json value, std::initializer_list<const char*> keys) {
+  for (const char* key : keys) {
+    if (!value.is_object() || !value.contains(key)) return std::nullopt;
+    value = json(value[key]);
   }
+  return value.is_string() ? std::optional(value.get<std::string>()) : std::nullopt;
+}
+
+/// What the files beside the tensors say. ModelOpt writes one of its own, which comes first.
+std::optional<ConventionGuess> GuessOfCompanions(const Checkpoint& checkpoint) {
+  constexpr const char* kOwners = "hf_quant_config.json";
+  const json owners = ReadCompanion(checkpoint, kOwners);
+  if (const auto name = TextAt(owners, {"producer", "name"})) return {{*name, kOwners}};
+  constexpr const char* kConfig = "config.json";
+  const json config = ReadCompanion(checkpoint, kConfig);
+  if (const auto method = TextAt(config, {"quantization_config", "quant_method"})) {
+    return {{*method, kConfig}};
+  }
+  return std::nullopt;
+}
+
+/// A buffer of this library that no metadata speaks of: codes beside their scales. Nullptr if there
+/// is none.
+const std::string* FindOrphan(const Checkpoint& checkpoint) {
+  for (const TensorLocation& location : checkpoint.tensors()) {
+    const std::string& name = location.tensor->name;
+    if (location.tensor->quantized) continue;
+    constexpr std::pair<Role, Role> kPairs[] = {{Role::kRowwiseData, Role::kRowwiseScaleInv},
+                                                {Role::kColumnwiseData, Role::kColumnwiseScaleInv}};
+    for (const auto& [codes, scales] : kPairs) {
+      const std::string suffix = BufferName("", codes);
+      if (!name.ends_with(suffix)) continue;
+      const std::string stem = name.substr(0, name.size() - suffix.size());
+      if (checkpoint.Find(BufferName(stem, scales)).tensor != nullptr) return &name;
+    }
+  }
+  return nullptr;
 }
 
 bool IsFp8(FileDType dtype) {
@@ -97,12 +132,17 @@ constexpr Rule kRules[] = {
 }  // namespace
 
 ConventionGuess GuessConvention(const Checkpoint& checkpoint) {
+  if (const std::string* orphan = FindOrphan(checkpoint)) {
+    return {
+        std::string(kLostMetadataName),
+        fmt::format("{}: a buffer of this library that __metadata__ does not describe", *orphan)};
+  }
   for (const TensorLocation& location : checkpoint.tensors()) {
     if (location.tensor->quantized) {
       return {std::string(kConventionName), "metadata of its tensors"};
     }
   }
-  if (const auto method = MethodOfConfig(checkpoint)) return {*method, "config.json"};
+  if (const auto guess = GuessOfCompanions(checkpoint)) return *guess;
   for (const Shard& shard : checkpoint.shards()) {
     if (shard.file.header().metadata.contains("tensor_names")) {
       return {"torchao", "metadata tensor_names"};

@@ -11,12 +11,30 @@
 namespace narrowfloat::io {
 namespace {
 
+/// Names the kind of file that begins with these bytes, if people take it for a safetensors file.
+std::string_view LookAlike(std::string_view bytes) {
+  constexpr std::pair<std::string_view, std::string_view> kKinds[] = {
+      {"version ", "a Git LFS pointer, of which the file itself was not fetched"},
+      {"<!DOCTY", "an HTML page"},
+      {"<!docty", "an HTML page"},
+      {"<html", "an HTML page"},
+      {"GGUF", "a GGUF file"},
+      {"PK\x03\x04", "a zip archive, as torch.save writes"},
+      {"\x80\x02", "a pickle, as torch.save writes"},
+  };
+  for (const auto& [begin, kind] : kKinds) {
+    if (bytes.starts_with(begin)) return kind;
+  }
+  return "";
+}
+
 std::uint64_t ReadHeaderLength(const InputFile& file) {
   const std::uint64_t file_bytes = file.identity().bytes;
   const std::string source = SafetensorsSource(file.path());
   if (file_bytes < kHeaderLengthBytes) {
-    throw InvalidArgument(fmt::format("{}: a file begins with {} bytes of header length, got {}",
-                                      source, kHeaderLengthBytes, file_bytes));
+    throw InvalidArgument(
+        fmt::format("{}: a file must begin with {} bytes of header length, got {}", source,
+                    kHeaderLengthBytes, file_bytes));
   }
   std::array<std::byte, kHeaderLengthBytes> bytes{};
   file.Read(0, bytes);
@@ -25,11 +43,16 @@ std::uint64_t ReadHeaderLength(const InputFile& file) {
     length = length << 8 | std::to_integer<std::uint64_t>(bytes[i]);
   }
   if (length > kMaxHeaderBytes) {
-    throw InvalidArgument(fmt::format("{}: the header has at most {} bytes, got {}", source,
+    const std::string_view kind =
+        LookAlike({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    if (!kind.empty()) {
+      throw InvalidArgument(fmt::format("{}: must be a safetensors file, it is {}", source, kind));
+    }
+    throw InvalidArgument(fmt::format("{}: the header must have at most {} bytes, got {}", source,
                                       kMaxHeaderBytes, length));
   }
   if (length > file_bytes - kHeaderLengthBytes) {
-    throw InvalidArgument(fmt::format("{}: the header of {} bytes ends within the file, got {}",
+    throw InvalidArgument(fmt::format("{}: the header of {} bytes must end within the file, got {}",
                                       source, length, file_bytes));
   }
   return length;

@@ -46,20 +46,20 @@ TEST(SafetensorsFileTest, RefusesTruncationAtEveryByte) {
     WriteText(path, std::string_view(whole).substr(0, size));
     std::string expected = "safetensors: " + path;
     if (size < 8) {
-      expected += ": a file begins with 8 bytes of header length, got " + std::to_string(size);
+      expected += ": a file must begin with 8 bytes of header length, got " + std::to_string(size);
     } else if (size < whole.size() - 11) {
-      expected += ": the header of " + header_bytes + " bytes ends within the file, got " +
+      expected += ": the header of " + header_bytes + " bytes must end within the file, got " +
                   std::to_string(size);
     } else if (const std::size_t data = size - (whole.size() - 11); data < 8) {
-      expected += ": 'a' ends within the data of " + std::to_string(data) + " bytes, got 8";
+      expected += ": 'a' must end within the data of " + std::to_string(data) + " bytes, got 8";
     } else {
-      expected += ": 'b' ends within the data of " + std::to_string(data) + " bytes, got 11";
+      expected += ": 'b' must end within the data of " + std::to_string(data) + " bytes, got 11";
     }
     EXPECT_EQ(Refusal(path), expected);
   }
   WriteText(path, whole + "x");
   EXPECT_EQ(Refusal(path),
-            "safetensors: " + path + ": the last tensor ends with the file, 1 bytes follow it");
+            "safetensors: " + path + ": the last tensor must end with the file, 1 bytes follow it");
 }
 
 TEST(SafetensorsFileTest, ChecksTheHeadersLengthBeforeItIsUsed) {
@@ -67,11 +67,11 @@ TEST(SafetensorsFileTest, ChecksTheHeadersLengthBeforeItIsUsed) {
   const std::string path = (folder / "f").string();
   WriteText(path, std::string(8, '\xff') + "{}");
   EXPECT_EQ(Refusal(path), "safetensors: " + path +
-                               ": the header has at most 100000000 bytes, got "
+                               ": the header must have at most 100000000 bytes, got "
                                "18446744073709551615");
   WriteText(path, std::string("\x01\xe1\xf5\x05\0\0\0\0", 8) + "{}");
-  EXPECT_EQ(Refusal(path),
-            "safetensors: " + path + ": the header has at most 100000000 bytes, got 100000001");
+  EXPECT_EQ(Refusal(path), "safetensors: " + path +
+                               ": the header must have at most 100000000 bytes, got 100000001");
 }
 
 TEST(SafetensorsWriterTest, WhatItWritesIsReadAgain) {
@@ -115,6 +115,22 @@ TEST(SafetensorsWriterTest, RefusesMoreFewerAndOtherBytes) {
   }
   EXPECT_EQ(folder.Names(), std::set<std::string>{"f"});
   EXPECT_EQ(ReadText(folder / "f"), "old");
+}
+
+TEST(SafetensorsFileTest, FilesThatPeopleTakeForOneAreNamed) {
+  const TemporaryFolder folder;
+  for (const auto& [text, kind] : std::vector<std::pair<std::string, std::string>>{
+           {"version https://git-lfs",
+            "a Git LFS pointer, of which the file itself was not fetched"},
+           {"<!DOCTYPE html>", "an HTML page"},
+           {"GGUF\x03....", "a GGUF file"},
+           {"PK\x03\x04....", "a zip archive, as torch.save writes"},
+           {"\x80\x02\x8a\nl\xfc\x9c\x46", "a pickle, as torch.save writes"}}) {
+    WriteText(folder / "f", text);
+    EXPECT_EQ(
+        MessageOf<InvalidArgument>([&] { SafetensorsFile(folder / "f"); }),
+        "safetensors: " + (folder / "f").string() + ": must be a safetensors file, it is " + kind);
+  }
 }
 
 }  // namespace

@@ -29,12 +29,13 @@ template <class... Args>
 
 Metadata ParseMetadata(const std::string& source, const json& value) {
   if (!value.is_object()) {
-    Refuse(source, "{} is an object, got {}", kMetadataKey, value.type_name());
+    Refuse(source, "{} must be an object, got {}", kMetadataKey, value.type_name());
   }
   Metadata metadata;
   for (const auto& [key, text] : value.items()) {
     if (!text.is_string()) {
-      Refuse(source, "{} maps strings to strings, '{}' is {}", kMetadataKey, key, text.type_name());
+      Refuse(source, "{} must map strings to strings, '{}' is {}", kMetadataKey, key,
+             text.type_name());
     }
     metadata.emplace(key, text.get_ref<const std::string&>());
   }
@@ -45,13 +46,14 @@ Metadata ParseMetadata(const std::string& source, const json& value) {
 std::vector<std::uint64_t> ParseNumbers(const std::string& source, const std::string& name,
                                         const char* key, const json& value) {
   if (!value.is_array()) {
-    Refuse(source, "'{}' {} is a list, got {}", name, key, value.type_name());
+    Refuse(source, "'{}' {} must be a list, got {}", name, key, value.type_name());
   }
   std::vector<std::uint64_t> numbers;
   for (const json& item : value) {
     constexpr std::uint64_t kMax = std::numeric_limits<std::int64_t>::max();
     if (!item.is_number_unsigned() || item.get<std::uint64_t>() > kMax) {
-      Refuse(source, "'{}' {} holds integers from 0 to 2^63 - 1, got {}", name, key, item.dump());
+      Refuse(source, "'{}' {} must hold integers from 0 to 2^63 - 1, got {}", name, key,
+             item.dump());
     }
     numbers.push_back(item.get<std::uint64_t>());
   }
@@ -59,15 +61,15 @@ std::vector<std::uint64_t> ParseNumbers(const std::string& source, const std::st
 }
 
 void CheckKeys(const std::string& source, const std::string& name, const json& value) {
-  if (!value.is_object()) Refuse(source, "'{}' is an object, got {}", name, value.type_name());
+  if (!value.is_object()) Refuse(source, "'{}' must be an object, got {}", name, value.type_name());
   constexpr const char* kKeys[] = {"dtype", "shape", "data_offsets"};
   for (const char* key : kKeys) {
-    if (!value.contains(key)) Refuse(source, "'{}' has a {}, got none", name, key);
+    if (!value.contains(key)) Refuse(source, "'{}' needs a {}, got none", name, key);
   }
   if (value.size() == std::size(kKeys)) return;
   for (const auto& [key, unused] : value.items()) {
     if (std::ranges::find(kKeys, key) == std::end(kKeys)) {
-      Refuse(source, "'{}' has dtype, shape and data_offsets only, got '{}'", name, key);
+      Refuse(source, "'{}' must have dtype, shape and data_offsets only, got '{}'", name, key);
     }
   }
 }
@@ -77,18 +79,18 @@ TensorEntry ParseEntry(const std::string& source, const std::string& name, const
   const json& dtype = value["dtype"];
   const auto known = dtype.is_string() ? FindFileDType(dtype.get_ref<const std::string&>())
                                        : std::optional<FileDType>();
-  if (!known) Refuse(source, "'{}' has a known dtype, got {}", name, dtype.dump());
+  if (!known) Refuse(source, "'{}' must have a known dtype, got {}", name, dtype.dump());
   TensorEntry entry{.name = name, .dtype = *known};
   for (const std::uint64_t n : ParseNumbers(source, name, "shape", value["shape"])) {
     entry.shape.push_back(static_cast<std::int64_t>(n));
   }
   const auto offsets = ParseNumbers(source, name, "data_offsets", value["data_offsets"]);
   if (offsets.size() != 2) {
-    Refuse(source, "'{}' data_offsets are two numbers, got {}", name, offsets.size());
+    Refuse(source, "'{}' data_offsets must be two numbers, got {}", name, offsets.size());
   }
   std::tie(entry.begin, entry.end) = std::tie(offsets[0], offsets[1]);
   if (entry.end < entry.begin) {
-    Refuse(source, "'{}' data_offsets do not fall, got {} to {}", name, entry.begin, entry.end);
+    Refuse(source, "'{}' data_offsets must not fall, got {} to {}", name, entry.begin, entry.end);
   }
   const std::uint64_t bytes = TensorBytes(source, entry);
   if (bytes != entry.Bytes()) {
@@ -103,17 +105,17 @@ void CheckCover(const std::string& source, const Header& header, std::uint64_t d
   std::uint64_t at = 0;
   for (const TensorEntry& entry : header.tensors) {
     if (entry.end > data_bytes) {
-      Refuse(source, "'{}' ends within the data of {} bytes, got {}", entry.name, data_bytes,
+      Refuse(source, "'{}' must end within the data of {} bytes, got {}", entry.name, data_bytes,
              entry.end);
     }
     if (entry.begin != at) {
-      Refuse(source, "'{}' begins where the tensor before it ends, at {}, got {} ({})", entry.name,
-             at, entry.begin, entry.begin > at ? "a hole" : "an overlap");
+      Refuse(source, "'{}' must begin where the tensor before it ends, at {}, got {} ({})",
+             entry.name, at, entry.begin, entry.begin > at ? "a hole" : "an overlap");
     }
     at = entry.end;
   }
   if (at != data_bytes) {
-    Refuse(source, "the last tensor ends with the file, {} bytes follow it", data_bytes - at);
+    Refuse(source, "the last tensor must end with the file, {} bytes follow it", data_bytes - at);
   }
 }
 
@@ -122,7 +124,7 @@ void CheckCover(const std::string& source, const Header& header, std::uint64_t d
 std::uint64_t TensorBytes(const std::string& source, const TensorEntry& entry) {
   // First of all: the messages below, and others, print the shape.
   if (entry.shape.size() > kMaxRank) {
-    Refuse(source, "'{}' has at most {} dimensions, got {}", entry.name, kMaxRank,
+    Refuse(source, "'{}' must have at most {} dimensions, got {}", entry.name, kMaxRank,
            entry.shape.size());
   }
   const std::string_view dtype = Info(entry.dtype).name;
@@ -140,7 +142,7 @@ std::uint64_t TensorBytes(const std::string& source, const TensorEntry& entry) {
     Refuse(source, "'{}', {}", entry.name, error.what());
   }
   if (bits % 8 != 0) {
-    Refuse(source, "'{}' of {} {} ends on a whole byte, got {} bits", entry.name, dtype,
+    Refuse(source, "'{}' of {} {} must end on a whole byte, got {} bits", entry.name, dtype,
            ShapeText(entry.shape), bits);
   }
   return bits / 8;
@@ -148,7 +150,7 @@ std::uint64_t TensorBytes(const std::string& source, const TensorEntry& entry) {
 
 Header ParseHeader(const std::string& source, std::string_view text, std::uint64_t data_bytes) {
   if (!text.starts_with('{')) {
-    Refuse(source, "the header begins with '{{', got {}",
+    Refuse(source, "the header must begin with '{{', got {}",
            text.empty() ? "nothing"
                         : fmt::format("byte {:#04x}", static_cast<unsigned char>(text[0])));
   }
@@ -175,7 +177,7 @@ void LayOut(const std::string& source, std::vector<TensorEntry>& tensors) {
   std::vector<std::string_view> names;
   std::uint64_t at = 0;
   for (TensorEntry& entry : tensors) {
-    if (entry.name == kMetadataKey) Refuse(source, "no tensor is named {}", kMetadataKey);
+    if (entry.name == kMetadataKey) Refuse(source, "no tensor may be named {}", kMetadataKey);
     names.push_back(entry.name);
     const std::uint64_t bytes = TensorBytes(source, entry);
     if (bytes > std::numeric_limits<std::int64_t>::max() - at) {
@@ -186,7 +188,7 @@ void LayOut(const std::string& source, std::vector<TensorEntry>& tensors) {
   }
   std::ranges::sort(names);
   const auto repeated = std::ranges::adjacent_find(names);
-  if (repeated != names.end()) Refuse(source, "names stand once, '{}' is repeated", *repeated);
+  if (repeated != names.end()) Refuse(source, "names must stand once, '{}' is repeated", *repeated);
 }
 
 std::string PrintHeader(const std::string& source, const Header& header) {
@@ -203,12 +205,12 @@ std::string PrintHeader(const std::string& source, const Header& header) {
                       Info(entry.dtype).name, json(entry.shape).dump(), entry.begin, entry.end));
     }
   } catch (const json::type_error&) {
-    Refuse(source, "names and metadata are UTF-8, got other bytes");
+    Refuse(source, "names and metadata must be UTF-8, got other bytes");
   }
   text += '}';
   text.append((kPadding - text.size() % kPadding) % kPadding, ' ');
   if (text.size() > kMaxHeaderBytes) {
-    Refuse(source, "the header has at most {} bytes, got {}", kMaxHeaderBytes, text.size());
+    Refuse(source, "the header must have at most {} bytes, got {}", kMaxHeaderBytes, text.size());
   }
   std::string length(kHeaderLengthBytes, '\0');
   for (std::size_t i = 0; i < length.size(); ++i) {

@@ -59,11 +59,11 @@ TEST(SafetensorsHeaderTest, KnowsEveryTypeAndItsWidth) {
 TEST(SafetensorsHeaderTest, PackedTypesEndOnAByte) {
   EXPECT_EQ(ParseHeader("f", Entry("\"F4\"", "[2,3]", "[0,3]"), 3).tensors[0].Bytes(), 3u);
   EXPECT_EQ(Refusal(Entry("\"F4\"", "[3]", "[0,2]"), 2),
-            "f: 'x' of F4 3 ends on a whole byte, got 12 bits");
+            "f: 'x' of F4 3 must end on a whole byte, got 12 bits");
   EXPECT_EQ(Refusal(Entry("\"F6_E2M3\"", "[3]", "[0,2]"), 2),
-            "f: 'x' of F6_E2M3 3 ends on a whole byte, got 18 bits");
+            "f: 'x' of F6_E2M3 3 must end on a whole byte, got 18 bits");
   EXPECT_EQ(Refusal(Entry("\"F6_E3M2\"", "[]", "[0,1]"), 1),
-            "f: 'x' of F6_E3M2 scalar ends on a whole byte, got 6 bits");
+            "f: 'x' of F6_E3M2 scalar must end on a whole byte, got 6 bits");
 }
 
 struct Case {
@@ -75,25 +75,26 @@ struct Case {
 TEST(SafetensorsHeaderTest, RefusesWhatIsNoHeader) {
   const std::string deep(1000000, '[');
   for (const Case& c : std::vector<Case>{
-           {"", 0, "f: the header begins with '{', got nothing"},
-           {" {}", 0, "f: the header begins with '{', got byte 0x20"},
-           {"[]", 0, "f: the header begins with '{', got byte 0x5b"},
-           {"{", 0, "f: JSON text is expected, it is wrong at byte 2"},
-           {"{}x", 0, "f: JSON text is expected, it is wrong at byte 3"},
-           {std::string("{}\0", 3), 0, "f: JSON has no NUL byte, got one at byte 2"},
-           {"{\"\xff\":{}}", 0, "f: JSON text is expected, it is wrong at byte 3"},
-           {R"({"x":1e999})", 0, "f: JSON numbers fit into 64 bits, got a larger one"},
-           {R"({"a":)" + deep, 0, "f: JSON nests at most 3 deep, got more"},
-           {R"({"a":{"b":{"c":{}}}})", 0, "f: JSON nests at most 3 deep, got more"},
-           {R"({"x":{},"x":{}})", 0, "f: names stand once, 'x' is repeated"},
-           {R"({"x":{"dtype":"U8","dtype":"I8"}})", 0, "f: names stand once, 'dtype' is repeated"},
+           {"", 0, "f: the header must begin with '{', got nothing"},
+           {" {}", 0, "f: the header must begin with '{', got byte 0x20"},
+           {"[]", 0, "f: the header must begin with '{', got byte 0x5b"},
+           {"{", 0, "f: must be JSON text, it is wrong at byte 2"},
+           {"{}x", 0, "f: must be JSON text, it is wrong at byte 3"},
+           {std::string("{}\0", 3), 0, "f: JSON must have no NUL byte, got one at byte 2"},
+           {"{\"\xff\":{}}", 0, "f: must be JSON text, it is wrong at byte 3"},
+           {R"({"x":1e999})", 0, "f: JSON numbers must fit into 64 bits, got a larger one"},
+           {R"({"a":)" + deep, 0, "f: JSON must nest at most 3 deep, got more"},
+           {R"({"a":{"b":{"c":{}}}})", 0, "f: JSON must nest at most 3 deep, got more"},
+           {R"({"x":{},"x":{}})", 0, "f: names must stand once, 'x' is repeated"},
+           {R"({"x":{"dtype":"U8","dtype":"I8"}})", 0,
+            "f: names must stand once, 'dtype' is repeated"},
            {R"({"__metadata__":{},"__metadata__":{}})", 0,
-            "f: names stand once, '__metadata__' is repeated"},
-           {R"({"__metadata__":null})", 0, "f: __metadata__ is an object, got null"},
+            "f: names must stand once, '__metadata__' is repeated"},
+           {R"({"__metadata__":null})", 0, "f: __metadata__ must be an object, got null"},
            {R"({"__metadata__":{"a":1}})", 0,
-            "f: __metadata__ maps strings to strings, 'a' is number"},
+            "f: __metadata__ must map strings to strings, 'a' is number"},
            {R"({"__metadata__":{"a":{}}})", 0,
-            "f: __metadata__ maps strings to strings, 'a' is object"},
+            "f: __metadata__ must map strings to strings, 'a' is object"},
        }) {
     EXPECT_EQ(Refusal(c.text, c.data_bytes), c.message);
   }
@@ -101,30 +102,30 @@ TEST(SafetensorsHeaderTest, RefusesWhatIsNoHeader) {
 
 TEST(SafetensorsHeaderTest, RefusesEntriesThatLie) {
   for (const Case& c : std::vector<Case>{
-           {R"({"x":[]})", 0, "f: 'x' is an object, got array"},
-           {R"({"x":{}})", 0, "f: 'x' has a dtype, got none"},
-           {R"({"x":{"dtype":"U8"}})", 0, "f: 'x' has a shape, got none"},
-           {R"({"x":{"dtype":"U8","shape":[]}})", 0, "f: 'x' has a data_offsets, got none"},
+           {R"({"x":[]})", 0, "f: 'x' must be an object, got array"},
+           {R"({"x":{}})", 0, "f: 'x' needs a dtype, got none"},
+           {R"({"x":{"dtype":"U8"}})", 0, "f: 'x' needs a shape, got none"},
+           {R"({"x":{"dtype":"U8","shape":[]}})", 0, "f: 'x' needs a data_offsets, got none"},
            {R"({"x":{"dtype":"U8","shape":[],"data_offsets":[0,1],"y":0}})", 1,
-            "f: 'x' has dtype, shape and data_offsets only, got 'y'"},
-           {Entry("\"F99\"", "[]", "[0,1]"), 1, "f: 'x' has a known dtype, got \"F99\""},
-           {Entry("\"f32\"", "[]", "[0,4]"), 4, "f: 'x' has a known dtype, got \"f32\""},
-           {Entry("7", "[]", "[0,1]"), 1, "f: 'x' has a known dtype, got 7"},
-           {Entry("\"U8\"", "3", "[0,3]"), 3, "f: 'x' shape is a list, got number"},
+            "f: 'x' must have dtype, shape and data_offsets only, got 'y'"},
+           {Entry("\"F99\"", "[]", "[0,1]"), 1, "f: 'x' must have a known dtype, got \"F99\""},
+           {Entry("\"f32\"", "[]", "[0,4]"), 4, "f: 'x' must have a known dtype, got \"f32\""},
+           {Entry("7", "[]", "[0,1]"), 1, "f: 'x' must have a known dtype, got 7"},
+           {Entry("\"U8\"", "3", "[0,3]"), 3, "f: 'x' shape must be a list, got number"},
            {Entry("\"U8\"", "[-1]", "[0,1]"), 1,
-            "f: 'x' shape holds integers from 0 to 2^63 - 1, got -1"},
+            "f: 'x' shape must hold integers from 0 to 2^63 - 1, got -1"},
            {Entry("\"U8\"", "[1.5]", "[0,1]"), 1,
-            "f: 'x' shape holds integers from 0 to 2^63 - 1, got 1.5"},
+            "f: 'x' shape must hold integers from 0 to 2^63 - 1, got 1.5"},
            {Entry("\"U8\"", "[\"1\"]", "[0,1]"), 1,
-            "f: 'x' shape holds integers from 0 to 2^63 - 1, got \"1\""},
-           {Entry("\"U8\"", "[[]]", "[0,1]"), 1, "f: JSON nests at most 3 deep, got more"},
+            "f: 'x' shape must hold integers from 0 to 2^63 - 1, got \"1\""},
+           {Entry("\"U8\"", "[[]]", "[0,1]"), 1, "f: JSON must nest at most 3 deep, got more"},
            {Entry("\"U8\"", "[9223372036854775808]", "[0,1]"), 1,
-            "f: 'x' shape holds integers from 0 to 2^63 - 1, got 9223372036854775808"},
-           {Entry("\"U8\"", "[1]", "[0]"), 1, "f: 'x' data_offsets are two numbers, got 1"},
-           {Entry("\"U8\"", "[1]", "[0,1,2]"), 1, "f: 'x' data_offsets are two numbers, got 3"},
+            "f: 'x' shape must hold integers from 0 to 2^63 - 1, got 9223372036854775808"},
+           {Entry("\"U8\"", "[1]", "[0]"), 1, "f: 'x' data_offsets must be two numbers, got 1"},
+           {Entry("\"U8\"", "[1]", "[0,1,2]"), 1, "f: 'x' data_offsets must be two numbers, got 3"},
            {Entry("\"U8\"", "[1]", "[-1,0]"), 1,
-            "f: 'x' data_offsets holds integers from 0 to 2^63 - 1, got -1"},
-           {Entry("\"U8\"", "[1]", "[2,1]"), 2, "f: 'x' data_offsets do not fall, got 2 to 1"},
+            "f: 'x' data_offsets must hold integers from 0 to 2^63 - 1, got -1"},
+           {Entry("\"U8\"", "[1]", "[2,1]"), 2, "f: 'x' data_offsets must not fall, got 2 to 1"},
            {Entry("\"U8\"", "[2]", "[0,1]"), 1,
             "f: 'x' of U8 2 takes 2 bytes, its data_offsets span 1"},
        }) {
@@ -153,9 +154,9 @@ std::string Ones(std::size_t rank) {
 TEST(SafetensorsHeaderTest, TheRankIsLimited) {
   EXPECT_EQ(ParseHeader("f", Entry("\"U8\"", Ones(64), "[0,1]"), 1).tensors[0].shape, Shape(64, 1));
   EXPECT_EQ(Refusal(Entry("\"U8\"", Ones(65), "[0,1]"), 1),
-            "f: 'x' has at most 64 dimensions, got 65");
+            "f: 'x' must have at most 64 dimensions, got 65");
   EXPECT_EQ(Refusal(Entry("\"U8\"", Ones(1'000'000), "[0,1]"), 1),
-            "f: 'x' has at most 64 dimensions, got 1000000");
+            "f: 'x' must have at most 64 dimensions, got 1000000");
 }
 
 TEST(SafetensorsHeaderTest, TheDataIsCoveredExactly) {
@@ -165,17 +166,17 @@ TEST(SafetensorsHeaderTest, TheDataIsCoveredExactly) {
   };
   EXPECT_EQ(ParseHeader("f", two("[2,4]", "[0,2]"), 4).tensors[0].name, "b");
   EXPECT_EQ(Refusal(two("[0,2]", "[3,5]"), 5),
-            "f: 'b' begins where the tensor before it ends, at 2, got 3 (a hole)");
+            "f: 'b' must begin where the tensor before it ends, at 2, got 3 (a hole)");
   EXPECT_EQ(Refusal(two("[0,2]", "[1,3]"), 3),
-            "f: 'b' begins where the tensor before it ends, at 2, got 1 (an overlap)");
+            "f: 'b' must begin where the tensor before it ends, at 2, got 1 (an overlap)");
   EXPECT_EQ(Refusal(two("[0,2]", "[0,2]"), 2),
-            "f: 'b' begins where the tensor before it ends, at 2, got 0 (an overlap)");
+            "f: 'b' must begin where the tensor before it ends, at 2, got 0 (an overlap)");
   EXPECT_EQ(Refusal(two("[1,3]", "[3,5]"), 5),
-            "f: 'a' begins where the tensor before it ends, at 0, got 1 (a hole)");
-  EXPECT_EQ(Refusal(two("[0,2]", "[2,4]"), 3), "f: 'b' ends within the data of 3 bytes, got 4");
+            "f: 'a' must begin where the tensor before it ends, at 0, got 1 (a hole)");
+  EXPECT_EQ(Refusal(two("[0,2]", "[2,4]"), 3), "f: 'b' must end within the data of 3 bytes, got 4");
   EXPECT_EQ(Refusal(two("[0,2]", "[2,4]"), 9),
-            "f: the last tensor ends with the file, 5 bytes follow it");
-  EXPECT_EQ(Refusal("{}", 1), "f: the last tensor ends with the file, 1 bytes follow it");
+            "f: the last tensor must end with the file, 5 bytes follow it");
+  EXPECT_EQ(Refusal("{}", 1), "f: the last tensor must end with the file, 1 bytes follow it");
 }
 
 TEST(SafetensorsHeaderTest, PrintsWhatTheReferencePrints) {
@@ -203,20 +204,21 @@ TEST(SafetensorsHeaderTest, RefusesToWriteWhatNobodyCanRead) {
     return MessageOf<InvalidArgument>([&] { LayOut("f", tensors); });
   };
   EXPECT_EQ(lay_out({{"x", FileDType::kU8, {1}}, {"x", FileDType::kF32, {1}}}),
-            "f: names stand once, 'x' is repeated");
-  EXPECT_EQ(lay_out({{"__metadata__", FileDType::kU8, {1}}}), "f: no tensor is named __metadata__");
+            "f: names must stand once, 'x' is repeated");
+  EXPECT_EQ(lay_out({{"__metadata__", FileDType::kU8, {1}}}),
+            "f: no tensor may be named __metadata__");
   EXPECT_EQ(lay_out({{"x", FileDType::kF4, {1}}}),
-            "f: 'x' of F4 1 ends on a whole byte, got 4 bits");
+            "f: 'x' of F4 1 must end on a whole byte, got 4 bits");
   EXPECT_EQ(lay_out({{"x", FileDType::kU8, Shape(65, 1)}}),
-            "f: 'x' has at most 64 dimensions, got 65");
+            "f: 'x' must have at most 64 dimensions, got 65");
   EXPECT_EQ(MessageOf<InvalidArgument>([] {
               PrintHeader("f", {{{"\xff", FileDType::kU8, {1}}}, {}});
             }),
-            "f: names and metadata are UTF-8, got other bytes");
+            "f: names and metadata must be UTF-8, got other bytes");
   EXPECT_EQ(MessageOf<InvalidArgument>([] {
               PrintHeader("f", {{}, {{"k", std::string(kMaxHeaderBytes, ' ')}}});
             }),
-            "f: the header has at most 100000000 bytes, got 100000032");
+            "f: the header must have at most 100000000 bytes, got 100000032");
 }
 
 }  // namespace

@@ -20,8 +20,8 @@ void CheckFileName(const std::string& source, const std::string& file) {
       file.ends_with(kFileSuffix)) {
     return;
   }
-  throw InvalidArgument(fmt::format("{}: weight_map names *{} files of its own folder, got '{}'",
-                                    source, kFileSuffix, file));
+  throw InvalidArgument(fmt::format(
+      "{}: weight_map must name *{} files of its own folder, got '{}'", source, kFileSuffix, file));
 }
 
 }  // namespace
@@ -29,12 +29,12 @@ void CheckFileName(const std::string& source, const std::string& file) {
 ShardIndex ParseIndex(const std::string& source, std::string_view text) {
   const json parsed = ParseStrictJson(source, text, kDepth);
   if (!parsed.is_object() || !parsed.contains("weight_map") || !parsed["weight_map"].is_object()) {
-    throw InvalidArgument(fmt::format("{}: an index has an object weight_map, got none", source));
+    throw InvalidArgument(fmt::format("{}: an index needs an object weight_map, got none", source));
   }
   ShardIndex index;
   for (const auto& [name, file] : parsed["weight_map"].items()) {
     if (!file.is_string()) {
-      throw InvalidArgument(fmt::format("{}: weight_map maps strings to strings, '{}' is {}",
+      throw InvalidArgument(fmt::format("{}: weight_map must map strings to strings, '{}' is {}",
                                         source, name, file.type_name()));
     }
     CheckFileName(source, file.get_ref<const std::string&>());
@@ -42,7 +42,7 @@ ShardIndex ParseIndex(const std::string& source, std::string_view text) {
   }
   if (index.weight_map.empty()) {
     throw InvalidArgument(
-        fmt::format("{}: weight_map names at least one tensor, got none", source));
+        fmt::format("{}: weight_map must name at least one tensor, got none", source));
   }
   if (parsed.contains("metadata") && parsed["metadata"].is_object()) {
     json metadata = parsed["metadata"];

@@ -34,27 +34,28 @@ TEST(ShardIndexTest, NamesStayInTheFolder) {
   for (const char* file : {"/etc/x.safetensors", "../x.safetensors", "a/../../x.safetensors",
                            "sub/x.safetensors", "..", "", "x.bin"}) {
     EXPECT_EQ(Refusal(R"({"weight_map":{"a":")" + std::string(file) + "\"}}"),
-              "i: weight_map names *.safetensors files of its own folder, got '" +
+              "i: weight_map must name *.safetensors files of its own folder, got '" +
                   std::string(file) + "'");
   }
   const std::string nul = R"({"weight_map":{"a":"x\u0000.safetensors"}})";
   EXPECT_EQ(Refusal(nul),
-            std::string("i: weight_map names *.safetensors files of its own folder, ") +
+            std::string("i: weight_map must name *.safetensors files of its own folder, ") +
                 std::string("got 'x\0.safetensors'", 20).c_str());
 }
 
 TEST(ShardIndexTest, RefusesWhatIsNoIndex) {
-  EXPECT_EQ(Refusal("[]"), "i: an index has an object weight_map, got none");
-  EXPECT_EQ(Refusal("{}"), "i: an index has an object weight_map, got none");
-  EXPECT_EQ(Refusal(R"({"weight_map":[]})"), "i: an index has an object weight_map, got none");
-  EXPECT_EQ(Refusal(R"({"weight_map":{}})"), "i: weight_map names at least one tensor, got none");
+  EXPECT_EQ(Refusal("[]"), "i: an index needs an object weight_map, got none");
+  EXPECT_EQ(Refusal("{}"), "i: an index needs an object weight_map, got none");
+  EXPECT_EQ(Refusal(R"({"weight_map":[]})"), "i: an index needs an object weight_map, got none");
+  EXPECT_EQ(Refusal(R"({"weight_map":{}})"),
+            "i: weight_map must name at least one tensor, got none");
   EXPECT_EQ(Refusal(R"({"weight_map":{"a":1}})"),
-            "i: weight_map maps strings to strings, 'a' is number");
+            "i: weight_map must map strings to strings, 'a' is number");
   EXPECT_EQ(Refusal(R"({"weight_map":{"a":"x.safetensors","a":"x.safetensors"}})"),
-            "i: names stand once, 'a' is repeated");
+            "i: names must stand once, 'a' is repeated");
   EXPECT_EQ(Refusal(R"({"metadata":)" + std::string(100000, '[')),
-            "i: JSON nests at most 8 deep, got more");
-  EXPECT_EQ(Refusal(""), "i: JSON text is expected, it is wrong at byte 1");
+            "i: JSON must nest at most 8 deep, got more");
+  EXPECT_EQ(Refusal(""), "i: must be JSON text, it is wrong at byte 1");
 }
 
 }  // namespace

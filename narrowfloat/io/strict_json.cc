@@ -38,7 +38,8 @@ class Builder final : public json::json_sax_t {
   bool key(std::string& name) override {
     const auto [member, fresh] = open_.back()->get_ref<json::object_t&>().emplace(name, nullptr);
     if (!fresh) {
-      throw InvalidArgument(fmt::format("{}: names stand once, '{}' is repeated", source_, name));
+      throw InvalidArgument(
+          fmt::format("{}: names must stand once, '{}' is repeated", source_, name));
     }
     member_ = &member->second;
     return true;
@@ -49,10 +50,10 @@ class Builder final : public json::json_sax_t {
     constexpr int kNumberTooLarge = 406;
     if (error.id == kNumberTooLarge) {
       throw InvalidArgument(
-          fmt::format("{}: JSON numbers fit into 64 bits, got a larger one", source_));
+          fmt::format("{}: JSON numbers must fit into 64 bits, got a larger one", source_));
     }
     throw InvalidArgument(
-        fmt::format("{}: JSON text is expected, it is wrong at byte {}", source_, byte));
+        fmt::format("{}: must be JSON text, it is wrong at byte {}", source_, byte));
   }
 
  private:
@@ -78,7 +79,7 @@ class Builder final : public json::json_sax_t {
   bool Open(json value) {
     if (open_.size() == max_depth_) {
       throw InvalidArgument(
-          fmt::format("{}: JSON nests at most {} deep, got more", source_, max_depth_));
+          fmt::format("{}: JSON must nest at most {} deep, got more", source_, max_depth_));
     }
     open_.push_back(Place(std::move(value)));
     return true;
@@ -102,7 +103,8 @@ json ParseStrictJson(const std::string& source, std::string_view text, int max_d
   // The parser takes a NUL for the end of the text.
   const std::size_t nul = text.find('\0');
   if (nul != std::string_view::npos) {
-    throw InvalidArgument(fmt::format("{}: JSON has no NUL byte, got one at byte {}", source, nul));
+    throw InvalidArgument(
+        fmt::format("{}: JSON must have no NUL byte, got one at byte {}", source, nul));
   }
   Builder builder(source, max_depth);
   json::sax_parse(text, &builder);

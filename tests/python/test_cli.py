@@ -269,7 +269,9 @@ def test_quantize_and_back(model: Path, tmp_path: Path, scheme: dict, options: s
 
 
 def test_a_tensor_that_the_scheme_cannot_take_is_named(tmp_path: Path):
-    model = write_file(tmp_path / "m.safetensors", {"odd.weight": np.ones((4, 33), np.float32)})
+    tensors = {"odd.weight": np.ones((4, 33)), "even.weight": np.ones((4, 32))}
+    tensors = {name: array.astype(np.float32) for name, array in tensors.items()}
+    model = write_file(tmp_path / "m.safetensors", tensors)
     out = tmp_path / "out.safetensors"
     done = run("quantize", model, out, "--scheme", "nvfp4", code=2)
     assert "even number of columns, got 33 (tensor 'odd.weight' of shape 4x33" in done.stderr
@@ -370,22 +372,151 @@ def test_parts_make_the_same_bytes(tmp_path: Path):
     assert folder_bytes(tmp_path / "parts") == folder_bytes(tmp_path / "whole")
 
 
-def test_finished_files_are_not_made_again(tmp_path: Path):
-    source, out = sharded(tmp_path / "in"), tmp_path / "q"
+def test_an_unfinished_job_is_resumed_and_leaves_no_record(tmp_path: Path):
+    source, out = sharded(tmp_path / "in", shards=4), tmp_path / "q"
     args = ("quantize", source, out, "--scheme")
-    assert run_json(*args, "mxfp8_e4m3")["files_written"] == 3
-    before = folder_bytes(out)
-    again = run_json(*args, "mxfp8_e4m3")
-    assert (again["files_written"], again["files_skipped"]) == (0, 3)
-    assert again["tensors_quantized"] == 9
-    (out / "model-00002-of-00003.safetensors").unlink()
-    assert run_json(*args, "mxfp8_e4m3")["files_written"] == 1
-    (out / "model-00001-of-00003.safetensors").write_bytes(b"damaged")
-    assert run_json(*args, "mxfp8_e4m3")["files_written"] == 1
-    assert folder_bytes(out) == before
-    assert run_json(*args, "mxfp8_e5m2")["files_written"] == 3, "another spec starts anew"
-    os.utime(source / "model-00003-of-00003.safetensors", ns=(1, 1))
-    assert run_json(*args, "mxfp8_e5m2")["files_written"] == 1, "so does another input"
+    run(*args, "mxfp8_e4m3")
+    expected = folder_bytes(out)
+    assert not [name for name in expected if name.startswith(".")]
+    shutil.rmtree(out)
+
+    part = ("--part", "1/2")  # two of the four files; nobody does the others
+    assert run_json(*args, "mxfp8_e4m3", *part)["files_written"] == 2
+    (out / ".narrowfloat-1-0.partial").write_bytes(b"of a process that was killed")
+    again = run_json(*args, "mxfp8_e4m3", *part)
+    assert (again["files_written"], again["files_skipped"]) == (0, 2)
+    done = sorted(out.glob("*.safetensors"))
+    done[0].unlink()
+    done[1].write_bytes(b"damaged")
+    assert run_json(*args, "mxfp8_e4m3", *part)["files_written"] == 2
+    assert run_json(*args, "mxfp8_e5m2", *part)["files_written"] == 2, "another spec starts anew"
+    os.utime(source / done[0].name, ns=(1, 1))
+    assert run_json(*args, "mxfp8_e5m2", *part)["files_written"] == 1, "so does another input"
+    assert run_json(*args, "mxfp8_e4m3")["files_written"] == 4
+    assert folder_bytes(out) == expected
+
+
+def test_files_of_others_are_not_replaced_without_overwrite(model: Path, tmp_path: Path):
+    source, out = sharded(tmp_path / "in"), tmp_path / "out"
+    args = ("quantize", source, out, "--scheme", "mxfp8_e4m3")
+    for name in ("model-00002-of-00003.safetensors", "config.json", "model.safetensors.index.json"):
+        out.mkdir()
+        (out / name).write_bytes(b"precious")
+        message = f"quantize: {out / name} exists, --overwrite is needed to replace it"
+        assert run_json(*args, code=2)["error"]["message"] == message
+        assert folder_bytes(out) == {name: b"precious"}
+        run(*args, "--overwrite")
+        assert (out / name).read_bytes() != b"precious"
+        shutil.rmtree(out)
+    run(*args)
+    assert "exists, --overwrite" in run(*args, code=2).stderr, (
+        "a finished folder is not ours to redo"
+    )
+    single = ("quantize", model, tmp_path / "q", "--scheme", "nvfp4", "--exclude", "*half*")
+    run(*single)
+    assert "exists, --overwrite" in run(*single, code=2).stderr
+    run(*single, "--overwrite")
+
+
+def test_swapping_in_and_out_keeps_the_original(tmp_path: Path):
+    original, small = sharded(tmp_path / "orig"), tmp_path / "small"
+    before = folder_bytes(original)
+    run("quantize", original, small, "--scheme", "mxfp8_e4m3")
+    message = run("quantize", small, original, "--scheme", "mxfp8_e4m3", code=2).stderr
+    assert "is already quantized as 'narrowfloat'" in message
+    assert "exists, --overwrite" in run("dequantize", small, original, code=2).stderr
+    assert folder_bytes(original) == before
+
+
+def test_nothing_to_do_is_an_error(model: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    nothing = ("quantize", model, out, "--scheme", "fp8_e4m3", "--exclude", "*")
+    assert "quantize: must have at least one tensor to work on" in run(*nothing, code=2).stderr
+    assert (
+        "dequantize: IN must hold quantized tensors" in run("dequantize", model, out, code=2).stderr
+    )
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("lost", ["all", "one"])
+def test_buffers_without_metadata_are_an_error(model: Path, tmp_path: Path, lost: str):
+    run("quantize", model, tmp_path / "q", "--scheme", "mxfp8_e4m3")
+    tensors, metadata = read_file(tmp_path / "q")
+    name = "layer.0.dense.weight"
+    del metadata[f"narrowfloat.{name}"]
+    path = write_file(tmp_path / "lost", tensors, metadata if lost == "one" else None)
+    inspected = run_json("inspect", path)
+    assert inspected["convention"] == "narrowfloat without metadata"
+    assert inspected["convention_reason"].endswith("that __metadata__ does not describe")
+    for command in (("dequantize",), ("quantize", "--scheme", "nvfp4")):
+        error = run(*command, path, tmp_path / "out", code=2).stderr
+        assert "that __metadata__ does not describe" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_files_that_are_left_out_are_named(tmp_path: Path):
+    source = sharded(tmp_path / "in")
+    (source / "original").mkdir()
+    os.truncate(os.open(source / "original" / "big.pth", os.O_CREAT | os.O_WRONLY), (64 << 20) + 1)
+    os.mkfifo(source / "pipe")
+    (source / ".cache").mkdir()
+    (source / ".gitattributes").write_text("*")
+    write_file(source / "consolidated.safetensors", sample())
+    done = run("quantize", source, tmp_path / "q", "--scheme", "fp8_e4m3", "--json")
+    left_out = {
+        ".cache/": "hidden",
+        ".gitattributes": "hidden",
+        "consolidated.safetensors": "not part of the checkpoint that is read",
+        "original/big.pth": "larger than 67.1 MB",
+        "pipe": "not a regular file",
+    }
+    listed = {file["name"]: file["reason"] for file in json.loads(done.stdout)["left_out"]}
+    assert listed == left_out
+    for name, reason in left_out.items():
+        assert f"quantize: left out: {name} ({reason})\n" in done.stderr
+        assert not (tmp_path / "q" / name).exists()
+
+
+def test_names_from_files_are_escaped(tmp_path: Path):
+    name = "a\x1b[31mRED\x07\n\u202e\x00é\x9b.weight"
+    path = write_file(tmp_path / "m", {name: np.ones((32, 32), np.float32)})
+    escaped = r"a\x1b[31mRED\x07\x0a\u202e\x00é\x9b.weight"
+    assert run("inspect", path).stdout.splitlines()[1].split("  ")[0] == escaped
+    assert run_json("inspect", path)["tensors"][0]["name"] == name
+    name, escaped = name.replace("\x00", ""), escaped.replace(r"\x00", "")
+    odd = write_file(tmp_path / "odd", {name: np.ones((32, 33), np.float32)})
+    error = run("quantize", odd, tmp_path / "o", "--scheme", "nvfp4", code=2).stderr
+    assert escaped in error and error.count("\n") == 1
+
+
+def test_a_reader_that_leaves_is_no_error(model: Path):
+    many = {f"{i:05}.weight": np.ones((1, 1), np.float32) for i in range(5000)}
+    path = write_file(model.with_name("many"), many)
+    with subprocess.Popen(
+        [program(), "inspect", path], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as command:
+        command.stdout.read(10)
+        command.stdout.close()
+        assert command.stderr.read() == b""
+    assert command.returncode == 141 or command.returncode == -signal.SIGPIPE
+
+
+def test_a_damaged_config_is_an_error(tmp_path: Path):
+    source = sharded(tmp_path / "in")
+    (source / "config.json").write_text("{")
+    message = f"config: {source}/config.json: must be JSON text, it is wrong at byte 2"
+    assert message in run("inspect", source, code=2).stderr
+
+
+def test_modelopt_is_known_by_its_own_file(tmp_path: Path):
+    source = tmp_path / "in"
+    source.mkdir()
+    codes, scale = np.zeros((4, 4), TYPES["F8_E4M3"]), np.ones((), np.float32)
+    write_file(source / "model.safetensors", {"a.weight": codes, "a.weight_scale": scale})
+    (source / "hf_quant_config.json").write_text('{"producer": {"name": "modelopt"}}')
+    inspected = run_json("inspect", source)
+    assert inspected["convention"] == "modelopt"
+    assert inspected["convention_reason"] == "hf_quant_config.json"
 
 
 def test_threads_and_backends_make_the_same_bytes(model: Path, tmp_path: Path):
@@ -444,17 +575,26 @@ def test_bad_usage(model: Path, tmp_path: Path):
     scheme = ("--scheme", "mxfp8_e4m3")
     for command, message in [
         ((), "A subcommand is required"),
-        (("nothing",), "A subcommand is required"),
+        (("nothing",), "unknown command 'nothing'"),
         (("quantize", model, out), "--scheme is required"),
         (("quantize", model, out, "--scheme", "fp9"), "unknown scheme 'fp9'; there are: "),
         (("quantize", model, out, "--scheme", "mxfp8_e4m3:x=1"), "spec: unknown option 'x'"),
-        (("quantize", model, out, *scheme, "--threads", "0"), "--threads: "),
-        (("quantize", model, out, *scheme, "--part", "3/2"), "--part is i/N with i from 1 to N"),
-        (("quantize", model, out, *scheme, "--part", "0/2"), "--part is i/N with i from 1 to N"),
+        (
+            ("quantize", model, out, *scheme, "--threads", "0"),
+            "must be an integer of at least 1, got 0",
+        ),
+        (
+            ("quantize", model, out, *scheme, "--part", "3/2"),
+            "--part must be i/N with i from 1 to N",
+        ),
+        (
+            ("quantize", model, out, *scheme, "--part", "0/2"),
+            "--part must be i/N with i from 1 to N",
+        ),
         (("quantize", model, out, *scheme, "--convention", "x"), "--convention: "),
         (("quantize", tmp_path / "no", out, *scheme), "no, does not exist"),
-        (("quantize", model, model, *scheme), "quantize: OUT is not IN, got "),
-        (("quantize", model, tmp_path, *scheme), "quantize: IN is a file, so is OUT, got "),
+        (("quantize", model, model, *scheme), "quantize: OUT must not be IN, got "),
+        (("quantize", model, tmp_path, *scheme), "quantize: OUT must be a file, as IN is; "),
         (("quantize", model, out / "x", *scheme), "x, its folder does not exist"),
         (("dequantize", model, out, "--dtype", "f64"), "--dtype: "),
         (("inspect", tmp_path / "no"), "no, does not exist"),
@@ -462,8 +602,11 @@ def test_bad_usage(model: Path, tmp_path: Path):
         assert message in run(*command, code=2).stderr
         assert run_json(*command, code=2)["exit_code"] == 2
     folder = sharded(tmp_path / "in")
-    assert "OUT is not IN" in run("quantize", folder, folder, *scheme, code=2).stderr
-    assert "IN is a folder, so is OUT" in run("quantize", folder, model, *scheme, code=2).stderr
+    assert "OUT must not be IN" in run("quantize", folder, folder, *scheme, code=2).stderr
+    assert (
+        "OUT must be a folder, as IN is, got "
+        in run("quantize", folder, model, *scheme, code=2).stderr
+    )
     assert sorted(os.listdir(tmp_path)) == ["in", "model.safetensors"]
 
 
@@ -485,9 +628,8 @@ def test_a_full_disk_leaves_the_old_file(model: Path, tmp_path: Path):
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 
-    error = run_json("quantize", model, out, "--scheme", "mxfp8_e4m3", code=4, preexec_fn=limit)[
-        "error"
-    ]
+    command = ("quantize", model, out, "--scheme", "mxfp8_e4m3", "--overwrite")
+    error = run_json(*command, code=4, preexec_fn=limit)["error"]
     assert error == {"kind": "IoError", "message": f"write: {out}, File too large"}
     assert sorted(os.listdir(tmp_path)) == ["model.safetensors", "out"]
     assert out.read_bytes() == b"old"
@@ -497,11 +639,12 @@ def test_a_full_disk_leaves_the_old_file(model: Path, tmp_path: Path):
 def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, number: int):
     size = 3 << 30  # of zeros, without a block on disk
     entry = {"dtype": "F32", "shape": [size // 4096, 1024], "data_offsets": [0, size]}
-    text = json.dumps({"a.weight": entry}).encode()
+    small = {"dtype": "F32", "shape": [1, 1], "data_offsets": [size, size + 4]}
+    text = json.dumps({"a.weight": entry, "b.weight": small}).encode()
     path = tmp_path / "m"
     path.write_bytes(struct.pack("<Q", len(text)) + text)
-    os.truncate(path, 8 + len(text) + size)
-    command = [program(), "quantize", path, tmp_path / "out", "--exclude", "*"]
+    os.truncate(path, 8 + len(text) + size + 4)
+    command = [program(), "quantize", path, tmp_path / "out", "--exclude", "a.*"]
     command += ["--scheme", "fp8_e4m3", "--json"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

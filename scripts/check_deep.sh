@@ -60,7 +60,8 @@ part_wheel() {
   scripts/wheel.sh || return 1
   rm -rf "$out"
   say "wheel: repairing for $platform"
-  PATH=$PWD/.venv/bin:$PATH .venv/bin/auditwheel repair --plat "$platform" -w "$out" \
+  PATH=$PWD/.venv/bin:$PATH .venv/bin/auditwheel repair --plat "$platform" \
+    --exclude 'libdnnl.so.*' --exclude 'libgomp.so.*' -w "$out" \
     build/wheel-out/*.whl || return 1
   NF_WHEEL=$(ls "$PWD/$out"/*.whl) .venv/bin/python -m pytest -q -ra tests/python/test_wheel.py
 }

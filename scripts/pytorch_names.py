@@ -79,7 +79,13 @@ GPU_NAMES = frozenset(
 
 # What modules export beside TransformerEngine's names.
 OURS = {
-    "transformer_engine.pytorch": {"GroupedTensor", "GroupedTensorStorage", "convert_model"},
+    "transformer_engine.pytorch": {
+        "GroupedTensor",
+        "GroupedTensorStorage",
+        "convert_model",
+        "get_product_mode",
+        "product_mode",
+    },
     "transformer_engine.pytorch.distributed": {"QuantizedColwiseParallel"},
     "transformer_engine.pytorch.module": {"convert_model"},
     "transformer_engine.pytorch.quantization": {"update_amax_and_scale"},

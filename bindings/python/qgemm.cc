@@ -2,8 +2,12 @@
 #include "narrowfloat/ops/qgemm.h"
 
 #include <fmt/format.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string_view.h>
 
+#include <cmath>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "bindings/python/array.h"
@@ -11,6 +15,7 @@
 #include "bindings/python/options.h"
 #include "bindings/python/quantized_tensor.h"
 #include "bindings/python/verbs.h"
+#include "narrowfloat/ops/gemm_expansion.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat::python {
@@ -21,9 +26,11 @@ constexpr const char* kGroupedVerb = "grouped_qgemm";
 
 nb::object QgemmArrays(const nb::object& a, const nb::object& b, const nb::object& bias,
                        const nb::object& out, bool accumulate, std::string_view layout,
-                       const nb::object& dtype, const nb::kwargs& kwargs) {
+                       const nb::object& dtype, std::optional<std::string_view> mode,
+                       const nb::kwargs& kwargs) {
   const Execution execution = ParseExecution(kVerb, kwargs);
   GemmOptions options{.layout = FindGemmLayout(layout)};
+  if (mode) options.mode = FindGemmMode(*mode);
   const DType wanted = ParseFloatDType(kVerb, dtype);
   if (accumulate && out.is_none()) {
     throw InvalidArgument("qgemm: accumulate=True adds to out, which is not given");
@@ -78,9 +85,11 @@ struct HeldSide {
 
 nb::list GroupedQgemmArrays(const nb::object& a, const nb::object& b, const nb::object& bias,
                             const nb::object& out, bool accumulate, std::string_view layout,
-                            const nb::object& dtype, const nb::kwargs& kwargs) {
+                            const nb::object& dtype, std::optional<std::string_view> mode,
+                            const nb::kwargs& kwargs) {
   const Execution execution = ParseExecution(kGroupedVerb, kwargs);
   GroupedGemmOptions options{.layout = FindGemmLayout(layout)};
+  if (mode) options.mode = FindGemmMode(*mode);
   const DType wanted = ParseFloatDType(kGroupedVerb, dtype);
   if (accumulate && out.is_none()) {
     throw InvalidArgument("grouped_qgemm: accumulate=True adds to out, which is not given");
@@ -111,19 +120,61 @@ nb::list GroupedQgemmArrays(const nb::object& a, const nb::object& b, const nb::
   return results;
 }
 
+/// The name of a mode, or of the one that NF_PRODUCT chooses for None.
+std::string_view ProductMode(std::optional<std::string_view> name) {
+  return GemmModeName(name ? FindGemmMode(*name) : DefaultGemmMode());
+}
+
+/// Whether fp32 holds the number as a normal one.
+bool IsNormalFloat(double number) {
+  const double magnitude = std::abs(number);
+  return magnitude >= 0x1p-126 && magnitude < 0x1p127;
+}
+
+/// Arrays of the items that `a` and `b` expand to, and the factor of their product, or None.
+nb::object ExpandProduct(const nb::object& a, const nb::object& b, std::string_view layout,
+                         int threads) {
+  const GemmLayout gemm_layout = FindGemmLayout(layout);
+  const HeldTensor held_a = Hold(kVerb, TensorOf(kVerb, "a", a));
+  const HeldTensor held_b = Hold(kVerb, TensorOf(kVerb, "b", b));
+  std::optional<ProductExpansion> plan;
+  {
+    const nb::gil_scoped_release unlocked;
+    plan = PlanQgemmExpansion(held_a.view, held_b.view, gemm_layout);
+  }
+  if (!plan || !plan->Factor() || !IsNormalFloat(*plan->Factor())) return nb::none();
+  nb::list arrays;
+  for (const OperandExpansion* operand : {&plan->a, &plan->b}) {
+    const Shape shape{static_cast<std::int64_t>(operand->shape.rows),
+                      static_cast<std::int64_t>(operand->shape.cols)};
+    arrays.append(NewArray(DType::kBFloat16, shape));
+    const HeldArray held = HoldOutput(kVerb, arrays[arrays.size() - 1], DType::kBFloat16, shape);
+    const nb::gil_scoped_release unlocked;
+    Expand(*operand, held.view.data, {.threads = threads});
+  }
+  return nb::make_tuple(arrays[0], arrays[1], plan->a.rows_are_lines, plan->b.rows_are_lines,
+                        *plan->Factor());
+}
+
 }  // namespace
 
 void RegisterQgemm(nb::module_& module) {
   module.def("qgemm", &QgemmArrays, nb::arg("a").none(), nb::arg("b").none(), nb::kw_only(),
              nb::arg("bias").noconvert() = nb::none(), nb::arg("out").noconvert() = nb::none(),
              nb::arg("accumulate") = false, nb::arg("layout") = "TN",
-             nb::arg("dtype") = DTypeObject(DType::kFloat32), nb::arg("options"),
-             nb::sig(kQgemmSignature), kQgemmDoc);
+             nb::arg("dtype") = DTypeObject(DType::kFloat32), nb::arg("mode") = nb::none(),
+             nb::arg("options"), nb::sig(kQgemmSignature), kQgemmDoc);
   module.def("grouped_qgemm", &GroupedQgemmArrays, nb::arg("a"), nb::arg("b"), nb::kw_only(),
              nb::arg("bias") = nb::none(), nb::arg("out") = nb::none(),
              nb::arg("accumulate") = false, nb::arg("layout") = "TN",
-             nb::arg("dtype") = DTypeObject(DType::kFloat32), nb::arg("options"),
-             nb::sig(kGroupedQgemmSignature), kGroupedQgemmDoc);
+             nb::arg("dtype") = DTypeObject(DType::kFloat32), nb::arg("mode") = nb::none(),
+             nb::arg("options"), nb::sig(kGroupedQgemmSignature), kGroupedQgemmDoc);
+  module.def("product_mode", &ProductMode, nb::arg("name") = nb::none(),
+             nb::sig("def product_mode(name: str | None = None) -> str"), kProductModeDoc);
+  module.def("has_bfloat16_products", &HasBFloat16Products,
+             "Returns whether this machine has instructions for dot products of bfloat16.");
+  module.def("expand_product", &ExpandProduct, nb::arg("a"), nb::arg("b"), nb::arg("layout"),
+             nb::arg("threads") = 0, nb::sig(kExpandProductSignature), kExpandProductDoc);
 }
 
 }  // namespace narrowfloat::python

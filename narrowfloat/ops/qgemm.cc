@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "narrowfloat/kernels/scalar/items.h"
 #include "narrowfloat/ops/buffers.h"
+#include "narrowfloat/ops/fast_gemm.h"
 #include "narrowfloat/ops/float_environment.h"
 #include "narrowfloat/ops/gemm_driver.h"
 #include "narrowfloat/ops/input.h"
@@ -144,6 +146,49 @@ void FillProduct(const std::string& verb, const ConstQuantizedView& a, const Con
   product.rule = RuleOf(*a.spec.scheme, *b.spec.scheme, out.dtype, bias_dtype);
 }
 
+/// The products of one call: those that expand to bfloat16 in mode kFast, and the others.
+struct Work {
+  struct Expanded {
+    GemmProblem problem;
+    ProductExpansion expansion;
+  };
+  std::vector<Expanded> expanded;
+  std::vector<GemmProblem> others;
+
+  void Add(const GemmProblem& problem, const ConstQuantizedView& a, const ConstQuantizedView& b,
+           const LayoutInfo& layout, GemmMode mode) {
+    std::optional<ProductExpansion> expansion;
+    if (mode == GemmMode::kFast) expansion = PlanExpansion(a, layout.a, b, layout.b);
+    if (expansion) {
+      expanded.push_back({problem, *std::move(expansion)});
+    } else {
+      others.push_back(problem);
+    }
+  }
+
+  void Run(const Execution& execution) const {
+    const BFloat16MultiplyFn multiply = expanded.empty() ? nullptr : LoadBFloat16Multiply();
+    MultiplyAll(others, execution);
+    for (const Expanded& product : expanded)
+      MultiplyExpanded(product.problem, product.expansion, multiply, execution);
+  }
+};
+
+GemmMode ModeOfName(const char* subject, std::string_view name) {
+  for (const GemmMode mode : {GemmMode::kReproducible, GemmMode::kFast}) {
+    if (GemmModeName(mode) == name) return mode;
+  }
+  throw InvalidArgument(
+      fmt::format("{}: {} must be 'reproducible' or 'fast', got '{}'", kVerb, subject, name));
+}
+
+/// The mode that a call runs in: kFast needs instructions for bfloat16, and vector bodies.
+GemmMode ModeOf(const std::optional<GemmMode>& wanted, const Execution& execution) {
+  const KernelTable& table = execution.kernels != nullptr ? *execution.kernels : ActiveKernels();
+  const GemmMode mode = wanted ? *wanted : DefaultGemmMode();
+  return table.gemm != nullptr && HasBFloat16Products() ? mode : GemmMode::kReproducible;
+}
+
 /// Memory that one group writes.
 struct Written {
   Extent extent;
@@ -195,11 +240,37 @@ GemmLayout FindGemmLayout(std::string_view name) {
       fmt::format("{}: layout must be 'TN', 'NN' or 'NT', got '{}'", kVerb, name));
 }
 
+GemmMode FindGemmMode(std::string_view name) {
+  return ModeOfName("mode", name);
+}
+
+std::string_view GemmModeName(GemmMode mode) {
+  return mode == GemmMode::kFast ? "fast" : "reproducible";
+}
+
+GemmMode DefaultGemmMode() {
+  const char* name = std::getenv("NF_PRODUCT");
+  if (name == nullptr || *name == '\0') return GemmMode::kReproducible;
+  return ModeOfName("NF_PRODUCT", name);
+}
+
 Shape QgemmShape(const ConstQuantizedView& a, const ConstQuantizedView& b, GemmLayout layout,
                  std::string_view verb) {
   const Side a_side{"a", a, InfoOf(layout).a}, b_side{"b", b, InfoOf(layout).b};
   CheckPair(verb, a_side, b_side, layout);
   return {static_cast<std::int64_t>(a_side.Lines()), static_cast<std::int64_t>(b_side.Lines())};
+}
+
+std::optional<ProductExpansion> PlanQgemmExpansion(const ConstQuantizedView& a,
+                                                   const ConstQuantizedView& b, GemmLayout layout) {
+  const FloatEnvironment environment;
+  QgemmShape(a, b, layout);
+  const LayoutInfo& info = InfoOf(layout);
+  for (const Side& side : {Side{"a", a, info.a}, Side{"b", b, info.b}}) {
+    CheckDirectionIsThere(kVerb, side, layout);
+    CheckDirection(kVerb, side.view, side.direction);
+  }
+  return PlanExpansion(a, info.a, b, info.b);
 }
 
 void Qgemm(const ConstQuantizedView& a, const ConstQuantizedView& b, const TensorView& out,
@@ -208,8 +279,9 @@ void Qgemm(const ConstQuantizedView& a, const ConstQuantizedView& b, const Tenso
   CheckedProduct product;
   FillProduct(kVerb, a, b, out, options, product);
   if (execution.IsNoop()) return;
-  const GemmProblem problem = product.Problem();
-  MultiplyAll({&problem, 1}, execution);
+  Work work;
+  work.Add(product.Problem(), a, b, InfoOf(options.layout), ModeOf(options.mode, execution));
+  work.Run(execution);
 }
 
 void GroupedQgemm(std::span<const ConstQuantizedView> a, std::span<const ConstQuantizedView> b,
@@ -218,7 +290,8 @@ void GroupedQgemm(std::span<const ConstQuantizedView> a, std::span<const ConstQu
   const FloatEnvironment environment;
   CheckGroupCounts(a.size(), b.size(), outs.size(), options.biases.size());
   std::vector<CheckedProduct> products(a.size());
-  std::vector<GemmProblem> problems;
+  Work work;
+  const GemmMode mode = ModeOf(options.mode, execution);
   const std::vector<Written> written = CheckOutputsAreDisjoint(outs);
   for (std::size_t g = 0; g < a.size(); ++g) {
     GemmOptions own{.layout = options.layout, .output = options.output};
@@ -230,9 +303,9 @@ void GroupedQgemm(std::span<const ConstQuantizedView> a, std::span<const ConstQu
       CheckIsNotWritten(written, ExtentOf(b[g].buffers[role]), "b", g);
     }
     if (own.bias) CheckIsNotWritten(written, ExtentOf(*own.bias), "bias", g);
-    problems.push_back(products[g].Problem());
+    work.Add(products[g].Problem(), a[g], b[g], InfoOf(options.layout), mode);
   }
-  if (!execution.IsNoop()) MultiplyAll(problems, execution);
+  if (!execution.IsNoop()) work.Run(execution);
 }
 
 }  // namespace narrowfloat

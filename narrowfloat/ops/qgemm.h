@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "narrowfloat/ops/execution.h"
+#include "narrowfloat/ops/gemm_expansion.h"
 #include "narrowfloat/tensor/view.h"
 
 namespace narrowfloat {
@@ -24,10 +25,26 @@ GemmLayout FindGemmLayout(std::string_view name);
 /// What happens to what `out` holds.
 enum class GemmOutput : std::uint8_t { kOverwrite, kAccumulate };
 
+/// How products are computed.
+///   kReproducible  the same bytes on every instruction set and at every thread count
+///   kFast          within the bound of docs/exactness.md: where the machine multiplies bfloat16
+///   and
+///                  the operands expand to it without loss, by oneDNN; else as kReproducible
+enum class GemmMode : std::uint8_t { kReproducible, kFast };
+
+/// The mode of that name, "reproducible" or "fast". Errors: InvalidArgument.
+GemmMode FindGemmMode(std::string_view name);
+std::string_view GemmModeName(GemmMode mode);
+
+/// The mode of products that do not name one: NF_PRODUCT, else kReproducible. Errors:
+/// InvalidArgument if NF_PRODUCT names no mode.
+GemmMode DefaultGemmMode();
+
 struct GemmOptions {
   GemmLayout layout = GemmLayout::kTN;
   GemmOutput output = GemmOutput::kOverwrite;
   std::optional<ConstTensorView> bias{};  // float, one item a column of the result
+  std::optional<GemmMode> mode{};         // none: DefaultGemmMode()
 };
 
 /// Shape of the product of `a` and `b`, whose leading dimensions are flattened.
@@ -36,15 +53,20 @@ struct GemmOptions {
 Shape QgemmShape(const ConstQuantizedView& a, const ConstQuantizedView& b, GemmLayout layout,
                  std::string_view verb = "qgemm");
 
+/// Plans the lossless expansion of the operands of a product to bfloat16; nothing where there is
+/// none. Errors: InvalidArgument as Qgemm.
+std::optional<ProductExpansion> PlanQgemmExpansion(const ConstQuantizedView& a,
+                                                   const ConstQuantizedView& b, GemmLayout layout);
+
 /// Writes the product of two quantized matrices to `out`, of any float type.
 /// Sums: the codes of a slab, the items that share a scale, are multiplied and added in fp32, in
 /// order; slabs are scaled and added in order; then the result is rounded. The bytes depend on
 /// neither threads nor instruction sets. docs/numerics.md has the rules of each family, of the
-/// bias and of accumulating.
+/// bias and of accumulating. In kFast the order is another one.
 /// Shapes: out is QgemmShape(a, b, layout); its rows may lie anywhere. A sum over nothing is 0.
 /// Errors: InvalidArgument as QgemmShape; if a buffer that the layout reads is missing or differs
 /// from the plan; if out or bias has another shape or is no float tensor; if out overlaps what is
-/// read. Nothing is written then.
+/// read; Unsupported if oneDNN is needed and missing. Nothing is written then.
 /// Source: TransformerEngine CurrentScalingQuantizerRef.qgemm, CuBLASRefBlockwiseGemm and
 /// NVFP4QuantizerRef.qgemm.
 void Qgemm(const ConstQuantizedView& a, const ConstQuantizedView& b, const TensorView& out,
@@ -54,6 +76,7 @@ struct GroupedGemmOptions {
   GemmLayout layout = GemmLayout::kTN;
   GemmOutput output = GemmOutput::kOverwrite;
   std::span<const ConstTensorView> biases{};  // one for each group, or none
+  std::optional<GemmMode> mode{};             // none: DefaultGemmMode()
 };
 
 /// Writes the product of a[g] and b[g] to outs[g], for every group g: the bytes that Qgemm writes

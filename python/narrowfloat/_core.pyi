@@ -220,7 +220,7 @@ def update_delayed_scale(amax_history: numpy.ndarray, scale: numpy.ndarray, fp8_
     Source:  TransformerEngine's nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction.
     """
 
-def qgemm(a: QuantizedTensor, b: QuantizedTensor, *, bias: numpy.ndarray | None = None, out: numpy.ndarray | None = None, accumulate: bool = False, layout: str = 'TN', dtype: object = numpy.float32, **options: object) -> numpy.ndarray:
+def qgemm(a: QuantizedTensor, b: QuantizedTensor, *, bias: numpy.ndarray | None = None, out: numpy.ndarray | None = None, accumulate: bool = False, layout: str = 'TN', dtype: object = numpy.float32, mode: str | None = None, **options: object) -> numpy.ndarray:
     """
     The product of two quantized matrices, as TransformerEngine's reference GEMMs make it.
 
@@ -233,22 +233,48 @@ def qgemm(a: QuantizedTensor, b: QuantizedTensor, *, bias: numpy.ndarray | None 
              filled in place and returned. With accumulate the product is added to what it holds.
     Sums:    fp32, in an order that depends on the shapes alone: neither threads nor instruction sets
              change a byte. a and b are of one family of schemes, e4m3 beside e5m2 included.
+    mode:    "reproducible" is the above. "fast": where the machine multiplies bfloat16 and codes times
+             scales fit it without loss, oneDNN multiplies, in an order of its own; else reproducible.
+             None: the environment's NF_PRODUCT, else "reproducible".
     Options: threads, as in quantize().
     Errors:  TypeError for a wrong type; ValueError for schemes of two families, shapes that do not fit,
-             buffers that the layout reads and are missing. Nothing is written then.
+             buffers that the layout reads and are missing; NotImplementedError if "fast" needs oneDNN
+             and it is missing. Nothing is written then.
     Source:  TransformerEngine's CurrentScalingQuantizerRef.qgemm, CuBLASRefBlockwiseGemm and
              NVFP4QuantizerRef.qgemm.
     """
 
-def grouped_qgemm(a: Sequence[QuantizedTensor], b: Sequence[QuantizedTensor], *, bias: Sequence[numpy.ndarray] | None = None, out: Sequence[numpy.ndarray] | None = None, accumulate: bool = False, layout: str = 'TN', dtype: object = numpy.float32, **options: object) -> list[numpy.ndarray]:
+def grouped_qgemm(a: Sequence[QuantizedTensor], b: Sequence[QuantizedTensor], *, bias: Sequence[numpy.ndarray] | None = None, out: Sequence[numpy.ndarray] | None = None, accumulate: bool = False, layout: str = 'TN', dtype: object = numpy.float32, mode: str | None = None, **options: object) -> list[numpy.ndarray]:
     """
     Multiplies a[g] and b[g] for every group g, with the bytes that qgemm() gives for each alone.
 
     Shapes:  groups may differ in every dimension and may be empty: ragged rows, one weight for each
              group. bias and out, where given, have one array for each group.
-    Others:  layout, dtype, accumulate and options are those of qgemm() and hold for every group.
+    Others:  layout, dtype, accumulate, mode and options are those of qgemm() and hold for every group.
     Errors:  as qgemm(), naming the group; ValueError if the counts differ or an output overlaps
              another one or what any group reads. Nothing is written then.
+    """
+
+def product_mode(name: str | None = None) -> str:
+    """
+    Returns `name`, or for None the mode of products that NF_PRODUCT names, else "reproducible".
+
+    Errors: ValueError if that is not a mode of qgemm().
+    """
+
+def has_bfloat16_products() -> bool:
+    """
+    Returns whether this machine has instructions for dot products of bfloat16.
+    """
+
+def expand_product(a: QuantizedTensor, b: QuantizedTensor, layout: str, threads: int = 0) -> tuple[numpy.ndarray, numpy.ndarray, bool, bool, float] | None:
+    """
+    Expands the operands of qgemm() to bfloat16 without loss.
+
+    Returns two matrices, whether the rows of each are the lines that are summed along (else they are
+    its transpose), and the factor that their product is multiplied by. None: bfloat16 does not hold the
+    operands, or fp32 not every product of two items or the factor.
+    Errors:  as qgemm().
     """
 
 def per_tensor_scheme(fp8_dtype: object) -> str:

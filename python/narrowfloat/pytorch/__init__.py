@@ -2,6 +2,7 @@
 """Quantized tensors in PyTorch under TransformerEngine's names, byte for byte as it makes them."""
 
 from narrowfloat.pytorch import _module_patch, constants
+from narrowfloat.pytorch._product_mode import get_product_mode, product_mode
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.module import GroupedLinear, Linear, convert_model
 from narrowfloat.pytorch.quantization import (
@@ -99,6 +100,7 @@ __all__ = [
     "get_cudnn_version",
     "get_default_recipe",
     "get_device_compute_capability",
+    "get_product_mode",
     "interleave_glu_tensor",
     "is_bf16_available",
     "is_fp8_available",
@@ -106,6 +108,7 @@ __all__ = [
     "is_mxfp8_available",
     "is_nvfp4_available",
     "prepare_for_saving",
+    "product_mode",
     "quantized_model_init",
     "restore_from_func_ctx",
     "restore_from_saved",

@@ -8,18 +8,25 @@ from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._product_mode import get_product_mode, product_mode
 from narrowfloat.pytorch._tracing import QuantizeNode, has_node, node_of
 from narrowfloat.pytorch._values import ValueSemantics
 
 
 class GemmNode(ValueSemantics):
-    """A call of `function` with these keyword arguments; a constant of graphs."""
+    """A call of `function` with these keyword arguments, in a mode of products.
 
-    VALUE_FIELDS = ("function", "options")
+    A constant of graphs.
+    """
 
-    def __init__(self, function: Callable[..., Any], options: tuple[tuple[str, Any], ...]) -> None:
+    VALUE_FIELDS = ("function", "options", "mode")
+
+    def __init__(
+        self, function: Callable[..., Any], options: tuple[tuple[str, Any], ...], mode: str
+    ) -> None:
         self.function = function
         self.options = options
+        self.mode = mode
 
     def __call__(
         self, names: tuple[str, ...], tensors: tuple[Any, ...], state: tuple[torch.Tensor, ...]
@@ -30,7 +37,8 @@ class GemmNode(ValueSemantics):
         node = options["quantization_params"]
         if isinstance(node, QuantizeNode):
             options["quantization_params"] = node.build(state)
-        return self.function(**named, **options)
+        with product_mode(self.mode):
+            return self.function(**named, **options)
 
     def __fx_repr__(self) -> tuple[str, dict[str, Any]]:
         name = f"gemm_node_{abs(hash(self))}"
@@ -59,4 +67,4 @@ def multiply_as_node(
         state = tuple([getattr(quantizer, name) for name in quantizer.STATE_FIELDS])
     items = (*options.items(), ("quantization_params", node))
     given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    return GemmNode(function, items)(tuple(given), tuple(given.values()), state)
+    return GemmNode(function, items, get_product_mode())(tuple(given), tuple(given.values()), state)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 
 import torch
@@ -11,8 +12,13 @@ import torch
 from narrowfloat import _core
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._arrays import NUMPY_DTYPES, Operand, array_of
+from narrowfloat.pytorch._product_mode import FAST, REPRODUCIBLE, get_product_mode
+from narrowfloat.pytorch.cpp_extensions._expanded_product import multiply_expanded
 
 Tensor = torch.Tensor | None
+
+# The core's product reads the environment too, unless it is told.
+_REPRODUCIBLE = {"mode": REPRODUCIBLE} if os.environ.get("NF_PRODUCT") else {}
 
 
 def qgemm(
@@ -24,17 +30,24 @@ def qgemm(
     bias: Tensor = None,
     out: Tensor = None,
     accumulate: bool = False,
+    mode: str | None = None,
 ) -> torch.Tensor:
     """Returns the product as a matrix of `shape`, in `out` if that is given.
 
-    layout: of the two operands, as the core's qgemm takes it. bias: of `dtype`, added.
+    layout: of the two operands, as the core's qgemm takes it. bias: of `dtype`, added. mode: None
+    is the one that is set.
     """
+    mode = get_product_mode() if mode is None else mode
     if not (first.in_memory() and second.in_memory()):
         addend = out if accumulate else None
-        made = _multiply_in_graph(first, second, layout, shape, dtype, bias, addend)
+        made = _multiply_in_graph(first, second, layout, shape, dtype, bias, addend, mode)
         return made if out is None else out.copy_(made.reshape(out.shape))
     if out is None:
         out = torch.empty(shape, dtype=dtype)
+    if mode == FAST and multiply_expanded(
+        first, second, layout, out.reshape(shape), bias, accumulate
+    ):
+        return out
     _core.qgemm(
         first.core(),
         second.core(),
@@ -44,6 +57,7 @@ def qgemm(
         out=array_of(out.reshape(shape)),
         accumulate=accumulate,
         threads=torch.get_num_threads(),
+        **_REPRODUCIBLE,
     )
     return out
 
@@ -56,6 +70,7 @@ def _multiply_in_graph(
     dtype: torch.dtype,
     bias: Tensor,
     addend: Tensor,
+    mode: str,
 ) -> torch.Tensor:
     return _qgemm(
         [first.buffers.get(role) for role in _native.ROLES],
@@ -67,6 +82,7 @@ def _multiply_in_graph(
         layout,
         shape,
         dtype,
+        mode,
         None if bias is None else bias.detach(),
         None if addend is None else addend.detach().reshape(shape),
     )
@@ -94,6 +110,7 @@ def _qgemm(
     layout: str,
     shape: Sequence[int],
     dtype: torch.dtype,
+    mode: str,
     bias: torch.Tensor | None = None,
     addend: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -103,7 +120,7 @@ def _qgemm(
     """
     operands = _operand(a, a_format, a_shape), _operand(b, b_format, b_shape)
     out = None if addend is None else addend.clone()
-    return qgemm(*operands, layout, tuple(shape), dtype, bias, out, out is not None)
+    return qgemm(*operands, layout, tuple(shape), dtype, bias, out, out is not None, mode)
 
 
 @_qgemm.register_fake
@@ -117,6 +134,7 @@ def _qgemm_fake(
     layout: str,
     shape: Sequence[int],
     dtype: torch.dtype,
+    mode: str,
     bias: torch.Tensor | None = None,
     addend: torch.Tensor | None = None,
 ) -> torch.Tensor:

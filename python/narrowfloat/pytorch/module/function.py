@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._product_mode import get_product_mode, product_mode
 from narrowfloat.pytorch.module.products import multiply
 from narrowfloat.pytorch.module.watching import Slots, is_watching
 from narrowfloat.pytorch.quantization import FP8GlobalStateManager
@@ -34,7 +35,7 @@ class Call:
     backward_override: as the recipe's. saves_input: backward quantizes the input again.
     steps_amaxes: backward ends with a step of delayed scaling. fused: weights whose gradients go to
     their main_grad instead, added to it if `accumulates`. put_wgrad: takes a function that makes
-    the gradients of parameters later.
+    the gradients of parameters later. product_mode: of all its products.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Call:
     fused: Sequence[torch.Tensor] | None = None
     accumulates: bool = False
     put_wgrad: Callable[[Callable[[], Gradients]], None] | None = None
+    product_mode: str = field(default_factory=get_product_mode)
 
     def column(self, name: str) -> list[Quantizer | None]:
         """Returns the quantizers of one tensor, one per weight."""
@@ -88,7 +90,7 @@ class LinearFunction(torch.autograd.Function):
         """Computes the gradients of x, the weights and the biases."""
         call, count = ctx.call, len(ctx.call.slots)
         restored = restore_from_saved(ctx.tensor_objects, ctx.saved_tensors)
-        with plain_arithmetic(dy.device.type):
+        with plain_arithmetic(dy.device.type), product_mode(call.product_mode):
             xs, ws = _backward_operands(ctx, restored[:count], restored[count:])
             dy = dy.contiguous() if not isinstance(dy, QuantizedTensorStorage) else dy
             gradients = _gradients(ctx, dy)
@@ -255,7 +257,8 @@ def _gradients(ctx: Any, dy: Any) -> list[Any]:
 def _parameter_gradients(
     ctx: Any, dy: Any, gradients: Sequence[Any], xs: Sequence[Any]
 ) -> Gradients:
-    return _weight_gradients(ctx, gradients, xs), _bias_gradients(ctx, dy)
+    with product_mode(ctx.call.product_mode):
+        return _weight_gradients(ctx, gradients, xs), _bias_gradients(ctx, dy)
 
 
 def _weight_gradients(ctx: Any, gradients: Sequence[Any], xs: Sequence[Any]) -> list[Any]:

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/ops/bfloat16_multiply.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <link.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat {
+namespace {
+
+constexpr char kModule[] = "libnarrowfloat_onednn.so";
+constexpr char kSymbol[] = "narrowfloat_multiply_bfloat16";
+// What oneDNN is linked with, where it is not built for another runtime.
+constexpr char kOpenMp[] = "libgomp.so.1";
+
+std::string_view FileName(std::string_view path) {
+  return path.substr(path.rfind('/') + 1);
+}
+
+/// The loaded file that is an OpenMP runtime, or nothing. Wheels rename the runtimes they bring.
+std::string LoadedOpenMp() {
+  std::string found;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* path) {
+        const std::string_view name = FileName(info->dlpi_name);
+        for (const std::string_view runtime : {"libgomp", "libiomp5", "libomp"}) {
+          if (!name.starts_with(runtime)) continue;
+          *static_cast<std::string*>(path) = info->dlpi_name;
+          return 1;
+        }
+        return 0;
+      },
+      &found);
+  return found;
+}
+
+/// Errors: Unsupported if loading oneDNN's OpenMP runtime would make a second one. Two of them do
+/// not know of each other's threads.
+void CheckOpenMp() {
+  const std::string loaded = LoadedOpenMp();
+  if (loaded.empty()) return;
+  if (void* own = dlopen(kOpenMp, RTLD_LAZY | RTLD_NOLOAD)) {
+    dlclose(own);
+    return;
+  }
+  throw Unsupported(fmt::format(
+      "qgemm: mode 'fast' needs a process without another OpenMP runtime than oneDNN's {}, got {}",
+      kOpenMp, loaded));
+}
+
+std::vector<std::string> Candidates() {
+  if (const char* given = std::getenv("NF_ONEDNN_MODULE"); given != nullptr && *given != '\0')
+    return {given};
+  std::vector<std::string> paths;
+  Dl_info here{};
+  if (dladdr(reinterpret_cast<const void*>(&LoadBFloat16Multiply), &here) != 0 &&
+      here.dli_fname != nullptr) {
+    const std::string_view path = here.dli_fname;
+    if (const std::size_t end = path.rfind('/'); end != std::string_view::npos)
+      paths.push_back(std::string(path.substr(0, end + 1)) + kModule);
+  }
+  paths.emplace_back(kModule);
+  return paths;
+}
+
+BFloat16MultiplyFn Load() {
+  CheckOpenMp();
+  std::string reason;
+  for (const std::string& path : Candidates()) {
+    if (void* module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+      if (void* symbol = dlsym(module, kSymbol))
+        return reinterpret_cast<BFloat16MultiplyFn>(symbol);
+    }
+    reason += fmt::format("{}{}", reason.empty() ? "" : "; ", dlerror());
+  }
+  throw Unsupported(fmt::format(
+      "qgemm: mode 'fast' needs oneDNN (Debian and Ubuntu: libdnnl2) and the module {}, got: {}",
+      kModule, reason));
+}
+
+}  // namespace
+
+BFloat16MultiplyFn LoadBFloat16Multiply() {
+  static std::mutex mutex;
+  static BFloat16MultiplyFn loaded = nullptr;
+  const std::lock_guard lock(mutex);
+  if (loaded == nullptr) loaded = Load();
+  return loaded;
+}
+
+}  // namespace narrowfloat

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fast product: codes become bfloat16 without loss, and PyTorch multiplies."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from narrowfloat import _core
+from narrowfloat.pytorch._arrays import Operand
+
+
+def multiply_expanded(
+    first: Operand,
+    second: Operand,
+    layout: str,
+    out: torch.Tensor,
+    bias: torch.Tensor | None,
+    accumulate: bool,
+) -> bool:
+    """Writes the product to the matrix `out` by PyTorch's bfloat16 product, if it can be had so.
+
+    Returns False, and writes nothing, for a result of another dtype, because PyTorch's product
+    gives bfloat16 alone; for operands that bfloat16 cannot hold; and where the processor has no
+    bfloat16 products.
+    """
+    addends = [tensor for tensor in (bias, out if accumulate else None) if tensor is not None]
+    is_bfloat16 = all(tensor.dtype == torch.bfloat16 for tensor in (out, *addends))
+    if not is_bfloat16 or len(addends) > 1 or not _core.has_bfloat16_products():
+        return False
+    expanded = _core.expand_product(
+        first.core(), second.core(), layout, threads=torch.get_num_threads()
+    )
+    if expanded is None:
+        return False
+    a, b, a_rows_are_lines, b_rows_are_lines, factor = expanded
+    left, right = _tensor(a), _tensor(b)
+    left = left if a_rows_are_lines else left.t()
+    right = right.t() if b_rows_are_lines else right
+    # alpha multiplies the sums in fp32, and the addend is added there: one rounding.
+    addend = addends[0].detach() if addends else out.new_zeros(())
+    with torch.no_grad():
+        torch.addmm(addend, left, right, beta=1 if addends else 0, alpha=factor, out=out)
+    return True
+
+
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)

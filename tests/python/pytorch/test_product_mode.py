@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""product_mode("fast"): which products take it, and the bound that they keep."""
+
+from collections.abc import Iterator
+
+import narrowfloat.pytorch as nfp
+import numpy as np
+import pytest
+import torch
+from families import E4M3, SCHEMES, sample
+from narrowfloat.common.recipe import MXFP8BlockScaling
+from narrowfloat.pytorch._arrays import core_tensor
+from narrowfloat.pytorch.cpp_extensions import general_gemm, qgemm_operator
+from narrowfloat.pytorch.cpp_extensions._expanded_product import multiply_expanded
+from narrowfloat.pytorch.cpp_extensions.operands import LAYOUTS
+
+import narrowfloat as nf
+from narrowfloat import _core
+
+M, N, K = 96, 64, 160
+SHAPES = {"TN": ((M, K), (N, K)), "NN": ((M, N), (N, K)), "NT": ((M, N), (M, K))}
+BF16, FP32 = torch.bfloat16, torch.float32
+
+needs_bfloat16 = pytest.mark.usefixtures("bfloat16_products")
+
+
+@pytest.fixture
+def bfloat16_products() -> None:
+    """Skips the test on processors without them."""
+    if not _core.has_bfloat16_products():
+        pytest.skip("this processor has no bfloat16 products")
+
+
+@pytest.fixture(autouse=True)
+def mode() -> Iterator[None]:
+    """Starts every test reproducible, and puts back what was set."""
+    with nfp.product_mode("reproducible"):
+        yield
+
+
+def pair(name: str, layout: str) -> tuple[nfp.QuantizedTensor, nfp.QuantizedTensor]:
+    return tuple(SCHEMES[name]()(sample(*shape, dtype=BF16)) for shape in SHAPES[layout])
+
+
+def values(tensor: nfp.QuantizedTensor, usage: str) -> torch.Tensor:
+    """The values of one direction, which blocks along another dimension make others."""
+    return torch.from_numpy(nf.dequantize(core_tensor(tensor, (usage,)), np.float32)).double()
+
+
+def exact(b: nfp.QuantizedTensor, a: nfp.QuantizedTensor, layout: str) -> list[torch.Tensor]:
+    """The product of the decoded values in binary64, and that of their magnitudes."""
+    usage_a, usage_b = LAYOUTS[layout].usages
+    x, w = values(b, usage_b), values(a, usage_a)
+    x, w = x.t() if layout == "NT" else x, w.t() if layout == "TN" else w
+    return [x @ w, x.abs() @ w.abs()]
+
+
+def assert_within_bound(y: torch.Tensor, want: torch.Tensor, size: torch.Tensor, k: int) -> None:
+    # The bound of docs/exactness.md on the sum, then one rounding to bfloat16.
+    error = (k + 8) * 2.0**-24 * size
+    assert ((y.double() - want).abs() <= error + (want.abs() + error) * 2.0**-8).all()
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("layout", list(SHAPES))
+@pytest.mark.parametrize("name", [n for n in SCHEMES if n != "nvfp4_row_scaled"])
+def test_every_family_and_layout_keeps_the_bound(
+    name: str, layout: str, fast_layouts: list[str]
+) -> None:
+    b, a = pair(name, layout)
+    want, size = exact(b, a, layout)
+    with nfp.product_mode("fast"):
+        y = general_gemm(a, b, layout=layout)[0]
+    assert y.dtype == BF16
+    assert_within_bound(y, want, size, SHAPES[layout][0][layout != "NT"])
+    assert fast_layouts == [layout]
+    with nfp.product_mode("fast"):
+        assert torch.equal(y, general_gemm(a, b, layout=layout)[0])  # from run to run
+
+
+@needs_bfloat16
+def test_bias_and_accumulation_are_rounded_once() -> None:
+    b, a = pair("float8_current", "TN")
+    want, size = exact(b, a, "TN")
+    bias, held = sample(N, dtype=BF16), sample(M, N, dtype=BF16)
+    with nfp.product_mode("fast"):
+        y = general_gemm(a, b, bias=bias)[0]
+        total = general_gemm(a, b, out=held.clone(), accumulate=True)[0]
+    assert_within_bound(y, want + bias.double(), size, K)
+    assert_within_bound(total, want + held.double(), size, K)
+
+
+@needs_bfloat16
+def test_bfloat16_results_are_pytorchs_product_of_the_values() -> None:
+    b, a = pair("mxfp8", "TN")
+    with nfp.product_mode("fast"):
+        y = general_gemm(a, b)[0]
+    assert torch.equal(y, b.dequantize(dtype=BF16) @ a.dequantize(dtype=BF16).t())
+
+
+def test_other_results_stay_reproducible() -> None:
+    b, a = pair("mxfp8", "TN")
+    for dtype in (FP32, torch.float16):
+        want = general_gemm(a, b, out_dtype=dtype)[0]
+        with nfp.product_mode("fast"):
+            assert torch.equal(general_gemm(a, b, out_dtype=dtype)[0], want)
+
+
+def test_scales_that_bfloat16_cannot_hold_stay_reproducible() -> None:
+    x = sample(M, K, dtype=FP32)
+    x[0, :32] *= 2.0**-110
+    x[1, :32] *= 2.0**110
+    q = nfp.MXFP8Quantizer(E4M3)(x)
+    want = general_gemm(q, q, out_dtype=BF16)[0]
+    with nfp.product_mode("fast"):
+        assert torch.equal(general_gemm(q, q, out_dtype=BF16)[0], want)
+
+
+def layer_and_gradients(compiled: bool = False) -> list[torch.Tensor]:
+    torch.manual_seed(3)
+    layer = nfp.Linear(128, 96, params_dtype=BF16)
+    x = sample(64, 128, dtype=BF16, requires_grad=True)
+    call = torch.compile(layer, backend="aot_eager") if compiled else layer
+    with nfp.autocast(recipe=MXFP8BlockScaling()):
+        y = call(x)
+    with nfp.product_mode("reproducible"):  # the backward pass has the mode of the forward pass
+        y.backward(sample(64, 96, dtype=BF16))
+    return [y.detach(), x.grad, layer.weight.grad, layer.bias.grad]
+
+
+@pytest.fixture
+def fast_layouts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The layouts of products that went through bfloat16: bytes alone seldom tell."""
+    seen: list[str] = []
+
+    def multiply(*arguments: object) -> bool:
+        if multiply_expanded(*arguments):
+            seen.append(str(arguments[2]))
+            return True
+        return False
+
+    monkeypatch.setattr(qgemm_operator, "multiply_expanded", multiply)
+    return seen
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_layer_and_its_gradients_obey(compiled: bool, fast_layouts: list[str]) -> None:
+    plain = layer_and_gradients(compiled)
+    assert not fast_layouts
+    with nfp.product_mode("fast"):
+        fast = layer_and_gradients(compiled)
+    assert fast_layouts == ["TN", "NN", "NT"]
+    # Sums in fp32 that differ in their last places round to bfloat16 numbers next to each other.
+    for p, f in zip(plain, fast, strict=True):
+        torch.testing.assert_close(p, f, rtol=2**-7, atol=2**-12)
+
+
+@needs_bfloat16
+def test_compiled_code_follows_the_mode(fast_layouts: list[str]) -> None:
+    b, a = pair("nvfp4", "TN")
+    compiled = torch.compile(lambda: general_gemm(a, b)[0], backend="aot_eager")
+    for mode, count in (("reproducible", 0), ("fast", 1), ("reproducible", 0)):
+        fast_layouts.clear()
+        with nfp.product_mode(mode):
+            y = compiled()
+            assert len(fast_layouts) == count, mode
+            assert torch.equal(y, general_gemm(a, b)[0]), mode
+
+
+@needs_bfloat16
+def test_compiled_code_may_enter_the_mode_itself(fast_layouts: list[str]) -> None:
+    b, a = pair("mxfp8", "TN")
+
+    def product() -> torch.Tensor:
+        with nfp.product_mode("fast"):
+            return general_gemm(a, b)[0]
+
+    y = torch.compile(product, backend="aot_eager")()
+    assert fast_layouts == ["TN"] and nfp.get_product_mode() == "reproducible"
+    assert torch.equal(y, product())
+
+
+def test_it_is_a_setting_and_a_context() -> None:
+    nfp.product_mode("fast")
+    assert nfp.get_product_mode() == "fast"
+    with nfp.product_mode("reproducible"):
+        assert nfp.get_product_mode() == "reproducible"
+    assert nfp.get_product_mode() == "fast"
+    with pytest.raises(ValueError, match="mode must be 'reproducible' or 'fast', got 'quick'"):
+        nfp.product_mode("quick")
+    assert nfp.get_product_mode() == "fast"

@@ -134,11 +134,19 @@ def on_blocks(piece: Piece, rows: int, cols: int, amaxes: torch.Tensor) -> torch
     return whole
 
 
+def amaxes_of_part(
+    values: torch.Tensor, start: int, shape: tuple[int, int], rows: int, cols: int
+) -> torch.Tensor:
+    """Amaxes of what a flat part of a matrix has of each block; zero where it has nothing."""
+    whole = values.new_zeros(shape[0] * shape[1])
+    whole[start : start + values.numel()] = largest(values)
+    return block_amaxes(whole.view(shape), rows, cols)
+
+
 def local_amaxes(piece: Piece, rows: int, cols: int, dtype: torch.dtype) -> torch.Tensor:
     """Amaxes of what the piece has; zero where it has nothing."""
-    whole = torch.zeros(piece.weight.numel(), dtype=piece.weight.dtype)
-    whole[piece.start : piece.end] = largest(piece.values)
-    return block_amaxes(whole.view(piece.weight.shape), rows, cols).to(dtype)
+    shape = tuple(piece.weight.shape)
+    return amaxes_of_part(piece.values, piece.start, shape, rows, cols).to(dtype)
 
 
 class Direction(NamedTuple):

@@ -17,6 +17,7 @@ from narrowfloat.pytorch.tex import (
     enums,
     gemm,
     groups,
+    master_weights,
     norms,
     optimizers,
     permutation,
@@ -37,6 +38,7 @@ from narrowfloat.pytorch.tex.dropout import *  # noqa: F403
 from narrowfloat.pytorch.tex.enums import *  # noqa: F403
 from narrowfloat.pytorch.tex.gemm import *  # noqa: F403
 from narrowfloat.pytorch.tex.groups import *  # noqa: F403
+from narrowfloat.pytorch.tex.master_weights import *  # noqa: F403
 from narrowfloat.pytorch.tex.norms import *  # noqa: F403
 from narrowfloat.pytorch.tex.optimizers import *  # noqa: F403
 from narrowfloat.pytorch.tex.permutation import *  # noqa: F403
@@ -58,6 +60,7 @@ _GROUPS = (
     enums,
     gemm,
     groups,
+    master_weights,
     norms,
     optimizers,
     permutation,

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "narrowfloat/ops/qgemm.h"
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/types/transpose_codes.h"
 
 namespace narrowfloat::xla_ffi {
 namespace {
@@ -31,12 +33,14 @@ constexpr OperandNames kLhsNames{"lhs", "scale_inv of lhs", "amax of lhs"};
 constexpr OperandNames kRhsNames{"rhs", "scale_inv of rhs", "amax of rhs"};
 
 /// An operand: matrices of codes, one for each group, back to back as they lie in memory.
-/// rows, cols: of each matrix; -1 is the size of the group.
+/// rows, cols: of each matrix; -1 is the size of the group. is_turned: columnwise codes lie in
+/// rows, where the scheme has them transposed.
 struct Operand {
   OperandNames names;
   ffi::AnyBuffer data, scale_inv, amax;
   QuantSpec spec;
   std::int64_t rows, cols;
+  bool is_turned;
 
   const SchemeInfo& Scheme() const { return *spec.scheme; }
   bool HasOneScale() const { return Scheme().layout.lines_per_scale == 0; }
@@ -52,13 +56,21 @@ QuantSpec SpecOfOneDirection(std::string_view text) {
 /// The memory of the groups' buffers, taken one group after another.
 class OperandBuffers {
  public:
-  OperandBuffers(const Operand& operand, std::size_t groups)
+  OperandBuffers(const Operand& operand, std::size_t groups, const Execution& execution)
       : operand_(operand),
+        execution_(execution),
         groups_(groups),
         codes_(operand.data.element_count()),
         scales_(operand.scale_inv.element_count()) {
     Codes({kVerb, operand.names.data}, operand.data, operand.Scheme(), codes_);
     CheckScaleDType({kVerb, operand.names.scale_inv}, operand.scale_inv, operand.Scheme());
+    if (!operand.is_turned) return;
+    if (!operand.HasOneScale() || !operand.spec.columnwise) {
+      throw InvalidArgument(fmt::format(
+          "{}: codes of {} can be turned if they are columnwise and have one scale, got {}", kVerb,
+          operand.names.data, operand.Scheme().name));
+    }
+    turned_ = std::make_unique_for_overwrite<std::byte[]>(codes_);
   }
 
   /// The matrix of group `group`, whose size is `size`. Requires: groups in order.
@@ -90,7 +102,10 @@ class OperandBuffers {
       case Role::kColumnwiseData: {
         const std::size_t first = Advance(operand_.names.data, operand_.data, used_codes_, codes_,
                                           FlattenShape(shape).Size());
-        return BytesAt(operand_.data, CodeBytes(operand_.Scheme(), first));
+        const std::byte* codes = BytesAt(operand_.data, CodeBytes(operand_.Scheme(), first));
+        if (!operand_.is_turned) return codes;
+        TransposeCodes(codes, turned_.get() + first, FlattenShape(shape), execution_);
+        return turned_.get() + first;
       }
       case Role::kRowwiseScaleInv:
       case Role::kColumnwiseScaleInv: {
@@ -123,6 +138,8 @@ class OperandBuffers {
   }
 
   const Operand& operand_;
+  const Execution& execution_;
+  std::unique_ptr<std::byte[]> turned_;
   const std::size_t groups_, codes_, scales_;
   std::size_t used_codes_ = 0, used_scales_ = 0;
 };
@@ -184,7 +201,8 @@ void Multiply(const Operand& lhs, const Operand& rhs, const ffi::AnyBuffer& bias
   const bool is_grouped = group_sizes.element_count() > 0;
   const std::vector<std::int64_t> sizes = SizesOf(group_sizes);
   const GemmLayout layout = LayoutOf(lhs, rhs);
-  OperandBuffers lhs_buffers(lhs, sizes.size()), rhs_buffers(rhs, sizes.size());
+  OperandBuffers lhs_buffers(lhs, sizes.size(), execution);
+  OperandBuffers rhs_buffers(rhs, sizes.size(), execution);
   std::vector<ConstQuantizedView> a, b;
   std::vector<Shape> shapes;
   for (std::size_t g = 0; g < sizes.size(); ++g) {
@@ -209,13 +227,13 @@ ffi::Error GemmFFI(Context context, ffi::AnyBuffer lhs, ffi::AnyBuffer lhs_scale
                    ffi::AnyBuffer lhs_amax, ffi::AnyBuffer rhs, ffi::AnyBuffer rhs_scale_inv,
                    ffi::AnyBuffer rhs_amax, ffi::AnyBuffer bias, ffi::AnyBuffer group_sizes,
                    Result output, std::string_view lhs_spec, std::int64_t lhs_rows,
-                   std::int64_t lhs_cols, std::string_view rhs_spec, std::int64_t rhs_rows,
-                   std::int64_t rhs_cols) {
+                   std::int64_t lhs_cols, bool lhs_turned, std::string_view rhs_spec,
+                   std::int64_t rhs_rows, std::int64_t rhs_cols, bool rhs_turned) {
   return RunOn(context, [&](const Execution& execution) {
-    const Operand left{kLhsNames, lhs,     lhs_scale_inv, lhs_amax, SpecOfOneDirection(lhs_spec),
-                       lhs_rows,  lhs_cols};
-    const Operand right{kRhsNames, rhs,     rhs_scale_inv, rhs_amax, SpecOfOneDirection(rhs_spec),
-                        rhs_rows,  rhs_cols};
+    const Operand left{kLhsNames, lhs,      lhs_scale_inv, lhs_amax, SpecOfOneDirection(lhs_spec),
+                       lhs_rows,  lhs_cols, lhs_turned};
+    const Operand right{kRhsNames, rhs,      rhs_scale_inv, rhs_amax, SpecOfOneDirection(rhs_spec),
+                        rhs_rows,  rhs_cols, rhs_turned};
     Multiply(left, right, bias, group_sizes, *output, execution);
   });
 }
@@ -235,9 +253,11 @@ auto Bind(Binding&& binding) {
       .template Attr<std::string_view>("lhs_spec")
       .template Attr<std::int64_t>("lhs_rows")
       .template Attr<std::int64_t>("lhs_cols")
+      .template Attr<bool>("lhs_turned")
       .template Attr<std::string_view>("rhs_spec")
       .template Attr<std::int64_t>("rhs_rows")
-      .template Attr<std::int64_t>("rhs_cols");
+      .template Attr<std::int64_t>("rhs_cols")
+      .template Attr<bool>("rhs_turned");
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ SNIPPETS = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", GUIDE, re.
 
 
 def test_every_snippet_states_its_output() -> None:
-    assert len(SNIPPETS) == GUIDE.count("```python") == 4
+    assert len(SNIPPETS) == GUIDE.count("```python") == 5
 
 
 @pytest.mark.parametrize(("code", "output"), SNIPPETS, ids=range(len(SNIPPETS)))

@@ -10,6 +10,7 @@ from narrowfloat.jax import quantize  # noqa: E402  # isort: skip
 from narrowfloat.jax import cpp_extensions, sharding  # noqa: E402
 from narrowfloat.jax.dense import dense  # noqa: E402
 from narrowfloat.jax.fake_quantize import fake_quantize  # noqa: E402
+from narrowfloat.jax.grouped_dense import grouped_dense  # noqa: E402
 from narrowfloat.jax.quantize import autocast, fp8_autocast  # noqa: E402
 from narrowfloat.jax.sharding import MeshResource  # noqa: E402
 
@@ -21,6 +22,7 @@ __all__ = [
     "fake_quantize",
     "ffi_library",
     "fp8_autocast",
+    "grouped_dense",
     "quantize",
     "registrations",
     "sharding",

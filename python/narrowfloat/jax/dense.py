@@ -69,15 +69,15 @@ def _forward(
     contracted = (tuple(range(-n_contracting, 0)), tuple(range(n_contracting)))
     product = gemm(x_tensor, kernel_tensor, bias, contracted, dtype=x.dtype)
     kept = (
-        _for_backward(x_tensor, TensorUsage.LHS_TRANS, quantizer_set.x),
-        _for_backward(kernel_tensor, TensorUsage.RHS_TRANS, quantizer_set.kernel),
+        kept_for_backward(x_tensor, TensorUsage.LHS_TRANS, quantizer_set.x),
+        kept_for_backward(kernel_tensor, TensorUsage.RHS_TRANS, quantizer_set.kernel),
         bias,
         quantizer_set,
     )
     return product, kept
 
 
-def _for_backward(tensor: Any, usage: TensorUsage, quantizer: Any) -> Any:
+def kept_for_backward(tensor: Any, usage: TensorUsage, quantizer: Any) -> Any:
     """The direction that the backward pass reads, if there is one: inference may have none."""
     try:
         return tensor.get_tensor(usage).checkpoint(quantizer)
@@ -94,9 +94,7 @@ def _backward(
     n_contracting: int, kept: tuple[Any, ...], gradient: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array | None, object]:
     x_tensor, kernel_tensor, bias, quantizer_set = kept
-    for tensor in (x_tensor, kernel_tensor):
-        if isinstance(tensor, _Missing):
-            raise ValueError(f"dense: {tensor}")
+    refuse_missing("dense", x_tensor, kernel_tensor)
     columns = gradient.ndim - (x_tensor.ndim - n_contracting)
     dy, dbias = quantize_dbias(
         gradient, quantizer_set.dgrad, bias is not None, flatten_axis=-columns
@@ -104,18 +102,30 @@ def _backward(
     trailing = tuple(range(-columns, 0))
     rows = tuple(range(gradient.ndim - columns))
     dx = gemm(dy, kernel_tensor, None, (trailing, trailing), dtype=gradient.dtype)
-    dkernel = gemm(x_tensor, dy, None, (rows, rows), dtype=_value_dtype(kernel_tensor))
+    dkernel = gemm(x_tensor, dy, None, (rows, rows), dtype=value_dtype(kernel_tensor))
     if bias is not None:
         dbias = dbias.astype(bias.dtype)
-    states = jax.tree.map(
+    return dx, dkernel, dbias, states_of(quantizer_set)
+
+
+def refuse_missing(verb: str, *tensors: Any) -> None:
+    """Errors: ValueError if a direction that the backward pass reads is not there."""
+    for tensor in tensors:
+        if isinstance(tensor, _Missing):
+            raise ValueError(f"{verb}: {tensor}")
+
+
+def states_of(quantizer_set: QuantizerSet) -> object:
+    """The gradient of a set: its state after the step, where it has one."""
+    return jax.tree.map(
         lambda zero, state: state if zero.dtype == state.dtype else zero,
         zero_cotangents(quantizer_set),
         quantizer_set,
     )
-    return dx, dkernel, dbias, states
 
 
-def _value_dtype(tensor: Any) -> Any:
+def value_dtype(tensor: Any) -> Any:
+    """The type of the values of a tensor, quantized or not."""
     return getattr(tensor, "dq_dtype", None) or tensor.data.dtype
 
 

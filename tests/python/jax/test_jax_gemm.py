@@ -198,6 +198,7 @@ def call(**changes: object) -> jax.Array:
                  "lhs_spec": "mxfp8_e4m3", "rhs_spec": "mxfp8_e4m3"} | changes  # fmt: skip
     attributes = {name: arguments[name] for name in ("lhs_spec", "rhs_spec")}
     extents = {f"{side}_{part}": 32 for side in ("lhs", "rhs") for part in ("rows", "cols")}
+    extents |= {"lhs_turned": False, "rhs_turned": False}
     return jax.ffi.ffi_call("nf_gemm_ffi", jax.ShapeDtypeStruct(arguments["out"], jnp.float32))(
         arguments["lhs"], arguments["lhs_scale"], no_items, arguments["rhs"],
         arguments["rhs_scale"], no_items, arguments["bias"], arguments["sizes"],
@@ -229,6 +230,9 @@ def call(**changes: object) -> jax.Array:
         ({"rhs_spec": "fp8_e4m3"}, "gemm: scale_inv of rhs must be float32, got float8_e8m0fnu"),
         ({"sizes": jnp.asarray([-1], jnp.int32)},
          "gemm: group 0 cannot have a negative size, got -1"),
+        ({"extents": {"rhs_turned": True}},
+         "gemm: codes of rhs can be turned if they are columnwise and have one scale, got "
+         "mxfp8_e4m3"),
         ({"extents": {"lhs_cols": 64}}, "gemm: lhs must have 2048 items, got shape 32x32"),
     ],
 )  # fmt: skip

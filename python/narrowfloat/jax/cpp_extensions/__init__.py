@@ -2,6 +2,7 @@
 """Quantizing and products, under the names of TransformerEngine's JAX package."""
 
 from narrowfloat.jax.cpp_extensions.gemm import gemm
+from narrowfloat.jax.cpp_extensions.grouped_gemm import grouped_gemm
 from narrowfloat.jax.cpp_extensions.quantization import (
     dequantize,
     grouped_dbias,
@@ -14,6 +15,7 @@ __all__ = [
     "dequantize",
     "gemm",
     "grouped_dbias",
+    "grouped_gemm",
     "grouped_quantize",
     "quantize",
     "quantize_dbias",

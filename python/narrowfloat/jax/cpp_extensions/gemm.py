@@ -11,8 +11,8 @@ from jax.typing import DTypeLike
 
 from narrowfloat import _core
 from narrowfloat.jax.primitives.dequantize import is_columnwise
-from narrowfloat.jax.primitives.gemm import Factor, multiply_codes
-from narrowfloat.jax.quantize.dequantizer import dequantize_tensor, spec_of_data
+from narrowfloat.jax.primitives.gemm import Factor, Side, multiply_codes
+from narrowfloat.jax.quantize.dequantizer import dequantize_tensor, spec_of_data, spec_text
 from narrowfloat.jax.quantize.quantizer import Quantizer
 from narrowfloat.jax.quantize.scaling_modes import ScalingMode, TensorUsage
 from narrowfloat.jax.quantize.tensor import AbstractBaseTensor, NoScaleTensor, ScaledTensor1x
@@ -83,19 +83,17 @@ def _multiply_values(
 def _multiply(left: Factor, right: Factor, bias: jax.Array | None, dtype: jnp.dtype) -> jax.Array:
     if dtype.name not in _ROUNDED_TO:
         dtype = jnp.dtype(jnp.float32)
-    if is_columnwise(left.spec) and not is_columnwise(right.spec):
+    if is_columnwise(left.side.spec) and not is_columnwise(right.side.spec):
         # The core reads columns on the left with columns on the right only. Scales there are powers
         # of two, so that the order of the factors changes no bit.
         turned = multiply_codes(right, left, None, jnp.float32 if bias is not None else dtype)
-        kept = right.axis
+        kept = right.side.axis
         product = jnp.transpose(turned, (*range(kept, turned.ndim), *range(kept)))
         return product if bias is None else product + bias.astype(jnp.float32)
     if bias is not None:
-        of_right = right.data.shape
-        kept = of_right[right.axis :] if is_columnwise(right.spec) else of_right[: right.axis]
         if jnp.dtype(bias.dtype).name not in _ROUNDED_TO:
             bias = bias.astype(jnp.float32)
-        bias = jnp.broadcast_to(bias, kept)
+        bias = jnp.broadcast_to(bias, right.side.kept(right.data.shape))
     return multiply_codes(left, right, bias, dtype)
 
 
@@ -112,7 +110,11 @@ def _factors(
     if extents[0] != extents[1] or 0 in (*left.data.shape, *right.data.shape):
         return None
     lhs, rhs = (_factor(*pair) for pair in pairs)
-    return None if lhs is None or rhs is None else (lhs, rhs)
+    if lhs is None or rhs is None:
+        return None
+    if lhs.side.is_turned and not is_columnwise(rhs.side.spec):
+        lhs = _with_sums_last(left, spec_of_data(left), dims[0])
+    return lhs, rhs
 
 
 def _are_of_one_family(
@@ -135,18 +137,29 @@ def _place(operand: ScaledTensor1x, dim: int) -> int:
 
 def _factor(operand: ScaledTensor1x, dims: Dims) -> Factor | None:
     """The operand as its codes lie; None where the blocks do not run along `dims`."""
-    data, axis, spec = operand.data, operand.flatten_axis, spec_of_data(operand)
+    data, spec = operand.data, spec_of_data(operand)
     summed = tuple(_place(operand, dim) for dim in dims)
     if operand.scaling_mode.is_block_scaling:
-        along = range(axis) if is_columnwise(spec) else range(axis, data.ndim)
-        fits = summed == tuple(along)
-        return Factor(data, operand.scale_inv, operand.amax, spec, axis) if fits else None
+        side = Side(spec, operand.flatten_axis)
+        fits = summed == tuple(
+            dim for dim in range(data.ndim) if dim not in side.kept_dims(data.ndim)
+        )
+        return Factor(data, operand.scale_inv, operand.amax, side) if fits else None
     # One scale covers the tensor, in any order of its dimensions.
-    kept = [_place(operand, dim) for dim in range(data.ndim) if dim not in dims]
-    order = (*kept, *summed)
+    if summed == tuple(range(len(summed))) and len(summed) < data.ndim:
+        side = Side(spec_text(spec, is_columnwise=True), len(summed), is_turned=True)
+        return Factor(data, operand.scale_inv, operand.amax, side)
+    return _with_sums_last(operand, spec, dims)
+
+
+def _with_sums_last(operand: ScaledTensor1x, spec: str, dims: Dims) -> Factor:
+    """An operand of one scale, whose codes are moved so that `dims` are the last ones."""
+    summed = [_place(operand, dim) for dim in dims]
+    kept = [_place(operand, dim) for dim in range(operand.ndim) if dim not in dims]
+    data, order = operand.data, (*kept, *summed)
     if order != tuple(range(data.ndim)):
         data = jnp.transpose(data, order)
-    return Factor(data, operand.scale_inv, operand.amax, spec, len(kept))
+    return Factor(data, operand.scale_inv, operand.amax, Side(spec, len(kept)))
 
 
 def _pick(

@@ -24,55 +24,60 @@ from narrowfloat.jax.quantize.scaling_modes import split_shape
 NO_BIAS = (0,)
 
 
-class Factor(NamedTuple):
-    """An operand of a product as it lies: what is summed over are the dimensions from `axis` on,
-    or those before it where `spec` is of columns."""
+class Side(NamedTuple):
+    """How an operand lies: its matrix is split before dimension `axis`. What is summed over are
+    the columns, or the rows where `spec` is of columns.
 
-    data: jax.Array
-    scale_inv: jax.Array
-    amax: jax.Array
-    spec: str
-    axis: int
-
-
-def _kept(spec: str, axis: int, ndim: int) -> range:
-    """The dimensions that are not summed over."""
-    return range(axis, ndim) if is_columnwise(spec) else range(axis)
-
-
-class _Side(NamedTuple):
-    """Static parameters of an operand."""
+    is_turned: such codes lie in rows, where the scheme has them transposed.
+    """
 
     spec: str
     axis: int
+    is_turned: bool = False
 
-    def kept(self, shape: Sequence[int]) -> tuple[int, ...]:
-        return tuple(shape[dim] for dim in _kept(self.spec, self.axis, len(shape)))
+    def kept_dims(self, ndim: int) -> range:
+        """The dimensions that are not summed over."""
+        return range(self.axis, ndim) if is_columnwise(self.spec) else range(self.axis)
+
+    def kept(self, items: Sequence[Any]) -> list[Any]:
+        """Those of `items`, one for each dimension, that are not summed over."""
+        return [items[dim] for dim in self.kept_dims(len(items))]
 
     def axes(self, operand: jax.ShapeDtypeStruct, mesh: Mesh) -> list[Axes]:
         """Mesh axes of the kept dimensions; what is summed over is gathered."""
         shape = operand.shape
         whole = whole_blocks(axes_of(operand), shape, [1] * len(shape), mesh)
-        kept = _kept(self.spec, self.axis, len(shape))
+        kept = self.kept_dims(len(shape))
         return [names if dim in kept else () for dim, names in enumerate(whole)]
-
-    def of_kept(self, items: Sequence[Any]) -> list[Any]:
-        return [items[dim] for dim in _kept(self.spec, self.axis, len(items))]
 
     def factors(self, factors: Factors, data: Sequence[int], scales: Sequence[int]) -> tuple:
         """Names of the dimensions of codes and of scales, which share those that are kept."""
         names, others = factors.unrelated(data), list(factors.unrelated(scales))
         if len(scales) == len(data) > 1:
-            for dim in _kept(self.spec, self.axis, len(data)):
+            for dim in self.kept_dims(len(data)):
                 others[dim] = names[dim]
         return names, tuple(others)
 
 
-def _sides(static: dict[str, Any]) -> tuple[_Side, _Side]:
-    return (
-        _Side(static["lhs_spec"], static["lhs_axis"]),
-        _Side(static["rhs_spec"], static["rhs_axis"]),
-    )
+class Factor(NamedTuple):
+    """An operand of a product."""
+
+    data: jax.Array
+    scale_inv: jax.Array
+    amax: jax.Array
+    side: Side
+
+
+def gemm_attributes(
+    lhs: Side, lhs_matrix: Sequence[int], rhs: Side, rhs_matrix: Sequence[int]
+) -> dict[str, object]:
+    """The handler's attributes; -1 in a matrix is the size of a group."""
+    attributes: dict[str, object] = {}
+    for name, side, matrix in (("lhs", lhs, lhs_matrix), ("rhs", rhs, rhs_matrix)):
+        attributes[f"{name}_spec"] = str(side.spec)
+        attributes[f"{name}_rows"], attributes[f"{name}_cols"] = map(int, matrix)
+        attributes[f"{name}_turned"] = bool(side.is_turned)
+    return attributes
 
 
 @register_primitive
@@ -86,28 +91,29 @@ class GemmPrimitive(BasePrimitive):
     """
 
     name = "nf_gemm_ffi"
-    static_args = ("lhs_spec", "lhs_axis", "rhs_spec", "rhs_axis", "out_dtype")
+    static_args = ("lhs", "rhs", "out_dtype")
 
     @staticmethod
     def abstract(*operands: ShapedArray, **static: Any) -> Sequence[ShapedArray]:
-        left, right = _sides(static)
+        left, right = static["lhs"], static["rhs"]
         shape = (*left.kept(operands[0].shape), *right.kept(operands[3].shape))
         return [ShapedArray(shape, static["out_dtype"])]
 
     @staticmethod
     def attributes(**static: Any) -> dict[str, object]:
-        return gemm_attributes(
-            static["lhs_spec"], static["lhs_matrix"], static["rhs_spec"], static["rhs_matrix"]
-        )
+        lhs, rhs = static["lhs"], static["rhs"]
+        return gemm_attributes(lhs, static["lhs_matrix"], rhs, static["rhs_matrix"])
 
     @classmethod
     def impl(cls, *operands: jax.Array, **static: Any) -> Arrays:
         lhs, lhs_scale, lhs_amax, rhs, rhs_scale, rhs_amax, bias, sizes = operands
-        matrices = {}
-        for name, data in (("lhs", lhs), ("rhs", rhs)):
-            matrices[f"{name}_matrix"] = split_shape(data.shape, static[f"{name}_axis"])
-        lhs_scale = pad_scales_of(lhs_scale, static["lhs_spec"], matrices["lhs_matrix"])
-        rhs_scale = pad_scales_of(rhs_scale, static["rhs_spec"], matrices["rhs_matrix"])
+        left, right = static["lhs"], static["rhs"]
+        matrices = {
+            "lhs_matrix": split_shape(lhs.shape, left.axis),
+            "rhs_matrix": split_shape(rhs.shape, right.axis),
+        }
+        lhs_scale = pad_scales_of(lhs_scale, left.spec, matrices["lhs_matrix"])
+        rhs_scale = pad_scales_of(rhs_scale, right.spec, matrices["rhs_matrix"])
         return cls.inner_primitive.bind(
             lhs, lhs_scale, lhs_amax, rhs, rhs_scale, rhs_amax, bias, sizes, **static, **matrices
         )
@@ -116,7 +122,7 @@ class GemmPrimitive(BasePrimitive):
     def partition(
         cls, static: dict[str, Any], mesh: Mesh, operands: Sequence, results: Sequence
     ) -> tuple[Callable[..., Arrays], list[PartitionSpec], list[PartitionSpec]]:
-        left, right = _sides(static)
+        left, right = static["lhs"], static["rhs"]
         lhs_axes, rhs_axes = left.axes(operands[0], mesh), right.axes(operands[3], mesh)
         taken = {name for names in lhs_axes for name in names}
         rhs_axes = [() if taken.intersection(names) else names for names in rhs_axes]
@@ -125,9 +131,9 @@ class GemmPrimitive(BasePrimitive):
         for axes, scale in ((lhs_axes, operands[1]), (rhs_axes, operands[4])):
             place = spec_of(axes)
             places += [place, place if len(scale.shape) == len(axes) > 1 else nothing, nothing]
-        kept = right.of_kept(rhs_axes)
+        kept = right.kept(rhs_axes)
         bias = nothing if operands[6].shape == NO_BIAS else spec_of(kept)
-        out = spec_of([*left.of_kept(lhs_axes), *kept])
+        out = spec_of([*left.kept(lhs_axes), *kept])
         return functools.partial(cls.impl, **static), [*places, bias, nothing], [out]
 
     @classmethod
@@ -138,26 +144,14 @@ class GemmPrimitive(BasePrimitive):
         operands: Sequence[tuple],
         results: Sequence[tuple],
     ) -> SdyShardingRule:
-        factors, (left, right) = Factors(mesh), _sides(static)
+        factors, left, right = Factors(mesh), static["lhs"], static["rhs"]
         lhs = left.factors(factors, operands[0], operands[1])
         rhs = right.factors(factors, operands[3], operands[4])
-        kept = tuple(right.of_kept(rhs[0]))
+        kept = tuple(right.kept(rhs[0]))
         bias = factors.unrelated(operands[6]) if operands[6] == NO_BIAS else kept
         amaxes, sizes = [factors.unrelated(operands[i]) for i in (2, 5)], operands[7]
         names = [*lhs, amaxes[0], *rhs, amaxes[1], bias, factors.unrelated(sizes)]
-        return factors.rule(names, [(*left.of_kept(lhs[0]), *kept)])
-
-
-def gemm_attributes(
-    lhs_spec: str, lhs_matrix: Sequence[int], rhs_spec: str, rhs_matrix: Sequence[int]
-) -> dict[str, object]:
-    """The handler's attributes; -1 in a matrix is the size of a group."""
-    rows_and_cols = {
-        f"{name}_{part}": int(extent)
-        for name, matrix in (("lhs", lhs_matrix), ("rhs", rhs_matrix))
-        for part, extent in zip(("rows", "cols"), matrix, strict=True)
-    }
-    return {"lhs_spec": str(lhs_spec), "rhs_spec": str(rhs_spec), **rows_and_cols}
+        return factors.rule(names, [(*left.kept(lhs[0]), *kept)])
 
 
 def _differentiate(
@@ -184,14 +178,16 @@ def multiply_codes(
     """
     empty = jnp.zeros(NO_BIAS, jnp.float32)
     return GemmPrimitive.outer_primitive.bind(
-        *lhs[:3],
-        *rhs[:3],
+        lhs.data,
+        lhs.scale_inv,
+        lhs.amax,
+        rhs.data,
+        rhs.scale_inv,
+        rhs.amax,
         empty if bias is None else bias,
         jnp.zeros((0,), jnp.int32),
-        lhs_spec=lhs.spec,
-        lhs_axis=lhs.axis,
-        rhs_spec=rhs.spec,
-        rhs_axis=rhs.axis,
+        lhs=lhs.side,
+        rhs=rhs.side,
         out_dtype=np.dtype(out_dtype),
     )[0]
 
@@ -207,7 +203,7 @@ class GroupedGemmPrimitive(BasePrimitive):
 
     name = "nf_grouped_gemm"
     target = "nf_gemm_ffi"
-    static_args = ("lhs_spec", "lhs_matrix", "rhs_spec", "rhs_matrix", "out_shape", "out_dtype")
+    static_args = ("lhs", "lhs_matrix", "rhs", "rhs_matrix", "out_shape", "out_dtype")
 
     @staticmethod
     def abstract(*operands: ShapedArray, **static: Any) -> Sequence[ShapedArray]:
@@ -215,9 +211,8 @@ class GroupedGemmPrimitive(BasePrimitive):
 
     @staticmethod
     def attributes(**static: Any) -> dict[str, object]:
-        return gemm_attributes(
-            static["lhs_spec"], static["lhs_matrix"], static["rhs_spec"], static["rhs_matrix"]
-        )
+        lhs, rhs = static["lhs"], static["rhs"]
+        return gemm_attributes(lhs, static["lhs_matrix"], rhs, static["rhs_matrix"])
 
     @classmethod
     def impl(cls, *operands: jax.Array, **static: Any) -> Arrays:
@@ -228,3 +223,30 @@ class GroupedGemmPrimitive(BasePrimitive):
         return cls.inner_primitive.bind(
             lhs, lhs_scale, amax, rhs, rhs_scale, amax, bias, sizes, **static
         )
+
+
+def multiply_groups(
+    lhs: tuple[jax.Array, jax.Array, Side, tuple[int, int]],
+    rhs: tuple[jax.Array, jax.Array, Side, tuple[int, int]],
+    bias: jax.Array | None,
+    sizes: jax.Array,
+    out_shape: Sequence[int],
+    out_dtype: np.dtype,
+) -> jax.Array:
+    """The products of all groups, one after another, with the bytes of narrowfloat.grouped_qgemm.
+
+    lhs, rhs: flat codes and scales, how each matrix lies, and its rows and columns, of which -1 is
+    the size of the group. sizes: int32, one or more.
+    """
+    return GroupedGemmPrimitive.outer_primitive.bind(
+        *lhs[:2],
+        *rhs[:2],
+        jnp.zeros(NO_BIAS, jnp.float32) if bias is None else bias,
+        sizes,
+        lhs=lhs[2],
+        lhs_matrix=lhs[3],
+        rhs=rhs[2],
+        rhs_matrix=rhs[3],
+        out_shape=tuple(out_shape),
+        out_dtype=np.dtype(out_dtype),
+    )[0]

@@ -26,9 +26,13 @@ def spec_of_data(tensor: ScaledTensor1x | GroupedScaledTensor1x, swizzled: bool 
     Transposed columns are rows.
     """
     scheme = tensor.scaling_mode.get_scheme(tensor.data.dtype)
-    columns = tensor.is_colwise and tensor.data_layout == "N"
-    options = ["columnwise=1", "rowwise=0"] if columns else []
-    options += ["swizzled=1"] if swizzled else []
+    return spec_text(scheme, tensor.is_colwise and tensor.data_layout == "N", swizzled)
+
+
+def spec_text(scheme: str, is_columnwise: bool, is_swizzled: bool = False) -> str:
+    """The text of a spec of one direction."""
+    options = ["columnwise=1", "rowwise=0"] if is_columnwise else []
+    options += ["swizzled=1"] if is_swizzled else []
     return f"{scheme}:{','.join(options)}" if options else scheme
 
 

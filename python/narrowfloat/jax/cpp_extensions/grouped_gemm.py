@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A product for each group of rows, with the bytes of narrowfloat.grouped_qgemm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from narrowfloat.jax.cpp_extensions.quantization import grouped_quantize
+from narrowfloat.jax.primitives.gemm import Side, multiply_groups
+from narrowfloat.jax.quantize.dequantizer import spec_of_data, spec_text
+from narrowfloat.jax.quantize.factory import QuantizerSet, noop_quantizer_set
+from narrowfloat.jax.quantize.quantizer import GroupedQuantizer
+from narrowfloat.jax.quantize.scaling_modes import TensorUsage
+from narrowfloat.jax.quantize.tensor import GroupedNoScaleTensor, GroupedScaledTensor1x
+
+GroupedTensor = GroupedNoScaleTensor | GroupedScaledTensor1x
+
+
+def grouped_gemm(
+    lhs: GroupedTensor,
+    rhs: GroupedTensor,
+    contracting_dims: tuple[Sequence[int], Sequence[int]] = ((1,), (2,)),
+    bias: jax.Array | None = None,
+    precision: jax.lax.Precision = jax.lax.Precision.DEFAULT,
+    preferred_element_type: DTypeLike | None = None,
+    group_offset: jax.Array | None = None,
+    quantizer_set: QuantizerSet = noop_quantizer_set,
+) -> jax.Array:
+    """Multiplies each group's rows of lhs by the group's matrix of rhs.
+
+    lhs (M, K) has groups of rows, one after another, and rhs (G, K, N) a matrix for each, which is
+    contracted over K or N: the result is (M, N), or (M, K). Where rhs has groups of rows too and
+    both are contracted over them, the result is (G, K, N). More dimensions may stand before the
+    last one.
+    bias: (G, N), added to the rows of each group. preferred_element_type: of the result; None is
+    the type of lhs. quantizer_set: its x and kernel quantize operands that are plain yet.
+    precision: sums are float32 in any case. group_offset: must be None.
+    Errors: ValueError for other contracted dimensions, or if one operand is quantized and the other
+    is plain; NotImplementedError for a group_offset; JaxRuntimeError if sizes do not add up.
+    """
+    if group_offset is not None:
+        raise NotImplementedError("grouped_gemm: group_offset is not supported")
+    lhs = _quantized(lhs, quantizer_set.x, contracting_dims[0], TensorUsage.LHS)
+    rhs = _quantized(rhs, quantizer_set.kernel, contracting_dims[1], TensorUsage.RHS_TRANS)
+    left, right = (
+        _Part.of("lhs", lhs, contracting_dims[0]),
+        _Part.of("rhs", rhs, contracting_dims[1]),
+    )
+    sizes = _sizes(lhs, rhs, left, right)
+    kept = (*left.kept, *right.kept)
+    out_shape = kept if rhs.first_dims is None else (sizes.size, *kept)
+    dtype = _dtype_of(lhs) if preferred_element_type is None else preferred_element_type
+    if bias is not None and bias.shape != (sizes.size, math.prod(right.kept)):
+        raise ValueError(
+            f"grouped_gemm: bias must have shape {(sizes.size, math.prod(right.kept))}, got "
+            f"{bias.shape}"
+        )
+    plain = [isinstance(tensor, GroupedNoScaleTensor) for tensor in (lhs, rhs)]
+    if plain[0] != plain[1]:
+        raise ValueError(
+            "grouped_gemm: lhs and rhs must both be quantized or both plain, got "
+            f"{type(lhs).__name__} and {type(rhs).__name__}"
+        )
+    if plain[0]:
+        product = _multiply_values(lhs.data, rhs.data, left, right, sizes, bias)
+        return product.reshape(out_shape).astype(dtype)
+    return multiply_groups(
+        _codes("lhs", lhs, left),
+        _codes("rhs", rhs, right),
+        bias,
+        sizes,
+        out_shape,
+        jnp.dtype(dtype),
+    )
+
+
+class _Part(NamedTuple):
+    """An operand as matrices of rows and columns, one for each group.
+
+    by_columns: it is summed along the rows. rows: None where they are the group's.
+    """
+
+    by_columns: bool
+    rows: int | None
+    cols: int
+    rows_per_slice: int  # of axis 0, which sizes of groups count
+    kept: tuple[int, ...]  # dimensions of the result
+
+    @staticmethod
+    def of(name: str, tensor: GroupedTensor, dims: Sequence[int]) -> _Part:
+        """Errors: ValueError unless all rows or the columns are contracted."""
+        shape, is_ragged = tensor.original_shape, tensor.first_dims is not None
+        wanted = tuple(dim % len(shape) for dim in dims)
+        by_rows, by_columns = (len(shape) - 1,), tuple(range(0 if is_ragged else 1, len(shape) - 1))
+        if wanted not in (by_rows, by_columns):
+            raise ValueError(
+                f"grouped_gemm: contracted dimensions of {name} must be {by_rows} or {by_columns}, "
+                f"got {wanted}"
+            )
+        inner = math.prod(shape[1:-1])
+        rows = None if is_ragged else inner
+        kept = shape[-1:] if wanted == by_columns else shape[0 if is_ragged else 1 : -1]
+        return _Part(wanted == by_columns, rows, shape[-1], inner if is_ragged else 1, tuple(kept))
+
+    @property
+    def matrix(self) -> tuple[int, int]:
+        """Rows and columns as the handler takes them."""
+        return (-1 if self.rows is None else self.rows), self.cols
+
+
+def _quantized(
+    tensor: GroupedTensor,
+    quantizer: GroupedQuantizer | None,
+    dims: Sequence[int],
+    by_rows: TensorUsage,
+) -> GroupedTensor:
+    if isinstance(tensor, GroupedNoScaleTensor):
+        if quantizer is None:
+            return tensor
+        tensor = grouped_quantize(tensor.data, quantizer, tensor.first_dims)
+    if isinstance(tensor, GroupedScaledTensor1x):
+        return tensor
+    rows = tensor.rowwise_tensor
+    is_last = dims[-1] % rows.ndim == rows.ndim - 1
+    by_columns = TensorUsage.LHS_TRANS if by_rows is TensorUsage.LHS else TensorUsage.RHS
+    return tensor.get_tensor(by_rows if is_last else by_columns)
+
+
+def _sizes(lhs: GroupedTensor, rhs: GroupedTensor, left: _Part, right: _Part) -> jax.Array:
+    """Rows of each group. Errors: ValueError if the operands' groups do not go together."""
+    both = rhs.first_dims is not None
+    if lhs.first_dims is None or left.by_columns != both or (both and not right.by_columns):
+        raise ValueError(
+            "grouped_gemm: lhs must have groups of rows, contracted over them together with rhs or "
+            "not at all"
+        )
+    sizes = lhs.first_dims
+    groups = rhs.first_dims.size if both else rhs.original_shape[0]
+    if sizes.size != groups or groups == 0:
+        raise ValueError(
+            f"grouped_gemm: lhs and rhs must have the same number of groups, 1 or more, got "
+            f"{sizes.size} and {groups}"
+        )
+    if left.rows_per_slice != 1:
+        sizes = sizes * np.int32(left.rows_per_slice)
+    return sizes
+
+
+def _codes(
+    name: str, tensor: GroupedScaledTensor1x, part: _Part
+) -> tuple[jax.Array, jax.Array, Side, tuple[int, int]]:
+    """Errors: ValueError if codes are there in the other direction only."""
+    needs_columns = part.by_columns and tensor.scaling_mode.is_block_scaling
+    if tensor.is_colwise != needs_columns:
+        raise ValueError(
+            f"grouped_gemm: {name} of {tensor.scaling_mode.name} needs "
+            f"{'COLWISE' if needs_columns else 'ROWWISE'} data"
+        )
+    side = Side(spec_of_data(tensor, tensor.pre_swizzled), 1)
+    if part.by_columns and not needs_columns:  # one scale: rows are turned where they are read
+        side = Side(spec_text(side.spec, is_columnwise=True), 1, is_turned=True)
+    return tensor.data, tensor.scale_inv, side, part.matrix
+
+
+def _multiply_values(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    left: _Part,
+    right: _Part,
+    sizes: jax.Array,
+    bias: jax.Array | None,
+) -> jax.Array:
+    """The product of plain operands by XLA, in float32."""
+    lhs = lhs.reshape(-1, left.cols).astype(jnp.float32)
+    if right.rows is None:
+        summed = jax.lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), (0,), ())
+        rhs = rhs.reshape(-1, right.cols).astype(jnp.float32)
+        product = jax.lax.ragged_dot_general(lhs, rhs, sizes, summed)
+        return product if bias is None else product + bias[:, None].astype(jnp.float32)
+    matrices = rhs.reshape(-1, right.rows, right.cols).astype(jnp.float32)
+    if not right.by_columns:
+        matrices = jnp.swapaxes(matrices, 1, 2)
+    product = jax.lax.ragged_dot(lhs, matrices, sizes)
+    if bias is None:
+        return product
+    rows = jnp.repeat(bias.astype(jnp.float32), sizes, axis=0, total_repeat_length=lhs.shape[0])
+    return product + rows
+
+
+def _dtype_of(tensor: GroupedTensor) -> DTypeLike:
+    return tensor.data.dtype if isinstance(tensor, GroupedNoScaleTensor) else tensor.dq_dtype

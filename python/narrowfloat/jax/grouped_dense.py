@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A linear layer with a weight for each group of rows, as experts have it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.typing import DTypeLike
+
+from narrowfloat.jax.cpp_extensions.grouped_gemm import grouped_gemm
+from narrowfloat.jax.cpp_extensions.quantization import grouped_dbias, grouped_quantize
+from narrowfloat.jax.dense import kept_for_backward, refuse_missing, states_of, value_dtype
+from narrowfloat.jax.quantize.factory import QuantizerSet, noop_quantizer_set
+from narrowfloat.jax.quantize.scaling_modes import TensorUsage
+
+ROWS, COLUMNS = (0,), (1,)
+
+
+def grouped_dense(
+    x: jax.Array,
+    kernel: jax.Array,
+    group_sizes: jax.Array,
+    contracting_dims: tuple[Sequence[int], Sequence[int]] = ((1,), (1,)),
+    bias: jax.Array | None = None,
+    precision: jax.lax.Precision = jax.lax.Precision.DEFAULT,
+    preferred_element_type: DTypeLike | None = None,
+    group_offset: jax.Array | None = None,
+    quantizer_set: QuantizerSet = noop_quantizer_set,
+    kernel_fsdp_info: tuple[str | None, int] = (None, -1),
+) -> jax.Array:
+    """Multiplies each group's rows of x by the group's kernel, and adds its bias.
+
+    Shapes: x (M, K), kernel (G, K, N), bias (G, N), group_sizes int32 (G,), which add up to M and
+    may be 0; the result is (M, N), of preferred_element_type or the type of x.
+    Under differentiation the products of the gradients are quantized too; as dense() otherwise,
+    with grouped quantizers. precision: sums are float32 in any case.
+    Errors: ValueError for other contracted dimensions; NotImplementedError for group_offset or
+    kernel_fsdp_info; as grouped_quantize() and grouped_gemm().
+    """
+    if tuple(map(tuple, contracting_dims)) != (COLUMNS, COLUMNS):
+        raise ValueError(
+            f"grouped_dense: contracting_dims must be ((1,), (1,)), got {contracting_dims}"
+        )
+    if group_offset is not None or kernel_fsdp_info[0] is not None:
+        raise NotImplementedError(
+            "grouped_dense: group_offset and kernel_fsdp_info are not supported"
+        )
+    dtype = x.dtype if preferred_element_type is None else preferred_element_type
+    return _grouped_dense(x, kernel, group_sizes, bias, quantizer_set, jax.numpy.dtype(dtype))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _grouped_dense(
+    x: jax.Array,
+    kernel: jax.Array,
+    group_sizes: jax.Array,
+    bias: jax.Array | None,
+    quantizer_set: QuantizerSet,
+    dtype: DTypeLike,
+) -> jax.Array:
+    return _forward(x, kernel, group_sizes, bias, quantizer_set, dtype)[0]
+
+
+def _forward(
+    x: jax.Array,
+    kernel: jax.Array,
+    group_sizes: jax.Array,
+    bias: jax.Array | None,
+    quantizer_set: QuantizerSet,
+    dtype: DTypeLike,
+) -> tuple[jax.Array, tuple[Any, ...]]:
+    x_tensor = grouped_quantize(x, quantizer_set.x, group_sizes)
+    kernel_tensor = grouped_quantize(kernel, quantizer_set.kernel)
+    product = grouped_gemm(
+        x_tensor.get_tensor(TensorUsage.LHS),
+        kernel_tensor.get_tensor(TensorUsage.RHS),
+        (COLUMNS, (1,)),
+        bias,
+        preferred_element_type=dtype,
+    )
+    kept = (
+        kept_for_backward(x_tensor, TensorUsage.LHS_TRANS, quantizer_set.x),
+        kept_for_backward(kernel_tensor, TensorUsage.RHS_TRANS, quantizer_set.kernel),
+        group_sizes,
+        bias,
+        quantizer_set,
+    )
+    return product, kept
+
+
+def _backward(dtype: DTypeLike, kept: tuple[Any, ...], gradient: jax.Array) -> tuple[Any, ...]:
+    x_tensor, kernel_tensor, group_sizes, bias, quantizer_set = kept
+    refuse_missing("grouped_dense", x_tensor, kernel_tensor)
+    dy = grouped_quantize(gradient, quantizer_set.dgrad, group_sizes)
+    dx = grouped_gemm(
+        dy.get_tensor(TensorUsage.LHS),
+        kernel_tensor,
+        (COLUMNS, (2,)),
+        preferred_element_type=value_dtype(x_tensor),
+    )
+    dkernel = grouped_gemm(
+        x_tensor,
+        dy.get_tensor(TensorUsage.RHS),
+        (ROWS, ROWS),
+        preferred_element_type=value_dtype(kernel_tensor),
+    )
+    dbias = None if bias is None else grouped_dbias(gradient, group_sizes).astype(bias.dtype)
+    return dx, dkernel, None, dbias, states_of(quantizer_set)
+
+
+_grouped_dense.defvjp(_forward, _backward)

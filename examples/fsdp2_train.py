@@ -40,7 +40,7 @@ RECIPES = {
     "blockwise": recipe.Float8BlockScaling,
     "nvfp4": recipe.NVFP4BlockScaling,
 }
-FEATURES, CLASSES = 128, 128
+FEATURES, CLASSES = 128, 256
 
 
 class Network(torch.nn.Module):
@@ -135,6 +135,11 @@ def resume(path: Path, network: Network, optimizer: torch.optim.Optimizer) -> in
     return int(path.name.removeprefix("step_"))
 
 
+def seed_step(arguments: argparse.Namespace, step: int) -> None:
+    """Lets what is drawn in a step depend on the step alone, so that a resumed run draws it too."""
+    torch.manual_seed((arguments.seed + step) * dist.get_world_size() + dist.get_rank())
+
+
 def train_step(
     network: Network,
     optimizer: torch.optim.Optimizer,
@@ -143,7 +148,9 @@ def train_step(
 ) -> float:
     """Returns the loss, averaged over the ranks."""
     x, wanted = batch
-    with nfp.autocast(enabled=True, recipe=chosen):
+    # NVFP4's transform takes bfloat16 alone.
+    narrow = torch.autocast("cpu", torch.bfloat16, enabled=chosen.nvfp4())
+    with narrow, nfp.autocast(enabled=True, recipe=chosen):
         loss = F.cross_entropy(network(x), wanted)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
@@ -170,6 +177,7 @@ def train(arguments: argparse.Namespace) -> None:
         print(f"{dist.get_world_size()} ranks, {arguments.recipe}, from step {first}", flush=True)
     for step in range(first, arguments.steps):
         begin = time.monotonic()
+        seed_step(arguments, step)
         loss = train_step(network, optimizer, make_batch(arguments, step), chosen)
         if dist.get_rank() == 0:
             print(f"step {step}: loss {loss:.4f}, {time.monotonic() - begin:.2f} s", flush=True)
@@ -185,6 +193,10 @@ def main() -> None:
     dist.init_process_group("gloo")
     train(arguments)
     dist.destroy_process_group()
+    sys.stdout.flush()
+    # Threads of gloo may still hold tensors, and end the process with an error if they free them
+    # while Python shuts down.
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example is killed and resumed, and ends with the losses of an uninterrupted run."""
+"""The example is killed and resumed, and ends with the bytes of an uninterrupted run."""
 
 import os
 import signal
@@ -9,9 +9,15 @@ import time
 from pathlib import Path
 
 import pytest
+from torch.distributed.checkpoint import FileSystemReader
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "fsdp2_train.py"
 LIMIT_S = 90
+OPTIONS = [
+    ("--recipe", "delayed"),
+    ("--quantized-weights",),
+    ("--recipe", "nvfp4", "--quantized-weights"),  # which rounds gradients at random
+]
 
 
 def start(out: Path, log: Path, *options: str) -> subprocess.Popen:
@@ -46,7 +52,7 @@ def kill(process: subprocess.Popen) -> None:
     process.wait()
 
 
-@pytest.mark.parametrize("options", [("--recipe", "delayed"), ("--quantized-weights",)], ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_killed_and_resumed(tmp_path: Path, options: tuple[str, ...]) -> None:
     whole, parts, log = tmp_path / "whole", tmp_path / "parts", tmp_path / "log"
     finish(start(whole, log, *options), log)
@@ -60,3 +66,15 @@ def test_killed_and_resumed(tmp_path: Path, options: tuple[str, ...]) -> None:
     finish(start(parts, log, *options), log)
     assert "from step 0" not in log.read_text()
     assert (parts / "losses.jsonl").read_text() == (whole / "losses.jsonl").read_text()
+    require_same_checkpoints(parts / "step_00000005", whole / "step_00000005")
+
+
+def require_same_checkpoints(first: Path, second: Path) -> None:
+    """Weights, moments, and the scales and amaxes of delayed scaling are the same bytes."""
+    saved = FileSystemReader(first).read_metadata().state_dict_metadata
+    for kind in ("layers.2.weight", "layers.2.weight.exp_avg", "layers.2._extra_state"):
+        assert any(name.endswith(kind) for name in saved), f"{kind} is not among {sorted(saved)}"
+    names = sorted(path.name for path in first.glob("*.distcp"))
+    assert len(names) == 2 and names == sorted(path.name for path in second.glob("*.distcp"))
+    for name in names:
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name

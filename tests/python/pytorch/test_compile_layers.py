@@ -1,46 +1,294 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers in compiled functions: the bytes of eager, over steps of training."""
+"""Layers in compiled functions: one graph, the bytes of eager, over steps of training."""
 
 import copy
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import pytest
 import torch
 from families import sample
 from narrowfloat.common import recipe
+from narrowfloat.pytorch.quantization import FP8GlobalStateManager
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.optim.sgd import sgd
 
 from narrowfloat import pytorch as nfp
 
-RECIPES = {
+
+def mxfp8_weights(role: nfp.QuantizerRole) -> nfp.Quantizer:
+    """MXFP8, with gradients in E5M2."""
+    gradient = role.tensor_type.startswith("grad")
+    return nfp.MXFP8Quantizer(nfp.DType.kFloat8E5M2 if gradient else nfp.DType.kFloat8E4M3)
+
+
+def some_delayed(role: nfp.QuantizerRole) -> object:
+    """Weights with delayed scaling, all else with current scaling."""
+    if role.tensor_type == "weight":
+        return nfp.DelayedScalingRequest(amax_history_len=2)
+    return nfp.Float8CurrentScalingQuantizer(nfp.DType.kFloat8E4M3)
+
+
+RECIPES: dict[str, Callable[[], recipe.Recipe]] = {
     "mxfp8": recipe.MXFP8BlockScaling,
     "current": recipe.Float8CurrentScaling,
     "block": recipe.Float8BlockScaling,
-    "nvfp4": lambda: recipe.NVFP4BlockScaling(disable_stochastic_rounding=True),
+    "nvfp4": recipe.NVFP4BlockScaling,  # with the transform and stochastic rounding
+    "custom": lambda: recipe.CustomRecipe(qfactory=mxfp8_weights),
+    "high_precision": lambda: recipe.MXFP8BlockScaling(backward_override="high_precision"),
     "delayed": lambda: recipe.DelayedScaling(amax_history_len=2),
+    "custom_delayed": lambda: recipe.CustomRecipe(qfactory=some_delayed),
 }
+# A graph cannot hold the step that ends an autocast of delayed scaling.
+INSIDE = [kind for kind in RECIPES if "delayed" not in kind]
 
 
-@pytest.mark.parametrize("kind", list(RECIPES))
-def test_a_compiled_layer_trains_as_eager(kind: str) -> None:
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
     torch._dynamo.reset()
+    FP8GlobalStateManager.reset()
+    yield
+    FP8GlobalStateManager.reset()
+
+
+class Network(torch.nn.Module):
+    """Two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nfp.Linear(128, 256, dtype=torch.bfloat16)
+        self.second = nfp.Linear(256, 128, dtype=torch.bfloat16, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(self.first(x)))
+
+
+Call = Callable[[torch.nn.Module, torch.Tensor], torch.Tensor]
+
+
+def within(chosen: recipe.Recipe) -> Call:
+    """Returns a call of a network inside the recipe's autocast."""
+
+    def run(net: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        with nfp.autocast(recipe=chosen):
+            return net(x)
+
+    return run
+
+
+def plainly(net: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return net(x)
+
+
+def train(
+    nets: tuple[torch.nn.Module, torch.nn.Module],
+    calls: tuple[Call, Call],
+    chosen: recipe.Recipe | None,
+    rows: tuple[int, ...],
+) -> None:
+    """Trains a step for each number of rows; both networks must agree in every bit.
+
+    chosen: the recipe of an autocast around the calls.
+    """
+    optimizers = [torch.optim.AdamW(net.parameters(), lr=1e-2) for net in nets]
+    for step, count in enumerate(rows):
+        found = []
+        for net, call, optimizer in zip(nets, calls, optimizers, strict=True):
+            torch.manual_seed(step)
+            x = sample(count, 128, dtype=torch.bfloat16, seed=step).requires_grad_()
+            with nullcontext() if chosen is None else nfp.autocast(recipe=chosen):
+                y = call(net, x)
+            y.float().square().sum().backward()
+            gradients = [parameter.grad.clone() for parameter in net.parameters()]
+            optimizer.step()
+            optimizer.zero_grad()
+            found.append([y.detach(), x.grad, *gradients, *(p.detach() for p in net.parameters())])
+        for i, (got, want) in enumerate(zip(*found, strict=True)):
+            assert torch.equal(got, want), f"step {step}, tensor {i}"
+
+
+def compare(
+    call: Call, chosen: recipe.Recipe | None, backend: str = "aot_eager", dynamic: bool = False
+) -> None:
+    """Trains a network in one graph and one outside."""
+    inside = Network()
+    outside = copy.deepcopy(inside)
+    counter = CompileCounterWithBackend(backend)
+    compiled = torch.compile(call, backend=counter, fullgraph=True, dynamic=dynamic)
+    rows = (64, 96, 64, 128) if dynamic else (64, 64, 64)
+    train((inside, outside), (compiled, call), chosen, rows)
+    assert counter.frame_count == 1
+    for layer, other in ((inside.first, outside.first), (inside.second, outside.second)):
+        states, expected = layer._states.export(), other._states.export()
+        assert states.keys() == expected.keys()
+        assert all(torch.equal(states[name], expected[name]) for name in states)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("kind", INSIDE)
+def test_a_network_trains_in_one_graph(kind: str, dynamic: bool) -> None:
+    compare(within(RECIPES[kind]()), None, dynamic=dynamic)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("kind", ["mxfp8", "delayed", "custom_delayed"])
+def test_the_autocast_may_be_around_the_graph(kind: str, dynamic: bool) -> None:
+    compare(plainly, RECIPES[kind](), dynamic=dynamic)
+
+
+def has_compiler() -> bool:
+    from torch._inductor.cpp_builder import get_cpp_compiler
+
+    try:
+        return bool(get_cpp_compiler())
+    except Exception:
+        return False
+
+
+@pytest.mark.skipif(not has_compiler(), reason="inductor needs a C++ compiler")
+@pytest.mark.parametrize("kind", ["nvfp4", "delayed"])
+def test_inductor_trains_as_eager(kind: str) -> None:
+    compare(plainly, RECIPES[kind](), "inductor")
+
+
+@pytest.mark.parametrize("kind", ["current", "nvfp4", "delayed"])
+def test_a_whole_step_is_one_graph(kind: str) -> None:
+    """Forward, loss, backward and the optimizer's step."""
+    chosen, nets = RECIPES[kind](), [Network()]
+    nets.append(copy.deepcopy(nets[0]))
+
+    def step_of(net: Network) -> Callable[[torch.Tensor], torch.Tensor]:
+        parameters = list(net.parameters())
+        momenta = [torch.zeros_like(parameter) for parameter in parameters]
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            loss = net(x).float().square().mean()
+            gradients = list(torch.autograd.grad(loss, parameters))
+            with torch.no_grad():
+                sgd(
+                    parameters,
+                    gradients,
+                    momenta,
+                    lr=1e-2,
+                    momentum=0.9,
+                    weight_decay=0.0,
+                    dampening=0.0,
+                    nesterov=False,
+                    maximize=False,
+                )
+            return loss.detach()
+
+        return step
+
+    steps = [torch.compile(step_of(nets[0]), backend="aot_eager", fullgraph=True), step_of(nets[1])]
+    for i in range(3):
+        losses = []
+        for step in steps:
+            torch.manual_seed(i)
+            with nfp.autocast(recipe=chosen), torch._dynamo.config.patch(trace_autograd_ops=True):
+                losses.append(step(sample(64, 128, dtype=torch.bfloat16, seed=i)))
+        assert torch.equal(*losses)
+        for own, other in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+            assert torch.equal(own, other), i
+
+
+def test_an_optimizer_breaks_graphs_of_its_own() -> None:
+    """PyTorch's Optimizer.step() does, whatever the parameters are."""
+    weight = torch.nn.Parameter(torch.ones(2, 2))
+    weight.grad = torch.ones(2, 2)
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="graph_break"):
+        torch.compile(lambda: optimizer.step(), backend="eager", fullgraph=True)()
+
+
+@pytest.mark.parametrize("kind", ["mxfp8", "delayed"])
+def test_quantized_weights_in_one_graph(kind: str) -> None:
     chosen = RECIPES[kind]()
-    inside = nfp.Linear(128, 256, dtype=torch.bfloat16)
+    with nfp.quantized_model_init(recipe=chosen):
+        inside = Network()
+    outside = copy.deepcopy(inside)
+    compiled = torch.compile(plainly, backend="aot_eager", fullgraph=True)
+    for i in range(3):
+        x, found = sample(64, 128, dtype=torch.bfloat16, seed=i), []
+        for net, call in ((inside, compiled), (outside, plainly)):
+            with nfp.autocast(recipe=chosen):
+                y = call(net, x)
+            y.float().sum().backward()
+            found.append([y, *(parameter.grad for parameter in net.parameters())])
+        for got, want in zip(*found, strict=True):
+            assert torch.equal(got, want), i
+
+
+def test_groups_in_one_graph() -> None:
+    chosen = recipe.MXFP8BlockScaling()
+    inside = nfp.GroupedLinear(2, 128, 64, dtype=torch.bfloat16)
+    outside = copy.deepcopy(inside)
+
+    def run(layer: nfp.GroupedLinear, x: torch.Tensor) -> torch.Tensor:
+        with nfp.autocast(recipe=chosen):
+            return layer(x, [32, 64])
+
+    compiled = torch.compile(run, backend="aot_eager", fullgraph=True)
+    train((inside, outside), (compiled, run), None, (96, 96))
+
+
+def test_graphs_follow_changes() -> None:
+    """Another recipe, a changed one, other states and a renamed layer make another graph."""
+    net = Network()
+    twin = copy.deepcopy(net)
+    x = sample(64, 128, dtype=torch.bfloat16)
+    compiled = torch.compile(plainly, backend="aot_eager", fullgraph=True)
+
+    def agree(chosen: recipe.Recipe) -> None:
+        with torch.no_grad():
+            found = []
+            for module, call in ((net, compiled), (twin, plainly)):
+                with nfp.autocast(recipe=chosen):
+                    found.append(call(module, x))
+        assert torch.equal(*found)
+
+    delayed, changing = RECIPES["delayed"](), recipe.Float8CurrentScaling()
+    agree(delayed)
+    agree(changing)
+    changing.backward_override = "dequantized"
+    changing.fp8_quant_fwd_inp = recipe.QParams(power_2_scale=True)
+    agree(changing)
+    with nfp.autocast(recipe=delayed):  # makes new states where the recipe was another one
+        net(x), twin(x)
+    FP8GlobalStateManager.reset()
+    agree(delayed)
+    net.first.name = "another"
+    agree(delayed)
+    agree(delayed)
+
+
+def test_graphs_follow_the_mode_of_products() -> None:
+    layer = nfp.Linear(128, 64, dtype=torch.bfloat16)
+    call = within(recipe.Float8CurrentScaling())
+    compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
+    x = sample(64, 128, dtype=torch.bfloat16)
+    for mode in ("reproducible", "fast", "reproducible"):
+        with nfp.product_mode(mode):
+            assert torch.equal(compiled(layer, x), call(layer, x)), mode
+
+
+@pytest.mark.parametrize("is_first_microbatch", [True, False])
+def test_kept_weights_break_the_graph(is_first_microbatch: bool) -> None:
+    chosen = recipe.MXFP8BlockScaling()
+    inside = nfp.Linear(128, 64, dtype=torch.bfloat16)
     outside = copy.deepcopy(inside)
 
     def run(layer: nfp.Linear, x: torch.Tensor) -> torch.Tensor:
-        with nfp.autocast(enabled=True, recipe=chosen):
-            return layer(x)
+        return layer(x, is_first_microbatch=is_first_microbatch) * 2
 
     compiled = torch.compile(run, backend="aot_eager")
-    for i in range(3):
-        found = []
-        for layer, function in ((inside, compiled), (outside, run)):
-            x = ((i + 1) * sample(64, 128, dtype=torch.bfloat16, seed=i)).requires_grad_()
-            y = function(layer, x)
-            y.float().square().sum().backward()
-            found.append((y.detach(), x.grad, layer.weight.grad, layer.bias.grad))
-            with torch.no_grad():
-                for parameter in layer.parameters():
-                    parameter -= 1e-3 * parameter.grad
-                    parameter.grad = None
-        for got, want in zip(*found, strict=True):
-            assert torch.equal(got, want), i
+    x = sample(64, 128, dtype=torch.bfloat16)
+    with nfp.autocast(recipe=chosen):
+        assert torch.equal(compiled(inside, x), run(outside, x))
+
+
+def test_delayed_scaling_inside_the_function_breaks_the_graph() -> None:
+    run = within(RECIPES["delayed"]())
+    inside = Network()
+    outside = copy.deepcopy(inside)
+    train((inside, outside), (torch.compile(run, backend="aot_eager"), run), None, (64, 64))

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all recipes have in common."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 from narrowfloat.common.recipe.parameters import Format, require
 
@@ -22,6 +25,7 @@ class Recipe:
     """
 
     kind: ClassVar[str] = ""
+    _noted: ClassVar[WeakValueDictionary[str, Recipe]] = WeakValueDictionary()
 
     backward_override: str | None = field(
         default_factory=lambda: os.environ.get("NVTE_BACKWARD_OVERRIDE") or None
@@ -55,6 +59,17 @@ class Recipe:
             text = ", ".join(parts)
             self.__dict__["_text"] = text
         return text
+
+    def note(self) -> str:
+        """Lets noted() find this recipe, or one that replaces it, by the text. Returns the text."""
+        text = repr(self)
+        Recipe._noted[text] = self
+        return text
+
+    @staticmethod
+    def noted(text: str) -> Recipe:
+        """Returns the recipe that was noted last under this text."""
+        return Recipe._noted[text]
 
     def _derived(self) -> dict[str, object]:
         """Attributes that are no fields of the constructor: the text names them too."""

@@ -79,6 +79,10 @@ class DebugLayer:
             self._schedules = (Schedule(first), Schedule(first))
         return self._schedules[quantized]
 
+    def is_running(self) -> bool:
+        """Returns whether a session runs, whose features may watch passes."""
+        return running_host() is not None
+
     def watch(self, parents: Slots) -> Slots | None:
         """Returns six DebugQuantizers over the parents for this forward pass and its backward pass.
 

@@ -120,9 +120,9 @@ class QuantizedLayer(torch.nn.Module):
             for mode, per_gemm in (("forward", len(Forward)), ("backward", len(Backward)))
         }
 
-    def _follow(self, recipe: Any) -> None:
+    def _follow(self, recipe: Any, group: object) -> None:
         self._warn_of_change(recipe)
-        if self._states.follow(recipe, FP8GlobalStateManager.get_fp8_group(), self._roles):
+        if self._states.follow(recipe, group, self._roles):
             self._fp8_workspaces = {}
             self._link_weights()
 
@@ -150,9 +150,11 @@ class QuantizedLayer(torch.nn.Module):
             if _is_delayed(own) and _is_delayed(quantizer):
                 own.scale, own.amax = quantizer.scale, quantizer.amax
 
-    def _parents(self, fp8_output: bool = False, fp8_grad: bool = False) -> list[Slots]:
-        """Returns the quantizers of the running autocast's recipe, one set per weight."""
-        self._follow(FP8GlobalStateManager.get_fp8_recipe())
+    def _parents(
+        self, recipe: Any, group: object, fp8_output: bool = False, fp8_grad: bool = False
+    ) -> list[Slots]:
+        """Returns the quantizers of a recipe, one set per weight."""
+        self._follow(recipe, group)
         forward, backward = (self.quantizers[key] for key, _ in PASSES.values())
         made = []
         for i in range(len(self.weight_names)):
@@ -250,7 +252,7 @@ class QuantizedLayer(torch.nn.Module):
         if isinstance(weight, QuantizedTensorStorage):
             weight.quantize_(values)
         else:
-            self._follow(self._init_recipe)
+            self._follow(self._init_recipe, FP8GlobalStateManager.get_fp8_group())
             index = self.weight_names.index(name)
             quantizer = self.quantizers[PASSES["forward"][0]][
                 len(Forward) * index + Forward.index("weight")
@@ -321,7 +323,11 @@ class QuantizedLayer(torch.nn.Module):
         if not tensors:
             return
         if FP8GlobalStateManager.is_fp8_enabled():
-            self._follow(FP8GlobalStateManager.get_fp8_recipe())
+            recipe, group = (
+                FP8GlobalStateManager.get_fp8_recipe(),
+                FP8GlobalStateManager.get_fp8_group(),
+            )
+            self._follow(recipe, group)
         self._states.load(tensors)
 
     def _load_from_state_dict(

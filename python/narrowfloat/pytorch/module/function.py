@@ -13,7 +13,6 @@ import torch
 from narrowfloat.pytorch._product_mode import get_product_mode, product_mode
 from narrowfloat.pytorch.module.products import multiply
 from narrowfloat.pytorch.module.watching import Slots, is_watching
-from narrowfloat.pytorch.quantization import FP8GlobalStateManager
 from narrowfloat.pytorch.quantized_tensor import (
     QuantizedTensorStorage,
     Quantizer,
@@ -33,9 +32,9 @@ class Call:
     slots, kept: one per weight; a kept weight is quantized already, None is not. splits: rows of
     the input that belong to each weight. dtype: of activations and of all gradients.
     backward_override: as the recipe's. saves_input: backward quantizes the input again.
-    steps_amaxes: backward ends with a step of delayed scaling. fused: weights whose gradients go to
-    their main_grad instead, added to it if `accumulates`. put_wgrad: takes a function that makes
-    the gradients of parameters later. product_mode: of all its products.
+    ends_step: takes the step of delayed scaling that ends the backward pass. fused: weights whose
+    gradients go to their main_grad instead, added to it if `accumulates`. put_wgrad: takes a
+    function that makes the gradients of parameters later. product_mode: of all its products.
     """
 
     name: str
@@ -46,7 +45,7 @@ class Call:
     grad_enabled: bool = True
     backward_override: str | None = None
     saves_input: bool = False
-    steps_amaxes: bool = False
+    ends_step: Callable[[], None] | None = None
     fused: Sequence[torch.Tensor] | None = None
     accumulates: bool = False
     put_wgrad: Callable[[Callable[[], Gradients]], None] | None = None
@@ -105,8 +104,8 @@ class LinearFunction(torch.autograd.Function):
             else:
                 call.put_wgrad(lambda: _parameter_gradients(ctx, dy, gradients, xs))
                 dws, dbs = [None] * count, [None] * count
-        if call.steps_amaxes:
-            FP8GlobalStateManager.reduce_and_update_fp8_tensors(forward=False)
+        if call.ends_step is not None:
+            call.ends_step()
         return dx, None, *dws, *dbs
 
 

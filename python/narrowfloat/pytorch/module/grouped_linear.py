@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from narrowfloat.pytorch.module.in_graph import GraphPass
 from narrowfloat.pytorch.module.options import choose_dtype, refuse, refuse_parallelism
 from narrowfloat.pytorch.module.parameters import Init, ParameterInit
 from narrowfloat.pytorch.module.passes import RunningLayer
@@ -120,9 +121,12 @@ class GroupedLinear(RunningLayer):
         """
         return super().forward(x, m_splits, is_first_microbatch)
 
+    def _quantizing_options(self, *args: Any) -> tuple[bool | None, bool, bool]:
+        return args[2], False, False
+
     def _forward(
         self,
-        again: FirstPass | None,
+        again: FirstPass | GraphPass | None,
         x: torch.Tensor,
         m_splits: Sequence[int] | torch.Tensor,
         is_first_microbatch: bool | None,

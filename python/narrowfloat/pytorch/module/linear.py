@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from narrowfloat.pytorch.module.in_graph import GraphPass
 from narrowfloat.pytorch.module.options import choose_dtype, refuse, refuse_parallelism
 from narrowfloat.pytorch.module.parameters import Init, ParameterInit
 from narrowfloat.pytorch.module.passes import RunningLayer
@@ -126,9 +127,12 @@ class Linear(RunningLayer, torch.nn.Linear):
         """
         return super().forward(x, is_first_microbatch, fp8_output, fp8_grad)
 
+    def _quantizing_options(self, *args: Any) -> tuple[bool | None, bool, bool]:
+        return args[1:]
+
     def _forward(
         self,
-        again: FirstPass | None,
+        again: FirstPass | GraphPass | None,
         x: torch.Tensor,
         is_first_microbatch: bool | None,
         fp8_output: bool,
@@ -153,7 +157,7 @@ class Linear(RunningLayer, torch.nn.Linear):
 
     def _multiply_shards(
         self,
-        again: FirstPass | None,
+        again: FirstPass | GraphPass | None,
         shards: Shards,
         slots: Sequence[Slots],
         is_first_microbatch: bool | None,

@@ -9,8 +9,16 @@ from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._product_mode import get_product_mode
 from narrowfloat.pytorch.module.base import QuantizedLayer
 from narrowfloat.pytorch.module.function import Call, LinearFunction
+from narrowfloat.pytorch.module.in_graph import (
+    GraphPass,
+    LayerNode,
+    is_plain,
+    plan_in_graph,
+    run_outside,
+)
 from narrowfloat.pytorch.module.scales import scales_of, with_scales
 from narrowfloat.pytorch.module.sharded import is_dtensor
 from narrowfloat.pytorch.module.watching import Slots, is_watching
@@ -27,21 +35,34 @@ from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 class RunningLayer(QuantizedLayer):
     """A quantized layer that runs; what of its forward pass Linear and GroupedLinear share."""
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: Any) -> Any:
         """Runs _forward(); a pass that torch.utils.checkpoint runs again has what it had before."""
+        if torch.compiler.is_dynamo_compiling():
+            return self._trace(*args)
         again = first_pass_of(self)
         if again is None:
-            return self._forward(None, *args, **kwargs)
+            return self._forward(None, *args)
         before = FP8GlobalStateManager.get_autocast_state()
         FP8GlobalStateManager.set_autocast_state(again.autocast)
         try:
-            return self._forward(again, *args, **kwargs)
+            return self._forward(again, *args)
         finally:
             FP8GlobalStateManager.set_autocast_state(before)
 
+    def _trace(self, *args: Any) -> Any:
+        """Does what forward() does, in a graph where it can. The tracer follows this function."""
+        if is_plain(self):
+            return self._forward(None, *args)
+        planned = plan_in_graph(self, *self._quantizing_options(*args))
+        return run_outside(self, *args) if planned is None else self._forward(planned, *args)
+
+    def _quantizing_options(self, *args: Any) -> tuple[bool | None, bool, bool]:
+        """Returns is_first_microbatch, fp8_output, fp8_grad of the arguments of forward()."""
+        raise NotImplementedError
+
     def _slots(
         self,
-        again: FirstPass | None,
+        again: FirstPass | GraphPass | None,
         x: torch.Tensor,
         splits: Sequence[int],
         fp8_output: bool = False,
@@ -52,9 +73,13 @@ class RunningLayer(QuantizedLayer):
         Collects amaxes where the autocast says so.
         """
         quantized = FP8GlobalStateManager.is_fp8_enabled()
+        if isinstance(again, GraphPass):
+            return []  # the node has them
         if not quantized and FP8GlobalStateManager.is_fp8_calibration():
             self._calibrate(x, splits)
-        parents = self._parents(fp8_output, fp8_grad) if quantized else self._no_slots()
+        parents = self._no_slots()
+        if quantized:
+            parents = self._parents(*self._recipe_and_group(), fp8_output, fp8_grad)
         if again is not None:
             parents = with_scales(parents, again.scales)
         watched = self._watched(parents)
@@ -63,13 +88,18 @@ class RunningLayer(QuantizedLayer):
         special = self.fuse_wgrad_accumulation or self.delay_wgrad_compute
         return parents if quantized or special else None
 
+    @staticmethod
+    def _recipe_and_group() -> tuple[Any, object]:
+        return FP8GlobalStateManager.get_fp8_recipe(), FP8GlobalStateManager.get_fp8_group()
+
     def _no_slots(self) -> list[Slots]:
         return [Slots()] * len(self.weight_names)
 
     @torch.no_grad()
     def _calibrate(self, x: torch.Tensor, splits: Sequence[int]) -> None:
         parts = [x] if len(splits) == 1 else x.split(list(splits))
-        for part, weight, slots in zip(parts, self._weights(), self._parents(), strict=True):
+        parents = self._parents(*self._recipe_and_group())
+        for part, weight, slots in zip(parts, self._weights(), parents, strict=True):
             if part.numel():
                 slots.activation.calibrate(part)
             if not isinstance(weight, QuantizedTensorStorage):
@@ -77,7 +107,7 @@ class RunningLayer(QuantizedLayer):
 
     def _multiply(
         self,
-        again: FirstPass | None,
+        again: FirstPass | GraphPass | None,
         x: torch.Tensor,
         splits: Sequence[int],
         slots: Sequence[Slots],
@@ -87,6 +117,8 @@ class RunningLayer(QuantizedLayer):
         """Returns x w^T + bias by these quantizers, one set per weight."""
         dtype = self._dtype_of_pass(x)
         quantized = FP8GlobalStateManager.is_fp8_enabled()
+        if isinstance(again, GraphPass):
+            return self._multiply_in_graph(again, x, splits, biases)
         parameters = [getattr(self, name) for name in self.weight_names]
         weights = [w.to_local() if is_dtensor(w) else w for w in parameters]
         call = Call(
@@ -103,7 +135,8 @@ class RunningLayer(QuantizedLayer):
             call.backward_override = recipe.backward_override
             call.saves_input = self._saves_input(recipe, slots)
             tensors = [x, *weights, *biases]
-            call.steps_amaxes = self._steps_amaxes(again, recipe, slots, tensors)
+            if self._steps_amaxes(again, recipe, slots, tensors):
+                call.ends_step = FP8GlobalStateManager.step_backward
         if self.fuse_wgrad_accumulation:
             call.fused, call.accumulates = weights, is_first_microbatch is not True
         if self.delay_wgrad_compute:
@@ -115,9 +148,26 @@ class RunningLayer(QuantizedLayer):
             x = x.to(dtype).contiguous()
         return LinearFunction.apply(x, call, *weights, *biases)
 
+    def _multiply_in_graph(
+        self,
+        planned: GraphPass,
+        x: torch.Tensor,
+        splits: Sequence[int],
+        biases: Sequence[torch.Tensor | None],
+    ) -> torch.Tensor:
+        """Does what _multiply() does, by one node. The tracer follows this function."""
+        parameters = (*[getattr(self, name) for name in self.weight_names], *biases)
+        steps = False
+        if planned.states:
+            recipe = FP8GlobalStateManager.get_fp8_recipe()
+            steps = self._steps_amaxes(None, recipe, (), (x, *parameters))
+        dtype = self._dtype_of_pass(x)
+        node = LayerNode(planned.number, get_product_mode())
+        return node(x, tuple(splits), dtype, parameters, planned.states, steps)
+
     def _steps_amaxes(
         self,
-        again: FirstPass | None,
+        again: FirstPass | GraphPass | None,
         recipe: Any,
         slots: Sequence[Slots],
         tensors: Sequence[Any],

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 
 import torch
@@ -30,6 +31,7 @@ class LayerStates:
 
     meta, quantizers: by TransformerEngine's name of the pass. State that was loaded waits in
     `pending` until a recipe that has such state runs. recipe: the one that was followed last.
+    version: counts changes that graphs which hold this state do not see.
     """
 
     def __init__(self) -> None:
@@ -37,6 +39,7 @@ class LayerStates:
         self.quantizers: dict[str, list[Quantizer]] = {}
         self.pending: dict[str, torch.Tensor] | None = None
         self.recipe: Recipe | None = None
+        self.version = 0
         self._recipe_text: str | None = None
         self._is_stale = False
         self._group: object = None
@@ -60,12 +63,14 @@ class LayerStates:
     def forget_recipe(self) -> None:
         """Makes the next follow() build quantizers anew; buffers go on."""
         self._is_stale = True
+        self.version += 1
 
     def is_other_recipe(self, recipe: Recipe) -> bool:
         """Returns whether another recipe than this one was followed before."""
         return self._recipe_text is not None and self._recipe_text != repr(recipe)
 
     def _make(self, recipe: Recipe, roles: Roles) -> None:
+        buffers = self._buffers()
         for mode, (key, _) in PASSES.items():
             state = RecipeState.create(
                 recipe, mode=mode, num_quantizers=len(roles[mode]), roles=roles[mode]
@@ -77,6 +82,15 @@ class LayerStates:
                 FP8GlobalStateManager.remove_recipe_state(before)
             self.meta[key] = state
             self.quantizers[key] = state.make_quantizers()
+        now = self._buffers()
+        same = len(now) == len(buffers) and all(map(operator.is_, buffers, now))
+        if not same:
+            self.version += 1
+
+    def _buffers(self) -> list[torch.Tensor | None]:
+        """Returns scales and histories of delayed scaling."""
+        names = ("scale", "amax_history")
+        return [getattr(state, name, None) for state in self.meta.values() for name in names]
 
     def export(self) -> dict[str, torch.Tensor]:
         """Returns copies of what a checkpoint keeps, by TransformerEngine's names."""

@@ -32,6 +32,9 @@ class Watcher(Protocol):
 
     name: str
 
+    def is_running(self) -> bool:
+        """Returns whether passes may be watched now; graphs hold only passes that are not."""
+
     def watch_group(self, parents: Sequence[Slots]) -> list[Slots] | None:
         """Returns quantizers that watch `parents`, or None where the layer runs as usual."""
 

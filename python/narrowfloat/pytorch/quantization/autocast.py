@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 
 from narrowfloat.common.recipe import Recipe
+from narrowfloat.pytorch._values import constant_of_graphs
 from narrowfloat.pytorch.quantization.global_state import (
     AutocastState,
     FP8GlobalStateManager,
@@ -47,8 +48,12 @@ class autocast:
         recipe = get_default_recipe() if self.recipe is None else self.recipe
         if self.enabled or self.calibrating:
             check_recipe_support(recipe)
+            note_recipe(recipe)
             if recipe.delayed() and torch.compiler.is_compiling():
-                raise RuntimeError("autocast: DelayedScaling is not supported under torch.compile")
+                raise RuntimeError(
+                    "autocast: DelayedScaling is not supported under torch.compile; enter the "
+                    "autocast around the call of the compiled function"
+                )
         self._before = FP8GlobalStateManager.get_autocast_state()
         FP8GlobalStateManager.autocast_enter(
             self.enabled, self.calibrating, recipe, self.amax_reduction_group
@@ -58,6 +63,12 @@ class autocast:
         before, self._before = self._before, None
         FP8GlobalStateManager.set_autocast_state(before)
         FP8GlobalStateManager.autocast_exit(self.enabled or self.calibrating)
+
+
+@constant_of_graphs
+def note_recipe(recipe: Recipe) -> None:
+    """Lets graphs refer to a recipe by its text."""
+    recipe.note()
 
 
 @contextmanager

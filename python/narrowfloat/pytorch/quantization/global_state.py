@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the running autocast says, and the step of delayed scaling over all layers."""
 
+from __future__ import annotations
+
 import weakref
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
+from torch._compile import _disable_dynamo
 
 from narrowfloat.common.recipe import DelayedScaling, Recipe
+from narrowfloat.pytorch._values import constant_of_graphs
 from narrowfloat.pytorch.quantization.custom_state import CustomRecipeState
 from narrowfloat.pytorch.quantization.recipe_state import RecipeState
 from narrowfloat.pytorch.quantization.recipe_states import DelayedScalingRecipeState
@@ -44,7 +48,7 @@ class _Members:
 
     recipe: DelayedScaling
     group: object
-    places: "weakref.WeakKeyDictionary[DelayedScalingRecipeState, int]" = field(
+    places: weakref.WeakKeyDictionary[DelayedScalingRecipeState, int] = field(
         default_factory=weakref.WeakKeyDictionary
     )
     length: int = 0
@@ -84,6 +88,10 @@ class FP8GlobalStateManager:
     _autocast: ClassVar = AutocastState()
     _model_init: ClassVar = ModelInitState()
     _depth: ClassVar = 0
+    _waiting: ClassVar = 0  # steps of backward passes that graphs have run
+    # Counts of what graphs do not outlive: that everything was forgotten, new delayed states.
+    resets: ClassVar = 0
+    additions: ClassVar = 0
     # By pass, recipe and group; ranks reduce them in this order.
     _members: ClassVar[dict[tuple[str, str, int], _Members]] = {}
     _known: ClassVar[weakref.WeakSet] = weakref.WeakSet()
@@ -167,10 +175,17 @@ class FP8GlobalStateManager:
         torch.utils.checkpoint runs again has taken its step the first time.
         """
         cls._depth -= 1
+        while cls._waiting:
+            cls._waiting -= 1
+            cls.step_backward()
         if not collected or cls._depth > 0 or is_in_backward():
             return
-        if torch.is_grad_enabled() or is_first_pass():
+        if not torch.is_grad_enabled() and not is_first_pass():
+            return
+        if not torch.compiler.is_dynamo_compiling():
             cls.reduce_and_update_fp8_tensors(forward=True)
+        elif _has_states(cls, cls.resets, cls.additions):
+            step_forward_outside()
 
     @classmethod
     def get_model_init_state(cls) -> ModelInitState:
@@ -188,8 +203,10 @@ class FP8GlobalStateManager:
         cls._autocast = AutocastState()
         cls._model_init = ModelInitState()
         cls._depth = 0
+        cls._waiting = 0
         cls._members = {}
         cls._known = weakref.WeakSet()
+        cls.resets += 1
 
     @classmethod
     def add_recipe_state(cls, state: RecipeState, group: object = None) -> None:
@@ -205,6 +222,7 @@ class FP8GlobalStateManager:
         key = (state.mode, repr(state.recipe), id(group))
         cls._members.setdefault(key, _Members(state.recipe, group)).add(state)
         cls._known.add(state)
+        cls.additions += 1
 
     @classmethod
     def remove_recipe_state(cls, state: RecipeState) -> None:
@@ -215,6 +233,11 @@ class FP8GlobalStateManager:
         cls._known.discard(state)
         for members in cls._members.values():
             members.remove(state)
+
+    @classmethod
+    def step_backward(cls) -> None:
+        """Takes the step of delayed scaling that ends a backward pass."""
+        cls.reduce_and_update_fp8_tensors(forward=False)
 
     @classmethod
     def reduce_and_update_fp8_tensors(cls, forward: bool = True) -> None:
@@ -236,6 +259,37 @@ def _is_running(group: object) -> bool:
     except (KeyError, ValueError, RuntimeError):
         return False
     return True
+
+
+@constant_of_graphs
+def _has_states(manager: type[FP8GlobalStateManager], *versions: int) -> bool:
+    """Returns whether any layer has a state of delayed scaling, at these counts."""
+    return any(members.places for members in manager._members.values())
+
+
+@_disable_dynamo
+def step_forward_outside() -> None:
+    """Breaks the graph and takes the step of delayed scaling that ends a forward pass."""
+    FP8GlobalStateManager.reduce_and_update_fp8_tensors(forward=True)
+
+
+@torch.library.custom_op("narrowfloat::step_after_backward", mutates_args=("amax_history",))
+def step_after_backward(amax_history: torch.Tensor) -> None:
+    """Takes the step of delayed scaling when the running backward pass has ended.
+
+    A graph writes the amaxes that it found behind its last node, so the step cannot be a node. Of a
+    backward pass inside the graph, the end of the autocast takes it.
+    amax_history: one that the step rolls, which keeps the node in the graph.
+    """
+    if torch._C._current_graph_task_id() == -1:  # the graph has the backward pass, too
+        FP8GlobalStateManager._waiting += 1
+        return
+    torch.autograd.Variable._execution_engine.queue_callback(FP8GlobalStateManager.step_backward)
+
+
+@step_after_backward.register_fake
+def _step_after_backward_fake(amax_history: torch.Tensor) -> None:
+    """Writes nothing: the step has no place in the graph."""
 
 
 def reduce_newest_amax(amax: torch.Tensor, recipe: DelayedScaling, group: object) -> bool:

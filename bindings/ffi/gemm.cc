@@ -214,10 +214,12 @@ void Multiply(const Operand& lhs, const Operand& rhs, const ffi::AnyBuffer& bias
   rhs_buffers.CheckAllTaken(is_grouped);
   const Results results = SplitResults(output, bias, shapes);
   if (is_grouped) {
-    GroupedQgemm(a, b, results.outs, {.layout = layout, .biases = results.biases}, execution);
+    const GroupedGemmOptions options{
+        .layout = layout, .biases = results.biases, .mode = GemmMode::kReproducible};
+    GroupedQgemm(a, b, results.outs, options, execution);
     return;
   }
-  GemmOptions options{.layout = layout};
+  GemmOptions options{.layout = layout, .mode = GemmMode::kReproducible};
   if (!results.biases.empty()) options.bias = results.biases[0];
   Qgemm(a[0], b[0], results.outs[0], options, execution);
 }

@@ -302,3 +302,42 @@ def test_a_member_of_the_hosts_group_reads_like_the_tensor_alone() -> None:
     for member, part in zip(members, sample().split(SPLITS), strict=True):
         if part.numel():
             assert_same_fields(tex.quantize(part, own), member)
+
+
+def test_nvfp4_quantize_with_amax_keeps_the_given_amaxes() -> None:
+    own, its = pair("nvfp4")
+    x = sample()
+    alone = tex.quantize(x, own)
+    given = alone._amax_rowwise.clone(), alone._amax_columnwise.clone()
+    assert_same_fields(tex.nvfp4_quantize_with_amax(x, own, *given), alone)
+    doubled = [amax * 2 for amax in given]
+    ours = tex.nvfp4_quantize_with_amax(x, own, *doubled)
+    hosts = tex.nvfp4_quantize_with_amax(x, its, *doubled)
+    assert hosts._amax_rowwise is doubled[0] and hosts._amax_columnwise is doubled[1]
+    assert_same_fields(ours, hosts)
+    assert not torch.equal(ours._rowwise_scale_inv, alone._rowwise_scale_inv)
+    with pytest.raises(ValueError, match="needs an NVFP4Quantizer, got MXFP8Quantizer"):
+        tex.nvfp4_quantize_with_amax(x, pair("mxfp8")[1], *given)
+    with pytest.raises(ValueError, match="amaxes must have one element, got 2 and 1"):
+        tex.nvfp4_quantize_with_amax(x, its, torch.ones(2), given[1])
+
+
+def test_nvfp4_group_quantize_with_amax_is_that_of_each_member() -> None:
+    own, its = pair("nvfp4")
+    x, amaxes = sample(), (torch.tensor([4.0, 5.0, 6.0]), torch.tensor([7.0, 8.0, 9.0]))
+    ours = tex.nvfp4_group_quantize_with_amax(
+        x, own, 3, sizes(), rowwise_amax=amaxes[0], columnwise_amax=amaxes[1]
+    )
+    hosts = tex.nvfp4_group_quantize_with_amax(
+        x, its, 3, sizes(), rowwise_amax=amaxes[0], columnwise_amax=amaxes[1]
+    )
+    assert_same_group(ours, hosts)
+    assert torch.equal(hosts.amax, amaxes[0]) and torch.equal(hosts.columnwise_amax, amaxes[1])
+    for i, (member, part) in enumerate(zip(ours.quantized_tensors, x.split(SPLITS), strict=True)):
+        if part.numel():
+            alone = tex.nvfp4_quantize_with_amax(part, own, *(a[i : i + 1] for a in amaxes))
+            assert_same_fields(alone, member)
+    with pytest.raises(ValueError, match="3 amaxes, got last_dims None and 2 and 3 amaxes"):
+        tex.nvfp4_group_quantize_with_amax(
+            x, its, 3, sizes(), rowwise_amax=torch.ones(2), columnwise_amax=amaxes[1]
+        )

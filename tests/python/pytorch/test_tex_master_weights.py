@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from narrowfloat.pytorch import tensor, tex
+from narrowfloat.pytorch.constants import NVFP4_BLOCK_SCALING_SIZE
 
 E4M3, E5M2 = tex.DType.kFloat8E4M3, tex.DType.kFloat8E5M2
 LARGEST = {E4M3: 448.0, E5M2: 57344.0}
@@ -118,3 +119,56 @@ def test_lists_of_other_lengths_are_refused() -> None:
         )
     with pytest.raises(ValueError, match="amaxes codes"):
         tex.multi_tensor_compute_scale_inv_e8m0(0, None, [[]])
+
+
+EVEN_CUTS = (0, 2, 700, 700, 9002, 160 * 224)
+
+
+def test_nvfp4_tiles() -> None:
+    """Scales are those of the lines; the quantizer's codes come of the same rounding."""
+    quantizer = tensor.NVFP4Quantizer(columnwise=False, with_2d_quantization=True)
+    whole = quantizer(weight())
+    block = NVFP4_BLOCK_SCALING_SIZE
+    tiles = tuple(size // block for size in SHAPE)
+    flat = weight().reshape(-1)
+    parts = [(a, flat[a:b]) for a, b in itertools.pairwise(EVEN_CUTS)]
+    amaxes, largest = [], torch.zeros(1)
+    for start, part in parts:
+        amaxes.append(torch.full(tiles, -1.0))
+        tex.nvfp4_multi_tensor_compute_partial_amax(
+            [part], [amaxes[-1]], [largest], [SHAPE[0]], [SHAPE[1]], [start], block
+        )
+    amax, global_scale = torch.stack(amaxes).amax(0), torch.empty(1)
+    assert torch.equal(largest, whole._amax_rowwise)
+    tex.nvfp4_compute_global_scale(largest, global_scale)
+    scale = torch.empty(tiles)
+    codes = torch.full_like(whole._rowwise_scale_inv, 9)
+    target = torch.empty(1)
+    tex.nvfp4_multi_tensor_fused_scale(
+        [amax], [largest], [scale], [codes], [target], [tiles[0]], [tiles[1]], [len(codes)], block
+    )
+    assert torch.equal(target, whole._amax_rowwise)
+    used = slice(SHAPE[0]), slice(tiles[1])
+    assert torch.equal(codes[used], whole._rowwise_scale_inv[used])
+    packed = torch.zeros(flat.numel() // 2, dtype=torch.uint8)
+    for start, part in parts:
+        out = packed[start // 2 : (start + part.numel()) // 2]
+        tex.nvfp4_multi_tensor_2d_partial_cast(
+            [part], [out], [scale], [global_scale], [SHAPE[0]], [SHAPE[1]], [start], block
+        )
+    assert torch.equal(packed, whole._rowwise_data.reshape(-1))
+
+
+def test_nvfp4_pieces_of_half_bytes_and_other_tiles_are_refused() -> None:
+    part, out = torch.ones(3), torch.zeros(2, dtype=torch.uint8)
+    arguments = ([part], [out], [torch.ones(1, 1)], [torch.ones(1)], [16], [16])
+    with pytest.raises(ValueError, match="must be whole bytes, got 3 elements from 1"):
+        tex.nvfp4_multi_tensor_2d_partial_cast(*arguments, [1])
+    with pytest.raises(ValueError, match="block_len must be 16, got 32"):
+        tex.nvfp4_multi_tensor_2d_partial_cast(*arguments, [0], 32)
+
+
+def test_nvfp4_global_scale_of_nothing_and_of_tiny_amaxes() -> None:
+    amax, scale = torch.tensor([0.0, 1e-45, 2688.0]), torch.empty(3)
+    tex.nvfp4_compute_global_scale(amax, scale)
+    assert scale.tolist() == [1.0, torch.finfo(torch.float32).max, 1.0]

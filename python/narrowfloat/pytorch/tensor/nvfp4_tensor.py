@@ -256,6 +256,20 @@ class NVFP4Quantizer(SchemeQuantizer):
                     spec, src, buffers, noop, amax=rows, amax_columnwise=columns, seeds=seeds
                 )
 
+    def _fill_given(
+        self,
+        src: torch.Tensor,
+        dst: SchemeStorage,
+        rows: torch.Tensor | None,
+        columns: torch.Tensor | None,
+    ) -> None:
+        """Fills `dst` under given amaxes of the directions that it has."""
+        seeds = _native.draw_seeds(src) if self.stochastic_rounding else (0, 0)
+        for spec, buffers in self._passes(dst._role_buffers()):
+            held = zip(buffers[-2:], (rows, columns), strict=True)
+            amax, other = (None if buffer is None else given for buffer, given in held)
+            _native.quantize(spec, src, buffers, amax=amax, amax_columnwise=other, seeds=seeds)
+
     def _fill_part(
         self, src: torch.Tensor, fresh: SchemeStorage, noop: torch.Tensor | None
     ) -> None:

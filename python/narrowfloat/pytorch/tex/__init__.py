@@ -19,6 +19,7 @@ from narrowfloat.pytorch.tex import (
     groups,
     master_weights,
     norms,
+    nvfp4_weights,
     optimizers,
     permutation,
     rope,
@@ -40,6 +41,7 @@ from narrowfloat.pytorch.tex.gemm import *  # noqa: F403
 from narrowfloat.pytorch.tex.groups import *  # noqa: F403
 from narrowfloat.pytorch.tex.master_weights import *  # noqa: F403
 from narrowfloat.pytorch.tex.norms import *  # noqa: F403
+from narrowfloat.pytorch.tex.nvfp4_weights import *  # noqa: F403
 from narrowfloat.pytorch.tex.optimizers import *  # noqa: F403
 from narrowfloat.pytorch.tex.permutation import *  # noqa: F403
 from narrowfloat.pytorch.tex.rope import *  # noqa: F403
@@ -62,6 +64,7 @@ _GROUPS = (
     groups,
     master_weights,
     norms,
+    nvfp4_weights,
     optimizers,
     permutation,
     rope,

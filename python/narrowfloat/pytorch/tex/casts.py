@@ -15,6 +15,7 @@ from narrowfloat.pytorch.constants import DType, TE_DType_To_Torch
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 from narrowfloat.pytorch.tensor._hosted import hosted, native
 from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer
+from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer
 
 __all__ = [
     "bgrad_quantize",
@@ -23,6 +24,7 @@ __all__ = [
     "multi_tensor_quantize",
     "multi_tensor_swizzle_scales_for_gemm_",
     "multi_tensor_swizzle_scales_for_gemm_unchecked_",
+    "nvfp4_quantize_with_amax",
     "quantize",
     "split_quantize",
     "swizzle_scales_for_gemm_",
@@ -61,6 +63,43 @@ def quantize(
     if noop is not None and noop.item() == 1:
         return hosted(own.make_empty(tensor.shape, dtype=tensor.dtype, device=tensor.device))
     return hosted(own.quantize_impl(tensor))
+
+
+def require_nvfp4(entry: str, quantizer: Any, **amaxes: torch.Tensor) -> None:
+    """Errors: ValueError unless the quantizer is of NVFP4 and the amaxes are float32."""
+    if not isinstance(quantizer, NVFP4Quantizer):
+        raise ValueError(f"{entry}: needs an NVFP4Quantizer, got {type(quantizer).__name__}")
+    for name, amax in amaxes.items():
+        if amax.dtype != torch.float32:
+            raise ValueError(f"{entry}: {name} must be float32, got {amax.dtype}")
+
+
+@torch.no_grad()
+def nvfp4_quantize_with_amax(
+    tensor: torch.Tensor,
+    quantizer: Quantizer,
+    rowwise_amax: torch.Tensor,
+    columnwise_amax: torch.Tensor,
+) -> Any:
+    """`tensor` quantized under given amaxes, which the result keeps, of one element each.
+
+    Errors: ValueError for another quantizer, or for amaxes of another size or dtype.
+    """
+    entry, own, tensor = "nvfp4_quantize_with_amax", native(quantizer), plain(tensor)
+    require_nvfp4(entry, own, rowwise_amax=rowwise_amax, columnwise_amax=columnwise_amax)
+    if (rowwise_amax.numel(), columnwise_amax.numel()) != (1, 1):
+        raise ValueError(
+            f"{entry}: amaxes must have one element, got {rowwise_amax.numel()} and "
+            f"{columnwise_amax.numel()}"
+        )
+    made = own.make_empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    given = {"_amax_rowwise": rowwise_amax, "_amax_columnwise": columnwise_amax}
+    for name, amax in given.items():
+        if made.__dict__[name] is not None:
+            made.__dict__[name] = amax
+    if tensor.numel() > 0:
+        own._fill_given(tensor, made, rowwise_amax, columnwise_amax)
+    return hosted(made)
 
 
 @torch.no_grad()

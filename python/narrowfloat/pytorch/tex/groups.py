@@ -12,10 +12,12 @@ from narrowfloat.pytorch._grouped import (
     grouped_swizzle_for_gemm,
     parts_of,
 )
+from narrowfloat.pytorch._reduction import reduce_max
 from narrowfloat.pytorch.quantized_tensor import Quantizer
-from narrowfloat.pytorch.tensor._hosted import native
+from narrowfloat.pytorch.tensor._hosted import hosted, native
 from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import GroupedTensorStorage
 from narrowfloat.pytorch.tex._absent import refused
+from narrowfloat.pytorch.tex.casts import require_nvfp4
 
 __all__ = [
     "bgrad_group_quantize",
@@ -25,6 +27,7 @@ __all__ = [
     "group_requantize_inplace",
     "grouped_mlp_experimental",
     "grouped_swizzle_for_gemm",
+    "nvfp4_group_quantize_with_amax",
     "splits_to_offsets",
     "splits_to_offsets_multi",
 ]
@@ -113,3 +116,44 @@ def bgrad_group_quantize(
     grouped = group_quantize(tensor, quantizer, num_tensors, first_dims, noop_flag=noop_flag)
     sums = [part.float().sum(0) for part in parts_of(native(grouped), tensor)]
     return grouped, torch.stack(sums).to(tensor.dtype)
+
+
+@torch.no_grad()
+def nvfp4_group_quantize_with_amax(
+    tensor: torch.Tensor,
+    quantizer: Quantizer,
+    num_tensors: int,
+    first_dims: torch.Tensor | None,
+    last_dims: torch.Tensor | None = None,
+    rowwise_amax: torch.Tensor | None = None,
+    columnwise_amax: torch.Tensor | None = None,
+    tensor_offsets: torch.Tensor | None = None,
+) -> GroupedTensorStorage:
+    """group_quantize() under given amaxes, one per group, which the result keeps.
+
+    With amax reduction they are reduced in place first.
+    Errors: ValueError for another quantizer, for columns that differ between groups, or for amaxes
+    of another size or dtype.
+    """
+    entry, own = "nvfp4_group_quantize_with_amax", native(quantizer)
+    require_nvfp4(entry, own, rowwise_amax=rowwise_amax, columnwise_amax=columnwise_amax)
+    counts = (rowwise_amax.numel(), columnwise_amax.numel())
+    if last_dims is not None or counts != (num_tensors, num_tensors):
+        raise ValueError(
+            f"{entry}: needs the same columns in all groups and {num_tensors} amaxes, got "
+            f"last_dims {last_dims} and {counts[0]} and {counts[1]} amaxes"
+        )
+    group = GroupedTensorStorage.make_grouped_tensor(
+        num_tensors, first_dims, None, *tensor.shape, own, tensor.device, tensor.dtype
+    )
+    for name, amax in (("amax", rowwise_amax), ("columnwise_amax", columnwise_amax)):
+        if group.__dict__[name] is not None:
+            group.__dict__[name] = amax.view(-1)
+            if own.with_amax_reduction:
+                reduce_max(amax, own.amax_reduction_group)
+    parts, members = parts_of(group, tensor), group.split_into_quantized_tensors()
+    for part, member in zip(parts, members, strict=True):
+        if part.numel() > 0:
+            own._fill_given(part, member, member._amax_rowwise, member._amax_columnwise)
+    group._keep_members()
+    return hosted(group)

@@ -91,7 +91,7 @@ def multi_tensor_compute_scale_inv_e8m0(
         codes.view(torch.uint8).copy_(found.view(codes.shape))
 
 
-def _cast(values: torch.Tensor, out: torch.Tensor, dtype: DType) -> None:
+def cast_saturated(values: torch.Tensor, out: torch.Tensor, dtype: DType) -> None:
     """Writes the FP8 codes of float32 values, which saturate."""
     spec = _native.make_spec(float8_scheme(DType.cast(dtype)), True, False)
     one, amax = torch.ones(1), torch.zeros(1)
@@ -100,7 +100,7 @@ def _cast(values: torch.Tensor, out: torch.Tensor, dtype: DType) -> None:
     _native.quantize(spec, values, buffers, scale=one)
 
 
-def _scales_of_part(
+def scales_of_part(
     scales: torch.Tensor, count: int, start: int, cols: int, block: tuple[int, int]
 ) -> torch.Tensor:
     """Returns the scale of each element of a piece, from a matrix of scales of blocks."""
@@ -140,8 +140,8 @@ def fp8_block_scaling_partial_cast(
     values = inp.reshape(-1).float()
     if values.numel() > 0:
         block = (block_len, block_len)
-        scales = _scales_of_part(scale, values.numel(), start_offset, w, block)
-        _cast(values * scales, out, out_dtype)
+        scales = scales_of_part(scale, values.numel(), start_offset, w, block)
+        cast_saturated(values * scales, out, out_dtype)
 
 
 def _mxfp8_blocks() -> tuple[tuple[int, int], tuple[int, int]]:
@@ -182,6 +182,6 @@ def mxfp8_scaling_partial_cast(
     directions = ((output_rowwise, scale_inv_rowwise), (output_colwise, scale_inv_colwise))
     for (out, codes), block in zip(directions, _mxfp8_blocks(), strict=True):
         scales = codes.view(torch.uint8).view(torch.float8_e8m0fnu).float().reciprocal()
-        _cast(
-            values * _scales_of_part(scales, values.numel(), start_offset, cols, block), out, _E4M3
+        cast_saturated(
+            values * scales_of_part(scales, values.numel(), start_offset, cols, block), out, _E4M3
         )

@@ -13,7 +13,7 @@ import torch
 from narrowfloat.pytorch._extra_state import pack_extra_state, unpack_extra_state
 from narrowfloat.pytorch.module.function import quantize_weight
 from narrowfloat.pytorch.module.parameters import ParameterInit, keep_initial_values
-from narrowfloat.pytorch.module.sharded import local
+from narrowfloat.pytorch.module.sharded import is_dtensor, local
 from narrowfloat.pytorch.module.states import PASSES, LayerStates, Roles
 from narrowfloat.pytorch.module.watching import (
     Slots,
@@ -235,7 +235,15 @@ class QuantizedLayer(torch.nn.Module):
         """Sets first values again; weights made in quantized_model_init are quantized.
 
         Parameters on the meta device stay there until to_empty() gives them memory.
+        Errors: NotImplementedError, before anything is written, for sharded quantized weights.
         """
+        if self.primary_weights_in_fp8 and any(
+            is_dtensor(getattr(self, name)) for name in self.weight_names
+        ):
+            raise NotImplementedError(
+                f"reset_parameters: layer {self.name} has quantized weights, which must be set "
+                "before they are sharded, because their scales depend on all ranks' values"
+            )
         for weight_name, bias in zip(self.weight_names, self._biases(), strict=True):
             weight = getattr(self, weight_name)
             values = weight

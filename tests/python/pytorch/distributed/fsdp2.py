@@ -21,6 +21,7 @@ from models import (
     sharded_net,
     whole_net,
 )
+from narrowfloat.common import recipe
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -200,6 +201,16 @@ def refusals() -> None:
     refused(swizzled(), even, start + "its scales are GEMM-swizzled$")
 
 
+def reset_after_sharding() -> None:
+    for make in (nfp.IdentityQuantizer, lambda: nfp.MXFP8Quantizer(E4M3)):
+        chosen = recipe.CustomRecipe(qfactory=lambda role, make=make: make())
+        with nfp.quantized_model_init(recipe=chosen):
+            layer = nfp.Linear(128, 128)
+        fully_shard(layer)
+        with pytest.raises(NotImplementedError, match="must be set before they are sharded"):
+            layer.reset_parameters()
+
+
 def different_scales() -> None:
     """Shards that were quantized apart do not become one tensor."""
     layer = Layer(random(64, 128, seed=1))
@@ -227,6 +238,7 @@ def scenarios(world: int) -> dict[str, Scenario]:
         found[f"{family}-resharded"] = functools.partial(train, family, even, **options)
     found["refusals"] = refusals
     found["different_scales"] = different_scales
+    found["reset_after_sharding"] = reset_after_sharding
     for family in ANY_ROWS:
         found[f"{family}-clip_uneven"] = functools.partial(clip, family, 99 + world)
         found[f"{family}-uneven"] = functools.partial(train, family, 99 + world, True)

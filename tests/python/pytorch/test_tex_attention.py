@@ -75,6 +75,15 @@ def test_caches_get_new_tokens_behind_old_ones(paged: bool, layout: tex.NVTE_QKV
     assert torch.equal(k_cache, expected[0]) and torch.equal(v_cache, expected[1])
 
 
+def test_pages_of_whole_sequences_have_a_table_of_one_dimension() -> None:
+    cache, new = torch.zeros(3, 4, 1, 2), torch.randn(2, 1, 1, 2)
+    tex.copy_to_kv_cache(
+        new, new, cache, cache.clone(), torch.tensor([2, 0, 1], dtype=torch.int32),
+        torch.tensor([0, 1, 2]), torch.tensor([0, 1, 4]), BSHD, 2, 1, 4, 1, False,
+    )  # fmt: skip
+    assert torch.equal(cache[2, 0], new[0, 0]) and torch.equal(cache[0, 2], new[1, 0])
+
+
 def test_sequences_that_moved_take_their_cached_tokens_along() -> None:
     """Sequence 0 ended: sequences 1 and 2 are in slots 1 and 2 and become 0 and 1."""
     k_cache, v_cache = torch.randn(3, 4, 1, 2), torch.randn(3, 4, 1, 2)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from bounds import UNIT, assert_near
+from bounds import UNIT, assert_near, half_ulp
 from narrowfloat.pytorch import tex
 
 Tensor = torch.Tensor
@@ -165,15 +165,16 @@ def test_sgd(dtype: torch.dtype, momentum: float, after: bool, first: bool, nest
             g = g + momentum * v if nesterov else v
         if after:
             g = g + DECAY * p
-        exact.append((p - LR * g, v))
+        exact.append((p - LR * g, v, LR * g))
     lists = [grads, params, velocities, copies]
     arguments = (DECAY, momentum, dampening, LR, nesterov, first, after, scale)
     old = [p.clone() for p in params]
     tex.multi_tensor_sgd(64, torch.ones(1, dtype=torch.int32), lists, *arguments)
     assert all(torch.equal(a, b) for a, b in zip(old, params, strict=True))
     tex.multi_tensor_sgd(64, NO_FLAG, lists, *arguments)
-    for i, (param, velocity) in enumerate(exact):
-        assert_near(params[i], param, param.abs() + 1, ROUNDINGS, "parameter")
+    for i, (param, velocity, step) in enumerate(exact):
+        rounded = half_ulp(dtype, step) / (ROUNDINGS * UNIT)  # the step is rounded first
+        assert_near(params[i], param, param.abs() + 1 + rounded, ROUNDINGS, "parameter")
         assert_near(velocities[i], velocity, velocity.abs() + 4, ROUNDINGS, "momentum")
         assert torch.equal(copies[i], params[i].to(torch.float16))
 
@@ -216,6 +217,15 @@ def test_norms(dtype: torch.dtype) -> None:
     assert tex.multi_tensor_l2norm(64, flag, [x])[1].numel() == 0 and int(flag) == 0
     x[0][0] = float("inf")
     assert tex.multi_tensor_l2norm(64, flag, [x])[0].item() == float("inf") and int(flag) == 1
+
+
+def test_a_step_of_sgd_is_rounded_before_it_is_added() -> None:
+    one, step = torch.ones(1, dtype=torch.float16), 2.0**-11 + 2.0**-22  # over half an ulp below 1
+    param = one.clone()
+    tex.multi_tensor_sgd(
+        64, NO_FLAG, [[one], [param], [one.clone()]], 0.0, 0.0, 0.0, -step, False, True, False, 1.0
+    )
+    assert float(param) == 1  # one rounding would give the next number
 
 
 def test_constants_are_rounded_to_float32() -> None:

@@ -118,7 +118,7 @@ def copy_to_kv_cache(
     """Copies new tokens of keys and values behind the cached ones of their sequences.
 
     Shapes: caches (b, max_seq_len, h, d), or pages of max_seq_len / max_pages_per_seq tokens;
-    page_table (b, max_pages_per_seq), or, without pages, the slots where the sequences were.
+    page_table (b, max_pages_per_seq), flat or not, or the slots where the sequences were.
     cu_cached_lens counts the new tokens too.
     Errors: ValueError for another format than bshd, sbhd and thd, or a full cache.
     """
@@ -136,12 +136,13 @@ def copy_to_kv_cache(
         _reindex((k_cache, v_cache), page_table.flatten().tolist()[:b], old)
     first = cu_new_lens.tolist()
     page_size = max_seq_len // max_pages_per_seq
+    pages = page_table.reshape(-1, max_pages_per_seq).long()
     for i in range(b):
         positions = torch.arange(old[i], total[i], device=k_cache.device)
         if is_non_paged:
             place = (torch.full_like(positions, i), positions)
         else:
-            place = (page_table[i][positions // page_size].long(), positions % page_size)
+            place = (pages[i, positions // page_size], positions % page_size)
         for source, cache in ((new_k, k_cache), (new_v, v_cache)):
             if layout == NVTE_QKV_Format.NVTE_THD:
                 tokens = source[first[i] : first[i] + new[i]]

@@ -266,7 +266,8 @@ def multi_tensor_sgd(
     """Updates parameters by SGD in place, unless the flag is set.
 
     tensor_lists: gradients, parameters, momenta, and copies of the parameters if there are any.
-    scale: of the gradients. The first run takes the gradient for the momentum.
+    scale: of the gradients. The first run takes the gradient for the momentum. The step is rounded
+    to the parameter's dtype before it is added.
     """
     _check_lists("multi_tensor_sgd", tensor_lists, 3, 4)
     if int(noop_flag):
@@ -282,7 +283,7 @@ def multi_tensor_sgd(
             g = g.add_(v, alpha=momentum) if nesterov else v
         if wd and wd_after_momentum:
             g = g.add_(weight, alpha=wd)
-        param.copy_(torch.sub(weight, g, alpha=lr))
+        param.add_(g.mul(-lr).to(param.dtype))
         for copy in copies:
             copy.copy_(param)
 

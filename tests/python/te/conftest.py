@@ -18,15 +18,16 @@ def site(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def run(site: Path, tmp_path: Path) -> Run:
-    """Runs Python with some arguments in tmp_path; the look-alike can be imported."""
+def runner(tmp_path: Path, *packages: Path) -> Run:
+    """Returns a function that runs Python in tmp_path, with further folders of packages."""
     environment = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("NVTE_", "NF_TE_")) and name != "PYTHONDONTWRITEBYTECODE"
     }
-    environment["PYTHONPATH"] = os.pathsep.join([str(site), environment.get("PYTHONPATH", "")])
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [*map(str, packages), os.environ.get("PYTHONPATH", "")]
+    )
     environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
 
     def run_python(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
@@ -36,7 +37,19 @@ def run(site: Path, tmp_path: Path) -> Run:
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=180,
         )
 
     return run_python
+
+
+@pytest.fixture
+def run(site: Path, tmp_path: Path) -> Run:
+    """Runs Python in tmp_path, where the look-alike is imported as TransformerEngine."""
+    return runner(tmp_path, site)
+
+
+@pytest.fixture
+def run_alone(tmp_path: Path) -> Run:
+    """Runs Python in tmp_path, with TransformerEngine itself."""
+    return runner(tmp_path)

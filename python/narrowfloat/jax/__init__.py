@@ -11,6 +11,7 @@ from narrowfloat.jax import cpp_extensions, sharding  # noqa: E402
 from narrowfloat.jax.dense import dense  # noqa: E402
 from narrowfloat.jax.fake_quantize import fake_quantize  # noqa: E402
 from narrowfloat.jax.grouped_dense import grouped_dense  # noqa: E402
+from narrowfloat.jax.product_mode import get_product_mode, product_mode  # noqa: E402
 from narrowfloat.jax.quantize import autocast, fp8_autocast  # noqa: E402
 from narrowfloat.jax.sharding import MeshResource  # noqa: E402
 
@@ -22,7 +23,9 @@ __all__ = [
     "fake_quantize",
     "ffi_library",
     "fp8_autocast",
+    "get_product_mode",
     "grouped_dense",
+    "product_mode",
     "quantize",
     "registrations",
     "sharding",

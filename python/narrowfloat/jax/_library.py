@@ -16,6 +16,7 @@ TARGETS = (
     "nf_dequantize_ffi",
     "nf_fake_quantize_ffi",
     "nf_gemm_ffi",
+    "nf_expand_product_ffi",
     "nf_amax_ffi",
     "nf_grouped_amax_ffi",
     "nf_scale_from_amax_ffi",

@@ -48,29 +48,29 @@ def grouped_dense(
         raise NotImplementedError(
             "grouped_dense: group_offset and kernel_fsdp_info are not supported"
         )
-    dtype = x.dtype if preferred_element_type is None else preferred_element_type
-    return _grouped_dense(x, kernel, group_sizes, bias, quantizer_set, jax.numpy.dtype(dtype))
+    dtype = jax.numpy.dtype(x.dtype if preferred_element_type is None else preferred_element_type)
+    return _grouped_dense(dtype, x, kernel, group_sizes, bias, quantizer_set)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _grouped_dense(
+    dtype: DTypeLike,
     x: jax.Array,
     kernel: jax.Array,
     group_sizes: jax.Array,
     bias: jax.Array | None,
     quantizer_set: QuantizerSet,
-    dtype: DTypeLike,
 ) -> jax.Array:
-    return _forward(x, kernel, group_sizes, bias, quantizer_set, dtype)[0]
+    return _forward(dtype, x, kernel, group_sizes, bias, quantizer_set)[0]
 
 
 def _forward(
+    dtype: DTypeLike,
     x: jax.Array,
     kernel: jax.Array,
     group_sizes: jax.Array,
     bias: jax.Array | None,
     quantizer_set: QuantizerSet,
-    dtype: DTypeLike,
 ) -> tuple[jax.Array, tuple[Any, ...]]:
     x_tensor = grouped_quantize(x, quantizer_set.x, group_sizes)
     kernel_tensor = grouped_quantize(kernel, quantizer_set.kernel)

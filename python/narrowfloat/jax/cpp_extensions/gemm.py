@@ -11,7 +11,13 @@ from jax.typing import DTypeLike
 
 from narrowfloat import _core
 from narrowfloat.jax.primitives.dequantize import is_columnwise
-from narrowfloat.jax.primitives.gemm import Factor, Side, multiply_codes
+from narrowfloat.jax.primitives.gemm import (
+    Factor,
+    Side,
+    multiply_codes,
+    multiply_expanded,
+)
+from narrowfloat.jax.product_mode import FAST, get_product_mode
 from narrowfloat.jax.quantize.dequantizer import dequantize_tensor, spec_of_data, spec_text
 from narrowfloat.jax.quantize.quantizer import Quantizer
 from narrowfloat.jax.quantize.scaling_modes import ScalingMode, TensorUsage
@@ -38,7 +44,8 @@ def gemm(
     """Multiplies lhs and rhs over the contracted dimensions, which stand at one end of each.
 
     Two quantized tensors of one family are multiplied by their codes, with the bytes of
-    narrowfloat.qgemm on any number of devices; else XLA multiplies values, with float32 sums.
+    narrowfloat.qgemm on any number of devices, or as product_mode has it; else XLA multiplies
+    values, with float32 sums.
     contracting_dims: of the tensors as they were before they were quantized. Of a tensor with two
     directions the one is read whose blocks run along the contraction.
     lhs_quantizer, rhs_quantizer: of operands that are arrays yet.
@@ -94,7 +101,8 @@ def _multiply(left: Factor, right: Factor, bias: jax.Array | None, dtype: jnp.dt
         if jnp.dtype(bias.dtype).name not in _ROUNDED_TO:
             bias = bias.astype(jnp.float32)
         bias = jnp.broadcast_to(bias, right.side.kept(right.data.shape))
-    return multiply_codes(left, right, bias, dtype)
+    multiply = multiply_expanded if get_product_mode() == FAST else multiply_codes
+    return multiply(left, right, bias, dtype)
 
 
 def _factors(

@@ -43,6 +43,16 @@ class Side(NamedTuple):
         """Those of `items`, one for each dimension, that are not summed over."""
         return [items[dim] for dim in self.kept_dims(len(items))]
 
+    def items_shape(self, shape: Sequence[int]) -> tuple[int, int]:
+        """Shape of the matrix that an operand expands to."""
+        rows, cols = split_shape(shape, self.axis)
+        return (cols, rows) if self.is_turned else (rows, cols)
+
+    @property
+    def items_sums(self) -> int:
+        """The dimension of that matrix that is summed over."""
+        return 0 if is_columnwise(self.spec) and not self.is_turned else 1
+
     def axes(self, operand: jax.ShapeDtypeStruct, mesh: Mesh) -> list[Axes]:
         """Mesh axes of the kept dimensions; what is summed over is gathered."""
         shape = operand.shape
@@ -250,3 +260,68 @@ def multiply_groups(
         out_shape=tuple(out_shape),
         out_dtype=np.dtype(out_dtype),
     )[0]
+
+
+@register_primitive
+class ExpandProductPrimitive(BasePrimitive):
+    """nf_expand_product_ffi: both operands of a product as bfloat16, if that loses nothing.
+
+    Operands: codes, scale_inv without padding and amax of lhs, the same of rhs.
+    Results: the items of lhs and of rhs, matrices as Side.items_shape() has them; the factor of
+    their product, float32 (1,); whether the product is theirs, bool (1,), else all others are 0.
+    On several devices every one expands the whole.
+    """
+
+    name = "nf_expand_product_ffi"
+    static_args = ("lhs", "rhs")
+
+    @staticmethod
+    def abstract(*operands: ShapedArray, **static: Any) -> Sequence[ShapedArray]:
+        bfloat16 = np.dtype(jnp.bfloat16)
+        return [
+            ShapedArray(static["lhs"].items_shape(operands[0].shape), bfloat16),
+            ShapedArray(static["rhs"].items_shape(operands[3].shape), bfloat16),
+            ShapedArray((1,), np.dtype(np.float32)),
+            ShapedArray((1,), np.dtype(np.bool_)),
+        ]
+
+    @staticmethod
+    def attributes(**static: Any) -> dict[str, object]:
+        lhs, rhs = static["lhs"], static["rhs"]
+        return gemm_attributes(lhs, static["lhs_matrix"], rhs, static["rhs_matrix"])
+
+    @classmethod
+    def impl(cls, *operands: jax.Array, **static: Any) -> Arrays:
+        lhs, lhs_scale, lhs_amax, rhs, rhs_scale, rhs_amax = operands
+        left, right = static["lhs"], static["rhs"]
+        matrices = {
+            "lhs_matrix": split_shape(lhs.shape, left.axis),
+            "rhs_matrix": split_shape(rhs.shape, right.axis),
+        }
+        lhs_scale = pad_scales_of(lhs_scale, left.spec, matrices["lhs_matrix"])
+        rhs_scale = pad_scales_of(rhs_scale, right.spec, matrices["rhs_matrix"])
+        return cls.inner_primitive.bind(
+            lhs, lhs_scale, lhs_amax, rhs, rhs_scale, rhs_amax, **static, **matrices
+        )
+
+
+def multiply_expanded(
+    lhs: Factor, rhs: Factor, bias: jax.Array | None, out_dtype: np.dtype
+) -> jax.Array:
+    """multiply_codes() by XLA's product of bfloat16 where that loses nothing.
+
+    The sums are float32 in XLA's order; factor and bias follow, and one rounding.
+    """
+    left, right, factor, is_lossless = ExpandProductPrimitive.outer_primitive.bind(
+        *lhs[:3], *rhs[:3], lhs=lhs.side, rhs=rhs.side
+    )
+    shape = (*lhs.side.kept(lhs.data.shape), *rhs.side.kept(rhs.data.shape))
+    dims = ((lhs.side.items_sums,), (rhs.side.items_sums,)), ((), ())
+
+    def by_xla() -> jax.Array:
+        sums = jax.lax.dot_general(left, right, dims, preferred_element_type=jnp.float32)
+        product = (sums * factor).reshape(shape)
+        product = product if bias is None else product + bias.astype(jnp.float32)
+        return product.astype(out_dtype)
+
+    return jax.lax.cond(is_lossless[0], by_xla, lambda: multiply_codes(lhs, rhs, bias, out_dtype))

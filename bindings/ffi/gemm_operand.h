@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operands of the product handlers: matrices of codes in XLA's buffers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "bindings/ffi/buffers.h"
+#include "narrowfloat/ops/execution.h"
+#include "narrowfloat/ops/qgemm.h"
+#include "narrowfloat/tensor/view.h"
+
+namespace narrowfloat::xla_ffi {
+
+/// The verb in messages of products.
+inline constexpr const char* kGemmVerb = "gemm";
+
+/// Names of an operand and its buffers in messages.
+struct OperandNames {
+  const char *data, *scale_inv, *amax;
+};
+inline constexpr OperandNames kLhsNames{"lhs", "scale_inv of lhs", "amax of lhs"};
+inline constexpr OperandNames kRhsNames{"rhs", "scale_inv of rhs", "amax of rhs"};
+
+/// An operand: matrices of codes, one for each group, back to back as they lie in memory.
+/// rows, cols: of each matrix; -1 is the size of the group. is_turned: columnwise codes lie in
+/// rows, where the scheme has them transposed.
+struct Operand {
+  OperandNames names;
+  ffi::AnyBuffer data, scale_inv, amax;
+  QuantSpec spec;
+  std::int64_t rows, cols;
+  bool is_turned;
+
+  const SchemeInfo& Scheme() const { return *spec.scheme; }
+  bool HasOneScale() const { return Scheme().layout.lines_per_scale == 0; }
+};
+
+/// The spec of that text. Errors: InvalidArgument unless it has one direction.
+QuantSpec SpecOfOneDirection(std::string_view text);
+
+/// The layout of a product that reads these directions. Errors: InvalidArgument for columns of lhs
+/// with rows of rhs.
+GemmLayout LayoutOf(const Operand& lhs, const Operand& rhs);
+
+/// The memory of the groups' buffers, taken one group after another.
+class OperandBuffers {
+ public:
+  /// Errors: InvalidArgument for codes or scales of another type, or codes that cannot be turned.
+  OperandBuffers(const Operand& operand, std::size_t groups, const Execution& execution);
+
+  /// The matrix of group `group`, whose size is `size`. Requires: groups in order.
+  /// Errors: InvalidArgument if the buffers end before it.
+  ConstQuantizedView Take(std::size_t group, std::int64_t size);
+
+  /// Errors: InvalidArgument if codes are left over, or scales without groups are.
+  void CheckAllTaken(bool is_grouped) const;
+
+ private:
+  const std::byte* Memory(const BufferPlan& buffer, std::size_t group, const Shape& shape);
+
+  const Operand& operand_;
+  const Execution& execution_;
+  std::unique_ptr<std::byte[]> turned_;
+  const std::size_t groups_, codes_, scales_;
+  std::size_t used_codes_ = 0, used_scales_ = 0;
+};
+
+}  // namespace narrowfloat::xla_ffi

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mode of products of quantized tensors: reproducible, or fast."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import jax
+from jax._src import config
+
+from narrowfloat import _core
+
+REPRODUCIBLE, FAST = "reproducible", "fast"
+
+# An option of JAX's own kind: functions that were compiled in the other mode are compiled again.
+_mode = config.enum_state(
+    name="narrowfloat_product_mode",
+    enum_values=[REPRODUCIBLE, FAST],
+    default=_core.product_mode() if os.environ.get("NF_PRODUCT") else REPRODUCIBLE,
+    help="How narrowfloat.jax multiplies quantized tensors.",
+    include_in_jit_key=True,
+    include_in_trace_context=True,
+)
+
+
+class product_mode:
+    """Sets the mode of products, for the process or, as a context, for this thread until its end.
+
+    "reproducible" gives the same bytes on every machine and at every number of threads. "fast"
+    expands the codes to bfloat16 where that loses nothing, and lets XLA multiply with sums in
+    float32; other products, and those of groups, stay as they are. A function that was traced in
+    one mode is traced again in the other. The first mode is that of the environment's NF_PRODUCT,
+    else "reproducible".
+    Errors: ValueError for another mode.
+    """
+
+    def __init__(self, mode: str) -> None:
+        if mode not in (REPRODUCIBLE, FAST):
+            _core.product_mode(mode)
+        self.mode = mode
+        self._before = _mode.get_global()
+        self._context: Any = None
+        jax.config.update("narrowfloat_product_mode", mode)
+
+    def __enter__(self) -> product_mode:
+        jax.config.update("narrowfloat_product_mode", self._before)
+        self._context = _mode(self.mode)
+        self._context.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._context.__exit__(*error)
+
+
+def get_product_mode() -> str:
+    """Returns the mode of products, "reproducible" or "fast"."""
+    return _mode.value

@@ -3,8 +3,8 @@
 
 usage: python bench/compare.py --products THREADS
 
-Contenders take turns and the minimum of all turns counts. The share is PyTorch's fp32 time over the
-contender's; a share of 100 % is as fast as the fp32 product of the decoded operands.
+Contenders take turns and the minimum of all turns counts. The shares are PyTorch's fp32 and
+bfloat16 times over the contender's; 100 % is as fast as that product of the decoded operands.
 """
 
 import time
@@ -20,7 +20,7 @@ SHAPES: list[Shape] = [
     (4096, 4096, 512),
     (64, 4096, 4096),
 ]
-FLOAT32 = "torch float32"
+FLOAT32, BFLOAT16 = "torch float32", "torch bfloat16"
 # Scheme of the activations and of the weight.
 PAIRS = [
     ("fp8_e4m3", "fp8_e4m3"),
@@ -39,7 +39,33 @@ def ours(x: np.ndarray, w: np.ndarray, threads: int) -> Iterator[tuple[str, Run]
         a, b = nf.quantize(x, x_scheme), nf.quantize(w, w_scheme)
         out = np.zeros((len(x), len(w)), np.float32)
         name = x_scheme if x_scheme == w_scheme else f"{x_scheme}, {w_scheme}"
-        yield name, partial(nf.qgemm, a, b, out=out, threads=threads)
+        for mode in ("reproducible", "fast"):
+            multiply = partial(nf.qgemm, a, b, out=out, mode=mode, threads=threads)
+            yield f"{name}, {mode}", multiply
+
+
+def ours_in_torch(x: np.ndarray, w: np.ndarray, threads: int) -> Iterator[tuple[str, Run]]:
+    """Fast products with bfloat16 results, which PyTorch multiplies."""
+    import narrowfloat.pytorch as nfp
+    import torch
+    from narrowfloat.pytorch.cpp_extensions import general_gemm
+
+    torch.set_num_threads(threads)
+
+    def fast(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+        with nfp.product_mode("fast"):
+            general_gemm(a, b, out=out)
+
+    for quantizer in (
+        nfp.Float8CurrentScalingQuantizer(nfp.DType.kFloat8E4M3),
+        nfp.Float8BlockQuantizer(nfp.DType.kFloat8E4M3, rowwise=True, columnwise=False),
+        nfp.MXFP8Quantizer(nfp.DType.kFloat8E4M3, columnwise=False),
+        nfp.NVFP4Quantizer(columnwise=False),
+    ):
+        a, b = (quantizer(torch.from_numpy(each)) for each in (w, x))
+        out = torch.zeros(len(x), len(w), dtype=torch.bfloat16)
+        name = type(quantizer).__name__.removesuffix("Quantizer")
+        yield f"{name} in PyTorch, bfloat16 result, fast", partial(fast, a, b, out)
 
 
 def torch_products(x: np.ndarray, w: np.ndarray, threads: int) -> Iterator[tuple[str, Run]]:
@@ -77,7 +103,7 @@ def contenders(shape: Shape, threads: int) -> tuple[dict[str, Run], list[str]]:
     x, w = (random.standard_normal((lines, k)).astype(np.float32) for lines in (m, n))
     found: dict[str, Run] = {}
     absent = []
-    for maker in (torch_products, ours, torchao_products):
+    for maker in (torch_products, ours, ours_in_torch, torchao_products):
         try:
             found.update(maker(x, w, threads))
         except ImportError as error:
@@ -102,15 +128,16 @@ def measure(runs: dict[str, Run], repetitions: int) -> tuple[dict[str, float], d
 
 
 def print_products(threads: int, repetitions: int) -> None:
-    """Prints a table for each shape: GFLOP/s and the share of PyTorch's fp32 product."""
+    """Prints a table for each shape: GFLOP/s and shares of PyTorch's products."""
     for shape in SHAPES:
         runs, absent = contenders(shape, threads)
         seconds, failed = measure(runs, repetitions)
         work = 2 * np.prod(shape, dtype=np.float64)
         print(f"\n{'x'.join(map(str, shape))}, {threads} threads")
-        print("| product | GFLOP/s | share of torch float32 |\n| --- | --- | --- |")
+        print(f"| product | GFLOP/s | of {FLOAT32} | of {BFLOAT16} |\n| --- | --- | --- | --- |")
         for name in runs:
             if name in seconds:
-                share = seconds[FLOAT32] / seconds[name]
-                print(f"| {name} | {work / seconds[name] / 1e9:.0f} | {100 * share:.0f} % |")
+                shares = [100 * seconds[each] / seconds[name] for each in (FLOAT32, BFLOAT16)]
+                rate = work / seconds[name] / 1e9
+                print(f"| {name} | {rate:.0f} | {shares[0]:.0f} % | {shares[1]:.0f} % |")
         print(*absent, *(f"failed: {name}: {why}" for name, why in failed.items()), sep="\n")

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <memory>
 #include <new>
 #include <string>
@@ -30,17 +31,20 @@ Memory Allocate(std::size_t bytes) {
   return Memory(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{kLine})));
 }
 
-/// Items of an expanded operand, and their steps along a line and from line to line.
+/// Items of some lines of an expanded operand, and their steps along a line and from line to line.
 struct Items {
   Memory memory;
   std::size_t line_step, along_step;
 
-  Items(const OperandExpansion& operand, const Execution& execution)
-      : memory(Allocate(operand.shape.Size() * ItemSize(DType::kBFloat16))),
+  Items(const OperandExpansion& operand, std::size_t begin, std::size_t end,
+        const Execution& execution)
+      : memory(Allocate((end - begin) * (operand.shape.Size() / operand.Lines()) *
+                        ItemSize(DType::kBFloat16))),
         line_step(operand.rows_are_lines ? operand.shape.cols : 1),
-        along_step(operand.rows_are_lines ? 1 : operand.shape.cols) {
-    Expand(operand, memory.get(), execution);
+        along_step(operand.rows_are_lines ? 1 : end - begin) {
+    Expand(operand, begin, end, memory.get(), execution);
   }
+  /// The line that is the `line`-th of these.
   const std::byte* Line(std::size_t line) const {
     return memory.get() + line * line_step * ItemSize(DType::kBFloat16);
   }
@@ -54,33 +58,37 @@ std::vector<double> FactorsOfLines(const OperandExpansion& operand, std::size_t 
   return factors;
 }
 
+// Lines of the longer side that a task expands, and of the other side whose sums it keeps at a
+// time: 4 MiB of sums, which the caches hold until the factors follow.
+constexpr std::size_t kPanelLines = 1024;
+
+/// A product as tasks: the shorter side is expanded once for all, and each task expands a panel of
+/// the longer side and multiplies it.
 class ExpandedRun {
  public:
   ExpandedRun(const GemmProblem& problem, const ProductExpansion& expansion,
               BFloat16MultiplyFn multiply, const Execution& execution)
       : problem_(problem),
-        execution_(execution),
+        expansion_(expansion),
         multiply_(multiply),
-        a_(expansion.a, execution),
-        b_(expansion.b, execution),
+        execution_(execution),
+        panels_are_rows_(problem.a.lines >= problem.b.lines),
+        shared_(Shared(), 0, Shared().Lines(), execution),
         a_factors_(FactorsOfLines(expansion.a, problem.a.lines)),
         b_factors_(FactorsOfLines(expansion.b, problem.b.lines)),
-        writes_result_(SumsAreTheResult(expansion)) {
+        writes_result_(SumsAreTheResult()) {
     const KernelTable& table = execution.kernels != nullptr ? *execution.kernels : ActiveKernels();
     finish_ = table.gemm->finish[static_cast<std::size_t>(problem.result.dtype)];
   }
 
   void Run() {
-    const MatrixShape shape{problem_.a.lines, problem_.b.lines};
-    // Each thread gets a strip of the longer side, so that the other operand is read once by each.
-    const std::size_t strips = ThreadCount(execution_);
-    const bool by_rows = shape.rows >= shape.cols;
-    const TileGrid grid{shape,
-                        by_rows ? RoundUp(CeilDiv(shape.rows, strips), kPadding) : shape.rows,
-                        by_rows ? shape.cols : RoundUp(CeilDiv(shape.cols, strips), kPadding)};
+    const std::size_t lines = Panelled().Lines();
+    const std::size_t share = RoundUp(CeilDiv(lines, ThreadCount(execution_)), kExpansionUnit);
+    const std::size_t step = std::min(share, kPanelLines);
     std::atomic<const char*> failure = nullptr;
-    ParallelFor(execution_, grid.Count(), [&](std::size_t i) {
-      if (const char* message = RunTile(grid[i])) failure = message;
+    ParallelFor(execution_, CeilDiv(lines, step), [&](std::size_t i) {
+      const char* message = RunPanel(i * step, std::min((i + 1) * step, lines));
+      if (message != nullptr) failure = message;
     });
     if (failure != nullptr) {
       throw DeviceError(fmt::format("qgemm: oneDNN cannot multiply: {}", failure.load()));
@@ -88,36 +96,51 @@ class ExpandedRun {
   }
 
  private:
-  bool SumsAreTheResult(const ProductExpansion& expansion) const {
+  const OperandExpansion& Panelled() const {
+    return panels_are_rows_ ? expansion_.a : expansion_.b;
+  }
+  const OperandExpansion& Shared() const { return panels_are_rows_ ? expansion_.b : expansion_.a; }
+
+  bool SumsAreTheResult() const {
     const GemmResult& result = problem_.result;
     return result.dtype == DType::kFloat32 && result.bias.empty() && !result.accumulates &&
-           expansion.Factor() == 1.0 && result.rows.row_offsets == nullptr &&
+           expansion_.Factor() == 1.0 && result.rows.row_offsets == nullptr &&
            result.rows.row_stride >= 0 &&
            result.rows.row_stride % static_cast<std::ptrdiff_t>(sizeof(float)) == 0;
   }
 
-  const char* RunTile(const Tile& tile) const {
-    const std::size_t rows = tile.row_end - tile.row_begin, cols = tile.col_end - tile.col_begin;
-    BFloat16Product product{rows,
-                            cols,
-                            problem_.a.length,
-                            a_.Line(tile.row_begin),
-                            a_.line_step,
-                            a_.along_step,
-                            b_.Line(tile.col_begin),
-                            b_.along_step,
-                            b_.line_step,
-                            nullptr,
-                            0};
+  /// Computes a panel's part of the result. Returns why it cannot, or null.
+  const char* RunPanel(std::size_t begin, std::size_t end) const {
+    Execution alone = execution_;  // a task of its own: it gives none to other threads
+    alone.threads = 1;
+    alone.pool = nullptr;
+    const Items panel(Panelled(), begin, end, alone);
+    const std::size_t lines = Shared().Lines();
+    const std::size_t step = writes_result_ ? lines : kPanelLines;
+    for (std::size_t other = 0; other < lines; other += step) {
+      const std::size_t other_end = std::min(other + step, lines);
+      const std::byte *mine = panel.Line(0), *others = shared_.Line(other);
+      const Tile tile = panels_are_rows_ ? Tile{begin, end, other, other_end}
+                                         : Tile{other, other_end, begin, end};
+      const Items &a = panels_are_rows_ ? panel : shared_, &b = panels_are_rows_ ? shared_ : panel;
+      const char* failure = RunTile(
+          tile, {tile.row_end - tile.row_begin, tile.col_end - tile.col_begin, problem_.a.length,
+                 panels_are_rows_ ? mine : others, a.line_step, a.along_step,
+                 panels_are_rows_ ? others : mine, b.along_step, b.line_step, nullptr, 0});
+      if (failure != nullptr) return failure;
+    }
+    return nullptr;
+  }
+
+  const char* RunTile(const Tile& tile, BFloat16Product product) const {
     if (writes_result_) {
-      product.out =
-          reinterpret_cast<float*>(problem_.result.rows.Row(tile.row_begin)) + tile.col_begin;
-      product.out_row_step =
-          static_cast<std::size_t>(problem_.result.rows.row_stride) / sizeof(float);
+      const MatrixRows<std::byte>& rows = problem_.result.rows;
+      product.out = reinterpret_cast<float*>(rows.Row(tile.row_begin)) + tile.col_begin;
+      product.out_row_step = static_cast<std::size_t>(rows.row_stride) / sizeof(float);
       return multiply_(&product);
     }
-    product.out_row_step = RoundUp(cols, kPadding);
-    const Memory sums = Allocate(rows * product.out_row_step * sizeof(float));
+    product.out_row_step = RoundUp(product.cols, kPadding);
+    const Memory sums = Allocate(product.rows * product.out_row_step * sizeof(float));
     product.out = reinterpret_cast<float*>(sums.get());
     if (const char* failure = multiply_(&product)) return failure;
     Finish(product, tile);
@@ -133,9 +156,11 @@ class ExpandedRun {
   }
 
   const GemmProblem& problem_;
-  const Execution& execution_;
+  const ProductExpansion& expansion_;
   const BFloat16MultiplyFn multiply_;
-  const Items a_, b_;
+  const Execution& execution_;
+  const bool panels_are_rows_;
+  const Items shared_;
   const std::vector<double> a_factors_, b_factors_;
   const bool writes_result_;
   FinishFn finish_;

@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <random>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "narrowfloat/kernels/scalar/items.h"
@@ -279,6 +281,33 @@ TEST(FastGemmTest, TermsAndPlacesOfTheResultAreThoseOfTheReproducibleProduct) {
   }
 }
 
+TEST(FastGemmTest, PanelsAndTilesMeet) {
+  NF_NEEDS_ONEDNN();
+  // Sums are exact, so that both modes give the same bytes; sizes are more than one panel of each
+  // side, and do not end with one.
+  Random random(28);
+  std::uniform_int_distribution<int> integer(-3, 3);
+  const std::int64_t m = 1300, n = 2090, k = 32;
+  const auto make = [&](const char* spec, std::int64_t rows, std::int64_t cols) {
+    Floats items(static_cast<std::size_t>(rows * cols));
+    for (float& item : items) item = static_cast<float>(integer(random));
+    return Quantized(spec, {rows, cols}, std::move(items));
+  };
+  for (const char* spec : {"fp8_e4m3:scale=0.75", "mxfp8_e4m3", "mxfp8_2d_e4m3",
+                           "fp8_block1x128_e4m3", "fp8_block128x128_e4m3"}) {
+    SCOPED_TRACE(spec);
+    const Quantized x = make(spec, m, k), w = make(spec, n, k), t = make(spec, k, n),
+                    dy = make(spec, k, m);
+    for (const auto& [a, b, layout] :
+         {std::tuple{&x, &w, GemmLayout::kTN}, std::tuple{&w, &x, GemmLayout::kTN},
+          std::tuple{&x, &t, GemmLayout::kNN}, std::tuple{&dy, &t, GemmLayout::kNT}}) {
+      const auto want = Product(*a, *b, layout, GemmMode::kReproducible);
+      EXPECT_EQ(Product(*a, *b, layout, GemmMode::kFast), want);
+      EXPECT_EQ(Product(*a, *b, layout, GemmMode::kFast, DType::kFloat32, 1), want);
+    }
+  }
+}
+
 TEST(FastGemmTest, RunsGiveTheSameBytes) {
   NF_NEEDS_ONEDNN();
   Random random(24);
@@ -316,7 +345,7 @@ TEST(FastGemmTest, EmptySumsAreZero) {
 /// Items of one expanded operand as numbers.
 std::vector<double> Items(const OperandExpansion& operand) {
   std::vector<std::byte> bytes(operand.shape.Size() * 2);
-  Expand(operand, bytes.data());
+  Expand(operand, 0, operand.Lines(), bytes.data());
   std::vector<double> items;
   for (std::size_t i = 0; i < operand.shape.Size(); ++i)
     items.push_back(LoadItem<BFloat16>(bytes.data(), i));

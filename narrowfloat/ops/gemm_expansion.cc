@@ -288,19 +288,25 @@ std::optional<ProductExpansion> PlanExpansion(const ConstQuantizedView& a, Direc
                           MakeExpansion(b, b_direction, b_shift, std::move(of_b->factors))};
 }
 
-void Expand(const OperandExpansion& operand, std::byte* items, const Execution& execution) {
+void Expand(const OperandExpansion& operand, std::size_t begin, std::size_t end, std::byte* items,
+            const Execution& execution) {
   const SchemeInfo& scheme = *operand.view.spec.scheme;
   const Direction direction = operand.rows_are_lines ? Direction::kRowwise : Direction::kColumnwise;
   const KernelTable& kernels = execution.kernels != nullptr ? *execution.kernels : ActiveKernels();
   const DequantizeFn dequantize =
       kernels.dequantize[SchemeIndex(scheme)][static_cast<std::size_t>(direction)]
                         [static_cast<std::size_t>(DType::kBFloat16)];
-  const auto row_stride =
-      static_cast<std::ptrdiff_t>(operand.shape.cols * ItemSize(DType::kBFloat16));
+  const MatrixShape part = operand.rows_are_lines ? MatrixShape{end - begin, operand.shape.cols}
+                                                  : MatrixShape{operand.shape.rows, end - begin};
+  const std::size_t row_begin = operand.rows_are_lines ? begin : 0;
+  const std::size_t col_begin = operand.rows_are_lines ? 0 : begin;
+  const std::size_t item = ItemSize(DType::kBFloat16);
+  // Kernels count rows and columns from the first ones of the tensor.
+  std::byte* origin = items - (row_begin * part.cols + col_begin) * item;
   DequantizeArgs args{BuffersOf(operand.view, operand.direction),
                       operand.shape,
                       {},
-                      {items, row_stride},
+                      {origin, static_cast<std::ptrdiff_t>(part.cols * item)},
                       WithoutAmax(ScaleOptionsOf(operand.view.spec, DType::kBFloat16))};
   args.in.line_amaxes = nullptr;
   args.in.amax = 1.0f;
@@ -312,10 +318,12 @@ void Expand(const OperandExpansion& operand, std::byte* items, const Execution& 
     scales = ShiftedScales(operand);
     args.in.scale_inv = scales.data();
   }
-  const TileGrid grid = MakeTileGrid(operand.shape, RowUnit(scheme, direction), ColUnit(scheme));
+  const TileGrid grid = MakeTileGrid(part, RowUnit(scheme, direction), ColUnit(scheme));
   ParallelFor(execution, grid.Count(), [&](std::size_t i) {
     DequantizeArgs task = args;
-    task.tile = grid[i];
+    const Tile tile = grid[i];
+    task.tile = {tile.row_begin + row_begin, tile.row_end + row_begin, tile.col_begin + col_begin,
+                 tile.col_end + col_begin};
     dequantize(task);
   });
 }

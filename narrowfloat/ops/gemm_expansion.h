@@ -20,6 +20,8 @@ struct OperandExpansion {
   bool rows_are_lines;          // else a row holds one place of every line
   int scale_shift;              // powers of two that leave the block scales for the factors
   std::vector<double> factors;  // one, or one for each line
+
+  std::size_t Lines() const { return rows_are_lines ? shape.rows : shape.cols; }
 };
 
 struct ProductExpansion {
@@ -39,8 +41,14 @@ struct ProductExpansion {
 std::optional<ProductExpansion> PlanExpansion(const ConstQuantizedView& a, Direction a_direction,
                                               const ConstQuantizedView& b, Direction b_direction);
 
-/// Writes the items, shape.rows x shape.cols of bfloat16, C-contiguous.
-void Expand(const OperandExpansion& operand, std::byte* items, const Execution& execution = {});
+/// Lines of an operand that Expand takes may begin at multiples of this.
+inline constexpr std::size_t kExpansionUnit = 128;
+
+/// Writes the items of the lines from `begin` to `end`, bfloat16, C-contiguous: a row of them for
+/// each line if rows_are_lines, else a row for each place along the lines.
+/// Requires: `begin` is a multiple of kExpansionUnit.
+void Expand(const OperandExpansion& operand, std::size_t begin, std::size_t end, std::byte* items,
+            const Execution& execution = {});
 
 /// Whether this machine has instructions for dot products of bfloat16.
 bool HasBFloat16Products();

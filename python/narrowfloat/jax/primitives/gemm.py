@@ -142,9 +142,10 @@ class GemmPrimitive(BasePrimitive):
             place = spec_of(axes)
             places += [place, place if len(scale.shape) == len(axes) > 1 else nothing, nothing]
         kept = right.kept(rhs_axes)
-        bias = nothing if operands[6].shape == NO_BIAS else spec_of(kept)
+        *_, bias, _ = operands
+        place_of_bias = nothing if bias.shape == NO_BIAS else spec_of(kept)
         out = spec_of([*left.kept(lhs_axes), *kept])
-        return functools.partial(cls.impl, **static), [*places, bias, nothing], [out]
+        return functools.partial(cls.impl, **static), [*places, place_of_bias, nothing], [out]
 
     @classmethod
     def sharding_rule(
@@ -158,9 +159,10 @@ class GemmPrimitive(BasePrimitive):
         lhs = left.factors(factors, operands[0], operands[1])
         rhs = right.factors(factors, operands[3], operands[4])
         kept = tuple(right.kept(rhs[0]))
-        bias = factors.unrelated(operands[6]) if operands[6] == NO_BIAS else kept
-        amaxes, sizes = [factors.unrelated(operands[i]) for i in (2, 5)], operands[7]
-        names = [*lhs, amaxes[0], *rhs, amaxes[1], bias, factors.unrelated(sizes)]
+        _, _, lhs_amax, _, _, rhs_amax, bias, sizes = operands
+        place_of_bias = factors.unrelated(bias) if bias == NO_BIAS else kept
+        amaxes = [factors.unrelated(amax) for amax in (lhs_amax, rhs_amax)]
+        names = [*lhs, amaxes[0], *rhs, amaxes[1], place_of_bias, factors.unrelated(sizes)]
         return factors.rule(names, [(*left.kept(lhs[0]), *kept)])
 
 
@@ -169,8 +171,8 @@ def _differentiate(
 ) -> tuple[Arrays, list]:
     """Codes have no tangents; that of the bias goes to every row."""
     out = GemmPrimitive.outer_primitive.bind(*primals, **static)
-    bias = tangents[6]
-    if type(bias) is ad.Zero or primals[6].shape == NO_BIAS:
+    *_, bias, _ = tangents
+    if type(bias) is ad.Zero or bias.shape == NO_BIAS:
         return out, [ad.Zero.from_primal_value(out[0])]
     return out, [jnp.broadcast_to(bias.astype(out[0].dtype), out[0].shape)]
 

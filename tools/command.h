@@ -41,6 +41,7 @@ std::string AtLeastOne(const std::string& value);
 Command AddInspect(CLI::App& app);
 Command AddQuantize(CLI::App& app);
 Command AddDequantize(CLI::App& app);
+Command AddConvert(CLI::App& app);
 Command AddSchemes(CLI::App& app);
 Command AddVersion(CLI::App& app);
 Command AddDoctor(CLI::App& app);

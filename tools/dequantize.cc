@@ -13,11 +13,13 @@
 
 #include "narrowfloat/io/checkpoint.h"
 #include "narrowfloat/io/foreign.h"
+#include "narrowfloat/io/read_convention.h"
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/tensor/error.h"
 #include "tools/command.h"
 #include "tools/job.h"
+#include "tools/read_quantized.h"
 
 namespace narrowfloat::tools {
 namespace {
@@ -26,15 +28,15 @@ const std::map<std::string, DType> kDTypes = {
     {"bf16", DType::kBFloat16}, {"f16", DType::kFloat16}, {"f32", DType::kFloat32}};
 
 struct DequantizeOptions {
-  std::string in, out, dtype, part = "1/1";  // no dtype: the one recorded
+  std::string in, out, dtype, from, part = "1/1";  // no dtype: the one recorded
   int threads = 0;
   bool overwrite = false;
 };
 
 class Dequantizing : public TensorRewriter {
  public:
-  Dequantizing(std::optional<DType> dtype, Execution execution)
-      : dtype_(dtype), execution_(execution) {}
+  Dequantizing(std::optional<DType> dtype, DType model_dtype, Execution execution)
+      : dtype_(dtype), model_dtype_(model_dtype), execution_(execution) {}
 
   std::string Verb() const override { return "dequantize"; }
 
@@ -42,7 +44,9 @@ class Dequantizing : public TensorRewriter {
     return std::string(dtype_ ? DTypeName(*dtype_) : "recorded");
   }
 
-  bool Takes(const io::StoredTensor& tensor) const override { return tensor.quantized.has_value(); }
+  bool Takes(const io::StoredTensor& tensor) const override { return !tensor.IsPlain(); }
+
+  bool Drops(const io::StoredTensor& tensor) const override { return tensor.accessory; }
 
   void Plan(const io::StoredTensor& tensor, io::FileContents& contents) const override {
     contents.AddPlain(tensor.name, io::FileDTypeOf(DTypeFor(tensor)), tensor.shape());
@@ -50,6 +54,21 @@ class Dequantizing : public TensorRewriter {
 
   void Rewrite(const io::StoredTensor& tensor, const std::vector<std::span<const std::byte>>& input,
                io::SafetensorsWriter& writer) override {
+    const DType dtype = DTypeFor(tensor);
+    const auto out = output_.Take(FlattenShape(tensor.shape()).Size() * ItemSize(dtype));
+    if (tensor.foreign) {
+      const io::ForeignBytes bytes{input[0], input[1],
+                                   input.size() > 2 ? input[2] : std::span<const std::byte>()};
+      io::DecodeWeight(*tensor.foreign, bytes, dtype, out, execution_.threads);
+    } else {
+      DequantizeOwn(tensor, input, {out.data(), dtype, tensor.shape(), {}, Device::kCpu});
+    }
+    writer.Append(tensor.name, out);
+  }
+
+ private:
+  void DequantizeOwn(const io::StoredTensor& tensor,
+                     const std::vector<std::span<const std::byte>>& input, const TensorView& out) {
     std::array<const std::byte*, kRoleCount> memory{};
     for (std::size_t i = 0; i < input.size(); ++i) {
       memory[static_cast<std::size_t>(tensor.plan[i].role)] = input[i].data();
@@ -57,44 +76,29 @@ class Dequantizing : public TensorRewriter {
     const auto view = BindBuffers<ConstQuantizedView>(
         tensor.quantized->spec, tensor.shape(),
         [&](const BufferPlan& buffer) { return memory[static_cast<std::size_t>(buffer.storage)]; });
-    const DType dtype = DTypeFor(tensor);
-    const auto out = output_.Take(FlattenShape(tensor.shape()).Size() * ItemSize(dtype));
-    Dequantize(view, {out.data(), dtype, tensor.shape(), {}, Device::kCpu}, execution_);
-    writer.Append(tensor.name, out);
+    Dequantize(view, out, execution_);
   }
 
- private:
   DType DTypeFor(const io::StoredTensor& tensor) const {
-    return dtype_.value_or(tensor.quantized->dtype);
+    return dtype_.value_or(tensor.quantized ? tensor.quantized->dtype : model_dtype_);
   }
 
   std::optional<DType> dtype_;
+  DType model_dtype_;  // of foreign weights, which record none
   Execution execution_;
   ByteBuffer output_;
 };
 
 Result Run(const DequantizeOptions& options) {
-  const JobOutput out{options.out, ParsePart(options.part), options.overwrite};
+  JobOutput out{options.out, ParsePart(options.part), options.overwrite};
   const Execution execution{.threads = options.threads, .kernels = &ActiveKernels()};
   ThreadCount(execution);  // a wrong NF_NUM_THREADS is told before any work
-  const io::Checkpoint in = io::Checkpoint::Open(options.in);
-  const io::ConventionGuess convention = io::GuessConvention(in);
-  if (convention.name == io::kPlainName) {
-    throw InvalidArgument(
-        fmt::format("dequantize: IN must hold quantized tensors, {} has none ({})", options.in,
-                    convention.reason));
-  }
-  if (convention.name == io::kLostMetadataName) {
-    throw InvalidArgument(fmt::format("dequantize: {}: {}", options.in, convention.reason));
-  }
-  if (convention.name != io::kConventionName) {
-    throw Unsupported(fmt::format("dequantize: {} is written as '{}' ({}), this build reads '{}'",
-                                  options.in, convention.name, convention.reason,
-                                  io::kConventionName));
-  }
+  io::Checkpoint in = io::Checkpoint::Open(options.in);
+  const io::ConventionGuess convention = ReadQuantized("dequantize", in, options.from);
+  out.companions = PlainCompanions(in);
   std::optional<DType> dtype;
   if (!options.dtype.empty()) dtype = kDTypes.at(options.dtype);
-  Dequantizing rewriter(dtype, execution);
+  Dequantizing rewriter(dtype, io::ModelDType(in), execution);
   const JobResult job = RunJob(in, out, rewriter);
   return JobReport(job, "dequantized",
                    {{"in", options.in},
@@ -116,6 +120,7 @@ Command AddDequantize(CLI::App& app) {
       ->check(CLI::IsMember(kDTypes));
   command->add_option("--threads", options->threads, "Threads; all that we may use by default")
       ->check(AtLeastOne);
+  command->add_option("--from", options->from, "Convention of IN; told from its files by default");
   command->add_flag("--overwrite", options->overwrite, "Replace files that exist in OUT");
   command->add_option("--part", options->part, "Do the i-th of N shares of the files (i/N)");
   return {command, [options] { return Run(*options); }};

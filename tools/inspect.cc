@@ -10,6 +10,7 @@
 
 #include "narrowfloat/io/checkpoint.h"
 #include "narrowfloat/io/foreign.h"
+#include "narrowfloat/io/read_convention.h"
 #include "tools/command.h"
 #include "tools/text.h"
 
@@ -18,18 +19,16 @@ namespace {
 
 /// "mxfp8_e4m3" and its options for a quantized tensor, the file's type for a plain one.
 std::string FormatText(const io::StoredTensor& tensor) {
+  if (tensor.foreign) return io::FormatText(*tensor.foreign);
   return tensor.quantized ? PrintQuantSpec(tensor.quantized->spec)
                           : std::string(io::Info(tensor.entries.front().dtype).name);
 }
 
 Json TensorJson(const io::TensorLocation& location) {
   const io::StoredTensor& tensor = *location.tensor;
-  Json object = {{"name", tensor.name},
-                 {"format", FormatText(tensor)},
-                 {"quantized", tensor.quantized.has_value()},
-                 {"shape", tensor.shape()},
-                 {"bytes", tensor.Bytes()},
-                 {"file", location.shard->name}};
+  Json object = {
+      {"name", tensor.name},     {"format", FormatText(tensor)}, {"quantized", !tensor.IsPlain()},
+      {"shape", tensor.shape()}, {"bytes", tensor.Bytes()},      {"file", location.shard->name}};
   if (!tensor.quantized) return object;
   object["dtype"] = DTypeName(tensor.quantized->dtype);
   Json buffers = Json::object();
@@ -51,7 +50,9 @@ Totals Count(const io::Checkpoint& in) {
   Totals totals;
   for (const io::TensorLocation& location : in.tensors()) {
     totals.bytes += location.tensor->Bytes();
-    totals.parameters += FlattenShape(location.tensor->shape()).Size();
+    if (!location.tensor->accessory) {
+      totals.parameters += FlattenShape(location.tensor->shape()).Size();
+    }
     ++totals.counts[FormatText(*location.tensor)];
   }
   return totals;
@@ -59,7 +60,8 @@ Totals Count(const io::Checkpoint& in) {
 
 /// Bits per parameter; none where a foreign convention hides what is a parameter and what a scale.
 Json BitsPerParameter(const Totals& totals, const io::ConventionGuess& convention) {
-  const bool known = convention.name == io::kConventionName || convention.name == io::kPlainName;
+  const bool known = convention.name == io::kConventionName || convention.name == io::kPlainName ||
+                     io::FindConvention(convention.name) != nullptr;
   if (!known || totals.parameters == 0) return nullptr;
   return 8.0 * static_cast<double>(totals.bytes) / static_cast<double>(totals.parameters);
 }
@@ -85,8 +87,10 @@ std::string TextOf(const io::Checkpoint& in, const Totals& totals,
 }
 
 Result Run(const std::string& path) {
-  const io::Checkpoint in = io::Checkpoint::Open(path);
+  io::Checkpoint in = io::Checkpoint::Open(path);
   const io::ConventionGuess convention = io::GuessConvention(in);
+  const io::ConventionRow* row = io::FindConvention(convention.name);
+  if (row != nullptr) io::ReadConvention(in, *row);
   const Totals totals = Count(in);
   const Json bits = BitsPerParameter(totals, convention);
   Json files = Json::array(), tensors = Json::array();

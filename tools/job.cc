@@ -62,7 +62,7 @@ class Job {
     for (std::size_t i = 0; i < plans_.size(); ++i) {
       if (assigned[i] == out.part.number) mine_.push_back(&plans_[i]);
     }
-    if (in.folder()) side_files_ = PlanSideFiles(in, out.path);
+    if (in.folder()) side_files_ = PlanSideFiles(in, out.path, out.companions);
     result_.left_out = side_files_.left_out;
     CheckTakesSome();
     if (!out.overwrite) CheckReplacesNothing();
@@ -107,6 +107,7 @@ class Job {
     std::vector<fs::path> targets;
     for (const ShardPlan& plan : plans_) targets.push_back(plan.out);
     for (const fs::path& file : side_files_.copied) targets.push_back(out_ / file);
+    for (const auto& [name, text] : side_files_.written) targets.push_back(out_ / name);
     if (in_.index()) targets.push_back(out_ / in_.index()->first);
     return targets;
   }
@@ -138,6 +139,7 @@ class Job {
     if (in_.folder()) RemoveRecord(plan);
     io::SafetensorsWriter writer(plan.out, plan.contents.tensors, plan.contents.metadata);
     for (const io::StoredTensor& tensor : plan.shard->tensors) {
+      if (rewriter_.Drops(tensor)) continue;
       if (rewriter_.Takes(tensor)) {
         RewriteTensor(*plan.shard, tensor, writer);
       } else {
@@ -152,6 +154,10 @@ class Job {
 
   void Count(const ShardPlan& plan) {
     for (const io::StoredTensor& tensor : plan.shard->tensors) {
+      if (rewriter_.Drops(tensor)) {
+        ++result_.tensors_dropped;
+        continue;
+      }
       ++(rewriter_.Takes(tensor) ? result_.tensors_rewritten : result_.tensors_copied);
       result_.parameters += FlattenShape(tensor.shape()).Size();
     }
@@ -176,8 +182,10 @@ class Job {
                      io::SafetensorsWriter& writer) {
     std::span<std::byte> rest = input_.Take(tensor.Bytes());
     std::vector<std::span<const std::byte>> buffers;
-    for (const io::TensorEntry& entry : tensor.entries) {
-      Read(shard, entry, 0, rest.first(entry.Bytes()));
+    for (std::size_t i = 0; i < tensor.entries.size(); ++i) {
+      const io::TensorEntry& entry = tensor.entries[i];
+      const io::Shard& home = tensor.shards.empty() ? shard : in_.shards()[tensor.shards[i]];
+      Read(home, entry, 0, rest.first(entry.Bytes()));
       buffers.push_back(rest.first(entry.Bytes()));
       rest = rest.subspan(entry.Bytes());
     }
@@ -294,6 +302,7 @@ Result JobReport(const JobResult& job, const std::string& rewritten, Json first_
   result.json = std::move(first_keys);
   result.json.update(Json{{"tensors_" + rewritten, job.tensors_rewritten},
                           {"tensors_copied", job.tensors_copied},
+                          {"tensors_dropped", job.tensors_dropped},
                           {"bytes_before", job.bytes_before},
                           {"bytes_after", job.bytes_after},
                           {"parameters", job.parameters},

@@ -30,6 +30,9 @@ class TensorRewriter {
   /// Whether the tensor is rewritten; others are copied byte for byte.
   virtual bool Takes(const io::StoredTensor& tensor) const = 0;
 
+  /// Whether the tensor is left out of the result.
+  virtual bool Drops(const io::StoredTensor& /*tensor*/) const { return false; }
+
   /// Announces what Rewrite will write.
   virtual void Plan(const io::StoredTensor& tensor, io::FileContents& contents) const = 0;
 
@@ -49,14 +52,15 @@ struct JobOutput {
   std::filesystem::path path;
   Part part{};
   bool overwrite = false;  // whether files that no unfinished job wrote may be replaced
+  Companions companions{};
 };
 
 /// Parses "i/N" with 1 <= i <= N. Errors: InvalidArgument.
 Part ParsePart(const std::string& text);
 
 struct JobResult {
-  std::size_t tensors_rewritten = 0, tensors_copied = 0;  // in this part's files
-  std::uint64_t bytes_before = 0, bytes_after = 0;        // of their tensors
+  std::size_t tensors_rewritten = 0, tensors_copied = 0, tensors_dropped = 0;  // in this part
+  std::uint64_t bytes_before = 0, bytes_after = 0;                             // of their tensors
   std::uint64_t parameters = 0;
   std::size_t files = 0, files_written = 0, files_skipped = 0;  // of this part
   bool complete = true;                                         // the other parts are there too

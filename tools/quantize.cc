@@ -125,7 +125,7 @@ void WarnOfIdleRules(const std::vector<SelectionRule>& rules, const io::Checkpoi
 
 Result Run(const QuantizeOptions& options) {
   const QuantSpec spec = ParseQuantSpec(options.scheme);
-  const JobOutput out{options.out, ParsePart(options.part), options.overwrite};
+  JobOutput out{options.out, ParsePart(options.part), options.overwrite};
   const Execution execution{.threads = options.threads, .kernels = &ActiveKernels()};
   ThreadCount(execution);  // a wrong NF_NUM_THREADS is told before any work
   const io::Checkpoint in = io::Checkpoint::Open(options.in);
@@ -136,6 +136,9 @@ Result Run(const QuantizeOptions& options) {
                     options.in, convention.name, convention.reason));
   }
   WarnOfIdleRules(options.rules, in);
+  // So that other loaders refuse, instead of starting from weights that they do not find.
+  const Json quantization = {{"quant_method", io::kConventionName}, {"spec", PrintQuantSpec(spec)}};
+  out.companions = QuantizedCompanions(in, quantization.dump());
   Quantizing rewriter(spec, options.rules, execution);
   const JobResult job = RunJob(in, out, rewriter);
   return JobReport(job, "quantized",

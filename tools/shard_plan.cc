@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -28,11 +29,23 @@ std::string HashText(std::string_view text) {
   return fmt::format("{:016x}", hash);
 }
 
-std::string JobHash(const io::Shard& shard, const TensorRewriter& rewriter) {
+/// What decides the bytes that come from one file of the input.
+std::string IdentityText(const io::Shard& shard) {
   const io::FileIdentity& identity = shard.file.identity();
-  return HashText(fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}", NF_VERSION, rewriter.Verb(),
-                              rewriter.Identity(), shard.name, identity.bytes, identity.modified_ns,
-                              io::PrintHeader(shard.name, shard.file.header())));
+  return fmt::format("{}\n{}\n{}\n{}\n", shard.name, identity.bytes, identity.modified_ns,
+                     io::PrintHeader(shard.name, shard.file.header()));
+}
+
+std::string JobHash(const io::Checkpoint& in, const io::Shard& shard,
+                    const TensorRewriter& rewriter) {
+  std::string text = fmt::format("{}\n{}\n{}\n", NF_VERSION, rewriter.Verb(), rewriter.Identity());
+  text += IdentityText(shard);
+  std::set<std::size_t> others;  // in which some of its scales lie
+  for (const io::StoredTensor& tensor : shard.tensors) {
+    others.insert(tensor.shards.begin(), tensor.shards.end());
+  }
+  for (const std::size_t other : others) text += IdentityText(in.shards()[other]);
+  return HashText(text);
 }
 
 fs::path RecordPath(const ShardPlan& plan) {
@@ -48,6 +61,7 @@ io::FileContents PlanContents(const io::Shard& shard, const TensorRewriter& rewr
   contents.metadata = io::ForeignMetadata(shard.file.header().metadata);
   contents.metadata.emplace("format", "pt");  // some readers refuse a file that does not say
   for (const io::StoredTensor& tensor : shard.tensors) {
+    if (rewriter.Drops(tensor)) continue;
     if (rewriter.Takes(tensor)) {
       rewriter.Plan(tensor, contents);
     } else {
@@ -77,7 +91,7 @@ std::vector<ShardPlan> PlanShards(const io::Checkpoint& in, const fs::path& out,
   std::vector<ShardPlan> plans;
   for (const io::Shard& shard : in.shards()) {
     plans.push_back({&shard, in.folder() ? out / shard.name : out, PlanContents(shard, rewriter),
-                     JobHash(shard, rewriter)});
+                     JobHash(in, shard, rewriter)});
   }
   CheckNames(plans);
   return plans;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <set>
 
 #include "narrowfloat/io/file.h"
@@ -49,8 +50,11 @@ std::string ReasonToLeaveOut(const fs::directory_entry& entry) {
 
 }  // namespace
 
-SideFiles PlanSideFiles(const io::Checkpoint& in, const fs::path& out) {
+SideFiles PlanSideFiles(const io::Checkpoint& in, const fs::path& out,
+                        const Companions& companions) {
   SideFiles files;
+  std::ranges::copy_if(companions, std::inserter(files.written, files.written.end()),
+                       [](const auto& file) { return file.second.has_value(); });
   const fs::path& from = *in.folder();
   try {
     for (auto at = fs::recursive_directory_iterator(from); at != fs::end(at); ++at) {
@@ -62,6 +66,10 @@ SideFiles PlanSideFiles(const io::Checkpoint& in, const fs::path& out) {
         const bool is_out = fs::equivalent(at->path(), out, ignored);
         if (hidden || is_out) at.disable_recursion_pending();
         if (hidden && !is_out) files.left_out.push_back({relative.string() + "/", "hidden"});
+      } else if (const auto file = companions.find(relative.string()); file != companions.end()) {
+        if (!file->second) {
+          files.left_out.push_back({relative.string(), "describes the tensors that were read"});
+        }
       } else if (!IsOfCheckpoint(in, relative)) {
         const std::string reason = ReasonToLeaveOut(*at);
         if (reason.empty()) {
@@ -91,6 +99,7 @@ void CopySideFiles(const SideFiles& files, const fs::path& from, const fs::path&
       }
       io::CopyFileAtomically(from / file, target);
     }
+    for (const auto& [name, text] : files.written) io::WriteSmallFile(to / name, *text);
   } catch (const fs::filesystem_error& error) {
     ThrowIo("write", to, error);
   }

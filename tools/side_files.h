@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "narrowfloat/io/checkpoint.h"
+#include "tools/companions.h"
 
 namespace narrowfloat::tools {
 
@@ -18,6 +19,7 @@ struct LeftOut {
 /// What happens to the files of a model's folder that the job does not rewrite.
 struct SideFiles {
   std::vector<std::filesystem::path> copied;  // relative to the folder
+  Companions written;                         // of the folder itself, with another text
   std::vector<LeftOut> left_out;
 };
 
@@ -25,9 +27,10 @@ struct SideFiles {
 /// large for anything but weights in another form, safetensors files that are not of the
 /// checkpoint, and what is no regular file. `out` may lie in the input's folder and is not listed.
 /// Errors: IoError.
-SideFiles PlanSideFiles(const io::Checkpoint& in, const std::filesystem::path& out);
+SideFiles PlanSideFiles(const io::Checkpoint& in, const std::filesystem::path& out,
+                        const Companions& companions);
 
-/// Copies them, each atomically. Errors: IoError.
+/// Copies or writes them, each atomically. Errors: IoError.
 void CopySideFiles(const SideFiles& files, const std::filesystem::path& from,
                    const std::filesystem::path& to);
 

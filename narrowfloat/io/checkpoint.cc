@@ -108,6 +108,15 @@ void Checkpoint::ListTensors() {
                                     std::next(repeated)->shard->name));
 }
 
+void Checkpoint::Regroup(std::vector<std::vector<StoredTensor>> by_shard) {
+  tensors_.clear();
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    shards_[i].tensors = std::move(by_shard[i]);
+    std::ranges::sort(shards_[i].tensors, {}, &StoredTensor::name);
+  }
+  ListTensors();
+}
+
 TensorLocation Checkpoint::Find(std::string_view name) const {
   const auto found = std::ranges::lower_bound(
       tensors_, name, {},

@@ -52,6 +52,9 @@ class Checkpoint {
   /// All tensors, by name.
   const std::vector<TensorLocation>& tensors() const { return tensors_; }
 
+  /// Gives every shard another list of tensors. Errors: InvalidArgument if two have the same one.
+  void Regroup(std::vector<std::vector<StoredTensor>> by_shard);
+
   /// The tensor of that name, or nulls.
   TensorLocation Find(std::string_view name) const;
 

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "narrowfloat/io/foreign_weight.h"
 #include "narrowfloat/io/safetensors_header.h"
 #include "narrowfloat/tensor/plan.h"
 #include "narrowfloat/tensor/quant_spec.h"
@@ -41,10 +42,18 @@ std::string BufferName(std::string_view tensor, Role role);
 struct StoredTensor {
   std::string name;
   std::optional<QuantizedRecord> quantized{};
-  std::vector<BufferPlan> plan{};      // of `entries`, one each; empty for a plain tensor
-  std::vector<TensorEntry> entries{};  // a plain tensor has one
+  std::vector<BufferPlan> plan{};  // of `entries`, one each, if `quantized`
+  std::vector<TensorEntry>
+      entries{};  // a plain tensor has one; a foreign weight codes, scale, global
+  std::optional<ForeignWeight> foreign{};
+  std::vector<std::size_t>
+      shards{};            // of `entries`, if they may lie in other files than the tensor's
+  bool accessory = false;  // a part of a foreign convention that a float model lacks
 
-  const Shape& shape() const { return quantized ? quantized->shape : entries.front().shape; }
+  bool IsPlain() const { return !quantized && !foreign; }
+  const Shape& shape() const {
+    return quantized ? quantized->shape : foreign ? foreign->shape : entries.front().shape;
+  }
   std::uint64_t Bytes() const;
 };
 

@@ -3,13 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
-#include <initializer_list>
 #include <optional>
 #include <string_view>
 #include <utility>
 
-#include "narrowfloat/io/strict_json.h"
+#include "narrowfloat/io/companion.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat::io {
@@ -17,37 +15,13 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{16} << 20;
-constexpr int kMaxConfigDepth = 64;
-
-/// A JSON file of the checkpoint's folder; null if there is none.
-json ReadCompanion(const Checkpoint& checkpoint, const char* name) {
-  if (!checkpoint.folder()) return nullptr;
-  const std::filesystem::path path = *checkpoint.folder() / name;
-  std::error_code ignored;
-  if (!std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) return nullptr;
-  return ParseStrictJson("config: " + path.string(), ReadSmallFile(path, kMaxConfigBytes),
-                         kMaxConfigDepth);
-}
-
-/// The text at `keys`, one inside the other, if there is one.
-std::optional<std::string> TextAt(json value, std::initializer_list<const char*> keys) {
-  for (const char* key : keys) {
-    if (!value.is_object() || !value.contains(key)) return std::nullopt;
-    value = json(value[key]);
-  }
-  return value.is_string() ? std::optional(value.get<std::string>()) : std::nullopt;
-}
-
 /// What the files beside the tensors say. ModelOpt writes one of its own, which comes first.
 std::optional<ConventionGuess> GuessOfCompanions(const Checkpoint& checkpoint) {
-  constexpr const char* kOwners = "hf_quant_config.json";
-  const json owners = ReadCompanion(checkpoint, kOwners);
-  if (const auto name = TextAt(owners, {"producer", "name"})) return {{*name, kOwners}};
-  constexpr const char* kConfig = "config.json";
-  const json config = ReadCompanion(checkpoint, kConfig);
+  const json owners = ReadCompanion(checkpoint, kModelOptFile);
+  if (const auto name = TextAt(owners, {"producer", "name"})) return {{*name, kModelOptFile}};
+  const json config = ReadCompanion(checkpoint, kConfigFile);
   if (const auto method = TextAt(config, {"quantization_config", "quant_method"})) {
-    return {{*method, kConfig}};
+    return {{*method, kConfigFile}};
   }
   return std::nullopt;
 }

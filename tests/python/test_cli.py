@@ -346,8 +346,12 @@ def test_sharded_there_and_back(tmp_path: Path):
     run("quantize", source, tmp_path / "q", "--scheme", "mxfp8_e5m2")
     shards = sorted(path.name for path in source.glob("*.safetensors"))
     assert sorted(path.name for path in (tmp_path / "q").glob("*.safetensors")) == shards
-    for name in ("config.json", "1_Pooling/config.json"):
-        assert (tmp_path / "q" / name).read_bytes() == (source / name).read_bytes()
+    pooling = "1_Pooling/config.json"
+    assert (tmp_path / "q" / pooling).read_bytes() == (source / pooling).read_bytes()
+    config = json.loads((source / "config.json").read_text())
+    quantization = {"quant_method": "narrowfloat", "spec": "mxfp8_e5m2"}
+    written = json.loads((tmp_path / "q" / "config.json").read_text())
+    assert written == config | {"quantization_config": quantization}, "other loaders must refuse"
     index = json.loads((tmp_path / "q" / "model.safetensors.index.json").read_text())
     held = {name: read_file(tmp_path / "q" / name)[0] for name in shards}
     assert index["weight_map"] == {tensor: name for name in shards for tensor in held[name]}
@@ -357,6 +361,7 @@ def test_sharded_there_and_back(tmp_path: Path):
     }
     result = run_json("dequantize", tmp_path / "q" / "model.safetensors.index.json", tmp_path / "b")
     assert (result["files"], result["tensors_dequantized"]) == (3, 9)
+    assert json.loads((tmp_path / "b" / "config.json").read_text()) == config
     assert run_json("inspect", tmp_path / "b")["counts"] == run_json("inspect", source)["counts"]
 
 
@@ -610,14 +615,11 @@ def test_bad_usage(model: Path, tmp_path: Path):
     assert sorted(os.listdir(tmp_path)) == ["in", "model.safetensors"]
 
 
-def test_a_foreign_convention_is_unsupported(tmp_path: Path):
-    codes = np.zeros((4, 4), TYPES["F8_E4M3"])
-    path = write_file(
-        tmp_path / "m",
-        {"a.weight": codes, "a.weight_scale_inv": np.ones((1, 1)).astype(np.float32)},
-    )
-    assert run_json("inspect", path)["convention"] == "fp8"
-    assert "is written as 'fp8'" in run("dequantize", path, tmp_path / "out", code=3).stderr
+def test_codes_without_scales_are_unsupported(tmp_path: Path):
+    path = write_file(tmp_path / "m", {"a.weight": np.zeros((4, 4), TYPES["F8_E4M3"])})
+    assert run_json("inspect", path)["convention"] == "fp8 without scales"
+    message = "is written as 'fp8 without scales'"
+    assert message in run("dequantize", path, tmp_path / "out", code=3).stderr
     assert not (tmp_path / "out").exists()
 
 

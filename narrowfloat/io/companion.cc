@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/io/companion.h"
+
+#include <cstdint>
+#include <filesystem>
+
+#include "narrowfloat/io/strict_json.h"
+
+namespace narrowfloat::io {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::uint64_t kMaxBytes = std::uint64_t{16} << 20;
+constexpr int kMaxDepth = 64;
+
+}  // namespace
+
+json ReadCompanion(const Checkpoint& checkpoint, const char* name) {
+  if (!checkpoint.folder()) return nullptr;
+  const std::filesystem::path path = *checkpoint.folder() / name;
+  std::error_code ignored;
+  if (!std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) return nullptr;
+  return ParseStrictJson("config: " + path.string(), ReadSmallFile(path, kMaxBytes), kMaxDepth);
+}
+
+std::string ReadCompanionText(const Checkpoint& checkpoint, const char* name) {
+  return ReadSmallFile(checkpoint.folder().value_or(".") / name, kMaxBytes);
+}
+
+json ValueAt(const json& value, std::initializer_list<const char*> keys) {
+  const json* at = &value;
+  for (const char* key : keys) {
+    if (!at->is_object() || !at->contains(key)) return nullptr;
+    at = &(*at)[key];
+  }
+  return *at;
+}
+
+std::optional<std::string> TextAt(const json& value, std::initializer_list<const char*> keys) {
+  const json text = ValueAt(value, keys);
+  return text.is_string() ? std::optional(text.get<std::string>()) : std::nullopt;
+}
+
+}  // namespace narrowfloat::io

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "narrowfloat/io/checkpoint.h"
+
+/// The JSON files beside a model's tensors that say how these are quantized; only .cc files include
+/// this.
+namespace narrowfloat::io {
+
+inline constexpr const char* kConfigFile = "config.json";
+inline constexpr const char* kModelOptFile = "hf_quant_config.json";  // ModelOpt's own
+
+/// Parses a JSON file of the checkpoint's folder; null if there is no folder or no such file.
+/// Errors: InvalidArgument if it is damaged; IoError.
+nlohmann::json ReadCompanion(const Checkpoint& checkpoint, const char* name);
+
+/// The bytes of such a file. Errors: InvalidArgument if there is none; IoError.
+std::string ReadCompanionText(const Checkpoint& checkpoint, const char* name);
+
+/// The value at `keys`, one inside the other; null if there is none.
+nlohmann::json ValueAt(const nlohmann::json& value, std::initializer_list<const char*> keys);
+
+/// The text at `keys`, if there is one.
+std::optional<std::string> TextAt(const nlohmann::json& value,
+                                  std::initializer_list<const char*> keys);
+
+}  // namespace narrowfloat::io

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/io/conventions/convention_row.h"
+
+namespace narrowfloat::io {
+namespace {
+
+constexpr WeightNames kWeights[] = {
+    {".weight_packed", ".weight_scale", ".weight", ".weight_global_scale", GlobalScale::kDivides},
+    {".weight_packed", ".weight_scale", ".weight"},
+    {".weight", ".weight_scale", ".weight"},
+};
+
+constexpr std::string_view kAccessories[] = {".input_scale", ".input_global_scale"};
+
+constexpr WrittenFormat
+    kWritten[] =
+        {
+            {"FP8", "e4m3", BlockKind::kTensor, FileDType::kF32, ScaleShape::kOneItem, 2,
+             FileDType::kF8E4M3,
+             R"({"quant_method":"compressed-tensors","format":"float-quantized","quantization_status":"compressed","kv_cache_scheme":null,"config_groups":{"group_0":{"targets":["Linear"],"format":"float-quantized","weights":{"num_bits":8,"type":"float","symmetric":true,"dynamic":false,"strategy":"tensor"},"input_activations":null}}})"},
+            {"FP8_DYNAMIC", "e4m3", BlockKind::kRow, FileDType::kF32, ScaleShape::kMatrix, 2,
+             FileDType::kF8E4M3,
+             R"({"quant_method":"compressed-tensors","format":"float-quantized","quantization_status":"compressed","kv_cache_scheme":null,"config_groups":{"group_0":{"targets":["Linear"],"format":"float-quantized","weights":{"num_bits":8,"type":"float","symmetric":true,"dynamic":false,"strategy":"channel"},"input_activations":{"num_bits":8,"type":"float","symmetric":true,"strategy":"token","dynamic":true}}}})"},
+            {"FP8_BLOCK", "e4m3", BlockKind::kTile128, FileDType::kF32, ScaleShape::kMatrix, 2,
+             FileDType::kF8E4M3,
+             R"({"quant_method":"compressed-tensors","format":"float-quantized","quantization_status":"compressed","kv_cache_scheme":null,"config_groups":{"group_0":{"targets":["Linear"],"format":"float-quantized","weights":{"num_bits":8,"type":"float","symmetric":true,"dynamic":false,"strategy":"block","block_structure":[128,128]},"input_activations":{"num_bits":8,"type":"float","symmetric":true,"group_size":128,"strategy":"group","dynamic":true}}}})"},
+            {"MXFP8", "e4m3", BlockKind::kRow32, FileDType::kU8, ScaleShape::kMatrix, 2,
+             FileDType::kF8E4M3,
+             R"({"quant_method":"compressed-tensors","format":"mxfp8-quantized","quantization_status":"compressed","kv_cache_scheme":null,"config_groups":{"group_0":{"targets":["Linear"],"format":"mxfp8-quantized","weights":{"num_bits":8,"type":"float","symmetric":true,"dynamic":false,"strategy":"group","group_size":32,"scale_dtype":"torch.uint8"},"input_activations":null}}})"},
+            {"MXFP4",
+             "e2m1", BlockKind::kRow32, FileDType::kU8, ScaleShape::kMatrix, 1, FileDType::kU8, R"({"quant_method":"compressed-tensors","format":"mxfp4-pack-quantized","quantization_status":"compressed","kv_cache_scheme":null,"config_groups":{"group_0":{"targets":["Linear"],"format":"mxfp4-pack-quantized","weights":{"num_bits":4,"type":"float","symmetric":true,"dynamic":false,"strategy":"group","group_size":32,"scale_dtype":"torch.uint8"},"input_activations":null}}})"},
+            {"NVFP4", "e2m1", BlockKind::kRow16, FileDType::kF8E4M3, ScaleShape::kMatrix, 0,
+             FileDType::kU8,
+             R"({"quant_method":"compressed-tensors","format":"nvfp4-pack-quantized","quantization_status":"compressed","kv_cache_scheme":null,"config_groups":{"group_0":{"targets":["Linear"],"format":"nvfp4-pack-quantized","weights":{"num_bits":4,"type":"float","symmetric":true,"dynamic":false,"strategy":"tensor_group","group_size":16,"scale_dtype":"torch.float8_e4m3fn"},"input_activations":null}}})"},
+};
+
+}  // namespace
+
+/// llm-compressor's. The scale of the whole tensor divides: it is what values were multiplied by.
+constinit const ConventionRow kCompressedTensors{.name = "compressed-tensors",
+                                                 .other_names = {},
+                                                 .weights = kWeights,
+                                                 .accessories = kAccessories,
+                                                 .written = kWritten,
+                                                 .ignored = "ignore"};
+
+}  // namespace narrowfloat::io

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/io/conventions/convention_row.h"
+
+namespace narrowfloat::io {
+namespace {
+
+constexpr std::string_view kOtherNames[] = {"mxfp8"};
+
+constexpr WeightNames kWeights[] = {
+    {".weight", ".weight_scale_inv", ".weight"},
+    {".weight", ".scale", ".weight"},          // DeepSeek-V4
+    {".weight", ".qscale_weight", ".weight"},  // Mistral
+    {".gate_up_proj", ".gate_up_proj_scale_inv", ".gate_up_proj"},
+    {".down_proj", ".down_proj_scale_inv", ".down_proj"},
+};
+
+constexpr std::string_view kAccessories[] = {".activation_scale", ".input_scale", ".qscale_act",
+                                             "_proj_activation_scale"};
+
+constexpr WrittenFormat kWritten[] = {
+    {"block", "e4m3", BlockKind::kTile128, FileDType::kF32, ScaleShape::kMatrix, 0,
+     FileDType::kF8E4M3,
+     R"({"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic","weight_block_size":[128,128]})"},
+    {"block ue8m0", "e4m3", BlockKind::kTile128, FileDType::kF8E8M0, ScaleShape::kMatrix, 0,
+     FileDType::kF8E4M3,
+     R"({"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic","scale_fmt":"ue8m0","weight_block_size":[128,128]})"},
+    {"tensor", "e4m3", BlockKind::kTensor, FileDType::kF32, ScaleShape::kScalar, 0,
+     FileDType::kF8E4M3, R"({"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic"})"},
+    {"mxfp8", "e4m3", BlockKind::kRow32, FileDType::kU8, ScaleShape::kMatrix, 0, FileDType::kF8E4M3,
+     R"({"quant_method":"mxfp8","fmt":"e4m3","activation_scheme":"dynamic","scale_fmt":"ue8m0","weight_block_size":[1,32]})"},
+};
+
+}  // namespace
+
+/// DeepSeek's block FP8 and what follows it: per-tensor FP8, MXFP8, and DeepSeek-V4 with FP4
+/// experts. All scales multiply, whatever they are called.
+constinit const ConventionRow kDeepSeek{.name = "fp8",
+                                        .other_names = kOtherNames,
+                                        .weights = kWeights,
+                                        .accessories = kAccessories,
+                                        .written = kWritten,
+                                        .ignored = "modules_to_not_convert"};
+
+}  // namespace narrowfloat::io

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/io/conventions/convention_row.h"
+
+namespace narrowfloat::io {
+namespace {
+
+constexpr WeightNames kWeights[] = {
+    {.codes = "_blocks", .scale = "_scales", .plain = "", .plain_is_transposed = true}};
+
+}  // namespace
+
+/// The experts of gpt-oss: MXFP4 along the inputs, where the float model stores them transposed.
+constinit const ConventionRow kGptOss{
+    .name = "mxfp4", .other_names = {}, .weights = kWeights, .accessories = {}};
+
+}  // namespace narrowfloat::io

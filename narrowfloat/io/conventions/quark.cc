@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/io/conventions/convention_row.h"
+
+namespace narrowfloat::io {
+namespace {
+
+constexpr WeightNames kWeights[] = {{".weight", ".weight_scale", ".weight"}};
+
+constexpr std::string_view kAccessories[] = {".input_scale"};
+
+}  // namespace
+
+/// AMD Quark's.
+constinit const ConventionRow kQuark{
+    .name = "quark", .other_names = {}, .weights = kWeights, .accessories = kAccessories};
+
+}  // namespace narrowfloat::io

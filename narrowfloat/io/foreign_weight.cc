@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/io/foreign_weight.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <vector>
+
+#include "narrowfloat/numerics/codec.h"
+#include "narrowfloat/numerics/e8m0.h"
+#include "narrowfloat/numerics/formats.h"
+#include "narrowfloat/ops/parallel.h"
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat::io {
+namespace {
+
+constexpr std::size_t kMxBlock = 32;  // OCP MX 1.0: block size k
+constexpr std::size_t kNvBlock = 16;  // of NVFP4
+constexpr std::size_t kTile = 128;    // of DeepSeek's block FP8
+
+std::size_t Dimension(const Shape& shape, std::size_t from_the_end) {
+  return shape.size() <= from_the_end
+             ? 1
+             : static_cast<std::size_t>(shape[shape.size() - 1 - from_the_end]);
+}
+
+bool IsE8M0(FileDType dtype) {
+  return dtype == FileDType::kF8E8M0 || dtype == FileDType::kU8;
+}
+
+/// The shapes that a scale has for one block size: with and without dimensions of 1.
+bool Fits(const ForeignWeight& weight, BlockShape block, const Shape& scale) {
+  const auto rows = static_cast<std::int64_t>(CeilDiv(weight.rows, block.rows));
+  const auto cols = static_cast<std::int64_t>(CeilDiv(weight.cols, block.cols));
+  Shape got = scale, want = {static_cast<std::int64_t>(weight.matrices), rows, cols};
+  std::erase(got, 1);
+  std::erase(want, 1);
+  return got == want;
+}
+
+/// Blocks that files have, the likeliest first: which fits is told by the scale's shape.
+std::vector<BlockShape> Candidates(const ForeignWeight& weight, std::optional<BlockShape> block) {
+  if (weight.scale == FileDType::kF8E4M3) return {{1, kNvBlock}};
+  std::vector<BlockShape> candidates;
+  if (block) candidates.push_back(*block);
+  if (IsE8M0(weight.scale)) candidates.push_back({1, kMxBlock});
+  if (!weight.Packed()) candidates.push_back({kTile, kTile});
+  if (!IsE8M0(weight.scale)) {
+    candidates.insert(candidates.end(), {{weight.rows, weight.cols}, {1, weight.cols}, {1, kTile}});
+  }
+  return candidates;
+}
+
+/// The codes' matrix, counted in values.
+void SetShape(ForeignWeight& weight, const WeightNames& names, const TensorEntry& codes) {
+  Shape shape = codes.shape;
+  if (names.codes == "_blocks" && shape.size() == 4) {  // blocks of codes as a dimension
+    shape[2] *= shape[3];
+    shape.pop_back();
+  }
+  // F4 counts values already.
+  if (weight.Packed() && codes.dtype != FileDType::kF4 && !shape.empty()) shape.back() *= 2;
+  weight.cols = Dimension(shape, 0);
+  weight.rows = Dimension(shape, 1);
+  for (std::size_t i = 2; i < shape.size(); ++i) weight.matrices *= Dimension(shape, i);
+  weight.transposed = names.plain_is_transposed;
+  if (weight.transposed) std::swap(shape[shape.size() - 1], shape[shape.size() - 2]);
+  weight.shape = std::move(shape);
+}
+
+float ScaleAt(FileDType dtype, const std::byte* bytes, std::size_t i) {
+  const auto read16 = [&] {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, bytes + 2 * i, sizeof bits);
+    return bits;
+  };
+  switch (dtype) {
+    case FileDType::kF8E8M0:
+    case FileDType::kU8:
+      return DecodeE8M0(std::to_integer<std::uint32_t>(bytes[i]));
+    case FileDType::kF8E4M3:
+      return Decode<E4M3>(std::to_integer<std::uint32_t>(bytes[i]));
+    case FileDType::kBF16:
+      return Decode<BFloat16>(read16());
+    case FileDType::kF16:
+      return Decode<Float16>(read16());
+    default: {
+      float value = 0;
+      std::memcpy(&value, bytes + 4 * i, sizeof value);
+      return value;
+    }
+  }
+}
+
+std::array<float, 256> ValuesOf(FileDType codes) {
+  std::array<float, 256> values{};
+  for (std::uint32_t code = 0; code < values.size(); ++code) {
+    values[code] = codes == FileDType::kF8E4M3   ? Decode<E4M3>(code)
+                   : codes == FileDType::kF8E5M2 ? Decode<E5M2>(code)
+                                                 : Decode<E2M1>(code & 0xF);
+  }
+  return values;
+}
+
+/// Every block's scale in fp32.
+std::vector<float> ScalesOf(const ForeignWeight& weight, const ForeignBytes& in, FileDType global) {
+  std::vector<float> scales(weight.matrices * weight.ScaleRows() * weight.ScaleCols());
+  const float whole =
+      weight.global == GlobalScale::kNone ? 1.0f : ScaleAt(global, in.global.data(), 0);
+  for (std::size_t i = 0; i < scales.size(); ++i) {
+    const float scale = ScaleAt(weight.scale, in.scale.data(), i);
+    const bool divides = weight.global == GlobalScale::kDivides;
+    scales[i] = !divides ? scale * whole : whole == 0 ? 0.0f : scale / whole;
+  }
+  return scales;
+}
+
+void StoreValue(float value, DType dtype, std::byte* out, std::size_t i) {
+  if (dtype == DType::kFloat32) {
+    std::memcpy(out + 4 * i, &value, sizeof value);
+    return;
+  }
+  const auto bits = static_cast<std::uint16_t>(dtype == DType::kBFloat16
+                                                   ? Encode<BFloat16, Overflow::kInfinity>(value)
+                                                   : Encode<Float16, Overflow::kInfinity>(value));
+  std::memcpy(out + 2 * i, &bits, sizeof bits);
+}
+
+}  // namespace
+
+bool MayHoldCodes(FileDType dtype) {
+  return dtype == FileDType::kF8E4M3 || dtype == FileDType::kF8E5M2 || dtype == FileDType::kF4 ||
+         dtype == FileDType::kU8 || dtype == FileDType::kI8;
+}
+
+std::string FormatText(const ForeignWeight& weight) {
+  const std::string_view element = weight.codes == FileDType::kF8E4M3   ? E4M3::kName
+                                   : weight.codes == FileDType::kF8E5M2 ? E5M2::kName
+                                                                        : E2M1::kName;
+  const bool whole = weight.block.rows == weight.rows && weight.block.cols == weight.cols;
+  const std::string block = whole ? "tensor"
+                            : weight.block.cols == weight.cols
+                                ? "row"
+                                : fmt::format("{}x{}", weight.block.rows, weight.block.cols);
+  const FileDType scale = weight.scale == FileDType::kU8 ? FileDType::kF8E8M0 : weight.scale;
+  return fmt::format("{} {} {}", element, block, Info(scale).name);
+}
+
+ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names,
+                             const TensorEntry& codes, const TensorEntry& scale,
+                             const TensorEntry* global, std::optional<BlockShape> block) {
+  const auto refuse = [&](const std::string& rule) -> void {
+    throw InvalidArgument(fmt::format("{}: {}", source, rule));
+  };
+  ForeignWeight weight{.codes = codes.dtype, .scale = scale.dtype};
+  if (codes.shape.size() < 2) refuse(fmt::format("'{}' must have two dimensions", codes.name));
+  SetShape(weight, names, codes);
+  if (!WideFloat(scale.dtype) && !IsE8M0(scale.dtype) && scale.dtype != FileDType::kF8E4M3) {
+    refuse(fmt::format("'{}' must be a scale, got {}", scale.name, Info(scale.dtype).name));
+  }
+  if (scale.dtype == FileDType::kF8E4M3 && global == nullptr) {
+    refuse(fmt::format("'{}' needs a scale of the whole tensor beside it, which is missing",
+                       scale.name));
+  }
+  if (global != nullptr) {
+    weight.global = names.global_scale;
+    if (global->dtype != FileDType::kF32 || FlattenShape(global->shape).Size() != 1) {
+      refuse(fmt::format("'{}' must be one F32, got {} {}", global->name, Info(global->dtype).name,
+                         ShapeText(global->shape)));
+    }
+  }
+  if (weight.rows * weight.cols == 0) refuse(fmt::format("'{}' must not be empty", codes.name));
+  for (const BlockShape candidate : Candidates(weight, block)) {
+    if (!Fits(weight, candidate, scale.shape)) continue;
+    weight.block = candidate;
+    return weight;
+  }
+  refuse(fmt::format("'{}' of {} {} must have one scale for each block of '{}' ({} {})", scale.name,
+                     Info(scale.dtype).name, ShapeText(scale.shape), codes.name,
+                     Info(codes.dtype).name, ShapeText(codes.shape)));
+  return weight;
+}
+
+void DecodeWeight(const ForeignWeight& weight, const ForeignBytes& in, DType dtype,
+                  std::span<std::byte> out, int threads) {
+  const std::array<float, 256> values = ValuesOf(weight.codes);
+  const std::vector<float> scales = ScalesOf(weight, in, FileDType::kF32);
+  const std::size_t row_bytes = weight.Packed() ? weight.cols / 2 : weight.cols;
+  constexpr std::size_t kRowsPerTask = 64;
+  const std::size_t all_rows = weight.matrices * weight.rows;
+  const auto decode_row = [&](std::size_t index) {
+    const std::size_t matrix = index / weight.rows, row = index % weight.rows;
+    const float* scale = scales.data() + (matrix * weight.ScaleRows() + row / weight.block.rows) *
+                                             weight.ScaleCols();
+    const std::byte* codes = in.codes.data() + index * row_bytes;
+    for (std::size_t col = 0; col < weight.cols; ++col) {
+      auto code = std::to_integer<std::uint32_t>(codes[weight.Packed() ? col / 2 : col]);
+      if (weight.Packed()) code = code >> (col % 2 * 4) & 0xF;
+      const std::size_t at = weight.transposed ? (matrix * weight.cols + col) * weight.rows + row
+                                               : index * weight.cols + col;
+      StoreValue(values[code] * scale[col / weight.block.cols], dtype, out.data(), at);
+    }
+  };
+  ParallelFor({.threads = threads}, CeilDiv(all_rows, kRowsPerTask), [&](std::size_t task) {
+    const std::size_t end = std::min(all_rows, (task + 1) * kRowsPerTask);
+    for (std::size_t row = task * kRowsPerTask; row < end; ++row) decode_row(row);
+  });
+}
+
+}  // namespace narrowfloat::io

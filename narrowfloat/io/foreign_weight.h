@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "narrowfloat/io/conventions/convention_row.h"
+#include "narrowfloat/io/safetensors_header.h"
+#include "narrowfloat/schemes/scheme.h"
+#include "narrowfloat/tensor/dtype.h"
+
+namespace narrowfloat::io {
+
+/// A quantized weight of another convention: codes in rows, one scale per block of a matrix.
+struct ForeignWeight {
+  FileDType codes, scale;          // U8, I8 and F4 codes are E2M1, two per byte, low half first
+  std::size_t matrices = 1;        // stacked experts
+  std::size_t rows = 0, cols = 0;  // of a matrix, counted in values
+  BlockShape block{};              // of a matrix; a block may be the whole of it
+  GlobalScale global = GlobalScale::kNone;
+  bool transposed = false;  // the float tensor lies transposed
+  Shape shape{};            // of the float tensor
+
+  std::size_t ScaleRows() const { return (rows + block.rows - 1) / block.rows; }
+  std::size_t ScaleCols() const { return (cols + block.cols - 1) / block.cols; }
+  bool Packed() const {
+    return Info(codes).bits == 4 || codes == FileDType::kU8 || codes == FileDType::kI8;
+  }
+};
+
+/// "e4m3 1x32 F8_E8M0": what a weight is, for people.
+std::string FormatText(const ForeignWeight& weight);
+
+/// Whether a tensor of that type may hold codes.
+bool MayHoldCodes(FileDType dtype);
+
+/// Tells from types and shapes how a weight is cut into blocks. `block` is what the model's
+/// configuration says, if it does; `global` is null without a scale of the whole tensor.
+/// Errors: InvalidArgument, beginning with `source`, if types and shapes do not fit each other.
+ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names,
+                             const TensorEntry& codes, const TensorEntry& scale,
+                             const TensorEntry* global, std::optional<BlockShape> block);
+
+/// The bytes of a weight's tensors.
+struct ForeignBytes {
+  std::span<const std::byte> codes, scale, global;
+};
+
+/// Writes the values of a weight: code times scale, scale being the block's times or divided by the
+/// tensor's in fp32, rounded to `dtype` (nearest-even, overflow to infinity). A scale of the whole
+/// tensor that is zero divides to zero: its expert saw no data. Requires: sizes as described.
+void DecodeWeight(const ForeignWeight& weight, const ForeignBytes& in, DType dtype,
+                  std::span<std::byte> out, int threads);
+
+}  // namespace narrowfloat::io

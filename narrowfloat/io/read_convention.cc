@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/io/read_convention.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "narrowfloat/io/companion.h"
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat::io {
+namespace {
+
+using nlohmann::json;
+
+/// The block that the configuration names, under the key of any convention.
+std::optional<BlockShape> ConfiguredBlock(const json& quantization) {
+  json block = ValueAt(quantization, {"weight_block_size"});
+  const json groups = ValueAt(quantization, {"config_groups"});
+  for (auto group = groups.begin(); block.is_null() && groups.is_object() && group != groups.end();
+       ++group) {
+    block = ValueAt(*group, {"weights", "block_structure"});
+  }
+  if (block.is_null()) return std::nullopt;
+  const auto is_size = [](const json& size) {
+    constexpr std::uint64_t kLargest = std::uint64_t{1} << 31;
+    return size.is_number_unsigned() && size.get<std::uint64_t>() - 1 < kLargest;
+  };
+  if (!block.is_array() || block.size() != 2 || !is_size(block[0]) || !is_size(block[1])) {
+    throw InvalidArgument(fmt::format(
+        "config: the block size of weights must be two positive integers, got {}", block.dump()));
+  }
+  return BlockShape{block[0].get<std::size_t>(), block[1].get<std::size_t>()};
+}
+
+class Grouping {
+ public:
+  Grouping(const Checkpoint& checkpoint, const ConventionRow& convention)
+      : checkpoint_(checkpoint), convention_(convention), by_shard_(checkpoint.shards().size()) {
+    const json config = ReadCompanion(checkpoint, kConfigFile);
+    block_ = ConfiguredBlock(ValueAt(config, {"quantization_config"}));
+    for (const TensorLocation& location : checkpoint.tensors()) {
+      const auto shard = static_cast<std::size_t>(location.shard - checkpoint.shards().data());
+      found_.emplace(location.tensor->name, Found{location.tensor, shard});
+    }
+  }
+
+  std::vector<std::vector<StoredTensor>> Run() {
+    for (const WeightNames& names : convention_.weights) {
+      for (const TensorLocation& location : checkpoint_.tensors()) TakeWeight(names, location);
+    }
+    for (const TensorLocation& location : checkpoint_.tensors()) AddRest(location);
+    return std::move(by_shard_);
+  }
+
+ private:
+  struct Found {
+    const StoredTensor* tensor;
+    std::size_t shard;
+    bool taken = false;
+  };
+
+  std::string Source() const { return "read: " + checkpoint_.path().string(); }
+
+  Found* Find(const std::string& name) {
+    const auto at = found_.find(name);
+    return at == found_.end() || at->second.taken || !at->second.tensor->IsPlain() ? nullptr
+                                                                                   : &at->second;
+  }
+
+  void TakeWeight(const WeightNames& names, const TensorLocation& location) {
+    const std::string& name = location.tensor->name;
+    if (!name.ends_with(names.codes)) return;
+    Found* codes = Find(name);
+    if (codes == nullptr || !MayHoldCodes(codes->tensor->entries.front().dtype)) return;
+    const std::string stem = name.substr(0, name.size() - names.codes.size());
+    Found* scale = Find(stem + std::string(names.scale));
+    Found* global = names.global.empty() ? nullptr : Find(stem + std::string(names.global));
+    if (scale == nullptr || (global == nullptr && !names.global.empty())) return;
+    StoredTensor weight{.name = stem + std::string(names.plain)};
+    for (Found* part : {codes, scale, global}) {
+      if (part == nullptr) continue;
+      weight.entries.push_back(part->tensor->entries.front());
+      weight.shards.push_back(part->shard);
+      part->taken = true;
+    }
+    weight.foreign = DescribeWeight(Source(), names, weight.entries[0], weight.entries[1],
+                                    global == nullptr ? nullptr : &weight.entries[2], block_);
+    by_shard_[codes->shard].push_back(std::move(weight));
+  }
+
+  void AddRest(const TensorLocation& location) {
+    const Found& rest = found_.at(location.tensor->name);
+    if (rest.taken) return;
+    StoredTensor tensor = *rest.tensor;
+    CheckIsWhole(tensor);
+    tensor.accessory = std::ranges::any_of(convention_.accessories, [&](std::string_view suffix) {
+      return tensor.name.ends_with(suffix);
+    });
+    by_shard_[rest.shard].push_back(std::move(tensor));
+  }
+
+  /// Refuses a part of a weight whose other parts are missing: it would be copied as it stands.
+  void CheckIsWhole(const StoredTensor& tensor) const {
+    const FileDType dtype = tensor.entries.front().dtype;
+    const bool is_float = WideFloat(dtype).has_value();
+    for (const WeightNames& names : convention_.weights) {
+      if (tensor.name.ends_with(names.codes) && MayHoldCodes(dtype)) {
+        const std::string stem = tensor.name.substr(0, tensor.name.size() - names.codes.size());
+        throw InvalidArgument(
+            fmt::format("{}: '{}' holds codes and needs its scale '{}{}', which is missing",
+                        Source(), tensor.name, stem, names.scale));
+      }
+      // A norm may be called `scale`.
+      if (tensor.name.ends_with(names.scale) && !(is_float && names.scale == ".scale")) {
+        throw InvalidArgument(fmt::format(
+            "{}: '{}' is a scale and needs its codes, which are missing", Source(), tensor.name));
+      }
+    }
+  }
+
+  const Checkpoint& checkpoint_;
+  const ConventionRow& convention_;
+  std::optional<BlockShape> block_;
+  std::unordered_map<std::string, Found> found_;
+  std::vector<std::vector<StoredTensor>> by_shard_;
+};
+
+}  // namespace
+
+void ReadConvention(Checkpoint& checkpoint, const ConventionRow& convention) {
+  checkpoint.Regroup(Grouping(checkpoint, convention).Run());
+}
+
+DType ModelDType(const Checkpoint& checkpoint) {
+  const json config = ReadCompanion(checkpoint, kConfigFile);
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    const auto text = TextAt(config, {key});
+    for (std::size_t i = 0; text && i < kFloatTypeCount; ++i) {
+      if (*text == DTypeName(static_cast<DType>(i))) return static_cast<DType>(i);
+    }
+  }
+  return DType::kBFloat16;
+}
+
+}  // namespace narrowfloat::io

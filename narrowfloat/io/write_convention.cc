@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/io/write_convention.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "narrowfloat/numerics/codec.h"
+#include "narrowfloat/numerics/formats.h"
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat::io {
+namespace {
+
+/// The place of a role among the tensor's entries.
+std::size_t EntryOfRole(const StoredTensor& tensor, Role role) {
+  for (std::size_t i = 0; i < tensor.plan.size(); ++i) {
+    if (tensor.plan[i].role == role) return i;
+  }
+  throw Unsupported(fmt::format("convert: '{}' ({}) needs the buffer {} to be written otherwise",
+                                tensor.name, PrintQuantSpec(tensor.quantized->spec),
+                                RoleName(role)));
+}
+
+ForeignWeight FormOfOwn(const StoredTensor& tensor) {
+  const QuantizedRecord& record = *tensor.quantized;
+  const SchemeInfo& scheme = *record.spec.scheme;
+  if (record.spec.swizzled || record.spec.row_scaled ||
+      scheme.layout.rowwise_order != ScaleOrder::kLineMajor) {
+    throw Unsupported(fmt::format("convert: '{}' ({}) has scales that no other convention holds",
+                                  tensor.name, PrintQuantSpec(record.spec)));
+  }
+  const MatrixShape shape = FlattenShape(record.shape);
+  const bool whole = scheme.block == kWholeTensor;
+  ForeignWeight form{.codes = tensor.entries[EntryOfRole(tensor, Role::kRowwiseData)].dtype,
+                     .scale = tensor.entries[EntryOfRole(tensor, Role::kRowwiseScaleInv)].dtype,
+                     .rows = shape.rows,
+                     .cols = shape.cols,
+                     .block = whole ? BlockShape{shape.rows, shape.cols}
+                                    : BlockShape{scheme.layout.lines_per_scale, scheme.block.cols},
+                     .shape = record.shape};
+  if (scheme.layout.scale_type == ScaleType::kE4M3) form.global = GlobalScale::kMultiplies;
+  return form;
+}
+
+bool IsOfKind(const ForeignWeight& form, BlockKind kind) {
+  switch (kind) {
+    case BlockKind::kTensor:
+      return form.block == BlockShape{form.rows, form.cols};
+    case BlockKind::kRow:
+      return form.block == BlockShape{1, form.cols};
+    case BlockKind::kTile128:
+      return form.block == BlockShape{128, 128};
+    case BlockKind::kRow32:
+      return form.block == BlockShape{1, 32};
+    case BlockKind::kRow16:
+      return form.block == BlockShape{1, 16};
+  }
+  return false;
+}
+
+std::string_view ElementOf(const ForeignWeight& form) {
+  return form.codes == FileDType::kF8E4M3   ? E4M3::kName
+         : form.codes == FileDType::kF8E5M2 ? E5M2::kName
+                                            : E2M1::kName;
+}
+
+bool IsE8M0(FileDType dtype) {
+  return dtype == FileDType::kF8E8M0 || dtype == FileDType::kU8;
+}
+
+/// Whether every scale of one type is one of the other.
+bool ScaleFits(FileDType from, FileDType to) {
+  if (to == FileDType::kF32) return WideFloat(from).has_value();
+  return IsE8M0(to) ? IsE8M0(from) : from == to;
+}
+
+Shape WrittenScaleShape(const ForeignWeight& form, ScaleShape kind) {
+  const auto rows = static_cast<std::int64_t>(form.ScaleRows());
+  const auto cols = static_cast<std::int64_t>(form.ScaleCols());
+  Shape shape(form.shape.begin(), form.shape.end() - 2);  // stacked experts
+  const Shape of_matrix = kind == ScaleShape::kScalar    ? Shape{}
+                          : kind == ScaleShape::kOneItem ? Shape{1}
+                          : kind == ScaleShape::kVector  ? Shape{rows}
+                          : kind == ScaleShape::kMatrix  ? Shape{rows, cols}
+                                                         : Shape{rows, 1, cols, 1};
+  shape.insert(shape.end(), of_matrix.begin(), of_matrix.end());
+  return shape;
+}
+
+/// The bytes of a 16-bit scale in fp32; others as they are.
+std::vector<std::byte> Widened(FileDType dtype, std::span<const std::byte> in) {
+  if (dtype != FileDType::kBF16 && dtype != FileDType::kF16) return {in.begin(), in.end()};
+  std::vector<std::byte> out(2 * in.size());
+  for (std::size_t i = 0; i < in.size() / 2; ++i) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, in.data() + 2 * i, sizeof bits);
+    const float value = dtype == FileDType::kBF16 ? Decode<BFloat16>(bits) : Decode<Float16>(bits);
+    std::memcpy(out.data() + 4 * i, &value, sizeof value);
+  }
+  return out;
+}
+
+/// The scales of this library's buffers without padding.
+std::vector<std::byte> Cropped(const ForeignWeight& form, const TensorEntry& entry,
+                               std::span<const std::byte> in) {
+  const std::size_t item = Info(entry.dtype).bits / 8;
+  const std::size_t stored_bytes = FlattenShape(entry.shape).cols * item;
+  const std::size_t row_bytes = form.ScaleCols() * item;
+  std::vector<std::byte> out(form.ScaleRows() * row_bytes);
+  for (std::size_t row = 0; row < form.ScaleRows(); ++row) {
+    std::memcpy(out.data() + row * row_bytes, in.data() + row * stored_bytes, row_bytes);
+  }
+  return out;
+}
+
+float ReadFloat(std::span<const std::byte> bytes) {
+  float value = 0;
+  std::memcpy(&value, bytes.data(), sizeof value);
+  return value;
+}
+
+/// The scale of the whole tensor in `form`'s meaning. Of this library's buffers: amax over the
+/// largest product of a code and a block's scale.
+float GlobalOf(const StoredTensor& tensor, const std::vector<std::span<const std::byte>>& input) {
+  if (tensor.foreign) return ReadFloat(input[2]);
+  const float amax = ReadFloat(input[EntryOfRole(tensor, Role::kAmaxRowwise)]);
+  return amax * (1.0f / (kMaxValue<E2M1> * tensor.quantized->spec.e4m3_max));
+}
+
+std::vector<std::byte> GlobalBytes(float value, GlobalScale from, GlobalScale to) {
+  if (from != to) value = value == 0 ? 0.0f : 1.0f / value;
+  std::vector<std::byte> bytes(sizeof value);
+  std::memcpy(bytes.data(), &value, sizeof value);
+  return bytes;
+}
+
+}  // namespace
+
+ForeignWeight FormOf(const StoredTensor& tensor) {
+  return tensor.foreign ? *tensor.foreign : FormOfOwn(tensor);
+}
+
+const WrittenFormat* FindWritten(const ConventionRow& convention, const ForeignWeight& form) {
+  for (const WrittenFormat& format : convention.written) {
+    const bool has_global = convention.weights[format.names].global_scale != GlobalScale::kNone;
+    if (IsOfKind(form, format.block) && format.element == ElementOf(form) &&
+        ScaleFits(form.scale, format.scale) && has_global == (form.global != GlobalScale::kNone)) {
+      return &format;
+    }
+  }
+  return nullptr;
+}
+
+std::vector<TensorEntry> PlanWritten(const ConventionRow& convention, const WrittenFormat& format,
+                                     const std::string& name, const ForeignWeight& form) {
+  const WeightNames& names = convention.weights[format.names];
+  if (!name.ends_with(names.plain) || form.transposed) {
+    throw Unsupported(fmt::format("convert: '{}' must end in '{}' to be written as {} {}", name,
+                                  names.plain, convention.name, format.name));
+  }
+  const std::string stem = name.substr(0, name.size() - names.plain.size());
+  Shape codes = form.shape;
+  if (form.Packed()) codes.back() /= 2;
+  std::vector<TensorEntry> entries = {
+      {.name = stem + std::string(names.codes), .dtype = format.codes, .shape = std::move(codes)},
+      {.name = stem + std::string(names.scale),
+       .dtype = format.scale,
+       .shape = WrittenScaleShape(form, format.scale_shape)}};
+  if (form.global != GlobalScale::kNone) {
+    const bool divides = names.global_scale == GlobalScale::kDivides;  // its owner writes one item
+    entries.push_back({.name = stem + std::string(names.global),
+                       .dtype = FileDType::kF32,
+                       .shape = divides ? Shape{1} : Shape{}});
+  }
+  return entries;
+}
+
+std::vector<std::vector<std::byte>> Reencode(const StoredTensor& tensor,
+                                             const std::vector<std::span<const std::byte>>& input,
+                                             const ConventionRow& convention,
+                                             const WrittenFormat& format) {
+  const ForeignWeight form = FormOf(tensor);
+  const std::size_t codes = tensor.foreign ? 0 : EntryOfRole(tensor, Role::kRowwiseData);
+  const std::size_t scale = tensor.foreign ? 1 : EntryOfRole(tensor, Role::kRowwiseScaleInv);
+  std::vector<std::vector<std::byte>> out;
+  out.emplace_back(input[codes].begin(), input[codes].end());
+  out.push_back(tensor.foreign ? Widened(form.scale, input[scale])
+                               : Cropped(form, tensor.entries[scale], input[scale]));
+  if (form.global != GlobalScale::kNone) {
+    out.push_back(GlobalBytes(GlobalOf(tensor, input), form.global,
+                              convention.weights[format.names].global_scale));
+  }
+  return out;
+}
+
+}  // namespace narrowfloat::io

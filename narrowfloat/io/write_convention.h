@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "narrowfloat/io/convention.h"
+#include "narrowfloat/io/conventions/convention_row.h"
+
+namespace narrowfloat::io {
+
+/// Says what a quantized weight is, of any convention. Errors: Unsupported if its codes and scales
+/// have no counterpart elsewhere: columns alone, swizzled scales, blocks across rows.
+ForeignWeight FormOf(const StoredTensor& tensor);
+
+/// The format in which `convention` holds such a weight with the same codes, or null.
+const WrittenFormat* FindWritten(const ConventionRow& convention, const ForeignWeight& form);
+
+/// The tensors of the weight `name` in that format: codes, scale and, if it has one, the scale of
+/// the whole tensor. Errors: Unsupported if the name does not end as the convention's names do.
+std::vector<TensorEntry> PlanWritten(const ConventionRow& convention, const WrittenFormat& format,
+                                     const std::string& name, const ForeignWeight& form);
+
+/// The bytes of these tensors, in that order, from those of `tensor`'s entries. Codes stay as they
+/// are. Scales of blocks change their type or place, never their value. A scale of the whole tensor
+/// may become its reciprocal, and this library's amax becomes a scale: each rounds once.
+std::vector<std::vector<std::byte>> Reencode(const StoredTensor& tensor,
+                                             const std::vector<std::span<const std::byte>>& input,
+                                             const ConventionRow& convention,
+                                             const WrittenFormat& format);
+
+}  // namespace narrowfloat::io

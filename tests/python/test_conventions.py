@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints in other projects' conventions: read, written and converted by the command line."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from test_cli import folder_bytes, run, run_json
+
+TYPES = {
+    "F32": np.dtype(np.float32),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "U8": np.dtype(np.uint8),
+    "I8": np.dtype(np.int8),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
+}
+NAMES = {dtype: name for name, dtype in TYPES.items()}
+E4M3, E8M0, BF16 = TYPES["F8_E4M3"], TYPES["F8_E8M0"], TYPES["BF16"]
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+E2M1 = np.concatenate([E2M1, -E2M1])
+Tensors = dict[str, np.ndarray]
+
+
+def write_model(folder: Path, shards: list[Tensors], config: dict | None = None) -> Path:
+    """A folder of shards with an index, as the hub has it."""
+    folder.mkdir()
+    weight_map = {}
+    for i, tensors in enumerate(shards):
+        name = f"model-{i + 1:05}-of-{len(shards):05}.safetensors"
+        header: dict = {"__metadata__": {"format": "pt"}}
+        data = b""
+        for key, array in tensors.items():
+            span = [len(data), len(data) + array.nbytes]
+            header[key] = {
+                "dtype": NAMES[array.dtype], "shape": list(array.shape), "data_offsets": span,
+            }  # fmt: skip
+            data += array.tobytes()
+            weight_map[key] = name
+        text = json.dumps(header).encode()
+        (folder / name).write_bytes(struct.pack("<Q", len(text)) + text + data)
+    index = {"metadata": {}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def read_model(folder: Path) -> Tensors:
+    tensors = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        raw = path.read_bytes()
+        (size,) = struct.unpack("<Q", raw[:8])
+        header = json.loads(raw[8 : 8 + size])
+        header.pop("__metadata__", None)
+        for name, entry in header.items():
+            begin, end = (8 + size + offset for offset in entry["data_offsets"])
+            flat = np.frombuffer(raw[begin:end], TYPES[entry["dtype"]])
+            tensors[name] = flat.reshape(entry["shape"])
+    return tensors
+
+
+def codes(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    """Every E4M3 code but NaN."""
+    bits = np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+    return np.where(bits & 0x7F == 0x7F, 0, bits).astype(np.uint8).view(E4M3)
+
+
+def packed(shape: tuple[int, ...], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """E2M1 codes two in a byte, low half first, and their values."""
+    halves = np.random.default_rng(seed).integers(0, 16, shape, np.uint8)
+    return halves[..., ::2] | halves[..., 1::2] << 4, E2M1[halves]
+
+
+def scales(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).lognormal(-5, 1, shape).astype(np.float32)
+
+
+def powers(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(100, 140, shape, np.uint8)
+
+
+def power_values(codes_: np.ndarray) -> np.ndarray:
+    return np.exp2(codes_.astype(np.float64) - 127).astype(np.float32)
+
+
+def spread(scale: np.ndarray, rows: int, cols: int, shape: tuple[int, ...]) -> np.ndarray:
+    wide = np.repeat(np.repeat(scale, rows, -2), cols, -1)
+    return wide[..., : shape[-2], : shape[-1]]
+
+
+def method(name: str, **more: object) -> dict:
+    return {"dtype": "float32", "quantization_config": {"quant_method": name, **more}}
+
+
+def case(name: str) -> tuple[Tensors, dict | None, Tensors]:
+    """What a file holds, its config.json, and the values it means."""
+    w, s = codes((200, 320)), scales((2, 3))
+    wide = w.astype(np.float32)
+    tile = wide * spread(s, 128, 128, w.shape)
+    e8, fp4 = powers((200, 10)), packed((200, 320))
+    nv = scales((200, 20)).astype(E4M3) if name.startswith("nv") else None
+    gated, blocks = packed((3, 64, 96), 1), powers((3, 64, 3), 1)
+    if name == "deepseek":
+        return {"a.weight": w, "a.weight_scale_inv": s}, method("fp8"), {"a.weight": tile}
+    if name == "deepseek ue8m0":
+        p = powers((2, 3))
+        value = wide * spread(power_values(p), 128, 128, w.shape)
+        return (
+            {"a.weight": w, "a.weight_scale_inv": p.view(E8M0)},
+            method("fp8"),
+            {"a.weight": value},
+        )
+    if name == "deepseek-v4":
+        value = fp4[1] * spread(power_values(e8), 1, 32, w.shape)
+        tensors = {"a.weight": fp4[0].view(np.int8), "a.scale": e8.view(E8M0)}
+        return tensors, method("fp8", expert_dtype="fp4"), {"a.weight": value}
+    if name == "deepseek experts":
+        stacked = np.stack([w, w])
+        tensors = {
+            "e.experts.down_proj": stacked,
+            "e.experts.down_proj_scale_inv": np.stack([s, 2 * s]),
+        }
+        return tensors, method("fp8"), {"e.experts.down_proj": np.stack([tile, 2 * tile])}
+    if name == "deepseek 64":
+        small = scales((4, 5))
+        config = method("fp8", weight_block_size=[64, 64])
+        value = wide * spread(small, 64, 64, w.shape)
+        return {"a.weight": w, "a.weight_scale_inv": small}, config, {"a.weight": value}
+    if name == "tensor":
+        tensors = {"a.weight": w, "a.weight_scale_inv": np.float32(0.3).reshape(())}
+        return tensors, method("fp8"), {"a.weight": wide * np.float32(0.3)}
+    if name == "mxfp8":
+        value = wide * spread(power_values(e8), 1, 32, w.shape)
+        config = method("mxfp8", weight_block_size=[1, 32])
+        return {"a.weight": w, "a.weight_scale_inv": e8}, config, {"a.weight": value}
+    if name == "rows":
+        row = scales((200, 1))
+        return (
+            {"a.weight": w, "a.weight_scale": row},
+            method("fbgemm_fp8"),
+            {"a.weight": wide * row},
+        )
+    if name == "ct bf16 scale":
+        row = scales((200, 1)).astype(BF16)
+        tensors = {"a.weight": w, "a.weight_scale": row, "a.input_scale": np.ones(1, np.float32)}
+        return tensors, method("compressed-tensors"), {"a.weight": wide * row.astype(np.float32)}
+    if name == "ct mxfp4":
+        value = fp4[1] * spread(power_values(e8), 1, 32, w.shape)
+        tensors = {"a.weight_packed": fp4[0], "a.weight_scale": e8}
+        return tensors, method("compressed-tensors"), {"a.weight": value}
+    if name == "nv ct":
+        scale = nv.astype(np.float32) / np.float32(700)
+        tensors = {"a.weight_packed": fp4[0], "a.weight_scale": nv}
+        tensors["a.weight_global_scale"] = np.full(1, 700, np.float32)
+        value = fp4[1] * spread(scale, 1, 16, w.shape)
+        return tensors, method("compressed-tensors"), {"a.weight": value}
+    if name == "nv modelopt":
+        scale = nv.astype(np.float32) * np.float32(0.007)
+        tensors = {"a.weight": fp4[0], "a.weight_scale": nv}
+        tensors["a.weight_scale_2"] = np.float32(0.007).reshape(())
+        tensors["a.input_scale"] = np.float32(1).reshape(())
+        return tensors, method("modelopt"), {"a.weight": fp4[1] * spread(scale, 1, 16, w.shape)}
+    if name == "modelopt four dimensions":
+        tensors = {"a.weight": w, "a.weight_scale": s.reshape(2, 1, 3, 1)}
+        return tensors, method("modelopt"), {"a.weight": tile}
+    if name == "gpt-oss":
+        value = gated[1] * np.repeat(power_values(blocks), 32, -1)
+        tensors = {
+            "experts.gate_up_proj_blocks": gated[0].reshape(3, 64, 3, 16),
+            "experts.gate_up_proj_scales": blocks,
+        }
+        transposed = np.ascontiguousarray(value.swapaxes(1, 2))
+        return tensors, method("mxfp4"), {"experts.gate_up_proj": transposed}
+    assert name == "comfyui"
+    tensors = {"scaled_fp8": np.zeros(2, E4M3), "a.weight": w}
+    tensors["a.scale_weight"] = np.float32(0.3).reshape(())
+    return tensors, None, {"a.weight": wide * np.float32(0.3)}
+
+
+CASES = [
+    "deepseek", "deepseek ue8m0", "deepseek-v4", "deepseek experts", "deepseek 64", "tensor",
+    "mxfp8", "rows", "ct bf16 scale", "ct mxfp4", "nv ct", "nv modelopt",
+    "modelopt four dimensions", "gpt-oss", "comfyui",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_dequantize_gives_code_times_scale(tmp_path: Path, name: str) -> None:
+    tensors, config, expected = case(name)
+    plain = {"norm.weight": np.ones(5, np.float32)}
+    first = dict([next(iter(tensors.items()))])
+    rest = {key: value for key, value in tensors.items() if key not in first} | plain
+    source = write_model(tmp_path / "in", [first, rest], config)  # scales in another shard
+    (source / "hf_quant_config.json").write_text("{}")
+    run("dequantize", source, tmp_path / "out", "--dtype", "f32")
+    found = read_model(tmp_path / "out")
+    assert found.keys() == (expected | plain).keys()
+    for key, value in (expected | plain).items():
+        assert found[key].dtype == np.float32 and found[key].tobytes() == value.tobytes(), key
+    left = json.loads((tmp_path / "out" / "config.json").read_text()) if config else {}
+    assert left == ({"dtype": "float32"} if config else {})
+    assert not (tmp_path / "out" / "hf_quant_config.json").exists()
+    run("dequantize", source, tmp_path / "bf16", "--dtype", "bf16")
+    for key, value in expected.items():
+        assert read_model(tmp_path / "bf16")[key].tobytes() == value.astype(BF16).tobytes()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_inspect_counts_weights_and_not_buffers(tmp_path: Path, name: str) -> None:
+    tensors, config, expected = case(name)
+    source = write_model(tmp_path / "in", [tensors], config)
+    inspected = run_json("inspect", source)
+    quantized = [tensor for tensor in inspected["tensors"] if tensor["quantized"]]
+    assert {tensor["name"]: tuple(tensor["shape"]) for tensor in quantized} == {
+        key: value.shape for key, value in expected.items()
+    }
+    assert inspected["parameters"] == sum(value.size for value in expected.values())
+    assert inspected["bits_per_parameter"] == pytest.approx(
+        8 * inspected["bytes"] / inspected["parameters"]
+    )
+    refused = run("quantize", source, tmp_path / "q", "--scheme", "nvfp4", code=2).stderr
+    assert "is already quantized as" in refused
+
+
+@pytest.mark.parametrize(
+    ("name", "lost", "message"),
+    [
+        ("deepseek", "a.weight_scale_inv", "holds codes and needs its scale 'a.weight_scale_inv'"),
+        ("deepseek", "a.weight", "'a.weight_scale_inv' is a scale and needs its codes"),
+        ("nv modelopt", "a.weight_scale_2", "needs a scale of the whole tensor beside it"),
+        ("nv ct", "a.weight_global_scale", "needs a scale of the whole tensor beside it"),
+        ("gpt-oss", "experts.gate_up_proj_scales", "holds codes and needs its scale"),
+    ],
+)
+def test_a_missing_part_is_an_error(tmp_path: Path, name: str, lost: str, message: str) -> None:
+    tensors, config, _ = case(name)
+    whole = {f"b.{key}": value for key, value in tensors.items()}
+    broken = {key: value for key, value in tensors.items() if key != lost}
+    source = write_model(tmp_path / "in", [whole | broken], config)
+    for command in (("dequantize", source, tmp_path / "out"), ("inspect", source)):
+        assert message in run(*command, code=2).stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_scales_of_other_shapes_are_an_error(tmp_path: Path) -> None:
+    tensors = {"a.weight": codes((200, 320)), "a.weight_scale_inv": scales((3, 2))}
+    source = write_model(tmp_path / "in", [tensors], method("fp8"))
+    assert "must have one scale for each block" in run("inspect", source, code=2).stderr
+
+
+def test_from_names_the_convention(tmp_path: Path) -> None:
+    tensors, _, expected = case("nv modelopt")
+    source = write_model(tmp_path / "in", [tensors], method("nobodys"))
+    assert "is written as 'nobodys'" in run("dequantize", source, tmp_path / "o", code=3).stderr
+    run("dequantize", source, tmp_path / "o", "--from", "modelopt", "--dtype", "f32")
+    assert read_model(tmp_path / "o")["a.weight"].tobytes() == expected["a.weight"].tobytes()
+
+
+CONVERSIONS = [
+    ("deepseek", "compressed-tensors", "FP8_BLOCK"), ("deepseek", "modelopt", "FP8_PB_WO"),
+    ("deepseek ue8m0", "fp8", "block ue8m0"), ("tensor", "compressed-tensors", "FP8"),
+    ("tensor", "modelopt", "FP8"), ("mxfp8", "compressed-tensors", "MXFP8"),
+    ("mxfp8", "modelopt", "MXFP8"), ("rows", "compressed-tensors", "FP8_DYNAMIC"),
+    ("ct bf16 scale", "modelopt", "FP8_PER_CHANNEL_PER_TOKEN"),
+    ("nv ct", "modelopt", "W4A16_NVFP4"),
+    ("nv modelopt", "compressed-tensors", "NVFP4"), ("deepseek-v4", "compressed-tensors", "MXFP4"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "to", "form"), CONVERSIONS)
+def test_convert_keeps_codes_and_scales(tmp_path: Path, name: str, to: str, form: str) -> None:
+    tensors, config, expected = case(name)
+    plain = {"head.weight": np.ones((4, 4), np.float32)}
+    source = write_model(tmp_path / "in", [tensors | plain], config)
+    converted = run_json("convert", source, tmp_path / "out", "--to", to)
+    assert (converted["to"], converted["format"], converted["tensors_converted"]) == (to, form, 1)
+    inspected = run_json("inspect", tmp_path / "out")
+    assert inspected["convention"] in (to, "fp8")
+    run("dequantize", tmp_path / "out", tmp_path / "back", "--dtype", "f32")
+    found = read_model(tmp_path / "back")["a.weight"]
+    if name.startswith("nv"):  # the reciprocal of the tensor's scale rounds once
+        # Two roundings more than the exact value, of half an ulp each: the reciprocal and its use.
+        error = np.abs(found.astype(np.float64) - expected["a.weight"])
+        assert np.all(error <= 2.0**-22 * np.abs(expected["a.weight"]))
+    else:
+        assert found.tobytes() == expected["a.weight"].tobytes()
+    quantization = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    assert quantization.get("ignore", quantization.get("modules_to_not_convert")) == ["head"]
+    owner = tmp_path / "out" / "hf_quant_config.json"
+    assert owner.exists() == (to == "modelopt")
+    if to == "modelopt":
+        described = json.loads(owner.read_text())["quantization"]
+        assert (described["quant_algo"], described["exclude_modules"]) == (form, ["head"])
+
+
+def test_there_and_back_is_the_identity(tmp_path: Path) -> None:
+    tensors, config, _ = case("deepseek")
+    source = write_model(tmp_path / "in", [tensors], config)
+    run("convert", source, tmp_path / "ct", "--to", "compressed-tensors")
+    run("convert", tmp_path / "ct", tmp_path / "back", "--to", "fp8")
+    before, after = read_model(source), read_model(tmp_path / "back")
+    assert before.keys() == after.keys()
+    assert all(before[key].tobytes() == after[key].tobytes() for key in before)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "to"),
+    [
+        ("fp8_e4m3", "modelopt"), ("fp8_e4m3", "compressed-tensors"), ("fp8_e4m3", "fp8"),
+        ("mxfp8_e4m3", "modelopt"), ("mxfp8_e4m3", "compressed-tensors"), ("mxfp8_e4m3", "fp8"),
+        ("fp8_block128x128_e4m3", "compressed-tensors"), ("fp8_block128x128_e4m3", "fp8"),
+        ("nvfp4", "modelopt"), ("nvfp4", "compressed-tensors"), ("nvfp4_2d", "modelopt"),
+    ],
+)  # fmt: skip
+def test_our_codes_in_other_conventions(tmp_path: Path, scheme: str, to: str) -> None:
+    weight = np.random.default_rng(3).standard_normal((200, 320)).astype(np.float32)
+    source = write_model(tmp_path / "in", [{"a.weight": weight}], {"dtype": "float32"})
+    run("quantize", source, tmp_path / "q", "--scheme", scheme)
+    config = json.loads((tmp_path / "q" / "config.json").read_text())
+    assert config["quantization_config"] == {"quant_method": "narrowfloat", "spec": scheme}
+    run("convert", tmp_path / "q", tmp_path / "c", "--to", to)
+    run("dequantize", tmp_path / "q", tmp_path / "a")
+    run("dequantize", tmp_path / "c", tmp_path / "b")
+    ours, theirs = (read_model(tmp_path / name)["a.weight"] for name in "ab")
+    if scheme.startswith("nvfp4"):
+        # amax / 2688 and, where the scale divides, its reciprocal round once each, and so does the
+        # product with the block's scale, on both sides.
+        assert np.all(np.abs(ours.astype(np.float64) - theirs) <= 2.0**-21 * np.abs(ours))
+    else:
+        assert ours.tobytes() == theirs.tobytes()
+
+
+def test_what_a_convention_cannot_hold_is_unsupported(tmp_path: Path) -> None:
+    tensors, config, _ = case("rows")
+    source = write_model(tmp_path / "in", [tensors], config)
+    assert (
+        "has no form in 'fp8'"
+        in run("convert", source, tmp_path / "o", "--to", "fp8", code=3).stderr
+    )
+    assert (
+        "'comfyui' is read, not written"
+        in run("convert", source, tmp_path / "o", "--to", "comfyui", code=3).stderr
+    )
+    assert (
+        "unknown convention 'x'"
+        in run("convert", source, tmp_path / "o", "--to", "x", code=2).stderr
+    )
+    assert not (tmp_path / "o").exists() and folder_bytes(source)

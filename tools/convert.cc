@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "narrowfloat/io/checkpoint.h"
+#include "tools/command.h"
+#include "tools/foreign_writer.h"
+#include "tools/job.h"
+#include "tools/read_quantized.h"
+
+namespace narrowfloat::tools {
+namespace {
+
+struct ConvertOptions {
+  std::string in, out, to, from, part = "1/1";
+  bool overwrite = false;
+};
+
+class Converting : public TensorRewriter {
+ public:
+  Converting(const io::Checkpoint& in, const std::string& to) : writer_("convert", to) {
+    for (const io::TensorLocation& location : in.tensors()) {
+      if (Takes(*location.tensor)) writer_.Add(location.tensor->name, io::FormOf(*location.tensor));
+    }
+  }
+
+  std::string Verb() const override { return "convert"; }
+  std::string Identity() const override {
+    return fmt::format("{} {}", writer_.convention().name, writer_.FormatName());
+  }
+  bool Takes(const io::StoredTensor& tensor) const override { return !tensor.IsPlain(); }
+
+  /// Scales of activations have other names and meanings elsewhere.
+  bool Drops(const io::StoredTensor& tensor) const override { return tensor.accessory; }
+
+  void Plan(const io::StoredTensor& tensor, io::FileContents& contents) const override {
+    writer_.Plan(tensor.name, io::FormOf(tensor), contents);
+  }
+
+  void Rewrite(const io::StoredTensor& tensor, const std::vector<std::span<const std::byte>>& input,
+               io::SafetensorsWriter& writer) override {
+    writer_.Write(tensor, input, writer);
+  }
+
+  const ForeignWriter& writer() const { return writer_; }
+
+ private:
+  ForeignWriter writer_;
+};
+
+Result Run(const ConvertOptions& options) {
+  JobOutput out{options.out, ParsePart(options.part), options.overwrite};
+  io::Checkpoint in = io::Checkpoint::Open(options.in);
+  const io::ConventionGuess convention = ReadQuantized("convert", in, options.from);
+  Converting rewriter(in, options.to);
+  out.companions = rewriter.writer().Configuration(in, rewriter);
+  const JobResult job = RunJob(in, out, rewriter);
+  return JobReport(job, "converted",
+                   {{"in", options.in},
+                    {"out", options.out},
+                    {"from", convention.name},
+                    {"to", options.to},
+                    {"format", rewriter.writer().FormatName()},
+                    {"part", options.part}});
+}
+
+}  // namespace
+
+Command AddConvert(CLI::App& app) {
+  auto options = std::make_shared<ConvertOptions>();
+  CLI::App* command =
+      app.add_subcommand("convert", "Quantized checkpoint to another convention, same codes");
+  command->add_option("IN", options->in, "File, index file or folder")->required();
+  command->add_option("OUT", options->out, "File, or folder if IN is one")->required();
+  command->add_option("--to", options->to, "Convention of OUT: fp8, compressed-tensors, modelopt")
+      ->required();
+  command->add_option("--from", options->from, "Convention of IN; told from its files by default");
+  command->add_flag("--overwrite", options->overwrite, "Replace files that exist in OUT");
+  command->add_option("--part", options->part, "Do the i-th of N shares of the files (i/N)");
+  return {command, [options] { return Run(*options); }};
+}
+
+}  // namespace narrowfloat::tools

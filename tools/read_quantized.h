@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "narrowfloat/io/checkpoint.h"
+#include "narrowfloat/io/foreign.h"
+
+namespace narrowfloat::tools {
+
+/// Tells the convention of a quantized checkpoint, or takes `from` for it, and groups its tensors.
+/// Errors: InvalidArgument, beginning with `verb`, if no tensor is quantized, metadata is lost or
+/// parts are missing; Unsupported for a convention that is not read.
+io::ConventionGuess ReadQuantized(const std::string& verb, io::Checkpoint& in,
+                                  const std::string& from);
+
+}  // namespace narrowfloat::tools

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# make test, make demo, make train: from a fresh Debian or Ubuntu to the result. What each step does
-# stands in scripts/.
+# make test, make demo, make demo-te, make train: from a fresh Debian or Ubuntu to the result. What
+# each step does stands in scripts/.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test demo train check-deep format build wheel venv system system-deep model clean
+.PHONY: help test demo demo-te train check-deep format build wheel venv system system-deep model clean
 
 # NF_SYSTEM=ready: the system packages are there, do not look.
 
@@ -21,6 +21,7 @@ help:
 	@echo 'make test        build everything, run the C++ and the Python tests'
 	@echo 'make demo        quantize a real sentence model in every scheme, show what it costs'
 	@echo 'make train       train a small transformer under every recipe, draw the loss curves'
+	@echo 'make demo-te     run TransformerEngine itself on the CPU: train a small GPT under every recipe'
 	@echo 'make check-deep  format, lint, tidy, sanitizers, fuzzing, CUDA compile, wheel, AVX-512,'
 	@echo '                 the oldest PyTorch and JAX that the package takes;'
 	@echo '                 PARTS="format tidy" picks some of: $(shell scripts/check_deep.sh --list)'
@@ -37,6 +38,9 @@ demo: wheel model
 
 train: wheel
 	@.venv/bin/python examples/train.py
+
+demo-te: wheel
+	@.venv/bin/python -m narrowfloat.te examples/te_gpt.py
 
 check-deep: system-deep venv
 	@scripts/check_deep.sh $(PARTS)

@@ -9,6 +9,7 @@ import torch
 
 from narrowfloat import _core
 from narrowfloat.pytorch import _native
+from narrowfloat.pytorch._plans import roles_of_directions
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 
 NUMPY_DTYPES = {
@@ -81,26 +82,23 @@ def operand(storage: SchemeStorage, directions: tuple[str, ...]) -> Operand:
     Errors: RuntimeError if a direction is not there.
     """
     rows, cols = _native.flatten_shape(tuple(storage._logical_shape()))
-    wanted = {f"{d}_{part}" for d in directions for part in ("data", "scale_inv")}
-    wanted |= {f"amax_{d}" for d in directions}
-    present = dict(zip(_native.ROLES, storage._whole_buffers(), strict=True))
+    present = storage._whole_buffers()
     if "columnwise" in directions and not storage._has_columnwise():
-        present["columnwise_data"] = None  # a transpose may be there and out of date
-    if "columnwise" in directions and present["columnwise_data"] is None:
-        _transpose_of_rows(storage, present, rows, cols)
+        present = _with_transpose(storage, present, rows, cols)
     for direction in directions:
-        if present[f"{direction}_data"] is None:
+        if present[_DATA[direction]] is None:
             raise RuntimeError(f"{type(storage).__name__} has no {direction} data")
-    options = storage._layout_options()
-    spec = _native.make_spec(
-        storage._scheme(), "rowwise" in directions, "columnwise" in directions, options
-    )
-    buffers = {
-        planned.role: present[planned.role].detach().reshape(planned.shape).contiguous()
-        for planned in _native.plan(spec, (rows, cols))
-        if planned.role in wanted and present[planned.role] is not None
-    }
-    return Operand(storage._scheme(), options, (rows, cols), buffers)
+    scheme, options = storage._scheme(), storage._layout_options()
+    buffers = {}
+    for role, index, planned in roles_of_directions(scheme, options, directions, (rows, cols)):
+        buffer = present[index]
+        if buffer is not None:
+            buffer = buffer if buffer.shape == planned else buffer.reshape(planned)
+            buffers[role] = buffer.detach() if buffer.requires_grad else buffer
+    return Operand(scheme, options, (rows, cols), buffers)
+
+
+_DATA = {d: _native.ROLES.index(f"{d}_data") for d in ("rowwise", "columnwise")}
 
 
 def core_tensor(storage: SchemeStorage, directions: tuple[str, ...]) -> _core.QuantizedTensor:
@@ -123,11 +121,16 @@ def transposed_operand(storage: SchemeStorage) -> Operand:
     return Operand(columns.scheme, columns.options, (cols, rows), buffers)
 
 
-def _transpose_of_rows(
-    storage: SchemeStorage, present: dict[str, torch.Tensor | None], rows: int, cols: int
-) -> None:
-    """Per-tensor codes stand for both directions where a device's products read any layout."""
-    data = present["rowwise_data"]
-    whole = present["rowwise_scale_inv"] is present["columnwise_scale_inv"]
-    if data is not None and whole and storage._reads_any_layout():
-        present["columnwise_data"] = data.reshape(rows, cols).t().contiguous()
+def _with_transpose(
+    storage: SchemeStorage, present: tuple[torch.Tensor | None, ...], rows: int, cols: int
+) -> tuple[torch.Tensor | None, ...]:
+    """Returns the buffers with a transpose of the row-wise codes, where these serve any layout.
+
+    Else without columnwise codes: a transpose may be there and out of date.
+    """
+    found = dict(zip(_native.ROLES, present, strict=True))
+    data, found["columnwise_data"] = found["rowwise_data"], None
+    shared = found["rowwise_scale_inv"] is found["columnwise_scale_inv"]
+    if data is not None and shared and storage._reads_any_layout():
+        found["columnwise_data"] = data.reshape(rows, cols).t().contiguous()
+    return tuple(found.values())

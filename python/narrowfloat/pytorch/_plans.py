@@ -56,10 +56,36 @@ def _plan(spec: _core.QuantSpec, shape: tuple[int, ...]) -> tuple[PlannedBuffer,
     )
 
 
+def roles_of_directions(
+    scheme: str, options: tuple[tuple[str, Any], ...], directions: tuple[str, ...], shape: Any
+) -> tuple[tuple[str, int, tuple[int, ...]], ...]:
+    """Returns role, place among ROLES and shape of the buffers that these directions have."""
+    try:
+        return _roles_of_directions(scheme, options, directions, shape)
+    except TypeError:  # symbols have no hash
+        if not has_symbols(shape):
+            raise
+        return _roles_of_directions.__wrapped__(scheme, options, directions, shape)
+
+
+@lru_cache(maxsize=1024)
+def _roles_of_directions(
+    scheme: str, options: tuple[tuple[str, Any], ...], directions: tuple[str, ...], shape: Any
+) -> tuple[tuple[str, int, tuple[int, ...]], ...]:
+    wanted = {f"{d}_{part}" for d in directions for part in ("data", "scale_inv")}
+    wanted |= {f"amax_{d}" for d in directions}
+    spec = make_spec(scheme, "rowwise" in directions, "columnwise" in directions, options)
+    return tuple(
+        (planned.role, ROLES.index(planned.role), planned.shape)
+        for planned in plan(spec, shape)
+        if planned.role in wanted
+    )
+
+
 @atexit.register
 def _forget() -> None:
     """Empties the caches: operators keep this module alive after the native one has ended."""
-    for cached in (make_spec, parse_spec, _plan):
+    for cached in (make_spec, parse_spec, _plan, _roles_of_directions):
         cached.cache_clear()
 
 

@@ -304,3 +304,23 @@ def test_bfloat16_arrays_are_the_tensors_memory() -> None:
         tensor = torch.randn(3, 5).to(dtype)
         array = array_of(tensor)
         assert array.dtype == numpy_dtype and array.ctypes.data == tensor.data_ptr()
+
+
+def test_plain_products_are_pytorchs_although_beta_is_zero() -> None:
+    """TransformerEngine passes beta 0 where nothing is accumulated."""
+    a, b = torch.randn(33, 65).bfloat16(), torch.randn(17, 65).bfloat16()
+    y = tex.generic_gemm(
+        a, True, b, False, None, None, tex.DType.kBFloat16, None, None, False, None, False,
+        alpha=1.0, beta=0.0,
+    )[0]  # fmt: skip
+    assert torch.equal(y, torch.nn.functional.linear(b, a))
+    quantizer = MXFP8Quantizer(E4M3)
+    a, b = (quantizer(torch.randn(64, 64)) for _ in range(2))
+    plain, scaled = (
+        tex.generic_gemm(
+            a, True, b, False, None, None, tex.DType.kFloat32, None, None, False, None, False,
+            beta=beta,
+        )[0]
+        for beta in (None, 0.0)
+    )  # fmt: skip
+    assert torch.equal(plain, scaled)

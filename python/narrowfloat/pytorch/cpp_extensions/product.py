@@ -40,7 +40,8 @@ class Epilogue:
 
     def is_plain(self) -> bool:
         """Whether bias, accumulation and dtype are all, as the core does them itself."""
-        beta_is_one = self.beta is None or self.beta == 1.0
+        # Without accumulation beta is 0 or None, and nothing is scaled by it.
+        beta_is_one = not self.accumulate or self.beta is None or self.beta == 1.0
         return not self.gelu and self.alpha == 1.0 and beta_is_one and self.quantizer is None
 
 

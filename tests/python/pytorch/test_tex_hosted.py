@@ -194,3 +194,25 @@ def test_values_of_a_quantized_tensor_are_quantized_again() -> None:
 def test_unknown_generation_is_refused() -> None:
     with pytest.raises(ValueError, match=r"must be 9\.0 or 10\.0, got 12\.0"):
         set_generation(12, 0)
+
+
+@pytest.mark.parametrize("name", [name for name in MAKERS if name != "nvfp4 transform"])
+def test_norms_and_activations_quantize_for_the_hosts_quantizers(name: str) -> None:
+    x, weight = sample(), torch.ones(256, dtype=torch.bfloat16)
+    grad, gate = sample().flip(0), torch.cat((sample(), sample().flip(1)), 1)
+    norm = (1e-5, None), (tex.DType.kBFloat16, 0, False)
+    entries: list[Callable[[Any], Any]] = [
+        lambda q: tex.rmsnorm_fwd(x, weight, *norm[0], q, *norm[1])[0],
+        lambda q: tex.layernorm_fwd(x, weight, weight, *norm[0], q, *norm[1])[0],
+        lambda q: tex.gelu(x, q),
+        lambda q: tex.dgelu(grad, x, q),
+        lambda q: tex.swiglu(gate, q),
+        lambda q: tex.dswiglu(grad, gate, q),
+        lambda q: tex.dbias_dsilu(grad, x, q)[1],
+        lambda q: tex.scaled_swiglu(gate, torch.ones(128), q),
+    ]
+    for entry in entries:
+        own, its = pair(name)
+        ours, hosts = entry(own), entry(its)
+        assert type(hosts) is host_of(type(ours)) and hosts.dtype == torch.bfloat16
+        assert_same_fields(ours, hosts)

@@ -150,7 +150,7 @@ nb::object ExpandProduct(const nb::object& a, const nb::object& b, std::string_v
     arrays.append(NewArray(DType::kBFloat16, shape));
     const HeldArray held = HoldOutput(kVerb, arrays[arrays.size() - 1], DType::kBFloat16, shape);
     const nb::gil_scoped_release unlocked;
-    Expand(*operand, 0, operand->Lines(), held.view.data, {.threads = threads});
+    Expand(*operand, held.view.data, {.threads = threads});
   }
   return nb::make_tuple(arrays[0], arrays[1], plan->a.rows_are_lines, plan->b.rows_are_lines,
                         *plan->Factor());

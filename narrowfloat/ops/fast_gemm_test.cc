@@ -345,7 +345,7 @@ TEST(FastGemmTest, EmptySumsAreZero) {
 /// Items of one expanded operand as numbers.
 std::vector<double> Items(const OperandExpansion& operand) {
   std::vector<std::byte> bytes(operand.shape.Size() * 2);
-  Expand(operand, 0, operand.Lines(), bytes.data());
+  Expand(operand, bytes.data());
   std::vector<double> items;
   for (std::size_t i = 0; i < operand.shape.Size(); ++i)
     items.push_back(LoadItem<BFloat16>(bytes.data(), i));

@@ -50,6 +50,12 @@ inline constexpr std::size_t kExpansionUnit = 128;
 void Expand(const OperandExpansion& operand, std::size_t begin, std::size_t end, std::byte* items,
             const Execution& execution = {});
 
+/// The same for all lines: shape.rows x shape.cols items.
+inline void Expand(const OperandExpansion& operand, std::byte* items,
+                   const Execution& execution = {}) {
+  Expand(operand, 0, operand.Lines(), items, execution);
+}
+
 /// Whether this machine has instructions for dot products of bfloat16.
 bool HasBFloat16Products();
 

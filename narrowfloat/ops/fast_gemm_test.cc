@@ -417,8 +417,10 @@ TEST(ExpansionTest, RefusesWhatBFloat16OrSumsInFp32CannotHold) {
   Quantized a = Make("mxfp8_e4m3", 2, 64, random), b = Make("mxfp8_e4m3", 2, 64, random);
   const auto set = [](Quantized& tensor, int first, int second) {
     auto& scales = tensor.Bytes(Role::kRowwiseScaleInv);
-    scales[0] = static_cast<std::byte>(first);
-    scales[1] = static_cast<std::byte>(second);
+    for (std::size_t line = 0; line < 2; ++line) {  // rows of scales are padded to 4
+      scales[4 * line] = static_cast<std::byte>(first);
+      scales[4 * line + 1] = static_cast<std::byte>(second);
+    }
   };
   EXPECT_TRUE(expands(a, b));
   set(a, 1, 250);
@@ -427,6 +429,16 @@ TEST(ExpansionTest, RefusesWhatBFloat16OrSumsInFp32CannotHold) {
   EXPECT_TRUE(expands(a, b));
   set(b, 60, 160);
   EXPECT_FALSE(expands(a, b)) << "products of small items would be subnormal";
+  set(b, 127, 127);
+  set(a, 5, 153);
+  EXPECT_TRUE(expands(a, b)) << "148 binades of one operand";
+  set(a, 5, 154);
+  EXPECT_FALSE(expands(a, b));
+  set(a, 5, 105);
+  set(b, 5, 75);
+  EXPECT_TRUE(expands(a, b)) << "170 binades together";
+  set(b, 5, 76);
+  EXPECT_FALSE(expands(a, b));
 
   const Quantized plain = Make("fp8_block1x128_e4m3:force_pow_2_scales=0", 2, 128, random);
   const Quantized powers = Make("fp8_block1x128_e4m3", 2, 128, random);

@@ -130,6 +130,17 @@ def test_topk(
     assert_near(grad_logits, exact_x.grad, reach, 2 * ROUNDINGS, "gradient")
 
 
+def test_the_gradient_takes_the_arguments_of_2_17() -> None:
+    logits, made = logits_of(torch.float32), [torch.zeros(*TOKENS, EXPERTS) for _ in range(2)]
+    _, routing, saved = topk(logits, TOPK, None, None, None, "sigmoid", None, BITMAP)
+    grad = torch.randn(logits.shape)
+    for target, rest in zip(made, ((False, BITMAP), (BITMAP,)), strict=True):
+        tex.fused_topk_with_score_function_bwd(
+            routing, saved, grad, target, TOPK, False, None, "sigmoid", *rest
+        )
+    assert torch.equal(*made) and made[0].ne(0).any()
+
+
 def test_a_single_choice_is_not_normalized() -> None:
     logits = logits_of(torch.float32)
     probs = tex.fused_topk_with_score_function_fwd(

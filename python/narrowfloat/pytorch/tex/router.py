@@ -284,11 +284,13 @@ def fused_topk_with_score_function_bwd(
     use_pre_softmax: bool,
     scaling_factor: float | None,
     score_function: str,
-    use_dense_indices: bool = False,
+    use_dense_indices: bool | int = False,
     routing_map_format: int = NVTERoutingMapFormat.BYTEMAP,
 ) -> None:
     """Writes the gradient of fused_topk_with_score_function_fwd()'s logits to `grad_logits`."""
     entry = "fused_topk_with_score_function_bwd"
+    if not isinstance(use_dense_indices, bool):  # TransformerEngine 2.17 has the format here
+        use_dense_indices, routing_map_format = False, use_dense_indices
     _check_scores(entry, score_function)
     experts = grad_probs.shape[-1]
     _check_topk(entry, topk, experts)

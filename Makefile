@@ -23,7 +23,7 @@ help:
 	@echo 'make train       train a small transformer under every recipe, draw the loss curves'
 	@echo 'make demo-te     run TransformerEngine itself on the CPU: train a small GPT under every recipe'
 	@echo 'make check-deep  format, lint, tidy, sanitizers, fuzzing, CUDA compile, wheel, AVX-512,'
-	@echo '                 the oldest PyTorch and JAX that the package takes;'
+	@echo '                 the oldest PyTorch and JAX that the package takes, every TransformerEngine;'
 	@echo '                 PARTS="format tidy" picks some of: $(shell scripts/check_deep.sh --list)'
 	@echo 'make format      format C++ and Python in place'
 	@echo 'make build       the C++ build in build/release'

@@ -6,7 +6,7 @@ set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
 cd "$(dirname "$0")/.."
 
-parts=(format tidy asan tsan fuzz cuda wheel oldest avx512)
+parts=(format tidy asan tsan fuzz cuda wheel oldest te avx512)
 skipped=77  # exit status of a part that cannot run here, as automake has it
 fuzz_seconds=${NF_FUZZ_SECONDS:-60}
 logs=build/check-deep
@@ -81,6 +81,20 @@ part_oldest() {
   "$python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall \
     "$wheel" || return 1
   "$python" -m pytest -q -ra tests/python/pytorch tests/python/jax
+}
+
+# Every release of TransformerEngine that is supported, the newest of the range among them.
+part_te() {
+  local release folder status=0
+  for release in '~=2.17.0' '~=2.18.0' '~=2.19.0' '>=2.20,<2.21'; do
+    folder="$PWD/build/te/${release//[^0-9.]/}"
+    say "te: installing transformer_engine$release into $folder"
+    rm -rf "$folder"
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+      --target "$folder" "transformer_engine$release" || return 1
+    PYTHONPATH="$folder" .venv/bin/python -m pytest -q -ra tests/python/te || status=$?
+  done
+  return "$status"
 }
 
 part_avx512() {

@@ -3,6 +3,7 @@
 
 import io
 import math
+from importlib import metadata
 
 import narrowfloat.te  # noqa: F401  before TransformerEngine
 import pytest
@@ -24,12 +25,15 @@ from layers import (  # isort: skip
     train,
 )
 
+VERSION = tuple(int(part) for part in metadata.version("transformer_engine").split(".")[:2])
 QUANTIZED = [name for name in RECIPES if name not in ("none", "custom")]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("module", MODULES)
 def test_a_module_trains_and_repeats_itself(module: str, recipe: str) -> None:
+    if (module, recipe) == ("ops.Sequential", "block") and VERSION < (2, 18):
+        pytest.skip("TransformerEngine 2.17 refuses this recipe in operations")
     first, second = train(module, recipe), train(module, recipe)
     assert all(math.isfinite(loss) for loss in first.losses)
     assert len(set(first.losses)) == len(first.losses), "parameters changed in every step"

@@ -37,6 +37,21 @@ def block_kernel(name: str) -> str:
     return f"quantize{way} {scheme} {'rowwise' if rowwise else 'columnwise'}"
 
 
+def microxcaling_mxfp8(x):  # noqa: ANN201  PyTorch is not imported here
+    """The formula of microsoft/microxcaling in PyTorch: a shared exponent that is floored, values
+    rounded by hand; the result stays in the wide type."""
+    import torch
+
+    blocks = x.view(-1, x.shape[-1] // 32, 32).float()
+    amax = blocks.abs().amax(-1, keepdim=True)
+    shared = torch.floor(torch.log2(amax + (amax == 0) * 2.0**-126)) - 8
+    scaled = blocks / 2.0**shared
+    private = torch.floor(torch.log2(scaled.abs() + (scaled == 0))).clamp(min=-6)
+    step = 2.0 ** (private - 3)
+    rounded = torch.sign(scaled) * torch.floor(scaled.abs() / step + 0.5) * step
+    return (rounded.clamp(-448, 448) * 2.0**shared).bfloat16().view(x.shape)
+
+
 def torch_block_functions() -> dict[str, Callable]:
     """The formulas in PyTorch, codes first."""
     import torch

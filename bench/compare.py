@@ -31,6 +31,7 @@ from block_peers import (
     block_kernel,
     block_title,
     jax_block_functions,
+    microxcaling_mxfp8,
     torch_block_functions,
 )
 from products import print_products
@@ -232,21 +233,8 @@ def add_torchao(works: dict[str, Work], tensors: Tensors) -> None:
 
 
 def add_microxcaling(works: dict[str, Work], tensors: Tensors) -> None:
-    """The formula of microsoft/microxcaling in PyTorch: a shared exponent that is floored, values
-    rounded by hand; the result stays in the wide type."""
-    import torch
-
-    def mxfp8(x):
-        blocks = x.view(-1, x.shape[-1] // 32, 32).float()
-        amax = blocks.abs().amax(-1, keepdim=True)
-        shared = torch.floor(torch.log2(amax + (amax == 0) * 2.0**-126)) - 8
-        scaled = blocks / 2.0**shared
-        private = torch.floor(torch.log2(scaled.abs() + (scaled == 0))).clamp(min=-6)
-        step = 2.0 ** (private - 3)
-        rounded = torch.sign(scaled) * torch.floor(scaled.abs() / step + 0.5) * step
-        return (rounded.clamp(-448, 448) * 2.0**shared).bfloat16().view(x.shape)
-
-    add_torch_contender(works["mxfp8"], "microxcaling", mxfp8, torch_inputs(tensors)["mxfp8"])
+    inputs = torch_inputs(tensors)["mxfp8"]
+    add_torch_contender(works["mxfp8"], "microxcaling", microxcaling_mxfp8, inputs)
     works["mxfp8"].contenders["microxcaling"].result = None
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
+from block_peers import microxcaling_mxfp8
 
 Shape = tuple[int, int, int]
 SHAPES: list[Shape] = [
@@ -96,6 +97,17 @@ def torchao_products(x: np.ndarray, w: np.ndarray, _threads: int) -> Iterator[tu
     yield "torchao mxfp8, emulated", lambda: torch.mm(left, right.t())
 
 
+def microxcaling_products(x: np.ndarray, w: np.ndarray, _threads: int) -> Iterator[tuple[str, Run]]:
+    """Its products quantize both operands at each call and multiply the values."""
+    import torch
+
+    a, b = (torch.from_numpy(tensor).bfloat16() for tensor in (x, w))
+    yield (
+        "microxcaling's formula, mxfp8",
+        lambda: torch.mm(microxcaling_mxfp8(a), microxcaling_mxfp8(b).T),
+    )
+
+
 def contenders(shape: Shape, threads: int) -> tuple[dict[str, Run], list[str]]:
     """Returns the products that can run here, and one line for each library that is absent."""
     m, n, k = shape
@@ -103,7 +115,7 @@ def contenders(shape: Shape, threads: int) -> tuple[dict[str, Run], list[str]]:
     x, w = (random.standard_normal((lines, k)).astype(np.float32) for lines in (m, n))
     found: dict[str, Run] = {}
     absent = []
-    for maker in (torch_products, ours, ours_in_torch, torchao_products):
+    for maker in (torch_products, ours, ours_in_torch, torchao_products, microxcaling_products):
         try:
             found.update(maker(x, w, threads))
         except ImportError as error:

@@ -58,7 +58,7 @@ NO_FACTS = {
     "pytorch/tex/enums.py": {100},  # TransformerEngine's numbers
     "pytorch/tex/gemm.py": {130_300},  # a version of cuBLASLt
     "pytorch/tex/optimizers.py": {5, 8},  # how many lists of tensors entries take
-    "pytorch/tex/router.py": {20},  # where softplus is linear in float32
+    "pytorch/tex/_scores.py": {20},  # where softplus is linear in float32
     "pytorch/tex/scaled_activations.py": {7, 25, 32},  # its default limits, columns of a vector
     "pytorch/tex/softmax.py": {10_000},  # what its kernels write over masked scores
     "pytorch/utils.py": {9},  # a generation of CUDA devices

@@ -10,6 +10,7 @@ from narrowfloat.pytorch.tex import (
     _absent,
     activations,
     attention,
+    auxiliary_loss,
     casts,
     communication,
     context_parallel,
@@ -32,6 +33,7 @@ from narrowfloat.pytorch.tex import (
 )
 from narrowfloat.pytorch.tex.activations import *  # noqa: F403
 from narrowfloat.pytorch.tex.attention import *  # noqa: F403
+from narrowfloat.pytorch.tex.auxiliary_loss import *  # noqa: F403
 from narrowfloat.pytorch.tex.casts import *  # noqa: F403
 from narrowfloat.pytorch.tex.communication import *  # noqa: F403
 from narrowfloat.pytorch.tex.context_parallel import *  # noqa: F403
@@ -55,6 +57,7 @@ from narrowfloat.pytorch.tex.types import *  # noqa: F403
 _GROUPS = (
     activations,
     attention,
+    auxiliary_loss,
     casts,
     communication,
     context_parallel,

@@ -1,81 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the entries of routers of mixtures of experts: scores, top-k, auxiliary losses.
+"""Gathers the entries of routers of mixtures of experts: scores, top-k and their gradients.
 
 All arithmetic is in float32. Of equal scores the expert with the lower number comes first.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import torch
-from torch.nn import functional
 
-from narrowfloat.pytorch.tex._bits import pack, unpack
+from narrowfloat.pytorch.tex._bits import unpack
+from narrowfloat.pytorch.tex._scores import (
+    ELEMENTWISE,
+    EPSILON,
+    check_scores,
+    check_topk,
+    normalization_gradient,
+    routing_map_of,
+    top,
+)
 from narrowfloat.pytorch.tex.enums import NVTERoutingMapFormat
 
 __all__ = [
-    "fused_moe_aux_loss_bwd",
-    "fused_moe_aux_loss_fwd",
-    "fused_moe_aux_loss_fwd_graph_safe",
-    "fused_score_for_moe_aux_loss_bwd",
-    "fused_score_for_moe_aux_loss_fwd",
     "fused_topk_with_score_function_bwd",
     "fused_topk_with_score_function_fwd",
     "fused_topk_with_score_function_qb_fwd",
 ]
 
 Tensor = torch.Tensor
-_EPSILON = 1e-20  # added to sums before they divide
-_SOFTPLUS_IS_LINEAR = 20.0  # above this, log(1 + exp(x)) is x in float32
-
-
-def _sqrt_softplus(x: Tensor) -> Tensor:
-    return functional.softplus(x, threshold=_SOFTPLUS_IS_LINEAR).sqrt()
-
-
-def _sqrt_softplus_gradient(grad: Tensor, x: Tensor) -> Tensor:
-    slope = torch.where(x > _SOFTPLUS_IS_LINEAR, 1.0, torch.sigmoid(x))
-    return grad * (slope / (2 * _sqrt_softplus(x) + _EPSILON))
-
-
-class _Score(NamedTuple):
-    """Holds an elementwise score function, and what backward needs of it."""
-
-    score: Callable[[Tensor], Tensor]
-    saved: Callable[[Tensor], Tensor]  # of the logits
-    from_saved: Callable[[Tensor], Tensor]  # the scores
-    gradient: Callable[[Tensor, Tensor], Tensor]  # of (gradient of the scores, saved)
-
-
-_ELEMENTWISE = {
-    "sigmoid": _Score(torch.sigmoid, torch.sigmoid, lambda y: y, torch.ops.aten.sigmoid_backward),
-    "sqrtsoftplus": _Score(_sqrt_softplus, lambda x: x, _sqrt_softplus, _sqrt_softplus_gradient),
-}
-
-
-def _check_scores(entry: str, score_function: str, bias: Tensor | None = None) -> None:
-    if score_function != "softmax" and score_function not in _ELEMENTWISE:
-        raise ValueError(
-            f"{entry}: score_function must be softmax, sigmoid or sqrtsoftplus, got "
-            f"{score_function!r}"
-        )
-    if bias is not None and score_function == "softmax":
-        raise ValueError(f"{entry}: expert_bias needs score_function sigmoid or sqrtsoftplus")
-
-
-def _check_topk(entry: str, topk: int, experts: int) -> None:
-    if not 0 < topk <= experts:
-        raise ValueError(f"{entry}: topk must be in [1, {experts}], got {topk}")
-
-
-def _top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Returns the k largest values of every row and their places; of equals the first come."""
-    values, places = torch.topk(scores, k, dim=-1)
-    tied = ((scores >= values[:, -1:]).sum(-1) > k).nonzero()[:, 0]
-    if tied.numel():
-        ordered = torch.sort(scores[tied], dim=-1, descending=True, stable=True)
-        values[tied], places[tied] = ordered.values[:, :k], ordered.indices[:, :k]
-    return values, places
 
 
 def _grouped_top(scores: Tensor, k: int, groups: int, chosen: int) -> tuple[Tensor, Tensor]:
@@ -85,10 +34,10 @@ def _grouped_top(scores: Tensor, k: int, groups: int, chosen: int) -> tuple[Tens
     """
     tokens, experts = scores.shape
     parts = scores.view(tokens * groups, experts // groups)
-    sums = _top(parts, k // chosen)[0].sum(-1).view(tokens, groups)
-    kept = torch.zeros_like(sums, dtype=torch.bool).scatter_(1, _top(sums, chosen)[1], True)
+    sums = top(parts, k // chosen)[0].sum(-1).view(tokens, groups)
+    kept = torch.zeros_like(sums, dtype=torch.bool).scatter_(1, top(sums, chosen)[1], True)
     masked = scores.masked_fill(~kept.repeat_interleave(experts // groups, -1), float("-inf"))
-    return _top(masked, k)
+    return top(masked, k)
 
 
 def _check_groups(entry: str, k: int, experts: int, groups: int | None, chosen: int | None) -> None:
@@ -100,13 +49,6 @@ def _check_groups(entry: str, k: int, experts: int, groups: int | None, chosen: 
         )
 
 
-def _routing_map(places: Tensor, experts: int, leading: torch.Size, format_: int) -> Tensor:
-    selected = torch.zeros(places.shape[0], experts, dtype=torch.bool, device=places.device)
-    selected = selected.scatter_(1, places, True).view(*leading, experts)
-    bitmap = NVTERoutingMapFormat(int(format_)) == NVTERoutingMapFormat.BITMAP_U8
-    return pack(selected) if bitmap else selected
-
-
 def _routed(
     places: Tensor,
     experts: int,
@@ -116,7 +58,7 @@ def _routed(
 ) -> Tensor:
     """Returns the routing map, or `out` filled with the experts' numbers."""
     if out is None:
-        return _routing_map(places, experts, leading, format_)
+        return routing_map_of(places, experts, leading, format_)
     return out.copy_(places.view(out.shape))
 
 
@@ -145,7 +87,7 @@ def _probabilities(
 
 def _normalized(values: Tensor) -> Tensor:
     """Returns the values of every row divided by their sum, a single one as it is."""
-    return values / (values.sum(-1, keepdim=True) + _EPSILON) if values.shape[-1] > 1 else values
+    return values / (values.sum(-1, keepdim=True) + EPSILON) if values.shape[-1] > 1 else values
 
 
 @torch.no_grad()
@@ -168,13 +110,13 @@ def fused_topk_with_score_function_fwd(
     so many of the num_groups groups. Errors: ValueError for arguments that do not fit.
     """
     entry = "fused_topk_with_score_function_fwd"
-    _check_scores(entry, score_function, expert_bias)
+    check_scores(entry, score_function, expert_bias)
     leading, experts = logits.shape[:-1], logits.shape[-1]
-    _check_topk(entry, topk, experts)
+    check_topk(entry, topk, experts)
     _check_groups(entry, topk, experts, num_groups, group_topk)
     _check_indices(entry, topk_indices, leading, topk, routing_map_format)
     x = logits.detach().float().reshape(-1, experts)
-    elementwise = _ELEMENTWISE.get(score_function)
+    elementwise = ELEMENTWISE.get(score_function)
     if elementwise is not None:
         scores, saved = elementwise.score(x), elementwise.saved(x)
     else:
@@ -184,7 +126,7 @@ def fused_topk_with_score_function_fwd(
     if group_topk and num_groups:
         values, places = _grouped_top(biased, topk, num_groups, group_topk)
     else:
-        values, places = _top(biased, topk)
+        values, places = top(biased, topk)
     if expert_bias is not None:
         values = values - expert_bias.detach()[places]
     if elementwise is not None:
@@ -241,12 +183,12 @@ def fused_topk_with_score_function_qb_fwd(
     """
     entry = "fused_topk_with_score_function_qb_fwd"
     leading, experts = logits.shape[:-1], logits.shape[-1]
-    _check_topk(entry, topk, experts - 1)
+    check_topk(entry, topk, experts - 1)
     _check_histogram(entry, experts, histogram, bin_bounds)
     _check_indices(entry, topk_indices, leading, topk, routing_map_format)
     raw = torch.sigmoid(logits.detach().float().reshape(-1, experts))
     bias = expert_bias.detach()
-    values, places = _top(raw + bias, topk + 1)
+    values, places = top(raw + bias, topk + 1)
     cutoff, places = values[:, -1].contiguous(), places[:, :-1]
     values = _normalized(values[:, :-1] - bias[places])
     _count_bins(raw, cutoff, bin_bounds, histogram)
@@ -266,14 +208,6 @@ def _selected(routing: Tensor, experts: int, dense: bool, format_: int) -> Tenso
     return routing.reshape(-1, experts).bool()
 
 
-def _normalization_gradient(grad: Tensor, scores: Tensor, kept: Tensor | float) -> Tensor:
-    """Returns the gradient of scores that were divided by the sum of the kept ones."""
-    kept_scores = scores * kept
-    total = kept_scores.sum(-1, keepdim=True) + _EPSILON
-    along = (grad * kept_scores).sum(-1, keepdim=True)
-    return (grad / total - along / (total * total)) * kept
-
-
 @torch.no_grad()
 def fused_topk_with_score_function_bwd(
     routing_map: Tensor,
@@ -291,139 +225,19 @@ def fused_topk_with_score_function_bwd(
     entry = "fused_topk_with_score_function_bwd"
     if not isinstance(use_dense_indices, bool):  # TransformerEngine 2.17 has the format here
         use_dense_indices, routing_map_format = False, use_dense_indices
-    _check_scores(entry, score_function)
+    check_scores(entry, score_function)
     experts = grad_probs.shape[-1]
-    _check_topk(entry, topk, experts)
+    check_topk(entry, topk, experts)
     kept = _selected(routing_map, experts, use_dense_indices, routing_map_format)
     saved = intermediate_output.reshape(-1, experts)
     grad = grad_probs.detach().float().reshape(-1, experts)
     grad = grad * (1.0 if scaling_factor is None else scaling_factor) * kept
-    elementwise = _ELEMENTWISE.get(score_function)
+    elementwise = ELEMENTWISE.get(score_function)
     if elementwise is not None:
         if topk > 1:
-            grad = _normalization_gradient(grad, elementwise.from_saved(saved), kept)
+            grad = normalization_gradient(grad, elementwise.from_saved(saved), kept)
         grad = elementwise.gradient(grad, saved)
     else:
         weights = saved if use_pre_softmax else saved.masked_fill(~kept, 0.0)
         grad = weights * (grad - (grad * weights).sum(-1, keepdim=True))
     grad_logits.copy_(grad.view(grad_logits.shape))
-
-
-@torch.no_grad()
-def fused_score_for_moe_aux_loss_fwd(
-    logits: Tensor,
-    topk: int,
-    score_function: str,
-    routing_map_format: int = NVTERoutingMapFormat.BYTEMAP,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns (scores that add up to 1 per token, routing map of the top-k, what backward needs).
-
-    Scores and the last are float32. Errors: ValueError for arguments that do not fit.
-    """
-    entry = "fused_score_for_moe_aux_loss_fwd"
-    _check_scores(entry, score_function)
-    leading, experts = logits.shape[:-1], logits.shape[-1]
-    _check_topk(entry, topk, experts)
-    x = logits.detach().float().reshape(-1, experts)
-    elementwise = _ELEMENTWISE.get(score_function)
-    if elementwise is None:
-        scores = torch.softmax(x, -1)
-        saved = scores.clone()
-    else:
-        scores, saved = elementwise.score(x), elementwise.saved(x)
-        scores = scores / (scores.sum(-1, keepdim=True) + _EPSILON)
-    routing = _routing_map(_top(scores, topk)[1], experts, leading, routing_map_format)
-    saved = saved.clone() if saved is x else saved
-    return scores.view(logits.shape), routing, saved.view(logits.shape)
-
-
-@torch.no_grad()
-def fused_score_for_moe_aux_loss_bwd(
-    intermediate_output: Tensor,
-    grad_scores: Tensor,
-    grad_logits: Tensor,
-    topk: int,
-    score_function: str,
-) -> None:
-    """Writes the gradient of fused_score_for_moe_aux_loss_fwd()'s logits to `grad_logits`."""
-    _check_scores("fused_score_for_moe_aux_loss_bwd", score_function)
-    saved, grad = intermediate_output, grad_scores.detach().float()
-    elementwise = _ELEMENTWISE.get(score_function)
-    if elementwise is None:
-        grad = saved * (grad - (grad * saved).sum(-1, keepdim=True))
-    else:
-        grad = _normalization_gradient(grad, elementwise.from_saved(saved), 1.0)
-        grad = elementwise.gradient(grad, saved)
-    grad_logits.copy_(grad)
-
-
-@torch.no_grad()
-def fused_moe_aux_loss_fwd(
-    probs: Tensor,
-    tokens_per_expert: Tensor,
-    total_num_tokens: int | Tensor,
-    num_experts: int,
-    num_rows: int,
-    num_cols: int,
-    topk: int,
-    coeff: float,
-) -> tuple[Tensor, Tensor]:
-    """Returns (loss, [coefficient, loss] in float32): how unevenly tokens are spread on experts.
-
-    The loss is the sum over experts of tokens times summed probabilities, times experts * coeff /
-    topk / tokens / tokens. Shapes: probs (rows, columns), tokens_per_expert (columns); columns
-    are experts of one or more sequences. Errors: ValueError for shapes that do not agree.
-    """
-    entry = "fused_moe_aux_loss_fwd"
-    if tuple(probs.shape) != (num_rows, num_cols) or tokens_per_expert.numel() != num_cols:
-        raise ValueError(
-            f"{entry}: needs probs of ({num_rows}, {num_cols}) and as many counts as columns, got "
-            f"{tuple(probs.shape)} and {tokens_per_expert.numel()}"
-        )
-    if topk < 1 or int(total_num_tokens) < 1 or num_experts < 1 or num_cols % num_experts:
-        raise ValueError(
-            f"{entry}: needs positive topk and tokens, and columns that experts divide, got "
-            f"{topk}, {int(total_num_tokens)}, {num_cols} columns and {num_experts} experts"
-        )
-    total = torch.tensor(float(total_num_tokens), device=probs.device)
-    coefficient = torch.tensor(num_experts * coeff, device=probs.device) / topk / total / total
-    sums = probs.detach().float().sum(0) * tokens_per_expert.float()
-    loss = (sums * coefficient).sum()
-    return loss.to(probs.dtype), torch.stack((coefficient, loss))
-
-
-def fused_moe_aux_loss_fwd_graph_safe(
-    probs: Tensor,
-    tokens_per_expert: Tensor,
-    total_num_tokens: Tensor,
-    num_experts: int,
-    num_rows: int,
-    num_cols: int,
-    topk: int,
-    coeff: float,
-) -> tuple[Tensor, Tensor]:
-    """Returns fused_moe_aux_loss_fwd() for a number of tokens that is a tensor."""
-    return fused_moe_aux_loss_fwd(
-        probs, tokens_per_expert, total_num_tokens, num_experts, num_rows, num_cols, topk, coeff
-    )
-
-
-@torch.no_grad()
-def fused_moe_aux_loss_bwd(
-    Const_buf: Tensor,
-    tokens_per_expert: Tensor,
-    num_rows: int,
-    num_cols: int,
-    grad_aux_loss: Tensor,
-) -> Tensor:
-    """Returns the gradient of fused_moe_aux_loss_fwd()'s probabilities, (num_rows, num_cols).
-
-    Const_buf: the forward's second result. The gradient has the dtype of the loss's.
-    """
-    if tokens_per_expert.numel() != num_cols:
-        raise ValueError(
-            f"fused_moe_aux_loss_bwd: needs one count per column, got {tokens_per_expert.numel()} "
-            f"for {num_cols} columns"
-        )
-    row = Const_buf[0] * tokens_per_expert.float() * grad_aux_loss.detach().float()
-    return row.to(grad_aux_loss.dtype).expand(num_rows, num_cols).contiguous()

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Entries of the native module that are not here name themselves."""
 
+import re
 import subprocess
 import sys
 import types
 
 import pytest
 from narrowfloat.pytorch import tex
+from narrowfloat.pytorch.tex import _absent
 
 
 def test_refused_entry_can_be_imported_and_names_its_need_when_called() -> None:
@@ -16,6 +18,13 @@ def test_refused_entry_can_be_imported_and_names_its_need_when_called() -> None:
         NotImplementedError, match=r"^transformer_engine_torch\.ep_dispatch: needs "
     ):
         ep_dispatch(1, handle=2)
+
+
+@pytest.mark.parametrize("name", sorted(_absent.NEEDS))
+def test_every_refused_entry_names_itself_and_its_need(name: str) -> None:
+    message = rf"^transformer_engine_torch\.{name}: needs {re.escape(_absent.NEEDS[name])}, "
+    with pytest.raises(NotImplementedError, match=message):
+        getattr(tex, name)()
 
 
 def test_unknown_entry_raises_not_implemented_with_its_name() -> None:

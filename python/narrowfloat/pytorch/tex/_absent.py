@@ -14,6 +14,10 @@ _ENTRIES_BY_NEED = {
     "cuSOLVER between GPUs": "cusolvermp_ctx_create cusolvermp_ctx_destroy newton_schulz",
     "cuDNN's grouped kernels": "swizzle_scales_and_pack_ptrs_for_discrete_weights",
     "cuDNN's fused attention": "fused_attn_bwd fused_attn_fwd",
+    "NVSHMEM between GPUs": (
+        "create_nvshmem_tensor init_nvshmem_backend nvshmem_finalize "
+        "nvshmem_send_on_current_stream nvshmem_wait_on_current_stream"
+    ),
     "communication that overlaps with products on a GPU": "bulk_overlap_ag_with_external_gemm",
 }
 NEEDS = {name: need for need, names in _ENTRIES_BY_NEED.items() for name in names.split()}

@@ -24,8 +24,8 @@ def group_quantize(
 
     Shapes:  tensor (rows, cols). first_dims, last_dims: int64, one size a group, None where groups
              have the same. What lies behind the last group is left alone.
-    tensor_offsets: follow from the sizes and are not read. noop_flag: 1 leaves the codes as they
-             are, which without `output` means not initialised.
+    tensor_offsets: follow from the sizes; the group keeps them unread. noop_flag: 1 leaves the
+             codes as they are, which without `output` means not initialised.
     output:  a group of members of one shape that this quantizer has made; filled and returned.
     Errors:  ValueError if the groups do not fit into the tensor, or for another `output`; as the
              quantizer. Nothing is written then.
@@ -48,6 +48,8 @@ def group_quantize(
         device=tensor.device,
         dtype=tensor.dtype,
     )
+    if tensor_offsets is not None:
+        grouped.tensor_offsets = tensor_offsets
     grouped.quantize(parts_of(grouped, tensor), noop_flag=noop_flag)
     return hosted(grouped)
 

@@ -341,3 +341,14 @@ def test_nvfp4_group_quantize_with_amax_is_that_of_each_member() -> None:
         tex.nvfp4_group_quantize_with_amax(
             x, its, 3, sizes(), rowwise_amax=torch.ones(2), columnwise_amax=amaxes[1]
         )
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["ours", "hosts"])
+def test_a_group_keeps_the_offsets_that_are_given(place: int) -> None:
+    quantizer = pair("mxfp8")[place]
+    offsets = tex.splits_to_offsets(sizes(), 128)
+    given = tex.group_quantize(sample(), quantizer, 3, sizes(), tensor_offsets=offsets)
+    sums, _ = tex.bgrad_group_quantize(sample(), quantizer, 3, sizes(), tensor_offsets=offsets)
+    found = tex.group_quantize(sample(), quantizer, 3, sizes())
+    assert given.tensor_offsets is offsets and sums.tensor_offsets is offsets
+    assert torch.equal(found.tensor_offsets, offsets)

@@ -113,7 +113,14 @@ def bgrad_group_quantize(
     """
     if last_dims is not None:
         raise ValueError("bgrad_group_quantize: groups must have the same columns, got last_dims")
-    grouped = group_quantize(tensor, quantizer, num_tensors, first_dims, noop_flag=noop_flag)
+    grouped = group_quantize(
+        tensor,
+        quantizer,
+        num_tensors,
+        first_dims,
+        tensor_offsets=tensor_offsets,
+        noop_flag=noop_flag,
+    )
     sums = [part.float().sum(0) for part in parts_of(native(grouped), tensor)]
     return grouped, torch.stack(sums).to(tensor.dtype)
 
@@ -146,6 +153,8 @@ def nvfp4_group_quantize_with_amax(
     group = GroupedTensorStorage.make_grouped_tensor(
         num_tensors, first_dims, None, *tensor.shape, own, tensor.device, tensor.dtype
     )
+    if tensor_offsets is not None:
+        group.tensor_offsets = tensor_offsets
     for name, amax in (("amax", rowwise_amax), ("columnwise_amax", columnwise_amax)):
         if group.__dict__[name] is not None:
             group.__dict__[name] = amax.view(-1)

@@ -41,6 +41,7 @@ NO_FACTS = {
     "common/recipe/per_tensor.py": {1024},  # steps of an amax history
     "debug/_config_file.py": {32, 100_000, 1_000_000},  # bounds on what a file may hold
     "debug/_quantized_computation.py": {100},  # per cent
+    "te/_explain.py": {70},  # characters of a line of code that are shown
     "te/_settings.py": {9, 10},  # generations of CUDA devices
     "te/_host.py": {17, 20},  # TransformerEngine's versions
     "te/_code_cache.py": {0o700},  # access of the user alone
@@ -48,6 +49,7 @@ NO_FACTS = {
     "pytorch/_plans.py": {1024, 4096},  # entries of caches
     "pytorch/constants.py": {5, 6, 7, 8, 10},  # TransformerEngine's numbers of item types
     "pytorch/quantization/dtypes.py": {16, 128},  # alignments of its GPUs' products
+    "pytorch/tensor/storage/_aliases.py": {8},  # entries before old ones are removed
     "pytorch/tensor/_hosted.py": {9, 10},  # generations of CUDA devices
     "pytorch/tensor/_layouts.py": {64},  # entries of a cache
     "pytorch/tensor/nvfp4_tensor.py": {256},  # the bound a caller may choose

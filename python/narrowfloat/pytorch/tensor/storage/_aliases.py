@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-_FEW = 8  # pairs before those that are gone are looked for
+_MIN_CAPACITY = 8  # entries before those that are gone are looked for
 
 
 class Aliases:
@@ -23,7 +23,7 @@ class Aliases:
 
     def __init__(self) -> None:
         self._pairs: list[tuple[weakref.ref, weakref.ref]] = []
-        self._room = _FEW
+        self._room = _MIN_CAPACITY
 
     def add(self, storage: Any) -> None:
         """Adds the buffers of a storage that has both directions."""
@@ -35,7 +35,7 @@ class Aliases:
                 return
         if len(self._pairs) >= self._room:
             self._pairs = [p for p in self._pairs if p[0]() is not None and p[1]() is not None]
-            self._room = 2 * len(self._pairs) + _FEW
+            self._room = 2 * len(self._pairs) + _MIN_CAPACITY
         self._pairs.append((weakref.ref(data), weakref.ref(transpose)))
 
     def pairs(self) -> list[tuple[torch.Tensor, torch.Tensor]]:

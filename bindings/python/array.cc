@@ -170,22 +170,21 @@ HeldArray HoldInput(const char* verb, nb::handle object, std::string_view name) 
   return HoldArray(argument, Np().ascontiguousarray(BorrowArray(argument, object)));
 }
 
-HeldArray HoldOutput(const char* verb, nb::handle object, DType dtype, const Shape& shape) {
-  HeldArray array = HoldArray({verb, "out", FloatTypeNames()}, object);
+HeldArray HoldOutput(const char* verb, nb::handle object, DType dtype, const Shape& shape,
+                     std::string_view name) {
+  HeldArray array = HoldArray({verb, name, FloatTypeNames()}, object);
   const TensorView& view = array.view;
+  const auto fail = [&](const std::string& message) {
+    throw nb::value_error(fmt::format("{}: {} must {}", verb, name, message).c_str());
+  };
   if (view.dtype != dtype) {
-    throw nb::value_error(
-        fmt::format("{}: out must be {}, got {}", verb, DTypeName(dtype), DTypeName(view.dtype))
-            .c_str());
+    fail(fmt::format("be {}, got {}", DTypeName(dtype), DTypeName(view.dtype)));
   }
   if (view.shape != shape) {
-    throw nb::value_error(fmt::format("{}: out must have shape {}, got {}", verb, ShapeText(shape),
-                                      ShapeText(view.shape))
-                              .c_str());
+    fail(fmt::format("have shape {}, got {}", ShapeText(shape), ShapeText(view.shape)));
   }
-  if (!array.writable) throw nb::value_error(fmt::format("{}: out must be writable", verb).c_str());
-  if (!IsContiguous(array.Input()))
-    throw nb::value_error(fmt::format("{}: out must be C-contiguous", verb).c_str());
+  if (!array.writable) fail("be writable");
+  if (!IsContiguous(array.Input())) fail("be C-contiguous");
   return array;
 }
 

@@ -63,7 +63,8 @@ HeldArray HoldInput(const char* verb, nb::handle object, std::string_view name =
 /// HoldArray of the `dtype` and `shape` of a result.
 /// Errors: TypeError if `object` is no array; ValueError if it is not writable, not C-contiguous or
 /// differs in dtype or shape.
-HeldArray HoldOutput(const char* verb, nb::handle object, DType dtype, const Shape& shape);
+HeldArray HoldOutput(const char* verb, nb::handle object, DType dtype, const Shape& shape,
+                     std::string_view name = "out");
 
 /// `object` as a NumPy array over the same memory. Errors: TypeError if there is none.
 nb::object BorrowArray(const Argument& argument, nb::handle object);

@@ -180,7 +180,8 @@ inline constexpr char kEmptyDoc[] =
 inline constexpr char kQgemmSignature[] =
     "def qgemm(a: QuantizedTensor, b: QuantizedTensor, *, bias: numpy.ndarray | None = None, out: "
     "numpy.ndarray | None = None, accumulate: bool = False, layout: str = 'TN', dtype: object = "
-    "numpy.float32, mode: str | None = None, **options: object) -> numpy.ndarray";
+    "numpy.float32, mode: str | None = None, gelu: bool = False, gelu_in: numpy.ndarray | None = "
+    "None, grad: bool = False, **options: object) -> numpy.ndarray";
 inline constexpr char kQgemmDoc[] =
     R"(The product of two quantized matrices, as TransformerEngine's reference GEMMs make it.
 
@@ -196,6 +197,9 @@ Sums:    fp32, in an order that depends on the shapes alone: neither threads nor
 mode:    "reproducible" is the above. "fast": where the machine multiplies bfloat16 and codes times
          scales fit it without loss, oneDNN multiplies, in an order of its own; else reproducible.
          None: the environment's NF_PRODUCT, else "reproducible".
+gelu:    the result is GELU, in its tanh form, of the product and its bias, all in fp32 and rounded
+         once. gelu_in, an array as out, takes what GELU is applied to. With grad the product is
+         instead multiplied by GELU's derivative at gelu_in, of the result's shape and dtype.
 Options: threads, as in quantize().
 Errors:  TypeError for a wrong type; ValueError for schemes of two families, shapes that do not fit,
          buffers that the layout reads and are missing; NotImplementedError if "fast" needs oneDNN

@@ -24,10 +24,26 @@ namespace {
 constexpr const char* kVerb = "qgemm";
 constexpr const char* kGroupedVerb = "grouped_qgemm";
 
+/// The function that follows the sum. Errors: InvalidArgument for grad without gelu.
+SumFunction FunctionOf(bool gelu, bool grad) {
+  if (grad && !gelu) {
+    throw InvalidArgument("qgemm: grad=True asks for GELU's derivative and needs gelu=True");
+  }
+  if (!gelu) return SumFunction::kNone;
+  return grad ? SumFunction::kTimesGeluGradient : SumFunction::kGelu;
+}
+
+/// Holds gelu_in: read with grad, else written. Errors: as HoldInput and HoldOutput.
+HeldArray HoldGeluIn(const nb::object& gelu_in, bool grad, DType dtype, const Shape& shape) {
+  if (gelu_in.is_none()) return {};
+  return grad ? HoldInput(kVerb, gelu_in, "gelu_in")
+              : HoldOutput(kVerb, gelu_in, dtype, shape, "gelu_in");
+}
+
 nb::object QgemmArrays(const nb::object& a, const nb::object& b, const nb::object& bias,
                        const nb::object& out, bool accumulate, std::string_view layout,
-                       const nb::object& dtype, std::optional<std::string_view> mode,
-                       const nb::kwargs& kwargs) {
+                       const nb::object& dtype, std::optional<std::string_view> mode, bool gelu,
+                       const nb::object& gelu_in, bool grad, const nb::kwargs& kwargs) {
   const Execution execution = ParseExecution(kVerb, kwargs);
   GemmOptions options{.layout = FindGemmLayout(layout)};
   if (mode) options.mode = FindGemmMode(*mode);
@@ -43,6 +59,9 @@ nb::object QgemmArrays(const nb::object& a, const nb::object& b, const nb::objec
   const Shape shape = QgemmShape(held_a.view, held_b.view, options.layout);
   nb::object result = out.is_none() ? NewArray(wanted, shape) : out;
   const HeldArray held_out = HoldOutput(kVerb, result, wanted, shape);
+  options.function = FunctionOf(gelu, grad);
+  const HeldArray held_gelu_in = HoldGeluIn(gelu_in, grad, wanted, shape);
+  if (!gelu_in.is_none()) options.gelu_in = held_gelu_in.view;
   const nb::gil_scoped_release unlocked;
   Qgemm(held_a.view, held_b.view, held_out.view, options, execution);
   return result;
@@ -163,7 +182,8 @@ void RegisterQgemm(nb::module_& module) {
              nb::arg("bias").noconvert() = nb::none(), nb::arg("out").noconvert() = nb::none(),
              nb::arg("accumulate") = false, nb::arg("layout") = "TN",
              nb::arg("dtype") = DTypeObject(DType::kFloat32), nb::arg("mode") = nb::none(),
-             nb::arg("options"), nb::sig(kQgemmSignature), kQgemmDoc);
+             nb::arg("gelu") = false, nb::arg("gelu_in").noconvert() = nb::none(),
+             nb::arg("grad") = false, nb::arg("options"), nb::sig(kQgemmSignature), kQgemmDoc);
   module.def("grouped_qgemm", &GroupedQgemmArrays, nb::arg("a"), nb::arg("b"), nb::kw_only(),
              nb::arg("bias") = nb::none(), nb::arg("out") = nb::none(),
              nb::arg("accumulate") = false, nb::arg("layout") = "TN",

@@ -86,18 +86,7 @@ enum class SumType : std::uint8_t {
   kUnscaledDot  // floats, the dot products of the one slab; the scales are not applied yet
 };
 
-/// A request to write a micro-tile's sums to the result.
-struct FinishArgs {
-  const void* sums;
-  std::size_t sums_stride;  // items from one row of sums to the next
-  SumType type;
-  const double *a_scales, *b_scales;  // read for kUnscaledDot
-  GemmRule rule;
-  const float* bias;  // of the tile's first column, or null
-  bool accumulates;
-  MatrixRows<std::byte> out;
-  Tile tile;  // of the result
-};
+struct FinishArgs;  // of gemm_finish.h, so that few files know what follows the sums
 using FinishFn = void (*)(const FinishArgs& args) noexcept;
 
 /// The micro-kernels of one instruction set.

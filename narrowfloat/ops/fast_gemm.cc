@@ -104,8 +104,8 @@ class ExpandedRun {
   bool SumsAreTheResult() const {
     const GemmResult& result = problem_.result;
     return result.dtype == DType::kFloat32 && result.bias.empty() && !result.accumulates &&
-           expansion_.Factor() == 1.0 && result.rows.row_offsets == nullptr &&
-           result.rows.row_stride >= 0 &&
+           result.step.function == SumFunction::kNone && expansion_.Factor() == 1.0 &&
+           result.rows.row_offsets == nullptr && result.rows.row_stride >= 0 &&
            result.rows.row_stride % static_cast<std::ptrdiff_t>(sizeof(float)) == 0;
   }
 
@@ -151,7 +151,7 @@ class ExpandedRun {
     const GemmResult& result = problem_.result;
     finish_({product.out, product.out_row_step, SumType::kUnscaledDot,
              a_factors_.data() + tile.row_begin, b_factors_.data() + tile.col_begin, problem_.rule,
-             result.bias.empty() ? nullptr : result.bias.data() + tile.col_begin,
+             result.bias.empty() ? nullptr : result.bias.data() + tile.col_begin, result.step,
              result.accumulates, result.rows, tile});
   }
 

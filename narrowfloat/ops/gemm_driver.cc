@@ -242,6 +242,7 @@ class TileRun {
                     ColumnScales(j),
                     problem_.rule,
                     bias,
+                    result.step,
                     result.accumulates,
                     result.rows,
                     {RowOf(i), RowEnd(i), ColOf(j), ColEnd(j)}});

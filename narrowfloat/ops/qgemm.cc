@@ -76,10 +76,11 @@ void CheckDirectionIsThere(std::string_view verb, const Side& side, GemmLayout l
                                     InfoOf(layout).name, RoleName(missing), side.name));
 }
 
-void CheckDisjoint(std::string_view verb, const Side& side, const Extent& output) {
+void CheckDisjoint(std::string_view verb, const Side& side, const Extent& output,
+                   std::string_view name = "out") {
   for (std::size_t i = 0; i < kRoleCount; ++i) {
     if (!output.Overlaps(ExtentOf(side.view.buffers[i]))) continue;
-    throw InvalidArgument(fmt::format("{}: out must not overlap {} of {}", verb,
+    throw InvalidArgument(fmt::format("{}: {} must not overlap {} of {}", verb, name,
                                       RoleName(static_cast<Role>(i)), side.name));
   }
 }
@@ -114,12 +115,38 @@ std::vector<float> LoadBias(const std::string& verb, const ConstTensorView& bias
 /// A product whose arguments are valid, and what its problem points at.
 struct CheckedProduct {
   std::unique_ptr<StoredOperand> a, b;
-  Rows<std::byte> rows;
+  Rows<std::byte> rows, points;
   GemmResult result;
   GemmRule rule;
 
   GemmProblem Problem() const { return {*a, *b, rule, result}; }
 };
+
+/// Checks the options of GELU. Requires: `out` is a valid result. Errors: InvalidArgument.
+void CheckGelu(const std::string& verb, const TensorView& out, const GemmOptions& options) {
+  const bool is_there = options.gelu_in.has_value();
+  if (options.function == SumFunction::kNone && is_there) {
+    throw InvalidArgument(fmt::format("{}: gelu_in needs gelu", verb));
+  }
+  if (options.function == SumFunction::kTimesGeluGradient && !is_there) {
+    throw InvalidArgument(fmt::format("{}: GELU's derivative needs gelu_in", verb));
+  }
+  if (!is_there) return;
+  if (options.gelu_in->shape != out.shape || options.gelu_in->dtype != out.dtype) {
+    throw InvalidArgument(fmt::format("{}: gelu_in must be {} of shape {} as out is, got {} of {}",
+                                      verb, DTypeName(out.dtype), ShapeText(out.shape),
+                                      DTypeName(options.gelu_in->dtype),
+                                      ShapeText(options.gelu_in->shape)));
+  }
+  const Extent points = ExtentOf(*options.gelu_in);
+  if (points.Overlaps(ExtentOf(out))) {
+    throw InvalidArgument(fmt::format("{}: out must not overlap gelu_in", verb));
+  }
+  if (options.function == SumFunction::kGelu && options.bias &&
+      points.Overlaps(ExtentOf(*options.bias))) {
+    throw InvalidArgument(fmt::format("{}: gelu_in must not overlap bias", verb));
+  }
+}
 
 /// Checks one product and fills `product`. `verb` begins the messages.
 void FillProduct(const std::string& verb, const ConstQuantizedView& a, const ConstQuantizedView& b,
@@ -129,6 +156,9 @@ void FillProduct(const std::string& verb, const ConstQuantizedView& a, const Con
   for (const Side& side : {Side{"a", a, layout.a}, Side{"b", b, layout.b}}) {
     CheckDirectionIsThere(verb, side, options.layout);
     CheckDisjoint(verb, side, ExtentOf(out));
+    if (options.gelu_in && options.function == SumFunction::kGelu) {
+      CheckDisjoint(verb, side, ExtentOf(*options.gelu_in), "gelu_in");
+    }
   }
   product.a = MakeGemmOperand(verb.c_str(), "a", a, layout.a);
   product.b = MakeGemmOperand(verb.c_str(), "b", b, layout.b);
@@ -137,13 +167,23 @@ void FillProduct(const std::string& verb, const ConstQuantizedView& a, const Con
     throw InvalidArgument(fmt::format("{}: out must have shape {}, got {}", verb, ShapeText(shape),
                                       ShapeText(out.shape)));
   }
-  product.result = {product.rows.matrix, out.dtype, options.output == GemmOutput::kAccumulate, {}};
+  CheckGelu(verb, out, options);
+  product.result = {
+      product.rows.matrix, out.dtype, options.output == GemmOutput::kAccumulate, {}, {}};
+  product.result.step.function = options.function;
+  if (options.gelu_in) {
+    FillRows(verb.c_str(), "gelu_in", *options.gelu_in, product.points);
+    product.result.step.points = product.points.matrix;
+  }
   std::optional<DType> bias_dtype;
   if (options.bias) {
     bias_dtype = options.bias->dtype;
     product.result.bias = LoadBias(verb, *options.bias, ExtentOf(out), shape[1]);
   }
   product.rule = RuleOf(*a.spec.scheme, *b.spec.scheme, out.dtype, bias_dtype);
+  if (options.function != SumFunction::kNone) {
+    product.rule.bias = product.rule.accumulate = TermRounding::kAfterTerm;
+  }
 }
 
 /// The products of one call: those that expand to bfloat16 in mode kFast, and the others.

@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 
+#include "narrowfloat/kernels/gemm_finish.h"
 #include "narrowfloat/ops/execution.h"
 #include "narrowfloat/ops/gemm_expansion.h"
 #include "narrowfloat/tensor/view.h"
@@ -45,6 +46,11 @@ struct GemmOptions {
   GemmOutput output = GemmOutput::kOverwrite;
   std::optional<ConstTensorView> bias{};  // float, one item a column of the result
   std::optional<GemmMode> mode{};         // none: DefaultGemmMode()
+  // GELU of the sum with its bias, or that times GELU's derivative at gelu_in. gelu_in has the
+  // result's shape and type; kGelu stores there what it is applied to, if there is one. Terms are
+  // then added in fp32, and the result is rounded once.
+  SumFunction function = SumFunction::kNone;
+  std::optional<TensorView> gelu_in{};
 };
 
 /// Shape of the product of `a` and `b`, whose leading dimensions are flattened.
@@ -65,8 +71,9 @@ std::optional<ProductExpansion> PlanQgemmExpansion(const ConstQuantizedView& a,
 /// bias and of accumulating. In kFast the order is another one.
 /// Shapes: out is QgemmShape(a, b, layout); its rows may lie anywhere. A sum over nothing is 0.
 /// Errors: InvalidArgument as QgemmShape; if a buffer that the layout reads is missing or differs
-/// from the plan; if out or bias has another shape or is no float tensor; if out overlaps what is
-/// read; Unsupported if oneDNN is needed and missing. Nothing is written then.
+/// from the plan; if out or bias has another shape or is no float tensor; if gelu_in is missing or
+/// without a function, or is not as out is; if out, or gelu_in that is written, overlaps what is
+/// read or the other one; Unsupported if oneDNN is needed and missing. Nothing is written then.
 /// Source: TransformerEngine CurrentScalingQuantizerRef.qgemm, CuBLASRefBlockwiseGemm and
 /// NVFP4QuantizerRef.qgemm.
 void Qgemm(const ConstQuantizedView& a, const ConstQuantizedView& b, const TensorView& out,

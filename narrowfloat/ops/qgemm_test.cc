@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "narrowfloat/numerics/gelu.h"
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/ops/slab_gemm.h"
 #include "narrowfloat/tensor/error.h"
@@ -93,6 +94,42 @@ TEST(QgemmTest, TermsComeBeforeOrBehindTheRounding) {
   EXPECT_EQ(out, 0x4400) << "256 + 258 is a tie that goes to 512; 257 + 258 would go to 516";
 }
 
+TEST(QgemmTest, GeluFollowsTheBiasAndComesBeforeWhatAccumulates) {
+  const Quantized a(kBoth, {2, 3}, {0.25f, -0.5f, 0.125f, 0, 1, -1}), b(kBoth, {4, 3}, kB);
+  const Floats sums = Product(a, b);
+  Floats bias{0.5f, -1, 2, 0}, gelu_in(8), out(8, 100.0f), points{-2, -1, 0, 1, 2, 3, -4, 5};
+  const TensorView result = ViewOf(out, {2, 4});
+  GemmOptions options{.output = GemmOutput::kAccumulate, .bias = ViewOf(bias, {4})};
+  options.function = SumFunction::kGelu;
+  options.gelu_in = ViewOf(gelu_in, {2, 4});
+  Qgemm(a.view, b.view, result, options);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    EXPECT_EQ(gelu_in[i], sums[i] + bias[i % 4]) << i;
+    EXPECT_EQ(out[i], 100.0f + Gelu(gelu_in[i])) << i;
+  }
+  const Floats before = out;
+  options.function = SumFunction::kTimesGeluGradient;
+  options.gelu_in = ViewOf(points, {2, 4});
+  Qgemm(a.view, b.view, result, options);
+  for (std::size_t i = 0; i < out.size(); ++i)
+    EXPECT_EQ(out[i], before[i] + TimesGeluGradient(gelu_in[i], points[i])) << i;
+  EXPECT_EQ(points, (Floats{-2, -1, 0, 1, 2, 3, -4, 5}));
+}
+
+TEST(QgemmTest, GeluOfSumsThatAreRoundedOnce) {
+  // 257 lies between the bfloat16 numbers 256 and 258; GELU is the identity there.
+  const Quantized a(kBoth, {1, 2}, {256, 1}), b(kBoth, {1, 2}, {1, 1});
+  Floats bias{1.0f};
+  std::uint16_t out = 0, gelu_in = 0;
+  const TensorView result{reinterpret_cast<std::byte*>(&out), DType::kBFloat16, {1, 1}, {}, {}};
+  TensorView kept = result;
+  kept.data = reinterpret_cast<std::byte*>(&gelu_in);
+  Qgemm(a.view, b.view, result,
+        {.bias = ViewOf(bias, {1}), .function = SumFunction::kGelu, .gelu_in = kept});
+  EXPECT_EQ(out, 0x4381) << "257 + 1";
+  EXPECT_EQ(gelu_in, 0x4381);
+}
+
 TEST(QgemmTest, SumsOverNothing) {
   const Quantized a(kBoth, {2, 0}, {}), b(kBoth, {3, 0}, {});
   EXPECT_EQ(Product(a, b), Floats(6, 0.0f));
@@ -106,6 +143,14 @@ TEST(QgemmTest, SumsOverNothing) {
   const Quantized no_rows(kBoth, {0, 3}, {}), rows(kBoth, {4, 3}, kB);
   EXPECT_EQ(Product(no_rows, rows), Floats{});
   EXPECT_EQ(Product(rows, no_rows), Floats{});
+  Floats kept(6, 7.0f), point{0, 0, 0, 0, 0, 0};
+  GemmOptions options{.bias = ViewOf(bias, {3}), .function = SumFunction::kGelu};
+  options.gelu_in = ViewOf(kept, {2, 3});
+  EXPECT_EQ(Product(a, b, options), (Floats{Gelu(1), Gelu(2), Gelu(3), Gelu(1), Gelu(2), Gelu(3)}));
+  EXPECT_EQ(kept, (Floats{1, 2, 3, 1, 2, 3}));
+  options.function = SumFunction::kTimesGeluGradient;
+  options.gelu_in = ViewOf(point, {2, 3});
+  EXPECT_EQ(Product(a, b, options), (Floats{0.5f, 1, 1.5f, 0.5f, 1, 1.5f}));
 }
 
 TEST(QgemmTest, NoopWritesNothing) {
@@ -194,7 +239,33 @@ TEST(QgemmTest, WrongArgumentsAreNamedAndNothingIsWritten) {
   EXPECT_EQ(message(b, good, {.bias = ViewOf(bias, {1, 4})}),
             "qgemm: bias must have one item for each column of the result, shape 4, got shape 1x4");
   EXPECT_EQ(message(b, good, {.bias = ViewOf(out, {4})}), "qgemm: out must not overlap bias");
+  Floats points(8, 1.0f);
+  const TensorView gelu_in = ViewOf(points, {2, 4});
+  const auto with = [&](SumFunction function, const TensorView& view) {
+    return message(b, good, {.function = function, .gelu_in = view});
+  };
+  EXPECT_EQ(with(SumFunction::kNone, gelu_in), "qgemm: gelu_in needs gelu");
+  EXPECT_EQ(message(b, good, {.function = SumFunction::kTimesGeluGradient}),
+            "qgemm: GELU's derivative needs gelu_in");
+  EXPECT_EQ(with(SumFunction::kGelu, ViewOf(points, {8})),
+            "qgemm: gelu_in must be float32 of shape 2x4 as out is, got float32 of 8");
+  TensorView narrow = gelu_in;
+  narrow.dtype = DType::kBFloat16;
+  EXPECT_EQ(with(SumFunction::kTimesGeluGradient, narrow),
+            "qgemm: gelu_in must be float32 of shape 2x4 as out is, got bfloat16 of 2x4");
+  EXPECT_EQ(with(SumFunction::kTimesGeluGradient, good), "qgemm: out must not overlap gelu_in");
+  EXPECT_EQ(
+      message(b, good,
+              {.bias = ViewOf(points, {4}), .function = SumFunction::kGelu, .gelu_in = gelu_in}),
+      "qgemm: gelu_in must not overlap bias");
   QuantizedView over = rowwise.view;
+  over[Role::kRowwiseScaleInv].data = gelu_in.data + 4;
+  EXPECT_EQ(MessageOf([&] {
+              Qgemm(a.view, over, good, {.function = SumFunction::kGelu, .gelu_in = gelu_in});
+            }),
+            "qgemm: gelu_in must not overlap rowwise_scale_inv of b");
+  EXPECT_EQ(points, Floats(8, 1.0f));
+  over = rowwise.view;
   over[Role::kRowwiseScaleInv].data = good.data + 4;
   EXPECT_EQ(MessageOf([&] { Qgemm(a.view, over, good); }),
             "qgemm: out must not overlap rowwise_scale_inv of b");

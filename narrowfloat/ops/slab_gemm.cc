@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "narrowfloat/kernels/scalar/items.h"
+#include "narrowfloat/numerics/gelu.h"
 
 namespace narrowfloat {
 namespace {
@@ -110,6 +111,17 @@ float Add(float sum, float term, TermRounding rounding) {
   return (rounding == TermRounding::kBeforeTerm ? RoundTo<T>(sum) : sum) + term;
 }
 
+/// What the step makes of the sum at a place of the result.
+template <class T>
+float Apply(const SumStep& step, float sum, std::size_t row, std::size_t col) {
+  if (step.function == SumFunction::kNone) return sum;
+  if (step.function == SumFunction::kTimesGeluGradient) {
+    return TimesGeluGradient(sum, LoadItem<T>(step.points.Row(row), col));
+  }
+  if (step.points.data != nullptr) StoreItem<T>(step.points.Row(row), col, sum);
+  return Gelu(sum);
+}
+
 template <class T>
 void StoreTile(const Scratch& scratch, const GemmRule& rule, const Tile& tile,
                const GemmResult& result) {
@@ -118,6 +130,7 @@ void StoreTile(const Scratch& scratch, const GemmRule& rule, const Tile& tile,
     for (std::size_t col = tile.col_begin; col < tile.col_end; ++col) {
       auto sum = static_cast<float>(scratch.sums[row - tile.row_begin][col - tile.col_begin]);
       if (!result.bias.empty()) sum = Add<T>(sum, result.bias[col], rule.bias);
+      sum = Apply<T>(result.step, sum, row, col);
       if (result.accumulates) sum = Add<T>(sum, LoadItem<T>(out, col), rule.accumulate);
       StoreItem<T>(out, col, sum);
     }
@@ -127,12 +140,16 @@ void StoreTile(const Scratch& scratch, const GemmRule& rule, const Tile& tile,
 /// What stands for the sum is exact, so there is no rounding but that of the bias.
 template <class T>
 void StoreEmptySum(const Tile& tile, const GemmResult& result) {
-  if (result.accumulates && result.bias.empty()) return;
+  const bool has_step = result.step.function != SumFunction::kNone;
+  if (result.accumulates && result.bias.empty() && !has_step) return;
   for (std::size_t row = tile.row_begin; row < tile.row_end; ++row) {
     std::byte* out = result.rows.Row(row);
     for (std::size_t col = tile.col_begin; col < tile.col_end; ++col) {
       const float before = result.accumulates ? LoadItem<T>(out, col) : 0.0f;
-      StoreItem<T>(out, col, result.bias.empty() ? before : before + result.bias[col]);
+      float sum = result.bias.empty() ? 0.0f : result.bias[col];
+      if (has_step) sum = Apply<T>(result.step, sum, row, col);
+      const bool is_nothing = result.bias.empty() && !has_step;
+      StoreItem<T>(out, col, is_nothing ? before : before + sum);
     }
   }
 }

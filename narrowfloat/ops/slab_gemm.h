@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "narrowfloat/kernels/gemm_kernels.h"
+#include "narrowfloat/kernels/gemm_finish.h"
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/ops/gemm_operand.h"
 
@@ -18,12 +18,13 @@ bool AreOfOneFamily(const SchemeInfo& a, const SchemeInfo& b);
 /// specification section 11.
 GemmRule RuleOf(const SchemeInfo& a, const SchemeInfo& b, DType out, std::optional<DType> bias);
 
-/// Result of a product, and what is added to it.
+/// Result of a product, and what follows the sums.
 struct GemmResult {
   MatrixRows<std::byte> rows;
   DType dtype;
   bool accumulates;         // what `rows` holds is a term of the sum
   std::vector<float> bias;  // one a column, or none
+  SumStep step{};
 };
 
 inline constexpr std::size_t kGemmTileRows = 64, kGemmTileCols = 128;

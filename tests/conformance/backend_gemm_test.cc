@@ -66,6 +66,8 @@ struct Terms {
   DType out;
   std::optional<DType> bias;
   GemmOutput output;
+  SumFunction function = SumFunction::kNone;
+  bool keeps_gelu_in = false;
 };
 constexpr Terms kTerms[] = {
     {DType::kFloat32, {}, GemmOutput::kOverwrite},
@@ -74,6 +76,13 @@ constexpr Terms kTerms[] = {
     {DType::kBFloat16, DType::kFloat32, GemmOutput::kAccumulate},
     {DType::kFloat32, DType::kFloat16, GemmOutput::kAccumulate},
     {DType::kFloat16, {}, GemmOutput::kOverwrite},
+    {DType::kBFloat16, DType::kFloat32, GemmOutput::kOverwrite, SumFunction::kGelu, true},
+    {DType::kFloat32, DType::kBFloat16, GemmOutput::kAccumulate, SumFunction::kGelu, true},
+    {DType::kFloat16, DType::kFloat16, GemmOutput::kAccumulate, SumFunction::kGelu},
+    {DType::kBFloat16, {}, GemmOutput::kAccumulate, SumFunction::kTimesGeluGradient},
+    {DType::kFloat16, {}, GemmOutput::kOverwrite, SumFunction::kTimesGeluGradient},
+    {DType::kFloat32, DType::kFloat32, GemmOutput::kOverwrite, SumFunction::kTimesGeluGradient},
+    {DType::kFloat16, {}, GemmOutput::kOverwrite, SumFunction::kGelu, true},
 };
 
 /// Computes one product by the reference and compares every backend and thread count with it.
@@ -90,19 +99,29 @@ void ExpectTheReference(const SchemeInfo& a_scheme, const SchemeInfo& b_scheme, 
   FloatTensor bias(terms.bias.value_or(DType::kFloat32), {sizes.n});
   FillHostile(bias, random, Range::kNear);
   if (terms.bias) options.bias = bias.ConstView();
+  options.function = terms.function;
+  const bool has_points = terms.keeps_gelu_in || terms.function == SumFunction::kTimesGeluGradient;
+  FloatTensor points(terms.out, {sizes.m, sizes.n}, Placement::kPaddedRows);
+  FillHostile(points, random, content == Content::kNumbers ? Range::kNear : Range::kAll);
   const auto product = [&](const KernelTable& table, int threads) {
-    FloatTensor out = before;
-    Qgemm(a.view, b.view, out.View(), options, {.threads = threads, .kernels = &table});
-    EXPECT_TRUE(out.GuardsAreWhole()) << table.name;
-    return out;
+    FloatTensor out = before, gelu_in = points;
+    GemmOptions own = options;
+    if (has_points) own.gelu_in = gelu_in.View();
+    Qgemm(a.view, b.view, out.View(), own, {.threads = threads, .kernels = &table});
+    EXPECT_TRUE(out.GuardsAreWhole() && gelu_in.GuardsAreWhole()) << table.name;
+    return std::pair(std::move(out), std::move(gelu_in));
   };
-  const FloatTensor expected = product(ScalarKernels(), 1);
+  const auto expected = product(ScalarKernels(), 1);
   for (const KernelTable* table : AvailableKernels()) {
     for (const int threads : {1, 3}) {
-      EXPECT_EQ(Difference(expected, product(*table, threads)), "") << fmt::format(
-          "{} times {} {}x{}x{} layout {} content {} by {} on {} threads, NF_TEST_SEED={}",
-          a_scheme.name, b_scheme.name, sizes.m, sizes.n, sizes.k, static_cast<int>(layout.layout),
-          static_cast<int>(content), table->name, threads, RunSeed());
+      const auto got = product(*table, threads);
+      EXPECT_EQ(Difference(expected.first, got.first) + Difference(expected.second, got.second), "")
+          << fmt::format(
+                 "{} times {} {}x{}x{} layout {} content {} function {} by {} on {} threads, "
+                 "NF_TEST_SEED={}",
+                 a_scheme.name, b_scheme.name, sizes.m, sizes.n, sizes.k,
+                 static_cast<int>(layout.layout), static_cast<int>(content),
+                 static_cast<int>(terms.function), table->name, threads, RunSeed());
     }
   }
 }

@@ -25,6 +25,14 @@ for scheme in nf.schemes():
     assert (np.abs(fast - want) <= bound).all(), scheme
     assert (fast == nf.qgemm(a, b, mode="fast", threads=2)).all()
     assert (nf.grouped_qgemm([a], [b], mode="fast", threads=2)[0] == fast).all()
+    kept = np.empty_like(fast)
+    gelu = nf.qgemm(a, b, mode="fast", gelu=True, gelu_in=kept, threads=2)
+    assert (np.abs(kept - want) <= bound).all(), scheme
+    x64 = kept.astype(np.float64)
+    v = 2 * np.sqrt(2 / np.pi) * (x64 + 0.044715 * x64**3)
+    exact = x64 / (1 + np.exp(np.minimum(-v, 700)))
+    # Half a step of float32, 2^-150 where it is subnormal, and what two float64 ways differ by.
+    assert (np.abs(gelu - exact) <= (2.0**-24 + 2.0**-40) * np.abs(exact) + 2.0**-150).all()
 assert (nf.qgemm(a, b, mode="reproducible") == nf.qgemm(a, b)).all()
 """
 ENVIRONMENT = """

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the sums of a micro-tile to items of the result: scales of whole lines, bias, accumulation
-// and rounding, a vector of columns at a time.
+// From the sums of a micro-tile to items of the result: scales of whole lines, bias, GELU,
+// accumulation and rounding, a vector of columns at a time.
 #include <array>
 #include <cstring>
 
 #include "narrowfloat/kernels/cpu/tables.h"
+#include "narrowfloat/kernels/gemm_finish.h"
 #include "narrowfloat/kernels/scalar/items.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -13,6 +14,7 @@
 // After foreach_target.h:
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/decode-inl.h"
+#include "narrowfloat/kernels/cpu/gelu-inl.h"
 #include "narrowfloat/kernels/cpu/gemm-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -98,33 +100,71 @@ HWY_INLINE hn::Vec<DF> AddTerm(hn::Vec<DF> sum, hn::Vec<DF> term, TermRounding r
   return hn::Add(sum, term);
 }
 
-/// Writes one vector of items at `out`; `bias` is null or points at as many terms.
+/// Items of the result and what belongs to them: one vector, or as many behind the last column.
+struct Places {
+  const float* bias;  // or null
+  std::byte* points;  // or null
+  std::byte* out;
+};
+
 template <class T>
-HWY_INLINE void FinishVector(const FinishArgs& args, hn::Vec<DF> sum, const float* bias,
-                             std::byte* out) {
-  if (bias != nullptr) sum = AddTerm<T>(sum, hn::LoadU(DF(), bias), args.rule.bias);
-  if (args.accumulates) sum = AddTerm<T>(sum, LoadFloats<T>(out), args.rule.accumulate);
-  StoreFloats<T>(sum, out);
+HWY_INLINE hn::Vec<DF> Apply(SumFunction function, hn::Vec<DF> sum, std::byte* points) {
+  if (function == SumFunction::kTimesGeluGradient) {
+    return TimesGeluGradients(sum, LoadFloats<T>(points));
+  }
+  if (points != nullptr) StoreFloats<T>(sum, points);
+  return Gelus(sum);
+}
+
+/// Writes one vector of items.
+template <class T>
+HWY_INLINE void FinishVector(const FinishArgs& args, hn::Vec<DF> sum, const Places& places) {
+  if (places.bias != nullptr) sum = AddTerm<T>(sum, hn::LoadU(DF(), places.bias), args.rule.bias);
+  if (args.step.function != SumFunction::kNone) {
+    sum = Apply<T>(args.step.function, sum, places.points);
+  }
+  if (args.accumulates) sum = AddTerm<T>(sum, LoadFloats<T>(places.out), args.rule.accumulate);
+  StoreFloats<T>(sum, places.out);
+}
+
+/// Writes the `count` items of a row that fill no vector.
+template <class T>
+void FinishRest(const FinishArgs& args, hn::Vec<DF> sum, const Places& places, std::size_t count) {
+  alignas(64) float bias[kLanes] = {};
+  alignas(64) std::byte points[kLanes * kItemSize<T>] = {}, items[kLanes * kItemSize<T>] = {};
+  const std::size_t bytes = count * kItemSize<T>;
+  Places copies{nullptr, nullptr, items};
+  std::memcpy(items, places.out, bytes);
+  if (places.bias != nullptr) {
+    std::memcpy(bias, places.bias, count * sizeof(float));
+    copies.bias = bias;
+  }
+  if (places.points != nullptr) {
+    std::memcpy(points, places.points, bytes);
+    copies.points = points;
+  }
+  FinishVector<T>(args, sum, copies);
+  std::memcpy(places.out, items, bytes);
+  if (args.step.function == SumFunction::kGelu && places.points != nullptr) {
+    std::memcpy(places.points, points, bytes);
+  }
 }
 
 template <class T>
 void FinishTile(const FinishArgs& args) noexcept {
   const std::size_t cols = args.tile.col_end - args.tile.col_begin;
   for (std::size_t row = 0; row < args.tile.row_end - args.tile.row_begin; ++row) {
-    std::byte* out = args.out.Row(args.tile.row_begin + row) + args.tile.col_begin * kItemSize<T>;
+    const auto places = [&](std::size_t col) NF_INLINE_ATTR {
+      const std::size_t at = (args.tile.col_begin + col) * kItemSize<T>;
+      const MatrixRows<std::byte>& points = args.step.points;
+      return Places{args.bias == nullptr ? nullptr : args.bias + col,
+                    points.data == nullptr ? nullptr : points.Row(args.tile.row_begin + row) + at,
+                    args.out.Row(args.tile.row_begin + row) + at};
+    };
     std::size_t col = 0;
-    for (; col + kLanes <= cols; col += kLanes) {
-      FinishVector<T>(args, LoadSums(args, row, col),
-                      args.bias == nullptr ? nullptr : args.bias + col, out + col * kItemSize<T>);
-    }
-    if (col == cols) continue;
-    alignas(64) float bias[kLanes] = {};
-    alignas(64) std::byte items[kLanes * kItemSize<T>] = {};
-    const std::size_t bytes = (cols - col) * kItemSize<T>;
-    if (args.bias != nullptr) std::memcpy(bias, args.bias + col, (cols - col) * sizeof(float));
-    std::memcpy(items, out + col * kItemSize<T>, bytes);
-    FinishVector<T>(args, LoadSums(args, row, col), args.bias == nullptr ? nullptr : bias, items);
-    std::memcpy(out + col * kItemSize<T>, items, bytes);
+    for (; col + kLanes <= cols; col += kLanes)
+      FinishVector<T>(args, LoadSums(args, row, col), places(col));
+    if (col < cols) FinishRest<T>(args, LoadSums(args, row, col), places(col), cols - col);
   }
 }
 

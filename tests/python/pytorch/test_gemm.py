@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """general_gemm: every family in every layout, what comes behind the sum, and what it refuses."""
 
+import math
 from collections.abc import Callable
 
 import ml_dtypes
@@ -36,6 +37,10 @@ E4M3, E5M2 = DType.kFloat8E4M3, DType.kFloat8E5M2
 M, N, K = 64, 96, 160
 SHAPES = {"TN": ((M, K), (N, K)), "NN": ((M, N), (N, K)), "NT": ((M, N), (M, K))}
 NUMPY = {torch.float32: np.float32, torch.bfloat16: ml_dtypes.bfloat16, torch.float16: np.float16}
+
+
+def to_mxfp8() -> Quantizer:
+    return MXFP8Quantizer(E4M3)
 
 
 def swizzling(quantizer: Quantizer) -> Quantizer:
@@ -145,7 +150,7 @@ def test_bias_and_accumulation_are_the_librarys(family: str, dtype: torch.dtype)
 
 
 @pytest.mark.parametrize("family", ["current", "mxfp8", "nvfp4"])
-def test_alpha_beta_and_gelu(family: str) -> None:
+def test_alpha_and_beta(family: str) -> None:
     """Each step in fp32, one rounding at the end."""
     b, a, core_b, core_a = operands(family, "TN")
     total = torch.from_numpy(nf.qgemm(core_b, core_a))
@@ -153,15 +158,83 @@ def test_alpha_beta_and_gelu(family: str) -> None:
     y = general_gemm(a, b, alpha=0.5, beta=0.25, accumulate=True, out=out.clone(), bias=bias)[0]
     want = (total * 0.5 + bias + out.float() * 0.25).to(torch.bfloat16)
     assert_tensor(y, want, "alpha and beta")
-    y, _, gelu_input, _ = general_gemm(a, b, gelu=True, bias=bias)
-    assert_tensor(gelu_input, (total + bias).to(torch.bfloat16), "gelu's input")
-    want = torch.nn.functional.gelu(total + bias, approximate="tanh").to(torch.bfloat16)
-    assert_tensor(y, want, "gelu")
-    point = torch.randn(M, N).to(torch.bfloat16)
-    y = general_gemm(a, b, gelu=True, gelu_in=point, grad=True)[0]
-    leaf = point.float().requires_grad_()
-    torch.nn.functional.gelu(leaf, approximate="tanh").backward(total)
-    assert_tensor(y, leaf.grad.to(torch.bfloat16), "gelu's gradient")
+
+
+HALF_STEPS = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+
+
+def small_operands(family: str) -> tuple:
+    """B and A of a product whose items are around 1, and that product in fp32."""
+    make = FAMILIES[family][0]
+    torch.manual_seed(3)
+    b, a = make()(torch.randn(M, K)), make()(torch.randn(N, K) * 0.08)
+    return b, a, general_gemm(a, b, out_dtype=torch.float32)[0]
+
+
+def gelu_and_gradient(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """GELU and its derivative in float64, by forms that do not cancel where both are small."""
+    x = x.double()
+    slope = 2 * math.sqrt(2 / math.pi)
+    v = slope * (x + 0.044715 * x**3)
+    gradient = v.sigmoid() * (1 + x * (-v).sigmoid() * slope * (1 + 3 * 0.044715 * x**2))
+    return x * v.sigmoid(), gradient
+
+
+def assert_rounded(y: torch.Tensor, want: torch.Tensor, size: torch.Tensor) -> None:
+    """Holds y to `want`, computed in float64.
+
+    Bound: half a step of fp32 each for GELU and for a sum with what accumulates, half a step of the
+    dtype, 2^-25 where float16 is subnormal, and 2^-50 for float64's own roundings. size: of terms.
+    """
+    steps = (2 * 2.0**-24 + HALF_STEPS[y.dtype]) * (1 + 2.0**-7) * size
+    least = 2.0**-25 if y.dtype == torch.float16 else 0.0
+    assert ((y.double() - want).abs() <= steps + least + 2.0**-50 * (1 + size)).all()
+
+
+@pytest.mark.parametrize("dtype", list(NUMPY), ids=str)
+@pytest.mark.parametrize("family", ["current", "mxfp8", "block_1d", "nvfp4"])
+def test_gelu_is_rounded_once(family: str, dtype: torch.dtype) -> None:
+    b, a, total = small_operands(family)
+    bias, held = torch.randn(N), torch.randn(M, N).to(dtype)
+    y, _, gelu_input, _ = general_gemm(a, b, out_dtype=dtype, gelu=True, bias=bias)
+    assert_tensor(gelu_input, (total + bias).to(dtype), "gelu's input")
+    want = gelu_and_gradient(total + bias)[0]
+    assert_rounded(y, want, want.abs())
+    out = held.clone()
+    options = {"gelu": True, "bias": bias, "out": out, "accumulate": True}
+    assert general_gemm(a, b, out_dtype=dtype, **options)[0] is out
+    assert_rounded(out, want + held, want.abs() + held.double().abs())
+    y = general_gemm(a, b, out_dtype=dtype, gelu=True, bias=bias, quantization_params=to_mxfp8())[0]
+    plain = general_gemm(a, b, out_dtype=dtype, gelu=True, bias=bias)[0]
+    assert_tensor(y._rowwise_data, to_mxfp8()(plain)._rowwise_data, "quantized")
+
+
+@pytest.mark.parametrize("dtype", list(NUMPY), ids=str)
+@pytest.mark.parametrize("family", ["current", "mxfp8", "block_1d", "nvfp4"])
+def test_gradient_of_gelu_is_rounded_once(family: str, dtype: torch.dtype) -> None:
+    b, a, total = small_operands(family)
+    held = torch.randn(M, N).to(dtype)
+    for point in (torch.randn(M, N).to(dtype) * 2, torch.randn(M, N) * 2):
+        want = total.double() * gelu_and_gradient(point)[1]
+        options = {"out_dtype": dtype, "gelu": True, "gelu_in": point, "grad": True}
+        y = general_gemm(a, b, **options)[0]
+        assert_rounded(y, want, want.abs())
+        out = held.clone()
+        general_gemm(a, b, out=out, accumulate=True, beta=0.5, **options)
+        assert_rounded(out, want + held.double() * 0.5, want.abs() + held.double().abs())
+
+
+def test_threads_do_not_change_gelu() -> None:
+    b, a, _ = small_operands("mxfp8")
+    before, results = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            results.append(general_gemm(a, b, gelu=True)[::2])
+    finally:
+        torch.set_num_threads(before)
+    for one, other in zip(*results, strict=True):
+        assert_tensor(one, other, "threads")
 
 
 @pytest.mark.parametrize("family", ["current", "block_2d", "mxfp8"])

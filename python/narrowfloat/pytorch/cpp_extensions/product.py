@@ -14,7 +14,7 @@ from narrowfloat.pytorch.cpp_extensions.operands import (
     is_scheme,
     product_sizes,
 )
-from narrowfloat.pytorch.cpp_extensions.qgemm_operator import qgemm
+from narrowfloat.pytorch.cpp_extensions.qgemm_operator import qgemm, qgemm_gelu
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 
 
@@ -40,9 +40,13 @@ class Epilogue:
 
     def is_plain(self) -> bool:
         """Whether bias, accumulation and dtype are all, as the core does them itself."""
+        return not self.gelu and self.alpha == 1.0 and self.ends_plainly()
+
+    def ends_plainly(self) -> bool:
+        """Whether no factor and no quantizer follow, so that the core can write the result."""
         # Without accumulation beta is 0 or None, and nothing is scaled by it.
-        beta_is_one = not self.accumulate or self.beta is None or self.beta == 1.0
-        return not self.gelu and self.alpha == 1.0 and beta_is_one and self.quantizer is None
+        beta_is_one = not self.accumulate or self.beta in (None, 1.0)
+        return beta_is_one and self.quantizer is None
 
 
 Result = tuple[Any, torch.Tensor | None, torch.Tensor | None]
@@ -64,6 +68,8 @@ def multiply(a: Any, b: Any, layout: Layout, epilogue: Epilogue, out: Any) -> Re
         y, gelu_input = _row_scaled(a, b, layout, sizes, epilogue, out), None
     elif epilogue.is_plain() and is_scheme(a):
         y, gelu_input = _whole_in_core(a, b, layout, sizes, epilogue, out), None
+    elif epilogue.gelu and epilogue.alpha == 1.0 and is_scheme(a):
+        y, gelu_input = _gelu(a, b, layout, sizes, epilogue, out)
     elif _is_torchs(a, b, epilogue):
         y, gelu_input = _torchs(a, b, layout, epilogue.added).reshape(sizes.shape), None
         y = y if out is None else out.copy_(y.reshape(out.shape))
@@ -173,6 +179,35 @@ def _whole_in_core(
     return y.reshape(sizes.shape) if out is None else out
 
 
+def _gelu(
+    a: Any, b: Any, layout: Layout, sizes: Sizes, epilogue: Epilogue, out: Any
+) -> tuple[Any, torch.Tensor | None]:
+    """Returns GELU of the product, or the product times its derivative, and GELU's input.
+
+    The core makes both in one pass over the sums: in the result's dtype where nothing follows, else
+    in fp32.
+    """
+    first, second, text = _operands(a, b, layout)
+    if not (first.in_memory() and second.in_memory()):
+        return _finish(_sum(a, b, layout).reshape(sizes.shape), epilogue, out)
+    whole = epilogue.ends_plainly()
+    if epilogue.grad:
+        whole = whole and epilogue.gelu_in.dtype == epilogue.out_dtype
+    dtype = epilogue.out_dtype if whole else torch.float32
+    shape = (sizes.rows, sizes.cols)
+    y = torch.empty(shape, dtype=dtype) if out is None or not whole else out.reshape(shape)
+    if epilogue.grad:
+        points = epilogue.gelu_in.detach().to(dtype).reshape(shape).contiguous()
+    else:
+        points = torch.empty(shape, dtype=dtype)
+    accumulates = whole and epilogue.accumulate
+    qgemm_gelu(first, second, text, y, points, epilogue.grad, epilogue.added, accumulates)
+    gelu_input = None if epilogue.grad else points.to(epilogue.out_dtype).reshape(sizes.shape)
+    if not whole:
+        return _stored(y.reshape(sizes.shape), epilogue, out), gelu_input
+    return (y.reshape(sizes.shape) if out is None else out), gelu_input
+
+
 def _sum(a: Any, b: Any, layout: Layout) -> torch.Tensor:
     """The product as an fp32 matrix."""
     if is_scheme(a):
@@ -199,14 +234,17 @@ def _finish(
     elif epilogue.gelu:
         gelu_input = y.to(dtype)
         y = torch.nn.functional.gelu(y, approximate="tanh")
+    return _stored(y, epilogue, out), gelu_input
+
+
+def _stored(y: torch.Tensor, epilogue: Epilogue, out: Any) -> Any:
+    """What is left to do with an fp32 matrix: quantizing, accumulation, rounding."""
     if epilogue.quantizer is not None:
-        return _quantized(y, epilogue, out), gelu_input
+        return _quantized(y, epilogue, out)
     if epilogue.accumulate:
         beta = 1.0 if epilogue.beta is None else epilogue.beta
         y = y + out.float().reshape(y.shape) * beta
-    if out is None:
-        return y.to(dtype), gelu_input
-    return out.copy_(y.reshape(out.shape)), gelu_input
+    return y.to(epilogue.out_dtype) if out is None else out.copy_(y.reshape(out.shape))
 
 
 def _quantized(y: torch.Tensor, epilogue: Epilogue, out: Any) -> Any:

@@ -48,18 +48,59 @@ def qgemm(
         first, second, layout, out.reshape(shape), bias, accumulate
     ):
         return out
+    _run(first, second, layout, out.reshape(shape), bias, accumulate)
+    return out
+
+
+def qgemm_gelu(
+    first: Operand,
+    second: Operand,
+    layout: str,
+    out: torch.Tensor,
+    gelu_in: torch.Tensor,
+    grad: bool,
+    bias: Tensor = None,
+    accumulate: bool = False,
+) -> None:
+    """Writes GELU of the reproducible product to `out`, a matrix, and its argument to `gelu_in`.
+
+    grad: the product times GELU's derivative at `gelu_in` instead. gelu_in: of the shape and dtype
+    of `out`. Requires: operands in memory.
+    """
+    _run(
+        first,
+        second,
+        layout,
+        out,
+        bias,
+        accumulate,
+        gelu=True,
+        gelu_in=array_of(gelu_in),
+        grad=grad,
+    )
+
+
+def _run(
+    first: Operand,
+    second: Operand,
+    layout: str,
+    out: torch.Tensor,
+    bias: Tensor,
+    accumulate: bool,
+    **gelu: object,
+) -> None:
     _core.qgemm(
         first.core(),
         second.core(),
         layout=layout,
-        dtype=NUMPY_DTYPES[dtype],
+        dtype=NUMPY_DTYPES[out.dtype],
         bias=None if bias is None else array_of(bias.reshape(-1).contiguous()),
-        out=array_of(out.reshape(shape)),
+        out=array_of(out),
         accumulate=accumulate,
         threads=torch.get_num_threads(),
         **_REPRODUCIBLE,
+        **gelu,
     )
-    return out
 
 
 def _multiply_in_graph(

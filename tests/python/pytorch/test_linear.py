@@ -87,6 +87,15 @@ def test_the_meta_device() -> None:
     layer.reset_parameters()
     torch.manual_seed(3)
     assert torch.equal(layer.weight, Linear(16, 8).weight)
+    layer = Linear(16, 8, device="meta")
+    layer.reset_parameters(defer_init=True)
+    assert layer.weight.is_meta
+    torch.manual_seed(3)
+    layer.reset_parameters()
+    torch.manual_seed(3)
+    expected = Linear(16, 8)
+    assert torch.equal(layer.weight, expected.weight)
+    assert torch.equal(layer.bias, expected.bias)
 
 
 # The same bits as by hand.

@@ -12,8 +12,13 @@ import torch
 
 from narrowfloat.pytorch._extra_state import pack_extra_state, unpack_extra_state
 from narrowfloat.pytorch.module.function import quantize_weight
-from narrowfloat.pytorch.module.parameters import ParameterInit, keep_initial_values
-from narrowfloat.pytorch.module.sharded import is_dtensor, local
+from narrowfloat.pytorch.module.parameters import (
+    ParameterInit,
+    keep_initial_values,
+    memory_of_whole,
+    set_parameter,
+)
+from narrowfloat.pytorch.module.sharded import local, part_of
 from narrowfloat.pytorch.module.states import PASSES, LayerStates, Roles
 from narrowfloat.pytorch.module.watching import (
     Slots,
@@ -231,27 +236,28 @@ class QuantizedLayer(torch.nn.Module):
                     "and autocast with the same recipe"
                 )
 
-    def reset_parameters(self) -> None:
+    def reset_parameters(self, defer_init: bool = False) -> None:
         """Sets first values again; weights made in quantized_model_init are quantized.
 
-        Parameters on the meta device stay there until to_empty() gives them memory.
-        Errors: NotImplementedError, before anything is written, for sharded quantized weights.
+        Parameters on the meta device get memory, unless defer_init leaves everything as it is.
+        Sharded parameters become the parts of the first rank's unsharded ones, on every rank.
+        Errors: what sharding an unsharded quantized weight raises.
         """
-        if self.primary_weights_in_fp8 and any(
-            is_dtensor(getattr(self, name)) for name in self.weight_names
-        ):
-            raise NotImplementedError(
-                f"reset_parameters: layer {self.name} has quantized weights, which must be set "
-                "before they are sharded, because their scales depend on all ranks' values"
-            )
-        for weight_name, bias in zip(self.weight_names, self._biases(), strict=True):
+        if defer_init:
+            return
+        bias_names = self.bias_names or [None] * len(self.weight_names)
+        for weight_name, bias_name in zip(self.weight_names, bias_names, strict=True):
             weight = getattr(self, weight_name)
-            values = weight
-            if isinstance(weight, QuantizedTensorStorage):
-                values = torch.empty(weight.shape, dtype=weight.dtype, device=weight.device)
-            self.parameter_init.fill(values, bias)
-            if self.primary_weights_in_fp8 and weight.device.type != "meta":
+            bias = None if bias_name is None else getattr(self, bias_name)
+            values = memory_of_whole(weight)
+            bias_values = None if bias is None else memory_of_whole(bias)
+            self.parameter_init.fill(values, bias_values)
+            if self.primary_weights_in_fp8:
                 self._quantize_parameter(weight_name, values)
+            else:
+                set_parameter(self, weight_name, values)
+            if bias is not None:
+                set_parameter(self, bias_name, bias_values)
         self._fp8_workspaces = {}
 
     @torch.no_grad()
@@ -260,18 +266,28 @@ class QuantizedLayer(torch.nn.Module):
         if isinstance(weight, QuantizedTensorStorage):
             weight.quantize_(values)
         else:
+            set_parameter(self, name, self._weight_quantizer(name).quantize(values.detach()))
+            weight = getattr(self, name)
+            self._link_weights()
+        if self.preserve_high_precision_init_val:
+            keep_initial_values(local(weight), part_of(weight, initial))
+
+    def _weight_quantizer(self, name: str) -> Quantizer:
+        """Returns what quantizes a whole weight: as its shards are, or as the first recipe says."""
+        shard = local(getattr(self, name))
+        if isinstance(shard, QuantizedTensorStorage):
+            quantizer = shard._quantizer.copy()
+            usages = shard.get_usages()
+        else:
             self._follow(self._init_recipe, FP8GlobalStateManager.get_fp8_group())
             index = self.weight_names.index(name)
             quantizer = self.quantizers[PASSES["forward"][0]][
                 len(Forward) * index + Forward.index("weight")
             ]
-            quantizer.set_usage(rowwise=True, columnwise=True)
-            quantizer.internal = False
-            made = quantizer.quantize(values.detach()).detach()
-            weight = torch.nn.Parameter(made, requires_grad=weight.requires_grad)
-            setattr(self, name, weight)
-        if self.preserve_high_precision_init_val:
-            keep_initial_values(weight, initial)
+            usages = {"rowwise": True, "columnwise": True}
+        quantizer.set_usage(**usages)
+        quantizer.internal = False
+        return quantizer
 
     def _apply(self, *args: Any, **kwargs: Any) -> torch.nn.Module:
         """As torch.nn.Module's; what callers attached to quantized parameters stays on them."""

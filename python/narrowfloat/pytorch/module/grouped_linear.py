@@ -94,7 +94,7 @@ class GroupedLinear(RunningLayer):
             delay_wgrad_compute=delay_wgrad_compute,
             save_original_input=save_original_input,
         )
-        self.reset_parameters()
+        self.reset_parameters(defer_init=self.weight0.is_meta)
 
     @property
     def weight_names(self) -> tuple[str, ...]:

@@ -98,7 +98,7 @@ class Linear(RunningLayer, torch.nn.Linear):
             delay_wgrad_compute=delay_wgrad_compute,
             save_original_input=save_original_input,
         )
-        self.reset_parameters()
+        self.reset_parameters(defer_init=self.weight.is_meta)
 
     @property
     def weight_names(self) -> tuple[str, ...]:

@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from narrowfloat.pytorch.module.sharded import is_dtensor, local, part_of, placed_as
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
+
 Init = Callable[[torch.Tensor], Any]
 
 
@@ -40,6 +43,36 @@ class ParameterInit(NamedTuple):
             return nullcontext()
         tracker = self.get_rng_state_tracker()
         return tracker.fork(self.rng_tracker_name) if self.rng_tracker_name else tracker.fork()
+
+
+def memory_of_whole(parameter: torch.Tensor) -> torch.Tensor:
+    """Returns where to draw the values of all ranks' parts: in place if the parameter is plain."""
+    sharded = is_dtensor(parameter)
+    if not (sharded or parameter.is_meta or isinstance(parameter, QuantizedTensorStorage)):
+        return parameter
+    device = "cpu" if sharded or parameter.is_meta else parameter.device
+    return torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
+
+
+@torch.no_grad()
+def set_parameter(module: torch.nn.Module, name: str, whole: torch.Tensor) -> None:
+    """Sets a parameter to a tensor; to this rank's part of it, if the parameter is sharded.
+
+    A parameter without memory, and a plain one that gets quantized, is replaced by a new one.
+    """
+    parameter = getattr(module, name)
+    if whole is parameter:
+        return
+    part, own = part_of(parameter, whole), local(parameter)
+    has_kind = isinstance(own, QuantizedTensorStorage) or not isinstance(
+        part, QuantizedTensorStorage
+    )
+    if has_kind and not own.is_meta:
+        own.copy_(part)
+    else:
+        made = placed_as(parameter, part.detach())
+        made = torch.nn.Parameter(made, requires_grad=parameter.requires_grad)
+        setattr(module, name, made)
 
 
 def keep_initial_values(parameter: torch.Tensor, values: torch.Tensor) -> None:

@@ -23,6 +23,35 @@ def local(tensor: Any) -> Any:
     return tensor._local_tensor if is_dtensor(tensor) else tensor
 
 
+def part_of(parameter: Any, whole: torch.Tensor) -> torch.Tensor:
+    """Returns this rank's part of the first rank's tensor, placed as a parameter; else the tensor.
+
+    Ranks that have drawn other values, replicas among them, so agree. Codes travel as they are.
+    """
+    if not is_dtensor(parameter):
+        return whole
+    from torch.distributed.tensor import distribute_tensor
+
+    mesh, placements = parameter.device_mesh, parameter.placements
+    return local(distribute_tensor(whole.detach(), mesh, placements)).clone()
+
+
+def placed_as(parameter: Any, part: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor whose part on this rank is given, placed as a parameter."""
+    if not is_dtensor(parameter):
+        return part
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(
+        part,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+
+
 class _GatherRows(torch.autograd.Function):
     """Gathers the rows of all ranks; the gradient is summed over ranks, each takes its rows."""
 

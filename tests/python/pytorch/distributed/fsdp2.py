@@ -201,14 +201,63 @@ def refusals() -> None:
     refused(swizzled(), even, start + "its scales are GEMM-swizzled$")
 
 
-def reset_after_sharding() -> None:
-    for make in (nfp.IdentityQuantizer, lambda: nfp.MXFP8Quantizer(E4M3)):
-        chosen = recipe.CustomRecipe(qfactory=lambda role, make=make: make())
-        with nfp.quantized_model_init(recipe=chosen):
-            layer = nfp.Linear(128, 128)
-        fully_shard(layer)
-        with pytest.raises(NotImplementedError, match="must be set before they are sharded"):
-            layer.reset_parameters()
+def init_recipe(family: str) -> recipe.Recipe:
+    if family == "float8_delayed":
+        return recipe.DelayedScaling()
+
+    def make(role: nfp.QuantizerRole) -> nfp.Quantizer:
+        made = FAMILIES[family]()
+        of_backward = role is not None and role.tensor_type == "grad_output"
+        return getattr(made, "columnwise_quantizer", made) if of_backward else made
+
+    return recipe.CustomRecipe(qfactory=make)
+
+
+def reset_after_sharding(family: str, rows: int, device: str) -> None:
+    """A layer that is sharded first gets the parts of the layer that rank 0 would have had."""
+    rank, chosen = dist.get_rank(), init_recipe(family)
+    torch.manual_seed(3)
+    with nfp.quantized_model_init(recipe=chosen, preserve_high_precision_init_val=True):
+        whole = nfp.Linear(128, rows)
+        layer = nfp.Linear(128, rows, device=device)
+    fully_shard(layer)
+    before = layer.weight
+    torch.manual_seed(3 + rank)
+    layer.reset_parameters()
+    assert device == "meta" or layer.weight is before
+    require_shard(layer.weight, whole.weight.detach())
+    assert torch.equal(layer.bias.full_tensor(), whole.bias)
+    drawn = whole.weight.get_high_precision_init_val().chunk(dist.get_world_size())[rank]
+    kept = layer.weight._local_tensor
+    assert torch.equal(kept.get_high_precision_init_val(), drawn)
+    kept.clear_high_precision_init_val()
+    assert kept.get_high_precision_init_val() is None
+    x = random(32, 128, seed=4).requires_grad_()
+    passes = []
+    for each in (layer, whole):
+        with nfp.autocast(recipe=chosen):
+            y = each(x)
+        (dx,) = torch.autograd.grad(y.square().sum(), x)
+        passes.append((y, dx))
+    (y, dx), (whole_y, whole_dx) = passes
+    assert torch.equal(y, whole_y)
+    assert torch.equal(dx, whole_dx)
+
+
+def reset_plain() -> None:
+    """Parameters that are not quantized agree too, in a replica of shards as well."""
+    world = dist.get_world_size()
+    mesh = init_device_mesh("cpu", (1, world), mesh_dim_names=("all", "shard"))
+    replicas = init_device_mesh("cpu", (world, 1), mesh_dim_names=("all", "shard"))
+    torch.manual_seed(3)
+    whole = nfp.GroupedLinear(2, 24, 17)
+    for chosen in (mesh, replicas):
+        layer = nfp.GroupedLinear(2, 24, 17, device="meta")
+        fully_shard(layer, mesh=chosen)
+        torch.manual_seed(3 + dist.get_rank())
+        layer.reset_parameters()
+        for (name, mine), other in zip(layer.named_parameters(), whole.parameters(), strict=True):
+            assert torch.equal(mine.full_tensor(), other), name
 
 
 def different_scales() -> None:
@@ -238,10 +287,18 @@ def scenarios(world: int) -> dict[str, Scenario]:
         found[f"{family}-resharded"] = functools.partial(train, family, even, **options)
     found["refusals"] = refusals
     found["different_scales"] = different_scales
-    found["reset_after_sharding"] = reset_after_sharding
+    found["reset_plain"] = reset_plain
+    for family in FAMILIES:
+        if family == "nvfp4_row_scaled":  # has no amax of columns, which a layer's backward needs
+            continue
+        for device in ("meta", "cpu"):
+            reset = functools.partial(reset_after_sharding, family, even, device)
+            found[f"{family}-reset_{device}"] = reset
     for family in ANY_ROWS:
         found[f"{family}-clip_uneven"] = functools.partial(clip, family, 99 + world)
         found[f"{family}-uneven"] = functools.partial(train, family, 99 + world, True)
+        reset = functools.partial(reset_after_sharding, family, 99 + world, "meta")
+        found[f"{family}-reset_uneven"] = reset
     found["identity-empty"] = functools.partial(train, "identity", world + 1)
     found["float8_current-empty"] = functools.partial(train, "float8_current", world + 1)
     if world > 2:

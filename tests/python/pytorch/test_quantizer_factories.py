@@ -76,41 +76,89 @@ def test_factories_quantize_as_their_recipes(factory: object, made: recipe.Recip
                 assert torch.equal(mine.view(torch.uint8), other.view(torch.uint8))
 
 
-@pytest.mark.parametrize(
-    ("factory", "forward", "backward"),
-    [
-        (zoo.high_precision_fwd_mxfp8_bwd_factory, IdentityQuantizer, MXFP8Quantizer),
-        (zoo.mxfp8_fwd_nvfp4_bwd_factory, MXFP8Quantizer, NVFP4Quantizer),
-        (zoo.mxfp8_fwd_high_precision_bwd_factory, MXFP8Quantizer, IdentityQuantizer),
-        (zoo.nvfp4_row_scaled_fwd_mxfp8_bwd_factory, NVFP4Quantizer, MXFP8Quantizer),
-        (zoo.nvfp4_row_scaled_fwd_high_precision_bwd_factory, NVFP4Quantizer, IdentityQuantizer),
-    ],
-)
-def test_two_formats(factory: object, forward: type, backward: type) -> None:
+def describe(quantizer: object) -> object:
+    """The format of a quantizer, and its source of columns."""
+    if isinstance(quantizer, HybridQuantizer):
+        children = (quantizer.rowwise_quantizer, quantizer.columnwise_quantizer)
+        return (*map(describe, children), quantizer.columnwise_source)
+    if not isinstance(quantizer, NVFP4Quantizer):
+        return {IdentityQuantizer: "same", MXFP8Quantizer: "mxfp8"}[type(quantizer)]
+    assert quantizer.with_rht == quantizer.with_post_rht_amax
+    options = ("with_2d_quantization", "with_rht", "stochastic_rounding", "row_scaled_nvfp4")
+    found = [name.split("_")[1] for name in options if getattr(quantizer, name)]
+    return "+".join(["nvfp4", *found])
+
+
+SEEN = "rowwise_dequantized"
+GROUPED_INPUT = QuantizerRole("grouped_linear", "input")
+# Formats of input, weight and grad_output of linear layers, and of everything else.
+MIXED = [
+    (
+        zoo.high_precision_fwd_mxfp8_bwd_factory,
+        ("same", "mxfp8", "original"),
+        ("same", "mxfp8", "original"),
+        "mxfp8",
+        ("same", "mxfp8", "original"),
+    ),
+    (
+        zoo.mxfp8_fwd_nvfp4_bwd_factory,
+        ("mxfp8", "nvfp4+rht", "original"),
+        ("mxfp8", "nvfp4", SEEN),
+        "nvfp4+rht+rounding",
+        "mxfp8",
+    ),
+    (
+        zoo.mxfp8_fwd_high_precision_bwd_factory,
+        ("mxfp8", "same", SEEN),
+        ("mxfp8", "same", SEEN),
+        "same",
+        "mxfp8",
+    ),
+    (
+        zoo.nvfp4_row_scaled_fwd_high_precision_bwd_factory,
+        ("nvfp4+scaled", "same", SEEN),
+        ("nvfp4", "same", SEEN),
+        "same",
+        "nvfp4",
+    ),
+    (
+        zoo.nvfp4_1d_weight_factory,
+        "nvfp4+rht",
+        ("nvfp4", "nvfp4", SEEN),
+        "nvfp4+rht+rounding",
+        "nvfp4+rht",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", MIXED, ids=[case[0].__name__ for case in MIXED])
+def test_two_formats(case: tuple[object, ...]) -> None:
+    factory, x, weight, gradient, other = case
+    wanted = {INPUT: x, GROUPED_INPUT: x, WEIGHT: weight, GROUPED: weight, GRAD_OUTPUT: gradient}
+    for role in (*ROLES, GROUPED_INPUT, QuantizerRole("dpa", "qkv"), QuantizerRole("", "weight")):
+        assert describe(factory(role)) == wanted.get(role, other), role
+
+
+def test_row_scaled_inputs_are_those_of_grouped_layers() -> None:
+    factory = zoo.nvfp4_row_scaled_fwd_mxfp8_bwd_factory
+    assert describe(factory(GROUPED_INPUT)) == ("nvfp4+scaled", "mxfp8", SEEN)
+    assert describe(factory(GROUPED)) == ("nvfp4", "mxfp8", SEEN)
     for role in ROLES:
-        quantizer = factory(role)
-        if role in (GRAD_OUTPUT, GRAD_INPUT):
-            assert type(quantizer) is backward
-            continue
-        assert type(quantizer) is HybridQuantizer
-        assert type(quantizer.rowwise_quantizer) is forward
-        assert type(quantizer.columnwise_quantizer) is backward
-        assert quantizer.columnwise_source == "rowwise_dequantized"
-        if forward is NVFP4Quantizer:
-            assert quantizer.rowwise_quantizer.row_scaled_nvfp4 == (role not in (WEIGHT, GROUPED))
+        assert role is GROUPED or describe(factory(role)) == "mxfp8"
 
 
-def test_nvfp4_variants() -> None:
-    weight = zoo.nvfp4_1d_weight_factory(WEIGHT)
-    assert not weight.with_2d_quantization and not weight.with_rht
-    assert zoo.nvfp4_1d_weight_factory(INPUT).with_rht
+def test_attention_in_fp8() -> None:
     factory = zoo.nvfp4_linear_fp8_dpa_factory
     assert type(factory(None)) is NVFP4Quantizer and type(factory(WEIGHT)) is NVFP4Quantizer
     for tensor_type in ("s", "dp"):
-        assert factory(QuantizerRole("dpa", tensor_type)) == DelayedScalingRequest()
+        newest = DelayedScalingRequest(amax_history_len=1, amax_compute_algo="most_recent")
+        assert factory(QuantizerRole("dpa", tensor_type)) == newest
+    named = QuantizerRole("linear", "output", name="attention.dpa_output")
+    assert type(factory(named)) is NVFP4Quantizer
     for role, dtype in (
         (QuantizerRole("dpa", "qkv"), E4M3),
         (QuantizerRole("dpa", "do"), E5M2),
+        (QuantizerRole("dpa", "dqkv"), E5M2),
         (QuantizerRole(name="attention.dpa_output"), E4M3),
         (QuantizerRole(name="attention.dpa_grad_input"), E5M2),
     ):

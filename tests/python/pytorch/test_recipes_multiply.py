@@ -45,7 +45,7 @@ RECIPES = {
             zoo.mxfp8_fwd_nvfp4_bwd_factory,
             zoo.mxfp8_fwd_high_precision_bwd_factory,
             zoo.nvfp4_1d_weight_factory,
-            zoo.nvfp4_row_scaled_fwd_mxfp8_bwd_factory,
+            zoo.nvfp4_row_scaled_fwd_high_precision_bwd_factory,
             zoo.nvfp4_row_scaled_fwd_high_precision_bwd_factory,
             zoo.nvfp4_linear_fp8_dpa_factory,
         )
@@ -97,7 +97,7 @@ def test_products_are_near_the_plain_ones(make: Callable[[], recipe.Recipe]) -> 
         zoo.high_precision_fwd_mxfp8_bwd_factory,
         zoo.mxfp8_fwd_nvfp4_bwd_factory,
         zoo.mxfp8_fwd_high_precision_bwd_factory,
-        zoo.nvfp4_row_scaled_fwd_mxfp8_bwd_factory,
+        zoo.nvfp4_row_scaled_fwd_high_precision_bwd_factory,
     ],
 )
 def test_each_product_reads_its_direction_of_a_hybrid(factory: Callable) -> None:

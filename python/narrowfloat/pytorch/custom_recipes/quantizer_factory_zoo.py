@@ -2,12 +2,13 @@
 """Factories that mix formats: one for the forward pass, another for the backward pass.
 
 A weight or an input is read rowwise by the forward product and columnwise by a backward one, so its
-two directions may differ (HybridQuantizer). Its columns are then made of the rowwise codes' values
-(`rowwise_dequantized`): both passes see one tensor. Gradients belong to the backward pass alone;
-both their directions come from the gradient itself.
+two directions may differ (HybridQuantizer). Where its columns are made of the rowwise codes' values
+(`rowwise_dequantized`) both passes see one tensor. Formats, sources and which roles have them are
+those of TransformerEngine's factories.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from typing import NamedTuple
 
 from narrowfloat.pytorch.custom_recipes.quantizer_factories import (
     current_scaling_factory,
@@ -16,7 +17,7 @@ from narrowfloat.pytorch.custom_recipes.quantizer_factories import (
     nvfp4_factory,
 )
 from narrowfloat.pytorch.quantization.roles import (
-    BACKWARD_TYPES,
+    LINEAR_MODULES,
     DelayedScalingRequest,
     QuantizerRole,
 )
@@ -27,66 +28,106 @@ from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer
 Factory = Callable[[QuantizerRole | None], Quantizer]
 
 
-def _by_pass(role: QuantizerRole | None, forward: Factory, backward: Factory) -> Quantizer:
-    if role is not None and role.tensor_type in BACKWARD_TYPES:
-        return backward(role)
-    return HybridQuantizer(
-        rowwise_quantizer=forward(role),
-        columnwise_quantizer=backward(role),
-        columnwise_source="rowwise_dequantized",
+class _Linear(NamedTuple):
+    """What the tensors of linear layers get; None is what everything else gets."""
+
+    input: Factory | None = None
+    weight: Factory | None = None
+    grad_output: Factory | None = None
+
+    def make(
+        self, role: QuantizerRole | None, other: Factory, modules: Container[str] = LINEAR_MODULES
+    ) -> Quantizer:
+        """Returns the quantizer of a role."""
+        own = None
+        if role is not None and role.module_type in modules and role.tensor_type in self._fields:
+            own = getattr(self, role.tensor_type)
+        return (own or other)(role)
+
+
+def _hybrid(rowwise: Factory, columnwise: Factory, source: str = "rowwise_dequantized") -> Factory:
+    return lambda role: HybridQuantizer(
+        rowwise_quantizer=rowwise(role),
+        columnwise_quantizer=columnwise(role),
+        columnwise_source=source,
     )
 
 
+def _runs_factory(role: QuantizerRole | None) -> Quantizer:
+    """NVFP4 with runs for every tensor, without the transform."""
+    return NVFP4Quantizer()
+
+
 def _row_scaled_factory(role: QuantizerRole | None) -> Quantizer:
-    """NVFP4 with an amax a row; weights keep one amax."""
-    return NVFP4Quantizer(row_scaled_nvfp4=role is None or role.tensor_type != "weight")
+    """NVFP4 with an amax a row."""
+    return NVFP4Quantizer(row_scaled_nvfp4=True)
 
 
 def high_precision_fwd_mxfp8_bwd_factory(role: QuantizerRole | None) -> Quantizer:
-    """The forward pass as it is, the backward pass in MXFP8."""
-    return _by_pass(role, high_precision_factory, mxfp8_factory)
+    """The forward pass as it is, the backward pass in MXFP8 of the same values."""
+    other = _hybrid(high_precision_factory, mxfp8_factory, "original")
+    return _Linear(grad_output=mxfp8_factory).make(role, other)
 
 
 def mxfp8_fwd_nvfp4_bwd_factory(role: QuantizerRole | None) -> Quantizer:
-    """The forward pass in MXFP8, the backward pass in NVFP4."""
-    return _by_pass(role, mxfp8_factory, nvfp4_factory)
+    """The forward pass in MXFP8, the backward pass in NVFP4.
+
+    The transform of an input needs the input itself; a weight has no transform.
+    """
+    return _Linear(
+        input=_hybrid(mxfp8_factory, nvfp4_factory, "original"),
+        weight=_hybrid(mxfp8_factory, _runs_factory),
+        grad_output=nvfp4_factory,
+    ).make(role, mxfp8_factory)
 
 
 def mxfp8_fwd_high_precision_bwd_factory(role: QuantizerRole | None) -> Quantizer:
     """The forward pass in MXFP8, the backward pass on the values it saw, not quantized again."""
-    return _by_pass(role, mxfp8_factory, high_precision_factory)
+    seen = _hybrid(mxfp8_factory, high_precision_factory)
+    return _Linear(seen, seen, high_precision_factory).make(role, mxfp8_factory)
 
 
 def nvfp4_row_scaled_fwd_mxfp8_bwd_factory(role: QuantizerRole | None) -> Quantizer:
-    """The forward pass in NVFP4 with an amax a row, the backward pass in MXFP8."""
-    return _by_pass(role, _row_scaled_factory, mxfp8_factory)
+    """Grouped layers in NVFP4 with an amax a row of the input, their backward pass in MXFP8.
+
+    Everything else is MXFP8.
+    """
+    return _Linear(
+        input=_hybrid(_row_scaled_factory, mxfp8_factory),
+        weight=_hybrid(_runs_factory, mxfp8_factory),
+    ).make(role, mxfp8_factory, modules=("grouped_linear",))
 
 
 def nvfp4_row_scaled_fwd_high_precision_bwd_factory(role: QuantizerRole | None) -> Quantizer:
-    """The same forward pass, the backward pass not quantized again."""
-    return _by_pass(role, _row_scaled_factory, high_precision_factory)
+    """NVFP4 with an amax a row of the input, the backward pass not quantized again."""
+    return _Linear(
+        input=_hybrid(_row_scaled_factory, high_precision_factory),
+        weight=_hybrid(_runs_factory, high_precision_factory),
+        grad_output=high_precision_factory,
+    ).make(role, _runs_factory)
 
 
 def nvfp4_1d_weight_factory(role: QuantizerRole | None) -> Quantizer:
-    """NVFP4 with runs for weights too, without the transform."""
-    if role is not None and role.is_linear_weight():
-        return NVFP4Quantizer()
-    return nvfp4_factory(role)
+    """NVFP4 whose weights have runs, without the transform, in both directions."""
+    return _Linear(weight=_hybrid(_runs_factory, _runs_factory)).make(role, nvfp4_factory)
 
 
 def nvfp4_linear_fp8_dpa_factory(
     role: QuantizerRole | None,
 ) -> Quantizer | DelayedScalingRequest:
-    """Linear layers in NVFP4, attention in FP8: delayed scaling for its inner s and dp."""
+    """Linear layers in NVFP4, attention in FP8: its inner s and dp by the amax of the last step."""
     if role is None:
         return nvfp4_factory(role)
     # A linear layer beside attention says so by the name of the slot that faces it.
-    faces = role.name.endswith(("dpa_output", "dpa_grad_input"))
-    if role.module_type != "dpa" and not faces:
+    faces = [name for name in ("dpa_output", "dpa_grad_input") if name in role.name]
+    if role.module_type != "dpa" and (role.module_type or not faces):
         return nvfp4_factory(role)
-    if role.tensor_type in ("s", "dp"):
-        return DelayedScalingRequest()
-    gradient = role.tensor_type == "do" or role.name.endswith("dpa_grad_input")
+    if role.module_type == "dpa" and role.tensor_type in ("s", "dp"):
+        return DelayedScalingRequest(amax_history_len=1, amax_compute_algo="most_recent")
+    if role.module_type == "dpa":
+        gradient = role.tensor_type in ("do", "dqkv")
+    else:
+        gradient = "dpa_grad_input" in faces
     return current_scaling_factory(QuantizerRole(tensor_type="grad_output" if gradient else ""))
 
 

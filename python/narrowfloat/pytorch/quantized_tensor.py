@@ -203,6 +203,7 @@ class Quantizer(ValueSemantics, abc.ABC):
     )
 
     QUANTIZES_OUTPUTS: ClassVar[bool] = False  # whether products may be quantized by it
+    COLUMNS_ALONE: ClassVar[bool] = False  # whether it makes columns without rows in every format
     SCALE_IS_GIVEN: ClassVar[bool] = False  # before the values are known (delayed scaling)
     COLUMNS_CANNOT_BE_GATHERED: ClassVar[bool] = False  # from shards along the rows
 
@@ -357,6 +358,10 @@ class Quantizer(ValueSemantics, abc.ABC):
     def is_requantization_safe(self) -> bool:
         """Whether quantizing a dequantized tensor again gives the same tensor."""
         return False
+
+    def keeps_columns_of_later(self) -> bool:
+        """Whether columns quantized in backward are those that the forward pass would make."""
+        return self.is_requantization_safe()
 
     def holds_values(self) -> tuple[bool, bool]:
         """Returns for the row-wise and the column-wise direction if it stays in high precision."""

@@ -7,9 +7,11 @@ import math
 import pytest
 import torch
 from narrowfloat.common.recipe import CustomRecipe, DelayedScaling, MXFP8BlockScaling, Recipe
-from narrowfloat.pytorch import GroupedLinear, Linear, autocast
+from narrowfloat.pytorch import DType, GroupedLinear, Linear, autocast
+from narrowfloat.pytorch.custom_recipes.quantizer_factories import delayed_scaling_factory
 from narrowfloat.pytorch.module import watching
-from narrowfloat.pytorch.quantization import FP8GlobalStateManager
+from narrowfloat.pytorch.quantization import FP8GlobalStateManager, QuantizerRole
+from narrowfloat.pytorch.tensor import Float8Quantizer, HybridQuantizer, IdentityQuantizer
 
 from narrowfloat import pytorch as nfp
 
@@ -170,6 +172,74 @@ def test_the_original_input_is_saved_in_place_of_its_codes() -> None:
     assert str(raised.value) == (
         "Linear: save_original_input needs a recipe without delayed scaling, got DelayedScaling"
     )
+
+
+class Counted(IdentityQuantizer):
+    """Counts what it quantizes, of all its copies."""
+
+    def __init__(self, counts: list[int], safe: bool) -> None:
+        super().__init__()
+        self.counts, self.safe = counts, safe
+
+    def copy(self) -> IdentityQuantizer:
+        made = type(self)(self.counts, self.safe)
+        made.set_usage(rowwise=self.rowwise_usage, columnwise=self.columnwise_usage)
+        return made
+
+    def quantize_impl(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.counts[0] += 1
+        return super().quantize_impl(tensor)
+
+    def is_requantization_safe(self) -> bool:
+        return self.safe
+
+
+@pytest.mark.parametrize(
+    ("source", "rows_safe", "columns_safe", "row_calls"),
+    [
+        ("original", False, False, 1),
+        ("rowwise_dequantized", True, False, 2),
+        ("rowwise_dequantized", False, True, None),
+    ],
+)
+def test_columns_of_the_saved_input(
+    source: str, rows_safe: bool, columns_safe: bool, row_calls: int | None
+) -> None:
+    """Backward makes the columns that forward would have made, or the option has no effect."""
+    counts = ([0], [0])
+
+    def make(role: QuantizerRole | None) -> IdentityQuantizer | HybridQuantizer:
+        if role is None or role.tensor_type != "input":
+            return IdentityQuantizer()
+        rows, columns = Counted(counts[0], rows_safe), Counted(counts[1], columns_safe)
+        return HybridQuantizer(
+            rowwise_quantizer=rows, columnwise_quantizer=columns, columnwise_source=source
+        )
+
+    layer = Linear(32, 32, save_original_input=True)
+    with autocast(recipe=CustomRecipe(qfactory=make)):
+        if row_calls is None:
+            with pytest.warns(UserWarning, match="save_original_input has no effect"):
+                y = layer(torch.randn(32, 32))
+        else:
+            y = layer(torch.randn(32, 32))
+    assert counts == ([1], [0 if row_calls else 1])
+    y.sum().backward()
+    assert counts == ([row_calls or 1], [1])
+
+
+def test_delayed_quantizers_of_a_custom_recipe_keep_codes() -> None:
+    columns_delayed = HybridQuantizer(
+        rowwise_quantizer=IdentityQuantizer(),
+        columnwise_quantizer=Float8Quantizer(torch.ones(1), torch.zeros(1), DType.kFloat8E4M3),
+    )
+    assert not columns_delayed.keeps_columns_of_later()
+    layer, x = Linear(32, 32, save_original_input=True), torch.randn(32, 32)
+    with autocast(recipe=CustomRecipe(qfactory=delayed_scaling_factory)):
+        with pytest.warns(UserWarning, match="save_original_input has no effect"):
+            y = layer(x)
+    y.sum().backward()
+    assert layer.weight.grad is not None
 
 
 def test_a_tensor_parallel_group_is_for_features() -> None:

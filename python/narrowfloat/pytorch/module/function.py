@@ -130,8 +130,8 @@ def quantize(
     if isinstance(tensor, QuantizedTensorStorage):
         tensor.update_usage(rowwise or None, columnwise or None)
         return tensor
-    # Not every format makes columnwise codes alone.
-    quantizer.set_usage(rowwise=True, columnwise=columnwise)
+    rowwise = rowwise or not quantizer.COLUMNS_ALONE
+    quantizer.set_usage(rowwise=rowwise, columnwise=columnwise)
     return quantizer.quantize(tensor)
 
 

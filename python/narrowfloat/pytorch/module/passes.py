@@ -208,17 +208,20 @@ class RunningLayer(QuantizedLayer):
     def _saves_input(self, recipe: Any, slots: Sequence[Slots]) -> bool:
         """Returns whether backward quantizes the input again.
 
-        Errors: ValueError for delayed scaling, whose scale moves on until then.
+        Programs set the option for layers whose recipe they do not know, so a custom recipe's
+        quantizers that cannot do it are warned of.
+        Errors: ValueError for the recipe of delayed scaling, whose scale moves on until then.
         """
         quantizer = getattr(slots[0].activation, "parent_quantizer", slots[0].activation)
         if not self.save_original_input or recipe.backward_override is not None:
             return False
-        if getattr(quantizer, "SCALE_IS_GIVEN", False):
+        moves_on = getattr(quantizer, "SCALE_IS_GIVEN", False)
+        if moves_on and not recipe.custom():
             raise ValueError(
                 f"{type(self).__name__}: save_original_input needs a recipe without delayed "
                 f"scaling, got {type(recipe).__name__}"
             )
-        if quantizer is not None and not quantizer.is_requantization_safe():
+        if quantizer is not None and (moves_on or not quantizer.keeps_columns_of_later()):
             warnings.warn(
                 f"{type(self).__name__}: save_original_input has no effect, {quantizer} would not "
                 "make the same codes again",

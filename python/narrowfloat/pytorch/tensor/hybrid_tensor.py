@@ -64,6 +64,8 @@ class HybridQuantizer(Quantizer):
     row-wise child made of it.
     """
 
+    COLUMNS_ALONE = True
+
     def __init__(
         self,
         *,
@@ -257,6 +259,12 @@ class HybridQuantizer(Quantizer):
         if self.columnwise_usage and self.columnwise_source == "rowwise_dequantized":
             used.append(self.rowwise_quantizer)
         return all(child.is_requantization_safe() for child in used)
+
+    def keeps_columns_of_later(self) -> bool:
+        """Columns of the original are made once; those of the rows need the rows once more."""
+        if self.columnwise_source == "original":
+            return not self.columnwise_quantizer.SCALE_IS_GIVEN
+        return self.rowwise_quantizer.is_requantization_safe()
 
     def holds_values(self) -> tuple[bool, bool]:
         rowwise = self.rowwise_quantizer.holds_values()[0]

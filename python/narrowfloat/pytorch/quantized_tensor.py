@@ -46,6 +46,10 @@ class QuantizedTensorStorage:
         """Shape of the tensor that was quantized."""
         return torch.Size(self.size())
 
+    def _leaves(self) -> list[QuantizedTensorStorage]:
+        """The storages that have buffers: itself, or those that it consists of."""
+        return [self]
+
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:

@@ -10,7 +10,6 @@ import torch
 
 from narrowfloat.common.recipe import Recipe
 from narrowfloat.pytorch.quantization import (
-    DelayedScalingRecipeState,
     FP8GlobalStateManager,
     QuantizerRole,
     RecipeState,
@@ -135,7 +134,7 @@ class LayerStates:
 
 def _resize(before: RecipeState, state: RecipeState) -> None:
     """Goes on with the same scales where only the length of the history changed."""
-    if not isinstance(state, DelayedScalingRecipeState) or type(before) is not type(state):
+    if state.delayed_state is not state or type(before) is not type(state):
         return
     if state.num_quantizers == before.num_quantizers:
         state.scale = before.scale

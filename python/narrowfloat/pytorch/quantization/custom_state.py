@@ -55,6 +55,11 @@ class CustomRecipeState(
         return True
 
     @property
+    def delayed_state(self) -> DelayedScalingRecipeState | None:
+        """The state of the requested quantizers."""
+        return self._ds_state
+
+    @property
     def _has_delayed_scaling(self) -> bool:
         return self._ds_state is not None
 

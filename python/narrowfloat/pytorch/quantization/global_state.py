@@ -12,7 +12,6 @@ from torch._compile import _disable_dynamo
 
 from narrowfloat.common.recipe import DelayedScaling, Recipe
 from narrowfloat.pytorch._values import constant_of_graphs
-from narrowfloat.pytorch.quantization.custom_state import CustomRecipeState
 from narrowfloat.pytorch.quantization.recipe_state import RecipeState
 from narrowfloat.pytorch.quantization.recipe_states import DelayedScalingRecipeState
 from narrowfloat.pytorch.quantization.recompute import is_first_pass, is_in_backward
@@ -215,9 +214,8 @@ class FP8GlobalStateManager:
         States that are added in the same order on all processes are reduced together. A state lives
         as long as its layer holds it; its place in the reduction stays, unless it is removed.
         """
-        if isinstance(state, CustomRecipeState):
-            state = state._ds_state
-        if not isinstance(state, DelayedScalingRecipeState) or state in cls._known:
+        state = state.delayed_state
+        if state is None or state in cls._known:
             return
         key = (state.mode, repr(state.recipe), id(group))
         cls._members.setdefault(key, _Members(state.recipe, group)).add(state)
@@ -227,7 +225,7 @@ class FP8GlobalStateManager:
     @classmethod
     def remove_recipe_state(cls, state: RecipeState) -> None:
         """Ends the steps of a state; all processes must remove theirs in the same order."""
-        state = getattr(state, "_ds_state", state)
+        state = state.delayed_state
         if state is None or state not in cls._known:
             return
         cls._known.discard(state)

@@ -28,6 +28,9 @@ class RecipeState(abc.ABC):
     # Buffers that live as long as the layer, by attribute name.
     PERSISTENT: ClassVar[tuple[str, ...]] = ()
 
+    # The state with delayed scaling, if there is one: itself, or a part of it.
+    delayed_state: "RecipeState | None" = None
+
     # Which recipes each class keeps; later ones are asked first.
     _kinds: ClassVar[list[tuple[Callable[[Recipe], bool], type["RecipeState"]]]] = []
 

@@ -30,6 +30,11 @@ class DelayedScalingRecipeState(RecipeState, keeps=lambda recipe: type(recipe).d
 
     PERSISTENT: ClassVar[tuple[str, ...]] = ("scale", "amax_history")
 
+    @property
+    def delayed_state(self) -> "DelayedScalingRecipeState":
+        """The state itself."""
+        return self
+
     def __init__(
         self,
         recipe: Recipe,

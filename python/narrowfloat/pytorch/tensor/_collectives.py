@@ -16,22 +16,16 @@ from torch.utils._pytree import tree_flatten, tree_map
 from narrowfloat.pytorch._dispatch import implements
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 from narrowfloat.pytorch.tensor._fsdp import gather_shards
-from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
 from narrowfloat.pytorch.tensor.storage._stale import require_fresh, take_scales
 
 c10d = torch.ops.c10d
 functional = torch.ops._c10d_functional
 
 
-def _leaves(tensor: QuantizedTensor) -> list[SchemeTensor]:
-    """The tensor itself, or a hybrid tensor's children."""
-    return [tensor] if isinstance(tensor, SchemeTensor) else tensor._children()
-
-
 def _buffers(tensor: QuantizedTensor) -> list[torch.Tensor]:
     """The buffers as they travel: dense, in the order of the family. A stale transpose stays."""
     found = []
-    for leaf in _leaves(tensor):
+    for leaf in tensor._leaves():
         require_fresh(leaf)
         for buffer in leaf.BUFFERS:
             value = leaf._standalone_buffer(buffer.name)
@@ -45,7 +39,7 @@ def _buffers(tensor: QuantizedTensor) -> list[torch.Tensor]:
 def _layout(tensor: QuantizedTensor) -> str:
     """What must agree before bytes move: formats, directions, shapes."""
     parts = [f"{type(tensor).__name__}{tuple(tensor.shape)}"]
-    for leaf in _leaves(tensor):
+    for leaf in tensor._leaves():
         settings = [f"{s.keyword}={getattr(leaf, s.name)!r}" for s in leaf.SETTINGS]
         usages = [way for way, there in leaf.get_usages().items() if there]
         parts.append(f"{type(leaf).__name__}({', '.join(settings + usages)})")
@@ -55,7 +49,7 @@ def _layout(tensor: QuantizedTensor) -> str:
 def _take(tensor: QuantizedTensor, buffers: list[torch.Tensor]) -> None:
     """Writes buffers as _buffers() gives them."""
     left = list(buffers)
-    for leaf in _leaves(tensor):
+    for leaf in tensor._leaves():
         fields: dict[str, torch.Tensor | None] = {}
         for buffer in leaf.BUFFERS:
             there = leaf.__dict__[buffer.name] is not None
@@ -152,7 +146,7 @@ def _assemble(operator: Any, out: QuantizedTensor, pieces: list[QuantizedTensor]
             f"{operator}: {tuple(out.shape)} does not consist of {len(pieces)} parts of "
             f"{tuple(pieces[0].shape)} on the boundaries of its blocks"
         )
-    for whole, *parts in zip(_leaves(out), *map(_leaves, pieces), strict=True):
+    for whole, *parts in zip(out._leaves(), *(p._leaves() for p in pieces), strict=True):
         for name in whole._shared_names():
             scales = [part.__dict__[name] for part in parts]
             if any(s is not None and not torch.equal(s, scales[0]) for s in scales):

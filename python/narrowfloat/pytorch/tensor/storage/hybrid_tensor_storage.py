@@ -68,6 +68,9 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         children = (self._rowwise_storage, self._columnwise_storage)
         return [child for child in children if child is not None]
 
+    def _leaves(self) -> list[QuantizedTensorStorage]:
+        return self._children()
+
     def _first_child(self, verb: str) -> QuantizedTensorStorage:
         children = self._children()
         if not children:

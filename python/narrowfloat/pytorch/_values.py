@@ -45,6 +45,24 @@ def is_called_by_tracer(depth: int = 2) -> bool:
     return sys._getframe(depth).f_globals.get("__name__") == "torch._dynamo.utils"
 
 
+def is_written_by_tracer(depth: int) -> bool:
+    """Returns whether a tracer runs the caller of this in place of an assignment to a constant.
+
+    depth: of the tracer's frame below this one.
+    """
+    return sys._getframe(depth).f_globals.get("__name__") == "torch._dynamo.variables.script_object"
+
+
+def run_without_graph(rule: str) -> None:
+    """Ends the tracing of a function, which then runs as it is; with fullgraph the rule is raised.
+
+    Precondition: a tracer runs.
+    """
+    from torch._dynamo.exc import UserError, UserErrorType
+
+    raise UserError(UserErrorType.ANTI_PATTERN, rule)
+
+
 def guard_fields(value: Any) -> None:
     """Lets the function that is being compiled run only while these fields are the same.
 
@@ -95,7 +113,8 @@ class ValueSemantics:
         cls.VALUE_FIELDS = cls.VALUE_FIELDS + fields
         ValueSemantics._value_classes.add(cls)
         ValueSemantics._node_classes.add(cls)
-        opaque_object.register_custom_class(cls, typ="constant")
+        by_tracer = {"__setattr__": opaque_object.MemberType.USE_REAL}
+        opaque_object.register_custom_class(cls, typ="constant", members=by_tracer)
         for name in ("__init__", "__setstate__", "_rebuild_derived_state"):
             if hasattr(getattr(cls, name, None), "__code__"):
                 never_traced(getattr(cls, name))
@@ -117,10 +136,10 @@ class ValueSemantics:
     @never_traced  # the object may lack fields yet, which a tracer would read
     def _write_field(self, name: str, value: Any) -> None:
         # A tracer would write once, while it compiles, and no more.
-        if not torch.compiler.is_dynamo_compiling() and is_called_by_tracer(3):
-            raise NotImplementedError(
-                f"{type(self).__name__}.{name} must be set outside of compiled code, or by "
-                "set_usage(), which breaks the graph"
+        if not torch.compiler.is_dynamo_compiling() and is_written_by_tracer(3):
+            run_without_graph(
+                f"{type(self).__name__}.{name} must be set outside of a graph, or by set_usage(), "
+                "which breaks the graph"
             )
         object.__setattr__(self, name, value)
 

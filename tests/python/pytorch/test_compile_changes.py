@@ -126,13 +126,32 @@ def test_equal_quantizers_may_be_swapped() -> None:
             assert_same_buffers(compiled(x, quantizer).detach(), quantizer(x).detach(), "changed")
 
 
-def test_a_field_cannot_be_written_where_nobody_would_notice() -> None:
+def write_between(x: torch.Tensor, quantizer: nfp.Quantizer) -> list[nfp.QuantizedTensor]:
+    first = quantizer(x)
+    quantizer.columnwise_usage = not quantizer.columnwise_usage
+    return [first, quantizer(x)]
+
+
+def write_in_another_function(
+    x: torch.Tensor, quantizer: nfp.Quantizer
+) -> list[nfp.QuantizedTensor]:
+    return [quantizer(x), *write_between(x, quantizer), quantizer(x)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("step", [write_between, write_in_another_function])
+def test_fields_are_written_in_compiled_code(step: Step, kind: str) -> None:
+    follow(step, ALL[kind](), ALL[kind]())
+
+
+def test_a_graph_cannot_hold_a_write_to_a_value() -> None:
     quantizer = ALL["mxfp8"]()
 
     def write(x: torch.Tensor) -> nfp.QuantizedTensor:
         quantizer.dtype = E5M2
         return quantizer(x)
 
-    with pytest.raises(Exception, match="dtype must be set outside of compiled"):
-        torch.compile(write, backend="aot_eager")(sample())
+    rule = "^MXFP8Quantizer.dtype must be set outside of a graph, or by set_usage"
+    with pytest.raises(torch._dynamo.exc.UserError, match=rule):
+        torch.compile(write, backend="aot_eager", fullgraph=True)(sample())
     assert quantizer.dtype == E4M3

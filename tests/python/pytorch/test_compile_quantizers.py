@@ -287,6 +287,20 @@ def test_products_have_symbolic_sizes(alpha: float) -> None:
         assert torch.equal(compiled(x), product(x)), rows
 
 
+def test_a_product_of_symbolic_sizes_is_compiled_once() -> None:
+    quantizer, w = nfp.MXFP8Quantizer(nfp.DType.kFloat8E4M3), sample(96, 64)
+    counter = CompileCounterWithBackend("aot_eager")
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        return general_gemm(quantizer(w), quantizer(x), x.dtype)[0]
+
+    compiled = torch.compile(product, backend=counter, fullgraph=True, dynamic=True)
+    for rows in (32, 160, 224):
+        x = sample(rows, 64)
+        assert torch.equal(compiled(x), product(x)), rows
+    assert counter.frame_count == 1
+
+
 def test_products_add_to_what_is_there_in_a_graph() -> None:
     quantizer = nfp.MXFP8Quantizer(nfp.DType.kFloat8E4M3)
     a, b = (quantizer(sample(64, 64, seed=seed)).detach() for seed in range(2))

@@ -31,7 +31,7 @@ def general_gemm(
     quantization_params: Quantizer | None = None,
     gelu: bool = False,
     gelu_in: torch.Tensor | None = None,
-    alpha: float | None = 1.0,
+    alpha: float | None = 1,  # an int: compilers take a default of 1.0 for a symbol first
     beta: float | None = None,
     accumulate: bool = False,
     layout: str = "TN",

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from narrowfloat.pytorch._autograd import _QuantizeFunc
-from narrowfloat.pytorch._values import ValueSemantics, rebuild_value
+from narrowfloat.pytorch._values import ValueSemantics, node_of_copy, rebuild_value
 
 # Fields that hold quantizers.
 CHILDREN = ("rowwise_quantizer", "columnwise_quantizer")
@@ -30,6 +30,8 @@ class QuantizeNode(ValueSemantics):
 
     def __call__(self, tensor: torch.Tensor, out: Any, state: tuple[torch.Tensor, ...]) -> Any:
         """Returns `tensor` quantized, into `out` if there is one."""
+        if (node := node_of_copy(self, tensor, tensor, out, state)) is not None:
+            return node
         quantizer = self.build(state)
         if out is not None:
             quantizer.update_quantized(tensor, out)

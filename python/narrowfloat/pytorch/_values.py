@@ -63,6 +63,17 @@ def run_without_graph(rule: str) -> None:
     raise UserError(UserErrorType.ANTI_PATTERN, rule)
 
 
+def node_of_copy(value: Any, first: Any, *args: Any) -> Any:
+    """Returns the node that calls `value` in a graph that torch.fx copies; None: it copies none.
+
+    A copy runs a graph with proxies, and calls the constants of the graph with them.
+    first: one of the tensors of the call.
+    """
+    if not isinstance(first, torch.fx.Proxy):
+        return None
+    return first.tracer.create_proxy("call_method", "__call__", (value, *args), {})
+
+
 def guard_fields(value: Any) -> None:
     """Lets the function that is being compiled run only while these fields are the same.
 

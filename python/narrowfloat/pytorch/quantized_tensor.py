@@ -6,6 +6,7 @@ from __future__ import annotations
 import abc
 import copy
 import warnings
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,6 +22,7 @@ from narrowfloat.pytorch._values import (
     guard_fields,
     is_called_by_tracer,
     never_traced,
+    node_of_copy,
     write_outside,
 )
 
@@ -279,8 +281,11 @@ class Quantizer(ValueSemantics, abc.ABC):
         return result
 
     def __call__(self, tensor: torch.Tensor) -> Any:
-        if not torch.compiler.is_dynamo_compiling() and is_called_by_tracer():
-            guard_fields(self)
+        if not torch.compiler.is_dynamo_compiling():
+            if (node := node_of_copy(self, tensor, tensor)) is not None:
+                return node
+            if is_called_by_tracer():
+                guard_fields(self)
         return self.quantize(tensor)
 
     def multi_quantize(self, list_of_tensors: Iterable[torch.Tensor]) -> list[Any]:
@@ -526,6 +531,17 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
         except Exception as error:
             shape = tuple(torch._C.TensorBase.size(self))
             return f"{name}({fields}shape={shape}, dtype={self._dtype}, data=<{error}>)"
+
+    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
+        """Keeps whether the tensor is a parameter, which PyTorch does for plain ones."""
+        if getattr(self, "_is_param", False):
+            arguments = (self.detach(), self.requires_grad, OrderedDict())
+            return torch._utils._rebuild_parameter, arguments
+        return self._reduce(protocol)
+
+    def _reduce(self, protocol: int) -> tuple[Any, ...]:
+        """Returns the function and the arguments that make the tensor again."""
+        return super().__reduce_ex__(protocol)
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 

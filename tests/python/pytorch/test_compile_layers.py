@@ -272,6 +272,66 @@ def test_graphs_follow_the_mode_of_products() -> None:
             assert torch.equal(compiled(layer, x), call(layer, x)), mode
 
 
+@pytest.mark.parametrize("option", ["fp8_output", "fp8_grad"])
+@pytest.mark.parametrize("kind", ["mxfp8", "current", "delayed"])
+def test_quantized_results_break_the_graph(kind: str, option: str) -> None:
+    inside = nfp.Linear(128, 64, dtype=torch.bfloat16)
+    outside, chosen, found = copy.deepcopy(inside), RECIPES[kind](), []
+
+    def run(layer: nfp.Linear, x: torch.Tensor) -> torch.Tensor:
+        return layer(x, **{option: True})
+
+    for layer, call in ((inside, torch.compile(run, backend="aot_eager")), (outside, run)):
+        x = sample(64, 128, dtype=torch.bfloat16).requires_grad_()
+        with nfp.autocast(recipe=chosen):
+            y = call(layer, x)
+        assert isinstance(y, nfp.QuantizedTensor) == (option == "fp8_output")
+        y = y.dequantize() if option == "fp8_output" else y
+        y.float().square().sum().backward()
+        found.append([y, x.grad.dequantize(), layer.weight.grad])
+    for got, want in zip(*found, strict=True):
+        assert torch.equal(got, want)
+
+
+def test_eager_delayed_and_compiled_stateless_passes_of_one_layer() -> None:
+    """Passes of two recipes alternate, and one backward pass runs through both."""
+    delayed, current, found = RECIPES["delayed"](), RECIPES["current"](), []
+    inside = nfp.Linear(128, 64, dtype=torch.bfloat16)
+    outside = copy.deepcopy(inside)
+    compiled = torch.compile(plainly, backend="aot_eager", fullgraph=True)
+    for layer, call in ((inside, compiled), (outside, plainly)):
+        FP8GlobalStateManager.reset()
+        results = []
+        for seed in range(3):
+            x = sample(64, 128, dtype=torch.bfloat16, seed=seed).requires_grad_()
+            with nfp.autocast(recipe=delayed):
+                y = layer(x)
+            with nfp.autocast(recipe=current):
+                z = call(layer, x)
+            (y.float().square().sum() + z.float().square().sum()).backward()
+            results += [y, z, x.grad]
+        found.append([*results, layer.weight.grad, *layer._states.export().values()])
+    for got, want in zip(*found, strict=True):
+        assert torch.equal(got, want)
+
+
+def test_a_second_pass_of_delayed_scaling_before_the_first_backward_raises() -> None:
+    """The step of the first backward pass changes scales that the second one's graph has saved."""
+    layer = nfp.Linear(128, 64, dtype=torch.bfloat16)
+    compiled, chosen, results = (
+        torch.compile(plainly, backend="aot_eager"),
+        RECIPES["delayed"](),
+        [],
+    )
+    for seed in range(2):
+        x = sample(64, 128, dtype=torch.bfloat16, seed=seed).requires_grad_()
+        with nfp.autocast(recipe=chosen):
+            results.append(compiled(layer, x))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        for y in results:
+            y.float().sum().backward()
+
+
 @pytest.mark.parametrize("is_first_microbatch", [True, False])
 def test_kept_weights_break_the_graph(is_first_microbatch: bool) -> None:
     chosen = recipe.MXFP8BlockScaling()

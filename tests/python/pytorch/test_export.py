@@ -1,13 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.export of modules with quantized weights, and tensors without memory."""
 
+import io
+import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from families import ALL, assert_same_buffers, sample
+from narrowfloat.common.recipe import (
+    DelayedScaling,
+    Float8CurrentScaling,
+    MXFP8BlockScaling,
+    Recipe,
+)
+from narrowfloat.pytorch.cpp_extensions import general_gemm
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from narrowfloat import pytorch as nfp
@@ -59,6 +69,129 @@ def test_a_program_is_saved_and_loaded(kind: str, tmp_path: Path) -> None:
         timeout=120,
     )
     assert "loaded" in run.stdout, run.stderr
+
+
+class Product(Exported):
+    """A layer that multiplies codes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return general_gemm(self.weight, self.quantizer(x), x.dtype)[0]
+
+
+class Decoded(Exported):
+    """A layer that reads the values of its weight."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight.dequantize()
+
+
+class Network(torch.nn.Module):
+    """A layer of the package inside an autocast."""
+
+    def __init__(self, chosen: Recipe, quantized: bool) -> None:
+        super().__init__()
+        self.recipe = chosen
+        with nfp.quantized_model_init(enabled=quantized, recipe=chosen):
+            self.layer = nfp.Linear(64, 64)
+        self.layer.requires_grad_(not quantized)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with nfp.autocast(recipe=self.recipe):
+            return self.layer(x)
+
+
+def reloaded(program: torch.export.ExportedProgram) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Returns the program after it was saved and loaded."""
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    return torch.export.load(file).module()
+
+
+def export_as_eager(module: torch.nn.Module, strict: bool) -> None:
+    """Exports, saves and loads, before and after decompositions; every run gives eager's bytes."""
+    x = sample(64, 64)
+    expected = module(x)
+    program = torch.export.export(module, (x,), strict=strict)
+    for each in (program, program.run_decompositions()):
+        assert torch.equal(each.module()(x), expected)
+        assert torch.equal(reloaded(each)(x), expected)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("kind", ["float8_current", "nvfp4", "hybrid_nvfp4_mxfp8"])
+@pytest.mark.parametrize("module", [Exported, Product, Decoded])
+def test_quantized_weights_are_exported(module: type, kind: str, strict: bool) -> None:
+    export_as_eager(module(kind), strict)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("chosen", [MXFP8BlockScaling, Float8CurrentScaling])
+def test_layers_are_exported(chosen: type[Recipe], quantized: bool, strict: bool) -> None:
+    export_as_eager(Network(chosen(), quantized), strict)
+
+
+def test_delayed_scaling_is_exported_but_not_decomposed() -> None:
+    """PyTorch wants buffers of the module for what a program changes: its message says so."""
+    layer, x = nfp.Linear(64, 64), sample(64, 64)
+    with torch.no_grad(), nfp.autocast(recipe=DelayedScaling()):
+        expected = layer(x)
+        program = torch.export.export(layer, (x,))
+        assert torch.equal(reloaded(program)(x), expected)
+        with pytest.raises(RuntimeError, match="is mutated in the forward method"):
+            program.run_decompositions()
+
+
+def test_weights_that_learn_are_exported_but_not_decomposed() -> None:
+    module, x = Exported("mxfp8"), sample(64, 64)
+    module.weight.requires_grad_(True)
+    program = torch.export.export(module, (x,))
+    assert torch.equal(reloaded(program)(x), module(x))
+    with pytest.raises(RuntimeError, match="Only Tensors of floating point"):
+        program.run_decompositions()
+
+
+class Bytes(torch.Tensor):
+    """A subclass over codes that has nothing to do with the package."""
+
+    def __new__(cls, codes: torch.Tensor) -> "Bytes":
+        made = torch.Tensor._make_wrapper_subclass(cls, codes.shape, dtype=torch.float32)
+        made.codes = codes
+        return made
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["codes"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict, meta: None, size: object, stride: object) -> "Bytes":
+        return Bytes(inner["codes"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN206
+        if func is torch.ops.aten.detach.default:
+            return cls(args[0].codes)
+        return func(*(a.codes.float() if isinstance(a, cls) else a for a in args))
+
+
+def test_no_subclass_over_integers_is_decomposed_while_it_learns() -> None:
+    """PyTorch makes a parameter of each inner tensor, with the outer one's requires_grad."""
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(Bytes(torch.ones(4, 4, dtype=torch.uint8)))
+    module.forward = lambda x: x @ module.weight
+    program = torch.export.export(module, (torch.ones(4, 4),))
+    with pytest.raises(RuntimeError, match="Only Tensors of floating point"):
+        program.run_decompositions()
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("kind", list(ALL))
+def test_a_pickled_parameter_is_a_parameter(kind: str, requires_grad: bool) -> None:
+    weight = torch.nn.Parameter(ALL[kind]()(sample()).detach(), requires_grad=requires_grad)
+    loaded = pickle.loads(pickle.dumps(weight))
+    assert isinstance(loaded, torch.nn.Parameter) and type(loaded) is type(weight)
+    assert loaded.requires_grad == requires_grad
+    assert_same_buffers(loaded.detach(), weight.detach(), kind)
 
 
 def test_a_program_keeps_its_batch_as_a_symbol() -> None:

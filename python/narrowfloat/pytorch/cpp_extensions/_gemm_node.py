@@ -10,7 +10,7 @@ import torch
 
 from narrowfloat.pytorch._product_mode import get_product_mode, product_mode
 from narrowfloat.pytorch._tracing import QuantizeNode, has_node, node_of
-from narrowfloat.pytorch._values import ValueSemantics
+from narrowfloat.pytorch._values import ValueSemantics, node_of_copy
 
 
 class GemmNode(ValueSemantics):
@@ -32,6 +32,8 @@ class GemmNode(ValueSemantics):
         self, names: tuple[str, ...], tensors: tuple[Any, ...], state: tuple[torch.Tensor, ...]
     ) -> Any:
         """Returns the results for tensors of these names, and the state of the quantizer."""
+        if (node := node_of_copy(self, tensors[0], names, tensors, state)) is not None:
+            return node
         named = dict(zip(names, tensors, strict=True))
         options = dict(self.options)
         node = options["quantization_params"]

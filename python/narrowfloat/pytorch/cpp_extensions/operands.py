@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from narrowfloat.pytorch._graph_operators import name_buffers
 from narrowfloat.pytorch._native import flatten_shape
-from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, QuantizedTensorStorage
 from narrowfloat.pytorch.tensor._hosted import native
 
 
@@ -40,6 +41,8 @@ def unwrap_tensor(tensor: Any, usage: str) -> Any:
     if tensor is None:
         raise RuntimeError(f"general_gemm: an operand has no {usage} data")
     tensor = native(tensor)
+    if isinstance(tensor, QuantizedTensor):
+        name_buffers(tensor)
     if getattr(tensor, "custom", False):
         return tensor
     if hasattr(tensor, f"{usage}_sub_storage"):

@@ -196,20 +196,22 @@ class QuantizedLayer(torch.nn.Module):
             return [None] * len(self.weight_names)
         return [getattr(self, name) for name in self.bias_names]
 
-    @torch.no_grad()
     def _kept(
         self, slots: Sequence[Slots], dtype: torch.dtype, is_first_microbatch: bool | None
     ) -> list[Any]:
         """Returns the weights that microbatches share, None where each quantizes its own."""
+        if is_first_microbatch is None:
+            return [None] * len(slots)
         return [
             self._kept_weight(name, each.weight, dtype, is_first_microbatch)
             for name, each in zip(self.weight_names, slots, strict=True)
         ]
 
+    @torch.no_grad()
     def _kept_weight(
-        self, name: str, quantizer: Quantizer | None, dtype: torch.dtype, is_first: bool | None
+        self, name: str, quantizer: Quantizer | None, dtype: torch.dtype, is_first: bool
     ) -> Any:
-        if is_first is None or quantizer is None:
+        if quantizer is None:
             return None
         weight, kept = local(getattr(self, name)), self._fp8_workspaces.get(name)
         if kept is not None and not _is_kept_for(kept, quantizer):

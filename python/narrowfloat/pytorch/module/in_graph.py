@@ -18,7 +18,7 @@ from torch._compile import _disable_dynamo
 from narrowfloat.common.recipe import Recipe
 from narrowfloat.pytorch._product_mode import product_mode
 from narrowfloat.pytorch._tracing import QuantizeNode, has_node, node_of
-from narrowfloat.pytorch._values import ValueSemantics, constant_of_graphs
+from narrowfloat.pytorch._values import ValueSemantics, constant_of_graphs, node_of_copy
 from narrowfloat.pytorch.module.function import Call, LinearFunction
 from narrowfloat.pytorch.module.sharded import is_dtensor
 from narrowfloat.pytorch.module.states import PASSES
@@ -81,6 +81,9 @@ class LayerNode(ValueSemantics):
         steps_amaxes: bool,
     ) -> torch.Tensor:
         """Returns the output; parameters: weights, then biases."""
+        args = (x, splits, dtype, parameters, states, steps_amaxes)
+        if (node := node_of_copy(self, x, *args)) is not None:
+            return node
         slots = [
             Slots(*(None if slot is None else slot.build(states) for slot in each))
             for each in self.plan.slots
@@ -118,14 +121,14 @@ def plan_for(
 
     saves_input: the layer's save_original_input. None: a graph cannot hold one of the quantizers.
     """
+    if fp8_output or fp8_grad:
+        return None  # graphs expect plain gradients of results, and of inputs
     recipe = Recipe.noted(text)
     layer._check_recipe_of_weights(recipe)
     parents = layer._parents(recipe, group, fp8_output, fp8_grad)
     quantizers = [q for slots in parents for q in slots if q is not None]
     if not all(has_node(quantizer) for quantizer in quantizers):
         return None
-    if (fp8_output or fp8_grad) and any(quantizer.STATE_FIELDS for quantizer in quantizers):
-        return None  # the result's quantizer would hold tensors of the graph
     plan = Plan(
         name=layer.name,
         slots=tuple(tuple(_slot(layer, quantizer) for quantizer in each) for each in parents),

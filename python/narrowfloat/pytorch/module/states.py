@@ -110,14 +110,18 @@ class LayerStates:
         self.pending = dict(tensors)
         self._apply_pending()
 
-    @torch.no_grad()
     def _apply_pending(self) -> None:
         """Copies loaded state into the buffers that quantizers see, if there are such buffers."""
-        pending, done = self.pending, False
+        if self.pending:  # an empty region without gradients would stay in an exported program
+            with torch.no_grad():
+                self._apply(self.pending)
+
+    def _apply(self, pending: dict[str, torch.Tensor]) -> None:
+        done = False
         for mode, (key, suffix) in PASSES.items():
             state = self.meta.get(key)
             scale = getattr(state, "scale", None)
-            if not pending or scale is None or f"scale_{suffix}" not in pending:
+            if scale is None or f"scale_{suffix}" not in pending:
                 continue
             loaded, history = pending[f"scale_{suffix}"], pending[f"amax_history_{suffix}"]
             if loaded.shape != scale.shape:

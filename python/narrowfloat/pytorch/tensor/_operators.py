@@ -70,6 +70,12 @@ def _detach(tensor: SchemeTensor) -> SchemeTensor:
     return type(tensor).make_like(tensor)
 
 
+@implements(torch.ops.narrowfloat.buffers.default, QuantizedTensor)
+def _buffers(tensor: QuantizedTensor) -> list[torch.Tensor]:
+    """Returns the buffers themselves."""
+    return tensor._live_buffers()
+
+
 @implements(aten.detach_.default, QuantizedTensor)
 def _detach_in_place(tensor: QuantizedTensor) -> QuantizedTensor:
     return tensor

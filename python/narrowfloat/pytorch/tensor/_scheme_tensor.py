@@ -228,9 +228,9 @@ class SchemeTensor(SchemeStorage, ShardedParameter, Weight, QuantizedTensor):
             fields[buffer.keyword] = self._standalone_buffer(buffer.name)
         return fields
 
-    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
+    def _reduce(self, protocol: int) -> tuple[Any, ...]:
         if self._cut is not None:
-            return self._standalone().__reduce_ex__(protocol)
+            return self._standalone()._reduce(protocol)
         fields = self._payload()
         arguments = tuple(fields.get(keyword) for keyword in self._payload_keywords())
         if self.RECONSTRUCTOR is None:

@@ -18,6 +18,7 @@ from narrowfloat.pytorch._autograd import (
     _ViewFunc,
     resolve_shape,
 )
+from narrowfloat.pytorch._graph_operators import name_buffers
 from narrowfloat.pytorch._read_only import read_only_values
 from narrowfloat.pytorch.quantized_tensor import (
     QuantizedTensor,
@@ -298,6 +299,10 @@ class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Weight,
 
     # Flattening, for tracing: the children are tensors, which flatten themselves.
 
+    def __dir__(self) -> list[str]:
+        """Lists attributes without the inner tensors, as SchemeTensor does."""
+        return [name for name in super().__dir__() if not name.endswith("_storage")]
+
     def __tensor_flatten__(self) -> tuple[list[str], dict[str, Any]]:
         names = [
             n for n in ("_rowwise_storage", "_columnwise_storage") if getattr(self, n) is not None
@@ -366,6 +371,10 @@ class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Weight,
         if torch.is_grad_enabled():
             return _DequantizeFunc.apply(self, dtype)
         return self._decode(dtype)
+
+    def _decode(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        name_buffers(self)
+        return super()._decode(dtype)
 
     def quantize_(
         self, tensor: torch.Tensor, *, noop_flag: torch.Tensor | None = None
@@ -481,7 +490,7 @@ class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Weight,
             )
         return [replace(piece, weight=child) for child in children]
 
-    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
+    def _reduce(self, protocol: int) -> tuple[Any, ...]:
         return _make_hybrid_quantized_tensor_in_reduce_ex, (
             self._rowwise_storage,
             self._columnwise_storage,

@@ -13,6 +13,7 @@ import torch
 from narrowfloat import _core
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _DequantizeFunc, resolve_shape
+from narrowfloat.pytorch._graph_operators import name_buffers
 from narrowfloat.pytorch._values import same_configuration
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 from narrowfloat.pytorch.tensor.storage import _transport as transport
@@ -270,6 +271,8 @@ class SchemeStorage(TableStorage):
                 buffers = self._whole_buffers()
                 _native.verbs.dequantize(self._spec(), buffers, out, _native.threads())
         else:  # traced: fake and functional tensors have no memory
+            if self._is_tensor:
+                name_buffers(self)
             buffers = self._whole_buffers()
             out = _native.dequantize(buffers, self._spec().text, shape, known)
         return out if known is dtype else out.to(dtype)

@@ -376,7 +376,12 @@ def test_operators_keep_their_promises(kind: str) -> None:
     given = [rows.buffers.get(role) for role in ROLES]
     side = (given, _text(rows), [64, 64])
     torch.library.opcheck(
-        torch.ops.narrowfloat.qgemm.default, (*side, *side, "TN", [64, 64], torch.bfloat16)
+        torch.ops.narrowfloat.qgemm.default,
+        (*side, *side, "TN", [64, 64], torch.bfloat16, "reproducible"),
+    )
+    places = torch.zeros(64, 64), torch.zeros(64, 64)
+    torch.library.opcheck(
+        torch.ops.narrowfloat.qgemm_gelu.default, (*side, *side, "TN", *places, True, None, False)
     )
     assert buffers(storage)
 

@@ -224,6 +224,22 @@ def test_gradient_of_gelu_is_rounded_once(family: str, dtype: torch.dtype) -> No
         assert_rounded(out, want + held.double() * 0.5, want.abs() + held.double().abs())
 
 
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_graph_has_the_same_gelu(grad: bool) -> None:
+    b, a, total = small_operands("mxfp8")
+    options = {"out_dtype": torch.float32, "gelu": True, "grad": grad}
+    point = total.clone() if grad else None
+
+    def function(a: torch.Tensor, b: torch.Tensor, point: torch.Tensor | None) -> tuple:
+        return general_gemm(a, b, gelu_in=point, **options)[::2]
+
+    results = torch.compile(function, fullgraph=True, backend="aot_eager")(a, b, point)
+    for got, want in zip(results, function(a, b, point), strict=True):
+        assert (got is None) == (want is None)
+        if want is not None:
+            assert_tensor(got, want, "a graph's")
+
+
 def test_threads_do_not_change_gelu() -> None:
     b, a, _ = small_operands("mxfp8")
     before, results = torch.get_num_threads(), []

@@ -65,8 +65,27 @@ def qgemm_gelu(
     """Writes GELU of the reproducible product to `out`, a matrix, and its argument to `gelu_in`.
 
     grad: the product times GELU's derivative at `gelu_in` instead. gelu_in: of the shape and dtype
-    of `out`. Requires: operands in memory.
+    of `out`.
     """
+    if not (first.in_memory() and second.in_memory()):
+        made, kept = _qgemm_gelu(
+            [first.buffers.get(role) for role in _native.ROLES],
+            _text(first),
+            first.shape,
+            [second.buffers.get(role) for role in _native.ROLES],
+            _text(second),
+            second.shape,
+            layout,
+            out,
+            gelu_in,
+            grad,
+            None if bias is None else bias.detach(),
+            accumulate,
+        )
+        out.copy_(made)
+        if not grad:
+            gelu_in.copy_(kept)
+        return
     _run(
         first,
         second,
@@ -181,3 +200,43 @@ def _qgemm_fake(
 ) -> torch.Tensor:
     device = next(buffer.device for buffer in a if buffer is not None)
     return torch.empty(shape, dtype=dtype, device=device)
+
+
+@torch.library.custom_op("narrowfloat::qgemm_gelu", mutates_args=())
+def _qgemm_gelu(
+    a: Sequence[torch.Tensor | None],
+    a_format: str,
+    a_shape: Sequence[int],
+    b: Sequence[torch.Tensor | None],
+    b_format: str,
+    b_shape: Sequence[int],
+    layout: str,
+    out: torch.Tensor,
+    gelu_in: torch.Tensor,
+    grad: bool,
+    bias: torch.Tensor | None,
+    accumulate: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns what qgemm_gelu() makes of `out` and `gelu_in`; a, b and formats as in qgemm."""
+    operands = _operand(a, a_format, a_shape), _operand(b, b_format, b_shape)
+    made, kept = out.clone(), gelu_in.clone()
+    qgemm_gelu(*operands, layout, made, kept, grad, bias, accumulate)
+    return made, kept
+
+
+@_qgemm_gelu.register_fake
+def _qgemm_gelu_fake(
+    a: Sequence[torch.Tensor | None],
+    a_format: str,
+    a_shape: Sequence[int],
+    b: Sequence[torch.Tensor | None],
+    b_format: str,
+    b_shape: Sequence[int],
+    layout: str,
+    out: torch.Tensor,
+    gelu_in: torch.Tensor,
+    grad: bool,
+    bias: torch.Tensor | None,
+    accumulate: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.empty_like(out), torch.empty_like(gelu_in)

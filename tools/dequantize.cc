@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "narrowfloat/ops/dequantize.h"
-
 #include <fmt/format.h>
 
-#include <array>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,11 +12,11 @@
 #include "narrowfloat/io/foreign.h"
 #include "narrowfloat/io/read_convention.h"
 #include "narrowfloat/kernels/kernel_table.h"
-#include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/tensor/error.h"
 #include "tools/command.h"
 #include "tools/job.h"
 #include "tools/read_quantized.h"
+#include "tools/tensor_values.h"
 
 namespace narrowfloat::tools {
 namespace {
@@ -56,29 +53,12 @@ class Dequantizing : public TensorRewriter {
                io::SafetensorsWriter& writer) override {
     const DType dtype = DTypeFor(tensor);
     const auto out = output_.Take(FlattenShape(tensor.shape()).Size() * ItemSize(dtype));
-    if (tensor.foreign) {
-      const io::ForeignBytes bytes{input[0], input[1],
-                                   input.size() > 2 ? input[2] : std::span<const std::byte>()};
-      io::DecodeWeight(*tensor.foreign, bytes, dtype, out, execution_.threads);
-    } else {
-      DequantizeOwn(tensor, input, {out.data(), dtype, tensor.shape(), {}, Device::kCpu});
-    }
+    DequantizeStored(tensor, input, {out.data(), dtype, tensor.shape(), {}, Device::kCpu},
+                     execution_);
     writer.Append(tensor.name, out);
   }
 
  private:
-  void DequantizeOwn(const io::StoredTensor& tensor,
-                     const std::vector<std::span<const std::byte>>& input, const TensorView& out) {
-    std::array<const std::byte*, kRoleCount> memory{};
-    for (std::size_t i = 0; i < input.size(); ++i) {
-      memory[static_cast<std::size_t>(tensor.plan[i].role)] = input[i].data();
-    }
-    const auto view = BindBuffers<ConstQuantizedView>(
-        tensor.quantized->spec, tensor.shape(),
-        [&](const BufferPlan& buffer) { return memory[static_cast<std::size_t>(buffer.storage)]; });
-    Dequantize(view, out, execution_);
-  }
-
   DType DTypeFor(const io::StoredTensor& tensor) const {
     return dtype_.value_or(tensor.quantized ? tensor.quantized->dtype : model_dtype_);
   }

@@ -37,6 +37,9 @@ class ForeignWriter {
   /// quantized.
   Companions Configuration(const io::Checkpoint& in, const TensorRewriter& rewriter) const;
 
+  /// Whether a weight was added.
+  bool written() const { return format_ != nullptr; }
+
   /// The format's name: "FP8_BLOCK".
   std::string FormatName() const { return std::string(format_->name); }
 

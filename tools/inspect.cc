@@ -17,18 +17,14 @@
 namespace narrowfloat::tools {
 namespace {
 
-/// "mxfp8_e4m3" and its options for a quantized tensor, the file's type for a plain one.
-std::string FormatText(const io::StoredTensor& tensor) {
-  if (tensor.foreign) return io::FormatText(*tensor.foreign);
-  return tensor.quantized ? PrintQuantSpec(tensor.quantized->spec)
-                          : std::string(io::Info(tensor.entries.front().dtype).name);
-}
-
 Json TensorJson(const io::TensorLocation& location) {
   const io::StoredTensor& tensor = *location.tensor;
-  Json object = {
-      {"name", tensor.name},     {"format", FormatText(tensor)}, {"quantized", !tensor.IsPlain()},
-      {"shape", tensor.shape()}, {"bytes", tensor.Bytes()},      {"file", location.shard->name}};
+  Json object = {{"name", tensor.name},
+                 {"format", io::FormatText(tensor)},
+                 {"quantized", !tensor.IsPlain()},
+                 {"shape", tensor.shape()},
+                 {"bytes", tensor.Bytes()},
+                 {"file", location.shard->name}};
   if (!tensor.quantized) return object;
   object["dtype"] = DTypeName(tensor.quantized->dtype);
   Json buffers = Json::object();
@@ -53,7 +49,7 @@ Totals Count(const io::Checkpoint& in) {
     if (!location.tensor->accessory) {
       totals.parameters += FlattenShape(location.tensor->shape()).Size();
     }
-    ++totals.counts[FormatText(*location.tensor)];
+    ++totals.counts[io::FormatText(*location.tensor)];
   }
   return totals;
 }
@@ -71,7 +67,7 @@ std::string TextOf(const io::Checkpoint& in, const Totals& totals,
   std::vector<std::vector<std::string>> rows = {{"name", "format", "shape", "bytes"}};
   for (const io::TensorLocation& location : in.tensors()) {
     const io::StoredTensor& tensor = *location.tensor;
-    rows.push_back({Escaped(tensor.name), FormatText(tensor), ShapeText(tensor.shape()),
+    rows.push_back({Escaped(tensor.name), io::FormatText(tensor), ShapeText(tensor.shape()),
                     fmt::format("{}", tensor.Bytes())});
   }
   std::string counts;

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/tensor/error.h"
 #include "tools/command.h"
+#include "tools/foreign_writer.h"
 #include "tools/job.h"
 #include "tools/text.h"
 
@@ -39,10 +41,23 @@ class Quantizing : public TensorRewriter {
   Quantizing(const QuantSpec& spec, std::vector<SelectionRule> rules, Execution execution)
       : spec_(spec), rules_(std::move(rules)), execution_(execution) {}
 
+  /// Writes the tensors of `in` in another convention than this library's. Errors: as
+  /// ForeignWriter.
+  void WriteAs(const std::string& convention, const io::Checkpoint& in) {
+    foreign_.emplace("quantize", convention);
+    for (const io::TensorLocation& location : in.tensors()) {
+      const io::StoredTensor& tensor = *location.tensor;
+      if (Takes(tensor)) foreign_->Add(tensor.name, io::FormOf(Quantized(tensor)));
+    }
+  }
+
+  const std::optional<ForeignWriter>& foreign() const { return foreign_; }
+
   std::string Verb() const override { return "quantize"; }
 
   std::string Identity() const override {
     std::string text = PrintQuantSpec(spec_);
+    if (foreign_) text += fmt::format("\n{}", foreign_->convention().name);
     for (const SelectionRule& rule : rules_) {
       text += (rule.action == SelectionRule::Action::kInclude ? "\n+" : "\n-") + rule.glob;
     }
@@ -57,8 +72,12 @@ class Quantizing : public TensorRewriter {
 
   void Plan(const io::StoredTensor& tensor, io::FileContents& contents) const override {
     try {
-      contents.AddQuantized(
-          {tensor.name, spec_, tensor.shape(), *io::WideFloat(tensor.entries.front().dtype)});
+      const io::StoredTensor quantized = Quantized(tensor);
+      if (foreign_) {
+        foreign_->Plan(tensor.name, io::FormOf(quantized), contents);
+      } else {
+        contents.AddQuantized(*quantized.quantized);
+      }
     } catch (const InvalidArgument& error) {
       throw InvalidArgument(
           fmt::format("{} (tensor '{}' of shape {}; --exclude leaves it as it is)", error.what(),
@@ -83,15 +102,36 @@ class Quantizing : public TensorRewriter {
         });
     const DType dtype = *io::WideFloat(tensor.entries.front().dtype);
     Quantize({input.front().data(), dtype, tensor.shape(), {}, Device::kCpu}, view, execution_);
+    std::vector<std::span<const std::byte>> buffers;
     for (const BufferPlan& buffer : stored) {
-      writer.Append(io::BufferName(tensor.name, buffer.role),
-                    memory[static_cast<std::size_t>(buffer.role)]);
+      buffers.push_back(memory[static_cast<std::size_t>(buffer.role)]);
+    }
+    const io::StoredTensor quantized = Quantized(tensor);
+    if (foreign_) {
+      foreign_->Write(quantized, buffers, writer);
+      return;
+    }
+    for (std::size_t i = 0; i < stored.size(); ++i) {
+      writer.Append(quantized.entries[i].name, buffers[i]);
     }
   }
 
  private:
   static constexpr std::size_t kAlignment = 64;  // a cache line, so that buffers do not share one
 
+  /// The tensor as this library stores it.
+  io::StoredTensor Quantized(const io::StoredTensor& tensor) const {
+    io::StoredTensor quantized{.name = tensor.name};
+    quantized.quantized = io::QuantizedRecord{tensor.name, spec_, tensor.shape(),
+                                              *io::WideFloat(tensor.entries.front().dtype)};
+    quantized.plan = io::StoredBuffers(spec_, tensor.shape());
+    io::FileContents contents;
+    contents.AddQuantized(*quantized.quantized);
+    quantized.entries = std::move(contents.tensors);
+    return quantized;
+  }
+
+  std::optional<ForeignWriter> foreign_;  // none: this library's convention
   QuantSpec spec_;
   std::vector<SelectionRule> rules_;
   Execution execution_;
@@ -136,10 +176,16 @@ Result Run(const QuantizeOptions& options) {
                     options.in, convention.name, convention.reason));
   }
   WarnOfIdleRules(options.rules, in);
-  // So that other loaders refuse, instead of starting from weights that they do not find.
-  const Json quantization = {{"quant_method", io::kConventionName}, {"spec", PrintQuantSpec(spec)}};
-  out.companions = QuantizedCompanions(in, quantization.dump());
   Quantizing rewriter(spec, options.rules, execution);
+  if (options.convention == io::kConventionName) {
+    // So that other loaders refuse, instead of starting from weights that they do not find.
+    const Json config = {{"quant_method", io::kConventionName}, {"spec", PrintQuantSpec(spec)}};
+    out.companions = QuantizedCompanions(in, config.dump());
+  } else {
+    rewriter.WriteAs(options.convention, in);
+    if (rewriter.foreign()->written())
+      out.companions = rewriter.foreign()->Configuration(in, rewriter);
+  }
   const JobResult job = RunJob(in, out, rewriter);
   return JobReport(job, "quantized",
                    {{"in", options.in},
@@ -167,8 +213,9 @@ Command AddQuantize(CLI::App& app) {
       ->type_name("GLOB")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command->add_option("--convention", options->convention, "How the result is laid out")
-      ->check(CLI::IsMember({std::string(io::kConventionName)}))
+  command
+      ->add_option("--convention", options->convention,
+                   "How the result is laid out: narrowfloat, fp8, compressed-tensors, modelopt")
       ->capture_default_str();
   command->add_option("--threads", options->threads, "Threads; all that we may use by default")
       ->check(AtLeastOne);

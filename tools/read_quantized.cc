@@ -42,4 +42,11 @@ io::ConventionGuess ReadQuantized(const std::string& verb, io::Checkpoint& in,
   return guess;
 }
 
+io::Checkpoint OpenGrouped(const std::string& verb, const std::string& path) {
+  io::Checkpoint in = io::Checkpoint::Open(path);
+  const io::ConventionGuess guess = io::GuessConvention(in);
+  if (guess.name != io::kPlainName) ReadQuantized(verb, in, guess.name);
+  return in;
+}
+
 }  // namespace narrowfloat::tools

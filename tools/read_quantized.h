@@ -14,4 +14,8 @@ namespace narrowfloat::tools {
 io::ConventionGuess ReadQuantized(const std::string& verb, io::Checkpoint& in,
                                   const std::string& from);
 
+/// Opens a checkpoint, plain or quantized, and groups its tensors by its convention. Errors: as
+/// Checkpoint::Open and ReadQuantized, but for one without quantized tensors.
+io::Checkpoint OpenGrouped(const std::string& verb, const std::string& path);
+
 }  // namespace narrowfloat::tools

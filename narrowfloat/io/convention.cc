@@ -142,6 +142,12 @@ std::uint64_t StoredTensor::Bytes() const {
   return bytes;
 }
 
+std::string FormatText(const StoredTensor& tensor) {
+  if (tensor.foreign) return FormatText(*tensor.foreign);
+  return tensor.quantized ? PrintQuantSpec(tensor.quantized->spec)
+                          : std::string(Info(tensor.entries.front().dtype).name);
+}
+
 void FileContents::AddPlain(std::string name, FileDType dtype, Shape shape) {
   tensors.push_back({.name = std::move(name), .dtype = dtype, .shape = std::move(shape)});
 }

@@ -57,6 +57,9 @@ struct StoredTensor {
   std::uint64_t Bytes() const;
 };
 
+/// "mxfp8_e4m3" and its options, "e4m3 128x128 F32" or, of a plain tensor, the file's type.
+std::string FormatText(const StoredTensor& tensor);
+
 /// What a file is to hold, collected before its header can be written.
 struct FileContents {
   std::vector<TensorEntry> tensors;

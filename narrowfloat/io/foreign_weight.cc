@@ -137,6 +137,10 @@ bool MayHoldCodes(FileDType dtype) {
          dtype == FileDType::kU8 || dtype == FileDType::kI8;
 }
 
+float ScaleValue(FileDType dtype, std::span<const std::byte> bytes, std::size_t i) {
+  return ScaleAt(dtype, bytes.data(), i);
+}
+
 std::string FormatText(const ForeignWeight& weight) {
   const std::string_view element = weight.codes == FileDType::kF8E4M3   ? E4M3::kName
                                    : weight.codes == FileDType::kF8E5M2 ? E5M2::kName

@@ -45,6 +45,9 @@ ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names
                              const TensorEntry& codes, const TensorEntry& scale,
                              const TensorEntry* global, std::optional<BlockShape> block);
 
+/// The value of the scale `i` of a file's tensor. Requires: a float type, E8M0 (or U8) or E4M3.
+float ScaleValue(FileDType dtype, std::span<const std::byte> bytes, std::size_t i);
+
 /// The bytes of a weight's tensors.
 struct ForeignBytes {
   std::span<const std::byte> codes, scale, global;

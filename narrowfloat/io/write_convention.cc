@@ -10,6 +10,7 @@
 #include "narrowfloat/numerics/codec.h"
 #include "narrowfloat/numerics/formats.h"
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/shape.h"
 
 namespace narrowfloat::io {
 namespace {
@@ -24,12 +25,27 @@ std::size_t EntryOfRole(const StoredTensor& tensor, Role role) {
                                 RoleName(role)));
 }
 
+/// Cuts the rows of stacked experts, which this library counts as one matrix, into matrices.
+void SplitMatrices(const StoredTensor& tensor, ForeignWeight& form) {
+  if (form.shape.size() == 2) return;
+  const std::size_t rows =
+      form.shape.size() < 2 ? 0 : static_cast<std::size_t>(form.shape[form.shape.size() - 2]);
+  if (rows == 0 || rows % form.block.rows != 0) {
+    throw Unsupported(
+        fmt::format("'{}' must be a matrix, or several that no block spans, to have scales that "
+                    "another convention holds, got shape {}",
+                    tensor.name, ShapeText(form.shape)));
+  }
+  form.matrices = form.rows / rows;
+  form.rows = rows;
+}
+
 ForeignWeight FormOfOwn(const StoredTensor& tensor) {
   const QuantizedRecord& record = *tensor.quantized;
   const SchemeInfo& scheme = *record.spec.scheme;
   if (record.spec.swizzled || record.spec.row_scaled ||
       scheme.layout.rowwise_order != ScaleOrder::kLineMajor) {
-    throw Unsupported(fmt::format("convert: '{}' ({}) has scales that no other convention holds",
+    throw Unsupported(fmt::format("'{}' ({}) has scales that no other convention holds",
                                   tensor.name, PrintQuantSpec(record.spec)));
   }
   const MatrixShape shape = FlattenShape(record.shape);
@@ -42,6 +58,7 @@ ForeignWeight FormOfOwn(const StoredTensor& tensor) {
                                     : BlockShape{scheme.layout.lines_per_scale, scheme.block.cols},
                      .shape = record.shape};
   if (scheme.layout.scale_type == ScaleType::kE4M3) form.global = GlobalScale::kMultiplies;
+  SplitMatrices(tensor, form);
   return form;
 }
 
@@ -109,8 +126,9 @@ std::vector<std::byte> Cropped(const ForeignWeight& form, const TensorEntry& ent
   const std::size_t item = Info(entry.dtype).bits / 8;
   const std::size_t stored_bytes = FlattenShape(entry.shape).cols * item;
   const std::size_t row_bytes = form.ScaleCols() * item;
-  std::vector<std::byte> out(form.ScaleRows() * row_bytes);
-  for (std::size_t row = 0; row < form.ScaleRows(); ++row) {
+  const std::size_t rows = form.matrices * form.ScaleRows();
+  std::vector<std::byte> out(rows * row_bytes);
+  for (std::size_t row = 0; row < rows; ++row) {
     std::memcpy(out.data() + row * row_bytes, in.data() + row * stored_bytes, row_bytes);
   }
   return out;
@@ -124,7 +142,9 @@ float ReadFloat(std::span<const std::byte> bytes) {
 
 /// The scale of the whole tensor in `form`'s meaning. Of this library's buffers: amax over the
 /// largest product of a code and a block's scale.
-float GlobalOf(const StoredTensor& tensor, const std::vector<std::span<const std::byte>>& input) {
+float GlobalOf(const StoredTensor& tensor, const std::vector<std::span<const std::byte>>& input,
+               GlobalScale global) {
+  if (global == GlobalScale::kNone) return 1;
   if (tensor.foreign) return ReadFloat(input[2]);
   const float amax = ReadFloat(input[EntryOfRole(tensor, Role::kAmaxRowwise)]);
   return amax * (1.0f / (kMaxValue<E2M1> * tensor.quantized->spec.e4m3_max));
@@ -143,6 +163,18 @@ ForeignWeight FormOf(const StoredTensor& tensor) {
   return tensor.foreign ? *tensor.foreign : FormOfOwn(tensor);
 }
 
+CanonicalWeight Canonical(const StoredTensor& tensor,
+                          const std::vector<std::span<const std::byte>>& input) {
+  CanonicalWeight weight{.form = FormOf(tensor), .codes = {}, .scales = {}};
+  const std::size_t scale = tensor.foreign ? 1 : EntryOfRole(tensor, Role::kRowwiseScaleInv);
+  weight.codes = input[tensor.foreign ? 0 : EntryOfRole(tensor, Role::kRowwiseData)];
+  weight.scales = tensor.foreign ? Widened(weight.form.scale, input[scale])
+                                 : Cropped(weight.form, tensor.entries[scale], input[scale]);
+  if (WideFloat(weight.form.scale)) weight.form.scale = FileDType::kF32;
+  weight.global = GlobalOf(tensor, input, weight.form.global);
+  return weight;
+}
+
 const WrittenFormat* FindWritten(const ConventionRow& convention, const ForeignWeight& form) {
   for (const WrittenFormat& format : convention.written) {
     const bool has_global = convention.weights[format.names].global_scale != GlobalScale::kNone;
@@ -158,8 +190,8 @@ std::vector<TensorEntry> PlanWritten(const ConventionRow& convention, const Writ
                                      const std::string& name, const ForeignWeight& form) {
   const WeightNames& names = convention.weights[format.names];
   if (!name.ends_with(names.plain) || form.transposed) {
-    throw Unsupported(fmt::format("convert: '{}' must end in '{}' to be written as {} {}", name,
-                                  names.plain, convention.name, format.name));
+    throw Unsupported(fmt::format("'{}' must end in '{}' to be written as {} {}", name, names.plain,
+                                  convention.name, format.name));
   }
   const std::string stem = name.substr(0, name.size() - names.plain.size());
   Shape codes = form.shape;
@@ -182,16 +214,14 @@ std::vector<std::vector<std::byte>> Reencode(const StoredTensor& tensor,
                                              const std::vector<std::span<const std::byte>>& input,
                                              const ConventionRow& convention,
                                              const WrittenFormat& format) {
-  const ForeignWeight form = FormOf(tensor);
-  const std::size_t codes = tensor.foreign ? 0 : EntryOfRole(tensor, Role::kRowwiseData);
-  const std::size_t scale = tensor.foreign ? 1 : EntryOfRole(tensor, Role::kRowwiseScaleInv);
+  CanonicalWeight weight = Canonical(tensor, input);
+  const ForeignWeight& form = weight.form;
   std::vector<std::vector<std::byte>> out;
-  out.emplace_back(input[codes].begin(), input[codes].end());
-  out.push_back(tensor.foreign ? Widened(form.scale, input[scale])
-                               : Cropped(form, tensor.entries[scale], input[scale]));
+  out.emplace_back(weight.codes.begin(), weight.codes.end());
+  out.push_back(std::move(weight.scales));
   if (form.global != GlobalScale::kNone) {
-    out.push_back(GlobalBytes(GlobalOf(tensor, input), form.global,
-                              convention.weights[format.names].global_scale));
+    out.push_back(
+        GlobalBytes(weight.global, form.global, convention.weights[format.names].global_scale));
   }
   return out;
 }

@@ -16,6 +16,18 @@ namespace narrowfloat::io {
 /// have no counterpart elsewhere: columns alone, swizzled scales, blocks across rows.
 ForeignWeight FormOf(const StoredTensor& tensor);
 
+/// A weight without what its convention adds: codes row by row, one scale per block, no padding.
+struct CanonicalWeight {
+  ForeignWeight form;
+  std::span<const std::byte> codes;
+  std::vector<std::byte> scales;  // of 16-bit types in fp32, which `form` names
+  float global = 1;               // the scale of the whole tensor, as `form` says what it means
+};
+
+/// Requires: `input` has the bytes of each of the tensor's entries. Errors: as FormOf.
+CanonicalWeight Canonical(const StoredTensor& tensor,
+                          const std::vector<std::span<const std::byte>>& input);
+
 /// The format in which `convention` holds such a weight with the same codes, or null.
 const WrittenFormat* FindWritten(const ConventionRow& convention, const ForeignWeight& form);
 

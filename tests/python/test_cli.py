@@ -596,7 +596,7 @@ def test_bad_usage(model: Path, tmp_path: Path):
             ("quantize", model, out, *scheme, "--part", "0/2"),
             "--part must be i/N with i from 1 to N",
         ),
-        (("quantize", model, out, *scheme, "--convention", "x"), "--convention: "),
+        (("quantize", model, out, *scheme, "--convention", "x"), "unknown convention 'x'"),
         (("quantize", tmp_path / "no", out, *scheme), "no, does not exist"),
         (("quantize", model, model, *scheme), "quantize: OUT must not be IN, got "),
         (("quantize", model, tmp_path, *scheme), "quantize: OUT must be a file, as IN is; "),

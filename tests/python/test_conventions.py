@@ -353,3 +353,119 @@ def test_what_a_convention_cannot_hold_is_unsupported(tmp_path: Path) -> None:
         in run("convert", source, tmp_path / "o", "--to", "x", code=2).stderr
     )
     assert not (tmp_path / "o").exists() and folder_bytes(source)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "to", "names"),
+    [
+        ("fp8_block128x128_e4m3", "fp8", {"weight", "weight_scale_inv"}),
+        ("mxfp8_e4m3", "compressed-tensors", {"weight", "weight_scale"}),
+        ("nvfp4", "modelopt", {"weight", "weight_scale", "weight_scale_2"}),
+    ],
+)
+def test_quantize_into_a_convention(tmp_path: Path, scheme: str, to: str, names: set) -> None:
+    weight = np.random.default_rng(3).standard_normal((200, 320)).astype(np.float32)
+    source = write_model(tmp_path / "in", [{"a.weight": weight}], {"dtype": "float32"})
+    run("quantize", source, tmp_path / "direct", "--scheme", scheme, "--convention", to)
+    run("quantize", source, tmp_path / "ours", "--scheme", scheme)
+    run("convert", tmp_path / "ours", tmp_path / "converted", "--to", to)
+    direct = folder_bytes(tmp_path / "direct")
+    assert direct == folder_bytes(tmp_path / "converted")
+    assert read_model(tmp_path / "direct").keys() == {f"a.{name}" for name in names}
+    refused = ("quantize", source, tmp_path / "no", "--scheme", "fp8_block1x128_e4m3")
+    assert "no other convention holds" in run(*refused, "--convention", to, code=3).stderr
+    assert not (tmp_path / "no").exists()
+
+
+def test_diff_tells_bytes_and_values_apart(tmp_path: Path) -> None:
+    tensors, config, _ = case("deepseek")
+    tensors["norm.weight"] = np.ones(5, np.float32)
+    same = write_model(tmp_path / "a", [tensors], config)
+    assert run_json("diff", same, same) == {
+        "a": str(same), "b": str(same), "equal": 2, "differences": [],
+    }  # fmt: skip
+    run("convert", same, tmp_path / "ct", "--to", "compressed-tensors")
+    assert run_json("diff", same, tmp_path / "ct")["differences"] == [], "the same codes and scales"
+    other = dict(tensors) | {"extra": np.ones(2, np.float32)}
+    norm = np.ones(5, np.float32)
+    norm[3] = 1.5
+    other["norm.weight"] = norm
+    bits = other["a.weight"].copy().view(np.uint8)
+    bits[7, 9] ^= 0x80
+    other["a.weight"] = bits.view(E4M3)
+    changed = write_model(tmp_path / "b", [other], config)
+    found = run_json("diff", same, changed, code=1)
+    assert found["equal"] == 0
+    by_name = {item["name"]: item for item in found["differences"]}
+    value = float(tensors["a.weight"][7, 9]) * float(tensors["a.weight_scale_inv"][0, 0])
+    assert by_name["norm.weight"] == {
+        "name": "norm.weight", "what": "bytes", "bytes": 1, "values": 1, "first": 3, "largest": 0.5,
+    }  # fmt: skip
+    assert by_name["a.weight"]["bytes"] == 1 and by_name["a.weight"]["first"] == 7 * 320 + 9
+    assert by_name["a.weight"]["largest"] == pytest.approx(2 * abs(value), rel=1e-6)
+    assert by_name["extra"]["what"] == "only in B"
+    assert "3 tensors differ, 0 equal" in run("diff", same, changed, code=1).stdout
+    run("diff", same, tmp_path / "no", code=2)
+
+
+def test_check_finds_what_is_wrong(tmp_path: Path) -> None:
+    tensors, config, _ = case("deepseek")
+    tensors["norm.weight"] = np.ones(5, np.float32)
+    good = write_model(tmp_path / "good", [tensors], config)
+    assert run_json("check", good)["findings"] == []
+    bits = tensors["a.weight"].copy().view(np.uint8)
+    bits[0, :2] = 0x7F
+    bits[128:, 256:] = 0x7E
+    scale = tensors["a.weight_scale_inv"].copy()
+    scale[0, 1], scale[1, 0], scale[1, 1] = np.nan, 0, -1
+    norm = np.array([1, np.inf, np.nan], np.float32)
+    broken = tensors | {"a.weight": bits.view(E4M3), "a.weight_scale_inv": scale}
+    bad = write_model(tmp_path / "bad", [broken | {"norm.weight": norm}], config)
+    found = run_json("check", bad, code=1)
+    assert [(item["name"], item["what"], item["note"]) for item in found["findings"]] == [
+        ("a.weight", "codes that are NaN or infinite: 2", False),
+        ("a.weight", "scales that are NaN or infinite: 1", False),
+        ("a.weight", "negative scales: 1", False),
+        ("a.weight", "scales of zero over codes that are not zero: 1", False),
+        ("a.weight", "blocks with half of their codes saturated: 1", True),
+        ("norm.weight", "values that are NaN or infinite: 2", False),
+    ]
+    lost = {key: value for key, value in tensors.items() if key != "a.weight_scale_inv"}
+    partly = write_model(
+        tmp_path / "partly", [{f"b.{k}": v for k, v in tensors.items()} | lost], config
+    )
+    assert "needs its scale" in run("check", partly, code=1).stdout
+    (good / "model-00001-of-00001.safetensors").write_bytes(b"damaged")
+    assert "must" in run("check", good, code=1).stdout
+    run("check", tmp_path / "no", code=2)
+
+
+def test_stacked_experts_keep_their_scales_apart(tmp_path: Path) -> None:
+    weight = np.random.default_rng(4).standard_normal((3, 64, 320)).astype(np.float32)
+    source = write_model(tmp_path / "in", [{"e.weight": weight}], {"dtype": "float32"})
+    run("quantize", source, tmp_path / "ours", "--scheme", "mxfp8_e4m3")
+    run("convert", tmp_path / "ours", tmp_path / "o", "--to", "fp8")
+    assert read_model(tmp_path / "o")["e.weight_scale_inv"].shape == (3, 64, 10)
+    run("dequantize", tmp_path / "o", tmp_path / "values", "--dtype", "f32")
+    run("dequantize", tmp_path / "ours", tmp_path / "expected", "--dtype", "f32")
+    assert run_json("diff", tmp_path / "values", tmp_path / "expected")["equal"] == 1
+    tiles = ("quantize", source, tmp_path / "no", "--scheme", "fp8_block128x128_e4m3")
+    assert "that no block spans" in run(*tiles, "--convention", "fp8", code=3).stderr
+    assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize("name", ["nv ct", "nv modelopt"])
+def test_check_looks_at_the_scale_of_the_whole_tensor(tmp_path: Path, name: str) -> None:
+    tensors, config, _ = case(name)
+    tensors["a.weight_scale"] = np.maximum(
+        tensors["a.weight_scale"].astype(np.float32), 0.5
+    ).astype(E4M3)
+    good = write_model(tmp_path / "good", [tensors], config)
+    assert not [item for item in run_json("check", good)["findings"] if not item["note"]]
+    (key,) = (key for key in tensors if key.endswith(("global_scale", "scale_2")))
+    for value, what in [(0, "scales of zero over codes that are not zero: 1"),
+                        (np.nan, "scales that are NaN or infinite: 1")]:  # fmt: skip
+        broken = tensors | {key: np.full_like(tensors[key], value)}
+        bad = write_model(tmp_path / f"bad{value}", [broken], config)
+        found = run_json("check", bad, code=1)["findings"]
+        assert [item["what"] for item in found if not item["note"]] == [what]

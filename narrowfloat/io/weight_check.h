@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "narrowfloat/io/write_convention.h"
+
+namespace narrowfloat::io {
+
+/// What is odd about the codes and scales of a weight.
+struct WeightCheck {
+  std::uint64_t nan_codes = 0;
+  std::uint64_t nan_scales = 0;  // NaN or infinite
+  std::uint64_t negative_scales = 0;
+  std::uint64_t zero_scales = 0;       // over codes of which one is not zero
+  std::uint64_t saturated_blocks = 0;  // half of the codes or more are the largest; may be meant
+};
+
+/// Counts them; a scale of the whole tensor is one of the scales, and of zero over any code.
+WeightCheck CheckWeight(const CanonicalWeight& weight);
+
+}  // namespace narrowfloat::io

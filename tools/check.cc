@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "narrowfloat/io/checkpoint.h"
+#include "narrowfloat/io/weight_check.h"
+#include "narrowfloat/io/write_convention.h"
+#include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/tensor/error.h"
+#include "tools/command.h"
+#include "tools/interrupt.h"
+#include "tools/read_quantized.h"
+#include "tools/tensor_values.h"
+#include "tools/text.h"
+
+namespace narrowfloat::tools {
+namespace {
+
+struct Finding {
+  std::string name;  // of the tensor; empty for the checkpoint as a whole
+  std::string what;
+  bool note = false;  // which may be meant: it does not count as a finding
+};
+
+class Checking {
+ public:
+  explicit Checking(const io::Checkpoint& in)
+      : in_(in), reader_(in, {.kernels = &ActiveKernels()}) {}
+
+  std::vector<Finding> Run() {
+    for (const io::TensorLocation& location : in_.tensors()) CheckTensor(location);
+    return std::move(findings_);
+  }
+
+ private:
+  void Note(const io::StoredTensor& tensor, std::uint64_t count, std::string_view what,
+            bool note = false) {
+    if (count > 0) findings_.push_back({tensor.name, fmt::format("{}: {}", what, count), note});
+  }
+
+  void CheckTensor(const io::TensorLocation& location) {
+    const io::StoredTensor& tensor = *location.tensor;
+    if (!tensor.IsPlain() && CheckCodes(location)) return;
+    std::uint64_t nan = 0;
+    for (const float value : reader_.Values(location)) nan += std::isfinite(value) ? 0u : 1u;
+    Note(tensor, nan, "values that are NaN or infinite");
+  }
+
+  /// Returns false for scales that lie in an order of this library's own.
+  bool CheckCodes(const io::TensorLocation& location) {
+    std::optional<io::CanonicalWeight> weight;
+    const io::StoredTensor& tensor = *location.tensor;
+    try {
+      weight = io::Canonical(tensor, reader_.Bytes(location));
+    } catch (const Unsupported&) {
+      return false;
+    }
+    const io::WeightCheck check = io::CheckWeight(*weight);
+    Note(tensor, check.nan_codes, "codes that are NaN or infinite");
+    Note(tensor, check.nan_scales, "scales that are NaN or infinite");
+    Note(tensor, check.negative_scales, "negative scales");
+    Note(tensor, check.zero_scales, "scales of zero over codes that are not zero");
+    Note(tensor, check.saturated_blocks, "blocks with half of their codes saturated", true);
+    return true;
+  }
+
+  const io::Checkpoint& in_;
+  TensorReader reader_;
+  std::vector<Finding> findings_;
+};
+
+std::vector<Finding> Check(const std::string& path, std::size_t& tensors) {
+  try {
+    const io::Checkpoint in = OpenGrouped("check", path);
+    tensors = in.tensors().size();
+    return Checking(in).Run();
+  } catch (const InvalidArgument& error) {
+    return {{"", error.what()}};  // a damaged file is what this command looks for
+  }
+}
+
+Result Run(const std::string& path) {
+  const InterruptScope interrupts;
+  if (!std::filesystem::exists(path)) {
+    throw InvalidArgument(fmt::format("check: {} does not exist", path));
+  }
+  std::size_t tensors = 0;
+  const std::vector<Finding> findings = Check(path, tensors);
+  Result result;
+  Json list = Json::array();
+  std::size_t count = 0;
+  for (const Finding& finding : findings) {
+    count += finding.note ? 0u : 1u;
+    result.text += fmt::format("{}{}{}{}\n", finding.note ? "note: " : "", Escaped(finding.name),
+                               finding.name.empty() ? "" : ": ", Escaped(finding.what));
+    list.push_back({{"name", finding.name}, {"what", finding.what}, {"note", finding.note}});
+  }
+  result.text +=
+      fmt::format("{} in {}\n", CountText(count, "finding"), CountText(tensors, "tensor"));
+  result.json = {{"path", path}, {"tensors", tensors}, {"findings", list}};
+  result.code = count == 0 ? ExitCode::kFine : ExitCode::kFinding;
+  return result;
+}
+
+}  // namespace
+
+Command AddCheck(CLI::App& app) {
+  auto path = std::make_shared<std::string>();
+  CLI::App* command =
+      app.add_subcommand("check", "Look for damage, NaN and bad scales; exit code 1 if found");
+  command->add_option("PATH", *path, "File, index file or folder")->required();
+  return {command, [path] { return Run(*path); }};
+}
+
+}  // namespace narrowfloat::tools

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/tensor_values.h"
+
+#include <array>
+#include <cstring>
+
+#include "narrowfloat/numerics/codec.h"
+#include "narrowfloat/numerics/formats.h"
+#include "narrowfloat/ops/dequantize.h"
+#include "narrowfloat/ops/quantize.h"
+#include "tools/interrupt.h"
+
+namespace narrowfloat::tools {
+namespace {
+
+void DequantizeOwn(const io::StoredTensor& tensor,
+                   const std::vector<std::span<const std::byte>>& input, const TensorView& out,
+                   const Execution& execution) {
+  std::array<const std::byte*, kRoleCount> memory{};
+  for (std::size_t i = 0; i < input.size(); ++i) {
+    memory[static_cast<std::size_t>(tensor.plan[i].role)] = input[i].data();
+  }
+  const auto view = BindBuffers<ConstQuantizedView>(
+      tensor.quantized->spec, tensor.shape(),
+      [&](const BufferPlan& buffer) { return memory[static_cast<std::size_t>(buffer.storage)]; });
+  Dequantize(view, out, execution);
+}
+
+void Widen(DType dtype, std::span<const std::byte> in, std::span<float> out) {
+  if (dtype == DType::kFloat32) {
+    std::memcpy(out.data(), in.data(), in.size());
+    return;
+  }
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, in.data() + 2 * i, sizeof bits);
+    out[i] = dtype == DType::kBFloat16 ? Decode<BFloat16>(bits) : Decode<Float16>(bits);
+  }
+}
+
+}  // namespace
+
+void DequantizeStored(const io::StoredTensor& tensor,
+                      const std::vector<std::span<const std::byte>>& input, const TensorView& out,
+                      const Execution& execution) {
+  if (!tensor.foreign) {
+    DequantizeOwn(tensor, input, out, execution);
+    return;
+  }
+  const io::ForeignBytes bytes{input[0], input[1],
+                               input.size() > 2 ? input[2] : std::span<const std::byte>()};
+  const std::size_t size = FlattenShape(tensor.shape()).Size() * ItemSize(out.dtype);
+  io::DecodeWeight(*tensor.foreign, bytes, out.dtype, {out.data, size}, execution.threads);
+}
+
+const std::vector<std::span<const std::byte>>& TensorReader::Bytes(
+    const io::TensorLocation& location) {
+  const io::StoredTensor& tensor = *location.tensor;
+  std::span<std::byte> rest = bytes_.Take(tensor.Bytes());
+  entries_.clear();
+  for (std::size_t i = 0; i < tensor.entries.size(); ++i) {
+    CheckInterrupt();
+    const io::TensorEntry& entry = tensor.entries[i];
+    const io::Shard& home =
+        tensor.shards.empty() ? *location.shard : in_.shards()[tensor.shards[i]];
+    home.file.Read(entry, 0, rest.first(entry.Bytes()));
+    entries_.push_back(rest.first(entry.Bytes()));
+    rest = rest.subspan(entry.Bytes());
+  }
+  return entries_;
+}
+
+std::span<const float> TensorReader::Values(const io::TensorLocation& location) {
+  const io::StoredTensor& tensor = *location.tensor;
+  const auto wide =
+      tensor.IsPlain() ? io::WideFloat(tensor.entries.front().dtype) : DType::kFloat32;
+  if (!wide) return {};
+  const auto& input = Bytes(location);
+  const std::size_t size = FlattenShape(tensor.shape()).Size();
+  const auto memory = values_.Take(size * sizeof(float));
+  const std::span<float> out{reinterpret_cast<float*>(memory.data()), size};
+  if (tensor.IsPlain()) {
+    Widen(*wide, input.front(), out);
+  } else {
+    DequantizeStored(tensor, input,
+                     {memory.data(), DType::kFloat32, tensor.shape(), {}, Device::kCpu},
+                     execution_);
+  }
+  return out;
+}
+
+}  // namespace narrowfloat::tools

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "narrowfloat/io/checkpoint.h"
+#include "narrowfloat/ops/execution.h"
+#include "narrowfloat/tensor/view.h"
+#include "tools/byte_buffer.h"
+
+namespace narrowfloat::tools {
+
+/// Writes the values of a quantized tensor, of this library's or another convention, to `out`.
+/// `input` has the bytes of each of the tensor's entries. Errors: as Dequantize.
+void DequantizeStored(const io::StoredTensor& tensor,
+                      const std::vector<std::span<const std::byte>>& input, const TensorView& out,
+                      const Execution& execution);
+
+/// Reads whole tensors of one checkpoint into memory that is used again.
+class TensorReader {
+ public:
+  TensorReader(const io::Checkpoint& in, Execution execution) : in_(in), execution_(execution) {}
+
+  /// The bytes of each entry, until the next call. Errors: IoError.
+  const std::vector<std::span<const std::byte>>& Bytes(const io::TensorLocation& location);
+
+  /// The values in fp32, until the next call; empty for a tensor of no float type. Errors: IoError.
+  std::span<const float> Values(const io::TensorLocation& location);
+
+ private:
+  const io::Checkpoint& in_;
+  Execution execution_;
+  ByteBuffer bytes_, values_;
+  std::vector<std::span<const std::byte>> entries_;
+};
+
+}  // namespace narrowfloat::tools

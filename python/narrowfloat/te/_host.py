@@ -11,6 +11,7 @@ from types import ModuleType
 
 from narrowfloat.te import _import_hook
 from narrowfloat.te._settings import BESIDE_GPU, SETTINGS
+from narrowfloat.te.jax.host import run_primitives
 
 PACKAGE = "transformer_engine"
 OLDEST, NEWEST = (2, 17), (2, 20)
@@ -131,6 +132,7 @@ def install() -> None:
     _import_hook.SUPPLIED.update(
         {
             f"{PACKAGE}_torch": "narrowfloat.pytorch.tex",
+            f"{PACKAGE}_jax": "narrowfloat.te.jax.native",
             f"{PACKAGE}.pytorch.attention.fused_mla_q_uproj": "narrowfloat.te.triton",
             _TRITON: "narrowfloat.te.triton",
             **{
@@ -139,5 +141,11 @@ def install() -> None:
             },
         }
     )
-    _import_hook.AROUND.update({PACKAGE: run_package, f"{PACKAGE}.common": run_common})
+    _import_hook.AROUND.update(
+        {
+            PACKAGE: run_package,
+            f"{PACKAGE}.common": run_common,
+            f"{PACKAGE}.jax.cpp_extensions": run_primitives,
+        }
+    )
     sys.meta_path.insert(0, _import_hook.FINDER)

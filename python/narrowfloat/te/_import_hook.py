@@ -15,9 +15,11 @@ from types import CodeType, ModuleType
 
 from narrowfloat.te import _code_cache
 from narrowfloat.te._rewrite import Rewrite, rewrite
-from narrowfloat.te._rules import RUNTIME
+from narrowfloat.te._rules import JAX_RUNTIME, RUNTIME
 from narrowfloat.te._settings import SETTINGS
 
+# The modules that rewritten code reaches by a global of its own: name of the global -> module.
+RUNTIMES = {RUNTIME: "narrowfloat.te.runtime", JAX_RUNTIME: "narrowfloat.te.jax.runtime"}
 Stage = Callable[[ast.Module, bytes, str], None]
 # Modules that are supplied instead of being found: name -> name of ours. A name that ends with a
 # dot stands for all modules below it that are not named themselves.
@@ -69,8 +71,9 @@ class RewritingLoader(SourceFileLoader):
 
 def prepare(module: ModuleType, path: str, rewrites: list[Rewrite]) -> None:
     """Gives a module what its rewritten code reads, and shows the rewrites to the observers."""
-    if any(RUNTIME in made.after for made in rewrites):
-        module.__dict__[RUNTIME] = importlib.import_module("narrowfloat.te.runtime")
+    for name, ours in RUNTIMES.items():
+        if any(name in made.after for made in rewrites):
+            module.__dict__[name] = importlib.import_module(ours)
     for observer in OBSERVERS:
         observer(path, rewrites)
 

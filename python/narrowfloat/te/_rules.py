@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 # The global through which rewritten code reaches narrowfloat.te.runtime. Python renames names that
 # begin with two underscores within a class, unless they end with two.
 RUNTIME = "__narrowfloat_te__"
+# The same for narrowfloat.te.jax.runtime, apart since either framework may be absent.
+JAX_RUNTIME = "__narrowfloat_te_jax__"
 
 _CUDA_DEVICE = re.compile(r"cuda(:\d+)?")
 _CUDA_TEMPLATE = re.compile(r"cuda:(%[ds]|\{\w*\})?")
@@ -31,6 +33,11 @@ _AUTOCAST = {
     "get_autocast_gpu_dtype": "get_autocast_dtype",
     "set_autocast_gpu_dtype": "set_autocast_dtype",
 }
+_JAX_FUNCTIONS = {
+    "reduce_precision": "jax.lax.reduce_precision",
+    "scaled_matmul": "jax.nn.scaled_matmul",
+}
+_XLA_PLATFORM = re.compile("CUDA")
 _SPEC_OF_FILE = "importlib.util.spec_from_file_location"
 
 
@@ -204,6 +211,20 @@ def cuda_tensor_property(node: ast.FunctionDef, context: Context) -> ast.AST | N
     return ast.FunctionDef(**{**dict(ast.iter_fields(node)), "name": "is_cpu"})
 
 
+def jax_function(node: ast.Attribute, context: Context) -> ast.AST | None:
+    """Replaces JAX's functions that CPUs have no working lowering for."""
+    if node.attr in _JAX_FUNCTIONS and ast.unparse(node) == _JAX_FUNCTIONS[node.attr]:
+        return ast.Attribute(ast.Name(JAX_RUNTIME, ast.Load()), node.attr, node.ctx)
+    return None
+
+
+def jax_platform(node: ast.keyword, context: Context) -> ast.AST | None:
+    """Replaces platform="CUDA", where JAX registers a handler, by "cpu"."""
+    if node.arg == "platform" and _matches(_XLA_PLATFORM, node.value):
+        return ast.keyword(node.arg, ast.Constant("cpu"))
+    return None
+
+
 def coalesced_collectives(node: ast.Attribute, context: Context) -> ast.AST | None:
     """Replaces torch.distributed's manager of batched collectives, which gloo does not have."""
     if node.attr == "_coalescing_manager":
@@ -298,7 +319,7 @@ RULES: dict[type[ast.AST], tuple[Rule, ...]] = {
         placed_process,
         file_loader,
     ),
-    ast.keyword: (pinned_memory,),
+    ast.keyword: (pinned_memory, jax_platform),
     ast.Attribute: (
         cuda_module,
         cuda_version,
@@ -306,6 +327,7 @@ RULES: dict[type[ast.AST], tuple[Rule, ...]] = {
         coalesced_collectives,
         dynamo_module,
         dynamo_mark,
+        jax_function,
     ),
     ast.FunctionDef: (cuda_tensor_property,),
     ast.ImportFrom: (import_from_cuda, import_of_cuda, import_from_dynamo),

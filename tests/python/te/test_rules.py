@@ -56,6 +56,11 @@ CHANGED = {
             "import torch as t\n__narrowfloat_te__.cuda.Stream()",
         ),
     ],
+    _rules.jax_function: [
+        ("jax.nn.scaled_matmul(a, b)", "__narrowfloat_te_jax__.scaled_matmul(a, b)"),
+        ("jax.lax.reduce_precision(x, 4, 3)", "__narrowfloat_te_jax__.reduce_precision(x, 4, 3)"),
+    ],
+    _rules.jax_platform: [("register(n, f, platform='CUDA')", "register(n, f, platform='cpu')")],
     _rules.cuda_version: [("float(torch.version.cuda)", "float(__narrowfloat_te__.cuda.version)")],
     _rules.cuda_tensor: [("x.data.is_cuda", "x.data.is_cpu")],
     _rules.cuda_tensor_property: [

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stands for transformer_engine_jax, TransformerEngine's native module for JAX.
+
+The handlers are narrowfloat.jax's. A primitive without a handler is switched off by host.py, so
+that TransformerEngine takes its own JAX code; what it asks only for such primitives is refused.
+"""
+
+from collections.abc import Callable
+from typing import NoReturn
+
+from narrowfloat import jax as _handlers
+from narrowfloat.te._settings import SETTINGS
+from narrowfloat.te.jax.enums import (
+    DType,
+    JAXX_Collective_Op,
+    JAXX_Quantize_Layout,
+    JAXX_Routing_Map_Format,
+    JAXX_Scaling_Mode,
+    JAXX_Score_Function,
+    NVTE_Activation_Type,
+    NVTE_Bias_Type,
+    NVTE_Fused_Attn_Backend,
+    NVTE_Mask_Type,
+    NVTE_Norm_Type,
+    NVTE_QKV_Format,
+    NVTE_QKV_Layout,
+    NVTE_Softmax_Type,
+)
+
+__all__ = [
+    "DType",
+    "JAXX_Collective_Op",
+    "JAXX_Quantize_Layout",
+    "JAXX_Routing_Map_Format",
+    "JAXX_Scaling_Mode",
+    "JAXX_Score_Function",
+    "NVTE_Activation_Type",
+    "NVTE_Bias_Type",
+    "NVTE_Fused_Attn_Backend",
+    "NVTE_Mask_Type",
+    "NVTE_Norm_Type",
+    "NVTE_QKV_Format",
+    "NVTE_QKV_Layout",
+    "NVTE_Softmax_Type",
+    "get_cgemm_num_max_streams",
+    "get_cublasLt_version",
+    "get_cuda_version",
+    "get_cudnn_frontend_version",
+    "get_cudnn_version",
+    "get_dact_dbias_quantize_workspace_sizes",
+    "get_dbias_quantize_workspace_sizes",
+    "get_device_compute_capability",
+    "get_fused_attn_backend",
+    "get_fused_attn_bwd_workspace_sizes",
+    "get_fused_attn_fwd_workspace_sizes",
+    "get_grouped_gemm_setup_workspace_size",
+    "get_norm_bwd_workspace_sizes",
+    "get_norm_fwd_workspace_sizes",
+    "get_num_compute_streams",
+    "get_topk_workspace_sizes",
+    "initialize_cgemm_communicator",
+    "is_collective_gemm_with_cublasmp",
+    "is_non_nt_fp8_gemm_supported",
+    "nvte_built_with_cublasmp",
+    "nvte_get_qkv_format",
+    "registrations",
+]
+
+
+def registrations() -> dict[str, object]:
+    """Returns the handlers by the names of their targets, those of TransformerEngine alone."""
+    handlers = _handlers.registrations()
+    return {name: handler for name, handler in handlers.items() if name.startswith("te_")}
+
+
+def get_device_compute_capability(device: int = 0) -> int:
+    """Returns the chosen generation, such as 100 for 10.0."""
+    major, minor = SETTINGS.generation
+    return 10 * major + minor
+
+
+def is_non_nt_fp8_gemm_supported() -> bool:
+    """Returns whether products of the generation read per-tensor FP8 in any layout."""
+    return SETTINGS.generation >= (10, 0)
+
+
+# Versions that are later than all that TransformerEngine's recipes ask for.
+def get_cuda_version() -> int:
+    """Returns 13.0 as CUDA writes it."""
+    return 13000
+
+
+def get_cublasLt_version() -> int:
+    """Returns 13.1 as cuBLAS writes it."""
+    return 130100
+
+
+def get_cudnn_version() -> int:
+    """Returns 9.13 as cuDNN writes it."""
+    return 91300
+
+
+def get_cudnn_frontend_version() -> int:
+    """Returns 1.12 as cuDNN's front end writes it."""
+    return 11200
+
+
+def get_num_compute_streams() -> int:
+    """Returns 1: work on the CPU is in one order."""
+    return 1
+
+
+def get_cgemm_num_max_streams() -> int:
+    """Returns 1, likewise."""
+    return 1
+
+
+def nvte_built_with_cublasmp() -> bool:
+    """Returns False."""
+    return False
+
+
+def is_collective_gemm_with_cublasmp() -> bool:
+    """Returns False."""
+    return False
+
+
+# Every layout that TransformerEngine for JAX has.
+_FORMATS = {
+    NVTE_QKV_Layout.NVTE_BS3HD: NVTE_QKV_Format.NVTE_BSHD,
+    NVTE_QKV_Layout.NVTE_BSHD_BS2HD: NVTE_QKV_Format.NVTE_BSHD,
+    NVTE_QKV_Layout.NVTE_BSHD_BSHD_BSHD: NVTE_QKV_Format.NVTE_BSHD,
+    NVTE_QKV_Layout.NVTE_T3HD: NVTE_QKV_Format.NVTE_THD,
+    NVTE_QKV_Layout.NVTE_THD_T2HD: NVTE_QKV_Format.NVTE_THD,
+    NVTE_QKV_Layout.NVTE_THD_THD_THD: NVTE_QKV_Format.NVTE_THD,
+}
+
+
+def nvte_get_qkv_format(layout: NVTE_QKV_Layout) -> NVTE_QKV_Format:
+    """Returns the order of dimensions of a layout."""
+    return _FORMATS[layout]
+
+
+def get_dbias_quantize_workspace_sizes(*arguments: object) -> tuple[tuple[tuple[int], DType]]:
+    """Returns the smallest buffer: the handler needs none."""
+    return (((1,), DType.kFloat32),)
+
+
+def get_fused_attn_backend(*arguments: object) -> tuple[NVTE_Fused_Attn_Backend, str]:
+    """Returns that there is none, and why, so that TransformerEngine's JAX code runs."""
+    return NVTE_Fused_Attn_Backend.NVTE_No_Backend, "narrowfloat.te: the CPU has no cuDNN"
+
+
+def get_grouped_gemm_setup_workspace_size(groups: int) -> NoReturn:
+    """Raises the RuntimeError that tells TransformerEngine not to use cuBLAS's grouped product."""
+    raise RuntimeError("narrowfloat.te: the CPU has no cuBLAS, whose grouped product this sizes")
+
+
+def _refused(name: str) -> Callable[..., NoReturn]:
+    """Returns a function that raises NotImplementedError with its own name."""
+
+    def refuse(*arguments: object, **named: object) -> NoReturn:
+        raise NotImplementedError(f"narrowfloat.te: {name} belongs to a kernel that needs a GPU")
+
+    refuse.__name__ = name
+    refuse.__doc__ = "Raises NotImplementedError."
+    return refuse
+
+
+get_dact_dbias_quantize_workspace_sizes = _refused("get_dact_dbias_quantize_workspace_sizes")
+get_fused_attn_bwd_workspace_sizes = _refused("get_fused_attn_bwd_workspace_sizes")
+get_fused_attn_fwd_workspace_sizes = _refused("get_fused_attn_fwd_workspace_sizes")
+get_norm_bwd_workspace_sizes = _refused("get_norm_bwd_workspace_sizes")
+get_norm_fwd_workspace_sizes = _refused("get_norm_fwd_workspace_sizes")
+get_topk_workspace_sizes = _refused("get_topk_workspace_sizes")
+initialize_cgemm_communicator = _refused("initialize_cgemm_communicator")

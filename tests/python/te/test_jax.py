@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TransformerEngine's flax modules train on the CPU, and what stands for JAX's functions."""
+
+import importlib.util
+import math
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lookalike import Run
+from narrowfloat.te.jax import enums
+
+NEEDED = ("transformer_engine", "jax", "flax", "optax")
+MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+CHOSEN = ("MXFP8BlockScaling:DenseGeneral", "Float8CurrentScaling:DenseGeneral")
+
+
+@pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
+def test_flax_modules_train_and_repeat_themselves(run_alone: Run) -> None:
+    ran = run_alone(str(Path(__file__).with_name("jax_program.py")), *CHOSEN, *CHOSEN)
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()
+    assert lines[:2] == lines[2:], "the same losses in a second run"
+    for line in lines[:2]:
+        first, second, third = map(float, line.split()[2:])
+        assert math.isfinite(first) and first > second > third
+    assert lines[0].split()[2:] != lines[1].split()[2:], "the recipes quantize differently"
+
+
+@pytest.mark.parametrize("name", [name for name in enums.__all__ if "Backend" not in name])
+def test_members_are_numbered_in_order_and_pickled_by_name(name: str) -> None:
+    enum = getattr(enums, name)
+    assert [member.value for member in enum] == list(range(len(enum)))
+    assert pickle.loads(pickle.dumps(enum(0))) is enum(0)
+
+
+def test_a_cast_to_e4m3_keeps_its_values_under_jit() -> None:
+    jax = pytest.importorskip("jax")
+    from narrowfloat.te.jax import runtime
+
+    values = np.array([448.0, 256.0, 2.0**-9, -448.0], np.float32)
+    cast = jax.jit(lambda x: runtime.reduce_precision(x.astype(jax.numpy.float8_e4m3fn), 4, 3))
+    assert np.array_equal(np.asarray(cast(values)).astype(np.float32), values)
+    other = runtime.reduce_precision(jax.numpy.float32(1 + 2.0**-9), 8, 7)
+    assert float(other) == 1, "other operands are JAX's"
+
+
+def test_a_product_of_blocks_is_that_of_the_decoded_values() -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    from narrowfloat.te.jax import runtime
+
+    random = np.random.default_rng(0)
+    codes = [random.integers(-8, 9, (2, rows, 64)).astype(np.float32) for rows in (3, 5)]
+    scales = [2.0 ** random.integers(-2, 3, (2, rows, 2)).astype(np.float32) for rows in (3, 5)]
+    made = runtime.scaled_matmul(
+        *(jnp.asarray(c, jnp.float8_e4m3fn) for c in codes),
+        *(jnp.asarray(s, jnp.float8_e8m0fnu) for s in scales),
+        preferred_element_type=jnp.float32,
+    )
+    a, b = (c * np.repeat(s, 32, axis=2) for c, s in zip(codes, scales, strict=True))
+    # All terms are multiples of 2**-4 below 2**10, so that fp32 sums of 64 of them are exact.
+    assert np.array_equal(np.asarray(made), np.einsum("bmk,bnk->bmn", a, b))

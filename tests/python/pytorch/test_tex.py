@@ -7,14 +7,14 @@ import pytest
 import torch
 from golden import Case, cases
 from narrowfloat.pytorch import constants, tex
-from narrowfloat.pytorch.constants import TE_DType
+from narrowfloat.pytorch.constants import DType, TE_DType
 from narrowfloat.pytorch.custom_recipes.gemm import MMParams
 from narrowfloat.pytorch.custom_recipes.reference_current_scaling import (
     CurrentScalingQuantizerRef,
 )
 from narrowfloat.pytorch.custom_recipes.reference_nvfp4 import NVFP4QuantizerRef
 from narrowfloat.pytorch.tensor.float8_blockwise_tensor import Float8BlockQuantizer
-from narrowfloat.pytorch.tensor.float8_tensor import Float8CurrentScalingQuantizer
+from narrowfloat.pytorch.tensor.float8_tensor import Float8CurrentScalingQuantizer, Float8Quantizer
 from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Quantizer
 from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer
 from torch_golden import FP8, assert_tensor, tensor_of
@@ -324,3 +324,11 @@ def test_plain_products_are_pytorchs_although_beta_is_zero() -> None:
         for beta in (None, 0.0)
     )  # fmt: skip
     assert torch.equal(plain, scaled)
+
+
+def test_a_quantizer_without_a_place_for_the_amax_casts_under_its_scale() -> None:
+    x, scale = torch.randn(32, 64), torch.full((1,), 4.0)
+    expected = Float8Quantizer(scale, torch.zeros(1), DType.kFloat8E4M3)(x)
+    made = Float8Quantizer(scale, torch.empty(0), DType.kFloat8E4M3)(x)
+    assert torch.equal(made._data, expected._data)
+    assert torch.equal(made._transpose, expected._transpose)

@@ -198,7 +198,11 @@ class Float8Quantizer(_Float8QuantizerBase):
         self.dtype = DType.cast(fp8_dtype)
 
     def _fill(self, src: torch.Tensor, dst: SchemeStorage, noop: torch.Tensor | None) -> None:
-        self._cast(src, dst, noop, self.scale, self.amax)
+        # Programs that cast under a scale of their own give an amax without elements.
+        amax = self.amax
+        if not amax.numel():
+            amax = torch.zeros(1, dtype=torch.float32, device=src.device)
+        self._cast(src, dst, noop, self.scale, amax)
 
     def _scale_of(self, scale_inv: torch.Tensor) -> torch.Tensor:
         own = self.scale.detach().reshape(1)

@@ -352,3 +352,18 @@ def test_delayed_scaling_inside_the_function_breaks_the_graph() -> None:
     inside = Network()
     outside = copy.deepcopy(inside)
     train((inside, outside), (torch.compile(run, backend="aot_eager"), run), None, (64, 64))
+
+
+def test_a_recipe_that_the_function_makes_breaks_the_graph() -> None:
+    layer, x = nfp.Linear(64, 64), torch.randn(32, 64)
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        with nfp.autocast(recipe=recipe.MXFP8BlockScaling()):
+            return layer(x)
+
+    expected = call(x)
+    assert torch.equal(torch.compile(call, backend="aot_eager")(x), expected)
+    torch._dynamo.reset()
+    rule = "autocast: the recipe must be made outside of the function that is compiled"
+    with pytest.raises(torch._dynamo.exc.UserError, match=rule):
+        torch.compile(call, backend="aot_eager", fullgraph=True)(x)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 
 from narrowfloat.common.recipe import Recipe
-from narrowfloat.pytorch._values import constant_of_graphs
+from narrowfloat.pytorch._values import constant_of_graphs, run_without_graph
 from narrowfloat.pytorch.quantization.global_state import (
     AutocastState,
     FP8GlobalStateManager,
@@ -67,7 +67,16 @@ class autocast:
 
 @constant_of_graphs
 def note_recipe(recipe: Recipe) -> None:
-    """Lets graphs refer to a recipe by its text."""
+    """Lets graphs refer to a recipe by its text.
+
+    A tracer holds the fields of a recipe that it has seen made apart from the object, which is
+    empty, so that such a recipe has no text.
+    """
+    if not vars(recipe):
+        run_without_graph(
+            f"autocast: the recipe must be made outside of the function that is compiled, got a "
+            f"{type(recipe).__name__} that the function makes"
+        )
     recipe.note()
 
 

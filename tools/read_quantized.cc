@@ -23,7 +23,7 @@ std::string Known() {
 io::ConventionGuess ReadQuantized(const std::string& verb, io::Checkpoint& in,
                                   const std::string& from) {
   const std::string path = in.path().string();
-  const io::ConventionGuess guess =
+  io::ConventionGuess guess =
       from.empty() ? io::GuessConvention(in) : io::ConventionGuess{from, "--from"};
   if (guess.name == io::kPlainName) {
     throw InvalidArgument(fmt::format("{}: IN must hold quantized tensors, {} has none ({})", verb,

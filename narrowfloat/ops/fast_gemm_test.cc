@@ -206,7 +206,8 @@ TEST(FastGemmTest, ScalesAtBothEndsStayWithinTheBound) {
     SCOPED_TRACE(range[0]);
     Quantized a = Make("mxfp8_e4m3", 20, 160, random), b = Make("mxfp8_e5m2", 12, 160, random);
     for (int side = 0; side < 2; ++side) {
-      std::uniform_int_distribution<int> code(range[2 * side], range[2 * side + 1]);
+      const int* bounds = range + std::ptrdiff_t{2} * side;
+      std::uniform_int_distribution<int> code(bounds[0], bounds[1]);
       for (std::byte& scale : (side == 0 ? a : b).Bytes(Role::kRowwiseScaleInv))
         scale = static_cast<std::byte>(code(random));
     }
@@ -261,14 +262,15 @@ TEST(FastGemmTest, TermsAndPlacesOfTheResultAreThoseOfTheReproducibleProduct) {
     return items;
   };
   for (const char* spec : {"fp8_e4m3:scale=0.75", "mxfp8_e4m3"}) {
-    const Quantized a(spec, {35, 64}, integers(35 * 64)), b(spec, {21, 64}, integers(21 * 64));
+    const Quantized a(spec, {35, 64}, integers(std::size_t{35} * 64)),
+        b(spec, {21, 64}, integers(std::size_t{21} * 64));
     Floats bias = integers(21);
     for (const GemmOutput output : {GemmOutput::kOverwrite, GemmOutput::kAccumulate}) {
       for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
         std::vector<std::byte> results[2];
         for (const GemmMode mode : {GemmMode::kReproducible, GemmMode::kFast}) {
           auto& memory = results[mode == GemmMode::kFast];
-          memory.assign(35 * 30 * ItemSize(dtype), std::byte{0x3F});
+          memory.assign(std::size_t{35} * 30 * ItemSize(dtype), std::byte{0x3F});
           TensorView out{memory.data(), dtype, {35, 21}, {}, {}};
           out.strides = {static_cast<std::ptrdiff_t>(30 * ItemSize(dtype)),
                          static_cast<std::ptrdiff_t>(ItemSize(dtype))};
@@ -325,8 +327,8 @@ TEST(FastGemmTest, GroupsAreThoseOfSingleCalls) {
   Quantized far = Make("mxfp8_e4m3", 8, 64, random);  // does not expand: runs as the others do
   for (std::byte& scale : far.Bytes(Role::kRowwiseScaleInv)) scale = std::byte{254};
   far.Bytes(Role::kRowwiseScaleInv)[0] = std::byte{1};
-  std::vector<std::byte> outs[2] = {std::vector<std::byte>(40 * 32 * 4),
-                                    std::vector<std::byte>(8 * 32 * 4)};
+  std::vector<std::byte> outs[2] = {std::vector<std::byte>(std::size_t{40} * 32 * 4),
+                                    std::vector<std::byte>(std::size_t{8} * 32 * 4)};
   const ConstQuantizedView as[] = {a.view, far.view}, bs[] = {b.view, b.view};
   const TensorView views[] = {{outs[0].data(), DType::kFloat32, {40, 32}, {}, {}},
                               {outs[1].data(), DType::kFloat32, {8, 32}, {}, {}}};
@@ -387,7 +389,8 @@ TEST(ExpansionTest, EveryCodeUnderEveryPowerOfTwoIsLossless) {
 }
 
 TEST(ExpansionTest, EveryE2M1CodeUnderEveryE4M3ScaleIsLossless) {
-  Quantized a("nvfp4", {256, 16}, Floats(256 * 16, 1.0f)), one("nvfp4", {2, 16}, Floats(32, 1.0f));
+  Quantized a("nvfp4", {256, 16}, Floats(std::size_t{256} * 16, 1.0f)),
+      one("nvfp4", {2, 16}, Floats(32, 1.0f));
   for (std::size_t line = 0; line < 256; ++line) {
     for (std::size_t i = 0; i < 8; ++i)
       a.Bytes(Role::kRowwiseData)[line * 8 + i] = static_cast<std::byte>(2 * i | (2 * i + 1) << 4);
@@ -454,8 +457,8 @@ TEST(ExpansionTest, RefusesWhatBFloat16OrSumsInFp32CannotHold) {
 
 TEST(ExpansionTest, BlocksOfZerosSetNoExponent) {
   Random random(27);
-  Floats items = Normal(64 * 64, random);
-  std::fill(items.begin(), items.begin() + 40 * 64, 0.0f);
+  Floats items = Normal(std::size_t{64} * 64, random);
+  std::fill(items.begin(), items.begin() + std::ptrdiff_t{40} * 64, 0.0f);
   const Quantized a("mxfp8_e4m3", {64, 64}, items);
   for (const Direction direction : {Direction::kRowwise, Direction::kColumnwise}) {
     const auto plan = PlanExpansion(a.view, direction, a.view, direction);

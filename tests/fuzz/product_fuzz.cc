@@ -29,7 +29,7 @@ class Source {
 
 /// A tensor of any codes and scales, each buffer in memory of exactly its size.
 struct Tensor {
-  Tensor(const SchemeInfo& scheme, Shape shape, Source& source) {
+  Tensor(const SchemeInfo& scheme, const Shape& shape, Source& source) {
     QuantSpec spec;
     spec.scheme = &scheme;
     spec.columnwise = true;

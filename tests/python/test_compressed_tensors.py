@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_cli import run
+from cli import run
 from test_conventions import BF16, read_model, write_model
 
 torch = pytest.importorskip("torch", reason="compressed-tensors needs PyTorch")

@@ -10,7 +10,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from test_cli import folder_bytes, run, run_json
+from cli import folder_bytes, run, run_json
 
 TYPES = {
     "F32": np.dtype(np.float32),

@@ -10,38 +10,17 @@ from typing import NoReturn
 
 from narrowfloat import jax as _handlers
 from narrowfloat.te._settings import SETTINGS
+from narrowfloat.te.jax import enums as _enums
+from narrowfloat.te.jax.enums import *  # noqa: F403
 from narrowfloat.te.jax.enums import (
     DType,
-    JAXX_Collective_Op,
-    JAXX_Quantize_Layout,
-    JAXX_Routing_Map_Format,
-    JAXX_Scaling_Mode,
-    JAXX_Score_Function,
-    NVTE_Activation_Type,
-    NVTE_Bias_Type,
     NVTE_Fused_Attn_Backend,
-    NVTE_Mask_Type,
-    NVTE_Norm_Type,
     NVTE_QKV_Format,
     NVTE_QKV_Layout,
-    NVTE_Softmax_Type,
 )
 
 __all__ = [
-    "DType",
-    "JAXX_Collective_Op",
-    "JAXX_Quantize_Layout",
-    "JAXX_Routing_Map_Format",
-    "JAXX_Scaling_Mode",
-    "JAXX_Score_Function",
-    "NVTE_Activation_Type",
-    "NVTE_Bias_Type",
-    "NVTE_Fused_Attn_Backend",
-    "NVTE_Mask_Type",
-    "NVTE_Norm_Type",
-    "NVTE_QKV_Format",
-    "NVTE_QKV_Layout",
-    "NVTE_Softmax_Type",
+    *_enums.__all__,
     "get_cgemm_num_max_streams",
     "get_cublasLt_version",
     "get_cuda_version",

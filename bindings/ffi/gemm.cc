@@ -120,7 +120,7 @@ auto Bind(Binding&& binding) {
       .template Arg<ffi::AnyBuffer>()  // rhs
       .template Arg<ffi::AnyBuffer>()  // rhs_scale_inv
       .template Arg<ffi::AnyBuffer>()  // rhs_amax
-      .template Arg<ffi::AnyBuffer>()  // bias, of no items where there is none
+      .template Arg<ffi::AnyBuffer>()  // bias; an empty buffer means no bias
       .template Arg<ffi::AnyBuffer>()  // group_sizes, of no items where there are no groups
       .template Ret<ffi::AnyBuffer>()  // output
       .template Attr<std::string_view>("lhs_spec")

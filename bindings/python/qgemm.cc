@@ -144,7 +144,7 @@ std::string_view ProductMode(std::optional<std::string_view> name) {
   return GemmModeName(name ? FindGemmMode(*name) : DefaultGemmMode());
 }
 
-/// Whether fp32 holds the number as a normal one.
+/// Returns whether |number| lies in [2^-126, 2^127), where fp32 holds it as a normal number.
 bool IsNormalFloat(double number) {
   const double magnitude = std::abs(number);
   return magnitude >= 0x1p-126 && magnitude < 0x1p127;

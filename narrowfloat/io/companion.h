@@ -19,13 +19,15 @@ inline constexpr const char* kModelOptFile = "hf_quant_config.json";  // ModelOp
 /// Errors: InvalidArgument if it is damaged; IoError.
 nlohmann::json ReadCompanion(const Checkpoint& checkpoint, const char* name);
 
-/// The bytes of such a file. Errors: InvalidArgument if there is none; IoError.
+/// Returns the bytes of a file in the checkpoint's folder. Errors: InvalidArgument if the file does
+/// not exist; IoError.
 std::string ReadCompanionText(const Checkpoint& checkpoint, const char* name);
 
-/// The value at `keys`, one inside the other; null if there is none.
+/// Returns the value at value[keys[0]][keys[1]]...; null if a key is missing.
 nlohmann::json ValueAt(const nlohmann::json& value, std::initializer_list<const char*> keys);
 
-/// The text at `keys`, if there is one.
+/// Returns the string at value[keys[0]][keys[1]]...; nullopt if a key is missing or holds no
+/// string.
 std::optional<std::string> TextAt(const nlohmann::json& value,
                                   std::initializer_list<const char*> keys);
 

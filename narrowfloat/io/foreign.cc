@@ -15,7 +15,8 @@ namespace {
 
 using nlohmann::json;
 
-/// What the files beside the tensors say. ModelOpt writes one of its own, which comes first.
+/// Returns the convention that the JSON files beside the tensors name, if they name one. ModelOpt's
+/// own file is read before config.json.
 std::optional<ConventionGuess> GuessOfCompanions(const Checkpoint& checkpoint) {
   const json owners = ReadCompanion(checkpoint, kModelOptFile);
   if (const auto name = TextAt(owners, {"producer", "name"})) return {{*name, kModelOptFile}};
@@ -26,8 +27,8 @@ std::optional<ConventionGuess> GuessOfCompanions(const Checkpoint& checkpoint) {
   return std::nullopt;
 }
 
-/// A buffer of this library that no metadata speaks of: codes beside their scales. Nullptr if there
-/// is none.
+/// Returns the name of a code buffer of this library that has its scales but no metadata; nullptr
+/// if the checkpoint has no such buffer.
 const std::string* FindOrphan(const Checkpoint& checkpoint) {
   for (const TensorLocation& location : checkpoint.tensors()) {
     const std::string& name = location.tensor->name;

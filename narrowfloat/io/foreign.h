@@ -8,14 +8,14 @@
 
 namespace narrowfloat::io {
 
-/// What a checkpoint without quantized tensors is called.
+/// Names a checkpoint without quantized tensors.
 inline constexpr std::string_view kPlainName = "plain";
 
-/// What a checkpoint is called that has this library's buffers without the metadata that says what
-/// they are: programs that read and save tensors lose it.
+/// Names a checkpoint that holds this library's buffers but not their metadata, which programs that
+/// read and save tensors drop.
 inline constexpr std::string_view kLostMetadataName = "narrowfloat without metadata";
 
-/// Who wrote the checkpoint.
+/// The convention that a checkpoint is written in, and how that was found.
 struct ConventionGuess {
   std::string name;    // "narrowfloat", "plain", or a foreign convention's quant_method
   std::string reason;  // what in the checkpoint says so

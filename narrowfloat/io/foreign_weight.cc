@@ -42,7 +42,8 @@ bool Fits(const ForeignWeight& weight, BlockShape block, const Shape& scale) {
   return got == want;
 }
 
-/// Blocks that files have, the likeliest first: which fits is told by the scale's shape.
+/// Returns the block shapes that files use, most common first. The caller takes the first one that
+/// fits the shape of the scale.
 std::vector<BlockShape> Candidates(const ForeignWeight& weight, std::optional<BlockShape> block) {
   if (weight.scale == FileDType::kF8E4M3) return {{1, kNvBlock}};
   std::vector<BlockShape> candidates;

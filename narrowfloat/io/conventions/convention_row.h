@@ -10,7 +10,7 @@
 
 namespace narrowfloat::io {
 
-/// What a scale of the whole tensor does to a decoded value.
+/// How the scale of the whole tensor enters a decoded value.
 enum class GlobalScale : std::uint8_t { kNone, kMultiplies, kDivides };
 
 /// The tensors that make up one quantized weight, as suffixes of a common stem.

@@ -8,16 +8,15 @@ from typing import Any
 
 import torch
 
-from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
-
 _CASTS = {"float": torch.float32, "half": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def _cast(method: str, dtype: torch.dtype) -> Callable[[Any], Any]:
     def cast(self: torch.nn.Module) -> torch.nn.Module:
         def change(tensor: torch.Tensor) -> torch.Tensor:
-            if isinstance(tensor, QuantizedTensor):
-                # The bytes stay; what they stand for is another type.
+            # Quantized tensors, ours and TransformerEngine's, keep their bytes: only the nominal
+            # type changes.
+            if hasattr(type(tensor), "make_like"):
                 return type(tensor).make_like(tensor, dtype=dtype)
             return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
@@ -30,7 +29,11 @@ def _cast(method: str, dtype: torch.dtype) -> Callable[[Any], Any]:
 
 
 def install() -> None:
-    """Replaces the methods, once."""
+    """Replaces the methods, unless they are these.
+
+    TransformerEngine's import replaces them with methods that know its own tensors only, so
+    `narrowfloat.te` calls this again after it.
+    """
     for method, dtype in _CASTS.items():
         if not hasattr(getattr(torch.nn.Module, method), "of_narrowfloat"):
             setattr(torch.nn.Module, method, _cast(method, dtype))

@@ -115,6 +115,14 @@ def run_common(module: ModuleType, run: Callable[[], None]) -> None:
     module.load_framework_extension = load_framework_extension
 
 
+def run_tensors(module: ModuleType, run: Callable[[], None]) -> None:
+    """Runs transformer_engine.pytorch.tensor, which replaces torch.nn.Module.float()."""
+    from narrowfloat.pytorch import _module_patch
+
+    run()
+    _module_patch.install()
+
+
 def load_framework_extension(framework: str) -> None:
     """Imports our native module for a framework, `torch` or `jax`."""
     if framework == "torch":
@@ -146,6 +154,7 @@ def install() -> None:
             PACKAGE: run_package,
             f"{PACKAGE}.common": run_common,
             f"{PACKAGE}.jax.cpp_extensions": run_primitives,
+            f"{PACKAGE}.pytorch.tensor": run_tensors,
         }
     )
     sys.meta_path.insert(0, _import_hook.FINDER)

@@ -138,6 +138,16 @@ def test_modules_change_their_nominal_type(kind: str) -> None:
     assert_same_buffers(model.weight.detach(), before, "bytes are kept")
 
 
+@every
+def test_assigned_data_keeps_requires_grad(kind: str) -> None:
+    """As torch.Tensor.data does, for values of the same and of another nominal type."""
+    for requires_grad in (True, False):
+        weight = torch.nn.Parameter(quantized(kind), requires_grad=requires_grad)
+        for dtype in (weight.dtype, torch.float32):
+            weight.data = torch.ones(weight.shape, dtype=dtype)
+            assert weight.requires_grad == requires_grad, dtype
+
+
 @pytest.mark.filterwarnings("ignore:Float8Tensor of nominal type")  # for FSDP2's users
 @pytest.mark.parametrize("kind", ["float8_current", "mxfp8", "nvfp4"])
 def test_to_a_type_requantizes(kind: str) -> None:
@@ -145,6 +155,7 @@ def test_to_a_type_requantizes(kind: str) -> None:
     expected = ALL[kind]()(model.weight.detach().dequantize().to(torch.float32)).detach()
     model.to(torch.float32)
     assert type(model.weight) is type(expected) and model.weight.dtype == torch.float32
+    assert model.weight.requires_grad
     assert_same_buffers(model.weight.detach(), expected, "requantized")
 
 

@@ -138,3 +138,15 @@ def test_graphs_are_refused_by_name() -> None:
     module = te.Linear(WIDTH, WIDTH, params_dtype=BF16)
     with pytest.raises(NotImplementedError, match="CUDA graphs need a GPU"):
         te.make_graphed_callables(module, (sample(),))
+
+
+def test_modules_cast_native_parameters_beside_transformer_engine() -> None:
+    """TransformerEngine's import replaces torch.nn.Module.float(); tensors of ours keep bytes."""
+    from narrowfloat.pytorch import DType, MXFP8Quantizer
+
+    quantizer, module = MXFP8Quantizer(DType.kFloat8E4M3), torch.nn.Module()
+    module.weight = torch.nn.Parameter(quantizer(torch.randn(64, 64)).detach())
+    before = module.weight._rowwise_data
+    module.float()
+    assert module.weight.dtype == torch.float32 and module.weight.requires_grad
+    assert module.weight._rowwise_data is before

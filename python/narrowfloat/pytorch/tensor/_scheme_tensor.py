@@ -186,9 +186,7 @@ class SchemeTensor(SchemeStorage, ShardedParameter, Weight, QuantizedTensor):
         """Takes the values, shape, type and device of a tensor that is not of this class."""
         quantizer = self._quantizer._with_group_of(self).copy()
         quantizer.internal = False
-        requires_grad = tensor.requires_grad
         self._rebind(quantizer.quantize_impl(tensor.detach()))
-        self.requires_grad_(requires_grad)
 
     def _rebind(self, tensor: SchemeTensor) -> None:
         """Takes the fields of a tensor of this class, and its outer metadata where they differ."""

@@ -137,7 +137,6 @@ class Float8BlockwiseQTensor(Float8BlockwiseQTensorStorage, TileWeight, SchemeTe
             self._set_plain_data(tensor)
             return
         self._quantizer.update_quantized(tensor.detach(), self)
-        self.requires_grad_(tensor.requires_grad)
 
 
 def _make_float8_blockwise_tensor_in_reduce_ex(*arguments: Any) -> Float8BlockwiseQTensor:

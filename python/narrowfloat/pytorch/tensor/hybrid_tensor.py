@@ -451,8 +451,6 @@ class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Weight,
         self._columnwise_storage = source._columnwise_storage
         self._quantizer = source._quantizer.copy()
         self._dtype = source.dtype
-        if source is not tensor:
-            self.requires_grad_(tensor.requires_grad)
 
     # As a weight.
 

@@ -149,7 +149,6 @@ class IdentityTensor(IdentityTensorStorage, SchemeTensor):
         quantizer = self._quantizer.copy()
         quantizer.internal = False
         self._rebind(quantizer.quantize_impl(tensor))
-        self.requires_grad_(tensor.requires_grad)
 
 
 def _make_identity_tensor_in_reduce_ex(*arguments: Any) -> IdentityTensor:

@@ -355,7 +355,6 @@ class NVFP4Tensor(NVFP4TensorStorage, TileWeight, SchemeTensor):
             super()._set_plain_data(tensor)
             return
         self._quantizer.update_quantized(tensor.detach(), self)
-        self.requires_grad_(tensor.requires_grad)
 
 
 def _make_nvfp4_tensor_in_reduce_ex(*arguments: Any) -> NVFP4Tensor:

@@ -93,6 +93,9 @@ class CharTransformer(nn.Module):
     ) -> None:
         super().__init__()
         self.characters = nn.Embedding(characters, width)
+        # Embeddings of torch's unit variance hide the places behind them, and training stays at
+        # what follows one character.
+        nn.init.normal_(self.characters.weight, std=0.02)
         self.places = nn.Parameter(torch.randn(length, width) * 0.02)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm = RootMeanSquareNorm(width)

@@ -183,7 +183,7 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", nargs="+", choices=list(RUNS), default=list(RUNS))
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--batch", type=int, default=16, help="pieces of text per step")
     parser.add_argument("--rate", type=float, default=2e-3, help="learning rate of AdamW")
     parser.add_argument("--seed", type=int, default=1)

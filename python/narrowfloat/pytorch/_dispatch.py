@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
+from narrowfloat.pytorch._inference import run_in_inference_mode
 from narrowfloat.pytorch._read_only import (
     Effect,
     arguments_of,
@@ -92,6 +93,12 @@ class WriteTarget:
 
 def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Runs an operator that at least one quantized tensor takes part in."""
+    if torch.is_inference_mode_enabled():
+        return run_in_inference_mode(_run, func, args, kwargs, effect_of(func).aliases)
+    return _run(func, args, kwargs)
+
+
+def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if func in _quantized_tensor_passthrough_ops:
         with torch._C._DisableTorchDispatch():
             return func(*args, **kwargs)

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
+from narrowfloat.pytorch._inference import run_in_inference_mode
+
 
 class Effect(NamedTuple):
     """Holds which arguments an operator writes and which results are views, by its schema."""
@@ -129,19 +131,9 @@ class ReadOnlyValues(torch.Tensor):
         if func.namespace == "c10d":  # its schemas do not say what is written
             values = next(v for v in tree_flatten(args)[0] if isinstance(v, cls))
             raise RuntimeError(f"{func}: {_rule(values)}; clone() them to communicate them")
-        row = _rows.get(func)
-        if row is not None:
-            result = row(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
-        effect = effect_of(func)
-        if effect.written:
-            refuse_writes(func, arguments_of(effect.written, args, kwargs))
-        result = func(*tree_map(unwrapped, args), **tree_map(unwrapped, kwargs))
-        if not effect.aliases:
-            return result
-        origin = next(leaf._origin for leaf in args if isinstance(leaf, cls))
-        return read_only(result, origin)
+        if torch.is_inference_mode_enabled():
+            return run_in_inference_mode(_run, func, args, kwargs, effect_of(func).aliases)
+        return _run(func, args, kwargs)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"{type(self).__name__}({self._values!r}, origin={self._origin!r})"
@@ -174,6 +166,23 @@ class ReadOnlyValues(torch.Tensor):
         inner: dict[str, torch.Tensor], origin: str, outer_size: Any, outer_stride: Any
     ) -> ReadOnlyValues:
         return ReadOnlyValues(inner["_values"], origin)
+
+
+def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Runs an operator that reads read-only values. Errors: RuntimeError for a write to them."""
+    row = _rows.get(func)
+    if row is not None:
+        result = row(*args, **kwargs)
+        if result is not NotImplemented:
+            return result
+    effect = effect_of(func)
+    if effect.written:
+        refuse_writes(func, arguments_of(effect.written, args, kwargs))
+    result = func(*tree_map(unwrapped, args), **tree_map(unwrapped, kwargs))
+    if not effect.aliases:
+        return result
+    origin = next(leaf._origin for leaf in args if type(leaf) is ReadOnlyValues)
+    return read_only(result, origin)
 
 
 def unwrapped(value: Any) -> Any:

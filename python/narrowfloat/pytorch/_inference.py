@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators of tensor classes in inference mode, where PyTorch leaves more to the class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten
+
+Run = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def run_in_inference_mode(
+    run: Run, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gives_views: bool
+) -> Any:
+    """Runs an operator so that it has the results that it has under no_grad().
+
+    Requires: inference mode. Autograd is what takes composite operators apart elsewhere. A view of
+    a normal tensor is a normal tensor, also here: PyTorch joins its version to that of its base.
+    """
+    parts = func.decompose(*args, **kwargs)
+    if parts is not NotImplemented:
+        return parts
+    base = next(leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor))
+    normal = gives_views and not base.is_inference()
+    with torch.inference_mode(False) if normal else nullcontext(), torch.no_grad():
+        return run(func, args, kwargs)

@@ -52,6 +52,10 @@ class QuantizedTensorStorage:
         """The storages that have buffers: itself, or those that it consists of."""
         return [self]
 
+    def _block_boundary(self, along_rows: bool) -> int:
+        """Returns the number of rows, or of columns, that a part's ends must be a multiple of."""
+        return 1
+
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
@@ -375,6 +379,10 @@ class Quantizer(ValueSemantics, abc.ABC):
     def holds_values(self) -> tuple[bool, bool]:
         """Returns for the row-wise and the column-wise direction if it stays in high precision."""
         return False, False
+
+    def quantizes_shards(self, inp: torch.Tensor) -> bool:
+        """Whether ranks that quantize shards like this one get the codes of the whole tensor."""
+        return False
 
     def is_quantizable(self, inp: torch.Tensor) -> bool:
         """Whether the format takes a tensor of this shape."""

@@ -148,6 +148,14 @@ def test_an_amax_is_shared_by_the_parts(kind: str) -> None:
     assert_same_buffers(tensor, before, "a refused write")
 
 
+def test_an_amax_of_a_column_is_never_changed_by_a_part() -> None:
+    whole = nfp.NVFP4Quantizer(row_scaled_nvfp4=True)(sample(64, 64)).detach()
+    before = snapshot(whole)
+    with pytest.raises(RuntimeError, match="read-only"):
+        whole[:16] = 100
+    assert_same_buffers(whole, before, "whole")
+
+
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
 def test_parts_take_nan_and_refuse_infinity(value: float) -> None:
     tensor = quantized("float8_current", 4, 8)

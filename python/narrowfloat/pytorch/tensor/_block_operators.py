@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from narrowfloat.pytorch._dispatch import implements
-from narrowfloat.pytorch.tensor._cuts import block_boundary, cut
+from narrowfloat.pytorch.tensor._cuts import cut
 from narrowfloat.pytorch.tensor._fsdp import refuse_plain_shards, refuse_replicas_of_values
 from narrowfloat.pytorch.tensor._operators import (
     _empty_like,
@@ -128,9 +128,9 @@ def _why_no_pieces(tensor: BlockStorage, size: int, dim: int) -> str:
     if tensor._has_swizzled_scales():
         return "its scales are GEMM-swizzled"
     lines = "columns" if dim % tensor.dim() == tensor.dim() - 1 else "rows"
-    boundary = block_boundary(tensor, lines == "rows")
+    boundary = tensor._block_boundary(lines == "rows")
     if size % boundary == 0:
-        return f"its scales cannot be cut along the {lines}"
+        return f"its amaxes cannot be cut along the {lines}"
     return f"{size} {lines} of a shard are not whole blocks of {boundary}"
 
 
@@ -144,7 +144,7 @@ def _pieces(tensor: BlockStorage, sizes: list[int], dim: int) -> Any:
             return NotImplemented
         pieces.append(piece)
         start += size
-    if sizes[-1] % block_boundary(tensor, dim % tensor.dim() != tensor.dim() - 1) != 0:
+    if sizes[-1] % tensor._block_boundary(dim % tensor.dim() != tensor.dim() - 1) != 0:
         # FSDP2 cuts a short shard out of a padded one, where no block ends with it.
         refuse_plain_shards(tensor, _why_no_pieces(tensor, sizes[-1], dim))
     return pieces

@@ -26,17 +26,6 @@ def _scale_axis(spec: _core.QuantSpec, columnwise: bool, along_rows: bool) -> in
     return next(axis for axis in (0, 1) if content[axis] != grown[axis])
 
 
-def block_boundary(tensor: BlockStorage, along_rows: bool) -> int:
-    """Returns the number of rows, or of columns, that a cut's ends must be a multiple of.
-
-    Each direction asks for whole blocks of its own; tiles are square.
-    """
-    spec = tensor._spec()
-    tiles = spec.derives_columnwise or getattr(tensor._quantizer, "with_2d_quantization", False)
-    across = tensor._has_columnwise() if along_rows else tensor._has_rowwise()
-    return spec.block_length if tiles or across else 1
-
-
 def _matrix_range(
     shape: torch.Size, dim: int, start: int, length: int
 ) -> tuple[bool, int, int] | None:
@@ -66,7 +55,7 @@ def cut(tensor: BlockStorage, dim: int, start: int, length: int) -> Any:
         return None
     along_rows, first, count = found
     total = _native.flatten_shape(tuple(shape))[0 if along_rows else 1]
-    boundary = block_boundary(tensor, along_rows)
+    boundary = tensor._block_boundary(along_rows)
     if first % boundary != 0 or (first + count != total and count % boundary != 0):
         return None
     size = torch.Size((*shape[:dim], length, *shape[dim + 1 :]))

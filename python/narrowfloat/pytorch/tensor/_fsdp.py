@@ -53,31 +53,59 @@ def find_parameter_group(module: torch.nn.Module) -> Any:
     )
 
 
-def usages_of_pass(module: torch.nn.Module, quantizer: Any) -> tuple[bool, bool]:
-    """Returns which directions the gathered parameter needs.
+def usages_of_pass(module: torch.nn.Module, shard: Any, length: int) -> list[tuple[bool, bool]]:
+    """Returns which directions the gathered parameter needs, the best choice first.
 
-    What is gathered for one pass needs that pass's direction alone; what stays gathered needs the
-    column-wise one too, if the quantizer makes it.
+    What is gathered for one pass needs that pass's direction alone. What stays gathered, as after
+    unshard(), needs the column-wise one too, if the quantizer makes it; so do directions whose
+    buffers differ in size for shards of `length`, because FSDP2 gathers into one memory each time.
     """
     from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 
-    group = find_parameter_group(module)
-    if group._reshard_after_forward:
-        backward = group._training_state == TrainingState.PRE_BACKWARD
-        return not backward, backward
-    return True, quantizer is None or quantizer.columnwise_usage
+    group, quantizer = find_parameter_group(module), shard._quantizer
+    both = (True, quantizer is None or quantizer.columnwise_usage)
+    if not group._reshard_after_forward or not _directions_are_alike(shard, length):
+        return [both]
+    if group._training_state == TrainingState.FORWARD:
+        return [(True, False), both]
+    if group._training_state == TrainingState.PRE_BACKWARD:
+        return [(False, True), both]
+    return [both, (True, False)]
+
+
+def _directions_are_alike(shard: Any, length: int) -> bool:
+    """Whether either direction of a shard of `length` rows travels in buffers of the same sizes."""
+    usages = [_usages_at_hand(shard, wanted) for wanted in ((True, False), (False, True))]
+    first, second = (
+        [math.prod(route.sent(length)) for route in transport.routes(shard, fields)]
+        for fields in (shard._transport_fields(*each) for each in usages)
+    )
+    return first == second
+
+
+def _parameter_of(module: torch.nn.Module, shard: torch.Tensor) -> Any:
+    """Finds what FSDP2 keeps of a sharded parameter; None if it shards none like it."""
+    try:
+        params = find_parameter_group(module).fsdp_params
+    except RuntimeError:
+        return None
+    owned = (param for param in params if param._module_info.module is module)
+    return next((param for param in owned if param._sharded_local_tensor is shard), None)
 
 
 def _name_of(module: torch.nn.Module, shard: torch.Tensor) -> str:
     """Returns the name of a sharded parameter, from the root if FSDP2 knows it."""
-    try:
-        group = find_parameter_group(module)
-    except RuntimeError:
+    param = _parameter_of(module, shard)
+    if param is None:
         return f"of {type(module).__name__}"
-    for param in group.fsdp_params:
-        if param._module_info.module is module and param._sharded_local_tensor is shard:
-            return param._param_fqn or f"{type(module).__name__}.{param._module_info.param_name}"
-    return f"of {type(module).__name__}"
+    return param._param_fqn or f"{type(module).__name__}.{param._module_info.param_name}"
+
+
+def _fits_first_gather(param: Any, sent: Sequence[torch.Tensor], world: int) -> bool:
+    """Whether FSDP2 can gather these buffers where it gathered the first ones."""
+    memory = [] if param is None else param.all_gather_outputs
+    wanted = [world * buffer.numel() for buffer in sent]
+    return not memory or [buffer.numel() for buffer in memory] == wanted
 
 
 @contextmanager
@@ -219,9 +247,9 @@ class ShardedParameter:
         """Returns the storages that travel, with their directions."""
         return [(self, usages)]
 
-    def _gather_usages(self, module: torch.nn.Module) -> tuple[bool, bool]:
-        """Returns which directions the gathered parameter needs."""
-        return usages_of_pass(module, self._quantizer)
+    def _gather_usages(self, module: torch.nn.Module, length: int) -> list[tuple[bool, bool]]:
+        """Returns which directions the gathered parameter needs, as usages_of_pass()."""
+        return usages_of_pass(module, self, length)
 
     def _note_mesh(self, mesh: Any) -> None:
         """Keeps the group that later quantizations of the shard reduce over, if they share any."""
@@ -243,31 +271,47 @@ class ShardedParameter:
         Every rank sends buffers of the same sizes: those of a short shard end with zeros. Without a
         mesh the buffers are those of this shard alone, and what ranks share is not compared.
         Errors: RuntimeError outside of FSDP2; RuntimeError or NotImplementedError, on every rank,
-        for what cannot be gathered.
+        for what cannot be gathered, and for other directions than those of the first gather.
         """
         with _naming(module, self):
             # What cannot travel is named first, whether or not FSDP2 runs the hook.
             for storage, _ in self._shard_parts((True, True)):
                 if storage is not None:
                     _require_transportable(storage)
-        usages = self._gather_usages(module)
+        world, whole, padded = None, None, None
+        if mesh is not None:
+            world, whole = mesh.size(), orig_size[0]
+            padded = -(-whole // world)
+        choices = self._gather_usages(module, self.shape[0] if padded is None else padded)
         with _naming(module, self):
-            world, whole, padded = None, None, None
-            if mesh is not None:
-                world, whole = mesh.size(), orig_size[0]
-                padded = -(-whole // world)
-            buffers: list[torch.Tensor] = []
-            parts: list[_Part | None] = []
-            for storage, wanted in self._shard_parts(usages):
-                part = None if storage is None else _part_of(storage, wanted, world, padded)
-                parts.append(part)
-                if part is not None:
-                    buffers.extend(transport.extract(storage, part.fields, padded))
-                    buffers.extend(_shares(storage, part.shared))
-            sent, bundle = _in_shape(buffers, world, whole, padded, orig_size)
+            param = None if mesh is None else _parameter_of(module, self)
+            for usages in choices:
+                parts, buffers = self._extract(usages, world, padded)
+                sent, bundle = _in_shape(buffers, world, whole, padded, orig_size)
+                if _fits_first_gather(param, sent, world or 1):
+                    break
+            else:
+                raise RuntimeError(
+                    "fsdp_pre_all_gather: FSDP2 gathers into the memory of the first gather, which "
+                    "had other directions; set_reshard_after_forward() must be called before it"
+                )
         if mesh is not None:
             self._note_mesh(mesh)
         return sent, _Gathering(tuple(parts), whole, world, bundle, module)
+
+    def _extract(
+        self, usages: tuple[bool, bool], world: int | None, padded: int | None
+    ) -> tuple[list[_Part | None], list[torch.Tensor]]:
+        """Returns what each storage sends, and the buffers. Errors: as fsdp_pre_all_gather()."""
+        buffers: list[torch.Tensor] = []
+        parts: list[_Part | None] = []
+        for storage, wanted in self._shard_parts(usages):
+            part = None if storage is None else _part_of(storage, wanted, world, padded)
+            parts.append(part)
+            if part is not None:
+                buffers.extend(transport.extract(storage, part.fields, padded))
+                buffers.extend(_shares(storage, part.shared))
+        return parts, buffers
 
     def fsdp_post_all_gather(
         self,
@@ -449,8 +493,8 @@ _CHILDREN = {"rowwise": (True, False), "columnwise": (False, True)}
 class ShardedHybrid(ShardedParameter):
     """The hooks of FSDP2 for a tensor of two storages: both travel, in every pass."""
 
-    def _gather_usages(self, module: torch.nn.Module) -> tuple[bool, bool]:
-        return True, True
+    def _gather_usages(self, module: torch.nn.Module, length: int) -> list[tuple[bool, bool]]:
+        return [(True, True)]
 
     def _shard_parts(self, usages: tuple[bool, bool]) -> list[tuple[Any, tuple[bool, bool]]]:
         """Errors: NotImplementedError for a child that cannot travel."""

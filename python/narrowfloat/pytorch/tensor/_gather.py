@@ -70,7 +70,7 @@ def gather_quantized(x: torch.Tensor, group: Any, quantizer: Quantizer, runs: in
     dimensions.
     """
     join = joiner(group, runs)
-    if isinstance(quantizer, SchemeQuantizer) and quantizer.is_quantizable(x):
+    if quantizer.quantizes_shards(x):
         shard = _quantize_shard(x, quantizer, group)
         if _travels(shard, runs):
             return gather_shards(shard, join)

@@ -11,7 +11,6 @@ import torch
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._dispatch import implements
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
-from narrowfloat.pytorch.tensor._cuts import block_boundary
 from narrowfloat.pytorch.tensor._fsdp import refuse_replicas_of_values
 from narrowfloat.pytorch.tensor._operators import (
     _copy,
@@ -21,8 +20,7 @@ from narrowfloat.pytorch.tensor._operators import (
     of_one_family,
     zero_buffers,
 )
-from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor, copy_child
-from narrowfloat.pytorch.tensor.storage._scheme_storage import BlockStorage
+from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor
 
 
 def map_quantized(
@@ -57,7 +55,7 @@ def _alias(tensor: HybridQuantizedTensor) -> HybridQuantizedTensor:
 def _clone(
     tensor: HybridQuantizedTensor, *, memory_format: torch.memory_format | None = None
 ) -> HybridQuantizedTensor:
-    return tensor._rebuild(**tensor._map(copy_child))
+    return tensor._rebuild(**tensor._cloned_buffers())
 
 
 @implements(aten.view.default, HybridQuantizedTensor)
@@ -122,14 +120,16 @@ def _pieces(tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]) -> An
 def _split(tensor: HybridQuantizedTensor, split_size: int, dim: int = 0) -> Any:
     """Errors: NotImplementedError where a child has blocks that the pieces would cut."""
     pieces = _pieces(tensor, lambda child: aten.split.Tensor(child, split_size, dim))
-    blocks = [c for c in tensor._children() if isinstance(c, BlockStorage)]
-    if pieces is NotImplemented and blocks:
-        rows = max(block_boundary(child, dim % tensor.dim() == 0) for child in blocks)
+    if pieces is not NotImplemented:
+        return pieces
+    along_rows = dim % tensor.dim() != tensor.dim() - 1
+    lines = max([child._block_boundary(along_rows) for child in tensor._children()], default=1)
+    if lines > 1:
         raise NotImplementedError(
             f"split: pieces of {split_size} do not stay quantized in every child; they need a "
-            f"local shape that is divisible by {rows}"
+            f"local shape that is divisible by {lines}"
         )
-    return pieces
+    return NotImplemented
 
 
 @implements(aten.split_with_sizes.default, HybridQuantizedTensor)

@@ -155,7 +155,7 @@ def _copy(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> t
 
 @implements(aten.copy_.default, SchemeTensor)
 def _copy_scheme(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    if not isinstance(dst, SchemeTensor) or not copies_raw(dst, src):
+    if not copies_raw(dst, src):
         return _copy(dst, src, non_blocking)
     require_fresh(src)
     take_scales(dst, src)

@@ -422,6 +422,9 @@ class SchemeQuantizer(Quantizer):
         for keyword, value in self._settings().items():
             fields[names[keyword]] = value
 
+    def quantizes_shards(self, inp: torch.Tensor) -> bool:
+        return self.is_quantizable(inp)
+
     def is_quantizable(self, inp: torch.Tensor) -> bool:
         return inp.dim() >= 2 and self._spec().has_whole_blocks(tuple(inp.shape))
 

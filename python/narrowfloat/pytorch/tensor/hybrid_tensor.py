@@ -507,7 +507,7 @@ class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Weight,
         if id(self) in memo:
             return memo[id(self)]
         with torch.no_grad():
-            copied = self._rebuild(**self._map(copy_child))
+            copied = self._rebuild(**self._cloned_buffers())
         copied.requires_grad_(self.requires_grad)
         if "_is_param" in self.__dict__:
             copied._is_param = self._is_param
@@ -521,14 +521,7 @@ def rewrap(child: Any) -> Any:
         raise NotImplementedError(
             f"detach: a child that is a bare {type(child).__name__} cannot be aliased"
         )
-    return type(child).make_like(child) if not hasattr(child, "_children") else child.detach()
-
-
-def copy_child(child: Any) -> Any:
-    """A child that shares nothing with this one."""
-    if hasattr(child, "_children"):
-        return child._rebuild(**child._map(copy_child))
-    return child._rebuild(**child._cloned_buffers())
+    return child.detach()
 
 
 def _make_hybrid_quantized_tensor_in_reduce_ex(*arguments: Any) -> HybridQuantizedTensor:

@@ -127,8 +127,8 @@ class IdentityTensor(IdentityTensorStorage, SchemeTensor):
     def _master_route(self, piece: Any) -> tuple[Any, tuple[Any, ...]]:
         return quantize_identity, ()
 
-    def _gather_usages(self, module: torch.nn.Module) -> tuple[bool, bool]:
-        return True, True
+    def _gather_usages(self, module: torch.nn.Module, length: int) -> list[tuple[bool, bool]]:
+        return [(True, True)]
 
     def view(self, *shape: Any) -> torch.Tensor:
         if len(shape) == 1 and isinstance(shape[0], torch.dtype):

@@ -67,21 +67,57 @@ def optimizer_of(net: Net, adam: bool) -> torch.optim.Optimizer:
     return torch.optim.SGD(net.parameters(), lr=RATE / 64, foreach=False)
 
 
-def train(family: str, rows: int, adam: bool = False, **options: object) -> None:
-    """Steps of a sharded network have the bits of those of a whole one."""
-    whole, net = whole_net(family, rows), sharded_net(family, rows, **options)
+def train(
+    family: str,
+    rows: int,
+    adam: bool = False,
+    columns: int = 128,
+    unshard: Callable[[Net, int], object] = lambda net, step: None,
+    **options: object,
+) -> None:
+    """Steps of a sharded network have the bits of those of a whole one.
+
+    unshard: is called before each step.
+    """
+    whole = whole_net(family, rows, columns)
+    net = sharded_net(family, rows, columns=columns, **options)
     net.watch(whole)
     require_same_state(net, whole)
     optimizers = [optimizer_of(each, adam) for each in (net, whole)]
     for step in range(STEPS):
-        x = random(8, 128, seed=step)
+        x = random(8, columns, seed=step)
+        unshard(net, step)
         y = backward(net, x)
         assert torch.equal(y, reference_gradients(whole, x)), f"output in step {step}"
         require_same_gradients(net, whole)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
+        for module in (net, net.first):
+            module.reshard()
         require_same_state(net, whole)
+
+
+def unshard_first(net: Net, step: int) -> None:
+    """Gathers by hand, when FSDP2 does not yet know which module is the root."""
+    if step == 0:
+        net.unshard()
+        net.first.unshard(async_op=True)
+
+
+def unshard_later(net: Net, step: int) -> None:
+    if step == 1:
+        net.unshard()
+        net.first.unshard()
+
+
+def resharding_changes() -> None:
+    """Weights that were gathered for one pass at a time cannot be kept for both."""
+    net = sharded_net("mxfp8", 256, reshard_after_forward=True)
+    backward(net, random(8, 128, seed=1))
+    net.set_reshard_after_forward(False)
+    with pytest.raises(RuntimeError, match=r"must be called before it \(parameter .*weight\)$"):
+        backward(net, random(8, 128, seed=1))
 
 
 def clip(family: str, rows: int) -> None:
@@ -198,6 +234,8 @@ def refusals() -> None:
     refused(runs, 128 * parts, cut + "128$")
     refused(hybrid(nfp.IdentityQuantizer(), nfp.MXFP8Quantizer(E4M3)), 32 * parts, cut + "32$")
     even = 128 * dist.get_world_size()
+    columns = nfp.NVFP4Quantizer(row_scaled_nvfp4=True)
+    refused(columns, even, start + "its amaxes cannot be cut along the rows$")
     refused(swizzled(), even, start + "its scales are GEMM-swizzled$")
 
 
@@ -303,10 +341,16 @@ def scenarios(world: int) -> dict[str, Scenario]:
     found["float8_current-empty"] = functools.partial(train, "float8_current", world + 1)
     if world > 2:
         return found
+    found["resharding_changes"] = resharding_changes
     for family in FAMILIES:
         options = {"reshard_after_forward": False}
         found[f"{family}-kept"] = functools.partial(train, family, even, True, **options)
         found[f"{family}-mixed_precision"] = functools.partial(mixed_precision, family)
         found[f"{family}-meta_device"] = functools.partial(meta_device, family)
+        found[f"{family}-unshard_first"] = functools.partial(
+            train, family, even, unshard=unshard_first
+        )
+        options = {"columns": 64, "unshard": unshard_later, "reshard_after_forward": True}
+        found[f"{family}-unshard_later"] = functools.partial(train, family, even, **options)
         found[f"{family}-one_rank"] = functools.partial(one_rank_of_two, family)
     return found

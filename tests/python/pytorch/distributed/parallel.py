@@ -121,7 +121,7 @@ def tensor_parallel(family: str) -> None:
 
     whole, net = Plain(family), Plain(family)
     if family == "nvfp4_row_scaled":
-        with pytest.raises(NotImplementedError, match=r"scales cannot be cut along the columns$"):
+        with pytest.raises(NotImplementedError, match=r"amaxes cannot be cut along the columns$"):
             parallelize_module(net, mesh(), {"second": RowwiseParallel()})
         return
     plan = {"first": ColwiseParallel(), "second": RowwiseParallel()}

@@ -449,6 +449,13 @@ class BlockStorage(SchemeStorage):
     _rowwise_scale_inv: torch.Tensor | None
     _columnwise_scale_inv: torch.Tensor | None
 
+    def _block_boundary(self, along_rows: bool) -> int:
+        """Each direction asks for whole blocks of its own; tiles are square."""
+        spec = self._spec()
+        tiles = spec.derives_columnwise or getattr(self._quantizer, "with_2d_quantization", False)
+        across = self._has_columnwise() if along_rows else self._has_rowwise()
+        return spec.block_length if tiles or across else 1
+
     def _cut_amaxes(self, fields: dict[str, Any], along_rows: bool, first: int, count: int) -> bool:
         """Adds the amaxes of a cut to its fields; False if they cannot be cut so."""
         return True

@@ -69,7 +69,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         return [child for child in children if child is not None]
 
     def _leaves(self) -> list[QuantizedTensorStorage]:
-        return self._children()
+        return [leaf for child in self._children() for leaf in child._leaves()]
 
     def _first_child(self, verb: str) -> QuantizedTensorStorage:
         children = self._children()
@@ -94,6 +94,10 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
             if self._columnwise_storage is None
             else change(self._columnwise_storage),
         }
+
+    def _cloned_buffers(self) -> dict[str, Any]:
+        """Constructor arguments of children that share nothing with these."""
+        return self._map(lambda child: child._rebuild(**child._cloned_buffers()))
 
     def get_metadata(self) -> dict[str, Any]:
         return {

@@ -154,9 +154,12 @@ class NVFP4TensorStorage(BlockStorage):
         return () if self._row_scaled_nvfp4 else ("_amax_rowwise", "_amax_columnwise")
 
     def _cut_amaxes(self, fields: dict[str, Any], along_rows: bool, first: int, count: int) -> bool:
-        if self._row_scaled_nvfp4 and along_rows:
-            fields["amax_rowwise"] = self._amax_rowwise.narrow(0, first, count)
-        return along_rows or not self._row_scaled_nvfp4
+        if not self._row_scaled_nvfp4:
+            return True
+        if not along_rows or self._has_columnwise():  # the amax of a column spans the rows
+            return False
+        fields["amax_rowwise"] = self._amax_rowwise.narrow(0, first, count)
+        return True
 
     def _why_no_view(self, shape: torch.Size) -> str | None:
         own = self._logical_shape() if self._first_buffer() is not None else self.shape

@@ -23,6 +23,10 @@ def make_quantizers() -> dict[str, nfp.Quantizer]:
     e4m3 = nfp.DType.kFloat8E4M3
     one, zero = torch.ones(1), torch.zeros(1)
     directions = {"rowwise": True, "columnwise": False}
+    hybrid = nfp.HybridQuantizer(
+        rowwise_quantizer=nfp.MXFP8Quantizer(e4m3),
+        columnwise_quantizer=nfp.MXFP8Quantizer(nfp.DType.kFloat8E5M2),
+    )
     return {
         "Float8Quantizer": nfp.Float8Quantizer(one, zero, e4m3, **directions),
         "Float8Quantizer, both": nfp.Float8Quantizer(one, zero, e4m3),
@@ -31,7 +35,12 @@ def make_quantizers() -> dict[str, nfp.Quantizer]:
         "MXFP8Quantizer": nfp.MXFP8Quantizer(e4m3, **directions),
         "MXFP8Quantizer, both": nfp.MXFP8Quantizer(e4m3),
         "Float8BlockQuantizer": nfp.Float8BlockQuantizer(e4m3, **directions),
+        "Float8BlockQuantizer, both": nfp.Float8BlockQuantizer(e4m3, rowwise=True, columnwise=True),
         "NVFP4Quantizer": nfp.NVFP4Quantizer(**directions),
+        "NVFP4Quantizer, both": nfp.NVFP4Quantizer(),
+        "IdentityQuantizer": nfp.IdentityQuantizer(**directions),
+        "IdentityQuantizer, both": nfp.IdentityQuantizer(),
+        "HybridQuantizer": hybrid,
     }
 
 

@@ -42,6 +42,7 @@ Command AddInspect(CLI::App& app);
 Command AddQuantize(CLI::App& app);
 Command AddDequantize(CLI::App& app);
 Command AddConvert(CLI::App& app);
+Command AddRequantize(CLI::App& app);
 Command AddCheck(CLI::App& app);
 Command AddDiff(CLI::App& app);
 Command AddSchemes(CLI::App& app);

@@ -43,7 +43,7 @@ class Converting : public TensorRewriter {
 
   void Rewrite(const io::StoredTensor& tensor, const std::vector<std::span<const std::byte>>& input,
                io::SafetensorsWriter& writer) override {
-    writer_.Write(tensor, input, writer);
+    writer_.Write(tensor.name, io::Canonical(tensor, input), writer);
   }
 
   const ForeignWriter& writer() const { return writer_; }
@@ -76,7 +76,7 @@ Command AddConvert(CLI::App& app) {
       app.add_subcommand("convert", "Quantized checkpoint to another convention, same codes");
   command->add_option("IN", options->in, "File, index file or folder")->required();
   command->add_option("OUT", options->out, "File, or folder if IN is one")->required();
-  command->add_option("--to", options->to, "Convention of OUT: fp8, compressed-tensors, modelopt")
+  command->add_option("--to", options->to, "Convention of OUT: " + WrittenConventions())
       ->required();
   command->add_option("--from", options->from, "Convention of IN; told from its files by default");
   command->add_flag("--overwrite", options->overwrite, "Replace files that exist in OUT");

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string_view>
 
 #include "narrowfloat/tensor/error.h"
@@ -26,6 +27,14 @@ Json IgnoredModules(const io::Checkpoint& in, const TensorRewriter& rewriter) {
 
 }  // namespace
 
+std::string WrittenConventions() {
+  std::string names;
+  for (const io::ConventionRow* row : io::Conventions()) {
+    if (!row->written.empty()) names += fmt::format("{}{}", names.empty() ? "" : ", ", row->name);
+  }
+  return names;
+}
+
 ForeignWriter::ForeignWriter(std::string verb, const std::string& convention)
     : verb_(std::move(verb)), convention_(io::FindConvention(convention)) {
   if (convention_ == nullptr) {
@@ -36,43 +45,61 @@ ForeignWriter::ForeignWriter(std::string verb, const std::string& convention)
   }
 }
 
-void ForeignWriter::Add(const std::string& name, const io::ForeignWeight& form) {
+const io::WrittenFormat& ForeignWriter::FormatOf(const std::string& name,
+                                                 const io::ForeignWeight& form) const {
   const io::WrittenFormat* format = io::FindWritten(*convention_, form);
-  if (format == nullptr) {
-    throw Unsupported(fmt::format("{}: '{}' ({}) has no form in '{}' with the same codes", verb_,
-                                  name, io::FormatText(form), convention_->name));
-  }
-  if (format_ != nullptr && format != format_) {
+  if (format != nullptr) return *format;
+  throw Unsupported(fmt::format("{}: '{}' ({}) has no form in '{}' with the same codes", verb_,
+                                name, io::FormatText(form), convention_->name));
+}
+
+void ForeignWriter::Add(const std::string& name, const io::ForeignWeight& form) {
+  const io::WrittenFormat& format = FormatOf(name, form);
+  if (std::ranges::find(formats_, &format) != formats_.end()) return;
+  if (!formats_.empty() && !convention_->mixes) {
     throw Unsupported(
         fmt::format("{}: '{}' would be {} and others {}, a model must have one format", verb_, name,
-                    format->name, format_->name));
+                    format.name, formats_.front()->name));
   }
-  format_ = format;
+  formats_.push_back(&format);
+}
+
+std::string ForeignWriter::FormatName() const {
+  std::string names;
+  for (const io::WrittenFormat* format : formats_) {
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", format->name);
+  }
+  return names;
 }
 
 void ForeignWriter::Plan(const std::string& name, const io::ForeignWeight& form,
                          io::FileContents& contents) const {
-  for (io::TensorEntry& entry : io::PlanWritten(*convention_, *format_, name, form)) {
+  for (io::TensorEntry& entry : io::PlanWritten(*convention_, FormatOf(name, form), name, form)) {
     contents.AddPlain(std::move(entry.name), entry.dtype, std::move(entry.shape));
   }
 }
 
-void ForeignWriter::Write(const io::StoredTensor& tensor,
-                          const std::vector<std::span<const std::byte>>& input,
+void ForeignWriter::Write(const std::string& name, const io::CanonicalWeight& weight,
                           io::SafetensorsWriter& writer) const {
-  const auto entries = io::PlanWritten(*convention_, *format_, tensor.name, io::FormOf(tensor));
-  const auto bytes = io::Reencode(tensor, input, *convention_, *format_);
-  for (std::size_t i = 0; i < entries.size(); ++i) writer.Append(entries[i].name, bytes[i]);
+  const io::WrittenFormat& format = FormatOf(name, weight.form);
+  const auto entries = io::PlanWritten(*convention_, format, name, weight.form);
+  const auto scales = io::WrittenScales(weight, *convention_, format);
+  writer.Append(entries[0].name, weight.codes);
+  for (std::size_t i = 0; i < scales.size(); ++i) writer.Append(entries[i + 1].name, scales[i]);
 }
 
 Companions ForeignWriter::Configuration(const io::Checkpoint& in,
                                         const TensorRewriter& rewriter) const {
   const Json ignored = IgnoredModules(in, rewriter);
-  Json config = Json::parse(format_->quantization_config);
+  Json config = Json::object();
+  for (const io::WrittenFormat* format : formats_) {
+    config.update(Json::parse(format->quantization_config));
+  }
   config[std::string(convention_->ignored)] = ignored;
   std::string owner;
-  if (!format_->owner_config.empty()) {
-    Json object = Json::parse(format_->owner_config);
+  const std::string_view owner_config = formats_.front()->owner_config;
+  if (!owner_config.empty()) {
+    Json object = Json::parse(owner_config);
     object["quantization"]["exclude_modules"] = ignored;
     owner = object.dump();
   }

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "narrowfloat/io/write_convention.h"
@@ -12,8 +10,11 @@
 
 namespace narrowfloat::tools {
 
+/// The names of the conventions that are written beside this library's own: "fp8, mxfp8".
+std::string WrittenConventions();
+
 /// Writes quantized weights in another convention. All weights of a model have one format, which
-/// its configuration names once.
+/// its configuration names once, but in conventions that mix them.
 class ForeignWriter {
  public:
   /// Errors: InvalidArgument if the convention is not known; Unsupported if it is not written.
@@ -22,15 +23,15 @@ class ForeignWriter {
   const io::ConventionRow& convention() const { return *convention_; }
 
   /// Notes the format of a weight. Errors: Unsupported if the convention has none for it, or if it
-  /// is another than that of the weights before.
+  /// is another than that of the weights before and the convention does not mix them.
   void Add(const std::string& name, const io::ForeignWeight& form);
 
   /// Announces the tensors of a weight. Requires: Add was called for a weight of its kind.
   void Plan(const std::string& name, const io::ForeignWeight& form,
             io::FileContents& contents) const;
 
-  /// Writes them from the bytes of `tensor`'s entries.
-  void Write(const io::StoredTensor& tensor, const std::vector<std::span<const std::byte>>& input,
+  /// Writes them.
+  void Write(const std::string& name, const io::CanonicalWeight& weight,
              io::SafetensorsWriter& writer) const;
 
   /// The configuration of the result. Modules of the matrices that `takes` refuses are named as not
@@ -38,15 +39,17 @@ class ForeignWriter {
   Companions Configuration(const io::Checkpoint& in, const TensorRewriter& rewriter) const;
 
   /// Whether a weight was added.
-  bool written() const { return format_ != nullptr; }
+  bool written() const { return !formats_.empty(); }
 
-  /// The format's name: "FP8_BLOCK".
-  std::string FormatName() const { return std::string(format_->name); }
+  /// The formats' names: "FP8_BLOCK".
+  std::string FormatName() const;
 
  private:
+  const io::WrittenFormat& FormatOf(const std::string& name, const io::ForeignWeight& form) const;
+
   std::string verb_;
   const io::ConventionRow* convention_;
-  const io::WrittenFormat* format_ = nullptr;
+  std::vector<const io::WrittenFormat*> formats_;  // in the order of the weights
 };
 
 }  // namespace narrowfloat::tools

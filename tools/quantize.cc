@@ -108,7 +108,7 @@ class Quantizing : public TensorRewriter {
     }
     const io::StoredTensor quantized = Quantized(tensor);
     if (foreign_) {
-      foreign_->Write(quantized, buffers, writer);
+      foreign_->Write(tensor.name, io::Canonical(quantized, buffers), writer);
       return;
     }
     for (std::size_t i = 0; i < stored.size(); ++i) {
@@ -215,7 +215,7 @@ Command AddQuantize(CLI::App& app) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command
       ->add_option("--convention", options->convention,
-                   "How the result is laid out: narrowfloat, fp8, compressed-tensors, modelopt")
+                   "How the result is laid out: narrowfloat, " + WrittenConventions())
       ->capture_default_str();
   command->add_option("--threads", options->threads, "Threads; all that we may use by default")
       ->check(AtLeastOne);

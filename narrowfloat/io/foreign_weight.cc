@@ -59,7 +59,7 @@ std::vector<BlockShape> Candidates(const ForeignWeight& weight, std::optional<Bl
 /// The codes' matrix, counted in values.
 void SetShape(ForeignWeight& weight, const WeightNames& names, const TensorEntry& codes) {
   Shape shape = codes.shape;
-  if (names.codes == "_blocks" && shape.size() == 4) {  // blocks of codes as a dimension
+  if (names.blocked && shape.size() == 4) {
     shape[2] *= shape[3];
     shape.pop_back();
   }

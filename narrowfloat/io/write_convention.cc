@@ -88,9 +88,9 @@ bool IsE8M0(FileDType dtype) {
   return dtype == FileDType::kF8E8M0 || dtype == FileDType::kU8;
 }
 
-/// Whether every scale of one type is one of the other.
+/// Whether every scale of one type is one of the other: a power of two is a float.
 bool ScaleFits(FileDType from, FileDType to) {
-  if (to == FileDType::kF32) return WideFloat(from).has_value();
+  if (to == FileDType::kF32) return WideFloat(from).has_value() || IsE8M0(from);
   return IsE8M0(to) ? IsE8M0(from) : from == to;
 }
 
@@ -107,17 +107,28 @@ Shape WrittenScaleShape(const ForeignWeight& form, ScaleShape kind) {
   return shape;
 }
 
-/// The bytes of a 16-bit scale in fp32; others as they are.
-std::vector<std::byte> Widened(FileDType dtype, std::span<const std::byte> in) {
-  if (dtype != FileDType::kBF16 && dtype != FileDType::kF16) return {in.begin(), in.end()};
-  std::vector<std::byte> out(2 * in.size());
-  for (std::size_t i = 0; i < in.size() / 2; ++i) {
-    std::uint16_t bits = 0;
-    std::memcpy(&bits, in.data() + 2 * i, sizeof bits);
-    const float value = dtype == FileDType::kBF16 ? Decode<BFloat16>(bits) : Decode<Float16>(bits);
-    std::memcpy(out.data() + 4 * i, &value, sizeof value);
+/// The shape of the codes, counted in values.
+Shape StoredShape(const ForeignWeight& form) {
+  Shape shape = form.shape;
+  if (form.transposed) std::swap(shape[shape.size() - 1], shape[shape.size() - 2]);
+  return shape;
+}
+
+/// Scales in fp32, which holds each of them.
+std::vector<std::byte> InFp32(FileDType dtype, std::span<const std::byte> in) {
+  const std::size_t count = 8 * in.size() / Info(dtype).bits;
+  std::vector<std::byte> out(count * sizeof(float));
+  for (std::size_t i = 0; i < count; ++i) {
+    const float value = ScaleValue(dtype, in, i);
+    std::memcpy(out.data() + i * sizeof value, &value, sizeof value);
   }
   return out;
+}
+
+/// The bytes of a 16-bit scale in fp32; others as they are.
+std::vector<std::byte> Widened(FileDType dtype, std::span<const std::byte> in) {
+  if (dtype == FileDType::kBF16 || dtype == FileDType::kF16) return InFp32(dtype, in);
+  return {in.begin(), in.end()};
 }
 
 /// The scales of this library's buffers without padding.
@@ -150,6 +161,16 @@ float GlobalOf(const StoredTensor& tensor, const std::vector<std::span<const std
   return amax * (1.0f / (kMaxValue<E2M1> * tensor.quantized->spec.e4m3_max));
 }
 
+/// The names of a format's tensors, or those for tensors called so that mean the same.
+const WeightNames* FindNames(const ConventionRow& convention, const WrittenFormat& format,
+                             const std::string& name) {
+  for (const WeightNames& names : convention.weights.subspan(format.names)) {
+    const bool same = names.global_scale == convention.weights[format.names].global_scale;
+    if (same && name.ends_with(names.plain)) return &names;
+  }
+  return nullptr;
+}
+
 std::vector<std::byte> GlobalBytes(float value, GlobalScale from, GlobalScale to) {
   if (from != to) value = value == 0 ? 0.0f : 1.0f / value;
   std::vector<std::byte> bytes(sizeof value);
@@ -175,27 +196,50 @@ CanonicalWeight Canonical(const StoredTensor& tensor,
   return weight;
 }
 
+CanonicalWeight WithFp32Scales(CanonicalWeight weight) {
+  weight.scales = InFp32(weight.form.scale, weight.scales);
+  weight.form.scale = FileDType::kF32;
+  return weight;
+}
+
 const WrittenFormat* FindWritten(const ConventionRow& convention, const ForeignWeight& form) {
+  const WrittenFormat* widened = nullptr;  // powers of two as floats, where there is nothing better
   for (const WrittenFormat& format : convention.written) {
     const bool has_global = convention.weights[format.names].global_scale != GlobalScale::kNone;
-    if (IsOfKind(form, format.block) && format.element == ElementOf(form) &&
-        ScaleFits(form.scale, format.scale) && has_global == (form.global != GlobalScale::kNone)) {
-      return &format;
+    if (!IsOfKind(form, format.block) || format.element != ElementOf(form) ||
+        !ScaleFits(form.scale, format.scale) || has_global != (form.global != GlobalScale::kNone)) {
+      continue;
     }
+    if (IsE8M0(form.scale) == IsE8M0(format.scale)) return &format;
+    if (widened == nullptr) widened = &format;
   }
-  return nullptr;
+  return widened;
 }
 
 std::vector<TensorEntry> PlanWritten(const ConventionRow& convention, const WrittenFormat& format,
                                      const std::string& name, const ForeignWeight& form) {
-  const WeightNames& names = convention.weights[format.names];
-  if (!name.ends_with(names.plain) || form.transposed) {
-    throw Unsupported(fmt::format("'{}' must end in '{}' to be written as {} {}", name, names.plain,
-                                  convention.name, format.name));
+  const WeightNames* found = FindNames(convention, format, name);
+  if (found == nullptr) {
+    throw Unsupported(fmt::format("'{}' must end in '{}' to be written as {} {}", name,
+                                  convention.weights[format.names].plain, convention.name,
+                                  format.name));
+  }
+  const WeightNames& names = *found;
+  if (form.transposed != names.plain_is_transposed || (names.blocked && form.shape.size() != 3)) {
+    throw Unsupported(fmt::format("'{}' must be {} to be written as {} {}, got shape {}{}", name,
+                                  names.blocked ? "experts stored as [experts, inputs, outputs]"
+                                                : "stored as [outputs, inputs]",
+                                  convention.name, format.name, ShapeText(form.shape),
+                                  form.transposed ? " of [.., inputs, outputs]" : ""));
   }
   const std::string stem = name.substr(0, name.size() - names.plain.size());
-  Shape codes = form.shape;
+  Shape codes = StoredShape(form);
   if (form.Packed()) codes.back() /= 2;
+  if (names.blocked) {
+    const auto block = static_cast<std::int64_t>(form.block.cols / 2);
+    codes.back() /= block;
+    codes.push_back(block);
+  }
   std::vector<TensorEntry> entries = {
       {.name = stem + std::string(names.codes), .dtype = format.codes, .shape = std::move(codes)},
       {.name = stem + std::string(names.scale),
@@ -210,15 +254,13 @@ std::vector<TensorEntry> PlanWritten(const ConventionRow& convention, const Writ
   return entries;
 }
 
-std::vector<std::vector<std::byte>> Reencode(const StoredTensor& tensor,
-                                             const std::vector<std::span<const std::byte>>& input,
-                                             const ConventionRow& convention,
-                                             const WrittenFormat& format) {
-  CanonicalWeight weight = Canonical(tensor, input);
+std::vector<std::vector<std::byte>> WrittenScales(const CanonicalWeight& weight,
+                                                  const ConventionRow& convention,
+                                                  const WrittenFormat& format) {
   const ForeignWeight& form = weight.form;
-  std::vector<std::vector<std::byte>> out;
-  out.emplace_back(weight.codes.begin(), weight.codes.end());
-  out.push_back(std::move(weight.scales));
+  const bool widens = IsE8M0(form.scale) && format.scale == FileDType::kF32;
+  std::vector<std::vector<std::byte>> out = {widens ? InFp32(form.scale, weight.scales)
+                                                    : weight.scales};
   if (form.global != GlobalScale::kNone) {
     out.push_back(
         GlobalBytes(weight.global, form.global, convention.weights[format.names].global_scale));

@@ -28,6 +28,9 @@ struct CanonicalWeight {
 CanonicalWeight Canonical(const StoredTensor& tensor,
                           const std::vector<std::span<const std::byte>>& input);
 
+/// The same weight with scales of powers of two as fp32.
+CanonicalWeight WithFp32Scales(CanonicalWeight weight);
+
 /// The format in which `convention` holds such a weight with the same codes, or null.
 const WrittenFormat* FindWritten(const ConventionRow& convention, const ForeignWeight& form);
 
@@ -36,12 +39,11 @@ const WrittenFormat* FindWritten(const ConventionRow& convention, const ForeignW
 std::vector<TensorEntry> PlanWritten(const ConventionRow& convention, const WrittenFormat& format,
                                      const std::string& name, const ForeignWeight& form);
 
-/// The bytes of these tensors, in that order, from those of `tensor`'s entries. Codes stay as they
-/// are. Scales of blocks change their type or place, never their value. A scale of the whole tensor
-/// may become its reciprocal, and this library's amax becomes a scale: each rounds once.
-std::vector<std::vector<std::byte>> Reencode(const StoredTensor& tensor,
-                                             const std::vector<std::span<const std::byte>>& input,
-                                             const ConventionRow& convention,
-                                             const WrittenFormat& format);
+/// The bytes of the scales among these tensors, in that order; the codes stay as they are. Scales
+/// of blocks change their type or place, never their value. A scale of the whole tensor may become
+/// its reciprocal, and this library's amax becomes a scale: each rounds once.
+std::vector<std::vector<std::byte>> WrittenScales(const CanonicalWeight& weight,
+                                                  const ConventionRow& convention,
+                                                  const WrittenFormat& format);
 
 }  // namespace narrowfloat::io

@@ -20,6 +20,7 @@ struct WeightNames {
   std::string_view global = "";  // of the scale of the whole tensor, if there is one
   GlobalScale global_scale = GlobalScale::kNone;
   bool plain_is_transposed = false;  // the last two dimensions of the float tensor are swapped
+  bool blocked = false;  // codes have a dimension for the blocks and one for the bytes of a block
 };
 
 /// The values of a matrix that share a scale.
@@ -37,7 +38,7 @@ struct WrittenFormat {
   ScaleShape scale_shape;
   std::size_t names;                     // its row in `weights`
   FileDType codes;                       // U8 for packed ones
-  std::string_view quantization_config;  // JSON text of config.json's object
+  std::string_view quantization_config;  // JSON text of config.json's object, or of its keys
   std::string_view owner_config = "";    // JSON text of hf_quant_config.json
 };
 
@@ -50,11 +51,12 @@ struct ConventionRow {
   std::span<const std::string_view> accessories;  // suffixes of tensors that a float model lacks
   std::span<const WrittenFormat> written = {};
   std::string_view ignored = "";  // config.json's key for modules that are not quantized
+  bool mixes = false;             // a model may have several formats, whose keys are then joined
 };
 
-// One file each.
-extern const ConventionRow kComfyUi, kCompressedTensors, kDeepSeek, kFbgemm, kGptOss, kModelOpt,
-    kQuark;
+// One file each, with its descendants.
+extern const ConventionRow kComfyUi, kCompressedTensors, kDeepSeek, kDeepSeekV4, kFbgemm, kGptOss,
+    kModelOpt, kMxfp8, kQuark;
 
 /// All of them.
 std::span<const ConventionRow* const> Conventions();

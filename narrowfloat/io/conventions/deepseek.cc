@@ -4,8 +4,6 @@
 namespace narrowfloat::io {
 namespace {
 
-constexpr std::string_view kOtherNames[] = {"mxfp8"};
-
 constexpr WeightNames kWeights[] = {
     {".weight", ".weight_scale_inv", ".weight"},
     {".weight", ".scale", ".weight"},          // DeepSeek-V4
@@ -13,6 +11,7 @@ constexpr WeightNames kWeights[] = {
     {".gate_up_proj", ".gate_up_proj_scale_inv", ".gate_up_proj"},
     {".down_proj", ".down_proj_scale_inv", ".down_proj"},
 };
+constexpr WeightNames kV4Weights[] = {{".weight", ".scale", ".weight"}};
 
 constexpr std::string_view kAccessories[] = {".activation_scale", ".input_scale", ".qscale_act",
                                              "_proj_activation_scale"};
@@ -27,18 +26,49 @@ constexpr WrittenFormat kWritten[] = {
     {"tensor", "e4m3", BlockKind::kTensor, FileDType::kF32, ScaleShape::kScalar, 0,
      FileDType::kF8E4M3, R"({"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic"})"},
     {"mxfp8", "e4m3", BlockKind::kRow32, FileDType::kU8, ScaleShape::kMatrix, 0, FileDType::kF8E4M3,
+     R"({"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic","scale_fmt":"ue8m0","weight_block_size":[1,32]})"},
+};
+
+constexpr WrittenFormat kWrittenAsMxfp8[] = {
+    {"mxfp8", "e4m3", BlockKind::kRow32, FileDType::kU8, ScaleShape::kMatrix, 0, FileDType::kF8E4M3,
      R"({"quant_method":"mxfp8","fmt":"e4m3","activation_scheme":"dynamic","scale_fmt":"ue8m0","weight_block_size":[1,32]})"},
+};
+
+constexpr WrittenFormat kWrittenAsV4[] = {
+    {"block ue8m0", "e4m3", BlockKind::kTile128, FileDType::kF8E8M0, ScaleShape::kMatrix, 0,
+     FileDType::kF8E4M3,
+     R"({"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic","scale_fmt":"ue8m0","weight_block_size":[128,128]})"},
+    {"fp4 experts", "e2m1", BlockKind::kRow32, FileDType::kF8E8M0, ScaleShape::kMatrix, 0,
+     FileDType::kI8,
+     R"({"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic","scale_fmt":"ue8m0","expert_dtype":"fp4"})"},
 };
 
 }  // namespace
 
-/// DeepSeek's block FP8 and what follows it: per-tensor FP8, MXFP8, and DeepSeek-V4 with FP4
-/// experts. All scales multiply, whatever they are called.
+/// DeepSeek's block FP8 and what follows it: per-tensor FP8 and MXFP8. Reads DeepSeek-V4 too. All
+/// scales multiply, whatever they are called.
 constinit const ConventionRow kDeepSeek{.name = "fp8",
-                                        .other_names = kOtherNames,
+                                        .other_names = {},
                                         .weights = kWeights,
                                         .accessories = kAccessories,
                                         .written = kWritten,
                                         .ignored = "modules_to_not_convert"};
+
+/// MXFP8 under those names, for loaders that ask for a method of its own.
+constinit const ConventionRow kMxfp8{.name = "mxfp8",
+                                     .other_names = {},
+                                     .weights = kWeights,
+                                     .accessories = kAccessories,
+                                     .written = kWrittenAsMxfp8,
+                                     .ignored = "modules_to_not_convert"};
+
+/// DeepSeek-V4: other names for the scales, and experts in FP4 beside block FP8.
+constinit const ConventionRow kDeepSeekV4{.name = "deepseek-v4",
+                                          .other_names = {},
+                                          .weights = kV4Weights,
+                                          .accessories = {},
+                                          .written = kWrittenAsV4,
+                                          .ignored = "modules_to_not_convert",
+                                          .mixes = true};
 
 }  // namespace narrowfloat::io

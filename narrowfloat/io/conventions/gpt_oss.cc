@@ -4,13 +4,24 @@
 namespace narrowfloat::io {
 namespace {
 
-constexpr WeightNames kWeights[] = {
-    {.codes = "_blocks", .scale = "_scales", .plain = "", .plain_is_transposed = true}};
+constexpr WeightNames kWeights[] = {{.codes = "_blocks",
+                                     .scale = "_scales",
+                                     .plain = "",
+                                     .plain_is_transposed = true,
+                                     .blocked = true}};
+
+constexpr WrittenFormat kWritten[] = {{"MXFP4", "e2m1", BlockKind::kRow32, FileDType::kU8,
+                                       ScaleShape::kMatrix, 0, FileDType::kU8,
+                                       R"({"quant_method":"mxfp4"})"}};
 
 }  // namespace
 
 /// The experts of gpt-oss: MXFP4 along the inputs, where the float model stores them transposed.
-constinit const ConventionRow kGptOss{
-    .name = "mxfp4", .other_names = {}, .weights = kWeights, .accessories = {}};
+constinit const ConventionRow kGptOss{.name = "mxfp4",
+                                      .other_names = {},
+                                      .weights = kWeights,
+                                      .accessories = {},
+                                      .written = kWritten,
+                                      .ignored = "modules_to_not_convert"};
 
 }  // namespace narrowfloat::io

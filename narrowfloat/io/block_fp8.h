@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "narrowfloat/io/write_convention.h"
+
+/// Block FP8 (E4M3 codes, a scale for each tile of 128x128) out of other quantized weights.
+namespace narrowfloat::io {
+
+/// A tile of a weight, counted in tiles.
+struct TilePlace {
+  std::size_t matrix, row, col;
+};
+
+/// Whether a weight is MXFP4: E2M1 codes under E8M0 scales of 32.
+bool IsMxfp4(const ForeignWeight& form);
+
+/// Whether a weight is E4M3 in tiles of 128x128.
+bool IsBlockFp8(const ForeignWeight& form);
+
+/// Whether the exponents of an MXFP4 weight's blocks span at most 14 in every tile, zeros included:
+/// then FindMisfit finds nothing. Reads scales alone.
+bool FitByExponents(const ForeignWeight& form, std::span<const std::byte> scales);
+
+/// The first tile of an MXFP4 weight whose values are not E4M3 numbers times one power of two, or
+/// none. Tiles whose blocks' exponents span at most 14 always are: a value is 1 to 12 halves, and
+/// E4M3 has these from 2^-9 to 448. Blocks of zeros do not count. A NaN scale fits nothing.
+std::optional<TilePlace> FindMisfit(const CanonicalWeight& weight);
+
+/// Codes and E8M0 scales that have the values of an MXFP4 weight. `codes` backs the result.
+/// Requires: FindMisfit finds nothing.
+CanonicalWeight Mxfp4ToBlockFp8(const CanonicalWeight& weight, std::vector<std::byte>& codes);
+
+/// What rounding changed.
+struct Loss {
+  std::uint64_t values = 0, changed = 0;
+  double largest = 0;  // of |new - old| / |old|
+
+  void Add(const Loss& other);
+};
+
+/// Block FP8 under the nearest power of two above each tile's largest value / 448. Where all scales
+/// are powers of two already, the codes stay. Else every value is decoded to fp32 and quantized
+/// again, which is what `loss` counts. `codes` backs the result. Errors: InvalidArgument for a
+/// scale that is not a positive number.
+CanonicalWeight ToPowerOfTwoScales(const CanonicalWeight& weight, std::vector<std::byte>& codes,
+                                   int threads, Loss& loss);
+
+}  // namespace narrowfloat::io

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DeepSeek-V4, gpt-oss and MXFP8 both ways, and other codes with the same values."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli import run, run_json
+from test_conventions import E8M0, case, codes, method, packed, powers, read_model, write_model
+
+
+def quantization(folder: Path) -> dict:
+    return json.loads((folder / "config.json").read_text())["quantization_config"]
+
+
+def assert_same_tensors(one: Path, other: Path) -> None:
+    a, b = read_model(one), read_model(other)
+    assert a.keys() == b.keys()
+    for name in a:
+        assert a[name].dtype == b[name].dtype and a[name].tobytes() == b[name].tobytes(), name
+
+
+def v4(folder: Path, exponents: np.ndarray | None = None) -> Path:
+    """A model as DeepSeek-V4 ships it: block FP8 beside experts in FP4."""
+    scales = powers((200, 10)) if exponents is None else exponents
+    tensors = {
+        "a.weight": codes((200, 320)),
+        "a.scale": powers((2, 3)).view(E8M0),
+        "e.experts.0.w1.weight": packed((200, 320))[0].view(np.int8),
+        "e.experts.0.w1.scale": scales.view(E8M0),
+        "norm.weight": np.ones(5, np.float32),
+    }
+    config = method(
+        "fp8", fmt="e4m3", activation_scheme="dynamic", scale_fmt="ue8m0",
+        weight_block_size=[128, 128], expert_dtype="fp4", modules_to_not_convert=[],
+    )  # fmt: skip
+    return write_model(folder, [tensors], config)
+
+
+def test_deepseek_v4_is_written_as_it_is_read(tmp_path: Path) -> None:
+    source = v4(tmp_path / "in")
+    converted = run_json("convert", source, tmp_path / "out", "--to", "deepseek-v4")
+    assert converted["format"] == "block ue8m0, fp4 experts"
+    assert_same_tensors(source, tmp_path / "out")
+    assert quantization(tmp_path / "out") == quantization(source)
+
+
+def test_gpt_oss_is_written_as_it_is_read(tmp_path: Path) -> None:
+    tensors, config, _ = case("gpt-oss")
+    source = write_model(tmp_path / "in", [tensors], config)
+    run("convert", source, tmp_path / "out", "--to", "mxfp4")
+    assert_same_tensors(source, tmp_path / "out")
+    assert quantization(tmp_path / "out")["quant_method"] == "mxfp4"
+    message = run("convert", source, tmp_path / "no", "--to", "deepseek-v4", code=3).stderr
+    assert "must end in '.weight' to be written as deepseek-v4 fp4 experts" in message
+    assert not (tmp_path / "no").exists()
+
+
+def test_only_experts_are_written_for_gpt_oss(tmp_path: Path) -> None:
+    tensors, config, _ = case("deepseek-v4")
+    source = write_model(tmp_path / "in", [tensors], config)
+    message = run("convert", source, tmp_path / "no", "--to", "mxfp4", code=3).stderr
+    assert "must be experts stored as [experts, inputs, outputs]" in message
+
+
+@pytest.mark.parametrize("name", ["fp8", "mxfp8"])
+def test_mxfp8_has_two_names(tmp_path: Path, name: str) -> None:
+    tensors, _, _ = case("mxfp8")
+    block = [1, 32]
+    source = write_model(
+        tmp_path / "in", [tensors], method(name, weight_block_size=block, scale_fmt="ue8m0")
+    )
+    run("convert", source, tmp_path / "out", "--to", name)
+    assert_same_tensors(source, tmp_path / "out")
+    assert quantization(tmp_path / "out")["quant_method"] == name
+    assert quantization(tmp_path / "out")["weight_block_size"] == block
+    tiles, config, _ = case("deepseek")
+    refused = write_model(tmp_path / "tiles", [tiles], config)
+    message = run("convert", refused, tmp_path / "no", "--to", "mxfp8", code=3).stderr
+    assert "has no form in 'mxfp8' with the same codes" in message
+
+
+def test_powers_of_two_widen_where_there_is_no_place_for_them(tmp_path: Path) -> None:
+    tensors, config, expected = case("deepseek ue8m0")
+    source = write_model(tmp_path / "in", [tensors], config)
+    run("convert", source, tmp_path / "out", "--to", "compressed-tensors")
+    assert read_model(tmp_path / "out")["a.weight_scale"].dtype == np.float32
+    run("dequantize", tmp_path / "out", tmp_path / "values", "--dtype", "f32")
+    found = read_model(tmp_path / "values")["a.weight"]
+    assert found.tobytes() == expected["a.weight"].tobytes()
+
+
+@pytest.mark.parametrize(("scale_format", "to"), [("ue8m0", "fp8"), ("f32", "fp8"),
+                                                  ("ue8m0", "deepseek-v4"),
+                                                  ("f32", "compressed-tensors")])  # fmt: skip
+def test_mxfp4_becomes_block_fp8_without_loss(tmp_path: Path, scale_format: str, to: str) -> None:
+    exponents = np.random.default_rng(3).integers(110, 125, (200, 10), np.uint8)
+    source = v4(tmp_path / "in", exponents)
+    out = tmp_path / "out"
+    done = run_json("requantize", source, out, "--scale-format", scale_format, "--to", to)
+    assert (done["tensors_requantized"], done["tensors_left"], done["values_changed"]) == (2, 0, 0)
+    scales = [a for name, a in read_model(out).items() if "scale" in name]
+    assert [scale.shape for scale in scales] == [(2, 3), (2, 3)]
+    assert {scale.dtype for scale in scales} == {
+        E8M0 if scale_format == "ue8m0" else np.dtype("float32")
+    }
+    assert "expert_dtype" not in quantization(out)
+    for folder, values in ((source, tmp_path / "a"), (out, tmp_path / "b")):
+        run("dequantize", folder, values, "--dtype", "f32")
+    assert_same_tensors(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_tile_that_does_not_fit_is_named_or_left(tmp_path: Path) -> None:
+    exponents = np.full((200, 10), 120, np.uint8)
+    exponents[150, 5] = 140
+    source = v4(tmp_path / "in", exponents)
+    arguments = ("requantize", source, tmp_path / "out", "--scale-format", "ue8m0")
+    message = run(*arguments, code=2).stderr
+    assert "'e.experts.0.w1.weight': the tile [1, 1] has values" in message
+    assert not (tmp_path / "out").exists()
+    left = (*arguments, "--leave-misfits")
+    assert "has no form in 'fp8' with the same codes" in run(*left, code=3).stderr
+    done = run_json(*left, "--to", "deepseek-v4")
+    assert done["tensors_left"] == 1
+    assert_same_tensors(source, tmp_path / "out")
+    assert quantization(tmp_path / "out")["expert_dtype"] == "fp4"
+
+
+def test_block_fp8_to_powers_of_two_says_what_is_lost(tmp_path: Path) -> None:
+    tensors, config, expected = case("deepseek")
+    source = write_model(tmp_path / "in", [tensors], config)
+    out = tmp_path / "out"
+    done = run_json("requantize", source, out, "--scale-format", "ue8m0")
+    assert done["values_rounded"] == 200 * 320
+    run("dequantize", out, tmp_path / "values", "--dtype", "f32")
+    before, after = expected["a.weight"], read_model(tmp_path / "values")["a.weight"]
+    assert done["values_changed"] == np.count_nonzero(before != after) > 0
+    where = before != 0
+    change = np.abs(after[where].astype(np.float64) - before[where]) / np.abs(before[where])
+    assert done["largest_relative_change"] == pytest.approx(change.max(), rel=1e-12)
+    assert read_model(out)["a.weight_scale_inv"].dtype == E8M0
+    again = run_json("requantize", out, tmp_path / "again", "--scale-format", "ue8m0")
+    assert again["values_changed"] == 0, "powers of two keep their codes"
+    assert_same_tensors(out, tmp_path / "again")
+    run("requantize", out, tmp_path / "wide", "--scale-format", "f32")
+    run("dequantize", tmp_path / "wide", tmp_path / "same", "--dtype", "f32")
+    assert_same_tensors(tmp_path / "same", tmp_path / "values")
+
+
+def test_other_formats_are_refused(tmp_path: Path) -> None:
+    tensors, config, _ = case("mxfp8")
+    source = write_model(tmp_path / "in", [tensors], config)
+    arguments = ("requantize", source, tmp_path / "out", "--scale-format", "ue8m0")
+    assert "must be MXFP4 or block FP8" in run(*arguments, code=3).stderr

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "narrowfloat/io/block_fp8.h"
+#include "narrowfloat/io/checkpoint.h"
+#include "narrowfloat/ops/execution.h"
+#include "narrowfloat/tensor/error.h"
+#include "tools/command.h"
+#include "tools/foreign_writer.h"
+#include "tools/interrupt.h"
+#include "tools/job.h"
+#include "tools/read_quantized.h"
+#include "tools/tensor_values.h"
+#include "tools/text.h"
+
+namespace narrowfloat::tools {
+namespace {
+
+constexpr const char* kUe8m0 = "ue8m0";
+constexpr const char* kFp32 = "f32";
+
+struct RequantizeOptions {
+  std::string in, out, scale_format, from, to = "fp8", part = "1/1";
+  int threads = 0;
+  bool leave_misfits = false, overwrite = false;
+};
+
+std::string FitText(const io::TilePlace& tile, const io::ForeignWeight& form) {
+  const std::string matrix =
+      form.matrices > 1 ? fmt::format(" of matrix {}", tile.matrix) : std::string();
+  return fmt::format("the tile [{}, {}]{}", tile.row, tile.col, matrix);
+}
+
+class Requantizing : public TensorRewriter {
+ public:
+  Requantizing(const io::Checkpoint& in, const RequantizeOptions& options)
+      : options_(options), writer_("requantize", options.to) {
+    TensorReader reader(in, {.threads = options.threads});
+    for (const io::TensorLocation& location : in.tensors()) {
+      const io::StoredTensor& tensor = *location.tensor;
+      if (!Takes(tensor)) continue;
+      const io::ForeignWeight form = io::FormOf(tensor);
+      if (!io::IsMxfp4(form) && !io::IsBlockFp8(form)) {
+        throw Unsupported(fmt::format(
+            "requantize: '{}' ({}) must be MXFP4 or block FP8 to become block FP8; dequantize "
+            "takes any",
+            tensor.name, io::FormatText(form)));
+      }
+      if (io::IsMxfp4(form)) CheckFits(in, location, form, reader);
+      writer_.Add(tensor.name, TargetForm(tensor));
+    }
+  }
+
+  std::string Verb() const override { return "requantize"; }
+  std::string Identity() const override {
+    return fmt::format("{} {}{}", writer_.convention().name, options_.scale_format,
+                       options_.leave_misfits ? " leave" : "");
+  }
+  bool Takes(const io::StoredTensor& tensor) const override { return !tensor.IsPlain(); }
+  bool Drops(const io::StoredTensor& tensor) const override { return tensor.accessory; }
+
+  void Plan(const io::StoredTensor& tensor, io::FileContents& contents) const override {
+    writer_.Plan(tensor.name, TargetForm(tensor), contents);
+  }
+
+  void Rewrite(const io::StoredTensor& tensor, const std::vector<std::span<const std::byte>>& input,
+               io::SafetensorsWriter& writer) override {
+    const io::CanonicalWeight weight = io::Canonical(tensor, input);
+    if (left_.contains(tensor.name)) return writer_.Write(tensor.name, weight, writer);
+    io::CanonicalWeight result = Result(tensor.name, weight);
+    if (options_.scale_format == kFp32 && result.form.scale != io::FileDType::kF32) {
+      result = io::WithFp32Scales(std::move(result));
+    }
+    writer_.Write(tensor.name, result, writer);
+  }
+
+  const ForeignWriter& writer() const { return writer_; }
+  const io::Loss& loss() const { return loss_; }
+  std::size_t left() const { return left_.size(); }
+
+ private:
+  io::CanonicalWeight Result(const std::string& name, const io::CanonicalWeight& weight) {
+    if (io::IsMxfp4(weight.form)) return io::Mxfp4ToBlockFp8(weight, codes_);
+    if (options_.scale_format == kFp32) return weight;
+    try {
+      return io::ToPowerOfTwoScales(weight, codes_, options_.threads, loss_);
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(fmt::format("requantize: '{}': {}", name, error.what()));
+    }
+  }
+
+  /// What the tensor becomes.
+  io::ForeignWeight TargetForm(const io::StoredTensor& tensor) const {
+    io::ForeignWeight form = io::FormOf(tensor);
+    if (left_.contains(tensor.name)) return form;
+    form.codes = io::FileDType::kF8E4M3;
+    form.block = {128, 128};
+    form.scale = options_.scale_format == kFp32 ? io::FileDType::kF32 : io::FileDType::kF8E8M0;
+    return form;
+  }
+
+  /// Reads the scales of an MXFP4 weight, and its codes if the scales leave it open.
+  void CheckFits(const io::Checkpoint& in, const io::TensorLocation& location,
+                 const io::ForeignWeight& form, TensorReader& reader) {
+    CheckInterrupt();
+    const io::StoredTensor& tensor = *location.tensor;
+    if (tensor.foreign) {
+      const io::TensorEntry& entry = tensor.entries[1];
+      scales_.resize(entry.Bytes());
+      in.shards()[tensor.shards[1]].file.Read(entry, 0, scales_);
+      if (io::FitByExponents(form, scales_)) return;
+    }
+    const auto misfit = io::FindMisfit(io::Canonical(tensor, reader.Bytes(location)));
+    if (!misfit) return;
+    if (!options_.leave_misfits) {
+      throw InvalidArgument(
+          fmt::format("requantize: '{}': {} has values that no one scale makes numbers of E4M3; "
+                      "--leave-misfits keeps such tensors as they are",
+                      tensor.name, FitText(*misfit, form)));
+    }
+    fmt::print(stderr, "requantize: left as it is: {} ({})\n", Escaped(tensor.name),
+               FitText(*misfit, form));
+    left_.insert(tensor.name);
+  }
+
+  RequantizeOptions options_;
+  ForeignWriter writer_;
+  std::unordered_set<std::string> left_;
+  std::vector<std::byte> codes_, scales_;
+  io::Loss loss_;
+};
+
+Result Run(const RequantizeOptions& options) {
+  const InterruptScope interrupts;
+  JobOutput out{options.out, ParsePart(options.part), options.overwrite};
+  io::Checkpoint in = io::Checkpoint::Open(options.in);
+  const io::ConventionGuess convention = ReadQuantized("requantize", in, options.from);
+  Requantizing rewriter(in, options);
+  if (rewriter.writer().written()) out.companions = rewriter.writer().Configuration(in, rewriter);
+  const JobResult job = RunJob(in, out, rewriter);
+  const io::Loss& loss = rewriter.loss();
+  Result result = JobReport(job, "requantized",
+                            {{"in", options.in},
+                             {"out", options.out},
+                             {"from", convention.name},
+                             {"to", options.to},
+                             {"format", rewriter.writer().FormatName()},
+                             {"tensors_left", rewriter.left()},
+                             {"values_rounded", loss.values},
+                             {"values_changed", loss.changed},
+                             {"largest_relative_change", loss.largest},
+                             {"part", options.part}});
+  result.text += loss.changed == 0
+                     ? "every value is as before\n"
+                     : fmt::format(
+                           "{} of {} values that were rounded again changed, by {:.3g} % "
+                           "of themselves at most\n",
+                           loss.changed, loss.values, 100 * loss.largest);
+  return result;
+}
+
+}  // namespace
+
+Command AddRequantize(CLI::App& app) {
+  auto options = std::make_shared<RequantizeOptions>();
+  CLI::App* command = app.add_subcommand(
+      "requantize", "MXFP4 or block FP8 to block FP8 with other scales; says what is lost");
+  command->add_option("IN", options->in, "File, index file or folder")->required();
+  command->add_option("OUT", options->out, "File, or folder if IN is one")->required();
+  command->add_option("--scale-format", options->scale_format, "Scales of OUT: ue8m0 or f32")
+      ->required()
+      ->check(CLI::IsMember({kUe8m0, kFp32}));
+  command->add_option("--to", options->to, "Convention of OUT: " + WrittenConventions())
+      ->capture_default_str();
+  command->add_option("--from", options->from, "Convention of IN; told from its files by default");
+  command->add_flag("--leave-misfits", options->leave_misfits,
+                    "Keep MXFP4 tensors that block FP8 cannot hold without loss");
+  command->add_option("--threads", options->threads, "Threads; all that we may use by default")
+      ->check(AtLeastOne);
+  command->add_flag("--overwrite", options->overwrite, "Replace files that exist in OUT");
+  command->add_option("--part", options->part, "Do the i-th of N shares of the files (i/N)");
+  return {command, [options] { return Run(*options); }};
+}
+
+}  // namespace narrowfloat::tools

@@ -92,6 +92,17 @@ synchronize = set_device = empty_cache = ipc_collect = _lazy_init = set_stream =
 reset_peak_memory_stats = reset_max_memory_allocated = init = _nothing
 
 
+class _Memory:
+    """Is torch.cuda.memory: the functions above, and what else is there."""
+
+    def __getattr__(self, name: str) -> Any:
+        own = globals().get(name)
+        return getattr(torch.cuda.memory, name) if own is None else own
+
+
+memory = _Memory()
+
+
 def _no(*args: Any, **named: Any) -> bool:
     """Returns False."""
     return False

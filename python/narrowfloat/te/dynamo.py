@@ -83,6 +83,10 @@ def disable(function: Callable | None = None, recursive: bool = True, **named: A
             return disabled(*args, **kwargs)
         return function(*args, **kwargs)
 
+    # A tracer that meets the function names it as a disabled one.
+    until_compiled._torchdynamo_disable = True
+    until_compiled._torchdynamo_disable_msg = named.get("reason")
+    until_compiled._torchdynamo_orig_callable = function
     return until_compiled
 
 

@@ -9,8 +9,10 @@ import pytest
 import torch
 from bounds import assert_near
 from narrowfloat.pytorch import tex
+from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor.float8_tensor import Float8CurrentScalingQuantizer, Float8Quantizer
 from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Quantizer
+from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer
 
 Tensor = torch.Tensor
 E4M3 = tex.DType.kFloat8E4M3
@@ -205,10 +207,13 @@ def quantizers() -> dict[str, Any]:
         "delayed": Float8Quantizer(torch.tensor([4.0]), torch.zeros(1), E4M3),
         "mxfp8": MXFP8Quantizer(E4M3),
         "current": Float8CurrentScalingQuantizer(E4M3),
+        "nvfp4": NVFP4Quantizer(),
+        "nvfp4 tiles": NVFP4Quantizer(with_2d_quantization=True),
+        "nvfp4 transformed": NVFP4Quantizer(with_rht=True, with_post_rht_amax=True),
     }
 
 
-@pytest.mark.parametrize("kind", ["delayed", "mxfp8", "current"])
+@pytest.mark.parametrize("kind", ["delayed", "mxfp8", "nvfp4 transformed"])
 def test_quantized_outputs_round_where_a_gpu_does(kind: str) -> None:
     x, grad = sample((64, 128), torch.bfloat16), torch.randn(64, 128).bfloat16()
     x32, grad32, keeps = x.float(), grad.float(), kind == "delayed"
@@ -227,6 +232,36 @@ def test_quantized_outputs_round_where_a_gpu_does(kind: str) -> None:
         assert torch.equal(
             made.dequantize(dtype=torch.float32), expected.dequantize(dtype=torch.float32)
         )
+
+
+def codes_under_exact_amax(value: Tensor, quantizer: Quantizer) -> Tensor:
+    """Returns what rounded values become beside blocks of their own that hold the exact amax."""
+    rows = 16  # of a block
+    beside = torch.zeros(rows, value.shape[-1])
+    beside[0, 0] = amax = value.abs().max()
+    assert amax != amax.bfloat16().float(), "the two amaxes must differ"
+    rounded = value.bfloat16().float().clamp(-amax, amax)  # codes saturate
+    made = tex.quantize(torch.cat([rounded, beside]), quantizer)
+    return made.dequantize(dtype=torch.float32)[:-rows]
+
+
+@pytest.mark.parametrize("kind", ["current", "nvfp4", "nvfp4 tiles"])
+def test_amaxes_are_those_of_values_that_are_not_rounded(kind: str) -> None:
+    torch.manual_seed(0)
+    x, grad = torch.rand(64, 128).bfloat16() * 2, torch.randn(64, 128).bfloat16()
+    x32, grad32, half = x.float(), grad.float(), grad[:, :64]
+    pairs = [
+        (lambda q: tex.gelu(x, q), tex.gelu(x32, None)),
+        (lambda q: tex.swiglu(x, q), tex.swiglu(x32, None)),
+        (lambda q: tex.dgelu(grad, x, q), tex.dgelu(grad32, x32, None)),
+        (lambda q: tex.dswiglu(half, x, q), tex.dswiglu(half.float(), x32, None)),
+        (lambda q: tex.dbias_dgelu(grad, x, q)[1], tex.dgelu(grad32, x32, None)),
+    ]
+    for entry, value in pairs:
+        made = entry(quantizers()[kind])
+        assert made.dtype == torch.bfloat16
+        expected = codes_under_exact_amax(value, quantizers()[kind])
+        assert torch.equal(made.dequantize(dtype=torch.float32), expected)
 
 
 @pytest.mark.parametrize("kind", ["delayed", "mxfp8", "current"])

@@ -41,7 +41,8 @@ PACKAGE = {
         import transformer_engine_torch as tex
         def facts():
             device = torch.device("cuda", torch.cuda.current_device())
-            return device.type, torch.cuda.get_device_capability(), torch.cuda.is_available()
+            memory = torch.cuda.memory.mem_get_info()[0] > 0
+            return device.type, torch.cuda.get_device_capability(), memory
         """,
     "transformer_engine/pytorch/triton/__init__.py": "",
     "transformer_engine/pytorch/triton/mhc.py": "import triton_is_not_installed",

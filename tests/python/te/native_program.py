@@ -56,4 +56,14 @@ for name, (arguments, options) in PAIRS.items():
             groups = [tex.group_quantize(x, q, 2, sizes) for q in (own, its)]
             assert torch.equal(groups[0].rowwise_data, groups[1].rowwise_data), name
     tried += 1
+
+# Only some shapes have swizzled scales before they are filled; all have them afterwards.
+nvfp4 = te.NVFP4Quantizer(with_2d_quantization=True)
+ours = tensor.NVFP4Quantizer(with_2d_quantization=True)
+nvfp4.optimize_for_gemm = ours.optimize_for_gemm = True
+for rows, at_once in ((128, True), (64, False)):
+    empty = nvfp4.make_empty((rows, 256), dtype=torch.bfloat16)
+    assert empty._with_gemm_swizzled_scales is at_once, rows
+    assert tex.quantize(x[:rows], nvfp4, empty)._with_gemm_swizzled_scales, rows
+    same_buffers(tex.quantize(x[:rows], ours), empty)
 print(tried)

@@ -111,11 +111,16 @@ COMPILED = """
     print(step(torch.ones(1)))
     print(comptime is sys.modules["torch._dynamo.comptime"].comptime)
     print(sys.modules["torch._dynamo"].config.error_on_nested_jit_trace)
+
+    try:
+        torch.compile(lambda x: (x + 1, traced()), backend="eager", fullgraph=True)(torch.ones(1))
+    except Exception as refused:
+        print("torch.compiler.disable" in str(refused))
     """
 
 
 def test_the_compiler_is_imported_when_it_is_used(run: Run, tmp_path: Path) -> None:
     write(tmp_path, {"train.py": COMPILED})
     done = run("-m", "narrowfloat.te", "train.py")
-    expected = ["False None", "(tensor([4.]), True, False)", "True", "False"]
+    expected = ["False None", "(tensor([4.]), True, False)", "True", "False", "True"]
     assert done.stdout.splitlines() == expected, done.stderr

@@ -291,6 +291,21 @@ class Float8CurrentScalingQuantizer(_Float8QuantizerBase):
             amax = torch.empty(1, dtype=torch.float32, device=src.device)
             _native.verbs.amax(src, amax, _native.threads())
             reduce_max(amax, self.amax_reduction_group)
+        self._fill_given(src, dst, noop, amax)
+
+    def _fill_measured(self, src: torch.Tensor, dst: SchemeStorage, amax: torch.Tensor) -> None:
+        """Fills `dst` under an amax that was measured elsewhere, which is reduced as its own."""
+        if self.with_amax_reduction:
+            reduce_max(amax, self.amax_reduction_group)
+        self._fill_given(src, dst, None, amax)
+
+    def _fill_given(
+        self,
+        src: torch.Tensor,
+        dst: SchemeStorage,
+        noop: torch.Tensor | None,
+        amax: torch.Tensor | None,
+    ) -> None:
         data, transpose, scale_inv = dst._data, dst._transpose, dst._scale_inv
         # A group keeps the scales and the amaxes of its members.
         scale, measured = dst.__dict__.get("_of_group", (None, None))

@@ -270,6 +270,12 @@ class NVFP4Quantizer(SchemeQuantizer):
             amax, other = (None if buffer is None else given for buffer, given in held)
             _native.quantize(spec, src, buffers, amax=amax, amax_columnwise=other, seeds=seeds)
 
+    def _fill_measured(self, src: torch.Tensor, dst: SchemeStorage, amax: torch.Tensor) -> None:
+        """Fills `dst` under an amax that was measured elsewhere, which is reduced as its own."""
+        if self.with_amax_reduction:
+            reduce_max(amax, self.amax_reduction_group)
+        self._fill_given(src, dst, amax, amax)
+
     def _fill_part(
         self, src: torch.Tensor, fresh: SchemeStorage, noop: torch.Tensor | None
     ) -> None:

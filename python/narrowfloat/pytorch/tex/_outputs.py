@@ -5,8 +5,11 @@ from typing import Any
 
 import torch
 
-from narrowfloat.pytorch.tensor._hosted import native
+from narrowfloat.pytorch import _native
+from narrowfloat.pytorch.tensor._hosted import hosted, native
+from narrowfloat.pytorch.tensor.float8_tensor import Float8CurrentScalingQuantizer
 from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Quantizer
+from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer
 from narrowfloat.pytorch.tex.casts import create_empty_quantized_tensor, quantize
 
 __all__: list[str] = []
@@ -17,14 +20,41 @@ def _keeps_float32(quantizer: Any) -> bool:
     return quantizer is not None and native(quantizer).SCALE_IS_GIVEN
 
 
+def _measures_float32(quantizer: Any) -> bool:
+    """Returns whether an activation's kernel takes the amax of values that are not rounded yet."""
+    own = native(quantizer)
+    if isinstance(own, NVFP4Quantizer):
+        transforms = own.with_rht and own.with_post_rht_amax
+        return not own.row_scaled_nvfp4 and not transforms
+    return isinstance(own, Float8CurrentScalingQuantizer)
+
+
 def working_dtype(quantizer: Any, dtype: torch.dtype) -> torch.dtype:
-    """Returns the dtype in which deliver() needs a result: float32 or the nominal dtype."""
-    return torch.float32 if _keeps_float32(quantizer) else dtype
+    """Returns the dtype in which an activation is needed: float32 or the nominal dtype."""
+    exact = _keeps_float32(quantizer) or _measures_float32(quantizer)
+    return torch.float32 if exact else dtype
 
 
 def sums_float32(quantizer: Any) -> bool:
     """Returns whether a bias gradient is the sum of values that are not rounded yet."""
     return _keeps_float32(quantizer) or isinstance(native(quantizer), MXFP8Quantizer)
+
+
+def deliver_activation(value: torch.Tensor, dtype: torch.dtype, quantizer: Any) -> Any:
+    """Returns deliver(), with the amax that an activation's kernel takes.
+
+    Under current scaling and in NVFP4 the amax is that of the float32 values, and the codes are of
+    rounded ones. Requires: `value` has the dtype that working_dtype() names.
+    """
+    plain = dtype == torch.float32 or value.numel() == 0 or not _native.in_memory(value)
+    if plain or not _measures_float32(quantizer):
+        return deliver(value, dtype, quantizer)
+    amax = torch.empty(1, dtype=torch.float32, device=value.device)
+    _native.verbs.amax(value.contiguous(), amax, _native.threads())
+    own, rounded = native(quantizer), value.to(dtype)
+    made = own._new_for(rounded)
+    own._fill_measured(rounded, made, amax)
+    return hosted(made)
 
 
 def deliver(value: torch.Tensor, dtype: torch.dtype, quantizer: Any, out: Any = None) -> Any:

@@ -21,7 +21,7 @@ from narrowfloat.pytorch.tex._gates import (
     halves,
     situ,
 )
-from narrowfloat.pytorch.tex._outputs import deliver, sums_float32, working_dtype
+from narrowfloat.pytorch.tex._outputs import deliver_activation, sums_float32, working_dtype
 from narrowfloat.pytorch.tex.casts import plain
 
 _UNARY = {"gelu": GELU, "qgelu": QGELU, "relu": RELU, "srelu": SRELU, "silu": SILU}
@@ -66,7 +66,7 @@ def _argument(function: Function, x: Tensor, work: torch.dtype) -> Tensor:
 def _unary(function: Function, input: Tensor, quantizer: Any) -> Any:
     x = plain(input)
     argument = _argument(function, x, working_dtype(quantizer, x.dtype))
-    return deliver(function.value(argument), x.dtype, quantizer)
+    return deliver_activation(function.value(argument), x.dtype, quantizer)
 
 
 def _unary_gradient(
@@ -88,15 +88,19 @@ def _unary_entries(name: str, function: Function) -> dict[str, Entry]:
     def backward(grad: Tensor, fwd_input: Tensor, quantizer: Any) -> Any:
         x = plain(fwd_input)
         work = working_dtype(quantizer, x.dtype)
-        return deliver(_unary_gradient(f"d{name}", function, grad, x, work), x.dtype, quantizer)
+        return deliver_activation(
+            _unary_gradient(f"d{name}", function, grad, x, work), x.dtype, quantizer
+        )
 
     @torch.no_grad()
     def with_bias(grad: Tensor, fwd_input: Tensor, quantizer: Any) -> list[Any]:
         x = plain(fwd_input)
-        work = torch.float32 if sums_float32(quantizer) else x.dtype
+        exact = sums_float32(quantizer)
+        work = torch.float32 if exact else working_dtype(quantizer, x.dtype)
         value = _unary_gradient(f"dbias_d{name}", function, grad, x, work).to(work)
-        bias = value.reshape(-1, x.shape[-1]).sum(0).to(grad.dtype)
-        return [bias, deliver(value, grad.dtype, quantizer)]
+        terms = value if exact else value.to(x.dtype)
+        bias = terms.reshape(-1, x.shape[-1]).sum(0).to(grad.dtype)
+        return [bias, deliver_activation(value, grad.dtype, quantizer)]
 
     forward.__doc__ = f"Returns {name} of `input`, quantized unless the quantizer is None."
     backward.__doc__ = f"Returns `grad` times the derivative of {name} at `fwd_input`, quantized."
@@ -109,7 +113,7 @@ def _gated(entry: str, gate: Gate, input: Tensor, quantizer: Any) -> Any:
     x = plain(input).contiguous()
     shape = gated_shape(entry, x)
     value = gated_value(gate, *halves(x)).view(shape)
-    return deliver(value, x.dtype, quantizer)
+    return deliver_activation(value, x.dtype, quantizer)
 
 
 @torch.no_grad()
@@ -121,7 +125,7 @@ def _gated_backward(entry: str, gate: Gate, grad: Tensor, fwd_input: Tensor, qua
     gradients = gated_gradients(gate, plain(grad).float().reshape(a.shape), a, b)
     for half, gradient in zip(halves(both), gradients, strict=True):
         half.copy_(gradient)
-    return deliver(both, x.dtype, quantizer)
+    return deliver_activation(both, x.dtype, quantizer)
 
 
 def _gated_entries(name: str, act: Function) -> dict[str, Entry]:

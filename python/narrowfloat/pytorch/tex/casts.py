@@ -13,7 +13,7 @@ import torch
 from narrowfloat.pytorch import _swizzle
 from narrowfloat.pytorch.constants import DType, TE_DType_To_Torch
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
-from narrowfloat.pytorch.tensor._hosted import hosted, native
+from narrowfloat.pytorch.tensor._hosted import HostedView, hosted, native
 from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer
 from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer
 
@@ -29,6 +29,11 @@ __all__ = [
     "split_quantize",
     "swizzle_scales_for_gemm_",
 ]
+
+# Multiples that the GPU's kernels with swizzled scales need.
+_RHT_KERNEL_ROWS = 64
+_TILE_KERNEL_ROWS = 128
+_KERNEL_COLUMNS = 128
 
 
 def plain(tensor: Any) -> torch.Tensor:
@@ -114,8 +119,26 @@ def create_empty_quantized_tensor(
     device = torch.get_default_device() if device is None else torch.device(device)
     if quantizer is None:
         return torch.empty(tuple(shape), dtype=dtype, device=device, pin_memory=pin_memory)
-    made = native(quantizer).make_empty(shape, dtype=dtype, device=device, pin_memory=pin_memory)
-    return hosted(made)
+    own = native(quantizer)
+    made = hosted(own.make_empty(shape, dtype=dtype, device=device, pin_memory=pin_memory))
+    if isinstance(own, HostedView) and isinstance(own, NVFP4Quantizer):
+        made._with_gemm_swizzled_scales = _is_swizzled_at_once(own, made.shape)
+    return made
+
+
+def _is_swizzled_at_once(quantizer: NVFP4Quantizer, shape: torch.Size) -> bool:
+    """Returns whether a GPU's kernel writes swizzled scales itself.
+
+    Elsewhere TransformerEngine swizzles what was quantized, and what is still empty says so.
+    """
+    if not quantizer.optimize_for_gemm:
+        return False
+    tiles = quantizer.with_2d_quantization and not quantizer.row_scaled_nvfp4
+    if not quantizer.with_rht and (not tiles or quantizer.nvfp4_use_4over6):
+        return False
+    rows, columns = shape[:-1].numel(), shape[-1]
+    multiple = _RHT_KERNEL_ROWS if quantizer.with_rht else _TILE_KERNEL_ROWS
+    return rows % multiple == 0 and columns % _KERNEL_COLUMNS == 0
 
 
 @torch.no_grad()

@@ -2,11 +2,8 @@
 #include "narrowfloat/ops/quantize.h"
 
 #include <fmt/format.h>
-#include <fnmatch.h>
 
-#include <algorithm>
 #include <array>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,10 +15,11 @@
 #include "narrowfloat/io/foreign.h"
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/tensor/error.h"
+#include "tools/choice.h"
 #include "tools/command.h"
 #include "tools/foreign_writer.h"
 #include "tools/job.h"
-#include "tools/text.h"
+#include "tools/tensor_values.h"
 
 namespace narrowfloat::tools {
 namespace {
@@ -32,51 +30,45 @@ struct QuantizeOptions {
   std::string in, out, scheme, convention{io::kConventionName}, part = "1/1";
   std::vector<std::string> include, exclude;
   int threads = 0;
-  bool overwrite = false;
+  bool overwrite = false, dry_run = false;
   std::vector<SelectionRule> rules;  // both lists, as they stood on the command line
 };
 
 class Quantizing : public TensorRewriter {
  public:
-  Quantizing(const QuantSpec& spec, std::vector<SelectionRule> rules, Execution execution)
-      : spec_(spec), rules_(std::move(rules)), execution_(execution) {}
-
-  /// Writes the tensors of `in` in another convention than this library's. Errors: as
-  /// ForeignWriter.
-  void WriteAs(const std::string& convention, const io::Checkpoint& in) {
-    foreign_.emplace("quantize", convention);
+  /// Writes in `convention`. Errors: as ForeignWriter; as Choice.
+  Quantizing(const QuantSpec& spec, const QuantizeOptions& options, const io::Checkpoint& in,
+             Execution execution)
+      : foreign_(WriterOf(options.convention)),
+        choice_(in, options.rules, Transposes()),
+        spec_(spec),
+        execution_(execution) {
+    if (!foreign_) return;
     for (const io::TensorLocation& location : in.tensors()) {
       const io::StoredTensor& tensor = *location.tensor;
-      if (Takes(tensor)) foreign_->Add(tensor.name, io::FormOf(Quantized(tensor)));
+      if (Takes(tensor)) foreign_->Add(tensor.name, FormOf(tensor));
     }
   }
 
   const std::optional<ForeignWriter>& foreign() const { return foreign_; }
+  const Choice& choice() const { return choice_; }
 
   std::string Verb() const override { return "quantize"; }
 
   std::string Identity() const override {
     std::string text = PrintQuantSpec(spec_);
     if (foreign_) text += fmt::format("\n{}", foreign_->convention().name);
-    for (const SelectionRule& rule : rules_) {
-      text += (rule.action == SelectionRule::Action::kInclude ? "\n+" : "\n-") + rule.glob;
-    }
-    return text;
+    return text + choice_.Identity();
   }
 
-  bool Takes(const io::StoredTensor& tensor) const override {
-    return !tensor.quantized &&
-           config::IsSelected(rules_, tensor.name, io::WideFloat(tensor.entries.front().dtype),
-                              tensor.shape());
-  }
+  bool Takes(const io::StoredTensor& tensor) const override { return choice_.Of(tensor).selected; }
 
   void Plan(const io::StoredTensor& tensor, io::FileContents& contents) const override {
     try {
-      const io::StoredTensor quantized = Quantized(tensor);
       if (foreign_) {
-        foreign_->Plan(tensor.name, io::FormOf(quantized), contents);
+        foreign_->Plan(tensor.name, FormOf(tensor), contents);
       } else {
-        contents.AddQuantized(*quantized.quantized);
+        contents.AddQuantized(*Quantized(tensor).quantized);
       }
     } catch (const InvalidArgument& error) {
       throw InvalidArgument(
@@ -87,7 +79,8 @@ class Quantizing : public TensorRewriter {
 
   void Rewrite(const io::StoredTensor& tensor, const std::vector<std::span<const std::byte>>& input,
                io::SafetensorsWriter& writer) override {
-    const std::vector<BufferPlan> stored = io::StoredBuffers(spec_, tensor.shape());
+    const Shape shape = InnerShape(tensor);
+    const std::vector<BufferPlan> stored = io::StoredBuffers(spec_, shape);
     std::array<std::span<std::byte>, kRoleCount> memory;
     std::uint64_t bytes = 0;
     for (const BufferPlan& buffer : stored) bytes += RoundUp(BufferBytes(buffer), kAlignment);
@@ -96,19 +89,26 @@ class Quantizing : public TensorRewriter {
       memory[static_cast<std::size_t>(buffer.role)] = rest.first(BufferBytes(buffer));
       rest = rest.subspan(RoundUp(BufferBytes(buffer), kAlignment));
     }
-    const auto view =
-        BindBuffers<QuantizedView>(spec_, tensor.shape(), [&](const BufferPlan& buffer) {
-          return memory[static_cast<std::size_t>(buffer.storage)].data();
-        });
+    const auto view = BindBuffers<QuantizedView>(spec_, shape, [&](const BufferPlan& buffer) {
+      return memory[static_cast<std::size_t>(buffer.storage)].data();
+    });
     const DType dtype = *io::WideFloat(tensor.entries.front().dtype);
-    Quantize({input.front().data(), dtype, tensor.shape(), {}, Device::kCpu}, view, execution_);
+    const std::byte* values = input.front().data();
+    if (Transposes()) {
+      const auto turned = turned_.Take(input.front().size());
+      TransposeMatrices(input.front(), tensor.shape(), ItemSize(dtype), turned);
+      values = turned.data();
+    }
+    Quantize({values, dtype, shape, {}, Device::kCpu}, view, execution_);
     std::vector<std::span<const std::byte>> buffers;
     for (const BufferPlan& buffer : stored) {
       buffers.push_back(memory[static_cast<std::size_t>(buffer.role)]);
     }
     const io::StoredTensor quantized = Quantized(tensor);
     if (foreign_) {
-      foreign_->Write(tensor.name, io::Canonical(quantized, buffers), writer);
+      io::CanonicalWeight weight = io::Canonical(quantized, buffers);
+      weight.form = FormOf(tensor);
+      foreign_->Write(tensor.name, weight, writer);
       return;
     }
     for (std::size_t i = 0; i < stored.size(); ++i) {
@@ -119,12 +119,36 @@ class Quantizing : public TensorRewriter {
  private:
   static constexpr std::size_t kAlignment = 64;  // a cache line, so that buffers do not share one
 
+  static std::optional<ForeignWriter> WriterOf(const std::string& convention) {
+    if (convention == io::kConventionName) return std::nullopt;
+    return ForeignWriter("quantize", convention);
+  }
+
+  /// Whether the convention holds matrices that the float model stores as [inputs, outputs].
+  bool Transposes() const {
+    return foreign_ && foreign_->convention().weights.front().plain_is_transposed;
+  }
+
+  /// [.., outputs, inputs].
+  Shape InnerShape(const io::StoredTensor& tensor) const {
+    Shape shape = tensor.shape();
+    if (Transposes()) std::swap(shape[shape.size() - 1], shape[shape.size() - 2]);
+    return shape;
+  }
+
+  io::ForeignWeight FormOf(const io::StoredTensor& tensor) const {
+    io::ForeignWeight form = io::FormOf(Quantized(tensor));
+    form.transposed = Transposes();
+    form.shape = tensor.shape();
+    return form;
+  }
+
   /// The tensor as this library stores it.
   io::StoredTensor Quantized(const io::StoredTensor& tensor) const {
     io::StoredTensor quantized{.name = tensor.name};
-    quantized.quantized = io::QuantizedRecord{tensor.name, spec_, tensor.shape(),
+    quantized.quantized = io::QuantizedRecord{tensor.name, spec_, InnerShape(tensor),
                                               *io::WideFloat(tensor.entries.front().dtype)};
-    quantized.plan = io::StoredBuffers(spec_, tensor.shape());
+    quantized.plan = io::StoredBuffers(spec_, InnerShape(tensor));
     io::FileContents contents;
     contents.AddQuantized(*quantized.quantized);
     quantized.entries = std::move(contents.tensors);
@@ -132,10 +156,10 @@ class Quantizing : public TensorRewriter {
   }
 
   std::optional<ForeignWriter> foreign_;  // none: this library's convention
+  Choice choice_;
   QuantSpec spec_;
-  std::vector<SelectionRule> rules_;
   Execution execution_;
-  ByteBuffer output_;
+  ByteBuffer output_, turned_;
 };
 
 /// --include and --exclude in the order in which they were given.
@@ -146,21 +170,12 @@ std::vector<SelectionRule> RulesOf(const CLI::App& app) {
   std::vector<SelectionRule> rules;
   for (const CLI::Option* option : app.parse_order()) {
     if (option == include) {
-      rules.push_back({SelectionRule::Action::kInclude, include->results().at(included++)});
+      rules.emplace_back(SelectionRule::Action::kInclude, include->results().at(included++));
     } else if (option == exclude) {
-      rules.push_back({SelectionRule::Action::kExclude, exclude->results().at(excluded++)});
+      rules.emplace_back(SelectionRule::Action::kExclude, exclude->results().at(excluded++));
     }
   }
   return rules;
-}
-
-void WarnOfIdleRules(const std::vector<SelectionRule>& rules, const io::Checkpoint& in) {
-  for (const SelectionRule& rule : rules) {
-    const bool matches = std::ranges::any_of(in.tensors(), [&](const io::TensorLocation& location) {
-      return ::fnmatch(rule.glob.c_str(), location.tensor->name.c_str(), 0) == 0;
-    });
-    if (!matches) fmt::print(stderr, "quantize: no tensor matches '{}'\n", Escaped(rule.glob));
-  }
 }
 
 Result Run(const QuantizeOptions& options) {
@@ -175,16 +190,15 @@ Result Run(const QuantizeOptions& options) {
         fmt::format("quantize: IN must be a float checkpoint, {} is already quantized as '{}' ({})",
                     options.in, convention.name, convention.reason));
   }
-  WarnOfIdleRules(options.rules, in);
-  Quantizing rewriter(spec, options.rules, execution);
-  if (options.convention == io::kConventionName) {
+  Quantizing rewriter(spec, options, in, execution);
+  rewriter.choice().Warn();
+  if (options.dry_run) return rewriter.choice().List();
+  if (!rewriter.foreign()) {
     // So that other loaders refuse, instead of starting from weights that they do not find.
     const Json config = {{"quant_method", io::kConventionName}, {"spec", PrintQuantSpec(spec)}};
     out.companions = QuantizedCompanions(in, config.dump());
-  } else {
-    rewriter.WriteAs(options.convention, in);
-    if (rewriter.foreign()->written())
-      out.companions = rewriter.foreign()->Configuration(in, rewriter);
+  } else if (rewriter.foreign()->written()) {
+    out.companions = rewriter.foreign()->Configuration(in, rewriter);
   }
   const JobResult job = RunJob(in, out, rewriter);
   return JobReport(job, "quantized",
@@ -205,7 +219,9 @@ Command AddQuantize(CLI::App& app) {
   command->add_option("OUT", options->out, "File, or folder if IN is one")->required();
   command->add_option("--scheme", options->scheme, "Scheme with options: mxfp8_e4m3:columnwise=1")
       ->required();
-  command->add_option("--include", options->include, "Quantize tensors whose name matches this")
+  command
+      ->add_option("--include", options->include,
+                   "Quantize tensors whose name matches, re:REGEX too")
       ->type_name("GLOB")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -219,6 +235,8 @@ Command AddQuantize(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--threads", options->threads, "Threads; all that we may use by default")
       ->check(AtLeastOne);
+  command->add_flag("--dry-run", options->dry_run,
+                    "List what would happen to each tensor, and why");
   command->add_flag("--overwrite", options->overwrite, "Replace files that exist in OUT");
   command->add_option("--part", options->part, "Do the i-th of N shares of the files (i/N)");
   return {command, [command, options] {

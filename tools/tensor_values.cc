@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/tensor_values.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -51,6 +52,24 @@ void DequantizeStored(const io::StoredTensor& tensor,
                                input.size() > 2 ? input[2] : std::span<const std::byte>()};
   const std::size_t size = FlattenShape(tensor.shape()).Size() * ItemSize(out.dtype);
   io::DecodeWeight(*tensor.foreign, bytes, out.dtype, {out.data, size}, execution.threads);
+}
+
+void TransposeMatrices(std::span<const std::byte> in, const Shape& shape, std::size_t item_size,
+                       std::span<std::byte> out) {
+  constexpr std::size_t kPatch = 64;  // rows and columns that stay in the first-level cache
+  const auto rows = static_cast<std::size_t>(shape[shape.size() - 2]);
+  const auto cols = static_cast<std::size_t>(shape.back());
+  const std::size_t matrix = rows * cols * item_size;
+  for (std::size_t begin = 0; matrix > 0 && begin < in.size(); begin += matrix) {
+    for (std::size_t patch = 0; patch < rows; patch += kPatch) {
+      for (std::size_t col = 0; col < cols; ++col) {
+        for (std::size_t row = patch; row < std::min(rows, patch + kPatch); ++row) {
+          std::memcpy(out.data() + begin + (col * rows + row) * item_size,
+                      in.data() + begin + (row * cols + col) * item_size, item_size);
+        }
+      }
+    }
+  }
 }
 
 const std::vector<std::span<const std::byte>>& TensorReader::Bytes(

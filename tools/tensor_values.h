@@ -18,6 +18,10 @@ void DequantizeStored(const io::StoredTensor& tensor,
                       const std::vector<std::span<const std::byte>>& input, const TensorView& out,
                       const Execution& execution);
 
+/// Swaps the last two dimensions. Requires: both spans have the tensor's size.
+void TransposeMatrices(std::span<const std::byte> in, const Shape& shape, std::size_t item_size,
+                       std::span<std::byte> out);
+
 /// Reads whole tensors of one checkpoint into memory that is used again.
 class TensorReader {
  public:

@@ -1,39 +1,72 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "narrowfloat/config/selection.h"
 
+#include <fmt/format.h>
 #include <fnmatch.h>
 
 #include <algorithm>
 #include <cctype>
+#include <initializer_list>
 #include <iterator>
+
+#include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat::config {
 namespace {
 
+constexpr std::string_view kRegexPrefix = "re:";
+
 // All patterns are matched against whole components, in lower case.
+using Patterns = std::initializer_list<const char*>;
 
 /// What the parameter of a linear layer is called.
-constexpr const char* kWeights[] = {"weight", "in_proj_weight", "kernel"};
+constexpr Patterns kWeights = {"weight", "in_proj_weight", "kernel"};
 
 /// What the stacked weights of experts are called, which have no `weight` of their own.
-constexpr const char* kExpertWeights[] = {"gate_up_proj", "gate_proj", "up_proj", "down_proj"};
-constexpr const char* kExperts = "experts";
+constexpr Patterns kExpertWeights = {"gate_up_proj", "gate_proj", "up_proj", "down_proj"};
+constexpr Patterns kExperts = {"experts"};
+
+/// Where in a name a component must stand.
+enum class Place { kAnywhere, kFirst, kLast, kAlone };  // kAlone: the one module of the name
 
 /// Modules that are no linear layers, or that are known to lose from quantization.
-constexpr const char* kNorms[] = {
-    "norm",        "norm[0-9]*",      "*_norm", "*_norm[0-9]*", "*layernorm", "*rmsnorm",
-    "layer_norm*", "layernorm[0-9]*", "ln",     "ln_*",         "ln[0-9]*",
+struct LeftModule {
+  const char* what;
+  Place place;
+  Patterns components;
 };
-constexpr const char* kEmbeddings[] = {
-    "*embedding", "*embeddings", "*_embed", "embed_*", "emb", "wte", "wpe",
-    "shared",  // T5's
-    "*bias",   // a table of relative positions, also T5's
-};
-constexpr const char* kHeads[] = {"lm_head", "embed_out"};
-constexpr const char* kConvolutions[] = {"conv*", "*_conv", "*_conv[0-9]*"};
 
-/// The module right before `weight` that makes it a router of a mixture of experts.
-constexpr const char* kRouters[] = {"gate", "router", "shared_expert_gate"};
+constexpr LeftModule kLeft[] = {
+    {"norm",
+     Place::kAnywhere,
+     {"norm", "norm[0-9]*", "*_norm", "*_norm[0-9]*", "*layernorm", "*rmsnorm", "layer_norm*",
+      "layernorm[0-9]*", "ln", "ln_*", "ln[0-9]*"}},
+    {"embedding",
+     Place::kAnywhere,
+     {"*embedding", "*embeddings", "*_embed", "embed_*", "emb", "wte", "wpe",
+      "shared",   // T5's
+      "*bias"}},  // a table of relative positions, also T5's
+    {"output head",
+     Place::kAnywhere,
+     {"lm_head", "embed_out", "shared_head", "vocab_projector", "vocab_transform",
+      "generator_predictions", "discriminator_predictions"}},
+    {"output head", Place::kFirst, {"cls", "classifier", "score", "qa_outputs", "pred_layer"}},
+    {"output head", Place::kAlone, {"output", "head", "proj_out"}},
+    {"convolution", Place::kAnywhere, {"conv*", "*_conv", "*_conv[0-9]*"}},
+    {"router", Place::kAnywhere, {"router"}},
+    {"router", Place::kLast, {"gate", "shared_expert_gate", "wg"}},
+    {"LoRA", Place::kAnywhere, {"lora_*"}},
+    {"head of further tokens", Place::kAnywhere, {"eh_proj", "mtp"}},
+};
+
+/// By model_type: models whose linear layers are Conv1D, which stores [inputs, outputs].
+constexpr Patterns kConv1dModels = {"gpt2", "openai-gpt", "imagegpt", "decision_transformer",
+                                    "clvp*"};
+/// Conv1D's names there, beside layers that are linear.
+constexpr Patterns kConv1dNames = {"c_attn", "c_proj", "c_fc", "q_attn"};
+/// By model_type: models whose stacked experts are [experts, inputs, outputs].
+constexpr Patterns kTransposedExperts = {"gpt_oss", "llama4",    "llama4_text",
+                                         "aria",    "aria_text", "openai_privacy_filter"};
 
 std::vector<std::string> Components(std::string_view name) {
   std::vector<std::string> components(1);
@@ -47,36 +80,93 @@ std::vector<std::string> Components(std::string_view name) {
   return components;
 }
 
-bool MatchesAny(const auto& patterns, const std::string& component) {
+bool MatchesAny(const Patterns& patterns, const std::string& component) {
   return std::ranges::any_of(
       patterns, [&](const char* pattern) { return ::fnmatch(pattern, component.c_str(), 0) == 0; });
 }
 
-}  // namespace
-
-bool IsLinearWeight(std::string_view name, const Shape& shape) {
-  if (shape.size() < 2) return false;
-  const std::vector<std::string> components = Components(name);
-  const std::string& parameter = components.back();
-  const std::string module = components.size() > 1 ? *(components.end() - 2) : "";
-  const bool stacked = module == kExperts && MatchesAny(kExpertWeights, parameter);
-  if (!stacked && !MatchesAny(kWeights, parameter)) return false;
-  if (MatchesAny(kRouters, module)) return false;
-  return std::none_of(components.begin(), std::prev(components.end()), [](const std::string& part) {
-    return MatchesAny(kNorms, part) || MatchesAny(kEmbeddings, part) || MatchesAny(kHeads, part) ||
-           MatchesAny(kConvolutions, part);
-  });
+/// Requires: at least one module.
+bool Stands(const LeftModule& left, const std::vector<std::string>& modules) {
+  const auto matches = [&](const std::string& module) {
+    return MatchesAny(left.components, module);
+  };
+  switch (left.place) {
+    case Place::kAnywhere:
+      return std::ranges::any_of(modules, matches);
+    case Place::kFirst:
+      return matches(modules.front());
+    case Place::kLast:
+      return matches(modules.back());
+    case Place::kAlone:
+      return modules.size() == 1 && matches(modules.front());
+  }
+  return false;
 }
 
-bool IsSelected(const std::vector<SelectionRule>& rules, const std::string& name,
-                std::optional<DType> dtype, const Shape& shape) {
-  if (!dtype) return false;
-  for (auto rule = rules.rbegin(); rule != rules.rend(); ++rule) {
-    if (::fnmatch(rule->glob.c_str(), name.c_str(), 0) == 0) {
-      return rule->action == SelectionRule::Action::kInclude;
+}  // namespace
+
+SelectionRule::SelectionRule(Action action, std::string pattern)
+    : action_(action), pattern_(std::move(pattern)) {
+  if (!pattern_.starts_with(kRegexPrefix)) return;
+  try {
+    regex_ = std::make_shared<const std::regex>(pattern_.substr(kRegexPrefix.size()));
+  } catch (const std::regex_error& error) {
+    throw InvalidArgument(
+        fmt::format("'{}' must be a regular expression behind 're:', {}", pattern_, error.what()));
+  }
+}
+
+bool SelectionRule::Matches(const std::string& name) const {
+  return regex_ ? std::regex_match(name, *regex_)
+                : ::fnmatch(pattern_.c_str(), name.c_str(), 0) == 0;
+}
+
+std::string SelectionRule::Text() const {
+  return fmt::format("{} '{}'", action_ == Action::kInclude ? "--include" : "--exclude", pattern_);
+}
+
+bool StoresExpertsTransposed(std::string_view model_type) {
+  return MatchesAny(kTransposedExperts, std::string(model_type));
+}
+
+Decision DecideByDefault(std::string_view name, const Shape& shape, std::string_view model_type,
+                         bool takes_transposed) {
+  if (shape.size() < 2) return {false, "vector"};
+  std::vector<std::string> modules = Components(name);
+  const std::string parameter = modules.back();
+  modules.pop_back();
+  const bool of_experts = !modules.empty() && MatchesAny(kExperts, modules.back());
+  const bool stacked = of_experts && MatchesAny(kExpertWeights, parameter);
+  if (!stacked && !MatchesAny(kWeights, parameter)) return {false, "not named like a weight"};
+  if (!modules.empty()) {
+    for (const LeftModule& left : kLeft) {
+      if (Stands(left, modules)) return {false, left.what};
     }
   }
-  return IsLinearWeight(name, shape);
+  const bool may_be_experts =
+      std::ranges::any_of(modules, [](const auto& part) { return MatchesAny(kExperts, part); });
+  if (shape.size() > 3 || (shape.size() == 3 && !may_be_experts)) {
+    return {false, fmt::format("convolution, by its {} dimensions", shape.size())};
+  }
+  const bool conv1d = MatchesAny(kConv1dModels, std::string(model_type)) && !modules.empty() &&
+                      MatchesAny(kConv1dNames, modules.back());
+  const bool transposed = conv1d || (stacked && StoresExpertsTransposed(model_type));
+  if (transposed && !takes_transposed) {
+    return {false, fmt::format("stored as [inputs, outputs] by {}", model_type), true};
+  }
+  return {true, stacked ? "stacked experts" : "linear layer"};
+}
+
+Decision Decide(const std::vector<SelectionRule>& rules, const std::string& name,
+                std::optional<DType> dtype, const Shape& shape, std::string_view model_type,
+                bool takes_transposed) {
+  if (!dtype) return {false, "not F32, F16 or BF16"};
+  for (auto rule = rules.rbegin(); rule != rules.rend(); ++rule) {
+    if (rule->Matches(name)) {
+      return {rule->action() == SelectionRule::Action::kInclude, rule->Text()};
+    }
+  }
+  return DecideByDefault(name, shape, model_type, takes_transposed);
 }
 
 }  // namespace narrowfloat::config

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
+#include <regex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,21 +14,51 @@
 
 namespace narrowfloat::config {
 
-/// One --include or --exclude: an fnmatch pattern for a tensor's full name.
-struct SelectionRule {
+/// One --include or --exclude: an fnmatch pattern for a tensor's full name or, behind "re:", a
+/// regular expression for it (ECMAScript).
+class SelectionRule {
+ public:
   enum class Action { kInclude, kExclude };
-  Action action;
-  std::string glob;
+
+  /// Errors: InvalidArgument for a regular expression that is none.
+  SelectionRule(Action action, std::string pattern);
+
+  Action action() const { return action_; }
+  const std::string& pattern() const { return pattern_; }
+  bool Matches(const std::string& name) const;
+
+  /// "--include '*.q_proj.*'".
+  std::string Text() const;
+
+ private:
+  Action action_;
+  std::string pattern_;
+  std::shared_ptr<const std::regex> regex_;  // null for an fnmatch pattern
 };
 
-/// Whether the default quantizes a tensor: a matrix named like the weight of a linear layer. Left
-/// alone are norms, biases, embeddings, convolutions, output heads, routers and vectors. Only whole
-/// components of the dotted name are compared: `mlp.gate` is a router, `mlp.gate_proj` is not.
-bool IsLinearWeight(std::string_view name, const Shape& shape);
+/// Whether a tensor is quantized, and which rule said so.
+struct Decision {
+  bool selected;
+  std::string reason;
+  bool worth_saying = false;  // the tensor would be quantized if it lay otherwise
+};
+
+/// What the default does with a tensor. Takes the weights of linear layers and stacked experts.
+/// Leaves alone norms, biases, embeddings, convolutions, output heads, routers, LoRA, heads for
+/// the prediction of further tokens, and vectors. Only whole components of the dotted name are
+/// compared: `mlp.gate` is a router, `mlp.gate_proj` is not. `model_type` is config.json's, or
+/// empty: of some models, matrices lie as [inputs, outputs], so that blocks would run along
+/// outputs; these are left alone too, unless `takes_transposed`.
+Decision DecideByDefault(std::string_view name, const Shape& shape, std::string_view model_type,
+                         bool takes_transposed = false);
+
+/// Whether a model stores the stacked experts as [experts, inputs, outputs].
+bool StoresExpertsTransposed(std::string_view model_type);
 
 /// Whether a tensor is quantized: never without a float type to quantize from (`dtype`); else as
-/// the last rule that matches says; else as IsLinearWeight does.
-bool IsSelected(const std::vector<SelectionRule>& rules, const std::string& name,
-                std::optional<DType> dtype, const Shape& shape);
+/// the last rule that matches says; else as DecideByDefault does.
+Decision Decide(const std::vector<SelectionRule>& rules, const std::string& name,
+                std::optional<DType> dtype, const Shape& shape, std::string_view model_type,
+                bool takes_transposed = false);
 
 }  // namespace narrowfloat::config

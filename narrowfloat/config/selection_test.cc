@@ -3,12 +3,23 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "narrowfloat/tensor/error.h"
+
 namespace narrowfloat::config {
 namespace {
 
 using Action = SelectionRule::Action;
 
 const Shape kMatrix{64, 32};
+
+bool IsLinearWeight(std::string_view name, const Shape& shape) {
+  return DecideByDefault(name, shape, "").selected;
+}
 
 TEST(SelectionTest, TakesLinearWeights) {
   for (const char* name : {
@@ -52,6 +63,16 @@ TEST(SelectionTest, LeavesOtherTensorsAlone) {
            "model.layers.0.self_attn.q_proj.bias",
            "model.layers.0.self_attn.q_proj.weight_scale_inv",
            "vision.conv1.weight",
+           "output.weight",                               // Llama's, of Meta
+           "head.weight",                                 //
+           "classifier.weight",                           //
+           "score.weight",                                //
+           "cls.predictions.decoder.weight",              //
+           "proj_out.weight",                             // Whisper's
+           "model.layers.61.shared_head.head.weight",     // DeepSeek's, of further tokens
+           "model.layers.61.eh_proj.weight",              //
+           "mtp.fc.weight",                               //
+           "base.layers.0.q_proj.lora_A.default.weight",  //
            "model.layers.3.mlp.gate_up_proj",  // no expert's, so not known to be a weight
            "rotary_emb.inv_freq",
        }) {
@@ -62,13 +83,73 @@ TEST(SelectionTest, LeavesOtherTensorsAlone) {
 TEST(SelectionTest, LeavesVectorsAndScalarsAlone) {
   EXPECT_FALSE(IsLinearWeight("dense.weight", {64}));
   EXPECT_FALSE(IsLinearWeight("dense.weight", {}));
-  EXPECT_TRUE(IsLinearWeight("dense.weight", {2, 3, 4}));
+}
+
+TEST(SelectionTest, TensorsOfHigherRankAreConvolutionsUnlessTheyAreExperts) {
+  EXPECT_FALSE(IsLinearWeight("dense.weight", {2, 3, 4}));
+  EXPECT_FALSE(IsLinearWeight("features.0.weight", {64, 3, 3, 3}));
+  EXPECT_TRUE(IsLinearWeight("mlp.experts.gate_up_proj", {4, 64, 32}));
+  EXPECT_TRUE(IsLinearWeight("mlp.experts.w1.weight", {4, 64, 32}));
+}
+
+struct ListedTensor {
+  std::string model_type, name, shape, owner;
+
+  Shape Dimensions() const {
+    Shape dimensions;
+    std::stringstream text(shape);
+    for (std::string item; std::getline(text, item, 'x');) dimensions.push_back(std::stoll(item));
+    return dimensions;
+  }
+};
+
+/// Every tensor of two or more dimensions of small models, and the class that owns it.
+std::vector<ListedTensor> ListedTensors() {
+  std::ifstream file(NF_TENSOR_NAMES);
+  std::vector<ListedTensor> tensors;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with('#')) continue;
+    ListedTensor tensor;
+    std::stringstream(line) >> tensor.model_type >> tensor.name >> tensor.shape >> tensor.owner;
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+TEST(SelectionTest, TakesLinearLayersAndExpertsOfRealArchitectures) {
+  std::set<std::string> models;
+  for (const ListedTensor& tensor : ListedTensors()) {
+    models.insert(tensor.model_type);
+    const bool experts = tensor.owner.ends_with("Experts") && !tensor.name.ends_with("_bias");
+    const bool linear = tensor.owner == "Linear" && !tensor.name.ends_with("gate.weight");
+    const bool transposed =
+        tensor.owner == "Conv1D" || (experts && StoresExpertsTransposed(tensor.model_type));
+    const Decision decision = DecideByDefault(tensor.name, tensor.Dimensions(), tensor.model_type);
+    EXPECT_EQ(decision.selected, (experts || linear) && !transposed)
+        << tensor.model_type << " " << tensor.name << " of " << tensor.owner << ": "
+        << decision.reason;
+    EXPECT_EQ(decision.worth_saying, transposed) << tensor.name;
+  }
+  EXPECT_GE(models.size(), 10u);
+}
+
+TEST(SelectionTest, ReasonsNameTheRule) {
+  const std::vector<SelectionRule> rules = {{Action::kExclude, "re:.*\\.(k|v)_proj\\..*"}};
+  const auto reason = [&](const std::string& name, const Shape& shape) {
+    return Decide(rules, name, DType::kBFloat16, shape, "gpt_oss").reason;
+  };
+  EXPECT_EQ(reason("a.k_proj.weight", kMatrix), "--exclude 're:.*\\.(k|v)_proj\\..*'");
+  EXPECT_EQ(reason("a.q_proj.weight", kMatrix), "linear layer");
+  EXPECT_EQ(reason("lm_head.weight", kMatrix), "output head");
+  EXPECT_EQ(reason("mlp.experts.down_proj", {2, 64, 32}), "stored as [inputs, outputs] by gpt_oss");
+  EXPECT_TRUE(DecideByDefault("mlp.experts.down_proj", {2, 64, 32}, "gpt_oss", true).selected);
+  EXPECT_THROW(SelectionRule(Action::kInclude, "re:("), InvalidArgument);
 }
 
 TEST(SelectionTest, TheLastRuleThatMatchesDecides) {
   const std::string head = "lm_head.weight", dense = "a.dense.weight";
   const auto selected = [](const std::vector<SelectionRule>& rules, const std::string& name) {
-    return IsSelected(rules, name, DType::kBFloat16, kMatrix);
+    return Decide(rules, name, DType::kBFloat16, kMatrix, "").selected;
   };
   EXPECT_FALSE(selected({}, head));
   EXPECT_TRUE(selected({}, dense));
@@ -82,8 +163,8 @@ TEST(SelectionTest, TheLastRuleThatMatchesDecides) {
 
 TEST(SelectionTest, ARuleMayTakeAVectorButNeverAnotherType) {
   const std::vector<SelectionRule> all = {{Action::kInclude, "*"}};
-  EXPECT_TRUE(IsSelected(all, "a.bias", DType::kFloat32, {64}));
-  EXPECT_FALSE(IsSelected(all, "a.weight", std::nullopt, kMatrix));
+  EXPECT_TRUE(Decide(all, "a.bias", DType::kFloat32, {64}, "").selected);
+  EXPECT_FALSE(Decide(all, "a.weight", std::nullopt, kMatrix, "").selected);
 }
 
 }  // namespace

@@ -442,10 +442,10 @@ def test_check_finds_what_is_wrong(tmp_path: Path) -> None:
 
 def test_stacked_experts_keep_their_scales_apart(tmp_path: Path) -> None:
     weight = np.random.default_rng(4).standard_normal((3, 64, 320)).astype(np.float32)
-    source = write_model(tmp_path / "in", [{"e.weight": weight}], {"dtype": "float32"})
+    source = write_model(tmp_path / "in", [{"e.experts.w1.weight": weight}], {"dtype": "float32"})
     run("quantize", source, tmp_path / "ours", "--scheme", "mxfp8_e4m3")
     run("convert", tmp_path / "ours", tmp_path / "o", "--to", "fp8")
-    assert read_model(tmp_path / "o")["e.weight_scale_inv"].shape == (3, 64, 10)
+    assert read_model(tmp_path / "o")["e.experts.w1.weight_scale_inv"].shape == (3, 64, 10)
     run("dequantize", tmp_path / "o", tmp_path / "values", "--dtype", "f32")
     run("dequantize", tmp_path / "ours", tmp_path / "expected", "--dtype", "f32")
     assert run_json("diff", tmp_path / "values", tmp_path / "expected")["equal"] == 1

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the command line quantizes, and how it says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli import run, run_json
+from test_conventions import read_model, write_model
+
+MATRIX = np.linspace(-1, 1, 64 * 96, dtype=np.float32).reshape(64, 96)
+NAMES = [
+    "lm_head.weight", "model.layers.0.mlp.gate.weight", "model.layers.0.mlp.up_proj.weight",
+    "model.layers.0.self_attn.q_proj.weight",
+]  # fmt: skip
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    tensors = {name: MATRIX for name in NAMES} | {"features.0.weight": np.ones((8, 4, 3, 32), "f4")}
+    return write_model(tmp_path / "in", [tensors], {"model_type": "llama"})
+
+
+def test_dry_run_names_the_rule_of_every_tensor(model: Path, tmp_path: Path) -> None:
+    arguments = ("quantize", model, tmp_path / "out", "--scheme", "mxfp8_e4m3", "--dry-run")
+    listed = run_json(*arguments, "--exclude", "re:.*\\.(q|k)_proj\\..*", "--include", "lm_*")
+    assert {item["name"]: (item["quantized"], item["rule"]) for item in listed["tensors"]} == {
+        "features.0.weight": (False, "convolution, by its 4 dimensions"),
+        "lm_head.weight": (True, "--include 'lm_*'"),
+        "model.layers.0.mlp.gate.weight": (False, "router"),
+        "model.layers.0.mlp.up_proj.weight": (True, "linear layer"),
+        "model.layers.0.self_attn.q_proj.weight": (False, "--exclude 're:.*\\.(q|k)_proj\\..*'"),
+    }
+    assert (listed["tensors_quantized"], listed["tensors_copied"]) == (2, 3)
+    assert "2 tensors would be quantized, 3 copied" in run(*arguments).stdout
+    assert not (tmp_path / "out").exists()
+
+
+def test_rules_that_match_nothing_are_named(model: Path, tmp_path: Path) -> None:
+    arguments = ("quantize", model, tmp_path / "out", "--scheme", "mxfp8_e4m3", "--dry-run")
+    warned = run(*arguments, "--exclude", "*.k_proj.*", "--include", "re:nothing").stderr
+    assert warned.splitlines() == [
+        "quantize: no tensor matches '*.k_proj.*'", "quantize: no tensor matches 're:nothing'",
+    ]  # fmt: skip
+    refused = run(*arguments, "--include", "re:(", code=2).stderr
+    assert "'re:(' must be a regular expression behind 're:'" in refused
+
+
+@pytest.mark.parametrize(
+    ("model_type", "name", "shape"),
+    [
+        ("gpt2", "transformer.h.0.attn.c_attn.weight", (64, 192)),
+        ("gpt_oss", "model.layers.0.mlp.experts.gate_up_proj", (2, 64, 96)),
+    ],
+)
+def test_matrices_stored_the_other_way_are_left_with_a_message(
+    tmp_path: Path, model_type: str, name: str, shape: tuple[int, ...]
+) -> None:
+    stored = np.ones(shape, np.float32)
+    tensors = {name: stored, "a.weight": MATRIX}
+    source = write_model(tmp_path / "in", [tensors], {"model_type": model_type})
+    done = run("quantize", source, tmp_path / "out", "--scheme", "mxfp8_e4m3")
+    left = f"left as it is: {name} (stored as [inputs, outputs] by {model_type})"
+    assert left in done.stderr
+    assert read_model(tmp_path / "out")[name].tobytes() == stored.tobytes()
+    other = write_model(tmp_path / "other", [tensors], {"model_type": "llama"})
+    run("quantize", other, tmp_path / "all", "--scheme", "mxfp8_e4m3")
+    assert name not in read_model(tmp_path / "all")

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "narrowfloat/io/companion.h"
+#include "tools/text.h"
+
+namespace narrowfloat::tools {
+
+Choice::Choice(const io::Checkpoint& in, std::vector<config::SelectionRule> rules,
+               bool takes_transposed)
+    : in_(in), rules_(std::move(rules)) {
+  const std::string model_type =
+      io::TextAt(io::ReadCompanion(in, io::kConfigFile), {"model_type"}).value_or("");
+  for (const io::TensorLocation& location : in.tensors()) {
+    const io::StoredTensor& tensor = *location.tensor;
+    config::Decision decision =
+        config::Decide(rules_, tensor.name, io::WideFloat(tensor.entries.front().dtype),
+                       tensor.shape(), model_type, takes_transposed);
+    if (takes_transposed && decision.selected && tensor.shape().size() != 3) {
+      decision = {false, "no stacked experts, which alone this convention holds"};
+    }
+    decisions_.emplace(tensor.name, std::move(decision));
+  }
+}
+
+std::string Choice::Identity() const {
+  std::string text;
+  for (const config::SelectionRule& rule : rules_) text += "\n" + rule.Text();
+  return text;
+}
+
+void Choice::Warn() const {
+  for (const config::SelectionRule& rule : rules_) {
+    const bool matches = std::ranges::any_of(
+        in_.tensors(), [&](const auto& location) { return rule.Matches(location.tensor->name); });
+    if (!matches) {
+      fmt::print(stderr, "quantize: no tensor matches '{}'\n", Escaped(rule.pattern()));
+    }
+  }
+  for (const io::TensorLocation& location : in_.tensors()) {
+    const config::Decision& decision = Of(*location.tensor);
+    if (!decision.worth_saying) continue;
+    fmt::print(stderr, "quantize: left as it is: {} ({})\n", Escaped(location.tensor->name),
+               Escaped(decision.reason));
+  }
+}
+
+Result Choice::List() const {
+  std::vector<std::vector<std::string>> rows = {{"name", "format", "shape", "result", "rule"}};
+  Json tensors = Json::array();
+  std::size_t quantized = 0;
+  for (const io::TensorLocation& location : in_.tensors()) {
+    const io::StoredTensor& tensor = *location.tensor;
+    const config::Decision& decision = Of(tensor);
+    quantized += decision.selected ? 1u : 0u;
+    rows.push_back({Escaped(tensor.name), io::FormatText(tensor), ShapeText(tensor.shape()),
+                    decision.selected ? "quantized" : "copied", Escaped(decision.reason)});
+    tensors.push_back({{"name", tensor.name},
+                       {"format", io::FormatText(tensor)},
+                       {"shape", tensor.shape()},
+                       {"quantized", decision.selected},
+                       {"rule", decision.reason}});
+  }
+  const std::size_t copied = in_.tensors().size() - quantized;
+  return {fmt::format("{}\n{} would be quantized, {} copied\n", TableText(rows, {}),
+                      CountText(quantized, "tensor"), copied),
+          {{"tensors", tensors}, {"tensors_quantized", quantized}, {"tensors_copied", copied}}};
+}
+
+}  // namespace narrowfloat::tools

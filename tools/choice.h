@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "narrowfloat/config/selection.h"
+#include "narrowfloat/io/checkpoint.h"
+#include "tools/command.h"
+
+namespace narrowfloat::tools {
+
+/// Which tensors of a float checkpoint are quantized, decided once.
+class Choice {
+ public:
+  /// `takes_transposed`: the result holds matrices that lie as [inputs, outputs]; then it holds
+  /// stacked experts and nothing else. Errors: InvalidArgument for a damaged config.json; IoError.
+  Choice(const io::Checkpoint& in, std::vector<config::SelectionRule> rules, bool takes_transposed);
+
+  const config::Decision& Of(const io::StoredTensor& tensor) const {
+    return decisions_.at(tensor.name);
+  }
+
+  /// The rules as text, which decide what the result holds.
+  std::string Identity() const;
+
+  /// Says on standard error which rules match no tensor, and which tensors are left for the way
+  /// they lie.
+  void Warn() const;
+
+  /// Every tensor, what happens to it and which rule said so.
+  Result List() const;
+
+ private:
+  const io::Checkpoint& in_;
+  std::vector<config::SelectionRule> rules_;
+  std::unordered_map<std::string, config::Decision> decisions_;
+};
+
+}  // namespace narrowfloat::tools

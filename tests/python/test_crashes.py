@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conversions that are killed, or that the disk refuses: files stay whole, the rerun finishes."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli import folder_bytes, program, run, sharded
+
+MOMENTS = 200
+LIMIT_S = 100  # after which a busy machine does no more of them; an idle one needs 15 s
+NOBODY = 65534
+
+
+def visible(files: dict[str, bytes]) -> dict[str, bytes]:
+    return {name: data for name, data in files.items() if not Path(name).name.startswith(".")}
+
+
+def command(source: Path, out: Path) -> list[object]:
+    return ["quantize", source, out, "--scheme", "nvfp4", "--overwrite", "--threads", 1]
+
+
+def test_killed_at_any_moment_old_files_stay_whole_and_the_rerun_finishes(tmp_path: Path) -> None:
+    source = sharded(tmp_path / "in")
+    before = folder_bytes(source)
+    run("quantize", source, tmp_path / "old", "--scheme", "mxfp8_e4m3")
+    began = time.monotonic()
+    run(*command(source, tmp_path / "new"))
+    took = time.monotonic() - began
+    old, new = folder_bytes(tmp_path / "old"), folder_bytes(tmp_path / "new")
+    dice = random.Random(20260)
+    began, killed, unfinished = time.monotonic(), 0, 0
+    out = tmp_path / "out"
+    for moment in range(MOMENTS):
+        if time.monotonic() - began > LIMIT_S:
+            break
+        shutil.copytree(tmp_path / "old", out)
+        process = subprocess.Popen(
+            [program(), *map(str, command(source, out))],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        time.sleep(dice.uniform(0, 1.1 * took))
+        process.kill()
+        killed += process.wait() == -9
+        for name, data in visible(folder_bytes(out)).items():
+            assert data in (old[name], new[name]), f"{name} at moment {moment}"
+        unfinished += folder_bytes(out) not in (old, new)
+        run(*command(source, out))
+        assert folder_bytes(out) == new, f"moment {moment}"
+        shutil.rmtree(out)
+    assert folder_bytes(source) == before
+    assert moment >= MOMENTS // 4, f"{moment} moments in {LIMIT_S} s"
+    assert killed > moment // 4 and unfinished > 0, "the moments must lie within the run"
+
+
+def test_a_disk_that_fills_up_leaves_whole_files_and_the_rerun_finishes(tmp_path: Path) -> None:
+    source, out = sharded(tmp_path / "in"), tmp_path / "out"
+    run("quantize", source, out, "--scheme", "mxfp8_e4m3")
+    old = folder_bytes(out)
+    run(*command(source, tmp_path / "new"))
+    new = folder_bytes(tmp_path / "new")
+    largest = max(map(len, new.values()))
+
+    def fill() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest - 1, largest - 1))
+
+    message = run(*command(source, out), code=4, preexec_fn=fill).stderr
+    assert "write: " in message
+    assert visible(folder_bytes(out)) == old
+    assert not [name for name in folder_bytes(out) if name.endswith(".partial")]
+    run(*command(source, out))
+    assert folder_bytes(out) == new
+
+
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """A folder that other users may enter, which pytest's own is not."""
+    with tempfile.TemporaryDirectory(prefix="narrowfloat-") as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+
+
+def test_a_folder_that_cannot_be_written_stays_as_it_is(shared_folder: Path) -> None:
+    source, out = sharded(shared_folder / "in"), shared_folder / "out"
+    run("quantize", source, out, "--scheme", "mxfp8_e4m3")
+    old = folder_bytes(out)
+    os.chmod(out, 0o555)
+    demote = (lambda: os.setuid(NOBODY)) if os.geteuid() == 0 else None
+    for target in (out, out / "below"):
+        message = run(*command(source, target), code=4, preexec_fn=demote).stderr
+        assert "Permission denied" in message
+    os.chmod(out, 0o755)
+    assert folder_bytes(out) == old

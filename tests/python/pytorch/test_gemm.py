@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from families import ALL, sample
 from narrowfloat.pytorch import tex
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.cpp_extensions import (
@@ -189,6 +190,16 @@ def assert_rounded(y: torch.Tensor, want: torch.Tensor, size: torch.Tensor) -> N
     steps = (2 * 2.0**-24 + HALF_STEPS[y.dtype]) * (1 + 2.0**-7) * size
     least = 2.0**-25 if y.dtype == torch.float16 else 0.0
     assert ((y.double() - want).abs() <= steps + least + 2.0**-50 * (1 + size)).all()
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.5])
+@pytest.mark.parametrize("family", ["mxfp8", "identity"])
+def test_a_derivative_of_gelu_needs_its_point(family: str, alpha: float) -> None:
+    a, b = (ALL[family]()(sample(rows, 64)).detach() for rows in (64, 32))
+    for point, got in ((None, "None"), (torch.ones(3, 3), r"\(3, 3\)")):
+        rule = rf"^general_gemm: gelu with grad needs gelu_in of shape \(32, 64\), .*, got {got}$"
+        with pytest.raises(ValueError, match=rule):
+            general_gemm(a, b, gelu=True, grad=True, gelu_in=point, alpha=alpha)
 
 
 @pytest.mark.parametrize("dtype", list(NUMPY), ids=str)

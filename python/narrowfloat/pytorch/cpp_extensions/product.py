@@ -80,6 +80,17 @@ def multiply(a: Any, b: Any, layout: Layout, epilogue: Epilogue, out: Any) -> Re
 
 
 def _check(a: Any, b: Any, sizes: Sizes, epilogue: Epilogue, out: Any) -> None:
+    point = epilogue.gelu_in
+    if (
+        epilogue.gelu
+        and epilogue.grad
+        and (point is None or point.numel() != sizes.rows * sizes.cols)
+    ):
+        got = None if point is None else tuple(point.shape)
+        raise ValueError(
+            f"general_gemm: gelu with grad needs gelu_in of shape {sizes.shape}, what gelu was "
+            f"applied to, got {got}"
+        )
     if is_scheme(a) != is_scheme(b) or (is_scheme(a) and not _same_family(a, b)):
         raise RuntimeError(
             "general_gemm: operands must have the same scaling mode, got "

@@ -177,11 +177,6 @@ def quantize_direction(direction: Direction, amaxes: torch.Tensor) -> None:
         if not buffer.endswith("_data"):
             getattr(weight, buffer).copy_(getattr(made, buffer))
     per_byte = weight._spec().codes_per_byte
-    if (piece.start % per_byte, piece.end % per_byte) != (0, 0):
-        raise ValueError(
-            f"quantize_master_weights: pieces of an {type(weight).__name__} must be whole bytes, "
-            f"got [{piece.start}, {piece.end})"
-        )
     codes = getattr(made, f"_{name}_data").view(-1)
     begin, end = piece.start // per_byte, piece.end // per_byte
     shard = piece.shard
@@ -252,6 +247,12 @@ class TileWeight(Weight):
         if not self._has_tiles():
             raise ValueError(
                 f"quantize_master_weights: {type(self).__name__} weights need 2-D quantization"
+            )
+        per_byte = self._spec().codes_per_byte
+        if (piece.start % per_byte, piece.end % per_byte) != (0, 0):
+            raise ValueError(
+                f"quantize_master_weights: pieces of an {type(self).__name__} must be whole bytes, "
+                f"got [{piece.start}, {piece.end})"
             )
         return quantize_tiles, (type(self), self.dtype, self._quantizer._options())
 

@@ -483,8 +483,9 @@ class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Weight,
                 )
         if len(children) > 1 and master is not None and master.numel() != self.numel():
             raise ValueError(
-                "quantize_master_weights: a hybrid weight with two directions needs its whole "
-                "master"
+                f"quantize_master_weights: a hybrid weight of shape {tuple(self.shape)} with two "
+                f"directions needs its whole master, got {master.numel()} of {self.numel()} "
+                "elements; update_usage() drops a direction"
             )
         return [replace(piece, weight=child) for child in children]
 

@@ -541,11 +541,13 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
             return f"{name}({fields}shape={shape}, dtype={self._dtype}, data=<{error}>)"
 
     def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
-        """Keeps whether the tensor is a parameter, which PyTorch does for plain ones."""
+        """Keeps whether the tensor is a parameter and has a gradient, as PyTorch does."""
         if getattr(self, "_is_param", False):
             arguments = (self.detach(), self.requires_grad, OrderedDict())
             return torch._utils._rebuild_parameter, arguments
-        return self._reduce(protocol)
+        reduced = self._reduce(protocol)
+        # torch.Tensor.__setstate__() takes the gradient and the hooks.
+        return (*reduced, (True, None, OrderedDict())) if self.requires_grad else reduced
 
     def _reduce(self, protocol: int) -> tuple[Any, ...]:
         """Returns the function and the arguments that make the tensor again."""

@@ -55,6 +55,28 @@ def test_save_and_load(kind: str, weights_only: bool) -> None:
 
 
 @every
+def test_copies_and_files_keep_requires_grad(kind: str) -> None:
+    tensor = quantized(kind).requires_grad_()
+    stream = saved(tensor)
+    for made in (copy.copy(tensor), torch.load(stream), pickle.loads(pickle.dumps(tensor))):
+        assert made.requires_grad and made.is_leaf
+        assert_same_buffers(made, tensor, "copied")
+
+
+@every
+def test_the_older_format_of_files(kind: str) -> None:
+    """It holds values behind the objects, so that nothing can be made of them while loading."""
+    tensor, stream = quantized(kind), io.BytesIO()
+    torch.save(tensor, stream, _use_new_zipfile_serialization=False)
+    stream.seek(0)
+    loaded = torch.load(stream, weights_only=False)
+    if kind.startswith("float8"):
+        assert loaded.get_usages() == {"rowwise": True, "columnwise": False}
+        loaded.update_usage(columnwise_usage=True)
+    assert_same_buffers(loaded, tensor, "loaded")
+
+
+@every
 def test_one_direction_survives(kind: str) -> None:
     if kind in ("nvfp4_row_scaled", "identity", "nvfp4", "nvfp4_4over6", "nvfp4_2d"):
         pytest.skip("one direction alone is all there is, or cannot be read")

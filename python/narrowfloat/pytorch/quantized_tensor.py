@@ -488,6 +488,24 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
         """An empty storage: the bytes lie in the inner buffers."""
         return torch.UntypedStorage(0, device=self.device)
 
+    __dlpack_c_exchange_api__ = None  # torch.Tensor's needs memory of the wrapper
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        raise BufferError(
+            "dlpack: a quantized tensor is no array of values; hand on dequantize() or a buffer, "
+            f"got {type(self).__name__}"
+        )
+
+    def share_memory_(self) -> QuantizedTensor:
+        """Moves every buffer to shared memory."""
+        for buffer in self._live_buffers():
+            buffer.share_memory_()
+        return self
+
+    def is_shared(self) -> bool:
+        """Whether every buffer is in shared memory."""
+        return all(buffer.is_shared() for buffer in self._live_buffers())
+
     def float(self) -> torch.Tensor:
         return self.dequantize(dtype=torch.float32)
 

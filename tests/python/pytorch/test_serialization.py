@@ -6,9 +6,12 @@ import io
 import pickle
 import subprocess
 import sys
+from multiprocessing.reduction import ForkingPickler
 
+import numpy as np
 import pytest
 import torch
+import torch.multiprocessing
 from families import ALL, E4M3, assert_nothing_shared, assert_same_buffers, sample
 
 from narrowfloat import pytorch as nfp
@@ -61,6 +64,23 @@ def test_copies_and_files_keep_requires_grad(kind: str) -> None:
     for made in (copy.copy(tensor), torch.load(stream), pickle.loads(pickle.dumps(tensor))):
         assert made.requires_grad and made.is_leaf
         assert_same_buffers(made, tensor, "copied")
+
+
+@every
+def test_memory_is_handed_on_buffer_by_buffer(kind: str) -> None:
+    """The wrapper has no memory: NumPy read what lay around, and a write ended the process."""
+    tensor = quantized(kind)
+    for take in (torch.from_dlpack, np.from_dlpack):
+        with pytest.raises(
+            BufferError, match=rf"dequantize\(\) or a buffer, got {type(tensor).__name__}$"
+        ):
+            take(tensor)
+    assert not tensor.is_shared()
+    tensor.share_memory_()
+    assert tensor.is_shared()
+    other = pickle.loads(bytes(ForkingPickler.dumps(tensor)))
+    other.zero_()
+    assert not tensor.dequantize().any()
 
 
 @every

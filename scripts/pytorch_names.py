@@ -83,6 +83,7 @@ OURS = {
         "GroupedTensor",
         "GroupedTensorStorage",
         "convert_model",
+        "export",
         "get_product_mode",
         "product_mode",
     },

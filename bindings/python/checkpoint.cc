@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <span>
@@ -20,7 +21,9 @@
 #include "narrowfloat/io/checkpoint.h"
 #include "narrowfloat/io/convention.h"
 #include "narrowfloat/io/safetensors_file.h"
+#include "narrowfloat/io/write_convention.h"
 #include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat::python {
 namespace {
@@ -204,6 +207,48 @@ void Save(const std::filesystem::path& path, const nb::object& tensors) {
   writer.Finish();
 }
 
+/// Entries of a weight in another convention: name, dtype as NumPy calls it, shape, bytes.
+nb::list WriteInConvention(const std::string& name, const QuantizedTensor& tensor,
+                           const std::string& convention_name) {
+  const io::ConventionRow* convention = io::FindConvention(convention_name);
+  if (convention == nullptr || convention->written.empty()) {
+    throw InvalidArgument(
+        fmt::format("export: '{}' must be a convention that is written", convention_name));
+  }
+  const HeldTensor held = Hold("export", tensor);
+  io::StoredTensor stored{.name = name};
+  stored.quantized = io::QuantizedRecord{name, tensor.spec, tensor.shape, tensor.dtype};
+  stored.plan = io::StoredBuffers(tensor.spec, tensor.shape);
+  io::FileContents contents;
+  contents.AddQuantized(*stored.quantized);
+  stored.entries = std::move(contents.tensors);
+  std::vector<std::span<const std::byte>> input;
+  for (const BufferPlan& buffer : stored.plan) {
+    // Buffers that only quantizing needs (scale, amax of per-tensor FP8) may be missing.
+    const std::byte* data = held.view[buffer.role].data;
+    input.emplace_back(data, data == nullptr ? 0 : BufferBytes(buffer));
+  }
+  const io::CanonicalWeight weight = io::Canonical(stored, input);
+  const io::WrittenFormat* format = io::FindWritten(*convention, weight.form);
+  if (format == nullptr) {
+    throw Unsupported(fmt::format("export: '{}' ({}) has no form in '{}' with the same codes", name,
+                                  io::FormatText(weight.form), convention->name));
+  }
+  const auto entries = io::PlanWritten(*convention, *format, name, weight.form);
+  const auto scales = io::WrittenScales(weight, *convention, *format);
+  nb::list list;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const std::span<const std::byte> bytes = i == 0 ? weight.codes : std::span(scales[i - 1]);
+    nb::object array = NewArray(DType::kUInt8, {static_cast<std::int64_t>(bytes.size())});
+    const HeldArray out = HoldArray({"export", entries[i].name, "uint8"}, array);
+    std::ranges::copy(bytes, BytesOf(out).begin());
+    list.append(nb::make_tuple(entries[i].name,
+                               kNumPyNames[static_cast<std::size_t>(entries[i].dtype)],
+                               ShapeTuple(entries[i].shape), array));
+  }
+  return list;
+}
+
 }  // namespace
 
 void RegisterCheckpoint(nb::module_& module) {
@@ -214,6 +259,11 @@ void RegisterCheckpoint(nb::module_& module) {
       .def("read", &ReadTensor, nb::arg("name"),
            nb::sig("def read(self, name: str) -> numpy.ndarray | QuantizedTensor"),
            "The tensor of that name, read now. Errors: KeyError, OSError.");
+  module.def("write_in_convention", &WriteInConvention, nb::arg("name"), nb::arg("tensor"),
+             nb::arg("convention"),
+             nb::sig("def write_in_convention(name: str, tensor: QuantizedTensor, convention: str) "
+                     "-> list[tuple[str, str, tuple[int, ...], numpy.ndarray]]"),
+             "Returns the tensors that a weight is in a convention: name, dtype, shape and bytes.");
   module.def("save", &Save, nb::arg("path"), nb::arg("tensors"), nb::sig(kSaveSignature), kSaveDoc);
 }
 

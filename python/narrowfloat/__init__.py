@@ -24,7 +24,7 @@ from narrowfloat._core import (
     unswizzle,
     update_delayed_scale,
 )
-from narrowfloat.checkpoint import load
+from narrowfloat.checkpoint import convert, load
 from narrowfloat.quantizers import (
     Float8BlockQuantizer,
     Float8CurrentScalingQuantizer,
@@ -43,6 +43,7 @@ __all__ = [
     "__version__",
     "backends",
     "block_scales_to_mxfp8",
+    "convert",
     "dequantize",
     "fake_quantize",
     "from_buffers",

@@ -3,17 +3,17 @@
 
 import os
 import sys
-from pathlib import Path
+
+from narrowfloat.checkpoint import PROGRAM
 
 
 def main() -> int:
     """Replaces this process by the program; 3 (unsupported) if this build has none."""
-    program = Path(__file__).with_name("bin") / "narrowfloat"
-    if not program.is_file():
-        print(f"narrowfloat: this build has no command line ({program})", file=sys.stderr)
+    if not PROGRAM.is_file():
+        print(f"narrowfloat: this build has no command line ({PROGRAM})", file=sys.stderr)
         return 3
     sys.stdout.flush()
-    os.execv(program, ["narrowfloat", *sys.argv[1:]])
+    os.execv(PROGRAM, ["narrowfloat", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -313,6 +313,11 @@ class Checkpoint:
     def read(self, name: str) -> numpy.ndarray | QuantizedTensor:
         """The tensor of that name, read now. Errors: KeyError, OSError."""
 
+def write_in_convention(name: str, tensor: QuantizedTensor, convention: str) -> list[tuple[str, str, tuple[int, ...], numpy.ndarray]]:
+    """
+    Returns the tensors that a weight is in a convention: name, dtype, shape and bytes.
+    """
+
 def save(path: str | os.PathLike, tensors: Mapping[str, numpy.ndarray | QuantizedTensor]) -> None:
     """
     Writes a safetensors file of arrays and quantized tensors, whole or not at all.

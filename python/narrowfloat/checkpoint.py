@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints on disk as a mapping whose tensors are read when asked for."""
 
+import json
 import os
+import subprocess
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from narrowfloat import _core
 from narrowfloat._core import QuantizedTensor
+
+PROGRAM = Path(__file__).with_name("bin") / "narrowfloat"  # the command line, in C++
 
 
 class LazyTensors(Mapping[str, np.ndarray | QuantizedTensor]):
@@ -42,3 +48,39 @@ def load(path: str | os.PathLike[str]) -> LazyTensors:
              read; KeyError for a name it does not have.
     """
     return LazyTensors(_core.Checkpoint(path))
+
+
+def convert(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    to: str,
+    *,
+    from_: str | None = None,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Writes a quantized checkpoint in another convention with the same codes.
+
+    Runs the command line, `narrowfloat convert`, and returns its JSON object (docs/cli.md).
+    Errors:  ValueError for bad input; NotImplementedError for what the convention cannot hold, or
+             a build without the command line; OSError if the disk fails. Nothing is written then.
+    """
+    if not PROGRAM.is_file():
+        raise NotImplementedError(f"convert: this build has no command line ({PROGRAM})")
+    options = ["--to", to, "--json"]
+    options += [] if from_ is None else ["--from", from_]
+    options += ["--overwrite"] if overwrite else []
+    command = [PROGRAM, "convert", os.fspath(source), os.fspath(out), *options]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    result = json.loads(done.stdout)
+    if done.returncode != 0:
+        error = result["error"]
+        raise _EXCEPTIONS.get(error["kind"], ValueError)(error["message"])
+    return result
+
+
+_EXCEPTIONS: dict[str, type[BaseException]] = {
+    "Unsupported": NotImplementedError,
+    "IoError": OSError,
+    "DeviceError": RuntimeError,
+    "Interrupted": KeyboardInterrupt,
+}

@@ -20,7 +20,7 @@ def test_snippet_prints_what_stands_behind_it(snippet: Snippet, tmp_path: Path) 
 
 
 def test_there_are_snippets_and_links_lead_somewhere() -> None:
-    assert len(SNIPPETS) == 5
+    assert len(SNIPPETS) == 6
     links = re.findall(r"\]\(([^)#:]+)\)", PAGE.read_text("utf-8"))
     assert links and all((PAGE.parent / link).exists() for link in links)
 

@@ -48,6 +48,7 @@ ABOVE: dict[str, str] = {
     "narrowfloat.pytorch._arrays": "narrowfloat.pytorch.tensor",
     "narrowfloat.pytorch._grouped": "narrowfloat.pytorch.tensor",
     "narrowfloat.pytorch._swizzle": "narrowfloat.pytorch.tensor",
+    "narrowfloat.pytorch._export": "narrowfloat.pytorch.tensor",
     "narrowfloat.pytorch.distributed": "narrowfloat.pytorch.tensor",
     "narrowfloat.pytorch.fp8": "narrowfloat.pytorch.quantization",
     "narrowfloat.pytorch": "narrowfloat.pytorch:",

@@ -127,3 +127,17 @@ def test_missing_and_damaged_files(tmp_path: Path) -> None:
     # Opened before: the file is another one now, and reading says so instead of returning bytes.
     with pytest.raises(OSError, match=re.escape(str(tmp_path / "whole.safetensors"))):
         loaded["a"]
+
+
+def test_convert_writes_another_convention(tmp_path: Path) -> None:
+    weight = np.linspace(-1, 1, 128 * 256, dtype=np.float32).reshape(128, 256)
+    nf.save(tmp_path / "ours.safetensors", {"a.weight": nf.quantize(weight, "mxfp8_e4m3")})
+    out = tmp_path / "theirs.safetensors"
+    done = nf.convert(tmp_path / "ours.safetensors", out, "compressed-tensors")
+    assert (done["tensors_converted"], done["format"]) == (1, "MXFP8")
+    assert set(nf.load(out)) == {"a.weight", "a.weight_scale"}
+    with pytest.raises(ValueError, match="--overwrite is needed"):
+        nf.convert(tmp_path / "ours.safetensors", out, "compressed-tensors")
+    nf.convert(tmp_path / "ours.safetensors", out, "fp8", overwrite=True)
+    with pytest.raises(NotImplementedError, match="is read, not written"):
+        nf.convert(out, tmp_path / "no.safetensors", "comfyui", from_="fp8")

@@ -2,6 +2,7 @@
 """Quantized tensors in PyTorch under TransformerEngine's names, byte for byte as it makes them."""
 
 from narrowfloat.pytorch import _module_patch, constants
+from narrowfloat.pytorch._export import export
 from narrowfloat.pytorch._product_mode import get_product_mode, product_mode
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.module import GroupedLinear, Linear, convert_model
@@ -95,6 +96,7 @@ __all__ = [
     "constants",
     "convert_model",
     "deinterleave_glu_tensor",
+    "export",
     "fp8_autocast",
     "fp8_model_init",
     "get_cudnn_version",

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights in other projects' conventions, one tensor at a time, as trainers send them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+
+from narrowfloat import _core
+from narrowfloat.pytorch._arrays import operand
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, Quantizer
+
+ChooseQuantizer = Callable[[str, torch.Tensor], Quantizer | None]
+
+
+def export(
+    state_dict: Mapping[str, torch.Tensor],
+    convention: str,
+    quantizer: Quantizer | ChooseQuantizer | None = None,
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields the tensors that a model's weights are in a convention, under its names.
+
+    state_dict: quantized tensors, whose codes are taken as they are, and plain ones, which come
+    out as they are, unless `quantizer` makes codes of them: a quantizer for every matrix, or a
+    function of name and tensor that gives one or None. A weight is made when it is asked for.
+    convention: one that `narrowfloat convert --to` writes.
+    Errors: ValueError for another convention; NotImplementedError for a weight that it cannot
+    hold with the same codes: blocks of 1x128, more than two dimensions, columns alone.
+    """
+    for name, value in state_dict.items():
+        tensor = value
+        if not isinstance(value, QuantizedTensor):
+            tensor = _quantized(name, value, quantizer)
+        if isinstance(tensor, QuantizedTensor):
+            yield from _written(name, tensor, convention)
+        else:
+            yield name, tensor.detach()
+
+
+def _quantized(
+    name: str, value: torch.Tensor, quantizer: Quantizer | ChooseQuantizer | None
+) -> torch.Tensor:
+    if not isinstance(quantizer, Quantizer):
+        quantizer = None if quantizer is None else quantizer(name, value)
+    elif value.dim() != 2:
+        quantizer = None
+    return value if quantizer is None else quantizer(value.detach())
+
+
+def _written(
+    name: str, tensor: QuantizedTensor, convention: str
+) -> Iterator[tuple[str, torch.Tensor]]:
+    if tensor.dim() != 2:
+        raise NotImplementedError(
+            f"export: '{name}' must have two dimensions, got shape {tuple(tensor.shape)}"
+        )
+    weight = operand(tensor, ("rowwise",))
+    core = weight.core()
+    if dict(weight.options).get("swizzled"):
+        core = _core.unswizzle(core)
+    for entry, dtype, shape, data in _core.write_in_convention(name, core, convention):
+        yield entry, torch.from_numpy(data).view(getattr(torch, dtype)).reshape(shape)

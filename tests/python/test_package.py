@@ -62,6 +62,7 @@ NO_FACTS = {
     "pytorch/tex/optimizers.py": {5, 8},  # how many lists of tensors entries take
     "pytorch/tex/_scores.py": {20},  # where softplus is linear in float32
     "pytorch/tex/scaled_activations.py": {7, 25, 32},  # its default limits, columns of a vector
+    "pytorch/cpp_extensions/_expanded_product.py": {2_000_000},  # when it is worth while
     "pytorch/tex/casts.py": {64, 128},  # shapes that a GPU's fused kernels take
     "pytorch/tex/softmax.py": {10_000},  # what its kernels write over masked scores
     "te/jax/native.py": {

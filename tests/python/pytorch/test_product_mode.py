@@ -10,7 +10,11 @@ import torch
 from families import E4M3, SCHEMES, sample
 from narrowfloat.common.recipe import MXFP8BlockScaling
 from narrowfloat.pytorch._arrays import core_tensor
-from narrowfloat.pytorch.cpp_extensions import general_gemm, qgemm_operator
+from narrowfloat.pytorch.cpp_extensions import (
+    _expanded_product,
+    general_gemm,
+    qgemm_operator,
+)
 from narrowfloat.pytorch.cpp_extensions._expanded_product import multiply_expanded
 from narrowfloat.pytorch.cpp_extensions.operands import LAYOUTS
 
@@ -32,8 +36,9 @@ def bfloat16_products() -> None:
 
 
 @pytest.fixture(autouse=True)
-def mode() -> Iterator[None]:
-    """Starts every test reproducible, and puts back what was set."""
+def mode(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Starts every test reproducible, lets small products be fast, and puts back what was set."""
+    monkeypatch.setattr(_expanded_product, "FEWEST_TERMS", 0)
     with nfp.product_mode("reproducible"):
         yield
 
@@ -141,6 +146,21 @@ def fast_layouts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(qgemm_operator, "multiply_expanded", multiply)
     return seen
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("layout", list(SHAPES))
+def test_a_product_with_few_terms_stays_reproducible(
+    layout: str, fast_layouts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b, a = pair("mxfp8", layout)
+    want = general_gemm(a, b, layout=layout)[0]
+    for fewest, seen in ((M * N * K + 1, []), (M * N * K, [layout])):
+        monkeypatch.setattr(_expanded_product, "FEWEST_TERMS", fewest)
+        with nfp.product_mode("fast"):
+            y = general_gemm(a, b, layout=layout)[0]
+        assert fast_layouts == seen
+        assert seen or torch.equal(y, want)
 
 
 @needs_bfloat16

@@ -9,6 +9,9 @@ import torch
 from narrowfloat import _core
 from narrowfloat.pytorch._arrays import Operand
 
+# About 128 x 128 x 128: below, making the expanded matrices takes longer than it saves.
+FEWEST_TERMS = 2_000_000
+
 
 def multiply_expanded(
     first: Operand,
@@ -21,9 +24,11 @@ def multiply_expanded(
     """Writes the product to the matrix `out` by PyTorch's bfloat16 product, if it can be had so.
 
     Returns False, and writes nothing, for a result of another dtype, because PyTorch's product
-    gives bfloat16 alone; for operands that bfloat16 cannot hold; and where the processor has no
-    bfloat16 products.
+    gives bfloat16 alone; for operands that bfloat16 cannot hold; for a product so small that it is
+    slower; and where the processor has no bfloat16 products.
     """
+    if first.shape[0] * first.shape[1] * out.shape[1] < FEWEST_TERMS:
+        return False
     addends = [tensor for tensor in (bias, out if accumulate else None) if tensor is not None]
     is_bfloat16 = all(tensor.dtype == torch.bfloat16 for tensor in (out, *addends))
     if not is_bfloat16 or len(addends) > 1 or not _core.has_bfloat16_products():

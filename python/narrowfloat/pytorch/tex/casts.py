@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from narrowfloat.pytorch import _swizzle
+from narrowfloat.pytorch._autograd import without_gradients
 from narrowfloat.pytorch.constants import DType, TE_DType_To_Torch
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 from narrowfloat.pytorch.tensor._hosted import HostedView, hosted, native
@@ -44,7 +45,7 @@ def plain(tensor: Any) -> torch.Tensor:
     return own.detach()
 
 
-@torch.no_grad()
+@without_gradients
 def quantize(
     tensor: torch.Tensor,
     quantizer: Quantizer | None,
@@ -107,7 +108,7 @@ def nvfp4_quantize_with_amax(
     return hosted(made)
 
 
-@torch.no_grad()
+@without_gradients
 def create_empty_quantized_tensor(
     quantizer: Quantizer | None,
     shape: Sequence[int],
@@ -141,7 +142,7 @@ def _is_swizzled_at_once(quantizer: NVFP4Quantizer, shape: torch.Size) -> bool:
     return rows % multiple == 0 and columns % _KERNEL_COLUMNS == 0
 
 
-@torch.no_grad()
+@without_gradients
 def dequantize(input: QuantizedTensorStorage, otype: DType) -> torch.Tensor:
     """The values as a plain tensor of that type."""
     return native(input).dequantize(dtype=TE_DType_To_Torch[DType.cast(otype)])

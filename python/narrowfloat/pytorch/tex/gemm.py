@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._autograd import without_gradients
 from narrowfloat.pytorch.constants import DType, TE_DType, TE_DType_To_Torch
 from narrowfloat.pytorch.cpp_extensions.operands import (
     Layout,
@@ -31,7 +32,7 @@ __all__ = [
 _CUBLASLT_VERSION = 130300  # supports every format that TransformerEngine's Python asks for
 
 
-@torch.no_grad()
+@without_gradients
 def generic_gemm(
     A: Any,
     transA: bool,

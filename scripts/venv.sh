@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Creates .venv in the repository's root, or brings it up to date with requirements.txt.
+# Creates .venv in the repository's root, or brings it up to date with requirements.txt
+# and requirements-alone.txt.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
 cd "$(dirname "$0")/.."
@@ -17,12 +18,14 @@ if ! .venv/bin/python -c '' 2>/dev/null; then
 fi
 
 stamp=.venv/requirements.stamp
-wanted=$({ .venv/bin/python -V && cat scripts/requirements.txt; } | sha256sum)
+wanted=$({ .venv/bin/python -V && cat scripts/requirements*.txt; } | sha256sum)
 if [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then
   say "python: .venv is up to date"
 else
-  say "python: installing scripts/requirements.txt into .venv"
+  say "python: installing scripts/requirements*.txt into .venv"
   .venv/bin/python -m pip install --quiet --upgrade --disable-pip-version-check \
     -r scripts/requirements.txt
+  .venv/bin/python -m pip install --quiet --upgrade --disable-pip-version-check --no-deps \
+    -r scripts/requirements-alone.txt
   printf '%s\n' "$wanted" >"$stamp"
 fi

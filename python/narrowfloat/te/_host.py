@@ -11,7 +11,7 @@ from types import ModuleType
 
 from narrowfloat.te import _import_hook
 from narrowfloat.te._settings import BESIDE_GPU, SETTINGS
-from narrowfloat.te.jax.host import run_primitives
+from narrowfloat.te.jax.host import run_base, run_primitives
 
 PACKAGE = "transformer_engine"
 OLDEST, NEWEST = (2, 17), (2, 20)
@@ -154,6 +154,7 @@ def install() -> None:
             PACKAGE: run_package,
             f"{PACKAGE}.common": run_common,
             f"{PACKAGE}.jax.cpp_extensions": run_primitives,
+            f"{PACKAGE}.jax.cpp_extensions.base": run_base,
             f"{PACKAGE}.pytorch.tensor": run_tensors,
         }
     )

@@ -16,7 +16,11 @@ MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 CHOSEN = ("MXFP8BlockScaling:DenseGeneral", "Float8CurrentScaling:DenseGeneral")
 
 
-@pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
+with_flax = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
+CHECKS = ["products", "nvfp4", "groups", "plain", "sharded"]
+
+
+@with_flax
 def test_flax_modules_train_and_repeat_themselves(run_alone: Run) -> None:
     ran = run_alone(str(Path(__file__).with_name("jax_program.py")), *CHOSEN, *CHOSEN)
     assert ran.returncode == 0, ran.stderr
@@ -26,6 +30,15 @@ def test_flax_modules_train_and_repeat_themselves(run_alone: Run) -> None:
         first, second, third = map(float, line.split()[2:])
         assert math.isfinite(first) and first > second > third
     assert lines[0].split()[2:] != lines[1].split()[2:], "the recipes quantize differently"
+
+
+@with_flax
+def test_products_are_those_of_narrowfloat_on_any_number_of_devices(run_alone: Run) -> None:
+    devices = "--xla_force_host_platform_device_count=4"
+    program = str(Path(__file__).with_name("jax_products.py"))
+    ran = run_alone(program, *CHECKS, XLA_FLAGS=devices, NVTE_FRAMEWORK="jax")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split() == CHECKS
 
 
 @pytest.mark.parametrize("name", [name for name in enums.__all__ if "Backend" not in name])

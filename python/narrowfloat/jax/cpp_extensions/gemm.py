@@ -66,7 +66,7 @@ def gemm(
     if factors is None:
         product = _multiply_values(left, right, dims, addend)
     else:
-        product = _multiply(*factors, addend, out_dtype)
+        product = multiply_factors(*factors, addend, out_dtype)
     return product.astype(out_dtype)
 
 
@@ -87,7 +87,15 @@ def _multiply_values(
     return product if bias is None else product + bias.astype(jnp.float32)
 
 
-def _multiply(left: Factor, right: Factor, bias: jax.Array | None, dtype: jnp.dtype) -> jax.Array:
+def multiply_factors(
+    left: Factor, right: Factor, bias: jax.Array | None, dtype: jnp.dtype
+) -> jax.Array:
+    """Multiplies two operands as their codes lie, in the chosen mode of products.
+
+    The result is of `dtype`, or of float32 where codes are not rounded to it or columns stand on
+    the left of rows. Its dimensions are those of left that are kept and those of right, to which
+    bias broadcasts.
+    """
     if dtype.name not in _ROUNDED_TO:
         dtype = jnp.dtype(jnp.float32)
     if is_columnwise(left.side.spec) and not is_columnwise(right.side.spec):

@@ -50,8 +50,8 @@ def grouped_gemm(
     lhs = _quantized(lhs, quantizer_set.x, contracting_dims[0], TensorUsage.LHS)
     rhs = _quantized(rhs, quantizer_set.kernel, contracting_dims[1], TensorUsage.RHS_TRANS)
     left, right = (
-        _Part.of("lhs", lhs, contracting_dims[0]),
-        _Part.of("rhs", rhs, contracting_dims[1]),
+        Part.of("lhs", lhs, contracting_dims[0]),
+        Part.of("rhs", rhs, contracting_dims[1]),
     )
     sizes = _sizes(lhs, rhs, left, right)
     kept = (*left.kept, *right.kept)
@@ -69,7 +69,7 @@ def grouped_gemm(
             f"{type(lhs).__name__} and {type(rhs).__name__}"
         )
     if plain[0]:
-        product = _multiply_values(lhs.data, rhs.data, left, right, sizes, bias)
+        product = multiply_group_values(lhs.data, rhs.data, left, right, sizes, bias)
         return product.reshape(out_shape).astype(dtype)
     return multiply_groups(
         _codes("lhs", lhs, left),
@@ -81,7 +81,7 @@ def grouped_gemm(
     )
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """An operand as matrices of rows and columns, one for each group.
 
     by_columns: it is summed along the rows. rows: None where they are the group's.
@@ -90,11 +90,11 @@ class _Part(NamedTuple):
     by_columns: bool
     rows: int | None
     cols: int
-    rows_per_slice: int  # of axis 0, which sizes of groups count
-    kept: tuple[int, ...]  # dimensions of the result
+    rows_per_slice: int = 1  # of axis 0, which sizes of groups count
+    kept: tuple[int, ...] = ()  # dimensions of the result
 
     @staticmethod
-    def of(name: str, tensor: GroupedTensor, dims: Sequence[int]) -> _Part:
+    def of(name: str, tensor: GroupedTensor, dims: Sequence[int]) -> Part:
         """Errors: ValueError unless all rows or the columns are contracted."""
         shape, is_ragged = tensor.original_shape, tensor.first_dims is not None
         wanted = tuple(dim % len(shape) for dim in dims)
@@ -107,7 +107,7 @@ class _Part(NamedTuple):
         inner = math.prod(shape[1:-1])
         rows = None if is_ragged else inner
         kept = shape[-1:] if wanted == by_columns else shape[0 if is_ragged else 1 : -1]
-        return _Part(wanted == by_columns, rows, shape[-1], inner if is_ragged else 1, tuple(kept))
+        return Part(wanted == by_columns, rows, shape[-1], inner if is_ragged else 1, tuple(kept))
 
     @property
     def matrix(self) -> tuple[int, int]:
@@ -133,7 +133,7 @@ def _quantized(
     return tensor.get_tensor(by_rows if is_last else by_columns)
 
 
-def _sizes(lhs: GroupedTensor, rhs: GroupedTensor, left: _Part, right: _Part) -> jax.Array:
+def _sizes(lhs: GroupedTensor, rhs: GroupedTensor, left: Part, right: Part) -> jax.Array:
     """Rows of each group. Errors: ValueError if the operands' groups do not go together."""
     both = rhs.first_dims is not None
     if lhs.first_dims is None or left.by_columns != both or (both and not right.by_columns):
@@ -154,7 +154,7 @@ def _sizes(lhs: GroupedTensor, rhs: GroupedTensor, left: _Part, right: _Part) ->
 
 
 def _codes(
-    name: str, tensor: GroupedScaledTensor1x, part: _Part
+    name: str, tensor: GroupedScaledTensor1x, part: Part
 ) -> tuple[jax.Array, jax.Array, Side, tuple[int, int]]:
     """Errors: ValueError if codes are there in the other direction only."""
     needs_columns = part.by_columns and tensor.scaling_mode.is_block_scaling
@@ -169,11 +169,11 @@ def _codes(
     return tensor.data, tensor.scale_inv, side, part.matrix
 
 
-def _multiply_values(
+def multiply_group_values(
     lhs: jax.Array,
     rhs: jax.Array,
-    left: _Part,
-    right: _Part,
+    left: Part,
+    right: Part,
     sizes: jax.Array,
     bias: jax.Array | None,
 ) -> jax.Array:

@@ -1,20 +1,83 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Switches off the primitives of TransformerEngine for JAX that have no handler on the CPU."""
+"""What runs around modules of TransformerEngine for JAX, so that they find the CPU they need."""
 
+from __future__ import annotations
+
+import functools
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
+
+
+def run_base(module: ModuleType, run: Callable[[], None]) -> None:
+    """Runs transformer_engine.jax.cpp_extensions.base and gives its partitioning the mesh.
+
+    TransformerEngine's rules read the mesh of the context, but XLA calls them on a thread of its
+    own when it compiles for CPUs. The mesh is among what the rule is called with.
+    """
+    run()
+    from jax.experimental.custom_partitioning import custom_partitioning
+
+    class PartitioningWithMesh(custom_partitioning):
+        def def_partition(self, partition: Callable, **others: Any) -> None:
+            super().def_partition(partition=_with_mesh(partition), **others)
+
+    module.custom_partitioning = PartitioningWithMesh
+
+
+def _with_mesh(partition: Callable[..., tuple]) -> Callable[..., tuple]:
+    """Returns a rule that is called, and whose function for each device is, with the mesh."""
+
+    def call(mesh: Any, function: Callable, *arguments: Any) -> Any:
+        with mesh:
+            return function(*arguments)
+
+    def rule(*arguments: Any) -> tuple:
+        *_, mesh, _, _ = arguments
+        same, function, out, into = call(mesh, partition, *arguments)
+        return same, functools.partial(call, mesh, function), out, into
+
+    return rule
 
 
 def run_primitives(module: ModuleType, run: Callable[[], None]) -> None:
-    """Runs transformer_engine.jax.cpp_extensions and leaves on what the CPU has a handler for.
+    """Runs transformer_engine.jax.cpp_extensions, then switches off what the CPU has nothing for.
 
-    TransformerEngine takes its own JAX code for the others, unless NVTE_JAX_CUSTOM_CALLS asks for
-    them by name. A name without the prefix is of a primitive that is written in JAX.
+    TransformerEngine takes its own JAX code for those, whatever NVTE_JAX_CUSTOM_CALLS asks for. A
+    name without the prefix is of a primitive that is written in JAX.
     """
     run()
     from narrowfloat.te.jax import native
 
-    handled = native.registrations()
+    rules = _rules()
     for primitive in module.base._primitive_registry.values():
-        if primitive.name.startswith("te_") and primitive.name not in handled:
-            primitive.set_enabled(False)
+        if primitive.name in rules:
+            _lower(primitive, rules[primitive.name])
+        elif primitive.name.startswith("te_") and primitive.name not in native.registrations():
+            primitive.enabled = classmethod(lambda cls: False)
+
+
+def _rules() -> dict[str, Callable[..., Any]]:
+    """Returns the functions that stand for primitives of TransformerEngine, by their names."""
+    from narrowfloat.te.jax import products
+
+    return {
+        "te_gemm_v2_ffi": products.gemm,
+        "te_grouped_gemm_ffi": products.grouped_gemm,
+        "te_grouped_gemm_d2h_group_sizes_ffi": lambda sizes, num_gemms: sizes,
+    }
+
+
+def _lower(primitive: Any, function: Callable[..., Any]) -> None:
+    """Makes a primitive mean a function of JAX, which leaves workspaces empty."""
+    import jax.numpy as jnp
+    from jax.interpreters import mlir
+
+    def rule(context: mlir.LoweringRuleContext, *operands: Any, **static: Any) -> Any:
+        def body(*arrays: Any) -> list:
+            workspaces = (jnp.zeros(aval.shape, aval.dtype) for aval in context.avals_out[1:])
+            return [function(*arrays, **static), *workspaces]
+
+        return mlir.lower_fun(body, multiple_results=True)(context, *operands)
+
+    mlir.register_lowering(primitive.inner_primitive, rule, platform="cpu")

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TransformerEngine's products for JAX: of codes by narrowfloat's handlers, of values by XLA.
+
+Each function stands for a call of cuBLAS and gets its operands, on each device those that are
+there, so that TransformerEngine's own partitioning stays as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from narrowfloat import _core
+from narrowfloat.jax.cpp_extensions.gemm import multiply_factors
+from narrowfloat.jax.cpp_extensions.grouped_gemm import Part, multiply_group_values
+from narrowfloat.jax.primitives.gemm import Factor, Side, multiply_groups
+from narrowfloat.jax.quantize.dequantizer import spec_text
+from narrowfloat.te.jax.enums import JAXX_Scaling_Mode as Mode
+
+Dims = tuple[int, ...]
+_OF_TENSORS = (Mode.DELAYED_TENSOR_SCALING, Mode.CURRENT_TENSOR_SCALING)
+_UNDER_AMAX = (Mode.NVFP4_1D_SCALING, Mode.NVFP4_2D_SCALING)
+
+
+def gemm(
+    lhs: jax.Array,
+    lhs_scale_inv: jax.Array,
+    rhs: jax.Array,
+    rhs_scale_inv: jax.Array,
+    bias: jax.Array,
+    alpha: jax.Array,
+    beta: jax.Array,
+    *,
+    out_dtype: DTypeLike,
+    contracting_dims: tuple[Sequence[int], Sequence[int]],
+    scaling_mode: Any,
+    collective_op: Any,
+    **others: object,
+) -> jax.Array:
+    """Stands for te_gemm_v2_ffi.
+
+    bias: in the shape of rhs's kept dimensions, or without items. alpha: what the amaxes of NVFP4
+    multiply the product by; other modes have no factor but their scales.
+    Errors: NotImplementedError for a product that communicates.
+    """
+    if not collective_op.is_none:
+        raise NotImplementedError(
+            "narrowfloat.te: a product that communicates needs a GPU, got collective_op="
+            f"{collective_op.name}"
+        )
+    lhs_dims, rhs_dims = (
+        tuple(dim % operand.ndim for dim in own)
+        for operand, own in zip((lhs, rhs), contracting_dims, strict=True)
+    )
+    out_shape = (*_kept(lhs.shape, lhs_dims), *_kept(rhs.shape, rhs_dims))
+    addend = bias if bias.size else None
+    mode = Mode(int(scaling_mode.value))
+    if mode == Mode.NO_SCALING:
+        dims = (lhs_dims, rhs_dims), ((), ())
+        product = jax.lax.dot_general(lhs, rhs, dims, preferred_element_type=jnp.float32)
+        return _plus(product, addend).astype(out_dtype)
+    left = _factor(lhs, lhs_scale_inv, lhs_dims, mode)
+    right = _factor(rhs, rhs_scale_inv, rhs_dims, mode)
+    flat = None if addend is None else addend.reshape(-1)
+    if mode in _UNDER_AMAX:
+        product = multiply_factors(left, right, None, jnp.dtype(jnp.float32))
+        product = _plus(product * alpha, flat)
+    else:
+        product = multiply_factors(left, right, flat, jnp.dtype(out_dtype))
+    return product.reshape(out_shape).astype(out_dtype)
+
+
+def _kept(shape: Sequence[int], dims: Dims) -> list[int]:
+    return [size for dim, size in enumerate(shape) if dim not in dims]
+
+
+def _plus(product: jax.Array, bias: jax.Array | None) -> jax.Array:
+    return product if bias is None else product + bias.astype(jnp.float32)
+
+
+def _factor(data: jax.Array, scale_inv: jax.Array, dims: Dims, mode: Mode) -> Factor:
+    """An operand as a matrix, whose rows or columns are the dimensions `dims`."""
+    by_columns = data.ndim - 1 not in dims
+    axis = max(dims) + 1 if by_columns else min(dims)
+    matrix = data.reshape(math.prod(data.shape[:axis]), -1)
+    # The amax above scales that stand for themselves: what the operands' own come to is in alpha.
+    amax = math.prod(float(jnp.finfo(of).max) for of in (data.dtype, scale_inv.dtype))
+    above = jnp.full((1,), amax if mode in _UNDER_AMAX else 0, jnp.float32)
+    return Factor(matrix, scale_inv.reshape(-1), above, _side(data.dtype, by_columns, mode))
+
+
+def _side(dtype: DTypeLike, by_columns: bool, mode: Mode) -> Side:
+    """How a matrix of codes lies: blocks along its columns' dimension, or its rows'.
+
+    Scales of tiles are repeated for each line before a product, and those of MXFP8 swizzled.
+    """
+    mode = Mode.NVFP4_1D_SCALING if mode in _UNDER_AMAX else mode
+    scheme = _core.scheme_of_mode(int(mode), jnp.dtype(dtype).name)
+    spec = spec_text(scheme, by_columns, is_swizzled=mode == Mode.MXFP8_1D_SCALING)
+    return Side(spec, 1, is_turned=by_columns and mode in _OF_TENSORS)
+
+
+def grouped_gemm(
+    lhs: jax.Array,
+    lhs_scale_inv: jax.Array,
+    rhs: jax.Array,
+    rhs_scale_inv: jax.Array,
+    bias: jax.Array,
+    *sizes_and_others: jax.Array,
+    lhs_is_trans: bool,
+    rhs_is_trans: bool,
+    scaling_mode: int,
+    out_dtype: DTypeLike,
+    out_shape: Sequence[int],
+    has_bias: bool,
+    lhs_left_size: int,
+    lhs_right_size: int,
+    rhs_left_size: int,
+    rhs_right_size: int,
+    **others: object,
+) -> jax.Array:
+    """Stands for te_grouped_gemm_ffi.
+
+    sizes_and_others: first the groups' sizes along the first and the last dimension of lhs, then
+    those of rhs; without items where groups have no such. bias: (groups, columns), if has_bias.
+    """
+    of_lhs, of_rhs = sizes_and_others[0:2], sizes_and_others[2:4]
+    sizes = next(given for given in (*of_lhs, *of_rhs) if given.size)
+    lhs_matrix, rhs_matrix = (-1, lhs_right_size), (rhs_left_size // sizes.size, rhs_right_size)
+    if any(given.size for given in of_rhs):  # the sums run over the groups' rows
+        lhs_matrix = (-1, lhs_right_size) if lhs_is_trans else (lhs_left_size, -1)
+        rhs_matrix = (rhs_left_size, -1) if rhs_is_trans else (-1, rhs_right_size)
+    addend = bias if has_bias else None
+    mode = Mode(scaling_mode)
+    if mode == Mode.NO_SCALING:
+        left = _part(lhs_is_trans, lhs_matrix)
+        right = _part(not rhs_is_trans, rhs_matrix)
+        product = multiply_group_values(lhs, rhs, left, right, sizes, addend)
+        return product.reshape(out_shape).astype(out_dtype)
+
+    def factor(
+        data: jax.Array, scale_inv: jax.Array, by_columns: bool, own: Sequence[jax.Array]
+    ) -> tuple[jax.Array, jax.Array, Side]:
+        if mode in _OF_TENSORS and any(given.size for given in own):
+            scale_inv = _at_own_index(scale_inv, sizes)
+        side = _side(data.dtype, by_columns, mode)
+        return data.reshape(-1), scale_inv.reshape(-1), side
+
+    return multiply_groups(
+        (*factor(lhs, lhs_scale_inv, lhs_is_trans, of_lhs), lhs_matrix),
+        (*factor(rhs, rhs_scale_inv, not rhs_is_trans, of_rhs), rhs_matrix),
+        addend,
+        sizes,
+        out_shape,
+        jnp.dtype(out_dtype),
+    )
+
+
+def _part(by_columns: bool, matrix: tuple[int, int]) -> Part:
+    rows, cols = matrix
+    return Part(by_columns, None if rows < 0 else rows, cols)
+
+
+def _at_own_index(packed: jax.Array, sizes: jax.Array) -> jax.Array:
+    """The scale of each group, of which the handler has stored those that have rows."""
+    return packed[jnp.maximum(jnp.cumsum(sizes > 0) - 1, 0)]

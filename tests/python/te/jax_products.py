@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares TransformerEngine's products for JAX with ours; prints what was compared.
+
+usage: jax_products.py NAME...   (with several devices, for `sharded`)
+"""
+
+import narrowfloat.te  # isort: skip  (first: it makes the next import work)
+import os
+import sys
+
+os.environ["NVTE_JAX_CUSTOM_CALLS"] = "true"  # what the CPU has nothing for stays off all the same
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from transformer_engine.jax import cpp_extensions as tex
+from transformer_engine.jax import dense as te_dense
+from transformer_engine.jax import quantize as te
+from transformer_engine.jax.activation import activation
+from transformer_engine.jax.sharding import MeshResource, global_shard_guard
+
+from narrowfloat import jax as nf
+
+assert narrowfloat.te
+MODES = ("CURRENT_TENSOR_SCALING", "MXFP8_1D_SCALING")
+SIZES = [32, 0, 64, 32]
+KEYS = iter(jax.random.split(jax.random.PRNGKey(0), 9))
+
+
+def normal(*shape: int) -> jax.Array:
+    return jax.random.normal(next(KEYS), shape, jnp.bfloat16)
+
+
+X, W, BIAS, DY = normal(128, 64), normal(64, 128), normal(128), normal(128, 128)
+GROUPED_W, GROUPED_BIAS = normal(4, 64, 128), normal(4, 128)
+
+
+def same(ours: jax.Array, its: jax.Array) -> None:
+    assert ours.dtype == its.dtype and ours.shape == its.shape
+    np.testing.assert_array_equal(*(np.asarray(x).view(np.uint8) for x in (ours, its)))
+
+
+def set_of(package: object, mode: str, **options: object) -> object:
+    return package.QuantizerFactory.create_set(
+        scaling_mode=getattr(package.ScalingMode, mode),
+        fwd_dtype=jnp.float8_e4m3fn,
+        bwd_dtype=jnp.float8_e5m2,
+        is_2x2x=True,
+        **options,
+    )
+
+
+def products() -> None:
+    """Every layout of operands has the bytes of narrowfloat's."""
+    layouts = [((1,), (0,)), ((1,), (1,)), ((0,), (0,)), ((0,), (1,))]
+    for mode in MODES:
+        for lhs_dims, rhs_dims in layouts:
+            x = X if lhs_dims == (1,) else X.T
+            w = W if rhs_dims == (0,) else W.T
+            found = []
+            for package, multiply in ((te, tex.gemm), (nf.quantize, nf.cpp_extensions.gemm)):
+                sets = set_of(package, mode)
+                options = {"lhs_quantizer": sets.x, "rhs_quantizer": sets.kernel}
+                bias = BIAS if rhs_dims == (0,) else None
+                found.append(
+                    multiply(x, w, bias=bias, contracting_dims=(lhs_dims, rhs_dims), **options)
+                )
+            same(found[1], found[0])
+
+
+def nvfp4() -> None:
+    """The amaxes multiply the sum, where ours multiply each scale."""
+    quantizers = te.QuantizerFactory.create(
+        2, te.ScalingMode.NVFP4_1D_SCALING, jnp.float4_e2m1fn, te.QuantizeLayout.ROWWISE
+    )
+    left, right = (
+        tex.quantize(of, q, flatten_axis=-1) for of, q in zip((X, W.T), quantizers, strict=True)
+    )
+    found = tex.gemm(left, right, contracting_dims=((1,), (1,)), bias=BIAS)
+    a, b = (np.asarray(of.dequantize(), np.float64) for of in (left, right))
+    exact, most = a @ b.T + np.asarray(BIAS, np.float64), np.abs(a) @ np.abs(b.T)
+    # dequantize() rounds each value to bfloat16, by 2**-8 of it, and the product is rounded to it.
+    error = 2 * 2.0**-8 * most * (1 + 2.0**-8)
+    bound = error + 2.0**-8 * (np.abs(exact) + error)
+    assert (np.abs(np.asarray(found, np.float64) - exact) <= bound).all()
+
+
+def groups() -> None:
+    """A layer of groups and its gradients, of which one group is empty, have our bytes."""
+    sizes = jnp.asarray(SIZES, jnp.int32)
+    for mode in MODES:
+        found = []
+        for package, layer in ((te, te_dense.grouped_dense), (nf.quantize, nf.grouped_dense)):
+            sets = set_of(package, mode, n_groups=len(SIZES))
+
+            def run(
+                x: jax.Array, w: jax.Array, layer: object = layer, sets: object = sets
+            ) -> tuple:
+                return layer(x, w, sizes, bias=GROUPED_BIAS, quantizer_set=sets)
+
+            y, pull = jax.vjp(run, X, GROUPED_W)
+            found.append([y, *pull(DY)])
+        for ours, its in zip(found[1], found[0], strict=True):
+            same(ours, its)
+
+
+def plain() -> None:
+    """Products without quantization are XLA's, in float32 until the end."""
+    y = tex.gemm(X, W, bias=BIAS, contracting_dims=((1,), (0,)))
+    a, b = (np.asarray(of, np.float64) for of in (X, W))
+    exact, most = a @ b + np.asarray(BIAS, np.float64), np.abs(a) @ np.abs(b) + 1
+    # 64 products and a bias are added in float32, then rounded to bfloat16.
+    bound = 66 * 2.0**-24 * most * (1 + 2.0**-8) + 2.0**-8 * np.abs(exact)
+    assert (np.abs(np.asarray(y, np.float64) - exact) <= bound).all()
+    assert activation(jnp.stack([X, X], 1), ("gelu", "linear")).shape == X.shape, "by JAX's code"
+
+
+def sharded() -> None:
+    """A layer over several devices has the bytes of one device where nothing is summed across."""
+    mesh = jax.make_mesh((2, 2), ("dp", "tp"))
+    places = [jax.sharding.PartitionSpec(*names) for names in (("dp", None), (None, "tp"), ("tp",))]
+    onto = [jax.sharding.NamedSharding(mesh, place) for place in places]
+
+    for mode in MODES:
+        sets = set_of(te, mode)
+
+        @jax.jit
+        def layer(x: jax.Array, w: jax.Array, bias: jax.Array, sets: object = sets) -> jax.Array:
+            return te_dense.dense(x, w, bias, contracting_dims=((1,), (0,)), quantizer_set=sets)
+
+        with global_shard_guard(MeshResource()):
+            alone = layer(X, W, BIAS)
+        resource = MeshResource(dp_resource="dp", tp_resource="tp")
+        with mesh, global_shard_guard(resource):
+            given = (jax.device_put(x, to) for x, to in zip((X, W, BIAS), onto, strict=True))
+            together = layer(*given)
+        assert len(together.sharding.device_set) == 4
+        same(alone, jnp.asarray(np.asarray(together)))
+
+
+CHECKS = {check.__name__: check for check in (products, nvfp4, groups, plain, sharded)}
+for name in sys.argv[1:]:
+    CHECKS[name]()
+    print(name)

@@ -41,6 +41,7 @@ train: wheel
 
 demo-te: wheel
 	@.venv/bin/python -m narrowfloat.te examples/te_gpt.py
+	@.venv/bin/python -m demo.te_encoder
 
 check-deep: system-deep venv
 	@scripts/check_deep.sh $(PARTS)

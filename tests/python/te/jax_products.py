@@ -17,6 +17,7 @@ from transformer_engine.jax import cpp_extensions as tex
 from transformer_engine.jax import dense as te_dense
 from transformer_engine.jax import quantize as te
 from transformer_engine.jax.activation import activation
+from transformer_engine.jax.cpp_extensions.topk import topk
 from transformer_engine.jax.sharding import MeshResource, global_shard_guard
 
 from narrowfloat import jax as nf
@@ -105,13 +106,17 @@ def groups() -> None:
 
 
 def plain() -> None:
-    """Products without quantization are XLA's, in float32 until the end."""
+    """What XLA does: products of values in float32 until the end, largest entries, activations."""
     y = tex.gemm(X, W, bias=BIAS, contracting_dims=((1,), (0,)))
     a, b = (np.asarray(of, np.float64) for of in (X, W))
     exact, most = a @ b + np.asarray(BIAS, np.float64), np.abs(a) @ np.abs(b) + 1
     # 64 products and a bias are added in float32, then rounded to bfloat16.
     bound = 66 * 2.0**-24 * most * (1 + 2.0**-8) + 2.0**-8 * np.abs(exact)
     assert (np.abs(np.asarray(y, np.float64) - exact) <= bound).all()
+    values, places = topk(X, 5)
+    rows = np.asarray(X, np.float32)
+    assert np.array_equal(np.asarray(values, np.float32), -np.sort(-rows)[:, :5])
+    assert np.array_equal(np.take_along_axis(rows, np.asarray(places), 1), np.float32(values))
     assert activation(jnp.stack([X, X], 1), ("gelu", "linear")).shape == X.shape, "by JAX's code"
 
 

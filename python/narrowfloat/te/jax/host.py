@@ -65,6 +65,7 @@ def _rules() -> dict[str, Callable[..., Any]]:
         "te_gemm_v2_ffi": products.gemm,
         "te_grouped_gemm_ffi": products.grouped_gemm,
         "te_grouped_gemm_d2h_group_sizes_ffi": lambda sizes, num_gemms: sizes,
+        "te_topk_ffi": products.topk,
     }
 
 
@@ -75,8 +76,10 @@ def _lower(primitive: Any, function: Callable[..., Any]) -> None:
 
     def rule(context: mlir.LoweringRuleContext, *operands: Any, **static: Any) -> Any:
         def body(*arrays: Any) -> list:
-            workspaces = (jnp.zeros(aval.shape, aval.dtype) for aval in context.avals_out[1:])
-            return [function(*arrays, **static), *workspaces]
+            results = function(*arrays, **static)
+            made = [*results] if isinstance(results, tuple) else [results]
+            left = context.avals_out[len(made) :]
+            return made + [jnp.zeros(workspace.shape, workspace.dtype) for workspace in left]
 
         return mlir.lower_fun(body, multiple_results=True)(context, *operands)
 

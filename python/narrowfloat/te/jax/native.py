@@ -125,6 +125,11 @@ def get_dbias_quantize_workspace_sizes(*arguments: object) -> tuple[tuple[tuple[
     return (((1,), DType.kFloat32),)
 
 
+def get_topk_workspace_sizes(*arguments: object) -> tuple[tuple[tuple[int], DType]]:
+    """Returns the smallest buffer, likewise."""
+    return (((1,), DType.kByte),)
+
+
 def get_fused_attn_backend(*arguments: object) -> tuple[NVTE_Fused_Attn_Backend, str]:
     """Returns that there is none, and why, so that TransformerEngine's JAX code runs."""
     return NVTE_Fused_Attn_Backend.NVTE_No_Backend, "narrowfloat.te: the CPU has no cuDNN"
@@ -151,5 +156,4 @@ get_fused_attn_bwd_workspace_sizes = _refused("get_fused_attn_bwd_workspace_size
 get_fused_attn_fwd_workspace_sizes = _refused("get_fused_attn_fwd_workspace_sizes")
 get_norm_bwd_workspace_sizes = _refused("get_norm_bwd_workspace_sizes")
 get_norm_fwd_workspace_sizes = _refused("get_norm_fwd_workspace_sizes")
-get_topk_workspace_sizes = _refused("get_topk_workspace_sizes")
 initialize_cgemm_communicator = _refused("initialize_cgemm_communicator")

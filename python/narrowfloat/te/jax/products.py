@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """TransformerEngine's products for JAX: of codes by narrowfloat's handlers, of values by XLA.
 
-Each function stands for a call of cuBLAS and gets its operands, on each device those that are
-there, so that TransformerEngine's own partitioning stays as it is.
+The largest entries of rows are here too. Each function stands for a call of a GPU's library and
+gets its operands, on each device those that are there: TransformerEngine's partitioning stays.
 """
 
 from __future__ import annotations
@@ -169,3 +169,13 @@ def _part(by_columns: bool, matrix: tuple[int, int]) -> Part:
 def _at_own_index(packed: jax.Array, sizes: jax.Array) -> jax.Array:
     """The scale of each group, of which the handler has stored those that have rows."""
     return packed[jnp.maximum(jnp.cumsum(sizes > 0) - 1, 0)]
+
+
+def topk(keys: jax.Array, lengths: jax.Array, *, k_value: int) -> tuple[jax.Array, jax.Array]:
+    """Stands for te_topk_ffi.
+
+    Returns the values and the columns of each row's largest entries before its length.
+    """
+    columns = jnp.arange(keys.shape[1])
+    values, places = jax.lax.top_k(jnp.where(columns < lengths[:, None], keys, -jnp.inf), k_value)
+    return values, places.astype(jnp.int32)

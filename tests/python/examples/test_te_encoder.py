@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""demo.te_encoder: what it says where something is missing, and the data that stand for CoLA."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from demo.te_encoder import __main__ as te_encoder
+
+ROOT = Path(__file__).resolve().parents[3]
+# Asks the data as the example does.
+SCRIPT = """
+import sys
+from collections import Counter
+import nltk
+from datasets import load_dataset
+nltk.download("punkt_tab")
+for split in ("train", "validation"):
+    part = load_dataset("nyu-mll/glue", "cola", split=split)
+    part.set_format(type="np")
+    sentences, labels = part["sentence"], part["label"]
+    pairs = {}
+    for sentence, label in zip(sentences, labels.tolist()):
+        assert pairs.setdefault(sentence, label) == label, "a sentence has one label"
+    print(split, len(sentences), len(nltk.word_tokenize(sentences[0])), labels.mean() > 0.6)
+print(sys.argv[1:])
+"""
+
+
+def run(*arguments: str, **variables: str) -> list[str]:
+    command = [sys.executable, "-m", "demo.te_encoder", *arguments]
+    environment = {**os.environ, **variables}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=True, cwd=ROOT, env=environment
+    )
+    return done.stdout.splitlines()
+
+
+def test_without_a_checkout_it_says_where_one_comes_from(tmp_path: Path) -> None:
+    (line,) = run("--source", str(tmp_path))
+    assert line.startswith("te_encoder: skipped, no ") and line.endswith(te_encoder.REPOSITORY)
+
+
+@pytest.mark.skipif(not te_encoder.missing(te_encoder.FOR_DATA), reason="data are there")
+@pytest.mark.skipif(bool(te_encoder.missing(te_encoder.FOR_MODEL)), reason="flax is not installed")
+def test_sentences_stand_for_the_data_and_it_says_so(tmp_path: Path) -> None:
+    script = tmp_path / te_encoder.EXAMPLE
+    script.parent.mkdir(parents=True)
+    script.write_text(SCRIPT)
+    lines = run("--source", str(tmp_path), "--epochs", "1")
+    assert "the data are not CoLA's" in lines[0] and "1024 sentences by a rule" in lines[1]
+    asked = ["train 1024 7 True", "validation 256 7 True"]
+    in_bf16, in_fp8 = ["['--epochs', '1']"], ["['--epochs', '1', '--use-fp8']"]
+    assert lines[2:] == [*asked, *in_bf16, *asked, *in_fp8]

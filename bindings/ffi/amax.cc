@@ -91,7 +91,7 @@ ffi::Error UpdateDelayedScaleFFI(Context context, ffi::AnyBuffer amax_history,
   return RunOn(context, [&](const Execution&) {
     const std::size_t length = amax_history.element_count();
     if (length == 0) {
-      throw InvalidArgument(fmt::format("{}: amax_history must have an item or more", kVerb));
+      throw InvalidArgument(fmt::format("{}: amax_history must have at least one item", kVerb));
     }
     const float* before = Floats({kVerb, "amax_history"}, amax_history, length);
     float* after = MutableFloats({kVerb, "the new history"}, *new_history, length);

@@ -30,7 +30,7 @@ std::vector<std::int64_t> SizesOf(const ffi::AnyBuffer& group_sizes) {
   for (std::size_t g = 0; g < sizes.size(); ++g) {
     if (sizes[g] >= 0) continue;
     throw InvalidArgument(
-        fmt::format("{}: group {} cannot have a negative size, got {}", kGemmVerb, g, sizes[g]));
+        fmt::format("{}: group {} must have 0 rows or more, got {}", kGemmVerb, g, sizes[g]));
   }
   return sizes;
 }

@@ -60,7 +60,7 @@ std::size_t SumOfRows(const std::vector<std::int64_t>& rows, MatrixShape matrix,
   for (std::size_t g = 0; g < rows.size(); ++g) {
     if (rows[g] < 0) {
       throw InvalidArgument(
-          fmt::format("{}: group {} cannot have a negative size, got {} rows", kVerb, g, rows[g]));
+          fmt::format("{}: group {} must have 0 rows or more, got {}", kVerb, g, rows[g]));
     }
     sum += rows[g];
   }

@@ -30,7 +30,8 @@ nb::list GroupedQuantizeArray(const nb::object& x, const nb::object& group_sizes
   std::vector<QuantizedView> outs;
   for (std::size_t g = 0; g < sizes.size(); ++g) {
     if (sizes[g] < 0) {
-      throw InvalidArgument(fmt::format("{}: group {} cannot have {} rows", kVerb, g, sizes[g]));
+      throw InvalidArgument(
+          fmt::format("{}: group {} must have 0 rows or more, got {}", kVerb, g, sizes[g]));
     }
     results.append(NewTensor(options.spec, {sizes[g], cols}, in.view.dtype,
                              options.IsNoop() ? Fill::kZero : Fill::kNone));

@@ -43,7 +43,7 @@ struct HeldInput {
 using Scratch = std::vector<std::vector<float>>;
 
 [[noreturn]] void ThrowNoMemory(const char* verb, std::string_view name) {
-  throw InvalidArgument(fmt::format("{}: {} has no memory of its own", verb, name));
+  throw InvalidArgument(fmt::format("{}: {} must have memory, got a tensor without", verb, name));
 }
 
 bool RowsAreContiguous(const TensorView& view) {

@@ -137,7 +137,7 @@ static void TestPlanErrors(void) {
   CHECK_STATUS(nf_plan("mxfp8_e4m3", kShape, -1, plan, &count), NF_INVALID_ARGUMENT,
                "nf_plan: the rank must be from 0 to 64, got -1");
   CHECK_STATUS(nf_plan("mxfp8_e4m3:rowwise=2", kShape, 2, plan, &count), NF_INVALID_ARGUMENT,
-               "spec: rowwise is 0 or 1, got '2'");
+               "spec: rowwise must be 0 or 1, got '2'");
   CHECK_STATUS(nf_plan("mxfp8_e4m3", kShape, 2, plan, &count), NF_INVALID_ARGUMENT,
                "nf_plan: the plan needs room for 2 buffers, got 1");
   CHECK(count == 2 && plan[0].bytes == 0);

@@ -18,24 +18,25 @@ constexpr const char* kVerb = "grouped_quantize";
 
 void CheckSizes(std::span<const std::int64_t> rows, std::size_t outs, std::size_t total) {
   if (rows.size() != outs) {
-    throw InvalidArgument(
-        fmt::format("{}: there are {} groups and outputs for {}", kVerb, rows.size(), outs));
+    throw InvalidArgument(fmt::format("{}: needs an output for each of the {} groups, got {}",
+                                      kVerb, rows.size(), outs));
   }
   std::size_t sum = 0;
   for (std::size_t g = 0; g < rows.size(); ++g) {
     if (rows[g] < 0) {
-      throw InvalidArgument(fmt::format("{}: group {} cannot have {} rows", kVerb, g, rows[g]));
+      throw InvalidArgument(
+          fmt::format("{}: group {} must have 0 rows or more, got {}", kVerb, g, rows[g]));
     }
     const auto count = static_cast<std::size_t>(rows[g]);
     if (count > total - sum) {
       throw InvalidArgument(
-          fmt::format("{}: group {} ends past the input's {} rows", kVerb, g, total));
+          fmt::format("{}: group {} must end within the input's {} rows", kVerb, g, total));
     }
     sum += count;
   }
   if (sum != total) {
-    throw InvalidArgument(
-        fmt::format("{}: the groups have {} rows together, the input has {}", kVerb, sum, total));
+    throw InvalidArgument(fmt::format(
+        "{}: the groups must have the input's {} rows together, got {}", kVerb, total, sum));
   }
 }
 
@@ -51,8 +52,8 @@ ConstTensorView GroupView(const ConstTensorView& in, const Rows<const std::byte>
 void CheckOutput(const ConstTensorView& in, const QuantizedView& out, std::size_t group) {
   if (out.shape != in.shape) {
     throw InvalidArgument(
-        fmt::format("{}: the output of group {} is for shape {}, the group has {}", kVerb, group,
-                    ShapeText(out.shape), ShapeText(in.shape)));
+        fmt::format("{}: the output of group {} must have shape {} as the group has, got {}", kVerb,
+                    group, ShapeText(in.shape), ShapeText(out.shape)));
   }
   CheckBuffers(kVerb, out);
   ValidateForQuantize(out.spec);
@@ -61,7 +62,8 @@ void CheckOutput(const ConstTensorView& in, const QuantizedView& out, std::size_
 void CheckApart(const Extent& input, const QuantizedView& out, std::size_t group) {
   for (const TensorView& buffer : out.buffers) {
     if (!input.Overlaps(ExtentOf(buffer))) continue;
-    throw InvalidArgument(fmt::format("{}: a buffer of group {} overlaps the input", kVerb, group));
+    throw InvalidArgument(
+        fmt::format("{}: buffers of group {} must not overlap the input", kVerb, group));
   }
 }
 
@@ -112,8 +114,8 @@ void GroupedQuantize(const ConstTensorView& in, std::span<const std::int64_t> ro
 void GroupedQuantize(std::span<const ConstTensorView> ins, std::span<const QuantizedView> outs,
                      const Execution& execution) {
   if (ins.size() != outs.size()) {
-    throw InvalidArgument(
-        fmt::format("{}: there are {} groups and outputs for {}", kVerb, ins.size(), outs.size()));
+    throw InvalidArgument(fmt::format("{}: needs an output for each of the {} groups, got {}",
+                                      kVerb, ins.size(), outs.size()));
   }
   Extent hull;  // of all inputs: what does not reach into it overlaps none
   for (std::size_t g = 0; g < ins.size(); ++g) {

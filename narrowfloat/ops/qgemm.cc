@@ -62,10 +62,9 @@ void CheckPair(std::string_view verb, const Side& a, const Side& b, GemmLayout l
   }
   if (a.Length() == b.Length()) return;
   throw InvalidArgument(fmt::format(
-      "{}: layout {} sums over the {} of a and the {} of b, which must be as many, got "
-      "a of shape {} and b of shape {}",
-      verb, InfoOf(layout).name, a.IsRowwise() ? "columns" : "rows",
-      b.IsRowwise() ? "columns" : "rows", ShapeText(a.view.shape), ShapeText(b.view.shape)));
+      "{}: layout {} needs as many {} of a as {} of b, got a of shape {} and b of shape {}", verb,
+      InfoOf(layout).name, a.IsRowwise() ? "columns" : "rows", b.IsRowwise() ? "columns" : "rows",
+      ShapeText(a.view.shape), ShapeText(b.view.shape)));
 }
 
 void CheckDirectionIsThere(std::string_view verb, const Side& side, GemmLayout layout) {

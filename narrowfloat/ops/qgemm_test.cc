@@ -226,8 +226,8 @@ TEST(QgemmTest, WrongArgumentsAreNamedAndNothingIsWritten) {
             "qgemm: a and b must have elements of one width and scales of one type over blocks of "
             "one length, got fp8_e4m3 and mxfp8_e4m3");
   EXPECT_EQ(message(b, good, {.layout = GemmLayout::kNN}),
-            "qgemm: layout NN sums over the columns of a and the rows of b, which must be as many, "
-            "got a of shape 2x3 and b of shape 4x3");
+            "qgemm: layout NN needs as many columns of a as rows of b, got a of shape 2x3 and b of "
+            "shape 4x3");
   const Quantized three("fp8_e5m2", {3, 4}, kB);
   EXPECT_EQ(message(three, good, {.layout = GemmLayout::kNN}),
             "qgemm: layout NN reads columnwise_data of b, which is missing");
@@ -325,9 +325,10 @@ TEST(GroupedQgemmTest, WrongGroupsAreNamedAndNothingIsWritten) {
   EXPECT_EQ(message({{a.view, a.view}, {b.view}, {front, back}}),
             "grouped_qgemm: a, b, out and bias must have one tensor for each group, got 2, 1, 2 "
             "and 0");
-  EXPECT_EQ(message({{a.view, a.view}, {b.view, wide.view}, {front, back}}),
-            "grouped_qgemm: group 1: layout TN sums over the columns of a and the columns of b, "
-            "which must be as many, got a of shape 2x3 and b of shape 3x4");
+  EXPECT_EQ(
+      message({{a.view, a.view}, {b.view, wide.view}, {front, back}}),
+      "grouped_qgemm: group 1: layout TN needs as many columns of a as columns of b, got a of "
+      "shape 2x3 and b of shape 3x4");
   EXPECT_EQ(message({{a.view, a.view}, {b.view, b.view}, {front, middle}}),
             "grouped_qgemm: out of group 1 must not overlap out of group 0");
   QuantizedView over = b.view;

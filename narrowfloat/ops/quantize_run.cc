@@ -63,8 +63,8 @@ void ZeroPadding(const QuantizedView& out, Role role, Direction direction, Matri
 
 void CheckInput(const char* verb, const ConstTensorView& in, const QuantizedView& out) {
   if (in.shape != out.shape) {
-    throw InvalidArgument(fmt::format("{}: the output is for shape {}, the input has {}", verb,
-                                      ShapeText(out.shape), ShapeText(in.shape)));
+    throw InvalidArgument(fmt::format("{}: the output must have shape {} as the input has, got {}",
+                                      verb, ShapeText(in.shape), ShapeText(out.shape)));
   }
   const Extent input = ExtentOf(in);
   for (std::size_t i = 0; i < kRoleCount; ++i) {

@@ -73,8 +73,9 @@ std::uint8_t ExponentOf(float scale_inv, std::size_t line, std::size_t block) {
 void Requantize(const ConstQuantizedView& in, const QuantizedView& out, DType between,
                 const Execution& execution) {
   if (in.shape != out.shape) {
-    throw InvalidArgument(fmt::format("requantize: the output is for shape {}, the input has {}",
-                                      ShapeText(out.shape), ShapeText(in.shape)));
+    throw InvalidArgument(
+        fmt::format("requantize: the output must have shape {} as the input has, got {}",
+                    ShapeText(in.shape), ShapeText(out.shape)));
   }
   CheckBuffers("requantize", out);
   CheckApart(in, out);

@@ -45,12 +45,12 @@ void CheckRanges(const QuantSpec& spec) {
   }
   constexpr float kLargest = kMaxValue<E4M3>;
   if (spec.e4m3_max != kLargest && spec.e4m3_max != kReducedE4M3Max) {
-    throw InvalidArgument(fmt::format("quantize: e4m3_max is {} or {}, got {}", kLargest,
+    throw InvalidArgument(fmt::format("quantize: e4m3_max must be {} or {}, got {}", kLargest,
                                       kReducedE4M3Max, spec.e4m3_max));
   }
   if (spec.rht_sign_mask >> kHadamardSize != 0) {
-    throw InvalidArgument(fmt::format("quantize: rht_sign_mask has {} bits, got {}", kHadamardSize,
-                                      spec.rht_sign_mask));
+    throw InvalidArgument(fmt::format("quantize: rht_sign_mask must have {} bits, got {}",
+                                      kHadamardSize, spec.rht_sign_mask));
   }
 }
 
@@ -115,7 +115,7 @@ void ValidateSpec(const QuantSpec& spec) {
 
 void ValidateForQuantize(const QuantSpec& spec) {
   if (spec.e4m3_max == kMaxValue<E4M3> || spec.four_over_six != FourOverSix::kOff) return;
-  throw InvalidArgument(fmt::format("quantize: e4m3_max is {} without four_over_six, got {}",
+  throw InvalidArgument(fmt::format("quantize: e4m3_max must be {} without four_over_six, got {}",
                                     kMaxValue<E4M3>, spec.e4m3_max));
 }
 
@@ -132,7 +132,7 @@ QuantSpec ParseQuantSpec(std::string_view text) {
     const std::string_view item = rest.substr(0, comma);
     const std::size_t equals = item.find('=');
     if (equals == std::string_view::npos) {
-      throw InvalidArgument(fmt::format("spec: options read key=value, got '{}'", item));
+      throw InvalidArgument(fmt::format("spec: options must be key=value, got '{}'", item));
     }
     const std::string_view key = item.substr(0, equals);
     const SpecField* field = FindSpecField(key);
@@ -141,7 +141,8 @@ QuantSpec ParseQuantSpec(std::string_view text) {
                                         fmt::join(SpecKeys(), ", ")));
     }
     if (key <= previous)
-      throw InvalidArgument(fmt::format("spec: options are sorted and stand once, got '{}'", text));
+      throw InvalidArgument(
+          fmt::format("spec: options must be sorted and given once, got '{}'", text));
     previous = key;
     field->Set(spec, field->Parse(item.substr(equals + 1)));
     if (comma != std::string_view::npos && comma + 1 == rest.size()) {

@@ -115,22 +115,23 @@ TEST(QuantSpecTest, ParseReportsWhatIsWrong) {
   EXPECT_EQ(ParseError("fp8_e4m3:"), "spec: 'fp8_e4m3:' ends in ':' without an option");
   EXPECT_EQ(ParseError("fp8_e4m3:amax=1,"),
             "spec: 'fp8_e4m3:amax=1,' ends in ',' without an option");
-  EXPECT_EQ(ParseError("fp8_e4m3:columnwise"), "spec: options read key=value, got 'columnwise'");
+  EXPECT_EQ(ParseError("fp8_e4m3:columnwise"), "spec: options must be key=value, got 'columnwise'");
   EXPECT_EQ(
       ParseError("fp8_e4m3:block=32"),
       "spec: unknown option 'block'; there are: amax, amax_columnwise, amax_epsilon, columnwise, "
       "e4m3_max, force_pow_2_scales, four_over_six, four_over_six_fast_error, offset, rht, "
       "rht_sign_mask, row_scaled, rowwise, scale, seed, stochastic_rounding, swizzled");
   EXPECT_EQ(ParseError("fp8_e4m3:scale=1,amax=1"),
-            "spec: options are sorted and stand once, got 'fp8_e4m3:scale=1,amax=1'");
+            "spec: options must be sorted and given once, got 'fp8_e4m3:scale=1,amax=1'");
   EXPECT_EQ(ParseError("fp8_e4m3:scale=1,scale=1"),
-            "spec: options are sorted and stand once, got 'fp8_e4m3:scale=1,scale=1'");
-  EXPECT_EQ(ParseError("fp8_e4m3:columnwise=yes"), "spec: columnwise is 0 or 1, got 'yes'");
+            "spec: options must be sorted and given once, got 'fp8_e4m3:scale=1,scale=1'");
+  EXPECT_EQ(ParseError("fp8_e4m3:columnwise=yes"), "spec: columnwise must be 0 or 1, got 'yes'");
   EXPECT_EQ(ParseError("fp8_e4m3:scale=1x"),
-            "spec: scale is a number that float32 holds, got '1x'");
-  EXPECT_EQ(ParseError("fp8_e4m3:scale="), "spec: scale is a number that float32 holds, got ''");
+            "spec: scale must be a number that float32 holds, got '1x'");
+  EXPECT_EQ(ParseError("fp8_e4m3:scale="),
+            "spec: scale must be a number that float32 holds, got ''");
   EXPECT_EQ(ParseError("fp8_e4m3:scale=1e99"),
-            "spec: scale is a number that float32 holds, got '1e99'");
+            "spec: scale must be a number that float32 holds, got '1e99'");
 }
 
 TEST(QuantSpecTest, ValidateReportsWhatIsWrong) {
@@ -158,11 +159,12 @@ TEST(QuantSpecTest, OptionsOfNvfp4) {
   EXPECT_EQ(PrintQuantSpec(ParseQuantSpec("nvfp4:e4m3_max=256,four_over_six=mse")),
             "nvfp4:e4m3_max=256,four_over_six=mse");
   EXPECT_EQ(ParseError("nvfp4:four_over_six=max"),
-            "quantize: four_over_six is 'mae' or 'mse', got 'max'");
-  EXPECT_EQ(ParseError("nvfp4:seed=-1"), "spec: seed is an integer from 0 to 2^64 - 1, got '-1'");
-  EXPECT_EQ(ParseError("nvfp4:e4m3_max=300"), "quantize: e4m3_max is 448 or 256, got 300");
+            "quantize: four_over_six must be 'mae' or 'mse', got 'max'");
+  EXPECT_EQ(ParseError("nvfp4:seed=-1"),
+            "spec: seed must be an integer from 0 to 2^64 - 1, got '-1'");
+  EXPECT_EQ(ParseError("nvfp4:e4m3_max=300"), "quantize: e4m3_max must be 448 or 256, got 300");
   EXPECT_EQ(ParseError("nvfp4:rht=1,rht_sign_mask=65536"),
-            "quantize: rht_sign_mask has 16 bits, got 65536");
+            "quantize: rht_sign_mask must have 16 bits, got 65536");
   EXPECT_EQ(ParseError("nvfp4:four_over_six=mae,rht=1"),
             "quantize: four_over_six cannot go with rht");
   EXPECT_EQ(ParseError("nvfp4:four_over_six=mae,stochastic_rounding=1"),
@@ -212,8 +214,8 @@ TEST(SetSpecFieldTest, RefusesOtherTypes) {
     }
     return "no error";
   };
-  EXPECT_EQ(error_of("swizzled", 2.0f), "quantize: swizzled is True or False, got 2");
-  EXPECT_EQ(error_of("scale", true), "quantize: scale is a number, got true");
+  EXPECT_EQ(error_of("swizzled", 2.0f), "quantize: swizzled must be True or False, got 2");
+  EXPECT_EQ(error_of("scale", true), "quantize: scale must be a number, got true");
   EXPECT_TRUE(spec == QuantSpec{}) << "a refused value changes nothing";
 }
 

@@ -68,7 +68,7 @@ bool FlagOf(std::string_view key, const SpecValue& value) {
   const std::optional<double> number = NumberOf(value);
   if (number == 0.0 || number == 1.0) return *number == 1.0;
   throw InvalidArgument(
-      fmt::format("quantize: {} is True or False, got {}", key, PrintSpecValue(value)));
+      fmt::format("quantize: {} must be True or False, got {}", key, PrintSpecValue(value)));
 }
 
 float FloatOf(std::string_view key, const SpecValue& value) {
@@ -76,7 +76,7 @@ float FloatOf(std::string_view key, const SpecValue& value) {
   const auto* integer = std::get_if<std::uint64_t>(&value);
   if (integer != nullptr && *integer < (std::uint64_t{1} << 24))
     return static_cast<float>(*integer);
-  throw InvalidArgument(fmt::format("quantize: {} is a number, got {}", key,
+  throw InvalidArgument(fmt::format("quantize: {} must be a number, got {}", key,
                                     std::holds_alternative<bool>(value)
                                         ? fmt::format("{}", std::get<bool>(value))
                                         : PrintSpecValue(value)));
@@ -87,8 +87,8 @@ std::uint64_t IntegerOf(std::string_view key, const SpecValue& value) {
   const auto* number = std::get_if<float>(&value);
   if (number != nullptr && *number >= 0.0f && *number < 0x1p24f && *number == std::floor(*number))
     return static_cast<std::uint64_t>(*number);
-  throw InvalidArgument(fmt::format("quantize: {} is an integer from 0 to 2^64 - 1, got {}", key,
-                                    PrintSpecValue(value)));
+  throw InvalidArgument(fmt::format("quantize: {} must be an integer from 0 to 2^64 - 1, got {}",
+                                    key, PrintSpecValue(value)));
 }
 
 FourOverSix WordOf(std::string_view key, const SpecValue& value) {
@@ -97,7 +97,7 @@ FourOverSix WordOf(std::string_view key, const SpecValue& value) {
     if (word != std::end(kWords)) return word->value;
   }
   throw InvalidArgument(
-      fmt::format("quantize: {} is 'mae' or 'mse', got '{}'", key, PrintSpecValue(value)));
+      fmt::format("quantize: {} must be 'mae' or 'mse', got '{}'", key, PrintSpecValue(value)));
 }
 
 }  // namespace
@@ -137,11 +137,11 @@ SpecValue SpecField::Parse(std::string_view text) const {
     const char* end = text.data() + text.size();
     const auto [stop, error] = std::from_chars(text.data(), end, parsed);
     if (error == std::errc{} && stop == end) return parsed;
-    throw InvalidArgument(fmt::format("spec: {} is {}, got '{}'", key, what, text));
+    throw InvalidArgument(fmt::format("spec: {} must be {}, got '{}'", key, what, text));
   };
   const auto flag = [&]() -> SpecValue {
     if (text == "0" || text == "1") return text == "1";
-    throw InvalidArgument(fmt::format("spec: {} is 0 or 1, got '{}'", key, text));
+    throw InvalidArgument(fmt::format("spec: {} must be 0 or 1, got '{}'", key, text));
   };
   return std::visit(Overloaded{[&](bool QuantSpec::*) { return flag(); },
                                [&](std::optional<bool> QuantSpec::*) { return flag(); },

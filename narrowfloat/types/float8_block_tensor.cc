@@ -19,7 +19,7 @@ constexpr SchemeFamily kTiles{"Float8BlockQuantizer", [](const SchemeInfo& schem
 QuantSpec MakeSpec(std::string_view element, const Float8BlockOptions& options) {
   if (options.block_scaling_dim != 1 && options.block_scaling_dim != 2) {
     throw InvalidArgument(
-        fmt::format("quantizer: Float8BlockQuantizer's block_scaling_dim is 1 or 2, got {}",
+        fmt::format("quantizer: Float8BlockQuantizer's block_scaling_dim must be 1 or 2, got {}",
                     options.block_scaling_dim));
   }
   QuantSpec spec{.scheme = &FindInFamily(options.block_scaling_dim == 1 ? kRuns : kTiles, element),

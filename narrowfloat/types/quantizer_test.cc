@@ -51,7 +51,7 @@ TEST(QuantizerTest, Float8BlocksAreTheVerbForEveryOption) {
   EXPECT_FALSE(runs.IsQuantizable({128, 130}));
   EXPECT_TRUE(runs.IsQuantizable({2, 64, 128}));
   EXPECT_EQ(InvalidArgumentOf([] { Float8BlockQuantizer("e4m3", {.block_scaling_dim = 3}); }),
-            "quantizer: Float8BlockQuantizer's block_scaling_dim is 1 or 2, got 3");
+            "quantizer: Float8BlockQuantizer's block_scaling_dim must be 1 or 2, got 3");
 }
 
 TEST(QuantizerTest, Nvfp4IsTheVerbForEveryOption) {
@@ -177,7 +177,7 @@ TEST(QuantizerTest, ARefusedUpdateChangesNothing) {
             "update_quantized: buffers of mxfp8_e4m3 cannot hold fp8_e4m3");
   const MXFP8Quantizer mxfp8(E4M3::kName);
   EXPECT_EQ(InvalidArgumentOf([&] { mxfp8.UpdateQuantized(other.ConstView(), out); }),
-            "quantize: the output is for shape 2x32x64, the input has 32x32");
+            "quantize: the output must have shape 32x32 as the input has, got 2x32x64");
   ExpectSameBuffers(out.ConstView(), ByVerb("mxfp8_e4m3", in).ConstView());
   EXPECT_EQ(amax, 0.0f);
   (void)out.PrepareForSaving();

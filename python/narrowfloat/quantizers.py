@@ -192,7 +192,7 @@ class Float8BlockQuantizer(Quantizer):
     ) -> None:
         if block_scaling_dim not in (1, 2):
             raise RuntimeError(
-                f"Float8BlockQuantizer: block_scaling_dim is 1 or 2, got {block_scaling_dim}"
+                f"Float8BlockQuantizer: block_scaling_dim must be 1 or 2, got {block_scaling_dim}"
             )
         super().__init__(
             _core.fp8_block_scheme(fp8_dtype, block_scaling_dim == 2),

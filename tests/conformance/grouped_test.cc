@@ -78,15 +78,16 @@ TEST(GroupedQuantizeTest, RefusesBeforeItWrites) {
     return ErrorOf(in.ConstView(), rows, outs);
   };
   EXPECT_EQ(error_of({4, 4}, {four.view}),
-            "grouped_quantize: there are 2 groups and outputs for 1");
+            "grouped_quantize: needs an output for each of the 2 groups, got 1");
   EXPECT_EQ(error_of({4, 5}, {four.view, five.view}),
-            "grouped_quantize: group 1 ends past the input's 8 rows");
+            "grouped_quantize: group 1 must end within the input's 8 rows");
   EXPECT_EQ(error_of({4}, {four.view}),
-            "grouped_quantize: the groups have 4 rows together, the input has 8");
+            "grouped_quantize: the groups must have the input's 8 rows together, got 4");
   EXPECT_EQ(error_of({-1, 9}, {four.view, five.view}),
-            "grouped_quantize: group 0 cannot have -1 rows");
-  EXPECT_EQ(error_of({4, 4}, {four.view, five.view}),
-            "grouped_quantize: the output of group 1 is for shape 5x40, the group has 4x40");
+            "grouped_quantize: group 0 must have 0 rows or more, got -1");
+  EXPECT_EQ(
+      error_of({4, 4}, {four.view, five.view}),
+      "grouped_quantize: the output of group 1 must have shape 4x40 as the group has, got 5x40");
   EXPECT_EQ(Difference(untouched, four), "");
   EXPECT_EQ(error_of({4, 4}, {four.view, other.view}), "no error");
 }
@@ -140,7 +141,7 @@ TEST(GroupedQuantizeTest, RefusesGroupsOverAnInputOfAnotherGroup) {
     GroupedQuantize(ins, std::vector<QuantizedView>{over.view, apart.view});
     FAIL() << "no error";
   } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(error.what(), "grouped_quantize: a buffer of group 0 overlaps the input");
+    EXPECT_STREQ(error.what(), "grouped_quantize: buffers of group 0 must not overlap the input");
   }
 }
 

@@ -239,7 +239,7 @@ def test_out_of_another_plan_is_refused_before_a_byte_is_written() -> None:
         ),
         (
             nf.quantize(X[:32], "mxfp8_e4m3"),
-            "quantize: the output is for shape 32x64, the input has 64x64",
+            "quantize: the output must have shape 64x64 as the input has, got 32x64",
         ),
         (tensor(rowwise_data=read_only), "quantize: rowwise_data of out must be writable"),
         (tensor(rowwise_data=inside), "quantize: rowwise_data must not overlap the input"),

@@ -89,9 +89,9 @@ def test_plans_of_groups_refuse_what_quantize_refuses() -> None:
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ([4, 3], "the groups have 7 rows together, the input has 8"),
-        ([4, 5], "group 1 ends past the input's 8 rows"),
-        ([9, -1], "group 1 cannot have -1 rows"),
+        ([4, 3], "the groups must have the input's 8 rows together, got 7"),
+        ([4, 5], "group 1 must end within the input's 8 rows"),
+        ([9, -1], "group 1 must have 0 rows or more, got -1"),
     ],
 )
 def test_sizes_add_up(sizes: list[int], message: str) -> None:

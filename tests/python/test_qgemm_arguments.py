@@ -81,14 +81,14 @@ def test_operands_are_read_only_and_the_bias_may_be_strided(
         (
             {"layout": "NN"},
             ValueError,
-            "layout NN sums over the columns of a and the rows of b, which must be as many, got a "
-            "of shape 4x32 and b of shape 6x32",
+            "layout NN needs as many columns of a as rows of b, got a of shape 4x32 and b of shape "
+            "6x32",
         ),
         (
             {"b": Ones("mxfp8_e4m3", 6, 31)},
             ValueError,
-            "layout TN sums over the columns of a and the columns of b, which must be as many, got "
-            "a of shape 4x32 and b of shape 6x31",
+            "layout TN needs as many columns of a as columns of b, got a of shape 4x32 and b of "
+            "shape 6x31",
         ),
         (
             {"b": Ones("mxfp8_e4m3", 32, 6), "layout": "NN"},

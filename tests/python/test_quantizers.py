@@ -162,7 +162,7 @@ def test_fp8_blocks_refuse_what_transformer_engine_refuses() -> None:
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         quantizer.quantize(np.zeros((128, 130), np.float32))
-    with pytest.raises(RuntimeError, match=r"block_scaling_dim is 1 or 2, got 3$"):
+    with pytest.raises(RuntimeError, match=r"block_scaling_dim must be 1 or 2, got 3$"):
         nf.Float8BlockQuantizer("e4m3", rowwise=True, columnwise=True, block_scaling_dim=3)
 
 

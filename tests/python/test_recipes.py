@@ -172,7 +172,7 @@ def test_environment(
          "DelayedScaling: backward_override must be None, its scales follow what the backward "
          "pass quantizes, got 'dequantized'"),
         (lambda: recipe.Float8BlockScaling(x_block_scaling_dim=3),
-         "Float8BlockScaling: x_block_scaling_dim is 1 or 2, got 3"),
+         "Float8BlockScaling: x_block_scaling_dim must be 1 or 2, got 3"),
         (lambda: recipe.Float8BlockScaling(x_block_scaling_dim=2),
          "Float8BlockScaling: at most one operand of a product is 2-D, got "
          "x_block_scaling_dim, w_block_scaling_dim"),

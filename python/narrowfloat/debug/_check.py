@@ -101,7 +101,7 @@ def _check_section(report: Report, name: str, section: object) -> bool:
         report.add(place, "enabled is missing")
         return False
     if not isinstance(section["enabled"], bool):
-        report.add(place, f"enabled is True or False, got {section['enabled']!r}")
+        report.add(place, f"enabled must be True or False, got {section['enabled']!r}")
         return False
     if not section["enabled"]:
         return False

@@ -29,7 +29,7 @@ def require_keys(config: Narrowed, allowed: tuple[str, ...]) -> None:
 def require_flag(config: Narrowed, key: str) -> None:
     """Errors: ValueError unless the value is true or false."""
     if not isinstance(config.get(key, False), bool | int):
-        raise ValueError(f"{ERROR} {key} is True or False, got {config[key]!r}.")
+        raise ValueError(f"{ERROR} {key} must be True or False, got {config[key]!r}.")
 
 
 @dataclass(frozen=True)

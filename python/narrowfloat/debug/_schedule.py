@@ -19,7 +19,7 @@ Interval = tuple[int, int | None]
 
 def _require_step(value: object, name: str, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{ERROR} {name} is an integer not below {least}, got {value!r}.")
+        raise ValueError(f"{ERROR} {name} must be an integer not below {least}, got {value!r}.")
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ WRONG_BLOCKS = {
     ),
     "wrong frequency": (
         {"LogTensorStats": {**LOG, "freq": 0}},
-        "LogTensorStats: freq is an integer not below 1, got 0.",
+        "LogTensorStats: freq must be an integer not below 1, got 0.",
     ),
     "block is no mapping": ({"FakeQuant": [1]}, "FakeQuant: The block of FakeQuant is a mapping"),
     "block without enabled": (
@@ -108,7 +108,7 @@ WRONG_SECTIONS = {
     "no enabled": ({"a": {"layers": {}}}, "section a: enabled is missing"),
     "enabled is a word": (
         {"a": {"enabled": "no"}},
-        "section a: enabled is True or False, got 'no'",
+        "section a: enabled must be True or False, got 'no'",
     ),
     "no layers": ({"a": {"enabled": True}}, "section a: layers is missing"),
     "null namespace": (

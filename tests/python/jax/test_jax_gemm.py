@@ -229,7 +229,7 @@ def call(**changes: object) -> jax.Array:
          "gemm: columnwise lhs needs columnwise rhs, got rowwise"),
         ({"rhs_spec": "fp8_e4m3"}, "gemm: scale_inv of rhs must be float32, got float8_e8m0fnu"),
         ({"sizes": jnp.asarray([-1], jnp.int32)},
-         "gemm: group 0 cannot have a negative size, got -1"),
+         "gemm: group 0 must have 0 rows or more, got -1"),
         ({"extents": {"rhs_turned": True}},
          "gemm: codes of rhs can be turned if they are columnwise and have one scale, got "
          "mxfp8_e4m3"),

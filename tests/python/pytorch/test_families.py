@@ -242,7 +242,9 @@ def test_blockwise_mode_must_match() -> None:
     other.update_quantized(sample(), tensor)
     assert tensor._fp8_dtype == E5M2
     assert_same_buffers(tensor, other(sample()).detach(), "the quantizer's type")
-    with pytest.raises(RuntimeError, match=r"^Float8BlockQuantizer: block_scaling_dim is 1 or 2"):
+    with pytest.raises(
+        RuntimeError, match=r"^Float8BlockQuantizer: block_scaling_dim must be 1 or 2"
+    ):
         nfp.Float8BlockQuantizer(E4M3, rowwise=True, columnwise=True, block_scaling_dim=3)
     assert other.block_len == 128
 
@@ -449,7 +451,7 @@ def test_messages_of_the_verb() -> None:
          ValueError, "quantize: there are 7 buffers, got 1"),
         (lambda: verbs.quantize(spec, ALL["mxfp8"]()(torch.zeros(32, 32)),
                                 (codes, scale_inv, *nothing)),
-         ValueError, "quantize: the input has no memory of its own"),
+         ValueError, "quantize: the input must have memory, got a tensor without"),
     ]  # fmt: skip
     for call, error, message in cases:
         with pytest.raises(error) as caught:

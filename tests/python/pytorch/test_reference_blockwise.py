@@ -150,4 +150,4 @@ def test_roles_and_refusals() -> None:
     assert float8_block_scaling_ref_factory("weight").block_scaling_dim == 2
     with pytest.raises(ValueError) as raised:
         Float8BlockQuantizerRef(E4M3, block_scaling_dim=3)
-    assert str(raised.value) == "Float8BlockQuantizerRef: block_scaling_dim is 1 or 2, got 3"
+    assert str(raised.value) == "Float8BlockQuantizerRef: block_scaling_dim must be 1 or 2, got 3"

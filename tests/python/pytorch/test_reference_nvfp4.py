@@ -207,7 +207,7 @@ def test_update_quantized_and_make_empty() -> None:
         ({"nvfp4_use_4over6": True, "nvfp4_4over6_err_mode": "max"},
          "NVFP4QuantizerRef: nvfp4_4over6_err_mode is MAE or MSE, got 'MAX'"),
         ({"nvfp4_use_4over6": True, "nvfp4_e4m3_max": 300},
-         "NVFP4QuantizerRef: nvfp4_e4m3_max is 448 or 256, got 300"),
+         "NVFP4QuantizerRef: nvfp4_e4m3_max must be 448 or 256, got 300"),
     ],
 )  # fmt: skip
 def test_what_the_quantizer_refuses(options: dict, message: str) -> None:

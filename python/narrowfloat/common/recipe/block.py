@@ -87,7 +87,7 @@ class Float8BlockScaling(Recipe):
         for name, dim in dims.items():
             require(
                 dim in (1, 2),
-                f"Float8BlockScaling: {name}_block_scaling_dim is 1 or 2, got {dim!r}",
+                f"Float8BlockScaling: {name}_block_scaling_dim must be 1 or 2, got {dim!r}",
             )
         tiles = [f"{name}_block_scaling_dim" for name, dim in dims.items() if dim == 2]
         require(

@@ -77,7 +77,7 @@ class NVFP4Blocks:
             )
         if self.e4m3_max not in (256, 448):
             raise ValueError(
-                f"NVFP4QuantizerRef: nvfp4_e4m3_max is 448 or 256, got {self.e4m3_max}"
+                f"NVFP4QuantizerRef: nvfp4_e4m3_max must be 448 or 256, got {self.e4m3_max}"
             )
 
     def quantize(self, x: torch.Tensor, amax: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -96,7 +96,8 @@ class Float8BlockQuantizerRef(ReferenceQuantizer):
         super().__init__(rowwise=rowwise, columnwise=columnwise)
         if block_scaling_dim not in (1, 2):
             raise ValueError(
-                f"Float8BlockQuantizerRef: block_scaling_dim is 1 or 2, got {block_scaling_dim}"
+                "Float8BlockQuantizerRef: block_scaling_dim must be 1 or 2, got "
+                f"{block_scaling_dim}"
             )
         self.dtype = dtype
         self.pow_2_scales = pow_2_scales

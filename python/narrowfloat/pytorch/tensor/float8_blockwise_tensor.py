@@ -49,7 +49,7 @@ class Float8BlockQuantizer(SchemeQuantizer):
         super().__init__(rowwise=rowwise, columnwise=columnwise)
         if block_scaling_dim not in (1, 2):
             raise RuntimeError(
-                f"Float8BlockQuantizer: block_scaling_dim is 1 or 2, got {block_scaling_dim}"
+                f"Float8BlockQuantizer: block_scaling_dim must be 1 or 2, got {block_scaling_dim}"
             )
         self.dtype = DType.cast(fp8_dtype)
         self.amax_epsilon = amax_epsilon

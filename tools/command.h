@@ -45,6 +45,7 @@ Command AddConvert(CLI::App& app);
 Command AddRequantize(CLI::App& app);
 Command AddCheck(CLI::App& app);
 Command AddDiff(CLI::App& app);
+Command AddReport(CLI::App& app);
 Command AddSchemes(CLI::App& app);
 Command AddVersion(CLI::App& app);
 Command AddDoctor(CLI::App& app);

@@ -98,9 +98,10 @@ ExitCode Main(int argc, char** argv) {
       "narrowfloat"};
   app.set_version_flag("--version", "narrowfloat " NF_VERSION);
   app.require_subcommand(1);
-  const std::vector<Command> commands = {
-      AddInspect(app), AddQuantize(app), AddDequantize(app), AddConvert(app), AddRequantize(app),
-      AddCheck(app),   AddDiff(app),     AddSchemes(app),    AddVersion(app), AddDoctor(app)};
+  const std::vector<Command> commands = {AddInspect(app), AddQuantize(app),   AddDequantize(app),
+                                         AddConvert(app), AddRequantize(app), AddCheck(app),
+                                         AddDiff(app),    AddReport(app),     AddSchemes(app),
+                                         AddVersion(app), AddDoctor(app)};
   bool as_json = false;
   for (const Command& command : commands) {
     command.app->add_flag("--json", as_json, "Print one JSON object; docs/cli.md lists its keys");

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +18,7 @@
 #include "tools/command.h"
 #include "tools/foreign_writer.h"
 #include "tools/job.h"
+#include "tools/scratch_tensor.h"
 #include "tools/tensor_values.h"
 
 namespace narrowfloat::tools {
@@ -80,18 +80,7 @@ class Quantizing : public TensorRewriter {
   void Rewrite(const io::StoredTensor& tensor, const std::vector<std::span<const std::byte>>& input,
                io::SafetensorsWriter& writer) override {
     const Shape shape = InnerShape(tensor);
-    const std::vector<BufferPlan> stored = io::StoredBuffers(spec_, shape);
-    std::array<std::span<std::byte>, kRoleCount> memory;
-    std::uint64_t bytes = 0;
-    for (const BufferPlan& buffer : stored) bytes += RoundUp(BufferBytes(buffer), kAlignment);
-    std::span<std::byte> rest = output_.Take(bytes);
-    for (const BufferPlan& buffer : stored) {
-      memory[static_cast<std::size_t>(buffer.role)] = rest.first(BufferBytes(buffer));
-      rest = rest.subspan(RoundUp(BufferBytes(buffer), kAlignment));
-    }
-    const auto view = BindBuffers<QuantizedView>(spec_, shape, [&](const BufferPlan& buffer) {
-      return memory[static_cast<std::size_t>(buffer.storage)].data();
-    });
+    const QuantizedView view = output_.Bind(spec_, shape);
     const DType dtype = *io::WideFloat(tensor.entries.front().dtype);
     const std::byte* values = input.front().data();
     if (Transposes()) {
@@ -100,10 +89,7 @@ class Quantizing : public TensorRewriter {
       values = turned.data();
     }
     Quantize({values, dtype, shape, {}, Device::kCpu}, view, execution_);
-    std::vector<std::span<const std::byte>> buffers;
-    for (const BufferPlan& buffer : stored) {
-      buffers.push_back(memory[static_cast<std::size_t>(buffer.role)]);
-    }
+    const auto& buffers = output_.buffers();
     const io::StoredTensor quantized = Quantized(tensor);
     if (foreign_) {
       io::CanonicalWeight weight = io::Canonical(quantized, buffers);
@@ -111,14 +97,12 @@ class Quantizing : public TensorRewriter {
       foreign_->Write(tensor.name, weight, writer);
       return;
     }
-    for (std::size_t i = 0; i < stored.size(); ++i) {
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
       writer.Append(quantized.entries[i].name, buffers[i]);
     }
   }
 
  private:
-  static constexpr std::size_t kAlignment = 64;  // a cache line, so that buffers do not share one
-
   static std::optional<ForeignWriter> WriterOf(const std::string& convention) {
     if (convention == io::kConventionName) return std::nullopt;
     return ForeignWriter("quantize", convention);
@@ -159,7 +143,8 @@ class Quantizing : public TensorRewriter {
   Choice choice_;
   QuantSpec spec_;
   Execution execution_;
-  ByteBuffer output_, turned_;
+  ScratchTensor output_;
+  ByteBuffer turned_;
 };
 
 /// --include and --exclude in the order in which they were given.

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "narrowfloat/io/checkpoint.h"
+#include "narrowfloat/io/file.h"
+#include "narrowfloat/io/foreign.h"
+#include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/numerics/codec.h"
+#include "narrowfloat/numerics/formats.h"
+#include "narrowfloat/ops/dequantize.h"
+#include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/tensor/error.h"
+#include "tools/choice.h"
+#include "tools/command.h"
+#include "tools/interrupt.h"
+#include "tools/report_page.h"
+#include "tools/scratch_tensor.h"
+#include "tools/tensor_values.h"
+#include "tools/text.h"
+
+namespace narrowfloat::tools {
+namespace {
+
+struct ReportOptions {
+  std::string in, out;
+  std::vector<std::string> schemes;
+  int threads = 0;
+  bool overwrite = false;
+};
+
+/// Counts of numbers by the power of two at or below their magnitude; zeros and NaN not counted.
+using Histogram = std::map<int, std::uint64_t>;
+
+void Count(float value, Histogram& histogram) {
+  if (value != 0 && std::isfinite(value)) ++histogram[std::ilogb(value)];
+}
+
+Json JsonOf(const Histogram& histogram) {
+  Json object = Json::object();
+  for (const auto& [power, count] : histogram) object[std::to_string(power)] = count;
+  return object;
+}
+
+/// What one scheme did to one tensor.
+struct Outcome {
+  double signal = 0, noise = 0, largest = 0;
+  std::uint64_t values = 0, underflows = 0, saturated = 0, bytes = 0;
+  Histogram scales;
+
+  /// Nothing without an error, or without values.
+  std::optional<double> SqnrDb() const {
+    if (noise == 0 || signal == 0) return std::nullopt;
+    return 10 * std::log10(signal / noise);
+  }
+};
+
+void Compare(std::span<const float> before, std::span<const float> after, Outcome& outcome) {
+  outcome.values = before.size();
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const double x = static_cast<double>(before[i]), error = static_cast<double>(after[i]) - x;
+    outcome.signal += x * x;
+    outcome.noise += error * error;
+    outcome.largest = std::max(outcome.largest, std::abs(error));
+    outcome.underflows += x != 0 && after[i] == 0 ? 1u : 0u;
+  }
+}
+
+template <FloatFormat F>
+std::array<bool, 256> LargestCodes() {
+  std::array<bool, 256> largest{};
+  for (std::uint32_t code = 0; code < std::uint32_t{1} << kBits<F>; ++code) {
+    largest[code] = std::abs(Decode<F>(code)) == kMaxValue<F>;
+  }
+  return largest;
+}
+
+std::uint64_t CountLargest(const SchemeInfo& scheme, std::span<const std::byte> codes) {
+  const bool packed = scheme.element_bits == 4;
+  const std::array<bool, 256> largest = packed                          ? LargestCodes<E2M1>()
+                                        : scheme.element == E4M3::kName ? LargestCodes<E4M3>()
+                                                                        : LargestCodes<E5M2>();
+  std::uint64_t count = 0;
+  for (const std::byte byte : codes) {
+    const auto bits = std::to_integer<std::uint32_t>(byte);
+    count += largest[packed ? bits & 0xF : bits] ? 1u : 0u;
+    count += packed && largest[bits >> 4] ? 1u : 0u;
+  }
+  return count;
+}
+
+class Reporting {
+ public:
+  Reporting(const io::Checkpoint& in, const std::vector<QuantSpec>& specs, Execution execution)
+      : in_(in),
+        specs_(specs),
+        execution_(execution),
+        reader_(in, execution),
+        choice_(in, {}, false) {}
+
+  Json Run() {
+    std::vector<Json> schemes;
+    for (const QuantSpec& spec : specs_) {
+      schemes.push_back({{"scheme", PrintQuantSpec(spec)},
+                         {"bytes_after", std::uint64_t{0}},
+                         {"bits_per_parameter", nullptr},
+                         {"worst_sqnr_db", nullptr},
+                         {"refused", 0}});
+    }
+    Json tensors = Json::array();
+    std::uint64_t before = 0, parameters = 0;
+    for (const io::TensorLocation& location : in_.tensors()) {
+      CheckInterrupt();
+      before += location.tensor->Bytes();
+      parameters += FlattenShape(location.tensor->shape()).Size();
+      if (choice_.Of(*location.tensor).selected) {
+        tensors.push_back(TensorReport(location, schemes));
+      } else {
+        for (Json& scheme : schemes) AddBytes(scheme, location.tensor->Bytes());
+      }
+    }
+    for (Json& scheme : schemes) {
+      if (parameters == 0) continue;
+      scheme["bits_per_parameter"] =
+          8 * scheme["bytes_after"].get<double>() / static_cast<double>(parameters);
+    }
+    return {{"tensors_total", in_.tensors().size()},
+            {"bytes_before", before},
+            {"parameters", parameters},
+            {"schemes", schemes},
+            {"tensors", tensors}};
+  }
+
+ private:
+  static void AddBytes(Json& scheme, std::uint64_t bytes) {
+    scheme["bytes_after"] = scheme["bytes_after"].get<std::uint64_t>() + bytes;
+  }
+
+  Json TensorReport(const io::TensorLocation& location, std::vector<Json>& totals) {
+    const io::StoredTensor& tensor = *location.tensor;
+    const std::span<const float> values = reader_.Values(location);
+    Histogram histogram;
+    for (const float value : values) Count(value, histogram);
+    Json outcomes = Json::array();
+    for (std::size_t i = 0; i < specs_.size(); ++i) {
+      const std::optional<Outcome> outcome = Try(specs_[i], tensor.shape(), values);
+      AddBytes(totals[i], outcome ? outcome->bytes : tensor.Bytes());
+      if (!outcome) {
+        totals[i]["refused"] = totals[i]["refused"].get<int>() + 1;
+        continue;
+      }
+      const std::optional<double> sqnr = outcome->SqnrDb();
+      Json& worst = totals[i]["worst_sqnr_db"];
+      if (sqnr && (worst.is_null() || *sqnr < worst.get<double>())) worst = *sqnr;
+      const auto share = [&](std::uint64_t count) {
+        return static_cast<double>(count) / static_cast<double>(outcome->values);
+      };
+      outcomes.push_back({{"scheme", PrintQuantSpec(specs_[i])},
+                          {"bytes", outcome->bytes},
+                          {"sqnr_db", sqnr ? Json(*sqnr) : Json(nullptr)},
+                          {"largest_error", outcome->largest},
+                          {"underflow", share(outcome->underflows)},
+                          {"saturation", share(outcome->saturated)},
+                          {"scales", JsonOf(outcome->scales)}});
+    }
+    return {{"name", tensor.name},
+            {"shape", tensor.shape()},
+            {"bytes", tensor.Bytes()},
+            {"values", JsonOf(histogram)},
+            {"schemes", outcomes}};
+  }
+
+  /// Quantizes and decodes; nothing for a shape that the scheme does not take.
+  std::optional<Outcome> Try(const QuantSpec& spec, const Shape& shape,
+                             std::span<const float> values) {
+    Outcome outcome;
+    try {
+      const QuantizedView view = scratch_.Bind(spec, shape);
+      Quantize({reinterpret_cast<const std::byte*>(values.data()),
+                DType::kFloat32,
+                shape,
+                {},
+                Device::kCpu},
+               view, execution_);
+      const auto memory = decoded_.Take(values.size() * sizeof(float));
+      const std::vector<BufferPlan> plan = io::StoredBuffers(spec, shape);
+      const auto decoding = BindBuffers<ConstQuantizedView>(
+          spec, shape, [&](const BufferPlan& buffer) { return view[buffer.storage].data; });
+      Dequantize(decoding, {memory.data(), DType::kFloat32, shape, {}, Device::kCpu}, execution_);
+      Compare(values, {reinterpret_cast<const float*>(memory.data()), values.size()}, outcome);
+      for (std::size_t i = 0; i < plan.size(); ++i) {
+        const std::span<const std::byte> bytes = scratch_.buffers()[i];
+        outcome.bytes += bytes.size();
+        if (plan[i].role == Role::kRowwiseData) {
+          outcome.saturated = CountLargest(*spec.scheme, bytes);
+        } else if (plan[i].role == Role::kRowwiseScaleInv) {
+          CountScales(*spec.scheme, bytes, outcome.scales);
+        }
+      }
+    } catch (const InvalidArgument&) {
+      return std::nullopt;
+    }
+    return outcome;
+  }
+
+  /// Padding is zero bytes, which no block that holds a value has as its scale.
+  static void CountScales(const SchemeInfo& scheme, std::span<const std::byte> bytes,
+                          Histogram& histogram) {
+    const io::FileDType type = io::FileDTypeOfScales(scheme.layout.scale_type);
+    const std::size_t item = io::Info(type).bits / 8;
+    for (std::size_t i = 0; i < bytes.size() / item; ++i) {
+      const auto scale = bytes.subspan(i * item, item);
+      const bool padding = std::ranges::all_of(scale, [](std::byte b) { return b == std::byte{}; });
+      if (!padding) Count(io::ScaleValue(type, bytes, i), histogram);
+    }
+  }
+
+  const io::Checkpoint& in_;
+  const std::vector<QuantSpec>& specs_;
+  Execution execution_;
+  TensorReader reader_;
+  Choice choice_;
+  ScratchTensor scratch_;
+  ByteBuffer decoded_;
+};
+
+std::vector<QuantSpec> SpecsOf(const ReportOptions& options) {
+  std::vector<QuantSpec> specs;
+  for (const std::string& scheme : options.schemes) specs.push_back(ParseQuantSpec(scheme));
+  if (!specs.empty()) return specs;
+  for (const SchemeInfo& scheme : kSchemes)
+    specs.push_back(ParseQuantSpec(std::string(scheme.name)));
+  return specs;
+}
+
+Result Run(const ReportOptions& options) {
+  const InterruptScope interrupts;
+  const std::vector<QuantSpec> specs = SpecsOf(options);
+  const Execution execution{.threads = options.threads, .kernels = &ActiveKernels()};
+  ThreadCount(execution);
+  const io::Checkpoint in = io::Checkpoint::Open(options.in);
+  const io::ConventionGuess convention = io::GuessConvention(in);
+  if (convention.name != io::kPlainName) {
+    throw InvalidArgument(
+        fmt::format("report: IN must be a float checkpoint, {} is already quantized as '{}' ({})",
+                    options.in, convention.name, convention.reason));
+  }
+  if (!options.overwrite && std::filesystem::exists(options.out)) {
+    throw InvalidArgument(
+        fmt::format("report: {} exists, --overwrite is needed to replace it", options.out));
+  }
+  Result result;
+  result.json = {{"in", options.in}, {"out", options.out}};
+  result.json.update(Reporting(in, specs, execution).Run());
+  io::WriteSmallFile(options.out, ReportPage(result.json));
+  std::vector<std::vector<std::string>> rows = {{"scheme", "size", "bits", "worst SQNR, dB"}};
+  for (const Json& scheme : result.json["schemes"]) {
+    const Json &bits = scheme["bits_per_parameter"], &worst = scheme["worst_sqnr_db"];
+    rows.push_back({scheme["scheme"].get<std::string>(),
+                    BytesText(scheme["bytes_after"].get<double>()),
+                    bits.is_null() ? "" : fmt::format("{:.2f}", bits.get<double>()),
+                    worst.is_null() ? "" : fmt::format("{:.2f}", worst.get<double>())});
+  }
+  result.text = fmt::format("{}\n{} in {}\n", TableText(rows, {1, 2, 3}),
+                            CountText(result.json["tensors"].size(), "tensor"), options.out);
+  return result;
+}
+
+}  // namespace
+
+Command AddReport(CLI::App& app) {
+  auto options = std::make_shared<ReportOptions>();
+  CLI::App* command =
+      app.add_subcommand("report", "What each scheme would do to each tensor, as an HTML page");
+  command->add_option("IN", options->in, "File, index file or folder")->required();
+  command->add_option("-o,--out", options->out, "The page")->required();
+  command->add_option("--scheme", options->schemes, "Schemes to try; all by default")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->add_option("--threads", options->threads, "Threads; all that we may use by default")
+      ->check(AtLeastOne);
+  command->add_flag("--overwrite", options->overwrite, "Replace the page if it exists");
+  return {command, [options] { return Run(*options); }};
+}
+
+}  // namespace narrowfloat::tools

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "tools/command.h"
+
+namespace narrowfloat::tools {
+
+/// One HTML page that needs nothing beside it and shows the object of `report --json`: a table that
+/// sorts, worst first, and histograms; light and dark.
+std::string ReportPage(const Json& report);
+
+}  // namespace narrowfloat::tools

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/scratch_tensor.h"
+
+#include <array>
+
+namespace narrowfloat::tools {
+
+QuantizedView ScratchTensor::Bind(const QuantSpec& spec, const Shape& shape) {
+  constexpr std::size_t kAlignment = 64;  // a cache line, so that buffers do not share one
+  const std::vector<BufferPlan> stored = io::StoredBuffers(spec, shape);
+  std::array<std::span<std::byte>, kRoleCount> memory;
+  std::uint64_t bytes = 0;
+  for (const BufferPlan& buffer : stored) bytes += RoundUp(BufferBytes(buffer), kAlignment);
+  std::span<std::byte> rest = memory_.Take(bytes);
+  buffers_.clear();
+  for (const BufferPlan& buffer : stored) {
+    memory[static_cast<std::size_t>(buffer.role)] = rest.first(BufferBytes(buffer));
+    buffers_.push_back(rest.first(BufferBytes(buffer)));
+    rest = rest.subspan(RoundUp(BufferBytes(buffer), kAlignment));
+  }
+  return BindBuffers<QuantizedView>(spec, shape, [&](const BufferPlan& buffer) {
+    return memory[static_cast<std::size_t>(buffer.storage)].data();
+  });
+}
+
+}  // namespace narrowfloat::tools

@@ -33,7 +33,8 @@ class _Managed(ctypes.Structure):
     )
 
 
-_new_capsule = ctypes.pythonapi.PyCapsule_New
+# A function of its own: that of ctypes.pythonapi has the argument types that its last user set.
+_new_capsule = ctypes.PyDLL(None).PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 

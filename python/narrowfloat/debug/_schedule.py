@@ -84,14 +84,14 @@ class Schedule:
 
 def _list(value: object) -> list[Any]:
     if not isinstance(value, list | tuple):
-        raise ValueError(f"{ERROR} start_end_list is a list of pairs of steps, got {value!r}.")
+        raise ValueError(f"{ERROR} start_end_list must be a list of pairs of steps, got {value!r}.")
     return list(value)
 
 
 def _pair(entry: object) -> tuple[int, int]:
     steps = list(entry) if isinstance(entry, list | tuple) else []
     if len(steps) != 2:
-        raise ValueError(f"{ERROR} start_end_list is a list of pairs of steps, got {entry!r}.")
+        raise ValueError(f"{ERROR} start_end_list must be a list of pairs of steps, got {entry!r}.")
     _require_step(steps[0], "A start in start_end_list", 0)
     _require_step(steps[1], "An end in start_end_list", ENDLESS)
     return steps[0], steps[1]

@@ -63,12 +63,12 @@ def test_by_itself_it_is_every_iteration() -> None:
         ({"start_step": [1]}, r"start_step must be an integer not below 0, got \[1\]"),
         ({"end_step": -2}, "end_step must be an integer not below -1, got -2"),
         ({"start_step": 5, "end_step": 4}, "Steps from 5 to 4 are none"),
-        ({"start_end_list": 3}, "start_end_list is a list of pairs of steps, got 3"),
-        ({"start_end_list": [[1]]}, r"start_end_list is a list of pairs of steps, got \[1\]"),
-        ({"start_end_list": [1, 2]}, "start_end_list is a list of pairs of steps, got 1"),
+        ({"start_end_list": 3}, "start_end_list must be a list of pairs of steps, got 3"),
+        ({"start_end_list": [[1]]}, r"start_end_list must be a list of pairs of steps, got \[1\]"),
+        ({"start_end_list": [1, 2]}, "start_end_list must be a list of pairs of steps, got 1"),
         ({"start_end_list": [[4, 2]]}, "Steps from 4 to 2 are none"),
-        ({"start_end_list": [["a", 2]]}, "A start in start_end_list is an integer"),
-        ({"start_end_list": [[0, None]]}, "An end in start_end_list is an integer"),
+        ({"start_end_list": [["a", 2]]}, "A start in start_end_list must be an integer"),
+        ({"start_end_list": [[0, None]]}, "An end in start_end_list must be an integer"),
     ],
 )
 def test_values_that_are_none(config: dict, message: str) -> None:

@@ -150,7 +150,9 @@ int ThreadsOf(const char* verb, nb::handle value) {
 CallOptions ParseOptions(const char* verb, std::string_view scheme, bool rowwise, bool columnwise,
                          const nb::kwargs& options, OptionScope scope) {
   CallOptions parsed;
-  parsed.spec = {.scheme = &FindScheme(scheme), .rowwise = rowwise, .columnwise = columnwise};
+  parsed.spec = ParseQuantSpec(scheme);
+  parsed.spec.rowwise = parsed.spec.rowwise && rowwise;
+  parsed.spec.columnwise = parsed.spec.columnwise || columnwise;
   const bool execution = scope == OptionScope::kSpecAndExecution;
   for (const auto& [name, value] : options) {
     const std::string_view key = KeyText(name);

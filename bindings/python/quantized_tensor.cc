@@ -162,13 +162,15 @@ QuantizedTensor FromBuffers(std::string_view scheme, const nb::object& shape,
   ReadBuffers(tensor, buffers);
   // One scale for the whole tensor serves both directions.
   nb::object& columnwise_scale_inv = ArrayOf(tensor, Role::kColumnwiseScaleInv);
-  if (FindScheme(scheme).layout.lines_per_scale == 0 && !columnwise_scale_inv.is_valid() &&
-      ArrayOf(tensor, Role::kColumnwiseData).is_valid()) {
+  if (ParseQuantSpec(scheme).scheme->layout.lines_per_scale == 0 &&
+      !columnwise_scale_inv.is_valid() && ArrayOf(tensor, Role::kColumnwiseData).is_valid()) {
     columnwise_scale_inv = ArrayOf(tensor, Role::kRowwiseScaleInv);
   }
   tensor.spec = ParseOptions("from_buffers", scheme, HasDirection(tensor, 0),
                              HasDirection(tensor, 1), options, OptionScope::kSpecOnly)
                     .spec;
+  tensor.spec.rowwise = HasDirection(tensor, 0);
+  tensor.spec.columnwise = HasDirection(tensor, 1);
   CheckGivenBuffers(tensor);
   return tensor;
 }
@@ -194,6 +196,26 @@ Shape ParseShape(const char* verb, const nb::object& shape) {
   return parsed;
 }
 
+namespace {
+
+nb::tuple StateOf(const QuantizedTensor& tensor) {
+  return nb::make_tuple(PrintQuantSpec(tensor.spec), ShapeTuple(tensor.shape),
+                        DTypeObject(tensor.dtype), BufferDict(tensor));
+}
+
+/// Constructs `tensor`, which has no value yet.
+void SetState(QuantizedTensor& tensor, const nb::tuple& state) {
+  QuantizedTensor made;
+  made.spec = ParseQuantSpec(nb::cast<std::string>(state[0]));
+  made.shape = ParseShape("pickle", state[1]);
+  made.dtype = ParseFloatDType("pickle", state[2]);
+  ReadBuffers(made, state[3]);
+  CheckGivenBuffers(made);
+  new (&tensor) QuantizedTensor(std::move(made));
+}
+
+}  // namespace
+
 void RegisterQuantizedTensor(nb::module_& module) {
   nb::class_<QuantizedTensor>(module, "QuantizedTensor", kQuantizedTensorDoc)
       .def_prop_ro(
@@ -215,6 +237,8 @@ void RegisterQuantizedTensor(nb::module_& module) {
            nb::sig("def dequantize(self, dtype: object = None, out: object = None, **options: "
                    "object) -> numpy.ndarray"),
            "narrowfloat.dequantize(self, dtype, out).")
+      .def("__getstate__", &StateOf)
+      .def("__setstate__", &SetState)
       .def("__repr__", &Repr);
 }
 

@@ -60,6 +60,10 @@ class QuantizedTensor:
     def dequantize(self, dtype: object = None, out: object = None, **options: object) -> numpy.ndarray:
         """narrowfloat.dequantize(self, dtype, out)."""
 
+    def __getstate__(self) -> tuple: ...
+
+    def __setstate__(self, arg: tuple, /) -> None: ...
+
     def __repr__(self) -> str: ...
 
 def quantize(x: object, scheme: str, rowwise: bool = True, columnwise: bool = False, out: QuantizedTensor | None = None, **options: object) -> QuantizedTensor:

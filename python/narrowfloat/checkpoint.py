@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints on disk as a mapping whose tensors are read when asked for."""
 
+import errno
 import json
 import os
 import subprocess
@@ -34,6 +35,9 @@ class LazyTensors(Mapping[str, np.ndarray | QuantizedTensor]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
+    def __repr__(self) -> str:
+        return f"LazyTensors({len(self)} tensors)"
+
     def __len__(self) -> int:
         return len(self._names)
 
@@ -44,9 +48,11 @@ def load(path: str | os.PathLike[str]) -> LazyTensors:
     Types:   arrays of the file's dtype, through ml_dtypes for BF16 and the FP8 types; types
              narrower than a byte as their bytes. What save() or the command line quantized comes
              as QuantizedTensor.
-    Errors:  ValueError if there is no such checkpoint or it is damaged; OSError if it cannot be
-             read; KeyError for a name it does not have.
+    Errors:  FileNotFoundError if there is no such path; ValueError if it is no checkpoint or is
+             damaged; OSError if it cannot be read; KeyError for a name it does not have.
     """
+    if not os.path.lexists(path):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
     return LazyTensors(_core.Checkpoint(path))
 
 

@@ -112,7 +112,7 @@ def test_a_partial_tensor_cannot_be_saved(tmp_path: Path) -> None:
 
 
 def test_missing_and_damaged_files(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=re.escape(str(tmp_path / "none"))):
+    with pytest.raises(FileNotFoundError, match=re.escape(str(tmp_path / "none"))):
         nf.load(tmp_path / "none")
     damaged = tmp_path / "damaged.safetensors"
     nf.save(damaged, {"a": X})
@@ -141,3 +141,8 @@ def test_convert_writes_another_convention(tmp_path: Path) -> None:
     nf.convert(tmp_path / "ours.safetensors", out, "fp8", overwrite=True)
     with pytest.raises(NotImplementedError, match="is read, not written"):
         nf.convert(out, tmp_path / "no.safetensors", "comfyui", from_="fp8")
+
+
+def test_lazy_tensors_say_how_many_they_are(tmp_path: Path) -> None:
+    nf.save(tmp_path / "f.safetensors", {"a": np.ones(2, np.float32)})
+    assert repr(nf.load(tmp_path / "f.safetensors")) == "LazyTensors(1 tensors)"

@@ -192,6 +192,17 @@ def assert_rounded(y: torch.Tensor, want: torch.Tensor, size: torch.Tensor) -> N
     assert ((y.double() - want).abs() <= steps + least + 2.0**-50 * (1 + size)).all()
 
 
+@pytest.mark.parametrize("layout", ["TN", "NN", "NT"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_alpha_keeps_the_order_of_a_plain_products_sums(dtype: torch.dtype, layout: str) -> None:
+    shapes = {"TN": ((64, 96), (32, 96)), "NN": ((96, 64), (32, 96)), "NT": ((96, 64), (96, 32))}
+    a, b = (torch.randn(shape, dtype=dtype) for shape in shapes[layout])
+    y = general_gemm(a, b, layout=layout, out_dtype=dtype)[0]
+    halved = general_gemm(a, b, layout=layout, out_dtype=dtype, alpha=0.5)[0]
+    # Halving is exact but for subnormal numbers of float16, which these sums do not come near.
+    assert torch.equal(halved, 0.5 * y.where(y.abs() > 2**-10, halved * 2))
+
+
 @pytest.mark.parametrize("alpha", [1.0, 0.5])
 @pytest.mark.parametrize("family", ["mxfp8", "identity"])
 def test_a_derivative_of_gelu_needs_its_point(family: str, alpha: float) -> None:

@@ -71,7 +71,7 @@ def multiply(a: Any, b: Any, layout: Layout, epilogue: Epilogue, out: Any) -> Re
     elif epilogue.gelu and epilogue.alpha == 1.0 and is_scheme(a):
         y, gelu_input = _gelu(a, b, layout, sizes, epilogue, out)
     elif _is_torchs(a, b, epilogue):
-        y, gelu_input = _torchs(a, b, layout, epilogue.added).reshape(sizes.shape), None
+        y, gelu_input = _torchs(a, b, layout, epilogue).reshape(sizes.shape), None
         y = y if out is None else out.copy_(y.reshape(out.shape))
     else:
         total = _sum(a, b, layout).reshape(sizes.shape)
@@ -125,25 +125,32 @@ def _same_family(a: Any, b: Any) -> bool:
 
 
 def _is_torchs(a: Any, b: Any, epilogue: Epilogue) -> bool:
-    """Whether a layer of plain PyTorch makes this product: plain tensors, all of one dtype."""
+    """Whether one operator of PyTorch makes this product: plain tensors, all of one dtype."""
     tensors = [a, b, *([] if epilogue.added is None else [epilogue.added])]
     return (
         not is_scheme(a)
-        and epilogue.is_plain()
+        and epilogue.ends_plainly()
+        and not epilogue.gelu
+        and (epilogue.alpha == 1.0 or epilogue.added is None)
         and not epilogue.accumulate
         and all(tensor.dtype == epilogue.out_dtype for tensor in tensors)
     )
 
 
-def _torchs(
-    a: torch.Tensor, b: torch.Tensor, layout: Layout, bias: torch.Tensor | None
-) -> torch.Tensor:
-    """Returns the product by the calls of nn.Linear and its autograd, so that bits are the same."""
+def _torchs(a: torch.Tensor, b: torch.Tensor, layout: Layout, epilogue: Epilogue) -> torch.Tensor:
+    """Returns the product by the calls of nn.Linear and its autograd, so that bits are the same.
+
+    alpha multiplies the same sums before they are rounded.
+    """
+    bias = epilogue.added
     a = a.detach().reshape(-1, a.shape[-1])
     b = b.detach().reshape(-1, b.shape[-1])
+    left, right = b.t() if layout.transb else b, a.t() if layout.transa else a
+    if epilogue.alpha != 1.0:
+        return torch.addmm(b.new_zeros(()), left, right, beta=0, alpha=epilogue.alpha)
     if layout.transa and not layout.transb:
         return torch.nn.functional.linear(b, a, None if bias is None else bias.detach())
-    y = (b.t() if layout.transb else b) @ (a.t() if layout.transa else a)
+    y = left @ right
     return y if bias is None else y + bias.detach()
 
 

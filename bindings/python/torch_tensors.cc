@@ -23,6 +23,7 @@
 #include "narrowfloat/numerics/hadamard.h"
 #include "narrowfloat/ops/amax.h"
 #include "narrowfloat/ops/buffers.h"
+#include "narrowfloat/ops/dbias.h"
 #include "narrowfloat/ops/dequantize.h"
 #include "narrowfloat/ops/input.h"
 #include "narrowfloat/ops/quantize.h"
@@ -114,6 +115,7 @@ class TorchTensors {
   void DeriveColumnwise(const QuantSpec& spec, const nb::object& shape, const nb::tuple& buffers,
                         int threads) const;
   void Amax(nb::handle x, nb::handle out, int threads) const;
+  void ColumnSums(nb::handle x, nb::handle out, int threads) const;
 
  private:
   Lent Lend(const char* verb, std::string_view name, nb::handle tensor) const;
@@ -289,6 +291,15 @@ void TorchTensors::Amax(nb::handle x, nb::handle out, int threads) const {
   std::memcpy(result.data, &amax, sizeof amax);
 }
 
+void TorchTensors::ColumnSums(nb::handle x, nb::handle out, int threads) const {
+  constexpr const char* kVerb = "column_sums";
+  const HeldInput in = HoldInput(kVerb, x);
+  const Shape columns{static_cast<std::int64_t>(FlattenShape(in.view.shape).cols)};
+  const TensorView sums = ViewDense(kVerb, "the output", out, DType::kFloat32, columns);
+  const nb::gil_scoped_release unlocked;
+  narrowfloat::ColumnSums(in.view, sums, {.threads = threads});
+}
+
 /// [(role, dtype, shape, role that holds the memory)], as PlanQuantize lists them.
 nb::list PlanOf(const QuantSpec& spec, const nb::object& shape) {
   nb::list plan;
@@ -397,7 +408,11 @@ void RegisterTorchTensors(nb::module_& module) {
            "Fills the columnwise buffers from the rowwise ones.")
       .def("amax", &TorchTensors::Amax, nb::arg("x"), nb::arg("out"), nb::arg("threads") = 0,
            nb::sig("def amax(self, x: object, out: object, threads: int = 0) -> None"),
-           "Writes the largest magnitude of x to out, float32 of one element.");
+           "Writes the largest magnitude of x to out, float32 of one element.")
+      .def("column_sums", &TorchTensors::ColumnSums, nb::arg("x"), nb::arg("out"),
+           nb::arg("threads") = 0,
+           nb::sig("def column_sums(self, x: object, out: object, threads: int = 0) -> None"),
+           "Writes the sums of the columns of x, flattened, to out, float32 of one element each.");
 }
 
 }  // namespace narrowfloat::python

@@ -9,7 +9,8 @@
 
 #include "narrowfloat/kernels/scalar/items.h"
 #include "narrowfloat/ops/buffers.h"
-#include "narrowfloat/ops/float_environment.h"
+#include "narrowfloat/ops/input.h"
+#include "narrowfloat/ops/parallel.h"
 #include "narrowfloat/ops/quantize_run.h"
 #include "narrowfloat/ops/shared_amax.h"
 #include "narrowfloat/tensor/error.h"
@@ -35,17 +36,22 @@ std::size_t Strips(std::size_t rows) {
   return CeilDiv(rows, kStripRows);
 }
 
+/// Checks sums of `in`, which has `cols` columns.
+void CheckSums(const char* verb, std::string_view name, const ConstTensorView& in, DType dtype,
+               const TensorView& sums, std::size_t cols) {
+  if (sums.dtype != dtype || sums.shape != Shape{static_cast<std::int64_t>(cols)} ||
+      !IsContiguous(sums) || (sums.data == nullptr && cols > 0)) {
+    throw InvalidArgument(
+        fmt::format("{}: {} must be contiguous {} of shape {}, got {} of shape {}", verb, name,
+                    DTypeName(dtype), cols, DTypeName(sums.dtype), ShapeText(sums.shape)));
+  }
+  if (ExtentOf(in).Overlaps(ExtentOf(sums)))
+    throw InvalidArgument(fmt::format("{}: {} must not overlap the input", verb, name));
+}
+
 void CheckDbias(const ConstTensorView& in, const QuantizedView& out, const TensorView& dbias,
                 std::size_t cols) {
-  if (dbias.dtype != in.dtype || dbias.shape != Shape{static_cast<std::int64_t>(cols)} ||
-      !IsContiguous(dbias) || (dbias.data == nullptr && cols > 0)) {
-    throw InvalidArgument(fmt::format(
-        "{}: dbias must be contiguous {} of shape {}, got {} of "
-        "shape {}",
-        kVerb, DTypeName(in.dtype), cols, DTypeName(dbias.dtype), ShapeText(dbias.shape)));
-  }
-  if (ExtentOf(in).Overlaps(ExtentOf(dbias)))
-    throw InvalidArgument(fmt::format("{}: dbias must not overlap the input", kVerb));
+  CheckSums(kVerb, "dbias", in, in.dtype, dbias, cols);
   for (std::size_t i = 0; i < kRoleCount; ++i) {
     if (!ExtentOf(dbias).Overlaps(ExtentOf(out.buffers[i]))) continue;
     throw InvalidArgument(
@@ -63,6 +69,18 @@ void CheckWorkspace(const ConstTensorView& in, const QuantizedView& out, const T
   throw InvalidArgument(fmt::format("{}: the workspace must not overlap a tensor", kVerb));
 }
 
+/// The rows that a pass adds up, and what else it does to a tile.
+struct SumPass {
+  const Rows<const std::byte>& rows;
+  DType dtype;  // of the rows
+  const KernelTable& kernels;
+  std::size_t row_unit, col_unit;    // corners of tiles are multiples of these
+  QuantizeRun* quantizer = nullptr;  // of each tile before it is added up
+  SharedAmax* amax = nullptr;        // gets the amax
+
+  std::size_t Type() const { return static_cast<std::size_t>(dtype); }
+};
+
 /// Tasks of whole strips, or so that strips are, in tiles of about the size of those of Quantize,
 /// which go through a task as they go through a matrix: kernels ask for the items beside a tile
 /// ahead of time.
@@ -70,13 +88,11 @@ struct StripTiles {
   std::size_t task_rows, task_cols;
   std::size_t tile_rows, tile_cols;  // no tile crosses the end of a task
 
-  /// `quantized`: whether tiles are.
-  StripTiles(const QuantizeRun& run, std::size_t most_cols, bool quantized) {
-    const MatrixShape shape = run.rows().shape;
-    const std::size_t row_unit = quantized ? run.RowUnit() : 1;
+  StripTiles(const SumPass& pass, std::size_t most_cols) {
+    const MatrixShape shape = pass.rows.shape;
     const TileGrid grid =
-        MakeTileGrid({shape.rows, std::min(shape.cols, most_cols)}, row_unit, run.ColUnit());
-    const std::size_t whole = std::lcm(kStripRows, row_unit);
+        MakeTileGrid({shape.rows, std::min(shape.cols, most_cols)}, pass.row_unit, pass.col_unit);
+    const std::size_t whole = std::lcm(kStripRows, pass.row_unit);
     task_rows = std::max(grid.row_step / whole, std::size_t{1}) * whole;
     tile_rows = std::min(grid.row_step, task_rows);
     tile_cols = grid.col_step;
@@ -88,12 +104,11 @@ struct StripTiles {
 /// amax has to be found first, on the way to that, which leaves a processor time.
 class TileSummer {
  public:
-  TileSummer(QuantizeRun& run, DType dtype, const StripTiles& tiles, SharedAmax* amax)
-      : run_(run),
-        column_sum_(run.kernels().column_sum[static_cast<std::size_t>(dtype)]),
-        amax_sum_(run.kernels().amax_sum[static_cast<std::size_t>(dtype)]),
-        tiles_(tiles),
-        amax_(amax) {}
+  TileSummer(const SumPass& pass, const StripTiles& tiles)
+      : pass_(pass),
+        column_sum_(pass.kernels.column_sum[pass.Type()]),
+        amax_sum_(pass.kernels.amax_sum[pass.Type()]),
+        tiles_(tiles) {}
 
   /// All tiles of `task`. `sums_of(part)` is where the sums of the strip begin (those of column 0)
   /// that the rows of `part` lie in, zero before its first row.
@@ -111,24 +126,23 @@ class TileSummer {
  private:
   template <class SumsOf>
   void RunTile(const Tile& tile, const SumsOf& sums_of) const {
-    if (amax_ == nullptr) run_.QuantizeTile(tile);
+    if (pass_.quantizer != nullptr) pass_.quantizer->QuantizeTile(tile);
     Tile part = tile;
     while (part.row_begin < tile.row_end) {
       part.row_end = std::min((part.row_begin / kStripRows + 1) * kStripRows, tile.row_end);
-      if (amax_ == nullptr) {
-        column_sum_(run_.rows().matrix, part, sums_of(part));
+      if (pass_.amax == nullptr) {
+        column_sum_(pass_.rows.matrix, part, sums_of(part));
       } else {
-        amax_->Raise(amax_sum_(run_.rows().matrix, part, sums_of(part)));
+        pass_.amax->Raise(amax_sum_(pass_.rows.matrix, part, sums_of(part)));
       }
       part.row_begin = part.row_end;
     }
   }
 
-  QuantizeRun& run_;
+  const SumPass& pass_;
   ColumnSumFn column_sum_;
   AmaxSumFn amax_sum_;
   StripTiles tiles_;
-  SharedAmax* amax_;  // gets the amax, instead of quantization; or null
 };
 
 bool BeginsStrip(const Tile& part) {
@@ -146,9 +160,9 @@ void StoreInOrder(TypeList<T...>, const TensorView& dbias, std::size_t first, co
 }
 
 /// Sums as kernels keep them.
-void StoreSums(const QuantizeRun& run, const TensorView& dbias, std::size_t first, float* sums,
+void StoreSums(const SumPass& pass, const TensorView& dbias, std::size_t first, float* sums,
                std::size_t count) {
-  run.kernels().sum_order[static_cast<std::size_t>(dbias.dtype)](sums, count);
+  pass.kernels.sum_order[pass.Type()](sums, count);
   StoreInOrder(FloatTypes{}, dbias, first, sums, count);
 }
 
@@ -157,14 +171,13 @@ void AddSums(const float* from, std::size_t count, float* to) {
 }
 
 /// Threads share columns: the sums of each strip go to the workspace, and are added up at the end.
-/// Quantizes too, or finds the amax.
-void RunShared(QuantizeRun& run, const TensorView& dbias, float* workspace, SharedAmax* amax,
+void RunShared(const SumPass& pass, const TensorView& dbias, float* workspace,
                const Execution& execution) {
-  const MatrixShape shape = run.rows().shape;
+  const MatrixShape shape = pass.rows.shape;
   const bool few = Strips(shape.rows) * CeilDiv(shape.cols, kWideCols) < 4 * ThreadCount(execution);
-  const StripTiles tiles(run, few ? kSharedCols : kWideCols, amax == nullptr);
+  const StripTiles tiles(pass, few ? kSharedCols : kWideCols);
   const TileGrid tasks{shape, tiles.task_rows, tiles.task_cols};
-  const TileSummer summer(run, dbias.dtype, tiles, amax);
+  const TileSummer summer(pass, tiles);
   ParallelFor(execution, tasks.Count(), [&](std::size_t i) {
     summer.Run(tasks[i], [&](const Tile& part) {
       float* sums = workspace + part.row_begin / kStripRows * shape.cols;
@@ -177,17 +190,16 @@ void RunShared(QuantizeRun& run, const TensorView& dbias, float* workspace, Shar
     float sums[kOwnedCols] = {};
     for (std::size_t strip = 0; strip < Strips(shape.rows); ++strip)
       AddSums(workspace + strip * shape.cols + first, count, sums);
-    StoreSums(run, dbias, first, sums, count);
+    StoreSums(pass, dbias, first, sums, count);
   });
 }
 
 /// Each task has columns of its own, and adds up their strips as it comes by them.
-void RunOwned(QuantizeRun& run, const TensorView& dbias, SharedAmax* amax,
-              const Execution& execution) {
-  const MatrixShape shape = run.rows().shape;
-  const StripTiles tiles(run, kOwnedCols, amax == nullptr);
+void RunOwned(const SumPass& pass, const TensorView& dbias, const Execution& execution) {
+  const MatrixShape shape = pass.rows.shape;
+  const StripTiles tiles(pass, kOwnedCols);
   const TileGrid tasks{shape, shape.rows, tiles.task_cols};
-  const TileSummer summer(run, dbias.dtype, tiles, amax);
+  const TileSummer summer(pass, tiles);
   ParallelFor(execution, tasks.Count(), [&](std::size_t i) {
     const Tile task = tasks[i];
     const std::size_t count = task.col_end - task.col_begin;
@@ -202,8 +214,28 @@ void RunOwned(QuantizeRun& run, const TensorView& dbias, SharedAmax* amax,
       return strip_sums - task.col_begin;
     });
     AddSums(strip_sums, count, sums);
-    StoreSums(run, dbias, task.col_begin, sums, count);
+    StoreSums(pass, dbias, task.col_begin, sums, count);
   });
+}
+
+std::size_t WorkspaceSize(const MatrixShape& shape) {
+  return Strips(shape.rows) * shape.cols;
+}
+
+/// Adds up the columns by the way that `workspace` allows.
+void RunSums(const SumPass& pass, const TensorView& dbias, std::span<float> workspace,
+             const Execution& execution) {
+  const MatrixShape shape = pass.rows.shape;
+  if (shape.Size() == 0) {
+    for (std::size_t c = 0; c < shape.cols; ++c) {
+      constexpr float kNothing = 0.0f;
+      StoreInOrder(FloatTypes{}, dbias, c, &kNothing, 1);
+    }
+  } else if (workspace.size() >= WorkspaceSize(shape)) {
+    RunShared(pass, dbias, workspace.data(), execution);
+  } else {
+    RunOwned(pass, dbias, execution);
+  }
 }
 
 }  // namespace
@@ -215,39 +247,40 @@ Shape DbiasWorkspaceShape(const Shape& shape) {
 
 void QuantizeDbias(const ConstTensorView& in, const QuantizedView& out, const TensorView& dbias,
                    std::span<float> workspace, const Execution& execution) {
-  const MatrixShape shape = FlattenShape(in.shape);
   QuantizeRun run(kVerb, in, out, execution);
-  CheckDbias(in, out, dbias, shape.cols);
+  CheckDbias(in, out, dbias, run.rows().shape.cols);
   CheckWorkspace(in, out, dbias, workspace);
   if (execution.IsNoop()) return;
-  const auto sum = [&](SharedAmax* amax) {
-    if (shape.Size() == 0) {
-      for (std::size_t c = 0; c < shape.cols; ++c) {
-        constexpr float kNothing = 0.0f;
-        StoreInOrder(FloatTypes{}, dbias, c, &kNothing, 1);
-      }
-    } else if (workspace.size() >= FlattenShape(DbiasWorkspaceShape(in.shape)).Size()) {
-      RunShared(run, dbias, workspace.data(), amax, execution);
-    } else {
-      RunOwned(run, dbias, amax, execution);
-    }
-  };
+  SumPass pass{run.rows(), in.dtype, run.kernels(), 1, run.ColUnit()};
   if (run.AsksForAmax()) {
     SharedAmax amax;
-    sum(&amax);
+    pass.amax = &amax;
+    RunSums(pass, dbias, workspace, execution);
     run.Begin(amax.Get());
     run.QuantizeTiles();
   } else {
     run.Begin();
-    sum(nullptr);
+    pass.row_unit = run.RowUnit();
+    pass.quantizer = &run;
+    RunSums(pass, dbias, workspace, execution);
   }
   run.End();
 }
 
 void QuantizeDbias(const ConstTensorView& in, const QuantizedView& out, const TensorView& dbias,
                    const Execution& execution) {
-  std::vector<float> workspace(FlattenShape(DbiasWorkspaceShape(in.shape)).Size());
+  std::vector<float> workspace(WorkspaceSize(FlattenShape(in.shape)));
   QuantizeDbias(in, out, dbias, workspace, execution);
+}
+
+void ColumnSums(const ConstTensorView& in, const TensorView& sums, const Execution& execution) {
+  constexpr const char* kSumVerb = "column_sums";
+  Rows<const std::byte> rows;
+  FillRows(kSumVerb, "the input", in, rows);
+  CheckSums(kSumVerb, "the output", in, DType::kFloat32, sums, rows.shape.cols);
+  const KernelTable& kernels = execution.kernels != nullptr ? *execution.kernels : ActiveKernels();
+  std::vector<float> workspace(WorkspaceSize(rows.shape));
+  RunSums({rows, in.dtype, kernels, 1, kSumGroup}, sums, workspace, execution);
 }
 
 }  // namespace narrowfloat

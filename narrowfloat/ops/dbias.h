@@ -21,6 +21,12 @@ void QuantizeDbias(const ConstTensorView& in, const QuantizedView& out, const Te
 void QuantizeDbias(const ConstTensorView& in, const QuantizedView& out, const TensorView& dbias,
                    std::span<float> workspace, const Execution& execution = {});
 
+/// Writes the sum of each column of the flattened input to `sums`, float32 of shape [K]: the sums
+/// of QuantizeDbias before they are rounded to the input's type. Errors: InvalidArgument if `in` is
+/// not a tensor of floats with adjacent items in a row, or if `sums` has another shape or type or
+/// overlaps it.
+void ColumnSums(const ConstTensorView& in, const TensorView& sums, const Execution& execution = {});
+
 /// Workspace for the sums of a tensor of `shape`, in fp32: strips of rows by columns.
 Shape DbiasWorkspaceShape(const Shape& shape);
 

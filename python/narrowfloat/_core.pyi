@@ -457,3 +457,8 @@ class TorchTensors:
 
     def amax(self, x: object, out: object, threads: int = 0) -> None:
         """Writes the largest magnitude of x to out, float32 of one element."""
+
+    def column_sums(self, x: object, out: object, threads: int = 0) -> None:
+        """
+        Writes the sums of the columns of x, flattened, to out, float32 of one element each.
+        """

@@ -238,6 +238,50 @@ TEST(DbiasTest, RefusesBuffersThatOverlap) {
   EXPECT_EQ(ErrorOf(in.ConstView(), out.view, dbias.View(), {}), "no error");
 }
 
+TEST(DbiasTest, ColumnSumsAreTheDocumentedOnesOnEveryBackend) {
+  std::mt19937_64 random(RunSeed());
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    for (const Shape& shape :
+         {Shape{386, 70}, Shape{130, 2200}, Shape{3, 2, 33}, Shape{1, 1}, Shape{0, 5}}) {
+      for (const Placement placement : {Placement::kContiguous, Placement::kPaddedRows}) {
+        FloatTensor in(dtype, shape, placement);
+        FillNear(in, random);
+        const std::vector<float> expected = SumsOf(in);
+        for (const KernelTable* backend : AvailableKernels()) {
+          for (const int threads : {1, 3}) {
+            FloatTensor sums(DType::kFloat32, {shape.back()});
+            for (std::size_t c = 0; c < Cols(in); ++c) sums.SetBits(c, 0x7FC00000);
+            ColumnSums(in.ConstView(), sums.View(), {.threads = threads, .kernels = backend});
+            EXPECT_TRUE(sums.GuardsAreWhole());
+            for (std::size_t c = 0; c < Cols(in); ++c) {
+              ASSERT_EQ(sums.Value(c), expected[c])
+                  << DTypeName(dtype) << " " << ShapeText(shape) << " on " << backend->name
+                  << ", column " << c << ", NF_TEST_SEED=" << RunSeed();
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(DbiasTest, ColumnSumsNeedFloat32OfTheirOwn) {
+  const auto error_of = [](const ConstTensorView& in, const TensorView& sums) -> std::string {
+    try {
+      ColumnSums(in, sums);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  FloatTensor in(DType::kFloat32, {4, 32}), narrow(DType::kBFloat16, {32});
+  EXPECT_EQ(error_of(in.ConstView(), narrow.View()),
+            "column_sums: the output must be contiguous float32 of shape 32, got bfloat16 of shape "
+            "32");
+  EXPECT_EQ(error_of(in.ConstView(), {in.View().data, DType::kFloat32, {32}, {}}),
+            "column_sums: the output must not overlap the input");
+}
+
 TEST(DbiasTest, WorkspaceIsARowOfSumsForEachStrip) {
   EXPECT_EQ(DbiasWorkspaceShape({129, 40}), (Shape{2, 40}));
   EXPECT_EQ(DbiasWorkspaceShape({2, 64, 40}), (Shape{1, 40}));

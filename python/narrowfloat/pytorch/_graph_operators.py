@@ -115,6 +115,24 @@ def _dequantize_fake(
     return torch.empty(shape, dtype=dtype, device=device)
 
 
+def sum_columns(x: torch.Tensor) -> torch.Tensor:
+    """Returns what column_sums() does, without the operator."""
+    out = torch.empty(x.shape[-1], dtype=torch.float32)
+    _verbs.verbs.column_sums(x, out, _verbs.threads())
+    return out
+
+
+@torch.library.custom_op("narrowfloat::column_sums", mutates_args=())
+def column_sums(x: torch.Tensor) -> torch.Tensor:
+    """Returns the float32 sums of the columns of `x`, flattened to a matrix."""
+    return sum_columns(x)
+
+
+@column_sums.register_fake
+def _column_sums_fake(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty(x.shape[-1], dtype=torch.float32, device=x.device)
+
+
 def _derived(spec: str, shape: Sequence[int]) -> list[PlannedBuffer]:
     return [b for b in _own_buffers(spec, shape) if b.role.startswith("columnwise")]
 

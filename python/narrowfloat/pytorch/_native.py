@@ -23,6 +23,7 @@ __all__ = [
     "FLOAT_DTYPES",
     "ROLES",
     "PlannedBuffer",
+    "column_sums",
     "dequantize",
     "flatten_shape",
     "make_spec",
@@ -79,6 +80,14 @@ def quantize(
                 raise
         return
     _quantize_in_graph(spec, src, buffers, noop, scale, (amax, amax_columnwise), seeds)
+
+
+def column_sums(x: torch.Tensor) -> torch.Tensor:
+    """Returns the float32 sums of the columns of `x`, flattened to a matrix.
+
+    Threads and instruction sets do not change a bit: docs/numerics.md has the order.
+    """
+    return _graph_operators.sum_columns(x) if in_memory(x) else _graph_operators.column_sums(x)
 
 
 def _quantize_in_graph(

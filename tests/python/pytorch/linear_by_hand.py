@@ -32,6 +32,17 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 }
 
 
+def sums_of_strips(rows: torch.Tensor) -> torch.Tensor:
+    """The sums of columns as docs/numerics.md has them: strips of 128 rows, then the strips."""
+    total = torch.zeros(rows.shape[1])
+    for strip in rows.float().split(128):
+        part = torch.zeros(rows.shape[1])
+        for row in strip:
+            part = part + row
+        total = total + part
+    return total
+
+
 class LinearByHand:
     """y = x w^T + b and its gradients. Delayed scaling's state is stepped by step()."""
 
@@ -56,7 +67,7 @@ class LinearByHand:
         """Sets weight_grad and bias_grad and returns the gradient of x."""
         q = self.gradient(dy)
         rows = dy.reshape(-1, dy.shape[-1])
-        self.bias_grad = rows.sum(0, dtype=torch.float32).to(dy.dtype)
+        self.bias_grad = sums_of_strips(rows).to(dy.dtype)
         self.weight_grad = general_gemm(self.x, q, dy.dtype, layout="NT", grad=True)[0]
         return general_gemm(self.w, q, dy.dtype, layout="NN", grad=True)[0]
 

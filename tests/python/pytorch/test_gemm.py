@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from families import ALL, sample
+from linear_by_hand import sums_of_strips
 from narrowfloat.pytorch import tex
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.cpp_extensions import (
@@ -282,6 +283,37 @@ def test_with_grad_a_bias_asks_for_its_gradient(family: str) -> None:
     assert_tensor(y, nf.qgemm(core_b, core_a, layout="NT", dtype=ml_dtypes.bfloat16), "no bias")
     want = torch.from_numpy(core_b.dequantize(np.float32)).sum(0).to(torch.bfloat16)
     assert_tensor(bias_grad, want, "bias gradient")
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("family", ["current", "mxfp8", "block_1d", "nvfp4"])
+def test_with_gelu_and_grad_a_bias_asks_for_the_sums_of_the_result(
+    family: str, quantized: bool
+) -> None:
+    make = FAMILIES[family][0]
+    torch.manual_seed(4)
+    b, a = make()(torch.randn(320, K)), make()(torch.randn(N, K) * 0.08)
+    options = {"gelu": True, "gelu_in": torch.randn(320, N), "grad": True}
+    options["out_dtype"] = torch.bfloat16
+    want = general_gemm(a, b, **options)[0]
+    options["quantization_params"] = to_mxfp8() if quantized else None
+    y, bias_grad, gelu_input, _ = general_gemm(a, b, bias=torch.zeros(N), **options)
+    assert gelu_input is None
+    assert_tensor(bias_grad, sums_of_strips(want).to(torch.bfloat16), "bias gradient")
+    if quantized:
+        assert_tensor(y._rowwise_data, to_mxfp8()(want)._rowwise_data, "quantized")
+    else:
+        assert_tensor(y, want, "gradient")
+
+
+def test_sums_of_a_gradient_do_not_accumulate() -> None:
+    b, a, total = small_operands("mxfp8")
+    options = {"gelu": True, "gelu_in": total, "grad": True, "bias": torch.zeros(N)}
+    with pytest.raises(NotImplementedError) as raised:
+        general_gemm(a, b, out=total.clone(), accumulate=True, **options)
+    assert raised.value.args == (
+        "general_gemm: gelu with grad and bias sums the gradient alone and needs accumulate=False",
+    )
 
 
 OUTPUTS = {

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 import torch
-from linear_by_hand import RECIPES, LinearByHand
+from linear_by_hand import RECIPES, LinearByHand, sums_of_strips
 from narrowfloat.common.recipe import (
     DelayedScaling,
     Float8CurrentScaling,
@@ -173,6 +173,31 @@ def test_torch_autocast_chooses_the_type() -> None:
     dy = torch.linspace(-1, 1, y.numel()).reshape(y.shape).to(BF16)
     assert torch.equal(hand.backward(dy).float(), dx)
     assert torch.equal(hand.weight_grad.float(), dw)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        (Float8CurrentScaling, torch.float32),
+        (Float8CurrentScaling, BF16),
+        (MXFP8BlockScaling, torch.float32),
+        (NVFP4BlockScaling, BF16),
+    ],
+)
+def test_the_gradient_of_a_bias_has_its_order_at_any_number_of_threads(
+    kind: type, dtype: torch.dtype
+) -> None:
+    (layer, _), x = pair(32, 64), torch.randn(416, 32, dtype=dtype)
+    dy = torch.linspace(-1, 1, 416 * 64).reshape(416, 64).to(dtype)
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            with autocast(recipe=kind()), torch.autocast("cpu", BF16, enabled=dtype == BF16):
+                run(layer, x)
+            assert torch.equal(layer.bias.grad, sums_of_strips(dy)), "float32, not rounded"
+    finally:
+        torch.set_num_threads(before)
 
 
 # What a layer has to survive.

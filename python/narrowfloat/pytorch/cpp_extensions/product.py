@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The product itself: codes by the core, plain tensors by torch, and what comes behind the sum."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from narrowfloat.pytorch._arrays import Operand, operand, transposed_operand
+from narrowfloat.pytorch._native import column_sums
 from narrowfloat.pytorch.cpp_extensions.operands import (
     Layout,
     Sizes,
@@ -20,8 +21,8 @@ from narrowfloat.pytorch.quantized_tensor import Quantizer
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What happens to a sum. With grad, a bias asks for the sum of B's rows and gelu for its
-    derivative at gelu_in."""
+    """What happens to a sum. With grad, gelu asks for its derivative at gelu_in, and a bias for the
+    sum of B's rows; both together for the sum of the result's rows."""
 
     out_dtype: torch.dtype
     bias: torch.Tensor | None = None
@@ -61,6 +62,8 @@ def multiply(a: Any, b: Any, layout: Layout, epilogue: Epilogue, out: Any) -> Re
     """
     sizes = product_sizes(a, b, layout)
     _check(a, b, sizes, epilogue, out)
+    if epilogue.grad and epilogue.gelu and epilogue.bias is not None:
+        return _gelu_and_bias_gradients(a, b, layout, epilogue, out)
     bias_grad = _bias_grad(b, epilogue) if epilogue.grad and epilogue.bias is not None else None
     if 0 in (sizes.rows, sizes.cols, sizes.inner):
         y, gelu_input = _nothing(sizes, epilogue, out, b.device), None
@@ -157,8 +160,26 @@ def _torchs(a: torch.Tensor, b: torch.Tensor, layout: Layout, epilogue: Epilogue
 def _bias_grad(b: Any, epilogue: Epilogue) -> torch.Tensor:
     if not is_scheme(b) and b.dtype == epilogue.out_dtype:
         return b.detach().reshape(-1, b.shape[-1]).sum(0)
-    rows = b.dequantize(torch.float32) if is_scheme(b) else b.float()
-    return rows.reshape(-1, rows.shape[-1]).sum(0).to(epilogue.out_dtype)
+    rows = b.dequantize(torch.float32) if is_scheme(b) else b.detach().float()
+    return column_sums(rows).to(epilogue.out_dtype)
+
+
+def _gelu_and_bias_gradients(
+    a: Any, b: Any, layout: Layout, epilogue: Epilogue, out: Any
+) -> Result:
+    """The product times GELU's derivative, and the sum of its rows: cuBLASLt's DGELU_BGRAD."""
+    if epilogue.accumulate:
+        raise NotImplementedError(
+            "general_gemm: gelu with grad and bias sums the gradient alone and needs "
+            "accumulate=False"
+        )
+    plain = replace(epilogue, bias=None, quantizer=None)
+    quantizer = epilogue.quantizer
+    y = multiply(a, b, layout, plain, None if quantizer is not None else out)[0]
+    bias_grad = column_sums(y.reshape(-1, y.shape[-1])).to(epilogue.out_dtype)
+    if quantizer is not None:
+        y = quantizer(y) if out is None else quantizer.update_quantized(y, out)
+    return y, bias_grad, None
 
 
 def _nothing(sizes: Sizes, epilogue: Epilogue, out: Any, device: torch.device) -> Any:

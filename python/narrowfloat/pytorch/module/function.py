@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._native import column_sums
 from narrowfloat.pytorch._product_mode import get_product_mode, product_mode
 from narrowfloat.pytorch.module.products import multiply
 from narrowfloat.pytorch.module.watching import Slots, is_watching
@@ -302,8 +303,13 @@ def _bias_gradients(ctx: Any, dy: Any) -> list[torch.Tensor | None]:
     if not any(ctx.needs_dbias):
         return found
     dy = _plain(dy, ctx.call.dtype)
+    quantizers = _backward_column(ctx.call, "gradient")
     for i, part in enumerate(_split(dy, ctx.call.splits)):
-        if ctx.needs_dbias[i]:
-            total = part.reshape(-1, part.shape[-1]).sum(0, dtype=torch.float32)
-            found[i] = total.to(ctx.bias_dtypes[i])
+        if not ctx.needs_dbias[i]:
+            continue
+        if quantizers[i] is None:  # as torch.nn.Linear does it
+            total = part.reshape(-1, part.shape[-1]).sum(0)
+        else:
+            total = column_sums(part)
+        found[i] = total.to(ctx.bias_dtypes[i])
     return found

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._native import column_sums
 from narrowfloat.pytorch.tex._gates import (
     GELU,
     QGELU,
@@ -98,8 +99,7 @@ def _unary_entries(name: str, function: Function) -> dict[str, Entry]:
         exact = sums_float32(quantizer)
         work = torch.float32 if exact else working_dtype(quantizer, x.dtype)
         value = _unary_gradient(f"dbias_d{name}", function, grad, x, work).to(work)
-        terms = value if exact else value.to(x.dtype)
-        bias = terms.reshape(-1, x.shape[-1]).sum(0).to(grad.dtype)
+        bias = column_sums(value if exact else value.to(x.dtype)).to(grad.dtype)
         return [bias, deliver_activation(value, grad.dtype, quantizer)]
 
     forward.__doc__ = f"Returns {name} of `input`, quantized unless the quantizer is None."

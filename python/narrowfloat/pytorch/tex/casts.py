@@ -12,6 +12,7 @@ import torch
 
 from narrowfloat.pytorch import _swizzle
 from narrowfloat.pytorch._autograd import without_gradients
+from narrowfloat.pytorch._native import column_sums
 from narrowfloat.pytorch.constants import DType, TE_DType_To_Torch
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 from narrowfloat.pytorch.tensor._hosted import HostedView, hosted, native
@@ -186,8 +187,7 @@ def split_quantize(
 
 def bgrad_quantize(input: torch.Tensor, quantizer: Quantizer | None) -> tuple[torch.Tensor, Any]:
     """The sum of `input` over its rows, in its dtype, and quantize()."""
-    rows = input.detach().reshape(-1, input.shape[-1])
-    return rows.float().sum(0).to(input.dtype), quantize(input, quantizer)
+    return column_sums(input.detach()).to(input.dtype), quantize(input, quantizer)
 
 
 def swizzle_scales_for_gemm_(

@@ -12,6 +12,7 @@ from narrowfloat.pytorch._grouped import (
     grouped_swizzle_for_gemm,
     parts_of,
 )
+from narrowfloat.pytorch._native import column_sums
 from narrowfloat.pytorch._reduction import reduce_max
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor._hosted import hosted, native
@@ -121,7 +122,7 @@ def bgrad_group_quantize(
         tensor_offsets=tensor_offsets,
         noop_flag=noop_flag,
     )
-    sums = [part.float().sum(0) for part in parts_of(native(grouped), tensor)]
+    sums = [column_sums(part) for part in parts_of(native(grouped), tensor)]
     return grouped, torch.stack(sums).to(tensor.dtype)
 
 

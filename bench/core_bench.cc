@@ -11,23 +11,25 @@
 
 namespace narrowfloat::speed {
 
+bool IsWanted(std::string_view backend, const Options& options) {
+  // The oracle is a definition, not a contender; it runs when it is asked for.
+  return options.backends.empty()
+             ? backend != ScalarKernels().name
+             : std::ranges::find(options.backends, backend) != options.backends.end();
+}
+
 bool IsWanted(const Workload& workload, const Options& options) {
   const auto named = [name = workload.Name()](const std::string& filter) {
     return name.find(filter) != std::string::npos;
   };
-  // The oracle is a definition, not a contender; it runs when it is asked for.
-  const bool backend =
-      options.backends.empty()
-          ? workload.backend != ScalarKernels().name
-          : std::ranges::find(options.backends, workload.backend) != options.backends.end();
-  return backend && std::ranges::all_of(options.filters, named);
+  return IsWanted(workload.backend, options) && std::ranges::all_of(options.filters, named);
 }
 
 namespace {
 
 int Main(int argc, char** argv) {
   Options options;
-  bool crossover = false, overhead = false, dbias = false;
+  bool crossover = false, overhead = false, dbias = false, products = false;
   CLI::App app{"Share of its same-traffic stream that each kernel reaches"};
   app.add_option("--rows", options.rows)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--cols", options.cols, "a multiple of 1024")
@@ -60,6 +62,10 @@ int Main(int argc, char** argv) {
       ->excludes(first);
   app.add_flag("--dbias", dbias, "how much longer quantize_dbias takes than quantize, in turns")
       ->excludes(first);
+  app.add_flag("--products", products,
+               "GFLOP/s of products of quantized matrices; takes neither a shape nor a filter; the "
+               "fast ones need NF_ONEDNN_MODULE")
+      ->excludes(first);
   app.add_flag("--json", options.json, "one object instead of the table");
   CLI11_PARSE(app, argc, argv);
 
@@ -70,6 +76,8 @@ int Main(int argc, char** argv) {
     PrintOverhead(options);
   } else if (dbias) {
     PrintDbias(options);
+  } else if (products) {
+    PrintProducts(options);
   } else {
     PrintShares(options);
   }

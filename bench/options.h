@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tools/speed/workload.h"
@@ -22,6 +23,9 @@ struct Options {
   bool json = false;
 };
 
+/// Whether kernels of that backend were asked for.
+bool IsWanted(std::string_view backend, const Options& options);
+
 /// Whether the workload is of a backend and has a name that were asked for.
 bool IsWanted(const Workload& workload, const Options& options);
 
@@ -35,6 +39,9 @@ void PrintCrossover(const Options& options);
 
 /// How much longer the sums of columns make each quantization.
 void PrintDbias(const Options& options);
+
+/// Products of quantized matrices in both modes.
+void PrintProducts(const Options& options);
 
 /// What a call costs on a tensor so small that its elements hardly count.
 void PrintOverhead(const Options& options);

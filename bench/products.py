@@ -7,6 +7,7 @@ Contenders take turns and the minimum of all turns counts. The shares are PyTorc
 bfloat16 times over the contender's; 100 % is as fast as that product of the decoded operands.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -86,6 +87,38 @@ def torch_products(x: np.ndarray, w: np.ndarray, threads: int) -> Iterator[tuple
     )
 
 
+def jax_products(x: np.ndarray, w: np.ndarray, _threads: int) -> Iterator[tuple[str, Run]]:
+    """Ours in JAX, and XLA's product of bfloat16."""
+    import jax
+    import jax.numpy as jnp
+    import narrowfloat.jax as nfj
+    from narrowfloat.jax.cpp_extensions import gemm, quantize
+    from narrowfloat.jax.quantize import QuantizeLayout, QuantizerFactory, ScalingMode
+
+    dims = ((1,), (1,))
+    left, right = (jnp.asarray(each, jnp.bfloat16) for each in (x, w))
+    by_xla = jax.jit(
+        lambda a, b: jax.lax.dot_general(a, b, (dims, ((), ())), preferred_element_type=jnp.float32)
+    )
+    yield "XLA bfloat16", lambda: by_xla(left, right).block_until_ready()
+    for mode in (
+        ScalingMode.CURRENT_TENSOR_SCALING,
+        ScalingMode.MXFP8_1D_SCALING,
+        ScalingMode.NVFP4_1D_SCALING,
+    ):
+        dtype = mode.get_compatible_q_dtypes()[0]
+        quantizer = QuantizerFactory.create(1, mode, dtype, QuantizeLayout.ROWWISE)
+        a, b = quantize(left, quantizer), quantize(right, quantizer)
+        for product_mode in ("reproducible", "fast"):
+            with nfj.product_mode(product_mode):
+                multiply = jax.jit(partial(gemm, contracting_dims=dims, dtype=jnp.float32))
+                multiply = multiply.lower(a, b).compile()
+            yield (
+                f"{mode.name} in JAX, {product_mode}",
+                lambda run=multiply, a=a, b=b: run(a, b).block_until_ready(),
+            )
+
+
 def torchao_products(x: np.ndarray, w: np.ndarray, _threads: int) -> Iterator[tuple[str, Run]]:
     import torch
     from torchao.prototype.mx_formats.mx_tensor import MXTensor
@@ -108,14 +141,22 @@ def microxcaling_products(x: np.ndarray, w: np.ndarray, _threads: int) -> Iterat
     )
 
 
-def contenders(shape: Shape, threads: int) -> tuple[dict[str, Run], list[str]]:
+Maker = Callable[[np.ndarray, np.ndarray, int], Iterator[tuple[str, Run]]]
+# JAX's threads stay awake for a while after each call, and would slow what comes next.
+TABLES: list[list[Maker]] = [
+    [torch_products, ours, ours_in_torch, torchao_products, microxcaling_products],
+    [torch_products, jax_products],
+]
+
+
+def contenders(shape: Shape, threads: int, makers: list[Maker]) -> tuple[dict[str, Run], list[str]]:
     """Returns the products that can run here, and one line for each library that is absent."""
     m, n, k = shape
     random = np.random.default_rng(0)
     x, w = (random.standard_normal((lines, k)).astype(np.float32) for lines in (m, n))
     found: dict[str, Run] = {}
     absent = []
-    for maker in (torch_products, ours, ours_in_torch, torchao_products, microxcaling_products):
+    for maker in makers:
         try:
             found.update(maker(x, w, threads))
         except ImportError as error:
@@ -128,7 +169,7 @@ def measure(runs: dict[str, Run], repetitions: int) -> tuple[dict[str, float], d
     seconds = dict.fromkeys(runs, float("inf"))
     failed: dict[str, str] = {}
     for _ in range(repetitions):
-        for name in seconds.keys() - failed.keys():
+        for name in [name for name in runs if name not in failed]:
             start = time.perf_counter()
             try:
                 runs[name]()
@@ -140,16 +181,24 @@ def measure(runs: dict[str, Run], repetitions: int) -> tuple[dict[str, float], d
 
 
 def print_products(threads: int, repetitions: int) -> None:
-    """Prints a table for each shape: GFLOP/s and shares of PyTorch's products."""
-    for shape in SHAPES:
-        runs, absent = contenders(shape, threads)
-        seconds, failed = measure(runs, repetitions)
-        work = 2 * np.prod(shape, dtype=np.float64)
-        print(f"\n{'x'.join(map(str, shape))}, {threads} threads")
-        print(f"| product | GFLOP/s | of {FLOAT32} | of {BFLOAT16} |\n| --- | --- | --- | --- |")
-        for name in runs:
-            if name in seconds:
-                shares = [100 * seconds[each] / seconds[name] for each in (FLOAT32, BFLOAT16)]
-                rate = work / seconds[name] / 1e9
-                print(f"| {name} | {rate:.0f} | {shares[0]:.0f} % | {shares[1]:.0f} % |")
-        print(*absent, *(f"failed: {name}: {why}" for name, why in failed.items()), sep="\n")
+    """Prints tables for each shape: GFLOP/s and shares of PyTorch's products."""
+    # XLA makes as many threads as there are processors.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    for makers in TABLES:
+        for shape in SHAPES:
+            print_table(shape, threads, repetitions, makers)
+
+
+def print_table(shape: Shape, threads: int, repetitions: int, makers: list[Maker]) -> None:
+    """Prints the products of one shape."""
+    runs, absent = contenders(shape, threads, makers)
+    seconds, failed = measure(runs, repetitions)
+    work = 2 * np.prod(shape, dtype=np.float64)
+    print(f"\n{'x'.join(map(str, shape))}, {threads} threads")
+    print(f"| product | GFLOP/s | of {FLOAT32} | of {BFLOAT16} |\n| --- | --- | --- | --- |")
+    for name in runs:
+        if name in seconds:
+            shares = [100 * seconds[each] / seconds[name] for each in (FLOAT32, BFLOAT16)]
+            rate = work / seconds[name] / 1e9
+            print(f"| {name} | {rate:.0f} | {shares[0]:.0f} % | {shares[1]:.0f} % |")
+    print(*absent, *(f"failed: {name}: {why}" for name, why in failed.items()), sep="\n")

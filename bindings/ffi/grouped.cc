@@ -35,8 +35,9 @@ struct DirectionResults {
 
 /// Numbers of every group that are buffers to the core.
 struct GroupNumbers {
-  explicit GroupNumbers(std::size_t groups) : scale(groups), amax(groups), scale_inv(groups) {}
-  std::vector<float> scale, amax, scale_inv;
+  explicit GroupNumbers(std::size_t groups)
+      : scale(groups), amax(groups), amax_columnwise(groups), scale_inv(groups) {}
+  std::vector<float> scale, amax, amax_columnwise, scale_inv;
 };
 
 /// Rows of each group. Sizes count slices of the first axis, or rows where they add up to those.
@@ -130,6 +131,9 @@ class Groups {
 
  private:
   bool OneScale() const { return spec_.scheme->layout.lines_per_scale == 0; }
+  bool HasAmaxPerDirection() const {
+    return spec_.scheme->layout.amax == AmaxBuffers::kPerDirection;
+  }
 
   std::byte* Memory(const BufferPlan& buffer, std::size_t offset, std::size_t group,
                     GroupNumbers& numbers) {
@@ -147,8 +151,11 @@ class Groups {
         return OneScale() ? bytes(numbers.scale_inv) : NextScales(columnwise_, buffer);
       case Role::kScale:
         return bytes(numbers.scale);
-      case Role::kAmaxRowwise:
       case Role::kAmaxColumnwise:
+        // One measurement serves both directions, unless each has an amax of its own.
+        if (HasAmaxPerDirection()) return bytes(numbers.amax_columnwise);
+        break;
+      case Role::kAmaxRowwise:
         break;
     }
     return bytes(numbers.amax);
@@ -202,9 +209,12 @@ std::vector<std::int64_t> QuantizeGroups(GroupedCall& call, const Execution& exe
   const ConstTensorView view = MatrixView({kVerb, "the input"}, call.input, {used, matrix.cols});
   GroupedQuantize(view, rows, views, execution);
   groups.Finish(rows, used, numbers);
-  if (one_scale) {
+  const bool per_direction = spec.scheme->layout.amax == AmaxBuffers::kPerDirection;
+  if (one_scale || per_direction) {
+    // Without a transform the amaxes of both directions are the same.
+    const bool columns_alone = per_direction && !spec.rowwise;
     float* amaxes = MutableFloats({kVerb, "amax"}, *call.amax, rows.size());
-    std::ranges::copy(numbers.amax, amaxes);
+    std::ranges::copy(columns_alone ? numbers.amax_columnwise : numbers.amax, amaxes);
   } else {
     ZeroFrom(*call.amax);
   }

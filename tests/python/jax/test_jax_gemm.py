@@ -67,6 +67,20 @@ def test_bytes_of_numpy(mode: ScalingMode, dtype: str, layout: str) -> None:
     assert_bytes(jitted, nf.qgemm(*operands, layout=layout))
 
 
+# Pairs of one family whose modes or codes differ, as MODES has them.
+PAIRS = [(0, 1), (1, 2), (2, 0), (3, 4), (4, 3), (5, 6), (6, 5)]
+
+
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: "-".join(MODE_IDS[i] for i in pair))
+def test_pairs_of_schemes(pair: tuple[int, int], layout: str) -> None:
+    plain = inputs(LAYOUTS[layout])
+    left, right = (tensor(x, *MODES[i]) for x, i in zip(plain, pair, strict=True))
+    operands = [in_numpy(x, *MODES[i]) for x, i in zip(plain, pair, strict=True)]
+    found = gemm(left, right, None, LAYOUTS[layout], dtype=jnp.float32)
+    assert_bytes(found, nf.qgemm(*operands, layout=layout))
+
+
 @modes
 def test_columns_times_rows(mode: ScalingMode, dtype: str) -> None:
     """The product of both transposed, which nf.qgemm has as that of the other order."""

@@ -13,6 +13,7 @@ from narrowfloat.jax.quantize import (
     QuantizerFactory,
     QuantizerSet,
     ScalingMode,
+    TensorUsage,
 )
 
 import narrowfloat as nf
@@ -25,6 +26,8 @@ MODES = [
     (ScalingMode.DELAYED_TENSOR_SCALING, "float8_e4m3fn"),
     (ScalingMode.MXFP8_1D_SCALING, "float8_e4m3fn"),
     (ScalingMode.MXFP8_1D_SCALING, "float8_e5m2"),
+    (ScalingMode.NVFP4_1D_SCALING, "float4_e2m1fn"),
+    (ScalingMode.NVFP4_2D_SCALING, "float4_e2m1fn"),
 ]
 modes = pytest.mark.parametrize(("mode", "dtype"), MODES, ids=[f"{m.name}-{d}" for m, d in MODES])
 every_sizes = pytest.mark.parametrize("sizes", SIZES, ids=str)
@@ -76,6 +79,20 @@ def test_the_three_products_of_a_layer(mode: ScalingMode, dtype: str, sizes: lis
     # At most 128 float32 sums in any order, and subnormals that XLA takes for zeros.
     bound = 128 * 2.0**-24 * most + 128 * 2.0**-126
     assert (np.abs(np.asarray(dbias, np.float64) - want) <= bound).all()
+
+
+@pytest.mark.parametrize("pair", [(0, 1), (1, 2), (3, 4), (5, 6), (6, 5)], ids=str)
+def test_pairs_of_schemes(pair: tuple[int, int]) -> None:
+    """Modes and codes of x and the weights differ, within one family."""
+    sizes = SIZES[0]
+    x, w, _ = operands(sizes)
+    own, other = (MODES[i] for i in pair)
+    left = grouped_quantize(x, sets_of(*own, 4).x, jnp.asarray(sizes, jnp.int32))
+    right = grouped_quantize(w, sets_of(*other, 4).kernel)
+    halves = [t.get_tensor(u) for t, u in ((left, TensorUsage.LHS), (right, TensorUsage.RHS))]
+    found = grouped_gemm(*halves, ((1,), (1,)))
+    rows, weights = in_numpy(split(x, sizes), *own), in_numpy(list(w), *other)
+    assert_bytes(found, np.concatenate(nf.grouped_qgemm(rows, weights, layout="NN")))
 
 
 @pytest.mark.parametrize("out", list(FLOATS))

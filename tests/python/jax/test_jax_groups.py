@@ -14,7 +14,9 @@ from hostile import hostile
 from narrowfloat.jax.cpp_extensions.quantization import grouped_dbias, grouped_quantize
 from narrowfloat.jax.quantize import (
     GroupedNoScaleTensor,
+    GroupedQuantizer,
     GroupedScaledTensor1x,
+    NVFP4Quantizer,
     QuantizeLayout,
     QuantizerFactory,
     ScaledTensor2x,
@@ -156,11 +158,7 @@ def test_the_second_version_may_leave_rows_over() -> None:
     assert not out.data[96 * 96 :].any() and out.data[: 96 * 96].any()
 
 
-MODES = [
-    ScalingMode.CURRENT_TENSOR_SCALING,
-    ScalingMode.DELAYED_TENSOR_SCALING,
-    ScalingMode.MXFP8_1D_SCALING,
-]
+MODES = [mode for mode in ScalingMode if mode is not ScalingMode.NO_SCALING]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
@@ -168,7 +166,8 @@ MODES = [
 def test_grouped_quantize(mode: ScalingMode, layout: QuantizeLayout) -> None:
     x = hostile((128, 64))
     for sizes in SIZES:
-        quantizer = QuantizerFactory.create(1, mode, jnp.float8_e4m3fn, layout, n_groups=len(sizes))
+        dtype = mode.get_compatible_q_dtypes()[0]
+        quantizer = QuantizerFactory.create(1, mode, dtype, layout, n_groups=len(sizes))
         tensor = grouped_quantize(jnp.asarray(x), quantizer, jnp.asarray(sizes, jnp.int32))
         both = isinstance(tensor, ScaledTensor2x)
         assert both == layout.is_rowwise_colwise
@@ -182,7 +181,7 @@ def check_groups(
 ) -> None:
     begin = 0
     options = {"scale": 1.0} if mode is ScalingMode.DELAYED_TENSOR_SCALING else {}
-    scheme = mode.get_scheme(jnp.float8_e4m3fn)
+    scheme = mode.get_scheme()
     for group, (values, size) in enumerate(zip(half.dequantize(), sizes, strict=True)):
         part = x[begin : begin + size]
         begin += size
@@ -197,13 +196,15 @@ def check_groups(
             key = "columnwise" if half.is_colwise else "rowwise"
             assert float(half.scale_inv[group]) == q.buffers[f"{key}_scale_inv"][0]
             assert float(half.amax[group]) == q.buffers["amax_rowwise"][0]
+        if mode.is_nvfp4_scaling:
+            assert float(half.amax[group]) == np.abs(part).max()
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_every_slice_a_group(mode: ScalingMode) -> None:
     x = hostile((3, 32, 64))
     quantizer = QuantizerFactory.create(
-        1, mode, jnp.float8_e4m3fn, QuantizeLayout.ROWWISE_COLWISE, n_groups=3
+        1, mode, mode.get_compatible_q_dtypes()[0], QuantizeLayout.ROWWISE_COLWISE, n_groups=3
     )
     tensor = jax.jit(lambda a: grouped_quantize(a, quantizer))(jnp.asarray(x))
     options = {"scale": 1.0} if mode is ScalingMode.DELAYED_TENSOR_SCALING else {}
@@ -212,7 +213,7 @@ def test_every_slice_a_group(mode: ScalingMode) -> None:
         for part, values in zip(x, half.dequantize(), strict=True):
             q = nf.quantize(
                 part,
-                mode.get_scheme(jnp.float8_e4m3fn),
+                mode.get_scheme(),
                 not half.is_colwise,
                 half.is_colwise,
                 **options,
@@ -220,6 +221,21 @@ def test_every_slice_a_group(mode: ScalingMode) -> None:
             want = q.dequantize(ml_dtypes.bfloat16)
             want = want.T if half.data_layout == "T" else want
             assert bits(values).tobytes() == np.ascontiguousarray(want).tobytes()
+
+
+@pytest.mark.parametrize(
+    "options", [{"use_rht": True}, {"stochastic_rounding_rng_state": 1}], ids=str
+)
+def test_groups_are_rounded_to_nearest_and_not_transformed(options: dict[str, object]) -> None:
+    own = NVFP4Quantizer(**options)
+    quantizer = GroupedQuantizer(
+        q_dtype=own.q_dtype, scaling_mode=own.scaling_mode, n_groups=1, quantizers=(own,)
+    )
+    with pytest.raises(NotImplementedError) as raised:
+        grouped_quantize(jnp.zeros((16, 16)), quantizer, jnp.asarray([16], jnp.int32))
+    assert raised.value.args == (
+        "grouped_quantize: groups take neither use_rht nor stochastic rounding",
+    )
 
 
 def test_delayed_groups_learn_from_their_own_rows() -> None:

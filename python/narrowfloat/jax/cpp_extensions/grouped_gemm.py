@@ -13,8 +13,8 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from narrowfloat.jax.cpp_extensions.quantization import grouped_quantize
-from narrowfloat.jax.primitives.gemm import Side, multiply_groups
-from narrowfloat.jax.quantize.dequantizer import spec_of_data, spec_text
+from narrowfloat.jax.primitives.gemm import GroupedFactor, Side, multiply_groups
+from narrowfloat.jax.quantize.dequantizer import spec_text
 from narrowfloat.jax.quantize.factory import QuantizerSet, noop_quantizer_set
 from narrowfloat.jax.quantize.quantizer import GroupedQuantizer
 from narrowfloat.jax.quantize.scaling_modes import TensorUsage
@@ -96,7 +96,7 @@ class Part(NamedTuple):
     @staticmethod
     def of(name: str, tensor: GroupedTensor, dims: Sequence[int]) -> Part:
         """Errors: ValueError unless all rows or the columns are contracted."""
-        shape, is_ragged = tensor.original_shape, tensor.first_dims is not None
+        shape, is_ragged = _shape_of(tensor), tensor.first_dims is not None
         wanted = tuple(dim % len(shape) for dim in dims)
         by_rows, by_columns = (len(shape) - 1,), tuple(range(0 if is_ragged else 1, len(shape) - 1))
         if wanted not in (by_rows, by_columns):
@@ -113,6 +113,15 @@ class Part(NamedTuple):
     def matrix(self) -> tuple[int, int]:
         """Rows and columns as the handler takes them."""
         return (-1 if self.rows is None else self.rows), self.cols
+
+
+def _shape_of(tensor: GroupedTensor) -> tuple[int, ...]:
+    """Shape of what was quantized, where that of the codes is turned."""
+    shape = tensor.original_shape
+    if getattr(tensor, "data_layout", "N") == "N":
+        return shape
+    slices = int(tensor.first_dims is None)  # which stay in front
+    return (*shape[:slices], *shape[tensor.flatten_axis :], *shape[slices : tensor.flatten_axis])
 
 
 def _quantized(
@@ -153,9 +162,7 @@ def _sizes(lhs: GroupedTensor, rhs: GroupedTensor, left: Part, right: Part) -> j
     return sizes
 
 
-def _codes(
-    name: str, tensor: GroupedScaledTensor1x, part: Part
-) -> tuple[jax.Array, jax.Array, Side, tuple[int, int]]:
+def _codes(name: str, tensor: GroupedScaledTensor1x, part: Part) -> GroupedFactor:
     """Errors: ValueError if codes are there in the other direction only."""
     needs_columns = part.by_columns and tensor.scaling_mode.is_block_scaling
     if tensor.is_colwise != needs_columns:
@@ -163,10 +170,11 @@ def _codes(
             f"grouped_gemm: {name} of {tensor.scaling_mode.name} needs "
             f"{'COLWISE' if needs_columns else 'ROWWISE'} data"
         )
-    side = Side(spec_of_data(tensor, tensor.pre_swizzled), 1)
+    scheme = tensor.scaling_mode.get_scheme(tensor.data.dtype)
+    side = Side(spec_text(scheme, part.by_columns, tensor.pre_swizzled), 1)
     if part.by_columns and not needs_columns:  # one scale: rows are turned where they are read
-        side = Side(spec_text(side.spec, is_columnwise=True), 1, is_turned=True)
-    return tensor.data, tensor.scale_inv, side, part.matrix
+        side = Side(spec_text(scheme, is_columnwise=True), 1, is_turned=True)
+    return GroupedFactor(tensor.data, tensor.scale_inv, tensor.amax, side, part.matrix)
 
 
 def multiply_group_values(

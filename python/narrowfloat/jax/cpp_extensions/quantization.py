@@ -17,6 +17,7 @@ from narrowfloat.jax.primitives.quantize import DBiasQuantizePrimitive
 from narrowfloat.jax.quantize.quantizer import (
     DelayedScaleQuantizer,
     GroupedQuantizer,
+    NVFP4Quantizer,
     Quantizer,
 )
 from narrowfloat.jax.quantize.scaling_modes import normalize_axis
@@ -137,7 +138,8 @@ def grouped_quantize(
     slice is a group. Data and scales of the result are flat, scales of whole groups at the group's
     own index. Every group's quantizer is updated with the group's amax.
     Errors: ValueError for another flatten_axis than the last, or another number of groups than of
-    quantizers; TypeError for group_sizes that are not int32; JaxRuntimeError if they do not add up.
+    quantizers; NotImplementedError for stochastic rounding or use_rht; TypeError for group_sizes
+    that are not int32; JaxRuntimeError if they do not add up.
     """
     if normalize_axis(flatten_axis, x.ndim) != x.ndim - 1:
         raise ValueError(
@@ -152,6 +154,11 @@ def grouped_quantize(
             f"grouped_quantize: there are {sizes.size} groups and quantizers for "
             f"{len(quantizer.quantizers)}"
         )
+    for own in quantizer.quantizers:
+        if isinstance(own, NVFP4Quantizer) and not own.rounds_plainly:
+            raise NotImplementedError(
+                "grouped_quantize: groups take neither use_rht nor stochastic rounding"
+            )
     mode, layout = quantizer.scaling_mode, quantizer.q_layout
     scales = _grouped_scales(x, quantizer, sizes)
     data, colwise_data, scale_inv, colwise_scale_inv, amax, _ = (

@@ -208,9 +208,9 @@ def multiply_codes(
 class GroupedGemmPrimitive(BasePrimitive):
     """nf_gemm_ffi of a pair of matrices for each group.
 
-    Operands, flat, group after group: codes and scale_inv of lhs, the same of rhs; bias (G, N), or
-    of no items; group_sizes: int32 (G,). Result: the groups' products, one after another, in
-    `out_shape`. lhs_matrix, rhs_matrix: rows and columns of each matrix, -1 the size of the group.
+    Operands, group after group: flat codes and scale_inv and the amaxes (G,) of lhs, the same of
+    rhs; bias (G, N), or of no items; group_sizes: int32 (G,). Result: the groups' products, one
+    after another, in `out_shape`. lhs_matrix, rhs_matrix: as GroupedFactor has them.
     """
 
     name = "nf_grouped_gemm"
@@ -228,18 +228,27 @@ class GroupedGemmPrimitive(BasePrimitive):
 
     @classmethod
     def impl(cls, *operands: jax.Array, **static: Any) -> Arrays:
-        lhs, lhs_scale, rhs, rhs_scale, bias, sizes = operands
         if math.prod(static["out_shape"]) == 0:
             return [jnp.zeros(static["out_shape"], static["out_dtype"])]
-        amax = jnp.zeros((sizes.size,), jnp.float32)
-        return cls.inner_primitive.bind(
-            lhs, lhs_scale, amax, rhs, rhs_scale, amax, bias, sizes, **static
-        )
+        return cls.inner_primitive.bind(*operands, **static)
+
+
+class GroupedFactor(NamedTuple):
+    """An operand of groups: flat codes and scales, amaxes, and how each matrix lies.
+
+    matrix: its rows and columns, of which -1 is the size of the group.
+    """
+
+    data: jax.Array
+    scale_inv: jax.Array
+    amax: jax.Array
+    side: Side
+    matrix: tuple[int, int]
 
 
 def multiply_groups(
-    lhs: tuple[jax.Array, jax.Array, Side, tuple[int, int]],
-    rhs: tuple[jax.Array, jax.Array, Side, tuple[int, int]],
+    lhs: GroupedFactor,
+    rhs: GroupedFactor,
     bias: jax.Array | None,
     sizes: jax.Array,
     out_shape: Sequence[int],
@@ -247,18 +256,17 @@ def multiply_groups(
 ) -> jax.Array:
     """The products of all groups, one after another, with the bytes of narrowfloat.grouped_qgemm.
 
-    lhs, rhs: flat codes and scales, how each matrix lies, and its rows and columns, of which -1 is
-    the size of the group. sizes: int32, one or more.
+    sizes: int32, one or more.
     """
     return GroupedGemmPrimitive.outer_primitive.bind(
-        *lhs[:2],
-        *rhs[:2],
+        *lhs[:3],
+        *rhs[:3],
         jnp.zeros(NO_BIAS, jnp.float32) if bias is None else bias,
         sizes,
-        lhs=lhs[2],
-        lhs_matrix=lhs[3],
-        rhs=rhs[2],
-        rhs_matrix=rhs[3],
+        lhs=lhs.side,
+        lhs_matrix=lhs.matrix,
+        rhs=rhs.side,
+        rhs_matrix=rhs.matrix,
         out_shape=tuple(out_shape),
         out_dtype=np.dtype(out_dtype),
     )[0]

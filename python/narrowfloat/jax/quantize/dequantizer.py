@@ -7,7 +7,6 @@ import math
 from typing import TYPE_CHECKING
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
@@ -72,7 +71,8 @@ def dequantize_grouped(tensor: GroupedScaledTensor1x) -> list:
             scales = tensor.scale_inv[group : group + 1]
         else:
             matrix = split_shape(shape, axis)
-            stored = _core.scale_shapes(mode.get_scheme(), *matrix, tensor.is_colwise)[1]
+            by_columns = tensor.is_colwise and tensor.data_layout == "N"
+            stored = _core.scale_shapes(mode.get_scheme(), *matrix, by_columns)[1]
             scales = tensor.scale_inv[scale_begin : scale_begin + math.prod(stored)]
             scale_begin += math.prod(stored)
         data = tensor.data[data_begin : data_begin + math.prod(shape)].reshape(shape)
@@ -82,7 +82,7 @@ def dequantize_grouped(tensor: GroupedScaledTensor1x) -> list:
             dequantize_codes(
                 data,
                 scales,
-                jnp.zeros((1,), jnp.float32),
+                tensor.amax[group : group + 1],
                 spec=spec,
                 flatten_axis=axis,
                 dtype=tensor.dq_dtype,

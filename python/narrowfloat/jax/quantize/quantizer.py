@@ -274,6 +274,11 @@ class NVFP4Quantizer(Quantizer):
         if self.use_rht and self.scaling_mode is ScalingMode.NVFP4_2D_SCALING:
             raise ValueError("quantize: NVFP4_2D_SCALING does not take use_rht")
 
+    @property
+    def rounds_plainly(self) -> bool:
+        """Whether codes are the input's own, to nearest."""
+        return not self.use_rht and self.stochastic_rounding_rng_state is None
+
     def _transforms(self) -> bool:
         return self.use_rht
 

@@ -293,17 +293,16 @@ class ScalingMode(Enum):
         if not self.is_block_scaling:
             return (n_groups,)
         axis = normalize_axis(flatten_axis, len(data_shape))
-        colwise = is_colwise and not self.is_colwise_transposed
-        if is_colwise and not colwise:
-            axis = len(data_shape) - axis
         content, stored = _core.scale_shapes(
-            self.get_scheme(), *split_shape(data_shape, axis), colwise
+            self.get_scheme(), *split_shape(data_shape, axis), is_colwise
         )
         if not is_padded:
             return (math.prod(content),)
-        multiple = _core.scale_shapes(self.get_scheme(), 1, 1, colwise)[1][0]
-        last = -(-(content[0] - n_groups + 1) // multiple)
-        return (((n_groups - 1) + last) * multiple * stored[1],)
+        # The dimension along the rows, of which groups have some each.
+        along = int(is_colwise and self.is_colwise_transposed)
+        multiple = _core.scale_shapes(self.get_scheme(), 1, 1, is_colwise)[1][along]
+        last = -(-(content[along] - n_groups + 1) // multiple)
+        return (((n_groups - 1) + last) * multiple * stored[1 - along],)
 
     def get_grouped_scale_shape_2x(
         self,

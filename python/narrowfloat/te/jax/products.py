@@ -18,7 +18,7 @@ from jax.typing import DTypeLike
 from narrowfloat import _core
 from narrowfloat.jax.cpp_extensions.gemm import multiply_factors
 from narrowfloat.jax.cpp_extensions.grouped_gemm import Part, multiply_group_values
-from narrowfloat.jax.primitives.gemm import Factor, Side, multiply_groups
+from narrowfloat.jax.primitives.gemm import Factor, GroupedFactor, Side, multiply_groups
 from narrowfloat.jax.quantize.dequantizer import spec_text
 from narrowfloat.te.jax.enums import JAXX_Scaling_Mode as Mode
 
@@ -144,16 +144,21 @@ def grouped_gemm(
         return product.reshape(out_shape).astype(out_dtype)
 
     def factor(
-        data: jax.Array, scale_inv: jax.Array, by_columns: bool, own: Sequence[jax.Array]
-    ) -> tuple[jax.Array, jax.Array, Side]:
+        data: jax.Array,
+        scale_inv: jax.Array,
+        by_columns: bool,
+        own: Sequence[jax.Array],
+        matrix: tuple[int, int],
+    ) -> GroupedFactor:
         if mode in _OF_TENSORS and any(given.size for given in own):
             scale_inv = _at_own_index(scale_inv, sizes)
         side = _side(data.dtype, by_columns, mode)
-        return data.reshape(-1), scale_inv.reshape(-1), side
+        amax = jnp.zeros(sizes.shape, jnp.float32)
+        return GroupedFactor(data.reshape(-1), scale_inv.reshape(-1), amax, side, matrix)
 
     return multiply_groups(
-        (*factor(lhs, lhs_scale_inv, lhs_is_trans, of_lhs), lhs_matrix),
-        (*factor(rhs, rhs_scale_inv, not rhs_is_trans, of_rhs), rhs_matrix),
+        factor(lhs, lhs_scale_inv, lhs_is_trans, of_lhs, lhs_matrix),
+        factor(rhs, rhs_scale_inv, not rhs_is_trans, of_rhs, rhs_matrix),
         addend,
         sizes,
         out_shape,

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from narrowfloat import _core
@@ -15,7 +14,7 @@ class _Setting:
     """The mode of the process. Tracers guard the field where compiled code reads it."""
 
     def __init__(self) -> None:
-        self.mode = _core.product_mode() if os.environ.get("NF_PRODUCT") else REPRODUCIBLE
+        self.mode = _core.product_mode()
 
 
 _setting = _Setting()

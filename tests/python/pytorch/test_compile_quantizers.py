@@ -368,6 +368,7 @@ def test_operators_keep_their_promises(kind: str) -> None:
     torch.library.opcheck(
         torch.ops.narrowfloat.dequantize.default, (roles, spec, list(x.shape), torch.float32)
     )
+    torch.library.opcheck(torch.ops.narrowfloat.column_sums.default, (x,))
     from narrowfloat.pytorch._arrays import operand
     from narrowfloat.pytorch._native import ROLES
     from narrowfloat.pytorch.cpp_extensions.qgemm_operator import _text

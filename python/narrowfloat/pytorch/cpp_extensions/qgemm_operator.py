@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -16,9 +16,6 @@ from narrowfloat.pytorch._product_mode import FAST, REPRODUCIBLE, get_product_mo
 from narrowfloat.pytorch.cpp_extensions._expanded_product import multiply_expanded
 
 Tensor = torch.Tensor | None
-
-# The core's product reads the environment too, unless it is told.
-_REPRODUCIBLE = {"mode": REPRODUCIBLE} if os.environ.get("NF_PRODUCT") else {}
 
 
 def qgemm(
@@ -39,8 +36,10 @@ def qgemm(
     """
     mode = get_product_mode() if mode is None else mode
     if not (first.in_memory() and second.in_memory()):
-        addend = out if accumulate else None
-        made = _multiply_in_graph(first, second, layout, shape, dtype, bias, addend, mode)
+        bias = None if bias is None else bias.detach()
+        addend = out.detach().reshape(shape) if accumulate else None
+        operands = (*_parts(first), *_parts(second))
+        made = _qgemm(*operands, layout, shape, dtype, mode, bias, addend)
         return made if out is None else out.copy_(made.reshape(out.shape))
     if out is None:
         out = torch.empty(shape, dtype=dtype)
@@ -68,35 +67,16 @@ def qgemm_gelu(
     of `out`.
     """
     if not (first.in_memory() and second.in_memory()):
+        bias = None if bias is None else bias.detach()
         made, kept = _qgemm_gelu(
-            [first.buffers.get(role) for role in _native.ROLES],
-            _text(first),
-            first.shape,
-            [second.buffers.get(role) for role in _native.ROLES],
-            _text(second),
-            second.shape,
-            layout,
-            out,
-            gelu_in,
-            grad,
-            None if bias is None else bias.detach(),
-            accumulate,
+            *_parts(first), *_parts(second), layout, out, gelu_in, grad, bias, accumulate
         )
         out.copy_(made)
         if not grad:
             gelu_in.copy_(kept)
         return
-    _run(
-        first,
-        second,
-        layout,
-        out,
-        bias,
-        accumulate,
-        gelu=True,
-        gelu_in=array_of(gelu_in),
-        grad=grad,
-    )
+    gelu = {"gelu": True, "gelu_in": array_of(gelu_in), "grad": grad}
+    _run(first, second, layout, out, bias, accumulate, **gelu)
 
 
 def _run(
@@ -117,40 +97,20 @@ def _run(
         out=array_of(out),
         accumulate=accumulate,
         threads=torch.get_num_threads(),
-        **_REPRODUCIBLE,
+        mode=REPRODUCIBLE,  # where the environment may have another one
         **gelu,
-    )
-
-
-def _multiply_in_graph(
-    first: Operand,
-    second: Operand,
-    layout: str,
-    shape: tuple[int, int],
-    dtype: torch.dtype,
-    bias: Tensor,
-    addend: Tensor,
-    mode: str,
-) -> torch.Tensor:
-    return _qgemm(
-        [first.buffers.get(role) for role in _native.ROLES],
-        _text(first),
-        first.shape,
-        [second.buffers.get(role) for role in _native.ROLES],
-        _text(second),
-        second.shape,
-        layout,
-        shape,
-        dtype,
-        mode,
-        None if bias is None else bias.detach(),
-        None if addend is None else addend.detach().reshape(shape),
     )
 
 
 def _text(operand: Operand) -> str:
     """Returns scheme and options as text, which operators take."""
     return json.dumps([operand.scheme, dict(operand.options)])
+
+
+def _parts(operand: Operand) -> tuple[list[Tensor], str, tuple[int, int]]:
+    """Returns the operand as operators take it."""
+    buffers = [operand.buffers.get(role) for role in _native.ROLES]
+    return buffers, _text(operand), operand.shape
 
 
 def _operand(buffers: Sequence[Tensor], text: str, shape: Sequence[int]) -> Operand:
@@ -184,20 +144,8 @@ def _qgemm(
 
 
 @_qgemm.register_fake
-def _qgemm_fake(
-    a: Sequence[torch.Tensor | None],
-    a_format: str,
-    a_shape: Sequence[int],
-    b: Sequence[torch.Tensor | None],
-    b_format: str,
-    b_shape: Sequence[int],
-    layout: str,
-    shape: Sequence[int],
-    dtype: torch.dtype,
-    mode: str,
-    bias: torch.Tensor | None = None,
-    addend: torch.Tensor | None = None,
-) -> torch.Tensor:
+def _qgemm_fake(a: Sequence[Tensor], *arguments: Any) -> torch.Tensor:
+    shape, dtype = arguments[6:8]
     device = next(buffer.device for buffer in a if buffer is not None)
     return torch.empty(shape, dtype=dtype, device=device)
 
@@ -225,18 +173,6 @@ def _qgemm_gelu(
 
 
 @_qgemm_gelu.register_fake
-def _qgemm_gelu_fake(
-    a: Sequence[torch.Tensor | None],
-    a_format: str,
-    a_shape: Sequence[int],
-    b: Sequence[torch.Tensor | None],
-    b_format: str,
-    b_shape: Sequence[int],
-    layout: str,
-    out: torch.Tensor,
-    gelu_in: torch.Tensor,
-    grad: bool,
-    bias: torch.Tensor | None,
-    accumulate: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _qgemm_gelu_fake(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    *_, out, gelu_in, _grad, _bias, _accumulate = arguments
     return torch.empty_like(out), torch.empty_like(gelu_in)

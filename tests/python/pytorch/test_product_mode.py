@@ -111,6 +111,33 @@ def test_other_results_stay_reproducible() -> None:
             assert torch.equal(general_gemm(a, b, out_dtype=dtype)[0], want)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gelu": True},
+        {"gelu": True, "bias": torch.ones(N)},
+        {"gelu": True, "grad": True},
+        {"gelu": True, "grad": True, "bias": torch.ones(N)},
+        {"gelu": True, "accumulate": True},
+        {"bias": torch.ones(N), "accumulate": True},
+    ],
+    ids=lambda options: "-".join(options),
+)
+def test_steps_behind_the_sums_keep_the_reproducible_product(options: dict[str, object]) -> None:
+    """PyTorch's product rounds its sums to bfloat16, and takes one addend."""
+    b, a = pair("mxfp8", "TN")
+    if "grad" in options:
+        options = {**options, "gelu_in": sample(M, N, dtype=BF16)}
+    found = []
+    for mode in ("reproducible", "fast"):
+        out = torch.ones(M, N, dtype=BF16) if "accumulate" in options else None
+        with nfp.product_mode(mode):
+            found.append(general_gemm(a, b, out=out, out_dtype=BF16, **options))
+    for one, other in zip(*found, strict=True):
+        assert (one is None) == (other is None)
+        assert one is None or torch.equal(one, other)
+
+
 def test_scales_that_bfloat16_cannot_hold_stay_reproducible() -> None:
     x = sample(M, K, dtype=FP32)
     x[0, :32] *= 2.0**-110

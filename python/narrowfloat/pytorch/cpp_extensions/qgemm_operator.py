@@ -144,8 +144,18 @@ def _qgemm(
 
 
 @_qgemm.register_fake
-def _qgemm_fake(a: Sequence[Tensor], *arguments: Any) -> torch.Tensor:
-    shape, dtype = arguments[6:8]
+def _qgemm_fake(
+    a: Sequence[Tensor],
+    _a_format: str,
+    _a_shape: Sequence[int],
+    _b: Sequence[Tensor],
+    _b_format: str,
+    _b_shape: Sequence[int],
+    _layout: str,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    *_: Any,
+) -> torch.Tensor:
     device = next(buffer.device for buffer in a if buffer is not None)
     return torch.empty(shape, dtype=dtype, device=device)
 

@@ -167,6 +167,13 @@ def qb(logits: Tensor, bias: Tensor, bins: int, bounds: Tensor, **options: objec
     )  # fmt: skip
 
 
+def test_of_scores_at_the_cutoff_the_first_expert_is_chosen() -> None:
+    logits = torch.full((1, EXPERTS), -1.0)
+    logits[0, : TOPK + 1] = 3  # as many as are looked at
+    routing = qb(logits, torch.zeros(EXPERTS), 8, torch.tensor([-1.0, 1.0]))[1]
+    assert routing[0].nonzero()[:, 0].tolist() == list(range(TOPK))
+
+
 @pytest.mark.parametrize("format_", [BYTES, BITMAP])
 def test_histogram_counts_how_much_scores_miss_the_cutoff(format_: int) -> None:
     logits, bias = logits_of(torch.float32), torch.linspace(0.5, -0.5, EXPERTS)

@@ -188,9 +188,10 @@ def fused_topk_with_score_function_qb_fwd(
     _check_indices(entry, topk_indices, leading, topk, routing_map_format)
     raw = torch.sigmoid(logits.detach().float().reshape(-1, experts))
     bias = expert_bias.detach()
-    values, places = top(raw + bias, topk + 1)
-    cutoff, places = values[:, -1].contiguous(), places[:, :-1]
-    values = _normalized(values[:, :-1] - bias[places])
+    biased = raw + bias
+    cutoff = torch.topk(biased, topk + 1, dim=-1).values[:, -1].contiguous()
+    values, places = top(biased, topk)
+    values = _normalized(values - bias[places])
     _count_bins(raw, cutoff, bin_bounds, histogram)
     routing = _routed(places, experts, leading, routing_map_format, topk_indices)
     probs = _probabilities(values, places, logits, scaling_factor)

@@ -9,6 +9,7 @@
 #include "narrowfloat/numerics/type_list.h"
 #include "narrowfloat/schemes/fp8_block.h"
 #include "narrowfloat/schemes/fp8_tensor.h"
+#include "narrowfloat/schemes/mxfp4.h"
 #include "narrowfloat/schemes/mxfp8.h"
 #include "narrowfloat/schemes/nvfp4.h"
 #include "narrowfloat/schemes/scheme.h"
@@ -29,8 +30,8 @@ using OwnSchemes =
     TypeList<Fp8Tensor<E4M3, Fp8TensorE4M3>, Fp8Tensor<E5M2, Fp8TensorE5M2>, Mxfp8<E4M3, Mxfp8E4M3>,
              Mxfp8<E5M2, Mxfp8E5M2>, Mxfp8Tile<E4M3, Mxfp8TileE4M3>, Mxfp8Tile<E5M2, Mxfp8TileE5M2>,
              Fp8Block<E4M3, Fp8BlockE4M3>, Fp8Block<E5M2, Fp8BlockE5M2>, Fp8Tile<E4M3, Fp8TileE4M3>,
-             Fp8Tile<E5M2, Fp8TileE5M2>, Nvfp4<Nvfp4OneDimensional>,
-             Nvfp4Tile<Nvfp4TwoDimensional>>;
+             Fp8Tile<E5M2, Fp8TileE5M2>, Nvfp4<Nvfp4OneDimensional>, Nvfp4Tile<Nvfp4TwoDimensional>,
+             Mxfp4<Mxfp4OneDimensional>>;
 
 /// Every scheme there is. Kernel tables, tests, benches, schemes() and the documentation's table
 /// expand this list.

@@ -224,7 +224,8 @@ std::vector<Codec> BlockCodecs() {
   std::vector<Codec> codecs;
   for (const SchemeInfo& scheme : kSchemes) {
     for (const KernelTable* backend : AvailableKernels()) {
-      const bool is_mx = scheme.block.rows == 1 && scheme.layout.scale_type == ScaleType::kE8M0;
+      const bool is_mx = scheme.block.rows == 1 && scheme.element_bits == 8 &&
+                         scheme.layout.scale_type == ScaleType::kE8M0;
       if (is_mx && backend->name != "scalar") codecs.push_back({&scheme, backend});
     }
   }

@@ -113,7 +113,7 @@ std::vector<QuantSpec> OptionSpecsOf(const SchemeInfo& scheme) {
 bool Fits(const QuantSpec& spec, const Shape& shape) {
   const MatrixShape matrix = FlattenShape(shape);
   if (spec.rht && matrix.rows % 16 != 0) return false;
-  const bool packed = spec.scheme->name.starts_with("nvfp4");
+  const bool packed = spec.scheme->element_bits == 4;
   return !packed ||
          ((!spec.rowwise || matrix.cols % 2 == 0) && (!spec.columnwise || matrix.rows % 2 == 0));
 }

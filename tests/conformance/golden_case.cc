@@ -141,6 +141,7 @@ QuantSpec GoldenSpec(const GoldenCase& golden) {
   if (mode == "fp8_blockwise_1d") prefix = "fp8_block1x128";
   if (mode == "fp8_blockwise_2d") prefix = "fp8_block128x128";
   if (mode == "nvfp4") return Nvfp4Spec(params);
+  if (mode == "mxfp4") return {.scheme = &FindScheme(mode)};
   QuantSpec spec{.scheme = &FindScheme(prefix + "_" + params.at("q_dtype").get<std::string>())};
   if (params.contains("scale")) spec.scale = params.at("scale").get<float>();
   spec.amax_epsilon = params.value("amax_epsilon", 0.0f);

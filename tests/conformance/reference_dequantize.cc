@@ -27,6 +27,7 @@ Geometry GeometryOf(const Slot& slot) {
   if (name.starts_with("fp8_block128x128")) return {128, 128, true, false};
   if (name.starts_with("fp8_block1x128")) return {1, 128, true, true};
   if (name.starts_with("nvfp4")) return {1, 16, true, false};
+  if (name.starts_with("mxfp4")) return {1, 32, true, false};
   if (name.starts_with("mxfp8")) return {1, 32, false, !Rowwise(slot)};
   return {0, 0, true, false};
 }
@@ -63,7 +64,7 @@ void SetItem(QuantizedBuffers& in, Role role, std::size_t item, std::uint32_t bi
 }
 
 bool Packed(const Slot& slot) {
-  return slot.scheme->name.starts_with("nvfp4");
+  return slot.scheme->element_bits == 4;
 }
 
 void SetCode(const Slot& slot, QuantizedBuffers& in, std::size_t place, std::uint32_t code) {
@@ -92,7 +93,7 @@ double AmaxValue(const Slot& slot, const QuantizedBuffers& in, std::size_t line)
 /// What a stored scale_inv says.
 double ScaleValue(const Slot& slot, const QuantizedBuffers& in, std::size_t line,
                   std::uint32_t scale_inv) {
-  if (Packed(slot)) {
+  if (slot.scheme->name.starts_with("nvfp4")) {
     const float finv =
         std::bit_cast<float>(in.view.spec.e4m3_max == 448.0f ? 0x39C30C31u : 0x3A2AAAABu);
     const auto product =

@@ -89,7 +89,10 @@ void QuantizeMx(const Matrix& x, const ReferenceCodec& codec, bool square, bool 
   const std::size_t lines = rowwise ? x.rows : x.cols;
   const std::size_t along = rowwise ? x.cols : x.rows;
   const std::size_t blocks = Up(along, kMxBlockLength) / kMxBlockLength;
+  const bool packed =
+      out.view.spec.scheme->element_bits == 4;  // its columnwise codes lie transposed
   std::memset(out.Data(scales), 0, out.Bytes(scales));
+  if (packed) std::memset(out.Data(data), 0, out.Bytes(data));
   for (std::size_t line = 0; line < lines; ++line) {
     for (std::size_t block = 0; block < blocks; ++block) {
       const std::size_t across = square ? line / kMxBlockLength * kMxBlockLength : line;
@@ -100,13 +103,17 @@ void QuantizeMx(const Matrix& x, const ReferenceCodec& codec, bool square, bool 
       const std::uint32_t scale_code = ReferenceMxCode(amax, max);
       const double multiplier = std::ldexp(1.0, 127 - static_cast<int>(scale_code));
       const std::size_t place =
-          ScalePlace(rowwise, out.view.spec.swizzled, line, block, lines, blocks);
+          ScalePlace(rowwise || packed, out.view.spec.swizzled, line, block, lines, blocks);
       out.Data(scales)[place] = static_cast<std::byte>(scale_code);
       for (std::size_t k = start; k < std::min(along, start + kMxBlockLength); ++k) {
         const std::size_t row = rowwise ? line : k, col = rowwise ? k : line;
         const float scaled = RoundedProduct(x(row, col), multiplier);
-        out.Data(data)[row * x.cols + col] =
-            static_cast<std::byte>(codec.Encode(static_cast<double>(scaled)));
+        const std::uint32_t code = codec.Encode(static_cast<double>(scaled));
+        if (packed) {
+          out.Data(data)[(line * along + k) / 2] |= static_cast<std::byte>(code << k % 2 * 4);
+        } else {
+          out.Data(data)[row * x.cols + col] = static_cast<std::byte>(code);
+        }
       }
     }
   }

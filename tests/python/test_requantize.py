@@ -11,6 +11,8 @@ import pytest
 from cli import run, run_json
 from test_conventions import E8M0, case, codes, method, packed, powers, read_model, write_model
 
+import narrowfloat as nf
+
 
 def quantization(folder: Path) -> dict:
     return json.loads((folder / "config.json").read_text())["quantization_config"]
@@ -155,3 +157,21 @@ def test_other_formats_are_refused(tmp_path: Path) -> None:
     source = write_model(tmp_path / "in", [tensors], config)
     arguments = ("requantize", source, tmp_path / "out", "--scale-format", "ue8m0")
     assert "must be MXFP4 or block FP8" in run(*arguments, code=3).stderr
+
+
+def test_experts_of_gpt_oss_are_quantized_along_their_inputs(tmp_path: Path) -> None:
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    experts = np.random.default_rng(8).standard_normal((3, 96, 64)).astype(np.float32)
+    tensors = {name: experts, "a.q_proj.weight": experts[0], "b.experts.w1.weight": experts[0]}
+    source = write_model(tmp_path / "in", [tensors], {"model_type": "gpt_oss", "dtype": "float32"})
+    out = tmp_path / "out"
+    done = run_json("quantize", source, out, "--scheme", "mxfp4", "--convention", "mxfp4")
+    assert (done["tensors_quantized"], done["tensors_copied"]) == (1, 2)
+    assert read_model(out)[f"{name}_blocks"].shape == (3, 64, 3, 16)
+    assert read_model(out)[f"{name}_scales"].shape == (3, 64, 3)
+    run("dequantize", out, tmp_path / "values")
+    values = read_model(tmp_path / "values")[name]
+    for found, expert in zip(values, experts, strict=True):
+        turned = np.ascontiguousarray(expert.T)
+        assert found.T.tobytes() == nf.quantize(turned, "mxfp4").dequantize().tobytes()
+    run("requantize", out, tmp_path / "no", "--scale-format", "ue8m0", code=3)

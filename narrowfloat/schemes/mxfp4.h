@@ -2,7 +2,7 @@
 #pragma once
 
 #include "narrowfloat/numerics/e8m0.h"
-#include "narrowfloat/numerics/type_list.h"
+#include "narrowfloat/schemes/mxfp8.h"
 #include "narrowfloat/schemes/scheme.h"
 
 namespace narrowfloat {
@@ -11,11 +11,10 @@ namespace narrowfloat {
 /// items of a row (rowwise) or of a column (columnwise). Columnwise codes lie transposed, since
 /// two of them share a byte along the line that a GEMM reads. Source: OCP MX 1.0 section 6.3, with
 /// the scale rounded up as TransformerEngine's reference for `pow_2_scales` does.
-struct Mxfp4 {
-  static constexpr std::uint16_t kId = 0x7E01;
-  static constexpr std::string_view kName = "mxfp4_e2m1";
+template <class Identity>
+struct Mxfp4 : Identity {
   using Element = E2M1;
-  static constexpr BlockShape kBlock{1, 32};  // OCP MX 1.0, section 5.2: k
+  static constexpr BlockShape kBlock{1, kMxBlock};
   static constexpr SchemeLayout kLayout{
       .scale_type = ScaleType::kE8M0,
       .rowwise_order = ScaleOrder::kLineMajor,
@@ -46,6 +45,9 @@ struct Mxfp4 {
   }
 };
 
-using ExtraSchemes = TypeList<Mxfp4>;
+struct Mxfp4OneDimensional {
+  static constexpr std::uint16_t kId = 0x0501;
+  static constexpr std::string_view kName = "mxfp4";
+};
 
 }  // namespace narrowfloat

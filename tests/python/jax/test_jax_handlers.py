@@ -264,11 +264,11 @@ def test_dequantize_serves_every_scheme(scheme: str) -> None:
         q = nf.quantize(x, scheme, not columnwise, columnwise)
         side = "columnwise" if columnwise else "rowwise"
         codes = q.buffers[f"{side}_data"]
-        if scheme.startswith("nvfp4"):
+        if scheme.endswith(tuple(dtypes)):
+            codes = codes.view(dtypes[scheme[-4:]])
+        else:
             unpacked = np.stack([codes & 0xF, codes >> 4], -1).reshape(codes.shape[0], -1)
             codes = unpacked.view(ml_dtypes.float4_e2m1fn)
-        else:
-            codes = codes.view(dtypes[scheme[-4:]])
         scales = q.buffers[f"{side}_scale_inv"]
         if scheme.startswith("nvfp4"):
             scales = scales.view(ml_dtypes.float8_e4m3fn)

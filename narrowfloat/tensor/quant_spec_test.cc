@@ -109,7 +109,7 @@ TEST(QuantSpecTest, ParseReportsWhatIsWrong) {
   constexpr const char* kSchemesThere =
       "there are: fp8_e4m3, fp8_e5m2, mxfp8_e4m3, mxfp8_e5m2, mxfp8_2d_e4m3, mxfp8_2d_e5m2, "
       "fp8_block1x128_e4m3, fp8_block1x128_e5m2, fp8_block128x128_e4m3, fp8_block128x128_e5m2, "
-      "nvfp4, nvfp4_2d";
+      "nvfp4, nvfp4_2d, mxfp4";
   EXPECT_EQ(ParseError("fp9"), std::string("unknown scheme 'fp9'; ") + kSchemesThere);
   EXPECT_EQ(ParseError(""), std::string("unknown scheme ''; ") + kSchemesThere);
   EXPECT_EQ(ParseError("fp8_e4m3:"), "spec: 'fp8_e4m3:' ends in ':' without an option");

@@ -307,7 +307,8 @@ def _bias_gradients(ctx: Any, dy: Any) -> list[torch.Tensor | None]:
     for i, part in enumerate(_split(dy, ctx.call.splits)):
         if not ctx.needs_dbias[i]:
             continue
-        if quantizers[i] is None:  # as torch.nn.Linear does it
+        if quantizers[i] is None or all(quantizers[i].holds_values()):
+            # As torch.nn.Linear does it.
             total = part.reshape(-1, part.shape[-1]).sum(0)
         else:
             total = column_sums(part)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// Everything a program needs: verbs over views, and types that own their buffers.
+/// Includes everything that a program needs: verbs over views, and types that own their buffers.
 
 #include "narrowfloat/ops/amax.h"
 #include "narrowfloat/ops/dbias.h"

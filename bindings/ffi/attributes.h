@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What crosses the border between JAX and the handlers beside buffers, and what it means here.
-// Knows nothing of XLA, so that tracing asks the same functions as the handlers do.
+// Values that JAX and the handlers exchange beside buffers, and their meaning here.
+// Does not depend on XLA, so that tracing calls the same functions as the handlers.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 #include "narrowfloat/tensor/quant_spec.h"
 #include "narrowfloat/tensor/shape.h"
 
-// Names and numbers are those of TransformerEngine's JAX extension; they stand in attributes of
-// compiled programs.
+// Names and numbers are those of TransformerEngine's JAX extension; compiled programs store them as
+// attributes.
 enum class JAXX_Scaling_Mode : std::int64_t {
   NO_SCALING = 0,
   DELAYED_TENSOR_SCALING = 1,
@@ -47,15 +47,15 @@ inline constexpr NamedValue<QuantizeLayout> kQuantizeLayouts[] = {
     {"ROWWISE_COLWISE", QuantizeLayout::ROWWISE_COLWISE},
 };
 
-/// Schemes that a mode stands for, one an element format; none for NO_SCALING.
-/// Errors: InvalidArgument if `mode` is none of kScalingModes.
+/// Returns the schemes of a mode, one per element format; none for NO_SCALING.
+/// Errors: InvalidArgument if `mode` is not in kScalingModes.
 std::vector<const SchemeInfo*> SchemesOf(ScalingMode mode);
 
-/// The mode's scheme with that element format.
-/// Errors: InvalidArgument naming the formats there are; `verb` begins the message.
+/// Returns the mode's scheme with that element format.
+/// Errors: InvalidArgument naming the formats of the mode; `verb` begins the message.
 const SchemeInfo& SchemeOf(const char* verb, ScalingMode mode, std::string_view element);
 
-/// How a call of a quantizing handler is wanted.
+/// Attributes of a call of a quantizing handler.
 struct QuantizeAttributes {
   ScalingMode scaling_mode;
   QuantizeLayout q_layout;
@@ -63,12 +63,12 @@ struct QuantizeAttributes {
   bool use_rht = false;
 };
 
-/// The spec that the attributes and the codes' element format ask for; numbers that stand in
-/// buffers (scale, amax, seed, ...) are left as they are.
-/// Errors: InvalidArgument if a value is out of its enumeration or options do not go together.
+/// Returns the spec of the attributes and the codes' element format; does not set the numbers that
+/// are in buffers (scale, amax, seed, ...).
+/// Errors: InvalidArgument if a value is not in its enumeration or options exclude each other.
 QuantSpec SpecOf(const char* verb, const QuantizeAttributes& attributes, std::string_view element);
 
-/// Name of an element format, and of the dtype that JAX and ml_dtypes give it.
+/// Name of an element format, and its dtype's name in JAX and ml_dtypes.
 struct ElementType {
   std::string_view element, dtype;
 };
@@ -78,14 +78,14 @@ inline constexpr ElementType kElementTypes[] = {
     {E2M1::kName, "float4_e2m1fn"},
 };
 
-/// The dtype of a scheme's stored scales: "float32", "float8_e8m0fnu" or "float8_e4m3fn".
+/// Returns the dtype of a scheme's stored scales: "float32", "float8_e8m0fnu" or "float8_e4m3fn".
 std::string_view ScaleDType(const SchemeInfo& scheme);
 
-/// Rows and columns of a tensor whose dimensions from `flatten_axis` on are the columns. Negative
-/// axes count from the end. Errors: InvalidArgument unless 0 < flatten_axis < rank.
+/// Returns the rows and columns of a tensor whose dimensions from `flatten_axis` on are columns.
+/// Negative axes count from the end. Errors: InvalidArgument unless 0 < flatten_axis < rank.
 MatrixShape SplitShape(const char* verb, const Shape& shape, std::int64_t flatten_axis);
 
-/// Numbers as TransformerEngine's core has them.
+/// Numbers of dtypes in TransformerEngine's core.
 enum class CoreDType : std::int64_t {
   kByte = 0,
   kInt16 = 1,
@@ -105,8 +105,8 @@ struct WorkspaceSize {
   CoreDType dtype;
 };
 
-/// The workspace that a quantize with dbias is best given: partial sums of the columns, fp32. A
-/// smaller one is legal. Types, mode and layout do not change it.
+/// Returns the best workspace of a quantize with dbias: partial sums of the columns, fp32. A
+/// smaller one is allowed. Types, mode and layout do not change it.
 /// Source: TransformerEngine jax/csrc, the function of that name.
 __attribute__((visibility("default"))) WorkspaceSize GetDBiasQuantizeWorkspaceSizes(
     std::size_t batch_size, std::size_t hidden_size, CoreDType in_dtype, CoreDType out_dtype,

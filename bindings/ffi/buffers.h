@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// XLA's buffers as the core sees them, checked on the way.
+// Converts XLA's buffers to the core's views, with checks.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace narrowfloat::xla_ffi {
 
 namespace ffi = ::xla::ffi;
 
-/// Says which buffer a message is about.
+/// Names a buffer in messages.
 struct BufferName {
   const char* verb;
   const char* name;
@@ -22,45 +22,45 @@ struct BufferName {
 
 Shape ShapeOf(const ffi::AnyBuffer& buffer);
 
-/// JAX's name of the buffer's dtype, or "dtype N".
+/// Returns JAX's name of the buffer's dtype, or "dtype N".
 std::string_view DTypeNameOf(const ffi::AnyBuffer& buffer);
 
-/// The element format of a buffer of codes. Errors: InvalidArgument if it holds none.
+/// Returns the element format of a buffer of codes. Errors: InvalidArgument if it has none.
 std::string_view ElementOf(BufferName what, const ffi::AnyBuffer& codes);
 
-/// A float tensor seen as a matrix. Errors: InvalidArgument if it is none.
+/// Returns a float tensor as a matrix. Errors: InvalidArgument if the buffer is not of floats.
 ConstTensorView MatrixView(BufferName what, const ffi::AnyBuffer& buffer, MatrixShape matrix);
 TensorView MutableMatrixView(BufferName what, ffi::AnyBuffer& buffer, MatrixShape matrix);
 
-/// A whole float tensor, flattened to one row.
+/// Returns a whole float tensor, flattened to one row.
 ConstTensorView FlatView(BufferName what, const ffi::AnyBuffer& buffer);
 
-/// Errors: InvalidArgument unless the buffer is of `dtype`, or holds `count` items.
+/// Checks a buffer. Errors: InvalidArgument unless it is of `dtype`, or has `count` items.
 void CheckDType(BufferName what, const ffi::AnyBuffer& buffer, ffi::DataType dtype);
 void CheckCount(BufferName what, const ffi::AnyBuffer& buffer, std::size_t count);
 
-/// The float32 items of a buffer that has to hold `count` of them.
+/// Returns the float32 items of a buffer that must have `count` of them.
 const float* Floats(BufferName what, const ffi::AnyBuffer& buffer, std::size_t count);
 float* MutableFloats(BufferName what, ffi::AnyBuffer& buffer, std::size_t count);
 
-/// Memory of a buffer for codes of `scheme` or its stored scales, which has to hold `count` items
-/// of that dtype; how many dimensions they are spread over is the caller's.
+/// Returns the memory of a buffer for codes of `scheme` or its stored scales, which must have
+/// `count` items of that dtype in any number of dimensions.
 std::byte* Codes(BufferName what, const ffi::AnyBuffer& buffer, const SchemeInfo& scheme,
                  std::size_t count);
 std::byte* Scales(BufferName what, const ffi::AnyBuffer& buffer, const SchemeInfo& scheme,
                   std::size_t count);
-/// Errors: InvalidArgument unless the buffer is of the type that stores the scheme's scales.
+/// Checks a buffer. Errors: InvalidArgument unless its type is that of the scheme's stored scales.
 void CheckScaleDType(BufferName what, const ffi::AnyBuffer& buffer, const SchemeInfo& scheme);
 
-/// Bytes that XLA keeps for the buffer: of 4-bit items two lie in each, which its own count
-/// forgets.
+/// Returns the bytes of XLA's buffer: 4-bit items are stored two per byte, which XLA's own count
+/// ignores.
 std::size_t BytesOf(const ffi::AnyBuffer& buffer);
 
-/// Asks for huge pages under a large result: XLA's memory is fresh at nearly every call, and the
-/// pages' first touch costs more than what is written to them. Advice: slower without, not wrong.
+/// Requests huge pages for a large result: XLA's memory is new in nearly every call, and touching
+/// its pages first costs more than writing the data. Only a hint: without it calls are slower.
 void AdviseHugePages(const ffi::AnyBuffer& buffer);
 
-/// Zeroes a result from byte `first` on: XLA hands out memory as it is.
+/// Zeroes a result from byte `first` on: XLA does not initialise results.
 void ZeroFrom(ffi::AnyBuffer& buffer, std::size_t first = 0);
 
 }  // namespace narrowfloat::xla_ffi

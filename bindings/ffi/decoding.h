@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attributes of enumerations, and symbols that other programs find.
+// Attributes of enumerations, and exported symbols.
 #pragma once
 
 #include "bindings/ffi/attributes.h"
@@ -8,7 +8,7 @@
 XLA_FFI_REGISTER_ENUM_ATTR_DECODING(JAXX_Scaling_Mode);
 XLA_FFI_REGISTER_ENUM_ATTR_DECODING(JAXX_Quantize_Layout);
 
-/// XLA_FFI_DEFINE_HANDLER_SYMBOL says nothing of visibility, and this library's default is hidden.
+/// Exports a handler: XLA_FFI_DEFINE_HANDLER_SYMBOL sets no visibility, and the default is hidden.
 #define NF_EXPORT_HANDLER(symbol, function, ...)                                               \
   extern "C" __attribute__((visibility("default"))) XLA_FFI_Error* symbol(XLA_FFI_CallFrame*); \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(symbol, function, __VA_ARGS__)

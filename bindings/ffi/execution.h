@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a handler runs: XLA's threads, and errors as XLA has them.
+// How a handler runs: on XLA's threads, with errors as XLA's.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +17,9 @@ namespace narrowfloat::xla_ffi {
 
 namespace ffi = ::xla::ffi;
 
-/// XLA's pool as the core asks for one. The calling thread works too and the pool's only assist, so
-/// that a pool without an idle thread delays a call and never blocks it. What a task throws is
-/// thrown to the caller once all are done; the environment of floats is the core's to set.
+/// Adapts XLA's pool to the core's interface. The calling thread works too and the pool's threads
+/// only help, so that a busy pool delays a call but never blocks it. An exception of a task is
+/// rethrown to the caller after all tasks; the core sets the floating-point environment.
 class XlaThreadPool final : public ThreadPool {
  public:
   explicit XlaThreadPool(ffi::ThreadPool& pool) : pool_(pool) {}
@@ -31,7 +31,7 @@ class XlaThreadPool final : public ThreadPool {
   ffi::ThreadPool& pool_;
 };
 
-/// Runs `body`; nothing it throws gets past.
+/// Runs `body` and turns every exception into an XLA error.
 template <class Body>
 ffi::Error Guard(Body&& body) noexcept {
   const auto error = [](ffi::ErrorCode code, const char* message) {
@@ -51,9 +51,9 @@ ffi::Error Guard(Body&& body) noexcept {
   }
 }
 
-/// Runs body(execution) on the threads of the context that a handler gets, with subnormals kept:
-/// XLA's own setting flushes them, in comparisons too. A device has a stream in the place of the
-/// pool, and an overload of this.
+/// Runs body(execution) on the threads of the handler's context, with subnormals kept: XLA's own
+/// setting flushes them, in comparisons too. A backend for a device needs an overload with a stream
+/// instead of the pool.
 template <class Body>
 ffi::Error RunOn(ffi::ThreadPool& threads, Body&& body) noexcept {
   return Guard([&] {

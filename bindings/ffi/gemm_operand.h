@@ -24,9 +24,9 @@ struct OperandNames {
 inline constexpr OperandNames kLhsNames{"lhs", "scale_inv of lhs", "amax of lhs"};
 inline constexpr OperandNames kRhsNames{"rhs", "scale_inv of rhs", "amax of rhs"};
 
-/// An operand: matrices of codes, one for each group, back to back as they lie in memory.
-/// rows, cols: of each matrix; -1 is the size of the group. is_turned: columnwise codes lie in
-/// rows, where the scheme has them transposed.
+/// An operand: matrices of codes, one per group, adjacent in memory.
+/// rows, cols: of each matrix; -1 is the size of the group. is_turned: columnwise codes are stored
+/// as rows, where the scheme stores them transposed.
 struct Operand {
   OperandNames names;
   ffi::AnyBuffer data, scale_inv, amax;
@@ -38,24 +38,24 @@ struct Operand {
   bool HasOneScale() const { return Scheme().layout.lines_per_scale == 0; }
 };
 
-/// The spec of that text. Errors: InvalidArgument unless it has one direction.
+/// Returns the spec of that text. Errors: InvalidArgument unless it has exactly one direction.
 QuantSpec SpecOfOneDirection(std::string_view text);
 
-/// The layout of a product that reads these directions. Errors: InvalidArgument for columns of lhs
-/// with rows of rhs.
+/// Returns the layout of a product that reads these directions. Errors: InvalidArgument for columns
+/// of lhs with rows of rhs.
 GemmLayout LayoutOf(const Operand& lhs, const Operand& rhs);
 
-/// The memory of the groups' buffers, taken one group after another.
+/// The groups' buffers, to be taken one group after another.
 class OperandBuffers {
  public:
-  /// Errors: InvalidArgument for codes or scales of another type, or codes that cannot be turned.
+  /// Errors: InvalidArgument for codes or scales of a wrong type, or codes that cannot be turned.
   OperandBuffers(const Operand& operand, std::size_t groups, const Execution& execution);
 
-  /// The matrix of group `group`, whose size is `size`. Requires: groups in order.
-  /// Errors: InvalidArgument if the buffers end before it.
+  /// Returns the matrix of group `group`, whose size is `size`. Requires: groups in order.
+  /// Errors: InvalidArgument if the buffers are too short for it.
   ConstQuantizedView Take(std::size_t group, std::int64_t size);
 
-  /// Errors: InvalidArgument if codes are left over, or scales without groups are.
+  /// Checks the end. Errors: InvalidArgument if codes are left, or scales although not grouped.
   void CheckAllTaken(bool is_grouped) const;
 
  private:

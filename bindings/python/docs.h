@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// Signatures and docstrings of the module, apart from the code that they would drown.
+/// Signatures and docstrings of the module, in a file of their own because they are long.
 namespace narrowfloat::python {
 
 inline constexpr char kQuantizedTensorDoc[] =

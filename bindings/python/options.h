@@ -22,21 +22,21 @@ struct CallOptions {
   Execution MakeExecution() const { return {.threads = threads, .noop = &noop}; }
 };
 
-/// Which keywords a verb takes beside those of the spec.
+/// Keywords that a verb takes beside those of the spec.
 enum class OptionScope { kSpecOnly, kSpecAndExecution };
 
-/// Reads **options of a call for `scheme`; None stands for "not given".
-/// Errors: TypeError for an unknown name, naming those there are, or a value of the wrong type;
+/// Reads **options of a call for `scheme`; None means not given.
+/// Errors: TypeError for an unknown name, naming the known ones, or a value of the wrong type;
 /// InvalidArgument for an unknown scheme, an option that the scheme does not take, or a value out
 /// of range.
 CallOptions ParseOptions(const char* verb, std::string_view scheme, bool rowwise, bool columnwise,
                          const nb::kwargs& options, OptionScope scope);
 
-/// `value` as fp32: a number, a bool or a float32 array of one element; the caller's rounding mode
-/// does not matter. Errors: TypeError naming `key`.
+/// Returns `value` as fp32: a number, a bool or a float32 array of one element. Ignores the
+/// caller's rounding mode. Errors: TypeError naming `key`.
 float ParseFloat(const char* verb, std::string_view key, nb::handle value);
 
-/// `threads` alone, for verbs without a spec. Errors: TypeError for any other name or type.
+/// Reads `threads` alone, for verbs without a spec. Errors: TypeError for any other name or type.
 Execution ParseExecution(const char* verb, const nb::kwargs& options);
 
 }  // namespace narrowfloat::python

@@ -9,7 +9,7 @@ namespace nb = nanobind;
 
 struct QuantizedTensor;
 
-/// narrowfloat.dequantize, and the method of that name.
+/// Implements narrowfloat.dequantize, and the method of that name.
 nb::object DequantizeTensor(const QuantizedTensor& tensor, const nb::object& dtype,
                             const nb::object& out, const nb::kwargs& options);
 

@@ -9,12 +9,12 @@
 
 namespace narrowfloat::c_api {
 
-/// Keeps a message for nf_last_error() on this thread, cut to what there is room for: an error must
-/// not need memory.
+/// Stores a message for nf_last_error() on this thread, truncated to a fixed size: reporting an
+/// error must not allocate memory.
 void SetLastError(const char* message) noexcept;
 const char* LastError() noexcept;
 
-/// Runs `body`; nothing it throws gets past.
+/// Runs `body` and turns every exception into a status.
 template <class Body>
 std::int32_t Guard(Body&& body) noexcept {
   try {

@@ -11,8 +11,8 @@
 
 namespace narrowfloat::c_api {
 
-/// Size of the caller's struct, which may be another version's.
-/// Errors: InvalidArgument if there is none or it is smaller than the first version's, which is
+/// Returns the size of the caller's struct, which may be of another version.
+/// Errors: InvalidArgument if there is none, or it is smaller than the first version's, which is
 /// `Struct`.
 template <class Struct>
 std::size_t CallerSize(const char* verb, const char* name, const Struct* given) {
@@ -24,8 +24,8 @@ std::size_t CallerSize(const char* verb, const char* name, const Struct* given) 
                                     sizeof(Struct), size));
 }
 
-/// A copy of the caller's struct `index` of an array whose items are `size` bytes each.
-/// Errors: Unsupported if a field that this version does not know is in use.
+/// Returns a copy of struct `index` of the caller's array, whose items are `size` bytes each.
+/// Errors: Unsupported if a field that this version does not know is not zero.
 template <class Struct>
 Struct ReadStruct(const char* verb, const char* name, const Struct* given, std::size_t size,
                   std::size_t index = 0) {

@@ -20,14 +20,14 @@ class SelectionRule {
  public:
   enum class Action { kInclude, kExclude };
 
-  /// Errors: InvalidArgument for a regular expression that is none.
+  /// Errors: InvalidArgument for an invalid regular expression.
   SelectionRule(Action action, std::string pattern);
 
   Action action() const { return action_; }
   const std::string& pattern() const { return pattern_; }
   bool Matches(const std::string& name) const;
 
-  /// "--include '*.q_proj.*'".
+  /// Returns "--include '*.q_proj.*'".
   std::string Text() const;
 
  private:
@@ -36,27 +36,27 @@ class SelectionRule {
   std::shared_ptr<const std::regex> regex_;  // null for an fnmatch pattern
 };
 
-/// Whether a tensor is quantized, and which rule said so.
+/// The decision on one tensor, and its reason.
 struct Decision {
   bool selected;
   std::string reason;
-  bool worth_saying = false;  // the tensor would be quantized if it lay otherwise
+  bool worth_saying = false;  // the tensor would be quantized if its orientation were different
 };
 
-/// What the default does with a tensor. Takes the weights of linear layers and stacked experts.
+/// Decides on a tensor by default. Quantizes the weights of linear layers and stacked experts.
 /// Leaves alone norms, biases, embeddings, convolutions, output heads, routers, LoRA, heads for
-/// the prediction of further tokens, and vectors. Only whole components of the dotted name are
-/// compared: `mlp.gate` is a router, `mlp.gate_proj` is not. `model_type` is config.json's, or
-/// empty: of some models, matrices lie as [inputs, outputs], so that blocks would run along
+/// the prediction of further tokens, and vectors. Compares only whole components of the dotted
+/// name: `mlp.gate` is a router, `mlp.gate_proj` is not. `model_type` is config.json's, or
+/// empty: some models store matrices as [inputs, outputs], so that blocks would extend along
 /// outputs; these are left alone too, unless `takes_transposed`.
 Decision DecideByDefault(std::string_view name, const Shape& shape, std::string_view model_type,
                          bool takes_transposed = false);
 
-/// Whether a model stores the stacked experts as [experts, inputs, outputs].
+/// Returns true if a model stores the stacked experts as [experts, inputs, outputs].
 bool StoresExpertsTransposed(std::string_view model_type);
 
-/// Whether a tensor is quantized: never without a float type to quantize from (`dtype`); else as
-/// the last rule that matches says; else as DecideByDefault does.
+/// Decides on a tensor: no without a float type to quantize from (`dtype`); else by the last rule
+/// that matches; else by DecideByDefault.
 Decision Decide(const std::vector<SelectionRule>& rules, const std::string& name,
                 std::optional<DType> dtype, const Shape& shape, std::string_view model_type,
                 bool takes_transposed = false);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to the sums of a product on their way to the result.
+// The last step of a product: from sums to the result.
 #pragma once
 
 #include <cstddef>
@@ -9,21 +9,21 @@
 
 namespace narrowfloat {
 
-/// A function of the sum and its bias, before what accumulates is added.
+/// A function of the sum and its bias, applied before the accumulated term is added.
 enum class SumFunction : std::uint8_t {
   kNone,
-  kGelu,              // Gelu; what it is applied to is rounded and stored, if that is asked for
+  kGelu,              // Gelu; its argument is rounded and stored, if wanted
   kTimesGeluGradient  // TimesGeluGradient at given points
 };
 
-/// The function, and its second matrix, of the result's type: what kGelu stores (no data: nothing)
-/// and kTimesGeluGradient reads.
+/// The function and its second matrix, of the result's type: kGelu stores its argument there (no
+/// data: does not store), kTimesGeluGradient reads it.
 struct SumStep {
   SumFunction function = SumFunction::kNone;
   MatrixRows<std::byte> points{};
 };
 
-/// A request to write a micro-tile's sums to the result.
+/// Arguments of writing a micro-tile's sums to the result.
 struct FinishArgs {
   const void* sums;
   std::size_t sums_stride;  // items from one row of sums to the next
@@ -34,7 +34,7 @@ struct FinishArgs {
   SumStep step;
   bool accumulates;
   MatrixRows<std::byte> out;
-  Tile tile;  // of the result
+  Tile tile;  // position in the result
 };
 
 }  // namespace narrowfloat

@@ -14,22 +14,22 @@
 
 namespace narrowfloat {
 
-/// How the dot product of one slab's codes, an fp32 number, enters the sum over the slabs; a and b
-/// are the slab's scales of the two lines.
+/// Rule that adds the dot product of one slab's codes, an fp32 number, to the sum over the slabs; a
+/// and b are the slab's scales of the two lines.
 enum class SlabSum : std::uint8_t {
-  kBinary64,      // sum + dot * (a * b) in binary64, rounded to fp32 behind the last slab
+  kBinary64,      // sum + dot * (a * b) in binary64, rounded to fp32 after the last slab
   kFusedLast,     // fma(dot * a, b, sum) in fp32
   kFusedFirst,    // fma(dot * b, a, sum) in fp32
   kFusedProduct,  // fma(dot, a * b, sum) in fp32
 };
 inline constexpr std::size_t kSlabSumCount = 4;
 
-/// When a term is added to the sum: before the sum is rounded to the result's type, or after it,
-/// with a rounding of its own.
+/// Order of adding a term and rounding: before the sum is rounded to the result's type, or after,
+/// with another rounding.
 enum class TermRounding : std::uint8_t { kBeforeTerm, kAfterTerm };
 
-/// The arithmetic of a product of two schemes. Everything in it is a fact of the schemes and types;
-/// threads, tiles and instruction sets do not enter.
+/// The arithmetic of a product of two schemes. Depends on schemes and types alone, not on threads,
+/// tiles or instruction sets.
 struct GemmRule {
   SlabSum sum = SlabSum::kBinary64;
   TermRounding bias = TermRounding::kBeforeTerm;
@@ -40,24 +40,24 @@ struct GemmRule {
 struct OperandCodes {
   const std::byte* data = nullptr;
   std::size_t stride = 0;         // bytes from a stored row to the next
-  bool along_is_adjacent = true;  // a stored row is a line; else it is one place of every line
+  bool along_is_adjacent = true;  // a stored row is a line; else one position of every line
 };
 
-/// A request to pack some lines of an operand: at most GemmBody::rows (of a) or cols (of b), over
-/// places that begin at a multiple of GemmBody::unit.
+/// Arguments of packing some lines of an operand: at most GemmBody::rows (a) or cols (b), over
+/// positions that begin at a multiple of GemmBody::unit.
 struct PackArgs {
   OperandCodes codes;
   LineRange range;
   std::byte* out;
 };
 
-/// One micro-tile: every line of panel `a` against every line of panel `b`, over `length` places.
-/// The scales lie [slab][line of the panel]. `sums` lies [line of a][line of b].
+/// One micro-tile: every line of panel `a` times every line of panel `b`, over `length` positions.
+/// Scales are stored [slab][line of the panel], `sums` [line of a][line of b].
 struct MicroTileArgs {
   const std::byte *a, *b;
   const double *a_scales, *b_scales;
   std::size_t length, slab;
-  std::size_t rows;  // lines of panel a that hold data; sums of the others may be left alone
+  std::size_t rows;  // lines of panel a with data; the sums of the others may stay unwritten
   void* sums;        // double for SlabSum::kBinary64, else float
 };
 
@@ -65,28 +65,28 @@ using PackFn = void (*)(const PackArgs& args) noexcept;
 using MicroTileFn = void (*)(const MicroTileArgs& args) noexcept;
 
 /// Geometry of a pair of panels and the micro-kernels that read them.
-/// A panel holds one unit of places after another; places past the end of a line are zeros.
+/// A panel stores its units of positions one after another; positions past a line's end are zero.
 struct GemmBody {
   std::size_t rows = 0, cols = 0;                      // lines of a panel of a, of b
-  std::size_t unit = 1;                                // places that are packed together
+  std::size_t unit = 1;                                // positions that are packed together
   std::size_t a_unit_bytes = 0, b_unit_bytes = 0;      // of a whole panel
   std::array<MicroTileFn, kSlabSumCount> add_slabs{};  // adds scaled dot products of whole slabs
   MicroTileFn add_products = nullptr;  // adds unscaled products to fp32 sums; reads no scales
 };
 
-/// Packs codes of one element format for the two sides of a body.
+/// Packing functions of one element format for the two sides of a body.
 struct PanelPackers {
   PackFn a = nullptr, b = nullptr;
 };
 
-/// Type and meaning of a micro-tile's sums after the last slab has been added.
+/// Type and meaning of a micro-tile's sums after the last slab.
 enum class SumType : std::uint8_t {
   kBinary64,    // doubles
   kFloat,       // floats
-  kUnscaledDot  // floats, the dot products of the one slab; the scales are not applied yet
+  kUnscaledDot  // floats, the dot products of the only slab, before scaling
 };
 
-struct FinishArgs;  // of gemm_finish.h, so that few files know what follows the sums
+struct FinishArgs;  // of gemm_finish.h, which few files include
 using FinishFn = void (*)(const FinishArgs& args) noexcept;
 
 /// The micro-kernels of one instruction set.

@@ -10,15 +10,15 @@
 
 namespace narrowfloat {
 
-/// Rows of a tile whose codes lie transposed, and of the runs in which these leave: lines that
-/// bypass the caches two in a row take memory twice as long as four in a row do.
+/// Rows of a tile with transposed codes, and bytes of one contiguous output run (4 cache lines).
+/// Non-temporal stores of 2 adjacent lines at a time were measured at half the bandwidth of 4.
 inline constexpr std::size_t kTransposedRun = 256;
 
 /// Bytes of one stored scale_inv item.
 template <Scheme S>
 inline constexpr std::size_t kScaleBytes = S::kLayout.scale_type == ScaleType::kFloat32 ? 4 : 1;
 
-/// Which stored scale line a line of elements uses, and which block an element along it lies in.
+/// Returns the stored scale line of a line of elements, and the block of a position in the line.
 template <Scheme S>
 constexpr std::size_t ScaleLine(std::size_t line) {
   return WholeTensorScheme<S> ? 0 : line / S::kLayout.lines_per_scale;
@@ -37,9 +37,9 @@ inline void StoreScaleInv(std::byte* base, std::size_t item, std::uint32_t scale
   }
 }
 
-/// Stores `count` of them that follow each other from `item` on.
-/// Requires: the buffers do not overlap. Bytes may alias any type, so that the compiler vectorizes
-/// the loop only if it is promised this.
+/// Stores `count` adjacent scale_inv items from `item` on.
+/// Requires: the buffers do not overlap. Bytes may alias any type; __restrict lets the compiler
+/// vectorize the loop.
 template <Scheme S>
 inline void StoreScaleInvs(std::byte* __restrict base, std::size_t item,
                            const std::uint32_t* __restrict scale_inv, std::size_t count) {
@@ -57,7 +57,7 @@ inline std::uint32_t LoadScaleInv(const std::byte* base, std::size_t item) {
   }
 }
 
-/// A kernel's view of its work in one direction: lines, and positions along a line.
+/// A kernel's work in one direction: lines, and positions along a line.
 struct LineRange {
   std::size_t line_begin, line_end, along_begin, along_end;
 };
@@ -75,7 +75,7 @@ constexpr LineRange LinesOf(const Tile& tile) {
 template <Scheme S>
 inline constexpr std::size_t kCodesPerByte = 8 / kBits<typename S::Element>;
 
-/// Where a code lies: columnwise codes may lie transposed, narrow ones share a byte.
+/// Position of a code: columnwise codes may be transposed, narrow codes share a byte.
 struct CodePlace {
   std::size_t offset;
   int shift;

@@ -17,43 +17,43 @@ namespace narrowfloat {
 
 struct GemmKernels;
 
-/// A matrix whose rows are contiguous and may lie anywhere: a fixed distance apart, or at
+/// A matrix with contiguous rows at arbitrary addresses: a fixed distance apart, or at
 /// `row_offsets`.
 template <class Byte>
 struct MatrixRows {
   Byte* data = nullptr;
   std::ptrdiff_t row_stride = 0;  // bytes
   const std::ptrdiff_t* row_offsets =
-      nullptr;  // bytes from `data`, one a row; null: row_stride holds
+      nullptr;  // bytes from `data`, one per row; null: row_stride is used
 
   Byte* Row(std::size_t row) const {
     return data + (row_offsets != nullptr ? row_offsets[row]
                                           : static_cast<std::ptrdiff_t>(row) * row_stride);
   }
-  /// Whether rows of `bytes` follow each other without a gap.
+  /// Returns true if rows of `bytes` are adjacent.
   bool IsContiguous(std::size_t bytes) const {
     return row_offsets == nullptr && row_stride == static_cast<std::ptrdiff_t>(bytes);
   }
 };
 
-/// The part of a matrix that one call of a kernel works on. Its corners lie on block boundaries,
-/// but for the matrix's own far edges.
+/// The rectangle of a matrix that one call of a kernel processes. Its corners are block boundaries,
+/// except at the matrix's far edges.
 struct Tile {
   std::size_t row_begin, row_end, col_begin, col_end;
 };
 
-/// Codes and scales of one direction. `codes` is row-major as stored, `code_stride` bytes a stored
-/// row; `scale_inv` items are fp32 or bytes as the scheme says and lie where `strides` says.
+/// Codes and scales of one direction. `codes` is row-major as stored, with `code_stride` bytes per
+/// stored row; `scale_inv` items are fp32 or bytes, as the scheme has them, placed by `strides`.
 template <class Byte>
 struct DirectionBuffers {
   Byte* codes = nullptr;
   std::size_t code_stride = 0;
   Byte* scale_inv = nullptr;
   ScaleStrides strides{};
-  float amax = 0.0f;                       // of the tensor, where the scheme asks for one
-  const std::byte* line_amaxes = nullptr;  // fp32, one for each line, that stand for it
+  float amax = 0.0f;                       // of the tensor, for schemes that use one
+  const std::byte* line_amaxes = nullptr;  // fp32, one per line, used instead of `amax`
 
-  /// What a line's state is prepared from.
+  /// Returns the amax that a line's state is prepared from.
   float AmaxOf(std::size_t line) const {
     if (line_amaxes == nullptr) return amax;
     float line_amax;
@@ -62,22 +62,22 @@ struct DirectionBuffers {
   }
 };
 
-/// How products become codes.
+/// Rounding of a scaled value to a code.
 enum class Rounding : std::uint8_t { kNearestEven, kStochastic };
 
-/// Everything a kernel needs; checked before a kernel sees it. Padding of the scales is not a
-/// kernel's work, and neither are the buffers of a scale that covers the whole tensor: the verb
-/// writes both.
+/// Arguments of a quantizing kernel, already checked. A kernel writes neither the padding of the
+/// scales nor the buffers of a scale that covers the whole tensor: the
+/// verb does.
 struct QuantizeArgs {
   MatrixRows<const std::byte> in;
   MatrixShape shape;
   Tile tile;
-  DirectionBuffers<std::byte> rowwise, columnwise;  // what the slot's direction names
+  DirectionBuffers<std::byte> rowwise, columnwise;  // the slot's directions are set
   ScaleOptions options;
   Rounding rounding = Rounding::kNearestEven;
-  RandomState random;         // of stochastic rounding
-  float* measured = nullptr;  // gets the tile's amax, from whole-tensor schemes
-  bool stream = false;        // codes are better written past the caches
+  RandomState random;         // for stochastic rounding
+  float* measured = nullptr;  // receives the tile's amax, for whole-tensor schemes
+  bool stream = false;        // codes are to be written with non-temporal stores
 };
 
 struct DequantizeArgs {
@@ -86,38 +86,38 @@ struct DequantizeArgs {
   Tile tile;
   MatrixRows<std::byte> out;
   ScaleOptions options;
-  bool stream = false;  // items are better written past the caches
+  bool stream = false;  // items are to be written with non-temporal stores
 };
 
-/// Largest magnitude of a tile, NaN ignored, 0 if there is none.
+/// Returns the largest magnitude of a tile, NaN ignored; 0 for an empty one.
 using AmaxFn = float (*)(const MatrixRows<const std::byte>& in, const Tile& tile) noexcept;
 using QuantizeFn = void (*)(const QuantizeArgs& args) noexcept;
 using DequantizeFn = void (*)(const DequantizeArgs& args) noexcept;
-/// Raises the amaxes of the tile's columns (`amaxes` points at column 0), NaN ignored.
+/// Updates the amaxes of the tile's columns (`amaxes` points at column 0), NaN ignored.
 using ColumnAmaxFn = void (*)(const MatrixRows<const std::byte>& in, const Tile& tile,
                               float* amaxes) noexcept;
 /// Writes the random Hadamard transform of each group of kHadamardSize rows to `out`, rounded once
 /// to the items' type. Rows and columns of `out` count from the tile's corner.
 using HadamardFn = void (*)(const MatrixRows<const std::byte>& in, const Tile& tile,
                             std::uint32_t sign_mask, const MatrixRows<std::byte>& out) noexcept;
-/// Adds the tile's rows, in order, to the fp32 sums of its columns. `sums` points at those of
-/// column 0, which are kept as suits the kernel; the tile's first column is a multiple of
+/// Adds the tile's rows, in order, to the fp32 sums of its columns. `sums` points at the sum of
+/// column 0; the kernel chooses their order. The tile's first column is a multiple of
 /// kSumGroup.
 using ColumnSumFn = void (*)(const MatrixRows<const std::byte>& in, const Tile& tile,
                              float* sums) noexcept;
-/// The same; gives the tile's amax as AmaxFn does.
+/// Does the same; returns the tile's amax as AmaxFn does.
 using AmaxSumFn = float (*)(const MatrixRows<const std::byte>& in, const Tile& tile,
                             float* sums) noexcept;
-/// Brings kept sums of `cols` columns into the columns' order. The first column is a multiple of
-/// kSumGroup, the last one ends a row or comes before another such multiple.
+/// Reorders the sums of `cols` columns to the order of the columns. The first column is a multiple
+/// of kSumGroup; the last one ends a row or precedes another such multiple.
 using SumOrderFn = void (*)(float* sums, std::size_t cols) noexcept;
 inline constexpr std::size_t kSumGroup = 32;
 
 template <class Fn>
 using ByType = std::array<Fn, kFloatTypeCount>;
 
-/// Slots by scheme, direction and float type; a null slot is one that a backend leaves to the
-/// oracle.
+/// Slots by scheme, direction and float type; a backend's null slot is replaced by the
+/// reference's.
 using QuantizeSlots = std::array<std::array<ByType<QuantizeFn>, kDirectionCount>, kSchemeCount>;
 using DequantizeSlots = std::array<std::array<ByType<DequantizeFn>, kDirectionCount>, kSchemeCount>;
 
@@ -136,14 +136,14 @@ struct KernelTable {
   const GemmKernels* gemm = nullptr;  // null: products run on the reference in ops/slab_gemm.h
 };
 
-/// The oracle: plain loops, the executable definition of every slot.
+/// Returns the reference backend: plain loops, the executable specification of every slot.
 const KernelTable& ScalarKernels();
 
-/// All tables that this machine can run, best first, the oracle last. Fixed for the life of the
-/// process.
+/// Returns all tables that this machine can run, best first, the reference last. Fixed for the life
+/// of the process.
 const std::vector<const KernelTable*>& AvailableKernels();
 
-/// The best table, or the one that NF_FORCE_BACKEND names.
+/// Returns the best table, or the one that NF_FORCE_BACKEND names.
 /// Errors: Unsupported if that name is unknown or cannot run here.
 const KernelTable& ActiveKernels();
 

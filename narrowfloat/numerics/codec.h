@@ -16,7 +16,7 @@ inline constexpr std::uint32_t kFloatNan =
     0x7FC00000u;  // the quiet NaN that every result here uses
 inline constexpr float kLargestFloat = std::bit_cast<float>(0x7F7FFFFFu);
 
-/// What becomes of a magnitude past the largest finite one, infinity included.
+/// Says how a magnitude past the largest finite one, infinity included, is encoded.
 enum class Overflow { kSaturate, kInfinity };
 
 /// Shifts right, rounding to nearest with ties to even. Shift: 1 to 31.
@@ -26,7 +26,7 @@ NF_HD constexpr std::uint32_t ShiftRightNearestEven(std::uint32_t value, int shi
   return (value + (half - 1u) + odd) >> shift;
 }
 
-/// Code of `F` nearest to `x`, ties to even, subnormals kept.
+/// Returns the code of `F` nearest to `x`, ties to even, subnormals kept.
 /// Special values: NaN of any sign gives kNanCode without a sign; -0 and negatives that round to
 /// zero keep the sign. Integer arithmetic only, so the caller's rounding mode and flush-to-zero do
 /// not matter. Source: IEEE 754 section 4.3.1; saturation as PTX cvt.rn.satfinite, which
@@ -60,7 +60,7 @@ NF_HD constexpr std::uint32_t Encode(float x) noexcept {
   return sign | (code < kLimit ? code : kLimit);
 }
 
-/// Value of a code. Exact for every format here; NaN codes give the one quiet NaN.
+/// Returns the value of a code. Exact for every format here; NaN codes give the one quiet NaN.
 template <FloatFormat F>
 NF_HD constexpr float Decode(std::uint32_t code) noexcept {
   const std::uint32_t sign = (code & kSignCode<F>) != 0 ? kFloatSign : 0u;
@@ -86,7 +86,7 @@ NF_HD constexpr float Decode(std::uint32_t code) noexcept {
 template <FloatFormat F>
 inline constexpr float kMaxValue = Decode<F>(F::kMaxCode);
 
-/// `x`, or the one quiet NaN if it is any NaN, so that no backend's choice of NaN reaches a result.
+/// Returns `x`, or the one quiet NaN for any NaN, so that a backend's NaN never reaches a result.
 NF_HD constexpr float CanonicalNan(float x) noexcept {
   return x == x ? x : std::bit_cast<float>(kFloatNan);
 }

@@ -10,14 +10,14 @@
 
 namespace narrowfloat {
 
-/// The larger of two amaxes; NaN gives way to the other one, as in CUDA's fmaxf.
+/// Returns the larger of two amaxes; if one is NaN, the other one, as CUDA's fmaxf does.
 NF_HD constexpr float LargerAmax(float a, float b) noexcept {
   return a >= b || b != b ? a : b;
 }
 
-/// Scale that the next step quantizes with, when `amax` stands for the steps so far.
+/// Returns the scale for the next step, where `amax` summarizes the steps so far.
 /// Special values: an amax that is 0, negative, infinite or NaN keeps `old_scale`; an infinite
-/// scale, the old one too, becomes the largest float. There is no epsilon and no power-of-two rule.
+/// scale, old or new, becomes the largest float. There is no epsilon and no power-of-two rule.
 /// Source: TransformerEngine common/recipe/delayed_scaling.cu, amax_and_scale_update_impl.
 NF_HD constexpr float DelayedScale(float amax, float scaled_max, float old_scale) noexcept {
   const bool usable = amax > 0.0f && std::bit_cast<std::uint32_t>(amax) < kFloatInfinity;

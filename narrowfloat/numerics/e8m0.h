@@ -10,14 +10,14 @@
 namespace narrowfloat {
 
 /// OCP E8M0: an exponent with bias 127 and nothing else. Code c is 2^(c-127); 0xFF is NaN; there is
-/// no zero. It has no sign and no mantissa, so it is no FloatFormat and has its own three
-/// functions.
+/// no zero. It has no sign and no mantissa, so it is not a FloatFormat and has three functions
+/// of its own.
 struct E8M0 {
   static constexpr std::uint32_t kMaxCode = 0xFE, kNanCode = 0xFF;
   static constexpr std::uint32_t kSmallestPowerBits = 0x00400000u;  // 2^-127, subnormal in binary32
 };
 
-/// Smallest power of two that is not below `x`, saturating to [2^-127, 2^127]. x >= 0 or NaN.
+/// Returns the smallest power of two >= `x`, saturating to [2^-127, 2^127]. x >= 0 or NaN.
 /// Worked example: 1 -> 0x7F; the next float above 1 -> 0x80; 2^-127 -> 0x00; anything above that
 /// -> 0x01. Source: PTX cvt.rp.satfinite.ue8m0x2.f32, which TransformerEngine uses for MXFP8
 /// scales.
@@ -33,13 +33,13 @@ NF_HD constexpr std::uint32_t EncodeE8M0Up(float x) noexcept {
   return bits > kFloatInfinity ? E8M0::kNanCode : saturated;
 }
 
-/// 2^(code-127); NaN for 0xFF.
+/// Returns 2^(code-127); NaN for 0xFF.
 NF_HD constexpr float DecodeE8M0(std::uint32_t code) noexcept {
   const std::uint32_t power = code == 0 ? E8M0::kSmallestPowerBits : code << 23;
   return std::bit_cast<float>(code == E8M0::kNanCode ? std::uint32_t{kFloatNan} : power);
 }
 
-/// 2^(127-code), exact even for 0xFE, where it is subnormal; NaN for 0xFF.
+/// Returns 2^(127-code), exact even for 0xFE, where it is subnormal; NaN for 0xFF.
 NF_HD constexpr float DecodeE8M0Reciprocal(std::uint32_t code) noexcept {
   const std::uint32_t power =
       code == E8M0::kMaxCode ? E8M0::kSmallestPowerBits : (E8M0::kMaxCode - code) << 23;

@@ -10,8 +10,8 @@
 
 namespace narrowfloat {
 
-/// Sum of finite binary32 numbers without an error, whatever their order: a fixed-point number of
-/// 320 bits whose lowest bit is 2^-149.
+/// Adds finite binary32 numbers without an error, in any order: a fixed-point number of 320 bits
+/// whose lowest bit is 2^-149.
 class ExactSum {
  public:
   constexpr void Add(float x) noexcept {
@@ -22,9 +22,9 @@ class ExactSum {
     AddShifted(significand, place, (bits & kFloatSign) != 0);
   }
 
-  /// The sum times 2^power in binary64, rounded to odd: what is rounded to nearest from there to
-  /// 51 bits or fewer is rounded once. Zero is +0. Source: Boldo and Melquiond, "Emulation of FMA
-  /// and correctly rounded sums: proved algorithms using rounding to odd", 2008.
+  /// Returns the sum times 2^power in binary64, rounded to odd. Rounding that to nearest, to 51
+  /// bits or fewer, equals one rounding of the sum. Zero is +0. Source: Boldo and Melquiond,
+  /// "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008.
   constexpr double RoundToOdd(int power) const noexcept {
     std::array<std::uint64_t, kLimbs> magnitude = limbs_;
     const bool negative = magnitude.back() >> 63 != 0;
@@ -39,7 +39,7 @@ class ExactSum {
     for (int i = 0; i < kKept; ++i) kept = kept << 1 | Bit(magnitude, lead - i);
     for (int i = lead - kKept; i >= 0; --i) kept |= Bit(magnitude, i);
     const int exponent = lead - (kKept - 1) - 149 + power;
-    // kept is a whole number of 53 bits, so that only the exponent is left to set.
+    // kept is a 53-bit integer, so the product below only sets the exponent and is exact.
     const double value = static_cast<double>(kept) * PowerOf(exponent);
     return negative ? -value : value;
   }
@@ -78,8 +78,8 @@ class ExactSum {
   std::array<std::uint64_t, kLimbs> limbs_{};
 };
 
-/// `x` in binary32, rounded to odd: what is rounded to nearest from there to 22 bits or fewer is
-/// rounded once. Infinity and NaN stay, magnitudes past the largest become the largest.
+/// Returns `x` in binary32, rounded to odd. Rounding that to nearest, to 22 bits or fewer, equals a
+/// single rounding of `x`. Keeps infinity and NaN; saturates at the largest finite magnitude.
 constexpr float RoundToOdd(double x) noexcept {
   const auto bits = std::bit_cast<std::uint64_t>(x);
   const double magnitude = std::bit_cast<double>(bits & ~(std::uint64_t{1} << 63));
@@ -89,7 +89,7 @@ constexpr float RoundToOdd(double x) noexcept {
   }
   const auto nearest = static_cast<float>(x);
   if (!(magnitude <= largest) || static_cast<double>(nearest) == x) return nearest;
-  // One step towards zero where rounding went away from it; then the last bit is set.
+  // Steps back towards zero if rounding increased the magnitude; then sets the last bit.
   auto code = std::bit_cast<std::uint32_t>(nearest);
   const auto away = std::bit_cast<double>(
       std::bit_cast<std::uint64_t>(static_cast<double>(nearest)) & ~(std::uint64_t{1} << 63));

@@ -23,7 +23,7 @@ concept FloatFormat = requires {
 template <FloatFormat F>
 inline constexpr int kBits = 1 + F::kExponentBits + F::kMantissaBits;
 
-/// The code that holds nothing but the sign, that of -0.
+/// The code of -0: the sign bit alone.
 template <FloatFormat F>
 inline constexpr std::uint32_t kSignCode = 1u << (F::kExponentBits + F::kMantissaBits);
 

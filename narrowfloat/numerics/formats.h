@@ -11,10 +11,10 @@
 
 namespace narrowfloat {
 
-/// The formats a tensor's elements are quantized to.
+/// Formats of quantized elements.
 using ElementFormats = TypeList<E4M3, E5M2, E2M1>;
 
-/// The 16-bit formats a tensor comes from and goes back to, beside binary32.
+/// 16-bit formats of inputs and of dequantized values, beside binary32.
 using WideFormats = TypeList<Float16, BFloat16>;
 
 }  // namespace narrowfloat

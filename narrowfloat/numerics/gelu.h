@@ -10,17 +10,17 @@
 namespace narrowfloat {
 
 // GELU in its tanh form is x / (1 + e^-v) with v = 2 * sqrt(2 / pi) * (x + 0.044715 * x^3). Both
-// functions here are binary64 operations in a fixed order, none contracted, and one rounding to
-// fp32 at the end. So every instruction set gives the same bytes, and the error is that of the last
-// rounding: binary64's own errors are below 2^-47 of the result, but for the derivative near its
-// zero, where they are below 2^-50 absolutely.
+// functions here use binary64 operations in a fixed order, none contracted, and round to fp32 once,
+// at the end. So every instruction set gives the same bytes, and the error is that of the final
+// rounding: errors of binary64 are below 2^-47 of the result; for the derivative near its zero,
+// they are below 2^-50 absolutely.
 inline constexpr double kGeluLinear = 0x1.9884533d43651p+0;      // v = x * (kGeluLinear
 inline constexpr double kGeluCubic = 0x1.2444f2a4d8b4bp-4;       //          + kGeluCubic * x^2)
 inline constexpr double kGeluCubicSlope = 0x1.b6676bf7450f0p-3;  // 3 * kGeluCubic
 inline constexpr double kGeluMinusLog2E = -0x1.71547652b82fep+0;
 
-/// Bounds of the power of two: at the upper one of GELU it is infinite, so that -infinity gives
-/// NaN, as in PyTorch's formula; that of the derivative keeps the products with it finite.
+/// Bounds of the power of two. At GELU's upper bound the power is infinite, so that -infinity gives
+/// NaN, as in PyTorch's formula. The derivative's bound keeps its products finite.
 inline constexpr double kGeluLeastPower = -1000.0;
 inline constexpr double kGeluMostPower = 1024.0;
 inline constexpr double kGeluGradientMostPower = 1000.0;
@@ -33,12 +33,12 @@ inline constexpr double kPowerSeries[] = {
     0x1.c3bd650fc2986p-36};
 inline constexpr std::size_t kPowerTerms = sizeof(kPowerSeries) / sizeof(kPowerSeries[0]);
 
-/// A number that rounds a sum to a whole one and leaves it, biased as an exponent, in the lowest
-/// bits.
+/// Adding this constant rounds a number to an integer and leaves the integer, biased as an
+/// exponent, in the lowest mantissa bits.
 inline constexpr double kPowerRounder = 0x1.8p52 + 1023;
 
-/// 2^x, of a magnitude within binary64's range or infinite. Requires: -1000 <= x <= 1024, or NaN,
-/// which gives any number.
+/// Returns 2^x, finite or infinite. Requires: -1000 <= x <= 1024, or NaN, for which the result is
+/// unspecified.
 NF_HD constexpr double PowerOfTwo(double x) noexcept {
   const double whole = x + kPowerRounder;
   const double rest = x - (whole - kPowerRounder);
@@ -47,28 +47,28 @@ NF_HD constexpr double PowerOfTwo(double x) noexcept {
   return sum * std::bit_cast<double>(std::bit_cast<std::uint64_t>(whole) << 52);
 }
 
-/// e^-v of `x`, whose square is `square`.
+/// Returns e^-v for `x`; `square` is x * x.
 NF_HD constexpr double GeluPower(double x, double square, double most) noexcept {
   const double power = x * (kGeluLinear + kGeluCubic * square) * kGeluMinusLog2E;
   const double above = power > kGeluLeastPower ? power : kGeluLeastPower;
   return PowerOfTwo(above < most ? above : most);
 }
 
-/// GELU of `x`, tanh form. Special values: NaN and -infinity give NaN.
+/// Returns GELU of `x`, tanh form. Special values: NaN and -infinity give NaN.
 NF_HD constexpr float Gelu(float x) noexcept {
   const auto wide = static_cast<double>(x);
   return static_cast<float>(wide / (1.0 + GeluPower(wide, wide * wide, kGeluMostPower)));
 }
 
-/// `factor` times the derivative of GELU at `x`. Special values: NaN and infinities at `x` give
-/// NaN.
+/// Returns `factor` times the derivative of GELU at `x`. Special values: NaN and infinities at `x`
+/// give NaN.
 NF_HD constexpr float TimesGeluGradient(float factor, float x) noexcept {
   const auto wide = static_cast<double>(x);
   const double square = wide * wide;
   const double power = GeluPower(wide, square, kGeluGradientMostPower);
   const double sigmoid = 1.0 / (1.0 + power);
   const double slope = kGeluLinear + kGeluCubicSlope * square;
-  // The last difference is 0, or NaN.
+  // The last difference is 0 or NaN; adding it makes the result NaN where it must be.
   const double gradient = sigmoid + wide * ((power * sigmoid) * sigmoid) * slope + (wide - wide);
   return static_cast<float>(static_cast<double>(factor) * gradient);
 }

@@ -18,7 +18,7 @@ inline constexpr std::uint32_t kHadamardSignMask = 0xD7E8;
 /// The transform's factor, 1 / sqrt(16).
 inline constexpr double kHadamardScale = 0.25;
 
-/// Whether input k enters output j with a minus: Sylvester's matrix has the sign of
+/// Returns true if input k is negated in output j: Sylvester's matrix has the sign of
 /// popcount(k & j).
 NF_HD constexpr bool HadamardNegates(std::size_t k, std::size_t j,
                                      std::uint32_t sign_mask) noexcept {

@@ -10,12 +10,12 @@ namespace narrowfloat {
 
 using PhiloxWords = std::array<std::uint32_t, 4>;
 
-// Of Philox4x32 with 10 rounds. Source: Salmon et al., "Parallel random numbers: as easy as 1, 2,
-// 3", SC 2011.
+// Philox4x32 with 10 rounds. Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+// SC 2011.
 inline constexpr int kPhiloxRounds = 10;
 inline constexpr std::array<std::uint32_t, 2> kPhiloxFactors{0xD2511F53u, 0xCD9E8D57u};
 
-/// The two words of the key, which change from round to round.
+/// The two words of the key; every round changes them.
 struct PhiloxKey {
   std::uint32_t low, high;
 
@@ -27,7 +27,7 @@ struct PhiloxKey {
   }
 };
 
-/// Four random words for a counter and a key.
+/// Returns four random words for a counter and a key.
 NF_HD constexpr PhiloxWords Philox4x32(PhiloxWords counter, std::uint64_t key) noexcept {
   PhiloxKey words(key);
   for (int round = 0; round < kPhiloxRounds; ++round, words.Next()) {

@@ -11,16 +11,16 @@
 
 namespace narrowfloat {
 
-/// Seed and offset of a stream of random bits. The bits of an element depend on its place alone,
-/// never on who computes it when.
+/// Seed and offset of the random bits. An element's bits depend on its position alone, not on the
+/// thread or the order of computation.
 struct RandomState {
   std::uint64_t seed = 0, offset = 0;
 };
 
-inline constexpr std::size_t kRandomRun = 16;  // elements that one Philox call serves, a byte each
+inline constexpr std::size_t kRandomRun = 16;  // elements per Philox call, one byte each
 inline constexpr std::uint64_t kColumnwiseRuns = std::uint64_t{1} << 63;
 
-/// Random bytes of run number `run`; columnwise runs count from kColumnwiseRuns.
+/// Returns the random bytes of run number `run`; columnwise runs count from kColumnwiseRuns.
 NF_HD constexpr std::array<std::uint8_t, kRandomRun> RandomBytes(const RandomState& state,
                                                                  std::uint64_t run) noexcept {
   const PhiloxWords words = Philox4x32(
@@ -34,16 +34,16 @@ NF_HD constexpr std::array<std::uint8_t, kRandomRun> RandomBytes(const RandomSta
   return bytes;
 }
 
-/// Code of E2M1 that `x` is rounded to by 8 random bits: up with a probability of the distance to
-/// the code below, in 256ths of the step, rounded down. What E2M1 holds stays as it is.
-/// Special values: past the largest and infinity saturate, NaN gives +6.
+/// Returns the E2M1 code of `x` under stochastic rounding with 8 random bits: rounds up with a
+/// probability of the distance to the code below, in 256ths of the step, rounded down. Exact values
+/// stay. Special values: magnitudes past the largest, and infinity, saturate; NaN gives +6.
 /// Source: TransformerEngine common/util/ptx.cuh, the software path of cvt.rs for E2M1.
 NF_HD constexpr std::uint32_t EncodeStochastic(float x, std::uint8_t random) noexcept {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   const float a = std::bit_cast<float>(bits & ~kFloatSign);
   if (!(a < kMaxValue<E2M1>)) return Encode<E2M1>(x);
   const float step = a < 2.0f ? 0.5f : a < 4.0f ? 1.0f : 2.0f;
-  // One rounding to fp32 of the exact sum: binary64 holds enough of it to round twice.
+  // Rounds the exact sum to fp32 once: binary64 has enough bits that rounding twice is harmless.
   const auto raised = static_cast<float>(
       static_cast<double>(a) + static_cast<double>(random) * (static_cast<double>(step) / 256.0));
   const auto steps = static_cast<std::uint32_t>(raised / step);

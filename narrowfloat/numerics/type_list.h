@@ -5,7 +5,7 @@
 
 namespace narrowfloat {
 
-/// A list of types, to be expanded where a table is built.
+/// A list of types, expanded where a table is built.
 template <class... Ts>
 struct TypeList {
   static constexpr std::size_t kSize = sizeof...(Ts);
@@ -17,7 +17,7 @@ template <class... A, class... B>
 struct Joined<TypeList<A...>, TypeList<B...>> {
   using Type = TypeList<A..., B...>;
 };
-/// The types of both lists.
+/// Concatenates two lists.
 template <class A, class B>
 using Join = typename Joined<A, B>::Type;
 

@@ -9,12 +9,12 @@
 
 namespace narrowfloat {
 
-/// Largest magnitude of a tensor; 0 if there is none. NaN is ignored, infinity counts.
+/// Returns the largest magnitude of a tensor; 0 for an empty one. Ignores NaN; counts infinity.
 /// Errors: InvalidArgument if `in` is not a tensor of floats with adjacent items in a row.
 float Amax(const ConstTensorView& in, const Execution& execution = {});
 
-/// Largest magnitudes of the flattened tensor's rows (kRowwise) or columns (kColumnwise), fp32, one
-/// for each, to `amaxes`. Errors: as Amax.
+/// Writes the largest magnitude of each row (kRowwise) or column (kColumnwise) of the flattened
+/// tensor to `amaxes`, fp32. Errors: as Amax.
 void LineAmaxes(const ConstTensorView& in, Direction direction, std::byte* amaxes,
                 const Execution& execution = {});
 

@@ -5,8 +5,8 @@
 
 namespace narrowfloat {
 
-/// out = a times b in bfloat16 with sums in fp32, on the calling thread. Steps are in items; of
-/// the two steps of a and of b one is 1.
+/// Computes out = a times b in bfloat16 with sums in fp32, on the calling thread. Strides are in
+/// items; one of the two strides of each operand is 1.
 struct BFloat16Product {
   std::size_t rows, cols, length;
   const void* a;
@@ -17,14 +17,14 @@ struct BFloat16Product {
   std::size_t out_row_step;
 };
 
-/// Computes a product; returns null, or why it could not as text that lives until the thread's next
-/// call.
+/// Computes a product; returns null, or the reason of a failure, as text valid until the thread's
+/// next call.
 using BFloat16MultiplyFn = const char* (*)(const BFloat16Product* product);
 
-/// Returns the function of the module that wraps oneDNN, which is loaded at the first call: the
-/// file that NF_ONEDNN_MODULE names, else libnarrowfloat_onednn.so beside this library or where the
-/// linker looks.
-/// Errors: Unsupported if the module or oneDNN is not there, or if oneDNN would bring a second
+/// Returns the function of the module that wraps oneDNN. Loads the module at the first call: the
+/// file that NF_ONEDNN_MODULE names, else libnarrowfloat_onednn.so beside this library or in the
+/// linker's path.
+/// Errors: Unsupported if the module or oneDNN is missing, or if oneDNN would load a second
 /// OpenMP runtime into the process.
 BFloat16MultiplyFn LoadBFloat16Multiply();
 

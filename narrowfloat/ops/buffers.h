@@ -18,16 +18,16 @@ constexpr Role AmaxRole(Direction direction) {
   return direction == Direction::kRowwise ? Role::kAmaxRowwise : Role::kAmaxColumnwise;
 }
 
-/// Whether codes and scales of a direction are there.
+/// Returns true if the view has the codes and scales of a direction.
 bool HasDirection(const ConstQuantizedView& view, Direction direction);
 
-/// Checks codes and scales of one direction as CheckBuffers does all of them.
+/// Checks codes and scales of one direction as CheckBuffers checks all.
 void CheckScaledCodes(const char* verb, const ConstQuantizedView& view, Direction direction);
 
-/// The same, and the amax that decoding needs.
+/// Checks the same, and the amax that decoding needs.
 void CheckDirection(const char* verb, const ConstQuantizedView& view, Direction direction);
 
-/// Codes and scales of one direction of `view`, as kernels take them.
+/// Returns codes and scales of one direction of `view`, in the form that kernels take.
 template <class Byte>
 DirectionBuffers<Byte> BuffersOf(const BasicQuantizedView<Byte>& view, Direction direction) {
   const SchemeInfo& scheme = *view.spec.scheme;
@@ -45,7 +45,7 @@ DirectionBuffers<Byte> BuffersOf(const BasicQuantizedView<Byte>& view, Direction
   return buffers;
 }
 
-/// A tile's rows and columns are multiples of these, so that tiles meet on block boundaries.
+/// A tile's rows and columns are multiples of these, so that tiles begin on block boundaries.
 inline constexpr std::size_t kRowRun = 64;
 constexpr std::size_t RowUnit(const SchemeInfo& scheme, Direction direction) {
   if (direction == Direction::kRowwise) return scheme.block.rows > 1 ? scheme.block.rows : 1;
@@ -55,7 +55,7 @@ constexpr std::size_t ColUnit(const SchemeInfo& scheme) {
   return scheme.block.cols > kRowRun ? scheme.block.cols : kRowRun;
 }
 
-/// What a spec tells a scheme's Prepare about a tensor of `dtype`.
+/// Returns the inputs of a scheme's Prepare for a spec and a tensor of `dtype`.
 inline ScaleOptions ScaleOptionsOf(const QuantSpec& spec, DType dtype) {
   ScaleOptions options;
   options.has_scale = spec.scale.has_value();

@@ -8,14 +8,14 @@
 
 namespace narrowfloat {
 
-/// Quantize, and the sum of each column of the flattened input in `dbias`, in one read of it beside
-/// the one for an amax.
+/// Quantizes as Quantize does, and writes the sum of each column of the flattened input to `dbias`.
+/// Reads the input once, and once more if the scheme needs the amax first.
 /// Shapes: dbias is [K], in the input's type. Sums are fp32 in an order that depends on the shape
-/// alone: strips of rows, each added in order, then the strips in order; rounded once. A workspace
-/// as DbiasWorkspaceShape asks for lets threads share columns; with a smaller one, none included,
-/// each thread has columns of its own, and the bytes are the same. What it holds afterwards is of
-/// no use. Without the argument it is allocated. Errors: as Quantize; InvalidArgument if dbias
-/// differs from that, or if dbias or the workspace overlap another buffer.
+/// alone: strips of rows, each added in order, then the strips in order; rounded once. Threads may
+/// share columns if the workspace is as DbiasWorkspaceShape says; with a smaller one, or none,
+/// each thread has columns of its own, and the bytes are the same. Its content afterwards is
+/// unspecified. Without the argument it is allocated. Errors: as Quantize; InvalidArgument if dbias
+/// is not as described, or if dbias or the workspace overlap another buffer.
 void QuantizeDbias(const ConstTensorView& in, const QuantizedView& out, const TensorView& dbias,
                    const Execution& execution = {});
 void QuantizeDbias(const ConstTensorView& in, const QuantizedView& out, const TensorView& dbias,
@@ -27,7 +27,7 @@ void QuantizeDbias(const ConstTensorView& in, const QuantizedView& out, const Te
 /// overlaps it.
 void ColumnSums(const ConstTensorView& in, const TensorView& sums, const Execution& execution = {});
 
-/// Workspace for the sums of a tensor of `shape`, in fp32: strips of rows by columns.
+/// Returns the shape of the workspace of a tensor of `shape`, in fp32: strips of rows by columns.
 Shape DbiasWorkspaceShape(const Shape& shape);
 
 }  // namespace narrowfloat

@@ -8,10 +8,10 @@
 
 namespace narrowfloat {
 
-/// Which amax of the history the scale follows.
+/// Rule that reduces the history to the amax of the scale.
 enum class AmaxAlgorithm : std::uint8_t { kMax, kMostRecent };
 
-/// The algorithm of that name, "max" or "most_recent". Errors: InvalidArgument.
+/// Returns the algorithm of that name, "max" or "most_recent". Errors: InvalidArgument.
 AmaxAlgorithm FindAmaxAlgorithm(std::string_view name);
 
 struct DelayedScaleRule {
@@ -20,13 +20,13 @@ struct DelayedScaleRule {
   AmaxAlgorithm algorithm = AmaxAlgorithm::kMax;
 };
 
-/// Takes the newest amaxes into account: rolls `amax_history` and updates `scale`, both in place.
+/// Updates delayed scaling by the newest amaxes: rolls `amax_history`, sets `scale`, in place.
 /// Shapes: amax_history is [L, n], row 0 the newest; scale and reduced_amax are [n]; all float32
-/// and C-contiguous. A nonzero reduced_amax, the newest amax over all processes, stands in for
-/// row 0; null: there is none. A column whose newest amax is 0 keeps history and scale (NaN is not
-/// 0). Else the scale follows the amaxes of all rows, the row below row 0 drops out, the others
+/// and C-contiguous. A nonzero reduced_amax, the newest amax over all processes, replaces that of
+/// row 0; null: not given. A column whose newest amax is 0 keeps history and scale (NaN is not
+/// 0). Else the scale follows the amaxes of all rows, the row below row 0 is dropped, the others
 /// move up by one, the newest becomes the last row, and row 0 becomes 0.
-/// Errors: InvalidArgument if a buffer differs from that or overlaps another, fp8_max is not
+/// Errors: InvalidArgument if a buffer is not as described or overlaps another, fp8_max is not
 /// positive and finite, or margin is not finite. Nothing is written then.
 /// Source: TransformerEngine nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction.
 void UpdateDelayedScale(const TensorView& amax_history, const TensorView& scale,

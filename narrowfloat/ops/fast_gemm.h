@@ -7,13 +7,13 @@
 
 namespace narrowfloat {
 
-/// Computes one product through bfloat16: the library multiplies the expanded operands, and the
-/// factors, the bias and what accumulates follow in one pass over the sums.
-/// Sums are in fp32, in an order of the library's own, which depends on shapes, threads and
-/// processor. Memory: the operand of fewer lines as bfloat16; for each thread, 1024 lines of the
-/// other one, and 4 MiB of sums unless they are the result.
+/// Computes one product through bfloat16: oneDNN multiplies the expanded operands; factors, bias
+/// and the accumulated term are applied in one pass over the sums.
+/// Sums are in fp32, in oneDNN's order, which depends on shapes, threads and processor.
+/// Memory: the operand of fewer lines as bfloat16; for each thread, 1024 lines of the
+/// other operand, and 4 MiB of sums unless the sums are the result.
 /// Requires: an expansion of the problem's operands; kernels with GemmKernels.
-/// Errors: DeviceError if the library fails. The result is then partly written.
+/// Errors: DeviceError if oneDNN fails. The result is then partly written.
 void MultiplyExpanded(const GemmProblem& problem, const ProductExpansion& expansion,
                       BFloat16MultiplyFn multiply, const Execution& execution);
 

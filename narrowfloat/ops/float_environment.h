@@ -5,11 +5,11 @@
 
 namespace narrowfloat {
 
-/// Round to nearest, subnormals kept, exceptions masked, for as long as it lives; then the thread's
-/// own settings and flags again. Stands at the entry of every verb and of every task body: a worker
-/// thread keeps the settings of whoever first started it, and XLA's CPU runtime calls with
-/// denormals flushed to zero. Both members are out of line, so that no floating-point operation
-/// moves across them.
+/// Sets round to nearest, subnormals kept, exceptions masked; the destructor restores the thread's
+/// own settings and, on x86, its flags. Every verb and every task body begins with one: a worker
+/// thread has the settings of its creator, and XLA's CPU runtime calls with denormals flushed to
+/// zero. Both members are out of line, so that no floating-point operation moves
+/// across them.
 class FloatEnvironment {
  public:
   FloatEnvironment() noexcept;

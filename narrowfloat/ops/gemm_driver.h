@@ -17,8 +17,8 @@ struct GemmProblem {
   const GemmResult& result;
 };
 
-/// Computes products that do not depend on each other, by the micro-kernels of the execution's
-/// table or, where it has none, by MultiplyTile. The bytes are the same either way.
+/// Computes independent products, by the micro-kernels of the execution's table or, if it has none,
+/// by MultiplyTile. The bytes are the same either way.
 /// Memory: panels of `a` of kGemmPanelBytes, or one panel if that is larger, and a scratch of about
 /// 1 MiB for each thread. Codes of `a` are decoded once, codes of `b` once for each part of `a`
 /// that the panels hold.

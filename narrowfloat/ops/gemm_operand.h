@@ -15,13 +15,13 @@
 
 namespace narrowfloat {
 
-/// Where a panel of values goes: one item a line and place along it, these many floats apart.
+/// Layout of a panel of values: distances, in floats, between lines and between positions.
 struct PanelSteps {
   std::size_t line, along;
 };
 
-/// A factor of a matrix product as numbers: `lines` of `length` items that are summed along. The
-/// items of a slab, so many that follow each other along a line, share a scale.
+/// A factor of a matrix product as numbers: `lines` of `length` items, summed along the line. A
+/// slab, a fixed number of adjacent items of a line, shares one scale.
 class GemmOperand {
  public:
   GemmOperand(std::size_t line_count, std::size_t item_count, std::size_t slab_items)
@@ -32,7 +32,7 @@ class GemmOperand {
 
   /// Writes the decoded codes of `range`, not scaled: exact in fp32.
   virtual void Values(const LineRange& range, PanelSteps steps, float* out) const noexcept = 0;
-  /// Writes what the codes of one slab are multiplied by, for each of the lines.
+  /// Writes the decoded scales of one slab, one for each of the lines.
   virtual void Scales(std::size_t line_begin, std::size_t line_end, std::size_t slab_index,
                       float* out) const noexcept = 0;
 
@@ -67,12 +67,12 @@ class StoredOperand : public GemmOperand {
 struct OperandSource {
   DirectionBuffers<const std::byte> buffers;
   std::size_t lines, length;
-  bool along_is_adjacent;  // a line's codes follow each other, else a place's
+  bool along_is_adjacent;  // a line's codes are adjacent; else a position's
   ScaleOptions options;
-  std::vector<float> amaxes;  // what Prepare is told: of the tensor, or one a line
+  std::vector<float> amaxes;  // inputs of Prepare: of the tensor, or one per line
 };
 
-/// A code out of a row of codes, of which a byte may hold two, the even one in the low half.
+/// Returns one code of a row of codes; a byte may hold two, the even one in the low half.
 template <FloatFormat F>
 inline std::uint32_t LoadCode(const std::byte* row, std::size_t index) noexcept {
   if constexpr (kBits<F> == 4) {
@@ -100,7 +100,7 @@ class SchemeOperand final : public StoredOperand {
   }
 
   void Values(const LineRange& range, PanelSteps steps, float* out) const noexcept override {
-    // Codes are read in the order of memory: rows of them are lines, or places along all lines.
+    // Reads codes in the order of memory: a stored row is a line, or one position of all lines.
     const bool rows_are_lines = source_.along_is_adjacent;
     const std::size_t row_begin = rows_are_lines ? range.line_begin : range.along_begin;
     const std::size_t row_end = rows_are_lines ? range.line_end : range.along_end;
@@ -148,14 +148,14 @@ class SchemeOperand final : public StoredOperand {
     return source_.amaxes.empty() ? 0.0f : source_.amaxes[line];
   }
 
-  // Decoded scale codes of a byte, under the tensor's amax: a product decodes millions of them.
+  // Decodes all 256 scale codes once, under the tensor's amax: a product decodes millions.
   static constexpr bool kHasTable = kScaleBytes<S> == 1;
 
   OperandSource source_;
   std::array<float, kHasTable ? 256 : 0> decoded_{};
 };
 
-/// The operand that `view` is in one direction. Its lines are rows, summed along the columns, for
+/// Returns the operand for one direction of `view`. Lines are rows, summed along the columns, for
 /// rowwise buffers, and columns, summed along the rows, for columnwise ones. Errors:
 /// InvalidArgument naming the buffer that is missing or differs from the plan; `verb` and `name`
 /// begin the message.

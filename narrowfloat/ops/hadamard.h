@@ -13,7 +13,7 @@ namespace narrowfloat {
 /// Writes the random Hadamard transform of `in` to `out`: with the signs s of `sign_mask` (bit k
 /// set: s_k is -1) and Sylvester's matrix H, row 16 g + j becomes 0.25 * sum over k of s_k H_kj
 /// times row 16 g + k, the exact sum rounded once to the items' type.
-/// Shapes: both alike, flattened to rows x cols; rows a multiple of 16; one type of float.
+/// Shapes: equal, flattened to rows x cols; rows a multiple of 16; equal float types.
 /// Special values: as IEEE addition has it, in any order; a sum of zero is +0.
 /// Errors: InvalidArgument if shapes, types or rows do not fit, or the two overlap.
 /// Source: TransformerEngine common/hadamard_transform, the transform of columnwise NVFP4.
@@ -21,13 +21,13 @@ void HadamardTransform(const ConstTensorView& in, const TensorView& out,
                        std::uint32_t sign_mask = kHadamardSignMask,
                        const Execution& execution = {});
 
-/// Largest magnitude of the transform of `in`, NaN ignored; nothing is kept of the transform.
+/// Returns the largest magnitude of the transform of `in`, NaN ignored; stores no transform.
 /// Errors: as HadamardTransform; `in` is of any float type.
 float HadamardAmax(const ConstTensorView& in, std::uint32_t sign_mask = kHadamardSignMask,
                    const Execution& execution = {});
 
-/// One tile of it, in memory of the calling thread that its next call takes again; rows are those
-/// of the input, so that a kernel of the same tile can read them.
+/// Transforms one tile into memory of the calling thread, which its next call overwrites. Its rows
+/// count as those of the input, so that a kernel of the same tile can read them.
 MatrixRows<const std::byte> TransformTile(const KernelTable& kernels, DType dtype,
                                           const MatrixRows<const std::byte>& in, const Tile& tile,
                                           std::uint32_t sign_mask);

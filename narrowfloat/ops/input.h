@@ -9,8 +9,8 @@
 
 namespace narrowfloat {
 
-/// The rows of a view of any rank, as kernels take them. Holds a table of row offsets only where
-/// the leading strides do not amount to one distance between rows.
+/// The rows of a view of any rank, in the form that kernels take. Holds a table of row offsets only
+/// if the distance between rows is not constant.
 template <class Byte>
 struct Rows {
   MatrixRows<Byte> matrix;
@@ -28,7 +28,7 @@ template <class Byte>
 void FillRows(const char* verb, const char* name, const BasicTensorView<Byte>& view,
               Rows<Byte>& rows);
 
-/// Memory that a view's elements lie in: [begin, end), empty if it has none.
+/// Address range of a view's elements: [begin, end), empty if it has none.
 struct Extent {
   const std::byte* begin = nullptr;
   const std::byte* end = nullptr;
@@ -37,7 +37,7 @@ struct Extent {
 template <class Byte>
 Extent ExtentOf(const BasicTensorView<Byte>& view);
 
-/// Whether items follow each other in C order without holes.
+/// Returns true if items are adjacent in C order.
 template <class Byte>
 bool IsContiguous(const BasicTensorView<Byte>& view);
 

@@ -20,18 +20,18 @@ struct TileGrid {
   Tile operator[](std::size_t index) const;
 };
 
-/// Tiles of about a core's share of its second-level cache, whose corners are multiples of the
+/// Returns tiles of about half a core's second-level cache whose corners are multiples of the
 /// units.
 TileGrid MakeTileGrid(MatrixShape shape, std::size_t unit_rows, std::size_t unit_cols);
 
-/// Whether a buffer of so many bytes is to be written past the caches. By its size, that is so
-/// where they could not keep it for whoever reads it next.
+/// Returns true if a buffer of `bytes` is to be written with non-temporal stores: by default, if it
+/// is too large to stay in the caches.
 bool BypassesCaches(const Execution& execution, std::size_t bytes);
 
 /// Calls task(i) once for each i below `count`, each under a FloatEnvironment, on the caller's pool
-/// or on oneTBB; returns when all are done. One task, or one thread, runs on the calling thread
-/// alone, and so does everything in a child that was forked after a parallel call, whose worker
-/// threads stayed behind in the parent.
+/// or on oneTBB; returns when all are done. Runs on the calling thread alone for one task or one
+/// thread, and in a child that was forked after a parallel call, because worker threads do not
+/// survive a fork.
 void ParallelFor(const Execution& execution, std::size_t count,
                  const std::function<void(std::size_t)>& task);
 

@@ -20,7 +20,7 @@ void Quantize(const ConstTensorView& in, const QuantizedView& out, const Executi
 template <class Byte>
 void CheckBuffers(const char* verb, const BasicQuantizedView<Byte>& view);
 
-/// Views over the planned buffers, `bytes_of(plan entry)` giving each one's memory.
+/// Returns views of the planned buffers; `bytes_of(plan entry)` gives the memory of each.
 template <class View, class BytesOf>
 View BindBuffers(const QuantSpec& spec, const Shape& shape, BytesOf&& bytes_of) {
   View view{spec, shape, {}};

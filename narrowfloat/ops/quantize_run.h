@@ -13,37 +13,37 @@
 
 namespace narrowfloat {
 
-/// Quantize in its parts, for a verb that has more to do with a tile while it is in the cache:
-/// the constructor checks, then Begin, QuantizeTile for each tile, End.
+/// Quantize in steps, for a verb that also processes a tile while it is in the cache: construct
+/// (checks), then Begin, QuantizeTile for each tile, End.
 class QuantizeRun {
  public:
-  /// Errors: as Quantize; `verb` begins the messages. Keeps references to all three.
+  /// Checks the arguments. Errors: as Quantize; `verb` begins the messages. Keeps references.
   QuantizeRun(const char* verb, const ConstTensorView& in, const QuantizedView& out,
               const Execution& execution);
 
   const KernelTable& kernels() const { return kernels_; }
   const Rows<const std::byte>& rows() const { return rows_; }
-  /// Tiles have corners that are multiples of these.
+  /// Tile corners are multiples of these.
   std::size_t RowUnit() const;
   std::size_t ColUnit() const;
 
-  /// Whether Begin would read the whole input for its amax.
+  /// Returns true if Begin would read the whole input to find its amax.
   bool AsksForAmax() const;
-  /// Finds the amaxes that the scales follow from; writes them, the scale of a whole tensor, and
-  /// padding. `amax` is the input's if that is known.
+  /// Finds the amaxes that the scales depend on; writes them, the scale of a whole tensor, and the
+  /// padding. `amax` is the input's, if known.
   void Begin(std::optional<float> amax = std::nullopt);
-  /// May be called for several tiles at once.
+  /// Quantizes one tile. Thread-safe for different tiles.
   void QuantizeTile(const Tile& tile);
-  /// All of them.
+  /// Quantizes all tiles.
   void QuantizeTiles();
-  /// Writes what was found on the way.
+  /// Writes the amax that was found while quantizing.
   void End();
 
  private:
-  /// The tiles that suit quantization alone.
+  /// Returns the tiles that are best for quantization alone.
   TileGrid Grid() const { return MakeTileGrid(rows_.shape, RowUnit(), ColUnit()); }
   QuantizeFn Slot(Direction direction) const;
-  /// Where the columnwise operand is another matrix, one of its tiles.
+  /// Returns true if the columnwise operand is the input's transform; Transform makes a tile.
   bool Transforms() const { return spec_.rht && spec_.columnwise; }
   MatrixRows<const std::byte> Transform(const Tile& tile) const;
   float TransformedAmax() const;
@@ -56,7 +56,7 @@ class QuantizeRun {
   const KernelTable& kernels_;
   Rows<const std::byte> rows_;
   QuantizeArgs args_{};
-  bool measures_ = false;  // the amax is only reported: it is found on the way
+  bool measures_ = false;  // the amax is only reported: it is found while quantizing
   SharedAmax measured_;
 };
 

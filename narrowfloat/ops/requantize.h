@@ -8,8 +8,8 @@
 namespace narrowfloat {
 
 /// Quantizes the values of `in` by `out.spec`: another scheme, direction or layout of scales.
-/// Shapes: both of one tensor. `between` is the type the values are rounded to on their way; fp32
-/// holds every decoded value as Dequantize gives it.
+/// Shapes: `in` and `out` are of one shape. `between` is the type that values are rounded to in
+/// between; fp32 holds every decoded value exactly as Dequantize gives it.
 /// Errors: InvalidArgument, before anything is written, if shapes differ, buffers are missing, or
 /// `out` overlaps `in`.
 /// Source: TransformerEngine's chain of dequantize and quantize; nvte_group_requantize with
@@ -19,16 +19,16 @@ void Requantize(const ConstQuantizedView& in, const QuantizedView& out,
 
 /// Writes MXFP8 scales for the codes of block-scaled FP8 whose scales are powers of two: each
 /// becomes its E8M0 exponent, repeated over the four MX blocks of a block and over the lines of a
-/// tile, in the tiles that GEMMs read.
-/// Shapes: `scales` is uint8, as PlanQuantize has rowwise_scale_inv of MXFP8 for the codes of that
-/// direction as they are stored, swizzled. Padding becomes zero.
+/// tile, stored swizzled.
+/// Shapes: `scales` is uint8, of the shape that PlanQuantize gives MXFP8's rowwise_scale_inv for
+/// the codes of that direction as they are stored, swizzled. Padding becomes zero.
 /// Errors: InvalidArgument if `in` is of another family or lacks the direction, if a scale is not a
 /// power of two, or `scales` differs.
 /// Source: TransformerEngine nvte_swizzle_block_scaling_to_mxfp8_scaling_factors.
 void BlockScalesToMxfp8(const ConstQuantizedView& in, Direction direction,
                         const TensorView& scales);
 
-/// What BlockScalesToMxfp8 fills: shape of `scales`.
+/// Returns the shape of `scales` of BlockScalesToMxfp8.
 Shape Mxfp8ScalesShape(const ConstQuantizedView& in, Direction direction);
 
 }  // namespace narrowfloat

@@ -7,8 +7,8 @@
 
 namespace narrowfloat {
 
-/// The largest of the magnitudes that threads find, 0 before the first. Compares patterns, which
-/// order as magnitudes do whatever a thread does to subnormals.
+/// The largest magnitude that any thread has found, 0 at first. Compares bit patterns: their order
+/// is that of the magnitudes, also under flush-to-zero.
 class SharedAmax {
  public:
   void Raise(float magnitude) {

@@ -10,28 +10,28 @@
 
 namespace narrowfloat {
 
-/// Whether tensors of these schemes can be multiplied: slabs of one length under scales of one
-/// type.
+/// Returns true if tensors of these schemes can be multiplied: equal slab lengths and scale
+/// types.
 bool AreOfOneFamily(const SchemeInfo& a, const SchemeInfo& b);
 
-/// The rule for a result of type `out`. Source: TransformerEngine's reference GEMMs, numerics
+/// Returns the rule for a result of type `out`. Source: TransformerEngine's reference GEMMs, our
 /// specification section 11.
 GemmRule RuleOf(const SchemeInfo& a, const SchemeInfo& b, DType out, std::optional<DType> bias);
 
-/// Result of a product, and what follows the sums.
+/// Result of a product, and the steps after the sums.
 struct GemmResult {
   MatrixRows<std::byte> rows;
   DType dtype;
-  bool accumulates;         // what `rows` holds is a term of the sum
-  std::vector<float> bias;  // one a column, or none
+  bool accumulates;         // the values of `rows` are a term of the sum
+  std::vector<float> bias;  // one per column, or empty
   SumStep step{};
 };
 
 inline constexpr std::size_t kGemmTileRows = 64, kGemmTileCols = 128;
 
-/// Computes a tile, of that size at most, of the product of a's lines with b's lines.
+/// Computes a tile, of at most that size, of the product of a's lines with b's lines.
 /// Each item is the sum over the slabs, in order, of fp32 dot products whose items are added in
-/// order, one rounding each. A sum of nothing is 0, or what `result` holds.
+/// order, one rounding each. An empty sum is 0, or the value in `result`.
 void MultiplyTile(const GemmOperand& a, const GemmOperand& b, const GemmRule& rule,
                   const Tile& tile, const GemmResult& result);
 

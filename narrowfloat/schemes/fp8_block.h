@@ -9,8 +9,8 @@ namespace narrowfloat {
 
 inline constexpr std::size_t kFp8Block = 128;
 
-/// What 1-D and 2-D block-scaled FP8 share: an fp32 scale per block from the block's amax, a power
-/// of two unless the caller says otherwise. Columnwise codes lie transposed. Source:
+/// Common part of 1-D and 2-D block-scaled FP8: one fp32 scale per block, computed from the block's
+/// amax, a power of two by default. Columnwise codes are stored transposed. Source:
 /// TransformerEngine Float8BlockQuantizer.
 template <FloatFormat Format, class Identity>
 struct Fp8BlockRule : Identity {
@@ -34,8 +34,8 @@ struct Fp8BlockRule : Identity {
   }
 };
 
-/// Blocks of 1x128 rowwise and 128x1 columnwise. The scales of a block's lines follow each other,
-/// as GEMMs read them.
+/// Blocks of 1x128 rowwise and 128x1 columnwise. Scales are stored block-major: the scales of one
+/// block position, for all lines, are adjacent, as GEMMs read them.
 template <FloatFormat Format, class Identity>
 struct Fp8Block : Fp8BlockRule<Format, Identity> {
   static constexpr BlockShape kBlock{1, kFp8Block};
@@ -53,7 +53,7 @@ struct Fp8Block : Fp8BlockRule<Format, Identity> {
   };
 };
 
-/// Tiles of 128x128, whose scale is stored once; both directions hold the same codes.
+/// Tiles of 128x128 with one stored scale each; both directions hold the same codes.
 template <FloatFormat Format, class Identity>
 struct Fp8Tile : Fp8BlockRule<Format, Identity> {
   static constexpr BlockShape kBlock{kFp8Block, kFp8Block};

@@ -8,9 +8,9 @@
 namespace narrowfloat {
 
 /// MXFP4: E2M1 codes under an E8M0 scale, the smallest power of two at or above amax / 6, for 32
-/// items of a row (rowwise) or of a column (columnwise). Columnwise codes lie transposed, since
-/// two of them share a byte along the line that a GEMM reads. Source: OCP MX 1.0 section 6.3, with
-/// the scale rounded up as TransformerEngine's reference for `pow_2_scales` does.
+/// elements of a row (rowwise) or of a column (columnwise). Columnwise codes are stored transposed,
+/// since two codes share a byte along the line that a GEMM reads. Source: OCP MX 1.0 section 6.3,
+/// with the scale rounded up as TransformerEngine's reference for `pow_2_scales` does.
 template <class Identity>
 struct Mxfp4 : Identity {
   using Element = E2M1;

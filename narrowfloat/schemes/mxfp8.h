@@ -8,9 +8,9 @@ namespace narrowfloat {
 
 inline constexpr std::size_t kMxBlock = 32;  // OCP MX 1.0, section 5.2: k
 
-/// What 1-D and 2-D MXFP8 share: an E8M0 scale, the smallest power of two at or above amax / max,
-/// per block. Columnwise codes keep the input's orientation; each direction is quantized on its
-/// own. Source: OCP MX 1.0 section 6.3, with the scale rounded up as TransformerEngine's
+/// Common part of 1-D and 2-D MXFP8: one E8M0 scale per block, the smallest power of two >=
+/// amax / max. Columnwise codes keep the input's orientation; each direction is quantized
+/// independently. Source: OCP MX 1.0 section 6.3, with the scale rounded up as TransformerEngine's
 /// MXFP8Quantizer does.
 template <FloatFormat Format, class Identity>
 struct Mxfp8Rule : Identity {
@@ -19,7 +19,7 @@ struct Mxfp8Rule : Identity {
       .scale_type = ScaleType::kE8M0,
       .rowwise_order = ScaleOrder::kLineMajor,
       .columnwise_order = ScaleOrder::kBlockMajor,
-      .lines_per_scale = 1,  // in 2-D too: every line of a tile carries its scale
+      .lines_per_scale = 1,  // in 2-D too: the tile's scale is stored for each of its lines
       .line_multiple = 128,
       .block_multiple = 4,
       .columnwise_transposed = false,
@@ -52,8 +52,8 @@ struct Mxfp8 : Mxfp8Rule<Format, Identity> {
   static constexpr BlockShape kBlock{1, kMxBlock};
 };
 
-/// MXFP8 with tiles of 32x32, whose scale is repeated for each line of the tile; both directions
-/// hold the same codes.
+/// MXFP8 with tiles of 32x32, whose scale is stored for each line of the tile; both directions hold
+/// the same codes.
 template <FloatFormat Format, class Identity>
 struct Mxfp8Tile : Mxfp8Rule<Format, Identity> {
   static constexpr BlockShape kBlock{kMxBlock, kMxBlock};

@@ -10,9 +10,9 @@ namespace narrowfloat {
 
 inline constexpr std::size_t kNvfp4Block = 16;
 
-/// What 1-D and 2-D NVFP4 share: E2M1 codes under an E4M3 scale per block under the fp32 amax of
-/// the tensor, or of the row. Every operation rounds to fp32 on its own, in this order, or bytes
-/// differ. Columnwise codes lie transposed. Source: TransformerEngine
+/// Common part of 1-D and 2-D NVFP4: E2M1 codes, one E4M3 scale per block, one fp32 amax per tensor
+/// or per row. Every operation rounds to fp32 separately and in this order; another order changes
+/// bytes. Columnwise codes are stored transposed. Source: TransformerEngine
 /// common/cast/nvfp4/core_nvfp4.cuh.
 template <class Identity>
 struct Nvfp4Rule : Identity {
@@ -22,7 +22,7 @@ struct Nvfp4Rule : Identity {
       .scale_type = ScaleType::kE4M3,
       .rowwise_order = ScaleOrder::kLineMajor,
       .columnwise_order = ScaleOrder::kLineMajor,
-      .lines_per_scale = 1,  // in 2-D too: every line of a tile carries its scale
+      .lines_per_scale = 1,  // in 2-D too: the tile's scale is stored for each of its lines
       .line_multiple = 128,
       .block_multiple = 4,
       .columnwise_transposed = true,
@@ -34,7 +34,7 @@ struct Nvfp4Rule : Identity {
 
   struct TensorState {
     float amax;
-    float encode;             // S: what maps the tensor to the range of codes and block scales
+    float encode;             // S: maps the tensor to the range of codes and block scales
     float encode_over_max;    // S / 6
     float reciprocal_encode;  // 1 / S
     float decode;             // 1 / (6 * largest block scale)
@@ -67,18 +67,18 @@ struct Nvfp4Rule : Identity {
     return Decode<Scale>(scale_inv) * state.amax * state.decode;
   }
 
-  // 4over6: a block's scale maps its amax to 4 or to 6, whichever loses less.
+  // 4over6: maps a block's amax to 4 or to 6, whichever gives the smaller error.
 
   NF_HD static constexpr bool Chooses(const TensorState& state) noexcept {
     return state.four_over_six != FourOverSix::kOff;
   }
-  /// Of equal errors, or if one is NaN, the second is taken.
+  /// Returns the scales that map the amax to 4 and to 6. The second is used on equal errors or NaN.
   NF_HD static constexpr std::array<BlockScale, 2> Candidates(float amax,
                                                               const TensorState& state) noexcept {
     const float to_six = amax / kMaxValue<Element> * state.encode;
     return {ScaleFor(to_six * 1.5f, state), ScaleFor(to_six, state)};
   }
-  /// What a code under that scale adds to the error of `x`. Errors of a line add up in order.
+  /// Returns one element's term of a candidate's error. Terms of a line are added in order.
   NF_HD static constexpr float Error(std::uint32_t code, std::uint32_t scale_inv, float x,
                                      const TensorState& state) noexcept {
     const float scaled = Decode<Element>(code) * Decode<Scale>(scale_inv);  // exact
@@ -89,7 +89,7 @@ struct Nvfp4Rule : Identity {
   }
 
  private:
-  /// The smaller one; `limit` if `x` is NaN.
+  /// Returns the smaller one; `limit` if `x` is NaN.
   NF_HD static constexpr float AtMost(float x, float limit) noexcept {
     return x < limit ? x : limit;
   }
@@ -108,7 +108,7 @@ struct Nvfp4 : Nvfp4Rule<Identity> {
       Option::kStochasticRounding | Option::kRowScaled | Option::kFourOverSix;
 };
 
-/// NVFP4 with tiles of 16x16, whose scale is repeated for each line of the tile.
+/// NVFP4 with tiles of 16x16, whose scale is stored for each line of the tile.
 template <class Identity>
 struct Nvfp4Tile : Nvfp4Rule<Identity> {
   static constexpr BlockShape kBlock{kNvfp4Block, kNvfp4Block};

@@ -37,20 +37,20 @@ constexpr OptionSet operator|(Option a, Option b) {
   return OptionSet{} | a | b;
 }
 
-/// How a block chooses whether its amax becomes 4 or 6 of E2M1: not at all, or by an error.
+/// Rule by which a block maps its amax to 4 or to 6 of E2M1: always to 6, or by the smaller error.
 enum class FourOverSix : std::uint8_t { kOff, kMeanAbsoluteError, kMeanSquaredError };
 
-/// The smaller of the two largest block scales that 4over6 may count on.
+/// The smaller of the two values that e4m3_max may have, for use with 4over6.
 inline constexpr float kReducedE4M3Max = 256.0f;
 
-/// What a scheme's Prepare is told beside the amax.
+/// Inputs of a scheme's Prepare beside the amax.
 struct ScaleOptions {
   bool has_scale =
-      false;  // delayed scaling: the multiplier is given and the amax does not decide it
+      false;  // delayed scaling: the multiplier is given, so the amax does not decide it
   float scale = 1.0f;
   ScaleRule rule;
   float input_max = kLargestFloat;   // largest finite number of the input's type
-  float e4m3_max = kMaxValue<E4M3>;  // largest block scale that the tensor's scale counts on
+  float e4m3_max = kMaxValue<E4M3>;  // largest block scale that the tensor's scale allows for
   FourOverSix four_over_six = FourOverSix::kOff;
   bool four_over_six_fast_error = false;
 };

@@ -14,7 +14,7 @@
 #include "narrowfloat/schemes/nvfp4.h"
 #include "narrowfloat/schemes/scheme.h"
 
-// A build may bring schemes of its own: the header that this names says `ExtraSchemes`.
+// A build may add schemes: NF_EXTRA_SCHEMES names a header that defines `ExtraSchemes`.
 #if defined(NF_EXTRA_SCHEMES)
 #include NF_EXTRA_SCHEMES
 #else
@@ -25,7 +25,7 @@ using ExtraSchemes = TypeList<>;
 
 namespace narrowfloat {
 
-/// The schemes of the library. Ids stand in files.
+/// The schemes of the library. Ids are stored in files.
 using OwnSchemes =
     TypeList<Fp8Tensor<E4M3, Fp8TensorE4M3>, Fp8Tensor<E5M2, Fp8TensorE5M2>, Mxfp8<E4M3, Mxfp8E4M3>,
              Mxfp8<E5M2, Mxfp8E5M2>, Mxfp8Tile<E4M3, Mxfp8TileE4M3>, Mxfp8Tile<E5M2, Mxfp8TileE5M2>,
@@ -33,15 +33,15 @@ using OwnSchemes =
              Fp8Tile<E5M2, Fp8TileE5M2>, Nvfp4<Nvfp4OneDimensional>, Nvfp4Tile<Nvfp4TwoDimensional>,
              Mxfp4<Mxfp4OneDimensional>>;
 
-/// Every scheme there is. Kernel tables, tests, benches, schemes() and the documentation's table
-/// expand this list.
+/// Every scheme of this build. Kernel tables, tests, benches, schemes() and the documentation's
+/// table expand this list.
 using AllSchemes = Join<OwnSchemes, ExtraSchemes>;
 
 inline constexpr std::size_t kSchemeCount = AllSchemes::kSize;
 
 /// A scheme as a value, for code that runs before a kernel is chosen.
 struct SchemeInfo {
-  std::uint16_t id;  // stands in files and XLA attributes; never reused
+  std::uint16_t id;  // stored in files and XLA attributes; never reused
   std::string_view name;
   std::string_view element;  // name of the element format
   int element_bits;
@@ -69,7 +69,7 @@ constexpr bool NamesAndIdsAreUnique(const auto& schemes) {
 
 }  // namespace internal
 
-/// Bytes of `codes` codes that lie side by side.
+/// Returns the bytes of `codes` codes stored side by side.
 constexpr std::size_t CodeBytes(const SchemeInfo& scheme, std::size_t codes) {
   return codes * static_cast<std::size_t>(scheme.element_bits) / 8;
 }

@@ -15,7 +15,7 @@
 
 namespace narrowfloat {
 
-/// Elements that share a scale, as they lie in a row-major matrix for rowwise quantization.
+/// Elements that share a scale, as a rectangle of a row-major matrix, for rowwise quantization.
 /// Columnwise quantization uses the transposed shape.
 struct BlockShape {
   std::size_t rows, cols;
@@ -23,7 +23,7 @@ struct BlockShape {
 };
 inline constexpr BlockShape kWholeTensor{0, 0};
 
-/// How a scale is stored.
+/// Stored type of a scale.
 enum class ScaleType : std::uint8_t { kFloat32, kE8M0, kE4M3 };
 
 /// Scales form a matrix per direction. A *line* is a row of the input for rowwise, a column for
@@ -31,31 +31,31 @@ enum class ScaleType : std::uint8_t { kFloat32, kE8M0, kE4M3 };
 /// kBlockMajor [block][line].
 enum class ScaleOrder : std::uint8_t { kLineMajor, kBlockMajor };
 
-/// Which amax buffers belong to a quantized tensor.
+/// Amax buffers of a quantized tensor.
 enum class AmaxBuffers : std::uint8_t { kNone, kOne, kPerDirection };
 
-/// Where things lie. Everything that asks for a shape, a padding or an offset reads it from here.
+/// Layout of codes and scales. Every shape, padding and offset is computed from it.
 struct SchemeLayout {
   ScaleType scale_type;
   ScaleOrder rowwise_order, columnwise_order;
-  std::size_t lines_per_scale;  // lines that share one stored scale; 0: the tensor has a single one
+  std::size_t lines_per_scale;  // lines that share one stored scale; 0: one scale per tensor
   std::size_t line_multiple;    // the stored scale matrix is padded to these multiples
   std::size_t block_multiple;
-  bool columnwise_transposed;  // columnwise codes lie transposed, last dimension first
+  bool columnwise_transposed;  // columnwise codes are stored transposed, last dimension first
   bool swizzles;               // scales may be stored in the 128x4 tiles that GEMMs read
   bool stores_scale;           // the multiplier is a buffer too
   AmaxBuffers amax;
 };
 
-/// What one block's amax decides.
+/// Result of scaling one block.
 struct BlockScale {
   std::uint32_t scale_inv;  // as stored: an fp32 pattern or a code
   float scale;              // what the block's elements are multiplied by
 };
 
 /// A scaling scheme: how a tensor is cut into blocks, and three pure functions.
-/// Prepare runs once per tensor, ScaleBlock once per block; DecodeScale gives what a decoded code
-/// is multiplied by.
+/// Prepare runs once per tensor, ScaleBlock once per block; DecodeScale returns the factor of a
+/// decoded code.
 template <class S>
 concept Scheme = FloatFormat<typename S::Element> &&
     requires(float amax, const ScaleOptions& options, const typename S::TensorState& state,
@@ -65,13 +65,13 @@ concept Scheme = FloatFormat<typename S::Element> &&
   { S::kBlock } -> std::convertible_to<BlockShape>;
   { S::kLayout } -> std::convertible_to<SchemeLayout>;
   { S::kOptions } -> std::convertible_to<OptionSet>;
-  { S::kOnByDefault } -> std::convertible_to<OptionSet>;  // of its options, those that are flags
+  { S::kOnByDefault } -> std::convertible_to<OptionSet>;  // its flags that are on by default
   { S::Prepare(amax, options) } -> std::same_as<typename S::TensorState>;
   { S::ScaleBlock(amax, state) } -> std::same_as<BlockScale>;
   { S::DecodeScale(scale_inv, state) } -> std::same_as<float>;
 };
 
-/// A scheme that, by its options, has to look at a block to choose between two scales.
+/// A scheme that, under some options, examines a block's values to choose between two scales.
 template <class S>
 concept ChoosingScheme = Scheme<S> &&
     requires(float x, std::uint32_t code, const typename S::TensorState& state) {
@@ -80,7 +80,7 @@ concept ChoosingScheme = Scheme<S> &&
   { S::Error(code, code, x, state) } -> std::same_as<float>;
 };
 
-/// A block's scale is a narrow float under a scale of the whole tensor.
+/// A scheme whose block scale is a narrow float, itself scaled by one scale per tensor.
 template <class S>
 concept TwoLevelScheme = Scheme<S> && requires(const typename S::TensorState& state) {
   typename S::Scale;
@@ -88,12 +88,12 @@ concept TwoLevelScheme = Scheme<S> && requires(const typename S::TensorState& st
   { state.reciprocal_encode } -> std::convertible_to<float>;
 };
 
-/// Codes of a byte each, which vector code handles alike.
+/// A scheme whose codes are one byte each.
 template <class S>
 concept ByteScheme = Scheme<S> && kBits<typename S::Element>
 == 8;
 
-/// The block is the tensor: one scale, known before the first element is encoded.
+/// A scheme with one scale for the whole tensor, known before the first element is encoded.
 template <class S>
 concept WholeTensorScheme = Scheme<S> && S::kBlock == kWholeTensor;
 

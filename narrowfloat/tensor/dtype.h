@@ -15,7 +15,7 @@ namespace narrowfloat {
 /// Type of a buffer's items. Codes, packed codes and 8-bit scales are kUInt8.
 enum class DType : std::uint8_t { kFloat32, kFloat16, kBFloat16, kUInt8 };
 
-/// What a tensor is quantized from and dequantized to, in the order of DType's first values.
+/// Types of inputs and of dequantized values, in the order of DType's first values.
 using FloatTypes = TypeList<float, Float16, BFloat16>;
 inline constexpr std::size_t kFloatTypeCount = FloatTypes::kSize;
 
@@ -28,13 +28,13 @@ constexpr std::size_t ItemSize(DType dtype) {
   return kSizes[static_cast<std::size_t>(dtype)];
 }
 
-/// Largest finite number of a float type.
+/// Returns the largest finite number of a float type.
 constexpr float LargestFinite(DType dtype) {
   constexpr float kLargest[] = {kLargestFloat, kMaxValue<Float16>, kMaxValue<BFloat16>};
   return kLargest[static_cast<std::size_t>(dtype)];
 }
 
-/// NumPy's and ml_dtypes' name of the type.
+/// Returns the type's name in NumPy and ml_dtypes.
 constexpr std::string_view DTypeName(DType dtype) {
   constexpr std::string_view kNames[] = {"float32", "float16", "bfloat16", "uint8"};
   return kNames[static_cast<std::size_t>(dtype)];

@@ -5,7 +5,7 @@
 
 namespace narrowfloat {
 
-/// Base of everything the library throws. Messages read "verb: thing, rule, value".
+/// Base of every exception of the library. Messages read "verb: thing, rule, value".
 class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -25,7 +25,7 @@ class DeviceError : public Error {
   using Error::Error;
 };
 
-/// The file system failed, or a file is not what it says.
+/// The file system failed, or a file's content is not valid.
 class IoError : public Error {
   using Error::Error;
 };

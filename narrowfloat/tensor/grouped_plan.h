@@ -9,36 +9,36 @@
 
 namespace narrowfloat {
 
-/// A group's buffer: where it begins in the packed one, in items of the dtype, and its shape.
+/// Place of one group's buffer in the packed one: first item, and shape.
 struct GroupSlice {
   std::size_t offset;
   Shape shape;
   bool operator==(const GroupSlice&) const = default;
 };
 
-/// The buffers of one role, of all groups one after another in one flat buffer.
+/// The buffers of one role, of all groups, adjacent in one flat buffer.
 struct PackedBuffer {
   BufferPlan whole;                // its shape is {items}
   std::vector<GroupSlice> groups;  // in the order of the groups
 };
 
-/// Where tensors lie that are quantized each as if it were alone, and packed.
+/// Plan of tensors that are quantized independently and stored packed.
 struct GroupedPlan {
   QuantSpec spec;
   std::vector<Shape> shapes;  // of the groups
   std::vector<PackedBuffer> buffers;
 };
 
-/// Plans the packed buffers of groups of those shapes, empty ones included, which may differ in
-/// every dimension.
-/// Shapes: each group's buffer is the one of PlanQuantize and follows that of the group before it:
+/// Plans the packed buffers of groups of those shapes. Groups may be empty, and may differ in every
+/// dimension.
+/// Shapes: each group's buffer is that of PlanQuantize and follows the buffer of the group before:
 /// codes at the group's offset in elements (transposed ones too), scales at the sum of the padded
-/// sizes, per-tensor scales and amaxes at the group's index. Where all groups have the same K, a
-/// buffer of scales is at least as large as TransformerEngine's, which is sized before rows are
-/// given to groups: that of all rows as one tensor, and, where the padding of a group of 128 rows
-/// exceeds them, one such padding more for each group but one. Items that no group owns are zero by
-/// convention, and the caller's to write.
-/// Errors: as PlanQuantize, for the first group that it refuses.
+/// sizes, per-tensor scales and amaxes at the group's index. If all groups have one K, a buffer of
+/// scales is at least as large as TransformerEngine's, whose size does not depend on the groups'
+/// rows: that of all rows as one tensor, and, where the padding of a group of 128 rows exceeds it,
+/// one such padding more for each group but one. Items outside all groups are zero by convention;
+/// the caller writes them.
+/// Errors: as PlanQuantize, for the first group with an invalid shape.
 /// Source: TransformerEngine common/common.h (GroupedTensor), common/cast/core/grouped_layout.cuh.
 GroupedPlan PlanGroupedQuantize(const QuantSpec& spec, std::span<const Shape> groups);
 

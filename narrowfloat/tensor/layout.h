@@ -19,9 +19,9 @@ inline constexpr std::size_t kDirectionCount = 3;
 /// bytes hold 4 quarters.
 inline constexpr std::size_t kSwizzleLines = 128, kSwizzleQuarter = 32, kSwizzleBlocks = 4;
 
-/// Where the scale of (line, block) lies, in items. Every layout is a sum of a term of the line and
-/// a term of the block: compact row-major, compact transposed and swizzled differ in these five
-/// strides alone.
+/// Position of the scale of (line, block), in items: a term of the line plus a term of the block
+/// in every layout. Compact row-major, compact transposed and swizzled layouts differ in these
+/// five strides alone.
 struct ScaleStrides {
   std::size_t line_tile, line_quarter,
       line;                       // per 128 lines, per 32 lines within those, per line within these
@@ -34,7 +34,7 @@ struct ScaleStrides {
   NF_HD constexpr std::size_t BlockOffset(std::size_t j) const {
     return j / kSwizzleBlocks * block_tile + j % kSwizzleBlocks * block;
   }
-  /// Whether the scales of a line's blocks follow each other; those of a block's lines.
+  /// Returns true if the scales of a line's blocks are adjacent; below, those of a block's lines.
   NF_HD constexpr bool BlocksAreAdjacent() const {
     return block == 1 && block_tile == kSwizzleBlocks;
   }
@@ -50,18 +50,18 @@ struct ScaleGrid {
   ScaleOrder order;
 
   constexpr std::size_t Items() const { return padded_lines * padded_blocks; }
-  /// Shape of the stored matrix as the buffer has it.
+  /// Returns the shape of the stored matrix as the buffer has it.
   constexpr MatrixShape StoredShape() const {
     return order == ScaleOrder::kLineMajor ? MatrixShape{padded_lines, padded_blocks}
                                            : MatrixShape{padded_blocks, padded_lines};
   }
 };
 
-/// Grid of `direction` (kRowwise or kColumnwise) for a matrix; a scheme with one scale has a grid
-/// of 1x1.
+/// Returns the grid of `direction` (kRowwise or kColumnwise) for a matrix. A scheme with one scale
+/// has a grid of 1x1.
 ScaleGrid MakeScaleGrid(const SchemeInfo& scheme, Direction direction, MatrixShape matrix);
 
-/// Whether scales lie compact, as `grid` says, or in the tiles that GEMMs read.
+/// Placement of scales: compact, as ScaleGrid lists them, or in the tiles that GEMMs read.
 enum class ScalePlacement : std::uint8_t { kCompact, kSwizzled };
 
 ScaleStrides MakeScaleStrides(const ScaleGrid& grid, ScalePlacement placement);

@@ -12,7 +12,7 @@
 
 namespace narrowfloat {
 
-/// What a buffer of a quantized tensor is for.
+/// Meaning of a buffer of a quantized tensor.
 enum class Role : std::uint8_t {
   kRowwiseData,
   kRowwiseScaleInv,
@@ -27,8 +27,8 @@ inline constexpr std::size_t kRoleCount = 7;
 /// The buffer's key in every language: "rowwise_data", ...
 std::string_view RoleName(Role role);
 
-/// One buffer that quantizing fills. `storage` is the role whose memory holds it: its own, but for
-/// per-tensor FP8 in both directions, where the columnwise scale_inv is the rowwise one.
+/// One buffer of a quantized tensor. `storage` is the role whose memory holds it: normally its own;
+/// per-tensor FP8 in both directions keeps one scale_inv, under the rowwise role.
 struct BufferPlan {
   Role role;
   DType dtype;
@@ -37,13 +37,13 @@ struct BufferPlan {
   bool operator==(const BufferPlan&) const = default;
 };
 
-/// Buffers that quantizing a tensor of `shape` by `spec` fills, in the order of Role. Touches no
-/// memory, no device. Shapes: codes as the tensor, transposed ones with the last dimension first,
-/// packed ones with the final one halved (an odd one is merged with those before it); scales padded
-/// as TransformerEngine's. Errors: InvalidArgument if the spec or the shape is not valid.
+/// Returns the buffers of a tensor of `shape` quantized by `spec`, in the order of Role. Uses no
+/// memory and no device. Shapes: codes as the tensor; transposed codes, last dimension first;
+/// packed codes with the last dimension halved (an odd one is merged with those before it); scales
+/// padded as TransformerEngine's. Errors: InvalidArgument if the spec or the shape is not valid.
 std::vector<BufferPlan> PlanQuantize(const QuantSpec& spec, const Shape& shape);
 
-/// Bytes of a buffer.
+/// Returns the bytes of a buffer.
 std::size_t BufferBytes(const BufferPlan& buffer);
 
 }  // namespace narrowfloat

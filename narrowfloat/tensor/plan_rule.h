@@ -24,12 +24,12 @@ struct BufferRule {
   Role storage;
 };
 
-/// The plan of every tensor of `rank` dimensions: PlanQuantize(spec, shape) for all shapes that it
-/// accepts and whose packed dimension is even. A compiler that keeps sizes as symbols needs this.
+/// Returns the plan of every tensor of `rank` dimensions: PlanQuantize(spec, shape) for all valid
+/// shapes whose packed dimension is even. For compilers that keep sizes as symbols.
 /// Errors: InvalidArgument if the spec is not valid.
 std::vector<BufferRule> PlanRules(const QuantSpec& spec, std::size_t rank);
 
-/// The size that a rule gives for `shape`.
+/// Returns the size that a rule gives for `shape`.
 std::int64_t EvaluateRule(const SizeRule& rule, const Shape& shape);
 
 }  // namespace narrowfloat

@@ -13,7 +13,7 @@
 
 namespace narrowfloat {
 
-/// What is wanted: a scheme, directions and options. A value; it compares by bits, so NaN equals
+/// What to make: a scheme, directions and options. A value type; it compares by bits, so NaN equals
 /// NaN. Its text form is `scheme[:key=value,...]` with keys in sorted order and defaults left out,
 /// for example `fp8_e4m3:columnwise=1,force_pow_2_scales=1`.
 struct QuantSpec {
@@ -22,15 +22,15 @@ struct QuantSpec {
   bool columnwise = false;
   std::optional<float> scale{};            // given: delayed scaling
   std::optional<float> amax{};             // given: stands in for the measured one
-  std::optional<float> amax_columnwise{};  // given: as amax, for the columnwise direction alone
+  std::optional<float> amax_columnwise{};  // given: as amax, for the columnwise direction only
   float amax_epsilon = 0.0f;
-  std::optional<bool> force_pow_2_scales{};  // none: as the scheme has it by default
-  bool swizzled = false;                     // scales in the tiles that GEMMs read
-  bool rht = false;  // the columnwise operand goes through the random Hadamard transform first
+  std::optional<bool> force_pow_2_scales{};  // absent: the scheme's default
+  bool swizzled = false;                     // scales are stored in the tiles that GEMMs read
+  bool rht = false;  // applies the random Hadamard transform to the columnwise operand first
   std::uint64_t rht_sign_mask = kHadamardSignMask;  // bit k negates row k of a group
   bool stochastic_rounding = false;
-  std::uint64_t seed = 0, offset = 0;  // of stochastic rounding
-  bool row_scaled = false;             // an amax for each row, and for each column
+  std::uint64_t seed = 0, offset = 0;  // for stochastic rounding
+  bool row_scaled = false;             // one amax per row, and per column
   FourOverSix four_over_six = FourOverSix::kOff;
   bool four_over_six_fast_error = false;
   float e4m3_max = kMaxValue<E4M3>;  // largest block scale; 448, or 256 with four_over_six
@@ -41,38 +41,38 @@ struct QuantSpec {
   }
 };
 
-/// The scheme of that name. Errors: InvalidArgument naming all schemes.
+/// Returns the scheme of that name. Errors: InvalidArgument naming all schemes.
 const SchemeInfo& FindScheme(std::string_view name);
 
-/// Position of a scheme in AllSchemes, and so in every kernel table.
+/// Returns the position of a scheme in AllSchemes, which is its index in every kernel table.
 std::size_t SchemeIndex(const SchemeInfo& scheme);
 
-/// Words are those of the text form: "mae".
+/// Value of a field. Words are those of the text form: "mae".
 using SpecValue = std::variant<bool, float, std::uint64_t, std::string_view>;
 
-/// Keys of the text form and of keyword arguments, sorted.
+/// Returns the keys of the text form and of keyword arguments, sorted.
 std::vector<std::string_view> SpecKeys();
 
-/// Those of the options that a scheme takes, sorted.
+/// Returns the keys of the options that a scheme takes, sorted.
 std::vector<std::string_view> OptionKeys(const SchemeInfo& scheme);
 
-/// Sets one field by its key; false for an unknown key. `value` converts between bool, integer and
-/// float only where nothing is lost. Errors: InvalidArgument if the value is not one that the key
-/// takes.
+/// Sets one field by its key; returns false for an unknown key. Converts `value` between bool,
+/// integer and float only where nothing is lost. Errors: InvalidArgument if the key does not take
+/// such a value.
 bool SetSpecField(QuantSpec& spec, std::string_view key, SpecValue value);
 
-/// Errors: InvalidArgument naming the option that the scheme does not take and the ones it does, a
-/// pair of options that exclude each other, a value out of range, or that no direction is wanted.
+/// Checks a spec. Errors: InvalidArgument naming an option that the scheme does not take, two
+/// options that exclude each other, a value out of range, or a spec without a direction.
 void ValidateSpec(const QuantSpec& spec);
 
-/// Errors: InvalidArgument if the spec describes a tensor that can be read but not made.
+/// Checks a spec. Errors: InvalidArgument if its tensors can be read but not made.
 void ValidateForQuantize(const QuantSpec& spec);
 
-/// Parses the text form and validates it. The text is hostile until parsed. Errors:
+/// Parses the text form and validates it. The text need not be trusted. Errors:
 /// InvalidArgument.
 QuantSpec ParseQuantSpec(std::string_view text);
 
-/// The text form: ParseQuantSpec(PrintQuantSpec(s)) == s.
+/// Returns the text form: ParseQuantSpec(PrintQuantSpec(s)) == s.
 std::string PrintQuantSpec(const QuantSpec& spec);
 
 }  // namespace narrowfloat

@@ -25,12 +25,12 @@ constexpr std::size_t RoundUp(std::size_t a, std::size_t multiple) {
   return CeilDiv(a, multiple) * multiple;
 }
 
-/// Flattens to rows x cols; a scalar is 1x1, a vector of n 1xn.
-/// Errors: InvalidArgument if a dimension is negative or the element count does not leave room for
-/// 8 bytes each in 63 bits.
+/// Flattens to rows x cols; a scalar is 1x1, a vector of n is 1xn.
+/// Errors: InvalidArgument if a dimension is negative, or 8 bytes per element do not fit into
+/// 63 bits.
 MatrixShape FlattenShape(const Shape& shape);
 
-/// "2x3x20"; "scalar" for rank 0.
+/// Returns "2x3x20"; "scalar" for rank 0.
 std::string ShapeText(const Shape& shape);
 
 }  // namespace narrowfloat

@@ -16,9 +16,9 @@ namespace narrowfloat {
 
 enum class Device : std::uint8_t { kCpu, kCuda };
 
-/// A tensor that somebody else owns. `strides` are in bytes and may be anything for all but the
-/// last dimension, whose items must be adjacent; empty means C-contiguous. No alignment is asked
-/// for.
+/// A tensor in memory of somebody else. `strides` are in bytes, and arbitrary for all but the last
+/// dimension, whose items must be adjacent; empty means C-contiguous. No alignment is
+/// required.
 template <class Byte>
 struct BasicTensorView {
   Byte* data = nullptr;
@@ -27,7 +27,7 @@ struct BasicTensorView {
   std::vector<std::ptrdiff_t> strides;
   Device device = Device::kCpu;
 
-  /// A view that may be written converts to one that may not, never back.
+  /// Converts a writable view to a read-only one, never back.
   operator BasicTensorView<const Byte>() const  // NOLINT(google-explicit-constructor)
       requires(!std::is_const_v<Byte>) {
     return {data, dtype, shape, strides, device};

@@ -9,7 +9,7 @@
 
 namespace narrowfloat {
 
-/// FP8 with an fp32 scale per block, 1-D or 2-D.
+/// FP8 with one fp32 scale per block, 1-D or 2-D.
 inline constexpr SchemeFamily kFloat8BlockFamily{
     "Float8BlockwiseQTensor", [](const SchemeInfo& scheme) {
       return scheme.element_bits == 8 && scheme.block != kWholeTensor &&
@@ -25,8 +25,8 @@ struct Float8BlockOptions {
   float amax_epsilon = 0.0f;
 };
 
-/// Block-scaled FP8. Takes tensors of two dimensions or more whose flattened rows and columns are
-/// multiples of the block, as TransformerEngine's class does; the verbs take any.
+/// Block-scaled FP8. Accepts tensors of two dimensions or more whose flattened rows and columns are
+/// multiples of the block, as TransformerEngine's class does; the verbs accept any.
 class Float8BlockQuantizer final : public Quantizer {
  public:
   /// `element` is the name of an element format, such as E4M3::kName.

@@ -18,12 +18,12 @@ inline constexpr SchemeFamily kFloat8Family{"Float8Tensor", [](const SchemeInfo&
 using Float8TensorStorage = OfFamily<QuantizedTensorStorage, kFloat8Family>;
 using Float8Tensor = OfFamily<QuantizedTensor, kFloat8Family>;
 
-/// Delayed scaling: the scale is somebody's state, and so is the amax, which keeps the largest that
-/// this quantizer has met. Both outlive the quantizer and its copies.
+/// Delayed scaling: refers to a scale and an amax that the caller owns and that must outlive this
+/// quantizer and its copies. Raises the amax to the largest that it has quantized.
 class Float8Quantizer final : public Quantizer {
  public:
   /// `element` is the name of an element format, such as E4M3::kName.
-  /// Errors: InvalidArgument for an unknown one or a null pointer.
+  /// Errors: InvalidArgument for an unknown element format or a null pointer.
   Float8Quantizer(const float* scale, float* amax, std::string_view element);
 
   QuantSpec Spec() const override;
@@ -41,7 +41,7 @@ struct CurrentScalingOptions {
   float amax_epsilon = 0.0f;
 };
 
-/// Current scaling: the scale comes from the tensor's own amax.
+/// Current scaling: computes the scale from the tensor's own amax.
 class Float8CurrentScalingQuantizer final : public Quantizer {
  public:
   explicit Float8CurrentScalingQuantizer(std::string_view element,

@@ -11,7 +11,7 @@
 
 namespace narrowfloat {
 
-/// FP8 with an E8M0 scale per block, 1-D or 2-D.
+/// FP8 with one E8M0 scale per block, 1-D or 2-D.
 inline constexpr SchemeFamily kMxfp8Family{"MXFP8Tensor", [](const SchemeInfo& scheme) {
                                              return scheme.element_bits == 8 &&
                                                     scheme.layout.scale_type == ScaleType::kE8M0;
@@ -20,7 +20,7 @@ inline constexpr SchemeFamily kMxfp8Family{"MXFP8Tensor", [](const SchemeInfo& s
 using MXFP8TensorStorage = OfFamily<QuantizedTensorStorage, kMxfp8Family>;
 using MXFP8Tensor = OfFamily<QuantizedTensor, kMxfp8Family>;
 
-/// What shares a scale: a run along a row or column, or a square tile.
+/// Elements that share a scale: a run along a row or column, or a square tile.
 enum class MXFP8Blocks : std::uint8_t { kOneDimensional, kTwoDimensional };
 
 struct MXFP8Options {
@@ -28,8 +28,8 @@ struct MXFP8Options {
   ScalePlacement scales = ScalePlacement::kCompact;
 };
 
-/// MXFP8. Takes tensors whose flattened rows and columns are multiples of the block, as
-/// TransformerEngine's class does; the verbs take any.
+/// MXFP8. Accepts tensors whose flattened rows and columns are multiples of the block, as
+/// TransformerEngine's class does; the verbs accept any.
 class MXFP8Quantizer final : public Quantizer {
  public:
   /// `element` is the name of an element format, such as E4M3::kName.

@@ -10,7 +10,7 @@
 
 namespace narrowfloat {
 
-/// FP4 with an E4M3 scale per block under the tensor's amax, 1-D or 2-D.
+/// FP4 with one E4M3 scale per block, and one amax per tensor, 1-D or 2-D.
 inline constexpr SchemeFamily kNvfp4Family{"NVFP4Tensor", [](const SchemeInfo& scheme) {
                                              return scheme.layout.scale_type == ScaleType::kE4M3;
                                            }};
@@ -21,17 +21,17 @@ using NVFP4Tensor = OfFamily<QuantizedTensor, kNvfp4Family>;
 struct NVFP4Options {
   bool with_2d_quantization = false;
   bool with_rht = false;
-  bool with_random_sign_mask = true;  // else no input of the transform is negated
+  bool with_random_sign_mask = true;  // else the transform negates no input
   bool stochastic_rounding = false;
   RandomState random{};
   bool row_scaled_nvfp4 = false;
   FourOverSix four_over_six = FourOverSix::kOff;
-  float nvfp4_e4m3_max = kMaxValue<E4M3>;  // read with four_over_six only
+  float nvfp4_e4m3_max = kMaxValue<E4M3>;  // used with four_over_six only
   ScalePlacement scales = ScalePlacement::kCompact;
 };
 
-/// NVFP4. Takes tensors whose flattened rows and columns are multiples of the block, as
-/// TransformerEngine's class does; the verbs take any even length.
+/// NVFP4. Accepts tensors whose flattened rows and columns are multiples of the block, as
+/// TransformerEngine's class does; the verbs accept any even length.
 class NVFP4Quantizer final : public Quantizer {
  public:
   /// Errors: InvalidArgument for options that exclude each other.

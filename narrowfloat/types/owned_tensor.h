@@ -10,28 +10,28 @@
 
 namespace narrowfloat {
 
-/// Where every owned buffer begins: a cache line, which is also the widest vector.
+/// Alignment of every owned buffer: a cache line, which is also the widest vector.
 inline constexpr std::size_t kBufferAlignment = 64;
 
-/// From this many bytes on, huge pages are asked for, and the buffer begins on one.
+/// Buffers of at least this size use huge pages and are aligned to one.
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-/// A C-contiguous tensor and the memory it lies in, or nothing (null). Moves; sharing memory is
-/// never implicit: Share() makes a second handle, and the memory goes with the last one.
+/// A C-contiguous tensor that owns its memory, or nothing (null). Movable; memory is never shared
+/// implicitly: Share() makes a second handle, and the last handle frees the memory.
 class OwnedTensor {
  public:
   OwnedTensor() = default;
-  /// Memory for `shape`, not initialised. A tensor without elements is not null.
+  /// Allocates memory for `shape`, not initialised. A tensor without elements is not null.
   /// Errors: InvalidArgument if the shape is not valid; std::bad_alloc.
   OwnedTensor(DType dtype, Shape shape);
   OwnedTensor(OwnedTensor&&) = default;
   OwnedTensor& operator=(OwnedTensor&&) = default;
 
-  /// Another handle on the same memory.
+  /// Returns another handle to the same memory.
   OwnedTensor Share() const;
-  /// The same memory under another shape. Errors: InvalidArgument if the element count differs.
+  /// Returns the same memory under another shape. Errors: InvalidArgument if element counts differ.
   OwnedTensor ShareAs(Shape shape) const;
-  /// The same bytes in memory of their own.
+  /// Returns a copy in memory of its own.
   OwnedTensor Clone() const;
 
   explicit operator bool() const { return memory_ != nullptr; }

@@ -14,22 +14,22 @@
 
 namespace narrowfloat {
 
-/// Everything that makes a quantized tensor. Two made from the same metadata share their buffers.
+/// Complete description of a quantized tensor. Two made from the same metadata share their buffers.
 struct QuantizedTensorMetadata {
-  QuantSpec spec;  // its directions are those whose buffers are there
+  QuantSpec spec;  // its directions are those with buffers
   Shape shape;
-  DType dtype = DType::kFloat32;  // nominal: what Dequantize gives unless told otherwise
+  DType dtype = DType::kFloat32;  // nominal: the type that Dequantize returns by default
   OwnedBuffers buffers;
 };
 
-/// The buffers of one quantized tensor and what they mean. Moves; a copy is asked for by name.
-/// The buffers may be gone (saved, cleared, both directions dropped, moved from): whatever needs
-/// them then throws InvalidArgument saying which.
+/// The buffers of one quantized tensor and what they mean. Movable; a copy must be explicit.
+/// The buffers may be absent (saved, cleared, both directions dropped, moved from): operations that
+/// need them then throw InvalidArgument naming the reason.
 class QuantizedTensorStorage {
  public:
-  /// Buffers as PlanQuantize lists them, not initialised.
+  /// Allocates buffers as PlanQuantize lists them, not initialised.
   QuantizedTensorStorage(const QuantSpec& spec, Shape shape, DType dtype = DType::kFloat32);
-  /// Takes buffers that exist. Codes and scale_inv of every direction in the spec must be there;
+  /// Takes existing buffers. Codes and scale_inv of every direction in the spec must be present;
   /// scale and amax may be absent. Errors: InvalidArgument naming the buffer that is missing,
   /// differs from the plan or is not part of it.
   explicit QuantizedTensorStorage(QuantizedTensorMetadata metadata);
@@ -43,39 +43,39 @@ class QuantizedTensorStorage {
   bool HoldsBuffers() const { return state_ == State::kHolding; }
   bool Has(Role role) const { return static_cast<bool>(BufferOf(buffers_, role)); }
 
-  /// Views by role for the verbs; they live as long as the buffers.
+  /// Returns views by role for the verbs, valid as long as the buffers.
   QuantizedView View();
   ConstQuantizedView ConstView() const;
 
-  /// All of it, the buffers shared.
+  /// Returns the description; the buffers are shared.
   QuantizedTensorMetadata GetMetadata() const;
 
-  /// Releases every buffer; again is fine.
+  /// Releases every buffer. May be called again.
   void Clear();
 
-  /// Nothing keeps a direction as it is, false drops it, true keeps it or derives it where the
-  /// scheme allows that: columnwise codes of per-tensor FP8 are the byte transpose of the rowwise
-  /// ones. Both may be dropped. Errors: InvalidArgument for a direction that cannot be made, before
-  /// anything changes.
+  /// Sets the directions: nothing keeps a direction as it is, false drops it, true keeps it or
+  /// derives it where the scheme allows: columnwise codes of per-tensor FP8 are the transpose of
+  /// the rowwise ones. Both may be dropped. Errors: InvalidArgument for a direction that cannot be
+  /// derived, before anything changes.
   void UpdateUsage(std::optional<bool> rowwise, std::optional<bool> columnwise,
                    const Execution& execution = {});
 
-  /// Hands the buffers out: codes, then scale_inv, rowwise first, then scale and amaxes. What is
-  /// left remembers what it needs back.
+  /// Returns the buffers: codes, then scale_inv, rowwise first, then scale and amaxes. The storage
+  /// remembers which buffers it needs back.
   std::vector<OwnedTensor> PrepareForSaving();
 
-  /// Takes the buffers back from the front of `saved`, in the order they were handed out, and
+  /// Takes the buffers back from the front of `saved`, in the order of PrepareForSaving, and
   /// returns the rest. Errors: InvalidArgument, before anything changes, if nothing was saved, or
-  /// tensors are too few or of another type or shape.
+  /// there are too few tensors or one has another type or shape.
   std::span<OwnedTensor> RestoreFromSaved(std::span<OwnedTensor> saved);
 
-  /// The values, in `dtype` or the nominal type.
+  /// Returns the values, in `dtype` or the nominal type.
   OwnedTensor Dequantize(std::optional<DType> dtype = std::nullopt,
                          const Execution& execution = {}) const;
   void Dequantize(const TensorView& out, const Execution& execution = {}) const;
 
  private:
-  friend class Quantizer;    // refills what was cleared or dropped
+  friend class Quantizer;    // restores cleared or dropped buffers
   friend class SavedObject;  // checks the whole list before it restores the first
 
   enum class State : std::uint8_t { kHolding, kSaved, kCleared, kDropped, kMovedFrom };
@@ -95,7 +95,7 @@ class QuantizedTensorStorage {
   OwnedBuffers buffers_;
   State state_ = State::kHolding;
   State state_when_saved_ = State::kHolding;
-  std::vector<BufferPlan> saved_;  // what was handed out, in that order
+  std::vector<BufferPlan> saved_;  // buffers given to PrepareForSaving's caller, in that order
 };
 
 }  // namespace narrowfloat

@@ -8,35 +8,35 @@
 
 namespace narrowfloat {
 
-/// How tensors are to be quantized, and the maker of such tensors. Holds no tensor's data; a
-/// concrete one may refer to state that somebody else owns.
+/// A configuration that makes quantized tensors. Holds no tensor's data; a concrete class may refer
+/// to state that the caller owns.
 class Quantizer {
  public:
   virtual ~Quantizer() = default;
 
-  /// Errors: as the verb Quantize; InvalidArgument for a shape that the class does not take.
+  /// Errors: as the verb Quantize; InvalidArgument for a shape that the class does not accept.
   QuantizedTensor Quantize(const ConstTensorView& in, const Execution& execution = {}) const;
 
-  /// Quantizes into a tensor that exists. This quantizer's directions rule: buffers they need and
-  /// `out` lacks are allocated, the others released, the rest filled in place, so that who shares
-  /// them sees it. Errors: as Quantize, and if `out` has another shape, its buffers are laid out
-  /// otherwise or it was prepared for saving; `out` then is as it was.
+  /// Quantizes into an existing tensor in this quantizer's directions: allocates the buffers that
+  /// `out` lacks, releases those it no longer needs, and writes the rest in place, so that handles
+  /// sharing them see the new data. Errors: as Quantize, and if `out` has another shape, another
+  /// buffer layout, or was prepared for saving; `out` then stays as it was.
   void UpdateQuantized(const ConstTensorView& in, QuantizedTensorStorage& out,
                        const Execution& execution = {}) const;
 
-  /// Wanted directions; nothing keeps one as it is.
+  /// Sets the wanted directions; nothing keeps one as it is.
   void SetUsage(std::optional<bool> rowwise, std::optional<bool> columnwise);
 
-  /// A tensor with buffers that are not initialised.
+  /// Returns a tensor with buffers that are not initialised.
   QuantizedTensor MakeEmpty(const Shape& shape, DType dtype = DType::kFloat32) const;
 
-  /// What the next Quantize goes by.
+  /// Returns the spec of the next Quantize.
   virtual QuantSpec Spec() const { return spec_; }
 
-  /// Whether a tensor of that shape can be quantized.
+  /// Returns true if a tensor of that shape can be quantized.
   virtual bool IsQuantizable(const Shape& shape) const;
 
-  /// The same configuration; state that somebody else owns is shared.
+  /// Returns the same configuration; both share state that the caller owns.
   virtual std::unique_ptr<Quantizer> Copy() const = 0;
 
  protected:
@@ -44,10 +44,10 @@ class Quantizer {
   Quantizer(const Quantizer&) = default;
   Quantizer& operator=(const Quantizer&) = default;
 
-  /// Throws if the class does not take that shape.
+  /// Throws if the class does not accept that shape.
   virtual void CheckShape(const char* verb, const Shape& shape) const;
 
-  /// Sees every tensor just quantized.
+  /// Called after each quantization, with the result.
   virtual void Observe(const ConstQuantizedView& quantized) const;
 
  private:

@@ -15,19 +15,19 @@ namespace narrowfloat {
 /// A tensor to save: quantized, plain, or none.
 using SaveArgument = std::variant<std::nullptr_t, OwnedTensor*, QuantizedTensorStorage*>;
 
-/// A tensor that came back, of the kind that was saved; none comes back as none.
+/// A restored tensor, of the kind that was saved; none stays none.
 using RestoredTensor = std::variant<std::monostate, OwnedTensor, QuantizedTensor>;
 
 struct SavedTensors;
 struct RestoredTensors;
 
-/// What one tensor was, without its buffers. Good for one restore.
+/// Description of one saved tensor, without its buffers. Valid for one restore.
 class SavedObject {
  public:
   SavedObject(SavedObject&&) = default;
   SavedObject& operator=(SavedObject&&) = default;
 
-  /// Entries of the flat list that are its own: one for a plain tensor and for none.
+  /// Returns the number of its entries in the flat list: one for a plain tensor and for none.
   std::size_t TensorCount() const;
 
  private:
@@ -51,10 +51,10 @@ class SavedObject {
   bool restored_ = false;
 };
 
-/// A flat list of tensors that own their memory, and what makes tensors of them again.
+/// A flat list of tensors that own their memory, and the objects that restore them.
 struct SavedTensors {
   std::vector<OwnedTensor> buffers;
-  std::vector<SavedObject> objects;  // one an argument
+  std::vector<SavedObject> objects;  // one per argument
 };
 
 struct RestoredTensors {
@@ -64,19 +64,19 @@ struct RestoredTensors {
 
 SavedTensors PrepareTensors(std::span<const SaveArgument> tensors);
 
-/// Moves the buffers of all tensors into one list, as a framework keeps it between forward and
-/// backward: `PrepareForSaving(&x, &q, nullptr)`. A tensor named here holds nothing afterwards.
-/// Errors: InvalidArgument, before anything changes, for a tensor that is named twice, or was
-/// prepared already.
+/// Moves the buffers of all tensors into one list, for a framework to keep between forward and
+/// backward: `PrepareForSaving(&x, &q, nullptr)`. The tensors named here are empty afterwards.
+/// Errors: InvalidArgument, before anything changes, for a tensor that is named twice or was
+/// already prepared.
 template <class... Tensor>
 SavedTensors PrepareForSaving(Tensor... tensors) {
   const std::vector<SaveArgument> arguments{SaveArgument(tensors)...};
   return PrepareTensors(arguments);
 }
 
-/// Makes the tensors again, moving their buffers out of `saved`. Errors: InvalidArgument, before
-/// anything changes, if an object was restored already, or tensors are too few or of another type
-/// or shape.
+/// Restores the tensors, moving their buffers out of `saved`. Errors: InvalidArgument, before
+/// anything changes, if an object was already restored, if there are too few tensors, or if one has
+/// another type or shape.
 RestoredTensors RestoreFromSaved(std::span<SavedObject> objects, std::span<OwnedTensor> saved);
 
 }  // namespace narrowfloat

@@ -8,27 +8,27 @@
 
 namespace narrowfloat {
 
-/// Schemes that one class of TransformerEngine's stands for, told apart by what they are and not
+/// Schemes that one class of TransformerEngine represents, selected by their properties and not
 /// by a list.
 struct SchemeFamily {
   std::string_view name;
   bool (*contains)(const SchemeInfo& scheme);
 };
 
-/// The family's scheme with that element format. Errors: InvalidArgument naming the formats there
-/// are; `verb` begins the message.
+/// Returns the family's scheme with that element format. Errors: InvalidArgument naming the formats
+/// of the family; `verb` begins the message.
 const SchemeInfo& FindInFamily(const SchemeFamily& family, std::string_view element);
 
-/// Errors: InvalidArgument if the scheme is not of the family.
+/// Checks a scheme. Errors: InvalidArgument if it is not of the family.
 void CheckFamily(const SchemeFamily& family, const SchemeInfo& scheme);
 
-/// Errors: InvalidArgument unless the flattened rows and columns are multiples of the scheme's
-/// block, as TransformerEngine's `quantizer` asks; a columnwise block is the rowwise one turned, so
-/// one length serves both.
+/// Checks a shape. Errors: InvalidArgument unless the flattened rows and columns are multiples of
+/// the scheme's block, as TransformerEngine's `quantizer` needs; a columnwise block is the rowwise
+/// one transposed, so one length serves both.
 void CheckWholeBlocks(const char* verb, std::string_view quantizer, const SchemeInfo& scheme,
                       const Shape& shape);
 
-/// `Base` restricted to a family: the same object under a name that promises what is in it.
+/// `Base` restricted to a family: the same object under a name that tells its scheme.
 template <class Base, const SchemeFamily& kFamily>
 class OfFamily : public Base {
  public:

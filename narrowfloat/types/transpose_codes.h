@@ -8,7 +8,7 @@
 
 namespace narrowfloat {
 
-/// Byte transpose: out[col][row] = in[row][col].
+/// Transposes bytes: out[col][row] = in[row][col].
 /// Shapes: in is matrix.rows x matrix.cols bytes, row-major; out the transposed.
 void TransposeCodes(const std::byte* in, std::byte* out, MatrixShape matrix,
                     const Execution& execution);

@@ -14,7 +14,7 @@
 
 namespace narrowfloat {
 
-/// Values of both signs over a few binades, another for every seed.
+/// Returns values of both signs over a few binades, different for every seed.
 inline OwnedTensor MakeInput(const Shape& shape, DType dtype = DType::kFloat32,
                              std::uint32_t seed = 1) {
   OwnedTensor tensor(dtype, shape);
@@ -51,7 +51,7 @@ inline void ExpectSameBuffers(const ConstQuantizedView& got, const ConstQuantize
   }
 }
 
-/// The whole text of the InvalidArgument that `call` throws.
+/// Returns the whole text of the InvalidArgument that `call` throws.
 inline std::string InvalidArgumentOf(const std::function<void()>& call) {
   try {
     call();

@@ -11,7 +11,7 @@
 
 namespace narrowfloat {
 
-/// Item `index` of a row, as fp32; exact for every member of FloatTypes. Rows need no alignment.
+/// Returns item `index` of a row as fp32; exact for FloatTypes. Rows need no alignment.
 template <class T>
 inline float LoadItem(const std::byte* row, std::size_t index) {
   if constexpr (kItemSize<T> == 4) {
@@ -37,7 +37,7 @@ inline void StoreItem(std::byte* row, std::size_t index, float value) {
   }
 }
 
-/// Magnitude of a value: the sign bit cleared.
+/// Returns the magnitude of a value: clears the sign bit.
 inline float Magnitude(float value) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) & ~kFloatSign);
 }

@@ -5,7 +5,7 @@
 
 namespace narrowfloat::scalar {
 
-// The parts of ScalarKernels(), one a file.
+// The parts of ScalarKernels(), one per file.
 ByType<AmaxFn> AmaxTable();
 ByType<ColumnSumFn> ColumnSumTable();
 ByType<AmaxSumFn> AmaxSumTable();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// te_rht_amax_ffi, and what scales follow from. XLA's own code runs with subnormals flushed to zero
-// and its maximum keeps a NaN, so that none of this can be left to it.
+// te_rht_amax_ffi, and the handlers that compute scales from amaxes. XLA's own code flushes
+// subnormals, and its maximum keeps NaN, so it cannot compute either.
 #include "narrowfloat/ops/amax.h"
 
 #include <fmt/format.h>
@@ -53,7 +53,7 @@ ffi::Error AmaxFFI(Context context, ffi::AnyBuffer input, Result amax) {
   });
 }
 
-/// The factor that an amax is divided into. Errors: InvalidArgument.
+/// Returns the factor that an amax is divided into. Errors: InvalidArgument.
 float ScaledMax(const char* verb, float fp8_max, float margin) {
   if (!(fp8_max > 0.0f) || std::isinf(fp8_max)) {
     throw InvalidArgument(
@@ -65,7 +65,7 @@ float ScaledMax(const char* verb, float fp8_max, float margin) {
   return fp8_max * std::pow(2.0f, -margin);
 }
 
-/// Scales from amaxes, item by item.
+/// Computes scales from amaxes, item by item.
 template <class Context>
 ffi::Error ScaleFromAmaxFFI(Context context, ffi::AnyBuffer amax, ffi::AnyBuffer old_scale,
                             Result scale, float fp8_max, float margin) {
@@ -81,7 +81,7 @@ ffi::Error ScaleFromAmaxFFI(Context context, ffi::AnyBuffer amax, ffi::AnyBuffer
   });
 }
 
-/// One step of delayed scaling as JAX's quantizers take it: an amax of 0 is an amax like others.
+/// Computes one step of delayed scaling as JAX's quantizers do: an amax of 0 is not special.
 template <class Context>
 ffi::Error UpdateDelayedScaleFFI(Context context, ffi::AnyBuffer amax_history,
                                  ffi::AnyBuffer old_scale, ffi::AnyBuffer new_amax,

@@ -102,7 +102,7 @@ MatrixShape SplitShape(const char* verb, const Shape& shape, std::int64_t flatte
         fmt::format("{}: flatten_axis must split the dimensions in two, got {} for shape {}", verb,
                     flatten_axis, ShapeText(shape)));
   }
-  FlattenShape(shape);  // refuses what does not fit into memory
+  FlattenShape(shape);  // throws if the shape is too large for memory
   const auto product = [](auto begin, auto end) {
     return static_cast<std::size_t>(
         std::accumulate(begin, end, std::int64_t{1}, std::multiplies<>()));

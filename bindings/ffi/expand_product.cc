@@ -19,7 +19,7 @@ namespace {
 
 using Result = ffi::Result<ffi::AnyBuffer>;
 
-/// The factor of a whole product, if it is one number that fp32 holds as a normal one.
+/// Returns the factor of a whole product, if it is one number and a normal one in fp32.
 std::optional<float> FactorOf(const std::optional<ProductExpansion>& plan) {
   const std::optional<double> factor = plan ? plan->Factor() : std::nullopt;
   if (!factor) return std::nullopt;
@@ -28,7 +28,7 @@ std::optional<float> FactorOf(const std::optional<ProductExpansion>& plan) {
   return static_cast<float>(*factor);
 }
 
-/// Writes the items, or zeros without a plan.
+/// Writes the items; zeros if there is no plan.
 void WriteItems(BufferName what, ffi::AnyBuffer& items, std::size_t count,
                 const OperandExpansion* operand, const Execution& execution) {
   CheckDType(what, items, ffi::BF16);

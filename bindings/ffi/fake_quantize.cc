@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nf_fake_quantize_ffi: quantized by any spec and dequantized again, without codes in between.
+// nf_fake_quantize_ffi: quantizes by any spec and dequantizes again, without storing codes.
 #include <cstdint>
 #include <string_view>
 #include <utility>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nf_gemm_ffi: the product of two matrices of codes, or of one pair for each group.
+// nf_gemm_ffi: the product of two matrices of codes, or of one pair per group.
 #include <fmt/format.h>
 
 #include <cstddef>
@@ -21,7 +21,7 @@ namespace {
 
 using Result = ffi::Result<ffi::AnyBuffer>;
 
-/// Sizes of the groups; one of size 0, which no operand refers to, where there are no groups.
+/// Returns the sizes of the groups; without groups, one size of 0, which no operand refers to.
 std::vector<std::int64_t> SizesOf(const ffi::AnyBuffer& group_sizes) {
   if (group_sizes.element_count() == 0) return {0};
   CheckDType({kGemmVerb, "group_sizes"}, group_sizes, ffi::S32);
@@ -35,7 +35,7 @@ std::vector<std::int64_t> SizesOf(const ffi::AnyBuffer& group_sizes) {
   return sizes;
 }
 
-/// Parts of the output and of the bias, one for each group, back to back.
+/// Parts of the output and of the bias, one per group, adjacent.
 struct Results {
   std::vector<TensorView> outs;
   std::vector<ConstTensorView> biases;

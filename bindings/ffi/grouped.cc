@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// te_grouped_quantize_ffi and te_grouped_quantize_v2_ffi: groups of rows, each as if it were alone.
+// te_grouped_quantize_ffi and te_grouped_quantize_v2_ffi: quantizes groups of rows independently.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ constexpr const char* kVerb = "grouped_quantize";
 
 using Result = ffi::Result<ffi::AnyBuffer>;
 
-/// Results of one direction and how much of its scales is in use.
+/// Results of one direction, and the number of scales written so far.
 struct DirectionResults {
   ffi::AnyBuffer data, scale_inv;
   const char* data_name;
@@ -33,14 +33,14 @@ struct DirectionResults {
   std::size_t used_scales = 0;
 };
 
-/// Numbers of every group that are buffers to the core.
+/// Scalars of every group that the core expects in buffers.
 struct GroupNumbers {
   explicit GroupNumbers(std::size_t groups)
       : scale(groups), amax(groups), amax_columnwise(groups), scale_inv(groups) {}
   std::vector<float> scale, amax, amax_columnwise, scale_inv;
 };
 
-/// Rows of each group. Sizes count slices of the first axis, or rows where they add up to those.
+/// Returns the rows of each group. Sizes count rows if they add up to them, else slices of axis 0.
 std::vector<std::int64_t> RowsOfGroups(const ffi::AnyBuffer& sizes, const Shape& shape,
                                        MatrixShape matrix) {
   CheckDType({kVerb, "group_sizes"}, sizes, ffi::S32);
@@ -54,8 +54,8 @@ std::vector<std::int64_t> RowsOfGroups(const ffi::AnyBuffer& sizes, const Shape&
   return rows;
 }
 
-/// Errors: InvalidArgument if the groups do not add up to the input's rows; with `at_most` they may
-/// leave rows over.
+/// Checks the sum of the groups' rows. Errors: InvalidArgument if it is not the input's rows; with
+/// `at_most`, if it is larger.
 std::size_t SumOfRows(const std::vector<std::int64_t>& rows, MatrixShape matrix, bool at_most) {
   std::int64_t sum = 0;
   for (std::size_t g = 0; g < rows.size(); ++g) {
@@ -78,7 +78,7 @@ void CheckDirection(DirectionResults& out, const SchemeInfo& scheme, std::size_t
   CheckScaleDType({kVerb, out.scale_name}, out.scale_inv, scheme);
 }
 
-/// The next group's scales, one block of scales after another.
+/// Returns the memory of the next group's scales.
 std::byte* NextScales(DirectionResults& out, const BufferPlan& buffer) {
   const std::size_t count = FlattenShape(buffer.shape).Size();
   const std::size_t room = out.scale_inv.element_count();
@@ -100,7 +100,7 @@ class Groups {
     if (spec.columnwise) CheckDirection(columnwise_, *spec.scheme, matrix.Size());
   }
 
-  /// Views of the groups' outputs, back to back in the results.
+  /// Returns views of the groups' outputs, adjacent in the results.
   std::vector<QuantizedView> Bind(const std::vector<std::int64_t>& rows, const float* scales,
                                   GroupNumbers& numbers) {
     std::vector<QuantizedView> views;
@@ -117,8 +117,8 @@ class Groups {
     return views;
   }
 
-  /// What no group has written becomes zero; scales of whole groups go to their results, those of
-  /// groups with rows first, as the grouped GEMMs read them.
+  /// Zeroes what no group has written, and stores scales of whole groups: those
+  /// of groups with rows first, as the grouped GEMMs read them.
   void Finish(const std::vector<std::int64_t>& rows, std::size_t used_rows,
               const GroupNumbers& numbers) {
     for (DirectionResults* out : {&rowwise_, &columnwise_}) {
@@ -152,7 +152,7 @@ class Groups {
       case Role::kScale:
         return bytes(numbers.scale);
       case Role::kAmaxColumnwise:
-        // One measurement serves both directions, unless each has an amax of its own.
+        // One amax serves both directions, unless each direction has its own.
         if (HasAmaxPerDirection()) return bytes(numbers.amax_columnwise);
         break;
       case Role::kAmaxRowwise:
@@ -181,7 +181,7 @@ struct GroupedCall {
   Result rowwise_data, columnwise_data, rowwise_scale_inv, columnwise_scale_inv, amax;
   QuantizeAttributes attributes;
   std::int64_t flatten_axis;
-  bool at_most;  // rows may be left over
+  bool at_most;  // the groups may have fewer rows than the input
 };
 
 /// The groups' rows.

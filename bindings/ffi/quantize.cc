@@ -29,8 +29,8 @@ struct Results {
       workspace;
 };
 
-/// The signs of a matrix diag(signs) H / 4: its first column has nothing else.
-/// Errors: InvalidArgument if it is no such matrix.
+/// Returns the signs of a matrix diag(signs) H / 4, whose first column is the signs / 4.
+/// Errors: InvalidArgument if it is not such a matrix.
 std::uint64_t SignMaskOf(const ffi::AnyBuffer& matrix) {
   constexpr BufferName kName{kVerb, "rht_matrix"};
   CheckDType(kName, matrix, ffi::BF16);
@@ -63,7 +63,7 @@ void ReadRandomState(const ffi::AnyBuffer& state, QuantSpec& spec) {
   spec.offset = words[1];
 }
 
-/// What the operands say beside the input.
+/// Operands beside the input.
 void ReadOperands(const Operands& in, QuantSpec& spec) {
   switch (spec.scheme->layout.amax) {
     case AmaxBuffers::kNone:
@@ -82,13 +82,13 @@ void ReadOperands(const Operands& in, QuantSpec& spec) {
   if (spec.stochastic_rounding) ReadRandomState(in.rng_state, spec);
 }
 
-/// Numbers that are buffers to the core and operands or nothing to XLA.
+/// Scalars that the core expects in buffers and XLA passes as operands, or not at all.
 struct TensorNumbers {
   float scale = 0, amax_rowwise = 0, amax_columnwise = 0, scale_inv = 0;
 };
 
-/// Binds the planned buffers to results. A scale of the whole tensor goes through `numbers`, since
-/// an empty tensor has no room for it.
+/// Binds the planned buffers to results. Binds a scale of the whole tensor to `numbers`, since
+/// an empty tensor's result has no room for it.
 QuantizedView BindResults(const QuantSpec& spec, const Shape& shape, Results& out,
                           TensorNumbers& numbers) {
   const SchemeInfo& scheme = *spec.scheme;
@@ -123,7 +123,7 @@ QuantizedView BindResults(const QuantSpec& spec, const Shape& shape, Results& ou
   });
 }
 
-/// Both results get the one scale, whichever direction is there.
+/// Writes the one scale to both results, whichever direction is present.
 void StoreTensorScale(const SchemeInfo& scheme, const TensorNumbers& numbers, Results& out) {
   if (scheme.layout.lines_per_scale != 0) return;
   for (Result* result : {&out.rowwise_scale_inv, &out.columnwise_scale_inv}) {
@@ -133,7 +133,7 @@ void StoreTensorScale(const SchemeInfo& scheme, const TensorNumbers& numbers, Re
   }
 }
 
-/// The amax so far, raised by a measured one. The operand may be the result's own memory.
+/// Returns the larger of the amax so far and a measured one. The operand may alias the result.
 void StoreAmax(const SchemeInfo& scheme, const TensorNumbers& numbers, const Operands& in,
                Results& out) {
   const auto* before = Floats({kVerb, "amax"}, in.amax, in.amax.element_count());
@@ -202,7 +202,7 @@ ffi::Error DBiasQuantizeFFI(Context context, ffi::AnyBuffer input, ffi::AnyBuffe
   });
 }
 
-/// Operands, results and attributes, behind whatever context a platform puts first.
+/// Binds operands, results and attributes, after the platform's own context.
 template <class Binding>
 auto Bind(Binding&& binding) {
   return std::forward<Binding>(binding)

@@ -11,8 +11,8 @@
 namespace narrowfloat::xla_ffi {
 namespace {
 
-/// What the caller and its assistants share and the last of them frees. `task` is touched only
-/// while the caller still waits.
+/// State shared by the caller and its helpers; the last of them frees it. `task` is valid only
+/// while the caller waits.
 class Work {
  public:
   Work(std::size_t count, std::size_t threads, const std::function<void(std::size_t)>& task)
@@ -23,7 +23,7 @@ class Work {
     }
   }
 
-  /// Its own share in order, then what is left of the others'.
+  /// Runs its own share in order, then takes tasks of the others' shares.
   void Run() noexcept {
     const std::size_t first = arrived_.fetch_add(1);
     for (std::size_t i = 0; i < shares_.size(); ++i) {
@@ -37,7 +37,7 @@ class Work {
   }
 
  private:
-  /// Tasks that follow each other: a kernel fetches ahead into the next tile of its thread.
+  /// Adjacent tasks: a kernel prefetches the next tile of its thread.
   struct Share {
     std::atomic<std::size_t> next;
     std::size_t end;

@@ -14,7 +14,7 @@
 namespace narrowfloat::xla_ffi {
 namespace {
 
-/// Threads that start at once, or functions that wait until somebody runs them.
+/// Threads that start at once, or functions that a test runs later.
 class Pool {
  public:
   explicit Pool(bool starts) : starts_(starts) {}
@@ -61,7 +61,7 @@ TEST(SharedWorkTest, TheCallerNeedsNobodyAndLateComersTouchNothing) {
   const std::vector<std::size_t> in_order{0, 1, 2, 3, 4, 5, 6};
   EXPECT_EQ(runs, in_order);
   ASSERT_EQ(pool.Late().size(), 2u);
-  for (const std::function<void()>& late : pool.Late()) late();  // the task is gone by now
+  for (const std::function<void()>& late : pool.Late()) late();  // the task no longer exists
   EXPECT_EQ(runs, in_order);
 }
 
@@ -72,7 +72,7 @@ TEST(SharedWorkTest, WhoeverComesBeginsWithTasksFarFromTheCallers) {
       6, 2, [&](std::function<void()> f) { pool.Schedule(std::move(f)); },
       [&](std::size_t i) {
         runs.push_back(i);
-        if (i == 0) pool.Late().front()();  // an assistant comes while the caller is at its first
+        if (i == 0) pool.Late().front()();  // a helper starts while the caller runs its first task
       });
   EXPECT_EQ(runs, (std::vector<std::size_t>{0, 2, 3, 4, 5, 1}));
 }

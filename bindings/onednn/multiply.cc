@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The module that wraps oneDNN: one function, so that nothing else of the library depends on it.
+// The module that wraps oneDNN in one function, so that the library itself does not depend on it.
 #include <omp.h>
 
 #include <exception>
@@ -21,7 +21,7 @@ dnnl::memory::desc Matrix(std::size_t rows, std::size_t cols, dnnl::memory::data
   return {{Dim(rows), Dim(cols)}, type, {Dim(row_step), Dim(col_step)}};
 }
 
-/// Keeps OpenMP on the calling thread: narrowfloat's own threads divide the work.
+/// Restricts OpenMP to the calling thread: narrowfloat's own threads divide the work.
 class OneThread {
  public:
   OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }

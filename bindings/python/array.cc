@@ -16,7 +16,7 @@
 namespace narrowfloat::python {
 namespace {
 
-// From this size on the kernel's page faults cost more than the bytes they bring.
+// For arrays of at least this size, page faults cost more than writing the data.
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 [[noreturn]] void ThrowNoArray(const Argument& argument, nb::handle object) {
@@ -51,7 +51,7 @@ void ViewBuffer(HeldArray& array, DType dtype) {
   array.writable = buffer.readonly == 0;
 }
 
-/// NumPy refuses a *format* for bfloat16 but exports the memory; the type comes from the dtype.
+/// NumPy refuses a *format* for bfloat16 but exports the memory; the type is read from the dtype.
 bool ViewNumPy(const Argument& argument, nb::handle object, HeldArray& array) {
   const auto dtype = nb::steal(PyObject_GetAttr(object.ptr(), Np().dtype_name.ptr()));
   if (!dtype.is_valid()) nb::raise_python_error();
@@ -86,7 +86,7 @@ void ViewTensor(const Argument& argument, HeldArray& array) {
   }
 }
 
-/// Objects without the buffer protocol: tensors of frameworks, none of which is imported here.
+/// Views objects without the buffer protocol: tensors of frameworks, none of which is imported.
 bool ViewDlpack(const Argument& argument, nb::handle object, HeldArray& array) {
   nb::ndarray<nb::device::cpu> writable;
   nb::ndarray<nb::ro, nb::device::cpu> readable;
@@ -105,7 +105,7 @@ bool ViewDlpack(const Argument& argument, nb::handle object, HeldArray& array) {
 nb::object NewLargeArray(DType dtype, const Shape& shape, std::size_t bytes) {
   void* memory = nullptr;
   if (posix_memalign(&memory, kHugePage, bytes) != 0) throw std::bad_alloc();
-  // Advice only: without huge pages the array works the same.
+  // Only a hint: without huge pages the array works the same.
   (void)madvise(memory, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
   const nb::capsule owner(memory, [](void* pointer) noexcept { std::free(pointer); });
   const std::size_t length[] = {bytes};
@@ -143,7 +143,7 @@ bool BufferHold::Acquire(nb::handle object, int flags) {
 }
 
 HeldArray HoldArray(const Argument& argument, nb::handle object) {
-  // A scalar of NumPy counts as an array of no dimensions, bfloat16's too, which exports nothing.
+  // A NumPy scalar counts as an array without dimensions; one of bfloat16 exports no buffer.
   if (nb::isinstance(object, Np().scalar_type)) return HoldArray(argument, Np().asarray(object));
   HeldArray array;
   const bool held = IsArray(object) ? ViewNumPy(argument, object, array)
@@ -197,7 +197,7 @@ nb::object BorrowArray(const Argument& argument, nb::handle object) {
   }
   HeldArray array;
   if (!ViewDlpack(argument, object, array)) ThrowNoArray(argument, object);
-  // NumPy's DLPack knows no bfloat16: the items go as bits of their size.
+  // NumPy's DLPack does not support bfloat16: the items are passed as integers of their size.
   const std::size_t rank = array.view.shape.size(), item = ItemSize(array.view.dtype);
   std::vector<std::size_t> shape(array.view.shape.begin(), array.view.shape.end());
   std::vector<std::int64_t> strides;

@@ -29,7 +29,7 @@ namespace narrowfloat::python {
 namespace {
 
 /// NumPy's or ml_dtypes' name of each type of a file, in the order of io::FileDType; empty: NumPy
-/// has none and the tensor's bytes stand for it.
+/// has no such type, and the tensor's bytes are used.
 constexpr auto kNumPyNames = std::to_array<const char*>({
     "bool",
     "",
@@ -61,8 +61,8 @@ nb::object NumPyType(io::FileDType dtype) {
   return *name == '\0' ? DTypeObject(DType::kUInt8) : Np().dtype(name);
 }
 
-/// The shape as NumPy sees it: packed elements are counted in bytes, along the last dimension where
-/// it holds whole bytes.
+/// Returns the shape in NumPy: packed elements are counted in bytes, along the last dimension if
+/// that is a whole number of bytes.
 Shape NumPyShape(const io::TensorEntry& entry) {
   if (*kNumPyNames[static_cast<std::size_t>(entry.dtype)] != '\0') return entry.shape;
   const auto bits = static_cast<std::int64_t>(io::Info(entry.dtype).bits);
@@ -104,7 +104,7 @@ nb::object ReadQuantized(const io::TensorLocation& location) {
   return nb::cast(std::move(tensor));
 }
 
-/// Moves and does not copy, which nanobind has to be told.
+/// Movable only: nanobind must be told so.
 struct OpenCheckpoint {
   io::Checkpoint files;
 
@@ -139,7 +139,7 @@ io::FileDType FileTypeOf(const std::string& name, nb::handle array) {
                            .c_str());
 }
 
-/// What Save is going to write: the header's contents, and the bytes of each entry.
+/// The input of Save: the header's contents, and the bytes of each entry.
 struct Outgoing {
   struct Piece {
     std::string entry;
@@ -147,7 +147,7 @@ struct Outgoing {
   };
   io::FileContents contents;
   std::vector<Piece> pieces;
-  std::vector<HeldTensor> tensors;  // these keep the bytes where they are
+  std::vector<HeldTensor> tensors;  // keep the bytes alive
   std::vector<nb::object> arrays;
   std::vector<BufferHold> buffers;
 };
@@ -207,7 +207,7 @@ void Save(const std::filesystem::path& path, const nb::object& tensors) {
   writer.Finish();
 }
 
-/// Entries of a weight in another convention: name, dtype as NumPy calls it, shape, bytes.
+/// Returns the entries of a weight in another convention: name, NumPy's dtype, shape, bytes.
 nb::list WriteInConvention(const std::string& name, const QuantizedTensor& tensor,
                            const std::string& convention_name) {
   const io::ConventionRow* convention = io::FindConvention(convention_name);
@@ -224,7 +224,7 @@ nb::list WriteInConvention(const std::string& name, const QuantizedTensor& tenso
   stored.entries = std::move(contents.tensors);
   std::vector<std::span<const std::byte>> input;
   for (const BufferPlan& buffer : stored.plan) {
-    // Buffers that only quantizing needs (scale, amax of per-tensor FP8) may be missing.
+    // Buffers that only quantizing needs (scale, amax of per-tensor FP8) may be absent.
     const std::byte* data = held.view[buffer.role].data;
     input.emplace_back(data, data == nullptr ? 0 : BufferBytes(buffer));
   }

@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kVerb = "update_delayed_scale";
 
-/// A new C-contiguous array that holds what `object` does. Errors: TypeError if that is no float32
+/// Returns a new C-contiguous copy of `object`. Errors: TypeError if it is not a float32
 /// array.
 nb::object CopyOf(const char* name, const nb::object& object) {
   const HeldArray source = HoldArrayOf(DType::kFloat32, kVerb, name, object);

@@ -72,7 +72,7 @@ nb::dict PlanGroups(const nb::object& shapes, std::string_view scheme, bool roww
   return result;
 }
 
-/// Arrays over the groups' parts of the packed ones, as tensors.
+/// Returns, as tensors, views of the groups' parts of the packed arrays.
 nb::list GroupTensors(const GroupedPlan& plan, DType dtype,
                       const std::array<nb::object, kRoleCount>& packed) {
   nb::list tensors;

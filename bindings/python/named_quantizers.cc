@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the classes with TransformerEngine's names need to know beside the verbs.
+// Scheme lookup for the classes with TransformerEngine's names.
 #include <fmt/format.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -31,7 +31,7 @@ constexpr std::array kFp8Types = {ElementType{E4M3::kName, "float8_e4m3fn"},
                                   ElementType{E5M2::kName, "float8_e5m2"}};
 constexpr std::array kFp4Types = {ElementType{E2M1::kName, "float4_e2m1fn"}};
 
-/// Name of the format that a dtype argument says: its own name, or an ml_dtypes dtype.
+/// Returns the name of the format of a dtype argument: its own name, or an ml_dtypes dtype.
 /// Errors: TypeError.
 std::string_view ElementOf(const nb::object& dtype, std::span<const ElementType> types,
                            std::string_view argument) {

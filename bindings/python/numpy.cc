@@ -51,7 +51,7 @@ std::optional<DType> DTypeOfObject(nb::handle dtype) {
   for (std::size_t i = 0; i < kDTypeCount; ++i) {
     if (Np().dtypes[i].is(dtype)) return static_cast<DType>(i);
   }
-  // The same type may have other dtype objects: unpickled, or with metadata.
+  // One type may have several dtype objects: unpickled ones, or ones with metadata.
   for (std::size_t i = 0; i < kDTypeCount; ++i) {
     if (Np().dtypes[i].equal(dtype)) return static_cast<DType>(i);
   }

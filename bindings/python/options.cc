@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::string_view kThreads = "threads", kNoop = "noop";
 
-/// The directions are arguments of their own in Python, not options.
+/// In Python the directions are arguments, not options.
 bool IsDirection(std::string_view key) {
   return key == "rowwise" || key == "columnwise";
 }
@@ -50,8 +50,8 @@ bool IsSpecOption(std::string_view key) {
           .c_str());
 }
 
-/// NumPy's scalars and Python's numbers; a double rounds to float32 as if the caller had left the
-/// rounding mode and the flushing of subnormals alone.
+/// Converts NumPy's scalars and Python's numbers; rounds a double to float32 under the default
+/// floating-point environment, whatever the caller's is.
 float NumberOf(const char* verb, std::string_view key, nb::handle value) {
   const double number = PyFloat_AsDouble(value.ptr());
   if (number == -1.0 && PyErr_Occurred() != nullptr) {
@@ -85,7 +85,7 @@ std::string_view KeyText(nb::handle key) {
   return {text, static_cast<std::size_t>(size)};
 }
 
-/// Whole numbers that 64 bits hold stay whole; others count as floats do.
+/// Keeps integers that fit 64 bits; converts others as floats.
 SpecValue IntegerOf(const char* verb, std::string_view key, nb::handle value) {
   const auto integer = PyLong_AsUnsignedLongLong(value.ptr());
   if (PyErr_Occurred() == nullptr) return std::uint64_t{integer};
@@ -93,7 +93,7 @@ SpecValue IntegerOf(const char* verb, std::string_view key, nb::handle value) {
   return NumberOf(verb, key, value);
 }
 
-/// Whether the option of that key is a member of this type.
+/// Returns true if the option of that key is a member of this type.
 template <class Member>
 bool Takes(std::string_view key) {
   const SpecField* field = FindSpecField(key);
@@ -115,7 +115,7 @@ SpecValue ValueOf(const char* verb, std::string_view key, nb::handle value) {
   return ItemOf(verb, key, value);
 }
 
-/// A pair stands for the two directions.
+/// Reads a pair: one value per direction.
 void SetAmax(QuantSpec& spec, const char* verb, nb::handle value) {
   constexpr std::string_view kKey = "amax";
   const bool sequence = nb::isinstance<nb::tuple>(value) || nb::isinstance<nb::list>(value);

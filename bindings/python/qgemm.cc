@@ -24,7 +24,7 @@ namespace {
 constexpr const char* kVerb = "qgemm";
 constexpr const char* kGroupedVerb = "grouped_qgemm";
 
-/// The function that follows the sum. Errors: InvalidArgument for grad without gelu.
+/// Returns the function that is applied to the sum. Errors: InvalidArgument for grad without gelu.
 SumFunction FunctionOf(bool gelu, bool grad) {
   if (grad && !gelu) {
     throw InvalidArgument("qgemm: grad=True asks for GELU's derivative and needs gelu=True");
@@ -33,7 +33,7 @@ SumFunction FunctionOf(bool gelu, bool grad) {
   return grad ? SumFunction::kTimesGeluGradient : SumFunction::kGelu;
 }
 
-/// Holds gelu_in: read with grad, else written. Errors: as HoldInput and HoldOutput.
+/// Views gelu_in: for reading with grad, else for writing. Errors: as HoldInput and HoldOutput.
 HeldArray HoldGeluIn(const nb::object& gelu_in, bool grad, DType dtype, const Shape& shape) {
   if (gelu_in.is_none()) return {};
   return grad ? HoldInput(kVerb, gelu_in, "gelu_in")
@@ -79,7 +79,7 @@ std::vector<nb::object> ItemsOf(const char* name, const nb::object& sequence) {
   return items;
 }
 
-/// Items of an argument that may be None. Errors: ValueError if they are not one for each group.
+/// Returns the items of an argument that may be None. Errors: ValueError unless one per group.
 std::vector<nb::object> OptionalItems(const char* name, const nb::object& sequence,
                                       std::size_t groups) {
   if (sequence.is_none()) return {};
@@ -89,7 +89,7 @@ std::vector<nb::object> OptionalItems(const char* name, const nb::object& sequen
                                     kGroupedVerb, name, groups, items.size()));
 }
 
-/// The operands of one side, held for the length of the call.
+/// The operands of one side, viewed for the length of the call.
 struct HeldSide {
   std::vector<HeldTensor> held;
   std::vector<ConstQuantizedView> views;
@@ -139,18 +139,18 @@ nb::list GroupedQgemmArrays(const nb::object& a, const nb::object& b, const nb::
   return results;
 }
 
-/// The name of a mode, or of the one that NF_PRODUCT chooses for None.
+/// Returns the name of a mode; for None, of the one that NF_PRODUCT chooses.
 std::string_view ProductMode(std::optional<std::string_view> name) {
   return GemmModeName(name ? FindGemmMode(*name) : DefaultGemmMode());
 }
 
-/// Returns whether |number| lies in [2^-126, 2^127), where fp32 holds it as a normal number.
+/// Returns true if |number| is in [2^-126, 2^127), where it is a normal number of fp32.
 bool IsNormalFloat(double number) {
   const double magnitude = std::abs(number);
   return magnitude >= 0x1p-126 && magnitude < 0x1p127;
 }
 
-/// Arrays of the items that `a` and `b` expand to, and the factor of their product, or None.
+/// Returns arrays of the items that `a` and `b` expand to, and the product's factor, or None.
 nb::object ExpandProduct(const nb::object& a, const nb::object& b, std::string_view layout,
                          int threads) {
   const GemmLayout gemm_layout = FindGemmLayout(layout);

@@ -33,7 +33,7 @@ std::optional<Role> FindRole(std::string_view name) {
   return std::nullopt;
 }
 
-/// Files each array under its role. Errors: TypeError if `buffers` is no mapping of names to
+/// Stores each array under its role. Errors: TypeError if `buffers` is not a mapping of names to
 /// arrays; InvalidArgument for an unknown name.
 void ReadBuffers(QuantizedTensor& tensor, const nb::object& buffers) {
   if (!nb::hasattr(buffers, "items")) {
@@ -56,7 +56,7 @@ void ReadBuffers(QuantizedTensor& tensor, const nb::object& buffers) {
   }
 }
 
-/// A direction is there with its codes and its scales or not at all.
+/// Checks that each direction has both codes and scales, or neither.
 bool HasDirection(QuantizedTensor& tensor, std::size_t direction) {
   const bool data = ArrayOf(tensor, kDataRoles[direction]).is_valid();
   const bool scale_inv = ArrayOf(tensor, kScaleInvRoles[direction]).is_valid();

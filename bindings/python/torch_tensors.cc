@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs on tensors of PyTorch, which is asked for addresses and never linked or imported.
+// The verbs on PyTorch's tensors. Reads their addresses; neither links nor imports PyTorch.
 #include <fmt/format.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -34,13 +34,13 @@
 namespace narrowfloat::python {
 namespace {
 
-/// A tensor's memory, and the copy that had to be made of it if its rows have holes.
+/// A tensor's memory, or a copy of it if its rows have holes.
 struct HeldInput {
   TensorView view;
   nb::object copy;
 };
 
-/// Buffers that the caller has no use for.
+/// Memory of buffers that the caller does not need.
 using Scratch = std::vector<std::vector<float>>;
 
 [[noreturn]] void ThrowNoMemory(const char* verb, std::string_view name) {
@@ -52,22 +52,22 @@ bool RowsAreContiguous(const TensorView& view) {
          view.strides.back() == static_cast<std::ptrdiff_t>(ItemSize(view.dtype));
 }
 
-/// Both are made whole where a direction is left out of a plan.
+/// Returns true for roles that a plan lists but a caller may leave out.
 bool MayBeScratch(Role role) {
   return role == Role::kScale || role == Role::kAmaxRowwise || role == Role::kAmaxColumnwise;
 }
 
-/// The part of DLPack's exchange table (dlpack.h, version 1) up to what is called here.
+/// The part of DLPack's exchange table (dlpack.h, version 1) up to the last function that is used.
 struct DlpackExchange {
   std::uint32_t major, minor;
   DlpackExchange* older;
   void* allocate;
   void* to_managed;
   void* from_managed;
-  int (*view)(void* object, nb::dlpack::dltensor* out);  // borrows; 0 or a Python error
+  int (*view)(void* object, nb::dlpack::dltensor* out);  // a view; 0 or a Python error
 };
 
-/// What a tensor lends, for as long as it lives: sizes and strides, these in items, are its own.
+/// A view of a tensor, valid while it lives: sizes and strides, these in items, are its own.
 struct Lent {
   std::byte* data;
   DType dtype;
@@ -89,7 +89,7 @@ struct Lent {
   }
 };
 
-/// PyTorch's side of the exchange, looked up once and never changed.
+/// PyTorch's side of the exchange. Set once and never changed.
 class TorchTensors {
  public:
   explicit TorchTensors(const nb::object& torch) : tensor_type_(torch.attr("Tensor")) {
@@ -131,8 +131,8 @@ class TorchTensors {
   int (*view_)(void* object, nb::dlpack::dltensor* out) = nullptr;
 };
 
-/// Errors: TypeError for no tensor or another type; Unsupported on another device; InvalidArgument
-/// for a tensor that has elements and no memory, as wrappers have.
+/// Errors: TypeError for another object or type; Unsupported on another device; InvalidArgument
+/// for a tensor that has elements but no memory, as wrappers have.
 Lent TorchTensors::Lend(const char* verb, std::string_view name, nb::handle tensor) const {
   if (PyObject_IsInstance(tensor.ptr(), tensor_type_.ptr()) != 1) {
     throw nb::type_error(fmt::format("{}: {} must be a torch.Tensor, got {}", verb, name,
@@ -142,7 +142,7 @@ Lent TorchTensors::Lend(const char* verb, std::string_view name, nb::handle tens
   nb::dlpack::dltensor lent;
   const bool lends = view_(tensor.ptr(), &lent) == 0;
   if (!lends || lent.device.device_type != nb::device::cpu::value) {
-    // Devices that DLPack does not know, such as meta, do not lend at all.
+    // Devices that DLPack does not know, such as meta, export nothing.
     PyErr_Clear();
     const nb::object device = tensor.attr("device");
     if (nb::cast<std::string>(device.attr("type")) == "cpu") ThrowNoMemory(verb, name);
@@ -183,8 +183,8 @@ HeldInput TorchTensors::HoldInput(const char* verb, nb::handle tensor) const {
   return held;
 }
 
-/// A tensor whose items lie as those of a dense one of `shape`: buffers of another rank, such as
-/// flattened codes, are the same memory.
+/// Views a tensor whose items are stored as those of a dense one of `shape`: buffers of another
+/// rank, such as flattened codes, are the same memory.
 TensorView TorchTensors::ViewDense(const char* verb, std::string_view name, nb::handle tensor,
                                    DType dtype, const Shape& shape) const {
   const Lent lent = Lend(verb, name, tensor);
@@ -203,7 +203,7 @@ float TorchTensors::ItemOf(const char* verb, std::string_view name, nb::handle t
   return item;
 }
 
-/// Views the planned buffers. Those without a tensor lie in `scratch`, if they may.
+/// Views the planned buffers. Allocates those without a tensor in `scratch`, if given.
 void TorchTensors::Bind(const char* verb, const nb::tuple& buffers, QuantizedView& view,
                         Scratch* scratch) const {
   if (buffers.size() != kRoleCount) {
@@ -226,7 +226,7 @@ void TorchTensors::Bind(const char* verb, const nb::tuple& buffers, QuantizedVie
   }
 }
 
-/// Amaxes of delayed scaling add up over the steps that share a row of the history.
+/// Raises an amax of delayed scaling: steps that share a row of the history keep the largest.
 void RaiseAmax(const TensorView& amax, float measured) {
   float old = 0.0f;
   std::memcpy(&old, amax.data, sizeof old);
@@ -300,7 +300,7 @@ void TorchTensors::ColumnSums(nb::handle x, nb::handle out, int threads) const {
   narrowfloat::ColumnSums(in.view, sums, {.threads = threads});
 }
 
-/// [(role, dtype, shape, role that holds the memory)], as PlanQuantize lists them.
+/// Returns [(role, dtype, shape, role that holds the memory)], as PlanQuantize lists them.
 nb::list PlanOf(const QuantSpec& spec, const nb::object& shape) {
   nb::list plan;
   for (const BufferPlan& buffer : PlanQuantize(spec, ParseShape("plan", shape))) {
@@ -310,7 +310,7 @@ nb::list PlanOf(const QuantSpec& spec, const nb::object& shape) {
   return plan;
 }
 
-/// [(role, dtype, [(dimensions, divisor, multiple)], role that holds the memory)], one rule per
+/// Returns [(role, dtype, [(dimensions, divisor, multiple)], role that holds the memory)], one rule
 /// size, as PlanRules lists them.
 nb::list PlanRulesOf(const QuantSpec& spec, std::size_t rank) {
   nb::list rules;
@@ -326,7 +326,7 @@ nb::list PlanRulesOf(const QuantSpec& spec, std::size_t rank) {
   return rules;
 }
 
-/// Shape of the part of a direction's stored scales that has content, padding left out.
+/// Returns the shape of the part of a direction's stored scales that has content, without padding.
 nb::tuple ScaleContentShape(const QuantSpec& spec, const nb::object& shape, bool columnwise) {
   const MatrixShape matrix = FlattenShape(ParseShape("scale_content_shape", shape));
   ScaleGrid grid = MakeScaleGrid(*spec.scheme,

@@ -28,8 +28,8 @@ Fill FillFor(const CallOptions& options) {
   return options.IsNoop() ? Fill::kZero : Fill::kNone;
 }
 
-/// The tensor to fill: `out` itself, if it is one of the same plan, or a new one.
-/// Errors: TypeError if `out` is something else; InvalidArgument if its plan is another one.
+/// Returns the tensor to fill: `out` itself, if it is one of the same plan, or a new one.
+/// Errors: TypeError if `out` is something else; InvalidArgument if its plan differs.
 nb::object OutputTensor(const char* verb, const nb::object& out, const HeldArray& in,
                         const CallOptions& options) {
   const QuantSpec& spec = options.spec;
@@ -46,7 +46,7 @@ nb::object OutputTensor(const char* verb, const nb::object& out, const HeldArray
   return out;
 }
 
-/// Views of the output under the call's spec.
+/// Returns views of the output under the call's spec.
 HeldTensor HoldOutputTensor(const char* verb, const QuantizedTensor& tensor,
                             const CallOptions& options) {
   HeldTensor held = HoldWritable(verb, tensor);
@@ -119,7 +119,7 @@ nb::object DequantizeObject(const nb::object& q, const nb::object& dtype, const 
 
 using PermuteFn = void (*)(const ConstQuantizedView&, const QuantizedView&);
 
-/// A copy of `q` whose scales lie in the other placement; it has the buffers that `q` has.
+/// Returns a copy of `q` with scales in the other placement and the same buffers.
 QuantizedTensor Permuted(const char* verb, PermuteFn permute, const nb::object& q) {
   const QuantizedTensor& source = TensorOf(verb, "q", q);
   const HeldTensor in = Hold(verb, source);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a tracing framework has to know of a result before it is made: shapes, dtypes and the
-// numbers of attributes. The JAX package asks here and has no such fact of its own.
+// Facts that a tracing framework needs before a result exists: shapes, dtypes and the
+// numbers of attributes. The JAX package has no copy of them.
 #include <fmt/format.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -29,7 +29,7 @@ std::string DTypeOfElement(std::string_view element) {
   return std::string(std::ranges::find(kElementTypes, element, &ElementType::element)->dtype);
 }
 
-/// The element format of that dtype; another name stays what it is, for the message.
+/// Returns the element format of that dtype; another name is returned unchanged, for the message.
 std::string_view ElementOfDType(std::string_view dtype) {
   const auto* found = std::ranges::find(kElementTypes, dtype, &ElementType::dtype);
   return found == std::end(kElementTypes) ? dtype : found->element;
@@ -72,7 +72,7 @@ bool IsColumnwiseTransposed(std::string_view scheme) {
 
 using Extents = std::pair<std::size_t, std::size_t>;
 
-/// Shape of the scales of a rows x cols matrix: those with content, and as they are stored.
+/// Returns the shapes of the scales of a rows x cols matrix: with content, and as stored.
 std::pair<Extents, Extents> ScaleShapes(std::string_view name, std::size_t rows, std::size_t cols,
                                         bool columnwise) {
   const ScaleGrid grid =
@@ -100,7 +100,7 @@ nb::tuple WorkspaceSizes(std::size_t batch_size, std::size_t hidden_size, std::i
 void RegisterXla(nb::module_& module) {
   module.attr("JAXX_Scaling_Mode") = EnumDict(xla_ffi::kScalingModes);
   module.attr("JAXX_Quantize_Layout") = EnumDict(xla_ffi::kQuantizeLayouts);
-  // As long as TransformerEngine keeps the amaxes of delayed scaling by default.
+  // TransformerEngine's default length of the amax history.
   module.attr("AMAX_HISTORY_LENGTH") = 1024;
   module.attr("HADAMARD_SIZE") = kHadamardSize;
   module.attr("HADAMARD_SIGN_MASK") = kHadamardSignMask;

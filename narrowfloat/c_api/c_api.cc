@@ -18,7 +18,7 @@
 namespace narrowfloat::c_api {
 namespace {
 
-// The header spells the numbers out for C; here they are held to the types they stand for.
+// The header repeats the numbers for C; these assertions compare them with the types.
 static_assert(NF_FLOAT32 == static_cast<int>(DType::kFloat32));
 static_assert(NF_FLOAT16 == static_cast<int>(DType::kFloat16));
 static_assert(NF_BFLOAT16 == static_cast<int>(DType::kBFloat16));
@@ -66,7 +66,7 @@ TensorView TensorOf(const char* verb, const nf_tensor* given) {
   return view;
 }
 
-/// Room that a later version may give a meaning to.
+/// Fields reserved for later versions.
 void CheckReserved(const char* verb, const char* name, std::int32_t reserved) {
   if (reserved == 0) return;
   throw Unsupported(fmt::format("{}: reserved of {} must be 0, got {}", verb, name, reserved));
@@ -80,7 +80,7 @@ Execution ExecutionOf(const char* verb, const nf_execution* given) {
   return {.threads = execution.threads, .noop = execution.noop};
 }
 
-/// Puts one of the caller's buffers where the plan has it.
+/// Binds one of the caller's buffers to its place in the plan.
 template <class Byte>
 void Bind(const char* verb, const nf_buffer& buffer, const std::vector<BufferPlan>& plan,
           BasicQuantizedView<Byte>& view) {

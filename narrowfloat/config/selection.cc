@@ -16,20 +16,20 @@ namespace {
 
 constexpr std::string_view kRegexPrefix = "re:";
 
-// All patterns are matched against whole components, in lower case.
+// Compares all patterns with whole components, in lower case.
 using Patterns = std::initializer_list<const char*>;
 
-/// What the parameter of a linear layer is called.
+/// Name of a linear layer's weight.
 constexpr Patterns kWeights = {"weight", "in_proj_weight", "kernel"};
 
-/// What the stacked weights of experts are called, which have no `weight` of their own.
+/// Names of the stacked weights of experts, which have no component `weight`.
 constexpr Patterns kExpertWeights = {"gate_up_proj", "gate_proj", "up_proj", "down_proj"};
 constexpr Patterns kExperts = {"experts"};
 
-/// Where in a name a component must stand.
-enum class Place { kAnywhere, kFirst, kLast, kAlone };  // kAlone: the one module of the name
+/// Position that a component must have in a name.
+enum class Place { kAnywhere, kFirst, kLast, kAlone };  // kAlone: the name's only module
 
-/// Modules that are no linear layers, or that are known to lose from quantization.
+/// Modules that are not linear layers, or that are known to lose accuracy from quantization.
 struct LeftModule {
   const char* what;
   Place place;
@@ -62,7 +62,7 @@ constexpr LeftModule kLeft[] = {
 /// By model_type: models whose linear layers are Conv1D, which stores [inputs, outputs].
 constexpr Patterns kConv1dModels = {"gpt2", "openai-gpt", "imagegpt", "decision_transformer",
                                     "clvp*"};
-/// Conv1D's names there, beside layers that are linear.
+/// Names of Conv1D layers there; other layers are linear.
 constexpr Patterns kConv1dNames = {"c_attn", "c_proj", "c_fc", "q_attn"};
 /// By model_type: models whose stacked experts are [experts, inputs, outputs].
 constexpr Patterns kTransposedExperts = {"gpt_oss", "llama4",    "llama4_text",

@@ -33,7 +33,7 @@ TEST(SelectionTest, TakesLinearWeights) {
            "transformer.h.0.attn.c_attn.weight",         //
            "decoder.layers.0.self_attn.in_proj_weight",  //
            "model.layers.0.self_attn.indexer.weight",    //
-           "model.normal_proj.weight",                   // `norm` is a part of a word here
+           "model.normal_proj.weight",                   // here `norm` is a part of a word
            "model.embedder_proj.weight",                 //
        }) {
     EXPECT_TRUE(IsLinearWeight(name, kMatrix)) << name;
@@ -73,7 +73,7 @@ TEST(SelectionTest, LeavesOtherTensorsAlone) {
            "model.layers.61.eh_proj.weight",              //
            "mtp.fc.weight",                               //
            "base.layers.0.q_proj.lora_A.default.weight",  //
-           "model.layers.3.mlp.gate_up_proj",  // no expert's, so not known to be a weight
+           "model.layers.3.mlp.gate_up_proj",  // not under experts, so not known to be a weight
            "rotary_emb.inv_freq",
        }) {
     EXPECT_FALSE(IsLinearWeight(name, kMatrix)) << name;
@@ -103,7 +103,7 @@ struct ListedTensor {
   }
 };
 
-/// Every tensor of two or more dimensions of small models, and the class that owns it.
+/// Every tensor of two or more dimensions of small models, with the class that owns it.
 std::vector<ListedTensor> ListedTensors() {
   std::ifstream file(NF_TENSOR_NAMES);
   std::vector<ListedTensor> tensors;

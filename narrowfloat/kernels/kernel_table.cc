@@ -18,7 +18,7 @@
 namespace narrowfloat {
 namespace {
 
-/// Puts `from` over `to` wherever `from` has a function.
+/// Overwrites entries of `to` with the non-null functions of `from`.
 template <class Fn>
 void Overlay(Fn* const& from, Fn*& to) {
   if (from != nullptr) to = from;
@@ -28,7 +28,7 @@ void Overlay(const std::array<Item, kCount>& from, std::array<Item, kCount>& to)
   for (std::size_t i = 0; i < kCount; ++i) Overlay(from[i], to[i]);
 }
 
-/// "avx2", "avx3_dl": Highway's name of an instruction set in the spelling of NF_FORCE_BACKEND.
+/// Returns Highway's name of an instruction set as NF_FORCE_BACKEND spells it: "avx2", "avx3_dl".
 std::string TargetName(std::int64_t target) {
   std::string name = hwy::TargetName(target);
   std::transform(name.begin(), name.end(), name.begin(),
@@ -36,7 +36,7 @@ std::string TargetName(std::int64_t target) {
   return name;
 }
 
-/// Index in the tables of HWY_EXPORT, which are compiled with the same set of targets as this file.
+/// Returns the index in the tables of HWY_EXPORT, which use the same set of targets as this file.
 std::size_t TargetIndex(std::int64_t target) {
   if constexpr ((HWY_TARGETS & (HWY_TARGETS - 1)) == 0) return 0;
   hwy::ChosenTarget chosen;

@@ -46,8 +46,8 @@ TEST(KernelTableTest, TheListIsTheSameEachTime) {
   EXPECT_EQ(&AvailableKernels(), &AvailableKernels());
 }
 
-/// What ActiveKernels gives, or says, when NF_FORCE_BACKEND is `value`. In a child process, since
-/// the choice is made once for the life of one; so no other test of this program may ask for it.
+/// Returns ActiveKernels' name or error when NF_FORCE_BACKEND is `value`. Runs in a child process:
+/// the choice is made once per process, so no other test of this program may call ActiveKernels.
 void ExitWithActive(const std::string& value) {
   setenv("NF_FORCE_BACKEND", value.c_str(), 1);
   try {

@@ -191,8 +191,8 @@ TEST(KnownCodesTest, E2M1) {
   });
 }
 
-// A product is rounded to binary32 first and to the code then: 17/16 - 2^-25 becomes 17/16 in the
-// first step and, from there, a tie. The codec must not look behind its argument.
+// A product is rounded to binary32 first and to the code second: 17/16 - 2^-25 becomes 17/16 in the
+// first step, which is a tie. Encode sees only its argument, not the exact product.
 TEST(KnownCodesTest, RoundingTwiceIsTheDefinition) {
   const float rounded = FromBits(0x3F87FFFFu) * 1.0000001f;
   EXPECT_EQ(rounded, 1.0625f);

@@ -45,7 +45,7 @@ TEST(DelayedScaleTest, AnInfiniteScaleBecomesTheLargestFloat) {
 }
 
 TEST(DelayedScaleTest, TheScaleMayBeSubnormalOrZero) {
-  // A margin or a huge amax leads there; division keeps what is left.
+  // A margin or a huge amax gives a subnormal; division keeps it.
   EXPECT_EQ(DelayedScale(0x1p20f, 0x1.cp-142f, 7.0f), 0.0f);
   EXPECT_EQ(DelayedScale(0x1p4f, 0x1.cp-140f, 7.0f), 0x1.cp-144f);
 }

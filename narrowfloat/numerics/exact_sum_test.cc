@@ -35,7 +35,7 @@ TEST(ExactSumTest, SixteenOfTheLargestFit) {
   EXPECT_EQ(sum.RoundToOdd(-2), -4.0 * static_cast<double>(kLargestFloat));
 }
 
-// 1 + 2^-80 lies between two doubles: the last bit says so.
+// 1 + 2^-80 is between two doubles: the last bit shows it.
 TEST(ExactSumTest, WhatDoesNotFitShowsInTheLastBit) {
   EXPECT_EQ(SumOf({1.0f, 0x1p-80f}), 1.0 + 0x1p-52);
   EXPECT_EQ(SumOf({1.0f, -0x1p-80f}), 1.0 - 0x1p-53);
@@ -61,9 +61,9 @@ TEST(ExactSumTest, EqualsBinary64WhereThatIsExact) {
   }
 }
 
-// Rounded to odd and then to nearest is rounded once: against long double, which holds these.
+// Rounding to odd and then to nearest equals one rounding: compares with long double, exact here.
 TEST(RoundToOddTest, ThenToNearestRoundsOnce) {
-  // A tie of bfloat16, and its neighbours closer than binary32 can tell.
+  // A tie of bfloat16, and neighbours that differ by less than binary32 resolves.
   const double tie = 1.0 + 0x1p-8;
   for (const auto& [x, code] : {std::pair{tie, 0x3F80u},
                                 {tie + 0x1p-40, 0x3F81u},

@@ -24,15 +24,15 @@ long double Sigmoid(long double x) {
   return 1.0L / (1.0L + std::exp(-kSlope * (x + kCubic * x * x * x)));
 }
 
-/// Half the distance of fp32 numbers around `value`.
+/// Returns half the distance of the fp32 numbers around `value`.
 long double HalfStep(long double value) {
   int exponent = 0;
   std::frexp(value, &exponent);
   return std::ldexp(0.5L, std::max(exponent - 24, -149));
 }
 
-/// Rounding to fp32 costs half a step at most; what binary64 adds is below a ten-thousandth of one,
-/// or below 2^-50 where the derivative goes through zero.
+/// Rounding to fp32 costs half a step at most; binary64 adds less than a ten-thousandth of a step,
+/// or less than 2^-50 where the derivative is near zero.
 void ExpectBothAreRoundedOnce(float x) {
   const long double wide = x, sigmoid = Sigmoid(wide);
   const long double gelu = wide * sigmoid;

@@ -66,8 +66,8 @@ TEST(EncodeStochasticTest, SpecialValues) {
   }
 }
 
-// Over all 256 bytes the mean is the value itself, less a step's 256th at most: bytes divide a step
-// into 256 parts, and what lies between two of them is rounded down.
+// Over all 256 bytes the mean is the value itself, less at most 1/256 of a step: bytes divide a
+// step into 256 parts, and values between two of them are rounded down.
 TEST(EncodeStochasticTest, MeanOverAllBytesIsTheValue) {
   for (float x = -5.99f; x < 6.0f; x += 0.013f) {
     double sum = 0;

@@ -12,7 +12,7 @@
 namespace narrowfloat {
 namespace {
 
-// Columns of which one task finds the amaxes.
+// Columns per task.
 constexpr std::size_t kColumns = 1024;
 
 const KernelTable& KernelsOf(const Execution& execution) {
@@ -25,7 +25,7 @@ float Amax(const ConstTensorView& in, const Execution& execution) {
   Rows<const std::byte> rows;
   FillRows("amax", "the input", in, rows);
   const AmaxFn amax = KernelsOf(execution).amax[static_cast<std::size_t>(in.dtype)];
-  const FloatEnvironment environment;  // a comparison, too, flushes subnormals if told to
+  const FloatEnvironment environment;  // comparisons, too, may flush subnormals
   const TileGrid grid = MakeTileGrid(rows.shape, 1, 1);
   std::vector<float> amaxes(grid.Count());
   ParallelFor(execution, grid.Count(),

@@ -18,14 +18,14 @@ namespace {
 
 constexpr char kModule[] = "libnarrowfloat_onednn.so";
 constexpr char kSymbol[] = "narrowfloat_multiply_bfloat16";
-// What oneDNN is linked with, where it is not built for another runtime.
+// The OpenMP runtime that oneDNN links, unless it is built for another one.
 constexpr char kOpenMp[] = "libgomp.so.1";
 
 std::string_view FileName(std::string_view path) {
   return path.substr(path.rfind('/') + 1);
 }
 
-/// The loaded file that is an OpenMP runtime, or nothing. Wheels rename the runtimes they bring.
+/// Returns the loaded file that is an OpenMP runtime, or nothing. Wheels rename their runtimes.
 std::string LoadedOpenMp() {
   std::string found;
   dl_iterate_phdr(
@@ -42,8 +42,8 @@ std::string LoadedOpenMp() {
   return found;
 }
 
-/// Errors: Unsupported if loading oneDNN's OpenMP runtime would make a second one. Two of them do
-/// not know of each other's threads.
+/// Errors: Unsupported if loading oneDNN's OpenMP runtime would add a second one: each would start
+/// threads of its own.
 void CheckOpenMp() {
   const std::string loaded = LoadedOpenMp();
   if (loaded.empty()) return;

@@ -38,7 +38,7 @@ void CheckBuffer(const char* verb, const BasicQuantizedView<Byte>& view,
   }
 }
 
-/// Two buffers may name the same memory only where the plan says so.
+/// Checks overlaps: two buffers may share memory only if the plan says so.
 template <class Byte>
 void CheckDisjoint(const char* verb, const BasicQuantizedView<Byte>& view,
                    const std::vector<BufferPlan>& plan) {
@@ -68,7 +68,7 @@ template void CheckBuffers(const char*, const ConstQuantizedView&);
 
 namespace {
 
-/// Checks those buffers of the direction that `wanted` names.
+/// Checks the buffers of the direction that `wanted` selects.
 template <class Wanted>
 void CheckRoles(const char* verb, const ConstQuantizedView& view, Direction direction,
                 const Wanted& wanted) {
@@ -96,7 +96,7 @@ void CheckDirection(const char* verb, const ConstQuantizedView& view, Direction 
 
 bool HasDirection(const ConstQuantizedView& view, Direction direction) {
   const ConstTensorView& data = view[DataRole(direction)];
-  // An empty tensor's buffers need no memory; an absent buffer has no shape either.
+  // Buffers of an empty tensor need no memory; an absent buffer has no shape either.
   if (FlattenShape(view.shape).Size() == 0) return !data.shape.empty();
   return data.data != nullptr && view[ScaleInvRole(direction)].data != nullptr;
 }

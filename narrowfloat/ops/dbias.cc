@@ -20,11 +20,11 @@ namespace {
 
 constexpr const char* kVerb = "quantize_dbias";
 
-// The order of summation is part of the result: this many rows are added one after another, then
-// the strips are.
+// The order of summation is part of the result: adds this many rows one after another, then
+// adds the strips.
 constexpr std::size_t kStripRows = 128;
 
-// Columns of a task: whole rows read fastest, fewer columns make tasks for more threads.
+// Columns per task: whole rows read fastest, fewer columns give tasks to more threads.
 constexpr std::size_t kWideCols = 16384, kSharedCols = 2048, kOwnedCols = 512;
 
 // Tiles begin on multiples of a scheme's unit.
@@ -36,7 +36,7 @@ std::size_t Strips(std::size_t rows) {
   return CeilDiv(rows, kStripRows);
 }
 
-/// Checks sums of `in`, which has `cols` columns.
+/// Checks the buffer for the sums of `in`, which has `cols` columns.
 void CheckSums(const char* verb, std::string_view name, const ConstTensorView& in, DType dtype,
                const TensorView& sums, std::size_t cols) {
   if (sums.dtype != dtype || sums.shape != Shape{static_cast<std::int64_t>(cols)} ||
@@ -69,21 +69,21 @@ void CheckWorkspace(const ConstTensorView& in, const QuantizedView& out, const T
   throw InvalidArgument(fmt::format("{}: the workspace must not overlap a tensor", kVerb));
 }
 
-/// The rows that a pass adds up, and what else it does to a tile.
+/// The rows that a pass sums, and its other work on a tile.
 struct SumPass {
   const Rows<const std::byte>& rows;
   DType dtype;  // of the rows
   const KernelTable& kernels;
-  std::size_t row_unit, col_unit;    // corners of tiles are multiples of these
-  QuantizeRun* quantizer = nullptr;  // of each tile before it is added up
-  SharedAmax* amax = nullptr;        // gets the amax
+  std::size_t row_unit, col_unit;    // tile corners are multiples of these
+  QuantizeRun* quantizer = nullptr;  // quantizes each tile before it is summed, or null
+  SharedAmax* amax = nullptr;        // receives the amax, or null
 
   std::size_t Type() const { return static_cast<std::size_t>(dtype); }
 };
 
-/// Tasks of whole strips, or so that strips are, in tiles of about the size of those of Quantize,
-/// which go through a task as they go through a matrix: kernels ask for the items beside a tile
-/// ahead of time.
+/// Sizes of tasks and tiles. A task has whole strips; a tile is about as large as Quantize's. Tasks
+/// visit their tiles in the order of Quantize, row by row of tiles: kernels prefetch the next
+/// tile of that order.
 struct StripTiles {
   std::size_t task_rows, task_cols;
   std::size_t tile_rows, tile_cols;  // no tile crosses the end of a task
@@ -100,8 +100,8 @@ struct StripTiles {
   }
 };
 
-/// Adds up the columns of tiles: of each that was just quantized and is in the cache or, where the
-/// amax has to be found first, on the way to that, which leaves a processor time.
+/// Sums the columns of tiles: right after quantizing a tile, while it is in the cache; or, if the
+/// amax is needed first, during the amax pass, which is limited by memory.
 class TileSummer {
  public:
   TileSummer(const SumPass& pass, const StripTiles& tiles)
@@ -110,8 +110,8 @@ class TileSummer {
         amax_sum_(pass.kernels.amax_sum[pass.Type()]),
         tiles_(tiles) {}
 
-  /// All tiles of `task`. `sums_of(part)` is where the sums of the strip begin (those of column 0)
-  /// that the rows of `part` lie in, zero before its first row.
+  /// Processes all tiles of `task`. `sums_of(part)` returns the sums of the strip (at column 0)
+  /// of the rows of `part`; they must be zero before its first row.
   template <class SumsOf>
   void Run(const Tile& task, const SumsOf& sums_of) const {
     for (std::size_t row = task.row_begin; row < task.row_end; row += tiles_.tile_rows) {
@@ -149,7 +149,7 @@ bool BeginsStrip(const Tile& part) {
   return part.row_begin % kStripRows == 0;
 }
 
-/// Sums in the columns' order.
+/// Reorders sums to the order of the columns.
 template <class... T>
 void StoreInOrder(TypeList<T...>, const TensorView& dbias, std::size_t first, const float* sums,
                   std::size_t count) {
@@ -159,7 +159,7 @@ void StoreInOrder(TypeList<T...>, const TensorView& dbias, std::size_t first, co
   for (std::size_t i = 0; i < count; ++i) store(dbias.data, first + i, sums[i]);
 }
 
-/// Sums as kernels keep them.
+/// Sums in the kernels' order.
 void StoreSums(const SumPass& pass, const TensorView& dbias, std::size_t first, float* sums,
                std::size_t count) {
   pass.kernels.sum_order[pass.Type()](sums, count);
@@ -170,7 +170,7 @@ void AddSums(const float* from, std::size_t count, float* to) {
   for (std::size_t i = 0; i < count; ++i) to[i] += from[i];
 }
 
-/// Threads share columns: the sums of each strip go to the workspace, and are added up at the end.
+/// Lets threads share columns: writes the sums of each strip to the workspace, then adds them.
 void RunShared(const SumPass& pass, const TensorView& dbias, float* workspace,
                const Execution& execution) {
   const MatrixShape shape = pass.rows.shape;
@@ -194,7 +194,7 @@ void RunShared(const SumPass& pass, const TensorView& dbias, float* workspace,
   });
 }
 
-/// Each task has columns of its own, and adds up their strips as it comes by them.
+/// Gives each task columns of its own; it adds each strip as soon as it is summed.
 void RunOwned(const SumPass& pass, const TensorView& dbias, const Execution& execution) {
   const MatrixShape shape = pass.rows.shape;
   const StripTiles tiles(pass, kOwnedCols);
@@ -222,7 +222,7 @@ std::size_t WorkspaceSize(const MatrixShape& shape) {
   return Strips(shape.rows) * shape.cols;
 }
 
-/// Adds up the columns by the way that `workspace` allows.
+/// Sums the columns by the method that the size of `workspace` allows.
 void RunSums(const SumPass& pass, const TensorView& dbias, std::span<float> workspace,
              const Execution& execution) {
   const MatrixShape shape = pass.rows.shape;

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kVerb = "update_delayed_scale";
 
-/// Items of a buffer that need not be aligned.
+/// Accesses items of a buffer that need not be aligned.
 float Load(const std::byte* data, std::size_t item) {
   float value;
   std::memcpy(&value, data + item * sizeof value, sizeof value);
@@ -77,8 +77,8 @@ void CheckBuffers(const TensorView& amax_history, const TensorView& scale,
   CheckDisjoint("scale", scale, "reduced_amax", *reduced_amax);
 }
 
-/// The largest amax of the column, `newest` in the place of row 0, after which the column is
-/// rolled.
+/// Returns the largest amax of the column, with `newest` instead of row 0, and rolls the
+/// column.
 float MeasureAndRoll(std::byte* history, MatrixShape shape, std::size_t column, float newest) {
   float amax = LargerAmax(0.0f, newest);
   for (std::size_t row = 1; row < shape.rows; ++row) {
@@ -102,7 +102,7 @@ AmaxAlgorithm FindAmaxAlgorithm(std::string_view name) {
 
 void UpdateDelayedScale(const TensorView& amax_history, const TensorView& scale,
                         const DelayedScaleRule& rule, const ConstTensorView* reduced_amax) {
-  const FloatEnvironment environment;  // comparisons and powf, too, obey the caller's settings
+  const FloatEnvironment environment;  // comparisons and powf also depend on the caller's settings
   CheckRule(rule);
   CheckBuffers(amax_history, scale, reduced_amax);
   const MatrixShape shape = FlattenShape(amax_history.shape);

@@ -28,7 +28,7 @@ TensorView ViewOf(std::vector<float>& items, Shape shape) {
   return {reinterpret_cast<std::byte*>(items.data()), DType::kFloat32, std::move(shape), {}, {}};
 }
 
-/// One scale: its history, newest amax first, and the scale itself.
+/// One scale: its history, newest amax first, and its value.
 struct Column {
   std::vector<float> history;
   float scale;

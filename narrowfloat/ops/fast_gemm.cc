@@ -18,7 +18,7 @@ namespace narrowfloat {
 namespace {
 
 constexpr std::size_t kLine = 64;
-// Columns that a vector body may read past the last one; rows of sums are multiples of it.
+// Columns that vector code may read past the last one; rows of sums are multiples of it.
 constexpr std::size_t kPadding = 16;
 
 struct FreeLines {
@@ -26,12 +26,12 @@ struct FreeLines {
 };
 using Memory = std::unique_ptr<std::byte, FreeLines>;
 
-/// Memory that begins on a cache line and is not initialized.
+/// Memory aligned to a cache line and not initialized.
 Memory Allocate(std::size_t bytes) {
   return Memory(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{kLine})));
 }
 
-/// Items of some lines of an expanded operand, and their steps along a line and from line to line.
+/// Items of some lines of an expanded operand, and the strides along a line and between lines.
 struct Items {
   Memory memory;
   std::size_t line_step, along_step;
@@ -44,13 +44,13 @@ struct Items {
         along_step(operand.rows_are_lines ? 1 : end - begin) {
     Expand(operand, begin, end, memory.get(), execution);
   }
-  /// The line that is the `line`-th of these.
+  /// Returns line number `line` of these.
   const std::byte* Line(std::size_t line) const {
     return memory.get() + line * line_step * ItemSize(DType::kBFloat16);
   }
 };
 
-/// One factor for each line, and zeros behind them as far as vector bodies read.
+/// Returns one factor per line, then zeros as far as vector code reads.
 std::vector<double> FactorsOfLines(const OperandExpansion& operand, std::size_t lines) {
   std::vector<double> factors(operand.factors);
   if (factors.size() == 1) factors.resize(lines, factors[0]);
@@ -58,11 +58,11 @@ std::vector<double> FactorsOfLines(const OperandExpansion& operand, std::size_t 
   return factors;
 }
 
-// Lines of the longer side that a task expands, and of the other side whose sums it keeps at a
-// time: 4 MiB of sums, which the caches hold until the factors follow.
+// Lines of the longer side that a task expands, and lines of the other side per block of sums:
+// 4 MiB of sums, which stay in the caches until the factors are applied.
 constexpr std::size_t kPanelLines = 1024;
 
-/// A product as tasks: the shorter side is expanded once for all, and each task expands a panel of
+/// A product as tasks: the shorter side is expanded once, and each task expands a panel of
 /// the longer side and multiplies it.
 class ExpandedRun {
  public:
@@ -109,9 +109,9 @@ class ExpandedRun {
            result.rows.row_stride % static_cast<std::ptrdiff_t>(sizeof(float)) == 0;
   }
 
-  /// Computes a panel's part of the result. Returns why it cannot, or null.
+  /// Computes a panel's part of the result. Returns the reason of a failure, or null.
   const char* RunPanel(std::size_t begin, std::size_t end) const {
-    Execution alone = execution_;  // a task of its own: it gives none to other threads
+    Execution alone = execution_;  // single-threaded: other threads have tasks of their own
     alone.threads = 1;
     alone.pool = nullptr;
     const Items panel(Panelled(), begin, end, alone);

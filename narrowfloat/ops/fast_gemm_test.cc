@@ -61,7 +61,7 @@ Quantized Make(const std::string& spec, std::int64_t rows, std::int64_t cols, Ra
   return {spec, {rows, cols}, Normal(static_cast<std::size_t>(rows * cols), random, deviation)};
 }
 
-/// Decoded values of an operand in binary64, [line][place].
+/// Returns the decoded values of an operand in binary64, [line][position].
 std::vector<double> Values(const Quantized& tensor, Direction direction, std::size_t& lines) {
   const auto operand = MakeGemmOperand("test", "tensor", tensor.view, direction);
   lines = operand->lines;
@@ -77,7 +77,7 @@ std::vector<double> Values(const Quantized& tensor, Direction direction, std::si
   return values;
 }
 
-/// Products and the sums of the magnitudes of their terms.
+/// Exact products, and the sums of the magnitudes of their terms.
 struct Exact {
   std::vector<double> products, magnitudes;
   double length;
@@ -102,7 +102,7 @@ Exact Multiply(const Quantized& a, const Quantized& b, GemmLayout layout) {
   return exact;
 }
 
-/// Unit roundoff of a type's normal numbers, and half its least subnormal.
+/// Returns the unit roundoff of a type's normal numbers, and half its smallest subnormal.
 double Roundoff(DType dtype) {
   return dtype == DType::kFloat32 ? 0x1p-24 : dtype == DType::kFloat16 ? 0x1p-11 : 0x1p-8;
 }
@@ -166,8 +166,8 @@ constexpr Pair kPairs[] = {
 struct Sizes {
   std::int64_t rows, cols, length;
 };
-// Less than a block, one, several, and a result that every thread gets a part of. Codes of a byte
-// each also take sizes that are odd.
+// Less than a block, one, several, and a result that every thread computes a part of. One-byte
+// codes also allow odd sizes.
 constexpr Sizes kSizes[] = {{6, 4, 2}, {2, 34, 16}, {66, 18, 130}, {34, 130, 258}};
 constexpr Sizes kOddSizes[] = {{1, 1, 1}, {1, 3, 32}, {5, 129, 33}, {67, 1, 129}};
 
@@ -211,7 +211,7 @@ TEST(FastGemmTest, ScalesAtBothEndsStayWithinTheBound) {
       for (std::byte& scale : (side == 0 ? a : b).Bytes(Role::kRowwiseScaleInv))
         scale = static_cast<std::byte>(code(random));
     }
-    // Where the result leaves fp32 the bound says nothing.
+    // The bound does not hold where the result overflows fp32.
     const Exact exact = Multiply(a, b, GemmLayout::kTN);
     const auto fast = Product(a, b, GemmLayout::kTN, GemmMode::kFast);
     for (std::size_t i = 0; i < exact.products.size(); ++i) {
@@ -342,9 +342,9 @@ TEST(FastGemmTest, EmptySumsAreZero) {
   EXPECT_EQ(Product(a, b, GemmLayout::kTN, GemmMode::kFast), std::vector<std::byte>(24));
 }
 
-// The expansion itself.
+// Tests of the expansion itself.
 
-/// Items of one expanded operand as numbers.
+/// Returns the items of one expanded operand as numbers.
 std::vector<double> Items(const OperandExpansion& operand) {
   std::vector<std::byte> bytes(operand.shape.Size() * 2);
   Expand(operand, bytes.data());
@@ -363,7 +363,7 @@ void ExpectEveryPairIsLossless(const std::string& scheme, int pairs_outside) {
   for (int scale = 0; scale < 255; ++scale) {
     std::ranges::fill(a.Bytes(Role::kRowwiseScaleInv), static_cast<std::byte>(scale));
     const auto plan = PlanExpansion(a.view, Direction::kRowwise, one.view, Direction::kRowwise);
-    ASSERT_TRUE(plan) << scale;  // one scale can always leave the items
+    ASSERT_TRUE(plan) << scale;  // one scale per tensor can always be moved to the factors
     const std::vector<double> items = Items(plan->a);
     for (std::uint32_t code = 0; code < 256; ++code) {
       const double value = std::ldexp(static_cast<double>(Decode<F>(code)), scale - 127);

@@ -19,8 +19,8 @@ FloatEnvironment::~FloatEnvironment() {
 
 #elif defined(__aarch64__)
 
-// FPCR of 0: nearest-even, no flush to zero, no default NaN, no traps. FPSR's flags are left as
-// they become.
+// FPCR of 0: nearest-even, no flush to zero, no default NaN, no traps. Does not restore FPSR's
+// flags.
 FloatEnvironment::FloatEnvironment() noexcept {
   asm volatile("mrs %0, fpcr" : "=r"(saved_));
   asm volatile("msr fpcr, %0" : : "r"(std::uint64_t{0}) : "memory");

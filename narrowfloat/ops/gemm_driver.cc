@@ -13,18 +13,18 @@
 namespace narrowfloat {
 namespace {
 
-// Places that one pass over the panels takes: 16 KiB of an AVX-512 panel of `a` and 64 KiB of two
+// Positions per pass over the panels: 16 KiB of an AVX-512 panel of `a` and 64 KiB of two
 // panels of `b` stay in the first and second-level cache.
 constexpr std::size_t kChunk = 256;
-// Columns of the result that a task computes, and the most rows: their sums stay in the
+// Columns of the result per task, and the largest number of rows: their sums stay in the
 // second-level cache.
 constexpr std::size_t kTaskCols = 64, kTaskRows = 768;
-// Rows below which a task spends too much of its time on decoding panels of `b`.
+// With fewer rows than this a task spends too much time on decoding panels of `b`.
 constexpr std::size_t kLeastTaskRows = 96;
 constexpr std::size_t kTasksPerThread = 4;
 constexpr std::size_t kLine = 64;
 
-/// Memory that begins on a cache line and is not initialized.
+/// Memory aligned to a cache line and not initialized.
 class Memory {
  public:
   Memory() = default;
@@ -39,19 +39,19 @@ class Memory {
   std::unique_ptr<std::byte, Delete> data_;
 };
 
-/// How a problem runs: the body, its functions and how much of a line it takes at a time.
+/// How a problem runs: the body, its functions, and the positions per pass.
 struct Method {
   const GemmBody* body = nullptr;
   PackFn pack_a = nullptr, pack_b = nullptr;
   MicroTileFn multiply = nullptr;
   FinishFn finish = nullptr;
   SumType type = SumType::kBinary64;
-  std::size_t chunk = 0;  // places; whole slabs, unless the line is one slab
+  std::size_t chunk = 0;  // positions; whole slabs, unless the line is one slab
 
   std::size_t SumBytes() const { return type == SumType::kBinary64 ? 8 : 4; }
 };
 
-/// Returns a Method without a body where only the reference can compute the product.
+/// Returns a Method without a body if only the reference can compute the product.
 Method ChooseMethod(const GemmProblem& problem, const GemmKernels* kernels) {
   const StoredOperand &a = problem.a, &b = problem.b;
   Method method;
@@ -132,7 +132,7 @@ struct Scratch {
   std::size_t panel_bytes, panel_scales, sum_bytes;
 };
 
-/// Scratches of one size, as many as tasks run at the same time.
+/// Scratches of one size, as many as tasks that run at the same time.
 class ScratchPool {
  public:
   Scratch Take(std::size_t panels, std::size_t scales, std::size_t sums) {
@@ -166,7 +166,7 @@ struct Task {
   Tile tile;
 };
 
-/// One task's walk over its tile: chunk by chunk, and panel of `a` by panel of `a` within a chunk.
+/// One task's loop over its tile: chunk by chunk, and panel of `a` by panel of `a` within a chunk.
 class TileRun {
  public:
   TileRun(const Task& task, ScratchPool& pool)
@@ -308,7 +308,7 @@ class Batch {
 
   static std::size_t ColTiles(const Part& part) { return CeilDiv(part.problem.b.lines, kTaskCols); }
 
-  /// Cuts the parts' results into tiles, so that every thread gets some.
+  /// Cuts the parts' results into tiles, so that every thread gets work.
   std::vector<Task> CutTasks() const {
     std::size_t count = 0;
     for (const Part& part : parts_)
@@ -339,7 +339,7 @@ class Batch {
   ScratchPool pool_;
 };
 
-/// Adds a problem's parts, each of as many rows as the panels' memory holds.
+/// Adds a problem's parts, each of as many rows as the panels' memory allows.
 void AddParts(const GemmProblem& problem, const Method& method, Batch& batch) {
   const std::size_t panel = Part{problem, method, 0, 1}.Bytes();
   const std::size_t rows = std::max<std::size_t>(kGemmPanelBytes / panel, 1) * method.body->rows;
@@ -347,7 +347,7 @@ void AddParts(const GemmProblem& problem, const Method& method, Batch& batch) {
     batch.Add({problem, method, row, std::min(row + rows, problem.a.lines)});
 }
 
-/// The plain definition, tile by tile.
+/// Runs the reference, tile by tile.
 void RunReference(const GemmProblem& problem, const Execution& execution) {
   const TileGrid grid{{problem.a.lines, problem.b.lines}, kGemmTileRows, kGemmTileCols};
   ParallelFor(execution, grid.Count(), [&](std::size_t i) {

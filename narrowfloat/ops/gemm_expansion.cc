@@ -26,7 +26,7 @@ constexpr int kBFloat16Bits = 8;            // of a significand, the leading one
 constexpr int kLeastNormalExponent = -126;  // of bfloat16 and of fp32
 constexpr int kOverflowExponent = 128;
 
-/// Finite items are multiples of 2^low, and below 2^high in magnitude.
+/// Bounds: finite items are multiples of 2^low, and below 2^high in magnitude.
 struct ExponentRange {
   int low, high;
 
@@ -49,8 +49,8 @@ struct StoredScales {
   std::size_t lines, blocks;
 };
 
-/// Calls visit(item) with the place of every stored scale that has content, runs of adjacent ones
-/// first.
+/// Calls visit(item) with the index of every stored scale that has content, adjacent ones one after
+/// another.
 template <class Visit>
 void VisitScales(const StoredScales& scales, const Visit& visit) {
   const ScaleStrides& strides = scales.buffers.strides;
@@ -74,10 +74,10 @@ void VisitScales(const StoredScales& scales, const Visit& visit) {
   }
 }
 
-/// Exponents of powers of two, biased as in fp32, among the scales.
+/// Range of the exponents of power-of-two scales, biased as in fp32.
 struct ScaleCodes {
   std::uint32_t least = 255, largest = 0;
-  bool has_least_power = false;  // E8M0's code 0, which blocks of zeros have
+  bool has_least_power = false;  // E8M0's code 0, which all-zero blocks have
   bool are_powers = true;
 };
 
@@ -106,7 +106,7 @@ ScaleCodes ReadFloats(const StoredScales& scales) {
   return codes;
 }
 
-/// Whether all codes of the blocks whose scale has code 0 are zeros.
+/// Returns true if all blocks whose scale has code 0 are zeros.
 bool LeastPowersScaleZeros(const ConstQuantizedView& view, Direction direction,
                            const StoredScales& scales) {
   const std::unique_ptr<StoredOperand> operand =
@@ -128,10 +128,10 @@ bool LeastPowersScaleZeros(const ConstQuantizedView& view, Direction direction,
   return true;
 }
 
-/// What is known of an operand before the other one is looked at.
+/// Properties of an operand that do not depend on the other one.
 struct Measured {
   ExponentRange range;  // of the items without a shift
-  bool shifts;          // the scales are powers of two, and a common one may leave them
+  bool shifts;          // the scales are powers of two, so that a common factor may be moved out
   std::vector<double> factors;
 };
 
@@ -146,10 +146,10 @@ std::optional<Measured> MeasurePowers(const ScaleCodes& codes, ExponentRange ele
                   {1.0}};
 }
 
-/// Amaxes whose products with any block scale are normal numbers of fp32, as decoding rounds them.
+/// Range of amaxes whose products with any block scale are normal numbers of fp32.
 constexpr float kLeastAmax = 0x1p-100f, kLargestAmax = 0x1p+118f;
 
-/// Factors of the amaxes. Nothing for an amax under which decoded values lose bits or overflow.
+/// Returns the factors of the amaxes; nothing if decoded values would lose bits or overflow.
 template <Scheme S>
 std::optional<std::vector<double>> AmaxFactors(const ConstQuantizedView& view,
                                                Direction direction) {
@@ -166,7 +166,7 @@ std::optional<std::vector<double>> AmaxFactors(const ConstQuantizedView& view,
   return factors;
 }
 
-/// Options under which a scheme of two levels decodes a block's scale as itself.
+/// Options under which a two-level scheme decodes a block's scale as itself.
 ScaleOptions WithoutAmax(ScaleOptions options) {
   options.e4m3_max = 1.0f / kMaxValue<E2M1>;
   return options;
@@ -222,7 +222,7 @@ bool Fits(ExponentRange a, ExponentRange b, std::size_t length) {
          a.low + b.low >= kLeastNormalExponent && a.high + b.high + terms <= kOverflowExponent;
 }
 
-// Shifted items are below 2^kTop, so that products leave room for 2^48 terms.
+// Shifted items are below 2^kTop, so that 2^48 products can be added.
 constexpr int kTop = 40;
 
 OperandExpansion MakeExpansion(const ConstQuantizedView& view, Direction direction, int shift,
@@ -239,7 +239,7 @@ OperandExpansion MakeExpansion(const ConstQuantizedView& view, Direction directi
           std::move(factors)};
 }
 
-/// The scales of an expansion that are not the stored ones, and where kernels find them.
+/// Scales of an expansion that differ from the stored ones, and the view that kernels read.
 std::vector<std::byte> ShiftedScales(const OperandExpansion& operand) {
   const ConstTensorView& stored = operand.view[ScaleInvRole(operand.direction)];
   const std::size_t count = FlattenShape(stored.shape).Size();
@@ -248,7 +248,7 @@ std::vector<std::byte> ShiftedScales(const OperandExpansion& operand) {
     for (std::size_t i = 0; i < count; ++i) {
       std::uint32_t bits;
       std::memcpy(&bits, &scales[i * sizeof bits], sizeof bits);
-      bits -= static_cast<std::uint32_t>(operand.scale_shift) << 23;  // padding may become anything
+      bits -= static_cast<std::uint32_t>(operand.scale_shift) << 23;  // padding is unspecified
       std::memcpy(&scales[i * sizeof bits], &bits, sizeof bits);
     }
     return scales;
@@ -256,7 +256,7 @@ std::vector<std::byte> ShiftedScales(const OperandExpansion& operand) {
   for (std::byte& scale : scales) {
     const int code = std::to_integer<int>(scale);
     if (code == static_cast<int>(E8M0::kNanCode)) continue;
-    // Blocks of zeros may leave the range; any scale serves them.
+    // Scales of all-zero blocks may be out of range; any scale is right for them.
     scale = static_cast<std::byte>(std::clamp(code - operand.scale_shift, 0, 254));
   }
   return scales;
@@ -301,7 +301,7 @@ void Expand(const OperandExpansion& operand, std::size_t begin, std::size_t end,
   const std::size_t row_begin = operand.rows_are_lines ? begin : 0;
   const std::size_t col_begin = operand.rows_are_lines ? 0 : begin;
   const std::size_t item = ItemSize(DType::kBFloat16);
-  // Kernels count rows and columns from the first ones of the tensor.
+  // Kernels count rows and columns from the tensor's first ones.
   std::byte* origin = items - (row_begin * part.cols + col_begin) * item;
   DequantizeArgs args{BuffersOf(operand.view, operand.direction),
                       operand.shape,

@@ -24,7 +24,7 @@ constexpr std::array<MakeFn, sizeof...(S)> MakeTable(TypeList<S...>) {
 
 constexpr auto kMake = MakeTable(AllSchemes{});
 
-/// The amaxes that stand above the scales of blocks, where the scheme has such: one, or one a line.
+/// Returns the amaxes of a scheme with a second level of scales: one, or one per line.
 std::vector<float> LoadAmaxes(const std::string& subject, const ConstQuantizedView& view,
                               Direction direction, std::size_t lines) {
   const SchemeInfo& scheme = *view.spec.scheme;

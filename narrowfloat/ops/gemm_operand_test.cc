@@ -8,7 +8,7 @@
 namespace narrowfloat {
 namespace {
 
-/// What no scheme of the registry has to be yet: two codes in a byte, a scale for two lines, and an
+/// A scheme unlike the registry's: two codes per byte, one scale for two lines, and an
 /// amax above the scales.
 struct PackedScheme {
   using Element = E2M1;

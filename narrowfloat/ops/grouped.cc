@@ -40,7 +40,7 @@ void CheckSizes(std::span<const std::int64_t> rows, std::size_t outs, std::size_
   }
 }
 
-/// Rows `first` on as a tensor of their own.
+/// Returns rows from `first` on as a tensor of their own.
 ConstTensorView GroupView(const ConstTensorView& in, const Rows<const std::byte>& rows,
                           std::size_t first, const Shape& shape) {
   const auto item = static_cast<std::ptrdiff_t>(ItemSize(in.dtype));
@@ -67,10 +67,10 @@ void CheckApart(const Extent& input, const QuantizedView& out, std::size_t group
   }
 }
 
-/// Quantizes what was checked.
+/// Quantizes the groups after the checks.
 void QuantizeGroups(std::span<const ConstTensorView> ins, std::span<const QuantizedView> outs,
                     const Execution& execution) {
-  // Many groups run side by side; few of them leave the threads to each one's tiles.
+  // Many groups run in parallel; few groups leave the threads to each one's tiles.
   const bool apart = ins.size() >= 2 * ThreadCount(execution);
   Execution inner = execution;
   if (apart)
@@ -117,7 +117,7 @@ void GroupedQuantize(std::span<const ConstTensorView> ins, std::span<const Quant
     throw InvalidArgument(fmt::format("{}: needs an output for each of the {} groups, got {}",
                                       kVerb, ins.size(), outs.size()));
   }
-  Extent hull;  // of all inputs: what does not reach into it overlaps none
+  Extent hull;  // of all inputs: a buffer outside overlaps none
   for (std::size_t g = 0; g < ins.size(); ++g) {
     Rows<const std::byte> input;
     FillRows(kVerb, "a group", ins[g], input);

@@ -80,7 +80,7 @@ MatrixRows<const std::byte> TransformTile(const KernelTable& kernels, DType dtyp
   const auto row_stride = static_cast<std::ptrdiff_t>(stride);
   kernels.hadamard[static_cast<std::size_t>(dtype)](in, tile, sign_mask,
                                                     {memory.data(), row_stride});
-  // Row r and column c of the input lie where the tile's own counting puts them.
+  // Moves the origin so that row r and column c of the input are found under the tile's counting.
   const std::size_t before = tile.row_begin * stride + tile.col_begin * item;
   return {memory.data() - before, row_stride};
 }

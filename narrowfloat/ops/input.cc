@@ -12,7 +12,7 @@ namespace {
 
 using Strides = std::vector<std::ptrdiff_t>;
 
-/// The distance between rows, if all leading dimensions agree on one.
+/// Returns the distance between rows, if it is constant.
 bool UniformStride(const Shape& shape, const Strides& strides, std::ptrdiff_t& row_stride) {
   row_stride = 0;
   std::ptrdiff_t expected = 0;

@@ -27,7 +27,7 @@ namespace {
 // beside the output.
 constexpr std::size_t kTileElements = std::size_t{64} << 10;
 
-// Above a core's second-level cache and its share of the third, and small beside memory.
+// Larger than a core's second-level cache and its share of the third, and small beside memory.
 constexpr std::size_t kStreamBytes = std::size_t{4} << 20;
 
 std::atomic<bool> used_workers{false};
@@ -61,10 +61,10 @@ void RunSerial(std::size_t count, const std::function<void(std::size_t)>& task) 
   for (std::size_t i = 0; i < count; ++i) task(i);
 }
 
-/// An arena that no other call uses meanwhile: a thread that waits in it takes up none of the
-/// caller's tasks, so a caller that holds a lock is safe. Calls pass arenas on to later ones,
-/// because TBB frees one only when a worker comes by: calls in quick succession would leave
-/// thousands behind, each of which slows the next.
+/// An arena that no other call uses meanwhile: a thread that waits in it takes none of the caller's
+/// tasks, so a caller that holds a lock is safe. Calls reuse the arenas of earlier calls,
+/// because TBB frees an arena only when a worker visits it: calls in quick succession would leave
+/// thousands, and each slows the next call.
 class BorrowedArena {
  public:
   explicit BorrowedArena(std::size_t threads) {
@@ -96,11 +96,11 @@ class BorrowedArena {
     std::list<Kept> idle;
   };
   static Shelf& Shared() {
-    static auto& shelf = *new Shelf;  // never destroyed: threads may outlive the end of main
+    static auto& shelf = *new Shelf;  // never destroyed: threads may run after main ends
     return shelf;
   }
 
-  std::list<Kept> borrowed_;  // of one; it goes back without an allocation
+  std::list<Kept> borrowed_;  // one entry; it returns to the shelf without an allocation
 };
 
 void RunOnTbb(std::size_t threads, std::size_t count,
@@ -108,7 +108,7 @@ void RunOnTbb(std::size_t threads, std::size_t count,
   static const int registered = pthread_atfork(nullptr, nullptr, &NoteFork);
   (void)registered;
   used_workers = true;
-  // More than the host program allows TBB would not come, and TBB would say so on stderr.
+  // TBB would not start more than the host program allows, and would warn on stderr.
   const std::size_t allowed =
       tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism);
   const BorrowedArena arena(std::min(threads, allowed));

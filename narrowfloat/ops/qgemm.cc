@@ -25,7 +25,7 @@ namespace {
 constexpr const char* kVerb = "qgemm";
 constexpr const char* kGroupedVerb = "grouped_qgemm";
 
-/// What a layout means for its operands, in the order of GemmLayout.
+/// Properties of each layout, in the order of GemmLayout.
 struct LayoutInfo {
   std::string_view name;
   Direction a, b;
@@ -91,7 +91,7 @@ float LoadFloat(TypeList<T...>, DType dtype, const std::byte* row, std::size_t i
   return kLoad[static_cast<std::size_t>(dtype)](row, index);
 }
 
-/// The bias as fp32. Errors: InvalidArgument if it is not one float an output column.
+/// Returns the bias as fp32. Errors: InvalidArgument if it is not one float per output column.
 std::vector<float> LoadBias(const std::string& verb, const ConstTensorView& bias,
                             const Extent& output, std::int64_t cols) {
   Rows<const std::byte> rows;
@@ -111,7 +111,7 @@ std::vector<float> LoadBias(const std::string& verb, const ConstTensorView& bias
   return items;
 }
 
-/// A product whose arguments are valid, and what its problem points at.
+/// A product with valid arguments, and the objects that its problem refers to.
 struct CheckedProduct {
   std::unique_ptr<StoredOperand> a, b;
   Rows<std::byte> rows, points;
@@ -221,7 +221,7 @@ GemmMode ModeOfName(const char* subject, std::string_view name) {
       fmt::format("{}: {} must be 'reproducible' or 'fast', got '{}'", kVerb, subject, name));
 }
 
-/// The mode that a call runs in: kFast needs instructions for bfloat16, and vector bodies.
+/// Returns the mode that a call runs in: kFast needs instructions for bfloat16, and vector kernels.
 GemmMode ModeOf(const std::optional<GemmMode>& wanted, const Execution& execution) {
   const KernelTable& table = execution.kernels != nullptr ? *execution.kernels : ActiveKernels();
   const GemmMode mode = wanted ? *wanted : DefaultGemmMode();
@@ -250,11 +250,11 @@ std::vector<Written> CheckOutputsAreDisjoint(std::span<const TensorView> outs) {
   return written;
 }
 
-/// Checks that no group writes to `read`, which group `group` reads.
+/// Checks that no group writes to `read`, an input of group `group`.
 void CheckIsNotWritten(const std::vector<Written>& written, const Extent& read,
                        std::string_view name, std::size_t group) {
   if (read.begin == read.end) return;
-  // The extents are disjoint, so the first one that ends behind the beginning decides.
+  // The extents are disjoint, so it suffices to test the first one that ends behind the beginning.
   const auto found = std::ranges::upper_bound(written, read.begin, {},
                                               [](const Written& item) { return item.extent.end; });
   if (found == written.end() || !found->extent.Overlaps(read)) return;
@@ -314,7 +314,7 @@ std::optional<ProductExpansion> PlanQgemmExpansion(const ConstQuantizedView& a,
 
 void Qgemm(const ConstQuantizedView& a, const ConstQuantizedView& b, const TensorView& out,
            const GemmOptions& options, const Execution& execution) {
-  const FloatEnvironment environment;  // operands decode their scales when they are made
+  const FloatEnvironment environment;  // operands decode their scales on construction
   CheckedProduct product;
   FillProduct(kVerb, a, b, out, options, product);
   if (execution.IsNoop()) return;

@@ -41,7 +41,7 @@ constexpr auto MakeTensorScales(TypeList<S...>) {
   return std::array<TensorScaleFn, sizeof...(S)>{TensorScaleOf<S>()...};
 }
 
-/// For schemes whose block is the tensor, the one scale; null for the others.
+/// Returns the one scale of schemes whose block is the tensor; null for the others.
 constexpr auto kTensorScale = MakeTensorScales(AllSchemes{});
 
 void StoreFloat(const TensorView& buffer, float value) {

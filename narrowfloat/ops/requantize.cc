@@ -31,7 +31,7 @@ void CheckApart(const ConstQuantizedView& in, const QuantizedView& out) {
   }
 }
 
-/// The codes of a direction as they are stored: a matrix whose rows blocks run along.
+/// Returns the codes of a direction as they are stored: a matrix whose rows are the blocks' lines.
 MatrixShape StoredCodes(const ConstQuantizedView& in, Direction direction) {
   const MatrixShape matrix = FlattenShape(in.shape);
   if (direction == Direction::kRowwise) return matrix;

@@ -11,22 +11,22 @@
 namespace narrowfloat {
 namespace {
 
-// Places along the lines that are decoded at a time: b's panel of them, 32 KiB, stays in the
-// first-level cache while a's lines pass.
+// Positions along the lines that are decoded at a time: b's panel of them, 32 KiB, stays in the
+// first-level cache while a's lines are multiplied.
 constexpr std::size_t kChunk = 64;
 
-/// What a tile is made of, for the length of one call.
+/// Arguments of one tile.
 struct Scratch {
   float a[kGemmTileRows][kChunk];
   float b[kChunk][kGemmTileCols];
-  float dots[kGemmTileRows][kGemmTileCols];  // of the slab so far
+  float dots[kGemmTileRows][kGemmTileCols];  // of the current slab so far
   double sums[kGemmTileRows]
              [kGemmTileCols];  // of the slabs so far; fp32 numbers, but for kBinary64
   float a_scales[kGemmTileRows], b_scales[kGemmTileCols];
 };
 
-/// dots[c] += a[k] * b[k][c] for each k in order. The compiler vectorizes over c, where no order
-/// is; four steps at a time, so that dots is loaded and stored once for them.
+/// Computes dots[c] += a[k] * b[k][c] for each k in order. The compiler vectorizes over c, whose
+/// order is free; four steps at a time, so that dots is loaded and stored once for them.
 void AddProducts(const float* __restrict a, const float (*__restrict b)[kGemmTileCols],
                  std::size_t count, std::size_t cols, float* __restrict dots) {
   std::size_t k = 0;
@@ -45,8 +45,8 @@ void AddProducts(const float* __restrict a, const float (*__restrict b)[kGemmTil
 template <SlabSum kSum>
 double AddDot(double sum, float dot, float a, float b) {
   if constexpr (kSum == SlabSum::kBinary64) {
-    // Neither a product of two scales nor one with the dot product leaves binary64's range, as
-    // they may leave fp32's while the result is inside.
+    // In binary64 the product of two scales, and its product with the dot product, are in range; in
+    // fp32 they may not, although the result does.
     return sum + static_cast<double>(dot) * (static_cast<double>(a) * static_cast<double>(b));
   } else {
     const auto before = static_cast<float>(sum);
@@ -111,7 +111,7 @@ float Add(float sum, float term, TermRounding rounding) {
   return (rounding == TermRounding::kBeforeTerm ? RoundTo<T>(sum) : sum) + term;
 }
 
-/// What the step makes of the sum at a place of the result.
+/// Returns the value of `step` for a sum at a place of the result.
 template <class T>
 float Apply(const SumStep& step, float sum, std::size_t row, std::size_t col) {
   if (step.function == SumFunction::kNone) return sum;
@@ -137,7 +137,7 @@ void StoreTile(const Scratch& scratch, const GemmRule& rule, const Tile& tile,
   }
 }
 
-/// What stands for the sum is exact, so there is no rounding but that of the bias.
+/// Stores an empty sum: 0, or the accumulated value. It is exact, so only the bias is rounded.
 template <class T>
 void StoreEmptySum(const Tile& tile, const GemmResult& result) {
   const bool has_step = result.step.function != SumFunction::kNone;

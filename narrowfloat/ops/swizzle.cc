@@ -30,7 +30,7 @@ void CheckPair(const char* verb, const ConstQuantizedView& in, const QuantizedVi
   }
 }
 
-/// What is the same in both layouts, where it is there.
+/// Copies buffers that are equal in both layouts, if present.
 void CopyBuffer(const ConstQuantizedView& in, const QuantizedView& out, Role role) {
   if (in[role].data == out[role].data || in[role].data == nullptr) return;
   std::memcpy(out[role].data, in[role].data,
@@ -46,7 +46,7 @@ void PermuteScales(const char* verb, const ConstQuantizedView& in, const Quantiz
         fmt::format("{}: {} must not overlap its source", verb, RoleName(ScaleInvRole(direction))));
   }
   const ScaleGrid grid = MakeScaleGrid(*in.spec.scheme, direction, FlattenShape(in.shape));
-  // Padding moves along, so that the two verbs are each other's inverse on any bytes.
+  // Moves padding too, so that the two verbs are inverse to each other on any bytes.
   for (std::size_t line = 0; line < grid.padded_lines; ++line) {
     for (std::size_t block = 0; block < grid.padded_blocks; ++block) {
       to.scale_inv[to.strides.LineOffset(line) + to.strides.BlockOffset(block)] =

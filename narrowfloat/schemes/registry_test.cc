@@ -46,7 +46,7 @@ std::vector<float> Amaxes() {
   return amaxes;
 }
 
-/// A scale under a scale.
+/// True for schemes with two levels of scales.
 template <class S>
 constexpr bool kTwoLevels = S::kLayout.scale_type == ScaleType::kE4M3;
 
@@ -57,7 +57,7 @@ TYPED_TEST(SchemeTest, ScaledAmaxExceedsTheFormatByNoMoreThanItsRounding) {
     limit = std::nextafter(limit, kInfinity);
   for (const float amax : Amaxes()) {
     const BlockScale scale = TypeParam::ScaleBlock(amax, TypeParam::Prepare(amax, {}));
-    // A tensor's scale that has reached the largest float leaves small amaxes behind.
+    // A tensor's scale that saturates at the largest float cannot scale small amaxes up fully.
     if (kTwoLevels<TypeParam> && amax < 0x1p-100f) continue;
     EXPECT_LE(amax * scale.scale, limit) << amax;
     EXPECT_GT(scale.scale, 0.0f) << amax;
@@ -70,7 +70,7 @@ TYPED_TEST(SchemeTest, ScaleInvIsTheReciprocalOfTheScale) {
     const BlockScale scale = TypeParam::ScaleBlock(amax, state);
     const float scale_inv = TypeParam::DecodeScale(scale.scale_inv, state);
     if constexpr (kTwoLevels<TypeParam>) {
-      // The order of TransformerEngine's products lets the largest ones overflow, the smallest lose
+      // In the order of TransformerEngine's products the largest overflow and the smallest lose
       // digits.
       if (amax > 0x1p-100f && amax < 0x1p100f) {
         EXPECT_NEAR(scale_inv * scale.scale, 1.0f, 0x1p-21f) << amax;
@@ -151,7 +151,7 @@ TEST(RegistryTest, NamesCarryTheirElementFormat) {
   }
 }
 
-// Ids stand in files: a renumbered scheme would read old files wrongly.
+// Ids are stored in files: a renumbered scheme would read old files wrongly.
 TEST(RegistryTest, IdsStayAsReleased) {
   struct Released {
     std::string_view name;

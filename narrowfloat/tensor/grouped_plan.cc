@@ -8,11 +8,11 @@
 namespace narrowfloat {
 namespace {
 
-// Groups have a multiple of so many rows where a device does not know them before it packs them.
+// Groups have a multiple of this many rows if a device learns their rows only after packing.
 constexpr std::size_t kGroupRows = 128;
 
-/// The grid's dimension that grows with a group's rows: to how many items it is padded, how many
-/// rows an item stands for, and how many items the other dimension has.
+/// The dimension of a scale grid that grows with a group's rows: its padding multiple, the rows per
+/// item, and the items of the other dimension.
 struct RowsOfGrid {
   std::size_t multiple, rows_per_item, others;
 };
@@ -24,7 +24,7 @@ RowsOfGrid RowsOf(const SchemeInfo& scheme, Direction direction, const ScaleGrid
   return {layout.block_multiple, scheme.block.cols, grid.padded_lines};
 }
 
-/// Scales of a direction that there is room for, whichever way rows are given to the groups.
+/// Returns the scales of a direction that fit any distribution of the rows to groups.
 std::size_t ScaleCapacity(const SchemeInfo& scheme, Direction direction, MatrixShape all,
                           std::size_t groups) {
   const ScaleGrid grid = MakeScaleGrid(scheme, direction, all);
@@ -33,7 +33,7 @@ std::size_t ScaleCapacity(const SchemeInfo& scheme, Direction direction, MatrixS
   return grid.Items() + (fits ? 0 : (groups - 1) * rows.multiple * rows.others);
 }
 
-/// The groups as one matrix; no columns if they do not have the same number of them.
+/// Returns the groups as one matrix; no columns if their numbers of columns differ.
 MatrixShape Together(std::span<const Shape> groups) {
   MatrixShape all{0, 0};
   for (const Shape& shape : groups) {

@@ -11,7 +11,7 @@
 namespace narrowfloat {
 namespace {
 
-/// Packed codes fill their bytes, and the transform its groups.
+/// Checks that packed codes fill their bytes, and the transform's groups their rows.
 void CheckShape(const QuantSpec& spec, MatrixShape matrix) {
   if (matrix.Size() == 0) return;
   const SchemeInfo& scheme = *spec.scheme;

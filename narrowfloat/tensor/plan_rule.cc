@@ -11,7 +11,7 @@ namespace {
 
 using Sizes = std::vector<SizeRule>;
 
-/// The dimensions whose product is the number of rows, or of columns.
+/// Returns the dimensions whose product is the number of rows, or of columns.
 std::vector<std::size_t> RowDimensions(std::size_t rank) {
   std::vector<std::size_t> rows(rank == 0 ? 0 : rank - 1);
   std::iota(rows.begin(), rows.end(), std::size_t{0});
@@ -31,7 +31,7 @@ Sizes CodesRule(const SchemeInfo& scheme, Direction direction, std::size_t rank)
   return sizes;
 }
 
-/// MakeScaleGrid() with names of dimensions in place of sizes.
+/// Does as MakeScaleGrid(), with names of dimensions instead of sizes.
 Sizes ScaleRule(const SchemeInfo& scheme, Direction direction, std::size_t rank) {
   const SchemeLayout& layout = scheme.layout;
   if (layout.lines_per_scale == 0) return {{}};
@@ -72,7 +72,7 @@ Sizes RuleOf(const QuantSpec& spec, Role role, std::size_t rank) {
 
 std::vector<BufferRule> PlanRules(const QuantSpec& spec, std::size_t rank) {
   std::vector<BufferRule> rules;
-  // Which buffers there are does not depend on the sizes; zeros are multiples of everything.
+  // The list of buffers does not depend on the sizes; zeros are multiples of everything.
   for (const BufferPlan& planned : PlanQuantize(spec, Shape(rank, 0))) {
     rules.push_back(
         {planned.role, planned.dtype, RuleOf(spec, planned.role, rank), planned.storage});

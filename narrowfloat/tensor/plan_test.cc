@@ -11,7 +11,7 @@
 namespace narrowfloat {
 namespace {
 
-/// The plan as text, one buffer a line: role, type, shape, and whose memory it shares.
+/// Prints the plan as text, one line per buffer: role, type, shape, and the role that stores it.
 std::string PlanOf(std::string_view spec, const Shape& shape) {
   std::string text;
   for (const BufferPlan& buffer : PlanQuantize(ParseQuantSpec(spec), shape)) {
@@ -93,7 +93,7 @@ TEST(PlanQuantizeTest, PackedCodesAndTheirAmaxes) {
             "columnwise_scale_inv uint8 128x4\n"
             "amax_rowwise float32 1\n"
             "amax_columnwise float32 1\n");
-  // An odd final dimension has no half; merged with the one before it is even.
+  // An odd last dimension cannot be halved; merged with the one before it is even.
   EXPECT_EQ(PlanOf("nvfp4:columnwise=1,row_scaled=1,rowwise=0", {2, 3, 8}),
             "columnwise_data uint8 8x3\n"
             "columnwise_scale_inv uint8 128x4\n"

@@ -33,7 +33,7 @@ std::string ValidateError(const QuantSpec& spec) {
   return "no error";
 }
 
-/// A valid spec with any options that its scheme takes, floats of any bits.
+/// Returns a valid spec with random options of its scheme, floats of any bits.
 QuantSpec RandomSpec(std::mt19937_64& random) {
   const auto coin = [&] { return random() % 2 == 0; };
   const auto number = [&] { return std::bit_cast<float>(static_cast<std::uint32_t>(random())); };
@@ -74,7 +74,7 @@ TEST(QuantSpecTest, TextRoundTripsForRandomSpecs) {
   std::mt19937_64 random(seed);
   for (int i = 0; i < 20000; ++i) {
     QuantSpec spec = RandomSpec(random);
-    // Text has one NaN; which of its bits come back is not promised.
+    // Text has one NaN; its bits after parsing are unspecified.
     if (spec.scale && std::isnan(*spec.scale)) spec.scale = std::nanf("");
     if (spec.amax && std::isnan(*spec.amax)) spec.amax = std::nanf("");
     if (spec.amax_columnwise && std::isnan(*spec.amax_columnwise))
@@ -177,7 +177,7 @@ TEST(QuantSpecTest, OptionsOfNvfp4) {
             "quantize: nvfp4_2d does not take the option 'row_scaled'; it takes: amax, "
             "amax_columnwise, e4m3_max, four_over_six, four_over_six_fast_error, offset, seed, "
             "stochastic_rounding, swizzled");
-  // What can be read cannot always be made.
+  // Some specs can be read but not made.
   EXPECT_NO_THROW(ParseQuantSpec("nvfp4:e4m3_max=256"));
   EXPECT_THROW(ValidateForQuantize(ParseQuantSpec("nvfp4:e4m3_max=256")), InvalidArgument);
 }

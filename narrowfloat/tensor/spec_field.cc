@@ -53,10 +53,10 @@ template <class... Visitors>
 struct Overloaded : Visitors... {
   using Visitors::operator()...;
 };
-template <class... Visitors>  // clang before 17 does not find it by itself
+template <class... Visitors>  // clang before 17 does not deduce it
 Overloaded(Visitors...)->Overloaded<Visitors...>;
 
-/// Bools, integers and floats as a number; none for a word.
+/// Returns bools, integers and floats as a number; nothing for a word.
 std::optional<double> NumberOf(const SpecValue& value) {
   return std::visit(
       Overloaded{[](std::string_view) -> std::optional<double> { return std::nullopt; },

@@ -14,7 +14,7 @@
 namespace narrowfloat {
 namespace {
 
-/// Codes of four bits: the even column lies in the low half of a byte.
+/// Transposes codes of four bits: the even column is in the low half of a byte.
 std::byte NibbleAt(const std::byte* row, std::size_t col) {
   const std::byte both = row[col / 2];
   return col % 2 == 0 ? both & std::byte{0x0F} : both >> 4;
@@ -37,7 +37,7 @@ void TransposeNibbles(const std::byte* in, std::byte* out, MatrixShape matrix,
   });
 }
 
-/// Every columnwise scale is the rowwise one of the tile that its first element lies in.
+/// Writes every columnwise scale: the rowwise one of the tile that holds its first element.
 void TransposeScales(const SchemeInfo& scheme, MatrixShape matrix, const std::byte* in,
                      std::byte* out, std::size_t item_bytes) {
   const ScaleGrid rows = MakeScaleGrid(scheme, Direction::kRowwise, matrix);

@@ -14,7 +14,7 @@
 namespace narrowfloat {
 namespace {
 
-/// Buffers of a plan, kept here.
+/// Buffers of a plan, allocated here.
 struct Buffers {
   QuantizedView view;
   std::vector<std::vector<std::byte>> memory;

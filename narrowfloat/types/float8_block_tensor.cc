@@ -15,7 +15,7 @@ constexpr SchemeFamily kTiles{"Float8BlockQuantizer", [](const SchemeInfo& schem
                                 return kFloat8BlockFamily.contains(scheme) && scheme.block.rows > 1;
                               }};
 
-// Both directions are on, as TransformerEngine's quantizers begin.
+// Sets both directions, the default of TransformerEngine's quantizers.
 QuantSpec MakeSpec(std::string_view element, const Float8BlockOptions& options) {
   if (options.block_scaling_dim != 1 && options.block_scaling_dim != 2) {
     throw InvalidArgument(

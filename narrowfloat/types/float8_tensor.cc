@@ -8,7 +8,7 @@
 namespace narrowfloat {
 namespace {
 
-// Both directions are on, as TransformerEngine's quantizers begin.
+// Sets both directions, the default of TransformerEngine's quantizers.
 QuantSpec DelayedSpec(std::string_view element) {
   return {.scheme = &FindInFamily(kFloat8Family, element), .columnwise = true};
 }

@@ -13,7 +13,7 @@ constexpr SchemeFamily kTwoDimensional{"MXFP8Quantizer", [](const SchemeInfo& sc
                                                 scheme.block.rows > 1;
                                        }};
 
-// Both directions are on, as TransformerEngine's quantizers begin.
+// Sets both directions, the default of TransformerEngine's quantizers.
 QuantSpec MakeSpec(std::string_view element, const MXFP8Options& options) {
   const SchemeFamily& family =
       options.blocks == MXFP8Blocks::kTwoDimensional ? kTwoDimensional : kOneDimensional;

@@ -11,7 +11,7 @@ constexpr SchemeFamily kTiles{"NVFP4Quantizer", [](const SchemeInfo& scheme) {
                                 return kNvfp4Family.contains(scheme) && scheme.block.rows > 1;
                               }};
 
-// Both directions are on, as TransformerEngine's quantizers begin.
+// Sets both directions, the default of TransformerEngine's quantizers.
 QuantSpec MakeSpec(const NVFP4Options& options) {
   QuantSpec spec{
       .scheme = &FindInFamily(options.with_2d_quantization ? kTiles : kRuns, E2M1::kName),

@@ -11,7 +11,7 @@
 namespace narrowfloat {
 namespace {
 
-/// Codes and scale_inv make the tensor; without the others it can still be read.
+/// Returns true for codes and scale_inv, which every tensor needs; others only quantizing needs.
 bool IsRequired(Role role) {
   for (const Direction direction : {Direction::kRowwise, Direction::kColumnwise}) {
     if (role == DataRole(direction) || role == ScaleInvRole(direction)) return true;

@@ -18,12 +18,12 @@ namespace {
 std::shared_ptr<std::byte> Allocate(std::size_t bytes) {
   const bool huge = bytes >= kHugePage;
   void* memory = nullptr;
-  // An empty tensor gets an address too, which tells it from null.
+  // An empty tensor also gets an address, which distinguishes it from null.
   if (posix_memalign(&memory, huge ? kHugePage : kBufferAlignment,
                      std::max<std::size_t>(bytes, 1)) != 0) {
     throw std::bad_alloc();
   }
-  // Advice: a kernel without huge pages says no, and nothing is lost.
+  // Only a hint: a kernel without huge pages returns an error, which changes nothing.
   if (huge) (void)madvise(memory, bytes, MADV_HUGEPAGE);
   return {static_cast<std::byte*>(memory), [](std::byte* pointer) { std::free(pointer); }};
 }

@@ -15,7 +15,7 @@ namespace {
                                     ShapeText(from), ShapeText(to)));
 }
 
-/// Replaces one -1 by what the element count leaves for it.
+/// Replaces a -1 by the size that the element count leaves for it.
 Shape ResolveShape(const Shape& from, const Shape& wanted) {
   const auto elements = static_cast<std::int64_t>(FlattenShape(from).Size());
   const auto unknowns = std::ranges::count(wanted, -1);

@@ -44,7 +44,7 @@ TEST(QuantizedTensorTest, LeadingDimensionsMayChangeInEveryScheme) {
     const std::string spec = std::string(scheme.name) + ":columnwise=1";
     const QuantizedTensor tensor = MakeTensor(spec.c_str(), {2, 48, 40});
     const QuantizedTensor other = tensor.Reshape({-1, 3, 4, 40});
-    // The same values in the new shape give the same buffers when quantized anew.
+    // Quantizing the same values in the new shape gives the same buffers.
     ExpectSameBuffers(other.ConstView(), MakeTensor(spec.c_str(), {8, 3, 4, 40}).ConstView());
     EXPECT_EQ(other.ConstView()[Role::kColumnwiseData].data,
               tensor.ConstView()[Role::kColumnwiseData].data);

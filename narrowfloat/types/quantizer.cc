@@ -15,7 +15,7 @@ bool WritesNothing(const Execution& execution) {
   return execution.IsNoop();
 }
 
-/// Whether buffers made for `from` serve `to`: formats and options may differ, layouts may not.
+/// Returns true if buffers made for `from` fit `to`: formats and options may differ, layouts not.
 void CheckSameLayout(const QuantSpec& from, const QuantSpec& to, const Shape& shape) {
   const auto plan = [&](const QuantSpec& spec) {
     return PlanQuantize({.scheme = spec.scheme, .rowwise = to.rowwise, .columnwise = to.columnwise},
@@ -57,7 +57,7 @@ QuantizedTensor Quantizer::Quantize(const ConstTensorView& in, const Execution& 
   CheckShape("quantize", in.shape);
   QuantizedTensor out(Spec(), in.shape, IsFloat(in.dtype) ? in.dtype : DType::kFloat32);
   if (WritesNothing(execution)) {
-    // The verb will not write them, and nobody is handed memory as it came.
+    // The verb does not write them; zeroes them, so that nobody reads uninitialised memory.
     for (OwnedTensor& buffer : out.buffers_) buffer.FillZero();
   }
   narrowfloat::Quantize(in, out.View(), execution);

@@ -19,7 +19,7 @@ namespace {
 
 const Shape kShape{2, 32, 64};
 
-/// What the verb makes of the same input.
+/// Returns the verb's result for the same input.
 QuantizedTensorStorage ByVerb(const char* spec, const OwnedTensor& in) {
   QuantizedTensorStorage storage(ParseQuantSpec(spec), in.shape());
   Quantize(in.ConstView(), storage.View());
@@ -110,7 +110,7 @@ TEST(QuantizerTest, DelayedScalingKeepsTheLargestAmax) {
   amax = 1000.0f;
   quantizer.Copy()->Quantize(in.ConstView());
   EXPECT_EQ(amax, 1000.0f);
-  float own = 0.0f;  // the tensor's amax is that of this input alone
+  float own = 0.0f;  // the tensor's amax is that of this input only
   std::memcpy(&own, out.ConstView()[Role::kAmaxRowwise].data, sizeof own);
   EXPECT_EQ(own, met);
 }

@@ -69,7 +69,7 @@ TEST(SavingTest, TheLastBufferGoesWithTheListThatOwnsIt) {
   QuantizedTensor tensor = MakeTensor("mxfp8_e4m3");
   const QuantizedTensor alias = tensor.Alias();
   { const std::vector<OwnedTensor> saved = tensor.PrepareForSaving(); }
-  // The alias still owns what it shares; a sanitizer would see a buffer that went too early.
+  // The alias still owns the shared buffers; a sanitizer would report one freed too early.
   ExpectSameBuffers(alias.ConstView(), MakeTensor("mxfp8_e4m3").ConstView());
 }
 

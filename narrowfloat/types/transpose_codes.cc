@@ -7,8 +7,8 @@ namespace narrowfloat {
 
 void TransposeCodes(const std::byte* in, std::byte* out, MatrixShape matrix,
                     const Execution& execution) {
-  // A tile has as many rows as a cache line has bytes, so that each line of the output is written
-  // by one task and whole.
+  // A tile has as many rows as a cache line has bytes, so that one task writes each line of the
+  // output completely.
   constexpr std::size_t kRun = 64;
   const TileGrid grid = MakeTileGrid(matrix, kRun, kRun);
   ParallelFor(execution, grid.Count(), [&](std::size_t i) {

@@ -16,8 +16,8 @@ bool IsFinite(float x) {
   return Magnitude(x) <= kLargestFloat;
 }
 
-/// Signed sum of a group, scaled; what IEEE addition says of infinities and NaN, whose order does
-/// not matter.
+/// Returns the signed sum of a group, scaled, with infinities and NaN as IEEE addition has them, in
+/// any order.
 double Output(const Group& group, std::size_t j, std::uint32_t sign_mask) {
   ExactSum sum;
   double special = 0.0;
@@ -36,7 +36,7 @@ double Output(const Group& group, std::size_t j, std::uint32_t sign_mask) {
   return finite ? sum.RoundToOdd(kPowerOfScale) : special;
 }
 
-/// Rounds once, from binary64 that was rounded to odd.
+/// Rounds once, from binary64 that is rounded to odd.
 template <class T>
 void StoreOnce(std::byte* row, std::size_t index, double value) {
   StoreItem<T>(row, index, kItemSize<T> == 4 ? static_cast<float>(value) : RoundToOdd(value));

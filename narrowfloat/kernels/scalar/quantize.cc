@@ -8,7 +8,7 @@
 namespace narrowfloat::scalar {
 namespace {
 
-/// One direction of a call: its kind of lines, and where they go.
+/// One direction of a call: its kind of lines, and its output buffers.
 template <Scheme S, class T, Direction kDirection>
 class DirectionQuantizer {
  public:
@@ -21,7 +21,7 @@ class DirectionQuantizer {
       const typename S::TensorState state = S::Prepare(out_.amax, args_.options);
       Encode(range, S::ScaleBlock(out_.amax, state).scale);
     } else {
-      // The scheme's block, seen along the direction's lines.
+      // The scheme's block in terms of the direction's lines.
       for (std::size_t line = range.line_begin; line < range.line_end; line += S::kBlock.rows) {
         const typename S::TensorState state = S::Prepare(out_.AmaxOf(line), args_.options);
         for (std::size_t along = range.along_begin; along < range.along_end;
@@ -72,8 +72,8 @@ class DirectionQuantizer {
     return S::ScaleBlock(amax, state);
   }
 
-  /// Errors add up in order along a line; lines by halves: each of the first half with that of the
-  /// second, as long as there are two.
+  /// Adds the errors of a line in order, and lines by halves: each of the first half to that of the
+  /// second, while there are two.
   float ErrorOf(const typename S::TensorState& state, const LineRange& block,
                 const BlockScale& scale) const {
     using F = typename S::Element;

@@ -12,7 +12,7 @@
 namespace narrowfloat::speed {
 
 bool IsWanted(std::string_view backend, const Options& options) {
-  // The oracle is a definition, not a contender; it runs when it is asked for.
+  // The reference is a specification, not a contender; it runs only if named.
   return options.backends.empty()
              ? backend != ScalarKernels().name
              : std::ranges::find(options.backends, backend) != options.backends.end();
@@ -38,7 +38,7 @@ int Main(int argc, char** argv) {
   app.add_option("--repetitions", options.repetitions)->capture_default_str();
   app.add_option("--filter", options.filters, "words that a kernel's name must hold, all of them")
       ->capture_default_str();
-  app.add_option("--backend", options.backends, "tables to run; all but the oracle by default");
+  app.add_option("--backend", options.backends, "tables to run; all but the reference by default");
   app.add_option("--data", options.data)
       ->transform(CLI::CheckedTransformer(std::vector<std::pair<std::string, Data>>{
           {"gaussian", Data::kGaussian}, {"wide", Data::kWide}, {"half-zero", Data::kHalfZero}}));

@@ -43,7 +43,7 @@ Shape ShapeOf(int bits) {
   return {std::int64_t{1} << (bits / 2), std::int64_t{1} << ((bits + 1) / 2)};
 }
 
-/// How many times as fast `many` is as `few`, taking turns.
+/// Returns how many times as fast `many` is as `few`, measured in turns.
 double Speedup(const Workload& few, const Workload& many, int repetitions) {
   Trial once{few.run};
   for (int i = 0; i < 3; ++i) once.TakeTurn();  // the first ones fetch code and data

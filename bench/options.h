@@ -10,7 +10,7 @@
 
 namespace narrowfloat::speed {
 
-/// What core_bench is asked for.
+/// Arguments of core_bench.
 struct Options {
   std::int64_t rows = 8192, cols = 4096;
   int repetitions = 25;
@@ -23,10 +23,10 @@ struct Options {
   bool json = false;
 };
 
-/// Whether kernels of that backend were asked for.
+/// Returns true if kernels of that backend are selected.
 bool IsWanted(std::string_view backend, const Options& options);
 
-/// Whether the workload is of a backend and has a name that were asked for.
+/// Returns true if the workload's backend and name are selected.
 bool IsWanted(const Workload& workload, const Options& options);
 
 // One mode a file; each prints what it found.
@@ -37,13 +37,13 @@ void PrintShares(const Options& options);
 /// From which size on `compare_threads` are faster than `threads`.
 void PrintCrossover(const Options& options);
 
-/// How much longer the sums of columns make each quantization.
+/// Measures how much longer quantization takes with the sums of columns.
 void PrintDbias(const Options& options);
 
 /// Products of quantized matrices in both modes.
 void PrintProducts(const Options& options);
 
-/// What a call costs on a tensor so small that its elements hardly count.
+/// Measures what a call costs on a tensor so small that its elements hardly count.
 void PrintOverhead(const Options& options);
 
 }  // namespace narrowfloat::speed

@@ -13,7 +13,7 @@ target_compile_options(nf_flags INTERFACE
   $<$<BOOL:${NF_WERROR}>:$<BUILD_INTERFACE:-Werror>>)
 
 # Instruction sets: Highway's numbers of those we do not build (SSE2, SSSE3, AVX3_ZEN4, AVX3_SPR, AVX10_2); the
-# scalar target stays as the baseline and stands for the oracle. EMU128 would be a second scalar.
+# scalar target stays as the baseline and is the reference backend. EMU128 would be a second scalar.
 set(NF_SKIPPED_TARGETS "((1LL<<14)|(1LL<<12)|(1LL<<6)|(1LL<<5)|(1LL<<4))")
 add_library(nf_simd INTERFACE)
 target_link_libraries(nf_simd INTERFACE hwy::hwy)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what the documents show of the program: the tables of schemes and of names, the demo.
+"""Writes the generated parts of the documents: tables of schemes, layouts and names, the demo.
 
-Usage: .venv/bin/python scripts/update_readme.py [schemes] [demo] [names] [all-names]
+Usage: .venv/bin/python scripts/update_readme.py [schemes] [layouts] [demo] [names] [all-names]
 """
 
 import json
@@ -11,9 +11,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytorch_names
 
+import narrowfloat as nf
+
 ROOT = Path(__file__).resolve().parents[1]
+DIRECTIONS = ("rowwise", "columnwise")
 COLUMNS = ("name", "element", "block", "scale", "options")
 
 
@@ -38,12 +42,32 @@ def schemes_table() -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
 
 
+LAYOUT_SHAPE = (256, 320)
+
+
+def layouts_table() -> str:
+    """The buffers of one matrix in every scheme, in Markdown; schemes of one layout share a row."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for scheme in nf.schemes():
+        buffers = nf.quantize(np.zeros(LAYOUT_SHAPE, np.float32), scheme, columnwise=True).buffers
+        cells = [f"{a.dtype} [{', '.join(map(str, a.shape))}]" for a in buffers.values()]
+        row = dict(zip(buffers, cells, strict=True))
+        codes = [f"{row.pop(f'{d}_data')}, {row.pop(f'{d}_scale_inv')}" for d in DIRECTIONS]
+        rest = ", ".join(f"{name} {cell}" for name, cell in row.items())
+        rows.setdefault((*codes, rest or "none"), []).append(f"`{scheme}`")
+    header = ("scheme", *(f"{d}_data, {d}_scale_inv" for d in DIRECTIONS), "other buffers")
+    body = [("<br>".join(names), *cells) for cells, names in rows.items()]
+    lines = [header, ["---"] * len(header), *body]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
+
+
 def demo_output() -> str:
     return f"```text\n{run(sys.executable, '-m', 'demo.run')}```\n"
 
 
 SECTIONS: dict[str, tuple[str, Callable[[], str]]] = {
     "schemes": ("README.md", schemes_table),
+    "layouts": ("docs/architecture.md", layouts_table),
     "demo": ("README.md", demo_output),
     "names": ("docs/pytorch.md", pytorch_names.table),
     "all-names": ("docs/pytorch_names.md", pytorch_names.full_list),

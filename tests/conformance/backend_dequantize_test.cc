@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every dequantize slot of every backend against the definition: all codes under all scales, ragged
+// Compares every dequantize slot of every backend with the reference: all codes and scales, ragged
 // shapes, outputs of any placement.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ QuantizedBuffers MakeInput(const Slot& slot, const Shape& shape, bool swizzled) 
                           shape);
 }
 
-void ExpectDefinition(const Slot& slot, const QuantizedBuffers& in, Placement placement) {
+void ExpectReference(const Slot& slot, const QuantizedBuffers& in, Placement placement) {
   const MatrixShape matrix = FlattenShape(in.view.shape);
   FloatTensor expected(slot.dtype, in.view.shape);
   for (std::size_t i = 0; i < expected.size(); ++i)
@@ -99,7 +99,7 @@ TEST_P(BackendDequantizeTest, AllCodesUnderAllScales) {
     }
     for (const float amax : {0.0f, 1.0f, 0x1.8p-140f, 0.3f, 3e38f, kInfinity}) {
       SetAmaxes(slot, in, amax);
-      ExpectDefinition(slot, in, Placement::kContiguous);
+      ExpectReference(slot, in, Placement::kContiguous);
       if (HasFatalFailure()) return;
       if (!Packed(slot)) break;
     }
@@ -142,7 +142,7 @@ TEST_P(BackendDequantizeTest, NumbersUnderEachScale) {
   const std::size_t items = FlattenShape(in.view[ScalesOf(slot)].shape).Size();
   for (const std::uint32_t scale : Scales(slot)) {
     for (std::size_t item = 0; item < items; ++item) SetItem(in, ScalesOf(slot), item, scale);
-    ExpectDefinition(slot, in, Placement::kContiguous);
+    ExpectReference(slot, in, Placement::kContiguous);
     if (HasFatalFailure()) return;
   }
 }
@@ -163,7 +163,7 @@ TEST_P(BackendDequantizeTest, ShapesAndPlacementsDoNotMatter) {
           in.Data(buffer.role)[i] = static_cast<std::byte>(random());
       }
       for (const Placement placement : kPlacements) {
-        ExpectDefinition(slot, in, placement);
+        ExpectReference(slot, in, placement);
         ASSERT_FALSE(HasFatalFailure()) << "NF_TEST_SEED=" << RunSeed();
       }
     }
@@ -185,7 +185,7 @@ TEST_P(BackendDequantizeTest, OptionsOfNvfp4) {
       for (std::size_t i = 0; i < BufferBytes(buffer); ++i)
         in.Data(buffer.role)[i] = static_cast<std::byte>(random());
     }
-    ExpectDefinition(slot, in, Placement::kContiguous);
+    ExpectReference(slot, in, Placement::kContiguous);
     ASSERT_FALSE(HasFatalFailure()) << "NF_TEST_SEED=" << RunSeed();
   }
 }

@@ -34,7 +34,7 @@ struct LayoutCase {
 constexpr LayoutCase kLayouts[] = {
     {GemmLayout::kTN, false, false}, {GemmLayout::kNN, false, true}, {GemmLayout::kNT, true, true}};
 
-/// What the operands hold.
+/// Contents of the operands.
 enum class Content {
   kQuantized,   // values that Quantize made, hostile ones included
   kNumbers,     // values near each other: finite sums that round at every step

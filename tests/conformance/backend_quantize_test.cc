@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every quantize slot of every backend against the definition, over what breaks kernels: ragged
+// Compares every quantize slot of every backend with the reference on difficult inputs: ragged
 // shapes, strides, alignment, special values, odd scales.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ std::vector<QuantSpec> SpecsOf(const SchemeInfo& scheme) {
   return specs;
 }
 
-/// What NVFP4 can do beyond its default, one or two at a time.
+/// Returns specs with NVFP4's options, one or two at a time.
 std::vector<QuantSpec> OptionSpecsOf(const SchemeInfo& scheme) {
   std::vector<QuantSpec> specs;
   const QuantSpec both{.scheme = &scheme, .columnwise = true};
@@ -118,8 +118,8 @@ bool Fits(const QuantSpec& spec, const Shape& shape) {
          ((!spec.rowwise || matrix.cols % 2 == 0) && (!spec.columnwise || matrix.rows % 2 == 0));
 }
 
-/// Quantizes `in` from each placement on each backend and compares with the definition.
-void ExpectDefinition(const FloatTensor& in, const QuantSpec& spec, const std::string& context) {
+/// Quantizes `in` from each placement on each backend and compares with the reference.
+void ExpectReference(const FloatTensor& in, const QuantSpec& spec, const std::string& context) {
   QuantizedBuffers expected(spec, in.shape());
   ReferenceQuantize(in, expected);
   for (const Placement placement : kPlacements) {
@@ -149,27 +149,27 @@ TEST_P(BackendQuantizeTest, ShapesAndPlacementsDoNotMatter) {
       FillHostile(in, random, range);
       for (const QuantSpec& spec : SpecsOf(*GetParam().scheme)) {
         if (!Fits(spec, shape)) continue;
-        ExpectDefinition(in, spec, fmt::format("NF_TEST_SEED={}", RunSeed()));
+        ExpectReference(in, spec, fmt::format("NF_TEST_SEED={}", RunSeed()));
         if (HasFatalFailure()) return;
       }
     }
   }
 }
 
-TEST_P(BackendQuantizeTest, OptionsAreThoseOfTheDefinition) {
+TEST_P(BackendQuantizeTest, OptionsMatchTheReference) {
   std::mt19937_64 random(RunSeed());
   for (const QuantSpec& spec : OptionSpecsOf(*GetParam().scheme)) {
     for (const Shape& shape : kShapes) {
       if (!Fits(spec, shape)) continue;
       for (const Range range : kRanges) {
-        // The definition of the transform sums groups of wide spans inexactly.
+        // The reference of the transform sums groups of wide spans inexactly.
         if (spec.rht && range != Range::kNear) continue;
         FloatTensor in(GetParam().dtype, shape);
         FillHostile(in, random, range);
         for (std::size_t i = 0; spec.rht && i < in.size(); ++i) {
           if (std::fabs(in.Value(i)) < 0x1p-10) in.SetBits(i, 0);
         }
-        ExpectDefinition(in, spec, fmt::format("NF_TEST_SEED={}", RunSeed()));
+        ExpectReference(in, spec, fmt::format("NF_TEST_SEED={}", RunSeed()));
         if (HasFatalFailure()) return;
       }
     }
@@ -189,7 +189,7 @@ TEST_P(BackendQuantizeTest, BlocksOfOneKind) {
     FloatTensor in(GetParam().dtype, {36, 70});
     for (std::size_t i = 0; i < in.size(); ++i) in.SetBits(i, bits);
     for (const QuantSpec& spec : SpecsOf(*GetParam().scheme)) {
-      ExpectDefinition(in, spec, fmt::format("all items {:x}", bits));
+      ExpectReference(in, spec, fmt::format("all items {:x}", bits));
       if (HasFatalFailure()) return;
     }
   }
@@ -209,14 +209,14 @@ TEST_P(BackendScaleTest, OddScalesFollowTheRules) {
   std::vector<QuantSpec> specs;
   for (const float value : odd) {
     specs.push_back({.scheme = &scheme, .columnwise = true, .scale = value});
-    // A negative amax has no rule in the definition.
+    // The reference has no rule for a negative amax.
     if (!(value < 0.0f)) specs.push_back({.scheme = &scheme, .columnwise = true, .amax = value});
   }
   for (const float epsilon : {0.0f, 1e-12f, 3.0f, 1e30f})
     specs.push_back({.scheme = &scheme, .amax_epsilon = epsilon, .force_pow_2_scales = true});
   for (const QuantSpec& spec : specs) {
-    ExpectDefinition(in, spec, "odd scales");
-    ExpectDefinition(near, spec, "odd scales, near numbers");
+    ExpectReference(in, spec, "odd scales");
+    ExpectReference(near, spec, "odd scales, near numbers");
     if (HasFatalFailure()) return;
   }
 }

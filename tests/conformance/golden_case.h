@@ -36,10 +36,10 @@ struct GoldenCase {
 
   bool Has(const std::string& tensor) const { return tensors.contains(tensor); }
   const GoldenTensor& At(const std::string& tensor) const { return tensors.at(tensor); }
-  /// What the kernels of TransformerEngine give: the alternative recorded for them where the
+  /// Result of TransformerEngine's kernels: the alternative recorded for them where the
   /// references disagree, else the tensor itself. Source: numerics specification section 14.
   const GoldenTensor& Expected(const std::string& tensor) const;
-  /// What `reference` gives: its alternative where one is recorded, else the tensor itself.
+  /// Result of `reference`: its alternative where one is recorded, else the tensor itself.
   const GoldenTensor& From(const std::string& reference, const std::string& tensor) const;
 };
 
@@ -54,12 +54,12 @@ FloatTensor GoldenInput(const GoldenCase& golden, const std::string& tensor = "x
 /// The spec that the case's parameters ask for, without directions.
 QuantSpec GoldenSpec(const GoldenCase& golden);
 
-/// Whether the case's scales are recorded as [line][block] and stored as [block][line].
+/// Returns true if the case's scales are recorded as [line][block] and stored as [block][line].
 bool RecordIsTurned(const GoldenCase& golden);
 
 DType GoldenDType(std::string_view dtype);
 
-/// Whether two items of that type say the same: equal bits, or both NaN. The sign and payload of a
+/// Returns true if two items of that type have equal bits or are both NaN. Sign and payload of a
 /// NaN are an accident of the machine that recorded it.
 bool SameItem(std::string_view dtype, std::uint32_t a, std::uint32_t b);
 

@@ -28,7 +28,7 @@ class RecordedOperand final : public GemmOperand {
   std::size_t scale_rows_, scale_cols_;
 };
 
-/// What a case of group gm asks for.
+/// Arguments of a case of group gm.
 struct RecordedProduct {
   explicit RecordedProduct(const GoldenCase& recorded);
 
@@ -39,11 +39,11 @@ struct RecordedProduct {
 
   /// Name of the scheme of a side; it need not exist.
   std::string SchemeName(std::string_view side) const;
-  /// What describes that scheme to a rule, without asking the registry.
+  /// Description of that scheme for a rule, without the registry.
   SchemeInfo Describe(std::string_view side) const;
   std::string_view Mode() const { return golden.params.at("mode").get_ref<const std::string&>(); }
 
-  /// What `out` holds before: recorded, or nothing.
+  /// Contents of `out` before the product: recorded, or nothing.
   FloatTensor Before() const;
   std::optional<FloatTensor> Bias() const;
   /// Checks the recorded bytes where they are exact, else the bound.

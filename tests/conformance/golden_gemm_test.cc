@@ -170,7 +170,7 @@ TEST_P(GoldenGemmTest, TheArithmeticGivesTheRecord) {
   EXPECT_EQ(Difference(whole, ByTiles(product, 7)), "") << golden.name << " in other tiles";
 }
 
-TEST_P(GoldenGemmTest, TheArithmeticIsTheDefinition) {
+TEST_P(GoldenGemmTest, TheArithmeticMatchesTheReference) {
   const GoldenCase golden = LoadGolden(GetParam());
   RecordedProduct product(golden);
   const RecordedOperand x(golden, "x"), w(golden, "w");

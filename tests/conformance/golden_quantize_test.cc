@@ -25,7 +25,7 @@ std::string ColumnwiseScales(const QuantSpec& spec) {
   return spec.scheme->layout.columnwise_transposed ? "scale_inv_t" : "scale_inv_colwise";
 }
 
-/// What the recorder calls each buffer of ours.
+/// Returns the recorder's name of each of our buffers.
 std::vector<Recorded> RecordedNames(const QuantSpec& spec) {
   const bool transposed = spec.scheme->layout.columnwise_transposed;
   const std::string suffix = spec.swizzled ? "_swizzled" : "";

@@ -55,7 +55,7 @@ FloatTensor RandomTensor(const Case& c, DType dtype, const Shape& shape) {
 
 class HadamardTest : public testing::TestWithParam<std::tuple<Case, DType>> {};
 
-TEST_P(HadamardTest, IsTheOraclesOnEveryBackend) {
+TEST_P(HadamardTest, MatchesTheReferenceOnEveryBackend) {
   const auto& [c, dtype] = GetParam();
   for (const Shape& shape : {Shape{16, 1}, Shape{16, 15}, Shape{32, 40}, Shape{48, 257}}) {
     const FloatTensor in = RandomTensor(c, dtype, shape);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What follows from a scheme's rule for any input, for every scheme of the registry, on every
+// Consequences of a scheme's rule for any input, for every scheme of the registry, on every
 // backend; and the inputs for which it does not follow.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -259,7 +259,7 @@ TEST_P(PropertyTest, BothDirectionsAreTheTwoSingleOnes) {
   }
 }
 
-/// How a scheme's block scales are made decides what quantizing again keeps.
+/// Says which property of a scheme's block scales decides what quantizing again keeps.
 enum class Scales { kPowers, kPlain, kTwoLevels };
 
 Scales ScalesOf(const QuantSpec& spec) {

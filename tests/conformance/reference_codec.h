@@ -59,7 +59,7 @@ class ReferenceCodec {
                : std::numeric_limits<double>::quiet_NaN();
   }
 
-  /// Whether two codes say the same: any NaN is any NaN.
+  /// Returns true if two codes are equal; any NaN equals any NaN.
   bool SameCode(std::uint32_t a, std::uint32_t b) const {
     return a == b || (std::isnan(Value(a)) && std::isnan(Value(b)));
   }

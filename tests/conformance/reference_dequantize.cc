@@ -90,7 +90,7 @@ double AmaxValue(const Slot& slot, const QuantizedBuffers& in, std::size_t line)
   return static_cast<double>(amax);
 }
 
-/// What a stored scale_inv says.
+/// Returns the value of a stored scale_inv.
 double ScaleValue(const Slot& slot, const QuantizedBuffers& in, std::size_t line,
                   std::uint32_t scale_inv) {
   if (slot.scheme->name.starts_with("nvfp4")) {

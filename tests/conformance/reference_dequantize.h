@@ -22,7 +22,7 @@ Role ScalesOf(const Slot& slot);
 /// Two codes in a byte, under an amax.
 bool Packed(const Slot& slot);
 
-/// Where things lie, by the scheme's name. A line is a row for rowwise, a column for columnwise.
+/// Layout by the scheme's name. A line is a row for rowwise, a column for columnwise.
 struct Geometry {
   std::size_t lines_per_scale, block;  // across and along lines; 0: the tensor is the block
   bool transposed;                     // columnwise codes

@@ -149,7 +149,7 @@ TEST(StochasticTest, BitsBelongToPlacesWhoeverTakesThem) {
   }
 }
 
-/// What rounding to nearest does with order and equality within a block, chance does not.
+/// Shows that order and equality within a block, kept by rounding to nearest, are not kept here.
 TEST(StochasticTest, EqualItemsMayBecomeDifferentCodes) {
   for (const SchemeInfo* scheme : Schemes()) {
     // Of 480 items in the middle of a step, all go one way with a probability of 2^-479.

@@ -17,7 +17,7 @@
 
 namespace narrowfloat::conformance {
 
-/// How a tensor of floats lies in memory.
+/// Placement of a tensor of floats in memory.
 enum class Placement {
   kContiguous,
   kUnaligned,     // one byte off
@@ -64,7 +64,7 @@ class FloatTensor {
   std::vector<std::uint32_t> AllBits() const;
   /// Copies the items of `other`, whatever the placements.
   void Assign(const FloatTensor& other);
-  /// Whether the bytes between and around the rows still hold what the constructor put there.
+  /// Returns true if the bytes between and around the rows are those that the constructor wrote.
   bool GuardsAreWhole() const;
 
  private:
@@ -108,7 +108,7 @@ std::string Difference(const FloatTensor& expected, const FloatTensor& got);
 /// Every failure prints it.
 std::uint64_t RunSeed();
 
-/// What FillHostile draws from. Kernels do numbers faster than NaN and infinities, and near numbers
+/// Ranges of FillHostile. Kernels treat finite numbers faster than NaN and infinities, near numbers
 /// faster still.
 enum class Range { kAll, kNumbers, kNear };
 inline constexpr Range kRanges[] = {Range::kAll, Range::kNumbers, Range::kNear};

@@ -112,6 +112,10 @@ def test_the_table_of_schemes_is_what_the_program_lists() -> None:
     assert update_readme.section("schemes") == update_readme.schemes_table()
 
 
+def test_the_table_of_layouts_is_what_the_plans_are() -> None:
+    assert update_readme.section("layouts") == update_readme.layouts_table()
+
+
 def test_the_demo_table_is_what_the_demo_prints() -> None:
     # One scheme, and no times: they are the machine's.
     names, stated = demo_rows(update_readme.section("demo"))

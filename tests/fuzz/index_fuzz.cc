@@ -7,7 +7,7 @@
 #include "narrowfloat/io/shard_index.h"
 #include "narrowfloat/tensor/error.h"
 
-/// What parses names no file outside the folder, and prints to an index that reads the same.
+/// Checks that a parsed index names no file outside the folder and prints to an equal index.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace narrowfloat;
   try {

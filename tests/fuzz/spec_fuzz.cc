@@ -8,7 +8,7 @@
 #include "narrowfloat/tensor/plan.h"
 #include "narrowfloat/tensor/quant_spec.h"
 
-/// What parses prints to a text that parses to the same spec, and has a plan.
+/// Checks that a parsed spec prints to a text that parses to the same spec, and has a plan.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace narrowfloat;
   try {

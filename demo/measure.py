@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What quantizing costs: bits, error, time."""
+"""Measures what quantizing costs: bits, error, time."""
 
 import math
 import time
@@ -11,6 +11,9 @@ import numpy as np
 import narrowfloat as nf
 
 ROUNDS = 25  # a time is the best of so many; the first ones touch the pages
+
+
+EXACT_BELOW = -10  # relative errors below 2^-10 count as exact: no format here has 10 bits
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,23 @@ def errors(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> Errors:
         noise += float(np.square(difference).sum())
         largest = max(largest, float(np.abs(difference).max() / np.abs(original).max()))
     return Errors(math.inf if noise == 0 else 10 * math.log10(signal / noise), largest)
+
+
+def error_histogram(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> list[float]:
+    """Share of weights per octave of the relative error, from EXACT_BELOW to 1 and above.
+
+    Bin 0 holds errors below 2^EXACT_BELOW of the weight, exact ones included; bin i those from
+    2^(EXACT_BELOW + i - 1) on; the last one those of 1 and more, such as weights that become zero.
+    """
+    counts = np.zeros(1 - EXACT_BELOW + 1, np.int64)
+    for original, restored in pairs:
+        wide = original.astype(np.float64)
+        error = np.abs(restored - wide)
+        share = np.divide(error, np.abs(wide), out=np.zeros_like(wide), where=wide != 0)
+        octave = np.frexp(share)[1] - EXACT_BELOW  # 2^(octave - 1) <= share / 2^EXACT_BELOW
+        octave[share < 2.0**EXACT_BELOW] = 0
+        counts += np.bincount(np.clip(octave, 0, len(counts) - 1).ravel(), minlength=len(counts))
+    return (counts / counts.sum()).tolist()
 
 
 def bits_per_parameter(quantized: Iterable[nf.QuantizedTensor]) -> float:

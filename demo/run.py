@@ -1,25 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantizes a real sentence model in every scheme and shows what that costs.
 
-Each scheme: the command line turns the checkpoint into a quantized one, Python loads it, and the
-model runs from the dequantized weights. Results go to stdout, progress to stderr.
+Each scheme: the command line quantizes the checkpoint, Python loads it, and the model runs from
+the dequantized weights. The table that matters goes to stdout, every number to a page, progress to
+stderr.
 """
 
 import argparse
+import functools
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 import narrowfloat as nf
-from demo import measure
+from demo import measure, page
 from demo.checkpoint import WEIGHTS, check_model, model_folder
 from demo.model import SentenceModel
+from demo.result import Baseline, Result
 
 # The tool leaves embeddings alone unless told. Half of this small model is one: it is taken along.
 INCLUDE = ("--include", "*_embeddings.weight")
@@ -33,46 +35,27 @@ PAIRS = (
 
 COLUMNS = (
     ("scheme", 22),
-    ("MB", 5),
-    ("bits/param", 12),
+    ("MB", 7),
+    ("of F32", 8),
     ("SQNR dB", 9),
-    ("max error", 11),
-    ("ms", 7),
-    ("x memcpy", 10),
-    ("similarity", 12),
-    ("moved by", 10),
+    ("largest shift", 15),
 )
 
 
-@dataclass(frozen=True)
-class Result:
-    """One line of the table."""
-
-    scheme: str
-    megabytes: float
-    bits: float
-    errors: measure.Errors
-    milliseconds: float
-    times_copy: float
-    similarities: list[float]
-
-    def cells(self, reference: list[float]) -> Iterator[str]:
-        moves = [now - then for now, then in zip(self.similarities, reference, strict=True)]
-        yield from (self.scheme, f"{self.megabytes:.1f}", f"{self.bits:.2f}")
-        yield from (f"{self.errors.sqnr_db:.1f}", f"{self.errors.largest:.2%}")
-        yield from (f"{self.milliseconds:.1f}", f"{self.times_copy:.2f}")
-        yield from (f"{self.similarities[0]:.4f}", f"{max(moves, key=abs):+.4f}")
-
-
 def main() -> int:
-    """Prints the tables. Returns the exit code."""
+    """Prints the table and its conclusion, writes the page. Returns the exit code."""
     arguments = parse_arguments()
     folder = model_folder()
     check_model(folder)
     checkpoint = folder / WEIGHTS
     original = floats(nf.load(checkpoint))
-    reference = similarities(folder, original)
-    show_model(checkpoint, original, reference)
+    baseline = Baseline(
+        parameters=sum(weight.size for weight in original.values()),
+        megabytes=checkpoint.stat().st_size / 1e6,
+        machine=json.loads(run_tool("doctor", "--json")),
+        similarities=similarities(folder, original),
+    )
+    show_model(baseline)
 
     results = []
     schemes = arguments.schemes or nf.schemes()
@@ -81,15 +64,48 @@ def main() -> int:
         progress(f"[{index}/{len(schemes)}] {scheme}")
         results.append(run_scheme(folder, original, scheme))
         progress("")
-        print(line(results[-1].cells(reference)), flush=True)
-    show_legend()
-    show_moves(results, reference)
+        print(line(cells(results[-1], baseline)), flush=True)
+    print("\n" + "\n".join(conclusion(results, baseline)))
+    arguments.report.write_text(page.render(results, baseline, PAIRS), encoding="utf-8")
+    print(f"\n{arguments.report}: every number, error histograms, times, the shift of each pair.")
     return 0
+
+
+def cells(result: Result, baseline: Baseline) -> list[str]:
+    """One line of the table."""
+    return [
+        result.scheme,
+        f"{result.megabytes:.1f}",
+        f"{result.megabytes / baseline.megabytes:.0%}",
+        f"{result.errors.sqnr_db:.1f}",
+        f"{result.largest_shift(baseline):.4f}",
+    ]
+
+
+def conclusion(results: list[Result], baseline: Baseline) -> list[str]:
+    """Lines that say what the table shows, one per element format."""
+    lines = ["SQNR: signal over quantization noise. Largest shift: of the four similarities.", ""]
+    for element in dict.fromkeys(result.element for result in results):
+        group = [result for result in results if result.element == element]
+        shares = sorted(f"{result.megabytes / baseline.megabytes:.0%}" for result in group)
+        shift = max(result.largest_shift(baseline) for result in group)
+        lines.append(
+            f"{element}: {' to '.join(dict.fromkeys((shares[0], shares[-1])))} of the size; "
+            f"no similarity moves by more than {shift:.4f}"
+        )
+    return lines
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m demo.run", description=__doc__)
     parser.add_argument("schemes", nargs="*", metavar="SCHEME", help="these only (default: all)")
+    parser.add_argument(
+        "--report",
+        type=Path,
+        default=Path("report.html"),
+        metavar="FILE",
+        help="where the page is written (default: report.html)",
+    )
     return parser.parse_args()
 
 
@@ -104,11 +120,14 @@ def run_scheme(folder: Path, original: Mapping[str, np.ndarray], scheme: str) ->
     quantized = {n: t for n, t in loaded.items() if isinstance(t, nf.QuantizedTensor)}
     weights = {name: original[name] for name in quantized}
     quantizing, copying = measure.seconds(weights, scheme)
+    pairs = [(original[name], restored[name]) for name in quantized]
     return Result(
         scheme=scheme,
+        element=next(row["element"] for row in scheme_rows() if row["name"] == scheme),
         megabytes=megabytes,
         bits=measure.bits_per_parameter(quantized.values()),
-        errors=measure.errors((original[name], restored[name]) for name in quantized),
+        errors=measure.errors(pairs),
+        histogram=measure.error_histogram(pairs),
         milliseconds=1e3 * quantizing,
         times_copy=quantizing / copying,
         similarities=similarities(folder, restored),
@@ -143,40 +162,28 @@ def similarities(folder: Path, weights: Mapping[str, np.ndarray]) -> list[float]
     return [model.similarity(one, other) for one, other in PAIRS]
 
 
-def show_model(path: Path, weights: Mapping[str, np.ndarray], reference: list[float]) -> None:
-    count = sum(weight.size for weight in weights.values())
-    megabytes = path.stat().st_size / 1e6
-    machine = json.loads(run_tool("doctor", "--json"))
-    print(f"all-MiniLM-L6-v2: {count / 1e6:.1f} M parameters, {megabytes:.1f} MB in F32")
+def show_model(baseline: Baseline) -> None:
+    print(
+        f"all-MiniLM-L6-v2: {baseline.parameters / 1e6:.1f} M parameters, "
+        f"{baseline.megabytes:.1f} MB in F32"
+    )
+    machine = baseline.machine
     print(f"this machine: {machine['cpu']}, {machine['active']} kernels\n")
-    for (one, other), value in zip(PAIRS, reference, strict=True):
+    for (one, other), value in zip(PAIRS, baseline.similarities, strict=True):
         print(f"{value:8.4f}  {one} / {other}")
     print()
 
 
-def show_legend() -> None:
-    print(
-        "\nbits/param: codes and scales of the quantized matrices; max error: of the largest weight"
-        " of the same\nmatrix; ms: quantizing all of them from memory on one thread, x memcpy: over"
-        " copying the same F32 bytes;\nsimilarity: of the first pair; moved by: the most of all"
-        " pairs. The file holds norms and biases in F32."
-    )
+@functools.cache
+def scheme_rows() -> list[dict[str, str]]:
+    """The schemes as the command line lists them."""
+    return json.loads(run_tool("schemes", "--json"))["schemes"]
 
 
-def show_moves(results: list[Result], reference: list[float]) -> None:
-    """How far every pair moved in every scheme."""
-    print("\nhow far each pair moved from F32\n")
-    width = COLUMNS[0][1]
-    print(f"{'':{width}}" + "".join(f"{value:10.4f}" for value in reference))
-    for result in results:
-        moves = (now - then for now, then in zip(result.similarities, reference, strict=True))
-        print(f"{result.scheme:{width}}" + "".join(f"{move:+10.4f}" for move in moves))
-
-
-def line(cells: Iterator[str] | list[str]) -> str:
-    """The first cell left, the others right."""
+def line(row: list[str]) -> str:
+    """Aligns the first cell left, the others right."""
     widths = [width for _, width in COLUMNS]
-    first, *others = zip(cells, widths, strict=True)
+    first, *others = zip(row, widths, strict=True)
     return f"{first[0]:{first[1]}}" + "".join(f"{cell:>{width}}" for cell, width in others)
 
 

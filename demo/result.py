@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the demo measures, of the model and of each scheme."""
+
+from dataclasses import dataclass
+
+from demo.measure import Errors
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The model in F32, and the machine."""
+
+    parameters: int
+    megabytes: float
+    machine: dict[str, str]  # what `narrowfloat doctor --json` prints
+    similarities: list[float]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One scheme."""
+
+    scheme: str
+    element: str
+    megabytes: float
+    bits: float
+    errors: Errors
+    histogram: list[float]
+    milliseconds: float
+    times_copy: float
+    similarities: list[float]
+
+    def shifts(self, baseline: Baseline) -> list[float]:
+        """Returns how far each similarity is from that in F32."""
+        pairs = zip(self.similarities, baseline.similarities, strict=True)
+        return [now - then for now, then in pairs]
+
+    def largest_shift(self, baseline: Baseline) -> float:
+        return max(abs(shift) for shift in self.shifts(baseline))

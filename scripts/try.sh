@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# try.sh FILE [SCHEME]: the loop for one kernel. Builds what depends on the file for this machine's best instruction
+# set, in build/dev, and runs the kernel's tests; of the tests per scheme, those of SCHEME (default: all schemes).
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
+cd "$(dirname "$0")/.."
+
+usage="usage: make try K=<kernel file> [S=<scheme>], such as K=quantize_rows S=mxfp8_e4m3"
+[[ -n ${1:-} ]] || die "try: $usage"
+kernel=$(basename "${1%.*}")
+kernel=${kernel%-inl}
+scheme=${2:-}
+[[ -n $(find narrowfloat/kernels -name "$kernel.cc" -o -name "$kernel-inl.h") ]] ||
+  die "try: $1 must be a file of narrowfloat/kernels, got none of that name; $usage"
+
+# The programs that test a kernel; backend_* compare it with the reference.
+case $kernel in
+  gemm*) tests=(backend_gemm_test golden_gemm_test) ;;
+  dequantize | decode) tests=(backend_dequantize_test golden_dequantize_test) ;;
+  hadamard) tests=(hadamard_test hadamard_amax_test) ;;
+  column_sum) tests=(dbias_test) ;;
+  *) tests=(backend_quantize_test) ;;
+esac
+tests+=(kernel_table_test)
+
+mkdir -p build/dev
+[[ -f build/dev/build.ninja ]] || {
+  say "try: configuring preset dev (build/dev/configure.log)"
+  cmake --preset dev >build/dev/configure.log 2>&1 || { cat build/dev/configure.log >&2; exit 1; }
+}
+say "try: building ${tests[*]} in build/dev"
+cmake --build build/dev --target "${tests[@]}"
+
+# run_shards PROGRAM FILTER: one process per core, each with a share of the tests.
+run_shards() {
+  local program=$1 filter=$2 status=0 shard pids=() pid
+  for ((shard = 0; shard < cores; ++shard)); do
+    GTEST_TOTAL_SHARDS=$cores GTEST_SHARD_INDEX=$shard \
+      "$program" --gtest_brief=1 --gtest_filter="$filter" &
+    pids+=($!)
+  done
+  for pid in "${pids[@]}"; do wait "$pid" || status=1; done
+  return "$status"
+}
+
+cores=$(nproc)
+status=0
+for test in "${tests[@]}"; do
+  program=$(find build/dev -name "$test" -type f -executable)
+  filter='*'
+  # Tests per scheme are named by it: .../mxfp8_e4m3_bfloat16.
+  if [[ -n $scheme && $test == backend_*quantize_test ]]; then
+    filter="*/${scheme}_float*:*/${scheme}_bfloat*:*/${scheme}_rowwise*:*/${scheme}_columnwise*"
+    [[ -n $("$program" --gtest_list_tests --gtest_filter="$filter") ]] ||
+      die "try: no tests of scheme '$scheme'; schemes are listed in narrowfloat/schemes/registry.h"
+  fi
+  say "try: $test, tests $filter"
+  run_shards "$program" "$filter" || status=1
+done
+exit "$status"

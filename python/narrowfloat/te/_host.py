@@ -25,6 +25,15 @@ ENVIRONMENT = {
     "NVTE_UnfusedDPA_Emulate_FP8": "1",
     "NVTE_FRAMEWORK": "pytorch",
 }
+# Functions that a compiler makes one kernel each on a GPU, which rounds results alone.
+_FUSED = (
+    "bias_dropout_add_fused_inference_",
+    "bias_dropout_add_fused_train_",
+    "bias_gelu_fused_",
+    "bgrad_dgelu_fused_",
+    "dgelu_fused_",
+    "gelu_fused_",
+)
 # TransformerEngine looks for CUDA's libraries unless this is set: its own way to be built without.
 _BUILDING = "NVTE_PROJECT_BUILDING"
 
@@ -115,6 +124,20 @@ def run_common(module: ModuleType, run: Callable[[], None]) -> None:
     module.load_framework_extension = load_framework_extension
 
 
+def run_fused(module: ModuleType, run: Callable[[], None]) -> None:
+    """Runs transformer_engine.pytorch.jit, whose functions a GPU's compiler makes one kernel each.
+
+    Without that compiler they work in float32 and round their results, as such a kernel does.
+    """
+    run()
+    if int(os.environ["NVTE_TORCH_COMPILE"]):
+        return
+    from narrowfloat.te._fused import in_float32
+
+    for name in _FUSED:
+        setattr(module, name, in_float32(getattr(module, name)))
+
+
 def run_tensors(module: ModuleType, run: Callable[[], None]) -> None:
     """Runs transformer_engine.pytorch.tensor, which replaces torch.nn.Module.float()."""
     from narrowfloat.pytorch import _module_patch
@@ -155,6 +178,7 @@ def install() -> None:
             f"{PACKAGE}.common": run_common,
             f"{PACKAGE}.jax.cpp_extensions": run_primitives,
             f"{PACKAGE}.jax.cpp_extensions.base": run_base,
+            f"{PACKAGE}.pytorch.jit": run_fused,
             f"{PACKAGE}.pytorch.tensor": run_tensors,
         }
     )

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs functions of several operators as a compiler's one kernel does: it rounds results alone."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def _float32(value: Any) -> Any:
+    """Returns a tensor of floats in float32, and other values as they are."""
+    floats = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.float() if floats else value
+
+
+def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function computing in float32, with results in its first argument's dtype."""
+
+    @functools.wraps(function)
+    def run(first: torch.Tensor, *others: Any) -> Any:
+        results = function(first.float(), *map(_float32, others))
+        if isinstance(results, tuple):
+            return tuple(result.to(first.dtype) for result in results)
+        return results.to(first.dtype)
+
+    return run

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -56,3 +57,8 @@ class product_mode:
 def get_product_mode() -> str:
     """Returns the mode of products, "reproducible" or "fast"."""
     return _mode.value
+
+
+def mode_of_this_thread(mode: str) -> AbstractContextManager:
+    """Returns a context in which this thread has the mode; that of the process stays as it is."""
+    return _mode(mode)

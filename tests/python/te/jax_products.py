@@ -13,6 +13,7 @@ os.environ["NVTE_JAX_CUSTOM_CALLS"] = "true"  # what the CPU has nothing for sta
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.stages import Traced
 from transformer_engine.jax import cpp_extensions as tex
 from transformer_engine.jax import dense as te_dense
 from transformer_engine.jax import quantize as te
@@ -143,7 +144,37 @@ def sharded() -> None:
         same(alone, jnp.asarray(np.asarray(together)))
 
 
-CHECKS = {check.__name__: check for check in (products, nvfp4, groups, plain, sharded)}
+def modes() -> None:
+    """A product has the mode that it was traced in, wherever it is lowered and partitioned."""
+    mesh = jax.make_mesh((4,), ("dp",))
+    rows, whole = (
+        jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*names))
+        for names in (("dp", None), ())
+    )
+    sets = set_of(te, "CURRENT_TENSOR_SCALING")
+
+    def layer(x: jax.Array, w: jax.Array) -> jax.Array:
+        return te_dense.dense(x, w, contracting_dims=((1,), (0,)), quantizer_set=sets)
+
+    def is_fast(traced: Traced) -> bool:
+        return "nf_expand_product_ffi" in traced.lower().compile().as_text()
+
+    placed = jax.device_put(X, rows), jax.device_put(W, whole)
+    with mesh, global_shard_guard(MeshResource(dp_resource="dp")):
+        for operands in (placed, (X, W)):
+            with nf.product_mode("fast"):
+                fast = jax.jit(layer).trace(*operands)
+            assert is_fast(fast)
+            assert not is_fast(jax.jit(layer).trace(*operands))
+        try:
+            nf.product_mode("fast")
+            with nf.product_mode("reproducible"):
+                assert not is_fast(jax.jit(layer).trace(*placed))
+        finally:
+            nf.product_mode("reproducible")
+
+
+CHECKS = {check.__name__: check for check in (products, nvfp4, groups, plain, sharded, modes)}
 for name in sys.argv[1:]:
     CHECKS[name]()
     print(name)

@@ -17,7 +17,7 @@ CHOSEN = ("MXFP8BlockScaling:DenseGeneral", "Float8CurrentScaling:DenseGeneral")
 
 
 with_flax = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
-CHECKS = ["products", "nvfp4", "groups", "plain", "sharded"]
+CHECKS = ["products", "nvfp4", "groups", "plain", "sharded", "modes"]
 
 
 @with_flax

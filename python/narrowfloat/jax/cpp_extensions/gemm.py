@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -66,7 +67,7 @@ def gemm(
     if factors is None:
         product = _multiply_values(left, right, dims, addend)
     else:
-        product = multiply_factors(*factors, addend, out_dtype)
+        product = multiply_factors(*factors, addend, out_dtype, get_product_mode())
     return product.astype(out_dtype)
 
 
@@ -88,9 +89,9 @@ def _multiply_values(
 
 
 def multiply_factors(
-    left: Factor, right: Factor, bias: jax.Array | None, dtype: jnp.dtype
+    left: Factor, right: Factor, bias: jax.Array | None, dtype: jnp.dtype, mode: str
 ) -> jax.Array:
-    """Multiplies two operands as their codes lie, in the chosen mode of products.
+    """Multiplies two operands as their codes lie, in a mode of products.
 
     The result is of `dtype`, or of float32 where codes are not rounded to it or columns stand on
     the left of rows. Its dimensions are those of left that are kept and those of right, to which
@@ -109,7 +110,7 @@ def multiply_factors(
         if jnp.dtype(bias.dtype).name not in _ROUNDED_TO:
             bias = bias.astype(jnp.float32)
         bias = jnp.broadcast_to(bias, right.side.kept(right.data.shape))
-    multiply = multiply_expanded if get_product_mode() == FAST else multiply_codes
+    multiply = multiply_expanded if mode == FAST else multiply_codes
     return multiply(left, right, bias, dtype)
 
 
@@ -119,6 +120,8 @@ def _factors(
     dims: Sequence[Dims],
 ) -> tuple[Factor, Factor] | None:
     """The operands as their codes are multiplied; None where only values can be."""
+    if isinstance(left, NoScaleTensor) or isinstance(right, NoScaleTensor):
+        return None
     if not _are_of_one_family(left, right) or left.has_rht_applied != right.has_rht_applied:
         return None
     pairs = list(zip((left, right), dims, strict=True))
@@ -133,12 +136,9 @@ def _factors(
     return lhs, rhs
 
 
-def _are_of_one_family(
-    left: NoScaleTensor | ScaledTensor1x, right: NoScaleTensor | ScaledTensor1x
-) -> bool:
-    for operand in (left, right):
-        if isinstance(operand, NoScaleTensor) or operand.scaling_mode is ScalingMode.NO_SCALING:
-            return False
+def _are_of_one_family(left: ScaledTensor1x, right: ScaledTensor1x) -> bool:
+    if ScalingMode.NO_SCALING in (left.scaling_mode, right.scaling_mode):
+        return False
     schemes = [operand.scaling_mode.get_scheme(operand.data.dtype) for operand in (left, right)]
     blocks = [_core.block_of(scheme)[1] for scheme in schemes]
     scales = [_core.scale_dtype_of(scheme) for scheme in schemes]
@@ -195,7 +195,7 @@ def _pick(
         operand = quantizer.quantize(
             operand, layout.has_rowwise, layout.has_colwise, flatten_axis=axis
         )
-    return operand.get_tensor(usage)
+    return cast(NoScaleTensor | ScaledTensor1x, operand.get_tensor(usage))
 
 
 def _values(operand: NoScaleTensor | ScaledTensor1x, keep_rht: bool) -> jax.Array:

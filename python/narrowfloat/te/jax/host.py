@@ -8,6 +8,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+# Primitives whose function has modes, and takes one as a parameter.
+_MODAL = frozenset({"te_gemm_v2_ffi"})
+
 
 def run_base(module: ModuleType, run: Callable[[], None]) -> None:
     """Runs transformer_engine.jax.cpp_extensions.base and gives its partitioning the mesh.
@@ -18,11 +21,20 @@ def run_base(module: ModuleType, run: Callable[[], None]) -> None:
     run()
     from jax.experimental.custom_partitioning import custom_partitioning
 
-    class PartitioningWithMesh(custom_partitioning):
-        def def_partition(self, partition: Callable, **others: Any) -> None:
-            super().def_partition(partition=_with_mesh(partition), **others)
+    from narrowfloat.te.jax.call_mode import PARAMETER, mode_of_this_thread, partition_in_mode
 
-    module.custom_partitioning = PartitioningWithMesh
+    class PartitioningWithMesh(custom_partitioning):
+        def def_partition(self, partition: Callable, *more: Any, **others: Any) -> Any:
+            return super().def_partition(_with_mesh(partition), *more, **others)
+
+        def __call__(self, *operands: Any, **static: Any) -> Any:
+            mode = static.pop(PARAMETER, None)
+            if mode is None:
+                return super().__call__(*operands, **static)
+            with mode_of_this_thread(mode):
+                return partition_in_mode(self, mode)(*operands, **static)
+
+    vars(module)["custom_partitioning"] = PartitioningWithMesh
 
 
 def _with_mesh(partition: Callable[..., tuple]) -> Callable[..., tuple]:
@@ -47,12 +59,14 @@ def run_primitives(module: ModuleType, run: Callable[[], None]) -> None:
     name without the prefix is of a primitive that is written in JAX.
     """
     run()
-    from narrowfloat.te.jax import native
+    from narrowfloat.te.jax import call_mode, native
 
     rules = _rules()
     for primitive in module.base._primitive_registry.values():
         if primitive.name in rules:
             _lower(primitive, rules[primitive.name])
+            if primitive.name in _MODAL:
+                call_mode.add_mode(primitive)
         elif primitive.name.startswith("te_") and primitive.name not in native.registrations():
             primitive.enabled = classmethod(lambda cls: False)
 

@@ -40,12 +40,14 @@ def gemm(
     contracting_dims: tuple[Sequence[int], Sequence[int]],
     scaling_mode: Any,
     collective_op: Any,
+    narrowfloat_product_mode: str,
     **others: object,
 ) -> jax.Array:
     """Stands for te_gemm_v2_ffi.
 
     bias: in the shape of rhs's kept dimensions, or without items. alpha: what the amaxes of NVFP4
     multiply the product by; other modes have no factor but their scales.
+    narrowfloat_product_mode: the parameter of call_mode.py.
     Errors: NotImplementedError for a product that communicates.
     """
     if not collective_op.is_none:
@@ -68,10 +70,12 @@ def gemm(
     right = _factor(rhs, rhs_scale_inv, rhs_dims, mode)
     flat = None if addend is None else addend.reshape(-1)
     if mode in _UNDER_AMAX:
-        product = multiply_factors(left, right, None, jnp.dtype(jnp.float32))
+        dtype = jnp.dtype(jnp.float32)
+        product = multiply_factors(left, right, None, dtype, narrowfloat_product_mode)
         product = _plus(product * alpha, flat)
     else:
-        product = multiply_factors(left, right, flat, jnp.dtype(out_dtype))
+        dtype = jnp.dtype(out_dtype)
+        product = multiply_factors(left, right, flat, dtype, narrowfloat_product_mode)
     return product.reshape(out_shape).astype(out_dtype)
 
 

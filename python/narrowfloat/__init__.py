@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantized tensors in narrow floats, byte for byte as TransformerEngine makes them, on NumPy."""
 
-from narrowfloat._core import (
+from narrowfloat._core import (  # type: ignore[attr-defined]  # nanobind lists no __version__
     QuantizedTensor,
     __version__,
     backends,

@@ -8,12 +8,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jax.typing import DTypeLike
 
 from narrowfloat.jax.cpp_extensions.gemm import gemm
 from narrowfloat.jax.cpp_extensions.quantization import quantize, quantize_dbias
 from narrowfloat.jax.fake_quantize import zero_cotangents
 from narrowfloat.jax.quantize.factory import QuantizerSet, noop_quantizer_set
 from narrowfloat.jax.quantize.scaling_modes import TensorUsage
+from narrowfloat.jax.quantize.tensor import (
+    AbstractBaseTensor,
+    GroupedNoScaleTensor,
+    GroupedScaledTensor1x,
+    NoScaleTensor,
+    ScaledTensor1x,
+)
 
 
 def dense(
@@ -77,7 +85,9 @@ def _forward(
     return product, kept
 
 
-def kept_for_backward(tensor: Any, usage: TensorUsage, quantizer: Any) -> Any:
+def kept_for_backward(
+    tensor: AbstractBaseTensor, usage: TensorUsage, quantizer: object
+) -> AbstractBaseTensor | _Missing:
     """The direction that the backward pass reads, if there is one: inference may have none."""
     try:
         return tensor.get_tensor(usage).checkpoint(quantizer)
@@ -103,7 +113,7 @@ def _backward(
     rows = tuple(range(gradient.ndim - columns))
     dx = gemm(dy, kernel_tensor, None, (trailing, trailing), dtype=gradient.dtype)
     dkernel = gemm(x_tensor, dy, None, (rows, rows), dtype=value_dtype(kernel_tensor))
-    if bias is not None:
+    if bias is not None and dbias is not None:
         dbias = dbias.astype(bias.dtype)
     return dx, dkernel, dbias, states_of(quantizer_set)
 
@@ -124,7 +134,9 @@ def states_of(quantizer_set: QuantizerSet) -> object:
     )
 
 
-def value_dtype(tensor: Any) -> Any:
+def value_dtype(
+    tensor: NoScaleTensor | ScaledTensor1x | GroupedNoScaleTensor | GroupedScaledTensor1x,
+) -> DTypeLike:
     """The type of the values of a tensor, quantized or not."""
     return getattr(tensor, "dq_dtype", None) or tensor.data.dtype
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,8 @@ def _straight_through(
 ) -> tuple[jax.Array, Quantizer]:
     layout = quantizer.q_layout
     rowwise = layout.has_rowwise
-    values = quantizer.quantize(x, rowwise, not rowwise, flatten_axis=flatten_axis).dequantize()
+    quantized = quantizer.quantize(x, rowwise, not rowwise, flatten_axis=flatten_axis)
+    values = cast(jax.Array, quantized.dequantize())
     if not rowwise and quantizer.scaling_mode.is_colwise_transposed:
         axis = values.ndim - flatten_axis % values.ndim
         values = jnp.transpose(values, (*range(axis, values.ndim), *range(axis)))

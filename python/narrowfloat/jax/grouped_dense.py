@@ -5,18 +5,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 from jax.typing import DTypeLike
 
-from narrowfloat.jax.cpp_extensions.grouped_gemm import grouped_gemm
+from narrowfloat.jax.cpp_extensions.grouped_gemm import GroupedTensor, grouped_gemm
 from narrowfloat.jax.cpp_extensions.quantization import grouped_dbias, grouped_quantize
 from narrowfloat.jax.dense import kept_for_backward, refuse_missing, states_of, value_dtype
 from narrowfloat.jax.quantize.factory import QuantizerSet, noop_quantizer_set
+from narrowfloat.jax.quantize.quantizer import GroupedQuantizer
 from narrowfloat.jax.quantize.scaling_modes import TensorUsage
 
 ROWS, COLUMNS = (0,), (1,)
+_Quantizer = GroupedQuantizer | None
 
 
 def grouped_dense(
@@ -72,11 +74,12 @@ def _forward(
     bias: jax.Array | None,
     quantizer_set: QuantizerSet,
 ) -> tuple[jax.Array, tuple[Any, ...]]:
-    x_tensor = grouped_quantize(x, quantizer_set.x, group_sizes)
-    kernel_tensor = grouped_quantize(kernel, quantizer_set.kernel)
+    of_x, of_kernel = (cast(_Quantizer, q) for q in (quantizer_set.x, quantizer_set.kernel))
+    x_tensor = grouped_quantize(x, of_x, group_sizes)
+    kernel_tensor = grouped_quantize(kernel, of_kernel)
     product = grouped_gemm(
-        x_tensor.get_tensor(TensorUsage.LHS),
-        kernel_tensor.get_tensor(TensorUsage.RHS),
+        cast(GroupedTensor, x_tensor.get_tensor(TensorUsage.LHS)),
+        cast(GroupedTensor, kernel_tensor.get_tensor(TensorUsage.RHS)),
         (COLUMNS, (1,)),
         bias,
         preferred_element_type=dtype,
@@ -96,14 +99,14 @@ def _backward(dtype: DTypeLike, kept: tuple[Any, ...], gradient: jax.Array) -> t
     refuse_missing("grouped_dense", x_tensor, kernel_tensor)
     dy = grouped_quantize(gradient, quantizer_set.dgrad, group_sizes)
     dx = grouped_gemm(
-        dy.get_tensor(TensorUsage.LHS),
+        cast(GroupedTensor, dy.get_tensor(TensorUsage.LHS)),
         kernel_tensor,
         (COLUMNS, (2,)),
         preferred_element_type=value_dtype(x_tensor),
     )
     dkernel = grouped_gemm(
         x_tensor,
-        dy.get_tensor(TensorUsage.RHS),
+        cast(GroupedTensor, dy.get_tensor(TensorUsage.RHS)),
         (ROWS, ROWS),
         preferred_element_type=value_dtype(kernel_tensor),
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
 from narrowfloat.common.recipe.parameters import Format, require
@@ -32,6 +32,10 @@ class Recipe:
     )
     fp8_dpa: bool = False
     fp8_mha: bool = False
+
+    if TYPE_CHECKING:
+        # Fields of kinds; which kind a recipe is, its caller has asked.
+        def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401
 
     def __post_init__(self) -> None:
         name = type(self).__name__

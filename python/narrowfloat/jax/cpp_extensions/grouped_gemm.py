@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,11 @@ from narrowfloat.jax.quantize.dequantizer import spec_text
 from narrowfloat.jax.quantize.factory import QuantizerSet, noop_quantizer_set
 from narrowfloat.jax.quantize.quantizer import GroupedQuantizer
 from narrowfloat.jax.quantize.scaling_modes import TensorUsage
-from narrowfloat.jax.quantize.tensor import GroupedNoScaleTensor, GroupedScaledTensor1x
+from narrowfloat.jax.quantize.tensor import (
+    GroupedNoScaleTensor,
+    GroupedScaledTensor1x,
+    ScaledTensor2x,
+)
 
 GroupedTensor = GroupedNoScaleTensor | GroupedScaledTensor1x
 
@@ -47,8 +51,11 @@ def grouped_gemm(
     """
     if group_offset is not None:
         raise NotImplementedError("grouped_gemm: group_offset is not supported")
-    lhs = _quantized(lhs, quantizer_set.x, contracting_dims[0], TensorUsage.LHS)
-    rhs = _quantized(rhs, quantizer_set.kernel, contracting_dims[1], TensorUsage.RHS_TRANS)
+    of_lhs, of_rhs = (
+        cast(GroupedQuantizer | None, q) for q in (quantizer_set.x, quantizer_set.kernel)
+    )
+    lhs = _quantized(lhs, of_lhs, contracting_dims[0], TensorUsage.LHS)
+    rhs = _quantized(rhs, of_rhs, contracting_dims[1], TensorUsage.RHS_TRANS)
     left, right = (
         Part.of("lhs", lhs, contracting_dims[0]),
         Part.of("rhs", rhs, contracting_dims[1]),
@@ -62,15 +69,14 @@ def grouped_gemm(
             f"grouped_gemm: bias must have shape {(sizes.size, math.prod(right.kept))}, got "
             f"{bias.shape}"
         )
-    plain = [isinstance(tensor, GroupedNoScaleTensor) for tensor in (lhs, rhs)]
-    if plain[0] != plain[1]:
+    if isinstance(lhs, GroupedNoScaleTensor) and isinstance(rhs, GroupedNoScaleTensor):
+        product = multiply_group_values(lhs.data, rhs.data, left, right, sizes, bias)
+        return product.reshape(out_shape).astype(dtype)
+    if isinstance(lhs, GroupedNoScaleTensor) or isinstance(rhs, GroupedNoScaleTensor):
         raise ValueError(
             "grouped_gemm: lhs and rhs must both be quantized or both plain, got "
             f"{type(lhs).__name__} and {type(rhs).__name__}"
         )
-    if plain[0]:
-        product = multiply_group_values(lhs.data, rhs.data, left, right, sizes, bias)
-        return product.reshape(out_shape).astype(dtype)
     return multiply_groups(
         _codes("lhs", lhs, left),
         _codes("rhs", rhs, right),
@@ -118,7 +124,7 @@ class Part(NamedTuple):
 def _shape_of(tensor: GroupedTensor) -> tuple[int, ...]:
     """Shape of what was quantized, where that of the codes is turned."""
     shape = tensor.original_shape
-    if getattr(tensor, "data_layout", "N") == "N":
+    if isinstance(tensor, GroupedNoScaleTensor) or tensor.data_layout == "N":
         return shape
     slices = int(tensor.first_dims is None)  # which stay in front
     return (*shape[:slices], *shape[tensor.flatten_axis :], *shape[slices : tensor.flatten_axis])
@@ -133,13 +139,14 @@ def _quantized(
     if isinstance(tensor, GroupedNoScaleTensor):
         if quantizer is None:
             return tensor
-        tensor = grouped_quantize(tensor.data, quantizer, tensor.first_dims)
-    if isinstance(tensor, GroupedScaledTensor1x):
-        return tensor
-    rows = tensor.rowwise_tensor
-    is_last = dims[-1] % rows.ndim == rows.ndim - 1
-    by_columns = TensorUsage.LHS_TRANS if by_rows is TensorUsage.LHS else TensorUsage.RHS
-    return tensor.get_tensor(by_rows if is_last else by_columns)
+        quantized = grouped_quantize(tensor.data, quantizer, tensor.first_dims)
+    else:
+        quantized = tensor
+    if isinstance(quantized, ScaledTensor2x):
+        is_last = dims[-1] % quantized.ndim == quantized.ndim - 1
+        by_columns = TensorUsage.LHS_TRANS if by_rows is TensorUsage.LHS else TensorUsage.RHS
+        quantized = quantized.get_tensor(by_rows if is_last else by_columns)
+    return cast(GroupedTensor, quantized)
 
 
 def _sizes(lhs: GroupedTensor, rhs: GroupedTensor, left: Part, right: Part) -> jax.Array:
@@ -151,7 +158,7 @@ def _sizes(lhs: GroupedTensor, rhs: GroupedTensor, left: Part, right: Part) -> j
             "not at all"
         )
     sizes = lhs.first_dims
-    groups = rhs.first_dims.size if both else rhs.original_shape[0]
+    groups = rhs.original_shape[0] if rhs.first_dims is None else rhs.first_dims.size
     if sizes.size != groups or groups == 0:
         raise ValueError(
             f"grouped_gemm: lhs and rhs must have the same number of groups, 1 or more, got "

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,8 +28,8 @@ from narrowfloat.jax.quantize.tensor import (
     GroupedNoScaleTensor,
     NoScaleTensor,
     ScaledTensor,
-    ScaledTensorFactory,
 )
+from narrowfloat.jax.quantize.tensor_factory import ScaledTensorFactory
 
 QuantizePrimitive = DBiasQuantizePrimitive
 
@@ -116,7 +118,8 @@ def _grouped_scales(x: jax.Array, quantizer: GroupedQuantizer, sizes: jax.Array)
     if quantizer.scaling_mode.is_block_scaling:
         return ones
     if isinstance(quantizer.quantizers[0], DelayedScaleQuantizer):
-        return jnp.concatenate([q.scale for q in quantizer.quantizers])
+        own = cast(tuple[DelayedScaleQuantizer, ...], quantizer.quantizers)
+        return jnp.concatenate([q.scale for q in own])
     return scale_from_amax(grouped_amax(x, sizes), quantizer.q_dtype, 0.0, ones)
 
 

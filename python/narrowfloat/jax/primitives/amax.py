@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
+from jax.experimental.custom_partitioning import SdyShardingRule
 from jax.sharding import Mesh, PartitionSpec
 from jax.typing import DTypeLike
 
@@ -65,7 +66,7 @@ class _OfInput(BasePrimitive):
         mesh: Mesh,
         operands: Sequence[tuple],
         results: Sequence[tuple],
-    ) -> Any:
+    ) -> SdyShardingRule:
         factors = Factors(mesh)
         return factors.rule(
             [factors.unrelated(shape) for shape in operands],
@@ -174,4 +175,5 @@ def update_delayed_scale(
         vmap_method="sequential",
     )
     attributes = {"algo": algo, "fp8_max": largest_code(q_dtype), "margin": np.float32(margin)}
-    return call(history, scale, amax, **attributes)
+    history, scale = call(history, scale, amax, **attributes)
+    return history, scale

@@ -16,7 +16,11 @@ import jax
 import jax.numpy as jnp
 from jax._src import dispatch
 from jax.core import ShapedArray
-from jax.experimental.custom_partitioning import SdyShardingRule, custom_partitioning
+from jax.experimental.custom_partitioning import (
+    ArrayMapping,
+    SdyShardingRule,
+    custom_partitioning,
+)
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -42,7 +46,7 @@ class BasePrimitive:
     outer_primitive: ClassVar[Primitive]
 
     @staticmethod
-    def abstract(*operands: ShapedArray, **static: Any) -> Sequence[ShapedArray]:
+    def abstract(*operands: Any, **static: Any) -> Sequence[ShapedArray]:
         """Shapes and dtypes of the handler's results."""
         raise NotImplementedError
 
@@ -83,7 +87,7 @@ class BasePrimitive:
     ) -> SdyShardingRule:
         """Which dimensions correspond to each other, by shapes; here, none do."""
         names = iter(f"d{i}" for i in range(sum(map(len, (*operands, *results)))))
-        take = [tuple(next(names) for _ in shape) for shape in (*operands, *results)]
+        take = [ArrayMapping(*(next(names) for _ in shape)) for shape in (*operands, *results)]
         return SdyShardingRule(tuple(take[: len(operands)]), tuple(take[len(operands) :]))
 
 
@@ -122,7 +126,7 @@ def _compiled(primitive: Primitive, **static: Any) -> Callable[..., Arrays]:
 def _inner_lowering(cls: type[BasePrimitive]) -> Callable:
     rule = jax.ffi.ffi_lowering(cls.target or cls.name, operand_output_aliases=cls.aliases)
 
-    def lower(context: mlir.LoweringRuleContext, *operands: Any, **static: Any) -> Any:
+    def lower(context: mlir.LoweringRuleContext, *operands: Any, **static: Any) -> Sequence[Any]:
         return rule(context, *operands, **cls.attributes(**static))
 
     return lower

@@ -101,9 +101,9 @@ class DequantizePrimitive(BasePrimitive):
         data, scale_inv, amax = operands
         factors = Factors(mesh)
         if not _follows(static, data, scale_inv) or len(scale_inv) == 1:
-            names = factors.unrelated(data)
+            own = factors.unrelated(data)
             others = [factors.unrelated(scale_inv), factors.unrelated(amax)]
-            return factors.rule([names, *others], [names])
+            return factors.rule([own, *others], [own])
         axis = normalize_axis(static["flatten_axis"], len(data))
         multiples = _multiples(static["spec"], len(data), axis)
         pairs = [factors.blocks(n, m) for n, m in zip(data, multiples, strict=True)]

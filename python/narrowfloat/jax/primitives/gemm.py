@@ -173,7 +173,7 @@ def _differentiate(
     out = GemmPrimitive.outer_primitive.bind(*primals, **static)
     *_, bias, _ = tangents
     if type(bias) is ad.Zero or bias.shape == NO_BIAS:
-        return out, [ad.Zero.from_primal_value(out[0])]
+        return out, [ad.Zero.from_primal_value(out[0])]  # type: ignore[attr-defined]  # added later by JAX
     return out, [jnp.broadcast_to(bias.astype(out[0].dtype), out[0].shape)]
 
 

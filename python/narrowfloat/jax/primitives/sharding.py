@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 import jax
-from jax.experimental.custom_partitioning import CompoundFactor, SdyShardingRule
+from jax.experimental.custom_partitioning import ArrayMapping, CompoundFactor, SdyShardingRule
 from jax.sharding import Mesh, PartitionSpec
 
 Axes = tuple[str, ...]
@@ -74,5 +74,9 @@ class Factors:
     def rule(self, operands: Sequence[tuple], results: Sequence[tuple]) -> SdyShardingRule:
         # A factor that is a dimension somewhere has that one's size.
         whole = {dim for tensor in (*operands, *results) for dim in tensor if isinstance(dim, str)}
-        sizes = {name: size for name, size in self.sizes.items() if name not in whole}
-        return SdyShardingRule(tuple(operands), tuple(results), **sizes)
+        sizes: dict[str, Any] = {n: size for n, size in self.sizes.items() if n not in whole}
+        return SdyShardingRule(
+            tuple(ArrayMapping(*dims) for dims in operands),
+            tuple(ArrayMapping(*dims) for dims in results),
+            **sizes,
+        )

@@ -55,8 +55,8 @@ from narrowfloat.jax.quantize.tensor import (
     ScaledTensor,
     ScaledTensor1x,
     ScaledTensor2x,
-    ScaledTensorFactory,
 )
+from narrowfloat.jax.quantize.tensor_factory import ScaledTensorFactory
 
 __all__ = [
     "NVTE_FP8_COLLECTION_NAME",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,9 +14,7 @@ from narrowfloat import _core
 from narrowfloat.jax.primitives.dequantize import dequantize_codes
 from narrowfloat.jax.quantize.hadamard import invert_rht
 from narrowfloat.jax.quantize.scaling_modes import ScalingMode, split_shape
-
-if TYPE_CHECKING:
-    from narrowfloat.jax.quantize.tensor import GroupedScaledTensor1x, ScaledTensor1x
+from narrowfloat.jax.quantize.tensor import GroupedScaledTensor1x, ScaledTensor1x
 
 
 def spec_of_data(tensor: ScaledTensor1x | GroupedScaledTensor1x, swizzled: bool = False) -> str:
@@ -61,7 +59,8 @@ def dequantize_grouped(tensor: GroupedScaledTensor1x) -> list:
     if isinstance(tensor.group_sizes, jax.core.Tracer):
         raise ValueError("dequantize: the sizes of groups must be concrete, got a traced array")
     mode = tensor.scaling_mode
-    values, data_begin, scale_begin = [], 0, 0
+    values: list[Any] = []
+    data_begin = scale_begin = 0
     for group, size in enumerate(np.asarray(tensor.group_sizes)):
         shape, axis = _group_shape(tensor, int(size))
         if math.prod(shape) == 0:

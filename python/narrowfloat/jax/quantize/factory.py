@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from jax.typing import DTypeLike
 
@@ -57,9 +57,13 @@ class QuantizerFactory:
             raise ValueError(
                 f"quantizer: a grouped quantizer is made one at a time, got {n_quantizers}"
             )
-        common = {"q_dtype": q_dtype, "q_layout": q_layout, "checkpoint_name": checkpoint_name}
+        common: dict[str, Any] = {
+            "q_dtype": q_dtype,
+            "q_layout": q_layout,
+            "checkpoint_name": checkpoint_name,
+        }
         if scaling_mode is ScalingMode.NO_SCALING:
-            made = (None,) * n_quantizers
+            made: tuple[Quantizer | None, ...] = (None,) * n_quantizers
         elif n_groups is not None:
             members = create_quantizers(n_groups, scaling_mode, **common, **options)
             made = (
@@ -101,7 +105,12 @@ class QuantizerFactory:
             if recipe is not None and (fwd_dtype is not None or bwd_dtype is not None):
                 raise ValueError("quantizer: a recipe brings its dtypes, so none may be given")
         else:
-            config = QuantizeConfig((scaling_mode,) * 3, fwd_dtype, bwd_dtype, DISABLE_RHT=True)
+            modes, forward, backward = (
+                (scaling_mode,) * 3,
+                cast(Any, fwd_dtype),
+                cast(Any, bwd_dtype),
+            )
+            config = QuantizeConfig(modes, forward, backward, DISABLE_RHT=True)
         of_recipe = scaling_mode is None
         metas = (quantize_meta_set.x, quantize_meta_set.kernel, quantize_meta_set.grad)
 
@@ -111,9 +120,10 @@ class QuantizerFactory:
             given = config.quantizer_options(source, layout) if of_recipe else {}
             given |= meta.get_kwargs_dictionary() | options
             dtype = config.get_dtype(source)
-            return QuantizerFactory.create(
+            made = QuantizerFactory.create(
                 1, mode, dtype, layout, n_groups, checkpoint_name, **given
             )
+            return cast(Quantizer | None, made)
 
         sets = tuple(QuantizerSet(*map(make, TensorSource, metas)) for _ in range(n_quantizer_sets))
         return sets[0] if n_quantizer_sets == 1 else sets

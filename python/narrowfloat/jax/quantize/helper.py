@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is supported here, and recipes under the name of TransformerEngine's module."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from narrowfloat.jax.quantize.quantizer import AmaxComputeAlgo
@@ -45,7 +45,8 @@ def is_fp8_available(
 
 def update_collections(new: Mapping[str, Any], original: Mapping[str, Any]) -> Mapping[str, Any]:
     """`original` with the entries of `new` over its own, a mapping of the type of `original`."""
-    return type(original)({**original, **new})
+    make: Callable[..., Mapping[str, Any]] = type(original)
+    return make({**original, **new})
 
 
 __all__ = [

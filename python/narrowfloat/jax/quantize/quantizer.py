@@ -20,9 +20,9 @@ from narrowfloat.jax.quantize.scaling_modes import QuantizeLayout, ScalingMode, 
 from narrowfloat.jax.quantize.tensor import (
     NoScaleTensor,
     ScaledTensor,
-    ScaledTensorFactory,
     pytree,
 )
+from narrowfloat.jax.quantize.tensor_factory import ScaledTensorFactory
 
 
 class AmaxComputeAlgo(Enum):
@@ -303,10 +303,10 @@ class GroupedQuantizer(Quantizer):
     """A quantizer for each of n_groups groups of rows; built alike if none are given."""
 
     q_layout: QuantizeLayout = QuantizeLayout.ROWWISE_COLWISE
-    data_layout: str | None = None
+    data_layout: str = None  # type: ignore[assignment]  # __post_init__ sets it
     checkpoint_name: str | None = None
     n_groups: int = 1
-    quantizers: tuple[Quantizer | None, ...] = (None,)
+    quantizers: tuple[Quantizer, ...] = (None,)  # type: ignore[assignment]  # so it does these
 
     def __post_init__(self) -> None:
         super().__post_init__()

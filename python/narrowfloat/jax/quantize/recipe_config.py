@@ -41,8 +41,8 @@ class TensorSource(Enum):
 def _format2dtypes(format: Format | None) -> tuple[np.dtype, np.dtype]:
     """Dtypes of the forward and of the backward pass; bfloat16 for what is no format."""
     wide, narrow = jnp.dtype(jnp.float8_e5m2), jnp.dtype(jnp.float8_e4m3fn)
-    fp4, plain = jnp.dtype(jnp.float4_e2m1fn), jnp.bfloat16
-    by_format = {
+    fp4, plain = jnp.dtype(jnp.float4_e2m1fn), jnp.dtype(jnp.bfloat16)
+    by_format: dict[Format | None, tuple[np.dtype, np.dtype]] = {
         Format.E4M3: (narrow, narrow),
         Format.E5M2: (wide, wide),
         Format.HYBRID: (narrow, wide),
@@ -163,7 +163,11 @@ def get_quantize_config_with_recipe(recipe: Recipe | None) -> QuantizeConfig:
     for kind, (mode, more) in _CONFIGS.items():
         if isinstance(recipe, kind):
             forward, backward = _format2dtypes(recipe.fp8_format)
-            common = {"modes": (mode,) * 3, "FWD_DTYPE": forward, "BWD_DTYPE": backward}
+            common: dict[str, Any] = {
+                "modes": (mode,) * 3,
+                "FWD_DTYPE": forward,
+                "BWD_DTYPE": backward,
+            }
             return QuantizeConfig(**(common | more(recipe)))
     raise ValueError(
         f"quantize: JAX has the recipes {', '.join(kind.__name__ for kind in _CONFIGS)}, got "

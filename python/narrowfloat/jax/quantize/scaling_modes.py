@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Sequence
 from enum import Enum, IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +21,9 @@ from jax.typing import DTypeLike
 
 from narrowfloat import _core
 
-JAXX_Scaling_Mode = IntEnum("JAXX_Scaling_Mode", _core.JAXX_Scaling_Mode)
-JAXX_Quantize_Layout = IntEnum("JAXX_Quantize_Layout", _core.JAXX_Quantize_Layout)
+_enum: Any = IntEnum  # type checkers know the members of literals only
+JAXX_Scaling_Mode = _enum("JAXX_Scaling_Mode", _core.JAXX_Scaling_Mode)
+JAXX_Quantize_Layout = _enum("JAXX_Quantize_Layout", _core.JAXX_Quantize_Layout)
 
 Shape = tuple[int, ...]
 Spec = tuple[str | CompoundFactor, ...]
@@ -364,7 +365,10 @@ class ScalingMode(Enum):
 
         return QuantizeShardyRules(
             tuple(data),
-            *(spec(colwise, part) for colwise in (0, 1) for part in ("out", "scale")),
+            spec(0, "out"),
+            spec(0, "scale"),
+            spec(1, "out"),
+            spec(1, "scale"),
             sizes,
         )
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
-from narrowfloat.jax.quantize.dequantizer import dequantize_grouped, dequantize_tensor
 from narrowfloat.jax.quantize.scaling_modes import (
-    QuantizeLayout,
     ScalingMode,
     Shape,
     TensorUsage,
@@ -36,7 +34,7 @@ def pytree(children: Sequence[str]) -> Callable[[type[T]], type[T]]:
     """
 
     def register(cls: type[T]) -> type[T]:
-        names = [field.name for field in fields(cls)]
+        names = [field.name for field in fields(cast(Any, cls))]
         rest = [name for name in names if name not in children]
 
         def flatten(tensor: T) -> tuple[tuple, tuple]:
@@ -50,7 +48,7 @@ def pytree(children: Sequence[str]) -> Callable[[type[T]], type[T]]:
             keys = (jax.tree_util.GetAttrKey(name) for name in children)
             return tuple(zip(keys, leaves, strict=True)), aux
 
-        def unflatten(aux: tuple, leaves: Sequence[Any]) -> T:
+        def unflatten(aux: tuple, leaves: Iterable[Any]) -> T:
             tensor = object.__new__(cls)
             for name, value in zip((*children, *rest), (*leaves, *aux), strict=True):
                 object.__setattr__(tensor, name, value)
@@ -77,7 +75,7 @@ class AbstractBaseTensor(ABC):
     def get_tensor(self, usage: TensorUsage) -> AbstractBaseTensor:
         """The direction that serves an operand. Errors: ValueError if it is not there."""
 
-    def checkpoint(self, quantizer: Any) -> AbstractBaseTensor:
+    def checkpoint(self, quantizer: object) -> AbstractBaseTensor:
         """This tensor with its leaves under the quantizer's checkpoint name, if it has one."""
         name = getattr(quantizer, "checkpoint_name", None)
         return self if name is None else jax.tree.map(lambda x: checkpoint_name(x, name), self)
@@ -117,7 +115,7 @@ class NoScaleTensor(AbstractBaseTensor):
     def apply_sharding_constraint_by_logical_axes(self, names: LogicalAxes) -> NoScaleTensor:
         return replace(self, data=with_sharding_constraint_by_logical_axes(self.data, names))
 
-    def checkpoint(self, quantizer: Any) -> NoScaleTensor:
+    def checkpoint(self, quantizer: object) -> NoScaleTensor:
         if quantizer is not None:
             raise ValueError("quantize: a tensor without scales has no quantizer to checkpoint for")
         return self
@@ -199,27 +197,26 @@ class ScaledTensor1x(ScaledTensor):
 class ScaledTensor2x(ScaledTensor):
     """A tensor quantized in both directions."""
 
-    rowwise_tensor: ScaledTensor1x
-    colwise_tensor: ScaledTensor1x
+    rowwise_tensor: ScaledTensor1x | GroupedScaledTensor1x
+    colwise_tensor: ScaledTensor1x | GroupedScaledTensor1x
 
     @property
     def ndim(self) -> int:
         return self.rowwise_tensor.ndim
 
-    def dequantize(self) -> jax.Array:
+    def dequantize(self) -> jax.Array | list:
         return self.rowwise_tensor.dequantize()
 
-    def get_tensor(self, usage: TensorUsage) -> ScaledTensor1x:
+    def get_tensor(self, usage: TensorUsage) -> ScaledTensor1x | GroupedScaledTensor1x:
         layout = self.rowwise_tensor.scaling_mode.get_quantize_layout(usage)
         return self.rowwise_tensor if layout.is_rowwise_only else self.colwise_tensor
 
     def apply_sharding_constraint_by_logical_axes(self, names: LogicalAxes) -> ScaledTensor2x:
-        return ScaledTensor2x(
-            *(
-                half.apply_sharding_constraint_by_logical_axes(names)
-                for half in (self.rowwise_tensor, self.colwise_tensor)
-            )
-        )
+        lies = [
+            cast(ScaledTensor1x, half.apply_sharding_constraint_by_logical_axes(names))
+            for half in (self.rowwise_tensor, self.colwise_tensor)
+        ]
+        return ScaledTensor2x(*lies)
 
 
 @pytree(["data", "scale_inv", "amax", "first_dims", "last_dims"])
@@ -297,112 +294,3 @@ class GroupedNoScaleTensor(AbstractBaseTensor):
 
     def get_tensor(self, usage: TensorUsage) -> GroupedNoScaleTensor:
         return self
-
-
-class ScaledTensorFactory:
-    """Makes the tensor classes from arrays and a description."""
-
-    @staticmethod
-    def create_1x(
-        data: jax.Array,
-        scale_inv: jax.Array,
-        amax: jax.Array | None = None,
-        scaling_mode: ScalingMode = ScalingMode.NO_SCALING,
-        dq_dtype: DTypeLike = jnp.bfloat16,
-        is_colwise: bool = False,
-        data_layout: str = "N",
-        flatten_axis: int = -1,
-        first_dims: jax.Array | None = None,
-        last_dims: jax.Array | None = None,
-        original_shape: Sequence[int] | None = None,
-        has_rht_applied: bool = False,
-        pre_swizzled: bool = False,
-    ) -> ScaledTensor1x | GroupedScaledTensor1x:
-        """A tensor of one direction; of groups, if one of the three group arguments is given.
-
-        `flatten_axis` and `original_shape` are those of the input; amax is zero if None.
-        Errors: ValueError if groups come without original_shape, or scale_inv has another shape.
-        """
-        dq_dtype = jnp.dtype(dq_dtype)
-        if first_dims is None and last_dims is None and original_shape is None:
-            axis = normalize_axis(flatten_axis, data.ndim)
-            if data_layout == "T":
-                axis = data.ndim - axis
-            amax = jnp.zeros((1,), jnp.float32) if amax is None else amax
-            return ScaledTensor1x(
-                data, amax, scale_inv, scaling_mode, dq_dtype, dequantize_tensor, is_colwise,
-                data_layout, axis, has_rht_applied,
-            )  # fmt: skip
-        if original_shape is None:
-            raise ValueError("quantize: a grouped tensor needs original_shape")
-        shape, axis = tuple(original_shape), normalize_axis(flatten_axis, len(original_shape))
-        n_groups = next((d.size for d in (first_dims, last_dims) if d is not None), shape[0])
-        if data_layout == "T" and first_dims is None and shape[0] == n_groups:
-            shape = shape[:1] + shape[axis:] + shape[1:axis]
-            axis = len(shape) - axis + 1
-        elif data_layout == "T":
-            shape, axis = shape[axis:] + shape[:axis], len(shape) - axis
-        amax = jnp.zeros((n_groups,), jnp.float32) if amax is None else amax
-        return GroupedScaledTensor1x(
-            data, scale_inv, amax, first_dims, last_dims, scaling_mode, dq_dtype,
-            dequantize_grouped, is_colwise, data_layout, axis, shape, pre_swizzled,
-        )  # fmt: skip
-
-    @staticmethod
-    def create_2x(
-        data: jax.Array,
-        scale_inv: jax.Array,
-        colwise_data: jax.Array,
-        colwise_scale_inv: jax.Array,
-        amax: jax.Array | None = None,
-        colwise_amax: jax.Array | None = None,
-        data_layout: str = "NN",
-        rowwise_has_rht_applied: bool = False,
-        colwise_has_rht_applied: bool = False,
-        **description: Any,
-    ) -> ScaledTensor2x:
-        """A tensor of both directions; `description` as create_1x takes it."""
-        create = ScaledTensorFactory.create_1x
-        colwise_amax = amax if colwise_amax is None else colwise_amax
-        rowwise = create(
-            data, scale_inv, amax, is_colwise=False, data_layout=data_layout[0],
-            has_rht_applied=rowwise_has_rht_applied, **description,
-        )  # fmt: skip
-        colwise = create(
-            colwise_data, colwise_scale_inv, colwise_amax, is_colwise=True,
-            data_layout=data_layout[1], has_rht_applied=colwise_has_rht_applied, **description,
-        )  # fmt: skip
-        return ScaledTensor2x(rowwise, colwise)
-
-    @staticmethod
-    def create(
-        data: jax.Array | None,
-        scale_inv: jax.Array | None,
-        colwise_data: jax.Array | None,
-        colwise_scale_inv: jax.Array | None,
-        q_layout: QuantizeLayout = QuantizeLayout.ROWWISE,
-        amax: jax.Array | None = None,
-        colwise_amax: jax.Array | None = None,
-        data_layout: str = "NN",
-        rowwise_has_rht_applied: bool = False,
-        colwise_has_rht_applied: bool = False,
-        **description: Any,
-    ) -> ScaledTensor:
-        """A tensor of the layout's directions. `data_layout` has a letter for each of those."""
-        if rowwise_has_rht_applied:
-            raise ValueError("quantize: the transform is one of colwise data")
-        if q_layout.is_rowwise_colwise:
-            return ScaledTensorFactory.create_2x(
-                data, scale_inv, colwise_data, colwise_scale_inv, amax, colwise_amax, data_layout,
-                rowwise_has_rht_applied, colwise_has_rht_applied, **description,
-            )  # fmt: skip
-        colwise = q_layout.is_colwise_only
-        return ScaledTensorFactory.create_1x(
-            colwise_data if colwise else data,
-            colwise_scale_inv if colwise else scale_inv,
-            colwise_amax if colwise and colwise_amax is not None else amax,
-            is_colwise=colwise,
-            data_layout=data_layout[0],
-            has_rht_applied=colwise and colwise_has_rht_applied,
-            **description,
-        )

@@ -10,7 +10,6 @@ from narrowfloat.common.enums import (
     NVTE_QKV_Format,
     NVTE_QKV_Layout,
     NVTE_Softmax_Type,
-    numbered,
 )
 
 __all__ = [
@@ -29,29 +28,38 @@ __all__ = [
 ]
 
 
-NVTERoutingMapFormat = numbered(
-    __name__, "NVTERoutingMapFormat", "How a routing map stores its booleans.", "BYTEMAP BITMAP_U8"
+NVTERoutingMapFormat = IntEnum(
+    "NVTERoutingMapFormat",
+    "BYTEMAP BITMAP_U8",
+    start=0,
+    module=__name__,
 )
-NVTEQBHistogramMode = numbered(
-    __name__, "NVTEQBHistogramMode", "How the router counts scores.", "TWO_KERNEL FUSED_ATOMIC"
+NVTERoutingMapFormat.__doc__ = "How a routing map stores its booleans."
+NVTEQBHistogramMode = IntEnum(
+    "NVTEQBHistogramMode",
+    "TWO_KERNEL FUSED_ATOMIC",
+    start=0,
+    module=__name__,
 )
-Float8BlockScaleTensorFormat = numbered(
-    __name__,
+NVTEQBHistogramMode.__doc__ = "How the router counts scores."
+Float8BlockScaleTensorFormat = IntEnum(
     "Float8BlockScaleTensorFormat",
-    "Layout of block scales.",
     "GEMM_READY COMPACT INVALID",
+    start=0,
+    module=__name__,
 )
-CommOverlapType = numbered(
-    __name__, "CommOverlapType", "Which collective overlaps a product.", "RS AG"
-)
-CommOverlapAlgo = numbered(
-    __name__,
+Float8BlockScaleTensorFormat.__doc__ = "Layout of block scales."
+CommOverlapType = IntEnum("CommOverlapType", "RS AG", start=0, module=__name__)
+CommOverlapType.__doc__ = "Which collective overlaps a product."
+CommOverlapAlgo = IntEnum(
     "CommOverlapAlgo",
-    "How a collective overlaps a product.",
     "BULK_OVERLAP_AG BULK_OVERLAP_RS SPLIT_PIPELINED_AG_P2P SPLIT_PIPELINED_RS "
     "SPLIT_PIPELINED_RS_P2P ATOMIC_GEMM_RS ATOMIC_GEMM_AG_P2P ATOMIC_GEMM_RS_P2P "
     "EXTERNAL_BULK_OVERLAP_AG",
+    start=0,
+    module=__name__,
 )
+CommOverlapAlgo.__doc__ = "How a collective overlaps a product."
 
 
 class NVTEScalingMode(IntEnum):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gathers the enumerations of TransformerEngine's native module for JAX, with its numbers."""
 
+from enum import IntEnum
+
 from narrowfloat.common.enums import (
     NVTE_Bias_Type,
     NVTE_Fused_Attn_Backend,
@@ -8,7 +10,6 @@ from narrowfloat.common.enums import (
     NVTE_QKV_Format,
     NVTE_QKV_Layout,
     NVTE_Softmax_Type,
-    numbered,
 )
 
 __all__ = [
@@ -28,48 +29,56 @@ __all__ = [
     "NVTE_Softmax_Type",
 ]
 
-DType = numbered(
-    __name__,
+DType = IntEnum(
     "DType",
-    "Type of a buffer's elements.",
-    "kByte kInt16 kInt32 kInt64 kFloat32 kFloat16 kBFloat16 kFloat8E4M3 kFloat8E5M2 kFloat8E8M0 "
-    "kFloat4E2M1",
+    "kByte kInt16 kInt32 kInt64 kFloat32 kFloat16 kBFloat16 kFloat8E4M3 kFloat8E5M2 "
+    "kFloat8E8M0 kFloat4E2M1",
+    start=0,
+    module=__name__,
 )
-JAXX_Scaling_Mode = numbered(
-    __name__,
+DType.__doc__ = "Type of a buffer's elements."
+JAXX_Scaling_Mode = IntEnum(
     "JAXX_Scaling_Mode",
-    "How a quantized tensor is scaled.",
-    "NO_SCALING DELAYED_TENSOR_SCALING MXFP8_1D_SCALING CURRENT_TENSOR_SCALING NVFP4_1D_SCALING "
-    "NVFP4_2D_SCALING",
+    "NO_SCALING DELAYED_TENSOR_SCALING MXFP8_1D_SCALING CURRENT_TENSOR_SCALING "
+    "NVFP4_1D_SCALING NVFP4_2D_SCALING",
+    start=0,
+    module=__name__,
 )
-JAXX_Quantize_Layout = numbered(
-    __name__,
+JAXX_Scaling_Mode.__doc__ = "How a quantized tensor is scaled."
+JAXX_Quantize_Layout = IntEnum(
     "JAXX_Quantize_Layout",
-    "Which buffers a handler writes.",
     "ROWWISE COLWISE ROWWISE_COLWISE",
+    start=0,
+    module=__name__,
 )
-JAXX_Collective_Op = numbered(
-    __name__,
+JAXX_Quantize_Layout.__doc__ = "Which buffers a handler writes."
+JAXX_Collective_Op = IntEnum(
     "JAXX_Collective_Op",
-    "Which collective is in a product.",
     "NONE ALL_GATHER REDUCE_SCATTER",
+    start=0,
+    module=__name__,
 )
-JAXX_Score_Function = numbered(
-    __name__,
+JAXX_Collective_Op.__doc__ = "Which collective is in a product."
+JAXX_Score_Function = IntEnum(
     "JAXX_Score_Function",
-    "What a router makes scores with.",
     "SIGMOID SOFTMAX SQRTSOFTPLUS",
+    start=0,
+    module=__name__,
 )
-JAXX_Routing_Map_Format = numbered(
-    __name__,
+JAXX_Score_Function.__doc__ = "What a router makes scores with."
+JAXX_Routing_Map_Format = IntEnum(
     "JAXX_Routing_Map_Format",
-    "How a routing map stores its booleans.",
     "BYTEMAP BITMAP_U8",
+    start=0,
+    module=__name__,
 )
-NVTE_Norm_Type = numbered(__name__, "NVTE_Norm_Type", "Which norm is taken.", "LayerNorm RMSNorm")
-NVTE_Activation_Type = numbered(
-    __name__,
+JAXX_Routing_Map_Format.__doc__ = "How a routing map stores its booleans."
+NVTE_Norm_Type = IntEnum("NVTE_Norm_Type", "LayerNorm RMSNorm", start=0, module=__name__)
+NVTE_Norm_Type.__doc__ = "Which norm is taken."
+NVTE_Activation_Type = IntEnum(
     "NVTE_Activation_Type",
-    "Which activation is taken.",
     "GELU GEGLU GLU SILU SWIGLU RELU REGLU QGELU QGEGLU SRELU SREGLU CLAMPED_SWIGLU",
+    start=0,
+    module=__name__,
 )
+NVTE_Activation_Type.__doc__ = "Which activation is taken."

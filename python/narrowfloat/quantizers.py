@@ -4,17 +4,28 @@
 They hold a configuration and refuse what TransformerEngine refuses; the verbs do the work.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from narrowfloat import _core
 from narrowfloat._core import QuantizedTensor
+from narrowfloat.common.dtypes import element_dtype
+
+# An element format in any spelling that common.dtypes reads.
+ElementLike: TypeAlias = object
 
 
 class Quantizer:
-    """A scheme, the directions wanted (`rowwise_usage`, `columnwise_usage`), and options."""
+    """A scheme, the directions wanted (`rowwise_usage`, `columnwise_usage`), and options.
+
+    scheme: one of narrowfloat.schemes().
+    rowwise, columnwise: the directions of new tensors; set_usage() changes them.
+    """
 
     def __init__(self, scheme: str, *, rowwise: bool, columnwise: bool) -> None:
         self.scheme = scheme
@@ -87,21 +98,27 @@ class _PerTensorQuantizer(Quantizer):
 class Float8Quantizer(_PerTensorQuantizer):
     """Per-tensor FP8 with a given scale (delayed scaling).
 
-    `scale` and `amax` are float32 arrays of one element that the caller keeps: each call reads
-    `scale` and raises `amax` to the largest magnitude seen. `fp8_dtype` is an ml_dtypes FP8 type,
-    "e4m3" or "e5m2".
+    scale: a float32 array of one element that the caller keeps; each call reads it.
+    amax: a float32 array of one element that the caller keeps; each call raises it to the largest
+        magnitude seen.
+    fp8_dtype: E4M3 or E5M2, in any spelling: "e4m3", ml_dtypes.float8_e4m3fn, ...
+    rowwise, columnwise: the directions of new tensors; set_usage() changes them.
     """
 
     def __init__(
         self,
         scale: np.ndarray,
         amax: np.ndarray,
-        fp8_dtype: DTypeLike,
+        fp8_dtype: ElementLike,
         *,
         rowwise: bool = True,
         columnwise: bool = True,
     ) -> None:
-        super().__init__(_core.per_tensor_scheme(fp8_dtype), rowwise=rowwise, columnwise=columnwise)
+        super().__init__(
+            _core.per_tensor_scheme(element_dtype(fp8_dtype)),
+            rowwise=rowwise,
+            columnwise=columnwise,
+        )
         self.scale = scale
         self.amax = amax
 
@@ -122,18 +139,28 @@ class Float8Quantizer(_PerTensorQuantizer):
 
 
 class Float8CurrentScalingQuantizer(_PerTensorQuantizer):
-    """Per-tensor FP8 whose scale comes from the largest magnitude of each input."""
+    """Per-tensor FP8 whose scale is computed from the largest magnitude of each input.
+
+    fp8_dtype: E4M3 or E5M2, in any spelling: "e4m3", ml_dtypes.float8_e4m3fn, ...
+    rowwise, columnwise: the directions of new tensors; set_usage() changes them.
+    force_pow_2_scales: rounds the scale down to a power of two.
+    amax_epsilon: the smallest amax that a scale is computed from.
+    """
 
     def __init__(
         self,
-        fp8_dtype: DTypeLike,
+        fp8_dtype: ElementLike,
         *,
         rowwise: bool = True,
         columnwise: bool = True,
         force_pow_2_scales: bool = False,
         amax_epsilon: float = 0.0,
     ) -> None:
-        super().__init__(_core.per_tensor_scheme(fp8_dtype), rowwise=rowwise, columnwise=columnwise)
+        super().__init__(
+            _core.per_tensor_scheme(element_dtype(fp8_dtype)),
+            rowwise=rowwise,
+            columnwise=columnwise,
+        )
         self.force_pow_2_scales = force_pow_2_scales
         self.amax_epsilon = amax_epsilon
 
@@ -148,19 +175,25 @@ class MXFP8Quantizer(Quantizer):
     """MXFP8 in blocks along each direction, or in tiles (`with_2d_quantization`).
 
     Rows and columns must be multiples of the block, as in TransformerEngine; narrowfloat.quantize
-    takes any shape. `optimize_for_gemm` makes the scales swizzled.
+    takes any shape. Set the attribute `optimize_for_gemm` for swizzled scales.
+
+    fp8_dtype: E4M3 or E5M2, in any spelling: "e4m3", ml_dtypes.float8_e4m3fn, ...
+    rowwise, columnwise: the directions of new tensors; set_usage() changes them.
+    with_2d_quantization: square tiles share a scale, and both directions hold the same codes.
     """
 
     def __init__(
         self,
-        fp8_dtype: DTypeLike,
+        fp8_dtype: ElementLike,
         *,
         rowwise: bool = True,
         columnwise: bool = True,
         with_2d_quantization: bool = False,
     ) -> None:
         super().__init__(
-            _core.mx_scheme(fp8_dtype, with_2d_quantization), rowwise=rowwise, columnwise=columnwise
+            _core.mx_scheme(element_dtype(fp8_dtype), with_2d_quantization),
+            rowwise=rowwise,
+            columnwise=columnwise,
         )
         self.with_2d_quantization = with_2d_quantization
         self.optimize_for_gemm = False
@@ -178,11 +211,19 @@ class Float8BlockQuantizer(Quantizer):
 
     Rows and columns must be multiples of the block, as in TransformerEngine; narrowfloat.quantize
     takes any shape.
+
+    fp8_dtype: E4M3 or E5M2, in any spelling: "e4m3", ml_dtypes.float8_e4m3fn, ...
+    rowwise, columnwise: the directions of new tensors; set_usage() changes them.
+    amax_epsilon: the smallest amax that a scale is computed from.
+    force_pow_2_scales: rounds each scale down to a power of two.
+    block_scaling_dim: 2 for square tiles, 1 for runs along rows and columns.
+
+    Errors: RuntimeError for another block_scaling_dim, as in TransformerEngine.
     """
 
     def __init__(
         self,
-        fp8_dtype: DTypeLike,
+        fp8_dtype: ElementLike,
         *,
         rowwise: bool,
         columnwise: bool,
@@ -195,7 +236,7 @@ class Float8BlockQuantizer(Quantizer):
                 f"Float8BlockQuantizer: block_scaling_dim must be 1 or 2, got {block_scaling_dim}"
             )
         super().__init__(
-            _core.fp8_block_scheme(fp8_dtype, block_scaling_dim == 2),
+            _core.fp8_block_scheme(element_dtype(fp8_dtype), block_scaling_dim == 2),
             rowwise=rowwise,
             columnwise=columnwise,
         )
@@ -218,13 +259,26 @@ class NVFP4Quantizer(Quantizer):
     """NVFP4 in blocks along each direction, or in tiles (`with_2d_quantization`).
 
     Rows and columns must be multiples of the block, as in TransformerEngine; narrowfloat.quantize
-    takes any even length. `seed` and `offset` belong to stochastic rounding; TransformerEngine
-    takes them from a generator.
+    takes any even length. Set the attribute `optimize_for_gemm` for swizzled scales.
+
+    fp4_dtype: E2M1, in any spelling.
+    rowwise, columnwise: the directions of new tensors; set_usage() changes them.
+    with_rht: applies the random Hadamard transform to the columnwise operand; needs
+        with_post_rht_amax.
+    with_post_rht_amax: the columnwise amax is that of the transform.
+    with_2d_quantization: square tiles share a scale.
+    stochastic_rounding: rounds up with a probability of the distance to the code below.
+    row_scaled_nvfp4: an amax per row and per column; needs rowwise usage.
+    nvfp4_use_4over6: maps the amax of each block to 4 or to 6, by the smaller error.
+    nvfp4_e4m3_max: with 4over6, the largest block scale: 448 or 256.
+    nvfp4_4over6_err_mode: "MAE" or "MSE", the error that 4over6 compares.
+    with_random_sign_mask: the transform negates some of its inputs, by a fixed mask.
+    seed, offset: of the random bits; TransformerEngine takes them from a generator.
     """
 
     def __init__(
         self,
-        fp4_dtype: DTypeLike = "e2m1",
+        fp4_dtype: ElementLike = "e2m1",
         rowwise: bool = True,
         columnwise: bool = True,
         *,
@@ -240,7 +294,7 @@ class NVFP4Quantizer(Quantizer):
         seed: int = 0,
         offset: int = 0,
     ) -> None:
-        scheme = _core.nvfp4_scheme(fp4_dtype, with_2d_quantization)
+        scheme = _core.nvfp4_scheme(element_dtype(fp4_dtype), with_2d_quantization)
         super().__init__(scheme, rowwise=rowwise, columnwise=columnwise)
         self.with_rht = with_rht
         self.with_post_rht_amax = with_post_rht_amax

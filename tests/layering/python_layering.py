@@ -18,9 +18,9 @@ PACKAGE = "narrowfloat"
 # own file, which gathers what users import.
 BELOW: dict[str, list[str]] = {
     "narrowfloat._core": [],
-    "narrowfloat": ["narrowfloat._core"],
     "narrowfloat.common": ["narrowfloat._core"],
-    "narrowfloat.jax": ["narrowfloat.common", "narrowfloat"],
+    "narrowfloat": ["narrowfloat.common"],
+    "narrowfloat.jax": ["narrowfloat"],
     "narrowfloat.pytorch": ["narrowfloat.common"],
     "narrowfloat.pytorch.tensor.storage": ["narrowfloat.pytorch"],
     "narrowfloat.pytorch.tensor": ["narrowfloat.pytorch.tensor.storage"],

@@ -4,10 +4,16 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TypeAlias
 
+import numpy as np
 import torch
 
 from narrowfloat import _core
+from narrowfloat.common.dtypes import ELEMENT_DTYPES, dtype_name
+
+# All spellings of a type that DType.cast() takes.
+DTypeSpelling: TypeAlias = "DType | torch.dtype | np.dtype | type | str | int"
 
 
 class DType(IntEnum):
@@ -25,15 +31,24 @@ class DType(IntEnum):
     __hash__ = int.__hash__
 
     @classmethod
-    def cast(cls, dtype: DType | torch.dtype | int) -> DType:
-        """The DType that is meant: itself, a torch dtype, or an enum or number equal to it.
+    def cast(cls, dtype: DTypeSpelling) -> DType:
+        """Returns the DType of a type: itself, a dtype of PyTorch, NumPy or ml_dtypes, the name of
+        a dtype or of an element format such as "e4m3", or an enum or number equal to it.
 
-        Errors: ValueError for a number that is none, KeyError for a torch dtype without one.
+        Errors: ValueError for another name or number, KeyError for a torch dtype without a DType.
         """
         if isinstance(dtype, cls):
             return dtype
         if isinstance(dtype, torch.dtype):
             return TE_DType[dtype]
+        if isinstance(dtype, str | type | np.dtype):
+            found = _BY_NAME.get(dtype_name(dtype) or "")
+            if found is None:
+                raise ValueError(
+                    f"DType: dtype must be 'e4m3', 'e5m2', 'e2m1' or one of {', '.join(_BY_NAME)}, "
+                    f"got {dtype!r}"
+                )
+            return found
         return cls(int(dtype))
 
 
@@ -72,6 +87,8 @@ TE_DType: dict[torch.dtype, DType] = {
     torch.bfloat16: DType.kBFloat16,
 }
 TE_DType_To_Torch: dict[DType, torch.dtype] = {ours: theirs for theirs, ours in TE_DType.items()}
+_BY_NAME: dict[str, DType] = {str(t).removeprefix("torch."): ours for t, ours in TE_DType.items()}
+_BY_NAME[ELEMENT_DTYPES["e2m1"]] = DType.kFloat4E2M1
 
 # Names of the element formats, as schemes have them.
 ELEMENTS: dict[DType, str] = {

@@ -13,6 +13,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from narrowfloat import _core
+from narrowfloat.common.dtypes import element_dtype
 from narrowfloat.jax.primitives import amax as scales
 from narrowfloat.jax.primitives.quantize import DBiasQuantizePrimitive
 from narrowfloat.jax.quantize.hadamard import get_rht_matrix
@@ -85,7 +86,7 @@ class Quantizer:
     checkpoint_name: str | None = None
 
     def __post_init__(self) -> None:
-        self.q_dtype = np.dtype(jnp.dtype(self.q_dtype))
+        self.q_dtype = np.dtype(jnp.dtype(element_dtype(self.q_dtype)))
         self.scaling_mode.get_scheme(self.q_dtype)
 
     def update(self, amax: jax.Array) -> None:

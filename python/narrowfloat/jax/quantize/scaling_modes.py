@@ -20,6 +20,7 @@ from jax.experimental.custom_partitioning import BATCHING, CompoundFactor
 from jax.typing import DTypeLike
 
 from narrowfloat import _core
+from narrowfloat.common.dtypes import element_dtype
 
 _enum: Any = IntEnum  # type checkers know the members of literals only
 JAXX_Scaling_Mode = _enum("JAXX_Scaling_Mode", _core.JAXX_Scaling_Mode)
@@ -186,7 +187,11 @@ class ScalingMode(Enum):
 
         Errors: ValueError if the mode has no such codes.
         """
-        dtype = self.get_compatible_q_dtypes()[0] if q_dtype is None else jnp.dtype(q_dtype)
+        dtype = (
+            self.get_compatible_q_dtypes()[0]
+            if q_dtype is None
+            else jnp.dtype(element_dtype(q_dtype))
+        )
         return _core.scheme_of_mode(int(self.value), dtype.name)
 
     def get_compatible_q_dtypes(self) -> list[np.dtype]:

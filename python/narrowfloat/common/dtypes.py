@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One reading of the spellings that a caller may use for a type, for every face."""
+
+import enum
+
+import numpy as np
+
+# Our names of the element formats, and ml_dtypes' names.
+ELEMENT_DTYPES = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "e2m1": "float4_e2m1fn"}
+
+
+def dtype_name(dtype: object) -> str | None:
+    """Returns the name of a type in NumPy and ml_dtypes; None for an object that names no type.
+
+    dtype: a dtype of PyTorch, NumPy, ml_dtypes or JAX, a member of narrowfloat.pytorch.DType or of
+        Format, the name of an element format such as "e4m3", or the name of a dtype.
+    """
+    if isinstance(dtype, str):
+        name = dtype
+    elif isinstance(dtype, enum.Enum):  # DType.kFloat8E4M3, DType.kBFloat16, Format.E4M3
+        name = dtype.name.removeprefix("kFloat8").removeprefix("kFloat4").removeprefix("k").lower()
+    elif type(dtype).__module__ == "torch":  # torch.float4_e2m1fn_x2 holds two in an item
+        name = str(dtype).removeprefix("torch.").removesuffix("_x2")
+    else:
+        try:
+            name = np.dtype(dtype).name  # type: ignore[call-overload]  # any object may come
+        except TypeError:
+            return None
+    return ELEMENT_DTYPES.get(name, name)
+
+
+def element_dtype(dtype: object) -> object:
+    """Returns the ml_dtypes name of an element format in any spelling; other objects unchanged."""
+    name = dtype_name(dtype)
+    return name if name in ELEMENT_DTYPES.values() else dtype

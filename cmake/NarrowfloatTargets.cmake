@@ -60,7 +60,13 @@ function(nf_library folder)
   set_property(GLOBAL APPEND PROPERTY NF_INSTALLED_TARGETS nf_${folder})
 endfunction()
 
-# nf_test(<name> SOURCES ... DEPENDS ... LABELS ...): a GoogleTest program, one ctest entry a program.
+# The programs that `make check` builds and runs: unit tests of the core that take seconds.
+if(NF_BUILD_TESTS)
+  add_custom_target(quick_tests)
+endif()
+
+# nf_test(<name> SOURCES ... DEPENDS ... LABELS ...): a GoogleTest program, one ctest entry per program. The label
+# `quick` makes it a part of `make check`.
 function(nf_test name)
   if(NOT NF_BUILD_TESTS)
     return()
@@ -80,4 +86,7 @@ function(nf_test name)
     set(ARG_TIMEOUT 600)
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  if(quick IN_LIST ARG_LABELS)
+    add_dependencies(quick_tests ${name})
+  endif()
 endfunction()

@@ -10,5 +10,5 @@ say "C++ tests: ctest in build/release"
 ctest --test-dir build/release --parallel "$(nproc)" --output-on-failure --no-tests=error ||
   status=$?
 say "Python tests: tests/python and tests/docs"
-.venv/bin/python -m pytest -q -ra tests/python tests/docs || status=$?
+scripts/pytest.sh tests/python tests/docs || status=$?
 exit "$status"

@@ -1,8 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
 import signal
+from pathlib import Path
 
 import pytest
+
+# Files that compile graphs, start many programs or go over all codes. `make check` leaves them out.
+SLOW = (
+    "pytorch/distributed/*",
+    "pytorch/test_compile_*",
+    "pytorch/test_exit.py",
+    "pytorch/test_export.py",
+    "test_cli.py",
+    "test_crashes.py",
+    "test_demo.py",
+    "test_exhaustive.py",
+    "test_wheel.py",
+)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -14,7 +28,13 @@ def interruptible():
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests labelled `large` run when asked for."""
+    """Marks slow files; skips tests marked `large` unless NF_LARGE_TESTS says otherwise."""
+    folder = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(folder):
+            path = item.path.relative_to(folder)
+            if any(path.match(pattern) for pattern in SLOW):
+                item.add_marker("slow")
     if os.environ.get("NF_LARGE_TESTS") == "1":
         return
     skip = pytest.mark.skip(reason="needs gigabytes of memory; run with NF_LARGE_TESTS=1")

@@ -433,9 +433,9 @@ def test_plain_operands() -> None:
          "general_gemm: out is (64, 96) torch.float16, got (64, 96) torch.float32"),
         ({"A": None}, RuntimeError, "general_gemm: an operand has no rowwise data"),
         ({"A": torch.zeros(N, K)}, RuntimeError,
-         "general_gemm: operands must have the same scaling mode, got Tensor and MXFP8Tensor"),
+         "general_gemm: operands must have the same scaling_mode, got Tensor and MXFP8Tensor"),
         ({"A": Float8CurrentScalingQuantizer(E4M3)(torch.zeros(N, K))}, RuntimeError,
-         "general_gemm: operands must have the same scaling mode, got Float8Tensor and "
+         "general_gemm: operands must have the same scaling_mode, got Float8Tensor and "
          "MXFP8Tensor"),
         ({"A": MXFP8Quantizer(E4M3)(torch.zeros(N, 64))}, ValueError,
          "general_gemm: inner sizes differ, A is (96, 64) and B is (64, 160), TN"),

@@ -96,7 +96,7 @@ def _check(a: Any, b: Any, sizes: Sizes, epilogue: Epilogue, out: Any) -> None:
         )
     if is_scheme(a) != is_scheme(b) or (is_scheme(a) and not _same_family(a, b)):
         raise RuntimeError(
-            "general_gemm: operands must have the same scaling mode, got "
+            "general_gemm: operands must have the same scaling_mode, got "
             f"{type(a).__name__} and {type(b).__name__}"
         )
     if epilogue.quantizer is not None and not getattr(

@@ -11,7 +11,7 @@ import torch
 from narrowfloat.common import recipe
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
-from narrowfloat.pytorch.constants import DType
+from narrowfloat.pytorch.constants import DType, DTypeSpelling
 from narrowfloat.pytorch.tensor._families import register_family
 from narrowfloat.pytorch.tensor._master_weights import TileWeight
 from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer, scale_shape
@@ -34,11 +34,20 @@ __all__ = [
 
 
 class Float8BlockQuantizer(SchemeQuantizer):
-    """FP8 with an fp32 scale per block: square tiles (`block_scaling_dim` 2) or runs (1)."""
+    """FP8 with an fp32 scale per block: square tiles (`block_scaling_dim` 2) or runs (1).
+
+    fp8_dtype: E4M3 or E5M2, in any spelling that DType.cast() reads.
+    rowwise, columnwise: the directions of new tensors; set_usage() changes them.
+    amax_epsilon: the smallest amax that a scale is computed from.
+    force_pow_2_scales: rounds each scale down to a power of two.
+    block_scaling_dim: 2 for square tiles, 1 for runs along rows and columns.
+
+    Errors: RuntimeError for another block_scaling_dim, as in TransformerEngine.
+    """
 
     def __init__(
         self,
-        fp8_dtype: DType,
+        fp8_dtype: DTypeSpelling,
         *,
         rowwise: bool,
         columnwise: bool,

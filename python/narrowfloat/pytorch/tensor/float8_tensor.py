@@ -14,7 +14,7 @@ from narrowfloat.common import recipe
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
 from narrowfloat.pytorch._reduction import reduce_max
-from narrowfloat.pytorch.constants import DType, TE_DType_To_Torch
+from narrowfloat.pytorch.constants import DType, DTypeSpelling, TE_DType_To_Torch
 from narrowfloat.pytorch.tensor._families import register_family
 from narrowfloat.pytorch.tensor._master_weights import quantize_current, quantize_delayed
 from narrowfloat.pytorch.tensor._scheme_quantizer import (
@@ -43,7 +43,7 @@ __all__ = [
 
 
 class _Float8QuantizerBase(SchemeQuantizer):
-    """What both quantizers of per-tensor FP8 share."""
+    """Common part of the two quantizers of per-tensor FP8."""
 
     def _scheme(self) -> str:
         return float8_scheme(self.dtype)
@@ -178,8 +178,11 @@ class _Float8QuantizerBase(SchemeQuantizer):
 class Float8Quantizer(_Float8QuantizerBase):
     """FP8 with a given scale (delayed scaling).
 
-    `scale`, `amax`: float32 tensors of one element that belong to the caller. Every call reads
-    `scale` and raises `amax` to the largest magnitude of its input.
+    scale: a float32 tensor of one element that the caller keeps; each call reads it.
+    amax: a float32 tensor of one element that the caller keeps; each call raises it to the largest
+        magnitude of its input. One without elements is not written.
+    fp8_dtype: E4M3 or E5M2, in any spelling that DType.cast() reads.
+    rowwise, columnwise: the directions of new tensors; set_usage() changes them.
     """
 
     SCALE_IS_GIVEN = True
@@ -188,7 +191,7 @@ class Float8Quantizer(_Float8QuantizerBase):
         self,
         scale: torch.Tensor,
         amax: torch.Tensor,
-        fp8_dtype: DType,
+        fp8_dtype: DTypeSpelling,
         *,
         rowwise: bool = True,
         columnwise: bool = True,
@@ -227,10 +230,16 @@ Float8Quantizer.register_node_class("dtype", state=("scale", "amax"))
 
 
 class Float8CurrentScalingQuantizer(_Float8QuantizerBase):
-    """FP8 whose scale comes from the largest magnitude of each input.
+    """FP8 whose scale is computed from the largest magnitude of each input.
 
-    `with_amax_reduction`: over `amax_reduction_group` (None: the world), so that all ranks share
-    one scale. `device`, `use_existing_amax`, `scale` and `amax` are accepted and not used.
+    fp8_dtype: E4M3 or E5M2, in any spelling that DType.cast() reads.
+    rowwise, columnwise: the directions of new tensors; set_usage() changes them.
+    with_amax_reduction: the amax is the largest over amax_reduction_group, so that all ranks share
+        one scale.
+    amax_reduction_group: a process group; None is the world.
+    force_pow_2_scales: rounds the scale down to a power of two.
+    amax_epsilon: the smallest amax that a scale is computed from.
+    device, use_existing_amax, scale, amax: accepted as in TransformerEngine, and not used.
     """
 
     # Of one that is rebuilt as a value.
@@ -239,7 +248,7 @@ class Float8CurrentScalingQuantizer(_Float8QuantizerBase):
 
     def __init__(
         self,
-        fp8_dtype: DType,
+        fp8_dtype: DTypeSpelling,
         device: torch.device | str | None = None,
         *,
         rowwise: bool = True,

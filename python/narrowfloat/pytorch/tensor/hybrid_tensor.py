@@ -59,10 +59,11 @@ def _check_children(rowwise: Any, columnwise: Any) -> None:
 
 
 class HybridQuantizer(Quantizer):
-    """Two quantizers, which it takes over: each makes one direction.
+    """Two quantizers, one per direction. It sets their directions, so they must not be shared.
 
-    `columnwise_source`: what the column-wise child quantizes, the original or the values that the
-    row-wise child made of it.
+    rowwise_quantizer, columnwise_quantizer: the quantizers of the two directions.
+    columnwise_source: the input of columnwise_quantizer: the original, or the values that
+        rowwise_quantizer made of it.
     """
 
     COLUMNS_ALONE = True

@@ -19,7 +19,11 @@ from narrowfloat.pytorch.tensor.storage.identity_tensor_storage import IdentityT
 
 
 class IdentityQuantizer(Quantizer):
-    """Holds the input itself, or a copy in `dtype`."""
+    """Keeps tensors as they are, in places that need a quantizer.
+
+    dtype: tensors are converted to it; None keeps their own.
+    rowwise, columnwise: the directions of new tensors; set_usage() changes them.
+    """
 
     def __init__(
         self,

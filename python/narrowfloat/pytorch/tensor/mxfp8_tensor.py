@@ -11,7 +11,7 @@ import torch
 from narrowfloat.common import recipe
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
-from narrowfloat.pytorch.constants import DType
+from narrowfloat.pytorch.constants import DType, DTypeSpelling
 from narrowfloat.pytorch.tensor._families import register_family
 from narrowfloat.pytorch.tensor._master_weights import check_matrix, quantize_mxfp8
 from narrowfloat.pytorch.tensor._scheme_quantizer import (
@@ -39,12 +39,17 @@ __all__ = [
 class MXFP8Quantizer(SchemeQuantizer):
     """MXFP8 in runs along each direction, or in tiles (`with_2d_quantization`).
 
-    Rows and columns must be multiples of the block. `optimize_for_gemm` makes swizzled scales.
+    Rows and columns must be multiples of the block. Set the attribute `optimize_for_gemm` for
+    swizzled scales.
+
+    fp8_dtype: E4M3 or E5M2, in any spelling that DType.cast() reads.
+    rowwise, columnwise: the directions of new tensors; set_usage() changes them.
+    with_2d_quantization: square tiles share a scale, and both directions hold the same codes.
     """
 
     def __init__(
         self,
-        fp8_dtype: DType,
+        fp8_dtype: DTypeSpelling,
         *,
         rowwise: bool = True,
         columnwise: bool = True,

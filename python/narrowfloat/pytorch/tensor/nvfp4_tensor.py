@@ -13,7 +13,7 @@ from narrowfloat.common import recipe
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
 from narrowfloat.pytorch._reduction import reduce_max
-from narrowfloat.pytorch.constants import DType
+from narrowfloat.pytorch.constants import DType, DTypeSpelling
 from narrowfloat.pytorch.tensor._families import register_family
 from narrowfloat.pytorch.tensor._hadamard import (
     get_hadamard_matrix,
@@ -69,16 +69,33 @@ def _of_direction(direction: str, buffers: _Buffers) -> _Buffers:
 class NVFP4Quantizer(SchemeQuantizer):
     """NVFP4 in runs along each direction, or in tiles (`with_2d_quantization`).
 
-    Rows and columns must be multiples of the block. `with_rht` transforms the column-wise operand,
-    whose blocks are runs then; it takes bfloat16 and needs `with_post_rht_amax`. Stochastic
-    rounding draws its seed from PyTorch's generator. `optimize_for_gemm` makes swizzled scales.
+    Rows and columns must be multiples of the block. Set the attribute `optimize_for_gemm` for
+    swizzled scales.
+
+    fp4_dtype: E2M1, in any spelling that DType.cast() reads.
+    rowwise, columnwise: the directions of new tensors; set_usage() changes them.
+    with_amax_reduction: the amax is the largest over amax_reduction_group.
+    amax_reduction_group: a process group; None is the world.
+    with_rht: applies the random Hadamard transform to the column-wise operand, whose blocks are
+        runs then; needs bfloat16 and with_post_rht_amax.
+    with_post_rht_amax: the column-wise amax is that of the transform.
+    with_2d_quantization: square tiles share a scale.
+    stochastic_rounding: rounds up with a probability of the distance to the code below; the seed
+        is drawn from PyTorch's generator.
+    row_scaled_nvfp4: an amax per row instead of one per tensor.
+    nvfp4_use_4over6: maps the amax of each block to 4 or to 6, by the smaller error.
+    nvfp4_e4m3_max: with 4over6, the largest block scale: 448 or 256.
+    nvfp4_4over6_err_mode: "MAE" or "MSE", the error that 4over6 compares.
+    with_random_sign_mask: the transform negates some of its inputs, by a fixed mask.
+
+    Errors: ValueError for another nvfp4_e4m3_max or nvfp4_4over6_err_mode.
     """
 
     COLUMNS_CANNOT_BE_GATHERED = True
 
     def __init__(
         self,
-        fp4_dtype: DType = DType.kFloat4E2M1,
+        fp4_dtype: DTypeSpelling = DType.kFloat4E2M1,
         rowwise: bool = True,
         columnwise: bool = True,
         with_amax_reduction: bool = False,

@@ -16,6 +16,9 @@ add_library(narrowfloat::c_api ALIAS nf_c_api_shared)
 set_target_properties(nf_all PROPERTIES EXPORT_NAME narrowfloat)
 set_target_properties(nf_c_api_shared PROPERTIES EXPORT_NAME c_api)
 
+if(NOT NF_INSTALL)
+  return()
+endif()
 install(TARGETS ${NF_TARGETS} nf_all nf_flags nf_simd EXPORT narrowfloat
         ARCHIVE COMPONENT development
         LIBRARY COMPONENT development NAMELINK_COMPONENT development)

@@ -1,4 +1,5 @@
-# nf_library() and nf_test(): the only two ways a target comes to be. Flags live in nf_flags alone.
+# nf_library() and nf_test(): the only two ways a target comes to be. Flags live in nf_flags, which users of the
+# library get too, and warnings in nf_warnings, which they do not get.
 include(GNUInstallDirs)
 
 add_library(nf_flags INTERFACE)
@@ -8,9 +9,10 @@ target_include_directories(nf_flags INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE
 # Contraction is part of the bits: g++ fuses a*b+c wherever FMA is there unless told not to. Whoever includes the
 # installed headers compiles the same inline functions, so the flag goes along.
 target_compile_options(nf_flags INTERFACE -ffp-contract=off)
-target_compile_options(nf_flags INTERFACE
-  $<BUILD_INTERFACE:-Wall;-Wextra;-Wconversion;-Wsign-conversion;-Wshadow>
-  $<$<BOOL:${NF_WERROR}>:$<BUILD_INTERFACE:-Werror>>)
+
+add_library(nf_warnings INTERFACE)
+target_compile_options(nf_warnings INTERFACE -Wall -Wextra -Wconversion -Wsign-conversion -Wshadow
+  $<$<BOOL:${NF_WERROR}>:-Werror>)
 
 # Instruction sets: Highway's numbers of those we do not build (SSE2, SSSE3, AVX3_ZEN4, AVX3_SPR, AVX10_2); the
 # scalar target stays as the baseline and is the reference backend. EMU128 would be a second scalar.
@@ -46,10 +48,11 @@ function(nf_library folder)
     add_library(nf_${folder} STATIC ${ARG_SOURCES})
     set(scope PUBLIC)
     target_link_libraries(nf_${folder} PRIVATE ${ARG_PRIVATE})
+    target_link_libraries(nf_${folder} PUBLIC nf_flags PRIVATE $<BUILD_INTERFACE:nf_warnings>)
   else()
     add_library(nf_${folder} INTERFACE)
+    target_link_libraries(nf_${folder} INTERFACE nf_flags)
   endif()
-  target_link_libraries(nf_${folder} ${scope} nf_flags)
   foreach(dependency IN LISTS ARG_DEPENDS)
     if(TARGET nf_${dependency})
       target_link_libraries(nf_${folder} ${scope} nf_${dependency})
@@ -73,7 +76,7 @@ function(nf_test name)
   endif()
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE nf_flags GTest::gtest GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE nf_flags nf_warnings GTest::gtest GTest::gtest_main)
   foreach(dependency IN LISTS ARG_DEPENDS)
     if(TARGET nf_${dependency})
       target_link_libraries(${name} PRIVATE nf_${dependency})

@@ -65,11 +65,20 @@ def demo_output() -> str:
     return f"```text\n{run(sys.executable, '-m', 'demo.run')}```\n"
 
 
+def cmake_options() -> str:
+    """The options of CMakeLists.txt, as rows of a table."""
+    text = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
+    rows = re.findall(r'^option\((NF_\w+) "(.*)" (\S+)\)$', text, re.MULTILINE)
+    alone = {"${PROJECT_IS_TOP_LEVEL}": "on, off within another build", "OFF": "off", "ON": "on"}
+    return "".join(f"| `{name}` | {alone[default]} | {help} |\n" for name, help, default in rows)
+
+
 SECTIONS: dict[str, tuple[str, Callable[[], str]]] = {
     "schemes": ("README.md", schemes_table),
     "layouts": ("docs/architecture.md", layouts_table),
     "demo": ("README.md", demo_output),
     "names": ("docs/pytorch.md", pytorch_names.table),
+    "cmake-options": ("docs/install.md", cmake_options),
     "all-names": ("docs/pytorch_names.md", pytorch_names.full_list),
 }
 

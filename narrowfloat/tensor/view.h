@@ -24,7 +24,7 @@ struct BasicTensorView {
   Byte* data = nullptr;
   DType dtype = DType::kUInt8;
   Shape shape;
-  std::vector<std::ptrdiff_t> strides;
+  std::vector<std::ptrdiff_t> strides{};
   Device device = Device::kCpu;
 
   /// Converts a writable view to a read-only one, never back.

@@ -101,6 +101,25 @@ def test_the_version_is_that_of_the_build() -> None:
     assert nf.__version__ == re.search(r"project\(narrowfloat VERSION ([0-9.]+)", text)[1]
 
 
+def test_the_entry_point_imports_next_to_nothing() -> None:
+    """Starting Python is most of what the command takes then; NumPy takes ten times as long."""
+    project = (PYTHON.parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    assert '\nnarrowfloat = "narrowfloat_cli:main"\n' in project
+    source = "import sys, narrowfloat_cli; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-S", "-c", source], capture_output=True, text=True,
+                         env={"PYTHONPATH": str(PYTHON.parent)}, check=True)  # fmt: skip
+    assert not {"narrowfloat", "numpy", "pathlib", "re"} & set(run.stdout.split())
+
+
+@pytest.mark.parametrize(("face", "framework"), [("pytorch", "torch"), ("jax", "jax")])
+def test_a_face_without_its_framework_says_what_to_install(face: str, framework: str) -> None:
+    source = f"import sys; sys.modules['{framework}'] = None; import narrowfloat.{face}"
+    run = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert run.returncode == 1
+    assert f"ModuleNotFoundError: narrowfloat.{face} needs " in run.stderr
+    assert run.stderr.endswith(f": pip install 'narrowfloat[{framework}]'\n")
+
+
 def test_the_entry_point_runs_the_program() -> None:
     run = subprocess.run(
         [sys.executable, "-m", "narrowfloat", "version"], capture_output=True, text=True

@@ -93,6 +93,7 @@ def test_its_files() -> None:
     folders = {name.split("/")[0] for name in names}
     assert {re.sub(r"-[0-9.]+\.dist-info$", ".dist-info", name) for name in folders} == {
         "narrowfloat",
+        "narrowfloat_cli",
         "narrowfloat.dist-info",
         "narrowfloat.libs",
     }

@@ -58,7 +58,7 @@ def _read_text(path: Path, what: str) -> str:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        raise BadFile(f"{path}: is no file") from None
+        raise BadFile(f"{path}: must be a file, got none") from None
     if len(content) > LARGEST_FILE:
         raise BadFile(f"{path}: {what} has at most {LARGEST_FILE} bytes, this has more")
     try:

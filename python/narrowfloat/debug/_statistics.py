@@ -49,7 +49,10 @@ def check_tensor_statistics(stats: list[Any]) -> None:
     for stat in stats:
         known = is_blockwise(stat) if isinstance(stat, Mapping) else stat in TENSOR
         if not known:
-            raise AssertionError(f"{ERROR} Statistic {stat} is not supported.")
+            raise AssertionError(
+                f"{ERROR} Statistic {stat} is not supported. Supported are: "
+                f"{', '.join(sorted(TENSOR))}, and {BLOCKWISE} with options."
+            )
 
 
 class Statistic(NamedTuple):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantized tensors for JAX: XLA handlers on the CPU under TransformerEngine's names."""
 
+from narrowfloat.jax import _extra  # noqa: F401  # isort: skip
 from narrowfloat.jax._library import ffi_library, register, registrations
 
 register()

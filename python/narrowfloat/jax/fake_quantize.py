@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from narrowfloat import _core
 from narrowfloat.jax._library import register
 from narrowfloat.jax.quantize.quantizer import Quantizer
 
@@ -71,16 +72,22 @@ _by_spec.defvjp(
 )
 
 
-def fake_quantize(x: jax.Array, quantizer: Quantizer | str, flatten_axis: int = -1) -> jax.Array:
+def fake_quantize(
+    x: jax.Array, quantizer: Quantizer | str | None, flatten_axis: int = -1
+) -> jax.Array:
     """What `x` becomes when quantized and dequantized again, in its dtype and layout.
 
     quantizer: rowwise, unless it is colwise alone; its state is updated, as quantize() does it. Or
                the text form of any spec, "fp8_block1x128_e4m3" or "nvfp4:rht=1,...", as narrowfloat
-               has it on NumPy: x is then not sharded on its way.
-    The gradient passes straight through. Errors: as Quantizer.quantize; a spec's, and those of x
-    under it, come when the call runs.
+               has it on NumPy: x is then not sharded on its way. Or None, which is the quantizer
+               of ScalingMode.NO_SCALING: x is returned.
+    The gradient passes straight through. Errors: as Quantizer.quantize; ValueError for an unknown
+    scheme; other errors of a spec, and those of x under it, come when the call runs.
     """
+    if quantizer is None:
+        return x
     if isinstance(quantizer, str):
+        _core.block_of(quantizer.partition(":")[0])  # finds the scheme
         return _by_spec(x, quantizer, flatten_axis)
     values, updated = _straight_through(x, quantizer, flatten_axis)
     vars(quantizer).update(vars(updated))

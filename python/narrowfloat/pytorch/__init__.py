@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantized tensors in PyTorch under TransformerEngine's names, byte for byte as it makes them."""
 
+from narrowfloat.pytorch import _extra  # noqa: F401  # isort: skip
 from narrowfloat.pytorch import _module_patch, constants
 from narrowfloat.pytorch._export import export
 from narrowfloat.pytorch._product_mode import get_product_mode, product_mode

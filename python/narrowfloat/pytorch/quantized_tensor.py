@@ -9,6 +9,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, ClassVar
 
 import torch
@@ -224,8 +225,10 @@ class Quantizer(ValueSemantics, abc.ABC):
         self.optimize_for_gemm = False
 
     def __repr__(self) -> str:
+        dtype = getattr(self, "dtype", None)
+        element = f"dtype={dtype.name}, " if isinstance(dtype, Enum) else ""
         return (
-            f"{self.__class__.__name__}("
+            f"{self.__class__.__name__}({element}"
             f"rowwise_usage={self.rowwise_usage}, "
             f"columnwise_usage={self.columnwise_usage}, "
             f"internal={self.internal})"
@@ -265,6 +268,10 @@ class Quantizer(ValueSemantics, abc.ABC):
         """`tensor` quantized: into `out`, or new, with a straight-through gradient."""
         if torch.compiler.is_dynamo_compiling() and has_node(self):
             return quantize_in_graph(self, tensor, out)
+        if not isinstance(tensor, torch.Tensor) and not isinstance(tensor, QuantizedTensorStorage):
+            raise TypeError(
+                f"quantize: the input must be a torch.Tensor, got {type(tensor).__name__}"
+            )
         if out is not None:
             return self.update_quantized(tensor, out)
         if self.internal and torch.compiler.is_compiling() and has_node(self):

@@ -58,7 +58,7 @@ WRONG_BLOCKS = {
     ),
     "unknown statistic": (
         {"LogTensorStats": {**LOG, "stats": ["mxa"]}},
-        "LogTensorStats: Statistic mxa is not supported.",
+        "LogTensorStats: Statistic mxa is not supported. Supported are: cur_amax, ",
     ),
     "wrong frequency": (
         {"LogTensorStats": {**LOG, "freq": 0}},

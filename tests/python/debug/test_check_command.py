@@ -117,7 +117,10 @@ def test_what_is_no_file(capsys: pytest.CaptureFixture, tmp_path: Path, what: st
     place = tmp_path / "nowhere.yaml" if what == "file" else tmp_path
     code, out, _ = run(capsys, "check", place, "--json")
     assert code == 2 and json.loads(out) == {
-        "error": {"kind": "InvalidArgument", "message": f"check: {place}: is no file"},
+        "error": {
+            "kind": "InvalidArgument",
+            "message": f"check: {place}: must be a file, got none",
+        },
         "exit_code": 2,
     }
 

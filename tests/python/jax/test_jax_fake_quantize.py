@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import narrowfloat.jax as nfj
 import numpy as np
 import pytest
-from hostile import FLOATS, hostile
+from hostile import FLOATS, hostile, make
+from narrowfloat.jax.quantize import QuantizeLayout, ScalingMode
 
 import narrowfloat as nf
 
@@ -43,9 +44,20 @@ def test_gradients_and_batches() -> None:
     np.testing.assert_array_equal(gradient, np.full((16, 32), 3, np.float32))
 
 
+def test_no_quantizer_changes_nothing() -> None:
+    x = jnp.asarray(hostile((4, 32), "float32"))
+    assert nfj.fake_quantize(x, None) is x
+
+
+def test_codes_have_no_derivative_and_the_message_names_what_has() -> None:
+    quantizer = make(ScalingMode.MXFP8_1D_SCALING, "float8_e4m3fn", QuantizeLayout.ROWWISE)
+    with pytest.raises(NotImplementedError, match=r"fake_quantize\(\) passes gradients"):
+        jax.grad(lambda x: jnp.sum(quantizer.quantize(x).dequantize()))(jnp.ones((4, 32)))
+
+
 def test_empty_and_refused() -> None:
     assert nfj.fake_quantize(jnp.zeros((0, 32)), "mxfp8_e4m3").shape == (0, 32)
-    with pytest.raises(jax.errors.JaxRuntimeError, match=r"INVALID_ARGUMENT.*fp8_e9m9"):
-        nfj.fake_quantize(jnp.zeros((4, 32)), "fp8_e9m9").block_until_ready()
+    with pytest.raises(ValueError, match="unknown scheme 'fp8_e9m9'"):
+        jax.make_jaxpr(lambda x: nfj.fake_quantize(x, "fp8_e9m9"))(jnp.zeros((4, 32)))
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"INVALID_ARGUMENT.*fake_quantize"):
         nfj.fake_quantize(jnp.zeros((4, 32), jnp.int32), "fp8_e4m3").block_until_ready()

@@ -2,6 +2,7 @@
 """What every family of quantized tensors does alike: objects, autograd, lifetimes."""
 
 import copy
+import re
 import warnings
 
 import pytest
@@ -61,9 +62,18 @@ def test_nominal_metadata(kind: str, dtype: torch.dtype) -> None:
 
 
 @every
+def test_an_input_of_another_kind_is_named(kind: str) -> None:
+    quantizer = quantized(kind, 32, 32)._quantizer
+    with pytest.raises(TypeError, match=r"^quantize: the input must be a torch.Tensor, got list$"):
+        quantizer([1.0])
+
+
+@every
 def test_repr_never_raises(kind: str) -> None:
     tensor = quantized(kind, 32, 32)
     assert type(tensor).__name__ in repr(tensor) and "data=tensor" in repr(tensor)
+    assert not re.search(r"dtype=\d", repr(tensor)), "types have names"
+    assert not re.search(r"dtype=\d", repr(tensor._quantizer))
     tensor.prepare_for_saving()
     assert "data=<" in repr(tensor)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from jax.experimental.custom_partitioning import (
     custom_partitioning,
 )
 from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
+from jax.interpreters import ad, batching, mlir
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from narrowfloat.jax import _library
@@ -103,7 +103,16 @@ def register_primitive(cls: type[BasePrimitive]) -> type[BasePrimitive]:
     batching.primitive_batchers[cls.outer_primitive] = functools.partial(
         _batch, cls.outer_primitive
     )
+    ad.primitive_jvps[cls.outer_primitive] = functools.partial(_refuse_derivative, cls.name)
     return cls
+
+
+def _refuse_derivative(name: str, *_: Any, **__: Any) -> NoReturn:
+    """Stands for the rule of a primitive that has no derivative."""
+    raise NotImplementedError(
+        f"{name}: codes have no derivative; narrowfloat.jax.fake_quantize() passes gradients "
+        "straight through"
+    )
 
 
 def _make_primitive(name: str, abstract: Callable, lowering: Callable) -> Primitive:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
+from enum import Enum
 from typing import Any, ClassVar
 
 import torch
@@ -76,8 +77,11 @@ class SchemeTensor(SchemeStorage, ShardedParameter, Weight, QuantizedTensor):
         return [name for name in super().__dir__() if name not in hidden]
 
     def _describe(self) -> str:
+        # An IntEnum prints as its number.
+        values = {setting.keyword: self.__dict__[setting.name] for setting in self.SETTINGS}
         return "".join(
-            f"{setting.keyword}={self.__dict__[setting.name]}, " for setting in self.SETTINGS
+            f"{key}={value.name if isinstance(value, Enum) else value}, "
+            for key, value in values.items()
         )
 
     __repr__ = QuantizedTensor.__repr__

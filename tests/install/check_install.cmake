@@ -11,6 +11,8 @@ execute_process(COMMAND ${CMAKE_COMMAND} -S ${CONSUMER_DIR} -B ${WORK_DIR}/build
                         -DCMAKE_CXX_COMPILER=${CXX_COMPILER} "-DCMAKE_CXX_FLAGS=${CXX_FLAGS}"
                         -DCMAKE_C_COMPILER=${C_COMPILER} "-DCMAKE_C_FLAGS=${C_FLAGS}"
                         -DCMAKE_BUILD_TYPE=Release
+                        # A part of the library's sources needs it, and no user of the library.
+                        -DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON
                 COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${CMAKE_COMMAND} --build ${WORK_DIR}/build COMMAND_ERROR_IS_FATAL ANY)
 foreach(program consumer c_consumer)

@@ -7,8 +7,8 @@
 int main(int count, char**) {
   const int narrowed = 1.5 * count;  // -Wconversion, which is not asked for, would warn
   const std::vector<float> x(64 * 256, 0.3f);
-  const narrowfloat::ConstTensorView view{reinterpret_cast<const std::byte*>(x.data()),
-                                          narrowfloat::DType::kFloat32, {64, 256}};
+  const narrowfloat::ConstTensorView view{
+      reinterpret_cast<const std::byte*>(x.data()), narrowfloat::DType::kFloat32, {64, 256}};
   const narrowfloat::QuantizedTensor q =
       narrowfloat::MXFP8Quantizer(narrowfloat::E4M3::kName).Quantize(view);
   return narrowed == 0 || q.ConstView().shape.empty() ? 1 : 0;

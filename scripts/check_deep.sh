@@ -6,7 +6,7 @@ set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
 cd "$(dirname "$0")/.."
 
-parts=(format tidy asan tsan fuzz cuda wheel oldest te avx512)
+parts=(format tidy asan tsan fuzz cuda wheel oldest owners te avx512)
 skipped=77  # exit status of a part that cannot run here, as automake has it
 fuzz_seconds=${NF_FUZZ_SECONDS:-60}
 logs=build/check-deep
@@ -81,6 +81,21 @@ part_oldest() {
   "$python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall \
     "$wheel" || return 1
   "$python" -m pytest -q -ra tests/python/pytorch tests/python/jax
+}
+
+# The libraries that own the conventions of checkpoints, in an environment of their own.
+part_owners() {
+  local python=build/owners/venv/bin/python wheel
+  mkdir -p build/owners
+  scripts/wheel.sh || return 1
+  wheel=$(ls build/wheel-out/*.whl)
+  "$python" -c '' 2>/dev/null || .venv/bin/python -m venv --clear build/owners/venv || return 1
+  say "owners: installing scripts/owners.txt into build/owners/venv"
+  "$python" -m pip install --quiet --disable-pip-version-check \
+    -r scripts/owners.txt "$wheel[transformers,test]" || return 1
+  "$python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall \
+    "$wheel" || return 1
+  "$python" -m pytest -q -ra tests/python/owners tests/python/test_compressed_tensors.py
 }
 
 # Every release of TransformerEngine that is supported, the newest of the range among them.

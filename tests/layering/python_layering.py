@@ -41,6 +41,7 @@ BELOW: dict[str, list[str]] = {
     ],
     "narrowfloat.pytorch:": ["narrowfloat.pytorch.module", "narrowfloat.pytorch.dynamo"],
     "narrowfloat.debug": ["narrowfloat.pytorch:", "narrowfloat"],
+    "narrowfloat.transformers": ["narrowfloat.pytorch:", "narrowfloat.pytorch.tensor"],
     "narrowfloat.te": ["narrowfloat.pytorch:", "narrowfloat.pytorch.tex", "narrowfloat.jax"],
 }
 # Modules that stand above the room whose folder they are in.

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`import narrowfloat.transformers`: from_pretrained and save_pretrained of our own folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli import run
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+import narrowfloat.transformers
+from narrowfloat.pytorch import QuantizedTensor
+from safetensors import safe_open
+from tiny_models import loader, logits, write_tiny_model
+
+import narrowfloat as nf
+
+KINDS = ["llama", "tied llama", "bert"]
+SCHEMES = ["fp8_e4m3", "fp8_block128x128_e4m3", "mxfp8_e4m3", "nvfp4", "nvfp4_2d"]
+
+
+def stored(folder: Path) -> tuple[dict[str, tuple], dict[str, str]]:
+    """Type, shape and bytes of every tensor of a folder, and its metadata."""
+    tensors, metadata = {}, {}
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, "pt") as file:
+            metadata |= file.metadata()
+            for name in file.keys():
+                tensor = file.get_tensor(name)
+                content = tensor.contiguous().reshape(-1).view(torch.uint8)
+                tensors[name] = (tensor.dtype, tuple(tensor.shape), bytes(content.numpy()))
+    return tensors, metadata
+
+
+def quantized_names(folder: Path) -> list[str]:
+    loaded = nf.load(folder)
+    return [name for name in loaded if isinstance(loaded[name], nf.QuantizedTensor)]
+
+
+def quantized_model(kind: str, scheme: str, tmp_path: Path, **options: object) -> Path:
+    write_tiny_model(kind, tmp_path / "float", **options)
+    run("quantize", tmp_path / "float", tmp_path / "ours", "--scheme", scheme)
+    return tmp_path / "ours"
+
+
+@pytest.mark.parametrize(("kind", "scheme"), [
+    *((kind, "mxfp8_e4m3") for kind in KINDS), *(("llama", scheme) for scheme in SCHEMES),
+])  # fmt: skip
+def test_the_folder_loads_and_is_saved_with_the_same_bytes(
+    kind: str, scheme: str, tmp_path: Path
+) -> None:
+    ours = quantized_model(kind, scheme, tmp_path)
+    model = loader(kind).from_pretrained(ours)
+    weights = [value for value in model.parameters() if isinstance(value, QuantizedTensor)]
+    assert len(weights) == len(quantized_names(ours)) > 0
+    run("dequantize", ours, tmp_path / "plain")
+    assert torch.equal(logits(model), logits(loader(kind).from_pretrained(tmp_path / "plain")))
+    model.save_pretrained(tmp_path / "again")
+    assert stored(tmp_path / "again") == stored(ours)
+    again = json.loads((tmp_path / "again" / "config.json").read_text())["quantization_config"]
+    assert again == {"quant_method": "narrowfloat", "spec": scheme}
+
+
+def test_shards_are_read(tmp_path: Path) -> None:
+    ours = quantized_model("llama", "mxfp8_e4m3", tmp_path, max_shard_size="300KB")
+    assert len(list(ours.glob("*.safetensors"))) > 2
+    model = loader("llama").from_pretrained(ours)
+    run("dequantize", ours, tmp_path / "plain")
+    expected = logits(loader("llama").from_pretrained(tmp_path / "plain"))
+    assert torch.equal(logits(model), expected)
+    model.save_pretrained(tmp_path / "again")
+    assert torch.equal(logits(loader("llama").from_pretrained(tmp_path / "again")), expected)
+
+
+def test_dtype_is_the_nominal_type_and_leaves_the_codes(tmp_path: Path) -> None:
+    ours = quantized_model("llama", "mxfp8_e4m3", tmp_path)
+    model = loader("llama").from_pretrained(ours, dtype=torch.bfloat16, device_map=None)
+    weight = model.model.layers[0].self_attn.q_proj.weight
+    assert isinstance(weight, QuantizedTensor) and weight.dtype == torch.bfloat16
+    assert model.model.embed_tokens.weight.dtype == torch.bfloat16
+    model.save_pretrained(tmp_path / "again")
+    before, after = stored(ours), stored(tmp_path / "again")
+    assert after[1] == before[1], "the recorded type is the file's"
+    buffers = {name for name in before[0] if name.endswith(("data", "scale_inv"))}
+    assert buffers and all(after[0][name] == before[0][name] for name in buffers)
+
+
+def test_missing_weights_are_reported_as_transformers_does(tmp_path: Path) -> None:
+    ours = quantized_model("llama", "mxfp8_e4m3", tmp_path)
+    (path,) = ours.glob("*.safetensors")
+    tensors = dict(nf.load(path))
+    del tensors["model.norm.weight"], tensors["model.layers.0.mlp.up_proj.weight"]
+    nf.save(path, tensors)
+    _, report = loader("llama").from_pretrained(ours, output_loading_info=True)
+    assert sorted(report["missing_keys"]) == [
+        "model.layers.0.mlp.up_proj.weight", "model.norm.weight",
+    ]  # fmt: skip
+    assert not report["unexpected_keys"]
+
+
+def test_dequantize_makes_a_float_model(tmp_path: Path) -> None:
+    ours = quantized_model("llama", "nvfp4", tmp_path)
+    model = loader("llama").from_pretrained(ours)
+    expected = logits(model)
+    assert torch.equal(logits(model.dequantize()), expected)
+    assert not any(isinstance(value, QuantizedTensor) for value in model.parameters())
+
+
+def test_what_is_not_held_is_refused(tmp_path: Path) -> None:
+    ours = quantized_model("llama", "mxfp8_e4m3", tmp_path)
+    model = loader("llama").from_pretrained(ours)
+    projection = model.model.layers[0].self_attn.q_proj
+    projection.weight = torch.nn.Parameter(projection.weight.dequantize())
+    with pytest.raises(NotImplementedError, match="must be the quantized weight that was loaded"):
+        model.save_pretrained(tmp_path / "no")
+    with pytest.raises(NotImplementedError, match="device_map must be None or the CPU"):
+        loader("llama").from_pretrained(ours, device_map={"": "cuda:0"})
+    config = narrowfloat.transformers.NarrowfloatConfig("mxfp8_e4m3")
+    with pytest.raises(ValueError, match="require the model to be pre-quantized"):
+        loader("llama").from_pretrained(tmp_path / "float", quantization_config=config)
+
+
+def test_experts_that_transformers_merges_are_refused(tmp_path: Path) -> None:
+    ours = quantized_model("qwen3-moe", "mxfp8_e4m3", tmp_path)
+    with pytest.raises(NotImplementedError, match="transformers merges it into"):
+        loader("qwen3-moe").from_pretrained(ours)

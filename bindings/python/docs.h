@@ -312,5 +312,14 @@ inline constexpr char kTorchDequantizeSignature[] =
 inline constexpr char kTorchDeriveSignature[] =
     "def derive_columnwise(self, spec: QuantSpec, shape: object, buffers: tuple, threads: int = 0) "
     "-> None";
+inline constexpr char kTorchQgemmSignature[] =
+    "def qgemm(self, a_spec: QuantSpec, a_shape: object, a: tuple, b_spec: QuantSpec, "
+    "b_shape: object, b: tuple, layout: str, out: object, bias: object | None = None, "
+    "accumulate: bool = False, threads: int = 0) -> None";
+inline constexpr char kTorchQgemmDoc[] =
+    R"(Writes the reproducible product of two matrices to `out`, as narrowfloat.qgemm does.
+
+a, b: buffers in the order of buffer_roles(); those that the spec plans and the layout reads must be
+there. bias: one item for each column of `out`.)";
 
 }  // namespace narrowfloat::python

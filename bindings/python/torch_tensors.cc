@@ -26,6 +26,7 @@
 #include "narrowfloat/ops/dbias.h"
 #include "narrowfloat/ops/dequantize.h"
 #include "narrowfloat/ops/input.h"
+#include "narrowfloat/ops/qgemm.h"
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/tensor/error.h"
 #include "narrowfloat/tensor/plan_rule.h"
@@ -114,6 +115,10 @@ class TorchTensors {
                   int threads) const;
   void DeriveColumnwise(const QuantSpec& spec, const nb::object& shape, const nb::tuple& buffers,
                         int threads) const;
+  void Qgemm(const QuantSpec& a_spec, const nb::object& a_shape, const nb::tuple& a,
+             const QuantSpec& b_spec, const nb::object& b_shape, const nb::tuple& b,
+             std::string_view layout, nb::handle out, nb::handle bias, bool accumulate,
+             int threads) const;
   void Amax(nb::handle x, nb::handle out, int threads) const;
   void ColumnSums(nb::handle x, nb::handle out, int threads) const;
 
@@ -282,6 +287,23 @@ void TorchTensors::DeriveColumnwise(const QuantSpec& spec, const nb::object& sha
   narrowfloat::DeriveColumnwise(view, view, {.threads = threads});
 }
 
+void TorchTensors::Qgemm(const QuantSpec& a_spec, const nb::object& a_shape, const nb::tuple& a,
+                         const QuantSpec& b_spec, const nb::object& b_shape, const nb::tuple& b,
+                         std::string_view layout, nb::handle out, nb::handle bias,
+                         bool accumulate, int threads) const {
+  constexpr const char* kVerb = "qgemm";
+  QuantizedView first{a_spec, ParseShape(kVerb, a_shape), {}};
+  QuantizedView second{b_spec, ParseShape(kVerb, b_shape), {}};
+  Bind(kVerb, a, first, nullptr);
+  Bind(kVerb, b, second, nullptr);
+  GemmOptions options{.layout = FindGemmLayout(layout), .mode = GemmMode::kReproducible};
+  if (accumulate) options.output = GemmOutput::kAccumulate;
+  if (!bias.is_none()) options.bias = View(kVerb, "bias", bias);
+  const TensorView result = View(kVerb, "out", out);
+  const nb::gil_scoped_release unlocked;
+  narrowfloat::Qgemm(first, second, result, options, {.threads = threads});
+}
+
 void TorchTensors::Amax(nb::handle x, nb::handle out, int threads) const {
   constexpr const char* kVerb = "amax";
   const HeldInput in = HoldInput(kVerb, x);
@@ -406,6 +428,10 @@ void RegisterTorchTensors(nb::module_& module) {
       .def("derive_columnwise", &TorchTensors::DeriveColumnwise, nb::arg("spec"), nb::arg("shape"),
            nb::arg("buffers"), nb::arg("threads") = 0, nb::sig(kTorchDeriveSignature),
            "Fills the columnwise buffers from the rowwise ones.")
+      .def("qgemm", &TorchTensors::Qgemm, nb::arg("a_spec"), nb::arg("a_shape"), nb::arg("a"),
+           nb::arg("b_spec"), nb::arg("b_shape"), nb::arg("b"), nb::arg("layout"), nb::arg("out"),
+           nb::arg("bias") = nb::none(), nb::arg("accumulate") = false, nb::arg("threads") = 0,
+           nb::sig(kTorchQgemmSignature), kTorchQgemmDoc)
       .def("amax", &TorchTensors::Amax, nb::arg("x"), nb::arg("out"), nb::arg("threads") = 0,
            nb::sig("def amax(self, x: object, out: object, threads: int = 0) -> None"),
            "Writes the largest magnitude of x to out, float32 of one element.")

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "narrowfloat/numerics/e8m0.h"
 #include "narrowfloat/schemes/mxfp8.h"
 #include "narrowfloat/schemes/scheme.h"
 
@@ -12,37 +11,14 @@ namespace narrowfloat {
 /// since two codes share a byte along the line that a GEMM reads. Source: OCP MX 1.0 section 6.3,
 /// with the scale rounded up as TransformerEngine's reference for `pow_2_scales` does.
 template <class Identity>
-struct Mxfp4 : Identity {
-  using Element = E2M1;
+struct Mxfp4 : MxRule<E2M1, Identity> {
   static constexpr BlockShape kBlock{1, kMxBlock};
-  static constexpr SchemeLayout kLayout{
-      .scale_type = ScaleType::kE8M0,
-      .rowwise_order = ScaleOrder::kLineMajor,
-      .columnwise_order = ScaleOrder::kLineMajor,
-      .lines_per_scale = 1,
-      .line_multiple = 128,
-      .block_multiple = 4,
-      .columnwise_transposed = true,
-      .swizzles = true,
-      .stores_scale = false,
-      .amax = AmaxBuffers::kNone,
-  };
-  static constexpr OptionSet kOptions = OptionSet{} | Option::kSwizzled;
-  static constexpr OptionSet kOnByDefault{};
-
-  struct TensorState {};
-
-  NF_HD static constexpr TensorState Prepare(float /*amax*/, const ScaleOptions&) noexcept {
-    return {};
-  }
-  NF_HD static constexpr BlockScale ScaleBlock(float amax, const TensorState&) noexcept {
-    constexpr float kReciprocalOfMax = 1.0f / kMaxValue<Element>;
-    const std::uint32_t code = EncodeE8M0Up(amax * kReciprocalOfMax);
-    return {code, DecodeE8M0Reciprocal(code)};
-  }
-  NF_HD static constexpr float DecodeScale(std::uint32_t scale_inv, const TensorState&) noexcept {
-    return DecodeE8M0(scale_inv);
-  }
+  static constexpr SchemeLayout kLayout = [] {
+    SchemeLayout layout = MxRule<E2M1, Identity>::kLayout;
+    layout.columnwise_order = ScaleOrder::kLineMajor;
+    layout.columnwise_transposed = true;
+    return layout;
+  }();
 };
 
 struct Mxfp4OneDimensional {

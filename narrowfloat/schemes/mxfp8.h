@@ -8,12 +8,12 @@ namespace narrowfloat {
 
 inline constexpr std::size_t kMxBlock = 32;  // OCP MX 1.0, section 5.2: k
 
-/// Common part of 1-D and 2-D MXFP8: one E8M0 scale per block, the smallest power of two >=
+/// Common part of the MX schemes: one E8M0 scale per block, the smallest power of two >=
 /// amax / max. Columnwise codes keep the input's orientation; each direction is quantized
 /// independently. Source: OCP MX 1.0 section 6.3, with the scale rounded up as TransformerEngine's
 /// MXFP8Quantizer does.
 template <FloatFormat Format, class Identity>
-struct Mxfp8Rule : Identity {
+struct MxRule : Identity {
   using Element = Format;
   static constexpr SchemeLayout kLayout{
       .scale_type = ScaleType::kE8M0,
@@ -48,14 +48,14 @@ struct Mxfp8Rule : Identity {
 
 /// MXFP8 with blocks of 1x32 rowwise and 32x1 columnwise.
 template <FloatFormat Format, class Identity>
-struct Mxfp8 : Mxfp8Rule<Format, Identity> {
+struct Mxfp8 : MxRule<Format, Identity> {
   static constexpr BlockShape kBlock{1, kMxBlock};
 };
 
 /// MXFP8 with tiles of 32x32, whose scale is stored for each line of the tile; both directions hold
 /// the same codes.
 template <FloatFormat Format, class Identity>
-struct Mxfp8Tile : Mxfp8Rule<Format, Identity> {
+struct Mxfp8Tile : MxRule<Format, Identity> {
   static constexpr BlockShape kBlock{kMxBlock, kMxBlock};
 };
 

@@ -455,6 +455,14 @@ class TorchTensors:
     def derive_columnwise(self, spec: QuantSpec, shape: object, buffers: tuple, threads: int = 0) -> None:
         """Fills the columnwise buffers from the rowwise ones."""
 
+    def qgemm(self, a_spec: QuantSpec, a_shape: object, a: tuple, b_spec: QuantSpec, b_shape: object, b: tuple, layout: str, out: object, bias: object | None = None, accumulate: bool = False, threads: int = 0) -> None:
+        """
+        Writes the reproducible product of two matrices to `out`, as narrowfloat.qgemm does.
+
+        a, b: buffers in the order of buffer_roles(); those that the spec plans and the layout reads must be
+        there. bias: one item for each column of `out`.
+        """
+
     def amax(self, x: object, out: object, threads: int = 0) -> None:
         """Writes the largest magnitude of x to out, float32 of one element."""
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scales of two levels, and E2M1 codes packed by twos. Compiled once per instruction set.
+// Scales of blocks with four-bit codes, and the packing of these by twos. Compiled once per
+// instruction set.
 #if defined(NARROWFLOAT_KERNELS_CPU_PACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWFLOAT_KERNELS_CPU_PACK_INL_H_
 #undef NARROWFLOAT_KERNELS_CPU_PACK_INL_H_
@@ -15,6 +16,13 @@ HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+
+/// Two codes to a byte, both directions along their own lines: NVFP4 and MXFP4.
+template <class S>
+concept PackedScheme = Scheme<S> && kCodesPerByte<S> == 2 && S::kLayout.columnwise_transposed &&
+                       !WholeTensorScheme<S>;
+template <Scheme S>
+inline constexpr bool kRoundsStochastically = S::kOptions.Has(Option::kStochasticRounding);
 
 /// What scales and their errors follow from of a TensorState: one for all blocks, or one for each
 /// line.
@@ -125,13 +133,19 @@ HWY_INLINE bool DecideTwoLevels(const float* amax, std::size_t count, const Stat
   }
   return hn::AllFalse(df, hn::MaskFromVec(misfit));
 }
-template <Scheme S, class T>
-HWY_INLINE bool DecideTwoLevels(Batch<S, T>& batch, std::size_t blocks,
-                                const typename S::TensorState& state) {
-  static_assert(kBatch<S> % hn::MaxLanes(DF()) == 0);
-  alignas(64) float amax[kBatch<S>];
-  for (std::size_t j = 0; j < kBatch<S>; ++j) amax[j] = MagnitudeValue<T>(batch.largest[j]);
-  return DecideTwoLevels<S>(amax, blocks, UniformState<S>(state), batch.scale_inv, batch.scale);
+
+/// Stores S::ScaleBlock of `count` blocks, which keeps their products within S's numbers.
+/// Requires: amaxes are not NaN. `count` is a constant where this is inlined, so that the compiler
+/// vectorizes the loop.
+template <Scheme S>
+HWY_INLINE void ScaleBlocks(const float* __restrict amax, std::size_t count,
+                            const typename S::TensorState& state,
+                            std::uint32_t* __restrict scale_inv, float* __restrict scales) {
+  for (std::size_t j = 0; j < count; ++j) {
+    const BlockScale decided = S::ScaleBlock(amax[j], state);
+    scale_inv[j] = decided.scale_inv;
+    scales[j] = decided.scale;
+  }
 }
 
 /// 16-bit lanes that alternate between two vectors of fewer, in the order of these. 2 ops.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codes of four bits under scales of two levels.
+// Quantizes to codes of four bits: NVFP4, whose scales have two levels, and MXFP4.
 #include "narrowfloat/kernels/cpu/tables.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -77,7 +77,16 @@ class RowPacker {
     if constexpr (ChoosingScheme<S>) {
       if (S::Chooses(state)) return Choose(in, blocks, state, batch) && ordinary;
     }
-    return DecideTwoLevels<S>(batch, blocks, state) && ordinary;
+    alignas(64) float amax[kBatch<S>];
+    for (std::size_t j = 0; j < kBatch<S>; ++j) amax[j] = MagnitudeValue<T>(batch.largest[j]);
+    if constexpr (TwoLevelScheme<S>) {
+      return DecideTwoLevels<S>(amax, blocks, UniformState<S>(state), batch.scale_inv,
+                                batch.scale) &&
+             ordinary;
+    } else {
+      ScaleBlocks<S>(amax, kBatch<S>, state, batch.scale_inv, batch.scale);
+      return ordinary;
+    }
   }
 
   HWY_NOINLINE bool Choose(const PanelRows<kRows, const std::byte>& in, std::size_t blocks,
@@ -117,11 +126,15 @@ class RowPacker {
                const Batch<S, T>& batch, bool ordinary, std::size_t row, std::size_t col,
                const Sink& codes) {
     using F = typename S::Element;
-    if (args_.rounding == Rounding::kStochastic) {
-      FillRandom(args_.random, row * CeilDiv(args_.shape.cols, kRandomRun) + col / kRandomRun, 1,
-                 blocks, random_);
-      PackBlocks<S, T>(in, blocks, batch.scale, ChanceCoder{random_}, codes, next);
-    } else if (ordinary) {
+    if constexpr (kRoundsStochastically<S>) {
+      if (args_.rounding == Rounding::kStochastic) {
+        static_assert(kCols == kRandomRun);
+        FillRandom(args_.random, row * CeilDiv(args_.shape.cols, kRandomRun) + col / kRandomRun, 1,
+                   blocks, random_);
+        return PackBlocks<S, T>(in, blocks, batch.scale, ChanceCoder{random_}, codes, next);
+      }
+    }
+    if (ordinary) {
       PackBlocks<S, T>(in, blocks, batch.scale, NearestCoder<F, Items::kOrdinary>(), codes, next);
     } else {
       PackBlocks<S, T>(in, blocks, batch.scale, NearestCoder<F, Items::kAny>(), codes, next);
@@ -164,8 +177,6 @@ class RowPacker {
     }
   }
 
-  static_assert(kCols == kRandomRun);
-
   const QuantizeArgs& args_;
   const DirectionBuffers<std::byte>& out_;
   const std::size_t rows_below_;
@@ -183,7 +194,9 @@ class ColumnPacker {
         out_(args.columnwise),
         state_(S::Prepare(out_.amax, args.options)),
         transposer_(args.stream) {
-    if (out_.line_amaxes == nullptr) LoadStates(0, kPatchCols);
+    if constexpr (TwoLevelScheme<S>) {
+      if (out_.line_amaxes == nullptr) LoadStates(0, kPatchCols);
+    }
   }
 
   void Run(const Tile& tile) {
@@ -198,10 +211,13 @@ class ColumnPacker {
  private:
   static constexpr std::size_t kRows = S::kBlock.cols;  // of the transposed block
   static constexpr std::size_t kPatchItems = kPatchRows * kCodesPerByte<S>;
+  static constexpr std::size_t kPatchBlocks = kPatchItems / kRows;  // of a patch's column
   static_assert(kCodesPerByte<S> == 2 && kPatchItems % kRows == 0);
 
   void PackPatch(const Square& square) {
-    if (out_.line_amaxes != nullptr) LoadStates(square.col, square.cols);
+    if constexpr (TwoLevelScheme<S>) {
+      if (out_.line_amaxes != nullptr) LoadStates(square.col, square.cols);
+    }
     for (std::size_t r = 0; r < square.rows; r += kRows) {
       const Square strip{square.row + r, std::min(kRows, square.rows - r), square.col, square.cols};
       PackStrip(strip, codes_ + r / kCodesPerByte<S> * kPatchCols);
@@ -231,10 +247,13 @@ class ColumnPacker {
     }
     using F = typename S::Element;
     const bool ordinary = Decide(rows, square.rows, cols);
-    if (args_.rounding == Rounding::kStochastic) {
-      DrawRandom(square);
-      PackRows(rows, square, cols, ChanceCoder{random_}, codes);
-    } else if (ordinary) {
+    if constexpr (kRoundsStochastically<S>) {
+      if (args_.rounding == Rounding::kStochastic) {
+        DrawRandom(square);
+        return PackRows(rows, square, cols, ChanceCoder{random_}, codes);
+      }
+    }
+    if (ordinary) {
       PackRows(rows, square, cols, NearestCoder<F, Items::kOrdinary>(), codes);
     } else {
       PackRows(rows, square, cols, NearestCoder<F, Items::kAny>(), codes);
@@ -254,8 +273,8 @@ class ColumnPacker {
       }
       const std::uint8_t* of = turned + c % kSide * kMaxLanes;
       std::byte* line = out_.scale_inv + out_.strides.LineOffset(ScaleLine<S>(square.col + c));
-      if (out_.strides.BlocksAreAdjacent() && blocks == kSide) {
-        std::memcpy(line + first, of, kSide);
+      if (out_.strides.BlocksAreAdjacent() && blocks == kPatchBlocks) {
+        std::memcpy(line + first, of, kPatchBlocks);
         continue;
       }
       for (std::size_t j = 0; j < blocks; ++j)
@@ -283,7 +302,12 @@ class ColumnPacker {
     if constexpr (ChoosingScheme<S>) {
       if (S::Chooses(state_)) return Choose(rows, count, amax, cols, scales);
     }
-    return DecideTwoLevels<S>(amax, cols, states_, strip_.scale_inv, scales);
+    if constexpr (TwoLevelScheme<S>) {
+      return DecideTwoLevels<S>(amax, cols, states_, strip_.scale_inv, scales);
+    } else {
+      ScaleBlocks<S>(amax, cols, state_, strip_.scale_inv, scales);
+      return true;
+    }
   }
 
   HWY_NOINLINE bool Choose(const std::byte* const* rows, std::size_t count, const float* amax,
@@ -308,6 +332,7 @@ class ColumnPacker {
 
   /// A byte for each item of a strip, row by row, kPatchCols apart.
   void DrawRandom(const Square& square) {
+    static_assert(kRows == kRandomRun && kSide == kRandomRun);
     const std::size_t runs = CeilDiv(args_.shape.rows, kRandomRun);  // of a column
     alignas(64) std::uint8_t drawn[kPatchCols * kRandomRun];         // column by column
     FillRandom(args_.random, kColumnwiseRuns + square.col * runs + square.row / kRandomRun, runs,
@@ -344,13 +369,13 @@ class ColumnPacker {
   const typename S::TensorState
       state_;  // its options hold for every line, its amax for all or none
   PatchTransposer<kPatchRows> transposer_;
-  LineStates<S, kPatchCols> states_;
+  struct NoStates {};
+  std::conditional_t<TwoLevelScheme<S>, LineStates<S, kPatchCols>, NoStates> states_;
   Strip<T> strip_;
-  static_assert(kRows == kRandomRun && kSide == kRandomRun);
   Padded<T, kPatchCols> padded_[kRows];
   alignas(64) std::uint8_t random_[kPatchCols * kRandomRun];
   alignas(64) std::byte codes_[kPatchRows * kPatchCols] = {};
-  static_assert(kScaleBytes<S> == 1 && kPatchItems / kRows == kSide);
+  static_assert(kScaleBytes<S> == 1 && kPatchBlocks <= kSide);
   alignas(64) std::byte scales_[kMaxLanes][kPatchCols] = {};  // more than kSide are transposed
 };
 
@@ -389,18 +414,23 @@ struct QuantizePacked {
   }
 
  private:
-  /// Scales that are not positive, which only a given amax can bring, are left to the oracle.
+  /// Returns false for two-level scales that are not positive, which only a given amax can bring:
+  /// the scalar body takes these.
   static bool Serves(const QuantizeArgs& args) {
-    const auto state = [&](const DirectionBuffers<std::byte>& out) {
-      return S::Prepare(out.amax, args.options);
-    };
-    return state(args.rowwise).encode > 0.0f && state(args.columnwise).encode > 0.0f;
+    if constexpr (TwoLevelScheme<S>) {
+      const auto state = [&](const DirectionBuffers<std::byte>& out) {
+        return S::Prepare(out.amax, args.options);
+      };
+      return state(args.rowwise).encode > 0.0f && state(args.columnwise).encode > 0.0f;
+    } else {
+      return true;
+    }
   }
 };
 
 template <class S, Direction kDirection, class... T>
 constexpr ByType<QuantizeFn> Types(TypeList<T...>) {
-  if constexpr (TwoLevelScheme<S>) {
+  if constexpr (PackedScheme<S>) {
     return {&QuantizePacked<S, T, kDirection>::Run...};
   } else {
     return {};

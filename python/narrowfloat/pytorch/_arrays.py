@@ -69,6 +69,13 @@ class Operand(NamedTuple):
         """Returns whether native code can read the buffers."""
         return all(map(_native.in_memory, self.buffers.values()))
 
+    def native(self) -> tuple[_core.QuantSpec, tuple[int, int], tuple[torch.Tensor | None, ...]]:
+        """Returns spec, shape and buffers as the verbs on torch tensors take them."""
+        buffers = tuple(map(self.buffers.get, _native.ROLES))
+        rowwise, columnwise = (buffers[_DATA[d]] is not None for d in _DATA)
+        spec = _native.make_spec(self.scheme, rowwise, columnwise, self.options)
+        return spec, self.shape, buffers
+
     def core(self) -> _core.QuantizedTensor:
         """Returns the matrix for the core's verbs, over the same memory."""
         arrays = {role: array_of(buffer) for role, buffer in self.buffers.items()}

@@ -47,7 +47,15 @@ def qgemm(
         first, second, layout, out.reshape(shape), bias, accumulate
     ):
         return out
-    _run(first, second, layout, out.reshape(shape), bias, accumulate)
+    _native.verbs.qgemm(
+        *first.native(),
+        *second.native(),
+        layout,
+        out.reshape(shape),
+        None if bias is None else bias.detach().reshape(-1).contiguous(),
+        accumulate,
+        _native.threads(),
+    )
     return out
 
 
@@ -75,19 +83,6 @@ def qgemm_gelu(
         if not grad:
             gelu_in.copy_(kept)
         return
-    gelu = {"gelu": True, "gelu_in": array_of(gelu_in), "grad": grad}
-    _run(first, second, layout, out, bias, accumulate, **gelu)
-
-
-def _run(
-    first: Operand,
-    second: Operand,
-    layout: str,
-    out: torch.Tensor,
-    bias: Tensor,
-    accumulate: bool,
-    **gelu: object,
-) -> None:
     _core.qgemm(
         first.core(),
         second.core(),
@@ -98,7 +93,9 @@ def _run(
         accumulate=accumulate,
         threads=torch.get_num_threads(),
         mode=REPRODUCIBLE,  # where the environment may have another one
-        **gelu,
+        gelu=True,
+        gelu_in=array_of(gelu_in),
+        grad=grad,
     )
 
 

@@ -37,7 +37,7 @@ struct Fp8BlockRule : Identity {
 /// Blocks of 1x128 rowwise and 128x1 columnwise. Scales are stored block-major: the scales of one
 /// block position, for all lines, are adjacent, as GEMMs read them.
 template <FloatFormat Format, class Identity>
-struct Fp8Block : Fp8BlockRule<Format, Identity> {
+struct BlockFp8Scheme : Fp8BlockRule<Format, Identity> {
   static constexpr BlockShape kBlock{1, kFp8Block};
   static constexpr SchemeLayout kLayout{
       .scale_type = ScaleType::kFloat32,
@@ -55,7 +55,7 @@ struct Fp8Block : Fp8BlockRule<Format, Identity> {
 
 /// Tiles of 128x128 with one stored scale each; both directions hold the same codes.
 template <FloatFormat Format, class Identity>
-struct Fp8Tile : Fp8BlockRule<Format, Identity> {
+struct SquareBlockFp8Scheme : Fp8BlockRule<Format, Identity> {
   static constexpr BlockShape kBlock{kFp8Block, kFp8Block};
   static constexpr SchemeLayout kLayout{
       .scale_type = ScaleType::kFloat32,

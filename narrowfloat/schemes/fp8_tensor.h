@@ -11,7 +11,7 @@ namespace narrowfloat {
 /// (current scaling). Columnwise codes are the byte transpose; both directions share one scale_inv.
 /// Source: TransformerEngine Float8Quantizer and Float8CurrentScalingQuantizer.
 template <FloatFormat Format, class Identity>
-struct Fp8Tensor : Identity {
+struct PerTensorFp8Scheme : Identity {
   using Element = Format;
   static constexpr BlockShape kBlock = kWholeTensor;
   static constexpr SchemeLayout kLayout{

@@ -11,7 +11,7 @@ namespace narrowfloat {
 /// since two codes share a byte along the line that a GEMM reads. Source: OCP MX 1.0 section 6.3,
 /// with the scale rounded up as TransformerEngine's reference for `pow_2_scales` does.
 template <class Identity>
-struct Mxfp4 : MxRule<E2M1, Identity> {
+struct Mxfp4Scheme : MxRule<E2M1, Identity> {
   static constexpr BlockShape kBlock{1, kMxBlock};
   static constexpr SchemeLayout kLayout = [] {
     SchemeLayout layout = MxRule<E2M1, Identity>::kLayout;

@@ -48,14 +48,14 @@ struct MxRule : Identity {
 
 /// MXFP8 with blocks of 1x32 rowwise and 32x1 columnwise.
 template <FloatFormat Format, class Identity>
-struct Mxfp8 : MxRule<Format, Identity> {
+struct Mxfp8Scheme : MxRule<Format, Identity> {
   static constexpr BlockShape kBlock{1, kMxBlock};
 };
 
 /// MXFP8 with tiles of 32x32, whose scale is stored for each line of the tile; both directions hold
 /// the same codes.
 template <FloatFormat Format, class Identity>
-struct Mxfp8Tile : MxRule<Format, Identity> {
+struct Mxfp8SquareScheme : MxRule<Format, Identity> {
   static constexpr BlockShape kBlock{kMxBlock, kMxBlock};
 };
 

@@ -69,7 +69,7 @@ struct Nvfp4Rule : Identity {
 
   // 4over6: maps a block's amax to 4 or to 6, whichever gives the smaller error.
 
-  NF_HD static constexpr bool Chooses(const TensorState& state) noexcept {
+  NF_HD static constexpr bool UsesFourOverSix(const TensorState& state) noexcept {
     return state.four_over_six != FourOverSix::kOff;
   }
   /// Returns the scales that map the amax to 4 and to 6. The second is used on equal errors or NaN.
@@ -101,7 +101,7 @@ struct Nvfp4Rule : Identity {
 
 /// NVFP4 with blocks of 1x16 rowwise and 16x1 columnwise.
 template <class Identity>
-struct Nvfp4 : Nvfp4Rule<Identity> {
+struct Nvfp4Scheme : Nvfp4Rule<Identity> {
   static constexpr BlockShape kBlock{1, kNvfp4Block};
   static constexpr OptionSet kOptions =
       Option::kAmax | Option::kAmaxColumnwise | Option::kSwizzled | Option::kHadamard |
@@ -110,7 +110,7 @@ struct Nvfp4 : Nvfp4Rule<Identity> {
 
 /// NVFP4 with tiles of 16x16, whose scale is stored for each line of the tile.
 template <class Identity>
-struct Nvfp4Tile : Nvfp4Rule<Identity> {
+struct Nvfp4SquareScheme : Nvfp4Rule<Identity> {
   static constexpr BlockShape kBlock{kNvfp4Block, kNvfp4Block};
   static constexpr OptionSet kOptions = Option::kAmax | Option::kAmaxColumnwise |
                                         Option::kSwizzled | Option::kStochasticRounding |

@@ -27,11 +27,13 @@ namespace narrowfloat {
 
 /// The schemes of the library. Ids are stored in files.
 using OwnSchemes =
-    TypeList<Fp8Tensor<E4M3, Fp8TensorE4M3>, Fp8Tensor<E5M2, Fp8TensorE5M2>, Mxfp8<E4M3, Mxfp8E4M3>,
-             Mxfp8<E5M2, Mxfp8E5M2>, Mxfp8Tile<E4M3, Mxfp8TileE4M3>, Mxfp8Tile<E5M2, Mxfp8TileE5M2>,
-             Fp8Block<E4M3, Fp8BlockE4M3>, Fp8Block<E5M2, Fp8BlockE5M2>, Fp8Tile<E4M3, Fp8TileE4M3>,
-             Fp8Tile<E5M2, Fp8TileE5M2>, Nvfp4<Nvfp4OneDimensional>, Nvfp4Tile<Nvfp4TwoDimensional>,
-             Mxfp4<Mxfp4OneDimensional>>;
+    TypeList<PerTensorFp8Scheme<E4M3, Fp8TensorE4M3>, PerTensorFp8Scheme<E5M2, Fp8TensorE5M2>,
+             Mxfp8Scheme<E4M3, Mxfp8E4M3>, Mxfp8Scheme<E5M2, Mxfp8E5M2>,
+             Mxfp8SquareScheme<E4M3, Mxfp8TileE4M3>, Mxfp8SquareScheme<E5M2, Mxfp8TileE5M2>,
+             BlockFp8Scheme<E4M3, Fp8BlockE4M3>, BlockFp8Scheme<E5M2, Fp8BlockE5M2>,
+             SquareBlockFp8Scheme<E4M3, Fp8TileE4M3>, SquareBlockFp8Scheme<E5M2, Fp8TileE5M2>,
+             Nvfp4Scheme<Nvfp4OneDimensional>, Nvfp4SquareScheme<Nvfp4TwoDimensional>,
+             Mxfp4Scheme<Mxfp4OneDimensional>>;
 
 /// Every scheme of this build. Kernel tables, tests, benches, schemes() and the documentation's
 /// table expand this list.

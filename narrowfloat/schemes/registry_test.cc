@@ -105,7 +105,7 @@ void ExpectKnown(std::initializer_list<KnownBlock> rows) {
 
 // Source: numerics specification section 16.
 TEST(Mxfp8Test, KnownScaleCodesE4M3) {
-  ExpectKnown<Mxfp8<E4M3, Mxfp8E4M3>>({
+  ExpectKnown<Mxfp8Scheme<E4M3, Mxfp8E4M3>>({
       {0.0f, 0x00, "no zero: the smallest power"},
       {1.0f, 0x77, "1/448 rounds up to 2^-8"},
       {447.0f, 0x7F, "just below the largest"},
@@ -120,7 +120,7 @@ TEST(Mxfp8Test, KnownScaleCodesE4M3) {
 }
 
 TEST(Mxfp8Test, KnownScaleCodesE5M2) {
-  ExpectKnown<Mxfp8<E5M2, Mxfp8E5M2>>({
+  ExpectKnown<Mxfp8Scheme<E5M2, Mxfp8E5M2>>({
       {1.0f, 0x70, "1/57344 rounds up to 2^-15"},
       {447.0f, 0x78, "447/57344 rounds up to 2^-7"},
       {448.0f, 0x78, "448/57344 is 2^-7"},
@@ -133,7 +133,7 @@ TEST(Mxfp8Test, KnownScaleCodesE5M2) {
 }
 
 TEST(Fp8TensorTest, AGivenScaleStandsWhateverTheAmax) {
-  using S = Fp8Tensor<E4M3, Fp8TensorE4M3>;
+  using S = PerTensorFp8Scheme<E4M3, Fp8TensorE4M3>;
   const ScaleOptions given{.has_scale = true, .scale = 0.25f, .rule = {}};
   for (const float amax : {0.0f, 1.0f, kInfinity}) {
     const BlockScale scale = S::ScaleBlock(amax, S::Prepare(amax, given));
@@ -177,7 +177,7 @@ TEST(RegistryTest, IdsStayAsReleased) {
 }
 
 // Everything about a block can be computed while compiling.
-static_assert(Mxfp8<E4M3, Mxfp8E4M3>::ScaleBlock(448.0f, {}).scale_inv == 127);
+static_assert(Mxfp8Scheme<E4M3, Mxfp8E4M3>::ScaleBlock(448.0f, {}).scale_inv == 127);
 static_assert(Fp8Tensor<E5M2, Fp8TensorE5M2>::Prepare(1.0f, {}).scale == 57344.0f);
 
 }  // namespace

@@ -73,9 +73,9 @@ concept Scheme = FloatFormat<typename S::Element> &&
 
 /// A scheme that, under some options, examines a block's values to choose between two scales.
 template <class S>
-concept ChoosingScheme = Scheme<S> &&
+concept FourOverSixScheme = Scheme<S> &&
     requires(float x, std::uint32_t code, const typename S::TensorState& state) {
-  { S::Chooses(state) } -> std::same_as<bool>;
+  { S::UsesFourOverSix(state) } -> std::same_as<bool>;
   { S::Candidates(x, state) } -> std::same_as<std::array<BlockScale, 2>>;
   { S::Error(code, code, x, state) } -> std::same_as<float>;
 };
@@ -103,6 +103,6 @@ concept RowBlockScheme = Scheme<S> && S::kBlock.rows == 1;
 
 /// Blocks of several rows and columns.
 template <class S>
-concept TileScheme = Scheme<S> &&(S::kBlock.rows > 1);
+concept SquareBlockScheme = Scheme<S> &&(S::kBlock.rows > 1);
 
 }  // namespace narrowfloat

@@ -9,7 +9,7 @@ struct Unfinished {
   static constexpr std::string_view kName = "unfinished_e4m3";
   using Element = E4M3;
   static constexpr BlockShape kBlock{1, 8};
-  static constexpr SchemeLayout kLayout = Mxfp8<E4M3, Mxfp8E4M3>::kLayout;
+  static constexpr SchemeLayout kLayout = Mxfp8Scheme<E4M3, Mxfp8E4M3>::kLayout;
   static constexpr OptionSet kOptions{}, kOnByDefault{};
   struct TensorState {};
   static constexpr TensorState Prepare(float, const ScaleOptions&) noexcept { return {}; }

@@ -12,7 +12,7 @@ struct Mxfp4Of64Identity {
 };
 
 /// MXFP4 with blocks of 64, which no library uses.
-struct Mxfp4Of64 : Mxfp4<Mxfp4Of64Identity> {
+struct Mxfp4Of64 : Mxfp4Scheme<Mxfp4Of64Identity> {
   static constexpr BlockShape kBlock{1, 64};
 };
 

@@ -74,8 +74,8 @@ class RowPacker {
     MeasurePanel<S, T, Items::kOrdinary>(in, blocks, batch);
     const bool ordinary = batch.ordinary;
     if (!ordinary) MeasurePanel<S, T, Items::kAny>(in, blocks, batch);
-    if constexpr (ChoosingScheme<S>) {
-      if (S::Chooses(state)) return Choose(in, blocks, state, batch) && ordinary;
+    if constexpr (FourOverSixScheme<S>) {
+      if (S::UsesFourOverSix(state)) return Choose(in, blocks, state, batch) && ordinary;
     }
     alignas(64) float amax[kBatch<S>];
     for (std::size_t j = 0; j < kBatch<S>; ++j) amax[j] = MagnitudeValue<T>(batch.largest[j]);
@@ -299,8 +299,8 @@ class ColumnPacker {
 
   bool DecideScales(const std::byte* const* rows, std::size_t count, const float* amax,
                     std::size_t cols, float* scales) {
-    if constexpr (ChoosingScheme<S>) {
-      if (S::Chooses(state_)) return Choose(rows, count, amax, cols, scales);
+    if constexpr (FourOverSixScheme<S>) {
+      if (S::UsesFourOverSix(state_)) return Choose(rows, count, amax, cols, scales);
     }
     if constexpr (TwoLevelScheme<S>) {
       return DecideTwoLevels<S>(amax, cols, states_, strip_.scale_inv, scales);

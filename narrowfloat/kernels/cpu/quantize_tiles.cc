@@ -44,7 +44,7 @@ template <class S, Direction kDirection, class... T>
 constexpr ByType<QuantizeFn> Types(TypeList<T...>) {
   constexpr bool kKeepsOrder =
       kDirection == Direction::kRowwise || !S::kLayout.columnwise_transposed;
-  if constexpr (TileScheme<S> && ByteScheme<S> && kKeepsOrder) {
+  if constexpr (SquareBlockScheme<S> && ByteScheme<S> && kKeepsOrder) {
     return {&QuantizeTiles<S, T, kDirection>::Run...};
   } else {
     return {};

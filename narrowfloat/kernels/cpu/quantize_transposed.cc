@@ -189,7 +189,7 @@ template <class S, Direction kDirection, class... T>
 constexpr ByType<QuantizeFn> Types(TypeList<T...>) {
   if constexpr (WholeTensorScheme<S> || !ByteScheme<S> || !S::kLayout.columnwise_transposed) {
     return {};
-  } else if constexpr (TileScheme<S>) {
+  } else if constexpr (SquareBlockScheme<S>) {
     return {&TransposeTiles<S, T, kDirection>::Run...};
   } else if constexpr (kDirection == Direction::kColumnwise) {
     return {&TransposeColumns<S, T>::Run...};

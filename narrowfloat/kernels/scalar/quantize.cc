@@ -63,8 +63,8 @@ class DirectionQuantizer {
 
   BlockScale ChooseScale(const typename S::TensorState& state, const LineRange& block,
                          float amax) const {
-    if constexpr (ChoosingScheme<S>) {
-      if (S::Chooses(state)) {
+    if constexpr (FourOverSixScheme<S>) {
+      if (S::UsesFourOverSix(state)) {
         const auto [first, second] = S::Candidates(amax, state);
         return ErrorOf(state, block, first) < ErrorOf(state, block, second) ? first : second;
       }

@@ -16,8 +16,8 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Of ordinary items, the largest pattern, which is above infinity's if there is a NaN.
-template <class T, Items kItems>
+/// Of finite items, the largest pattern, which is above infinity's if there is a NaN.
+template <class T, Inputs kInputs>
 HWY_INLINE std::uint32_t LargestBits(const MatrixRows<const std::byte>& in, const Tile& tile) {
   using I = std::make_signed_t<BitsOf<T> >;
   const hn::ScalableTag<I> di;
@@ -28,7 +28,7 @@ HWY_INLINE std::uint32_t LargestBits(const MatrixRows<const std::byte>& in, cons
   for (std::size_t r = tile.row_begin; r < tile.row_end; ++r) {
     const std::byte* row = in.Row(r) + tile.col_begin * sizeof(I);
     const auto magnitudes = [&](std::size_t at) NF_INLINE_ATTR {
-      return Magnitudes<T, kItems>(di, LoadItems(di, row + at));
+      return Magnitudes<T, kInputs>(di, LoadItems(di, row + at));
     };
     std::size_t i = 0;
     for (; i + kTogether * bytes <= row_bytes; i += kTogether * bytes) {
@@ -41,7 +41,7 @@ HWY_INLINE std::uint32_t LargestBits(const MatrixRows<const std::byte>& in, cons
     if (i == row_bytes) continue;
     Padded<T, HWY_MAX_BYTES / sizeof(I)> tail;
     tail.Fill(row + i, (row_bytes - i) / sizeof(I));
-    b = hn::Max(b, Magnitudes<T, kItems>(di, LoadItems(di, tail.items)));
+    b = hn::Max(b, Magnitudes<T, kInputs>(di, LoadItems(di, tail.items)));
   }
   return LargestLane(di, hn::Max(hn::Max(a, b), hn::Max(c, d)));
 }
@@ -49,9 +49,9 @@ HWY_INLINE std::uint32_t LargestBits(const MatrixRows<const std::byte>& in, cons
 template <class T>
 struct AmaxTile {
   static float Run(const MatrixRows<const std::byte>& in, const Tile& tile) noexcept {
-    const std::uint32_t largest = LargestBits<T, Items::kOrdinary>(in, tile);
+    const std::uint32_t largest = LargestBits<T, Inputs::kFinite>(in, tile);
     if (largest <= kInfinityBits<T>) return MagnitudeValue<T>(largest);
-    return MagnitudeValue<T>(LargestBits<T, Items::kAny>(in, tile));
+    return MagnitudeValue<T>(LargestBits<T, Inputs::kAll>(in, tile));
   }
 };
 

@@ -41,7 +41,7 @@ struct Batch {
   alignas(64) std::uint32_t scale_inv[kBatch<S>];
   alignas(64) std::uint32_t floor[kBatch<S>];  // and multiplier: FoldedScale's, if `folded`
   alignas(64) float multiplier[kBatch<S>];
-  bool ordinary;  // no item is infinite or NaN
+  bool finite;  // no item is infinite or NaN
   bool folded = false;
 
   /// Computes scales of whole groups until `blocks` are covered, by loops of constant length, which
@@ -123,10 +123,10 @@ HWY_INLINE hn::Vec<D> JoinGroups(D d, std::size_t j, const Group& group) {
 }
 
 /// Stores the amax pattern of each block in `batch`, zeros for the rest of the last group, and
-/// whether all items are ordinary.
+/// whether all items are finite.
 /// Stores whole vectors, because Decide loads whole vectors: a load that covers several narrower
 /// stores cannot be forwarded, and stalls until these and all earlier stores are in the cache.
-template <Scheme S, class T, Items kItems>
+template <Scheme S, class T, Inputs kInputs>
 HWY_INLINE void MeasureBlocks(const std::byte* row, std::size_t blocks, Batch<S, T>& batch) {
   using I = std::make_signed_t<BitsOf<T>>;
   const hn::CappedTag<I, S::kBlock.cols> di;
@@ -135,9 +135,9 @@ HWY_INLINE void MeasureBlocks(const std::byte* row, std::size_t blocks, Batch<S,
   const auto measure = [&](std::size_t j) NF_INLINE_ATTR {
     if (j >= blocks) return hn::Zero(di);
     const std::byte* at = row + j * S::kBlock.cols * kItemSize<T>;
-    auto largest = Magnitudes<T, kItems>(di, LoadItems(di, at));
+    auto largest = Magnitudes<T, kInputs>(di, LoadItems(di, at));
     for (std::size_t i = lanes; i < S::kBlock.cols; i += lanes) {
-      largest = hn::Max(largest, Magnitudes<T, kItems>(di, LoadItems(di, at + i * kItemSize<T>)));
+      largest = hn::Max(largest, Magnitudes<T, kInputs>(di, LoadItems(di, at + i * kItemSize<T>)));
     }
     return largest;
   };
@@ -161,7 +161,7 @@ HWY_INLINE void MeasureBlocks(const std::byte* row, std::size_t blocks, Batch<S,
     hn::Store(largest, d, reinterpret_cast<I*>(batch.largest + j));
     most = hn::Max(most, largest);
   }
-  batch.ordinary = hn::AllFalse(d, hn::Gt(most, hn::Set(d, static_cast<I>(kInfinityBits<T> - 1))));
+  batch.finite = hn::AllFalse(d, hn::Gt(most, hn::Set(d, static_cast<I>(kInfinityBits<T> - 1))));
 }
 
 /// Where a panel's codes go, and where the same codes go once more, or null.
@@ -201,7 +201,7 @@ struct BlocksFolded {
 
 /// Encodes `blocks` measured and decided blocks of each row of a panel.
 /// Blocks shorter than a vector are encoded several at a time, so that vectors are full.
-template <Scheme S, class T, Items kItems, bool kFolded>
+template <Scheme S, class T, Inputs kInputs, bool kFolded>
 HWY_INLINE void EncodeBlocks(const PanelRows<S::kBlock.rows, const std::byte>& in,
                              std::size_t blocks, const Batch<S, T>& batch,
                              const PanelCodes<S::kBlock.rows>& out, Outlet<kRunCols<S>>& outlet) {
@@ -215,7 +215,7 @@ HWY_INLINE void EncodeBlocks(const PanelRows<S::kBlock.rows, const std::byte>& i
     const auto put = [&](auto d, std::size_t i, const auto& scale) NF_INLINE_ATTR {
       if (in.next[r] != nullptr)
         PrefetchBytes(in.next[r] + i * kItemSize<T>, hn::Lanes(d) * kItemSize<T>);
-      const auto run = EncodeRun<F, T, kItems>(d, in.row[r] + i * kItemSize<T>, scale);
+      const auto run = EncodeRun<F, T, kInputs>(d, in.row[r] + i * kItemSize<T>, scale);
       codes.Put(d, run, i);
       if (copy.to != nullptr) copy.Put(d, run, i);
     };
@@ -247,7 +247,7 @@ inline constexpr std::size_t kTogether = 16 / kItemSize<T>;
 /// Takes rows into the maxima of columns, or begins these with them. `cols` is a multiple of the
 /// vector's length, or of kMost if that is less, `count` at most kTogether. Gives the largest of
 /// all patterns.
-template <class T, Items kItems, std::size_t kMost = HWY_MAX_BYTES>
+template <class T, Inputs kInputs, std::size_t kMost = HWY_MAX_BYTES>
 HWY_INLINE std::uint32_t FoldSome(const std::byte* const* rows, std::size_t count, std::size_t cols,
                                   bool first, std::make_signed_t<BitsOf<T>>* maxima) {
   const MagnitudeTag<T, kMost> di;
@@ -256,7 +256,7 @@ HWY_INLINE std::uint32_t FoldSome(const std::byte* const* rows, std::size_t coun
     auto largest = first ? hn::Zero(di) : hn::LoadU(di, maxima + c);
     const auto fold = [&](std::size_t row) NF_INLINE_ATTR {
       const auto items = LoadItems(di, rows[row] + c * kItemSize<T>);
-      largest = hn::Max(largest, Magnitudes<T, kItems>(di, items));
+      largest = hn::Max(largest, Magnitudes<T, kInputs>(di, items));
     };
     if (count == kTogether<T>) {
       for (std::size_t i = 0; i < kTogether<T>; ++i) fold(i);
@@ -270,48 +270,48 @@ HWY_INLINE std::uint32_t FoldSome(const std::byte* const* rows, std::size_t coun
 }
 
 /// The same of any number of rows.
-template <class T, Items kItems, std::size_t kMost = HWY_MAX_BYTES>
+template <class T, Inputs kInputs, std::size_t kMost = HWY_MAX_BYTES>
 HWY_INLINE std::uint32_t FoldRows(const std::byte* const* rows, std::size_t count, std::size_t cols,
                                   std::make_signed_t<BitsOf<T>>* maxima) {
   std::uint32_t most = 0;
   for (std::size_t r = 0; r < count; r += kTogether<T>) {
     const std::size_t some = std::min(kTogether<T>, count - r);
-    most = std::max(most, FoldSome<T, kItems, kMost>(rows + r, some, cols, r == 0, maxima));
+    most = std::max(most, FoldSome<T, kInputs, kMost>(rows + r, some, cols, r == 0, maxima));
   }
   return most;
 }
 
 /// The blocks of a panel of several rows are measured as those of its columns' maxima.
-template <Scheme S, class T, Items kItems>
+template <Scheme S, class T, Inputs kInputs>
 HWY_INLINE void MeasurePanel(const PanelRows<S::kBlock.rows, const std::byte>& in,
                              std::size_t blocks, Batch<S, T>& batch) {
   if constexpr (S::kBlock.rows == 1) {
-    MeasureBlocks<S, T, kItems>(in.row[0], blocks, batch);
+    MeasureBlocks<S, T, kInputs>(in.row[0], blocks, batch);
   } else {
     alignas(64) std::make_signed_t<BitsOf<T>> maxima[kBatchCols];
-    FoldRows<T, kItems, S::kBlock.cols>(in.row, in.count, blocks * S::kBlock.cols, maxima);
-    MeasureBlocks<S, T, kItems>(reinterpret_cast<const std::byte*>(maxima), blocks, batch);
+    FoldRows<T, kInputs, S::kBlock.cols>(in.row, in.count, blocks * S::kBlock.cols, maxima);
+    MeasureBlocks<S, T, kInputs>(reinterpret_cast<const std::byte*>(maxima), blocks, batch);
   }
 }
 
 /// Quantizes `cols` columns of a panel, all blocks whole. A block's scale keeps its numbers within
-/// the format, so that only infinities and NaN are not ordinary.
+/// the format, so that only infinities and NaN are not finite.
 template <Scheme S, class T>
 HWY_INLINE void QuantizeBatch(const PanelRows<S::kBlock.rows, const std::byte>& in,
                               std::size_t blocks, const typename S::TensorState& state,
                               Batch<S, T>& batch, const PanelCodes<S::kBlock.rows>& out,
                               Outlet<kRunCols<S>>& outlet) {
-  MeasurePanel<S, T, Items::kOrdinary>(in, blocks, batch);
-  if (batch.ordinary) {
+  MeasurePanel<S, T, Inputs::kFinite>(in, blocks, batch);
+  if (batch.finite) {
     batch.Decide(state, blocks);
     if (batch.folded) {
-      return EncodeBlocks<S, T, Items::kOrdinary, true>(in, blocks, batch, out, outlet);
+      return EncodeBlocks<S, T, Inputs::kFinite, true>(in, blocks, batch, out, outlet);
     }
-    EncodeBlocks<S, T, Items::kOrdinary, false>(in, blocks, batch, out, outlet);
+    EncodeBlocks<S, T, Inputs::kFinite, false>(in, blocks, batch, out, outlet);
   } else {
-    MeasurePanel<S, T, Items::kAny>(in, blocks, batch);
+    MeasurePanel<S, T, Inputs::kAll>(in, blocks, batch);
     batch.Decide(state, blocks);
-    EncodeBlocks<S, T, Items::kAny, false>(in, blocks, batch, out, outlet);
+    EncodeBlocks<S, T, Inputs::kAll, false>(in, blocks, batch, out, outlet);
   }
 }
 

@@ -18,18 +18,18 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 /// A coder gives codes of 16-bit items with signs, and of fp32 items without, where EncodeHalves
 /// and EncodeSingles leave them. `i` is the place of the first item in its run.
-template <FloatFormat F, Items kItems>
+template <FloatFormat F, Inputs kInputs>
 struct NearestCoder {
-  static constexpr Items kKind = kItems;
+  static constexpr Inputs kInputs = kInputs;
 
   template <class T, class D16, class V>
   HWY_INLINE hn::Vec<D16> Halves(D16 d16, hn::Vec<D16> items, V even, V odd,
                                  std::size_t /*i*/) const {
-    return EncodeHalves<F, T, kItems>(d16, items, even, odd);
+    return EncodeHalves<F, T, kInputs>(d16, items, even, odd);
   }
   template <class D32, class V>
   HWY_INLINE hn::Vec<D32> Singles(D32 d32, hn::Vec<D32> items, V scale, std::size_t /*i*/) const {
-    return EncodeSingles<F, kItems>(d32, items, UniformScale<hn::RebindToFloat<D32>>{scale}, 0);
+    return EncodeSingles<F, kInputs>(d32, items, UniformScale<hn::RebindToFloat<D32>>{scale}, 0);
   }
   HWY_INLINE NearestCoder From(std::size_t /*i*/) const { return *this; }
 };
@@ -66,7 +66,7 @@ HWY_INLINE hn::Vec<D16> CutOff(D16 d16, hn::Vec<D16> exponents) {
 
 /// By chance, with a random byte for each item.
 struct ChanceCoder {
-  static constexpr Items kKind = Items::kAny;
+  static constexpr Inputs kInputs = Inputs::kAll;
   static constexpr int kAbove = 23 - E2M1::kMantissaBits;  // where a float's exponent follows
   const std::uint8_t* random;
 
@@ -82,9 +82,9 @@ struct ChanceCoder {
     const auto pairs = hn::BitCast(d32, magnitude);
     const auto bytes = hn::PromoteTo(d16, hn::LoadU(d8, random + i));
     const auto shares = hn::Set(d32, kShares);
-    const auto even = Raised(df, hn::Mul(WidenEven<T, kKind>(d32, pairs), even_scale),
+    const auto even = Raised(df, hn::Mul(WidenEven<T, kInputs>(d32, pairs), even_scale),
                              hn::BitCast(d32, hn::OddEven(hn::BitCast(d16, shares), bytes)));
-    const auto odd = Raised(df, hn::Mul(WidenOdd<T, kKind>(d32, pairs), odd_scale),
+    const auto odd = Raised(df, hn::Mul(WidenOdd<T, kInputs>(d32, pairs), odd_scale),
                             hn::Or(hn::ShiftRight<16>(hn::BitCast(d32, bytes)), shares));
     const auto codes = CutOff(
         d16, hn::OddEven(hn::BitCast(d16, hn::ShiftRight<kAbove - 16>(hn::BitCast(d32, odd))),

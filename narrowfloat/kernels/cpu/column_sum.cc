@@ -140,7 +140,7 @@ struct Largest {
     const MagnitudeTag<T> di;
     for (std::size_t i = 0; i < 2 * hn::MaxLanes(DF()); i += kLanes) {
       magnitudes = hn::Max(
-          magnitudes, Magnitudes<T, Items::kOrdinary>(di, LoadItems(di, items + i * kItemSize<T>)));
+          magnitudes, Magnitudes<T, Inputs::kFinite>(di, LoadItems(di, items + i * kItemSize<T>)));
     }
   }
   HWY_INLINE std::uint32_t Bits() const { return LargestLane(MagnitudeTag<T>(), magnitudes); }

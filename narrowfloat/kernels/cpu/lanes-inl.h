@@ -65,19 +65,19 @@ template <class T, std::size_t kMost = HWY_MAX_BYTES>
 using MagnitudeTag = hn::CappedTag<std::make_signed_t<BitsOf<T>>, kMost>;
 
 /// What a body may take for granted of the items it works on.
-enum class Items {
-  kOrdinary,  // numbers whose products the format holds: nearly always so, tried first
-  kAny,       // NaN, infinities and products beyond the format too
+enum class Inputs {
+  kFinite,  // numbers whose products the format holds: nearly always so, tried first
+  kAll,     // NaN, infinities and products beyond the format too
 };
 
 /// Magnitude patterns of items, as signed integers, which order as the values do and NaN last. Of
-/// kAny items NaN is replaced by 0. 1 op, or 3.
-template <class T, Items kItems, class DI>
+/// kAll items NaN is replaced by 0. 1 op, or 3.
+template <class T, Inputs kInputs, class DI>
 HWY_INLINE hn::Vec<DI> Magnitudes(DI di, hn::Vec<DI> items) {
   using I = hn::TFromD<DI>;
   constexpr auto kMagnitude = static_cast<I>(~(I{1} << (sizeof(I) * 8 - 1)));
   const auto magnitude = hn::And(items, hn::Set(di, kMagnitude));
-  if constexpr (kItems == Items::kOrdinary) return magnitude;
+  if constexpr (kInputs == Inputs::kFinite) return magnitude;
   const auto is_nan = hn::Gt(magnitude, hn::Set(di, static_cast<I>(kInfinityBits<T>)));
   return hn::IfThenZeroElse(is_nan, magnitude);
 }
@@ -94,7 +94,7 @@ enum class Rebias { kWidening, kInScale };
 /// Values of the even and of the odd 16-bit lanes, given as magnitude patterns. NaN may become
 /// infinity: callers replace such lanes. bfloat16: 1 op each. float16: 3 ops (2 if the scale
 /// rebiases), or 5; the product with 2^112 moves the exponent over and makes subnormals normal.
-template <class T, Items kItems, Rebias kRebias = Rebias::kWidening, class D32>
+template <class T, Inputs kInputs, Rebias kRebias = Rebias::kWidening, class D32>
 HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenMagnitudes(D32 d32, hn::Vec<D32> low_halves) {
   const hn::RebindToFloat<D32> df;
   if constexpr (std::is_same_v<T, BFloat16>) {
@@ -103,7 +103,7 @@ HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenMagnitudes(D32 d32, hn::Vec<D32>
     const auto moved = hn::BitCast(df, hn::ShiftLeft<13>(low_halves));
     if constexpr (kRebias == Rebias::kInScale) return moved;
     const auto value = hn::Mul(moved, hn::Set(df, kHalfRebias));
-    if constexpr (kItems == Items::kOrdinary) return value;
+    if constexpr (kInputs == Inputs::kFinite) return value;
     const hn::RebindToSigned<D32> di;
     const auto beyond =
         hn::Gt(hn::BitCast(di, low_halves), hn::Set(di, static_cast<std::int32_t>(T::kMaxCode)));
@@ -111,17 +111,17 @@ HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenMagnitudes(D32 d32, hn::Vec<D32>
                           value);
   }
 }
-template <class T, Items kItems, Rebias kRebias = Rebias::kWidening, class D32>
+template <class T, Inputs kInputs, Rebias kRebias = Rebias::kWidening, class D32>
 HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenEven(D32 d32, hn::Vec<D32> pairs) {
-  if constexpr (std::is_same_v<T, BFloat16>) return WidenMagnitudes<T, kItems>(d32, pairs);
-  return WidenMagnitudes<T, kItems, kRebias>(d32, hn::And(pairs, hn::Set(d32, 0xFFFFu)));
+  if constexpr (std::is_same_v<T, BFloat16>) return WidenMagnitudes<T, kInputs>(d32, pairs);
+  return WidenMagnitudes<T, kInputs, kRebias>(d32, hn::And(pairs, hn::Set(d32, 0xFFFFu)));
 }
-template <class T, Items kItems, Rebias kRebias = Rebias::kWidening, class D32>
+template <class T, Inputs kInputs, Rebias kRebias = Rebias::kWidening, class D32>
 HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenOdd(D32 d32, hn::Vec<D32> pairs) {
   if constexpr (std::is_same_v<T, BFloat16>) {
     return hn::BitCast(hn::RebindToFloat<D32>(), hn::And(pairs, hn::Set(d32, 0xFFFF0000u)));
   } else {
-    return WidenMagnitudes<T, kItems, kRebias>(d32, hn::ShiftRight<16>(pairs));
+    return WidenMagnitudes<T, kInputs, kRebias>(d32, hn::ShiftRight<16>(pairs));
   }
 }
 
@@ -187,7 +187,7 @@ struct UniformScale {
   hn::Vec<DF> scale;
   HWY_INLINE hn::Vec<DF> operator()(std::size_t /*i*/) const { return scale; }
 };
-/// The same for ordinary float16, multiplied by kHalfRebias, which it must be small enough for.
+/// The same for finite float16, multiplied by kHalfRebias, which it must be small enough for.
 template <class DF>
 struct RebiasedScale : UniformScale<DF> {
   static constexpr float kTooLarge = 0x1p127f / kHalfRebias * 2;
@@ -221,7 +221,7 @@ HWY_INLINE hn::Vec<DF> SpreadScales(DF df, const float* scales, std::size_t lane
   }
 }
 
-/// Power-of-two scales, ordinary items: leaves the values alone and shifts EncodeMagnitudes' two
+/// Power-of-two scales, finite items: leaves the values alone and shifts EncodeMagnitudes' two
 /// constants by the scale's exponent instead, or the pattern from which EncodeByTable counts. Saves
 /// one multiply per value.
 template <FloatFormat F, class T>
@@ -291,17 +291,17 @@ template <FloatFormat F>
 inline constexpr int kTop = 16 - kBits<F>;
 
 /// F's code of value * scale, saturating, as EncodeMagnitudes gives it.
-template <FloatFormat F, Items kItems, class DF>
+template <FloatFormat F, Inputs kInputs, class DF>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeScaled(DF df, hn::Vec<DF> value,
                                                           hn::Vec<DF> scale) {
   auto product = hn::Mul(value, scale);
-  if constexpr (kItems == Items::kAny) product = hn::Min(product, hn::Set(df, kMaxValue<F>));
+  if constexpr (kInputs == Inputs::kAll) product = hn::Min(product, hn::Set(df, kMaxValue<F>));
   return EncodeMagnitudes<F, kTop<F>>(df, product);
 }
 
 /// Codes of 16-bit items in the uppermost bits of 16-bit lanes, zeros below them. 17 ops
-/// for ordinary bfloat16, 22 for any.
-template <FloatFormat F, class T, Items kItems, Rebias kRebias = Rebias::kWidening, class D16,
+/// for finite bfloat16, 22 for any.
+template <FloatFormat F, class T, Inputs kInputs, Rebias kRebias = Rebias::kWidening, class D16,
           class V>
 HWY_INLINE hn::Vec<D16> EncodeHalves(D16 d16, hn::Vec<D16> items, V scale_even, V scale_odd) {
   const hn::Repartition<std::uint32_t, D16> d32;
@@ -311,11 +311,12 @@ HWY_INLINE hn::Vec<D16> EncodeHalves(D16 d16, hn::Vec<D16> items, V scale_even, 
   const auto sign = hn::Xor(items, magnitude);
   const auto pairs = hn::BitCast(d32, magnitude);
   const auto even =
-      EncodeScaled<F, kItems>(df, WidenEven<T, kItems, kRebias>(d32, pairs), scale_even);
-  const auto odd = EncodeScaled<F, kItems>(df, WidenOdd<T, kItems, kRebias>(d32, pairs), scale_odd);
+      EncodeScaled<F, kInputs>(df, WidenEven<T, kInputs, kRebias>(d32, pairs), scale_even);
+  const auto odd =
+      EncodeScaled<F, kInputs>(df, WidenOdd<T, kInputs, kRebias>(d32, pairs), scale_odd);
   const auto codes =
       hn::Or(hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(odd)), hn::BitCast(d16, even)), sign);
-  if constexpr (kItems == Items::kOrdinary) return codes;
+  if constexpr (kInputs == Inputs::kFinite) return codes;
   const auto is_nan = hn::RebindMask(
       d16,
       hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, static_cast<std::int16_t>(kInfinityBits<T>))));
@@ -323,7 +324,7 @@ HWY_INLINE hn::Vec<D16> EncodeHalves(D16 d16, hn::Vec<D16> items, V scale_even, 
   return hn::IfThenElse(is_nan, hn::Set(d16, kNan), codes);
 }
 
-/// Code of an ordinary value under a folded scale, as EncodeMagnitudes gives it. 4 ops.
+/// Code of an finite value under a folded scale, as EncodeMagnitudes gives it. 4 ops.
 template <FloatFormat F, class DF>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeFolded(DF df, hn::Vec<DF> value,
                                                           hn::Vec<hn::RebindToUnsigned<DF>> floor,
@@ -334,18 +335,18 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeFolded(DF df, hn::Vec<DF> val
   return CodeOfSum<F::kMantissaBits, kTop<F>>(d32, hn::BitCast(d32, sum));
 }
 
-/// EncodeHalves for ordinary items, the i-th vector of them, and folded scales. bfloat16: 14 ops,
+/// EncodeHalves for finite items, the i-th vector of them, and folded scales. bfloat16: 14 ops,
 /// float16: 18.
 template <FloatFormat F, class T, class D16, class Scale>
 HWY_INLINE hn::Vec<D16> EncodeHalvesFolded(D16 d16, hn::Vec<D16> items, const Scale& scale,
                                            std::size_t i) {
-  constexpr Items kItems = Items::kOrdinary;
+  constexpr Inputs kInputs = Inputs::kFinite;
   const hn::Repartition<std::uint32_t, D16> d32;
   const hn::Repartition<float, D16> df;
   const auto magnitude = hn::And(items, hn::Set(d16, std::uint16_t{0x7FFF}));
   const auto sign = hn::Xor(items, magnitude);
   const auto pairs = hn::BitCast(d32, magnitude);
-  const auto even = WidenEven<T, kItems>(d32, pairs), odd = WidenOdd<T, kItems>(d32, pairs);
+  const auto even = WidenEven<T, kInputs>(d32, pairs), odd = WidenOdd<T, kInputs>(d32, pairs);
   const auto combine = [&](hn::Vec<decltype(d32)> even_codes,
                            hn::Vec<decltype(d32)> odd_codes) NF_INLINE_ATTR {
     return hn::Or(
@@ -360,8 +361,8 @@ HWY_INLINE hn::Vec<D16> EncodeHalvesFolded(D16 d16, hn::Vec<D16> items, const Sc
                             const auto sum = hn::MulAdd(base, scale.Multiplier(j), value);
                             return CodeOfSum<F::kMantissaBits, kTop<F>>(d32, hn::BitCast(d32, sum));
                           };
-    return combine(code(WidenEven<T, kItems>(d32, bases), even, 2 * i),
-                   code(WidenOdd<T, kItems>(d32, bases), odd, 2 * i + 1));
+    return combine(code(WidenEven<T, kInputs>(d32, bases), even, 2 * i),
+                   code(WidenOdd<T, kInputs>(d32, bases), odd, 2 * i + 1));
   } else {
     const auto code = [&](hn::Vec<decltype(df)> value, std::size_t j) NF_INLINE_ATTR {
       return EncodeFolded<F>(df, value, scale.Floor(j), scale.Multiplier(j));
@@ -371,18 +372,18 @@ HWY_INLINE hn::Vec<D16> EncodeHalvesFolded(D16 d16, hn::Vec<D16> items, const Sc
 }
 
 /// Codes of fp32 items without their signs, shifted left by kTop<F>, in the lower half of each
-/// lane; the upper half is undefined. 6 ops for ordinary items (5 under a folded scale), 8 for any.
-template <FloatFormat F, Items kItems, class D32, class Scale>
+/// lane; the upper half is undefined. 6 ops for finite items (5 under a folded scale), 8 for any.
+template <FloatFormat F, Inputs kInputs, class D32, class Scale>
 HWY_INLINE hn::Vec<D32> EncodeSingles(D32 d32, hn::Vec<D32> items, const Scale& scale,
                                       std::size_t i) {
   const hn::RebindToFloat<D32> df;
   const auto magnitude = hn::And(items, hn::Set(d32, ~kFloatSign));
   if constexpr (Folded<Scale>) {
-    static_assert(kItems == Items::kOrdinary);
+    static_assert(kInputs == Inputs::kFinite);
     return EncodeFolded<F>(df, hn::BitCast(df, magnitude), scale.Floor(i), scale.Multiplier(i));
   } else {
-    const auto codes = EncodeScaled<F, kItems>(df, hn::BitCast(df, magnitude), scale(i));
-    if constexpr (kItems == Items::kOrdinary) return codes;
+    const auto codes = EncodeScaled<F, kInputs>(df, hn::BitCast(df, magnitude), scale(i));
+    if constexpr (kInputs == Inputs::kFinite) return codes;
     const hn::RebindToSigned<D32> di;
     const auto is_nan = hn::RebindMask(
         d32, hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, std::int32_t{kFloatInfinity})));
@@ -391,9 +392,9 @@ HWY_INLINE hn::Vec<D32> EncodeSingles(D32 d32, hn::Vec<D32> items, const Scale& 
 }
 
 /// Items whose signs the codes take: NaN, which has none there, is left out.
-template <Items kItems, class D32>
+template <Inputs kInputs, class D32>
 HWY_INLINE hn::Vec<D32> Signs(D32 d32, hn::Vec<D32> items) {
-  if constexpr (kItems == Items::kOrdinary) return items;
+  if constexpr (kInputs == Inputs::kFinite) return items;
   const auto magnitude = hn::And(items, hn::Set(d32, ~kFloatSign));
   return hn::IfThenZeroElse(hn::Gt(magnitude, hn::Set(d32, kFloatInfinity)), items);
 }
@@ -441,7 +442,7 @@ HWY_INLINE hn::Vec<D8> TransposeQuads(D8 d8, hn::Vec<D8> quads) {
 /// Codes of Lanes(d8) items of T at `in`, scaled by positive finite scales.
 /// An item times such a scale is NaN only where the item is, so that NaN can be told from the items
 /// alone.
-template <FloatFormat F, class T, Items kItems, class D8, class Scale>
+template <FloatFormat F, class T, Inputs kInputs, class D8, class Scale>
 HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale) {
   static_assert(kBits<F> == 8);
   const hn::Repartition<std::uint16_t, D8> d16;
@@ -450,15 +451,15 @@ HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale)
     const auto pairs = [&](std::size_t i) NF_INLINE_ATTR {
       const std::size_t bytes = hn::Lanes(d32) * 4;
       const auto low = LoadItems(d32, in + i * bytes), high = LoadItems(d32, in + (i + 1) * bytes);
-      return SignedPairs(d32, EncodeSingles<F, kItems>(d32, low, scale, i),
-                         EncodeSingles<F, kItems>(d32, high, scale, i + 1), Signs<kItems>(d32, low),
-                         Signs<kItems>(d32, high));
+      return SignedPairs(d32, EncodeSingles<F, kInputs>(d32, low, scale, i),
+                         EncodeSingles<F, kInputs>(d32, high, scale, i + 1),
+                         Signs<kInputs>(d32, low), Signs<kInputs>(d32, high));
     };
     const auto quads = hn::Or(pairs(0), hn::ShiftRight<8>(pairs(2)));
     return TransposeQuads(d8, hn::BitCast(d8, quads));
 #if HWY_TARGET == HWY_AVX3_DL
   } else if constexpr (Folded<Scale> && kByTable<F, T>) {
-    static_assert(kItems == Items::kOrdinary);
+    static_assert(kInputs == Inputs::kFinite);
     const hn::Full512<std::uint16_t> d;
     const auto low = LoadItems(d, in);
     if constexpr (hn::MaxLanes(d8) == 64) {
@@ -471,14 +472,14 @@ HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale)
     }
 #endif
   } else if constexpr (Folded<Scale>) {
-    static_assert(kItems == Items::kOrdinary);
+    static_assert(kInputs == Inputs::kFinite);
     const auto part = [&](std::size_t i) NF_INLINE_ATTR {
       return EncodeHalvesFolded<F, T>(d16, LoadItems(d16, in + i * hn::Lanes(d16) * 2), scale, i);
     };
     return hn::ConcatOdd(d8, hn::BitCast(d8, part(1)), hn::BitCast(d8, part(0)));
   } else {
     const auto part = [&](std::size_t i) NF_INLINE_ATTR {
-      return EncodeHalves<F, T, kItems, kRebiasOf<Scale>>(
+      return EncodeHalves<F, T, kInputs, kRebiasOf<Scale>>(
           d16, LoadItems(d16, in + i * hn::Lanes(d16) * 2), scale(2 * i), scale(2 * i + 1));
     };
     return hn::ConcatOdd(d8, hn::BitCast(d8, part(1)), hn::BitCast(d8, part(0)));

@@ -19,8 +19,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 /// Two codes to a byte, both directions along their own lines: NVFP4 and MXFP4.
 template <class S>
-concept PackedScheme = Scheme<S> && kCodesPerByte<S> == 2 && S::kLayout.columnwise_transposed &&
-                       !WholeTensorScheme<S>;
+concept PackedScheme = Scheme<S> && kCodesPerByte<S>
+== 2 && S::kLayout.columnwise_transposed && !WholeTensorScheme<S>;
 template <Scheme S>
 inline constexpr bool kRoundsStochastically = S::kOptions.Has(Option::kStochasticRounding);
 
@@ -189,9 +189,9 @@ HWY_INLINE hn::Vec<D16> TopCodes(D16 d16, const std::byte* in, std::size_t i, co
       return coder.Singles(d32, items(k), SpreadScales<S::kBlock.cols>(df, scales, k), k);
     };
     const std::size_t next = i + hn::Lanes(d32);
-    constexpr Items kItems = Coder::kKind;
-    return InOrder(d16, SignedPairs(d32, codes(i), codes(next), Signs<kItems>(d32, items(i)),
-                                    Signs<kItems>(d32, items(next))));
+    constexpr Inputs kInputs = Coder::kInputs;
+    return InOrder(d16, SignedPairs(d32, codes(i), codes(next), Signs<kInputs>(d32, items(i)),
+                                    Signs<kInputs>(d32, items(next))));
   }
 }
 
@@ -270,12 +270,12 @@ HWY_INLINE hn::Vec<D8> PackColumnRun(const std::byte* first, const std::byte* se
       return coder.template Halves<T>(d16, LoadItems(d16, from), scale(2 * i), scale(2 * i + 1),
                                       at);
     } else {
-      constexpr Items kItems = Coder::kKind;
+      constexpr Inputs kInputs = Coder::kInputs;
       const std::size_t lanes = hn::Lanes(d32);
       const auto low = LoadItems(d32, from), high = LoadItems(d32, from + lanes * 4);
       return SignedPairs(d32, coder.Singles(d32, low, scale(2 * i), at),
                          coder.Singles(d32, high, scale(2 * i + 1), at + lanes),
-                         Signs<kItems>(d32, low), Signs<kItems>(d32, high));
+                         Signs<kInputs>(d32, low), Signs<kInputs>(d32, high));
     }
   };
   const auto both = [&](std::size_t i) NF_INLINE_ATTR {  // in upper bytes, zeros below

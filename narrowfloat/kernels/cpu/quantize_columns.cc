@@ -81,7 +81,7 @@ struct QuantizeBoth {
     }
   }
 
-  /// A strip of whole blocks, all ordinary and with scales that fold; false, before anything is
+  /// A strip of whole blocks, all finite and with scales that fold; false, before anything is
   /// written, if it is not one.
   static HWY_INLINE bool RunTogether(const QuantizeArgs& args) {
     const Tile& tile = args.tile;
@@ -119,11 +119,11 @@ struct QuantizeBoth {
                                  Strip<T>& strip) {
     for (std::size_t first = 0; first < in.count; first += kTogether<T>) {
       const std::size_t end = std::min(first + kTogether<T>, in.count);
-      const std::uint32_t most = FoldSome<T, Items::kOrdinary>(in.row + first, end - first, cols,
-                                                               first == 0, strip.magnitude);
+      const std::uint32_t most = FoldSome<T, Inputs::kFinite>(in.row + first, end - first, cols,
+                                                              first == 0, strip.magnitude);
       if (most >= kInfinityBits<T>) return false;
       for (std::size_t r = first; r < end; ++r) {
-        MeasureBlocks<S, T, Items::kOrdinary>(in.row[r], cols / S::kBlock.cols, batches[r]);
+        MeasureBlocks<S, T, Inputs::kFinite>(in.row[r], cols / S::kBlock.cols, batches[r]);
         batches[r].Decide(state, cols / S::kBlock.cols);
         if (!batches[r].folded) return false;
       }
@@ -166,8 +166,8 @@ struct QuantizeBoth {
         row_codes.Put(d8, UpperBytes(rows[0], rows[1]), c);
         hn::StoreU(UpperBytes(columns[0], columns[1]), d8, column_codes + c);
       } else {
-        const auto row = EncodeRun<F, T, Items::kOrdinary>(d8, items, by_row);
-        const auto column = EncodeRun<F, T, Items::kOrdinary>(d8, items, by_column);
+        const auto row = EncodeRun<F, T, Inputs::kFinite>(d8, items, by_row);
+        const auto column = EncodeRun<F, T, Inputs::kFinite>(d8, items, by_column);
         row_codes.Put(d8, row, c);
         hn::StoreU(column, d8, column_codes + c);
       }

@@ -68,24 +68,24 @@ class RowPacker {
     return out_.codes + row * out_.code_stride + col / kCodesPerByte<S>;
   }
 
-  /// Measures and decides whole blocks. Whether all items are ordinary.
+  /// Measures and decides whole blocks. Whether all items are finite.
   bool Decide(const PanelRows<kRows, const std::byte>& in, std::size_t blocks,
               const typename S::TensorState& state, Batch<S, T>& batch) {
-    MeasurePanel<S, T, Items::kOrdinary>(in, blocks, batch);
-    const bool ordinary = batch.ordinary;
-    if (!ordinary) MeasurePanel<S, T, Items::kAny>(in, blocks, batch);
+    MeasurePanel<S, T, Inputs::kFinite>(in, blocks, batch);
+    const bool finite = batch.finite;
+    if (!finite) MeasurePanel<S, T, Inputs::kAll>(in, blocks, batch);
     if constexpr (FourOverSixScheme<S>) {
-      if (S::UsesFourOverSix(state)) return Choose(in, blocks, state, batch) && ordinary;
+      if (S::UsesFourOverSix(state)) return Choose(in, blocks, state, batch) && finite;
     }
     alignas(64) float amax[kBatch<S>];
     for (std::size_t j = 0; j < kBatch<S>; ++j) amax[j] = MagnitudeValue<T>(batch.largest[j]);
     if constexpr (TwoLevelScheme<S>) {
       return DecideTwoLevels<S>(amax, blocks, UniformState<S>(state), batch.scale_inv,
                                 batch.scale) &&
-             ordinary;
+             finite;
     } else {
       ScaleBlocks<S>(amax, kBatch<S>, state, batch.scale_inv, batch.scale);
-      return ordinary;
+      return finite;
     }
   }
 
@@ -111,19 +111,19 @@ class RowPacker {
   void PackBatch(const PanelRows<kRows, const std::byte>& in, std::size_t blocks,
                  const typename S::TensorState& state, std::size_t row, std::size_t col) {
     Batch<S, T> batch;
-    const bool ordinary = Decide(in, blocks, state, batch);
+    const bool finite = Decide(in, blocks, state, batch);
     const std::size_t bytes = blocks * kCols / kCodesPerByte<S>;
     for (std::size_t r = 0; r < in.count; ++r) {
       std::byte* out = CodesAt(row + r, col);
       const Sink codes = outlet_.Open(D8(), out);
-      PackRow(in.row[r], in.next[r], blocks, batch, ordinary, row + r, col, codes);
+      PackRow(in.row[r], in.next[r], blocks, batch, finite, row + r, col, codes);
       outlet_.Close(codes, out, bytes);
     }
     StoreScales(batch, row, in.count, col, blocks);
   }
 
   void PackRow(const std::byte* in, const std::byte* next, std::size_t blocks,
-               const Batch<S, T>& batch, bool ordinary, std::size_t row, std::size_t col,
+               const Batch<S, T>& batch, bool finite, std::size_t row, std::size_t col,
                const Sink& codes) {
     using F = typename S::Element;
     if constexpr (kRoundsStochastically<S>) {
@@ -134,10 +134,10 @@ class RowPacker {
         return PackBlocks<S, T>(in, blocks, batch.scale, ChanceCoder{random_}, codes, next);
       }
     }
-    if (ordinary) {
-      PackBlocks<S, T>(in, blocks, batch.scale, NearestCoder<F, Items::kOrdinary>(), codes, next);
+    if (finite) {
+      PackBlocks<S, T>(in, blocks, batch.scale, NearestCoder<F, Inputs::kFinite>(), codes, next);
     } else {
-      PackBlocks<S, T>(in, blocks, batch.scale, NearestCoder<F, Items::kAny>(), codes, next);
+      PackBlocks<S, T>(in, blocks, batch.scale, NearestCoder<F, Inputs::kAll>(), codes, next);
     }
   }
 
@@ -246,17 +246,17 @@ class ColumnPacker {
       rows[r] = padded_[r].items;
     }
     using F = typename S::Element;
-    const bool ordinary = Decide(rows, square.rows, cols);
+    const bool finite = Decide(rows, square.rows, cols);
     if constexpr (kRoundsStochastically<S>) {
       if (args_.rounding == Rounding::kStochastic) {
         DrawRandom(square);
         return PackRows(rows, square, cols, ChanceCoder{random_}, codes);
       }
     }
-    if (ordinary) {
-      PackRows(rows, square, cols, NearestCoder<F, Items::kOrdinary>(), codes);
+    if (finite) {
+      PackRows(rows, square, cols, NearestCoder<F, Inputs::kFinite>(), codes);
     } else {
-      PackRows(rows, square, cols, NearestCoder<F, Items::kAny>(), codes);
+      PackRows(rows, square, cols, NearestCoder<F, Inputs::kAll>(), codes);
     }
   }
 
@@ -282,11 +282,11 @@ class ColumnPacker {
     }
   }
 
-  /// Whether all items are ordinary.
+  /// Whether all items are finite.
   bool Decide(const std::byte* const* rows, std::size_t count, std::size_t cols) {
-    const bool ordinary =
-        FoldRows<T, Items::kOrdinary>(rows, count, cols, strip_.magnitude) < kInfinityBits<T>;
-    if (!ordinary) FoldRows<T, Items::kAny>(rows, count, cols, strip_.magnitude);
+    const bool finite =
+        FoldRows<T, Inputs::kFinite>(rows, count, cols, strip_.magnitude) < kInfinityBits<T>;
+    if (!finite) FoldRows<T, Inputs::kAll>(rows, count, cols, strip_.magnitude);
     alignas(64) float amax[kPatchCols], scales[kPatchCols];  // in memory order
     for (std::size_t c = 0; c < cols; ++c) {
       amax[c] = MagnitudeValue<T>(static_cast<BitsOf<T> >(strip_.magnitude[c]));
@@ -294,7 +294,7 @@ class ColumnPacker {
     if constexpr (S::kBlock.rows > 1) ShareWithinTiles(cols, amax);
     const bool fits = DecideScales(rows, count, amax, cols, scales);
     CopyToLanes<T>(scales, cols, strip_.scale);
-    return fits && ordinary;
+    return fits && finite;
   }
 
   bool DecideScales(const std::byte* const* rows, std::size_t count, const float* amax,

@@ -42,7 +42,7 @@ HWY_INLINE V LoadedOnce(V vector) {
 
 /// Encodes `count` items of a row, to all of `out`, and prefetches as many at `next`. `largest`
 /// collects their magnitudes' patterns.
-template <FloatFormat F, class T, Items kItems, class Scale, class... Out>
+template <FloatFormat F, class T, Inputs kInputs, class Scale, class... Out>
 HWY_INLINE void EncodeRow(const std::byte* in, const std::byte* next, std::size_t count,
                           const Scale& scale, hn::Vec<MagnitudeTag<T> >& largest,
                           const Out&... out) {
@@ -53,10 +53,10 @@ HWY_INLINE void EncodeRow(const std::byte* in, const std::byte* next, std::size_
     alignas(64) std::byte items[kMaxLanes * kItemSize<T>];  // stays in registers
     for (std::size_t i = 0; i < lanes * kItemSize<T>; i += hn::Lanes(di) * kItemSize<T>) {
       const auto loaded = LoadedOnce(LoadItems(di, from + i));
-      largest = hn::Max(largest, Magnitudes<T, kItems>(di, loaded));
+      largest = hn::Max(largest, Magnitudes<T, kInputs>(di, loaded));
       hn::Store(loaded, di, reinterpret_cast<hn::TFromD<decltype(di)>*>(items + i));
     }
-    return EncodeRun<F, T, kItems>(d8, items, scale);
+    return EncodeRun<F, T, kInputs>(d8, items, scale);
   };
   std::size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
@@ -78,34 +78,34 @@ struct WholeEncoder {
   // The amax times the scale made of it may be a rounding error above the largest value.
   static constexpr float kRoundsToMax = kMaxValue<F> * (1.0f + 0x1p-10f);
 
-  // For ordinary float16, the scale takes in what widening would multiply by.
+  // For finite float16, the scale takes in what widening would multiply by.
   using OrdinaryScale =
       std::conditional_t<std::is_same_v<T, Float16>, RebiasedScale<DF>, UniformScale<DF> >;
 
-  OrdinaryScale ordinary;
+  OrdinaryScale finite;
   UniformScale<DF> uniform;
   float scale;
   std::uint32_t largest = 0;  // pattern of the largest magnitude so far
-  bool any = false;           // not all items of this tile are ordinary
+  bool any = false;           // not all items of this tile are finite
 
   explicit WholeEncoder(float tensor_scale)
       : uniform{hn::Set(DF(), tensor_scale)}, scale(tensor_scale) {
     if constexpr (std::is_same_v<T, Float16>) {
       any = scale >= OrdinaryScale::kTooLarge;
-      ordinary.scale = hn::Set(DF(), any ? scale : scale * kHalfRebias);
+      finite.scale = hn::Set(DF(), any ? scale : scale * kHalfRebias);
     } else {
-      ordinary = uniform;
+      finite = uniform;
     }
   }
 
-  /// Calls `encode(items, scale, largest)`, which writes what nothing has read yet, for ordinary
+  /// Calls `encode(items, scale, largest)`, which writes what nothing has read yet, for finite
   /// items; again, for any, if they were not.
   template <class Encode>
   HWY_INLINE void Run(const Encode& encode) {
     const MagnitudeTag<T> di;
     if (!any) {
       auto magnitudes = hn::Zero(di);
-      encode(std::integral_constant<Items, Items::kOrdinary>(), ordinary, magnitudes);
+      encode(std::integral_constant<Items, Inputs::kFinite>(), finite, magnitudes);
       const std::uint32_t bits = LargestLane(di, magnitudes);
       any = bits >= kInfinityBits<T> || MagnitudeValue<T>(bits) * scale > kRoundsToMax;
       if (!any) {
@@ -114,7 +114,7 @@ struct WholeEncoder {
       }
     }
     auto magnitudes = hn::Zero(di);
-    encode(std::integral_constant<Items, Items::kAny>(), uniform, magnitudes);
+    encode(std::integral_constant<Items, Inputs::kAll>(), uniform, magnitudes);
     largest = std::max(largest, LargestLane(di, magnitudes));
   }
 };

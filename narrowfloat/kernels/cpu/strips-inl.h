@@ -93,7 +93,7 @@ struct StripRows {
 };
 
 /// One block for each of `cols` columns, measured and decided before. Asks for what comes next.
-template <class S, class T, Items kItems, bool kFolded>
+template <class S, class T, Inputs kInputs, bool kFolded>
 HWY_INLINE void EncodeStrip(const StripRows<S::kBlock.cols, const std::byte>& in, std::size_t cols,
                             const Strip<T>& strip, const StripRows<S::kBlock.cols, std::byte>& out,
                             Outlet<kBatchCols>& outlet) {
@@ -106,9 +106,9 @@ HWY_INLINE void EncodeStrip(const StripRows<S::kBlock.cols, const std::byte>& in
       if (in.next[r] != nullptr)
         PrefetchBytes(in.next[r] + c * kItemSize<T>, hn::Lanes(d8) * kItemSize<T>);
       if constexpr (kFolded) {
-        codes.Put(d8, EncodeRun<F, T, kItems>(d8, items, strip.Folded(c)), c);
+        codes.Put(d8, EncodeRun<F, T, kInputs>(d8, items, strip.Folded(c)), c);
       } else {
-        codes.Put(d8, EncodeRun<F, T, kItems>(d8, items, strip.Scales(c)), c);
+        codes.Put(d8, EncodeRun<F, T, kInputs>(d8, items, strip.Scales(c)), c);
       }
     }
     outlet.Close(codes, out.row[r], cols);
@@ -116,21 +116,21 @@ HWY_INLINE void EncodeStrip(const StripRows<S::kBlock.cols, const std::byte>& in
 }
 
 /// A block's scale keeps its numbers within the format, so that only infinities and NaN are not
-/// ordinary.
+/// finite.
 template <class S, class T>
 HWY_INLINE void QuantizeStrip(const StripRows<S::kBlock.cols, const std::byte>& in,
                               std::size_t cols, const typename S::TensorState& state,
                               Strip<T>& strip, const StripRows<S::kBlock.cols, std::byte>& out,
                               Outlet<kBatchCols>& outlet) {
-  const bool ordinary =
-      FoldRows<T, Items::kOrdinary>(in.row, in.count, cols, strip.magnitude) < kInfinityBits<T>;
-  if (!ordinary) FoldRows<T, Items::kAny>(in.row, in.count, cols, strip.magnitude);
+  const bool finite =
+      FoldRows<T, Inputs::kFinite>(in.row, in.count, cols, strip.magnitude) < kInfinityBits<T>;
+  if (!finite) FoldRows<T, Inputs::kAll>(in.row, in.count, cols, strip.magnitude);
   strip.template Decide<S>(cols, state);
-  if (ordinary && strip.folded) {
-    return EncodeStrip<S, T, Items::kOrdinary, true>(in, cols, strip, out, outlet);
+  if (finite && strip.folded) {
+    return EncodeStrip<S, T, Inputs::kFinite, true>(in, cols, strip, out, outlet);
   }
-  if (ordinary) return EncodeStrip<S, T, Items::kOrdinary, false>(in, cols, strip, out, outlet);
-  EncodeStrip<S, T, Items::kAny, false>(in, cols, strip, out, outlet);
+  if (finite) return EncodeStrip<S, T, Inputs::kFinite, false>(in, cols, strip, out, outlet);
+  EncodeStrip<S, T, Inputs::kAll, false>(in, cols, strip, out, outlet);
 }
 
 /// The same for fewer columns than a vector holds.

@@ -77,7 +77,7 @@ struct QuantizeArgs {
   Rounding rounding = Rounding::kNearestEven;
   RandomState random;         // for stochastic rounding
   float* measured = nullptr;  // receives the tile's amax, for whole-tensor schemes
-  bool stream = false;        // codes are to be written with non-temporal stores
+  bool nontemporal = false;   // codes are to be written with non-temporal stores
 };
 
 struct DequantizeArgs {
@@ -86,7 +86,7 @@ struct DequantizeArgs {
   Tile tile;
   MatrixRows<std::byte> out;
   ScaleOptions options;
-  bool stream = false;  // items are to be written with non-temporal stores
+  bool nontemporal = false;  // items are to be written with non-temporal stores
 };
 
 /// Returns the largest magnitude of a tile, NaN ignored; 0 for an empty one.

@@ -167,7 +167,7 @@ void QuantizeRun::Begin(std::optional<float> amax) {
   ZeroPadding(out_, Role::kRowwiseScaleInv, Direction::kRowwise, rows_.shape);
   ZeroPadding(out_, Role::kColumnwiseScaleInv, Direction::kColumnwise, rows_.shape);
   measures_ = scheme.layout.amax == AmaxBuffers::kOne && spec_.scale && !spec_.amax;
-  args_.stream = BypassesCaches(execution_, CodeBytes(scheme, rows_.shape.Size()));
+  args_.nontemporal = BypassesCaches(execution_, CodeBytes(scheme, rows_.shape.Size()));
 }
 
 void QuantizeRun::QuantizeTile(const Tile& tile) {

@@ -349,7 +349,7 @@ HWY_INLINE void ForEachBatch(const QuantizeArgs& args, const DirectionBuffers<st
   const typename S::TensorState state = S::Prepare(codes.amax, args.options);
   const Tile& tile = args.tile;
   const std::size_t ahead = std::min(kRunCols<S>, tile.col_end - tile.col_begin);
-  Outlet<kRunCols<S>> outlet(args.stream);
+  Outlet<kRunCols<S>> outlet(args.nontemporal);
   for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
     PanelRows<kRows, const std::byte> in;
     PanelCodes<kRows> out;

@@ -220,7 +220,7 @@ struct DequantizeColumns {
   static void Run(const DequantizeArgs& args) noexcept {
     constexpr std::size_t kRows = S::kBlock.cols;  // of the transposed block
     const Tile& tile = args.tile;
-    Outlet<kChunk * kItemSize<T> > outlet(args.stream);
+    Outlet<kChunk * kItemSize<T> > outlet(args.nontemporal);
     ScaleDecoder<S> scales(args);
     StripDecoder<S, T> strip;
     for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
@@ -264,7 +264,7 @@ struct DequantizeBlocks {
   static void Run(const DequantizeArgs& args) noexcept {
     const DirectionBuffers<const std::byte>& in = args.in;
     const Tile& tile = args.tile;
-    Outlet<kChunk * kItemSize<T> > outlet(args.stream);
+    Outlet<kChunk * kItemSize<T> > outlet(args.nontemporal);
     ScaleDecoder<S> scales(args);
     BlockDecoder<S, T> decoder;
     alignas(64) std::byte unpacked[kChunk];
@@ -293,11 +293,11 @@ struct DequantizeWhole {
     const DirectionBuffers<const std::byte>& in = args.in;
     const Tile& tile = args.tile;
     const WholeDecoder<typename S::Element, T> decoder(TensorScale<S>(args));
-    Outlet<kChunk * kItemSize<T> > outlet(args.stream);
+    Outlet<kChunk * kItemSize<T> > outlet(args.nontemporal);
     const auto decode_row = [&](const std::byte* codes, std::size_t count,
                                 std::byte* items) NF_INLINE_ATTR {
       // The first chunk ends at a line, as in QuantizeWhole.
-      const std::size_t head = args.stream ? BytesToLine(items) / kItemSize<T> : 0;
+      const std::size_t head = args.nontemporal ? BytesToLine(items) / kItemSize<T> : 0;
       for (std::size_t i = 0, chunk; i < count; i += chunk) {
         std::byte* out = items + i * kItemSize<T>;
         chunk = std::min(i < head ? head : kChunk, count - i);
@@ -369,7 +369,7 @@ struct DequantizeTransposed {
     const DirectionBuffers<const std::byte>& in = args.in;
     const Tile& tile = args.tile;
     PatchDecoder<S, T> decoder(args);
-    Outlet<kPatchCols * kItemSize<T> > outlet(args.stream);
+    Outlet<kPatchCols * kItemSize<T> > outlet(args.nontemporal);
     alignas(64) std::byte staged[kPatchRows * kPatchCols];
     alignas(64) std::byte patch[kPatchRows * kPatchCols];
     for (std::size_t r = tile.row_begin; r < tile.row_end; r += kItems) {

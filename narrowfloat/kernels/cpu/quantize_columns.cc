@@ -34,7 +34,7 @@ struct QuantizeColumns {
     const typename S::TensorState state = S::Prepare(out.amax, args.options);
     const Tile& tile = args.tile;
     const std::size_t lanes = hn::Lanes(D8());
-    Outlet<kBatchCols> outlet(args.stream);
+    Outlet<kBatchCols> outlet(args.nontemporal);
     for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
       const std::size_t rows = std::min(kRows, tile.row_end - row);
       const std::size_t block = out.strides.BlockOffset(ScaleBlockIndex<S>(row));
@@ -98,7 +98,7 @@ struct QuantizeBoth {
     Strip<T> strip;
     if (!Measure(in, cols, state, batches, strip)) return false;
 
-    Outlet<kBatchCols> rowwise(args.stream), columnwise(args.stream);
+    Outlet<kBatchCols> rowwise(args.nontemporal), columnwise(args.nontemporal);
     for (std::size_t r = 0; r < in.count; ++r) {
       const std::size_t row = tile.row_begin + r;
       EncodeBoth(in.row[r], in.next[r], cols, batches[r], strip,

@@ -35,7 +35,7 @@ class RowPacker {
  public:
   /// Below the rows of a tile that ends a row, `rows_below` come in between before the next tile.
   RowPacker(const QuantizeArgs& args, std::size_t rows_below)
-      : args_(args), out_(args.rowwise), rows_below_(rows_below), outlet_(args.stream) {}
+      : args_(args), out_(args.rowwise), rows_below_(rows_below), outlet_(args.nontemporal) {}
 
   void Run(const Tile& tile) {
     typename S::TensorState state = S::Prepare(out_.AmaxOf(tile.row_begin), args_.options);
@@ -193,7 +193,7 @@ class ColumnPacker {
       : args_(args),
         out_(args.columnwise),
         state_(S::Prepare(out_.amax, args.options)),
-        transposer_(args.stream) {
+        transposer_(args.nontemporal) {
     if constexpr (TwoLevelScheme<S>) {
       if (out_.line_amaxes == nullptr) LoadStates(0, kPatchCols);
     }

@@ -80,7 +80,7 @@ struct TransposeColumns {
   static void Run(const QuantizeArgs& args) noexcept {
     const typename S::TensorState state = S::Prepare(args.columnwise.amax, args.options);
     Patch patch;
-    PatchTransposer<kTransposedRun> transposer(args.stream);
+    PatchTransposer<kTransposedRun> transposer(args.nontemporal);
     Outlet<kBatchCols> in_place(false);
     ForEachPatch(args.tile, [&](const Square& square) NF_INLINE_ATTR {
       ForEachStrip<kRows>(square, [&](const Square& strip, std::size_t row) NF_INLINE_ATTR {
@@ -148,8 +148,8 @@ struct TransposeTiles {
   static void Run(const QuantizeArgs& args) noexcept {
     const typename S::TensorState state = S::Prepare(args.columnwise.amax, args.options);
     Patch patch;
-    PatchTransposer<kTransposedRun> transposer(args.stream);
-    Outlet<kBatchCols> in_place(false, args.stream);
+    PatchTransposer<kTransposedRun> transposer(args.nontemporal);
+    Outlet<kBatchCols> in_place(false, args.nontemporal);
     ForEachPatch(args.tile, [&](const Square& square) NF_INLINE_ATTR {
       ForEachStrip<kRows>(square, [&](const Square& strip, std::size_t row) NF_INLINE_ATTR {
         Batch<S, T> batch;

@@ -122,11 +122,11 @@ struct WholeEncoder {
 template <FloatFormat F, class T>
 HWY_INLINE void EncodeRows(const QuantizeArgs& args, WholeEncoder<F, T>& encoder) {
   constexpr std::size_t kAhead = 4096;  // bytes
-  Outlet<kChunk> outlet(args.stream);
+  Outlet<kChunk> outlet(args.nontemporal);
   const auto encode_row = [&](const std::byte* in, std::size_t count,
                               std::byte* out) NF_INLINE_ATTR {
     // The first chunk ends at a line, so that the others bypass the caches straight from registers.
-    const std::size_t head = args.stream ? BytesToLine(out) : 0;
+    const std::size_t head = args.nontemporal ? BytesToLine(out) : 0;
     for (std::size_t i = 0, chunk; i < count; i += chunk) {
       chunk = std::min(i < head ? head : kChunk, count - i);
       const Sink codes = outlet.Open(D8(), out + i);
@@ -156,7 +156,7 @@ template <FloatFormat F, class T, bool kKeepRows>
 class TransposedEncoder {
  public:
   TransposedEncoder(const QuantizeArgs& args, WholeEncoder<F, T>& encoder)
-      : args_(args), encoder_(encoder), transposer_(args.stream) {}
+      : args_(args), encoder_(encoder), transposer_(args.nontemporal) {}
 
   void Run(const Tile& tile) {
     for (std::size_t r = tile.row_begin; r < tile.row_end; r += kTransposedRun) {
@@ -188,7 +188,7 @@ class TransposedEncoder {
           const DirectionBuffers<std::byte>& out = args_.rowwise;
           std::byte* to = out.codes + (square.row + i) * out.code_stride + square.col;
           EncodeRow<F, T, items()>(row, next, square.cols, scale, largest, codes,
-                                   SinkOf(D8(), to, args_.stream));
+                                   SinkOf(D8(), to, args_.nontemporal));
         } else {
           EncodeRow<F, T, items()>(row, next, square.cols, scale, largest, codes);
         }

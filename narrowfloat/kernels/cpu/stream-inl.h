@@ -79,7 +79,7 @@ HWY_NOINLINE inline void StreamUneven(const std::byte* from, std::size_t count, 
   CopyBytes(from + end, count - end, to + end);
 }
 
-HWY_INLINE void StreamBytes(const std::byte* from, std::size_t count, std::byte* to) {
+HWY_INLINE void CopyNontemporal(const std::byte* from, std::size_t count, std::byte* to) {
   if ((reinterpret_cast<std::uintptr_t>(to) | count) % kLine == 0) {
     StreamLines(from, count, to);
   } else {
@@ -90,26 +90,26 @@ HWY_INLINE void StreamBytes(const std::byte* from, std::size_t count, std::byte*
 /// Takes a run of output, vector by vector.
 struct Sink {
   std::uint8_t* to;
-  bool stream;  // past the caches; `to` is aligned for it
+  bool nontemporal;  // past the caches; `to` is aligned for it
 
   /// `at` bytes further on.
   template <class D>
   HWY_INLINE void Put(D d, hn::Vec<D> vector, std::size_t at) const {
     auto* place = reinterpret_cast<hn::TFromD<D>*>(to + at);
-    if (stream) {
+    if (nontemporal) {
       hn::Stream(vector, d, place);
     } else {
       hn::StoreU(vector, d, place);
     }
   }
-  HWY_INLINE Sink From(std::size_t at) const { return {to + at, stream}; }
+  HWY_INLINE Sink From(std::size_t at) const { return {to + at, nontemporal}; }
 };
 
 /// A sink at `to` that bypasses the caches if it may and vectors of D can.
 template <class D>
-HWY_INLINE Sink SinkOf(D d, std::byte* to, bool stream) {
+HWY_INLINE Sink SinkOf(D d, std::byte* to, bool nontemporal) {
   const bool aligned = reinterpret_cast<std::uintptr_t>(to) % hn::Lanes(d) == 0;
-  return {reinterpret_cast<std::uint8_t*>(to), stream && aligned};
+  return {reinterpret_cast<std::uint8_t*>(to), nontemporal && aligned};
 }
 
 /// Where a run of output is made: in place, or, if it is to bypass the caches, in the first-level
@@ -117,38 +117,38 @@ HWY_INLINE Sink SinkOf(D d, std::byte* to, bool stream) {
 template <std::size_t kBytes>
 class Outlet {
  public:
-  /// `stream_copies` is for copies of runs that are made in place.
-  explicit Outlet(bool stream, bool stream_copies = false)
-      : stream_(stream), stream_copies_(stream_copies) {}
+  /// `nontemporal_copies` is for copies of runs that are made in place.
+  explicit Outlet(bool nontemporal, bool nontemporal_copies = false)
+      : nontemporal_(nontemporal), nontemporal_copies_(nontemporal_copies) {}
   ~Outlet() {
-    if (stream_ || stream_copies_) hwy::FlushStream();
+    if (nontemporal_ || nontemporal_copies_) hwy::FlushStream();
   }
   Outlet(const Outlet&) = delete;
   Outlet& operator=(const Outlet&) = delete;
 
-  HWY_INLINE std::byte* Open(std::byte* to) { return stream_ ? staged_ : to; }
+  HWY_INLINE std::byte* Open(std::byte* to) { return nontemporal_ ? staged_ : to; }
   /// Sends what was made at Open(to).
   HWY_INLINE void Close(std::byte* to, std::size_t count) {
-    if (stream_) StreamBytes(staged_, count, to);
+    if (nontemporal_) CopyNontemporal(staged_, count, to);
   }
 
   /// The same for a run that is put vector by vector, which can bypass the caches at once.
   template <class D>
   HWY_INLINE Sink Open(D d, std::byte* to) {
-    const Sink sink = SinkOf(d, to, stream_);
-    return sink.stream == stream_ ? sink : SinkOf(d, staged_, false);
+    const Sink sink = SinkOf(d, to, nontemporal_);
+    return sink.nontemporal == nontemporal_ ? sink : SinkOf(d, staged_, false);
   }
   /// Where the vectors that are put into `sink` are to be put again, for `copy`, or null: lines of
   /// two runs that both bypass the caches at once cost twice the time.
   template <class D>
   HWY_INLINE Sink OpenCopy(D d, const Sink& sink, std::byte* copy) {
     if (copy == nullptr || IsStaged(sink)) return {nullptr, false};
-    return sink.stream ? SinkOf(d, staged_, false) : SinkOf(d, copy, stream_copies_);
+    return sink.nontemporal ? SinkOf(d, staged_, false) : SinkOf(d, copy, nontemporal_copies_);
   }
   HWY_INLINE void Close(const Sink& sink, std::byte* to, std::size_t count,
                         std::byte* copy = nullptr) {
-    if (IsStaged(sink)) StreamBytes(staged_, count, to);
-    if (copy != nullptr && stream_) StreamBytes(staged_, count, copy);
+    if (IsStaged(sink)) CopyNontemporal(staged_, count, to);
+    if (copy != nullptr && nontemporal_) CopyNontemporal(staged_, count, copy);
   }
 
  private:
@@ -156,7 +156,7 @@ class Outlet {
     return sink.to == reinterpret_cast<const std::uint8_t*>(staged_);
   }
 
-  bool stream_, stream_copies_;
+  bool nontemporal_, nontemporal_copies_;
   alignas(64) std::byte staged_[kBytes];
 };
 

@@ -75,16 +75,16 @@ HWY_INLINE void TransposeSquares(const std::uint8_t* in, std::size_t in_stride, 
 template <std::size_t kRows>
 class PatchTransposer {
  public:
-  explicit PatchTransposer(bool stream) : stream_(stream) {}
+  explicit PatchTransposer(bool nontemporal) : nontemporal_(nontemporal) {}
   ~PatchTransposer() {
-    if (stream_) hwy::FlushStream();
+    if (nontemporal_) hwy::FlushStream();
   }
   PatchTransposer(const PatchTransposer&) = delete;
   PatchTransposer& operator=(const PatchTransposer&) = delete;
 
   HWY_INLINE void Copy(const std::byte* from, std::size_t count, std::byte* to) {
-    if (stream_) {
-      StreamBytes(from, count, to);
+    if (nontemporal_) {
+      CopyNontemporal(from, count, to);
     } else {
       CopyBytes(from, count, to);
     }
@@ -107,7 +107,7 @@ class PatchTransposer {
   }
 
  private:
-  bool stream_;
+  bool nontemporal_;
   alignas(64) std::uint8_t columns_[kSide * kRows];
 };
 

@@ -39,7 +39,7 @@ HWY_INLINE std::uint32_t LargestBits(const MatrixRows<const std::byte>& in, cons
     }
     for (; i + bytes <= row_bytes; i += bytes) a = hn::Max(a, magnitudes(i));
     if (i == row_bytes) continue;
-    Padded<T, HWY_MAX_BYTES / sizeof(I)> tail;
+    ZeroPadded<T, HWY_MAX_BYTES / sizeof(I)> tail;
     tail.Fill(row + i, (row_bytes - i) / sizeof(I));
     b = hn::Max(b, Magnitudes<T, kInputs>(di, LoadItems(di, tail.items)));
   }

@@ -204,14 +204,15 @@ struct BlocksFolded {
 template <Scheme S, class T, Inputs kInputs, bool kFolded>
 HWY_INLINE void EncodeBlocks(const PanelRows<S::kBlock.rows, const std::byte>& in,
                              std::size_t blocks, const Batch<S, T>& batch,
-                             const PanelCodes<S::kBlock.rows>& out, Outlet<kRunCols<S>>& outlet) {
+                             const PanelCodes<S::kBlock.rows>& out,
+                             StagedWriter<kRunCols<S>>& outlet) {
   using F = typename S::Element;
   constexpr std::size_t kCols = S::kBlock.cols, kPerVector = hn::MaxLanes(D8()) / kCols;
   const hn::CappedTag<std::uint8_t, kCols> d_block;
   const D8 d8;
   for (std::size_t r = 0; r < in.count; ++r) {
-    const Sink codes = outlet.Open(d8, out.row[r]);
-    const Sink copy = outlet.OpenCopy(d8, codes, out.copy[r]);
+    const VectorWriter codes = outlet.Open(d8, out.row[r]);
+    const VectorWriter copy = outlet.OpenCopy(d8, codes, out.copy[r]);
     const auto put = [&](auto d, std::size_t i, const auto& scale) NF_INLINE_ATTR {
       if (in.next[r] != nullptr)
         PrefetchBytes(in.next[r] + i * kItemSize<T>, hn::Lanes(d) * kItemSize<T>);
@@ -300,7 +301,7 @@ template <Scheme S, class T>
 HWY_INLINE void QuantizeBatch(const PanelRows<S::kBlock.rows, const std::byte>& in,
                               std::size_t blocks, const typename S::TensorState& state,
                               Batch<S, T>& batch, const PanelCodes<S::kBlock.rows>& out,
-                              Outlet<kRunCols<S>>& outlet) {
+                              StagedWriter<kRunCols<S>>& outlet) {
   MeasurePanel<S, T, Inputs::kFinite>(in, blocks, batch);
   if (batch.finite) {
     batch.Decide(state, blocks);
@@ -321,7 +322,7 @@ HWY_NOINLINE void QuantizeShort(const PanelRows<S::kBlock.rows, const std::byte>
                                 std::size_t cols, const typename S::TensorState& state,
                                 Batch<S, T>& batch, const PanelCodes<S::kBlock.rows>& out) {
   constexpr std::size_t kRows = S::kBlock.rows, kCols = S::kBlock.cols;
-  Padded<T, kCols> padded[kRows];
+  ZeroPadded<T, kCols> padded[kRows];
   std::byte codes[kRows][kCols];
   PanelRows<kRows, const std::byte> staged_in{};
   PanelCodes<kRows> staged_out{};
@@ -331,7 +332,7 @@ HWY_NOINLINE void QuantizeShort(const PanelRows<S::kBlock.rows, const std::byte>
     staged_in.row[r] = padded[r].items;
     staged_out.row[r] = codes[r];
   }
-  Outlet<kRunCols<S>> in_place(false);
+  StagedWriter<kRunCols<S>> in_place(false);
   QuantizeBatch<S, T>(staged_in, 1, state, batch, staged_out, in_place);
   for (std::size_t r = 0; r < in.count; ++r) {
     std::memcpy(out.row[r], codes[r], cols);
@@ -349,7 +350,7 @@ HWY_INLINE void ForEachBatch(const QuantizeArgs& args, const DirectionBuffers<st
   const typename S::TensorState state = S::Prepare(codes.amax, args.options);
   const Tile& tile = args.tile;
   const std::size_t ahead = std::min(kRunCols<S>, tile.col_end - tile.col_begin);
-  Outlet<kRunCols<S>> outlet(args.nontemporal);
+  StagedWriter<kRunCols<S>> outlet(args.nontemporal);
   for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
     PanelRows<kRows, const std::byte> in;
     PanelCodes<kRows> out;

@@ -225,7 +225,7 @@ class ColumnSums {
   static void AddRest(const Panel& panel, std::size_t col, std::size_t cols, float* sums,
                       Largest<T, kMeasures>& largest) {
     for (std::size_t i = 0; i < panel.count; ++i) {
-      Padded<T, kGroup> items;
+      ZeroPadded<T, kGroup> items;
       items.Fill(panel.row[i] + col * kItem, cols);
       largest.Take(items.items);
       for (std::size_t c = 0; c < cols; ++c) sums[c] += LoadItem<T>(items.items, c);

@@ -142,7 +142,7 @@ HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, DF> > RoundTo(hn::Vec<DF> low,
 
 /// Two vectors' worth of items, whatever the codes and scales are.
 template <FloatFormat F, class T, class Scale>
-HWY_INLINE void DecodeAny(const std::uint8_t* codes, const Scale& scale, const Sink& out) {
+HWY_INLINE void DecodeAny(const std::uint8_t* codes, const Scale& scale, const VectorWriter& out) {
   const DF df;
   hn::Vec<DF> low, high;
   DecodeCodes<F>(codes, low, high);
@@ -161,7 +161,7 @@ HWY_INLINE void DecodeAny(const std::uint8_t* codes, const Scale& scale, const S
 /// that of item i on.
 template <FloatFormat F, class T, class ScaleAt>
 HWY_NOINLINE void DecodeAnyRow(const std::byte* in, std::size_t count, const ScaleAt& scale_at,
-                               const Sink& out) {
+                               const VectorWriter& out) {
   const std::size_t run = 2 * hn::Lanes(DF());
   const auto* codes = reinterpret_cast<const std::uint8_t*>(in);
   std::size_t i = 0;
@@ -172,12 +172,13 @@ HWY_NOINLINE void DecodeAnyRow(const std::byte* in, std::size_t count, const Sca
   alignas(64) std::uint8_t staged[kMaxRun] = {};
   alignas(64) std::byte items[kMaxRun * kItemSize<T>];
   std::memcpy(staged, codes + i, count - i);
-  DecodeAny<F, T>(staged, scale_at(i), SinkOf(D8(), items, false));
+  DecodeAny<F, T>(staged, scale_at(i), WriterAt(D8(), items, false));
   std::memcpy(out.to + i * kItemSize<T>, items, (count - i) * kItemSize<T>);
 }
 
 template <FloatFormat F, class T>
-HWY_INLINE void DecodeAnyRow(const std::byte* in, std::size_t count, float scale, const Sink& out) {
+HWY_INLINE void DecodeAnyRow(const std::byte* in, std::size_t count, float scale,
+                             const VectorWriter& out) {
   const UniformScale<DF> uniform{hn::Set(DF(), scale)};
   DecodeAnyRow<F, T>(
       in, count, [uniform](std::size_t) NF_INLINE_ATTR { return uniform; }, out);
@@ -291,7 +292,7 @@ struct HalvesTable {
 /// Decodes `count` codes with run(codes, items, largest), which does Lanes(D8) at a time. False if
 /// one is NaN or infinite: the items are then wrong.
 template <FloatFormat F, class T, class DecodeRun>
-HWY_INLINE bool DecodeNumbers(const std::byte* in, std::size_t count, const Sink& out,
+HWY_INLINE bool DecodeNumbers(const std::byte* in, std::size_t count, const VectorWriter& out,
                               const DecodeRun& run) {
   const D8 d8;
   const std::size_t lanes = hn::Lanes(d8);
@@ -303,7 +304,7 @@ HWY_INLINE bool DecodeNumbers(const std::byte* in, std::size_t count, const Sink
     alignas(64) std::uint8_t staged[HWY_MAX_BYTES] = {};
     alignas(64) std::byte items[HWY_MAX_BYTES * kItemSize<T>];
     std::memcpy(staged, codes + i, count - i);
-    run(staged, i, SinkOf(d8, items, false), largest);
+    run(staged, i, WriterAt(d8, items, false), largest);
     std::memcpy(out.to + i * kItemSize<T>, items, (count - i) * kItemSize<T>);
   }
   const auto special = hn::Gt(largest, hn::Set(d8, static_cast<std::uint8_t>(F::kMaxCode)));
@@ -328,12 +329,12 @@ class ScaledHalves {
   }
 
   /// False if the items are not to be had this way.
-  HWY_INLINE bool Decode(const std::byte* codes, std::size_t count, const Sink& out) const {
+  HWY_INLINE bool Decode(const std::byte* codes, std::size_t count, const VectorWriter& out) const {
     if (!regular_) return false;
     const auto table = table_.Load();
     return DecodeNumbers<F, T>(
         codes, count, out,
-        [&](const std::uint8_t* in, std::size_t, const Sink& items, hn::Vec<D8>& largest)
+        [&](const std::uint8_t* in, std::size_t, const VectorWriter& items, hn::Vec<D8>& largest)
             NF_INLINE_ATTR {
               const typename Table::D16 d16;
               const auto run = Table::Decode(table, in, largest);
@@ -423,11 +424,11 @@ class PowerHalves {
   /// power_at(i) is those of the items from i on. False if the items are not to be had this way.
   template <class PowerAt>
   HWY_INLINE bool Decode(const std::byte* codes, std::size_t count, const PowerAt& power_at,
-                         const Sink& out) const {
+                         const VectorWriter& out) const {
     const auto table = table_.Load();
     return DecodeNumbers<F, T>(
         codes, count, out,
-        [&](const std::uint8_t* in, std::size_t i, const Sink& items, hn::Vec<D8>& largest)
+        [&](const std::uint8_t* in, std::size_t i, const VectorWriter& items, hn::Vec<D8>& largest)
             NF_INLINE_ATTR {
               const D16 d16;
               const auto run = Table::Decode(table, in, largest);

@@ -95,7 +95,7 @@ class StripDecoder {
     }
   }
 
-  HWY_INLINE void Decode(const std::byte* codes, std::size_t cols, const Sink& out) const {
+  HWY_INLINE void Decode(const std::byte* codes, std::size_t cols, const VectorWriter& out) const {
     if constexpr (kPowers<S, T>) {
       const auto power_at = [&](std::size_t i) NF_INLINE_ATTR {
         return hn::LoadU(typename Halves::D16(), powers_ + i);
@@ -131,7 +131,8 @@ class BlockDecoder {
   /// Decodes packed E2M1 codes to bfloat16 by lookup, where the instruction set has one for it.
   /// Returns false and writes nothing for other formats, for scales that are not finite and for
   /// odd numbers of blocks.
-  HWY_INLINE bool DecodePacked(const std::byte* packed, std::size_t cols, const Sink& out) const {
+  HWY_INLINE bool DecodePacked(const std::byte* packed, std::size_t cols,
+                               const VectorWriter& out) const {
 #if HWY_TARGET <= HWY_AVX3
     if constexpr (std::is_same_v<F, E2M1> && S::kBlock.cols == 16 && std::is_same_v<T, BFloat16>) {
       const hn::Full512<std::uint16_t> d16;
@@ -152,7 +153,7 @@ class BlockDecoder {
     return false;
   }
 
-  HWY_INLINE void Decode(const std::byte* codes, std::size_t cols, const Sink& out) const {
+  HWY_INLINE void Decode(const std::byte* codes, std::size_t cols, const VectorWriter& out) const {
     if constexpr (kPowers<S, T>) {
       if (DecodePowers(codes, cols, out)) return;
     }
@@ -168,7 +169,8 @@ class BlockDecoder {
   using F = typename S::Element;
   using Halves = std::conditional_t<kPowers<S, T>, PowerHalves<F, T>, NoHalves>;
 
-  HWY_INLINE bool DecodePowers(const std::byte* codes, std::size_t cols, const Sink& out) const {
+  HWY_INLINE bool DecodePowers(const std::byte* codes, std::size_t cols,
+                               const VectorWriter& out) const {
     static_assert(S::kBlock.cols % hn::MaxLanes(typename Halves::D16()) == 0);
     std::uint16_t powers[kChunk / S::kBlock.cols + 1];
     std::uint32_t misfit = 0;
@@ -194,7 +196,7 @@ class WholeDecoder {
  public:
   explicit WholeDecoder(float scale) : scale_(scale), halves_(scale) {}
 
-  HWY_INLINE void Decode(const std::byte* codes, std::size_t count, const Sink& out) const {
+  HWY_INLINE void Decode(const std::byte* codes, std::size_t count, const VectorWriter& out) const {
     if (halves_.Decode(codes, count, out)) return;
     DecodeAnyRow<F, T>(codes, count, scale_, out);
   }
@@ -203,7 +205,7 @@ class WholeDecoder {
   /// fp32 is always decoded as any.
   struct None {
     explicit None(float) {}
-    bool Decode(const std::byte*, std::size_t, const Sink&) const { return false; }
+    bool Decode(const std::byte*, std::size_t, const VectorWriter&) const { return false; }
   };
   float scale_;
   std::conditional_t<kItemSize<T> == 2, ScaledHalves<F, T>, None> halves_;
@@ -220,7 +222,7 @@ struct DequantizeColumns {
   static void Run(const DequantizeArgs& args) noexcept {
     constexpr std::size_t kRows = S::kBlock.cols;  // of the transposed block
     const Tile& tile = args.tile;
-    Outlet<kChunk * kItemSize<T> > outlet(args.nontemporal);
+    StagedWriter<kChunk * kItemSize<T> > outlet(args.nontemporal);
     ScaleDecoder<S> scales(args);
     StripDecoder<S, T> strip;
     for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
@@ -230,7 +232,7 @@ struct DequantizeColumns {
         strip.Load(scales, row, col, cols);
         for (std::size_t r = row; r < row_end; ++r) {
           std::byte* out = args.out.Row(r) + col * kItemSize<T>;
-          const Sink items = outlet.Open(D8(), out);
+          const VectorWriter items = outlet.Open(D8(), out);
           PrefetchBytes(Ahead(args, row, row_end, r, col), cols);
           strip.Decode(args.in.codes + r * args.in.code_stride + col, cols, items);
           outlet.Close(items, out, cols * kItemSize<T>);
@@ -264,7 +266,7 @@ struct DequantizeBlocks {
   static void Run(const DequantizeArgs& args) noexcept {
     const DirectionBuffers<const std::byte>& in = args.in;
     const Tile& tile = args.tile;
-    Outlet<kChunk * kItemSize<T> > outlet(args.nontemporal);
+    StagedWriter<kChunk * kItemSize<T> > outlet(args.nontemporal);
     ScaleDecoder<S> scales(args);
     BlockDecoder<S, T> decoder;
     alignas(64) std::byte unpacked[kChunk];
@@ -274,7 +276,7 @@ struct DequantizeBlocks {
         std::byte* out = args.out.Row(r) + col * kItemSize<T>;
         const std::byte* codes = in.codes + r * in.code_stride + col / kCodesPerByte<S>;
         decoder.Load(scales, r, col, cols);
-        const Sink items = outlet.Open(D8(), out);
+        const VectorWriter items = outlet.Open(D8(), out);
         if constexpr (ByteScheme<S>) {
           decoder.Decode(codes, cols, items);
         } else if (!decoder.DecodePacked(codes, cols, items)) {
@@ -293,7 +295,7 @@ struct DequantizeWhole {
     const DirectionBuffers<const std::byte>& in = args.in;
     const Tile& tile = args.tile;
     const WholeDecoder<typename S::Element, T> decoder(TensorScale<S>(args));
-    Outlet<kChunk * kItemSize<T> > outlet(args.nontemporal);
+    StagedWriter<kChunk * kItemSize<T> > outlet(args.nontemporal);
     const auto decode_row = [&](const std::byte* codes, std::size_t count,
                                 std::byte* items) NF_INLINE_ATTR {
       // The first chunk ends at a line, as in QuantizeWhole.
@@ -301,7 +303,7 @@ struct DequantizeWhole {
       for (std::size_t i = 0, chunk; i < count; i += chunk) {
         std::byte* out = items + i * kItemSize<T>;
         chunk = std::min(i < head ? head : kChunk, count - i);
-        const Sink sink = outlet.Open(D8(), out);
+        const VectorWriter sink = outlet.Open(D8(), out);
         decoder.Decode(codes + i, chunk, sink);
         outlet.Close(sink, out, chunk * kItemSize<T>);
       }
@@ -336,7 +338,7 @@ class PatchDecoder {
   explicit PatchDecoder(const DequantizeArgs& args) : scales_(args) {}
 
   HWY_INLINE void Decode(std::size_t row, std::size_t col, const std::byte* codes, std::size_t cols,
-                         const Sink& out) {
+                         const VectorWriter& out) {
     if (row % S::kBlock.cols == 0) {  // of the transposed block
       strip_.Load(scales_, row, col, cols);
     }
@@ -353,7 +355,7 @@ class PatchDecoder<S, T> {
   explicit PatchDecoder(const DequantizeArgs& args) : decoder_(TensorScale<S>(args)) {}
 
   HWY_INLINE void Decode(std::size_t /*row*/, std::size_t /*col*/, const std::byte* codes,
-                         std::size_t cols, const Sink& out) {
+                         std::size_t cols, const VectorWriter& out) {
     decoder_.Decode(codes, cols, out);
   }
 
@@ -369,7 +371,7 @@ struct DequantizeTransposed {
     const DirectionBuffers<const std::byte>& in = args.in;
     const Tile& tile = args.tile;
     PatchDecoder<S, T> decoder(args);
-    Outlet<kPatchCols * kItemSize<T> > outlet(args.nontemporal);
+    StagedWriter<kPatchCols * kItemSize<T> > outlet(args.nontemporal);
     alignas(64) std::byte staged[kPatchRows * kPatchCols];
     alignas(64) std::byte patch[kPatchRows * kPatchCols];
     for (std::size_t r = tile.row_begin; r < tile.row_end; r += kItems) {
@@ -383,7 +385,7 @@ struct DequantizeTransposed {
         TransposeInCache(staged, patch);
         for (std::size_t i = 0; i < rows; ++i) {
           std::byte* out = args.out.Row(r + i) + c * kItemSize<T>;
-          const Sink items = outlet.Open(D8(), out);
+          const VectorWriter items = outlet.Open(D8(), out);
           decoder.Decode(r + i, c, RowOf(patch, i, staged), cols, items);
           outlet.Close(items, out, cols * kItemSize<T>);
         }

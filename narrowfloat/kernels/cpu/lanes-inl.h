@@ -489,7 +489,7 @@ HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale)
 /// A row's items, `count` of them and fewer than kItems, copied before zeros: what a short last
 /// block is quantized as.
 template <class T, std::size_t kItems>
-struct Padded {
+struct ZeroPadded {
   alignas(64) std::byte items[kItems * kItemSize<T>];
   void Fill(const std::byte* from, std::size_t count) {
     std::memcpy(items, from, count * kItemSize<T>);

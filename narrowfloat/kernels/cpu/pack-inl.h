@@ -221,7 +221,7 @@ inline constexpr std::size_t kPackRun = 2 * HWY_MAX_BYTES;  // items of a step o
 /// Asks for as many items at `next`, unless that is null.
 template <Scheme S, class T, class Coder>
 HWY_INLINE void PackBlocks(const std::byte* in, std::size_t blocks, const float* scales,
-                           const Coder& coder, const Sink& out, const std::byte* next) {
+                           const Coder& coder, const VectorWriter& out, const std::byte* next) {
   const std::size_t step = 2 * hn::Lanes(D8()), items = blocks * S::kBlock.cols;
   const auto run = [&](auto d8, const std::byte* from, const float* scales_of,
                        const Coder& coder_of) NF_INLINE_ATTR {
@@ -246,7 +246,7 @@ HWY_INLINE void PackBlocks(const std::byte* in, std::size_t blocks, const float*
     }
   }
   if (i == items) return;
-  Padded<T, kPackRun> padded;
+  ZeroPadded<T, kPackRun> padded;
   padded.Fill(in + i * kItemSize<T>, items - i);
   alignas(64) float scales_of[CeilDiv(kPackRun, S::kBlock.cols)] = {};
   std::copy_n(scales + i / S::kBlock.cols, (items - i) / S::kBlock.cols, scales_of);

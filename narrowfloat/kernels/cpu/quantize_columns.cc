@@ -34,7 +34,7 @@ struct QuantizeColumns {
     const typename S::TensorState state = S::Prepare(out.amax, args.options);
     const Tile& tile = args.tile;
     const std::size_t lanes = hn::Lanes(D8());
-    Outlet<kBatchCols> outlet(args.nontemporal);
+    StagedWriter<kBatchCols> outlet(args.nontemporal);
     for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
       const std::size_t rows = std::min(kRows, tile.row_end - row);
       const std::size_t block = out.strides.BlockOffset(ScaleBlockIndex<S>(row));
@@ -98,7 +98,7 @@ struct QuantizeBoth {
     Strip<T> strip;
     if (!Measure(in, cols, state, batches, strip)) return false;
 
-    Outlet<kBatchCols> rowwise(args.nontemporal), columnwise(args.nontemporal);
+    StagedWriter<kBatchCols> rowwise(args.nontemporal), columnwise(args.nontemporal);
     for (std::size_t r = 0; r < in.count; ++r) {
       const std::size_t row = tile.row_begin + r;
       EncodeBoth(in.row[r], in.next[r], cols, batches[r], strip,
@@ -139,12 +139,13 @@ struct QuantizeBoth {
 
   static HWY_INLINE void EncodeBoth(const std::byte* in, const std::byte* next, std::size_t cols,
                                     const Batch<S, T>& batch, const Strip<T>& strip,
-                                    std::byte* rowwise, Outlet<kBatchCols>& rowwise_outlet,
-                                    std::byte* columnwise, Outlet<kBatchCols>& columnwise_outlet) {
+                                    std::byte* rowwise, StagedWriter<kBatchCols>& rowwise_outlet,
+                                    std::byte* columnwise,
+                                    StagedWriter<kBatchCols>& columnwise_outlet) {
     using F = typename S::Element;
     const D8 d8;
     // Lines of only one of the two bypass the caches at once.
-    const Sink row_codes = rowwise_outlet.Open(d8, rowwise);
+    const VectorWriter row_codes = rowwise_outlet.Open(d8, rowwise);
     auto* column_codes = reinterpret_cast<std::uint8_t*>(columnwise_outlet.Open(columnwise));
     for (std::size_t c = 0; c < cols; c += hn::Lanes(d8)) {
       const std::byte* items = in + c * kItemSize<T>;

@@ -115,7 +115,7 @@ class RowPacker {
     const std::size_t bytes = blocks * kCols / kCodesPerByte<S>;
     for (std::size_t r = 0; r < in.count; ++r) {
       std::byte* out = CodesAt(row + r, col);
-      const Sink codes = outlet_.Open(D8(), out);
+      const VectorWriter codes = outlet_.Open(D8(), out);
       PackRow(in.row[r], in.next[r], blocks, batch, finite, row + r, col, codes);
       outlet_.Close(codes, out, bytes);
     }
@@ -124,7 +124,7 @@ class RowPacker {
 
   void PackRow(const std::byte* in, const std::byte* next, std::size_t blocks,
                const Batch<S, T>& batch, bool finite, std::size_t row, std::size_t col,
-               const Sink& codes) {
+               const VectorWriter& codes) {
     using F = typename S::Element;
     if constexpr (kRoundsStochastically<S>) {
       if (args_.rounding == Rounding::kStochastic) {
@@ -145,7 +145,7 @@ class RowPacker {
   HWY_NOINLINE void PackShort(const PanelRows<kRows, const std::byte>& in, std::size_t cols,
                               const typename S::TensorState& state, std::size_t row,
                               std::size_t col) {
-    Padded<T, kCols> padded[kRows];
+    ZeroPadded<T, kCols> padded[kRows];
     PanelRows<kRows, const std::byte> staged{};
     staged.count = in.count;
     for (std::size_t r = 0; r < in.count; ++r) {
@@ -180,7 +180,7 @@ class RowPacker {
   const QuantizeArgs& args_;
   const DirectionBuffers<std::byte>& out_;
   const std::size_t rows_below_;
-  Outlet<kBatchCols / kCodesPerByte<S> > outlet_;
+  StagedWriter<kBatchCols / kCodesPerByte<S> > outlet_;
   alignas(64) std::uint8_t random_[kBatchCols + kPackRun] = {};
 };
 
@@ -372,7 +372,7 @@ class ColumnPacker {
   struct NoStates {};
   std::conditional_t<TwoLevelScheme<S>, LineStates<S, kPatchCols>, NoStates> states_;
   Strip<T> strip_;
-  Padded<T, kPatchCols> padded_[kRows];
+  ZeroPadded<T, kPatchCols> padded_[kRows];
   alignas(64) std::uint8_t random_[kPatchCols * kRandomRun];
   alignas(64) std::byte codes_[kPatchRows * kPatchCols] = {};
   static_assert(kScaleBytes<S> == 1 && kPatchBlocks <= kSide);

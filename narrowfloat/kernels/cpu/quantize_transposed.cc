@@ -81,7 +81,7 @@ struct TransposeColumns {
     const typename S::TensorState state = S::Prepare(args.columnwise.amax, args.options);
     Patch patch;
     PatchTransposer<kTransposedRun> transposer(args.nontemporal);
-    Outlet<kBatchCols> in_place(false);
+    StagedWriter<kBatchCols> in_place(false);
     ForEachPatch(args.tile, [&](const Square& square) NF_INLINE_ATTR {
       ForEachStrip<kRows>(square, [&](const Square& strip, std::size_t row) NF_INLINE_ATTR {
         QuantizeStripOf(args, strip, state, patch.Row(row), in_place);
@@ -92,7 +92,7 @@ struct TransposeColumns {
 
   static HWY_INLINE void QuantizeStripOf(const QuantizeArgs& args, const Square& square,
                                          const typename S::TensorState& state, std::byte* codes,
-                                         Outlet<kBatchCols>& in_place) {
+                                         StagedWriter<kBatchCols>& in_place) {
     const DirectionBuffers<std::byte>& out = args.columnwise;
     const std::size_t block = out.strides.BlockOffset(ScaleBlockIndex<S>(square.row));
     const std::size_t whole = square.cols / hn::Lanes(D8()) * hn::Lanes(D8());
@@ -149,7 +149,7 @@ struct TransposeTiles {
     const typename S::TensorState state = S::Prepare(args.columnwise.amax, args.options);
     Patch patch;
     PatchTransposer<kTransposedRun> transposer(args.nontemporal);
-    Outlet<kBatchCols> in_place(false, args.nontemporal);
+    StagedWriter<kBatchCols> in_place(false, args.nontemporal);
     ForEachPatch(args.tile, [&](const Square& square) NF_INLINE_ATTR {
       ForEachStrip<kRows>(square, [&](const Square& strip, std::size_t row) NF_INLINE_ATTR {
         Batch<S, T> batch;
@@ -164,7 +164,7 @@ struct TransposeTiles {
 
   static HWY_INLINE void EncodeTile(const QuantizeArgs& args, const Square& square,
                                     const typename S::TensorState& state, std::byte* codes,
-                                    Batch<S, T>& batch, Outlet<kBatchCols>& in_place) {
+                                    Batch<S, T>& batch, StagedWriter<kBatchCols>& in_place) {
     PanelRows<kRows, const std::byte> in;
     PanelCodes<kRows> out;
     in.count = out.count = square.rows;

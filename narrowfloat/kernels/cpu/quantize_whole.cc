@@ -65,7 +65,7 @@ HWY_INLINE void EncodeRow(const std::byte* in, const std::byte* next, std::size_
     (out.Put(d8, codes, i), ...);
   }
   if (i == count) return;
-  Padded<T, kMaxLanes> tail;
+  ZeroPadded<T, kMaxLanes> tail;
   tail.Fill(in + i * kItemSize<T>, count - i);
   alignas(64) std::uint8_t staged[kMaxLanes];
   hn::Store(run(tail.items), d8, staged);
@@ -122,14 +122,14 @@ struct WholeEncoder {
 template <FloatFormat F, class T>
 HWY_INLINE void EncodeRows(const QuantizeArgs& args, WholeEncoder<F, T>& encoder) {
   constexpr std::size_t kAhead = 4096;  // bytes
-  Outlet<kChunk> outlet(args.nontemporal);
+  StagedWriter<kChunk> outlet(args.nontemporal);
   const auto encode_row = [&](const std::byte* in, std::size_t count,
                               std::byte* out) NF_INLINE_ATTR {
     // The first chunk ends at a line, so that the others bypass the caches straight from registers.
     const std::size_t head = args.nontemporal ? BytesToLine(out) : 0;
     for (std::size_t i = 0, chunk; i < count; i += chunk) {
       chunk = std::min(i < head ? head : kChunk, count - i);
-      const Sink codes = outlet.Open(D8(), out + i);
+      const VectorWriter codes = outlet.Open(D8(), out + i);
       encoder.Run([&](auto items, const auto& scale, auto& largest) NF_INLINE_ATTR {
         const std::byte* from = in + i * kItemSize<T>;
         EncodeRow<F, T, items()>(from, from + kAhead, chunk, scale, largest, codes);
@@ -183,12 +183,12 @@ class TransposedEncoder {
       for (std::size_t i = 0; i < square.rows; ++i) {
         const std::byte* next = Ahead(square, i);
         const std::byte* row = args_.in.Row(square.row + i) + square.col * kItemSize<T>;
-        const Sink codes = SinkOf(D8(), patch_ + i * kPatchCols, false);
+        const VectorWriter codes = WriterAt(D8(), patch_ + i * kPatchCols, false);
         if constexpr (kKeepRows) {
           const DirectionBuffers<std::byte>& out = args_.rowwise;
           std::byte* to = out.codes + (square.row + i) * out.code_stride + square.col;
           EncodeRow<F, T, items()>(row, next, square.cols, scale, largest, codes,
-                                   SinkOf(D8(), to, args_.nontemporal));
+                                   WriterAt(D8(), to, args_.nontemporal));
         } else {
           EncodeRow<F, T, items()>(row, next, square.cols, scale, largest, codes);
         }

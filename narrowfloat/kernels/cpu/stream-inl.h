@@ -88,7 +88,7 @@ HWY_INLINE void CopyNontemporal(const std::byte* from, std::size_t count, std::b
 }
 
 /// Takes a run of output, vector by vector.
-struct Sink {
+struct VectorWriter {
   std::uint8_t* to;
   bool nontemporal;  // past the caches; `to` is aligned for it
 
@@ -102,12 +102,12 @@ struct Sink {
       hn::StoreU(vector, d, place);
     }
   }
-  HWY_INLINE Sink From(std::size_t at) const { return {to + at, nontemporal}; }
+  HWY_INLINE VectorWriter From(std::size_t at) const { return {to + at, nontemporal}; }
 };
 
 /// A sink at `to` that bypasses the caches if it may and vectors of D can.
 template <class D>
-HWY_INLINE Sink SinkOf(D d, std::byte* to, bool nontemporal) {
+HWY_INLINE VectorWriter WriterAt(D d, std::byte* to, bool nontemporal) {
   const bool aligned = reinterpret_cast<std::uintptr_t>(to) % hn::Lanes(d) == 0;
   return {reinterpret_cast<std::uint8_t*>(to), nontemporal && aligned};
 }
@@ -115,16 +115,16 @@ HWY_INLINE Sink SinkOf(D d, std::byte* to, bool nontemporal) {
 /// Where a run of output is made: in place, or, if it is to bypass the caches, in the first-level
 /// cache first. A line that is written twice or in parts must not bypass them.
 template <std::size_t kBytes>
-class Outlet {
+class StagedWriter {
  public:
   /// `nontemporal_copies` is for copies of runs that are made in place.
-  explicit Outlet(bool nontemporal, bool nontemporal_copies = false)
+  explicit StagedWriter(bool nontemporal, bool nontemporal_copies = false)
       : nontemporal_(nontemporal), nontemporal_copies_(nontemporal_copies) {}
-  ~Outlet() {
+  ~StagedWriter() {
     if (nontemporal_ || nontemporal_copies_) hwy::FlushStream();
   }
-  Outlet(const Outlet&) = delete;
-  Outlet& operator=(const Outlet&) = delete;
+  StagedWriter(const StagedWriter&) = delete;
+  StagedWriter& operator=(const StagedWriter&) = delete;
 
   HWY_INLINE std::byte* Open(std::byte* to) { return nontemporal_ ? staged_ : to; }
   /// Sends what was made at Open(to).
@@ -134,25 +134,25 @@ class Outlet {
 
   /// The same for a run that is put vector by vector, which can bypass the caches at once.
   template <class D>
-  HWY_INLINE Sink Open(D d, std::byte* to) {
-    const Sink sink = SinkOf(d, to, nontemporal_);
-    return sink.nontemporal == nontemporal_ ? sink : SinkOf(d, staged_, false);
+  HWY_INLINE VectorWriter Open(D d, std::byte* to) {
+    const VectorWriter sink = WriterAt(d, to, nontemporal_);
+    return sink.nontemporal == nontemporal_ ? sink : WriterAt(d, staged_, false);
   }
   /// Where the vectors that are put into `sink` are to be put again, for `copy`, or null: lines of
   /// two runs that both bypass the caches at once cost twice the time.
   template <class D>
-  HWY_INLINE Sink OpenCopy(D d, const Sink& sink, std::byte* copy) {
+  HWY_INLINE VectorWriter OpenCopy(D d, const VectorWriter& sink, std::byte* copy) {
     if (copy == nullptr || IsStaged(sink)) return {nullptr, false};
-    return sink.nontemporal ? SinkOf(d, staged_, false) : SinkOf(d, copy, nontemporal_copies_);
+    return sink.nontemporal ? WriterAt(d, staged_, false) : WriterAt(d, copy, nontemporal_copies_);
   }
-  HWY_INLINE void Close(const Sink& sink, std::byte* to, std::size_t count,
+  HWY_INLINE void Close(const VectorWriter& sink, std::byte* to, std::size_t count,
                         std::byte* copy = nullptr) {
     if (IsStaged(sink)) CopyNontemporal(staged_, count, to);
     if (copy != nullptr && nontemporal_) CopyNontemporal(staged_, count, copy);
   }
 
  private:
-  HWY_INLINE bool IsStaged(const Sink& sink) const {
+  HWY_INLINE bool IsStaged(const VectorWriter& sink) const {
     return sink.to == reinterpret_cast<const std::uint8_t*>(staged_);
   }
 

@@ -96,11 +96,11 @@ struct StripRows {
 template <class S, class T, Inputs kInputs, bool kFolded>
 HWY_INLINE void EncodeStrip(const StripRows<S::kBlock.cols, const std::byte>& in, std::size_t cols,
                             const Strip<T>& strip, const StripRows<S::kBlock.cols, std::byte>& out,
-                            Outlet<kBatchCols>& outlet) {
+                            StagedWriter<kBatchCols>& outlet) {
   using F = typename S::Element;
   const D8 d8;
   for (std::size_t r = 0; r < in.count; ++r) {
-    const Sink codes = outlet.Open(d8, out.row[r]);
+    const VectorWriter codes = outlet.Open(d8, out.row[r]);
     for (std::size_t c = 0; c < cols; c += hn::Lanes(d8)) {
       const std::byte* items = in.row[r] + c * kItemSize<T>;
       if (in.next[r] != nullptr)
@@ -121,7 +121,7 @@ template <class S, class T>
 HWY_INLINE void QuantizeStrip(const StripRows<S::kBlock.cols, const std::byte>& in,
                               std::size_t cols, const typename S::TensorState& state,
                               Strip<T>& strip, const StripRows<S::kBlock.cols, std::byte>& out,
-                              Outlet<kBatchCols>& outlet) {
+                              StagedWriter<kBatchCols>& outlet) {
   const bool finite =
       FoldRows<T, Inputs::kFinite>(in.row, in.count, cols, strip.magnitude) < kInfinityBits<T>;
   if (!finite) FoldRows<T, Inputs::kAll>(in.row, in.count, cols, strip.magnitude);
@@ -139,7 +139,7 @@ HWY_NOINLINE void QuantizeNarrow(const StripRows<S::kBlock.cols, const std::byte
                                  std::size_t cols, const typename S::TensorState& state,
                                  Strip<T>& strip, const StripRows<S::kBlock.cols, std::byte>& out) {
   constexpr std::size_t kRows = S::kBlock.cols;
-  Padded<T, kMaxLanes> padded[kRows];
+  ZeroPadded<T, kMaxLanes> padded[kRows];
   std::byte codes[kRows][kMaxLanes];
   StripRows<kRows, const std::byte> staged_in{};
   StripRows<kRows, std::byte> staged_out{};
@@ -149,7 +149,7 @@ HWY_NOINLINE void QuantizeNarrow(const StripRows<S::kBlock.cols, const std::byte
     staged_in.row[r] = padded[r].items;
     staged_out.row[r] = codes[r];
   }
-  Outlet<kBatchCols> in_place(false);
+  StagedWriter<kBatchCols> in_place(false);
   QuantizeStrip<S, T>(staged_in, hn::Lanes(D8()), state, strip, staged_out, in_place);
   for (std::size_t r = 0; r < in.count; ++r) std::memcpy(out.row[r], codes[r], cols);
 }

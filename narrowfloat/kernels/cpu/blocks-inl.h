@@ -39,16 +39,17 @@ struct Batch {
   alignas(64) BitsOf<T> largest[kBatch<S>];  // patterns of the blocks' amaxes
   alignas(64) float scale[kBatch<S>];
   alignas(64) std::uint32_t scale_inv[kBatch<S>];
-  alignas(64) std::uint32_t floor[kBatch<S>];  // and multiplier: FoldedScale's, if `folded`
+  alignas(
+      64) std::uint32_t floor[kBatch<S>];  // and multiplier: PowerOfTwoScale's, if `powers_of_two`
   alignas(64) float multiplier[kBatch<S>];
   bool finite;  // no item is infinite or NaN
-  bool folded = false;
+  bool powers_of_two = false;
 
   /// Computes scales of whole groups until `blocks` are covered, by loops of constant length, which
   /// the compiler vectorizes for schemes without branches.
   HWY_INLINE void Decide(typename S::TensorState state, std::size_t blocks) {
-    using Folding = FoldedScale<typename S::Element, T>;
-    std::uint32_t misfit = 0;
+    using PowerOfTwo = PowerOfTwoScale<typename S::Element, T>;
+    std::uint32_t slow = 0;
     for (std::size_t j = 0; j < blocks; j += kGroup<S>) {
       const std::size_t end = j + kGroup<S>;
       float amax[kGroup<S>];
@@ -58,12 +59,13 @@ struct Batch {
         scale[i] = decided.scale;
         scale_inv[i] = decided.scale_inv;
       }
-      for (std::size_t i = j; i < end; ++i) misfit |= Folding::Misfit(scale[i], amax[i - j]);
-      for (std::size_t i = j; i < end; ++i) floor[i] = Folding::Floor(scale[i]);
+      for (std::size_t i = j; i < end; ++i)
+        slow |= PowerOfTwo::NeedsSlowPath(scale[i], amax[i - j]);
+      for (std::size_t i = j; i < end; ++i) floor[i] = PowerOfTwo::Floor(scale[i]);
       if constexpr (kByTable<typename S::Element, T>) continue;
-      for (std::size_t i = j; i < end; ++i) multiplier[i] = Folding::Multiplier(scale[i]);
+      for (std::size_t i = j; i < end; ++i) multiplier[i] = PowerOfTwo::Multiplier(scale[i]);
     }
-    folded = misfit >> 31 == 0;
+    powers_of_two = slow >> 31 == 0;
   }
 
   template <class DF>
@@ -71,7 +73,7 @@ struct Batch {
     return {hn::Set(df, scale[j])};
   }
   template <class DF>
-  HWY_INLINE UniformFolded<T, DF> Folded(DF df, std::size_t j) const {
+  HWY_INLINE UniformPowerOfTwo<T, DF> Folded(DF df, std::size_t j) const {
     const hn::RebindToUnsigned<DF> d32;
     const hn::Repartition<FloorBits<T>, DF> d;
     return {hn::BitCast(d, hn::Set(d32, floor[j])), hn::Set(df, multiplier[j])};
@@ -98,12 +100,12 @@ HWY_INLINE hn::Vec<DI> MergeMaxima(DI di, hn::Vec<DI> even, hn::Vec<DI> odd) {
 
 /// Lane by lane, the maximum of a vector's 128-bit blocks.
 template <class DI>
-HWY_INLINE auto FoldBlocks(DI /*di*/, hn::Vec<DI> lanes) {
+HWY_INLINE auto ReduceBlocks(DI /*di*/, hn::Vec<DI> lanes) {
   if constexpr (hn::MaxLanes(DI()) * sizeof(hn::TFromD<DI>) <= 16) {
     return lanes;
   } else {
     const hn::Half<DI> half;
-    return FoldBlocks(half, hn::Max(hn::LowerHalf(half, lanes), hn::UpperHalf(half, lanes)));
+    return ReduceBlocks(half, hn::Max(hn::LowerHalf(half, lanes), hn::UpperHalf(half, lanes)));
   }
 }
 
@@ -151,13 +153,13 @@ HWY_INLINE void MeasureBlocks(const std::byte* row, std::size_t blocks, Batch<S,
     if constexpr (sizeof(I) == 4) return four(j);
     return MergeMaxima<std::int64_t>(di, four(j), four(j + 4));
   };
-  const auto folded = [&](std::size_t j) NF_INLINE_ATTR {
-    return j < blocks ? FoldBlocks(di, group(j)) : hn::Zero(d128);
+  const auto powers_of_two = [&](std::size_t j) NF_INLINE_ATTR {
+    return j < blocks ? ReduceBlocks(di, group(j)) : hn::Zero(d128);
   };
   const hn::CappedTag<I, kGroup<S>> d;
   auto most = hn::Zero(d);
   for (std::size_t j = 0; j < RoundUp(blocks, kGroup<S>); j += hn::Lanes(d)) {
-    const auto largest = JoinGroups(d, j, folded);
+    const auto largest = JoinGroups(d, j, powers_of_two);
     hn::Store(largest, d, reinterpret_cast<I*>(batch.largest + j));
     most = hn::Max(most, largest);
   }
@@ -187,9 +189,9 @@ struct BlockScales {
     return batch.Scale(DF(), Block(i, sizeof(float))).scale;
   }
 };
-/// Supplies EncodeRun with folded scales in the same way.
+/// Supplies EncodeRun with powers_of_two scales in the same way.
 template <Scheme S, class T, class DF>
-struct BlocksFolded {
+struct BlocksPowerOfTwo {
   BlockScales<S, T, DF> of;
   HWY_INLINE auto Floor(std::size_t i) const {
     return of.batch.Folded(DF(), of.Block(i, sizeof(FloorBits<T>))).floor;
@@ -201,7 +203,7 @@ struct BlocksFolded {
 
 /// Encodes `blocks` measured and decided blocks of each row of a panel.
 /// Blocks shorter than a vector are encoded several at a time, so that vectors are full.
-template <Scheme S, class T, Inputs kInputs, bool kFolded>
+template <Scheme S, class T, Inputs kInputs, bool kPowersOfTwo>
 HWY_INLINE void EncodeBlocks(const PanelRows<S::kBlock.rows, const std::byte>& in,
                              std::size_t blocks, const Batch<S, T>& batch,
                              const PanelCodes<S::kBlock.rows>& out,
@@ -224,15 +226,15 @@ HWY_INLINE void EncodeBlocks(const PanelRows<S::kBlock.rows, const std::byte>& i
     if constexpr (kPerVector > 1) {
       for (; j + kPerVector <= blocks; j += kPerVector) {
         const BlockScales<S, T, DF> scales{batch, j};
-        if constexpr (kFolded) put(d8, j * kCols, BlocksFolded<S, T, DF>{scales});
-        if constexpr (!kFolded) put(d8, j * kCols, scales);
+        if constexpr (kPowersOfTwo) put(d8, j * kCols, BlocksPowerOfTwo<S, T, DF>{scales});
+        if constexpr (!kPowersOfTwo) put(d8, j * kCols, scales);
       }
     }
     for (; j < blocks; ++j) {
       using DB = hn::Repartition<float, decltype(d_block)>;
       const auto scale = [&]() NF_INLINE_ATTR {
-        if constexpr (kFolded) return batch.Folded(DB(), j);
-        if constexpr (!kFolded) return batch.Scale(DB(), j);
+        if constexpr (kPowersOfTwo) return batch.Folded(DB(), j);
+        if constexpr (!kPowersOfTwo) return batch.Scale(DB(), j);
       }();
       for (std::size_t i = 0; i < kCols; i += hn::Lanes(d_block))
         put(d_block, j * kCols + i, scale);
@@ -249,8 +251,9 @@ inline constexpr std::size_t kTogether = 16 / kItemSize<T>;
 /// vector's length, or of kMost if that is less, `count` at most kTogether. Gives the largest of
 /// all patterns.
 template <class T, Inputs kInputs, std::size_t kMost = HWY_MAX_BYTES>
-HWY_INLINE std::uint32_t FoldSome(const std::byte* const* rows, std::size_t count, std::size_t cols,
-                                  bool first, std::make_signed_t<BitsOf<T>>* maxima) {
+HWY_INLINE std::uint32_t ColumnMaximaOfPass(const std::byte* const* rows, std::size_t count,
+                                            std::size_t cols, bool first,
+                                            std::make_signed_t<BitsOf<T>>* maxima) {
   const MagnitudeTag<T, kMost> di;
   auto most = hn::Zero(di);
   for (std::size_t c = 0; c < cols; c += hn::Lanes(di)) {
@@ -272,12 +275,13 @@ HWY_INLINE std::uint32_t FoldSome(const std::byte* const* rows, std::size_t coun
 
 /// The same of any number of rows.
 template <class T, Inputs kInputs, std::size_t kMost = HWY_MAX_BYTES>
-HWY_INLINE std::uint32_t FoldRows(const std::byte* const* rows, std::size_t count, std::size_t cols,
-                                  std::make_signed_t<BitsOf<T>>* maxima) {
+HWY_INLINE std::uint32_t ColumnMaxima(const std::byte* const* rows, std::size_t count,
+                                      std::size_t cols, std::make_signed_t<BitsOf<T>>* maxima) {
   std::uint32_t most = 0;
   for (std::size_t r = 0; r < count; r += kTogether<T>) {
     const std::size_t some = std::min(kTogether<T>, count - r);
-    most = std::max(most, FoldSome<T, kInputs, kMost>(rows + r, some, cols, r == 0, maxima));
+    most =
+        std::max(most, ColumnMaximaOfPass<T, kInputs, kMost>(rows + r, some, cols, r == 0, maxima));
   }
   return most;
 }
@@ -290,7 +294,7 @@ HWY_INLINE void MeasurePanel(const PanelRows<S::kBlock.rows, const std::byte>& i
     MeasureBlocks<S, T, kInputs>(in.row[0], blocks, batch);
   } else {
     alignas(64) std::make_signed_t<BitsOf<T>> maxima[kBatchCols];
-    FoldRows<T, kInputs, S::kBlock.cols>(in.row, in.count, blocks * S::kBlock.cols, maxima);
+    ColumnMaxima<T, kInputs, S::kBlock.cols>(in.row, in.count, blocks * S::kBlock.cols, maxima);
     MeasureBlocks<S, T, kInputs>(reinterpret_cast<const std::byte*>(maxima), blocks, batch);
   }
 }
@@ -305,7 +309,7 @@ HWY_INLINE void QuantizeBatch(const PanelRows<S::kBlock.rows, const std::byte>& 
   MeasurePanel<S, T, Inputs::kFinite>(in, blocks, batch);
   if (batch.finite) {
     batch.Decide(state, blocks);
-    if (batch.folded) {
+    if (batch.powers_of_two) {
       return EncodeBlocks<S, T, Inputs::kFinite, true>(in, blocks, batch, out, outlet);
     }
     EncodeBlocks<S, T, Inputs::kFinite, false>(in, blocks, batch, out, outlet);

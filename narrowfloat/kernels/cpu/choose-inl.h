@@ -29,16 +29,16 @@ class Choice {
   HWY_INLINE bool Propose(const float* amax, std::size_t blocks, const States& states) {
     const DF df;
     constexpr float kMax = kMaxValue<typename S::Element>;
-    auto misfit = hn::Zero(df);
+    auto slow = hn::Zero(df);
     for (std::size_t j = 0; j < blocks; j += hn::Lanes(df)) {
       const auto of = hn::Load(df, amax + j);
       const auto to_six = hn::Mul(hn::Div(of, hn::Set(df, kMax)), states.Encode(j));
       const auto to_four = hn::Mul(to_six, hn::Set(df, 1.5f));
       candidates_[0].Set(j, ScaleOf<typename S::Scale>(to_four, states.ReciprocalEncode(j)));
       candidates_[1].Set(j, ScaleOf<typename S::Scale>(to_six, states.ReciprocalEncode(j)));
-      misfit = hn::Or(misfit, Misfit<typename S::Scale>(to_six, of));
+      slow = hn::Or(slow, NeedsSlowPath<typename S::Scale>(to_six, of));
     }
-    return hn::AllFalse(df, hn::MaskFromVec(misfit));
+    return hn::AllFalse(df, hn::MaskFromVec(slow));
   }
 
   /// Item `i` of each block's line.

@@ -409,7 +409,7 @@ class PowerHalves {
   }
 
   /// 0 if products with this scale are to be had this way.
-  static HWY_INLINE std::uint32_t Misfit(float scale) {
+  static HWY_INLINE std::uint32_t NeedsSlowPath(float scale) {
     const auto bits = std::bit_cast<std::uint32_t>(scale);
     return (bits & 0x7FFFFFu) | static_cast<std::uint32_t>(!kRegular) |
            static_cast<std::uint32_t>(bits < kSmallestScale) |

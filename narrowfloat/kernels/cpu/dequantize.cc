@@ -88,9 +88,9 @@ class StripDecoder {
                        std::size_t cols) {
     scales.DecodeBlock(ScaleBlockIndex<S>(row), col, cols, scales_);
     if constexpr (kPowers<S, T>) {
-      std::uint32_t misfit = 0;
-      for (std::size_t i = 0; i < cols; ++i) misfit |= Halves::Misfit(scales_[i]);
-      regular_ = misfit == 0;
+      std::uint32_t slow = 0;
+      for (std::size_t i = 0; i < cols; ++i) slow |= Halves::NeedsSlowPath(scales_[i]);
+      regular_ = slow == 0;
       for (std::size_t i = 0; i < cols; ++i) powers_[i] = Halves::Power(scales_[i]);
     }
   }
@@ -173,17 +173,17 @@ class BlockDecoder {
                                const VectorWriter& out) const {
     static_assert(S::kBlock.cols % hn::MaxLanes(typename Halves::D16()) == 0);
     std::uint16_t powers[kChunk / S::kBlock.cols + 1];
-    std::uint32_t misfit = 0;
+    std::uint32_t slow = 0;
     for (std::size_t i = 0; i * S::kBlock.cols < cols; ++i) {
-      misfit |= Halves::Misfit(scales_[i]);
+      slow |= Halves::NeedsSlowPath(scales_[i]);
       powers[i] = Halves::Power(scales_[i]);
     }
-    return misfit == 0 && halves_.Decode(
-                              codes, cols,
-                              [&](std::size_t i) NF_INLINE_ATTR {
-                                return hn::Set(typename Halves::D16(), powers[i / S::kBlock.cols]);
-                              },
-                              out);
+    return slow == 0 && halves_.Decode(
+                            codes, cols,
+                            [&](std::size_t i) NF_INLINE_ATTR {
+                              return hn::Set(typename Halves::D16(), powers[i / S::kBlock.cols]);
+                            },
+                            out);
   }
 
   float scales_[kChunk / S::kBlock.cols + kMaxRun] = {};  // a last run reads past the chunk

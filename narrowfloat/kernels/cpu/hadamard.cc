@@ -187,14 +187,13 @@ HWY_INLINE void TransformRun(const Group& group, std::uint32_t sign_mask) {
   const auto bottom = hn::Max(hn::ShiftRight<kBits>(hn::Add(smallest, one)), one);
   const hn::RebindToSigned<D16> di;
   const auto spread = hn::BitCast(di, hn::Sub(top, bottom));
-  const auto misfit =
-      hn::Or(hn::Gt(spread, hn::Set(di, std::int16_t{Spread<BFloat16>(24)})),
-             hn::Gt(hn::BitCast(di, top), hn::Set(di, std::int16_t{kLargestField})));
-  if (hn::AllFalse(di, misfit)) return;
-  alignas(64) std::int16_t misfits[hn::MaxLanes(D16())];
-  hn::Store(hn::VecFromMask(di, misfit), di, misfits);
+  const auto slow = hn::Or(hn::Gt(spread, hn::Set(di, std::int16_t{Spread<BFloat16>(24)})),
+                           hn::Gt(hn::BitCast(di, top), hn::Set(di, std::int16_t{kLargestField})));
+  if (hn::AllFalse(di, slow)) return;
+  alignas(64) std::int16_t slow_lanes[hn::MaxLanes(D16())];
+  hn::Store(hn::VecFromMask(di, slow), di, slow_lanes);
   for (std::size_t i = 0; i < hn::Lanes(d16); ++i) {
-    if (misfits[i] != 0) TransformColumns<BFloat16, 1>(group.At<BFloat16>(i), sign_mask);
+    if (slow_lanes[i] != 0) TransformColumns<BFloat16, 1>(group.At<BFloat16>(i), sign_mask);
   }
 }
 

@@ -166,9 +166,9 @@ struct EncodeRule {
 /// 2^(23-M) + value has steps of exactly b * 2^-M, F's own: the addition rounds to nearest-even on
 /// F's grid, subnormals included, and leaves value / (b * 2^-M) in its low bits. The exponent field
 /// e of the sum, shifted onto F's exponent, supplies the rest; the part of both that does not
-/// depend on the value is folded into the multiplier of b. Worked example, E4M3, 1.1875: b = 1,
-/// steps of 1/8, 9.5 is a tie and becomes 10 (even): sum mantissa 10 + 152, e = 147; 162 + 8 * 147
-/// = 1338 = 0x3A mod 256, which is 1.25. The multiplication is exact (b is a power of two), so
+/// depend on the value is powers_of_two into the multiplier of b. Worked example, E4M3, 1.1875: b =
+/// 1, steps of 1/8, 9.5 is a tie and becomes 10 (even): sum mantissa 10 + 152, e = 147; 162 + 8 *
+/// 147 = 1338 = 0x3A mod 256, which is 1.25. The multiplication is exact (b is a power of two), so
 /// targets without FMA give the same bits.
 template <FloatFormat F, int kShift, class DF>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeMagnitudes(DF df, hn::Vec<DF> value) {
@@ -225,7 +225,7 @@ HWY_INLINE hn::Vec<DF> SpreadScales(DF df, const float* scales, std::size_t lane
 /// constants by the scale's exponent instead, or the pattern from which EncodeByTable counts. Saves
 /// one multiply per value.
 template <FloatFormat F, class T>
-struct FoldedScale {
+struct PowerOfTwoScale {
   static constexpr int kMaxExponent =
       static_cast<int>(F::kMaxCode >> F::kMantissaBits) - static_cast<int>(F::kBias);
   // Exponents, as fields of fp32, of scales with which neither the smallest normal number nor b's
@@ -237,7 +237,7 @@ struct FoldedScale {
   /// Returns a word whose uppermost bit is set if a block with this scale and amax must not be
   /// encoded so. Requires: neither is negative or NaN. A block of zeros only needs a power of two.
   /// Each term sets the bit by a subtraction below zero: g++ vectorizes this better than compares.
-  static HWY_INLINE std::uint32_t Misfit(float scale, float amax) {
+  static HWY_INLINE std::uint32_t NeedsSlowPath(float scale, float amax) {
     const auto bits = std::bit_cast<std::uint32_t>(scale);
     const std::uint32_t field = bits >> 23, mantissa = bits & 0x7FFFFFu;
     const std::uint32_t not_zero = 0u - std::bit_cast<std::uint32_t>(amax);
@@ -263,7 +263,7 @@ struct FoldedScale {
 /// One for all lanes, and one for each lane, as EncodeRun asks for them: `floor` of bfloat16 in
 /// memory order.
 template <class T, class DF>
-struct UniformFolded {
+struct UniformPowerOfTwo {
   hn::Vec<hn::Repartition<FloorBits<T>, DF>> floor;
   hn::Vec<DF> multiplier;
   HWY_INLINE auto Floor(std::size_t /*i*/) const { return floor; }
@@ -324,7 +324,7 @@ HWY_INLINE hn::Vec<D16> EncodeHalves(D16 d16, hn::Vec<D16> items, V scale_even, 
   return hn::IfThenElse(is_nan, hn::Set(d16, kNan), codes);
 }
 
-/// Code of an finite value under a folded scale, as EncodeMagnitudes gives it. 4 ops.
+/// Code of an finite value under a powers_of_two scale, as EncodeMagnitudes gives it. 4 ops.
 template <FloatFormat F, class DF>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeFolded(DF df, hn::Vec<DF> value,
                                                           hn::Vec<hn::RebindToUnsigned<DF>> floor,
@@ -335,10 +335,10 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeFolded(DF df, hn::Vec<DF> val
   return CodeOfSum<F::kMantissaBits, kTop<F>>(d32, hn::BitCast(d32, sum));
 }
 
-/// EncodeHalves for finite items, the i-th vector of them, and folded scales. bfloat16: 14 ops,
-/// float16: 18.
+/// EncodeHalves for finite items, the i-th vector of them, and powers_of_two scales. bfloat16: 14
+/// ops, float16: 18.
 template <FloatFormat F, class T, class D16, class Scale>
-HWY_INLINE hn::Vec<D16> EncodeHalvesFolded(D16 d16, hn::Vec<D16> items, const Scale& scale,
+HWY_INLINE hn::Vec<D16> Encode16PowerOfTwo(D16 d16, hn::Vec<D16> items, const Scale& scale,
                                            std::size_t i) {
   constexpr Inputs kInputs = Inputs::kFinite;
   const hn::Repartition<std::uint32_t, D16> d32;
@@ -372,7 +372,8 @@ HWY_INLINE hn::Vec<D16> EncodeHalvesFolded(D16 d16, hn::Vec<D16> items, const Sc
 }
 
 /// Codes of fp32 items without their signs, shifted left by kTop<F>, in the lower half of each
-/// lane; the upper half is undefined. 6 ops for finite items (5 under a folded scale), 8 for any.
+/// lane; the upper half is undefined. 6 ops for finite items (5 under a powers_of_two scale), 8 for
+/// any.
 template <FloatFormat F, Inputs kInputs, class D32, class Scale>
 HWY_INLINE hn::Vec<D32> EncodeSingles(D32 d32, hn::Vec<D32> items, const Scale& scale,
                                       std::size_t i) {
@@ -474,7 +475,7 @@ HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale)
   } else if constexpr (Folded<Scale>) {
     static_assert(kInputs == Inputs::kFinite);
     const auto part = [&](std::size_t i) NF_INLINE_ATTR {
-      return EncodeHalvesFolded<F, T>(d16, LoadItems(d16, in + i * hn::Lanes(d16) * 2), scale, i);
+      return Encode16PowerOfTwo<F, T>(d16, LoadItems(d16, in + i * hn::Lanes(d16) * 2), scale, i);
     };
     return hn::ConcatOdd(d8, hn::BitCast(d8, part(1)), hn::BitCast(d8, part(0)));
   } else {

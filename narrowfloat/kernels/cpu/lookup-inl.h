@@ -46,8 +46,8 @@ inline constexpr std::uint32_t kStepsBelow = ((F::kMantissaBits + 1u) << BFloat1
 #if HWY_TARGET == HWY_AVX3_DL
 
 /// The tables of EncodeByTable.
-/// Distance: an item's magnitude pattern less FoldedScale's Floor, or 0 if it is below that. Step:
-/// the distance without its lowest kBelowMantissa bits. Some of E4M3's:
+/// Distance: an item's magnitude pattern less PowerOfTwoScale's Floor, or 0 if it is below that.
+/// Step: the distance without its lowest kBelowMantissa bits. Some of E4M3's:
 ///
 ///   distance   value                    step   code
 ///   15         2^-10, a tie             0      0
@@ -118,7 +118,7 @@ HWY_INLINE hn::Vec512<std::uint8_t> JoinBytes(hn::Vec512<std::uint16_t> low,
   return hn::Vec512<std::uint8_t>{_mm512_permutex2var_epi8(low.raw, order.raw, high.raw)};
 }
 
-/// Encodes finite bfloat16 under folded scales. 17 ops for 64 items.
+/// Encodes finite bfloat16 under powers_of_two scales. 17 ops for 64 items.
 /// Requires: no item times its scale is above F's largest number.
 /// A normal code is the step less an excess, which the lowest 6 bits of the distance determine. A
 /// smaller code depends on the step, and is 1 more past a bound within it. Below the smallest

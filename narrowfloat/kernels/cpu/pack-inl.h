@@ -106,7 +106,7 @@ HWY_INLINE TwoLevelScale ScaleOf(hn::Vec<DF> wanted, hn::Vec<DF> reciprocal_enco
 /// Lanes where rounding to F takes more than a part in 16 from the wanted scale of a block that is
 /// not all zeros; elsewhere, products with it round to E2M1's numbers.
 template <FloatFormat F>
-HWY_INLINE hn::Vec<DF> Misfit(hn::Vec<DF> wanted, hn::Vec<DF> amax) {
+HWY_INLINE hn::Vec<DF> NeedsSlowPath(hn::Vec<DF> wanted, hn::Vec<DF> amax) {
   const DF df;
   constexpr float kSmallestNormal = std::bit_cast<float>(EncodeRule<F>::kSmallestNormalField << 23);
   const auto small =
@@ -122,16 +122,16 @@ HWY_INLINE bool DecideTwoLevels(const float* amax, std::size_t count, const Stat
                                 std::uint32_t* scale_inv, float* scales) {
   using F = typename S::Scale;
   const DF df;
-  auto misfit = hn::Zero(df);
+  auto slow = hn::Zero(df);
   for (std::size_t j = 0; j < count; j += hn::Lanes(df)) {
     const auto of = hn::Load(df, amax + j);
     const auto wanted = hn::Mul(of, states.EncodeOverMax(j));
     const TwoLevelScale decided = ScaleOf<F>(wanted, states.ReciprocalEncode(j));
     hn::StoreU(decided.code, hn::RebindToUnsigned<DF>(), scale_inv + j);
     hn::StoreU(decided.scale, df, scales + j);
-    misfit = hn::Or(misfit, Misfit<F>(wanted, of));
+    slow = hn::Or(slow, NeedsSlowPath<F>(wanted, of));
   }
-  return hn::AllFalse(df, hn::MaskFromVec(misfit));
+  return hn::AllFalse(df, hn::MaskFromVec(slow));
 }
 
 /// Stores S::ScaleBlock of `count` blocks, which keeps their products within S's numbers.

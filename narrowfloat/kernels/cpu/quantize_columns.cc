@@ -119,17 +119,17 @@ struct QuantizeBoth {
                                  Strip<T>& strip) {
     for (std::size_t first = 0; first < in.count; first += kTogether<T>) {
       const std::size_t end = std::min(first + kTogether<T>, in.count);
-      const std::uint32_t most = FoldSome<T, Inputs::kFinite>(in.row + first, end - first, cols,
-                                                              first == 0, strip.magnitude);
+      const std::uint32_t most = ColumnMaximaOfPass<T, Inputs::kFinite>(
+          in.row + first, end - first, cols, first == 0, strip.magnitude);
       if (most >= kInfinityBits<T>) return false;
       for (std::size_t r = first; r < end; ++r) {
         MeasureBlocks<S, T, Inputs::kFinite>(in.row[r], cols / S::kBlock.cols, batches[r]);
         batches[r].Decide(state, cols / S::kBlock.cols);
-        if (!batches[r].folded) return false;
+        if (!batches[r].powers_of_two) return false;
       }
     }
     strip.template Decide<S>(cols, state);
-    return strip.folded;
+    return strip.powers_of_two;
   }
 
   using D16 = hn::Repartition<std::uint16_t, D8>;
@@ -150,7 +150,7 @@ struct QuantizeBoth {
     for (std::size_t c = 0; c < cols; c += hn::Lanes(d8)) {
       const std::byte* items = in + c * kItemSize<T>;
       PrefetchBytes(next + c * kItemSize<T>, hn::Lanes(d8) * kItemSize<T>);
-      const BlocksFolded<S, T, DF> by_row{{batch, c / S::kBlock.cols}};
+      const BlocksPowerOfTwo<S, T, DF> by_row{{batch, c / S::kBlock.cols}};
       const LaneFolded<T, DF> by_column = strip.Folded(c);
       if constexpr (kItemSize<T> == 2 && !kByTable<F, T>) {
         // Half by half, so that what both directions share stays in registers.
@@ -158,8 +158,8 @@ struct QuantizeBoth {
                               NF_INLINE_ATTR {
                                 const D16 d16;
                                 const auto halves = LoadItems(d16, items + i * hn::Lanes(d16) * 2);
-                                row = EncodeHalvesFolded<F, T>(d16, halves, by_row, i);
-                                column = EncodeHalvesFolded<F, T>(d16, halves, by_column, i);
+                                row = Encode16PowerOfTwo<F, T>(d16, halves, by_row, i);
+                                column = Encode16PowerOfTwo<F, T>(d16, halves, by_column, i);
                               };
         hn::Vec<D16> rows[2], columns[2];
         part(0, rows[0], columns[0]);

@@ -285,8 +285,8 @@ class ColumnPacker {
   /// Whether all items are finite.
   bool Decide(const std::byte* const* rows, std::size_t count, std::size_t cols) {
     const bool finite =
-        FoldRows<T, Inputs::kFinite>(rows, count, cols, strip_.magnitude) < kInfinityBits<T>;
-    if (!finite) FoldRows<T, Inputs::kAll>(rows, count, cols, strip_.magnitude);
+        ColumnMaxima<T, Inputs::kFinite>(rows, count, cols, strip_.magnitude) < kInfinityBits<T>;
+    if (!finite) ColumnMaxima<T, Inputs::kAll>(rows, count, cols, strip_.magnitude);
     alignas(64) float amax[kPatchCols], scales[kPatchCols];  // in memory order
     for (std::size_t c = 0; c < cols; ++c) {
       amax[c] = MagnitudeValue<T>(static_cast<BitsOf<T> >(strip_.magnitude[c]));

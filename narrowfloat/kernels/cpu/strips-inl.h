@@ -42,10 +42,10 @@ template <class T>
 struct Strip {
   alignas(64) std::make_signed_t<BitsOf<T> > magnitude[kBatchCols];
   alignas(64) float scale[kBatchCols];
-  alignas(64) float multiplier[kBatchCols];         // and floor: FoldedScale's, if `folded`
-  alignas(64) FloorBits<T> floor[kBatchCols];       // of bfloat16 in memory order
+  alignas(64) float multiplier[kBatchCols];    // and floor: PowerOfTwoScale's, if `powers_of_two`
+  alignas(64) FloorBits<T> floor[kBatchCols];  // of bfloat16 in memory order
   alignas(64) std::uint32_t scale_inv[kBatchCols];  // in memory order
-  bool folded = false;
+  bool powers_of_two = false;
 
   template <class S>
   HWY_INLINE void Decide(std::size_t cols, typename S::TensorState state);
@@ -60,7 +60,7 @@ struct Strip {
 template <class T>
 template <class S>
 HWY_INLINE void Strip<T>::Decide(std::size_t cols, typename S::TensorState state) {
-  using Folding = FoldedScale<typename S::Element, T>;
+  using PowerOfTwo = PowerOfTwoScale<typename S::Element, T>;
   alignas(64) float amax[kBatchCols], scale_of[kBatchCols];  // in memory order
   for (std::size_t c = 0; c < cols; ++c) {
     amax[c] = MagnitudeValue<T>(static_cast<BitsOf<T> >(magnitude[c]));
@@ -71,17 +71,17 @@ HWY_INLINE void Strip<T>::Decide(std::size_t cols, typename S::TensorState state
     scale_inv[c] = decided.scale_inv;
   }
   CopyToLanes<T>(scale_of, cols, scale);
-  std::uint32_t misfit = 0;
+  std::uint32_t slow = 0;
   for (std::size_t c = 0; c < cols; ++c) {
-    misfit |= Folding::Misfit(scale_of[c], amax[c]);
+    slow |= PowerOfTwo::NeedsSlowPath(scale_of[c], amax[c]);
   }
-  folded = misfit >> 31 == 0;
+  powers_of_two = slow >> 31 == 0;
   for (std::size_t c = 0; c < cols; ++c) {
     const float of = std::is_same_v<T, BFloat16> ? scale_of[c] : scale[c];
-    floor[c] = static_cast<FloorBits<T> >(Folding::Floor(of));
+    floor[c] = static_cast<FloorBits<T> >(PowerOfTwo::Floor(of));
   }
   if constexpr (kByTable<typename S::Element, T>) return;
-  for (std::size_t c = 0; c < cols; ++c) multiplier[c] = Folding::Multiplier(scale[c]);
+  for (std::size_t c = 0; c < cols; ++c) multiplier[c] = PowerOfTwo::Multiplier(scale[c]);
 }
 
 /// Rows of a strip: `cols` items each, a multiple of the vector's length.
@@ -93,7 +93,7 @@ struct StripRows {
 };
 
 /// One block for each of `cols` columns, measured and decided before. Asks for what comes next.
-template <class S, class T, Inputs kInputs, bool kFolded>
+template <class S, class T, Inputs kInputs, bool kPowersOfTwo>
 HWY_INLINE void EncodeStrip(const StripRows<S::kBlock.cols, const std::byte>& in, std::size_t cols,
                             const Strip<T>& strip, const StripRows<S::kBlock.cols, std::byte>& out,
                             StagedWriter<kBatchCols>& outlet) {
@@ -105,7 +105,7 @@ HWY_INLINE void EncodeStrip(const StripRows<S::kBlock.cols, const std::byte>& in
       const std::byte* items = in.row[r] + c * kItemSize<T>;
       if (in.next[r] != nullptr)
         PrefetchBytes(in.next[r] + c * kItemSize<T>, hn::Lanes(d8) * kItemSize<T>);
-      if constexpr (kFolded) {
+      if constexpr (kPowersOfTwo) {
         codes.Put(d8, EncodeRun<F, T, kInputs>(d8, items, strip.Folded(c)), c);
       } else {
         codes.Put(d8, EncodeRun<F, T, kInputs>(d8, items, strip.Scales(c)), c);
@@ -123,10 +123,10 @@ HWY_INLINE void QuantizeStrip(const StripRows<S::kBlock.cols, const std::byte>& 
                               Strip<T>& strip, const StripRows<S::kBlock.cols, std::byte>& out,
                               StagedWriter<kBatchCols>& outlet) {
   const bool finite =
-      FoldRows<T, Inputs::kFinite>(in.row, in.count, cols, strip.magnitude) < kInfinityBits<T>;
-  if (!finite) FoldRows<T, Inputs::kAll>(in.row, in.count, cols, strip.magnitude);
+      ColumnMaxima<T, Inputs::kFinite>(in.row, in.count, cols, strip.magnitude) < kInfinityBits<T>;
+  if (!finite) ColumnMaxima<T, Inputs::kAll>(in.row, in.count, cols, strip.magnitude);
   strip.template Decide<S>(cols, state);
-  if (finite && strip.folded) {
+  if (finite && strip.powers_of_two) {
     return EncodeStrip<S, T, Inputs::kFinite, true>(in, cols, strip, out, outlet);
   }
   if (finite) return EncodeStrip<S, T, Inputs::kFinite, false>(in, cols, strip, out, outlet);

@@ -16,20 +16,20 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// A coder gives codes of 16-bit items with signs, and of fp32 items without, where EncodeHalves
-/// and EncodeSingles leave them. `i` is the place of the first item in its run.
+/// A coder gives codes of 16-bit items with signs, and of fp32 items without, where Encode16
+/// and Encode32 leave them. `i` is the place of the first item in its run.
 template <FloatFormat F, Inputs kInputs>
 struct NearestCoder {
   static constexpr Inputs kInputs = kInputs;
 
   template <class T, class D16, class V>
-  HWY_INLINE hn::Vec<D16> Halves(D16 d16, hn::Vec<D16> items, V even, V odd,
-                                 std::size_t /*i*/) const {
-    return EncodeHalves<F, T, kInputs>(d16, items, even, odd);
+  HWY_INLINE hn::Vec<D16> Encode16(D16 d16, hn::Vec<D16> items, V even, V odd,
+                                   std::size_t /*i*/) const {
+    return Encode16<F, T, kInputs>(d16, items, even, odd);
   }
   template <class D32, class V>
-  HWY_INLINE hn::Vec<D32> Singles(D32 d32, hn::Vec<D32> items, V scale, std::size_t /*i*/) const {
-    return EncodeSingles<F, kInputs>(d32, items, UniformScale<hn::RebindToFloat<D32>>{scale}, 0);
+  HWY_INLINE hn::Vec<D32> Encode32(D32 d32, hn::Vec<D32> items, V scale, std::size_t /*i*/) const {
+    return Encode32<F, kInputs>(d32, items, UniformScale<hn::RebindToFloat<D32>>{scale}, 0);
   }
   HWY_INLINE NearestCoder From(std::size_t /*i*/) const { return *this; }
 };
@@ -71,8 +71,8 @@ struct ChanceCoder {
   const std::uint8_t* random;
 
   template <class T, class D16, class V>
-  HWY_INLINE hn::Vec<D16> Halves(D16 d16, hn::Vec<D16> items, V even_scale, V odd_scale,
-                                 std::size_t i) const {
+  HWY_INLINE hn::Vec<D16> Encode16(D16 d16, hn::Vec<D16> items, V even_scale, V odd_scale,
+                                   std::size_t i) const {
     const hn::Repartition<std::uint32_t, D16> d32;
     const hn::Repartition<float, D16> df;
     const hn::RebindToSigned<D16> di;
@@ -97,7 +97,7 @@ struct ChanceCoder {
   }
 
   template <class D32, class V>
-  HWY_INLINE hn::Vec<D32> Singles(D32 d32, hn::Vec<D32> items, V scale, std::size_t i) const {
+  HWY_INLINE hn::Vec<D32> Encode32(D32 d32, hn::Vec<D32> items, V scale, std::size_t i) const {
     const hn::RebindToFloat<D32> df;
     const hn::Rebind<std::uint8_t, D32> d8;
     const auto magnitude = hn::BitCast(df, hn::And(items, hn::Set(d32, ~kFloatSign)));

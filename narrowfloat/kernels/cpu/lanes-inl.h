@@ -303,7 +303,7 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeScaled(DF df, hn::Vec<DF> val
 /// for finite bfloat16, 22 for any.
 template <FloatFormat F, class T, Inputs kInputs, Rebias kRebias = Rebias::kWidening, class D16,
           class V>
-HWY_INLINE hn::Vec<D16> EncodeHalves(D16 d16, hn::Vec<D16> items, V scale_even, V scale_odd) {
+HWY_INLINE hn::Vec<D16> Encode16(D16 d16, hn::Vec<D16> items, V scale_even, V scale_odd) {
   const hn::Repartition<std::uint32_t, D16> d32;
   const hn::Repartition<float, D16> df;
   const hn::RebindToSigned<D16> di;
@@ -335,7 +335,7 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeFolded(DF df, hn::Vec<DF> val
   return CodeOfSum<F::kMantissaBits, kTop<F>>(d32, hn::BitCast(d32, sum));
 }
 
-/// EncodeHalves for finite items, the i-th vector of them, and powers_of_two scales. bfloat16: 14
+/// Encode16 for finite items, the i-th vector of them, and powers_of_two scales. bfloat16: 14
 /// ops, float16: 18.
 template <FloatFormat F, class T, class D16, class Scale>
 HWY_INLINE hn::Vec<D16> Encode16PowerOfTwo(D16 d16, hn::Vec<D16> items, const Scale& scale,
@@ -375,8 +375,7 @@ HWY_INLINE hn::Vec<D16> Encode16PowerOfTwo(D16 d16, hn::Vec<D16> items, const Sc
 /// lane; the upper half is undefined. 6 ops for finite items (5 under a powers_of_two scale), 8 for
 /// any.
 template <FloatFormat F, Inputs kInputs, class D32, class Scale>
-HWY_INLINE hn::Vec<D32> EncodeSingles(D32 d32, hn::Vec<D32> items, const Scale& scale,
-                                      std::size_t i) {
+HWY_INLINE hn::Vec<D32> Encode32(D32 d32, hn::Vec<D32> items, const Scale& scale, std::size_t i) {
   const hn::RebindToFloat<D32> df;
   const auto magnitude = hn::And(items, hn::Set(d32, ~kFloatSign));
   if constexpr (Folded<Scale>) {
@@ -400,7 +399,7 @@ HWY_INLINE hn::Vec<D32> Signs(D32 d32, hn::Vec<D32> items) {
   return hn::IfThenZeroElse(hn::Gt(magnitude, hn::Set(d32, kFloatInfinity)), items);
 }
 
-/// Codes as EncodeSingles gives them, with the signs of items, of `low` and of `high` in turns: in
+/// Codes as Encode32 gives them, with the signs of items, of `low` and of `high` in turns: in
 /// the uppermost bits of 16-bit lanes, zeros below them. 6 ops.
 template <class D32>
 HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, D32>> SignedPairs(D32 /*d32*/,
@@ -452,9 +451,9 @@ HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale)
     const auto pairs = [&](std::size_t i) NF_INLINE_ATTR {
       const std::size_t bytes = hn::Lanes(d32) * 4;
       const auto low = LoadItems(d32, in + i * bytes), high = LoadItems(d32, in + (i + 1) * bytes);
-      return SignedPairs(d32, EncodeSingles<F, kInputs>(d32, low, scale, i),
-                         EncodeSingles<F, kInputs>(d32, high, scale, i + 1),
-                         Signs<kInputs>(d32, low), Signs<kInputs>(d32, high));
+      return SignedPairs(d32, Encode32<F, kInputs>(d32, low, scale, i),
+                         Encode32<F, kInputs>(d32, high, scale, i + 1), Signs<kInputs>(d32, low),
+                         Signs<kInputs>(d32, high));
     };
     const auto quads = hn::Or(pairs(0), hn::ShiftRight<8>(pairs(2)));
     return TransposeQuads(d8, hn::BitCast(d8, quads));
@@ -480,7 +479,7 @@ HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale)
     return hn::ConcatOdd(d8, hn::BitCast(d8, part(1)), hn::BitCast(d8, part(0)));
   } else {
     const auto part = [&](std::size_t i) NF_INLINE_ATTR {
-      return EncodeHalves<F, T, kInputs, kRebiasOf<Scale>>(
+      return Encode16<F, T, kInputs, kRebiasOf<Scale>>(
           d16, LoadItems(d16, in + i * hn::Lanes(d16) * 2), scale(2 * i), scale(2 * i + 1));
     };
     return hn::ConcatOdd(d8, hn::BitCast(d8, part(1)), hn::BitCast(d8, part(0)));

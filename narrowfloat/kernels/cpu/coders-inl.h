@@ -36,11 +36,11 @@ struct NearestCoder {
 
 /// |product| raised by a share of the step: E2M1's mantissa cuts that off to EncodeStochastic's
 /// value. The step is half of the octave's first number, a share is a random byte's 256th of it:
-/// `random` is that byte in kShares' last bits, which makes 2^14 + byte * 2^-9 of it. 5 ops.
-inline constexpr std::uint32_t kShares = 0x46800000;
+/// `random` is that byte in kDitherBase' last bits, which makes 2^14 + byte * 2^-9 of it. 5 ops.
+inline constexpr std::uint32_t kDitherBase = 0x46800000;
 template <class DF>
-HWY_INLINE hn::Vec<DF> Raised(DF df, hn::Vec<DF> product,
-                              hn::Vec<hn::RebindToUnsigned<DF>> random) {
+HWY_INLINE hn::Vec<DF> AddDither(DF df, hn::Vec<DF> product,
+                                 hn::Vec<hn::RebindToUnsigned<DF>> random) {
   const hn::RebindToUnsigned<DF> d32;
   // In the lowest normal octave and below, steps are half of the octave's first number, 1.
   const auto octave =
@@ -53,7 +53,7 @@ HWY_INLINE hn::Vec<DF> Raised(DF df, hn::Vec<DF> product,
 /// given: cut off within their own octaves, for an octave's first number lies on the grid below it
 /// too. What is too large becomes the largest. 6 ops.
 template <class D16>
-HWY_INLINE hn::Vec<D16> CutOff(D16 d16, hn::Vec<D16> exponents) {
+HWY_INLINE hn::Vec<D16> TruncateToE2M1(D16 d16, hn::Vec<D16> exponents) {
   static_assert(E2M1::kMantissaBits == 1 && E2M1::kBias == 1);
   constexpr std::uint16_t kBelowHalf = (126 << 1) - 1;
   // 0; 1 and 2, of a half; and from 1 on, one more than the code.
@@ -65,7 +65,7 @@ HWY_INLINE hn::Vec<D16> CutOff(D16 d16, hn::Vec<D16> exponents) {
 }
 
 /// By chance, with a random byte for each item.
-struct ChanceCoder {
+struct StochasticCoder {
   static constexpr Inputs kInputs = Inputs::kAll;
   static constexpr int kAbove = 23 - E2M1::kMantissaBits;  // where a float's exponent follows
   const std::uint8_t* random;
@@ -81,12 +81,12 @@ struct ChanceCoder {
     const auto sign = hn::Xor(items, magnitude);
     const auto pairs = hn::BitCast(d32, magnitude);
     const auto bytes = hn::PromoteTo(d16, hn::LoadU(d8, random + i));
-    const auto shares = hn::Set(d32, kShares);
-    const auto even = Raised(df, hn::Mul(WidenEven<T, kInputs>(d32, pairs), even_scale),
-                             hn::BitCast(d32, hn::OddEven(hn::BitCast(d16, shares), bytes)));
-    const auto odd = Raised(df, hn::Mul(WidenOdd<T, kInputs>(d32, pairs), odd_scale),
-                            hn::Or(hn::ShiftRight<16>(hn::BitCast(d32, bytes)), shares));
-    const auto codes = CutOff(
+    const auto shares = hn::Set(d32, kDitherBase);
+    const auto even = AddDither(df, hn::Mul(WidenEven<T, kInputs>(d32, pairs), even_scale),
+                                hn::BitCast(d32, hn::OddEven(hn::BitCast(d16, shares), bytes)));
+    const auto odd = AddDither(df, hn::Mul(WidenOdd<T, kInputs>(d32, pairs), odd_scale),
+                               hn::Or(hn::ShiftRight<16>(hn::BitCast(d32, bytes)), shares));
+    const auto codes = TruncateToE2M1(
         d16, hn::OddEven(hn::BitCast(d16, hn::ShiftRight<kAbove - 16>(hn::BitCast(d32, odd))),
                          hn::BitCast(d16, hn::ShiftRight<kAbove>(hn::BitCast(d32, even)))));
     const auto is_nan =
@@ -102,13 +102,14 @@ struct ChanceCoder {
     const hn::Rebind<std::uint8_t, D32> d8;
     const auto magnitude = hn::BitCast(df, hn::And(items, hn::Set(d32, ~kFloatSign)));
     const auto bytes = hn::PromoteTo(d32, hn::LoadU(d8, random + i));
-    const auto raised = Raised(df, hn::Mul(magnitude, scale), hn::Or(bytes, hn::Set(d32, kShares)));
+    const auto raised =
+        AddDither(df, hn::Mul(magnitude, scale), hn::Or(bytes, hn::Set(d32, kDitherBase)));
     const hn::Repartition<std::uint16_t, D32> d16;
     const auto exponents = hn::ShiftRight<kAbove>(hn::BitCast(d32, raised));
-    return hn::BitCast(d32, CutOff(d16, hn::BitCast(d16, exponents)));
+    return hn::BitCast(d32, TruncateToE2M1(d16, hn::BitCast(d16, exponents)));
   }
 
-  HWY_INLINE ChanceCoder From(std::size_t i) const { return {random + i}; }
+  HWY_INLINE StochasticCoder From(std::size_t i) const { return {random + i}; }
 };
 
 /// One round of Philox4x32 on the lower halves of 64-bit lanes; the upper ones are undefined.

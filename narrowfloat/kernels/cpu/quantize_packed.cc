@@ -131,7 +131,7 @@ class RowPacker {
         static_assert(kCols == kRandomRun);
         FillRandom(args_.random, row * CeilDiv(args_.shape.cols, kRandomRun) + col / kRandomRun, 1,
                    blocks, random_);
-        return PackBlocks<S, T>(in, blocks, batch.scale, ChanceCoder{random_}, codes, next);
+        return PackBlocks<S, T>(in, blocks, batch.scale, StochasticCoder{random_}, codes, next);
       }
     }
     if (finite) {
@@ -250,7 +250,7 @@ class ColumnPacker {
     if constexpr (kRoundsStochastically<S>) {
       if (args_.rounding == Rounding::kStochastic) {
         DrawRandom(square);
-        return PackRows(rows, square, cols, ChanceCoder{random_}, codes);
+        return PackRows(rows, square, cols, StochasticCoder{random_}, codes);
       }
     }
     if (finite) {

@@ -93,7 +93,7 @@ class DirectionQuantizer {
 
   void Encode(const LineRange& block, float scale) const {
     if constexpr (S::kOptions.Has(Option::kStochasticRounding)) {
-      if (args_.rounding == Rounding::kStochastic) return EncodeByChance(block, scale);
+      if (args_.rounding == Rounding::kStochastic) return EncodeStochastically(block, scale);
     }
     for (std::size_t line = block.line_begin; line < block.line_end; ++line) {
       for (std::size_t along = block.along_begin; along < block.along_end; ++along) {
@@ -102,7 +102,7 @@ class DirectionQuantizer {
     }
   }
 
-  void EncodeByChance(const LineRange& block, float scale) const {
+  void EncodeStochastically(const LineRange& block, float scale) const {
     static_assert(S::kBlock.cols == kRandomRun);
     const std::size_t runs =
         CeilDiv(kRowwise ? args_.shape.cols : args_.shape.rows, kRandomRun);  // of a line

@@ -21,7 +21,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr std::size_t kBatchCols = 1024;  // columns of a panel whose scales stay in L1
 
-/// Columns of a batch: measured, then decided, then encoded. Each batch pays once for the latency
+/// Columns of a batch: measured, then computed, then encoded. Each batch pays once for the latency
 /// from its last load to its first code, so batches of single rows are longer.
 template <Scheme S>
 inline constexpr std::size_t kRunCols =
@@ -47,7 +47,7 @@ struct Batch {
 
   /// Computes scales of whole groups until `blocks` are covered, by loops of constant length, which
   /// the compiler vectorizes for schemes without branches.
-  HWY_INLINE void Decide(typename S::TensorState state, std::size_t blocks) {
+  HWY_INLINE void ComputeScales(typename S::TensorState state, std::size_t blocks) {
     using PowerOfTwo = PowerOfTwoScale<typename S::Element, T>;
     std::uint32_t slow = 0;
     for (std::size_t j = 0; j < blocks; j += kGroup<S>) {
@@ -55,9 +55,9 @@ struct Batch {
       float amax[kGroup<S>];
       for (std::size_t i = j; i < end; ++i) amax[i - j] = MagnitudeValue<T>(largest[i]);
       for (std::size_t i = j; i < end; ++i) {
-        const BlockScale decided = S::ScaleBlock(amax[i - j], state);
-        scale[i] = decided.scale;
-        scale_inv[i] = decided.scale_inv;
+        const BlockScale computed = S::ScaleBlock(amax[i - j], state);
+        scale[i] = computed.scale;
+        scale_inv[i] = computed.scale_inv;
       }
       for (std::size_t i = j; i < end; ++i)
         slow |= PowerOfTwo::NeedsSlowPath(scale[i], amax[i - j]);
@@ -126,8 +126,9 @@ HWY_INLINE hn::Vec<D> JoinGroups(D d, std::size_t j, const Group& group) {
 
 /// Stores the amax pattern of each block in `batch`, zeros for the rest of the last group, and
 /// whether all items are finite.
-/// Stores whole vectors, because Decide loads whole vectors: a load that covers several narrower
-/// stores cannot be forwarded, and stalls until these and all earlier stores are in the cache.
+/// Stores whole vectors, because ComputeScales loads whole vectors: a load that covers several
+/// narrower stores cannot be forwarded, and stalls until these and all earlier stores are in the
+/// cache.
 template <Scheme S, class T, Inputs kInputs>
 HWY_INLINE void MeasureBlocks(const std::byte* row, std::size_t blocks, Batch<S, T>& batch) {
   using I = std::make_signed_t<BitsOf<T>>;
@@ -201,7 +202,7 @@ struct BlocksPowerOfTwo {
   }
 };
 
-/// Encodes `blocks` measured and decided blocks of each row of a panel.
+/// Encodes `blocks` measured and computed blocks of each row of a panel.
 /// Blocks shorter than a vector are encoded several at a time, so that vectors are full.
 template <Scheme S, class T, Inputs kInputs, bool kPowersOfTwo>
 HWY_INLINE void EncodeBlocks(const PanelRows<S::kBlock.rows, const std::byte>& in,
@@ -308,14 +309,14 @@ HWY_INLINE void QuantizeBatch(const PanelRows<S::kBlock.rows, const std::byte>& 
                               StagedWriter<kRunCols<S>>& outlet) {
   MeasurePanel<S, T, Inputs::kFinite>(in, blocks, batch);
   if (batch.finite) {
-    batch.Decide(state, blocks);
+    batch.ComputeScales(state, blocks);
     if (batch.powers_of_two) {
       return EncodeBlocks<S, T, Inputs::kFinite, true>(in, blocks, batch, out, outlet);
     }
     EncodeBlocks<S, T, Inputs::kFinite, false>(in, blocks, batch, out, outlet);
   } else {
     MeasurePanel<S, T, Inputs::kAll>(in, blocks, batch);
-    batch.Decide(state, blocks);
+    batch.ComputeScales(state, blocks);
     EncodeBlocks<S, T, Inputs::kAll, false>(in, blocks, batch, out, outlet);
   }
 }

@@ -20,11 +20,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 /// Up to kMost blocks, a multiple of the vector's length: their items, two scales for each, and the
 /// errors of the kLines lines that share a scale. kAlong is a line's length.
 template <Scheme S, std::size_t kMost, std::size_t kLines, std::size_t kAlong>
-class Choice {
+class FourOverSixChoice {
  public:
   /// S::Candidates of blocks with these amaxes. Whether products with these scales round to numbers
-  /// of S's, as DecideTwoLevels has it: the scale for 4 is the larger one, so that what the other
-  /// keeps within S it does, too.
+  /// of S's, as ComputeTwoLevelScales has it: the scale for 4 is the larger one, so that what the
+  /// other keeps within S it does, too.
   template <class States>
   HWY_INLINE bool Propose(const float* amax, std::size_t blocks, const States& states) {
     const DF df;

@@ -118,17 +118,17 @@ HWY_INLINE hn::Vec<DF> NeedsSlowPath(hn::Vec<DF> wanted, hn::Vec<DF> amax) {
 /// are not NaN, the states' numbers positive and finite. Whether products with these scales all
 /// round to numbers of S's.
 template <Scheme S, class States>
-HWY_INLINE bool DecideTwoLevels(const float* amax, std::size_t count, const States& states,
-                                std::uint32_t* scale_inv, float* scales) {
+HWY_INLINE bool ComputeTwoLevelScales(const float* amax, std::size_t count, const States& states,
+                                      std::uint32_t* scale_inv, float* scales) {
   using F = typename S::Scale;
   const DF df;
   auto slow = hn::Zero(df);
   for (std::size_t j = 0; j < count; j += hn::Lanes(df)) {
     const auto of = hn::Load(df, amax + j);
     const auto wanted = hn::Mul(of, states.EncodeOverMax(j));
-    const TwoLevelScale decided = ScaleOf<F>(wanted, states.ReciprocalEncode(j));
-    hn::StoreU(decided.code, hn::RebindToUnsigned<DF>(), scale_inv + j);
-    hn::StoreU(decided.scale, df, scales + j);
+    const TwoLevelScale computed = ScaleOf<F>(wanted, states.ReciprocalEncode(j));
+    hn::StoreU(computed.code, hn::RebindToUnsigned<DF>(), scale_inv + j);
+    hn::StoreU(computed.scale, df, scales + j);
     slow = hn::Or(slow, NeedsSlowPath<F>(wanted, of));
   }
   return hn::AllFalse(df, hn::MaskFromVec(slow));
@@ -138,13 +138,14 @@ HWY_INLINE bool DecideTwoLevels(const float* amax, std::size_t count, const Stat
 /// Requires: amaxes are not NaN. `count` is a constant where this is inlined, so that the compiler
 /// vectorizes the loop.
 template <Scheme S>
-HWY_INLINE void ScaleBlocks(const float* __restrict amax, std::size_t count,
-                            const typename S::TensorState& state,
-                            std::uint32_t* __restrict scale_inv, float* __restrict scales) {
+HWY_INLINE void ComputeOneLevelScales(const float* __restrict amax, std::size_t count,
+                                      const typename S::TensorState& state,
+                                      std::uint32_t* __restrict scale_inv,
+                                      float* __restrict scales) {
   for (std::size_t j = 0; j < count; ++j) {
-    const BlockScale decided = S::ScaleBlock(amax[j], state);
-    scale_inv[j] = decided.scale_inv;
-    scales[j] = decided.scale;
+    const BlockScale computed = S::ScaleBlock(amax[j], state);
+    scale_inv[j] = computed.scale_inv;
+    scales[j] = computed.scale;
   }
 }
 

@@ -124,11 +124,11 @@ struct QuantizeBoth {
       if (most >= kInfinityBits<T>) return false;
       for (std::size_t r = first; r < end; ++r) {
         MeasureBlocks<S, T, Inputs::kFinite>(in.row[r], cols / S::kBlock.cols, batches[r]);
-        batches[r].Decide(state, cols / S::kBlock.cols);
+        batches[r].ComputeScales(state, cols / S::kBlock.cols);
         if (!batches[r].powers_of_two) return false;
       }
     }
-    strip.template Decide<S>(cols, state);
+    strip.template ComputeScales<S>(cols, state);
     return strip.powers_of_two;
   }
 

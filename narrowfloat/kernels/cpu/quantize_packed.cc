@@ -69,8 +69,8 @@ class RowPacker {
   }
 
   /// Measures and decides whole blocks. Whether all items are finite.
-  bool Decide(const PanelRows<kRows, const std::byte>& in, std::size_t blocks,
-              const typename S::TensorState& state, Batch<S, T>& batch) {
+  bool ComputeScales(const PanelRows<kRows, const std::byte>& in, std::size_t blocks,
+                     const typename S::TensorState& state, Batch<S, T>& batch) {
     MeasurePanel<S, T, Inputs::kFinite>(in, blocks, batch);
     const bool finite = batch.finite;
     if (!finite) MeasurePanel<S, T, Inputs::kAll>(in, blocks, batch);
@@ -80,18 +80,18 @@ class RowPacker {
     alignas(64) float amax[kBatch<S>];
     for (std::size_t j = 0; j < kBatch<S>; ++j) amax[j] = MagnitudeValue<T>(batch.largest[j]);
     if constexpr (TwoLevelScheme<S>) {
-      return DecideTwoLevels<S>(amax, blocks, UniformState<S>(state), batch.scale_inv,
-                                batch.scale) &&
+      return ComputeTwoLevelScales<S>(amax, blocks, UniformState<S>(state), batch.scale_inv,
+                                      batch.scale) &&
              finite;
     } else {
-      ScaleBlocks<S>(amax, kBatch<S>, state, batch.scale_inv, batch.scale);
+      ComputeOneLevelScales<S>(amax, kBatch<S>, state, batch.scale_inv, batch.scale);
       return finite;
     }
   }
 
   HWY_NOINLINE bool Choose(const PanelRows<kRows, const std::byte>& in, std::size_t blocks,
                            const typename S::TensorState& state, Batch<S, T>& batch) {
-    Choice<S, kBatch<S>, kRows, kCols> choice;
+    FourOverSixChoice<S, kBatch<S>, kRows, kCols> choice;
     const UniformState<S> states(state);
     alignas(64) float amax[kBatch<S>];
     for (std::size_t j = 0; j < kBatch<S>; ++j) amax[j] = MagnitudeValue<T>(batch.largest[j]);
@@ -111,7 +111,7 @@ class RowPacker {
   void PackBatch(const PanelRows<kRows, const std::byte>& in, std::size_t blocks,
                  const typename S::TensorState& state, std::size_t row, std::size_t col) {
     Batch<S, T> batch;
-    const bool finite = Decide(in, blocks, state, batch);
+    const bool finite = ComputeScales(in, blocks, state, batch);
     const std::size_t bytes = blocks * kCols / kCodesPerByte<S>;
     for (std::size_t r = 0; r < in.count; ++r) {
       std::byte* out = CodesAt(row + r, col);
@@ -153,7 +153,7 @@ class RowPacker {
       staged.row[r] = padded[r].items;
     }
     Batch<S, T> batch;
-    Decide(staged, 1, state, batch);
+    ComputeScales(staged, 1, state, batch);
     for (std::size_t r = 0; r < in.count; ++r) {
       std::uint8_t codes[kCols / kCodesPerByte<S>];
       PackRow(staged.row[r], nullptr, 1, batch, false, row + r, col, {codes, false});
@@ -246,7 +246,7 @@ class ColumnPacker {
       rows[r] = padded_[r].items;
     }
     using F = typename S::Element;
-    const bool finite = Decide(rows, square.rows, cols);
+    const bool finite = ComputeScales(rows, square.rows, cols);
     if constexpr (kRoundsStochastically<S>) {
       if (args_.rounding == Rounding::kStochastic) {
         DrawRandom(square);
@@ -283,7 +283,7 @@ class ColumnPacker {
   }
 
   /// Whether all items are finite.
-  bool Decide(const std::byte* const* rows, std::size_t count, std::size_t cols) {
+  bool ComputeScales(const std::byte* const* rows, std::size_t count, std::size_t cols) {
     const bool finite =
         ColumnMaxima<T, Inputs::kFinite>(rows, count, cols, strip_.magnitude) < kInfinityBits<T>;
     if (!finite) ColumnMaxima<T, Inputs::kAll>(rows, count, cols, strip_.magnitude);
@@ -292,27 +292,27 @@ class ColumnPacker {
       amax[c] = MagnitudeValue<T>(static_cast<BitsOf<T> >(strip_.magnitude[c]));
     }
     if constexpr (S::kBlock.rows > 1) ShareWithinTiles(cols, amax);
-    const bool fits = DecideScales(rows, count, amax, cols, scales);
+    const bool fits = ComputeScales(rows, count, amax, cols, scales);
     CopyToLanes<T>(scales, cols, strip_.scale);
     return fits && finite;
   }
 
-  bool DecideScales(const std::byte* const* rows, std::size_t count, const float* amax,
-                    std::size_t cols, float* scales) {
+  bool ComputeScales(const std::byte* const* rows, std::size_t count, const float* amax,
+                     std::size_t cols, float* scales) {
     if constexpr (FourOverSixScheme<S>) {
       if (S::UsesFourOverSix(state_)) return Choose(rows, count, amax, cols, scales);
     }
     if constexpr (TwoLevelScheme<S>) {
-      return DecideTwoLevels<S>(amax, cols, states_, strip_.scale_inv, scales);
+      return ComputeTwoLevelScales<S>(amax, cols, states_, strip_.scale_inv, scales);
     } else {
-      ScaleBlocks<S>(amax, cols, state_, strip_.scale_inv, scales);
+      ComputeOneLevelScales<S>(amax, cols, state_, strip_.scale_inv, scales);
       return true;
     }
   }
 
   HWY_NOINLINE bool Choose(const std::byte* const* rows, std::size_t count, const float* amax,
                            std::size_t cols, float* scales) {
-    Choice<S, kPatchCols, 1, kRows> choice;
+    FourOverSixChoice<S, kPatchCols, 1, kRows> choice;
     const bool fits = choice.Propose(amax, cols, states_);
     for (std::size_t r = 0; r < count; ++r) {
       for (std::size_t c = 0; c < cols; ++c) choice.Items(r)[c] = LoadItem<T>(rows[r], c);

@@ -48,7 +48,7 @@ struct Strip {
   bool powers_of_two = false;
 
   template <class S>
-  HWY_INLINE void Decide(std::size_t cols, typename S::TensorState state);
+  HWY_INLINE void ComputeScales(std::size_t cols, typename S::TensorState state);
 
   HWY_INLINE LaneScales<DF> Scales(std::size_t col) const { return {scale + col}; }
   HWY_INLINE LaneFolded<T, DF> Folded(std::size_t col) const {
@@ -59,16 +59,16 @@ struct Strip {
 /// Loops that the compiler vectorizes.
 template <class T>
 template <class S>
-HWY_INLINE void Strip<T>::Decide(std::size_t cols, typename S::TensorState state) {
+HWY_INLINE void Strip<T>::ComputeScales(std::size_t cols, typename S::TensorState state) {
   using PowerOfTwo = PowerOfTwoScale<typename S::Element, T>;
   alignas(64) float amax[kBatchCols], scale_of[kBatchCols];  // in memory order
   for (std::size_t c = 0; c < cols; ++c) {
     amax[c] = MagnitudeValue<T>(static_cast<BitsOf<T> >(magnitude[c]));
   }
   for (std::size_t c = 0; c < cols; ++c) {
-    const BlockScale decided = S::ScaleBlock(amax[c], state);
-    scale_of[c] = decided.scale;
-    scale_inv[c] = decided.scale_inv;
+    const BlockScale computed = S::ScaleBlock(amax[c], state);
+    scale_of[c] = computed.scale;
+    scale_inv[c] = computed.scale_inv;
   }
   CopyToLanes<T>(scale_of, cols, scale);
   std::uint32_t slow = 0;
@@ -92,7 +92,7 @@ struct StripRows {
   Byte* next[kRows] = {};  // the rows of the strip that comes after it, or null
 };
 
-/// One block for each of `cols` columns, measured and decided before. Asks for what comes next.
+/// One block for each of `cols` columns, measured and computed before. Asks for what comes next.
 template <class S, class T, Inputs kInputs, bool kPowersOfTwo>
 HWY_INLINE void EncodeStrip(const StripRows<S::kBlock.cols, const std::byte>& in, std::size_t cols,
                             const Strip<T>& strip, const StripRows<S::kBlock.cols, std::byte>& out,
@@ -125,7 +125,7 @@ HWY_INLINE void QuantizeStrip(const StripRows<S::kBlock.cols, const std::byte>& 
   const bool finite =
       ColumnMaxima<T, Inputs::kFinite>(in.row, in.count, cols, strip.magnitude) < kInfinityBits<T>;
   if (!finite) ColumnMaxima<T, Inputs::kAll>(in.row, in.count, cols, strip.magnitude);
-  strip.template Decide<S>(cols, state);
+  strip.template ComputeScales<S>(cols, state);
   if (finite && strip.powers_of_two) {
     return EncodeStrip<S, T, Inputs::kFinite, true>(in, cols, strip, out, outlet);
   }

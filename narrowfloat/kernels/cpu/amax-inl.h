@@ -21,7 +21,7 @@ template <class T, Inputs kInputs>
 HWY_INLINE std::uint32_t LargestBits(const MatrixRows<const std::byte>& in, const Tile& tile) {
   using I = std::make_signed_t<BitsOf<T> >;
   const hn::ScalableTag<I> di;
-  constexpr std::size_t kTogether = 4;
+  constexpr std::size_t kRowsPerPass = 4;
   const std::size_t bytes = hn::Lanes(di) * sizeof(I);
   const std::size_t row_bytes = (tile.col_end - tile.col_begin) * sizeof(I);
   auto a = hn::Zero(di), b = a, c = a, d = a;
@@ -31,7 +31,7 @@ HWY_INLINE std::uint32_t LargestBits(const MatrixRows<const std::byte>& in, cons
       return Magnitudes<T, kInputs>(di, LoadItems(di, row + at));
     };
     std::size_t i = 0;
-    for (; i + kTogether * bytes <= row_bytes; i += kTogether * bytes) {
+    for (; i + kRowsPerPass * bytes <= row_bytes; i += kRowsPerPass * bytes) {
       a = hn::Max(a, magnitudes(i));
       b = hn::Max(b, magnitudes(i + bytes));
       c = hn::Max(c, magnitudes(i + 2 * bytes));

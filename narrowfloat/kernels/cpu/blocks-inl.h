@@ -111,7 +111,7 @@ HWY_INLINE auto ReduceBlocks(DI /*di*/, hn::Vec<DI> lanes) {
 
 /// As many blocks as a 128-bit vector has lanes are measured together, through one tree.
 template <class T>
-inline constexpr std::size_t kMeasured = 16 / kItemSize<T>;
+inline constexpr std::size_t kBlocksPerTree = 16 / kItemSize<T>;
 
 /// Concatenates group(j), group(j + n), ..., where n is the lanes of 128 bits, to one vector of D.
 template <class D, class Group>
@@ -133,7 +133,7 @@ template <Scheme S, class T, Inputs kInputs>
 HWY_INLINE void MeasureBlocks(const std::byte* row, std::size_t blocks, Batch<S, T>& batch) {
   using I = std::make_signed_t<BitsOf<T>>;
   const hn::CappedTag<I, S::kBlock.cols> di;
-  const hn::FixedTag<I, kMeasured<T>> d128;
+  const hn::FixedTag<I, kBlocksPerTree<T>> d128;
   const std::size_t lanes = hn::Lanes(di);
   const auto measure = [&](std::size_t j) NF_INLINE_ATTR {
     if (j >= blocks) return hn::Zero(di);
@@ -246,16 +246,16 @@ HWY_INLINE void EncodeBlocks(const PanelRows<S::kBlock.rows, const std::byte>& i
 
 /// Rows of a batch that the first-level cache holds together.
 template <class T>
-inline constexpr std::size_t kTogether = 16 / kItemSize<T>;
+inline constexpr std::size_t kRowsPerPass = 16 / kItemSize<T>;
 
 /// Takes rows into the maxima of columns, or begins these with them. `cols` is a multiple of the
-/// vector's length, or of kMost if that is less, `count` at most kTogether. Gives the largest of
-/// all patterns.
-template <class T, Inputs kInputs, std::size_t kMost = HWY_MAX_BYTES>
+/// vector's length, or of kMaxBytes if that is less, `count` at most kRowsPerPass. Gives the
+/// largest of all patterns.
+template <class T, Inputs kInputs, std::size_t kMaxBytes = HWY_MAX_BYTES>
 HWY_INLINE std::uint32_t ColumnMaximaOfPass(const std::byte* const* rows, std::size_t count,
                                             std::size_t cols, bool first,
                                             std::make_signed_t<BitsOf<T>>* maxima) {
-  const MagnitudeTag<T, kMost> di;
+  const MagnitudeTag<T, kMaxBytes> di;
   auto most = hn::Zero(di);
   for (std::size_t c = 0; c < cols; c += hn::Lanes(di)) {
     auto largest = first ? hn::Zero(di) : hn::LoadU(di, maxima + c);
@@ -263,8 +263,8 @@ HWY_INLINE std::uint32_t ColumnMaximaOfPass(const std::byte* const* rows, std::s
       const auto items = LoadItems(di, rows[row] + c * kItemSize<T>);
       largest = hn::Max(largest, Magnitudes<T, kInputs>(di, items));
     };
-    if (count == kTogether<T>) {
-      for (std::size_t i = 0; i < kTogether<T>; ++i) fold(i);
+    if (count == kRowsPerPass<T>) {
+      for (std::size_t i = 0; i < kRowsPerPass<T>; ++i) fold(i);
     } else {
       for (std::size_t i = 0; i < count; ++i) fold(i);
     }
@@ -275,14 +275,14 @@ HWY_INLINE std::uint32_t ColumnMaximaOfPass(const std::byte* const* rows, std::s
 }
 
 /// The same of any number of rows.
-template <class T, Inputs kInputs, std::size_t kMost = HWY_MAX_BYTES>
+template <class T, Inputs kInputs, std::size_t kMaxBytes = HWY_MAX_BYTES>
 HWY_INLINE std::uint32_t ColumnMaxima(const std::byte* const* rows, std::size_t count,
                                       std::size_t cols, std::make_signed_t<BitsOf<T>>* maxima) {
   std::uint32_t most = 0;
-  for (std::size_t r = 0; r < count; r += kTogether<T>) {
-    const std::size_t some = std::min(kTogether<T>, count - r);
-    most =
-        std::max(most, ColumnMaximaOfPass<T, kInputs, kMost>(rows + r, some, cols, r == 0, maxima));
+  for (std::size_t r = 0; r < count; r += kRowsPerPass<T>) {
+    const std::size_t some = std::min(kRowsPerPass<T>, count - r);
+    most = std::max(
+        most, ColumnMaximaOfPass<T, kInputs, kMaxBytes>(rows + r, some, cols, r == 0, maxima));
   }
   return most;
 }

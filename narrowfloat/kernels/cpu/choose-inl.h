@@ -17,9 +17,9 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Up to kMost blocks, a multiple of the vector's length: their items, two scales for each, and the
-/// errors of the kLines lines that share a scale. kAlong is a line's length.
-template <Scheme S, std::size_t kMost, std::size_t kLines, std::size_t kAlong>
+/// Up to kMaxBytes blocks, a multiple of the vector's length: their items, two scales for each, and
+/// the errors of the kLines lines that share a scale. kAlong is a line's length.
+template <Scheme S, std::size_t kMaxBytes, std::size_t kLines, std::size_t kAlong>
 class FourOverSixChoice {
  public:
   /// S::Candidates of blocks with these amaxes. Whether products with these scales round to numbers
@@ -96,9 +96,9 @@ class FourOverSixChoice {
 
  private:
   struct Candidate {
-    alignas(64) std::uint32_t code[kMost];
-    alignas(64) float value[kMost];
-    alignas(64) float scale[kMost];
+    alignas(64) std::uint32_t code[kMaxBytes];
+    alignas(64) float value[kMaxBytes];
+    alignas(64) float scale[kMaxBytes];
 
     HWY_INLINE void Set(std::size_t j, const TwoLevelScale& of) {
       hn::Store(of.code, hn::RebindToUnsigned<DF>(), code + j);
@@ -131,8 +131,8 @@ class FourOverSixChoice {
   }
 
   Candidate candidates_[2];
-  alignas(64) float items_[kAlong][kMost] = {};  // what is missing of a block counts as zeros
-  alignas(64) float errors_[2][kLines][kMost] = {};
+  alignas(64) float items_[kAlong][kMaxBytes] = {};  // what is missing of a block counts as zeros
+  alignas(64) float errors_[2][kLines][kMaxBytes] = {};
 };
 
 }  // namespace narrowfloat::HWY_NAMESPACE

@@ -49,9 +49,9 @@ HWY_INLINE hn::Vec<DF> AddDither(DF df, hn::Vec<DF> product,
   return hn::MulAdd(octave, share, product);  // the product with `octave` is exact
 }
 
-/// E2M1's codes, shifted left by kTop, of magnitudes whose exponents and first mantissa bit are
-/// given: cut off within their own octaves, for an octave's first number lies on the grid below it
-/// too. What is too large becomes the largest. 6 ops.
+/// E2M1's codes, shifted left by kCodeShift, of magnitudes whose exponents and first mantissa bit
+/// are given: cut off within their own octaves, for an octave's first number lies on the grid below
+/// it too. What is too large becomes the largest. 6 ops.
 template <class D16>
 HWY_INLINE hn::Vec<D16> TruncateToE2M1(D16 d16, hn::Vec<D16> exponents) {
   static_assert(E2M1::kMantissaBits == 1 && E2M1::kBias == 1);
@@ -61,7 +61,7 @@ HWY_INLINE hn::Vec<D16> TruncateToE2M1(D16 d16, hn::Vec<D16> exponents) {
   const auto one = hn::Set(d16, std::uint16_t{1});
   const auto code = hn::Max(hn::SaturatedSub(above, one), hn::Min(above, one));
   const auto most = hn::Set(d16, static_cast<std::uint16_t>(E2M1::kMaxCode));
-  return hn::ShiftLeft<kTop<E2M1>>(hn::Min(code, most));
+  return hn::ShiftLeft<kCodeShift<E2M1>>(hn::Min(code, most));
 }
 
 /// By chance, with a random byte for each item.
@@ -92,7 +92,7 @@ struct StochasticCoder {
     const auto is_nan =
         hn::RebindMask(d16, hn::Gt(hn::BitCast(di, magnitude),
                                    hn::Set(di, static_cast<std::int16_t>(kInfinityBits<T>))));
-    constexpr auto kNan = static_cast<std::uint16_t>(E2M1::kNanCode << kTop<E2M1>);
+    constexpr auto kNan = static_cast<std::uint16_t>(E2M1::kNanCode << kCodeShift<E2M1>);
     return hn::IfThenElse(is_nan, hn::Set(d16, kNan), hn::Or(codes, sign));
   }
 

@@ -41,14 +41,14 @@ HWY_INLINE void DecodeCodes(const std::uint8_t* codes, hn::Vec<DF>& low, hn::Vec
   const hn::Rebind<hwy::float16_t, decltype(dh)> df16;
   const hn::Rebind<std::uint8_t, decltype(d16)> d8;
   constexpr int kShorter = Float16::kExponentBits - F::kExponentBits;
-  auto half = hn::ShiftLeft<kTop<F> >(hn::PromoteTo(d16, hn::LoadU(d8, codes)));
+  auto half = hn::ShiftLeft<kCodeShift<F> >(hn::PromoteTo(d16, hn::LoadU(d8, codes)));
   if constexpr (kShorter > 0) {
     // Shifting the sign in keeps it at the top; its copies below are cleared.
     constexpr auto kClear = static_cast<std::uint16_t>(~(0x8000u - (0x8000u >> kShorter)));
     half = hn::And(hn::BitCast(d16, hn::ShiftRight<kShorter>(hn::BitCast(di, half))),
                    hn::Set(d16, kClear));
     if constexpr (F::kMaxCode < kSignCode<F> - 1u) {
-      constexpr auto kNan = static_cast<std::uint16_t>(F::kNanCode << (kTop<F> - kShorter));
+      constexpr auto kNan = static_cast<std::uint16_t>(F::kNanCode << (kCodeShift<F> - kShorter));
       const auto magnitude = hn::And(half, hn::Set(d16, std::uint16_t{0x7FFF}));
       half = hn::IfThenElse(hn::Eq(magnitude, hn::Set(d16, kNan)),
                             hn::Set(d16, static_cast<std::uint16_t>(Float16::kNanCode)), half);

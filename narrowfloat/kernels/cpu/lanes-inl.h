@@ -60,9 +60,9 @@ HWY_INLINE hn::Vec<D> LoadItems(D d, const std::byte* at) {
   return hn::LoadU(d, reinterpret_cast<const hn::TFromD<D>*>(at));
 }
 
-/// Items of T as signed integers: a full vector of them, or kMost if that is fewer.
-template <class T, std::size_t kMost = HWY_MAX_BYTES>
-using MagnitudeTag = hn::CappedTag<std::make_signed_t<BitsOf<T>>, kMost>;
+/// Items of T as signed integers: a full vector of them, or kMaxBytes if that is fewer.
+template <class T, std::size_t kMaxBytes = HWY_MAX_BYTES>
+using MagnitudeTag = hn::CappedTag<std::make_signed_t<BitsOf<T>>, kMaxBytes>;
 
 /// What a body may take for granted of the items it works on.
 enum class Inputs {
@@ -288,7 +288,7 @@ concept Folded = requires(const Scale& scale) {
 
 /// Codes lie in the uppermost bits of 16 bits.
 template <FloatFormat F>
-inline constexpr int kTop = 16 - kBits<F>;
+inline constexpr int kCodeShift = 16 - kBits<F>;
 
 /// F's code of value * scale, saturating, as EncodeMagnitudes gives it.
 template <FloatFormat F, Inputs kInputs, class DF>
@@ -296,7 +296,7 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeScaled(DF df, hn::Vec<DF> val
                                                           hn::Vec<DF> scale) {
   auto product = hn::Mul(value, scale);
   if constexpr (kInputs == Inputs::kAll) product = hn::Min(product, hn::Set(df, kMaxValue<F>));
-  return EncodeMagnitudes<F, kTop<F>>(df, product);
+  return EncodeMagnitudes<F, kCodeShift<F>>(df, product);
 }
 
 /// Codes of 16-bit items in the uppermost bits of 16-bit lanes, zeros below them. 17 ops
@@ -320,7 +320,7 @@ HWY_INLINE hn::Vec<D16> Encode16(D16 d16, hn::Vec<D16> items, V scale_even, V sc
   const auto is_nan = hn::RebindMask(
       d16,
       hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, static_cast<std::int16_t>(kInfinityBits<T>))));
-  constexpr std::uint16_t kNan = static_cast<std::uint16_t>(F::kNanCode << kTop<F>);
+  constexpr std::uint16_t kNan = static_cast<std::uint16_t>(F::kNanCode << kCodeShift<F>);
   return hn::IfThenElse(is_nan, hn::Set(d16, kNan), codes);
 }
 
@@ -332,7 +332,7 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeFolded(DF df, hn::Vec<DF> val
   const hn::RebindToUnsigned<DF> d32;
   const auto exponent = hn::And(value, hn::BitCast(df, hn::Set(d32, kFloatInfinity)));
   const auto sum = hn::MulAdd(hn::Max(exponent, hn::BitCast(df, floor)), multiplier, value);
-  return CodeOfSum<F::kMantissaBits, kTop<F>>(d32, hn::BitCast(d32, sum));
+  return CodeOfSum<F::kMantissaBits, kCodeShift<F>>(d32, hn::BitCast(d32, sum));
 }
 
 /// Encode16 for finite items, the i-th vector of them, and powers_of_two scales. bfloat16: 14
@@ -356,11 +356,11 @@ HWY_INLINE hn::Vec<D16> Encode16PowerOfTwo(D16 d16, hn::Vec<D16> items, const Sc
   if constexpr (std::is_same_v<T, BFloat16>) {
     const auto exponent = hn::And(items, hn::Set(d16, std::uint16_t{kInfinityBits<T>}));
     const auto bases = hn::BitCast(d32, hn::Max(exponent, scale.Floor(i)));
-    const auto code = [&](hn::Vec<decltype(df)> base, hn::Vec<decltype(df)> value, std::size_t j)
-                          NF_INLINE_ATTR {
-                            const auto sum = hn::MulAdd(base, scale.Multiplier(j), value);
-                            return CodeOfSum<F::kMantissaBits, kTop<F>>(d32, hn::BitCast(d32, sum));
-                          };
+    const auto code = [&](hn::Vec<decltype(df)> base, hn::Vec<decltype(df)> value,
+                          std::size_t j) NF_INLINE_ATTR {
+      const auto sum = hn::MulAdd(base, scale.Multiplier(j), value);
+      return CodeOfSum<F::kMantissaBits, kCodeShift<F>>(d32, hn::BitCast(d32, sum));
+    };
     return combine(code(WidenEven<T, kInputs>(d32, bases), even, 2 * i),
                    code(WidenOdd<T, kInputs>(d32, bases), odd, 2 * i + 1));
   } else {
@@ -371,9 +371,9 @@ HWY_INLINE hn::Vec<D16> Encode16PowerOfTwo(D16 d16, hn::Vec<D16> items, const Sc
   }
 }
 
-/// Codes of fp32 items without their signs, shifted left by kTop<F>, in the lower half of each
-/// lane; the upper half is undefined. 6 ops for finite items (5 under a powers_of_two scale), 8 for
-/// any.
+/// Codes of fp32 items without their signs, shifted left by kCodeShift<F>, in the lower half of
+/// each lane; the upper half is undefined. 6 ops for finite items (5 under a powers_of_two scale),
+/// 8 for any.
 template <FloatFormat F, Inputs kInputs, class D32, class Scale>
 HWY_INLINE hn::Vec<D32> Encode32(D32 d32, hn::Vec<D32> items, const Scale& scale, std::size_t i) {
   const hn::RebindToFloat<D32> df;
@@ -387,7 +387,7 @@ HWY_INLINE hn::Vec<D32> Encode32(D32 d32, hn::Vec<D32> items, const Scale& scale
     const hn::RebindToSigned<D32> di;
     const auto is_nan = hn::RebindMask(
         d32, hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, std::int32_t{kFloatInfinity})));
-    return hn::IfThenElse(is_nan, hn::Set(d32, F::kNanCode << kTop<F>), codes);
+    return hn::IfThenElse(is_nan, hn::Set(d32, F::kNanCode << kCodeShift<F>), codes);
   }
 }
 

@@ -97,8 +97,9 @@ HWY_INLINE TwoLevelScale ScaleOf(hn::Vec<DF> wanted, hn::Vec<DF> reciprocal_enco
   const DF df;
   const hn::RebindToUnsigned<DF> d32;
   const auto number = hn::Min(wanted, hn::Set(df, kMaxValue<F>));  // what is beyond it saturates
-  const auto code = hn::And(hn::ShiftRight<kTop<F> >(EncodeMagnitudes<F, kTop<F> >(df, number)),
-                            hn::Set(d32, kSignCode<F> - 1u));
+  const auto code =
+      hn::And(hn::ShiftRight<kCodeShift<F> >(EncodeMagnitudes<F, kCodeShift<F> >(df, number)),
+              hn::Set(d32, kSignCode<F> - 1u));
   const auto value = RoundTo<F>(number);
   const auto scale = hn::Div(hn::Set(df, 1.0f), hn::Mul(value, reciprocal_encode));
   return {code, value, hn::Min(scale, hn::Set(df, kLargestFloat))};

@@ -117,8 +117,8 @@ struct QuantizeBoth {
   static HWY_INLINE bool Measure(const StripRows<kRows, const std::byte>& in, std::size_t cols,
                                  const typename S::TensorState& state, Batch<S, T>* batches,
                                  Strip<T>& strip) {
-    for (std::size_t first = 0; first < in.count; first += kTogether<T>) {
-      const std::size_t end = std::min(first + kTogether<T>, in.count);
+    for (std::size_t first = 0; first < in.count; first += kRowsPerPass<T>) {
+      const std::size_t end = std::min(first + kRowsPerPass<T>, in.count);
       const std::uint32_t most = ColumnMaximaOfPass<T, Inputs::kFinite>(
           in.row + first, end - first, cols, first == 0, strip.magnitude);
       if (most >= kInfinityBits<T>) return false;

@@ -252,19 +252,19 @@ void QuantizeDbias(const ConstTensorView& in, const QuantizedView& out, const Te
   CheckWorkspace(in, out, dbias, workspace);
   if (execution.IsNoop()) return;
   SumPass pass{run.rows(), in.dtype, run.kernels(), 1, run.ColUnit()};
-  if (run.AsksForAmax()) {
+  if (run.NeedsAmaxPass()) {
     SharedAmax amax;
     pass.amax = &amax;
     RunSums(pass, dbias, workspace, execution);
-    run.Begin(amax.Get());
+    run.Prepare(amax.Get());
     run.QuantizeTiles();
   } else {
-    run.Begin();
+    run.Prepare();
     pass.row_unit = run.RowUnit();
     pass.quantizer = &run;
     RunSums(pass, dbias, workspace, execution);
   }
-  run.End();
+  run.Finish();
 }
 
 void QuantizeDbias(const ConstTensorView& in, const QuantizedView& out, const TensorView& dbias,

@@ -59,7 +59,7 @@ void CheckOutput(const ConstTensorView& in, const QuantizedView& out, std::size_
   ValidateForQuantize(out.spec);
 }
 
-void CheckApart(const Extent& input, const QuantizedView& out, std::size_t group) {
+void CheckDisjoint(const Extent& input, const QuantizedView& out, std::size_t group) {
   for (const TensorView& buffer : out.buffers) {
     if (!input.Overlaps(ExtentOf(buffer))) continue;
     throw InvalidArgument(
@@ -105,7 +105,7 @@ void GroupedQuantize(const ConstTensorView& in, std::span<const std::int64_t> ro
     const Shape shape{rows[g], static_cast<std::int64_t>(input.shape.cols)};
     groups.push_back(GroupView(in, input, first, shape));
     CheckOutput(groups.back(), outs[g], g);
-    CheckApart(whole, outs[g], g);
+    CheckDisjoint(whole, outs[g], g);
     first += static_cast<std::size_t>(rows[g]);
   }
   QuantizeGroups(groups, outs, execution);
@@ -130,7 +130,8 @@ void GroupedQuantize(std::span<const ConstTensorView> ins, std::span<const Quant
   for (std::size_t g = 0; g < outs.size(); ++g) {
     const bool near = std::ranges::any_of(
         outs[g].buffers, [&](const TensorView& buffer) { return hull.Overlaps(ExtentOf(buffer)); });
-    for (std::size_t i = 0; near && i < ins.size(); ++i) CheckApart(ExtentOf(ins[i]), outs[g], g);
+    for (std::size_t i = 0; near && i < ins.size(); ++i)
+      CheckDisjoint(ExtentOf(ins[i]), outs[g], g);
   }
   QuantizeGroups(ins, outs, execution);
 }

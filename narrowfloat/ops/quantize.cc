@@ -8,9 +8,9 @@ namespace narrowfloat {
 void Quantize(const ConstTensorView& in, const QuantizedView& out, const Execution& execution) {
   QuantizeRun run("quantize", in, out, execution);
   if (execution.IsNoop()) return;
-  run.Begin();
+  run.Prepare();
   run.QuantizeTiles();
-  run.End();
+  run.Finish();
 }
 
 }  // namespace narrowfloat

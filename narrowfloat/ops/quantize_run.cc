@@ -129,10 +129,10 @@ float QuantizeRun::TransformedAmax() const {
   return amaxes.empty() ? 0.0f : *std::max_element(amaxes.begin(), amaxes.end());
 }
 
-bool QuantizeRun::AsksForAmax() const {
+bool QuantizeRun::NeedsAmaxPass() const {
   if (spec_.scheme->layout.amax == AmaxBuffers::kNone || spec_.row_scaled) return false;
   return !spec_.amax && !spec_.scale &&
-         (spec_.rowwise || (!Transforms() && !spec_.amax_columnwise));
+         (spec_.rowwise || (!UsesHadamard() && !spec_.amax_columnwise));
 }
 
 void QuantizeRun::PrepareAmaxes(std::optional<float> known) {
@@ -146,18 +146,18 @@ void QuantizeRun::PrepareAmaxes(std::optional<float> known) {
     return;
   }
   float amax = spec_.amax.value_or(0.0f);
-  if (AsksForAmax()) amax = known ? *known : Amax(in_, execution_);
+  if (NeedsAmaxPass()) amax = known ? *known : Amax(in_, execution_);
   args_.rowwise.amax = args_.columnwise.amax = amax;
   if (spec_.amax_columnwise) {
     args_.columnwise.amax = *spec_.amax_columnwise;
-  } else if (Transforms() && !spec_.amax) {
+  } else if (UsesHadamard() && !spec_.amax) {
     args_.columnwise.amax = TransformedAmax();
   }
   StoreFloat(out_[Role::kAmaxRowwise], args_.rowwise.amax);
   StoreFloat(out_[Role::kAmaxColumnwise], args_.columnwise.amax);
 }
 
-void QuantizeRun::Begin(std::optional<float> amax) {
+void QuantizeRun::Prepare(std::optional<float> amax) {
   const FloatEnvironment environment;
   const SchemeInfo& scheme = *spec_.scheme;
   args_ = MakeArgs(rows_, out_, ScaleOptionsOf(spec_, in_.dtype));
@@ -175,14 +175,14 @@ void QuantizeRun::QuantizeTile(const Tile& tile) {
   args.tile = tile;
   float measured = 0.0f;
   if (measures_) args.measured = &measured;
-  if (!Transforms()) {
+  if (!UsesHadamard()) {
     Slot(DirectionOf(spec_))(args);
   } else {
     if (spec_.rowwise) Slot(Direction::kRowwise)(args);
     args.in = Transform(tile);
     Slot(Direction::kColumnwise)(args);
   }
-  measured_.Raise(measured);
+  measured_.Update(measured);
 }
 
 void QuantizeRun::QuantizeTiles() {
@@ -190,7 +190,7 @@ void QuantizeRun::QuantizeTiles() {
   ParallelFor(execution_, grid.Count(), [&](std::size_t i) { QuantizeTile(grid[i]); });
 }
 
-void QuantizeRun::End() {
+void QuantizeRun::Finish() {
   if (measures_) StoreFloat(out_[Role::kAmaxRowwise], measured_.Get());
 }
 

@@ -28,23 +28,23 @@ class QuantizeRun {
   std::size_t ColUnit() const;
 
   /// Returns true if Begin would read the whole input to find its amax.
-  bool AsksForAmax() const;
+  bool NeedsAmaxPass() const;
   /// Finds the amaxes that the scales depend on; writes them, the scale of a whole tensor, and the
   /// padding. `amax` is the input's, if known.
-  void Begin(std::optional<float> amax = std::nullopt);
+  void Prepare(std::optional<float> amax = std::nullopt);
   /// Quantizes one tile. Thread-safe for different tiles.
   void QuantizeTile(const Tile& tile);
   /// Quantizes all tiles.
   void QuantizeTiles();
   /// Writes the amax that was found while quantizing.
-  void End();
+  void Finish();
 
  private:
   /// Returns the tiles that are best for quantization alone.
   TileGrid Grid() const { return MakeTileGrid(rows_.shape, RowUnit(), ColUnit()); }
   QuantizeFn Slot(Direction direction) const;
   /// Returns true if the columnwise operand is the input's transform; Transform makes a tile.
-  bool Transforms() const { return spec_.rht && spec_.columnwise; }
+  bool UsesHadamard() const { return spec_.rht && spec_.columnwise; }
   MatrixRows<const std::byte> Transform(const Tile& tile) const;
   float TransformedAmax() const;
   void PrepareAmaxes(std::optional<float> known);

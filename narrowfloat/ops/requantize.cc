@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* kConvertVerb = "block_scales_to_mxfp8";
 
-void CheckApart(const ConstQuantizedView& in, const QuantizedView& out) {
+void CheckDisjoint(const ConstQuantizedView& in, const QuantizedView& out) {
   for (std::size_t i = 0; i < kRoleCount; ++i) {
     for (std::size_t j = 0; j < kRoleCount; ++j) {
       if (!ExtentOf(in.buffers[i]).Overlaps(ExtentOf(out.buffers[j]))) continue;
@@ -78,7 +78,7 @@ void Requantize(const ConstQuantizedView& in, const QuantizedView& out, DType be
                     ShapeText(in.shape), ShapeText(out.shape)));
   }
   CheckBuffers("requantize", out);
-  CheckApart(in, out);
+  CheckDisjoint(in, out);
   if (execution.IsNoop()) return;
   std::vector<std::byte> memory(FlattenShape(in.shape).Size() * ItemSize(between));
   const TensorView values{memory.data(), between, in.shape, {}, Device::kCpu};

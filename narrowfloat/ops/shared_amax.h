@@ -11,7 +11,7 @@ namespace narrowfloat {
 /// is that of the magnitudes, also under flush-to-zero.
 class SharedAmax {
  public:
-  void Raise(float magnitude) {
+  void Update(float magnitude) {
     const auto bits = std::bit_cast<std::uint32_t>(magnitude);
     std::uint32_t largest = bits_.load(std::memory_order_relaxed);
     while (bits > largest &&

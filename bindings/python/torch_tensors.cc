@@ -69,7 +69,7 @@ struct DlpackExchange {
 };
 
 /// A view of a tensor, valid while it lives: sizes and strides, these in items, are its own.
-struct Lent {
+struct TensorMemory {
   std::byte* data;
   DType dtype;
   std::span<const std::int64_t> sizes, strides;
@@ -123,7 +123,7 @@ class TorchTensors {
   void ColumnSums(nb::handle x, nb::handle out, int threads) const;
 
  private:
-  Lent Lend(const char* verb, std::string_view name, nb::handle tensor) const;
+  TensorMemory MemoryOf(const char* verb, std::string_view name, nb::handle tensor) const;
   TensorView View(const char* verb, std::string_view name, nb::handle tensor) const;
   HeldInput HoldInput(const char* verb, nb::handle tensor) const;
   TensorView ViewDense(const char* verb, std::string_view name, nb::handle tensor, DType dtype,
@@ -138,15 +138,16 @@ class TorchTensors {
 
 /// Errors: TypeError for another object or type; Unsupported on another device; InvalidArgument
 /// for a tensor that has elements but no memory, as wrappers have.
-Lent TorchTensors::Lend(const char* verb, std::string_view name, nb::handle tensor) const {
+TensorMemory TorchTensors::MemoryOf(const char* verb, std::string_view name,
+                                    nb::handle tensor) const {
   if (PyObject_IsInstance(tensor.ptr(), tensor_type_.ptr()) != 1) {
     throw nb::type_error(fmt::format("{}: {} must be a torch.Tensor, got {}", verb, name,
                                      nb::type_name(tensor.type()).c_str())
                              .c_str());
   }
-  nb::dlpack::dltensor lent;
-  const bool lends = view_(tensor.ptr(), &lent) == 0;
-  if (!lends || lent.device.device_type != nb::device::cpu::value) {
+  nb::dlpack::dltensor memory;
+  const bool has_memory = view_(tensor.ptr(), &memory) == 0;
+  if (!has_memory || memory.device.device_type != nb::device::cpu::value) {
     // Devices that DLPack does not know, such as meta, export nothing.
     PyErr_Clear();
     const nb::object device = tensor.attr("device");
@@ -154,29 +155,30 @@ Lent TorchTensors::Lend(const char* verb, std::string_view name, nb::handle tens
     throw Unsupported(fmt::format("{}: {} must be on the CPU, got a tensor on {}", verb, name,
                                   nb::str(device).c_str()));
   }
-  const std::optional<DType> dtype = DTypeOfDlpack(lent.dtype);
+  const std::optional<DType> dtype = DTypeOfDlpack(memory.dtype);
   if (!dtype) {
     throw nb::type_error(fmt::format("{}: {} must be {} or uint8, got {}", verb, name,
                                      FloatTypeNames(),
                                      nb::str(nb::object(tensor.attr("dtype"))).c_str())
                              .c_str());
   }
-  const auto rank = static_cast<std::size_t>(lent.ndim);
-  const Lent tensor_memory{static_cast<std::byte*>(lent.data) + lent.byte_offset,
-                           *dtype,
-                           {lent.shape, rank},
-                           {lent.strides, rank}};
-  if (lent.data == nullptr && tensor_memory.Count() != 0) ThrowNoMemory(verb, name);
+  const auto rank = static_cast<std::size_t>(memory.ndim);
+  const TensorMemory tensor_memory{static_cast<std::byte*>(memory.data) + memory.byte_offset,
+                                   *dtype,
+                                   {memory.shape, rank},
+                                   {memory.strides, rank}};
+  if (memory.data == nullptr && tensor_memory.Count() != 0) ThrowNoMemory(verb, name);
   return tensor_memory;
 }
 
 TensorView TorchTensors::View(const char* verb, std::string_view name, nb::handle tensor) const {
-  const Lent lent = Lend(verb, name, tensor);
-  TensorView view{lent.data, lent.dtype, {lent.sizes.begin(), lent.sizes.end()}, {}, Device::kCpu};
-  if (lent.IsDense()) return view;
-  view.strides.assign(lent.strides.begin(), lent.strides.end());
+  const TensorMemory memory = MemoryOf(verb, name, tensor);
+  TensorView view{
+      memory.data, memory.dtype, {memory.sizes.begin(), memory.sizes.end()}, {}, Device::kCpu};
+  if (memory.IsDense()) return view;
+  view.strides.assign(memory.strides.begin(), memory.strides.end());
   for (std::ptrdiff_t& stride : view.strides)
-    stride *= static_cast<std::ptrdiff_t>(ItemSize(lent.dtype));
+    stride *= static_cast<std::ptrdiff_t>(ItemSize(memory.dtype));
   return view;
 }
 
@@ -192,14 +194,14 @@ HeldInput TorchTensors::HoldInput(const char* verb, nb::handle tensor) const {
 /// rank, such as flattened codes, are the same memory.
 TensorView TorchTensors::ViewDense(const char* verb, std::string_view name, nb::handle tensor,
                                    DType dtype, const Shape& shape) const {
-  const Lent lent = Lend(verb, name, tensor);
-  if (lent.dtype != dtype || !lent.IsDense() || lent.Count() != FlattenShape(shape).Size()) {
+  const TensorMemory memory = MemoryOf(verb, name, tensor);
+  if (memory.dtype != dtype || !memory.IsDense() || memory.Count() != FlattenShape(shape).Size()) {
     throw InvalidArgument(fmt::format("{}: {} must be {} of {} and contiguous, got {} of {}", verb,
                                       name, DTypeName(dtype), ShapeText(shape),
-                                      DTypeName(lent.dtype),
-                                      ShapeText({lent.sizes.begin(), lent.sizes.end()})));
+                                      DTypeName(memory.dtype),
+                                      ShapeText({memory.sizes.begin(), memory.sizes.end()})));
   }
-  return {lent.data, dtype, shape, {}, Device::kCpu};
+  return {memory.data, dtype, shape, {}, Device::kCpu};
 }
 
 float TorchTensors::ItemOf(const char* verb, std::string_view name, nb::handle tensor) const {
@@ -232,7 +234,7 @@ void TorchTensors::Bind(const char* verb, const nb::tuple& buffers, QuantizedVie
 }
 
 /// Raises an amax of delayed scaling: steps that share a row of the history keep the largest.
-void RaiseAmax(const TensorView& amax, float measured) {
+void AccumulateAmax(const TensorView& amax, float measured) {
   float old = 0.0f;
   std::memcpy(&old, amax.data, sizeof old);
   if (measured > old) std::memcpy(amax.data, &measured, sizeof measured);
@@ -265,7 +267,7 @@ void TorchTensors::Quantize(const QuantSpec& spec, nb::handle x, const nb::tuple
   if (accumulate) out[Role::kAmaxRowwise].data = reinterpret_cast<std::byte*>(&measured);
   const nb::gil_scoped_release unlocked;
   narrowfloat::Quantize(in.view, out, execution);
-  if (accumulate) RaiseAmax(history, measured);
+  if (accumulate) AccumulateAmax(history, measured);
 }
 
 void TorchTensors::Dequantize(const QuantSpec& spec, const nb::tuple& buffers, nb::handle out,
@@ -289,8 +291,8 @@ void TorchTensors::DeriveColumnwise(const QuantSpec& spec, const nb::object& sha
 
 void TorchTensors::Qgemm(const QuantSpec& a_spec, const nb::object& a_shape, const nb::tuple& a,
                          const QuantSpec& b_spec, const nb::object& b_shape, const nb::tuple& b,
-                         std::string_view layout, nb::handle out, nb::handle bias,
-                         bool accumulate, int threads) const {
+                         std::string_view layout, nb::handle out, nb::handle bias, bool accumulate,
+                         int threads) const {
   constexpr const char* kVerb = "qgemm";
   QuantizedView first{a_spec, ParseShape(kVerb, a_shape), {}};
   QuantizedView second{b_spec, ParseShape(kVerb, b_shape), {}};

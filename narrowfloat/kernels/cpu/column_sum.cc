@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sums of a tile's columns. Lanes are columns, so that each is added in the order of the rows,
-// as the oracle does it.
+// as the reference does it.
 #include "narrowfloat/kernels/cpu/tables.h"
 
 #undef HWY_TARGET_INCLUDE

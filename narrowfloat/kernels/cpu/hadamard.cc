@@ -83,8 +83,8 @@ void TransformByOracle(const Group& group, std::uint32_t sign_mask) {
       {group.in[0], 0, in.data()}, column, sign_mask, {group.out[0], 0, out.data()});
 }
 
-/// Some columns in binary64, whose sums fp32 does not hold; the oracle's are those that it does not
-/// hold either. Loops over columns are vectorized by the compiler.
+/// Some columns in binary64, whose sums fp32 does not hold; the reference's are those that it does
+/// not hold either. Loops over columns are vectorized by the compiler.
 template <class T, std::size_t kCols>
 HWY_NOINLINE void TransformColumns(const Group& group, std::uint32_t sign_mask) {
   struct Values {

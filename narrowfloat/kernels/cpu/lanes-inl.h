@@ -20,7 +20,7 @@
 #include "narrowfloat/numerics/codec.h"
 
 HWY_BEFORE_NAMESPACE();
-#if HWY_TARGET != HWY_SCALAR  // there the oracle's table serves
+#if HWY_TARGET != HWY_SCALAR  // there the reference's table serves
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 

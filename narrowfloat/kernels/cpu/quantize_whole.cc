@@ -216,7 +216,7 @@ struct QuantizeWhole {
     const float amax =
         kDirection == Direction::kColumnwise ? args.columnwise.amax : args.rowwise.amax;
     const float scale = S::ScaleBlock(amax, S::Prepare(amax, args.options)).scale;
-    // Only a scale that the caller gave can be zero, negative, infinite or NaN; the oracle knows
+    // Only a scale that the caller gave can be zero, negative, infinite or NaN; the reference knows
     // what those do.
     if (!(scale > 0.0f && scale <= kLargestFloat)) {
       ScalarKernels().quantize[kSchemeIndex<S>][static_cast<std::size_t>(kDirection)]

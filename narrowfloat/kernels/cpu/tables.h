@@ -10,7 +10,7 @@ namespace narrowfloat::cpu {
 
 // The parts of a CPU table, one a file, each compiled once per instruction set. `target` is the
 // index of the instruction set in Highway's dispatch order, from TargetIndex(). A null slot is left
-// to the oracle.
+// to the reference.
 ByType<AmaxFn> AmaxTable(std::size_t target);
 ByType<ColumnSumFn> ColumnSumTable(std::size_t target);
 ByType<AmaxSumFn> AmaxSumTable(std::size_t target);

@@ -133,7 +133,7 @@ class TileSummer {
       if (pass_.amax == nullptr) {
         column_sum_(pass_.rows.matrix, part, sums_of(part));
       } else {
-        pass_.amax->Raise(amax_sum_(pass_.rows.matrix, part, sums_of(part)));
+        pass_.amax->Update(amax_sum_(pass_.rows.matrix, part, sums_of(part)));
       }
       part.row_begin = part.row_end;
     }

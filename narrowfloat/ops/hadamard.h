@@ -26,7 +26,7 @@ void HadamardTransform(const ConstTensorView& in, const TensorView& out,
 float HadamardAmax(const ConstTensorView& in, std::uint32_t sign_mask = kHadamardSignMask,
                    const Execution& execution = {});
 
-/// UsesHadamard one tile into memory of the calling thread, which its next call overwrites. Its
+/// Transforms one tile into memory of the calling thread, which its next call overwrites. Its
 /// rows count as those of the input, so that a kernel of the same tile can read them.
 MatrixRows<const std::byte> TransformTile(const KernelTable& kernels, DType dtype,
                                           const MatrixRows<const std::byte>& in, const Tile& tile,

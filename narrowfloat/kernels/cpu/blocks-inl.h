@@ -21,7 +21,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr std::size_t kBatchCols = 1024;  // columns of a panel whose scales stay in L1
 
-/// Columns of a batch: measured, then computed, then encoded. Each batch pays once for the latency
+/// Columns of a batch: first amaxes, then scales, then codes. Each batch pays once for the latency
 /// from its last load to its first code, so batches of single rows are longer.
 template <Scheme S>
 inline constexpr std::size_t kRunCols =
@@ -39,8 +39,8 @@ struct Batch {
   alignas(64) BitsOf<T> largest[kBatch<S>];  // patterns of the blocks' amaxes
   alignas(64) float scale[kBatch<S>];
   alignas(64) std::uint32_t scale_inv[kBatch<S>];
-  alignas(
-      64) std::uint32_t floor[kBatch<S>];  // and multiplier: PowerOfTwoScale's, if `powers_of_two`
+  // Of PowerOfTwoScale, if `powers_of_two`; the multiplier too.
+  alignas(64) std::uint32_t floor[kBatch<S>];
   alignas(64) float multiplier[kBatch<S>];
   bool finite;  // no item is infinite or NaN
   bool powers_of_two = false;
@@ -190,7 +190,7 @@ struct BlockScales {
     return batch.Scale(DF(), Block(i, sizeof(float))).scale;
   }
 };
-/// Supplies EncodeRun with powers_of_two scales in the same way.
+/// Supplies EncodeRun with power-of-two scales in the same way.
 template <Scheme S, class T, class DF>
 struct BlocksPowerOfTwo {
   BlockScales<S, T, DF> of;
@@ -202,7 +202,7 @@ struct BlocksPowerOfTwo {
   }
 };
 
-/// Encodes `blocks` measured and computed blocks of each row of a panel.
+/// Encodes `blocks` blocks, measured and with scales, of each row of a panel.
 /// Blocks shorter than a vector are encoded several at a time, so that vectors are full.
 template <Scheme S, class T, Inputs kInputs, bool kPowersOfTwo>
 HWY_INLINE void EncodeBlocks(const PanelRows<S::kBlock.rows, const std::byte>& in,

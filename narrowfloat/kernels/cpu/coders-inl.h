@@ -20,15 +20,15 @@ namespace hn = hwy::HWY_NAMESPACE;
 /// and Encode32 leave them. `i` is the place of the first item in its run.
 template <FloatFormat F, Inputs kInputs>
 struct NearestCoder {
-  static constexpr Inputs kInputs = kInputs;
+  static constexpr Inputs kKind = kInputs;
 
   template <class T, class D16, class V>
-  HWY_INLINE hn::Vec<D16> Encode16(D16 d16, hn::Vec<D16> items, V even, V odd,
-                                   std::size_t /*i*/) const {
+  HWY_INLINE hn::Vec<D16> Codes16(D16 d16, hn::Vec<D16> items, V even, V odd,
+                                  std::size_t /*i*/) const {
     return Encode16<F, T, kInputs>(d16, items, even, odd);
   }
   template <class D32, class V>
-  HWY_INLINE hn::Vec<D32> Encode32(D32 d32, hn::Vec<D32> items, V scale, std::size_t /*i*/) const {
+  HWY_INLINE hn::Vec<D32> Codes32(D32 d32, hn::Vec<D32> items, V scale, std::size_t /*i*/) const {
     return Encode32<F, kInputs>(d32, items, UniformScale<hn::RebindToFloat<D32>>{scale}, 0);
   }
   HWY_INLINE NearestCoder From(std::size_t /*i*/) const { return *this; }
@@ -36,7 +36,8 @@ struct NearestCoder {
 
 /// |product| raised by a share of the step: E2M1's mantissa cuts that off to EncodeStochastic's
 /// value. The step is half of the octave's first number, a share is a random byte's 256th of it:
-/// `random` is that byte in kDitherBase' last bits, which makes 2^14 + byte * 2^-9 of it. 5 ops.
+/// `random` is that byte in the last bits of kDitherBase, which makes 2^14 + byte * 2^-9 of it. 5
+/// ops.
 inline constexpr std::uint32_t kDitherBase = 0x46800000;
 template <class DF>
 HWY_INLINE hn::Vec<DF> AddDither(DF df, hn::Vec<DF> product,
@@ -66,13 +67,13 @@ HWY_INLINE hn::Vec<D16> TruncateToE2M1(D16 d16, hn::Vec<D16> exponents) {
 
 /// By chance, with a random byte for each item.
 struct StochasticCoder {
-  static constexpr Inputs kInputs = Inputs::kAll;
+  static constexpr Inputs kKind = Inputs::kAll;
   static constexpr int kAbove = 23 - E2M1::kMantissaBits;  // where a float's exponent follows
   const std::uint8_t* random;
 
   template <class T, class D16, class V>
-  HWY_INLINE hn::Vec<D16> Encode16(D16 d16, hn::Vec<D16> items, V even_scale, V odd_scale,
-                                   std::size_t i) const {
+  HWY_INLINE hn::Vec<D16> Codes16(D16 d16, hn::Vec<D16> items, V even_scale, V odd_scale,
+                                  std::size_t i) const {
     const hn::Repartition<std::uint32_t, D16> d32;
     const hn::Repartition<float, D16> df;
     const hn::RebindToSigned<D16> di;
@@ -82,9 +83,9 @@ struct StochasticCoder {
     const auto pairs = hn::BitCast(d32, magnitude);
     const auto bytes = hn::PromoteTo(d16, hn::LoadU(d8, random + i));
     const auto shares = hn::Set(d32, kDitherBase);
-    const auto even = AddDither(df, hn::Mul(WidenEven<T, kInputs>(d32, pairs), even_scale),
+    const auto even = AddDither(df, hn::Mul(WidenEven<T, kKind>(d32, pairs), even_scale),
                                 hn::BitCast(d32, hn::OddEven(hn::BitCast(d16, shares), bytes)));
-    const auto odd = AddDither(df, hn::Mul(WidenOdd<T, kInputs>(d32, pairs), odd_scale),
+    const auto odd = AddDither(df, hn::Mul(WidenOdd<T, kKind>(d32, pairs), odd_scale),
                                hn::Or(hn::ShiftRight<16>(hn::BitCast(d32, bytes)), shares));
     const auto codes = TruncateToE2M1(
         d16, hn::OddEven(hn::BitCast(d16, hn::ShiftRight<kAbove - 16>(hn::BitCast(d32, odd))),
@@ -97,7 +98,7 @@ struct StochasticCoder {
   }
 
   template <class D32, class V>
-  HWY_INLINE hn::Vec<D32> Encode32(D32 d32, hn::Vec<D32> items, V scale, std::size_t i) const {
+  HWY_INLINE hn::Vec<D32> Codes32(D32 d32, hn::Vec<D32> items, V scale, std::size_t i) const {
     const hn::RebindToFloat<D32> df;
     const hn::Rebind<std::uint8_t, D32> d8;
     const auto magnitude = hn::BitCast(df, hn::And(items, hn::Set(d32, ~kFloatSign)));

@@ -166,7 +166,7 @@ struct EncodeRule {
 /// 2^(23-M) + value has steps of exactly b * 2^-M, F's own: the addition rounds to nearest-even on
 /// F's grid, subnormals included, and leaves value / (b * 2^-M) in its low bits. The exponent field
 /// e of the sum, shifted onto F's exponent, supplies the rest; the part of both that does not
-/// depend on the value is powers_of_two into the multiplier of b. Worked example, E4M3, 1.1875: b =
+/// depend on the value is folded into the multiplier of b. Worked example, E4M3, 1.1875: b =
 /// 1, steps of 1/8, 9.5 is a tie and becomes 10 (even): sum mantissa 10 + 152, e = 147; 162 + 8 *
 /// 147 = 1338 = 0x3A mod 256, which is 1.25. The multiplication is exact (b is a power of two), so
 /// targets without FMA give the same bits.
@@ -324,7 +324,7 @@ HWY_INLINE hn::Vec<D16> Encode16(D16 d16, hn::Vec<D16> items, V scale_even, V sc
   return hn::IfThenElse(is_nan, hn::Set(d16, kNan), codes);
 }
 
-/// Code of an finite value under a powers_of_two scale, as EncodeMagnitudes gives it. 4 ops.
+/// Code of a finite value under a power-of-two scale, as EncodeMagnitudes gives it. 4 ops.
 template <FloatFormat F, class DF>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeFolded(DF df, hn::Vec<DF> value,
                                                           hn::Vec<hn::RebindToUnsigned<DF>> floor,
@@ -335,7 +335,7 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeFolded(DF df, hn::Vec<DF> val
   return CodeOfSum<F::kMantissaBits, kCodeShift<F>>(d32, hn::BitCast(d32, sum));
 }
 
-/// Encode16 for finite items, the i-th vector of them, and powers_of_two scales. bfloat16: 14
+/// Encode16 for finite items, the i-th vector of them, and power-of-two scales. bfloat16: 14
 /// ops, float16: 18.
 template <FloatFormat F, class T, class D16, class Scale>
 HWY_INLINE hn::Vec<D16> Encode16PowerOfTwo(D16 d16, hn::Vec<D16> items, const Scale& scale,
@@ -372,7 +372,7 @@ HWY_INLINE hn::Vec<D16> Encode16PowerOfTwo(D16 d16, hn::Vec<D16> items, const Sc
 }
 
 /// Codes of fp32 items without their signs, shifted left by kCodeShift<F>, in the lower half of
-/// each lane; the upper half is undefined. 6 ops for finite items (5 under a powers_of_two scale),
+/// each lane; the upper half is undefined. 6 ops for finite items (5 under a power-of-two scale),
 /// 8 for any.
 template <FloatFormat F, Inputs kInputs, class D32, class Scale>
 HWY_INLINE hn::Vec<D32> Encode32(D32 d32, hn::Vec<D32> items, const Scale& scale, std::size_t i) {

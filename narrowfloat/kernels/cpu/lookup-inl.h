@@ -118,7 +118,7 @@ HWY_INLINE hn::Vec512<std::uint8_t> JoinBytes(hn::Vec512<std::uint16_t> low,
   return hn::Vec512<std::uint8_t>{_mm512_permutex2var_epi8(low.raw, order.raw, high.raw)};
 }
 
-/// Encodes finite bfloat16 under powers_of_two scales. 17 ops for 64 items.
+/// Encodes finite bfloat16 under power-of-two scales. 17 ops for 64 items.
 /// Requires: no item times its scale is above F's largest number.
 /// A normal code is the step less an excess, which the lowest 6 bits of the distance determine. A
 /// smaller code depends on the step, and is 1 more past a bound within it. Below the smallest

@@ -182,16 +182,16 @@ HWY_INLINE hn::Vec<D16> TopCodes(D16 d16, const std::byte* in, std::size_t i, co
   const hn::Repartition<float, D16> df;
   if constexpr (kItemSize<T> == 2) {
     const auto scale = SpreadScales<S::kBlock.cols / 2>(df, scales, i / 2);
-    return coder.template Encode16<T>(d16, LoadItems(d16, in + i * kItemSize<T>), scale, scale, i);
+    return coder.template Codes16<T>(d16, LoadItems(d16, in + i * kItemSize<T>), scale, scale, i);
   } else {
     const hn::Repartition<std::uint32_t, D16> d32;
     const auto items = [&](std::size_t k)
                            NF_INLINE_ATTR { return LoadItems(d32, in + k * kItemSize<T>); };
     const auto codes = [&](std::size_t k) NF_INLINE_ATTR {
-      return coder.Encode32(d32, items(k), SpreadScales<S::kBlock.cols>(df, scales, k), k);
+      return coder.Codes32(d32, items(k), SpreadScales<S::kBlock.cols>(df, scales, k), k);
     };
     const std::size_t next = i + hn::Lanes(d32);
-    constexpr Inputs kInputs = Coder::kInputs;
+    constexpr Inputs kInputs = Coder::kKind;
     return InOrder(d16, SignedPairs(d32, codes(i), codes(next), Signs<kInputs>(d32, items(i)),
                                     Signs<kInputs>(d32, items(next))));
   }
@@ -269,14 +269,14 @@ HWY_INLINE hn::Vec<D8> PackColumnRun(const std::byte* first, const std::byte* se
     const std::size_t at = i * hn::Lanes(d16);
     const std::byte* from = row + at * kItemSize<T>;
     if constexpr (kItemSize<T> == 2) {
-      return coder.template Encode16<T>(d16, LoadItems(d16, from), scale(2 * i), scale(2 * i + 1),
-                                        at);
+      return coder.template Codes16<T>(d16, LoadItems(d16, from), scale(2 * i), scale(2 * i + 1),
+                                       at);
     } else {
-      constexpr Inputs kInputs = Coder::kInputs;
+      constexpr Inputs kInputs = Coder::kKind;
       const std::size_t lanes = hn::Lanes(d32);
       const auto low = LoadItems(d32, from), high = LoadItems(d32, from + lanes * 4);
-      return SignedPairs(d32, coder.Encode32(d32, low, scale(2 * i), at),
-                         coder.Encode32(d32, high, scale(2 * i + 1), at + lanes),
+      return SignedPairs(d32, coder.Codes32(d32, low, scale(2 * i), at),
+                         coder.Codes32(d32, high, scale(2 * i + 1), at + lanes),
                          Signs<kInputs>(d32, low), Signs<kInputs>(d32, high));
     }
   };

@@ -105,7 +105,7 @@ struct WholeEncoder {
     const MagnitudeTag<T> di;
     if (!any) {
       auto magnitudes = hn::Zero(di);
-      encode(std::integral_constant<Items, Inputs::kFinite>(), finite, magnitudes);
+      encode(std::integral_constant<Inputs, Inputs::kFinite>(), finite, magnitudes);
       const std::uint32_t bits = LargestLane(di, magnitudes);
       any = bits >= kInfinityBits<T> || MagnitudeValue<T>(bits) * scale > kRoundsToMax;
       if (!any) {
@@ -114,7 +114,7 @@ struct WholeEncoder {
       }
     }
     auto magnitudes = hn::Zero(di);
-    encode(std::integral_constant<Items, Inputs::kAll>(), uniform, magnitudes);
+    encode(std::integral_constant<Inputs, Inputs::kAll>(), uniform, magnitudes);
     largest = std::max(largest, LargestLane(di, magnitudes));
   }
 };

@@ -92,7 +92,8 @@ struct StripRows {
   Byte* next[kRows] = {};  // the rows of the strip that comes after it, or null
 };
 
-/// One block for each of `cols` columns, measured and computed before. Asks for what comes next.
+/// One block for each of `cols` columns, measured and with a computed scale. Asks for what comes
+/// next.
 template <class S, class T, Inputs kInputs, bool kPowersOfTwo>
 HWY_INLINE void EncodeStrip(const StripRows<S::kBlock.cols, const std::byte>& in, std::size_t cols,
                             const Strip<T>& strip, const StripRows<S::kBlock.cols, std::byte>& out,

@@ -178,7 +178,7 @@ TEST(RegistryTest, IdsStayAsReleased) {
 
 // Everything about a block can be computed while compiling.
 static_assert(Mxfp8Scheme<E4M3, Mxfp8E4M3>::ScaleBlock(448.0f, {}).scale_inv == 127);
-static_assert(Fp8Tensor<E5M2, Fp8TensorE5M2>::Prepare(1.0f, {}).scale == 57344.0f);
+static_assert(PerTensorFp8Scheme<E5M2, Fp8TensorE5M2>::Prepare(1.0f, {}).scale == 57344.0f);
 
 }  // namespace
 }  // namespace narrowfloat

@@ -15,9 +15,11 @@ exclude_patterns = ["te_names.json"]
 
 html_theme = "furo"
 html_title = "narrowfloat"
+html_show_copyright = False
 
-# Links of the guides to files outside docs/ work in the repository only.
-suppress_warnings = ["myst.xref_missing", "myst.header"]
+# Links of the guides to files outside docs/ work in the repository only; every header declares the
+# namespace.
+suppress_warnings = ["myst.xref_missing", "myst.header", "duplicate_declaration.cpp"]
 myst_heading_anchors = 3
 
 autodoc_typehints = "signature"

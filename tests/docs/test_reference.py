@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages of `make docs` name modules, headers and guides that exist."""
+
+import importlib
+import re
+
+import pytest
+from test_readme import ROOT
+
+PAGES = ROOT / "docs" / "reference"
+MODULES = re.findall(r"automodule:: (\S+)", (PAGES / "python.md").read_text("utf-8"))
+HEADERS = re.findall(r"\{doxygenfile\} (\S+)", (PAGES / "cpp.md").read_text("utf-8"))
+FOLDERS = ("ops", "types", "tensor", "schemes", "numerics")
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_list_their_names(module: str) -> None:
+    if module.startswith("narrowfloat.jax"):
+        pytest.importorskip("jax")
+    assert importlib.import_module(module).__all__
+
+
+def test_each_header_is_the_only_one_of_its_name_that_doxygen_reads() -> None:
+    doxyfile = (PAGES / "Doxyfile").read_text("utf-8")
+    excluded = re.findall(r"^EXCLUDE +=(.*)$", doxyfile, re.MULTILINE)[0].split()
+    read = [path for folder in FOLDERS for path in (ROOT / "narrowfloat" / folder).glob("*.h")]
+    read.append(ROOT / "narrowfloat" / "c_api.h")
+    names = [path.name for path in read if str(path.relative_to(ROOT)) not in excluded]
+    assert HEADERS and [name for name in HEADERS if names.count(name) != 1] == []
+
+
+def test_guides_on_the_front_exist() -> None:
+    index = (PAGES / "index.md").read_text("utf-8")
+    listed = re.findall(r"^\.\./(\w+)$", index, re.MULTILINE)
+    assert listed and [name for name in listed if not (ROOT / "docs" / f"{name}.md").exists()] == []

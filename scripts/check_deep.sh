@@ -6,7 +6,7 @@ set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
 cd "$(dirname "$0")/.."
 
-parts=(format tidy asan tsan fuzz cuda wheel oldest owners te avx512)
+parts=(format tidy asan tsan fuzz cuda wheel browser oldest owners te avx512)
 skipped=77  # exit status of a part that cannot run here, as automake has it
 fuzz_seconds=${NF_FUZZ_SECONDS:-60}
 logs=build/check-deep
@@ -64,6 +64,13 @@ part_wheel() {
     --exclude 'libdnnl.so.*' --exclude 'libgomp.so.*' -w "$out" \
     build/wheel-out/*.whl || return 1
   NF_WHEEL=$(ls "$PWD/$out"/*.whl) .venv/bin/python -m pytest -q -ra tests/python/test_wheel.py
+}
+
+# Pages as a browser draws them; `make test` leaves these tests out where none is installed.
+part_browser() {
+  command -v chromium chromium-browser google-chrome >/dev/null ||
+    { say "browser: neither Chromium nor Chrome is installed"; return "$skipped"; }
+  .venv/bin/python -m pytest -q -ra tests/python/test_report_browser.py
 }
 
 # The wheel's extras, each package at the oldest version that they allow, in an environment of their

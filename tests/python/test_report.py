@@ -78,6 +78,7 @@ def test_the_page_holds_all_and_needs_nothing(model: Path, tmp_path: Path) -> No
     assert "<img" not in text and text.count("</script>") == 2
     code = text.replace(json.dumps(HOSTILE)[1:-1].replace("<", "\\u003c"), "")
     assert not re.findall(r"(?:src|href)=|url\(|@import|fetch\(", code)
+    assert "default-src 'none'" in text, "the page may load nothing"
     assert "prefers-color-scheme: dark" in text
     assert "--overwrite is needed" in run("report", model, "-o", page, code=2).stderr
     report(model, page, "--overwrite")
@@ -99,7 +100,7 @@ const make = tag => ({
   append(...nodes) { this.children.push(...nodes); },
   replaceChildren(...nodes) { this.children = nodes; },
   setAttribute(name, value) { this.attributes[name] = value; },
-  get value() { return this.children[0].textContent; },
+  get value() { return this.children[0]?.textContent ?? ""; },
 });
 const known = {};
 const document = {
@@ -139,15 +140,3 @@ def test_the_script_fills_the_tables(model: Path, tmp_path: Path) -> None:
     assert drawn["rows"][0][2] == f"{worst[0]['schemes'][0]['sqnr_db']:.2f}"
     assert drawn["bars"] == 1 + len(worst[0]["values"]), "a title and a bar for each power"
     assert drawn["again"] == sorted(tensor["name"] for tensor in worst)
-
-
-def test_a_browser_draws_it(model: Path, tmp_path: Path) -> None:
-    browser = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
-    if browser is None:
-        pytest.skip("no Chromium is installed")
-    page = tmp_path / "page.html"
-    report(model, page)
-    command = [browser, "--headless", "--no-sandbox", "--dump-dom", page.as_uri()]
-    drawn = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert drawn.count("<rect") > 2 and "&lt;/script&gt;" in drawn
-    assert 'aria-sort="ascending"' in drawn

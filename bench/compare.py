@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import chart
 import numpy as np
 from block_peers import (
     BLOCK_WORKS,
@@ -404,32 +405,6 @@ def print_tables(works: dict[str, Work], core: dict[str, dict]) -> None:
             print(f"  {label:<42} {ms:8.2f} {stream / ms:6.0%} {times:6.1f}  {equal}")
 
 
-def draw(works: dict[str, Work], core: dict[str, dict], name: Path) -> None:
-    """A bar for each contender, the stream's time as a line."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(len(works), 1, figsize=(8, 2.1 * len(works)), squeeze=False)
-    for axis, work in zip(axes[:, 0], works.values(), strict=True):
-        ranked = sorted(work.contenders.items(), key=lambda item: -item[1].seconds)
-        labels = [label for label, _ in ranked]
-        times = [contender.seconds * 1e3 for _, contender in ranked]
-        colors = ["#76b041" if label == OURS else "#9aa5b1" for label in labels]
-        bars = axis.barh(labels, times, color=colors)
-        axis.bar_label(bars, fmt=" %.1f ms", fontsize=8)
-        axis.axvline(core[work.kernel]["stream_ms"], color="#c0392b", linewidth=1)
-        axis.set_xscale("log")
-        axis.margins(x=0.15)
-        axis.set_title(work.title, fontsize=10, loc="left")
-        axis.tick_params(labelsize=8)
-    figure.text(0.99, 0.005, "red: the stream of the same bytes", ha="right", fontsize=8)
-    figure.tight_layout()
-    for suffix in (".png", ".svg"):
-        figure.savefig(name.with_suffix(suffix), dpi=150)
-
-
 def as_json(works: dict[str, Work], core: dict[str, dict], absent: list[str], shape: list) -> dict:
     contenders = [
         {"work": work.title, "contender": label, "ms": c.seconds * 1e3, "equal": c.equal}
@@ -483,7 +458,11 @@ def main() -> None:
         result = as_json(works, core, absent, [options.rows, options.cols])
         options.json.write_text(json.dumps(result, indent=2) + "\n")
     if options.chart:
-        draw(works, core, options.chart)
+        times = {
+            work.title: {label: c.seconds * 1e3 for label, c in work.contenders.items()}
+            for work in works.values()
+        }
+        chart.draw(times, OURS, options.chart)
 
 
 if __name__ == "__main__":

@@ -300,14 +300,69 @@ def test_convert_keeps_codes_and_scales(tmp_path: Path, name: str, to: str, form
         assert (described["quant_algo"], described["exclude_modules"]) == (form, ["head"])
 
 
-def test_there_and_back_is_the_identity(tmp_path: Path) -> None:
-    tensors, config, _ = case("deepseek")
+# The conventions that hold each scheme's codes and scales.
+HOLDERS = {
+    "fp8_e4m3": ["fp8", "compressed-tensors", "modelopt"],
+    "fp8_block128x128_e4m3": ["fp8", "compressed-tensors", "modelopt"],
+    "mxfp8_e4m3": ["fp8", "mxfp8", "compressed-tensors", "modelopt"],
+    "mxfp4": ["deepseek-v4", "compressed-tensors"],
+    "nvfp4": ["compressed-tensors", "modelopt"],
+}
+PAIRS = [
+    (scheme, one, other)
+    for scheme, holders in HOLDERS.items()
+    for one in holders
+    for other in holders
+    if one != other
+]
+
+
+@pytest.mark.parametrize(("scheme", "one", "other"), PAIRS)
+def test_there_and_back_is_the_identity(tmp_path: Path, scheme: str, one: str, other: str) -> None:
+    weight = np.random.default_rng(3).standard_normal((200, 320)).astype(np.float32)
+    source = write_model(tmp_path / "in", [{"a.weight": weight}], {"dtype": "float32"})
+    run("quantize", source, tmp_path / "one", "--scheme", scheme, "--convention", one)
+    run("convert", tmp_path / "one", tmp_path / "other", "--to", other)
+    run("convert", tmp_path / "other", tmp_path / "back", "--to", one)
+    before, after = read_model(tmp_path / "one"), read_model(tmp_path / "back")
+    assert before.keys() == after.keys()
+    for key, value in before.items():
+        if key.endswith(("global_scale", "scale_2")):
+            # The reciprocal of the reciprocal: two roundings of half an ulp, where ulps may differ
+            # twofold between a number and its reciprocal.
+            assert abs(float(after[key].item()) / float(value.item()) - 1) <= 2.0**-23
+        else:
+            assert after[key].tobytes() == value.tobytes()
+    configs = [(tmp_path / name / "config.json").read_text() for name in ("one", "back")]
+    assert configs[0] == configs[1]
+
+
+@pytest.mark.parametrize(("kind", "one", "other"), [
+    ("deepseek ue8m0", "fp8", "deepseek-v4"), ("deepseek", "fp8", "modelopt"),
+    ("ct mxfp4", "compressed-tensors", "deepseek-v4"),
+    ("rows", "compressed-tensors", "modelopt"), ("nv ct", "compressed-tensors", "modelopt"),
+])  # fmt: skip
+def test_there_and_back_of_any_scales(tmp_path: Path, kind: str, one: str, other: str) -> None:
+    tensors, config, _ = case(kind)
+    source = write_model(tmp_path / "in", [tensors], config)
+    run("convert", source, tmp_path / "one", "--to", one)
+    run("convert", tmp_path / "one", tmp_path / "other", "--to", other)
+    run("convert", tmp_path / "other", tmp_path / "back", "--to", one)
+    before, after = read_model(tmp_path / "one"), read_model(tmp_path / "back")
+    assert before.keys() == after.keys()
+    same = [key for key in before if before[key].tobytes() == after[key].tobytes()]
+    assert set(before) - set(same) <= {"a.weight_global_scale"}
+
+
+def test_powers_of_two_that_became_floats_are_not_made_powers_again(tmp_path: Path) -> None:
+    tensors, config, _ = case("deepseek ue8m0")
     source = write_model(tmp_path / "in", [tensors], config)
     run("convert", source, tmp_path / "ct", "--to", "compressed-tensors")
-    run("convert", tmp_path / "ct", tmp_path / "back", "--to", "fp8")
-    before, after = read_model(source), read_model(tmp_path / "back")
-    assert before.keys() == after.keys()
-    assert all(before[key].tobytes() == after[key].tobytes() for key in before)
+    done = run_json("convert", tmp_path / "ct", tmp_path / "back", "--to", "fp8")
+    assert done["format"] == "block"
+    assert run_json("diff", source, tmp_path / "back", code=1)["differences"][0]["values"] == 0
+    refused = run("convert", tmp_path / "ct", tmp_path / "no", "--to", "deepseek-v4", code=3)
+    assert "has no form in 'deepseek-v4' with the same codes" in refused.stderr
 
 
 @pytest.mark.parametrize(

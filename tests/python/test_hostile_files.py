@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hostile files and failed downloads: an exit code, a message, bounded memory, nothing written."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli import program, run, write_file
+
+MEGABYTES = 300
+SECONDS = 60
+
+
+def with_header(text: bytes, data: bytes = b"") -> bytes:
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def entry(name: str, **fields: object) -> dict:
+    return {name: {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]} | fields}
+
+
+def header_of(*entries: dict, data: bytes = b"\0") -> bytes:
+    joined = ", ".join(json.dumps(each)[1:-1] for each in entries)
+    return with_header(b"{" + joined.encode() + b"}", data)
+
+
+FILES: dict[str, Callable[[], bytes]] = {
+    "git lfs pointer": lambda: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
+    "html page": lambda: b"<!DOCTYPE html><html>404</html>",
+    "gguf": lambda: b"GGUF" + bytes(60),
+    "torch zip": lambda: b"PK\x03\x04" + bytes(60),
+    "pickle": lambda: b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.",
+    "overlap": lambda: header_of(entry("a"), entry("b"), data=b"\0\0"),
+    "hole": lambda: header_of(entry("a", data_offsets=[1, 2]), data=b"\0\0"),
+    "beyond the end": lambda: header_of(entry("a", shape=[9], data_offsets=[0, 9])),
+    "falling offsets": lambda: header_of(entry("a", data_offsets=[64, 0])),
+    "twice": lambda: header_of(entry("a"), entry("a")),
+    "overflow": lambda: header_of(entry("a", shape=[2**32, 2**32], data_offsets=[0, 0])),
+    "unknown type": lambda: header_of(entry("a", dtype="F33")),
+    "a list": lambda: with_header(b"[]"),
+    "depth": lambda: with_header(b'{"a":' + b"[" * 1_000_000),
+    "zeros": lambda: bytes(4096),
+}
+
+
+def run_measured(*command: object) -> tuple[int, str, float]:
+    """Runs the program; returns its exit code, what it said, and its peak memory in MB."""
+    process = subprocess.Popen(
+        [program(), *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    said = process.stdout.read().decode()
+    process.stdout.close()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, said, usage.ru_maxrss / 1000
+
+
+def commands(path: Path, out: Path) -> list[tuple[object, ...]]:
+    return [
+        ("inspect", path),
+        ("check", path),
+        ("diff", path, path),
+        ("report", path, "-o", out),
+        ("quantize", path, out, "--scheme", "mxfp8_e4m3"),
+        ("dequantize", path, out),
+        ("convert", path, out, "--to", "modelopt"),
+        ("requantize", path, out, "--scale-format", "ue8m0"),
+    ]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_it_is_refused_with_a_message(name: str, tmp_path: Path) -> None:
+    path, out = tmp_path / "f", tmp_path / "out"
+    path.write_bytes(FILES[name]())
+    for command in commands(path, out):
+        start = time.monotonic()
+        code, said, megabytes = run_measured(*command)
+        finding = command[0] == "check"  # a damaged file is what it looks for
+        assert code == (1 if finding else 2), said[:500]
+        assert "safetensors: " in said and len(said) < 1000
+        assert megabytes < MEGABYTES and time.monotonic() - start < SECONDS
+        assert os.listdir(tmp_path) == ["f"]
+
+
+NAMES = {
+    "escape": "a\x1b[31mRED\x07\n.weight",
+    "nul": "a\0b.weight",
+    "right to left": "a\u202eb.weight",
+    "c1": "a\x9b31mb.weight",
+}
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_names_reach_no_terminal(kind: str, tmp_path: Path) -> None:
+    name = NAMES[kind]
+    path = write_file(tmp_path / "f", {name: np.ones((32, 32), np.float32)})
+    out = tmp_path / "out"
+    bad = header_of(entry(name, dtype="F33"))
+    (tmp_path / "bad").write_bytes(bad)
+    said = ""
+    for command, code in [
+        (("inspect", path), 0),
+        (("check", path), 0),
+        (("quantize", path, out, "--scheme", "mxfp8_e4m3", "--dry-run"), 0),
+        (("quantize", path, out, "--scheme", "mxfp8_e4m3"), 0),
+        (("inspect", out), 0),
+        (("diff", path, out), 1),
+        (("report", path, "-o", tmp_path / "page"), 0),
+        (("inspect", tmp_path / "bad"), 2),
+    ]:
+        done = run(*command, code=code)
+        said += done.stdout + done.stderr
+    steering = {c for c in said if c != "\n" and (ord(c) < 32 or 127 <= ord(c) < 160)}
+    assert not steering and "\u202e" not in said
+    assert "\\x" in said or "\\u202e" in said
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "hole").symlink_to(tmp_path / "nothing")
+    for name in ("loop", "pipe", "zero", "hole"):
+        for command in commands(tmp_path / name, tmp_path / "out"):
+            if command[0] == "check":  # takes a damaged file for a finding
+                continue
+            code, said, _ = run_measured(*command)
+            assert code == 2 and "read: " in said, said
+    assert sorted(os.listdir(tmp_path)) == ["hole", "loop", "pipe", "zero"]
+
+
+CONFIGS = {
+    "cut": b'{"quantization_config": {',
+    "deep": b'{"a":' * 200_000 + b"1" + b"}" * 200_000,
+    "twice": b'{"model_type": "a", "model_type": "b"}',
+    "nul": b'{"model_type": "a"}\0',
+    "a number too large": b'{"a": 1e999}',
+    "large": b" " * (17 << 20) + b"{}",
+}
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("name", ["config.json", "hf_quant_config.json"])
+def test_damaged_companions_are_errors(kind: str, name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    write_file(folder / "model.safetensors", {"a.weight": np.ones((32, 32), np.float32)})
+    (folder / name).write_bytes(CONFIGS[kind])
+    command = ("quantize", folder, tmp_path / "out", "--scheme", "mxfp8_e4m3")
+    code, said, megabytes = run_measured(*command)
+    assert code == 2 and name in said and len(said) < 1000
+    assert megabytes < MEGABYTES and not (tmp_path / "out").exists()
+
+
+INDICES = {
+    "up": {"weight_map": {"a.weight": "../model.safetensors"}},
+    "absolute": {"weight_map": {"a.weight": "/etc/passwd.safetensors"}},
+    "another tensor": {"weight_map": {"b.weight": "model.safetensors"}},
+    "no such file": {"weight_map": {"a.weight": "other.safetensors"}},
+    "empty": {"weight_map": {}},
+    "a list": [],
+}
+
+
+@pytest.mark.parametrize("kind", INDICES)
+def test_lying_indices_are_errors(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    write_file(folder / "model.safetensors", {"a.weight": np.ones((32, 32), np.float32)})
+    (folder / "model.safetensors.index.json").write_text(json.dumps(INDICES[kind]))
+    command = ("quantize", folder, tmp_path / "out", "--scheme", "mxfp8_e4m3")
+    code, said, _ = run_measured(*command)
+    assert code == 2 and len(said) < 1000 and not (tmp_path / "out").exists()

@@ -75,7 +75,7 @@ def convert(
     options = ["--to", to, "--json"]
     options += [] if from_ is None else ["--from", from_]
     options += ["--overwrite"] if overwrite else []
-    command = [PROGRAM, "convert", os.fspath(source), os.fspath(out), *options]
+    command = [os.fspath(PROGRAM), "convert", os.fspath(source), os.fspath(out), *options]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
     result = json.loads(done.stdout)
     if done.returncode != 0:

@@ -8,7 +8,7 @@ import json
 import sys
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 
 class Exit(IntEnum):
@@ -33,7 +33,7 @@ class Failure(Exception):
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong with the arguments by raising."""
 
-    def error(self, message: str) -> None:
+    def error(self, message: str) -> NoReturn:
         raise Failure(Exit.BAD_INPUT, "Usage", f"{self.prog}: {message}")
 
 

@@ -145,12 +145,13 @@ class StatsBuffers:
         groups = dict.fromkeys([debug_api.get_tensor_reduction_group(), *self._groups])
         for group in groups:
             keys = self._groups.get(group, [])
-            own = {key: self.buffers[key] for key in keys if self.buffers[key].row is not None}
-            shared = {key: b.row for key, b in own.items() if not b.skip_reduction}
+            fed = {key: self.buffers[key] for key in keys}
+            own = {key: (b, b.row) for key, b in fed.items() if b.row is not None}
+            shared = {key: row for key, (b, row) in own.items() if not b.skip_reduction}
             ranks = _exchange(shared, group)
-            for key, buffer in own.items():
+            for key, (buffer, row) in own.items():
                 rows = [rank[key] for rank in ranks if key in rank]
-                logged.update(buffer.log([buffer.row] if buffer.skip_reduction else rows))
+                logged.update(buffer.log([row] if buffer.skip_reduction else rows))
         self.at_least_one_layer_fed = False
         return logged
 

@@ -171,7 +171,8 @@ def _session(config: Mapping[str, Any]) -> Iterator[tuple[Any, set[str], str | N
     import nvdlfw_inspect.api as host
     from nvdlfw_inspect.registry import Registry
 
-    if host.DEBUG_MANAGER is not None:
+    running = host.DEBUG_MANAGER
+    if running is not None:
         raise RuntimeError("check: begins a session of its own, and another one runs")
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -136,7 +136,7 @@ def computation(stat: str | BlockwiseDynamicRangeStat) -> Computation:
         return only(
             Part(
                 str(stat),
-                lambda sample: compute_max_blockwise_dynamic_range(sample.tensor, stat),
+                lambda sample: compute_max_blockwise_dynamic_range(sample.fed, stat),
                 largest,
             )
         )

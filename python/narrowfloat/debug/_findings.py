@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -127,6 +128,4 @@ def _unread_keys(rules: Rules, block: Mapping[str, Any]) -> Iterator[Finding]:
             if axis == "tensors" and not entry.get("enabled", True):
                 message = f"{ERROR} An entry of tensors_struct cannot be disabled: {entry!r}."
                 yield Finding(ValueError(message))
-            yield from _attempt(
-                lambda entry=entry, axis=axis: require_keys(entry, (*allowed, axis[:-1]))
-            )
+            yield from _attempt(functools.partial(require_keys, entry, (*allowed, axis[:-1])))

@@ -112,11 +112,12 @@ def narrow(
     Errors: ValueError without the lists; AssertionError for a gemm that there is none of, or for
     `enabled` within `gemms_struct`.
     """
-    narrowed: dict[str, Any] | None = copy.deepcopy(dict(block))
+    copied = copy.deepcopy(dict(block))
+    narrowed: dict[str, Any] | None = copied
     if gemm is not None:
-        narrowed = _narrow_to_gemm(narrowed, gemm, tensor)
+        narrowed = _narrow_to_gemm(copied, gemm, tensor)
     elif tensor is not None:
-        narrowed = _narrow_to_tensor(narrowed, tensor)
+        narrowed = _narrow_to_tensor(copied, tensor)
     if narrowed is not None:
         narrowed.pop("enabled", None)
     return narrowed
@@ -127,8 +128,8 @@ def _narrow_to_gemm(block: dict[str, Any], gemm: str, tensor: str | None) -> dic
         entries = entries_of("gemms", block.pop("gemms_struct"))
         for entry in entries:
             require_gemm(entry["gemm"])
-        entry = next((entry for entry in entries if entry["gemm"] == gemm), None)
-        return None if entry is None else _merge_entry(block, entry, tensor)
+        found = next((entry for entry in entries if entry["gemm"] == gemm), None)
+        return None if found is None else _merge_entry(block, found, tensor)
     if "gemms" not in block:
         raise ValueError(
             f"{ERROR} Provide 'gemms_struct: List[Dict]' or 'gemms: List[str]' in the config yaml"
@@ -147,7 +148,9 @@ def _merge_entry(
 ) -> dict[str, Any] | None:
     """An entry of `gemms_struct` over what stands beside the list."""
     if tensor is not None:
-        outer = {key: block.pop(key) for key in ("tensors", "tensors_struct") if key in block}
+        outer: dict[str, Any] = {
+            key: block.pop(key) for key in ("tensors", "tensors_struct") if key in block
+        }
         has_own = "tensors" in entry or "tensors_struct" in entry
         entry = entry if has_own else {**outer, **entry}
         narrowed = _narrow_to_tensor(dict(entry), tensor)

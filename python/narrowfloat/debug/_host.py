@@ -34,7 +34,7 @@ except ModuleNotFoundError as error:
 
     def api_method(func: Callable) -> Callable:
         """Marks a method that the host may route to."""
-        func.is_api = True
+        vars(func)["is_api"] = True
         return func
 
 

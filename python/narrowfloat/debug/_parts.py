@@ -18,15 +18,21 @@ class Sample:
     tensor: torch.Tensor | None
     quantized: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def fed(self) -> torch.Tensor:
+        """The tensor, for statistics that need it: they are refused before where there is none."""
+        assert self.tensor is not None
+        return self.tensor
+
     @functools.cached_property
     def values(self) -> torch.Tensor:
         """The tensor in float64, in which everything but the mean is summed up."""
-        return self.tensor.detach().double()
+        return self.fed.detach().double()
 
     @property
     def mean(self) -> torch.Tensor:
         """As Tensor.mean() has it, in float32 at least: a logged mean is compared with that."""
-        tensor = self.tensor.detach()
+        tensor = self.fed.detach()
         return tensor.mean(dtype=torch.promote_types(tensor.dtype, torch.float32))
 
     @functools.cached_property
@@ -35,7 +41,7 @@ class Sample:
 
     @functools.cached_property
     def nonzero(self) -> int:
-        return int(torch.count_nonzero(self.tensor))
+        return int(torch.count_nonzero(self.fed))
 
 
 Columns = Mapping[str, torch.Tensor]
@@ -81,7 +87,7 @@ def only(part: Part) -> Computation:
     return Computation((part,), lambda parts: parts[part.name])
 
 
-NUMEL = Part("numel", lambda sample: sample.tensor.numel(), add)
+NUMEL = Part("numel", lambda sample: sample.fed.numel(), add)
 
 
 def measure(parts: Mapping[str, Part], sample: Sample) -> dict[str, float]:

@@ -57,7 +57,7 @@ def _underflows(sample: Sample, asked: Statistic) -> int:
 def _overflows(sample: Sample, asked: Statistic) -> int:
     quantized = sample.quantized[asked.recipe]
     largest = Format[ELEMENTS[quantized._fp8_dtype].upper()].value.max_fwd
-    return int((sample.tensor.detach().float().abs() > largest * quantized._scale_inv).sum())
+    return int((sample.fed.detach().float().abs() > largest * quantized._scale_inv).sum())
 
 
 def _square_error(sample: Sample, asked: Statistic) -> torch.Tensor:

@@ -36,7 +36,9 @@ class Schedule:
         Errors: ValueError for a value that is none.
         """
         return cls.make(
-            *(config.get(key) for key in ("start_step", "end_step", "start_end_list")),
+            config.get("start_step"),
+            config.get("end_step"),
+            config.get("start_end_list"),
             config.get("freq", 1),
         )
 

@@ -34,7 +34,7 @@ def _maker() -> bytes:
     digest = hashlib.sha256(importlib.util.MAGIC_NUMBER)
     digest.update(str(sys.flags.optimize).encode())
     for module in (_rewrite, _rules):
-        digest.update(Path(module.__file__).read_bytes())
+        digest.update(Path(str(module.__file__)).read_bytes())
     return digest.digest()
 
 

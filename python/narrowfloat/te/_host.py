@@ -121,7 +121,7 @@ def run_common(module: ModuleType, run: Callable[[], None]) -> None:
         del os.environ[_BUILDING]
         if before is not None:
             os.environ[_BUILDING] = before
-    module.load_framework_extension = load_framework_extension
+    vars(module)["load_framework_extension"] = load_framework_extension
 
 
 def run_fused(module: ModuleType, run: Callable[[], None]) -> None:

@@ -12,6 +12,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_loader
 from types import CodeType, ModuleType
+from typing import Any
 
 from narrowfloat.te import _code_cache
 from narrowfloat.te._rewrite import Rewrite, rewrite
@@ -86,9 +87,9 @@ def supplied_by(name: str) -> str | None:
 def rewrite_argument(text: str) -> str:
     """Returns an argument of a program with the device or backend that it names replaced."""
     name, equals, value = text.rpartition("=")
-    tree = ast.Module([ast.Expr(ast.Constant(value, lineno=1, col_offset=0))], [])
-    rewrite(tree)
-    return f"{name}{equals}{ast.literal_eval(tree.body[0].value)}"
+    statement = ast.Expr(ast.Constant(value, lineno=1, col_offset=0))
+    rewrite(ast.Module([statement], []))
+    return f"{name}{equals}{ast.literal_eval(statement.value)}"
 
 
 class _SupplyingLoader(Loader):
@@ -124,13 +125,14 @@ def rewritten_if_chosen(spec: ModuleSpec | None) -> ModuleSpec | None:
 
 def _followed(spec: ModuleSpec, after: Callable[[ModuleType], None]) -> ModuleSpec:
     """Returns a spec whose loader calls a function of the module when its code has run."""
-    run = spec.loader.exec_module
+    loader: Any = spec.loader
+    run = loader.exec_module
 
     def run_and_call(module: ModuleType) -> None:
         run(module)
         after(module)
 
-    spec.loader.exec_module = run_and_call
+    loader.exec_module = run_and_call
     return spec
 
 

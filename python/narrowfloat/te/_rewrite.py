@@ -5,7 +5,7 @@ _rules.py lists what is replaced. Line numbers stay those of the source.
 """
 
 import ast
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from narrowfloat.te._rules import RULES, Context
 
@@ -39,8 +39,11 @@ class _Rewriter(ast.NodeTransformer):
             if replacement is not None:
                 return self._replace(node, replacement)
         if isinstance(node, ast.JoinedStr):  # its constants are pieces of a text
-            inner = (v if isinstance(v, ast.Constant) else self.visit(v) for v in node.values)
-            node.values = list(inner)
+            inner: list[Any] = [
+                value if isinstance(value, ast.Constant) else self.visit(value)
+                for value in node.values
+            ]
+            node.values = inner
             return node
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return node
@@ -54,7 +57,7 @@ class _Rewriter(ast.NodeTransformer):
         for new in nodes:
             ast.fix_missing_locations(ast.copy_location(new, node))
         after = "; ".join(ast.unparse(new) for new in nodes)
-        self.done.append(Rewrite(node.lineno, before, after))
+        self.done.append(Rewrite(cast(ast.stmt, node).lineno, before, after))
         for new in nodes:
             self.generic_visit(new)
         return replacement

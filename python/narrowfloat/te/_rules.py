@@ -8,7 +8,7 @@ apply. It leaves the node as it is; a replacement may hold the node's children.
 import ast
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 # The global through which rewritten code reaches narrowfloat.te.runtime. Python renames names that
 # begin with two underscores within a class, unless they end with two.
@@ -77,7 +77,7 @@ def _places_of_top_imports(node: ast.AST) -> Iterator[tuple[int, int]]:
 
 def _runtime(*path: str, ctx: ast.expr_context | None = None) -> ast.expr:
     """Returns the expression for narrowfloat.te.runtime.PATH."""
-    node: ast.expr = ast.Name(RUNTIME, ast.Load())
+    node: ast.Name | ast.Attribute = ast.Name(RUNTIME, ast.Load())
     for name in path:
         node = ast.Attribute(node, name, ast.Load())
     if ctx is not None:
@@ -115,13 +115,16 @@ def computed_device(node: ast.BinOp, context: Context) -> ast.AST | None:
     return ast.Constant("cpu") if operator and _matches(_CUDA_TEMPLATE, node.left) else None
 
 
-def _is_method(node: ast.Call, name: str) -> bool:
-    return isinstance(node.func, ast.Attribute) and node.func.attr == name
+def _owner(node: ast.Call, name: str) -> ast.expr | None:
+    """Returns what a method of this name is called of; None for other calls."""
+    named = isinstance(node.func, ast.Attribute) and node.func.attr == name
+    return cast(ast.Attribute, node.func).value if named else None
 
 
 def filled_device(node: ast.Call, context: Context) -> ast.AST | None:
     """Replaces "cuda:{}".format(index) by "cpu"."""
-    if _is_method(node, "format") and _matches(_CUDA_TEMPLATE, node.func.value):
+    owner = _owner(node, "format")
+    if owner is not None and _matches(_CUDA_TEMPLATE, owner):
         return ast.Constant("cpu")
     return None
 
@@ -138,14 +141,17 @@ def device_object(node: ast.Call, context: Context) -> ast.AST | None:
 
 def move_to_device(node: ast.Call, context: Context) -> ast.AST | None:
     """Replaces x.cuda(...) by a function that leaves tensors and modules on the CPU."""
-    if _is_method(node, "cuda") and not context.is_torch(node.func.value):
-        return ast.Call(_runtime("move"), [node.func.value, *node.args], node.keywords)
-    return None
+    owner = _owner(node, "cuda")
+    if owner is None or context.is_torch(owner):
+        return None
+    return ast.Call(_runtime("move"), [owner, *node.args], node.keywords)
 
 
 def autocast_of_cpu(node: ast.Call, context: Context) -> ast.AST | None:
     """Makes PyTorch's questions about autocast, which mean CUDA, mean the CPU."""
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else None
+    if not isinstance(node.func, ast.Attribute):
+        return None
+    name = node.func.attr
     takes_type = name == "is_autocast_enabled" and node.args
     if name not in _AUTOCAST or not context.is_torch(node.func, name) or takes_type:
         return None
@@ -157,12 +163,12 @@ def autocast_of_cpu(node: ast.Call, context: Context) -> ast.AST | None:
 
 def stream_mark(node: ast.Call, context: Context) -> ast.AST | None:
     """Drops x.record_stream(stream): memory of the CPU has no streams."""
-    return ast.Constant(None) if _is_method(node, "record_stream") else None
+    return None if _owner(node, "record_stream") is None else ast.Constant(None)
 
 
 def pinned_copy(node: ast.Call, context: Context) -> ast.AST | None:
     """Replaces x.pin_memory() by x: without a driver no memory is pinned."""
-    return node.func.value if _is_method(node, "pin_memory") else None
+    return _owner(node, "pin_memory")
 
 
 def pinned_memory(node: ast.keyword, context: Context) -> ast.AST | None:
@@ -264,7 +270,7 @@ def renamed_import_of_cuda(node: ast.Import, context: Context) -> list[ast.stmt]
     others = [alias for alias in node.names if alias not in found]
     kept: list[ast.stmt] = [ast.Import(others)] if others else []
     return kept + [
-        ast.Assign([ast.Name(a.asname, ast.Store())], _runtime(*a.name.split(".")[1:]))
+        ast.Assign([ast.Name(a.asname or "", ast.Store())], _runtime(*a.name.split(".")[1:]))
         for a in found
     ]
 

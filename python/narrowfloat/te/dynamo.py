@@ -84,13 +84,15 @@ def disable(function: Callable | None = None, recursive: bool = True, **named: A
         return function(*args, **kwargs)
 
     # A tracer that meets the function names it as a disabled one.
-    until_compiled._torchdynamo_disable = True
-    until_compiled._torchdynamo_disable_msg = named.get("reason")
-    until_compiled._torchdynamo_orig_callable = function
+    vars(until_compiled).update(
+        _torchdynamo_disable=True,
+        _torchdynamo_disable_msg=named.get("reason"),
+        _torchdynamo_orig_callable=function,
+    )
     return until_compiled
 
 
 def assume_constant_result(function: Callable) -> Callable:
     """Marks a function as torch.compiler.assume_constant_result() does."""
-    function._dynamo_marked_constant = True
+    vars(function)["_dynamo_marked_constant"] = True
     return function

@@ -94,7 +94,8 @@ class DumpTensors(TEConfigAPIMapper):
                     layer_name,
                 )
                 found[name] = None
-        dump = {name: found[name].detach().clone() for name in wanted if found[name] is not None}
+        kept = {name: found[name] for name in wanted}
+        dump = {name: t.detach().clone() for name, t in kept.items() if t is not None}
         if dump:
             self._write(dump, layer_name, tensor_name, iteration)
 

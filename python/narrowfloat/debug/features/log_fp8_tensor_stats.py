@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ def recipe_of(quantizer: Quantizer) -> str:
 def _quantized_by(recipe: str, current: Quantizer, tensor: torch.Tensor) -> Any:
     """The tensor as another recipe would have it, in the elements of the current one."""
     elements = current.dtype if isinstance(current, (*_PER_TENSOR, Float8BlockQuantizer)) else None
-    cls = QUANTIZERS[recipe]
+    cls: Callable[..., Quantizer] = QUANTIZERS[recipe]
     quantizer = cls(fp8_dtype=elements or DType.kFloat8E4M3, rowwise=True, columnwise=True)
     with torch.no_grad():
         return quantizer(tensor)
@@ -123,7 +123,7 @@ class LogFp8TensorStats(StatsFeature):
                 same = [stat for stat in asked if stat.recipe == training]
                 forms[""] = _with_directions(quantized, quantizer, tensor, same)
                 forms[recipe] = forms[""]
-            else:
+            elif tensor is not None:  # else there are no other recipes
                 forms[recipe] = _quantized_by(recipe, quantizer, tensor)
         self._feed(
             config,

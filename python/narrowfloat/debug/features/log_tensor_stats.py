@@ -67,8 +67,8 @@ class LogTensorStats(StatsFeature):
         """
         RULES["LogTensorStats"].check_narrowed(config)
         if tensor is None:
-            kept = (rowwise_quantized_tensor, columnwise_quantized_tensor)
-            kept = [q for q in kept if isinstance(q, QuantizedTensorStorage)]
+            forms = (rowwise_quantized_tensor, columnwise_quantized_tensor)
+            kept = [form for form in forms if isinstance(form, QuantizedTensorStorage)]
             tensor = kept[0].dequantize() if kept else None
         if (
             tensor is None

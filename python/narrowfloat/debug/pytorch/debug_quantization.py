@@ -156,11 +156,17 @@ class DebugQuantizer(Quantizer):
 
     # The parent.
 
+    @property
+    def _parent(self) -> Quantizer:
+        """The parent, for plans that quantize by it."""
+        assert self.parent_quantizer is not None
+        return self.parent_quantizer
+
     def set_usage(self, *, rowwise: bool | None = None, columnwise: bool | None = None) -> None:
         """Changes which gemms will read the tensor; the parent makes what of it is its own."""
         super().set_usage(rowwise=rowwise, columnwise=columnwise)
         if STANDARD_QUANTIZE in self._plans():
-            self.parent_quantizer.set_usage(
+            self._parent.set_usage(
                 rowwise=self.rowwise_usage and self.rowwise_tensor_plan == STANDARD_QUANTIZE,
                 columnwise=(
                     self.columnwise_usage and self.columnwise_tensor_plan == STANDARD_QUANTIZE
@@ -170,7 +176,7 @@ class DebugQuantizer(Quantizer):
     def _set_parent_usage(self) -> None:
         """What the parent makes when it runs: row-wise codes always, not all make others alone."""
         columnwise = self.columnwise_usage and self.columnwise_tensor_plan == STANDARD_QUANTIZE
-        self.parent_quantizer.set_usage(rowwise=True, columnwise=columnwise)
+        self._parent.set_usage(rowwise=True, columnwise=columnwise)
 
     def supports_only_rowwise_all_gather(self) -> bool:
         parent = self.parent_quantizer
@@ -189,7 +195,7 @@ class DebugQuantizer(Quantizer):
         pin_memory: bool = False,
     ) -> Any:
         """What the parent would make; a plain tensor without one."""
-        options = {
+        options: dict[str, Any] = {
             "dtype": dtype,
             "device": device,
             "requires_grad": requires_grad,
@@ -224,7 +230,7 @@ class DebugQuantizer(Quantizer):
         quantized = None
         if STANDARD_QUANTIZE in self._plans():
             self._set_parent_usage()
-            quantized = self.parent_quantizer(tensor)
+            quantized = self._parent(tensor)
         plain = tensor if dtype is None else tensor.to(dtype)
         # The order of these calls is part of the features' contract.
         columnwise, rowwise = (
@@ -300,7 +306,7 @@ class DebugQuantizer(Quantizer):
 
     def _refill(self, plan: str | None, gemm: str, src: torch.Tensor, form: Any) -> None:
         if plan == STANDARD_QUANTIZE:
-            self.parent_quantizer.update_quantized(src, form)
+            self._parent.update_quantized(src, form)
         elif plan == HIGH_PRECISION:
             form.copy_(src)
         else:

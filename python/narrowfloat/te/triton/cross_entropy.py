@@ -82,7 +82,7 @@ def cross_entropy_forward(
     classes = logits.shape[-1] * world_size
     loss = _losses(statistics, rows, label_smoothing, classes, ignore_idx)
     count = (rows != ignore_idx).sum().clamp(min=1).reshape(1) if reduce_loss else None
-    loss = loss.sum() / count if reduce_loss else loss.reshape(target.shape)
+    loss = loss.reshape(target.shape) if count is None else loss.sum() / count
     saved = _input if overwrite_input else _input.clone(memory_format=torch.contiguous_format)
     stats = statistics[:, :_TARGET]
     if overwrite_input is not None:

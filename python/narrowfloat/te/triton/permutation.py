@@ -148,9 +148,9 @@ def sort_chunks_by_map(
     """Returns rows and probabilities at their new places; back at the old ones if not forward."""
     places = row_id_map.long()
 
-    def moved(rows: torch.Tensor | None) -> torch.Tensor | None:
-        if rows is None or not is_forward:
-            return rows if rows is None else rows[places]
+    def moved(rows: torch.Tensor) -> torch.Tensor:
+        if not is_forward:
+            return rows[places]
         return torch.empty_like(rows).index_copy_(0, places, rows)
 
-    return moved(inp), moved(probs)
+    return moved(inp), None if probs is None else moved(probs)

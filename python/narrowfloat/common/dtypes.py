@@ -2,6 +2,7 @@
 """One reading of the spellings that a caller may use for a type, for every face."""
 
 import enum
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ def dtype_name(dtype: object) -> str | None:
     return ELEMENT_DTYPES.get(name, name)
 
 
-def element_dtype(dtype: object) -> object:
+def element_dtype(dtype: object) -> Any:  # noqa: ANN401  (what a face takes as a dtype)
     """Returns the ml_dtypes name of an element format in any spelling; other objects unchanged."""
     name = dtype_name(dtype)
     return name if name in ELEMENT_DTYPES.values() else dtype

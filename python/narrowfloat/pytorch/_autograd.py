@@ -68,7 +68,8 @@ class _IdentityFunc(torch.autograd.Function):
         changes = dict(init_kwargs)
         if "dtype" in changes:
             changes["fake_dtype"] = changes.pop("dtype")
-        return tensor._rebuild(changes.pop("shape", None), **changes)
+        quantized: Any = tensor
+        return quantized._rebuild(changes.pop("shape", None), **changes)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
@@ -85,7 +86,8 @@ class _ViewFunc(torch.autograd.Function):
         shape: torch.Size | None = None,
     ) -> torch.Tensor:
         ctx.input_shape = tensor.shape
-        return tensor.detach() if shape is None else tensor._make_view(shape)
+        quantized: Any = tensor
+        return tensor.detach() if shape is None else quantized._make_view(shape)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:

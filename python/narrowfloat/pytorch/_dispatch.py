@@ -11,7 +11,7 @@ raises: its schema marks nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
@@ -74,6 +74,10 @@ def _subject(args: tuple[Any, ...], kwargs: dict[str, Any]) -> type | None:
 
 class WriteTarget:
     """Lists the methods that dispatch() calls on a quantized tensor which an operator writes."""
+
+    if TYPE_CHECKING:
+
+        def _plain(self) -> torch.Tensor: ...
 
     def _plain_copy(self) -> torch.Tensor:
         """The values as a plain tensor that shares nothing with this one."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 
@@ -55,7 +56,8 @@ def _written(
         raise NotImplementedError(
             f"export: '{name}' must have two dimensions, got shape {tuple(tensor.shape)}"
         )
-    weight = operand(tensor, ("rowwise",))
+    storage: Any = tensor
+    weight = operand(storage, ("rowwise",))
     core = weight.core()
     if dict(weight.options).get("swizzled"):
         core = _core.unswizzle(core)

@@ -91,7 +91,7 @@ def _may_hold_state(data: bytes) -> bool:
     if not contents.lookups:
         return False  # plain containers: nothing to run, and nothing that is needed
     policies = {
-        _RECIPE_POLICIES.get((package, name))
+        _RECIPE_POLICIES.get((package, str(name)))
         for module, name in contents.lookups
         for package in _RECIPE_MODULES
         if module is not None and module.startswith(package)
@@ -115,7 +115,8 @@ def _walk(data: bytes, lookups: set[tuple[str | None, str | None]]) -> Iterator[
     """Every text that is pushed, in order; other pushes are None. Nothing is executed."""
     last: list[str | None] = [None, None]
     memo: dict[int, str | None] = {}
-    for opcode, argument, place in pickletools.genops(data):
+    operations: Iterator[tuple[Any, Any, Any]] = pickletools.genops(data)
+    for opcode, argument, place in operations:
         name = opcode.name
         if name == "STOP" and place + 1 != len(data):
             raise ValueError("there is more behind the pickle")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verbs on grouped tensors: each group as if it were alone."""
 
+from typing import Any
+
 import torch
 
 from narrowfloat.pytorch._swizzle import swizzle_scales_for_gemm_
@@ -163,9 +165,10 @@ def group_requantize_inplace(
         return None
     decoded = None
     if needs_columns or return_dequantized:
-        decoded = group_dequantize(grouped_x, otype).rowwise_data.view(tensor.logical_shape)
+        held: Any = group_dequantize(grouped_x, otype)
+        decoded = held.rowwise_data.view(tensor.logical_shape)
     grouped_swizzle_for_gemm(grouped_x, True, tensor.columnwise_data is not None)
-    if needs_columns:
+    if needs_columns and decoded is not None:
         _take_columns(tensor, decoded, quantizer, num_tensors, first_dims)
     return decoded if return_dequantized else None
 
@@ -175,7 +178,7 @@ def _take_columns(
     values: torch.Tensor,
     quantizer: Quantizer,
     num_tensors: int,
-    first_dims: torch.Tensor,
+    first_dims: torch.Tensor | None,
 ) -> None:
     """Quantizes `values` columnwise, swizzled, and gives the buffers to `tensor`."""
     columns = quantizer.copy()

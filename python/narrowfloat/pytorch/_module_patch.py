@@ -16,15 +16,16 @@ def _cast(method: str, dtype: torch.dtype) -> Callable[[Any], Any]:
         def change(tensor: torch.Tensor) -> torch.Tensor:
             # Quantized tensors, ours and TransformerEngine's, keep their bytes: only the nominal
             # type changes.
-            if hasattr(type(tensor), "make_like"):
-                return type(tensor).make_like(tensor, dtype=dtype)
+            make_like = getattr(type(tensor), "make_like", None)
+            if make_like is not None:
+                return make_like(tensor, dtype=dtype)
             return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
         return self._apply(change)
 
     cast.__name__ = method
     cast.__doc__ = f"Casts floating-point parameters to {dtype}; quantized ones keep their bytes."
-    cast.of_narrowfloat = True
+    vars(cast)["of_narrowfloat"] = True
     return cast
 
 

@@ -120,7 +120,7 @@ def derive_columnwise(spec: _core.QuantSpec, shape: tuple[int, ...], buffers: Bu
     if all(buffer is None or in_memory(buffer) for buffer in buffers):
         verbs.derive_columnwise(spec, shape, buffers, threads())
         return
-    named = dict(zip(ROLES, buffers, strict=True))
+    named: dict[str, Any] = dict(zip(ROLES, buffers, strict=True))
     made = _graph_operators.derive_columnwise(list(buffers), spec.text, shape)
     for role, new in zip(("columnwise_data", "columnwise_scale_inv"), made, strict=False):
         named[role].copy_(new)

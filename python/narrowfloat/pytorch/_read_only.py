@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
@@ -115,16 +115,16 @@ class ReadOnlyValues(torch.Tensor):
         return instance
 
     @property
-    def _values(self) -> torch.Tensor:
+    def _values(self) -> torch.Tensor:  # type: ignore[override]  # PyTorch's is a method
         if self._kept is not None:
             return self._kept
         with torch.no_grad():
             return self.transposed._plain().mT
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # no method
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]  # PyTorch's own has no annotations
         cls, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
@@ -135,7 +135,7 @@ class ReadOnlyValues(torch.Tensor):
             return run_in_inference_mode(_run, func, args, kwargs, effect_of(func).aliases)
         return _run(func, args, kwargs)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]  # of no types
         return f"{type(self).__name__}({self._values!r}, origin={self._origin!r})"
 
     def numpy(self, *, force: bool = False) -> Any:
@@ -155,7 +155,7 @@ class ReadOnlyValues(torch.Tensor):
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         return self._values.clone()
 
-    def __reduce_ex__(self, protocol: int) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         return self._values.clone().__reduce_ex__(protocol)
 
     def __tensor_flatten__(self) -> tuple[list[str], str]:

@@ -26,7 +26,7 @@ def swizzle_scales_for_gemm_(
         swizzled = _core.swizzle(core_tensor(storage, (direction,)))
         moved = torch.from_numpy(swizzled.buffers[f"{direction}_scale_inv"])
         scale.copy_(moved.reshape(scale.shape))
-    storage._with_gemm_swizzled_scales = True
+    vars(storage)["_with_gemm_swizzled_scales"] = True
 
 
 def _zero_padding(storage: SchemeStorage, scale: torch.Tensor, columnwise: bool) -> None:

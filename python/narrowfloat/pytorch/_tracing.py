@@ -24,7 +24,7 @@ class QuantizeNode(ValueSemantics):
 
     VALUE_FIELDS = ("cls", "fields")
 
-    def __init__(self, cls: type, fields: tuple[tuple[str, Any], ...]) -> None:
+    def __init__(self, cls: Any, fields: tuple[tuple[str, Any], ...]) -> None:
         self.cls = cls
         self.fields = fields
 
@@ -36,7 +36,7 @@ class QuantizeNode(ValueSemantics):
         if out is not None:
             quantizer.update_quantized(tensor, out)
             return tensor.detach()
-        made = quantize_as_node(quantizer, tensor)
+        made: Any = quantize_as_node(quantizer, tensor)
         if state:
             made._quantizer = None  # the graph's tensors must not leave it
         return made

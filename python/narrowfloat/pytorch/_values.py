@@ -22,7 +22,7 @@ def never_traced(function: Function) -> Function:
     """
     action = eval_frame._FrameAction
     strategy = eval_frame._FrameExecStrategy(action.SKIP, action.SKIP)
-    eval_frame.set_code_exec_strategy(function.__code__, strategy)  # type: ignore[attr-defined]
+    eval_frame.set_code_exec_strategy(function.__code__, strategy)
     return function
 
 
@@ -31,7 +31,7 @@ def constant_of_graphs(function: Function) -> Function:
 
     What torch.compiler.assume_constant_result() does, without importing the compiler.
     """
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]  # a mark of the compiler
     return function
 
 
@@ -219,7 +219,7 @@ class _Rebuild:
 
 def rebuild_value(cls: type, fields: tuple[tuple[str, Any], ...]) -> Any:
     """Builds a value of a class from its fields, without calling its constructor."""
-    value = object.__new__(cls)
+    value: Any = object.__new__(cls)
     value.__dict__.update(fields)
     value._rebuild_derived_state()
     return value

@@ -30,8 +30,9 @@ def gather_along_first_dim(
     Errors: RuntimeError, on every rank, for quantized tensors that cannot be joined.
     """
     if torch.distributed.get_world_size(process_group) == 1:
-        plain = quantizer is not None and not isinstance(inp, QuantizedTensor)
-        return (quantizer(inp) if plain else inp), None
+        if quantizer is None or isinstance(inp, QuantizedTensor):
+            return inp, None
+        return quantizer(inp), None
     if isinstance(inp, QuantizedTensor):
         return gather_shards(inp, joiner(process_group)), None
     if quantizer is None:
@@ -65,4 +66,5 @@ class QuantizedColwiseParallel(ColwiseParallel):
             output_layouts=output_layouts,
             use_local_output=use_local_output,
         )
-        self.desired_input_layouts = self.input_layouts  # the layer gathers
+        own: Any = self.input_layouts  # of another type than the base's: the layer gathers
+        self.desired_input_layouts = own

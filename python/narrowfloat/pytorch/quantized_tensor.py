@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex
 
 import torch
 
@@ -37,7 +37,13 @@ class QuantizedTensorStorage:
     HOLDS_VALUES: ClassVar[bool] = False  # in high precision, in place of codes and scales
 
     _dtype: torch.dtype
-    _quantizer: Quantizer | None
+    _quantizer: Any  # a Quantizer of the family, or None
+
+    if TYPE_CHECKING:
+        # What a family brings: its buffers and settings, the methods that follow from its table,
+        # and those of torch.Tensor where it is one.
+        def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
     @property
     def custom(self) -> bool:
@@ -213,6 +219,10 @@ class Quantizer(ValueSemantics, abc.ABC):
         "optimize_for_gemm",
     )
 
+    if TYPE_CHECKING:
+        # What a family brings: its options, its classes, and what it plans by.
+        def __getattr__(self, name: str) -> Any: ...
+
     QUANTIZES_OUTPUTS: ClassVar[bool] = False  # whether products may be quantized by it
     COLUMNS_ALONE: ClassVar[bool] = False  # whether it makes columns without rows in every format
     SCALE_IS_GIVEN: ClassVar[bool] = False  # before the values are known (delayed scaling)
@@ -335,7 +345,7 @@ class Quantizer(ValueSemantics, abc.ABC):
         """The directions to make."""
         return {"rowwise": self.rowwise_usage, "columnwise": self.columnwise_usage}
 
-    def copy(self) -> Quantizer:
+    def copy(self) -> Self:
         """Another quantizer with this configuration; tensors of state are shared."""
         if torch.compiler.is_dynamo_compiling() and self._is_value():
             return copy_outside(type(self).copy, self)
@@ -416,6 +426,13 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
     Concrete classes put their storage class first among their bases.
     """
 
+    _dtype: torch.dtype
+
+    if TYPE_CHECKING:
+        # What the storage class brings.
+        def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: Any) -> None: ...
+
     def __new__(
         cls,
         shape: Iterable[int],
@@ -437,7 +454,7 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
             dtype=dtype,
             layout=torch.strided,
             requires_grad=requires_grad,
-            device=torch.get_default_device() if device is None else device,
+            device=torch.get_default_device() if device is None else torch.device(device),
         )
         instance._dtype = dtype
         return instance
@@ -452,11 +469,11 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
         self._dtype = value
 
     @property
-    def is_cuda(self) -> bool:
+    def is_cuda(self) -> bool:  # type: ignore[override]  # PyTorch's stub has a field
         return self.device.type == "cuda"
 
     @property
-    def is_cpu(self) -> bool:
+    def is_cpu(self) -> bool:  # type: ignore[override]  # likewise
         return self.device.type == "cpu"
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -557,7 +574,7 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
         """The fields beside the values, for __repr__."""
         return ""
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]  # of no types
         name, fields = self.__class__.__name__, self._describe()
         try:
             return f"{name}({fields}data={self._decode(self._dtype)})"
@@ -565,23 +582,24 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
             shape = tuple(torch._C.TensorBase.size(self))
             return f"{name}({fields}shape={shape}, dtype={self._dtype}, data=<{error}>)"
 
-    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         """Keeps whether the tensor is a parameter and has a gradient, as PyTorch does."""
         if getattr(self, "_is_param", False):
-            arguments = (self.detach(), self.requires_grad, OrderedDict())
+            hooks: OrderedDict[Any, Any] = OrderedDict()
+            arguments = (self.detach(), self.requires_grad, hooks)
             return torch._utils._rebuild_parameter, arguments
         reduced = self._reduce(protocol)
         # torch.Tensor.__setstate__() takes the gradient and the hooks.
         return (*reduced, (True, None, OrderedDict())) if self.requires_grad else reduced
 
-    def _reduce(self, protocol: int) -> tuple[Any, ...]:
+    def _reduce(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         """Returns the function and the arguments that make the tensor again."""
         return super().__reduce_ex__(protocol)
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # no method
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]  # PyTorch's own has no annotations
         cls,
         func: Any,
         types: Any,

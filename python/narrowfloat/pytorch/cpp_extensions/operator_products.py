@@ -245,7 +245,7 @@ def _is_shape(tensor: torch.Tensor, size: Sequence[int]) -> bool:
 
 def _keeps_transpose(operator: Any) -> None:
     @reads_transposed(operator)
-    def row(values: torch.Tensor, size: Sequence[int] | None = None, **kwargs: Any) -> Any:
+    def row(values: ReadOnlyValues, size: Sequence[int] | None = None, **kwargs: Any) -> Any:
         if values.transposed is None or not (size is None or _is_shape(values, size)):
             return NotImplemented
         return ReadOnlyValues.of_transpose(values.transposed, values._origin, values._kept)

@@ -228,13 +228,14 @@ def _gelu(
     """
     first, second, text = _operands(a, b, layout)
     whole = epilogue.ends_plainly()
+    gelu_in: Any = epilogue.gelu_in
     if epilogue.grad:
-        whole = whole and epilogue.gelu_in.dtype == epilogue.out_dtype
+        whole = whole and gelu_in.dtype == epilogue.out_dtype
     dtype = epilogue.out_dtype if whole else torch.float32
     shape = (sizes.rows, sizes.cols)
     y = torch.empty(shape, dtype=dtype) if out is None or not whole else out.reshape(shape)
     if epilogue.grad:
-        points = epilogue.gelu_in.detach().to(dtype).reshape(shape).contiguous()
+        points = gelu_in.detach().to(dtype).reshape(shape).contiguous()
     else:
         points = torch.empty(shape, dtype=dtype)
     accumulates = whole and epilogue.accumulate
@@ -266,7 +267,8 @@ def _finish(
     if epilogue.added is not None:
         y = y + epilogue.added.float()
     if epilogue.gelu and epilogue.grad:
-        point = epilogue.gelu_in.float().reshape(y.shape)
+        gelu_in: Any = epilogue.gelu_in
+        point = gelu_in.float().reshape(y.shape)
         y = torch.ops.aten.gelu_backward(y, point, approximate="tanh")
     elif epilogue.gelu:
         gelu_input = y.to(dtype)
@@ -285,7 +287,7 @@ def _stored(y: torch.Tensor, epilogue: Epilogue, out: Any) -> Any:
 
 
 def _quantized(y: torch.Tensor, epilogue: Epilogue, out: Any) -> Any:
-    quantizer = epilogue.quantizer
+    quantizer: Any = epilogue.quantizer
     if quantizer.SCALE_IS_GIVEN and not epilogue.gelu:
         # Delayed scaling knows its scale before the sum, which need not be rounded in between.
         if out is None:

@@ -37,7 +37,7 @@ def qgemm(
     mode = get_product_mode() if mode is None else mode
     if not (first.in_memory() and second.in_memory()):
         bias = None if bias is None else bias.detach()
-        addend = out.detach().reshape(shape) if accumulate else None
+        addend = out.detach().reshape(shape) if out is not None and accumulate else None
         operands = (*_parts(first), *_parts(second))
         made = _qgemm(*operands, layout, shape, dtype, mode, bias, addend)
         return made if out is None else out.copy_(made.reshape(out.shape))
@@ -113,7 +113,8 @@ def _parts(operand: Operand) -> tuple[list[Tensor], str, tuple[int, int]]:
 def _operand(buffers: Sequence[Tensor], text: str, shape: Sequence[int]) -> Operand:
     scheme, options = json.loads(text)
     named = {r: b for r, b in zip(_native.ROLES, buffers, strict=True) if b is not None}
-    return Operand(scheme, tuple(options.items()), tuple(shape), named)
+    rows, cols = shape
+    return Operand(scheme, tuple(options.items()), (rows, cols), named)
 
 
 @torch.library.custom_op("narrowfloat::qgemm", mutates_args=())
@@ -137,7 +138,8 @@ def _qgemm(
     """
     operands = _operand(a, a_format, a_shape), _operand(b, b_format, b_shape)
     out = None if addend is None else addend.clone()
-    return qgemm(*operands, layout, tuple(shape), dtype, bias, out, out is not None, mode)
+    rows, cols = shape
+    return qgemm(*operands, layout, (rows, cols), dtype, bias, out, out is not None, mode)
 
 
 @_qgemm.register_fake

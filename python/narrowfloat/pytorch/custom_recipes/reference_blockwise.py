@@ -7,11 +7,16 @@ block here, while the kernels keep the damage to the element.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from narrowfloat.pytorch.custom_recipes.gemm import GEMMType, MMParams
-from narrowfloat.pytorch.custom_recipes.reference_tensor import ReferenceQuantizer, ReferenceTensor
+from narrowfloat.pytorch.custom_recipes.reference_tensor import (
+    Buffer,
+    ReferenceQuantizer,
+    ReferenceTensor,
+)
 from narrowfloat.pytorch.custom_recipes.reference_utils import product_in_order, role_of
 from narrowfloat.pytorch.quantization.roles import QuantizerRole
 
@@ -34,15 +39,15 @@ class Float8BlockTensorRef(ReferenceTensor):
     scale_t the same of the transposed matrix. Scales are what a code is multiplied by.
     """
 
-    data: torch.Tensor | None = None
-    scale: torch.Tensor | None = None
-    data_t: torch.Tensor | None = None
-    scale_t: torch.Tensor | None = None
-    dtype: torch.dtype | None = None
+    data: Buffer = None
+    scale: Buffer = None
+    data_t: Buffer = None
+    scale_t: Buffer = None
+    dtype: Any = None
     device: torch.device | None = None
-    quant_dtype: torch.dtype | None = None
-    original_shape: tuple[int, ...] | None = None
-    _quantizer: "Float8BlockQuantizerRef | None" = None
+    quant_dtype: Any = None
+    original_shape: Any = None
+    _quantizer: Any = None
 
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
@@ -166,7 +171,7 @@ class Float8BlockQuantizerRef(ReferenceQuantizer):
         dst.original_shape, dst._quantizer = tuple(src.shape), self
         return dst
 
-    def make_empty(
+    def make_empty(  # type: ignore[override]  # the shape must have a length
         self,
         shape: Sequence[int],
         *,
@@ -222,7 +227,7 @@ class Float8BlockQuantizerRef(ReferenceQuantizer):
         if bias is not None:
             y = y + bias.float()
         y = y.to(out_dtype)
-        return out.copy_(y + out) if accumulate else y
+        return y if out is None else out.copy_(y + out)
 
 
 def fused_multiply_add(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:

@@ -12,11 +12,16 @@ whole tensor here (its amax is NaN or infinite), while the kernels keep the dama
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from narrowfloat.pytorch.custom_recipes.gemm import GEMMType, MMParams
-from narrowfloat.pytorch.custom_recipes.reference_tensor import ReferenceQuantizer, ReferenceTensor
+from narrowfloat.pytorch.custom_recipes.reference_tensor import (
+    Buffer,
+    ReferenceQuantizer,
+    ReferenceTensor,
+)
 from narrowfloat.pytorch.custom_recipes.reference_utils import (
     finish_product,
     product_in_order,
@@ -54,15 +59,15 @@ class CurrentScalingTensorRef(ReferenceTensor):
     it is decoded, fp32 of one element, one tensor for both directions.
     """
 
-    data: torch.Tensor | None = None
-    scale: torch.Tensor | None = None
-    data_t: torch.Tensor | None = None
-    scale_t: torch.Tensor | None = None
-    dtype: torch.dtype | None = None
+    data: Buffer = None
+    scale: Buffer = None
+    data_t: Buffer = None
+    scale_t: Buffer = None
+    dtype: Any = None
     device: torch.device | None = None
-    quant_dtype: torch.dtype | None = None
-    original_shape: tuple[int, ...] | None = None
-    _quantizer: "CurrentScalingQuantizerRef | None" = None
+    quant_dtype: Any = None
+    original_shape: Any = None
+    _quantizer: Any = None
 
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
@@ -187,7 +192,7 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer):
         dst.original_shape = tuple(src.shape)
         return dst
 
-    def make_empty(
+    def make_empty(  # type: ignore[override]  # the shape must have a length
         self,
         shape: Sequence[int],
         *,
@@ -199,7 +204,7 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer):
         assert len(shape) == 2, f"make_empty: the shape has 2 dimensions, got {tuple(shape)}"
         rows, cols = shape
         device = torch.device(device or "cpu")
-        empty = {"dtype": self.dtype, "device": device}
+        empty: dict[str, Any] = {"dtype": self.dtype, "device": device}
         scale = torch.empty(1, dtype=torch.float32, device=device)
         return CurrentScalingTensorRef(
             data=torch.empty(rows, cols, **empty) if self.rowwise_usage else None,
@@ -221,12 +226,12 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer):
 
     def qgemm(
         self,
-        qx: torch.Tensor | CurrentScalingTensorRef,
-        qw: torch.Tensor | CurrentScalingTensorRef,
+        qx: Any,
+        qw: Any,
         m_params: MMParams | None = None,
         out_dtype: torch.dtype | None = None,
-        sx: torch.Tensor | None = None,
-        sw: torch.Tensor | None = None,
+        sx: Any = None,
+        sw: Any = None,
         bias: torch.Tensor | None = None,
         out: torch.Tensor | None = None,
         accumulate: bool = False,

@@ -7,7 +7,7 @@ here. A NaN spoils its block's scale and the tensor's amax here; the kernels ign
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -17,7 +17,11 @@ from narrowfloat.pytorch.custom_recipes.nvfp4_blocks import (
     apply_rht,
     decode_blocks,
 )
-from narrowfloat.pytorch.custom_recipes.reference_tensor import ReferenceQuantizer, ReferenceTensor
+from narrowfloat.pytorch.custom_recipes.reference_tensor import (
+    Buffer,
+    ReferenceQuantizer,
+    ReferenceTensor,
+)
 from narrowfloat.pytorch.custom_recipes.reference_utils import (
     E2M1_VALUES,
     Fp4Formats,
@@ -54,17 +58,17 @@ class NVFP4TensorRef(ReferenceTensor):
     (K, M/16); the amaxes fp32 of one element, or one a row.
     """
 
-    data: torch.Tensor | None = None
-    scale: torch.Tensor | None = None
-    data_t: torch.Tensor | None = None
-    scale_t: torch.Tensor | None = None
-    global_amax_row: torch.Tensor | None = None
-    global_amax_col: torch.Tensor | None = None
-    dtype: torch.dtype | None = None
+    data: Buffer = None
+    scale: Buffer = None
+    data_t: Buffer = None
+    scale_t: Buffer = None
+    global_amax_row: Buffer = None
+    global_amax_col: Buffer = None
+    dtype: Any = None
     device: torch.device | None = None
-    quant_dtype: Fp4Formats | None = None
-    original_shape: tuple[int, ...] | None = None
-    _quantizer: "NVFP4QuantizerRef | None" = None
+    quant_dtype: Any = None
+    original_shape: Any = None
+    _quantizer: Any = None
 
     BUFFERS: ClassVar[tuple[str, ...]] = (
         *ReferenceTensor.SAVED,
@@ -128,7 +132,8 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
         self.dtype = dtype
         self.pow_2_scales = pow_2_scales
         self.eps = eps
-        self.quant_tile_shape = tuple(quant_tile_shape)
+        rows, cols = quant_tile_shape
+        self.quant_tile_shape = rows, cols
         self.row_scaled_nvfp4 = row_scaled_nvfp4
         self.nvfp4_use_4over6 = nvfp4_use_4over6
         self.nvfp4_e4m3_max = nvfp4_e4m3_max if nvfp4_use_4over6 else 448
@@ -196,7 +201,7 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
         dst.original_shape, dst._quantizer = tuple(src.shape), self
         return dst
 
-    def make_empty(
+    def make_empty(  # type: ignore[override]  # the shape must have a length
         self,
         shape: Sequence[int],
         *,
@@ -207,7 +212,8 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
         """A tensor that update_quantized() fills. Errors: AssertionError unless 2-D."""
         assert len(shape) == 2, f"make_empty: the shape has 2 dimensions, got {tuple(shape)}"
         zeros = torch.zeros(tuple(shape), dtype=dtype, device=device)
-        return self.quantize(zeros)
+        made: Any = self.quantize(zeros)
+        return made
 
     def dequantize(self, tensor: NVFP4TensorRef, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Plain values of `tensor`; `dtype` defaults to its nominal one."""
@@ -225,8 +231,8 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
         out: torch.Tensor | None = None,
         accumulate: bool = False,
         gemm_type: GEMMType | None = GEMMType.FPROP,
-        qresult_x: NVFP4TensorRef | None = None,
-        qresult_w: NVFP4TensorRef | None = None,
+        qresult_x: Any = None,
+        qresult_w: Any = None,
     ) -> torch.Tensor:
         """qx times qw transposed, block by block in fp32; the amaxes of the tensors come last.
 
@@ -249,7 +255,7 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
             y += torch.outer(sx[:, i], sw[:, i]) * (x[:, part] @ w[:, part].t())
         if k:
             y = y * self._alpha(qresult_x, qresult_w, gemm_type)
-        if accumulate:
+        if out is not None:
             return out.copy_(y + out.float())
         return y.to(out_dtype)
 

@@ -3,12 +3,14 @@
 
 import copy
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 
 from narrowfloat.pytorch.custom_recipes.reference_utils import HIGH_PRECISION
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
+
+Buffer = Any  # a tensor, or None for a direction that is not there
 
 
 class ReferenceTensor(QuantizedTensorStorage):
@@ -16,6 +18,13 @@ class ReferenceTensor(QuantizedTensorStorage):
 
     # Products go to the quantizer's qgemm.
     custom: ClassVar[bool] = True
+    data: Buffer
+    data_t: Buffer
+    scale: Buffer
+    scale_t: Buffer
+    dtype: Any  # the nominal torch.dtype
+    quant_dtype: Any  # of the codes
+    original_shape: Any  # None of a transposed tensor
     SAVED: ClassVar[tuple[str, ...]] = ("data", "data_t", "scale", "scale_t")
 
     @property
@@ -85,7 +94,7 @@ class ReferenceQuantizer(Quantizer):
         super().__init__(rowwise=rowwise, columnwise=columnwise)
         self.internal = True
 
-    def copy(self) -> "ReferenceQuantizer":
+    def copy(self) -> Self:
         """A quantizer with the same settings."""
         return copy.copy(self)
 

@@ -2,6 +2,7 @@
 """What the references share: codes of four bits, products, roles given as words."""
 
 import enum
+from typing import Any
 
 import torch
 
@@ -116,12 +117,12 @@ def finish_product(
     rounded result. Accumulating adds to `out`, in its dtype, and returns it.
     Errors: AssertionError if `out` is there without accumulate or is not with it.
     """
-    inside = bias is not None and torch.float32 not in (out_dtype, bias.dtype)
-    if inside:
-        y = y + bias.float()
-    y = y.to(out_dtype)
-    if bias is not None and not inside:
-        y = (y + bias).to(out_dtype)
+    if bias is None:
+        y = y.to(out_dtype)
+    elif torch.float32 in (out_dtype, bias.dtype):
+        y = (y.to(out_dtype) + bias).to(out_dtype)
+    else:
+        y = (y + bias.float()).to(out_dtype)
     if not accumulate:
         assert out is None, "qgemm: out is only for accumulate=True"
         return y
@@ -132,7 +133,7 @@ def finish_product(
     return out.copy_(out + y)
 
 
-def reduce_amax(amax: torch.Tensor, group: object) -> torch.Tensor:
+def reduce_amax(amax: torch.Tensor, group: Any) -> torch.Tensor:
     """The largest amax of all processes of the group, in place."""
     assert group is not None, "quantize: with_amax_reduction needs amax_reduction_group"
     torch.distributed.all_reduce(amax, op=torch.distributed.ReduceOp.MAX, group=group)

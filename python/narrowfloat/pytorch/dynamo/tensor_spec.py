@@ -28,8 +28,9 @@ class TensorSpec:
         self.shape = torch.Size(shape)
         self.dtype = dtype
         # A tracer follows no copy of a constant, and nobody changes the original meanwhile.
-        shared = quantizer is None or torch.compiler.is_dynamo_compiling()
-        self.quantizer = quantizer if shared else quantizer.copy()
+        if quantizer is not None and not torch.compiler.is_dynamo_compiling():
+            quantizer = quantizer.copy()
+        self.quantizer = quantizer
         self.requires_grad = requires_grad
         self.device = torch.get_default_device() if device is None else torch.device(device)
 

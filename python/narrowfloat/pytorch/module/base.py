@@ -151,7 +151,7 @@ class QuantizedLayer(torch.nn.Module):
             self._weights(), forward[Forward.index("weight") :: len(Forward)], strict=True
         )
         for weight, quantizer in weights:
-            own = getattr(weight, "_quantizer", None)
+            own: Any = getattr(weight, "_quantizer", None)
             if _is_delayed(own) and _is_delayed(quantizer):
                 own.scale, own.amax = quantizer.scale, quantizer.amax
 
@@ -258,7 +258,7 @@ class QuantizedLayer(torch.nn.Module):
                 self._quantize_parameter(weight_name, values)
             else:
                 set_parameter(self, weight_name, values)
-            if bias is not None:
+            if bias_name is not None and bias_values is not None:
                 set_parameter(self, bias_name, bias_values)
         self._fp8_workspaces = {}
 
@@ -278,7 +278,8 @@ class QuantizedLayer(torch.nn.Module):
         """Returns what quantizes a whole weight: as its shards are, or as the first recipe says."""
         shard = local(getattr(self, name))
         if isinstance(shard, QuantizedTensorStorage):
-            quantizer = shard._quantizer.copy()
+            own: Any = shard._quantizer
+            quantizer = own.copy()
             usages = shard.get_usages()
         else:
             self._follow(self._init_recipe, FP8GlobalStateManager.get_fp8_group())
@@ -325,9 +326,8 @@ class QuantizedLayer(torch.nn.Module):
         if not self._delayed_gradients:
             raise RuntimeError(f"backward_dw: layer {self.name} has no backward pass left")
         dws, dbs = self._delayed_gradients.pop(0)()
-        for parameter, gradient in zip(
-            [*self._weights(), *self._biases()], [*dws, *dbs], strict=True
-        ):
+        parameters: list[Any] = [*self._weights(), *self._biases()]
+        for parameter, gradient in zip(parameters, [*dws, *dbs], strict=True):
             if gradient is not None:
                 gradient = gradient.to(parameter.dtype)
                 before = parameter.grad
@@ -399,7 +399,7 @@ Backward = ("grad_output", "grad_input")
 
 def _is_kept_for(kept: Any, quantizer: Quantizer) -> bool:
     """Returns whether a kept weight is what this quantizer would make: equal plans if watched."""
-    watcher = getattr(kept, "quantizer", None)
+    watcher: Any = getattr(kept, "quantizer", None)
     if not is_watching(quantizer):
         return not is_watching(watcher)
     return is_watching(watcher) and watcher.makes_as(quantizer)

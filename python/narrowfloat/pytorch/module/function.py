@@ -262,7 +262,8 @@ def _parameter_gradients(
 
 
 def _weight_gradients(ctx: Any, gradients: Sequence[Any], xs: Sequence[Any]) -> list[Any]:
-    call, found = ctx.call, [None] * len(ctx.needs_wgrad)
+    call = ctx.call
+    found: list[Any] = [None] * len(ctx.needs_wgrad)
     if not any(ctx.needs_wgrad):
         return found
     wanted = [i for i, needed in enumerate(ctx.needs_wgrad) if needed]
@@ -307,7 +308,8 @@ def _bias_gradients(ctx: Any, dy: Any) -> list[torch.Tensor | None]:
     for i, part in enumerate(_split(dy, ctx.call.splits)):
         if not ctx.needs_dbias[i]:
             continue
-        if quantizers[i] is None or all(quantizers[i].holds_values()):
+        own = quantizers[i]
+        if own is None or all(own.holds_values()):
             # As torch.nn.Linear does it.
             total = part.reshape(-1, part.shape[-1]).sum(0)
         else:

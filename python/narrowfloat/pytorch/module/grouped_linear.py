@@ -75,7 +75,10 @@ class GroupedLinear(RunningLayer):
         )
         if num_gemms < 1:
             raise ValueError(f"GroupedLinear: num_gemms must be positive, got {num_gemms}")
-        options = {"device": device, "dtype": choose_dtype(layer, dtype, params_dtype)}
+        options: dict[str, Any] = {
+            "device": device,
+            "dtype": choose_dtype(layer, dtype, params_dtype),
+        }
         self.num_gemms = num_gemms
         self.in_features, self.out_features = in_features, out_features
         self.use_bias, self.ub_name = bias, ub_name
@@ -94,15 +97,15 @@ class GroupedLinear(RunningLayer):
             delay_wgrad_compute=delay_wgrad_compute,
             save_original_input=save_original_input,
         )
-        self.reset_parameters(defer_init=self.weight0.is_meta)
+        self.reset_parameters(defer_init=self.get_parameter("weight0").is_meta)
 
     @property
-    def weight_names(self) -> tuple[str, ...]:
+    def weight_names(self) -> tuple[str, ...]:  # type: ignore[override]  # of a field
         """The names of the weights, in the order of the parts."""
         return tuple(f"weight{i}" for i in range(self.num_gemms))
 
     @property
-    def bias_names(self) -> tuple[str, ...]:
+    def bias_names(self) -> tuple[str, ...]:  # type: ignore[override]  # of a field
         """The names of the biases, none without them."""
         return tuple(f"bias{i}" for i in range(self.num_gemms)) if self.use_bias else ()
 

@@ -80,7 +80,10 @@ class Linear(RunningLayer, torch.nn.Linear):
             ub_bulk_wgrad=ub_bulk_wgrad,
             symmetric_ar_type=symmetric_ar_type,
         )
-        options = {"device": device, "dtype": choose_dtype("Linear", dtype, params_dtype)}
+        options: dict[str, Any] = {
+            "device": device,
+            "dtype": choose_dtype("Linear", dtype, params_dtype),
+        }
         self.in_features, self.out_features = in_features, out_features
         self.weight = torch.nn.Parameter(torch.empty((out_features, in_features), **options))
         if bias:
@@ -101,12 +104,12 @@ class Linear(RunningLayer, torch.nn.Linear):
         self.reset_parameters(defer_init=self.weight.is_meta)
 
     @property
-    def weight_names(self) -> tuple[str, ...]:
+    def weight_names(self) -> tuple[str, ...]:  # type: ignore[override]  # of a field
         """The name of the weight, as TransformerEngine's layers have it."""
         return ("weight",)
 
     @property
-    def bias_names(self) -> tuple[str, ...]:
+    def bias_names(self) -> tuple[str, ...]:  # type: ignore[override]  # of a field
         """The name of the bias, if there is one."""
         return () if self.bias is None else ("bias",)
 

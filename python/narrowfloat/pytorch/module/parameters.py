@@ -32,7 +32,8 @@ class ParameterInit(NamedTuple):
         """Sets the values of a weight and its bias."""
         with self._random_state():
             if self.init_method is None:
-                torch.nn.Linear.reset_parameters(SimpleNamespace(weight=weight, bias=bias))
+                layer: Any = SimpleNamespace(weight=weight, bias=bias)
+                torch.nn.Linear.reset_parameters(layer)
                 return
             self.init_method(weight)
         if bias is not None:
@@ -77,9 +78,10 @@ def set_parameter(module: torch.nn.Module, name: str, whole: torch.Tensor) -> No
 
 def keep_initial_values(parameter: torch.Tensor, values: torch.Tensor) -> None:
     """Gives a quantized parameter the two methods that hand out and drop its first values."""
-    parameter._high_precision_init_val = values
-    parameter.get_high_precision_init_val = MethodType(_initial_values, parameter)
-    parameter.clear_high_precision_init_val = MethodType(_drop_initial_values, parameter)
+    holder: Any = parameter
+    holder._high_precision_init_val = values
+    holder.get_high_precision_init_val = MethodType(_initial_values, parameter)
+    holder.clear_high_precision_init_val = MethodType(_drop_initial_values, parameter)
 
 
 def _initial_values(parameter: torch.Tensor) -> torch.Tensor | None:

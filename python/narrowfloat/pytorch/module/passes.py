@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -34,6 +34,9 @@ from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 
 class RunningLayer(QuantizedLayer):
     """A quantized layer that runs; what of its forward pass Linear and GroupedLinear share."""
+
+    # A layer's own: what runs, given the first pass or the node's plan, and forward()'s arguments.
+    _forward: Callable[..., Any]
 
     def forward(self, *args: Any) -> Any:
         """Runs _forward(); a pass that torch.utils.checkpoint runs again has what it had before."""
@@ -100,10 +103,12 @@ class RunningLayer(QuantizedLayer):
         parts = [x] if len(splits) == 1 else x.split(list(splits))
         parents = self._parents(*self._recipe_and_group())
         for part, weight, slots in zip(parts, self._weights(), parents, strict=True):
+            activation: Any = slots.activation
             if part.numel():
-                slots.activation.calibrate(part)
+                activation.calibrate(part)
             if not isinstance(weight, QuantizedTensorStorage):
-                slots.weight.calibrate(weight)
+                own: Any = slots.weight
+                own.calibrate(weight)
 
     def _multiply(
         self,
@@ -135,7 +140,8 @@ class RunningLayer(QuantizedLayer):
             call.backward_override = recipe.backward_override
             call.saves_input = self._saves_input(recipe, slots)
             tensors = [x, *weights, *biases]
-            if self._steps_amaxes(again, recipe, slots, tensors):
+            first: Any = again
+            if self._steps_amaxes(first, recipe, slots, tensors):
                 call.ends_step = FP8GlobalStateManager.step_backward
         if self.fuse_wgrad_accumulation:
             call.fused, call.accumulates = weights, is_first_microbatch is not True
@@ -143,7 +149,8 @@ class RunningLayer(QuantizedLayer):
             call.put_wgrad = self._delayed_gradients.append
         is_watched = is_watching(slots[0].activation)
         if isinstance(x, QuantizedTensorStorage):
-            x = x.dequantize(dtype=dtype) if is_watched or not quantized else x
+            held: Any = x
+            x = held.dequantize(dtype=dtype) if is_watched or not quantized else held
         else:
             x = x.to(dtype).contiguous()
         return LinearFunction.apply(x, call, *weights, *biases)
@@ -167,7 +174,7 @@ class RunningLayer(QuantizedLayer):
 
     def _steps_amaxes(
         self,
-        again: FirstPass | GraphPass | None,
+        again: FirstPass | None,
         recipe: Any,
         slots: Sequence[Slots],
         tensors: Sequence[Any],

@@ -51,10 +51,11 @@ def multiply(
     a = [unwrap_tensor(tensor, usage_a) for tensor in seconds]
     for first, second in zip(b, a, strict=True):
         _check_pair(gemm, layer_name, first, second)
+    into: list[Any] = [None] * len(a) if outs is None else list(outs)
     return general_grouped_gemm(
         a,
         b,
-        [None] * len(a) if outs is None else outs,
+        into,
         quantizers,
         dtype,
         layout=product.layout,

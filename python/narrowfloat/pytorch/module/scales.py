@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -33,12 +34,12 @@ def _is_delayed(quantizer: Quantizer | None) -> bool:
 
 
 def _scale(quantizer: Quantizer | None) -> torch.Tensor | None:
-    quantizer = getattr(quantizer, "parent_quantizer", quantizer)
-    return quantizer.scale.clone() if _is_delayed(quantizer) else None
+    own: Any = getattr(quantizer, "parent_quantizer", quantizer)
+    return own.scale.clone() if _is_delayed(own) else None
 
 
 def _with_scale(quantizer: Quantizer | None, scale: torch.Tensor | None) -> Quantizer | None:
-    if scale is None or not _is_delayed(quantizer):
+    if quantizer is None or scale is None or not _is_delayed(quantizer):
         return quantizer
     copy = quantizer.copy()
     copy.scale, copy.amax = scale, torch.zeros_like(quantizer.amax)

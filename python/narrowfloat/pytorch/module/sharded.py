@@ -126,7 +126,8 @@ class Shards:
         """Returns the bias of this rank's product."""
         if bias is None or not is_dtensor(bias):
             return bias
-        own = bias.to_local()
+        placed: Any = bias
+        own = placed.to_local()
         return own if self.by_columns else _OnFirstRank.apply(own, self.mesh.get_local_rank() == 0)
 
     def joined(self, y: torch.Tensor) -> Any:

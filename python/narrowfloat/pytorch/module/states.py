@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -41,9 +42,9 @@ class LayerStates:
         self.version = 0
         self._recipe_text: str | None = None
         self._is_stale = False
-        self._group: object = None
+        self._group: Any = None
 
-    def follow(self, recipe: Recipe, group: object, roles: Callable[[], Roles]) -> bool:
+    def follow(self, recipe: Recipe, group: Any, roles: Callable[[], Roles]) -> bool:
         """Makes new quantizers if the recipe or the group is another one. Returns whether it did.
 
         Recipes are the same if their texts are. Delayed scaling's buffers go on.
@@ -119,7 +120,7 @@ class LayerStates:
     def _apply(self, pending: dict[str, torch.Tensor]) -> None:
         done = False
         for mode, (key, suffix) in PASSES.items():
-            state = self.meta.get(key)
+            state: Any = self.meta.get(key)
             scale = getattr(state, "scale", None)
             if scale is None or f"scale_{suffix}" not in pending:
                 continue

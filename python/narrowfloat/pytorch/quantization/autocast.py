@@ -4,6 +4,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,6 +16,9 @@ from narrowfloat.pytorch.quantization.global_state import (
     ModelInitState,
     get_default_recipe,
 )
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class autocast:
@@ -34,7 +38,7 @@ class autocast:
         enabled: bool = True,
         calibrating: bool = False,
         recipe: Recipe | None = None,
-        amax_reduction_group: object = None,
+        amax_reduction_group: "ProcessGroup | None" = None,
     ) -> None:
         self.enabled = enabled
         self.calibrating = calibrating
@@ -61,6 +65,7 @@ class autocast:
 
     def __exit__(self, *_: object) -> None:
         before, self._before = self._before, None
+        assert before is not None
         FP8GlobalStateManager.set_autocast_state(before)
         FP8GlobalStateManager.autocast_exit(self.enabled or self.calibrating)
 
@@ -114,7 +119,7 @@ def fp8_autocast(
     enabled: bool = True,
     calibrating: bool = False,
     fp8_recipe: Recipe | None = None,
-    fp8_group: object = None,
+    fp8_group: "ProcessGroup | None" = None,
 ) -> autocast:
     """The older name of autocast, with a DeprecationWarning."""
     _warn_of_old_name("fp8_autocast", "autocast")

@@ -3,6 +3,7 @@
 
 import warnings
 from dataclasses import fields
+from typing import Any, cast
 
 import torch
 
@@ -39,8 +40,8 @@ class CustomRecipeState(
                 UserWarning,
                 stacklevel=2,
             )
-        factory = self.recipe.get_quantizer_factory()
-        made = [_checked(factory(role), role) for role in self._factory_roles()]
+        factory: Any = self.recipe.get_quantizer_factory()
+        made: list[Any] = [_checked(factory(role), role) for role in self._factory_roles()]
         slots = [i for i, result in enumerate(made) if isinstance(result, QuantizerRequest)]
         delayed = self._delayed_quantizers([made[i] for i in slots])
         for slot, quantizer in zip(slots, delayed, strict=True):
@@ -55,7 +56,7 @@ class CustomRecipeState(
         return True
 
     @property
-    def delayed_state(self) -> DelayedScalingRecipeState | None:
+    def delayed_state(self) -> DelayedScalingRecipeState | None:  # type: ignore[override]  # a field
         """The state of the requested quantizers."""
         return self._ds_state
 
@@ -65,7 +66,7 @@ class CustomRecipeState(
 
     @property
     def _inner_delayed_scaling_recipe(self) -> DelayedScaling | None:
-        return None if self._ds_state is None else self._ds_state.recipe
+        return None if self._ds_state is None else cast(DelayedScaling, self._ds_state.recipe)
 
     @property
     def scale(self) -> torch.Tensor | None:

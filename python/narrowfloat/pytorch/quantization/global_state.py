@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch._compile import _disable_dynamo
@@ -16,6 +16,9 @@ from narrowfloat.pytorch.quantization.recipe_state import RecipeState
 from narrowfloat.pytorch.quantization.recipe_states import DelayedScalingRecipeState
 from narrowfloat.pytorch.quantization.recompute import is_first_pass, is_in_backward
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
 
 @dataclass
 class AutocastState:
@@ -24,7 +27,7 @@ class AutocastState:
     enabled: bool = False
     calibrating: bool = False
     recipe: Recipe | None = None
-    group: object = None
+    group: ProcessGroup | None = None
     is_first_module: bool = False
 
 
@@ -46,7 +49,7 @@ class _Members:
     """
 
     recipe: DelayedScaling
-    group: object
+    group: ProcessGroup | None
     places: weakref.WeakKeyDictionary[DelayedScalingRecipeState, int] = field(
         default_factory=weakref.WeakKeyDictionary
     )
@@ -126,7 +129,7 @@ class FP8GlobalStateManager:
         return get_default_recipe() if recipe is None else recipe
 
     @classmethod
-    def get_fp8_group(cls) -> object:
+    def get_fp8_group(cls) -> ProcessGroup | None:
         """The process group over which amaxes are reduced, or None for the world."""
         return cls._autocast.group
 
@@ -159,7 +162,7 @@ class FP8GlobalStateManager:
 
     @classmethod
     def autocast_enter(
-        cls, enabled: bool, calibrating: bool, recipe: Recipe | None, group: object
+        cls, enabled: bool, calibrating: bool, recipe: Recipe | None, group: ProcessGroup | None
     ) -> None:
         """Begins an autocast. The recipe of a disabled one is kept, but nobody asks for it."""
         first = cls._depth == 0 or cls._autocast.is_first_module
@@ -208,29 +211,29 @@ class FP8GlobalStateManager:
         cls.resets += 1
 
     @classmethod
-    def add_recipe_state(cls, state: RecipeState, group: object = None) -> None:
+    def add_recipe_state(cls, state: RecipeState, group: ProcessGroup | None = None) -> None:
         """From now on `state` takes the steps of its pass; others than delayed ones have none.
 
         States that are added in the same order on all processes are reduced together. A state lives
         as long as its layer holds it; its place in the reduction stays, unless it is removed.
         """
-        state = state.delayed_state
-        if state is None or state in cls._known:
+        delayed: Any = state.delayed_state
+        if delayed is None or delayed in cls._known:
             return
-        key = (state.mode, repr(state.recipe), id(group))
-        cls._members.setdefault(key, _Members(state.recipe, group)).add(state)
-        cls._known.add(state)
+        key = (delayed.mode, repr(delayed.recipe), id(group))
+        cls._members.setdefault(key, _Members(delayed.recipe, group)).add(delayed)
+        cls._known.add(delayed)
         cls.additions += 1
 
     @classmethod
     def remove_recipe_state(cls, state: RecipeState) -> None:
         """Ends the steps of a state; all processes must remove theirs in the same order."""
-        state = state.delayed_state
-        if state is None or state not in cls._known:
+        delayed: Any = state.delayed_state
+        if delayed is None or delayed not in cls._known:
             return
-        cls._known.discard(state)
+        cls._known.discard(delayed)
         for members in cls._members.values():
-            members.remove(state)
+            members.remove(delayed)
 
     @classmethod
     def step_backward(cls) -> None:
@@ -250,7 +253,7 @@ class FP8GlobalStateManager:
                 members.update()
 
 
-def _is_running(group: object) -> bool:
+def _is_running(group: ProcessGroup | None) -> bool:
     """Returns whether the process group has not been destroyed."""
     try:
         torch.distributed.get_process_group_ranks(group)
@@ -290,7 +293,9 @@ def _step_after_backward_fake(amax_history: torch.Tensor) -> None:
     """Writes nothing: the step has no place in the graph."""
 
 
-def reduce_newest_amax(amax: torch.Tensor, recipe: DelayedScaling, group: object) -> bool:
+def reduce_newest_amax(
+    amax: torch.Tensor, recipe: DelayedScaling, group: ProcessGroup | None
+) -> bool:
     """The largest amax of all processes, in place, where the recipe wants it. Returns whether."""
     distributed = torch.distributed
     if not (recipe.reduce_amax and distributed.is_available() and distributed.is_initialized()):

@@ -3,7 +3,7 @@
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -33,6 +33,11 @@ class RecipeState(abc.ABC):
 
     # Which recipes each class keeps; later ones are asked first.
     _kinds: ClassVar[list[tuple[Callable[[Recipe], bool], type["RecipeState"]]]] = []
+
+    if TYPE_CHECKING:
+        # The buffers of a kind, which PERSISTENT names.
+        def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
     def __init_subclass__(
         cls, keeps: Callable[[Recipe], bool] | None = None, **kwargs: object

@@ -2,11 +2,11 @@
 """The states of the recipes that make their quantizers themselves."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 
-from narrowfloat.common.recipe import QParams, Recipe
+from narrowfloat.common.recipe import DelayedScaling, QParams, Recipe
 from narrowfloat.pytorch.quantization.delayed_update import update_amax_and_scale
 from narrowfloat.pytorch.quantization.dtypes import (
     get_fp4_te_dtype,
@@ -31,7 +31,7 @@ class DelayedScalingRecipeState(RecipeState, keeps=lambda recipe: type(recipe).d
     PERSISTENT: ClassVar[tuple[str, ...]] = ("scale", "amax_history")
 
     @property
-    def delayed_state(self) -> "DelayedScalingRecipeState":
+    def delayed_state(self) -> "DelayedScalingRecipeState":  # type: ignore[override]  # of a field
         """The state itself."""
         return self
 
@@ -48,7 +48,7 @@ class DelayedScalingRecipeState(RecipeState, keeps=lambda recipe: type(recipe).d
             recipe, mode=mode, num_quantizers=num_quantizers, device=device, roles=roles
         )
         self.dtype = get_fp8_te_dtype(recipe, mode == "forward")
-        options = {"dtype": torch.float32, "device": self.device}
+        options: dict[str, Any] = {"dtype": torch.float32, "device": self.device}
         self.scale = torch.ones(num_quantizers, **options)
         self.amax_history = torch.zeros(recipe.amax_history_len, num_quantizers, **options)
 
@@ -66,7 +66,8 @@ class DelayedScalingRecipeState(RecipeState, keeps=lambda recipe: type(recipe).d
         reduced_amax: (n,), the newest amaxes over all processes.
         """
         fp8_max = get_fp8_max(self.recipe, self.mode == "forward")
-        update_amax_and_scale(self.amax_history, self.scale, fp8_max, self.recipe, reduced_amax)
+        recipe = cast(DelayedScaling, self.recipe)
+        update_amax_and_scale(self.amax_history, self.scale, fp8_max, recipe, reduced_amax)
 
 
 class Float8CurrentScalingRecipeState(
@@ -84,7 +85,7 @@ class Float8CurrentScalingRecipeState(
         }
         others = QParams(power_2_scale=recipe.use_power_2_scales)
         dtype = get_fp8_te_dtype(recipe, self.mode == "forward")
-        quantizers = []
+        quantizers: list[Quantizer] = []
         for i in range(self.num_quantizers):
             params = by_type.get(self._slot_tensor_type(i), others)
             quantizers.append(

@@ -12,7 +12,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -63,7 +63,7 @@ def running_places() -> list[Place]:
     found: list[Place] = []
     if torch.compiler.is_compiling():
         return found
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         read = _READERS.get(frame.f_code)
         place = None if read is None else read(frame.f_locals)

@@ -43,7 +43,7 @@ def _view_mxfp8(tensor: MXFP8Tensor, size: list[int]) -> Any:
 
 @implements(aten.view.default, BlockStorage)
 @implements(aten._unsafe_view.default, BlockStorage)
-def _view(tensor: BlockStorage, size: list[int]) -> Any:
+def _view(tensor: Any, size: list[int]) -> Any:
     return _view_of(tensor, _resolved(tensor, size))
 
 
@@ -57,7 +57,7 @@ def _empty_like_nvfp4(tensor: NVFP4Tensor, **kwargs: Any) -> NVFP4Tensor:
 
 
 @implements(aten.new_zeros.default, BlockStorage)
-def _new_zeros(tensor: BlockStorage, size: list[int], **kwargs: Any) -> Any:
+def _new_zeros(tensor: Any, size: list[int], **kwargs: Any) -> Any:
     """Zeros in the same format; plain ones of another type or of a size that it does not take."""
     takes = len(size) >= 2 and kwargs.get("dtype") in (None, tensor.dtype)
     try:
@@ -80,7 +80,7 @@ def _alias_or_values(piece: Any) -> Any:
 
 @implements(aten.slice.Tensor, BlockStorage)
 def _slice(
-    tensor: BlockStorage,
+    tensor: Any,
     dim: int = 0,
     start: int | None = None,
     end: int | None = None,
@@ -95,7 +95,7 @@ def _slice(
 
 
 @implements(aten.select.int, BlockStorage)
-def _select(tensor: BlockStorage, dim: int, index: int) -> Any:
+def _select(tensor: Any, dim: int, index: int) -> Any:
     shape = tensor.shape
     dim, index = _in_range(dim, len(shape)), _in_range(index, shape[dim])
     if dim == len(shape) - 1:
@@ -178,13 +178,13 @@ def _unbind(tensor: BlockStorage, dim: int = 0) -> Any:
 
 
 @implements(aten.unsqueeze.default, BlockStorage)
-def _unsqueeze(tensor: BlockStorage, dim: int) -> Any:
+def _unsqueeze(tensor: Any, dim: int) -> Any:
     return _view_of(tensor, torch.empty(tensor.shape, device="meta").unsqueeze(dim).shape)
 
 
 @implements(aten.as_strided.default, BlockStorage)
 def _as_strided(
-    tensor: BlockStorage, size: list[int], stride: list[int], storage_offset: int | None = None
+    tensor: Any, size: list[int], stride: list[int], storage_offset: int | None = None
 ) -> Any:
     if is_identity_stride(tensor, size, stride, storage_offset):
         return type(tensor).make_like(tensor)

@@ -85,7 +85,7 @@ def _by_buffer(operator: Any, args: tuple[Any, ...], written: Any, group: Any) -
     Every rank waits for each buffer in turn, so that the order is the same everywhere. A work is
     waited for once: point to point, gloo's wait for another message the second time.
     """
-    tensors = [leaf for leaf in tree_flatten(args)[0] if isinstance(leaf, torch.Tensor)]
+    tensors: list[Any] = [t for t in tree_flatten(args)[0] if isinstance(t, torch.Tensor)]
     _require_alike(operator, tensors, group)
     buffers = {id(tensor): _buffers(tensor) for tensor in tensors}
     for index in range(len(buffers[id(tensors[0])])):
@@ -161,7 +161,7 @@ def _assemble(operator: Any, out: QuantizedTensor, pieces: list[QuantizedTensor]
 
 def _gather_into(operator: Any, output: Any, own: Any, group: Any) -> Any:
     size = torch.distributed.ProcessGroup.unbox(group).size()
-    pieces = [torch.empty_like(own) for _ in range(size)]
+    pieces: list[Any] = [torch.empty_like(own) for _ in range(size)]
     arguments = ([pieces], [own], group, False, -1)
     work = _by_buffer(c10d.allgather_.default, arguments, pieces, group)
     _assemble(operator, output, pieces)

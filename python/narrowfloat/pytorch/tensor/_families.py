@@ -42,6 +42,11 @@ def registered(module: str, name: str) -> type | None:
     return next((c for c in _FAMILIES if (c.__module__, c.__name__) == (module, name)), None)
 
 
+def _assign(cls: type, **attributes: object) -> None:
+    for name, value in attributes.items():
+        setattr(cls, name, value)
+
+
 def register_family(
     tensor: type[torch.Tensor],
     storage: type[QuantizedTensorStorage],
@@ -57,11 +62,11 @@ def register_family(
     family = Family(tensor, storage, quantizers)
     _FAMILIES.update(dict.fromkeys(family.classes(), family))
     for quantizer in quantizers:
-        quantizer.TENSOR, quantizer.STORAGE = tensor, storage
+        _assign(quantizer, TENSOR=tensor, STORAGE=storage)
     if default is not None:
-        storage._build_default_quantizer = default
+        _assign(storage, _build_default_quantizer=default)
     if reconstructor is not None:
-        tensor.RECONSTRUCTOR = staticmethod(reconstructor)
+        _assign(tensor, RECONSTRUCTOR=staticmethod(reconstructor))
     torch.serialization.add_safe_globals(
         [tensor, storage, *quantizers, *([] if reconstructor is None else [reconstructor])]
     )

@@ -39,7 +39,8 @@ def transposed_dim(tensor: Float8Tensor, dim: int) -> int:
 
 def with_codes(tensor: Float8Tensor, data: Codes, transpose: Codes) -> Float8Tensor:
     """A tensor over other codes under the scale of `tensor`."""
-    shape = data.shape if data is not None else from_columnwise(transpose.shape)
+    codes: Any = transpose if data is None else data
+    shape = codes.shape if data is not None else from_columnwise(codes.shape)
     return Float8Tensor._like_codes(tensor, shape, data, transpose)
 
 
@@ -57,7 +58,7 @@ def on_both(
     """`cut` applied along a logical dimension to the codes and to a valid transpose."""
     data = None if tensor._data is None else cut(tensor._data, dim)
     transpose = None
-    if tensor._has_columnwise():
+    if tensor._transpose is not None and tensor._has_columnwise():
         transpose = cut(tensor._transpose, transposed_dim(tensor, dim))
     return part_of(tensor, data, transpose)
 
@@ -88,7 +89,7 @@ def _select(tensor: Float8Tensor, dim: int, index: int) -> Float8Tensor:
     rank = tensor.dim()
     data = None if tensor._data is None else tensor._data.select(dim, index)
     transpose = None
-    if tensor._has_columnwise():
+    if tensor._transpose is not None and tensor._has_columnwise():
         transpose = tensor._transpose.select(transposed_dim(tensor, dim), index)
         if dim % rank == rank - 1 and rank > 2:
             transpose = transpose.movedim(-1, 0)  # what is last now leads the transpose
@@ -162,7 +163,11 @@ def _new_zeros(
     pin_memory: bool | None = None,
 ) -> Float8Tensor:
     target = tensor.device if device is None else torch.device(device)
-    options = {"dtype": torch.uint8, "device": target, "pin_memory": bool(pin_memory)}
+    options: dict[str, Any] = {
+        "dtype": torch.uint8,
+        "device": target,
+        "pin_memory": bool(pin_memory),
+    }
     has_transpose = tensor._has_columnwise()
     has_data = tensor._data is not None or not has_transpose
     new = with_codes(
@@ -202,7 +207,7 @@ def _to_copy_float8(tensor: Float8Tensor, **kwargs: Any) -> Any:
 
 
 @implements(aten.copy_.default, Float8Tensor)
-def _copy_float8(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+def _copy_float8(dst: Any, src: Any, non_blocking: bool = False) -> torch.Tensor:
     raw = of_one_family(dst, src) and dst._fp8_dtype == src._fp8_dtype and dst.shape == src.shape
     if not raw or (dst._data is None) != (src._data is None):
         return _copy(dst, src, non_blocking)

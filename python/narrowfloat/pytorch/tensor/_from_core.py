@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,10 +27,10 @@ _ELEMENTS = (DType.kFloat8E4M3, DType.kFloat8E5M2)
 
 def _quantizers(rowwise: bool, columnwise: bool) -> Iterator[SchemeQuantizer]:
     """Yields a quantizer for each spec that a class of tensors has by its plain options."""
-    usage = {"rowwise": rowwise, "columnwise": columnwise}
+    usage: dict[str, Any] = {"rowwise": rowwise, "columnwise": columnwise}
     for flag in (False, True):
         for element in _ELEMENTS:
-            powers = {"force_pow_2_scales": flag}
+            powers: dict[str, Any] = {"force_pow_2_scales": flag}
             yield Float8CurrentScalingQuantizer(element, "cpu", **usage, **powers)
             yield MXFP8Quantizer(element, **usage, with_2d_quantization=flag)
             for dimensions in (1, 2):

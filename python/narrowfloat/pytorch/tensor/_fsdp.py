@@ -9,7 +9,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -83,7 +83,7 @@ def _directions_are_alike(shard: Any, length: int) -> bool:
     return first == second
 
 
-def _parameter_of(module: torch.nn.Module, shard: torch.Tensor) -> Any:
+def _parameter_of(module: torch.nn.Module, shard: Any) -> Any:
     """Finds what FSDP2 keeps of a sharded parameter; None if it shards none like it."""
     try:
         params = find_parameter_group(module).fsdp_params
@@ -109,7 +109,7 @@ def _fits_first_gather(param: Any, sent: Sequence[torch.Tensor], world: int) -> 
 
 
 @contextmanager
-def _naming(module: torch.nn.Module | None, shard: torch.Tensor) -> Iterator[None]:
+def _naming(module: torch.nn.Module | None, shard: Any) -> Iterator[None]:
     """Adds the parameter's name to what is raised inside."""
     try:
         yield
@@ -120,7 +120,7 @@ def _naming(module: torch.nn.Module | None, shard: torch.Tensor) -> Iterator[Non
 
 
 def _frames() -> Iterator[types.FrameType]:
-    frame = sys._getframe(1)
+    frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         yield frame
         frame = frame.f_back
@@ -243,6 +243,10 @@ def _shares(storage: Any, names: Sequence[str]) -> tuple[torch.Tensor, ...]:
 class ShardedParameter:
     """The hooks of FSDP2 for a tensor of one scheme."""
 
+    if TYPE_CHECKING:
+        # What the storage and the tensor bring.
+        def __getattr__(self, name: str) -> Any: ...
+
     def _shard_parts(self, usages: tuple[bool, bool]) -> list[tuple[Any, tuple[bool, bool]]]:
         """Returns the storages that travel, with their directions."""
         return [(self, usages)]
@@ -328,7 +332,7 @@ class ShardedParameter:
         left = list(all_gather_outputs)
         if metadata.bundle is not None:
             left = metadata.bundle.unpack(left, metadata.world)
-        arrived = []
+        arrived: list[Any] = []
         with _naming(metadata.module, self):
             for part in metadata.parts:
                 if part is None:
@@ -366,6 +370,7 @@ def _part_of(
     if world is None:
         return _Part(fields, (), usages)
     if world > 1:
+        assert padded is not None
         transport.require_whole_blocks(storage, fields, padded)
     return _Part(fields, transport.shared_fields(storage), usages)
 
@@ -396,7 +401,7 @@ def _in_shape(
     """
     if world == 1 and len(buffers) > 1:
         return _Bundle.pack(buffers, None)
-    if world is not None and padded * world != whole:
+    if world is not None and padded is not None and padded * world != whole:
         shape = torch.Size((padded, *orig_size[1:]))
         if any(buffer.shape != shape for buffer in buffers):
             return _Bundle.pack(buffers, shape)
@@ -521,13 +526,15 @@ class ShardedHybrid(ShardedParameter):
         if out is not None:
             return out
         shape = next(child.shape for child in children.values() if child is not None)
-        return type(self)(shape=shape, dtype=dtype, quantizer=self._quantizer, **children)
+        make: Any = type(self)
+        return make(shape=shape, dtype=dtype, quantizer=self._quantizer, **children)
 
 
 def _require_transport(child: Any, direction: str) -> None:
     """Errors: NotImplementedError for a bare storage, and for a family without the protocol."""
     name = type(child).__name__
-    if not isinstance(child, torch.Tensor):
+    is_tensor = isinstance(child, torch.Tensor)
+    if not is_tensor:
         raise NotImplementedError(
             f"FSDP2 cannot gather a hybrid tensor with a storage-only {direction} sub-storage, "
             f"{name}"

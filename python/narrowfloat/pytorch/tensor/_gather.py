@@ -12,7 +12,6 @@ import torch.distributed as dist
 from narrowfloat.pytorch._reduction import reduce_max
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, Quantizer
 from narrowfloat.pytorch.tensor._fsdp import gather_shards
-from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer
 from narrowfloat.pytorch.tensor.storage import _transport as transport
 
 
@@ -49,7 +48,7 @@ def _travels(shard: Any, runs: int) -> bool:
     return fits and shard._why_no_transport() is None
 
 
-def _quantize_shard(x: torch.Tensor, quantizer: SchemeQuantizer, group: Any) -> QuantizedTensor:
+def _quantize_shard(x: torch.Tensor, quantizer: Quantizer, group: Any) -> QuantizedTensor:
     """Returns the shard in the codes and scales that the whole tensor would give its rows."""
     own = quantizer.copy()  # shares the scale and the amax of delayed scaling
     own.internal = False

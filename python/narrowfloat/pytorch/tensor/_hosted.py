@@ -12,7 +12,7 @@ import importlib
 import inspect
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -44,6 +44,11 @@ class HostedView:
 
     __slots__ = ()
     PACKAGE: ClassVar[str]
+
+    if TYPE_CHECKING:
+        # The fields of the host, and the methods of the class of ours beside this one.
+        def __getattr__(self, name: str) -> Any: ...
+
     generation: ClassVar[tuple[int, int]] = GENERATIONS[-1]
     host: Any
 
@@ -71,7 +76,7 @@ class HostedQuantizer(HostedView):
         return native(self.host.copy())
 
     def _check_destination(self, dst: Any, bare: bool = False) -> None:
-        super()._check_destination(dst, True)
+        super()._check_destination(dst, True)  # type: ignore[misc]  # of the class beside this one
 
     def _new_for(self, tensor: torch.Tensor) -> Any:
         self._check_quantize(tensor)
@@ -126,16 +131,16 @@ class HostedGroup(HostedView):
 
     def _keep_members(self) -> None:
         """TransformerEngine's own code splits groups into tensors of its classes."""
-        self.quantized_tensors = None
+        self.quantized_tensors = None  # type: ignore[misc]  # the host has __dict__
 
     def _mark_swizzled(self) -> None:
-        self._with_gemm_swizzled_scales = True
+        self._with_gemm_swizzled_scales = True  # type: ignore[misc]  # the host has __dict__
 
     def _mark_columnwise(self) -> None:
         """The buffers themselves say which directions are there."""
 
     def _plain_like(self, dtype: torch.dtype, device: torch.device) -> Any:
-        plain = super()._plain_like(dtype, device)
+        plain = super()._plain_like(dtype, device)  # type: ignore[misc]  # of the class beside this one
         args = plain.logical_shape, dtype
         return native(_hosts_group(self.PACKAGE, type(plain), args, plain._arguments()))
 
@@ -160,6 +165,7 @@ def _view_of(package: str, ours: type) -> type:
 
     Fields that an older TransformerEngine does not have yet are at their defaults.
     """
+    kind: type[HostedView]
     if issubclass(ours, Quantizer):
         kind = HostedQuantizer
         parameters = inspect.signature(ours.__init__).parameters.values()
@@ -169,8 +175,10 @@ def _view_of(package: str, ours: type) -> type:
         kind, defaults = HostedGroup, {}
     else:
         kind = HostedStorage
-        ours = family_of(ours).storage
-        defaults = {field.name: field.default for field in (*ours.BUFFERS, *ours.SETTINGS)}
+        family: Any = family_of(ours)
+        ours = family.storage
+        fields = (*family.storage.BUFFERS, *family.storage.SETTINGS)
+        defaults = {field.name: field.default for field in fields}
     given = {name: value for name, value in defaults.items() if value is not REQUIRED}
     given |= {"__slots__": ("host",), "PACKAGE": package}
     return type(ours.__name__, (kind, ours), given)

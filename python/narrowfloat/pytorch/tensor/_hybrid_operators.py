@@ -202,7 +202,8 @@ def _empty_like(
 
 @implements(aten.zero_.default, HybridQuantizedTensor)
 def _zero(tensor: HybridQuantizedTensor) -> HybridQuantizedTensor:
-    for child in tensor._children():
+    children: list[Any] = tensor._children()
+    for child in children:
         zero_buffers(child)
     return tensor
 
@@ -231,7 +232,7 @@ def _to_copy(tensor: HybridQuantizedTensor, **kwargs: Any) -> Any:
 
 
 @implements(aten.copy_.default, HybridQuantizedTensor)
-def _copy_hybrid(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+def _copy_hybrid(dst: Any, src: Any, non_blocking: bool = False) -> torch.Tensor:
     if not of_one_family(dst, src):
         return _copy(dst, src, non_blocking)
     if dst.get_usages() != src.get_usages():

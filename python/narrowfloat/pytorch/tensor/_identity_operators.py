@@ -119,7 +119,7 @@ def _empty_like(tensor: IdentityTensor, **kwargs: Any) -> IdentityTensor:
 
 
 @implements(aten.copy_.default, IdentityTensor)
-def _copy(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+def _copy(dst: Any, src: Any, non_blocking: bool = False) -> torch.Tensor:
     if not isinstance(dst, QuantizedTensor):
         return dst.copy_(src._hp_data, non_blocking)
     values = src._plain() if hasattr(src, "_plain") else src

@@ -37,8 +37,9 @@ class Layout:
     def make(self, quantizer: Any) -> Any:
         """Returns a tensor with a copy of `quantizer`."""
         if self.is_tensor:
+            cls: Any = self.cls
             made = torch.Tensor._make_wrapper_subclass(
-                self.cls, self.shape, dtype=self.dtype, device=self.device
+                cls, self.shape, dtype=self.dtype, device=self.device
             )
         else:
             made = object.__new__(self.cls)

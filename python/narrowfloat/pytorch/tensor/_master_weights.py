@@ -64,7 +64,7 @@ def write_codes(piece: Piece, own: torch.Tensor | None, codes: torch.Tensor, at:
     """Codes of the piece to the shard, or to their place in the weight's buffer."""
     if piece.shard is not None:
         piece.shard.view(-1)[: codes.numel()].copy_(codes)
-    else:
+    elif own is not None:
         own.view(-1)[at : at + codes.numel()].copy_(codes)
 
 

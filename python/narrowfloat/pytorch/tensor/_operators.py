@@ -66,7 +66,7 @@ def row_shard(
 
 
 @implements(aten.detach.default, SchemeTensor)
-def _detach(tensor: SchemeTensor) -> SchemeTensor:
+def _detach(tensor: SchemeTensor) -> QuantizedTensor:
     return type(tensor).make_like(tensor)
 
 
@@ -82,7 +82,7 @@ def _detach_in_place(tensor: QuantizedTensor) -> QuantizedTensor:
 
 
 @implements(aten.alias.default, SchemeTensor)
-def _alias(tensor: SchemeTensor) -> SchemeTensor:
+def _alias(tensor: SchemeTensor) -> QuantizedTensor:
     return type(tensor).make_like(tensor, requires_grad=tensor.requires_grad)
 
 
@@ -143,7 +143,7 @@ def copies_raw(dst: SchemeTensor, src: Any) -> bool:
 
 
 @implements(aten.copy_.default, QuantizedTensor)
-def _copy(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+def _copy(dst: Any, src: Any, non_blocking: bool = False) -> torch.Tensor:
     if not isinstance(dst, QuantizedTensor):
         known = dst.dtype if dst.dtype in _native.FLOAT_DTYPES else torch.float32
         return dst.copy_(src._decode(known), non_blocking)
@@ -154,7 +154,7 @@ def _copy(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> t
 
 
 @implements(aten.copy_.default, SchemeTensor)
-def _copy_scheme(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+def _copy_scheme(dst: Any, src: Any, non_blocking: bool = False) -> torch.Tensor:
     if not copies_raw(dst, src):
         return _copy(dst, src, non_blocking)
     require_fresh(src)
@@ -216,7 +216,7 @@ def _empty_like(
     memory_format: torch.memory_format | None = None,
 ) -> SchemeTensor:
     target = tensor.device if device is None else torch.device(device)
-    fields = empty_buffers(tensor, target, pin_memory)
+    fields: dict[str, Any] = empty_buffers(tensor, target, pin_memory)
     if dtype is not None:
         fields["fake_dtype"] = dtype
     return tensor._rebuild(device=target, **fields)

@@ -65,9 +65,9 @@ def _planned(
     quantizer._check_shape(shape)
     names = dict(zip(_native.ROLES, quantizer.STORAGE._role_names, strict=True))
     return tuple(
-        (names[buffer.role], buffer.dtype, buffer.shape)
+        (name, buffer.dtype, buffer.shape)
         for buffer in quantizer._plan(shape)
-        if names[buffer.role] is not None
+        if (name := names[buffer.role]) is not None
     )
 
 

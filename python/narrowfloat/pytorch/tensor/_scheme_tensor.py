@@ -7,7 +7,7 @@ import copy
 import warnings
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, SupportsIndex, cast
 
 import torch
 
@@ -28,7 +28,9 @@ from narrowfloat.pytorch.utils import devices_match
 _native_size = torch._C.TensorBase.size
 
 
-class SchemeTensor(SchemeStorage, ShardedParameter, Weight, QuantizedTensor):
+class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by properties
+    SchemeStorage, ShardedParameter, Weight, QuantizedTensor
+):
     """A SchemeStorage with autograd and torch's operators."""
 
     # Whether a reshape that the blocks do not allow gives plain values, as a view does.
@@ -56,7 +58,7 @@ class SchemeTensor(SchemeStorage, ShardedParameter, Weight, QuantizedTensor):
         return own is not QuantizedTensorStorage._build_default_quantizer
 
     @property
-    def shape(self) -> torch.Size:
+    def shape(self) -> torch.Size:  # type: ignore[override]  # PyTorch's stub has a field
         """From the buffers; where they are gone, the shape that the tensor was made with."""
         try:
             return self._logical_shape()
@@ -87,7 +89,7 @@ class SchemeTensor(SchemeStorage, ShardedParameter, Weight, QuantizedTensor):
     __repr__ = QuantizedTensor.__repr__
 
     def detach(self) -> SchemeTensor:
-        return type(self).make_like(self)
+        return cast(SchemeTensor, type(self).make_like(self))
 
     def clone(self, *, memory_format: torch.memory_format | None = None) -> SchemeTensor:
         """A copy of every buffer, still quantized."""
@@ -188,7 +190,7 @@ class SchemeTensor(SchemeStorage, ShardedParameter, Weight, QuantizedTensor):
 
     def _set_plain_data(self, tensor: torch.Tensor) -> None:
         """Takes the values, shape, type and device of a tensor that is not of this class."""
-        quantizer = self._quantizer._with_group_of(self).copy()
+        quantizer = self._get_quantizer()._with_group_of(self).copy()
         quantizer.internal = False
         self._rebind(quantizer.quantize_impl(tensor.detach()))
 
@@ -205,7 +207,8 @@ class SchemeTensor(SchemeStorage, ShardedParameter, Weight, QuantizedTensor):
                 device=outer[2],
             )
             # The native setter takes over size, strides, type and device of the shell.
-            torch._C.TensorBase.data.__set__(self, shell)
+            native: Any = torch._C.TensorBase.data
+            native.__set__(self, shell)
         for buffer in self.BUFFERS:
             setattr(self, buffer.name, getattr(tensor, buffer.name))
         for setting in self.SETTINGS:
@@ -230,7 +233,7 @@ class SchemeTensor(SchemeStorage, ShardedParameter, Weight, QuantizedTensor):
             fields[buffer.keyword] = self._standalone_buffer(buffer.name)
         return fields
 
-    def _reduce(self, protocol: int) -> tuple[Any, ...]:
+    def _reduce(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         if self._cut is not None:
             return self._standalone()._reduce(protocol)
         fields = self._payload()

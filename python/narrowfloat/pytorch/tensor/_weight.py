@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 
 class Weight:
     """The answers of a family that has nothing of its own to say."""
+
+    if TYPE_CHECKING:
+        # What the storage and the tensor bring.
+        def __getattr__(self, name: str) -> Any: ...
 
     RAW_FIELD: ClassVar[str | None] = None  # the field that moves to foreign memory
     MASTER_IN_HYBRID: ClassVar[bool] = False  # whether a hybrid's child takes pieces of a master

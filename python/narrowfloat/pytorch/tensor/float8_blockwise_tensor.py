@@ -109,7 +109,9 @@ Float8BlockQuantizer.register_value_class(
 )
 
 
-class Float8BlockwiseQTensor(Float8BlockwiseQTensorStorage, TileWeight, SchemeTensor):
+class Float8BlockwiseQTensor(  # type: ignore[override]  # device: a field in PyTorch's stub
+    Float8BlockwiseQTensorStorage, TileWeight, SchemeTensor
+):
     """A tensor of FP8 codes under an fp32 scale per block."""
 
     PAYLOAD = (*SchemeTensor.PAYLOAD, "data_format")  # of older versions, None now
@@ -137,7 +139,8 @@ class Float8BlockwiseQTensor(Float8BlockwiseQTensorStorage, TileWeight, SchemeTe
         if tensor.layout != self.layout or tuple(tensor.stride()) != tuple(self.stride()):
             raise ValueError("Float8BlockwiseQTensor.data: stride and layout must stay")
         if isinstance(tensor, self.FAMILY):
-            self._rebind(tensor)
+            own: Any = tensor
+            self._rebind(own)
             return
         assert self._quantizer is not None, (
             "Float8BlockwiseQTensor.data: quantizing a plain tensor needs a quantizer"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -82,14 +83,12 @@ class _Float8QuantizerBase(SchemeQuantizer):
             self._run(src, dst, noop_flag)
         return dst
 
-    def _fit(self, dst: Float8TensorStorage) -> None:
+    def _fit(self, dst: Any) -> None:
         data, transpose = dst._data, dst._transpose
         if (data is not None, transpose is not None) != self._directions():
             super()._fit(dst)
 
-    def _fill_part(
-        self, src: torch.Tensor, fresh: Float8TensorStorage, noop: torch.Tensor | None
-    ) -> None:
+    def _fill_part(self, src: torch.Tensor, fresh: Any, noop: torch.Tensor | None) -> None:
         """Casts a part under the scale of the whole.
 
         Errors: ValueError for magnitudes that would saturate.
@@ -126,7 +125,7 @@ class _Float8QuantizerBase(SchemeQuantizer):
         buffers = (data, scale_inv, transpose, scale_inv, None, amax, None)
         _native.quantize(spec, src, buffers, noop, scale=scale)
 
-    def _label(self, dst: Float8TensorStorage) -> None:
+    def _label(self, dst: Any) -> None:
         dst._fp8_dtype = self.dtype
         dst._transpose_invalid = dst._transpose is None
 
@@ -332,7 +331,7 @@ class Float8CurrentScalingQuantizer(_Float8QuantizerBase):
 Float8CurrentScalingQuantizer.register_value_class("dtype", "force_pow_2_scales", "amax_epsilon")
 
 
-class Float8Tensor(Float8TensorStorage, SchemeTensor):
+class Float8Tensor(Float8TensorStorage, SchemeTensor):  # type: ignore[override]  # device: a field in PyTorch's stub
     """A tensor of FP8 codes under one scale."""
 
     PAYLOAD = (
@@ -363,7 +362,7 @@ class Float8Tensor(Float8TensorStorage, SchemeTensor):
         return (quantize_delayed if self._quantizer.SCALE_IS_GIVEN else quantize_current), ()
 
     @classmethod
-    def make_like(
+    def make_like(  # type: ignore[override]  # of tensors of this class
         cls,
         tensor: Float8Tensor,
         *,
@@ -374,7 +373,9 @@ class Float8Tensor(Float8TensorStorage, SchemeTensor):
         data_transpose: torch.Tensor | None = None,
     ) -> Float8Tensor:
         """An alias of `tensor` with other outer metadata, or over other codes."""
-        alias = super().make_like(tensor, shape=shape, dtype=dtype, requires_grad=requires_grad)
+        alias: Any = super().make_like(
+            tensor, shape=shape, dtype=dtype, requires_grad=requires_grad
+        )
         alias._transpose_invalid = tensor._transpose_invalid
         if data is not None:
             alias._data = data
@@ -396,7 +397,7 @@ class Float8Tensor(Float8TensorStorage, SchemeTensor):
         fields.update(data=data, data_transpose=data_transpose)
         return type(tensor)(shape=shape, dtype=tensor.dtype, **fields)
 
-    def _rebind(self, tensor: Float8Tensor) -> None:
+    def _rebind(self, tensor: Any) -> None:
         super()._rebind(tensor)
         self._transpose_invalid = tensor._transpose_invalid
 
@@ -428,7 +429,7 @@ def _is_loading_objects_first() -> bool:
 
     The codes are not there yet. update_usage() makes the transpose when they are.
     """
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not torch.serialization._legacy_load.__code__:
         frame = frame.f_back
     return frame is not None

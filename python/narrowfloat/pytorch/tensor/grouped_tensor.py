@@ -31,7 +31,9 @@ def wrapper_shape(
     return (num_tensors, *member)
 
 
-class GroupedTensor(GroupedTensorStorage, _dispatch.WriteTarget, torch.Tensor):
+class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
+    GroupedTensorStorage, _dispatch.WriteTarget, torch.Tensor
+):
     """Members of one format in flat buffers, as a tensor."""
 
     def __new__(
@@ -62,10 +64,10 @@ class GroupedTensor(GroupedTensorStorage, _dispatch.WriteTarget, torch.Tensor):
         instance._set_fields(shape, dtype, fields)
         return instance
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # no method
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]  # PyTorch's own has no annotations
         cls,
         func: Any,
         types: Any,
@@ -129,7 +131,7 @@ class GroupedTensor(GroupedTensorStorage, _dispatch.WriteTarget, torch.Tensor):
             self.quantize(list(tensor), noop_flag=noop_flag)
         return self
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]  # of no types
         return GroupedTensorStorage.__repr__(self)
 
     def __tensor_flatten__(self) -> tuple[list[str], dict[str, Any]]:
@@ -152,7 +154,7 @@ class GroupedTensor(GroupedTensorStorage, _dispatch.WriteTarget, torch.Tensor):
         outer_size: torch.Size,
         outer_stride: tuple[int, ...],
     ) -> GroupedTensor:
-        tensors = {
+        tensors: dict[str, Any] = {
             "data" if name == "rowwise_data" else name: tensor
             for name, tensor in inner_tensors.items()
         }

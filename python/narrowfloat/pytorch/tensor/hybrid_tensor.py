@@ -6,7 +6,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 
@@ -166,7 +166,7 @@ class HybridQuantizer(Quantizer):
     ) -> Any:
         device = torch.get_default_device() if device is None else torch.device(device)
         shape = tuple(shape)
-        options = {"dtype": dtype, "device": device, "pin_memory": pin_memory}
+        options: dict[str, Any] = {"dtype": dtype, "device": device, "pin_memory": pin_memory}
         rowwise = columnwise = None
         if self.rowwise_usage:
             rowwise = self.rowwise_quantizer.make_empty(shape, **options)
@@ -288,13 +288,15 @@ HybridQuantizer.register_node_class(
 )
 
 
-class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Weight, QuantizedTensor):
+class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyTorch's stub
+    HybridQuantizedTensorStorage, ShardedHybrid, Weight, QuantizedTensor
+):
     """A tensor with a quantized tensor for each direction."""
 
     amax_reduction_group = ShardGroup()
 
     @property
-    def shape(self) -> torch.Size:
+    def shape(self) -> torch.Size:  # type: ignore[override]  # PyTorch's stub has a field
         children = self._children()
         return torch.Size(children[0].shape) if children else _native_size(self)
 
@@ -346,7 +348,7 @@ class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Weight,
     __repr__ = QuantizedTensor.__repr__
 
     @classmethod
-    def make_like(
+    def make_like(  # type: ignore[override]  # of tensors of this class
         cls,
         tensor: HybridQuantizedTensor,
         *,
@@ -432,7 +434,7 @@ class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Weight,
     @data.setter
     @torch.no_grad()
     def data(self, tensor: torch.Tensor) -> None:
-        source = tensor
+        source: Any = tensor
         if not isinstance(tensor, self._quantizer.TENSOR):
             quantizer = self._quantizer.copy()
             quantizer.internal = False
@@ -447,7 +449,8 @@ class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Weight,
                 requires_grad=tensor.requires_grad,
                 device=source.device,
             )
-            torch._C.TensorBase.data.__set__(self, shell)
+            native: Any = torch._C.TensorBase.data
+            native.__set__(self, shell)
         self._rowwise_storage = source._rowwise_storage
         self._columnwise_storage = source._columnwise_storage
         self._quantizer = source._quantizer.copy()
@@ -490,7 +493,7 @@ class HybridQuantizedTensor(HybridQuantizedTensorStorage, ShardedHybrid, Weight,
             )
         return [replace(piece, weight=child) for child in children]
 
-    def _reduce(self, protocol: int) -> tuple[Any, ...]:
+    def _reduce(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         return _make_hybrid_quantized_tensor_in_reduce_ex, (
             self._rowwise_storage,
             self._columnwise_storage,

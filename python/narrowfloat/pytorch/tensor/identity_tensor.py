@@ -121,7 +121,7 @@ class IdentityQuantizer(Quantizer):
 IdentityQuantizer.register_node_class("dtype")
 
 
-class IdentityTensor(IdentityTensorStorage, SchemeTensor):
+class IdentityTensor(IdentityTensorStorage, SchemeTensor):  # type: ignore[override]  # device: a field in PyTorch's stub
     """A tensor that holds its values as they are."""
 
     PAYLOAD = ("buffers", "quantizer", "dtype", "shape")

@@ -112,7 +112,7 @@ class MXFP8Quantizer(SchemeQuantizer):
 MXFP8Quantizer.register_value_class("dtype", "with_2d_quantization")
 
 
-class MXFP8Tensor(MXFP8TensorStorage, SchemeTensor):
+class MXFP8Tensor(MXFP8TensorStorage, SchemeTensor):  # type: ignore[override]  # device: a field in PyTorch's stub
     """A tensor of FP8 codes under E8M0 scales."""
 
     RESHAPE_DEQUANTIZES = False

@@ -359,7 +359,7 @@ NVFP4Quantizer.register_value_class(
 )
 
 
-class NVFP4Tensor(NVFP4TensorStorage, TileWeight, SchemeTensor):
+class NVFP4Tensor(NVFP4TensorStorage, TileWeight, SchemeTensor):  # type: ignore[override]  # device: a field in PyTorch's stub
     """A tensor of FP4 codes under E4M3 scales under an amax."""
 
     def _has_tiles(self) -> bool:

@@ -217,8 +217,9 @@ def te_general_grouped_gemm_for_grouped_tensor(
     for i, out in enumerate(outputs):
         _member_product(first[i], transa, second[i], transb, out, factors[i], kept[i])
         rows = out.shape[0]
-        if biases[i] is not None and out.numel() > 0:
-            _add_bias(out, biases[i], None if bias_scale is None else bias_scale[row : row + rows])
+        vector = biases[i]
+        if vector is not None and out.numel() > 0:
+            _add_bias(out, vector, None if bias_scale is None else bias_scale[row : row + rows])
         row += rows
     return D
 

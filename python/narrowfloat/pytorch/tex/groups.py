@@ -2,6 +2,7 @@
 """Gathers the entries that treat the tensors of a group, each as if it were alone."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -133,8 +134,8 @@ def nvfp4_group_quantize_with_amax(
     num_tensors: int,
     first_dims: torch.Tensor | None,
     last_dims: torch.Tensor | None = None,
-    rowwise_amax: torch.Tensor | None = None,
-    columnwise_amax: torch.Tensor | None = None,
+    rowwise_amax: Any = None,
+    columnwise_amax: Any = None,
     tensor_offsets: torch.Tensor | None = None,
 ) -> GroupedTensorStorage:
     """group_quantize() under given amaxes, one per group, which the result keeps.
@@ -151,8 +152,9 @@ def nvfp4_group_quantize_with_amax(
             f"{entry}: needs the same columns in all groups and {num_tensors} amaxes, got "
             f"last_dims {last_dims} and {counts[0]} and {counts[1]} amaxes"
         )
+    rows, cols = tensor.shape
     group = GroupedTensorStorage.make_grouped_tensor(
-        num_tensors, first_dims, None, *tensor.shape, own, tensor.device, tensor.dtype
+        num_tensors, first_dims, None, rows, cols, own, tensor.device, tensor.dtype
     )
     if tensor_offsets is not None:
         group.tensor_offsets = tensor_offsets

@@ -6,6 +6,7 @@ nvfp4_multi_tensor_compute_partial_amax() and the other entries.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -167,7 +168,14 @@ def nvfp4_multi_tensor_2d_partial_cast(
             raise ValueError(
                 f"{entry}: pieces must be whole bytes, got {piece.numel()} elements from {start}"
             )
-    lists = (inp_list, out_list, scale_list, global_scale_list, w_list, start_offset_list)
-    for piece, *rest in zip(*lists, strict=True):
+    lists: tuple[Any, ...] = (
+        inp_list,
+        out_list,
+        scale_list,
+        global_scale_list,
+        w_list,
+        start_offset_list,
+    )
+    for piece, out, scale, global_scale, w, start in zip(*lists, strict=True):
         if piece.numel() > 0:
-            _partial_cast(piece, *rest, block_len)
+            _partial_cast(piece, out, scale, global_scale, w, start, block_len)

@@ -77,9 +77,11 @@ class _Adam(NamedTuple):
     ) -> "_Adam":
         """Returns the constants in float32; corrections are computed in double precision first."""
         beta1, beta2 = map(_rounded, betas)
-        corrections = [1 - beta**step if bias_correction else 1.0 for beta in (beta1, beta2)]
+        first, second = (
+            _rounded(1 - beta**step if bias_correction else 1.0) for beta in (beta1, beta2)
+        )
         rest = _rounded(epsilon), mode, _rounded(decay)
-        return cls(_rounded(lr), beta1, beta2, *map(_rounded, corrections), *rest)
+        return cls(_rounded(lr), beta1, beta2, first, second, *rest)
 
     def update(self, grad: Tensor, param: Tensor, m: Tensor, v: Tensor) -> Tensor:
         """Updates the moments and returns the new parameter; all but the moments are float32.

@@ -80,13 +80,13 @@ def moe_unpermute_fwd(
     Sums are in float32, choice after choice. Errors: ValueError for a map of another size.
     """
     _check_map("moe_unpermute_fwd", row_id_map, num_tokens, topK)
-    weighted = prob is not None and prob.numel() > 0
+    weights = None if prob is None or prob.numel() == 0 else prob.detach()
     out = torch.zeros(num_tokens, input.shape[1], device=input.device)
     for choice in range(topK):
         kept, rows = _rows_of_choice(row_id_map, choice, num_tokens)
         values = input.detach()[rows].float()
-        if weighted:
-            values *= prob.detach()[kept, choice, None].float()
+        if weights is not None:
+            values *= weights[kept, choice, None].float()
         out.index_add_(0, kept, values)
     return out.to(input.dtype)
 

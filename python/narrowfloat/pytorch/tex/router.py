@@ -41,8 +41,15 @@ def _grouped_top(scores: Tensor, k: int, groups: int, chosen: int) -> tuple[Tens
 
 
 def _check_groups(entry: str, k: int, experts: int, groups: int | None, chosen: int | None) -> None:
-    fits = groups and chosen and chosen <= groups and not experts % groups and not k % chosen
-    if chosen and not (fits and k // chosen <= experts // groups):
+    fits = (
+        groups
+        and chosen
+        and chosen <= groups
+        and not experts % groups
+        and not k % chosen
+        and k // chosen <= experts // groups
+    )
+    if chosen and not fits:
         raise ValueError(
             f"{entry}: groups must divide {experts} experts and group_topk divide topk {k}, got "
             f"{groups} groups and group_topk {chosen}"

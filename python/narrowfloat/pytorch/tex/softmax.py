@@ -65,7 +65,8 @@ def scaled_upper_triang_masked_softmax_forward(input: Tensor, scale_factor: floa
             "scaled_upper_triang_masked_softmax_forward: needs as many keys as queries, got shape "
             f"{tuple(input.shape)}"
         )
-    mask = _causal_mask(*input.shape[1:], input.device)
+    queries, keys = input.shape[1:]
+    mask = _causal_mask(queries, keys, input.device)
     scores = _scaled(input, scale_factor).masked_fill_(mask, float("-inf"))
     return torch.softmax(scores, -1).to(input.dtype)
 
@@ -77,7 +78,8 @@ def scaled_aligned_causal_masked_softmax_forward(input: Tensor, scale_factor: fl
     A query that sees no key, if there are more queries than keys, gets equal weights.
     """
     _check_rank("scaled_aligned_causal_masked_softmax_forward", input, 4)
-    mask = _causal_mask(*input.shape[2:], input.device)
+    queries, keys = input.shape[2:]
+    mask = _causal_mask(queries, keys, input.device)
     scores = _scaled(input, scale_factor).masked_fill_(mask, _MASKED)
     return torch.softmax(scores, -1).to(input.dtype)
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
+from narrowfloat import _core
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.tensor.storage.nvfp4_tensor_storage import codes_per_byte, nvfp4_scheme
@@ -41,7 +42,7 @@ def swap_first_dims(tensor: torch.Tensor, *, out: torch.Tensor | None = None) ->
     return swapped.contiguous() if out is None else out.copy_(swapped)
 
 
-def _spec() -> object:
+def _spec() -> _core.QuantSpec:
     """Returns the spec of NVFP4 tiles in both directions."""
     return _native.make_spec(_TILES, True, True)
 
@@ -121,6 +122,6 @@ def nvfp4_2d_multi_tensor_transpose(
         columnwise_data_list,
         columnwise_scale_inv_list,
     )
-    for shape, *buffers in zip(*lists, strict=True):
-        if 0 not in shape:
-            _derive(tuple(shape), *buffers)
+    for (rows, cols), *buffers in zip(*lists, strict=True):
+        if rows and cols:
+            _derive((rows, cols), *buffers)

@@ -41,7 +41,7 @@ class Aliases:
     def pairs(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Returns the codes and transposes that are still there."""
         found = [(data(), transpose()) for data, transpose in self._pairs]
-        return [pair for pair in found if pair[0] is not None and pair[1] is not None]
+        return [(d, t) for d, t in found if d is not None and t is not None]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """A copy has codes of its own."""
@@ -62,7 +62,8 @@ def join(storage: Any, alias: Any) -> None:
 
 
 def _overlap(first: torch.Tensor | None, second: torch.Tensor) -> bool:
-    return first is not None and torch._C._is_alias_of(first, second)
+    native: Any = torch._C
+    return first is not None and native._is_alias_of(first, second)
 
 
 def _moved(codes: torch.Tensor, source: int, target: int) -> torch.Tensor:

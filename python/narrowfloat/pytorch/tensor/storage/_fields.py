@@ -98,7 +98,8 @@ def signature_of(
 ) -> inspect.Signature:
     """Returns the constructor's signature, for help() and editors."""
     kinds = inspect.Parameter
-    defaults = {field.keyword: field.default for field in (*buffers, *settings)}
+    fields: tuple[Any, ...] = (*buffers, *settings)
+    defaults = {field.keyword: field.default for field in fields}
     defaults |= {"quantizer": None, "fake_dtype": None}
     named = [kinds(k, kinds.POSITIONAL_OR_KEYWORD, default=defaults.pop(k)) for k in positional]
     rest = [kinds(k, kinds.KEYWORD_ONLY, default=value) for k, value in defaults.items()]
@@ -125,6 +126,7 @@ class TableStorage(QuantizedTensorStorage):
     _conversions: ClassVar[tuple[tuple[str, Callable[[Any], Any]], ...]]
     _positional: ClassVar[tuple[str, ...]]
     _is_tensor: ClassVar[bool] = False
+    __signature__: ClassVar[inspect.Signature]
     _shares_scale: ClassVar[bool]  # whether both directions have one scale buffer
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -144,7 +146,8 @@ class TableStorage(QuantizedTensorStorage):
         cls._shares_scale = scales[0] is not None and scales[0] == scales[1]
         cls._INNER_TENSORS = tuple((b.name, b.keyword) for b in in_flatten_order(buffers))
         cls._setting_names = {setting.keyword: setting.name for setting in settings}
-        cls._arguments = tuple((f.name, f.keyword, f.default) for f in (*buffers, *settings))
+        fields: tuple[Any, ...] = (*buffers, *settings)
+        cls._arguments = tuple((field.name, field.keyword, field.default) for field in fields)
         cls._required = tuple(k for _, k, default in cls._arguments if default is REQUIRED)
         cls._conversions = tuple((s.name, s.convert) for s in settings if s.convert is not None)
         cls._positional = positional_keywords(buffers, settings) if cls.POSITIONAL else ()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -37,7 +37,7 @@ class Cut:
 def padded(buffer: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     """A dense buffer of `shape` that begins with `buffer`, or this one if it is one."""
     if buffer.shape == shape:
-        return dense(buffer)
+        return buffer if buffer.is_contiguous() else buffer.contiguous()
     whole = buffer.new_zeros(shape)
     content_of(whole, buffer.shape).copy_(buffer)
     return whole
@@ -116,7 +116,8 @@ class SchemeStorage(TableStorage):
     # Buffers.
 
     def _role_buffers(self) -> tuple[torch.Tensor | None, ...]:
-        return tuple(map(self.__dict__.get, self._role_names))
+        get: Any = self.__dict__.get
+        return tuple(map(get, self._role_names))
 
     def _tensors(self) -> list[torch.Tensor | None]:
         return [self.__dict__[buffer.name] for buffer in self.BUFFERS]
@@ -272,7 +273,7 @@ class SchemeStorage(TableStorage):
                 _native.verbs.dequantize(self._spec(), buffers, out, _native.threads())
         else:  # traced: fake and functional tensors have no memory
             if self._is_tensor:
-                name_buffers(self)
+                name_buffers(cast(torch.Tensor, self))
             buffers = self._whole_buffers()
             out = _native.dequantize(buffers, self._spec().text, shape, known)
         return out if known is dtype else out.to(dtype)
@@ -498,7 +499,7 @@ class BlockStorage(SchemeStorage):
         shape = tuple(self._columnwise_plan_shape())
         for planned in _native.plan(spec, shape):
             name = self._role_names[_native.ROLES.index(planned.role)]
-            if planned.role in ("columnwise_data", "columnwise_scale_inv"):
+            if name is not None and planned.role in ("columnwise_data", "columnwise_scale_inv"):
                 present = self.__dict__[name]
                 if present is None or present.shape != planned.shape:
                     fresh = torch.empty(planned.shape, dtype=planned.dtype, device=self.device)

@@ -64,7 +64,7 @@ def prefix_sums(sizes: Iterable[int]) -> list[int]:
 
 def member_buffers(quantizer: Quantizer, shape: tuple[int, ...]) -> MemberBuffers:
     """dtype and shape of a member's buffers by the group's fields."""
-    specs = quantizer._buffer_specs(shape)
+    specs: dict[str, Any] = quantizer._buffer_specs(shape)
     names = dict(zip(_native.ROLES, quantizer.STORAGE._role_names, strict=True))
     buffers = {field: specs[names[role]] for role, field in _FIELDS.items() if names[role] in specs}
     if quantizer.STORAGE._shares_scale:
@@ -80,6 +80,23 @@ class GroupedTensorStorage:
     """
 
     TENSOR: ClassVar[type]  # the class that autograd can hold
+
+    # Fields, by _ARGUMENTS; buffers are flat, None where they are not there.
+    num_tensors: int
+    logical_shape: tuple[int, int]
+    fake_dtype: torch.dtype
+    tensor_shapes: list[tuple[int, ...]] | None
+    quantizer: Any  # a Quantizer, or None
+    quantized_tensors: list[Any] | None
+    first_dims: torch.Tensor | None
+    last_dims: torch.Tensor | None
+    rowwise_data: torch.Tensor | None
+    columnwise_data: torch.Tensor | None
+    columnwise_scale_inv: torch.Tensor | None
+    columnwise_scale_inv_offsets: list[int] | None
+    scale: torch.Tensor | None
+    amax: torch.Tensor | None
+    _with_gemm_swizzled_scales: bool
 
     def __new__(
         cls,
@@ -296,10 +313,10 @@ class GroupedTensorStorage:
             flat = self.rowwise_data if self.has_data() else self.columnwise_data
             if flat is None:
                 raise RuntimeError("GroupedTensor has no data to split")
-            begins = prefix_sums(math.prod(shape) for shape in shapes)
+            starts = prefix_sums(math.prod(shape) for shape in shapes)
             return [
-                flat[begin : begin + math.prod(shape)].view(shape)
-                for begin, shape in zip(begins, shapes, strict=False)
+                flat[start : start + math.prod(shape)].view(shape)
+                for start, shape in zip(starts, shapes, strict=False)
             ]
         quantizer._check_group()
         begins = dict.fromkeys(_FIELDS.values(), 0)

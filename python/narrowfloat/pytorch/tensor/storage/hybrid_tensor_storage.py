@@ -47,7 +47,8 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
             if kwargs.get("device") is None:
                 children = (rowwise_storage, columnwise_storage)
                 kwargs["device"] = next((c.device for c in children if c is not None), None)
-            instance = super().__new__(cls, *args, fake_dtype=fake_dtype, **kwargs)
+            make: Any = super().__new__
+            instance = make(cls, *args, fake_dtype=fake_dtype, **kwargs)
         instance._rowwise_storage = rowwise_storage
         instance._columnwise_storage = columnwise_storage
         instance._quantizer = quantizer.copy()
@@ -79,7 +80,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
 
     def _part_buffers(self) -> list[torch.Tensor]:
         """The buffers, if writing a child may be refused for its values."""
-        children = [c for c in self._children() if isinstance(c, torch.Tensor)]
+        children: list[Any] = [c for c in self._children() if isinstance(c, torch.Tensor)]
         if not any(child._is_part() for child in children):
             return []
         return [buffer for child in children for buffer in child._live_buffers()]

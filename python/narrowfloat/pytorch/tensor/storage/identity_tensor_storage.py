@@ -18,7 +18,7 @@ class IdentityTensorStorage(SchemeStorage):
 
     BUFFERS = (Buffer("_hp_data", "hp_data", ("rowwise_data", "columnwise_data")),)
     HOLDS_VALUES = True
-    _hp_data: torch.Tensor | None
+    _hp_data: Any  # a tensor, or None while it is saved for the backward pass
 
     @classmethod
     def _settle(cls, fields: dict[str, Any], outer: dict[str, Any]) -> None:

@@ -101,7 +101,9 @@ class NVFP4TensorStorage(BlockStorage):
         shape = self.shape if self._is_tensor else self._logical_shape()
         return shape if dim is None else shape[dim]
 
-    def get_data_tensors(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    def get_data_tensors(  # type: ignore[override]  # TransformerEngine's takes no choice here
+        self,
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """The codes of both directions."""
         return self._rowwise_data, self._columnwise_data
 
@@ -142,10 +144,11 @@ class NVFP4TensorStorage(BlockStorage):
         if self._rowwise_data is None:
             raise RuntimeError("update_usage: making column-wise NVFP4 data needs row-wise data")
         self._derive_columnwise(nvfp4_scheme(self._fp4_dtype, True))
+        amax: Any = self._amax_rowwise
         if self._amax_columnwise is None:
-            self._amax_columnwise = self._amax_rowwise.clone()
+            self._amax_columnwise = amax.clone()
         else:
-            self._amax_columnwise.copy_(self._amax_rowwise)
+            self._amax_columnwise.copy_(amax)
 
     def _columnwise_plan_shape(self) -> torch.Size:
         return torch.Size(flatten_shape(tuple(self._logical_shape())))
@@ -158,7 +161,8 @@ class NVFP4TensorStorage(BlockStorage):
             return True
         if not along_rows or self._has_columnwise():  # the amax of a column spans the rows
             return False
-        fields["amax_rowwise"] = self._amax_rowwise.narrow(0, first, count)
+        amaxes: Any = self._amax_rowwise
+        fields["amax_rowwise"] = amaxes.narrow(0, first, count)
         return True
 
     def _why_no_view(self, shape: torch.Size) -> str | None:

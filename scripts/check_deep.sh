@@ -6,12 +6,15 @@ set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
 cd "$(dirname "$0")/.."
 
-parts=(format tidy asan tsan fuzz cuda wheel browser oldest owners te avx512)
+parts=(format types tidy asan tsan fuzz cuda wheel browser oldest owners te avx512)
 skipped=77  # exit status of a part that cannot run here, as automake has it
 fuzz_seconds=${NF_FUZZ_SECONDS:-60}
 logs=build/check-deep
 
 part_format() { scripts/format.sh; }
+
+# The Python package, by the settings in pyproject.toml.
+part_types() { .venv/bin/python -m mypy; }
 
 # Sources are read, not compiled; configuring writes down how each would be, and version.h.
 part_tidy() {

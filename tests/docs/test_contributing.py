@@ -68,6 +68,10 @@ USAGE = "usage: make try K=<kernel file> [S=<scheme>], such as K=quantize_rows S
             "error: try: nothing.cc must be a file of narrowfloat/kernels, got none of that name; "
             + USAGE,
         ),
+        (
+            ["quantize_rows", "nothing"],
+            "error: try: S must be a scheme of narrowfloat/schemes, got 'nothing'",
+        ),
     ],
 )
 def test_trying_nothing_says_what_to_try(arguments: list[str], message: str) -> None:

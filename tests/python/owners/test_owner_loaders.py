@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models in other conventions, read by the library that owns each: their logits are ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli import run
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
+
+from tiny_models import CONFIGS, loader, logits, write_tiny_model
+
+# compressed-tensors decodes its other formats to bfloat16, whatever the model's type is.
+CASES = [
+    ("fp8", "fp8_block128x128_e4m3"),
+    ("fp8", "mxfp8_e4m3"),
+    ("mxfp8", "mxfp8_e4m3"),
+    ("compressed-tensors", "fp8_e4m3"),
+]
+KINDS = [kind for kind in CONFIGS if kind != "gpt-oss"]
+
+
+def owner_model(kind: str, folder: Path) -> Any:
+    """The model as the owner's loader gives it, on the CPU."""
+    model = loader(kind).from_pretrained(folder)
+    assert model.is_quantized or not hasattr(model, "hf_quantizer")
+    return model
+
+
+def parameters() -> list[Any]:
+    """Every kind in every case. A tied head is in no file, so that it is not named as ignored."""
+    tied = pytest.mark.xfail(
+        strict=True, reason="compressed-tensors asks for scales of a tied head"
+    )
+    return [
+        pytest.param(
+            kind,
+            *case,
+            marks=tied
+            if case[0] == "compressed-tensors" and kind in ("tied llama", "bert")
+            else (),
+        )
+        for case in CASES
+        for kind in KINDS
+    ]
+
+
+@pytest.mark.parametrize(("kind", "convention", "scheme"), parameters())
+def test_logits_are_those_of_our_values(
+    kind: str, convention: str, scheme: str, tmp_path: Path
+) -> None:
+    write_tiny_model(kind, tmp_path / "float")
+    run("quantize", tmp_path / "float", tmp_path / "ours", "--scheme", scheme)
+    run("convert", tmp_path / "ours", tmp_path / "theirs", "--to", convention)
+    run("dequantize", tmp_path / "theirs", tmp_path / "plain")
+    plain = loader(kind).from_pretrained(tmp_path / "plain")
+    assert torch.equal(logits(owner_model(kind, tmp_path / "theirs")), logits(plain))
+    again = tmp_path / "again"
+    run("dequantize", tmp_path / "ours", again)
+    assert torch.equal(logits(loader(kind).from_pretrained(again)), logits(plain))
+
+
+def test_experts_of_gpt_oss(tmp_path: Path) -> None:
+    write_tiny_model("gpt-oss", tmp_path / "float")
+    run("quantize", tmp_path / "float", tmp_path / "theirs", "--scheme", "mxfp4",
+        "--convention", "mxfp4", "--exclude", "*", "--include", "*.experts.*_proj")  # fmt: skip
+    method = json.loads((tmp_path / "theirs" / "config.json").read_text())["quantization_config"]
+    assert method["quant_method"] == "mxfp4"
+    run("dequantize", tmp_path / "theirs", tmp_path / "plain")
+    config = transformers.Mxfp4Config(dequantize=True)
+    model = loader("gpt-oss").from_pretrained(tmp_path / "theirs", quantization_config=config)
+    plain = loader("gpt-oss").from_pretrained(tmp_path / "plain", dtype=model.dtype)
+    assert torch.equal(logits(model), logits(plain))

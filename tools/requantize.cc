@@ -12,6 +12,7 @@
 #include "narrowfloat/io/block_fp8.h"
 #include "narrowfloat/io/checkpoint.h"
 #include "narrowfloat/ops/execution.h"
+#include "narrowfloat/schemes/fp8_block.h"
 #include "narrowfloat/tensor/error.h"
 #include "tools/command.h"
 #include "tools/foreign_writer.h"
@@ -102,7 +103,7 @@ class Requantizing : public TensorRewriter {
     io::ForeignWeight form = io::FormOf(tensor);
     if (left_.contains(tensor.name)) return form;
     form.codes = io::FileDType::kF8E4M3;
-    form.block = {128, 128};
+    form.block = {kFp8Block, kFp8Block};
     form.scale = options_.scale_format == kFp32 ? io::FileDType::kF32 : io::FileDType::kF8E8M0;
     return form;
   }

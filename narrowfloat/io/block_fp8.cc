@@ -14,12 +14,13 @@
 #include "narrowfloat/numerics/e8m0.h"
 #include "narrowfloat/numerics/formats.h"
 #include "narrowfloat/ops/parallel.h"
+#include "narrowfloat/schemes/fp8_block.h"
+#include "narrowfloat/schemes/mxfp8.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat::io {
 namespace {
 
-constexpr std::size_t kTile = 128;
 constexpr int kWidest = 16;  // shifts that any E2M1 number could take are within +-kWidest
 
 /// The shifts under which an E2M1 number is an E4M3 number: low to high.
@@ -57,10 +58,10 @@ struct TileOf {
   TileOf(const ForeignWeight& weight, TilePlace at)
       : form(weight),
         place(at),
-        row_begin(at.row * kTile),
-        row_end(std::min(weight.rows, row_begin + kTile)),
-        col_begin(at.col * kTile),
-        col_end(std::min(weight.cols, col_begin + kTile)) {}
+        row_begin(at.row * kFp8Block),
+        row_end(std::min(weight.rows, row_begin + kFp8Block)),
+        col_begin(at.col * kFp8Block),
+        col_end(std::min(weight.cols, col_begin + kFp8Block)) {}
 
   std::size_t Item(std::size_t row, std::size_t col) const {
     return (place.matrix * form.rows + row) * form.cols + col;
@@ -104,8 +105,9 @@ std::optional<int> TileScale(const CanonicalWeight& weight, const TileOf& tile) 
 std::vector<TilePlace> Tiles(const ForeignWeight& form) {
   std::vector<TilePlace> tiles;
   for (std::size_t matrix = 0; matrix < form.matrices; ++matrix) {
-    for (std::size_t row = 0; row * kTile < form.rows; ++row) {
-      for (std::size_t col = 0; col * kTile < form.cols; ++col) tiles.push_back({matrix, row, col});
+    for (std::size_t row = 0; row * kFp8Block < form.rows; ++row) {
+      for (std::size_t col = 0; col * kFp8Block < form.cols; ++col)
+        tiles.push_back({matrix, row, col});
     }
   }
   return tiles;
@@ -136,7 +138,7 @@ CanonicalWeight BlockFp8Like(const CanonicalWeight& weight, std::vector<std::byt
   CanonicalWeight out{.form = weight.form, .codes = codes, .scales = {}};
   out.form.codes = FileDType::kF8E4M3;
   out.form.scale = FileDType::kF8E8M0;
-  out.form.block = {kTile, kTile};
+  out.form.block = {kFp8Block, kFp8Block};
   out.form.global = GlobalScale::kNone;
   return out;
 }
@@ -179,12 +181,13 @@ std::byte RequantizeTile(const CanonicalWeight& weight, const TileOf& tile, floa
 }  // namespace
 
 bool IsMxfp4(const ForeignWeight& form) {
-  return form.Packed() && form.block == BlockShape{1, 32} && form.global == GlobalScale::kNone &&
+  return form.Packed() && form.block == BlockShape{1, kMxBlock} &&
+         form.global == GlobalScale::kNone &&
          (form.scale == FileDType::kF8E8M0 || form.scale == FileDType::kU8);
 }
 
 bool IsBlockFp8(const ForeignWeight& form) {
-  return form.codes == FileDType::kF8E4M3 && form.block == BlockShape{kTile, kTile};
+  return form.codes == FileDType::kF8E4M3 && form.block == BlockShape{kFp8Block, kFp8Block};
 }
 
 bool FitByExponents(const ForeignWeight& form, std::span<const std::byte> scales) {

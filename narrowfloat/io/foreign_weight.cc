@@ -13,14 +13,13 @@
 #include "narrowfloat/numerics/e8m0.h"
 #include "narrowfloat/numerics/formats.h"
 #include "narrowfloat/ops/parallel.h"
+#include "narrowfloat/schemes/fp8_block.h"
+#include "narrowfloat/schemes/mxfp8.h"
+#include "narrowfloat/schemes/nvfp4.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat::io {
 namespace {
-
-constexpr std::size_t kMxBlock = 32;  // OCP MX 1.0: block size k
-constexpr std::size_t kNvBlock = 16;  // of NVFP4
-constexpr std::size_t kTile = 128;    // of DeepSeek's block FP8
 
 std::size_t Dimension(const Shape& shape, std::size_t from_the_end) {
   return shape.size() <= from_the_end
@@ -45,13 +44,14 @@ bool Fits(const ForeignWeight& weight, BlockShape block, const Shape& scale) {
 /// Returns the block shapes that files use, most common first. The caller takes the first one that
 /// fits the shape of the scale.
 std::vector<BlockShape> Candidates(const ForeignWeight& weight, std::optional<BlockShape> block) {
-  if (weight.scale == FileDType::kF8E4M3) return {{1, kNvBlock}};
+  if (weight.scale == FileDType::kF8E4M3) return {{1, kNvfp4Block}};
   std::vector<BlockShape> candidates;
   if (block) candidates.push_back(*block);
   if (IsE8M0(weight.scale)) candidates.push_back({1, kMxBlock});
-  if (!weight.Packed()) candidates.push_back({kTile, kTile});
+  if (!weight.Packed()) candidates.push_back({kFp8Block, kFp8Block});
   if (!IsE8M0(weight.scale)) {
-    candidates.insert(candidates.end(), {{weight.rows, weight.cols}, {1, weight.cols}, {1, kTile}});
+    candidates.insert(candidates.end(),
+                      {{weight.rows, weight.cols}, {1, weight.cols}, {1, kFp8Block}});
   }
   return candidates;
 }

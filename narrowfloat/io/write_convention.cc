@@ -9,6 +9,9 @@
 
 #include "narrowfloat/numerics/codec.h"
 #include "narrowfloat/numerics/formats.h"
+#include "narrowfloat/schemes/fp8_block.h"
+#include "narrowfloat/schemes/mxfp8.h"
+#include "narrowfloat/schemes/nvfp4.h"
 #include "narrowfloat/tensor/error.h"
 #include "narrowfloat/tensor/shape.h"
 
@@ -69,11 +72,11 @@ bool IsOfKind(const ForeignWeight& form, BlockKind kind) {
     case BlockKind::kRow:
       return form.block == BlockShape{1, form.cols};
     case BlockKind::kTile128:
-      return form.block == BlockShape{128, 128};
+      return form.block == BlockShape{kFp8Block, kFp8Block};
     case BlockKind::kRow32:
-      return form.block == BlockShape{1, 32};
+      return form.block == BlockShape{1, kMxBlock};
     case BlockKind::kRow16:
-      return form.block == BlockShape{1, 16};
+      return form.block == BlockShape{1, kNvfp4Block};
   }
   return false;
 }

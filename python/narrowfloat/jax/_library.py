@@ -13,6 +13,7 @@ TARGETS = (
     "te_grouped_quantize_v2_ffi",
     "te_dequantize_ffi",
     "te_rht_amax_ffi",
+    "te_inspect_ffi",
     "nf_dequantize_ffi",
     "nf_fake_quantize_ffi",
     "nf_gemm_ffi",

@@ -67,7 +67,8 @@ TEST(AttributesTest, OthersAreRefused) {
   EXPECT_EQ(spec_of(0, 0), "quantize: NO_SCALING makes no codes");
   EXPECT_EQ(spec_of(4, 0), "quantize: NVFP4_1D_SCALING has e2m1 codes, got e4m3");
   EXPECT_EQ(spec_of(2, 0, true),
-            "quantize: mxfp8_e4m3 does not take the option 'rht'; it takes: swizzled");
+            "quantize: mxfp8_e4m3 does not take the option 'rht'; it takes: columnwise, "
+            "rowwise, swizzled");
 }
 
 TEST(AttributesTest, DimensionsSplitInTwo) {

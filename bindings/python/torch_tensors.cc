@@ -157,7 +157,7 @@ TensorMemory TorchTensors::MemoryOf(const char* verb, std::string_view name,
   }
   const std::optional<DType> dtype = DTypeOfDlpack(memory.dtype);
   if (!dtype) {
-    throw nb::type_error(fmt::format("{}: {} must be {} or uint8, got {}", verb, name,
+    throw nb::type_error(fmt::format("{}: {} must be uint8, {}, got {}", verb, name,
                                      FloatTypeNames(),
                                      nb::str(nb::object(tensor.attr("dtype"))).c_str())
                              .c_str());

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "narrowfloat/tensor/closest_name.h"
 #include "narrowfloat/tensor/error.h"
 #include "narrowfloat/tensor/spec_field.h"
 
@@ -15,6 +16,29 @@ namespace {
 
 bool Takes(const SchemeInfo& scheme, const SpecField& field) {
   return field.option.bits == 0 || (field.option.bits & scheme.options.bits) != 0;
+}
+
+/// Returns the keys that the text of a scheme's spec may have.
+std::vector<std::string_view> KeysOf(const SchemeInfo& scheme) {
+  std::vector<std::string_view> keys;
+  for (const SpecField& field : SpecFields()) {
+    if (Takes(scheme, field)) keys.push_back(field.key);
+  }
+  return keys;
+}
+
+/// Returns the options of a spec's text in sorted order, or nothing if one is repeated.
+std::string SortedOptions(std::string_view options) {
+  std::vector<std::string_view> items;
+  while (!options.empty()) {
+    const std::size_t comma = options.find(',');
+    items.push_back(options.substr(0, comma));
+    options = comma == std::string_view::npos ? "" : options.substr(comma + 1);
+  }
+  const auto key = [](std::string_view item) { return item.substr(0, item.find('=')); };
+  std::ranges::sort(items, {}, key);
+  const bool repeats = std::ranges::adjacent_find(items, {}, key) != items.end();
+  return repeats ? "" : fmt::format("{}", fmt::join(items, ","));
 }
 
 void CheckExclusive(const QuantSpec& spec) {
@@ -68,8 +92,8 @@ const SchemeInfo& FindScheme(std::string_view name) {
   }
   std::vector<std::string_view> names;
   for (const SchemeInfo& scheme : kSchemes) names.push_back(scheme.name);
-  throw InvalidArgument(
-      fmt::format("unknown scheme '{}'; there are: {}", name, fmt::join(names, ", ")));
+  throw InvalidArgument(fmt::format("unknown scheme '{}'{}; there are: {}", name,
+                                    DidYouMean(name, names), fmt::join(names, ", ")));
 }
 
 std::size_t SchemeIndex(const SchemeInfo& scheme) {
@@ -103,7 +127,7 @@ void ValidateSpec(const QuantSpec& spec) {
   for (const SpecField& field : SpecFields()) {
     if (Takes(scheme, field) || field.Same(spec, defaults)) continue;
     throw InvalidArgument(fmt::format("quantize: {} does not take the option '{}'; it takes: {}",
-                                      scheme.name, field.key, fmt::join(OptionKeys(scheme), ", ")));
+                                      scheme.name, field.key, fmt::join(KeysOf(scheme), ", ")));
   }
   if (!spec.rowwise && !spec.columnwise) {
     throw InvalidArgument(
@@ -137,12 +161,16 @@ QuantSpec ParseQuantSpec(std::string_view text) {
     const std::string_view key = item.substr(0, equals);
     const SpecField* field = FindSpecField(key);
     if (field == nullptr) {
-      throw InvalidArgument(fmt::format("spec: unknown option '{}'; there are: {}", key,
-                                        fmt::join(SpecKeys(), ", ")));
+      throw InvalidArgument(fmt::format("spec: unknown option '{}'{}; there are: {}", key,
+                                        DidYouMean(key, SpecKeys()), fmt::join(SpecKeys(), ", ")));
     }
-    if (key <= previous)
-      throw InvalidArgument(
-          fmt::format("spec: options must be sorted and given once, got '{}'", text));
+    if (key <= previous) {
+      const std::string sorted = SortedOptions(text.substr(colon + 1));
+      throw InvalidArgument(fmt::format(
+          "spec: options must be sorted and given once, got '{}'{}", text,
+          sorted.empty() ? ""
+                         : fmt::format("; sorted it is '{}:{}'", text.substr(0, colon), sorted)));
+    }
     previous = key;
     field->Set(spec, field->Parse(item.substr(equals + 1)));
     if (comma != std::string_view::npos && comma + 1 == rest.size()) {

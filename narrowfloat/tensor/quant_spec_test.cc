@@ -112,6 +112,10 @@ TEST(QuantSpecTest, ParseReportsWhatIsWrong) {
       "nvfp4, nvfp4_2d, mxfp4";
   EXPECT_EQ(ParseError("fp9"), std::string("unknown scheme 'fp9'; ") + kSchemesThere);
   EXPECT_EQ(ParseError(""), std::string("unknown scheme ''; ") + kSchemesThere);
+  EXPECT_EQ(ParseError("MXFP8"),
+            std::string("unknown scheme 'MXFP8' (did you mean 'mxfp8_e4m3'?); ") + kSchemesThere);
+  EXPECT_TRUE(ParseError("nvfp4:seeds=1")
+                  .starts_with("spec: unknown option 'seeds' (did you mean 'seed'?); there are: "));
   EXPECT_EQ(ParseError("fp8_e4m3:"), "spec: 'fp8_e4m3:' ends in ':' without an option");
   EXPECT_EQ(ParseError("fp8_e4m3:amax=1,"),
             "spec: 'fp8_e4m3:amax=1,' ends in ',' without an option");
@@ -122,7 +126,8 @@ TEST(QuantSpecTest, ParseReportsWhatIsWrong) {
       "e4m3_max, force_pow_2_scales, four_over_six, four_over_six_fast_error, offset, rht, "
       "rht_sign_mask, row_scaled, rowwise, scale, seed, stochastic_rounding, swizzled");
   EXPECT_EQ(ParseError("fp8_e4m3:scale=1,amax=1"),
-            "spec: options must be sorted and given once, got 'fp8_e4m3:scale=1,amax=1'");
+            "spec: options must be sorted and given once, got 'fp8_e4m3:scale=1,amax=1'; sorted it "
+            "is 'fp8_e4m3:amax=1,scale=1'");
   EXPECT_EQ(ParseError("fp8_e4m3:scale=1,scale=1"),
             "spec: options must be sorted and given once, got 'fp8_e4m3:scale=1,scale=1'");
   EXPECT_EQ(ParseError("fp8_e4m3:columnwise=yes"), "spec: columnwise must be 0 or 1, got 'yes'");
@@ -138,10 +143,11 @@ TEST(QuantSpecTest, ValidateReportsWhatIsWrong) {
   const SchemeInfo& mx = FindScheme("mxfp8_e4m3");
   const SchemeInfo& fp8 = FindScheme("fp8_e4m3");
   EXPECT_EQ(ValidateError({.scheme = &mx, .scale = 1.0f}),
-            "quantize: mxfp8_e4m3 does not take the option 'scale'; it takes: swizzled");
+            "quantize: mxfp8_e4m3 does not take the option 'scale'; it takes: columnwise, "
+            "rowwise, swizzled");
   EXPECT_EQ(ValidateError({.scheme = &fp8, .swizzled = true}),
             "quantize: fp8_e4m3 does not take the option 'swizzled'; it takes: amax, "
-            "amax_epsilon, force_pow_2_scales, scale");
+            "amax_epsilon, columnwise, force_pow_2_scales, rowwise, scale");
   EXPECT_EQ(ValidateError({.scheme = &mx, .rowwise = false}),
             "quantize: mxfp8_e4m3 needs rowwise, columnwise or both, got neither");
   EXPECT_EQ(ValidateError({.scheme = &fp8, .amax_epsilon = -1.0f}),
@@ -175,8 +181,8 @@ TEST(QuantSpecTest, OptionsOfNvfp4) {
             "(amax)");
   EXPECT_EQ(ParseError("nvfp4_2d:row_scaled=1"),
             "quantize: nvfp4_2d does not take the option 'row_scaled'; it takes: amax, "
-            "amax_columnwise, e4m3_max, four_over_six, four_over_six_fast_error, offset, seed, "
-            "stochastic_rounding, swizzled");
+            "amax_columnwise, columnwise, e4m3_max, four_over_six, four_over_six_fast_error, "
+            "offset, rowwise, seed, stochastic_rounding, swizzled");
   // Some specs can be read but not made.
   EXPECT_NO_THROW(ParseQuantSpec("nvfp4:e4m3_max=256"));
   EXPECT_THROW(ValidateForQuantize(ParseQuantSpec("nvfp4:e4m3_max=256")), InvalidArgument);

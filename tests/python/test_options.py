@@ -27,7 +27,9 @@ def test_schemes_and_backends() -> None:
 
 
 def test_unknown_scheme_names_those_there_are() -> None:
-    message = f"unknown scheme 'mxfp8'; there are: {', '.join(nf.schemes())}"
+    message = (
+        f"unknown scheme 'mxfp8' (did you mean 'mxfp8_e4m3'?); there are: {', '.join(nf.schemes())}"
+    )
     for call in (
         lambda: nf.quantize(X, "mxfp8"),
         lambda: nf.fake_quantize(X, "mxfp8"),
@@ -63,10 +65,12 @@ def test_fake_quantize_is_rowwise() -> None:
 
 def test_options_that_a_scheme_does_not_take_are_value_errors() -> None:
     with raises(
-        ValueError, "quantize: mxfp8_e4m3 does not take the option 'scale'; it takes: swizzled"
+        ValueError,
+        "quantize: mxfp8_e4m3 does not take the option 'scale'; it takes: columnwise, rowwise, "
+        "swizzled",
     ):
         nf.quantize(X, "mxfp8_e4m3", scale=1.0)
-    taken = "amax, amax_epsilon, force_pow_2_scales, scale"
+    taken = "amax, amax_epsilon, columnwise, force_pow_2_scales, rowwise, scale"
     with raises(
         ValueError, f"quantize: fp8_e4m3 does not take the option 'swizzled'; it takes: {taken}"
     ):

@@ -153,7 +153,7 @@ BAD_MATRIX = np.ones((16, 16), ml_dtypes.bfloat16)
         ),
         (
             "quantize: mxfp8_e4m3 does not take the option 'stochastic_rounding'; it takes: "
-            "swizzled",
+            "columnwise, rowwise, swizzled",
             lambda: dbias_quantize(X, MXFP8, "e4m3", ROWWISE, state=np.zeros(4, np.uint32)),
         ),
         (
@@ -166,7 +166,7 @@ BAD_MATRIX = np.ones((16, 16), ml_dtypes.bfloat16)
         ),
         (
             "quantize: nvfp4_2d does not take the option 'rht'; it takes: amax, amax_columnwise, "
-            "e4m3_max, four_over_six, four_over_six_fast_error, offset, seed, "
+            "columnwise, e4m3_max, four_over_six, four_over_six_fast_error, offset, rowwise, seed, "
             "stochastic_rounding, swizzled",
             lambda: dbias_quantize(X, NVFP4_2D, "e2m1", BOTH, rht_matrix=rht_matrix()),
         ),

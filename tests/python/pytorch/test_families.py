@@ -434,7 +434,7 @@ def test_messages_of_the_verb() -> None:
     cases = [
         (lambda: verbs.quantize(spec, torch.zeros(4, 4, dtype=torch.float64),
                                 (codes, scale_inv, *nothing)),
-         TypeError, "quantize: the input must be float32, float16 or bfloat16 or uint8, got "
+         TypeError, "quantize: the input must be uint8, float32, float16 or bfloat16, got "
          "torch.float64"),
         (lambda: verbs.quantize(spec, torch.zeros(4, 4, device="meta"),
                                 (codes, scale_inv, *nothing)),

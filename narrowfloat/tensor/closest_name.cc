@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/tensor/closest_name.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <numeric>
+#include <vector>
+
+namespace narrowfloat {
+namespace {
+
+constexpr std::size_t kLongest = 64;  // of a text that is compared; hostile ones may be megabytes
+
+std::string Lower(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return lower;
+}
+
+/// Counts the insertions, deletions and replacements that make `b` of `a` (Levenshtein). `row[j]`
+/// is the count for the first characters of `a` and the first j of `b`.
+std::size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+std::string_view ClosestName(std::string_view text, std::span<const std::string_view> names) {
+  if (text.size() < 2 || text.size() > kLongest) return "";
+  const std::string lower = Lower(text);
+  std::string_view closest;
+  std::size_t smallest = std::max<std::size_t>(1, text.size() / 3) + 1;
+  for (const std::string_view name : names) {
+    const std::string other = Lower(name);
+    if (other.starts_with(lower)) return name;
+    const std::size_t distance = EditDistance(lower, other);
+    if (distance >= smallest) continue;
+    smallest = distance;
+    closest = name;
+  }
+  return closest;
+}
+
+std::string DidYouMean(std::string_view text, std::span<const std::string_view> names) {
+  const std::string_view closest = ClosestName(text, names);
+  return closest.empty() ? "" : fmt::format(" (did you mean '{}'?)", closest);
+}
+
+}  // namespace narrowfloat

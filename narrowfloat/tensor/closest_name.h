@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace narrowfloat {
+
+/// Returns the name that somebody who wrote `text` may have meant: the first one that begins with
+/// it, else the nearest one by insertions, deletions and replacements of characters, at most one
+/// per three characters of `text`. Upper and lower case count as equal. Empty if there is none.
+std::string_view ClosestName(std::string_view text, std::span<const std::string_view> names);
+
+/// Returns " (did you mean 'NAME'?)" for messages, or nothing.
+std::string DidYouMean(std::string_view text, std::span<const std::string_view> names);
+
+}  // namespace narrowfloat

@@ -167,6 +167,10 @@ ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names
   if (!WideFloat(scale.dtype) && !IsE8M0(scale.dtype) && scale.dtype != FileDType::kF8E4M3) {
     refuse(fmt::format("'{}' must be a scale, got {}", scale.name, Info(scale.dtype).name));
   }
+  if (weight.Packed() && WideFloat(scale.dtype)) {  // int8, not FP4
+    refuse(fmt::format("'{}' ({}) must hold FP8 codes to have scales of {}, as '{}' does",
+                       codes.name, Info(codes.dtype).name, Info(scale.dtype).name, scale.name));
+  }
   if (scale.dtype == FileDType::kF8E4M3 && global == nullptr) {
     refuse(fmt::format("'{}' needs a scale of the whole tensor beside it, which is missing",
                        scale.name));

@@ -249,6 +249,14 @@ def test_a_missing_part_is_an_error(tmp_path: Path, name: str, lost: str, messag
     assert not (tmp_path / "out").exists()
 
 
+def test_bytes_with_float_scales_are_no_codes(tmp_path: Path) -> None:
+    tensors = {"a.weight": powers((64, 64)).view(np.int8), "a.weight_scale": scales((64, 1))}
+    source = write_model(tmp_path / "in", [tensors], method("compressed-tensors"))
+    refused = run("dequantize", source, tmp_path / "out", code=2).stderr
+    assert "'a.weight' (I8) must hold FP8 codes to have scales of F32" in refused
+    assert not (tmp_path / "out").exists()
+
+
 def test_scales_of_other_shapes_are_an_error(tmp_path: Path) -> None:
     tensors = {"a.weight": codes((200, 320)), "a.weight_scale_inv": scales((3, 2))}
     source = write_model(tmp_path / "in", [tensors], method("fp8"))

@@ -9,6 +9,9 @@ status=0
 say "C++ tests: ctest in build/release"
 ctest --test-dir build/release --parallel "$(nproc)" --output-on-failure --no-tests=error ||
   status=$?
+say "Python tests: tests/python/debug"
+# Alone in one process: the host of the debug features keeps sessions and features per process.
+.venv/bin/python -m pytest -q -ra tests/python/debug || status=$?
 say "Python tests: tests/python and tests/docs"
-scripts/pytest.sh tests/python tests/docs || status=$?
+scripts/pytest.sh tests/python tests/docs --ignore=tests/python/debug || status=$?
 exit "$status"

@@ -7,6 +7,7 @@ import json
 import os
 import struct
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -51,16 +52,22 @@ FILES: dict[str, Callable[[], bytes]] = {
 }
 
 
+# Runs argv and prints its exit code and peak memory in kB. A process of its own: the kernel counts the
+# memory of the process that starts another one as that one's, and pytest's is large.
+MEASURE = """
+import os, sys
+process = os.spawnv(os.P_NOWAIT, sys.argv[1], sys.argv[1:])
+_, status, usage = os.wait4(process, 0)
+print("", os.waitstatus_to_exitcode(status), usage.ru_maxrss, sep="\\n")
+"""
+
+
 def run_measured(*command: object) -> tuple[int, str, float]:
     """Runs the program; returns its exit code, what it said, and its peak memory in MB."""
-    process = subprocess.Popen(
-        [program(), *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    said = process.stdout.read().decode()
-    process.stdout.close()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return process.returncode, said, usage.ru_maxrss / 1000
+    measured = [sys.executable, "-S", "-c", MEASURE, program(), *map(str, command)]
+    done = subprocess.run(measured, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True)
+    said, code, peak = done.stdout.decode().rstrip("\n").rsplit("\n", 2)
+    return int(code), said, int(peak) / 1000
 
 
 def commands(path: Path, out: Path) -> list[tuple[object, ...]]:

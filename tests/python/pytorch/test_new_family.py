@@ -184,7 +184,7 @@ def test_products() -> None:
     assert torch.equal(general_gemm(a, b, torch.float32)[0], expected[0])
     quantized = general_gemm(a, b, torch.float32, RunQuantizer())[0]
     assert_same_buffers(quantized, RunQuantizer()(expected[0]).detach(), "quantized output")
-    with pytest.raises(RuntimeError, match=r"scaling mode.*RunTensor and MXFP8Tensor"):
+    with pytest.raises(RuntimeError, match=r"scaling_mode.*RunTensor and MXFP8Tensor"):
         general_gemm(a, nfp.MXFP8Quantizer(E4M3)(b.source), torch.float32)
 
 

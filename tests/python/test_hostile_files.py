@@ -52,8 +52,8 @@ FILES: dict[str, Callable[[], bytes]] = {
 }
 
 
-# Runs argv and prints its exit code and peak memory in kB. A process of its own: the kernel counts the
-# memory of the process that starts another one as that one's, and pytest's is large.
+# Runs argv and prints its exit code and peak memory in kB. A process of its own, because the kernel
+# counts the memory of pytest, which is large, as that of what pytest starts.
 MEASURE = """
 import os, sys
 process = os.spawnv(os.P_NOWAIT, sys.argv[1], sys.argv[1:])

@@ -61,7 +61,7 @@ class NarrowfloatQuantizer(HfQuantizer):
         super().__init__(quantization_config, **kwargs)
         self._weights: dict[str, _Weight] = {}  # by name of the parameter
 
-    def validate_environment(self, *args: Any, device_map: Any = None, **kwargs: Any) -> None:
+    def validate_environment(self, *args: Any, device_map: object = None, **kwargs: Any) -> None:
         """Errors: NotImplementedError for a device map with more than the CPU."""
         devices = device_map.values() if isinstance(device_map, dict) else [device_map]
         if any(str(device) not in ("None", "cpu") for device in devices):

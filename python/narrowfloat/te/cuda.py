@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 version = "13.0"
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Returns torch.cuda's own attribute: its exceptions, tensor types and the like."""
     return getattr(torch.cuda, name)
 
@@ -44,12 +44,12 @@ def current_device() -> torch.device:
     return CPU
 
 
-def get_device_capability(device: Any = None) -> tuple[int, int]:
+def get_device_capability(device: object = None) -> tuple[int, int]:
     """Returns the generation that is emulated."""
     return SETTINGS.generation
 
 
-def get_device_name(device: Any = None) -> str:
+def get_device_name(device: object = None) -> str:
     """Returns what a program may print."""
     return "CPU (narrowfloat)"
 
@@ -58,7 +58,7 @@ def _total_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def get_device_properties(device: Any = None) -> SimpleNamespace:
+def get_device_properties(device: object = None) -> SimpleNamespace:
     """Returns the emulated generation's number and this machine's size."""
     major, minor = get_device_capability()
     return SimpleNamespace(
@@ -71,12 +71,12 @@ def get_device_properties(device: Any = None) -> SimpleNamespace:
     )
 
 
-def mem_get_info(device: Any = None) -> tuple[int, int]:
+def mem_get_info(device: object = None) -> tuple[int, int]:
     """Returns the free and the whole memory of the machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"), _total_memory()
 
 
-def memory_allocated(device: Any = None) -> int:
+def memory_allocated(device: object = None) -> int:
     """Returns 0: PyTorch does not count the memory of the CPU."""
     return 0
 
@@ -95,7 +95,7 @@ reset_peak_memory_stats = reset_max_memory_allocated = init = _nothing
 class _Memory:
     """Is torch.cuda.memory: the functions above, and what else is there."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         own = globals().get(name)
         return getattr(torch.cuda.memory, name) if own is None else own
 
@@ -127,12 +127,12 @@ manual_seed_all = manual_seed
 initial_seed = torch.initial_seed
 
 
-def get_rng_state(device: Any = None) -> torch.Tensor:
+def get_rng_state(device: object = None) -> torch.Tensor:
     """Returns the state of the CPU's generator."""
     return torch.get_rng_state()
 
 
-def set_rng_state(state: torch.Tensor, device: Any = None) -> None:
+def set_rng_state(state: torch.Tensor, device: object = None) -> None:
     """Sets the state of the CPU's generator."""
     torch.set_rng_state(state)
 
@@ -153,7 +153,7 @@ class _Generators:
     def __len__(self) -> int:
         return 1
 
-    def __getitem__(self, index: Any) -> torch.Generator:
+    def __getitem__(self, index: object) -> torch.Generator:
         return torch.default_generator
 
     def __iter__(self) -> Iterator[torch.Generator]:
@@ -178,7 +178,7 @@ class Event:
     def __init__(self, *args: Any, **named: Any) -> None:
         self._seconds: float | None = None
 
-    def record(self, stream: Any = None) -> None:
+    def record(self, stream: object = None) -> None:
         """Takes the time."""
         self._seconds = time.perf_counter()
 
@@ -226,7 +226,7 @@ ExternalStream = Stream
 _STREAM = Stream()
 
 
-def current_stream(device: Any = None) -> Stream:
+def current_stream(device: object = None) -> Stream:
     """Returns the only stream."""
     return _STREAM
 
@@ -237,7 +237,7 @@ default_stream = current_stream
 class device(AbstractContextManager):
     """Chooses the only device."""
 
-    def __init__(self, device: Any = None) -> None:
+    def __init__(self, device: object = None) -> None:
         pass
 
     def __exit__(self, *error: object) -> None:
@@ -247,7 +247,7 @@ class device(AbstractContextManager):
 device_of = device
 
 
-def stream(stream: Any) -> AbstractContextManager:
+def stream(stream: object) -> AbstractContextManager:
     """Returns a context that changes nothing."""
     return nullcontext()
 

@@ -22,7 +22,7 @@ _late_names: list[tuple[dict[str, Any], str, str, str]] = []
 _late_settings: dict[str, Any] = {}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Returns an attribute of the real module, which is imported for it."""
     if name.startswith("__"):
         raise AttributeError(name)
@@ -48,7 +48,7 @@ if not _is_imported:
 class _Config:
     """Stands in for torch._dynamo.config: stores settings for later, reads the real ones."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(__getattr__("config"), name)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -61,7 +61,7 @@ class _Config:
 config = _Config()
 
 
-def bind(names: dict[str, Any], name: str, path: str, attribute: str) -> Any:
+def bind(names: dict[str, Any], name: str, path: str, attribute: str) -> object:
     """Returns PATH.ATTRIBUTE, or None until the real module is imported, which binds `name`."""
     if _is_imported:
         return getattr(importlib.import_module(path), attribute)
@@ -78,7 +78,7 @@ def disable(function: Callable | None = None, recursive: bool = True, **named: A
     disabled = torch._disable_dynamo(function, recursive)
 
     @functools.wraps(function)
-    def until_compiled(*args: Any, **kwargs: Any) -> Any:
+    def until_compiled(*args: Any, **kwargs: Any) -> object:
         if _is_imported:
             return disabled(*args, **kwargs)
         return function(*args, **kwargs)

@@ -2,6 +2,7 @@
 """What rewritten modules reach at run time, instead of CUDA's part of PyTorch."""
 
 import importlib.util
+import os
 from contextlib import AbstractContextManager
 from importlib.machinery import ModuleSpec
 from typing import Any
@@ -15,17 +16,24 @@ CPU = cuda.CPU
 __all__ = ["coalescing_manager", "cuda", "device", "dynamo", "move", "spec_from_file_location"]
 
 
-def device(type: Any = None, index: int | None = None, **named: Any) -> torch.device:
+def device(
+    type: torch.device | str | int | None = None, index: int | None = None, **named: Any
+) -> torch.device:
     """Returns torch.device(...); the CPU for an index alone and for a CUDA device."""
     type = named.pop("device", type)
     if isinstance(type, int) or (type is None and index is not None):
         return CPU
     if isinstance(type, str) and type.partition(":")[0] in ("cpu", "cuda"):
         return CPU
-    return torch.device(type) if index is None else torch.device(type, index)
+    given = [each for each in (type, index) if each is not None]
+    return torch.device(*given)
 
 
-def move(thing: Any, *args: Any, **named: Any) -> Any:
+def move(
+    thing: Any,  # noqa: ANN401  # whatever has a method cuda()
+    *args: Any,
+    **named: Any,
+) -> object:
     """Returns a tensor or module on the CPU; calls the method cuda() of anything else."""
     if isinstance(thing, torch.Tensor | torch.nn.Module | PackedSequence):
         return thing.cpu()
@@ -45,7 +53,9 @@ class coalescing_manager(AbstractContextManager):
         """Returns at once: the collectives have finished."""
 
 
-def spec_from_file_location(name: str, location: Any = None, **named: Any) -> ModuleSpec | None:
+def spec_from_file_location(
+    name: str, location: str | os.PathLike | None = None, **named: Any
+) -> ModuleSpec | None:
     """Returns importlib's answer, with the rewriting loader for files of rewritten packages."""
     spec = importlib.util.spec_from_file_location(name, location, **named)
     return _import_hook.rewritten_if_chosen(spec)

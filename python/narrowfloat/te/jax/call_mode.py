@@ -18,7 +18,7 @@ from narrowfloat.jax.product_mode import get_product_mode, mode_of_this_thread
 PARAMETER = "narrowfloat_product_mode"
 
 
-def add_mode(primitive: Any) -> None:
+def add_mode(primitive: type[Any]) -> None:
     """Adds the parameter to both JAX primitives of one of TransformerEngine's classes.
 
     Their rules, which do not know it, run in that mode and without it. Requires: the inner one has
@@ -33,7 +33,7 @@ def add_mode(primitive: Any) -> None:
 
 
 def _with_parameter(bind: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*operands: Any, **static: Any) -> Any:
+    def call(*operands: Any, **static: Any) -> object:
         static.setdefault(PARAMETER, get_product_mode())
         return bind(*operands, **static)
 
@@ -41,7 +41,7 @@ def _with_parameter(bind: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _in_its_mode(rule: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*arguments: Any, **static: Any) -> Any:
+    def call(*arguments: Any, **static: Any) -> object:
         with mode_of_this_thread(static.pop(PARAMETER)):
             return rule(*arguments, **static)
 
@@ -54,7 +54,7 @@ def partition_in_mode(function: custom_partitioning, mode: str) -> custom_partit
     vars(copied).update(vars(function))
 
     def rule(*arguments: Any) -> tuple:
-        def run(*operands: Any) -> Any:
+        def run(*operands: Any) -> object:
             with mode_of_this_thread(mode):
                 return of_each_device(*operands)
 

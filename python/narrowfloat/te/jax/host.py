@@ -4,9 +4,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jax.interpreters import mlir
+    from jax.sharding import Mesh
 
 # Primitives whose function has modes, and takes one as a parameter.
 _MODAL = frozenset({"te_gemm_v2_ffi"})
@@ -24,10 +28,10 @@ def run_base(module: ModuleType, run: Callable[[], None]) -> None:
     from narrowfloat.te.jax.call_mode import PARAMETER, mode_of_this_thread, partition_in_mode
 
     class PartitioningWithMesh(custom_partitioning):
-        def def_partition(self, partition: Callable, *more: Any, **others: Any) -> Any:
+        def def_partition(self, partition: Callable, *more: Any, **others: Any) -> object:
             return super().def_partition(_with_mesh(partition), *more, **others)
 
-        def __call__(self, *operands: Any, **static: Any) -> Any:
+        def __call__(self, *operands: Any, **static: Any) -> object:
             mode = static.pop(PARAMETER, None)
             if mode is None:
                 return super().__call__(*operands, **static)
@@ -40,7 +44,7 @@ def run_base(module: ModuleType, run: Callable[[], None]) -> None:
 def _with_mesh(partition: Callable[..., tuple]) -> Callable[..., tuple]:
     """Returns a rule that is called, and whose function for each device is, with the mesh."""
 
-    def call(mesh: Any, function: Callable, *arguments: Any) -> Any:
+    def call(mesh: Mesh, function: Callable, *arguments: Any) -> tuple:
         with mesh:
             return function(*arguments)
 
@@ -83,12 +87,12 @@ def _rules() -> dict[str, Callable[..., Any]]:
     }
 
 
-def _lower(primitive: Any, function: Callable[..., Any]) -> None:
+def _lower(primitive: type[Any], function: Callable[..., Any]) -> None:
     """Makes a primitive mean a function of JAX, which leaves workspaces empty."""
     import jax.numpy as jnp
     from jax.interpreters import mlir
 
-    def rule(context: mlir.LoweringRuleContext, *operands: Any, **static: Any) -> Any:
+    def rule(context: mlir.LoweringRuleContext, *operands: Any, **static: Any) -> Sequence:
         def body(*arrays: Any) -> list:
             results = function(*arrays, **static)
             made = [*results] if isinstance(results, tuple) else [results]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from enum import Enum
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,13 @@ _OF_TENSORS = (Mode.DELAYED_TENSOR_SCALING, Mode.CURRENT_TENSOR_SCALING)
 _UNDER_AMAX = (Mode.NVFP4_1D_SCALING, Mode.NVFP4_2D_SCALING)
 
 
+class CollectiveOp(Protocol):
+    """TransformerEngine's enum of the communication beside a product."""
+
+    name: str
+    is_none: bool
+
+
 def gemm(
     lhs: jax.Array,
     lhs_scale_inv: jax.Array,
@@ -38,8 +46,8 @@ def gemm(
     *,
     out_dtype: DTypeLike,
     contracting_dims: tuple[Sequence[int], Sequence[int]],
-    scaling_mode: Any,
-    collective_op: Any,
+    scaling_mode: Enum,
+    collective_op: CollectiveOp,
     narrowfloat_product_mode: str,
     **others: object,
 ) -> jax.Array:

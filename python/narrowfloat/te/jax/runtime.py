@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What rewritten modules reach at run time, instead of JAX's functions that need a GPU."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 
 def reduce_precision(operand: jax.Array, exponent_bits: int, mantissa_bits: int) -> jax.Array:
@@ -22,7 +21,7 @@ def scaled_matmul(
     rhs: jax.Array,
     lhs_scales: jax.Array,
     rhs_scales: jax.Array,
-    preferred_element_type: Any = jnp.float32,
+    preferred_element_type: DTypeLike = jnp.float32,
 ) -> jax.Array:
     """Returns jax.nn.scaled_matmul(...), which has no lowering for CPUs, as a product in fp32.
 

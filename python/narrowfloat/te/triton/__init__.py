@@ -19,13 +19,13 @@ class _Missing:
             f"narrowfloat.te: {self.__name__} is a Triton kernel and needs a GPU"
         )
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
         return _Missing(f"{self.__name__}.{name}")
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Returns a stand-in that refuses to be called."""
     if name.startswith("__"):
         raise AttributeError(name)

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from narrowfloat.pytorch._types import Group
+
 # The columns of a row's statistics.
 _MAX, _SUM, _TARGET, _TOTAL = range(4)
 
@@ -32,7 +34,7 @@ def _local_statistics(logits: torch.Tensor, target: torch.Tensor, rank: int) -> 
     )
 
 
-def _global_statistics(local: torch.Tensor, group: Any, world_size: int) -> torch.Tensor:
+def _global_statistics(local: torch.Tensor, group: Group, world_size: int) -> torch.Tensor:
     """Returns _local_statistics() of whole rows."""
     if world_size == 1:
         return local
@@ -64,7 +66,7 @@ def cross_entropy_forward(
     target: torch.Tensor,
     label_smoothing: float,
     reduce_loss: bool,
-    dist_process_group: Any,
+    dist_process_group: Group,
     ignore_idx: int,
     overwrite_input: bool | None = None,
 ) -> tuple:

@@ -13,9 +13,11 @@ from narrowfloat.pytorch._graph_operators import dequantize
 from narrowfloat.pytorch._plans import (
     ROLES,
     PlannedBuffer,
+    PlannedFields,
     flatten_shape,
     make_spec,
     plan,
+    plan_fields,
 )
 from narrowfloat.pytorch._verbs import threads, verbs
 
@@ -23,11 +25,13 @@ __all__ = [
     "FLOAT_DTYPES",
     "ROLES",
     "PlannedBuffer",
+    "PlannedFields",
     "column_sums",
     "dequantize",
     "flatten_shape",
     "make_spec",
     "plan",
+    "plan_fields",
     "threads",
     "verbs",
 ]

@@ -215,7 +215,9 @@ def _whole_in_core(
         out,
         epilogue.accumulate,
     )
-    return y.reshape(sizes.shape) if out is None else out
+    if out is not None:
+        return out
+    return y if len(sizes.shape) == 2 else y.reshape(sizes.shape)
 
 
 def _gelu(

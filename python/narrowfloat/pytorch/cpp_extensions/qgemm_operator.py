@@ -42,16 +42,16 @@ def qgemm(
         made = _qgemm(*operands, layout, shape, dtype, mode, bias, addend)
         return made if out is None else out.copy_(made.reshape(out.shape))
     if out is None:
-        out = torch.empty(shape, dtype=dtype)
-    if mode == FAST and multiply_expanded(
-        first, second, layout, out.reshape(shape), bias, accumulate
-    ):
+        out = matrix = torch.empty(shape, dtype=dtype)
+    else:
+        matrix = out.reshape(shape)
+    if mode == FAST and multiply_expanded(first, second, layout, matrix, bias, accumulate):
         return out
     _native.verbs.qgemm(
         *first.native(),
         *second.native(),
         layout,
-        out.reshape(shape),
+        matrix,
         None if bias is None else bias.detach().reshape(-1).contiguous(),
         accumulate,
         _native.threads(),

@@ -18,6 +18,7 @@ import torch
 
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor._families import family_of, registered
+from narrowfloat.pytorch.tensor._layouts import new_buffer
 from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer
 from narrowfloat.pytorch.tensor.storage._fields import REQUIRED
 from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import GroupedTensorStorage
@@ -80,7 +81,9 @@ class HostedQuantizer(HostedView):
 
     def _new_for(self, tensor: torch.Tensor) -> Any:
         self._check_quantize(tensor)
-        return self.make_empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        specs = self._buffer_specs(tensor.shape)
+        tensors = {name: new_buffer(dtype, size) for name, (dtype, size) in specs.items()}
+        return self._assemble(tensor.shape, tensor.dtype, tensors, tensor.device)
 
     def _assemble(
         self,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -15,10 +16,24 @@ _MOST = 64  # layouts of one quantizer; a program with more shapes begins anew
 Key = tuple[torch.Size, torch.dtype, tuple[bool, bool]]
 
 
+@lru_cache(maxsize=1024)
+def _model(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    """Returns a tensor that has no memory of its own to speak of, for empty_like()."""
+    return torch.empty((), dtype=dtype, device="cpu").expand(shape)
+
+
+def new_buffer(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    """Returns a buffer on the CPU, not initialised.
+
+    empty_like() reads its arguments in half the time that empty() takes.
+    """
+    return torch.empty_like(_model(dtype, shape), memory_format=torch.contiguous_format)
+
+
 class Layout:
     """Makes tensors like a first one, on the CPU, with new buffers that are not initialised."""
 
-    __slots__ = ("cls", "device", "dtype", "fields", "is_tensor", "models", "shape")
+    __slots__ = ("buffers", "cls", "device", "dtype", "fields", "is_tensor", "shape")
 
     def __init__(self, made: SchemeStorage) -> None:
         self.cls = type(made)
@@ -27,9 +42,8 @@ class Layout:
         buffers = {buffer.name for buffer in made.BUFFERS}
         kept = {name: made.__dict__[name] for name in made.__dict__ if name != "_quantizer"}
         self.fields = {name: None if name in buffers else kept[name] for name in kept}
-        # Without memory; empty_like() reads arguments in half the time that empty() takes.
-        self.models = tuple(
-            (name, torch.empty((), dtype=kept[name].dtype).expand(kept[name].shape))
+        self.buffers = tuple(
+            (name, kept[name].dtype, tuple(kept[name].shape))
             for name in kept
             if name in buffers and kept[name] is not None
         )
@@ -45,8 +59,8 @@ class Layout:
             made = object.__new__(self.cls)
         fields = made.__dict__
         fields.update(self.fields)
-        for name, model in self.models:
-            fields[name] = torch.empty_like(model, memory_format=torch.contiguous_format)
+        for name, dtype, shape in self.buffers:
+            fields[name] = new_buffer(dtype, shape)
         fields["_quantizer"] = quantizer.copy()
         return made
 

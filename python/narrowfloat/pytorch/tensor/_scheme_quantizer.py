@@ -59,16 +59,11 @@ def source_tensor(src: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 @constant_of_graphs  # The planner is native code.
-def _planned(
-    quantizer: SchemeQuantizer, shape: tuple[int, ...]
-) -> tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]:
+def _planned(quantizer: SchemeQuantizer, shape: tuple[int, ...]) -> _native.PlannedFields:
     quantizer._check_shape(shape)
-    names = dict(zip(_native.ROLES, quantizer.STORAGE._role_names, strict=True))
-    return tuple(
-        (name, buffer.dtype, buffer.shape)
-        for buffer in quantizer._plan(shape)
-        if (name := names[buffer.role]) is not None
-    )
+    if not any(quantizer._directions()):
+        return ()
+    return _native.plan_fields(quantizer._spec(), shape, quantizer.STORAGE._role_names)
 
 
 class SchemeQuantizer(Quantizer):

@@ -30,7 +30,7 @@ help:
 	@echo '  make check       before a commit: format, lint, the quick tests'
 	@echo '  make test        before a merge: build everything, run the C++ and the Python tests'
 	@echo '  make check-deep  before a release: format, lint, types, tidy, sanitizers, fuzzing, CUDA compile,'
-	@echo '                   wheel, AVX-512, the oldest PyTorch and JAX, every TransformerEngine,'
+	@echo '                   wheel, clang++, AVX-512, aarch64, the oldest PyTorch and JAX, every TransformerEngine,'
 	@echo '                   the owners of conventions of checkpoints;'
 	@echo '                   PARTS="format tidy" selects some of: $(shell scripts/check_deep.sh --list)'
 	@echo '  make format      format C++ and Python in place'

@@ -14,13 +14,14 @@ add_library(nf_warnings INTERFACE)
 target_compile_options(nf_warnings INTERFACE -Wall -Wextra -Wconversion -Wsign-conversion -Wshadow
   $<$<BOOL:${NF_WERROR}>:-Werror>)
 
-# Instruction sets: Highway's numbers of those we do not build (SSE2, SSSE3, AVX3_ZEN4, AVX3_SPR, AVX10_2); the
-# scalar target stays as the baseline and is the reference backend. EMU128 would be a second scalar.
-set(NF_SKIPPED_TARGETS "((1LL<<14)|(1LL<<12)|(1LL<<6)|(1LL<<5)|(1LL<<4))")
+# Instruction sets that are not built. The scalar target stays as the baseline and is the reference backend; EMU128
+# would be a second scalar.
 add_library(nf_simd INTERFACE)
 target_link_libraries(nf_simd INTERFACE hwy::hwy)
 target_compile_definitions(nf_simd INTERFACE $<BUILD_INTERFACE:HWY_WANT_AVX3_DL;HWY_BROKEN_EMU128=1>)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  # Highway's numbers of SSE2, SSSE3, AVX3_ZEN4, AVX3_SPR, AVX10_2, which older releases have no names for.
+  set(NF_SKIPPED_TARGETS "((1LL<<14)|(1LL<<12)|(1LL<<6)|(1LL<<5)|(1LL<<4))")
   if(NF_NATIVE_TARGET_ONLY)
     file(READ /proc/cpuinfo NF_CPUINFO)
     foreach(pair "avx512_vbmi2|7" "avx512bw|8" "avx2|9" "sse4_2|11")
@@ -36,6 +37,12 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
       endif()
     endforeach()
   endif()
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  # NEON without AES stays, the one target that needs no attributes on functions: g++ 12 refuses members that are
+  # vectors of another, and SVE's vectors cannot be members at all.
+  set(NF_SKIPPED_TARGETS "(HWY_NEON|HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128)")
+endif()
+if(NF_SKIPPED_TARGETS)
   target_compile_definitions(nf_simd INTERFACE "$<BUILD_INTERFACE:HWY_DISABLED_TARGETS=${NF_SKIPPED_TARGETS}>")
 endif()
 

@@ -6,7 +6,7 @@ set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
 cd "$(dirname "$0")/.."
 
-parts=(format types tidy asan tsan fuzz cuda wheel browser oldest owners te avx512)
+parts=(format types tidy clang asan tsan fuzz cuda wheel browser oldest owners te avx512 aarch64)
 skipped=77  # exit status of a part that cannot run here, as automake has it
 fuzz_seconds=${NF_FUZZ_SECONDS:-60}
 logs=build/check-deep
@@ -23,6 +23,8 @@ part_tidy() {
   cmake --preset tidy >build/tidy/configure.log 2>&1 || { cat build/tidy/configure.log; return 1; }
   .venv/bin/python scripts/tidy.py build/tidy
 }
+
+part_clang() { scripts/build.sh clang && ctest --preset clang --no-tests=error; }
 
 # Which tests run under a sanitizer, its test preset says.
 part_asan() { scripts/build.sh asan && ctest --preset asan --no-tests=error; }
@@ -129,6 +131,14 @@ part_avx512() {
   apt-cache show linux-image-cloud-amd64 >/dev/null 2>&1 ||
     { say "avx512: apt knows no linux-image-cloud-amd64 for the guest"; return "$skipped"; }
   scripts/build.sh release && scripts/emulate_avx512.sh
+}
+
+# Which tests run under the emulator, its test preset says: not the host's, and not those of hours.
+part_aarch64() {
+  [[ $(. /etc/os-release && echo "$ID") == debian ]] ||
+    { say "aarch64: the cross compiler's libraries are Debian's arm64 packages"; return "$skipped"; }
+  scripts/system.sh scripts/packages-aarch64.txt || return 1
+  env -u CXX scripts/build.sh aarch64 && ctest --preset aarch64 --no-tests=error
 }
 
 run_part() {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# system.sh LIST...: installs the Debian or Ubuntu packages of the lists that are missing. Does not
-# ask the network when nothing is.
+# system.sh LIST...: installs the Debian or Ubuntu packages of the lists that are missing, PACKAGE:arm64
+# from Debian's arm64. Does not ask the network when nothing is missing.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
 
@@ -29,6 +29,7 @@ if ((EUID != 0)); then
   as_root=(sudo)
 fi
 say "system packages: installing ${missing[*]}"
+[[ " ${missing[*]} " != *:arm64* ]] || "${as_root[@]}" dpkg --add-architecture arm64
 "${as_root[@]}" apt-get update -qq </dev/null
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
   apt-get install -y -qq --no-install-recommends "${missing[@]}" </dev/null >/dev/null

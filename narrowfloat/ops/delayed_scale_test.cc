@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cfenv>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -11,11 +10,9 @@
 #include <optional>
 #include <string>
 #include <vector>
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
 
 #include "narrowfloat/tensor/error.h"
+#include "tests/conformance/float_settings.h"
 
 namespace narrowfloat {
 namespace {
@@ -161,26 +158,22 @@ TEST(UpdateDelayedScaleTest, NoScalesAreFine) {
   UpdateDelayedScale(ViewOf(none, {4, 0}), ViewOf(none, {0}), kMax);
 }
 
-#if defined(__x86_64__)
 TEST(UpdateDelayedScaleTest, TheCallersSettingsDoNotMatter) {
-  const unsigned before = _mm_getcsr();
-  for (const int rounding : {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
+  for (const FloatSettings& settings : AllFloatSettings()) {
     Column thirds{{3, 1}, 1}, subnormal{{kSmallest, 1}, 9}, tiny{{1}, 9};
-    std::fesetround(rounding);
-    _mm_setcsr(_mm_getcsr() | 0x8040u);  // flush to zero, denormals are zero
-    const unsigned settings = _mm_getcsr() & ~0x3Fu;
+    settings.Apply();
+    const auto before = FloatControl();
     thirds.Update(kMax);
     subnormal.Update(kMostRecent);
     tiny.Update({.fp8_max = 448.0f, .margin = 140.0f});
-    const unsigned left = _mm_getcsr() & ~0x3Fu;
-    _mm_setcsr(before);
+    const auto after = FloatControl();
+    FloatSettings{}.Apply();
     EXPECT_EQ(thirds.scale, 0x1.2aaaaap7f);
     EXPECT_EQ(subnormal.scale, 0x1.fffffep127f);
     EXPECT_EQ(tiny.scale, 0x1.cp-132f);
-    EXPECT_EQ(left, settings);
+    EXPECT_EQ(after, before);
   }
 }
-#endif
 
 std::string MessageOf(const std::function<void()>& call) {
   try {

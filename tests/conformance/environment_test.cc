@@ -17,14 +17,12 @@
 #include <random>
 #include <thread>
 #include <vector>
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
 
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/ops/dequantize.h"
 #include "narrowfloat/ops/parallel.h"
 #include "narrowfloat/ops/quantize.h"
+#include "tests/conformance/float_settings.h"
 #include "tests/conformance/reference_dequantize.h"
 #include "tests/conformance/reference_quantize.h"
 #include "tests/conformance/tensors.h"
@@ -37,38 +35,6 @@ constexpr bool kForksWork = true;
 
 namespace narrowfloat::conformance {
 namespace {
-
-/// A caller's settings: a rounding mode, and on x86 flush-to-zero and denormals-are-zero.
-struct Settings {
-  int rounding;
-  bool flush;
-};
-
-std::vector<Settings> AllSettings() {
-  std::vector<Settings> all;
-  for (const int rounding : {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
-    for (const bool flush : {false, true}) all.push_back({rounding, flush});
-  }
-  return all;
-}
-
-#if defined(__x86_64__)
-constexpr unsigned kFlush = 0x8040, kStatusFlags = 0x3F;
-unsigned Control() {
-  return _mm_getcsr() & ~kStatusFlags;
-}
-void Apply(const Settings& settings) {
-  std::fesetround(settings.rounding);
-  _mm_setcsr(settings.flush ? _mm_getcsr() | kFlush : _mm_getcsr() & ~kFlush);
-}
-#else
-int Control() {
-  return std::fegetround();
-}
-void Apply(const Settings& settings) {
-  std::fesetround(settings.rounding);
-}
-#endif
 
 /// One tensor and what every scheme makes of it, in both directions, and back to each float type.
 class Work {
@@ -171,7 +137,7 @@ class StdThreads : public ThreadPool {
     std::vector<std::thread> threads;
     for (std::size_t i = 0; i < ThreadCount(); ++i) {
       threads.emplace_back([&] {
-        Apply({FE_UPWARD, true});  // a pool's threads have settings of their own
+        FloatSettings{FE_UPWARD, true}.Apply();  // a pool's threads have settings of their own
         for (std::size_t index = 0; (index = next.fetch_add(1)) < count;) task(index);
       });
     }
@@ -180,14 +146,14 @@ class StdThreads : public ThreadPool {
   int calls = 0;
 };
 
-std::string CheckUnder(const Settings& settings, int threads) {
+std::string CheckUnder(const FloatSettings& settings, int threads) {
   std::string answer;
   for (const KernelTable* backend : AvailableKernels()) {
-    Apply(settings);
-    const auto before = Control();
+    settings.Apply();
+    const auto before = FloatControl();
     const std::string difference = TheWork().Check({.threads = threads, .kernels = backend});
-    const bool restored = Control() == before;
-    Apply({FE_TONEAREST, false});
+    const bool restored = FloatControl() == before;
+    FloatSettings{}.Apply();
     if (!difference.empty()) return fmt::format("{}: {}", backend->name, difference);
     if (!restored) return fmt::format("{}: the settings were not restored", backend->name);
   }
@@ -199,7 +165,7 @@ std::string CheckUnder(const Settings& settings, int threads) {
 TEST(EnvironmentTest, FirstCallUnderAnySettings) {
   if (!kForksWork) GTEST_SKIP() << "needs fork, which this sanitizer does not follow";
   TheWork();
-  for (const Settings& settings : AllSettings()) {
+  for (const FloatSettings& settings : AllFloatSettings()) {
     for (const int threads : {1, 3}) {
       EXPECT_EQ(InChild([&] { return CheckUnder(settings, threads); }), "")
           << "rounding " << settings.rounding << ", flush " << settings.flush << ", threads "
@@ -207,7 +173,7 @@ TEST(EnvironmentTest, FirstCallUnderAnySettings) {
       // Born under these settings, used under the usual ones.
       EXPECT_EQ(InChild([&] {
                   const std::string first = CheckUnder(settings, threads);
-                  return first.empty() ? CheckUnder({FE_TONEAREST, false}, threads) : first;
+                  return first.empty() ? CheckUnder({}, threads) : first;
                 }),
                 "");
     }
@@ -215,8 +181,8 @@ TEST(EnvironmentTest, FirstCallUnderAnySettings) {
 }
 
 TEST(EnvironmentTest, LaterCallUnderAnySettings) {
-  ASSERT_EQ(CheckUnder({FE_TONEAREST, false}, 3), "");
-  for (const Settings& settings : AllSettings()) {
+  ASSERT_EQ(CheckUnder({}, 3), "");
+  for (const FloatSettings& settings : AllFloatSettings()) {
     for (const int threads : {1, 2, 3, 8})
       EXPECT_EQ(CheckUnder(settings, threads), "") << "rounding " << settings.rounding << ", flush "
                                                    << settings.flush << ", threads " << threads;

@@ -39,8 +39,8 @@ struct GemmRule {
 /// Codes of one operand as they are stored.
 struct OperandCodes {
   const std::byte* data = nullptr;
-  std::size_t stride = 0;         // bytes from a stored row to the next
-  bool along_is_adjacent = true;  // a stored row is a line; else one position of every line
+  std::size_t stride = 0;              // bytes from a stored row to the next
+  bool positions_are_adjacent = true;  // a stored row is a line; else one position of every line
 };
 
 /// Arguments of packing some lines of an operand: at most GemmBody::rows (a) or cols (b), over

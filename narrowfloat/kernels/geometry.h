@@ -24,8 +24,8 @@ constexpr std::size_t ScaleLine(std::size_t line) {
   return WholeTensorScheme<S> ? 0 : line / S::kLayout.lines_per_scale;
 }
 template <Scheme S>
-constexpr std::size_t ScaleBlockIndex(std::size_t along) {
-  return WholeTensorScheme<S> ? 0 : along / S::kBlock.cols;
+constexpr std::size_t ScaleBlockIndex(std::size_t pos) {
+  return WholeTensorScheme<S> ? 0 : pos / S::kBlock.cols;
 }
 
 template <Scheme S>
@@ -57,9 +57,14 @@ inline std::uint32_t LoadScaleInv(const std::byte* base, std::size_t item) {
   }
 }
 
+/// A rectangle of a matrix: a block, strip or patch.
+struct Rect {
+  std::size_t row, rows, col, cols;
+};
+
 /// A kernel's work in one direction: lines, and positions along a line.
 struct LineRange {
-  std::size_t line_begin, line_end, along_begin, along_end;
+  std::size_t line_begin, line_end, pos_begin, pos_end;
 };
 
 template <Direction kDirection>
@@ -84,9 +89,9 @@ template <Scheme S, Direction kDirection>
 constexpr CodePlace CodePlaceOf(std::size_t code_stride, std::size_t row, std::size_t col) {
   constexpr bool kTransposed =
       kDirection == Direction::kColumnwise && S::kLayout.columnwise_transposed;
-  const std::size_t line = kTransposed ? col : row, along = kTransposed ? row : col;
-  return {line * code_stride + along / kCodesPerByte<S>,
-          static_cast<int>(along % kCodesPerByte<S>) * kBits<typename S::Element>};
+  const std::size_t line = kTransposed ? col : row, pos = kTransposed ? row : col;
+  return {line * code_stride + pos / kCodesPerByte<S>,
+          static_cast<int>(pos % kCodesPerByte<S>) * kBits<typename S::Element>};
 }
 
 template <Scheme S, Direction kDirection>

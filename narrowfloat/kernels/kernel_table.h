@@ -76,7 +76,7 @@ struct QuantizeArgs {
   ScaleOptions options;
   Rounding rounding = Rounding::kNearestEven;
   RandomState random;         // for stochastic rounding
-  float* measured = nullptr;  // receives the tile's amax, for whole-tensor schemes
+  float* amax_out = nullptr;  // receives the tile's amax, for whole-tensor schemes
   bool nontemporal = false;   // codes are to be written with non-temporal stores
 };
 

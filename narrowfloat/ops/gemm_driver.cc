@@ -57,7 +57,8 @@ Method ChooseMethod(const GemmProblem& problem, const GemmKernels* kernels) {
   Method method;
   if (kernels == nullptr || a.length == 0) return method;
   const bool packed = a.element_bits < 8;
-  if (packed && !(a.stored.along_is_adjacent && b.stored.along_is_adjacent)) return method;
+  if (packed && !(a.stored.positions_are_adjacent && b.stored.positions_are_adjacent))
+    return method;
   const bool is_binary64 = problem.rule.sum == SlabSum::kBinary64;
   const GemmBody& nibbles = kernels->nibbles;
   if (packed && is_binary64 && nibbles.rows > 0 && a.slab == nibbles.unit) {

@@ -55,7 +55,7 @@ std::unique_ptr<StoredOperand> MakeGemmOperand(const char* verb, const char* nam
   source.buffers = BuffersOf(view, direction);
   source.lines = rowwise ? matrix.rows : matrix.cols;
   source.length = rowwise ? matrix.cols : matrix.rows;
-  source.along_is_adjacent = rowwise || view.spec.scheme->layout.columnwise_transposed;
+  source.positions_are_adjacent = rowwise || view.spec.scheme->layout.columnwise_transposed;
   source.options = ScaleOptionsOf(view.spec, DType::kFloat32);
   source.amaxes = LoadAmaxes(subject, view, direction, source.lines);
   return kMake[SchemeIndex(*view.spec.scheme)](std::move(source));

@@ -17,7 +17,7 @@ namespace narrowfloat {
 
 /// Layout of a panel of values: distances, in floats, between lines and between positions.
 struct PanelSteps {
-  std::size_t line, along;
+  std::size_t line, pos;
 };
 
 /// A factor of a matrix product as numbers: `lines` of `length` items, summed along the line. A
@@ -67,7 +67,7 @@ class StoredOperand : public GemmOperand {
 struct OperandSource {
   DirectionBuffers<const std::byte> buffers;
   std::size_t lines, length;
-  bool along_is_adjacent;  // a line's codes are adjacent; else a position's
+  bool positions_are_adjacent;  // a line's codes are adjacent; else a position's
   ScaleOptions options;
   std::vector<float> amaxes;  // inputs of Prepare: of the tensor, or one per line
 };
@@ -89,7 +89,7 @@ class SchemeOperand final : public StoredOperand {
   explicit SchemeOperand(OperandSource source)
       : StoredOperand(
             source.lines, source.length, WholeTensorScheme<S> ? source.length : S::kBlock.cols,
-            {source.buffers.codes, source.buffers.code_stride, source.along_is_adjacent},
+            {source.buffers.codes, source.buffers.code_stride, source.positions_are_adjacent},
             FormatIndex<typename S::Element>(ElementFormats{}), kBits<typename S::Element>),
         source_(std::move(source)) {
     if constexpr (kHasTable) {
@@ -101,13 +101,13 @@ class SchemeOperand final : public StoredOperand {
 
   void Values(const LineRange& range, PanelSteps steps, float* out) const noexcept override {
     // Reads codes in the order of memory: a stored row is a line, or one position of all lines.
-    const bool rows_are_lines = source_.along_is_adjacent;
-    const std::size_t row_begin = rows_are_lines ? range.line_begin : range.along_begin;
-    const std::size_t row_end = rows_are_lines ? range.line_end : range.along_end;
-    const std::size_t begin = rows_are_lines ? range.along_begin : range.line_begin;
-    const std::size_t end = rows_are_lines ? range.along_end : range.line_end;
-    const std::size_t row_step = rows_are_lines ? steps.line : steps.along;
-    const std::size_t step = rows_are_lines ? steps.along : steps.line;
+    const bool rows_are_lines = source_.positions_are_adjacent;
+    const std::size_t row_begin = rows_are_lines ? range.line_begin : range.pos_begin;
+    const std::size_t row_end = rows_are_lines ? range.line_end : range.pos_end;
+    const std::size_t begin = rows_are_lines ? range.pos_begin : range.line_begin;
+    const std::size_t end = rows_are_lines ? range.pos_end : range.line_end;
+    const std::size_t row_step = rows_are_lines ? steps.line : steps.pos;
+    const std::size_t step = rows_are_lines ? steps.pos : steps.line;
     for (std::size_t row = row_begin; row < row_end; ++row, out += row_step) {
       const std::byte* codes = source_.buffers.codes + row * source_.buffers.code_stride;
       for (std::size_t i = begin; i < end; ++i) {

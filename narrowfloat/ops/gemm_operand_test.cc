@@ -44,12 +44,12 @@ constexpr std::byte kCodes[] = {std::byte{0x10}, std::byte{0x32}, std::byte{0x54
                                 std::byte{0x98}, std::byte{0xBA}, std::byte{0xFC}};
 constexpr std::byte kScales[] = {std::byte{1}, std::byte{2}, std::byte{3}, std::byte{5}};
 
-OperandSource Source(std::size_t lines, std::size_t length, bool along_is_adjacent,
+OperandSource Source(std::size_t lines, std::size_t length, bool positions_are_adjacent,
                      std::vector<float> amaxes) {
   return {{kCodes, 3, kScales, {256, 64, 2, 4, 1}},
           lines,
           length,
-          along_is_adjacent,
+          positions_are_adjacent,
           {},
           std::move(amaxes)};
 }

@@ -174,7 +174,7 @@ void QuantizeRun::QuantizeTile(const Tile& tile) {
   QuantizeArgs args = args_;
   args.tile = tile;
   float measured = 0.0f;
-  if (measures_) args.measured = &measured;
+  if (measures_) args.amax_out = &measured;
   if (!UsesHadamard()) {
     Slot(DirectionOf(spec_))(args);
   } else {

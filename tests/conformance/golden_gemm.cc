@@ -90,9 +90,9 @@ float RecordedOperand::Scale(std::size_t line, std::size_t slab_index) const {
 
 void RecordedOperand::Values(const LineRange& range, PanelSteps steps, float* out) const noexcept {
   for (std::size_t line = range.line_begin; line < range.line_end; ++line) {
-    for (std::size_t along = range.along_begin; along < range.along_end; ++along) {
-      out[(line - range.line_begin) * steps.line + (along - range.along_begin) * steps.along] =
-          Value(line, along);
+    for (std::size_t pos = range.pos_begin; pos < range.pos_end; ++pos) {
+      out[(line - range.line_begin) * steps.line + (pos - range.pos_begin) * steps.pos] =
+          Value(line, pos);
     }
   }
 }

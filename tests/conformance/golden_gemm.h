@@ -20,7 +20,7 @@ class RecordedOperand final : public GemmOperand {
   void Values(const LineRange& range, PanelSteps steps, float* out) const noexcept override;
   void Scales(std::size_t line_begin, std::size_t line_end, std::size_t slab_index,
               float* out) const noexcept override;
-  float Value(std::size_t line, std::size_t along) const { return values_[line * length + along]; }
+  float Value(std::size_t line, std::size_t pos) const { return values_[line * length + pos]; }
   float Scale(std::size_t line, std::size_t slab_index) const;
 
  private:

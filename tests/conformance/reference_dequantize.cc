@@ -32,9 +32,9 @@ Geometry GeometryOf(const Slot& slot) {
   return {0, 0, true, false};
 }
 
-std::size_t CodePlace(const Slot& slot, MatrixShape matrix, std::size_t line, std::size_t along) {
-  if (Rowwise(slot)) return line * matrix.cols + along;
-  return GeometryOf(slot).transposed ? line * matrix.rows + along : along * matrix.cols + line;
+std::size_t CodePlace(const Slot& slot, MatrixShape matrix, std::size_t line, std::size_t pos) {
+  if (Rowwise(slot)) return line * matrix.cols + pos;
+  return GeometryOf(slot).transposed ? line * matrix.rows + pos : pos * matrix.cols + line;
 }
 
 std::size_t ScalePlace(const Slot& slot, const QuantizedBuffers& in, std::size_t line,
@@ -112,10 +112,10 @@ double ScaleValue(const Slot& slot, const QuantizedBuffers& in, std::size_t line
 std::uint32_t ReferenceValue(const Slot& slot, const QuantizedBuffers& in, std::size_t row,
                              std::size_t col) {
   const MatrixShape matrix = FlattenShape(in.view.shape);
-  const std::size_t line = Rowwise(slot) ? row : col, along = Rowwise(slot) ? col : row;
-  const std::uint32_t code = CodeAt(slot, in, CodePlace(slot, matrix, line, along));
+  const std::size_t line = Rowwise(slot) ? row : col, pos = Rowwise(slot) ? col : row;
+  const std::uint32_t code = CodeAt(slot, in, CodePlace(slot, matrix, line, pos));
   const std::size_t block = GeometryOf(slot).block;
-  const std::size_t place = block == 0 ? 0 : ScalePlace(slot, in, line, along / block);
+  const std::size_t place = block == 0 ? 0 : ScalePlace(slot, in, line, pos / block);
   return ReferenceDequantize(slot.scheme->element, code,
                              ScaleValue(slot, in, line, ItemAt(in, ScalesOf(slot), place)),
                              slot.dtype);

@@ -32,7 +32,7 @@ struct Geometry {
 Geometry GeometryOf(const Slot& slot);
 
 /// Number of the code of element `along` of a line.
-std::size_t CodePlace(const Slot& slot, MatrixShape matrix, std::size_t line, std::size_t along);
+std::size_t CodePlace(const Slot& slot, MatrixShape matrix, std::size_t line, std::size_t pos);
 
 /// Item of the stored scale of a line's block.
 std::size_t ScalePlace(const Slot& slot, const QuantizedBuffers& in, std::size_t line,

@@ -26,10 +26,10 @@ double Fmin(double a, double b) {
 
 /// The operand of one direction as a matrix of lines, transposed and transformed if it is so.
 struct Lines {
-  std::size_t lines, along;
+  std::size_t lines, length;
   std::vector<double> items;
   double At(std::size_t line, std::size_t i) const {
-    return i < along && line < lines ? items[line * along + i] : 0.0;
+    return i < length && line < lines ? items[line * length + i] : 0.0;
   }
 };
 
@@ -43,7 +43,7 @@ double RoundToItem(double x, DType dtype) {
 /// long double holds the exact sum wherever the exponents of a group span 36 binades at most (a
 /// significand of 24 bits, 4 bits for the sum of 16); the tests stay within that.
 void Transform(Lines& operand, std::uint64_t sign_mask, DType dtype) {
-  for (std::size_t start = 0; start < operand.lines * operand.along; start += 16) {
+  for (std::size_t start = 0; start < operand.lines * operand.length; start += 16) {
     double out[16];
     for (std::size_t j = 0; j < 16; ++j) {
       long double sum = 0;
@@ -63,7 +63,7 @@ Lines MakeLines(const FloatTensor& in, const QuantSpec& spec, bool rowwise) {
   const MatrixShape matrix = FlattenShape(in.shape());
   Lines operand{rowwise ? matrix.rows : matrix.cols, rowwise ? matrix.cols : matrix.rows, {}};
   for (std::size_t line = 0; line < operand.lines; ++line) {
-    for (std::size_t i = 0; i < operand.along; ++i)
+    for (std::size_t i = 0; i < operand.length; ++i)
       operand.items.push_back(in.Value(rowwise ? line * matrix.cols + i : i * matrix.cols + line));
   }
   if (spec.rht && !rowwise) Transform(operand, spec.rht_sign_mask, in.dtype());
@@ -145,7 +145,7 @@ class Nvfp4Reference {
 
   /// Section 7.9, Philox written out once more.
   std::uint32_t RandomByte(std::size_t line, std::size_t i) const {
-    const std::uint64_t blocks = (operand_.along + 15) / 16;
+    const std::uint64_t blocks = (operand_.length + 15) / 16;
     const std::uint64_t run = line * blocks + i / 16 + (rowwise_ ? 0 : std::uint64_t{1} << 63);
     std::uint32_t c[4] = {static_cast<std::uint32_t>(spec_.offset),
                           static_cast<std::uint32_t>(spec_.offset >> 32),
@@ -193,13 +193,13 @@ void ReferenceNvfp4(const FloatTensor& in, bool rowwise, QuantizedBuffers& out) 
   const std::optional<float> given =
       !rowwise && spec.amax_columnwise ? spec.amax_columnwise : spec.amax;
   const auto prepare = [&](std::size_t line, std::size_t lines, std::size_t place) {
-    const auto measured = static_cast<float>(Amax(operand, line, lines, 0, operand.along));
+    const auto measured = static_cast<float>(Amax(operand, line, lines, 0, operand.length));
     const float amax = given.value_or(measured);
     reference.Prepare(static_cast<double>(amax));
     std::memcpy(amaxes + place * sizeof amax, &amax, sizeof amax);
   };
   if (!spec.row_scaled) prepare(0, operand.lines, 0);
-  const std::size_t blocks = (operand.along + 15) / 16, stored = (blocks + 3) / 4 * 4;
+  const std::size_t blocks = (operand.length + 15) / 16, stored = (blocks + 3) / 4 * 4;
   const bool tiles = spec.scheme->name == "nvfp4_2d";
   for (std::size_t line = 0; line < operand.lines; ++line) {
     if (spec.row_scaled) prepare(line, 1, line);
@@ -210,8 +210,8 @@ void ReferenceNvfp4(const FloatTensor& in, bool rowwise, QuantizedBuffers& out) 
                                                     line % 32 * 16 + line % 128 / 32 * 4 + block % 4
                                               : line * stored + block;
       out.Data(scales)[place] = static_cast<std::byte>(scale.code);
-      for (std::size_t i = block * 16; i < std::min(operand.along, block * 16 + 16); ++i) {
-        std::byte& byte = codes[line * (operand.along / 2) + i / 2];
+      for (std::size_t i = block * 16; i < std::min(operand.length, block * 16 + 16); ++i) {
+        std::byte& byte = codes[line * (operand.length / 2) + i / 2];
         const auto code = static_cast<std::byte>(reference.Code(line, i, scale));
         byte = i % 2 == 0 ? code : byte | code << 4;
       }

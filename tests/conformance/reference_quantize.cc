@@ -87,8 +87,8 @@ void QuantizeMx(const Matrix& x, const ReferenceCodec& codec, bool square, bool 
   const Role scales = rowwise ? Role::kRowwiseScaleInv : Role::kColumnwiseScaleInv;
   const double max = codec.Value(codec.format().largest);
   const std::size_t lines = rowwise ? x.rows : x.cols;
-  const std::size_t along = rowwise ? x.cols : x.rows;
-  const std::size_t blocks = Up(along, kMxBlockLength) / kMxBlockLength;
+  const std::size_t length = rowwise ? x.cols : x.rows;
+  const std::size_t blocks = Up(length, kMxBlockLength) / kMxBlockLength;
   const bool packed =
       out.view.spec.scheme->element_bits == 4;  // its columnwise codes lie transposed
   std::memset(out.Data(scales), 0, out.Bytes(scales));
@@ -105,12 +105,12 @@ void QuantizeMx(const Matrix& x, const ReferenceCodec& codec, bool square, bool 
       const std::size_t place =
           ScalePlace(rowwise || packed, out.view.spec.swizzled, line, block, lines, blocks);
       out.Data(scales)[place] = static_cast<std::byte>(scale_code);
-      for (std::size_t k = start; k < std::min(along, start + kMxBlockLength); ++k) {
+      for (std::size_t k = start; k < std::min(length, start + kMxBlockLength); ++k) {
         const std::size_t row = rowwise ? line : k, col = rowwise ? k : line;
         const float scaled = RoundedProduct(x(row, col), multiplier);
         const std::uint32_t code = codec.Encode(static_cast<double>(scaled));
         if (packed) {
-          out.Data(data)[(line * along + k) / 2] |= static_cast<std::byte>(code << k % 2 * 4);
+          out.Data(data)[(line * length + k) / 2] |= static_cast<std::byte>(code << k % 2 * 4);
         } else {
           out.Data(data)[row * x.cols + col] = static_cast<std::byte>(code);
         }
@@ -125,8 +125,8 @@ void QuantizeFp8Block(const Matrix& x, const ReferenceCodec& codec, bool square,
   const QuantSpec& spec = out.view.spec;
   const Role scales = rowwise ? Role::kRowwiseScaleInv : Role::kColumnwiseScaleInv;
   std::byte* codes = out.Data(rowwise ? Role::kRowwiseData : Role::kColumnwiseData);
-  const std::size_t lines = rowwise ? x.rows : x.cols, along = rowwise ? x.cols : x.rows;
-  const std::size_t blocks = Up(along, kFp8BlockLength) / kFp8BlockLength;
+  const std::size_t lines = rowwise ? x.rows : x.cols, length = rowwise ? x.cols : x.rows;
+  const std::size_t blocks = Up(length, kFp8BlockLength) / kFp8BlockLength;
   const std::size_t height = square ? kFp8BlockLength : 1;
   const float overflow = x.in->dtype() == DType::kFloat16    ? 65504.0f
                          : x.in->dtype() == DType::kBFloat16 ? 0x1.FEp127f
@@ -144,10 +144,11 @@ void QuantizeFp8Block(const Matrix& x, const ReferenceCodec& codec, bool square,
       const std::size_t place =
           square ? line / height * Up(blocks, 4) + block : block * Up(lines, 4) + line;
       std::memcpy(out.Data(scales) + place * sizeof scale_inv, &scale_inv, sizeof scale_inv);
-      for (std::size_t k = start; k < std::min(along, start + kFp8BlockLength); ++k) {
+      for (std::size_t k = start; k < std::min(length, start + kFp8BlockLength); ++k) {
         const float scaled =
             RoundedProduct(rowwise ? x(line, k) : x(k, line), static_cast<double>(scale));
-        codes[line * along + k] = static_cast<std::byte>(codec.Encode(static_cast<double>(scaled)));
+        codes[line * length + k] =
+            static_cast<std::byte>(codec.Encode(static_cast<double>(scaled)));
       }
     }
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The largest magnitude of a tile. Compiled once per instruction set.
+// Computes the largest magnitude of a tile. Compiled once per instruction set.
 #if defined(NARROWFLOAT_KERNELS_CPU_AMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWFLOAT_KERNELS_CPU_AMAX_INL_H_
 #undef NARROWFLOAT_KERNELS_CPU_AMAX_INL_H_
@@ -16,7 +16,8 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Of finite items, the largest pattern, which is above infinity's if there is a NaN.
+/// Returns the largest magnitude pattern of a tile. With kFinite, it is above infinity's pattern if
+/// an item is NaN; with kAll, NaN counts as 0.
 template <class T, Inputs kInputs>
 HWY_INLINE std::uint32_t LargestBits(const MatrixRows<const std::byte>& in, const Tile& tile) {
   using I = std::make_signed_t<BitsOf<T> >;

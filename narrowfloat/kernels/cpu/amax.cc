@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The amax of a tile.
+// Exports the amax of a tile.
 #include "narrowfloat/kernels/cpu/tables.h"
 
 #undef HWY_TARGET_INCLUDE

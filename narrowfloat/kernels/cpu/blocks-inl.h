@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks that run along rows: one row each (1x32) or several (32x32). Compiled once per instruction
-// set.
+// Quantizes blocks along rows, of one row (1x32) or several (32x32). A strip is the rows of one row
+// of blocks; a batch is the blocks of a strip whose amaxes, scales and codes are computed together.
+// Compiled once per instruction set.
 #if defined(NARROWFLOAT_KERNELS_CPU_BLOCKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWFLOAT_KERNELS_CPU_BLOCKS_INL_H_
 #undef NARROWFLOAT_KERNELS_CPU_BLOCKS_INL_H_
@@ -12,14 +13,14 @@
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/lanes-inl.h"
-#include "narrowfloat/kernels/cpu/stream-inl.h"
+#include "narrowfloat/kernels/cpu/nontemporal-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-inline constexpr std::size_t kBatchCols = 1024;  // columns of a panel whose scales stay in L1
+inline constexpr std::size_t kBatchCols = 1024;  // columns of a strip whose scales stay in L1
 
 /// Columns of a batch: first amaxes, then scales, then codes. Each batch pays once for the latency
 /// from its last load to its first code, so batches of single rows are longer.
@@ -33,13 +34,13 @@ inline constexpr std::size_t kBatch = kRunCols<S> / S::kBlock.cols;
 template <Scheme S>
 inline constexpr std::size_t kGroup = kBatchCols / S::kBlock.cols;
 
-/// Scales of up to kBatch blocks of T that follow each other in one panel.
+/// Holds amaxes and scales of up to kBatch adjacent blocks of one strip.
 template <Scheme S, class T>
 struct Batch {
   alignas(64) BitsOf<T> largest[kBatch<S>];  // patterns of the blocks' amaxes
   alignas(64) float scale[kBatch<S>];
   alignas(64) std::uint32_t scale_inv[kBatch<S>];
-  // Of PowerOfTwoScale, if `powers_of_two`; the multiplier too.
+  // PowerOfTwoScale's constants, valid if `powers_of_two`.
   alignas(64) std::uint32_t floor[kBatch<S>];
   alignas(64) float multiplier[kBatch<S>];
   bool finite;  // no item is infinite or NaN
@@ -73,23 +74,24 @@ struct Batch {
     return {hn::Set(df, scale[j])};
   }
   template <class DF>
-  HWY_INLINE UniformPowerOfTwo<T, DF> Folded(DF df, std::size_t j) const {
+  HWY_INLINE UniformPowerOfTwo<T, DF> PowersOfTwo(DF df, std::size_t j) const {
     const hn::RebindToUnsigned<DF> d32;
     const hn::Repartition<FloorBits<T>, DF> d;
     return {hn::BitCast(d, hn::Set(d32, floor[j])), hn::Set(df, multiplier[j])};
   }
 };
 
-/// The rows of one panel, from the first column of a batch on. kRows is the height of a block.
+/// The rows of a strip, from a batch's first column on. kRows is the height of a block.
 template <std::size_t kRows, class Byte>
-struct PanelRows {
+struct StripRows {
   Byte* row[kRows];
   std::size_t count;
-  Byte* next[kRows] = {};  // what will be read after this panel, or null
+  Byte* next[kRows] = {};  // addresses to prefetch, or null
 };
 
-/// One round of a tree that finds the maximum of each 128-bit block of several vectors: pairs of
-/// Units come together, of `even` in even places and of `odd` in odd ones, half as many of each.
+/// Does one level of a max tree over several vectors: interleaves the lower and the upper halves of
+/// two vectors' 128-bit blocks in units of Unit, and takes the maximum of both results. After the
+/// last level, lane j of a 128-bit block holds the maximum of vector j's block. 3 ops.
 template <class Unit, class DI>
 HWY_INLINE hn::Vec<DI> MergeMaxima(DI di, hn::Vec<DI> even, hn::Vec<DI> odd) {
   const hn::Repartition<Unit, DI> d;
@@ -98,7 +100,7 @@ HWY_INLINE hn::Vec<DI> MergeMaxima(DI di, hn::Vec<DI> even, hn::Vec<DI> odd) {
                  hn::BitCast(di, hn::InterleaveUpper(d, a, b)));
 }
 
-/// Lane by lane, the maximum of a vector's 128-bit blocks.
+/// Returns the lane-wise maximum of a vector's 128-bit blocks.
 template <class DI>
 HWY_INLINE auto ReduceBlocks(DI /*di*/, hn::Vec<DI> lanes) {
   if constexpr (hn::MaxLanes(DI()) * sizeof(hn::TFromD<DI>) <= 16) {
@@ -109,7 +111,7 @@ HWY_INLINE auto ReduceBlocks(DI /*di*/, hn::Vec<DI> lanes) {
   }
 }
 
-/// As many blocks as a 128-bit vector has lanes are measured together, through one tree.
+/// Blocks whose amaxes one tree computes: the lanes of a 128-bit vector.
 template <class T>
 inline constexpr std::size_t kBlocksPerTree = 16 / kItemSize<T>;
 
@@ -130,7 +132,7 @@ HWY_INLINE hn::Vec<D> JoinGroups(D d, std::size_t j, const Group& group) {
 /// narrower stores cannot be forwarded, and stalls until these and all earlier stores are in the
 /// cache.
 template <Scheme S, class T, Inputs kInputs>
-HWY_INLINE void MeasureBlocks(const std::byte* row, std::size_t blocks, Batch<S, T>& batch) {
+HWY_INLINE void ComputeBlockAmaxes(const std::byte* row, std::size_t blocks, Batch<S, T>& batch) {
   using I = std::make_signed_t<BitsOf<T>>;
   const hn::CappedTag<I, S::kBlock.cols> di;
   const hn::FixedTag<I, kBlocksPerTree<T>> d128;
@@ -167,9 +169,9 @@ HWY_INLINE void MeasureBlocks(const std::byte* row, std::size_t blocks, Batch<S,
   batch.finite = hn::AllFalse(d, hn::Gt(most, hn::Set(d, static_cast<I>(kInfinityBits<T> - 1))));
 }
 
-/// Where a panel's codes go, and where the same codes go once more, or null.
+/// Addresses of a strip's codes and of a second copy of them, or null.
 template <std::size_t kRows>
-struct PanelCodes : PanelRows<kRows, std::byte> {
+struct StripCodes : StripRows<kRows, std::byte> {
   std::byte* copy[kRows];
 };
 
@@ -195,27 +197,27 @@ template <Scheme S, class T, class DF>
 struct BlocksPowerOfTwo {
   BlockScales<S, T, DF> of;
   HWY_INLINE auto Floor(std::size_t i) const {
-    return of.batch.Folded(DF(), of.Block(i, sizeof(FloorBits<T>))).floor;
+    return of.batch.PowersOfTwo(DF(), of.Block(i, sizeof(FloorBits<T>))).floor;
   }
   HWY_INLINE hn::Vec<DF> Multiplier(std::size_t i) const {
-    return of.batch.Folded(DF(), of.Block(i, sizeof(float))).multiplier;
+    return of.batch.PowersOfTwo(DF(), of.Block(i, sizeof(float))).multiplier;
   }
 };
 
-/// Encodes `blocks` blocks, measured and with scales, of each row of a panel.
+/// Encodes `blocks` blocks of each row of a strip. Requires: `batch` holds their scales.
 /// Blocks shorter than a vector are encoded several at a time, so that vectors are full.
 template <Scheme S, class T, Inputs kInputs, bool kPowersOfTwo>
-HWY_INLINE void EncodeBlocks(const PanelRows<S::kBlock.rows, const std::byte>& in,
+HWY_INLINE void EncodeBlocks(const StripRows<S::kBlock.rows, const std::byte>& in,
                              std::size_t blocks, const Batch<S, T>& batch,
-                             const PanelCodes<S::kBlock.rows>& out,
-                             StagedWriter<kRunCols<S>>& outlet) {
+                             const StripCodes<S::kBlock.rows>& out,
+                             StagedWriter<kRunCols<S>>& writer) {
   using F = typename S::Element;
   constexpr std::size_t kCols = S::kBlock.cols, kPerVector = hn::MaxLanes(D8()) / kCols;
   const hn::CappedTag<std::uint8_t, kCols> d_block;
   const D8 d8;
   for (std::size_t r = 0; r < in.count; ++r) {
-    const VectorWriter codes = outlet.Open(d8, out.row[r]);
-    const VectorWriter copy = outlet.OpenCopy(d8, codes, out.copy[r]);
+    const VectorWriter codes = writer.Open(d8, out.row[r]);
+    const VectorWriter copy = writer.OpenCopy(d8, codes, out.copy[r]);
     const auto put = [&](auto d, std::size_t i, const auto& scale) NF_INLINE_ATTR {
       if (in.next[r] != nullptr)
         PrefetchBytes(in.next[r] + i * kItemSize<T>, hn::Lanes(d) * kItemSize<T>);
@@ -234,23 +236,23 @@ HWY_INLINE void EncodeBlocks(const PanelRows<S::kBlock.rows, const std::byte>& i
     for (; j < blocks; ++j) {
       using DB = hn::Repartition<float, decltype(d_block)>;
       const auto scale = [&]() NF_INLINE_ATTR {
-        if constexpr (kPowersOfTwo) return batch.Folded(DB(), j);
+        if constexpr (kPowersOfTwo) return batch.PowersOfTwo(DB(), j);
         if constexpr (!kPowersOfTwo) return batch.Scale(DB(), j);
       }();
       for (std::size_t i = 0; i < kCols; i += hn::Lanes(d_block))
         put(d_block, j * kCols + i, scale);
     }
-    outlet.Close(codes, out.row[r], blocks * kCols, out.copy[r]);
+    writer.Close(codes, out.row[r], blocks * kCols, out.copy[r]);
   }
 }
 
-/// Rows of a batch that the first-level cache holds together.
+/// Rows of a batch that fit in the first-level cache together.
 template <class T>
 inline constexpr std::size_t kRowsPerPass = 16 / kItemSize<T>;
 
-/// Takes rows into the maxima of columns, or begins these with them. `cols` is a multiple of the
-/// vector's length, or of kMaxBytes if that is less, `count` at most kRowsPerPass. Gives the
-/// largest of all patterns.
+/// Updates the maxima of columns with `count` rows; `first` starts them at 0. Returns the largest
+/// pattern of all. Requires: `cols` is a multiple of the vector's length, or of kMaxBytes if that
+/// is less; count <= kRowsPerPass.
 template <class T, Inputs kInputs, std::size_t kMaxBytes = HWY_MAX_BYTES>
 HWY_INLINE std::uint32_t ColumnMaximaOfPass(const std::byte* const* rows, std::size_t count,
                                             std::size_t cols, bool first,
@@ -274,7 +276,7 @@ HWY_INLINE std::uint32_t ColumnMaximaOfPass(const std::byte* const* rows, std::s
   return LargestLane(di, most);
 }
 
-/// The same of any number of rows.
+/// Does the same for any number of rows.
 template <class T, Inputs kInputs, std::size_t kMaxBytes = HWY_MAX_BYTES>
 HWY_INLINE std::uint32_t ColumnMaxima(const std::byte* const* rows, std::size_t count,
                                       std::size_t cols, std::make_signed_t<BitsOf<T>>* maxima) {
@@ -287,50 +289,51 @@ HWY_INLINE std::uint32_t ColumnMaxima(const std::byte* const* rows, std::size_t 
   return most;
 }
 
-/// The blocks of a panel of several rows are measured as those of its columns' maxima.
+/// Computes the amaxes of a strip's blocks. Blocks of several rows: takes the maxima of columns
+/// first, then those of one row of maxima.
 template <Scheme S, class T, Inputs kInputs>
-HWY_INLINE void MeasurePanel(const PanelRows<S::kBlock.rows, const std::byte>& in,
-                             std::size_t blocks, Batch<S, T>& batch) {
+HWY_INLINE void ComputeStripAmaxes(const StripRows<S::kBlock.rows, const std::byte>& in,
+                                   std::size_t blocks, Batch<S, T>& batch) {
   if constexpr (S::kBlock.rows == 1) {
-    MeasureBlocks<S, T, kInputs>(in.row[0], blocks, batch);
+    ComputeBlockAmaxes<S, T, kInputs>(in.row[0], blocks, batch);
   } else {
     alignas(64) std::make_signed_t<BitsOf<T>> maxima[kBatchCols];
     ColumnMaxima<T, kInputs, S::kBlock.cols>(in.row, in.count, blocks * S::kBlock.cols, maxima);
-    MeasureBlocks<S, T, kInputs>(reinterpret_cast<const std::byte*>(maxima), blocks, batch);
+    ComputeBlockAmaxes<S, T, kInputs>(reinterpret_cast<const std::byte*>(maxima), blocks, batch);
   }
 }
 
-/// Quantizes `cols` columns of a panel, all blocks whole. A block's scale keeps its numbers within
-/// the format, so that only infinities and NaN are not finite.
+/// Quantizes `blocks` whole blocks of a strip. A block's scale keeps its finite items within the
+/// format, so only infinities and NaN need Inputs::kAll.
 template <Scheme S, class T>
-HWY_INLINE void QuantizeBatch(const PanelRows<S::kBlock.rows, const std::byte>& in,
+HWY_INLINE void QuantizeBatch(const StripRows<S::kBlock.rows, const std::byte>& in,
                               std::size_t blocks, const typename S::TensorState& state,
-                              Batch<S, T>& batch, const PanelCodes<S::kBlock.rows>& out,
-                              StagedWriter<kRunCols<S>>& outlet) {
-  MeasurePanel<S, T, Inputs::kFinite>(in, blocks, batch);
+                              Batch<S, T>& batch, const StripCodes<S::kBlock.rows>& out,
+                              StagedWriter<kRunCols<S>>& writer) {
+  ComputeStripAmaxes<S, T, Inputs::kFinite>(in, blocks, batch);
   if (batch.finite) {
     batch.ComputeScales(state, blocks);
     if (batch.powers_of_two) {
-      return EncodeBlocks<S, T, Inputs::kFinite, true>(in, blocks, batch, out, outlet);
+      return EncodeBlocks<S, T, Inputs::kFinite, true>(in, blocks, batch, out, writer);
     }
-    EncodeBlocks<S, T, Inputs::kFinite, false>(in, blocks, batch, out, outlet);
+    EncodeBlocks<S, T, Inputs::kFinite, false>(in, blocks, batch, out, writer);
   } else {
-    MeasurePanel<S, T, Inputs::kAll>(in, blocks, batch);
+    ComputeStripAmaxes<S, T, Inputs::kAll>(in, blocks, batch);
     batch.ComputeScales(state, blocks);
-    EncodeBlocks<S, T, Inputs::kAll, false>(in, blocks, batch, out, outlet);
+    EncodeBlocks<S, T, Inputs::kAll, false>(in, blocks, batch, out, writer);
   }
 }
 
-/// The same for one block of fewer than kBlock.cols columns, as if padded with zeros.
+/// Quantizes one block of fewer than kBlock.cols columns, padded with zeros.
 template <Scheme S, class T>
-HWY_NOINLINE void QuantizeShort(const PanelRows<S::kBlock.rows, const std::byte>& in,
+HWY_NOINLINE void QuantizeShort(const StripRows<S::kBlock.rows, const std::byte>& in,
                                 std::size_t cols, const typename S::TensorState& state,
-                                Batch<S, T>& batch, const PanelCodes<S::kBlock.rows>& out) {
+                                Batch<S, T>& batch, const StripCodes<S::kBlock.rows>& out) {
   constexpr std::size_t kRows = S::kBlock.rows, kCols = S::kBlock.cols;
   ZeroPadded<T, kCols> padded[kRows];
   std::byte codes[kRows][kCols];
-  PanelRows<kRows, const std::byte> staged_in{};
-  PanelCodes<kRows> staged_out{};
+  StripRows<kRows, const std::byte> staged_in{};
+  StripCodes<kRows> staged_out{};
   staged_in.count = staged_out.count = in.count;
   for (std::size_t r = 0; r < in.count; ++r) {
     padded[r].Fill(in.row[r], cols);
@@ -345,9 +348,9 @@ HWY_NOINLINE void QuantizeShort(const PanelRows<S::kBlock.rows, const std::byte>
   }
 }
 
-/// Cuts the tile into panels of kBlock.rows and those into batches. Codes go to `codes` rows and,
-/// if `copy` is not null, to its rows; `finish(row, rows, col, cols, batch)` sees each batch once
-/// its codes are written.
+/// Cuts the tile into strips of kBlock.rows rows, and strips into batches. Writes codes to `codes`
+/// and, if it is not null, to `copy`. Calls finish(row, rows, col, cols, batch) after the codes of
+/// each batch are written.
 template <Scheme S, class T, class Finish>
 HWY_INLINE void ForEachBatch(const QuantizeArgs& args, const DirectionBuffers<std::byte>& codes,
                              const DirectionBuffers<std::byte>* copy, Finish&& finish) {
@@ -355,10 +358,10 @@ HWY_INLINE void ForEachBatch(const QuantizeArgs& args, const DirectionBuffers<st
   const typename S::TensorState state = S::Prepare(codes.amax, args.options);
   const Tile& tile = args.tile;
   const std::size_t ahead = std::min(kRunCols<S>, tile.col_end - tile.col_begin);
-  StagedWriter<kRunCols<S>> outlet(args.nontemporal);
+  StagedWriter<kRunCols<S>> writer(args.nontemporal);
   for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
-    PanelRows<kRows, const std::byte> in;
-    PanelCodes<kRows> out;
+    StripRows<kRows, const std::byte> in;
+    StripCodes<kRows> out;
     in.count = out.count = std::min(kRows, tile.row_end - row);
     for (std::size_t col = tile.col_begin; col < tile.col_end;) {
       const std::size_t left = tile.col_end - col;
@@ -370,10 +373,10 @@ HWY_INLINE void ForEachBatch(const QuantizeArgs& args, const DirectionBuffers<st
       }
       Batch<S, T> batch;
       for (std::size_t r = 0; r < in.count; ++r) {
-        in.next[r] = NextStrip<T>(args, row + r, col + ahead, kRows);
+        in.next[r] = NextItems<T>(args, row + r, col + ahead, kRows);
       }
       if (blocks > 0) {
-        QuantizeBatch<S, T>(in, blocks, state, batch, out, outlet);
+        QuantizeBatch<S, T>(in, blocks, state, batch, out, writer);
       } else {
         QuantizeShort<S, T>(in, left, state, batch, out);
       }
@@ -439,7 +442,7 @@ class RowScales {
   alignas(64) std::byte gathered_[kBlocks][kLine];  // by block
 };
 
-/// Blocks of one row, rowwise.
+/// Quantizes blocks of one row, rowwise.
 template <class S, class T>
 struct QuantizeRows {
   static void Run(const QuantizeArgs& args) noexcept {

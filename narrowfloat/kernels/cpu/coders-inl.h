@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How products become codes: to nearest, or by chance. Compiled once per instruction set.
+// Rounds products to codes: to nearest, or stochastically. Compiled once per instruction set.
 #if defined(NARROWFLOAT_KERNELS_CPU_CODERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWFLOAT_KERNELS_CPU_CODERS_INL_H_
 #undef NARROWFLOAT_KERNELS_CPU_CODERS_INL_H_
@@ -16,8 +16,8 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// A coder gives codes of 16-bit items with signs, and of fp32 items without, where Encode16
-/// and Encode32 leave them. `i` is the place of the first item in its run.
+/// Coders return the codes of 16-bit items with signs, and of fp32 items without, in the bits that
+/// Encode16 and Encode32 use. `i` is the index of the first item in its run.
 template <FloatFormat F, Inputs kInputs>
 struct NearestCoder {
   static constexpr Inputs kKind = kInputs;
@@ -34,30 +34,33 @@ struct NearestCoder {
   HWY_INLINE NearestCoder From(std::size_t /*i*/) const { return *this; }
 };
 
-/// |product| raised by a share of the step: E2M1's mantissa cuts that off to EncodeStochastic's
-/// value. The step is half of the octave's first number, a share is a random byte's 256th of it:
-/// `random` is that byte in the last bits of kDitherBase, which makes 2^14 + byte * 2^-9 of it. 5
-/// ops.
+/// Stochastic rounding, step 1 of 2: returns |product| + step * byte / 256; truncating it
+/// (TruncateToE2M1) gives EncodeStochastic's code. step is half of the power of two at or below the
+/// product, at least 0.5. `random` is the byte in the low bits of kDitherBase, the float 2^14 +
+/// byte * 2^-9, so subtracting 2^14 leaves byte * 2^-9. 5 ops.
 inline constexpr std::uint32_t kDitherBase = 0x46800000;
 template <class DF>
 HWY_INLINE hn::Vec<DF> AddDither(DF df, hn::Vec<DF> product,
                                  hn::Vec<hn::RebindToUnsigned<DF>> random) {
   const hn::RebindToUnsigned<DF> d32;
-  // In the lowest normal octave and below, steps are half of the octave's first number, 1.
+  // Steps of the subnormal numbers are those of the lowest normal binade, which begins at 1.
   const auto octave =
       hn::Max(hn::And(product, hn::BitCast(df, hn::Set(d32, kFloatInfinity))), hn::Set(df, 1.0f));
   const auto share = hn::Sub(hn::BitCast(df, random), hn::Set(df, 0x1p14f));  // exact
   return hn::MulAdd(octave, share, product);  // the product with `octave` is exact
 }
 
-/// E2M1's codes, shifted left by kCodeShift, of magnitudes whose exponents and first mantissa bit
-/// are given: cut off within their own octaves, for an octave's first number lies on the grid below
-/// it too. What is too large becomes the largest. 6 ops.
+/// Stochastic rounding, step 2 of 2: truncates magnitudes to E2M1, saturating. Returns codes
+/// shifted left by kCodeShift. `exponents` holds the exponent field and the first mantissa bit of
+/// each magnitude. Truncating within the value's own binade is enough: the first number of a binade
+/// is on the grid of the one below. 6 ops.
 template <class D16>
 HWY_INLINE hn::Vec<D16> TruncateToE2M1(D16 d16, hn::Vec<D16> exponents) {
   static_assert(E2M1::kMantissaBits == 1 && E2M1::kBias == 1);
   constexpr std::uint16_t kBelowHalf = (126 << 1) - 1;
-  // 0; 1 and 2, of a half; and from 1 on, one more than the code.
+  // magnitude   < 0.5   0.5 and 0.75   1   1.5   2   ...
+  // above       0       1 and 2        3   4     5   ...
+  // code        0       1 and 1        2   3     4   ...
   const auto above = hn::SaturatedSub(exponents, hn::Set(d16, kBelowHalf));
   const auto one = hn::Set(d16, std::uint16_t{1});
   const auto code = hn::Max(hn::SaturatedSub(above, one), hn::Min(above, one));
@@ -65,10 +68,11 @@ HWY_INLINE hn::Vec<D16> TruncateToE2M1(D16 d16, hn::Vec<D16> exponents) {
   return hn::ShiftLeft<kCodeShift<E2M1>>(hn::Min(code, most));
 }
 
-/// By chance, with a random byte for each item.
+/// Rounds stochastically, with one random byte per item.
 struct StochasticCoder {
   static constexpr Inputs kKind = Inputs::kAll;
-  static constexpr int kAbove = 23 - E2M1::kMantissaBits;  // where a float's exponent follows
+  static constexpr int kAbove =
+      23 - E2M1::kMantissaBits;  // bits of a float below those that TruncateToE2M1 takes
   const std::uint8_t* random;
 
   template <class T, class D16, class V>
@@ -113,7 +117,7 @@ struct StochasticCoder {
   HWY_INLINE StochasticCoder From(std::size_t i) const { return {random + i}; }
 };
 
-/// One round of Philox4x32 on the lower halves of 64-bit lanes; the upper ones are undefined.
+/// Does one round of Philox4x32 on the low halves of 64-bit lanes; the high halves are undefined.
 template <class D64>
 HWY_INLINE void PhiloxRound(D64 d64, hn::Vec<D64>* words, std::uint32_t low, std::uint32_t high) {
   const hn::Repartition<std::uint32_t, D64> d32;
@@ -129,7 +133,7 @@ HWY_INLINE void PhiloxRound(D64 d64, hn::Vec<D64>* words, std::uint32_t low, std
 
 using D64 = hn::ScalableTag<std::uint64_t>;
 
-/// RandomBytes of the runs in 64-bit lanes, one after the other.
+/// Stores the RandomBytes of the runs in 64-bit lanes, run by run.
 HWY_INLINE void StoreRandom(const hn::Vec<D64>* words, std::uint8_t* out) {
   const D64 d64;
   const hn::Repartition<std::uint32_t, D64> d32;
@@ -139,7 +143,7 @@ HWY_INLINE void StoreRandom(const hn::Vec<D64>* words, std::uint8_t* out) {
     return hn::BitCast(d64, hn::OddEven(hn::BitCast(d32, hn::ShiftLeft<32>(words[k + 1])),
                                         hn::BitCast(d32, words[k])));
   };
-  alignas(64) std::uint8_t even[8 * kLanes], odd[8 * kLanes];  // runs, in turns
+  alignas(64) std::uint8_t even[8 * kLanes], odd[8 * kLanes];  // runs of even and of odd lanes
   hn::Store(hn::BitCast(d8, hn::InterleaveLower(d64, pair(0), pair(2))), d8, even);
   hn::Store(hn::BitCast(d8, hn::InterleaveUpper(d64, pair(0), pair(2))), d8, odd);
   for (std::size_t k = 0; k < kLanes; k += 2) {
@@ -148,8 +152,8 @@ HWY_INLINE void StoreRandom(const hn::Vec<D64>* words, std::uint8_t* out) {
   }
 }
 
-/// Those of kVectors vectors of runs. A round waits for the one before it, so that several vectors
-/// take hardly longer than one.
+/// Stores the RandomBytes of kVectors vectors of runs. Each round depends on the one before it, so
+/// several vectors take hardly longer than one.
 template <std::size_t kVectors>
 HWY_INLINE void DrawRandom(const RandomState& state, hn::Vec<D64> run, std::uint64_t step,
                            std::uint8_t* out) {
@@ -173,8 +177,8 @@ HWY_INLINE void DrawRandom(const RandomState& state, hn::Vec<D64> run, std::uint
   }
 }
 
-/// RandomBytes of `count` runs, `step` apart from `first` on, each kRandomRun bytes; whole vectors
-/// of runs are written.
+/// Writes RandomBytes of the runs first, first + step, ...: `count` runs of kRandomRun bytes,
+/// rounded up to whole vectors of runs.
 HWY_INLINE void FillRandom(const RandomState& state, std::uint64_t first, std::uint64_t step,
                            std::size_t count, std::uint8_t* out) {
   const D64 d64;

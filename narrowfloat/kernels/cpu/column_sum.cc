@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sums of a tile's columns. Lanes are columns, so that each is added in the order of the rows,
-// as the reference does it.
+// Sums a tile's columns. Lanes are columns, so that each column is added in the order of its rows,
+// as in the reference.
 #include "narrowfloat/kernels/cpu/tables.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -21,7 +21,7 @@ namespace {
 ByType<ColumnSumFn> AddTable() {
   return {};
 }
-ByType<AmaxSumFn> MeasureTable() {
+ByType<AmaxSumFn> AddAndAmaxTable() {
   return {};
 }
 ByType<SumOrderFn> OrderTable() {
@@ -32,9 +32,9 @@ ByType<SumOrderFn> OrderTable() {
 
 using D32 = hn::RebindToUnsigned<DF>;
 
-/// Values of 16-bit items that stand in the lower halves of lanes, zeros above; exact. NaN stays
-/// NaN. float16: 8 ops; the product with 2^112 moves the exponent over, and what is beyond the
-/// largest number gets fp32's exponent for it.
+/// Returns the exact values of 16-bit items in the low halves of lanes, zeros above. NaN stays NaN.
+/// float16: 8 ops; multiplies by 2^112 to correct the exponent, and sets fp32's largest exponent
+/// for infinity and NaN.
 template <class T>
 HWY_INLINE hn::Vec<DF> ValuesOf(hn::Vec<D32> halves) {
   const DF df;
@@ -54,7 +54,7 @@ HWY_INLINE hn::Vec<DF> ValuesOf(hn::Vec<D32> halves) {
   }
 }
 
-/// The even and the odd ones of 16-bit items.
+/// Returns the values of the even and of the odd 16-bit items of pairs.
 template <class T>
 HWY_INLINE hn::Vec<DF> EvenValues(hn::Vec<D32> pairs) {
   if constexpr (std::is_same_v<T, BFloat16>) return ValuesOf<T>(pairs);
@@ -67,8 +67,8 @@ HWY_INLINE hn::Vec<DF> OddValues(hn::Vec<D32> pairs) {
   return ValuesOf<T>(hn::ShiftRight<16>(pairs));
 }
 
-/// g++ would load a vector again for each of its uses that takes it for another type, and loads are
-/// what there is most of here.
+/// Keeps a vector in a register. g++ would load it again for each use as another type, and loads
+/// limit the speed of this kernel.
 template <class V>
 HWY_INLINE void KeepInRegister(V& vector) {
 #if HWY_ARCH_X86 && HWY_COMPILER_GCC_ACTUAL
@@ -78,24 +78,25 @@ HWY_INLINE void KeepInRegister(V& vector) {
 #endif
 }
 
-/// Two vectors of sums; which columns a lane stands for is what suits the items.
-struct SumsAsKept {
+/// Two vectors of sums. The items' type determines the order of columns in the lanes.
+struct SumPair {
   hn::Vec<DF> first, second;
 
-  HWY_INLINE void Take(const float* at) {
+  HWY_INLINE void Load(const float* at) {
     first = hn::LoadU(DF(), at);
     second = hn::LoadU(DF(), at + hn::Lanes(DF()));
   }
-  HWY_INLINE void Keep(float* at) const {
+  HWY_INLINE void Store(float* at) const {
     hn::StoreU(first, DF(), at);
     hn::StoreU(second, DF(), at + hn::Lanes(DF()));
   }
 };
 
-/// Even columns in one, odd ones in the other. Store brings them into the columns' order.
+/// Sums of even columns in `first`, of odd ones in `second`. StoreInOrder restores the columns'
+/// order.
 template <class T>
-struct Sums : SumsAsKept {
-  HWY_INLINE void Store(float* at) const { hn::StoreInterleaved2(first, second, DF(), at); }
+struct Sums : SumPair {
+  HWY_INLINE void StoreInOrder(float* at) const { hn::StoreInterleaved2(first, second, DF(), at); }
   HWY_INLINE void Add(const std::byte* items) {
     auto pairs = LoadItems(D32(), items);
     KeepInRegister(pairs);
@@ -103,8 +104,8 @@ struct Sums : SumsAsKept {
     second = hn::Add(second, OddValues<T>(pairs));
   }
 };
-struct SumsInOrder : SumsAsKept {
-  HWY_INLINE void Store(float* at) const { Keep(at); }
+struct SumsInOrder : SumPair {
+  HWY_INLINE void StoreInOrder(float* at) const { Store(at); }
 };
 template <>
 struct Sums<float> : SumsInOrder {
@@ -114,7 +115,7 @@ struct Sums<float> : SumsInOrder {
   }
 };
 #if HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
-/// One instruction widens them, exactly.
+/// Widens by one instruction, exactly.
 template <>
 struct Sums<Float16> : SumsInOrder {
   static HWY_INLINE hn::Vec<DF> Values(const std::byte* items) {
@@ -128,15 +129,15 @@ struct Sums<Float16> : SumsInOrder {
 };
 #endif
 
-/// Patterns of the largest magnitudes of a group's items, or nothing.
-template <class T, bool kMeasures>
+/// Collects the largest magnitude patterns, if kWithAmax.
+template <class T, bool kWithAmax>
 struct Largest {
   static constexpr std::size_t kLanes = hn::MaxLanes(MagnitudeTag<T>());
   hn::Vec<MagnitudeTag<T> > magnitudes;
 
   HWY_INLINE Largest() : magnitudes(hn::Zero(MagnitudeTag<T>())) {}
-  HWY_INLINE void Take(const std::byte* items) {
-    if constexpr (!kMeasures) return;
+  HWY_INLINE void Update(const std::byte* items) {
+    if constexpr (!kWithAmax) return;
     const MagnitudeTag<T> di;
     for (std::size_t i = 0; i < 2 * hn::MaxLanes(DF()); i += kLanes) {
       magnitudes = hn::Max(
@@ -146,7 +147,7 @@ struct Largest {
   HWY_INLINE std::uint32_t Bits() const { return LargestLane(MagnitudeTag<T>(), magnitudes); }
 };
 
-/// Some rows at a time, so that sums are loaded and stored once for all of them.
+/// Adds kRows rows at a time, so that sums are loaded and stored once for all of them.
 template <class T>
 class ColumnSums {
  public:
@@ -154,8 +155,8 @@ class ColumnSums {
     AddTile<false>(in, tile, sums);
   }
 
-  static float AddAndMeasure(const MatrixRows<const std::byte>& in, const Tile& tile,
-                             float* sums) noexcept {
+  static float AddAndAmax(const MatrixRows<const std::byte>& in, const Tile& tile,
+                          float* sums) noexcept {
     const std::uint32_t largest = AddTile<true>(in, tile, sums);
     if (largest <= kInfinityBits<T>) return MagnitudeValue<T>(largest);
     return AmaxTile<T>::Run(in, tile);  // there is a NaN, which it ignores
@@ -163,71 +164,72 @@ class ColumnSums {
 
   static void Order(float* sums, std::size_t cols) noexcept {
     Sums<T> moved;
-    for (std::size_t c = 0; c < Whole(cols); c += kGroup) {
-      moved.Take(sums + c);
-      moved.Store(sums + c);
+    for (std::size_t c = 0; c < GroupedCols(cols); c += kGroup) {
+      moved.Load(sums + c);
+      moved.StoreInOrder(sums + c);
     }
   }
 
  private:
   static constexpr std::size_t kGroup = 2 * hn::MaxLanes(DF());  // columns of a Sums
   static_assert(kSumGroup % kGroup == 0);
-  static constexpr std::size_t kRows = 8;  // so many streams a core can follow
+  static constexpr std::size_t kRows = 8;  // sequences of reads that a core prefetches at once
   static constexpr std::size_t kItem = kItemSize<T>;
 
-  // How many they are is not known to the compiler, which would otherwise unroll the loop over them
-  // and run out of registers.
-  struct Panel {
+  // `count` is not a constant: the compiler would unroll the loop over rows and run out of
+  // registers.
+  struct RowGroup {
     std::size_t count;
     const std::byte* row[kRows];
   };
 
-  /// Columns that fill groups; those behind them are kept in order.
-  static constexpr std::size_t Whole(std::size_t cols) { return cols / kGroup * kGroup; }
+  /// Returns the number of columns in whole groups. Sums of the other columns are in order.
+  static constexpr std::size_t GroupedCols(std::size_t cols) { return cols / kGroup * kGroup; }
 
-  /// The pattern of the largest magnitude, above infinity's if there is a NaN.
-  template <bool kMeasures>
+  /// Adds the tile's rows. With kWithAmax, returns the largest magnitude pattern, which is above
+  /// infinity's if an item is NaN.
+  template <bool kWithAmax>
   static HWY_INLINE std::uint32_t AddTile(const MatrixRows<const std::byte>& in, const Tile& tile,
                                           float* sums) {
-    const std::size_t cols = tile.col_end - tile.col_begin, whole = Whole(cols);
+    const std::size_t cols = tile.col_end - tile.col_begin, whole = GroupedCols(cols);
     sums += tile.col_begin;
-    Largest<T, kMeasures> largest;
+    Largest<T, kWithAmax> largest;
     for (std::size_t r = tile.row_begin; r < tile.row_end; r += kRows) {
-      Panel panel;
-      panel.count = std::min(kRows, tile.row_end - r);
-      for (std::size_t i = 0; i < panel.count; ++i)
-        panel.row[i] = in.Row(r + i) + tile.col_begin * kItem;
+      RowGroup rows;
+      rows.count = std::min(kRows, tile.row_end - r);
+      for (std::size_t i = 0; i < rows.count; ++i)
+        rows.row[i] = in.Row(r + i) + tile.col_begin * kItem;
       std::size_t c = 0;
-      for (; c + 4 * kGroup <= whole; c += 4 * kGroup) AddGroups<4>(panel, c, sums + c, largest);
-      for (; c < whole; c += kGroup) AddGroups<1>(panel, c, sums + c, largest);
-      if (c < cols) AddRest(panel, c, cols - c, sums + c, largest);
+      for (; c + 4 * kGroup <= whole; c += 4 * kGroup) AddGroups<4>(rows, c, sums + c, largest);
+      for (; c < whole; c += kGroup) AddGroups<1>(rows, c, sums + c, largest);
+      if (c < cols) AddRest(rows, c, cols - c, sums + c, largest);
     }
     return largest.Bits();
   }
 
-  template <std::size_t kGroups, bool kMeasures>
-  static HWY_INLINE void AddGroups(const Panel& panel, std::size_t col, float* kept,
-                                   Largest<T, kMeasures>& largest) {
+  template <std::size_t kGroups, bool kWithAmax>
+  static HWY_INLINE void AddGroups(const RowGroup& rows, std::size_t col, float* kept,
+                                   Largest<T, kWithAmax>& largest) {
     Sums<T> added[kGroups];
-    for (std::size_t j = 0; j < kGroups; ++j) added[j].Take(kept + j * kGroup);
-    for (std::size_t i = 0; i < panel.count; ++i) {
-      const std::byte* items = panel.row[i] + col * kItem;
+    for (std::size_t j = 0; j < kGroups; ++j) added[j].Load(kept + j * kGroup);
+    for (std::size_t i = 0; i < rows.count; ++i) {
+      const std::byte* items = rows.row[i] + col * kItem;
       for (std::size_t j = 0; j < kGroups; ++j) {
         added[j].Add(items + j * kGroup * kItem);
-        largest.Take(items + j * kGroup * kItem);
+        largest.Update(items + j * kGroup * kItem);
       }
     }
-    for (std::size_t j = 0; j < kGroups; ++j) added[j].Keep(kept + j * kGroup);
+    for (std::size_t j = 0; j < kGroups; ++j) added[j].Store(kept + j * kGroup);
   }
 
-  /// Columns that fill no group.
-  template <bool kMeasures>
-  static void AddRest(const Panel& panel, std::size_t col, std::size_t cols, float* sums,
-                      Largest<T, kMeasures>& largest) {
-    for (std::size_t i = 0; i < panel.count; ++i) {
+  /// Adds the columns that fill no group.
+  template <bool kWithAmax>
+  static void AddRest(const RowGroup& rows, std::size_t col, std::size_t cols, float* sums,
+                      Largest<T, kWithAmax>& largest) {
+    for (std::size_t i = 0; i < rows.count; ++i) {
       ZeroPadded<T, kGroup> items;
-      items.Fill(panel.row[i] + col * kItem, cols);
-      largest.Take(items.items);
+      items.Fill(rows.row[i] + col * kItem, cols);
+      largest.Update(items.items);
       for (std::size_t c = 0; c < cols; ++c) sums[c] += LoadItem<T>(items.items, c);
     }
   }
@@ -238,8 +240,8 @@ constexpr ByType<ColumnSumFn> MakeAddTable(TypeList<T...>) {
   return {&ColumnSums<T>::Add...};
 }
 template <class... T>
-constexpr ByType<AmaxSumFn> MakeMeasureTable(TypeList<T...>) {
-  return {&ColumnSums<T>::AddAndMeasure...};
+constexpr ByType<AmaxSumFn> MakeAddAndAmaxTable(TypeList<T...>) {
+  return {&ColumnSums<T>::AddAndAmax...};
 }
 template <class... T>
 constexpr ByType<SumOrderFn> MakeOrderTable(TypeList<T...>) {
@@ -249,8 +251,8 @@ constexpr ByType<SumOrderFn> MakeOrderTable(TypeList<T...>) {
 ByType<ColumnSumFn> AddTable() {
   return MakeAddTable(FloatTypes{});
 }
-ByType<AmaxSumFn> MeasureTable() {
-  return MakeMeasureTable(FloatTypes{});
+ByType<AmaxSumFn> AddAndAmaxTable() {
+  return MakeAddAndAmaxTable(FloatTypes{});
 }
 ByType<SumOrderFn> OrderTable() {
   return MakeOrderTable(FloatTypes{});
@@ -265,14 +267,14 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace narrowfloat {
 HWY_EXPORT(AddTable);
-HWY_EXPORT(MeasureTable);
+HWY_EXPORT(AddAndAmaxTable);
 HWY_EXPORT(OrderTable);
 namespace cpu {
 ByType<ColumnSumFn> ColumnSumTable(std::size_t target) {
   return HWY_DISPATCH_TABLE(AddTable)[target]();
 }
 ByType<AmaxSumFn> AmaxSumTable(std::size_t target) {
-  return HWY_DISPATCH_TABLE(MeasureTable)[target]();
+  return HWY_DISPATCH_TABLE(AddAndAmaxTable)[target]();
 }
 ByType<SumOrderFn> SumOrderTable(std::size_t target) {
   return HWY_DISPATCH_TABLE(OrderTable)[target]();

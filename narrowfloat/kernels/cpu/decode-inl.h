@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From codes to items: any codes and scales through fp32, numbers through tables. Compiled once per
-// instruction set.
+// Decodes codes to items: all codes and scales through fp32, finite ones through tables. Compiled
+// once per instruction set.
 #if defined(NARROWFLOAT_KERNELS_CPU_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWFLOAT_KERNELS_CPU_DECODE_INL_H_
 #undef NARROWFLOAT_KERNELS_CPU_DECODE_INL_H_
@@ -12,7 +12,7 @@
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/lanes-inl.h"
-#include "narrowfloat/kernels/cpu/stream-inl.h"
+#include "narrowfloat/kernels/cpu/nontemporal-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET != HWY_SCALAR
@@ -29,7 +29,7 @@ constexpr float PowerOfTwo(int exponent) {
 
 #if HWY_TARGET <= HWY_AVX2
 
-/// Two vectors' worth of values. A code's bits, shifted to where float16 has its exponent and
+/// Decodes two vectors of values. A code's bits, shifted to where float16 has its exponent and
 /// mantissa, are the value times 2^(bias-15), which the processor widens exactly, subnormals
 /// included. 11 ops.
 template <FloatFormat F>
@@ -65,8 +65,8 @@ HWY_INLINE void DecodeCodes(const std::uint8_t* codes, hn::Vec<DF>& low, hn::Vec
 
 #else
 
-/// Values of codes. The bits of a code, shifted to where binary32 has its exponent and mantissa,
-/// are the value times 2^(bias-127), subnormals included; the product is exact. 9 ops.
+/// Decodes a vector of values. The bits of a code, shifted to where binary32 has its exponent and
+/// mantissa, are the value times 2^(bias-127), subnormals included; the product is exact. 9 ops.
 template <FloatFormat F>
 HWY_INLINE hn::Vec<DF> DecodeVector(const std::uint8_t* codes) {
   const DF df;
@@ -95,7 +95,7 @@ HWY_INLINE void DecodeCodes(const std::uint8_t* codes, hn::Vec<DF>& low, hn::Vec
 
 #endif
 
-/// value * scale_inv, any NaN as the one quiet NaN.
+/// Returns value * scale_inv; every NaN becomes the one quiet NaN.
 HWY_INLINE hn::Vec<DF> Scaled(hn::Vec<DF> value, hn::Vec<DF> scale_inv) {
   const DF df;
   const auto product = hn::Mul(value, scale_inv);
@@ -125,7 +125,7 @@ HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, DF> > RoundTo(hn::Vec<DF> low,
     return hn::Combine(d16, hn::BitCast(dh, hn::DemoteTo(df16, high)),
                        hn::BitCast(dh, hn::DemoteTo(df16, low)));
 #else
-    // Cutting off at twice the largest power of two gives infinity's code.
+    // Limits to twice the largest power of two, whose code is infinity's.
     const auto rounded = [&](hn::Vec<DF> value) NF_INLINE_ATTR {
       const auto bits = hn::BitCast(d32, value);
       const auto magnitude = hn::And(bits, hn::Set(d32, ~kFloatSign));
@@ -140,7 +140,7 @@ HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, DF> > RoundTo(hn::Vec<DF> low,
   }
 }
 
-/// Two vectors' worth of items, whatever the codes and scales are.
+/// Decodes two fp32 vectors of items, for all codes and scales.
 template <FloatFormat F, class T, class Scale>
 HWY_INLINE void DecodeAny(const std::uint8_t* codes, const Scale& scale, const VectorWriter& out) {
   const DF df;
@@ -157,8 +157,8 @@ HWY_INLINE void DecodeAny(const std::uint8_t* codes, const Scale& scale, const V
   }
 }
 
-/// `count` items with one scale each (LaneScales) or one for all (UniformScale); scale_at(i) is
-/// that of item i on.
+/// Decodes `count` items. scale_at(i) returns the scales from item i on: LaneScales or
+/// UniformScale.
 template <FloatFormat F, class T, class ScaleAt>
 HWY_NOINLINE void DecodeAnyRow(const std::byte* in, std::size_t count, const ScaleAt& scale_at,
                                const VectorWriter& out) {
@@ -184,9 +184,9 @@ HWY_INLINE void DecodeAnyRow(const std::byte* in, std::size_t count, float scale
       in, count, [uniform](std::size_t) NF_INLINE_ATTR { return uniform; }, out);
 }
 
-/// Interleaving works within 128-bit blocks; with 8-byte units in this order before, memory order
-/// comes out.
-HWY_INLINE hn::Vec<D8> InInterleavingOrder(hn::Vec<D8> codes) {
+/// Permutes 8-byte units so that a following InterleaveLower and InterleaveUpper, which work within
+/// 128-bit blocks, yield memory order.
+HWY_INLINE hn::Vec<D8> InterleavingOrder(hn::Vec<D8> codes) {
   const hn::Repartition<std::uint64_t, D8> d64;
   constexpr std::size_t kUnits = hn::MaxLanes(d64);
   if constexpr (kUnits <= 2) return codes;
@@ -196,7 +196,7 @@ HWY_INLINE hn::Vec<D8> InInterleavingOrder(hn::Vec<D8> codes) {
       D8(), hn::TableLookupLanes(hn::BitCast(d64, codes), hn::SetTableIndices(d64, order)));
 }
 
-/// Codes of four bits, `count` of them and two a byte, the first in the lower half, as one a byte.
+/// Unpacks `count` 4-bit codes, two per byte and the first in the low half, to one per byte.
 HWY_INLINE void UnpackCodes(const std::byte* packed, std::size_t count, std::byte* codes) {
   const D8 d8;
   const hn::Repartition<std::uint16_t, D8> d16;
@@ -205,7 +205,7 @@ HWY_INLINE void UnpackCodes(const std::byte* packed, std::size_t count, std::byt
   std::size_t i = 0;
   for (; i + 2 * hn::Lanes(d8) <= count; i += 2 * hn::Lanes(d8)) {
     const auto bytes =
-        InInterleavingOrder(hn::LoadU(d8, reinterpret_cast<const std::uint8_t*>(packed + i / 2)));
+        InterleavingOrder(hn::LoadU(d8, reinterpret_cast<const std::uint8_t*>(packed + i / 2)));
     const auto first = hn::And(bytes, nibble);
     const auto second =
         hn::And(hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(d16, bytes))), nibble);
@@ -217,7 +217,7 @@ HWY_INLINE void UnpackCodes(const std::byte* packed, std::size_t count, std::byt
   }
 }
 
-/// Of `count` bytes with two codes each, the second or the first ones. Whole vectors are written.
+/// Extracts the second (or the first) code of each of `count` bytes. Writes whole vectors.
 HWY_INLINE void SplitCodes(const std::byte* packed, std::size_t count, bool second,
                            std::byte* codes) {
   const D8 d8;
@@ -230,12 +230,12 @@ HWY_INLINE void SplitCodes(const std::byte* packed, std::size_t count, bool seco
   }
 }
 
-/// What a code is in T, put together from a table. Of a code's magnitude the last bit of the
-/// exponent and the mantissa are the table's index, the other exponent bits are added where T has
-/// its exponent: index = magnitude below 2^(M+1), else its mantissa with the lowest exponent. That
-/// is right for all codes if it is so for the smallest normal one and the largest.
+/// Table that decodes 8-bit codes to 16-bit items. The index is the code's magnitude if that is
+/// below 2^(M+1), else its mantissa with exponent 1; the remaining exponent is added to the
+/// exponent field of the entry. This is exact for all codes if it is so for the smallest normal one
+/// and the largest.
 template <FloatFormat F, class T>
-struct HalvesTable {
+struct DecodeTable16 {
   static_assert(kBits<F> == 8 && kItemSize<T> == 2);
   static constexpr std::size_t kEntries = std::size_t{2} << F::kMantissaBits;
   static constexpr std::uint32_t kSmallestNormal = 1u << F::kMantissaBits;
@@ -254,19 +254,19 @@ struct HalvesTable {
     hn::Vec<D16> sign[2];
   };
 
-  /// The table in registers: stores of items cannot touch it there.
+  /// The table in registers, which stores of items cannot alias.
   struct Loaded {
     hn::Vec<D8> low, high;
   };
   HWY_INLINE Loaded Load() const { return {hn::LoadDup128(D8(), low), hn::LoadDup128(D8(), high)}; }
 
-  /// Items of Lanes(D8) codes, in two vectors. `largest` collects the codes' magnitudes.
+  /// Decodes Lanes(D8) codes to two vectors. `largest` collects the largest magnitudes of codes.
   static HWY_INLINE Run Decode(const Loaded& table, const std::uint8_t* in, hn::Vec<D8>& largest) {
     const D8 d8;
     const D16 d16;
     const auto set = [&](std::uint32_t value)
                          NF_INLINE_ATTR { return hn::Set(d8, static_cast<std::uint8_t>(value)); };
-    const auto codes = InInterleavingOrder(hn::LoadU(d8, in));
+    const auto codes = InterleavingOrder(hn::LoadU(d8, in));
     const auto magnitude = hn::And(codes, set(kSignCode<F> - 1u));
     largest = hn::Max(largest, magnitude);
     const auto mantissa = hn::And(codes, set(kSmallestNormal - 1u));
@@ -289,8 +289,8 @@ struct HalvesTable {
   }
 };
 
-/// Decodes `count` codes with run(codes, items, largest), which does Lanes(D8) at a time. False if
-/// one is NaN or infinite: the items are then wrong.
+/// Decodes `count` codes with run(codes, i, items, largest), Lanes(D8) at a time. Returns false if
+/// a code is NaN or infinite: the items are then wrong.
 template <FloatFormat F, class T, class DecodeRun>
 HWY_INLINE bool DecodeNumbers(const std::byte* in, std::size_t count, const VectorWriter& out,
                               const DecodeRun& run) {
@@ -311,24 +311,24 @@ HWY_INLINE bool DecodeNumbers(const std::byte* in, std::size_t count, const Vect
   return hn::AllFalse(d8, special);
 }
 
-/// 16-bit items, each code times one scale.
+/// Decodes codes under one scale to 16-bit items.
 template <FloatFormat F, class T>
-class ScaledHalves {
+class UniformDecoder16 {
  public:
-  using Table = HalvesTable<F, T>;
+  using Table = DecodeTable16<F, T>;
 
-  explicit ScaledHalves(float scale) {
+  explicit UniformDecoder16(float scale) {
     const auto product = [&](std::uint32_t code) {
       return Encode<T, Overflow::kInfinity>(narrowfloat::Decode<F>(code) * scale);
     };
-    // An octave away from T's subnormals all products are rounded alike.
+    // From one binade above T's subnormals on, products round alike in every binade.
     regular_ = scale > 0.0f && product(Table::kSmallestNormal) >= (2u << T::kMantissaBits) &&
                product(F::kMaxCode) <= T::kMaxCode;
     if (!regular_) return;
     for (std::uint32_t i = 0; i < Table::kEntries; ++i) table_.SetEntry(i, product(i));
   }
 
-  /// False if the items are not to be had this way.
+  /// Returns false if the table does not serve the scale or a code; the items are then undefined.
   HWY_INLINE bool Decode(const std::byte* codes, std::size_t count, const VectorWriter& out) const {
     if (!regular_) return false;
     const auto table = table_.Load();
@@ -389,39 +389,40 @@ HWY_INLINE hn::Vec512<std::uint16_t> DecodeTwoBlocks(const std::uint8_t* packed,
 
 #endif
 
-/// What `code` of F is in T.
+/// Returns the code of T for a code of F.
 template <FloatFormat F, class T>
 constexpr std::uint32_t CodeIn(std::uint32_t code) {
   return Encode<T, Overflow::kInfinity>(Decode<F>(code));
 }
 
-/// 16-bit items, each code times a power of two whose product T holds as a normal number: added to
-/// its exponent. Zero alone must stay as it is; so entries but that of zero stand kLift higher, and
-/// subtracting kLift less the power saturates.
+/// Decodes codes under power-of-two scales whose products are normal numbers of T: adds the scale's
+/// exponent to that of the entry. Zero must stay zero: nonzero entries are stored plus kLift, and
+/// subtracting kLift minus the exponent saturates at 0 for the zero entry.
 template <FloatFormat F, class T>
-class PowerHalves {
+class PowerOfTwoDecoder16 {
  public:
-  using Table = HalvesTable<F, T>;
+  using Table = DecodeTable16<F, T>;
   using D16 = typename Table::D16;
 
-  PowerHalves() {
+  PowerOfTwoDecoder16() {
     for (std::uint32_t i = 1; i < Table::kEntries; ++i) table_.SetEntry(i, CodeIn<F, T>(i) + kLift);
   }
 
-  /// 0 if products with this scale are to be had this way.
+  /// Returns 0 if Decode serves this scale.
   static HWY_INLINE std::uint32_t NeedsSlowPath(float scale) {
     const auto bits = std::bit_cast<std::uint32_t>(scale);
     return (bits & 0x7FFFFFu) | static_cast<std::uint32_t>(!kRegular) |
            static_cast<std::uint32_t>(bits < kSmallestScale) |
            static_cast<std::uint32_t>(bits > kLargestScale);
   }
-  /// For Decode, of a scale that fits.
+  /// Returns what Decode subtracts for a scale. Requires: NeedsSlowPath(scale) is 0.
   static HWY_INLINE std::uint16_t Power(float scale) {
     const auto bits = std::bit_cast<std::uint32_t>(scale);
     return static_cast<std::uint16_t>(kLift - (((bits >> 23) - 127u) << T::kMantissaBits));
   }
 
-  /// power_at(i) is those of the items from i on. False if the items are not to be had this way.
+  /// Decodes with power_at(i), the Power of the items from i on. Returns false if a code is NaN or
+  /// infinite; the items are then undefined.
   template <class PowerAt>
   HWY_INLINE bool Decode(const std::byte* codes, std::size_t count, const PowerAt& power_at,
                          const VectorWriter& out) const {
@@ -443,7 +444,7 @@ class PowerHalves {
 
  private:
   static constexpr std::uint32_t kLift = T::kMaxCode - CodeIn<F, T>(F::kMaxCode) + 1u;
-  // Exponents that may be added: the smallest code stays normal, the largest finite.
+  // Bounds of the added exponent: the smallest code stays normal, the largest stays finite.
   static constexpr bool kRegular = CodeIn<F, T>(1) >= 1u << T::kMantissaBits;
   static constexpr std::uint32_t kDown = (CodeIn<F, T>(1) >> T::kMantissaBits) - 1u;
   static constexpr std::uint32_t kUp =

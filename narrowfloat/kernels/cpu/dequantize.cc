@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoding codes, those that keep the input's orientation and transposed ones.
+// Dequantizes codes that keep the input's orientation, and transposed ones.
 #include "narrowfloat/kernels/cpu/tables.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -24,15 +24,15 @@ DequantizeSlots Table() {
 
 #else
 
-constexpr std::size_t kChunk = 1024;  // items of a row that are decoded before they leave
+constexpr std::size_t kRunItems = 1024;  // items that are decoded at a time
 
-/// Whether products with S's scales may be those of PowerHalves.
+/// True if PowerOfTwoDecoder16 can decode S to T under some scales.
 template <class S, class T>
-inline constexpr bool kPowers = kItemSize<T> == 2 && ByteScheme<S>;
+inline constexpr bool kMayDecode16 = kItemSize<T> == 2 && ByteScheme<S>;
 
-struct NoHalves {};
+struct NoDecoder16 {};
 
-/// What stored scales stand for.
+/// Decodes stored scales.
 template <class S>
 class ScaleDecoder {
  public:
@@ -40,7 +40,7 @@ class ScaleDecoder {
     state_ = S::Prepare(in_.amax, options_);
   }
 
-  /// `count` blocks of a line. The first loop is vectorized by the compiler.
+  /// Decodes the scales of `count` blocks of a line. The compiler vectorizes the first loop.
   HWY_INLINE void DecodeLine(std::size_t line, std::size_t block, std::size_t count,
                              float* scales) {
     const std::size_t offset = in_.strides.LineOffset(ScaleLine<S>(line));
@@ -53,7 +53,7 @@ class ScaleDecoder {
       }
     }
   }
-  /// The same block of `count` lines.
+  /// Decodes the scales of one block position of `count` lines.
   HWY_INLINE void DecodeBlock(std::size_t block, std::size_t line, std::size_t count,
                               float* scales) {
     const std::size_t offset = in_.strides.BlockOffset(block);
@@ -80,27 +80,27 @@ class ScaleDecoder {
   typename S::TensorState state_;
 };
 
-/// A chunk of columns, each with a scale of its own.
+/// Decodes rows of up to kRunItems columns, each with its own scale.
 template <class S, class T>
 class StripDecoder {
  public:
   HWY_INLINE void Load(ScaleDecoder<S>& scales, std::size_t row, std::size_t col,
                        std::size_t cols) {
     scales.DecodeBlock(ScaleBlockIndex<S>(row), col, cols, scales_);
-    if constexpr (kPowers<S, T>) {
+    if constexpr (kMayDecode16<S, T>) {
       std::uint32_t slow = 0;
-      for (std::size_t i = 0; i < cols; ++i) slow |= Halves::NeedsSlowPath(scales_[i]);
+      for (std::size_t i = 0; i < cols; ++i) slow |= Decoder16::NeedsSlowPath(scales_[i]);
       regular_ = slow == 0;
-      for (std::size_t i = 0; i < cols; ++i) powers_[i] = Halves::Power(scales_[i]);
+      for (std::size_t i = 0; i < cols; ++i) powers_[i] = Decoder16::Power(scales_[i]);
     }
   }
 
   HWY_INLINE void Decode(const std::byte* codes, std::size_t cols, const VectorWriter& out) const {
-    if constexpr (kPowers<S, T>) {
+    if constexpr (kMayDecode16<S, T>) {
       const auto power_at = [&](std::size_t i) NF_INLINE_ATTR {
-        return hn::LoadU(typename Halves::D16(), powers_ + i);
+        return hn::LoadU(typename Decoder16::D16(), powers_ + i);
       };
-      if (regular_ && halves_.Decode(codes, cols, power_at, out)) return;
+      if (regular_ && decoder16_.Decode(codes, cols, power_at, out)) return;
     }
     DecodeAnyRow<F, T>(
         codes, cols, [&](std::size_t i) NF_INLINE_ATTR { return LaneScales<DF>{scales_ + i}; },
@@ -109,19 +109,19 @@ class StripDecoder {
 
  private:
   using F = typename S::Element;
-  using Halves = std::conditional_t<kPowers<S, T>, PowerHalves<F, T>, NoHalves>;
+  using Decoder16 = std::conditional_t<kMayDecode16<S, T>, PowerOfTwoDecoder16<F, T>, NoDecoder16>;
 
-  float scales_[kChunk + kMaxRun] = {};  // a last run reads past the chunk
-  std::uint16_t powers_[kChunk + HWY_MAX_BYTES] = {};
+  float scales_[kRunItems + kMaxRun] = {};  // the last step reads past the run
+  std::uint16_t powers_[kRunItems + HWY_MAX_BYTES] = {};
   bool regular_ = false;
-  Halves halves_;
+  Decoder16 decoder16_;
 };
 
-/// A chunk of blocks along a row.
+/// Decodes up to kRunItems items of blocks along a row.
 template <class S, class T>
 class BlockDecoder {
  public:
-  static_assert(kChunk % S::kBlock.cols == 0);
+  static_assert(kRunItems % S::kBlock.cols == 0);
 
   HWY_INLINE void Load(ScaleDecoder<S>& scales, std::size_t row, std::size_t col,
                        std::size_t cols) {
@@ -154,7 +154,7 @@ class BlockDecoder {
   }
 
   HWY_INLINE void Decode(const std::byte* codes, std::size_t cols, const VectorWriter& out) const {
-    if constexpr (kPowers<S, T>) {
+    if constexpr (kMayDecode16<S, T>) {
       if (DecodePowers(codes, cols, out)) return;
     }
     const auto scale_at = [&](std::size_t i) NF_INLINE_ATTR {
@@ -167,48 +167,48 @@ class BlockDecoder {
 
  private:
   using F = typename S::Element;
-  using Halves = std::conditional_t<kPowers<S, T>, PowerHalves<F, T>, NoHalves>;
+  using Decoder16 = std::conditional_t<kMayDecode16<S, T>, PowerOfTwoDecoder16<F, T>, NoDecoder16>;
 
   HWY_INLINE bool DecodePowers(const std::byte* codes, std::size_t cols,
                                const VectorWriter& out) const {
-    static_assert(S::kBlock.cols % hn::MaxLanes(typename Halves::D16()) == 0);
-    std::uint16_t powers[kChunk / S::kBlock.cols + 1];
+    static_assert(S::kBlock.cols % hn::MaxLanes(typename Decoder16::D16()) == 0);
+    std::uint16_t powers[kRunItems / S::kBlock.cols + 1];
     std::uint32_t slow = 0;
     for (std::size_t i = 0; i * S::kBlock.cols < cols; ++i) {
-      slow |= Halves::NeedsSlowPath(scales_[i]);
-      powers[i] = Halves::Power(scales_[i]);
+      slow |= Decoder16::NeedsSlowPath(scales_[i]);
+      powers[i] = Decoder16::Power(scales_[i]);
     }
-    return slow == 0 && halves_.Decode(
+    return slow == 0 && decoder16_.Decode(
                             codes, cols,
                             [&](std::size_t i) NF_INLINE_ATTR {
-                              return hn::Set(typename Halves::D16(), powers[i / S::kBlock.cols]);
+                              return hn::Set(typename Decoder16::D16(), powers[i / S::kBlock.cols]);
                             },
                             out);
   }
 
-  float scales_[kChunk / S::kBlock.cols + kMaxRun] = {};  // a last run reads past the chunk
-  Halves halves_;
+  float scales_[kRunItems / S::kBlock.cols + kMaxRun] = {};  // the last step reads past the run
+  Decoder16 decoder16_;
 };
 
-/// Codes with one scale.
+/// Decodes codes under one scale.
 template <FloatFormat F, class T>
 class WholeDecoder {
  public:
-  explicit WholeDecoder(float scale) : scale_(scale), halves_(scale) {}
+  explicit WholeDecoder(float scale) : scale_(scale), decoder16_(scale) {}
 
   HWY_INLINE void Decode(const std::byte* codes, std::size_t count, const VectorWriter& out) const {
-    if (halves_.Decode(codes, count, out)) return;
+    if (decoder16_.Decode(codes, count, out)) return;
     DecodeAnyRow<F, T>(codes, count, scale_, out);
   }
 
  private:
-  /// fp32 is always decoded as any.
+  /// fp32 is always decoded by DecodeAnyRow.
   struct None {
     explicit None(float) {}
     bool Decode(const std::byte*, std::size_t, const VectorWriter&) const { return false; }
   };
   float scale_;
-  std::conditional_t<kItemSize<T> == 2, ScaledHalves<F, T>, None> halves_;
+  std::conditional_t<kItemSize<T> == 2, UniformDecoder16<F, T>, None> decoder16_;
 };
 
 template <class S>
@@ -222,20 +222,20 @@ struct DequantizeColumns {
   static void Run(const DequantizeArgs& args) noexcept {
     constexpr std::size_t kRows = S::kBlock.cols;  // of the transposed block
     const Tile& tile = args.tile;
-    StagedWriter<kChunk * kItemSize<T> > outlet(args.nontemporal);
+    StagedWriter<kRunItems * kItemSize<T> > writer(args.nontemporal);
     ScaleDecoder<S> scales(args);
     StripDecoder<S, T> strip;
     for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
       const std::size_t row_end = std::min(row + kRows, tile.row_end);
-      for (std::size_t col = tile.col_begin; col < tile.col_end; col += kChunk) {
-        const std::size_t cols = std::min(kChunk, tile.col_end - col);
+      for (std::size_t col = tile.col_begin; col < tile.col_end; col += kRunItems) {
+        const std::size_t cols = std::min(kRunItems, tile.col_end - col);
         strip.Load(scales, row, col, cols);
         for (std::size_t r = row; r < row_end; ++r) {
           std::byte* out = args.out.Row(r) + col * kItemSize<T>;
-          const VectorWriter items = outlet.Open(D8(), out);
+          const VectorWriter items = writer.Open(D8(), out);
           PrefetchBytes(Ahead(args, row, row_end, r, col), cols);
           strip.Decode(args.in.codes + r * args.in.code_stride + col, cols, items);
-          outlet.Close(items, out, cols * kItemSize<T>);
+          writer.Close(items, out, cols * kItemSize<T>);
         }
       }
     }
@@ -254,36 +254,36 @@ struct DequantizeColumns {
     };
     if (r + kAhead < row_end) return codes_at(r + kAhead, col);
     const std::size_t next = r + kAhead - row_end;
-    const bool is_last = col + kChunk >= args.tile.col_end;
+    const bool is_last = col + kRunItems >= args.tile.col_end;
     return is_last ? codes_at(row_end + next, args.tile.col_begin)
-                   : codes_at(row + next, col + kChunk);
+                   : codes_at(row + next, col + kRunItems);
   }
 };
 
-/// Blocks along rows.
+/// Dequantizes blocks along rows.
 template <class S, class T>
 struct DequantizeBlocks {
   static void Run(const DequantizeArgs& args) noexcept {
     const DirectionBuffers<const std::byte>& in = args.in;
     const Tile& tile = args.tile;
-    StagedWriter<kChunk * kItemSize<T> > outlet(args.nontemporal);
+    StagedWriter<kRunItems * kItemSize<T> > writer(args.nontemporal);
     ScaleDecoder<S> scales(args);
     BlockDecoder<S, T> decoder;
-    alignas(64) std::byte unpacked[kChunk];
+    alignas(64) std::byte unpacked[kRunItems];
     for (std::size_t r = tile.row_begin; r < tile.row_end; ++r) {
-      for (std::size_t col = tile.col_begin; col < tile.col_end; col += kChunk) {
-        const std::size_t cols = std::min(kChunk, tile.col_end - col);
+      for (std::size_t col = tile.col_begin; col < tile.col_end; col += kRunItems) {
+        const std::size_t cols = std::min(kRunItems, tile.col_end - col);
         std::byte* out = args.out.Row(r) + col * kItemSize<T>;
         const std::byte* codes = in.codes + r * in.code_stride + col / kCodesPerByte<S>;
         decoder.Load(scales, r, col, cols);
-        const VectorWriter items = outlet.Open(D8(), out);
+        const VectorWriter items = writer.Open(D8(), out);
         if constexpr (ByteScheme<S>) {
           decoder.Decode(codes, cols, items);
         } else if (!decoder.DecodePacked(codes, cols, items)) {
           UnpackCodes(codes, cols, unpacked);
           decoder.Decode(unpacked, cols, items);
         }
-        outlet.Close(items, out, cols * kItemSize<T>);
+        writer.Close(items, out, cols * kItemSize<T>);
       }
     }
   }
@@ -295,17 +295,17 @@ struct DequantizeWhole {
     const DirectionBuffers<const std::byte>& in = args.in;
     const Tile& tile = args.tile;
     const WholeDecoder<typename S::Element, T> decoder(TensorScale<S>(args));
-    StagedWriter<kChunk * kItemSize<T> > outlet(args.nontemporal);
+    StagedWriter<kRunItems * kItemSize<T> > writer(args.nontemporal);
     const auto decode_row = [&](const std::byte* codes, std::size_t count,
                                 std::byte* items) NF_INLINE_ATTR {
-      // The first chunk ends at a line, as in QuantizeWhole.
+      // The first run ends at a cache line, as in QuantizeWhole.
       const std::size_t head = args.nontemporal ? BytesToLine(items) / kItemSize<T> : 0;
-      for (std::size_t i = 0, chunk; i < count; i += chunk) {
+      for (std::size_t i = 0, run_items; i < count; i += run_items) {
         std::byte* out = items + i * kItemSize<T>;
-        chunk = std::min(i < head ? head : kChunk, count - i);
-        const VectorWriter sink = outlet.Open(D8(), out);
-        decoder.Decode(codes + i, chunk, sink);
-        outlet.Close(sink, out, chunk * kItemSize<T>);
+        run_items = std::min(i < head ? head : kRunItems, count - i);
+        const VectorWriter opened = writer.Open(D8(), out);
+        decoder.Decode(codes + i, run_items, opened);
+        writer.Close(opened, out, run_items * kItemSize<T>);
       }
     };
     const std::size_t cols = tile.col_end - tile.col_begin, rows = tile.row_end - tile.row_begin;
@@ -320,8 +320,8 @@ struct DequantizeWhole {
   }
 };
 
-/// Copies a patch of transposed codes, zeros behind it, so that whole squares can be read; asks for
-/// the next one.
+/// Copies a patch of transposed codes, padded with zeros so that whole squares can be read, and
+/// prefetches the next one.
 HWY_INLINE void StagePatch(const std::byte* codes, std::size_t stride, std::size_t rows,
                            std::size_t cols, const std::byte* next, std::byte* staged) {
   if (rows < kPatchRows || cols < kPatchCols) std::memset(staged, 0, kPatchRows * kPatchCols);
@@ -331,7 +331,7 @@ HWY_INLINE void StagePatch(const std::byte* codes, std::size_t stride, std::size
   }
 }
 
-/// Of a row of a patch, the items of its columns.
+/// Decodes the rows of a patch.
 template <class S, class T>
 class PatchDecoder {
  public:
@@ -371,7 +371,7 @@ struct DequantizeTransposed {
     const DirectionBuffers<const std::byte>& in = args.in;
     const Tile& tile = args.tile;
     PatchDecoder<S, T> decoder(args);
-    StagedWriter<kPatchCols * kItemSize<T> > outlet(args.nontemporal);
+    StagedWriter<kPatchCols * kItemSize<T> > writer(args.nontemporal);
     alignas(64) std::byte staged[kPatchRows * kPatchCols];
     alignas(64) std::byte patch[kPatchRows * kPatchCols];
     for (std::size_t r = tile.row_begin; r < tile.row_end; r += kItems) {
@@ -385,15 +385,15 @@ struct DequantizeTransposed {
         TransposeInCache(staged, patch);
         for (std::size_t i = 0; i < rows; ++i) {
           std::byte* out = args.out.Row(r + i) + c * kItemSize<T>;
-          const VectorWriter items = outlet.Open(D8(), out);
+          const VectorWriter items = writer.Open(D8(), out);
           decoder.Decode(r + i, c, RowOf(patch, i, staged), cols, items);
-          outlet.Close(items, out, cols * kItemSize<T>);
+          writer.Close(items, out, cols * kItemSize<T>);
         }
       }
     }
   }
 
-  /// Codes of a row of a patch, one a byte, there or in `unpacked`.
+  /// Returns the codes of a patch's row, one per byte: in place, or unpacked to `unpacked`.
   static const std::byte* RowOf(const std::byte* patch, std::size_t row, std::byte* unpacked) {
     if constexpr (ByteScheme<S>) {
       return patch + row * kPatchCols;
@@ -405,7 +405,7 @@ struct DequantizeTransposed {
 
   static void TransposeInCache(const std::byte* in, std::byte* out) {
     for (std::size_t c = 0; c < kPatchCols; c += hn::Lanes(D8Squares())) {
-      for (std::size_t r = 0; r < kPatchRows; r += kSide) {
+      for (std::size_t r = 0; r < kPatchRows; r += kSquareSide) {
         TransposeSquares(reinterpret_cast<const std::uint8_t*>(in) + c * kPatchRows + r, kPatchRows,
                          reinterpret_cast<std::uint8_t*>(out) + r * kPatchCols + c, kPatchCols);
       }

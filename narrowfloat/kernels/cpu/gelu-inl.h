@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GELU of vectors: the operations of numerics/gelu.h, in its order. Compiled once per instruction
-// set.
+// Computes GELU of vectors: the operations of numerics/gelu.h, in its order. Compiled once per
+// instruction set.
 #if defined(NARROWFLOAT_KERNELS_CPU_GELU_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWFLOAT_KERNELS_CPU_GELU_INL_H_
 #undef NARROWFLOAT_KERNELS_CPU_GELU_INL_H_
@@ -23,7 +23,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using GemmHalf = hn::Half<GemmF>;  // as many floats as there are doubles in a vector
 using Doubles = hn::Vec<GemmD>;
 
-/// PowerOfTwo of numerics/gelu.h.
+/// Computes PowerOfTwo of numerics/gelu.h, lane by lane.
 HWY_INLINE Doubles PowersOfTwo(Doubles x) {
   const GemmD dd;
   const hn::RebindToUnsigned<GemmD> du;
@@ -36,7 +36,7 @@ HWY_INLINE Doubles PowersOfTwo(Doubles x) {
   return hn::Mul(sum, hn::BitCast(dd, hn::ShiftLeft<52>(hn::BitCast(du, whole))));
 }
 
-/// GeluPower of numerics/gelu.h.
+/// Computes GeluPower of numerics/gelu.h, lane by lane.
 HWY_INLINE Doubles GeluPowers(Doubles x, Doubles square, double most) {
   const GemmD dd;
   const auto inner = hn::Add(hn::Set(dd, kGeluLinear), hn::Mul(hn::Set(dd, kGeluCubic), square));
@@ -60,7 +60,7 @@ HWY_INLINE Doubles GeluGradient(Doubles x) {
   return hn::Add(hn::Add(sigmoid, rise), hn::Sub(x, x));
 }
 
-/// Gelu of numerics/gelu.h, lane by lane.
+/// Computes Gelu of numerics/gelu.h, lane by lane.
 HWY_INLINE hn::Vec<GemmF> Gelus(hn::Vec<GemmF> x) {
   const GemmF df;
   const GemmD dd;
@@ -70,7 +70,7 @@ HWY_INLINE hn::Vec<GemmF> Gelus(hn::Vec<GemmF> x) {
   return hn::Combine(df, hn::DemoteTo(half, high), hn::DemoteTo(half, low));
 }
 
-/// TimesGeluGradient of numerics/gelu.h, lane by lane.
+/// Computes TimesGeluGradient of numerics/gelu.h, lane by lane.
 HWY_INLINE hn::Vec<GemmF> TimesGeluGradients(hn::Vec<GemmF> factors, hn::Vec<GemmF> x) {
   const GemmF df;
   const GemmD dd;

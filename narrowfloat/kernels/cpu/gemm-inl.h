@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Geometry of the panels that packing and micro-kernels share. Compiled once per instruction set.
+// Defines the geometry of panels for packing and micro-kernels. Compiled once per instruction set.
 #if defined(NARROWFLOAT_KERNELS_CPU_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWFLOAT_KERNELS_CPU_GEMM_INL_H_
 #undef NARROWFLOAT_KERNELS_CPU_GEMM_INL_H_
@@ -22,7 +22,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using GemmF = DF;
 using GemmD = hn::Repartition<double, GemmF>;
 
-// Lines of a panel of fp32 values. The sums of a micro-tile and one place of `b` fill the
+// Lines of a panel of fp32 values. The sums of a micro-tile and one position of `b` fill the
 // registers: 32 of them on AVX-512, 16 before.
 inline constexpr std::size_t kFloatVectors = 2;
 inline constexpr std::size_t kFloatCols = kFloatVectors * hn::MaxLanes(GemmF());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the sums of a micro-tile to items of the result: scales of whole lines, bias, GELU,
+// Turns the sums of a micro-tile into items of the result: scales of whole lines, bias, GELU,
 // accumulation and rounding, a vector of columns at a time.
 #include <array>
 #include <cstring>
@@ -35,7 +35,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr std::size_t kLanes = hn::MaxLanes(DF());
 
-/// Sums of the columns from `col` on, as fp32.
+/// Returns the sums of the columns from `col` on, as fp32.
 HWY_INLINE hn::Vec<DF> LoadSums(const FinishArgs& args, std::size_t row, std::size_t col) {
   const DF df;
   const GemmD dd;
@@ -56,7 +56,7 @@ HWY_INLINE hn::Vec<DF> LoadSums(const FinishArgs& args, std::size_t row, std::si
                      scaled(hn::LowerHalf(half, sums), col));
 }
 
-/// One vector of items of T, widened.
+/// Loads one vector of items of T, widened to fp32.
 template <class T>
 HWY_INLINE hn::Vec<DF> LoadFloats(const std::byte* from) {
   const DF df;
@@ -89,7 +89,7 @@ HWY_INLINE void StoreFloats(hn::Vec<DF> values, std::byte* to) {
   }
 }
 
-/// sum + term; the sum is rounded to T first if the rule says so.
+/// Returns sum + term; rounds the sum to T first if the rule says so.
 template <class T>
 HWY_INLINE hn::Vec<DF> AddTerm(hn::Vec<DF> sum, hn::Vec<DF> term, TermRounding rounding) {
   if (kItemSize<T> != 4 && rounding == TermRounding::kBeforeTerm) {
@@ -100,8 +100,8 @@ HWY_INLINE hn::Vec<DF> AddTerm(hn::Vec<DF> sum, hn::Vec<DF> term, TermRounding r
   return hn::Add(sum, term);
 }
 
-/// Items of the result and what belongs to them: one vector, or as many behind the last column.
-struct Places {
+/// Addresses of one vector of result items, of their biases and of the function's points.
+struct ItemPointers {
   const float* bias;  // or null
   std::byte* points;  // or null
   std::byte* out;
@@ -118,7 +118,7 @@ HWY_INLINE hn::Vec<DF> Apply(SumFunction function, hn::Vec<DF> sum, std::byte* p
 
 /// Writes one vector of items.
 template <class T>
-HWY_INLINE void FinishVector(const FinishArgs& args, hn::Vec<DF> sum, const Places& places) {
+HWY_INLINE void FinishVector(const FinishArgs& args, hn::Vec<DF> sum, const ItemPointers& places) {
   if (places.bias != nullptr) sum = AddTerm<T>(sum, hn::LoadU(DF(), places.bias), args.rule.bias);
   if (args.step.function != SumFunction::kNone) {
     sum = Apply<T>(args.step.function, sum, places.points);
@@ -129,11 +129,12 @@ HWY_INLINE void FinishVector(const FinishArgs& args, hn::Vec<DF> sum, const Plac
 
 /// Writes the `count` items of a row that fill no vector.
 template <class T>
-void FinishRest(const FinishArgs& args, hn::Vec<DF> sum, const Places& places, std::size_t count) {
+void FinishRest(const FinishArgs& args, hn::Vec<DF> sum, const ItemPointers& places,
+                std::size_t count) {
   alignas(64) float bias[kLanes] = {};
   alignas(64) std::byte points[kLanes * kItemSize<T>] = {}, items[kLanes * kItemSize<T>] = {};
   const std::size_t bytes = count * kItemSize<T>;
-  Places copies{nullptr, nullptr, items};
+  ItemPointers copies{nullptr, nullptr, items};
   std::memcpy(items, places.out, bytes);
   if (places.bias != nullptr) {
     std::memcpy(bias, places.bias, count * sizeof(float));
@@ -157,9 +158,10 @@ void FinishTile(const FinishArgs& args) noexcept {
     const auto places = [&](std::size_t col) NF_INLINE_ATTR {
       const std::size_t at = (args.tile.col_begin + col) * kItemSize<T>;
       const MatrixRows<std::byte>& points = args.step.points;
-      return Places{args.bias == nullptr ? nullptr : args.bias + col,
-                    points.data == nullptr ? nullptr : points.Row(args.tile.row_begin + row) + at,
-                    args.out.Row(args.tile.row_begin + row) + at};
+      return ItemPointers{
+          args.bias == nullptr ? nullptr : args.bias + col,
+          points.data == nullptr ? nullptr : points.Row(args.tile.row_begin + row) + at,
+          args.out.Row(args.tile.row_begin + row) + at};
     };
     std::size_t col = 0;
     for (; col + kLanes <= cols; col += kLanes)

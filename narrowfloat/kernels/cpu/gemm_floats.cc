@@ -29,11 +29,11 @@ GemmBody FloatsBody() {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// fma(x, y, z), rounded once.
+/// Returns fma(x, y, z), rounded once.
 template <class D>
 HWY_INLINE hn::Vec<D> FusedMulAdd(D d, hn::Vec<D> x, hn::Vec<D> y, hn::Vec<D> z) {
 #if HWY_TARGET == HWY_SSE4
-  // The instruction set has no fused operation; one item in 128 places needs it.
+  // The instruction set has no fused operation; one item in 128 positions needs it.
   alignas(16) float lanes[3][hn::MaxLanes(D())];
   hn::Store(x, d, lanes[0]);
   hn::Store(y, d, lanes[1]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of E2M1 codes in integers. Twice a value is an integer of at most 12, so the dot product
+// Multiplies E2M1 codes in integers. Twice a value is an integer of at most 12, so the dot product
 // of a slab of 16 is an integer of at most 16 * 144, in any order: fp32 holds every partial sum
-// exactly, too, and the bits are those of the fp32 definition.
+// exactly too, and the bits are those of the fp32 rule.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -35,8 +35,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 using I32 = hn::RebindToSigned<hn::RebindToUnsigned<GemmF> >;
 using Bytes16 = hn::FixedTag<std::uint8_t, 16>;
 
-constexpr std::size_t kSlab = 16;  // places under one scale
-constexpr std::size_t kQuads = 4;  // groups of 4 places: what one 32-bit lane multiplies and adds
+constexpr std::size_t kSlab = 16;  // positions under one scale
+constexpr std::size_t kQuads =
+    4;  // groups of 4 positions, which one 32-bit lane multiplies and adds
 constexpr std::size_t kCols = hn::MaxLanes(I32());
 constexpr std::size_t kRows = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
 constexpr int kOffset = 12;  // makes twice a value of `a` non-negative: instructions want u8 * s8
@@ -100,7 +101,7 @@ HWY_NOINLINE void AddSlabs(const MicroTileArgs& args) {
     sums[r][0] = hn::LoadU(dd, kept + r * kCols);
     sums[r][1] = hn::LoadU(dd, kept + r * kCols + hn::Lanes(dd));
   }
-  for (std::size_t along = 0; along < args.length; along += kSlab) {
+  for (std::size_t pos = 0; pos < args.length; pos += kSlab) {
     hn::Vec<I32> quads[kQuads];
     const auto* values = reinterpret_cast<const std::int32_t*>(b);
 #pragma GCC unroll 4
@@ -143,12 +144,12 @@ constexpr auto kDoubled = [] {
   return doubled;
 }();
 
-/// Twice the values of a slab's codes, as signed bytes. `places` below kSlab leave zeros behind.
-HWY_INLINE hn::Vec<Bytes16> LoadDoubled(const PackArgs& args, std::size_t line, std::size_t along) {
+/// Returns twice the values of a slab's codes, as signed bytes; zeros past the end of the line.
+HWY_INLINE hn::Vec<Bytes16> LoadDoubled(const PackArgs& args, std::size_t line, std::size_t pos) {
   const Bytes16 d8;
-  const std::size_t places = std::min(kSlab, args.range.along_end - along);
+  const std::size_t places = std::min(kSlab, args.range.pos_end - pos);
   const std::byte* from =
-      args.codes.data + (args.range.line_begin + line) * args.codes.stride + along / 2;
+      args.codes.data + (args.range.line_begin + line) * args.codes.stride + pos / 2;
   alignas(16) std::uint8_t packed[16] = {};
   if (places == kSlab) {
     std::memcpy(packed, from, kSlab / 2);
@@ -172,16 +173,16 @@ void PackA(const PackArgs& args) noexcept {
   auto* out = reinterpret_cast<std::uint8_t*>(args.out);
   const std::size_t lines = LineCount(args);
   const auto offset = hn::Set(d8, static_cast<std::uint8_t>(kOffset));
-  for (std::size_t along = args.range.along_begin; along < args.range.along_end; along += kSlab) {
+  for (std::size_t pos = args.range.pos_begin; pos < args.range.pos_end; pos += kSlab) {
     for (std::size_t line = 0; line < lines; ++line) {
-      hn::StoreU(hn::Add(LoadDoubled(args, line, along), offset), d8, out + line * kSlab);
+      hn::StoreU(hn::Add(LoadDoubled(args, line, pos), offset), d8, out + line * kSlab);
     }
     std::memset(out + lines * kSlab, 0, (kRows - lines) * kSlab);
     out += kASlabBytes;
   }
 }
 
-/// -kOffset * sum(doubled), the sum of 16 signed bytes.
+/// Returns -kOffset * (sum of the 16 signed bytes).
 HWY_INLINE std::int32_t StartOf(hn::Vec<Bytes16> doubled) {
   const Bytes16 d8;
   const hn::Repartition<std::uint64_t, Bytes16> d64;
@@ -217,13 +218,13 @@ void PackB(const PackArgs& args) noexcept {
   const Bytes16 d8;
   std::byte* out = args.out;
   const std::size_t lines = LineCount(args);
-  for (std::size_t along = args.range.along_begin; along < args.range.along_end; along += kSlab) {
+  for (std::size_t pos = args.range.pos_begin; pos < args.range.pos_end; pos += kSlab) {
     auto* starts = reinterpret_cast<std::int32_t*>(out + kCols * kSlab);
     for (std::size_t first = 0; first < kCols; first += 4) {
       hn::Vec<Bytes16> four[4];
 #pragma GCC unroll 4
       for (std::size_t i = 0; i < 4; ++i) {
-        four[i] = first + i < lines ? LoadDoubled(args, first + i, along) : hn::Zero(d8);
+        four[i] = first + i < lines ? LoadDoubled(args, first + i, pos) : hn::Zero(d8);
         starts[first + i] = StartOf(four[i]);
       }
       StoreQuads(four, first, out);

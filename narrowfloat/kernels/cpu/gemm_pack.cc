@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Panels of fp32 values: decodes codes and transposes them to [place][line].
+// Packs panels of fp32 values: decodes codes and transposes them to [position][line].
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -31,69 +31,71 @@ Packers FloatPackers() {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Codes of kSide places, one byte each, [place][line]; lines that hold no data are zeros.
+/// Codes of kSquareSide positions, one byte each, [position][line]; lines that hold no data are
+/// zeros.
 struct CodeSquare {
   static constexpr std::size_t kLines = 64;
   static_assert(kLines % hn::MaxLanes(D8Squares()) == 0 && kLines >= kFloatCols);
-  alignas(64) std::uint8_t codes[kSide][kLines];
+  alignas(64) std::uint8_t codes[kSquareSide][kLines];
 };
 
-/// Copies kSide codes of each line, from place `along` on, to `square`. Requires: lines of adjacent
-/// codes. Codes of four bits become bytes.
+/// Copies kSquareSide codes of each line, from position `pos` on, to `square`. Requires: lines of
+/// adjacent codes. Codes of four bits become bytes.
 template <FloatFormat F>
-HWY_INLINE void GatherLines(const OperandCodes& codes, const LineRange& range, std::size_t along,
+HWY_INLINE void GatherLines(const OperandCodes& codes, const LineRange& range, std::size_t pos,
                             CodeSquare& square) {
-  alignas(64) std::uint8_t staged[CodeSquare::kLines][kSide];
+  alignas(64) std::uint8_t staged[CodeSquare::kLines][kSquareSide];
   const std::size_t lines = range.line_end - range.line_begin;
-  const std::size_t places = std::min(kSide, range.along_end - along);
-  constexpr std::size_t kBytes = kSide * static_cast<std::size_t>(kBits<F>) / 8;
+  const std::size_t places = std::min(kSquareSide, range.pos_end - pos);
+  constexpr std::size_t kBytes = kSquareSide * static_cast<std::size_t>(kBits<F>) / 8;
   const std::size_t bytes = places * static_cast<std::size_t>(kBits<F>) / 8;
   for (std::size_t i = 0; i < lines; ++i) {
     const std::byte* from = codes.data + (range.line_begin + i) * codes.stride +
-                            along * static_cast<std::size_t>(kBits<F>) / 8;
+                            pos * static_cast<std::size_t>(kBits<F>) / 8;
     std::byte row[kBytes] = {};
     std::memcpy(row, from, bytes == kBytes ? kBytes : bytes);
     if constexpr (kBits<F> == 8) {
-      std::memcpy(staged[i], row, kSide);
+      std::memcpy(staged[i], row, kSquareSide);
     } else {
-      UnpackCodes(row, kSide, reinterpret_cast<std::byte*>(staged[i]));
+      UnpackCodes(row, kSquareSide, reinterpret_cast<std::byte*>(staged[i]));
     }
   }
   constexpr std::size_t kSquares = hn::MaxLanes(D8Squares());
   const std::size_t used = (lines + kSquares - 1) / kSquares * kSquares;
-  std::memset(staged[lines], 0, (used - lines) * kSide);
+  std::memset(staged[lines], 0, (used - lines) * kSquareSide);
   for (std::size_t i = 0; i < used; i += kSquares) {
-    TransposeSquares(staged[i], kSide, square.codes[0] + i, CodeSquare::kLines);
+    TransposeSquares(staged[i], kSquareSide, square.codes[0] + i, CodeSquare::kLines);
   }
 }
 
-/// Copies the codes of up to kSide places, each of which is a stored row. Requires: a code a byte.
-HWY_INLINE void CopyPlaces(const OperandCodes& codes, const LineRange& range, std::size_t along,
+/// Copies the codes of up to kSquareSide positions, each of which is a stored row. Requires: one
+/// code per byte.
+HWY_INLINE void CopyPlaces(const OperandCodes& codes, const LineRange& range, std::size_t pos,
                            std::size_t full, CodeSquare& square) {
   const std::size_t lines = range.line_end - range.line_begin;
-  const std::size_t places = std::min(kSide, range.along_end - along);
+  const std::size_t places = std::min(kSquareSide, range.pos_end - pos);
   for (std::size_t k = 0; k < places; ++k) {
-    const std::byte* from = codes.data + (along + k) * codes.stride + range.line_begin;
+    const std::byte* from = codes.data + (pos + k) * codes.stride + range.line_begin;
     std::memcpy(square.codes[k], from, lines == full ? full : lines);
     std::memset(square.codes[k] + lines, 0, full - lines);
   }
 }
 
-/// Decodes a panel of kLines lines. Each place is one step of DecodeCodes, which yields two
-/// vectors; a panel of fewer lines drops the rest, and the last place of a panel is stored item by
-/// item where a whole vector would not fit.
+/// Decodes a panel of kLines lines. Each position is one step of DecodeCodes, which yields two
+/// vectors; a panel of fewer lines drops the rest, and the last position of a panel is stored item
+/// by item where a whole vector would not fit.
 template <FloatFormat F, std::size_t kLines>
 void PackPanel(const PackArgs& args) noexcept {
   const DF df;
   constexpr std::size_t kLanes = hn::MaxLanes(DF());
   auto* out = reinterpret_cast<float*>(args.out);
   CodeSquare square = {};
-  for (std::size_t along = args.range.along_begin; along < args.range.along_end; along += kSide) {
-    const std::size_t places = std::min(kSide, args.range.along_end - along);
-    if (kBits<F> < 8 || args.codes.along_is_adjacent) {
-      GatherLines<F>(args.codes, args.range, along, square);
+  for (std::size_t pos = args.range.pos_begin; pos < args.range.pos_end; pos += kSquareSide) {
+    const std::size_t places = std::min(kSquareSide, args.range.pos_end - pos);
+    if (kBits<F> < 8 || args.codes.positions_are_adjacent) {
+      GatherLines<F>(args.codes, args.range, pos, square);
     } else {
-      CopyPlaces(args.codes, args.range, along, kLines, square);
+      CopyPlaces(args.codes, args.range, pos, kLines, square);
     }
     for (std::size_t k = 0; k < places; ++k, out += kLines) {
       hn::Vec<DF> low, high;
@@ -102,9 +104,9 @@ void PackPanel(const PackArgs& args) noexcept {
         hn::StoreU(low, df, out);
         if constexpr (kLines > kLanes) hn::StoreU(high, df, out + kLanes);
       } else {
-        // Later places overwrite what lies past this one's lines.
+        // Later positions overwrite the items past this one's lines.
         static_assert(kLines < kLanes);
-        if (along + k + 1 < args.range.along_end && k + 1 < places) {
+        if (pos + k + 1 < args.range.pos_end && k + 1 < places) {
           hn::StoreU(low, df, out);
         } else {
           alignas(64) float last[kLanes];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The random Hadamard transform. Lanes are columns: of bfloat16, the type that it is trained in,
-// sums are taken in fp32, of the other types in binary64.
+// Computes the random Hadamard transform. Lanes are columns. Sums of bfloat16 items are taken in
+// fp32, sums of other types in binary64.
 #include "narrowfloat/numerics/hadamard.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -12,7 +12,7 @@
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/lanes-inl.h"
-#include "narrowfloat/kernels/cpu/stream-inl.h"
+#include "narrowfloat/kernels/cpu/nontemporal-inl.h"
 #include "narrowfloat/kernels/cpu/tables.h"
 #include "narrowfloat/kernels/scalar/items.h"
 #include "narrowfloat/numerics/exact_sum.h"
@@ -32,7 +32,8 @@ ByType<HadamardFn> Table() {
 using D16 = hn::Repartition<std::uint16_t, D8>;
 using D32 = hn::RebindToUnsigned<DF>;
 
-/// Sums of all signs of Sylvester's matrix, in place: exact, so that their order does not matter.
+/// Computes the signed sums of Sylvester's matrix in place, by butterflies. Requires: sums are
+/// exact, so that their order does not matter.
 template <class Value, class Add, class Sub>
 HWY_INLINE void Butterflies(Value* values, const Add& add, const Sub& sub) {
 #pragma GCC unroll 4
@@ -47,7 +48,7 @@ HWY_INLINE void Butterflies(Value* values, const Add& add, const Sub& sub) {
   }
 }
 
-/// A group of rows from a column on, and where its transform goes.
+/// Addresses of the kHadamardSize rows of a group and of its transform, from one column on.
 struct Group {
   std::array<const std::byte*, kHadamardSize> in;
   std::array<std::byte*, kHadamardSize> out;
@@ -72,7 +73,7 @@ constexpr int Spread(int digits) {
 constexpr std::uint32_t kLargestField = 254 - kGrowth;
 
 template <class T>
-void TransformByOracle(const Group& group, std::uint32_t sign_mask) {
+void TransformByReference(const Group& group, std::uint32_t sign_mask) {
   const Tile column{0, kHadamardSize, 0, 1};
   std::array<std::ptrdiff_t, kHadamardSize> in, out;
   for (std::size_t k = 0; k < kHadamardSize; ++k) {
@@ -83,8 +84,8 @@ void TransformByOracle(const Group& group, std::uint32_t sign_mask) {
       {group.in[0], 0, in.data()}, column, sign_mask, {group.out[0], 0, out.data()});
 }
 
-/// Some columns in binary64, whose sums fp32 does not hold; the reference's are those that it does
-/// not hold either. Loops over columns are vectorized by the compiler.
+/// Transforms kCols columns in binary64. Columns whose sums are inexact even there go to the
+/// reference. The compiler vectorizes the loops over columns.
 template <class T, std::size_t kCols>
 HWY_NOINLINE void TransformColumns(const Group& group, std::uint32_t sign_mask) {
   struct Values {
@@ -124,12 +125,13 @@ HWY_NOINLINE void TransformColumns(const Group& group, std::uint32_t sign_mask) 
   for (std::size_t c = 0; c < kCols; ++c) {
     const int spread = static_cast<int>(largest[c]) - static_cast<int>(smallest[c]);
     if (largest[c] > 254 || spread > Spread<T>(53)) {
-      TransformByOracle<T>(group.At<T>(c), sign_mask);
+      TransformByReference<T>(group.At<T>(c), sign_mask);
     }
   }
 }
 
-/// Transforms of values, whose sums fp32 holds; in the upper halves of lanes, rounded to bfloat16.
+/// Transforms lanes in fp32 and rounds to bfloat16, in the upper halves of lanes. Requires: sums
+/// are exact in fp32.
 HWY_INLINE void TransformLanes(hn::Vec<DF>* values, hn::Vec<D32>* rounded) {
   const DF df;
   const D32 d32;
@@ -147,7 +149,8 @@ HWY_INLINE void TransformLanes(hn::Vec<DF>* values, hn::Vec<D32>* rounded) {
   }
 }
 
-/// As many columns of bfloat16 as 16-bit lanes.
+/// Transforms as many columns of bfloat16 as there are 16-bit lanes; columns whose sums are inexact
+/// in fp32 again in binary64.
 HWY_INLINE void TransformRun(const Group& group, std::uint32_t sign_mask) {
   const D16 d16;
   const D32 d32;
@@ -209,7 +212,8 @@ struct TransformRows {
         group.out[k] = out.Row(r + k - tile.row_begin);
       }
       std::size_t c = 0;
-      for (; c + Together() <= cols; c += Together()) Some(group.At<T>(c), sign_mask);
+      for (; c + ColsPerPass() <= cols; c += ColsPerPass())
+        TransformCols(group.At<T>(c), sign_mask);
       for (; c < cols; ++c) TransformColumns<T, 1>(group.At<T>(c), sign_mask);
     }
   }
@@ -217,8 +221,10 @@ struct TransformRows {
  private:
   static constexpr std::size_t kWide = 8;  // columns in binary64
 
-  static std::size_t Together() { return std::is_same_v<T, BFloat16> ? hn::Lanes(D16()) : kWide; }
-  static HWY_INLINE void Some(const Group& group, std::uint32_t sign_mask) {
+  static std::size_t ColsPerPass() {
+    return std::is_same_v<T, BFloat16> ? hn::Lanes(D16()) : kWide;
+  }
+  static HWY_INLINE void TransformCols(const Group& group, std::uint32_t sign_mask) {
     if constexpr (std::is_same_v<T, BFloat16>) {
       TransformRun(group, sign_mask);
     } else {

@@ -24,7 +24,7 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Whole vectors of codes and of values.
+// Tags of whole vectors of codes and of values.
 using D8 = hn::ScalableTag<std::uint8_t>;
 using DF = hn::Repartition<float, D8>;
 
@@ -36,11 +36,12 @@ inline constexpr std::uint32_t kInfinityBits = T::kMaxCode + 1u;
 template <>
 inline constexpr std::uint32_t kInfinityBits<float> = kFloatInfinity;
 
-/// A float16's bits in the place of a float's stand for the value over this.
+/// Factor between a float16's value and the fp32 value of its bits, shifted to fp32's exponent and
+/// mantissa: 2^(127 - 15).
 inline constexpr float kHalfRebias = 0x1p112f;
 
-/// Value of the magnitude pattern of an item that is not NaN. Without branches, for loops that the
-/// compiler vectorizes.
+/// Returns the value of a magnitude pattern. Requires: the item is not NaN. Has no branches, so
+/// that the compiler vectorizes loops over it.
 template <class T>
 HWY_INLINE float MagnitudeValue(std::uint32_t bits) {
   if constexpr (kItemSize<T> == 4) {
@@ -60,18 +61,18 @@ HWY_INLINE hn::Vec<D> LoadItems(D d, const std::byte* at) {
   return hn::LoadU(d, reinterpret_cast<const hn::TFromD<D>*>(at));
 }
 
-/// Items of T as signed integers: a full vector of them, or kMaxBytes if that is fewer.
+/// Tag of items of T as signed integers: a full vector, or kMaxBytes if that is less.
 template <class T, std::size_t kMaxBytes = HWY_MAX_BYTES>
 using MagnitudeTag = hn::CappedTag<std::make_signed_t<BitsOf<T>>, kMaxBytes>;
 
-/// What a body may take for granted of the items it works on.
+/// Precondition of a vector body on its items.
 enum class Inputs {
   kFinite,  // numbers whose products the format holds: nearly always so, tried first
   kAll,     // NaN, infinities and products beyond the format too
 };
 
-/// Magnitude patterns of items, as signed integers, which order as the values do and NaN last. Of
-/// kAll items NaN is replaced by 0. 1 op, or 3.
+/// Returns the magnitude patterns of items as signed integers, which order as the values do, NaN
+/// last. With kAll, replaces NaN by 0. 1 op for kFinite, 3 for kAll.
 template <class T, Inputs kInputs, class DI>
 HWY_INLINE hn::Vec<DI> Magnitudes(DI di, hn::Vec<DI> items) {
   using I = hn::TFromD<DI>;
@@ -82,17 +83,19 @@ HWY_INLINE hn::Vec<DI> Magnitudes(DI di, hn::Vec<DI> items) {
   return hn::IfThenZeroElse(is_nan, magnitude);
 }
 
-/// The largest of non-negative lanes.
+/// Returns the largest lane. Requires: lanes are not negative.
 template <class DI>
 HWY_INLINE std::uint32_t LargestLane(DI di, hn::Vec<DI> lanes) {
   return static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(di, lanes)));
 }
 
-/// Who multiplies float16 by kHalfRebias: whoever widens it, or the scale, which has taken it in.
+/// Place where float16's exponent correction (kHalfRebias) is applied: while widening, or
+/// multiplied into the scale beforehand.
 enum class Rebias { kWidening, kInScale };
 
-/// Values of the even and of the odd 16-bit lanes, given as magnitude patterns. NaN may become
-/// infinity: callers replace such lanes. bfloat16: 1 op each. float16: 3 ops (2 if the scale
+/// Returns the fp32 values of 16-bit magnitude patterns in the low halves of lanes. NaN may become
+/// infinity: callers replace such lanes. WidenEven and WidenOdd take the even and the odd 16-bit
+/// lanes of pairs. bfloat16: 1 op each. float16: 3 ops (2 if the scale
 /// rebiases), or 5; the product with 2^112 moves the exponent over and makes subnormals normal.
 template <class T, Inputs kInputs, Rebias kRebias = Rebias::kWidening, class D32>
 HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenMagnitudes(D32 d32, hn::Vec<D32> low_halves) {
@@ -125,10 +128,9 @@ HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenOdd(D32 d32, hn::Vec<D32> pairs)
   }
 }
 
-/// A code's bits of a sum made by EncodeMagnitudes, shifted left by kShift, in the lower half of
-/// each lane; what lies above is undefined. The sum's exponent field stands in its upper 16 bits
-/// with zeros below it, the value's steps in the lower 16: code = steps + (exponent << M). On x86
-/// one multiply-add of the two halves does that.
+/// Returns `(steps + (exponent << M)) << kShift` in the low 16 bits of each lane; the high 16 are
+/// undefined. `sum` comes from EncodeMagnitudes: the exponent field is in its high 16 bits with
+/// zeros below it, the steps are in the low 16. x86: one PMADDWD.
 template <int kMantissa, int kShift, class D32>
 HWY_INLINE hn::Vec<D32> CodeOfSum(D32 d32, hn::Vec<D32> sum) {
 #if HWY_ARCH_X86
@@ -180,14 +182,15 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeMagnitudes(DF df, hn::Vec<DF>
   return CodeOfSum<F::kMantissaBits, kShift>(du, hn::BitCast(du, sum));
 }
 
-/// One scale for all lanes. Both kinds give the scale of sub-vector i, in the order EncodeRun asks
-/// for.
+/// Scale providers of EncodeRun: operator()(i) returns the scales of the i-th sub-vector of items.
+/// UniformScale: one scale for all lanes.
 template <class DF>
 struct UniformScale {
   hn::Vec<DF> scale;
   HWY_INLINE hn::Vec<DF> operator()(std::size_t /*i*/) const { return scale; }
 };
-/// The same for finite float16, multiplied by kHalfRebias, which it must be small enough for.
+/// RebiasedScale: one scale, multiplied by kHalfRebias, for finite float16. Requires: the scale is
+/// below kTooLarge.
 template <class DF>
 struct RebiasedScale : UniformScale<DF> {
   static constexpr float kTooLarge = 0x1p127f / kHalfRebias * 2;
@@ -196,7 +199,8 @@ template <class Scale>
 inline constexpr Rebias kRebiasOf = Rebias::kWidening;
 template <class DF>
 inline constexpr Rebias kRebiasOf<RebiasedScale<DF>> = Rebias::kInScale;
-/// A scale for each lane, in the order that SplitMagnitudes gives lanes.
+/// LaneScales: one scale per lane. 16-bit items: the scales of a vector's even lanes come before
+/// those of its odd lanes, as CopyToLanes orders them.
 template <class DF>
 struct LaneScales {
   const float* scales;
@@ -205,11 +209,13 @@ struct LaneScales {
   }
 };
 
-/// What an item is compared with before it is widened: bfloat16, as its exponent fits there.
+/// Type of PowerOfTwoScale::Floor. bfloat16 has fp32's exponents, so its items are compared before
+/// they are widened.
 template <class T>
 using FloorBits = std::conditional_t<std::is_same_v<T, BFloat16>, std::uint16_t, std::uint32_t>;
 
-/// `scales`, each for kPer lanes, of the lanes from `lane` on.
+/// Returns the scales of the lanes from `lane` on, where scales[i] is the scale of lanes i * kPer
+/// to (i + 1) * kPer - 1.
 template <std::size_t kPer, class DF>
 HWY_INLINE hn::Vec<DF> SpreadScales(DF df, const float* scales, std::size_t lane) {
   if constexpr (hn::MaxLanes(df) <= kPer) {
@@ -260,8 +266,8 @@ struct PowerOfTwoScale {
     return field < kLargest ? field : kLargest;
   }
 };
-/// One for all lanes, and one for each lane, as EncodeRun asks for them: `floor` of bfloat16 in
-/// memory order.
+/// Providers of PowerOfTwoScale's constants for EncodeRun: one for all lanes, and one per lane.
+/// Floors of bfloat16 are in memory order.
 template <class T, class DF>
 struct UniformPowerOfTwo {
   hn::Vec<hn::Repartition<FloorBits<T>, DF>> floor;
@@ -270,7 +276,7 @@ struct UniformPowerOfTwo {
   HWY_INLINE hn::Vec<DF> Multiplier(std::size_t /*i*/) const { return multiplier; }
 };
 template <class T, class DF>
-struct LaneFolded {
+struct LanePowersOfTwo {
   const FloorBits<T>* floors;
   const float* multipliers;
   HWY_INLINE auto Floor(std::size_t i) const {
@@ -282,15 +288,15 @@ struct LaneFolded {
   }
 };
 template <class Scale>
-concept Folded = requires(const Scale& scale) {
+concept PowerOfTwoScales = requires(const Scale& scale) {
   scale.Multiplier(0);
 };
 
-/// Codes lie in the uppermost bits of 16 bits.
+/// Left shift that moves a code to the top of 16 bits.
 template <FloatFormat F>
 inline constexpr int kCodeShift = 16 - kBits<F>;
 
-/// F's code of value * scale, saturating, as EncodeMagnitudes gives it.
+/// Returns F's code of value * scale in the form of EncodeMagnitudes. With kAll, saturates.
 template <FloatFormat F, Inputs kInputs, class DF>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeScaled(DF df, hn::Vec<DF> value,
                                                           hn::Vec<DF> scale) {
@@ -299,8 +305,8 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeScaled(DF df, hn::Vec<DF> val
   return EncodeMagnitudes<F, kCodeShift<F>>(df, product);
 }
 
-/// Codes of 16-bit items in the uppermost bits of 16-bit lanes, zeros below them. 17 ops
-/// for finite bfloat16, 22 for any.
+/// Encodes 16-bit items. Returns codes in the top bits of 16-bit lanes, zeros below them. 17 ops
+/// for finite bfloat16, 22 for all inputs.
 template <FloatFormat F, class T, Inputs kInputs, Rebias kRebias = Rebias::kWidening, class D16,
           class V>
 HWY_INLINE hn::Vec<D16> Encode16(D16 d16, hn::Vec<D16> items, V scale_even, V scale_odd) {
@@ -324,19 +330,19 @@ HWY_INLINE hn::Vec<D16> Encode16(D16 d16, hn::Vec<D16> items, V scale_even, V sc
   return hn::IfThenElse(is_nan, hn::Set(d16, kNan), codes);
 }
 
-/// Code of a finite value under a power-of-two scale, as EncodeMagnitudes gives it. 4 ops.
+/// Encodes finite values under power-of-two scales. Returns codes in the form of EncodeMagnitudes.
+/// 4 ops.
 template <FloatFormat F, class DF>
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeFolded(DF df, hn::Vec<DF> value,
-                                                          hn::Vec<hn::RebindToUnsigned<DF>> floor,
-                                                          hn::Vec<DF> multiplier) {
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodePowerOfTwo(
+    DF df, hn::Vec<DF> value, hn::Vec<hn::RebindToUnsigned<DF>> floor, hn::Vec<DF> multiplier) {
   const hn::RebindToUnsigned<DF> d32;
   const auto exponent = hn::And(value, hn::BitCast(df, hn::Set(d32, kFloatInfinity)));
   const auto sum = hn::MulAdd(hn::Max(exponent, hn::BitCast(df, floor)), multiplier, value);
   return CodeOfSum<F::kMantissaBits, kCodeShift<F>>(d32, hn::BitCast(d32, sum));
 }
 
-/// Encode16 for finite items, the i-th vector of them, and power-of-two scales. bfloat16: 14
-/// ops, float16: 18.
+/// Does Encode16 for the i-th vector of a run of finite items, under power-of-two scales. bfloat16:
+/// 14 ops, float16: 18.
 template <FloatFormat F, class T, class D16, class Scale>
 HWY_INLINE hn::Vec<D16> Encode16PowerOfTwo(D16 d16, hn::Vec<D16> items, const Scale& scale,
                                            std::size_t i) {
@@ -365,22 +371,22 @@ HWY_INLINE hn::Vec<D16> Encode16PowerOfTwo(D16 d16, hn::Vec<D16> items, const Sc
                    code(WidenOdd<T, kInputs>(d32, bases), odd, 2 * i + 1));
   } else {
     const auto code = [&](hn::Vec<decltype(df)> value, std::size_t j) NF_INLINE_ATTR {
-      return EncodeFolded<F>(df, value, scale.Floor(j), scale.Multiplier(j));
+      return EncodePowerOfTwo<F>(df, value, scale.Floor(j), scale.Multiplier(j));
     };
     return combine(code(even, 2 * i), code(odd, 2 * i + 1));
   }
 }
 
-/// Codes of fp32 items without their signs, shifted left by kCodeShift<F>, in the lower half of
-/// each lane; the upper half is undefined. 6 ops for finite items (5 under a power-of-two scale),
-/// 8 for any.
+/// Encodes fp32 items without their signs. Returns codes shifted left by kCodeShift<F> in the low
+/// 16 bits of each lane; the high 16 are undefined. 6 ops for finite items (5 under a power-of-two
+/// scale), 8 for all inputs.
 template <FloatFormat F, Inputs kInputs, class D32, class Scale>
 HWY_INLINE hn::Vec<D32> Encode32(D32 d32, hn::Vec<D32> items, const Scale& scale, std::size_t i) {
   const hn::RebindToFloat<D32> df;
   const auto magnitude = hn::And(items, hn::Set(d32, ~kFloatSign));
-  if constexpr (Folded<Scale>) {
+  if constexpr (PowerOfTwoScales<Scale>) {
     static_assert(kInputs == Inputs::kFinite);
-    return EncodeFolded<F>(df, hn::BitCast(df, magnitude), scale.Floor(i), scale.Multiplier(i));
+    return EncodePowerOfTwo<F>(df, hn::BitCast(df, magnitude), scale.Floor(i), scale.Multiplier(i));
   } else {
     const auto codes = EncodeScaled<F, kInputs>(df, hn::BitCast(df, magnitude), scale(i));
     if constexpr (kInputs == Inputs::kFinite) return codes;
@@ -391,7 +397,7 @@ HWY_INLINE hn::Vec<D32> Encode32(D32 d32, hn::Vec<D32> items, const Scale& scale
   }
 }
 
-/// Items whose signs the codes take: NaN, which has none there, is left out.
+/// Returns items with the signs of their codes: NaN becomes 0, because its code has no sign.
 template <Inputs kInputs, class D32>
 HWY_INLINE hn::Vec<D32> Signs(D32 d32, hn::Vec<D32> items) {
   if constexpr (kInputs == Inputs::kFinite) return items;
@@ -399,8 +405,8 @@ HWY_INLINE hn::Vec<D32> Signs(D32 d32, hn::Vec<D32> items) {
   return hn::IfThenZeroElse(hn::Gt(magnitude, hn::Set(d32, kFloatInfinity)), items);
 }
 
-/// Codes as Encode32 gives them, with the signs of items, of `low` and of `high` in turns: in
-/// the uppermost bits of 16-bit lanes, zeros below them. 6 ops.
+/// Adds the signs of items to the codes of Encode32. Returns codes in the top bits of 16-bit lanes,
+/// zeros below them: of `low` in the even lanes, of `high` in the odd ones. 6 ops.
 template <class D32>
 HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, D32>> SignedPairs(D32 /*d32*/,
                                                                     hn::Vec<D32> low_codes,
@@ -415,8 +421,8 @@ HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, D32>> SignedPairs(D32 /*d32*/,
   return hn::Or(codes, hn::And(signs, hn::Set(d16, std::uint16_t{0x8000})));
 }
 
-/// Brings bytes of the same place in 32-bit lanes together: first all second ones, then the fourth,
-/// the first and the third.
+/// De-interleaves the bytes of 32-bit lanes: byte 1 of every lane, then byte 3, 0, 2, each filling
+/// a quarter of the vector. 2 ops.
 template <class D8>
 HWY_INLINE hn::Vec<D8> TransposeQuads(D8 d8, hn::Vec<D8> quads) {
   alignas(16) static constexpr std::uint8_t kQuarters[16] = {1, 5, 9, 13, 3, 7, 11, 15,
@@ -439,9 +445,8 @@ HWY_INLINE hn::Vec<D8> TransposeQuads(D8 d8, hn::Vec<D8> quads) {
   }
 }
 
-/// Codes of Lanes(d8) items of T at `in`, scaled by positive finite scales.
-/// An item times such a scale is NaN only where the item is, so that NaN can be told from the items
-/// alone.
+/// Encodes Lanes(d8) items of T at `in`. Requires: scales are positive and finite. A product with
+/// such a scale is NaN exactly where the item is NaN, so NaN is detected in the items.
 template <FloatFormat F, class T, Inputs kInputs, class D8, class Scale>
 HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale) {
   static_assert(kBits<F> == 8);
@@ -458,7 +463,7 @@ HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale)
     const auto quads = hn::Or(pairs(0), hn::ShiftRight<8>(pairs(2)));
     return TransposeQuads(d8, hn::BitCast(d8, quads));
 #if HWY_TARGET == HWY_AVX3_DL
-  } else if constexpr (Folded<Scale> && kByTable<F, T>) {
+  } else if constexpr (PowerOfTwoScales<Scale> && kByTable<F, T>) {
     static_assert(kInputs == Inputs::kFinite);
     const hn::Full512<std::uint16_t> d;
     const auto low = LoadItems(d, in);
@@ -471,7 +476,7 @@ HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale)
       return hn::LowerHalf(EncodeByTable<F>(low, low, floor, floor));
     }
 #endif
-  } else if constexpr (Folded<Scale>) {
+  } else if constexpr (PowerOfTwoScales<Scale>) {
     static_assert(kInputs == Inputs::kFinite);
     const auto part = [&](std::size_t i) NF_INLINE_ATTR {
       return Encode16PowerOfTwo<F, T>(d16, LoadItems(d16, in + i * hn::Lanes(d16) * 2), scale, i);
@@ -486,8 +491,8 @@ HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale)
   }
 }
 
-/// A row's items, `count` of them and fewer than kItems, copied before zeros: what a short last
-/// block is quantized as.
+/// Holds a copy of fewer than kItems items, padded with zeros: the form in which a short last block
+/// is quantized.
 template <class T, std::size_t kItems>
 struct ZeroPadded {
   alignas(64) std::byte items[kItems * kItemSize<T>];

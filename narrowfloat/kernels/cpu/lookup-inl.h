@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// FP8 codes of bfloat16 by table lookup, under power-of-two scales: for processors that permute the
-// bytes of a whole vector (AVX-512 with VBMI). Compiled once per instruction set.
+// Encodes bfloat16 to FP8 by table lookup, under power-of-two scales, on processors that permute
+// the bytes of a whole vector (AVX-512 with VBMI). Compiled once per instruction set.
 #if defined(NARROWFLOAT_KERNELS_CPU_LOOKUP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWFLOAT_KERNELS_CPU_LOOKUP_INL_H_
 #undef NARROWFLOAT_KERNELS_CPU_LOOKUP_INL_H_
@@ -18,7 +18,7 @@
 #include "hwy/highway.h"
 #include "narrowfloat/numerics/codec.h"
 
-// For lambdas: part of the loop that they stand in, where registers stay loaded.
+// Inlines lambdas into the loop around them, so that registers stay loaded.
 #undef NF_INLINE_ATTR
 #define NF_INLINE_ATTR HWY_ATTR __attribute__((always_inline))
 

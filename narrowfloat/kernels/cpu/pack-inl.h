@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scales of blocks with four-bit codes, and the packing of these by twos. Compiled once per
+// Computes scales of blocks with 4-bit codes, and packs two codes per byte. Compiled once per
 // instruction set.
 #if defined(NARROWFLOAT_KERNELS_CPU_PACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWFLOAT_KERNELS_CPU_PACK_INL_H_
@@ -17,15 +17,15 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Two codes to a byte, both directions along their own lines: NVFP4 and MXFP4.
+/// Schemes with two codes per byte and transposed columnwise codes: NVFP4 and MXFP4.
 template <class S>
 concept PackedScheme = Scheme<S> && kCodesPerByte<S>
 == 2 && S::kLayout.columnwise_transposed && !WholeTensorScheme<S>;
 template <Scheme S>
 inline constexpr bool kRoundsStochastically = S::kOptions.Has(Option::kStochasticRounding);
 
-/// What scales and their errors follow from of a TensorState: one for all blocks, or one for each
-/// line.
+/// Providers of TensorState's members for the blocks from j on. UniformState: one state for all
+/// blocks. LineStates: one per line.
 template <Scheme S>
 class UniformState {
  public:
@@ -71,9 +71,8 @@ class LineStates {
   alignas(64) float amax_[kLines] = {};
 };
 
-/// Numbers that are not negative, rounded to F's steps and not limited to its range: added to
-/// 2^(23-M) times the power of two at or below it, a number is rounded, and the difference is what
-/// its code says. 5 ops.
+/// Rounds non-negative numbers to F's steps, without F's upper limit: adds and subtracts 2^(23-M)
+/// times the power of two at or below the number, so that the sum's last bit is one step. 5 ops.
 template <FloatFormat F>
 HWY_INLINE hn::Vec<DF> RoundTo(hn::Vec<DF> number) {
   const DF df;
@@ -85,18 +84,18 @@ HWY_INLINE hn::Vec<DF> RoundTo(hn::Vec<DF> number) {
   return hn::Sub(hn::Add(base, number), base);
 }
 
-/// Blocks' scales: the code that is stored, its value, and what items are multiplied with.
+/// Scales of blocks: the stored code, its value, and the factor of items.
 struct TwoLevelScale {
   hn::Vec<hn::RebindToUnsigned<DF> > code;
   hn::Vec<DF> value, scale;
 };
-/// Those for what is wanted, which is not negative, in F: 1 / (value * reciprocal_encode), at most
-/// the largest float.
+/// Rounds the wanted scale_inv to F, saturating; scale = 1 / (value * reciprocal_encode), at most
+/// the largest float. Requires: `wanted` is not negative.
 template <FloatFormat F>
 HWY_INLINE TwoLevelScale ScaleOf(hn::Vec<DF> wanted, hn::Vec<DF> reciprocal_encode) {
   const DF df;
   const hn::RebindToUnsigned<DF> d32;
-  const auto number = hn::Min(wanted, hn::Set(df, kMaxValue<F>));  // what is beyond it saturates
+  const auto number = hn::Min(wanted, hn::Set(df, kMaxValue<F>));  // saturates
   const auto code =
       hn::And(hn::ShiftRight<kCodeShift<F> >(EncodeMagnitudes<F, kCodeShift<F> >(df, number)),
               hn::Set(d32, kSignCode<F> - 1u));
@@ -104,8 +103,9 @@ HWY_INLINE TwoLevelScale ScaleOf(hn::Vec<DF> wanted, hn::Vec<DF> reciprocal_enco
   const auto scale = hn::Div(hn::Set(df, 1.0f), hn::Mul(value, reciprocal_encode));
   return {code, value, hn::Min(scale, hn::Set(df, kLargestFloat))};
 }
-/// Lanes where rounding to F takes more than a part in 16 from the wanted scale of a block that is
-/// not all zeros; elsewhere, products with it round to E2M1's numbers.
+/// Returns a mask of the blocks that need the slow path: not all zeros, and the wanted scale_inv is
+/// below F's smallest normal number (rounding error above 1/16) or above its largest. For all other
+/// blocks every product rounds to a finite E2M1 number.
 template <FloatFormat F>
 HWY_INLINE hn::Vec<DF> NeedsSlowPath(hn::Vec<DF> wanted, hn::Vec<DF> amax) {
   const DF df;
@@ -115,9 +115,9 @@ HWY_INLINE hn::Vec<DF> NeedsSlowPath(hn::Vec<DF> wanted, hn::Vec<DF> amax) {
   return hn::VecFromMask(df, hn::Or(small, hn::Gt(wanted, hn::Set(df, kMaxValue<F>))));
 }
 
-/// S::ScaleBlock of `count` blocks, up to a whole vector of them, operation by operation. Amaxes
-/// are not NaN, the states' numbers positive and finite. Whether products with these scales all
-/// round to numbers of S's.
+/// Computes S::ScaleBlock of `count` blocks, rounded up to whole vectors, with the same operations.
+/// Returns true if no block needs the slow path. Requires: amaxes are not NaN; the states' numbers
+/// are positive and finite.
 template <Scheme S, class States>
 HWY_INLINE bool ComputeTwoLevelScales(const float* amax, std::size_t count, const States& states,
                                       std::uint32_t* scale_inv, float* scales) {
@@ -150,7 +150,7 @@ HWY_INLINE void ComputeOneLevelScales(const float* __restrict amax, std::size_t 
   }
 }
 
-/// 16-bit lanes that alternate between two vectors of fewer, in the order of these. 2 ops.
+/// De-interleaves 16-bit lanes: all even ones, then all odd ones. 2 ops.
 template <class D16>
 HWY_INLINE hn::Vec<D16> InOrder(D16 d16, hn::Vec<D16> alternating) {
   const hn::Repartition<std::uint8_t, D16> d8;
@@ -175,7 +175,7 @@ HWY_INLINE hn::Vec<D16> InOrder(D16 d16, hn::Vec<D16> alternating) {
   }
 }
 
-/// Codes of Lanes(d16) items from the i-th on in the uppermost bits of lanes, zeros below them.
+/// Encodes Lanes(d16) items from the i-th on. Returns codes in the top bits of lanes, zeros below.
 template <Scheme S, class T, class D16, class Coder>
 HWY_INLINE hn::Vec<D16> TopCodes(D16 d16, const std::byte* in, std::size_t i, const float* scales,
                                  const Coder& coder) {
@@ -197,14 +197,15 @@ HWY_INLINE hn::Vec<D16> TopCodes(D16 d16, const std::byte* in, std::size_t i, co
   }
 }
 
-/// Bytes of 2 * Lanes(d8) codes of four bits: the first of two in the lower half. `at(i)` gives
-/// those from the i-th on in the uppermost bits of 16-bit lanes, zeros below them.
+/// Packs 2 * Lanes(d8) 4-bit codes, the first of two in the low half of a byte. at(i) returns the
+/// codes from the i-th on in the top bits of 16-bit lanes, zeros below.
 template <class DB, class At>
 HWY_INLINE hn::Vec<DB> PackCodes(DB d8, const At& at) {
   const hn::Repartition<std::uint16_t, DB> d16;
   const hn::Repartition<std::uint32_t, DB> d32;
   const std::size_t lanes = hn::Lanes(d16);
-  // Byte by byte, in the uppermost of 32 bits, then in the upper ones of 16.
+  // Joins two codes in the top byte of 32-bit lanes, then two such bytes in the top bytes of 16-bit
+  // lanes.
   const auto bytes = [&](std::size_t i) NF_INLINE_ATTR {
     const auto codes = hn::BitCast(d32, at(i * lanes));
     return hn::Or(codes, hn::ShiftLeft<12>(codes));
@@ -219,8 +220,8 @@ HWY_INLINE hn::Vec<DB> PackCodes(DB d8, const At& at) {
 
 inline constexpr std::size_t kPackRun = 2 * HWY_MAX_BYTES;  // items of a step of PackBlocks
 
-/// Packed codes of a row's blocks. A last step takes bytes of chance behind them.
-/// Asks for as many items at `next`, unless that is null.
+/// Encodes and packs the blocks of one row, and prefetches as many items at `next` if it is not
+/// null. The last partial step reads up to kPackRun random bytes past the row's own.
 template <Scheme S, class T, class Coder>
 HWY_INLINE void PackBlocks(const std::byte* in, std::size_t blocks, const float* scales,
                            const Coder& coder, const VectorWriter& out, const std::byte* next) {
@@ -257,8 +258,8 @@ HWY_INLINE void PackBlocks(const std::byte* in, std::size_t blocks, const float*
   std::memcpy(out.to + i / 2, codes, (items - i) / 2);
 }
 
-/// Packed codes of Lanes(D8) columns: of two rows, the first in the lower half. A scale for each
-/// column.
+/// Encodes two rows of Lanes(D8) columns and packs them, the first row in the low half of each
+/// byte. `scale` has one scale per column.
 template <class T, class Coder>
 HWY_INLINE hn::Vec<D8> PackColumnRun(const std::byte* first, const std::byte* second,
                                      const LaneScales<DF>& scale, const Coder& first_coder,

@@ -34,7 +34,7 @@ struct QuantizeColumns {
     const typename S::TensorState state = S::Prepare(out.amax, args.options);
     const Tile& tile = args.tile;
     const std::size_t lanes = hn::Lanes(D8());
-    StagedWriter<kBatchCols> outlet(args.nontemporal);
+    StagedWriter<kBatchCols> writer(args.nontemporal);
     for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
       const std::size_t rows = std::min(kRows, tile.row_end - row);
       const std::size_t block = out.strides.BlockOffset(ScaleBlockIndex<S>(row));
@@ -46,12 +46,12 @@ struct QuantizeColumns {
         in.count = codes.count = rows;
         for (std::size_t r = 0; r < rows; ++r) {
           in.row[r] = args.in.Row(row + r) + col * kItemSize<T>;
-          in.next[r] = NextStrip<T>(args, row + r, col + cols, kRows);
+          in.next[r] = NextItems<T>(args, row + r, col + cols, kRows);
           codes.row[r] = out.codes + (row + r) * out.code_stride + col;
         }
         Strip<T> strip;
         if (cols >= lanes) {
-          QuantizeStrip<S, T>(in, cols, state, strip, codes, outlet);
+          QuantizeStrip<S, T>(in, cols, state, strip, codes, writer);
         } else {
           QuantizeNarrow<S, T>(in, cols, state, strip, codes);
         }
@@ -62,7 +62,7 @@ struct QuantizeColumns {
   }
 };
 
-/// Both directions at once, where that is possible: what they share of each item is done once.
+/// Quantizes both directions, in one pass over the items where RunTogether can.
 template <class S, class T>
 struct QuantizeBoth {
   static constexpr std::size_t kRows = S::kBlock.cols;  // of the transposed block
@@ -81,8 +81,8 @@ struct QuantizeBoth {
     }
   }
 
-  /// A strip of whole blocks, all finite and with scales that fold; false, before anything is
-  /// written, if it is not one.
+  /// Quantizes a strip of whole blocks in both directions. Returns false, before writing anything,
+  /// if a block is short, an item is not finite or a scale is not a power of two.
   static HWY_INLINE bool RunTogether(const QuantizeArgs& args) {
     const Tile& tile = args.tile;
     const std::size_t cols = tile.col_end - tile.col_begin;
@@ -92,11 +92,11 @@ struct QuantizeBoth {
     in.count = tile.row_end - tile.row_begin;
     for (std::size_t r = 0; r < in.count; ++r) {
       in.row[r] = args.in.Row(tile.row_begin + r) + tile.col_begin * kItemSize<T>;
-      in.next[r] = NextStrip<T>(args, tile.row_begin + r, tile.col_end, kRows);
+      in.next[r] = NextItems<T>(args, tile.row_begin + r, tile.col_end, kRows);
     }
     Batch<S, T> batches[kRows];
     Strip<T> strip;
-    if (!Measure(in, cols, state, batches, strip)) return false;
+    if (!ComputeScales(in, cols, state, batches, strip)) return false;
 
     StagedWriter<kBatchCols> rowwise(args.nontemporal), columnwise(args.nontemporal);
     for (std::size_t r = 0; r < in.count; ++r) {
@@ -113,17 +113,18 @@ struct QuantizeBoth {
     return true;
   }
 
-  /// Rows and columns, a few rows at a time. False if there are items or scales of another kind.
-  static HWY_INLINE bool Measure(const StripRows<kRows, const std::byte>& in, std::size_t cols,
-                                 const typename S::TensorState& state, Batch<S, T>* batches,
-                                 Strip<T>& strip) {
+  /// Computes the scales of rows and columns, a few rows at a time. Returns false if an item is not
+  /// finite or a scale is not a power of two.
+  static HWY_INLINE bool ComputeScales(const StripRows<kRows, const std::byte>& in,
+                                       std::size_t cols, const typename S::TensorState& state,
+                                       Batch<S, T>* batches, Strip<T>& strip) {
     for (std::size_t first = 0; first < in.count; first += kRowsPerPass<T>) {
       const std::size_t end = std::min(first + kRowsPerPass<T>, in.count);
       const std::uint32_t most = ColumnMaximaOfPass<T, Inputs::kFinite>(
           in.row + first, end - first, cols, first == 0, strip.magnitude);
       if (most >= kInfinityBits<T>) return false;
       for (std::size_t r = first; r < end; ++r) {
-        MeasureBlocks<S, T, Inputs::kFinite>(in.row[r], cols / S::kBlock.cols, batches[r]);
+        ComputeBlockAmaxes<S, T, Inputs::kFinite>(in.row[r], cols / S::kBlock.cols, batches[r]);
         batches[r].ComputeScales(state, cols / S::kBlock.cols);
         if (!batches[r].powers_of_two) return false;
       }
@@ -139,21 +140,21 @@ struct QuantizeBoth {
 
   static HWY_INLINE void EncodeBoth(const std::byte* in, const std::byte* next, std::size_t cols,
                                     const Batch<S, T>& batch, const Strip<T>& strip,
-                                    std::byte* rowwise, StagedWriter<kBatchCols>& rowwise_outlet,
+                                    std::byte* rowwise, StagedWriter<kBatchCols>& rowwise_writer,
                                     std::byte* columnwise,
-                                    StagedWriter<kBatchCols>& columnwise_outlet) {
+                                    StagedWriter<kBatchCols>& columnwise_writer) {
     using F = typename S::Element;
     const D8 d8;
-    // Lines of only one of the two bypass the caches at once.
-    const VectorWriter row_codes = rowwise_outlet.Open(d8, rowwise);
-    auto* column_codes = reinterpret_cast<std::uint8_t*>(columnwise_outlet.Open(columnwise));
+    // Writes the rowwise codes directly and stages the columnwise ones, as OpenCopy does.
+    const VectorWriter row_codes = rowwise_writer.Open(d8, rowwise);
+    auto* column_codes = reinterpret_cast<std::uint8_t*>(columnwise_writer.Open(columnwise));
     for (std::size_t c = 0; c < cols; c += hn::Lanes(d8)) {
       const std::byte* items = in + c * kItemSize<T>;
       PrefetchBytes(next + c * kItemSize<T>, hn::Lanes(d8) * kItemSize<T>);
       const BlocksPowerOfTwo<S, T, DF> by_row{{batch, c / S::kBlock.cols}};
-      const LaneFolded<T, DF> by_column = strip.Folded(c);
+      const LanePowersOfTwo<T, DF> by_column = strip.PowersOfTwo(c);
       if constexpr (kItemSize<T> == 2 && !kByTable<F, T>) {
-        // Half by half, so that what both directions share stays in registers.
+        // Encodes half a vector at a time, so that the items stay in registers for both directions.
         const auto part = [&](std::size_t i, hn::Vec<D16>& row, hn::Vec<D16>& column)
                               NF_INLINE_ATTR {
                                 const D16 d16;
@@ -173,8 +174,8 @@ struct QuantizeBoth {
         hn::StoreU(column, d8, column_codes + c);
       }
     }
-    rowwise_outlet.Close(row_codes, rowwise, cols);
-    columnwise_outlet.Close(columnwise, cols);
+    rowwise_writer.Close(row_codes, rowwise, cols);
+    columnwise_writer.Close(columnwise, cols);
   }
 };
 

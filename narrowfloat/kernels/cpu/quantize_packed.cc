@@ -11,7 +11,7 @@
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/blocks-inl.h"
-#include "narrowfloat/kernels/cpu/choose-inl.h"
+#include "narrowfloat/kernels/cpu/four_over_six-inl.h"
 #include "narrowfloat/kernels/cpu/pack-inl.h"
 #include "narrowfloat/kernels/cpu/strips-inl.h"
 #include "narrowfloat/kernels/cpu/tiles-inl.h"
@@ -29,27 +29,27 @@ QuantizeSlots Table() {
 
 #else
 
-/// Rows of `args.in`, in panels of the block's height.
+/// Quantizes rowwise, in strips of the block's height.
 template <class S, class T>
 class RowPacker {
  public:
-  /// Below the rows of a tile that ends a row, `rows_below` come in between before the next tile.
+  /// `rows_below` is the distance in rows to the next row of tiles, for prefetching.
   RowPacker(const QuantizeArgs& args, std::size_t rows_below)
-      : args_(args), out_(args.rowwise), rows_below_(rows_below), outlet_(args.nontemporal) {}
+      : args_(args), out_(args.rowwise), rows_below_(rows_below), writer_(args.nontemporal) {}
 
   void Run(const Tile& tile) {
     typename S::TensorState state = S::Prepare(out_.AmaxOf(tile.row_begin), args_.options);
     const std::size_t ahead = std::min(kBatchCols, tile.col_end - tile.col_begin);
     for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
       if (out_.line_amaxes != nullptr) state = S::Prepare(out_.AmaxOf(row), args_.options);
-      PanelRows<kRows, const std::byte> in;
+      StripRows<kRows, const std::byte> in;
       in.count = std::min(kRows, tile.row_end - row);
       for (std::size_t col = tile.col_begin; col < tile.col_end;) {
         const std::size_t left = tile.col_end - col;
         const std::size_t blocks = std::min(kBatch<S>, left / kCols);
         for (std::size_t r = 0; r < in.count; ++r) {
           in.row[r] = args_.in.Row(row + r) + col * kItemSize<T>;
-          in.next[r] = NextStrip<T>(args_, row + r, col + ahead, rows_below_);
+          in.next[r] = NextItems<T>(args_, row + r, col + ahead, rows_below_);
         }
         if (blocks > 0) {
           PackBatch(in, blocks, state, row, col);
@@ -68,12 +68,13 @@ class RowPacker {
     return out_.codes + row * out_.code_stride + col / kCodesPerByte<S>;
   }
 
-  /// Measures and decides whole blocks. Whether all items are finite.
-  bool ComputeScales(const PanelRows<kRows, const std::byte>& in, std::size_t blocks,
+  /// Computes the scales of whole blocks. Returns true if Inputs::kFinite holds for all items: they
+  /// are finite and no scale needs the slow path.
+  bool ComputeScales(const StripRows<kRows, const std::byte>& in, std::size_t blocks,
                      const typename S::TensorState& state, Batch<S, T>& batch) {
-    MeasurePanel<S, T, Inputs::kFinite>(in, blocks, batch);
+    ComputeStripAmaxes<S, T, Inputs::kFinite>(in, blocks, batch);
     const bool finite = batch.finite;
-    if (!finite) MeasurePanel<S, T, Inputs::kAll>(in, blocks, batch);
+    if (!finite) ComputeStripAmaxes<S, T, Inputs::kAll>(in, blocks, batch);
     if constexpr (FourOverSixScheme<S>) {
       if (S::UsesFourOverSix(state)) return Choose(in, blocks, state, batch) && finite;
     }
@@ -89,35 +90,35 @@ class RowPacker {
     }
   }
 
-  HWY_NOINLINE bool Choose(const PanelRows<kRows, const std::byte>& in, std::size_t blocks,
+  HWY_NOINLINE bool Choose(const StripRows<kRows, const std::byte>& in, std::size_t blocks,
                            const typename S::TensorState& state, Batch<S, T>& batch) {
     FourOverSixChoice<S, kBatch<S>, kRows, kCols> choice;
     const UniformState<S> states(state);
     alignas(64) float amax[kBatch<S>];
     for (std::size_t j = 0; j < kBatch<S>; ++j) amax[j] = MagnitudeValue<T>(batch.largest[j]);
-    const bool fits = choice.Propose(amax, blocks, states);
+    const bool fits = choice.ComputeCandidates(amax, blocks, states);
     for (std::size_t r = 0; r < in.count; ++r) {
       for (std::size_t j = 0; j < blocks; ++j) {
         for (std::size_t i = 0; i < kCols; ++i)
           choice.Items(i)[j] = LoadItem<T>(in.row[r], j * kCols + i);
       }
-      choice.Measure(r, blocks, states, state);
+      choice.ComputeErrors(r, blocks, states, state);
     }
     choice.AddLines(blocks);
     choice.Choose(blocks, batch.scale_inv, batch.scale);
     return fits;
   }
 
-  void PackBatch(const PanelRows<kRows, const std::byte>& in, std::size_t blocks,
+  void PackBatch(const StripRows<kRows, const std::byte>& in, std::size_t blocks,
                  const typename S::TensorState& state, std::size_t row, std::size_t col) {
     Batch<S, T> batch;
     const bool finite = ComputeScales(in, blocks, state, batch);
     const std::size_t bytes = blocks * kCols / kCodesPerByte<S>;
     for (std::size_t r = 0; r < in.count; ++r) {
       std::byte* out = CodesAt(row + r, col);
-      const VectorWriter codes = outlet_.Open(D8(), out);
+      const VectorWriter codes = writer_.Open(D8(), out);
       PackRow(in.row[r], in.next[r], blocks, batch, finite, row + r, col, codes);
-      outlet_.Close(codes, out, bytes);
+      writer_.Close(codes, out, bytes);
     }
     StoreScales(batch, row, in.count, col, blocks);
   }
@@ -141,12 +142,12 @@ class RowPacker {
     }
   }
 
-  /// One block of fewer columns than a whole one, as if padded with zeros.
-  HWY_NOINLINE void PackShort(const PanelRows<kRows, const std::byte>& in, std::size_t cols,
+  /// Quantizes one block of fewer than kBlock.cols columns, padded with zeros.
+  HWY_NOINLINE void PackShort(const StripRows<kRows, const std::byte>& in, std::size_t cols,
                               const typename S::TensorState& state, std::size_t row,
                               std::size_t col) {
     ZeroPadded<T, kCols> padded[kRows];
-    PanelRows<kRows, const std::byte> staged{};
+    StripRows<kRows, const std::byte> staged{};
     staged.count = in.count;
     for (std::size_t r = 0; r < in.count; ++r) {
       padded[r].Fill(in.row[r], cols);
@@ -180,12 +181,11 @@ class RowPacker {
   const QuantizeArgs& args_;
   const DirectionBuffers<std::byte>& out_;
   const std::size_t rows_below_;
-  StagedWriter<kBatchCols / kCodesPerByte<S> > outlet_;
+  StagedWriter<kBatchCols / kCodesPerByte<S> > writer_;
   alignas(64) std::uint8_t random_[kBatchCols + kPackRun] = {};
 };
 
-/// Columns of `args.in` as rows of the transpose: packed where columns are lanes, then transposed
-/// as bytes, patch by patch.
+/// Quantizes columnwise: packs codes of patches with columns as lanes, then transposes the bytes.
 template <class S, class T>
 class ColumnPacker {
  public:
@@ -214,12 +214,12 @@ class ColumnPacker {
   static constexpr std::size_t kPatchBlocks = kPatchItems / kRows;  // of a patch's column
   static_assert(kCodesPerByte<S> == 2 && kPatchItems % kRows == 0);
 
-  void PackPatch(const Square& square) {
+  void PackPatch(const Rect& square) {
     if constexpr (TwoLevelScheme<S>) {
       if (out_.line_amaxes != nullptr) LoadStates(square.col, square.cols);
     }
     for (std::size_t r = 0; r < square.rows; r += kRows) {
-      const Square strip{square.row + r, std::min(kRows, square.rows - r), square.col, square.cols};
+      const Rect strip{square.row + r, std::min(kRows, square.rows - r), square.col, square.cols};
       PackStrip(strip, codes_ + r / kCodesPerByte<S> * kPatchCols);
       StoreScaleInvs<S>(scales_[r / kRows], 0, strip_.scale_inv, square.cols);
     }
@@ -235,8 +235,8 @@ class ColumnPacker {
                  [&](std::size_t i) { return S::Prepare(out_.AmaxOf(col + i), args_.options); });
   }
 
-  /// One block for each column. Columns that fill no vector are padded with zeros.
-  void PackStrip(const Square& square, std::byte* codes) {
+  /// Quantizes one block for each column of a strip. Pads the columns to whole vectors with zeros.
+  void PackStrip(const Rect& square, std::byte* codes) {
     const std::size_t cols = RoundUp(square.cols, hn::Lanes(D8()));
     const std::byte* rows[kRows];
     for (std::size_t r = 0; r < square.rows; ++r) {
@@ -260,18 +260,18 @@ class ColumnPacker {
     }
   }
 
-  /// Of all blocks of a patch's column at once: columns lie lines apart, often a power of two of
-  /// them, and crowd each other out of the first-level cache.
-  void StoreScales(const Square& square) const {
+  /// Stores the scales of all blocks of a patch, column by column: columns are often a power of two
+  /// of cache lines apart, so that they evict each other from the first-level cache.
+  void StoreScales(const Rect& square) const {
     const std::size_t first = ScaleBlockIndex<S>(square.row);
     const std::size_t blocks = CeilDiv(square.rows, kRows);
-    alignas(64) std::uint8_t turned[kSide * kMaxLanes];  // kMaxLanes apart
+    alignas(64) std::uint8_t turned[kSquareSide * kMaxLanes];  // kMaxLanes apart
     for (std::size_t c = 0; c < square.cols; ++c) {
-      if (c % kSide == 0) {
+      if (c % kSquareSide == 0) {
         TransposeSquares(reinterpret_cast<const std::uint8_t*>(scales_[0] + c), kPatchCols, turned,
                          kMaxLanes);
       }
-      const std::uint8_t* of = turned + c % kSide * kMaxLanes;
+      const std::uint8_t* of = turned + c % kSquareSide * kMaxLanes;
       std::byte* line = out_.scale_inv + out_.strides.LineOffset(ScaleLine<S>(square.col + c));
       if (out_.strides.BlocksAreAdjacent() && blocks == kPatchBlocks) {
         std::memcpy(line + first, of, kPatchBlocks);
@@ -282,7 +282,7 @@ class ColumnPacker {
     }
   }
 
-  /// Whether all items are finite.
+  /// Computes the scales of a strip's columns. Returns true if Inputs::kFinite holds for all items.
   bool ComputeScales(const std::byte* const* rows, std::size_t count, std::size_t cols) {
     const bool finite =
         ColumnMaxima<T, Inputs::kFinite>(rows, count, cols, strip_.magnitude) < kInfinityBits<T>;
@@ -313,12 +313,12 @@ class ColumnPacker {
   HWY_NOINLINE bool Choose(const std::byte* const* rows, std::size_t count, const float* amax,
                            std::size_t cols, float* scales) {
     FourOverSixChoice<S, kPatchCols, 1, kRows> choice;
-    const bool fits = choice.Propose(amax, cols, states_);
+    const bool fits = choice.ComputeCandidates(amax, cols, states_);
     for (std::size_t r = 0; r < count; ++r) {
       for (std::size_t c = 0; c < cols; ++c) choice.Items(r)[c] = LoadItem<T>(rows[r], c);
     }
-    choice.Measure(0, cols, states_, state_);
-    if constexpr (S::kBlock.rows > 1) choice.AddNeighbours(cols, S::kBlock.rows);
+    choice.ComputeErrors(0, cols, states_, state_);
+    if constexpr (S::kBlock.rows > 1) choice.AddAdjacentLines(cols, S::kBlock.rows);
     choice.Choose(cols, strip_.scale_inv, scales);
     return fits;
   }
@@ -330,9 +330,9 @@ class ColumnPacker {
     }
   }
 
-  /// A byte for each item of a strip, row by row, kPatchCols apart.
-  void DrawRandom(const Square& square) {
-    static_assert(kRows == kRandomRun && kSide == kRandomRun);
+  /// Draws a random byte for each item of a strip, stored row by row, kPatchCols apart.
+  void DrawRandom(const Rect& square) {
+    static_assert(kRows == kRandomRun && kSquareSide == kRandomRun);
     const std::size_t runs = CeilDiv(args_.shape.rows, kRandomRun);  // of a column
     alignas(64) std::uint8_t drawn[kPatchCols * kRandomRun];         // column by column
     FillRandom(args_.random, kColumnwiseRuns + square.col * runs + square.row / kRandomRun, runs,
@@ -342,13 +342,13 @@ class ColumnPacker {
     }
   }
 
-  /// Two rows at a time; asks for those of the patch that comes next.
+  /// Encodes and packs a strip, two rows at a time, and prefetches the next patch.
   template <class Coder>
-  void PackRows(const std::byte* const* rows, const Square& square, std::size_t cols,
+  void PackRows(const std::byte* const* rows, const Rect& square, std::size_t cols,
                 const Coder& coder, std::byte* codes) const {
     static_assert(kCodesPerByte<S> == 2);
     const auto next = [&](std::size_t r) NF_INLINE_ATTR {
-      return NextStrip<T>(args_, square.row + r, square.col + kPatchCols, kPatchItems);
+      return NextItems<T>(args_, square.row + r, square.col + kPatchCols, kPatchItems);
     };
     for (std::size_t r = 0; r < square.rows; r += 2, codes += kPatchCols) {
       const std::byte *first = next(r), *second = next(r + 1);
@@ -375,11 +375,13 @@ class ColumnPacker {
   ZeroPadded<T, kPatchCols> padded_[kRows];
   alignas(64) std::uint8_t random_[kPatchCols * kRandomRun];
   alignas(64) std::byte codes_[kPatchRows * kPatchCols] = {};
-  static_assert(kScaleBytes<S> == 1 && kPatchBlocks <= kSide);
-  alignas(64) std::byte scales_[kMaxLanes][kPatchCols] = {};  // more than kSide are transposed
+  static_assert(kScaleBytes<S> == 1 && kPatchBlocks <= kSquareSide);
+  alignas(
+      64) std::byte scales_[kMaxLanes][kPatchCols] = {};  // more than kSquareSide are transposed
 };
 
-/// Both directions, part by part, so that memory is read once.
+/// Quantizes both directions in sub-tiles that stay in the second-level cache, so that memory is
+/// read once.
 template <class S, class T>
 void PackBoth(const QuantizeArgs& args) {
   constexpr std::size_t kRows = 256, kCols = 1024 / kItemSize<T>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks of one row, rowwise.
+// Quantizes blocks of one row, rowwise.
 #include "narrowfloat/kernels/cpu/tables.h"
 
 #undef HWY_TARGET_INCLUDE

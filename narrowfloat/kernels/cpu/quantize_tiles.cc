@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Square blocks whose codes keep the input's orientation.
+// Quantizes square blocks whose codes keep the input's orientation.
 #include "narrowfloat/kernels/cpu/tables.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -29,7 +29,7 @@ struct QuantizeTiles {
         args, first, kDirection == Direction::kBoth ? &args.columnwise : nullptr,
         [&](std::size_t row, std::size_t rows, std::size_t col, std::size_t cols,
             const Batch<S, T>& batch) NF_INLINE_ATTR {
-          const Square covered{row, rows, col, cols};
+          const Rect covered{row, rows, col, cols};
           if constexpr (kDirection != Direction::kColumnwise) {
             StoreBatchScales<S, T, Direction::kRowwise>(args.rowwise, covered, batch);
           }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks and square tiles whose columnwise codes lie transposed: encoded patch by patch in the
-// first-level cache, from where rows and transposes leave.
+// Quantizes blocks and square tiles with transposed columnwise codes: encodes patches in the
+// first-level cache and writes their rows and transposes from there.
 #include "narrowfloat/kernels/cpu/tables.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -26,18 +26,18 @@ QuantizeSlots Table() {
 
 #else
 
-/// Calls visit(square) for each patch of a tile, along its rows.
+/// Calls visit(rect) for each patch of a tile, row by row.
 template <class Visit>
 HWY_INLINE void ForEachPatch(const Tile& tile, const Visit& visit) {
   for (std::size_t row = tile.row_begin; row < tile.row_end; row += kTransposedRun) {
     for (std::size_t col = tile.col_begin; col < tile.col_end; col += kPatchCols) {
-      visit(Square{row, std::min(kTransposedRun, tile.row_end - row), col,
-                   std::min(kPatchCols, tile.col_end - col)});
+      visit(Rect{row, std::min(kTransposedRun, tile.row_end - row), col,
+                 std::min(kPatchCols, tile.col_end - col)});
     }
   }
 }
 
-/// Codes of a patch; a short one leaves old codes behind, which nobody reads.
+/// Codes of a patch. After a short patch, old codes remain behind its own; they are never used.
 struct Patch {
   alignas(64) std::byte codes[kTransposedRun * kPatchCols] = {};
   std::byte* Row(std::size_t row) { return codes + row * kPatchCols; }
@@ -45,35 +45,33 @@ struct Patch {
 
 /// Calls visit(strip, row) for each `kRows` rows of a patch; `row` is the patch's.
 template <std::size_t kRows, class Visit>
-HWY_INLINE void ForEachStrip(const Square& square, const Visit& visit) {
+HWY_INLINE void ForEachStrip(const Rect& square, const Visit& visit) {
   static_assert(kTransposedRun % kRows == 0);
   for (std::size_t row = 0; row < square.rows; row += kRows) {
-    visit(Square{square.row + row, std::min(kRows, square.rows - row), square.col, square.cols},
-          row);
+    visit(Rect{square.row + row, std::min(kRows, square.rows - row), square.col, square.cols}, row);
   }
 }
 
-/// Row `r` of the strip that comes after `strip`: below it in the same patch, or in the next one.
+/// Returns row `r` of the strip after `strip`: below it in the same patch, or in the next patch.
 template <std::size_t kRows, class T>
-HWY_INLINE const std::byte* RowOfNext(const QuantizeArgs& args, const Square& strip,
-                                      std::size_t r) {
+HWY_INLINE const std::byte* RowOfNext(const QuantizeArgs& args, const Rect& strip, std::size_t r) {
   const std::size_t below = strip.row + kRows + r;
   if (below % kTransposedRun >= kRows && below < args.shape.rows) {
     return args.in.Row(below) + strip.col * kItemSize<T>;
   }
   const std::size_t first = strip.row / kTransposedRun * kTransposedRun;
-  return NextStrip<T>(args, std::min(first + r, args.shape.rows - 1), strip.col + strip.cols,
+  return NextItems<T>(args, std::min(first + r, args.shape.rows - 1), strip.col + strip.cols,
                       kTransposedRun);
 }
 
-HWY_INLINE void StoreTransposed(const std::byte* patch, const Square& square,
+HWY_INLINE void StoreTransposed(const std::byte* patch, const Rect& square,
                                 const DirectionBuffers<std::byte>& out,
                                 PatchTransposer<kTransposedRun>& transposer) {
   transposer.Transpose(patch, kPatchCols, square.rows, square.cols,
                        out.codes + square.col * out.code_stride + square.row, out.code_stride);
 }
 
-/// Blocks of one column.
+/// Quantizes blocks of one column, columnwise.
 template <class S, class T>
 struct TransposeColumns {
   static constexpr std::size_t kRows = S::kBlock.cols;  // of the transposed block
@@ -82,15 +80,15 @@ struct TransposeColumns {
     Patch patch;
     PatchTransposer<kTransposedRun> transposer(args.nontemporal);
     StagedWriter<kBatchCols> in_place(false);
-    ForEachPatch(args.tile, [&](const Square& square) NF_INLINE_ATTR {
-      ForEachStrip<kRows>(square, [&](const Square& strip, std::size_t row) NF_INLINE_ATTR {
+    ForEachPatch(args.tile, [&](const Rect& square) NF_INLINE_ATTR {
+      ForEachStrip<kRows>(square, [&](const Rect& strip, std::size_t row) NF_INLINE_ATTR {
         QuantizeStripOf(args, strip, state, patch.Row(row), in_place);
       });
       StoreTransposed(patch.codes, square, args.columnwise, transposer);
     });
   }
 
-  static HWY_INLINE void QuantizeStripOf(const QuantizeArgs& args, const Square& square,
+  static HWY_INLINE void QuantizeStripOf(const QuantizeArgs& args, const Rect& square,
                                          const typename S::TensorState& state, std::byte* codes,
                                          StagedWriter<kBatchCols>& in_place) {
     const DirectionBuffers<std::byte>& out = args.columnwise;
@@ -118,8 +116,8 @@ struct TransposeColumns {
   }
 };
 
-/// Rows and columns, part by part, so that memory is read once: a part and the next one stay in the
-/// second-level cache.
+/// Quantizes both directions in sub-tiles, so that memory is read once: a sub-tile and the next one
+/// stay in the second-level cache.
 template <class S, class T>
 struct TransposeBoth {
   static constexpr std::size_t kCols = kBatchCols / 2 / kItemSize<T>;
@@ -139,7 +137,7 @@ struct TransposeBoth {
   }
 };
 
-/// Square tiles as wide as a patch.
+/// Quantizes square tiles that are as wide as a patch.
 template <class S, class T, Direction kDirection>
 struct TransposeTiles {
   static constexpr std::size_t kRows = S::kBlock.rows;
@@ -150,8 +148,8 @@ struct TransposeTiles {
     Patch patch;
     PatchTransposer<kTransposedRun> transposer(args.nontemporal);
     StagedWriter<kBatchCols> in_place(false, args.nontemporal);
-    ForEachPatch(args.tile, [&](const Square& square) NF_INLINE_ATTR {
-      ForEachStrip<kRows>(square, [&](const Square& strip, std::size_t row) NF_INLINE_ATTR {
+    ForEachPatch(args.tile, [&](const Rect& square) NF_INLINE_ATTR {
+      ForEachStrip<kRows>(square, [&](const Rect& strip, std::size_t row) NF_INLINE_ATTR {
         Batch<S, T> batch;
         EncodeTile(args, strip, state, patch.Row(row), batch, in_place);
         StoreBatchScales<S, T, Direction::kColumnwise>(args.columnwise, strip, batch);
@@ -162,11 +160,11 @@ struct TransposeTiles {
     });
   }
 
-  static HWY_INLINE void EncodeTile(const QuantizeArgs& args, const Square& square,
+  static HWY_INLINE void EncodeTile(const QuantizeArgs& args, const Rect& square,
                                     const typename S::TensorState& state, std::byte* codes,
                                     Batch<S, T>& batch, StagedWriter<kBatchCols>& in_place) {
-    PanelRows<kRows, const std::byte> in;
-    PanelCodes<kRows> out;
+    StripRows<kRows, const std::byte> in;
+    StripCodes<kRows> out;
     in.count = out.count = square.rows;
     for (std::size_t r = 0; r < square.rows; ++r) {
       in.row[r] = args.in.Row(square.row + r) + square.col * kItemSize<T>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole-tensor schemes: one scale, known beforehand. Columnwise codes lie transposed.
+// Quantizes by whole-tensor schemes: one scale, known beforehand; columnwise codes are transposed.
 #include "narrowfloat/kernels/cpu/tables.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -10,7 +10,7 @@
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/lanes-inl.h"
-#include "narrowfloat/kernels/cpu/stream-inl.h"
+#include "narrowfloat/kernels/cpu/nontemporal-inl.h"
 #include "narrowfloat/kernels/cpu/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -27,11 +27,12 @@ QuantizeSlots Table() {
 
 constexpr std::size_t kMaxLanes = HWY_MAX_BYTES;
 
-constexpr std::size_t kChunk = 4096;  // items of a row that are encoded before they are judged
+constexpr std::size_t kRunItems =
+    4096;  // items that are encoded before their largest magnitude is checked
 
-/// Returns the vector, which the compiler then takes for new: it does not load it again for its
-/// next use. A load that crosses lines costs twice, and a cast of unaligned bfloat16 with three
-/// such loads of each vector took 1.8 times as long as one of aligned items.
+/// Returns the vector in a form that the compiler does not load again for its next use. A load that
+/// crosses lines costs twice, and a cast of unaligned bfloat16 with three such loads of each vector
+/// took 1.8 times as long as one of aligned items.
 template <class V>
 HWY_INLINE V LoadedOnce(V vector) {
 #if HWY_ARCH_X86 && (HWY_COMPILER_GCC || HWY_COMPILER_CLANG)
@@ -72,43 +73,43 @@ HWY_INLINE void EncodeRow(const std::byte* in, const std::byte* next, std::size_
   (std::memcpy(out.to + i, staged, count - i), ...);
 }
 
-/// A tensor's scale, and what its items turned out to be.
+/// Encodes under one scale, and finds the largest magnitude of the items.
 template <FloatFormat F, class T>
 struct WholeEncoder {
-  // The amax times the scale made of it may be a rounding error above the largest value.
+  // The amax times the scale computed from it may exceed the largest value by a rounding error.
   static constexpr float kRoundsToMax = kMaxValue<F> * (1.0f + 0x1p-10f);
 
-  // For finite float16, the scale takes in what widening would multiply by.
-  using OrdinaryScale =
+  // For finite float16, kHalfRebias is multiplied into the scale.
+  using FiniteScale =
       std::conditional_t<std::is_same_v<T, Float16>, RebiasedScale<DF>, UniformScale<DF> >;
 
-  OrdinaryScale finite;
+  FiniteScale finite;
   UniformScale<DF> uniform;
   float scale;
   std::uint32_t largest = 0;  // pattern of the largest magnitude so far
-  bool any = false;           // not all items of this tile are finite
+  bool has_special = false;   // not all items of this tile are finite
 
   explicit WholeEncoder(float tensor_scale)
       : uniform{hn::Set(DF(), tensor_scale)}, scale(tensor_scale) {
     if constexpr (std::is_same_v<T, Float16>) {
-      any = scale >= OrdinaryScale::kTooLarge;
-      finite.scale = hn::Set(DF(), any ? scale : scale * kHalfRebias);
+      has_special = scale >= FiniteScale::kTooLarge;
+      finite.scale = hn::Set(DF(), has_special ? scale : scale * kHalfRebias);
     } else {
       finite = uniform;
     }
   }
 
-  /// Calls `encode(items, scale, largest)`, which writes what nothing has read yet, for finite
-  /// items; again, for any, if they were not.
+  /// Calls encode(inputs, scale, largest) for finite items and, if they were not, again for all
+  /// inputs. `encode` may write only bytes that nothing reads before the second call.
   template <class Encode>
   HWY_INLINE void Run(const Encode& encode) {
     const MagnitudeTag<T> di;
-    if (!any) {
+    if (!has_special) {
       auto magnitudes = hn::Zero(di);
       encode(std::integral_constant<Inputs, Inputs::kFinite>(), finite, magnitudes);
       const std::uint32_t bits = LargestLane(di, magnitudes);
-      any = bits >= kInfinityBits<T> || MagnitudeValue<T>(bits) * scale > kRoundsToMax;
-      if (!any) {
+      has_special = bits >= kInfinityBits<T> || MagnitudeValue<T>(bits) * scale > kRoundsToMax;
+      if (!has_special) {
         largest = std::max(largest, bits);
         return;
       }
@@ -122,19 +123,19 @@ struct WholeEncoder {
 template <FloatFormat F, class T>
 HWY_INLINE void EncodeRows(const QuantizeArgs& args, WholeEncoder<F, T>& encoder) {
   constexpr std::size_t kAhead = 4096;  // bytes
-  StagedWriter<kChunk> outlet(args.nontemporal);
+  StagedWriter<kRunItems> writer(args.nontemporal);
   const auto encode_row = [&](const std::byte* in, std::size_t count,
                               std::byte* out) NF_INLINE_ATTR {
-    // The first chunk ends at a line, so that the others bypass the caches straight from registers.
+    // The first run ends at a cache line, so that the others need no staging.
     const std::size_t head = args.nontemporal ? BytesToLine(out) : 0;
-    for (std::size_t i = 0, chunk; i < count; i += chunk) {
-      chunk = std::min(i < head ? head : kChunk, count - i);
-      const VectorWriter codes = outlet.Open(D8(), out + i);
+    for (std::size_t i = 0, run_items; i < count; i += run_items) {
+      run_items = std::min(i < head ? head : kRunItems, count - i);
+      const VectorWriter codes = writer.Open(D8(), out + i);
       encoder.Run([&](auto items, const auto& scale, auto& largest) NF_INLINE_ATTR {
         const std::byte* from = in + i * kItemSize<T>;
-        EncodeRow<F, T, items()>(from, from + kAhead, chunk, scale, largest, codes);
+        EncodeRow<F, T, items()>(from, from + kAhead, run_items, scale, largest, codes);
       });
-      outlet.Close(codes, out + i, chunk);
+      writer.Close(codes, out + i, run_items);
     }
   };
   const Tile& tile = args.tile;
@@ -150,8 +151,8 @@ HWY_INLINE void EncodeRows(const QuantizeArgs& args, WholeEncoder<F, T>& encoder
   }
 }
 
-/// Encodes patches in the nearest caches, from where their transposes leave. Their rows, if wanted,
-/// go to memory as they are made.
+/// Encodes patches in the first-level cache and writes their transposes. With kKeepRows, writes the
+/// rows too, directly.
 template <FloatFormat F, class T, bool kKeepRows>
 class TransposedEncoder {
  public:
@@ -162,7 +163,7 @@ class TransposedEncoder {
     for (std::size_t r = tile.row_begin; r < tile.row_end; r += kTransposedRun) {
       const std::size_t rows = std::min(kTransposedRun, tile.row_end - r);
       for (std::size_t c = tile.col_begin; c < tile.col_end; c += kPatchCols) {
-        const Square square{r, rows, c, std::min(kPatchCols, tile.col_end - c)};
+        const Rect square{r, rows, c, std::min(kPatchCols, tile.col_end - c)};
         Encode(square);
         transposer_.Transpose(patch_, kPatchCols, rows, square.cols,
                               args_.columnwise.codes + c * args_.columnwise.code_stride + r,
@@ -172,13 +173,10 @@ class TransposedEncoder {
   }
 
  private:
-  static constexpr std::size_t kAhead = 16;  // rows, which do not crowd each other out of a set
+  static constexpr std::size_t kAhead =
+      16;  // rows; so many do not evict each other from a cache set
 
-  struct Square {
-    std::size_t row, rows, col, cols;
-  };
-
-  void Encode(const Square& square) {
+  void Encode(const Rect& square) {
     encoder_.Run([&](auto items, const auto& scale, auto& largest) NF_INLINE_ATTR {
       for (std::size_t i = 0; i < square.rows; ++i) {
         const std::byte* next = Ahead(square, i);
@@ -196,10 +194,10 @@ class TransposedEncoder {
     });
   }
 
-  HWY_INLINE const std::byte* Ahead(const Square& square, std::size_t i) const {
+  HWY_INLINE const std::byte* Ahead(const Rect& square, std::size_t i) const {
     const std::size_t row = i + kAhead;
     if (row < square.rows) return args_.in.Row(square.row + row) + square.col * kItemSize<T>;
-    return NextStrip<T>(args_, square.row + row % square.rows, square.col + square.cols,
+    return NextItems<T>(args_, square.row + row % square.rows, square.col + square.cols,
                         kTransposedRun);
   }
 
@@ -216,8 +214,8 @@ struct QuantizeWhole {
     const float amax =
         kDirection == Direction::kColumnwise ? args.columnwise.amax : args.rowwise.amax;
     const float scale = S::ScaleBlock(amax, S::Prepare(amax, args.options)).scale;
-    // Only a scale that the caller gave can be zero, negative, infinite or NaN; the reference knows
-    // what those do.
+    // Only a scale that the caller gave can be zero, negative, infinite or NaN; the reference
+    // handles these.
     if (!(scale > 0.0f && scale <= kLargestFloat)) {
       ScalarKernels().quantize[kSchemeIndex<S>][static_cast<std::size_t>(kDirection)]
                               [static_cast<std::size_t>(kDTypeOf<T>)](args);
@@ -229,7 +227,7 @@ struct QuantizeWhole {
     } else {
       TransposedEncoder<F, T, kDirection == Direction::kBoth>(args, encoder).Run(args.tile);
     }
-    if (args.measured != nullptr) *args.measured = MagnitudeValue<T>(encoder.largest);
+    if (args.amax_out != nullptr) *args.amax_out = MagnitudeValue<T>(encoder.largest);
   }
 };
 

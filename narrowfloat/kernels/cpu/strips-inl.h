@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks of one column each, side by side: lanes are columns. Compiled once per instruction set.
+// Quantizes blocks of one column (32x1) that lie side by side: lanes are columns. Compiled once per
+// instruction set.
 #if defined(NARROWFLOAT_KERNELS_CPU_STRIPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWFLOAT_KERNELS_CPU_STRIPS_INL_H_
 #undef NARROWFLOAT_KERNELS_CPU_STRIPS_INL_H_
@@ -19,9 +20,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr std::size_t kMaxLanes = HWY_MAX_BYTES;
 
-/// Copies values of columns from memory order into the order in which EncodeRun takes them: fp32
-/// items as they are; of 16-bit items, for each vector of them, first those at even places, then
-/// those at odd ones.
+/// Copies the values of columns from memory order to LaneScales' order. fp32 items: the same order.
+/// 16-bit items: for each vector, the even columns first, then the odd ones.
 template <class T>
 HWY_INLINE void CopyToLanes(const float* values, std::size_t cols, float* lanes) {
   if constexpr (kItemSize<T> == 4) {
@@ -37,7 +37,7 @@ HWY_INLINE void CopyToLanes(const float* values, std::size_t cols, float* lanes)
   }
 }
 
-/// Amaxes and scales of a strip of columns, in memory order but for those that EncodeRun takes.
+/// Amaxes and scales of a strip's column blocks. `scale` and `multiplier` are in LaneScales' order.
 template <class T>
 struct Strip {
   alignas(64) std::make_signed_t<BitsOf<T> > magnitude[kBatchCols];
@@ -51,12 +51,12 @@ struct Strip {
   HWY_INLINE void ComputeScales(std::size_t cols, typename S::TensorState state);
 
   HWY_INLINE LaneScales<DF> Scales(std::size_t col) const { return {scale + col}; }
-  HWY_INLINE LaneFolded<T, DF> Folded(std::size_t col) const {
+  HWY_INLINE LanePowersOfTwo<T, DF> PowersOfTwo(std::size_t col) const {
     return {floor + col, multiplier + col};
   }
 };
 
-/// Loops that the compiler vectorizes.
+/// Computes the scales of `cols` columns, by loops that the compiler vectorizes.
 template <class T>
 template <class S>
 HWY_INLINE void Strip<T>::ComputeScales(std::size_t cols, typename S::TensorState state) {
@@ -84,57 +84,49 @@ HWY_INLINE void Strip<T>::ComputeScales(std::size_t cols, typename S::TensorStat
   for (std::size_t c = 0; c < cols; ++c) multiplier[c] = PowerOfTwo::Multiplier(scale[c]);
 }
 
-/// Rows of a strip: `cols` items each, a multiple of the vector's length.
-template <std::size_t kRows, class Byte>
-struct StripRows {
-  Byte* row[kRows];
-  std::size_t count;
-  Byte* next[kRows] = {};  // the rows of the strip that comes after it, or null
-};
-
-/// One block for each of `cols` columns, measured and with a computed scale. Asks for what comes
-/// next.
+/// Encodes one block for each of `cols` columns and prefetches in.next. Requires: `strip` holds the
+/// scales; `cols` is a multiple of the vector's length.
 template <class S, class T, Inputs kInputs, bool kPowersOfTwo>
 HWY_INLINE void EncodeStrip(const StripRows<S::kBlock.cols, const std::byte>& in, std::size_t cols,
                             const Strip<T>& strip, const StripRows<S::kBlock.cols, std::byte>& out,
-                            StagedWriter<kBatchCols>& outlet) {
+                            StagedWriter<kBatchCols>& writer) {
   using F = typename S::Element;
   const D8 d8;
   for (std::size_t r = 0; r < in.count; ++r) {
-    const VectorWriter codes = outlet.Open(d8, out.row[r]);
+    const VectorWriter codes = writer.Open(d8, out.row[r]);
     for (std::size_t c = 0; c < cols; c += hn::Lanes(d8)) {
       const std::byte* items = in.row[r] + c * kItemSize<T>;
       if (in.next[r] != nullptr)
         PrefetchBytes(in.next[r] + c * kItemSize<T>, hn::Lanes(d8) * kItemSize<T>);
       if constexpr (kPowersOfTwo) {
-        codes.Put(d8, EncodeRun<F, T, kInputs>(d8, items, strip.Folded(c)), c);
+        codes.Put(d8, EncodeRun<F, T, kInputs>(d8, items, strip.PowersOfTwo(c)), c);
       } else {
         codes.Put(d8, EncodeRun<F, T, kInputs>(d8, items, strip.Scales(c)), c);
       }
     }
-    outlet.Close(codes, out.row[r], cols);
+    writer.Close(codes, out.row[r], cols);
   }
 }
 
-/// A block's scale keeps its numbers within the format, so that only infinities and NaN are not
-/// finite.
+/// Quantizes one block for each of `cols` columns. A block's scale keeps its finite items within
+/// the format, so only infinities and NaN need Inputs::kAll.
 template <class S, class T>
 HWY_INLINE void QuantizeStrip(const StripRows<S::kBlock.cols, const std::byte>& in,
                               std::size_t cols, const typename S::TensorState& state,
                               Strip<T>& strip, const StripRows<S::kBlock.cols, std::byte>& out,
-                              StagedWriter<kBatchCols>& outlet) {
+                              StagedWriter<kBatchCols>& writer) {
   const bool finite =
       ColumnMaxima<T, Inputs::kFinite>(in.row, in.count, cols, strip.magnitude) < kInfinityBits<T>;
   if (!finite) ColumnMaxima<T, Inputs::kAll>(in.row, in.count, cols, strip.magnitude);
   strip.template ComputeScales<S>(cols, state);
   if (finite && strip.powers_of_two) {
-    return EncodeStrip<S, T, Inputs::kFinite, true>(in, cols, strip, out, outlet);
+    return EncodeStrip<S, T, Inputs::kFinite, true>(in, cols, strip, out, writer);
   }
-  if (finite) return EncodeStrip<S, T, Inputs::kFinite, false>(in, cols, strip, out, outlet);
-  EncodeStrip<S, T, Inputs::kAll, false>(in, cols, strip, out, outlet);
+  if (finite) return EncodeStrip<S, T, Inputs::kFinite, false>(in, cols, strip, out, writer);
+  EncodeStrip<S, T, Inputs::kAll, false>(in, cols, strip, out, writer);
 }
 
-/// The same for fewer columns than a vector holds.
+/// Does the same for fewer columns than a vector has lanes.
 template <class S, class T>
 HWY_NOINLINE void QuantizeNarrow(const StripRows<S::kBlock.cols, const std::byte>& in,
                                  std::size_t cols, const typename S::TensorState& state,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scales of square blocks. Compiled once per instruction set.
+// Stores the scales of square blocks. Compiled once per instruction set.
 #if defined(NARROWFLOAT_KERNELS_CPU_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWFLOAT_KERNELS_CPU_TILES_INL_H_
 #undef NARROWFLOAT_KERNELS_CPU_TILES_INL_H_
@@ -16,13 +16,9 @@ HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 
-/// A square of items, one tile of the scheme; its scale goes to every line that it covers.
-struct Square {
-  std::size_t row, rows, col, cols;
-};
-
+/// Stores the scale of one square block for every line that it covers.
 template <class S, Direction kDirection>
-HWY_INLINE void StoreTileScale(const DirectionBuffers<std::byte>& out, const Square& square,
+HWY_INLINE void StoreTileScale(const DirectionBuffers<std::byte>& out, const Rect& square,
                                std::uint32_t scale_inv) {
   constexpr bool kRowwise = kDirection == Direction::kRowwise;
   const std::size_t line = kRowwise ? square.row : square.col;
@@ -36,11 +32,11 @@ HWY_INLINE void StoreTileScale(const DirectionBuffers<std::byte>& out, const Squ
 }
 
 template <class S, class T, Direction kDirection>
-HWY_INLINE void StoreBatchScales(const DirectionBuffers<std::byte>& out, const Square& covered,
+HWY_INLINE void StoreBatchScales(const DirectionBuffers<std::byte>& out, const Rect& covered,
                                  const Batch<S, T>& batch) {
   for (std::size_t i = 0; i < covered.cols; i += S::kBlock.cols) {
-    const Square square{covered.row, covered.rows, covered.col + i,
-                        std::min(S::kBlock.cols, covered.cols - i)};
+    const Rect square{covered.row, covered.rows, covered.col + i,
+                      std::min(S::kBlock.cols, covered.cols - i)};
     StoreTileScale<S, kDirection>(out, square, batch.scale_inv[i / S::kBlock.cols]);
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Transposing bytes in registers. Compiled once per instruction set.
+// Transposes bytes in registers. Compiled once per instruction set.
 #if defined(NARROWFLOAT_KERNELS_CPU_TRANSPOSE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWFLOAT_KERNELS_CPU_TRANSPOSE_INL_H_
 #undef NARROWFLOAT_KERNELS_CPU_TRANSPOSE_INL_H_
@@ -13,60 +13,62 @@
 #include <cstring>
 
 #include "hwy/highway.h"
-#include "narrowfloat/kernels/cpu/stream-inl.h"
+#include "narrowfloat/kernels/cpu/nontemporal-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Codes of a patch of items are made in the first-level cache. Long runs of rows become long runs
-// of output, which is what memory likes.
+// A patch is a rectangle of items whose codes fit in the first-level cache. Its sides are long,
+// because long contiguous runs of input and of output use memory best.
 inline constexpr std::size_t kPatchRows = 128, kPatchCols = 128;
 
-inline constexpr std::size_t kSide =
+inline constexpr std::size_t kSquareSide =
     16;  // bytes of a 128-bit block: squares transpose in registers
 
 using D8Squares = hn::ScalableTag<std::uint8_t>;  // one square a 128-bit block
-using Squares = hn::Vec<D8Squares>[kSide];
+using Squares = hn::Vec<D8Squares>[kSquareSide];
 
-/// Row i of squares that lie below each other: bytes at `in`, and kSide rows further for each next
-/// block.
+/// Loads one row of several squares: block j of the vector is the row at `in`, kSquareSide * j rows
+/// further down.
 template <class D>
 HWY_INLINE hn::Vec<D> LoadRowOfSquares(D d, const std::uint8_t* in, std::size_t stride) {
-  if constexpr (hn::MaxLanes(D()) <= kSide) {
+  if constexpr (hn::MaxLanes(D()) <= kSquareSide) {
     return hn::LoadU(d, in);
   } else {
     const hn::Half<D> half;
-    const std::size_t below = hn::Lanes(half) / kSide * kSide * stride;
+    const std::size_t below = hn::Lanes(half) / kSquareSide * kSquareSide * stride;
     return hn::Combine(d, LoadRowOfSquares(half, in + below, stride),
                        LoadRowOfSquares(half, in, stride));
   }
 }
 
-/// Interleaves row i with row i + 8, which moves every byte one bit of its index on its way.
+/// Interleaves rows i and i + 8: rotates the 8 index bits (row, column) of every byte by one. Four
+/// rotations exchange row and column.
 HWY_INLINE void Interleave(const Squares& in, Squares& out) {
   const D8Squares d;
 #pragma GCC unroll 8
-  for (std::size_t i = 0; i < kSide / 2; ++i) {
-    out[2 * i] = hn::InterleaveLower(d, in[i], in[i + kSide / 2]);
-    out[2 * i + 1] = hn::InterleaveUpper(d, in[i], in[i + kSide / 2]);
+  for (std::size_t i = 0; i < kSquareSide / 2; ++i) {
+    out[2 * i] = hn::InterleaveLower(d, in[i], in[i + kSquareSide / 2]);
+    out[2 * i + 1] = hn::InterleaveUpper(d, in[i], in[i + kSquareSide / 2]);
   }
 }
 
-/// Transposes Lanes(D8Squares) rows of kSide bytes: 4 bits of index, 4 rounds, 64 ops.
+/// Transposes Lanes(D8Squares) rows of kSquareSide bytes: 4 bits of index, 4 rounds, 64 ops.
 HWY_INLINE void TransposeSquares(const std::uint8_t* in, std::size_t in_stride, std::uint8_t* out,
                                  std::size_t out_stride) {
   const D8Squares d;
   Squares a, b;
 #pragma GCC unroll 16
-  for (std::size_t i = 0; i < kSide; ++i) a[i] = LoadRowOfSquares(d, in + i * in_stride, in_stride);
+  for (std::size_t i = 0; i < kSquareSide; ++i)
+    a[i] = LoadRowOfSquares(d, in + i * in_stride, in_stride);
   Interleave(a, b);
   Interleave(b, a);
   Interleave(a, b);
   Interleave(b, a);
 #pragma GCC unroll 16
-  for (std::size_t i = 0; i < kSide; ++i) hn::StoreU(a[i], d, out + i * out_stride);
+  for (std::size_t i = 0; i < kSquareSide; ++i) hn::StoreU(a[i], d, out + i * out_stride);
 }
 
 /// Writes transposes of patches of up to kRows rows to memory. Columns are gathered in a
@@ -91,15 +93,15 @@ class PatchTransposer {
   }
 
   /// `in` holds rows x cols codes, `in_stride` apart; more are read, up to multiples of a vector's
-  /// length and of kSide, and their values do not matter.
+  /// length and of kSquareSide, and their values do not matter.
   HWY_INLINE void Transpose(const std::byte* in, std::size_t in_stride, std::size_t rows,
                             std::size_t cols, std::byte* out, std::size_t out_stride) {
     const auto* codes = reinterpret_cast<const std::uint8_t*>(in);
-    for (std::size_t c = 0; c < cols; c += kSide) {
+    for (std::size_t c = 0; c < cols; c += kSquareSide) {
       for (std::size_t r = 0; r < rows; r += hn::Lanes(D8Squares())) {
         TransposeSquares(codes + r * in_stride + c, in_stride, columns_ + r, kRows);
       }
-      for (std::size_t i = 0; i < std::min(kSide, cols - c); ++i) {
+      for (std::size_t i = 0; i < std::min(kSquareSide, cols - c); ++i) {
         Copy(reinterpret_cast<const std::byte*>(columns_ + i * kRows), rows,
              out + (c + i) * out_stride);
       }
@@ -108,7 +110,7 @@ class PatchTransposer {
 
  private:
   bool nontemporal_;
-  alignas(64) std::uint8_t columns_[kSide * kRows];
+  alignas(64) std::uint8_t columns_[kSquareSide * kRows];
 };
 
 }  // namespace narrowfloat::HWY_NAMESPACE

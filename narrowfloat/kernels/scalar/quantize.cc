@@ -24,10 +24,9 @@ class DirectionQuantizer {
       // The scheme's block in terms of the direction's lines.
       for (std::size_t line = range.line_begin; line < range.line_end; line += S::kBlock.rows) {
         const typename S::TensorState state = S::Prepare(out_.AmaxOf(line), args_.options);
-        for (std::size_t along = range.along_begin; along < range.along_end;
-             along += S::kBlock.cols) {
-          QuantizeBlock(state, {line, std::min(line + S::kBlock.rows, range.line_end), along,
-                                std::min(along + S::kBlock.cols, range.along_end)});
+        for (std::size_t pos = range.pos_begin; pos < range.pos_end; pos += S::kBlock.cols) {
+          QuantizeBlock(state, {line, std::min(line + S::kBlock.rows, range.line_end), pos,
+                                std::min(pos + S::kBlock.cols, range.pos_end)});
         }
       }
     }
@@ -36,23 +35,23 @@ class DirectionQuantizer {
  private:
   static constexpr bool kRowwise = kDirection == Direction::kRowwise;
 
-  float Item(std::size_t line, std::size_t along) const {
-    return LoadItem<T>(args_.in.Row(kRowwise ? line : along), kRowwise ? along : line);
+  float Item(std::size_t line, std::size_t pos) const {
+    return LoadItem<T>(args_.in.Row(kRowwise ? line : pos), kRowwise ? pos : line);
   }
-  void Store(std::size_t line, std::size_t along, std::uint32_t code) const {
-    StoreCode<S, kDirection>(out_, kRowwise ? line : along, kRowwise ? along : line, code);
+  void Store(std::size_t line, std::size_t pos, std::uint32_t code) const {
+    StoreCode<S, kDirection>(out_, kRowwise ? line : pos, kRowwise ? pos : line, code);
   }
 
   void QuantizeBlock(const typename S::TensorState& state, const LineRange& block) const {
     float amax = 0.0f;
     for (std::size_t line = block.line_begin; line < block.line_end; ++line) {
-      for (std::size_t along = block.along_begin; along < block.along_end; ++along) {
-        const float magnitude = Magnitude(Item(line, along));
+      for (std::size_t pos = block.pos_begin; pos < block.pos_end; ++pos) {
+        const float magnitude = Magnitude(Item(line, pos));
         amax = magnitude > amax ? magnitude : amax;
       }
     }
     const BlockScale scale = ChooseScale(state, block, amax);
-    const std::size_t offset = out_.strides.BlockOffset(ScaleBlockIndex<S>(block.along_begin));
+    const std::size_t offset = out_.strides.BlockOffset(ScaleBlockIndex<S>(block.pos_begin));
     for (std::size_t line = block.line_begin; line < block.line_end;
          line += S::kLayout.lines_per_scale) {
       StoreScaleInv<S>(out_.scale_inv, out_.strides.LineOffset(ScaleLine<S>(line)) + offset,
@@ -80,8 +79,8 @@ class DirectionQuantizer {
     float errors[S::kBlock.rows] = {};
     for (std::size_t line = block.line_begin; line < block.line_end; ++line) {
       float& error = errors[line - block.line_begin];
-      for (std::size_t along = block.along_begin; along < block.along_end; ++along) {
-        const float x = Item(line, along);
+      for (std::size_t pos = block.pos_begin; pos < block.pos_end; ++pos) {
+        const float x = Item(line, pos);
         error += S::Error(narrowfloat::Encode<F>(x * scale.scale), scale.scale_inv, x, state);
       }
     }
@@ -96,8 +95,8 @@ class DirectionQuantizer {
       if (args_.rounding == Rounding::kStochastic) return EncodeStochastically(block, scale);
     }
     for (std::size_t line = block.line_begin; line < block.line_end; ++line) {
-      for (std::size_t along = block.along_begin; along < block.along_end; ++along) {
-        Store(line, along, narrowfloat::Encode<typename S::Element>(Item(line, along) * scale));
+      for (std::size_t pos = block.pos_begin; pos < block.pos_end; ++pos) {
+        Store(line, pos, narrowfloat::Encode<typename S::Element>(Item(line, pos) * scale));
       }
     }
   }
@@ -107,11 +106,10 @@ class DirectionQuantizer {
     const std::size_t runs =
         CeilDiv(kRowwise ? args_.shape.cols : args_.shape.rows, kRandomRun);  // of a line
     for (std::size_t line = block.line_begin; line < block.line_end; ++line) {
-      const std::uint64_t run = line * runs + block.along_begin / kRandomRun;
+      const std::uint64_t run = line * runs + block.pos_begin / kRandomRun;
       const auto random = RandomBytes(args_.random, kRowwise ? run : kColumnwiseRuns + run);
-      for (std::size_t along = block.along_begin; along < block.along_end; ++along) {
-        Store(line, along,
-              EncodeStochastic(Item(line, along) * scale, random[along - block.along_begin]));
+      for (std::size_t pos = block.pos_begin; pos < block.pos_end; ++pos) {
+        Store(line, pos, EncodeStochastic(Item(line, pos) * scale, random[pos - block.pos_begin]));
       }
     }
   }
@@ -122,8 +120,8 @@ class DirectionQuantizer {
 
 template <Scheme S, class T, Direction kDirection>
 void Quantize(const QuantizeArgs& args) noexcept {
-  if (args.measured != nullptr) {
-    *args.measured = AmaxTable()[static_cast<std::size_t>(kDTypeOf<T>)](args.in, args.tile);
+  if (args.amax_out != nullptr) {
+    *args.amax_out = AmaxTable()[static_cast<std::size_t>(kDTypeOf<T>)](args.in, args.tile);
   }
   if constexpr (kDirection != Direction::kColumnwise) {
     DirectionQuantizer<S, T, Direction::kRowwise>(args, args.rowwise).Run();

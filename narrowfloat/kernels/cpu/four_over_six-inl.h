@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Choosing between two scales of a block by the errors that they leave (4over6). Lanes are blocks,
-// whose items are added up in their order. Compiled once per instruction set.
-#if defined(NARROWFLOAT_KERNELS_CPU_CHOOSE_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NARROWFLOAT_KERNELS_CPU_CHOOSE_INL_H_
-#undef NARROWFLOAT_KERNELS_CPU_CHOOSE_INL_H_
+// Chooses between two scales of a block by their quantization errors (4over6). Lanes are blocks;
+// the errors of a block's items are added in the order of the items. Compiled once per instruction
+// set.
+#if defined(NARROWFLOAT_KERNELS_CPU_FOUR_OVER_SIX_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef NARROWFLOAT_KERNELS_CPU_FOUR_OVER_SIX_INL_H_
+#undef NARROWFLOAT_KERNELS_CPU_FOUR_OVER_SIX_INL_H_
 #else
-#define NARROWFLOAT_KERNELS_CPU_CHOOSE_INL_H_
+#define NARROWFLOAT_KERNELS_CPU_FOUR_OVER_SIX_INL_H_
 #endif
 
 #include "hwy/highway.h"
@@ -17,16 +18,17 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Up to kMaxBytes blocks, a multiple of the vector's length: their items, two scales for each, and
-/// the errors of the kLines lines that share a scale. kAlong is a line's length.
-template <Scheme S, std::size_t kMaxBytes, std::size_t kLines, std::size_t kAlong>
+/// Up to kMaxBytes blocks: their items, two scales for each, and the errors of the kLines lines
+/// that share a scale. kPositions is the length of a block's line. Requires: kMaxBytes is a
+/// multiple of the vector's length.
+template <Scheme S, std::size_t kMaxBytes, std::size_t kLines, std::size_t kPositions>
 class FourOverSixChoice {
  public:
-  /// S::Candidates of blocks with these amaxes. Whether products with these scales round to numbers
-  /// of S's, as ComputeTwoLevelScales has it: the scale for 4 is the larger one, so that what the
-  /// other keeps within S it does, too.
+  /// Computes S::Candidates of blocks with these amaxes. Returns true if no block needs the slow
+  /// path of ComputeTwoLevelScales. Tests the candidate for 6 only: the stored scale of the one for
+  /// 4 is larger, so its products are smaller.
   template <class States>
-  HWY_INLINE bool Propose(const float* amax, std::size_t blocks, const States& states) {
+  HWY_INLINE bool ComputeCandidates(const float* amax, std::size_t blocks, const States& states) {
     const DF df;
     constexpr float kMax = kMaxValue<typename S::Element>;
     auto slow = hn::Zero(df);
@@ -41,28 +43,30 @@ class FourOverSixChoice {
     return hn::AllFalse(df, hn::MaskFromVec(slow));
   }
 
-  /// Item `i` of each block's line.
+  /// Returns item `i` of each block's line, for the caller to fill.
   float* Items(std::size_t i) { return items_[i]; }
 
-  /// Measures the errors of a line whose items were put in.
+  /// Computes both errors of a line of each block. Requires: Items() are filled.
   template <class States>
-  HWY_INLINE void Measure(std::size_t line, std::size_t blocks, const States& states,
-                          const typename S::TensorState& options) {
+  HWY_INLINE void ComputeErrors(std::size_t line, std::size_t blocks, const States& states,
+                                const typename S::TensorState& options) {
     const bool squares = options.four_over_six == FourOverSix::kMeanSquaredError;
     const auto full_range = hn::Set(DF(), options.full_range);
     for (std::size_t k = 0; k < 2; ++k) {
       float* errors = errors_[k][line];
       if (options.fast_error) {
-        squares ? MeasureLine<true, true>(candidates_[k], blocks, states, full_range, errors)
-                : MeasureLine<true, false>(candidates_[k], blocks, states, full_range, errors);
+        squares
+            ? ComputeLineErrors<true, true>(candidates_[k], blocks, states, full_range, errors)
+            : ComputeLineErrors<true, false>(candidates_[k], blocks, states, full_range, errors);
       } else {
-        squares ? MeasureLine<false, true>(candidates_[k], blocks, states, full_range, errors)
-                : MeasureLine<false, false>(candidates_[k], blocks, states, full_range, errors);
+        squares
+            ? ComputeLineErrors<false, true>(candidates_[k], blocks, states, full_range, errors)
+            : ComputeLineErrors<false, false>(candidates_[k], blocks, states, full_range, errors);
       }
     }
   }
 
-  /// Errors of a block's lines add up by halves.
+  /// Adds the errors of a block's lines by halves, as the reference does.
   HWY_INLINE void AddLines(std::size_t blocks) {
     for (auto& errors : errors_) {
       for (std::size_t half = kLines / 2; half > 0; half /= 2) {
@@ -72,8 +76,8 @@ class FourOverSixChoice {
       }
     }
   }
-  /// The same where the lines of a block are `lines` neighbours; each of them gets the sum.
-  HWY_INLINE void AddNeighbours(std::size_t blocks, std::size_t lines) {
+  /// Does the same where `lines` adjacent lanes are the lines of one block; each gets the sum.
+  HWY_INLINE void AddAdjacentLines(std::size_t blocks, std::size_t lines) {
     for (auto& errors : errors_) {
       for (std::size_t first = 0; first < blocks; first += lines) {
         float* of = errors[0] + first;
@@ -85,7 +89,7 @@ class FourOverSixChoice {
     }
   }
 
-  /// Of equal errors, or if one is NaN, the second is taken.
+  /// Stores the scale with the smaller error; the second one if they are equal or one is NaN.
   HWY_INLINE void Choose(std::size_t blocks, std::uint32_t* scale_inv, float* scales) const {
     for (std::size_t j = 0; j < blocks; ++j) {
       const bool first = errors_[0][0][j] < errors_[1][0][j];
@@ -107,10 +111,11 @@ class FourOverSixChoice {
     }
   };
 
-  /// S::Error of each item, operation by operation. A NaN among the items makes the error NaN.
+  /// Computes the sum of S::Error over a line, with the same operations. NaN items make it NaN.
   template <bool kFast, bool kSquares, class States>
-  HWY_INLINE void MeasureLine(const Candidate& candidate, std::size_t blocks, const States& states,
-                              hn::Vec<DF> full_range, float* errors) const {
+  HWY_INLINE void ComputeLineErrors(const Candidate& candidate, std::size_t blocks,
+                                    const States& states, hn::Vec<DF> full_range,
+                                    float* errors) const {
     using F = typename S::Element;
     const DF df;
     for (std::size_t j = 0; j < blocks; j += hn::Lanes(df)) {
@@ -118,7 +123,7 @@ class FourOverSixChoice {
                  value = hn::Load(df, candidate.value + j);
       const auto encode = states.Encode(j), amax = states.Amax(j);
       auto error = hn::Zero(df);
-      for (std::size_t i = 0; i < kAlong; ++i) {
+      for (std::size_t i = 0; i < kPositions; ++i) {
         const auto x = hn::Load(df, items_[i] + j);
         const auto product = hn::Min(hn::Abs(hn::Mul(x, scale)), hn::Set(df, kMaxValue<F>));
         const auto scaled = hn::Mul(hn::CopySign(RoundTo<F>(product), x), value);  // exact
@@ -131,7 +136,7 @@ class FourOverSixChoice {
   }
 
   Candidate candidates_[2];
-  alignas(64) float items_[kAlong][kMaxBytes] = {};  // what is missing of a block counts as zeros
+  alignas(64) float items_[kPositions][kMaxBytes] = {};  // items that a short block lacks are zeros
   alignas(64) float errors_[2][kLines][kMaxBytes] = {};
 };
 

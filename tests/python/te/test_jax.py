@@ -17,7 +17,10 @@ CHOSEN = ("MXFP8BlockScaling:DenseGeneral", "Float8CurrentScaling:DenseGeneral")
 
 
 with_flax = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
-CHECKS = ["products", "nvfp4", "groups", "plain", "sharded", "modes"]
+CHECKS = {
+    "jax_products.py": ["products", "nvfp4", "groups", "plain", "sharded", "modes"],
+    "jax_fused.py": ["norms", "activations", "gradients", "clamped", "sharded_fused"],
+}
 
 
 @with_flax
@@ -33,12 +36,15 @@ def test_flax_modules_train_and_repeat_themselves(run_alone: Run) -> None:
 
 
 @with_flax
-def test_products_are_those_of_narrowfloat_on_any_number_of_devices(run_alone: Run) -> None:
+@pytest.mark.parametrize("program", CHECKS)
+def test_primitives_have_exact_results_on_any_number_of_devices(
+    run_alone: Run, program: str
+) -> None:
     devices = "--xla_force_host_platform_device_count=4"
-    program = str(Path(__file__).with_name("jax_products.py"))
-    ran = run_alone(program, *CHECKS, XLA_FLAGS=devices, NVTE_FRAMEWORK="jax")
+    path = str(Path(__file__).with_name(program))
+    ran = run_alone(path, *CHECKS[program], XLA_FLAGS=devices, NVTE_FRAMEWORK="jax")
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.split() == CHECKS
+    assert ran.stdout.split() == CHECKS[program]
 
 
 @pytest.mark.parametrize("name", [name for name in enums.__all__ if "Backend" not in name])

@@ -129,12 +129,9 @@ class DBiasQuantizePrimitive(BasePrimitive):
         *data, scale_inv, colwise_scale_inv, amax, dbias, _ = cls.inner_primitive.bind(
             x, scale, amax, state, *rht, **inner
         )
-        shapes = result_shapes(mode, layout, x.shape, static["flatten_axis"], padded=False)
-        axis = normalize_axis(static["flatten_axis"], x.ndim)
-        found = zip((scale_inv, colwise_scale_inv), shapes[2:], strict=True)
         scales = [
-            _cut(padded, shape, mode, x.shape, axis, colwise)
-            for colwise, (padded, shape) in enumerate(found)
+            cut_padding(padded, mode, layout, x.shape, static["flatten_axis"], colwise)
+            for colwise, padded in enumerate((scale_inv, colwise_scale_inv))
         ]
         return [*data, *scales, amax, dbias]
 
@@ -260,13 +257,20 @@ def _workspace(shape: Shape, static: dict[str, Any]) -> Shape:
     return tuple(size)
 
 
-def _cut(
-    found: jax.Array, shape: Shape, mode: ScalingMode, of: Shape, axis: int, colwise: int
+def cut_padding(
+    found: jax.Array,
+    mode: ScalingMode,
+    layout: QuantizeLayout,
+    of: Shape,
+    flatten_axis: int,
+    colwise: int,
 ) -> jax.Array:
-    """Scales without their padding, spread over the dimensions."""
+    """Returns a tensor's scales without their padding, spread over its dimensions."""
+    shape = result_shapes(mode, layout, of, flatten_axis, padded=False)[2 + colwise]
     if found.shape == shape or math.prod(found.shape) == 0:
         return found.reshape(shape)
-    content, stored = _core.scale_shapes(mode.get_scheme(), *split_shape(of, axis), bool(colwise))
+    sizes = split_shape(of, flatten_axis)
+    content, stored = _core.scale_shapes(mode.get_scheme(), *sizes, bool(colwise))
     return cut_scales(found, content, stored).reshape(shape)
 
 

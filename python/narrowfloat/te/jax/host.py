@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -77,27 +78,35 @@ def run_primitives(module: ModuleType, run: Callable[[], None]) -> None:
 
 def _rules() -> dict[str, Callable[..., Any]]:
     """Returns the functions that stand for primitives of TransformerEngine, by their names."""
-    from narrowfloat.te.jax import products
+    from narrowfloat.te.jax import fused, products
 
     return {
+        "te_act_lu_ffi": fused.activation,
+        "te_dact_dbias_quantize_ffi": fused.activation_gradient,
         "te_gemm_v2_ffi": products.gemm,
         "te_grouped_gemm_ffi": products.grouped_gemm,
         "te_grouped_gemm_d2h_group_sizes_ffi": lambda sizes, num_gemms: sizes,
+        "te_norm_forward_ffi": fused.norm,
         "te_topk_ffi": products.topk,
     }
 
 
 def _lower(primitive: type[Any], function: Callable[..., Any]) -> None:
-    """Makes a primitive mean a function of JAX, which leaves workspaces empty."""
+    """Makes a primitive mean a function of JAX.
+
+    Results that the function returns as None, and workspaces behind its results, are zeros.
+    """
     import jax.numpy as jnp
     from jax.interpreters import mlir
 
     def rule(context: mlir.LoweringRuleContext, *operands: Any, **static: Any) -> Sequence:
         def body(*arrays: Any) -> list:
             results = function(*arrays, **static)
-            made = [*results] if isinstance(results, tuple) else [results]
-            left = context.avals_out[len(made) :]
-            return made + [jnp.zeros(workspace.shape, workspace.dtype) for workspace in left]
+            made = results if isinstance(results, tuple) else (results,)
+            return [
+                jnp.zeros(aval.shape, aval.dtype) if result is None else result
+                for result, aval in itertools.zip_longest(made, context.avals_out)
+            ]
 
         return mlir.lower_fun(body, multiple_results=True)(context, *operands)
 

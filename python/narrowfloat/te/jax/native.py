@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stands for transformer_engine_jax, TransformerEngine's native module for JAX.
 
-The handlers are narrowfloat.jax's. A primitive without a handler is switched off by host.py, so
-that TransformerEngine takes its own JAX code; what it asks only for such primitives is refused.
+The handlers are narrowfloat.jax's. host.py gives other primitives a function of JAX, or switches
+them off, so that TransformerEngine takes its own JAX code. Entries of the latter alone are refused.
 """
 
 from collections.abc import Callable
@@ -120,14 +120,19 @@ def nvte_get_qkv_format(layout: NVTE_QKV_Layout) -> NVTE_QKV_Format:
     return _FORMATS[layout]
 
 
-def get_dbias_quantize_workspace_sizes(*arguments: object) -> tuple[tuple[tuple[int], DType]]:
-    """Returns the smallest buffer: the handler needs none."""
-    return (((1,), DType.kFloat32),)
-
-
-def get_topk_workspace_sizes(*arguments: object) -> tuple[tuple[tuple[int], DType]]:
-    """Returns the smallest buffer, likewise."""
+def _smallest_workspace(*arguments: object) -> tuple[tuple[tuple[int], DType]]:
+    """Returns the smallest buffer: nothing here needs one."""
     return (((1,), DType.kByte),)
+
+
+get_dact_dbias_quantize_workspace_sizes = _smallest_workspace
+get_norm_fwd_workspace_sizes = _smallest_workspace
+get_topk_workspace_sizes = _smallest_workspace
+
+
+def get_dbias_quantize_workspace_sizes(*arguments: object) -> tuple[tuple[tuple[int], DType]]:
+    """Returns the smallest buffer of the type that the handler has."""
+    return (((1,), DType.kFloat32),)
 
 
 def get_fused_attn_backend(*arguments: object) -> tuple[NVTE_Fused_Attn_Backend, str]:
@@ -151,9 +156,7 @@ def _refused(name: str) -> Callable[..., NoReturn]:
     return refuse
 
 
-get_dact_dbias_quantize_workspace_sizes = _refused("get_dact_dbias_quantize_workspace_sizes")
 get_fused_attn_bwd_workspace_sizes = _refused("get_fused_attn_bwd_workspace_sizes")
 get_fused_attn_fwd_workspace_sizes = _refused("get_fused_attn_fwd_workspace_sizes")
 get_norm_bwd_workspace_sizes = _refused("get_norm_bwd_workspace_sizes")
-get_norm_fwd_workspace_sizes = _refused("get_norm_fwd_workspace_sizes")
 initialize_cgemm_communicator = _refused("initialize_cgemm_communicator")

@@ -385,6 +385,26 @@ def test_row_scaled_operands() -> None:
         )
 
 
+@pytest.mark.parametrize("layout", ["TN", "NN", "NT"])
+def test_float16_products_are_those_of_float32_rounded_once(layout: str) -> None:
+    torch.manual_seed(7)
+    shapes = {"TN": ((40, 96), (24, 96)), "NN": ((96, 40), (24, 96)), "NT": ((96, 40), (96, 24))}
+    a, b = (torch.randn(shape, dtype=torch.float16) for shape in shapes[layout])
+    bias = torch.randn(40, dtype=torch.float16)
+    y = general_gemm(a, b, layout=layout, out_dtype=torch.float16, bias=bias)[0]
+    want = general_gemm(a.float(), b.float(), layout=layout)[0] + bias.float()
+    assert torch.equal(y, want.half())
+
+
+def test_a_row_scaled_tensor_without_rows_has_amaxes() -> None:
+    """TransformerEngine multiplies the product by them; memory of NaN would give NaN."""
+    quantizer = NVFP4Quantizer(row_scaled_nvfp4=True)
+    destination = quantizer.make_empty((0, 256), dtype=torch.bfloat16)
+    destination._amax_columnwise.fill_(float("nan"))
+    quantizer.update_quantized(torch.zeros(0, 256, dtype=torch.bfloat16), destination)
+    assert torch.equal(destination._amax_columnwise, torch.zeros(256))
+
+
 @pytest.mark.parametrize("quantized", [False, True])
 def test_products_of_nothing(quantized: bool) -> None:
     make = Float8CurrentScalingQuantizer(E4M3) if quantized else (lambda t: t)

@@ -293,6 +293,19 @@ def test_fused_update_of_several_states() -> None:
     )
 
 
+def test_a_state_of_inference_mode_is_updated_outside_it() -> None:
+    """A layer's first call may be an evaluation, and training may follow."""
+    with torch.inference_mode():
+        states = torch.ones(4, 2), torch.ones(2)
+    plain = tuple(torch.ones(state.shape) for state in states)
+    for history, scale in (states, plain):
+        tex.fused_amax_and_scale_update_after_reduction(
+            torch.tensor([3.0, 0.0]), [history], [scale], "max", E4M3, 0
+        )
+    assert torch.equal(states[0], plain[0]) and torch.equal(states[1], plain[1])
+    assert states[1].tolist() == [float(torch.tensor(448.0) / 3), 448.0]
+
+
 def test_bfloat16_arrays_are_the_tensors_memory() -> None:
     from narrowfloat.pytorch._arrays import array_of
 

@@ -38,14 +38,16 @@ def fused_update(
     algo: str,
     reduced_amax: torch.Tensor | None = None,
 ) -> None:
-    """The core's rule, in place. Shapes and errors: as update_amax_and_scale."""
-    with torch.no_grad():
-        reduced = None if reduced_amax is None else reduced_amax.detach().contiguous().numpy()
-        history, scales = _core.update_delayed_scale(
-            amax_history.detach().numpy(), scale.detach().numpy(), fp8_max, margin, algo, reduced
-        )
-        amax_history.copy_(torch.from_numpy(history))
-        scale.copy_(torch.from_numpy(scales))
+    """Applies the core's rule, in place. Shapes and errors: as update_amax_and_scale.
+
+    Writes through NumPy, as a kernel writes memory: PyTorch refuses to change a state that was made
+    in inference mode outside it.
+    """
+    history, scales = amax_history.detach().numpy(), scale.detach().numpy()
+    reduced = None if reduced_amax is None else reduced_amax.detach().contiguous().numpy()
+    history[:], scales[:] = _core.update_delayed_scale(
+        history, scales, fp8_max, margin, algo, reduced
+    )
 
 
 def update_scale(

@@ -273,6 +273,13 @@ class NVFP4Quantizer(SchemeQuantizer):
                     spec, src, buffers, noop, amax=rows, amax_columnwise=columns, seeds=seeds
                 )
 
+    def _fill_nothing(self, src: torch.Tensor, dst: SchemeStorage) -> None:
+        """Also sets amaxes to 0: a row-scaled product is multiplied by them without terms too."""
+        for amax in (dst._amax_rowwise, dst._amax_columnwise):
+            if amax is not None:
+                amax.zero_()
+        super()._fill_nothing(src, dst)
+
     def _fill_given(
         self,
         src: torch.Tensor,

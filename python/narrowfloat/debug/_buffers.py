@@ -13,6 +13,7 @@ from narrowfloat.debug._host import debug_api
 from narrowfloat.debug._parts import Part, Sample, measure, merge
 from narrowfloat.debug._schedule import Schedule
 from narrowfloat.debug.pytorch.debug_state import TEDebugState
+from narrowfloat.pytorch._types import Group
 
 Row = dict[str, float]
 
@@ -95,7 +96,7 @@ class StatsBuffers:
         tensor_name: str,
         stats: Iterable[Hashable],
         options: Hashable,
-        reduction_group: Any,
+        reduction_group: Group,
         reduce_within_microbatch: bool,
     ) -> None:
         """Makes the buffer of a tensor, unless it is there.
@@ -163,7 +164,7 @@ class StatsBuffers:
         return any(schedule.at(ending)[0] for schedule in self._schedules.values())
 
 
-def _exchange(rows: dict[Key, Row], group: Any) -> list[dict[Key, Row]]:
+def _exchange(rows: dict[Key, Row], group: Group) -> list[dict[Key, Row]]:
     """The rows of all ranks of a group, in their order."""
     distributed = torch.distributed
     if not distributed.is_initialized() or distributed.get_world_size(group) == 1:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from narrowfloat.debug import features
 from narrowfloat.debug._findings import findings
@@ -20,6 +20,9 @@ from narrowfloat.debug._plan import LayerPlan, Planner
 from narrowfloat.debug._rules import RULES
 from narrowfloat.debug._selectors import findings_of_selectors, select
 from narrowfloat.debug._unread import unread
+
+if TYPE_CHECKING:
+    from narrowfloat.debug._host import BaseNamespaceAPI
 
 FEATURES = Path(features.__file__).parent
 OWN_KEYS = ("enabled", "layers")
@@ -192,7 +195,7 @@ def _session(config: Mapping[str, Any]) -> Iterator[tuple[Any, set[str], str | N
 
 
 def _make_plans(
-    report: Report, api: Any, config: Mapping[str, Any], choices: Mapping[str, str]
+    report: Report, api: BaseNamespaceAPI, config: Mapping[str, Any], choices: Mapping[str, str]
 ) -> None:
     for name, section in choices.items():
         blocks = config[section].get(namespace()) or {} if section else {}

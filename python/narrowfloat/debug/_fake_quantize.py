@@ -12,6 +12,7 @@ from narrowfloat.debug._formats import FORMATS, supported_formats
 from narrowfloat.debug._grammar import ERROR
 from narrowfloat.pytorch._arrays import array_of
 from narrowfloat.pytorch._native import FLOAT_DTYPES, threads
+from narrowfloat.pytorch._types import Context
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 
 
@@ -19,14 +20,16 @@ class _StraightThrough(torch.autograd.Function):
     """Quantizes and dequantizes; the gradient passes as it is."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, scheme: str, options: dict[str, Any]) -> torch.Tensor:
+    def forward(
+        ctx: Context, x: torch.Tensor, scheme: str, options: dict[str, Any]
+    ) -> torch.Tensor:
         values = torch.empty(x.shape, dtype=x.dtype)
         source, out = array_of(x.contiguous()), array_of(values)
         _core.fake_quantize(source, scheme, out=out, threads=threads(), **options)
         return values
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Context, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         return grad, None, None
 
 

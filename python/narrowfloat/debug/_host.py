@@ -23,7 +23,7 @@ except ModuleNotFoundError as error:
     class _Missing:
         """Stands where the host would."""
 
-        def __getattr__(self, name: str) -> Any:
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # any name of the host
             raise ModuleNotFoundError(
                 "narrowfloat.debug: features run in nvdlfw-inspect: pip install narrowfloat[debug]",
                 name="nvdlfw_inspect",

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from narrowfloat.debug._host import BaseNamespaceAPI
 
 HOST = "nvdlfw_inspect.api"
 
@@ -38,7 +41,7 @@ def set_namespace(name: str | None) -> str:
     return before
 
 
-def namespace_api() -> Any:
+def namespace_api() -> BaseNamespaceAPI:
     """The namespace's object in the running session, as `debug_api.<namespace>` gives it.
 
     Errors: RuntimeError without a session.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from narrowfloat.debug._grammar import GEMMS, OPERANDS, RESULTS, TENSORS, USES
 from narrowfloat.debug.pytorch.debug_quantization import (
@@ -13,6 +13,9 @@ from narrowfloat.debug.pytorch.debug_quantization import (
     HIGH_PRECISION,
     STANDARD_QUANTIZE,
 )
+
+if TYPE_CHECKING:
+    from narrowfloat.debug._host import BaseNamespaceAPI
 
 Blocks = Mapping[str, Mapping[str, Any]]
 
@@ -56,7 +59,7 @@ class LayerPlan:
 class Planner:
     """Asks the namespace's object `api` of a running session, as a layer's calls would."""
 
-    def __init__(self, api: Any, blocks: Blocks) -> None:
+    def __init__(self, api: BaseNamespaceAPI, blocks: Blocks) -> None:
         self._api = api
         self._blocks = blocks
 

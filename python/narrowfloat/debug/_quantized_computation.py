@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from narrowfloat.common.recipe import Format
 from narrowfloat.debug._parts import NUMEL, Computation, Part, Sample, add, largest, least, only
 from narrowfloat.debug._statistics import OVERFLOWS, Statistic
 from narrowfloat.pytorch.constants import ELEMENTS
+from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 
 PERCENT = 100
 
@@ -37,7 +37,7 @@ def count_nonzero_codes(codes: torch.Tensor, scheme: str) -> int:
     return int(counts.cpu().double() @ table)
 
 
-def _codes(quantized: Any, asked: Statistic) -> torch.Tensor:
+def _codes(quantized: SchemeStorage, asked: Statistic) -> torch.Tensor:
     """The codes of a direction; with one scale for the whole tensor both hold the same."""
     rowwise, transposed = quantized.get_data_tensors()
     if getattr(quantized, "_scale_inv", None) is not None and not asked.columnwise:

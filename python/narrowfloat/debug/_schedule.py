@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +47,7 @@ class Schedule:
         cls,
         start_step: int | None,
         end_step: int | None,
-        start_end_list: Any,
+        start_end_list: str | Sequence[Sequence[int]] | None,
         freq: int,
     ) -> Schedule:
         """The schedule of these values; `start_end_list` stands in for both steps.

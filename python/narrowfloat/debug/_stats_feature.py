@@ -14,6 +14,7 @@ from narrowfloat.debug._host import api_method, log
 from narrowfloat.debug._schedule import Schedule
 from narrowfloat.debug.features.api import Enabled, TEConfigAPIMapper
 from narrowfloat.debug.features.utils import get_reduction_params
+from narrowfloat.pytorch._types import TensorLike
 
 # Why a layer is passed over.
 NO_QUANTIZER = "layer runs in high precision (no quantizer)"
@@ -33,7 +34,9 @@ class StatsFeature(TEConfigAPIMapper):
         STATS_BUFFERS.note_schedule(layer_name, tensor_name, type(self).__name__, schedule)
         return schedule.at(iteration)
 
-    def _require_one_object(self, rowwise: Any, columnwise: Any) -> None:
+    def _require_one_object(
+        self, rowwise: TensorLike | None, columnwise: TensorLike | None
+    ) -> None:
         if rowwise is not columnwise:
             raise AssertionError(
                 f"{type(self).__name__}: rowwise and columnwise quantized tensors must be one "

@@ -9,9 +9,9 @@ import io
 import os
 import pickle
 import pickletools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 
@@ -148,10 +148,10 @@ class ExtraState(torch.Tensor):
     every other file it is a plain tensor of bytes.
     """
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         return self.as_subclass(torch.Tensor).__reduce_ex__(protocol)
 
-    def __create_write_items__(self, name: str, _: Any) -> list[Any]:
+    def __create_write_items__(self, name: str, _: object) -> list[Any]:
         from torch.distributed.checkpoint.metadata import MetadataIndex
         from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 
@@ -200,7 +200,7 @@ def _no_bytes() -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8)
 
 
-def _unpickled(data: bytes) -> Any:
+def _unpickled(data: bytes) -> Mapping[str, torch.Tensor]:
     """Unpickles what the user trusts; recipes of TransformerEngine are read as this library's."""
     if data.startswith(_ARCHIVE):
         return torch.load(io.BytesIO(data), weights_only=False)
@@ -208,7 +208,7 @@ def _unpickled(data: bytes) -> Any:
 
 
 class _RecipeUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> type:
         ours, theirs = _RECIPE_MODULES
         if module.startswith(theirs):
             module = ours

@@ -103,7 +103,9 @@ def group_dequantize(input: GroupedTensorStorage, otype: DType) -> GroupedTensor
     dtype = TE_DType_To_Torch[DType.cast(otype)]
     own = native(input)
     data = own.columnwise_data if own.rowwise_data is None else own.rowwise_data
+    assert data is not None
     plain = own._plain_like(dtype, data.device)
+    assert plain.rowwise_data is not None
     parts = parts_of(plain, plain.rowwise_data)
     for member, part in zip(own.split_into_quantized_tensors(), parts, strict=True):
         if part.numel():

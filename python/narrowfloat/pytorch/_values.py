@@ -13,6 +13,7 @@ from torch._compile import _disable_dynamo
 from torch._library import opaque_object
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Value = TypeVar("Value")
 
 
 def never_traced(function: Function) -> Function:
@@ -63,7 +64,7 @@ def run_without_graph(rule: str) -> None:
     raise UserError(UserErrorType.ANTI_PATTERN, rule)
 
 
-def node_of_copy(value: Any, first: Any, *args: Any) -> Any:
+def node_of_copy(value: object, first: object, *args: Any) -> Any:  # noqa: ANN401  # stands for a result
     """Returns the node that calls `value` in a graph that torch.fx copies; None: it copies none.
 
     A copy runs a graph with proxies, and calls the constants of the graph with them.
@@ -74,7 +75,7 @@ def node_of_copy(value: Any, first: Any, *args: Any) -> Any:
     return first.tracer.create_proxy("call_method", "__call__", (value, *args), {})
 
 
-def guard_fields(value: Any) -> None:
+def guard_fields(value: ValueSemantics) -> None:
     """Lets the function that is being compiled run only while these fields are the same.
 
     Precondition: is_called_by_tracer(). Its own guard compares an object with itself.
@@ -90,13 +91,13 @@ def guard_fields(value: Any) -> None:
 
 
 @_disable_dynamo
-def copy_outside(copy: Callable[[Any], Any], value: Any) -> Any:
+def copy_outside(copy: Callable[[Value], Value], value: Value) -> Value:
     """Breaks the graph and returns a copy, which the rest of the function takes as an argument."""
     return copy(value)
 
 
 @_disable_dynamo
-def write_outside(value: Any, **fields: Any) -> None:
+def write_outside(value: object, **fields: Any) -> None:
     """Breaks the graph and sets the fields, of which a graph holds a copy."""
     for name, field in fields.items():
         setattr(value, name, field)
@@ -141,11 +142,11 @@ class ValueSemantics:
         ValueSemantics._node_classes.add(cls)
 
     @never_traced
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         self._write_field(name, value)
 
     @never_traced  # the object may lack fields yet, which a tracer would read
-    def _write_field(self, name: str, value: Any) -> None:
+    def _write_field(self, name: str, value: object) -> None:
         # A tracer would write once, while it compiles, and no more.
         if not torch.compiler.is_dynamo_compiling() and is_written_by_tracer(3):
             run_without_graph(
@@ -191,13 +192,13 @@ class ValueSemantics:
         return f"{name}(({items},))", {name: _Rebuild(type(self))}
 
 
-def _literal(value: Any) -> str:
+def _literal(value: object) -> str:
     return (
         repr(int(value)) if isinstance(value, int) and not isinstance(value, bool) else repr(value)
     )
 
 
-def same_configuration(first: Any, second: Any) -> bool:
+def same_configuration(first: object, second: object) -> bool:
     """Returns whether two quantizers, or None, make the same bytes of equal state."""
     if type(first) is not type(second):
         return False
@@ -213,11 +214,11 @@ class _Rebuild:
     def __init__(self, cls: type) -> None:
         self.cls = cls
 
-    def __call__(self, fields: tuple[tuple[str, Any], ...]) -> Any:
+    def __call__(self, fields: tuple[tuple[str, Any], ...]) -> object:
         return rebuild_value(self.cls, fields)
 
 
-def rebuild_value(cls: type, fields: tuple[tuple[str, Any], ...]) -> Any:
+def rebuild_value(cls: type[Value], fields: tuple[tuple[str, Any], ...]) -> Value:
     """Builds a value of a class from its fields, without calling its constructor."""
     value: Any = object.__new__(cls)
     value.__dict__.update(fields)

@@ -10,6 +10,7 @@ from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel
 from torch.distributed.tensor.placement_types import Placement
 
+from narrowfloat.pytorch._types import Group
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, Quantizer
 from narrowfloat.pytorch.tensor._fsdp import gather_shards
 from narrowfloat.pytorch.tensor._gather import gather_quantized, joiner
@@ -18,7 +19,10 @@ __all__ = ["QuantizedColwiseParallel", "gather_along_first_dim"]
 
 
 def gather_along_first_dim(
-    inp: Any, process_group: Any, async_op: bool = False, quantizer: Quantizer | None = None
+    inp: torch.Tensor,
+    process_group: Group,
+    async_op: bool = False,
+    quantizer: Quantizer | None = None,
 ) -> tuple[Any, Any]:
     """Gathers the tensors of all ranks along the first dimension; returns the result and a work.
 

@@ -24,6 +24,8 @@ from narrowfloat.debug._host import (
 from narrowfloat.debug._load_check import CheckedFeatures
 from narrowfloat.debug.pytorch import layer  # noqa: F401 (layers find it as soon as features load)
 from narrowfloat.debug.pytorch.debug_state import TEDebugState
+from narrowfloat.pytorch._types import Group, TensorLike
+from narrowfloat.pytorch.quantized_tensor import Quantizer
 
 # An answer of an `*_enabled` call: whether, and the next iteration worth asking in.
 Enabled = tuple[bool, int | None]
@@ -101,11 +103,11 @@ class TEDefaultFeatures:
         gemm: str,
         tensor_name: str,
         tensor: torch.Tensor,
-        default_quantizer: Any,
+        default_quantizer: Quantizer | None,
         iteration: int,
-        out: Any = None,
+        out: TensorLike | None = None,
         dtype: torch.dtype | None = None,
-    ) -> Any:
+    ) -> TensorLike | None:
         """The operand of a gemm, or its result. Both operands of a gemm must be of one kind.
 
         default_quantizer: the one that is not used, or None. out: is filled, and None returned.
@@ -122,11 +124,11 @@ class TEDefaultFeatures:
         layer_name: str,
         tensor_name: str,
         tensor: torch.Tensor | None,
-        rowwise_quantized_tensor: Any = None,
-        columnwise_quantized_tensor: Any = None,
-        quantizer: Any = None,
+        rowwise_quantized_tensor: TensorLike | None = None,
+        columnwise_quantized_tensor: TensorLike | None = None,
+        quantizer: Quantizer | None = None,
         iteration: int | None = None,
-        tp_group: Any = None,
+        tp_group: Group = None,
         tp_size: int = 1,
     ) -> None:
         """Sees a tensor as it was and as its gemms read it."""
@@ -136,10 +138,10 @@ class TEDefaultFeatures:
         config: dict[str, Any],
         layer_name: str,
         tensor_name: str,
-        tensor: Any,
+        tensor: TensorLike,
         rowwise: bool = True,
         iteration: int | None = None,
-        tp_group: Any = None,
+        tp_group: Group = None,
         tp_size: int = 1,
         gemm: str | None = None,
     ) -> None:
@@ -220,7 +222,7 @@ class TransformerEngineAPI(BaseNamespaceAPI):
         api_name: str,
         config: dict[str, Any],
         layer_name: str,
-        feature_obj: Any,
+        feature_obj: TEConfigAPIMapper,
         **kwargs: Any,
     ) -> tuple[bool, dict[str, Any] | None]:
         """Whether a feature's block is meant for a call, and what of it."""
@@ -232,7 +234,7 @@ class TransformerEngineAPI(BaseNamespaceAPI):
             **kwargs,
         )
 
-    def output_assertions_hook(self, api_name: str, ret: Any, **kwargs: Any) -> None:
+    def output_assertions_hook(self, api_name: str, ret: object, **kwargs: Any) -> None:
         """Errors: AssertionError for an answer that the api does not have.
 
         `*_enabled`: a bool or a pair. `inspect_*`: None. modify_tensor: one of the tensor classes
@@ -249,7 +251,7 @@ class TransformerEngineAPI(BaseNamespaceAPI):
 
     def call_feature(
         self, call: Callable, feat_config: dict[str, Any], layer_name: str, **kwargs: Any
-    ) -> Any:
+    ) -> Any:  # noqa: ANN401  # the answer of any feature
         """Calls a feature with the arguments that it names."""
         name = call.__name__
         if name == "inspect_tensor_postquantize":
@@ -267,7 +269,7 @@ class TransformerEngineAPI(BaseNamespaceAPI):
 
     def handle_multi_feature_output(
         self, api_name: str, multi_feature_outputs: list, features_to_invoke: dict, **kwargs: Any
-    ) -> Any:
+    ) -> Any:  # noqa: ANN401  # the answer of any feature
         """One answer of several features'. Errors: AssertionError if they differ and need not."""
         if api_name.endswith("_enabled"):
             return merge_enabled(multi_feature_outputs, kwargs["iteration"])
@@ -287,7 +289,7 @@ class TransformerEngineAPI(BaseNamespaceAPI):
         note_end_of_session()
 
 
-def _check_modified(ret: Any, out: Any, dtype: torch.dtype | None) -> None:
+def _check_modified(ret: object, out: TensorLike | None, dtype: torch.dtype | None) -> None:
     if out is not None:
         if ret is not None:
             raise AssertionError(f"{ERROR} modify_tensor was to fill `out` and returned a tensor.")

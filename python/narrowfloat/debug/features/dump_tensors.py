@@ -14,6 +14,8 @@ from narrowfloat.debug._host import api_method, feature, log
 from narrowfloat.debug._rules import RULES
 from narrowfloat.debug._schedule import Schedule
 from narrowfloat.debug.features.api import Enabled, TEConfigAPIMapper
+from narrowfloat.pytorch._types import Group, TensorLike
+from narrowfloat.pytorch.quantized_tensor import Quantizer
 
 
 def dump_path(root: str | Path, layer_name: str, tensor_name: str, iteration: int) -> Path:
@@ -60,11 +62,11 @@ class DumpTensors(TEConfigAPIMapper):
         layer_name: str,
         tensor_name: str,
         iteration: int,
-        tp_group: Any,
+        tp_group: Group,
         tensor: torch.Tensor | None,
-        rowwise_quantized_tensor: Any = None,
-        columnwise_quantized_tensor: Any = None,
-        quantizer: Any = None,
+        rowwise_quantized_tensor: TensorLike | None = None,
+        columnwise_quantized_tensor: TensorLike | None = None,
+        quantizer: Quantizer | None = None,
         tp_size: int = 1,
     ) -> None:
         """Writes what is wanted and there; a message says what is not.

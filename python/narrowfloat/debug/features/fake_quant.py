@@ -11,6 +11,7 @@ from narrowfloat.debug._fake_quantize import fake_quantize
 from narrowfloat.debug._host import api_method, feature, log
 from narrowfloat.debug._rules import RULES
 from narrowfloat.debug.features.api import Enabled, TEConfigAPIMapper
+from narrowfloat.pytorch.quantized_tensor import Quantizer
 
 __all__ = ["FakeQuant", "fake_quantize"]
 
@@ -59,7 +60,7 @@ class FakeQuant(TEConfigAPIMapper):
         tensor_name: str,
         tensor: torch.Tensor,
         iteration: int,
-        default_quantizer: Any,
+        default_quantizer: Quantizer | None,
         out: torch.Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> torch.Tensor | None:

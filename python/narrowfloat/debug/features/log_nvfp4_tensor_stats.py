@@ -11,6 +11,7 @@ from narrowfloat.debug._host import api_method, feature
 from narrowfloat.debug._rules import RULES
 from narrowfloat.debug._statistics import NVFP4_PREFIX
 from narrowfloat.debug._stats_feature import NO_QUANTIZER, StatsFeature
+from narrowfloat.pytorch._types import Group, TensorLike
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor import NVFP4Quantizer, NVFP4TensorStorage
 
@@ -45,10 +46,10 @@ class LogNvfp4TensorStats(StatsFeature):
         layer_name: str,
         tensor_name: str,
         iteration: int,
-        tp_group: Any,
+        tp_group: Group,
         tensor: torch.Tensor | None,
-        rowwise_quantized_tensor: Any = None,
-        columnwise_quantized_tensor: Any = None,
+        rowwise_quantized_tensor: TensorLike | None = None,
+        columnwise_quantized_tensor: TensorLike | None = None,
         quantizer: Quantizer | None = None,
         tp_size: int = 1,
     ) -> None:

@@ -14,7 +14,8 @@ from narrowfloat.debug._host import api_method, feature
 from narrowfloat.debug._rules import RULES
 from narrowfloat.debug._statistics import BLOCKWISE
 from narrowfloat.debug._stats_feature import StatsFeature
-from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
+from narrowfloat.pytorch._types import Group, TensorLike
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 
 
 def _key(stat: str | Mapping[str, Any], tensor_name: str) -> str | BlockwiseDynamicRangeStat:
@@ -53,11 +54,11 @@ class LogTensorStats(StatsFeature):
         layer_name: str,
         tensor_name: str,
         iteration: int,
-        tp_group: Any,
+        tp_group: Group,
         tensor: torch.Tensor | None,
-        rowwise_quantized_tensor: Any = None,
-        columnwise_quantized_tensor: Any = None,
-        quantizer: Any = None,
+        rowwise_quantized_tensor: TensorLike | None = None,
+        columnwise_quantized_tensor: TensorLike | None = None,
+        quantizer: Quantizer | None = None,
         tp_size: int = 1,
     ) -> None:
         """Feeds the tensor; of a weight that is kept quantized its values.

@@ -13,6 +13,7 @@ from narrowfloat.debug._rules import RULES
 from narrowfloat.debug.features.api import Enabled, TEConfigAPIMapper
 from narrowfloat.pytorch._native import FLOAT_DTYPES
 from narrowfloat.pytorch.constants import DType
+from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor.float8_tensor import (
     Float8CurrentScalingQuantizer,
     Float8Quantizer,
@@ -74,7 +75,7 @@ class PerTensorScaling(TEConfigAPIMapper):
         tensor_name: str,
         tensor: torch.Tensor,
         iteration: int,
-        default_quantizer: Any,
+        default_quantizer: Quantizer | None,
         out: Float8Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> Float8Tensor | None:

@@ -4,10 +4,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from narrowfloat.debug._namespace import HOST, namespace, namespace_api
+
+
+class HostManager(Protocol):
+    """The part of the host's manager that is read here."""
+
+    _namespace_apis: Mapping[str, object]
 
 
 def is_imported() -> bool:
@@ -21,12 +28,12 @@ def running_host() -> ModuleType | None:
     return None if host is None or host.DEBUG_MANAGER is None else host
 
 
-def has_features(manager: Any) -> bool:
+def has_features(manager: HostManager) -> bool:
     """Whether a session knows our namespace; another library may have begun it for itself."""
     return namespace() in manager._namespace_apis
 
 
-def ask(question: str, layer_name: str, **arguments: Any) -> Any:
+def ask(question: str, layer_name: str, **arguments: Any) -> Any:  # noqa: ANN401  # the answer of any feature
     """What the features of the running session answer for a layer. Errors: as the features have."""
     return getattr(namespace_api(), question)(layer_name, **arguments)
 

@@ -12,6 +12,7 @@ from narrowfloat.debug._grammar import ERROR, USES
 from narrowfloat.debug.pytorch._session import ask, log_once
 from narrowfloat.debug.pytorch.debug_state import TEDebugState
 from narrowfloat.debug.pytorch.debug_tensor import DebugQuantizedTensor
+from narrowfloat.pytorch._types import Group, Quantized, TensorLike
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 
 __all__ = [
@@ -28,7 +29,7 @@ STANDARD_QUANTIZE = "Quantize"
 HIGH_PRECISION = "High Precision"
 
 
-class DebugQuantizer(Quantizer):
+class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
     """Watches one tensor of a layer during one forward and backward pass.
 
     layer_name: as configurations select it. tensor_name: one of USES, which says what gemm reads
@@ -47,7 +48,7 @@ class DebugQuantizer(Quantizer):
         layer_name: str,
         tensor_name: str,
         parent_quantizer: Quantizer | None,
-        tp_group: Any = None,
+        tp_group: Group = None,
         tp_size: int = 1,
     ) -> None:
         super().__init__(rowwise=True, columnwise=True)
@@ -95,7 +96,7 @@ class DebugQuantizer(Quantizer):
         wanted = (self.next_debug_iter, iteration)
         self.next_debug_iter = min((i for i in wanted if i is not None), default=None)
 
-    def _ask(self, question: str, **arguments: Any) -> Any:
+    def _ask(self, question: str, **arguments: Any) -> Any:  # noqa: ANN401  # the answer of any feature
         if question != "fp8_gemm_enabled":  # a gemm is on or off for all its tensors
             arguments["tensor_name"] = self.tensor_name
         return ask(question, self.layer_name, **arguments)
@@ -185,7 +186,7 @@ class DebugQuantizer(Quantizer):
     def is_quantizable(self, inp: torch.Tensor) -> bool:
         return self.parent_quantizer is None or self.parent_quantizer.is_quantizable(inp)
 
-    def make_empty(
+    def make_empty(  # type: ignore[override]  # a plain tensor without a parent
         self,
         shape: Iterable[int],
         *,
@@ -193,7 +194,7 @@ class DebugQuantizer(Quantizer):
         device: torch.device | str | None = None,
         requires_grad: bool = False,
         pin_memory: bool = False,
-    ) -> Any:
+    ) -> TensorLike:
         """What the parent would make; a plain tensor without one."""
         options: dict[str, Any] = {
             "dtype": dtype,
@@ -215,7 +216,7 @@ class DebugQuantizer(Quantizer):
         self,
         tensor: torch.Tensor,
         *,
-        out: DebugQuantizedTensor | None = None,
+        out: Quantized | None = None,
         dtype: torch.dtype | None = None,
     ) -> DebugQuantizedTensor:
         """Both forms of an operand by its plans; features that inspect see it.
@@ -226,6 +227,7 @@ class DebugQuantizer(Quantizer):
         """
         assert not self.output_tensor, f"{ERROR} {self.tensor_name} is the result of a gemm"
         if out is not None:
+            assert isinstance(out, DebugQuantizedTensor)
             return self.update_quantized(tensor, out)
         quantized = None
         if STANDARD_QUANTIZE in self._plans():
@@ -240,7 +242,7 @@ class DebugQuantizer(Quantizer):
         self._inspect(tensor, rowwise, columnwise)
         return self._pair(rowwise, columnwise)
 
-    def _pair(self, rowwise: Any, columnwise: Any) -> DebugQuantizedTensor:
+    def _pair(self, rowwise: TensorLike, columnwise: TensorLike) -> DebugQuantizedTensor:
         return DebugQuantizedTensor(
             rowwise_gemm_tensor=rowwise,
             columnwise_gemm_tensor=columnwise,
@@ -254,11 +256,12 @@ class DebugQuantizer(Quantizer):
         plan: str | None,
         gemm: str,
         tensor: torch.Tensor,
-        quantized: Any,
+        quantized: TensorLike | None,
         plain: torch.Tensor,
         dtype: torch.dtype | None,
-    ) -> Any:
+    ) -> TensorLike:
         if plan == STANDARD_QUANTIZE:
+            assert quantized is not None
             return quantized
         if plan == HIGH_PRECISION:
             return plain
@@ -270,7 +273,7 @@ class DebugQuantizer(Quantizer):
             )
         return form
 
-    def _modify(self, gemm: str, tensor: torch.Tensor, **options: Any) -> Any:
+    def _modify(self, gemm: str, tensor: torch.Tensor, **options: Any) -> Any:  # noqa: ANN401  # the answer of any feature
         return self._ask(
             "modify_tensor",
             gemm=gemm,
@@ -283,7 +286,7 @@ class DebugQuantizer(Quantizer):
     def update_quantized(
         self,
         src: torch.Tensor,
-        dst: DebugQuantizedTensor,
+        dst: Quantized,
         *,
         noop_flag: torch.Tensor | None = None,
     ) -> DebugQuantizedTensor:
@@ -292,6 +295,7 @@ class DebugQuantizer(Quantizer):
         Errors: AssertionError for a noop_flag, or if a feature returned a tensor beside filling.
         """
         assert noop_flag is None, f"{ERROR} debug mode takes no noop_flag"
+        assert isinstance(dst, DebugQuantizedTensor)
         if STANDARD_QUANTIZE in self._plans():
             self._set_parent_usage()
         done: list[Any] = []  # one object may serve both gemms
@@ -304,9 +308,10 @@ class DebugQuantizer(Quantizer):
         self._inspect(src, dst.rowwise_gemm_tensor, dst.columnwise_gemm_tensor)
         return dst
 
-    def _refill(self, plan: str | None, gemm: str, src: torch.Tensor, form: Any) -> None:
+    def _refill(self, plan: str | None, gemm: str, src: torch.Tensor, form: TensorLike) -> None:
         if plan == STANDARD_QUANTIZE:
-            self._parent.update_quantized(src, form)
+            quantized: Any = form
+            self._parent.update_quantized(src, quantized)
         elif plan == HIGH_PRECISION:
             form.copy_(src)
         else:
@@ -338,7 +343,9 @@ class DebugQuantizer(Quantizer):
         self._inspect(tensor, None, None)
         return tensor
 
-    def _inspect(self, tensor: torch.Tensor | None, rowwise: Any, columnwise: Any) -> None:
+    def _inspect(
+        self, tensor: torch.Tensor | None, rowwise: TensorLike | None, columnwise: TensorLike | None
+    ) -> None:
         seen = {
             "iteration": TEDebugState.get_iteration(),
             "tp_group": self.tp_group,

@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from narrowfloat.pytorch._types import TensorLike
 from narrowfloat.pytorch.quantized_tensor import (
     QuantizedTensorStorage,
     prepare_for_saving,
     restore_from_saved,
 )
+
+if TYPE_CHECKING:
+    from narrowfloat.debug.pytorch.debug_quantization import DebugQuantizer
 
 SIDES = ("rowwise", "columnwise")
 
@@ -26,9 +30,9 @@ class DebugQuantizedTensor(QuantizedTensorStorage):
 
     def __init__(
         self,
-        rowwise_gemm_tensor: Any,
-        columnwise_gemm_tensor: Any,
-        quantizer: Any,
+        rowwise_gemm_tensor: TensorLike | None,
+        columnwise_gemm_tensor: TensorLike | None,
+        quantizer: DebugQuantizer,
         layer_name: str | None = None,
         tensor_name: str | None = None,
     ) -> None:
@@ -40,11 +44,11 @@ class DebugQuantizedTensor(QuantizedTensorStorage):
         self._saved: list[Any] = []
 
     @property
-    def _quantizer(self) -> Any:
+    def _quantizer(self) -> DebugQuantizer:
         return self.quantizer
 
     @property
-    def _form(self) -> Any:
+    def _form(self) -> Any:  # noqa: ANN401  # plain or quantized, and None in no live tensor
         """The rowwise form, or the other where that was dropped."""
         if self.rowwise_gemm_tensor is not None:
             return self.rowwise_gemm_tensor
@@ -63,11 +67,11 @@ class DebugQuantizedTensor(QuantizedTensorStorage):
         """Where the forms lie."""
         return self._form.device
 
-    def size(self, *args: int) -> Any:
+    def size(self, *args: int) -> torch.Size | int:
         """The size of the tensor, as torch.Tensor.size has it."""
         return self._form.size(*args)
 
-    def get_tensor(self, transpose: bool) -> Any:
+    def get_tensor(self, transpose: bool) -> TensorLike | None:
         """The form that a gemm reads: the columnwise one if `transpose`."""
         return self.columnwise_gemm_tensor if transpose else self.rowwise_gemm_tensor
 
@@ -79,10 +83,11 @@ class DebugQuantizedTensor(QuantizedTensorStorage):
         return values.to(self.dtype if dtype is None else dtype)
 
     def quantize_(
-        self, tensor: torch.Tensor, *, noop_flag: torch.Tensor | None = None
+        self, tensor: TensorLike, *, noop_flag: torch.Tensor | None = None
     ) -> DebugQuantizedTensor:
         """Fills both forms anew by the plan of the quantizer that made them."""
-        self.quantizer.update_quantized(tensor, self, noop_flag=noop_flag)
+        plain = tensor.dequantize() if isinstance(tensor, QuantizedTensorStorage) else tensor
+        self.quantizer.update_quantized(plain, self, noop_flag=noop_flag)
         return self
 
     def is_shared(self) -> bool:
@@ -101,8 +106,9 @@ class DebugQuantizedTensor(QuantizedTensorStorage):
         A quantized object that serves both is told once and drops buffers itself.
         Errors: RuntimeError if a dropped form is required; nothing has been dropped then.
         """
-        if self.is_shared() and hasattr(self.rowwise_gemm_tensor, "update_usage"):
-            self.rowwise_gemm_tensor.update_usage(rowwise_usage, columnwise_usage)
+        shared = self.rowwise_gemm_tensor if self.is_shared() else None
+        if isinstance(shared, QuantizedTensorStorage):
+            shared.update_usage(rowwise_usage, columnwise_usage)
             return
         wanted = dict(zip(SIDES, (rowwise_usage, columnwise_usage), strict=True))
         for side, usage in wanted.items():

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from narrowfloat.debug.pytorch._session import has_features, running_host
+from narrowfloat.debug.pytorch._session import HostManager, has_features, running_host
 from narrowfloat.debug.pytorch.debug_quantization import DebugQuantizer
 from narrowfloat.debug.pytorch.debug_state import TEDebugState
 from narrowfloat.debug.pytorch.utils import (
     any_feature_enabled,
     next_iter_when_debug_should_be_run,
 )
+from narrowfloat.pytorch._types import Group
 from narrowfloat.pytorch.module.watching import Slots, set_watcher_factory
 
 __all__ = ["DebugLayer", "Schedule", "Slots"]
@@ -56,7 +57,7 @@ class DebugLayer:
     def __init__(
         self,
         name: str | None = None,
-        tp_group: Any = None,
+        tp_group: Group = None,
         tp_size: int = 1,
         is_new_layer: bool = True,
     ) -> None:
@@ -68,7 +69,7 @@ class DebugLayer:
         self._manager: weakref.ref[Any] | None = None
         self._schedules: tuple[Schedule, Schedule] = (Schedule(), Schedule())
 
-    def _schedule(self, manager: Any, quantized: bool) -> Schedule:
+    def _schedule(self, manager: HostManager, quantized: bool) -> Schedule:
         """The schedule of this session, another one for each of quantized and not.
 
         Features may have nothing to do while a layer is not quantized, and say "never" then.

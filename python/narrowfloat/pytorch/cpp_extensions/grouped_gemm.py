@@ -25,7 +25,7 @@ def general_grouped_gemm(
     bias: Sequence[torch.Tensor | None] | None = None,
     use_bias: bool = False,
     use_split_accumulator: bool = False,
-    D_dtype: Any = None,
+    D_dtype: object = None,
     single_output: bool = False,
 ) -> tuple[Any, list[torch.Tensor | None], list[torch.Tensor | None]]:
     """general_gemm() of A[i] and B[i] into out[i], for each i.
@@ -112,11 +112,13 @@ def general_grouped_gemm_for_grouped_tensor(
     return out
 
 
-def _members(group: GroupedTensorStorage | Sequence[Any]) -> list[Any]:
+def _members(group: GroupedTensorStorage | torch.Tensor | Sequence[Any]) -> list[Any]:
     if isinstance(group, GroupedTensorStorage):
         return group.split_into_quantized_tensors()
     return list(group)
 
 
-def _given(values: Any, count: int) -> list[Any]:
+def _given(
+    values: GroupedTensorStorage | torch.Tensor | Sequence[Any] | None, count: int
+) -> list[Any]:
     return [None] * count if values is None else _members(values)

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """general_gemm: one product, whatever its operands are."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._types import TensorLike
 from narrowfloat.pytorch.cpp_extensions._gemm_node import gemm_has_node, multiply_as_node
 from narrowfloat.pytorch.cpp_extensions.custom_gemm import custom_gemm
 from narrowfloat.pytorch.cpp_extensions.operands import LAYOUTS, nominal_dtype, unwrap_tensor
@@ -25,8 +28,8 @@ def validate_gemm_scale(scale: float | None, required: bool) -> float:
 
 
 def general_gemm(
-    A: Any,
-    B: Any,
+    A: TensorLike,
+    B: TensorLike,
     out_dtype: torch.dtype | None = None,
     quantization_params: Quantizer | None = None,
     gelu: bool = False,
@@ -35,7 +38,7 @@ def general_gemm(
     beta: float | None = None,
     accumulate: bool = False,
     layout: str = "TN",
-    out: Any = None,
+    out: TensorLike | None = None,
     bias: torch.Tensor | None = None,
     use_split_accumulator: bool = False,
     grad: bool = False,
@@ -65,7 +68,7 @@ def general_gemm(
     if ub is not None or ub_type is not None or extra_output is not None or bulk_overlap:
         raise NotImplementedError("general_gemm: overlap with communication needs a GPU")
     if torch.compiler.is_dynamo_compiling():
-        tensors = {"A": A, "B": B, "gelu_in": gelu_in, "out": out, "bias": bias}
+        tensors: dict[str, Any] = {"A": A, "B": B, "gelu_in": gelu_in, "out": out, "bias": bias}
         if gemm_has_node(tensors, quantization_params):
             options = {
                 "out_dtype": out_dtype,
@@ -89,6 +92,7 @@ def general_gemm(
     if out_dtype is None and out is not None:
         out_dtype = nominal_dtype(out)
     if getattr(a, "custom", False) or getattr(b, "custom", False):
+        into: Any = out
         y, bias_grad, gelu_input, _ = custom_gemm(
             a,
             b,
@@ -98,7 +102,7 @@ def general_gemm(
             gelu_in=gelu_in,
             accumulate=accumulate,
             layout=layout,
-            out=out,
+            out=into,
             bias=bias,
             use_split_accumulator=use_split_accumulator,
             grad=grad,

@@ -10,12 +10,15 @@ here it becomes the largest number of the input's dtype. An input that is not fi
 whole tensor here (its amax is NaN or infinite), while the kernels keep the damage to the element.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._types import Group, Quantized
 from narrowfloat.pytorch.custom_recipes.gemm import GEMMType, MMParams
 from narrowfloat.pytorch.custom_recipes.reference_tensor import (
     Buffer,
@@ -122,7 +125,7 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer):
         pow_2_scales: bool = False,
         eps: float = 0.0,
         with_amax_reduction: bool = False,
-        amax_reduction_group: object = None,
+        amax_reduction_group: Group = None,
     ) -> None:
         super().__init__(rowwise=rowwise, columnwise=columnwise)
         self.dtype = dtype
@@ -179,11 +182,11 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer):
     def update_quantized(
         self,
         src: torch.Tensor,
-        dst: CurrentScalingTensorRef,
+        dst: Quantized,
         *,
         noop_flag: torch.Tensor | None = None,
-    ) -> CurrentScalingTensorRef:
-        """Quantizes `src` into `dst` and returns it; a noop flag that is not 0 leaves it alone."""
+    ) -> Quantized:
+        """Quantizes `src` into `dst` and returns `dst`; does nothing if noop_flag is not 0."""
         if noop_flag is not None and noop_flag.item() != 0:
             return dst
         for name, buffer in self._buffers(self.as_matrix(src)).items():
@@ -226,12 +229,12 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer):
 
     def qgemm(
         self,
-        qx: Any,
-        qw: Any,
+        qx: torch.Tensor,
+        qw: torch.Tensor,
         m_params: MMParams | None = None,
         out_dtype: torch.dtype | None = None,
-        sx: Any = None,
-        sw: Any = None,
+        sx: torch.Tensor | None = None,
+        sw: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
         out: torch.Tensor | None = None,
         accumulate: bool = False,
@@ -254,6 +257,7 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer):
         assert qx.shape[-1] == qw.shape[-1], (
             f"qgemm: inner sizes differ, {tuple(qx.shape)} and {tuple(qw.shape)}"
         )
+        assert sx is not None and sw is not None, "qgemm: codes need their scales sx and sw"
         y = product_in_order(qx, qw).double() * (sx.double() * sw.double())
         return finish_product(y.float(), out_dtype or torch.float32, bias, out, accumulate)
 

@@ -5,12 +5,15 @@ On finite input the bytes are those of NVFP4Quantizer, but for the sign of a zer
 here. A NaN spoils its block's scale and the tensor's amax here; the kernels ignore it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
+from narrowfloat.pytorch._types import Quantized
 from narrowfloat.pytorch.custom_recipes.gemm import GEMMType, MMParams
 from narrowfloat.pytorch.custom_recipes.nvfp4_blocks import (
     NVFP4Blocks,
@@ -188,11 +191,11 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
     def update_quantized(
         self,
         src: torch.Tensor,
-        dst: NVFP4TensorRef,
+        dst: Quantized,
         *,
         noop_flag: torch.Tensor | None = None,
-    ) -> NVFP4TensorRef:
-        """Quantizes `src` into `dst` and returns it; a noop flag that is not 0 leaves it alone."""
+    ) -> Quantized:
+        """Quantizes `src` into `dst` and returns `dst`; does nothing if noop_flag is not 0."""
         if noop_flag is not None and noop_flag.item() != 0:
             return dst
         for name, buffer in self._buffers(self.as_matrix(src)).items():
@@ -231,8 +234,8 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
         out: torch.Tensor | None = None,
         accumulate: bool = False,
         gemm_type: GEMMType | None = GEMMType.FPROP,
-        qresult_x: Any = None,
-        qresult_w: Any = None,
+        qresult_x: NVFP4TensorRef | None = None,
+        qresult_w: NVFP4TensorRef | None = None,
     ) -> torch.Tensor:
         """qx times qw transposed, block by block in fp32; the amaxes of the tensors come last.
 
@@ -254,6 +257,7 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
             part = slice(i * block, (i + 1) * block)
             y += torch.outer(sx[:, i], sw[:, i]) * (x[:, part] @ w[:, part].t())
         if k:
+            assert qresult_x is not None and qresult_w is not None, "qgemm: needs both tensors"
             y = y * self._alpha(qresult_x, qresult_w, gemm_type)
         if out is not None:
             return out.copy_(y + out.float())

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tensors and quantizers of references have in common: buffers by name, no kernels."""
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import torch
 
+from narrowfloat.pytorch._types import Quantized
 from narrowfloat.pytorch.custom_recipes.reference_utils import HIGH_PRECISION
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 
@@ -83,7 +86,7 @@ class ReferenceTensor(QuantizedTensorStorage):
         )
 
 
-class ReferenceQuantizer(Quantizer):
+class ReferenceQuantizer(Quantizer["ReferenceTensor"]):
     """A quantizer that is always inside of a layer, and whose tensors are reference tensors."""
 
     custom: ClassVar[bool] = True
@@ -99,10 +102,15 @@ class ReferenceQuantizer(Quantizer):
         return copy.copy(self)
 
     def quantize(
-        self, tensor: torch.Tensor, *, out: ReferenceTensor | None = None, **_: object
+        self, tensor: torch.Tensor, *, out: Quantized | None = None, **_: object
     ) -> ReferenceTensor:
-        """`tensor` quantized: into `out`, or new. Errors: as quantize_impl()."""
-        return self.quantize_impl(tensor) if out is None else self.update_quantized(tensor, out)
+        """Returns `tensor` quantized, in `out` or in a new tensor. Errors: as quantize_impl()."""
+        made: Any = out
+        if out is None:
+            made = self.quantize_impl(tensor)
+        else:
+            self.update_quantized(tensor, out)
+        return made
 
     def _get_compatible_recipe(self) -> None:
         """No recipe of the library's own makes this quantizer."""

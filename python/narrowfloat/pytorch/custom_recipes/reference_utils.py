@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the references share: codes of four bits, products, roles given as words."""
 
+from __future__ import annotations
+
 import enum
-from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._types import Group
 from narrowfloat.pytorch.quantization.roles import QuantizerRole
 
 
@@ -133,7 +135,7 @@ def finish_product(
     return out.copy_(out + y)
 
 
-def reduce_amax(amax: torch.Tensor, group: Any) -> torch.Tensor:
+def reduce_amax(amax: torch.Tensor, group: Group) -> torch.Tensor:
     """The largest amax of all processes of the group, in place."""
     assert group is not None, "quantize: with_amax_reduction needs amax_reduction_group"
     torch.distributed.all_reduce(amax, op=torch.distributed.ReduceOp.MAX, group=group)

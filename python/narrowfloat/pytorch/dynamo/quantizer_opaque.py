@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 from narrowfloat.pytorch._values import ValueSemantics
 
@@ -36,6 +35,6 @@ def is_value_opaque_class(cls: type) -> bool:
     return cls in ValueSemantics._value_classes
 
 
-def is_value_opaque_quantizer(quantizer: Any) -> bool:
+def is_value_opaque_quantizer(quantizer: object) -> bool:
     """Whether this quantizer is a value."""
     return is_value_opaque_class(type(quantizer))

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._types import TensorLike
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 
 
@@ -72,7 +73,7 @@ class TensorSpec:
         tensors = self.quantizer.alloc_tensors(self.shape, device=self.device)
         return [tensors[name] for name in self.inner_names()]
 
-    def assemble(self, inner_tensors: Sequence[torch.Tensor]) -> Any:
+    def assemble(self, inner_tensors: Sequence[torch.Tensor]) -> TensorLike:
         """The tensor over these inner tensors."""
         if self.quantizer is None:
             (tensor,) = inner_tensors
@@ -82,7 +83,7 @@ class TensorSpec:
             self.shape, self.dtype, tensors, self.device, self.requires_grad
         )
 
-    def create_tensor(self) -> Any:
+    def create_tensor(self) -> TensorLike:
         """A new tensor, not initialised."""
         return self.assemble(self.create_inner_tensors())
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._types import Group
 from narrowfloat.pytorch.module.in_graph import GraphPass
 from narrowfloat.pytorch.module.options import choose_dtype, refuse, refuse_parallelism
 from narrowfloat.pytorch.module.parameters import Init, ParameterInit
@@ -39,7 +40,7 @@ class GroupedLinear(RunningLayer):
         *,
         sequence_parallel: bool = False,
         fuse_wgrad_accumulation: bool = False,
-        tp_group: Any = None,
+        tp_group: Group = None,
         tp_size: int = 1,
         get_rng_state_tracker: Callable[[], Any] | None = None,
         rng_tracker_name: str | None = None,
@@ -114,7 +115,7 @@ class GroupedLinear(RunningLayer):
         x: torch.Tensor,
         m_splits: Sequence[int] | torch.Tensor,
         is_first_microbatch: bool | None = None,
-    ) -> Any:
+    ) -> torch.Tensor | tuple[torch.Tensor, list[torch.Tensor | None]]:
         """Returns y (..., out_features) for x (..., in_features), whose leading sizes are rows.
 
         m_splits: how many rows belong to each weight; 0 is allowed. is_first_microbatch: as
@@ -122,7 +123,8 @@ class GroupedLinear(RunningLayer):
         Errors: TypeError for a quantized x; ValueError unless m_splits has one size per weight and
         they add up to the rows; NotImplementedError for DTensors.
         """
-        return super().forward(x, m_splits, is_first_microbatch)
+        y: Any = super().forward(x, m_splits, is_first_microbatch)
+        return y
 
     def _quantizing_options(self, *args: Any) -> tuple[bool | None, bool, bool]:
         return args[2], False, False
@@ -133,7 +135,7 @@ class GroupedLinear(RunningLayer):
         x: torch.Tensor,
         m_splits: Sequence[int] | torch.Tensor,
         is_first_microbatch: bool | None,
-    ) -> Any:
+    ) -> torch.Tensor | tuple[torch.Tensor, list[torch.Tensor | None]]:
         if isinstance(x, QuantizedTensorStorage):
             raise TypeError(f"GroupedLinear: the input must be plain, got {type(x).__name__}")
         refuse_dtensors(self, x)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._types import Group
 from narrowfloat.pytorch.module.in_graph import GraphPass
 from narrowfloat.pytorch.module.options import choose_dtype, refuse, refuse_parallelism
 from narrowfloat.pytorch.module.parameters import Init, ParameterInit
@@ -47,7 +48,7 @@ class Linear(RunningLayer, torch.nn.Linear):
         *,
         sequence_parallel: bool = False,
         fuse_wgrad_accumulation: bool = False,
-        tp_group: Any = None,
+        tp_group: Group = None,
         tp_size: int = 1,
         get_rng_state_tracker: Callable[[], Any] | None = None,
         rng_tracker_name: str | None = None,
@@ -55,7 +56,7 @@ class Linear(RunningLayer, torch.nn.Linear):
         return_bias: bool = False,
         params_dtype: torch.dtype | None = None,
         parallel_mode: str | None = None,
-        parameters_split: Any = None,
+        parameters_split: object = None,
         ub_overlap_ag: bool = False,
         ub_overlap_rs: bool = False,
         ub_overlap_rs_dgrad: bool = False,
@@ -113,13 +114,13 @@ class Linear(RunningLayer, torch.nn.Linear):
         """The name of the bias, if there is one."""
         return () if self.bias is None else ("bias",)
 
-    def forward(
+    def forward(  # type: ignore[override]  # more arguments, and a pair with return_bias
         self,
         x: torch.Tensor,
         is_first_microbatch: bool | None = None,
         fp8_output: bool = False,
         fp8_grad: bool = False,
-    ) -> Any:
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]:
         """Returns y (..., out_features) for x (..., in_features), in the type of x.
 
         is_first_microbatch: True quantizes the weight and keeps it, False takes what was kept,
@@ -128,7 +129,8 @@ class Linear(RunningLayer, torch.nn.Linear):
         Errors: TypeError if x and the parameters differ in type outside torch.autocast; ValueError
         for an option that the recipe cannot have.
         """
-        return super().forward(x, is_first_microbatch, fp8_output, fp8_grad)
+        y: Any = super().forward(x, is_first_microbatch, fp8_output, fp8_grad)
+        return y
 
     def _quantizing_options(self, *args: Any) -> tuple[bool | None, bool, bool]:
         return args[1:]
@@ -140,7 +142,7 @@ class Linear(RunningLayer, torch.nn.Linear):
         is_first_microbatch: bool | None,
         fp8_output: bool,
         fp8_grad: bool,
-    ) -> Any:
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]:
         shards = shards_of(self, x)
         own = x if shards is None else shards.x
         slots = self._slots(again, own, [own.shape[0] if x.ndim > 1 else 1], fp8_output, fp8_grad)
@@ -164,7 +166,7 @@ class Linear(RunningLayer, torch.nn.Linear):
         shards: Shards,
         slots: Sequence[Slots],
         is_first_microbatch: bool | None,
-    ) -> Any:
+    ) -> torch.Tensor:
         require_whole_blocks(self, slots[0])
         quantized = FP8GlobalStateManager.is_fp8_enabled()
         recipe = FP8GlobalStateManager.get_fp8_recipe() if quantized else None

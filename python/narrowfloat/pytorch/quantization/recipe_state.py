@@ -36,8 +36,8 @@ class RecipeState(abc.ABC):
 
     if TYPE_CHECKING:
         # The buffers of a kind, which PERSISTENT names.
-        def __getattr__(self, name: str) -> Any: ...
-        def __setattr__(self, name: str, value: Any) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401  # a field of any type
+        def __setattr__(self, name: str, value: Any) -> None: ...  # noqa: ANN401  # likewise
 
     def __init_subclass__(
         cls, keeps: Callable[[Recipe], bool] | None = None, **kwargs: object

@@ -5,13 +5,20 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from narrowfloat import _core
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch.tensor.storage._scheme_storage import BlockStorage, Cut
+
+if TYPE_CHECKING:
+    from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
+
+    class BlockTensor(BlockStorage, SchemeTensor):  # type: ignore[override]  # device
+        """A tensor of a family whose scales belong to blocks."""
+
 
 _DIRECTIONS = ("rowwise", "columnwise")
 
@@ -41,7 +48,7 @@ def _matrix_range(
     return True, start * unit, length * unit
 
 
-def cut(tensor: BlockStorage, dim: int, start: int, length: int) -> Any:
+def cut(tensor: BlockTensor, dim: int, start: int, length: int) -> BlockTensor | None:
     """Returns an alias of `length` items along `dim`; None off the blocks' boundaries.
 
     Requires: 0 <= start, start + length <= the dimension's size.

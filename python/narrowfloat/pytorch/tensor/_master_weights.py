@@ -16,8 +16,12 @@ import torch
 
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._reduction import reduce_max
+from narrowfloat.pytorch._types import Group
 from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer
 from narrowfloat.pytorch.tensor._weight import Weight, as_weight
+
+# One buffer of codes, or one for each direction.
+Shard = torch.Tensor | Sequence[torch.Tensor]
 
 
 @dataclass
@@ -34,7 +38,9 @@ class Piece:
         return self.start + self.values.numel()
 
 
-def make_piece(weight: Any, master: torch.Tensor | None, start: int | None, shard: Any) -> Piece:
+def make_piece(
+    weight: Weight, master: torch.Tensor | None, start: int | None, shard: Shard
+) -> Piece:
     """Errors: ValueError for an offset that is missing, negative or past the end."""
     if master is None or master.numel() == 0:
         return Piece(weight, torch.empty(0, dtype=weight.dtype), 0, shard)
@@ -52,7 +58,7 @@ def largest(values: torch.Tensor) -> torch.Tensor:
     return values.abs().nan_to_num(nan=0.0, posinf=torch.inf)
 
 
-def share(locals_: list[torch.Tensor], group: Any) -> list[torch.Tensor]:
+def share(locals_: list[torch.Tensor], group: Group) -> list[torch.Tensor]:
     """The largest over all ranks of each, by one reduction of one buffer."""
     packed = torch.cat([tensor.reshape(-1) for tensor in locals_])
     reduce_max(packed, group)
@@ -96,7 +102,7 @@ def cast_float8(piece: Piece, scale: torch.Tensor | None, amax: torch.Tensor | N
         write_float8(piece, codes)
 
 
-def quantize_delayed(pieces: list[Piece], group: Any) -> None:
+def quantize_delayed(pieces: list[Piece], group: Group) -> None:
     for piece in pieces:
         cast_float8(piece, piece.weight._quantizer.scale, None)
     amaxes = [piece.weight._quantizer.amax for piece in pieces]
@@ -104,7 +110,7 @@ def quantize_delayed(pieces: list[Piece], group: Any) -> None:
         amax.copy_(shared)
 
 
-def quantize_current(pieces: list[Piece], group: Any) -> None:
+def quantize_current(pieces: list[Piece], group: Group) -> None:
     amaxes = []
     for piece in pieces:
         amax = torch.zeros(1, dtype=torch.float32)
@@ -158,7 +164,7 @@ class Direction(NamedTuple):
     cols: int
 
 
-def quantize_directions(directions: list[Direction], group: Any, dtype: torch.dtype) -> None:
+def quantize_directions(directions: list[Direction], group: Group, dtype: torch.dtype) -> None:
     """Scales of all blocks and codes of the pieces, after one reduction of all amaxes."""
     local = [local_amaxes(d.piece, d.rows, d.cols, dtype) for d in directions]
     for direction, amaxes in zip(directions, share(local, group), strict=True):
@@ -186,13 +192,13 @@ def quantize_direction(direction: Direction, amaxes: torch.Tensor) -> None:
     write_codes(own, getattr(weight, f"_{name}_data"), codes[begin:end], begin)
 
 
-def quantize_tiles(pieces: list[Piece], group: Any) -> None:
+def quantize_tiles(pieces: list[Piece], group: Group) -> None:
     block = pieces[0].weight._spec().block_length
     rows = [Direction(piece, "rowwise", block, block) for piece in pieces]
     quantize_directions(rows, group, torch.float32)
 
 
-def quantize_mxfp8(pieces: list[Piece], group: Any) -> None:
+def quantize_mxfp8(pieces: list[Piece], group: Group) -> None:
     block = pieces[0].weight._spec().block_length
     tiles = pieces[0].weight._quantizer.with_2d_quantization
     shapes = {"rowwise": (1, block), "columnwise": (block, 1)}
@@ -206,7 +212,7 @@ def quantize_mxfp8(pieces: list[Piece], group: Any) -> None:
         quantize_directions(directions, group, pieces[0].weight.dtype)
 
 
-def quantize_identity(pieces: list[Piece], group: Any) -> None:
+def quantize_identity(pieces: list[Piece], group: Group) -> None:
     for piece in pieces:
         if piece.values.numel():
             values = piece.values.to(piece.weight._hp_data.dtype)
@@ -216,7 +222,7 @@ def quantize_identity(pieces: list[Piece], group: Any) -> None:
 # Which weights go which way.
 
 
-def check_matrix(weight: Any) -> None:
+def check_matrix(weight: Weight) -> None:
     if weight.dim() != 2:
         raise ValueError(
             f"quantize_master_weights: {type(weight).__name__} weights are matrices, got "
@@ -272,7 +278,7 @@ def quantize_pieces(
     model_weights: Sequence[Any],
     master_weights: Sequence[torch.Tensor | None],
     start_offsets: Sequence[int | None],
-    group: Any,
+    group: Group,
     shards: Sequence[Any],
 ) -> None:
     """Checks everything, then quantizes bucket by bucket, in an order that all ranks share."""

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._dispatch import implements
+from narrowfloat.pytorch._types import RowResult
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
 from narrowfloat.pytorch.tensor.storage._scheme_storage import content_of
@@ -24,8 +26,8 @@ def contiguous_strides(shape: torch.Size) -> tuple[int, ...]:
 
 def is_identity_stride(
     tensor: torch.Tensor,
-    size: Any,
-    stride: Any,
+    size: Sequence[int],
+    stride: Sequence[int],
     storage_offset: int | None,
 ) -> bool:
     """Whether as_strided() with these arguments asks for the tensor as it is."""
@@ -103,7 +105,7 @@ def _to_copy(
     pin_memory: bool | None = None,
     non_blocking: bool = False,
     memory_format: torch.memory_format | None = None,
-) -> Any:
+) -> RowResult:
     if dtype is not None and dtype != tensor.dtype:
         return NotImplemented
     target = tensor.device if device is None else torch.device(device)
@@ -125,13 +127,13 @@ def plain_source(dst: QuantizedTensor, src: torch.Tensor) -> torch.Tensor:
     return src if src.dtype in _native.FLOAT_DTYPES else src.to(dst.dtype)
 
 
-def of_one_family(dst: Any, src: Any) -> bool:
+def of_one_family(dst: object, src: object) -> bool:
     """Returns whether both are quantized tensors with the same fields."""
     family = getattr(dst, "FAMILY", None)
     return family is not None and family is getattr(src, "FAMILY", None)
 
 
-def copies_raw(dst: SchemeTensor, src: Any) -> bool:
+def copies_raw(dst: SchemeTensor, src: SchemeTensor) -> bool:
     """Whether every byte of `dst` has its counterpart in `src`."""
     if not of_one_family(dst, src):
         return False
@@ -143,10 +145,11 @@ def copies_raw(dst: SchemeTensor, src: Any) -> bool:
 
 
 @implements(aten.copy_.default, QuantizedTensor)
-def _copy(dst: Any, src: Any, non_blocking: bool = False) -> torch.Tensor:
+def _copy(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     if not isinstance(dst, QuantizedTensor):
         known = dst.dtype if dst.dtype in _native.FLOAT_DTYPES else torch.float32
-        return dst.copy_(src._decode(known), non_blocking)
+        quantized: Any = src
+        return dst.copy_(quantized._decode(known), non_blocking)
     if isinstance(src, QuantizedTensor):
         src = src._plain()
     dst.quantize_(plain_source(dst, src))
@@ -154,7 +157,9 @@ def _copy(dst: Any, src: Any, non_blocking: bool = False) -> torch.Tensor:
 
 
 @implements(aten.copy_.default, SchemeTensor)
-def _copy_scheme(dst: Any, src: Any, non_blocking: bool = False) -> torch.Tensor:
+def _copy_scheme(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    if not isinstance(dst, SchemeTensor) or not isinstance(src, SchemeTensor):
+        return _copy(dst, src, non_blocking)
     if not copies_raw(dst, src):
         return _copy(dst, src, non_blocking)
     require_fresh(src)
@@ -231,12 +236,12 @@ def _new_empty(
     layout: torch.layout | None = None,
     device: torch.device | None = None,
     pin_memory: bool | None = None,
-) -> Any:
+) -> QuantizedTensor:
     if tensor._quantizer is None and not tensor.HAS_DEFAULT_QUANTIZER:
         raise RuntimeError(
             f"new_empty: {type(tensor).__name__} has no quantizer to build another tensor with"
         )
-    quantizer = tensor._get_quantizer().copy()
+    quantizer: Any = tensor._get_quantizer().copy()
     quantizer.internal = False
     return quantizer.make_empty(
         size,
@@ -253,7 +258,7 @@ def _is_pinned(tensor: SchemeTensor, device: torch.device | None = None) -> bool
 
 
 @implements(aten.record_stream.default, SchemeTensor)
-def _record_stream(tensor: SchemeTensor, stream: Any) -> None:
+def _record_stream(tensor: SchemeTensor, stream: torch.Stream) -> None:
     for buffer in tensor._tensors():
         if buffer is not None:
             buffer.record_stream(stream)
@@ -266,7 +271,7 @@ def _slice(
     start: int | None = None,
     end: int | None = None,
     step: int = 1,
-) -> Any:
+) -> RowResult:
     if is_full_slice(tensor, dim, start, end, step):
         return type(tensor).make_like(tensor)
     return NotImplemented
@@ -275,7 +280,7 @@ def _slice(
 @implements(aten.as_strided.default, SchemeTensor)
 def _as_strided(
     tensor: SchemeTensor, size: list[int], stride: list[int], storage_offset: int | None = None
-) -> Any:
+) -> RowResult:
     if is_identity_stride(tensor, size, stride, storage_offset):
         return type(tensor).make_like(tensor)
     return NotImplemented

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 
@@ -13,13 +13,17 @@ from narrowfloat import _core
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._plans import has_symbols, numbers
 from narrowfloat.pytorch._read_only import unwrapped
+from narrowfloat.pytorch._types import Device, Quantized
 from narrowfloat.pytorch._values import constant_of_graphs, never_traced
 from narrowfloat.pytorch.constants import DType
-from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer, TensorT_co
 from narrowfloat.pytorch.tensor._layouts import keep_layout
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage, content_of
 from narrowfloat.pytorch.tensor.storage._stale import StaleCodes
 from narrowfloat.pytorch.utils import is_non_tn_fp8_gemm_supported
+
+if TYPE_CHECKING:
+    from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import GroupedTensorStorage
 
 
 def check_whole_blocks(quantizer: str, scheme: str, shape: tuple[int, ...]) -> None:
@@ -66,7 +70,7 @@ def _planned(quantizer: SchemeQuantizer, shape: tuple[int, ...]) -> _native.Plan
     return _native.plan_fields(quantizer._spec(), shape, quantizer.STORAGE._role_names)
 
 
-class SchemeQuantizer(Quantizer):
+class SchemeQuantizer(Quantizer[TensorT_co]):
     """Allocates and fills the buffers of a scheme. A family names the scheme and its options."""
 
     QUANTIZES_OUTPUTS = True
@@ -91,7 +95,7 @@ class SchemeQuantizer(Quantizer):
     def _check_shape(self, shape: tuple[int, ...]) -> None:
         """Errors: ValueError for a shape that the format does not take."""
 
-    def _check_destination(self, dst: Any, bare: bool = False) -> None:
+    def _check_destination(self, dst: object, bare: bool = False) -> None:
         """Errors: as the family has them, unless `dst` is a tensor of the family.
 
         bare: a storage will do.
@@ -127,15 +131,15 @@ class SchemeQuantizer(Quantizer):
     def _check_group(self) -> None:
         """Any shape goes into a group."""
 
-    def _group_state(self, count: int, device: Any) -> dict[str, torch.Tensor]:
+    def _group_state(self, count: int, device: Device) -> dict[str, torch.Tensor]:
         """Returns constructor arguments of a group that no member has: one element for each."""
         return {}
 
-    def _make_group(self, cls: type, *args: Any, **fields: Any) -> Any:
+    def _make_group(self, cls: type, *args: Any, **fields: Any) -> GroupedTensorStorage:
         """Returns a group, whose class is `cls` or stands for it."""
         return cls(*args, **fields)
 
-    def _make_member(self, *args: Any) -> Any:
+    def _make_member(self, *args: Any) -> Quantized:
         """Returns a member of a group over buffers of it; takes what _assemble() takes."""
         return self._assemble(*args)
 
@@ -188,7 +192,7 @@ class SchemeQuantizer(Quantizer):
         device: torch.device | str | None = None,
         requires_grad: bool = False,
         pin_memory: bool = False,
-    ) -> Any:
+    ) -> TensorT_co:
         """Errors: ValueError for a shape that the format does not take."""
         device = torch.get_default_device() if device is None else torch.device(device)
         shape = torch.Size(shape)
@@ -202,19 +206,21 @@ class SchemeQuantizer(Quantizer):
         tensors: dict[str, torch.Tensor],
         device: torch.device,
         requires_grad: bool = False,
-    ) -> Any:
+    ) -> TensorT_co:
         fields = self.storage_metadata(dtype)
         for buffer in self.STORAGE.BUFFERS:
             fields[buffer.keyword] = tensors.get(buffer.name)
+        made: Any
         if self.internal:
-            return self.STORAGE(**fields)
-        return self.TENSOR(
-            shape=shape, dtype=dtype, device=device, requires_grad=requires_grad, **fields
-        )
+            made = self.STORAGE(**fields)
+        else:
+            outer = {"shape": shape, "dtype": dtype, "device": device}
+            made = self.TENSOR(**outer, requires_grad=requires_grad, **fields)
+        return made
 
     # Quantizing.
 
-    def quantize_impl(self, tensor: torch.Tensor) -> Any:
+    def quantize_impl(self, tensor: torch.Tensor) -> TensorT_co:
         if _native.in_memory(tensor) and tensor.is_cpu:
             out = self._new_for(tensor)
         else:
@@ -227,7 +233,7 @@ class SchemeQuantizer(Quantizer):
             self._fill_nothing(tensor, out)
         return out
 
-    def _new_for(self, tensor: torch.Tensor) -> Any:
+    def _new_for(self, tensor: torch.Tensor) -> TensorT_co:
         """Returns a tensor for the codes of `tensor`, by what an earlier call found out.
 
         Errors: as _check_quantize().
@@ -245,7 +251,7 @@ class SchemeQuantizer(Quantizer):
         return made
 
     @never_traced
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         # A copy may have the same layouts: they are left behind, not emptied.
         self.__dict__.pop("_layouts", None)
         self._write_field(name, value)
@@ -255,7 +261,7 @@ class SchemeQuantizer(Quantizer):
         state.pop("_layouts", None)
         return state
 
-    def _fill_nothing(self, src: torch.Tensor, dst: SchemeStorage) -> None:
+    def _fill_nothing(self, src: torch.Tensor, dst: Quantized) -> None:
         """Takes part in the reduction of amaxes, for an empty shard, and takes what comes of it."""
         if not getattr(self, "with_amax_reduction", False):
             return
@@ -270,22 +276,24 @@ class SchemeQuantizer(Quantizer):
     def update_quantized(
         self,
         src: torch.Tensor,
-        dst: Any,
+        dst: Quantized,
         *,
         noop_flag: torch.Tensor | None = None,
-    ) -> Any:
+    ) -> Quantized:
         """Errors: as the family has them for `dst`; ValueError if the shapes differ."""
         self._check_destination(dst)
         return self._update(src, dst, noop_flag)
 
     def update_storage(
-        self, src: torch.Tensor, dst: SchemeStorage, *, noop_flag: torch.Tensor | None = None
-    ) -> SchemeStorage:
+        self, src: torch.Tensor, dst: Quantized, *, noop_flag: torch.Tensor | None = None
+    ) -> Quantized:
         """update_quantized() for bare storages too."""
         self._check_destination(dst, bare=True)
         return self._update(src, dst, noop_flag)
 
-    def _update(self, src: torch.Tensor, dst: Any, noop_flag: torch.Tensor | None) -> Any:
+    def _update(
+        self, src: torch.Tensor, dst: Quantized, noop_flag: torch.Tensor | None
+    ) -> Quantized:
         if type(src) is not torch.Tensor or src.device != dst.device:
             src = source_tensor(src, dst.device)
         part = dst._cut is not None
@@ -302,18 +310,18 @@ class SchemeQuantizer(Quantizer):
             dst._after_write()
         return dst
 
-    def _check_source(self, src: torch.Tensor, dst: Any, part: bool) -> None:
+    def _check_source(self, src: torch.Tensor, dst: Quantized, part: bool) -> None:
         """Errors: ValueError if `src` cannot be quantized into `dst`; as the family has them."""
         if src.shape != dst.shape:
             self._check_same_matrix(src.shape, dst.shape)
         if not part:
             self._check_quantize(src)
 
-    def _check_update(self, src: torch.Tensor, dst: Any) -> None:
+    def _check_update(self, src: torch.Tensor, dst: Quantized) -> None:
         self._check_destination(dst)
         self._check_source(src, dst, dst._cut is not None)
 
-    def _write_part(self, src: torch.Tensor, dst: Any, noop: torch.Tensor | None) -> None:
+    def _write_part(self, src: torch.Tensor, dst: Quantized, noop: torch.Tensor | None) -> None:
         """Quantizes into a part of another tensor: the directions that are there, and no other.
 
         A part need not have a shape that the quantizer makes: its ends are on blocks' boundaries.
@@ -330,7 +338,7 @@ class SchemeQuantizer(Quantizer):
             if mine is not None and buffer.name not in dst._shared_names():
                 mine.copy_(content_of(fresh.__dict__[buffer.name], mine.shape))
 
-    def _of_part(self, dst: Any) -> SchemeQuantizer:
+    def _of_part(self, dst: Quantized) -> Self:
         """This quantizer for the directions of a part. Errors: ValueError for another format."""
         quantizer = self.copy()
         quantizer.optimize_for_gemm = dst._has_swizzled_scales()
@@ -344,13 +352,11 @@ class SchemeQuantizer(Quantizer):
                 )
         return quantizer
 
-    def _fill_part(
-        self, src: torch.Tensor, fresh: SchemeStorage, noop: torch.Tensor | None
-    ) -> None:
+    def _fill_part(self, src: torch.Tensor, fresh: Quantized, noop: torch.Tensor | None) -> None:
         """Fills a copy of a part; what it shares with the rest stays as it is."""
         self._fill(src, fresh, noop)
 
-    def _run(self, src: torch.Tensor, dst: Any, noop: torch.Tensor | None) -> None:
+    def _run(self, src: torch.Tensor, dst: Quantized, noop: torch.Tensor | None) -> None:
         self._fit(dst)
         try:
             self._fill(src, dst, noop)
@@ -361,7 +367,7 @@ class SchemeQuantizer(Quantizer):
             self._fill_beside(src, dst, noop, loose)
         self._label(dst)
 
-    def _loose_buffers(self, dst: SchemeStorage) -> dict[str, torch.Tensor]:
+    def _loose_buffers(self, dst: Quantized) -> dict[str, torch.Tensor]:
         """Buffers with holes, which verbs do not write."""
         named = {buffer.name: dst.__dict__[buffer.name] for buffer in self.STORAGE.BUFFERS}
         return {n: t for n, t in named.items() if t is not None and not t.is_contiguous()}
@@ -369,7 +375,7 @@ class SchemeQuantizer(Quantizer):
     def _fill_beside(
         self,
         src: torch.Tensor,
-        dst: SchemeStorage,
+        dst: Quantized,
         noop: torch.Tensor | None,
         loose: dict[str, torch.Tensor],
     ) -> None:
@@ -391,11 +397,11 @@ class SchemeQuantizer(Quantizer):
         if _native.flatten_shape(tuple(src)) != _native.flatten_shape(tuple(dst)):
             raise ValueError(f"quantize: the output has shape {tuple(dst)}, the input {tuple(src)}")
 
-    def _with_group_of(self, dst: Any) -> SchemeQuantizer:
+    def _with_group_of(self, dst: Quantized) -> Self:
         """This quantizer, or a copy that reduces over the group that `dst` carries."""
         return self
 
-    def _fit(self, dst: SchemeStorage) -> None:
+    def _fit(self, dst: Quantized) -> None:
         """Gives `dst` the buffers that this quantizer fills and takes those it does not."""
         if (dst._has_rowwise(), dst._has_columnwise()) == self._directions():
             return
@@ -408,10 +414,10 @@ class SchemeQuantizer(Quantizer):
                 dtype, shape = specs[buffer.name]
                 setattr(dst, buffer.name, torch.empty(shape, dtype=dtype, device=device))
 
-    def _fill(self, src: torch.Tensor, dst: SchemeStorage, noop: torch.Tensor | None) -> None:
+    def _fill(self, src: torch.Tensor, dst: Quantized, noop: torch.Tensor | None) -> None:
         _native.quantize(self._spec(), src, dst._role_buffers(), noop)
 
-    def _label(self, dst: SchemeStorage) -> None:
+    def _label(self, dst: Quantized) -> None:
         """Writes this quantizer's settings to the fields of what it filled."""
         fields, names = dst.__dict__, self.STORAGE._setting_names
         for keyword, value in self._settings().items():

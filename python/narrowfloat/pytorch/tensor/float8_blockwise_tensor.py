@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-class Float8BlockQuantizer(SchemeQuantizer):
+class Float8BlockQuantizer(SchemeQuantizer["Float8BlockwiseQTensor"]):
     """FP8 with an fp32 scale per block: square tiles (`block_scaling_dim` 2) or runs (1).
 
     fp8_dtype: E4M3 or E5M2, in any spelling that DType.cast() reads.
@@ -78,8 +78,9 @@ class Float8BlockQuantizer(SchemeQuantizer):
     def _settings(self) -> dict[str, Any]:
         return {"fp8_dtype": self.dtype, "is_2D_scaled": self.block_scaling_dim == 2}
 
-    def _check_destination(self, dst: Any, bare: bool = False) -> None:
+    def _check_destination(self, dst: object, bare: bool = False) -> None:
         super()._check_destination(dst, bare)
+        assert isinstance(dst, Float8BlockwiseQTensorStorage)
         if dst._is_2D_scaled != (self.block_scaling_dim == 2):
             raise ValueError(
                 f"Float8BlockQuantizer: block_scaling_dim is {self.block_scaling_dim}, but the "

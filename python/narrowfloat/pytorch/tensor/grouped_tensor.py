@@ -10,6 +10,7 @@ import torch
 
 from narrowfloat.pytorch import _dispatch
 from narrowfloat.pytorch._autograd import _IdentityFunc
+from narrowfloat.pytorch._types import Operator, RowResult
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import GroupedTensorStorage
 
@@ -69,11 +70,11 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # PyTorch's own has no annotations
         cls,
-        func: Any,
-        types: Any,
+        func: Operator,
+        types: Sequence[type],
         args: tuple[Any, ...],
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    ) -> object:
         return _dispatch.dispatch(func, args, kwargs or {})
 
     @classmethod
@@ -177,7 +178,7 @@ def _alias(tensor: GroupedTensor) -> GroupedTensor:
 
 
 @_dispatch.implements(aten.expand.default, GroupedTensor)
-def _expand(tensor: GroupedTensor, size: Sequence[int], **kwargs: Any) -> Any:
+def _expand(tensor: GroupedTensor, size: Sequence[int], **kwargs: Any) -> RowResult:
     own = tuple(tensor.size())
     wanted = tuple(size)
     if len(wanted) == len(own) and all(w in (-1, o) for w, o in zip(wanted, own, strict=True)):
@@ -215,7 +216,7 @@ _REARRANGING = (
 )
 
 
-def _refuse(operator: Any) -> None:
+def _refuse(operator: Operator) -> None:
     @_dispatch.implements(operator, GroupedTensor)
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError(f"GroupedTensor does not support {operator}: its members are apart")

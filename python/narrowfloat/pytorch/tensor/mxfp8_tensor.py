@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,6 +26,9 @@ from narrowfloat.pytorch.tensor.storage.mxfp8_tensor_storage import (
     mxfp8_scheme,
 )
 
+if TYPE_CHECKING:
+    from narrowfloat.pytorch.tensor._master_weights import Piece
+
 __all__ = [
     "MXFP8Quantizer",
     "MXFP8Tensor",
@@ -36,7 +39,7 @@ __all__ = [
 ]
 
 
-class MXFP8Quantizer(SchemeQuantizer):
+class MXFP8Quantizer(SchemeQuantizer["MXFP8Tensor"]):
     """MXFP8 in runs along each direction, or in tiles (`with_2d_quantization`).
 
     Rows and columns must be multiples of the block. Set the attribute `optimize_for_gemm` for
@@ -118,7 +121,7 @@ class MXFP8Tensor(MXFP8TensorStorage, SchemeTensor):  # type: ignore[override]  
     RESHAPE_DEQUANTIZES = False
     PAYLOAD = ("buffers", "element", "dtype", "shape", "quantizer", "modes")
 
-    def _master_route(self, piece: Any) -> tuple[Any, tuple[Any, ...]]:
+    def _master_route(self, piece: Piece) -> tuple[Any, tuple[Any, ...]]:
         check_matrix(self)
         quantizer = self._quantizer
         return quantize_mxfp8, (self.dtype, quantizer.dtype, quantizer.with_2d_quantization)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -13,6 +13,7 @@ from narrowfloat.common import recipe
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
 from narrowfloat.pytorch._reduction import reduce_max
+from narrowfloat.pytorch._types import Group, Quantized
 from narrowfloat.pytorch.constants import DType, DTypeSpelling
 from narrowfloat.pytorch.tensor._families import register_family
 from narrowfloat.pytorch.tensor._hadamard import (
@@ -32,7 +33,6 @@ from narrowfloat.pytorch.tensor._scheme_quantizer import (
     scale_shape,
 )
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
-from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 from narrowfloat.pytorch.tensor.storage.nvfp4_tensor_storage import (
     NVFP4TensorStorage,
     _FromNVFP4Func,
@@ -66,7 +66,7 @@ def _of_direction(direction: str, buffers: _Buffers) -> _Buffers:
     return tuple(buffer if direction in role else None for role, buffer in given)
 
 
-class NVFP4Quantizer(SchemeQuantizer):
+class NVFP4Quantizer(SchemeQuantizer["NVFP4Tensor"]):
     """NVFP4 in runs along each direction, or in tiles (`with_2d_quantization`).
 
     Rows and columns must be multiples of the block. Set the attribute `optimize_for_gemm` for
@@ -99,7 +99,7 @@ class NVFP4Quantizer(SchemeQuantizer):
         rowwise: bool = True,
         columnwise: bool = True,
         with_amax_reduction: bool = False,
-        amax_reduction_group: Any = None,
+        amax_reduction_group: Group = None,
         with_rht: bool = False,
         with_post_rht_amax: bool = False,
         with_2d_quantization: bool = False,
@@ -243,7 +243,7 @@ class NVFP4Quantizer(SchemeQuantizer):
     def _rowwise_spec(self) -> _core.QuantSpec:
         return _native.make_spec(self._scheme(), True, False, self._options())
 
-    def _with_group_of(self, dst: Any) -> SchemeQuantizer:
+    def _with_group_of(self, dst: Quantized) -> Self:
         group = getattr(dst, "amax_reduction_group", None)
         if group is None:
             return self
@@ -252,14 +252,14 @@ class NVFP4Quantizer(SchemeQuantizer):
         quantizer.amax_reduction_group = group
         return quantizer
 
-    def _fill(self, src: torch.Tensor, dst: SchemeStorage, noop: torch.Tensor | None) -> None:
+    def _fill(self, src: torch.Tensor, dst: Quantized, noop: torch.Tensor | None) -> None:
         shared = self._shared_amax if self.with_amax_reduction else None
         self._fill_under(src, dst, noop, shared)
 
     def _fill_under(
         self,
         src: torch.Tensor,
-        dst: SchemeStorage,
+        dst: Quantized,
         noop: torch.Tensor | None,
         shared: Callable[[torch.Tensor | None], torch.Tensor | None] | None,
     ) -> None:
@@ -283,7 +283,7 @@ class NVFP4Quantizer(SchemeQuantizer):
     def _fill_given(
         self,
         src: torch.Tensor,
-        dst: SchemeStorage,
+        dst: Quantized,
         rows: torch.Tensor | None,
         columns: torch.Tensor | None,
     ) -> None:
@@ -294,15 +294,13 @@ class NVFP4Quantizer(SchemeQuantizer):
             amax, other = (None if buffer is None else given for buffer, given in held)
             _native.quantize(spec, src, buffers, amax=amax, amax_columnwise=other, seeds=seeds)
 
-    def _fill_measured(self, src: torch.Tensor, dst: SchemeStorage, amax: torch.Tensor) -> None:
+    def _fill_measured(self, src: torch.Tensor, dst: Quantized, amax: torch.Tensor) -> None:
         """Fills `dst` under an amax that was measured elsewhere, which is reduced as its own."""
         if self.with_amax_reduction:
             reduce_max(amax, self.amax_reduction_group)
         self._fill_given(src, dst, amax, amax)
 
-    def _fill_part(
-        self, src: torch.Tensor, fresh: SchemeStorage, noop: torch.Tensor | None
-    ) -> None:
+    def _fill_part(self, src: torch.Tensor, fresh: Quantized, noop: torch.Tensor | None) -> None:
         """Fills a part under the amaxes of the whole. Errors: ValueError for values above them."""
         if self.row_scaled_nvfp4:  # each row has an amax
             self._fill(src, fresh, noop)

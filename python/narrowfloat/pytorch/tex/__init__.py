@@ -4,8 +4,6 @@
 Every file holds a group of entries and lists them in its `__all__`.
 """
 
-from typing import Any
-
 from narrowfloat.pytorch.tex import (
     _absent,
     activations,
@@ -82,7 +80,7 @@ _GROUPS = (
 __all__ = sorted(name for group in _GROUPS for name in group.__all__)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Errors: NotImplementedError naming an entry that is unknown, when it is read."""
     if name in _absent.NEEDS:
         return _absent.refused(name)

@@ -5,6 +5,8 @@ Quantizers and quantized tensors may be narrowfloat's or TransformerEngine's own
 quantizer's package.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 from narrowfloat.pytorch import _swizzle
 from narrowfloat.pytorch._autograd import without_gradients
 from narrowfloat.pytorch._native import column_sums
+from narrowfloat.pytorch._types import Quantized, TensorLike
 from narrowfloat.pytorch.constants import DType, TE_DType_To_Torch
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 from narrowfloat.pytorch.tensor._hosted import HostedView, hosted, native
@@ -38,7 +41,7 @@ _TILE_KERNEL_ROWS = 128
 _KERNEL_COLUMNS = 128
 
 
-def plain(tensor: Any) -> torch.Tensor:
+def plain(tensor: TensorLike) -> torch.Tensor:
     """Returns the values of a tensor that may be quantized, outside of autograd."""
     own = native(tensor)
     if isinstance(own, QuantizedTensorStorage):
@@ -50,9 +53,9 @@ def plain(tensor: Any) -> torch.Tensor:
 def quantize(
     tensor: torch.Tensor,
     quantizer: Quantizer | None,
-    output: Any = None,
+    output: TensorLike | None = None,
     noop: torch.Tensor | None = None,
-) -> Any:
+) -> TensorLike:
     """`tensor` quantized, outside of autograd: new, or into `output`, which is returned.
 
     Without a quantizer the values stay as they are. With noop == 1 `output` stays as it is, and
@@ -65,20 +68,22 @@ def quantize(
     if output is not None:
         bare = isinstance(own, SchemeQuantizer) and not isinstance(output, torch.Tensor)
         update = own.update_storage if bare else own.update_quantized
-        update(tensor, native(output), noop_flag=noop)
+        into: Any = native(output)
+        update(tensor, into, noop_flag=noop)
         return output
     if noop is not None and noop.item() == 1:
         return hosted(own.make_empty(tensor.shape, dtype=tensor.dtype, device=tensor.device))
     return hosted(own.quantize_impl(tensor))
 
 
-def require_nvfp4(entry: str, quantizer: Any, **amaxes: torch.Tensor) -> None:
+def require_nvfp4(entry: str, quantizer: Quantizer | None, **amaxes: torch.Tensor | None) -> None:
     """Errors: ValueError unless the quantizer is of NVFP4 and the amaxes are float32."""
     if not isinstance(quantizer, NVFP4Quantizer):
         raise ValueError(f"{entry}: needs an NVFP4Quantizer, got {type(quantizer).__name__}")
     for name, amax in amaxes.items():
-        if amax.dtype != torch.float32:
-            raise ValueError(f"{entry}: {name} must be float32, got {amax.dtype}")
+        dtype = None if amax is None else amax.dtype
+        if dtype != torch.float32:
+            raise ValueError(f"{entry}: {name} must be float32, got {dtype}")
 
 
 @torch.no_grad()
@@ -87,7 +92,7 @@ def nvfp4_quantize_with_amax(
     quantizer: Quantizer,
     rowwise_amax: torch.Tensor,
     columnwise_amax: torch.Tensor,
-) -> Any:
+) -> Quantized:
     """`tensor` quantized under given amaxes, which the result keeps, of one element each.
 
     Errors: ValueError for another quantizer, or for amaxes of another size or dtype.
@@ -116,7 +121,7 @@ def create_empty_quantized_tensor(
     dtype: torch.dtype,
     device: torch.device | str | None = None,
     pin_memory: bool = False,
-) -> Any:
+) -> TensorLike:
     """A tensor of the quantizer whose buffers are not initialised; plain without a quantizer."""
     device = torch.get_default_device() if device is None else torch.device(device)
     if quantizer is None:
@@ -198,7 +203,8 @@ def swizzle_scales_for_gemm_(
     Nothing happens if they are swizzled already. Padding becomes zero.
     Errors: ValueError for a format without such a layout.
     """
-    _swizzle.swizzle_scales_for_gemm_(native(tensor), rowwise, columnwise)
+    storage: Any = native(tensor)
+    _swizzle.swizzle_scales_for_gemm_(storage, rowwise, columnwise)
 
 
 def multi_tensor_swizzle_scales_for_gemm_(

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gathers the entries that multiply, and what programs ask about their libraries."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from narrowfloat.pytorch._autograd import without_gradients
+from narrowfloat.pytorch._types import TensorLike
 from narrowfloat.pytorch.constants import DType, TE_DType, TE_DType_To_Torch
 from narrowfloat.pytorch.cpp_extensions.operands import (
     Layout,
@@ -17,6 +20,7 @@ from narrowfloat.pytorch.cpp_extensions.operands import (
 from narrowfloat.pytorch.cpp_extensions.product import Epilogue, multiply
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor._hosted import hosted, native
+from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import GroupedTensorStorage
 
 __all__ = [
     "generic_gemm",
@@ -34,11 +38,11 @@ _CUBLASLT_VERSION = 130300  # supports every format that TransformerEngine's Pyt
 
 @without_gradients
 def generic_gemm(
-    A: Any,
+    A: TensorLike,
     transA: bool,
-    B: Any,
+    B: TensorLike,
     transB: bool,
-    D: Any,
+    D: TensorLike | None,
     quantizer: Quantizer | None,
     output_dtype: DType | None,
     bias: torch.Tensor | None,
@@ -148,9 +152,9 @@ def _clear_result(
 
 
 def _multiply_into(
-    a: Any,
+    a: TensorLike,
     transa: bool,
-    b: Any,
+    b: TensorLike,
     transb: bool,
     out: torch.Tensor,
     dtype: DType,
@@ -185,12 +189,12 @@ def _multiply_into(
 
 @torch.no_grad()
 def te_general_grouped_gemm_for_grouped_tensor(
-    A: Any,
+    A: GroupedTensorStorage | Sequence[TensorLike],
     transa: bool,
-    B: Any,
+    B: GroupedTensorStorage | Sequence[TensorLike],
     transb: bool,
-    D: Any,
-    bias: Any,
+    D: GroupedTensorStorage | Sequence[torch.Tensor],
+    bias: GroupedTensorStorage | None,
     bias_scale: torch.Tensor | None,
     alpha: torch.Tensor,
     beta: torch.Tensor,
@@ -198,7 +202,7 @@ def te_general_grouped_gemm_for_grouped_tensor(
     workspace_cublas: torch.Tensor | None = None,
     use_split_accumulator: bool = False,
     math_sm_count: int = 0,
-) -> Any:
+) -> GroupedTensorStorage | Sequence[torch.Tensor]:
     """alpha * B[i] A[i] + beta * D[i] of the members of groups, into D, which is returned.
 
     A, B, D: groups or lists. alpha, beta: one number, or one per member. bias: a group of vectors,
@@ -224,7 +228,7 @@ def te_general_grouped_gemm_for_grouped_tensor(
     return D
 
 
-def _members(group: Any) -> list[Any]:
+def _members(group: GroupedTensorStorage | Sequence[TensorLike]) -> list[Any]:
     """Returns the members of a group or of a list."""
     if isinstance(group, Sequence):
         return list(group)
@@ -232,7 +236,13 @@ def _members(group: Any) -> list[Any]:
 
 
 def _member_product(
-    a: Any, transa: bool, b: Any, transb: bool, out: torch.Tensor, alpha: float, beta: float
+    a: TensorLike,
+    transa: bool,
+    b: TensorLike,
+    transb: bool,
+    out: torch.Tensor,
+    alpha: float,
+    beta: float,
 ) -> None:
     """Writes alpha * B A + beta * out to `out`."""
     if out.numel() == 0:

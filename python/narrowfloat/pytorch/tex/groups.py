@@ -2,7 +2,6 @@
 """Gathers the entries that treat the tensors of a group, each as if it were alone."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -134,8 +133,8 @@ def nvfp4_group_quantize_with_amax(
     num_tensors: int,
     first_dims: torch.Tensor | None,
     last_dims: torch.Tensor | None = None,
-    rowwise_amax: Any = None,
-    columnwise_amax: Any = None,
+    rowwise_amax: torch.Tensor | None = None,
+    columnwise_amax: torch.Tensor | None = None,
     tensor_offsets: torch.Tensor | None = None,
 ) -> GroupedTensorStorage:
     """group_quantize() under given amaxes, one per group, which the result keeps.
@@ -146,6 +145,7 @@ def nvfp4_group_quantize_with_amax(
     """
     entry, own = "nvfp4_group_quantize_with_amax", native(quantizer)
     require_nvfp4(entry, own, rowwise_amax=rowwise_amax, columnwise_amax=columnwise_amax)
+    assert rowwise_amax is not None and columnwise_amax is not None
     counts = (rowwise_amax.numel(), columnwise_amax.numel())
     if last_dims is not None or counts != (num_tensors, num_tensors):
         raise ValueError(

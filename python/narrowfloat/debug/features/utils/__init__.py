@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from narrowfloat.debug._host import debug_api
 from narrowfloat.debug._schedule import Schedule
 from narrowfloat.debug.pytorch.debug_state import TEDebugState
+from narrowfloat.pytorch._types import Group
 
 
 def next_enabled_iter(
     start_step: int | None,
     end_step: int | None,
-    start_end_list: Any,
+    start_end_list: str | Sequence[Sequence[int]] | None,
     freq: int,
     iteration: int,
 ) -> tuple[bool, int | None]:
@@ -25,7 +27,7 @@ def next_enabled_iter(
 
 
 def get_reduction_params(
-    tensor_name: str, tp_group: Any, tp_size: int = 1
+    tensor_name: str, tp_group: Group, tp_size: int = 1
 ) -> tuple[bool, Any, bool]:
     """How a tensor's statistics are reduced: (skip_reduction, group, reduce_within_microbatch).
 

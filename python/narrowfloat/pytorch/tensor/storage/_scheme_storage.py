@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 
@@ -102,7 +102,7 @@ class SchemeStorage(TableStorage):
 
     # Copies.
 
-    def _rebuild(self, shape: Iterable[int] | None = None, **changes: Any) -> Any:
+    def _rebuild(self, shape: Iterable[int] | None = None, **changes: Any) -> Self:
         """One of the same class with these constructor arguments changed, the rest shared."""
         fields = self.get_metadata()
         fields.update(changes)
@@ -192,7 +192,7 @@ class SchemeStorage(TableStorage):
     def shape(self) -> torch.Size:
         return self._logical_shape()
 
-    def size(self, dim: int | None = None) -> Any:
+    def size(self, dim: int | None = None) -> Any:  # noqa: ANN401  # sizes of all dimensions, or of one
         shape = self._logical_shape()
         return shape if dim is None else shape[dim]
 
@@ -207,7 +207,7 @@ class SchemeStorage(TableStorage):
     def get_usages(self) -> dict[str, bool]:
         return {"rowwise": self._has_rowwise(), "columnwise": self._has_columnwise()}
 
-    def get_data_tensors(self, rowwise_data: bool = True, columnwise_data: bool = True) -> Any:
+    def get_data_tensors(self, rowwise_data: bool = True, columnwise_data: bool = True) -> Any:  # noqa: ANN401  # codes of both directions, or of one
         """The codes of both directions, or of the one that is asked for."""
         rowwise, columnwise = self.__dict__[self.ROWWISE], self.__dict__[self.COLUMNWISE]
         if rowwise_data and columnwise_data:
@@ -293,7 +293,7 @@ class SchemeStorage(TableStorage):
 
     # Views.
 
-    def view(self, *shape: Any) -> Any:
+    def view(self, *shape: Any) -> Any:  # noqa: ANN401  # a storage here, a tensor in subclasses
         """The same bytes under another shape. Errors: where the family's blocks would break."""
         if len(shape) == 1 and shape[0] is None:
             return self
@@ -302,7 +302,7 @@ class SchemeStorage(TableStorage):
             return self
         return self._rebuild(**self._view_buffers(wanted))
 
-    def _make_view(self, shape: torch.Size) -> Any:
+    def _make_view(self, shape: torch.Size) -> Self:
         view = self._rebuild(shape, **self._view_buffers(torch.Size(shape)))
         if self._cut is not None:
             view._cut = self._cut
@@ -422,7 +422,7 @@ class SchemeStorage(TableStorage):
         context: dict[str, Any],
         outer_size: torch.Size,
         outer_stride: tuple[int, ...],
-    ) -> Any:
+    ) -> SchemeStorage:
         cls = context["cls"]
         kwargs = dict(context["nontensor_kwargs"])
         for name, keyword in cls._INNER_TENSORS:

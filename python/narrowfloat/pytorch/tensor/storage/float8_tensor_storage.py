@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -61,7 +61,7 @@ class Float8TensorStorage(SchemeStorage):
         super()._settle(fields, outer)
         fields["_transpose_invalid"] = fields["_transpose"] is None
 
-    def _rebuild(self, shape: Iterable[int] | None = None, **changes: Any) -> Any:
+    def _rebuild(self, shape: Iterable[int] | None = None, **changes: Any) -> Self:
         new = super()._rebuild(shape, **changes)
         if new._data is self._data or new._transpose is self._transpose:
             aliases.join(self, new)
@@ -157,10 +157,10 @@ class Float8TensorStorage(SchemeStorage):
 
     _aliases: aliases.Aliases | None = None  # over the same codes
 
-    def _make_view(self, shape: torch.Size) -> Any:
+    def _make_view(self, shape: torch.Size) -> Self:
         return self._mark_view(super()._make_view(shape))
 
-    def _mark_view(self, view: Float8TensorStorage) -> Any:
+    def _mark_view(self, view: Self) -> Self:
         """`view`, whose other direction follows when this tensor is written, and the reverse."""
         aliases.join(self, view)
         return view

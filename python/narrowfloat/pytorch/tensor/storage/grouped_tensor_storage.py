@@ -6,11 +6,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 
 from narrowfloat.pytorch import _native
+from narrowfloat.pytorch._types import Quantized
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 
 # The group's field for each role of a member's buffers.
@@ -90,6 +91,7 @@ class GroupedTensorStorage:
     quantized_tensors: list[Any] | None
     first_dims: torch.Tensor | None
     last_dims: torch.Tensor | None
+    tensor_offsets: torch.Tensor | None
     rowwise_data: torch.Tensor | None
     columnwise_data: torch.Tensor | None
     columnwise_scale_inv: torch.Tensor | None
@@ -106,7 +108,7 @@ class GroupedTensorStorage:
         requires_grad: bool = False,
         stride: Sequence[int] | None = None,
         **fields: Any,
-    ) -> Any:
+    ) -> Self:
         instance = object.__new__(cls)
         instance._set_fields(shape, dtype, fields)
         return instance
@@ -182,7 +184,7 @@ class GroupedTensorStorage:
         quantizer: Quantizer | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-    ) -> Any:
+    ) -> GroupedTensorStorage:
         """A group of members of these shapes, whose last dimensions agree."""
         rows, cols = [shape[0] for shape in shapes], [shape[1] for shape in shapes]
         assert len(set(cols)) == 1, f"Last dims should be uniform, got {cols}"
@@ -202,7 +204,7 @@ class GroupedTensorStorage:
         quantizer: Quantizer | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-    ) -> Any:
+    ) -> GroupedTensorStorage:
         """A group whose buffers are not initialised.
 
         Errors: ValueError, NotImplementedError for a quantizer without a flat form; AssertionError
@@ -241,7 +243,7 @@ class GroupedTensorStorage:
         rowwise_data: torch.Tensor,
         dtype: torch.dtype | None = None,
         internal: bool = False,
-    ) -> Any:
+    ) -> GroupedTensorStorage:
         """A group without a quantizer over values that exist; nothing is copied.
 
         Errors: ValueError for a count, a rank or a size that does not fit.
@@ -272,7 +274,7 @@ class GroupedTensorStorage:
 
     # Members.
 
-    def _members_quantizer(self) -> Any:
+    def _members_quantizer(self) -> Quantizer | None:
         """Returns the quantizer that says what members look like; None for plain ones."""
         return self.quantizer
 
@@ -293,7 +295,7 @@ class GroupedTensorStorage:
         self.quantizer.set_usage(columnwise=True)
         self._keep_members()
 
-    def _plain_like(self, dtype: torch.dtype, device: torch.device) -> Any:
+    def _plain_like(self, dtype: torch.dtype, device: torch.device) -> GroupedTensorStorage:
         """Returns a group of this shape without a quantizer, not initialised."""
         return GroupedTensorStorage.make_grouped_tensor(
             self.num_tensors,
@@ -328,7 +330,9 @@ class GroupedTensorStorage:
                 member._of_group = (scale, None if self.amax is None else self.amax[place])
         return members
 
-    def _member(self, quantizer: Any, shape: tuple[int, ...], begins: dict[str, int]) -> Any:
+    def _member(
+        self, quantizer: Quantizer, shape: tuple[int, ...], begins: dict[str, int]
+    ) -> Quantized:
         """One member; `begins` moves on to the next one's buffers."""
         names = dict(zip(_native.ROLES, quantizer.STORAGE._role_names, strict=True))
         attributes = {field: names[role] for role, field in _FIELDS.items()}
@@ -350,7 +354,8 @@ class GroupedTensorStorage:
         self, tensors: Sequence[torch.Tensor], noop_flag: torch.Tensor | None = None
     ) -> list[Any]:
         """Quantizes a tensor into each member; returns the members."""
-        members, quantizer = self.split_into_quantized_tensors(), self._members_quantizer()
+        members = self.split_into_quantized_tensors()
+        quantizer: Any = self._members_quantizer()
         for tensor, member in zip(tensors, members, strict=True):
             quantizer.update_storage(tensor, member, noop_flag=noop_flag)
         return members
@@ -360,7 +365,7 @@ class GroupedTensorStorage:
     def _arguments(self) -> dict[str, Any]:
         return {argument: getattr(self, field) for argument, field in _ARGUMENTS.items()}
 
-    def copy(self) -> Any:
+    def copy(self) -> Self:
         """Another group over the same buffers."""
         group = type(self)(self.logical_shape, self.fake_dtype, **self._arguments())
         group.quantized_tensors = self.quantized_tensors

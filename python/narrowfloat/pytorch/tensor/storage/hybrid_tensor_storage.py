@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 
 from narrowfloat.pytorch._autograd import resolve_shape
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
+
+if TYPE_CHECKING:
+    from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizer
 
 
 def name_of(child: QuantizedTensorStorage | None) -> str:
@@ -30,10 +33,10 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         *args: Any,
         rowwise_storage: QuantizedTensorStorage | None,
         columnwise_storage: QuantizedTensorStorage | None,
-        quantizer: Any = None,
+        quantizer: HybridQuantizer,
         fake_dtype: torch.dtype | None = None,
         **kwargs: Any,
-    ) -> Any:
+    ) -> Self:
         for name in ("rowwise_quantizer", "columnwise_quantizer"):
             if getattr(quantizer, name, None) is None:
                 raise TypeError(
@@ -108,7 +111,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
             "fake_dtype": self._dtype,
         }
 
-    def _rebuild(self, shape: Any = None, **changes: Any) -> Any:
+    def _rebuild(self, shape: Iterable[int] | None = None, **changes: Any) -> Self:
         fields = {**self.get_metadata(), **changes}
         if not isinstance(self, torch.Tensor):
             fields.pop("device", None)
@@ -172,7 +175,9 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
             if mine is not None and other is not None:
                 mine.copy_from_storage(other)
 
-    def get_data_tensors(self, rowwise_data: bool = True, columnwise_data: bool = True) -> Any:
+    def get_data_tensors(
+        self, rowwise_data: bool = True, columnwise_data: bool = True
+    ) -> tuple[Any, ...]:
         """The data tensors of the children, one after another."""
         if not (rowwise_data or columnwise_data):
             raise ValueError("No data to get, both rowwise_data and columnwise_data are False")
@@ -203,7 +208,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
     def shape(self) -> torch.Size:
         return torch.Size(self._first_child("to take a shape from").shape)
 
-    def size(self, dim: int | None = None) -> Any:
+    def size(self, dim: int | None = None) -> Any:  # noqa: ANN401  # sizes of all dimensions, or of one
         shape = self.shape
         return shape if dim is None else shape[dim]
 
@@ -211,11 +216,11 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
     def device(self) -> torch.device:
         return self._first_child("and is on no device").device
 
-    def view(self, *shape: Any) -> Any:
+    def view(self, *shape: Any) -> Any:  # noqa: ANN401  # a storage here, a tensor in subclasses
         """A view of both children."""
         return self._make_view(resolve_shape(shape, self.shape))
 
-    def _make_view(self, shape: torch.Size) -> Any:
+    def _make_view(self, shape: torch.Size) -> Self:
         if shape == self.shape:
             return self._rebuild()
         reasons = [child._why_no_view(shape) for child in self._children()]

@@ -41,7 +41,7 @@ class IdentityTensorStorage(SchemeStorage):
     def get_usages(self) -> dict[str, bool]:
         return {"rowwise": True, "columnwise": True}
 
-    def get_data_tensors(self, rowwise_data: bool = True, columnwise_data: bool = True) -> Any:
+    def get_data_tensors(self, rowwise_data: bool = True, columnwise_data: bool = True) -> Any:  # noqa: ANN401  # values of both directions, or of one
         if rowwise_data and columnwise_data:
             return self._hp_data, None
         return super().get_data_tensors(rowwise_data, columnwise_data)
@@ -51,7 +51,7 @@ class IdentityTensorStorage(SchemeStorage):
             raise RuntimeError(f"{self.__class__.__name__} has no data to dequantize")
         return self._hp_data.to(self._dtype if dtype is None else dtype)
 
-    def view(self, *shape: Any) -> Any:
+    def view(self, *shape: Any) -> Any:  # noqa: ANN401  # a storage here, a tensor in subclasses
         wanted = resolve_shape(shape, self._logical_shape())
         return self._rebuild(hp_data=self._hp_data.view(wanted))
 

@@ -91,7 +91,7 @@ class NVFP4TensorStorage(BlockStorage):
             return torch.Size((*shape[1:-1], shape[-1] * codes_per_byte(), shape[0]))
         raise RuntimeError(f"{self.__class__.__name__} has no data!")
 
-    def size(self, dim: int | None = None) -> Any:
+    def size(self, dim: int | None = None) -> Any:  # noqa: ANN401  # sizes of all dimensions, or of one
         if self._rowwise_data is None and self._columnwise_data is not None:
             warnings.warn(
                 "The shape of an NVFP4 tensor that has only column-wise data is that of the "

@@ -33,7 +33,7 @@ class Quantizer:
         self.columnwise_usage = columnwise
 
     def quantize(self, x: object) -> QuantizedTensor:
-        """A new QuantizedTensor of `x`. Errors: as narrowfloat.quantize."""
+        """Returns a new QuantizedTensor of `x`. Errors: as narrowfloat.quantize."""
         return self._run(x, None, None)
 
     __call__ = quantize
@@ -57,7 +57,7 @@ class Quantizer:
     def make_empty(
         self, shape: int | Sequence[int], dtype: DTypeLike = np.float32
     ) -> QuantizedTensor:
-        """A QuantizedTensor of zeros for update_quantized() to fill; `dtype` is nominal."""
+        """Returns a QuantizedTensor of zeros for update_quantized() to fill; `dtype` is nominal."""
         self._check(shape)
         return _core.empty(
             shape, self.scheme, self.rowwise_usage, self.columnwise_usage, dtype, **self._layout()
@@ -82,7 +82,7 @@ class Quantizer:
         return self._layout()
 
     def _layout(self) -> dict[str, object]:
-        """The options that say how buffers lie."""
+        """Returns the options that say how buffers lie."""
         return {}
 
 

@@ -19,7 +19,7 @@ Row = dict[str, float]
 
 
 class _Buffer:
-    """What was fed for one tensor of one layer since the last log."""
+    """The numbers that were fed for one tensor of one layer since the last log."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class StatsBuffers:
     """The buffers of all tensors, by layer, tensor and options.
 
     Ranks exchange rows at the end of an iteration in which some layer was to feed. Every rank that
-    has been asked for a schedule knows these iterations, whether its own layer ran or not.
+    was asked for a schedule has these iterations, whether its own layer ran or not.
     """
 
     def __init__(self) -> None:
@@ -157,7 +157,10 @@ class StatsBuffers:
         return logged
 
     def _is_due(self) -> bool:
-        """Whether a rank may have fed in the iteration that ends; the host has counted on."""
+        """Returns whether a rank may have fed in the iteration that ends.
+
+        Requires: the host has counted on.
+        """
         if not self._schedules or not torch.distributed.is_initialized():
             return False
         ending = TEDebugState.get_iteration() - 1
@@ -165,7 +168,7 @@ class StatsBuffers:
 
 
 def _exchange(rows: dict[Key, Row], group: Group) -> list[dict[Key, Row]]:
-    """The rows of all ranks of a group, in their order."""
+    """Returns the rows of all ranks of a group, in their order."""
     distributed = torch.distributed
     if not distributed.is_initialized() or distributed.get_world_size(group) == 1:
         return [rows]

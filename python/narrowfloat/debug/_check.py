@@ -30,7 +30,7 @@ OWN_KEYS = ("enabled", "layers")
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that the run would stumble over, or pass over in silence; and where it stands."""
+    """A problem that would stop the run or be ignored by it, and its place."""
 
     place: str
     message: str
@@ -56,7 +56,7 @@ class Report:
             self.problems.append(problem)
 
     def as_json(self) -> dict[str, Any]:
-        """The keys of docs/debug.md."""
+        """Returns the keys of docs/debug.md."""
         plans = {name: plan.as_json() for name, plan in self.plans.items()}
         for name, section in self.sections.items():
             plans[name]["section"] = section
@@ -67,7 +67,7 @@ class Report:
 
 
 def check(config: Mapping[str, Any], layers: list[str] | None = None) -> Report:
-    """What is wrong with a configuration, and the plan of each layer.
+    """Returns what is wrong with a configuration, and the plan of each layer.
 
     layers: the names of all layers of the model; None if they are not known. The plan is that of a
     layer which is quantized; it is missing where problems leave none.
@@ -95,7 +95,7 @@ def check(config: Mapping[str, Any], layers: list[str] | None = None) -> Report:
 
 
 def _check_section(report: Report, name: str, section: object) -> bool:
-    """Whether the section is enabled and can be looked at further."""
+    """Returns whether the section is enabled and can be looked at further."""
     place = f"section {name}"
     if not isinstance(section, Mapping):
         report.add(place, f"a section is a mapping, got {section!r}")
@@ -141,14 +141,14 @@ def _check_features(report: Report, place: str, section: Mapping[str, Any]) -> N
 
 
 def _words(error: Exception) -> str:
-    """What an error says, without the mark that it has in a run's log."""
+    """Returns what an error says, without the mark that it has in a run's log."""
     return str(error).removeprefix(ERROR).strip()
 
 
 def _choose(
     report: Report, config: Mapping[str, Any], enabled: list[str], layers: list[str] | None
 ) -> dict[str, str]:
-    """What to plan, and by which section: layers, or sections themselves."""
+    """Returns what to plan, and by which section: layers, or sections themselves."""
     if layers is None:
         return {name: name for name in enabled}
     chosen: dict[str, list[str]] = {layer: [] for layer in layers}
@@ -168,9 +168,13 @@ def _choose(
 
 @contextlib.contextmanager
 def _session(config: Mapping[str, Any]) -> Iterator[tuple[Any, set[str], str | None]]:
-    """A session of the host: the namespace's object, what may stand in a section, and why the host
-    refuses the configuration, or None. Nothing is printed, and its log files go.
-    Errors: RuntimeError while another session runs."""
+    """Runs a session of the host.
+
+    Yields the namespace's object, the keys that a section may have, and the reason why the host
+    refuses the configuration, or None. Prints nothing and deletes the log files.
+
+    Errors: RuntimeError while another session runs.
+    """
     import nvdlfw_inspect.api as host
     from nvdlfw_inspect.registry import Registry
 

@@ -44,14 +44,16 @@ class BlockwiseDynamicRangeStat(NamedTuple):
 
 
 def _add_deviations(name: str, columns: Columns) -> torch.Tensor:
-    """Squared deviations from the common mean: each tensor's own, and those of the means."""
+    """Returns the squared deviations from the common mean: the sum of each tensor's own and of the
+    means'.
+    """
     counts, sums = columns["numel"], columns["sum"]
     means = sums / counts
     return columns[name].sum() + (counts * (means - sums.sum() / counts.sum()) ** 2).sum()
 
 
 def _weighted(name: str, columns: Columns) -> torch.Tensor:
-    """The common mean of several tensors."""
+    """Returns the common mean of several tensors."""
     counts = columns["numel"]
     return (counts * columns[name]).sum() / counts.sum()
 
@@ -76,7 +78,7 @@ AMIN = Part("nonzero_amin", _least_nonzero, least)
 
 
 def _dynamic_range(parts: Parts) -> float:
-    """Infinite for a tensor of zeros."""
+    """Returns log2(amax) - log2(nonzero amin); infinity for a tensor of zeros."""
     top, bottom = parts[AMAX.name], parts[AMIN.name]
     return math.inf if top == 0 else math.log2(top) - math.log2(bottom)
 
@@ -100,7 +102,7 @@ TENSOR_STATISTICS: dict[str, Computation] = {
 def compute_max_blockwise_dynamic_range(
     tensor: torch.Tensor, stat_config: BlockwiseDynamicRangeStat
 ) -> torch.Tensor:
-    """The largest log2(amax) - log2(nonzero amin) of a block; 0 for blocks of zeros.
+    """Returns the largest log2(amax) - log2(nonzero amin) of a block; 0 for blocks of zeros.
 
     Shapes: tensor is seen as M x K with K the last dimension; the result is 0-D.
     Errors: AssertionError unless the blocks divide the dimensions that they run along, or for dims
@@ -131,7 +133,7 @@ def _largest_range(matrix: torch.Tensor, block_size: int, dims: int) -> torch.Te
 
 @functools.cache
 def computation(stat: str | BlockwiseDynamicRangeStat) -> Computation:
-    """How a statistic is computed. Errors: KeyError for one that there is none of."""
+    """Returns how a statistic is computed. Raises KeyError for an unknown one."""
     if isinstance(stat, BlockwiseDynamicRangeStat):
         return only(
             Part(

@@ -34,7 +34,7 @@ class _StraightThrough(torch.autograd.Function):
 
 
 def _choose(tensor: torch.Tensor, fp8_format: str) -> tuple[str, dict[str, Any]]:
-    """The scheme and its options for this tensor."""
+    """Returns the scheme and its options for this tensor."""
     if fp8_format not in FORMATS:
         return fp8_format, {}
     scheme, in_blocks = FORMATS[fp8_format]
@@ -50,10 +50,10 @@ def _choose(tensor: torch.Tensor, fp8_format: str) -> tuple[str, dict[str, Any]]
 def fake_quantize(
     tensor: torch.Tensor, fp8_format: str, out: torch.Tensor | None = None
 ) -> torch.Tensor | None:
-    """The values of `tensor` after it was quantized once and dequantized again.
+    """Returns the values of `tensor` after it was quantized once and dequantized again.
 
     Shapes:     any; the result has the shape and dtype of `tensor`. An empty tensor is returned,
-                a quantized one stands for its values.
+                a quantized one is dequantized.
     fp8_format: FP8E4M3 or FP8E5M2, scaled by the largest magnitude of the whole tensor; MXFP8E4M3
                 or MXFP8E5M2 in blocks along the last dimension; or the name of any scheme.
     out:        takes a copy of the result, converted and broadcast as copy_ does; then None is

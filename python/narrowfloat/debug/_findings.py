@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that is wrong in the block of a feature."""
+"""Finds everything that is wrong in the block of a feature."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ class Finding:
 
 
 def findings(feature: str, block: object) -> Iterator[Finding]:
-    """All that is wrong in the block of one of the features in RULES, most basic things first."""
+    """Yields all that is wrong in the block of one of the features in RULES, most basic things
+    first.
+    """
     if not isinstance(block, Mapping):
         yield Finding(ValueError(f"{ERROR} The block of {feature} is a mapping, got {block!r}."))
         return
@@ -105,7 +107,7 @@ def _findings_of_pair(
 
 
 def _check_names(block: Mapping[str, Any]) -> None:
-    """Errors: as narrow() has them, for every name wherever it stands in the block."""
+    """Raises the errors of narrow() for every name in the block."""
     for gemm in names_of(block.get("gemms", [])):
         require_gemm(gemm)
     for tensor in names_of(block.get("tensors", [])):

@@ -14,7 +14,9 @@ from narrowfloat.debug._rules import RULES
 
 
 def blocks_of(config: object, namespace: str) -> Iterator[tuple[str, str, Any]]:
-    """(section, feature, block) of all enabled sections; what is malformed is the host's to say."""
+    """Yields (section, feature, block) of all enabled sections; what is malformed is the host's to
+    say.
+    """
     if not isinstance(config, Mapping):
         return
     for section, content in config.items():
@@ -27,7 +29,7 @@ def blocks_of(config: object, namespace: str) -> Iterator[tuple[str, str, Any]]:
 
 
 def _read(source: object) -> object:
-    """What initialize() was given: a configuration, or the path of a YAML file with one."""
+    """Returns what initialize() was given: a configuration, or the path of a YAML file with one."""
     if not isinstance(source, str | Path):
         return source
     import yaml

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The name under which features stand in a configuration and in the host."""
+"""The name of the features' namespace in a configuration and in the host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _chosen: str | None = None
 
 
 def namespace() -> str:
-    """The namespace in use: what set_namespace() chose, else $NF_DEBUG_NAMESPACE, else the default.
+    """Returns the namespace in use: what set_namespace() chose, else $NF_DEBUG_NAMESPACE, else the
+    default.
 
     The host reads it at every initialize().
     """
@@ -42,7 +43,7 @@ def set_namespace(name: str | None) -> str:
 
 
 def namespace_api() -> BaseNamespaceAPI:
-    """The namespace's object in the running session, as `debug_api.<namespace>` gives it.
+    """Returns the namespace's object in the running session, as `debug_api.<namespace>` gives it.
 
     Errors: RuntimeError without a session.
     """

@@ -20,7 +20,7 @@ class Sample:
 
     @property
     def fed(self) -> torch.Tensor:
-        """The tensor, for statistics that need it: they are refused before where there is none."""
+        """The tensor. Statistics that need it are refused earlier without one."""
         assert self.tensor is not None
         return self.tensor
 
@@ -83,7 +83,7 @@ class Computation:
 
 
 def only(part: Part) -> Computation:
-    """A statistic that is one part."""
+    """Returns a statistic that is one part."""
     return Computation((part,), lambda parts: parts[part.name])
 
 
@@ -91,12 +91,12 @@ NUMEL = Part("numel", lambda sample: sample.fed.numel(), add)
 
 
 def measure(parts: Mapping[str, Part], sample: Sample) -> dict[str, float]:
-    """The parts of one tensor."""
+    """Returns the parts of one tensor."""
     return {name: float(part.measure(sample)) for name, part in parts.items()}
 
 
 def merge(parts: Mapping[str, Part], rows: list[dict[str, float]]) -> dict[str, float]:
-    """The parts of several tensors together. Errors: ValueError for none."""
+    """Returns the parts of several tensors together. Errors: ValueError for none."""
     if len(rows) == 1:
         return rows[0]
     columns = {

@@ -21,7 +21,7 @@ PERCENT = 100
 
 @functools.cache
 def _nonzero_in_byte(scheme: str) -> torch.Tensor:
-    """How many codes of each byte are not zero, as the scheme's decoder has it."""
+    """Returns how many codes of each byte are not zero, as the scheme's decoder has it."""
     count = np.iinfo(np.uint8).max + 1
     codes = _core.make_spec(scheme).codes_per_byte
     q = _core.quantize(np.ones((1, count * codes), np.float32), scheme)
@@ -31,14 +31,14 @@ def _nonzero_in_byte(scheme: str) -> torch.Tensor:
 
 
 def count_nonzero_codes(codes: torch.Tensor, scheme: str) -> int:
-    """The codes that stand for a value other than zero, of either sign."""
+    """Returns the codes whose value is not zero, of either sign."""
     table = _nonzero_in_byte(scheme)
     counts = torch.bincount(codes.detach().reshape(-1).view(torch.uint8), minlength=len(table))
     return int(counts.cpu().double() @ table)
 
 
 def _codes(quantized: SchemeStorage, asked: Statistic) -> torch.Tensor:
-    """The codes of a direction; with one scale for the whole tensor both hold the same."""
+    """Returns the codes of a direction; with one scale for the whole tensor both hold the same."""
     rowwise, transposed = quantized.get_data_tensors()
     if getattr(quantized, "_scale_inv", None) is not None and not asked.columnwise:
         return transposed if rowwise is None else rowwise
@@ -66,7 +66,7 @@ def _square_error(sample: Sample, asked: Statistic) -> torch.Tensor:
 
 
 def _scale_inv(sample: Sample, asked: Statistic) -> torch.Tensor:
-    """The stored scales but for zeros, which pad them."""
+    """Returns the stored scales but for zeros, which pad them."""
     quantized = sample.quantized[asked.recipe]
     scales = getattr(quantized, "_scale_inv", None)
     if scales is None:
@@ -79,7 +79,10 @@ def _scale_inv(sample: Sample, asked: Statistic) -> torch.Tensor:
 
 
 def quantized_computation(asked: Statistic) -> Computation:
-    """How a statistic of quantized forms is computed. Errors: KeyError for an unknown name."""
+    """Returns how a statistic of quantized forms is computed.
+
+    Raises KeyError for an unknown name.
+    """
 
     def part(name: str, measure: Callable, merge: Callable) -> Part:
         label = f"{asked.recipe} {name} {asked.direction}"

@@ -12,7 +12,7 @@ from narrowfloat.debug._plan import LayerPlan, Step
 
 
 def text(report: Report) -> str:
-    """Problems first, then the plan of each layer; layers with equal plans stand together."""
+    """Problems first, then the plan of each layer; layers with equal plans are listed together."""
     lines = [str(problem) for problem in report.problems]
     groups: dict[str, list[str]] = {}
     for name in report.plans:

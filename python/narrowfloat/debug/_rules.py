@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may stand in the block of each feature: when it is loaded, called and checked."""
+"""The keys and values that the block of each feature may have, checked at load and at a call."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ Narrowed = Mapping[str, Any]
 
 
 def require_keys(config: Narrowed, allowed: tuple[str, ...]) -> None:
-    """Errors: ValueError for the first key that is not allowed."""
+    """Raises ValueError for the first key that is not allowed."""
     for key in config:
         if key not in allowed:
             raise ValueError(f'{ERROR} Unexpected key in config: "{key}".')
 
 
 def require_flag(config: Narrowed, key: str) -> None:
-    """Errors: ValueError unless the value is true or false."""
+    """Raises ValueError unless the value is true or false."""
     if not isinstance(config.get(key, False), bool | int):
         raise ValueError(f"{ERROR} {key} must be True or False, got {config[key]!r}.")
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Of one feature.
+    """The rules of one feature.
 
     axes: "gemm", "tensor" or both, what its block must list. keys: its parameters. check: raises
     what the feature raises for a narrowed block when it is called. strict: keys for the axis that
@@ -47,11 +47,11 @@ class Rules:
     strict: bool = False
 
     def allowed(self) -> tuple[str, ...]:
-        """The keys of a narrowed block."""
+        """Returns the keys of a narrowed block."""
         return (*self.axes, *self.keys)
 
     def check_narrowed(self, config: Narrowed) -> None:
-        """Errors: as the feature raises them when it is called with this."""
+        """Raises the errors of the feature when it is called with this block."""
         rest = self.allowed() if self.strict else (*self.allowed(), *AXIS_KEYS, "enabled")
         require_keys(config, rest)
         self.check(config)

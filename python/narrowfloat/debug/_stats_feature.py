@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the features that log statistics have in common."""
+"""The base class of the features that log statistics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StatsFeature(TEConfigAPIMapper):
     def inspect_tensor_enabled(
         self, config: dict[str, Any], layer_name: str, tensor_name: str, iteration: int
     ) -> Enabled:
-        """By the schedule. Errors: ValueError for a schedule that is none."""
+        """By the schedule. Errors: ValueError for an invalid schedule."""
         schedule = Schedule.of(config)
         STATS_BUFFERS.note_schedule(layer_name, tensor_name, type(self).__name__, schedule)
         return schedule.at(iteration)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in a feature's block and is passed over in silence."""
+"""Keys in a feature's block that nothing reads."""
 
 from __future__ import annotations
 

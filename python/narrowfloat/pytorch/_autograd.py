@@ -101,15 +101,15 @@ class _ViewFunc(torch.autograd.Function):
 
 
 class _ReshapeFunc(_ViewFunc):
-    """As _ViewFunc: quantized tensors are contiguous, so that a reshape is a view."""
+    """Does what _ViewFunc does: quantized tensors are contiguous, so that a reshape is a view."""
 
 
 def resolve_shape(shape: tuple[Any, ...], current: torch.Size) -> torch.Size:
-    """The shape that the arguments of view() ask for: ints or one sequence, at most one -1.
+    """Returns the shape that the arguments of view() ask for: ints or one sequence, at most one -1.
 
     Errors: RuntimeError, as torch.Tensor.view has them.
     """
     if len(shape) == 1 and not isinstance(shape[0], (int, torch.SymInt)):
         shape = tuple(shape[0])
-    # A tensor without memory knows every rule and every message.
+    # A meta tensor applies every rule and has every message.
     return torch.empty(current, device="meta").view(shape).shape

@@ -55,7 +55,7 @@ def implements(operator: Operator, *classes: type) -> Callable[[Row], Row]:
 
 
 def find_row(operator: Operator, cls: type) -> Row | None:
-    """The row of the closest class."""
+    """Returns the row of the closest class."""
     for base in cls.__mro__:
         row = _table.get((operator, base))
         if row is not None:
@@ -68,7 +68,7 @@ def _is_quantized(value: object) -> TypeIs[QuantizedTensor]:
 
 
 def _subject(args: tuple[Any, ...], kwargs: dict[str, Any]) -> type | None:
-    """Class of the first quantized tensor among the arguments."""
+    """Returns the class of the first quantized tensor among the arguments."""
     if args and _is_quantized(args[0]):
         return type(args[0])
     for leaf in tree_flatten((args, kwargs))[0]:
@@ -85,18 +85,18 @@ class WriteTarget:
         def _plain(self) -> torch.Tensor: ...
 
     def _plain_copy(self) -> torch.Tensor:
-        """The values as a plain tensor that shares nothing with this one."""
+        """Returns the values as a plain tensor that shares nothing with this one."""
         return self._plain()
 
     def _check_write(self, values: torch.Tensor) -> None:
-        """Errors: as quantize_() has them, where they do not depend on the values."""
+        """Raises the errors of quantize_() that do not depend on the values."""
 
     def _is_part(self) -> bool:
         """Returns whether a write may be refused because other parts share the scale."""
         return False
 
     def _live_buffers(self) -> list[torch.Tensor]:
-        """The buffers that are there."""
+        """Returns the buffers that are there."""
         return []
 
 
@@ -191,7 +191,7 @@ def _quantize_back(func: Operator, old: QuantizedTensor, new: torch.Tensor) -> N
 
 
 def _returned(effect: Effect, written: list[Any], result: object) -> object:
-    """The operator's result, with the written arguments themselves in it."""
+    """Returns the operator's result, with the written arguments themselves in it."""
     if not effect.returned:
         return None
     results: Any = (result,) if len(effect.returned) == 1 else result

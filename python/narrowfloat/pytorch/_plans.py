@@ -16,7 +16,7 @@ ROLES: tuple[str, ...] = tuple(_core.buffer_roles())
 
 
 class PlannedBuffer(NamedTuple):
-    """A buffer that a spec asks for."""
+    """A buffer of a plan."""
 
     role: str
     dtype: torch.dtype
@@ -160,7 +160,7 @@ def numbers(shape: Iterable[Any]) -> tuple[int, ...]:
 
 
 def flatten_shape(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Rows and columns: all dimensions but the last, and the last; a scalar is 1 x 1."""
+    """Returns rows and columns: all dimensions but the last, and the last; a scalar is 1 x 1."""
     rows = 1
     for size in shape[:-1]:
         rows *= size

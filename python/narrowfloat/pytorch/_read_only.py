@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decoded values that stand for a view of a quantized tensor and refuse to be written."""
+"""Decoded values in place of a view of a quantized tensor; a write to them raises."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def effect_of(operator: Operator) -> Effect:
 def arguments_of(
     places: tuple[tuple[int, str], ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[Any]:
-    """The arguments at these places, by name or by position; None for one that was left out."""
+    """Returns the arguments at these places, by name or by position; None for one that was left
+    out.
+    """
     return [
         # By name: arguments behind a star, such as out=, are given as keywords.
         kwargs[name] if name in kwargs else args[position] if position < len(args) else None
@@ -80,7 +82,7 @@ def reads_transposed(operator: Operator) -> Callable[[Callable[..., Any]], Calla
 class ReadOnlyValues(torch.Tensor):
     """Values that `origin` gave; operators read them, views of them are read-only too.
 
-    A write would change a copy that nobody sees, in place of the quantized tensor.
+    A write would change a copy and not the quantized tensor.
     """
 
     _kept: torch.Tensor | None  # None: decoded when they are read, from `transposed`
@@ -152,7 +154,7 @@ class ReadOnlyValues(torch.Tensor):
         return f"{type(self).__name__}({self._values!r}, origin={self._origin!r})"
 
     def numpy(self, *, force: bool = False) -> np.ndarray:
-        """The values as an array that cannot be written."""
+        """Returns the values as an array that cannot be written."""
         if self.requires_grad and not force:
             raise RuntimeError("numpy: a tensor that requires grad needs detach() first")
         array = self._values.detach().numpy(force=force)
@@ -163,7 +165,7 @@ class ReadOnlyValues(torch.Tensor):
         return self._values.tolist()
 
     def __dlpack__(self, **kwargs: Any) -> NoReturn:
-        raise BufferError(f"dlpack: {_rule(self)}; clone() them to hand them on")
+        raise BufferError(f"dlpack: {_rule(self)}; clone() them to pass them on")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         return self._values.clone()
@@ -207,14 +209,14 @@ def unwrapped(value: Value) -> Value | torch.Tensor:
 
 
 def read_only(tree: object, origin: str) -> object:
-    """`tree` with its tensors read-only."""
+    """Returns `tree` with its tensors read-only."""
     return tree_map(
         lambda leaf: ReadOnlyValues(leaf, origin) if isinstance(leaf, torch.Tensor) else leaf, tree
     )
 
 
 def refuse_writes(func: Operator, written: Iterable[object]) -> None:
-    """Errors: RuntimeError if read-only values are among what an operator writes."""
+    """Raises RuntimeError if read-only values are among what an operator writes."""
     for value in written:
         if type(value) is ReadOnlyValues:
             raise RuntimeError(f"{func}: {_rule(value)}; write to the tensor, or to blocks of it")
@@ -242,5 +244,5 @@ class _ReadOnlyFunc(torch.autograd.Function):
 
 
 def read_only_values(values: torch.Tensor, origin: str) -> torch.Tensor:
-    """Plain values that refuse to be written, in the graph of autograd that they are in."""
+    """Returns plain values that refuse to be written, in the graph of autograd that they are in."""
     return _ReadOnlyFunc.apply(values, origin)

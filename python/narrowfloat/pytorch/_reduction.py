@@ -9,5 +9,5 @@ from narrowfloat.pytorch._types import Group
 
 
 def reduce_max(amax: torch.Tensor, group: Group) -> None:
-    """The largest over the ranks of `group`, or of the world, in place."""
+    """Replaces `amax` by the largest one over the ranks of `group`, or of the world."""
     torch.distributed.all_reduce(amax, op=torch.distributed.ReduceOp.MAX, group=group)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a tracer of torch.compile sees a quantizer: its fields, and one node that quantizes.
+"""Shows a tracer of torch.compile a quantizer: its fields, and one node that quantizes.
 
 The tracer reads every field, so that a compiled function runs only while the fields are the same,
 and the node holds a copy. A quantizer that is a value changes outside of graphs only. Tensors that
@@ -66,7 +66,7 @@ QuantizeNode.register_value_class()
 def quantize_as_node(quantizer: Quantizer[Made], tensor: torch.Tensor) -> Made:
     """Quantizes inside a node, which holds tensors only.
 
-    A tensor of the family without a gradient stands for a bare storage.
+    Returns a tensor of the family without a gradient in place of a bare storage.
     """
     if not quantizer.internal and torch.is_grad_enabled():
         return _QuantizeFunc.apply(tensor, quantizer.quantize_impl)

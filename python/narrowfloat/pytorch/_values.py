@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 
 
 def never_traced(function: Function) -> Function:
-    """No tracer takes a running call of `function`, or a call inside it, as code to compile.
+    """Marks `function` so that no tracer compiles a running call of it, or a call inside it.
 
     Does the same as torch._dynamo.eval_frame.skip_code_recursive(), without importing the compiler.
     """
@@ -28,7 +28,9 @@ def never_traced(function: Function) -> Function:
 
 
 def constant_of_graphs(function: Function) -> Function:
-    """A tracer calls `function`, whose arguments must be values, and keeps the result.
+    """Marks `function` so that a tracer calls it and keeps the result.
+
+    Its arguments must be values.
 
     What torch.compiler.assume_constant_result() does, without importing the compiler.
     """
@@ -118,7 +120,7 @@ class ValueSemantics:
 
     @classmethod
     def register_value_class(cls, *fields: str) -> None:
-        """From now on objects of this very class compare by the base's fields and these.
+        """Makes objects of this very class compare by the base's fields and these.
 
         They are constants of graphs then, and arguments of custom operators.
         """
@@ -133,7 +135,7 @@ class ValueSemantics:
 
     @classmethod
     def register_node_class(cls, *fields: str, state: tuple[str, ...] = ()) -> None:
-        """From now on graphs hold calls of quantizers of this very class as one node.
+        """Makes graphs hold calls of quantizers of this very class as one node.
 
         fields: beside the base's, what decides the bytes. state: fields that hold tensors.
         """
@@ -166,7 +168,7 @@ class ValueSemantics:
         return tuple(self.__dict__[name] for name in self.VALUE_FIELDS)
 
     def _fields(self) -> tuple[tuple[str, Any], ...]:
-        """Names and values of what decides equality."""
+        """Returns the names and values of what decides equality."""
         return tuple(zip(self.VALUE_FIELDS, self._value_key(), strict=True))
 
     def __eq__(self, other: object) -> bool:
@@ -185,7 +187,7 @@ class ValueSemantics:
         """Makes the fields that follow from VALUE_FIELDS."""
 
     def __fx_repr__(self) -> tuple[str, dict[str, Any]]:
-        """An expression that builds this value again, and the names in it."""
+        """Returns an expression that builds this value again, and the names in it."""
         fields = self._fields()
         name = f"_rebuild_{type(self).__name__}"
         items = ", ".join(f"({field!r}, {_literal(value)})" for field, value in fields)

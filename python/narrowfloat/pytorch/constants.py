@@ -53,7 +53,7 @@ class DType(IntEnum):
 
 
 class FP8FwdTensorIdx(IntEnum):
-    """Slots of a layer's forward pass, three a product."""
+    """Slots of a layer's forward pass, three per product."""
 
     GEMM1_INPUT = 0
     GEMM1_WEIGHT = 1
@@ -67,7 +67,7 @@ class FP8FwdTensorIdx(IntEnum):
 
 
 class FP8BwdTensorIdx(IntEnum):
-    """Slots of a layer's backward pass, two a product."""
+    """Slots of a layer's backward pass, two per product."""
 
     GRAD_OUTPUT1 = 0
     GRAD_INPUT1 = 1
@@ -99,7 +99,7 @@ ELEMENTS: dict[DType, str] = {
 
 
 def element_of(dtype: DType) -> str:
-    """Name of an element format. Errors: ValueError if `dtype` is not one."""
+    """Returns the name of an element format. Errors: ValueError if `dtype` is not one."""
     if dtype not in ELEMENTS:
         formats = ", ".join(member.name for member in ELEMENTS)
         raise ValueError(

@@ -217,11 +217,11 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
         return other
 
     def onnx_quantize(self, tensor: torch.Tensor) -> NoReturn:
-        """Raises: ONNX export is not supported."""
+        """Raises NotImplementedError: ONNX export is not supported."""
         raise NotImplementedError(f"{self.__class__.__name__} has no ONNX form")
 
     def onnx_dequantize(self, tensor: torch.Tensor) -> NoReturn:
-        """Raises: ONNX export is not supported."""
+        """Raises NotImplementedError: ONNX export is not supported."""
         raise NotImplementedError(f"{self.__class__.__name__} has no ONNX form")
 
     def _get_compatible_recipe(self) -> type | None:
@@ -256,7 +256,9 @@ class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
         return False, False
 
     def quantizes_shards(self, inp: torch.Tensor) -> bool:
-        """Whether ranks that quantize shards like this one get the codes of the whole tensor."""
+        """Returns whether ranks that quantize shards like this one get the codes of the whole
+        tensor.
+        """
         return False
 
     def is_quantizable(self, inp: torch.Tensor) -> bool:

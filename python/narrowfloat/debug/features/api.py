@@ -52,7 +52,7 @@ class TEConfigAPIMapper(BaseConfigAPIMapper):
 
     The block lists them as
 
-    - `gemms: [..]` with `tensors: [..]`: every pair, parameters stand beside them;
+    - `gemms: [..]` with `tensors: [..]`: every pair, with parameters beside the lists;
     - `gemms: [..]` with `tensors_struct: [{tensor: .., key: value}]`: parameters for each tensor;
     - `gemms_struct: [{gemm: .., tensors: [..], key: value}]`: parameters for each gemm;
     - `gemms_struct: [{gemm: .., tensors_struct: [..]}]`: for each pair.
@@ -64,10 +64,10 @@ class TEConfigAPIMapper(BaseConfigAPIMapper):
     def parse_config_and_api(
         self, config: Mapping[str, Any], **kwargs: Any
     ) -> tuple[bool, dict[str, Any] | None]:
-        """Whether the block is meant for the call, and what it says for it.
+        """Returns whether the block is meant for the call, and what it says for it.
 
         gemm_parsing, tensor_parsing: what to narrow by, the call's `gemm` and `tensor_name`.
-        Errors: as narrowfloat.debug._grammar.narrow; ValueErrors stand in the log too.
+        Errors: as narrowfloat.debug._grammar.narrow; ValueErrors are logged too.
         """
         gemm = kwargs["gemm"] if kwargs.get("gemm_parsing") else None
         tensor = kwargs["tensor_name"] if kwargs.get("tensor_parsing") else None
@@ -82,18 +82,22 @@ class TEConfigAPIMapper(BaseConfigAPIMapper):
 
 
 class TEDefaultFeatures:
-    """What holds for a layer, gemm or tensor that no feature is enabled for."""
+    """Answers for a layer, gemm or tensor that no feature is enabled for."""
 
     def fp8_gemm_enabled(
         self, config: dict[str, Any], layer_name: str, gemm: str, iteration: int
     ) -> bool | Enabled:
-        """Whether a gemm of a quantized layer is quantized, where no feature modifies operands."""
+        """Returns whether a gemm of a quantized layer is quantized, where no feature modifies
+        operands.
+        """
         return True, None
 
     def modify_tensor_enabled(
         self, config: dict[str, Any], layer_name: str, gemm: str, tensor_name: str, iteration: int
     ) -> bool | Enabled:
-        """Whether modify_tensor is called, in place of the tensor's quantization for this gemm."""
+        """Returns whether modify_tensor is called, in place of the tensor's quantization for this
+        gemm.
+        """
         return False, None
 
     def modify_tensor(
@@ -108,7 +112,8 @@ class TEDefaultFeatures:
         out: TensorLike | None = None,
         dtype: torch.dtype | None = None,
     ) -> TensorLike | None:
-        """The operand of a gemm, or its result. Both operands of a gemm must be of one kind.
+        """Returns the operand of a gemm, or its result. Both operands of a gemm must be of one
+        kind.
 
         default_quantizer: the one that is not used, or None. out: is filled, and None returned.
         Errors: NotImplementedError.
@@ -145,23 +150,23 @@ class TEDefaultFeatures:
         tp_size: int = 1,
         gemm: str | None = None,
     ) -> None:
-        """Deprecated: sees one form of a quantized or modified tensor."""
+        """Shows a feature one form of a quantized or modified tensor. Deprecated."""
 
     def inspect_tensor_enabled(
         self, config: dict[str, Any], layer_name: str, tensor_name: str, iteration: int
     ) -> bool | Enabled:
-        """Whether inspect_tensor is called."""
+        """Returns whether inspect_tensor is called."""
         return False, None
 
     def inspect_tensor_postquantize_enabled(
         self, config: dict[str, Any], layer_name: str, gemm: str, tensor_name: str, iteration: int
     ) -> bool | Enabled:
-        """Deprecated: whether inspect_tensor_postquantize is called."""
+        """Returns whether inspect_tensor_postquantize is called. Deprecated."""
         return False, None
 
 
 def merge_enabled(answers: list[bool | Enabled], iteration: int) -> Enabled:
-    """One answer of several: whether any is on, and the earliest next time.
+    """Returns one answer of several: whether any is on, and the earliest next time.
 
     A bare bool says nothing of later iterations, so the next one is worth asking in.
     """
@@ -177,7 +182,7 @@ def _parameters(function: Callable) -> frozenset[str]:
 
 @functools.cache
 def _tensor_classes() -> tuple[type, ...]:
-    """The classes that modify_tensor may return."""
+    """Returns the classes that modify_tensor may return."""
     from narrowfloat.pytorch import tensor
     from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 
@@ -206,11 +211,11 @@ class TransformerEngineAPI(BaseNamespaceAPI):
         Registry.data[self.name].features = CheckedFeatures(features, self.name)
 
     def is_multiple_feature_invocation_allowed(self, api_name: str) -> bool:
-        """Whether several features may answer one call."""
+        """Returns whether several features may answer one call."""
         return api_name in _SHARED_APIS
 
     def input_assertions_hook(self, api_name: str, **kwargs: Any) -> None:
-        """Errors: AssertionError unless the call names what it is routed by."""
+        """Raises AssertionError unless the call names what it is routed by."""
         for name in SELECTORS.get(api_name, DEFAULT_SELECTORS):
             if name not in kwargs:
                 raise AssertionError(
@@ -225,7 +230,7 @@ class TransformerEngineAPI(BaseNamespaceAPI):
         feature_obj: TEConfigAPIMapper,
         **kwargs: Any,
     ) -> tuple[bool, dict[str, Any] | None]:
-        """Whether a feature's block is meant for a call, and what of it."""
+        """Returns whether a feature's block is meant for a call, and what of it."""
         selectors = SELECTORS.get(api_name, DEFAULT_SELECTORS)
         return feature_obj.parse_config_and_api(
             config,
@@ -235,7 +240,7 @@ class TransformerEngineAPI(BaseNamespaceAPI):
         )
 
     def output_assertions_hook(self, api_name: str, ret: object, **kwargs: Any) -> None:
-        """Errors: AssertionError for an answer that the api does not have.
+        """Raises AssertionError for an answer that the api does not have.
 
         `*_enabled`: a bool or a pair. `inspect_*`: None. modify_tensor: one of the tensor classes
         themselves, a plain tensor of the `dtype` that was passed; None exactly if `out` was.
@@ -270,7 +275,10 @@ class TransformerEngineAPI(BaseNamespaceAPI):
     def handle_multi_feature_output(
         self, api_name: str, multi_feature_outputs: list, features_to_invoke: dict, **kwargs: Any
     ) -> Any:  # noqa: ANN401  # the answer of any feature
-        """One answer of several features'. Errors: AssertionError if they differ and need not."""
+        """Returns one answer of several features'.
+
+        Errors: AssertionError if they differ and need not.
+        """
         if api_name.endswith("_enabled"):
             return merge_enabled(multi_feature_outputs, kwargs["iteration"])
         return super().handle_multi_feature_output(
@@ -278,13 +286,13 @@ class TransformerEngineAPI(BaseNamespaceAPI):
         )
 
     def step(self) -> None:
-        """The host calls this at the end of every iteration."""
+        """Logs the statistics of an iteration. The host calls this at the end of each."""
         from narrowfloat.debug._buffers import STATS_BUFFERS
 
         STATS_BUFFERS.log_stats()
 
     def end_debug(self) -> None:
-        """The host calls this at the end of a session."""
+        """Resets the state of debugging. The host calls this at the end of a session."""
         TEDebugState._reset()
         note_end_of_session()
 

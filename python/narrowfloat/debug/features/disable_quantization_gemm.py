@@ -29,6 +29,6 @@ class DisableQuantizationGEMM(TEConfigAPIMapper):
     def fp8_gemm_enabled(
         self, config: dict[str, Any], layer_name: str, gemm: str, iteration: int
     ) -> Enabled:
-        """Not in this iteration. Errors: ValueError for a key that is not the gemm."""
+        """Returns False. Raises ValueError for a key that is not the gemm."""
         RULES["DisableQuantizationGEMM"].check_narrowed(config)
         return False, iteration + 1

@@ -19,7 +19,9 @@ from narrowfloat.pytorch.quantized_tensor import Quantizer
 
 
 def dump_path(root: str | Path, layer_name: str, tensor_name: str, iteration: int) -> Path:
-    """The file of a tensor below the session's log directory; names lose what paths do not take."""
+    """Returns the file of a tensor below the session's log directory; names lose what paths do not
+    take.
+    """
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     name = re.sub(r'[/\\:*?"<>| .]', "_", f"{layer_name}_{tensor_name}")
     directory = Path(root) / "tensor_dumps" / f"rank_{rank}" / f"iter_{iteration:06d}"
@@ -52,7 +54,7 @@ class DumpTensors(TEConfigAPIMapper):
     def inspect_tensor_enabled(
         self, config: dict[str, Any], layer_name: str, tensor_name: str, iteration: int
     ) -> Enabled:
-        """By the schedule. Errors: ValueError for a schedule that is none."""
+        """By the schedule. Errors: ValueError for an invalid schedule."""
         return Schedule.of(config).at(iteration)
 
     @api_method

@@ -41,14 +41,14 @@ class FakeQuant(TEConfigAPIMapper):
     def fp8_gemm_enabled(
         self, config: dict[str, Any], layer_name: str, gemm: str, iteration: int
     ) -> Enabled:
-        """Every listed gemm runs in high precision, now and later."""
+        """Returns False: every listed gemm runs in high precision, now and later."""
         return False, None
 
     @api_method
     def modify_tensor_enabled(
         self, config: dict[str, Any], layer_name: str, tensor_name: str, gemm: str, iteration: int
     ) -> Enabled:
-        """Every listed tensor is modified in every iteration."""
+        """Returns True: every listed tensor is modified in every iteration."""
         return True, iteration + 1
 
     @api_method
@@ -64,7 +64,7 @@ class FakeQuant(TEConfigAPIMapper):
         out: torch.Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> torch.Tensor | None:
-        """The fake-quantized tensor, of `dtype` if that is given; None if `out` takes it.
+        """Returns the fake-quantized tensor, of `dtype` if that is given; None if `out` takes it.
 
         Errors: ValueError for an unexpected key, no `quant_format` or an unknown one; as
         fake_quantize().

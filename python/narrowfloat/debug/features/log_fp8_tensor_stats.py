@@ -34,12 +34,12 @@ _PER_TENSOR = (Float8Quantizer, Float8CurrentScalingQuantizer)
 
 
 def recipe_of(quantizer: Quantizer) -> str:
-    """The recipe by which statistics know a quantizer, "" if by none."""
+    """Returns the recipe by which statistics know a quantizer, "" if by none."""
     return next((name for name, cls in QUANTIZERS.items() if isinstance(quantizer, cls)), "")
 
 
 def _quantized_by(recipe: str, current: Quantizer, tensor: torch.Tensor) -> TensorLike:
-    """The tensor as another recipe would have it, in the elements of the current one."""
+    """Returns the tensor as another recipe would have it, in the elements of the current one."""
     elements = current.dtype if isinstance(current, (*_PER_TENSOR, Float8BlockQuantizer)) else None
     cls: Callable[..., Quantizer] = QUANTIZERS[recipe]
     quantizer = cls(fp8_dtype=elements or DType.kFloat8E4M3, rowwise=True, columnwise=True)
@@ -53,7 +53,7 @@ def _with_directions(
     tensor: torch.Tensor | None,
     asked: Sequence[Statistic],
 ) -> TensorLike:
-    """The quantized tensor, or another one if statistics are of a direction that it lacks."""
+    """Returns the tensor, or another one if statistics are of a direction that it lacks."""
     if isinstance(quantizer, _PER_TENSOR):
         return quantized  # both directions hold the same codes
     assert isinstance(quantized, QuantizedTensorStorage)

@@ -23,7 +23,7 @@ class LogNvfp4TensorStats(StatsFeature):
     """Logs statistics of NVFP4 tensors, over the microbatches and ranks of an iteration.
 
     Keys: `tensors` or `tensors_struct`; `stats`, a list of underflows% (values that became zero)
-    and mse; `freq`, `start_step`, `end_step` or `start_end_list`. They stand in the log with
+    and mse; `freq`, `start_step`, `end_step` or `start_end_list`. They are logged with
     nvfp4_ before them. Of tensors that are not NVFP4 nothing is logged.
 
         example:

@@ -19,7 +19,10 @@ from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantiz
 
 
 def _key(stat: str | Mapping[str, Any], tensor_name: str) -> str | BlockwiseDynamicRangeStat:
-    """The statistic's key in the buffers. Operands of forward gemms are read along both ways."""
+    """Returns the statistic's key in the buffers.
+
+    Operands of forward gemms are read along both ways.
+    """
     if not isinstance(stat, Mapping):
         return stat
     both_ways = tensor_name in OPERANDS["fprop"]

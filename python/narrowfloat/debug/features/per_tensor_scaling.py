@@ -24,7 +24,8 @@ from narrowfloat.pytorch.tensor.float8_tensor import (
 def per_tensor_cast(
     tensor: torch.Tensor, fp8_dtype: DType, out: Float8Tensor | None = None
 ) -> Float8Tensor | None:
-    """The tensor in FP8 under the scale of its own largest magnitude; None if `out` takes it.
+    """Returns the tensor in FP8 under the scale of its own largest magnitude; None if `out` takes
+    it.
 
     Shapes: any; `out` has that of the tensor.
     Errors: AssertionError for a dtype other than float32, float16 and bfloat16, or other elements
@@ -63,7 +64,7 @@ class PerTensorScaling(TEConfigAPIMapper):
     def modify_tensor_enabled(
         self, config: dict[str, Any], layer_name: str, tensor_name: str, gemm: str, iteration: int
     ) -> Enabled:
-        """Every listed tensor is scaled so in every iteration."""
+        """Returns True: every listed tensor is scaled in every iteration."""
         return True, iteration + 1
 
     @api_method
@@ -79,7 +80,7 @@ class PerTensorScaling(TEConfigAPIMapper):
         out: Float8Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> Float8Tensor | None:
-        """The tensor in the elements of `default_quantizer`; None if `out` takes it.
+        """Returns the tensor in the elements of `default_quantizer`; None if `out` takes it.
 
         Errors: ValueError for an unexpected key; AssertionError for a quantizer other than
         delayed scaling's; as per_tensor_cast().

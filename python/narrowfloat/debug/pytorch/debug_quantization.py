@@ -35,7 +35,7 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
     layer_name: as configurations select it. tensor_name: one of USES, which says what gemm reads
     the "rowwise" and what gemm the "columnwise" form. parent_quantizer: what quantizes without
     debugging; None in high precision, and for the results output, dgrad and wgrad.
-    tp_group, tp_size: handed on to features that inspect.
+    tp_group, tp_size: passed to features that inspect.
 
     Every feature is asked here, with the iteration of now. Then `rowwise_tensor_plan` and
     `columnwise_tensor_plan` hold what will be done, `inspect_tensor_enabled` whether features look
@@ -137,15 +137,15 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
         return self.rowwise_tensor_plan, self.columnwise_tensor_plan
 
     def makes_as(self, other: DebugQuantizer) -> bool:
-        """Whether both make the same forms of a tensor: equal plans over one parent."""
+        """Returns whether both make the same forms of a tensor: equal plans over one parent."""
         return self._plans() == other._plans() and self.parent_quantizer is other.parent_quantizer
 
     def get_next_debug_iter(self) -> int | None:
-        """The earliest iteration in which an answer may differ; None if none will."""
+        """Returns the earliest iteration in which an answer may differ; None if none will."""
         return self.next_debug_iter
 
     def any_feature_enabled(self) -> bool:
-        """Whether a feature looks, replaces, or turns quantization off."""
+        """Returns whether a feature looks, replaces, or turns quantization off."""
         if (
             self.inspect_tensor_enabled
             or self.inspect_tensor_postquantize_enabled_rowwise
@@ -175,7 +175,9 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
             )
 
     def _set_parent_usage(self) -> None:
-        """What the parent makes when it runs: row-wise codes always, not all make others alone."""
+        """Sets the directions that the parent makes: always rowwise, because some formats cannot
+        make columns alone.
+        """
         columnwise = self.columnwise_usage and self.columnwise_tensor_plan == STANDARD_QUANTIZE
         self._parent.set_usage(rowwise=True, columnwise=columnwise)
 
@@ -195,7 +197,7 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
         requires_grad: bool = False,
         pin_memory: bool = False,
     ) -> TensorLike:
-        """What the parent would make; a plain tensor without one."""
+        """Returns what the parent would make; a plain tensor without one."""
         options: dict[str, Any] = {
             "dtype": dtype,
             "device": device,
@@ -207,7 +209,7 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
         return torch.empty(tuple(shape), **options)
 
     def calibrate(self, tensor: torch.Tensor) -> None:
-        """Errors: RuntimeError; amaxes are not collected beside debugging."""
+        """Raises RuntimeError; amaxes are not collected beside debugging."""
         raise RuntimeError(f"{ERROR} Calibration with debug is not supported")
 
     # Operands.
@@ -219,7 +221,7 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
         out: Quantized | None = None,
         dtype: torch.dtype | None = None,
     ) -> DebugQuantizedTensor:
-        """Both forms of an operand by its plans; features that inspect see it.
+        """Returns both forms of an operand by its plans; features that inspect see it.
 
         dtype: of plain forms, and of what features make. out: filled instead, as
         update_quantized() does. Errors: AssertionError for a result; ValueError if a feature made
@@ -321,7 +323,7 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
             )
 
     def wrap_quantized_tensor(self, tensor: QuantizedTensorStorage) -> DebugQuantizedTensor:
-        """A weight whose parameter is quantized already, for both gemms.
+        """Returns a weight whose parameter is quantized already, for both gemms.
 
         Features that inspect see no high-precision tensor.
         Errors: AssertionError unless both gemms are planned to quantize.
@@ -336,7 +338,10 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
     # Results.
 
     def process_gemm_output(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The result of a gemm as features leave it. Errors: AssertionError for an operand."""
+        """Returns the result of a gemm, changed by features.
+
+        Raises AssertionError for an operand.
+        """
         assert self.output_tensor, f"{ERROR} {self.tensor_name} is the operand of a gemm"
         if self.rowwise_tensor_plan == API_CALL_MODIFY:
             tensor = self._modify(self.rowwise_gemm_name, tensor)

@@ -22,7 +22,7 @@ SIDES = ("rowwise", "columnwise")
 
 
 class DebugQuantizedTensor(QuantizedTensorStorage):
-    """What a DebugQuantizer makes of an operand: a form for each of the two gemms that read it.
+    """An operand as a DebugQuantizer makes it: one form for each of the two gemms that read it.
 
     rowwise_gemm_tensor, columnwise_gemm_tensor: plain or quantized tensors, often one object for
     both; None for a form that was dropped. quantizer: the DebugQuantizer.
@@ -68,15 +68,15 @@ class DebugQuantizedTensor(QuantizedTensorStorage):
         return self._form.device
 
     def size(self, *args: int) -> torch.Size | int:
-        """The size of the tensor, as torch.Tensor.size has it."""
+        """Returns the size of the tensor, as torch.Tensor.size has it."""
         return self._form.size(*args)
 
     def get_tensor(self, transpose: bool) -> TensorLike | None:
-        """The form that a gemm reads: the columnwise one if `transpose`."""
+        """Returns the form that a gemm reads: the columnwise one if `transpose`."""
         return self.columnwise_gemm_tensor if transpose else self.rowwise_gemm_tensor
 
     def dequantize(self, *, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The values of the rowwise form, in `dtype` or the nominal type."""
+        """Returns the values of the rowwise form, in `dtype` or the nominal type."""
         values = self._form
         if isinstance(values, QuantizedTensorStorage):
             values = values.dequantize()
@@ -91,11 +91,11 @@ class DebugQuantizedTensor(QuantizedTensorStorage):
         return self
 
     def is_shared(self) -> bool:
-        """Whether one object serves both gemms."""
+        """Returns whether one object serves both gemms."""
         return self.rowwise_gemm_tensor is self.columnwise_gemm_tensor
 
     def get_usages(self) -> dict[str, bool]:
-        """Which forms are there."""
+        """Returns which forms are there."""
         return {side: getattr(self, f"{side}_gemm_tensor") is not None for side in SIDES}
 
     def update_usage(
@@ -103,7 +103,7 @@ class DebugQuantizedTensor(QuantizedTensorStorage):
     ) -> None:
         """Keeps (None), drops (False) or requires (True) each form.
 
-        A quantized object that serves both is told once and drops buffers itself.
+        A quantized object that serves both is updated once and drops buffers itself.
         Errors: RuntimeError if a dropped form is required; nothing has been dropped then.
         """
         shared = self.rowwise_gemm_tensor if self.is_shared() else None
@@ -124,7 +124,7 @@ class DebugQuantizedTensor(QuantizedTensorStorage):
     def prepare_for_saving(
         self,
     ) -> tuple[list[torch.Tensor | None], DebugQuantizedTensor]:
-        """The tensors to save, a shared object's once.
+        """Returns the tensors to save, a shared object's once.
 
         The forms stay here too: a cached weight is saved by the forward pass of each microbatch.
         """

@@ -49,7 +49,8 @@ class QuantizerFactory:
         checkpoint_name: str | None = None,
         **options: Any,
     ) -> Quantizer | tuple[Quantizer | None, ...] | None:
-        """One quantizer, or a tuple of several; None for NO_SCALING. `options` are the class's.
+        """Returns one quantizer, or a tuple of several; None for NO_SCALING. `options` are the
+        class's.
 
         Errors: ValueError if several grouped ones are asked for.
         """

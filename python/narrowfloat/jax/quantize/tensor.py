@@ -61,7 +61,7 @@ def pytree(children: Sequence[str]) -> Callable[[type[T]], type[T]]:
 
 
 class AbstractBaseTensor(ABC):
-    """What plain and quantized tensors have in common."""
+    """The base class of plain and quantized tensors."""
 
     @property
     @abstractmethod
@@ -69,11 +69,11 @@ class AbstractBaseTensor(ABC):
 
     @abstractmethod
     def dequantize(self) -> jax.Array | list:
-        """The values, in the dtype of what was quantized and the layout of the data."""
+        """Returns the values, in the dtype of what was quantized and the layout of the data."""
 
     @abstractmethod
     def get_tensor(self, usage: TensorUsage) -> AbstractBaseTensor:
-        """The direction that serves an operand. Errors: ValueError if it is not there."""
+        """Returns the direction that serves an operand. Errors: ValueError if it is not there."""
 
     def checkpoint(self, quantizer: object) -> AbstractBaseTensor:
         """This tensor with its leaves under the quantizer's checkpoint name, if it has one."""
@@ -262,7 +262,10 @@ class GroupedScaledTensor1x(ScaledTensor):
         return jnp.ones((self.n_groups,), jnp.int32)
 
     def dequantize(self) -> list:
-        """The values group by group; an empty list for an empty one. Sizes must be concrete."""
+        """Returns the values group by group; an empty list for an empty one.
+
+        Sizes must be concrete.
+        """
         return self._dq_func(self)
 
     def get_tensor(self, usage: TensorUsage) -> GroupedScaledTensor1x:

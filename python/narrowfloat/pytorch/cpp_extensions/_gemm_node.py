@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a tracer of torch.compile sees general_gemm(): one node."""
+"""Shows a tracer of torch.compile general_gemm(): one node."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a product reads of each operand."""
+"""The operands of a product: which direction is read, and what it holds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Codes: TypeAlias = torch.Tensor | SchemeStorage
 
 
 class Layout(NamedTuple):
-    """Which operands are transposed, and so which direction of each is read."""
+    """Tells which operands are transposed, and so which direction of each is read."""
 
     transa: bool
     transb: bool
@@ -41,7 +41,8 @@ def unwrap_tensor(
     tensor: Any,  # noqa: ANN401  # of any project: a wrapper or a custom tensor
     usage: str,
 ) -> Any:  # noqa: ANN401  # a custom tensor of any project
-    """What a product reads of `tensor` for a usage: a plain tensor, a storage or a custom tensor.
+    """Returns what a product reads of `tensor` for a usage: a plain tensor, a storage or a custom
+    tensor.
 
     Hybrid tensors and wrappers with get_tensor(transpose) choose the direction; a storage without
     codes is dequantized. Errors: ValueError for another usage; RuntimeError if the direction is not
@@ -70,7 +71,7 @@ def unwrap_tensor(
 
 
 def nominal_dtype(tensor: TensorLike) -> torch.dtype:
-    """The dtype of a tensor's values; a bare storage keeps it in a field."""
+    """Returns the dtype of a tensor's values; a bare storage keeps it in a field."""
     dtype = getattr(tensor, "dtype", None)
     if dtype is None:
         assert isinstance(tensor, QuantizedTensorStorage)
@@ -79,12 +80,12 @@ def nominal_dtype(tensor: TensorLike) -> torch.dtype:
 
 
 def is_scheme(tensor: object) -> TypeIs[SchemeStorage]:
-    """Whether the operand has codes and scales that the core reads."""
+    """Returns whether the operand has codes and scales that the core reads."""
     return hasattr(tensor, "BUFFERS") and not getattr(tensor, "HOLDS_VALUES", False)
 
 
 def is_row_scaled(tensor: object) -> bool:
-    """Whether each row has an amax of its own."""
+    """Returns whether each row has an amax of its own."""
     return bool(getattr(tensor, "_row_scaled_nvfp4", False))
 
 

@@ -60,7 +60,9 @@ def _factor(value: torch.Tensor) -> _Factor | None:
 
 
 def _storage(factor: _Factor, usage: str) -> SchemeStorage | None:
-    """What general_gemm() reads of a factor; None where there are no codes in that direction."""
+    """Returns what general_gemm() reads of a factor; None where there are no codes in that
+    direction.
+    """
     tensor = factor.tensor
     if tensor.HOLDS_VALUES or tensor.custom or not tensor.get_usages()[usage]:
         return None
@@ -69,7 +71,7 @@ def _storage(factor: _Factor, usage: str) -> SchemeStorage | None:
 
 
 def _transform(storage: SchemeStorage, usage: str) -> object:
-    """The signs of the Hadamard transform that a direction's values went through, or None.
+    """Returns the signs of the Hadamard transform that a direction's values went through, or None.
 
     A storage without a quantizer does not know: what it returns equals no other transform.
     """
@@ -84,7 +86,9 @@ def _transform(storage: SchemeStorage, usage: str) -> object:
 
 
 def _pair(first: torch.Tensor, second: torch.Tensor) -> _Pair | None:
-    """What the product of two matrices, or of stacks of them, reads; None for that of values."""
+    """Returns what the product of two matrices, or of stacks of them, reads; None for that of
+    values.
+    """
     left, right = _factor(first), _factor(second)
     if left is None or right is None or first.dtype != second.dtype:
         return None
@@ -104,7 +108,9 @@ def _pair(first: torch.Tensor, second: torch.Tensor) -> _Pair | None:
 
 
 def _matrices(storage: SchemeStorage, usage: str) -> list[Any] | None:
-    """The matrices of a stack that has a direction; None where they are not whole blocks."""
+    """Returns the matrices of a stack that has a direction; None where they are not whole
+    blocks.
+    """
     if not isinstance(storage, QuantizedTensor):
         return None
     if usage == "rowwise":  # columns, which are not read, must not restrict where a matrix ends
@@ -117,7 +123,7 @@ def _matrices(storage: SchemeStorage, usage: str) -> list[Any] | None:
 def _start(
     addend: torch.Tensor | None, shape: Sequence[int], dtype: torch.dtype, beta: float
 ) -> torch.Tensor | None:
-    """What a product is added to, in memory of its own; None for nothing."""
+    """Returns what a product is added to, in memory of its own; None for nothing."""
     if addend is None or beta == 0:
         return None
     return addend.detach().expand(shape).to(dtype, copy=True).contiguous()
@@ -236,7 +242,7 @@ def _permute(tensor: QuantizedTensor, dims: Sequence[int]) -> RowResult:
 
 @implements(aten.expand.default, QuantizedTensor)
 def _expand(tensor: QuantizedTensor, size: Sequence[int], *, implicit: bool = False) -> RowResult:
-    """An alias where no dimension grows: torch.matmul() of stacks expands both."""
+    """Returns an alias where no dimension grows: torch.matmul() of stacks expands both."""
     return aten.alias.default(tensor) if _is_shape(tensor, size) else NotImplemented
 
 

@@ -28,8 +28,11 @@ Output: TypeAlias = "torch.Tensor | QuantizedTensorStorage"
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What happens to a sum. With grad, gelu asks for its derivative at gelu_in, and a bias for the
-    sum of B's rows; both together for the sum of the result's rows."""
+    """The steps after a sum.
+
+    With grad, gelu multiplies by its derivative at gelu_in, and a bias adds a second result: the
+    sum of B's rows, or with gelu of the result's rows.
+    """
 
     out_dtype: torch.dtype
     bias: torch.Tensor | None = None
@@ -47,11 +50,13 @@ class Epilogue:
         return None if self.grad else self.bias
 
     def is_plain(self) -> bool:
-        """Whether bias, accumulation and dtype are all, as the core does them itself."""
+        """Returns whether bias, accumulation and dtype are all, as the core does them itself."""
         return not self.gelu and self.alpha == 1.0 and self.ends_plainly()
 
     def ends_plainly(self) -> bool:
-        """Whether no factor and no quantizer follow, so that the core can write the result."""
+        """Returns whether no factor and no quantizer follow, so that the core can write the
+        result.
+        """
         # Without accumulation beta is 0 or None, and nothing is scaled by it.
         beta_is_one = not self.accumulate or self.beta in (None, 1.0)
         return beta_is_one and self.quantizer is None
@@ -61,7 +66,7 @@ Result = tuple[Any, torch.Tensor | None, torch.Tensor | None]
 
 
 def multiply(a: Codes, b: Codes, layout: Layout, epilogue: Epilogue, out: Output | None) -> Result:
-    """B times A by the layout, the bias gradient, and what gelu was applied to.
+    """Returns B times A by the layout, the bias gradient, and the input of gelu.
 
     a, b: plain tensors, or storages of one family. out: None, or where the result goes.
     Errors: ValueError for sizes, out or accumulation that do not fit; RuntimeError for operands of
@@ -132,7 +137,7 @@ def _check(a: Codes, b: Codes, sizes: Sizes, epilogue: Epilogue, out: Output | N
 
 
 def _is_torchs(a: torch.Tensor, b: torch.Tensor, epilogue: Epilogue) -> bool:
-    """Whether one operator of PyTorch makes this product: plain tensors, all of one dtype.
+    """Returns whether one operator of PyTorch computes the product: plain tensors of one dtype.
 
     Not in float16: PyTorch has no fast product of it on most CPUs. One in float32, rounded once,
     was 5 to 40 times as fast.
@@ -175,7 +180,9 @@ def _bias_grad(b: Codes, epilogue: Epilogue) -> torch.Tensor:
 def _gelu_and_bias_gradients(
     a: Codes, b: Codes, layout: Layout, epilogue: Epilogue, out: Output | None
 ) -> Result:
-    """The product times GELU's derivative, and the sum of its rows: cuBLASLt's DGELU_BGRAD."""
+    """Returns the product times GELU's derivative, and the sum of its rows, as cuBLASLt's
+    DGELU_BGRAD.
+    """
     if epilogue.accumulate:
         raise NotImplementedError(
             "general_gemm: gelu with grad and bias sums the gradient alone and needs "
@@ -210,7 +217,10 @@ def _nothing(sizes: Sizes, epilogue: Epilogue, out: Output | None, device: torch
 
 
 def _operands(a: Codes, b: Codes, layout: Layout) -> tuple[Operand, Operand, str]:
-    """Requires: both are storages."""
+    """Returns the operands as the core reads them, and the text of the layout.
+
+    Requires: both are storages.
+    """
     assert isinstance(a, SchemeStorage) and isinstance(b, SchemeStorage)
     usage_a, usage_b = layout.usages
     second = operand(a, (usage_a,))
@@ -270,7 +280,7 @@ def _gelu(
 
 
 def _sum(a: Codes, b: Codes, layout: Layout) -> torch.Tensor:
-    """The product as an fp32 matrix."""
+    """Returns the product as an fp32 matrix."""
     if is_scheme(a):
         sizes = product_sizes(a, b, layout)
         return qgemm(*_operands(a, b, layout), (sizes.rows, sizes.cols), torch.float32)
@@ -284,7 +294,7 @@ def _finish(
     epilogue: Epilogue,
     out: Output | None,
 ) -> tuple[Any, torch.Tensor | None]:
-    """The fp32 sum's way to the result; also what gelu was applied to, in the output's dtype."""
+    """Returns the result of the fp32 sum, and the input of gelu in the output's dtype."""
     dtype, gelu_input = epilogue.out_dtype, None
     y = total if epilogue.alpha == 1.0 else total * epilogue.alpha
     if epilogue.added is not None:
@@ -300,7 +310,7 @@ def _finish(
 
 
 def _stored(y: torch.Tensor, epilogue: Epilogue, out: Output | None) -> Output:
-    """What is left to do with an fp32 matrix: quantizing, accumulation, rounding."""
+    """Returns the fp32 matrix quantized, or accumulated and rounded."""
     if epilogue.quantizer is not None:
         return _quantized(y, epilogue, out)
     if epilogue.accumulate:
@@ -328,7 +338,7 @@ def _row_scaled(
     epilogue: Epilogue,
     out: torch.Tensor | None,
 ) -> torch.Tensor:
-    """The sum and the bias in fp32, rounded; what accumulates comes last."""
+    """Returns the sum and the bias in fp32, rounded; what accumulates comes last."""
     if (
         epilogue.gelu
         or epilogue.quantizer is not None

@@ -47,14 +47,14 @@ def general_gemm(
     extra_output: torch.Tensor | None = None,
     bulk_overlap: bool = False,
 ) -> tuple[Any, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """alpha times the product of B and A, as a linear layer's three products read them.
+    """Returns alpha times the product of B and A, as a linear layer's three products read them.
 
     layout:  "TN": B (M, K) times A (N, K) transposed, rowwise data of both (forward: A weight).
              "NN": B (M, N) times A (N, K), A columnwise (gradient of the input).
              "NT": B (M, N) transposed times A (M, K), both columnwise (gradient of the weight).
     Shapes:  leading dimensions are flattened; the result has B's, but in NT, where it is a matrix.
     out_dtype: None is out's, else A's. out: contiguous; accumulate adds beta (None: 1) times it.
-    bias:    1-D, added; with grad it only asks for the sum of B over its rows, the second result.
+    bias:    1-D, added; with grad the second result is the sum of B over its rows instead.
     gelu:    the third result is what it was applied to; with grad the derivative at gelu_in.
     quantization_params: the result is quantized by it.
     use_split_accumulator: sums are always kept in fp32. ub, ub_type, extra_output, bulk_overlap:

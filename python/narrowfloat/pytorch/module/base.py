@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What quantized linear layers have in common: recipe states, kept weights, parameters."""
+"""The base class of quantized linear layers: recipe states, kept weights, parameters."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ class QuantizedLayer(torch.nn.Module):
         return kept
 
     def _check_recipe_of_weights(self, recipe: Recipe) -> None:
-        """Errors: RuntimeError if a weight was quantized for another recipe."""
+        """Raises RuntimeError if a weight was quantized for another recipe."""
         for name, weight in zip(self.weight_names, self._weights(), strict=True):
             quantizer = getattr(weight, "_quantizer", None)
             wanted = None if quantizer is None else quantizer._get_compatible_recipe()
@@ -297,7 +297,9 @@ class QuantizedLayer(torch.nn.Module):
         return quantizer
 
     def _apply(self, *args: Any, **kwargs: Any) -> torch.nn.Module:
-        """As torch.nn.Module's; what callers attached to quantized parameters stays on them."""
+        """Runs torch.nn.Module's _apply(); attributes that callers set on quantized parameters
+        stay.
+        """
         before = {
             name: (parameter, dict(parameter.__dict__))
             for name, parameter in self._parameters.items()
@@ -363,7 +365,7 @@ class QuantizedLayer(torch.nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        """As torch.nn.Module's; a checkpoint without extra state, such as nn.Linear's, is complete.
+        """Runs torch.nn.Module's; accepts a checkpoint without extra state, such as nn.Linear's.
 
         Extra state comes first: the scale that quantized weights are stored with is part of it.
         """

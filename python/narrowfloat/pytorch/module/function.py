@@ -23,13 +23,13 @@ from narrowfloat.pytorch.quantized_tensor import (
 )
 from narrowfloat.pytorch.tensor._fsdp import is_of_one_pass
 
-# Gradients of weights, and of biases; None where there is none.
+# Gradients of weights and of biases; None for one that is not computed.
 Gradients = tuple[list[torch.Tensor | None], list[torch.Tensor | None]]
 
 
 @dataclass
 class Call:
-    """How one forward pass of a layer and its backward pass run.
+    """The settings of one forward pass of a layer and its backward pass.
 
     slots, kept: one per weight; a kept weight is quantized already, None is not. splits: rows of
     the input that belong to each weight. dtype: of activations and of all gradients.
@@ -142,7 +142,7 @@ def quantize_weight(
 ) -> TensorLike:
     """Returns the weight as gemms read it; a quantized parameter stays what it is.
 
-    Errors: AssertionError if a feature wants to change a quantized parameter.
+    Errors: AssertionError if a feature would change a quantized parameter.
     """
     if not isinstance(weight, QuantizedTensorStorage):
         return quantize(weight, quantizer, dtype, rowwise=True, columnwise=needs_dgrad)

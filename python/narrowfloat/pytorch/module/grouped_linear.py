@@ -23,8 +23,19 @@ class GroupedLinear(RunningLayer):
     """Computes y_i = x_i weight_i^T + bias_i for the parts x_i of the input's rows.
 
     Parameters: weight0, weight1, ... (out_features, in_features) and bias0, ... (out_features,).
-    The arguments are those of Linear, and num_gemms is the number of weights.
-    Errors: as Linear; NotImplementedError for parameters that are one grouped tensor.
+
+    num_gemms: the number of weights.
+    in_features, out_features, bias, device, dtype, params_dtype: of each weight, as Linear's.
+    init_method, get_rng_state_tracker, rng_tracker_name: as Linear's, called for each weight.
+    return_bias: the result is (y, biases), and the biases are not added.
+    fuse_wgrad_accumulation, delay_wgrad_compute, save_original_input, name, tp_group, tp_size,
+    ub_name: as Linear's.
+    parallel_mode, sequence_parallel: need a group of one rank.
+    ub_overlap_rs, ub_overlap_ag: must be False; overlap with communication needs a GPU.
+    single_grouped_weight, single_grouped_bias, use_grouped_tensor: must not be set; parameters in
+        one grouped tensor are not supported.
+
+    Errors: ValueError unless num_gemms is positive; as Linear.
     """
 
     MODULE_TYPE = "grouped_linear"
@@ -155,7 +166,7 @@ class GroupedLinear(RunningLayer):
         return y, [self._returned_bias(bias, y.dtype) for bias in self._biases()]
 
     def _check_slots(self, slots: Sequence[Slots]) -> None:
-        """Errors: ValueError if weights differ in which directions stay in high precision."""
+        """Raises ValueError if weights differ in which directions stay in high precision."""
         for kind in ("activation", "weight", "gradient"):
             quantizers = [getattr(slot, kind) for slot in slots]
             found = {q.holds_values(): type(q).__name__ for q in quantizers if q is not None}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a tracer of torch.compile sees a quantized layer: one node, which trains.
+"""Shows a tracer of torch.compile a quantized layer: one node, which trains.
 
 While a function is compiled, the layer makes its recipe's state and a node that holds copies of its
 quantizers. The graph then depends on the text of the recipe and on the buffers of delayed scaling,
@@ -49,7 +49,7 @@ class Slot(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What decides a forward pass beside its tensors. slots: one tuple per weight.
+    """The settings of a forward pass. slots: one tuple per weight.
 
     The other fields are those of Call.
     """

@@ -23,17 +23,30 @@ class Linear(RunningLayer, torch.nn.Linear):
     """Computes y = x weight^T + bias as torch.nn.Linear does, quantized inside `autocast`.
 
     Parameters: weight (out_features, in_features), bias (out_features,) or None, with the first
-    values, state_dict names and arguments of torch.nn.Linear. Made inside quantized_model_init, the
-    weight is a quantized tensor. Without a recipe and a debug feature the product is
+    values and state_dict names of torch.nn.Linear. Made inside quantized_model_init, the weight is
+    a quantized tensor. Without a recipe and a debug feature the product is
     torch.nn.functional.linear itself.
 
-    Keyword arguments are those of TransformerEngine's Linear. init_method sets the weight (biases
-    are then zero), inside a fork() of get_rng_state_tracker (under rng_tracker_name). params_dtype:
-    another name of dtype. return_bias: returns (x weight^T, bias). fuse_wgrad_accumulation: adds
-    the weight's gradient to weight.main_grad. delay_wgrad_compute: backward_dw() computes it.
-    save_original_input: backward quantizes the input again, which saves its codes. name: for debug
-    configurations and roles. tp_group, tp_size: for debug features. ub_name is kept.
-    Errors: NotImplementedError for parallel modes, parameters_split and overlap with communication.
+    in_features, out_features, bias, device, dtype: as torch.nn.Linear's.
+    params_dtype: another name of dtype. Both may be given if they are equal.
+    init_method: called with the weight to set its first values; biases are then zero.
+    get_rng_state_tracker, rng_tracker_name: the values are drawn inside the tracker's
+        fork(rng_tracker_name).
+    return_bias: the result is (x weight^T, bias), and the bias is not added.
+    fuse_wgrad_accumulation: adds the weight's gradient to weight.main_grad.
+    delay_wgrad_compute: backward_dw() computes the weight's gradient, not the backward pass.
+    save_original_input: backward quantizes the input again instead of saving its codes.
+    name: the name that debug configurations and roles use; None is `Layer_<n>`.
+    tp_group, tp_size: the tensor-parallel group and its size, over which debug features reduce.
+    ub_name: stored as an attribute.
+    parallel_mode: None, or "column" or "row" with a group of one rank; shard with DTensor instead.
+    sequence_parallel: needs a group of one rank.
+    parameters_split: must be None.
+    ub_overlap_ag, ub_overlap_rs, ub_overlap_rs_dgrad, ub_bulk_dgrad, ub_bulk_wgrad,
+    symmetric_ar_type: must not be set; overlap with communication needs a GPU.
+
+    Errors: NotImplementedError for the options above; ValueError for two dtypes that differ or an
+    unknown parallel_mode.
     """
 
     ub_name: str | None = None

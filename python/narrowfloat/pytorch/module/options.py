@@ -25,7 +25,7 @@ def choose_dtype(
 
 
 def refuse(layer: str, reason: str, **options: Any) -> None:
-    """Errors: NotImplementedError, naming option and value, for the first that is set."""
+    """Raises NotImplementedError, naming option and value, for the first that is set."""
     for name, value in options.items():
         if value not in (None, False):
             raise NotImplementedError(f"{layer}: {name} {reason}, got {name}={value!r}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One forward pass of a quantized layer, from its quantizers to the differentiable product."""
+"""Runs one forward pass of a quantized layer, from its quantizers to the differentiable product."""
 
 from __future__ import annotations
 

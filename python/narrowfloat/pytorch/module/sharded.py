@@ -34,7 +34,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 def part_of(parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
     """Returns this rank's part of the first rank's tensor, placed as a parameter; else the tensor.
 
-    Ranks that have drawn other values, replicas among them, so agree. Codes travel as they are.
+    So ranks that drew other values agree. Codes are sent unchanged.
     """
     if not is_dtensor(parameter):
         return whole
@@ -119,7 +119,7 @@ class Shards:
     ) -> torch.Tensor:
         """Returns the input of the product: (..., in), or (rows, in) if it was gathered.
 
-        plain: backward or a debug feature reads values, which then travel in place of codes.
+        plain: backward or a debug feature reads values, which are then sent in place of codes.
         """
         if self.gather_dim is None:
             return self.x
@@ -208,7 +208,7 @@ def shards_of(layer: Linear, x: torch.Tensor) -> Shards | None:
 
 
 def refuse_dtensors(layer: QuantizedLayer, x: torch.Tensor) -> None:
-    """Errors: NotImplementedError, naming it, if a parameter or the input is a DTensor."""
+    """Raises NotImplementedError, naming it, if a parameter or the input is a DTensor."""
     for name, tensor in (("input", x), *layer.named_parameters(recurse=False)):
         if is_dtensor(tensor):
             raise NotImplementedError(
@@ -226,7 +226,7 @@ def _refuse_options(layer: Linear) -> None:
 
 
 def require_whole_blocks(layer: Linear, slots: Slots) -> None:
-    """Errors: ValueError if shards of the weight end inside blocks of the whole weight."""
+    """Raises ValueError if shards of the weight end inside blocks of the whole weight."""
     weight, own = layer.weight, local(layer.weight)
     quantizer = getattr(slots.weight, "parent_quantizer", slots.weight)
     if quantizer is None or isinstance(own, QuantizedTensorStorage) or not is_dtensor(weight):

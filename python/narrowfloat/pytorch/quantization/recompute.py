@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 @dataclass
 class FirstPass:
-    """What one layer had in a first pass. scales: copies of what delayed scaling moves on."""
+    """The state of one layer in a first pass. scales: copies, which delayed scaling keeps."""
 
     layer: int
     autocast: Any

@@ -109,14 +109,14 @@ def _select(tensor: BlockTensor, dim: int, index: int) -> RowResult:
 
 
 def _in_range(index: int, size: int) -> int:
-    """`index` counted from the front. Errors: IndexError, as torch has it."""
+    """Returns `index` counted from the front. Errors: IndexError, as torch has it."""
     if not -size <= index < size:
         raise IndexError(f"select: index {index} is out of range for a dimension of size {size}")
     return index % size
 
 
 def _view_of(tensor: MXFP8Tensor | BlockTensor | None, shape: torch.Size) -> RowResult:
-    """An alias of another shape; NotImplemented where blocks or strides do not allow one."""
+    """Returns an alias of another shape; NotImplemented where blocks or strides forbid one."""
     if tensor is None:
         return NotImplemented
     if tensor._why_no_view(shape) is not None:

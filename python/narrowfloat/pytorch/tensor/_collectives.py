@@ -28,7 +28,10 @@ functional = torch.ops._c10d_functional
 
 
 def _buffers(tensor: QuantizedTensor) -> list[torch.Tensor]:
-    """The buffers as they travel: dense, in the order of the family. A stale transpose stays."""
+    """Returns the buffers as they are sent: dense, in the order of the family.
+
+    A stale transpose stays.
+    """
     found = []
     for leaf in tensor._leaves():
         require_fresh(leaf)
@@ -42,7 +45,7 @@ def _buffers(tensor: QuantizedTensor) -> list[torch.Tensor]:
 
 
 def _layout(tensor: QuantizedTensor) -> str:
-    """What must agree before bytes move: formats, directions, shapes."""
+    """Returns the layout that all ranks must share: formats, directions, shapes."""
     parts = [f"{type(tensor).__name__}{tuple(tensor.shape)}"]
     for leaf in tensor._leaves():
         settings = [f"{s.keyword}={getattr(leaf, s.name)!r}" for s in leaf.SETTINGS]
@@ -66,7 +69,7 @@ def _take(tensor: QuantizedTensor, buffers: list[torch.Tensor]) -> None:
 def _require_alike(
     operator: Operator, tensors: list[Any], group: torch.ScriptObject | None = None
 ) -> None:
-    """Errors: ValueError unless all tensors, of all ranks of `group`, have one layout."""
+    """Raises ValueError unless all tensors, of all ranks of `group`, have one layout."""
     plain = [t for t in tensors if not isinstance(t, QuantizedTensor)]
     layouts = sorted({_layout(t) for t in tensors if isinstance(t, QuantizedTensor)})
     if plain or len(layouts) != 1:
@@ -203,7 +206,7 @@ def _allgather_coalesced(
 
 
 def _require_same_format(operator: Operator, output: torch.Tensor, own: torch.Tensor) -> None:
-    """Errors: ValueError unless both are of one class."""
+    """Raises ValueError unless both are of one class."""
     if type(output) is not type(own):
         raise ValueError(
             f"{operator}: input and output must be of one class, got {type(own).__name__} and "

@@ -25,7 +25,7 @@ _DIRECTIONS = ("rowwise", "columnwise")
 
 @lru_cache
 def _scale_axis(spec: _core.QuantSpec, columnwise: bool, along_rows: bool) -> int:
-    """The axis of a direction's scales that grows with the rows, or with the columns."""
+    """Returns the axis of a direction's scales that grows with the rows, or with the columns."""
     block = spec.block_length
     longer = (2 * block, block) if along_rows else (block, 2 * block)
     content = spec.scale_content_shape((block, block), columnwise)
@@ -36,7 +36,7 @@ def _scale_axis(spec: _core.QuantSpec, columnwise: bool, along_rows: bool) -> in
 def _matrix_range(
     shape: torch.Size, dim: int, start: int, length: int
 ) -> tuple[bool, int, int] | None:
-    """Whether a cut lies along the rows of the flattened tensor, and its range there.
+    """Returns whether a cut lies along the rows of the flattened tensor, and its range there.
 
     None if its rows are not consecutive.
     """
@@ -106,7 +106,7 @@ def _cut_codes(
 def _cut_scales(
     tensor: BlockStorage, columnwise: bool, size: torch.Size, found: tuple[bool, int, int]
 ) -> torch.Tensor:
-    """Scales of a cut without their padding along the axis of the cut."""
+    """Returns the scales of a cut without their padding along the axis of the cut."""
     along_rows, first, _ = found
     spec = tensor._spec()
     scales = tensor.__dict__["_columnwise_scale_inv" if columnwise else "_rowwise_scale_inv"]

@@ -29,7 +29,7 @@ Codes = torch.Tensor | None
 
 
 def transposed_dim(tensor: Float8Tensor, dim: int) -> int:
-    """Where a logical dimension lies in the transpose."""
+    """Returns where a logical dimension lies in the transpose."""
     rank = tensor.dim()
     dim %= rank
     if rank < 2:
@@ -38,14 +38,14 @@ def transposed_dim(tensor: Float8Tensor, dim: int) -> int:
 
 
 def with_codes(tensor: Float8Tensor, data: Codes, transpose: Codes) -> Float8Tensor:
-    """A tensor over other codes under the scale of `tensor`."""
+    """Returns a tensor over other codes under the scale of `tensor`."""
     codes: Any = transpose if data is None else data
     shape = codes.shape if data is not None else from_columnwise(codes.shape)
     return Float8Tensor._like_codes(tensor, shape, data, transpose)
 
 
 def part_of(tensor: Float8Tensor, data: Codes, transpose: Codes) -> Float8Tensor:
-    """A part of `tensor` over views of its codes."""
+    """Returns a part of `tensor` over views of its codes."""
     part: Any = with_codes(tensor, data, transpose)
     if part.shape != tensor.shape or tensor._cut is not None:
         part._cut = tensor._cut or Cut.of(tensor)
@@ -55,7 +55,7 @@ def part_of(tensor: Float8Tensor, data: Codes, transpose: Codes) -> Float8Tensor
 def on_both(
     tensor: Float8Tensor, dim: int, cut: Callable[[torch.Tensor, int], torch.Tensor]
 ) -> Float8Tensor:
-    """`cut` applied along a logical dimension to the codes and to a valid transpose."""
+    """Returns `cut` applied along a logical dimension to the codes and to a valid transpose."""
     data = None if tensor._data is None else cut(tensor._data, dim)
     transpose = None
     if tensor._transpose is not None and tensor._has_columnwise():

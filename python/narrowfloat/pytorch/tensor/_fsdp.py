@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters that FSDP2 shards: what travels in an all-gather, and what is made of it."""
+"""Parameters that FSDP2 shards: the buffers that it gathers, and the gathered parameter."""
 
 from __future__ import annotations
 
@@ -85,7 +85,9 @@ def usages_of_pass(
 
 
 def _directions_are_alike(shard: Quantized, length: int) -> bool:
-    """Whether either direction of a shard of `length` rows travels in buffers of the same sizes."""
+    """Returns whether both directions of a shard of `length` rows are sent in buffers of the same
+    sizes.
+    """
     usages = [_usages_at_hand(shard, wanted) for wanted in ((True, False), (False, True))]
     first, second = (
         [math.prod(route.sent(length)) for route in transport.routes(shard, fields)]
@@ -113,7 +115,7 @@ def _name_of(module: torch.nn.Module, shard: Quantized) -> str:
 
 
 def _fits_first_gather(param: FSDPParam | None, sent: Sequence[torch.Tensor], world: int) -> bool:
-    """Whether FSDP2 can gather these buffers where it gathered the first ones."""
+    """Returns whether FSDP2 can gather these buffers where it gathered the first ones."""
     memory = [] if param is None else param.all_gather_outputs
     wanted = [world * buffer.numel() for buffer in sent]
     return not memory or [buffer.numel() for buffer in memory] == wanted
@@ -138,7 +140,7 @@ def _frames() -> Iterator[types.FrameType]:
 
 
 def is_asked_by_fsdp() -> bool:
-    """Whether FSDP2 runs the operator that is being dispatched."""
+    """Returns whether FSDP2 runs the operator that is being dispatched."""
     return any(frame.f_globals.get("__name__") == _FSDP_PARAMETER for frame in _frames())
 
 
@@ -146,7 +148,7 @@ def refuse_plain_shards(tensor: Quantized, why: str) -> None:
     """Raises if torch.distributed shards a tensor for which an operator would give plain values.
 
     FSDP2 and DTensor would keep the values in place of the tensor, unquantized, without a word.
-    Only their callers' frames tell them from a program that reads values.
+    Only the frames of the callers distinguish them from a program that reads values.
     Errors: NotImplementedError, naming the parameter where FSDP2 shards.
     """
     for frame in _frames():
@@ -200,7 +202,9 @@ class ShardGroup:
 
 
 class _Part(NamedTuple):
-    """What one storage sends: the fields with rows, and those that all ranks must agree on."""
+    """The buffers that one storage sends: fields with rows, and fields that all ranks must
+    share.
+    """
 
     fields: tuple[str, ...]
     shared: tuple[str, ...]
@@ -238,7 +242,7 @@ class _Bundle(NamedTuple):
 
 
 class _Gathering(NamedTuple):
-    """What rebuilding the parameter takes."""
+    """The metadata that rebuilds the parameter."""
 
     parts: tuple[_Part | None, ...]
     whole: int | None  # first indices of the parameter; None: as many as arrive
@@ -261,7 +265,7 @@ class ShardedParameter(_Storage):
     """The hooks of FSDP2 for a tensor of one scheme."""
 
     def _shard_parts(self, usages: tuple[bool, bool]) -> list[tuple[Any, tuple[bool, bool]]]:
-        """Returns the storages that travel, with their directions."""
+        """Returns the storages that are sent, with their directions."""
         return [(self, usages)]
 
     def _gather_usages(self, module: torch.nn.Module, length: int) -> list[tuple[bool, bool]]:
@@ -291,7 +295,7 @@ class ShardedParameter(_Storage):
         for what cannot be gathered, and for other directions than those of the first gather.
         """
         with _naming(module, self):
-            # What cannot travel is named first, whether or not FSDP2 runs the hook.
+            # Names first what cannot be sent, whether or not FSDP2 runs the hook.
             for storage, _ in self._shard_parts((True, True)):
                 if storage is not None:
                     _require_transportable(storage)
@@ -369,7 +373,7 @@ class ShardedParameter(_Storage):
 
 
 def _require_transportable(storage: Quantized) -> None:
-    """Errors: NotImplementedError for a storage whose buffers cannot travel."""
+    """Raises NotImplementedError for a storage whose buffers cannot be sent."""
     reason = storage._why_no_transport()
     if reason is not None:
         raise NotImplementedError(reason)
@@ -378,7 +382,7 @@ def _require_transportable(storage: Quantized) -> None:
 def _part_of(
     storage: Quantized, usages: tuple[bool, bool], world: int | None, padded: int | None
 ) -> _Part:
-    """Errors: NotImplementedError or RuntimeError for what cannot travel."""
+    """Raises NotImplementedError or RuntimeError for a storage that cannot be sent."""
     _require_transportable(storage)
     storage._own_buffers()
     usages = _usages_at_hand(storage, usages)
@@ -427,7 +431,7 @@ def _in_shape(
 def _require_agreement(
     names: Sequence[str], gathered_values: Sequence[torch.Tensor], cls: type
 ) -> None:
-    """Errors: RuntimeError if a rank's bytes differ from the first one's."""
+    """Raises RuntimeError if a rank's bytes differ from the first one's."""
     for name, values in zip(names, gathered_values, strict=True):
         ranks = values.contiguous().view(torch.uint8)
         if not torch.equal(ranks, ranks[:1].expand_as(ranks)):
@@ -479,7 +483,7 @@ def gather_shards(shard: Quantized, gather: Callable[[torch.Tensor], torch.Tenso
         if storage is None:
             arrived.append(None)
             continue
-        # Padded shards are equal, so two of them stand for all.
+        # Padded shards are equal, so two of them show what holds for all.
         part = _part_of(storage, usages, 2, storage._logical_shape()[0])
         buffers = [gather(buffer) for buffer in transport.extract(storage, part.fields)]
         shared = [gather(value) for value in _shares(storage, part.shared)]
@@ -505,7 +509,9 @@ def _give_quantizer(
 
 
 def is_of_one_pass(weight: Quantized) -> bool:
-    """Whether FSDP2 gathered one direction of a weight, and gathers the other for backward."""
+    """Returns whether FSDP2 gathered one direction of a weight and gathers the other for
+    backward.
+    """
     return getattr(weight._quantizer, "_of_one_pass", False)
 
 
@@ -513,13 +519,13 @@ _CHILDREN = {"rowwise": (True, False), "columnwise": (False, True)}
 
 
 class ShardedHybrid(ShardedParameter):
-    """The hooks of FSDP2 for a tensor of two storages: both travel, in every pass."""
+    """The hooks of FSDP2 for a tensor of two storages: both are sent, in every pass."""
 
     def _gather_usages(self, module: torch.nn.Module, length: int) -> list[tuple[bool, bool]]:
         return [(True, True)]
 
     def _shard_parts(self, usages: tuple[bool, bool]) -> list[tuple[Any, tuple[bool, bool]]]:
-        """Errors: NotImplementedError for a child that cannot travel."""
+        """Raises NotImplementedError for a child that cannot be sent."""
         parts = []
         for direction, wanted in _CHILDREN.items():
             child = getattr(self, f"_{direction}_storage")
@@ -550,7 +556,7 @@ class ShardedHybrid(ShardedParameter):
 
 
 def _require_transport(child: Quantized, direction: str) -> None:
-    """Errors: NotImplementedError for a bare storage, and for a family without the protocol."""
+    """Raises NotImplementedError for a bare storage, and for a family without the protocol."""
     name = type(child).__name__
     is_tensor = isinstance(child, torch.Tensor)
     if not is_tensor:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All-gather of values that are quantized before they travel."""
+"""All-gather of values that are quantized before they are sent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def joiner(group: Group, runs: int = 1) -> Callable[[torch.Tensor], torch.Tensor
 
 
 def _travels(shard: Quantized, runs: int) -> bool:
-    """Returns whether the runs of rows in a shard end with blocks, in buffers that can travel."""
+    """Returns whether the runs of rows in a shard end with blocks, in buffers that can be sent."""
     length = shard.shape[0] // runs
     usages = shard.get_usages()
     fields = shard._transport_fields(usages["rowwise"], usages["columnwise"])
@@ -65,8 +65,8 @@ def gather_quantized(
 ) -> Quantized:
     """Gathers rows; returns the bytes that `quantizer` gives their values.
 
-    x: as many rows on every rank. runs: as joiner() reads it. Codes and scales travel. Values
-    travel, and every rank quantizes them, where the runs of a rank do not end with blocks, for
+    x: as many rows on every rank. runs: as joiner() reads it. Codes and scales are sent. Values
+    are sent, and every rank quantizes them, where the runs of a rank do not end with blocks, for
     quantizers of several tensors or with a scale per row, and for columnwise NVFP4 of more than two
     dimensions.
     """

@@ -136,14 +136,16 @@ class HostedGroup(HostedView):
         return quantizer
 
     def _keep_members(self) -> None:
-        """TransformerEngine's own code splits groups into tensors of its classes."""
+        """Removes the members: TransformerEngine's own code splits groups into tensors of its
+        classes.
+        """
         self.quantized_tensors = None  # type: ignore[misc]  # the host has __dict__
 
     def _mark_swizzled(self) -> None:
         self._with_gemm_swizzled_scales = True  # type: ignore[misc]  # the host has __dict__
 
     def _mark_columnwise(self) -> None:
-        """The buffers themselves say which directions are there."""
+        """Does nothing: the buffers tell which directions are present."""
 
     def _plain_like(self, dtype: torch.dtype, device: torch.device) -> GroupedTensorStorage:
         plain = super()._plain_like(dtype, device)  # type: ignore[misc]  # of the class beside this one

@@ -26,7 +26,9 @@ from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor
 def map_quantized(
     tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]
 ) -> dict[str, Any] | None:
-    """Constructor arguments with the operator's result on each child; None if one is plain."""
+    """Returns constructor arguments with the operator's result on each child, or None if one is
+    plain.
+    """
     if not all(isinstance(child, QuantizedTensor) for child in tensor._children()):
         return None
     try:
@@ -102,7 +104,7 @@ def _mapped(tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]) -> Ro
 
 
 def _pieces(tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]) -> RowResults:
-    """A hybrid tensor of each piece; NotImplemented where a child has no such pieces."""
+    """Returns a hybrid tensor of each piece; NotImplemented where a child has no such pieces."""
     if not all(isinstance(child, QuantizedTensor) for child in tensor._children()):
         return NotImplemented
     parts = tensor._map(operator)
@@ -118,7 +120,7 @@ def _pieces(tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]) -> Ro
 
 @implements(aten.split.Tensor, HybridQuantizedTensor)
 def _split(tensor: HybridQuantizedTensor, split_size: int, dim: int = 0) -> RowResults:
-    """Errors: NotImplementedError where a child has blocks that the pieces would cut."""
+    """Raises NotImplementedError where a child has blocks that the pieces would cut."""
     pieces = _pieces(tensor, lambda child: aten.split.Tensor(child, split_size, dim))
     if pieces is not NotImplemented:
         return pieces

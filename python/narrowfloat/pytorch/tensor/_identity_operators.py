@@ -16,7 +16,7 @@ from narrowfloat.pytorch.tensor.identity_tensor import IdentityTensor
 def over(
     tensor: IdentityTensor, data: torch.Tensor, dtype: torch.dtype | None = None
 ) -> IdentityTensor:
-    """A tensor of the same class over other values."""
+    """Returns a tensor of the same class over other values."""
     return tensor._rebuild(
         data.shape, hp_data=data, fake_dtype=tensor.dtype if dtype is None else dtype
     )

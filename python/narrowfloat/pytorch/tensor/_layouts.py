@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a quantizer and a shape decide about a new tensor, kept for the next call."""
+"""Layouts of new tensors, by quantizer and shape, kept for the next call."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 def contiguous_strides(shape: torch.Size) -> tuple[int, ...]:
-    """Strides of a dense tensor of `shape`."""
+    """Returns the strides of a dense tensor of `shape`."""
     return torch.empty(shape, device="meta").stride()
 
 
@@ -30,7 +30,7 @@ def is_identity_stride(
     stride: Sequence[int],
     storage_offset: int | None,
 ) -> bool:
-    """Whether as_strided() with these arguments asks for the tensor as it is."""
+    """Returns whether as_strided() with these arguments asks for the tensor as it is."""
     return (
         tuple(size) == tuple(tensor.shape)
         and tuple(stride) == contiguous_strides(tensor.shape)
@@ -41,14 +41,14 @@ def is_identity_stride(
 def normalize_slice(
     length: int, start: int | None, end: int | None, step: int
 ) -> tuple[int, int, int]:
-    """start, stop and step of a slice of `length` items, as torch understands them."""
+    """Returns start, stop and step of a slice of `length` items, as torch understands them."""
     return slice(start, end, step).indices(length)
 
 
 def is_full_slice(
     tensor: torch.Tensor, dim: int, start: int | None, end: int | None, step: int
 ) -> bool:
-    """Whether a slice takes everything."""
+    """Returns whether a slice takes everything."""
     length = tensor.shape[dim]
     return normalize_slice(length, start, end, step) == (0, length, 1)
 
@@ -56,7 +56,7 @@ def is_full_slice(
 def row_shard(
     tensor: torch.Tensor, size: list[int], stride: list[int], offset: int
 ) -> tuple[int, int] | None:
-    """First and last row, if the arguments ask for whole rows in a piece."""
+    """Returns the first and last row, if the arguments ask for whole rows in a piece."""
     shape = tensor.shape
     dense = contiguous_strides(shape)
     if len(size) != len(shape) or len(shape) < 2 or tuple(size[1:]) != tuple(shape[1:]):
@@ -121,7 +121,7 @@ def _to_copy(
 
 
 def plain_source(dst: QuantizedTensor, src: torch.Tensor) -> torch.Tensor:
-    """`src` as copy_() means it: of the shape of `dst`, of a type that can be quantized."""
+    """Returns `src` as copy_() means it: of the shape of `dst`, of a type that can be quantized."""
     if src.shape != dst.shape:
         src = src.expand(dst.shape)
     return src if src.dtype in _native.FLOAT_DTYPES else src.to(dst.dtype)
@@ -134,7 +134,7 @@ def of_one_family(dst: object, src: object) -> bool:
 
 
 def copies_raw(dst: SchemeTensor, src: SchemeTensor) -> bool:
-    """Whether every byte of `dst` has its counterpart in `src`."""
+    """Returns whether every byte of `dst` has its counterpart in `src`."""
     if not of_one_family(dst, src):
         return False
     settings = all(
@@ -200,7 +200,7 @@ def zero_buffers(tensor: SchemeTensor) -> None:
 def empty_buffers(
     tensor: SchemeTensor, device: torch.device | None, pin_memory: bool | None
 ) -> dict[str, torch.Tensor | None]:
-    """Constructor arguments of buffers like those of `tensor`, not initialised."""
+    """Returns constructor arguments of buffers like those of `tensor`, not initialised."""
     return {
         buffer.keyword: None
         if old is None

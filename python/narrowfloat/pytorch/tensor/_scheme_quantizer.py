@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def check_whole_blocks(quantizer: str, scheme: str, shape: tuple[int, ...]) -> None:
-    """Errors: ValueError unless rows and columns are multiples of the scheme's block."""
+    """Raises ValueError unless rows and columns are multiples of the scheme's block."""
     try:
         _check_whole_blocks(quantizer, scheme, shape)
     except TypeError:  # symbols have no hash
@@ -57,7 +57,7 @@ def require_fitting(tensor: str, largest: float, limit: float) -> None:
 
 
 def source_tensor(src: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """`src` as a plain tensor on `device`."""
+    """Returns `src` as a plain tensor on `device`."""
     src = src._decode() if isinstance(src, QuantizedTensorStorage) else unwrapped(src)
     return src if src.device == device else src.to(device)
 
@@ -81,22 +81,22 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
     # What a family answers.
 
     def _scheme(self) -> str:
-        """Name of the scheme."""
+        """Returns the name of the scheme."""
         raise NotImplementedError
 
     def _options(self) -> tuple[tuple[str, Any], ...]:
-        """The options that the verb takes beside the directions."""
+        """Returns the options that the verb takes beside the directions."""
         return ()
 
     def _settings(self) -> dict[str, Any]:
-        """Constructor arguments of the tensor's fields that hold no buffer."""
+        """Returns constructor arguments of the tensor's fields that hold no buffer."""
         raise NotImplementedError
 
     def _check_shape(self, shape: tuple[int, ...]) -> None:
-        """Errors: ValueError for a shape that the format does not take."""
+        """Raises ValueError for a shape that the format does not take."""
 
     def _check_destination(self, dst: object, bare: bool = False) -> None:
-        """Errors: as the family has them, unless `dst` is a tensor of the family.
+        """Raises the family's error unless `dst` is a tensor of the family.
 
         bare: a storage will do.
         """
@@ -106,13 +106,15 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         )
 
     def _reads_any_layout(self) -> bool:
-        """Whether products read per-tensor codes in any layout, so that no transpose is kept."""
+        """Returns whether products read per-tensor codes in any layout, so that no transpose is
+        kept.
+        """
         return is_non_tn_fp8_gemm_supported()
 
     # Specs and plans.
 
     def _directions(self) -> tuple[bool, bool]:
-        """Which codes to make."""
+        """Returns which codes to make."""
         return self.rowwise_usage, self.columnwise_usage
 
     def _spec(self) -> _core.QuantSpec:
@@ -125,11 +127,11 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         return _native.plan(self._spec(), shape)
 
     def _buffer_specs(self, shape: Iterable[int]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-        """dtype and shape of each of the tensor's fields that hold a buffer."""
+        """Returns dtype and shape of each of the tensor's fields that hold a buffer."""
         return {name: (dtype, size) for name, dtype, size in _planned(self, tuple(shape))}
 
     def _check_group(self) -> None:
-        """Any shape goes into a group."""
+        """Does nothing: any shape may be in a group."""
 
     def _group_state(self, count: int, device: Device) -> dict[str, torch.Tensor]:
         """Returns constructor arguments of a group that no member has: one element for each."""
@@ -148,7 +150,9 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
     def inner_tensor_specs(
         self, shape: Iterable[int]
     ) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Shape and dtype of the inner tensors in the order of flattening; no data made."""
+        """Returns the shape and dtype of the inner tensors in the order of flattening; no data
+        made.
+        """
         specs = self._buffer_specs(shape)
         return {
             name: (specs[name][1], specs[name][0])
@@ -157,7 +161,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         }
 
     def storage_metadata(self, dtype: torch.dtype) -> dict[str, Any]:
-        """The tensor's constructor arguments that are no buffers."""
+        """Returns the tensor's constructor arguments that are no buffers."""
         return {**self._settings(), "quantizer": self, "fake_dtype": dtype}
 
     def alloc_tensors(
@@ -167,7 +171,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         device: torch.device | str | None = None,
         pin_memory: bool = False,
     ) -> dict[str, torch.Tensor]:
-        """The inner tensors by name, not initialised."""
+        """Returns the inner tensors by name, not initialised."""
         return {
             name: torch.empty(size, dtype=dtype, device=device, pin_memory=pin_memory)
             for name, (dtype, size) in self._buffer_specs(shape).items()
@@ -176,7 +180,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
     def create_metadata(
         self, shape: Iterable[int], dtype: torch.dtype, requires_grad: bool = False
     ) -> dict[str, Any]:
-        """The context of __tensor_flatten__ that a tensor of this quantizer has."""
+        """Returns the context of __tensor_flatten__ that a tensor of this quantizer has."""
         return {
             "cls": self.STORAGE if self.internal else self.TENSOR,
             "is_tensor": not self.internal,
@@ -193,7 +197,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         requires_grad: bool = False,
         pin_memory: bool = False,
     ) -> TensorT_co:
-        """Errors: ValueError for a shape that the format does not take."""
+        """Raises ValueError for a shape that the format does not take."""
         device = torch.get_default_device() if device is None else torch.device(device)
         shape = torch.Size(shape)
         tensors = self.alloc_tensors(shape, device=device, pin_memory=pin_memory)
@@ -262,7 +266,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         return state
 
     def _fill_nothing(self, src: torch.Tensor, dst: Quantized) -> None:
-        """Takes part in the reduction of amaxes, for an empty shard, and takes what comes of it."""
+        """Takes part in the reduction of amaxes with an empty shard, and stores the result."""
         if not getattr(self, "with_amax_reduction", False):
             return
         rows = max(self._spec().block_length, 1)
@@ -280,14 +284,17 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         *,
         noop_flag: torch.Tensor | None = None,
     ) -> Quantized:
-        """Errors: as the family has them for `dst`; ValueError if the shapes differ."""
+        """Quantizes `src` into `dst` and returns `dst`.
+
+        Errors: the family's for `dst`; ValueError if the shapes differ.
+        """
         self._check_destination(dst)
         return self._update(src, dst, noop_flag)
 
     def update_storage(
         self, src: torch.Tensor, dst: Quantized, *, noop_flag: torch.Tensor | None = None
     ) -> Quantized:
-        """update_quantized() for bare storages too."""
+        """Does what update_quantized() does, for bare storages too."""
         self._check_destination(dst, bare=True)
         return self._update(src, dst, noop_flag)
 
@@ -311,7 +318,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         return dst
 
     def _check_source(self, src: torch.Tensor, dst: Quantized, part: bool) -> None:
-        """Errors: ValueError if `src` cannot be quantized into `dst`; as the family has them."""
+        """Raises ValueError if `src` cannot be quantized into `dst`, or the family's error."""
         if src.shape != dst.shape:
             self._check_same_matrix(src.shape, dst.shape)
         if not part:
@@ -368,7 +375,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         self._label(dst)
 
     def _loose_buffers(self, dst: Quantized) -> dict[str, torch.Tensor]:
-        """Buffers with holes, which verbs do not write."""
+        """Returns the buffers with holes, which verbs do not write."""
         named = {buffer.name: dst.__dict__[buffer.name] for buffer in self.STORAGE.BUFFERS}
         return {n: t for n, t in named.items() if t is not None and not t.is_contiguous()}
 
@@ -390,7 +397,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
                 setattr(dst, name, tensor)
 
     def _check_quantize(self, tensor: torch.Tensor) -> None:
-        """Errors: as the family has them, for a combination of options or a shape."""
+        """Raises the family's error for a combination of options or for a shape."""
         self._check_shape(tensor.shape)
 
     def _check_same_matrix(self, src: torch.Size, dst: torch.Size) -> None:
@@ -431,7 +438,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
 
 
 def scale_shape(spec: _core.QuantSpec, shape: Iterable[int], columnwise: bool) -> tuple[int, ...]:
-    """Shape of the padded scales of one direction of a spec that has both."""
+    """Returns the shape of the padded scales of one direction of a spec that has both."""
     role = "columnwise_scale_inv" if columnwise else "rowwise_scale_inv"
     planned = _native.plan(spec, tuple(shape))
     return next(buffer.shape for buffer in planned if buffer.role == role)

@@ -37,7 +37,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
     # Whether a reshape that the blocks do not allow gives plain values, as a view does.
     RESHAPE_DEQUANTIZES: ClassVar[bool] = True
 
-    # The arguments in a pickle: "buffers", the "element" type and the "modes" stand for fields.
+    # The arguments in a pickle: "buffers", the "element" type and the "modes" expand to fields.
     PAYLOAD: ClassVar[tuple[str, ...]] = (
         "shape",
         "buffers",
@@ -93,12 +93,12 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         return cast(SchemeTensor, type(self).make_like(self))
 
     def clone(self, *, memory_format: torch.memory_format | None = None) -> SchemeTensor:
-        """A copy of every buffer, still quantized."""
+        """Returns a copy of every buffer, still quantized."""
         self._require_cloneable()
         return _IdentityFunc.apply(self, self._cloned_buffers())
 
     def _require_cloneable(self) -> None:
-        """Errors: as the family has them."""
+        """Raises the family's error for a tensor that cannot be cloned."""
 
     def quantize_(
         self, tensor: TensorLike, *, noop_flag: torch.Tensor | None = None
@@ -133,7 +133,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         return self._values_as(wanted)
 
     def _values_as(self, shape: torch.Size) -> torch.Tensor:
-        """The values in another shape, which the blocks do not allow."""
+        """Returns the values in another shape, which the blocks do not allow."""
         origin = f"view gave of a {type(self).__name__}"
         return read_only_values(self.dequantize().view(shape), origin)
 
@@ -229,7 +229,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         return payload_keywords(cls.PAYLOAD, cls.BUFFERS, cls.SETTINGS)
 
     def _payload(self) -> dict[str, Any]:
-        """Constructor arguments that a pickle keeps."""
+        """Returns constructor arguments that a pickle keeps."""
         fields = {**self.get_metadata(), "dtype": self.dtype, "shape": self.shape}
         for buffer in self.BUFFERS:
             fields[buffer.keyword] = self._standalone_buffer(buffer.name)
@@ -250,7 +250,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         return cls(**dict(zip(cls._payload_keywords(), arguments, strict=False)))
 
     def _standalone(self) -> SchemeTensor:
-        """A copy that is no part of another tensor."""
+        """Returns a copy that is no part of another tensor."""
         with torch.no_grad():
             made = self._rebuild(**self._cloned_buffers())
         made.requires_grad_(self.requires_grad)

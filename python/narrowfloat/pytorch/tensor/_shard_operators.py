@@ -16,7 +16,7 @@ from narrowfloat.pytorch.tensor._operators import aten
 
 @implements(aten.cat.default, QuantizedTensor)
 def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> RowResult:
-    """Values; DistributedDataParallel joins parameters so before it sends them."""
+    """Returns the values; DistributedDataParallel joins parameters so before it sends them."""
     for tensor in tensors:
         if isinstance(tensor, QuantizedTensor) and not tensor.HOLDS_VALUES:
             refuse_replicas_of_values(tensor)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What weights over foreign memory and over sharded master copies ask of a family."""
+"""Methods of a family for weights in memory of others and for sharded master copies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ else:
 
 
 class Weight(_Storage):
-    """The answers of a family that has nothing of its own to say."""
+    """The methods of a weight, with the defaults of a family."""
 
     RAW_FIELD: ClassVar[str | None] = None  # the field that moves to foreign memory
     MASTER_IN_HYBRID: ClassVar[bool] = False  # whether a hybrid's child takes pieces of a master
@@ -34,7 +34,7 @@ class Weight(_Storage):
         return self
 
     def _drop_derived(self) -> None:
-        """Drops, or marks as stale, what was made of the row-wise codes."""
+        """Drops, or marks as stale, the buffers that were derived from the rowwise codes."""
 
     def _restore_derived(self) -> None:
         """Makes what follows from the row-wise codes; a second call is allowed."""

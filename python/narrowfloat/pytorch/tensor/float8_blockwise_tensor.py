@@ -88,11 +88,11 @@ class Float8BlockQuantizer(SchemeQuantizer["Float8BlockwiseQTensor"]):
             )
 
     def get_scale_shape(self, shape: Iterable[int], columnwise: bool) -> tuple[int, ...]:
-        """Shape of a direction's padded scales."""
+        """Returns the shape of a direction's padded scales."""
         return scale_shape(_native.make_spec(self._scheme(), True, True), shape, columnwise)
 
     def get_columnwise_shape(self, shape: Iterable[int]) -> tuple[int, ...]:
-        """The last dimension first."""
+        """Returns the shape of columnwise codes: the last dimension first."""
         return tuple(to_columnwise(tuple(shape)))
 
     def is_requantization_safe(self) -> bool:
@@ -113,7 +113,10 @@ Float8BlockQuantizer.register_value_class(
 class Float8BlockwiseQTensor(  # type: ignore[override]  # device: a field in PyTorch's stub
     Float8BlockwiseQTensorStorage, TileWeight, SchemeTensor
 ):
-    """A tensor of FP8 codes under an fp32 scale per block."""
+    """A tensor of FP8 codes under an fp32 scale per block.
+
+    Its arguments are those of Float8BlockwiseQTensorStorage and of QuantizedTensor.
+    """
 
     PAYLOAD = (*SchemeTensor.PAYLOAD, "data_format")  # of older versions, None now
 

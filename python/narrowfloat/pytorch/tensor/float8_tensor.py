@@ -109,11 +109,11 @@ class _Float8QuantizerBase(SchemeQuantizer["Float8Tensor"]):
         self._cast(src, fresh, noop, self._scale_of(scale_inv), self._measured(amax))
 
     def _scale_of(self, scale_inv: torch.Tensor) -> torch.Tensor:
-        """The scale that a tensor was cast with, from what it keeps of it."""
+        """Returns the scale that a tensor was cast with, computed from the stored scale_inv."""
         return scale_inv.reciprocal()
 
     def _measured(self, amax: torch.Tensor) -> torch.Tensor:
-        """Where the largest magnitude of a part is noted."""
+        """Returns the tensor that stores the amax of a part."""
         return amax
 
     def _cast(
@@ -143,7 +143,7 @@ class _Float8QuantizerBase(SchemeQuantizer["Float8Tensor"]):
         return {"amax": torch.zeros(count, dtype=torch.float32, device=device)}
 
     def get_columnwise_shape(self, shape: Iterable[int]) -> tuple[int, ...]:
-        """The last dimension first."""
+        """Returns the shape of columnwise codes: the last dimension first."""
         return tuple(to_columnwise(tuple(shape)))
 
     def create_tensor_from_data(
@@ -153,7 +153,7 @@ class _Float8QuantizerBase(SchemeQuantizer["Float8Tensor"]):
         requires_grad: bool = False,
         internal: bool = False,
     ) -> Float8Tensor | Float8TensorStorage:
-        """A quantized tensor over codes that exist: uint8 or a torch float8 type."""
+        """Returns a quantized tensor over codes that exist: uint8 or a torch float8 type."""
         assert data.dtype in (torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2), (
             f"create_tensor_from_data: codes are uint8 or float8, got {data.dtype}"
         )
@@ -337,7 +337,10 @@ Float8CurrentScalingQuantizer.register_value_class("dtype", "force_pow_2_scales"
 
 
 class Float8Tensor(Float8TensorStorage, SchemeTensor):  # type: ignore[override]  # device: a field in PyTorch's stub
-    """A tensor of FP8 codes under one scale."""
+    """A tensor of FP8 codes under one scale.
+
+    Its arguments are those of Float8TensorStorage and of QuantizedTensor.
+    """
 
     PAYLOAD = (
         "data",
@@ -377,7 +380,7 @@ class Float8Tensor(Float8TensorStorage, SchemeTensor):  # type: ignore[override]
         data: torch.Tensor | None = None,
         data_transpose: torch.Tensor | None = None,
     ) -> Float8Tensor:
-        """An alias of `tensor` with other outer metadata, or over other codes."""
+        """Returns an alias of `tensor` with other outer metadata, or over other codes."""
         alias: Any = super().make_like(
             tensor, shape=shape, dtype=dtype, requires_grad=requires_grad
         )
@@ -397,7 +400,7 @@ class Float8Tensor(Float8TensorStorage, SchemeTensor):  # type: ignore[override]
         data: torch.Tensor | None,
         data_transpose: torch.Tensor | None,
     ) -> Float8Tensor:
-        """A tensor of the class of `tensor` over these codes, under the same scale."""
+        """Returns a tensor of the class of `tensor` over these codes, under the same scale."""
         fields = tensor.get_metadata()
         fields.update(data=data, data_transpose=data_transpose)
         return type(tensor)(shape=shape, dtype=tensor.dtype, **fields)
@@ -432,7 +435,7 @@ class Float8Tensor(Float8TensorStorage, SchemeTensor):  # type: ignore[override]
 
 
 def _is_loading_objects_first() -> bool:
-    """Whether torch.load() reads its older format, where values follow the objects.
+    """Returns whether torch.load() reads its older format, where values follow the objects.
 
     The codes are not there yet. update_usage() makes the transpose when they are.
     """

@@ -20,7 +20,7 @@ aten = torch.ops.aten
 def wrapper_shape(
     shape: Sequence[int], num_tensors: int, shapes: Sequence[Sequence[int]] | None
 ) -> tuple[int, ...]:
-    """`[n, *member]` for members of one shape, else the logical shape.
+    """Returns `[n, *member]` for members of one shape, else the logical shape.
 
     Errors: ValueError for members of more than two dimensions.
     """
@@ -35,7 +35,10 @@ def wrapper_shape(
 class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
     GroupedTensorStorage, _dispatch.WriteTarget, torch.Tensor
 ):
-    """Members of one format in flat buffers, as a tensor."""
+    """Members of one format in flat buffers, as a tensor.
+
+    Its arguments are those of GroupedTensorStorage.
+    """
 
     def __new__(
         cls,
@@ -79,7 +82,7 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
 
     @classmethod
     def make_like(cls, tensor: GroupedTensor, *, requires_grad: bool = False) -> GroupedTensor:
-        """An alias over the same buffers."""
+        """Returns an alias over the same buffers."""
         alias = cls(
             tensor.logical_shape,
             tensor.fake_dtype,
@@ -98,13 +101,13 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
         return super().expand_as(other)
 
     def view(self, *shape: Any) -> torch.Tensor:
-        """The flat row-wise buffer for view(-1). Errors: RuntimeError for any other."""
+        """Returns the flat row-wise buffer for view(-1). Errors: RuntimeError for any other."""
         if shape in ((-1,), ([-1],), ((-1,),)) and self.rowwise_data is not None:
             return self.rowwise_data
         raise RuntimeError(f"GroupedTensor cannot be viewed as {shape}, only as (-1,)")
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The members' values, stacked. Errors: NotImplementedError unless shapes agree."""
+        """Returns the members' values, stacked. Errors: NotImplementedError unless shapes agree."""
         return self._decode(dtype)
 
     def _decode(self, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -136,7 +139,7 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
         return GroupedTensorStorage.__repr__(self)
 
     def __tensor_flatten__(self) -> tuple[list[str], dict[str, Any]]:
-        """Inner tensors and what else rebuilding takes, for tracing."""
+        """Returns the inner tensors and what else rebuilding takes, for tracing."""
         arguments = self._arguments()
         names = [name for name, value in arguments.items() if isinstance(value, torch.Tensor)]
         fields = ["rowwise_data" if name == "data" else name for name in names]

@@ -45,7 +45,7 @@ _SOURCES = ("original", "rowwise_dequantized")
 
 
 def _check_children(rowwise: object, columnwise: object) -> None:
-    """Errors: TypeError for what is no quantizer; ValueError for one object twice."""
+    """Raises TypeError for what is no quantizer; ValueError for one object twice."""
     for name, child in (("rowwise", rowwise), ("columnwise", columnwise)):
         if isinstance(child, QuantizerRequest):
             raise TypeError(
@@ -180,7 +180,7 @@ class HybridQuantizer(Quantizer["HybridQuantizedTensor"]):
         return self._wrap(shape, dtype, device, rowwise, columnwise, requires_grad)
 
     def _columnwise_input(self, tensor: torch.Tensor, rowwise: Quantized | None) -> torch.Tensor:
-        """What the column-wise child quantizes; a row-wise result is made if there is none."""
+        """Returns the input of the columnwise child; makes a rowwise result if there is none."""
         if self.columnwise_source == "original":
             return tensor
         if rowwise is None:
@@ -296,7 +296,10 @@ HybridQuantizer.register_node_class(
 class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyTorch's stub
     HybridQuantizedTensorStorage, ShardedHybrid, Weight, QuantizedTensor
 ):
-    """A tensor with a quantized tensor for each direction."""
+    """A tensor with a quantized tensor for each direction.
+
+    Its arguments are those of HybridQuantizedTensorStorage and of QuantizedTensor.
+    """
 
     amax_reduction_group = ShardGroup()
 
@@ -361,7 +364,7 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         dtype: torch.dtype | None = None,
         requires_grad: bool = False,
     ) -> HybridQuantizedTensor:
-        """An alias with children of its own and other outer metadata."""
+        """Returns an alias with children of its own and other outer metadata."""
         nominal = tensor.dtype if dtype is None else dtype
         return cls(
             shape=tensor.shape if shape is None else shape,
@@ -371,7 +374,7 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         )
 
     def detach(self) -> HybridQuantizedTensor:
-        """An alias with children of its own, so that saving one leaves the other whole."""
+        """Returns an alias with children of its own, so that saving one leaves the other whole."""
         return self._rebuild(**self._map(rewrap))
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -404,7 +407,7 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         return [buffer for child in self._children() for buffer in child._live_buffers()]
 
     def view(self, *shape: Any) -> torch.Tensor:
-        """A hybrid tensor, or plain values where a child cannot be viewed so.
+        """Returns a hybrid tensor, or plain values where a child cannot be viewed so.
 
         Errors: TypeError for a dtype.
         """
@@ -527,7 +530,7 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
 
 
 def rewrap(child: Quantized) -> QuantizedTensor:
-    """An alias of a child. Errors: NotImplementedError for a bare storage."""
+    """Returns an alias of a child. Errors: NotImplementedError for a bare storage."""
     if not hasattr(type(child), "make_like"):
         raise NotImplementedError(
             f"detach: a child that is a bare {type(child).__name__} cannot be aliased"

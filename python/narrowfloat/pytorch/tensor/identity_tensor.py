@@ -127,7 +127,10 @@ IdentityQuantizer.register_node_class("dtype")
 
 
 class IdentityTensor(IdentityTensorStorage, SchemeTensor):  # type: ignore[override]  # device: a field in PyTorch's stub
-    """A tensor that holds its values as they are."""
+    """A tensor whose values stay in high precision.
+
+    Its arguments are those of IdentityTensorStorage and of QuantizedTensor.
+    """
 
     PAYLOAD = ("buffers", "quantizer", "dtype", "shape")
     RAW_FIELD = "_hp_data"

@@ -78,11 +78,11 @@ class MXFP8Quantizer(SchemeQuantizer["MXFP8Tensor"]):
         check_whole_blocks("MXFP8Quantizer", self._scheme(), shape)
 
     def get_scale_shape(self, shape: Iterable[int], columnwise: bool) -> tuple[int, ...]:
-        """Shape of a direction's padded scales."""
+        """Returns the shape of a direction's padded scales."""
         return scale_shape(_native.make_spec(self._scheme(), True, True), shape, columnwise)
 
     def get_columnwise_shape(self, shape: Iterable[int]) -> tuple[int, ...]:
-        """Column-wise codes are not transposed."""
+        """Returns `shape`: columnwise codes are not transposed."""
         return tuple(shape)
 
     def create_tensor_from_data(
@@ -92,7 +92,7 @@ class MXFP8Quantizer(SchemeQuantizer["MXFP8Tensor"]):
         fake_dtype: torch.dtype,
         fp8_dtype: DType = DType.kFloat8E4M3,
     ) -> MXFP8Tensor:
-        """A tensor over row-wise codes and scales that exist."""
+        """Returns a tensor over row-wise codes and scales that exist."""
         return MXFP8Tensor(
             shape=data.shape,
             dtype=fake_dtype,
@@ -116,7 +116,10 @@ MXFP8Quantizer.register_value_class("dtype", "with_2d_quantization")
 
 
 class MXFP8Tensor(MXFP8TensorStorage, SchemeTensor):  # type: ignore[override]  # device: a field in PyTorch's stub
-    """A tensor of FP8 codes under E8M0 scales."""
+    """A tensor of FP8 codes under E8M0 scales.
+
+    Its arguments are those of MXFP8TensorStorage and of QuantizedTensor.
+    """
 
     RESHAPE_DEQUANTIZES = False
     PAYLOAD = ("buffers", "element", "dtype", "shape", "quantizer", "modes")

@@ -168,7 +168,8 @@ class NVFP4Quantizer(SchemeQuantizer["NVFP4Tensor"]):
         return ("rht", True), ("rht_sign_mask", self.rht_matrix_random_sign_mask_t)
 
     def _passes(self, buffers: _Buffers) -> tuple[tuple[_core.QuantSpec, _Buffers], ...]:
-        """The specs that fill a tensor one after another, each with its part of the buffers.
+        """Returns the specs that fill a tensor one after another, each with its part of the
+        buffers.
 
         Tiles and the transform exclude each other in one operand: rows have the tiles, and the
         transformed columns runs.
@@ -200,7 +201,7 @@ class NVFP4Quantizer(SchemeQuantizer["NVFP4Tensor"]):
         check_whole_blocks("NVFP4Quantizer", self._scheme(), shape)
 
     def _check_options(self) -> None:
-        """Errors: ValueError for options that exclude each other."""
+        """Raises ValueError for options that exclude each other."""
         if self.row_scaled_nvfp4:
             if not self.rowwise_usage:
                 raise ValueError("quantize: row_scaled_nvfp4 needs rowwise usage")
@@ -322,19 +323,19 @@ class NVFP4Quantizer(SchemeQuantizer["NVFP4Tensor"]):
         return amax
 
     def get_scale_shape(self, shape: Iterable[int], columnwise: bool) -> tuple[int, ...]:
-        """Shape of a direction's padded scales."""
+        """Returns the shape of a direction's padded scales."""
         spec = _native.make_spec(self._scheme(), True, True)
         return scale_shape(spec, _native.flatten_shape(tuple(shape)), columnwise)
 
     @staticmethod
     def get_columnwise_shape(shape: Iterable[int]) -> tuple[int, ...]:
-        """The last dimension first, in codes."""
+        """Returns the shape of columnwise codes: the last dimension first, in codes."""
         shape = tuple(shape)
         return (shape[-1], *shape[:-1]) if shape else ()
 
     @staticmethod
     def convert_shape_for_fp4(shape: Iterable[int]) -> tuple[int, ...]:
-        """The shape in bytes of codes of `shape`."""
+        """Returns the shape in bytes of codes of `shape`."""
         shape = tuple(shape)
         return (*shape[:-1], shape[-1] // codes_per_byte())
 
@@ -365,7 +366,10 @@ NVFP4Quantizer.register_value_class(
 
 
 class NVFP4Tensor(NVFP4TensorStorage, TileWeight, SchemeTensor):  # type: ignore[override]  # device: a field in PyTorch's stub
-    """A tensor of FP4 codes under E4M3 scales under an amax."""
+    """A tensor of FP4 codes under E4M3 scales and an amax.
+
+    Its arguments are those of NVFP4TensorStorage and of QuantizedTensor.
+    """
 
     def _has_tiles(self) -> bool:
         return self._quantizer.with_2d_quantization

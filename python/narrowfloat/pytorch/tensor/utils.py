@@ -60,7 +60,7 @@ def quantize_master_weights(
 
 
 def cast_master_weights_to_fp8(*args: Any, **kwargs: Any) -> None:
-    """quantize_master_weights() under its older name."""
+    """Runs quantize_master_weights(), of which this is the older name."""
     quantize_master_weights(*args, **kwargs)
 
 
@@ -77,9 +77,9 @@ def clear_columnwise_cache(tensor: QuantizedTensorStorage) -> None:
 
 
 def is_custom(x: Quantizer | QuantizedTensorStorage | None = None) -> bool:
-    """Returns whether `x` brings its own products. False for None and for tensors of torch.
+    """Returns whether the quantizer of `x` computes its products; False for None and plain tensors.
 
-    Errors: AssertionError for anything else that is no quantizer and no storage.
+    Errors: AssertionError unless `x` is one of these, a quantizer or a storage.
     """
     if x is None or isinstance(x, torch.Tensor):
         return False

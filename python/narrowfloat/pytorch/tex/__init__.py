@@ -81,7 +81,7 @@ __all__ = sorted(name for group in _GROUPS for name in group.__all__)
 
 
 def __getattr__(name: str) -> object:
-    """Errors: NotImplementedError naming an entry that is unknown, when it is read."""
+    """Raises NotImplementedError naming an entry that is unknown, when it is read."""
     if name in _absent.NEEDS:
         return _absent.refused(name)
     raise _absent.missing(name)

@@ -56,7 +56,7 @@ def quantize(
     output: TensorLike | None = None,
     noop: torch.Tensor | None = None,
 ) -> TensorLike:
-    """`tensor` quantized, outside of autograd: new, or into `output`, which is returned.
+    """Returns `tensor` quantized, outside of autograd: new, or into `output`, which is returned.
 
     Without a quantizer the values stay as they are. With noop == 1 `output` stays as it is, and
     what is new is not initialised.
@@ -77,7 +77,7 @@ def quantize(
 
 
 def require_nvfp4(entry: str, quantizer: Quantizer | None, **amaxes: torch.Tensor | None) -> None:
-    """Errors: ValueError unless the quantizer is of NVFP4 and the amaxes are float32."""
+    """Raises ValueError unless the quantizer is of NVFP4 and the amaxes are float32."""
     if not isinstance(quantizer, NVFP4Quantizer):
         raise ValueError(f"{entry}: needs an NVFP4Quantizer, got {type(quantizer).__name__}")
     for name, amax in amaxes.items():
@@ -93,7 +93,7 @@ def nvfp4_quantize_with_amax(
     rowwise_amax: torch.Tensor,
     columnwise_amax: torch.Tensor,
 ) -> Quantized:
-    """`tensor` quantized under given amaxes, which the result keeps, of one element each.
+    """Returns `tensor` quantized under given amaxes, which the result keeps, of one element each.
 
     Errors: ValueError for another quantizer, or for amaxes of another size or dtype.
     """
@@ -122,7 +122,9 @@ def create_empty_quantized_tensor(
     device: torch.device | str | None = None,
     pin_memory: bool = False,
 ) -> TensorLike:
-    """A tensor of the quantizer whose buffers are not initialised; plain without a quantizer."""
+    """Returns a tensor of the quantizer whose buffers are not initialised; plain without a
+    quantizer.
+    """
     device = torch.get_default_device() if device is None else torch.device(device)
     if quantizer is None:
         return torch.empty(tuple(shape), dtype=dtype, device=device, pin_memory=pin_memory)
@@ -150,14 +152,17 @@ def _is_swizzled_at_once(quantizer: NVFP4Quantizer, shape: torch.Size) -> bool:
 
 @without_gradients
 def dequantize(input: QuantizedTensorStorage, otype: DType) -> torch.Tensor:
-    """The values as a plain tensor of that type."""
+    """Returns the values as a plain tensor of that type."""
     return native(input).dequantize(dtype=TE_DType_To_Torch[DType.cast(otype)])
 
 
 def multi_tensor_quantize(
     tensor_list: Sequence[torch.Tensor], quantizer_list: Sequence[Quantizer]
 ) -> list[Any]:
-    """quantize() of each tensor by its quantizer. Errors: ValueError unless they are as many."""
+    """Returns quantize() of each tensor by its quantizer.
+
+    Errors: ValueError unless they are as many.
+    """
     if len(tensor_list) != len(quantizer_list):
         raise ValueError(
             "multi_tensor_quantize: needs one quantizer per tensor, "
@@ -172,7 +177,7 @@ def split_quantize(
     quantizer_list: Sequence[Quantizer],
     disable_bulk_allocation: bool = False,
 ) -> list[Any]:
-    """quantize() of runs of rows that lie one after another, each as if it were alone.
+    """Returns quantize() of runs of rows that lie one after another, each as if it were alone.
 
     disable_bulk_allocation: buffers of the results are always apart.
     Errors: ValueError unless there is a quantizer per section and the sections add up.
@@ -191,7 +196,7 @@ def split_quantize(
 
 
 def bgrad_quantize(input: torch.Tensor, quantizer: Quantizer | None) -> tuple[torch.Tensor, Any]:
-    """The sum of `input` over its rows, in its dtype, and quantize()."""
+    """Returns the sum of `input` over its rows, in its dtype, and quantize()."""
     return column_sums(input.detach()).to(input.dtype), quantize(input, quantizer)
 
 
@@ -210,7 +215,7 @@ def swizzle_scales_for_gemm_(
 def multi_tensor_swizzle_scales_for_gemm_(
     tensors: Sequence[QuantizedTensorStorage], rowwise_usage: bool, columnwise_usage: bool
 ) -> None:
-    """swizzle_scales_for_gemm_() of each tensor."""
+    """Runs swizzle_scales_for_gemm_() on each tensor."""
     for tensor in tensors:
         swizzle_scales_for_gemm_(tensor, rowwise_usage, columnwise_usage)
 

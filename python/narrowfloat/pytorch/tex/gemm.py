@@ -33,7 +33,7 @@ __all__ = [
     "te_general_grouped_gemm_for_grouped_tensor",
 ]
 
-_CUBLASLT_VERSION = 130300  # supports every format that TransformerEngine's Python asks for
+_CUBLASLT_VERSION = 130300  # supports every format that TransformerEngine's Python uses
 
 
 @without_gradients
@@ -61,7 +61,8 @@ def generic_gemm(
     alpha: float = 1.0,
     beta: float | None = None,
 ) -> list[Any]:
-    """[result, bias gradient, what gelu was applied to, None]; the meaning is general_gemm's.
+    """Returns [result, bias gradient, what gelu was applied to, None]; the meaning is
+    general_gemm's.
 
     A is read rowwise if it is transposed, B if it is not. No workspace is needed.
     Errors: as general_gemm.
@@ -109,10 +110,10 @@ def te_general_grouped_gemm(
     use_split_accumulator: bool,
     math_sm_count: int = 0,
 ) -> Sequence[torch.Tensor]:
-    """generic_gemm() of A[i] and B[i] into D[i], for each i; returns `bias`.
+    """Runs generic_gemm() of A[i] and B[i] into D[i], for each i; returns `bias`.
 
     single_output: D is a list of one tensor, in whose rows the results lie one after another.
-    bias, pre_gelu_out: one per product; one without elements says that there is none. With grad,
+    bias, pre_gelu_out: one per product; one without elements means None. With grad,
     bias gradients are written to `bias`, else what gelu is applied to is written to `pre_gelu_out`.
     Errors: ValueError unless the lists are as long and D is there; as general_gemm.
     """
@@ -203,7 +204,7 @@ def te_general_grouped_gemm_for_grouped_tensor(
     use_split_accumulator: bool = False,
     math_sm_count: int = 0,
 ) -> GroupedTensorStorage | Sequence[torch.Tensor]:
-    """alpha * B[i] A[i] + beta * D[i] of the members of groups, into D, which is returned.
+    """Returns alpha * B[i] A[i] + beta * D[i] of the members of groups, into D, which is returned.
 
     A, B, D: groups or lists. alpha, beta: one number, or one per member. bias: a group of vectors,
     added to the rounded results, times `bias_scale`, which has one number per row of all results.
@@ -283,16 +284,19 @@ te_general_grouped_gemm_for_discrete_out = te_general_grouped_gemm_for_grouped_t
 
 
 def get_cublasLt_version() -> int:
-    """The version of cuBLASLt whose products programs may count on: there is none to look up."""
+    """Returns the version of cuBLASLt whose products programs may count on: there is none to look
+    up.
+    """
     return _CUBLASLT_VERSION
 
 
 def get_num_cublas_streams() -> int:
-    """The number of streams that grouped products use: one."""
+    """Returns the number of streams that grouped products use: one."""
     return 1
 
 
 def get_grouped_gemm_setup_workspace_size(num_tensors: int) -> int:
-    """The bytes that a grouped product of so many members needs to set up: none, but memory must
-    not be empty."""
+    """Returns the bytes that a grouped product of so many members needs to set up: none, but memory
+    must not be empty.
+    """
     return 1

@@ -47,7 +47,7 @@ class Aliases:
         return [(d, t) for d, t in found if d is not None and t is not None]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        """A copy has codes of its own."""
+        """Returns None: a copy has codes of its own."""
         return None
 
     def __reduce__(self) -> tuple[type, tuple[()]]:

@@ -189,7 +189,7 @@ class TableStorage(QuantizedTensorStorage):
             fields[name] = convert(fields[name])
 
     def get_metadata(self) -> dict[str, Any]:
-        """The constructor's arguments, live buffers among them."""
+        """Returns the constructor's arguments, live buffers among them."""
         fields = self.__dict__
         metadata = {buffer.keyword: fields[buffer.name] for buffer in self.BUFFERS}
         for setting in self.SETTINGS:

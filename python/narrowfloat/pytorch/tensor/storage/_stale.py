@@ -19,7 +19,7 @@ _ATTRIBUTE = "_stale_codes"  # of the scale, which every alias and every part sh
 
 
 class StaleCodes:
-    """Which codes of a whole tensor have lost their scale."""
+    """Marks the codes of a whole tensor that have lost their scale."""
 
     live = 0  # without any, a check costs nothing
 
@@ -32,13 +32,13 @@ class StaleCodes:
         self.columnwise = columnwise
 
     def of(self, tensor: SchemeStorage) -> torch.Tensor:
-        """The marks of the codes of an alias or a part, as a view."""
+        """Returns the marks of the codes of an alias or a part, as a view."""
         codes = tensor.__dict__[tensor.COLUMNWISE if self.columnwise else tensor.ROWWISE]
         offset = codes.storage_offset() - self.first
         return self.mask.as_strided(codes.shape, codes.stride(), offset)
 
     def rows(self) -> tuple[int, int]:
-        """The first and the last row with such codes."""
+        """Returns the first and the last row with such codes."""
         found = self.mask.nonzero().reshape(-1)
         rows = found % self.line if self.columnwise else found // self.line
         return int(rows.min()), int(rows.max())
@@ -100,7 +100,7 @@ def note_write(tensor: SchemeStorage) -> None:
 
 
 def require_fresh(tensor: SchemeStorage) -> None:
-    """Errors: RuntimeError if `tensor` has codes that have lost their scale."""
+    """Raises RuntimeError if `tensor` has codes that have lost their scale."""
     if not StaleCodes.live:
         return
     mark = _find(tensor)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buffers as they travel between ranks that hold rows of one tensor: rows first, rows of padding
-cut off. Which dimension of a buffer holds rows, and how many, follows from the planner."""
+"""Converts buffers to the form in which ranks that hold rows of one tensor send them: rows first,
+without rows of padding. The planner tells which dimension of a buffer holds rows, and how many."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ class Route(NamedTuple):
         return next(b.shape for b in plan if b.role == self.role)
 
     def sent(self, length: int) -> tuple[int, ...]:
-        """Returns the shape of the buffer as it travels."""
+        """Returns the shape of the buffer as it is sent."""
         stored = list(self.planned(length))
         stored.pop(self.rows.axis)
         return (self.rows.count(length), *stored)
 
     def extract(self, buffer: torch.Tensor, length: int, padded: int) -> torch.Tensor:
-        """Returns the buffer of `length` first indices as one of `padded` travels."""
+        """Returns the buffer of `length` first indices as one of `padded` is sent."""
         axis, count = self.rows.axis, self.rows.count(length)
         if buffer.dim() != len(self.planned(length)):
             raise NotImplementedError(
@@ -108,7 +108,7 @@ def _grown(buffer: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def fields_of(storage: Quantized, directions: Sequence[str]) -> tuple[str, ...]:
-    """Returns the fields of these directions that hold rows, in the order in which they travel."""
+    """Returns the fields of these directions that hold rows, in the order of sending."""
     return tuple(name for name, axis in _fields(storage, directions) if axis is not None)
 
 
@@ -151,7 +151,7 @@ def routes(storage: Quantized, names: Sequence[str]) -> list[Route]:
 
 
 def require_whole_blocks(storage: Quantized, names: Sequence[str], length: int) -> None:
-    """Errors: RuntimeError unless `length` first indices end with a block of each field."""
+    """Raises RuntimeError unless `length` first indices end with a block of each field."""
     for route in routes(storage, names):
         count = length * math.prod(route.rest[:-1])
         if count % route.rows.rows != 0:
@@ -164,7 +164,7 @@ def require_whole_blocks(storage: Quantized, names: Sequence[str], length: int) 
 def extract(
     storage: Quantized, names: Sequence[str], padded: int | None = None
 ) -> tuple[torch.Tensor, ...]:
-    """Returns the fields as they travel; `padded`: as those of a shard with so many rows.
+    """Returns the fields as they are sent; `padded`: as those of a shard with so many rows.
 
     Errors: RuntimeError for a field that is missing.
     """
@@ -175,7 +175,7 @@ def extract(
         buffer = getattr(storage, route.name)
         if buffer is None:
             raise RuntimeError(
-                f"fsdp_pre_all_gather: {type(storage).__name__} lacks {route.name}, which travels"
+                f"fsdp_pre_all_gather: {type(storage).__name__} needs {route.name}, got None"
             )
         sent.append(route.extract(buffer, length, padded))
     return tuple(sent)

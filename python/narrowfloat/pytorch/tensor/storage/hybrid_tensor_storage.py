@@ -16,12 +16,19 @@ if TYPE_CHECKING:
 
 
 def name_of(child: QuantizedTensorStorage | None) -> str:
-    """Class of a child, for texts."""
+    """Returns the class of a child, for texts."""
     return "None" if child is None else type(child).__name__
 
 
 class HybridQuantizedTensorStorage(QuantizedTensorStorage):
-    """`_rowwise_storage`, `_columnwise_storage`: quantized tensors or bare storages, or None."""
+    """Two storages, one per direction. Each argument is a field, with an underscore before it.
+
+    rowwise_storage, columnwise_storage: quantized tensors or bare storages; None without the
+        direction.
+    quantizer: a HybridQuantizer, which is copied.
+    fake_dtype: the nominal type, which dequantize() returns; None is float32.
+    Errors: TypeError for a quantizer without two children.
+    """
 
     _rowwise_storage: QuantizedTensorStorage | None
     _columnwise_storage: QuantizedTensorStorage | None
@@ -68,7 +75,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         return self._columnwise_storage
 
     def _children(self) -> list[QuantizedTensorStorage]:
-        """Those that are there, row-wise first."""
+        """Returns those that are there, row-wise first."""
         children = (self._rowwise_storage, self._columnwise_storage)
         return [child for child in children if child is not None]
 
@@ -82,14 +89,14 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         return children[0]
 
     def _part_buffers(self) -> list[torch.Tensor]:
-        """The buffers, if writing a child may be refused for its values."""
+        """Returns the buffers, if writing a child may be refused for its values."""
         children: list[Any] = [c for c in self._children() if isinstance(c, torch.Tensor)]
         if not any(child._is_part() for child in children):
             return []
         return [buffer for child in children for buffer in child._live_buffers()]
 
     def _map(self, change: Callable[[Any], Any]) -> dict[str, Any]:
-        """Constructor arguments with each child changed."""
+        """Returns constructor arguments with each child changed."""
         return {
             "rowwise_storage": None
             if self._rowwise_storage is None
@@ -100,7 +107,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         }
 
     def _cloned_buffers(self) -> dict[str, Any]:
-        """Constructor arguments of children that share nothing with these."""
+        """Returns constructor arguments of children that share nothing with these."""
         return self._map(lambda child: child._rebuild(**child._cloned_buffers()))
 
     def get_metadata(self) -> dict[str, Any]:
@@ -131,7 +138,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
-        """Errors: RuntimeError, before anything changes, for a direction that is gone."""
+        """Raises RuntimeError, before anything changes, for a direction that is gone."""
         wanted = {"rowwise": rowwise_usage, "columnwise": columnwise_usage}
         usages = self.get_usages()
         for direction, usage in wanted.items():
@@ -178,7 +185,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
     def get_data_tensors(
         self, rowwise_data: bool = True, columnwise_data: bool = True
     ) -> tuple[Any, ...]:
-        """The data tensors of the children, one after another."""
+        """Returns the data tensors of the children, one after another."""
         if not (rowwise_data or columnwise_data):
             raise ValueError("No data to get, both rowwise_data and columnwise_data are False")
         tensors: tuple[Any, ...] = ()
@@ -217,7 +224,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         return self._first_child("and is on no device").device
 
     def view(self, *shape: Any) -> Any:  # noqa: ANN401  # a storage here, a tensor in subclasses
-        """A view of both children."""
+        """Returns a view of both children."""
         return self._make_view(resolve_shape(shape, self.shape))
 
     def _make_view(self, shape: torch.Size) -> Self:

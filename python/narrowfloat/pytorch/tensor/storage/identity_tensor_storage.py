@@ -14,7 +14,12 @@ from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 
 
 class IdentityTensorStorage(SchemeStorage):
-    """`_hp_data`: the values, for both directions."""
+    """The buffer of a tensor that stays in high precision.
+
+    hp_data: the values, for both directions; the field is `_hp_data`.
+    quantizer: an IdentityQuantizer, which is copied, or None.
+    fake_dtype: the nominal type, which dequantize() returns; None is that of the values.
+    """
 
     BUFFERS = (Buffer("_hp_data", "hp_data", ("rowwise_data", "columnwise_data")),)
     HOLDS_VALUES = True
@@ -36,7 +41,7 @@ class IdentityTensorStorage(SchemeStorage):
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
-        """One buffer serves both directions: nothing is dropped, nothing is missing."""
+        """Does nothing: one buffer serves both directions."""
 
     def get_usages(self) -> dict[str, bool]:
         return {"rowwise": True, "columnwise": True}
@@ -58,7 +63,7 @@ class IdentityTensorStorage(SchemeStorage):
     def _view_buffers(self, shape: torch.Size) -> dict[str, torch.Tensor | None]:
         return {"hp_data": self._hp_data.view(shape)}
 
-    # What travels between ranks that hold rows of one tensor: the values, for both directions.
+    # Sends between ranks that hold rows of one tensor: the values, for both directions.
 
     def fsdp_buffer_fields(self) -> tuple[str, ...]:
         return ("_hp_data",)

@@ -61,7 +61,7 @@ NO_FACTS = {
     "pytorch/quantization/dtypes.py": {16, 128},  # alignments of its GPUs' products
     "pytorch/tensor/storage/_aliases.py": {8},  # entries before old ones are removed
     "pytorch/tensor/_hosted.py": {9, 10},  # generations of CUDA devices
-    "pytorch/tensor/_layouts.py": {64},  # entries of a cache
+    "pytorch/tensor/_layouts.py": {64, 1024},  # entries of caches
     "pytorch/tensor/nvfp4_tensor.py": {256},  # the bound a caller may choose
     "pytorch/tex/activations.py": {7, 25},  # TransformerEngine's default limits
     "pytorch/tex/_bits.py": {8},  # bits of a byte

@@ -38,7 +38,6 @@ __all__ = [
     "QuantizedTensor",
     "QuantizedTensorStorage",
     "Quantizer",
-    "QuantizerRequest",
     "prepare_for_saving",
     "restore_from_func_ctx",
     "restore_from_saved",

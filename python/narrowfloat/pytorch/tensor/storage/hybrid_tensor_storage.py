@@ -40,7 +40,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         *args: Any,
         rowwise_storage: QuantizedTensorStorage | None,
         columnwise_storage: QuantizedTensorStorage | None,
-        quantizer: HybridQuantizer,
+        quantizer: HybridQuantizer | None = None,
         fake_dtype: torch.dtype | None = None,
         **kwargs: Any,
     ) -> Self:
@@ -50,6 +50,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
                     f"{cls.__name__} requires a parent HybridQuantizer with both children, got "
                     f"{type(quantizer).__name__} without {name}"
                 )
+        assert quantizer is not None
         if cls is HybridQuantizedTensorStorage:
             instance = object.__new__(cls)
             instance._dtype = torch.float32 if fake_dtype is None else fake_dtype

@@ -50,7 +50,7 @@ NO_FACTS = {
     "common/recipe/custom.py": {128},  # TransformerEngine's default alignment of custom recipes
     "common/recipe/per_tensor.py": {1024},  # steps of an amax history
     "debug/_config_file.py": {32, 100_000, 1_000_000},  # bounds on what a file may hold
-    "debug/_quantized_computation.py": {100},  # per cent
+    "debug/_statistic_values.py": {100},  # per cent
     "te/_explain.py": {70},  # characters of a line of code that are shown
     "te/_settings.py": {9, 10},  # generations of CUDA devices
     "te/_host.py": {17, 20},  # TransformerEngine's versions

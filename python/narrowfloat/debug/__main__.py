@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
 def _check(options: argparse.Namespace) -> tuple[Exit, dict[str, Any], str]:
     """Returns the exit code, the report for JSON and the one for people."""
     try:
-        from narrowfloat.debug import _check, _config_file, _report
+        from narrowfloat.debug import _check, _config_file
     except ModuleNotFoundError as error:
         raise _missing(error) from None
     try:
@@ -77,7 +77,7 @@ def _check(options: argparse.Namespace) -> tuple[Exit, dict[str, Any], str]:
     for message in reversed(repeated):
         report.problems.insert(0, _check.Problem("file", message))
     code = Exit.FINDING if report.problems else Exit.FINE
-    return code, {"config": str(options.config), **report.as_json()}, _report.text(report)
+    return code, {"config": str(options.config), **report.as_json()}, _check.text(report)
 
 
 def _missing(error: ModuleNotFoundError) -> Failure:

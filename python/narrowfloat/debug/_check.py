@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks through a whole configuration before a run: what is wrong in it, and what it will do."""
+"""Checks a configuration without running the model: its problems, and the plan of each layer."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from narrowfloat.debug import features
-from narrowfloat.debug._findings import findings
-from narrowfloat.debug._grammar import ERROR
+from narrowfloat.debug._block_rules import RULES, findings, unread
+from narrowfloat.debug._grammar import ERROR, TENSORS
 from narrowfloat.debug._namespace import namespace
-from narrowfloat.debug._plan import LayerPlan, Planner
-from narrowfloat.debug._rules import RULES
+from narrowfloat.debug._plan import LayerPlan, Planner, Step
 from narrowfloat.debug._selectors import findings_of_selectors, select
-from narrowfloat.debug._unread import unread
 
 if TYPE_CHECKING:
     from narrowfloat.debug._host import BaseNamespaceAPI
@@ -217,3 +215,43 @@ def _make_plans(
         report.plans[name] = plan
         if section and report.by_layer:
             report.sections[name] = section
+
+
+def text(report: Report) -> str:
+    """Problems first, then the plan of each layer; layers with equal plans are listed together."""
+    lines = [str(problem) for problem in report.problems]
+    groups: dict[str, list[str]] = {}
+    for name in report.plans:
+        groups.setdefault("\n".join(_plan_lines(report.plans[name])), []).append(name)
+    for plan, names in groups.items():
+        lines += ["", *(_title(report, name) for name in names), plan]
+    count = len(report.problems)
+    lines += ["", "no problem" if count == 0 else f"{count} problem{'s' if count > 1 else ''}"]
+    return "\n".join(lines).strip()
+
+
+def _title(report: Report, name: str) -> str:
+    if not report.by_layer:
+        return f"section {name}"
+    section = report.sections.get(name)
+    return f"layer {name}: " + ("no section" if section is None else f"section {section}")
+
+
+def _plan_lines(plan: LayerPlan) -> Iterator[str]:
+    width = max(map(len, TENSORS))
+    for gemm, steps in plan.gemms.items():
+        for tensor, step in steps.items():
+            yield f"  {gemm}  {tensor:{width}}  {_step(step)}"
+    for tensor, seeing in plan.seen.items():
+        for feature, parameters in seeing.items():
+            yield f"  seen   {tensor:{width}}  {feature}{_parameters(parameters)}"
+
+
+def _step(step: Step) -> str:
+    if step.feature is None:
+        return step.plan
+    return f"{step.plan} by {step.feature}{_parameters(step.parameters)}"
+
+
+def _parameters(parameters: Mapping[str, Any]) -> str:
+    return "".join(f" {key}={value}" for key, value in parameters.items())

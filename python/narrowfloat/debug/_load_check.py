@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from narrowfloat.debug._findings import findings
+from narrowfloat.debug._block_rules import RULES, findings
 from narrowfloat.debug._host import PACKAGE, debug_api
-from narrowfloat.debug._rules import RULES
 
 
 def blocks_of(config: object, namespace: str) -> Iterator[tuple[str, str, Any]]:

@@ -287,7 +287,7 @@ class TransformerEngineAPI(BaseNamespaceAPI):
 
     def step(self) -> None:
         """Logs the statistics of an iteration. The host calls this at the end of each."""
-        from narrowfloat.debug._buffers import STATS_BUFFERS
+        from narrowfloat.debug._statistic_buffers import STATS_BUFFERS
 
         STATS_BUFFERS.log_stats()
 

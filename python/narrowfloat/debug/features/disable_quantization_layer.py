@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from narrowfloat.debug._block_rules import require_keys
 from narrowfloat.debug._host import api_method, feature, log
-from narrowfloat.debug._rules import require_keys
 from narrowfloat.debug.features.api import Enabled
 
 

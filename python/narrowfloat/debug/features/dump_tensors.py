@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from narrowfloat.debug._block_rules import RULES
 from narrowfloat.debug._grammar import ERROR
 from narrowfloat.debug._host import api_method, feature, log
-from narrowfloat.debug._rules import RULES
 from narrowfloat.debug._schedule import Schedule
 from narrowfloat.debug.features.api import Enabled, TEConfigAPIMapper
 from narrowfloat.pytorch._types import Group, TensorLike

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from narrowfloat.debug._block_rules import RULES
 from narrowfloat.debug._fake_quantize import fake_quantize
 from narrowfloat.debug._host import api_method, feature, log
-from narrowfloat.debug._rules import RULES
 from narrowfloat.debug.features.api import Enabled, TEConfigAPIMapper
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from narrowfloat.debug._block_rules import RULES
 from narrowfloat.debug._host import api_method, feature
-from narrowfloat.debug._rules import RULES
-from narrowfloat.debug._statistics import CURRENT, DELAYED, Statistic, check_fp8_statistic
-from narrowfloat.debug._stats_feature import NO_QUANTIZER, StatsFeature
+from narrowfloat.debug._statistic_feature import NO_QUANTIZER, StatsFeature
+from narrowfloat.debug._statistic_names import CURRENT, DELAYED, Statistic, check_fp8_statistic
 from narrowfloat.pytorch._types import Group, TensorLike
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer

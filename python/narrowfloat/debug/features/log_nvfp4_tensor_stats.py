@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from narrowfloat.debug._block_rules import RULES
 from narrowfloat.debug._host import api_method, feature
-from narrowfloat.debug._rules import RULES
-from narrowfloat.debug._statistics import NVFP4_PREFIX
-from narrowfloat.debug._stats_feature import NO_QUANTIZER, StatsFeature
+from narrowfloat.debug._statistic_feature import NO_QUANTIZER, StatsFeature
+from narrowfloat.debug._statistic_names import NVFP4_PREFIX
 from narrowfloat.pytorch._types import Group, TensorLike
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor import NVFP4Quantizer, NVFP4TensorStorage

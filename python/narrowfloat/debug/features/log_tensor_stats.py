@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from narrowfloat.debug._computation import BlockwiseDynamicRangeStat
+from narrowfloat.debug._block_rules import RULES
 from narrowfloat.debug._grammar import ERROR, OPERANDS
 from narrowfloat.debug._host import api_method, feature
-from narrowfloat.debug._rules import RULES
-from narrowfloat.debug._statistics import BLOCKWISE
-from narrowfloat.debug._stats_feature import StatsFeature
+from narrowfloat.debug._statistic_feature import StatsFeature
+from narrowfloat.debug._statistic_names import BLOCKWISE
+from narrowfloat.debug._statistic_values import BlockwiseDynamicRangeStat
 from narrowfloat.pytorch._types import Group, TensorLike
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 

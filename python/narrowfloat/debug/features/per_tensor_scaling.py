@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from narrowfloat.debug._block_rules import RULES
 from narrowfloat.debug._grammar import ERROR
 from narrowfloat.debug._host import api_method, feature, log
-from narrowfloat.debug._rules import RULES
 from narrowfloat.debug.features.api import Enabled, TEConfigAPIMapper
 from narrowfloat.pytorch._native import FLOAT_DTYPES
 from narrowfloat.pytorch.constants import DType

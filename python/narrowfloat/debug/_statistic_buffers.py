@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from narrowfloat.debug._computation import computation
 from narrowfloat.debug._host import debug_api
-from narrowfloat.debug._parts import Part, Sample, measure, merge
 from narrowfloat.debug._schedule import Schedule
+from narrowfloat.debug._statistic_values import Part, Sample, computation, measure, merge
 from narrowfloat.debug.pytorch.debug_state import TEDebugState
 from narrowfloat.pytorch._types import Group
 

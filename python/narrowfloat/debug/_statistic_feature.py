@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from narrowfloat.debug._buffers import STATS_BUFFERS
 from narrowfloat.debug._host import api_method, log
 from narrowfloat.debug._schedule import Schedule
+from narrowfloat.debug._statistic_buffers import STATS_BUFFERS
 from narrowfloat.debug.features.api import Enabled, TEConfigAPIMapper
 from narrowfloat.debug.features.utils import get_reduction_params
 from narrowfloat.pytorch._types import TensorLike

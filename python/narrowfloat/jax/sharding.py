@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of mesh axes, for programs that say by name how their arrays lie.
+"""Names of mesh axes, for programs that place their arrays by name.
 
-Quantizing reads off the array itself what devices it lies on and needs none of this.
+Quantizing reads the devices from the array itself and needs none of this.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def with_sharding_constraint_by_logical_axes(
 
     A name is resolved by Flax's logical axis rules where a program uses Flax, and else stands for
     the mesh axis so called. Dimensions without a name, of a name that means no axis of the mesh,
-    or that the axis does not divide, lie anywhere, or as before on a mesh of explicit axes. No
+    or that the axis does not divide, may be anywhere, or as before on a mesh of explicit axes. No
     names or no mesh: nothing is asked.
     """
     mesh = jax.sharding.get_abstract_mesh()

@@ -107,7 +107,7 @@ class _ReshapeFunc(_ViewFunc):
 def resolve_shape(shape: tuple[Any, ...], current: torch.Size) -> torch.Size:
     """Returns the shape that the arguments of view() ask for: ints or one sequence, at most one -1.
 
-    Errors: RuntimeError, as torch.Tensor.view has them.
+    Errors: RuntimeError, as torch.Tensor.view() raises it.
     """
     if len(shape) == 1 and not isinstance(shape[0], (int, torch.SymInt)):
         shape = tuple(shape[0])

@@ -22,7 +22,7 @@ def group_quantize(
     noop_flag: torch.Tensor | None = None,
     output: GroupedTensorStorage | None = None,
 ) -> GroupedTensorStorage:
-    """Returns `tensor` quantized by groups that lie one after another in its memory.
+    """Returns `tensor` quantized by groups that are stored one after another in it.
 
     Shapes:  tensor (rows, cols). first_dims, last_dims: int64, one size per group, None where all
              are the same. Elements after the last group are ignored.

@@ -90,7 +90,7 @@ TE_DType_To_Torch: dict[DType, torch.dtype] = {ours: theirs for theirs, ours in 
 _BY_NAME: dict[str, DType] = {str(t).removeprefix("torch."): ours for t, ours in TE_DType.items()}
 _BY_NAME[ELEMENT_DTYPES["e2m1"]] = DType.kFloat4E2M1
 
-# Names of the element formats, as schemes have them.
+# Names of the element formats in names of schemes.
 ELEMENTS: dict[DType, str] = {
     DType.kFloat8E4M3: "e4m3",
     DType.kFloat8E5M2: "e5m2",

@@ -64,11 +64,11 @@ class DebugQuantizedTensor(QuantizedTensorStorage):
 
     @property
     def device(self) -> torch.device:
-        """Where the forms lie."""
+        """The device of the forms."""
         return self._form.device
 
     def size(self, *args: int) -> torch.Size | int:
-        """Returns the size of the tensor, as torch.Tensor.size has it."""
+        """Returns the size of the tensor, as torch.Tensor.size() does."""
         return self._form.size(*args)
 
     def get_tensor(self, transpose: bool) -> TensorLike | None:

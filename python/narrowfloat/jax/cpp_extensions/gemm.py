@@ -91,7 +91,7 @@ def _multiply_values(
 def multiply_factors(
     left: Factor, right: Factor, bias: jax.Array | None, dtype: jnp.dtype, mode: str
 ) -> jax.Array:
-    """Multiplies two operands as their codes lie, in a mode of products.
+    """Multiplies two operands in the layout of their codes, in a mode of products.
 
     The result is of `dtype`, or of float32 where codes are not rounded to it or columns stand on
     the left of rows. Its dimensions are those of left that are kept and those of right, to which
@@ -146,13 +146,13 @@ def _are_of_one_family(left: ScaledTensor1x, right: ScaledTensor1x) -> bool:
 
 
 def _place(operand: ScaledTensor1x, dim: int) -> int:
-    """Returns where a dimension of what was quantized lies in the data."""
+    """Returns the place in the data of a dimension of the input that was quantized."""
     shift = operand.flatten_axis if operand.data_layout == "T" else 0
     return (dim + shift) % operand.ndim
 
 
 def _factor(operand: ScaledTensor1x, dims: Dims) -> Factor | None:
-    """Returns the operand as its codes lie; None where the blocks do not run along `dims`."""
+    """Returns the operand in its codes' layout; None where blocks do not extend along `dims`."""
     data, spec = operand.data, spec_of_data(operand)
     summed = tuple(_place(operand, dim) for dim in dims)
     if operand.scaling_mode.is_block_scaling:

@@ -41,10 +41,10 @@ def quantize(
     amax_scope: AmaxScope = AmaxScope.LOCAL,
     transpose_batch_sequence: bool = False,
 ) -> ScaledTensor | NoScaleTensor:
-    """Returns `x` as the quantizer has it, whose state is updated; without one, `x` itself.
+    """Returns `x` quantized and updates the quantizer's state; returns `x` without a quantizer.
 
     Shapes: rank 2 and more, split into rows and columns at flatten_axis. An amax is that of the
-    whole array, whatever devices it lies on, so amax_scope and transpose_batch_sequence change
+    whole array, whatever devices it is on, so amax_scope and transpose_batch_sequence change
     nothing; inside shard_map it is that of the part.
     Errors: TypeError for an input that is not float32, float16 or bfloat16; ValueError if blocks do
     not fill a dimension; JaxRuntimeError for what shows when it runs.

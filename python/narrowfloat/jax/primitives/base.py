@@ -73,7 +73,10 @@ class BasePrimitive:
         operands: Sequence[jax.ShapeDtypeStruct],
         results: Sequence[jax.ShapeDtypeStruct],
     ) -> tuple[Callable[..., Arrays], list[PartitionSpec], list[PartitionSpec]]:
-        """Returns what runs on each device, and how operands and results lie; here, all on each."""
+        """Returns the function for each device, and the placement of operands and results.
+
+        Here every device has all.
+        """
         body = functools.partial(cls.impl, **static)
         return body, [PartitionSpec()] * len(operands), [PartitionSpec()] * len(results)
 

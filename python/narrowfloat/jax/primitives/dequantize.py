@@ -23,7 +23,7 @@ from narrowfloat.jax.quantize.scaling_modes import normalize_axis, split_shape
 
 
 def is_columnwise(spec: str) -> bool:
-    """Returns whether the text of a spec names columns, whose codes lie as rows do."""
+    """Returns whether the text of a spec names columns, whose codes are stored as rows' are."""
     return "columnwise=1" in spec
 
 
@@ -129,9 +129,9 @@ def dequantize_codes(
     dtype: DTypeLike,
     is_padded: bool = False,
 ) -> jax.Array:
-    """Returns the values of `data` as it lies, in `dtype`.
+    """Returns the values of `data` in its own layout, in `dtype`.
 
-    spec: text form, of the direction that data has as it lies; flatten_axis: that of data.
+    spec: text form, of the direction of data in its own layout; flatten_axis: that of data.
     Errors: TypeError for a dtype that is not float32, float16 or bfloat16.
     """
     out_dtype = np.dtype(jnp.dtype(dtype))

@@ -28,7 +28,7 @@ class Side(NamedTuple):
     """The layout of an operand: its matrix is split before dimension `axis`. Sums are over
     the columns, or the rows where `spec` is of columns.
 
-    is_turned: such codes lie in rows, where the scheme has them transposed.
+    is_turned: such codes are stored in rows, where the scheme transposes them.
     """
 
     spec: str
@@ -238,7 +238,7 @@ class GroupedGemmPrimitive(BasePrimitive):
 
 
 class GroupedFactor(NamedTuple):
-    """An operand of groups: flat codes and scales, amaxes, and how each matrix lies.
+    """An operand of groups: flat codes and scales, amaxes, and the layout of each matrix.
 
     matrix: its rows and columns, of which -1 is the size of the group.
     """

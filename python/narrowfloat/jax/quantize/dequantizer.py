@@ -18,7 +18,7 @@ from narrowfloat.jax.quantize.tensor import GroupedScaledTensor1x, ScaledTensor1
 
 
 def spec_of_data(tensor: ScaledTensor1x | GroupedScaledTensor1x, swizzled: bool = False) -> str:
-    """Returns the scheme, and the direction that data has as it lies, as the text of a spec.
+    """Returns the scheme, and the direction of data in its own layout, as the text of a spec.
 
     Transposed columns are rows.
     """
@@ -94,7 +94,7 @@ def dequantize_grouped(tensor: GroupedScaledTensor1x) -> list:
 
 
 def _group_shape(tensor: GroupedScaledTensor1x, size: int) -> tuple[tuple[int, ...], int]:
-    """Returns the shape of a group of `size` slices as its data lie, and its flatten axis."""
+    """Returns the shape of a group of `size` slices in its data's layout, and its flatten axis."""
     shape, axis = tensor.original_shape, tensor.flatten_axis
     if tensor.data_layout == "N":
         return (size, *shape[1:]), axis

@@ -137,7 +137,7 @@ class Float8BlockQuantizerRef(ReferenceQuantizer):
         return buffers
 
     def _directed(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the codes and scale_inv of a matrix whose blocks lie along its rows."""
+        """Returns the codes and scale_inv of a matrix whose blocks extend along its rows."""
         height = BLOCK if self.block_scaling_dim == 2 else 1
         padded = torch.nn.functional.pad(
             x.float(), (0, -x.shape[1] % BLOCK, 0, -x.shape[0] % height)
@@ -210,7 +210,7 @@ class Float8BlockQuantizerRef(ReferenceQuantizer):
         """Returns qx times qw transposed: runs of 128 in fp32, scaled and added up with one
         rounding each.
 
-        Shapes: codes (M, K) and (N, K), scales as Float8BlockTensorRef has them; the result is
+        Shapes: codes (M, K) and (N, K), scales as in Float8BlockTensorRef; the result is
         (M, N). The bias is added in fp32; accumulating adds `out` to the result in its dtype.
         Errors: AssertionError as `out` and `accumulate` contradict.
         """

@@ -19,7 +19,7 @@ Init = Callable[[torch.Tensor], Any]
 class ParameterInit(NamedTuple):
     """Sets a layer's first values.
 
-    init_method: of weights; biases are then zero. None: both as torch.nn.Linear has them.
+    init_method: of weights; biases are then zero. None: both as in torch.nn.Linear.
     get_rng_state_tracker, rng_tracker_name: whose fork() is entered around it.
     """
 

@@ -96,7 +96,7 @@ def quantized_model_init(
     recipe: None is the default recipe. preserve_high_precision_init_val: each weight keeps the
     values that it was quantized from, on the CPU, for optimizers: get_high_precision_init_val() and
     clear_high_precision_init_val() of the parameter.
-    Errors: RuntimeError and NotImplementedError as autocast has them for a recipe.
+    Errors: RuntimeError and NotImplementedError as autocast() raises them for a recipe.
     """
     if enabled and recipe is not None:
         check_recipe_support(recipe)

@@ -66,7 +66,7 @@ def update_scale(
 def split_and_copy(
     buffer: torch.Tensor, outputs: Sequence[torch.Tensor], chunk_sizes: Sequence[int]
 ) -> None:
-    """Copies runs of `buffer` that lie one after another into `outputs`.
+    """Copies consecutive runs of `buffer` into `outputs`.
 
     Shapes: buffer (sum of chunk_sizes, ...); each of outputs as its run.
     Errors: ValueError, before anything is written, unless there is an output a run and the sizes

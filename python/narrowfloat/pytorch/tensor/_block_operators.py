@@ -109,7 +109,7 @@ def _select(tensor: BlockTensor, dim: int, index: int) -> RowResult:
 
 
 def _in_range(index: int, size: int) -> int:
-    """Returns `index` counted from the front. Errors: IndexError, as torch has it."""
+    """Returns `index` counted from the front. Errors: IndexError, as torch raises it."""
     if not -size <= index < size:
         raise IndexError(f"select: index {index} is out of range for a dimension of size {size}")
     return index % size

@@ -36,7 +36,7 @@ def _scale_axis(spec: _core.QuantSpec, columnwise: bool, along_rows: bool) -> in
 def _matrix_range(
     shape: torch.Size, dim: int, start: int, length: int
 ) -> tuple[bool, int, int] | None:
-    """Returns whether a cut lies along the rows of the flattened tensor, and its range there.
+    """Returns whether a cut is along the rows of the flattened tensor, and its range there.
 
     None if its rows are not consecutive.
     """

@@ -29,7 +29,7 @@ Codes = torch.Tensor | None
 
 
 def transposed_dim(tensor: Float8Tensor, dim: int) -> int:
-    """Returns where a logical dimension lies in the transpose."""
+    """Returns the place of a logical dimension in the transpose."""
     rank = tensor.dim()
     dim %= rank
     if rank < 2:

@@ -412,7 +412,7 @@ class Float8Tensor(Float8TensorStorage, SchemeTensor):  # type: ignore[override]
     def contiguous(
         self, memory_format: torch.memory_format = torch.contiguous_format
     ) -> Float8Tensor:
-        """This tensor, or one over copies of both buffers that lie in that format."""
+        """Returns this tensor, or one over copies of both buffers in that format."""
         data = self._data
         if data is None or data.is_contiguous(memory_format=memory_format):
             return self

@@ -150,7 +150,7 @@ class IdentityTensor(IdentityTensorStorage, SchemeTensor):  # type: ignore[overr
     def contiguous(
         self, memory_format: torch.memory_format = torch.contiguous_format
     ) -> IdentityTensor:
-        """This tensor, or one over a copy that lies in that format."""
+        """Returns this tensor, or one over a copy in that format."""
         data = self._hp_data
         if data is None or data.is_contiguous(memory_format=memory_format):
             return self

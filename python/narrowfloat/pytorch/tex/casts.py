@@ -177,7 +177,7 @@ def split_quantize(
     quantizer_list: Sequence[Quantizer],
     disable_bulk_allocation: bool = False,
 ) -> list[Any]:
-    """Returns quantize() of runs of rows that lie one after another, each as if it were alone.
+    """Returns quantize() of consecutive runs of rows, each as if it were alone.
 
     disable_bulk_allocation: buffers of the results are always apart.
     Errors: ValueError unless there is a quantizer per section and the sections add up.

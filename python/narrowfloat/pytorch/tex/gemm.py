@@ -112,7 +112,7 @@ def te_general_grouped_gemm(
 ) -> Sequence[torch.Tensor]:
     """Runs generic_gemm() of A[i] and B[i] into D[i], for each i; returns `bias`.
 
-    single_output: D is a list of one tensor, in whose rows the results lie one after another.
+    single_output: D is a list of one tensor; the results are stored one after another in its rows.
     bias, pre_gelu_out: one per product; one without elements means None. With grad,
     bias gradients are written to `bias`, else what gelu is applied to is written to `pre_gelu_out`.
     Errors: ValueError unless the lists are as long and D is there; as general_gemm.

@@ -99,7 +99,7 @@ class SchemeStorage(TableStorage):
         return is_non_tn_fp8_gemm_supported()
 
     def _has_swizzled_scales(self) -> bool:
-        """Returns whether scales lie as matrix products read them."""
+        """Returns whether scales are swizzled."""
         return self.__dict__.get("_with_gemm_swizzled_scales", False)
 
     # Copies.

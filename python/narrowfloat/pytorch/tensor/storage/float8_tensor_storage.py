@@ -20,7 +20,7 @@ from narrowfloat.pytorch.utils import empty_like_device
 
 _FromFloat8Func = _DequantizeFunc
 
-# How codes lie in an all-gather.
+# The layout of codes in an all-gather.
 _NATIVE, _M_MAJOR = "native", "columnwise_m_major"
 
 

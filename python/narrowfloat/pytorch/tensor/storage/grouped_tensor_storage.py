@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of one type and format that lie one after another in flat buffers."""
+"""Tensors of one type and format, stored one after another in flat buffers."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class IdentityTensorStorage(SchemeStorage):
         if not cls._is_tensor and outer.get("fake_dtype") is None:
             outer["fake_dtype"] = data.dtype
         elif cls._is_tensor and outer.get("stride") is None:
-            # The wrapper shows how the buffer lies.
+            # The wrapper has the strides of the buffer.
             outer["stride"] = data.stride()
             outer["storage_offset"] = data.storage_offset()
 

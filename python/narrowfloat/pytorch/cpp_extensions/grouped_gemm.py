@@ -30,7 +30,7 @@ def general_grouped_gemm(
 ) -> tuple[Any, list[torch.Tensor | None], list[torch.Tensor | None]]:
     """Returns general_gemm() of A[i] and B[i] into out[i], for each i.
 
-    single_output: `out` is a list of one tensor; the results are stored one after another in its rows,
+    single_output: `out` is a list of one tensor; its rows store the results one after another,
     m_splits[i] of them each. Returns the outputs (that one tensor), the biases or, with grad, their
     gradients, and what gelu was applied to.
     Errors: ValueError unless A, B and the outputs are as many; as general_gemm.

@@ -274,7 +274,7 @@ class NVFP4Quantizer(SchemeQuantizer["NVFP4Tensor"]):
                     spec, src, buffers, noop, amax=rows, amax_columnwise=columns, seeds=seeds
                 )
 
-    def _fill_nothing(self, src: torch.Tensor, dst: SchemeStorage) -> None:
+    def _fill_nothing(self, src: torch.Tensor, dst: Quantized) -> None:
         """Also sets amaxes to 0: a row-scaled product is multiplied by them without terms too."""
         for amax in (dst._amax_rowwise, dst._amax_columnwise):
             if amax is not None:

@@ -6,12 +6,14 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "narrowfloat/io/checkpoint.h"
 #include "narrowfloat/io/foreign.h"
 #include "narrowfloat/io/read_convention.h"
 #include "tools/command.h"
+#include "tools/option_table.h"
 #include "tools/text.h"
 
 namespace narrowfloat::tools {
@@ -82,13 +84,8 @@ std::string TextOf(const io::Checkpoint& in, const Totals& totals,
       Escaped(convention.name), Escaped(convention.reason));
 }
 
-Result Run(const std::string& path) {
-  io::Checkpoint in = io::Checkpoint::Open(path);
-  const io::ConventionGuess convention = io::GuessConvention(in);
-  const io::ConventionRow* row = io::FindConvention(convention.name);
-  if (row != nullptr) io::ReadConvention(in, *row);
-  const Totals totals = Count(in);
-  const Json bits = BitsPerParameter(totals, convention);
+Json JsonOf(const std::string& path, const io::Checkpoint& in, const Totals& totals,
+            const io::ConventionGuess& convention, const Json& bits) {
   Json files = Json::array(), tensors = Json::array();
   for (const io::Shard& shard : in.shards()) {
     files.push_back({{"name", shard.name},
@@ -96,25 +93,37 @@ Result Run(const std::string& path) {
                      {"metadata", shard.file.header().metadata}});
   }
   for (const io::TensorLocation& location : in.tensors()) tensors.push_back(TensorJson(location));
-  return {TextOf(in, totals, convention, bits),
-          {{"path", path},
-           {"convention", convention.name},
-           {"convention_reason", convention.reason},
-           {"files", files},
-           {"tensors", tensors},
-           {"counts", totals.counts},
-           {"bytes", totals.bytes},
-           {"parameters", totals.parameters},
-           {"bits_per_parameter", bits}}};
+  return {{"path", path},
+          {"convention", convention.name},
+          {"convention_reason", convention.reason},
+          {"files", std::move(files)},
+          {"tensors", std::move(tensors)},
+          {"counts", totals.counts},
+          {"bytes", totals.bytes},
+          {"parameters", totals.parameters},
+          {"bits_per_parameter", bits}};
+}
+
+/// Makes only the one of text and JSON that is printed: each takes as much memory as the headers.
+Result Run(const std::string& path, bool as_json) {
+  io::Checkpoint in = io::Checkpoint::Open(path);
+  const io::ConventionGuess convention = io::GuessConvention(in);
+  const io::ConventionRow* row = io::FindConvention(convention.name);
+  if (row != nullptr) io::ReadConvention(in, *row);
+  const Totals totals = Count(in);
+  const Json bits = BitsPerParameter(totals, convention);
+  if (as_json) return {"", JsonOf(path, in, totals, convention, bits)};
+  return {TextOf(in, totals, convention, bits), {}};
 }
 
 }  // namespace
 
 Command AddInspect(CLI::App& app) {
   auto path = std::make_shared<std::string>();
-  CLI::App* command = app.add_subcommand("inspect", "List tensors, formats and sizes");
-  command->add_option("PATH", *path, "File, index file or folder")->required();
-  return {command, [path] { return Run(*path); }};
+  CLI::App* command = AddCommand(app, "inspect");
+  AddOption(command, "PATH", *path);
+  return {command,
+          [path, command] { return Run(*path, command->get_option("--json")->count() > 0); }};
 }
 
 }  // namespace narrowfloat::tools

@@ -94,10 +94,14 @@ std::string Escaped(std::string_view text) {
 
 std::string TableText(const std::vector<std::vector<std::string>>& rows,
                       const std::vector<std::size_t>& right) {
+  constexpr std::size_t kWidest = 128;
   std::vector<std::size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      // One long name must not fill the lines of all others with spaces.
+      if (row[i].size() <= kWidest) widths[i] = std::max(widths[i], row[i].size());
+    }
   }
   std::string text;
   for (const auto& row : rows) {

@@ -172,6 +172,7 @@ std::vector<StoredTensor> GroupTensors(const std::string& source, const Header& 
   EntriesByName entries;
   for (const TensorEntry& entry : header.tensors) entries.emplace(entry.name, &entry);
   std::vector<StoredTensor> tensors;
+  tensors.reserve(header.tensors.size());  // a tensor takes half a kilobyte
   for (const auto& [key, text] : header.metadata) {
     if (!key.starts_with(kKeyPrefix)) continue;
     const std::string record_source = fmt::format("{}: metadata '{}'", source, key);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -17,7 +18,8 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kMetadataKey = "__metadata__";
-constexpr int kDepth = 3;  // header, entry, its lists
+constexpr int kDepth = 3;                                     // header, entry, its lists
+constexpr std::size_t kMaxTokenBytes = std::size_t{8} << 20;  // torchao lists all names in one text
 constexpr std::uint64_t kPadding = 8;
 
 template <class... Args>
@@ -27,78 +29,213 @@ template <class... Args>
       fmt::format("{}: {}", source, fmt::format(rule, std::forward<Args>(args)...)));
 }
 
-Metadata ParseMetadata(const std::string& source, const json& value) {
-  if (!value.is_object()) {
-    Refuse(source, "{} must be an object, got {}", kMetadataKey, value.type_name());
-  }
-  Metadata metadata;
-  for (const auto& [key, text] : value.items()) {
-    if (!text.is_string()) {
-      Refuse(source, "{} must map strings to strings, '{}' is {}", kMetadataKey, key,
-             text.type_name());
-    }
-    metadata.emplace(key, text.get_ref<const std::string&>());
-  }
-  return metadata;
-}
+constexpr std::uint64_t kLargestNumber = std::numeric_limits<std::int64_t>::max();
 
-/// An array of integers that fit into 63 bits.
-std::vector<std::uint64_t> ParseNumbers(const std::string& source, const std::string& name,
-                                        const char* key, const json& value) {
-  if (!value.is_array()) {
-    Refuse(source, "'{}' {} must be a list, got {}", name, key, value.type_name());
-  }
-  std::vector<std::uint64_t> numbers;
-  for (const json& item : value) {
-    constexpr std::uint64_t kMax = std::numeric_limits<std::int64_t>::max();
-    if (!item.is_number_unsigned() || item.get<std::uint64_t>() > kMax) {
-      Refuse(source, "'{}' {} must hold integers from 0 to 2^63 - 1, got {}", name, key,
-             item.dump());
-    }
-    numbers.push_back(item.get<std::uint64_t>());
-  }
-  return numbers;
-}
+/// Counts the bytes that a header keeps in memory.
+class TextBudget {
+ public:
+  explicit TextBudget(const std::string& source) : source_(source) {}
 
-void CheckKeys(const std::string& source, const std::string& name, const json& value) {
-  if (!value.is_object()) Refuse(source, "'{}' must be an object, got {}", name, value.type_name());
-  constexpr const char* kKeys[] = {"dtype", "shape", "data_offsets"};
-  for (const char* key : kKeys) {
-    if (!value.contains(key)) Refuse(source, "'{}' needs a {}, got none", name, key);
-  }
-  if (value.size() == std::size(kKeys)) return;
-  for (const auto& [key, unused] : value.items()) {
-    if (std::ranges::find(kKeys, key) == std::end(kKeys)) {
-      Refuse(source, "'{}' must have dtype, shape and data_offsets only, got '{}'", name, key);
+  /// Errors: InvalidArgument if all together exceed kMaxTextBytes.
+  void Add(std::size_t bytes) {
+    if (bytes > kMaxTextBytes - used_) {
+      Refuse(source_, "names, shapes and metadata must have at most {} bytes, got more",
+             kMaxTextBytes);
     }
+    used_ += bytes;
+  }
+
+ private:
+  const std::string& source_;
+  std::uint64_t used_ = 0;
+};
+
+void CheckName(const std::string& source, const std::string& name) {
+  if (name.size() > kMaxNameBytes) {
+    Refuse(source, "a name must have at most {} bytes, got {}", kMaxNameBytes, name.size());
   }
 }
 
-TensorEntry ParseEntry(const std::string& source, const std::string& name, const json& value) {
-  CheckKeys(source, name, value);
-  const json& dtype = value["dtype"];
-  const auto known = dtype.is_string() ? FindFileDType(dtype.get_ref<const std::string&>())
-                                       : std::optional<FileDType>();
-  if (!known) Refuse(source, "'{}' must have a known dtype, got {}", name, dtype.dump());
-  TensorEntry entry{.name = name, .dtype = *known};
-  for (const std::uint64_t n : ParseNumbers(source, name, "shape", value["shape"])) {
-    entry.shape.push_back(static_cast<std::int64_t>(n));
+void CheckCount(const std::string& source, std::string_view things, std::size_t count) {
+  if (count > kMaxTensors) {
+    Refuse(source, "a file must have at most {} {}, got more", kMaxTensors, things);
   }
-  const auto offsets = ParseNumbers(source, name, "data_offsets", value["data_offsets"]);
-  if (offsets.size() != 2) {
-    Refuse(source, "'{}' data_offsets must be two numbers, got {}", name, offsets.size());
+}
+
+void CheckRank(const std::string& source, const std::string& name, std::size_t rank) {
+  if (rank > kMaxRank) {
+    Refuse(source, "'{}' must have at most {} dimensions, got more", name, kMaxRank);
   }
-  std::tie(entry.begin, entry.end) = std::tie(offsets[0], offsets[1]);
+}
+
+void CheckNamesStandOnce(const std::string& source, const std::vector<TensorEntry>& tensors) {
+  std::vector<std::string_view> names;
+  names.reserve(tensors.size());
+  for (const TensorEntry& entry : tensors) names.push_back(entry.name);
+  std::ranges::sort(names);
+  const auto repeated = std::ranges::adjacent_find(names);
+  if (repeated != names.end()) Refuse(source, "names must stand once, '{}' is repeated", *repeated);
+}
+
+void CheckSpan(const std::string& source, const TensorEntry& entry) {
   if (entry.end < entry.begin) {
-    Refuse(source, "'{}' data_offsets must not fall, got {} to {}", name, entry.begin, entry.end);
+    Refuse(source, "'{}' data_offsets must not fall, got {} to {}", entry.name, entry.begin,
+           entry.end);
   }
   const std::uint64_t bytes = TensorBytes(source, entry);
   if (bytes != entry.Bytes()) {
-    Refuse(source, "'{}' of {} {} takes {} bytes, its data_offsets span {}", name,
+    Refuse(source, "'{}' of {} {} takes {} bytes, its data_offsets span {}", entry.name,
            Info(entry.dtype).name, ShapeText(entry.shape), bytes, entry.Bytes());
   }
-  return entry;
 }
+
+/// Collects a header while its text is parsed. No tree of JSON values is built: it would take up to
+/// forty times the memory of the text.
+class HeaderReader final : public StrictJsonEvents {
+ public:
+  explicit HeaderReader(const std::string& source)
+      : StrictJsonEvents(source, kDepth), budget_(source) {}
+
+  Header Take() { return std::move(header_); }
+
+ private:
+  enum Field : std::size_t { kDType, kShape, kOffsets, kFieldCount };
+  static constexpr const char* kFields[kFieldCount] = {"dtype", "shape", "data_offsets"};
+
+  bool InMetadata() const { return entry_.name == kMetadataKey; }
+
+  void OnName(std::string& name) override {
+    if (Depth() == 1) {
+      BeginMember(name);
+    } else if (InMetadata()) {
+      budget_.Add(name.size());
+      key_ = std::move(name);
+    } else {
+      BeginField(name);
+    }
+  }
+
+  void BeginMember(std::string& name) {
+    CheckName(source(), name);
+    budget_.Add(name.size());
+    entry_ = {.name = std::move(name)};
+    seen_ = {};
+    if (!InMetadata()) return;
+    if (has_metadata_) RefuseRepeated(entry_.name);
+    has_metadata_ = true;
+  }
+
+  void BeginField(const std::string& name) {
+    const auto found = std::ranges::find(kFields, name);
+    if (found == std::end(kFields)) {
+      CheckName(source(), name);
+      Refuse(source(), "'{}' must have dtype, shape and data_offsets only, got '{}'", entry_.name,
+             name);
+    }
+    field_ = static_cast<Field>(found - std::begin(kFields));
+    if (seen_[field_]) RefuseRepeated(name);
+    seen_[field_] = true;
+    count_ = 0;
+  }
+
+  [[noreturn]] void RefuseRepeated(const std::string& name) {
+    Refuse(source(), "names must stand once, '{}' is repeated", name);
+  }
+
+  void OnOpen(bool is_array) override {
+    const char* type = is_array ? "array" : "object";
+    if (Depth() == 1 && is_array) RefuseMember(type);
+    if (Depth() == 2 && InMetadata()) RefuseText(type);
+    if (Depth() == 2 && field_ == kDType) RefuseDType(type);
+    if (Depth() == 2 && !is_array) RefuseList(type);
+  }
+
+  void OnClose() override {
+    if (Depth() != 1 || InMetadata()) return;
+    for (std::size_t i = 0; i < kFieldCount; ++i) {
+      if (!seen_[i]) Refuse(source(), "'{}' needs a {}, got none", entry_.name, kFields[i]);
+    }
+    CheckSpan(source(), entry_);
+    header_.tensors.push_back(std::move(entry_));
+    CheckCount(source(), "tensors", header_.tensors.size());
+  }
+
+  void OnText(std::string& text) override {
+    if (Depth() == 2 && InMetadata()) {
+      AddMetadata(text);
+    } else if (Depth() == 2 && field_ == kDType) {
+      const auto known = FindFileDType(text);
+      if (!known) RefuseDType(Shortened(json(text)));
+      entry_.dtype = *known;
+    } else {
+      OnOther(json(std::move(text)));
+    }
+  }
+
+  void AddMetadata(std::string& text) {
+    budget_.Add(text.size());
+    const auto [at, fresh] = header_.metadata.emplace(std::move(key_), std::move(text));
+    if (!fresh) RefuseRepeated(at->first.substr(0, kMaxNameBytes));
+    CheckCount(source(), "keys of metadata", header_.metadata.size());
+  }
+
+  /// A number or a constant, or a text in a wrong place.
+  void OnOther(const json& value) override {
+    if (Depth() == 1) RefuseMember(value.type_name());
+    if (Depth() == 3) return AddNumber(value);
+    if (InMetadata()) RefuseText(value.type_name());
+    if (field_ == kDType) RefuseDType(Shortened(value));
+    RefuseList(value.type_name());
+  }
+
+  void AddNumber(const json& value) {
+    if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kLargestNumber) {
+      Refuse(source(), "'{}' {} must hold integers from 0 to 2^63 - 1, got {}", entry_.name,
+             kFields[field_], Shortened(value));
+    }
+    const auto number = value.get<std::uint64_t>();
+    ++count_;
+    if (field_ == kOffsets) {
+      (count_ == 1 ? entry_.begin : entry_.end) = number;
+    } else {
+      CheckRank(source(), entry_.name, count_);
+      budget_.Add(sizeof(std::int64_t));
+      entry_.shape.push_back(static_cast<std::int64_t>(number));
+    }
+  }
+
+  void OnListEnd() override {
+    if (field_ == kOffsets && count_ != 2) {
+      Refuse(source(), "'{}' data_offsets must be two numbers, got {}", entry_.name, count_);
+    }
+  }
+
+  static std::string Shortened(const json& value) { return value.dump().substr(0, kMaxNameBytes); }
+
+  [[noreturn]] void RefuseMember(const char* type) {
+    if (InMetadata()) Refuse(source(), "{} must be an object, got {}", kMetadataKey, type);
+    Refuse(source(), "'{}' must be an object, got {}", entry_.name, type);
+  }
+  [[noreturn]] void RefuseText(const char* type) {
+    Refuse(source(), "{} must map strings to strings, '{}' is {}", kMetadataKey,
+           key_.substr(0, kMaxNameBytes), type);
+  }
+  [[noreturn]] void RefuseDType(const std::string& got) {
+    Refuse(source(), "'{}' must have a known dtype, got {}", entry_.name, got);
+  }
+  [[noreturn]] void RefuseList(const char* type) {
+    Refuse(source(), "'{}' {} must be a list, got {}", entry_.name, kFields[field_], type);
+  }
+
+  TextBudget budget_;
+  Header header_;
+  bool has_metadata_ = false;
+  TensorEntry entry_;                     // the member of the header that is being read
+  std::array<bool, kFieldCount> seen_{};  // fields of `entry_`
+  Field field_ = kDType;                  // the one whose value comes next
+  std::size_t count_ = 0;                 // numbers of its list so far
+  std::string key_;                       // of metadata
+};
 
 /// The data is covered exactly: no hole, no overlap, nothing after the last tensor.
 void CheckCover(const std::string& source, const Header& header, std::uint64_t data_bytes) {
@@ -123,10 +260,7 @@ void CheckCover(const std::string& source, const Header& header, std::uint64_t d
 
 std::uint64_t TensorBytes(const std::string& source, const TensorEntry& entry) {
   // First of all: the messages below, and others, print the shape.
-  if (entry.shape.size() > kMaxRank) {
-    Refuse(source, "'{}' must have at most {} dimensions, got {}", entry.name, kMaxRank,
-           entry.shape.size());
-  }
+  CheckRank(source, entry.name, entry.shape.size());
   const std::string_view dtype = Info(entry.dtype).name;
   std::uint64_t bits = 0;
   try {
@@ -154,15 +288,10 @@ Header ParseHeader(const std::string& source, std::string_view text, std::uint64
            text.empty() ? "nothing"
                         : fmt::format("byte {:#04x}", static_cast<unsigned char>(text[0])));
   }
-  const json parsed = ParseStrictJson(source, text, kDepth);
-  Header header;
-  for (const auto& [name, value] : parsed.items()) {
-    if (name == kMetadataKey) {
-      header.metadata = ParseMetadata(source, value);
-    } else {
-      header.tensors.push_back(ParseEntry(source, name, value));
-    }
-  }
+  HeaderReader reader(source);
+  ReadStrictJson(text, kMaxTokenBytes, reader);
+  Header header = reader.Take();
+  CheckNamesStandOnce(source, header.tensors);
   std::ranges::sort(header.tensors, {}, [](const TensorEntry& entry) {
     return std::tie(entry.begin, entry.end, entry.name);
   });
@@ -174,11 +303,11 @@ void LayOut(const std::string& source, std::vector<TensorEntry>& tensors) {
   std::ranges::sort(tensors, [](const TensorEntry& a, const TensorEntry& b) {
     return std::tie(b.dtype, a.name) < std::tie(a.dtype, b.name);
   });
-  std::vector<std::string_view> names;
+  CheckCount(source, "tensors", tensors.size());
   std::uint64_t at = 0;
   for (TensorEntry& entry : tensors) {
     if (entry.name == kMetadataKey) Refuse(source, "no tensor may be named {}", kMetadataKey);
-    names.push_back(entry.name);
+    CheckName(source, entry.name);
     const std::uint64_t bytes = TensorBytes(source, entry);
     if (bytes > std::numeric_limits<std::int64_t>::max() - at) {
       Refuse(source, "'{}' ends past the largest file there can be", entry.name);
@@ -186,9 +315,7 @@ void LayOut(const std::string& source, std::vector<TensorEntry>& tensors) {
     entry.begin = at;
     entry.end = at += bytes;
   }
-  std::ranges::sort(names);
-  const auto repeated = std::ranges::adjacent_find(names);
-  if (repeated != names.end()) Refuse(source, "names must stand once, '{}' is repeated", *repeated);
+  CheckNamesStandOnce(source, tensors);
 }
 
 std::string PrintHeader(const std::string& source, const Header& header) {

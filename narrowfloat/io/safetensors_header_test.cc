@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "narrowfloat/io/safetensors_header.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "narrowfloat/io/testing.h"
@@ -66,6 +67,13 @@ TEST(SafetensorsHeaderTest, PackedTypesEndOnAByte) {
             "f: 'x' of F6_E3M2 scalar must end on a whole byte, got 6 bits");
 }
 
+/// A header of two tensors of one byte.
+std::string Two(std::string_view first, std::string_view second) {
+  return fmt::format(R"({{"{}":{{"dtype":"U8","shape":[1],"data_offsets":[0,1]}},)"
+                     R"("{}":{{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}}})",
+                     first, second);
+}
+
 struct Case {
   std::string text;
   std::uint64_t data_bytes;
@@ -83,9 +91,11 @@ TEST(SafetensorsHeaderTest, RefusesWhatIsNoHeader) {
            {std::string("{}\0", 3), 0, "f: JSON must have no NUL byte, got one at byte 2"},
            {"{\"\xff\":{}}", 0, "f: must be JSON text, it is wrong at byte 3"},
            {R"({"x":1e999})", 0, "f: JSON numbers must fit into 64 bits, got a larger one"},
-           {R"({"a":)" + deep, 0, "f: JSON must nest at most 3 deep, got more"},
-           {R"({"a":{"b":{"c":{}}}})", 0, "f: JSON must nest at most 3 deep, got more"},
-           {R"({"x":{},"x":{}})", 0, "f: names must stand once, 'x' is repeated"},
+           {R"({"a":)" + deep, 0, "f: 'a' must be an object, got array"},
+           {R"({"a":{"shape":)" + deep, 0, "f: JSON must nest at most 3 deep, got more"},
+           {R"({"a":{"shape":{}}})", 0, "f: 'a' shape must be a list, got object"},
+           {R"({"a":{"dtype":[]}})", 0, "f: 'a' must have a known dtype, got array"},
+           {Two("x", "x"), 2, "f: names must stand once, 'x' is repeated"},
            {R"({"x":{"dtype":"U8","dtype":"I8"}})", 0,
             "f: names must stand once, 'dtype' is repeated"},
            {R"({"__metadata__":{},"__metadata__":{}})", 0,
@@ -95,6 +105,8 @@ TEST(SafetensorsHeaderTest, RefusesWhatIsNoHeader) {
             "f: __metadata__ must map strings to strings, 'a' is number"},
            {R"({"__metadata__":{"a":{}}})", 0,
             "f: __metadata__ must map strings to strings, 'a' is object"},
+           {R"({"__metadata__":{"a":"1","a":"2"}})", 0,
+            "f: names must stand once, 'a' is repeated"},
        }) {
     EXPECT_EQ(Refusal(c.text, c.data_bytes), c.message);
   }
@@ -154,9 +166,51 @@ std::string Ones(std::size_t rank) {
 TEST(SafetensorsHeaderTest, TheRankIsLimited) {
   EXPECT_EQ(ParseHeader("f", Entry("\"U8\"", Ones(64), "[0,1]"), 1).tensors[0].shape, Shape(64, 1));
   EXPECT_EQ(Refusal(Entry("\"U8\"", Ones(65), "[0,1]"), 1),
-            "f: 'x' must have at most 64 dimensions, got 65");
+            "f: 'x' must have at most 64 dimensions, got more");
   EXPECT_EQ(Refusal(Entry("\"U8\"", Ones(1'000'000), "[0,1]"), 1),
-            "f: 'x' must have at most 64 dimensions, got 1000000");
+            "f: 'x' must have at most 64 dimensions, got more");
+}
+
+TEST(SafetensorsHeaderTest, WhatItKeepsInMemoryIsLimited) {
+  const auto object = [](std::size_t members, auto&& member) {
+    std::string text;
+    for (std::size_t i = 0; i < members; ++i) {
+      text += i == 0 ? "{" : ",";
+      text += member(i);
+    }
+    return text + "}";
+  };
+  const auto tensors = [&](std::size_t count, int name_bytes) {
+    return object(count, [&](std::size_t i) {
+      return fmt::format(R"("{:.<{}}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})", i,
+                         name_bytes);
+    });
+  };
+  const auto metadata = [&](std::size_t count) {
+    return fmt::format(R"({{"__metadata__":{}}})",
+                       object(count, [](std::size_t i) { return fmt::format(R"("{}":"")", i); }));
+  };
+  EXPECT_EQ(ParseHeader("f", tensors(kMaxTensors, 6), 0).tensors.size(), kMaxTensors);
+  EXPECT_EQ(Refusal(tensors(kMaxTensors + 1, 6)),
+            "f: a file must have at most 100000 tensors, got more");
+  EXPECT_EQ(ParseHeader("f", metadata(kMaxTensors), 0).metadata.size(), kMaxTensors);
+  EXPECT_EQ(Refusal(metadata(kMaxTensors + 1)),
+            "f: a file must have at most 100000 keys of metadata, got more");
+  EXPECT_EQ(ParseHeader("f", tensors(1, 1024), 0).tensors.size(), 1u);
+  EXPECT_EQ(Refusal(tensors(1, 1025)), "f: a name must have at most 1024 bytes, got 1025");
+  EXPECT_EQ(Refusal(tensors(17000, 1024)),
+            "f: names, shapes and metadata must have at most 16777216 bytes, got more");
+  EXPECT_EQ(Refusal(fmt::format(R"({{"__metadata__":{{"a":"{:x<{}}"}}}})", "", 8 << 20)),
+            "f: a JSON string, number or run of spaces must have at most 8388608 bytes, got "
+            "8388610 at byte 21");
+  EXPECT_EQ(Refusal(fmt::format(R"({{"a":{:1<{}}}})", "", 9'000'000)),
+            "f: a JSON string, number or run of spaces must have at most 8388608 bytes, got "
+            "9000000 at byte 5");
+}
+
+TEST(SafetensorsHeaderTest, QuotesInStringsDoNotEndThem) {
+  const Header header = ParseHeader("f", R"({"__metadata__":{"a\\":"\"b\\\"","c":"\u0022"}})", 0);
+  EXPECT_EQ(header.metadata, (Metadata{{"a\\", "\"b\\\""}, {"c", "\""}}));
 }
 
 TEST(SafetensorsHeaderTest, TheDataIsCoveredExactly) {
@@ -207,10 +261,14 @@ TEST(SafetensorsHeaderTest, RefusesToWriteWhatNobodyCanRead) {
             "f: names must stand once, 'x' is repeated");
   EXPECT_EQ(lay_out({{"__metadata__", FileDType::kU8, {1}}}),
             "f: no tensor may be named __metadata__");
+  EXPECT_EQ(lay_out({{std::string(1025, 'x'), FileDType::kU8, {1}}}),
+            "f: a name must have at most 1024 bytes, got 1025");
+  EXPECT_EQ(lay_out(std::vector<TensorEntry>(kMaxTensors + 1)),
+            "f: a file must have at most 100000 tensors, got more");
   EXPECT_EQ(lay_out({{"x", FileDType::kF4, {1}}}),
             "f: 'x' of F4 1 must end on a whole byte, got 4 bits");
   EXPECT_EQ(lay_out({{"x", FileDType::kU8, Shape(65, 1)}}),
-            "f: 'x' must have at most 64 dimensions, got 65");
+            "f: 'x' must have at most 64 dimensions, got more");
   EXPECT_EQ(MessageOf<InvalidArgument>([] {
               PrintHeader("f", {{{"\xff", FileDType::kU8, {1}}}, {}});
             }),

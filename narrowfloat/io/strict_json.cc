@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -13,52 +14,70 @@ namespace {
 
 using nlohmann::json;
 
-/// Builds the value while the parser goes, and stops it where the text breaks a rule that plain
-/// JSON does not have. (The library's own builder with a callback looks through an object again
-/// for each of its members, which takes minutes for a header of 20 MB.)
-class Builder final : public json::json_sax_t {
+// About 200 bytes of memory each. The largest indices have about 100,000 tensors.
+constexpr std::size_t kMaxValues = std::size_t{1} << 20;
+constexpr std::size_t kMaxTokenBytes = std::size_t{16} << 20;
+
+constexpr std::string_view kSpaces = " \t\r\n", kPunctuation = ",:[]{}";
+
+/// Returns the position after the string, number, constant or spaces that begin at `begin`.
+std::size_t TokenEnd(std::string_view text, std::size_t begin) {
+  if (kPunctuation.find(text[begin]) < kPunctuation.size()) return begin + 1;
+  std::size_t end = begin + 1;
+  if (kSpaces.find(text[begin]) < kSpaces.size()) {
+    end = text.find_first_not_of(kSpaces, begin);
+  } else if (text[begin] != '"') {
+    end = text.find_first_of(" \t\r\n,:[]{}\"", begin);
+  } else {
+    while ((end = text.find_first_of("\"\\", end)) < text.size() && text[end] == '\\') end += 2;
+    if (end < text.size()) ++end;
+  }
+  return std::min(end, text.size());
+}
+
+/// Refuses tokens that are too long, before the parser copies them twice.
+void CheckTokens(const std::string& source, std::string_view text, std::size_t max_bytes) {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t begin = std::exchange(at, TokenEnd(text, at));
+    if (at - begin <= max_bytes) continue;
+    throw InvalidArgument(fmt::format(
+        "{}: a JSON string, number or run of spaces must have at most {} bytes, got {} at byte {}",
+        source, max_bytes, at - begin, begin));
+  }
+}
+
+/// Builds the tree while the parser goes. (The library's own builder with a callback looks through
+/// an object again for each of its members, which takes minutes for a text of 20 MB.)
+class Builder final : public StrictJsonEvents {
  public:
-  Builder(const std::string& source, int max_depth)
-      : source_(source), max_depth_(static_cast<std::size_t>(max_depth)) {}
+  using StrictJsonEvents::StrictJsonEvents;
 
   json Take() { return std::move(root_); }
 
-  bool null() override { return Add(nullptr); }
-  bool boolean(bool value) override { return Add(value); }
-  bool number_integer(std::int64_t value) override { return Add(value); }
-  bool number_unsigned(std::uint64_t value) override { return Add(value); }
-  bool number_float(double value, const std::string& /*text*/) override { return Add(value); }
-  bool string(std::string& value) override { return Add(std::move(value)); }
-  bool binary(json::binary_t& /*value*/) override { return false; }  // never in text
-  bool start_object(std::size_t /*size*/) override { return Open(json::object()); }
-  bool end_object() override { return Close(); }
-  bool start_array(std::size_t /*size*/) override { return Open(json::array()); }
-  bool end_array() override { return Close(); }
+ private:
+  void OnText(std::string& text) override { Place(std::move(text)); }
+  void OnOther(const json& value) override { Place(value); }
+  void OnOpen(bool is_array) override {
+    open_.push_back(Place(is_array ? json::array() : json::object()));
+  }
+  void OnClose() override { open_.pop_back(); }
+  void OnListEnd() override { open_.pop_back(); }
 
-  bool key(std::string& name) override {
+  void OnName(std::string& name) override {
     const auto [member, fresh] = open_.back()->get_ref<json::object_t&>().emplace(name, nullptr);
     if (!fresh) {
       throw InvalidArgument(
-          fmt::format("{}: names must stand once, '{}' is repeated", source_, name));
+          fmt::format("{}: names must stand once, '{}' is repeated", source(), name));
     }
     member_ = &member->second;
-    return true;
   }
 
-  bool parse_error(std::size_t byte, const std::string& /*token*/,
-                   const nlohmann::detail::exception& error) override {
-    constexpr int kNumberTooLarge = 406;
-    if (error.id == kNumberTooLarge) {
-      throw InvalidArgument(
-          fmt::format("{}: JSON numbers must fit into 64 bits, got a larger one", source_));
-    }
-    throw InvalidArgument(
-        fmt::format("{}: must be JSON text, it is wrong at byte {}", source_, byte));
-  }
-
- private:
   /// Puts a value where the text has it, and says where that is.
   json* Place(json value) {
+    if (++values_ > kMaxValues) {
+      throw InvalidArgument(
+          fmt::format("{}: JSON must have at most {} values, got more", source(), kMaxValues));
+    }
     if (open_.empty()) {
       root_ = std::move(value);
       return &root_;
@@ -71,43 +90,77 @@ class Builder final : public json::json_sax_t {
     return member_;
   }
 
-  bool Add(json value) {
-    Place(std::move(value));
-    return true;
-  }
-
-  bool Open(json value) {
-    if (open_.size() == max_depth_) {
-      throw InvalidArgument(
-          fmt::format("{}: JSON must nest at most {} deep, got more", source_, max_depth_));
-    }
-    open_.push_back(Place(std::move(value)));
-    return true;
-  }
-
-  bool Close() {
-    open_.pop_back();
-    return true;
-  }
-
-  const std::string& source_;
-  std::size_t max_depth_;
   json root_;
+  std::size_t values_ = 0;
   std::vector<json*> open_;  // objects and arrays around the place we are at
   json* member_ = nullptr;   // of the innermost object, named and still without its value
 };
 
 }  // namespace
 
-json ParseStrictJson(const std::string& source, std::string_view text, int max_depth) {
+bool StrictJsonEvents::string(std::string& value) {
+  OnText(value);
+  return true;
+}
+
+bool StrictJsonEvents::key(std::string& name) {
+  OnName(name);
+  return true;
+}
+
+bool StrictJsonEvents::Other(const json& value) {
+  OnOther(value);
+  return true;
+}
+
+bool StrictJsonEvents::Open(bool is_array) {
+  if (depth_ == max_depth_) {
+    throw InvalidArgument(
+        fmt::format("{}: JSON must nest at most {} deep, got more", source_, max_depth_));
+  }
+  OnOpen(is_array);
+  ++depth_;
+  return true;
+}
+
+bool StrictJsonEvents::end_object() {
+  --depth_;
+  OnClose();
+  return true;
+}
+
+bool StrictJsonEvents::end_array() {
+  --depth_;
+  OnListEnd();
+  return true;
+}
+
+bool StrictJsonEvents::parse_error(std::size_t byte, const std::string& /*token*/,
+                                   const nlohmann::detail::exception& error) {
+  constexpr int kNumberTooLarge = 406;
+  if (error.id == kNumberTooLarge) {
+    throw InvalidArgument(
+        fmt::format("{}: JSON numbers must fit into 64 bits, got a larger one", source_));
+  }
+  throw InvalidArgument(
+      fmt::format("{}: must be JSON text, it is wrong at byte {}", source_, byte));
+}
+
+void ReadStrictJson(std::string_view text, std::size_t max_token_bytes, StrictJsonEvents& events) {
   // The parser takes a NUL for the end of the text.
   const std::size_t nul = text.find('\0');
   if (nul != std::string_view::npos) {
     throw InvalidArgument(
-        fmt::format("{}: JSON must have no NUL byte, got one at byte {}", source, nul));
+        fmt::format("{}: JSON must have no NUL byte, got one at byte {}", events.source(), nul));
   }
+  text = text.substr(0, text.find_last_not_of(kSpaces) + 1);  // padding may be most of a header
+  CheckTokens(events.source(), text, max_token_bytes);
+  json::sax_parse(text, static_cast<json::json_sax_t*>(&events));
+}
+
+json ParseStrictJson(const std::string& source, std::string_view text, int max_depth) {
   Builder builder(source, max_depth);
-  json::sax_parse(text, &builder);
+  ReadStrictJson(text, kMaxTokenBytes, builder);
   return builder.Take();
 }
 

@@ -1,15 +1,74 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
 namespace narrowfloat::io {
 
-/// Parses JSON that somebody hostile may have written; only .cc files include this.
-/// Errors: InvalidArgument "<source>: ..." for text that is not JSON, that repeats a name within an
-/// object, or that nests more than `max_depth` objects and arrays.
+/// Receives the parts of a JSON text in their order, without a tree of them; only .cc files include
+/// this.
+class StrictJsonEvents : private nlohmann::json::json_sax_t {
+ public:
+  /// Refuses more than `max_depth` objects and arrays within each other.
+  StrictJsonEvents(const std::string& source, int max_depth)
+      : source_(source), max_depth_(max_depth) {}
+
+ protected:
+  const std::string& source() const { return source_; }
+
+  /// How many objects and arrays are open around the current part.
+  int Depth() const { return depth_; }
+
+  /// A member's name. The caller checks that no name is repeated.
+  virtual void OnName(std::string& name) = 0;
+  virtual void OnText(std::string& text) = 0;
+
+  /// A number, true, false or null.
+  virtual void OnOther(const nlohmann::json& value) = 0;
+
+  /// An object or array begins; Depth() does not count it yet.
+  virtual void OnOpen(bool is_array) = 0;
+
+  /// An object ends, then an array; Depth() no longer counts it.
+  virtual void OnClose() = 0;
+  virtual void OnListEnd() = 0;
+
+ private:
+  friend void ReadStrictJson(std::string_view text, std::size_t max_token_bytes,
+                             StrictJsonEvents& events);
+
+  bool null() override { return Other(nullptr); }
+  bool boolean(bool value) override { return Other(value); }
+  bool number_integer(std::int64_t value) override { return Other(value); }
+  bool number_unsigned(std::uint64_t value) override { return Other(value); }
+  bool number_float(double value, const std::string& /*text*/) override { return Other(value); }
+  bool binary(nlohmann::json::binary_t& /*value*/) override { return false; }  // never in text
+  bool string(std::string& value) override;
+  bool key(std::string& name) override;
+  bool start_object(std::size_t /*size*/) override { return Open(false); }
+  bool start_array(std::size_t /*size*/) override { return Open(true); }
+  bool end_object() override;
+  bool end_array() override;
+  bool parse_error(std::size_t byte, const std::string& token,
+                   const nlohmann::detail::exception& error) override;
+  bool Other(const nlohmann::json& value);
+  bool Open(bool is_array);
+
+  const std::string& source_;
+  int max_depth_, depth_ = 0;
+};
+
+/// Parses JSON that somebody hostile may have written, and hands over its parts.
+/// Errors: InvalidArgument "<source>: ..." for text that is not JSON, that nests too deep, or that
+/// has a string, a number or spaces of more than `max_token_bytes`; what the events throw.
+void ReadStrictJson(std::string_view text, std::size_t max_token_bytes, StrictJsonEvents& events);
+
+/// Parses such JSON into a tree. Errors: as above, also for a name that is repeated within an
+/// object, and for more than a million values.
 nlohmann::json ParseStrictJson(const std::string& source, std::string_view text, int max_depth);
 
 }  // namespace narrowfloat::io

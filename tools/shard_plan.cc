@@ -21,31 +21,57 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kMaxRecordBytes = 4096;
 
 /// FNV-1a, 64 bits: a record is compared with what this program wrote itself, nobody is kept out.
-std::string HashText(std::string_view text) {
-  std::uint64_t hash = 0xCBF29CE484222325u;
-  for (const char c : text) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
+class Hash {
+ public:
+  /// Adds a text and its length, so that texts in turn cannot be cut at other places.
+  void Add(std::string_view text) {
+    Add(text.size());
+    for (const char c : text) Mix(static_cast<unsigned char>(c));
   }
-  return fmt::format("{:016x}", hash);
-}
+  void Add(std::uint64_t number) {
+    for (int shift = 0; shift < 64; shift += 8) Mix((number >> shift) & 0xFF);
+  }
+  std::string Text() const { return fmt::format("{:016x}", hash_); }
 
-/// What decides the bytes that come from one file of the input.
-std::string IdentityText(const io::Shard& shard) {
+ private:
+  void Mix(std::uint64_t byte) { hash_ = (hash_ ^ byte) * 0x100000001B3u; }
+
+  std::uint64_t hash_ = 0xCBF29CE484222325u;
+};
+
+/// Adds what decides the bytes that come from one file of the input.
+void AddIdentity(Hash& hash, const io::Shard& shard) {
   const io::FileIdentity& identity = shard.file.identity();
-  return fmt::format("{}\n{}\n{}\n{}\n", shard.name, identity.bytes, identity.modified_ns,
-                     io::PrintHeader(shard.name, shard.file.header()));
+  hash.Add(shard.name);
+  hash.Add(identity.bytes);
+  hash.Add(static_cast<std::uint64_t>(identity.modified_ns));
+  const io::Header& header = shard.file.header();
+  for (const auto& [key, text] : header.metadata) {
+    hash.Add(key);
+    hash.Add(text);
+  }
+  for (const io::TensorEntry& entry : header.tensors) {
+    hash.Add(entry.name);
+    hash.Add(static_cast<std::uint64_t>(entry.dtype));
+    hash.Add(entry.begin);
+    hash.Add(entry.shape.size());
+    for (const std::int64_t size : entry.shape) hash.Add(static_cast<std::uint64_t>(size));
+  }
 }
 
 std::string JobHash(const io::Checkpoint& in, const io::Shard& shard,
                     const TensorRewriter& rewriter) {
-  std::string text = fmt::format("{}\n{}\n{}\n", NF_VERSION, rewriter.Verb(), rewriter.Identity());
-  text += IdentityText(shard);
+  Hash hash;
+  hash.Add(NF_VERSION);
+  hash.Add(rewriter.Verb());
+  hash.Add(rewriter.Identity());
+  AddIdentity(hash, shard);
   std::set<std::size_t> others;  // in which some of its scales lie
   for (const io::StoredTensor& tensor : shard.tensors) {
     others.insert(tensor.shards.begin(), tensor.shards.end());
   }
-  for (const std::size_t other : others) text += IdentityText(in.shards()[other]);
-  return HashText(text);
+  for (const std::size_t other : others) AddIdentity(hash, in.shards()[other]);
+  return hash.Text();
 }
 
 fs::path RecordPath(const ShardPlan& plan) {

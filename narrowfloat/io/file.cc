@@ -20,6 +20,10 @@ namespace narrowfloat::io {
 namespace {
 
 constexpr std::size_t kCopyBytes = std::size_t{1} << 20;
+// A file has one place that grows per type of its tensors. Fewer than 64 kB a write cost more than
+// copying them.
+constexpr std::size_t kRuns = 6, kRunBytes = std::size_t{256} << 10;
+constexpr std::uint64_t kStartBytes = std::uint64_t{64} << 20;
 constexpr std::string_view kTemporaryPrefix = ".narrowfloat-";
 constexpr std::string_view kTemporarySuffix = ".partial";
 
@@ -132,6 +136,37 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::Write(std::uint64_t offset, std::span<const std::byte> bytes) {
+  const auto run =
+      std::ranges::find_if(runs_, [&](const Run& r) { return r.begin + r.bytes.size() == offset; });
+  if (bytes.size() >= kRunBytes) {
+    if (run != runs_.end()) {
+      Flush(*run);
+      run->begin += bytes.size();
+    }
+    WriteThrough(offset, bytes);
+  } else if (run != runs_.end()) {
+    run->bytes.insert(run->bytes.end(), bytes.begin(), bytes.end());
+    if (run->bytes.size() >= kRunBytes) Flush(*run);
+  } else {
+    if (runs_.size() == kRuns) {
+      Flush(runs_.front());
+      std::ranges::rotate(runs_, runs_.begin() + 1);  // its memory is used again
+    } else {
+      runs_.emplace_back().bytes.reserve(kRunBytes);
+    }
+    runs_.back().begin = offset;
+    runs_.back().bytes.assign(bytes.begin(), bytes.end());
+  }
+}
+
+void AtomicFile::Flush(Run& run) {
+  WriteThrough(run.begin, run.bytes);
+  run.begin += run.bytes.size();
+  run.bytes.clear();
+}
+
+void AtomicFile::WriteThrough(std::uint64_t offset, std::span<const std::byte> bytes) {
+  unstarted_ += bytes.size();
   while (!bytes.empty()) {
     const ssize_t count =
         ::pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
@@ -140,9 +175,14 @@ void AtomicFile::Write(std::uint64_t offset, std::span<const std::byte> bytes) {
     offset += static_cast<std::uint64_t>(count);
     bytes = bytes.subspan(static_cast<std::size_t>(count));
   }
+  if (unstarted_ < kStartBytes) return;
+  // A hint: where the file system does not take it, Commit does all of the work.
+  ::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
+  unstarted_ = 0;
 }
 
 void AtomicFile::Commit() {
+  for (Run& run : runs_) Flush(run);
   if (::fsync(fd_.get()) != 0) ThrowIo("write", path_.string(), errno);
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) ThrowIo("write", path_.string(), errno);
   temporary_.clear();

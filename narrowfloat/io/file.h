@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace narrowfloat::io {
 
@@ -66,7 +67,9 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();
 
-  /// Errors: IoError.
+  /// Writes bytes, or keeps a few and writes them together with those that follow. Starts to write
+  /// them to the disk before Commit waits for it. Requires: no byte is written twice. Errors:
+  /// IoError, which may be that of an earlier call.
   void Write(std::uint64_t offset, std::span<const std::byte> bytes);
 
   /// Puts the file in its place, on disk when this returns. Errors: IoError, with the old file
@@ -74,8 +77,18 @@ class AtomicFile {
   void Commit();
 
  private:
+  /// Bytes of adjacent calls that were not written yet.
+  struct Run {
+    std::uint64_t begin = 0;
+    std::vector<std::byte> bytes;
+  };
+  void Flush(Run& run);
+  void WriteThrough(std::uint64_t offset, std::span<const std::byte> bytes);
+
   std::filesystem::path path_, temporary_;
   FileDescriptor fd_;
+  std::vector<Run> runs_;        // the last one was begun last
+  std::uint64_t unstarted_ = 0;  // bytes whose way to the disk was not started
 };
 
 /// Removes the temporary files in `folder` that no running process writes. Keeps a file whose lock

@@ -67,10 +67,32 @@ TEST(AtomicFileTest, AFailureInTheMiddleLeavesTheOldFile) {
               AtomicFile file(folder / "out");
               file.Write(0, Bytes("new"));
               file.Write(3, Bytes(std::string(8192, 'x')));
+              file.Commit();
             }),
             "write: " + (folder / "out").string() + ", File too large");
   EXPECT_EQ(folder.Names(), std::set<std::string>{"out"});
   EXPECT_EQ(ReadText(folder / "out"), "old");
+}
+
+TEST(AtomicFileTest, PiecesOfAnySizeAndOrderComeTogether) {
+  const TemporaryFolder folder;
+  constexpr std::size_t kSize = std::size_t{3} << 20, kPlaces = 9;
+  std::string text(kPlaces * kSize, '\0');
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 7919 >> 8);
+  // Each place grows by pieces in turn, small, odd and large; there are more than are kept.
+  AtomicFile file(folder / "out");
+  std::size_t written = 0, step = 0;
+  while (written < kSize) {
+    const std::size_t sizes[] = {1, 1000, 70'001, 300'000, 1 << 20};
+    const std::size_t size = std::min(sizes[step++ % std::size(sizes)], kSize - written);
+    for (std::size_t place = 0; place < kPlaces; ++place) {
+      const std::size_t at = place * kSize + written;
+      file.Write(at, Bytes(text.substr(at, size)));
+    }
+    written += size;
+  }
+  file.Commit();
+  EXPECT_TRUE(ReadText(folder / "out") == text);
 }
 
 TEST(AtomicFileTest, CannotReplaceAFolder) {

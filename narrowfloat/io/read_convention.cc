@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -124,7 +125,7 @@ class Grouping {
   const Checkpoint& checkpoint_;
   const ConventionRow& convention_;
   std::optional<BlockShape> block_;
-  std::unordered_map<std::string, Found> found_;
+  std::unordered_map<std::string_view, Found> found_;
   std::vector<std::vector<StoredTensor>> by_shard_;
 };
 

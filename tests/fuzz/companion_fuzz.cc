@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+
+#include "narrowfloat/io/companion.h"
+#include "narrowfloat/io/foreign.h"
+#include "narrowfloat/io/read_convention.h"
+#include "narrowfloat/tensor/error.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace narrowfloat;
+
+void WriteText(const fs::path& path, std::string_view text) {
+  std::ofstream(path, std::ios::binary)
+      .write(text.data(), static_cast<std::streamsize>(text.size()));
+}
+
+/// A folder with one small model: an FP8 weight and its scale under the names of the convention
+/// `fp8`.
+fs::path MakeModel() {
+  const fs::path folder =
+      fs::temp_directory_path() / ("fuzz_companion." + std::to_string(::getpid()));
+  fs::create_directories(folder);
+  std::string header =
+      R"({"a.weight":{"dtype":"F8_E4M3","shape":[2,2],"data_offsets":[0,4]},)"
+      R"("a.weight_scale_inv":{"dtype":"F32","shape":[1,1],"data_offsets":[4,8]}})";
+  header.append((8 - header.size() % 8) % 8, ' ');
+  std::string text(8, '\0');
+  text[0] = static_cast<char>(header.size());
+  WriteText(folder / "model.safetensors", text + header + std::string(8, '\0'));
+  std::atexit([] {
+    std::error_code ignored;
+    fs::remove_all(fs::temp_directory_path() / ("fuzz_companion." + std::to_string(::getpid())),
+                   ignored);
+  });
+  return folder;
+}
+
+/// What the tools do with config.json and hf_quant_config.json before they read a weight.
+void ReadModel(const fs::path& folder) {
+  try {
+    io::Checkpoint model = io::Checkpoint::Open(folder);
+    const io::ConventionGuess guess = io::GuessConvention(model);
+    io::ModelDType(model);
+    if (const io::ConventionRow* row = io::FindConvention(guess.name)) {
+      io::ReadConvention(model, *row);
+      for (const io::TensorLocation& location : model.tensors()) {
+        if (location.tensor->shape().empty()) std::abort();
+      }
+    }
+  } catch (const Error&) {
+  }
+}
+
+}  // namespace
+
+/// The first byte says which files the rest is the text of: bit 0 config.json, bit 1
+/// hf_quant_config.json. Checks that any text is read or refused, and no weight loses its shape.
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const fs::path folder = MakeModel();
+  if (size < 1) return 0;
+  const std::string_view text(reinterpret_cast<const char*>(data + 1), size - 1);
+  std::error_code ignored;
+  const char* const names[] = {io::kConfigFile, io::kModelOptFile};
+  for (int i = 0; i < 2; ++i) {
+    if ((data[0] >> i & 1) != 0) {
+      WriteText(folder / names[i], text);
+    } else {
+      fs::remove(folder / names[i], ignored);
+    }
+  }
+  ReadModel(folder);
+  return 0;
+}

@@ -27,7 +27,7 @@ class Network(torch.nn.Module):
             sinks -= sinks.mean(1, keepdim=True)
 
     def forward(self, x: torch.Tensor, sinks: torch.Tensor) -> torch.Tensor:
-        """Returns (rows, OUTPUTS) for x (rows, INPUTS) and sinks (rows, SINKS)."""
+        """x: (rows, INPUTS). sinks: (rows, SINKS). The result is (rows, OUTPUTS)."""
         hidden = torch.relu(self.stem(x))
         hidden = hidden + torch.relu(self.mid_0(hidden))
         hidden = torch.relu(self.fuse(torch.cat([hidden, sinks], 1)))
@@ -43,7 +43,7 @@ class Task:
         self._second = torch.randn(OUTPUTS, 24, generator=random) * 0.5
 
     def batch(self, number: int) -> Batch:
-        """Returns the inputs, sinks and targets."""
+        """Inputs, sinks and targets."""
         random = torch.Generator().manual_seed(number)
         x = torch.randn(BATCH, INPUTS, generator=random)
         drift = torch.randn(BATCH, 1, generator=random).clamp(-2, 2)
@@ -52,13 +52,13 @@ class Task:
 
 
 def loss_of(model: Network, batch: Batch) -> torch.Tensor:
-    """Returns the mean squared error."""
+    """The mean squared error."""
     x, sinks, target = batch
     return torch.nn.functional.mse_loss(model(x, sinks), target)
 
 
 def pretrained() -> Network:
-    """Returns the network after STEPS steps in high precision."""
+    """The network after STEPS steps in high precision."""
     torch.manual_seed(0)
     model, task = Network(), Task()
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)

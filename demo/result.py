@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures that the demo measures, of the model and of each scheme."""
+"""What the demo measures, of the model and of each scheme."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Result:
-    """The figures of one scheme."""
+    """One scheme."""
 
     scheme: str
     element: str

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the generated parts of the documents: tables of schemes, layouts and names, the demo.
+"""Writes the generated parts of the documents: tables of schemes, layouts, names and the command
+line, the demo.
 
-Usage: .venv/bin/python scripts/update_readme.py [schemes] [layouts] [demo] [names] [all-names]
+Usage: .venv/bin/python scripts/update_readme.py [SECTION ...]; the sections are in SECTIONS.
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -25,9 +27,17 @@ def run(*command: str) -> str:
     return subprocess.run(command, cwd=ROOT, check=True, text=True, stdout=subprocess.PIPE).stdout
 
 
+def tool() -> str:
+    return os.environ.get("NF_CLI") or str(Path(sys.executable).with_name("narrowfloat"))
+
+
+def table(header: tuple[str, ...], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
+
+
 def schemes_table() -> str:
-    """Returns the schemes as the command line lists them, in Markdown."""
-    tool = str(Path(sys.executable).with_name("narrowfloat"))
+    """The schemes as the command line lists them, in Markdown."""
     rows = [
         [
             f"`{row['name']}`",
@@ -36,19 +46,16 @@ def schemes_table() -> str:
             row["scale"],
             " ".join(f"`{option}`" for option in row["options"]),
         ]
-        for row in json.loads(run(tool, "schemes", "--json"))["schemes"]
+        for row in json.loads(run(tool(), "schemes", "--json"))["schemes"]
     ]
-    lines = [list(COLUMNS), ["---"] * len(COLUMNS), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
+    return table(COLUMNS, rows)
 
 
 LAYOUT_SHAPE = (256, 320)
 
 
 def layouts_table() -> str:
-    """Returns the buffers of one matrix in every scheme, in Markdown; schemes of one layout share a
-    row.
-    """
+    """The buffers of one matrix in every scheme, in Markdown; schemes of one layout share a row."""
     rows: dict[tuple[str, ...], list[str]] = {}
     for scheme in nf.schemes():
         buffers = nf.quantize(np.zeros(LAYOUT_SHAPE, np.float32), scheme, columnwise=True).buffers
@@ -58,9 +65,60 @@ def layouts_table() -> str:
         rest = ", ".join(f"{name} {cell}" for name, cell in row.items())
         rows.setdefault((*codes, rest or "none"), []).append(f"`{scheme}`")
     header = ("scheme", *(f"{d}_data, {d}_scale_inv" for d in DIRECTIONS), "other buffers")
-    body = [("<br>".join(names), *cells) for cells, names in rows.items()]
-    lines = [header, ["---"] * len(header), *body]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
+    return table(header, [["<br>".join(names), *cells] for cells, names in rows.items()])
+
+
+def cli_table() -> dict:
+    """The table of commands and options that the program's parser is made of."""
+    return json.loads(run(tool(), "manual", "--json"))
+
+
+def markdown(text: str) -> str:
+    """Options, variables and calls of the program as code."""
+    text = re.sub(r"(?<![\w-])--[a-z][a-z-]*|NF_[A-Z_]+|re:REGEX", r"`\g<0>`", text)
+    text = re.sub(r"narrowfloat (inspect .* head)", r"`narrowfloat \1`", text)
+    return text.replace("|", "\\|")
+
+
+def spelled(option: dict) -> str:
+    """The shortest spelling, with its value."""
+    return " ".join(filter(None, [option["names"][0], option["value"]]))
+
+
+def commands_table() -> str:
+    rows = []
+    for command in cli_table()["commands"]:
+        required = [option for option in command["options"] if option["required"]]
+        words = [o["value"] if o["names"] == [o["value"]] else spelled(o) for o in required]
+        usage = " ".join([command["name"], *words])
+        rows.append([f"`{usage}`", markdown(command["meaning"])])
+    return table(("command", "does"), rows)
+
+
+def options_table() -> str:
+    """Options of one meaning share a row."""
+    commands: dict[tuple[str, str], list[str]] = {}
+    everywhere = cli_table()["commands"]
+    for command in everywhere:
+        for option in command["options"]:
+            if option["names"][0].startswith("-"):
+                row = (spelled(option), markdown(option["meaning"]))
+                commands.setdefault(row, []).append(command["name"])
+    rows = [
+        [f"`{name}`", "all" if len(of) == len(everywhere) else ", ".join(of), meaning]
+        for (name, meaning), of in sorted(commands.items(), key=lambda row: len(row[1]) > 10)
+    ]
+    return table(("option", "of", "meaning"), rows)
+
+
+def exit_codes_table() -> str:
+    rows = [[str(row["code"]), markdown(row["meaning"])] for row in cli_table()["exit_codes"]]
+    return table(("code", "meaning"), rows)
+
+
+def variables_table() -> str:
+    rows = [[f"`{row['name']}`", markdown(row["meaning"])] for row in cli_table()["variables"]]
+    return table(("variable", "meaning"), rows)
 
 
 def demo_output() -> str:
@@ -68,7 +126,7 @@ def demo_output() -> str:
 
 
 def cmake_options() -> str:
-    """Returns the options of CMakeLists.txt, as rows of a table."""
+    """The options of CMakeLists.txt, as rows of a table."""
     text = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
     rows = re.findall(r'^option\((NF_\w+) "(.*)" (\S+)\)$', text, re.MULTILINE)
     alone = {"${PROJECT_IS_TOP_LEVEL}": "on, off within another build", "OFF": "off", "ON": "on"}
@@ -80,13 +138,17 @@ SECTIONS: dict[str, tuple[str, Callable[[], str]]] = {
     "layouts": ("docs/architecture.md", layouts_table),
     "demo": ("README.md", demo_output),
     "names": ("docs/pytorch.md", pytorch_names.table),
+    "commands": ("docs/cli.md", commands_table),
+    "options": ("docs/cli.md", options_table),
+    "variables": ("docs/cli.md", variables_table),
+    "exit-codes": ("docs/cli.md", exit_codes_table),
     "cmake-options": ("docs/install.md", cmake_options),
     "all-names": ("docs/pytorch_names.md", pytorch_names.full_list),
 }
 
 
 def pattern(name: str) -> re.Pattern[str]:
-    """Returns the pattern of a section; its second group is the content."""
+    """The section's content is the second group."""
     return re.compile(rf"(<!-- {name} -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
 
 

@@ -7,16 +7,20 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "narrowfloat/io/checkpoint.h"
+#include "narrowfloat/io/file.h"
 #include "narrowfloat/io/weight_check.h"
 #include "narrowfloat/io/write_convention.h"
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/tensor/error.h"
 #include "tools/command.h"
 #include "tools/interrupt.h"
+#include "tools/option_table.h"
+#include "tools/progress.h"
 #include "tools/read_quantized.h"
 #include "tools/tensor_values.h"
 #include "tools/text.h"
@@ -36,7 +40,13 @@ class Checking {
       : in_(in), reader_(in, {.kernels = &ActiveKernels()}) {}
 
   std::vector<Finding> Run() {
-    for (const io::TensorLocation& location : in_.tensors()) CheckTensor(location);
+    std::uint64_t total = 0;
+    for (const io::TensorLocation& location : in_.tensors()) total += location.tensor->Bytes();
+    Progress progress("check", total);
+    for (const io::TensorLocation& location : in_.tensors()) {
+      CheckTensor(location);
+      progress.Add(location.tensor->Bytes(), location.tensor->name);
+    }
     return std::move(findings_);
   }
 
@@ -87,11 +97,21 @@ std::vector<Finding> Check(const std::string& path, std::size_t& tensors) {
   }
 }
 
+/// Refuses what is no file or folder at all: a wrong path is no damage that this command looks for.
+void CheckIsReadable(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (std::filesystem::is_directory(status)) return;
+  if (error && error != std::errc::no_such_file_or_directory &&
+      error != std::errc::not_a_directory && error != std::errc::too_many_symbolic_link_levels) {
+    throw IoError(fmt::format("read: {}, {}", path, error.message()));
+  }
+  const io::InputFile file(path);  // says what is wrong
+}
+
 Result Run(const std::string& path) {
   const InterruptScope interrupts;
-  if (!std::filesystem::exists(path)) {
-    throw InvalidArgument(fmt::format("check: {} does not exist", path));
-  }
+  CheckIsReadable(path);
   std::size_t tensors = 0;
   const std::vector<Finding> findings = Check(path, tensors);
   Result result;
@@ -114,9 +134,8 @@ Result Run(const std::string& path) {
 
 Command AddCheck(CLI::App& app) {
   auto path = std::make_shared<std::string>();
-  CLI::App* command =
-      app.add_subcommand("check", "Look for damage, NaN and bad scales; exit code 1 if found");
-  command->add_option("PATH", *path, "File, index file or folder")->required();
+  CLI::App* command = AddCommand(app, "check");
+  AddOption(command, "PATH", *path);
   return {command, [path] { return Run(*path); }};
 }
 

@@ -34,9 +34,6 @@ struct Command {
   std::function<Result()> run;
 };
 
-/// Checks a number of threads. Returns the error's text, empty if there is none.
-std::string AtLeastOne(const std::string& value);
-
 // One file each.
 Command AddInspect(CLI::App& app);
 Command AddQuantize(CLI::App& app);
@@ -49,5 +46,7 @@ Command AddReport(CLI::App& app);
 Command AddSchemes(CLI::App& app);
 Command AddVersion(CLI::App& app);
 Command AddDoctor(CLI::App& app);
+Command AddManual(CLI::App& app);
+Command AddCompletion(CLI::App& app);
 
 }  // namespace narrowfloat::tools

@@ -10,6 +10,7 @@
 #include "tools/command.h"
 #include "tools/foreign_writer.h"
 #include "tools/job.h"
+#include "tools/option_table.h"
 #include "tools/read_quantized.h"
 
 namespace narrowfloat::tools {
@@ -72,15 +73,13 @@ Result Run(const ConvertOptions& options) {
 
 Command AddConvert(CLI::App& app) {
   auto options = std::make_shared<ConvertOptions>();
-  CLI::App* command =
-      app.add_subcommand("convert", "Quantized checkpoint to another convention, same codes");
-  command->add_option("IN", options->in, "File, index file or folder")->required();
-  command->add_option("OUT", options->out, "File, or folder if IN is one")->required();
-  command->add_option("--to", options->to, "Convention of OUT: " + WrittenConventions())
-      ->required();
-  command->add_option("--from", options->from, "Convention of IN; told from its files by default");
-  command->add_flag("--overwrite", options->overwrite, "Replace files that exist in OUT");
-  command->add_option("--part", options->part, "Do the i-th of N shares of the files (i/N)");
+  CLI::App* command = AddCommand(app, "convert");
+  AddOption(command, "IN", options->in);
+  AddOption(command, "OUT", options->out);
+  AddOption(command, "--to", options->to);
+  AddOption(command, "--from", options->from);
+  AddOption(command, "--overwrite", options->overwrite);
+  AddOption(command, "--part", options->part);
   return {command, [options] { return Run(*options); }};
 }
 

@@ -15,6 +15,7 @@
 #include "narrowfloat/tensor/error.h"
 #include "tools/command.h"
 #include "tools/job.h"
+#include "tools/option_table.h"
 #include "tools/read_quantized.h"
 #include "tools/tensor_values.h"
 
@@ -93,16 +94,14 @@ Result Run(const DequantizeOptions& options) {
 
 Command AddDequantize(CLI::App& app) {
   auto options = std::make_shared<DequantizeOptions>();
-  CLI::App* command = app.add_subcommand("dequantize", "Quantized checkpoint to float checkpoint");
-  command->add_option("IN", options->in, "File, index file or folder")->required();
-  command->add_option("OUT", options->out, "File, or folder if IN is one")->required();
-  command->add_option("--dtype", options->dtype, "bf16, f16 or f32; the one recorded by default")
-      ->check(CLI::IsMember(kDTypes));
-  command->add_option("--threads", options->threads, "Threads; all that we may use by default")
-      ->check(AtLeastOne);
-  command->add_option("--from", options->from, "Convention of IN; told from its files by default");
-  command->add_flag("--overwrite", options->overwrite, "Replace files that exist in OUT");
-  command->add_option("--part", options->part, "Do the i-th of N shares of the files (i/N)");
+  CLI::App* command = AddCommand(app, "dequantize");
+  AddOption(command, "IN", options->in);
+  AddOption(command, "OUT", options->out);
+  AddOption(command, "--dtype", options->dtype);
+  AddOption(command, "--from", options->from);
+  AddOption(command, "--threads", options->threads);
+  AddOption(command, "--overwrite", options->overwrite);
+  AddOption(command, "--part", options->part);
   return {command, [options] { return Run(*options); }};
 }
 

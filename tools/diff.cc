@@ -2,19 +2,26 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <exception>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "narrowfloat/io/checkpoint.h"
 #include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/ops/parallel.h"
 #include "tools/command.h"
 #include "tools/interrupt.h"
+#include "tools/option_table.h"
+#include "tools/progress.h"
 #include "tools/read_quantized.h"
 #include "tools/tensor_values.h"
 #include "tools/text.h"
@@ -36,28 +43,52 @@ struct Difference {
   double largest = 0;        // absolute difference; NaN where one of them is
 };
 
-std::uint64_t CountBytes(const std::vector<std::span<const std::byte>>& a,
-                         const std::vector<std::span<const std::byte>>& b) {
+constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+constexpr std::size_t kPieceValues = std::size_t{1} << 16;
+
+std::uint64_t CountBytes(std::span<const std::byte> a, std::span<const std::byte> b) {
+  if (std::memcmp(a.data(), b.data(), a.size()) == 0) return 0;
   std::uint64_t count = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    for (std::size_t at = 0; at < a[i].size(); ++at) count += a[i][at] != b[i][at] ? 1u : 0u;
-  }
+  for (std::size_t at = 0; at < a.size(); ++at) count += a[at] != b[at] ? 1u : 0u;
   return count;
 }
 
-void CompareValues(std::span<const float> a, std::span<const float> b, Difference& difference) {
+/// Keeps the larger distance; NaN is the largest.
+void Raise(double& largest, double distance) {
+  if (!std::isnan(largest) && !(distance <= largest)) largest = distance;
+}
+
+/// Compares the values from `begin` on; `first` counts from the tensor's start.
+void CompareValues(std::span<const float> a, std::span<const float> b, std::size_t begin,
+                   Difference& difference) {
   for (std::size_t i = 0; i < a.size(); ++i) {
     if (std::bit_cast<std::uint32_t>(a[i]) == std::bit_cast<std::uint32_t>(b[i])) continue;
-    if (difference.values++ == 0) difference.first = i;
-    const double distance = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
-    if (!(distance <= difference.largest)) difference.largest = distance;
+    if (difference.values++ == 0) difference.first = begin + i;
+    Raise(difference.largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
   }
+}
+
+/// Runs tasks that may throw. Throws the first of their errors after all have ended; tasks that
+/// begin after it do nothing.
+void ForEach(const Execution& execution, std::size_t count,
+             const std::function<void(std::size_t)>& task) {
+  std::atomic<bool> failed = false;
+  std::exception_ptr error;
+  ParallelFor(execution, count, [&](std::size_t i) {
+    if (failed) return;
+    try {
+      task(i);
+    } catch (...) {
+      if (!failed.exchange(true)) error = std::current_exception();
+    }
+  });
+  if (error) std::rethrow_exception(error);
 }
 
 class Diff {
  public:
   Diff(const io::Checkpoint& a, const io::Checkpoint& b, Execution execution)
-      : a_(a), b_(b), read_a_(a, execution), read_b_(b, execution) {}
+      : a_(a), b_(b), execution_(execution), read_a_(a, execution), read_b_(b, execution) {}
 
   std::vector<Difference> Run() {
     for (const io::TensorLocation& location : a_.tensors()) {
@@ -65,13 +96,15 @@ class Diff {
       if (other.tensor == nullptr) {
         differences_.push_back({.name = location.tensor->name, .what = "only in A"});
       } else {
-        Compare(location, other);
+        AddPair(location, other);
       }
     }
     for (const io::TensorLocation& location : b_.tensors()) {
       if (a_.Find(location.tensor->name).tensor != nullptr) continue;
       differences_.push_back({.name = location.tensor->name, .what = "only in B"});
     }
+    CountAllBytes();
+    for (Pair& pair : pairs_) Compare(pair);
     std::ranges::sort(differences_, {}, &Difference::name);
     return std::move(differences_);
   }
@@ -79,31 +112,93 @@ class Diff {
   std::size_t equal() const { return equal_; }
 
  private:
-  void Compare(const io::TensorLocation& a, const io::TensorLocation& b) {
-    const std::string format_a = io::FormatText(*a.tensor), format_b = io::FormatText(*b.tensor);
-    Difference difference{.name = a.tensor->name, .what = ""};
+  /// Two tensors of one name and shape.
+  struct Pair {
+    io::TensorLocation a, b;
+    bool same_form;           // equal bytes are equal values
+    std::uint64_t bytes = 0;  // that differ, if so
+  };
+
+  /// A part of one entry of both tensors.
+  struct Piece {
+    std::size_t pair, entry;
+    std::uint64_t begin, bytes;
+  };
+
+  void AddPair(const io::TensorLocation& a, const io::TensorLocation& b) {
     if (a.tensor->shape() != b.tensor->shape()) {
-      difference.what = fmt::format("shapes {} and {}", ShapeText(a.tensor->shape()),
-                                    ShapeText(b.tensor->shape()));
-      differences_.push_back(std::move(difference));
+      differences_.push_back({.name = a.tensor->name,
+                              .what = fmt::format("shapes {} and {}", ShapeText(a.tensor->shape()),
+                                                  ShapeText(b.tensor->shape()))});
       return;
     }
-    const bool same_form = format_a == format_b && SameEntries(*a.tensor, *b.tensor);
-    if (same_form) difference.bytes = CountBytes(read_a_.Bytes(a), read_b_.Bytes(b));
-    if (same_form && difference.bytes == 0) {
+    const bool same_form =
+        io::FormatText(*a.tensor) == io::FormatText(*b.tensor) && SameEntries(*a.tensor, *b.tensor);
+    pairs_.push_back({a, b, same_form});
+    for (std::size_t i = 0; same_form && i < a.tensor->entries.size(); ++i) {
+      const std::uint64_t bytes = a.tensor->entries[i].Bytes();
+      for (std::uint64_t at = 0; at < bytes; at += kPieceBytes) {
+        pieces_.push_back(
+            {pairs_.size() - 1, i, at, std::min<std::uint64_t>(kPieceBytes, bytes - at)});
+      }
+    }
+  }
+
+  /// Counts the bytes that differ in tensors of the same form, on all threads.
+  void CountAllBytes() {
+    std::uint64_t total = 0;
+    for (const Piece& piece : pieces_) total += piece.bytes;
+    Progress progress("diff", total);
+    std::mutex mutex;
+    ForEach(execution_, pieces_.size(), [&](std::size_t i) {
+      CheckInterrupt();
+      const Piece& piece = pieces_[i];
+      Pair& pair = pairs_[piece.pair];
+      thread_local std::vector<std::byte> memory(2 * kPieceBytes);
+      const std::span<std::byte> in_a(memory.data(), piece.bytes);
+      const std::span<std::byte> in_b(memory.data() + kPieceBytes, piece.bytes);
+      Read(a_, pair.a, piece, in_a);
+      Read(b_, pair.b, piece, in_b);
+      const std::uint64_t count = CountBytes(in_a, in_b);
+      const std::lock_guard lock(mutex);
+      pair.bytes += count;
+      progress.Add(piece.bytes, pair.a.tensor->name);
+    });
+  }
+
+  static void Read(const io::Checkpoint& in, const io::TensorLocation& location, const Piece& piece,
+                   std::span<std::byte> out) {
+    HomeOf(in, location, piece.entry)
+        .file.Read(location.tensor->entries[piece.entry], piece.begin, out);
+  }
+
+  void Compare(const Pair& pair) {
+    if (pair.same_form && pair.bytes == 0) {
       ++equal_;
       return;
     }
-    difference.what = same_form ? "bytes" : fmt::format("formats {} and {}", format_a, format_b);
-    CompareValues(a, b, difference);
+    Difference difference{.name = pair.a.tensor->name, .what = "bytes", .bytes = pair.bytes};
+    if (!pair.same_form) {
+      difference.what = fmt::format("formats {} and {}", io::FormatText(*pair.a.tensor),
+                                    io::FormatText(*pair.b.tensor));
+    }
+    CompareAllValues(read_a_.Values(pair.a), read_b_.Values(pair.b), difference);
     differences_.push_back(std::move(difference));
   }
 
-  void CompareValues(const io::TensorLocation& a, const io::TensorLocation& b,
-                     Difference& difference) {
-    const auto values_a = read_a_.Values(a), values_b = read_b_.Values(b);
-    if (values_a.size() == values_b.size()) {
-      tools::CompareValues(values_a, values_b, difference);
+  void CompareAllValues(std::span<const float> a, std::span<const float> b,
+                        Difference& difference) {
+    if (a.size() != b.size()) return;
+    std::vector<Difference> parts(CeilDiv(a.size(), kPieceValues));
+    ParallelFor(execution_, parts.size(), [&](std::size_t i) {
+      const std::size_t begin = i * kPieceValues, count = std::min(kPieceValues, a.size() - begin);
+      CompareValues(a.subspan(begin, count), b.subspan(begin, count), begin, parts[i]);
+    });
+    for (const Difference& part : parts) {
+      if (part.values == 0) continue;
+      if (difference.values == 0) difference.first = part.first;
+      difference.values += part.values;
+      Raise(difference.largest, part.largest);
     }
   }
 
@@ -120,7 +215,10 @@ class Diff {
   }
 
   const io::Checkpoint &a_, &b_;
+  Execution execution_;
   TensorReader read_a_, read_b_;
+  std::vector<Pair> pairs_;
+  std::vector<Piece> pieces_;
   std::vector<Difference> differences_;
   std::size_t equal_ = 0;
 };
@@ -165,12 +263,10 @@ Result Run(const DiffOptions& options) {
 
 Command AddDiff(CLI::App& app) {
   auto options = std::make_shared<DiffOptions>();
-  CLI::App* command =
-      app.add_subcommand("diff", "Compare two checkpoints; exit code 1 if they differ");
-  command->add_option("A", options->a, "File, index file or folder")->required();
-  command->add_option("B", options->b, "File, index file or folder")->required();
-  command->add_option("--threads", options->threads, "Threads; all that we may use by default")
-      ->check(AtLeastOne);
+  CLI::App* command = AddCommand(app, "diff");
+  AddOption(command, "A", options->a);
+  AddOption(command, "B", options->b);
+  AddOption(command, "--threads", options->threads);
   return {command, [options] { return Run(*options); }};
 }
 

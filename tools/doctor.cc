@@ -13,6 +13,7 @@
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/ops/execution.h"
 #include "tools/command.h"
+#include "tools/option_table.h"
 #include "tools/speed_report.h"
 #include "tools/text.h"
 
@@ -87,10 +88,9 @@ Result Run(const DoctorOptions& options) {
 
 Command AddDoctor(CLI::App& app) {
   auto options = std::make_shared<DoctorOptions>();
-  CLI::App* command = app.add_subcommand("doctor", "Say what this machine will run, and how fast");
-  command->add_flag("--speed", options->speed, "Measure memory and every scheme, for five seconds");
-  command->add_option("--threads", options->threads, "Threads; all that we may use by default")
-      ->check(AtLeastOne);
+  CLI::App* command = AddCommand(app, "doctor");
+  AddOption(command, "--speed", options->speed);
+  AddOption(command, "--threads", options->threads);
   return {command, [options] { return Run(*options); }};
 }
 

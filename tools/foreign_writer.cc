@@ -27,14 +27,6 @@ Json IgnoredModules(const io::Checkpoint& in, const TensorRewriter& rewriter) {
 
 }  // namespace
 
-std::string WrittenConventions() {
-  std::string names;
-  for (const io::ConventionRow* row : io::Conventions()) {
-    if (!row->written.empty()) names += fmt::format("{}{}", names.empty() ? "" : ", ", row->name);
-  }
-  return names;
-}
-
 ForeignWriter::ForeignWriter(std::string verb, const std::string& convention)
     : verb_(std::move(verb)), convention_(io::FindConvention(convention)) {
   if (convention_ == nullptr) {

@@ -10,9 +10,6 @@
 
 namespace narrowfloat::tools {
 
-/// The names of the conventions that are written beside this library's own: "fp8, mxfp8".
-std::string WrittenConventions();
-
 /// Writes quantized weights in another convention. All weights of a model have one format, which
 /// its configuration names once, but in conventions that mix them.
 class ForeignWriter {

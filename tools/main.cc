@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -16,6 +15,7 @@
 #include "narrowfloat/tensor/error.h"
 #include "tools/command.h"
 #include "tools/interrupt.h"
+#include "tools/option_table.h"
 #include "tools/text.h"
 
 namespace narrowfloat::tools {
@@ -24,13 +24,14 @@ namespace {
 /// The reader of standard output went away, as `head` does: nothing is wrong.
 class ReaderLeft {};
 
-/// Writes all of it, or says why not.
-void PrintToStdout(std::string text) {
-  if (!text.ends_with('\n')) text += '\n';
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
-    if (errno == EPIPE) throw ReaderLeft();
-    throw IoError(fmt::format("write: standard output, {}", std::strerror(errno)));
-  }
+/// Writes all of it and ends the line, or says why not. (A text may have half the memory there is.)
+void PrintToStdout(const std::string& text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
+                       (text.ends_with('\n') || std::fputc('\n', stdout) != EOF) &&
+                       std::fflush(stdout) == 0;
+  if (written) return;
+  if (errno == EPIPE) throw ReaderLeft();
+  throw IoError(fmt::format("write: standard output, {}", std::strerror(errno)));
 }
 
 ExitCode Fail(bool as_json, std::string_view kind, const std::string& message, ExitCode code) {
@@ -81,6 +82,12 @@ bool Asks(int argc, char** argv, std::string_view flag) {
   return false;
 }
 
+std::string ExitCodesText() {
+  std::string text = "Exit codes:\n";
+  for (const ExitRow& row : ExitCodes()) text += fmt::format("  {:<4} {}\n", row.code, row.meaning);
+  return text;
+}
+
 /// The word in the place of the command, if it is none of them.
 std::string UnknownCommand(int argc, char** argv, const std::vector<Command>& commands) {
   const std::string_view word = argc > 1 ? argv[1] : "-";
@@ -92,19 +99,18 @@ std::string UnknownCommand(int argc, char** argv, const std::vector<Command>& co
 ExitCode Main(int argc, char** argv) {
   CLI::App app{
       "Quantized tensors in narrow floats, byte for byte as TransformerEngine makes them.\n"
-      "Results go to standard output, progress to standard error. Exit codes: 0 fine, 1 a "
-      "finding,\n"
-      "2 bad input or usage, 3 unsupported, 4 disk or device failure, 130 interrupted.",
+      "Results go to standard output, progress to standard error.",
       "narrowfloat"};
+  app.footer(ExitCodesText());
   app.set_version_flag("--version", "narrowfloat " NF_VERSION);
   app.require_subcommand(1);
-  const std::vector<Command> commands = {AddInspect(app), AddQuantize(app),   AddDequantize(app),
-                                         AddConvert(app), AddRequantize(app), AddCheck(app),
-                                         AddDiff(app),    AddReport(app),     AddSchemes(app),
-                                         AddVersion(app), AddDoctor(app)};
+  const std::vector<Command> commands = {
+      AddInspect(app), AddQuantize(app), AddDequantize(app), AddConvert(app), AddRequantize(app),
+      AddDiff(app),    AddCheck(app),    AddReport(app),     AddSchemes(app), AddVersion(app),
+      AddDoctor(app),  AddManual(app),   AddCompletion(app)};
   bool as_json = false;
   for (const Command& command : commands) {
-    command.app->add_flag("--json", as_json, "Print one JSON object; docs/cli.md lists its keys");
+    AddOption(command.app, "--json", as_json);
   }
   const std::string unknown = UnknownCommand(argc, argv, commands);
   if (!unknown.empty()) {
@@ -127,14 +133,6 @@ ExitCode Main(int argc, char** argv) {
 }
 
 }  // namespace
-
-std::string AtLeastOne(const std::string& value) {
-  int number = 0;
-  const char* end = value.data() + value.size();
-  const auto [stop, error] = std::from_chars(value.data(), end, number);
-  if (error == std::errc{} && stop == end && number >= 1) return "";
-  return fmt::format("must be an integer of at least 1, got {}", value);
-}
 
 }  // namespace narrowfloat::tools
 

@@ -18,6 +18,7 @@
 #include "tools/command.h"
 #include "tools/foreign_writer.h"
 #include "tools/job.h"
+#include "tools/option_table.h"
 #include "tools/scratch_tensor.h"
 #include "tools/tensor_values.h"
 
@@ -43,10 +44,11 @@ class Quantizing : public TensorRewriter {
         choice_(in, options.rules, Transposes()),
         spec_(spec),
         execution_(execution) {
-    if (!foreign_) return;
     for (const io::TensorLocation& location : in.tensors()) {
       const io::StoredTensor& tensor = *location.tensor;
-      if (Takes(tensor)) foreign_->Add(tensor.name, FormOf(tensor));
+      if (!Takes(tensor)) continue;
+      CheckShape(tensor);
+      if (foreign_) foreign_->Add(tensor.name, FormOf(tensor));
     }
   }
 
@@ -64,16 +66,10 @@ class Quantizing : public TensorRewriter {
   bool Takes(const io::StoredTensor& tensor) const override { return choice_.Of(tensor).selected; }
 
   void Plan(const io::StoredTensor& tensor, io::FileContents& contents) const override {
-    try {
-      if (foreign_) {
-        foreign_->Plan(tensor.name, FormOf(tensor), contents);
-      } else {
-        contents.AddQuantized(*Quantized(tensor).quantized);
-      }
-    } catch (const InvalidArgument& error) {
-      throw InvalidArgument(
-          fmt::format("{} (tensor '{}' of shape {}; --exclude leaves it as it is)", error.what(),
-                      tensor.name, ShapeText(tensor.shape())));
+    if (foreign_) {
+      foreign_->Plan(tensor.name, FormOf(tensor), contents);
+    } else {
+      contents.AddQuantized(*Quantized(tensor).quantized);
     }
   }
 
@@ -118,6 +114,17 @@ class Quantizing : public TensorRewriter {
     Shape shape = tensor.shape();
     if (Transposes()) std::swap(shape[shape.size() - 1], shape[shape.size() - 2]);
     return shape;
+  }
+
+  /// Refuses a shape that the scheme does not take, before anything is planned.
+  void CheckShape(const io::StoredTensor& tensor) const {
+    try {
+      PlanQuantize(spec_, InnerShape(tensor));
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(
+          fmt::format("{} (tensor '{}' of shape {}; --exclude leaves it as it is)", error.what(),
+                      tensor.name, ShapeText(tensor.shape())));
+    }
   }
 
   io::ForeignWeight FormOf(const io::StoredTensor& tensor) const {
@@ -199,31 +206,17 @@ Result Run(const QuantizeOptions& options) {
 
 Command AddQuantize(CLI::App& app) {
   auto options = std::make_shared<QuantizeOptions>();
-  CLI::App* command = app.add_subcommand("quantize", "Float checkpoint to quantized checkpoint");
-  command->add_option("IN", options->in, "File, index file or folder")->required();
-  command->add_option("OUT", options->out, "File, or folder if IN is one")->required();
-  command->add_option("--scheme", options->scheme, "Scheme with options: mxfp8_e4m3:columnwise=1")
-      ->required();
-  command
-      ->add_option("--include", options->include,
-                   "Quantize tensors whose name matches, re:REGEX too")
-      ->type_name("GLOB")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command->add_option("--exclude", options->exclude, "Leave them alone; the last match decides")
-      ->type_name("GLOB")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command
-      ->add_option("--convention", options->convention,
-                   "How the result is laid out: narrowfloat, " + WrittenConventions())
-      ->capture_default_str();
-  command->add_option("--threads", options->threads, "Threads; all that we may use by default")
-      ->check(AtLeastOne);
-  command->add_flag("--dry-run", options->dry_run,
-                    "List what would happen to each tensor, and why");
-  command->add_flag("--overwrite", options->overwrite, "Replace files that exist in OUT");
-  command->add_option("--part", options->part, "Do the i-th of N shares of the files (i/N)");
+  CLI::App* command = AddCommand(app, "quantize");
+  AddOption(command, "IN", options->in);
+  AddOption(command, "OUT", options->out);
+  AddOption(command, "--scheme", options->scheme);
+  AddOption(command, "--include", options->include);
+  AddOption(command, "--exclude", options->exclude);
+  AddOption(command, "--convention", options->convention);
+  AddOption(command, "--threads", options->threads);
+  AddOption(command, "--dry-run", options->dry_run);
+  AddOption(command, "--overwrite", options->overwrite);
+  AddOption(command, "--part", options->part);
   return {command, [command, options] {
             options->rules = RulesOf(*command);
             return Run(*options);

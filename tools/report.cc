@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "narrowfloat/io/checkpoint.h"
@@ -24,6 +25,8 @@
 #include "tools/choice.h"
 #include "tools/command.h"
 #include "tools/interrupt.h"
+#include "tools/option_table.h"
+#include "tools/progress.h"
 #include "tools/report_page.h"
 #include "tools/scratch_tensor.h"
 #include "tools/tensor_values.h"
@@ -106,7 +109,13 @@ class Reporting {
         specs_(specs),
         execution_(execution),
         reader_(in, execution),
-        choice_(in, {}, false) {}
+        choice_(in, {}, false) {
+    std::uint64_t total = 0;
+    for (const io::TensorLocation& location : in.tensors()) {
+      if (choice_.Of(*location.tensor).selected) total += location.tensor->Bytes();
+    }
+    progress_.emplace("report", total);
+  }
 
   Json Run() {
     std::vector<Json> schemes;
@@ -134,6 +143,7 @@ class Reporting {
       scheme["bits_per_parameter"] =
           8 * scheme["bytes_after"].get<double>() / static_cast<double>(parameters);
     }
+    progress_.reset();
     return {{"tensors_total", in_.tensors().size()},
             {"bytes_before", before},
             {"parameters", parameters},
@@ -152,8 +162,12 @@ class Reporting {
     Histogram histogram;
     for (const float value : values) Count(value, histogram);
     Json outcomes = Json::array();
+    std::uint64_t shown = 0;  // of the tensor's bytes, which each scheme has a share of
     for (std::size_t i = 0; i < specs_.size(); ++i) {
+      CheckInterrupt();
       const std::optional<Outcome> outcome = Try(specs_[i], tensor.shape(), values);
+      const std::uint64_t done = tensor.Bytes() * (i + 1) / specs_.size();
+      progress_->Add(done - std::exchange(shown, done), tensor.name);
       AddBytes(totals[i], outcome ? outcome->bytes : tensor.Bytes());
       if (!outcome) {
         totals[i]["refused"] = totals[i]["refused"].get<int>() + 1;
@@ -180,35 +194,41 @@ class Reporting {
             {"schemes", outcomes}};
   }
 
+  static bool TakesShape(const QuantSpec& spec, const Shape& shape) {
+    try {
+      PlanQuantize(spec, shape);
+      return true;
+    } catch (const InvalidArgument&) {
+      return false;
+    }
+  }
+
   /// Quantizes and decodes; nothing for a shape that the scheme does not take.
   std::optional<Outcome> Try(const QuantSpec& spec, const Shape& shape,
                              std::span<const float> values) {
+    if (!TakesShape(spec, shape)) return std::nullopt;
     Outcome outcome;
-    try {
-      const QuantizedView view = scratch_.Bind(spec, shape);
-      Quantize({reinterpret_cast<const std::byte*>(values.data()),
-                DType::kFloat32,
-                shape,
-                {},
-                Device::kCpu},
-               view, execution_);
-      const auto memory = decoded_.Take(values.size() * sizeof(float));
-      const std::vector<BufferPlan> plan = io::StoredBuffers(spec, shape);
-      const auto decoding = BindBuffers<ConstQuantizedView>(
-          spec, shape, [&](const BufferPlan& buffer) { return view[buffer.storage].data; });
-      Dequantize(decoding, {memory.data(), DType::kFloat32, shape, {}, Device::kCpu}, execution_);
-      Compare(values, {reinterpret_cast<const float*>(memory.data()), values.size()}, outcome);
-      for (std::size_t i = 0; i < plan.size(); ++i) {
-        const std::span<const std::byte> bytes = scratch_.buffers()[i];
-        outcome.bytes += bytes.size();
-        if (plan[i].role == Role::kRowwiseData) {
-          outcome.saturated = CountLargest(*spec.scheme, bytes);
-        } else if (plan[i].role == Role::kRowwiseScaleInv) {
-          CountScales(*spec.scheme, bytes, outcome.scales);
-        }
+    const QuantizedView view = scratch_.Bind(spec, shape);
+    Quantize({reinterpret_cast<const std::byte*>(values.data()),
+              DType::kFloat32,
+              shape,
+              {},
+              Device::kCpu},
+             view, execution_);
+    const auto memory = decoded_.Take(values.size() * sizeof(float));
+    const std::vector<BufferPlan> plan = io::StoredBuffers(spec, shape);
+    const auto decoding = BindBuffers<ConstQuantizedView>(
+        spec, shape, [&](const BufferPlan& buffer) { return view[buffer.storage].data; });
+    Dequantize(decoding, {memory.data(), DType::kFloat32, shape, {}, Device::kCpu}, execution_);
+    Compare(values, {reinterpret_cast<const float*>(memory.data()), values.size()}, outcome);
+    for (std::size_t i = 0; i < plan.size(); ++i) {
+      const std::span<const std::byte> bytes = scratch_.buffers()[i];
+      outcome.bytes += bytes.size();
+      if (plan[i].role == Role::kRowwiseData) {
+        outcome.saturated = CountLargest(*spec.scheme, bytes);
+      } else if (plan[i].role == Role::kRowwiseScaleInv) {
+        CountScales(*spec.scheme, bytes, outcome.scales);
       }
-    } catch (const InvalidArgument&) {
-      return std::nullopt;
     }
     return outcome;
   }
@@ -230,6 +250,7 @@ class Reporting {
   Execution execution_;
   TensorReader reader_;
   Choice choice_;
+  std::optional<Progress> progress_;
   ScratchTensor scratch_;
   ByteBuffer decoded_;
 };
@@ -280,16 +301,12 @@ Result Run(const ReportOptions& options) {
 
 Command AddReport(CLI::App& app) {
   auto options = std::make_shared<ReportOptions>();
-  CLI::App* command =
-      app.add_subcommand("report", "What each scheme would do to each tensor, as an HTML page");
-  command->add_option("IN", options->in, "File, index file or folder")->required();
-  command->add_option("-o,--out", options->out, "The page")->required();
-  command->add_option("--scheme", options->schemes, "Schemes to try; all by default")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command->add_option("--threads", options->threads, "Threads; all that we may use by default")
-      ->check(AtLeastOne);
-  command->add_flag("--overwrite", options->overwrite, "Replace the page if it exists");
+  CLI::App* command = AddCommand(app, "report");
+  AddOption(command, "IN", options->in);
+  AddOption(command, "--out", options->out);
+  AddOption(command, "--scheme", options->schemes);
+  AddOption(command, "--threads", options->threads);
+  AddOption(command, "--overwrite", options->overwrite);
   return {command, [options] { return Run(*options); }};
 }
 

@@ -18,6 +18,7 @@
 #include "tools/foreign_writer.h"
 #include "tools/interrupt.h"
 #include "tools/job.h"
+#include "tools/option_table.h"
 #include "tools/read_quantized.h"
 #include "tools/tensor_values.h"
 #include "tools/text.h"
@@ -172,22 +173,16 @@ Result Run(const RequantizeOptions& options) {
 
 Command AddRequantize(CLI::App& app) {
   auto options = std::make_shared<RequantizeOptions>();
-  CLI::App* command = app.add_subcommand(
-      "requantize", "MXFP4 or block FP8 to block FP8 with other scales; says what is lost");
-  command->add_option("IN", options->in, "File, index file or folder")->required();
-  command->add_option("OUT", options->out, "File, or folder if IN is one")->required();
-  command->add_option("--scale-format", options->scale_format, "Scales of OUT: ue8m0 or f32")
-      ->required()
-      ->check(CLI::IsMember({kUe8m0, kFp32}));
-  command->add_option("--to", options->to, "Convention of OUT: " + WrittenConventions())
-      ->capture_default_str();
-  command->add_option("--from", options->from, "Convention of IN; told from its files by default");
-  command->add_flag("--leave-misfits", options->leave_misfits,
-                    "Keep MXFP4 tensors that block FP8 cannot hold without loss");
-  command->add_option("--threads", options->threads, "Threads; all that we may use by default")
-      ->check(AtLeastOne);
-  command->add_flag("--overwrite", options->overwrite, "Replace files that exist in OUT");
-  command->add_option("--part", options->part, "Do the i-th of N shares of the files (i/N)");
+  CLI::App* command = AddCommand(app, "requantize");
+  AddOption(command, "IN", options->in);
+  AddOption(command, "OUT", options->out);
+  AddOption(command, "--scale-format", options->scale_format);
+  AddOption(command, "--to", options->to);
+  AddOption(command, "--from", options->from);
+  AddOption(command, "--leave-misfits", options->leave_misfits);
+  AddOption(command, "--threads", options->threads);
+  AddOption(command, "--overwrite", options->overwrite);
+  AddOption(command, "--part", options->part);
   return {command, [options] { return Run(*options); }};
 }
 

@@ -13,6 +13,7 @@
 #include "narrowfloat/tensor/error.h"
 #include "narrowfloat/tensor/quant_spec.h"
 #include "tools/command.h"
+#include "tools/option_table.h"
 #include "tools/text.h"
 
 namespace narrowfloat::tools {
@@ -48,7 +49,7 @@ Result Run() {
 }  // namespace
 
 Command AddSchemes(CLI::App& app) {
-  return {app.add_subcommand("schemes", "List the scaling schemes that are built in"), Run};
+  return {AddCommand(app, "schemes"), Run};
 }
 
 }  // namespace narrowfloat::tools

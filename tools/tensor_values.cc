@@ -8,6 +8,7 @@
 #include "narrowfloat/numerics/codec.h"
 #include "narrowfloat/numerics/formats.h"
 #include "narrowfloat/ops/dequantize.h"
+#include "narrowfloat/ops/parallel.h"
 #include "narrowfloat/ops/quantize.h"
 #include "tools/interrupt.h"
 
@@ -27,16 +28,21 @@ void DequantizeOwn(const io::StoredTensor& tensor,
   Dequantize(view, out, execution);
 }
 
-void Widen(DType dtype, std::span<const std::byte> in, std::span<float> out) {
+void Widen(DType dtype, std::span<const std::byte> in, std::span<float> out,
+           const Execution& execution) {
   if (dtype == DType::kFloat32) {
     std::memcpy(out.data(), in.data(), in.size());
     return;
   }
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    std::uint16_t bits = 0;
-    std::memcpy(&bits, in.data() + 2 * i, sizeof bits);
-    out[i] = dtype == DType::kBFloat16 ? Decode<BFloat16>(bits) : Decode<Float16>(bits);
-  }
+  constexpr std::size_t kPiece = std::size_t{1} << 16;
+  ParallelFor(execution, CeilDiv(out.size(), kPiece), [&](std::size_t piece) {
+    const std::size_t end = std::min(out.size(), (piece + 1) * kPiece);
+    for (std::size_t i = piece * kPiece; i < end; ++i) {
+      std::uint16_t bits = 0;
+      std::memcpy(&bits, in.data() + 2 * i, sizeof bits);
+      out[i] = dtype == DType::kBFloat16 ? Decode<BFloat16>(bits) : Decode<Float16>(bits);
+    }
+  });
 }
 
 }  // namespace
@@ -72,6 +78,12 @@ void TransposeMatrices(std::span<const std::byte> in, const Shape& shape, std::s
   }
 }
 
+const io::Shard& HomeOf(const io::Checkpoint& in, const io::TensorLocation& location,
+                        std::size_t entry) {
+  const std::vector<std::size_t>& shards = location.tensor->shards;
+  return shards.empty() ? *location.shard : in.shards()[shards[entry]];
+}
+
 const std::vector<std::span<const std::byte>>& TensorReader::Bytes(
     const io::TensorLocation& location) {
   const io::StoredTensor& tensor = *location.tensor;
@@ -80,9 +92,7 @@ const std::vector<std::span<const std::byte>>& TensorReader::Bytes(
   for (std::size_t i = 0; i < tensor.entries.size(); ++i) {
     CheckInterrupt();
     const io::TensorEntry& entry = tensor.entries[i];
-    const io::Shard& home =
-        tensor.shards.empty() ? *location.shard : in_.shards()[tensor.shards[i]];
-    home.file.Read(entry, 0, rest.first(entry.Bytes()));
+    HomeOf(in_, location, i).file.Read(entry, 0, rest.first(entry.Bytes()));
     entries_.push_back(rest.first(entry.Bytes()));
     rest = rest.subspan(entry.Bytes());
   }
@@ -99,7 +109,7 @@ std::span<const float> TensorReader::Values(const io::TensorLocation& location) 
   const auto memory = values_.Take(size * sizeof(float));
   const std::span<float> out{reinterpret_cast<float*>(memory.data()), size};
   if (tensor.IsPlain()) {
-    Widen(*wide, input.front(), out);
+    Widen(*wide, input.front(), out, execution_);
   } else {
     DequantizeStored(tensor, input,
                      {memory.data(), DType::kFloat32, tensor.shape(), {}, Device::kCpu},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the C++ program in this package: the command line."""
+"""The command line: hands over to the C++ program that lies in this package."""
 
 import sys
 

@@ -140,3 +140,8 @@ def test_the_script_fills_the_tables(model: Path, tmp_path: Path) -> None:
     assert drawn["rows"][0][2] == f"{worst[0]['schemes'][0]['sqnr_db']:.2f}"
     assert drawn["bars"] == 1 + len(worst[0]["values"]), "a title and a bar for each power"
     assert drawn["again"] == sorted(tensor["name"] for tensor in worst)
+
+
+def test_it_says_how_far_it_is(model: Path, tmp_path: Path) -> None:
+    done = run("report", model, "-o", tmp_path / "page.html")
+    assert re.match(r"report: [\d.]+ kB to read\n", done.stderr), done.stderr

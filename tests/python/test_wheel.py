@@ -73,6 +73,17 @@ def test_the_command_line_is_in_it(environment: Path) -> None:
     assert re.search(r"\d+\.\d+\.\d+", text)[0] in Path(WHEEL).name
 
 
+def test_the_manual_and_the_completions_are_installed(environment: Path) -> None:
+    share = environment / "share"
+    assert (share / "man" / "man1" / "narrowfloat.1").read_text().startswith(".TH NARROWFLOAT 1")
+    for path in (
+        "bash-completion/completions/narrowfloat",
+        "zsh/site-functions/_narrowfloat",
+        "fish/vendor_completions.d/narrowfloat.fish",
+    ):
+        assert "completion of narrowfloat" in (share / path).read_text()
+
+
 def test_its_shared_libraries(environment: Path) -> None:
     site = next((environment / "lib").glob("python*/site-packages"))
     package = elf_files(site / "narrowfloat")
@@ -91,9 +102,10 @@ def test_its_files() -> None:
     with zipfile.ZipFile(WHEEL) as wheel:
         names = wheel.namelist()
     folders = {name.split("/")[0] for name in names}
-    assert {re.sub(r"-[0-9.]+\.dist-info$", ".dist-info", name) for name in folders} == {
+    assert {re.sub(r"-[0-9.]+\.(dist-info|data)$", r".\1", name) for name in folders} == {
         "narrowfloat",
         "narrowfloat_cli",
+        "narrowfloat.data",
         "narrowfloat.dist-info",
         "narrowfloat.libs",
     }

@@ -6,20 +6,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
-from narrowfloat.pytorch._types import Context, Quantized
 
-Result = TypeVar("Result")
-
-
-def without_gradients(function: Callable[..., Result]) -> Callable[..., Result]:
+def without_gradients(function: Callable) -> Callable:
     """Returns the function as torch.no_grad() decorates it, faster where gradients are off."""
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Result:
+    def call(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return function(*args, **kwargs)
         with torch.no_grad():
@@ -33,14 +29,14 @@ class _QuantizeFunc(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Context,
+        ctx: Any,
         tensor: torch.Tensor,
         quantize_impl: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
         return quantize_impl(tensor)
 
     @staticmethod
-    def backward(ctx: Context, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grad, None
 
 
@@ -48,12 +44,12 @@ class _DequantizeFunc(torch.autograd.Function):
     """Dequantizes in forward, lets the gradient through."""
 
     @staticmethod
-    def forward(ctx: Context, tensor: Quantized, dtype: torch.dtype) -> torch.Tensor:
+    def forward(ctx: Any, tensor: Any, dtype: torch.dtype) -> torch.Tensor:
         # Not the buffer itself: the output of a function becomes part of the graph.
         return tensor._decode(dtype).detach()
 
     @staticmethod
-    def backward(ctx: Context, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grad, None
 
 
@@ -62,7 +58,7 @@ class _IdentityFunc(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Context,
+        ctx: Any,
         tensor: torch.Tensor,
         init_kwargs: dict[str, Any] | None = None,
     ) -> torch.Tensor:
@@ -76,7 +72,7 @@ class _IdentityFunc(torch.autograd.Function):
         return quantized._rebuild(changes.pop("shape", None), **changes)
 
     @staticmethod
-    def backward(ctx: Context, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grad.to(ctx.input_dtype), None
 
 
@@ -85,7 +81,7 @@ class _ViewFunc(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Context,
+        ctx: Any,
         tensor: torch.Tensor,
         shape: torch.Size | None = None,
     ) -> torch.Tensor:
@@ -94,22 +90,22 @@ class _ViewFunc(torch.autograd.Function):
         return tensor.detach() if shape is None else quantized._make_view(shape)
 
     @staticmethod
-    def backward(ctx: Context, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         if hasattr(grad, "_make_view"):
             return grad._make_view(ctx.input_shape), None
         return grad.reshape(ctx.input_shape), None
 
 
 class _ReshapeFunc(_ViewFunc):
-    """Does what _ViewFunc does: quantized tensors are contiguous, so that a reshape is a view."""
+    """As _ViewFunc: quantized tensors are contiguous, so that a reshape is a view."""
 
 
 def resolve_shape(shape: tuple[Any, ...], current: torch.Size) -> torch.Size:
-    """Returns the shape that the arguments of view() ask for: ints or one sequence, at most one -1.
+    """The shape that the arguments of view() ask for: ints or one sequence, at most one -1.
 
-    Errors: RuntimeError, as torch.Tensor.view() raises it.
+    Errors: RuntimeError, as torch.Tensor.view has them.
     """
     if len(shape) == 1 and not isinstance(shape[0], (int, torch.SymInt)):
         shape = tuple(shape[0])
-    # A meta tensor applies every rule and has every message.
+    # A tensor without memory knows every rule and every message.
     return torch.empty(current, device="meta").view(shape).shape

@@ -46,8 +46,7 @@ def _quantized(
         quantizer = None if quantizer is None else quantizer(name, value)
     elif value.dim() != 2:
         quantizer = None
-    made: Any = value if quantizer is None else quantizer(value.detach())
-    return made
+    return value if quantizer is None else quantizer(value.detach())
 
 
 def _written(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -44,7 +43,6 @@ _WITH_MEMORY = frozenset((torch.Tensor, torch.nn.Parameter))
 
 Tensor = torch.Tensor | None
 Buffers = tuple[Tensor, ...]  # one for each of ROLES
-Seeds = Sequence[int] | torch.Tensor  # seed and offset
 
 
 def in_memory(tensor: torch.Tensor) -> bool:
@@ -52,7 +50,7 @@ def in_memory(tensor: torch.Tensor) -> bool:
     return type(tensor) in _WITH_MEMORY and not tensor.is_meta
 
 
-def draw_seeds(src: torch.Tensor) -> Seeds:
+def draw_seeds(src: torch.Tensor) -> Any:
     """Draws a seed and an offset from PyTorch's generator; in a graph, a tensor of both."""
     if in_memory(src):
         return torch.randint(0, _graph_operators.SEED_BOUND, (2,)).tolist()
@@ -68,7 +66,7 @@ def quantize(
     scale: Tensor = None,
     amax: Tensor = None,
     amax_columnwise: Tensor = None,
-    seeds: Seeds = (0, 0),
+    seeds: Any = (0, 0),
 ) -> None:
     """Quantizes `src` into `buffers`.
 
@@ -103,7 +101,7 @@ def _quantize_in_graph(
     noop: Tensor,
     scale: Tensor,
     amaxes: tuple[Tensor, Tensor],
-    seeds: Seeds,
+    seeds: Any,
 ) -> None:
     """Does what quantize() does by an operator that writes nothing, and by copies."""
     drawn = seeds if isinstance(seeds, torch.Tensor) else None

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 from layer_sessions import session
-from narrowfloat.debug._check import check, text
+from narrowfloat.debug._check import check
+from narrowfloat.debug._report import text
 
 GOOD = """
 a:

@@ -11,12 +11,11 @@ from narrowfloat.common.recipe.parameters import Format
 
 @dataclass(repr=False)
 class CustomRecipe(Recipe):
-    """Makes quantizers by a function.
+    """Quantizers are what `qfactory(role)` returns, one call a tensor.
 
-    qfactory: called with a QuantizerRole once per tensor; returns a Quantizer or a
-    QuantizerRequest. fp8_format: of requests that name none. quantization_alignment: the multiple
-    that layers pad rows to; ValueError unless it is a positive integer.
-    backward_override, fp8_dpa, fp8_mha: as in Recipe.
+    qfactory: gets a QuantizerRole, returns a Quantizer or a QuantizerRequest. fp8_format: of the
+    requests that name none. quantization_alignment: what layers pad rows to; ValueError unless it
+    is a positive integer.
     """
 
     kind: ClassVar[str] = "custom"
@@ -43,5 +42,5 @@ class CustomRecipe(Recipe):
         self.qfactory = factory
 
     def get_quantizer_factory(self) -> Callable[[Any], object]:
-        """Returns `qfactory`."""
+        """`qfactory`."""
         return self.qfactory

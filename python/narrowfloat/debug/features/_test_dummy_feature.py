@@ -26,13 +26,13 @@ class TestDummyFeature(TEConfigAPIMapper):
     def inspect_tensor_enabled(
         self, config: dict[str, Any], *args: Any, **kwargs: Any
     ) -> bool | Enabled:
-        """Returns True, or never again."""
+        """True, or never."""
         global _inspect_tensor_enabled_call_count
         _inspect_tensor_enabled_call_count += 1
         return (False, None) if config.get("inspect_only_once", False) else True
 
     @api_method
     def inspect_tensor(self, config: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        """Counts the calls."""
+        """Counts."""
         global _inspect_tensor_call_count
         _inspect_tensor_call_count += 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debugging of a layer: six watching quantizers, and the passes that need them.
+"""What a layer needs to be debugged: six watching quantizers, and when they are worth making.
 
 Nothing here imports the host, nvdlfw-inspect, before a session of it runs.
 """

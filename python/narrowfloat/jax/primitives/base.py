@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a JAX primitive of a handler.
+"""How a handler becomes a JAX primitive.
 
 Two primitives stand for each. The inner one is the call of the handler itself, with its padding
 and workspaces. The outer one is what users bind: it has a batching rule, is partitioned over
@@ -47,22 +47,22 @@ class BasePrimitive:
 
     @staticmethod
     def abstract(*operands: Any, **static: Any) -> Sequence[ShapedArray]:
-        """Returns the shapes and dtypes of the handler's results."""
+        """Shapes and dtypes of the handler's results."""
         raise NotImplementedError
 
     @classmethod
     def outer_abstract(cls, *operands: ShapedArray, **static: Any) -> Sequence[ShapedArray]:
-        """Returns the shapes and dtypes of what impl() returns."""
+        """Shapes and dtypes of what impl() returns."""
         return cls.abstract(*operands, **static)
 
     @staticmethod
     def attributes(**static: Any) -> dict[str, object]:
-        """Returns the handler's attributes, each of the one Python type that it arrives by."""
+        """The handler's attributes, each of the one Python type that it arrives by."""
         return static
 
     @classmethod
     def impl(cls, *operands: jax.Array, **static: Any) -> Arrays:
-        """Returns the body of the outer primitive."""
+        """The body of the outer primitive."""
         return cls.inner_primitive.bind(*operands, **static)
 
     @classmethod
@@ -73,10 +73,7 @@ class BasePrimitive:
         operands: Sequence[jax.ShapeDtypeStruct],
         results: Sequence[jax.ShapeDtypeStruct],
     ) -> tuple[Callable[..., Arrays], list[PartitionSpec], list[PartitionSpec]]:
-        """Returns the function for each device, and the placement of operands and results.
-
-        Here every device has all.
-        """
+        """What runs on each device, and how operands and results lie; here, all on each."""
         body = functools.partial(cls.impl, **static)
         return body, [PartitionSpec()] * len(operands), [PartitionSpec()] * len(results)
 
@@ -88,7 +85,7 @@ class BasePrimitive:
         operands: Sequence[tuple],
         results: Sequence[tuple],
     ) -> SdyShardingRule:
-        """Returns which dimensions correspond to each other, by shapes; here, none do."""
+        """Which dimensions correspond to each other, by shapes; here, none do."""
         names = iter(f"d{i}" for i in range(sum(map(len, (*operands, *results)))))
         take = [ArrayMapping(*(next(names) for _ in shape)) for shape in (*operands, *results)]
         return SdyShardingRule(tuple(take[: len(operands)]), tuple(take[len(operands) :]))
@@ -150,9 +147,7 @@ def _batch(
     dims: Sequence[int | None],
     **static: Any,
 ) -> tuple[Arrays, list[int]]:
-    """Runs impl() on one item of the batch after another: each has scales of its own, whatever its
-    shape.
-    """
+    """One item of the batch after another: each has scales of its own, whatever its shape."""
     batched = [
         jnp.moveaxis(x, dim, 0) for x, dim in zip(operands, dims, strict=True) if dim is not None
     ]
@@ -167,7 +162,7 @@ def _batch(
 
 
 def _partitioned(cls: type[BasePrimitive]) -> Callable[..., Arrays]:
-    """Returns impl() with its partitioning, in a form that takes static parameters by position."""
+    """impl() with its partitioning, in a form that takes static parameters by position."""
 
     def named(values: Sequence[Any]) -> dict[str, Any]:
         return dict(zip(cls.static_args, values, strict=True))

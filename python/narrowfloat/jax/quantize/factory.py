@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes quantizers: of a scaling mode, or by a recipe."""
+"""Makes quantizers: of a scaling mode, or as a recipe has them."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ class QuantizerFactory:
         checkpoint_name: str | None = None,
         **options: Any,
     ) -> Quantizer | tuple[Quantizer | None, ...] | None:
-        """Returns one quantizer, or a tuple of several; None for NO_SCALING. `options` are the
-        class's.
+        """One quantizer, or a tuple of several; None for NO_SCALING. `options` are the class's.
 
         Errors: ValueError if several grouped ones are asked for.
         """
@@ -89,7 +88,7 @@ class QuantizerFactory:
         quantize_meta_set: QuantizeMetaSet = _NO_META,
         **options: Any,
     ) -> QuantizerSet | tuple[QuantizerSet, ...]:
-        """Makes sets for a layer, of one mode and two dtypes, or by a recipe.
+        """Sets for a layer, of one mode and two dtypes, or as a recipe has them.
 
         fwd_dtype: of x and kernel; bwd_dtype: of dgrad. fp8_recipe: where neither it nor a mode is
         given, the recipe of the autocast around. quantize_meta_set: arguments of each quantizer,

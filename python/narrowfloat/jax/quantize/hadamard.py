@@ -23,9 +23,7 @@ def get_sign_mask() -> int:
 
 
 def get_rht_matrix() -> jax.Array:
-    """Returns a diagonal of signs times Sylvester's matrix over the root of its size, in
-    bfloat16.
-    """
+    """bfloat16: a diagonal of signs times Sylvester's matrix over the root of its size."""
     return jnp.asarray(_matrix())
 
 
@@ -39,7 +37,7 @@ def _multiply(x: jax.Array, matrix: jax.Array) -> jax.Array:
 
 
 def apply_rht(x: jax.Array) -> jax.Array:
-    """Returns each group of items of the last axis, transformed: bfloat16 items, sums in float32.
+    """Each group of items of the last axis, transformed: bfloat16 items, sums in float32.
 
     Errors: ValueError if the axis is not a multiple of the group.
     """
@@ -47,5 +45,5 @@ def apply_rht(x: jax.Array) -> jax.Array:
 
 
 def invert_rht(x: jax.Array) -> jax.Array:
-    """Returns the inverse: the matrix is orthogonal, so its transpose. Errors: as apply_rht."""
+    """The inverse: the matrix is orthogonal, so its transpose. Errors: as apply_rht."""
     return _multiply(x, get_rht_matrix().T)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments that a caller adds to a recipe: arguments of quantizers, mostly their state."""
+"""What a caller adds to a recipe: arguments of quantizers, mostly their state."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class QuantizeMeta:
         self._kwargs = kwargs
 
     def get_kwargs_dictionary(self) -> dict[str, Any]:
-        """Returns the arguments."""
+        """The arguments."""
         return dict(self._kwargs)
 
     def merge(self, other: QuantizeMeta) -> QuantizeMeta:
-        """Returns the arguments of both. Errors: AssertionError if they differ about one."""
+        """The arguments of both. Errors: AssertionError if they differ about one."""
         for name, value in other._kwargs.items():
             mine = self._kwargs.get(name, value)
             # Of arrays only the identity is compared: they may be traced.

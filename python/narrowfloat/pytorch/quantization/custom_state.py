@@ -21,9 +21,7 @@ from narrowfloat.pytorch.quantized_tensor import Quantizer
 class CustomRecipeState(
     RecipeState, keeps=lambda recipe: recipe.get_quantizer_factory() is not None
 ):
-    """Makes one quantizer per slot by the factory; those that need state share one delayed
-    state.
-    """
+    """One quantizer a slot from the factory; those that need state share one delayed state."""
 
     _ds_state: DelayedScalingRecipeState | None = None
 
@@ -51,7 +49,7 @@ class CustomRecipeState(
         return made
 
     def inherit_state_from(self, other: RecipeState) -> bool:
-        """Runs RecipeState's, and inherits the delayed state of the requests, if there is one."""
+        """As RecipeState's, with the delayed state of the requests, if there is one."""
         if not super().inherit_state_from(other):
             return False
         self._ds_state = other._ds_state

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from narrowfloat.pytorch._dispatch import implements
-from narrowfloat.pytorch._types import RowResult, RowResults
 from narrowfloat.pytorch.tensor._cuts import cut
 from narrowfloat.pytorch.tensor._fsdp import refuse_plain_shards, refuse_replicas_of_values
 from narrowfloat.pytorch.tensor._operators import (
@@ -24,9 +23,6 @@ from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Tensor
 from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Tensor
 from narrowfloat.pytorch.tensor.storage._scheme_storage import BlockStorage
 
-if TYPE_CHECKING:
-    from narrowfloat.pytorch.tensor._cuts import BlockTensor
-
 
 def _resolved(tensor: torch.Tensor, size: list[int]) -> torch.Size:
     return torch.empty(tensor.shape, device="meta").view(size).shape
@@ -34,7 +30,7 @@ def _resolved(tensor: torch.Tensor, size: list[int]) -> torch.Size:
 
 @implements(aten.view.default, MXFP8Tensor)
 @implements(aten._unsafe_view.default, MXFP8Tensor)
-def _view_mxfp8(tensor: MXFP8Tensor, size: list[int]) -> RowResult:
+def _view_mxfp8(tensor: MXFP8Tensor, size: list[int]) -> Any:
     shape = _resolved(tensor, size)
     if len(shape) < 2 or shape[-1] != tensor.shape[-1]:
         refuse_replicas_of_values(tensor)
@@ -47,7 +43,7 @@ def _view_mxfp8(tensor: MXFP8Tensor, size: list[int]) -> RowResult:
 
 @implements(aten.view.default, BlockStorage)
 @implements(aten._unsafe_view.default, BlockStorage)
-def _view(tensor: BlockTensor, size: list[int]) -> RowResult:
+def _view(tensor: Any, size: list[int]) -> Any:
     return _view_of(tensor, _resolved(tensor, size))
 
 
@@ -61,7 +57,7 @@ def _empty_like_nvfp4(tensor: NVFP4Tensor, **kwargs: Any) -> NVFP4Tensor:
 
 
 @implements(aten.new_zeros.default, BlockStorage)
-def _new_zeros(tensor: BlockTensor, size: list[int], **kwargs: Any) -> RowResult:
+def _new_zeros(tensor: Any, size: list[int], **kwargs: Any) -> Any:
     """Zeros in the same format; plain ones of another type or of a size that it does not take."""
     takes = len(size) >= 2 and kwargs.get("dtype") in (None, tensor.dtype)
     try:
@@ -78,18 +74,18 @@ def _new_zeros(tensor: BlockTensor, size: list[int], **kwargs: Any) -> RowResult
     return aten.zero_.default(new)
 
 
-def _alias_or_values(piece: torch.Tensor | None) -> RowResult:
+def _alias_or_values(piece: Any) -> Any:
     return NotImplemented if piece is None else piece
 
 
 @implements(aten.slice.Tensor, BlockStorage)
 def _slice(
-    tensor: BlockTensor,
+    tensor: Any,
     dim: int = 0,
     start: int | None = None,
     end: int | None = None,
     step: int = 1,
-) -> RowResult:
+) -> Any:
     if is_full_slice(tensor, dim, start, end, step):
         return type(tensor).make_like(tensor)
     begin, stop, step = normalize_slice(tensor.shape[dim], start, end, step)
@@ -99,7 +95,7 @@ def _slice(
 
 
 @implements(aten.select.int, BlockStorage)
-def _select(tensor: BlockTensor, dim: int, index: int) -> RowResult:
+def _select(tensor: Any, dim: int, index: int) -> Any:
     shape = tensor.shape
     dim, index = _in_range(dim, len(shape)), _in_range(index, shape[dim])
     if dim == len(shape) - 1:
@@ -109,14 +105,14 @@ def _select(tensor: BlockTensor, dim: int, index: int) -> RowResult:
 
 
 def _in_range(index: int, size: int) -> int:
-    """Returns `index` counted from the front. Errors: IndexError, as torch raises it."""
+    """`index` counted from the front. Errors: IndexError, as torch has it."""
     if not -size <= index < size:
         raise IndexError(f"select: index {index} is out of range for a dimension of size {size}")
     return index % size
 
 
-def _view_of(tensor: MXFP8Tensor | BlockTensor | None, shape: torch.Size) -> RowResult:
-    """Returns an alias of another shape; NotImplemented where blocks or strides forbid one."""
+def _view_of(tensor: Any, shape: torch.Size) -> Any:
+    """An alias of another shape; NotImplemented where blocks or strides do not allow one."""
     if tensor is None:
         return NotImplemented
     if tensor._why_no_view(shape) is not None:
@@ -128,7 +124,7 @@ def _view_of(tensor: MXFP8Tensor | BlockTensor | None, shape: torch.Size) -> Row
         return NotImplemented
 
 
-def _why_no_pieces(tensor: BlockTensor, size: int, dim: int) -> str:
+def _why_no_pieces(tensor: BlockStorage, size: int, dim: int) -> str:
     if tensor._has_swizzled_scales():
         return "its scales are GEMM-swizzled"
     lines = "columns" if dim % tensor.dim() == tensor.dim() - 1 else "rows"
@@ -138,7 +134,7 @@ def _why_no_pieces(tensor: BlockTensor, size: int, dim: int) -> str:
     return f"{size} {lines} of a shard are not whole blocks of {boundary}"
 
 
-def _pieces(tensor: BlockTensor, sizes: list[int], dim: int) -> RowResults:
+def _pieces(tensor: BlockStorage, sizes: list[int], dim: int) -> Any:
     """Aliases one after another; NotImplemented unless all pieces can be."""
     pieces, start = [], 0
     for size in sizes:
@@ -155,7 +151,7 @@ def _pieces(tensor: BlockTensor, sizes: list[int], dim: int) -> RowResults:
 
 
 @implements(aten.split.Tensor, BlockStorage)
-def _split(tensor: BlockTensor, split_size: int, dim: int = 0) -> RowResults:
+def _split(tensor: BlockStorage, split_size: int, dim: int = 0) -> Any:
     length = tensor.shape[dim]
     if split_size <= 0:
         return NotImplemented
@@ -164,14 +160,14 @@ def _split(tensor: BlockTensor, split_size: int, dim: int = 0) -> RowResults:
 
 
 @implements(aten.split_with_sizes.default, BlockStorage)
-def _split_with_sizes(tensor: BlockTensor, split_sizes: list[int], dim: int = 0) -> RowResults:
+def _split_with_sizes(tensor: BlockStorage, split_sizes: list[int], dim: int = 0) -> Any:
     if sum(split_sizes) != tensor.shape[dim]:
         return NotImplemented
     return _pieces(tensor, split_sizes, dim)
 
 
 @implements(aten.unbind.int, BlockStorage)
-def _unbind(tensor: BlockTensor, dim: int = 0) -> RowResults:
+def _unbind(tensor: BlockStorage, dim: int = 0) -> Any:
     pieces = []
     for index in range(tensor.shape[dim]):
         piece = _select(tensor, dim, index)
@@ -182,14 +178,14 @@ def _unbind(tensor: BlockTensor, dim: int = 0) -> RowResults:
 
 
 @implements(aten.unsqueeze.default, BlockStorage)
-def _unsqueeze(tensor: BlockTensor, dim: int) -> RowResult:
+def _unsqueeze(tensor: Any, dim: int) -> Any:
     return _view_of(tensor, torch.empty(tensor.shape, device="meta").unsqueeze(dim).shape)
 
 
 @implements(aten.as_strided.default, BlockStorage)
 def _as_strided(
-    tensor: BlockTensor, size: list[int], stride: list[int], storage_offset: int | None = None
-) -> RowResult:
+    tensor: Any, size: list[int], stride: list[int], storage_offset: int | None = None
+) -> Any:
     if is_identity_stride(tensor, size, stride, storage_offset):
         return type(tensor).make_like(tensor)
     rows = row_shard(tensor, size, stride, storage_offset or 0)

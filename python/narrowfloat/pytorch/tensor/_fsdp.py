@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters that FSDP2 shards: the buffers that it gathers, and the gathered parameter."""
+"""Parameters that FSDP2 shards: what travels in an all-gather, and what is made of it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from narrowfloat.pytorch._types import Group, Quantized
-from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor.storage import _transport as transport
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
-    from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
-
-    from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 
 _FSDP_PARAMETER = "torch.distributed.fsdp._fully_shard._fsdp_param"
 _REPLICATING = "torch.distributed.utils"
@@ -32,11 +23,11 @@ _SHARDING = (_FSDP_PARAMETER, "torch.distributed.tensor.placement_types")
 _groups: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
 
 
-def _owns(group: FSDPParamGroup, module: torch.nn.Module) -> bool:
+def _owns(group: Any, module: torch.nn.Module) -> bool:
     return any(param._module_info.module is module for param in group.fsdp_params)
 
 
-def find_parameter_group(module: torch.nn.Module) -> FSDPParamGroup:
+def find_parameter_group(module: torch.nn.Module) -> Any:
     """Finds the FSDP2 group that a module's parameters belong to; it may be an ancestor's.
 
     Errors: RuntimeError if there is none.
@@ -62,9 +53,7 @@ def find_parameter_group(module: torch.nn.Module) -> FSDPParamGroup:
     )
 
 
-def usages_of_pass(
-    module: torch.nn.Module, shard: Quantized, length: int
-) -> list[tuple[bool, bool]]:
+def usages_of_pass(module: torch.nn.Module, shard: Any, length: int) -> list[tuple[bool, bool]]:
     """Returns which directions the gathered parameter needs, the best choice first.
 
     What is gathered for one pass needs that pass's direction alone. What stays gathered, as after
@@ -84,10 +73,8 @@ def usages_of_pass(
     return [both, (True, False)]
 
 
-def _directions_are_alike(shard: Quantized, length: int) -> bool:
-    """Returns whether both directions of a shard of `length` rows are sent in buffers of the same
-    sizes.
-    """
+def _directions_are_alike(shard: Any, length: int) -> bool:
+    """Whether either direction of a shard of `length` rows travels in buffers of the same sizes."""
     usages = [_usages_at_hand(shard, wanted) for wanted in ((True, False), (False, True))]
     first, second = (
         [math.prod(route.sent(length)) for route in transport.routes(shard, fields)]
@@ -96,7 +83,7 @@ def _directions_are_alike(shard: Quantized, length: int) -> bool:
     return first == second
 
 
-def _parameter_of(module: torch.nn.Module, shard: Quantized) -> FSDPParam | None:
+def _parameter_of(module: torch.nn.Module, shard: Any) -> Any:
     """Finds what FSDP2 keeps of a sharded parameter; None if it shards none like it."""
     try:
         params = find_parameter_group(module).fsdp_params
@@ -106,7 +93,7 @@ def _parameter_of(module: torch.nn.Module, shard: Quantized) -> FSDPParam | None
     return next((param for param in owned if param._sharded_local_tensor is shard), None)
 
 
-def _name_of(module: torch.nn.Module, shard: Quantized) -> str:
+def _name_of(module: torch.nn.Module, shard: torch.Tensor) -> str:
     """Returns the name of a sharded parameter, from the root if FSDP2 knows it."""
     param = _parameter_of(module, shard)
     if param is None:
@@ -114,15 +101,15 @@ def _name_of(module: torch.nn.Module, shard: Quantized) -> str:
     return param._param_fqn or f"{type(module).__name__}.{param._module_info.param_name}"
 
 
-def _fits_first_gather(param: FSDPParam | None, sent: Sequence[torch.Tensor], world: int) -> bool:
-    """Returns whether FSDP2 can gather these buffers where it gathered the first ones."""
+def _fits_first_gather(param: Any, sent: Sequence[torch.Tensor], world: int) -> bool:
+    """Whether FSDP2 can gather these buffers where it gathered the first ones."""
     memory = [] if param is None else param.all_gather_outputs
     wanted = [world * buffer.numel() for buffer in sent]
     return not memory or [buffer.numel() for buffer in memory] == wanted
 
 
 @contextmanager
-def _naming(module: torch.nn.Module | None, shard: Quantized) -> Iterator[None]:
+def _naming(module: torch.nn.Module | None, shard: Any) -> Iterator[None]:
     """Adds the parameter's name to what is raised inside."""
     try:
         yield
@@ -140,15 +127,15 @@ def _frames() -> Iterator[types.FrameType]:
 
 
 def is_asked_by_fsdp() -> bool:
-    """Returns whether FSDP2 runs the operator that is being dispatched."""
+    """Whether FSDP2 runs the operator that is being dispatched."""
     return any(frame.f_globals.get("__name__") == _FSDP_PARAMETER for frame in _frames())
 
 
-def refuse_plain_shards(tensor: Quantized, why: str) -> None:
+def refuse_plain_shards(tensor: Any, why: str) -> None:
     """Raises if torch.distributed shards a tensor for which an operator would give plain values.
 
     FSDP2 and DTensor would keep the values in place of the tensor, unquantized, without a word.
-    Only the frames of the callers distinguish them from a program that reads values.
+    Only their callers' frames tell them from a program that reads values.
     Errors: NotImplementedError, naming the parameter where FSDP2 shards.
     """
     for frame in _frames():
@@ -161,7 +148,7 @@ def refuse_plain_shards(tensor: Quantized, why: str) -> None:
             )
 
 
-def refuse_replicas_of_values(tensor: Quantized) -> None:
+def refuse_replicas_of_values(tensor: Any) -> None:
     """Raises if DistributedDataParallel sends the values of a tensor from rank 0 to the others.
 
     They would quantize the values anew, and ranks would train different weights.
@@ -178,7 +165,7 @@ def refuse_replicas_of_values(tensor: Quantized) -> None:
 class _Held:
     """A process group that copies of a tensor share: it belongs to the process."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Any) -> None:
         self.group = group
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Held:
@@ -193,18 +180,16 @@ class ShardGroup:
 
     FIELD = "_amax_reduction_group"
 
-    def __get__(self, tensor: torch.Tensor | None, owner: type | None = None) -> Group:
+    def __get__(self, tensor: Any, owner: type | None = None) -> Any:
         held = None if tensor is None else tensor.__dict__.get(self.FIELD)
         return None if held is None else held.group
 
-    def __set__(self, tensor: torch.Tensor, group: Group) -> None:
+    def __set__(self, tensor: Any, group: Any) -> None:
         tensor.__dict__[self.FIELD] = None if group is None else _Held(group)
 
 
 class _Part(NamedTuple):
-    """The buffers that one storage sends: fields with rows, and fields that all ranks must
-    share.
-    """
+    """What one storage sends: the fields with rows, and those that all ranks must agree on."""
 
     fields: tuple[str, ...]
     shared: tuple[str, ...]
@@ -242,7 +227,7 @@ class _Bundle(NamedTuple):
 
 
 class _Gathering(NamedTuple):
-    """The metadata that rebuilds the parameter."""
+    """What rebuilding the parameter takes."""
 
     parts: tuple[_Part | None, ...]
     whole: int | None  # first indices of the parameter; None: as many as arrive
@@ -251,28 +236,26 @@ class _Gathering(NamedTuple):
     module: torch.nn.Module | None
 
 
-def _shares(storage: Quantized, names: Sequence[str]) -> tuple[torch.Tensor, ...]:
+def _shares(storage: Any, names: Sequence[str]) -> tuple[torch.Tensor, ...]:
     return tuple(getattr(storage, name).detach().reshape(1, -1) for name in names)
 
 
-if TYPE_CHECKING:
-    _Storage = QuantizedTensorStorage  # the class beside this one
-else:
-    _Storage = object
-
-
-class ShardedParameter(_Storage):
+class ShardedParameter:
     """The hooks of FSDP2 for a tensor of one scheme."""
 
+    if TYPE_CHECKING:
+        # What the storage and the tensor bring.
+        def __getattr__(self, name: str) -> Any: ...
+
     def _shard_parts(self, usages: tuple[bool, bool]) -> list[tuple[Any, tuple[bool, bool]]]:
-        """Returns the storages that are sent, with their directions."""
+        """Returns the storages that travel, with their directions."""
         return [(self, usages)]
 
     def _gather_usages(self, module: torch.nn.Module, length: int) -> list[tuple[bool, bool]]:
         """Returns which directions the gathered parameter needs, as usages_of_pass()."""
         return usages_of_pass(module, self, length)
 
-    def _note_mesh(self, mesh: DeviceMesh) -> None:
+    def _note_mesh(self, mesh: Any) -> None:
         """Keeps the group that later quantizations of the shard reduce over, if they share any."""
         for storage, _ in self._shard_parts((True, True)):
             measures = hasattr(getattr(storage, "_quantizer", None), "with_amax_reduction")
@@ -281,11 +264,11 @@ class ShardedParameter(_Storage):
 
     def fsdp_pre_all_gather(
         self,
-        mesh: DeviceMesh | None,
+        mesh: Any,
         orig_size: torch.Size,
         contiguous_orig_stride: tuple[int, ...],
         module: torch.nn.Module,
-        mp_policy: object,
+        mp_policy: Any,
     ) -> tuple[tuple[torch.Tensor, ...], Any]:
         """Returns buffers to gather, and metadata.
 
@@ -295,7 +278,7 @@ class ShardedParameter(_Storage):
         for what cannot be gathered, and for other directions than those of the first gather.
         """
         with _naming(module, self):
-            # Names first what cannot be sent, whether or not FSDP2 runs the hook.
+            # What cannot travel is named first, whether or not FSDP2 runs the hook.
             for storage, _ in self._shard_parts((True, True)):
                 if storage is not None:
                     _require_transportable(storage)
@@ -337,10 +320,10 @@ class ShardedParameter(_Storage):
     def fsdp_post_all_gather(
         self,
         all_gather_outputs: tuple[torch.Tensor, ...],
-        metadata: _Gathering,
+        metadata: Any,
         param_dtype: torch.dtype,
         *,
-        out: Quantized | None = None,
+        out: Any = None,
     ) -> tuple[Any, tuple[torch.Tensor, ...]]:
         """Returns the gathered parameter, and the tensors that FSDP2 may free after use.
 
@@ -348,7 +331,6 @@ class ShardedParameter(_Storage):
         """
         left = list(all_gather_outputs)
         if metadata.bundle is not None:
-            assert metadata.world is not None
             left = metadata.bundle.unpack(left, metadata.world)
         arrived: list[Any] = []
         with _naming(metadata.module, self):
@@ -362,9 +344,7 @@ class ShardedParameter(_Storage):
                 left = left[end + len(part.shared) :]
             return self._join(arrived, metadata.whole, param_dtype, out), all_gather_outputs
 
-    def _join(
-        self, arrived: list[Any], whole: int | None, dtype: torch.dtype, out: Quantized | None
-    ) -> Quantized:
+    def _join(self, arrived: list[Any], whole: int | None, dtype: torch.dtype, out: Any) -> Any:
         """Returns the parameter over what has arrived for each storage."""
         ((part, buffers),) = arrived
         tensor = gathered(self, part, buffers, whole, dtype, out)
@@ -372,17 +352,17 @@ class ShardedParameter(_Storage):
         return tensor
 
 
-def _require_transportable(storage: Quantized) -> None:
-    """Raises NotImplementedError for a storage whose buffers cannot be sent."""
+def _require_transportable(storage: Any) -> None:
+    """Errors: NotImplementedError for a storage whose buffers cannot travel."""
     reason = storage._why_no_transport()
     if reason is not None:
         raise NotImplementedError(reason)
 
 
 def _part_of(
-    storage: Quantized, usages: tuple[bool, bool], world: int | None, padded: int | None
+    storage: Any, usages: tuple[bool, bool], world: int | None, padded: int | None
 ) -> _Part:
-    """Raises NotImplementedError or RuntimeError for a storage that cannot be sent."""
+    """Errors: NotImplementedError or RuntimeError for what cannot travel."""
     _require_transportable(storage)
     storage._own_buffers()
     usages = _usages_at_hand(storage, usages)
@@ -395,7 +375,7 @@ def _part_of(
     return _Part(fields, transport.shared_fields(storage), usages)
 
 
-def _usages_at_hand(storage: Quantized, wanted: tuple[bool, bool]) -> tuple[bool, bool]:
+def _usages_at_hand(storage: Any, wanted: tuple[bool, bool]) -> tuple[bool, bool]:
     """Returns the directions to gather: the wanted ones that there are, else those that there are.
 
     A weight that is quantized along one direction serves both passes.
@@ -431,7 +411,7 @@ def _in_shape(
 def _require_agreement(
     names: Sequence[str], gathered_values: Sequence[torch.Tensor], cls: type
 ) -> None:
-    """Raises RuntimeError if a rank's bytes differ from the first one's."""
+    """Errors: RuntimeError if a rank's bytes differ from the first one's."""
     for name, values in zip(names, gathered_values, strict=True):
         ranks = values.contiguous().view(torch.uint8)
         if not torch.equal(ranks, ranks[:1].expand_as(ranks)):
@@ -442,13 +422,13 @@ def _require_agreement(
 
 
 def gathered(
-    shard: Quantized,
+    shard: Any,
     part: _Part,
     buffers: Sequence[torch.Tensor],
     whole: int | None,
     dtype: torch.dtype,
-    out: Quantized | None,
-) -> Quantized:
+    out: Any,
+) -> Any:
     """Returns a tensor over buffers that have arrived: `out`, or a new one like `shard`."""
     fields = transport.restore(shard, part.fields, buffers, whole)
     fields.update({name: getattr(shard, name) for name in transport.shared_fields(shard)})
@@ -457,8 +437,9 @@ def gathered(
         keywords = {b.keyword: fields.get(b.name) for b in shard.BUFFERS}
         settings = {s.keyword: getattr(shard, s.name) for s in shard.SETTINGS}
         nominal = shard.dtype if shard._keeps_dtype() else dtype
-        make: Any = type(shard)
-        out = make(shape=shape, dtype=nominal, quantizer=shard._quantizer, **keywords, **settings)
+        out = type(shard)(
+            shape=shape, dtype=nominal, quantizer=shard._quantizer, **keywords, **settings
+        )
     else:
         derives = out._derives_columnwise()
         absent = {b.name: None for b in shard.BUFFERS if b.name not in fields and not derives}
@@ -472,7 +453,7 @@ def gathered(
     return out
 
 
-def gather_shards(shard: Quantized, gather: Callable[[torch.Tensor], torch.Tensor]) -> Quantized:
+def gather_shards(shard: Any, gather: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """Returns the tensor whose rows ranks hold in equal shards; `gather` joins one buffer.
 
     Errors: RuntimeError, on every rank, for parts of blocks and for shards that do not share what
@@ -483,7 +464,7 @@ def gather_shards(shard: Quantized, gather: Callable[[torch.Tensor], torch.Tenso
         if storage is None:
             arrived.append(None)
             continue
-        # Padded shards are equal, so two of them show what holds for all.
+        # Padded shards are equal, so two of them stand for all.
         part = _part_of(storage, usages, 2, storage._logical_shape()[0])
         buffers = [gather(buffer) for buffer in transport.extract(storage, part.fields)]
         shared = [gather(value) for value in _shares(storage, part.shared)]
@@ -494,9 +475,7 @@ def gather_shards(shard: Quantized, gather: Callable[[torch.Tensor], torch.Tenso
     return shard._join(arrived, None, shard.dtype, None)
 
 
-def _give_quantizer(
-    tensor: Quantized, quantizer: Quantizer | None, usages: tuple[bool, bool]
-) -> None:
+def _give_quantizer(tensor: Any, quantizer: Any, usages: tuple[bool, bool]) -> None:
     """Gives a gathered tensor a quantizer of its own, without the shards' reduction."""
     if quantizer is None:
         return
@@ -508,10 +487,8 @@ def _give_quantizer(
     tensor._quantizer = own
 
 
-def is_of_one_pass(weight: Quantized) -> bool:
-    """Returns whether FSDP2 gathered one direction of a weight and gathers the other for
-    backward.
-    """
+def is_of_one_pass(weight: Any) -> bool:
+    """Whether FSDP2 gathered one direction of a weight, and gathers the other for backward."""
     return getattr(weight._quantizer, "_of_one_pass", False)
 
 
@@ -519,13 +496,13 @@ _CHILDREN = {"rowwise": (True, False), "columnwise": (False, True)}
 
 
 class ShardedHybrid(ShardedParameter):
-    """The hooks of FSDP2 for a tensor of two storages: both are sent, in every pass."""
+    """The hooks of FSDP2 for a tensor of two storages: both travel, in every pass."""
 
     def _gather_usages(self, module: torch.nn.Module, length: int) -> list[tuple[bool, bool]]:
         return [(True, True)]
 
     def _shard_parts(self, usages: tuple[bool, bool]) -> list[tuple[Any, tuple[bool, bool]]]:
-        """Raises NotImplementedError for a child that cannot be sent."""
+        """Errors: NotImplementedError for a child that cannot travel."""
         parts = []
         for direction, wanted in _CHILDREN.items():
             child = getattr(self, f"_{direction}_storage")
@@ -534,9 +511,7 @@ class ShardedHybrid(ShardedParameter):
             parts.append((child, wanted))
         return parts
 
-    def _join(
-        self, arrived: list[Any], whole: int | None, dtype: torch.dtype, out: Quantized | None
-    ) -> Quantized:
+    def _join(self, arrived: list[Any], whole: int | None, dtype: torch.dtype, out: Any) -> Any:
         children: dict[str, Any] = {}
         for direction, item in zip(_CHILDREN, arrived, strict=True):
             shard = getattr(self, f"_{direction}_storage")
@@ -555,8 +530,8 @@ class ShardedHybrid(ShardedParameter):
         return make(shape=shape, dtype=dtype, quantizer=self._quantizer, **children)
 
 
-def _require_transport(child: Quantized, direction: str) -> None:
-    """Raises NotImplementedError for a bare storage, and for a family without the protocol."""
+def _require_transport(child: Any, direction: str) -> None:
+    """Errors: NotImplementedError for a bare storage, and for a family without the protocol."""
     name = type(child).__name__
     is_tensor = isinstance(child, torch.Tensor)
     if not is_tensor:

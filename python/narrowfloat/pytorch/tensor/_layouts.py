@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts of new tensors, by quantizer and shape, kept for the next call."""
+"""What a quantizer and a shape decide about a new tensor, kept for the next call."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
-from narrowfloat.pytorch._types import Quantized
-from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor.storage._fields import TableStorage
+from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 
 _MOST = 64  # layouts of one quantizer; a program with more shapes begins anew
 
@@ -36,7 +35,7 @@ class Layout:
 
     __slots__ = ("buffers", "cls", "device", "dtype", "fields", "is_tensor", "shape")
 
-    def __init__(self, made: Quantized) -> None:
+    def __init__(self, made: SchemeStorage) -> None:
         self.cls = type(made)
         self.is_tensor = made._is_tensor
         self.shape, self.device, self.dtype = made.shape, made.device, made._dtype
@@ -49,7 +48,7 @@ class Layout:
             if name in buffers and kept[name] is not None
         )
 
-    def make(self, quantizer: Quantizer) -> Quantized:
+    def make(self, quantizer: Any) -> Any:
         """Returns a tensor with a copy of `quantizer`."""
         if self.is_tensor:
             cls: Any = self.cls
@@ -66,7 +65,7 @@ class Layout:
         return made
 
 
-def keep_layout(layouts: dict[Key, Layout], key: Key, made: Quantized) -> None:
+def keep_layout(layouts: dict[Key, Layout], key: Key, made: SchemeStorage) -> None:
     """Keeps the layout of a tensor, if others can be made like it without its constructor."""
     buffers = [buffer for buffer in made._tensors() if buffer is not None]
     plain = all(type(buffer) is torch.Tensor and buffer.is_contiguous() for buffer in buffers)

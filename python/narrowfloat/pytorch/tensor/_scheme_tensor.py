@@ -7,7 +7,7 @@ import copy
 import warnings
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, ClassVar, Self, SupportsIndex, cast
+from typing import Any, ClassVar, SupportsIndex, cast
 
 import torch
 
@@ -18,7 +18,6 @@ from narrowfloat.pytorch._autograd import (
     resolve_shape,
 )
 from narrowfloat.pytorch._read_only import read_only_values
-from narrowfloat.pytorch._types import TensorLike
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, QuantizedTensorStorage
 from narrowfloat.pytorch.tensor._fsdp import ShardedParameter, ShardGroup, is_asked_by_fsdp
 from narrowfloat.pytorch.tensor._weight import Weight
@@ -37,7 +36,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
     # Whether a reshape that the blocks do not allow gives plain values, as a view does.
     RESHAPE_DEQUANTIZES: ClassVar[bool] = True
 
-    # The arguments in a pickle: "buffers", the "element" type and the "modes" expand to fields.
+    # The arguments in a pickle: "buffers", the "element" type and the "modes" stand for fields.
     PAYLOAD: ClassVar[tuple[str, ...]] = (
         "shape",
         "buffers",
@@ -66,7 +65,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         except RuntimeError:  # no codes
             return _native_size(self)
 
-    def size(self, dim: int | None = None) -> Any:  # noqa: ANN401  # sizes of all dimensions, or of one
+    def size(self, dim: int | None = None) -> Any:
         shape = self.shape
         return shape if dim is None else shape[dim]
 
@@ -93,18 +92,19 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         return cast(SchemeTensor, type(self).make_like(self))
 
     def clone(self, *, memory_format: torch.memory_format | None = None) -> SchemeTensor:
-        """Returns a copy of every buffer, still quantized."""
+        """A copy of every buffer, still quantized."""
         self._require_cloneable()
         return _IdentityFunc.apply(self, self._cloned_buffers())
 
     def _require_cloneable(self) -> None:
-        """Raises the family's error for a tensor that cannot be cloned."""
+        """Errors: as the family has them."""
 
     def quantize_(
-        self, tensor: TensorLike, *, noop_flag: torch.Tensor | None = None
+        self, tensor: torch.Tensor, *, noop_flag: torch.Tensor | None = None
     ) -> SchemeTensor:
-        plain = tensor._decode() if isinstance(tensor, QuantizedTensorStorage) else tensor
-        self._get_quantizer().update_quantized(plain, self, noop_flag=noop_flag)
+        if isinstance(tensor, QuantizedTensorStorage):
+            tensor = tensor._decode()
+        self._get_quantizer().update_quantized(tensor, self, noop_flag=noop_flag)
         return self
 
     def _check_write(self, values: torch.Tensor) -> None:
@@ -133,7 +133,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         return self._values_as(wanted)
 
     def _values_as(self, shape: torch.Size) -> torch.Tensor:
-        """Returns the values in another shape, which the blocks do not allow."""
+        """The values in another shape, which the blocks do not allow."""
         origin = f"view gave of a {type(self).__name__}"
         return read_only_values(self.dequantize().view(shape), origin)
 
@@ -149,9 +149,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         warnings.warn(f"{reason}; the tensor is dequantized", stacklevel=2)
         return self._values_as(wanted)
 
-    def contiguous(
-        self, memory_format: torch.memory_format = torch.contiguous_format
-    ) -> SchemeTensor:
+    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Any:
         """This tensor: buffers are contiguous. Errors: ValueError for another format."""
         if memory_format not in (torch.contiguous_format, torch.preserve_format):
             raise ValueError(
@@ -162,7 +160,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
             return self
         return self._rebuild_contiguous()
 
-    def _rebuild_contiguous(self) -> SchemeTensor:
+    def _rebuild_contiguous(self) -> Any:
         return _IdentityFunc.apply(
             self,
             {
@@ -175,7 +173,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
     # .data
 
     @property
-    def data(self) -> SchemeTensor:
+    def data(self) -> Any:
         """An alias without a gradient; assigning rebinds or requantizes."""
         return self.detach()
 
@@ -229,7 +227,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         return payload_keywords(cls.PAYLOAD, cls.BUFFERS, cls.SETTINGS)
 
     def _payload(self) -> dict[str, Any]:
-        """Returns constructor arguments that a pickle keeps."""
+        """Constructor arguments that a pickle keeps."""
         fields = {**self.get_metadata(), "dtype": self.dtype, "shape": self.shape}
         for buffer in self.BUFFERS:
             fields[buffer.keyword] = self._standalone_buffer(buffer.name)
@@ -245,16 +243,14 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         return self.RECONSTRUCTOR, arguments
 
     @classmethod
-    def _make_in_reduce_ex(cls, *arguments: Any) -> Self:
+    def _make_in_reduce_ex(cls, *arguments: Any) -> Any:
         """Makes the tensor of a payload. Older payloads name this, and end earlier."""
         return cls(**dict(zip(cls._payload_keywords(), arguments, strict=False)))
 
     def _standalone(self) -> SchemeTensor:
-        """Returns a copy that is no part of another tensor."""
+        """A copy that is no part of another tensor."""
         with torch.no_grad():
-            made = self._rebuild(**self._cloned_buffers())
-        made.requires_grad_(self.requires_grad)
-        return made
+            return self._rebuild(**self._cloned_buffers()).requires_grad_(self.requires_grad)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SchemeTensor:
         if id(self) in memo:
@@ -270,6 +266,6 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         return copied
 
 
-def _make_tensor_in_reduce_ex(cls: type[SchemeTensor], *arguments: Any) -> SchemeTensor:
+def _make_tensor_in_reduce_ex(cls: type[SchemeTensor], *arguments: Any) -> Any:
     """Makes the tensor of a payload that names its class."""
     return cls._make_in_reduce_ex(*arguments)

@@ -1,30 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Methods of a family for weights in memory of others and for sharded master copies."""
+"""What weights over foreign memory and over sharded master copies ask of a family."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-if TYPE_CHECKING:
-    import torch
 
-    from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
-    from narrowfloat.pytorch.tensor._master_weights import Piece
+class Weight:
+    """The answers of a family that has nothing of its own to say."""
 
-
-if TYPE_CHECKING:
-    _Storage = QuantizedTensorStorage  # the class beside this one
-else:
-    _Storage = object
-
-
-class Weight(_Storage):
-    """The methods of a weight, with the defaults of a family."""
+    if TYPE_CHECKING:
+        # What the storage and the tensor bring.
+        def __getattr__(self, name: str) -> Any: ...
 
     RAW_FIELD: ClassVar[str | None] = None  # the field that moves to foreign memory
     MASTER_IN_HYBRID: ClassVar[bool] = False  # whether a hybrid's child takes pieces of a master
 
-    def _raw_owner(self) -> Weight:
+    def _raw_owner(self) -> Any:
         """Returns the storage whose RAW_FIELD moves.
 
         Errors: NotImplementedError if the family's codes cannot move.
@@ -34,19 +26,19 @@ class Weight(_Storage):
         return self
 
     def _drop_derived(self) -> None:
-        """Drops, or marks as stale, the buffers that were derived from the rowwise codes."""
+        """Drops, or marks as stale, what was made of the row-wise codes."""
 
     def _restore_derived(self) -> None:
         """Makes what follows from the row-wise codes; a second call is allowed."""
 
-    def _master_pieces(self, piece: Piece, master: torch.Tensor | None) -> list[Any]:
+    def _master_pieces(self, piece: Any, master: Any) -> list[Any]:
         """Returns the pieces that quantizing this one consists of.
 
         Errors: NotImplementedError, ValueError, before anything changes.
         """
         return [piece]
 
-    def _master_route(self, piece: Piece) -> tuple[Any, tuple[Any, ...]]:
+    def _master_route(self, piece: Any) -> tuple[Any, tuple[Any, ...]]:
         """Returns what quantizes a piece, and the options that its bucket must share.
 
         Errors: ValueError, NotImplementedError for a weight that takes no pieces.
@@ -54,7 +46,7 @@ class Weight(_Storage):
         raise ValueError(f"quantize_master_weights: not available for {type(self).__name__}")
 
 
-def as_weight(verb: str, tensor: object) -> Weight:
+def as_weight(verb: str, tensor: Any) -> Weight:
     """Returns `tensor`. Errors: ValueError unless it is a quantized tensor."""
     if not isinstance(tensor, Weight):
         raise ValueError(f"{verb}: not available for {type(tensor).__name__}")

@@ -7,12 +7,9 @@ Whichever of them is written, the transposes of all others must follow.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from narrowfloat.pytorch.tensor.storage.float8_tensor_storage import Float8TensorStorage
 
 _MIN_CAPACITY = 8  # entries before those that are gone are looked for
 
@@ -28,7 +25,7 @@ class Aliases:
         self._pairs: list[tuple[weakref.ref, weakref.ref]] = []
         self._room = _MIN_CAPACITY
 
-    def add(self, storage: Float8TensorStorage) -> None:
+    def add(self, storage: Any) -> None:
         """Adds the buffers of a storage that has both directions."""
         data, transpose = storage._data, storage._transpose
         if data is None or not storage._has_columnwise():
@@ -47,14 +44,14 @@ class Aliases:
         return [(d, t) for d, t in found if d is not None and t is not None]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        """Returns None: a copy has codes of its own."""
+        """A copy has codes of its own."""
         return None
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return Aliases, ()
 
 
-def join(storage: Float8TensorStorage, alias: Float8TensorStorage) -> None:
+def join(storage: Any, alias: Any) -> None:
     """Notes that `alias` has codes of `storage`."""
     group = storage._aliases
     if group is None:
@@ -73,7 +70,7 @@ def _moved(codes: torch.Tensor, source: int, target: int) -> torch.Tensor:
     return codes.movedim(source, target) if codes.dim() > 1 else codes
 
 
-def follow(written: Float8TensorStorage) -> None:
+def follow(written: Any) -> None:
     """Copies what was written to `written` to the other direction of each of its aliases."""
     group = written._aliases
     if group is None:

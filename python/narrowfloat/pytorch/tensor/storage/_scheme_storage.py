@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import torch
 
@@ -30,12 +30,12 @@ class Cut:
 
     @classmethod
     def of(cls, whole: SchemeStorage) -> Cut:
-        """Returns the mark of the parts of `whole`."""
+        """The mark of the parts of `whole`."""
         return cls((whole.__dict__[whole.ROWWISE], whole.__dict__[whole.COLUMNWISE]))
 
 
 def padded(buffer: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """Returns a dense buffer of `shape` that begins with `buffer`, or this one if it is one."""
+    """A dense buffer of `shape` that begins with `buffer`, or this one if it is one."""
     if buffer.shape == shape:
         return buffer if buffer.is_contiguous() else buffer.contiguous()
     whole = buffer.new_zeros(shape)
@@ -44,14 +44,14 @@ def padded(buffer: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def content_of(buffer: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """Returns the part of a buffer without padding, as a view."""
+    """The part of a buffer without padding, as a view."""
     for axis, size in enumerate(shape):
         buffer = buffer.narrow(axis, 0, size)
     return buffer
 
 
 def dense(buffer: torch.Tensor | None) -> torch.Tensor | None:
-    """Returns the buffer, or a copy of one with holes, such as a slice's."""
+    """The buffer, or a copy of one with holes, such as a slice's."""
     return buffer if buffer is None or buffer.is_contiguous() else buffer.contiguous()
 
 
@@ -73,41 +73,37 @@ class SchemeStorage(TableStorage):
     # What a family answers.
 
     def _scheme(self) -> str:
-        """Returns the name of the scheme."""
+        """Name of the scheme."""
         raise NotImplementedError
 
     def _layout_options(self) -> tuple[tuple[str, Any], ...]:
-        """Returns the options that reading the buffers takes."""
+        """The options that reading the buffers takes."""
         return ()
 
     def _view_buffers(self, shape: torch.Size) -> dict[str, torch.Tensor | None]:
-        """Returns constructor arguments of the buffers of a view. Raises the family's errors."""
+        """Constructor arguments of the buffers of a view. Errors: as the family has them."""
         raise NotImplementedError
 
     def _why_no_view(self, shape: torch.Size) -> str | None:
-        """Returns why `shape` breaks the blocks; None if it does not."""
+        """Why `shape` breaks the blocks; None if it does not."""
         return None
 
     def _shared_names(self) -> tuple[str, ...]:
-        """Returns the buffers that every part of a tensor shares: scales or amaxes of the whole."""
+        """Buffers that every part of a tensor shares: scales or amaxes of the whole."""
         return ()
 
     def _reads_any_layout(self) -> bool:
-        """Returns whether products read per-tensor codes in any layout, so that no transpose is
-        kept.
-        """
+        """Whether products read per-tensor codes in any layout, so that no transpose is kept."""
         return is_non_tn_fp8_gemm_supported()
 
     def _has_swizzled_scales(self) -> bool:
-        """Returns whether scales are swizzled."""
+        """Whether scales lie as matrix products read them."""
         return self.__dict__.get("_with_gemm_swizzled_scales", False)
 
     # Copies.
 
-    def _rebuild(self, shape: Iterable[int] | None = None, **changes: Any) -> Self:
-        """Returns a tensor of the same class with these constructor arguments changed, the rest
-        shared.
-        """
+    def _rebuild(self, shape: Iterable[int] | None = None, **changes: Any) -> Any:
+        """One of the same class with these constructor arguments changed, the rest shared."""
         fields = self.get_metadata()
         fields.update(changes)
         if not self._is_tensor:
@@ -127,16 +123,14 @@ class SchemeStorage(TableStorage):
         return [self.__dict__[buffer.name] for buffer in self.BUFFERS]
 
     def _whole_buffer(self, name: str) -> torch.Tensor | None:
-        """Returns a buffer as verbs read it: dense, and with the padding that a cut's scales
-        lack.
-        """
+        """A buffer as verbs read it: dense, and with the padding that a cut's scales lack."""
         buffer = self.__dict__[name]
         if buffer is None or self._cut is None or "scale_inv" not in name:
             return dense(buffer)
         return padded(buffer, self._planned_shape(name, buffer.shape))
 
     def _standalone_buffer(self, name: str) -> torch.Tensor | None:
-        """Returns a buffer as a tensor that is no part of another one stores it.
+        """A buffer as a tensor that is no part of another one stores it.
 
         Errors: RuntimeError if codes have lost their scale.
         """
@@ -148,7 +142,7 @@ class SchemeStorage(TableStorage):
         note_write(self)
 
     def _planned_shape(self, name: str, default: torch.Size) -> tuple[int, ...]:
-        """Returns the planned shape of a buffer of scales."""
+        """The planned shape of a buffer of scales."""
         shape = _native.flatten_shape(tuple(self._logical_shape()))
         for planned in _native.plan(self._spec(), shape):
             if self._role_names[_native.ROLES.index(planned.role)] == name:
@@ -156,7 +150,7 @@ class SchemeStorage(TableStorage):
         return tuple(default)
 
     def _whole_buffers(self) -> tuple[torch.Tensor | None, ...]:
-        """Returns the buffers by role, as verbs read them.
+        """The buffers by role, as verbs read them.
 
         Errors: RuntimeError if codes have lost their scale.
         """
@@ -179,13 +173,13 @@ class SchemeStorage(TableStorage):
         return self.__dict__[self.COLUMNWISE] is not None
 
     def _spec(self) -> _core.QuantSpec:
-        """Returns the spec by which the buffers that are there can be read."""
+        """The spec by which the buffers that are there can be read."""
         return _native.make_spec(
             self._scheme(), self._has_rowwise(), self._has_columnwise(), self._layout_options()
         )
 
     def _logical_shape(self) -> torch.Size:
-        """Returns the shape of the tensor, from its codes. Raises RuntimeError without codes."""
+        """Shape of the tensor, from its codes. Errors: RuntimeError if there are none."""
         codes = self.__dict__[self.ROWWISE]
         if codes is not None:
             return codes.shape
@@ -198,13 +192,13 @@ class SchemeStorage(TableStorage):
     def shape(self) -> torch.Size:
         return self._logical_shape()
 
-    def size(self, dim: int | None = None) -> Any:  # noqa: ANN401  # sizes of all dimensions, or of one
+    def size(self, dim: int | None = None) -> Any:
         shape = self._logical_shape()
         return shape if dim is None else shape[dim]
 
     @property
     def device(self) -> torch.device:
-        """The device of the buffers. Errors: RuntimeError without buffers."""
+        """Where the buffers are. Errors: RuntimeError if there are none."""
         buffer = self._first_buffer()
         if buffer is None:
             raise RuntimeError(f"{self.__class__.__name__} has no data!")
@@ -213,8 +207,8 @@ class SchemeStorage(TableStorage):
     def get_usages(self) -> dict[str, bool]:
         return {"rowwise": self._has_rowwise(), "columnwise": self._has_columnwise()}
 
-    def get_data_tensors(self, rowwise_data: bool = True, columnwise_data: bool = True) -> Any:  # noqa: ANN401  # codes of both directions, or of one
-        """Returns the codes of both directions, or of the one that is asked for."""
+    def get_data_tensors(self, rowwise_data: bool = True, columnwise_data: bool = True) -> Any:
+        """The codes of both directions, or of the one that is asked for."""
         rowwise, columnwise = self.__dict__[self.ROWWISE], self.__dict__[self.COLUMNWISE]
         if rowwise_data and columnwise_data:
             return rowwise, columnwise
@@ -243,7 +237,7 @@ class SchemeStorage(TableStorage):
                 tensor.data = empty_like_device(tensor)
 
     def copy_from_storage(self, src: QuantizedTensorStorage) -> None:
-        """Raises TypeError for another family; RuntimeError for another layout."""
+        """Errors: TypeError for another family; RuntimeError for another layout."""
         if getattr(src, "FAMILY", None) is not self.FAMILY:
             raise TypeError(f"copy_from_storage expects {self.FAMILY.__name__}")
         for setting in self.SETTINGS:
@@ -255,7 +249,7 @@ class SchemeStorage(TableStorage):
                     mine.copy_(other)
 
     def _cloned_buffers(self) -> dict[str, torch.Tensor | None]:
-        """Returns constructor arguments of buffers that share nothing with these."""
+        """Constructor arguments of buffers that share nothing with these."""
         copies = {}
         for buffer in self.BUFFERS:
             tensor = self._standalone_buffer(buffer.name)
@@ -265,7 +259,7 @@ class SchemeStorage(TableStorage):
     # Values.
 
     def _decode(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Returns the values, outside of autograd."""
+        """The values, outside of autograd."""
         dtype = self._dtype if dtype is None else dtype
         shape = self._logical_shape()
         known = dtype if dtype in _native.FLOAT_DTYPES else torch.float32
@@ -285,13 +279,13 @@ class SchemeStorage(TableStorage):
         return out if known is dtype else out.to(dtype)
 
     def _require_readable(self) -> None:
-        """Raises the family's error if a buffer that decoding needs is missing."""
+        """Errors: as the family has them, if a buffer that decoding needs is missing."""
 
     def _plain(self) -> torch.Tensor:
         return self._decode(self._dtype)
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Returns the values as a plain tensor, in the nominal type or `dtype`."""
+        """The values as a plain tensor, in the nominal type or `dtype`."""
         dtype = self._dtype if dtype is None else dtype
         if self._is_tensor and torch.is_grad_enabled():
             return _DequantizeFunc.apply(self, dtype)
@@ -299,11 +293,8 @@ class SchemeStorage(TableStorage):
 
     # Views.
 
-    def view(self, *shape: Any) -> Any:  # noqa: ANN401  # a storage here, a tensor in subclasses
-        """Returns the same bytes under another shape.
-
-        Errors: where the family's blocks would break.
-        """
+    def view(self, *shape: Any) -> Any:
+        """The same bytes under another shape. Errors: where the family's blocks would break."""
         if len(shape) == 1 and shape[0] is None:
             return self
         wanted = resolve_shape(shape, self._logical_shape())
@@ -311,13 +302,13 @@ class SchemeStorage(TableStorage):
             return self
         return self._rebuild(**self._view_buffers(wanted))
 
-    def _make_view(self, shape: torch.Size) -> Self:
+    def _make_view(self, shape: torch.Size) -> Any:
         view = self._rebuild(shape, **self._view_buffers(torch.Size(shape)))
         if self._cut is not None:
             view._cut = self._cut
         return view
 
-    # Sends between ranks that hold rows of one tensor.
+    # What travels between ranks that hold rows of one tensor.
 
     def _transport_spec(self, directions: Sequence[str]) -> _core.QuantSpec | None:
         """Returns the spec that plans the buffers of these directions; None: they hold values."""
@@ -329,7 +320,7 @@ class SchemeStorage(TableStorage):
         )
 
     def _why_no_transport(self) -> str | None:
-        """Returns why the buffers of this tensor cannot be sent; None if they can."""
+        """Returns why the buffers of this tensor cannot travel; None if they can."""
         if self.__dict__.get("_with_gemm_swizzled_scales", False):
             name = type(self).__name__
             article = "an" if name[0] in "MN" else "a"
@@ -346,15 +337,15 @@ class SchemeStorage(TableStorage):
             self._cut = None
 
     def _keeps_dtype(self) -> bool:
-        """Returns whether a gathered tensor has the nominal type of its shards."""
+        """Whether a gathered tensor has the nominal type of its shards."""
         return False
 
     def _derives_columnwise(self) -> bool:
-        """Returns whether the column-wise buffers can be made of the row-wise ones."""
+        """Whether the column-wise buffers can be made of the row-wise ones."""
         return False
 
     def _transport_fields(self, rowwise: bool, columnwise: bool) -> tuple[str, ...]:
-        """Returns the fields that are sent for these directions, without derived ones."""
+        """Returns the fields that travel for these directions; what can be derived stays."""
         if self._derives_columnwise() and self._has_rowwise():
             rowwise, columnwise = True, False
         wanted = {"rowwise": rowwise, "columnwise": columnwise}
@@ -376,7 +367,7 @@ class SchemeStorage(TableStorage):
         return transport.extract(self, names), {"field_names": names}
 
     def fsdp_assign_gathered(self, buffers: Sequence[torch.Tensor], meta: dict[str, Any]) -> None:
-        """Raises RuntimeError, before anything changes, for another number or geometry."""
+        """Errors: RuntimeError, before anything changes, for another number or geometry."""
         names = meta.get("field_names")
         if names is None:
             names = transport.fields_of(self, [meta["direction"]])
@@ -431,7 +422,7 @@ class SchemeStorage(TableStorage):
         context: dict[str, Any],
         outer_size: torch.Size,
         outer_stride: tuple[int, ...],
-    ) -> SchemeStorage:
+    ) -> Any:
         cls = context["cls"]
         kwargs = dict(context["nontensor_kwargs"])
         for name, keyword in cls._INNER_TENSORS:
@@ -460,7 +451,7 @@ class BlockStorage(SchemeStorage):
     _columnwise_scale_inv: torch.Tensor | None
 
     def _block_boundary(self, along_rows: bool) -> int:
-        """Returns the block length of the directions that are present; tiles are square."""
+        """Each direction asks for whole blocks of its own; tiles are square."""
         spec = self._spec()
         tiles = spec.derives_columnwise or getattr(self._quantizer, "with_2d_quantization", False)
         across = self._has_columnwise() if along_rows else self._has_rowwise()
@@ -491,7 +482,7 @@ class BlockStorage(SchemeStorage):
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
-        """Raises RuntimeError for a direction that is not there: each was quantized by itself."""
+        """Errors: RuntimeError for a direction that is not there: each was quantized by itself."""
         rowwise = self._has_rowwise() if rowwise_usage is None else rowwise_usage
         columnwise = self._has_columnwise() if columnwise_usage is None else columnwise_usage
         if rowwise:
@@ -501,7 +492,7 @@ class BlockStorage(SchemeStorage):
         self._keep(rowwise, columnwise)
 
     def _derive_columnwise(self, scheme: str | None = None) -> None:
-        """Derives the columnwise codes and scales of tiles from the rowwise ones."""
+        """Column-wise codes and scales of tiles from the row-wise ones."""
         spec = _native.make_spec(
             self._scheme() if scheme is None else scheme, True, True, self._layout_options()
         )
@@ -516,7 +507,7 @@ class BlockStorage(SchemeStorage):
         _native.derive_columnwise(spec, shape, self._role_buffers())
 
     def _columnwise_plan_shape(self) -> torch.Size:
-        """Returns the shape that column-wise buffers are planned for."""
+        """The shape that column-wise buffers are planned for."""
         return self._logical_shape()
 
     def _require_view(self, shape: torch.Size) -> None:

@@ -24,21 +24,13 @@ _FromFloat8BlockwiseFunc = _DequantizeFunc
 
 @lru_cache
 def float8_block_scheme(fp8_dtype: DType, tiles: bool) -> str:
-    """Returns the name of the block-scaled FP8 scheme with these elements."""
+    """Name of the block-scaled FP8 scheme with these elements."""
     return _core.fp8_block_scheme(element_of(fp8_dtype), tiles)
 
 
 class Float8BlockwiseQTensorStorage(BlockStorage):
-    """The buffers of a block-scaled FP8 tensor. Each argument is a field, with an underscore first.
-
-    rowwise_data: uint8 codes; None without the direction.
-    columnwise_data: uint8 codes of the transpose, the last dimension first, or None.
-    rowwise_scale_inv, columnwise_scale_inv: float32, padded; None without the direction.
-    fp8_dtype: E4M3 or E5M2, in any spelling that DType.cast() reads.
-    quantizer: a Float8BlockQuantizer, which is copied, or None.
-    is_2D_scaled: whether blocks are 128x128 tiles; else they are 1x128.
-    fake_dtype: the nominal type, which dequantize() returns; None is float32.
-    """
+    """`_rowwise_data`: codes. `_columnwise_data`: codes, last dimension first.
+    `_rowwise_scale_inv`, `_columnwise_scale_inv`: float32, padded. `_is_2D_scaled`: tiles."""
 
     BUFFERS = (
         Buffer("_rowwise_data", "rowwise_data", ("rowwise_data",)),
@@ -64,7 +56,7 @@ class Float8BlockwiseQTensorStorage(BlockStorage):
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
-        """Raises AssertionError if a direction cannot be made, or none would be left."""
+        """Errors: AssertionError if a direction cannot be made, or none would be left."""
         rowwise = self._has_rowwise() if rowwise_usage is None else rowwise_usage
         columnwise = self._has_columnwise() if columnwise_usage is None else columnwise_usage
         assert rowwise or columnwise, (
@@ -90,7 +82,7 @@ class Float8BlockwiseQTensorStorage(BlockStorage):
             )
 
     def _create_columnwise(self) -> None:
-        """Derives the columnwise codes and scales of tiles from the rowwise ones."""
+        """Column-wise codes and scales of tiles from the row-wise ones."""
         assert self._is_2D_scaled, (
             "Only tiles have column-wise codes that follow from row-wise ones"
         )
@@ -130,6 +122,6 @@ class Float8BlockwiseQTensorStorage(BlockStorage):
         return self._is_2D_scaled
 
     def fsdp_extract_buffers(self) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
-        """Raises RuntimeError unless the rows are whole blocks of each direction."""
+        """Errors: RuntimeError unless the rows are whole blocks of each direction."""
         transport.require_whole_blocks(self, self.fsdp_buffer_fields(), self._logical_shape()[0])
         return super().fsdp_extract_buffers()

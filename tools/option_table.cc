@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/option_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <stdexcept>
+#include <system_error>
+
+#include "narrowfloat/io/convention.h"
+#include "narrowfloat/io/conventions/convention_row.h"
+#include "narrowfloat/schemes/registry.h"
+
+namespace narrowfloat::tools {
+namespace {
+
+using Names = std::vector<std::string>;
+
+Names Schemes() {
+  Names names;
+  for (const SchemeInfo& scheme : kSchemes) names.emplace_back(scheme.name);
+  return names;
+}
+
+Names ReadConventions() {
+  Names names = {std::string(io::kConventionName)};
+  for (const io::ConventionRow* row : io::Conventions()) names.emplace_back(row->name);
+  return names;
+}
+
+/// Conventions that are written beside this library's own.
+Names ForeignConventions() {
+  Names names;
+  for (const io::ConventionRow* row : io::Conventions()) {
+    if (!row->written.empty()) names.emplace_back(row->name);
+  }
+  return names;
+}
+
+Names WrittenConventions() {
+  Names names = ForeignConventions();
+  names.insert(names.begin(), std::string(io::kConventionName));
+  return names;
+}
+
+Names FloatTypes() {
+  return {"bf16", "f16", "f32"};
+}
+
+Names ScaleFormats() {
+  return {"ue8m0", "f32"};
+}
+
+Names Shells() {
+  return {"bash", "zsh", "fish"};
+}
+
+constexpr CommandRow kCommands[] = {
+    {"inspect", "lists tensors, formats and sizes, and names the convention that wrote them"},
+    {"quantize", "float checkpoint to quantized checkpoint"},
+    {"dequantize", "quantized checkpoint to float checkpoint"},
+    {"convert", "quantized checkpoint to another convention, with the same codes"},
+    {"requantize",
+     "MXFP4 or block FP8 to block FP8 with fp32 or power-of-two scales; says what is lost"},
+    {"diff", "which tensors differ, in bytes and in values; exit code 1 if any do"},
+    {"check",
+     "damage, missing parts, NaN, bad scales, saturated blocks; exit code 1 if there is a finding"},
+    {"report",
+     "what each scheme would do to each tensor: size, SQNR, largest error, underflow, saturation, "
+     "histograms, on one HTML page"},
+    {"schemes", "lists the scaling schemes that are built in"},
+    {"version", "prints the version"},
+    {"doctor", "says what this machine will run; with --speed, how fast"},
+    {"manual", "prints the manual page"},
+    {"completion", "prints the script that completes commands and options in a shell"},
+};
+
+constexpr ValueKind kPath = ValueKind::kPath, kText = ValueKind::kText, kFlag = ValueKind::kFlag;
+constexpr ValueKind kChoice = ValueKind::kChoice, kSuggestion = ValueKind::kSuggestion;
+
+constexpr OptionRow kOptions[] = {
+    {"PATH", "PATH", "file, index file or folder", kPath, true},
+    {"IN", "IN", "file, index file or folder", kPath, true},
+    {"OUT", "OUT", "file, or folder if IN is one", kPath, true},
+    {"A", "A", "file, index file or folder", kPath, true},
+    {"B", "B", "file, index file or folder", kPath, true},
+    {"SHELL", "SHELL", "the shell", kChoice, true, Shells},
+    {"--scheme", "S", "the scheme, with its options after a colon", kSuggestion, true, Schemes},
+    {"--scheme", "S", "tries this scheme alone; may be given often", kSuggestion, false, Schemes,
+     "report"},
+    {"--include", "GLOB", "quantize tensors whose name matches, re:REGEX too; may be given often",
+     kText},
+    {"--exclude", "GLOB", "leave them as they are; the last match decides", kText},
+    {"--dry-run", "", "list what would happen to each tensor, write nothing", kFlag},
+    {"--convention", "C",
+     "how the result is laid out: narrowfloat by default, or a convention that convert writes",
+     kSuggestion, false, WrittenConventions},
+    {"--from", "C", "convention of IN; told from its files by default", kSuggestion, false,
+     ReadConventions},
+    {"--to", "C", "convention of OUT", kSuggestion, true, ForeignConventions},
+    {"--to", "C", "convention of OUT; fp8 by default", kSuggestion, false, ForeignConventions,
+     "requantize"},
+    {"--scale-format", "F", "scales of OUT: ue8m0 or f32", kChoice, true, ScaleFormats},
+    {"--leave-misfits", "",
+     "keep MXFP4 tensors that block FP8 cannot hold without loss, in a convention that mixes "
+     "formats",
+     kFlag},
+    {"--dtype", "T",
+     "bf16, f16 or f32: type of what was quantized, other tensors keep theirs; by default the one "
+     "recorded, or config.json's for other conventions",
+     kChoice, false, FloatTypes},
+    {"--overwrite", "", "replace files that exist in OUT", kFlag},
+    {"--overwrite", "", "replace the page if it exists", kFlag, false, nullptr, "report"},
+    {"--threads", "N",
+     "threads; NF_NUM_THREADS or all usable ones by default. No byte depends on it", kText},
+    {"--part", "i/N", "one share of the files, i from 1 to N", kText},
+    {"-o,--out", "PAGE", "the page", kPath, true},
+    {"--speed", "", "measure the memory and every scheme, for five seconds", kFlag},
+    {"--json", "", "one JSON object on standard output", kFlag},
+};
+
+constexpr ExitRow kExitCodes[] = {
+    {0, "fine"},
+    {1, "a finding (of commands that look for some)"},
+    {2, "bad input or usage: no such file, a damaged or lying file, an unknown scheme or option"},
+    {3,
+     "unsupported here: a backend that this machine lacks, a convention that this build does not "
+     "read"},
+    {4, "the disk or a device failed"},
+    {130, "interrupted (SIGINT, SIGTERM, SIGHUP): unfinished files are gone, finished ones stay"},
+    {141, "the reader of standard output went away (narrowfloat inspect ... | head)"},
+};
+
+constexpr VariableRow kVariables[] = {
+    {"NF_NUM_THREADS", "number of threads; --threads goes before it"},
+    {"NF_FORCE_BACKEND",
+     "pins the kernels to one of those that doctor lists; another name is an error (exit 3)"},
+};
+
+/// Checks a number. Returns the error's text; empty: there is none.
+std::string AtLeastOne(const std::string& value) {
+  int number = 0;
+  const char* end = value.data() + value.size();
+  const auto [stop, error] = std::from_chars(value.data(), end, number);
+  if (error == std::errc{} && stop == end && number >= 1) return "";
+  return fmt::format("must be an integer of at least 1, got {}", value);
+}
+
+}  // namespace
+
+std::span<const ExitRow> ExitCodes() {
+  return kExitCodes;
+}
+
+std::span<const VariableRow> Variables() {
+  return kVariables;
+}
+
+const OptionRow& FindOption(std::string_view command, std::string_view name) {
+  const auto find = [&](std::string_view of) {
+    return std::ranges::find_if(kOptions, [&](const OptionRow& row) {
+      return row.command == of && (row.name == name || row.name.ends_with("," + std::string(name)));
+    });
+  };
+  const OptionRow* row = find(command);
+  if (row == std::end(kOptions)) row = find("");
+  if (row == std::end(kOptions))
+    throw std::logic_error("option_table: no row " + std::string(name));
+  return *row;
+}
+
+std::vector<const CLI::Option*> OptionsOf(const CLI::App& command) {
+  std::vector<const CLI::Option*> options = command.get_options();
+  std::erase(options, command.get_help_ptr());
+  return options;
+}
+
+const OptionRow& RowOf(const CLI::App& command, const CLI::Option& option) {
+  return FindOption(command.get_name(), OptionNames(option).back());
+}
+
+std::vector<std::string> OptionNames(const CLI::Option& option) {
+  std::vector<std::string> names;
+  if (option.get_positional()) return {option.get_name()};
+  for (const std::string& name : option.get_snames()) names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+CLI::App* AddCommand(CLI::App& app, std::string_view name) {
+  const CommandRow* row = std::ranges::find(kCommands, name, &CommandRow::name);
+  if (row == std::end(kCommands)) {
+    throw std::logic_error("option_table: no row " + std::string(name));
+  }
+  return app.add_subcommand(std::string(row->name), std::string(row->meaning));
+}
+
+void internal::Describe(CLI::Option* option, const OptionRow& row) {
+  option->required(row.required);
+  // An argument is its own placeholder.
+  option->type_name(row.name == row.value ? "" : std::string(row.value));
+  if (row.kind == ValueKind::kChoice) option->check(CLI::IsMember(row.choices()));
+}
+
+CLI::Option* internal::Numbered(CLI::Option* option) {
+  return option->check(AtLeastOne);
+}
+
+}  // namespace narrowfloat::tools

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace narrowfloat::tools {
+
+/// What stands in the place of an option's value.
+enum class ValueKind { kFlag, kText, kPath, kChoice, kSuggestion };
+
+/// One option or argument. The parser, --help, the manual, the completions and the tables of
+/// docs/cli.md are made of these rows.
+struct OptionRow {
+  std::string_view name;  // "--scheme", "-o,--out" or, of an argument, "IN"
+  std::string_view value;
+  std::string_view meaning;
+  ValueKind kind = ValueKind::kFlag;
+  bool required = false;
+  std::vector<std::string> (*choices)() = nullptr;  // all that a kChoice takes; some of others
+  std::string_view command = "";                    // that the row is for; empty: all others
+};
+
+/// A subcommand.
+struct CommandRow {
+  std::string_view name, meaning;
+};
+
+/// What the process may end with.
+struct ExitRow {
+  int code;
+  std::string_view meaning;
+};
+
+/// An environment variable that is read.
+struct VariableRow {
+  std::string_view name, meaning;
+};
+
+std::span<const ExitRow> ExitCodes();
+std::span<const VariableRow> Variables();
+
+/// Returns the row of an option of a command. Requires: there is one.
+const OptionRow& FindOption(std::string_view command, std::string_view name);
+
+/// Returns the options and arguments of a command but --help, in the order in which they were
+/// added.
+std::vector<const CLI::Option*> OptionsOf(const CLI::App& command);
+
+/// Returns the row that an option was made of.
+const OptionRow& RowOf(const CLI::App& command, const CLI::Option& option);
+
+/// Returns the spellings of an option: "-o", "--out"; of an argument: "IN".
+std::vector<std::string> OptionNames(const CLI::Option& option);
+
+/// Adds the subcommand of that name. Requires: it is in the table.
+CLI::App* AddCommand(CLI::App& app, std::string_view name);
+
+namespace internal {
+/// Sets what the row says beside name and meaning.
+void Describe(CLI::Option* option, const OptionRow& row);
+CLI::Option* Numbered(CLI::Option* option);
+}  // namespace internal
+
+/// Adds an option or argument whose value goes to `value`: a flag for bool, a number of at least 1
+/// for int, a list for a vector, which may be given often.
+template <class T>
+CLI::Option* AddOption(CLI::App* command, std::string_view name, T& value) {
+  const OptionRow& row = FindOption(command->get_name(), name);
+  const std::string names(row.name), meaning(row.meaning);
+  if constexpr (std::is_same_v<T, bool>) {
+    return command->add_flag(names, value, meaning);
+  } else {
+    CLI::Option* option = command->add_option(names, value, meaning);
+    internal::Describe(option, row);
+    if constexpr (std::is_same_v<T, int>) internal::Numbered(option);
+    if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+      option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    }
+    return option;
+  }
+}
+
+}  // namespace narrowfloat::tools

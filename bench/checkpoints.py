@@ -148,9 +148,11 @@ def main() -> None:
                 row = f"{title.split()[0] + name:34}{figures['wall']:8.2f}"
                 row += f"{size / 1e6 / figures['wall']:8.0f}{figures['cpu']:8.2f}"
                 print(row + (f"{each:11.1f}" if not name else ""))
-        copy = measure(["sh", "-c", f"cp -r {small} {out} && sync {out}/*"], out, 3)
-        print(f"{'cp -r and sync':34}{copy['wall']:8.2f}{size / 1e6 / copy['wall']:8.0f}", end="")
-        print(f"{copy['cpu']:8.2f}")
+        for name, model in (("cp -r and sync", small), ("cp -r and sync, large tensors", large)):
+            command = ["sh", "-c", f"cp -r {model} {out} && sync {out}/*"]
+            copy = measure(command, out, options.repetitions)
+            print(f"{name:34}{copy['wall']:8.2f}{size / 1e6 / copy['wall']:8.0f}", end="")
+            print(f"{copy['cpu']:8.2f}")
         matrices = options.tensors // 2
         sample = min(matrices, 2000)
         seconds = torch_formula(sample, SIDE) * matrices / sample

@@ -118,7 +118,12 @@ _narrowfloat() {{
   case $words[1] in
 {}  esac
 }}
-_narrowfloat "$@"
+# From a folder of functions this file is the function; sourced, it only defines it.
+if [[ $funcstack[1] == _narrowfloat ]]; then
+  _narrowfloat "$@"
+else
+  compdef _narrowfloat narrowfloat
+fi
 )",
                      commands, cases);
 }

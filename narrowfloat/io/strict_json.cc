@@ -14,8 +14,8 @@ namespace {
 
 using nlohmann::json;
 
-// About 200 bytes of memory each. The largest indices have about 100,000 tensors.
-constexpr std::size_t kMaxValues = std::size_t{1} << 20;
+// About 300 bytes of memory each, as members of an index. The largest have about 100,000 tensors.
+constexpr std::size_t kMaxValues = std::size_t{1} << 19;
 constexpr std::size_t kMaxTokenBytes = std::size_t{16} << 20;
 
 constexpr std::string_view kSpaces = " \t\r\n", kPunctuation = ",:[]{}";

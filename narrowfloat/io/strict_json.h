@@ -68,7 +68,7 @@ class StrictJsonEvents : private nlohmann::json::json_sax_t {
 void ReadStrictJson(std::string_view text, std::size_t max_token_bytes, StrictJsonEvents& events);
 
 /// Parses such JSON into a tree. Errors: as above, also for a name that is repeated within an
-/// object, and for more than a million values.
+/// object, and for more than half a million values.
 nlohmann::json ParseStrictJson(const std::string& source, std::string_view text, int max_depth);
 
 }  // namespace narrowfloat::io

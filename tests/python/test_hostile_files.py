@@ -251,3 +251,14 @@ def test_lying_indices_are_errors(kind: str, tmp_path: Path) -> None:
     command = ("quantize", folder, tmp_path / "out", "--scheme", "mxfp8_e4m3")
     code, said, _ = run_measured(*command)
     assert code == 2 and len(said) < 1000 and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("tensors", [500_000, 6_000_000])
+def test_large_indices_take_little_memory(tensors: int, tmp_path: Path) -> None:
+    names = ",".join(f'"{i:07}":"a.safetensors"' for i in range(tensors))
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(f'{{"weight_map":{{{names}}}}}'[:LARGEST].ljust(LARGEST))
+    rule = "a.safetensors, does not exist" if tensors == 500_000 else "at most 524288 values"
+    for path in (index, tmp_path):
+        code, said, megabytes = run_measured("inspect", path)
+        assert code == 2 and rule in said and megabytes < MEGABYTES, f"{said} {megabytes} MB"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one writes in PyTorch and JAX for block-scaled FP8 and NVFP4; compare.py runs it."""
+"""Block-scaled FP8 and NVFP4 as written in PyTorch and JAX; compare.py runs them."""
 
 from collections.abc import Callable
 
@@ -22,14 +22,14 @@ LIMITS[1::2] = np.nextafter(LIMITS[1::2], np.float32(0))
 
 
 def block_title(name: str) -> str:
-    """The table's heading of a work."""
+    """Returns the table's heading of a work."""
     scheme, rowwise, options = BLOCK_WORKS[name]
     given = ", amax given" if options else ""
     return f"{scheme}, {'rowwise' if rowwise else 'columnwise'}{given}"
 
 
 def block_kernel(name: str) -> str:
-    """core_bench's name of a work."""
+    """Returns core_bench's name of a work."""
     scheme, rowwise, options = BLOCK_WORKS[name]
     way = ""
     if scheme == "nvfp4":
@@ -38,8 +38,9 @@ def block_kernel(name: str) -> str:
 
 
 def microxcaling_mxfp8(x):  # noqa: ANN201  PyTorch is not imported here
-    """The formula of microsoft/microxcaling in PyTorch: a shared exponent that is floored, values
-    rounded by hand; the result stays in the wide type."""
+    """Returns the formula of microsoft/microxcaling in PyTorch: rounds the shared exponent down and
+    the values by hand; the result stays in the wide type.
+    """
     import torch
 
     blocks = x.view(-1, x.shape[-1] // 32, 32).float()
@@ -53,7 +54,7 @@ def microxcaling_mxfp8(x):  # noqa: ANN201  PyTorch is not imported here
 
 
 def torch_block_functions() -> dict[str, Callable]:
-    """The formulas in PyTorch, codes first."""
+    """Returns the formulas in PyTorch, codes first."""
     import torch
 
     fp8 = torch.float8_e4m3fn
@@ -100,7 +101,7 @@ def torch_block_functions() -> dict[str, Callable]:
 
 
 def jax_block_functions() -> dict[str, Callable]:
-    """The formulas in JAX that XLA has narrow types for, codes first."""
+    """Returns the formulas in JAX that XLA has narrow types for, codes first."""
     import jax.numpy as jnp
 
     fp8 = jnp.float8_e4m3fn

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a conversion costs per tensor and per byte, beside `cp` and the formula of the peers.
+"""Measures the cost of a conversion per tensor and per byte, beside `cp` and the peers' formula.
 
 Makes two models of random bytes with the tensors of DeepSeek-V4 (block FP8 with power-of-two
 scales, experts in FP4): one of 72,317 small tensors, one of the same bytes in few large tensors.
@@ -35,7 +35,9 @@ def program() -> str:
 
 
 def tensors_of(count: int, rows: int) -> Iterator[tuple[str, str, list[int]]]:
-    """Names, types and shapes: matrices with their scales, one plain vector in each group."""
+    """Yields the names, types and shapes: matrices with their scales, one plain vector in each
+    group.
+    """
     made = layer = 0
     while made < count:
         yield f"layers.{layer}.attn_norm.weight", "BF16", [SIDE]

@@ -132,7 +132,7 @@ def add_ml_dtypes(works: dict[str, Work], tensors: Tensors) -> None:
 
 
 def torch_functions() -> dict[str, Callable]:
-    """What one writes in PyTorch for each work."""
+    """Returns what one writes in PyTorch for each work."""
     import torch
 
     fp8 = torch.float8_e4m3fn
@@ -354,7 +354,7 @@ def measure(works: dict[str, Work], repetitions: int) -> list[str]:
 
 
 def streams(core_bench: Path, rows: int, cols: int) -> dict[str, dict]:
-    """core_bench's figures, the kernels of this machine's best table, by kernel."""
+    """Returns core_bench's figures of this machine's best kernel table, by kernel."""
     command = [core_bench, f"--rows={rows}", f"--cols={cols}", "--filter=bfloat16", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, dict] = {}
@@ -365,7 +365,7 @@ def streams(core_bench: Path, rows: int, cols: int) -> dict[str, dict]:
 
 
 def best_of(first: dict[str, dict], second: dict[str, dict]) -> dict[str, dict]:
-    """Row by row the faster run of kernel and stream."""
+    """Returns row by row the faster run of kernel and stream."""
     best = {}
     for name, row in first.items():
         other = second[name]

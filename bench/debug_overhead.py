@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What debugging costs a layer that no feature selects, and one that features act on.
+"""Measures the cost of debugging for a layer that no feature selects, and for one with features.
 
 usage: python bench/debug_overhead.py [--side N] [--repetitions N] [--json FILE]
 
@@ -67,7 +67,7 @@ def session(choice: tuple[str, dict] | None) -> Iterator[None]:
 
 
 def seconds(call: Callable[[], object], count: int) -> float:
-    """Of one call."""
+    """Returns the time of one call."""
     start = time.perf_counter()
     for _ in range(count):
         call()

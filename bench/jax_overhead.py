@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What quantizing through XLA costs beside the verb itself, on the same number of threads.
+"""Measures the cost of quantizing through XLA beside the verb itself, with as many threads.
 
 usage: python bench/jax_overhead.py [--rows N] [--cols N] [--repetitions N] [--json FILE]
 
@@ -36,7 +36,7 @@ LAYOUTS = {"rowwise": QuantizeLayout.ROWWISE, "both": QuantizeLayout.ROWWISE_COL
 
 
 def make_calls(x: jax.Array, name: str, layout: str, threads: int) -> dict[str, Callable[[], None]]:
-    """The verb and the handler on the same input."""
+    """Returns the verb and the handler on the same input."""
     mode, scheme, options = MODES[name]
     dtype = mode.get_compatible_q_dtypes()[0]
     host = np.asarray(x)

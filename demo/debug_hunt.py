@@ -38,13 +38,15 @@ HUNT = {
 
 
 def read(name: str) -> dict[str, Any]:
-    """A configuration of demo/debug/."""
+    """Returns a configuration of demo/debug/."""
     return yaml.safe_load((CONFIGS / name).read_text())
 
 
 @contextlib.contextmanager
 def session(config: dict[str, Any], folder: str, writer: object = None) -> Iterator[None]:
-    """A session of the host, its logs in `folder`, its statistics also to TensorBoard's writer."""
+    """Runs a session of the host with logs in `folder`; sends its statistics to TensorBoard's
+    writer too.
+    """
     try:
         debug_api.initialize(
             config,
@@ -59,7 +61,7 @@ def session(config: dict[str, Any], folder: str, writer: object = None) -> Itera
 
 
 def train(model: Network, config: dict[str, Any] | None, writer: object = None) -> list[float]:
-    """The losses of FURTHER_STEPS steps from where `model` stands, which stays as it is."""
+    """Returns the losses of FURTHER_STEPS steps from where `model` stands, which stays as it is."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         if config is not None:
             stack.enter_context(session(config, folder, writer))
@@ -81,7 +83,7 @@ def _train(model: Network, in_session: bool) -> list[float]:
 
 
 def final(losses: list[float]) -> float:
-    """The mean of the last third."""
+    """Returns the mean of the last third."""
     last = losses[-FURTHER_STEPS // 3 :]
     return sum(last) / len(last)
 
@@ -95,7 +97,9 @@ class Hunt:
         print(f"{'high precision':36} {self.good:.4f}")
 
     def breaks(self, config: dict[str, Any], keys: tuple[str, ...], suspects: list[str]) -> bool:
-        """Whether the loss breaks away with these suspects in place of the list at `keys`."""
+        """Returns whether the loss breaks away with these suspects in place of the list at
+        `keys`.
+        """
         config = copy.deepcopy(config)
         block = config
         for key in keys[:-1]:
@@ -107,7 +111,7 @@ class Hunt:
         return broken
 
     def find(self, name: str) -> str:
-        """The one suspect of a configuration that breaks the loss alone.
+        """Returns the one suspect of a configuration that breaks the loss alone.
 
         Errors: RuntimeError if all together break nothing, or neither half of them does.
         """
@@ -132,7 +136,7 @@ class Hunt:
 
 
 def statistics(model: Network, writer: object = None) -> dict[str, list[tuple[int, float]]]:
-    """By name, the steps and values that demo/debug/statistics.yaml logs."""
+    """Returns the steps and values that demo/debug/statistics.yaml logs, by name."""
     found: dict[str, list[tuple[int, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         with session(read("statistics.yaml"), folder, writer):

@@ -27,7 +27,7 @@ class Network(torch.nn.Module):
             sinks -= sinks.mean(1, keepdim=True)
 
     def forward(self, x: torch.Tensor, sinks: torch.Tensor) -> torch.Tensor:
-        """x: (rows, INPUTS). sinks: (rows, SINKS). The result is (rows, OUTPUTS)."""
+        """Returns (rows, OUTPUTS) for x (rows, INPUTS) and sinks (rows, SINKS)."""
         hidden = torch.relu(self.stem(x))
         hidden = hidden + torch.relu(self.mid_0(hidden))
         hidden = torch.relu(self.fuse(torch.cat([hidden, sinks], 1)))
@@ -43,7 +43,7 @@ class Task:
         self._second = torch.randn(OUTPUTS, 24, generator=random) * 0.5
 
     def batch(self, number: int) -> Batch:
-        """Inputs, sinks and targets."""
+        """Returns the inputs, sinks and targets."""
         random = torch.Generator().manual_seed(number)
         x = torch.randn(BATCH, INPUTS, generator=random)
         drift = torch.randn(BATCH, 1, generator=random).clamp(-2, 2)
@@ -52,13 +52,13 @@ class Task:
 
 
 def loss_of(model: Network, batch: Batch) -> torch.Tensor:
-    """The mean squared error."""
+    """Returns the mean squared error."""
     x, sinks, target = batch
     return torch.nn.functional.mse_loss(model(x, sinks), target)
 
 
 def pretrained() -> Network:
-    """The network after STEPS steps in high precision."""
+    """Returns the network after STEPS steps in high precision."""
     torch.manual_seed(0)
     model, task = Network(), Task()
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)

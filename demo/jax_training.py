@@ -40,8 +40,9 @@ ROOT = Path(__file__).resolve().parents[1]
 Params = dict[str, jax.Array]
 
 
-# E4M3 forward, E5M2 for gradients, a scale a tensor; E4M3 throughout, a power of two for 32 items;
-# and four bits, with the Hadamard transform, tiles for weights, stochastic rounding for gradients.
+# E4M3 forward, E5M2 for gradients, one scale per tensor; E4M3 throughout, a power of two for 32
+# items; and four bits, with the Hadamard transform, tiles for weights, stochastic rounding for
+# gradients.
 RECIPES: dict[str, Recipe | None] = {
     "bfloat16": None,
     "current scaling": Float8CurrentScaling(),
@@ -99,7 +100,7 @@ def normalize(x: jax.Array) -> jax.Array:
 
 
 def attend(qkv: jax.Array) -> jax.Array:
-    """Causal attention of HEADS heads; in float32."""
+    """Returns the causal attention of HEADS heads, in float32."""
     heads = qkv.astype(jnp.float32).reshape(BATCH, CONTEXT, 3, HEADS, WIDTH // HEADS)
     query, key, value = jnp.moveaxis(heads, 2, 0)
     scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) * (WIDTH // HEADS) ** -0.5
@@ -110,7 +111,7 @@ def attend(qkv: jax.Array) -> jax.Array:
 
 
 def loss_of(params: Params, text: jax.Array, step: jax.Array, recipe: Recipe | None) -> jax.Array:
-    """Mean cross entropy of the next character."""
+    """Returns the mean cross entropy of the next character."""
     weights = {name: weight.astype(jnp.bfloat16) for name, weight in params.items()}
     counter = iter(range(4 * BLOCKS))
 
@@ -132,7 +133,7 @@ def loss_of(params: Params, text: jax.Array, step: jax.Array, recipe: Recipe | N
 def update(
     params: Params, moments: tuple[Params, Params], text: jax.Array, step: jax.Array, recipe: str
 ) -> tuple[Params, tuple[Params, Params], jax.Array]:
-    """One step of Adam."""
+    """Returns one step of Adam."""
     loss, gradients = jax.value_and_grad(loss_of)(params, text, step, RECIPES[recipe])
     moved = [
         jax.tree.map(lambda m, g, b=beta, p=power: b * m + (1 - b) * g**p, old, gradients)
@@ -146,7 +147,7 @@ def update(
 
 
 def train(recipe: str, text: np.ndarray, kinds: int, steps: int) -> list[float]:
-    """The loss of every step."""
+    """Returns the loss of every step."""
     params = make_params(kinds)
     moments = tuple(jax.tree.map(jnp.zeros_like, params) for _ in BETAS)
     losses = []
@@ -157,7 +158,7 @@ def train(recipe: str, text: np.ndarray, kinds: int, steps: int) -> list[float]:
 
 
 def smooth(losses: list[float]) -> float:
-    """Mean of the last tenth."""
+    """Returns the mean of the last tenth."""
     return float(np.mean(losses[-max(len(losses) // 10, 1) :]))
 
 

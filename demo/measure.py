@@ -18,14 +18,14 @@ EXACT_BELOW = -10  # relative errors below 2^-10 count as exact: no format here 
 
 @dataclass(frozen=True)
 class Errors:
-    """How far dequantized weights are from the originals."""
+    """The errors of dequantized weights, compared with the originals."""
 
     sqnr_db: float  # signal to quantization noise over all weights
     largest: float  # the largest error, as a share of the largest weight of the same tensor
 
 
 def errors(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> Errors:
-    """Of pairs (original, dequantized)."""
+    """Returns the errors of pairs (original, dequantized)."""
     signal = noise = largest = 0.0
     for original, restored in pairs:
         difference = original.astype(np.float64) - restored
@@ -36,7 +36,8 @@ def errors(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> Errors:
 
 
 def error_histogram(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> list[float]:
-    """Share of weights per octave of the relative error, from EXACT_BELOW to 1 and above.
+    """Returns the share of weights per octave of the relative error, from EXACT_BELOW to 1 and
+    above.
 
     Bin 0 holds errors below 2^EXACT_BELOW of the weight, exact ones included; bin i those from
     2^(EXACT_BELOW + i - 1) on; the last one those of 1 and more, such as weights that become zero.
@@ -53,14 +54,15 @@ def error_histogram(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> list[floa
 
 
 def bits_per_parameter(quantized: Iterable[nf.QuantizedTensor]) -> float:
-    """Codes and scales with their padding, over the number of weights."""
+    """Returns the codes and scales with their padding, over the number of weights."""
     tensors = list(quantized)
     stored = sum(buffer.nbytes for tensor in tensors for buffer in tensor.buffers.values())
     return 8 * stored / sum(math.prod(tensor.shape) for tensor in tensors)
 
 
 def seconds(weights: Mapping[str, np.ndarray], scheme: str) -> tuple[float, float]:
-    """Quantizing all weights, and copying the same bytes; on one thread, into memory that is there.
+    """Returns the times of quantizing all weights and of copying the same bytes, on one thread,
+    into memory that exists.
 
     The two take turns, so that a machine busy with something else slows both.
     """

@@ -39,7 +39,9 @@ class SentenceModel:
         return mean / np.linalg.norm(mean)
 
     def similarity(self, one: str, other: str) -> float:
-        """Cosine of the angle between two sentences: 1 means the same, 0 means unrelated."""
+        """Returns the cosine of the angle between two sentences: 1 means the same, 0 means
+        unrelated.
+        """
         return float(self.encode(one) @ self.encode(other))
 
     def embed(self, ids: list[int]) -> np.ndarray:
@@ -56,7 +58,7 @@ class SentenceModel:
         return self.normalize(x + self.dense(hidden, f"{layer}.output"), f"{layer}.output")
 
     def attend(self, x: np.ndarray, name: str) -> np.ndarray:
-        """Every token takes a weighted mean of all tokens' values, once per head."""
+        """Returns for every token a weighted mean of all tokens' values, once per head."""
         query, key, value = (
             self.linear(x, f"{name}.{part}").reshape(len(x), self.heads, -1).swapaxes(0, 1)
             for part in ("query", "key", "value")
@@ -84,5 +86,5 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
-    """x times the chance that a standard normal variable is below x."""
+    """Returns x times the chance that a standard normal variable is below x."""
     return x * (1 + erf(x / math.sqrt(2))) / 2

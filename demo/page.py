@@ -114,7 +114,7 @@ def key(pairs: Pairs, baseline: Baseline) -> str:
 
 
 def shifts_figure(results: Sequence[Result], baseline: Baseline) -> str:
-    """One row per scheme, one dot per pair, on a shared axis."""
+    """Returns one row per scheme, one dot per pair, on a shared axis."""
     left, right, row, top = 190, 30, 24, 10
     width = 860
     limit = max(result.largest_shift(baseline) for result in results)
@@ -146,7 +146,7 @@ def shifts_figure(results: Sequence[Result], baseline: Baseline) -> str:
 
 
 def histograms(results: Sequence[Result]) -> str:
-    """One small chart per scheme, all on one scale."""
+    """Returns one small chart per scheme, all on one scale."""
     highest = max(max(result.histogram) for result in results)
     return "".join(histogram_cell(result, highest) for result in results)
 

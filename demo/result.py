@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the demo measures, of the model and of each scheme."""
+"""The figures that the demo measures, of the model and of each scheme."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Result:
-    """One scheme."""
+    """The figures of one scheme."""
 
     scheme: str
     element: str

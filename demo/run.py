@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def cells(result: Result, baseline: Baseline) -> list[str]:
-    """One line of the table."""
+    """Returns one line of the table."""
     return [
         result.scheme,
         f"{result.megabytes:.1f}",
@@ -135,12 +135,15 @@ def run_scheme(folder: Path, original: Mapping[str, np.ndarray], scheme: str) ->
 
 
 def quantize_file(source: Path, target: Path, scheme: str) -> None:
-    """A quantized copy of a checkpoint, made as a user would make it."""
+    """Makes a quantized copy of a checkpoint with the command that a user would run."""
     run_tool("quantize", str(source), str(target), "--scheme", scheme, *INCLUDE)
 
 
 def run_tool(*arguments: str) -> str:
-    """What `narrowfloat` prints. Raises RuntimeError with what it complained of if it fails."""
+    """Returns what `narrowfloat` prints.
+
+    Raises RuntimeError with what it complained of if it fails.
+    """
     command = [str(Path(sys.executable).with_name("narrowfloat")), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -149,7 +152,7 @@ def run_tool(*arguments: str) -> str:
 
 
 def floats(tensors: Mapping[str, object]) -> dict[str, np.ndarray]:
-    """Every float tensor as float32; quantized ones are dequantized."""
+    """Returns every float tensor as float32; quantized ones are dequantized."""
     arrays = {
         name: tensor.dequantize(np.float32) if isinstance(tensor, nf.QuantizedTensor) else tensor
         for name, tensor in tensors.items()
@@ -176,7 +179,7 @@ def show_model(baseline: Baseline) -> None:
 
 @functools.cache
 def scheme_rows() -> list[dict[str, str]]:
-    """The schemes as the command line lists them."""
+    """Returns the schemes as the command line lists them."""
     return json.loads(run_tool("schemes", "--json"))["schemes"]
 
 
@@ -188,7 +191,7 @@ def line(row: list[str]) -> str:
 
 
 def progress(text: str) -> None:
-    """A line that the next one replaces on a terminal; elsewhere plain lines."""
+    """Prints a line that the next one replaces on a terminal; prints plain lines elsewhere."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\033[K{text}")
     elif text:

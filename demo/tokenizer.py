@@ -38,7 +38,9 @@ class Tokenizer:
         return [self.ids[piece] for piece in (FIRST, *pieces[: self.longest - 2], LAST)]
 
     def split_pieces(self, word: str) -> list[str]:
-        """The longest known piece first, then the longest of what is left; all or nothing."""
+        """Returns the longest known piece first, then the longest of what is left; all or
+        nothing.
+        """
         if len(word) > LONGEST_WORD:
             return [UNKNOWN]
         pieces: list[str] = []
@@ -55,7 +57,7 @@ class Tokenizer:
 
 
 def split_words(text: str) -> Iterator[str]:
-    """Lower-case words without accents; punctuation and ideographs stand alone."""
+    """Yields lower-case words without accents; punctuation and ideographs are words too."""
     word = ""
     for character in unicodedata.normalize("NFD", text):
         category = unicodedata.category(character)
@@ -74,7 +76,7 @@ def split_words(text: str) -> Iterator[str]:
 
 
 def is_noise(character: str, category: str) -> bool:
-    """Control and format characters and the replacement character say nothing."""
+    """Returns whether a character is a control, format or replacement character."""
     return character == "\ufffd" or (category in ("Cc", "Cf", "Co") and character not in "\t\n\r")
 
 

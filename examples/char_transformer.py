@@ -65,7 +65,7 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * width, width, bias=False)
 
     def attention(self, x: torch.Tensor) -> torch.Tensor:
-        """x: (batch, length, width)."""
+        """Returns (batch, length, width) for x (batch, length, width)."""
         batch, length, width = x.shape
         split = (batch, length, 3, self.heads, width // self.heads)
         query, key, value = self.query_key_value(x).view(split).permute(2, 0, 3, 1, 4)
@@ -102,7 +102,7 @@ class CharTransformer(nn.Module):
         self.head = nn.Linear(width, characters)
 
     def forward(self, codes: torch.Tensor) -> torch.Tensor:
-        """codes: (batch, length). The result is (batch, length, characters)."""
+        """Returns scores (batch, length, characters) for codes (batch, length)."""
         x = self.characters(codes) + self.places[: codes.shape[1]]
         for block in self.blocks:
             x = block(x)

@@ -29,7 +29,7 @@ LENGTH = 64  # characters of context
 
 @dataclass(frozen=True)
 class Run:
-    """How the linear layers of the blocks compute. Parameters are fp32 in every run.
+    """The arithmetic of the blocks' linear layers. Parameters are fp32 in every run.
 
     dtype: of the operands of products, by torch.autocast. make_recipe: how they are quantized.
     """
@@ -63,7 +63,7 @@ class Settings:
 
 
 class Training:
-    """One run: model, optimizer, and all that a checkpoint has to hold."""
+    """The state of one run: model, optimizer, and everything else that a checkpoint must store."""
 
     def __init__(self, name: str, settings: Settings, text: Text) -> None:
         self.name, self.settings, self.text = name, settings, text

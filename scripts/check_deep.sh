@@ -13,8 +13,8 @@ logs=build/check-deep
 
 part_format() { scripts/format.sh; }
 
-# The Python package, by the settings in pyproject.toml.
-part_types() { .venv/bin/python -m mypy; }
+# The Python package, by the settings in pyproject.toml, and calls of users.
+part_types() { .venv/bin/python -m mypy && .venv/bin/python -m mypy tests/types/calls_of_users.py; }
 
 # Sources are read, not compiled; configuring writes down how each would be, and version.h.
 part_tidy() {

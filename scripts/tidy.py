@@ -20,8 +20,9 @@ LEFT_OUT = re.compile(r"build/|tests/compile_fail/|\.\./|/")
 
 
 def sources(build: Path, wanted: re.Pattern[str]) -> dict[str, dict]:
-    """Path from the root -> how it is compiled. clang-tidy itself would read a source that is part
-    of several programs once for each of them."""
+    """Returns the path from the root -> how it is compiled. clang-tidy itself would read a source
+    that is part of several programs once for each of them.
+    """
     found = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         path = os.path.relpath(entry["file"], ROOT)

@@ -37,7 +37,7 @@ def table(header: tuple[str, ...], rows: list[list[str]]) -> str:
 
 
 def schemes_table() -> str:
-    """The schemes as the command line lists them, in Markdown."""
+    """Returns the schemes as the command line lists them, in Markdown."""
     rows = [
         [
             f"`{row['name']}`",
@@ -55,7 +55,9 @@ LAYOUT_SHAPE = (256, 320)
 
 
 def layouts_table() -> str:
-    """The buffers of one matrix in every scheme, in Markdown; schemes of one layout share a row."""
+    """Returns the buffers of one matrix in every scheme, in Markdown; schemes of one layout share a
+    row.
+    """
     rows: dict[tuple[str, ...], list[str]] = {}
     for scheme in nf.schemes():
         buffers = nf.quantize(np.zeros(LAYOUT_SHAPE, np.float32), scheme, columnwise=True).buffers
@@ -126,7 +128,7 @@ def demo_output() -> str:
 
 
 def cmake_options() -> str:
-    """The options of CMakeLists.txt, as rows of a table."""
+    """Returns the options of CMakeLists.txt, as rows of a table."""
     text = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
     rows = re.findall(r'^option\((NF_\w+) "(.*)" (\S+)\)$', text, re.MULTILINE)
     alone = {"${PROJECT_IS_TOP_LEVEL}": "on, off within another build", "OFF": "off", "ON": "on"}
@@ -148,7 +150,7 @@ SECTIONS: dict[str, tuple[str, Callable[[], str]]] = {
 
 
 def pattern(name: str) -> re.Pattern[str]:
-    """The section's content is the second group."""
+    """Returns the pattern of a section; its second group is the content."""
     return re.compile(rf"(<!-- {name} -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: hands over to the C++ program that lies in this package."""
+"""Runs the C++ program in this package: the command line."""
 
 import sys
 

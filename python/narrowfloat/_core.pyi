@@ -2,6 +2,9 @@
 The compiled half of narrowfloat; use the names that narrowfloat exports.
 """
 
+from typing import Unpack
+
+from narrowfloat._options import QuantizeOptions, SpecOptions, ThreadOptions
 from collections.abc import Iterable, Mapping, Sequence
 import os
 
@@ -57,7 +60,7 @@ class QuantizedTensor:
         under both names.
         """
 
-    def dequantize(self, dtype: object = None, out: object = None, **options: object) -> numpy.ndarray:
+    def dequantize(self, dtype: object = None, out: object = None, **options: Unpack[ThreadOptions]) -> numpy.ndarray:
         """narrowfloat.dequantize(self, dtype, out)."""
 
     def __getstate__(self) -> tuple: ...
@@ -66,7 +69,7 @@ class QuantizedTensor:
 
     def __repr__(self) -> str: ...
 
-def quantize(x: object, scheme: str, rowwise: bool = True, columnwise: bool = False, out: QuantizedTensor | None = None, **options: object) -> QuantizedTensor:
+def quantize(x: object, scheme: str, rowwise: bool = True, columnwise: bool = False, out: QuantizedTensor | None = None, **options: Unpack[QuantizeOptions]) -> QuantizedTensor:
     """
     Codes and scales of `x` by `scheme`, byte for byte as TransformerEngine makes them.
 
@@ -87,7 +90,7 @@ def quantize(x: object, scheme: str, rowwise: bool = True, columnwise: bool = Fa
              Float8BlockQuantizer and NVFP4Quantizer.
     """
 
-def quantize_dbias(x: object, scheme: str, rowwise: bool = True, columnwise: bool = False, out: tuple[QuantizedTensor, numpy.ndarray] | None = None, **options: object) -> tuple[QuantizedTensor, numpy.ndarray]:
+def quantize_dbias(x: object, scheme: str, rowwise: bool = True, columnwise: bool = False, out: tuple[QuantizedTensor, numpy.ndarray] | None = None, **options: Unpack[QuantizeOptions]) -> tuple[QuantizedTensor, numpy.ndarray]:
     """
     quantize(), and the sum of each column of `x`.
 
@@ -96,7 +99,7 @@ def quantize_dbias(x: object, scheme: str, rowwise: bool = True, columnwise: boo
     Errors:  as quantize(). `out` is a pair of a QuantizedTensor and an array.
     """
 
-def fake_quantize(x: object, scheme: str, out: numpy.ndarray | None = None, **options: object) -> numpy.ndarray:
+def fake_quantize(x: object, scheme: str, out: numpy.ndarray | None = None, **options: Unpack[QuantizeOptions]) -> numpy.ndarray:
     """
     What `x` becomes when quantized rowwise and dequantized again, in the type of x.
 
@@ -105,7 +108,7 @@ def fake_quantize(x: object, scheme: str, out: numpy.ndarray | None = None, **op
     Errors:  as quantize().
     """
 
-def dequantize(q: QuantizedTensor, dtype: object = None, out: numpy.ndarray | None = None, **options: object) -> numpy.ndarray:
+def dequantize(q: QuantizedTensor, dtype: object = None, out: numpy.ndarray | None = None, **options: Unpack[ThreadOptions]) -> numpy.ndarray:
     """
     The values of `q`: code times scale_inv in fp32, rounded to `dtype`.
 
@@ -117,7 +120,7 @@ def dequantize(q: QuantizedTensor, dtype: object = None, out: numpy.ndarray | No
     Errors:  TypeError for another dtype; ValueError for an out that differs or overlaps q.
     """
 
-def from_buffers(scheme: str, shape: int | Sequence[int], buffers: Mapping[str, numpy.ndarray], dtype: object = numpy.float32, **options: object) -> QuantizedTensor:
+def from_buffers(scheme: str, shape: int | Sequence[int], buffers: Mapping[str, numpy.ndarray], dtype: object = numpy.float32, **options: Unpack[SpecOptions]) -> QuantizedTensor:
     """
     A QuantizedTensor over arrays that the caller owns; nothing is copied.
 
@@ -143,7 +146,7 @@ def unswizzle(q: QuantizedTensor) -> QuantizedTensor:
     Source: TransformerEngine's nvte_unswizzle_scaling_factors.
     """
 
-def requantize(q: QuantizedTensor, scheme: str, rowwise: bool = True, columnwise: bool = False, between: object = numpy.float32, **options: object) -> QuantizedTensor:
+def requantize(q: QuantizedTensor, scheme: str, rowwise: bool = True, columnwise: bool = False, between: object = numpy.float32, **options: Unpack[QuantizeOptions]) -> QuantizedTensor:
     """
     The values of `q`, rounded to the dtype `between`, by another scheme, direction or layout.
 
@@ -152,7 +155,7 @@ def requantize(q: QuantizedTensor, scheme: str, rowwise: bool = True, columnwise
              bfloat16.
     """
 
-def hadamard_transform(x: object, sign_mask: int = 55272, out: numpy.ndarray | None = None, **options: object) -> numpy.ndarray:
+def hadamard_transform(x: object, sign_mask: int = 55272, out: numpy.ndarray | None = None, **options: Unpack[ThreadOptions]) -> numpy.ndarray:
     """
     The random Hadamard transform of each group of 16 rows, as rht=True puts columns through.
 
@@ -173,10 +176,10 @@ def block_scales_to_mxfp8(q: QuantizedTensor, columnwise: bool = False) -> numpy
              two. Source: TransformerEngine's nvte_swizzle_block_scaling_to_mxfp8_scaling_factors.
     """
 
-def empty(shape: int | Sequence[int], scheme: str, rowwise: bool = True, columnwise: bool = False, dtype: object = numpy.float32, **options: object) -> QuantizedTensor:
+def empty(shape: int | Sequence[int], scheme: str, rowwise: bool = True, columnwise: bool = False, dtype: object = numpy.float32, **options: Unpack[SpecOptions]) -> QuantizedTensor:
     """A QuantizedTensor of zeros, to be filled by quantize(..., out=)."""
 
-def grouped_quantize(x: object, group_sizes: Sequence[int], scheme: str, rowwise: bool = True, columnwise: bool = False, **options: object) -> list[QuantizedTensor]:
+def grouped_quantize(x: object, group_sizes: Sequence[int], scheme: str, rowwise: bool = True, columnwise: bool = False, **options: Unpack[QuantizeOptions]) -> list[QuantizedTensor]:
     """
     quantize() of groups of rows that lie one after another in `x`, each as if it were alone.
 
@@ -186,7 +189,7 @@ def grouped_quantize(x: object, group_sizes: Sequence[int], scheme: str, rowwise
     Errors:  as quantize(); ValueError if the sizes do not add up.
     """
 
-def plan_grouped(shapes: Iterable[int | Sequence[int]], scheme: str, rowwise: bool = True, columnwise: bool = False, **options: object) -> dict[str, dict[str, object]]:
+def plan_grouped(shapes: Iterable[int | Sequence[int]], scheme: str, rowwise: bool = True, columnwise: bool = False, **options: Unpack[SpecOptions]) -> dict[str, dict[str, object]]:
     """
     Where groups of these shapes lie when they are packed one after another.
 
@@ -198,7 +201,7 @@ def plan_grouped(shapes: Iterable[int | Sequence[int]], scheme: str, rowwise: bo
     Source:  TransformerEngine's GroupedTensor.
     """
 
-def grouped_quantize_packed(tensors: Iterable[object], scheme: str, rowwise: bool = True, columnwise: bool = False, **options: object) -> tuple[list[QuantizedTensor], dict[str, numpy.ndarray]]:
+def grouped_quantize_packed(tensors: Iterable[object], scheme: str, rowwise: bool = True, columnwise: bool = False, **options: Unpack[QuantizeOptions]) -> tuple[list[QuantizedTensor], dict[str, numpy.ndarray]]:
     """
     quantize() of each of `tensors` as if it were alone, into packed buffers.
 
@@ -224,7 +227,7 @@ def update_delayed_scale(amax_history: numpy.ndarray, scale: numpy.ndarray, fp8_
     Source:  TransformerEngine's nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction.
     """
 
-def qgemm(a: QuantizedTensor, b: QuantizedTensor, *, bias: numpy.ndarray | None = None, out: numpy.ndarray | None = None, accumulate: bool = False, layout: str = 'TN', dtype: object = numpy.float32, mode: str | None = None, gelu: bool = False, gelu_in: numpy.ndarray | None = None, grad: bool = False, **options: object) -> numpy.ndarray:
+def qgemm(a: QuantizedTensor, b: QuantizedTensor, *, bias: numpy.ndarray | None = None, out: numpy.ndarray | None = None, accumulate: bool = False, layout: str = 'TN', dtype: object = numpy.float32, mode: str | None = None, gelu: bool = False, gelu_in: numpy.ndarray | None = None, grad: bool = False, **options: Unpack[ThreadOptions]) -> numpy.ndarray:
     """
     The product of two quantized matrices, as TransformerEngine's reference GEMMs make it.
 
@@ -251,7 +254,7 @@ def qgemm(a: QuantizedTensor, b: QuantizedTensor, *, bias: numpy.ndarray | None 
              NVFP4QuantizerRef.qgemm.
     """
 
-def grouped_qgemm(a: Sequence[QuantizedTensor], b: Sequence[QuantizedTensor], *, bias: Sequence[numpy.ndarray] | None = None, out: Sequence[numpy.ndarray] | None = None, accumulate: bool = False, layout: str = 'TN', dtype: object = numpy.float32, mode: str | None = None, **options: object) -> list[numpy.ndarray]:
+def grouped_qgemm(a: Sequence[QuantizedTensor], b: Sequence[QuantizedTensor], *, bias: Sequence[numpy.ndarray] | None = None, out: Sequence[numpy.ndarray] | None = None, accumulate: bool = False, layout: str = 'TN', dtype: object = numpy.float32, mode: str | None = None, **options: Unpack[ThreadOptions]) -> list[numpy.ndarray]:
     """
     Multiplies a[g] and b[g] for every group g, with the bytes that qgemm() gives for each alone.
 
@@ -420,7 +423,7 @@ class QuantSpec:
     def has_whole_blocks(self, shape: object) -> bool:
         """Whether rows and columns of shape are multiples of the block."""
 
-def make_spec(scheme: str, rowwise: bool = True, columnwise: bool = False, **options: object) -> QuantSpec:
+def make_spec(scheme: str, rowwise: bool = True, columnwise: bool = False, **options: Unpack[SpecOptions]) -> QuantSpec:
     """The QuantSpec of a scheme, directions and the options of quantize()."""
 
 def parse_spec(text: str) -> QuantSpec:

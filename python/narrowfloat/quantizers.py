@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike
 
 from narrowfloat import _core
 from narrowfloat._core import QuantizedTensor
+from narrowfloat._options import Number, SpecOptions
 from narrowfloat.common.dtypes import element_dtype
 
 # An element format in any spelling that common.dtypes reads.
@@ -21,7 +22,7 @@ ElementLike: TypeAlias = object
 
 
 class Quantizer:
-    """A scheme, the directions wanted (`rowwise_usage`, `columnwise_usage`), and options.
+    """Makes quantized tensors of one scheme, with directions and options.
 
     scheme: one of narrowfloat.schemes().
     rowwise, columnwise: the directions of new tensors; set_usage() changes them.
@@ -33,22 +34,22 @@ class Quantizer:
         self.columnwise_usage = columnwise
 
     def quantize(self, x: object) -> QuantizedTensor:
-        """A new QuantizedTensor of `x`. Errors: as narrowfloat.quantize."""
+        """Returns a new QuantizedTensor of `x`. Errors: as narrowfloat.quantize."""
         return self._run(x, None, None)
 
     __call__ = quantize
 
     def update_quantized(
-        self, src: object, dst: QuantizedTensor, noop_flag: object = None
+        self, src: object, dst: QuantizedTensor, noop_flag: Number | None = None
     ) -> QuantizedTensor:
-        """Quantizes `src` into `dst` and returns it; with noop_flag == 1 nothing is written.
+        """Quantizes `src` into `dst` and returns `dst`; writes nothing if noop_flag is 1.
 
         Errors: ValueError unless `dst` has the shape of `src` and this quantizer's directions.
         """
         return self._run(src, dst, noop_flag)
 
     def set_usage(self, *, rowwise: bool | None = None, columnwise: bool | None = None) -> None:
-        """Changes the directions wanted; None keeps one as it is."""
+        """Sets the directions of new tensors; None leaves one as it is."""
         if rowwise is not None:
             self.rowwise_usage = rowwise
         if columnwise is not None:
@@ -57,13 +58,13 @@ class Quantizer:
     def make_empty(
         self, shape: int | Sequence[int], dtype: DTypeLike = np.float32
     ) -> QuantizedTensor:
-        """A QuantizedTensor of zeros for update_quantized() to fill; `dtype` is nominal."""
+        """Returns a QuantizedTensor of zeros for update_quantized() to fill; `dtype` is nominal."""
         self._check(shape)
         return _core.empty(
             shape, self.scheme, self.rowwise_usage, self.columnwise_usage, dtype, **self._layout()
         )
 
-    def _run(self, x: object, out: QuantizedTensor | None, noop: object) -> QuantizedTensor:
+    def _run(self, x: object, out: QuantizedTensor | None, noop: Number | None) -> QuantizedTensor:
         self._check(getattr(x, "shape", None))
         return _core.quantize(
             x,
@@ -76,13 +77,13 @@ class Quantizer:
         )
 
     def _check(self, shape: int | Sequence[int] | None) -> None:
-        """Refuses what TransformerEngine refuses and the verbs take; None: no array at all."""
+        """Raises for shapes that TransformerEngine refuses; None means that x is not an array."""
 
-    def _options(self) -> dict[str, object]:
+    def _options(self) -> SpecOptions:
         return self._layout()
 
-    def _layout(self) -> dict[str, object]:
-        """The options that say how buffers lie."""
+    def _layout(self) -> SpecOptions:
+        """Returns the options that choose the layout of buffers."""
         return {}
 
 
@@ -122,10 +123,10 @@ class Float8Quantizer(_PerTensorQuantizer):
         self.scale = scale
         self.amax = amax
 
-    def _options(self) -> dict[str, object]:
+    def _options(self) -> SpecOptions:
         return {"scale": self.scale}
 
-    def _run(self, x: object, out: QuantizedTensor | None, noop: object) -> QuantizedTensor:
+    def _run(self, x: object, out: QuantizedTensor | None, noop: Number | None) -> QuantizedTensor:
         if not (isinstance(self.amax, np.ndarray) and self.amax.dtype == np.float32):
             raise TypeError("quantize: amax must be a float32 array of one element")
         if self.amax.size != 1 or not self.amax.flags.writeable:
@@ -164,7 +165,7 @@ class Float8CurrentScalingQuantizer(_PerTensorQuantizer):
         self.force_pow_2_scales = force_pow_2_scales
         self.amax_epsilon = amax_epsilon
 
-    def _options(self) -> dict[str, object]:
+    def _options(self) -> SpecOptions:
         return {
             "force_pow_2_scales": self.force_pow_2_scales,
             "amax_epsilon": self.amax_epsilon,
@@ -202,7 +203,7 @@ class MXFP8Quantizer(Quantizer):
         if shape is not None:
             _core.check_whole_blocks("MXFP8Quantizer", self.scheme, shape)
 
-    def _layout(self) -> dict[str, object]:
+    def _layout(self) -> SpecOptions:
         return {"swizzled": self.optimize_for_gemm}
 
 
@@ -248,7 +249,7 @@ class Float8BlockQuantizer(Quantizer):
         if shape is not None:
             _core.check_whole_blocks("Float8BlockQuantizer", self.scheme, shape)
 
-    def _options(self) -> dict[str, object]:
+    def _options(self) -> SpecOptions:
         return {
             "force_pow_2_scales": self.force_pow_2_scales,
             "amax_epsilon": self.amax_epsilon,
@@ -317,7 +318,7 @@ class NVFP4Quantizer(Quantizer):
         if shape is not None:
             _core.check_whole_blocks("NVFP4Quantizer", self.scheme, shape)
 
-    def _options(self) -> dict[str, object]:
+    def _options(self) -> SpecOptions:
         options = self._layout()
         if self.with_rht:
             options["rht"] = True
@@ -330,8 +331,8 @@ class NVFP4Quantizer(Quantizer):
             options["e4m3_max"] = self.nvfp4_e4m3_max
         return options
 
-    def _layout(self) -> dict[str, object]:
-        layout: dict[str, object] = {"swizzled": self.optimize_for_gemm}
+    def _layout(self) -> SpecOptions:
+        layout: SpecOptions = {"swizzled": self.optimize_for_gemm}
         if self.row_scaled_nvfp4:
             layout["row_scaled"] = True
         return layout

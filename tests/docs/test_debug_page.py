@@ -35,7 +35,7 @@ def test_command_prints_what_stands_behind_it(snippet: Snippet) -> None:
 
 def test_blocks_of_features_are_good() -> None:
     import yaml
-    from narrowfloat.debug._findings import findings
+    from narrowfloat.debug._block_rules import findings
 
     (block,) = (snippet for snippet in SNIPPETS if snippet.language == "yaml")
     for feature, content in yaml.safe_load(block.code).items():
@@ -50,7 +50,7 @@ def test_all_blocks_are_looked_at_and_links_lead_somewhere() -> None:
 
 
 def test_every_feature_stands_on_the_page() -> None:
-    from narrowfloat.debug._rules import RULES
+    from narrowfloat.debug._block_rules import RULES
 
     text = PAGE.read_text("utf-8")
     old = ("DisableFP8GEMM", "DisableFP8Layer")  # names that still work

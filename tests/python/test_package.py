@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from narrowfloat._options import QuantizeOptions
 
 import narrowfloat as nf
 
@@ -17,13 +19,21 @@ PYTHON = Path(__file__).parents[2] / "python" / "narrowfloat"
 def test_stubs_are_those_of_the_module(tmp_path: Path) -> None:
     pytest.importorskip("nanobind", reason="nanobind, which generates the stubs, is not installed")
     made = tmp_path / "_core.pyi"
-    subprocess.run(
-        [sys.executable, "-m", "nanobind.stubgen", "-q", "-m", "narrowfloat._core", "-o", made],
-        check=True,
-    )
+    script = PYTHON.parents[1] / "scripts" / "core_stubs.py"
+    subprocess.run([sys.executable, script, made], check=True)
     assert (PYTHON / "_core.pyi").read_text() == made.read_text(), (
-        "remake it: python -m nanobind.stubgen -m narrowfloat._core -o python/narrowfloat/_core.pyi"
+        "remake it: python scripts/core_stubs.py"
     )
+
+
+def test_the_stubs_have_every_option() -> None:
+    """Type checkers refuse a name that the core does not know, and no other."""
+    message = "unknown option 'swizled'; there are: (.*)"
+    with pytest.raises(TypeError, match=message) as caught:
+        nf.quantize(np.zeros((32, 32), np.float32), "mxfp8_e4m3", swizled=True)
+    known = re.search(message, str(caught.value))
+    assert known is not None
+    assert sorted(QuantizeOptions.__annotations__) == known[1].split(", ")
 
 
 def test_every_public_name_is_there_and_documented() -> None:
@@ -40,7 +50,7 @@ NO_FACTS = {
     "common/recipe/custom.py": {128},  # TransformerEngine's default alignment of custom recipes
     "common/recipe/per_tensor.py": {1024},  # steps of an amax history
     "debug/_config_file.py": {32, 100_000, 1_000_000},  # bounds on what a file may hold
-    "debug/_quantized_computation.py": {100},  # per cent
+    "debug/_statistic_values.py": {100},  # per cent
     "te/_explain.py": {70},  # characters of a line of code that are shown
     "te/_settings.py": {9, 10},  # generations of CUDA devices
     "te/_host.py": {17, 20},  # TransformerEngine's versions
@@ -51,7 +61,7 @@ NO_FACTS = {
     "pytorch/quantization/dtypes.py": {16, 128},  # alignments of its GPUs' products
     "pytorch/tensor/storage/_aliases.py": {8},  # entries before old ones are removed
     "pytorch/tensor/_hosted.py": {9, 10},  # generations of CUDA devices
-    "pytorch/tensor/_layouts.py": {64},  # entries of a cache
+    "pytorch/tensor/_layouts.py": {64, 1024},  # entries of caches
     "pytorch/tensor/nvfp4_tensor.py": {256},  # the bound a caller may choose
     "pytorch/tex/activations.py": {7, 25},  # TransformerEngine's default limits
     "pytorch/tex/_bits.py": {8},  # bits of a byte

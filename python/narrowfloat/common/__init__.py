@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every framework's face shares; nothing here imports a framework."""
+"""Code that all faces share; nothing here imports a framework."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One reading of the spellings that a caller may use for a type, for every face."""
+"""Reads the spellings that a caller may use for a type, for every face."""
 
 import enum
 from typing import Any

@@ -47,7 +47,7 @@ NVTE_QKV_Layout = IntEnum(
     start=0,
     module=__name__,
 )
-NVTE_QKV_Layout.__doc__ = "How queries, keys and values lie in memory, together or apart."
+NVTE_QKV_Layout.__doc__ = "The layout of queries, keys and values in memory, together or apart."
 
 
 class NVTE_Fused_Attn_Backend(IntEnum):

@@ -7,7 +7,6 @@ The host is the optional dependency narrowfloat[debug]. Importing this package d
 from __future__ import annotations
 
 import importlib
-from typing import Any
 
 from narrowfloat.debug._namespace import namespace, namespace_api, set_namespace
 
@@ -26,7 +25,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_LAZY[name]), name)

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 
 class Exit(IntEnum):
-    """What the process ends with, as docs/cli.md has it for all our commands."""
+    """The exit codes of the process, which docs/cli.md lists for all commands."""
 
     FINE = 0
     FINDING = 1
@@ -52,16 +52,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.add_argument("config", type=Path, metavar="CONFIG.yaml")
     check.add_argument(
-        "--layers", type=Path, metavar="FILE", help="names of all layers of the model, one a line"
+        "--layers", type=Path, metavar="FILE", help="names of all layers of the model, one per line"
     )
     check.add_argument("--json", action="store_true", help="one JSON object on standard output")
     return parser
 
 
 def _check(options: argparse.Namespace) -> tuple[Exit, dict[str, Any], str]:
-    """The exit code, the report for JSON and the one for people."""
+    """Returns the exit code, the report for JSON and the one for people."""
     try:
-        from narrowfloat.debug import _check, _config_file, _report
+        from narrowfloat.debug import _check, _config_file
     except ModuleNotFoundError as error:
         raise _missing(error) from None
     try:
@@ -77,7 +77,7 @@ def _check(options: argparse.Namespace) -> tuple[Exit, dict[str, Any], str]:
     for message in reversed(repeated):
         report.problems.insert(0, _check.Problem("file", message))
     code = Exit.FINDING if report.problems else Exit.FINE
-    return code, {"config": str(options.config), **report.as_json()}, _report.text(report)
+    return code, {"config": str(options.config), **report.as_json()}, _check.text(report)
 
 
 def _missing(error: ModuleNotFoundError) -> Failure:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks through a whole configuration before a run: what is wrong in it, and what it will do."""
+"""Checks a configuration without running the model: its problems, and the plan of each layer."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from narrowfloat.debug import features
-from narrowfloat.debug._findings import findings
-from narrowfloat.debug._grammar import ERROR
+from narrowfloat.debug._block_rules import RULES, findings, unread
+from narrowfloat.debug._grammar import ERROR, TENSORS
 from narrowfloat.debug._namespace import namespace
-from narrowfloat.debug._plan import LayerPlan, Planner
-from narrowfloat.debug._rules import RULES
+from narrowfloat.debug._plan import LayerPlan, Planner, Step
 from narrowfloat.debug._selectors import findings_of_selectors, select
-from narrowfloat.debug._unread import unread
+
+if TYPE_CHECKING:
+    from narrowfloat.debug._host import BaseNamespaceAPI
 
 FEATURES = Path(features.__file__).parent
 OWN_KEYS = ("enabled", "layers")
@@ -27,7 +28,7 @@ OWN_KEYS = ("enabled", "layers")
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that the run would stumble over, or pass over in silence; and where it stands."""
+    """A problem that would stop the run or be ignored by it, and its place."""
 
     place: str
     message: str
@@ -53,7 +54,7 @@ class Report:
             self.problems.append(problem)
 
     def as_json(self) -> dict[str, Any]:
-        """The keys of docs/debug.md."""
+        """Returns the keys of docs/debug.md."""
         plans = {name: plan.as_json() for name, plan in self.plans.items()}
         for name, section in self.sections.items():
             plans[name]["section"] = section
@@ -64,7 +65,7 @@ class Report:
 
 
 def check(config: Mapping[str, Any], layers: list[str] | None = None) -> Report:
-    """What is wrong with a configuration, and the plan of each layer.
+    """Returns what is wrong with a configuration, and the plan of each layer.
 
     layers: the names of all layers of the model; None if they are not known. The plan is that of a
     layer which is quantized; it is missing where problems leave none.
@@ -92,7 +93,7 @@ def check(config: Mapping[str, Any], layers: list[str] | None = None) -> Report:
 
 
 def _check_section(report: Report, name: str, section: object) -> bool:
-    """Whether the section is enabled and can be looked at further."""
+    """Returns whether the section is enabled and can be looked at further."""
     place = f"section {name}"
     if not isinstance(section, Mapping):
         report.add(place, f"a section is a mapping, got {section!r}")
@@ -138,14 +139,14 @@ def _check_features(report: Report, place: str, section: Mapping[str, Any]) -> N
 
 
 def _words(error: Exception) -> str:
-    """What an error says, without the mark that it has in a run's log."""
+    """Returns what an error says, without the mark that it has in a run's log."""
     return str(error).removeprefix(ERROR).strip()
 
 
 def _choose(
     report: Report, config: Mapping[str, Any], enabled: list[str], layers: list[str] | None
 ) -> dict[str, str]:
-    """What to plan, and by which section: layers, or sections themselves."""
+    """Returns what to plan, and by which section: layers, or sections themselves."""
     if layers is None:
         return {name: name for name in enabled}
     chosen: dict[str, list[str]] = {layer: [] for layer in layers}
@@ -165,9 +166,13 @@ def _choose(
 
 @contextlib.contextmanager
 def _session(config: Mapping[str, Any]) -> Iterator[tuple[Any, set[str], str | None]]:
-    """A session of the host: the namespace's object, what may stand in a section, and why the host
-    refuses the configuration, or None. Nothing is printed, and its log files go.
-    Errors: RuntimeError while another session runs."""
+    """Runs a session of the host.
+
+    Yields the namespace's object, the keys that a section may have, and the reason why the host
+    refuses the configuration, or None. Prints nothing and deletes the log files.
+
+    Errors: RuntimeError while another session runs.
+    """
     import nvdlfw_inspect.api as host
     from nvdlfw_inspect.registry import Registry
 
@@ -192,7 +197,7 @@ def _session(config: Mapping[str, Any]) -> Iterator[tuple[Any, set[str], str | N
 
 
 def _make_plans(
-    report: Report, api: Any, config: Mapping[str, Any], choices: Mapping[str, str]
+    report: Report, api: BaseNamespaceAPI, config: Mapping[str, Any], choices: Mapping[str, str]
 ) -> None:
     for name, section in choices.items():
         blocks = config[section].get(namespace()) or {} if section else {}
@@ -210,3 +215,43 @@ def _make_plans(
         report.plans[name] = plan
         if section and report.by_layer:
             report.sections[name] = section
+
+
+def text(report: Report) -> str:
+    """Problems first, then the plan of each layer; layers with equal plans are listed together."""
+    lines = [str(problem) for problem in report.problems]
+    groups: dict[str, list[str]] = {}
+    for name in report.plans:
+        groups.setdefault("\n".join(_plan_lines(report.plans[name])), []).append(name)
+    for plan, names in groups.items():
+        lines += ["", *(_title(report, name) for name in names), plan]
+    count = len(report.problems)
+    lines += ["", "no problem" if count == 0 else f"{count} problem{'s' if count > 1 else ''}"]
+    return "\n".join(lines).strip()
+
+
+def _title(report: Report, name: str) -> str:
+    if not report.by_layer:
+        return f"section {name}"
+    section = report.sections.get(name)
+    return f"layer {name}: " + ("no section" if section is None else f"section {section}")
+
+
+def _plan_lines(plan: LayerPlan) -> Iterator[str]:
+    width = max(map(len, TENSORS))
+    for gemm, steps in plan.gemms.items():
+        for tensor, step in steps.items():
+            yield f"  {gemm}  {tensor:{width}}  {_step(step)}"
+    for tensor, seeing in plan.seen.items():
+        for feature, parameters in seeing.items():
+            yield f"  seen   {tensor:{width}}  {feature}{_parameters(parameters)}"
+
+
+def _step(step: Step) -> str:
+    if step.feature is None:
+        return step.plan
+    return f"{step.plan} by {step.feature}{_parameters(step.parameters)}"
+
+
+def _parameters(parameters: Mapping[str, Any]) -> str:
+    return "".join(f" {key}={value}" for key, value in parameters.items())

@@ -20,7 +20,7 @@ class BadFile(ValueError):
 
 
 class _Loader(yaml.SafeLoader):
-    """Also notes keys that stand twice in a mapping, of which the host sees the last.
+    """Also notes keys that appear twice in a mapping, of which the host sees the last.
 
     Errors: BadFile where merges of merges would grow beyond measure.
     """
@@ -48,7 +48,7 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key_node, yaml.ScalarNode):
                 if (key_node.tag, key_node.value) in seen:
                     line = key_node.start_mark.line + 1
-                    self.repeated.append(f"line {line}: {key_node.value} stands twice")
+                    self.repeated.append(f"line {line}: {key_node.value} appears twice")
                 seen.add((key_node.tag, key_node.value))
         return super().construct_mapping(node, deep)
 
@@ -68,7 +68,7 @@ def _read_text(path: Path, what: str) -> str:
 
 
 def read_config(path: Path) -> tuple[Mapping[str, Any], list[str]]:
-    """The sections of a configuration by name, and the keys that stand twice, as messages.
+    """Returns the sections of a configuration by name, and messages for keys that appear twice.
 
     Errors: BadFile unless it is YAML of plain values, a mapping, neither large nor deep, aliases
     written out; OSError if the disk fails.
@@ -79,7 +79,7 @@ def read_config(path: Path) -> tuple[Mapping[str, Any], list[str]]:
         config = loader.get_single_data()
     except yaml.YAMLError as error:
         raise BadFile(f"{path}: is not YAML of plain values: {error}") from None
-    except (ValueError, RecursionError) as error:  # such as a date that is none
+    except (ValueError, RecursionError) as error:  # such as an invalid date
         raise BadFile(f"{path}: cannot be read as YAML: {error}") from None
     if not isinstance(config, Mapping):
         found = "nothing" if config is None else type(config).__name__
@@ -95,7 +95,10 @@ def read_config(path: Path) -> tuple[Mapping[str, Any], list[str]]:
 
 
 def _count(value: object, depth: int, left: int) -> int:
-    """How many values may still come after this one. Errors: BadFile for too many or too deep."""
+    """Returns how many values may still come after this one.
+
+    Errors: BadFile for too many or too deep.
+    """
     if depth == 0:
         raise BadFile(f"is nested more than {DEEPEST} deep")
     left -= 1
@@ -110,7 +113,7 @@ def _count(value: object, depth: int, left: int) -> int:
 
 
 def read_layers(path: Path) -> list[str]:
-    """Names of layers, one a line; empty lines do not count.
+    """Returns the names of layers, one per line; empty lines do not count.
 
     Errors: BadFile unless it is text and names each layer once; OSError if the disk fails.
     """
@@ -118,7 +121,7 @@ def read_layers(path: Path) -> list[str]:
     names = [line for line in lines if line]
     for name in names:
         if names.count(name) > 1:
-            raise BadFile(f"{path}: layer {name} stands twice")
+            raise BadFile(f"{path}: layer {name} appears twice")
     if not names:
         raise BadFile(f"{path}: names no layer")
     return names

@@ -12,6 +12,7 @@ from narrowfloat.debug._formats import FORMATS, supported_formats
 from narrowfloat.debug._grammar import ERROR
 from narrowfloat.pytorch._arrays import array_of
 from narrowfloat.pytorch._native import FLOAT_DTYPES, threads
+from narrowfloat.pytorch._types import Context
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 
 
@@ -19,19 +20,21 @@ class _StraightThrough(torch.autograd.Function):
     """Quantizes and dequantizes; the gradient passes as it is."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, scheme: str, options: dict[str, Any]) -> torch.Tensor:
+    def forward(
+        ctx: Context, x: torch.Tensor, scheme: str, options: dict[str, Any]
+    ) -> torch.Tensor:
         values = torch.empty(x.shape, dtype=x.dtype)
         source, out = array_of(x.contiguous()), array_of(values)
         _core.fake_quantize(source, scheme, out=out, threads=threads(), **options)
         return values
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Context, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         return grad, None, None
 
 
 def _choose(tensor: torch.Tensor, fp8_format: str) -> tuple[str, dict[str, Any]]:
-    """The scheme and its options for this tensor."""
+    """Returns the scheme and its options for this tensor."""
     if fp8_format not in FORMATS:
         return fp8_format, {}
     scheme, in_blocks = FORMATS[fp8_format]
@@ -47,10 +50,10 @@ def _choose(tensor: torch.Tensor, fp8_format: str) -> tuple[str, dict[str, Any]]
 def fake_quantize(
     tensor: torch.Tensor, fp8_format: str, out: torch.Tensor | None = None
 ) -> torch.Tensor | None:
-    """The values of `tensor` after it was quantized once and dequantized again.
+    """Returns the values of `tensor` after it was quantized once and dequantized again.
 
     Shapes:     any; the result has the shape and dtype of `tensor`. An empty tensor is returned,
-                a quantized one stands for its values.
+                a quantized one is dequantized.
     fp8_format: FP8E4M3 or FP8E5M2, scaled by the largest magnitude of the whole tensor; MXFP8E4M3
                 or MXFP8E5M2 in blocks along the last dimension; or the name of any scheme.
     out:        takes a copy of the result, converted and broadcast as copy_ does; then None is

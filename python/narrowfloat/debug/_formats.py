@@ -9,7 +9,7 @@ from narrowfloat import _core
 
 
 class Format(NamedTuple):
-    """One of TransformerEngine's names: its scheme, and whether it is in blocks."""
+    """The scheme behind one of TransformerEngine's names, and whether it has blocks."""
 
     scheme: str
     in_blocks: bool
@@ -22,5 +22,5 @@ FORMATS: dict[str, Format] = {
 
 
 def supported_formats() -> list[str]:
-    """TransformerEngine's four names, then those of all schemes."""
+    """Returns TransformerEngine's four names, then the names of all schemes."""
     return [*FORMATS, *_core.schemes()]

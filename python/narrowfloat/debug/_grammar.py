@@ -59,21 +59,21 @@ DEFAULT_SELECTORS = ("tensor_name", "gemm")
 
 
 def require_gemm(gemm: object) -> None:
-    """Errors: AssertionError unless it is one of GEMMS."""
+    """Raises AssertionError unless it is one of GEMMS."""
     if gemm not in GEMMS:
         names = ", ".join(f"'{name}'" for name in GEMMS)
         raise AssertionError(f"{ERROR} Invalid gemm: {gemm}. It must be one of the [{names}].")
 
 
 def require_tensor(tensor: object) -> None:
-    """Errors: ValueError unless it is one of TENSORS."""
+    """Raises ValueError unless it is one of TENSORS."""
     if tensor not in TENSORS:
         names = ", ".join(f"'{name}'" for name in TENSORS)
         raise ValueError(f"{ERROR} Invalid tensor: {tensor}. It must be one of the [{names}].")
 
 
 def names_of(listed: object) -> list[Any]:
-    """The names in a `gemms` or `tensors` list; a string may hold one or several.
+    """Returns the names in a `gemms` or `tensors` list; a string may hold one or several.
 
     Errors: ValueError for anything else.
     """
@@ -85,7 +85,7 @@ def names_of(listed: object) -> list[Any]:
 
 
 def entries_of(axis: str, listed: object) -> list[dict[str, Any]]:
-    """The entries of a `<axis>_struct` list; nothing is an empty one.
+    """Returns the entries of a `<axis>_struct` list; nothing is an empty one.
 
     Errors: ValueError for a value of another form or an entry without its `gemm` or `tensor`.
     """
@@ -103,13 +103,13 @@ def entries_of(axis: str, listed: object) -> list[dict[str, Any]]:
 def narrow(
     block: Mapping[str, Any], gemm: str | None = None, tensor: str | None = None
 ) -> dict[str, Any] | None:
-    """What a feature's block says for one gemm, one tensor, or a tensor of a gemm.
+    """Returns what a feature's block says for one gemm, one tensor, or a tensor of a gemm.
 
     None if they are not listed. The lists that were looked through are gone, and `gemm` and
     `tensor` stand in their place; of a parameter that stands at several levels the innermost
     counts, and of two entries for one name the first. Entries of `gemms_struct` without tensors of
     their own have those beside `gemms_struct`.
-    Errors: ValueError without the lists; AssertionError for a gemm that there is none of, or for
+    Errors: ValueError without the lists; AssertionError for an unknown gemm, or for
     `enabled` within `gemms_struct`.
     """
     copied = copy.deepcopy(dict(block))
@@ -146,7 +146,7 @@ def _narrow_to_gemm(block: dict[str, Any], gemm: str, tensor: str | None) -> dic
 def _merge_entry(
     block: dict[str, Any], entry: dict[str, Any], tensor: str | None
 ) -> dict[str, Any] | None:
-    """An entry of `gemms_struct` over what stands beside the list."""
+    """Returns an entry of `gemms_struct` over the keys beside the list."""
     if tensor is not None:
         outer: dict[str, Any] = {
             key: block.pop(key) for key in ("tensors", "tensors_struct") if key in block

@@ -23,7 +23,7 @@ except ModuleNotFoundError as error:
     class _Missing:
         """Stands where the host would."""
 
-        def __getattr__(self, name: str) -> Any:
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # any name of the host
             raise ModuleNotFoundError(
                 "narrowfloat.debug: features run in nvdlfw-inspect: pip install narrowfloat[debug]",
                 name="nvdlfw_inspect",
@@ -42,7 +42,7 @@ PACKAGE = "narrowfloat.debug.features"
 
 
 def _original(copy: type) -> type | None:
-    """The package's class, if `copy` was made by the host executing its file once more.
+    """Returns the package's class, if `copy` was made by the host executing its file once more.
 
     Importing the package registers nothing; each initialize() of the host does. What it then
     registers is the package's own class, so there is one of each, whoever looks at it.
@@ -72,7 +72,7 @@ _sessions_ended = 0
 
 
 def note_end_of_session() -> None:
-    """From now on log() writes what it wrote before."""
+    """Lets log() write again what it wrote in the last session."""
     global _sessions_ended
     _sessions_ended += 1
 

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from narrowfloat.debug._findings import findings
+from narrowfloat.debug._block_rules import RULES, findings
 from narrowfloat.debug._host import PACKAGE, debug_api
-from narrowfloat.debug._rules import RULES
 
 
 def blocks_of(config: object, namespace: str) -> Iterator[tuple[str, str, Any]]:
-    """(section, feature, block) of all enabled sections; what is malformed is the host's to say."""
+    """Yields (section, feature, block) of all enabled sections; what is malformed is the host's to
+    say.
+    """
     if not isinstance(config, Mapping):
         return
     for section, content in config.items():
@@ -27,7 +28,7 @@ def blocks_of(config: object, namespace: str) -> Iterator[tuple[str, str, Any]]:
 
 
 def _read(source: object) -> object:
-    """What initialize() was given: a configuration, or the path of a YAML file with one."""
+    """Returns what initialize() was given: a configuration, or the path of a YAML file with one."""
     if not isinstance(source, str | Path):
         return source
     import yaml

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The name under which features stand in a configuration and in the host."""
+"""The name of the features' namespace in a configuration and in the host."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from narrowfloat.debug._host import BaseNamespaceAPI
 
 HOST = "nvdlfw_inspect.api"
 
@@ -17,7 +20,8 @@ _chosen: str | None = None
 
 
 def namespace() -> str:
-    """The namespace in use: what set_namespace() chose, else $NF_DEBUG_NAMESPACE, else the default.
+    """Returns the namespace in use: what set_namespace() chose, else $NF_DEBUG_NAMESPACE, else the
+    default.
 
     The host reads it at every initialize().
     """
@@ -38,8 +42,8 @@ def set_namespace(name: str | None) -> str:
     return before
 
 
-def namespace_api() -> Any:
-    """The namespace's object in the running session, as `debug_api.<namespace>` gives it.
+def namespace_api() -> BaseNamespaceAPI:
+    """Returns the namespace's object in the running session, as `debug_api.<namespace>` gives it.
 
     Errors: RuntimeError without a session.
     """

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a section's blocks will do to a layer: for each gemm and tensor, asked of the features."""
+"""Plans what a section's blocks will do to a layer, for each gemm and tensor, by asking the
+features."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from narrowfloat.debug._grammar import GEMMS, OPERANDS, RESULTS, TENSORS, USES
 from narrowfloat.debug.pytorch.debug_quantization import (
@@ -13,6 +14,9 @@ from narrowfloat.debug.pytorch.debug_quantization import (
     HIGH_PRECISION,
     STANDARD_QUANTIZE,
 )
+
+if TYPE_CHECKING:
+    from narrowfloat.debug._host import BaseNamespaceAPI
 
 Blocks = Mapping[str, Mapping[str, Any]]
 
@@ -22,7 +26,7 @@ CHOSEN = ("gemm", "tensor", "enabled")
 
 @dataclass(frozen=True)
 class Step:
-    """What happens to a tensor for a gemm, and the feature that does it, with its parameters.
+    """The change of a tensor for a gemm, and the feature that makes it, with its parameters.
 
     plan: in the words of a DebugQuantizer.
     """
@@ -32,7 +36,7 @@ class Step:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """The keys of docs/debug.md."""
+        """Returns the keys of docs/debug.md."""
         return {"plan": self.plan, "feature": self.feature, "parameters": dict(self.parameters)}
 
 
@@ -46,7 +50,7 @@ class LayerPlan:
     findings: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """The keys of docs/debug.md."""
+        """Returns the keys of docs/debug.md."""
         steps = {
             g: {t: s.as_json() for t, s in tensors.items()} for g, tensors in self.gemms.items()
         }
@@ -56,12 +60,12 @@ class LayerPlan:
 class Planner:
     """Asks the namespace's object `api` of a running session, as a layer's calls would."""
 
-    def __init__(self, api: Any, blocks: Blocks) -> None:
+    def __init__(self, api: BaseNamespaceAPI, blocks: Blocks) -> None:
         self._api = api
         self._blocks = blocks
 
     def plan(self) -> LayerPlan:
-        """The plan of every gemm, for a layer that is quantized."""
+        """Returns the plan of every gemm, for a layer that is quantized."""
         made = LayerPlan()
         for gemm in GEMMS:
             off = self._features_off(gemm)
@@ -79,7 +83,7 @@ class Planner:
         return made
 
     def _routed(self, question: str, **selectors: str) -> dict[str, dict[str, Any]]:
-        """The parameters of each enabled feature that the host would call."""
+        """Returns the parameters of each enabled feature that the host would call."""
         found = {}
         having = self._api.api_to_features_map.get(question, ())
         for feature, block in self._blocks.items():
@@ -95,7 +99,7 @@ class Planner:
         return found
 
     def _features_off(self, gemm: str) -> list[str]:
-        """The features that turn a gemm's quantization off, if together they do."""
+        """Returns the features that turn a gemm's quantization off, if together they do."""
         routed = self._routed("fp8_gemm_enabled", gemm=gemm)
         features = self._api.namespace_features
         answers = [
@@ -122,7 +126,9 @@ class Planner:
         return Step(HIGH_PRECISION, off[0]) if off else Step(STANDARD_QUANTIZE)
 
     def _mixtures(self, gemm: str, steps: Mapping[str, Step], off: list[str]) -> Iterator[str]:
-        """A modified operand stays quantized unless its own feature turned the gemm off."""
+        """Yields a finding for each modified operand that stays quantized although its gemm is
+        off.
+        """
         operands = {tensor: steps[tensor] for tensor in OPERANDS[gemm]}
         quantized = [
             tensor

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +31,9 @@ class Schedule:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Schedule:
-        """What `freq`, `start_step`, `end_step` and `start_end_list` of a block say.
+        """Returns what `freq`, `start_step`, `end_step` and `start_end_list` of a block say.
 
-        Errors: ValueError for a value that is none.
+        Errors: ValueError for an invalid value.
         """
         return cls.make(
             config.get("start_step"),
@@ -47,10 +47,10 @@ class Schedule:
         cls,
         start_step: int | None,
         end_step: int | None,
-        start_end_list: Any,
+        start_end_list: str | Sequence[Sequence[int]] | None,
         freq: int,
     ) -> Schedule:
-        """The schedule of these values; `start_end_list` stands in for both steps.
+        """Returns the schedule of these values; `start_end_list` stands in for both steps.
 
         Errors: ValueError unless freq is positive, steps are not negative but for an end of -1,
         which means none, and no interval ends before it starts.
@@ -66,11 +66,11 @@ class Schedule:
         intervals = [(start, None if end == ENDLESS else end) for start, end in pairs]
         for start, end in intervals:
             if end is not None and end < start:
-                raise ValueError(f"{ERROR} Steps from {start} to {end} are none.")
+                raise ValueError(f"{ERROR} end_step {end} is before start_step {start}.")
         return cls(freq, tuple(sorted(intervals, key=lambda pair: pair[0])))
 
     def at(self, iteration: int) -> tuple[bool, int | None]:
-        """Whether it acts in this iteration, and the next later one in which it does."""
+        """Returns whether it acts in this iteration, and the next later one in which it does."""
         following = [self._first_in(interval, iteration + 1) for interval in self.intervals]
         return (
             any(self._first_in(interval, iteration) == iteration for interval in self.intervals),
@@ -78,7 +78,7 @@ class Schedule:
         )
 
     def _first_in(self, interval: Interval, begin: int) -> int | None:
-        """The first iteration from `begin` on that the interval and `freq` allow."""
+        """Returns the first iteration from `begin` on that the interval and `freq` allow."""
         start, end = interval
         first = -(-max(begin, start) // self.freq) * self.freq
         return first if end is None or first <= end else None

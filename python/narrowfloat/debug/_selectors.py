@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layers a section selects: what is written, and what the host makes of it."""
+"""Finds the layers that a section selects, as the host reads the section."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _is_pattern(value: object) -> bool:
         return False
 
 
-# In the order in which the host looks at them; what stands behind the first two is not read.
+# In the order in which the host looks at them; entries after the first two are not read.
 SELECTORS: dict[str, tuple[Callable[[object], bool], str]] = {
     "exact_layer_names": (_is_names, "a list of names"),
     "layer_name_regex_pattern": (_is_pattern, "a regular expression"),
@@ -47,7 +47,7 @@ ALONE = ("exact_layer_names", "layer_name_regex_pattern")
 
 
 def findings_of_selectors(layers: object) -> Iterator[str]:
-    """All that is wrong with the `layers` of a section."""
+    """Yields all that is wrong with the `layers` of a section."""
     if not isinstance(layers, Mapping):
         yield f"layers is a mapping of {', '.join(SELECTORS)}, got {layers!r}"
         return
@@ -67,7 +67,10 @@ def findings_of_selectors(layers: object) -> Iterator[str]:
 
 
 def _matches(layers: Mapping[str, Any], layer: str) -> bool:
-    """What the host says. Errors: ValueError or IndexError for names that it cannot judge."""
+    """Returns what the host answers for a name.
+
+    Raises ValueError or IndexError for names that it cannot judge.
+    """
     from nvdlfw_inspect.config_manager import ConfigSpec, is_layer_in_cfg
 
     spec = ConfigSpec()
@@ -76,8 +79,9 @@ def _matches(layers: Mapping[str, Any], layer: str) -> bool:
 
 
 def select(layers: Mapping[str, Any], names: list[str]) -> tuple[list[str], list[str]]:
-    """The layers that well-formed selectors select, and findings: entries without a layer, names
-    that the host cannot judge or refuses."""
+    """Returns the layers that well-formed selectors select, and findings: entries without a layer,
+    names that the host cannot judge or refuses.
+    """
     selected, refused = [], []
     for name in names:
         try:

@@ -26,7 +26,7 @@ TARGETS = (
 
 
 def ffi_library() -> Path:
-    """Path of the library that exports a handler under the name of each target.
+    """Returns the path of the library that exports a handler under the name of each target.
 
     Errors: FileNotFoundError if this build of narrowfloat has none.
     """
@@ -38,7 +38,7 @@ def ffi_library() -> Path:
 
 @functools.cache
 def registrations() -> dict[str, object]:
-    """A capsule of the handler of every target, as jax.ffi.register_ffi_target takes them."""
+    """Returns a capsule of the handler of every target, for jax.ffi.register_ffi_target."""
     library = ctypes.cdll.LoadLibrary(str(ffi_library()))
     return {name: jax.ffi.pycapsule(getattr(library, name)) for name in TARGETS}
 

@@ -32,7 +32,8 @@ def dense(
     *,
     quantizer_set: QuantizerSet = noop_quantizer_set,
 ) -> jax.Array:
-    """x times kernel plus bias; under differentiation dgrad and wgrad are quantized products too.
+    """Returns x times kernel plus bias; under differentiation dgrad and wgrad are quantized
+    products too.
 
     Shapes: the contracted dimensions are the last ones of x and the first ones of kernel, in
     order; bias has the others of kernel. The result has the dtype of x.
@@ -88,7 +89,9 @@ def _forward(
 def kept_for_backward(
     tensor: AbstractBaseTensor, usage: TensorUsage, quantizer: object
 ) -> AbstractBaseTensor | _Missing:
-    """The direction that the backward pass reads, if there is one: inference may have none."""
+    """Returns the direction that the backward pass reads, if it is present: inference may have
+    none.
+    """
     try:
         return tensor.get_tensor(usage).checkpoint(quantizer)
     except ValueError as missing:
@@ -97,7 +100,7 @@ def kept_for_backward(
 
 @jax.tree_util.register_static
 class _Missing(str):
-    """Why a direction is not there."""
+    """The reason why a direction is absent."""
 
 
 def _backward(
@@ -119,14 +122,14 @@ def _backward(
 
 
 def refuse_missing(verb: str, *tensors: Any) -> None:
-    """Errors: ValueError if a direction that the backward pass reads is not there."""
+    """Raises ValueError if a direction that the backward pass reads is not there."""
     for tensor in tensors:
         if isinstance(tensor, _Missing):
             raise ValueError(f"{verb}: {tensor}")
 
 
 def states_of(quantizer_set: QuantizerSet) -> object:
-    """The gradient of a set: its state after the step, where it has one."""
+    """Returns the gradient of a set: its state after the step, where it has one."""
     return jax.tree.map(
         lambda zero, state: state if zero.dtype == state.dtype else zero,
         zero_cotangents(quantizer_set),
@@ -137,7 +140,7 @@ def states_of(quantizer_set: QuantizerSet) -> object:
 def value_dtype(
     tensor: NoScaleTensor | ScaledTensor1x | GroupedNoScaleTensor | GroupedScaledTensor1x,
 ) -> DTypeLike:
-    """The type of the values of a tensor, quantized or not."""
+    """Returns the type of the values of a tensor, quantized or not."""
     return getattr(tensor, "dq_dtype", None) or tensor.data.dtype
 
 

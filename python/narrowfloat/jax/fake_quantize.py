@@ -16,7 +16,7 @@ from narrowfloat.jax.quantize.quantizer import Quantizer
 
 
 def zero_cotangents(tree: object) -> object:
-    """What a custom VJP returns for arguments that nothing flows to; integers have float0."""
+    """Returns the cotangents of arguments without gradients; those of integers are float0."""
 
     def zero(leaf: jax.Array) -> jax.Array | np.ndarray:
         if jnp.issubdtype(leaf.dtype, jnp.inexact):
@@ -75,7 +75,7 @@ _by_spec.defvjp(
 def fake_quantize(
     x: jax.Array, quantizer: Quantizer | str | None, flatten_axis: int = -1
 ) -> jax.Array:
-    """What `x` becomes when quantized and dequantized again, in its dtype and layout.
+    """Returns what `x` becomes when quantized and dequantized again, in its dtype and layout.
 
     quantizer: rowwise, unless it is colwise alone; its state is updated, as quantize() does it. Or
                the text form of any spec, "fp8_block1x128_e4m3" or "nvfp4:rht=1,...", as narrowfloat

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A linear layer with a weight for each group of rows, as experts have it."""
+"""A linear layer with one weight per group of rows, for experts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of mesh axes, for programs that say by name how their arrays lie.
+"""Names of mesh axes, for programs that place their arrays by name.
 
-Quantizing reads off the array itself what devices it lies on and needs none of this.
+Quantizing reads the devices from the array itself and needs none of this.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 @dataclass(frozen=True)
 class MeshResource:
-    """Which mesh axis serves data, tensor, tensor-sequence, sharded-parameter, pipeline and
-    context parallelism; None where there is none."""
+    """Names the mesh axis of each kind of parallelism; None where there is none.
+
+    dp_resource: data. tp_resource: tensor. tpsp_resource: tensor and sequence. fsdp_resource:
+    sharded parameters. pp_resource: pipeline. cp_resource: context.
+    """
 
     dp_resource: str | None = None
     tp_resource: str | None = None
@@ -34,7 +37,7 @@ _resource: ContextVar[MeshResource | None] = ContextVar("narrowfloat_jax_mesh", 
 
 
 def global_mesh_resource() -> MeshResource:
-    """The one of the global_shard_guard around. Errors: RuntimeError outside of any."""
+    """Returns the one of the global_shard_guard around. Errors: RuntimeError outside of any."""
     found = _resource.get()
     if found is None:
         raise RuntimeError("global_mesh_resource: there is no global_shard_guard around")
@@ -54,11 +57,11 @@ def global_shard_guard(resource: MeshResource) -> Iterator[None]:
 def with_sharding_constraint_by_logical_axes(
     x: jax.Array, logical_axis_names: Sequence[str | None] | None
 ) -> jax.Array:
-    """`x`, asked to lie as the names of its dimensions say.
+    """Returns `x`, asked to lie as the names of its dimensions say.
 
     A name is resolved by Flax's logical axis rules where a program uses Flax, and else stands for
     the mesh axis so called. Dimensions without a name, of a name that means no axis of the mesh,
-    or that the axis does not divide, lie anywhere, or as before on a mesh of explicit axes. No
+    or that the axis does not divide, may be anywhere, or as before on a mesh of explicit axes. No
     names or no mesh: nothing is asked.
     """
     mesh = jax.sharding.get_abstract_mesh()

@@ -21,7 +21,7 @@ _HELD = dict(NUMPY_DTYPES)  # and of codes
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray:
-    """The tensor's memory as an array; NumPy has no bfloat16 of its own.
+    """Returns the tensor's memory as an array; NumPy has no bfloat16 of its own.
 
     Errors: NotImplementedError unless it is on the CPU.
     """

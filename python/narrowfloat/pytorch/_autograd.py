@@ -6,16 +6,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+from narrowfloat.pytorch._types import Context, Quantized
 
-def without_gradients(function: Callable) -> Callable:
+Result = TypeVar("Result")
+
+
+def without_gradients(function: Callable[..., Result]) -> Callable[..., Result]:
     """Returns the function as torch.no_grad() decorates it, faster where gradients are off."""
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Result:
         if not torch.is_grad_enabled():
             return function(*args, **kwargs)
         with torch.no_grad():
@@ -29,14 +33,14 @@ class _QuantizeFunc(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: Context,
         tensor: torch.Tensor,
         quantize_impl: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
         return quantize_impl(tensor)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Context, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grad, None
 
 
@@ -44,12 +48,12 @@ class _DequantizeFunc(torch.autograd.Function):
     """Dequantizes in forward, lets the gradient through."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Any, dtype: torch.dtype) -> torch.Tensor:
+    def forward(ctx: Context, tensor: Quantized, dtype: torch.dtype) -> torch.Tensor:
         # Not the buffer itself: the output of a function becomes part of the graph.
         return tensor._decode(dtype).detach()
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Context, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grad, None
 
 
@@ -58,7 +62,7 @@ class _IdentityFunc(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: Context,
         tensor: torch.Tensor,
         init_kwargs: dict[str, Any] | None = None,
     ) -> torch.Tensor:
@@ -72,7 +76,7 @@ class _IdentityFunc(torch.autograd.Function):
         return quantized._rebuild(changes.pop("shape", None), **changes)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Context, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grad.to(ctx.input_dtype), None
 
 
@@ -81,7 +85,7 @@ class _ViewFunc(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: Context,
         tensor: torch.Tensor,
         shape: torch.Size | None = None,
     ) -> torch.Tensor:
@@ -90,22 +94,22 @@ class _ViewFunc(torch.autograd.Function):
         return tensor.detach() if shape is None else quantized._make_view(shape)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Context, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         if hasattr(grad, "_make_view"):
             return grad._make_view(ctx.input_shape), None
         return grad.reshape(ctx.input_shape), None
 
 
 class _ReshapeFunc(_ViewFunc):
-    """As _ViewFunc: quantized tensors are contiguous, so that a reshape is a view."""
+    """Does what _ViewFunc does: quantized tensors are contiguous, so that a reshape is a view."""
 
 
 def resolve_shape(shape: tuple[Any, ...], current: torch.Size) -> torch.Size:
-    """The shape that the arguments of view() ask for: ints or one sequence, at most one -1.
+    """Returns the shape that the arguments of view() ask for: ints or one sequence, at most one -1.
 
-    Errors: RuntimeError, as torch.Tensor.view has them.
+    Errors: RuntimeError, as torch.Tensor.view() raises it.
     """
     if len(shape) == 1 and not isinstance(shape[0], (int, torch.SymInt)):
         shape = tuple(shape[0])
-    # A tensor without memory knows every rule and every message.
+    # A meta tensor applies every rule and has every message.
     return torch.empty(current, device="meta").view(shape).shape

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
+from typing_extensions import TypeIs
 
 from narrowfloat.pytorch._inference import run_in_inference_mode
 from narrowfloat.pytorch._read_only import (
@@ -25,6 +26,10 @@ from narrowfloat.pytorch._read_only import (
     refuse_writes,
     unwrapped,
 )
+from narrowfloat.pytorch._types import Operator
+
+if TYPE_CHECKING:
+    from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 
 Row = Callable[..., Any]
 
@@ -38,7 +43,7 @@ _MOVES = "it moves one buffer, which would part codes from their scales"
 _quantized_tensor_passthrough_ops: set[Any] = set()
 
 
-def implements(operator: Any, *classes: type) -> Callable[[Row], Row]:
+def implements(operator: Operator, *classes: type) -> Callable[[Row], Row]:
     """Puts the decorated function in the table for tensors of these classes and those derived."""
 
     def register(row: Row) -> Row:
@@ -49,8 +54,8 @@ def implements(operator: Any, *classes: type) -> Callable[[Row], Row]:
     return register
 
 
-def find_row(operator: Any, cls: type) -> Row | None:
-    """The row of the closest class."""
+def find_row(operator: Operator, cls: type) -> Row | None:
+    """Returns the row of the closest class."""
     for base in cls.__mro__:
         row = _table.get((operator, base))
         if row is not None:
@@ -58,12 +63,12 @@ def find_row(operator: Any, cls: type) -> Row | None:
     return None
 
 
-def _is_quantized(value: Any) -> bool:
+def _is_quantized(value: object) -> TypeIs[QuantizedTensor]:
     return isinstance(value, torch.Tensor) and hasattr(value, "_plain")
 
 
 def _subject(args: tuple[Any, ...], kwargs: dict[str, Any]) -> type | None:
-    """Class of the first quantized tensor among the arguments."""
+    """Returns the class of the first quantized tensor among the arguments."""
     if args and _is_quantized(args[0]):
         return type(args[0])
     for leaf in tree_flatten((args, kwargs))[0]:
@@ -80,29 +85,29 @@ class WriteTarget:
         def _plain(self) -> torch.Tensor: ...
 
     def _plain_copy(self) -> torch.Tensor:
-        """The values as a plain tensor that shares nothing with this one."""
+        """Returns the values as a plain tensor that shares nothing with this one."""
         return self._plain()
 
     def _check_write(self, values: torch.Tensor) -> None:
-        """Errors: as quantize_() has them, where they do not depend on the values."""
+        """Raises the errors of quantize_() that do not depend on the values."""
 
     def _is_part(self) -> bool:
         """Returns whether a write may be refused because other parts share the scale."""
         return False
 
     def _live_buffers(self) -> list[torch.Tensor]:
-        """The buffers that are there."""
+        """Returns the buffers that are there."""
         return []
 
 
-def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def dispatch(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
     """Runs an operator that at least one quantized tensor takes part in."""
     if torch.is_inference_mode_enabled():
         return run_in_inference_mode(_run, func, args, kwargs, effect_of(func).aliases)
     return _run(func, args, kwargs)
 
 
-def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
     if func in _quantized_tensor_passthrough_ops:
         with torch._C._DisableTorchDispatch():
             return func(*args, **kwargs)
@@ -115,7 +120,7 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return run_dequantized(func, args, kwargs)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return value._plain() if _is_quantized(value) else unwrapped(value)
 
 
@@ -123,7 +128,7 @@ def _name_of(cls: type | None) -> str:
     return "a quantized tensor" if cls is None else f"a {cls.__name__}"
 
 
-def run_dequantized(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run_dequantized(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
     """Runs the operator on plain tensors and quantizes back what it wrote.
 
     A result that is a view of an argument refuses to be written.
@@ -145,7 +150,9 @@ def run_dequantized(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return read_only(result, f"{func} gave of {_name_of(_subject(args, kwargs))}")
 
 
-def _run_writing(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], effect: Effect) -> Any:
+def _run_writing(
+    func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], effect: Effect
+) -> object:
     """Runs an operator that writes arguments. Nothing is written if one of them refuses."""
     written = arguments_of(effect.written, args, kwargs)
     refuse_writes(func, written)
@@ -156,7 +163,7 @@ def _run_writing(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], effec
         )
     own = {id(target): target._plain_copy() for target in targets}
 
-    def plain(value: Any) -> Any:
+    def plain(value: object) -> object:
         return own[id(value)] if id(value) in own else _plain(value)
 
     plain_args, plain_kwargs = tree_map(plain, args), tree_map(plain, kwargs)
@@ -174,7 +181,7 @@ def _run_writing(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], effec
     return _returned(effect, written, result)
 
 
-def _quantize_back(func: Any, old: Any, new: torch.Tensor) -> None:
+def _quantize_back(func: Operator, old: QuantizedTensor, new: torch.Tensor) -> None:
     if old.shape != new.shape:
         raise ValueError(
             f"{func}: {_name_of(type(old))} of shape {tuple(old.shape)} cannot become "
@@ -183,11 +190,11 @@ def _quantize_back(func: Any, old: Any, new: torch.Tensor) -> None:
     old.quantize_(new)
 
 
-def _returned(effect: Effect, written: list[Any], result: Any) -> Any:
-    """The operator's result, with the written arguments themselves in it."""
+def _returned(effect: Effect, written: list[Any], result: object) -> object:
+    """Returns the operator's result, with the written arguments themselves in it."""
     if not effect.returned:
         return None
-    results = (result,) if len(effect.returned) == 1 else result
+    results: Any = (result,) if len(effect.returned) == 1 else result
     final = tuple(
         value if index is None else written[index]
         for value, index in zip(results, effect.returned, strict=True)

@@ -46,7 +46,8 @@ def _quantized(
         quantizer = None if quantizer is None else quantizer(name, value)
     elif value.dim() != 2:
         quantizer = None
-    return value if quantizer is None else quantizer(value.detach())
+    made: Any = value if quantizer is None else quantizer(value.detach())
+    return made
 
 
 def _written(

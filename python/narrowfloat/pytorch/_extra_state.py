@@ -2,16 +2,16 @@
 """The extra state of layers: its bytes, and pickles of TransformerEngine's layers.
 
 Only delayed scaling has such state. Unpickling runs whatever the file says, so that a pickle is
-judged by its opcodes first: the extra state of all other recipes is not worth it.
+checked by its opcodes first: other recipes have no state that is worth the risk.
 """
 
 import io
 import os
 import pickle
 import pickletools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 
@@ -28,7 +28,7 @@ _ARCHIVE = b"PK"  # begins what torch.save() writes
 
 
 class CheckpointExtraStatePolicy(Enum):
-    """What a recipe in a payload tells of the rest of it."""
+    """Whether the payload of a recipe may hold state."""
 
     STATELESS = "stateless"  # no state, unless the payload says so itself
     STATEFUL = "stateful"
@@ -48,17 +48,22 @@ _RECIPE_POLICIES: dict[tuple[str, str], CheckpointExtraStatePolicy] = {
 
 
 def is_stateless_recipe(recipe: Recipe) -> bool:
-    """Whether layers keep nothing of this recipe over time; of a CustomRecipe nobody knows."""
+    """Returns whether layers keep nothing of this recipe from one step to the next; False for a
+    CustomRecipe, whose state is not known.
+    """
     return not recipe.delayed() and not recipe.custom()
 
 
 def unsafe_pickle_extra_state_enabled() -> bool:
-    """Whether the user trusts pickled extra state: NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE is 1."""
+    """Returns whether the user trusts pickled extra state: NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE is
+    1.
+    """
     return os.environ.get(UNSAFE_PICKLE_EXTRA_STATE_ENV, "0") == "1"
 
 
 def should_load_extra_state_pickle(data: bytes, context: str) -> bool:
-    """False if the payload holds no state and is to be ignored, True if it may be unpickled.
+    """Returns False if the payload holds no state and is to be ignored, True if it may be
+    unpickled.
 
     `context` names the layer. Errors: RuntimeError if the payload holds state, or nobody knows what
     it holds, and the user has not said that it is to be trusted.
@@ -75,7 +80,7 @@ def should_load_extra_state_pickle(data: bytes, context: str) -> bool:
 
 
 class _Contents(NamedTuple):
-    """What a pickle names: its texts, and the objects it looks up, by module and name."""
+    """The names in a pickle: its texts, and the objects that it looks up, by module and name."""
 
     texts: set[str]
     lookups: set[tuple[str | None, str | None]]
@@ -112,7 +117,7 @@ def _contents_of(data: bytes) -> _Contents:
 
 
 def _walk(data: bytes, lookups: set[tuple[str | None, str | None]]) -> Iterator[str | None]:
-    """Every text that is pushed, in order; other pushes are None. Nothing is executed."""
+    """Yields every text that is pushed, in order; other pushes are None. Nothing is executed."""
     last: list[str | None] = [None, None]
     memo: dict[int, str | None] = {}
     operations: Iterator[tuple[Any, Any, Any]] = pickletools.genops(data)
@@ -148,10 +153,10 @@ class ExtraState(torch.Tensor):
     every other file it is a plain tensor of bytes.
     """
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         return self.as_subclass(torch.Tensor).__reduce_ex__(protocol)
 
-    def __create_write_items__(self, name: str, _: Any) -> list[Any]:
+    def __create_write_items__(self, name: str, _: object) -> list[Any]:
         from torch.distributed.checkpoint.metadata import MetadataIndex
         from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 
@@ -200,7 +205,7 @@ def _no_bytes() -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8)
 
 
-def _unpickled(data: bytes) -> Any:
+def _unpickled(data: bytes) -> Mapping[str, torch.Tensor]:
     """Unpickles what the user trusts; recipes of TransformerEngine are read as this library's."""
     if data.startswith(_ARCHIVE):
         return torch.load(io.BytesIO(data), weights_only=False)
@@ -208,7 +213,7 @@ def _unpickled(data: bytes) -> Any:
 
 
 class _RecipeUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> type:
         ours, theirs = _RECIPE_MODULES
         if module.startswith(theirs):
             module = ours

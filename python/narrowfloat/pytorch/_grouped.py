@@ -22,10 +22,10 @@ def group_quantize(
     noop_flag: torch.Tensor | None = None,
     output: GroupedTensorStorage | None = None,
 ) -> GroupedTensorStorage:
-    """`tensor` quantized by groups that lie one after another in its memory.
+    """Returns `tensor` quantized by groups that are stored one after another in it.
 
-    Shapes:  tensor (rows, cols). first_dims, last_dims: int64, one size a group, None where groups
-             have the same. What lies behind the last group is left alone.
+    Shapes:  tensor (rows, cols). first_dims, last_dims: int64, one size per group, None where all
+             are the same. Elements after the last group are ignored.
     tensor_offsets: follow from the sizes; the group keeps them unread. noop_flag: 1 leaves the
              codes as they are, which without `output` means not initialised.
     output:  a group of members of one shape that this quantizer has made; filled and returned.
@@ -63,7 +63,7 @@ def _check_output(
     shape: tuple[int, int],
     sizes: dict[str, torch.Tensor | None],
 ) -> None:
-    """Errors: ValueError unless `output` is what the quantizer makes for members of one shape."""
+    """Raises ValueError unless `output` is what the quantizer makes for members of one shape."""
     given = [name for name, value in sizes.items() if value is not None]
     if given or not output.all_same_shape():
         raise ValueError(
@@ -83,7 +83,7 @@ def _check_output(
 
 
 def parts_of(grouped: GroupedTensorStorage, tensor: torch.Tensor) -> list[torch.Tensor]:
-    """What of a plain tensor belongs to each group, as views.
+    """Returns what of a plain tensor belongs to each group, as views.
 
     Errors: ValueError if there is less in it than the groups hold.
     """
@@ -99,11 +99,13 @@ def parts_of(grouped: GroupedTensorStorage, tensor: torch.Tensor) -> list[torch.
 
 @torch.no_grad()
 def group_dequantize(input: GroupedTensorStorage, otype: DType) -> GroupedTensorStorage:
-    """The values as a grouped tensor without a quantizer, in that type."""
+    """Returns the values as a grouped tensor without a quantizer, in that type."""
     dtype = TE_DType_To_Torch[DType.cast(otype)]
     own = native(input)
     data = own.columnwise_data if own.rowwise_data is None else own.rowwise_data
+    assert data is not None
     plain = own._plain_like(dtype, data.device)
+    assert plain.rowwise_data is not None
     parts = parts_of(plain, plain.rowwise_data)
     for member, part in zip(own.split_into_quantized_tensors(), parts, strict=True):
         if part.numel():

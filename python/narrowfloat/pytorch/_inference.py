@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten
 
+from narrowfloat.pytorch._types import Operator
+
 Run = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 def run_in_inference_mode(
-    run: Run, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gives_views: bool
-) -> Any:
+    run: Run, func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], gives_views: bool
+) -> object:
     """Runs an operator so that it has the results that it has under no_grad().
 
     Requires: inference mode. Autograd is what takes composite operators apart elsewhere. A view of

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -43,6 +44,7 @@ _WITH_MEMORY = frozenset((torch.Tensor, torch.nn.Parameter))
 
 Tensor = torch.Tensor | None
 Buffers = tuple[Tensor, ...]  # one for each of ROLES
+Seeds = Sequence[int] | torch.Tensor  # seed and offset
 
 
 def in_memory(tensor: torch.Tensor) -> bool:
@@ -50,7 +52,7 @@ def in_memory(tensor: torch.Tensor) -> bool:
     return type(tensor) in _WITH_MEMORY and not tensor.is_meta
 
 
-def draw_seeds(src: torch.Tensor) -> Any:
+def draw_seeds(src: torch.Tensor) -> Seeds:
     """Draws a seed and an offset from PyTorch's generator; in a graph, a tensor of both."""
     if in_memory(src):
         return torch.randint(0, _graph_operators.SEED_BOUND, (2,)).tolist()
@@ -66,7 +68,7 @@ def quantize(
     scale: Tensor = None,
     amax: Tensor = None,
     amax_columnwise: Tensor = None,
-    seeds: Any = (0, 0),
+    seeds: Seeds = (0, 0),
 ) -> None:
     """Quantizes `src` into `buffers`.
 
@@ -101,7 +103,7 @@ def _quantize_in_graph(
     noop: Tensor,
     scale: Tensor,
     amaxes: tuple[Tensor, Tensor],
-    seeds: Any,
+    seeds: Seeds,
 ) -> None:
     """Does what quantize() does by an operator that writes nothing, and by copies."""
     drawn = seeds if isinstance(seeds, torch.Tensor) else None

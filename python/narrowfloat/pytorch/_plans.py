@@ -16,7 +16,7 @@ ROLES: tuple[str, ...] = tuple(_core.buffer_roles())
 
 
 class PlannedBuffer(NamedTuple):
-    """A buffer that a spec asks for."""
+    """A buffer of a plan."""
 
     role: str
     dtype: torch.dtype
@@ -87,7 +87,10 @@ def _plan_fields(
 
 
 def roles_of_directions(
-    scheme: str, options: tuple[tuple[str, Any], ...], directions: tuple[str, ...], shape: Any
+    scheme: str,
+    options: tuple[tuple[str, Any], ...],
+    directions: tuple[str, ...],
+    shape: tuple[int, ...],
 ) -> tuple[tuple[str, int, tuple[int, ...]], ...]:
     """Returns role, place among ROLES and shape of the buffers that these directions have."""
     try:
@@ -100,7 +103,10 @@ def roles_of_directions(
 
 @lru_cache(maxsize=1024)
 def _roles_of_directions(
-    scheme: str, options: tuple[tuple[str, Any], ...], directions: tuple[str, ...], shape: Any
+    scheme: str,
+    options: tuple[tuple[str, Any], ...],
+    directions: tuple[str, ...],
+    shape: tuple[int, ...],
 ) -> tuple[tuple[str, int, tuple[int, ...]], ...]:
     wanted = {f"{d}_{part}" for d in directions for part in ("data", "scale_inv")}
     wanted |= {f"amax_{d}" for d in directions}
@@ -131,7 +137,7 @@ def _plan_symbols(spec: _core.QuantSpec, shape: tuple[Any, ...]) -> tuple[Planne
     )
 
 
-def _evaluate(rule: tuple[tuple[int, ...], int, int], shape: tuple[Any, ...]) -> Any:
+def _evaluate(rule: tuple[tuple[int, ...], int, int], shape: tuple[Any, ...]) -> int:
     """Computes one size of a buffer from the tensor's shape."""
     dimensions, divisor, multiple = rule
     size: Any = 1
@@ -154,7 +160,7 @@ def numbers(shape: Iterable[Any]) -> tuple[int, ...]:
 
 
 def flatten_shape(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Rows and columns: all dimensions but the last, and the last; a scalar is 1 x 1."""
+    """Returns rows and columns: all dimensions but the last, and the last; a scalar is 1 x 1."""
     rows = 1
     for size in shape[:-1]:
         rows *= size

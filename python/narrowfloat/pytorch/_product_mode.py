@@ -23,10 +23,11 @@ _setting = _Setting()
 class product_mode:
     """Sets the mode of products, for the process or, as a context, until its end.
 
-    "reproducible" gives the same bytes on every machine and at every number of threads. "fast"
-    expands the codes to bfloat16 where that loses nothing, and uses PyTorch's bfloat16 product for
-    results in bfloat16; other products stay as they are. A layer's backward pass has the mode of
-    its forward pass. The first mode is that of the environment's NF_PRODUCT, else "reproducible".
+    mode: "reproducible" gives the same bytes on every machine and at every number of threads.
+    "fast" expands the codes to bfloat16 where that loses nothing, and uses PyTorch's bfloat16
+    product for results in bfloat16; other products stay as they are. A layer's backward pass has
+    the mode of its forward pass. The first mode is that of the environment's NF_PRODUCT, else
+    "reproducible".
     Errors: ValueError for another mode.
     """
 

@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decoded values that stand for a view of a quantized tensor and refuse to be written."""
+"""Decoded values in place of a view of a quantized tensor; a write to them raises."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Any, NamedTuple, SupportsIndex
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, SupportsIndex, TypeVar
 
+import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
 from narrowfloat.pytorch._inference import run_in_inference_mode
+from narrowfloat.pytorch._types import Context, Operator
+
+if TYPE_CHECKING:
+    from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
+
+
+Value = TypeVar("Value")
 
 
 class Effect(NamedTuple):
@@ -22,7 +30,7 @@ class Effect(NamedTuple):
 
 
 @cache
-def effect_of(operator: Any) -> Effect:
+def effect_of(operator: Operator) -> Effect:
     """Returns the effect of an operator, from its schema."""
     schema = operator._schema
     written = tuple(
@@ -30,7 +38,8 @@ def effect_of(operator: Any) -> Effect:
         for position, argument in enumerate(schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     )
-    sets = [schema.arguments[position].alias_info.before_set for position, _ in written]
+    infos = [schema.arguments[position].alias_info for position, _ in written]
+    sets = [info.before_set for info in infos if info is not None]
     returned = tuple(
         sets.index(info.before_set)
         if (info := result.alias_info) is not None and info.is_write and info.before_set in sets
@@ -44,7 +53,9 @@ def effect_of(operator: Any) -> Effect:
 def arguments_of(
     places: tuple[tuple[int, str], ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[Any]:
-    """The arguments at these places, by name or by position; None for one that was left out."""
+    """Returns the arguments at these places, by name or by position; None for one that was left
+    out.
+    """
     return [
         # By name: arguments behind a star, such as out=, are given as keywords.
         kwargs[name] if name in kwargs else args[position] if position < len(args) else None
@@ -55,7 +66,7 @@ def arguments_of(
 _rows: dict[Any, Callable[..., Any]] = {}  # of operators that read `transposed`
 
 
-def reads_transposed(operator: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def reads_transposed(operator: Operator) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Makes the decorated function run in place of `operator` on read-only values.
 
     It may return NotImplemented: then the operator runs on the values.
@@ -71,7 +82,7 @@ def reads_transposed(operator: Any) -> Callable[[Callable[..., Any]], Callable[.
 class ReadOnlyValues(torch.Tensor):
     """Values that `origin` gave; operators read them, views of them are read-only too.
 
-    A write would change a copy that nobody sees, in place of the quantized tensor.
+    A write would change a copy and not the quantized tensor.
     """
 
     _kept: torch.Tensor | None  # None: decoded when they are read, from `transposed`
@@ -98,7 +109,7 @@ class ReadOnlyValues(torch.Tensor):
 
     @classmethod
     def of_transpose(
-        cls, tensor: Any, origin: str, values: torch.Tensor | None = None
+        cls, tensor: QuantizedTensor, origin: str, values: torch.Tensor | None = None
     ) -> ReadOnlyValues:
         """Returns `tensor`, which is quantized, with its last two dimensions exchanged.
 
@@ -125,8 +136,12 @@ class ReadOnlyValues(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # PyTorch's own has no annotations
-        cls, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        cls,
+        func: Operator,
+        types: Sequence[type],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         if func.namespace == "c10d":  # its schemas do not say what is written
             values = next(v for v in tree_flatten(args)[0] if isinstance(v, cls))
@@ -138,24 +153,24 @@ class ReadOnlyValues(torch.Tensor):
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]  # of no types
         return f"{type(self).__name__}({self._values!r}, origin={self._origin!r})"
 
-    def numpy(self, *, force: bool = False) -> Any:
-        """The values as an array that cannot be written."""
+    def numpy(self, *, force: bool = False) -> np.ndarray:
+        """Returns the values as an array that cannot be written."""
         if self.requires_grad and not force:
             raise RuntimeError("numpy: a tensor that requires grad needs detach() first")
         array = self._values.detach().numpy(force=force)
         array.flags.writeable = False
         return array
 
-    def tolist(self) -> Any:
+    def tolist(self) -> list[Any]:
         return self._values.tolist()
 
-    def __dlpack__(self, **kwargs: Any) -> Any:
-        raise BufferError(f"dlpack: {_rule(self)}; clone() them to hand them on")
+    def __dlpack__(self, **kwargs: Any) -> NoReturn:
+        raise BufferError(f"dlpack: {_rule(self)}; clone() them to pass them on")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         return self._values.clone()
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         return self._values.clone().__reduce_ex__(protocol)
 
     def __tensor_flatten__(self) -> tuple[list[str], str]:
@@ -163,12 +178,15 @@ class ReadOnlyValues(torch.Tensor):
 
     @staticmethod
     def __tensor_unflatten__(
-        inner: dict[str, torch.Tensor], origin: str, outer_size: Any, outer_stride: Any
+        inner: dict[str, torch.Tensor],
+        origin: str,
+        outer_size: torch.Size,
+        outer_stride: tuple[int, ...],
     ) -> ReadOnlyValues:
         return ReadOnlyValues(inner["_values"], origin)
 
 
-def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
     """Runs an operator that reads read-only values. Errors: RuntimeError for a write to them."""
     row = _rows.get(func)
     if row is not None:
@@ -185,20 +203,20 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return read_only(result, origin)
 
 
-def unwrapped(value: Any) -> Any:
-    """The plain values of what refuses to be written; anything else as it is."""
-    return value._values if type(value) is ReadOnlyValues else value
+def unwrapped(value: Value) -> Value | torch.Tensor:
+    """Returns the plain values of read-only ones; returns any other value as it is."""
+    return value._values if isinstance(value, ReadOnlyValues) else value
 
 
-def read_only(tree: Any, origin: str) -> Any:
-    """`tree` with its tensors read-only."""
+def read_only(tree: object, origin: str) -> object:
+    """Returns `tree` with its tensors read-only."""
     return tree_map(
         lambda leaf: ReadOnlyValues(leaf, origin) if isinstance(leaf, torch.Tensor) else leaf, tree
     )
 
 
-def refuse_writes(func: Any, written: Any) -> None:
-    """Errors: RuntimeError if read-only values are among what an operator writes."""
+def refuse_writes(func: Operator, written: Iterable[object]) -> None:
+    """Raises RuntimeError if read-only values are among what an operator writes."""
     for value in written:
         if type(value) is ReadOnlyValues:
             raise RuntimeError(f"{func}: {_rule(value)}; write to the tensor, or to blocks of it")
@@ -217,14 +235,14 @@ class _ReadOnlyFunc(torch.autograd.Function):
     """Read-only values in forward, lets the gradient through."""
 
     @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, origin: str) -> torch.Tensor:
+    def forward(ctx: Context, values: torch.Tensor, origin: str) -> torch.Tensor:
         return ReadOnlyValues(values.detach(), origin)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Context, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grad, None
 
 
 def read_only_values(values: torch.Tensor, origin: str) -> torch.Tensor:
-    """Plain values that refuse to be written, in the graph of autograd that they are in."""
+    """Returns plain values that refuse to be written, in the graph of autograd that they are in."""
     return _ReadOnlyFunc.apply(values, origin)

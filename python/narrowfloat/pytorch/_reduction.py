@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
+from narrowfloat.pytorch._types import Group
 
-def reduce_max(amax: torch.Tensor, group: Any) -> None:
-    """The largest over the ranks of `group`, or of the world, in place."""
+
+def reduce_max(amax: torch.Tensor, group: Group) -> None:
+    """Replaces `amax` by the largest one over the ranks of `group`, or of the world."""
     torch.distributed.all_reduce(amax, op=torch.distributed.ReduceOp.MAX, group=group)

@@ -30,7 +30,7 @@ def swizzle_scales_for_gemm_(
 
 
 def _zero_padding(storage: SchemeStorage, scale: torch.Tensor, columnwise: bool) -> None:
-    """Whoever made the scales may have left anything there."""
+    """Zeros the padding of the scales, which whoever made them may have left uninitialised."""
     rows, cols = storage._spec().scale_content_shape(tuple(storage.shape), columnwise)
     scale[rows:].zero_()
     scale[:, cols:].zero_()

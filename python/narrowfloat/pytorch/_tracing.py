@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a tracer of torch.compile sees a quantizer: its fields, and one node that quantizes.
+"""Shows a tracer of torch.compile a quantizer: its fields, and one node that quantizes.
 
 The tracer reads every field, so that a compiled function runs only while the fields are the same,
 and the node holds a copy. A quantizer that is a value changes outside of graphs only. Tensors that
@@ -8,12 +8,19 @@ belong to a quantizer, such as the scale of delayed scaling, are arguments of th
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from narrowfloat.pytorch._autograd import _QuantizeFunc
+from narrowfloat.pytorch._types import Quantized
 from narrowfloat.pytorch._values import ValueSemantics, node_of_copy, rebuild_value
+
+if TYPE_CHECKING:
+    from narrowfloat.pytorch.quantized_tensor import Quantizer
+
+# The tensors that a quantizer makes.
+Made = TypeVar("Made", bound="Quantized")
 
 # Fields that hold quantizers.
 CHILDREN = ("rowwise_quantizer", "columnwise_quantizer")
@@ -24,11 +31,13 @@ class QuantizeNode(ValueSemantics):
 
     VALUE_FIELDS = ("cls", "fields")
 
-    def __init__(self, cls: Any, fields: tuple[tuple[str, Any], ...]) -> None:
+    def __init__(self, cls: type[Quantizer], fields: tuple[tuple[str, Any], ...]) -> None:
         self.cls = cls
         self.fields = fields
 
-    def __call__(self, tensor: torch.Tensor, out: Any, state: tuple[torch.Tensor, ...]) -> Any:
+    def __call__(
+        self, tensor: torch.Tensor, out: Quantized | None, state: tuple[torch.Tensor, ...]
+    ) -> torch.Tensor:
         """Returns `tensor` quantized, into `out` if there is one."""
         if (node := node_of_copy(self, tensor, tensor, out, state)) is not None:
             return node
@@ -41,7 +50,7 @@ class QuantizeNode(ValueSemantics):
             made._quantizer = None  # the graph's tensors must not leave it
         return made
 
-    def build(self, state: tuple[torch.Tensor, ...] = ()) -> Any:
+    def build(self, state: tuple[torch.Tensor, ...] = ()) -> Quantizer:
         """Returns a quantizer of these fields and this state; children are nodes too."""
         fields = [(n, v.build() if isinstance(v, QuantizeNode) else v) for n, v in self.fields]
         return rebuild_value(self.cls, (*fields, *zip(self.cls.STATE_FIELDS, state, strict=True)))
@@ -54,10 +63,10 @@ class QuantizeNode(ValueSemantics):
 QuantizeNode.register_value_class()
 
 
-def quantize_as_node(quantizer: Any, tensor: torch.Tensor) -> torch.Tensor:
+def quantize_as_node(quantizer: Quantizer[Made], tensor: torch.Tensor) -> Made:
     """Quantizes inside a node, which holds tensors only.
 
-    A tensor of the family without a gradient stands for a bare storage.
+    Returns a tensor of the family without a gradient in place of a bare storage.
     """
     if not quantizer.internal and torch.is_grad_enabled():
         return _QuantizeFunc.apply(tensor, quantizer.quantize_impl)
@@ -66,7 +75,7 @@ def quantize_as_node(quantizer: Any, tensor: torch.Tensor) -> torch.Tensor:
     return quantizer.quantize_impl(tensor.detach())
 
 
-def has_node(quantizer: Any) -> bool:
+def has_node(quantizer: Quantizer) -> bool:
     """Returns whether a graph can hold a call of the quantizer as one node."""
     if type(quantizer) not in ValueSemantics._node_classes:
         return False
@@ -76,7 +85,7 @@ def has_node(quantizer: Any) -> bool:
     return all(has_node(child) and not child.STATE_FIELDS for child in children)
 
 
-def node_of(quantizer: Any) -> QuantizeNode:
+def node_of(quantizer: Quantizer) -> QuantizeNode:
     """Returns the node of a quantizer that has one. The tracer reads every field here."""
     fields = []
     for name in quantizer.VALUE_FIELDS:
@@ -85,13 +94,16 @@ def node_of(quantizer: Any) -> QuantizeNode:
     return QuantizeNode(type(quantizer), tuple(fields))
 
 
-def quantize_in_graph(quantizer: Any, tensor: torch.Tensor, out: Any) -> Any:
+def quantize_in_graph(
+    quantizer: Quantizer[Made], tensor: torch.Tensor, out: Quantized | None
+) -> Made:
     """Quantizes by one node of the graph. The tracer follows this function."""
     node = node_of(quantizer)
     state = tuple([getattr(quantizer, name) for name in quantizer.STATE_FIELDS])
-    made = node(tensor, out, state)
+    made: Any = node(tensor, out, state)
     if out is not None:
-        return out
+        filled: Any = out
+        return filled
     if state:
         made._quantizer = quantizer.copy()
     return made

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import NotImplementedType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -28,7 +29,7 @@ TensorLike: TypeAlias = "torch.Tensor | QuantizedTensorStorage"
 
 # The result of a row of the operator table; NotImplemented runs the operator on plain values.
 RowResult: TypeAlias = torch.Tensor | NotImplementedType
-RowResults: TypeAlias = list[torch.Tensor] | NotImplementedType
+RowResults: TypeAlias = Sequence[torch.Tensor] | NotImplementedType
 
 
 if not TYPE_CHECKING:
@@ -41,5 +42,6 @@ else:
         needs_input_grad: tuple[bool, ...]
         saved_tensors: tuple[torch.Tensor, ...]
 
-        def __getattr__(self, name: str) -> Any: ...  # a field of any type
-        def __setattr__(self, name: str, value: Any) -> None: ...  # likewise
+        def save_for_backward(self, *tensors: torch.Tensor | None) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401  # a field of any type
+        def __setattr__(self, name: str, value: Any) -> None: ...  # noqa: ANN401  # likewise

@@ -13,10 +13,11 @@ from torch._compile import _disable_dynamo
 from torch._library import opaque_object
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Value = TypeVar("Value")
 
 
 def never_traced(function: Function) -> Function:
-    """No tracer takes a running call of `function`, or a call inside it, as code to compile.
+    """Marks `function` so that no tracer compiles a running call of it, or a call inside it.
 
     Does the same as torch._dynamo.eval_frame.skip_code_recursive(), without importing the compiler.
     """
@@ -27,7 +28,9 @@ def never_traced(function: Function) -> Function:
 
 
 def constant_of_graphs(function: Function) -> Function:
-    """A tracer calls `function`, whose arguments must be values, and keeps the result.
+    """Marks `function` so that a tracer calls it and keeps the result.
+
+    Its arguments must be values.
 
     What torch.compiler.assume_constant_result() does, without importing the compiler.
     """
@@ -63,7 +66,7 @@ def run_without_graph(rule: str) -> None:
     raise UserError(UserErrorType.ANTI_PATTERN, rule)
 
 
-def node_of_copy(value: Any, first: Any, *args: Any) -> Any:
+def node_of_copy(value: object, first: object, *args: Any) -> Any:  # noqa: ANN401  # stands for a result
     """Returns the node that calls `value` in a graph that torch.fx copies; None: it copies none.
 
     A copy runs a graph with proxies, and calls the constants of the graph with them.
@@ -74,7 +77,7 @@ def node_of_copy(value: Any, first: Any, *args: Any) -> Any:
     return first.tracer.create_proxy("call_method", "__call__", (value, *args), {})
 
 
-def guard_fields(value: Any) -> None:
+def guard_fields(value: ValueSemantics) -> None:
     """Lets the function that is being compiled run only while these fields are the same.
 
     Precondition: is_called_by_tracer(). Its own guard compares an object with itself.
@@ -90,13 +93,13 @@ def guard_fields(value: Any) -> None:
 
 
 @_disable_dynamo
-def copy_outside(copy: Callable[[Any], Any], value: Any) -> Any:
+def copy_outside(copy: Callable[[Value], Value], value: Value) -> Value:
     """Breaks the graph and returns a copy, which the rest of the function takes as an argument."""
     return copy(value)
 
 
 @_disable_dynamo
-def write_outside(value: Any, **fields: Any) -> None:
+def write_outside(value: object, **fields: Any) -> None:
     """Breaks the graph and sets the fields, of which a graph holds a copy."""
     for name, field in fields.items():
         setattr(value, name, field)
@@ -117,7 +120,7 @@ class ValueSemantics:
 
     @classmethod
     def register_value_class(cls, *fields: str) -> None:
-        """From now on objects of this very class compare by the base's fields and these.
+        """Makes objects of this very class compare by the base's fields and these.
 
         They are constants of graphs then, and arguments of custom operators.
         """
@@ -132,7 +135,7 @@ class ValueSemantics:
 
     @classmethod
     def register_node_class(cls, *fields: str, state: tuple[str, ...] = ()) -> None:
-        """From now on graphs hold calls of quantizers of this very class as one node.
+        """Makes graphs hold calls of quantizers of this very class as one node.
 
         fields: beside the base's, what decides the bytes. state: fields that hold tensors.
         """
@@ -141,11 +144,11 @@ class ValueSemantics:
         ValueSemantics._node_classes.add(cls)
 
     @never_traced
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         self._write_field(name, value)
 
     @never_traced  # the object may lack fields yet, which a tracer would read
-    def _write_field(self, name: str, value: Any) -> None:
+    def _write_field(self, name: str, value: object) -> None:
         # A tracer would write once, while it compiles, and no more.
         if not torch.compiler.is_dynamo_compiling() and is_written_by_tracer(3):
             run_without_graph(
@@ -165,7 +168,7 @@ class ValueSemantics:
         return tuple(self.__dict__[name] for name in self.VALUE_FIELDS)
 
     def _fields(self) -> tuple[tuple[str, Any], ...]:
-        """Names and values of what decides equality."""
+        """Returns the names and values of what decides equality."""
         return tuple(zip(self.VALUE_FIELDS, self._value_key(), strict=True))
 
     def __eq__(self, other: object) -> bool:
@@ -184,20 +187,20 @@ class ValueSemantics:
         """Makes the fields that follow from VALUE_FIELDS."""
 
     def __fx_repr__(self) -> tuple[str, dict[str, Any]]:
-        """An expression that builds this value again, and the names in it."""
+        """Returns an expression that builds this value again, and the names in it."""
         fields = self._fields()
         name = f"_rebuild_{type(self).__name__}"
         items = ", ".join(f"({field!r}, {_literal(value)})" for field, value in fields)
         return f"{name}(({items},))", {name: _Rebuild(type(self))}
 
 
-def _literal(value: Any) -> str:
+def _literal(value: object) -> str:
     return (
         repr(int(value)) if isinstance(value, int) and not isinstance(value, bool) else repr(value)
     )
 
 
-def same_configuration(first: Any, second: Any) -> bool:
+def same_configuration(first: object, second: object) -> bool:
     """Returns whether two quantizers, or None, make the same bytes of equal state."""
     if type(first) is not type(second):
         return False
@@ -213,11 +216,11 @@ class _Rebuild:
     def __init__(self, cls: type) -> None:
         self.cls = cls
 
-    def __call__(self, fields: tuple[tuple[str, Any], ...]) -> Any:
+    def __call__(self, fields: tuple[tuple[str, Any], ...]) -> object:
         return rebuild_value(self.cls, fields)
 
 
-def rebuild_value(cls: type, fields: tuple[tuple[str, Any], ...]) -> Any:
+def rebuild_value(cls: type[Value], fields: tuple[tuple[str, Any], ...]) -> Value:
     """Builds a value of a class from its fields, without calling its constructor."""
     value: Any = object.__new__(cls)
     value.__dict__.update(fields)

@@ -53,7 +53,7 @@ class DType(IntEnum):
 
 
 class FP8FwdTensorIdx(IntEnum):
-    """Slots of a layer's forward pass, three a product."""
+    """Slots of a layer's forward pass, three per product."""
 
     GEMM1_INPUT = 0
     GEMM1_WEIGHT = 1
@@ -67,7 +67,7 @@ class FP8FwdTensorIdx(IntEnum):
 
 
 class FP8BwdTensorIdx(IntEnum):
-    """Slots of a layer's backward pass, two a product."""
+    """Slots of a layer's backward pass, two per product."""
 
     GRAD_OUTPUT1 = 0
     GRAD_INPUT1 = 1
@@ -90,7 +90,7 @@ TE_DType_To_Torch: dict[DType, torch.dtype] = {ours: theirs for theirs, ours in 
 _BY_NAME: dict[str, DType] = {str(t).removeprefix("torch."): ours for t, ours in TE_DType.items()}
 _BY_NAME[ELEMENT_DTYPES["e2m1"]] = DType.kFloat4E2M1
 
-# Names of the element formats, as schemes have them.
+# Names of the element formats in names of schemes.
 ELEMENTS: dict[DType, str] = {
     DType.kFloat8E4M3: "e4m3",
     DType.kFloat8E5M2: "e5m2",
@@ -99,7 +99,7 @@ ELEMENTS: dict[DType, str] = {
 
 
 def element_of(dtype: DType) -> str:
-    """Name of an element format. Errors: ValueError if `dtype` is not one."""
+    """Returns the name of an element format. Errors: ValueError if `dtype` is not one."""
     if dtype not in ELEMENTS:
         formats = ", ".join(member.name for member in ELEMENTS)
         raise ValueError(

@@ -10,6 +10,7 @@ from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel
 from torch.distributed.tensor.placement_types import Placement
 
+from narrowfloat.pytorch._types import Group
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, Quantizer
 from narrowfloat.pytorch.tensor._fsdp import gather_shards
 from narrowfloat.pytorch.tensor._gather import gather_quantized, joiner
@@ -18,14 +19,17 @@ __all__ = ["QuantizedColwiseParallel", "gather_along_first_dim"]
 
 
 def gather_along_first_dim(
-    inp: Any, process_group: Any, async_op: bool = False, quantizer: Quantizer | None = None
+    inp: torch.Tensor,
+    process_group: Group,
+    async_op: bool = False,
+    quantizer: Quantizer | None = None,
 ) -> tuple[Any, Any]:
     """Gathers the tensors of all ranks along the first dimension; returns the result and a work.
 
     Requires: tensors of one shape on all ranks. With a quantizer the result has the bytes that the
-    quantizer gives the gathered values: amaxes are reduced first, then codes and scales travel.
-    Values travel, and every rank quantizes them, where a rank's rows do not end with blocks, and
-    for quantizers that gather_quantized() names. Only plain values travel in the background;
+    quantizer gives the gathered values: amaxes are reduced first, then codes and scales are sent.
+    Values are sent, and every rank quantizes them, where a rank's rows do not end with blocks, and
+    for quantizers that gather_quantized() names. Only plain values are sent in the background;
     otherwise the work is None.
     Errors: RuntimeError, on every rank, for quantized tensors that cannot be joined.
     """
@@ -49,7 +53,7 @@ class QuantizedColwiseParallel(ColwiseParallel):
 
     The input is sharded along a dimension of tokens, input_layouts; Shard(0) if it is None. The
     result has the bits of ColwiseParallel, which gathers values. Inside `autocast` the layer
-    quantizes its part of the input, and the codes and scales travel. Values travel without a
+    quantizes its part of the input, and the codes and scales are sent. Values are sent without a
     recipe, with backward_override, under debug features, and where parts end inside a block. The
     gradient of the input is reduced and scattered in the type of the input.
     """

@@ -1,22 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all quantized tensors have in common: bare storages, quantizers, and tensors over them."""
+"""The base classes of quantizers and of quantized tensors with autograd."""
 
 from __future__ import annotations
 
 import abc
 import copy
-import warnings
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, SupportsIndex
 
 import torch
+from typing_extensions import TypeVar
 
 from narrowfloat.pytorch import _dispatch
 from narrowfloat.pytorch._autograd import _IdentityFunc, _QuantizeFunc
+from narrowfloat.pytorch._quantized_storage import (
+    QuantizedTensorStorage,
+    prepare_for_saving,
+    restore_from_func_ctx,
+    restore_from_saved,
+)
 from narrowfloat.pytorch._tracing import has_node, quantize_as_node, quantize_in_graph
+from narrowfloat.pytorch._types import Operator, Quantized, TensorLike
 from narrowfloat.pytorch._values import (
     ValueSemantics,
     copy_outside,
@@ -27,189 +34,26 @@ from narrowfloat.pytorch._values import (
     write_outside,
 )
 
+__all__ = [
+    "QuantizedTensor",
+    "QuantizedTensorStorage",
+    "Quantizer",
+    "prepare_for_saving",
+    "restore_from_func_ctx",
+    "restore_from_saved",
+]
 
-class QuantizedTensorStorage:
-    """The buffers of a quantized tensor, without autograd and without torch's operators.
-
-    Fields of every family: `_dtype`, the nominal type, and `_quantizer`, the tensor's own.
-    """
-
-    HOLDS_VALUES: ClassVar[bool] = False  # in high precision, in place of codes and scales
-
-    _dtype: torch.dtype
-    _quantizer: Any  # a Quantizer of the family, or None
-
-    if TYPE_CHECKING:
-        # What a family brings: its buffers and settings, the methods that follow from its table,
-        # and those of torch.Tensor where it is one.
-        def __getattr__(self, name: str) -> Any: ...
-        def __setattr__(self, name: str, value: Any) -> None: ...
-
-    @property
-    def custom(self) -> bool:
-        """Whether products of this tensor are its own quantizer's business."""
-        return False
-
-    @property
-    def shape(self) -> torch.Size:
-        """Shape of the tensor that was quantized."""
-        return torch.Size(self.size())
-
-    def _leaves(self) -> list[QuantizedTensorStorage]:
-        """The storages that have buffers: itself, or those that it consists of."""
-        return [self]
-
-    def _block_boundary(self, along_rows: bool) -> int:
-        """Returns the number of rows, or of columns, that a part's ends must be a multiple of."""
-        return 1
-
-    def update_usage(
-        self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
-    ) -> None:
-        """Keeps (None), drops (False) or requires (True) each direction."""
-        raise NotImplementedError(
-            f"{self.__class__.__name__} class does not implement update_usage function"
-        )
-
-    def get_usages(self) -> dict[str, bool]:
-        """Which directions have their buffers."""
-        raise NotImplementedError(
-            f"{self.__class__.__name__} class does not implement get_usages function"
-        )
-
-    def prepare_for_saving(
-        self,
-    ) -> tuple[list[torch.Tensor | None], QuantizedTensorStorage]:
-        """Hands the buffers out and keeps the rest; restore_from_saved() takes them back."""
-        raise NotImplementedError(
-            f"{self.__class__.__name__} class does not implement prepare_for_saving function"
-        )
-
-    def restore_from_saved(
-        self, tensors: Sequence[torch.Tensor | None]
-    ) -> Sequence[torch.Tensor | None]:
-        """Takes its buffers from the front and returns what is left."""
-        raise NotImplementedError(
-            f"{self.__class__.__name__} class does not implement restore_from_saved function"
-        )
-
-    def _get_quantizer(self) -> Quantizer:
-        """The tensor's quantizer, or the family's default one."""
-        if self._quantizer is not None:
-            return self._quantizer
-        return self._build_default_quantizer()
-
-    def _build_default_quantizer(self) -> Quantizer:
-        raise ValueError(
-            f"{self.__class__.__name__} has no quantizer and no default quantizer is available"
-        )
-
-    def quantize_(
-        self, tensor: torch.Tensor, *, noop_flag: torch.Tensor | None = None
-    ) -> QuantizedTensorStorage:
-        """Quantizes `tensor` into these buffers; a noop_flag of 1 leaves them."""
-        if isinstance(tensor, QuantizedTensorStorage):
-            tensor = tensor.dequantize()
-        self._get_quantizer().update_quantized(tensor, self, noop_flag=noop_flag)
-        return self
-
-    def update_quantizer(self, quantizer: Quantizer) -> None:
-        """Replaces the quantizer, with a warning. Errors: RuntimeError if there was none."""
-        if self._quantizer is None:
-            raise RuntimeError("To be updated, the quantized tensor must already have a quantizer")
-        if self._quantizer is not quantizer:
-            warnings.warn("Quantizer is being updated, results may change", stacklevel=2)
-            self._quantizer = quantizer
-
-    def copy_from_storage(self, src: QuantizedTensorStorage) -> None:
-        """Copies the buffers that both sides have."""
-        raise NotImplementedError(
-            f"{self.__class__.__name__} class does not implement copy_from_storage function"
-        )
-
-    def clear(self) -> None:
-        """Releases the memory of the buffers; again is fine."""
-        raise NotImplementedError(
-            f"{self.__class__.__name__} class does not implement clear function"
-        )
-
-    def fsdp_buffer_fields(self) -> tuple[str, ...]:
-        """Names of the buffers that travel in an all-gather, in order."""
-        raise NotImplementedError(
-            f"{self.__class__.__name__} class does not implement fsdp_buffer_fields function"
-        )
-
-    def fsdp_extract_buffers(self) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
-        """Those buffers as they travel, and what rebuilding them takes."""
-        raise NotImplementedError(
-            f"{self.__class__.__name__} class does not implement fsdp_extract_buffers function"
-        )
-
-    def fsdp_assign_gathered(self, buffers: Sequence[torch.Tensor], meta: dict[str, Any]) -> None:
-        """Takes gathered buffers in place of its own."""
-        raise NotImplementedError(
-            f"{self.__class__.__name__} class does not implement fsdp_assign_gathered function"
-        )
+# The tensors that a quantizer makes.
+TensorT_co = TypeVar("TensorT_co", covariant=True, bound="Quantized", default="Quantized")
 
 
-def prepare_for_saving(
-    *tensors: torch.Tensor | QuantizedTensorStorage | None,
-) -> tuple[list[torch.Tensor | None], list[QuantizedTensorStorage | None]]:
-    """Plain tensors for ctx.save_for_backward, and the objects that take them back.
+class Quantizer(ValueSemantics, abc.ABC, Generic[TensorT_co]):
+    """Makes quantized tensors of one format, and stores none of them.
 
-    A storage expands to its buffers and is an empty shell until it is restored.
-    """
-    saved: list[torch.Tensor | None] = []
-    objects: list[QuantizedTensorStorage | None] = []
-    for tensor in tensors:
-        if tensor is None or isinstance(tensor, torch.Tensor):
-            saved.append(tensor)
-            objects.append(None)
-        else:
-            buffers, shell = tensor.prepare_for_saving()
-            saved.extend(buffers)
-            objects.append(shell)
-    return saved, objects
+    `rowwise_usage`, `columnwise_usage`: the directions of new tensors. `internal`: makes bare
+    storages in place of tensors. `optimize_for_gemm`: swizzles scales, in formats that allow it.
 
-
-def restore_from_saved(
-    tensors: Sequence[QuantizedTensorStorage | None],
-    saved_tensors: Sequence[torch.Tensor | None],
-    return_saved_tensors: bool = False,
-) -> Any:
-    """What prepare_for_saving() took apart; optionally also the entries that were left over."""
-    left = list(saved_tensors)
-    restored: list[torch.Tensor | QuantizedTensorStorage | None] = []
-    for shell in tensors:
-        if shell is None or isinstance(shell, torch.Tensor):
-            restored.append(left[0])
-            left = left[1:]
-        else:
-            left = list(shell.restore_from_saved(left))
-            restored.append(shell)
-    return (restored, left) if return_saved_tensors else restored
-
-
-def restore_from_func_ctx(ctx: Any, return_saved_tensors: bool = False) -> Any:
-    """restore_from_saved() of `ctx.tensor_objects` and `ctx.saved_tensors`.
-
-    The objects are dropped from `ctx`, so that their memory can go.
-    Errors: AttributeError if there are none.
-    """
-    if not hasattr(ctx, "tensor_objects") or ctx.tensor_objects is None:
-        raise AttributeError("ctx must have .tensor_objects to restore saved tensors")
-    restored = restore_from_saved(
-        ctx.tensor_objects, ctx.saved_tensors, return_saved_tensors=return_saved_tensors
-    )
-    ctx.tensor_objects = None
-    return restored
-
-
-class Quantizer(ValueSemantics, abc.ABC):
-    """How tensors are quantized; builds them, holds none.
-
-    `rowwise_usage`, `columnwise_usage`: the directions to make. `internal`: make bare storages.
-    `optimize_for_gemm`: lay scales out as matrix products read them, where the format can.
+    rowwise, columnwise: the first values of rowwise_usage and columnwise_usage.
     """
 
     VALUE_FIELDS: tuple[str, ...] = (
@@ -220,10 +64,10 @@ class Quantizer(ValueSemantics, abc.ABC):
     )
 
     if TYPE_CHECKING:
-        # What a family brings: its options, its classes, and what it plans by.
-        def __getattr__(self, name: str) -> Any: ...
+        # A family defines its options, its classes, and the methods that plan its buffers.
+        def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401  # a field of any type
 
-    QUANTIZES_OUTPUTS: ClassVar[bool] = False  # whether products may be quantized by it
+    QUANTIZES_OUTPUTS: ClassVar[bool] = False  # whether it may quantize results of products
     COLUMNS_ALONE: ClassVar[bool] = False  # whether it makes columns without rows in every format
     SCALE_IS_GIVEN: ClassVar[bool] = False  # before the values are known (delayed scaling)
     COLUMNS_CANNOT_BE_GATHERED: ClassVar[bool] = False  # from shards along the rows
@@ -246,24 +90,27 @@ class Quantizer(ValueSemantics, abc.ABC):
 
     @property
     def custom(self) -> bool:
-        """Whether this quantizer brings its own products (`qgemm`)."""
+        """Returns whether this quantizer computes products itself (`qgemm`)."""
         return False
 
     @abc.abstractmethod
     def update_quantized(
         self,
         src: torch.Tensor,
-        dst: Any,
+        dst: Quantized,
         *,
         noop_flag: torch.Tensor | None = None,
-    ) -> Any:
-        """Quantizes `src` into the buffers of `dst`; a noop_flag of 1 leaves every byte."""
+    ) -> Quantized:
+        """Quantizes `src` into the buffers of `dst` and returns `dst`.
 
-    def _check_update(self, src: torch.Tensor, dst: Any) -> None:
-        """Errors: as update_quantized() has them, where they do not depend on the values."""
+        Leaves every byte as it is if noop_flag is 1.
+        """
 
-    def quantize_impl(self, tensor: torch.Tensor) -> Any:
-        """A new quantized tensor, outside of autograd."""
+    def _check_update(self, src: torch.Tensor, dst: Quantized) -> None:
+        """Raises the errors of update_quantized() that do not depend on the values."""
+
+    def quantize_impl(self, tensor: torch.Tensor) -> TensorT_co:
+        """Returns a new quantized tensor, outside of autograd."""
         raise NotImplementedError(
             f"{self.__class__.__name__} class does not implement quantize_impl function"
         )
@@ -272,18 +119,24 @@ class Quantizer(ValueSemantics, abc.ABC):
         self,
         tensor: torch.Tensor,
         *,
-        out: Any = None,
+        out: Quantized | None = None,
         dtype: torch.dtype | None = None,
-    ) -> Any:
-        """`tensor` quantized: into `out`, or new, with a straight-through gradient."""
+    ) -> TensorT_co:
+        """Returns `tensor` quantized, in `out` or in a new tensor with a straight-through gradient.
+
+        A quantizer whose `internal` is set returns a bare storage instead.
+        Errors: TypeError unless `tensor` is a torch.Tensor; as the family defines them.
+        """
         if torch.compiler.is_dynamo_compiling() and has_node(self):
             return quantize_in_graph(self, tensor, out)
         if not isinstance(tensor, torch.Tensor) and not isinstance(tensor, QuantizedTensorStorage):
             raise TypeError(
                 f"quantize: the input must be a torch.Tensor, got {type(tensor).__name__}"
             )
+        result: Any
         if out is not None:
-            return self.update_quantized(tensor, out)
+            result = self.update_quantized(tensor, out)
+            return result
         if self.internal and torch.compiler.is_compiling() and has_node(self):
             return quantize_as_node(self, tensor)
         if (
@@ -294,14 +147,15 @@ class Quantizer(ValueSemantics, abc.ABC):
             result = _QuantizeFunc.apply(tensor, self.quantize_impl)
         else:
             result = self.quantize_impl(tensor)
-        # A process group never stays on a tensor.
+        # A tensor never keeps a process group.
         own = getattr(result, "_quantizer", None)
         if own is not None and getattr(own, "with_amax_reduction", False):
             own.with_amax_reduction = False
             own.amax_reduction_group = None
         return result
 
-    def __call__(self, tensor: torch.Tensor) -> Any:
+    def __call__(self, tensor: torch.Tensor) -> TensorT_co:
+        """Returns quantize() of `tensor`."""
         if not torch.compiler.is_dynamo_compiling():
             if (node := node_of_copy(self, tensor, tensor)) is not None:
                 return node
@@ -309,8 +163,8 @@ class Quantizer(ValueSemantics, abc.ABC):
                 guard_fields(self)
         return self.quantize(tensor)
 
-    def multi_quantize(self, list_of_tensors: Iterable[torch.Tensor]) -> list[Any]:
-        """quantize() of each."""
+    def multi_quantize(self, list_of_tensors: Iterable[torch.Tensor]) -> list[TensorT_co]:
+        """Returns quantize() of each tensor."""
         return [self.quantize(tensor) for tensor in list_of_tensors]
 
     def make_empty(
@@ -321,18 +175,18 @@ class Quantizer(ValueSemantics, abc.ABC):
         device: torch.device | str | None = None,
         requires_grad: bool = False,
         pin_memory: bool = False,
-    ) -> Any:
-        """A quantized tensor whose buffers are not initialised."""
+    ) -> TensorT_co:
+        """Returns a quantized tensor whose buffers are not initialised."""
         raise NotImplementedError(
             f"{self.__class__.__name__} class does not implement make_empty function, "
             "required for construction of unintialized quantized tensor"
         )
 
     def calibrate(self, tensor: torch.Tensor) -> None:
-        """Updates state without quantizing; most quantizers have none."""
+        """Updates the quantizer's state from `tensor` without quantizing; most have no state."""
 
     def set_usage(self, *, rowwise: bool | None = None, columnwise: bool | None = None) -> None:
-        """Changes the directions to make; None keeps one as it is."""
+        """Sets the directions of new tensors; None leaves one as it is."""
         given = {"rowwise_usage": rowwise, "columnwise_usage": columnwise}
         changed = {n: v for n, v in given.items() if v is not None and v != getattr(self, n)}
         if changed and torch.compiler.is_dynamo_compiling() and self._is_value():
@@ -342,11 +196,11 @@ class Quantizer(ValueSemantics, abc.ABC):
             setattr(self, name, value)
 
     def get_usages(self) -> dict[str, bool]:
-        """The directions to make."""
+        """Returns the directions of new tensors."""
         return {"rowwise": self.rowwise_usage, "columnwise": self.columnwise_usage}
 
     def copy(self) -> Self:
-        """Another quantizer with this configuration; tensors of state are shared."""
+        """Returns another quantizer with this configuration, which shares the tensors of state."""
         if torch.compiler.is_dynamo_compiling() and self._is_value():
             return copy_outside(type(self).copy, self)
         other = object.__new__(type(self))
@@ -354,55 +208,60 @@ class Quantizer(ValueSemantics, abc.ABC):
         return other
 
     @never_traced
-    def __deepcopy__(self, memo: dict[int, Any]) -> Quantizer:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         if torch.compiler.is_dynamo_compiling() and self._is_value():
             return copy_outside(copy.deepcopy, self)
         other = memo[id(self)] = object.__new__(type(self))
         other.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         return other
 
-    def onnx_quantize(self, tensor: torch.Tensor) -> Any:
-        """Not part of narrowfloat."""
+    def onnx_quantize(self, tensor: torch.Tensor) -> NoReturn:
+        """Raises NotImplementedError: ONNX export is not supported."""
         raise NotImplementedError(f"{self.__class__.__name__} has no ONNX form")
 
-    def onnx_dequantize(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Not part of narrowfloat."""
+    def onnx_dequantize(self, tensor: torch.Tensor) -> NoReturn:
+        """Raises NotImplementedError: ONNX export is not supported."""
         raise NotImplementedError(f"{self.__class__.__name__} has no ONNX form")
 
     def _get_compatible_recipe(self) -> type | None:
-        """Class of the recipe that makes quantizers of this kind."""
+        """Returns the class of the recipe that makes quantizers of this class."""
         return None
 
     def supports_only_rowwise_all_gather(self) -> bool:
-        """Whether a sharded tensor is gathered by its rowwise buffers alone."""
+        """Returns whether an all-gather of a sharded tensor sends its rowwise buffers alone."""
         return False
 
     def allows_save_original_input_for_backward(self) -> bool:
-        """Whether backward may quantize the original input again in place of what was saved."""
+        """Returns whether backward may quantize the input again instead of reading saved codes."""
         return True
 
     def _check_group(self) -> None:
-        """Errors: ValueError, NotImplementedError if its tensors have no flat form for groups."""
+        """Checks that tensors of this format can be members of a group.
+
+        Errors: ValueError, NotImplementedError if they cannot.
+        """
         raise ValueError(f"Unsupported quantizer for GroupedTensor: {self}")
 
     def is_requantization_safe(self) -> bool:
-        """Whether quantizing a dequantized tensor again gives the same tensor."""
+        """Returns whether quantizing a dequantized tensor again gives the same tensor."""
         return False
 
     def keeps_columns_of_later(self) -> bool:
-        """Whether columns quantized in backward are those that the forward pass would make."""
+        """Returns whether backward would make the same columnwise codes as the forward pass."""
         return self.is_requantization_safe()
 
     def holds_values(self) -> tuple[bool, bool]:
-        """Returns for the row-wise and the column-wise direction if it stays in high precision."""
+        """Returns for the rowwise and the columnwise direction if it stays in high precision."""
         return False, False
 
     def quantizes_shards(self, inp: torch.Tensor) -> bool:
-        """Whether ranks that quantize shards like this one get the codes of the whole tensor."""
+        """Returns whether ranks that quantize shards like this one get the codes of the whole
+        tensor.
+        """
         return False
 
     def is_quantizable(self, inp: torch.Tensor) -> bool:
-        """Whether the format takes a tensor of this shape."""
+        """Returns whether the format supports a tensor of this shape."""
         return True
 
     def __getstate__(self) -> dict[str, Any]:
@@ -417,21 +276,26 @@ class Quantizer(ValueSemantics, abc.ABC):
 
 @dataclass(frozen=True)
 class QuantizerRequest:
-    """What a factory returns for a quantizer that needs state the recipe state has to keep."""
+    """Asks the recipe state for a quantizer whose state it keeps; a factory returns it."""
 
 
 class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
-    """A tensor that reports a high-precision dtype and keeps narrow codes.
+    """A tensor that reports a high-precision dtype and stores narrow codes.
 
     Concrete classes put their storage class first among their bases.
+
+    shape: of the values. dtype: the nominal type, which dequantize() returns. fake_dtype: None or
+    the same type, as storages name it. requires_grad: as torch.Tensor's. device: of the buffers;
+    None is torch's default. stride, storage_offset: of the values; None is a contiguous tensor.
+    Errors: ValueError if fake_dtype differs from dtype.
     """
 
     _dtype: torch.dtype
 
     if TYPE_CHECKING:
-        # What the storage class brings.
-        def __getattr__(self, name: str) -> Any: ...
-        def __setattr__(self, name: str, value: Any) -> None: ...
+        # The storage class defines the fields.
+        def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401  # a field of any type
+        def __setattr__(self, name: str, value: Any) -> None: ...  # noqa: ANN401  # likewise
 
     def __new__(
         cls,
@@ -461,7 +325,7 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The nominal type: what dequantize() gives."""
+        """The nominal type, which dequantize() returns."""
         return self._dtype
 
     @dtype.setter
@@ -477,26 +341,24 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
         return self.device.type == "cpu"
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The values as a plain tensor of the nominal type, or of `dtype`."""
+        """Returns the values as a plain tensor of the nominal type, or of `dtype`."""
         raise NotImplementedError(
             f"{self.__class__.__name__} class does not implement dequantize function"
         )
 
-    def quantize_(
-        self, tensor: torch.Tensor, *, noop_flag: torch.Tensor | None = None
-    ) -> QuantizedTensor:
-        """Quantizes `tensor` into this one; a noop_flag of 1 leaves every byte."""
+    def quantize_(self, tensor: TensorLike, *, noop_flag: torch.Tensor | None = None) -> Quantized:
+        """Quantizes `tensor` into this one; does nothing if noop_flag is 1."""
         raise NotImplementedError(
             f"{self.__class__.__name__} class does not implement quantize_ function"
         )
 
     def detach(self) -> QuantizedTensor:
-        """An alias without a gradient, of the same class."""
+        """Returns an alias without a gradient, of the same class."""
         raise NotImplementedError(
             f"{self.__class__.__name__} class does not implement detach function"
         )
 
-    def view(self, *shape: Any) -> torch.Tensor:
+    def view(self, *shape: Any) -> torch.Tensor:  # sizes, one sequence of sizes, or a dtype
         raise NotImplementedError(f"{self.__class__.__name__} class does not support tensor views")
 
     def expand_as(self, other: torch.Tensor) -> torch.Tensor:
@@ -505,18 +367,18 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
         return super().expand_as(other)
 
     def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> torch.Tensor:
-        """This tensor on the CPU, still quantized."""
+        """Returns this tensor on the CPU, still quantized."""
         return self.to(device=torch.device("cpu"), memory_format=memory_format)
 
     def untyped_storage(self) -> torch.UntypedStorage:
-        """An empty storage: the bytes lie in the inner buffers."""
+        """Returns an empty storage: the bytes are in the inner buffers."""
         return torch.UntypedStorage(0, device=self.device)
 
-    __dlpack_c_exchange_api__ = None  # torch.Tensor's needs memory of the wrapper
+    __dlpack_c_exchange_api__ = None  # torch.Tensor's reads the memory of the wrapper
 
-    def __dlpack__(self, **kwargs: Any) -> Any:
+    def __dlpack__(self, **kwargs: Any) -> NoReturn:
         raise BufferError(
-            "dlpack: a quantized tensor is no array of values; hand on dequantize() or a buffer, "
+            "dlpack: a quantized tensor is not an array of values; pass dequantize() or a buffer, "
             f"got {type(self).__name__}"
         )
 
@@ -527,7 +389,7 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
         return self
 
     def is_shared(self) -> bool:
-        """Whether every buffer is in shared memory."""
+        """Returns whether every buffer is in shared memory."""
         return all(buffer.is_shared() for buffer in self._live_buffers())
 
     def float(self) -> torch.Tensor:
@@ -540,7 +402,7 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
         return self.dequantize(dtype=torch.float16)
 
     def to_dtype(self, dtype: torch.dtype) -> QuantizedTensor:
-        """An alias with another nominal type."""
+        """Returns an alias with another nominal type."""
         return type(self).make_like(self, dtype=dtype)
 
     @classmethod
@@ -552,7 +414,7 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
         dtype: torch.dtype | None = None,
         requires_grad: bool = False,
     ) -> QuantizedTensor:
-        """An alias of `tensor` with other outer metadata."""
+        """Returns an alias of `tensor` with another shape, nominal type or gradient flag."""
         fields = tensor.get_metadata()
         fields["fake_dtype"] = tensor.dtype if dtype is None else dtype
         alias = cls(
@@ -571,7 +433,7 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
         return alias
 
     def _describe(self) -> str:
-        """The fields beside the values, for __repr__."""
+        """Returns the text of the fields other than the values, for __repr__."""
         return ""
 
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]  # of no types
@@ -601,9 +463,9 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # PyTorch's own has no annotations
         cls,
-        func: Any,
-        types: Any,
+        func: Operator,
+        types: Sequence[type],
         args: tuple[Any, ...],
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    ) -> object:
         return _dispatch.dispatch(func, args, kwargs or {})

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 from layer_sessions import session
-from narrowfloat.debug._check import check
+from narrowfloat.debug._block_rules import RULES
+from narrowfloat.debug._check import check, text
 from narrowfloat.debug._grammar import GEMMS, OPERANDS
-from narrowfloat.debug._report import text
-from narrowfloat.debug._rules import RULES
 from narrowfloat.debug.pytorch.layer import DebugLayer, Slots
 from narrowfloat.pytorch import DType, Float8CurrentScalingQuantizer
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from layer_sessions import session
-from narrowfloat.debug._check import check
-from narrowfloat.debug._report import text
+from narrowfloat.debug._check import check, text
 
 GOOD = """
 a:

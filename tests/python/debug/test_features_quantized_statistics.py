@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from narrowfloat.debug._quantized_computation import count_nonzero_codes
+from narrowfloat.debug._statistic_values import count_nonzero_codes
 from narrowfloat.debug.features.utils.stats_buffer import STATS_BUFFERS
 from sessions import section, session, te
 

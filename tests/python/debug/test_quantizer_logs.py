@@ -16,7 +16,7 @@ from narrowfloat.common.recipe import (
     NVFP4BlockScaling,
     Recipe,
 )
-from narrowfloat.debug._statistics import QUANTIZED, TENSOR
+from narrowfloat.debug._statistic_names import QUANTIZED, TENSOR
 from narrowfloat.pytorch import Linear, autocast, quantized_model_init
 from narrowfloat.pytorch.custom_recipes.quantization_current_scaling import (
     current_scaling_ref_quantizer_factory,

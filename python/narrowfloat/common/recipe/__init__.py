@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a network's tensors are quantized, as plain values with TransformerEngine's names."""
+"""Recipes: how the tensors of a network are quantized, with TransformerEngine's names."""
 
 from narrowfloat.common.recipe.base import Recipe
 from narrowfloat.common.recipe.block import Float8BlockScaling, MXFP8BlockScaling

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all recipes have in common."""
+"""The base class of recipes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ BACKWARD_OVERRIDES = (None, "high_precision", "dequantized")
 
 @dataclass(repr=False, kw_only=True)
 class Recipe:
-    """A recipe's kind and the fields that every kind has.
+    """The base class of recipes.
 
     backward_override: None, or what the backward pass computes with: "high_precision", the tensors
     before they were quantized, or "dequantized". Default: NVTE_BACKWARD_OVERRIDE, else None.
-    fp8_dpa, fp8_mha: attention in FP8; for the layers that have it.
-    Errors: AssertionError for a combination that has no meaning, when the recipe is made.
+    fp8_dpa, fp8_mha: attention in FP8, for the layers that have it.
+    Errors: AssertionError for options that exclude each other, when the recipe is made.
     """
 
     kind: ClassVar[str] = ""
@@ -94,42 +94,44 @@ class Recipe:
         self.quantizer_factory = factory
 
     def get_quantizer_factory(self) -> Callable[[Any], object] | None:
-        """What makes the quantizers, or None if the recipe itself says how they are made."""
+        """Returns the function that makes the quantizers, or None if the recipe itself makes
+        them.
+        """
         return vars(self).get("quantizer_factory")
 
     @classmethod
     def nvfp4(cls) -> bool:
-        """Whether this is NVFP4."""
+        """Returns whether this is NVFP4."""
         return cls.kind == "fp4_block"
 
     @classmethod
     def mxfp8(cls) -> bool:
-        """Whether this is MXFP8."""
+        """Returns whether this is MXFP8."""
         return cls.kind == "mxfp8"
 
     @classmethod
     def delayed(cls) -> bool:
-        """Whether scales follow a history of amaxes."""
+        """Returns whether scales follow a history of amaxes."""
         return cls.kind == "delayed"
 
     @classmethod
     def float8_current_scaling(cls) -> bool:
-        """Whether a tensor's one scale follows its own amax."""
+        """Returns whether a tensor's one scale follows its own amax."""
         return cls.kind == "current"
 
     @classmethod
     def float8_per_tensor_scaling(cls) -> bool:
-        """Whether a tensor has one scale."""
+        """Returns whether a tensor has one scale."""
         return cls.delayed() or cls.float8_current_scaling()
 
     @classmethod
     def float8_block_scaling(cls) -> bool:
-        """Whether this is FP8 with an fp32 scale a block."""
+        """Returns whether this is FP8 with one fp32 scale per block."""
         return cls.kind == "float8_block"
 
     @classmethod
     def custom(cls) -> bool:
-        """Whether a factory makes the quantizers."""
+        """Returns whether a factory makes the quantizers."""
         return cls.kind == "custom"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes of FP8 with a scale a block."""
+"""Recipes of FP8 with one scale per block."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -17,10 +17,12 @@ from narrowfloat.common.recipe.parameters import (
 
 @dataclass(repr=False)
 class MXFP8BlockScaling(Recipe):
-    """MXFP8: blocks along each direction, scales that are powers of two.
+    """Quantizes to MXFP8: blocks along each direction, power-of-two scales.
 
-    margin must be 0: scales follow each block. enable_2d_quantization: weights of linear layers in
-    tiles, so that both directions hold the same values.
+    margin: must be 0. fp8_format: E4M3, or HYBRID with E5M2 for gradients.
+    enable_2d_quantization: weights of linear layers in tiles, so that both directions hold the same
+    values.
+    backward_override, fp8_dpa, fp8_mha: as in Recipe.
     """
 
     kind: ClassVar[str] = "mxfp8"
@@ -42,11 +44,14 @@ class MXFP8BlockScaling(Recipe):
 
 @dataclass(repr=False)
 class Float8BlockScaling(Recipe):
-    """FP8 with an fp32 scale a block: runs (dimension 1) or square tiles (dimension 2).
+    """Quantizes to FP8 with an fp32 scale per block: 1x128 or 128x128.
 
-    use_f32_scales: scales that are no powers of two; default
-    NVTE_FP8_BLOCK_SCALING_FP32_SCALES == 1. x, w and grad are inputs, weights and gradients; no two
-    operands of a product may both be tiles.
+    use_f32_scales: scales that are not powers of two; default
+    NVTE_FP8_BLOCK_SCALING_FP32_SCALES == 1. fp8_format: E4M3, or HYBRID with E5M2 for gradients.
+    x_block_scaling_dim, w_block_scaling_dim, grad_block_scaling_dim: 1 or 2, the dimensions of
+    blocks of inputs, weights and gradients; at most one of them may be 2.
+    fp8_gemm_fprop, fp8_gemm_dgrad, fp8_gemm_wgrad: must use a split accumulator.
+    fp8_dpa, fp8_mha: must be False. backward_override: as in Recipe.
     """
 
     kind: ClassVar[str] = "float8_block"

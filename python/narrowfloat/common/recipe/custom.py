@@ -11,11 +11,12 @@ from narrowfloat.common.recipe.parameters import Format
 
 @dataclass(repr=False)
 class CustomRecipe(Recipe):
-    """Quantizers are what `qfactory(role)` returns, one call a tensor.
+    """Makes quantizers by a function.
 
-    qfactory: gets a QuantizerRole, returns a Quantizer or a QuantizerRequest. fp8_format: of the
-    requests that name none. quantization_alignment: what layers pad rows to; ValueError unless it
-    is a positive integer.
+    qfactory: called with a QuantizerRole once per tensor; returns a Quantizer or a
+    QuantizerRequest. fp8_format: of requests that name none. quantization_alignment: the multiple
+    that layers pad rows to; ValueError unless it is a positive integer.
+    backward_override, fp8_dpa, fp8_mha: as in Recipe.
     """
 
     kind: ClassVar[str] = "custom"
@@ -42,5 +43,5 @@ class CustomRecipe(Recipe):
         self.qfactory = factory
 
     def get_quantizer_factory(self) -> Callable[[Any], object]:
-        """`qfactory`."""
+        """Returns `qfactory`."""
         return self.qfactory

@@ -23,14 +23,20 @@ def _word(name: str, default: str, change: Callable[[str], str]) -> str:
 
 @dataclass(repr=False)
 class NVFP4BlockScaling(Recipe):
-    """NVFP4: inputs with the random Hadamard transform, weights in tiles, gradients with the
-    transform and stochastic rounding.
+    """Quantizes to NVFP4: inputs with the random Hadamard transform, weights in tiles, gradients
+    with the transform and stochastic rounding.
 
-    Each field's default is a variable NVTE_NVFP4_ and its name in capitals: DISABLE_RHT,
-    DISABLE_STOCHASTIC_ROUNDING, DISABLE_2D_QUANTIZATION, ROW_SCALED_ACTIVATION (1 or not); 4OVER6
-    and 4OVER6_E4M3_USE_256 (none, weights, activations or all); 4OVER6_ERR_MODE (MAE or MSE).
-    row_scaled_activation: an amax a row. nvfp4_4over6: where each block chooses between two scales;
-    nvfp4_4over6_e4m3_use_256: where that leaves room above by a smaller largest block scale.
+    disable_rht: no transform. disable_stochastic_rounding: rounds gradients to nearest.
+    disable_2d_quantization: weights in 1x16 blocks. row_scaled_activation: one amax per row of
+    inputs. nvfp4_4over6: where each block chooses between two scales: none, weights, activations or
+    all. nvfp4_4over6_e4m3_use_256: where the largest block scale is then 256 instead of 448.
+    nvfp4_4over6_err_mode: MAE or MSE, the error that the choice compares.
+    fp4_format, fp8_format: E2M1 and E4M3, of codes and of block scales.
+    backward_override, fp8_dpa, fp8_mha: as in Recipe.
+
+    The defaults are variables of the environment, NVTE_NVFP4_ and: DISABLE_RHT,
+    DISABLE_STOCHASTIC_ROUNDING, DISABLE_2D_QUANTIZATION, ROW_SCALED_ACTIVATION (1 or not); 4OVER6,
+    4OVER6_E4M3_USE_256, 4OVER6_ERR_MODE.
     """
 
     kind: ClassVar[str] = "fp4_block"

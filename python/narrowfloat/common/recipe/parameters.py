@@ -10,14 +10,17 @@ from narrowfloat import _core
 
 
 class FormatRange(NamedTuple):
-    """The largest value of the codes of the forward pass, and of the backward pass."""
+    """The range of a format.
+
+    max_fwd, max_bwd: the largest value of the codes of the forward and of the backward pass.
+    """
 
     max_fwd: float
     max_bwd: float
 
 
 class Format(Enum):
-    """Which codes the two passes use; HYBRID is E4M3 forward and E5M2 backward."""
+    """The codes of the two passes; HYBRID is E4M3 forward and E5M2 backward."""
 
     E2M1 = FormatRange(_core.E2M1_MAX, _core.E2M1_MAX)
     E4M3 = FormatRange(_core.E4M3_MAX, _core.E4M3_MAX)
@@ -27,7 +30,10 @@ class Format(Enum):
 
 @dataclass(frozen=True)
 class MMParams:
-    """How a matrix product is made. A CPU always accumulates in fp32, whatever this says."""
+    """Describes how a GPU sums a matrix product. A CPU always sums in fp32.
+
+    use_split_accumulator: whether partial sums are added in fp32.
+    """
 
     use_split_accumulator: bool = True
 
@@ -38,11 +44,12 @@ FAST_ACCUMULATOR = MMParams(use_split_accumulator=False)
 
 @dataclass(frozen=True)
 class QParams:
-    """How one kind of tensor is quantized.
+    """Describes how one kind of tensor is quantized.
 
-    power_2_scale: scales are powers of two. amax_epsilon: the least amax a scale is made of.
-    random_hadamard_transform: of the columnwise direction. stochastic_rounding, and
-    fp4_2d_quantization (tiles instead of runs): NVFP4 only. mxfp8_2d_quantization: tiles of MXFP8.
+    power_2_scale: rounds scales to powers of two. amax_epsilon: the smallest amax that a scale is
+    computed from. random_hadamard_transform: transforms the columnwise direction.
+    stochastic_rounding: of NVFP4. fp4_2d_quantization, mxfp8_2d_quantization: tiles in NVFP4 and in
+    MXFP8.
     """
 
     power_2_scale: bool = False
@@ -54,11 +61,13 @@ class QParams:
 
 
 def flag_of_environment(name: str) -> bool:
-    """True if the variable is "1"."""
+    """Returns True if the variable is "1"."""
     return os.environ.get(name, "0") == "1"
 
 
 def require(held: bool, rule: str) -> None:
-    """AssertionError, as TransformerEngine's recipes raise it, unless `held`; also under -O."""
+    """Raises AssertionError, as TransformerEngine's recipes do, unless `held` is true; also under
+    -O.
+    """
     if not held:
         raise AssertionError(rule)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes of FP8 with one scale a tensor."""
+"""Recipes of FP8 with one scale per tensor."""
 
 import warnings
 from collections.abc import Callable
@@ -20,12 +20,14 @@ from narrowfloat.common.recipe.parameters import (
 
 @dataclass(repr=False)
 class DelayedScaling(Recipe):
-    """Scales follow the amaxes of steps before.
+    """Computes scales from the amaxes of earlier steps.
 
-    margin: scales stay 2**margin below the largest that would do. amax_history_len: how many steps
-    count. amax_compute_algo: "max" or "most_recent" of the history, or a function of a history that
-    returns an amax a tensor. scaling_factor_compute_algo: None, or a function of
-    (amax, scale, fp8_max, recipe) that returns the scale. reduce_amax: over all processes.
+    margin: divides scales by 2**margin. fp8_format: E4M3, or HYBRID with E5M2 for gradients.
+    amax_history_len: the number of steps that count. amax_compute_algo: "max" or "most_recent" of
+    the history, or a function of a history that returns one amax per tensor.
+    scaling_factor_compute_algo: None, or a function of (amax, scale, fp8_max, recipe) that returns
+    the scale. reduce_amax: reduces amaxes over all processes.
+    backward_override: must be None. fp8_dpa, fp8_mha: as in Recipe.
     """
 
     kind: ClassVar[str] = "delayed"
@@ -48,11 +50,13 @@ class DelayedScaling(Recipe):
 
 @dataclass(repr=False)
 class Float8CurrentScaling(Recipe):
-    """Each tensor's scale follows its own amax.
+    """Computes each tensor's scale from its own amax.
 
     use_power_2_scales: default NVTE_FP8_CURRENT_SCALING_POWER_2_SCALES == 1. The three fp8_quant_*
-    follow it and may be replaced once the recipe is made. margin: taken from callers that set it,
-    with a warning that it has no effect.
+    follow it and may be replaced once the recipe is made. fp8_format: E4M3, or HYBRID with E5M2 for
+    gradients. fp8_gemm_fprop, fp8_gemm_dgrad, fp8_gemm_wgrad: how GPUs sum the three products; sums
+    are always kept in fp32 here. margin: has no effect; a value other than 0 warns.
+    backward_override, fp8_dpa, fp8_mha: as in Recipe.
     """
 
     kind: ClassVar[str] = "current"

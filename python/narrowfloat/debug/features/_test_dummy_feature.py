@@ -26,13 +26,13 @@ class TestDummyFeature(TEConfigAPIMapper):
     def inspect_tensor_enabled(
         self, config: dict[str, Any], *args: Any, **kwargs: Any
     ) -> bool | Enabled:
-        """True, or never."""
+        """Returns True, or never again."""
         global _inspect_tensor_enabled_call_count
         _inspect_tensor_enabled_call_count += 1
         return (False, None) if config.get("inspect_only_once", False) else True
 
     @api_method
     def inspect_tensor(self, config: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        """Counts."""
+        """Counts the calls."""
         global _inspect_tensor_call_count
         _inspect_tensor_call_count += 1

@@ -24,6 +24,8 @@ from narrowfloat.debug._host import (
 from narrowfloat.debug._load_check import CheckedFeatures
 from narrowfloat.debug.pytorch import layer  # noqa: F401 (layers find it as soon as features load)
 from narrowfloat.debug.pytorch.debug_state import TEDebugState
+from narrowfloat.pytorch._types import Group, TensorLike
+from narrowfloat.pytorch.quantized_tensor import Quantizer
 
 # An answer of an `*_enabled` call: whether, and the next iteration worth asking in.
 Enabled = tuple[bool, int | None]
@@ -50,7 +52,7 @@ class TEConfigAPIMapper(BaseConfigAPIMapper):
 
     The block lists them as
 
-    - `gemms: [..]` with `tensors: [..]`: every pair, parameters stand beside them;
+    - `gemms: [..]` with `tensors: [..]`: every pair, with parameters beside the lists;
     - `gemms: [..]` with `tensors_struct: [{tensor: .., key: value}]`: parameters for each tensor;
     - `gemms_struct: [{gemm: .., tensors: [..], key: value}]`: parameters for each gemm;
     - `gemms_struct: [{gemm: .., tensors_struct: [..]}]`: for each pair.
@@ -62,10 +64,10 @@ class TEConfigAPIMapper(BaseConfigAPIMapper):
     def parse_config_and_api(
         self, config: Mapping[str, Any], **kwargs: Any
     ) -> tuple[bool, dict[str, Any] | None]:
-        """Whether the block is meant for the call, and what it says for it.
+        """Returns whether the block is meant for the call, and what it says for it.
 
         gemm_parsing, tensor_parsing: what to narrow by, the call's `gemm` and `tensor_name`.
-        Errors: as narrowfloat.debug._grammar.narrow; ValueErrors stand in the log too.
+        Errors: as narrowfloat.debug._grammar.narrow; ValueErrors are logged too.
         """
         gemm = kwargs["gemm"] if kwargs.get("gemm_parsing") else None
         tensor = kwargs["tensor_name"] if kwargs.get("tensor_parsing") else None
@@ -80,18 +82,22 @@ class TEConfigAPIMapper(BaseConfigAPIMapper):
 
 
 class TEDefaultFeatures:
-    """What holds for a layer, gemm or tensor that no feature is enabled for."""
+    """Answers for a layer, gemm or tensor that no feature is enabled for."""
 
     def fp8_gemm_enabled(
         self, config: dict[str, Any], layer_name: str, gemm: str, iteration: int
     ) -> bool | Enabled:
-        """Whether a gemm of a quantized layer is quantized, where no feature modifies operands."""
+        """Returns whether a gemm of a quantized layer is quantized, where no feature modifies
+        operands.
+        """
         return True, None
 
     def modify_tensor_enabled(
         self, config: dict[str, Any], layer_name: str, gemm: str, tensor_name: str, iteration: int
     ) -> bool | Enabled:
-        """Whether modify_tensor is called, in place of the tensor's quantization for this gemm."""
+        """Returns whether modify_tensor is called, in place of the tensor's quantization for this
+        gemm.
+        """
         return False, None
 
     def modify_tensor(
@@ -101,12 +107,13 @@ class TEDefaultFeatures:
         gemm: str,
         tensor_name: str,
         tensor: torch.Tensor,
-        default_quantizer: Any,
+        default_quantizer: Quantizer | None,
         iteration: int,
-        out: Any = None,
+        out: TensorLike | None = None,
         dtype: torch.dtype | None = None,
-    ) -> Any:
-        """The operand of a gemm, or its result. Both operands of a gemm must be of one kind.
+    ) -> TensorLike | None:
+        """Returns the operand of a gemm, or its result. Both operands of a gemm must be of one
+        kind.
 
         default_quantizer: the one that is not used, or None. out: is filled, and None returned.
         Errors: NotImplementedError.
@@ -122,11 +129,11 @@ class TEDefaultFeatures:
         layer_name: str,
         tensor_name: str,
         tensor: torch.Tensor | None,
-        rowwise_quantized_tensor: Any = None,
-        columnwise_quantized_tensor: Any = None,
-        quantizer: Any = None,
+        rowwise_quantized_tensor: TensorLike | None = None,
+        columnwise_quantized_tensor: TensorLike | None = None,
+        quantizer: Quantizer | None = None,
         iteration: int | None = None,
-        tp_group: Any = None,
+        tp_group: Group = None,
         tp_size: int = 1,
     ) -> None:
         """Sees a tensor as it was and as its gemms read it."""
@@ -136,30 +143,30 @@ class TEDefaultFeatures:
         config: dict[str, Any],
         layer_name: str,
         tensor_name: str,
-        tensor: Any,
+        tensor: TensorLike,
         rowwise: bool = True,
         iteration: int | None = None,
-        tp_group: Any = None,
+        tp_group: Group = None,
         tp_size: int = 1,
         gemm: str | None = None,
     ) -> None:
-        """Deprecated: sees one form of a quantized or modified tensor."""
+        """Shows a feature one form of a quantized or modified tensor. Deprecated."""
 
     def inspect_tensor_enabled(
         self, config: dict[str, Any], layer_name: str, tensor_name: str, iteration: int
     ) -> bool | Enabled:
-        """Whether inspect_tensor is called."""
+        """Returns whether inspect_tensor is called."""
         return False, None
 
     def inspect_tensor_postquantize_enabled(
         self, config: dict[str, Any], layer_name: str, gemm: str, tensor_name: str, iteration: int
     ) -> bool | Enabled:
-        """Deprecated: whether inspect_tensor_postquantize is called."""
+        """Returns whether inspect_tensor_postquantize is called. Deprecated."""
         return False, None
 
 
 def merge_enabled(answers: list[bool | Enabled], iteration: int) -> Enabled:
-    """One answer of several: whether any is on, and the earliest next time.
+    """Returns one answer of several: whether any is on, and the earliest next time.
 
     A bare bool says nothing of later iterations, so the next one is worth asking in.
     """
@@ -175,7 +182,7 @@ def _parameters(function: Callable) -> frozenset[str]:
 
 @functools.cache
 def _tensor_classes() -> tuple[type, ...]:
-    """The classes that modify_tensor may return."""
+    """Returns the classes that modify_tensor may return."""
     from narrowfloat.pytorch import tensor
     from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 
@@ -204,11 +211,11 @@ class TransformerEngineAPI(BaseNamespaceAPI):
         Registry.data[self.name].features = CheckedFeatures(features, self.name)
 
     def is_multiple_feature_invocation_allowed(self, api_name: str) -> bool:
-        """Whether several features may answer one call."""
+        """Returns whether several features may answer one call."""
         return api_name in _SHARED_APIS
 
     def input_assertions_hook(self, api_name: str, **kwargs: Any) -> None:
-        """Errors: AssertionError unless the call names what it is routed by."""
+        """Raises AssertionError unless the call names what it is routed by."""
         for name in SELECTORS.get(api_name, DEFAULT_SELECTORS):
             if name not in kwargs:
                 raise AssertionError(
@@ -220,10 +227,10 @@ class TransformerEngineAPI(BaseNamespaceAPI):
         api_name: str,
         config: dict[str, Any],
         layer_name: str,
-        feature_obj: Any,
+        feature_obj: TEConfigAPIMapper,
         **kwargs: Any,
     ) -> tuple[bool, dict[str, Any] | None]:
-        """Whether a feature's block is meant for a call, and what of it."""
+        """Returns whether a feature's block is meant for a call, and what of it."""
         selectors = SELECTORS.get(api_name, DEFAULT_SELECTORS)
         return feature_obj.parse_config_and_api(
             config,
@@ -232,8 +239,8 @@ class TransformerEngineAPI(BaseNamespaceAPI):
             **kwargs,
         )
 
-    def output_assertions_hook(self, api_name: str, ret: Any, **kwargs: Any) -> None:
-        """Errors: AssertionError for an answer that the api does not have.
+    def output_assertions_hook(self, api_name: str, ret: object, **kwargs: Any) -> None:
+        """Raises AssertionError for an answer that the api does not have.
 
         `*_enabled`: a bool or a pair. `inspect_*`: None. modify_tensor: one of the tensor classes
         themselves, a plain tensor of the `dtype` that was passed; None exactly if `out` was.
@@ -249,7 +256,7 @@ class TransformerEngineAPI(BaseNamespaceAPI):
 
     def call_feature(
         self, call: Callable, feat_config: dict[str, Any], layer_name: str, **kwargs: Any
-    ) -> Any:
+    ) -> Any:  # noqa: ANN401  # the answer of any feature
         """Calls a feature with the arguments that it names."""
         name = call.__name__
         if name == "inspect_tensor_postquantize":
@@ -267,8 +274,11 @@ class TransformerEngineAPI(BaseNamespaceAPI):
 
     def handle_multi_feature_output(
         self, api_name: str, multi_feature_outputs: list, features_to_invoke: dict, **kwargs: Any
-    ) -> Any:
-        """One answer of several features'. Errors: AssertionError if they differ and need not."""
+    ) -> Any:  # noqa: ANN401  # the answer of any feature
+        """Returns one answer of several features'.
+
+        Errors: AssertionError if they differ and need not.
+        """
         if api_name.endswith("_enabled"):
             return merge_enabled(multi_feature_outputs, kwargs["iteration"])
         return super().handle_multi_feature_output(
@@ -276,18 +286,18 @@ class TransformerEngineAPI(BaseNamespaceAPI):
         )
 
     def step(self) -> None:
-        """The host calls this at the end of every iteration."""
-        from narrowfloat.debug._buffers import STATS_BUFFERS
+        """Logs the statistics of an iteration. The host calls this at the end of each."""
+        from narrowfloat.debug._statistic_buffers import STATS_BUFFERS
 
         STATS_BUFFERS.log_stats()
 
     def end_debug(self) -> None:
-        """The host calls this at the end of a session."""
+        """Resets the state of debugging. The host calls this at the end of a session."""
         TEDebugState._reset()
         note_end_of_session()
 
 
-def _check_modified(ret: Any, out: Any, dtype: torch.dtype | None) -> None:
+def _check_modified(ret: object, out: TensorLike | None, dtype: torch.dtype | None) -> None:
     if out is not None:
         if ret is not None:
             raise AssertionError(f"{ERROR} modify_tensor was to fill `out` and returned a tensor.")

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from narrowfloat.debug._block_rules import require_keys
 from narrowfloat.debug._host import api_method, feature, log
-from narrowfloat.debug._rules import require_keys
 from narrowfloat.debug.features.api import Enabled
 
 
@@ -23,14 +23,14 @@ class DisableQuantizationLayer:
     """
 
     def parse_config_and_api(self, config: dict[str, Any], **kwargs: Any) -> tuple[bool, None]:
-        """The block is for every gemm of its layers, and is passed on as it stands."""
+        """Returns that the block applies to every gemm of its layers, and the block unchanged."""
         return config["enabled"], None
 
     @api_method
     def fp8_gemm_enabled(
         self, config: dict[str, Any], layer_name: str, gemm: str, iteration: int
     ) -> Enabled:
-        """Not in this iteration. Errors: ValueError for a key beside `enabled`."""
+        """Returns False. Raises ValueError for a key other than `enabled`."""
         require_keys(config, ("enabled", "gemm"))
         log("Quantization Disabled", layer_name)
         return False, iteration + 1

@@ -9,15 +9,19 @@ from typing import Any
 
 import torch
 
+from narrowfloat.debug._block_rules import RULES
 from narrowfloat.debug._grammar import ERROR
 from narrowfloat.debug._host import api_method, feature, log
-from narrowfloat.debug._rules import RULES
 from narrowfloat.debug._schedule import Schedule
 from narrowfloat.debug.features.api import Enabled, TEConfigAPIMapper
+from narrowfloat.pytorch._types import Group, TensorLike
+from narrowfloat.pytorch.quantized_tensor import Quantizer
 
 
 def dump_path(root: str | Path, layer_name: str, tensor_name: str, iteration: int) -> Path:
-    """The file of a tensor below the session's log directory; names lose what paths do not take."""
+    """Returns the file of a tensor below the session's log directory; names lose what paths do not
+    take.
+    """
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     name = re.sub(r'[/\\:*?"<>| .]', "_", f"{layer_name}_{tensor_name}")
     directory = Path(root) / "tensor_dumps" / f"rank_{rank}" / f"iter_{iteration:06d}"
@@ -50,7 +54,7 @@ class DumpTensors(TEConfigAPIMapper):
     def inspect_tensor_enabled(
         self, config: dict[str, Any], layer_name: str, tensor_name: str, iteration: int
     ) -> Enabled:
-        """By the schedule. Errors: ValueError for a schedule that is none."""
+        """By the schedule. Errors: ValueError for an invalid schedule."""
         return Schedule.of(config).at(iteration)
 
     @api_method
@@ -60,11 +64,11 @@ class DumpTensors(TEConfigAPIMapper):
         layer_name: str,
         tensor_name: str,
         iteration: int,
-        tp_group: Any,
+        tp_group: Group,
         tensor: torch.Tensor | None,
-        rowwise_quantized_tensor: Any = None,
-        columnwise_quantized_tensor: Any = None,
-        quantizer: Any = None,
+        rowwise_quantized_tensor: TensorLike | None = None,
+        columnwise_quantized_tensor: TensorLike | None = None,
+        quantizer: Quantizer | None = None,
         tp_size: int = 1,
     ) -> None:
         """Writes what is wanted and there; a message says what is not.

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
+from narrowfloat.debug._block_rules import RULES
 from narrowfloat.debug._fake_quantize import fake_quantize
 from narrowfloat.debug._host import api_method, feature, log
-from narrowfloat.debug._rules import RULES
 from narrowfloat.debug.features.api import Enabled, TEConfigAPIMapper
+from narrowfloat.pytorch.quantized_tensor import Quantizer
 
 __all__ = ["FakeQuant", "fake_quantize"]
 
@@ -40,14 +41,14 @@ class FakeQuant(TEConfigAPIMapper):
     def fp8_gemm_enabled(
         self, config: dict[str, Any], layer_name: str, gemm: str, iteration: int
     ) -> Enabled:
-        """Every listed gemm runs in high precision, now and later."""
+        """Returns False: every listed gemm runs in high precision, now and later."""
         return False, None
 
     @api_method
     def modify_tensor_enabled(
         self, config: dict[str, Any], layer_name: str, tensor_name: str, gemm: str, iteration: int
     ) -> Enabled:
-        """Every listed tensor is modified in every iteration."""
+        """Returns True: every listed tensor is modified in every iteration."""
         return True, iteration + 1
 
     @api_method
@@ -59,11 +60,11 @@ class FakeQuant(TEConfigAPIMapper):
         tensor_name: str,
         tensor: torch.Tensor,
         iteration: int,
-        default_quantizer: Any,
+        default_quantizer: Quantizer | None,
         out: torch.Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> torch.Tensor | None:
-        """The fake-quantized tensor, of `dtype` if that is given; None if `out` takes it.
+        """Returns the fake-quantized tensor, of `dtype` if that is given; None if `out` takes it.
 
         Errors: ValueError for an unexpected key, no `quant_format` or an unknown one; as
         fake_quantize().

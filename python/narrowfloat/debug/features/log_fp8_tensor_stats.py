@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
+from narrowfloat.debug._block_rules import RULES
 from narrowfloat.debug._host import api_method, feature
-from narrowfloat.debug._rules import RULES
-from narrowfloat.debug._statistics import CURRENT, DELAYED, Statistic, check_fp8_statistic
-from narrowfloat.debug._stats_feature import NO_QUANTIZER, StatsFeature
+from narrowfloat.debug._statistic_feature import NO_QUANTIZER, StatsFeature
+from narrowfloat.debug._statistic_names import CURRENT, DELAYED, Statistic, check_fp8_statistic
+from narrowfloat.pytorch._types import Group, TensorLike
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 from narrowfloat.pytorch.tensor import (
@@ -33,12 +34,12 @@ _PER_TENSOR = (Float8Quantizer, Float8CurrentScalingQuantizer)
 
 
 def recipe_of(quantizer: Quantizer) -> str:
-    """The recipe by which statistics know a quantizer, "" if by none."""
+    """Returns the recipe by which statistics know a quantizer, "" if by none."""
     return next((name for name, cls in QUANTIZERS.items() if isinstance(quantizer, cls)), "")
 
 
-def _quantized_by(recipe: str, current: Quantizer, tensor: torch.Tensor) -> Any:
-    """The tensor as another recipe would have it, in the elements of the current one."""
+def _quantized_by(recipe: str, current: Quantizer, tensor: torch.Tensor) -> TensorLike:
+    """Returns the tensor as another recipe would have it, in the elements of the current one."""
     elements = current.dtype if isinstance(current, (*_PER_TENSOR, Float8BlockQuantizer)) else None
     cls: Callable[..., Quantizer] = QUANTIZERS[recipe]
     quantizer = cls(fp8_dtype=elements or DType.kFloat8E4M3, rowwise=True, columnwise=True)
@@ -47,11 +48,15 @@ def _quantized_by(recipe: str, current: Quantizer, tensor: torch.Tensor) -> Any:
 
 
 def _with_directions(
-    quantized: Any, quantizer: Quantizer, tensor: torch.Tensor | None, asked: Sequence[Statistic]
-) -> Any:
-    """The quantized tensor, or another one if statistics are of a direction that it lacks."""
+    quantized: TensorLike,
+    quantizer: Quantizer,
+    tensor: torch.Tensor | None,
+    asked: Sequence[Statistic],
+) -> TensorLike:
+    """Returns the tensor, or another one if statistics are of a direction that it lacks."""
     if isinstance(quantizer, _PER_TENSOR):
         return quantized  # both directions hold the same codes
+    assert isinstance(quantized, QuantizedTensorStorage)
     usages = quantized.get_usages()
     if all(usages[stat.direction] for stat in asked) or tensor is None:
         return quantized
@@ -92,10 +97,10 @@ class LogFp8TensorStats(StatsFeature):
         layer_name: str,
         tensor_name: str,
         iteration: int,
-        tp_group: Any,
+        tp_group: Group,
         tensor: torch.Tensor | None,
-        rowwise_quantized_tensor: Any = None,
-        columnwise_quantized_tensor: Any = None,
+        rowwise_quantized_tensor: TensorLike | None = None,
+        columnwise_quantized_tensor: TensorLike | None = None,
         quantizer: Quantizer | None = None,
         tp_size: int = 1,
     ) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
+from narrowfloat.debug._block_rules import RULES
 from narrowfloat.debug._host import api_method, feature
-from narrowfloat.debug._rules import RULES
-from narrowfloat.debug._statistics import NVFP4_PREFIX
-from narrowfloat.debug._stats_feature import NO_QUANTIZER, StatsFeature
+from narrowfloat.debug._statistic_feature import NO_QUANTIZER, StatsFeature
+from narrowfloat.debug._statistic_names import NVFP4_PREFIX
+from narrowfloat.pytorch._types import Group, TensorLike
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor import NVFP4Quantizer, NVFP4TensorStorage
 
@@ -22,7 +23,7 @@ class LogNvfp4TensorStats(StatsFeature):
     """Logs statistics of NVFP4 tensors, over the microbatches and ranks of an iteration.
 
     Keys: `tensors` or `tensors_struct`; `stats`, a list of underflows% (values that became zero)
-    and mse; `freq`, `start_step`, `end_step` or `start_end_list`. They stand in the log with
+    and mse; `freq`, `start_step`, `end_step` or `start_end_list`. They are logged with
     nvfp4_ before them. Of tensors that are not NVFP4 nothing is logged.
 
         example:
@@ -45,10 +46,10 @@ class LogNvfp4TensorStats(StatsFeature):
         layer_name: str,
         tensor_name: str,
         iteration: int,
-        tp_group: Any,
+        tp_group: Group,
         tensor: torch.Tensor | None,
-        rowwise_quantized_tensor: Any = None,
-        columnwise_quantized_tensor: Any = None,
+        rowwise_quantized_tensor: TensorLike | None = None,
+        columnwise_quantized_tensor: TensorLike | None = None,
         quantizer: Quantizer | None = None,
         tp_size: int = 1,
     ) -> None:

@@ -8,17 +8,21 @@ from typing import Any
 
 import torch
 
-from narrowfloat.debug._computation import BlockwiseDynamicRangeStat
+from narrowfloat.debug._block_rules import RULES
 from narrowfloat.debug._grammar import ERROR, OPERANDS
 from narrowfloat.debug._host import api_method, feature
-from narrowfloat.debug._rules import RULES
-from narrowfloat.debug._statistics import BLOCKWISE
-from narrowfloat.debug._stats_feature import StatsFeature
-from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
+from narrowfloat.debug._statistic_feature import StatsFeature
+from narrowfloat.debug._statistic_names import BLOCKWISE
+from narrowfloat.debug._statistic_values import BlockwiseDynamicRangeStat
+from narrowfloat.pytorch._types import Group, TensorLike
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 
 
 def _key(stat: str | Mapping[str, Any], tensor_name: str) -> str | BlockwiseDynamicRangeStat:
-    """The statistic's key in the buffers. Operands of forward gemms are read along both ways."""
+    """Returns the statistic's key in the buffers.
+
+    Operands of forward gemms are read along both ways.
+    """
     if not isinstance(stat, Mapping):
         return stat
     both_ways = tensor_name in OPERANDS["fprop"]
@@ -53,11 +57,11 @@ class LogTensorStats(StatsFeature):
         layer_name: str,
         tensor_name: str,
         iteration: int,
-        tp_group: Any,
+        tp_group: Group,
         tensor: torch.Tensor | None,
-        rowwise_quantized_tensor: Any = None,
-        columnwise_quantized_tensor: Any = None,
-        quantizer: Any = None,
+        rowwise_quantized_tensor: TensorLike | None = None,
+        columnwise_quantized_tensor: TensorLike | None = None,
+        quantizer: Quantizer | None = None,
         tp_size: int = 1,
     ) -> None:
         """Feeds the tensor; of a weight that is kept quantized its values.

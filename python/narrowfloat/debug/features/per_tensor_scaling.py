@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
+from narrowfloat.debug._block_rules import RULES
 from narrowfloat.debug._grammar import ERROR
 from narrowfloat.debug._host import api_method, feature, log
-from narrowfloat.debug._rules import RULES
 from narrowfloat.debug.features.api import Enabled, TEConfigAPIMapper
 from narrowfloat.pytorch._native import FLOAT_DTYPES
 from narrowfloat.pytorch.constants import DType
+from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor.float8_tensor import (
     Float8CurrentScalingQuantizer,
     Float8Quantizer,
@@ -23,7 +24,8 @@ from narrowfloat.pytorch.tensor.float8_tensor import (
 def per_tensor_cast(
     tensor: torch.Tensor, fp8_dtype: DType, out: Float8Tensor | None = None
 ) -> Float8Tensor | None:
-    """The tensor in FP8 under the scale of its own largest magnitude; None if `out` takes it.
+    """Returns the tensor in FP8 under the scale of its own largest magnitude; None if `out` takes
+    it.
 
     Shapes: any; `out` has that of the tensor.
     Errors: AssertionError for a dtype other than float32, float16 and bfloat16, or other elements
@@ -62,7 +64,7 @@ class PerTensorScaling(TEConfigAPIMapper):
     def modify_tensor_enabled(
         self, config: dict[str, Any], layer_name: str, tensor_name: str, gemm: str, iteration: int
     ) -> Enabled:
-        """Every listed tensor is scaled so in every iteration."""
+        """Returns True: every listed tensor is scaled in every iteration."""
         return True, iteration + 1
 
     @api_method
@@ -74,11 +76,11 @@ class PerTensorScaling(TEConfigAPIMapper):
         tensor_name: str,
         tensor: torch.Tensor,
         iteration: int,
-        default_quantizer: Any,
+        default_quantizer: Quantizer | None,
         out: Float8Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> Float8Tensor | None:
-        """The tensor in the elements of `default_quantizer`; None if `out` takes it.
+        """Returns the tensor in the elements of `default_quantizer`; None if `out` takes it.
 
         Errors: ValueError for an unexpected key; AssertionError for a quantizer other than
         delayed scaling's; as per_tensor_cast().

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a layer needs to be debugged: six watching quantizers, and when they are worth making.
+"""Debugging of a layer: six watching quantizers, and the passes that need them.
 
 Nothing here imports the host, nvdlfw-inspect, before a session of it runs.
 """

@@ -4,30 +4,40 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from narrowfloat.debug._namespace import HOST, namespace, namespace_api
 
 
+class HostManager(Protocol):
+    """The part of the host's manager that is read here."""
+
+    _namespace_apis: Mapping[str, object]
+
+
 def is_imported() -> bool:
-    """Whether the program uses the host at all."""
+    """Returns whether the program uses the host at all."""
     return HOST in sys.modules
 
 
 def running_host() -> ModuleType | None:
-    """The host's api module while a session of it runs."""
+    """Returns the host's api module while a session of it runs."""
     host = sys.modules.get(HOST)
     return None if host is None or host.DEBUG_MANAGER is None else host
 
 
-def has_features(manager: Any) -> bool:
-    """Whether a session knows our namespace; another library may have begun it for itself."""
+def has_features(manager: HostManager) -> bool:
+    """Returns whether a session knows our namespace; another library may have begun it."""
     return namespace() in manager._namespace_apis
 
 
-def ask(question: str, layer_name: str, **arguments: Any) -> Any:
-    """What the features of the running session answer for a layer. Errors: as the features have."""
+def ask(question: str, layer_name: str, **arguments: Any) -> Any:  # noqa: ANN401  # the answer of any feature
+    """Returns what the features of the running session answer for a layer.
+
+    Errors: as the features have.
+    """
     return getattr(namespace_api(), question)(layer_name, **arguments)
 
 

@@ -12,6 +12,7 @@ from narrowfloat.debug._grammar import ERROR, USES
 from narrowfloat.debug.pytorch._session import ask, log_once
 from narrowfloat.debug.pytorch.debug_state import TEDebugState
 from narrowfloat.debug.pytorch.debug_tensor import DebugQuantizedTensor
+from narrowfloat.pytorch._types import Group, Quantized, TensorLike
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 
 __all__ = [
@@ -28,13 +29,13 @@ STANDARD_QUANTIZE = "Quantize"
 HIGH_PRECISION = "High Precision"
 
 
-class DebugQuantizer(Quantizer):
+class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
     """Watches one tensor of a layer during one forward and backward pass.
 
     layer_name: as configurations select it. tensor_name: one of USES, which says what gemm reads
     the "rowwise" and what gemm the "columnwise" form. parent_quantizer: what quantizes without
     debugging; None in high precision, and for the results output, dgrad and wgrad.
-    tp_group, tp_size: handed on to features that inspect.
+    tp_group, tp_size: passed to features that inspect.
 
     Every feature is asked here, with the iteration of now. Then `rowwise_tensor_plan` and
     `columnwise_tensor_plan` hold what will be done, `inspect_tensor_enabled` whether features look
@@ -47,7 +48,7 @@ class DebugQuantizer(Quantizer):
         layer_name: str,
         tensor_name: str,
         parent_quantizer: Quantizer | None,
-        tp_group: Any = None,
+        tp_group: Group = None,
         tp_size: int = 1,
     ) -> None:
         super().__init__(rowwise=True, columnwise=True)
@@ -95,7 +96,7 @@ class DebugQuantizer(Quantizer):
         wanted = (self.next_debug_iter, iteration)
         self.next_debug_iter = min((i for i in wanted if i is not None), default=None)
 
-    def _ask(self, question: str, **arguments: Any) -> Any:
+    def _ask(self, question: str, **arguments: Any) -> Any:  # noqa: ANN401  # the answer of any feature
         if question != "fp8_gemm_enabled":  # a gemm is on or off for all its tensors
             arguments["tensor_name"] = self.tensor_name
         return ask(question, self.layer_name, **arguments)
@@ -136,15 +137,15 @@ class DebugQuantizer(Quantizer):
         return self.rowwise_tensor_plan, self.columnwise_tensor_plan
 
     def makes_as(self, other: DebugQuantizer) -> bool:
-        """Whether both make the same forms of a tensor: equal plans over one parent."""
+        """Returns whether both make the same forms of a tensor: equal plans over one parent."""
         return self._plans() == other._plans() and self.parent_quantizer is other.parent_quantizer
 
     def get_next_debug_iter(self) -> int | None:
-        """The earliest iteration in which an answer may differ; None if none will."""
+        """Returns the earliest iteration in which an answer may differ; None if none will."""
         return self.next_debug_iter
 
     def any_feature_enabled(self) -> bool:
-        """Whether a feature looks, replaces, or turns quantization off."""
+        """Returns whether a feature looks, replaces, or turns quantization off."""
         if (
             self.inspect_tensor_enabled
             or self.inspect_tensor_postquantize_enabled_rowwise
@@ -174,7 +175,9 @@ class DebugQuantizer(Quantizer):
             )
 
     def _set_parent_usage(self) -> None:
-        """What the parent makes when it runs: row-wise codes always, not all make others alone."""
+        """Sets the directions that the parent makes: always rowwise, because some formats cannot
+        make columns alone.
+        """
         columnwise = self.columnwise_usage and self.columnwise_tensor_plan == STANDARD_QUANTIZE
         self._parent.set_usage(rowwise=True, columnwise=columnwise)
 
@@ -185,7 +188,7 @@ class DebugQuantizer(Quantizer):
     def is_quantizable(self, inp: torch.Tensor) -> bool:
         return self.parent_quantizer is None or self.parent_quantizer.is_quantizable(inp)
 
-    def make_empty(
+    def make_empty(  # type: ignore[override]  # a plain tensor without a parent
         self,
         shape: Iterable[int],
         *,
@@ -193,8 +196,8 @@ class DebugQuantizer(Quantizer):
         device: torch.device | str | None = None,
         requires_grad: bool = False,
         pin_memory: bool = False,
-    ) -> Any:
-        """What the parent would make; a plain tensor without one."""
+    ) -> TensorLike:
+        """Returns what the parent would make; a plain tensor without one."""
         options: dict[str, Any] = {
             "dtype": dtype,
             "device": device,
@@ -206,7 +209,7 @@ class DebugQuantizer(Quantizer):
         return torch.empty(tuple(shape), **options)
 
     def calibrate(self, tensor: torch.Tensor) -> None:
-        """Errors: RuntimeError; amaxes are not collected beside debugging."""
+        """Raises RuntimeError; amaxes are not collected beside debugging."""
         raise RuntimeError(f"{ERROR} Calibration with debug is not supported")
 
     # Operands.
@@ -215,10 +218,10 @@ class DebugQuantizer(Quantizer):
         self,
         tensor: torch.Tensor,
         *,
-        out: DebugQuantizedTensor | None = None,
+        out: Quantized | None = None,
         dtype: torch.dtype | None = None,
     ) -> DebugQuantizedTensor:
-        """Both forms of an operand by its plans; features that inspect see it.
+        """Returns both forms of an operand by its plans; features that inspect see it.
 
         dtype: of plain forms, and of what features make. out: filled instead, as
         update_quantized() does. Errors: AssertionError for a result; ValueError if a feature made
@@ -226,6 +229,7 @@ class DebugQuantizer(Quantizer):
         """
         assert not self.output_tensor, f"{ERROR} {self.tensor_name} is the result of a gemm"
         if out is not None:
+            assert isinstance(out, DebugQuantizedTensor)
             return self.update_quantized(tensor, out)
         quantized = None
         if STANDARD_QUANTIZE in self._plans():
@@ -240,7 +244,7 @@ class DebugQuantizer(Quantizer):
         self._inspect(tensor, rowwise, columnwise)
         return self._pair(rowwise, columnwise)
 
-    def _pair(self, rowwise: Any, columnwise: Any) -> DebugQuantizedTensor:
+    def _pair(self, rowwise: TensorLike, columnwise: TensorLike) -> DebugQuantizedTensor:
         return DebugQuantizedTensor(
             rowwise_gemm_tensor=rowwise,
             columnwise_gemm_tensor=columnwise,
@@ -254,11 +258,12 @@ class DebugQuantizer(Quantizer):
         plan: str | None,
         gemm: str,
         tensor: torch.Tensor,
-        quantized: Any,
+        quantized: TensorLike | None,
         plain: torch.Tensor,
         dtype: torch.dtype | None,
-    ) -> Any:
+    ) -> TensorLike:
         if plan == STANDARD_QUANTIZE:
+            assert quantized is not None
             return quantized
         if plan == HIGH_PRECISION:
             return plain
@@ -270,7 +275,7 @@ class DebugQuantizer(Quantizer):
             )
         return form
 
-    def _modify(self, gemm: str, tensor: torch.Tensor, **options: Any) -> Any:
+    def _modify(self, gemm: str, tensor: torch.Tensor, **options: Any) -> Any:  # noqa: ANN401  # the answer of any feature
         return self._ask(
             "modify_tensor",
             gemm=gemm,
@@ -283,7 +288,7 @@ class DebugQuantizer(Quantizer):
     def update_quantized(
         self,
         src: torch.Tensor,
-        dst: DebugQuantizedTensor,
+        dst: Quantized,
         *,
         noop_flag: torch.Tensor | None = None,
     ) -> DebugQuantizedTensor:
@@ -292,6 +297,7 @@ class DebugQuantizer(Quantizer):
         Errors: AssertionError for a noop_flag, or if a feature returned a tensor beside filling.
         """
         assert noop_flag is None, f"{ERROR} debug mode takes no noop_flag"
+        assert isinstance(dst, DebugQuantizedTensor)
         if STANDARD_QUANTIZE in self._plans():
             self._set_parent_usage()
         done: list[Any] = []  # one object may serve both gemms
@@ -304,9 +310,10 @@ class DebugQuantizer(Quantizer):
         self._inspect(src, dst.rowwise_gemm_tensor, dst.columnwise_gemm_tensor)
         return dst
 
-    def _refill(self, plan: str | None, gemm: str, src: torch.Tensor, form: Any) -> None:
+    def _refill(self, plan: str | None, gemm: str, src: torch.Tensor, form: TensorLike) -> None:
         if plan == STANDARD_QUANTIZE:
-            self._parent.update_quantized(src, form)
+            quantized: Any = form
+            self._parent.update_quantized(src, quantized)
         elif plan == HIGH_PRECISION:
             form.copy_(src)
         else:
@@ -316,7 +323,7 @@ class DebugQuantizer(Quantizer):
             )
 
     def wrap_quantized_tensor(self, tensor: QuantizedTensorStorage) -> DebugQuantizedTensor:
-        """A weight whose parameter is quantized already, for both gemms.
+        """Returns a weight whose parameter is quantized already, for both gemms.
 
         Features that inspect see no high-precision tensor.
         Errors: AssertionError unless both gemms are planned to quantize.
@@ -331,14 +338,19 @@ class DebugQuantizer(Quantizer):
     # Results.
 
     def process_gemm_output(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The result of a gemm as features leave it. Errors: AssertionError for an operand."""
+        """Returns the result of a gemm, changed by features.
+
+        Raises AssertionError for an operand.
+        """
         assert self.output_tensor, f"{ERROR} {self.tensor_name} is the operand of a gemm"
         if self.rowwise_tensor_plan == API_CALL_MODIFY:
             tensor = self._modify(self.rowwise_gemm_name, tensor)
         self._inspect(tensor, None, None)
         return tensor
 
-    def _inspect(self, tensor: torch.Tensor | None, rowwise: Any, columnwise: Any) -> None:
+    def _inspect(
+        self, tensor: torch.Tensor | None, rowwise: TensorLike | None, columnwise: TensorLike | None
+    ) -> None:
         seen = {
             "iteration": TEDebugState.get_iteration(),
             "tp_group": self.tp_group,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a debug session runs, and what all layers share in it."""
+"""Tells whether a debug session runs, and stores the state that all its layers share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from narrowfloat.pytorch.module.watching import next_layer_number
 
 
 class TEDebugState:
-    """What all layers of the process share; the name is TransformerEngine's.
+    """The state that all layers of the process share; the name is TransformerEngine's.
 
     debug_enabled: whether a session ran when a layer was last made; None before that.
     weight_tensor_tp_group_reduce: whether statistics of weights go over the tensor-parallel group.
@@ -23,7 +23,7 @@ class TEDebugState:
 
     @classmethod
     def initialize(cls) -> None:
-        """Every layer calls this when it is made.
+        """Prepares the state. Every layer calls this when it is made.
 
         Errors: RuntimeError if an earlier layer found the host imported and no session running,
         and now one runs: that earlier layer may have missed iterations.
@@ -47,7 +47,7 @@ class TEDebugState:
 
     @classmethod
     def get_layer_count(cls) -> int:
-        """A number for a layer without a name: 1, 2, ... in the order of asking."""
+        """Returns a number for a layer without a name: 1, 2, ... in the order of asking."""
         return next_layer_number()
 
     @classmethod
@@ -57,7 +57,7 @@ class TEDebugState:
 
     @classmethod
     def get_iteration(cls) -> int:
-        """The iteration of the running session. Errors: RuntimeError without one."""
+        """Returns the iteration of the running session. Errors: RuntimeError without one."""
         host = running_host()
         if host is None:
             raise RuntimeError("[nv_dlfw_inspect] no session runs: call initialize() first")

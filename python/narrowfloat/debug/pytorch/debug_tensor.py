@@ -4,21 +4,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from narrowfloat.pytorch._types import TensorLike
 from narrowfloat.pytorch.quantized_tensor import (
     QuantizedTensorStorage,
     prepare_for_saving,
     restore_from_saved,
 )
 
+if TYPE_CHECKING:
+    from narrowfloat.debug.pytorch.debug_quantization import DebugQuantizer
+
 SIDES = ("rowwise", "columnwise")
 
 
 class DebugQuantizedTensor(QuantizedTensorStorage):
-    """What a DebugQuantizer makes of an operand: a form for each of the two gemms that read it.
+    """An operand as a DebugQuantizer makes it: one form for each of the two gemms that read it.
 
     rowwise_gemm_tensor, columnwise_gemm_tensor: plain or quantized tensors, often one object for
     both; None for a form that was dropped. quantizer: the DebugQuantizer.
@@ -26,9 +30,9 @@ class DebugQuantizedTensor(QuantizedTensorStorage):
 
     def __init__(
         self,
-        rowwise_gemm_tensor: Any,
-        columnwise_gemm_tensor: Any,
-        quantizer: Any,
+        rowwise_gemm_tensor: TensorLike | None,
+        columnwise_gemm_tensor: TensorLike | None,
+        quantizer: DebugQuantizer,
         layer_name: str | None = None,
         tensor_name: str | None = None,
     ) -> None:
@@ -40,11 +44,11 @@ class DebugQuantizedTensor(QuantizedTensorStorage):
         self._saved: list[Any] = []
 
     @property
-    def _quantizer(self) -> Any:
+    def _quantizer(self) -> DebugQuantizer:
         return self.quantizer
 
     @property
-    def _form(self) -> Any:
+    def _form(self) -> Any:  # noqa: ANN401  # plain or quantized, and None in no live tensor
         """The rowwise form, or the other where that was dropped."""
         if self.rowwise_gemm_tensor is not None:
             return self.rowwise_gemm_tensor
@@ -60,37 +64,38 @@ class DebugQuantizedTensor(QuantizedTensorStorage):
 
     @property
     def device(self) -> torch.device:
-        """Where the forms lie."""
+        """The device of the forms."""
         return self._form.device
 
-    def size(self, *args: int) -> Any:
-        """The size of the tensor, as torch.Tensor.size has it."""
+    def size(self, *args: int) -> torch.Size | int:
+        """Returns the size of the tensor, as torch.Tensor.size() does."""
         return self._form.size(*args)
 
-    def get_tensor(self, transpose: bool) -> Any:
-        """The form that a gemm reads: the columnwise one if `transpose`."""
+    def get_tensor(self, transpose: bool) -> TensorLike | None:
+        """Returns the form that a gemm reads: the columnwise one if `transpose`."""
         return self.columnwise_gemm_tensor if transpose else self.rowwise_gemm_tensor
 
     def dequantize(self, *, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The values of the rowwise form, in `dtype` or the nominal type."""
+        """Returns the values of the rowwise form, in `dtype` or the nominal type."""
         values = self._form
         if isinstance(values, QuantizedTensorStorage):
             values = values.dequantize()
         return values.to(self.dtype if dtype is None else dtype)
 
     def quantize_(
-        self, tensor: torch.Tensor, *, noop_flag: torch.Tensor | None = None
+        self, tensor: TensorLike, *, noop_flag: torch.Tensor | None = None
     ) -> DebugQuantizedTensor:
         """Fills both forms anew by the plan of the quantizer that made them."""
-        self.quantizer.update_quantized(tensor, self, noop_flag=noop_flag)
+        plain = tensor.dequantize() if isinstance(tensor, QuantizedTensorStorage) else tensor
+        self.quantizer.update_quantized(plain, self, noop_flag=noop_flag)
         return self
 
     def is_shared(self) -> bool:
-        """Whether one object serves both gemms."""
+        """Returns whether one object serves both gemms."""
         return self.rowwise_gemm_tensor is self.columnwise_gemm_tensor
 
     def get_usages(self) -> dict[str, bool]:
-        """Which forms are there."""
+        """Returns which forms are there."""
         return {side: getattr(self, f"{side}_gemm_tensor") is not None for side in SIDES}
 
     def update_usage(
@@ -98,11 +103,12 @@ class DebugQuantizedTensor(QuantizedTensorStorage):
     ) -> None:
         """Keeps (None), drops (False) or requires (True) each form.
 
-        A quantized object that serves both is told once and drops buffers itself.
+        A quantized object that serves both is updated once and drops buffers itself.
         Errors: RuntimeError if a dropped form is required; nothing has been dropped then.
         """
-        if self.is_shared() and hasattr(self.rowwise_gemm_tensor, "update_usage"):
-            self.rowwise_gemm_tensor.update_usage(rowwise_usage, columnwise_usage)
+        shared = self.rowwise_gemm_tensor if self.is_shared() else None
+        if isinstance(shared, QuantizedTensorStorage):
+            shared.update_usage(rowwise_usage, columnwise_usage)
             return
         wanted = dict(zip(SIDES, (rowwise_usage, columnwise_usage), strict=True))
         for side, usage in wanted.items():
@@ -118,7 +124,7 @@ class DebugQuantizedTensor(QuantizedTensorStorage):
     def prepare_for_saving(
         self,
     ) -> tuple[list[torch.Tensor | None], DebugQuantizedTensor]:
-        """The tensors to save, a shared object's once.
+        """Returns the tensors to save, a shared object's once.
 
         The forms stay here too: a cached weight is saved by the forward pass of each microbatch.
         """

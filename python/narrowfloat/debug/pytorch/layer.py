@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a layer of your own needs to be debugged: DebugLayer, asked once a forward pass."""
+"""DebugLayer, which debugs a layer of your own: it is asked once per forward pass."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from narrowfloat.debug.pytorch._session import has_features, running_host
+from narrowfloat.debug.pytorch._session import HostManager, has_features, running_host
 from narrowfloat.debug.pytorch.debug_quantization import DebugQuantizer
 from narrowfloat.debug.pytorch.debug_state import TEDebugState
 from narrowfloat.debug.pytorch.utils import (
     any_feature_enabled,
     next_iter_when_debug_should_be_run,
 )
+from narrowfloat.pytorch._types import Group
 from narrowfloat.pytorch.module.watching import Slots, set_watcher_factory
 
 __all__ = ["DebugLayer", "Schedule", "Slots"]
@@ -22,7 +23,7 @@ __all__ = ["DebugLayer", "Schedule", "Slots"]
 
 @dataclass
 class Schedule:
-    """When a layer's features want to be asked again: decided once in an iteration.
+    """The iteration in which a layer's features are asked again: decided once per iteration.
 
     next_iteration: the earliest one worth asking in; None is never. on: whether this one is.
     """
@@ -32,7 +33,9 @@ class Schedule:
     on: bool = False
 
     def begin(self, iteration: int) -> bool:
-        """Whether forward passes of this iteration ask; all its microbatches get one answer."""
+        """Returns whether forward passes of this iteration ask; all its microbatches get one
+        answer.
+        """
         if iteration != self.last_iteration:
             self.last_iteration = iteration
             self.on = self.next_iteration is not None and iteration >= self.next_iteration
@@ -56,7 +59,7 @@ class DebugLayer:
     def __init__(
         self,
         name: str | None = None,
-        tp_group: Any = None,
+        tp_group: Group = None,
         tp_size: int = 1,
         is_new_layer: bool = True,
     ) -> None:
@@ -68,8 +71,8 @@ class DebugLayer:
         self._manager: weakref.ref[Any] | None = None
         self._schedules: tuple[Schedule, Schedule] = (Schedule(), Schedule())
 
-    def _schedule(self, manager: Any, quantized: bool) -> Schedule:
-        """The schedule of this session, another one for each of quantized and not.
+    def _schedule(self, manager: HostManager, quantized: bool) -> Schedule:
+        """Returns the schedule of this session, another one for each of quantized and not.
 
         Features may have nothing to do while a layer is not quantized, and say "never" then.
         """
@@ -92,7 +95,9 @@ class DebugLayer:
         return None if watched is None else watched[0]
 
     def watch_group(self, parents: Sequence[Slots]) -> list[Slots] | None:
-        """As watch(), for a layer of several products: features see each one's tensors."""
+        """Does what watch() does for a layer of several products; features see the tensors of each
+        product.
+        """
         host = running_host()
         if host is None:
             return None

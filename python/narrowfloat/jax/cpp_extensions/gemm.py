@@ -91,7 +91,7 @@ def _multiply_values(
 def multiply_factors(
     left: Factor, right: Factor, bias: jax.Array | None, dtype: jnp.dtype, mode: str
 ) -> jax.Array:
-    """Multiplies two operands as their codes lie, in a mode of products.
+    """Multiplies two operands in the layout of their codes, in a mode of products.
 
     The result is of `dtype`, or of float32 where codes are not rounded to it or columns stand on
     the left of rows. Its dimensions are those of left that are kept and those of right, to which
@@ -119,7 +119,7 @@ def _factors(
     right: NoScaleTensor | ScaledTensor1x,
     dims: Sequence[Dims],
 ) -> tuple[Factor, Factor] | None:
-    """The operands as their codes are multiplied; None where only values can be."""
+    """Returns the operands as their codes are multiplied; None where only values can be."""
     if isinstance(left, NoScaleTensor) or isinstance(right, NoScaleTensor):
         return None
     if not _are_of_one_family(left, right) or left.has_rht_applied != right.has_rht_applied:
@@ -146,13 +146,13 @@ def _are_of_one_family(left: ScaledTensor1x, right: ScaledTensor1x) -> bool:
 
 
 def _place(operand: ScaledTensor1x, dim: int) -> int:
-    """Where a dimension of what was quantized lies in the data."""
+    """Returns the place in the data of a dimension of the input that was quantized."""
     shift = operand.flatten_axis if operand.data_layout == "T" else 0
     return (dim + shift) % operand.ndim
 
 
 def _factor(operand: ScaledTensor1x, dims: Dims) -> Factor | None:
-    """The operand as its codes lie; None where the blocks do not run along `dims`."""
+    """Returns the operand in its codes' layout; None where blocks do not extend along `dims`."""
     data, spec = operand.data, spec_of_data(operand)
     summed = tuple(_place(operand, dim) for dim in dims)
     if operand.scaling_mode.is_block_scaling:
@@ -169,7 +169,7 @@ def _factor(operand: ScaledTensor1x, dims: Dims) -> Factor | None:
 
 
 def _with_sums_last(operand: ScaledTensor1x, spec: str, dims: Dims) -> Factor:
-    """An operand of one scale, whose codes are moved so that `dims` are the last ones."""
+    """Returns an operand of one scale, whose codes are moved so that `dims` are the last ones."""
     summed = [_place(operand, dim) for dim in dims]
     kept = [_place(operand, dim) for dim in range(operand.ndim) if dim not in dims]
     data, order = operand.data, (*kept, *summed)
@@ -199,7 +199,7 @@ def _pick(
 
 
 def _values(operand: NoScaleTensor | ScaledTensor1x, keep_rht: bool) -> jax.Array:
-    """float32 values, in the layout of what was quantized."""
+    """Returns float32 values, in the layout of what was quantized."""
     if isinstance(operand, NoScaleTensor):
         return operand.data.astype(jnp.float32)
     values = dequantize_tensor(operand, jnp.float32, keep_rht)

@@ -101,7 +101,7 @@ class Part(NamedTuple):
 
     @staticmethod
     def of(name: str, tensor: GroupedTensor, dims: Sequence[int]) -> Part:
-        """Errors: ValueError unless all rows or the columns are contracted."""
+        """Raises ValueError unless all rows or the columns are contracted."""
         shape, is_ragged = _shape_of(tensor), tensor.first_dims is not None
         wanted = tuple(dim % len(shape) for dim in dims)
         by_rows, by_columns = (len(shape) - 1,), tuple(range(0 if is_ragged else 1, len(shape) - 1))
@@ -122,7 +122,7 @@ class Part(NamedTuple):
 
 
 def _shape_of(tensor: GroupedTensor) -> tuple[int, ...]:
-    """Shape of what was quantized, where that of the codes is turned."""
+    """Returns the shape of what was quantized, where that of the codes is turned."""
     shape = tensor.original_shape
     if isinstance(tensor, GroupedNoScaleTensor) or tensor.data_layout == "N":
         return shape
@@ -150,7 +150,10 @@ def _quantized(
 
 
 def _sizes(lhs: GroupedTensor, rhs: GroupedTensor, left: Part, right: Part) -> jax.Array:
-    """Rows of each group. Errors: ValueError if the operands' groups do not go together."""
+    """Returns the rows of each group.
+
+    Errors: ValueError if the operands' groups do not go together.
+    """
     both = rhs.first_dims is not None
     if lhs.first_dims is None or left.by_columns != both or (both and not right.by_columns):
         raise ValueError(
@@ -170,7 +173,7 @@ def _sizes(lhs: GroupedTensor, rhs: GroupedTensor, left: Part, right: Part) -> j
 
 
 def _codes(name: str, tensor: GroupedScaledTensor1x, part: Part) -> GroupedFactor:
-    """Errors: ValueError if codes are there in the other direction only."""
+    """Raises ValueError if codes are there in the other direction only."""
     needs_columns = part.by_columns and tensor.scaling_mode.is_block_scaling
     if tensor.is_colwise != needs_columns:
         raise ValueError(
@@ -192,7 +195,7 @@ def multiply_group_values(
     sizes: jax.Array,
     bias: jax.Array | None,
 ) -> jax.Array:
-    """The product of plain operands by XLA, in float32."""
+    """Returns the product of plain operands by XLA, in float32."""
     lhs = lhs.reshape(-1, left.cols).astype(jnp.float32)
     if right.rows is None:
         summed = jax.lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), (0,), ())

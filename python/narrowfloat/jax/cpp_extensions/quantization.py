@@ -41,10 +41,10 @@ def quantize(
     amax_scope: AmaxScope = AmaxScope.LOCAL,
     transpose_batch_sequence: bool = False,
 ) -> ScaledTensor | NoScaleTensor:
-    """`x` as the quantizer has it, whose state is updated; without one, `x` itself.
+    """Returns `x` quantized and updates the quantizer's state; returns `x` without a quantizer.
 
     Shapes: rank 2 and more, split into rows and columns at flatten_axis. An amax is that of the
-    whole array, whatever devices it lies on, so amax_scope and transpose_batch_sequence change
+    whole array, whatever devices it is on, so amax_scope and transpose_batch_sequence change
     nothing; inside shard_map it is that of the part.
     Errors: TypeError for an input that is not float32, float16 or bfloat16; ValueError if blocks do
     not fill a dimension; JaxRuntimeError for what shows when it runs.
@@ -61,7 +61,8 @@ def quantize_dbias(
     amax_scope: AmaxScope = AmaxScope.LOCAL,
     transpose_batch_sequence: bool = False,
 ) -> tuple[ScaledTensor | NoScaleTensor, jax.Array | None]:
-    """quantize(), and the sums of the columns: float32 sums, rounded once to the dtype of dz.
+    """Returns quantize(), and the sums of the columns: float32 sums, rounded once to the dtype of
+    dz.
 
     Shapes: the sums have the dimensions from flatten_axis on; None unless is_dbias. Errors: as
     quantize().
@@ -72,48 +73,22 @@ def quantize_dbias(
     return dz, _jax_dbias(dz, None, flatten_axis) if is_dbias else None
 
 
-def _jax_quantize(
-    x: jax.Array | NoScaleTensor,
-    quantizer: Quantizer | None = None,
-    dq_dtype: DTypeLike | None = None,
-    flatten_axis: int = -1,
-) -> ScaledTensor | NoScaleTensor:
-    """quantize() under the name of TransformerEngine's way without a handler.
-
-    dq_dtype: of the values later, that of x if None.
-    """
-    if quantizer is None:
-        return x if isinstance(x, NoScaleTensor) else NoScaleTensor(x)
-    return quantizer.quantize(x, dq_dtype=dq_dtype, flatten_axis=flatten_axis)
-
-
 def _jax_dbias(
     dx: jax.Array | NoScaleTensor, dtype: DTypeLike | None = None, flatten_axis: int = -1
 ) -> jax.Array:
-    """Sums of the columns, float32, in `dtype`, that of dx if None."""
+    """Returns the float32 sums of the columns in `dtype`, that of dx if None."""
     data = dx.data if isinstance(dx, NoScaleTensor) else dx
     over = tuple(range(normalize_axis(flatten_axis, data.ndim)))
     return jnp.sum(data, over, jnp.float32).astype(data.dtype if dtype is None else dtype)
 
 
-def _jax_quantize_dbias(
-    x: jax.Array | NoScaleTensor,
-    quantizer: Quantizer | None = None,
-    dq_dtype: DTypeLike | None = None,
-    flatten_axis: int = -1,
-) -> tuple[ScaledTensor | NoScaleTensor, jax.Array]:
-    """_jax_quantize() and _jax_dbias()."""
-    quantized = _jax_quantize(x, quantizer, dq_dtype, flatten_axis)
-    return quantized, _jax_dbias(x, dq_dtype, flatten_axis)
-
-
 def dequantize(x: AbstractBaseTensor) -> jax.Array | list:
-    """The values of a tensor, laid out as its data; of groups, a list."""
+    """Returns the values of a tensor, laid out as its data; of groups, a list."""
     return x.dequantize()
 
 
 def _grouped_scales(x: jax.Array, quantizer: GroupedQuantizer, sizes: jax.Array) -> jax.Array:
-    """float32 (G,): what each group is multiplied by; ones for scales of blocks."""
+    """Returns float32 (G,): what each group is multiplied by; ones for scales of blocks."""
     ones = jnp.ones(sizes.shape, jnp.float32)
     if quantizer.scaling_mode.is_block_scaling:
         return ones
@@ -124,7 +99,9 @@ def _grouped_scales(x: jax.Array, quantizer: GroupedQuantizer, sizes: jax.Array)
 
 
 def _at_own_index(packed: jax.Array, scales: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Entries of the groups that have rows, each at its group's place; 1 / scale elsewhere."""
+    """Returns the entries of the groups that have rows, each at its group's place; 1 / scale
+    elsewhere.
+    """
     place = jnp.maximum(jnp.cumsum(sizes > 0) - 1, 0)
     return jnp.where(sizes > 0, packed[place], 1 / scales)
 

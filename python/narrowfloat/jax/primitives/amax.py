@@ -30,8 +30,9 @@ ONE = ShapedArray((1,), np.dtype(np.float32))
 
 
 def largest_over(amax: jax.Array, names: Axes) -> jax.Array:
-    """The largest of all devices' amaxes: gathered and measured by the handler, which neither
-    flushes subnormals to zero nor keeps a NaN."""
+    """Returns the largest of all devices' amaxes: gathered and measured by the handler, which
+    neither flushes subnormals to zero nor keeps a NaN.
+    """
     if not names:
         return amax
     gathered = jax.lax.all_gather(amax, names)
@@ -43,7 +44,7 @@ class _OfInput(BasePrimitive):
 
     @staticmethod
     def multiples(shape: Sequence[int], **static: Any) -> list[int]:
-        """What a device's part of each dimension is a multiple of."""
+        """Returns what a device's part of each dimension is a multiple of."""
         return [1] * len(shape)
 
     @classmethod
@@ -106,14 +107,17 @@ class RHTAmaxCalculationPrimitive(_OfInput):
 
 
 def calculate_amax(x: jax.Array) -> jax.Array:
-    """float32 (1,): the largest magnitude of `x`, over all devices; NaN ignored, 0 if empty."""
+    """Returns float32 (1,): the largest magnitude of `x`, over all devices; NaN ignored, 0 if
+    empty.
+    """
     return AmaxCalculationPrimitive.outer_primitive.bind(x)[0]
 
 
 def calculate_post_rht_amax(
     x: jax.Array, flatten_axis: int, produce_regular_amax: bool
 ) -> tuple[jax.Array, jax.Array]:
-    """The amax of `x` (0 if not asked for) and that of its columns, transformed; float32 (1,).
+    """Returns the amax of `x` (0 if not asked for) and that of its columns, transformed; float32
+    (1,).
 
     Errors: ValueError if rows do not come in groups of the transform.
     """
@@ -133,7 +137,7 @@ def calculate_post_rht_amax(
 
 
 def grouped_amax(x: jax.Array, group_sizes: jax.Array) -> jax.Array:
-    """float32 (G,): the amax of each group of slices of axis 0; 0 for an empty one."""
+    """Returns float32 (G,): the amax of each group of slices of axis 0; 0 for an empty one."""
     call = jax.ffi.ffi_call(
         "nf_grouped_amax_ffi",
         jax.ShapeDtypeStruct(group_sizes.shape, jnp.float32),
@@ -143,15 +147,16 @@ def grouped_amax(x: jax.Array, group_sizes: jax.Array) -> jax.Array:
 
 
 def largest_code(q_dtype: DTypeLike) -> np.float32:
-    """Largest finite value of a dtype."""
+    """Returns the largest finite value of a dtype."""
     return np.float32(jnp.finfo(q_dtype).max)
 
 
 def scale_from_amax(
     amax: jax.Array, q_dtype: DTypeLike, margin: float, scale: jax.Array
 ) -> jax.Array:
-    """What maps amax to the largest code over 2^margin; `scale` where amax is not above 0 or not
-    finite; at most the largest float. Shapes: all alike, float32."""
+    """Returns what maps amax to the largest code over 2^margin; `scale` where amax is not above 0
+    or not finite; at most the largest float. Shapes: all alike, float32.
+    """
     call = jax.ffi.ffi_call(
         "nf_scale_from_amax_ffi",
         jax.ShapeDtypeStruct(amax.shape, jnp.float32),
@@ -168,7 +173,9 @@ def update_delayed_scale(
     margin: float,
     algo: str,
 ) -> tuple[jax.Array, jax.Array]:
-    """The history with `amax` at its end and the oldest dropped, and the scale that follows."""
+    """Returns the history with `amax` at its end and the oldest dropped, and the scale that
+    follows.
+    """
     call = jax.ffi.ffi_call(
         "nf_update_delayed_scale_ffi",
         tuple(jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in (history, scale)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a handler becomes a JAX primitive.
+"""Makes a JAX primitive of a handler.
 
 Two primitives stand for each. The inner one is the call of the handler itself, with its padding
 and workspaces. The outer one is what users bind: it has a batching rule, is partitioned over
@@ -47,22 +47,22 @@ class BasePrimitive:
 
     @staticmethod
     def abstract(*operands: Any, **static: Any) -> Sequence[ShapedArray]:
-        """Shapes and dtypes of the handler's results."""
+        """Returns the shapes and dtypes of the handler's results."""
         raise NotImplementedError
 
     @classmethod
     def outer_abstract(cls, *operands: ShapedArray, **static: Any) -> Sequence[ShapedArray]:
-        """Shapes and dtypes of what impl() returns."""
+        """Returns the shapes and dtypes of what impl() returns."""
         return cls.abstract(*operands, **static)
 
     @staticmethod
     def attributes(**static: Any) -> dict[str, object]:
-        """The handler's attributes, each of the one Python type that it arrives by."""
+        """Returns the handler's attributes, each of the one Python type that it arrives by."""
         return static
 
     @classmethod
     def impl(cls, *operands: jax.Array, **static: Any) -> Arrays:
-        """The body of the outer primitive."""
+        """Returns the body of the outer primitive."""
         return cls.inner_primitive.bind(*operands, **static)
 
     @classmethod
@@ -73,7 +73,10 @@ class BasePrimitive:
         operands: Sequence[jax.ShapeDtypeStruct],
         results: Sequence[jax.ShapeDtypeStruct],
     ) -> tuple[Callable[..., Arrays], list[PartitionSpec], list[PartitionSpec]]:
-        """What runs on each device, and how operands and results lie; here, all on each."""
+        """Returns the function for each device, and the placement of operands and results.
+
+        Here every device has all.
+        """
         body = functools.partial(cls.impl, **static)
         return body, [PartitionSpec()] * len(operands), [PartitionSpec()] * len(results)
 
@@ -85,7 +88,7 @@ class BasePrimitive:
         operands: Sequence[tuple],
         results: Sequence[tuple],
     ) -> SdyShardingRule:
-        """Which dimensions correspond to each other, by shapes; here, none do."""
+        """Returns which dimensions correspond to each other, by shapes; here, none do."""
         names = iter(f"d{i}" for i in range(sum(map(len, (*operands, *results)))))
         take = [ArrayMapping(*(next(names) for _ in shape)) for shape in (*operands, *results)]
         return SdyShardingRule(tuple(take[: len(operands)]), tuple(take[len(operands) :]))
@@ -147,7 +150,9 @@ def _batch(
     dims: Sequence[int | None],
     **static: Any,
 ) -> tuple[Arrays, list[int]]:
-    """One item of the batch after another: each has scales of its own, whatever its shape."""
+    """Runs impl() on one item of the batch after another: each has scales of its own, whatever its
+    shape.
+    """
     batched = [
         jnp.moveaxis(x, dim, 0) for x, dim in zip(operands, dims, strict=True) if dim is not None
     ]
@@ -162,7 +167,7 @@ def _batch(
 
 
 def _partitioned(cls: type[BasePrimitive]) -> Callable[..., Arrays]:
-    """impl() with its partitioning, in a form that takes static parameters by position."""
+    """Returns impl() with its partitioning, in a form that takes static parameters by position."""
 
     def named(values: Sequence[Any]) -> dict[str, Any]:
         return dict(zip(cls.static_args, values, strict=True))

@@ -23,12 +23,14 @@ from narrowfloat.jax.quantize.scaling_modes import normalize_axis, split_shape
 
 
 def is_columnwise(spec: str) -> bool:
-    """Whether the text of a spec names columns, whose codes lie as rows do."""
+    """Returns whether the text of a spec names columns, whose codes are stored as rows' are."""
     return "columnwise=1" in spec
 
 
 def pad_scales_of(scale_inv: jax.Array, spec: str, matrix: tuple[int, int]) -> jax.Array:
-    """Scales of blocks as handlers read them, with zeros at the end; others as they are."""
+    """Returns the scales of blocks as handlers read them, with zeros at the end; others as they
+    are.
+    """
     if scale_inv.ndim <= 1:
         return scale_inv
     shapes = _core.scale_shapes(spec.partition(":")[0], *matrix, is_columnwise(spec))
@@ -36,8 +38,9 @@ def pad_scales_of(scale_inv: jax.Array, spec: str, matrix: tuple[int, int]) -> j
 
 
 def _multiples(spec: str, ndim: int, axis: int) -> list[int]:
-    """What a part of each dimension is a multiple of if no block is cut: the scale's own dimension
-    is the one along blocks, since scales of tiles are repeated."""
+    """Returns what a part of each dimension is a multiple of if no block is cut: the scale's own
+    dimension is the one along blocks, since scales of tiles are repeated.
+    """
     along = _core.block_of(spec.partition(":")[0])[1]
     multiples = [1] * ndim
     multiples[axis - 1 if is_columnwise(spec) else -1] = along
@@ -112,7 +115,7 @@ class DequantizePrimitive(BasePrimitive):
 
 
 def _follows(static: dict[str, Any], data: Sequence[int], scale_inv: Sequence[int]) -> bool:
-    """Whether scales can be spread as their data are."""
+    """Returns whether scales can be spread as their data are."""
     return len(scale_inv) == 1 or (not static["is_padded"] and len(scale_inv) == len(data))
 
 
@@ -126,9 +129,9 @@ def dequantize_codes(
     dtype: DTypeLike,
     is_padded: bool = False,
 ) -> jax.Array:
-    """Values of `data` as it lies, in `dtype`.
+    """Returns the values of `data` in its own layout, in `dtype`.
 
-    spec: text form, of the direction that data has as it lies; flatten_axis: that of data.
+    spec: text form, of the direction of data in its own layout; flatten_axis: that of data.
     Errors: TypeError for a dtype that is not float32, float16 or bfloat16.
     """
     out_dtype = np.dtype(jnp.dtype(dtype))

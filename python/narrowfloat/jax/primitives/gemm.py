@@ -25,10 +25,10 @@ NO_BIAS = (0,)
 
 
 class Side(NamedTuple):
-    """How an operand lies: its matrix is split before dimension `axis`. What is summed over are
+    """The layout of an operand: its matrix is split before dimension `axis`. Sums are over
     the columns, or the rows where `spec` is of columns.
 
-    is_turned: such codes lie in rows, where the scheme has them transposed.
+    is_turned: such codes are stored in rows, where the scheme transposes them.
     """
 
     spec: str
@@ -36,15 +36,15 @@ class Side(NamedTuple):
     is_turned: bool = False
 
     def kept_dims(self, ndim: int) -> range:
-        """The dimensions that are not summed over."""
+        """Returns the dimensions that are not summed over."""
         return range(self.axis, ndim) if is_columnwise(self.spec) else range(self.axis)
 
     def kept(self, items: Sequence[Any]) -> list[Any]:
-        """Those of `items`, one for each dimension, that are not summed over."""
+        """Returns those of `items`, one for each dimension, that are not summed over."""
         return [items[dim] for dim in self.kept_dims(len(items))]
 
     def items_shape(self, shape: Sequence[int]) -> tuple[int, int]:
-        """Shape of the matrix that an operand expands to."""
+        """Returns the shape of the matrix that an operand expands to."""
         rows, cols = split_shape(shape, self.axis)
         return (cols, rows) if self.is_turned else (rows, cols)
 
@@ -54,14 +54,16 @@ class Side(NamedTuple):
         return 0 if is_columnwise(self.spec) and not self.is_turned else 1
 
     def axes(self, operand: jax.ShapeDtypeStruct, mesh: Mesh) -> list[Axes]:
-        """Mesh axes of the kept dimensions; what is summed over is gathered."""
+        """Returns the mesh axes of the kept dimensions; what is summed over is gathered."""
         shape = operand.shape
         whole = whole_blocks(axes_of(operand), shape, [1] * len(shape), mesh)
         kept = self.kept_dims(len(shape))
         return [names if dim in kept else () for dim, names in enumerate(whole)]
 
     def factors(self, factors: Factors, data: Sequence[int], scales: Sequence[int]) -> tuple:
-        """Names of the dimensions of codes and of scales, which share those that are kept."""
+        """Returns the names of the dimensions of codes and of scales, which share those that are
+        kept.
+        """
         names, others = factors.unrelated(data), list(factors.unrelated(scales))
         if len(scales) == len(data) > 1:
             for dim in self.kept_dims(len(data)):
@@ -81,7 +83,7 @@ class Factor(NamedTuple):
 def gemm_attributes(
     lhs: Side, lhs_matrix: Sequence[int], rhs: Side, rhs_matrix: Sequence[int]
 ) -> dict[str, object]:
-    """The handler's attributes; -1 in a matrix is the size of a group."""
+    """Returns the handler's attributes; -1 in a matrix is the size of a group."""
     attributes: dict[str, object] = {}
     for name, side, matrix in (("lhs", lhs, lhs_matrix), ("rhs", rhs, rhs_matrix)):
         attributes[f"{name}_spec"] = str(side.spec)
@@ -169,7 +171,9 @@ class GemmPrimitive(BasePrimitive):
 def _differentiate(
     primals: Sequence[jax.Array], tangents: Sequence[Any], **static: Any
 ) -> tuple[Arrays, list]:
-    """Codes have no tangents; that of the bias goes to every row."""
+    """Returns the tangent of the product: codes have no tangents, the bias's is added to every
+    row.
+    """
     out = GemmPrimitive.outer_primitive.bind(*primals, **static)
     *_, bias, _ = tangents
     if type(bias) is ad.Zero or bias.shape == NO_BIAS:
@@ -183,7 +187,7 @@ ad.primitive_jvps[GemmPrimitive.outer_primitive] = _differentiate
 def multiply_codes(
     lhs: Factor, rhs: Factor, bias: jax.Array | None, out_dtype: np.dtype
 ) -> jax.Array:
-    """The product, with the bytes of narrowfloat.qgemm.
+    """Returns the product, with the bytes of narrowfloat.qgemm.
 
     bias: in the shape of the dimensions of rhs that are kept. Requires: not lhs by columns and rhs
     by rows.
@@ -234,7 +238,7 @@ class GroupedGemmPrimitive(BasePrimitive):
 
 
 class GroupedFactor(NamedTuple):
-    """An operand of groups: flat codes and scales, amaxes, and how each matrix lies.
+    """An operand of groups: flat codes and scales, amaxes, and the layout of each matrix.
 
     matrix: its rows and columns, of which -1 is the size of the group.
     """
@@ -254,7 +258,8 @@ def multiply_groups(
     out_shape: Sequence[int],
     out_dtype: np.dtype,
 ) -> jax.Array:
-    """The products of all groups, one after another, with the bytes of narrowfloat.grouped_qgemm.
+    """Returns the products of all groups, one after another, with the bytes of
+    narrowfloat.grouped_qgemm.
 
     sizes: int32, one or more.
     """
@@ -318,7 +323,7 @@ class ExpandProductPrimitive(BasePrimitive):
 def multiply_expanded(
     lhs: Factor, rhs: Factor, bias: jax.Array | None, out_dtype: np.dtype
 ) -> jax.Array:
-    """multiply_codes() by XLA's product of bfloat16 where that loses nothing.
+    """Returns multiply_codes() computed by XLA's product of bfloat16, where that loses nothing.
 
     The sums are float32 in XLA's order; factor and bias follow, and one rounding.
     """

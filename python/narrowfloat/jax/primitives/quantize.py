@@ -50,12 +50,12 @@ def layout_of(static: dict[str, Any]) -> QuantizeLayout:
 
 
 def rotate(items: Sequence[Any], axis: int) -> list[Any]:
-    """As the dimensions of transposed data lie."""
+    """Returns the items in the order of the dimensions of transposed data."""
     return [*items[axis:], *items[:axis]]
 
 
 def block_multiples(mode: ScalingMode, layout: QuantizeLayout, ndim: int, axis: int) -> list[int]:
-    """What a part of each dimension is a multiple of if no block is cut."""
+    """Returns what a part of each dimension is a multiple of if no block is cut."""
     multiples = [1] * ndim
     if not mode.is_block_scaling:
         return multiples
@@ -158,7 +158,7 @@ class DBiasQuantizePrimitive(BasePrimitive):
         axis: int,
         *operands: jax.Array,
     ) -> Arrays:
-        """What runs on each device's part."""
+        """Returns what runs on each device's part."""
         x, scale, amax, state, *rht = operands
         if static["stochastic_rounding"] and state.ndim > 1:
             state = state[_device_number(mesh, flat_axes(axes)) % state.shape[0]]
@@ -207,7 +207,7 @@ class DBiasQuantizePrimitive(BasePrimitive):
 def result_shapes(
     mode: ScalingMode, layout: QuantizeLayout, shape: Sequence[int], flatten_axis: int, padded: bool
 ) -> list[Shape]:
-    """Shapes of rowwise and colwise data and of rowwise and colwise scales."""
+    """Returns the shapes of rowwise and colwise data and of rowwise and colwise scales."""
     axis = normalize_axis(flatten_axis, len(shape))
     turned = transpose_shape(shape, axis) if mode.is_colwise_transposed else tuple(shape)
     scales = [
@@ -293,7 +293,7 @@ def _result_specs(
 
 
 def _device_number(mesh: Mesh, names: Axes) -> jax.Array | int:
-    """Position of a device among those that the axes spread over."""
+    """Returns the position of a device among those that the axes spread over."""
     number = 0
     for name in names:
         number = number * mesh.shape[name] + jax.lax.axis_index(name)

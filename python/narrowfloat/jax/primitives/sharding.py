@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a tensor split at a flatten axis lies on devices while it is quantized."""
+"""The placement on devices of a tensor that is split at a flatten axis and quantized."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Axes = tuple[str, ...]
 
 
 def axes_of(operand: jax.ShapeDtypeStruct) -> list[Axes]:
-    """Mesh axes that each dimension of an operand is spread over."""
+    """Returns the mesh axes that each dimension of an operand is spread over."""
     spec: Any = getattr(operand.sharding, "spec", ())
     entries = [() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in spec]
     return entries + [()] * (len(operand.shape) - len(entries))
@@ -25,7 +25,7 @@ def axes_of(operand: jax.ShapeDtypeStruct) -> list[Axes]:
 def whole_blocks(
     axes: Sequence[Axes], shape: Sequence[int], multiples: Sequence[int], mesh: Mesh
 ) -> list[Axes]:
-    """Those of `axes` that leave each device whole blocks; other dimensions are gathered."""
+    """Returns the axes that leave each device whole blocks; other dimensions are gathered."""
     kept = []
     for names, extent, multiple in zip(axes, shape, multiples, strict=True):
         devices = math.prod(mesh.shape[name] for name in names)
@@ -38,7 +38,7 @@ def spec_of(axes: Sequence[Axes]) -> PartitionSpec:
 
 
 def flat_axes(axes: Sequence[Axes]) -> Axes:
-    """All mesh axes of all dimensions."""
+    """Returns all mesh axes of all dimensions."""
     return tuple(name for names in axes for name in names)
 
 
@@ -58,7 +58,7 @@ class Factors:
         return tuple(self.new() for _ in shape)
 
     def blocks(self, extent: int, block: int) -> tuple[str | CompoundFactor, str]:
-        """A dimension of blocks, and the dimension of their scales."""
+        """Returns a dimension of blocks, and the dimension of their scales."""
         name = self.new()
         if block == 1:
             return name, name

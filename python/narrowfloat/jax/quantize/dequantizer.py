@@ -18,7 +18,7 @@ from narrowfloat.jax.quantize.tensor import GroupedScaledTensor1x, ScaledTensor1
 
 
 def spec_of_data(tensor: ScaledTensor1x | GroupedScaledTensor1x, swizzled: bool = False) -> str:
-    """The scheme, and the direction that data has as it lies, as the text of a spec.
+    """Returns the scheme, and the direction of data in its own layout, as the text of a spec.
 
     Transposed columns are rows.
     """
@@ -27,7 +27,7 @@ def spec_of_data(tensor: ScaledTensor1x | GroupedScaledTensor1x, swizzled: bool 
 
 
 def spec_text(scheme: str, is_columnwise: bool, is_swizzled: bool = False) -> str:
-    """The text of a spec of one direction."""
+    """Returns the text of a spec of one direction."""
     options = ["columnwise=1", "rowwise=0"] if is_columnwise else []
     options += ["swizzled=1"] if is_swizzled else []
     return f"{scheme}:{','.join(options)}" if options else scheme
@@ -36,7 +36,7 @@ def spec_text(scheme: str, is_columnwise: bool, is_swizzled: bool = False) -> st
 def dequantize_tensor(
     tensor: ScaledTensor1x, dtype: DTypeLike | None = None, keep_rht: bool = False
 ) -> jax.Array:
-    """The values of a tensor, laid out as its data, in `dtype`, that of the tensor if None.
+    """Returns the values of a tensor, laid out as its data, in `dtype`, that of the tensor if None.
 
     The transform is undone where it was applied, unless keep_rht.
     """
@@ -55,7 +55,9 @@ def dequantize_tensor(
 
 
 def dequantize_grouped(tensor: GroupedScaledTensor1x) -> list:
-    """The values group by group, each a tensor of the group's own shape; [] for an empty group."""
+    """Returns the values group by group, each a tensor of the group's own shape; [] for an empty
+    group.
+    """
     if isinstance(tensor.group_sizes, jax.core.Tracer):
         raise ValueError("dequantize: the sizes of groups must be concrete, got a traced array")
     mode = tensor.scaling_mode
@@ -92,7 +94,7 @@ def dequantize_grouped(tensor: GroupedScaledTensor1x) -> list:
 
 
 def _group_shape(tensor: GroupedScaledTensor1x, size: int) -> tuple[tuple[int, ...], int]:
-    """Shape of a group of `size` slices as its data lie, and its flatten axis."""
+    """Returns the shape of a group of `size` slices in its data's layout, and its flatten axis."""
     shape, axis = tensor.original_shape, tensor.flatten_axis
     if tensor.data_layout == "N":
         return (size, *shape[1:]), axis

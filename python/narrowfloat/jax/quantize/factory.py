@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes quantizers: of a scaling mode, or as a recipe has them."""
+"""Makes quantizers: of a scaling mode, or by a recipe."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class QuantizerFactory:
         checkpoint_name: str | None = None,
         **options: Any,
     ) -> Quantizer | tuple[Quantizer | None, ...] | None:
-        """One quantizer, or a tuple of several; None for NO_SCALING. `options` are the class's.
+        """Returns one quantizer, or a tuple of several; None for NO_SCALING. `options` are the
+        class's.
 
         Errors: ValueError if several grouped ones are asked for.
         """
@@ -88,7 +89,7 @@ class QuantizerFactory:
         quantize_meta_set: QuantizeMetaSet = _NO_META,
         **options: Any,
     ) -> QuantizerSet | tuple[QuantizerSet, ...]:
-        """Sets for a layer, of one mode and two dtypes, or as a recipe has them.
+        """Makes sets for a layer, of one mode and two dtypes, or by a recipe.
 
         fwd_dtype: of x and kernel; bwd_dtype: of dgrad. fp8_recipe: where neither it nor a mode is
         given, the recipe of the autocast around. quantize_meta_set: arguments of each quantizer,

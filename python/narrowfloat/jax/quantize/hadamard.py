@@ -23,7 +23,9 @@ def get_sign_mask() -> int:
 
 
 def get_rht_matrix() -> jax.Array:
-    """bfloat16: a diagonal of signs times Sylvester's matrix over the root of its size."""
+    """Returns a diagonal of signs times Sylvester's matrix over the root of its size, in
+    bfloat16.
+    """
     return jnp.asarray(_matrix())
 
 
@@ -37,7 +39,7 @@ def _multiply(x: jax.Array, matrix: jax.Array) -> jax.Array:
 
 
 def apply_rht(x: jax.Array) -> jax.Array:
-    """Each group of items of the last axis, transformed: bfloat16 items, sums in float32.
+    """Returns each group of items of the last axis, transformed: bfloat16 items, sums in float32.
 
     Errors: ValueError if the axis is not a multiple of the group.
     """
@@ -45,5 +47,5 @@ def apply_rht(x: jax.Array) -> jax.Array:
 
 
 def invert_rht(x: jax.Array) -> jax.Array:
-    """The inverse: the matrix is orthogonal, so its transpose. Errors: as apply_rht."""
+    """Returns the inverse: the matrix is orthogonal, so its transpose. Errors: as apply_rht."""
     return _multiply(x, get_rht_matrix().T)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is supported here, and recipes under the name of TransformerEngine's module."""
+"""Tells what is supported here; gives recipes under the name of TransformerEngine's module."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -27,24 +27,26 @@ NVTE_FP8_COLLECTION_NAME = "fp8_metas"
 
 
 def is_scaling_mode_supported(mode: ScalingMode, gpu_id: int | None = None) -> tuple[bool, str]:
-    """Whether the mode runs here, and why not: the CPU runs all. `gpu_id` changes nothing."""
+    """Returns whether the mode runs here, and why not: the CPU runs all. Ignores `gpu_id`."""
     return True, ""
 
 
 def get_supported_scaling_modes() -> list[ScalingMode]:
-    """Every mode that scales."""
+    """Returns every mode that scales."""
     return [mode for mode in ScalingMode if mode is not ScalingMode.NO_SCALING]
 
 
 def is_fp8_available(
     scaling_mode: ScalingMode = ScalingMode.DELAYED_TENSOR_SCALING, gpu_id: int | None = None
 ) -> tuple[bool, str]:
-    """The old name of is_scaling_mode_supported()."""
+    """Returns the old name of is_scaling_mode_supported()."""
     return is_scaling_mode_supported(scaling_mode, gpu_id)
 
 
 def update_collections(new: Mapping[str, Any], original: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`original` with the entries of `new` over its own, a mapping of the type of `original`."""
+    """Returns `original` with the entries of `new` over its own, a mapping of the type of
+    `original`.
+    """
     make: Callable[..., Mapping[str, Any]] = type(original)
     return make({**original, **new})
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a caller adds to a recipe: arguments of quantizers, mostly their state."""
+"""Arguments that a caller adds to a recipe: arguments of quantizers, mostly their state."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class QuantizeMeta:
         self._kwargs = kwargs
 
     def get_kwargs_dictionary(self) -> dict[str, Any]:
-        """The arguments."""
+        """Returns the arguments."""
         return dict(self._kwargs)
 
     def merge(self, other: QuantizeMeta) -> QuantizeMeta:
-        """The arguments of both. Errors: AssertionError if they differ about one."""
+        """Returns the arguments of both. Errors: AssertionError if they differ about one."""
         for name, value in other._kwargs.items():
             mine = self._kwargs.get(name, value)
             # Of arrays only the identity is compared: they may be traced.

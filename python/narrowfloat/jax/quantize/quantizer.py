@@ -27,7 +27,7 @@ from narrowfloat.jax.quantize.tensor_factory import ScaledTensorFactory
 
 
 class AmaxComputeAlgo(Enum):
-    """Which amax of the history a delayed scale follows."""
+    """Chooses the amax of the history that a delayed scale is computed from."""
 
     MAX = "max"
     MOST_RECENT = "most_recent"
@@ -36,7 +36,7 @@ class AmaxComputeAlgo(Enum):
 def compute_scale_from_amax(
     amax: jax.Array, q_dtype: DTypeLike, margin: float, scale: jax.Array | None = None
 ) -> jax.Array:
-    """float32 (1,): the largest code over amax over 2^margin, at most the largest float.
+    """Returns float32 (1,): the largest code over amax over 2^margin, at most the largest float.
 
     Where amax is not above 0 or not finite it is `scale`, or 1. Errors: ValueError for a shape
     other than (1,).
@@ -48,7 +48,7 @@ def compute_scale_from_amax(
 
 
 class Operands(NamedTuple):
-    """What te_dbias_quantize_ffi takes beside the input."""
+    """The operands of te_dbias_quantize_ffi other than the input."""
 
     scale: jax.Array
     amax: jax.Array
@@ -58,7 +58,7 @@ class Operands(NamedTuple):
 
 
 def _operands(**given: jax.Array) -> Operands:
-    """With placeholders for what is not given."""
+    """Returns the handler's operands, with placeholders for those that are not given."""
     nothing = jnp.zeros((1,), jnp.float32)
     defaults = {
         "scale": nothing,
@@ -93,7 +93,7 @@ class Quantizer:
         """Takes the amax of what was just quantized into account."""
 
     def get_data_layout(self) -> str:
-        """The letters of the directions wanted."""
+        """Returns the letters of the directions wanted."""
         if self.q_layout.is_rowwise_colwise:
             return self.data_layout
         return self.data_layout[1 if self.q_layout.is_colwise_only else 0]
@@ -104,7 +104,9 @@ class Quantizer:
     def get_scale_shapes(
         self, shape: tuple[int, ...], is_padded: bool = True, flatten_axis: int = -1, **options: Any
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shapes of the rowwise and of the colwise scale_inv for an input of `shape`."""
+        """Returns the shapes of the rowwise and the columnwise scale_inv for an input of
+        `shape`.
+        """
         return self.scaling_mode.get_scale_shape_2x(shape, is_padded, flatten_axis, **options)
 
     def quantize(
@@ -116,7 +118,7 @@ class Quantizer:
         flatten_axis: int = -1,
         **ignored: object,
     ) -> ScaledTensor:
-        """`x` quantized in the directions asked for, by default those of q_layout.
+        """Returns `x` quantized in the directions asked for, by default those of q_layout.
 
         Shapes: any of rank 2 and more, split at flatten_axis. An amax that x carries is taken as it
         is. dq_dtype: of the values later, that of x if None. The state is updated.
@@ -136,7 +138,7 @@ class Quantizer:
         flatten_axis: int = -1,
         is_dbias: bool = True,
     ) -> tuple[ScaledTensor, jax.Array | None]:
-        """quantize(), and the sums of the columns in the dtype of x, if they are asked for."""
+        """Returns quantize(), and the sums of the columns in the dtype of x, if asked for."""
         x = x if isinstance(x, NoScaleTensor) else NoScaleTensor(x)
         layout = self.q_layout if q_layout is None else q_layout
         axis = normalize_axis(flatten_axis, x.ndim)
@@ -178,7 +180,7 @@ class Quantizer:
         return _operands()
 
     def _transforms(self) -> bool:
-        """Whether colwise data are those of the transform."""
+        """Returns whether colwise data are those of the transform."""
         return False
 
 
@@ -191,7 +193,7 @@ def _amax_of(x: NoScaleTensor) -> jax.Array:
 @pytree([])
 @dataclass
 class CurrentScaleQuantizer(Quantizer):
-    """One scale a tensor, from its own amax."""
+    """Quantizes with one scale per tensor, from its own amax."""
 
     q_dtype: DTypeLike
     scaling_mode: ScalingMode = ScalingMode.CURRENT_TENSOR_SCALING
@@ -207,7 +209,7 @@ class CurrentScaleQuantizer(Quantizer):
 @pytree(["scale", "amax_history"])
 @dataclass
 class DelayedScaleQuantizer(CurrentScaleQuantizer):
-    """One scale a tensor, from the amaxes of those before it.
+    """Quantizes with one scale per tensor, from the amaxes of earlier tensors.
 
     scale: float32 (1,), what the next tensor is multiplied by; amax_history: float32, the newest
     last, item 0 empty. Both are replaced by update(); under jit they are traced with the rest, so
@@ -240,7 +242,7 @@ class DelayedScaleQuantizer(CurrentScaleQuantizer):
 @pytree([])
 @dataclass
 class BlockScaleQuantizer(Quantizer):
-    """A scale a block."""
+    """Quantizes with one scale per block."""
 
     q_dtype: DTypeLike
     scaling_mode: ScalingMode = ScalingMode.MXFP8_1D_SCALING
@@ -252,7 +254,7 @@ class BlockScaleQuantizer(Quantizer):
 @pytree(["stochastic_rounding_rng_state"])
 @dataclass
 class NVFP4Quantizer(Quantizer):
-    """4-bit codes, a scale a block under the amax of the tensor.
+    """Quantizes to 4-bit codes with one scale per block and an amax of the tensor.
 
     stochastic_rounding_rng_state: uint32, four words for each device, or None: to nearest.
     use_rht: colwise data are those of the random Hadamard transform.
@@ -335,5 +337,5 @@ _CLASSES: dict[ScalingMode, type[Quantizer]] = {
 def create_quantizers(
     count: int, scaling_mode: ScalingMode, **fields: Any
 ) -> tuple[Quantizer, ...]:
-    """`count` quantizers of the mode's class, all with these fields."""
+    """Returns `count` quantizers of the mode's class, all with these fields."""
     return tuple(_CLASSES[scaling_mode](scaling_mode=scaling_mode, **fields) for _ in range(count))

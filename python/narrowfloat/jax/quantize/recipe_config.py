@@ -31,7 +31,7 @@ _recipe: ContextVar[Recipe | None] = ContextVar("narrowfloat_jax_recipe", defaul
 
 
 class TensorSource(Enum):
-    """Which of a layer's tensors is quantized."""
+    """The tensor of a layer that is quantized."""
 
     X = 0
     KERNEL = 1
@@ -70,20 +70,20 @@ class QuantizeConfig:
     DISABLE_2D_QUANTIZATION: bool = False
 
     def is_fp8_enabled(self) -> bool:
-        """Whether anything is quantized."""
+        """Returns whether anything is quantized."""
         return self.modes[0] is not ScalingMode.NO_SCALING
 
     def get_scaling_mode(self, tensor_source: TensorSource) -> ScalingMode:
         return self.modes[tensor_source.value]
 
     def get_dtype(self, tensor_source: TensorSource) -> DTypeLike:
-        """Of the codes."""
+        """Returns the dtype of the codes."""
         return self.BWD_DTYPE if tensor_source is TensorSource.DGRAD else self.FWD_DTYPE
 
     def quantizer_options(
         self, tensor_source: TensorSource, layout: QuantizeLayout
     ) -> dict[str, Any]:
-        """What a quantizer of that tensor is told beside mode, dtype and layout.
+        """Returns what a quantizer of that tensor is told beside mode, dtype and layout.
 
         Stochastic rounding needs words of a generator, which only the caller has.
         """
@@ -157,7 +157,7 @@ _CONFIGS: dict[type[Recipe], tuple[ScalingMode, Callable[[Any], dict[str, Any]]]
 
 
 def get_quantize_config_with_recipe(recipe: Recipe | None) -> QuantizeConfig:
-    """What a recipe means here. Errors: ValueError for one that JAX has no modes for."""
+    """Returns what a recipe means here. Errors: ValueError for one that JAX has no modes for."""
     if recipe is None:
         return QuantizeConfig()
     for kind, (mode, more) in _CONFIGS.items():
@@ -176,7 +176,7 @@ def get_quantize_config_with_recipe(recipe: Recipe | None) -> QuantizeConfig:
 
 
 def get_global_quantize_recipe() -> Recipe | None:
-    """The recipe of the autocast around, None outside and where that is not enabled."""
+    """Returns the recipe of the autocast around, None outside and where that is not enabled."""
     return _recipe.get()
 
 
@@ -207,20 +207,20 @@ def fp8_autocast(
     fp8_recipe: Recipe | None = None,
     mesh_resource: MeshResource | None = None,
 ) -> Iterator[None]:
-    """The old name of autocast()."""
+    """Runs autocast(), of which this is the old name."""
     warnings.warn("fp8_autocast is called autocast now", DeprecationWarning, stacklevel=3)
     with autocast(enabled, fp8_recipe, mesh_resource):
         yield
 
 
 def is_quantize_recipe_supported(recipe_name: str) -> tuple[bool, str]:
-    """Whether the recipe runs here, and why not. Errors: ValueError for an unknown name."""
+    """Returns whether the recipe runs here, and why not. Errors: ValueError for an unknown name."""
     get_quantization_recipe(recipe_name)
     return True, ""
 
 
 def get_quantization_recipe(recipe_name: str) -> Recipe:
-    """A recipe with its defaults. Errors: ValueError for an unknown name."""
+    """Returns a recipe with its defaults. Errors: ValueError for an unknown name."""
     known = {kind.__name__: kind for kind in _CONFIGS}
     if recipe_name not in known:
         raise ValueError(f"quantize: JAX has the recipes {', '.join(known)}, got '{recipe_name}'")
@@ -228,5 +228,5 @@ def get_quantization_recipe(recipe_name: str) -> Recipe:
 
 
 def get_supported_quantization_recipes() -> list[Recipe]:
-    """One of each, with its defaults."""
+    """Returns one of each, with its defaults."""
     return [kind() for kind in _CONFIGS]

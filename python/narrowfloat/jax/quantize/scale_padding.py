@@ -18,7 +18,7 @@ Matrix = tuple[int, int]
 
 
 def pad_scales(scale_inv: jax.Array, content: Matrix, stored: Matrix) -> jax.Array:
-    """The matrix `content` of scales at the beginning of one of zeros, `stored`."""
+    """Returns the matrix `content` of scales at the beginning of one of zeros, `stored`."""
     if content == stored:
         return scale_inv.reshape(stored)
     bits = jax.lax.bitcast_convert_type(scale_inv.reshape(content), jnp.uint8)
@@ -27,7 +27,7 @@ def pad_scales(scale_inv: jax.Array, content: Matrix, stored: Matrix) -> jax.Arr
 
 
 def cut_scales(scale_inv: jax.Array, content: Matrix, stored: Matrix) -> jax.Array:
-    """The matrix `content` from the beginning of `stored`."""
+    """Returns the matrix `content` from the beginning of `stored`."""
     return scale_inv.reshape(stored)[: content[0], : content[1]]
 
 
@@ -38,7 +38,7 @@ def apply_padding_to_scale_inv(
     is_colwise: bool,
     flatten_axis: int = -1,
 ) -> jax.Array:
-    """`scale_inv` with zeros at the end of its matrix.
+    """Returns `scale_inv` with zeros at the end of its matrix.
 
     data_shape: of the data in its layout; flatten_axis: of the input. Padded scales and those of
     whole tensors come back as they are. Errors: ValueError if scale_inv has neither shape.
@@ -57,7 +57,7 @@ def remove_padding_from_scale_inv(
     is_colwise: bool,
     flatten_axis: int = -1,
 ) -> jax.Array:
-    """The inverse of apply_padding_to_scale_inv. Errors: as that."""
+    """Returns the inverse of apply_padding_to_scale_inv. Errors: as that."""
     plain, padded = _shapes(scaling_mode, data_shape, is_colwise, flatten_axis)
     if _has_shape(scale_inv, plain, padded):
         return scale_inv

@@ -31,7 +31,10 @@ Spec = tuple[str | CompoundFactor, ...]
 
 
 def normalize_axis(flatten_axis: int, ndim: int) -> int:
-    """`flatten_axis` counted from the front. Errors: ValueError unless it splits the dimensions."""
+    """Returns `flatten_axis` counted from the front.
+
+    Errors: ValueError unless it splits the dimensions.
+    """
     axis = flatten_axis + ndim if flatten_axis < 0 else flatten_axis
     if not 0 < axis < ndim:
         raise ValueError(
@@ -42,13 +45,13 @@ def normalize_axis(flatten_axis: int, ndim: int) -> int:
 
 
 def split_shape(shape: Sequence[int], flatten_axis: int) -> tuple[int, int]:
-    """Rows and columns of a tensor split at `flatten_axis`."""
+    """Returns the rows and columns of a tensor split at `flatten_axis`."""
     axis = normalize_axis(flatten_axis, len(shape))
     return math.prod(shape[:axis]), math.prod(shape[axis:])
 
 
 def transpose_shape(shape: Sequence[int], flatten_axis: int) -> Shape:
-    """The dimensions from `flatten_axis` on, then those before it."""
+    """Returns the dimensions from `flatten_axis` on, then those before it."""
     axis = normalize_axis(flatten_axis, len(shape))
     return tuple(shape[axis:]) + tuple(shape[:axis])
 
@@ -68,7 +71,7 @@ class QuantizeShardyRules(NamedTuple):
 
 
 class TensorUsage(Enum):
-    """Which operand of a product a tensor is, and whether it is used transposed."""
+    """The operand of a product that a tensor is, and whether it is used transposed."""
 
     LHS = 0
     LHS_TRANS = 1
@@ -105,7 +108,7 @@ class QuantizeLayout(Enum):
 
     @staticmethod
     def of(rowwise: bool, colwise: bool) -> QuantizeLayout:
-        """The layout with these directions. Errors: ValueError if there is none."""
+        """Returns the layout with these directions. Errors: ValueError if there is none."""
         if not rowwise and not colwise:
             raise ValueError("quantize: rowwise, colwise or both must be asked for, got neither")
         if rowwise and colwise:
@@ -139,7 +142,7 @@ def _expand(counts: tuple[int, int], shape: Shape, axis: int, blocks: tuple[int,
 
 @jax.tree_util.register_pytree_node_class
 class ScalingMode(Enum):
-    """How scales are shared; a pytree without leaves."""
+    """Which elements share a scale; a pytree without leaves."""
 
     NO_SCALING = JAXX_Scaling_Mode.NO_SCALING
     DELAYED_TENSOR_SCALING = JAXX_Scaling_Mode.DELAYED_TENSOR_SCALING
@@ -156,11 +159,11 @@ class ScalingMode(Enum):
         return aux
 
     def is_tensor_scaling(self) -> bool:
-        """Whether one scale covers the tensor."""
+        """Returns whether one scale covers the tensor."""
         return self in (ScalingMode.DELAYED_TENSOR_SCALING, ScalingMode.CURRENT_TENSOR_SCALING)
 
     def is_1d_block_scaling(self) -> bool:
-        """Whether scales are stored as those of 1-D blocks: those of 2-D ones are repeated."""
+        """Returns whether scales are stored as 1-D blocks'. 2-D ones are repeated."""
         return self.is_block_scaling
 
     @property
@@ -177,13 +180,13 @@ class ScalingMode(Enum):
 
     @property
     def is_colwise_transposed(self) -> bool:
-        """Whether colwise codes lie transposed."""
+        """Whether colwise codes are stored transposed."""
         if self is ScalingMode.NO_SCALING:
             return False
         return _core.is_columnwise_transposed(self.get_scheme())
 
     def get_scheme(self, q_dtype: DTypeLike | None = None) -> str:
-        """Name of the scheme with codes of `q_dtype`; of any of the mode's if None.
+        """Returns the name of the scheme with codes of `q_dtype`; of any of the mode's if None.
 
         Errors: ValueError if the mode has no such codes.
         """
@@ -206,11 +209,11 @@ class ScalingMode(Enum):
         return jnp.dtype(_core.scale_dtype_of(self.get_scheme()))
 
     def get_data_layout(self) -> str:
-        """Layout of rowwise and of colwise data: N as the input, T transposed."""
+        """Returns the layouts of rowwise and of columnwise data: N as the input, T transposed."""
         return "NT" if self.is_colwise_transposed else "NN"
 
     def get_block(self) -> tuple[int, int]:
-        """Rows and columns of a rowwise block. Errors: ValueError without blocks."""
+        """Returns the rows and columns of a rowwise block. Errors: ValueError without blocks."""
         if not self.is_block_scaling:
             raise ValueError(f"quantize: {self.name} has no blocks")
         return _core.block_of(self.get_scheme())
@@ -224,7 +227,8 @@ class ScalingMode(Enum):
         flatten_axis: int = -1,
         broadcast_2d_scale_shape_to_1d: bool = False,
     ) -> Shape:
-        """Shape of scale_inv for data of `data_shape`, which is in the layout that is stated.
+        """Returns the shape of scale_inv for data of `data_shape`, which is in the layout that is
+        stated.
 
         `flatten_axis` is that of the N layout. Padded scales that do not spread evenly over the
         dimensions are a matrix.
@@ -269,7 +273,9 @@ class ScalingMode(Enum):
         flatten_axis: int = -1,
         broadcast_2d_scale_shape_to_1d: bool = False,
     ) -> tuple[Shape, Shape]:
-        """Shapes of the rowwise and of the colwise scale_inv for an input of `data_shape`."""
+        """Returns the shapes of the rowwise and of the colwise scale_inv for an input of
+        `data_shape`.
+        """
         layout = self.get_data_layout()
         turned = (
             transpose_shape(data_shape, flatten_axis) if layout[1] == "T" else tuple(data_shape)
@@ -295,7 +301,9 @@ class ScalingMode(Enum):
         is_padded: bool = True,
         flatten_axis: int = -1,
     ) -> Shape:
-        """Shape of the scales of `n_groups` groups of rows: of what the largest case needs."""
+        """Returns the shape of the scales of `n_groups` groups of rows: of what the largest case
+        needs.
+        """
         if not self.is_block_scaling:
             return (n_groups,)
         axis = normalize_axis(flatten_axis, len(data_shape))
@@ -317,7 +325,7 @@ class ScalingMode(Enum):
         is_padded: bool = True,
         flatten_axis: int = -1,
     ) -> tuple[Shape, Shape]:
-        """Shapes of the rowwise and of the colwise scales of groups."""
+        """Returns the shapes of the rowwise and of the colwise scales of groups."""
         rowwise, colwise = (
             self.get_grouped_scale_shape(data_shape, n_groups, which, is_padded, flatten_axis)
             for which in (False, True)
@@ -332,7 +340,7 @@ class ScalingMode(Enum):
         q_layout: QuantizeLayout = QuantizeLayout.ROWWISE_COLWISE,
         broadcast_2d_scale_shape_to_1d: bool = True,
     ) -> QuantizeShardyRules:
-        """Which factors the dimensions of codes and scales share with those of the input.
+        """Returns which factors the dimensions of codes and scales share with those of the input.
 
         For programs that partition operators of their own. A dimension of several blocks is their
         number times their length, and the number is the dimension of the scales; one block cannot
@@ -378,7 +386,9 @@ class ScalingMode(Enum):
         )
 
     def get_quantize_layout(self, usage: TensorUsage) -> QuantizeLayout:
-        """The direction that serves an operand: blocks run along the contracted dimension."""
+        """Returns the direction that serves an operand: blocks extend along the contracted
+        dimension.
+        """
         if not self.is_block_scaling or usage in (TensorUsage.LHS, TensorUsage.RHS_TRANS):
             return QuantizeLayout.ROWWISE
         return QuantizeLayout.COLWISE

@@ -61,7 +61,7 @@ def pytree(children: Sequence[str]) -> Callable[[type[T]], type[T]]:
 
 
 class AbstractBaseTensor(ABC):
-    """What plain and quantized tensors have in common."""
+    """The base class of plain and quantized tensors."""
 
     @property
     @abstractmethod
@@ -69,11 +69,11 @@ class AbstractBaseTensor(ABC):
 
     @abstractmethod
     def dequantize(self) -> jax.Array | list:
-        """The values, in the dtype of what was quantized and the layout of the data."""
+        """Returns the values, in the dtype of what was quantized and the layout of the data."""
 
     @abstractmethod
     def get_tensor(self, usage: TensorUsage) -> AbstractBaseTensor:
-        """The direction that serves an operand. Errors: ValueError if it is not there."""
+        """Returns the direction that serves an operand. Errors: ValueError if it is not there."""
 
     def checkpoint(self, quantizer: object) -> AbstractBaseTensor:
         """This tensor with its leaves under the quantizer's checkpoint name, if it has one."""
@@ -83,7 +83,7 @@ class AbstractBaseTensor(ABC):
     def apply_sharding_constraint_by_logical_axes(self, names: LogicalAxes) -> AbstractBaseTensor:
         """This tensor, asked to lie as the names of the dimensions of what was quantized say.
 
-        Scales of blocks lie with their codes. Errors: NotImplementedError for groups.
+        Scales of blocks are placed with their codes. Errors: NotImplementedError for groups.
         """
         raise NotImplementedError(
             f"apply_sharding_constraint_by_logical_axes: {type(self).__name__} lies flat"
@@ -131,7 +131,7 @@ class ScaledTensor1x(ScaledTensor):
     """Codes and scales of one direction.
 
     data: codes; transposed in layout T, the dimensions from the flatten axis on first.
-    amax: float32 (1,); scale_inv: without padding; flatten_axis: that of `data` as it lies.
+    amax: float32 (1,); scale_inv: without padding; flatten_axis: that of `data` in its own layout.
     """
 
     data: jax.Array
@@ -226,7 +226,7 @@ class GroupedScaledTensor1x(ScaledTensor):
 
     data, scale_inv: flat, group after group; first_dims: int32 sizes of the groups along axis 0,
     None where each slice of it is one. original_shape: of the whole, turned in layout T.
-    pre_swizzled: scales lie in the tiles that products read.
+    pre_swizzled: scales are swizzled.
     """
 
     data: jax.Array
@@ -262,7 +262,10 @@ class GroupedScaledTensor1x(ScaledTensor):
         return jnp.ones((self.n_groups,), jnp.int32)
 
     def dequantize(self) -> list:
-        """The values group by group; an empty list for an empty one. Sizes must be concrete."""
+        """Returns the values group by group; an empty list for an empty one.
+
+        Sizes must be concrete.
+        """
         return self._dq_func(self)
 
     def get_tensor(self, usage: TensorUsage) -> GroupedScaledTensor1x:

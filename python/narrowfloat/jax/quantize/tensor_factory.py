@@ -39,7 +39,8 @@ class ScaledTensorFactory:
         has_rht_applied: bool = False,
         pre_swizzled: bool = False,
     ) -> ScaledTensor1x | GroupedScaledTensor1x:
-        """A tensor of one direction; of groups, if one of the three group arguments is given.
+        """Returns a tensor of one direction; of groups, if one of the three group arguments is
+        given.
 
         `flatten_axis` and `original_shape` are those of the input; amax is zero if None.
         Errors: ValueError if groups come without original_shape, or scale_inv has another shape.
@@ -82,7 +83,7 @@ class ScaledTensorFactory:
         colwise_has_rht_applied: bool = False,
         **description: Any,
     ) -> ScaledTensor2x:
-        """A tensor of both directions; `description` as create_1x takes it."""
+        """Returns a tensor of both directions; `description` as create_1x takes it."""
         create = ScaledTensorFactory.create_1x
         colwise_amax = amax if colwise_amax is None else colwise_amax
         rowwise = create(
@@ -109,7 +110,8 @@ class ScaledTensorFactory:
         colwise_has_rht_applied: bool = False,
         **description: Any,
     ) -> ScaledTensor:
-        """A tensor of the layout's directions. `data_layout` has a letter for each of those.
+        """Returns a tensor of the layout's directions. `data_layout` has a letter for each of
+        those.
 
         Requires: arrays in these directions; what is given for others is not read.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a tracer of torch.compile sees general_gemm(): one node."""
+"""Shows a tracer of torch.compile general_gemm(): one node."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ import torch
 from narrowfloat.pytorch._product_mode import get_product_mode, product_mode
 from narrowfloat.pytorch._tracing import QuantizeNode, has_node, node_of
 from narrowfloat.pytorch._values import ValueSemantics, node_of_copy
+from narrowfloat.pytorch.quantized_tensor import Quantizer
+
+# As general_gemm() returns them.
+GemmResult = tuple[Any, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 
 
 class GemmNode(ValueSemantics):
@@ -30,7 +34,7 @@ class GemmNode(ValueSemantics):
 
     def __call__(
         self, names: tuple[str, ...], tensors: tuple[Any, ...], state: tuple[torch.Tensor, ...]
-    ) -> Any:
+    ) -> GemmResult:
         """Returns the results for tensors of these names, and the state of the quantizer."""
         if (node := node_of_copy(self, tensors[0], names, tensors, state)) is not None:
             return node
@@ -50,7 +54,7 @@ class GemmNode(ValueSemantics):
 GemmNode.register_value_class()
 
 
-def gemm_has_node(tensors: dict[str, Any], quantizer: Any) -> bool:
+def gemm_has_node(tensors: dict[str, Any], quantizer: Quantizer | None) -> bool:
     """Returns whether a graph can hold a product of these as one node."""
     plain = all(t is None or isinstance(t, torch.Tensor) for t in tensors.values())
     return plain and (quantizer is None or has_node(quantizer))
@@ -59,9 +63,9 @@ def gemm_has_node(tensors: dict[str, Any], quantizer: Any) -> bool:
 def multiply_as_node(
     function: Callable[..., Any],
     tensors: dict[str, Any],
-    quantizer: Any,
+    quantizer: Quantizer | None,
     options: dict[str, Any],
-) -> Any:
+) -> GemmResult:
     """Calls `function` as one node of the graph. The tracer follows this function."""
     node, state = None, ()
     if quantizer is not None:

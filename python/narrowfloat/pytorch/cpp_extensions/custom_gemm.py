@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of tensors whose quantizers bring their own (`custom`)."""
+"""Products of tensors whose quantizers compute them (`custom`)."""
 
 import enum
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantiz
 
 
 class GEMMType(enum.Enum):
-    """Which of a linear layer's three products."""
+    """One of a linear layer's three products."""
 
     FPROP = "fprop"
     DGRAD = "dgrad"
@@ -48,9 +48,10 @@ def custom_gemm(
     use_split_accumulator: bool = False,
     grad: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None, None, None]:
-    """general_gemm() of two custom tensors, by the `qgemm` of B's quantizer, else of A's.
+    """Returns general_gemm() of two custom tensors, by the `qgemm` of B's quantizer, else of A's.
 
-    Arguments and results are general_gemm's. With `grad` a bias asks for the sum of B over rows.
+    Arguments and results are general_gemm's. With `grad` and a bias the second result is the
+    sum of B over rows.
     Errors: TypeError unless both are custom; ValueError if none has a quantizer or a direction that
     is read is missing; NotImplementedError for gelu, and for accumulating into a quantized result.
     """

@@ -25,12 +25,12 @@ def general_grouped_gemm(
     bias: Sequence[torch.Tensor | None] | None = None,
     use_bias: bool = False,
     use_split_accumulator: bool = False,
-    D_dtype: Any = None,
+    D_dtype: object = None,
     single_output: bool = False,
 ) -> tuple[Any, list[torch.Tensor | None], list[torch.Tensor | None]]:
-    """general_gemm() of A[i] and B[i] into out[i], for each i.
+    """Returns general_gemm() of A[i] and B[i] into out[i], for each i.
 
-    single_output: `out` is a list of one tensor, in whose rows the results lie one after another,
+    single_output: `out` is a list of one tensor; its rows store the results one after another,
     m_splits[i] of them each. Returns the outputs (that one tensor), the biases or, with grad, their
     gradients, and what gelu was applied to.
     Errors: ValueError unless A, B and the outputs are as many; as general_gemm.
@@ -82,9 +82,9 @@ def general_grouped_gemm_for_grouped_tensor(
     alpha: torch.Tensor | Sequence[float] | None = None,
     beta: torch.Tensor | Sequence[float] | None = None,
 ) -> GroupedTensorStorage | Sequence[torch.Tensor]:
-    """general_gemm() of the members of A and B into those of `out`, which is returned.
+    """Returns general_gemm() of the members of A and B into those of `out`, which is returned.
 
-    Each of A, B, out and bias is a grouped tensor or a list. alpha, beta: one number a member.
+    Each of A, B, out and bias is a grouped tensor or a list. alpha, beta: one number per member.
     Errors: ValueError unless they are as many; as general_gemm.
     """
     members = [_members(each) for each in (A, B, out)]
@@ -112,11 +112,13 @@ def general_grouped_gemm_for_grouped_tensor(
     return out
 
 
-def _members(group: GroupedTensorStorage | Sequence[Any]) -> list[Any]:
+def _members(group: GroupedTensorStorage | torch.Tensor | Sequence[Any]) -> list[Any]:
     if isinstance(group, GroupedTensorStorage):
         return group.split_into_quantized_tensors()
     return list(group)
 
 
-def _given(values: Any, count: int) -> list[Any]:
+def _given(
+    values: GroupedTensorStorage | torch.Tensor | Sequence[Any] | None, count: int
+) -> list[Any]:
     return [None] * count if values is None else _members(values)

@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a product reads of each operand."""
+"""The operands of a product: which direction is read, and what it holds."""
 
-from typing import Any, NamedTuple
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
+from typing_extensions import TypeIs
 
 from narrowfloat.pytorch._graph_operators import name_buffers
 from narrowfloat.pytorch._native import flatten_shape
+from narrowfloat.pytorch._types import TensorLike
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, QuantizedTensorStorage
 from narrowfloat.pytorch.tensor._hosted import native
+from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
+
+# An operand of a product: plain values, or codes with scales.
+Codes: TypeAlias = torch.Tensor | SchemeStorage
 
 
 class Layout(NamedTuple):
-    """Which operands are transposed, and so which direction of each is read."""
+    """Tells which operands are transposed, and so which direction of each is read."""
 
     transa: bool
     transb: bool
@@ -29,8 +37,12 @@ class Layout(NamedTuple):
 LAYOUTS = {"TN": Layout(True, False), "NN": Layout(False, False), "NT": Layout(False, True)}
 
 
-def unwrap_tensor(tensor: Any, usage: str) -> Any:
-    """What a product reads of `tensor` for a usage: a plain tensor, a storage or a custom tensor.
+def unwrap_tensor(
+    tensor: Any,  # noqa: ANN401  # of any project: a wrapper or a custom tensor
+    usage: str,
+) -> Any:  # noqa: ANN401  # a custom tensor of any project
+    """Returns what a product reads of `tensor` for a usage: a plain tensor, a storage or a custom
+    tensor.
 
     Hybrid tensors and wrappers with get_tensor(transpose) choose the direction; a storage without
     codes is dequantized. Errors: ValueError for another usage; RuntimeError if the direction is not
@@ -58,19 +70,22 @@ def unwrap_tensor(tensor: Any, usage: str) -> Any:
     raise TypeError(f"general_gemm: an operand is a tensor, got {type(tensor)}")
 
 
-def nominal_dtype(tensor: Any) -> torch.dtype:
-    """The dtype of a tensor's values; a bare storage keeps it in a field."""
+def nominal_dtype(tensor: TensorLike) -> torch.dtype:
+    """Returns the dtype of a tensor's values; a bare storage keeps it in a field."""
     dtype = getattr(tensor, "dtype", None)
-    return tensor._dtype if dtype is None else dtype
+    if dtype is None:
+        assert isinstance(tensor, QuantizedTensorStorage)
+        dtype = tensor._dtype
+    return dtype
 
 
-def is_scheme(tensor: Any) -> bool:
-    """Whether the operand has codes and scales that the core reads."""
-    return hasattr(tensor, "BUFFERS") and not tensor.HOLDS_VALUES
+def is_scheme(tensor: object) -> TypeIs[SchemeStorage]:
+    """Returns whether the operand has codes and scales that the core reads."""
+    return hasattr(tensor, "BUFFERS") and not getattr(tensor, "HOLDS_VALUES", False)
 
 
-def is_row_scaled(tensor: Any) -> bool:
-    """Whether each row has an amax of its own."""
+def is_row_scaled(tensor: object) -> bool:
+    """Returns whether each row has an amax of its own."""
     return bool(getattr(tensor, "_row_scaled_nvfp4", False))
 
 
@@ -83,7 +98,7 @@ class Sizes(NamedTuple):
     inner: int
 
 
-def product_sizes(a: Any, b: Any, layout: Layout) -> Sizes:
+def product_sizes(a: Codes, b: Codes, layout: Layout) -> Sizes:
     """Sizes of B times A. Errors: ValueError if inner sizes differ, naming both shapes."""
     a_shape, b_shape = tuple(a.shape), tuple(b.shape)
     a_rows, a_cols = flatten_shape(a_shape)

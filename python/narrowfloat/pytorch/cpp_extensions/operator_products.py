@@ -15,9 +15,11 @@ import torch
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._dispatch import implements
 from narrowfloat.pytorch._read_only import ReadOnlyValues, reads_transposed
+from narrowfloat.pytorch._types import Operator, RowResult
 from narrowfloat.pytorch.cpp_extensions.operands import Layout, is_scheme, unwrap_tensor
 from narrowfloat.pytorch.cpp_extensions.product import Epilogue, multiply
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
+from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 
 aten = torch.ops.aten
 
@@ -40,7 +42,7 @@ class _Pair(NamedTuple):
     dtype: torch.dtype
 
 
-def _product_row(operator: Any) -> Callable[[Row], Row]:
+def _product_row(operator: Operator) -> Callable[[Row], Row]:
     """Puts a row in the table of quantized tensors and in that of their transposes."""
 
     def register(row: Row) -> Row:
@@ -57,8 +59,10 @@ def _factor(value: torch.Tensor) -> _Factor | None:
     return None
 
 
-def _storage(factor: _Factor, usage: str) -> Any:
-    """What general_gemm() reads of a factor; None where there are no codes in that direction."""
+def _storage(factor: _Factor, usage: str) -> SchemeStorage | None:
+    """Returns what general_gemm() reads of a factor; None where there are no codes in that
+    direction.
+    """
     tensor = factor.tensor
     if tensor.HOLDS_VALUES or tensor.custom or not tensor.get_usages()[usage]:
         return None
@@ -66,8 +70,8 @@ def _storage(factor: _Factor, usage: str) -> Any:
     return storage if is_scheme(storage) and not storage.custom else None
 
 
-def _transform(storage: Any, usage: str) -> Any:
-    """The signs of the Hadamard transform that a direction's values went through, or None.
+def _transform(storage: SchemeStorage, usage: str) -> object:
+    """Returns the signs of the Hadamard transform that a direction's values went through, or None.
 
     A storage without a quantizer does not know: what it returns equals no other transform.
     """
@@ -82,7 +86,9 @@ def _transform(storage: Any, usage: str) -> Any:
 
 
 def _pair(first: torch.Tensor, second: torch.Tensor) -> _Pair | None:
-    """What the product of two matrices, or of stacks of them, reads; None for that of values."""
+    """Returns what the product of two matrices, or of stacks of them, reads; None for that of
+    values.
+    """
     left, right = _factor(first), _factor(second)
     if left is None or right is None or first.dtype != second.dtype:
         return None
@@ -101,8 +107,10 @@ def _pair(first: torch.Tensor, second: torch.Tensor) -> _Pair | None:
     return _Pair(b, a, layout, first.dtype)
 
 
-def _matrices(storage: Any, usage: str) -> list[Any] | None:
-    """The matrices of a stack that has a direction; None where they are not whole blocks."""
+def _matrices(storage: SchemeStorage, usage: str) -> list[Any] | None:
+    """Returns the matrices of a stack that has a direction; None where they are not whole
+    blocks.
+    """
     if not isinstance(storage, QuantizedTensor):
         return None
     if usage == "rowwise":  # columns, which are not read, must not restrict where a matrix ends
@@ -113,9 +121,9 @@ def _matrices(storage: Any, usage: str) -> list[Any] | None:
 
 
 def _start(
-    addend: torch.Tensor | None, shape: Sequence[int], dtype: torch.dtype, beta: Any
+    addend: torch.Tensor | None, shape: Sequence[int], dtype: torch.dtype, beta: float
 ) -> torch.Tensor | None:
-    """What a product is added to, in memory of its own; None for nothing."""
+    """Returns what a product is added to, in memory of its own; None for nothing."""
     if addend is None or beta == 0:
         return None
     return addend.detach().expand(shape).to(dtype, copy=True).contiguous()
@@ -127,7 +135,7 @@ def _multiply(pair: _Pair, out: torch.Tensor | None, **options: Any) -> torch.Te
 
 
 @_product_row(aten.mm.default)
-def _mm(first: torch.Tensor, second: torch.Tensor) -> Any:
+def _mm(first: torch.Tensor, second: torch.Tensor) -> RowResult:
     return _addmm(None, first, second)
 
 
@@ -137,9 +145,9 @@ def _addmm(
     first: torch.Tensor,
     second: torch.Tensor,
     *,
-    beta: Any = 1,
-    alpha: Any = 1,
-) -> Any:
+    beta: float = 1,
+    alpha: float = 1,
+) -> RowResult:
     pair = _pair(first, second)
     if pair is None or not _is_plain_or_none(addend, pair.dtype):
         return NotImplemented
@@ -153,7 +161,7 @@ def _addmm(
 
 
 @_product_row(aten.bmm.default)
-def _bmm(first: torch.Tensor, second: torch.Tensor) -> Any:
+def _bmm(first: torch.Tensor, second: torch.Tensor) -> RowResult:
     return _baddbmm(None, first, second)
 
 
@@ -163,9 +171,9 @@ def _baddbmm(
     first: torch.Tensor,
     second: torch.Tensor,
     *,
-    beta: Any = 1,
-    alpha: Any = 1,
-) -> Any:
+    beta: float = 1,
+    alpha: float = 1,
+) -> RowResult:
     pair = _pair(first, second)
     if pair is None or not _is_plain_or_none(addend, pair.dtype):
         return NotImplemented
@@ -191,9 +199,9 @@ def _is_plain_or_none(addend: torch.Tensor | None, dtype: torch.dtype) -> bool:
 _COMPOSITE = (aten.linear.default, aten.matmul.default, aten.numpy_T.default, aten.mT.default)
 
 
-def _take_apart(operator: Any) -> None:
+def _take_apart(operator: Operator) -> None:
     @_product_row(operator)
-    def row(*args: Any, **kwargs: Any) -> Any:
+    def row(*args: Any, **kwargs: Any) -> object:
         return operator.decompose(*args, **kwargs)
 
 
@@ -201,7 +209,7 @@ for _operator in _COMPOSITE:
     _take_apart(_operator)
 
 
-def _exchanged(func: Any, tensor: QuantizedTensor) -> Any:
+def _exchanged(func: Operator, tensor: QuantizedTensor) -> RowResult:
     if tensor.HOLDS_VALUES or tensor.dim() < 2:
         return NotImplemented
     buffers = tensor._live_buffers()
@@ -211,12 +219,12 @@ def _exchanged(func: Any, tensor: QuantizedTensor) -> Any:
 
 
 @implements(aten.t.default, QuantizedTensor)
-def _t(tensor: QuantizedTensor) -> Any:
+def _t(tensor: QuantizedTensor) -> RowResult:
     return _exchanged(aten.t.default, tensor)
 
 
 @implements(aten.transpose.int, QuantizedTensor)
-def _transpose(tensor: QuantizedTensor, dim0: int, dim1: int) -> Any:
+def _transpose(tensor: QuantizedTensor, dim0: int, dim1: int) -> RowResult:
     rank = tensor.dim()
     if rank < 2 or {dim0 % rank, dim1 % rank} != {rank - 2, rank - 1}:
         return NotImplemented
@@ -224,7 +232,7 @@ def _transpose(tensor: QuantizedTensor, dim0: int, dim1: int) -> Any:
 
 
 @implements(aten.permute.default, QuantizedTensor)
-def _permute(tensor: QuantizedTensor, dims: Sequence[int]) -> Any:
+def _permute(tensor: QuantizedTensor, dims: Sequence[int]) -> RowResult:
     rank = tensor.dim()
     wanted = [*range(rank - 2), rank - 1, rank - 2]
     if rank < 2 or [dim % rank for dim in dims] != wanted:
@@ -233,8 +241,8 @@ def _permute(tensor: QuantizedTensor, dims: Sequence[int]) -> Any:
 
 
 @implements(aten.expand.default, QuantizedTensor)
-def _expand(tensor: QuantizedTensor, size: Sequence[int], *, implicit: bool = False) -> Any:
-    """An alias where no dimension grows: torch.matmul() of stacks expands both."""
+def _expand(tensor: QuantizedTensor, size: Sequence[int], *, implicit: bool = False) -> RowResult:
+    """Returns an alias where no dimension grows: torch.matmul() of stacks expands both."""
     return aten.alias.default(tensor) if _is_shape(tensor, size) else NotImplemented
 
 
@@ -243,9 +251,9 @@ def _is_shape(tensor: torch.Tensor, size: Sequence[int]) -> bool:
     return len(size) == tensor.dim() and all(n in (-1, own) for n, own in wanted)
 
 
-def _keeps_transpose(operator: Any) -> None:
+def _keeps_transpose(operator: Operator) -> None:
     @reads_transposed(operator)
-    def row(values: ReadOnlyValues, size: Sequence[int] | None = None, **kwargs: Any) -> Any:
+    def row(values: ReadOnlyValues, size: Sequence[int] | None = None, **kwargs: Any) -> object:
         if values.transposed is None or not (size is None or _is_shape(values, size)):
             return NotImplemented
         return ReadOnlyValues.of_transpose(values.transposed, values._origin, values._kept)

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The product itself: codes by the core, plain tensors by torch, and what comes behind the sum."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from narrowfloat.pytorch._arrays import Operand, operand, transposed_operand
 from narrowfloat.pytorch._native import column_sums
 from narrowfloat.pytorch.cpp_extensions.operands import (
+    Codes,
     Layout,
     Sizes,
     is_row_scaled,
@@ -16,13 +19,20 @@ from narrowfloat.pytorch.cpp_extensions.operands import (
     product_sizes,
 )
 from narrowfloat.pytorch.cpp_extensions.qgemm_operator import qgemm, qgemm_gelu
-from narrowfloat.pytorch.quantized_tensor import Quantizer
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
+from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
+
+# Where a result goes: a plain or a quantized tensor.
+Output: TypeAlias = "torch.Tensor | QuantizedTensorStorage"
 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What happens to a sum. With grad, gelu asks for its derivative at gelu_in, and a bias for the
-    sum of B's rows; both together for the sum of the result's rows."""
+    """The steps after a sum.
+
+    With grad, gelu multiplies by its derivative at gelu_in, and a bias adds a second result: the
+    sum of B's rows, or with gelu of the result's rows.
+    """
 
     out_dtype: torch.dtype
     bias: torch.Tensor | None = None
@@ -40,11 +50,13 @@ class Epilogue:
         return None if self.grad else self.bias
 
     def is_plain(self) -> bool:
-        """Whether bias, accumulation and dtype are all, as the core does them itself."""
+        """Returns whether bias, accumulation and dtype are all, as the core does them itself."""
         return not self.gelu and self.alpha == 1.0 and self.ends_plainly()
 
     def ends_plainly(self) -> bool:
-        """Whether no factor and no quantizer follow, so that the core can write the result."""
+        """Returns whether no factor and no quantizer follow, so that the core can write the
+        result.
+        """
         # Without accumulation beta is 0 or None, and nothing is scaled by it.
         beta_is_one = not self.accumulate or self.beta in (None, 1.0)
         return beta_is_one and self.quantizer is None
@@ -53,8 +65,8 @@ class Epilogue:
 Result = tuple[Any, torch.Tensor | None, torch.Tensor | None]
 
 
-def multiply(a: Any, b: Any, layout: Layout, epilogue: Epilogue, out: Any) -> Result:
-    """B times A by the layout, the bias gradient, and what gelu was applied to.
+def multiply(a: Codes, b: Codes, layout: Layout, epilogue: Epilogue, out: Output | None) -> Result:
+    """Returns B times A by the layout, the bias gradient, and the input of gelu.
 
     a, b: plain tensors, or storages of one family. out: None, or where the result goes.
     Errors: ValueError for sizes, out or accumulation that do not fit; RuntimeError for operands of
@@ -62,18 +74,19 @@ def multiply(a: Any, b: Any, layout: Layout, epilogue: Epilogue, out: Any) -> Re
     """
     sizes = product_sizes(a, b, layout)
     _check(a, b, sizes, epilogue, out)
+    plain: Any = out  # without a quantizer
     if epilogue.grad and epilogue.gelu and epilogue.bias is not None:
         return _gelu_and_bias_gradients(a, b, layout, epilogue, out)
     bias_grad = _bias_grad(b, epilogue) if epilogue.grad and epilogue.bias is not None else None
     if 0 in (sizes.rows, sizes.cols, sizes.inner):
         y, gelu_input = _nothing(sizes, epilogue, out, b.device), None
     elif is_row_scaled(a) or is_row_scaled(b):
-        y, gelu_input = _row_scaled(a, b, layout, sizes, epilogue, out), None
+        y, gelu_input = _row_scaled(a, b, layout, sizes, epilogue, plain), None
     elif epilogue.is_plain() and is_scheme(a):
-        y, gelu_input = _whole_in_core(a, b, layout, sizes, epilogue, out), None
+        y, gelu_input = _whole_in_core(a, b, layout, sizes, epilogue, plain), None
     elif epilogue.gelu and epilogue.alpha == 1.0 and is_scheme(a):
         y, gelu_input = _gelu(a, b, layout, sizes, epilogue, out)
-    elif _is_torchs(a, b, epilogue):
+    elif not is_scheme(a) and not is_scheme(b) and _is_torchs(a, b, epilogue):
         y, gelu_input = _torchs(a, b, layout, epilogue).reshape(sizes.shape), None
         y = y if out is None else out.copy_(y.reshape(out.shape))
     else:
@@ -82,7 +95,7 @@ def multiply(a: Any, b: Any, layout: Layout, epilogue: Epilogue, out: Any) -> Re
     return y, bias_grad, gelu_input
 
 
-def _check(a: Any, b: Any, sizes: Sizes, epilogue: Epilogue, out: Any) -> None:
+def _check(a: Codes, b: Codes, sizes: Sizes, epilogue: Epilogue, out: Output | None) -> None:
     point = epilogue.gelu_in
     if (
         epilogue.gelu
@@ -94,7 +107,7 @@ def _check(a: Any, b: Any, sizes: Sizes, epilogue: Epilogue, out: Any) -> None:
             f"general_gemm: gelu with grad needs gelu_in of shape {sizes.shape}, what gelu was "
             f"applied to, got {got}"
         )
-    if is_scheme(a) != is_scheme(b) or (is_scheme(a) and not _same_family(a, b)):
+    if is_scheme(a) != is_scheme(b) or (is_scheme(a) and is_scheme(b) and a.FAMILY is not b.FAMILY):
         raise RuntimeError(
             "general_gemm: operands must have the same scaling_mode, got "
             f"{type(a).__name__} and {type(b).__name__}"
@@ -123,20 +136,15 @@ def _check(a: Any, b: Any, sizes: Sizes, epilogue: Epilogue, out: Any) -> None:
         )
 
 
-def _same_family(a: Any, b: Any) -> bool:
-    return a.FAMILY is b.FAMILY
-
-
-def _is_torchs(a: Any, b: Any, epilogue: Epilogue) -> bool:
-    """Whether one operator of PyTorch makes this product: plain tensors, all of one dtype.
+def _is_torchs(a: torch.Tensor, b: torch.Tensor, epilogue: Epilogue) -> bool:
+    """Returns whether one operator of PyTorch computes the product: plain tensors of one dtype.
 
     Not in float16: PyTorch has no fast product of it on most CPUs. One in float32, rounded once,
     was 5 to 40 times as fast.
     """
     tensors = [a, b, *([] if epilogue.added is None else [epilogue.added])]
     return (
-        not is_scheme(a)
-        and epilogue.ends_plainly()
+        epilogue.ends_plainly()
         and not epilogue.gelu
         and (epilogue.alpha == 1.0 or epilogue.added is None)
         and not epilogue.accumulate
@@ -162,7 +170,7 @@ def _torchs(a: torch.Tensor, b: torch.Tensor, layout: Layout, epilogue: Epilogue
     return y if bias is None else y + bias.detach()
 
 
-def _bias_grad(b: Any, epilogue: Epilogue) -> torch.Tensor:
+def _bias_grad(b: Codes, epilogue: Epilogue) -> torch.Tensor:
     if not is_scheme(b) and b.dtype == epilogue.out_dtype:
         return b.detach().reshape(-1, b.shape[-1]).sum(0)
     rows = b.dequantize(torch.float32) if is_scheme(b) else b.detach().float()
@@ -170,9 +178,11 @@ def _bias_grad(b: Any, epilogue: Epilogue) -> torch.Tensor:
 
 
 def _gelu_and_bias_gradients(
-    a: Any, b: Any, layout: Layout, epilogue: Epilogue, out: Any
+    a: Codes, b: Codes, layout: Layout, epilogue: Epilogue, out: Output | None
 ) -> Result:
-    """The product times GELU's derivative, and the sum of its rows: cuBLASLt's DGELU_BGRAD."""
+    """Returns the product times GELU's derivative, and the sum of its rows, as cuBLASLt's
+    DGELU_BGRAD.
+    """
     if epilogue.accumulate:
         raise NotImplementedError(
             "general_gemm: gelu with grad and bias sums the gradient alone and needs "
@@ -180,22 +190,38 @@ def _gelu_and_bias_gradients(
         )
     plain = replace(epilogue, bias=None, quantizer=None)
     quantizer = epilogue.quantizer
-    y = multiply(a, b, layout, plain, None if quantizer is not None else out)[0]
+    y: Any = multiply(a, b, layout, plain, None if quantizer is not None else out)[0]
     bias_grad = column_sums(y.reshape(-1, y.shape[-1])).to(epilogue.out_dtype)
     if quantizer is not None:
-        y = quantizer(y) if out is None else quantizer.update_quantized(y, out)
+        y = _into(quantizer, y, out)
     return y, bias_grad, None
 
 
-def _nothing(sizes: Sizes, epilogue: Epilogue, out: Any, device: torch.device) -> Any:
+def _into(quantizer: Quantizer, y: torch.Tensor, out: Output | None) -> Output:
+    """Returns `y` quantized, in `out` or in a new tensor."""
+    if out is None:
+        return quantizer(y)
+    filled: Any = out
+    return quantizer.update_quantized(y, filled)
+
+
+def _nothing(sizes: Sizes, epilogue: Epilogue, out: Output | None, device: torch.device) -> Output:
     if out is None:
         out = torch.zeros(sizes.shape, dtype=epilogue.out_dtype, device=device)
     elif not epilogue.accumulate:
         out.zero_()
-    return out if epilogue.quantizer is None else epilogue.quantizer(out)
+    if epilogue.quantizer is None:
+        return out
+    assert isinstance(out, torch.Tensor)
+    return epilogue.quantizer(out)
 
 
-def _operands(a: Any, b: Any, layout: Layout) -> tuple[Operand, Operand, str]:
+def _operands(a: Codes, b: Codes, layout: Layout) -> tuple[Operand, Operand, str]:
+    """Returns the operands as the core reads them, and the text of the layout.
+
+    Requires: both are storages.
+    """
+    assert isinstance(a, SchemeStorage) and isinstance(b, SchemeStorage)
     usage_a, usage_b = layout.usages
     second = operand(a, (usage_a,))
     if layout.transa and layout.transb:
@@ -205,8 +231,8 @@ def _operands(a: Any, b: Any, layout: Layout) -> tuple[Operand, Operand, str]:
 
 
 def _whole_in_core(
-    a: Any,
-    b: Any,
+    a: Codes,
+    b: Codes,
     layout: Layout,
     sizes: Sizes,
     epilogue: Epilogue,
@@ -226,7 +252,7 @@ def _whole_in_core(
 
 
 def _gelu(
-    a: Any, b: Any, layout: Layout, sizes: Sizes, epilogue: Epilogue, out: Any
+    a: Codes, b: Codes, layout: Layout, sizes: Sizes, epilogue: Epilogue, out: Output | None
 ) -> tuple[Any, torch.Tensor | None]:
     """Returns GELU of the product, or the product times its derivative, and GELU's input.
 
@@ -253,8 +279,8 @@ def _gelu(
     return (y.reshape(sizes.shape) if out is None else out), gelu_input
 
 
-def _sum(a: Any, b: Any, layout: Layout) -> torch.Tensor:
-    """The product as an fp32 matrix."""
+def _sum(a: Codes, b: Codes, layout: Layout) -> torch.Tensor:
+    """Returns the product as an fp32 matrix."""
     if is_scheme(a):
         sizes = product_sizes(a, b, layout)
         return qgemm(*_operands(a, b, layout), (sizes.rows, sizes.cols), torch.float32)
@@ -266,9 +292,9 @@ def _sum(a: Any, b: Any, layout: Layout) -> torch.Tensor:
 def _finish(
     total: torch.Tensor,
     epilogue: Epilogue,
-    out: Any,
+    out: Output | None,
 ) -> tuple[Any, torch.Tensor | None]:
-    """The fp32 sum's way to the result; also what gelu was applied to, in the output's dtype."""
+    """Returns the result of the fp32 sum, and the input of gelu in the output's dtype."""
     dtype, gelu_input = epilogue.out_dtype, None
     y = total if epilogue.alpha == 1.0 else total * epilogue.alpha
     if epilogue.added is not None:
@@ -283,36 +309,36 @@ def _finish(
     return _stored(y, epilogue, out), gelu_input
 
 
-def _stored(y: torch.Tensor, epilogue: Epilogue, out: Any) -> Any:
-    """What is left to do with an fp32 matrix: quantizing, accumulation, rounding."""
+def _stored(y: torch.Tensor, epilogue: Epilogue, out: Output | None) -> Output:
+    """Returns the fp32 matrix quantized, or accumulated and rounded."""
     if epilogue.quantizer is not None:
         return _quantized(y, epilogue, out)
     if epilogue.accumulate:
+        assert isinstance(out, torch.Tensor)
         beta = 1.0 if epilogue.beta is None else epilogue.beta
         y = y + out.float().reshape(y.shape) * beta
     return y.to(epilogue.out_dtype) if out is None else out.copy_(y.reshape(out.shape))
 
 
-def _quantized(y: torch.Tensor, epilogue: Epilogue, out: Any) -> Any:
+def _quantized(y: torch.Tensor, epilogue: Epilogue, out: Output | None) -> Output:
     quantizer: Any = epilogue.quantizer
     if quantizer.SCALE_IS_GIVEN and not epilogue.gelu:
         # Delayed scaling knows its scale before the sum, which need not be rounded in between.
         if out is None:
             out = quantizer.make_empty(y.shape, dtype=epilogue.out_dtype, device=y.device)
         return quantizer.update_quantized(y, out)
-    y = y.to(epilogue.out_dtype)
-    return quantizer(y) if out is None else quantizer.update_quantized(y, out)
+    return _into(quantizer, y.to(epilogue.out_dtype), out)
 
 
 def _row_scaled(
-    a: Any,
-    b: Any,
+    a: Codes,
+    b: Codes,
     layout: Layout,
     sizes: Sizes,
     epilogue: Epilogue,
     out: torch.Tensor | None,
 ) -> torch.Tensor:
-    """The sum and the bias in fp32, rounded; what accumulates comes last."""
+    """Returns the sum and the bias in fp32, rounded; what accumulates comes last."""
     if (
         epilogue.gelu
         or epilogue.quantizer is not None

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """general_gemm: one product, whatever its operands are."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._types import TensorLike
 from narrowfloat.pytorch.cpp_extensions._gemm_node import gemm_has_node, multiply_as_node
 from narrowfloat.pytorch.cpp_extensions.custom_gemm import custom_gemm
 from narrowfloat.pytorch.cpp_extensions.operands import LAYOUTS, nominal_dtype, unwrap_tensor
@@ -25,8 +28,8 @@ def validate_gemm_scale(scale: float | None, required: bool) -> float:
 
 
 def general_gemm(
-    A: Any,
-    B: Any,
+    A: TensorLike,
+    B: TensorLike,
     out_dtype: torch.dtype | None = None,
     quantization_params: Quantizer | None = None,
     gelu: bool = False,
@@ -35,7 +38,7 @@ def general_gemm(
     beta: float | None = None,
     accumulate: bool = False,
     layout: str = "TN",
-    out: Any = None,
+    out: TensorLike | None = None,
     bias: torch.Tensor | None = None,
     use_split_accumulator: bool = False,
     grad: bool = False,
@@ -44,14 +47,14 @@ def general_gemm(
     extra_output: torch.Tensor | None = None,
     bulk_overlap: bool = False,
 ) -> tuple[Any, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """alpha times the product of B and A, as a linear layer's three products read them.
+    """Returns alpha times the product of B and A, as a linear layer's three products read them.
 
     layout:  "TN": B (M, K) times A (N, K) transposed, rowwise data of both (forward: A weight).
              "NN": B (M, N) times A (N, K), A columnwise (gradient of the input).
              "NT": B (M, N) transposed times A (M, K), both columnwise (gradient of the weight).
     Shapes:  leading dimensions are flattened; the result has B's, but in NT, where it is a matrix.
     out_dtype: None is out's, else A's. out: contiguous; accumulate adds beta (None: 1) times it.
-    bias:    1-D, added; with grad it only asks for the sum of B over its rows, the second result.
+    bias:    1-D, added; with grad the second result is the sum of B over its rows instead.
     gelu:    the third result is what it was applied to; with grad the derivative at gelu_in.
     quantization_params: the result is quantized by it.
     use_split_accumulator: sums are always kept in fp32. ub, ub_type, extra_output, bulk_overlap:
@@ -65,7 +68,7 @@ def general_gemm(
     if ub is not None or ub_type is not None or extra_output is not None or bulk_overlap:
         raise NotImplementedError("general_gemm: overlap with communication needs a GPU")
     if torch.compiler.is_dynamo_compiling():
-        tensors = {"A": A, "B": B, "gelu_in": gelu_in, "out": out, "bias": bias}
+        tensors: dict[str, Any] = {"A": A, "B": B, "gelu_in": gelu_in, "out": out, "bias": bias}
         if gemm_has_node(tensors, quantization_params):
             options = {
                 "out_dtype": out_dtype,
@@ -89,6 +92,7 @@ def general_gemm(
     if out_dtype is None and out is not None:
         out_dtype = nominal_dtype(out)
     if getattr(a, "custom", False) or getattr(b, "custom", False):
+        into: Any = out
         y, bias_grad, gelu_input, _ = custom_gemm(
             a,
             b,
@@ -98,7 +102,7 @@ def general_gemm(
             gelu_in=gelu_in,
             accumulate=accumulate,
             layout=layout,
-            out=out,
+            out=into,
             bias=bias,
             use_split_accumulator=use_split_accumulator,
             grad=grad,

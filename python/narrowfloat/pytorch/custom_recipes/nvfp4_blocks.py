@@ -20,7 +20,7 @@ RHT_SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
 
 
 def hadamard_matrix(signs: bool, device: torch.device | None = None) -> torch.Tensor:
-    """diag(signs) times Sylvester's matrix times 1/4, fp32 (16, 16)."""
+    """Returns diag(signs) times Sylvester's matrix times 1/4, fp32 (16, 16)."""
     h = torch.ones(1, 1, device=device)
     pair = torch.tensor([[1.0, 1.0], [1.0, -1.0]], device=device)
     for _ in range(4):
@@ -31,13 +31,13 @@ def hadamard_matrix(signs: bool, device: torch.device | None = None) -> torch.Te
 
 
 def apply_rht(x: torch.Tensor, signs: bool) -> torch.Tensor:
-    """Each run of 16 items times the matrix, in binary64, rounded to the type of `x`."""
+    """Returns each run of 16 items times the matrix, in binary64, rounded to the type of `x`."""
     h = hadamard_matrix(signs, x.device).double()
     return (x.double().reshape(-1, 16) @ h).to(x.dtype).reshape(x.shape)
 
 
 def encode_scale(amax: torch.Tensor, e4m3_max: float) -> torch.Tensor:
-    """What a tensor of that amax is multiplied by, so that its blocks' scales fit E4M3."""
+    """Returns what a tensor of that amax is multiplied by, so that its blocks' scales fit E4M3."""
     scale = torch.div(torch.full_like(amax, e4m3_max * E2M1_MAX), amax).clamp(max=FLT_MAX)
     return torch.where(scale == 0, 1.0, scale)
 
@@ -45,7 +45,10 @@ def encode_scale(amax: torch.Tensor, e4m3_max: float) -> torch.Tensor:
 def decode_blocks(
     data: torch.Tensor, scale: torch.Tensor, amax: torch.Tensor, e4m3_max: float, block: int
 ) -> torch.Tensor:
-    """Values of packed codes, fp32. Shapes: (M, K/2), (M, K/16), one amax or M to (M, K)."""
+    """Returns the values of packed codes, fp32.
+
+    Shapes: (M, K/2), (M, K/16), one amax or M to (M, K).
+    """
     codes = cast_from_fp4x2(data)
     reciprocal = torch.reciprocal(torch.full_like(amax, E2M1_MAX * e4m3_max))
     factors = scale.float() * amax.reshape(-1, 1) * reciprocal.reshape(-1, 1)
@@ -81,7 +84,7 @@ class NVFP4Blocks:
             )
 
     def quantize(self, x: torch.Tensor, amax: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Packed codes and scales of a matrix whose amax is known.
+        """Returns packed codes and scales of a matrix whose amax is known.
 
         Shapes: x (M, K), amax one or M; codes uint8 (M, K/2), scales (M, blocks of a row), E4M3, or
         uint8 exponents of powers of two. The last block of a row may be short.
@@ -95,18 +98,18 @@ class NVFP4Blocks:
         else:
             codes, scale = self._scaled(tiles, amax)
         packed = cast_to_fp4x2(self._matrix(codes)[:rows, :cols])
-        # A tile's scale stands in each of its rows.
+        # A tile's scale is repeated in each of its rows.
         return packed, scale.repeat_interleave(self.tile[0], dim=0)[:rows].contiguous()
 
     def _tiles(self, x: torch.Tensor) -> torch.Tensor:
-        """(tile rows, tile columns, rows, columns); short ones are filled up with zeros."""
+        """Returns (tile rows, tile columns, rows, columns); short ones are filled up with zeros."""
         height, width = self.tile
         pad = (0, -x.shape[1] % width, 0, -x.shape[0] % height)
         x = torch.nn.functional.pad(x, pad)
         return x.reshape(x.shape[0] // height, height, x.shape[1] // width, width).transpose(1, 2)
 
     def _matrix(self, tiles: torch.Tensor) -> torch.Tensor:
-        """The inverse of _tiles, filling included."""
+        """Returns the inverse of _tiles, filling included."""
         down, across, height, width = tiles.shape
         return tiles.transpose(1, 2).reshape(down * height, across * width)
 
@@ -120,7 +123,7 @@ class NVFP4Blocks:
     def _better_of_two(
         self, tiles: torch.Tensor, amax: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The scale that maps the amax to 4 where its error is smaller, else the one to 6."""
+        """Returns the scale that maps the amax to 4 where its error is smaller, else to 6."""
         encode = encode_scale(amax, self.e4m3_max).reshape(-1, 1)
         largest = tiles.abs().amax(dim=(2, 3))
         base = torch.div(largest, torch.full_like(largest, E2M1_MAX)) * encode
@@ -143,7 +146,9 @@ class NVFP4Blocks:
         amax: torch.Tensor,
         encode: torch.Tensor,
     ) -> torch.Tensor:
-        """Error of each tile: items of a row in order, rows in a tree of strides 8, 4, 2, 1."""
+        """Returns the error of each tile: items of a row in order, rows in a tree of strides 8, 4,
+        2, 1.
+        """
         codes = cast_from_fp4x2(cast_to_fp4x2(scaled))
         products = codes * scale.float()[:, :, None, None]
         if self.fast_error:
@@ -163,12 +168,14 @@ class NVFP4Blocks:
 
 
 def _multiplier(scale: torch.Tensor, encode: torch.Tensor) -> torch.Tensor:
-    """What a block's items are multiplied by, so that the stored scale brings them back."""
+    """Returns what a block's items are multiplied by, so that the stored scale brings them back."""
     return torch.reciprocal(scale.float() * torch.reciprocal(encode)).clamp(max=FLT_MAX)
 
 
 def _power_of_two(tiles: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The exponent of amax / 6, rounded up, with a bias of 127; a block of zeros has code 0."""
+    """Returns the exponent of amax / 6, rounded up, with a bias of 127; a block of zeros has code
+    0.
+    """
     amax = tiles.abs().amax(dim=(2, 3))
     mantissa, exponent = torch.frexp(torch.div(amax, torch.full_like(amax, E2M1_MAX)))
     exponent = torch.where(mantissa == 0.5, exponent - 1, exponent).clamp(-127, 127)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Factories for CustomRecipe that make what the recipes of their names make.
 
-Each takes a QuantizerRole, or None for a slot that nobody knows anything about, and returns a
+Each takes a QuantizerRole, or None for an unknown slot, and returns a
 quantizer or a request. They are the parts to build factories of your own from.
 """
 
@@ -24,23 +24,25 @@ def _is_weight(role: QuantizerRole | None) -> bool:
 
 
 def high_precision_factory(role: QuantizerRole | None) -> Quantizer:
-    """Nothing is quantized."""
+    """Returns None: nothing is quantized."""
     return IdentityQuantizer()
 
 
 def delayed_scaling_factory(role: QuantizerRole | None) -> DelayedScalingRequest:
-    """Delayed scaling with the defaults of its recipe."""
+    """Returns a request for delayed scaling with the defaults of its recipe."""
     return DelayedScalingRequest()
 
 
 def current_scaling_factory(role: QuantizerRole | None) -> Quantizer:
-    """FP8 with current scaling: E5M2 for gradients of outputs, else E4M3."""
+    """Returns a quantizer of FP8 with current scaling: E5M2 for gradients of outputs, else E4M3."""
     dtype = DType.kFloat8E5M2 if _is_gradient(role) else DType.kFloat8E4M3
     return Float8CurrentScalingQuantizer(dtype, device=None)
 
 
 def float8_block_scaling_factory(role: QuantizerRole | None) -> Quantizer:
-    """Block-scaled FP8, E4M3, scales of powers of two: tiles for weights, else runs."""
+    """Returns a quantizer of block-scaled FP8, E4M3, with power-of-two scales: tiles for weights,
+    else blocks of 1x128.
+    """
     return Float8BlockQuantizer(
         DType.kFloat8E4M3,
         rowwise=True,
@@ -51,12 +53,14 @@ def float8_block_scaling_factory(role: QuantizerRole | None) -> Quantizer:
 
 
 def mxfp8_factory(role: QuantizerRole | None) -> Quantizer:
-    """MXFP8, E4M3."""
+    """Returns a quantizer of MXFP8, E4M3."""
     return MXFP8Quantizer(DType.kFloat8E4M3)
 
 
 def nvfp4_factory(role: QuantizerRole | None) -> Quantizer:
-    """NVFP4: tiles for weights; the transform, and for gradients stochastic rounding, else."""
+    """Returns a quantizer of NVFP4: tiles for weights; else the transform, and stochastic rounding
+    for gradients.
+    """
     if _is_weight(role):
         return NVFP4Quantizer(with_2d_quantization=True)
     return NVFP4Quantizer(

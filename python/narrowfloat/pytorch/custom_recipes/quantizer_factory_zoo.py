@@ -29,7 +29,7 @@ Factory = Callable[[QuantizerRole | None], Quantizer]
 
 
 class _Linear(NamedTuple):
-    """What the tensors of linear layers get; None is what everything else gets."""
+    """The quantizers of the tensors of linear layers; other tensors get None."""
 
     input: Factory | None = None
     weight: Factory | None = None
@@ -54,23 +54,23 @@ def _hybrid(rowwise: Factory, columnwise: Factory, source: str = "rowwise_dequan
 
 
 def _runs_factory(role: QuantizerRole | None) -> Quantizer:
-    """NVFP4 with runs for every tensor, without the transform."""
+    """Returns a quantizer of NVFP4 with 1x16 blocks for every tensor, without the transform."""
     return NVFP4Quantizer()
 
 
 def _row_scaled_factory(role: QuantizerRole | None) -> Quantizer:
-    """NVFP4 with an amax a row."""
+    """Returns a quantizer of NVFP4 with one amax per row."""
     return NVFP4Quantizer(row_scaled_nvfp4=True)
 
 
 def high_precision_fwd_mxfp8_bwd_factory(role: QuantizerRole | None) -> Quantizer:
-    """The forward pass as it is, the backward pass in MXFP8 of the same values."""
+    """Returns the forward pass as it is, the backward pass in MXFP8 of the same values."""
     other = _hybrid(high_precision_factory, mxfp8_factory, "original")
     return _Linear(grad_output=mxfp8_factory).make(role, other)
 
 
 def mxfp8_fwd_nvfp4_bwd_factory(role: QuantizerRole | None) -> Quantizer:
-    """The forward pass in MXFP8, the backward pass in NVFP4.
+    """Returns the forward pass in MXFP8, the backward pass in NVFP4.
 
     The transform of an input needs the input itself; a weight has no transform.
     """
@@ -82,13 +82,16 @@ def mxfp8_fwd_nvfp4_bwd_factory(role: QuantizerRole | None) -> Quantizer:
 
 
 def mxfp8_fwd_high_precision_bwd_factory(role: QuantizerRole | None) -> Quantizer:
-    """The forward pass in MXFP8, the backward pass on the values it saw, not quantized again."""
+    """Returns the forward pass in MXFP8, the backward pass on the values it saw, not quantized
+    again.
+    """
     seen = _hybrid(mxfp8_factory, high_precision_factory)
     return _Linear(seen, seen, high_precision_factory).make(role, mxfp8_factory)
 
 
 def nvfp4_row_scaled_fwd_mxfp8_bwd_factory(role: QuantizerRole | None) -> Quantizer:
-    """Grouped layers in NVFP4 with an amax a row of the input, their backward pass in MXFP8.
+    """Returns quantizers for grouped layers: NVFP4 with one amax per row of the input, MXFP8 in the
+    backward pass.
 
     Everything else is MXFP8.
     """
@@ -99,7 +102,9 @@ def nvfp4_row_scaled_fwd_mxfp8_bwd_factory(role: QuantizerRole | None) -> Quanti
 
 
 def nvfp4_row_scaled_fwd_high_precision_bwd_factory(role: QuantizerRole | None) -> Quantizer:
-    """NVFP4 with an amax a row of the input, the backward pass not quantized again."""
+    """Returns quantizers of NVFP4 with one amax per row of the input; the backward pass does not
+    quantize the values again.
+    """
     return _Linear(
         input=_hybrid(_row_scaled_factory, high_precision_factory),
         weight=_hybrid(_runs_factory, high_precision_factory),
@@ -108,14 +113,18 @@ def nvfp4_row_scaled_fwd_high_precision_bwd_factory(role: QuantizerRole | None) 
 
 
 def nvfp4_1d_weight_factory(role: QuantizerRole | None) -> Quantizer:
-    """NVFP4 whose weights have runs, without the transform, in both directions."""
+    """Returns quantizers of NVFP4 whose weights have 1x16 blocks in both directions, without the
+    transform.
+    """
     return _Linear(weight=_hybrid(_runs_factory, _runs_factory)).make(role, nvfp4_factory)
 
 
 def nvfp4_linear_fp8_dpa_factory(
     role: QuantizerRole | None,
 ) -> Quantizer | DelayedScalingRequest:
-    """Linear layers in NVFP4, attention in FP8: its inner s and dp by the amax of the last step."""
+    """Returns quantizers of NVFP4 for linear layers and of FP8 for attention; its inner s and dp
+    use the amax of the last step.
+    """
     if role is None:
         return nvfp4_factory(role)
     # A linear layer beside attention says so by the name of the slot that faces it.

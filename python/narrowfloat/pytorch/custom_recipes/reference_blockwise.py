@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FP8 with an fp32 scale a block, in plain torch operations.
+"""FP8 with one fp32 scale per block, in plain torch operations.
 
 On finite input the bytes are those of Float8BlockQuantizer. An input that is not finite spoils its
 block here, while the kernels keep the damage to the element.
 """
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._types import Quantized
 from narrowfloat.pytorch.custom_recipes.gemm import GEMMType, MMParams
 from narrowfloat.pytorch.custom_recipes.reference_tensor import (
     Buffer,
@@ -25,7 +28,7 @@ BLOCK = 128
 
 def float8_block_scaling_ref_factory(
     role: QuantizerRole | str | None,
-) -> "Float8BlockQuantizerRef":
+) -> Float8BlockQuantizerRef:
     """Tiles for weights of linear layers, runs for everything else; E4M3."""
     tiles = role_of(role).is_linear_weight()
     return Float8BlockQuantizerRef(torch.float8_e4m3fn, block_scaling_dim=2 if tiles else 1)
@@ -61,7 +64,8 @@ class Float8BlockTensorRef(ReferenceTensor):
             self.data_t = self.scale_t = None
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Plain values, in the shape that was quantized; `dtype` defaults to the nominal one.
+        """Returns plain values, in the shape that was quantized; `dtype` defaults to the nominal
+        one.
 
         Errors: RuntimeError if neither direction is there.
         """
@@ -75,7 +79,7 @@ class Float8BlockTensorRef(ReferenceTensor):
 
 
 def spread(scale: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """The scale of each item of a matrix of that shape."""
+    """Returns the scale of each item of a matrix of that shape."""
     if scale.shape[0] != shape[0]:
         scale = scale.repeat_interleave(BLOCK, dim=0)[: shape[0]]
     return scale.repeat_interleave(BLOCK, dim=1)[:, : shape[1]]
@@ -110,7 +114,7 @@ class Float8BlockQuantizerRef(ReferenceQuantizer):
         self.block_scaling_dim = block_scaling_dim
 
     def quantize_impl(self, tensor: torch.Tensor) -> Float8BlockTensorRef:
-        """A new tensor of codes. Shapes: any; flattened to M x K.
+        """Returns a new tensor of codes. Shapes: any; flattened to M x K.
 
         Errors: AssertionError unless `tensor` is float32, float16 or bfloat16.
         """
@@ -133,7 +137,7 @@ class Float8BlockQuantizerRef(ReferenceQuantizer):
         return buffers
 
     def _directed(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Codes and scale_inv of a matrix whose blocks lie along its rows."""
+        """Returns the codes and scale_inv of a matrix whose blocks extend along its rows."""
         height = BLOCK if self.block_scaling_dim == 2 else 1
         padded = torch.nn.functional.pad(
             x.float(), (0, -x.shape[1] % BLOCK, 0, -x.shape[0] % height)
@@ -146,7 +150,7 @@ class Float8BlockQuantizerRef(ReferenceQuantizer):
         return codes.contiguous(), torch.reciprocal(scale)
 
     def scale_of(self, amax: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """What the items of blocks of these amaxes are multiplied by."""
+        """Returns what the items of blocks of these amaxes are multiplied by."""
         clamped = amax.clamp(min=self.eps)
         scale = torch.div(torch.full_like(clamped, torch.finfo(self.dtype).max), clamped)
         scale = torch.where(scale.isinf(), torch.finfo(dtype).max, scale)
@@ -158,11 +162,11 @@ class Float8BlockQuantizerRef(ReferenceQuantizer):
     def update_quantized(
         self,
         src: torch.Tensor,
-        dst: Float8BlockTensorRef,
+        dst: Quantized,
         *,
         noop_flag: torch.Tensor | None = None,
-    ) -> Float8BlockTensorRef:
-        """Quantizes `src` into `dst` and returns it; a noop flag that is not 0 leaves it alone."""
+    ) -> Quantized:
+        """Quantizes `src` into `dst` and returns `dst`; does nothing if noop_flag is not 0."""
         if noop_flag is not None and noop_flag.item() != 0:
             return dst
         for name, buffer in self._buffers(self.as_matrix(src)).items():
@@ -179,13 +183,13 @@ class Float8BlockQuantizerRef(ReferenceQuantizer):
         device: torch.device | str | None = None,
         **_: object,
     ) -> Float8BlockTensorRef:
-        """A tensor that update_quantized() fills."""
+        """Returns a tensor that update_quantized() fills."""
         return self.quantize_impl(torch.zeros(tuple(shape), dtype=dtype, device=device))
 
     def dequantize(
         self, tensor: Float8BlockTensorRef, dtype: torch.dtype | None = None
     ) -> torch.Tensor:
-        """Plain values of `tensor`; `dtype` defaults to its nominal one."""
+        """Returns plain values of `tensor`; `dtype` defaults to its nominal one."""
         return tensor.dequantize(dtype)
 
     def qgemm(
@@ -203,9 +207,10 @@ class Float8BlockQuantizerRef(ReferenceQuantizer):
         qresult_x: Float8BlockTensorRef | None = None,
         qresult_w: Float8BlockTensorRef | None = None,
     ) -> torch.Tensor:
-        """qx times qw transposed: runs of 128 in fp32, scaled and added up with one rounding each.
+        """Returns qx times qw transposed: runs of 128 in fp32, scaled and added up with one
+        rounding each.
 
-        Shapes: codes (M, K) and (N, K), scales as Float8BlockTensorRef has them; the result is
+        Shapes: codes (M, K) and (N, K), scales as in Float8BlockTensorRef; the result is
         (M, N). The bias is added in fp32; accumulating adds `out` to the result in its dtype.
         Errors: AssertionError as `out` and `accumulate` contradict.
         """
@@ -231,7 +236,7 @@ class Float8BlockQuantizerRef(ReferenceQuantizer):
 
 
 def fused_multiply_add(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-    """a * b + c in fp32 with one rounding.
+    """Returns a * b + c in fp32 with one rounding.
 
     The product of two fp32 numbers is exact in binary64. Where the sum is not, it is rounded to
     odd, so that rounding it again to fp32 sees that there was more.

@@ -10,12 +10,15 @@ here it becomes the largest number of the input's dtype. An input that is not fi
 whole tensor here (its amax is NaN or infinite), while the kernels keep the damage to the element.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._types import Group, Quantized
 from narrowfloat.pytorch.custom_recipes.gemm import GEMMType, MMParams
 from narrowfloat.pytorch.custom_recipes.reference_tensor import (
     Buffer,
@@ -31,16 +34,16 @@ from narrowfloat.pytorch.custom_recipes.reference_utils import (
 from narrowfloat.pytorch.quantization.roles import QuantizerRole
 
 
-def current_scaling_ref_factory(role: QuantizerRole | None) -> "CurrentScalingQuantizerRef":
-    """E5M2 for gradients of outputs, E4M3 for everything else."""
+def current_scaling_ref_factory(role: QuantizerRole | None) -> CurrentScalingQuantizerRef:
+    """Returns a quantizer of E5M2 for gradients of outputs, of E4M3 for everything else."""
     gradient = role is not None and role.tensor_type == "grad_output"
     return CurrentScalingQuantizerRef(torch.float8_e5m2 if gradient else torch.float8_e4m3fn)
 
 
 def current_scaling_ref_quantizer_factory(
     role: QuantizerRole | str | None,
-) -> "CurrentScalingQuantizerRef":
-    """The same for role objects; roles given as words are of the older kind.
+) -> CurrentScalingQuantizerRef:
+    """Returns the same for role objects; roles given as words are of the older kind.
 
     The words "input" and "weight" mean E4M3, "output" and "grad_output" E5M2; "linear_input" and so
     on mean the same. Errors: ValueError for another word.
@@ -92,7 +95,8 @@ class CurrentScalingTensorRef(ReferenceTensor):
         self.scale_t = self.scale
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Plain values, in the shape that was quantized; `dtype` defaults to the nominal one.
+        """Returns plain values, in the shape that was quantized; `dtype` defaults to the nominal
+        one.
 
         Errors: RuntimeError if neither direction is there.
         """
@@ -108,8 +112,8 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer):
     """Makes CurrentScalingTensorRef.
 
     dtype: torch.float8_e4m3fn or torch.float8_e5m2. pow_2_scales: scales are rounded down to powers
-    of two. eps: the least amax a scale is made of. with_amax_reduction: the amax is the largest of
-    all processes of amax_reduction_group.
+    of two. eps: the smallest amax that a scale is computed from. with_amax_reduction: the amax is
+    the largest of all processes of amax_reduction_group.
     """
 
     supports_allgather_fp8 = True
@@ -122,7 +126,7 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer):
         pow_2_scales: bool = False,
         eps: float = 0.0,
         with_amax_reduction: bool = False,
-        amax_reduction_group: object = None,
+        amax_reduction_group: Group = None,
     ) -> None:
         super().__init__(rowwise=rowwise, columnwise=columnwise)
         self.dtype = dtype
@@ -132,7 +136,8 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer):
         self.amax_reduction_group = amax_reduction_group
 
     def quantize_impl(self, tensor: torch.Tensor) -> CurrentScalingTensorRef:
-        """A new tensor of codes. Shapes: any; more than two dimensions are flattened to M x K.
+        """Returns a new tensor of codes. Shapes: any; more than two dimensions are flattened to M x
+        K.
 
         Errors: AssertionError unless `tensor` is float32, float16 or bfloat16.
         """
@@ -159,7 +164,10 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer):
         }
 
     def scale_of(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What elements are multiplied by, and its reciprocal. Shapes: fp32, one element each."""
+        """Returns what elements are multiplied by, and its reciprocal.
+
+        Shapes: fp32, one element each.
+        """
         # An empty tensor has no largest magnitude; 0 leads to scale 1.
         amax = x.abs().amax().float() if x.numel() else x.new_zeros((), dtype=torch.float32)
         amax = amax.reshape(1)
@@ -179,11 +187,11 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer):
     def update_quantized(
         self,
         src: torch.Tensor,
-        dst: CurrentScalingTensorRef,
+        dst: Quantized,
         *,
         noop_flag: torch.Tensor | None = None,
-    ) -> CurrentScalingTensorRef:
-        """Quantizes `src` into `dst` and returns it; a noop flag that is not 0 leaves it alone."""
+    ) -> Quantized:
+        """Quantizes `src` into `dst` and returns `dst`; does nothing if noop_flag is not 0."""
         if noop_flag is not None and noop_flag.item() != 0:
             return dst
         for name, buffer in self._buffers(self.as_matrix(src)).items():
@@ -200,7 +208,7 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer):
         device: torch.device | str | None = None,
         **_: object,
     ) -> CurrentScalingTensorRef:
-        """A tensor whose buffers are still to be filled. Errors: AssertionError unless 2-D."""
+        """Returns a tensor that update_quantized() fills. Raises AssertionError unless 2-D."""
         assert len(shape) == 2, f"make_empty: the shape has 2 dimensions, got {tuple(shape)}"
         rows, cols = shape
         device = torch.device(device or "cpu")
@@ -221,17 +229,17 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer):
     def dequantize(
         self, tensor: CurrentScalingTensorRef, dtype: torch.dtype | None = None
     ) -> torch.Tensor:
-        """Plain values of `tensor`; `dtype` defaults to its nominal one."""
+        """Returns plain values of `tensor`; `dtype` defaults to its nominal one."""
         return tensor.dequantize(dtype)
 
     def qgemm(
         self,
-        qx: Any,
-        qw: Any,
+        qx: torch.Tensor,
+        qw: torch.Tensor,
         m_params: MMParams | None = None,
         out_dtype: torch.dtype | None = None,
-        sx: Any = None,
-        sw: Any = None,
+        sx: torch.Tensor | None = None,
+        sw: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
         out: torch.Tensor | None = None,
         accumulate: bool = False,
@@ -239,12 +247,13 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer):
         qresult_x: CurrentScalingTensorRef | None = None,
         qresult_w: CurrentScalingTensorRef | None = None,
     ) -> torch.Tensor:
-        """qx times qw transposed: dequantize both, multiply, bias, accumulate, output dtype.
+        """Returns qx times qw transposed: dequantize both, multiply, bias, accumulate, output
+        dtype.
 
         Shapes: codes (M, K) and (N, K), scales of one element; the result is (M, N). For dgrad and
-        wgrad the caller passes the transposed codes. Whole tensors stand for their rowwise codes
-        and scales. The scales are applied behind the sum: products of codes are exact, so this
-        loses least.
+        wgrad the caller passes the transposed codes. Whole tensors are replaced by their
+        rowwise codes and scales. The scales are applied after the sum: products of codes are exact,
+        so this loses least.
         Errors: AssertionError if inner sizes differ, or as `out` and `accumulate` contradict.
         """
         if isinstance(qx, CurrentScalingTensorRef):
@@ -254,11 +263,12 @@ class CurrentScalingQuantizerRef(ReferenceQuantizer):
         assert qx.shape[-1] == qw.shape[-1], (
             f"qgemm: inner sizes differ, {tuple(qx.shape)} and {tuple(qw.shape)}"
         )
+        assert sx is not None and sw is not None, "qgemm: codes need their scales sx and sw"
         y = product_in_order(qx, qw).double() * (sx.double() * sw.double())
         return finish_product(y.float(), out_dtype or torch.float32, bias, out, accumulate)
 
     def transpose_qresult(self, qresult: CurrentScalingTensorRef) -> CurrentScalingTensorRef:
-        """The tensor of the transposed matrix: the directions change places."""
+        """Returns the tensor of the transposed matrix: the directions change places."""
         return CurrentScalingTensorRef(
             data=qresult.data_t,
             scale=qresult.scale_t,

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVFP4 in plain torch operations: codes of four bits, a scale a block, an amax a tensor.
+"""NVFP4 in plain torch operations: 4-bit codes, one scale per block, one amax per tensor.
 
 On finite input the bytes are those of NVFP4Quantizer, but for the sign of a zero, which is lost
 here. A NaN spoils its block's scale and the tensor's amax here; the kernels ignore it.
 """
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from narrowfloat.pytorch._types import Quantized
 from narrowfloat.pytorch.custom_recipes.gemm import GEMMType, MMParams
 from narrowfloat.pytorch.custom_recipes.nvfp4_blocks import (
     NVFP4Blocks,
@@ -42,7 +45,7 @@ __all__ = [
 ]
 
 
-def nvfp4_ref_rht_2d_factory(role: QuantizerRole | str | None) -> "NVFP4QuantizerRef":
+def nvfp4_ref_rht_2d_factory(role: QuantizerRole | str | None) -> NVFP4QuantizerRef:
     """Tiles for weights of linear layers, runs with the transform for everything else."""
     resolved = role_of(role)
     if resolved.is_linear_weight():
@@ -55,7 +58,7 @@ class NVFP4TensorRef(ReferenceTensor):
     """Packed codes and E4M3 scales of the rows, and of the rows of the transposed matrix.
 
     Shapes: data uint8 (M, K/2), scale (M, K/16) without padding; data_t (K, M/2), scale_t
-    (K, M/16); the amaxes fp32 of one element, or one a row.
+    (K, M/16); the amaxes fp32 of one element, or one per row.
     """
 
     data: Buffer = None
@@ -91,7 +94,7 @@ class NVFP4TensorRef(ReferenceTensor):
                     setattr(self, part, None)
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Plain values of the rowwise codes. Errors: RuntimeError without them."""
+        """Returns plain values of the rowwise codes. Errors: RuntimeError without them."""
         if self.data is None:
             raise RuntimeError("dequantize: NVFP4TensorRef needs rowwise data")
         q = self._quantizer
@@ -105,8 +108,8 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
     """Makes NVFP4TensorRef.
 
     quant_tile_shape: (1, 16) or (16, 16); with pow_2_scales (1, 32), whose scales are powers of two
-    without an amax of the tensor (MXFP4). row_scaled_nvfp4: an amax a row. nvfp4_use_4over6: each
-    block takes the better of two scales, by the mean absolute or squared error ("MAE", "MSE").
+    without an amax of the tensor (MXFP4). row_scaled_nvfp4: one amax per row. nvfp4_use_4over6:
+    each block takes the better of two scales, by the mean absolute or squared error ("MAE", "MSE").
     with_rht: the transposed matrix goes through the random Hadamard transform. eps is kept for
     callers that set it; NVFP4 has none.
     Errors: ValueError for another tile, error mode or largest block scale.
@@ -149,7 +152,7 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
         )
 
     def quantize_impl(self, tensor: torch.Tensor) -> NVFP4TensorRef:
-        """A new tensor of codes. Shapes: flattened to M x K; both even for both directions.
+        """Returns a new tensor of codes. Shapes: flattened to M x K; both even for both directions.
 
         Errors: AssertionError unless `tensor` is float32, float16 or bfloat16.
         """
@@ -178,7 +181,7 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
         return buffers
 
     def _apply_rht(self, x: torch.Tensor) -> torch.Tensor:
-        """Each run of `x` through the transform, whatever `with_rht` says."""
+        """Returns each run of `x` through the transform, whatever `with_rht` says."""
         return apply_rht(x, self.with_random_sign_mask)
 
     def _amax(self, x: torch.Tensor) -> torch.Tensor:
@@ -188,11 +191,11 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
     def update_quantized(
         self,
         src: torch.Tensor,
-        dst: NVFP4TensorRef,
+        dst: Quantized,
         *,
         noop_flag: torch.Tensor | None = None,
-    ) -> NVFP4TensorRef:
-        """Quantizes `src` into `dst` and returns it; a noop flag that is not 0 leaves it alone."""
+    ) -> Quantized:
+        """Quantizes `src` into `dst` and returns `dst`; does nothing if noop_flag is not 0."""
         if noop_flag is not None and noop_flag.item() != 0:
             return dst
         for name, buffer in self._buffers(self.as_matrix(src)).items():
@@ -209,14 +212,14 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
         device: torch.device | str | None = None,
         **_: object,
     ) -> NVFP4TensorRef:
-        """A tensor that update_quantized() fills. Errors: AssertionError unless 2-D."""
+        """Returns a tensor that update_quantized() fills. Errors: AssertionError unless 2-D."""
         assert len(shape) == 2, f"make_empty: the shape has 2 dimensions, got {tuple(shape)}"
         zeros = torch.zeros(tuple(shape), dtype=dtype, device=device)
         made: Any = self.quantize(zeros)
         return made
 
     def dequantize(self, tensor: NVFP4TensorRef, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Plain values of `tensor`; `dtype` defaults to its nominal one."""
+        """Returns plain values of `tensor`; `dtype` defaults to its nominal one."""
         return tensor.dequantize(dtype)
 
     def qgemm(
@@ -231,10 +234,11 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
         out: torch.Tensor | None = None,
         accumulate: bool = False,
         gemm_type: GEMMType | None = GEMMType.FPROP,
-        qresult_x: Any = None,
-        qresult_w: Any = None,
+        qresult_x: NVFP4TensorRef | None = None,
+        qresult_w: NVFP4TensorRef | None = None,
     ) -> torch.Tensor:
-        """qx times qw transposed, block by block in fp32; the amaxes of the tensors come last.
+        """Returns qx times qw transposed, block by block in fp32; the amaxes of the tensors come
+        last.
 
         Shapes: packed codes (M, K/2) and (N, K/2), scales (M, K/16) and (N, K/16) as E4M3; the
         result is (M, N). qresult_x, qresult_w: the tensors the codes are of, for their amaxes.
@@ -254,6 +258,7 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
             part = slice(i * block, (i + 1) * block)
             y += torch.outer(sx[:, i], sw[:, i]) * (x[:, part] @ w[:, part].t())
         if k:
+            assert qresult_x is not None and qresult_w is not None, "qgemm: needs both tensors"
             y = y * self._alpha(qresult_x, qresult_w, gemm_type)
         if out is not None:
             return out.copy_(y + out.float())
@@ -262,7 +267,8 @@ class NVFP4QuantizerRef(ReferenceQuantizer):
     def _alpha(
         self, x: NVFP4TensorRef, w: NVFP4TensorRef, gemm_type: GEMMType | None
     ) -> torch.Tensor:
-        """What the block products are still to be multiplied by; a column where x has row amaxes.
+        """Returns what the block products are still to be multiplied by; a column where x has row
+        amaxes.
 
         Wgrad reads the columns of both operands, and the columns' amaxes are theirs.
         """

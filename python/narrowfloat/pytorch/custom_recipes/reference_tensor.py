@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tensors and quantizers of references have in common: buffers by name, no kernels."""
+"""The base classes of the references' tensors and quantizers: buffers by name, no kernels."""
+
+from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
@@ -7,6 +9,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 
+from narrowfloat.pytorch._types import Quantized
 from narrowfloat.pytorch.custom_recipes.reference_utils import HIGH_PRECISION
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 
@@ -43,8 +46,8 @@ class ReferenceTensor(QuantizedTensorStorage):
     def _scale_inv(self, scale: torch.Tensor | None) -> None:
         self.scale = scale
 
-    def prepare_for_saving(self) -> tuple[list[torch.Tensor | None], "ReferenceTensor"]:
-        """The buffers, which this object gives up, and this object."""
+    def prepare_for_saving(self) -> tuple[list[torch.Tensor | None], ReferenceTensor]:
+        """Moves the buffers out of this object; returns them and this object."""
         buffers = [getattr(self, name) for name in self.SAVED]
         for name in self.SAVED:
             setattr(self, name, None)
@@ -59,11 +62,11 @@ class ReferenceTensor(QuantizedTensorStorage):
         return list(tensors[len(self.SAVED) :])
 
     def get_usages(self) -> dict[str, bool]:
-        """Which directions are there."""
+        """Returns which directions are there."""
         return {"rowwise": self.data is not None, "columnwise": self.data_t is not None}
 
     def get_data_tensors(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """The codes of both directions."""
+        """Returns the codes of both directions."""
         return self.data, self.data_t
 
     def clear(self) -> None:
@@ -72,7 +75,7 @@ class ReferenceTensor(QuantizedTensorStorage):
             setattr(self, name, None)
 
     def size(self, dim: int | None = None) -> torch.Size | int:
-        """Shape of the tensor that was quantized."""
+        """Returns the shape of the tensor that was quantized."""
         shape = torch.Size(self.original_shape)
         return shape if dim is None else shape[dim]
 
@@ -83,7 +86,7 @@ class ReferenceTensor(QuantizedTensorStorage):
         )
 
 
-class ReferenceQuantizer(Quantizer):
+class ReferenceQuantizer(Quantizer["ReferenceTensor"]):
     """A quantizer that is always inside of a layer, and whose tensors are reference tensors."""
 
     custom: ClassVar[bool] = True
@@ -95,21 +98,26 @@ class ReferenceQuantizer(Quantizer):
         self.internal = True
 
     def copy(self) -> Self:
-        """A quantizer with the same settings."""
+        """Returns a quantizer with the same settings."""
         return copy.copy(self)
 
     def quantize(
-        self, tensor: torch.Tensor, *, out: ReferenceTensor | None = None, **_: object
+        self, tensor: torch.Tensor, *, out: Quantized | None = None, **_: object
     ) -> ReferenceTensor:
-        """`tensor` quantized: into `out`, or new. Errors: as quantize_impl()."""
-        return self.quantize_impl(tensor) if out is None else self.update_quantized(tensor, out)
+        """Returns `tensor` quantized, in `out` or in a new tensor. Errors: as quantize_impl()."""
+        made: Any = out
+        if out is None:
+            made = self.quantize_impl(tensor)
+        else:
+            self.update_quantized(tensor, out)
+        return made
 
     def _get_compatible_recipe(self) -> None:
-        """No recipe of the library's own makes this quantizer."""
+        """Returns None: no recipe of the library makes this quantizer."""
 
     @staticmethod
     def as_matrix(tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor with leading dimensions flattened.
+        """Returns the tensor with leading dimensions flattened.
 
         Errors: AssertionError unless it is float32, float16 or bfloat16.
         """

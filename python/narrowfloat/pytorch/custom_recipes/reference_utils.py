@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the references share: codes of four bits, products, roles given as words."""
+"""Code that the references share: 4-bit codes, products, roles given as words."""
+
+from __future__ import annotations
 
 import enum
-from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._types import Group
 from narrowfloat.pytorch.quantization.roles import QuantizerRole
 
 
@@ -22,7 +24,7 @@ E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 def role_of(role: QuantizerRole | str | None) -> QuantizerRole:
-    """A role given as an object, as a word ("input", "linear_input"), or not at all.
+    """Returns a role given as an object, as a word ("input", "linear_input"), or not at all.
 
     Errors: ValueError for another word.
     """
@@ -57,14 +59,14 @@ def cast_to_fp4x2(x: torch.Tensor) -> torch.Tensor:
 
 
 def cast_from_fp4x2(packed: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Values of packed E2M1 codes. Shapes: uint8 (..., n) to (..., 2n)."""
+    """Returns the values of packed E2M1 codes. Shapes: uint8 (..., n) to (..., 2n)."""
     codes = torch.stack((packed & 0xF, packed >> 4), dim=-1).flatten(-2).long()
     positive = torch.tensor(E2M1_VALUES, dtype=dtype, device=packed.device)
     return torch.cat((positive, -positive))[codes]
 
 
 def product_in_order(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """x times w transposed in fp32, added up over k in order, each sum rounded once.
+    """Returns x times w transposed in fp32, added up over k in order, each sum rounded once.
 
     Shapes: (M, K) and (N, K) to (M, N). torch.matmul adds in an order of its library's choice; this
     order is the one of narrowfloat.qgemm, so both give the same bits, on any machine.
@@ -111,7 +113,7 @@ def finish_product(
     out: torch.Tensor | None,
     accumulate: bool,
 ) -> torch.Tensor:
-    """Bias, output dtype and accumulation of an fp32 product.
+    """Returns an fp32 product with the bias, in the output dtype, accumulated.
 
     The bias goes into the product if neither it nor the result is fp32, else it is added to the
     rounded result. Accumulating adds to `out`, in its dtype, and returns it.
@@ -133,8 +135,8 @@ def finish_product(
     return out.copy_(out + y)
 
 
-def reduce_amax(amax: torch.Tensor, group: Any) -> torch.Tensor:
-    """The largest amax of all processes of the group, in place."""
+def reduce_amax(amax: torch.Tensor, group: Group) -> torch.Tensor:
+    """Returns the largest amax of all processes of the group, in place."""
     assert group is not None, "quantize: with_amax_reduction needs amax_reduction_group"
     torch.distributed.all_reduce(amax, op=torch.distributed.ReduceOp.MAX, group=group)
     return amax

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What graphs need: descriptions of tensors without data, and quantizers that are constants."""
+"""Classes for graphs: descriptions of tensors without data, and quantizers that are constants."""
 
 from narrowfloat.pytorch.dynamo.quantizer_opaque import (
     is_value_opaque_quantizer,

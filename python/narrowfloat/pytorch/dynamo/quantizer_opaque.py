@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 from narrowfloat.pytorch._values import ValueSemantics
 
 
 def register_value_opaque_quantizer(cls: type[ValueSemantics]) -> None:
-    """From now on quantizers of this very class are values; again is fine.
+    """Makes quantizers of this very class values; a second call does nothing.
 
     They compare by their base's fields and by those that the class itself annotates.
     Errors: TypeError if a tensor or a process group is annotated.
@@ -32,10 +31,10 @@ def register_value_opaque_quantizer(cls: type[ValueSemantics]) -> None:
 
 
 def is_value_opaque_class(cls: type) -> bool:
-    """Whether quantizers of this very class are values."""
+    """Returns whether quantizers of this very class are values."""
     return cls in ValueSemantics._value_classes
 
 
-def is_value_opaque_quantizer(quantizer: Any) -> bool:
-    """Whether this quantizer is a value."""
+def is_value_opaque_quantizer(quantizer: object) -> bool:
+    """Returns whether this quantizer is a value."""
     return is_value_opaque_class(type(quantizer))

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._types import TensorLike
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 
 
@@ -27,7 +28,7 @@ class TensorSpec:
     ) -> None:
         self.shape = torch.Size(shape)
         self.dtype = dtype
-        # A tracer follows no copy of a constant, and nobody changes the original meanwhile.
+        # A tracer does not follow a copy of a constant, and the original does not change meanwhile.
         if quantizer is not None and not torch.compiler.is_dynamo_compiling():
             quantizer = quantizer.copy()
         self.quantizer = quantizer
@@ -37,7 +38,7 @@ class TensorSpec:
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
-        """Errors: ValueError for a plain tensor."""
+        """Raises ValueError for a plain tensor."""
         if self.quantizer is None:
             raise ValueError("update_usage: a plain tensor has no usages")
         self.quantizer = self.quantizer.copy()
@@ -48,7 +49,9 @@ class TensorSpec:
         return self.quantizer is not None
 
     def inner_names(self) -> tuple[str, ...]:
-        """Names of the inner tensors in the order of flattening; "data" of a plain tensor."""
+        """Returns the names of the inner tensors in the order of flattening; "data" of a plain
+        tensor.
+        """
         if self.quantizer is None:
             return ("data",)
         names = tuple(self.quantizer.inner_tensor_specs(self.shape))
@@ -60,20 +63,20 @@ class TensorSpec:
         return names
 
     def create_metadata(self) -> dict[str, Any] | None:
-        """The context that __tensor_flatten__ gives with the inner tensors."""
+        """Returns the context that __tensor_flatten__ gives with the inner tensors."""
         if self.quantizer is None:
             return None
         return self.quantizer.create_metadata(self.shape, self.dtype, self.requires_grad)
 
     def create_inner_tensors(self) -> list[torch.Tensor]:
-        """New inner tensors, or the one plain tensor, not initialised."""
+        """Returns new inner tensors, or the one plain tensor, not initialised."""
         if self.quantizer is None:
             return [torch.empty(self.shape, dtype=self.dtype, device=self.device)]
         tensors = self.quantizer.alloc_tensors(self.shape, device=self.device)
         return [tensors[name] for name in self.inner_names()]
 
-    def assemble(self, inner_tensors: Sequence[torch.Tensor]) -> Any:
-        """The tensor over these inner tensors."""
+    def assemble(self, inner_tensors: Sequence[torch.Tensor]) -> TensorLike:
+        """Returns the tensor over these inner tensors."""
         if self.quantizer is None:
             (tensor,) = inner_tensors
             return tensor.requires_grad_(self.requires_grad)
@@ -82,13 +85,13 @@ class TensorSpec:
             self.shape, self.dtype, tensors, self.device, self.requires_grad
         )
 
-    def create_tensor(self) -> Any:
-        """A new tensor, not initialised."""
+    def create_tensor(self) -> TensorLike:
+        """Returns a new tensor, not initialised."""
         return self.assemble(self.create_inner_tensors())
 
 
 def to_tensor_spec(tensor: torch.Tensor | QuantizedTensorStorage) -> TensorSpec:
-    """What describes this tensor. Errors: ValueError if a quantized one has no quantizer."""
+    """Returns the spec of this tensor. Raises ValueError if a quantized one has no quantizer."""
     is_tensor = isinstance(tensor, torch.Tensor)
     requires_grad = is_tensor and tensor.requires_grad
     if not isinstance(tensor, QuantizedTensorStorage):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What quantized linear layers have in common: recipe states, kept weights, parameters."""
+"""The base class of quantized linear layers: recipe states, kept weights, parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
+from narrowfloat.common.recipe import Recipe
 from narrowfloat.pytorch._extra_state import pack_extra_state, unpack_extra_state
+from narrowfloat.pytorch._types import Group, TensorLike
 from narrowfloat.pytorch.module.function import quantize_weight
 from narrowfloat.pytorch.module.parameters import (
     ParameterInit,
@@ -34,7 +36,7 @@ from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantiz
 _NOT_COPIED = ("_states", "_watcher", "_fp8_workspaces", "_delayed_gradients")
 
 
-def _is_delayed(quantizer: Any) -> bool:
+def _is_delayed(quantizer: Quantizer | None) -> bool:
     return getattr(quantizer, "SCALE_IS_GIVEN", False)
 
 
@@ -54,7 +56,7 @@ class QuantizedLayer(torch.nn.Module):
     def _begin(
         self,
         name: str | None,
-        tp_group: Any = None,
+        tp_group: Group = None,
         tp_size: int = 1,
         parameter_init: ParameterInit = ParameterInit(),  # noqa: B008
         return_bias: bool = False,
@@ -125,13 +127,13 @@ class QuantizedLayer(torch.nn.Module):
             for mode, per_gemm in (("forward", len(Forward)), ("backward", len(Backward)))
         }
 
-    def _follow(self, recipe: Any, group: object) -> None:
+    def _follow(self, recipe: Recipe, group: Group) -> None:
         self._warn_of_change(recipe)
         if self._states.follow(recipe, group, self._roles):
             self._fp8_workspaces = {}
             self._link_weights()
 
-    def _warn_of_change(self, recipe: Any) -> None:
+    def _warn_of_change(self, recipe: Recipe) -> None:
         """Warns where a recipe of another type follows, and where weights stay as quantized."""
         if not self._states.is_other_recipe(recipe):
             return
@@ -156,7 +158,7 @@ class QuantizedLayer(torch.nn.Module):
                 own.scale, own.amax = quantizer.scale, quantizer.amax
 
     def _parents(
-        self, recipe: Any, group: object, fp8_output: bool = False, fp8_grad: bool = False
+        self, recipe: Recipe, group: Group, fp8_output: bool = False, fp8_grad: bool = False
     ) -> list[Slots]:
         """Returns the quantizers of a recipe, one set per weight."""
         self._follow(recipe, group)
@@ -210,7 +212,7 @@ class QuantizedLayer(torch.nn.Module):
     @torch.no_grad()
     def _kept_weight(
         self, name: str, quantizer: Quantizer | None, dtype: torch.dtype, is_first: bool
-    ) -> Any:
+    ) -> TensorLike | None:
         if quantizer is None:
             return None
         weight, kept = local(getattr(self, name)), self._fp8_workspaces.get(name)
@@ -226,8 +228,8 @@ class QuantizedLayer(torch.nn.Module):
         self._fp8_workspaces[name] = kept
         return kept
 
-    def _check_recipe_of_weights(self, recipe: Any) -> None:
-        """Errors: RuntimeError if a weight was quantized for another recipe."""
+    def _check_recipe_of_weights(self, recipe: Recipe) -> None:
+        """Raises RuntimeError if a weight was quantized for another recipe."""
         for name, weight in zip(self.weight_names, self._weights(), strict=True):
             quantizer = getattr(weight, "_quantizer", None)
             wanted = None if quantizer is None else quantizer._get_compatible_recipe()
@@ -268,7 +270,8 @@ class QuantizedLayer(torch.nn.Module):
         if isinstance(weight, QuantizedTensorStorage):
             weight.quantize_(values)
         else:
-            set_parameter(self, name, self._weight_quantizer(name).quantize(values.detach()))
+            quantized: Any = self._weight_quantizer(name).quantize(values.detach())
+            set_parameter(self, name, quantized)
             weight = getattr(self, name)
             self._link_weights()
         if self.preserve_high_precision_init_val:
@@ -282,6 +285,7 @@ class QuantizedLayer(torch.nn.Module):
             quantizer = own.copy()
             usages = shard.get_usages()
         else:
+            assert self._init_recipe is not None
             self._follow(self._init_recipe, FP8GlobalStateManager.get_fp8_group())
             index = self.weight_names.index(name)
             quantizer = self.quantizers[PASSES["forward"][0]][
@@ -293,7 +297,9 @@ class QuantizedLayer(torch.nn.Module):
         return quantizer
 
     def _apply(self, *args: Any, **kwargs: Any) -> torch.nn.Module:
-        """As torch.nn.Module's; what callers attached to quantized parameters stays on them."""
+        """Runs torch.nn.Module's _apply(); attributes that callers set on quantized parameters
+        stay.
+        """
         before = {
             name: (parameter, dict(parameter.__dict__))
             for name, parameter in self._parameters.items()
@@ -339,7 +345,7 @@ class QuantizedLayer(torch.nn.Module):
         """Returns scales and amax histories as bytes; without such state an empty tensor."""
         return pack_extra_state(self._states.export())
 
-    def set_extra_state(self, state: Any) -> None:
+    def set_extra_state(self, state: object) -> None:
         """Takes over what get_extra_state() gave, of this library or TransformerEngine.
 
         Errors: RuntimeError for a pickle that may hold state and that the user does not trust, or
@@ -359,7 +365,7 @@ class QuantizedLayer(torch.nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        """As torch.nn.Module's; a checkpoint without extra state, such as nn.Linear's, is complete.
+        """Runs torch.nn.Module's; accepts a checkpoint without extra state, such as nn.Linear's.
 
         Extra state comes first: the scale that quantized weights are stored with is part of it.
         """
@@ -397,7 +403,7 @@ Forward = ("input", "weight", "output")
 Backward = ("grad_output", "grad_input")
 
 
-def _is_kept_for(kept: Any, quantizer: Quantizer) -> bool:
+def _is_kept_for(kept: TensorLike, quantizer: Quantizer) -> bool:
     """Returns whether a kept weight is what this quantizer would make: equal plans if watched."""
     watcher: Any = getattr(kept, "quantizer", None)
     if not is_watching(quantizer):

@@ -23,7 +23,7 @@ def convert_model(model: torch.nn.Module, filter: Filter | None = None) -> torch
     and layers whose forward was replaced. If the model is a torch.nn.Linear, the new layer is
     returned. torch.nn.TransformerEncoderLayer loses its fused inference path, which reads weights
     past the layers.
-    Errors: RuntimeError inside quantized_model_init, whose quantized weights nobody would share.
+    Errors: RuntimeError inside quantized_model_init, whose quantized weights would not be shared.
     """
     if FP8GlobalStateManager.with_fp8_parameters():
         raise RuntimeError(

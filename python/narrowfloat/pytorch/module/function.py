@@ -12,6 +12,7 @@ import torch
 
 from narrowfloat.pytorch._native import column_sums
 from narrowfloat.pytorch._product_mode import get_product_mode, product_mode
+from narrowfloat.pytorch._types import Context, TensorLike
 from narrowfloat.pytorch.module.products import multiply
 from narrowfloat.pytorch.module.watching import Slots, is_watching
 from narrowfloat.pytorch.quantized_tensor import (
@@ -22,13 +23,13 @@ from narrowfloat.pytorch.quantized_tensor import (
 )
 from narrowfloat.pytorch.tensor._fsdp import is_of_one_pass
 
-# Gradients of weights, and of biases; None where there is none.
+# Gradients of weights and of biases; None for one that is not computed.
 Gradients = tuple[list[torch.Tensor | None], list[torch.Tensor | None]]
 
 
 @dataclass
 class Call:
-    """How one forward pass of a layer and its backward pass run.
+    """The settings of one forward pass of a layer and its backward pass.
 
     slots, kept: one per weight; a kept weight is quantized already, None is not. splits: rows of
     the input that belong to each weight. dtype: of activations and of all gradients.
@@ -61,7 +62,7 @@ class LinearFunction(torch.autograd.Function):
     """y = x w^T + bias and its gradients, each operand and result through its slot."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, call: Call, *parameters: Any) -> torch.Tensor:
+    def forward(ctx: Context, x: torch.Tensor, call: Call, *parameters: Any) -> torch.Tensor:
         """Computes y from x (rows, in), weights (out, in) and then biases (out,) or None.
 
         Rows of y are in the order of x, in `call.dtype`.
@@ -86,7 +87,7 @@ class LinearFunction(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, dy: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Context, dy: torch.Tensor) -> tuple[Any, ...]:
         """Computes the gradients of x, the weights and the biases."""
         call, count = ctx.call, len(ctx.call.slots)
         restored = restore_from_saved(ctx.tensor_objects, ctx.saved_tensors)
@@ -111,13 +112,13 @@ class LinearFunction(torch.autograd.Function):
 
 
 def quantize(
-    tensor: Any,
+    tensor: TensorLike,
     quantizer: Quantizer | None,
     dtype: torch.dtype,
     *,
     rowwise: bool,
     columnwise: bool,
-) -> Any:
+) -> TensorLike:
     """Returns an operand as gemms read it: watched, quantized, or as it is in `dtype`.
 
     rowwise, columnwise: which of its two gemms will run. A tensor that is quantized already stays
@@ -137,11 +138,11 @@ def quantize(
 
 
 def quantize_weight(
-    weight: Any, quantizer: Quantizer | None, dtype: torch.dtype, needs_dgrad: bool
-) -> Any:
+    weight: TensorLike, quantizer: Quantizer | None, dtype: torch.dtype, needs_dgrad: bool
+) -> TensorLike:
     """Returns the weight as gemms read it; a quantized parameter stays what it is.
 
-    Errors: AssertionError if a feature wants to change a quantized parameter.
+    Errors: AssertionError if a feature would change a quantized parameter.
     """
     if not isinstance(weight, QuantizedTensorStorage):
         return quantize(weight, quantizer, dtype, rowwise=True, columnwise=needs_dgrad)
@@ -165,13 +166,13 @@ def plain_arithmetic(device_type: str) -> AbstractContextManager[Any]:
     return torch.autocast(device_type, enabled=False)
 
 
-def _plain(tensor: Any, dtype: torch.dtype) -> torch.Tensor:
+def _plain(tensor: TensorLike, dtype: torch.dtype) -> torch.Tensor:
     if isinstance(tensor, QuantizedTensorStorage):
         return tensor.dequantize(dtype=dtype)
     return tensor.to(dtype)
 
 
-def _split(tensor: Any, splits: Sequence[int]) -> Sequence[Any]:
+def _split(tensor: TensorLike, splits: Sequence[int]) -> Sequence[Any]:
     return [tensor] if len(splits) == 1 else tensor.split(list(splits))
 
 
@@ -192,7 +193,7 @@ def _weights(weights: Sequence[Any], call: Call, needs_dgrad: bool) -> list[Any]
 
 
 def _for_backward(
-    ctx: Any, parts: Sequence[Any], weights: Sequence[Any], xs: Sequence[Any], ws: Sequence[Any]
+    ctx: Context, parts: Sequence[Any], weights: Sequence[Any], xs: Sequence[Any], ws: Sequence[Any]
 ) -> list[Any]:
     """Returns what backward reads: the input's parts and the weights, None where none is read."""
     override = ctx.call.backward_override
@@ -219,7 +220,7 @@ def _backward_column(call: Call, name: str) -> list[Quantizer | None]:
 
 
 def _backward_operands(
-    ctx: Any, xs: Sequence[Any], ws: Sequence[Any]
+    ctx: Context, xs: Sequence[Any], ws: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
     call = ctx.call
     if call.backward_override is not None:
@@ -238,7 +239,7 @@ def _backward_operands(
     return list(xs), list(ws)
 
 
-def _gradients(ctx: Any, dy: Any) -> list[Any]:
+def _gradients(ctx: Context, dy: TensorLike) -> list[Any]:
     """Returns dy as its gemms read it, one part per weight."""
     call = ctx.call
     if not ctx.needs_dgrad and not any(ctx.needs_wgrad):
@@ -255,13 +256,13 @@ def _gradients(ctx: Any, dy: Any) -> list[Any]:
 
 
 def _parameter_gradients(
-    ctx: Any, dy: Any, gradients: Sequence[Any], xs: Sequence[Any]
+    ctx: Context, dy: TensorLike, gradients: Sequence[Any], xs: Sequence[Any]
 ) -> Gradients:
     with product_mode(ctx.call.product_mode):
         return _weight_gradients(ctx, gradients, xs), _bias_gradients(ctx, dy)
 
 
-def _weight_gradients(ctx: Any, gradients: Sequence[Any], xs: Sequence[Any]) -> list[Any]:
+def _weight_gradients(ctx: Context, gradients: Sequence[Any], xs: Sequence[Any]) -> list[Any]:
     call = ctx.call
     found: list[Any] = [None] * len(ctx.needs_wgrad)
     if not any(ctx.needs_wgrad):
@@ -298,7 +299,7 @@ def _stand_in(weight: torch.Tensor) -> torch.Tensor | None:
     return torch.zeros(weight.shape, dtype=weight.dtype, device=weight.device)
 
 
-def _bias_gradients(ctx: Any, dy: Any) -> list[torch.Tensor | None]:
+def _bias_gradients(ctx: Context, dy: TensorLike) -> list[torch.Tensor | None]:
     """Returns sums of the gradient itself: no feature and no format touches it."""
     found: list[torch.Tensor | None] = [None] * len(ctx.bias_dtypes)
     if not any(ctx.needs_dbias):

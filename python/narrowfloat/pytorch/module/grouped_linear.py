@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._types import Group
 from narrowfloat.pytorch.module.in_graph import GraphPass
 from narrowfloat.pytorch.module.options import choose_dtype, refuse, refuse_parallelism
 from narrowfloat.pytorch.module.parameters import Init, ParameterInit
@@ -22,8 +23,19 @@ class GroupedLinear(RunningLayer):
     """Computes y_i = x_i weight_i^T + bias_i for the parts x_i of the input's rows.
 
     Parameters: weight0, weight1, ... (out_features, in_features) and bias0, ... (out_features,).
-    The arguments are those of Linear, and num_gemms is the number of weights.
-    Errors: as Linear; NotImplementedError for parameters that are one grouped tensor.
+
+    num_gemms: the number of weights.
+    in_features, out_features, bias, device, dtype, params_dtype: of each weight, as Linear's.
+    init_method, get_rng_state_tracker, rng_tracker_name: as Linear's, called for each weight.
+    return_bias: the result is (y, biases), and the biases are not added.
+    fuse_wgrad_accumulation, delay_wgrad_compute, save_original_input, name, tp_group, tp_size,
+    ub_name: as Linear's.
+    parallel_mode, sequence_parallel: need a group of one rank.
+    ub_overlap_rs, ub_overlap_ag: must be False; overlap with communication needs a GPU.
+    single_grouped_weight, single_grouped_bias, use_grouped_tensor: must not be set; parameters in
+        one grouped tensor are not supported.
+
+    Errors: ValueError unless num_gemms is positive; as Linear.
     """
 
     MODULE_TYPE = "grouped_linear"
@@ -39,7 +51,7 @@ class GroupedLinear(RunningLayer):
         *,
         sequence_parallel: bool = False,
         fuse_wgrad_accumulation: bool = False,
-        tp_group: Any = None,
+        tp_group: Group = None,
         tp_size: int = 1,
         get_rng_state_tracker: Callable[[], Any] | None = None,
         rng_tracker_name: str | None = None,
@@ -114,7 +126,7 @@ class GroupedLinear(RunningLayer):
         x: torch.Tensor,
         m_splits: Sequence[int] | torch.Tensor,
         is_first_microbatch: bool | None = None,
-    ) -> Any:
+    ) -> torch.Tensor | tuple[torch.Tensor, list[torch.Tensor | None]]:
         """Returns y (..., out_features) for x (..., in_features), whose leading sizes are rows.
 
         m_splits: how many rows belong to each weight; 0 is allowed. is_first_microbatch: as
@@ -122,7 +134,8 @@ class GroupedLinear(RunningLayer):
         Errors: TypeError for a quantized x; ValueError unless m_splits has one size per weight and
         they add up to the rows; NotImplementedError for DTensors.
         """
-        return super().forward(x, m_splits, is_first_microbatch)
+        y: Any = super().forward(x, m_splits, is_first_microbatch)
+        return y
 
     def _quantizing_options(self, *args: Any) -> tuple[bool | None, bool, bool]:
         return args[2], False, False
@@ -133,7 +146,7 @@ class GroupedLinear(RunningLayer):
         x: torch.Tensor,
         m_splits: Sequence[int] | torch.Tensor,
         is_first_microbatch: bool | None,
-    ) -> Any:
+    ) -> torch.Tensor | tuple[torch.Tensor, list[torch.Tensor | None]]:
         if isinstance(x, QuantizedTensorStorage):
             raise TypeError(f"GroupedLinear: the input must be plain, got {type(x).__name__}")
         refuse_dtensors(self, x)
@@ -153,7 +166,7 @@ class GroupedLinear(RunningLayer):
         return y, [self._returned_bias(bias, y.dtype) for bias in self._biases()]
 
     def _check_slots(self, slots: Sequence[Slots]) -> None:
-        """Errors: ValueError if weights differ in which directions stay in high precision."""
+        """Raises ValueError if weights differ in which directions stay in high precision."""
         for kind in ("activation", "weight", "gradient"):
             quantizers = [getattr(slot, kind) for slot in slots]
             found = {q.holds_values(): type(q).__name__ for q in quantizers if q is not None}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a tracer of torch.compile sees a quantized layer: one node, which trains.
+"""Shows a tracer of torch.compile a quantized layer: one node, which trains.
 
 While a function is compiled, the layer makes its recipe's state and a node that holds copies of its
 quantizers. The graph then depends on the text of the recipe and on the buffers of delayed scaling,
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch._compile import _disable_dynamo
@@ -18,6 +18,7 @@ from torch._compile import _disable_dynamo
 from narrowfloat.common.recipe import Recipe
 from narrowfloat.pytorch._product_mode import product_mode
 from narrowfloat.pytorch._tracing import QuantizeNode, has_node, node_of
+from narrowfloat.pytorch._types import Group
 from narrowfloat.pytorch._values import ValueSemantics, constant_of_graphs, node_of_copy
 from narrowfloat.pytorch.module.function import Call, LinearFunction
 from narrowfloat.pytorch.module.sharded import is_dtensor
@@ -26,6 +27,9 @@ from narrowfloat.pytorch.module.watching import Slots, watcher_factory
 from narrowfloat.pytorch.quantization import FP8GlobalStateManager
 from narrowfloat.pytorch.quantization.global_state import step_after_backward
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
+
+if TYPE_CHECKING:
+    from narrowfloat.pytorch.module.passes import RunningLayer
 
 
 class Slot(NamedTuple):
@@ -45,7 +49,7 @@ class Slot(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What decides a forward pass beside its tensors. slots: one tuple per weight.
+    """The settings of a forward pass. slots: one tuple per weight.
 
     The other fields are those of Call.
     """
@@ -115,7 +119,12 @@ LayerNode.register_value_class()
 
 @constant_of_graphs
 def plan_for(
-    layer: Any, text: str, group: object, saves_input: bool, fp8_output: bool, fp8_grad: bool
+    layer: RunningLayer,
+    text: str,
+    group: Group,
+    saves_input: bool,
+    fp8_output: bool,
+    fp8_grad: bool,
 ) -> int | None:
     """Makes the layer's state of the recipe with this text. Returns the number of its plan.
 
@@ -140,7 +149,7 @@ def plan_for(
     return _plans.index(plan)
 
 
-def _slot(layer: Any, quantizer: Quantizer | None) -> Slot | None:
+def _slot(layer: RunningLayer, quantizer: Quantizer | None) -> Slot | None:
     if quantizer is None:
         return None
     if not quantizer.STATE_FIELDS:
@@ -152,7 +161,7 @@ def _slot(layer: Any, quantizer: Quantizer | None) -> Slot | None:
 
 
 @constant_of_graphs
-def has_states(layer: Any, *versions: int) -> bool:
+def has_states(layer: RunningLayer, *versions: int) -> bool:
     """Returns whether a pass of the layer has delayed scaling.
 
     versions: counts of changes, read for the tracer's guards: other states, another graph.
@@ -161,13 +170,13 @@ def has_states(layer: Any, *versions: int) -> bool:
 
 
 @constant_of_graphs
-def state_of(layer: Any, key: str, name: str) -> torch.Tensor:
+def state_of(layer: RunningLayer, key: str, name: str) -> torch.Tensor:
     """Returns a buffer of delayed scaling of a pass; an empty one where the pass has none."""
     buffer = getattr(layer.fp8_meta[key], name, None)
     return torch.empty(0) if buffer is None else buffer
 
 
-def states_of(layer: Any) -> tuple[torch.Tensor, ...]:
+def states_of(layer: RunningLayer) -> tuple[torch.Tensor, ...]:
     """Returns scale and history of forward, then of backward; nothing without delayed scaling.
 
     One by one: a tracer finds tensors inside of a constant by a name that a later graph may take.
@@ -187,7 +196,7 @@ class GraphPass(NamedTuple):
 
 
 def plan_in_graph(
-    layer: Any, is_first_microbatch: bool | None, fp8_output: bool, fp8_grad: bool
+    layer: RunningLayer, is_first_microbatch: bool | None, fp8_output: bool, fp8_grad: bool
 ) -> GraphPass | None:
     """Returns how a graph runs a layer that quantizes; None: the graph breaks.
 
@@ -205,7 +214,7 @@ def plan_in_graph(
     return None if number is None else GraphPass(number, states_of(layer))
 
 
-def is_plain(layer: Any) -> bool:
+def is_plain(layer: RunningLayer) -> bool:
     """Returns whether the layer runs as torch.nn.Linear does."""
     manager = FP8GlobalStateManager
     if manager.is_fp8_enabled() or manager.is_fp8_calibration() or is_watched(layer):
@@ -213,7 +222,7 @@ def is_plain(layer: Any) -> bool:
     return not (layer.fuse_wgrad_accumulation or layer.delay_wgrad_compute)
 
 
-def is_watched(layer: Any) -> bool:
+def is_watched(layer: RunningLayer) -> bool:
     """Returns whether a session of debugging runs."""
     if watcher_factory() is None:
         return False
@@ -222,12 +231,12 @@ def is_watched(layer: Any) -> bool:
 
 
 @constant_of_graphs
-def find_watcher(layer: Any) -> None:
+def find_watcher(layer: RunningLayer) -> None:
     """Gives a layer that is older than the factory its watcher."""
     layer._find_watcher()
 
 
 @_disable_dynamo
-def run_outside(layer: Any, *args: Any, **kwargs: Any) -> Any:
+def run_outside(layer: RunningLayer, *args: Any, **kwargs: Any) -> object:
     """Breaks the graph and runs the layer."""
     return layer.forward(*args, **kwargs)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._types import Group
 from narrowfloat.pytorch.module.in_graph import GraphPass
 from narrowfloat.pytorch.module.options import choose_dtype, refuse, refuse_parallelism
 from narrowfloat.pytorch.module.parameters import Init, ParameterInit
@@ -22,17 +23,30 @@ class Linear(RunningLayer, torch.nn.Linear):
     """Computes y = x weight^T + bias as torch.nn.Linear does, quantized inside `autocast`.
 
     Parameters: weight (out_features, in_features), bias (out_features,) or None, with the first
-    values, state_dict names and arguments of torch.nn.Linear. Made inside quantized_model_init, the
-    weight is a quantized tensor. Without a recipe and a debug feature the product is
+    values and state_dict names of torch.nn.Linear. Made inside quantized_model_init, the weight is
+    a quantized tensor. Without a recipe and a debug feature the product is
     torch.nn.functional.linear itself.
 
-    Keyword arguments are those of TransformerEngine's Linear. init_method sets the weight (biases
-    are then zero), inside a fork() of get_rng_state_tracker (under rng_tracker_name). params_dtype:
-    another name of dtype. return_bias: returns (x weight^T, bias). fuse_wgrad_accumulation: adds
-    the weight's gradient to weight.main_grad. delay_wgrad_compute: backward_dw() computes it.
-    save_original_input: backward quantizes the input again, which saves its codes. name: for debug
-    configurations and roles. tp_group, tp_size: for debug features. ub_name is kept.
-    Errors: NotImplementedError for parallel modes, parameters_split and overlap with communication.
+    in_features, out_features, bias, device, dtype: as torch.nn.Linear's.
+    params_dtype: another name of dtype. Both may be given if they are equal.
+    init_method: called with the weight to set its first values; biases are then zero.
+    get_rng_state_tracker, rng_tracker_name: the values are drawn inside the tracker's
+        fork(rng_tracker_name).
+    return_bias: the result is (x weight^T, bias), and the bias is not added.
+    fuse_wgrad_accumulation: adds the weight's gradient to weight.main_grad.
+    delay_wgrad_compute: backward_dw() computes the weight's gradient, not the backward pass.
+    save_original_input: backward quantizes the input again instead of saving its codes.
+    name: the name that debug configurations and roles use; None is `Layer_<n>`.
+    tp_group, tp_size: the tensor-parallel group and its size, over which debug features reduce.
+    ub_name: stored as an attribute.
+    parallel_mode: None, or "column" or "row" with a group of one rank; shard with DTensor instead.
+    sequence_parallel: needs a group of one rank.
+    parameters_split: must be None.
+    ub_overlap_ag, ub_overlap_rs, ub_overlap_rs_dgrad, ub_bulk_dgrad, ub_bulk_wgrad,
+    symmetric_ar_type: must not be set; overlap with communication needs a GPU.
+
+    Errors: NotImplementedError for the options above; ValueError for two dtypes that differ or an
+    unknown parallel_mode.
     """
 
     ub_name: str | None = None
@@ -47,7 +61,7 @@ class Linear(RunningLayer, torch.nn.Linear):
         *,
         sequence_parallel: bool = False,
         fuse_wgrad_accumulation: bool = False,
-        tp_group: Any = None,
+        tp_group: Group = None,
         tp_size: int = 1,
         get_rng_state_tracker: Callable[[], Any] | None = None,
         rng_tracker_name: str | None = None,
@@ -55,7 +69,7 @@ class Linear(RunningLayer, torch.nn.Linear):
         return_bias: bool = False,
         params_dtype: torch.dtype | None = None,
         parallel_mode: str | None = None,
-        parameters_split: Any = None,
+        parameters_split: object = None,
         ub_overlap_ag: bool = False,
         ub_overlap_rs: bool = False,
         ub_overlap_rs_dgrad: bool = False,
@@ -113,13 +127,13 @@ class Linear(RunningLayer, torch.nn.Linear):
         """The name of the bias, if there is one."""
         return () if self.bias is None else ("bias",)
 
-    def forward(
+    def forward(  # type: ignore[override]  # more arguments, and a pair with return_bias
         self,
         x: torch.Tensor,
         is_first_microbatch: bool | None = None,
         fp8_output: bool = False,
         fp8_grad: bool = False,
-    ) -> Any:
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]:
         """Returns y (..., out_features) for x (..., in_features), in the type of x.
 
         is_first_microbatch: True quantizes the weight and keeps it, False takes what was kept,
@@ -128,7 +142,8 @@ class Linear(RunningLayer, torch.nn.Linear):
         Errors: TypeError if x and the parameters differ in type outside torch.autocast; ValueError
         for an option that the recipe cannot have.
         """
-        return super().forward(x, is_first_microbatch, fp8_output, fp8_grad)
+        y: Any = super().forward(x, is_first_microbatch, fp8_output, fp8_grad)
+        return y
 
     def _quantizing_options(self, *args: Any) -> tuple[bool | None, bool, bool]:
         return args[1:]
@@ -140,7 +155,7 @@ class Linear(RunningLayer, torch.nn.Linear):
         is_first_microbatch: bool | None,
         fp8_output: bool,
         fp8_grad: bool,
-    ) -> Any:
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]:
         shards = shards_of(self, x)
         own = x if shards is None else shards.x
         slots = self._slots(again, own, [own.shape[0] if x.ndim > 1 else 1], fp8_output, fp8_grad)
@@ -164,7 +179,7 @@ class Linear(RunningLayer, torch.nn.Linear):
         shards: Shards,
         slots: Sequence[Slots],
         is_first_microbatch: bool | None,
-    ) -> Any:
+    ) -> torch.Tensor:
         require_whole_blocks(self, slots[0])
         quantized = FP8GlobalStateManager.is_fp8_enabled()
         recipe = FP8GlobalStateManager.get_fp8_recipe() if quantized else None

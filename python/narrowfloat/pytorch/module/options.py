@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._types import Group
+
 
 def choose_dtype(
     layer: str, dtype: torch.dtype | None, params_dtype: torch.dtype | None
@@ -23,14 +25,14 @@ def choose_dtype(
 
 
 def refuse(layer: str, reason: str, **options: Any) -> None:
-    """Errors: NotImplementedError, naming option and value, for the first that is set."""
+    """Raises NotImplementedError, naming option and value, for the first that is set."""
     for name, value in options.items():
         if value not in (None, False):
             raise NotImplementedError(f"{layer}: {name} {reason}, got {name}={value!r}")
 
 
 def refuse_parallelism(
-    layer: str, parallel_mode: str | None, sequence_parallel: bool, tp_group: Any, tp_size: int
+    layer: str, parallel_mode: str | None, sequence_parallel: bool, tp_group: Group, tp_size: int
 ) -> int:
     """Returns the size of the tensor-parallel group.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the parameters of a layer get their first values, and keep them beside their codes."""
+"""Sets the first values of a layer's parameters, and keeps them beside the codes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Init = Callable[[torch.Tensor], Any]
 
 
 class ParameterInit(NamedTuple):
-    """What sets a layer's first values.
+    """Sets a layer's first values.
 
-    init_method: of weights; biases are then zero. None: both as torch.nn.Linear has them.
+    init_method: of weights; biases are then zero. None: both as in torch.nn.Linear.
     get_rng_state_tracker, rng_tracker_name: whose fork() is entered around it.
     """
 
@@ -77,7 +77,7 @@ def set_parameter(module: torch.nn.Module, name: str, whole: torch.Tensor) -> No
 
 
 def keep_initial_values(parameter: torch.Tensor, values: torch.Tensor) -> None:
-    """Gives a quantized parameter the two methods that hand out and drop its first values."""
+    """Adds to a quantized parameter the two methods that return and drop its first values."""
     holder: Any = parameter
     holder._high_precision_init_val = values
     holder.get_high_precision_init_val = MethodType(_initial_values, parameter)

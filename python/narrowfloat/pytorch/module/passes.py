@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One forward pass of a quantized layer, from its quantizers to the differentiable product."""
+"""Runs one forward pass of a quantized layer, from its quantizers to the differentiable product."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
+from narrowfloat.common.recipe import Recipe
 from narrowfloat.pytorch._product_mode import get_product_mode
+from narrowfloat.pytorch._types import Group
 from narrowfloat.pytorch.module.base import QuantizedLayer
 from narrowfloat.pytorch.module.function import Call, LinearFunction
 from narrowfloat.pytorch.module.in_graph import (
@@ -38,7 +40,7 @@ class RunningLayer(QuantizedLayer):
     # A layer's own: what runs, given the first pass or the node's plan, and forward()'s arguments.
     _forward: Callable[..., Any]
 
-    def forward(self, *args: Any) -> Any:
+    def forward(self, *args: Any) -> object:
         """Runs _forward(); a pass that torch.utils.checkpoint runs again has what it had before."""
         if torch.compiler.is_dynamo_compiling():
             return self._trace(*args)
@@ -52,7 +54,7 @@ class RunningLayer(QuantizedLayer):
         finally:
             FP8GlobalStateManager.set_autocast_state(before)
 
-    def _trace(self, *args: Any) -> Any:
+    def _trace(self, *args: Any) -> object:
         """Does what forward() does, in a graph where it can. The tracer follows this function."""
         if is_plain(self):
             return self._forward(None, *args)
@@ -92,7 +94,7 @@ class RunningLayer(QuantizedLayer):
         return parents if quantized or special else None
 
     @staticmethod
-    def _recipe_and_group() -> tuple[Any, object]:
+    def _recipe_and_group() -> tuple[Any, Group]:
         return FP8GlobalStateManager.get_fp8_recipe(), FP8GlobalStateManager.get_fp8_group()
 
     def _no_slots(self) -> list[Slots]:
@@ -175,7 +177,7 @@ class RunningLayer(QuantizedLayer):
     def _steps_amaxes(
         self,
         again: FirstPass | None,
-        recipe: Any,
+        recipe: Recipe,
         slots: Sequence[Slots],
         tensors: Sequence[Any],
     ) -> bool:
@@ -212,7 +214,7 @@ class RunningLayer(QuantizedLayer):
                 )
         return x.dtype
 
-    def _saves_input(self, recipe: Any, slots: Sequence[Slots]) -> bool:
+    def _saves_input(self, recipe: Recipe, slots: Sequence[Slots]) -> bool:
         """Returns whether backward quantizes the input again.
 
         Programs set the option for layers whose recipe they do not know, so a custom recipe's

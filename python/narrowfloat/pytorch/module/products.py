@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from narrowfloat.pytorch._types import TensorLike
 from narrowfloat.pytorch.cpp_extensions import general_grouped_gemm
 from narrowfloat.pytorch.cpp_extensions.operands import LAYOUTS, unwrap_tensor
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
@@ -66,7 +67,7 @@ def multiply(
     )[0]
 
 
-def _check_pair(gemm: str, layer_name: str, first: Any, second: Any) -> None:
+def _check_pair(gemm: str, layer_name: str, first: TensorLike, second: TensorLike) -> None:
     kinds = [isinstance(operand, QuantizedTensorStorage) for operand in (first, second)]
     if kinds[0] == kinds[1]:
         return

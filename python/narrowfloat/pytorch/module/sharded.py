@@ -4,29 +4,37 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from typing_extensions import TypeIs
 
+from narrowfloat.pytorch._types import Context, Group
 from narrowfloat.pytorch.module.watching import Slots, is_watching
-from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 from narrowfloat.pytorch.tensor._gather import gather_quantized, joiner
 
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
-def is_dtensor(tensor: Any) -> bool:
+    from narrowfloat.pytorch.module.base import QuantizedLayer
+    from narrowfloat.pytorch.module.linear import Linear
+
+
+def is_dtensor(tensor: object) -> TypeIs[DTensor]:
     """Returns whether a tensor is a DTensor, without importing DTensor."""
     return hasattr(tensor, "device_mesh")
 
 
-def local(tensor: Any) -> Any:
+def local(tensor: torch.Tensor) -> torch.Tensor:
     """Returns what this rank holds of a DTensor, outside of the graph; else the tensor itself."""
     return tensor._local_tensor if is_dtensor(tensor) else tensor
 
 
-def part_of(parameter: Any, whole: torch.Tensor) -> torch.Tensor:
+def part_of(parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
     """Returns this rank's part of the first rank's tensor, placed as a parameter; else the tensor.
 
-    Ranks that have drawn other values, replicas among them, so agree. Codes travel as they are.
+    So ranks that drew other values agree. Codes are sent unchanged.
     """
     if not is_dtensor(parameter):
         return whole
@@ -36,7 +44,7 @@ def part_of(parameter: Any, whole: torch.Tensor) -> torch.Tensor:
     return local(distribute_tensor(whole.detach(), mesh, placements)).clone()
 
 
-def placed_as(parameter: Any, part: torch.Tensor) -> torch.Tensor:
+def placed_as(parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
     """Returns the tensor whose part on this rank is given, placed as a parameter."""
     if not is_dtensor(parameter):
         return part
@@ -56,17 +64,20 @@ class _GatherRows(torch.autograd.Function):
     """Gathers the rows of all ranks; the gradient is summed over ranks, each takes its rows."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Any, quantizer: Any, dim: int) -> torch.Tensor:
+    def forward(
+        ctx: Context, x: torch.Tensor, group: Group, quantizer: Quantizer | None, dim: int
+    ) -> torch.Tensor:
         """Returns (rows, columns), quantized if there is a quantizer."""
         ctx.group, ctx.dim, ctx.shape = group, dim, x.shape
         runs = x.shape[:dim].numel()
         matrix = x.reshape(-1, x.shape[-1])
         if quantizer is None:
             return joiner(group, runs)(matrix)
-        return gather_quantized(matrix, group, quantizer, runs)
+        whole: Any = gather_quantized(matrix, group, quantizer, runs)
+        return whole
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Context, grad: torch.Tensor) -> tuple[Any, ...]:
         """Returns the sum in the type of the gradient, as DTensor and TransformerEngine have it."""
         dim, shape, world = ctx.dim, ctx.shape, torch.distributed.get_world_size(ctx.group)
         parts = grad.reshape(*shape[:dim], world, *shape[dim:]).movedim(dim, 0)
@@ -80,11 +91,11 @@ class _OnFirstRank(torch.autograd.Function):
     """A bias on the first rank and zeros on the others, so that the sum over ranks has it once."""
 
     @staticmethod
-    def forward(ctx: Any, bias: torch.Tensor, is_first: bool) -> torch.Tensor:
+    def forward(ctx: Context, bias: torch.Tensor, is_first: bool) -> torch.Tensor:
         return bias.clone() if is_first else torch.zeros_like(bias)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Context, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grad, None  # every rank has the gradient of the whole sum
 
 
@@ -103,10 +114,12 @@ class Shards:
     gather_dim: int | None
     out_features: int
 
-    def gathered(self, slots: Slots, dtype: torch.dtype, needs_wgrad: bool, plain: bool) -> Any:
+    def gathered(
+        self, slots: Slots, dtype: torch.dtype, needs_wgrad: bool, plain: bool
+    ) -> torch.Tensor:
         """Returns the input of the product: (..., in), or (rows, in) if it was gathered.
 
-        plain: backward or a debug feature reads values, which then travel in place of codes.
+        plain: backward or a debug feature reads values, which are then sent in place of codes.
         """
         if self.gather_dim is None:
             return self.x
@@ -116,11 +129,13 @@ class Shards:
         group = self.mesh.get_group()
         return _GatherRows.apply(self.x.to(dtype), group, quantizer, self.gather_dim)
 
-    def gathered_values(self, x: Any) -> Any:
+    def gathered_values(self, x: torch.Tensor) -> torch.Tensor:
         """Returns the input as DTensor multiplies it: with all tokens on every rank."""
         from torch.distributed.tensor import Replicate
 
-        return x if self.gather_dim is None else x.redistribute(placements=[Replicate()])
+        if self.gather_dim is None or not is_dtensor(x):
+            return x
+        return x.redistribute(placements=[Replicate()])
 
     def bias(self, bias: torch.Tensor | None) -> torch.Tensor | None:
         """Returns the bias of this rank's product."""
@@ -130,7 +145,7 @@ class Shards:
         own = placed.to_local()
         return own if self.by_columns else _OnFirstRank.apply(own, self.mesh.get_local_rank() == 0)
 
-    def joined(self, y: torch.Tensor) -> Any:
+    def joined(self, y: torch.Tensor) -> torch.Tensor:
         """Returns the output of all ranks, given this rank's (rows, out)."""
         from torch.distributed.tensor import DTensor, Partial, Shard
 
@@ -146,20 +161,20 @@ class Shards:
         )
 
 
-def shards_of(layer: Any, x: Any) -> Shards | None:
+def shards_of(layer: Linear, x: torch.Tensor) -> Shards | None:
     """Returns the operands of this rank, or None for a layer without DTensors.
 
     Errors: TypeError if only one of input and weight is a DTensor; NotImplementedError, naming the
     parameter, for placements other than those of column- and row-parallel layers.
     """
     weight = layer.weight
-    if is_dtensor(weight) != is_dtensor(x):
-        kinds = ["DTensor" if is_dtensor(each) else "Tensor" for each in (x, weight)]
+    kinds = ["DTensor" if is_dtensor(each) else "Tensor" for each in (x, weight)]
+    if kinds[0] != kinds[1]:
         raise TypeError(
             f"Linear {layer.name}: the input and weight must both be DTensors or both be tensors, "
             f"got {kinds[0]} and {kinds[1]}"
         )
-    if not is_dtensor(weight):
+    if not is_dtensor(weight) or not is_dtensor(x):
         return None
     _refuse_options(layer)
     from torch.distributed.tensor import Partial, Replicate, Shard
@@ -171,7 +186,8 @@ def shards_of(layer: Any, x: Any) -> Shards | None:
             f"of one dimension, got {placements}"
         )
     by_columns = placements == (Shard(0),)
-    (given,) = x.placements
+    placed: tuple[Any, ...] = x.placements
+    (given,) = placed
     tokens = by_columns and isinstance(given, Shard) and given.dim != last
     if given != (Replicate() if by_columns else Shard(last)) and not tokens:
         wanted = "Replicate or Shard of a dimension of tokens" if by_columns else "Shard(-1)"
@@ -191,8 +207,8 @@ def shards_of(layer: Any, x: Any) -> Shards | None:
     )
 
 
-def refuse_dtensors(layer: Any, x: Any) -> None:
-    """Errors: NotImplementedError, naming it, if a parameter or the input is a DTensor."""
+def refuse_dtensors(layer: QuantizedLayer, x: torch.Tensor) -> None:
+    """Raises NotImplementedError, naming it, if a parameter or the input is a DTensor."""
     for name, tensor in (("input", x), *layer.named_parameters(recurse=False)):
         if is_dtensor(tensor):
             raise NotImplementedError(
@@ -201,7 +217,7 @@ def refuse_dtensors(layer: Any, x: Any) -> None:
             )
 
 
-def _refuse_options(layer: Any) -> None:
+def _refuse_options(layer: Linear) -> None:
     for option in ("fuse_wgrad_accumulation", "delay_wgrad_compute", "return_bias"):
         if getattr(layer, option):
             raise NotImplementedError(
@@ -209,11 +225,11 @@ def _refuse_options(layer: Any) -> None:
             )
 
 
-def require_whole_blocks(layer: Any, slots: Slots) -> None:
-    """Errors: ValueError if shards of the weight end inside blocks of the whole weight."""
+def require_whole_blocks(layer: Linear, slots: Slots) -> None:
+    """Raises ValueError if shards of the weight end inside blocks of the whole weight."""
     weight, own = layer.weight, local(layer.weight)
     quantizer = getattr(slots.weight, "parent_quantizer", slots.weight)
-    if quantizer is None or isinstance(own, QuantizedTensorStorage):
+    if quantizer is None or isinstance(own, QuantizedTensorStorage) or not is_dtensor(weight):
         return
     if quantizer.is_quantizable(weight) and not quantizer.is_quantizable(own):
         raise ValueError(

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from narrowfloat.common.recipe import Recipe
+from narrowfloat.pytorch._types import Group
 from narrowfloat.pytorch.quantization import (
     FP8GlobalStateManager,
     QuantizerRole,
@@ -44,7 +45,7 @@ class LayerStates:
         self._is_stale = False
         self._group: Any = None
 
-    def follow(self, recipe: Recipe, group: Any, roles: Callable[[], Roles]) -> bool:
+    def follow(self, recipe: Recipe, group: Group, roles: Callable[[], Roles]) -> bool:
         """Makes new quantizers if the recipe or the group is another one. Returns whether it did.
 
         Recipes are the same if their texts are. Delayed scaling's buffers go on.

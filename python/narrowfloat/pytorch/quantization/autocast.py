@@ -96,7 +96,7 @@ def quantized_model_init(
     recipe: None is the default recipe. preserve_high_precision_init_val: each weight keeps the
     values that it was quantized from, on the CPU, for optimizers: get_high_precision_init_val() and
     clear_high_precision_init_val() of the parameter.
-    Errors: RuntimeError and NotImplementedError as autocast has them for a recipe.
+    Errors: RuntimeError and NotImplementedError as autocast() raises them for a recipe.
     """
     if enabled and recipe is not None:
         check_recipe_support(recipe)
@@ -121,7 +121,7 @@ def fp8_autocast(
     fp8_recipe: Recipe | None = None,
     fp8_group: "ProcessGroup | None" = None,
 ) -> autocast:
-    """The older name of autocast, with a DeprecationWarning."""
+    """Returns the older name of autocast, with a DeprecationWarning."""
     _warn_of_old_name("fp8_autocast", "autocast")
     return autocast(enabled, calibrating, fp8_recipe, fp8_group)
 
@@ -131,7 +131,7 @@ def fp8_model_init(
     recipe: Recipe | None = None,
     preserve_high_precision_init_val: bool = False,
 ) -> AbstractContextManager[None]:
-    """The older name of quantized_model_init, with a DeprecationWarning."""
+    """Returns the older name of quantized_model_init, with a DeprecationWarning."""
     _warn_of_old_name("fp8_model_init", "quantized_model_init")
     return quantized_model_init(enabled, recipe, preserve_high_precision_init_val)
 
@@ -160,22 +160,24 @@ def check_recipe_support(recipe: Recipe) -> None:
 
 
 def is_fp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:
-    """Whether FP8 can be quantized here; with return_reason, a pair with the reason why not."""
+    """Returns whether FP8 can be quantized here; with return_reason, a pair with the reason why
+    not.
+    """
     return _answer(FP8GlobalStateManager.is_fp8_available(), return_reason)
 
 
 def is_mxfp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:
-    """As is_fp8_available, of MXFP8."""
+    """Returns is_fp8_available() for MXFP8."""
     return _answer(FP8GlobalStateManager.is_mxfp8_available(), return_reason)
 
 
 def is_fp8_block_scaling_available(return_reason: bool = False) -> bool | tuple[bool, str]:
-    """As is_fp8_available, of block-scaled FP8."""
+    """Returns is_fp8_available() for block-scaled FP8."""
     return _answer(FP8GlobalStateManager.is_fp8_block_scaling_available(), return_reason)
 
 
 def is_nvfp4_available(return_reason: bool = False) -> bool | tuple[bool, str]:
-    """As is_fp8_available, of NVFP4."""
+    """Returns is_fp8_available() for NVFP4."""
     return _answer(FP8GlobalStateManager.is_nvfp4_available(), return_reason)
 
 

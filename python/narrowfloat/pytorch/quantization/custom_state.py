@@ -21,7 +21,9 @@ from narrowfloat.pytorch.quantized_tensor import Quantizer
 class CustomRecipeState(
     RecipeState, keeps=lambda recipe: recipe.get_quantizer_factory() is not None
 ):
-    """One quantizer a slot from the factory; those that need state share one delayed state."""
+    """Makes one quantizer per slot by the factory; those that need state share one delayed
+    state.
+    """
 
     _ds_state: DelayedScalingRecipeState | None = None
 
@@ -49,7 +51,7 @@ class CustomRecipeState(
         return made
 
     def inherit_state_from(self, other: RecipeState) -> bool:
-        """As RecipeState's, with the delayed state of the requests, if there is one."""
+        """Runs RecipeState's, and inherits the delayed state of the requests, if there is one."""
         if not super().inherit_state_from(other):
             return False
         self._ds_state = other._ds_state

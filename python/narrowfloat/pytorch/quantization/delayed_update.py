@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step of delayed scaling on torch tensors: the core's rule, or a recipe's own functions."""
+"""Runs one step of delayed scaling on torch tensors: the core's rule, or a recipe's functions."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ def update_amax_and_scale(
     """Rolls `amax_history` and updates `scale`, both in place: whoever holds a view sees it.
 
     Shapes:  amax_history float32 (L, n), row 0 the newest; scale and reduced_amax float32 (n,).
-    reduced_amax: the newest amaxes over all processes; one that is not 0 stands in for row 0.
+    reduced_amax: the newest amaxes over all processes; one that is not 0 replaces row 0.
     Errors:  as narrowfloat.update_delayed_scale.
     """
     if recipe.scaling_factor_compute_algo is None and not callable(recipe.amax_compute_algo):
@@ -66,7 +66,7 @@ def update_scale(
 def split_and_copy(
     buffer: torch.Tensor, outputs: Sequence[torch.Tensor], chunk_sizes: Sequence[int]
 ) -> None:
-    """Copies runs of `buffer` that lie one after another into `outputs`.
+    """Copies consecutive runs of `buffer` into `outputs`.
 
     Shapes: buffer (sum of chunk_sizes, ...); each of outputs as its run.
     Errors: ValueError, before anything is written, unless there is an output a run and the sizes
@@ -89,7 +89,7 @@ def _update_by_functions(
     recipe: DelayedScaling,
     reduced_amax: torch.Tensor | None,
 ) -> None:
-    """What a recipe with functions of its own asks for; the history always rolls."""
+    """Calls the recipe's own functions, and always shifts the history."""
     if reduced_amax is not None:
         amax_history[0].copy_(torch.where(reduced_amax != 0, reduced_amax, amax_history[0]))
     if callable(recipe.amax_compute_algo):

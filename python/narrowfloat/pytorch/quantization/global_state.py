@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the running autocast says, and the step of delayed scaling over all layers."""
+"""The settings of the running autocast, and the step of delayed scaling over all layers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class AutocastState:
-    """What an autocast sets and puts back."""
+    """The settings that an autocast sets and restores."""
 
     enabled: bool = False
     calibrating: bool = False
@@ -33,7 +33,7 @@ class AutocastState:
 
 @dataclass
 class ModelInitState:
-    """What a quantized_model_init sets and puts back."""
+    """The settings that a quantized_model_init sets and restores."""
 
     enabled: bool = False
     recipe: Recipe | None = None
@@ -100,7 +100,7 @@ class FP8GlobalStateManager:
 
     @staticmethod
     def is_fp8_available() -> tuple[bool, str]:
-        """True, and why not: kernels for every CPU are built in."""
+        """Returns True, and why not: kernels for every CPU are built in."""
         return True, ""
 
     is_mxfp8_available = is_fp8_available
@@ -114,45 +114,45 @@ class FP8GlobalStateManager:
 
     @classmethod
     def is_fp8_enabled(cls) -> bool:
-        """Whether an enabled autocast is running."""
+        """Returns whether an enabled autocast is running."""
         return cls._autocast.enabled
 
     @classmethod
     def is_fp8_calibration(cls) -> bool:
-        """Whether amaxes are collected without quantizing."""
+        """Returns whether amaxes are collected without quantizing."""
         return cls._autocast.calibrating
 
     @classmethod
     def get_fp8_recipe(cls) -> Recipe:
-        """The recipe of the running autocast, else the default one."""
+        """Returns the recipe of the running autocast, else the default one."""
         recipe = cls._autocast.recipe
         return get_default_recipe() if recipe is None else recipe
 
     @classmethod
     def get_fp8_group(cls) -> ProcessGroup | None:
-        """The process group over which amaxes are reduced, or None for the world."""
+        """Returns the process group over which amaxes are reduced, or None for the world."""
         return cls._autocast.group
 
     @classmethod
     def with_fp8_parameters(cls) -> bool:
-        """Whether layers make quantized parameters."""
+        """Returns whether layers make quantized parameters."""
         return cls._model_init.enabled
 
     @classmethod
     def with_high_precision_init_val(cls) -> bool:
-        """Whether parameters keep the values they were quantized from."""
+        """Returns whether parameters keep the values they were quantized from."""
         return cls._model_init.preserve_high_precision_init_val
 
     @classmethod
     def is_first_fp8_module(cls) -> bool:
-        """True once in each outermost autocast."""
+        """Returns True once in each outermost autocast."""
         first = cls._autocast.is_first_module
         cls._autocast.is_first_module = False
         return first
 
     @classmethod
     def get_autocast_state(cls) -> AutocastState:
-        """A copy of the running autocast's settings."""
+        """Returns a copy of the running autocast's settings."""
         return replace(cls._autocast)
 
     @classmethod
@@ -164,7 +164,7 @@ class FP8GlobalStateManager:
     def autocast_enter(
         cls, enabled: bool, calibrating: bool, recipe: Recipe | None, group: ProcessGroup | None
     ) -> None:
-        """Begins an autocast. The recipe of a disabled one is kept, but nobody asks for it."""
+        """Begins an autocast. The recipe of a disabled one is kept, but not used."""
         first = cls._depth == 0 or cls._autocast.is_first_module
         cls._autocast = AutocastState(enabled, calibrating, recipe, group, first)
         cls._depth += 1
@@ -191,7 +191,7 @@ class FP8GlobalStateManager:
 
     @classmethod
     def get_model_init_state(cls) -> ModelInitState:
-        """A copy of what the running quantized_model_init says."""
+        """Returns a copy of what the running quantized_model_init says."""
         return replace(cls._model_init)
 
     @classmethod
@@ -212,7 +212,7 @@ class FP8GlobalStateManager:
 
     @classmethod
     def add_recipe_state(cls, state: RecipeState, group: ProcessGroup | None = None) -> None:
-        """From now on `state` takes the steps of its pass; others than delayed ones have none.
+        """Makes `state` take part in the steps of its pass; only delayed scaling has any.
 
         States that are added in the same order on all processes are reduced together. A state lives
         as long as its layer holds it; its place in the reduction stays, unless it is removed.
@@ -242,7 +242,7 @@ class FP8GlobalStateManager:
 
     @classmethod
     def reduce_and_update_fp8_tensors(cls, forward: bool = True) -> None:
-        """One step of delayed scaling for all states of a pass.
+        """Runs one step of delayed scaling for all states of a pass.
 
         Newest amaxes are first made the largest of all processes where the recipe says so and there
         are several: one all-reduce for all states of a recipe and group.
@@ -296,7 +296,10 @@ def _step_after_backward_fake(amax_history: torch.Tensor) -> None:
 def reduce_newest_amax(
     amax: torch.Tensor, recipe: DelayedScaling, group: ProcessGroup | None
 ) -> bool:
-    """The largest amax of all processes, in place, where the recipe wants it. Returns whether."""
+    """Returns the largest amax of all processes, in place, where the recipe wants it.
+
+    Returns whether.
+    """
     distributed = torch.distributed
     if not (recipe.reduce_amax and distributed.is_available() and distributed.is_initialized()):
         return False
@@ -307,7 +310,7 @@ def reduce_newest_amax(
 
 
 def get_default_recipe() -> Recipe:
-    """The recipe of an autocast that names none: delayed scaling."""
+    """Returns the recipe of an autocast that names none: delayed scaling."""
     return DelayedScaling()
 
 

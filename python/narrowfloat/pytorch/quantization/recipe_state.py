@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a layer keeps of a recipe for one pass: state over time, and a quantizer a slot."""
+"""The state of a recipe that a layer keeps for one pass, with one quantizer per slot."""
 
 import abc
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ class RecipeState(abc.ABC):
     """The quantizers of a layer's slots in one pass, and the buffers they share.
 
     recipe: what is quantized how. mode: "forward" or "backward". num_quantizers: how many slots;
-    roles: one a slot, or None where it is not known. device: of the buffers.
+    roles: one per slot, or None where it is unknown. device: of the buffers.
     Errors: ValueError for another mode or another number of roles.
     """
 
@@ -36,8 +36,8 @@ class RecipeState(abc.ABC):
 
     if TYPE_CHECKING:
         # The buffers of a kind, which PERSISTENT names.
-        def __getattr__(self, name: str) -> Any: ...
-        def __setattr__(self, name: str, value: Any) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401  # a field of any type
+        def __setattr__(self, name: str, value: Any) -> None: ...  # noqa: ANN401  # likewise
 
     def __init_subclass__(
         cls, keeps: Callable[[Recipe], bool] | None = None, **kwargs: object
@@ -77,7 +77,7 @@ class RecipeState(abc.ABC):
         device: torch.device | str | None = None,
         roles: Sequence[QuantizerRole | None] | None = None,
     ) -> "RecipeState":
-        """The state of that recipe; of a factory's, where the recipe has one.
+        """Returns the state of that recipe; of a factory's, where the recipe has one.
 
         Errors: ValueError as the constructor's; NotImplementedError for an unknown recipe.
         """
@@ -90,7 +90,7 @@ class RecipeState(abc.ABC):
 
     @abc.abstractmethod
     def make_quantizers(self) -> list[Quantizer]:
-        """A new quantizer a slot, over the same buffers."""
+        """Returns one new quantizer per slot, over the same buffers."""
 
     def inherit_state_from(self, other: "RecipeState") -> bool:
         """Takes over the very buffers of a state of the same class, shapes and dtypes.
@@ -108,12 +108,14 @@ class RecipeState(abc.ABC):
         return True
 
     def _slot_role(self, index: int) -> QuantizerRole:
-        """The role of a slot, a bare one where none was given."""
+        """Returns the role of a slot, a bare one where none was given."""
         role = None if self.roles is None else self.roles[index]
         return QuantizerRole() if role is None else role
 
     def _slot_tensor_type(self, index: int) -> str:
-        """The tensor type of a slot: its role's if that is a linear layer's, else by its place."""
+        """Returns the tensor type of a slot: its role's if that is a linear layer's, else by its
+        place.
+        """
         tensor_type = self._slot_role(index).tensor_type
         if tensor_type in LINEAR_TYPES:
             return tensor_type

@@ -61,7 +61,7 @@ class DelayedScalingRecipeState(RecipeState, keeps=lambda recipe: type(recipe).d
         ]
 
     def update(self, reduced_amax: torch.Tensor | None = None) -> None:
-        """One step: the newest amaxes go into the history, the scales follow.
+        """Runs one step: shifts the newest amaxes into the history and computes the scales.
 
         reduced_amax: (n,), the newest amaxes over all processes.
         """
@@ -103,7 +103,7 @@ class MXFP8BlockScalingRecipeState(RecipeState, keeps=lambda recipe: type(recipe
     """No buffers. Tiles for weights that a linear layer says are its own."""
 
     def make_quantizers(self) -> list[Quantizer]:
-        """MXFP8Quantizer of the pass's dtype."""
+        """Returns MXFP8Quantizer of the pass's dtype."""
         forward = self.mode == "forward"
         dtype = get_fp8_te_dtype(self.recipe, forward)
         tiles = forward and self.recipe.fp8_quant_fwd_weight.mxfp8_2d_quantization
@@ -121,7 +121,7 @@ class Float8BlockScalingRecipeState(
     """No buffers. Blocks and parameters by tensor type."""
 
     def make_quantizers(self) -> list[Quantizer]:
-        """Float8BlockQuantizer, both directions."""
+        """Returns Float8BlockQuantizer, both directions."""
         return [self._quantizer(self._slot_tensor_type(i)) for i in range(self.num_quantizers)]
 
     def _quantizer(self, tensor_type: str) -> Quantizer:
@@ -146,7 +146,7 @@ class NVFP4BlockScalingRecipeState(RecipeState, keeps=lambda recipe: type(recipe
     """No buffers. Transform, rounding and tiles by tensor type."""
 
     def make_quantizers(self) -> list[Quantizer]:
-        """NVFP4Quantizer. Errors: ValueError where 4over6 meets the transform or SR."""
+        """Returns NVFP4Quantizer. Errors: ValueError where 4over6 meets the transform or SR."""
         return [self._quantizer(self._slot_tensor_type(i)) for i in range(self.num_quantizers)]
 
     def _quantizer(self, tensor_type: str) -> Quantizer:

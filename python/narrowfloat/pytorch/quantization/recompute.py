@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 @dataclass
 class FirstPass:
-    """What one layer had in a first pass. scales: copies of what delayed scaling moves on."""
+    """The state of one layer in a first pass. scales: copies, which delayed scaling keeps."""
 
     layer: int
     autocast: Any
@@ -89,7 +89,7 @@ def remember(places: list[Place], passed: FirstPass) -> None:
             getattr(place.key, _ATTRIBUTE).first.append(replace(passed, has_graph=place.has_graph))
 
 
-def first_pass_of(layer: Any) -> FirstPass | None:
+def first_pass_of(layer: torch.nn.Module) -> FirstPass | None:
     """Returns what the layer had in the pass that now runs again; None in an ordinary pass."""
     if not is_in_backward():
         return None
@@ -106,7 +106,7 @@ def first_pass_of(layer: Any) -> FirstPass | None:
     return passes.first[passes.done - 1]
 
 
-def _code(function: Any, inner: str | None = None) -> CodeType:
+def _code(function: Callable[..., Any], inner: str | None = None) -> CodeType:
     code = inspect.unwrap(function).__code__
     if inner is None:
         return code
@@ -117,7 +117,7 @@ def _code(function: Any, inner: str | None = None) -> CodeType:
     )
 
 
-def _frame_of(generator: Any) -> Any:
+def _frame_of(generator: object) -> FrameType | None:
     running = getattr(generator, "gi_frame", None)
     return None if running is None else running.f_locals.get("new_frame")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensor of which module a quantizer is for, and what a factory may ask for instead."""
+"""Names the tensor and the module that a quantizer is for; requests that a factory may return."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any
 from narrowfloat.common.recipe import DelayedScaling, Format
 from narrowfloat.pytorch.quantized_tensor import QuantizerRequest
 
-# What a slot without a role stands for, by its place; layers with more slots go round again.
+# The tensor of a slot without a role, by its place; layers with more slots repeat the list.
 FORWARD_TYPES = ("input", "weight", "output")
 BACKWARD_TYPES = ("grad_output", "grad_input")
 LINEAR_TYPES = frozenset(FORWARD_TYPES + BACKWARD_TYPES)
@@ -17,7 +17,7 @@ LINEAR_MODULES = frozenset(("linear", "grouped_linear"))
 
 @dataclass(frozen=True)
 class QuantizerRole:
-    """What a quantizer is for; a layer fills in what it knows.
+    """The tensor that a quantizer is for; a layer fills in the fields.
 
     module_type: "linear", "grouped_linear", "dpa", ... tensor_type: of linear layers input, weight,
     output, grad_output, grad_input; of attention qkv, s, do, dp. name: of the module.
@@ -28,13 +28,17 @@ class QuantizerRole:
     name: str = ""
 
     def is_linear_weight(self) -> bool:
-        """Whether a linear layer, grouped or not, said that this is its weight."""
+        """Returns whether a linear layer, grouped or not, said that this is its weight."""
         return self.module_type in LINEAR_MODULES and self.tensor_type == "weight"
 
 
 @dataclass(frozen=True)
 class DelayedScalingRequest(QuantizerRequest):
-    """Asks for a quantizer with delayed scaling; the fields are those of DelayedScaling."""
+    """Asks for a quantizer with delayed scaling.
+
+    fp8_format, margin, amax_history_len, amax_compute_algo, scaling_factor_compute_algo,
+    reduce_amax: as in DelayedScaling.
+    """
 
     fp8_format: Format = Format.HYBRID
     margin: int = 0

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from narrowfloat.pytorch._dispatch import implements
+from narrowfloat.pytorch._types import RowResult, RowResults
 from narrowfloat.pytorch.tensor._cuts import cut
 from narrowfloat.pytorch.tensor._fsdp import refuse_plain_shards, refuse_replicas_of_values
 from narrowfloat.pytorch.tensor._operators import (
@@ -23,6 +24,9 @@ from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Tensor
 from narrowfloat.pytorch.tensor.nvfp4_tensor import NVFP4Tensor
 from narrowfloat.pytorch.tensor.storage._scheme_storage import BlockStorage
 
+if TYPE_CHECKING:
+    from narrowfloat.pytorch.tensor._cuts import BlockTensor
+
 
 def _resolved(tensor: torch.Tensor, size: list[int]) -> torch.Size:
     return torch.empty(tensor.shape, device="meta").view(size).shape
@@ -30,7 +34,7 @@ def _resolved(tensor: torch.Tensor, size: list[int]) -> torch.Size:
 
 @implements(aten.view.default, MXFP8Tensor)
 @implements(aten._unsafe_view.default, MXFP8Tensor)
-def _view_mxfp8(tensor: MXFP8Tensor, size: list[int]) -> Any:
+def _view_mxfp8(tensor: MXFP8Tensor, size: list[int]) -> RowResult:
     shape = _resolved(tensor, size)
     if len(shape) < 2 or shape[-1] != tensor.shape[-1]:
         refuse_replicas_of_values(tensor)
@@ -43,7 +47,7 @@ def _view_mxfp8(tensor: MXFP8Tensor, size: list[int]) -> Any:
 
 @implements(aten.view.default, BlockStorage)
 @implements(aten._unsafe_view.default, BlockStorage)
-def _view(tensor: Any, size: list[int]) -> Any:
+def _view(tensor: BlockTensor, size: list[int]) -> RowResult:
     return _view_of(tensor, _resolved(tensor, size))
 
 
@@ -57,7 +61,7 @@ def _empty_like_nvfp4(tensor: NVFP4Tensor, **kwargs: Any) -> NVFP4Tensor:
 
 
 @implements(aten.new_zeros.default, BlockStorage)
-def _new_zeros(tensor: Any, size: list[int], **kwargs: Any) -> Any:
+def _new_zeros(tensor: BlockTensor, size: list[int], **kwargs: Any) -> RowResult:
     """Zeros in the same format; plain ones of another type or of a size that it does not take."""
     takes = len(size) >= 2 and kwargs.get("dtype") in (None, tensor.dtype)
     try:
@@ -74,18 +78,18 @@ def _new_zeros(tensor: Any, size: list[int], **kwargs: Any) -> Any:
     return aten.zero_.default(new)
 
 
-def _alias_or_values(piece: Any) -> Any:
+def _alias_or_values(piece: torch.Tensor | None) -> RowResult:
     return NotImplemented if piece is None else piece
 
 
 @implements(aten.slice.Tensor, BlockStorage)
 def _slice(
-    tensor: Any,
+    tensor: BlockTensor,
     dim: int = 0,
     start: int | None = None,
     end: int | None = None,
     step: int = 1,
-) -> Any:
+) -> RowResult:
     if is_full_slice(tensor, dim, start, end, step):
         return type(tensor).make_like(tensor)
     begin, stop, step = normalize_slice(tensor.shape[dim], start, end, step)
@@ -95,7 +99,7 @@ def _slice(
 
 
 @implements(aten.select.int, BlockStorage)
-def _select(tensor: Any, dim: int, index: int) -> Any:
+def _select(tensor: BlockTensor, dim: int, index: int) -> RowResult:
     shape = tensor.shape
     dim, index = _in_range(dim, len(shape)), _in_range(index, shape[dim])
     if dim == len(shape) - 1:
@@ -105,14 +109,14 @@ def _select(tensor: Any, dim: int, index: int) -> Any:
 
 
 def _in_range(index: int, size: int) -> int:
-    """`index` counted from the front. Errors: IndexError, as torch has it."""
+    """Returns `index` counted from the front. Errors: IndexError, as torch raises it."""
     if not -size <= index < size:
         raise IndexError(f"select: index {index} is out of range for a dimension of size {size}")
     return index % size
 
 
-def _view_of(tensor: Any, shape: torch.Size) -> Any:
-    """An alias of another shape; NotImplemented where blocks or strides do not allow one."""
+def _view_of(tensor: MXFP8Tensor | BlockTensor | None, shape: torch.Size) -> RowResult:
+    """Returns an alias of another shape; NotImplemented where blocks or strides forbid one."""
     if tensor is None:
         return NotImplemented
     if tensor._why_no_view(shape) is not None:
@@ -124,7 +128,7 @@ def _view_of(tensor: Any, shape: torch.Size) -> Any:
         return NotImplemented
 
 
-def _why_no_pieces(tensor: BlockStorage, size: int, dim: int) -> str:
+def _why_no_pieces(tensor: BlockTensor, size: int, dim: int) -> str:
     if tensor._has_swizzled_scales():
         return "its scales are GEMM-swizzled"
     lines = "columns" if dim % tensor.dim() == tensor.dim() - 1 else "rows"
@@ -134,7 +138,7 @@ def _why_no_pieces(tensor: BlockStorage, size: int, dim: int) -> str:
     return f"{size} {lines} of a shard are not whole blocks of {boundary}"
 
 
-def _pieces(tensor: BlockStorage, sizes: list[int], dim: int) -> Any:
+def _pieces(tensor: BlockTensor, sizes: list[int], dim: int) -> RowResults:
     """Aliases one after another; NotImplemented unless all pieces can be."""
     pieces, start = [], 0
     for size in sizes:
@@ -151,7 +155,7 @@ def _pieces(tensor: BlockStorage, sizes: list[int], dim: int) -> Any:
 
 
 @implements(aten.split.Tensor, BlockStorage)
-def _split(tensor: BlockStorage, split_size: int, dim: int = 0) -> Any:
+def _split(tensor: BlockTensor, split_size: int, dim: int = 0) -> RowResults:
     length = tensor.shape[dim]
     if split_size <= 0:
         return NotImplemented
@@ -160,14 +164,14 @@ def _split(tensor: BlockStorage, split_size: int, dim: int = 0) -> Any:
 
 
 @implements(aten.split_with_sizes.default, BlockStorage)
-def _split_with_sizes(tensor: BlockStorage, split_sizes: list[int], dim: int = 0) -> Any:
+def _split_with_sizes(tensor: BlockTensor, split_sizes: list[int], dim: int = 0) -> RowResults:
     if sum(split_sizes) != tensor.shape[dim]:
         return NotImplemented
     return _pieces(tensor, split_sizes, dim)
 
 
 @implements(aten.unbind.int, BlockStorage)
-def _unbind(tensor: BlockStorage, dim: int = 0) -> Any:
+def _unbind(tensor: BlockTensor, dim: int = 0) -> RowResults:
     pieces = []
     for index in range(tensor.shape[dim]):
         piece = _select(tensor, dim, index)
@@ -178,14 +182,14 @@ def _unbind(tensor: BlockStorage, dim: int = 0) -> Any:
 
 
 @implements(aten.unsqueeze.default, BlockStorage)
-def _unsqueeze(tensor: Any, dim: int) -> Any:
+def _unsqueeze(tensor: BlockTensor, dim: int) -> RowResult:
     return _view_of(tensor, torch.empty(tensor.shape, device="meta").unsqueeze(dim).shape)
 
 
 @implements(aten.as_strided.default, BlockStorage)
 def _as_strided(
-    tensor: Any, size: list[int], stride: list[int], storage_offset: int | None = None
-) -> Any:
+    tensor: BlockTensor, size: list[int], stride: list[int], storage_offset: int | None = None
+) -> RowResult:
     if is_identity_stride(tensor, size, stride, storage_offset):
         return type(tensor).make_like(tensor)
     rows = row_shard(tensor, size, stride, storage_offset or 0)

@@ -7,6 +7,7 @@ Sums have no row: codes under different scales do not add up.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,16 +15,23 @@ import torch.distributed._functional_collectives  # registers operators that hav
 from torch.utils._pytree import tree_flatten, tree_map
 
 from narrowfloat.pytorch._dispatch import implements
+from narrowfloat.pytorch._types import Operator
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 from narrowfloat.pytorch.tensor._fsdp import gather_shards
 from narrowfloat.pytorch.tensor.storage._stale import require_fresh, take_scales
+
+# What collectives take: a tensor, lists of tensors, or lists of lists.
+Tensors = torch.Tensor | Sequence[Any]
 
 c10d = torch.ops.c10d
 functional = torch.ops._c10d_functional
 
 
 def _buffers(tensor: QuantizedTensor) -> list[torch.Tensor]:
-    """The buffers as they travel: dense, in the order of the family. A stale transpose stays."""
+    """Returns the buffers as they are sent: dense, in the order of the family.
+
+    A stale transpose stays.
+    """
     found = []
     for leaf in tensor._leaves():
         require_fresh(leaf)
@@ -37,7 +45,7 @@ def _buffers(tensor: QuantizedTensor) -> list[torch.Tensor]:
 
 
 def _layout(tensor: QuantizedTensor) -> str:
-    """What must agree before bytes move: formats, directions, shapes."""
+    """Returns the layout that all ranks must share: formats, directions, shapes."""
     parts = [f"{type(tensor).__name__}{tuple(tensor.shape)}"]
     for leaf in tensor._leaves():
         settings = [f"{s.keyword}={getattr(leaf, s.name)!r}" for s in leaf.SETTINGS]
@@ -58,8 +66,10 @@ def _take(tensor: QuantizedTensor, buffers: list[torch.Tensor]) -> None:
         torch.ops.aten.copy_.default(leaf, leaf._rebuild(**fields))
 
 
-def _require_alike(operator: Any, tensors: list[Any], group: Any = None) -> None:
-    """Errors: ValueError unless all tensors, of all ranks of `group`, have one layout."""
+def _require_alike(
+    operator: Operator, tensors: list[Any], group: torch.ScriptObject | None = None
+) -> None:
+    """Raises ValueError unless all tensors, of all ranks of `group`, have one layout."""
     plain = [t for t in tensors if not isinstance(t, QuantizedTensor)]
     layouts = sorted({_layout(t) for t in tensors if isinstance(t, QuantizedTensor)})
     if plain or len(layouts) != 1:
@@ -67,10 +77,10 @@ def _require_alike(operator: Any, tensors: list[Any], group: Any = None) -> None
         raise ValueError(f"{operator}: all tensors must have one layout, got {' and '.join(found)}")
     if group is None:
         return
-    group = torch.distributed.ProcessGroup.unbox(group)
+    ranks = torch.distributed.ProcessGroup.unbox(group)
     mine = torch.tensor([zlib.crc32(layouts[0].encode())], dtype=torch.int64)
-    others = [torch.empty_like(mine) for _ in range(group.size())]
-    group.allgather([others], [mine]).wait()
+    others = [torch.empty_like(mine) for _ in range(ranks.size())]
+    ranks.allgather([others], [mine]).wait()
     differing = [rank for rank, other in enumerate(others) if not torch.equal(other, mine)]
     if differing:
         raise ValueError(
@@ -79,7 +89,9 @@ def _require_alike(operator: Any, tensors: list[Any], group: Any = None) -> None
         )
 
 
-def _by_buffer(operator: Any, args: tuple[Any, ...], written: Any, group: Any) -> Any:
+def _by_buffer(
+    operator: Operator, args: tuple[Any, ...], written: Tensors, group: torch.ScriptObject | None
+) -> torch.ScriptObject:
     """Runs a collective on one buffer of each tensor after another; returns a work that is done.
 
     Every rank waits for each buffer in turn, so that the order is the same everywhere. A work is
@@ -90,7 +102,7 @@ def _by_buffer(operator: Any, args: tuple[Any, ...], written: Any, group: Any) -
     buffers = {id(tensor): _buffers(tensor) for tensor in tensors}
     for index in range(len(buffers[id(tensors[0])])):
 
-        def part(value: Any, index: int = index) -> Any:
+        def part(value: object, index: int = index) -> object:
             return buffers[id(value)][index] if isinstance(value, torch.Tensor) else value
 
         result = operator(*tree_map(part, args))
@@ -104,13 +116,17 @@ def _by_buffer(operator: Any, args: tuple[Any, ...], written: Any, group: Any) -
 
 
 @implements(c10d.broadcast_.default, QuantizedTensor)
-def _broadcast(tensors: list[Any], group: Any, *rest: Any) -> Any:
+def _broadcast(
+    tensors: list[Any], group: torch.ScriptObject, *rest: Any
+) -> tuple[list[Any], torch.ScriptObject]:
     return tensors, _by_buffer(c10d.broadcast_.default, (tensors, group, *rest), tensors, group)
 
 
-def _moving(operator: Any) -> None:
+def _moving(operator: Operator) -> None:
     @implements(operator, QuantizedTensor)
-    def move(outputs: Any, inputs: Any, group: Any, *rest: Any) -> Any:
+    def move(
+        outputs: Tensors, inputs: Tensors, group: torch.ScriptObject, *rest: Any
+    ) -> torch.ScriptObject | tuple[Tensors, torch.ScriptObject]:
         work = _by_buffer(operator, (outputs, inputs, group, *rest), outputs, group)
         return (outputs, work) if len(operator._schema.returns) > 1 else work
 
@@ -126,16 +142,16 @@ for _operator in (
 
 
 @implements(c10d.send.default, QuantizedTensor)
-def _send(tensors: list[Any], group: Any, *rest: Any) -> Any:
+def _send(tensors: list[Any], group: torch.ScriptObject, *rest: Any) -> torch.ScriptObject:
     return _by_buffer(c10d.send.default, (tensors, group, *rest), [], None)
 
 
 @implements(c10d.recv_.default, QuantizedTensor)
-def _recv(tensors: list[Any], group: Any, *rest: Any) -> Any:
+def _recv(tensors: list[Any], group: torch.ScriptObject, *rest: Any) -> torch.ScriptObject:
     return _by_buffer(c10d.recv_.default, (tensors, group, *rest), tensors, None)
 
 
-def _assemble(operator: Any, out: QuantizedTensor, pieces: list[QuantizedTensor]) -> None:
+def _assemble(operator: Operator, out: QuantizedTensor, pieces: list[QuantizedTensor]) -> None:
     """Writes pieces one after another along the rows.
 
     Errors: ValueError, before anything is written, if their scales differ or off the blocks.
@@ -159,7 +175,9 @@ def _assemble(operator: Any, out: QuantizedTensor, pieces: list[QuantizedTensor]
         torch.ops.aten.copy_.default(place, piece)
 
 
-def _gather_into(operator: Any, output: Any, own: Any, group: Any) -> Any:
+def _gather_into(
+    operator: Operator, output: QuantizedTensor, own: QuantizedTensor, group: torch.ScriptObject
+) -> torch.ScriptObject:
     size = torch.distributed.ProcessGroup.unbox(group).size()
     pieces: list[Any] = [torch.empty_like(own) for _ in range(size)]
     arguments = ([pieces], [own], group, False, -1)
@@ -169,13 +187,17 @@ def _gather_into(operator: Any, output: Any, own: Any, group: Any) -> Any:
 
 
 @implements(c10d._allgather_base_.default, QuantizedTensor)
-def _allgather_base(output: Any, own: Any, group: Any, *rest: Any) -> Any:
+def _allgather_base(
+    output: QuantizedTensor, own: QuantizedTensor, group: torch.ScriptObject, *rest: Any
+) -> tuple[QuantizedTensor, torch.ScriptObject]:
     _require_same_format(c10d._allgather_base_.default, output, own)
     return output, _gather_into(c10d._allgather_base_.default, output, own, group)
 
 
 @implements(c10d.allgather_into_tensor_coalesced_.default, QuantizedTensor)
-def _allgather_coalesced(outputs: list[Any], inputs: list[Any], group: Any, *rest: Any) -> Any:
+def _allgather_coalesced(
+    outputs: list[Any], inputs: list[Any], group: torch.ScriptObject, *rest: Any
+) -> torch.ScriptObject:
     operator = c10d.allgather_into_tensor_coalesced_.default
     for output, own in zip(outputs, inputs, strict=True):
         _require_same_format(operator, output, own)
@@ -183,8 +205,8 @@ def _allgather_coalesced(outputs: list[Any], inputs: list[Any], group: Any, *res
     return works[-1]
 
 
-def _require_same_format(operator: Any, output: Any, own: Any) -> None:
-    """Errors: ValueError unless both are of one class."""
+def _require_same_format(operator: Operator, output: torch.Tensor, own: torch.Tensor) -> None:
+    """Raises ValueError unless both are of one class."""
     if type(output) is not type(own):
         raise ValueError(
             f"{operator}: input and output must be of one class, got {type(own).__name__} and "
@@ -195,39 +217,40 @@ def _require_same_format(operator: Any, output: Any, own: Any) -> None:
 # Functional collectives, which DTensor uses: a group by its name, and no work to wait for.
 
 
-def _group_of(name: Any) -> Any:
-    resolved = torch.distributed.distributed_c10d._resolve_process_group(name)
-    return resolved.boxed()
+def _group_of(name: str) -> torch.ScriptObject:
+    resolve: Any = torch.distributed.distributed_c10d._resolve_process_group
+    return resolve(name).boxed()
 
 
 @implements(functional.broadcast.default, QuantizedTensor)
-def _functional_broadcast(tensor: Any, root: int, name: Any) -> Any:
+def _functional_broadcast(tensor: QuantizedTensor, root: int, name: str) -> QuantizedTensor:
     return _broadcast_in_place(tensor.clone(), root, name)
 
 
 @implements(functional.broadcast_.default, QuantizedTensor)
-def _broadcast_in_place(tensor: Any, root: int, name: Any) -> Any:
+def _broadcast_in_place(tensor: QuantizedTensor, root: int, name: str) -> QuantizedTensor:
     _broadcast([tensor], _group_of(name), root, 0, False, -1)
     return tensor
 
 
 @implements(functional.all_gather_into_tensor.default, QuantizedTensor)
-def _all_gather(tensor: Any, group_size: int, group_name: Any) -> Any:
+def _all_gather(tensor: QuantizedTensor, group_size: int, group_name: str) -> QuantizedTensor:
     """Returns the tensor whose rows the ranks hold, one rank's below the other's."""
 
     def gather(buffer: torch.Tensor) -> torch.Tensor:
         whole = functional.all_gather_into_tensor.default(buffer, group_size, group_name)
         return functional.wait_tensor.default(whole)
 
-    return gather_shards(tensor, gather)
+    whole: Any = gather_shards(tensor, gather)
+    return whole
 
 
 @implements(functional.all_gather_into_tensor_coalesced.default, QuantizedTensor)
-def _all_gather_coalesced(tensors: list[Any], group_size: int, group_name: Any) -> list[Any]:
+def _all_gather_coalesced(tensors: list[Any], group_size: int, group_name: str) -> list[Any]:
     return [_all_gather(tensor, group_size, group_name) for tensor in tensors]
 
 
 @implements(functional.wait_tensor.default, QuantizedTensor)
 @implements(functional._wrap_tensor_autograd.default, QuantizedTensor)
-def _wait(tensor: Any) -> Any:
+def _wait(tensor: QuantizedTensor) -> QuantizedTensor:
     return tensor

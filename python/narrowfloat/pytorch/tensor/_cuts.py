@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,12 +13,19 @@ from narrowfloat import _core
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch.tensor.storage._scheme_storage import BlockStorage, Cut
 
+if TYPE_CHECKING:
+    from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
+
+    class BlockTensor(BlockStorage, SchemeTensor):  # type: ignore[override]  # device
+        """A tensor of a family whose scales belong to blocks."""
+
+
 _DIRECTIONS = ("rowwise", "columnwise")
 
 
 @lru_cache
 def _scale_axis(spec: _core.QuantSpec, columnwise: bool, along_rows: bool) -> int:
-    """The axis of a direction's scales that grows with the rows, or with the columns."""
+    """Returns the axis of a direction's scales that grows with the rows, or with the columns."""
     block = spec.block_length
     longer = (2 * block, block) if along_rows else (block, 2 * block)
     content = spec.scale_content_shape((block, block), columnwise)
@@ -29,7 +36,7 @@ def _scale_axis(spec: _core.QuantSpec, columnwise: bool, along_rows: bool) -> in
 def _matrix_range(
     shape: torch.Size, dim: int, start: int, length: int
 ) -> tuple[bool, int, int] | None:
-    """Whether a cut lies along the rows of the flattened tensor, and its range there.
+    """Returns whether a cut is along the rows of the flattened tensor, and its range there.
 
     None if its rows are not consecutive.
     """
@@ -41,7 +48,7 @@ def _matrix_range(
     return True, start * unit, length * unit
 
 
-def cut(tensor: BlockStorage, dim: int, start: int, length: int) -> Any:
+def cut(tensor: BlockTensor, dim: int, start: int, length: int) -> BlockTensor | None:
     """Returns an alias of `length` items along `dim`; None off the blocks' boundaries.
 
     Requires: 0 <= start, start + length <= the dimension's size.
@@ -99,7 +106,7 @@ def _cut_codes(
 def _cut_scales(
     tensor: BlockStorage, columnwise: bool, size: torch.Size, found: tuple[bool, int, int]
 ) -> torch.Tensor:
-    """Scales of a cut without their padding along the axis of the cut."""
+    """Returns the scales of a cut without their padding along the axis of the cut."""
     along_rows, first, _ = found
     spec = tensor._spec()
     scales = tensor.__dict__["_columnwise_scale_inv" if columnwise else "_rowwise_scale_inv"]

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from narrowfloat.pytorch._dispatch import implements
+from narrowfloat.pytorch._types import RowResult
 from narrowfloat.pytorch.tensor._operators import (
     _copy,
     _to_copy,
     aten,
     is_identity_stride,
     normalize_slice,
-    of_one_family,
     row_shard,
 )
 from narrowfloat.pytorch.tensor.float8_tensor import Float8Tensor
@@ -29,7 +29,7 @@ Codes = torch.Tensor | None
 
 
 def transposed_dim(tensor: Float8Tensor, dim: int) -> int:
-    """Where a logical dimension lies in the transpose."""
+    """Returns the place of a logical dimension in the transpose."""
     rank = tensor.dim()
     dim %= rank
     if rank < 2:
@@ -38,15 +38,15 @@ def transposed_dim(tensor: Float8Tensor, dim: int) -> int:
 
 
 def with_codes(tensor: Float8Tensor, data: Codes, transpose: Codes) -> Float8Tensor:
-    """A tensor over other codes under the scale of `tensor`."""
+    """Returns a tensor over other codes under the scale of `tensor`."""
     codes: Any = transpose if data is None else data
     shape = codes.shape if data is not None else from_columnwise(codes.shape)
     return Float8Tensor._like_codes(tensor, shape, data, transpose)
 
 
 def part_of(tensor: Float8Tensor, data: Codes, transpose: Codes) -> Float8Tensor:
-    """A part of `tensor` over views of its codes."""
-    part = with_codes(tensor, data, transpose)
+    """Returns a part of `tensor` over views of its codes."""
+    part: Any = with_codes(tensor, data, transpose)
     if part.shape != tensor.shape or tensor._cut is not None:
         part._cut = tensor._cut or Cut.of(tensor)
     return tensor._mark_view(part)
@@ -55,7 +55,7 @@ def part_of(tensor: Float8Tensor, data: Codes, transpose: Codes) -> Float8Tensor
 def on_both(
     tensor: Float8Tensor, dim: int, cut: Callable[[torch.Tensor, int], torch.Tensor]
 ) -> Float8Tensor:
-    """`cut` applied along a logical dimension to the codes and to a valid transpose."""
+    """Returns `cut` applied along a logical dimension to the codes and to a valid transpose."""
     data = None if tensor._data is None else cut(tensor._data, dim)
     transpose = None
     if tensor._transpose is not None and tensor._has_columnwise():
@@ -125,7 +125,7 @@ def _unbind(tensor: Float8Tensor, dim: int = 0) -> list[Float8Tensor]:
 
 
 @implements(aten.unsqueeze.default, Float8Tensor)
-def _unsqueeze(tensor: Float8Tensor, dim: int) -> Any:
+def _unsqueeze(tensor: Float8Tensor, dim: int) -> RowResult:
     if tensor._data is None:
         return NotImplemented
     return tensor._make_view(torch.empty(tensor.shape, device="meta").unsqueeze(dim).shape)
@@ -134,7 +134,7 @@ def _unsqueeze(tensor: Float8Tensor, dim: int) -> Any:
 @implements(aten.as_strided.default, Float8Tensor)
 def _as_strided(
     tensor: Float8Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
-) -> Any:
+) -> RowResult:
     if is_identity_stride(tensor, size, stride, storage_offset):
         return Float8Tensor.make_like(tensor)
     offset = storage_offset or 0
@@ -192,7 +192,7 @@ def _zero(tensor: Float8Tensor) -> Float8Tensor:
 
 
 @implements(aten._to_copy.default, Float8Tensor)
-def _to_copy_float8(tensor: Float8Tensor, **kwargs: Any) -> Any:
+def _to_copy_float8(tensor: Float8Tensor, **kwargs: Any) -> RowResult:
     dtype = kwargs.get("dtype")
     if dtype is not None and dtype != tensor.dtype:
         warnings.warn(
@@ -201,14 +201,16 @@ def _to_copy_float8(tensor: Float8Tensor, **kwargs: Any) -> Any:
             stacklevel=2,
         )
         return NotImplemented
-    copied = _to_copy(tensor, **kwargs)
+    copied: Any = _to_copy(tensor, **kwargs)
     copied._transpose_invalid = tensor._transpose_invalid
     return copied
 
 
 @implements(aten.copy_.default, Float8Tensor)
-def _copy_float8(dst: Any, src: Any, non_blocking: bool = False) -> torch.Tensor:
-    raw = of_one_family(dst, src) and dst._fp8_dtype == src._fp8_dtype and dst.shape == src.shape
+def _copy_float8(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    if not isinstance(dst, Float8Tensor) or not isinstance(src, Float8Tensor):
+        return _copy(dst, src, non_blocking)
+    raw = dst._fp8_dtype == src._fp8_dtype and dst.shape == src.shape
     if not raw or (dst._data is None) != (src._data is None):
         return _copy(dst, src, non_blocking)
     if dst._data is None and not src._has_columnwise():
@@ -216,9 +218,15 @@ def _copy_float8(dst: Any, src: Any, non_blocking: bool = False) -> torch.Tensor
     require_fresh(src)
     take_scales(dst, src)
     if dst._data is not None:
+        assert src._data is not None
         dst._data.copy_(src._data, non_blocking)
     if dst._has_columnwise():
-        moved = src._data.movedim(-1, 0) if src._data is not None and src.dim() > 1 else src._data
-        dst._transpose.copy_(src._transpose if src._has_columnwise() else moved, non_blocking)
+        codes = src._transpose
+        if not src._has_columnwise():
+            codes = src._data
+            if codes is not None and src.dim() > 1:
+                codes = codes.movedim(-1, 0)
+        assert dst._transpose is not None and codes is not None
+        dst._transpose.copy_(codes, non_blocking)
     dst._after_write()
     return dst

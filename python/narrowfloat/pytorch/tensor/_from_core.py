@@ -62,4 +62,5 @@ def tensor_over(core: _core.QuantizedTensor, dtype: torch.dtype) -> QuantizedTen
             field, size = specs[name]
             memory = np.ascontiguousarray(arrays[role]).reshape(-1).view(np.uint8)
             tensors[name] = torch.from_numpy(memory).view(field).reshape(size)
-    return quantizer._assemble(shape, dtype, tensors, torch.device("cpu"))
+    made: Any = quantizer._assemble(shape, dtype, tensors, torch.device("cpu"))
+    return made

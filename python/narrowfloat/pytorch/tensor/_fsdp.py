@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters that FSDP2 shards: what travels in an all-gather, and what is made of it."""
+"""Parameters that FSDP2 shards: the buffers that it gathers, and the gathered parameter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from narrowfloat.pytorch._types import Group, Quantized
+from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor.storage import _transport as transport
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+    from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+    from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 
 _FSDP_PARAMETER = "torch.distributed.fsdp._fully_shard._fsdp_param"
 _REPLICATING = "torch.distributed.utils"
@@ -23,11 +32,11 @@ _SHARDING = (_FSDP_PARAMETER, "torch.distributed.tensor.placement_types")
 _groups: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
 
 
-def _owns(group: Any, module: torch.nn.Module) -> bool:
+def _owns(group: FSDPParamGroup, module: torch.nn.Module) -> bool:
     return any(param._module_info.module is module for param in group.fsdp_params)
 
 
-def find_parameter_group(module: torch.nn.Module) -> Any:
+def find_parameter_group(module: torch.nn.Module) -> FSDPParamGroup:
     """Finds the FSDP2 group that a module's parameters belong to; it may be an ancestor's.
 
     Errors: RuntimeError if there is none.
@@ -53,7 +62,9 @@ def find_parameter_group(module: torch.nn.Module) -> Any:
     )
 
 
-def usages_of_pass(module: torch.nn.Module, shard: Any, length: int) -> list[tuple[bool, bool]]:
+def usages_of_pass(
+    module: torch.nn.Module, shard: Quantized, length: int
+) -> list[tuple[bool, bool]]:
     """Returns which directions the gathered parameter needs, the best choice first.
 
     What is gathered for one pass needs that pass's direction alone. What stays gathered, as after
@@ -73,8 +84,10 @@ def usages_of_pass(module: torch.nn.Module, shard: Any, length: int) -> list[tup
     return [both, (True, False)]
 
 
-def _directions_are_alike(shard: Any, length: int) -> bool:
-    """Whether either direction of a shard of `length` rows travels in buffers of the same sizes."""
+def _directions_are_alike(shard: Quantized, length: int) -> bool:
+    """Returns whether both directions of a shard of `length` rows are sent in buffers of the same
+    sizes.
+    """
     usages = [_usages_at_hand(shard, wanted) for wanted in ((True, False), (False, True))]
     first, second = (
         [math.prod(route.sent(length)) for route in transport.routes(shard, fields)]
@@ -83,7 +96,7 @@ def _directions_are_alike(shard: Any, length: int) -> bool:
     return first == second
 
 
-def _parameter_of(module: torch.nn.Module, shard: Any) -> Any:
+def _parameter_of(module: torch.nn.Module, shard: Quantized) -> FSDPParam | None:
     """Finds what FSDP2 keeps of a sharded parameter; None if it shards none like it."""
     try:
         params = find_parameter_group(module).fsdp_params
@@ -93,7 +106,7 @@ def _parameter_of(module: torch.nn.Module, shard: Any) -> Any:
     return next((param for param in owned if param._sharded_local_tensor is shard), None)
 
 
-def _name_of(module: torch.nn.Module, shard: torch.Tensor) -> str:
+def _name_of(module: torch.nn.Module, shard: Quantized) -> str:
     """Returns the name of a sharded parameter, from the root if FSDP2 knows it."""
     param = _parameter_of(module, shard)
     if param is None:
@@ -101,15 +114,15 @@ def _name_of(module: torch.nn.Module, shard: torch.Tensor) -> str:
     return param._param_fqn or f"{type(module).__name__}.{param._module_info.param_name}"
 
 
-def _fits_first_gather(param: Any, sent: Sequence[torch.Tensor], world: int) -> bool:
-    """Whether FSDP2 can gather these buffers where it gathered the first ones."""
+def _fits_first_gather(param: FSDPParam | None, sent: Sequence[torch.Tensor], world: int) -> bool:
+    """Returns whether FSDP2 can gather these buffers where it gathered the first ones."""
     memory = [] if param is None else param.all_gather_outputs
     wanted = [world * buffer.numel() for buffer in sent]
     return not memory or [buffer.numel() for buffer in memory] == wanted
 
 
 @contextmanager
-def _naming(module: torch.nn.Module | None, shard: Any) -> Iterator[None]:
+def _naming(module: torch.nn.Module | None, shard: Quantized) -> Iterator[None]:
     """Adds the parameter's name to what is raised inside."""
     try:
         yield
@@ -127,15 +140,15 @@ def _frames() -> Iterator[types.FrameType]:
 
 
 def is_asked_by_fsdp() -> bool:
-    """Whether FSDP2 runs the operator that is being dispatched."""
+    """Returns whether FSDP2 runs the operator that is being dispatched."""
     return any(frame.f_globals.get("__name__") == _FSDP_PARAMETER for frame in _frames())
 
 
-def refuse_plain_shards(tensor: Any, why: str) -> None:
+def refuse_plain_shards(tensor: Quantized, why: str) -> None:
     """Raises if torch.distributed shards a tensor for which an operator would give plain values.
 
     FSDP2 and DTensor would keep the values in place of the tensor, unquantized, without a word.
-    Only their callers' frames tell them from a program that reads values.
+    Only the frames of the callers distinguish them from a program that reads values.
     Errors: NotImplementedError, naming the parameter where FSDP2 shards.
     """
     for frame in _frames():
@@ -148,7 +161,7 @@ def refuse_plain_shards(tensor: Any, why: str) -> None:
             )
 
 
-def refuse_replicas_of_values(tensor: Any) -> None:
+def refuse_replicas_of_values(tensor: Quantized) -> None:
     """Raises if DistributedDataParallel sends the values of a tensor from rank 0 to the others.
 
     They would quantize the values anew, and ranks would train different weights.
@@ -165,7 +178,7 @@ def refuse_replicas_of_values(tensor: Any) -> None:
 class _Held:
     """A process group that copies of a tensor share: it belongs to the process."""
 
-    def __init__(self, group: Any) -> None:
+    def __init__(self, group: Group) -> None:
         self.group = group
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Held:
@@ -180,16 +193,18 @@ class ShardGroup:
 
     FIELD = "_amax_reduction_group"
 
-    def __get__(self, tensor: Any, owner: type | None = None) -> Any:
+    def __get__(self, tensor: torch.Tensor | None, owner: type | None = None) -> Group:
         held = None if tensor is None else tensor.__dict__.get(self.FIELD)
         return None if held is None else held.group
 
-    def __set__(self, tensor: Any, group: Any) -> None:
+    def __set__(self, tensor: torch.Tensor, group: Group) -> None:
         tensor.__dict__[self.FIELD] = None if group is None else _Held(group)
 
 
 class _Part(NamedTuple):
-    """What one storage sends: the fields with rows, and those that all ranks must agree on."""
+    """The buffers that one storage sends: fields with rows, and fields that all ranks must
+    share.
+    """
 
     fields: tuple[str, ...]
     shared: tuple[str, ...]
@@ -227,7 +242,7 @@ class _Bundle(NamedTuple):
 
 
 class _Gathering(NamedTuple):
-    """What rebuilding the parameter takes."""
+    """The metadata that rebuilds the parameter."""
 
     parts: tuple[_Part | None, ...]
     whole: int | None  # first indices of the parameter; None: as many as arrive
@@ -236,26 +251,28 @@ class _Gathering(NamedTuple):
     module: torch.nn.Module | None
 
 
-def _shares(storage: Any, names: Sequence[str]) -> tuple[torch.Tensor, ...]:
+def _shares(storage: Quantized, names: Sequence[str]) -> tuple[torch.Tensor, ...]:
     return tuple(getattr(storage, name).detach().reshape(1, -1) for name in names)
 
 
-class ShardedParameter:
+if TYPE_CHECKING:
+    _Storage = QuantizedTensorStorage  # the class beside this one
+else:
+    _Storage = object
+
+
+class ShardedParameter(_Storage):
     """The hooks of FSDP2 for a tensor of one scheme."""
 
-    if TYPE_CHECKING:
-        # What the storage and the tensor bring.
-        def __getattr__(self, name: str) -> Any: ...
-
     def _shard_parts(self, usages: tuple[bool, bool]) -> list[tuple[Any, tuple[bool, bool]]]:
-        """Returns the storages that travel, with their directions."""
+        """Returns the storages that are sent, with their directions."""
         return [(self, usages)]
 
     def _gather_usages(self, module: torch.nn.Module, length: int) -> list[tuple[bool, bool]]:
         """Returns which directions the gathered parameter needs, as usages_of_pass()."""
         return usages_of_pass(module, self, length)
 
-    def _note_mesh(self, mesh: Any) -> None:
+    def _note_mesh(self, mesh: DeviceMesh) -> None:
         """Keeps the group that later quantizations of the shard reduce over, if they share any."""
         for storage, _ in self._shard_parts((True, True)):
             measures = hasattr(getattr(storage, "_quantizer", None), "with_amax_reduction")
@@ -264,11 +281,11 @@ class ShardedParameter:
 
     def fsdp_pre_all_gather(
         self,
-        mesh: Any,
+        mesh: DeviceMesh | None,
         orig_size: torch.Size,
         contiguous_orig_stride: tuple[int, ...],
         module: torch.nn.Module,
-        mp_policy: Any,
+        mp_policy: object,
     ) -> tuple[tuple[torch.Tensor, ...], Any]:
         """Returns buffers to gather, and metadata.
 
@@ -278,7 +295,7 @@ class ShardedParameter:
         for what cannot be gathered, and for other directions than those of the first gather.
         """
         with _naming(module, self):
-            # What cannot travel is named first, whether or not FSDP2 runs the hook.
+            # Names first what cannot be sent, whether or not FSDP2 runs the hook.
             for storage, _ in self._shard_parts((True, True)):
                 if storage is not None:
                     _require_transportable(storage)
@@ -320,10 +337,10 @@ class ShardedParameter:
     def fsdp_post_all_gather(
         self,
         all_gather_outputs: tuple[torch.Tensor, ...],
-        metadata: Any,
+        metadata: _Gathering,
         param_dtype: torch.dtype,
         *,
-        out: Any = None,
+        out: Quantized | None = None,
     ) -> tuple[Any, tuple[torch.Tensor, ...]]:
         """Returns the gathered parameter, and the tensors that FSDP2 may free after use.
 
@@ -331,6 +348,7 @@ class ShardedParameter:
         """
         left = list(all_gather_outputs)
         if metadata.bundle is not None:
+            assert metadata.world is not None
             left = metadata.bundle.unpack(left, metadata.world)
         arrived: list[Any] = []
         with _naming(metadata.module, self):
@@ -344,7 +362,9 @@ class ShardedParameter:
                 left = left[end + len(part.shared) :]
             return self._join(arrived, metadata.whole, param_dtype, out), all_gather_outputs
 
-    def _join(self, arrived: list[Any], whole: int | None, dtype: torch.dtype, out: Any) -> Any:
+    def _join(
+        self, arrived: list[Any], whole: int | None, dtype: torch.dtype, out: Quantized | None
+    ) -> Quantized:
         """Returns the parameter over what has arrived for each storage."""
         ((part, buffers),) = arrived
         tensor = gathered(self, part, buffers, whole, dtype, out)
@@ -352,17 +372,17 @@ class ShardedParameter:
         return tensor
 
 
-def _require_transportable(storage: Any) -> None:
-    """Errors: NotImplementedError for a storage whose buffers cannot travel."""
+def _require_transportable(storage: Quantized) -> None:
+    """Raises NotImplementedError for a storage whose buffers cannot be sent."""
     reason = storage._why_no_transport()
     if reason is not None:
         raise NotImplementedError(reason)
 
 
 def _part_of(
-    storage: Any, usages: tuple[bool, bool], world: int | None, padded: int | None
+    storage: Quantized, usages: tuple[bool, bool], world: int | None, padded: int | None
 ) -> _Part:
-    """Errors: NotImplementedError or RuntimeError for what cannot travel."""
+    """Raises NotImplementedError or RuntimeError for a storage that cannot be sent."""
     _require_transportable(storage)
     storage._own_buffers()
     usages = _usages_at_hand(storage, usages)
@@ -375,7 +395,7 @@ def _part_of(
     return _Part(fields, transport.shared_fields(storage), usages)
 
 
-def _usages_at_hand(storage: Any, wanted: tuple[bool, bool]) -> tuple[bool, bool]:
+def _usages_at_hand(storage: Quantized, wanted: tuple[bool, bool]) -> tuple[bool, bool]:
     """Returns the directions to gather: the wanted ones that there are, else those that there are.
 
     A weight that is quantized along one direction serves both passes.
@@ -411,7 +431,7 @@ def _in_shape(
 def _require_agreement(
     names: Sequence[str], gathered_values: Sequence[torch.Tensor], cls: type
 ) -> None:
-    """Errors: RuntimeError if a rank's bytes differ from the first one's."""
+    """Raises RuntimeError if a rank's bytes differ from the first one's."""
     for name, values in zip(names, gathered_values, strict=True):
         ranks = values.contiguous().view(torch.uint8)
         if not torch.equal(ranks, ranks[:1].expand_as(ranks)):
@@ -422,13 +442,13 @@ def _require_agreement(
 
 
 def gathered(
-    shard: Any,
+    shard: Quantized,
     part: _Part,
     buffers: Sequence[torch.Tensor],
     whole: int | None,
     dtype: torch.dtype,
-    out: Any,
-) -> Any:
+    out: Quantized | None,
+) -> Quantized:
     """Returns a tensor over buffers that have arrived: `out`, or a new one like `shard`."""
     fields = transport.restore(shard, part.fields, buffers, whole)
     fields.update({name: getattr(shard, name) for name in transport.shared_fields(shard)})
@@ -437,9 +457,8 @@ def gathered(
         keywords = {b.keyword: fields.get(b.name) for b in shard.BUFFERS}
         settings = {s.keyword: getattr(shard, s.name) for s in shard.SETTINGS}
         nominal = shard.dtype if shard._keeps_dtype() else dtype
-        out = type(shard)(
-            shape=shape, dtype=nominal, quantizer=shard._quantizer, **keywords, **settings
-        )
+        make: Any = type(shard)
+        out = make(shape=shape, dtype=nominal, quantizer=shard._quantizer, **keywords, **settings)
     else:
         derives = out._derives_columnwise()
         absent = {b.name: None for b in shard.BUFFERS if b.name not in fields and not derives}
@@ -453,7 +472,7 @@ def gathered(
     return out
 
 
-def gather_shards(shard: Any, gather: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def gather_shards(shard: Quantized, gather: Callable[[torch.Tensor], torch.Tensor]) -> Quantized:
     """Returns the tensor whose rows ranks hold in equal shards; `gather` joins one buffer.
 
     Errors: RuntimeError, on every rank, for parts of blocks and for shards that do not share what
@@ -464,7 +483,7 @@ def gather_shards(shard: Any, gather: Callable[[torch.Tensor], torch.Tensor]) ->
         if storage is None:
             arrived.append(None)
             continue
-        # Padded shards are equal, so two of them stand for all.
+        # Padded shards are equal, so two of them show what holds for all.
         part = _part_of(storage, usages, 2, storage._logical_shape()[0])
         buffers = [gather(buffer) for buffer in transport.extract(storage, part.fields)]
         shared = [gather(value) for value in _shares(storage, part.shared)]
@@ -475,7 +494,9 @@ def gather_shards(shard: Any, gather: Callable[[torch.Tensor], torch.Tensor]) ->
     return shard._join(arrived, None, shard.dtype, None)
 
 
-def _give_quantizer(tensor: Any, quantizer: Any, usages: tuple[bool, bool]) -> None:
+def _give_quantizer(
+    tensor: Quantized, quantizer: Quantizer | None, usages: tuple[bool, bool]
+) -> None:
     """Gives a gathered tensor a quantizer of its own, without the shards' reduction."""
     if quantizer is None:
         return
@@ -487,8 +508,10 @@ def _give_quantizer(tensor: Any, quantizer: Any, usages: tuple[bool, bool]) -> N
     tensor._quantizer = own
 
 
-def is_of_one_pass(weight: Any) -> bool:
-    """Whether FSDP2 gathered one direction of a weight, and gathers the other for backward."""
+def is_of_one_pass(weight: Quantized) -> bool:
+    """Returns whether FSDP2 gathered one direction of a weight and gathers the other for
+    backward.
+    """
     return getattr(weight._quantizer, "_of_one_pass", False)
 
 
@@ -496,13 +519,13 @@ _CHILDREN = {"rowwise": (True, False), "columnwise": (False, True)}
 
 
 class ShardedHybrid(ShardedParameter):
-    """The hooks of FSDP2 for a tensor of two storages: both travel, in every pass."""
+    """The hooks of FSDP2 for a tensor of two storages: both are sent, in every pass."""
 
     def _gather_usages(self, module: torch.nn.Module, length: int) -> list[tuple[bool, bool]]:
         return [(True, True)]
 
     def _shard_parts(self, usages: tuple[bool, bool]) -> list[tuple[Any, tuple[bool, bool]]]:
-        """Errors: NotImplementedError for a child that cannot travel."""
+        """Raises NotImplementedError for a child that cannot be sent."""
         parts = []
         for direction, wanted in _CHILDREN.items():
             child = getattr(self, f"_{direction}_storage")
@@ -511,7 +534,9 @@ class ShardedHybrid(ShardedParameter):
             parts.append((child, wanted))
         return parts
 
-    def _join(self, arrived: list[Any], whole: int | None, dtype: torch.dtype, out: Any) -> Any:
+    def _join(
+        self, arrived: list[Any], whole: int | None, dtype: torch.dtype, out: Quantized | None
+    ) -> Quantized:
         children: dict[str, Any] = {}
         for direction, item in zip(_CHILDREN, arrived, strict=True):
             shard = getattr(self, f"_{direction}_storage")
@@ -530,8 +555,8 @@ class ShardedHybrid(ShardedParameter):
         return make(shape=shape, dtype=dtype, quantizer=self._quantizer, **children)
 
 
-def _require_transport(child: Any, direction: str) -> None:
-    """Errors: NotImplementedError for a bare storage, and for a family without the protocol."""
+def _require_transport(child: Quantized, direction: str) -> None:
+    """Raises NotImplementedError for a bare storage, and for a family without the protocol."""
     name = type(child).__name__
     is_tensor = isinstance(child, torch.Tensor)
     if not is_tensor:

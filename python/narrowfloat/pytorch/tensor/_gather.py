@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All-gather of values that are quantized before they travel."""
+"""All-gather of values that are quantized before they are sent."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from narrowfloat.pytorch._reduction import reduce_max
-from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, Quantizer
+from narrowfloat.pytorch._types import Group, Quantized
+from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor._fsdp import gather_shards
 from narrowfloat.pytorch.tensor.storage import _transport as transport
 
 
-def joiner(group: Any, runs: int = 1) -> Callable[[torch.Tensor], torch.Tensor]:
+def joiner(group: Group, runs: int = 1) -> Callable[[torch.Tensor], torch.Tensor]:
     """Returns a function that gathers a buffer along its first dimension.
 
     runs: equal runs of rows in the buffer of each rank; run i of all ranks comes before run i + 1.
@@ -34,8 +34,8 @@ def joiner(group: Any, runs: int = 1) -> Callable[[torch.Tensor], torch.Tensor]:
     return join
 
 
-def _travels(shard: Any, runs: int) -> bool:
-    """Returns whether the runs of rows in a shard end with blocks, in buffers that can travel."""
+def _travels(shard: Quantized, runs: int) -> bool:
+    """Returns whether the runs of rows in a shard end with blocks, in buffers that can be sent."""
     length = shard.shape[0] // runs
     usages = shard.get_usages()
     fields = shard._transport_fields(usages["rowwise"], usages["columnwise"])
@@ -48,7 +48,7 @@ def _travels(shard: Any, runs: int) -> bool:
     return fits and shard._why_no_transport() is None
 
 
-def _quantize_shard(x: torch.Tensor, quantizer: Quantizer, group: Any) -> QuantizedTensor:
+def _quantize_shard(x: torch.Tensor, quantizer: Quantizer, group: Group) -> Quantized:
     """Returns the shard in the codes and scales that the whole tensor would give its rows."""
     own = quantizer.copy()  # shares the scale and the amax of delayed scaling
     own.internal = False
@@ -60,11 +60,13 @@ def _quantize_shard(x: torch.Tensor, quantizer: Quantizer, group: Any) -> Quanti
     return shard
 
 
-def gather_quantized(x: torch.Tensor, group: Any, quantizer: Quantizer, runs: int = 1) -> Any:
+def gather_quantized(
+    x: torch.Tensor, group: Group, quantizer: Quantizer, runs: int = 1
+) -> Quantized:
     """Gathers rows; returns the bytes that `quantizer` gives their values.
 
-    x: as many rows on every rank. runs: as joiner() reads it. Codes and scales travel. Values
-    travel, and every rank quantizes them, where the runs of a rank do not end with blocks, for
+    x: as many rows on every rank. runs: as joiner() reads it. Codes and scales are sent. Values
+    are sent, and every rank quantizes them, where the runs of a rank do not end with blocks, for
     quantizers of several tensors or with a scale per row, and for columnwise NVFP4 of more than two
     dimensions.
     """

@@ -8,11 +8,11 @@ do it themselves; `device` is any device that torch takes.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import torch
 
 from narrowfloat import _core
+from narrowfloat.pytorch._types import Device
 
 
 @lru_cache
@@ -27,12 +27,12 @@ def _transform_of_unit_rows(sign_mask: int) -> torch.Tensor:
     return torch.from_numpy(columns).t().contiguous()
 
 
-def get_no_random_sign_vector(device: Any) -> torch.Tensor:
+def get_no_random_sign_vector(device: torch.device | str) -> torch.Tensor:
     """Returns the signs of a transform without random ones: a single 1, which broadcasts."""
     return torch.ones(1, dtype=torch.float32, device=device)
 
 
-def get_wgrad_sign_vector(device: Any) -> torch.Tensor:
+def get_wgrad_sign_vector(device: torch.device | str) -> torch.Tensor:
     """Returns the fixed random signs of the transform, 1 and -1 in float32."""
     # Hadamard's first column is positive, so the transform's has the signs.
     return _transform_of_unit_rows(_core.HADAMARD_SIGN_MASK)[:, 0].sign().to(device)
@@ -43,7 +43,7 @@ def get_sign_from_vector(vector: torch.Tensor) -> int:
     return sum(2**place for place, sign in enumerate(vector.tolist()) if sign == -1)
 
 
-def get_hadamard_matrix(hadamard_dimension: int, device: Any) -> torch.Tensor:
+def get_hadamard_matrix(hadamard_dimension: int, device: torch.device | str) -> torch.Tensor:
     """Returns the orthonormal Hadamard matrix in float32.
 
     Errors: AssertionError for another dimension than the kernels'.
@@ -55,11 +55,11 @@ def get_hadamard_matrix(hadamard_dimension: int, device: Any) -> torch.Tensor:
     return _transform_of_unit_rows(0).to(device)
 
 
-def get_random_sign_mask_for_rht(with_random_sign_mask: bool, device: Any = None) -> int:
+def get_random_sign_mask_for_rht(with_random_sign_mask: bool, device: Device = None) -> int:
     """Returns the mask of the fixed random signs, or 0 without them."""
     return _core.HADAMARD_SIGN_MASK if with_random_sign_mask else 0
 
 
-def get_rht_matrix(with_random_sign_mask: bool, device: Any) -> torch.Tensor:
+def get_rht_matrix(with_random_sign_mask: bool, device: torch.device | str) -> torch.Tensor:
     """Returns the matrix that the columns of NVFP4 are multiplied by, in bfloat16."""
     return rht_matrix(get_random_sign_mask_for_rht(with_random_sign_mask), torch.device(device))

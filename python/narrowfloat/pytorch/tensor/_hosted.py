@@ -12,16 +12,19 @@ import importlib
 import inspect
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 
+from narrowfloat.pytorch._types import Quantized
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor._families import family_of, registered
 from narrowfloat.pytorch.tensor._layouts import new_buffer
 from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer
 from narrowfloat.pytorch.tensor.storage._fields import REQUIRED
 from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import GroupedTensorStorage
+
+Object = TypeVar("Object")
 
 _OURS = "narrowfloat"
 HOSTS = ["transformer_engine"]  # packages whose classes have our names, modules and fields
@@ -48,7 +51,7 @@ class HostedView:
 
     if TYPE_CHECKING:
         # The fields of the host, and the methods of the class of ours beside this one.
-        def __getattr__(self, name: str) -> Any: ...
+        def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401  # a field of any type
 
     generation: ClassVar[tuple[int, int]] = GENERATIONS[-1]
     host: Any
@@ -62,7 +65,7 @@ class HostedStorage(HostedView):
 
     __slots__ = ()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # a field of any type
         if name == "_dtype":  # tensors store it when it is first read
             return self.host.dtype
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -73,13 +76,13 @@ class HostedQuantizer(HostedView):
 
     __slots__ = ()
 
-    def copy(self) -> Any:
+    def copy(self) -> Quantizer:
         return native(self.host.copy())
 
-    def _check_destination(self, dst: Any, bare: bool = False) -> None:
+    def _check_destination(self, dst: object, bare: bool = False) -> None:
         super()._check_destination(dst, True)  # type: ignore[misc]  # of the class beside this one
 
-    def _new_for(self, tensor: torch.Tensor) -> Any:
+    def _new_for(self, tensor: torch.Tensor) -> Quantized:
         self._check_quantize(tensor)
         specs = self._buffer_specs(tensor.shape)
         tensors = {name: new_buffer(dtype, size) for name, (dtype, size) in specs.items()}
@@ -92,7 +95,7 @@ class HostedQuantizer(HostedView):
         tensors: dict[str, torch.Tensor],
         device: torch.device,
         requires_grad: bool = False,
-    ) -> Any:
+    ) -> Quantized:
         fields = {**self._settings(), "quantizer": self.host, "fake_dtype": dtype}
         for buffer in self.STORAGE.BUFFERS:
             fields[buffer.keyword] = tensors.get(buffer.name)
@@ -101,7 +104,7 @@ class HostedQuantizer(HostedView):
         outer = {"shape": shape, "dtype": dtype, "device": device, "requires_grad": requires_grad}
         return native(host_class(self.PACKAGE, self.TENSOR)(**outer, **fields))
 
-    def _make_group(self, cls: type, *args: Any, **fields: Any) -> Any:
+    def _make_group(self, cls: type, *args: Any, **fields: Any) -> GroupedTensorStorage:
         return native(_hosts_group(self.PACKAGE, cls, args, {**fields, "quantizer": self.host}))
 
     def _make_member(
@@ -110,7 +113,7 @@ class HostedQuantizer(HostedView):
         dtype: torch.dtype,
         tensors: dict[str, torch.Tensor],
         device: torch.device,
-    ) -> Any:
+    ) -> Quantized:
         fields = {**self._settings(), "quantizer": None, "fake_dtype": dtype}
         for buffer in self.STORAGE.BUFFERS:
             fields[buffer.keyword] = tensors.get(buffer.name)
@@ -122,7 +125,7 @@ class HostedGroup(HostedView):
 
     __slots__ = ()
 
-    def _members_quantizer(self) -> Any:
+    def _members_quantizer(self) -> Quantizer | None:
         """Returns a copy that has the directions and the layout of scales that are there."""
         if self.quantizer is None:
             return None
@@ -133,22 +136,26 @@ class HostedGroup(HostedView):
         return quantizer
 
     def _keep_members(self) -> None:
-        """TransformerEngine's own code splits groups into tensors of its classes."""
+        """Removes the members: TransformerEngine's own code splits groups into tensors of its
+        classes.
+        """
         self.quantized_tensors = None  # type: ignore[misc]  # the host has __dict__
 
     def _mark_swizzled(self) -> None:
         self._with_gemm_swizzled_scales = True  # type: ignore[misc]  # the host has __dict__
 
     def _mark_columnwise(self) -> None:
-        """The buffers themselves say which directions are there."""
+        """Does nothing: the buffers tell which directions are present."""
 
-    def _plain_like(self, dtype: torch.dtype, device: torch.device) -> Any:
+    def _plain_like(self, dtype: torch.dtype, device: torch.device) -> GroupedTensorStorage:
         plain = super()._plain_like(dtype, device)  # type: ignore[misc]  # of the class beside this one
         args = plain.logical_shape, dtype
         return native(_hosts_group(self.PACKAGE, type(plain), args, plain._arguments()))
 
 
-def _hosts_group(package: str, cls: type, args: tuple[Any, ...], fields: dict[str, Any]) -> Any:
+def _hosts_group(
+    package: str, cls: type, args: tuple[Any, ...], fields: dict[str, Any]
+) -> GroupedTensorStorage:
     """Makes a host's group; arguments at their defaults may be unknown to an older host."""
     given = {name: value for name, value in fields.items() if value is not None}
     kept = {name: value for name, value in given.items() if value is not False}
@@ -206,7 +213,7 @@ _views: dict[type, type | None] = {}
 _UNSEEN: Any = object()
 
 
-def native(x: Any) -> Any:
+def native(x: Object) -> Object:
     """Returns `x` as an object of our classes: itself, or a view of TransformerEngine's object."""
     cls = type(x)
     view = _views.get(cls, _UNSEEN)
@@ -220,6 +227,6 @@ def native(x: Any) -> Any:
     return made
 
 
-def hosted(x: Any) -> Any:
+def hosted(x: Object) -> Object:
     """Returns what a view views, anything else as it is: the inverse of native()."""
     return x.host if isinstance(x, HostedView) else x

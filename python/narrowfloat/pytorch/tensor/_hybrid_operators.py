@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._dispatch import implements
+from narrowfloat.pytorch._types import RowResult, RowResults
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 from narrowfloat.pytorch.tensor._fsdp import refuse_replicas_of_values
 from narrowfloat.pytorch.tensor._operators import (
@@ -17,7 +18,6 @@ from narrowfloat.pytorch.tensor._operators import (
     aten,
     is_full_slice,
     is_identity_stride,
-    of_one_family,
     zero_buffers,
 )
 from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor
@@ -26,7 +26,9 @@ from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor
 def map_quantized(
     tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]
 ) -> dict[str, Any] | None:
-    """Constructor arguments with the operator's result on each child; None if one is plain."""
+    """Returns constructor arguments with the operator's result on each child, or None if one is
+    plain.
+    """
     if not all(isinstance(child, QuantizedTensor) for child in tensor._children()):
         return None
     try:
@@ -80,29 +82,29 @@ def _slice(
     start: int | None = None,
     end: int | None = None,
     step: int = 1,
-) -> Any:
+) -> RowResult:
     if is_full_slice(tensor, dim, start, end, step):
         return tensor.detach()
     return _mapped(tensor, lambda child: aten.slice.Tensor(child, dim, start, end, step))
 
 
 @implements(aten.select.int, HybridQuantizedTensor)
-def _select(tensor: HybridQuantizedTensor, dim: int, index: int) -> Any:
+def _select(tensor: HybridQuantizedTensor, dim: int, index: int) -> RowResult:
     return _mapped(tensor, lambda child: aten.select.int(child, dim, index))
 
 
 @implements(aten.unsqueeze.default, HybridQuantizedTensor)
-def _unsqueeze(tensor: HybridQuantizedTensor, dim: int) -> Any:
+def _unsqueeze(tensor: HybridQuantizedTensor, dim: int) -> RowResult:
     return _mapped(tensor, lambda child: aten.unsqueeze.default(child, dim))
 
 
-def _mapped(tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]) -> Any:
+def _mapped(tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]) -> RowResult:
     children = map_quantized(tensor, operator)
     return NotImplemented if children is None else tensor._rebuild(_shape_of(children), **children)
 
 
-def _pieces(tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]) -> Any:
-    """A hybrid tensor of each piece; NotImplemented where a child has no such pieces."""
+def _pieces(tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]) -> RowResults:
+    """Returns a hybrid tensor of each piece; NotImplemented where a child has no such pieces."""
     if not all(isinstance(child, QuantizedTensor) for child in tensor._children()):
         return NotImplemented
     parts = tensor._map(operator)
@@ -117,8 +119,8 @@ def _pieces(tensor: HybridQuantizedTensor, operator: Callable[[Any], Any]) -> An
 
 
 @implements(aten.split.Tensor, HybridQuantizedTensor)
-def _split(tensor: HybridQuantizedTensor, split_size: int, dim: int = 0) -> Any:
-    """Errors: NotImplementedError where a child has blocks that the pieces would cut."""
+def _split(tensor: HybridQuantizedTensor, split_size: int, dim: int = 0) -> RowResults:
+    """Raises NotImplementedError where a child has blocks that the pieces would cut."""
     pieces = _pieces(tensor, lambda child: aten.split.Tensor(child, split_size, dim))
     if pieces is not NotImplemented:
         return pieces
@@ -133,12 +135,14 @@ def _split(tensor: HybridQuantizedTensor, split_size: int, dim: int = 0) -> Any:
 
 
 @implements(aten.split_with_sizes.default, HybridQuantizedTensor)
-def _split_with_sizes(tensor: HybridQuantizedTensor, split_sizes: list[int], dim: int = 0) -> Any:
+def _split_with_sizes(
+    tensor: HybridQuantizedTensor, split_sizes: list[int], dim: int = 0
+) -> RowResults:
     return _pieces(tensor, lambda child: aten.split_with_sizes.default(child, split_sizes, dim))
 
 
 @implements(aten.unbind.int, HybridQuantizedTensor)
-def _unbind(tensor: HybridQuantizedTensor, dim: int = 0) -> Any:
+def _unbind(tensor: HybridQuantizedTensor, dim: int = 0) -> RowResults:
     return _pieces(tensor, lambda child: aten.unbind.int(child, dim))
 
 
@@ -148,7 +152,7 @@ def _as_strided(
     size: list[int],
     stride: list[int],
     storage_offset: int | None = None,
-) -> Any:
+) -> RowResult:
     if is_identity_stride(tensor, size, stride, storage_offset):
         return tensor.detach()
     return _mapped(
@@ -158,7 +162,7 @@ def _as_strided(
 
 def _made_like(
     tensor: HybridQuantizedTensor,
-    size: Any,
+    size: Sequence[int],
     dtype: torch.dtype | None,
     device: torch.device | None,
     pin_memory: bool | None,
@@ -209,7 +213,9 @@ def _zero(tensor: HybridQuantizedTensor) -> HybridQuantizedTensor:
 
 
 @implements(aten.new_zeros.default, HybridQuantizedTensor)
-def _new_zeros(tensor: HybridQuantizedTensor, size: list[int], **kwargs: Any) -> Any:
+def _new_zeros(
+    tensor: HybridQuantizedTensor, size: list[int], **kwargs: Any
+) -> HybridQuantizedTensor:
     if not tensor._children():
         raise RuntimeError("new_zeros: a hybrid tensor needs at least one present sub-storage")
     dtype = kwargs.get("dtype")
@@ -220,7 +226,7 @@ def _new_zeros(tensor: HybridQuantizedTensor, size: list[int], **kwargs: Any) ->
 
 
 @implements(aten._to_copy.default, HybridQuantizedTensor)
-def _to_copy(tensor: HybridQuantizedTensor, **kwargs: Any) -> Any:
+def _to_copy(tensor: HybridQuantizedTensor, **kwargs: Any) -> RowResult:
     dtype = kwargs.pop("dtype", None)
     if dtype is not None and dtype != tensor.dtype:
         return NotImplemented
@@ -232,8 +238,8 @@ def _to_copy(tensor: HybridQuantizedTensor, **kwargs: Any) -> Any:
 
 
 @implements(aten.copy_.default, HybridQuantizedTensor)
-def _copy_hybrid(dst: Any, src: Any, non_blocking: bool = False) -> torch.Tensor:
-    if not of_one_family(dst, src):
+def _copy_hybrid(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    if not isinstance(dst, HybridQuantizedTensor) or not isinstance(src, HybridQuantizedTensor):
         return _copy(dst, src, non_blocking)
     if dst.get_usages() != src.get_usages():
         raise NotImplementedError(
@@ -252,6 +258,6 @@ def _is_pinned(tensor: HybridQuantizedTensor, device: torch.device | None = None
 
 
 @implements(aten.record_stream.default, HybridQuantizedTensor)
-def _record_stream(tensor: HybridQuantizedTensor, stream: Any) -> None:
+def _record_stream(tensor: HybridQuantizedTensor, stream: torch.Stream) -> None:
     for child in tensor._children():
         aten.record_stream.default(child, stream)

@@ -13,8 +13,10 @@ from narrowfloat.pytorch.tensor._operators import aten
 from narrowfloat.pytorch.tensor.identity_tensor import IdentityTensor
 
 
-def over(tensor: IdentityTensor, data: torch.Tensor, dtype: torch.dtype | None = None) -> Any:
-    """A tensor of the same class over other values."""
+def over(
+    tensor: IdentityTensor, data: torch.Tensor, dtype: torch.dtype | None = None
+) -> IdentityTensor:
+    """Returns a tensor of the same class over other values."""
     return tensor._rebuild(
         data.shape, hp_data=data, fake_dtype=tensor.dtype if dtype is None else dtype
     )
@@ -119,9 +121,10 @@ def _empty_like(tensor: IdentityTensor, **kwargs: Any) -> IdentityTensor:
 
 
 @implements(aten.copy_.default, IdentityTensor)
-def _copy(dst: Any, src: Any, non_blocking: bool = False) -> torch.Tensor:
+def _copy(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     if not isinstance(dst, QuantizedTensor):
+        assert isinstance(src, IdentityTensor)
         return dst.copy_(src._hp_data, non_blocking)
-    values = src._plain() if hasattr(src, "_plain") else src
+    values = src._plain() if isinstance(src, QuantizedTensor) else src
     dst._hp_data.copy_(values, non_blocking)
     return dst

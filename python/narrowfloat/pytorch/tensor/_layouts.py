@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a quantizer and a shape decide about a new tensor, kept for the next call."""
+"""Layouts of new tensors, by quantizer and shape, kept for the next call."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._types import Quantized
+from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor.storage._fields import TableStorage
-from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 
 _MOST = 64  # layouts of one quantizer; a program with more shapes begins anew
 
@@ -35,7 +36,7 @@ class Layout:
 
     __slots__ = ("buffers", "cls", "device", "dtype", "fields", "is_tensor", "shape")
 
-    def __init__(self, made: SchemeStorage) -> None:
+    def __init__(self, made: Quantized) -> None:
         self.cls = type(made)
         self.is_tensor = made._is_tensor
         self.shape, self.device, self.dtype = made.shape, made.device, made._dtype
@@ -48,7 +49,7 @@ class Layout:
             if name in buffers and kept[name] is not None
         )
 
-    def make(self, quantizer: Any) -> Any:
+    def make(self, quantizer: Quantizer) -> Quantized:
         """Returns a tensor with a copy of `quantizer`."""
         if self.is_tensor:
             cls: Any = self.cls
@@ -65,7 +66,7 @@ class Layout:
         return made
 
 
-def keep_layout(layouts: dict[Key, Layout], key: Key, made: SchemeStorage) -> None:
+def keep_layout(layouts: dict[Key, Layout], key: Key, made: Quantized) -> None:
     """Keeps the layout of a tensor, if others can be made like it without its constructor."""
     buffers = [buffer for buffer in made._tensors() if buffer is not None]
     plain = all(type(buffer) is torch.Tensor and buffer.is_contiguous() for buffer in buffers)

@@ -2,7 +2,7 @@
 """Quantized weights from master weights that ranks hold in flat pieces.
 
 The result is that of quantizing the whole weight: ranks share amaxes, and each writes the codes of
-its piece. Where a block reaches beyond the piece, its foreign elements stand at the shared amax, so
+its piece. Where a block reaches beyond the piece, its other elements are set to the shared amax, so
 that the quantizer finds the block's scale by itself.
 """
 
@@ -16,8 +16,12 @@ import torch
 
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._reduction import reduce_max
+from narrowfloat.pytorch._types import Group
 from narrowfloat.pytorch.tensor._scheme_quantizer import SchemeQuantizer
 from narrowfloat.pytorch.tensor._weight import Weight, as_weight
+
+# One buffer of codes, or one for each direction.
+Shard = torch.Tensor | Sequence[torch.Tensor]
 
 
 @dataclass
@@ -34,8 +38,10 @@ class Piece:
         return self.start + self.values.numel()
 
 
-def make_piece(weight: Any, master: torch.Tensor | None, start: int | None, shard: Any) -> Piece:
-    """Errors: ValueError for an offset that is missing, negative or past the end."""
+def make_piece(
+    weight: Weight, master: torch.Tensor | None, start: int | None, shard: Shard
+) -> Piece:
+    """Raises ValueError for an offset that is missing, negative or past the end."""
     if master is None or master.numel() == 0:
         return Piece(weight, torch.empty(0, dtype=weight.dtype), 0, shard)
     size = weight.numel()
@@ -48,12 +54,12 @@ def make_piece(weight: Any, master: torch.Tensor | None, start: int | None, shar
 
 
 def largest(values: torch.Tensor) -> torch.Tensor:
-    """Magnitudes as amaxes see them: NaN counts as nothing."""
+    """Returns magnitudes with NaN replaced by 0, as amaxes count it."""
     return values.abs().nan_to_num(nan=0.0, posinf=torch.inf)
 
 
-def share(locals_: list[torch.Tensor], group: Any) -> list[torch.Tensor]:
-    """The largest over all ranks of each, by one reduction of one buffer."""
+def share(locals_: list[torch.Tensor], group: Group) -> list[torch.Tensor]:
+    """Returns the largest of each tensor over all ranks, by one reduction of one buffer."""
     packed = torch.cat([tensor.reshape(-1) for tensor in locals_])
     reduce_max(packed, group)
     parts = packed.split([tensor.numel() for tensor in locals_])
@@ -61,7 +67,7 @@ def share(locals_: list[torch.Tensor], group: Any) -> list[torch.Tensor]:
 
 
 def write_codes(piece: Piece, own: torch.Tensor | None, codes: torch.Tensor, at: int) -> None:
-    """Codes of the piece to the shard, or to their place in the weight's buffer."""
+    """Writes the codes of the piece to the shard, or to their place in the weight's buffer."""
     if piece.shard is not None:
         piece.shard.view(-1)[: codes.numel()].copy_(codes)
     elif own is not None:
@@ -72,7 +78,7 @@ def write_codes(piece: Piece, own: torch.Tensor | None, codes: torch.Tensor, at:
 
 
 def write_float8(piece: Piece, codes: torch.Tensor) -> None:
-    """Codes of the piece; those of a weight that has only its transpose are scattered."""
+    """Writes the codes of the piece; scatters them in a weight that has only its transpose."""
     weight = piece.weight
     if weight._data is not None or piece.shard is not None:
         write_codes(piece, weight._data, codes, piece.start)
@@ -86,7 +92,7 @@ def cast_float8(piece: Piece, scale: torch.Tensor | None, amax: torch.Tensor | N
     """Casts the piece with a given scale or the shared amax."""
     weight, quantizer = piece.weight, piece.weight._quantizer
     spec = _native.make_spec(quantizer._scheme(), True, False, quantizer._options())
-    # Without a piece of its own a rank still learns the scale.
+    # A rank without a piece still computes the scale.
     values = piece.values if piece.values.numel() else torch.zeros(1, dtype=weight.dtype)
     codes = torch.empty(values.numel(), dtype=torch.uint8)
     measured = quantizer.amax if scale is not None else None
@@ -96,7 +102,7 @@ def cast_float8(piece: Piece, scale: torch.Tensor | None, amax: torch.Tensor | N
         write_float8(piece, codes)
 
 
-def quantize_delayed(pieces: list[Piece], group: Any) -> None:
+def quantize_delayed(pieces: list[Piece], group: Group) -> None:
     for piece in pieces:
         cast_float8(piece, piece.weight._quantizer.scale, None)
     amaxes = [piece.weight._quantizer.amax for piece in pieces]
@@ -104,7 +110,7 @@ def quantize_delayed(pieces: list[Piece], group: Any) -> None:
         amax.copy_(shared)
 
 
-def quantize_current(pieces: list[Piece], group: Any) -> None:
+def quantize_current(pieces: list[Piece], group: Group) -> None:
     amaxes = []
     for piece in pieces:
         amax = torch.zeros(1, dtype=torch.float32)
@@ -119,14 +125,14 @@ def quantize_current(pieces: list[Piece], group: Any) -> None:
 
 
 def block_amaxes(values: torch.Tensor, rows: int, cols: int) -> torch.Tensor:
-    """The largest magnitude of each block of a matrix, short ones at the ends included."""
+    """Returns the largest magnitude of each block of a matrix, short ones at the ends included."""
     height, width = values.shape
     padded = torch.nn.functional.pad(values, (0, -width % cols, 0, -height % rows))
     return padded.view(padded.shape[0] // rows, rows, -1, cols).amax(dim=(1, 3))
 
 
 def on_blocks(piece: Piece, rows: int, cols: int, amaxes: torch.Tensor) -> torch.Tensor:
-    """The weight's values where the piece has them, the block's amax where it does not."""
+    """Returns the weight's values where the piece has them, the block's amax where it does not."""
     height, width = piece.weight.shape
     whole = amaxes.repeat_interleave(rows, 0).repeat_interleave(cols, 1)[:height, :width]
     whole = whole.to(piece.weight.dtype).contiguous()
@@ -137,14 +143,16 @@ def on_blocks(piece: Piece, rows: int, cols: int, amaxes: torch.Tensor) -> torch
 def amaxes_of_part(
     values: torch.Tensor, start: int, shape: tuple[int, int], rows: int, cols: int
 ) -> torch.Tensor:
-    """Amaxes of what a flat part of a matrix has of each block; zero where it has nothing."""
+    """Returns the amax of each block over a flat part of a matrix; zero for a block outside of
+    it.
+    """
     whole = values.new_zeros(shape[0] * shape[1])
     whole[start : start + values.numel()] = largest(values)
     return block_amaxes(whole.view(shape), rows, cols)
 
 
 def local_amaxes(piece: Piece, rows: int, cols: int, dtype: torch.dtype) -> torch.Tensor:
-    """Amaxes of what the piece has; zero where it has nothing."""
+    """Returns the amax of each block over the piece; zero for a block outside of it."""
     shape = tuple(piece.weight.shape)
     return amaxes_of_part(piece.values, piece.start, shape, rows, cols).to(dtype)
 
@@ -158,15 +166,17 @@ class Direction(NamedTuple):
     cols: int
 
 
-def quantize_directions(directions: list[Direction], group: Any, dtype: torch.dtype) -> None:
-    """Scales of all blocks and codes of the pieces, after one reduction of all amaxes."""
+def quantize_directions(directions: list[Direction], group: Group, dtype: torch.dtype) -> None:
+    """Writes the scales of all blocks and the codes of the pieces, after one reduction of all
+    amaxes.
+    """
     local = [local_amaxes(d.piece, d.rows, d.cols, dtype) for d in directions]
     for direction, amaxes in zip(directions, share(local, group), strict=True):
         quantize_direction(direction, amaxes)
 
 
 def quantize_direction(direction: Direction, amaxes: torch.Tensor) -> None:
-    """The scales of all blocks, by the amaxes, and the codes of the piece."""
+    """Writes the scales of all blocks, computed from the amaxes, and the codes of the piece."""
     piece, name = direction.piece, direction.name
     weight = piece.weight
     quantizer: SchemeQuantizer = weight._quantizer.copy()
@@ -186,13 +196,13 @@ def quantize_direction(direction: Direction, amaxes: torch.Tensor) -> None:
     write_codes(own, getattr(weight, f"_{name}_data"), codes[begin:end], begin)
 
 
-def quantize_tiles(pieces: list[Piece], group: Any) -> None:
+def quantize_tiles(pieces: list[Piece], group: Group) -> None:
     block = pieces[0].weight._spec().block_length
     rows = [Direction(piece, "rowwise", block, block) for piece in pieces]
     quantize_directions(rows, group, torch.float32)
 
 
-def quantize_mxfp8(pieces: list[Piece], group: Any) -> None:
+def quantize_mxfp8(pieces: list[Piece], group: Group) -> None:
     block = pieces[0].weight._spec().block_length
     tiles = pieces[0].weight._quantizer.with_2d_quantization
     shapes = {"rowwise": (1, block), "columnwise": (block, 1)}
@@ -206,7 +216,7 @@ def quantize_mxfp8(pieces: list[Piece], group: Any) -> None:
         quantize_directions(directions, group, pieces[0].weight.dtype)
 
 
-def quantize_identity(pieces: list[Piece], group: Any) -> None:
+def quantize_identity(pieces: list[Piece], group: Group) -> None:
     for piece in pieces:
         if piece.values.numel():
             values = piece.values.to(piece.weight._hp_data.dtype)
@@ -216,7 +226,7 @@ def quantize_identity(pieces: list[Piece], group: Any) -> None:
 # Which weights go which way.
 
 
-def check_matrix(weight: Any) -> None:
+def check_matrix(weight: Weight) -> None:
     if weight.dim() != 2:
         raise ValueError(
             f"quantize_master_weights: {type(weight).__name__} weights are matrices, got "
@@ -233,7 +243,7 @@ class TileWeight(Weight):
     RAW_FIELD = "_rowwise_data"
 
     def _has_tiles(self) -> bool:
-        """Whether blocks are square tiles."""
+        """Returns whether blocks are square tiles."""
         raise NotImplementedError
 
     def _drop_derived(self) -> None:
@@ -272,7 +282,7 @@ def quantize_pieces(
     model_weights: Sequence[Any],
     master_weights: Sequence[torch.Tensor | None],
     start_offsets: Sequence[int | None],
-    group: Any,
+    group: Group,
     shards: Sequence[Any],
 ) -> None:
     """Checks everything, then quantizes bucket by bucket, in an order that all ranks share."""

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._dispatch import implements
+from narrowfloat.pytorch._types import RowResult
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
 from narrowfloat.pytorch.tensor.storage._scheme_storage import content_of
@@ -18,17 +20,17 @@ aten = torch.ops.aten
 
 
 def contiguous_strides(shape: torch.Size) -> tuple[int, ...]:
-    """Strides of a dense tensor of `shape`."""
+    """Returns the strides of a dense tensor of `shape`."""
     return torch.empty(shape, device="meta").stride()
 
 
 def is_identity_stride(
     tensor: torch.Tensor,
-    size: Any,
-    stride: Any,
+    size: Sequence[int],
+    stride: Sequence[int],
     storage_offset: int | None,
 ) -> bool:
-    """Whether as_strided() with these arguments asks for the tensor as it is."""
+    """Returns whether as_strided() with these arguments asks for the tensor as it is."""
     return (
         tuple(size) == tuple(tensor.shape)
         and tuple(stride) == contiguous_strides(tensor.shape)
@@ -39,14 +41,14 @@ def is_identity_stride(
 def normalize_slice(
     length: int, start: int | None, end: int | None, step: int
 ) -> tuple[int, int, int]:
-    """start, stop and step of a slice of `length` items, as torch understands them."""
+    """Returns start, stop and step of a slice of `length` items, as torch understands them."""
     return slice(start, end, step).indices(length)
 
 
 def is_full_slice(
     tensor: torch.Tensor, dim: int, start: int | None, end: int | None, step: int
 ) -> bool:
-    """Whether a slice takes everything."""
+    """Returns whether a slice takes everything."""
     length = tensor.shape[dim]
     return normalize_slice(length, start, end, step) == (0, length, 1)
 
@@ -54,7 +56,7 @@ def is_full_slice(
 def row_shard(
     tensor: torch.Tensor, size: list[int], stride: list[int], offset: int
 ) -> tuple[int, int] | None:
-    """First and last row, if the arguments ask for whole rows in a piece."""
+    """Returns the first and last row, if the arguments ask for whole rows in a piece."""
     shape = tensor.shape
     dense = contiguous_strides(shape)
     if len(size) != len(shape) or len(shape) < 2 or tuple(size[1:]) != tuple(shape[1:]):
@@ -103,7 +105,7 @@ def _to_copy(
     pin_memory: bool | None = None,
     non_blocking: bool = False,
     memory_format: torch.memory_format | None = None,
-) -> Any:
+) -> RowResult:
     if dtype is not None and dtype != tensor.dtype:
         return NotImplemented
     target = tensor.device if device is None else torch.device(device)
@@ -119,20 +121,20 @@ def _to_copy(
 
 
 def plain_source(dst: QuantizedTensor, src: torch.Tensor) -> torch.Tensor:
-    """`src` as copy_() means it: of the shape of `dst`, of a type that can be quantized."""
+    """Returns `src` as copy_() means it: of the shape of `dst`, of a type that can be quantized."""
     if src.shape != dst.shape:
         src = src.expand(dst.shape)
     return src if src.dtype in _native.FLOAT_DTYPES else src.to(dst.dtype)
 
 
-def of_one_family(dst: Any, src: Any) -> bool:
+def of_one_family(dst: object, src: object) -> bool:
     """Returns whether both are quantized tensors with the same fields."""
     family = getattr(dst, "FAMILY", None)
     return family is not None and family is getattr(src, "FAMILY", None)
 
 
-def copies_raw(dst: SchemeTensor, src: Any) -> bool:
-    """Whether every byte of `dst` has its counterpart in `src`."""
+def copies_raw(dst: SchemeTensor, src: SchemeTensor) -> bool:
+    """Returns whether every byte of `dst` has its counterpart in `src`."""
     if not of_one_family(dst, src):
         return False
     settings = all(
@@ -143,10 +145,11 @@ def copies_raw(dst: SchemeTensor, src: Any) -> bool:
 
 
 @implements(aten.copy_.default, QuantizedTensor)
-def _copy(dst: Any, src: Any, non_blocking: bool = False) -> torch.Tensor:
+def _copy(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     if not isinstance(dst, QuantizedTensor):
         known = dst.dtype if dst.dtype in _native.FLOAT_DTYPES else torch.float32
-        return dst.copy_(src._decode(known), non_blocking)
+        quantized: Any = src
+        return dst.copy_(quantized._decode(known), non_blocking)
     if isinstance(src, QuantizedTensor):
         src = src._plain()
     dst.quantize_(plain_source(dst, src))
@@ -154,7 +157,9 @@ def _copy(dst: Any, src: Any, non_blocking: bool = False) -> torch.Tensor:
 
 
 @implements(aten.copy_.default, SchemeTensor)
-def _copy_scheme(dst: Any, src: Any, non_blocking: bool = False) -> torch.Tensor:
+def _copy_scheme(dst: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    if not isinstance(dst, SchemeTensor) or not isinstance(src, SchemeTensor):
+        return _copy(dst, src, non_blocking)
     if not copies_raw(dst, src):
         return _copy(dst, src, non_blocking)
     require_fresh(src)
@@ -195,7 +200,7 @@ def zero_buffers(tensor: SchemeTensor) -> None:
 def empty_buffers(
     tensor: SchemeTensor, device: torch.device | None, pin_memory: bool | None
 ) -> dict[str, torch.Tensor | None]:
-    """Constructor arguments of buffers like those of `tensor`, not initialised."""
+    """Returns constructor arguments of buffers like those of `tensor`, not initialised."""
     return {
         buffer.keyword: None
         if old is None
@@ -231,12 +236,12 @@ def _new_empty(
     layout: torch.layout | None = None,
     device: torch.device | None = None,
     pin_memory: bool | None = None,
-) -> Any:
+) -> QuantizedTensor:
     if tensor._quantizer is None and not tensor.HAS_DEFAULT_QUANTIZER:
         raise RuntimeError(
             f"new_empty: {type(tensor).__name__} has no quantizer to build another tensor with"
         )
-    quantizer = tensor._get_quantizer().copy()
+    quantizer: Any = tensor._get_quantizer().copy()
     quantizer.internal = False
     return quantizer.make_empty(
         size,
@@ -253,7 +258,7 @@ def _is_pinned(tensor: SchemeTensor, device: torch.device | None = None) -> bool
 
 
 @implements(aten.record_stream.default, SchemeTensor)
-def _record_stream(tensor: SchemeTensor, stream: Any) -> None:
+def _record_stream(tensor: SchemeTensor, stream: torch.Stream) -> None:
     for buffer in tensor._tensors():
         if buffer is not None:
             buffer.record_stream(stream)
@@ -266,7 +271,7 @@ def _slice(
     start: int | None = None,
     end: int | None = None,
     step: int = 1,
-) -> Any:
+) -> RowResult:
     if is_full_slice(tensor, dim, start, end, step):
         return type(tensor).make_like(tensor)
     return NotImplemented
@@ -275,7 +280,7 @@ def _slice(
 @implements(aten.as_strided.default, SchemeTensor)
 def _as_strided(
     tensor: SchemeTensor, size: list[int], stride: list[int], storage_offset: int | None = None
-) -> Any:
+) -> RowResult:
     if is_identity_stride(tensor, size, stride, storage_offset):
         return type(tensor).make_like(tensor)
     return NotImplemented

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 
@@ -13,17 +13,21 @@ from narrowfloat import _core
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._plans import has_symbols, numbers
 from narrowfloat.pytorch._read_only import unwrapped
+from narrowfloat.pytorch._types import Device, Quantized
 from narrowfloat.pytorch._values import constant_of_graphs, never_traced
 from narrowfloat.pytorch.constants import DType
-from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer, TensorT_co
 from narrowfloat.pytorch.tensor._layouts import keep_layout
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage, content_of
 from narrowfloat.pytorch.tensor.storage._stale import StaleCodes
 from narrowfloat.pytorch.utils import is_non_tn_fp8_gemm_supported
 
+if TYPE_CHECKING:
+    from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import GroupedTensorStorage
+
 
 def check_whole_blocks(quantizer: str, scheme: str, shape: tuple[int, ...]) -> None:
-    """Errors: ValueError unless rows and columns are multiples of the scheme's block."""
+    """Raises ValueError unless rows and columns are multiples of the scheme's block."""
     try:
         _check_whole_blocks(quantizer, scheme, shape)
     except TypeError:  # symbols have no hash
@@ -53,7 +57,7 @@ def require_fitting(tensor: str, largest: float, limit: float) -> None:
 
 
 def source_tensor(src: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """`src` as a plain tensor on `device`."""
+    """Returns `src` as a plain tensor on `device`."""
     src = src._decode() if isinstance(src, QuantizedTensorStorage) else unwrapped(src)
     return src if src.device == device else src.to(device)
 
@@ -66,7 +70,7 @@ def _planned(quantizer: SchemeQuantizer, shape: tuple[int, ...]) -> _native.Plan
     return _native.plan_fields(quantizer._spec(), shape, quantizer.STORAGE._role_names)
 
 
-class SchemeQuantizer(Quantizer):
+class SchemeQuantizer(Quantizer[TensorT_co]):
     """Allocates and fills the buffers of a scheme. A family names the scheme and its options."""
 
     QUANTIZES_OUTPUTS = True
@@ -77,22 +81,22 @@ class SchemeQuantizer(Quantizer):
     # What a family answers.
 
     def _scheme(self) -> str:
-        """Name of the scheme."""
+        """Returns the name of the scheme."""
         raise NotImplementedError
 
     def _options(self) -> tuple[tuple[str, Any], ...]:
-        """The options that the verb takes beside the directions."""
+        """Returns the options that the verb takes beside the directions."""
         return ()
 
     def _settings(self) -> dict[str, Any]:
-        """Constructor arguments of the tensor's fields that hold no buffer."""
+        """Returns constructor arguments of the tensor's fields that hold no buffer."""
         raise NotImplementedError
 
     def _check_shape(self, shape: tuple[int, ...]) -> None:
-        """Errors: ValueError for a shape that the format does not take."""
+        """Raises ValueError for a shape that the format does not take."""
 
-    def _check_destination(self, dst: Any, bare: bool = False) -> None:
-        """Errors: as the family has them, unless `dst` is a tensor of the family.
+    def _check_destination(self, dst: object, bare: bool = False) -> None:
+        """Raises the family's error unless `dst` is a tensor of the family.
 
         bare: a storage will do.
         """
@@ -102,13 +106,15 @@ class SchemeQuantizer(Quantizer):
         )
 
     def _reads_any_layout(self) -> bool:
-        """Whether products read per-tensor codes in any layout, so that no transpose is kept."""
+        """Returns whether products read per-tensor codes in any layout, so that no transpose is
+        kept.
+        """
         return is_non_tn_fp8_gemm_supported()
 
     # Specs and plans.
 
     def _directions(self) -> tuple[bool, bool]:
-        """Which codes to make."""
+        """Returns which codes to make."""
         return self.rowwise_usage, self.columnwise_usage
 
     def _spec(self) -> _core.QuantSpec:
@@ -121,21 +127,21 @@ class SchemeQuantizer(Quantizer):
         return _native.plan(self._spec(), shape)
 
     def _buffer_specs(self, shape: Iterable[int]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-        """dtype and shape of each of the tensor's fields that hold a buffer."""
+        """Returns dtype and shape of each of the tensor's fields that hold a buffer."""
         return {name: (dtype, size) for name, dtype, size in _planned(self, tuple(shape))}
 
     def _check_group(self) -> None:
-        """Any shape goes into a group."""
+        """Does nothing: any shape may be in a group."""
 
-    def _group_state(self, count: int, device: Any) -> dict[str, torch.Tensor]:
+    def _group_state(self, count: int, device: Device) -> dict[str, torch.Tensor]:
         """Returns constructor arguments of a group that no member has: one element for each."""
         return {}
 
-    def _make_group(self, cls: type, *args: Any, **fields: Any) -> Any:
+    def _make_group(self, cls: type, *args: Any, **fields: Any) -> GroupedTensorStorage:
         """Returns a group, whose class is `cls` or stands for it."""
         return cls(*args, **fields)
 
-    def _make_member(self, *args: Any) -> Any:
+    def _make_member(self, *args: Any) -> Quantized:
         """Returns a member of a group over buffers of it; takes what _assemble() takes."""
         return self._assemble(*args)
 
@@ -144,7 +150,9 @@ class SchemeQuantizer(Quantizer):
     def inner_tensor_specs(
         self, shape: Iterable[int]
     ) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Shape and dtype of the inner tensors in the order of flattening; no data made."""
+        """Returns the shape and dtype of the inner tensors in the order of flattening; no data
+        made.
+        """
         specs = self._buffer_specs(shape)
         return {
             name: (specs[name][1], specs[name][0])
@@ -153,7 +161,7 @@ class SchemeQuantizer(Quantizer):
         }
 
     def storage_metadata(self, dtype: torch.dtype) -> dict[str, Any]:
-        """The tensor's constructor arguments that are no buffers."""
+        """Returns the tensor's constructor arguments that are no buffers."""
         return {**self._settings(), "quantizer": self, "fake_dtype": dtype}
 
     def alloc_tensors(
@@ -163,7 +171,7 @@ class SchemeQuantizer(Quantizer):
         device: torch.device | str | None = None,
         pin_memory: bool = False,
     ) -> dict[str, torch.Tensor]:
-        """The inner tensors by name, not initialised."""
+        """Returns the inner tensors by name, not initialised."""
         return {
             name: torch.empty(size, dtype=dtype, device=device, pin_memory=pin_memory)
             for name, (dtype, size) in self._buffer_specs(shape).items()
@@ -172,7 +180,7 @@ class SchemeQuantizer(Quantizer):
     def create_metadata(
         self, shape: Iterable[int], dtype: torch.dtype, requires_grad: bool = False
     ) -> dict[str, Any]:
-        """The context of __tensor_flatten__ that a tensor of this quantizer has."""
+        """Returns the context of __tensor_flatten__ that a tensor of this quantizer has."""
         return {
             "cls": self.STORAGE if self.internal else self.TENSOR,
             "is_tensor": not self.internal,
@@ -188,8 +196,8 @@ class SchemeQuantizer(Quantizer):
         device: torch.device | str | None = None,
         requires_grad: bool = False,
         pin_memory: bool = False,
-    ) -> Any:
-        """Errors: ValueError for a shape that the format does not take."""
+    ) -> TensorT_co:
+        """Raises ValueError for a shape that the format does not take."""
         device = torch.get_default_device() if device is None else torch.device(device)
         shape = torch.Size(shape)
         tensors = self.alloc_tensors(shape, device=device, pin_memory=pin_memory)
@@ -202,19 +210,21 @@ class SchemeQuantizer(Quantizer):
         tensors: dict[str, torch.Tensor],
         device: torch.device,
         requires_grad: bool = False,
-    ) -> Any:
+    ) -> TensorT_co:
         fields = self.storage_metadata(dtype)
         for buffer in self.STORAGE.BUFFERS:
             fields[buffer.keyword] = tensors.get(buffer.name)
+        made: Any
         if self.internal:
-            return self.STORAGE(**fields)
-        return self.TENSOR(
-            shape=shape, dtype=dtype, device=device, requires_grad=requires_grad, **fields
-        )
+            made = self.STORAGE(**fields)
+        else:
+            outer = {"shape": shape, "dtype": dtype, "device": device}
+            made = self.TENSOR(**outer, requires_grad=requires_grad, **fields)
+        return made
 
     # Quantizing.
 
-    def quantize_impl(self, tensor: torch.Tensor) -> Any:
+    def quantize_impl(self, tensor: torch.Tensor) -> TensorT_co:
         if _native.in_memory(tensor) and tensor.is_cpu:
             out = self._new_for(tensor)
         else:
@@ -227,7 +237,7 @@ class SchemeQuantizer(Quantizer):
             self._fill_nothing(tensor, out)
         return out
 
-    def _new_for(self, tensor: torch.Tensor) -> Any:
+    def _new_for(self, tensor: torch.Tensor) -> TensorT_co:
         """Returns a tensor for the codes of `tensor`, by what an earlier call found out.
 
         Errors: as _check_quantize().
@@ -245,7 +255,7 @@ class SchemeQuantizer(Quantizer):
         return made
 
     @never_traced
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         # A copy may have the same layouts: they are left behind, not emptied.
         self.__dict__.pop("_layouts", None)
         self._write_field(name, value)
@@ -255,8 +265,8 @@ class SchemeQuantizer(Quantizer):
         state.pop("_layouts", None)
         return state
 
-    def _fill_nothing(self, src: torch.Tensor, dst: SchemeStorage) -> None:
-        """Takes part in the reduction of amaxes, for an empty shard, and takes what comes of it."""
+    def _fill_nothing(self, src: torch.Tensor, dst: Quantized) -> None:
+        """Takes part in the reduction of amaxes with an empty shard, and stores the result."""
         if not getattr(self, "with_amax_reduction", False):
             return
         rows = max(self._spec().block_length, 1)
@@ -270,22 +280,27 @@ class SchemeQuantizer(Quantizer):
     def update_quantized(
         self,
         src: torch.Tensor,
-        dst: Any,
+        dst: Quantized,
         *,
         noop_flag: torch.Tensor | None = None,
-    ) -> Any:
-        """Errors: as the family has them for `dst`; ValueError if the shapes differ."""
+    ) -> Quantized:
+        """Quantizes `src` into `dst` and returns `dst`.
+
+        Errors: the family's for `dst`; ValueError if the shapes differ.
+        """
         self._check_destination(dst)
         return self._update(src, dst, noop_flag)
 
     def update_storage(
-        self, src: torch.Tensor, dst: SchemeStorage, *, noop_flag: torch.Tensor | None = None
-    ) -> SchemeStorage:
-        """update_quantized() for bare storages too."""
+        self, src: torch.Tensor, dst: Quantized, *, noop_flag: torch.Tensor | None = None
+    ) -> Quantized:
+        """Does what update_quantized() does, for bare storages too."""
         self._check_destination(dst, bare=True)
         return self._update(src, dst, noop_flag)
 
-    def _update(self, src: torch.Tensor, dst: Any, noop_flag: torch.Tensor | None) -> Any:
+    def _update(
+        self, src: torch.Tensor, dst: Quantized, noop_flag: torch.Tensor | None
+    ) -> Quantized:
         if type(src) is not torch.Tensor or src.device != dst.device:
             src = source_tensor(src, dst.device)
         part = dst._cut is not None
@@ -302,18 +317,18 @@ class SchemeQuantizer(Quantizer):
             dst._after_write()
         return dst
 
-    def _check_source(self, src: torch.Tensor, dst: Any, part: bool) -> None:
-        """Errors: ValueError if `src` cannot be quantized into `dst`; as the family has them."""
+    def _check_source(self, src: torch.Tensor, dst: Quantized, part: bool) -> None:
+        """Raises ValueError if `src` cannot be quantized into `dst`, or the family's error."""
         if src.shape != dst.shape:
             self._check_same_matrix(src.shape, dst.shape)
         if not part:
             self._check_quantize(src)
 
-    def _check_update(self, src: torch.Tensor, dst: Any) -> None:
+    def _check_update(self, src: torch.Tensor, dst: Quantized) -> None:
         self._check_destination(dst)
         self._check_source(src, dst, dst._cut is not None)
 
-    def _write_part(self, src: torch.Tensor, dst: Any, noop: torch.Tensor | None) -> None:
+    def _write_part(self, src: torch.Tensor, dst: Quantized, noop: torch.Tensor | None) -> None:
         """Quantizes into a part of another tensor: the directions that are there, and no other.
 
         A part need not have a shape that the quantizer makes: its ends are on blocks' boundaries.
@@ -330,7 +345,7 @@ class SchemeQuantizer(Quantizer):
             if mine is not None and buffer.name not in dst._shared_names():
                 mine.copy_(content_of(fresh.__dict__[buffer.name], mine.shape))
 
-    def _of_part(self, dst: Any) -> SchemeQuantizer:
+    def _of_part(self, dst: Quantized) -> Self:
         """This quantizer for the directions of a part. Errors: ValueError for another format."""
         quantizer = self.copy()
         quantizer.optimize_for_gemm = dst._has_swizzled_scales()
@@ -344,13 +359,11 @@ class SchemeQuantizer(Quantizer):
                 )
         return quantizer
 
-    def _fill_part(
-        self, src: torch.Tensor, fresh: SchemeStorage, noop: torch.Tensor | None
-    ) -> None:
+    def _fill_part(self, src: torch.Tensor, fresh: Quantized, noop: torch.Tensor | None) -> None:
         """Fills a copy of a part; what it shares with the rest stays as it is."""
         self._fill(src, fresh, noop)
 
-    def _run(self, src: torch.Tensor, dst: Any, noop: torch.Tensor | None) -> None:
+    def _run(self, src: torch.Tensor, dst: Quantized, noop: torch.Tensor | None) -> None:
         self._fit(dst)
         try:
             self._fill(src, dst, noop)
@@ -361,15 +374,15 @@ class SchemeQuantizer(Quantizer):
             self._fill_beside(src, dst, noop, loose)
         self._label(dst)
 
-    def _loose_buffers(self, dst: SchemeStorage) -> dict[str, torch.Tensor]:
-        """Buffers with holes, which verbs do not write."""
+    def _loose_buffers(self, dst: Quantized) -> dict[str, torch.Tensor]:
+        """Returns the buffers with holes, which verbs do not write."""
         named = {buffer.name: dst.__dict__[buffer.name] for buffer in self.STORAGE.BUFFERS}
         return {n: t for n, t in named.items() if t is not None and not t.is_contiguous()}
 
     def _fill_beside(
         self,
         src: torch.Tensor,
-        dst: SchemeStorage,
+        dst: Quantized,
         noop: torch.Tensor | None,
         loose: dict[str, torch.Tensor],
     ) -> None:
@@ -384,18 +397,18 @@ class SchemeQuantizer(Quantizer):
                 setattr(dst, name, tensor)
 
     def _check_quantize(self, tensor: torch.Tensor) -> None:
-        """Errors: as the family has them, for a combination of options or a shape."""
+        """Raises the family's error for a combination of options or for a shape."""
         self._check_shape(tensor.shape)
 
     def _check_same_matrix(self, src: torch.Size, dst: torch.Size) -> None:
         if _native.flatten_shape(tuple(src)) != _native.flatten_shape(tuple(dst)):
             raise ValueError(f"quantize: the output has shape {tuple(dst)}, the input {tuple(src)}")
 
-    def _with_group_of(self, dst: Any) -> SchemeQuantizer:
+    def _with_group_of(self, dst: Quantized) -> Self:
         """This quantizer, or a copy that reduces over the group that `dst` carries."""
         return self
 
-    def _fit(self, dst: SchemeStorage) -> None:
+    def _fit(self, dst: Quantized) -> None:
         """Gives `dst` the buffers that this quantizer fills and takes those it does not."""
         if (dst._has_rowwise(), dst._has_columnwise()) == self._directions():
             return
@@ -408,10 +421,10 @@ class SchemeQuantizer(Quantizer):
                 dtype, shape = specs[buffer.name]
                 setattr(dst, buffer.name, torch.empty(shape, dtype=dtype, device=device))
 
-    def _fill(self, src: torch.Tensor, dst: SchemeStorage, noop: torch.Tensor | None) -> None:
+    def _fill(self, src: torch.Tensor, dst: Quantized, noop: torch.Tensor | None) -> None:
         _native.quantize(self._spec(), src, dst._role_buffers(), noop)
 
-    def _label(self, dst: SchemeStorage) -> None:
+    def _label(self, dst: Quantized) -> None:
         """Writes this quantizer's settings to the fields of what it filled."""
         fields, names = dst.__dict__, self.STORAGE._setting_names
         for keyword, value in self._settings().items():
@@ -425,7 +438,7 @@ class SchemeQuantizer(Quantizer):
 
 
 def scale_shape(spec: _core.QuantSpec, shape: Iterable[int], columnwise: bool) -> tuple[int, ...]:
-    """Shape of the padded scales of one direction of a spec that has both."""
+    """Returns the shape of the padded scales of one direction of a spec that has both."""
     role = "columnwise_scale_inv" if columnwise else "rowwise_scale_inv"
     planned = _native.plan(spec, tuple(shape))
     return next(buffer.shape for buffer in planned if buffer.role == role)

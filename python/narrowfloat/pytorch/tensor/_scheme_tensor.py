@@ -7,7 +7,7 @@ import copy
 import warnings
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, ClassVar, SupportsIndex, cast
+from typing import Any, ClassVar, Self, SupportsIndex, cast
 
 import torch
 
@@ -18,6 +18,7 @@ from narrowfloat.pytorch._autograd import (
     resolve_shape,
 )
 from narrowfloat.pytorch._read_only import read_only_values
+from narrowfloat.pytorch._types import TensorLike
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor, QuantizedTensorStorage
 from narrowfloat.pytorch.tensor._fsdp import ShardedParameter, ShardGroup, is_asked_by_fsdp
 from narrowfloat.pytorch.tensor._weight import Weight
@@ -36,7 +37,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
     # Whether a reshape that the blocks do not allow gives plain values, as a view does.
     RESHAPE_DEQUANTIZES: ClassVar[bool] = True
 
-    # The arguments in a pickle: "buffers", the "element" type and the "modes" stand for fields.
+    # The arguments in a pickle: "buffers", the "element" type and the "modes" expand to fields.
     PAYLOAD: ClassVar[tuple[str, ...]] = (
         "shape",
         "buffers",
@@ -65,7 +66,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         except RuntimeError:  # no codes
             return _native_size(self)
 
-    def size(self, dim: int | None = None) -> Any:
+    def size(self, dim: int | None = None) -> Any:  # noqa: ANN401  # sizes of all dimensions, or of one
         shape = self.shape
         return shape if dim is None else shape[dim]
 
@@ -92,19 +93,18 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         return cast(SchemeTensor, type(self).make_like(self))
 
     def clone(self, *, memory_format: torch.memory_format | None = None) -> SchemeTensor:
-        """A copy of every buffer, still quantized."""
+        """Returns a copy of every buffer, still quantized."""
         self._require_cloneable()
         return _IdentityFunc.apply(self, self._cloned_buffers())
 
     def _require_cloneable(self) -> None:
-        """Errors: as the family has them."""
+        """Raises the family's error for a tensor that cannot be cloned."""
 
     def quantize_(
-        self, tensor: torch.Tensor, *, noop_flag: torch.Tensor | None = None
+        self, tensor: TensorLike, *, noop_flag: torch.Tensor | None = None
     ) -> SchemeTensor:
-        if isinstance(tensor, QuantizedTensorStorage):
-            tensor = tensor._decode()
-        self._get_quantizer().update_quantized(tensor, self, noop_flag=noop_flag)
+        plain = tensor._decode() if isinstance(tensor, QuantizedTensorStorage) else tensor
+        self._get_quantizer().update_quantized(plain, self, noop_flag=noop_flag)
         return self
 
     def _check_write(self, values: torch.Tensor) -> None:
@@ -133,7 +133,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         return self._values_as(wanted)
 
     def _values_as(self, shape: torch.Size) -> torch.Tensor:
-        """The values in another shape, which the blocks do not allow."""
+        """Returns the values in another shape, which the blocks do not allow."""
         origin = f"view gave of a {type(self).__name__}"
         return read_only_values(self.dequantize().view(shape), origin)
 
@@ -149,7 +149,9 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         warnings.warn(f"{reason}; the tensor is dequantized", stacklevel=2)
         return self._values_as(wanted)
 
-    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Any:
+    def contiguous(
+        self, memory_format: torch.memory_format = torch.contiguous_format
+    ) -> SchemeTensor:
         """This tensor: buffers are contiguous. Errors: ValueError for another format."""
         if memory_format not in (torch.contiguous_format, torch.preserve_format):
             raise ValueError(
@@ -160,7 +162,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
             return self
         return self._rebuild_contiguous()
 
-    def _rebuild_contiguous(self) -> Any:
+    def _rebuild_contiguous(self) -> SchemeTensor:
         return _IdentityFunc.apply(
             self,
             {
@@ -173,7 +175,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
     # .data
 
     @property
-    def data(self) -> Any:
+    def data(self) -> SchemeTensor:
         """An alias without a gradient; assigning rebinds or requantizes."""
         return self.detach()
 
@@ -227,7 +229,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         return payload_keywords(cls.PAYLOAD, cls.BUFFERS, cls.SETTINGS)
 
     def _payload(self) -> dict[str, Any]:
-        """Constructor arguments that a pickle keeps."""
+        """Returns constructor arguments that a pickle keeps."""
         fields = {**self.get_metadata(), "dtype": self.dtype, "shape": self.shape}
         for buffer in self.BUFFERS:
             fields[buffer.keyword] = self._standalone_buffer(buffer.name)
@@ -243,14 +245,16 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         return self.RECONSTRUCTOR, arguments
 
     @classmethod
-    def _make_in_reduce_ex(cls, *arguments: Any) -> Any:
+    def _make_in_reduce_ex(cls, *arguments: Any) -> Self:
         """Makes the tensor of a payload. Older payloads name this, and end earlier."""
         return cls(**dict(zip(cls._payload_keywords(), arguments, strict=False)))
 
     def _standalone(self) -> SchemeTensor:
-        """A copy that is no part of another tensor."""
+        """Returns a copy that is no part of another tensor."""
         with torch.no_grad():
-            return self._rebuild(**self._cloned_buffers()).requires_grad_(self.requires_grad)
+            made = self._rebuild(**self._cloned_buffers())
+        made.requires_grad_(self.requires_grad)
+        return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SchemeTensor:
         if id(self) in memo:
@@ -266,6 +270,6 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
         return copied
 
 
-def _make_tensor_in_reduce_ex(cls: type[SchemeTensor], *arguments: Any) -> Any:
+def _make_tensor_in_reduce_ex(cls: type[SchemeTensor], *arguments: Any) -> SchemeTensor:
     """Makes the tensor of a payload that names its class."""
     return cls._make_in_reduce_ex(*arguments)

@@ -4,19 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from narrowfloat.pytorch._dispatch import implements
+from narrowfloat.pytorch._types import RowResult
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 from narrowfloat.pytorch.tensor._fsdp import refuse_replicas_of_values
 from narrowfloat.pytorch.tensor._operators import aten
 
 
 @implements(aten.cat.default, QuantizedTensor)
-def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
-    """Values; DistributedDataParallel joins parameters so before it sends them."""
+def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> RowResult:
+    """Returns the values; DistributedDataParallel joins parameters so before it sends them."""
     for tensor in tensors:
         if isinstance(tensor, QuantizedTensor) and not tensor.HOLDS_VALUES:
             refuse_replicas_of_values(tensor)
@@ -24,7 +24,7 @@ def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
 
 
 @implements(aten.constant_pad_nd.default, QuantizedTensor)
-def _constant_pad(tensor: Any, pad: Sequence[int], value: float = 0) -> Any:
+def _constant_pad(tensor: QuantizedTensor, pad: Sequence[int], value: float = 0) -> RowResult:
     """Zeros below the last row, as ranks add them to short shards; else values."""
     rows = pad[-1] if len(pad) == 2 * tensor.dim() and not any(pad[:-1]) else 0
     if rows <= 0 or value != 0:

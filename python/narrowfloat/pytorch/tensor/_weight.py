@@ -1,22 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What weights over foreign memory and over sharded master copies ask of a family."""
+"""Methods of a family for weights in memory of others and for sharded master copies."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+if TYPE_CHECKING:
+    import torch
 
-class Weight:
-    """The answers of a family that has nothing of its own to say."""
+    from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
+    from narrowfloat.pytorch.tensor._master_weights import Piece
 
-    if TYPE_CHECKING:
-        # What the storage and the tensor bring.
-        def __getattr__(self, name: str) -> Any: ...
+
+if TYPE_CHECKING:
+    _Storage = QuantizedTensorStorage  # the class beside this one
+else:
+    _Storage = object
+
+
+class Weight(_Storage):
+    """The methods of a weight, with the defaults of a family."""
 
     RAW_FIELD: ClassVar[str | None] = None  # the field that moves to foreign memory
     MASTER_IN_HYBRID: ClassVar[bool] = False  # whether a hybrid's child takes pieces of a master
 
-    def _raw_owner(self) -> Any:
+    def _raw_owner(self) -> Weight:
         """Returns the storage whose RAW_FIELD moves.
 
         Errors: NotImplementedError if the family's codes cannot move.
@@ -26,19 +34,19 @@ class Weight:
         return self
 
     def _drop_derived(self) -> None:
-        """Drops, or marks as stale, what was made of the row-wise codes."""
+        """Drops, or marks as stale, the buffers that were derived from the rowwise codes."""
 
     def _restore_derived(self) -> None:
         """Makes what follows from the row-wise codes; a second call is allowed."""
 
-    def _master_pieces(self, piece: Any, master: Any) -> list[Any]:
+    def _master_pieces(self, piece: Piece, master: torch.Tensor | None) -> list[Any]:
         """Returns the pieces that quantizing this one consists of.
 
         Errors: NotImplementedError, ValueError, before anything changes.
         """
         return [piece]
 
-    def _master_route(self, piece: Any) -> tuple[Any, tuple[Any, ...]]:
+    def _master_route(self, piece: Piece) -> tuple[Any, tuple[Any, ...]]:
         """Returns what quantizes a piece, and the options that its bucket must share.
 
         Errors: ValueError, NotImplementedError for a weight that takes no pieces.
@@ -46,7 +54,7 @@ class Weight:
         raise ValueError(f"quantize_master_weights: not available for {type(self).__name__}")
 
 
-def as_weight(verb: str, tensor: Any) -> Weight:
+def as_weight(verb: str, tensor: object) -> Weight:
     """Returns `tensor`. Errors: ValueError unless it is a quantized tensor."""
     if not isinstance(tensor, Weight):
         raise ValueError(f"{verb}: not available for {type(tensor).__name__}")

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-class Float8BlockQuantizer(SchemeQuantizer):
+class Float8BlockQuantizer(SchemeQuantizer["Float8BlockwiseQTensor"]):
     """FP8 with an fp32 scale per block: square tiles (`block_scaling_dim` 2) or runs (1).
 
     fp8_dtype: E4M3 or E5M2, in any spelling that DType.cast() reads.
@@ -78,8 +78,9 @@ class Float8BlockQuantizer(SchemeQuantizer):
     def _settings(self) -> dict[str, Any]:
         return {"fp8_dtype": self.dtype, "is_2D_scaled": self.block_scaling_dim == 2}
 
-    def _check_destination(self, dst: Any, bare: bool = False) -> None:
+    def _check_destination(self, dst: object, bare: bool = False) -> None:
         super()._check_destination(dst, bare)
+        assert isinstance(dst, Float8BlockwiseQTensorStorage)
         if dst._is_2D_scaled != (self.block_scaling_dim == 2):
             raise ValueError(
                 f"Float8BlockQuantizer: block_scaling_dim is {self.block_scaling_dim}, but the "
@@ -87,11 +88,11 @@ class Float8BlockQuantizer(SchemeQuantizer):
             )
 
     def get_scale_shape(self, shape: Iterable[int], columnwise: bool) -> tuple[int, ...]:
-        """Shape of a direction's padded scales."""
+        """Returns the shape of a direction's padded scales."""
         return scale_shape(_native.make_spec(self._scheme(), True, True), shape, columnwise)
 
     def get_columnwise_shape(self, shape: Iterable[int]) -> tuple[int, ...]:
-        """The last dimension first."""
+        """Returns the shape of columnwise codes: the last dimension first."""
         return tuple(to_columnwise(tuple(shape)))
 
     def is_requantization_safe(self) -> bool:
@@ -112,7 +113,10 @@ Float8BlockQuantizer.register_value_class(
 class Float8BlockwiseQTensor(  # type: ignore[override]  # device: a field in PyTorch's stub
     Float8BlockwiseQTensorStorage, TileWeight, SchemeTensor
 ):
-    """A tensor of FP8 codes under an fp32 scale per block."""
+    """A tensor of FP8 codes under an fp32 scale per block.
+
+    Its arguments are those of Float8BlockwiseQTensorStorage and of QuantizedTensor.
+    """
 
     PAYLOAD = (*SchemeTensor.PAYLOAD, "data_format")  # of older versions, None now
 

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterable
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -15,6 +15,7 @@ from narrowfloat.common import recipe
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
 from narrowfloat.pytorch._reduction import reduce_max
+from narrowfloat.pytorch._types import Device, Group, Quantized
 from narrowfloat.pytorch.constants import DType, DTypeSpelling, TE_DType_To_Torch
 from narrowfloat.pytorch.tensor._families import register_family
 from narrowfloat.pytorch.tensor._master_weights import quantize_current, quantize_delayed
@@ -24,13 +25,15 @@ from narrowfloat.pytorch.tensor._scheme_quantizer import (
     source_tensor,
 )
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
-from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 from narrowfloat.pytorch.tensor.storage.float8_tensor_storage import (
     Float8TensorStorage,
     _FromFloat8Func,
     float8_scheme,
     to_columnwise,
 )
+
+if TYPE_CHECKING:
+    from narrowfloat.pytorch.tensor._master_weights import Piece
 
 __all__ = [
     "Float8CurrentScalingQuantizer",
@@ -43,7 +46,7 @@ __all__ = [
 ]
 
 
-class _Float8QuantizerBase(SchemeQuantizer):
+class _Float8QuantizerBase(SchemeQuantizer["Float8Tensor"]):
     """Common part of the two quantizers of per-tensor FP8."""
 
     def _scheme(self) -> str:
@@ -57,7 +60,7 @@ class _Float8QuantizerBase(SchemeQuantizer):
             return self.rowwise_usage or self.columnwise_usage, False
         return self.rowwise_usage, self.columnwise_usage
 
-    def _check_destination(self, dst: Any, bare: bool = False) -> None:
+    def _check_destination(self, dst: object, bare: bool = False) -> None:
         if not isinstance(dst, self.STORAGE):
             raise ValueError(
                 f"{type(self).__name__} can only update Float8Tensor, got {type(dst).__name__}"
@@ -74,7 +77,9 @@ class _Float8QuantizerBase(SchemeQuantizer):
             )
         raise ValueError("quantize: the quantizer has neither rowwise nor columnwise usage")
 
-    def _update(self, src: torch.Tensor, dst: Any, noop_flag: torch.Tensor | None) -> Any:
+    def _update(
+        self, src: torch.Tensor, dst: Quantized, noop_flag: torch.Tensor | None
+    ) -> Quantized:
         # Members of a group may have the transpose alone.
         if self.rowwise_usage or getattr(dst, "_of_group", None) is None:
             return super()._update(src, dst, noop_flag)
@@ -83,12 +88,12 @@ class _Float8QuantizerBase(SchemeQuantizer):
             self._run(src, dst, noop_flag)
         return dst
 
-    def _fit(self, dst: Any) -> None:
+    def _fit(self, dst: Quantized) -> None:
         data, transpose = dst._data, dst._transpose
         if (data is not None, transpose is not None) != self._directions():
             super()._fit(dst)
 
-    def _fill_part(self, src: torch.Tensor, fresh: Any, noop: torch.Tensor | None) -> None:
+    def _fill_part(self, src: torch.Tensor, fresh: Quantized, noop: torch.Tensor | None) -> None:
         """Casts a part under the scale of the whole.
 
         Errors: ValueError for magnitudes that would saturate.
@@ -104,17 +109,17 @@ class _Float8QuantizerBase(SchemeQuantizer):
         self._cast(src, fresh, noop, self._scale_of(scale_inv), self._measured(amax))
 
     def _scale_of(self, scale_inv: torch.Tensor) -> torch.Tensor:
-        """The scale that a tensor was cast with, from what it keeps of it."""
+        """Returns the scale that a tensor was cast with, computed from the stored scale_inv."""
         return scale_inv.reciprocal()
 
     def _measured(self, amax: torch.Tensor) -> torch.Tensor:
-        """Where the largest magnitude of a part is noted."""
+        """Returns the tensor that stores the amax of a part."""
         return amax
 
     def _cast(
         self,
         src: torch.Tensor,
-        dst: SchemeStorage,
+        dst: Quantized,
         noop: torch.Tensor | None,
         scale: torch.Tensor,
         amax: torch.Tensor,
@@ -125,20 +130,20 @@ class _Float8QuantizerBase(SchemeQuantizer):
         buffers = (data, scale_inv, transpose, scale_inv, None, amax, None)
         _native.quantize(spec, src, buffers, noop, scale=scale)
 
-    def _label(self, dst: Any) -> None:
+    def _label(self, dst: Quantized) -> None:
         dst._fp8_dtype = self.dtype
         dst._transpose_invalid = dst._transpose is None
 
-    def quantize_impl(self, tensor: torch.Tensor) -> Any:
+    def quantize_impl(self, tensor: torch.Tensor) -> Float8Tensor:
         out = super().quantize_impl(tensor)
         self._label(out)
         return out
 
-    def _group_state(self, count: int, device: Any) -> dict[str, torch.Tensor]:
+    def _group_state(self, count: int, device: Device) -> dict[str, torch.Tensor]:
         return {"amax": torch.zeros(count, dtype=torch.float32, device=device)}
 
     def get_columnwise_shape(self, shape: Iterable[int]) -> tuple[int, ...]:
-        """The last dimension first."""
+        """Returns the shape of columnwise codes: the last dimension first."""
         return tuple(to_columnwise(tuple(shape)))
 
     def create_tensor_from_data(
@@ -147,8 +152,8 @@ class _Float8QuantizerBase(SchemeQuantizer):
         fake_dtype: torch.dtype = torch.float32,
         requires_grad: bool = False,
         internal: bool = False,
-    ) -> Any:
-        """A quantized tensor over codes that exist: uint8 or a torch float8 type."""
+    ) -> Float8Tensor | Float8TensorStorage:
+        """Returns a quantized tensor over codes that exist: uint8 or a torch float8 type."""
         assert data.dtype in (torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2), (
             f"create_tensor_from_data: codes are uint8 or float8, got {data.dtype}"
         )
@@ -200,7 +205,7 @@ class Float8Quantizer(_Float8QuantizerBase):
         self.amax = amax
         self.dtype = DType.cast(fp8_dtype)
 
-    def _fill(self, src: torch.Tensor, dst: SchemeStorage, noop: torch.Tensor | None) -> None:
+    def _fill(self, src: torch.Tensor, dst: Quantized, noop: torch.Tensor | None) -> None:
         # Programs that cast under a scale of their own give an amax without elements.
         amax = self.amax
         if not amax.numel():
@@ -254,7 +259,7 @@ class Float8CurrentScalingQuantizer(_Float8QuantizerBase):
         columnwise: bool = True,
         use_existing_amax: bool | None = None,
         with_amax_reduction: bool = False,
-        amax_reduction_group: Any = None,
+        amax_reduction_group: Group = None,
         force_pow_2_scales: bool = False,
         amax_epsilon: float = 0.0,
         scale: torch.Tensor | None = None,
@@ -275,7 +280,7 @@ class Float8CurrentScalingQuantizer(_Float8QuantizerBase):
         self.force_pow_2_scales = force_pow_2_scales
         self.amax_epsilon = amax_epsilon
 
-    def _group_state(self, count: int, device: Any) -> dict[str, torch.Tensor]:
+    def _group_state(self, count: int, device: Device) -> dict[str, torch.Tensor]:
         scale = torch.ones(count, dtype=torch.float32, device=device)
         return {"scale": scale, **super()._group_state(count, device)}
 
@@ -285,7 +290,7 @@ class Float8CurrentScalingQuantizer(_Float8QuantizerBase):
             ("force_pow_2_scales", self.force_pow_2_scales),
         )
 
-    def _with_group_of(self, dst: Any) -> SchemeQuantizer:
+    def _with_group_of(self, dst: Quantized) -> Self:
         group = getattr(dst, "amax_reduction_group", None)
         if group is None:
             return self
@@ -294,7 +299,7 @@ class Float8CurrentScalingQuantizer(_Float8QuantizerBase):
         quantizer.amax_reduction_group = group
         return quantizer
 
-    def _fill(self, src: torch.Tensor, dst: SchemeStorage, noop: torch.Tensor | None) -> None:
+    def _fill(self, src: torch.Tensor, dst: Quantized, noop: torch.Tensor | None) -> None:
         amax = None
         if self.with_amax_reduction:
             amax = torch.empty(1, dtype=torch.float32, device=src.device)
@@ -302,7 +307,7 @@ class Float8CurrentScalingQuantizer(_Float8QuantizerBase):
             reduce_max(amax, self.amax_reduction_group)
         self._fill_given(src, dst, noop, amax)
 
-    def _fill_measured(self, src: torch.Tensor, dst: SchemeStorage, amax: torch.Tensor) -> None:
+    def _fill_measured(self, src: torch.Tensor, dst: Quantized, amax: torch.Tensor) -> None:
         """Fills `dst` under an amax that was measured elsewhere, which is reduced as its own."""
         if self.with_amax_reduction:
             reduce_max(amax, self.amax_reduction_group)
@@ -311,7 +316,7 @@ class Float8CurrentScalingQuantizer(_Float8QuantizerBase):
     def _fill_given(
         self,
         src: torch.Tensor,
-        dst: SchemeStorage,
+        dst: Quantized,
         noop: torch.Tensor | None,
         amax: torch.Tensor | None,
     ) -> None:
@@ -332,7 +337,10 @@ Float8CurrentScalingQuantizer.register_value_class("dtype", "force_pow_2_scales"
 
 
 class Float8Tensor(Float8TensorStorage, SchemeTensor):  # type: ignore[override]  # device: a field in PyTorch's stub
-    """A tensor of FP8 codes under one scale."""
+    """A tensor of FP8 codes under one scale.
+
+    Its arguments are those of Float8TensorStorage and of QuantizedTensor.
+    """
 
     PAYLOAD = (
         "data",
@@ -354,7 +362,7 @@ class Float8Tensor(Float8TensorStorage, SchemeTensor):  # type: ignore[override]
         if not self._reads_any_layout():
             self._create_transpose()
 
-    def _master_route(self, piece: Any) -> tuple[Any, tuple[Any, ...]]:
+    def _master_route(self, piece: Piece) -> tuple[Any, tuple[Any, ...]]:
         if self._data is None and piece.shard is not None:
             raise NotImplementedError(
                 "quantize_master_weights: shards of weights that have only their transpose"
@@ -372,7 +380,7 @@ class Float8Tensor(Float8TensorStorage, SchemeTensor):  # type: ignore[override]
         data: torch.Tensor | None = None,
         data_transpose: torch.Tensor | None = None,
     ) -> Float8Tensor:
-        """An alias of `tensor` with other outer metadata, or over other codes."""
+        """Returns an alias of `tensor` with other outer metadata, or over other codes."""
         alias: Any = super().make_like(
             tensor, shape=shape, dtype=dtype, requires_grad=requires_grad
         )
@@ -392,17 +400,19 @@ class Float8Tensor(Float8TensorStorage, SchemeTensor):  # type: ignore[override]
         data: torch.Tensor | None,
         data_transpose: torch.Tensor | None,
     ) -> Float8Tensor:
-        """A tensor of the class of `tensor` over these codes, under the same scale."""
+        """Returns a tensor of the class of `tensor` over these codes, under the same scale."""
         fields = tensor.get_metadata()
         fields.update(data=data, data_transpose=data_transpose)
         return type(tensor)(shape=shape, dtype=tensor.dtype, **fields)
 
-    def _rebind(self, tensor: Any) -> None:
+    def _rebind(self, tensor: SchemeTensor) -> None:
         super()._rebind(tensor)
         self._transpose_invalid = tensor._transpose_invalid
 
-    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Any:
-        """This tensor, or one over copies of both buffers that lie in that format."""
+    def contiguous(
+        self, memory_format: torch.memory_format = torch.contiguous_format
+    ) -> Float8Tensor:
+        """Returns this tensor, or one over copies of both buffers in that format."""
         data = self._data
         if data is None or data.is_contiguous(memory_format=memory_format):
             return self
@@ -425,7 +435,7 @@ class Float8Tensor(Float8TensorStorage, SchemeTensor):  # type: ignore[override]
 
 
 def _is_loading_objects_first() -> bool:
-    """Whether torch.load() reads its older format, where values follow the objects.
+    """Returns whether torch.load() reads its older format, where values follow the objects.
 
     The codes are not there yet. update_usage() makes the transpose when they are.
     """

@@ -10,6 +10,7 @@ import torch
 
 from narrowfloat.pytorch import _dispatch
 from narrowfloat.pytorch._autograd import _IdentityFunc
+from narrowfloat.pytorch._types import Operator, RowResult
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import GroupedTensorStorage
 
@@ -19,7 +20,7 @@ aten = torch.ops.aten
 def wrapper_shape(
     shape: Sequence[int], num_tensors: int, shapes: Sequence[Sequence[int]] | None
 ) -> tuple[int, ...]:
-    """`[n, *member]` for members of one shape, else the logical shape.
+    """Returns `[n, *member]` for members of one shape, else the logical shape.
 
     Errors: ValueError for members of more than two dimensions.
     """
@@ -34,7 +35,10 @@ def wrapper_shape(
 class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
     GroupedTensorStorage, _dispatch.WriteTarget, torch.Tensor
 ):
-    """Members of one format in flat buffers, as a tensor."""
+    """Members of one format in flat buffers, as a tensor.
+
+    Its arguments are those of GroupedTensorStorage.
+    """
 
     def __new__(
         cls,
@@ -69,16 +73,16 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # PyTorch's own has no annotations
         cls,
-        func: Any,
-        types: Any,
+        func: Operator,
+        types: Sequence[type],
         args: tuple[Any, ...],
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    ) -> object:
         return _dispatch.dispatch(func, args, kwargs or {})
 
     @classmethod
     def make_like(cls, tensor: GroupedTensor, *, requires_grad: bool = False) -> GroupedTensor:
-        """An alias over the same buffers."""
+        """Returns an alias over the same buffers."""
         alias = cls(
             tensor.logical_shape,
             tensor.fake_dtype,
@@ -97,13 +101,13 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
         return super().expand_as(other)
 
     def view(self, *shape: Any) -> torch.Tensor:
-        """The flat row-wise buffer for view(-1). Errors: RuntimeError for any other."""
+        """Returns the flat row-wise buffer for view(-1). Errors: RuntimeError for any other."""
         if shape in ((-1,), ([-1],), ((-1,),)) and self.rowwise_data is not None:
             return self.rowwise_data
         raise RuntimeError(f"GroupedTensor cannot be viewed as {shape}, only as (-1,)")
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The members' values, stacked. Errors: NotImplementedError unless shapes agree."""
+        """Returns the members' values, stacked. Errors: NotImplementedError unless shapes agree."""
         return self._decode(dtype)
 
     def _decode(self, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -135,7 +139,7 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
         return GroupedTensorStorage.__repr__(self)
 
     def __tensor_flatten__(self) -> tuple[list[str], dict[str, Any]]:
-        """Inner tensors and what else rebuilding takes, for tracing."""
+        """Returns the inner tensors and what else rebuilding takes, for tracing."""
         arguments = self._arguments()
         names = [name for name, value in arguments.items() if isinstance(value, torch.Tensor)]
         fields = ["rowwise_data" if name == "data" else name for name in names]
@@ -177,7 +181,7 @@ def _alias(tensor: GroupedTensor) -> GroupedTensor:
 
 
 @_dispatch.implements(aten.expand.default, GroupedTensor)
-def _expand(tensor: GroupedTensor, size: Sequence[int], **kwargs: Any) -> Any:
+def _expand(tensor: GroupedTensor, size: Sequence[int], **kwargs: Any) -> RowResult:
     own = tuple(tensor.size())
     wanted = tuple(size)
     if len(wanted) == len(own) and all(w in (-1, o) for w, o in zip(wanted, own, strict=True)):
@@ -215,7 +219,7 @@ _REARRANGING = (
 )
 
 
-def _refuse(operator: Any) -> None:
+def _refuse(operator: Operator) -> None:
     @_dispatch.implements(operator, GroupedTensor)
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError(f"GroupedTensor does not support {operator}: its members are apart")

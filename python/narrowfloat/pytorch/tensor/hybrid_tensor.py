@@ -6,7 +6,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import torch
 
@@ -20,6 +20,7 @@ from narrowfloat.pytorch._autograd import (
 )
 from narrowfloat.pytorch._graph_operators import name_buffers
 from narrowfloat.pytorch._read_only import read_only_values
+from narrowfloat.pytorch._types import Group, Quantized, TensorLike
 from narrowfloat.pytorch.quantized_tensor import (
     QuantizedTensor,
     QuantizedTensorStorage,
@@ -37,11 +38,14 @@ from narrowfloat.pytorch.tensor.storage.hybrid_tensor_storage import (
     name_of,
 )
 
+if TYPE_CHECKING:
+    from narrowfloat.pytorch.tensor._master_weights import Piece
+
 _SOURCES = ("original", "rowwise_dequantized")
 
 
-def _check_children(rowwise: Any, columnwise: Any) -> None:
-    """Errors: TypeError for what is no quantizer; ValueError for one object twice."""
+def _check_children(rowwise: object, columnwise: object) -> None:
+    """Raises TypeError for what is no quantizer; ValueError for one object twice."""
     for name, child in (("rowwise", rowwise), ("columnwise", columnwise)):
         if isinstance(child, QuantizerRequest):
             raise TypeError(
@@ -58,7 +62,7 @@ def _check_children(rowwise: Any, columnwise: Any) -> None:
         )
 
 
-class HybridQuantizer(Quantizer):
+class HybridQuantizer(Quantizer["HybridQuantizedTensor"]):
     """Two quantizers, one per direction. It sets their directions, so they must not be shared.
 
     rowwise_quantizer, columnwise_quantizer: the quantizers of the two directions.
@@ -115,7 +119,7 @@ class HybridQuantizer(Quantizer):
                 child.with_amax_reduction = value
 
     @property
-    def amax_reduction_group(self) -> Any:
+    def amax_reduction_group(self) -> Group:
         """The children's group. Errors: RuntimeError if they have different ones."""
         groups = [
             child.amax_reduction_group
@@ -127,7 +131,7 @@ class HybridQuantizer(Quantizer):
         return groups[0] if groups else None
 
     @amax_reduction_group.setter
-    def amax_reduction_group(self, group: Any) -> None:
+    def amax_reduction_group(self, group: Group) -> None:
         for child in self._children():
             if hasattr(child, "amax_reduction_group"):
                 child.amax_reduction_group = group
@@ -139,18 +143,19 @@ class HybridQuantizer(Quantizer):
         shape: Iterable[int],
         dtype: torch.dtype,
         device: torch.device,
-        rowwise: Any,
-        columnwise: Any,
+        rowwise: Quantized | None,
+        columnwise: Quantized | None,
         requires_grad: bool = False,
-    ) -> Any:
-        fields = {
+    ) -> HybridQuantizedTensor:
+        fields: dict[str, Any] = {
             "rowwise_storage": rowwise,
             "columnwise_storage": columnwise,
             "quantizer": self,
             "fake_dtype": dtype,
         }
         if self.internal:
-            return HybridQuantizedTensorStorage(**fields)
+            bare: Any = HybridQuantizedTensorStorage(**fields)
+            return bare
         return HybridQuantizedTensor(
             shape=shape, dtype=dtype, device=device, requires_grad=requires_grad, **fields
         )
@@ -163,7 +168,7 @@ class HybridQuantizer(Quantizer):
         device: torch.device | str | None = None,
         requires_grad: bool = False,
         pin_memory: bool = False,
-    ) -> Any:
+    ) -> HybridQuantizedTensor:
         device = torch.get_default_device() if device is None else torch.device(device)
         shape = tuple(shape)
         options: dict[str, Any] = {"dtype": dtype, "device": device, "pin_memory": pin_memory}
@@ -174,8 +179,8 @@ class HybridQuantizer(Quantizer):
             columnwise = self.columnwise_quantizer.make_empty(shape, **options)
         return self._wrap(shape, dtype, device, rowwise, columnwise, requires_grad)
 
-    def _columnwise_input(self, tensor: torch.Tensor, rowwise: Any) -> torch.Tensor:
-        """What the column-wise child quantizes; a row-wise result is made if there is none."""
+    def _columnwise_input(self, tensor: torch.Tensor, rowwise: Quantized | None) -> torch.Tensor:
+        """Returns the input of the columnwise child; makes a rowwise result if there is none."""
         if self.columnwise_source == "original":
             return tensor
         if rowwise is None:
@@ -183,7 +188,7 @@ class HybridQuantizer(Quantizer):
         return rowwise._decode(tensor.dtype)
 
     @torch.no_grad()
-    def quantize_impl(self, tensor: torch.Tensor) -> Any:
+    def quantize_impl(self, tensor: torch.Tensor) -> HybridQuantizedTensor:
         tensor = source_tensor(tensor, tensor.device).detach()
         rowwise = columnwise = None
         if self.rowwise_usage:
@@ -197,10 +202,10 @@ class HybridQuantizer(Quantizer):
     def update_quantized(
         self,
         src: torch.Tensor,
-        dst: Any,
+        dst: Quantized,
         *,
         noop_flag: torch.Tensor | None = None,
-    ) -> Any:
+    ) -> Quantized:
         """Updates the directions that are wanted and that `dst` has.
 
         Errors: ValueError unless `dst` is a HybridQuantizedTensorStorage.
@@ -221,7 +226,7 @@ class HybridQuantizer(Quantizer):
             raise
         return dst
 
-    def _check_update(self, src: torch.Tensor, dst: Any) -> None:
+    def _check_update(self, src: torch.Tensor, dst: Quantized) -> None:
         flags = (self.rowwise_usage, self.columnwise_usage)
         children = (dst._rowwise_storage, dst._columnwise_storage)
         for quantizer, wanted, child in zip(self._children(), flags, children, strict=True):
@@ -291,7 +296,10 @@ HybridQuantizer.register_node_class(
 class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyTorch's stub
     HybridQuantizedTensorStorage, ShardedHybrid, Weight, QuantizedTensor
 ):
-    """A tensor with a quantized tensor for each direction."""
+    """A tensor with a quantized tensor for each direction.
+
+    Its arguments are those of HybridQuantizedTensorStorage and of QuantizedTensor.
+    """
 
     amax_reduction_group = ShardGroup()
 
@@ -328,7 +336,7 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         context: dict[str, Any],
         outer_size: torch.Size,
         outer_stride: tuple[int, ...],
-    ) -> Any:
+    ) -> HybridQuantizedTensor:
         return context["cls"](
             shape=outer_size,
             dtype=context["fake_dtype"],
@@ -356,7 +364,7 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         dtype: torch.dtype | None = None,
         requires_grad: bool = False,
     ) -> HybridQuantizedTensor:
-        """An alias with children of its own and other outer metadata."""
+        """Returns an alias with children of its own and other outer metadata."""
         nominal = tensor.dtype if dtype is None else dtype
         return cls(
             shape=tensor.shape if shape is None else shape,
@@ -366,7 +374,7 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         )
 
     def detach(self) -> HybridQuantizedTensor:
-        """An alias with children of its own, so that saving one leaves the other whole."""
+        """Returns an alias with children of its own, so that saving one leaves the other whole."""
         return self._rebuild(**self._map(rewrap))
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -380,11 +388,10 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         return super()._decode(dtype)
 
     def quantize_(
-        self, tensor: torch.Tensor, *, noop_flag: torch.Tensor | None = None
+        self, tensor: TensorLike, *, noop_flag: torch.Tensor | None = None
     ) -> HybridQuantizedTensor:
-        if isinstance(tensor, QuantizedTensorStorage):
-            tensor = tensor._decode()
-        self._get_quantizer().update_quantized(tensor, self, noop_flag=noop_flag)
+        plain = tensor._decode() if isinstance(tensor, QuantizedTensorStorage) else tensor
+        self._get_quantizer().update_quantized(plain, self, noop_flag=noop_flag)
         return self
 
     def _plain_copy(self) -> torch.Tensor:
@@ -400,7 +407,7 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         return [buffer for child in self._children() for buffer in child._live_buffers()]
 
     def view(self, *shape: Any) -> torch.Tensor:
-        """A hybrid tensor, or plain values where a child cannot be viewed so.
+        """Returns a hybrid tensor, or plain values where a child cannot be viewed so.
 
         Errors: TypeError for a dtype.
         """
@@ -419,7 +426,9 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
     def reshape(self, *shape: Any) -> torch.Tensor:
         return _ReshapeFunc.apply(self, resolve_shape(shape, self.shape))
 
-    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Any:
+    def contiguous(
+        self, memory_format: torch.memory_format = torch.contiguous_format
+    ) -> HybridQuantizedTensor:
         """This tensor, or one of contiguous children."""
         children = self._map(lambda child: child.contiguous(memory_format=memory_format))
         if all(children[name] is getattr(self, f"_{name}") for name in children):
@@ -458,7 +467,7 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
 
     # As a weight.
 
-    def _raw_owner(self) -> Any:
+    def _raw_owner(self) -> Weight:
         if self._rowwise_storage is None:
             raise NotImplementedError("replace_raw_data: the hybrid tensor has no row-wise child")
         return as_weight("replace_raw_data", self._rowwise_storage)._raw_owner()
@@ -471,7 +480,7 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         for child in self._children():
             as_weight("post_all_gather_processing", child)._restore_derived()
 
-    def _master_pieces(self, piece: Any, master: torch.Tensor | None) -> list[Any]:
+    def _master_pieces(self, piece: Piece, master: torch.Tensor | None) -> list[Any]:
         children = self._children()
         if not children:
             raise ValueError("quantize_master_weights: the hybrid weight has no data")
@@ -520,8 +529,8 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         return copied
 
 
-def rewrap(child: Any) -> Any:
-    """An alias of a child. Errors: NotImplementedError for a bare storage."""
+def rewrap(child: Quantized) -> QuantizedTensor:
+    """Returns an alias of a child. Errors: NotImplementedError for a bare storage."""
     if not hasattr(type(child), "make_like"):
         raise NotImplementedError(
             f"detach: a child that is a bare {type(child).__name__} cannot be aliased"

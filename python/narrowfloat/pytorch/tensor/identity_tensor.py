@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from narrowfloat.common import recipe
 from narrowfloat.pytorch._autograd import _IdentityFunc
+from narrowfloat.pytorch._types import Quantized
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor._families import register_family
 from narrowfloat.pytorch.tensor._master_weights import quantize_identity
@@ -17,8 +18,11 @@ from narrowfloat.pytorch.tensor._scheme_quantizer import source_tensor
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
 from narrowfloat.pytorch.tensor.storage.identity_tensor_storage import IdentityTensorStorage
 
+if TYPE_CHECKING:
+    from narrowfloat.pytorch.tensor._master_weights import Piece
 
-class IdentityQuantizer(Quantizer):
+
+class IdentityQuantizer(Quantizer["IdentityTensor"]):
     """Keeps tensors as they are, in places that need a quantizer.
 
     dtype: tensors are converted to it; None keeps their own.
@@ -44,9 +48,10 @@ class IdentityQuantizer(Quantizer):
         data: torch.Tensor,
         dtype: torch.dtype,
         requires_grad: bool = False,
-    ) -> Any:
+    ) -> IdentityTensor:
         if self.internal:
-            return IdentityTensorStorage(hp_data=data, fake_dtype=dtype, quantizer=self)
+            bare: Any = IdentityTensorStorage(hp_data=data, fake_dtype=dtype, quantizer=self)
+            return bare
         return IdentityTensor(
             shape=data.shape,
             dtype=dtype,
@@ -55,7 +60,7 @@ class IdentityQuantizer(Quantizer):
             requires_grad=requires_grad,
         )
 
-    def quantize_impl(self, tensor: torch.Tensor) -> Any:
+    def quantize_impl(self, tensor: torch.Tensor) -> IdentityTensor:
         data = self._held(tensor)
         return self._wrap(data, data.dtype)
 
@@ -67,7 +72,7 @@ class IdentityQuantizer(Quantizer):
         device: torch.device | str | None = None,
         requires_grad: bool = False,
         pin_memory: bool = False,
-    ) -> Any:
+    ) -> IdentityTensor:
         held = dtype if self.dtype is None else self.dtype
         data = torch.empty(tuple(shape), dtype=held, device=device, pin_memory=pin_memory)
         return self._wrap(data, held, requires_grad)
@@ -75,10 +80,10 @@ class IdentityQuantizer(Quantizer):
     def update_quantized(
         self,
         src: torch.Tensor,
-        dst: Any,
+        dst: Quantized,
         *,
         noop_flag: torch.Tensor | None = None,
-    ) -> Any:
+    ) -> Quantized:
         """Copies in place where shape, type and device agree, else holds a copy.
 
         Errors: ValueError unless `dst` is an IdentityTensorStorage.
@@ -122,13 +127,16 @@ IdentityQuantizer.register_node_class("dtype")
 
 
 class IdentityTensor(IdentityTensorStorage, SchemeTensor):  # type: ignore[override]  # device: a field in PyTorch's stub
-    """A tensor that holds its values as they are."""
+    """A tensor whose values stay in high precision.
+
+    Its arguments are those of IdentityTensorStorage and of QuantizedTensor.
+    """
 
     PAYLOAD = ("buffers", "quantizer", "dtype", "shape")
     RAW_FIELD = "_hp_data"
     MASTER_IN_HYBRID = True
 
-    def _master_route(self, piece: Any) -> tuple[Any, tuple[Any, ...]]:
+    def _master_route(self, piece: Piece) -> tuple[Any, tuple[Any, ...]]:
         return quantize_identity, ()
 
     def _gather_usages(self, module: torch.nn.Module, length: int) -> list[tuple[bool, bool]]:
@@ -139,8 +147,10 @@ class IdentityTensor(IdentityTensorStorage, SchemeTensor):  # type: ignore[overr
             raise TypeError("view: an IdentityTensor cannot be seen as another type")
         return SchemeTensor.view(self, *shape)
 
-    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Any:
-        """This tensor, or one over a copy that lies in that format."""
+    def contiguous(
+        self, memory_format: torch.memory_format = torch.contiguous_format
+    ) -> IdentityTensor:
+        """Returns this tensor, or one over a copy in that format."""
         data = self._hp_data
         if data is None or data.is_contiguous(memory_format=memory_format):
             return self

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,6 +26,9 @@ from narrowfloat.pytorch.tensor.storage.mxfp8_tensor_storage import (
     mxfp8_scheme,
 )
 
+if TYPE_CHECKING:
+    from narrowfloat.pytorch.tensor._master_weights import Piece
+
 __all__ = [
     "MXFP8Quantizer",
     "MXFP8Tensor",
@@ -36,7 +39,7 @@ __all__ = [
 ]
 
 
-class MXFP8Quantizer(SchemeQuantizer):
+class MXFP8Quantizer(SchemeQuantizer["MXFP8Tensor"]):
     """MXFP8 in runs along each direction, or in tiles (`with_2d_quantization`).
 
     Rows and columns must be multiples of the block. Set the attribute `optimize_for_gemm` for
@@ -75,11 +78,11 @@ class MXFP8Quantizer(SchemeQuantizer):
         check_whole_blocks("MXFP8Quantizer", self._scheme(), shape)
 
     def get_scale_shape(self, shape: Iterable[int], columnwise: bool) -> tuple[int, ...]:
-        """Shape of a direction's padded scales."""
+        """Returns the shape of a direction's padded scales."""
         return scale_shape(_native.make_spec(self._scheme(), True, True), shape, columnwise)
 
     def get_columnwise_shape(self, shape: Iterable[int]) -> tuple[int, ...]:
-        """Column-wise codes are not transposed."""
+        """Returns `shape`: columnwise codes are not transposed."""
         return tuple(shape)
 
     def create_tensor_from_data(
@@ -89,7 +92,7 @@ class MXFP8Quantizer(SchemeQuantizer):
         fake_dtype: torch.dtype,
         fp8_dtype: DType = DType.kFloat8E4M3,
     ) -> MXFP8Tensor:
-        """A tensor over row-wise codes and scales that exist."""
+        """Returns a tensor over row-wise codes and scales that exist."""
         return MXFP8Tensor(
             shape=data.shape,
             dtype=fake_dtype,
@@ -113,12 +116,15 @@ MXFP8Quantizer.register_value_class("dtype", "with_2d_quantization")
 
 
 class MXFP8Tensor(MXFP8TensorStorage, SchemeTensor):  # type: ignore[override]  # device: a field in PyTorch's stub
-    """A tensor of FP8 codes under E8M0 scales."""
+    """A tensor of FP8 codes under E8M0 scales.
+
+    Its arguments are those of MXFP8TensorStorage and of QuantizedTensor.
+    """
 
     RESHAPE_DEQUANTIZES = False
     PAYLOAD = ("buffers", "element", "dtype", "shape", "quantizer", "modes")
 
-    def _master_route(self, piece: Any) -> tuple[Any, tuple[Any, ...]]:
+    def _master_route(self, piece: Piece) -> tuple[Any, tuple[Any, ...]]:
         check_matrix(self)
         quantizer = self._quantizer
         return quantize_mxfp8, (self.dtype, quantizer.dtype, quantizer.with_2d_quantization)

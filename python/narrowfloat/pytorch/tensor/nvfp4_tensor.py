@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -13,6 +13,7 @@ from narrowfloat.common import recipe
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._autograd import _IdentityFunc, _ReshapeFunc, _ViewFunc
 from narrowfloat.pytorch._reduction import reduce_max
+from narrowfloat.pytorch._types import Group, Quantized
 from narrowfloat.pytorch.constants import DType, DTypeSpelling
 from narrowfloat.pytorch.tensor._families import register_family
 from narrowfloat.pytorch.tensor._hadamard import (
@@ -32,7 +33,6 @@ from narrowfloat.pytorch.tensor._scheme_quantizer import (
     scale_shape,
 )
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
-from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 from narrowfloat.pytorch.tensor.storage.nvfp4_tensor_storage import (
     NVFP4TensorStorage,
     _FromNVFP4Func,
@@ -66,7 +66,7 @@ def _of_direction(direction: str, buffers: _Buffers) -> _Buffers:
     return tuple(buffer if direction in role else None for role, buffer in given)
 
 
-class NVFP4Quantizer(SchemeQuantizer):
+class NVFP4Quantizer(SchemeQuantizer["NVFP4Tensor"]):
     """NVFP4 in runs along each direction, or in tiles (`with_2d_quantization`).
 
     Rows and columns must be multiples of the block. Set the attribute `optimize_for_gemm` for
@@ -99,7 +99,7 @@ class NVFP4Quantizer(SchemeQuantizer):
         rowwise: bool = True,
         columnwise: bool = True,
         with_amax_reduction: bool = False,
-        amax_reduction_group: Any = None,
+        amax_reduction_group: Group = None,
         with_rht: bool = False,
         with_post_rht_amax: bool = False,
         with_2d_quantization: bool = False,
@@ -168,7 +168,8 @@ class NVFP4Quantizer(SchemeQuantizer):
         return ("rht", True), ("rht_sign_mask", self.rht_matrix_random_sign_mask_t)
 
     def _passes(self, buffers: _Buffers) -> tuple[tuple[_core.QuantSpec, _Buffers], ...]:
-        """The specs that fill a tensor one after another, each with its part of the buffers.
+        """Returns the specs that fill a tensor one after another, each with its part of the
+        buffers.
 
         Tiles and the transform exclude each other in one operand: rows have the tiles, and the
         transformed columns runs.
@@ -200,7 +201,7 @@ class NVFP4Quantizer(SchemeQuantizer):
         check_whole_blocks("NVFP4Quantizer", self._scheme(), shape)
 
     def _check_options(self) -> None:
-        """Errors: ValueError for options that exclude each other."""
+        """Raises ValueError for options that exclude each other."""
         if self.row_scaled_nvfp4:
             if not self.rowwise_usage:
                 raise ValueError("quantize: row_scaled_nvfp4 needs rowwise usage")
@@ -243,7 +244,7 @@ class NVFP4Quantizer(SchemeQuantizer):
     def _rowwise_spec(self) -> _core.QuantSpec:
         return _native.make_spec(self._scheme(), True, False, self._options())
 
-    def _with_group_of(self, dst: Any) -> SchemeQuantizer:
+    def _with_group_of(self, dst: Quantized) -> Self:
         group = getattr(dst, "amax_reduction_group", None)
         if group is None:
             return self
@@ -252,14 +253,14 @@ class NVFP4Quantizer(SchemeQuantizer):
         quantizer.amax_reduction_group = group
         return quantizer
 
-    def _fill(self, src: torch.Tensor, dst: SchemeStorage, noop: torch.Tensor | None) -> None:
+    def _fill(self, src: torch.Tensor, dst: Quantized, noop: torch.Tensor | None) -> None:
         shared = self._shared_amax if self.with_amax_reduction else None
         self._fill_under(src, dst, noop, shared)
 
     def _fill_under(
         self,
         src: torch.Tensor,
-        dst: SchemeStorage,
+        dst: Quantized,
         noop: torch.Tensor | None,
         shared: Callable[[torch.Tensor | None], torch.Tensor | None] | None,
     ) -> None:
@@ -273,7 +274,7 @@ class NVFP4Quantizer(SchemeQuantizer):
                     spec, src, buffers, noop, amax=rows, amax_columnwise=columns, seeds=seeds
                 )
 
-    def _fill_nothing(self, src: torch.Tensor, dst: SchemeStorage) -> None:
+    def _fill_nothing(self, src: torch.Tensor, dst: Quantized) -> None:
         """Also sets amaxes to 0: a row-scaled product is multiplied by them without terms too."""
         for amax in (dst._amax_rowwise, dst._amax_columnwise):
             if amax is not None:
@@ -283,7 +284,7 @@ class NVFP4Quantizer(SchemeQuantizer):
     def _fill_given(
         self,
         src: torch.Tensor,
-        dst: SchemeStorage,
+        dst: Quantized,
         rows: torch.Tensor | None,
         columns: torch.Tensor | None,
     ) -> None:
@@ -294,15 +295,13 @@ class NVFP4Quantizer(SchemeQuantizer):
             amax, other = (None if buffer is None else given for buffer, given in held)
             _native.quantize(spec, src, buffers, amax=amax, amax_columnwise=other, seeds=seeds)
 
-    def _fill_measured(self, src: torch.Tensor, dst: SchemeStorage, amax: torch.Tensor) -> None:
+    def _fill_measured(self, src: torch.Tensor, dst: Quantized, amax: torch.Tensor) -> None:
         """Fills `dst` under an amax that was measured elsewhere, which is reduced as its own."""
         if self.with_amax_reduction:
             reduce_max(amax, self.amax_reduction_group)
         self._fill_given(src, dst, amax, amax)
 
-    def _fill_part(
-        self, src: torch.Tensor, fresh: SchemeStorage, noop: torch.Tensor | None
-    ) -> None:
+    def _fill_part(self, src: torch.Tensor, fresh: Quantized, noop: torch.Tensor | None) -> None:
         """Fills a part under the amaxes of the whole. Errors: ValueError for values above them."""
         if self.row_scaled_nvfp4:  # each row has an amax
             self._fill(src, fresh, noop)
@@ -324,19 +323,19 @@ class NVFP4Quantizer(SchemeQuantizer):
         return amax
 
     def get_scale_shape(self, shape: Iterable[int], columnwise: bool) -> tuple[int, ...]:
-        """Shape of a direction's padded scales."""
+        """Returns the shape of a direction's padded scales."""
         spec = _native.make_spec(self._scheme(), True, True)
         return scale_shape(spec, _native.flatten_shape(tuple(shape)), columnwise)
 
     @staticmethod
     def get_columnwise_shape(shape: Iterable[int]) -> tuple[int, ...]:
-        """The last dimension first, in codes."""
+        """Returns the shape of columnwise codes: the last dimension first, in codes."""
         shape = tuple(shape)
         return (shape[-1], *shape[:-1]) if shape else ()
 
     @staticmethod
     def convert_shape_for_fp4(shape: Iterable[int]) -> tuple[int, ...]:
-        """The shape in bytes of codes of `shape`."""
+        """Returns the shape in bytes of codes of `shape`."""
         shape = tuple(shape)
         return (*shape[:-1], shape[-1] // codes_per_byte())
 
@@ -367,7 +366,10 @@ NVFP4Quantizer.register_value_class(
 
 
 class NVFP4Tensor(NVFP4TensorStorage, TileWeight, SchemeTensor):  # type: ignore[override]  # device: a field in PyTorch's stub
-    """A tensor of FP4 codes under E4M3 scales under an amax."""
+    """A tensor of FP4 codes under E4M3 scales and an amax.
+
+    Its arguments are those of NVFP4TensorStorage and of QuantizedTensor.
+    """
 
     def _has_tiles(self) -> bool:
         return self._quantizer.with_2d_quantization

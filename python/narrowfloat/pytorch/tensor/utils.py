@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._types import Group
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 from narrowfloat.pytorch.tensor._master_weights import quantize_pieces
 from narrowfloat.pytorch.tensor._weight import as_weight
@@ -20,20 +21,21 @@ def replace_raw_data(tensor: QuantizedTensorStorage, new_raw_data: torch.Tensor)
     ValueError for another type, or memory of another dtype.
     """
     owner = as_weight("replace_raw_data", tensor)._raw_owner()
-    old = getattr(owner, owner.RAW_FIELD)
+    field: Any = owner.RAW_FIELD
+    old = getattr(owner, field)
     if old.dtype != new_raw_data.dtype:
         raise ValueError(
             f"replace_raw_data: the codes are {old.dtype}, the new memory {new_raw_data.dtype}"
         )
     new_raw_data.detach().copy_(old)
-    setattr(owner, owner.RAW_FIELD, new_raw_data)
+    setattr(owner, field, new_raw_data)
 
 
 def quantize_master_weights(
     model_weights: Sequence[Any],
     master_weights: Sequence[torch.Tensor | None],
     start_offsets: Sequence[int | None],
-    group: Any,
+    group: Group,
     fsdp_shard_model_weights: Sequence[Any] | None = None,
     manual_post_all_gather_processing: bool = False,
 ) -> None:
@@ -58,7 +60,7 @@ def quantize_master_weights(
 
 
 def cast_master_weights_to_fp8(*args: Any, **kwargs: Any) -> None:
-    """quantize_master_weights() under its older name."""
+    """Runs quantize_master_weights(), of which this is the older name."""
     quantize_master_weights(*args, **kwargs)
 
 
@@ -75,9 +77,9 @@ def clear_columnwise_cache(tensor: QuantizedTensorStorage) -> None:
 
 
 def is_custom(x: Quantizer | QuantizedTensorStorage | None = None) -> bool:
-    """Returns whether `x` brings its own products. False for None and for tensors of torch.
+    """Returns whether the quantizer of `x` computes its products; False for None and plain tensors.
 
-    Errors: AssertionError for anything else that is no quantizer and no storage.
+    Errors: AssertionError unless `x` is one of these, a quantizer or a storage.
     """
     if x is None or isinstance(x, torch.Tensor):
         return False

@@ -4,8 +4,6 @@
 Every file holds a group of entries and lists them in its `__all__`.
 """
 
-from typing import Any
-
 from narrowfloat.pytorch.tex import (
     _absent,
     activations,
@@ -82,8 +80,8 @@ _GROUPS = (
 __all__ = sorted(name for group in _GROUPS for name in group.__all__)
 
 
-def __getattr__(name: str) -> Any:
-    """Errors: NotImplementedError naming an entry that is unknown, when it is read."""
+def __getattr__(name: str) -> object:
+    """Raises NotImplementedError naming an entry that is unknown, when it is read."""
     if name in _absent.NEEDS:
         return _absent.refused(name)
     raise _absent.missing(name)

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rounds and quantizes the float32 results of norms and activations where a GPU's kernels do."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import torch
 
 from narrowfloat.pytorch import _native
+from narrowfloat.pytorch._types import TensorLike
+from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor._hosted import hosted, native
 from narrowfloat.pytorch.tensor.float8_tensor import Float8CurrentScalingQuantizer
 from narrowfloat.pytorch.tensor.mxfp8_tensor import MXFP8Quantizer
@@ -15,12 +19,12 @@ from narrowfloat.pytorch.tex.casts import create_empty_quantized_tensor, quantiz
 __all__: list[str] = []
 
 
-def _keeps_float32(quantizer: Any) -> bool:
+def _keeps_float32(quantizer: Quantizer | None) -> bool:
     """Returns whether a kernel writes codes of float32 values: if their scale is given."""
     return quantizer is not None and native(quantizer).SCALE_IS_GIVEN
 
 
-def _measures_float32(quantizer: Any) -> bool:
+def _measures_float32(quantizer: Quantizer | None) -> bool:
     """Returns whether an activation's kernel takes the amax of values that are not rounded yet."""
     own = native(quantizer)
     if isinstance(own, NVFP4Quantizer):
@@ -29,18 +33,20 @@ def _measures_float32(quantizer: Any) -> bool:
     return isinstance(own, Float8CurrentScalingQuantizer)
 
 
-def working_dtype(quantizer: Any, dtype: torch.dtype) -> torch.dtype:
+def working_dtype(quantizer: Quantizer | None, dtype: torch.dtype) -> torch.dtype:
     """Returns the dtype in which an activation is needed: float32 or the nominal dtype."""
     exact = _keeps_float32(quantizer) or _measures_float32(quantizer)
     return torch.float32 if exact else dtype
 
 
-def sums_float32(quantizer: Any) -> bool:
+def sums_float32(quantizer: Quantizer | None) -> bool:
     """Returns whether a bias gradient is the sum of values that are not rounded yet."""
     return _keeps_float32(quantizer) or isinstance(native(quantizer), MXFP8Quantizer)
 
 
-def deliver_activation(value: torch.Tensor, dtype: torch.dtype, quantizer: Any) -> Any:
+def deliver_activation(
+    value: torch.Tensor, dtype: torch.dtype, quantizer: Quantizer | None
+) -> TensorLike:
     """Returns deliver(), with the amax that an activation's kernel takes.
 
     Under current scaling and in NVFP4 the amax is that of the float32 values, and the codes are of
@@ -51,13 +57,19 @@ def deliver_activation(value: torch.Tensor, dtype: torch.dtype, quantizer: Any) 
         return deliver(value, dtype, quantizer)
     amax = torch.empty(1, dtype=torch.float32, device=value.device)
     _native.verbs.amax(value.contiguous(), amax, _native.threads())
-    own, rounded = native(quantizer), value.to(dtype)
+    own: Any = native(quantizer)
+    rounded = value.to(dtype)
     made = own._new_for(rounded)
     own._fill_measured(rounded, made, amax)
     return hosted(made)
 
 
-def deliver(value: torch.Tensor, dtype: torch.dtype, quantizer: Any, out: Any = None) -> Any:
+def deliver(
+    value: torch.Tensor,
+    dtype: torch.dtype,
+    quantizer: Quantizer | None,
+    out: TensorLike | None = None,
+) -> TensorLike:
     """Returns `value` in `dtype`, or quantized with that nominal dtype; fills `out` if given.
 
     A given scale applies to float32 values. All other quantizers read values rounded to `dtype`.

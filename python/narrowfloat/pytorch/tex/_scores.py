@@ -42,7 +42,7 @@ ELEMENTWISE = {
 
 
 def check_scores(entry: str, score_function: str, bias: Tensor | None = None) -> None:
-    """Errors: ValueError for an unknown function, or a bias that it does not take."""
+    """Raises ValueError for an unknown function, or a bias that it does not take."""
     if score_function != "softmax" and score_function not in ELEMENTWISE:
         raise ValueError(
             f"{entry}: score_function must be softmax, sigmoid or sqrtsoftplus, got "
@@ -53,7 +53,7 @@ def check_scores(entry: str, score_function: str, bias: Tensor | None = None) ->
 
 
 def check_topk(entry: str, topk: int, experts: int) -> None:
-    """Errors: ValueError unless so many of the experts can be chosen."""
+    """Raises ValueError unless so many of the experts can be chosen."""
     if not 0 < topk <= experts:
         raise ValueError(f"{entry}: topk must be in [1, {experts}], got {topk}")
 

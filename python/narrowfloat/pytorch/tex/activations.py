@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gathers the entries of activation functions, plain and gated, and their gradients."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from narrowfloat.pytorch._native import column_sums
+from narrowfloat.pytorch._types import TensorLike
+from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tex._gates import (
     GELU,
     QGELU,
@@ -64,7 +68,7 @@ def _argument(function: Function, x: Tensor, work: torch.dtype) -> Tensor:
 
 
 @torch.no_grad()
-def _unary(function: Function, input: Tensor, quantizer: Any) -> Any:
+def _unary(function: Function, input: Tensor, quantizer: Quantizer | None) -> TensorLike:
     x = plain(input)
     argument = _argument(function, x, working_dtype(quantizer, x.dtype))
     return deliver_activation(function.value(argument), x.dtype, quantizer)
@@ -82,11 +86,11 @@ def _unary_gradient(
 def _unary_entries(name: str, function: Function) -> dict[str, Entry]:
     """Returns the entries of a plain activation: value, gradient, gradient with bias gradient."""
 
-    def forward(input: Tensor, quantizer: Any) -> Any:
+    def forward(input: Tensor, quantizer: Quantizer | None) -> TensorLike:
         return _unary(function, input, quantizer)
 
     @torch.no_grad()
-    def backward(grad: Tensor, fwd_input: Tensor, quantizer: Any) -> Any:
+    def backward(grad: Tensor, fwd_input: Tensor, quantizer: Quantizer | None) -> TensorLike:
         x = plain(fwd_input)
         work = working_dtype(quantizer, x.dtype)
         return deliver_activation(
@@ -94,7 +98,7 @@ def _unary_entries(name: str, function: Function) -> dict[str, Entry]:
         )
 
     @torch.no_grad()
-    def with_bias(grad: Tensor, fwd_input: Tensor, quantizer: Any) -> list[Any]:
+    def with_bias(grad: Tensor, fwd_input: Tensor, quantizer: Quantizer | None) -> list[Any]:
         x = plain(fwd_input)
         exact = sums_float32(quantizer)
         work = torch.float32 if exact else working_dtype(quantizer, x.dtype)
@@ -109,7 +113,7 @@ def _unary_entries(name: str, function: Function) -> dict[str, Entry]:
 
 
 @torch.no_grad()
-def _gated(entry: str, gate: Gate, input: Tensor, quantizer: Any) -> Any:
+def _gated(entry: str, gate: Gate, input: Tensor, quantizer: Quantizer | None) -> TensorLike:
     x = plain(input).contiguous()
     shape = gated_shape(entry, x)
     value = gated_value(gate, *halves(x)).view(shape)
@@ -117,7 +121,9 @@ def _gated(entry: str, gate: Gate, input: Tensor, quantizer: Any) -> Any:
 
 
 @torch.no_grad()
-def _gated_backward(entry: str, gate: Gate, grad: Tensor, fwd_input: Tensor, quantizer: Any) -> Any:
+def _gated_backward(
+    entry: str, gate: Gate, grad: Tensor, fwd_input: Tensor, quantizer: Quantizer | None
+) -> TensorLike:
     x = plain(fwd_input).contiguous()
     _check_gradient(entry, grad, gated_shape(entry, x))
     a, b = halves(x)
@@ -132,10 +138,10 @@ def _gated_entries(name: str, act: Function) -> dict[str, Entry]:
     """Returns the entries of a gated activation: value and gradient."""
     gate = Gate(act)
 
-    def forward(input: Tensor, quantizer: Any) -> Any:
+    def forward(input: Tensor, quantizer: Quantizer | None) -> TensorLike:
         return _gated(name, gate, input, quantizer)
 
-    def backward(grad: Tensor, fwd_input: Tensor, quantizer: Any) -> Any:
+    def backward(grad: Tensor, fwd_input: Tensor, quantizer: Quantizer | None) -> TensorLike:
         return _gated_backward(f"d{name}", gate, grad, fwd_input, quantizer)
 
     forward.__doc__ = (
@@ -146,14 +152,20 @@ def _gated_entries(name: str, act: Function) -> dict[str, Entry]:
     return {name: forward, f"d{name}": backward}
 
 
-def situglu(input: Tensor, quantizer: Any, beta1: float = 4.0, beta2: float = 25.0) -> Any:
+def situglu(
+    input: Tensor, quantizer: Quantizer | None, beta1: float = 4.0, beta2: float = 25.0
+) -> TensorLike:
     """Returns beta1 * tanh(a / beta1) * sigmoid(a) * beta2 * tanh(b / beta2) of the halves a, b."""
     return _gated("situglu", checked_situ("situglu", beta1, beta2), input, quantizer)
 
 
 def dsituglu(
-    grad: Tensor, fwd_input: Tensor, quantizer: Any, beta1: float = 4.0, beta2: float = 25.0
-) -> Any:
+    grad: Tensor,
+    fwd_input: Tensor,
+    quantizer: Quantizer | None,
+    beta1: float = 4.0,
+    beta2: float = 25.0,
+) -> TensorLike:
     """Returns the gradient of both halves of situglu(), quantized."""
     gate = checked_situ("dsituglu", beta1, beta2)
     return _gated_backward("dsituglu", gate, grad, fwd_input, quantizer)
@@ -169,11 +181,11 @@ def checked_situ(entry: str, beta1: float, beta2: float) -> Gate:
 
 def clamped_swiglu(
     input: Tensor,
-    quantizer: Any,
+    quantizer: Quantizer | None,
     limit: float = 7.0,
     alpha: float = 1.702,
     glu_linear_offset: float = 1.0,
-) -> Any:
+) -> TensorLike:
     """Returns a * sigmoid(alpha * a) * (b + offset) of halves clamped to the limit, quantized.
 
     a is clamped from above, b on both sides before the offset is added.
@@ -185,11 +197,11 @@ def clamped_swiglu(
 def clamped_dswiglu(
     grad: Tensor,
     fwd_input: Tensor,
-    quantizer: Any,
+    quantizer: Quantizer | None,
     limit: float = 7.0,
     alpha: float = 1.702,
     glu_linear_offset: float = 1.0,
-) -> Any:
+) -> TensorLike:
     """Returns the gradient of both halves of clamped_swiglu(), quantized."""
     gate = clamped_swish(limit, alpha, glu_linear_offset)
     return _gated_backward("clamped_dswiglu", gate, grad, fwd_input, quantizer)

@@ -37,7 +37,7 @@ def get_cudnn_version() -> int:
     return _CUDNN_VERSION
 
 
-def get_fused_attn_backend(*args: Any, **kwargs: Any) -> Any:
+def get_fused_attn_backend(*args: Any, **kwargs: Any) -> object:
     """Returns that no backend of fused attention fits, and why.
 
     A single argument holds all parameters since TransformerEngine 2.20.2: a pair is returned. With

@@ -5,6 +5,8 @@ Quantizers and quantized tensors may be narrowfloat's or TransformerEngine's own
 quantizer's package.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 from narrowfloat.pytorch import _swizzle
 from narrowfloat.pytorch._autograd import without_gradients
 from narrowfloat.pytorch._native import column_sums
+from narrowfloat.pytorch._types import Quantized, TensorLike
 from narrowfloat.pytorch.constants import DType, TE_DType_To_Torch
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 from narrowfloat.pytorch.tensor._hosted import HostedView, hosted, native
@@ -38,7 +41,7 @@ _TILE_KERNEL_ROWS = 128
 _KERNEL_COLUMNS = 128
 
 
-def plain(tensor: Any) -> torch.Tensor:
+def plain(tensor: TensorLike) -> torch.Tensor:
     """Returns the values of a tensor that may be quantized, outside of autograd."""
     own = native(tensor)
     if isinstance(own, QuantizedTensorStorage):
@@ -50,10 +53,10 @@ def plain(tensor: Any) -> torch.Tensor:
 def quantize(
     tensor: torch.Tensor,
     quantizer: Quantizer | None,
-    output: Any = None,
+    output: TensorLike | None = None,
     noop: torch.Tensor | None = None,
-) -> Any:
-    """`tensor` quantized, outside of autograd: new, or into `output`, which is returned.
+) -> TensorLike:
+    """Returns `tensor` quantized, outside of autograd: new, or into `output`, which is returned.
 
     Without a quantizer the values stay as they are. With noop == 1 `output` stays as it is, and
     what is new is not initialised.
@@ -65,20 +68,22 @@ def quantize(
     if output is not None:
         bare = isinstance(own, SchemeQuantizer) and not isinstance(output, torch.Tensor)
         update = own.update_storage if bare else own.update_quantized
-        update(tensor, native(output), noop_flag=noop)
+        into: Any = native(output)
+        update(tensor, into, noop_flag=noop)
         return output
     if noop is not None and noop.item() == 1:
         return hosted(own.make_empty(tensor.shape, dtype=tensor.dtype, device=tensor.device))
     return hosted(own.quantize_impl(tensor))
 
 
-def require_nvfp4(entry: str, quantizer: Any, **amaxes: torch.Tensor) -> None:
-    """Errors: ValueError unless the quantizer is of NVFP4 and the amaxes are float32."""
+def require_nvfp4(entry: str, quantizer: Quantizer | None, **amaxes: torch.Tensor | None) -> None:
+    """Raises ValueError unless the quantizer is of NVFP4 and the amaxes are float32."""
     if not isinstance(quantizer, NVFP4Quantizer):
         raise ValueError(f"{entry}: needs an NVFP4Quantizer, got {type(quantizer).__name__}")
     for name, amax in amaxes.items():
-        if amax.dtype != torch.float32:
-            raise ValueError(f"{entry}: {name} must be float32, got {amax.dtype}")
+        dtype = None if amax is None else amax.dtype
+        if dtype != torch.float32:
+            raise ValueError(f"{entry}: {name} must be float32, got {dtype}")
 
 
 @torch.no_grad()
@@ -87,8 +92,8 @@ def nvfp4_quantize_with_amax(
     quantizer: Quantizer,
     rowwise_amax: torch.Tensor,
     columnwise_amax: torch.Tensor,
-) -> Any:
-    """`tensor` quantized under given amaxes, which the result keeps, of one element each.
+) -> Quantized:
+    """Returns `tensor` quantized under given amaxes, which the result keeps, of one element each.
 
     Errors: ValueError for another quantizer, or for amaxes of another size or dtype.
     """
@@ -116,8 +121,10 @@ def create_empty_quantized_tensor(
     dtype: torch.dtype,
     device: torch.device | str | None = None,
     pin_memory: bool = False,
-) -> Any:
-    """A tensor of the quantizer whose buffers are not initialised; plain without a quantizer."""
+) -> TensorLike:
+    """Returns a tensor of the quantizer whose buffers are not initialised; plain without a
+    quantizer.
+    """
     device = torch.get_default_device() if device is None else torch.device(device)
     if quantizer is None:
         return torch.empty(tuple(shape), dtype=dtype, device=device, pin_memory=pin_memory)
@@ -145,14 +152,17 @@ def _is_swizzled_at_once(quantizer: NVFP4Quantizer, shape: torch.Size) -> bool:
 
 @without_gradients
 def dequantize(input: QuantizedTensorStorage, otype: DType) -> torch.Tensor:
-    """The values as a plain tensor of that type."""
+    """Returns the values as a plain tensor of that type."""
     return native(input).dequantize(dtype=TE_DType_To_Torch[DType.cast(otype)])
 
 
 def multi_tensor_quantize(
     tensor_list: Sequence[torch.Tensor], quantizer_list: Sequence[Quantizer]
 ) -> list[Any]:
-    """quantize() of each tensor by its quantizer. Errors: ValueError unless they are as many."""
+    """Returns quantize() of each tensor by its quantizer.
+
+    Errors: ValueError unless they are as many.
+    """
     if len(tensor_list) != len(quantizer_list):
         raise ValueError(
             "multi_tensor_quantize: needs one quantizer per tensor, "
@@ -167,7 +177,7 @@ def split_quantize(
     quantizer_list: Sequence[Quantizer],
     disable_bulk_allocation: bool = False,
 ) -> list[Any]:
-    """quantize() of runs of rows that lie one after another, each as if it were alone.
+    """Returns quantize() of consecutive runs of rows, each as if it were alone.
 
     disable_bulk_allocation: buffers of the results are always apart.
     Errors: ValueError unless there is a quantizer per section and the sections add up.
@@ -186,7 +196,7 @@ def split_quantize(
 
 
 def bgrad_quantize(input: torch.Tensor, quantizer: Quantizer | None) -> tuple[torch.Tensor, Any]:
-    """The sum of `input` over its rows, in its dtype, and quantize()."""
+    """Returns the sum of `input` over its rows, in its dtype, and quantize()."""
     return column_sums(input.detach()).to(input.dtype), quantize(input, quantizer)
 
 
@@ -198,13 +208,14 @@ def swizzle_scales_for_gemm_(
     Nothing happens if they are swizzled already. Padding becomes zero.
     Errors: ValueError for a format without such a layout.
     """
-    _swizzle.swizzle_scales_for_gemm_(native(tensor), rowwise, columnwise)
+    storage: Any = native(tensor)
+    _swizzle.swizzle_scales_for_gemm_(storage, rowwise, columnwise)
 
 
 def multi_tensor_swizzle_scales_for_gemm_(
     tensors: Sequence[QuantizedTensorStorage], rowwise_usage: bool, columnwise_usage: bool
 ) -> None:
-    """swizzle_scales_for_gemm_() of each tensor."""
+    """Runs swizzle_scales_for_gemm_() on each tensor."""
     for tensor in tensors:
         swizzle_scales_for_gemm_(tensor, rowwise_usage, columnwise_usage)
 

@@ -63,7 +63,7 @@ CommOverlapAlgo.__doc__ = "How a collective overlaps a product."
 
 
 class NVTEScalingMode(IntEnum):
-    """How a quantized tensor is scaled."""
+    """The scaling of a quantized tensor."""
 
     NVTE_DELAYED_TENSOR_SCALING = 0
     NVTE_MXFP8_1D_SCALING = 1

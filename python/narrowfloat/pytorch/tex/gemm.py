@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gathers the entries that multiply, and what programs ask about their libraries."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from narrowfloat.pytorch._autograd import without_gradients
+from narrowfloat.pytorch._types import TensorLike
 from narrowfloat.pytorch.constants import DType, TE_DType, TE_DType_To_Torch
 from narrowfloat.pytorch.cpp_extensions.operands import (
     Layout,
@@ -17,6 +20,7 @@ from narrowfloat.pytorch.cpp_extensions.operands import (
 from narrowfloat.pytorch.cpp_extensions.product import Epilogue, multiply
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor._hosted import hosted, native
+from narrowfloat.pytorch.tensor.storage.grouped_tensor_storage import GroupedTensorStorage
 
 __all__ = [
     "generic_gemm",
@@ -29,16 +33,16 @@ __all__ = [
     "te_general_grouped_gemm_for_grouped_tensor",
 ]
 
-_CUBLASLT_VERSION = 130300  # supports every format that TransformerEngine's Python asks for
+_CUBLASLT_VERSION = 130300  # supports every format that TransformerEngine's Python uses
 
 
 @without_gradients
 def generic_gemm(
-    A: Any,
+    A: TensorLike,
     transA: bool,
-    B: Any,
+    B: TensorLike,
     transB: bool,
-    D: Any,
+    D: TensorLike | None,
     quantizer: Quantizer | None,
     output_dtype: DType | None,
     bias: torch.Tensor | None,
@@ -57,7 +61,8 @@ def generic_gemm(
     alpha: float = 1.0,
     beta: float | None = None,
 ) -> list[Any]:
-    """[result, bias gradient, what gelu was applied to, None]; the meaning is general_gemm's.
+    """Returns [result, bias gradient, what gelu was applied to, None]; the meaning is
+    general_gemm's.
 
     A is read rowwise if it is transposed, B if it is not. No workspace is needed.
     Errors: as general_gemm.
@@ -105,10 +110,10 @@ def te_general_grouped_gemm(
     use_split_accumulator: bool,
     math_sm_count: int = 0,
 ) -> Sequence[torch.Tensor]:
-    """generic_gemm() of A[i] and B[i] into D[i], for each i; returns `bias`.
+    """Runs generic_gemm() of A[i] and B[i] into D[i], for each i; returns `bias`.
 
-    single_output: D is a list of one tensor, in whose rows the results lie one after another.
-    bias, pre_gelu_out: one per product; one without elements says that there is none. With grad,
+    single_output: D is a list of one tensor; the results are stored one after another in its rows.
+    bias, pre_gelu_out: one per product; one without elements means None. With grad,
     bias gradients are written to `bias`, else what gelu is applied to is written to `pre_gelu_out`.
     Errors: ValueError unless the lists are as long and D is there; as general_gemm.
     """
@@ -148,9 +153,9 @@ def _clear_result(
 
 
 def _multiply_into(
-    a: Any,
+    a: TensorLike,
     transa: bool,
-    b: Any,
+    b: TensorLike,
     transb: bool,
     out: torch.Tensor,
     dtype: DType,
@@ -185,12 +190,12 @@ def _multiply_into(
 
 @torch.no_grad()
 def te_general_grouped_gemm_for_grouped_tensor(
-    A: Any,
+    A: GroupedTensorStorage | Sequence[TensorLike],
     transa: bool,
-    B: Any,
+    B: GroupedTensorStorage | Sequence[TensorLike],
     transb: bool,
-    D: Any,
-    bias: Any,
+    D: GroupedTensorStorage | Sequence[torch.Tensor],
+    bias: GroupedTensorStorage | None,
     bias_scale: torch.Tensor | None,
     alpha: torch.Tensor,
     beta: torch.Tensor,
@@ -198,8 +203,8 @@ def te_general_grouped_gemm_for_grouped_tensor(
     workspace_cublas: torch.Tensor | None = None,
     use_split_accumulator: bool = False,
     math_sm_count: int = 0,
-) -> Any:
-    """alpha * B[i] A[i] + beta * D[i] of the members of groups, into D, which is returned.
+) -> GroupedTensorStorage | Sequence[torch.Tensor]:
+    """Returns alpha * B[i] A[i] + beta * D[i] of the members of groups, into D, which is returned.
 
     A, B, D: groups or lists. alpha, beta: one number, or one per member. bias: a group of vectors,
     added to the rounded results, times `bias_scale`, which has one number per row of all results.
@@ -224,7 +229,7 @@ def te_general_grouped_gemm_for_grouped_tensor(
     return D
 
 
-def _members(group: Any) -> list[Any]:
+def _members(group: GroupedTensorStorage | Sequence[TensorLike]) -> list[Any]:
     """Returns the members of a group or of a list."""
     if isinstance(group, Sequence):
         return list(group)
@@ -232,7 +237,13 @@ def _members(group: Any) -> list[Any]:
 
 
 def _member_product(
-    a: Any, transa: bool, b: Any, transb: bool, out: torch.Tensor, alpha: float, beta: float
+    a: TensorLike,
+    transa: bool,
+    b: TensorLike,
+    transb: bool,
+    out: torch.Tensor,
+    alpha: float,
+    beta: float,
 ) -> None:
     """Writes alpha * B A + beta * out to `out`."""
     if out.numel() == 0:
@@ -273,16 +284,19 @@ te_general_grouped_gemm_for_discrete_out = te_general_grouped_gemm_for_grouped_t
 
 
 def get_cublasLt_version() -> int:
-    """The version of cuBLASLt whose products programs may count on: there is none to look up."""
+    """Returns the version of cuBLASLt whose products programs may count on: there is none to look
+    up.
+    """
     return _CUBLASLT_VERSION
 
 
 def get_num_cublas_streams() -> int:
-    """The number of streams that grouped products use: one."""
+    """Returns the number of streams that grouped products use: one."""
     return 1
 
 
 def get_grouped_gemm_setup_workspace_size(num_tensors: int) -> int:
-    """The bytes that a grouped product of so many members needs to set up: none, but memory must
-    not be empty."""
+    """Returns the bytes that a grouped product of so many members needs to set up: none, but memory
+    must not be empty.
+    """
     return 1

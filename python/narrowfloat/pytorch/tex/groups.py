@@ -2,7 +2,6 @@
 """Gathers the entries that treat the tensors of a group, each as if it were alone."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -44,7 +43,8 @@ class grouped_mlp_experimental:
 
 
 def splits_to_offsets(first_dims: torch.Tensor, logical_last_dim: int) -> torch.Tensor:
-    """Where each group of rows begins in a matrix of that many columns, and where the last ends.
+    """Returns where each group of rows begins in a matrix of that many columns, and where the last
+    ends.
 
     Shapes: first_dims int64 (n,); the result int64 (n + 1,), in elements.
     Errors: ValueError for another rank or dtype, or without columns.
@@ -70,7 +70,7 @@ def splits_to_offsets_multi(
     dtypes: Sequence[torch.dtype],
     bulk_allocate: bool = False,
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """The sizes as int64, and for each stride the running sums of the sizes times it.
+    """Returns the sizes as int64, and for each stride the running sums of the sizes times it.
 
     include_leading_zero, dtypes: of each result. bulk_allocate: buffers are always apart.
     Errors: ValueError unless the lists are as long.
@@ -95,7 +95,7 @@ def _offsets(
 
 
 def copy_data_ptrs_to_device(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """The addresses of the tensors' memory, int64 (n,), on `device`."""
+    """Returns the addresses of the tensors' memory, int64 (n,), on `device`."""
     return torch.tensor([t.data_ptr() for t in tensors], dtype=torch.int64, device=device)
 
 
@@ -108,7 +108,7 @@ def bgrad_group_quantize(
     tensor_offsets: torch.Tensor | None = None,
     noop_flag: torch.Tensor | None = None,
 ) -> tuple[GroupedTensorStorage, torch.Tensor]:
-    """group_quantize() of groups of rows, and the sum of each group over its rows.
+    """Returns group_quantize() of groups of rows, and the sum of each group over its rows.
 
     Shapes: the sums are (num_tensors, columns), in the dtype of `tensor`.
     Errors: ValueError if columns differ between groups.
@@ -134,11 +134,11 @@ def nvfp4_group_quantize_with_amax(
     num_tensors: int,
     first_dims: torch.Tensor | None,
     last_dims: torch.Tensor | None = None,
-    rowwise_amax: Any = None,
-    columnwise_amax: Any = None,
+    rowwise_amax: torch.Tensor | None = None,
+    columnwise_amax: torch.Tensor | None = None,
     tensor_offsets: torch.Tensor | None = None,
 ) -> GroupedTensorStorage:
-    """group_quantize() under given amaxes, one per group, which the result keeps.
+    """Returns group_quantize() under given amaxes, one per group, which the result keeps.
 
     With amax reduction they are reduced in place first.
     Errors: ValueError for another quantizer, for columns that differ between groups, or for amaxes
@@ -146,6 +146,7 @@ def nvfp4_group_quantize_with_amax(
     """
     entry, own = "nvfp4_group_quantize_with_amax", native(quantizer)
     require_nvfp4(entry, own, rowwise_amax=rowwise_amax, columnwise_amax=columnwise_amax)
+    assert rowwise_amax is not None and columnwise_amax is not None
     counts = (rowwise_amax.numel(), columnwise_amax.numel())
     if last_dims is not None or counts != (num_tensors, num_tensors):
         raise ValueError(

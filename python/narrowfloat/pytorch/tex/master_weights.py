@@ -29,7 +29,7 @@ Lists = Sequence[Sequence[torch.Tensor]]
 
 
 def _require_lists(entry: str, lists: Lists, names: str) -> None:
-    """Errors: ValueError unless there is a list per name, all of one length."""
+    """Raises ValueError unless there is a list per name, all of one length."""
     lengths = [len(each) for each in lists]
     if len(lists) != len(names.split()) or len(set(lengths)) > 1:
         raise ValueError(f"{entry}: needs lists of {names}, equally long, got lengths {lengths}")

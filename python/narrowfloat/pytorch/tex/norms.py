@@ -4,11 +4,15 @@
 All arithmetic is in float32. Sums run in PyTorch's order, so the last bits are not a GPU's.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._types import TensorLike
 from narrowfloat.pytorch.constants import DType, TE_DType_To_Torch
+from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tex._outputs import deliver
 from narrowfloat.pytorch.tex.casts import plain
 
@@ -62,8 +66,8 @@ def layernorm_fwd(
     weight: Tensor,
     bias: Tensor | None,
     eps: float,
-    ln_out: Any,
-    quantizer: Any,
+    ln_out: TensorLike | None,
+    quantizer: Quantizer | None,
     otype: DType | torch.dtype,
     sm_margin: int,
     zero_centered_gamma: bool,
@@ -90,8 +94,8 @@ def rmsnorm_fwd(
     input: Tensor,
     weight: Tensor,
     eps: float,
-    ln_out: Any,
-    quantizer: Any,
+    ln_out: TensorLike | None,
+    quantizer: Quantizer | None,
     otype: DType | torch.dtype,
     sm_margin: int,
     zero_centered_gamma: bool,

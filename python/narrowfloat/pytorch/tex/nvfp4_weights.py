@@ -29,7 +29,7 @@ Tensors = Sequence[torch.Tensor]
 
 
 def _require_tiles(entry: str, block_len: int) -> None:
-    """Errors: ValueError for tiles of another size than NVFP4 has."""
+    """Raises ValueError for tiles of another size than NVFP4 has."""
     if block_len != NVFP4_BLOCK_SCALING_SIZE:
         raise ValueError(f"{entry}: block_len must be {NVFP4_BLOCK_SCALING_SIZE}, got {block_len}")
 

@@ -34,7 +34,7 @@ _L2_DECAY = 0  # mode 0 adds weight decay to the gradient, mode 1 to the update
 
 
 def _check_lists(entry: str, lists: Lists, *counts: int) -> None:
-    """Errors: ValueError unless there are so many lists and all are equally long."""
+    """Raises ValueError unless there are so many lists and all are equally long."""
     lengths = [len(tensors) for tensors in lists]
     if len(lengths) not in counts or len(set(lengths)) != 1:
         expected = " or ".join(map(str, counts))
@@ -308,7 +308,7 @@ def multi_tensor_scale(
 def multi_tensor_scale_tensor(
     chunk_size: int, noop_flag: Tensor, tensor_lists: Lists, scale: Tensor
 ) -> None:
-    """Scales as multi_tensor_scale() does, by a tensor of one element."""
+    """Multiplies as multi_tensor_scale() does, by a tensor of one element."""
     multi_tensor_scale(chunk_size, noop_flag, tensor_lists, scale)
 
 

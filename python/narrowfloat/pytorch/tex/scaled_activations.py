@@ -4,10 +4,14 @@
 Mixtures of experts use them. Results are rounded to the input's dtype before they are quantized.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import torch
 
+from narrowfloat.pytorch._types import TensorLike
+from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tex._gates import (
     SILU,
     SRELU,
@@ -37,7 +41,7 @@ _SWISH = Gate(SILU)
 _INTERLEAVE_MULTIPLE = 32
 
 
-def _quantized(value: Tensor, quantizer: Any) -> Any:
+def _quantized(value: Tensor, quantizer: Quantizer | None) -> TensorLike:
     return value if quantizer is None else quantize(value, quantizer)
 
 
@@ -70,8 +74,13 @@ def _check_gradient(entry: str, grad: Tensor, shape: torch.Size) -> None:
 
 @torch.no_grad()
 def _gated(
-    entry: str, gate: Gate, input: Tensor, act_scales: Tensor, quantizer: Any, interleave: int
-) -> Any:
+    entry: str,
+    gate: Gate,
+    input: Tensor,
+    act_scales: Tensor,
+    quantizer: Quantizer | None,
+    interleave: int,
+) -> TensorLike:
     x = plain(input).contiguous()
     shape = _gated_shape(entry, x, interleave)
     value = gated_value(gate, *halves(x, interleave))
@@ -86,7 +95,7 @@ def _gated_backward(
     grad: Tensor,
     fwd_input: Tensor,
     act_scales: Tensor,
-    quantizer: Any,
+    quantizer: Quantizer | None,
     interleave: int,
     compute_scale_grad: bool,
 ) -> tuple[Any, Tensor | None]:
@@ -107,8 +116,8 @@ def _gated_backward(
 
 
 def scaled_swiglu(
-    input: Tensor, act_scales: Tensor, quantizer: Any, glu_interleave_size: int = 0
-) -> Any:
+    input: Tensor, act_scales: Tensor, quantizer: Quantizer | None, glu_interleave_size: int = 0
+) -> TensorLike:
     """Returns swiglu of every row times its scale, quantized unless the quantizer is None.
 
     glu_interleave_size: columns that alternate between the halves; 0 for two whole halves.
@@ -121,7 +130,7 @@ def scaled_dswiglu(
     grad: Tensor,
     fwd_input: Tensor,
     act_scales: Tensor,
-    quantizer: Any,
+    quantizer: Quantizer | None,
     glu_interleave_size: int = 0,
     compute_scale_grad: bool = True,
 ) -> tuple[Any, Tensor | None]:
@@ -135,11 +144,11 @@ def scaled_dswiglu(
 def scaled_situglu(
     input: Tensor,
     act_scales: Tensor,
-    quantizer: Any,
+    quantizer: Quantizer | None,
     beta1: float = 4.0,
     beta2: float = 25.0,
     glu_interleave_size: int = 0,
-) -> Any:
+) -> TensorLike:
     """Returns situglu() of every row times its scale; arguments as scaled_swiglu()."""
     gate = checked_situ("scaled_situglu", beta1, beta2)
     return _gated("scaled_situglu", gate, input, act_scales, quantizer, glu_interleave_size)
@@ -149,7 +158,7 @@ def scaled_dsituglu(
     grad: Tensor,
     fwd_input: Tensor,
     act_scales: Tensor,
-    quantizer: Any,
+    quantizer: Quantizer | None,
     beta1: float = 4.0,
     beta2: float = 25.0,
     glu_interleave_size: int = 0,
@@ -166,12 +175,12 @@ def scaled_dsituglu(
 def scaled_clamped_swiglu(
     input: Tensor,
     act_scales: Tensor,
-    quantizer: Any,
+    quantizer: Quantizer | None,
     limit: float = 7.0,
     alpha: float = 1.702,
     glu_linear_offset: float = 1.0,
     glu_interleave_size: int = 0,
-) -> Any:
+) -> TensorLike:
     """Returns clamped_swiglu() of every row times its scale; arguments as scaled_swiglu()."""
     gate = clamped_swish(limit, alpha, glu_linear_offset)
     return _gated("scaled_clamped_swiglu", gate, input, act_scales, quantizer, glu_interleave_size)
@@ -181,7 +190,7 @@ def scaled_clamped_dswiglu(
     grad: Tensor,
     fwd_input: Tensor,
     act_scales: Tensor,
-    quantizer: Any,
+    quantizer: Quantizer | None,
     limit: float = 7.0,
     alpha: float = 1.702,
     glu_linear_offset: float = 1.0,
@@ -197,7 +206,7 @@ def scaled_clamped_dswiglu(
 
 
 @torch.no_grad()
-def scaled_srelu(input: Tensor, act_scales: Tensor, quantizer: Any) -> Any:
+def scaled_srelu(input: Tensor, act_scales: Tensor, quantizer: Quantizer | None) -> TensorLike:
     """Returns srelu() of every row times its scale, quantized unless the quantizer is None."""
     x = plain(input)
     scales = _scales("scaled_srelu", x, act_scales, 2)
@@ -210,7 +219,7 @@ def scaled_dsrelu(
     grad: Tensor,
     fwd_input: Tensor,
     act_scales: Tensor,
-    quantizer: Any,
+    quantizer: Quantizer | None,
     compute_scale_grad: bool = True,
 ) -> tuple[Any, Tensor | None]:
     """Returns the gradients of scaled_srelu()'s input, quantized, and of its scales, or None."""

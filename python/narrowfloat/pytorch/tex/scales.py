@@ -26,7 +26,7 @@ def fused_amax_and_scale_update_after_reduction(
     fp8_dtype: DType,
     margin: float,
 ) -> None:
-    """One step of delayed scaling of several states, in place.
+    """Runs one step of delayed scaling of several states, in place.
 
     Shapes: histories float32 (L, n_i), scales (n_i,); the buffer holds the newest amaxes over all
     processes, state after state, sum of n_i.

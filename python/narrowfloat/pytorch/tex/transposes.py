@@ -24,13 +24,13 @@ _TILES = nvfp4_scheme(DType.kFloat4E2M1, True)
 def fp8_transpose(
     input: torch.Tensor, dtype: DType, *, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The codes with the last dimension first, in `out` if that is given."""
+    """Returns the codes with the last dimension first, in `out` if that is given."""
     turned = input.movedim(-1, 0) if input.dim() > 1 else input
     return turned.contiguous() if out is None else out.copy_(turned.reshape(out.shape))
 
 
 def swap_first_dims(tensor: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-    """The tensor with dimensions 0 and 1 exchanged, in `out` if that is given.
+    """Returns the tensor with dimensions 0 and 1 exchanged, in `out` if that is given.
 
     Errors: ValueError for fewer than two dimensions.
     """
@@ -74,7 +74,7 @@ def _derive(
 
 
 def nvfp4_data_transpose(input: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-    """Packed FP4 codes of the transpose of a matrix, in `out` if that is given.
+    """Returns packed FP4 codes of the transpose of a matrix, in `out` if that is given.
 
     Shapes: input (M, K / 2) bytes; the result (K, M / 2).
     Errors: ValueError for another rank, an odd M or another shape of `out`.

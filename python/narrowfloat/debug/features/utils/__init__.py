@@ -1,23 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several features share: schedules, statistics and their buffers."""
+"""Code that several features share: schedules, statistics and their buffers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from narrowfloat.debug._host import debug_api
 from narrowfloat.debug._schedule import Schedule
 from narrowfloat.debug.pytorch.debug_state import TEDebugState
+from narrowfloat.pytorch._types import Group
 
 
 def next_enabled_iter(
     start_step: int | None,
     end_step: int | None,
-    start_end_list: Any,
+    start_end_list: str | Sequence[Sequence[int]] | None,
     freq: int,
     iteration: int,
 ) -> tuple[bool, int | None]:
-    """Whether a feature acts in an iteration, and the next later one in which it does, or None.
+    """Returns whether a feature acts in an iteration, and the next later one in which it does, or
+    None.
 
     Errors: as Schedule.make().
     """
@@ -25,9 +28,10 @@ def next_enabled_iter(
 
 
 def get_reduction_params(
-    tensor_name: str, tp_group: Any, tp_size: int = 1
+    tensor_name: str, tp_group: Group, tp_size: int = 1
 ) -> tuple[bool, Any, bool]:
-    """How a tensor's statistics are reduced: (skip_reduction, group, reduce_within_microbatch).
+    """Returns how a tensor's statistics are reduced: (skip_reduction, group,
+    reduce_within_microbatch).
 
     Weights are sharded over the tensor-parallel group and shared by microbatches; all else is
     split over the session's reduction group and over microbatches.

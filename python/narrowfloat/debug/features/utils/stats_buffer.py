@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The buffers of statistics, where TransformerEngine has them."""
 
-from narrowfloat.debug._buffers import STATS_BUFFERS, StatsBuffers
+from narrowfloat.debug._statistic_buffers import STATS_BUFFERS, StatsBuffers
 
 __all__ = ["STATS_BUFFERS", "StatsBuffers"]

@@ -5,12 +5,12 @@ The host executes every file below the features at every initialize(), so what i
 defined elsewhere.
 """
 
-from narrowfloat.debug._computation import (
+from narrowfloat.debug._statistic_values import (
     BlockwiseDynamicRangeStat,
     computation,
     compute_max_blockwise_dynamic_range,
+    count_nonzero_codes,
 )
-from narrowfloat.debug._quantized_computation import count_nonzero_codes
 
 __all__ = [
     "BlockwiseDynamicRangeStat",

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bare storages: the buffers of quantized tensors, without torch's operators."""
 
-from typing import Any
-
 from narrowfloat.pytorch.tensor.storage.float8_blockwise_tensor_storage import (
     Float8BlockwiseQTensorStorage,
 )
@@ -23,7 +21,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> type:
     # Groups are made of the other families, which import this package.
     if name == "GroupedTensorStorage":
         from narrowfloat.pytorch.tensor.storage import grouped_tensor_storage

@@ -7,9 +7,12 @@ Whichever of them is written, the transposes of all others must follow.
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from narrowfloat.pytorch.tensor.storage.float8_tensor_storage import Float8TensorStorage
 
 _MIN_CAPACITY = 8  # entries before those that are gone are looked for
 
@@ -25,7 +28,7 @@ class Aliases:
         self._pairs: list[tuple[weakref.ref, weakref.ref]] = []
         self._room = _MIN_CAPACITY
 
-    def add(self, storage: Any) -> None:
+    def add(self, storage: Float8TensorStorage) -> None:
         """Adds the buffers of a storage that has both directions."""
         data, transpose = storage._data, storage._transpose
         if data is None or not storage._has_columnwise():
@@ -44,14 +47,14 @@ class Aliases:
         return [(d, t) for d, t in found if d is not None and t is not None]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        """A copy has codes of its own."""
+        """Returns None: a copy has codes of its own."""
         return None
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return Aliases, ()
 
 
-def join(storage: Any, alias: Any) -> None:
+def join(storage: Float8TensorStorage, alias: Float8TensorStorage) -> None:
     """Notes that `alias` has codes of `storage`."""
     group = storage._aliases
     if group is None:
@@ -70,7 +73,7 @@ def _moved(codes: torch.Tensor, source: int, target: int) -> torch.Tensor:
     return codes.movedim(source, target) if codes.dim() > 1 else codes
 
 
-def follow(written: Any) -> None:
+def follow(written: Float8TensorStorage) -> None:
     """Copies what was written to `written` to the other direction of each of its aliases."""
     group = written._aliases
     if group is None:

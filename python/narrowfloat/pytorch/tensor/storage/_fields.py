@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 
@@ -153,7 +153,7 @@ class TableStorage(QuantizedTensorStorage):
         cls._positional = positional_keywords(buffers, settings) if cls.POSITIONAL else ()
         cls.__signature__ = signature_of(buffers, settings, cls._positional)
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Makes a bare storage, or a tensor on the device of its codes, over the given buffers.
 
         The fields are arguments; those of a tensor's wrapper follow. The quantizer is copied.
@@ -189,7 +189,7 @@ class TableStorage(QuantizedTensorStorage):
             fields[name] = convert(fields[name])
 
     def get_metadata(self) -> dict[str, Any]:
-        """The constructor's arguments, live buffers among them."""
+        """Returns the constructor's arguments, live buffers among them."""
         fields = self.__dict__
         metadata = {buffer.keyword: fields[buffer.name] for buffer in self.BUFFERS}
         for setting in self.SETTINGS:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 
@@ -30,12 +30,12 @@ class Cut:
 
     @classmethod
     def of(cls, whole: SchemeStorage) -> Cut:
-        """The mark of the parts of `whole`."""
+        """Returns the mark of the parts of `whole`."""
         return cls((whole.__dict__[whole.ROWWISE], whole.__dict__[whole.COLUMNWISE]))
 
 
 def padded(buffer: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """A dense buffer of `shape` that begins with `buffer`, or this one if it is one."""
+    """Returns a dense buffer of `shape` that begins with `buffer`, or this one if it is one."""
     if buffer.shape == shape:
         return buffer if buffer.is_contiguous() else buffer.contiguous()
     whole = buffer.new_zeros(shape)
@@ -44,14 +44,14 @@ def padded(buffer: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def content_of(buffer: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """The part of a buffer without padding, as a view."""
+    """Returns the part of a buffer without padding, as a view."""
     for axis, size in enumerate(shape):
         buffer = buffer.narrow(axis, 0, size)
     return buffer
 
 
 def dense(buffer: torch.Tensor | None) -> torch.Tensor | None:
-    """The buffer, or a copy of one with holes, such as a slice's."""
+    """Returns the buffer, or a copy of one with holes, such as a slice's."""
     return buffer if buffer is None or buffer.is_contiguous() else buffer.contiguous()
 
 
@@ -73,37 +73,41 @@ class SchemeStorage(TableStorage):
     # What a family answers.
 
     def _scheme(self) -> str:
-        """Name of the scheme."""
+        """Returns the name of the scheme."""
         raise NotImplementedError
 
     def _layout_options(self) -> tuple[tuple[str, Any], ...]:
-        """The options that reading the buffers takes."""
+        """Returns the options that reading the buffers takes."""
         return ()
 
     def _view_buffers(self, shape: torch.Size) -> dict[str, torch.Tensor | None]:
-        """Constructor arguments of the buffers of a view. Errors: as the family has them."""
+        """Returns constructor arguments of the buffers of a view. Raises the family's errors."""
         raise NotImplementedError
 
     def _why_no_view(self, shape: torch.Size) -> str | None:
-        """Why `shape` breaks the blocks; None if it does not."""
+        """Returns why `shape` breaks the blocks; None if it does not."""
         return None
 
     def _shared_names(self) -> tuple[str, ...]:
-        """Buffers that every part of a tensor shares: scales or amaxes of the whole."""
+        """Returns the buffers that every part of a tensor shares: scales or amaxes of the whole."""
         return ()
 
     def _reads_any_layout(self) -> bool:
-        """Whether products read per-tensor codes in any layout, so that no transpose is kept."""
+        """Returns whether products read per-tensor codes in any layout, so that no transpose is
+        kept.
+        """
         return is_non_tn_fp8_gemm_supported()
 
     def _has_swizzled_scales(self) -> bool:
-        """Whether scales lie as matrix products read them."""
+        """Returns whether scales are swizzled."""
         return self.__dict__.get("_with_gemm_swizzled_scales", False)
 
     # Copies.
 
-    def _rebuild(self, shape: Iterable[int] | None = None, **changes: Any) -> Any:
-        """One of the same class with these constructor arguments changed, the rest shared."""
+    def _rebuild(self, shape: Iterable[int] | None = None, **changes: Any) -> Self:
+        """Returns a tensor of the same class with these constructor arguments changed, the rest
+        shared.
+        """
         fields = self.get_metadata()
         fields.update(changes)
         if not self._is_tensor:
@@ -123,14 +127,16 @@ class SchemeStorage(TableStorage):
         return [self.__dict__[buffer.name] for buffer in self.BUFFERS]
 
     def _whole_buffer(self, name: str) -> torch.Tensor | None:
-        """A buffer as verbs read it: dense, and with the padding that a cut's scales lack."""
+        """Returns a buffer as verbs read it: dense, and with the padding that a cut's scales
+        lack.
+        """
         buffer = self.__dict__[name]
         if buffer is None or self._cut is None or "scale_inv" not in name:
             return dense(buffer)
         return padded(buffer, self._planned_shape(name, buffer.shape))
 
     def _standalone_buffer(self, name: str) -> torch.Tensor | None:
-        """A buffer as a tensor that is no part of another one stores it.
+        """Returns a buffer as a tensor that is no part of another one stores it.
 
         Errors: RuntimeError if codes have lost their scale.
         """
@@ -142,7 +148,7 @@ class SchemeStorage(TableStorage):
         note_write(self)
 
     def _planned_shape(self, name: str, default: torch.Size) -> tuple[int, ...]:
-        """The planned shape of a buffer of scales."""
+        """Returns the planned shape of a buffer of scales."""
         shape = _native.flatten_shape(tuple(self._logical_shape()))
         for planned in _native.plan(self._spec(), shape):
             if self._role_names[_native.ROLES.index(planned.role)] == name:
@@ -150,7 +156,7 @@ class SchemeStorage(TableStorage):
         return tuple(default)
 
     def _whole_buffers(self) -> tuple[torch.Tensor | None, ...]:
-        """The buffers by role, as verbs read them.
+        """Returns the buffers by role, as verbs read them.
 
         Errors: RuntimeError if codes have lost their scale.
         """
@@ -173,13 +179,13 @@ class SchemeStorage(TableStorage):
         return self.__dict__[self.COLUMNWISE] is not None
 
     def _spec(self) -> _core.QuantSpec:
-        """The spec by which the buffers that are there can be read."""
+        """Returns the spec by which the buffers that are there can be read."""
         return _native.make_spec(
             self._scheme(), self._has_rowwise(), self._has_columnwise(), self._layout_options()
         )
 
     def _logical_shape(self) -> torch.Size:
-        """Shape of the tensor, from its codes. Errors: RuntimeError if there are none."""
+        """Returns the shape of the tensor, from its codes. Raises RuntimeError without codes."""
         codes = self.__dict__[self.ROWWISE]
         if codes is not None:
             return codes.shape
@@ -192,13 +198,13 @@ class SchemeStorage(TableStorage):
     def shape(self) -> torch.Size:
         return self._logical_shape()
 
-    def size(self, dim: int | None = None) -> Any:
+    def size(self, dim: int | None = None) -> Any:  # noqa: ANN401  # sizes of all dimensions, or of one
         shape = self._logical_shape()
         return shape if dim is None else shape[dim]
 
     @property
     def device(self) -> torch.device:
-        """Where the buffers are. Errors: RuntimeError if there are none."""
+        """The device of the buffers. Errors: RuntimeError without buffers."""
         buffer = self._first_buffer()
         if buffer is None:
             raise RuntimeError(f"{self.__class__.__name__} has no data!")
@@ -207,8 +213,8 @@ class SchemeStorage(TableStorage):
     def get_usages(self) -> dict[str, bool]:
         return {"rowwise": self._has_rowwise(), "columnwise": self._has_columnwise()}
 
-    def get_data_tensors(self, rowwise_data: bool = True, columnwise_data: bool = True) -> Any:
-        """The codes of both directions, or of the one that is asked for."""
+    def get_data_tensors(self, rowwise_data: bool = True, columnwise_data: bool = True) -> Any:  # noqa: ANN401  # codes of both directions, or of one
+        """Returns the codes of both directions, or of the one that is asked for."""
         rowwise, columnwise = self.__dict__[self.ROWWISE], self.__dict__[self.COLUMNWISE]
         if rowwise_data and columnwise_data:
             return rowwise, columnwise
@@ -237,7 +243,7 @@ class SchemeStorage(TableStorage):
                 tensor.data = empty_like_device(tensor)
 
     def copy_from_storage(self, src: QuantizedTensorStorage) -> None:
-        """Errors: TypeError for another family; RuntimeError for another layout."""
+        """Raises TypeError for another family; RuntimeError for another layout."""
         if getattr(src, "FAMILY", None) is not self.FAMILY:
             raise TypeError(f"copy_from_storage expects {self.FAMILY.__name__}")
         for setting in self.SETTINGS:
@@ -249,7 +255,7 @@ class SchemeStorage(TableStorage):
                     mine.copy_(other)
 
     def _cloned_buffers(self) -> dict[str, torch.Tensor | None]:
-        """Constructor arguments of buffers that share nothing with these."""
+        """Returns constructor arguments of buffers that share nothing with these."""
         copies = {}
         for buffer in self.BUFFERS:
             tensor = self._standalone_buffer(buffer.name)
@@ -259,7 +265,7 @@ class SchemeStorage(TableStorage):
     # Values.
 
     def _decode(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The values, outside of autograd."""
+        """Returns the values, outside of autograd."""
         dtype = self._dtype if dtype is None else dtype
         shape = self._logical_shape()
         known = dtype if dtype in _native.FLOAT_DTYPES else torch.float32
@@ -279,13 +285,13 @@ class SchemeStorage(TableStorage):
         return out if known is dtype else out.to(dtype)
 
     def _require_readable(self) -> None:
-        """Errors: as the family has them, if a buffer that decoding needs is missing."""
+        """Raises the family's error if a buffer that decoding needs is missing."""
 
     def _plain(self) -> torch.Tensor:
         return self._decode(self._dtype)
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The values as a plain tensor, in the nominal type or `dtype`."""
+        """Returns the values as a plain tensor, in the nominal type or `dtype`."""
         dtype = self._dtype if dtype is None else dtype
         if self._is_tensor and torch.is_grad_enabled():
             return _DequantizeFunc.apply(self, dtype)
@@ -293,8 +299,11 @@ class SchemeStorage(TableStorage):
 
     # Views.
 
-    def view(self, *shape: Any) -> Any:
-        """The same bytes under another shape. Errors: where the family's blocks would break."""
+    def view(self, *shape: Any) -> Any:  # noqa: ANN401  # a storage here, a tensor in subclasses
+        """Returns the same bytes under another shape.
+
+        Errors: where the family's blocks would break.
+        """
         if len(shape) == 1 and shape[0] is None:
             return self
         wanted = resolve_shape(shape, self._logical_shape())
@@ -302,13 +311,13 @@ class SchemeStorage(TableStorage):
             return self
         return self._rebuild(**self._view_buffers(wanted))
 
-    def _make_view(self, shape: torch.Size) -> Any:
+    def _make_view(self, shape: torch.Size) -> Self:
         view = self._rebuild(shape, **self._view_buffers(torch.Size(shape)))
         if self._cut is not None:
             view._cut = self._cut
         return view
 
-    # What travels between ranks that hold rows of one tensor.
+    # Sends between ranks that hold rows of one tensor.
 
     def _transport_spec(self, directions: Sequence[str]) -> _core.QuantSpec | None:
         """Returns the spec that plans the buffers of these directions; None: they hold values."""
@@ -320,7 +329,7 @@ class SchemeStorage(TableStorage):
         )
 
     def _why_no_transport(self) -> str | None:
-        """Returns why the buffers of this tensor cannot travel; None if they can."""
+        """Returns why the buffers of this tensor cannot be sent; None if they can."""
         if self.__dict__.get("_with_gemm_swizzled_scales", False):
             name = type(self).__name__
             article = "an" if name[0] in "MN" else "a"
@@ -337,15 +346,15 @@ class SchemeStorage(TableStorage):
             self._cut = None
 
     def _keeps_dtype(self) -> bool:
-        """Whether a gathered tensor has the nominal type of its shards."""
+        """Returns whether a gathered tensor has the nominal type of its shards."""
         return False
 
     def _derives_columnwise(self) -> bool:
-        """Whether the column-wise buffers can be made of the row-wise ones."""
+        """Returns whether the column-wise buffers can be made of the row-wise ones."""
         return False
 
     def _transport_fields(self, rowwise: bool, columnwise: bool) -> tuple[str, ...]:
-        """Returns the fields that travel for these directions; what can be derived stays."""
+        """Returns the fields that are sent for these directions, without derived ones."""
         if self._derives_columnwise() and self._has_rowwise():
             rowwise, columnwise = True, False
         wanted = {"rowwise": rowwise, "columnwise": columnwise}
@@ -367,7 +376,7 @@ class SchemeStorage(TableStorage):
         return transport.extract(self, names), {"field_names": names}
 
     def fsdp_assign_gathered(self, buffers: Sequence[torch.Tensor], meta: dict[str, Any]) -> None:
-        """Errors: RuntimeError, before anything changes, for another number or geometry."""
+        """Raises RuntimeError, before anything changes, for another number or geometry."""
         names = meta.get("field_names")
         if names is None:
             names = transport.fields_of(self, [meta["direction"]])
@@ -422,7 +431,7 @@ class SchemeStorage(TableStorage):
         context: dict[str, Any],
         outer_size: torch.Size,
         outer_stride: tuple[int, ...],
-    ) -> Any:
+    ) -> SchemeStorage:
         cls = context["cls"]
         kwargs = dict(context["nontensor_kwargs"])
         for name, keyword in cls._INNER_TENSORS:
@@ -451,7 +460,7 @@ class BlockStorage(SchemeStorage):
     _columnwise_scale_inv: torch.Tensor | None
 
     def _block_boundary(self, along_rows: bool) -> int:
-        """Each direction asks for whole blocks of its own; tiles are square."""
+        """Returns the block length of the directions that are present; tiles are square."""
         spec = self._spec()
         tiles = spec.derives_columnwise or getattr(self._quantizer, "with_2d_quantization", False)
         across = self._has_columnwise() if along_rows else self._has_rowwise()
@@ -482,7 +491,7 @@ class BlockStorage(SchemeStorage):
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
-        """Errors: RuntimeError for a direction that is not there: each was quantized by itself."""
+        """Raises RuntimeError for a direction that is not there: each was quantized by itself."""
         rowwise = self._has_rowwise() if rowwise_usage is None else rowwise_usage
         columnwise = self._has_columnwise() if columnwise_usage is None else columnwise_usage
         if rowwise:
@@ -492,7 +501,7 @@ class BlockStorage(SchemeStorage):
         self._keep(rowwise, columnwise)
 
     def _derive_columnwise(self, scheme: str | None = None) -> None:
-        """Column-wise codes and scales of tiles from the row-wise ones."""
+        """Derives the columnwise codes and scales of tiles from the rowwise ones."""
         spec = _native.make_spec(
             self._scheme() if scheme is None else scheme, True, True, self._layout_options()
         )
@@ -507,7 +516,7 @@ class BlockStorage(SchemeStorage):
         _native.derive_columnwise(spec, shape, self._role_buffers())
 
     def _columnwise_plan_shape(self) -> torch.Size:
-        """The shape that column-wise buffers are planned for."""
+        """Returns the shape that column-wise buffers are planned for."""
         return self._logical_shape()
 
     def _require_view(self, shape: torch.Size) -> None:

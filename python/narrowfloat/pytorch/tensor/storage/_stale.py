@@ -7,15 +7,19 @@ the last piece is there, the other codes have lost their scale, and nothing may 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
+
 
 _ATTRIBUTE = "_stale_codes"  # of the scale, which every alias and every part shares
 
 
 class StaleCodes:
-    """Which codes of a whole tensor have lost their scale."""
+    """Marks the codes of a whole tensor that have lost their scale."""
 
     live = 0  # without any, a check costs nothing
 
@@ -27,36 +31,36 @@ class StaleCodes:
         self.line = codes.shape[-1]
         self.columnwise = columnwise
 
-    def of(self, tensor: Any) -> torch.Tensor:
-        """The marks of the codes of an alias or a part, as a view."""
+    def of(self, tensor: SchemeStorage) -> torch.Tensor:
+        """Returns the marks of the codes of an alias or a part, as a view."""
         codes = tensor.__dict__[tensor.COLUMNWISE if self.columnwise else tensor.ROWWISE]
         offset = codes.storage_offset() - self.first
         return self.mask.as_strided(codes.shape, codes.stride(), offset)
 
     def rows(self) -> tuple[int, int]:
-        """The first and the last row with such codes."""
+        """Returns the first and the last row with such codes."""
         found = self.mask.nonzero().reshape(-1)
         rows = found % self.line if self.columnwise else found // self.line
         return int(rows.min()), int(rows.max())
 
 
-def _scales(tensor: Any) -> list[torch.Tensor]:
+def _scales(tensor: SchemeStorage) -> list[torch.Tensor]:
     named = (tensor.__dict__[name] for name in tensor._shared_names())
     return [scale for scale in named if scale is not None]
 
 
-def _find(tensor: Any) -> StaleCodes | None:
+def _find(tensor: SchemeStorage) -> StaleCodes | None:
     marks = (scale.__dict__.get(_ATTRIBUTE) for scale in _scales(tensor))
     return next((mark for mark in marks if mark is not None), None)
 
 
-def _forget(tensor: Any) -> None:
+def _forget(tensor: SchemeStorage) -> None:
     for scale in _scales(tensor):
         if scale.__dict__.pop(_ATTRIBUTE, None) is not None:
             StaleCodes.live -= 1
 
 
-def take_scales(dst: Any, src: Any) -> None:
+def take_scales(dst: SchemeStorage, src: SchemeStorage) -> None:
     """Gives `dst` the scales of `src`, whose codes it is about to take.
 
     If `dst` is a part and a scale changes, all other codes of the whole are stale.
@@ -71,7 +75,9 @@ def take_scales(dst: Any, src: Any) -> None:
         if all(torch.equal(mine.reshape(-1), other.reshape(-1)) for mine, other in pairs):
             return
         rowwise, columnwise = dst._cut.codes
-        mark = StaleCodes(columnwise if rowwise is None else rowwise, rowwise is None)
+        codes = columnwise if rowwise is None else rowwise
+        assert codes is not None
+        mark = StaleCodes(codes, rowwise is None)
         _forget(dst)
         for scale in _scales(dst):
             setattr(scale, _ATTRIBUTE, mark)
@@ -80,7 +86,7 @@ def take_scales(dst: Any, src: Any) -> None:
         mine.copy_(other.view(mine.shape))
 
 
-def note_write(tensor: Any) -> None:
+def note_write(tensor: SchemeStorage) -> None:
     """Takes the codes of `tensor`, which were written under its scales, off the stale ones."""
     if not StaleCodes.live:
         return
@@ -93,8 +99,8 @@ def note_write(tensor: Any) -> None:
         _forget(tensor)
 
 
-def require_fresh(tensor: Any) -> None:
-    """Errors: RuntimeError if `tensor` has codes that have lost their scale."""
+def require_fresh(tensor: SchemeStorage) -> None:
+    """Raises RuntimeError if `tensor` has codes that have lost their scale."""
     if not StaleCodes.live:
         return
     mark = _find(tensor)

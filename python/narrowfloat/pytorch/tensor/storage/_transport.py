@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buffers as they travel between ranks that hold rows of one tensor: rows first, rows of padding
-cut off. Which dimension of a buffer holds rows, and how many, follows from the planner."""
+"""Converts buffers to the form in which ranks that hold rows of one tensor send them: rows first,
+without rows of padding. The planner tells which dimension of a buffer holds rows, and how many."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from narrowfloat import _core
 from narrowfloat.pytorch import _native
+from narrowfloat.pytorch._types import Quantized
 
 
 class RowAxis(NamedTuple):
@@ -74,13 +75,13 @@ class Route(NamedTuple):
         return next(b.shape for b in plan if b.role == self.role)
 
     def sent(self, length: int) -> tuple[int, ...]:
-        """Returns the shape of the buffer as it travels."""
+        """Returns the shape of the buffer as it is sent."""
         stored = list(self.planned(length))
         stored.pop(self.rows.axis)
         return (self.rows.count(length), *stored)
 
     def extract(self, buffer: torch.Tensor, length: int, padded: int) -> torch.Tensor:
-        """Returns the buffer of `length` first indices as one of `padded` travels."""
+        """Returns the buffer of `length` first indices as one of `padded` is sent."""
         axis, count = self.rows.axis, self.rows.count(length)
         if buffer.dim() != len(self.planned(length)):
             raise NotImplementedError(
@@ -106,22 +107,22 @@ def _grown(buffer: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     return grown
 
 
-def fields_of(storage: Any, directions: Sequence[str]) -> tuple[str, ...]:
-    """Returns the fields of these directions that hold rows, in the order in which they travel."""
+def fields_of(storage: Quantized, directions: Sequence[str]) -> tuple[str, ...]:
+    """Returns the fields of these directions that hold rows, in the order of sending."""
     return tuple(name for name, axis in _fields(storage, directions) if axis is not None)
 
 
-def shared_fields(storage: Any) -> tuple[str, ...]:
+def shared_fields(storage: Quantized) -> tuple[str, ...]:
     """Returns the present fields that all rows share."""
     return tuple(name for name in storage._shared_names() if getattr(storage, name) is not None)
 
 
-def _named_roles(storage: Any) -> list[tuple[str, str]]:
+def _named_roles(storage: Quantized) -> list[tuple[str, str]]:
     given = zip(_native.ROLES, storage._role_names, strict=True)
     return [(role, name) for role, name in given if name is not None]
 
 
-def _fields(storage: Any, directions: Sequence[str]) -> list[tuple[str, RowAxis | None]]:
+def _fields(storage: Quantized, directions: Sequence[str]) -> list[tuple[str, RowAxis | None]]:
     names = dict(_named_roles(storage))
     spec = storage._transport_spec(directions)
     rest = tuple(storage._logical_shape()[1:])
@@ -135,7 +136,7 @@ def _fields(storage: Any, directions: Sequence[str]) -> list[tuple[str, RowAxis 
     return list(found.items())
 
 
-def routes(storage: Any, names: Sequence[str]) -> list[Route]:
+def routes(storage: Quantized, names: Sequence[str]) -> list[Route]:
     """Returns the ways of these fields."""
     roles = {name: role for role, name in reversed(_named_roles(storage))}
     ways = [way for way in ("rowwise", "columnwise") if any(way in roles[name] for name in names)]
@@ -149,8 +150,8 @@ def routes(storage: Any, names: Sequence[str]) -> list[Route]:
     return found
 
 
-def require_whole_blocks(storage: Any, names: Sequence[str], length: int) -> None:
-    """Errors: RuntimeError unless `length` first indices end with a block of each field."""
+def require_whole_blocks(storage: Quantized, names: Sequence[str], length: int) -> None:
+    """Raises RuntimeError unless `length` first indices end with a block of each field."""
     for route in routes(storage, names):
         count = length * math.prod(route.rest[:-1])
         if count % route.rows.rows != 0:
@@ -161,9 +162,9 @@ def require_whole_blocks(storage: Any, names: Sequence[str], length: int) -> Non
 
 
 def extract(
-    storage: Any, names: Sequence[str], padded: int | None = None
+    storage: Quantized, names: Sequence[str], padded: int | None = None
 ) -> tuple[torch.Tensor, ...]:
-    """Returns the fields as they travel; `padded`: as those of a shard with so many rows.
+    """Returns the fields as they are sent; `padded`: as those of a shard with so many rows.
 
     Errors: RuntimeError for a field that is missing.
     """
@@ -174,7 +175,7 @@ def extract(
         buffer = getattr(storage, route.name)
         if buffer is None:
             raise RuntimeError(
-                f"fsdp_pre_all_gather: {type(storage).__name__} lacks {route.name}, which travels"
+                f"fsdp_pre_all_gather: {type(storage).__name__} needs {route.name}, got None"
             )
         sent.append(route.extract(buffer, length, padded))
     return tuple(sent)
@@ -185,7 +186,7 @@ def _length(way: Route, buffer: torch.Tensor, whole: int | None) -> int:
 
 
 def gathered_shape(
-    storage: Any, names: Sequence[str], buffers: Sequence[torch.Tensor], whole: int | None
+    storage: Quantized, names: Sequence[str], buffers: Sequence[torch.Tensor], whole: int | None
 ) -> torch.Size:
     """Returns the shape of the tensor that gathered buffers make."""
     first = routes(storage, names)[0]
@@ -193,7 +194,10 @@ def gathered_shape(
 
 
 def restore(
-    storage: Any, names: Sequence[str], buffers: Sequence[torch.Tensor], whole: int | None = None
+    storage: Quantized,
+    names: Sequence[str],
+    buffers: Sequence[torch.Tensor],
+    whole: int | None = None,
 ) -> dict[str, torch.Tensor]:
     """Returns the fields of the tensor that gathered buffers make.
 

@@ -24,13 +24,21 @@ _FromFloat8BlockwiseFunc = _DequantizeFunc
 
 @lru_cache
 def float8_block_scheme(fp8_dtype: DType, tiles: bool) -> str:
-    """Name of the block-scaled FP8 scheme with these elements."""
+    """Returns the name of the block-scaled FP8 scheme with these elements."""
     return _core.fp8_block_scheme(element_of(fp8_dtype), tiles)
 
 
 class Float8BlockwiseQTensorStorage(BlockStorage):
-    """`_rowwise_data`: codes. `_columnwise_data`: codes, last dimension first.
-    `_rowwise_scale_inv`, `_columnwise_scale_inv`: float32, padded. `_is_2D_scaled`: tiles."""
+    """The buffers of a block-scaled FP8 tensor. Each argument is a field, with an underscore first.
+
+    rowwise_data: uint8 codes; None without the direction.
+    columnwise_data: uint8 codes of the transpose, the last dimension first, or None.
+    rowwise_scale_inv, columnwise_scale_inv: float32, padded; None without the direction.
+    fp8_dtype: E4M3 or E5M2, in any spelling that DType.cast() reads.
+    quantizer: a Float8BlockQuantizer, which is copied, or None.
+    is_2D_scaled: whether blocks are 128x128 tiles; else they are 1x128.
+    fake_dtype: the nominal type, which dequantize() returns; None is float32.
+    """
 
     BUFFERS = (
         Buffer("_rowwise_data", "rowwise_data", ("rowwise_data",)),
@@ -56,7 +64,7 @@ class Float8BlockwiseQTensorStorage(BlockStorage):
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
-        """Errors: AssertionError if a direction cannot be made, or none would be left."""
+        """Raises AssertionError if a direction cannot be made, or none would be left."""
         rowwise = self._has_rowwise() if rowwise_usage is None else rowwise_usage
         columnwise = self._has_columnwise() if columnwise_usage is None else columnwise_usage
         assert rowwise or columnwise, (
@@ -82,7 +90,7 @@ class Float8BlockwiseQTensorStorage(BlockStorage):
             )
 
     def _create_columnwise(self) -> None:
-        """Column-wise codes and scales of tiles from the row-wise ones."""
+        """Derives the columnwise codes and scales of tiles from the rowwise ones."""
         assert self._is_2D_scaled, (
             "Only tiles have column-wise codes that follow from row-wise ones"
         )
@@ -122,6 +130,6 @@ class Float8BlockwiseQTensorStorage(BlockStorage):
         return self._is_2D_scaled
 
     def fsdp_extract_buffers(self) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
-        """Errors: RuntimeError unless the rows are whole blocks of each direction."""
+        """Raises RuntimeError unless the rows are whole blocks of each direction."""
         transport.require_whole_blocks(self, self.fsdp_buffer_fields(), self._logical_shape()[0])
         return super().fsdp_extract_buffers()

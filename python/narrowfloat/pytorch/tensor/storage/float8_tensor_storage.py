@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -20,29 +20,36 @@ from narrowfloat.pytorch.utils import empty_like_device
 
 _FromFloat8Func = _DequantizeFunc
 
-# How codes lie in an all-gather.
+# The layout of codes in an all-gather.
 _NATIVE, _M_MAJOR = "native", "columnwise_m_major"
 
 
 @lru_cache
 def float8_scheme(fp8_dtype: DType) -> str:
-    """Name of the per-tensor scheme with these elements."""
+    """Returns the name of the per-tensor scheme with these elements."""
     return _core.per_tensor_scheme(element_of(fp8_dtype))
 
 
 def to_columnwise(shape: Sequence[int]) -> torch.Size:
-    """Shape of the transpose: the last dimension first."""
+    """Returns the shape of the transpose: the last dimension first."""
     return torch.Size(shape) if len(shape) < 2 else torch.Size((shape[-1], *shape[:-1]))
 
 
 def from_columnwise(shape: Sequence[int]) -> torch.Size:
-    """Shape of the tensor whose transpose has `shape`."""
+    """Returns the shape of the tensor whose transpose has `shape`."""
     return torch.Size(shape) if len(shape) < 2 else torch.Size((*shape[1:], shape[0]))
 
 
 class Float8TensorStorage(SchemeStorage):
-    """`_data`: codes. `_transpose`: the same bytes with the last dimension first, valid unless
-    `_transpose_invalid`. `_scale_inv`: float32 of one element for both."""
+    """The buffers of a per-tensor FP8 tensor. `_transpose_invalid` marks a stale transpose.
+
+    data: uint8 codes, the field `_data`; None if there is a transpose alone.
+    data_transpose: the same codes with the last dimension first, the field `_transpose`, or None.
+    fp8_scale_inv: float32 of one element for both, the field `_scale_inv`.
+    fp8_dtype: E4M3 or E5M2, in any spelling that DType.cast() reads.
+    quantizer: a quantizer of per-tensor FP8, which is copied, or None.
+    fake_dtype: the nominal type, which dequantize() returns; None is float32.
+    """
 
     BUFFERS = (
         Buffer("_data", "data", ("rowwise_data",)),
@@ -61,7 +68,7 @@ class Float8TensorStorage(SchemeStorage):
         super()._settle(fields, outer)
         fields["_transpose_invalid"] = fields["_transpose"] is None
 
-    def _rebuild(self, shape: Iterable[int] | None = None, **changes: Any) -> Any:
+    def _rebuild(self, shape: Iterable[int] | None = None, **changes: Any) -> Self:
         new = super()._rebuild(shape, **changes)
         if new._data is self._data or new._transpose is self._transpose:
             aliases.join(self, new)
@@ -114,7 +121,7 @@ class Float8TensorStorage(SchemeStorage):
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
-        """Errors: RuntimeError if codes are asked for that are gone, or a transpose of them."""
+        """Raises RuntimeError if codes are asked for that are gone, or a transpose of them."""
         has_data, has_transpose = self._data is not None, self._has_columnwise()
         if self._reads_any_layout():
             # Codes serve both directions, and no transpose is kept.
@@ -157,11 +164,13 @@ class Float8TensorStorage(SchemeStorage):
 
     _aliases: aliases.Aliases | None = None  # over the same codes
 
-    def _make_view(self, shape: torch.Size) -> Any:
+    def _make_view(self, shape: torch.Size) -> Self:
         return self._mark_view(super()._make_view(shape))
 
-    def _mark_view(self, view: Float8TensorStorage) -> Any:
-        """`view`, whose other direction follows when this tensor is written, and the reverse."""
+    def _mark_view(self, view: Self) -> Self:
+        """Returns `view`, whose other direction follows when this tensor is written, and the
+        reverse.
+        """
         aliases.join(self, view)
         return view
 
@@ -170,7 +179,7 @@ class Float8TensorStorage(SchemeStorage):
         aliases.follow(self)
 
     def _reset_caches(self) -> None:
-        """The codes were written: the transpose is stale, unless it is all there is."""
+        """Marks the transpose as stale after a write to the codes, unless it is the only buffer."""
         if self._data is not None:
             self._transpose_invalid = True
             aliases.follow(self)
@@ -183,7 +192,7 @@ class Float8TensorStorage(SchemeStorage):
     # Views.
 
     def _view_buffers(self, shape: torch.Size) -> dict[str, torch.Tensor | None]:
-        """Errors: NotImplementedError for a new shape if there is a transpose alone."""
+        """Raises NotImplementedError for a new shape if there is a transpose alone."""
         if self._data is None:
             if shape != self._logical_shape():
                 raise NotImplementedError(
@@ -201,7 +210,7 @@ class Float8TensorStorage(SchemeStorage):
             "data_transpose": self._transpose if fits else None,
         }
 
-    # What travels between ranks that hold rows of one tensor.
+    # Sends between ranks that hold rows of one tensor.
 
     def _derives_columnwise(self) -> bool:
         return True
@@ -226,7 +235,7 @@ class Float8TensorStorage(SchemeStorage):
         }
 
     def fsdp_assign_gathered(self, buffers: Sequence[torch.Tensor], meta: dict[str, Any]) -> None:
-        """Errors: RuntimeError for another number of buffers or an unknown layout."""
+        """Raises RuntimeError for another number of buffers or an unknown layout."""
         layout = meta.get("transport_layout", _NATIVE)
         if layout not in (_NATIVE, _M_MAJOR):
             raise RuntimeError(f"fsdp_assign_gathered: unknown transport_layout {layout!r}")

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of one type and format that lie one after another in flat buffers."""
+"""Tensors of one type and format, stored one after another in flat buffers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 
 from narrowfloat.pytorch import _native
+from narrowfloat.pytorch._types import Quantized
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 
 # The group's field for each role of a member's buffers.
@@ -55,7 +56,7 @@ MemberBuffers = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
 def prefix_sums(sizes: Iterable[int]) -> list[int]:
-    """0, then the sum of the first, of the first two, ..."""
+    """Returns 0, then the sum of the first, of the first two, ..."""
     sums = [0]
     for size in sizes:
         sums.append(sums[-1] + int(size))
@@ -63,7 +64,7 @@ def prefix_sums(sizes: Iterable[int]) -> list[int]:
 
 
 def member_buffers(quantizer: Quantizer, shape: tuple[int, ...]) -> MemberBuffers:
-    """dtype and shape of a member's buffers by the group's fields."""
+    """Returns dtype and shape of a member's buffers by the group's fields."""
     specs: dict[str, Any] = quantizer._buffer_specs(shape)
     names = dict(zip(_native.ROLES, quantizer.STORAGE._role_names, strict=True))
     buffers = {field: specs[names[role]] for role, field in _FIELDS.items() if names[role] in specs}
@@ -77,6 +78,20 @@ class GroupedTensorStorage:
 
     `logical_shape`: the members stacked, `[n * M, K]`; with `first_dims` `[sum, K]`, with
     `last_dims` `[M, sum]`, with both `[1, total]`.
+
+    shape: the logical shape. dtype: the nominal type. requires_grad, stride: of GroupedTensor;
+    a storage ignores them.
+    num_tensors: the number of members. shapes: of each member; None if they follow from the sizes.
+    quantizer: of the members; None for plain ones.
+    data, columnwise_data: flat codes, or values, of the members one after another, or None.
+    scale_inv, columnwise_scale_inv: their flat scales, or None.
+    amax, columnwise_amax, scale: float32, one element per member, or None.
+    first_dims, last_dims: int64, one size per member; None where all have the same.
+    tensor_offsets, offsets: where members begin, in elements, as a tensor and as a list.
+    scale_inv_offsets, columnwise_scale_inv_offsets: where the scales of members begin.
+    with_gemm_swizzled_scales, row_scaled_nvfp4, nvfp4_use_4over6, nvfp4_e4m3_max: as in
+        NVFP4TensorStorage.
+    Errors: TypeError for another argument.
     """
 
     TENSOR: ClassVar[type]  # the class that autograd can hold
@@ -90,6 +105,7 @@ class GroupedTensorStorage:
     quantized_tensors: list[Any] | None
     first_dims: torch.Tensor | None
     last_dims: torch.Tensor | None
+    tensor_offsets: torch.Tensor | None
     rowwise_data: torch.Tensor | None
     columnwise_data: torch.Tensor | None
     columnwise_scale_inv: torch.Tensor | None
@@ -106,7 +122,7 @@ class GroupedTensorStorage:
         requires_grad: bool = False,
         stride: Sequence[int] | None = None,
         **fields: Any,
-    ) -> Any:
+    ) -> Self:
         instance = object.__new__(cls)
         instance._set_fields(shape, dtype, fields)
         return instance
@@ -114,7 +130,7 @@ class GroupedTensorStorage:
     def _set_fields(
         self, shape: tuple[int, int], dtype: torch.dtype, fields: dict[str, Any]
     ) -> None:
-        """Errors: TypeError for an argument that there is not."""
+        """Raises TypeError for an argument that there is not."""
         for name in fields:
             if name not in _ARGUMENTS:
                 raise TypeError(f"GroupedTensor has no argument {name!r}")
@@ -149,20 +165,20 @@ class GroupedTensorStorage:
         return self.first_dims is not None and self.last_dims is not None
 
     def get_common_first_dim(self) -> int:
-        """Errors: RuntimeError if it varies."""
+        """Raises RuntimeError if it varies."""
         if not self.all_same_first_dim():
             raise RuntimeError("First dim varies across tensors")
         rows = self.logical_shape[0]
         return rows // self.num_tensors if self.all_same_shape() else rows
 
     def get_common_last_dim(self) -> int:
-        """Errors: RuntimeError if it varies."""
+        """Raises RuntimeError if it varies."""
         if not self.all_same_last_dim():
             raise RuntimeError("Last dim varies across tensors")
         return self.logical_shape[1]
 
     def get_dtype(self) -> torch.dtype:
-        """The nominal type."""
+        """Returns the nominal type."""
         return self.fake_dtype
 
     def _member_shapes(self) -> list[tuple[int, ...]]:
@@ -182,8 +198,8 @@ class GroupedTensorStorage:
         quantizer: Quantizer | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-    ) -> Any:
-        """A group of members of these shapes, whose last dimensions agree."""
+    ) -> GroupedTensorStorage:
+        """Returns a group of members of these shapes, whose last dimensions agree."""
         rows, cols = [shape[0] for shape in shapes], [shape[1] for shape in shapes]
         assert len(set(cols)) == 1, f"Last dims should be uniform, got {cols}"
         uniform = len(set(rows)) == 1
@@ -202,8 +218,8 @@ class GroupedTensorStorage:
         quantizer: Quantizer | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-    ) -> Any:
-        """A group whose buffers are not initialised.
+    ) -> GroupedTensorStorage:
+        """Returns a group whose buffers are not initialised.
 
         Errors: ValueError, NotImplementedError for a quantizer without a flat form; AssertionError
         without a type where there is no quantizer.
@@ -241,8 +257,8 @@ class GroupedTensorStorage:
         rowwise_data: torch.Tensor,
         dtype: torch.dtype | None = None,
         internal: bool = False,
-    ) -> Any:
-        """A group without a quantizer over values that exist; nothing is copied.
+    ) -> GroupedTensorStorage:
+        """Returns a group without a quantizer over values that exist; nothing is copied.
 
         Errors: ValueError for a count, a rank or a size that does not fit.
         """
@@ -272,7 +288,7 @@ class GroupedTensorStorage:
 
     # Members.
 
-    def _members_quantizer(self) -> Any:
+    def _members_quantizer(self) -> Quantizer | None:
         """Returns the quantizer that says what members look like; None for plain ones."""
         return self.quantizer
 
@@ -293,7 +309,7 @@ class GroupedTensorStorage:
         self.quantizer.set_usage(columnwise=True)
         self._keep_members()
 
-    def _plain_like(self, dtype: torch.dtype, device: torch.device) -> Any:
+    def _plain_like(self, dtype: torch.dtype, device: torch.device) -> GroupedTensorStorage:
         """Returns a group of this shape without a quantizer, not initialised."""
         return GroupedTensorStorage.make_grouped_tensor(
             self.num_tensors,
@@ -306,7 +322,7 @@ class GroupedTensorStorage:
         )
 
     def split_into_quantized_tensors(self) -> list[Any]:
-        """The members over the group's own buffers: plain, bare storages or tensors."""
+        """Returns the members over the group's own buffers: plain, bare storages or tensors."""
         shapes = self._member_shapes()
         quantizer = self._members_quantizer()
         if quantizer is None:
@@ -328,8 +344,10 @@ class GroupedTensorStorage:
                 member._of_group = (scale, None if self.amax is None else self.amax[place])
         return members
 
-    def _member(self, quantizer: Any, shape: tuple[int, ...], begins: dict[str, int]) -> Any:
-        """One member; `begins` moves on to the next one's buffers."""
+    def _member(
+        self, quantizer: Quantizer, shape: tuple[int, ...], begins: dict[str, int]
+    ) -> Quantized:
+        """Returns one member; `begins` moves on to the next one's buffers."""
         names = dict(zip(_native.ROLES, quantizer.STORAGE._role_names, strict=True))
         attributes = {field: names[role] for role, field in _FIELDS.items()}
         tensors: dict[str, torch.Tensor] = {}
@@ -350,7 +368,8 @@ class GroupedTensorStorage:
         self, tensors: Sequence[torch.Tensor], noop_flag: torch.Tensor | None = None
     ) -> list[Any]:
         """Quantizes a tensor into each member; returns the members."""
-        members, quantizer = self.split_into_quantized_tensors(), self._members_quantizer()
+        members = self.split_into_quantized_tensors()
+        quantizer: Any = self._members_quantizer()
         for tensor, member in zip(tensors, members, strict=True):
             quantizer.update_storage(tensor, member, noop_flag=noop_flag)
         return members
@@ -360,8 +379,8 @@ class GroupedTensorStorage:
     def _arguments(self) -> dict[str, Any]:
         return {argument: getattr(self, field) for argument, field in _ARGUMENTS.items()}
 
-    def copy(self) -> Any:
-        """Another group over the same buffers."""
+    def copy(self) -> Self:
+        """Returns another group over the same buffers."""
         group = type(self)(self.logical_shape, self.fake_dtype, **self._arguments())
         group.quantized_tensors = self.quantized_tensors
         return group
@@ -412,7 +431,7 @@ def shapes_of(
     rows: int,
     cols: int,
 ) -> list[tuple[int, ...]]:
-    """Shapes of the members."""
+    """Returns the shapes of the members."""
     uniform = first_dims is None and last_dims is None
     own_rows = rows // num_tensors if uniform else rows
     firsts = [own_rows] * num_tensors if first_dims is None else first_dims.tolist()
@@ -425,7 +444,7 @@ def offsets_of(
     first_dims: torch.Tensor | None,
     last_dims: torch.Tensor | None,
 ) -> dict[str, Any]:
-    """Where members begin, in elements: for the host, and as a tensor where they differ."""
+    """Returns where members begin, in elements: for the host, and as a tensor where they differ."""
     offsets = prefix_sums(math.prod(shape) for shape in shapes)
     sizes = first_dims if first_dims is not None else last_dims
     if sizes is None:
@@ -440,7 +459,9 @@ def allocate(
     total: int,
     device: torch.device | str | None,
 ) -> dict[str, Any]:
-    """Constructor arguments of the flat buffers; `total` elements, more than members may fill."""
+    """Returns constructor arguments of the flat buffers; `total` elements, more than members may
+    fill.
+    """
     members = [member_buffers(quantizer, shape) for shape in shapes]
     fields: dict[str, Any] = {
         "with_gemm_swizzled_scales": quantizer.optimize_for_gemm,

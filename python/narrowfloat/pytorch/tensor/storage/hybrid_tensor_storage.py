@@ -3,22 +3,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 
 from narrowfloat.pytorch._autograd import resolve_shape
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage
 
+if TYPE_CHECKING:
+    from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizer
+
 
 def name_of(child: QuantizedTensorStorage | None) -> str:
-    """Class of a child, for texts."""
+    """Returns the class of a child, for texts."""
     return "None" if child is None else type(child).__name__
 
 
 class HybridQuantizedTensorStorage(QuantizedTensorStorage):
-    """`_rowwise_storage`, `_columnwise_storage`: quantized tensors or bare storages, or None."""
+    """Two storages, one per direction. Each argument is a field, with an underscore before it.
+
+    rowwise_storage, columnwise_storage: quantized tensors or bare storages; None without the
+        direction.
+    quantizer: a HybridQuantizer, which is copied.
+    fake_dtype: the nominal type, which dequantize() returns; None is float32.
+    Errors: TypeError for a quantizer without two children.
+    """
 
     _rowwise_storage: QuantizedTensorStorage | None
     _columnwise_storage: QuantizedTensorStorage | None
@@ -30,16 +40,17 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         *args: Any,
         rowwise_storage: QuantizedTensorStorage | None,
         columnwise_storage: QuantizedTensorStorage | None,
-        quantizer: Any = None,
+        quantizer: HybridQuantizer | None = None,
         fake_dtype: torch.dtype | None = None,
         **kwargs: Any,
-    ) -> Any:
+    ) -> Self:
         for name in ("rowwise_quantizer", "columnwise_quantizer"):
             if getattr(quantizer, name, None) is None:
                 raise TypeError(
                     f"{cls.__name__} requires a parent HybridQuantizer with both children, got "
                     f"{type(quantizer).__name__} without {name}"
                 )
+        assert quantizer is not None
         if cls is HybridQuantizedTensorStorage:
             instance = object.__new__(cls)
             instance._dtype = torch.float32 if fake_dtype is None else fake_dtype
@@ -65,7 +76,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         return self._columnwise_storage
 
     def _children(self) -> list[QuantizedTensorStorage]:
-        """Those that are there, row-wise first."""
+        """Returns those that are there, row-wise first."""
         children = (self._rowwise_storage, self._columnwise_storage)
         return [child for child in children if child is not None]
 
@@ -79,14 +90,14 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         return children[0]
 
     def _part_buffers(self) -> list[torch.Tensor]:
-        """The buffers, if writing a child may be refused for its values."""
+        """Returns the buffers, if writing a child may be refused for its values."""
         children: list[Any] = [c for c in self._children() if isinstance(c, torch.Tensor)]
         if not any(child._is_part() for child in children):
             return []
         return [buffer for child in children for buffer in child._live_buffers()]
 
     def _map(self, change: Callable[[Any], Any]) -> dict[str, Any]:
-        """Constructor arguments with each child changed."""
+        """Returns constructor arguments with each child changed."""
         return {
             "rowwise_storage": None
             if self._rowwise_storage is None
@@ -97,7 +108,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         }
 
     def _cloned_buffers(self) -> dict[str, Any]:
-        """Constructor arguments of children that share nothing with these."""
+        """Returns constructor arguments of children that share nothing with these."""
         return self._map(lambda child: child._rebuild(**child._cloned_buffers()))
 
     def get_metadata(self) -> dict[str, Any]:
@@ -108,7 +119,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
             "fake_dtype": self._dtype,
         }
 
-    def _rebuild(self, shape: Any = None, **changes: Any) -> Any:
+    def _rebuild(self, shape: Iterable[int] | None = None, **changes: Any) -> Self:
         fields = {**self.get_metadata(), **changes}
         if not isinstance(self, torch.Tensor):
             fields.pop("device", None)
@@ -128,7 +139,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
-        """Errors: RuntimeError, before anything changes, for a direction that is gone."""
+        """Raises RuntimeError, before anything changes, for a direction that is gone."""
         wanted = {"rowwise": rowwise_usage, "columnwise": columnwise_usage}
         usages = self.get_usages()
         for direction, usage in wanted.items():
@@ -172,8 +183,10 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
             if mine is not None and other is not None:
                 mine.copy_from_storage(other)
 
-    def get_data_tensors(self, rowwise_data: bool = True, columnwise_data: bool = True) -> Any:
-        """The data tensors of the children, one after another."""
+    def get_data_tensors(
+        self, rowwise_data: bool = True, columnwise_data: bool = True
+    ) -> tuple[Any, ...]:
+        """Returns the data tensors of the children, one after another."""
         if not (rowwise_data or columnwise_data):
             raise ValueError("No data to get, both rowwise_data and columnwise_data are False")
         tensors: tuple[Any, ...] = ()
@@ -203,7 +216,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
     def shape(self) -> torch.Size:
         return torch.Size(self._first_child("to take a shape from").shape)
 
-    def size(self, dim: int | None = None) -> Any:
+    def size(self, dim: int | None = None) -> Any:  # noqa: ANN401  # sizes of all dimensions, or of one
         shape = self.shape
         return shape if dim is None else shape[dim]
 
@@ -211,11 +224,11 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
     def device(self) -> torch.device:
         return self._first_child("and is on no device").device
 
-    def view(self, *shape: Any) -> Any:
-        """A view of both children."""
+    def view(self, *shape: Any) -> Any:  # noqa: ANN401  # a storage here, a tensor in subclasses
+        """Returns a view of both children."""
         return self._make_view(resolve_shape(shape, self.shape))
 
-    def _make_view(self, shape: torch.Size) -> Any:
+    def _make_view(self, shape: torch.Size) -> Self:
         if shape == self.shape:
             return self._rebuild()
         reasons = [child._why_no_view(shape) for child in self._children()]

@@ -14,7 +14,12 @@ from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 
 
 class IdentityTensorStorage(SchemeStorage):
-    """`_hp_data`: the values, for both directions."""
+    """The buffer of a tensor that stays in high precision.
+
+    hp_data: the values, for both directions; the field is `_hp_data`.
+    quantizer: an IdentityQuantizer, which is copied, or None.
+    fake_dtype: the nominal type, which dequantize() returns; None is that of the values.
+    """
 
     BUFFERS = (Buffer("_hp_data", "hp_data", ("rowwise_data", "columnwise_data")),)
     HOLDS_VALUES = True
@@ -29,19 +34,19 @@ class IdentityTensorStorage(SchemeStorage):
         if not cls._is_tensor and outer.get("fake_dtype") is None:
             outer["fake_dtype"] = data.dtype
         elif cls._is_tensor and outer.get("stride") is None:
-            # The wrapper shows how the buffer lies.
+            # The wrapper has the strides of the buffer.
             outer["stride"] = data.stride()
             outer["storage_offset"] = data.storage_offset()
 
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
-        """One buffer serves both directions: nothing is dropped, nothing is missing."""
+        """Does nothing: one buffer serves both directions."""
 
     def get_usages(self) -> dict[str, bool]:
         return {"rowwise": True, "columnwise": True}
 
-    def get_data_tensors(self, rowwise_data: bool = True, columnwise_data: bool = True) -> Any:
+    def get_data_tensors(self, rowwise_data: bool = True, columnwise_data: bool = True) -> Any:  # noqa: ANN401  # values of both directions, or of one
         if rowwise_data and columnwise_data:
             return self._hp_data, None
         return super().get_data_tensors(rowwise_data, columnwise_data)
@@ -51,14 +56,14 @@ class IdentityTensorStorage(SchemeStorage):
             raise RuntimeError(f"{self.__class__.__name__} has no data to dequantize")
         return self._hp_data.to(self._dtype if dtype is None else dtype)
 
-    def view(self, *shape: Any) -> Any:
+    def view(self, *shape: Any) -> Any:  # noqa: ANN401  # a storage here, a tensor in subclasses
         wanted = resolve_shape(shape, self._logical_shape())
         return self._rebuild(hp_data=self._hp_data.view(wanted))
 
     def _view_buffers(self, shape: torch.Size) -> dict[str, torch.Tensor | None]:
         return {"hp_data": self._hp_data.view(shape)}
 
-    # What travels between ranks that hold rows of one tensor: the values, for both directions.
+    # Sends between ranks that hold rows of one tensor: the values, for both directions.
 
     def fsdp_buffer_fields(self) -> tuple[str, ...]:
         return ("_hp_data",)

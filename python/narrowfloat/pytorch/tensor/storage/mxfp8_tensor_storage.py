@@ -19,13 +19,20 @@ _FromMXFP8Func = _DequantizeFunc
 
 @lru_cache
 def mxfp8_scheme(fp8_dtype: DType, tiles: bool) -> str:
-    """Name of the MXFP8 scheme with these elements."""
+    """Returns the name of the MXFP8 scheme with these elements."""
     return _core.mx_scheme(element_of(fp8_dtype), tiles)
 
 
 class MXFP8TensorStorage(BlockStorage):
-    """`_rowwise_data`, `_columnwise_data`: codes, not transposed. `_rowwise_scale_inv`,
-    `_columnwise_scale_inv`: E8M0 codes, padded."""
+    """The buffers of an MXFP8 tensor. Each argument is a field, with an underscore before it.
+
+    rowwise_data, columnwise_data: uint8 codes, neither transposed; None without the direction.
+    rowwise_scale_inv, columnwise_scale_inv: uint8 E8M0 codes, padded; None without the direction.
+    fp8_dtype: E4M3 or E5M2, in any spelling that DType.cast() reads.
+    quantizer: an MXFP8Quantizer, which is copied, or None.
+    with_gemm_swizzled_scales: whether the scales are swizzled.
+    fake_dtype: the nominal type, which dequantize() returns; None is float32.
+    """
 
     BUFFERS = (
         Buffer("_rowwise_data", "rowwise_data", ("rowwise_data",)),

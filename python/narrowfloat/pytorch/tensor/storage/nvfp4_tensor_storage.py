@@ -23,19 +23,31 @@ E4M3_BOUND = int(_core.E4M3_MAX)  # of the block scales, without 4over6
 
 @lru_cache
 def nvfp4_scheme(fp4_dtype: DType, tiles: bool) -> str:
-    """Name of the NVFP4 scheme with these elements."""
+    """Returns the name of the NVFP4 scheme with these elements."""
     return _core.nvfp4_scheme(element_of(fp4_dtype), tiles)
 
 
 @lru_cache
 def codes_per_byte() -> int:
-    """Codes that share a byte."""
+    """Returns the codes that share a byte."""
     return _core.make_spec(nvfp4_scheme(DType.kFloat4E2M1, False)).codes_per_byte
 
 
 class NVFP4TensorStorage(BlockStorage):
-    """`_rowwise_data`: codes, `[*lead, K / 2]` bytes. `_columnwise_data`: codes of the flattened
-    transpose, `[K, M / 2]` bytes. Scales are E4M3 codes, padded; amaxes float32."""
+    """The buffers of an NVFP4 tensor. Each argument is a field, with an underscore before it.
+
+    rowwise_data: packed codes, uint8 [*lead, K / 2]; None without the direction.
+    columnwise_data: packed codes of the flattened transpose, uint8 [K, M / 2], or None.
+    rowwise_scale_inv, columnwise_scale_inv: uint8 E4M3 codes, padded; None without the direction.
+    amax_rowwise, amax_columnwise: float32 of one element, or one per row with row_scaled_nvfp4.
+    fp4_dtype: E2M1, in any spelling that DType.cast() reads.
+    quantizer: an NVFP4Quantizer, which is copied, or None.
+    with_gemm_swizzled_scales: whether the scales are swizzled.
+    row_scaled_nvfp4: whether each row has an amax of its own.
+    nvfp4_use_4over6: whether each block chose between two scales.
+    nvfp4_e4m3_max: the largest block scale, 448 or 256.
+    fake_dtype: the nominal type, which dequantize() returns; None is float32.
+    """
 
     BUFFERS = (
         Buffer("_rowwise_data", "rowwise_data", ("rowwise_data",)),
@@ -91,7 +103,7 @@ class NVFP4TensorStorage(BlockStorage):
             return torch.Size((*shape[1:-1], shape[-1] * codes_per_byte(), shape[0]))
         raise RuntimeError(f"{self.__class__.__name__} has no data!")
 
-    def size(self, dim: int | None = None) -> Any:
+    def size(self, dim: int | None = None) -> Any:  # noqa: ANN401  # sizes of all dimensions, or of one
         if self._rowwise_data is None and self._columnwise_data is not None:
             warnings.warn(
                 "The shape of an NVFP4 tensor that has only column-wise data is that of the "
@@ -104,7 +116,7 @@ class NVFP4TensorStorage(BlockStorage):
     def get_data_tensors(  # type: ignore[override]  # TransformerEngine's takes no choice here
         self,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """The codes of both directions."""
+        """Returns the codes of both directions."""
         return self._rowwise_data, self._columnwise_data
 
     def _require_readable(self) -> None:
@@ -117,7 +129,7 @@ class NVFP4TensorStorage(BlockStorage):
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
-        """Errors: RuntimeError naming the buffer that a direction lacks."""
+        """Raises RuntimeError naming the buffer that a direction lacks."""
         if rowwise_usage and columnwise_usage and self._columnwise_data is None:
             self._require_buffers("rowwise")
             self._create_columnwise()
@@ -135,7 +147,10 @@ class NVFP4TensorStorage(BlockStorage):
         )
 
     def _create_columnwise(self) -> None:
-        """Column-wise buffers of tiles from the row-wise ones. Errors: RuntimeError for runs."""
+        """Derives the columnwise buffers of tiles from the rowwise ones.
+
+        Raises RuntimeError for 1x16 blocks.
+        """
         if not self._derives_columnwise():
             raise RuntimeError(
                 "update_usage: column-wise NVFP4 data can be made of row-wise data only under 2-D "

@@ -21,11 +21,11 @@ BLOCKWISE = "max_blockwise_dynamic_range"
 
 
 class OldSpelling(ValueError):
-    """A name without its %, as older configurations have it: none of the features knows it."""
+    """A name without its %, as in older configurations: no feature accepts it."""
 
 
 def listed(config: Mapping[str, Any]) -> list[Any]:
-    """The statistics of a block. Errors: ValueError unless they are a list."""
+    """Returns the statistics of a block. Errors: ValueError unless they are a list."""
     stats = config.get("stats")
     if not isinstance(stats, list | tuple):
         raise ValueError(f"{ERROR} stats is a list of statistics, got {stats!r}.")
@@ -33,7 +33,9 @@ def listed(config: Mapping[str, Any]) -> list[Any]:
 
 
 def is_blockwise(stat: Mapping[str, Any]) -> bool:
-    """Whether a mapping is `max_blockwise_dynamic_range: {block_size: int > 0, dims: 1 or 2}`."""
+    """Returns whether a mapping is `max_blockwise_dynamic_range: {block_size: int > 0, dims: 1 or
+    2}`.
+    """
     if list(stat) != [BLOCKWISE] or not isinstance(stat[BLOCKWISE], Mapping):
         return False
     options = stat[BLOCKWISE]
@@ -45,7 +47,7 @@ def is_blockwise(stat: Mapping[str, Any]) -> bool:
 
 
 def check_tensor_statistics(stats: list[Any]) -> None:
-    """Errors: AssertionError for one that LogTensorStats does not have."""
+    """Raises AssertionError for one that LogTensorStats does not have."""
     for stat in stats:
         known = is_blockwise(stat) if isinstance(stat, Mapping) else stat in TENSOR
         if not known:
@@ -69,7 +71,7 @@ class Statistic(NamedTuple):
 
     @classmethod
     def parse(cls, stat: str) -> Statistic:
-        """The parts of a name. Errors: ValueError unless it is a string."""
+        """Returns the parts of a name. Errors: ValueError unless it is a string."""
         if not isinstance(stat, str):
             raise ValueError(f"{ERROR} A statistic of a quantized tensor is a name, got {stat!r}.")
         prefixes = (*(f"{recipe}_" for recipe in RECIPES), NVFP4_PREFIX)
@@ -79,9 +81,10 @@ class Statistic(NamedTuple):
 
 
 def check_fp8_statistic(stat: str, training: str | None) -> Statistic:
-    """A statistic that LogFp8TensorStats can take while `training` is the quantizers' recipe.
+    """Returns a statistic that LogFp8TensorStats can take while `training` is the quantizers'
+    recipe.
 
-    training: a recipe's name, "" while another one trains, None while nobody knows.
+    training: a recipe's name, "" if another one trains, None if it is unknown.
     Errors: ValueError for an unknown name, `_columnwise` with a scale for the whole tensor,
     overflows% of another recipe than delayed scaling, and delayed scaling's while another trains.
     """
@@ -116,13 +119,13 @@ def _require_name(stat: str, name: str) -> None:
 
 
 def check_fp8_statistics(stats: list[Any]) -> None:
-    """Errors: as check_fp8_statistic() has them whatever recipe trains."""
+    """Raises the errors of check_fp8_statistic() that do not depend on the recipe."""
     for stat in stats:
         check_fp8_statistic(stat, None)
 
 
 def check_nvfp4_statistics(stats: list[Any]) -> None:
-    """Errors: ValueError for one that LogNvfp4TensorStats does not have."""
+    """Raises ValueError for one that LogNvfp4TensorStats does not have."""
     for stat in stats:
         if stat not in NVFP4:
             raise ValueError(

@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
-from narrowfloat.debug._computation import computation
 from narrowfloat.debug._host import debug_api
-from narrowfloat.debug._parts import Part, Sample, measure, merge
 from narrowfloat.debug._schedule import Schedule
+from narrowfloat.debug._statistic_values import Part, Sample, computation, measure, merge
 from narrowfloat.debug.pytorch.debug_state import TEDebugState
+from narrowfloat.pytorch._types import Group
 
 Row = dict[str, float]
 
 
 class _Buffer:
-    """What was fed for one tensor of one layer since the last log."""
+    """The numbers that were fed for one tensor of one layer since the last log."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class StatsBuffers:
     """The buffers of all tensors, by layer, tensor and options.
 
     Ranks exchange rows at the end of an iteration in which some layer was to feed. Every rank that
-    has been asked for a schedule knows these iterations, whether its own layer ran or not.
+    was asked for a schedule has these iterations, whether its own layer ran or not.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class StatsBuffers:
         tensor_name: str,
         stats: Iterable[Hashable],
         options: Hashable,
-        reduction_group: Any,
+        reduction_group: Group,
         reduce_within_microbatch: bool,
     ) -> None:
         """Makes the buffer of a tensor, unless it is there.
@@ -156,15 +156,18 @@ class StatsBuffers:
         return logged
 
     def _is_due(self) -> bool:
-        """Whether a rank may have fed in the iteration that ends; the host has counted on."""
+        """Returns whether a rank may have fed in the iteration that ends.
+
+        Requires: the host has counted on.
+        """
         if not self._schedules or not torch.distributed.is_initialized():
             return False
         ending = TEDebugState.get_iteration() - 1
         return any(schedule.at(ending)[0] for schedule in self._schedules.values())
 
 
-def _exchange(rows: dict[Key, Row], group: Any) -> list[dict[Key, Row]]:
-    """The rows of all ranks of a group, in their order."""
+def _exchange(rows: dict[Key, Row], group: Group) -> list[dict[Key, Row]]:
+    """Returns the rows of all ranks of a group, in their order."""
     distributed = torch.distributed
     if not distributed.is_initialized() or distributed.get_world_size(group) == 1:
         return [rows]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the features that log statistics have in common."""
+"""The base class of the features that log statistics."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
-from narrowfloat.debug._buffers import STATS_BUFFERS
 from narrowfloat.debug._host import api_method, log
 from narrowfloat.debug._schedule import Schedule
+from narrowfloat.debug._statistic_buffers import STATS_BUFFERS
 from narrowfloat.debug.features.api import Enabled, TEConfigAPIMapper
 from narrowfloat.debug.features.utils import get_reduction_params
+from narrowfloat.pytorch._types import TensorLike
 
 # Why a layer is passed over.
 NO_QUANTIZER = "layer runs in high precision (no quantizer)"
@@ -28,12 +29,14 @@ class StatsFeature(TEConfigAPIMapper):
     def inspect_tensor_enabled(
         self, config: dict[str, Any], layer_name: str, tensor_name: str, iteration: int
     ) -> Enabled:
-        """By the schedule. Errors: ValueError for a schedule that is none."""
+        """By the schedule. Errors: ValueError for an invalid schedule."""
         schedule = Schedule.of(config)
         STATS_BUFFERS.note_schedule(layer_name, tensor_name, type(self).__name__, schedule)
         return schedule.at(iteration)
 
-    def _require_one_object(self, rowwise: Any, columnwise: Any) -> None:
+    def _require_one_object(
+        self, rowwise: TensorLike | None, columnwise: TensorLike | None
+    ) -> None:
         if rowwise is not columnwise:
             raise AssertionError(
                 f"{type(self).__name__}: rowwise and columnwise quantized tensors must be one "

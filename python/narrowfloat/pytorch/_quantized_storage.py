@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The base class of quantized tensors without autograd, and saving tensors for backward."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, overload
+
+import torch
+
+from narrowfloat.pytorch._types import Context, TensorLike
+
+if TYPE_CHECKING:
+    from narrowfloat.pytorch.quantized_tensor import Quantizer
+
+
+class QuantizedTensorStorage:
+    """The buffers of a quantized tensor, without autograd and without torch's operators.
+
+    Fields of every family: `_dtype`, the nominal type, and `_quantizer`, the tensor's own.
+    """
+
+    HOLDS_VALUES: ClassVar[bool] = False  # in high precision, in place of codes and scales
+
+    _dtype: torch.dtype
+    _quantizer: Any  # a Quantizer of the family, or None
+
+    if TYPE_CHECKING:
+        # A family defines buffers, settings and the methods that follow from its table.
+        def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401  # a field of any type
+        def __setattr__(self, name: str, value: Any) -> None: ...  # noqa: ANN401  # likewise
+
+    @property
+    def custom(self) -> bool:
+        """Returns whether the tensor's quantizer computes its products (`qgemm`)."""
+        return False
+
+    @property
+    def shape(self) -> torch.Size:
+        """Returns the shape of the tensor that was quantized."""
+        return torch.Size(self.size())
+
+    def _leaves(self) -> list[QuantizedTensorStorage]:
+        """Lists the storages that have buffers: this one, or those that it consists of."""
+        return [self]
+
+    def _block_boundary(self, along_rows: bool) -> int:
+        """Returns the number of rows, or of columns, that a part's ends must be a multiple of."""
+        return 1
+
+    def update_usage(
+        self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
+    ) -> None:
+        """Keeps (None), drops (False) or requires (True) each direction."""
+        raise NotImplementedError(
+            f"{self.__class__.__name__} class does not implement update_usage function"
+        )
+
+    def get_usages(self) -> dict[str, bool]:
+        """Returns for each direction whether its buffers are present."""
+        raise NotImplementedError(
+            f"{self.__class__.__name__} class does not implement get_usages function"
+        )
+
+    def prepare_for_saving(
+        self,
+    ) -> tuple[list[torch.Tensor | None], QuantizedTensorStorage]:
+        """Moves the buffers out of this object; restore_from_saved() moves them in again."""
+        raise NotImplementedError(
+            f"{self.__class__.__name__} class does not implement prepare_for_saving function"
+        )
+
+    def restore_from_saved(
+        self, tensors: Sequence[torch.Tensor | None]
+    ) -> Sequence[torch.Tensor | None]:
+        """Takes its buffers from the front of the list and returns the rest of the list."""
+        raise NotImplementedError(
+            f"{self.__class__.__name__} class does not implement restore_from_saved function"
+        )
+
+    def _get_quantizer(self) -> Quantizer:
+        """Returns the tensor's quantizer, or the default one of the family."""
+        if self._quantizer is not None:
+            return self._quantizer
+        return self._build_default_quantizer()
+
+    def _build_default_quantizer(self) -> Quantizer:
+        raise ValueError(
+            f"{self.__class__.__name__} has no quantizer and no default quantizer is available"
+        )
+
+    def quantize_(
+        self, tensor: TensorLike, *, noop_flag: torch.Tensor | None = None
+    ) -> QuantizedTensorStorage:
+        """Quantizes `tensor` into these buffers; does nothing if noop_flag is 1."""
+        plain = tensor.dequantize() if isinstance(tensor, QuantizedTensorStorage) else tensor
+        self._get_quantizer().update_quantized(plain, self, noop_flag=noop_flag)
+        return self
+
+    def update_quantizer(self, quantizer: Quantizer) -> None:
+        """Replaces the quantizer, with a warning. Errors: RuntimeError if there was none."""
+        if self._quantizer is None:
+            raise RuntimeError("To be updated, the quantized tensor must already have a quantizer")
+        if self._quantizer is not quantizer:
+            warnings.warn("Quantizer is being updated, results may change", stacklevel=2)
+            self._quantizer = quantizer
+
+    def copy_from_storage(self, src: QuantizedTensorStorage) -> None:
+        """Copies the buffers that both tensors have."""
+        raise NotImplementedError(
+            f"{self.__class__.__name__} class does not implement copy_from_storage function"
+        )
+
+    def clear(self) -> None:
+        """Releases the memory of the buffers. A second call does nothing."""
+        raise NotImplementedError(
+            f"{self.__class__.__name__} class does not implement clear function"
+        )
+
+    def fsdp_buffer_fields(self) -> tuple[str, ...]:
+        """Lists the names of the buffers that an all-gather sends, in order."""
+        raise NotImplementedError(
+            f"{self.__class__.__name__} class does not implement fsdp_buffer_fields function"
+        )
+
+    def fsdp_extract_buffers(self) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
+        """Returns those buffers as they are sent, and the metadata that rebuilds the tensor."""
+        raise NotImplementedError(
+            f"{self.__class__.__name__} class does not implement fsdp_extract_buffers function"
+        )
+
+    def fsdp_assign_gathered(self, buffers: Sequence[torch.Tensor], meta: dict[str, Any]) -> None:
+        """Replaces the buffers by gathered ones."""
+        raise NotImplementedError(
+            f"{self.__class__.__name__} class does not implement fsdp_assign_gathered function"
+        )
+
+
+def prepare_for_saving(
+    *tensors: torch.Tensor | QuantizedTensorStorage | None,
+) -> tuple[list[torch.Tensor | None], list[QuantizedTensorStorage | None]]:
+    """Returns plain tensors for ctx.save_for_backward, and the objects that take them back.
+
+    A storage expands to its buffers, and has none until restore_from_saved() is called.
+    """
+    saved: list[torch.Tensor | None] = []
+    objects: list[QuantizedTensorStorage | None] = []
+    for tensor in tensors:
+        if tensor is None or isinstance(tensor, torch.Tensor):
+            saved.append(tensor)
+            objects.append(None)
+        else:
+            buffers, shell = tensor.prepare_for_saving()
+            saved.extend(buffers)
+            objects.append(shell)
+    return saved, objects
+
+
+Restored: TypeAlias = "list[TensorLike | None]"
+
+
+@overload
+def restore_from_saved(
+    tensors: Sequence[QuantizedTensorStorage | None],
+    saved_tensors: Sequence[torch.Tensor | None],
+    return_saved_tensors: Literal[False] = False,
+) -> Restored: ...
+@overload
+def restore_from_saved(
+    tensors: Sequence[QuantizedTensorStorage | None],
+    saved_tensors: Sequence[torch.Tensor | None],
+    return_saved_tensors: Literal[True],
+) -> tuple[Restored, list[torch.Tensor | None]]: ...
+def restore_from_saved(
+    tensors: Sequence[QuantizedTensorStorage | None],
+    saved_tensors: Sequence[torch.Tensor | None],
+    return_saved_tensors: bool = False,
+) -> Restored | tuple[Restored, list[torch.Tensor | None]]:
+    """Returns the arguments of prepare_for_saving(); optionally also the entries left over."""
+    left = list(saved_tensors)
+    restored: Restored = []
+    for shell in tensors:
+        if shell is None or isinstance(shell, torch.Tensor):
+            restored.append(left[0])
+            left = left[1:]
+        else:
+            left = list(shell.restore_from_saved(left))
+            restored.append(shell)
+    return (restored, left) if return_saved_tensors else restored
+
+
+def restore_from_func_ctx(
+    ctx: Context, return_saved_tensors: bool = False
+) -> Restored | tuple[Restored, list[torch.Tensor | None]]:
+    """Returns restore_from_saved() of `ctx.tensor_objects` and `ctx.saved_tensors`.
+
+    Removes the objects from `ctx`, so that their memory can be freed.
+    Errors: AttributeError if there are none.
+    """
+    if not hasattr(ctx, "tensor_objects") or ctx.tensor_objects is None:
+        raise AttributeError("ctx must have .tensor_objects to restore saved tensors")
+    objects, saved = ctx.tensor_objects, ctx.saved_tensors
+    ctx.tensor_objects = None
+    if return_saved_tensors:
+        return restore_from_saved(objects, saved, True)
+    return restore_from_saved(objects, saved)

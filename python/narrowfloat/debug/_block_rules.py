@@ -207,7 +207,7 @@ def _findings_of_pair(
 ) -> Iterator[Finding]:
     try:
         config = narrow(block, gemm, tensor)
-    except ValueError as error:  # a list is missing; it is asked for when a layer calls
+    except ValueError as error:  # a list is missing; the feature needs it when a layer calls
         yield Finding(error, fatal=False)
         return
     except AssertionError as error:

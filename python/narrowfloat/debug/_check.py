@@ -187,7 +187,7 @@ def _session(config: Mapping[str, Any]) -> Iterator[tuple[Any, set[str], str | N
             with silent:
                 try:
                     host.initialize(dict(config), feature_dirs=[str(FEATURES)], log_dir=folder)
-                except Exception as error:  # the host says in its own ways what it does not like
+                except Exception as error:  # the host raises many kinds of errors
                     refusal = f"the host refuses it: {type(error).__name__}: {error}"
             known = {*Registry.data, *Registry.data["base"].features}
             yield host.DEBUG_MANAGER._namespace_apis[namespace()], known, refusal
@@ -204,7 +204,7 @@ def _make_plans(
         try:
             plan = Planner(api, blocks).plan()
         except (AssertionError, ValueError) as error:
-            # What is wrong with its blocks has been said, if it could be known without a plan.
+            # Problems of its blocks that need no plan are listed already.
             if not any(
                 problem.place.startswith(f"section {section}") for problem in report.problems
             ):

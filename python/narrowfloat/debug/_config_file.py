@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-# Far above any configuration, far below what a parser or a reader would choke on.
+# Far above any configuration, far below the limits of parsers.
 LARGEST_FILE = 100_000
 MOST_VALUES = 100_000
 DEEPEST = 32

@@ -44,7 +44,7 @@ OPERANDS: dict[str, tuple[str, ...]] = {
 AXES = ("gemms", "tensors")
 AXIS_KEYS = tuple(axis + suffix for axis in AXES for suffix in ("", "_struct"))
 
-# What a layer must say in a call of an api for it to be routed, which is what its block is
+# The arguments by which a layer's call of an api is routed, and by which its block is
 # narrowed by.
 SELECTORS: dict[str, tuple[str, ...]] = {
     "fp8_gemm_enabled": ("gemm",),

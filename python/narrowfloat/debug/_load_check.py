@@ -36,7 +36,7 @@ def _read(source: object) -> object:
     try:
         with open(source) as file:
             return yaml.safe_load(file)
-    except FileNotFoundError:  # of which the host says so and goes on
+    except FileNotFoundError:  # which the host reports before it goes on
         return None
 
 

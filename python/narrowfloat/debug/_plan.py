@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Blocks = Mapping[str, Mapping[str, Any]]
 
-# Keys of a narrowed block that say for what it was narrowed.
+# Keys of a narrowed block that name the gemm and the tensor.
 CHOSEN = ("gemm", "tensor", "enabled")
 
 

@@ -16,7 +16,7 @@ from narrowfloat.debug.features.api import Enabled, TEConfigAPIMapper
 from narrowfloat.debug.features.utils import get_reduction_params
 from narrowfloat.pytorch._types import TensorLike
 
-# Why a layer is passed over.
+# Why a layer is skipped.
 NO_QUANTIZER = "layer runs in high precision (no quantizer)"
 
 

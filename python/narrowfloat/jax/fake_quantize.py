@@ -61,7 +61,7 @@ def _by_spec(x: jax.Array, spec: str, flatten_axis: int) -> jax.Array:
     call = jax.ffi.ffi_call(
         "nf_fake_quantize_ffi",
         jax.ShapeDtypeStruct(x.shape, x.dtype),
-        vmap_method="sequential",  # each item is a tensor of its own
+        vmap_method="sequential",  # each item is a separate tensor
     )
     return call(x, spec=spec, flatten_axis=np.int64(flatten_axis % x.ndim))
 

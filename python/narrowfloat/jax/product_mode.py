@@ -14,7 +14,7 @@ from narrowfloat import _core
 
 REPRODUCIBLE, FAST = "reproducible", "fast"
 
-# An option of JAX's own kind: functions that were compiled in the other mode are compiled again.
+# A configuration option of JAX: functions that were compiled in the other mode are compiled again.
 _mode = config.enum_state(
     name="narrowfloat_product_mode",
     enum_values=[REPRODUCIBLE, FAST],

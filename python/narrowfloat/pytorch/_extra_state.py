@@ -30,11 +30,11 @@ _ARCHIVE = b"PK"  # begins what torch.save() writes
 class CheckpointExtraStatePolicy(Enum):
     """Whether the payload of a recipe may hold state."""
 
-    STATELESS = "stateless"  # no state, unless the payload says so itself
+    STATELESS = "stateless"  # no state, unless the payload names it
     STATEFUL = "stateful"
 
 
-# By the names that pickles have of recipes.
+# By the names of recipes in pickles.
 _RECIPE_POLICIES: dict[tuple[str, str], CheckpointExtraStatePolicy] = {
     (package, kind.__name__): (
         CheckpointExtraStatePolicy.STATEFUL
@@ -90,7 +90,7 @@ def _may_hold_state(data: bytes) -> bool:
     try:
         contents = _contents_of(data)
     except Exception:
-        return True  # no pickle, or not only one
+        return True  # not a pickle, or more than one
     if contents.texts & _DELAYED_STATE:
         return True
     if not contents.lookups:

@@ -10,7 +10,7 @@ import torch
 from narrowfloat.pytorch import _verbs
 from narrowfloat.pytorch._plans import ROLES, PlannedBuffer, parse_spec, plan
 
-# Below this are seeds and offsets of stochastic rounding.
+# The upper bound of seeds and offsets of stochastic rounding.
 SEED_BOUND = torch.iinfo(torch.int64).max
 
 

@@ -37,7 +37,7 @@ __all__ = [
     "verbs",
 ]
 
-# What the verbs take as input and give as output.
+# The types of inputs and outputs of the verbs.
 FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 _WITH_MEMORY = frozenset((torch.Tensor, torch.nn.Parameter))

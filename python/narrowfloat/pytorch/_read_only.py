@@ -57,7 +57,7 @@ def arguments_of(
     out.
     """
     return [
-        # By name: arguments behind a star, such as out=, are given as keywords.
+        # By name: keyword-only arguments, such as out=, are keywords.
         kwargs[name] if name in kwargs else args[position] if position < len(args) else None
         for position, name in places
     ]
@@ -143,7 +143,7 @@ class ReadOnlyValues(torch.Tensor):
         kwargs: dict[str, Any] | None = None,
     ) -> object:
         kwargs = kwargs or {}
-        if func.namespace == "c10d":  # its schemas do not say what is written
+        if func.namespace == "c10d":  # its schemas do not mark written arguments
             values = next(v for v in tree_flatten(args)[0] if isinstance(v, cls))
             raise RuntimeError(f"{func}: {_rule(values)}; clone() them to communicate them")
         if torch.is_inference_mode_enabled():

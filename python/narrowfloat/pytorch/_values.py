@@ -149,7 +149,7 @@ class ValueSemantics:
 
     @never_traced  # the object may lack fields yet, which a tracer would read
     def _write_field(self, name: str, value: object) -> None:
-        # A tracer would write once, while it compiles, and no more.
+        # A tracer would write only once, while it compiles.
         if not torch.compiler.is_dynamo_compiling() and is_written_by_tracer(3):
             run_without_graph(
                 f"{type(self).__name__}.{name} must be set outside of a graph, or by set_usage(), "

@@ -34,7 +34,7 @@ class Recipe:
     fp8_mha: bool = False
 
     if TYPE_CHECKING:
-        # Fields of kinds; which kind a recipe is, its caller has asked.
+        # The fields of a kind; the caller has checked the kind.
         def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401
 
     def __post_init__(self) -> None:

@@ -27,7 +27,7 @@ from narrowfloat.debug.pytorch.debug_state import TEDebugState
 from narrowfloat.pytorch._types import Group, TensorLike
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 
-# An answer of an `*_enabled` call: whether, and the next iteration worth asking in.
+# An answer of an `*_enabled` call: whether, and the next iteration in which it may change.
 Enabled = tuple[bool, int | None]
 
 # Arguments that a layer passes to inspect_tensor and that a feature need not take.
@@ -202,7 +202,7 @@ class TransformerEngineAPI(BaseNamespaceAPI):
     def __init__(self) -> None:
         super().__init__()
         self._default_api_impl = TEDefaultFeatures()
-        # The host keeps the route of a call, found by these, so all that chooses it is named.
+        # The host caches routes by these arguments, so they list everything that selects a route.
         self._cacheable_api_kwargs_map = {api: list(names) for api, names in SELECTORS.items()}
 
     def set_features(self, features: Mapping[str, Any]) -> None:

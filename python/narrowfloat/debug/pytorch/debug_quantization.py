@@ -23,7 +23,7 @@ __all__ = [
     "DebugQuantizer",
 ]
 
-# What happens to a tensor on its way to a gemm, in the words of the log.
+# The plans of a tensor for a gemm, as the log names them.
 API_CALL_MODIFY = "modify_tensor()"
 STANDARD_QUANTIZE = "Quantize"
 HIGH_PRECISION = "High Precision"
@@ -125,7 +125,7 @@ class DebugQuantizer(Quantizer["DebugQuantizedTensor"]):
             return HIGH_PRECISION
         if self._ask_enabled("fp8_gemm_enabled", gemm=gemm):
             return STANDARD_QUANTIZE
-        # Off for good is no reason to stop asking: the layer's normal path would quantize.
+        # Asks again even if it is off for good: the layer's normal path would quantize.
         self._ask_again(self.iteration + 1)
         return HIGH_PRECISION
 

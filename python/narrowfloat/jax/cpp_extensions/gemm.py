@@ -77,7 +77,7 @@ def _multiply_values(
     dims: Sequence[Dims],
     bias: jax.Array | None,
 ) -> jax.Array:
-    # Of two transformed operands the transform cancels along the contraction.
+    # The transforms of two operands cancel along the contraction.
     cancel = all(getattr(operand, "has_rht_applied", False) for operand in (left, right))
     product = jax.lax.dot_general(
         _values(left, keep_rht=cancel),

@@ -101,7 +101,7 @@ class RHTAmaxCalculationPrimitive(_OfInput):
     @staticmethod
     def multiples(shape: Sequence[int], **static: Any) -> list[int]:
         axis, size = static["flatten_axis"], _core.HADAMARD_SIZE
-        if shape[axis - 1] % size:  # groups reach over several indices of the dimensions before
+        if shape[axis - 1] % size:  # groups extend over several indices of the leading dimensions
             return [*shape[:axis], *[1] * len(shape[axis:])]
         return [1] * (axis - 1) + [size] + [1] * len(shape[axis:])
 

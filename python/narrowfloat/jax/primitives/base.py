@@ -125,7 +125,7 @@ def _make_primitive(name: str, abstract: Callable, lowering: Callable) -> Primit
     # Outside of jit too it is compiled, so that sharded arrays stay sharded.
     primitive.def_impl(lambda *operands, **static: _compiled(primitive, **static)(*operands))
     mlir.register_lowering(primitive, lowering)
-    # Partitioning asks for the devices while it is lowered.
+    # Partitioning needs the devices while it is lowered.
     dispatch.prim_requires_devices_during_lowering.add(primitive)
     return primitive
 

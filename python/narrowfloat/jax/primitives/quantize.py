@@ -38,7 +38,7 @@ from narrowfloat.jax.quantize.scaling_modes import (
 )
 
 STATE_WORDS = 4
-NOTHING: Shape = (1,)  # shape of a result that is not there
+NOTHING: Shape = (1,)  # the shape of an absent result
 
 
 def mode_of(static: dict[str, Any]) -> ScalingMode:

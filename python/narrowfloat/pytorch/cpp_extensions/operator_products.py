@@ -195,7 +195,7 @@ def _is_plain_or_none(addend: torch.Tensor | None, dtype: torch.dtype) -> bool:
     return addend is None or (_factor(addend) is None and addend.dtype == dtype)
 
 
-# Outside of inference mode PyTorch takes these apart before quantized tensors see them.
+# Outside of inference mode PyTorch decomposes these before the dispatch.
 _COMPOSITE = (aten.linear.default, aten.matmul.default, aten.numpy_T.default, aten.mT.default)
 
 

@@ -323,7 +323,7 @@ def _stored(y: torch.Tensor, epilogue: Epilogue, out: Output | None) -> Output:
 def _quantized(y: torch.Tensor, epilogue: Epilogue, out: Output | None) -> Output:
     quantizer: Any = epilogue.quantizer
     if quantizer.SCALE_IS_GIVEN and not epilogue.gelu:
-        # Delayed scaling knows its scale before the sum, which need not be rounded in between.
+        # The scale of delayed scaling is given, so that the sum need not be rounded in between.
         if out is None:
             out = quantizer.make_empty(y.shape, dtype=epilogue.out_dtype, device=y.device)
         return quantizer.update_quantized(y, out)

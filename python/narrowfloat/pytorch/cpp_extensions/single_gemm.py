@@ -85,7 +85,7 @@ def general_gemm(
             return multiply_as_node(general_gemm, tensors, quantization_params, options)
     usage_a, usage_b = LAYOUTS[layout].usages
     a, b = unwrap_tensor(A, usage_a), unwrap_tensor(B, usage_b)
-    # A quantizer that watches another one sees the result of that one.
+    # A quantizer that watches another one gets the result of that one.
     watcher = quantization_params if hasattr(quantization_params, "process_gemm_output") else None
     if watcher is not None:
         quantization_params = watcher.parent_quantizer

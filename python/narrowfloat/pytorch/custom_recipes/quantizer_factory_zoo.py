@@ -127,7 +127,7 @@ def nvfp4_linear_fp8_dpa_factory(
     """
     if role is None:
         return nvfp4_factory(role)
-    # A linear layer beside attention says so by the name of the slot that faces it.
+    # The slot's name tells whether a linear layer is beside attention.
     faces = [name for name in ("dpa_output", "dpa_grad_input") if name in role.name]
     if role.module_type != "dpa" and (role.module_type or not faces):
         return nvfp4_factory(role)

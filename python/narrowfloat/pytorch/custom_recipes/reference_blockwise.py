@@ -243,7 +243,7 @@ def fused_multiply_add(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tor
     """
     product, addend = a.double() * b.double(), c.double()
     total = product + addend
-    # What the sum lost, exactly (Knuth).
+    # The exact rounding error of the sum (Knuth).
     part = total - product
     lost = (product - (total - part)) + (addend - part)
     even = (total.view(torch.int64) & 1) == 0

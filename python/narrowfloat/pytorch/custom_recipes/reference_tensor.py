@@ -90,7 +90,7 @@ class ReferenceQuantizer(Quantizer["ReferenceTensor"]):
     """A quantizer that is always inside of a layer, and whose tensors are reference tensors."""
 
     custom: ClassVar[bool] = True
-    # A process group is no part of a saved tensor.
+    # A saved tensor has no process group.
     with_amax_reduction = False
 
     def __init__(self, *, rowwise: bool, columnwise: bool) -> None:

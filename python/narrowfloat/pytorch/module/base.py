@@ -32,7 +32,7 @@ from narrowfloat.pytorch.module.watching import (
 from narrowfloat.pytorch.quantization import FP8GlobalStateManager, QuantizerRole, RecipeState
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 
-# What belongs to one object and is made anew for a copy of it.
+# Fields that a copy does not share but makes anew.
 _NOT_COPIED = ("_states", "_watcher", "_fp8_workspaces", "_delayed_gradients")
 
 
@@ -398,7 +398,7 @@ class QuantizedLayer(torch.nn.Module):
         )
 
 
-# What is quantized in each pass, per weight; the order is TransformerEngine's.
+# The tensors that each pass quantizes, per weight; the order is TransformerEngine's.
 Forward = ("input", "weight", "output")
 Backward = ("grad_output", "grad_input")
 

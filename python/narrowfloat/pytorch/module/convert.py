@@ -46,7 +46,7 @@ def convert_model(model: torch.nn.Module, filter: Filter | None = None) -> torch
 
 def _converted(name: str, module: torch.nn.Linear) -> Linear:
     layer = Linear.__new__(Linear)
-    # The very dictionaries of parameters and hooks: handles of hooks stay valid.
+    # The same dictionaries of parameters and hooks, so that handles of hooks stay valid.
     layer.__dict__.update(module.__dict__)
     layer._begin(name or None)
     return layer

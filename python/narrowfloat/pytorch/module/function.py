@@ -203,7 +203,7 @@ def _for_backward(
         xs = parts
     elif override is None and any(ctx.needs_wgrad):
         for operand, part in zip(xs, parts, strict=True):
-            # A tensor that came quantized stays as it is: others may read its rows.
+            # A tensor that was passed in quantized is not changed: others may read its rows.
             if operand is not part and isinstance(operand, QuantizedTensorStorage):
                 operand.update_usage(rowwise_usage=False, columnwise_usage=True)
     return [

@@ -7,7 +7,7 @@ from narrowfloat import _core
 from narrowfloat.common.recipe import Format, Recipe
 from narrowfloat.pytorch.constants import MXFP8_BLOCK_SCALING_SIZE, DType
 
-# What rows are padded to for the products of a recipe's codes; MXFP8 needs no more than whole
+# The multiple that rows are padded to for products of a recipe's codes; MXFP8 needs only whole
 # blocks. TransformerEngine's GPUs align FP8 and NVFP4 so, and shapes have to agree with theirs.
 FP8_ALIGNMENT, NVFP4_ALIGNMENT = 16, 128
 

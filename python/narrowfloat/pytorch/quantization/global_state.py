@@ -91,7 +91,7 @@ class FP8GlobalStateManager:
     _model_init: ClassVar = ModelInitState()
     _depth: ClassVar = 0
     _waiting: ClassVar = 0  # steps of backward passes that graphs have run
-    # Counts of what graphs do not outlive: that everything was forgotten, new delayed states.
+    # Counts of events that invalidate graphs: resets, and new delayed states.
     resets: ClassVar = 0
     additions: ClassVar = 0
     # By pass, recipe and group; ranks reduce them in this order.

@@ -31,7 +31,7 @@ class RecipeState(abc.ABC):
     # The state with delayed scaling, if there is one: itself, or a part of it.
     delayed_state: "RecipeState | None" = None
 
-    # Which recipes each class keeps; later ones are asked first.
+    # The recipes of each class; later entries are tried first.
     _kinds: ClassVar[list[tuple[Callable[[Recipe], bool], type["RecipeState"]]]] = []
 
     if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 from narrowfloat.pytorch.tensor._fsdp import gather_shards
 from narrowfloat.pytorch.tensor.storage._stale import require_fresh, take_scales
 
-# What collectives take: a tensor, lists of tensors, or lists of lists.
+# An argument of a collective: a tensor, lists of tensors, or lists of lists.
 Tensors = torch.Tensor | Sequence[Any]
 
 c10d = torch.ops.c10d
@@ -39,7 +39,7 @@ def _buffers(tensor: QuantizedTensor) -> list[torch.Tensor]:
             value = leaf._standalone_buffer(buffer.name)
             stale = buffer.name == leaf.COLUMNWISE and not leaf._has_columnwise()
             if value is not None and not stale:
-                part = leaf._cut is not None  # whose scales are not its own
+                part = leaf._cut is not None  # which shares the scales of the whole
                 found.append(value.clone() if part else value.contiguous())
     return found
 

@@ -245,7 +245,7 @@ class _Gathering(NamedTuple):
     """The metadata that rebuilds the parameter."""
 
     parts: tuple[_Part | None, ...]
-    whole: int | None  # first indices of the parameter; None: as many as arrive
+    whole: int | None  # the size of the first dimension; None: as many indices as arrive
     world: int | None
     bundle: _Bundle | None
     module: torch.nn.Module | None

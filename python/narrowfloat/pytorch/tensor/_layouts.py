@@ -12,7 +12,7 @@ from narrowfloat.pytorch._types import Quantized
 from narrowfloat.pytorch.quantized_tensor import Quantizer
 from narrowfloat.pytorch.tensor.storage._fields import TableStorage
 
-_MOST = 64  # layouts of one quantizer; a program with more shapes begins anew
+_MOST = 64  # layouts of one quantizer; the cache is emptied when it is full
 
 Key = tuple[torch.Size, torch.dtype, tuple[bool, bool]]
 

@@ -31,7 +31,7 @@ class Piece:
     weight: Any
     values: torch.Tensor
     start: int
-    shard: Any  # where codes go in place of the weight's own
+    shard: Any  # the destination of codes in place of the weight's own buffer
 
     @property
     def end(self) -> int:
@@ -223,7 +223,7 @@ def quantize_identity(pieces: list[Piece], group: Group) -> None:
             write_codes(piece, piece.weight._hp_data, values, piece.start)
 
 
-# Which weights go which way.
+# The function for each weight.
 
 
 def check_matrix(weight: Weight) -> None:

@@ -78,7 +78,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
     STORAGE: ClassVar[type[SchemeStorage]]
     dtype: DType
 
-    # What a family answers.
+    # Methods that a family defines.
 
     def _scheme(self) -> str:
         """Returns the name of the scheme."""
@@ -256,7 +256,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
 
     @never_traced
     def __setattr__(self, name: str, value: object) -> None:
-        # A copy may have the same layouts: they are left behind, not emptied.
+        # Removes the reference: a copy may share the dictionary.
         self.__dict__.pop("_layouts", None)
         self._write_field(name, value)
 

@@ -80,7 +80,7 @@ class _Float8QuantizerBase(SchemeQuantizer["Float8Tensor"]):
     def _update(
         self, src: torch.Tensor, dst: Quantized, noop_flag: torch.Tensor | None
     ) -> Quantized:
-        # Members of a group may have the transpose alone.
+        # Members of a group may have only the transpose.
         if self.rowwise_usage or getattr(dst, "_of_group", None) is None:
             return super()._update(src, dst, noop_flag)
         src = source_tensor(src, dst.device)

@@ -55,7 +55,7 @@ __all__ = [
     "get_wgrad_sign_vector",
 ]
 
-E4M3_BOUNDS = (int(_core.E4M3_MAX), 256)  # 256: what 4over6 may take instead
+E4M3_BOUNDS = (int(_core.E4M3_MAX), 256)  # the other maximum of 4over6
 
 
 _Buffers = tuple[torch.Tensor | None, ...]  # one for each of ROLES

@@ -14,7 +14,7 @@ import torch
 if TYPE_CHECKING:
     from narrowfloat.pytorch.tensor.storage.float8_tensor_storage import Float8TensorStorage
 
-_MIN_CAPACITY = 8  # entries before those that are gone are looked for
+_MIN_CAPACITY = 8  # entries before dead ones are removed
 
 
 class Aliases:

@@ -70,7 +70,7 @@ class SchemeStorage(TableStorage):
 
     _cut: Cut | None = None  # of a part of another tensor
 
-    # What a family answers.
+    # Methods that a family defines.
 
     def _scheme(self) -> str:
         """Returns the name of the scheme."""

@@ -48,7 +48,7 @@ class MXFP8TensorStorage(BlockStorage):
     _with_gemm_swizzled_scales: bool
 
     def _scheme(self) -> str:
-        # Tiles of 2-D quantization are stored as runs are, so that one reader serves both.
+        # Scales of tiles are stored as those of 1x32 blocks, so that one reader serves both.
         return mxfp8_scheme(self._fp8_dtype, False)
 
     def _layout_options(self) -> tuple[tuple[str, Any], ...]:

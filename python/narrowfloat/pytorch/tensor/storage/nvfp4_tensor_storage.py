@@ -36,8 +36,8 @@ def codes_per_byte() -> int:
 class NVFP4TensorStorage(BlockStorage):
     """The buffers of an NVFP4 tensor. Each argument is a field, with an underscore before it.
 
-    rowwise_data: packed codes, uint8 [*lead, K / 2]; None without the direction.
-    columnwise_data: packed codes of the flattened transpose, uint8 [K, M / 2], or None.
+    rowwise_data: packed codes, uint8 `[*lead, K / 2]`; None without the direction.
+    columnwise_data: packed codes of the flattened transpose, uint8 `[K, M / 2]`, or None.
     rowwise_scale_inv, columnwise_scale_inv: uint8 E4M3 codes, padded; None without the direction.
     amax_rowwise, amax_columnwise: float32 of one element, or one per row with row_scaled_nvfp4.
     fp4_dtype: E2M1, in any spelling that DType.cast() reads.
@@ -79,7 +79,7 @@ class NVFP4TensorStorage(BlockStorage):
             fields["_nvfp4_e4m3_max"] = E4M3_BOUND
 
     def _scheme(self) -> str:
-        # Scales of tiles are stored for each line, as those of runs are.
+        # Scales of tiles are stored for each line, as those of 1x16 blocks.
         return nvfp4_scheme(self._fp4_dtype, False)
 
     def _layout_options(self) -> tuple[tuple[str, Any], ...]:

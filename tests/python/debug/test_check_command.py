@@ -66,7 +66,7 @@ def test_a_key_that_stands_twice(capsys: pytest.CaptureFixture, tmp_path: Path) 
     file = tmp_path / "twice.yaml"
     file.write_text(GOOD + GOOD)
     code, out, _ = run(capsys, "check", file)
-    assert code == 1 and out.startswith("file: line 8: a stands twice\n")
+    assert code == 1 and out.startswith("file: line 8: a appears twice\n")
 
 
 BAD = {
@@ -127,7 +127,7 @@ def test_what_is_no_file(capsys: pytest.CaptureFixture, tmp_path: Path, what: st
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("", "names no layer"), ("a\nb\na\n", "layer a stands twice")],
+    [("", "names no layer"), ("a\nb\na\n", "layer a appears twice")],
 )
 def test_lists_that_are_no_list_of_layers(tmp_path: Path, content: str, message: str) -> None:
     file = tmp_path / "layers.txt"

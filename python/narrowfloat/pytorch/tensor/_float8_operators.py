@@ -92,9 +92,7 @@ def _select(tensor: Float8Tensor, dim: int, index: int) -> Float8Tensor:
     if tensor._transpose is not None and tensor._has_columnwise():
         transpose = tensor._transpose.select(transposed_dim(tensor, dim), index)
         if dim % rank == rank - 1 and rank > 2:
-            transpose = transpose.movedim(
-                -1, 0
-            )  # the last one leads the transpose
+            transpose = transpose.movedim(-1, 0)  # the last one leads the transpose
         elif dim % rank != rank - 1 and transpose.dim() == 1:
             transpose = transpose.reshape(-1)
     return part_of(tensor, data, transpose)

@@ -150,7 +150,7 @@ void AtomicFile::Write(std::uint64_t offset, std::span<const std::byte> bytes) {
   } else {
     if (runs_.size() == kRuns) {
       Flush(runs_.front());
-      std::ranges::rotate(runs_, runs_.begin() + 1);  // its memory is used again
+      std::rotate(runs_.begin(), runs_.begin() + 1, runs_.end());  // its memory is used again
     } else {
       runs_.emplace_back().bytes.reserve(kRunBytes);
     }

@@ -39,9 +39,6 @@ _COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 _ADDS = "codes under different scales do not add up"
 _MOVES = "it moves one buffer, which would part codes from their scales"
 
-# Operators that see the wrappers themselves.
-_quantized_tensor_passthrough_ops: set[Any] = set()
-
 
 def implements(operator: Operator, *classes: type) -> Callable[[Row], Row]:
     """Puts the decorated function in the table for tensors of these classes and those derived."""
@@ -108,9 +105,6 @@ def dispatch(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> o
 
 
 def _run(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-    if func in _quantized_tensor_passthrough_ops:
-        with torch._C._DisableTorchDispatch():
-            return func(*args, **kwargs)
     cls = _subject(args, kwargs)
     row = None if cls is None else find_row(func, cls)
     if row is not None:

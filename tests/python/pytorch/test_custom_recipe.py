@@ -51,8 +51,7 @@ def test_factory_is_called_once_a_slot_with_its_role() -> None:
     made = state.make_quantizers()
     assert calls == FORWARD and all(a is b for a, b in zip(calls, FORWARD, strict=True))
     assert len({id(q) for q in made}) == 3
-    assert not state._has_delayed_scaling and state.scale is None and state.amax_history is None
-    assert state._inner_delayed_scaling_recipe is None
+    assert state.delayed_state is None and state.scale is None and state.amax_history is None
     with pytest.warns(UserWarning) as warned:
         RecipeState.create(
             recipe.CustomRecipe(qfactory=factory), mode="forward", num_quantizers=2
@@ -70,13 +69,13 @@ def test_requests_share_one_delayed_state() -> None:
         roles=FORWARD,
     )  # fmt: skip
     made = state.make_quantizers()
-    assert state._has_delayed_scaling
+    assert state.delayed_state is not None
     assert state.scale.shape == (3,) and state.amax_history.shape == (16, 3)
     for i, q in enumerate(made):
         assert type(q) is Float8Quantizer
         assert q.scale.data_ptr() == state.scale[i].data_ptr()
         assert q.amax.data_ptr() == state.amax_history[0][i].data_ptr()
-    inner = state._inner_delayed_scaling_recipe
+    inner = state.delayed_state.recipe
     assert isinstance(inner, recipe.DelayedScaling)
     assert (inner.amax_history_len, inner.fp8_format) == (16, Format.HYBRID)
     # Again, and in a state that inherits: the same buffers.

@@ -334,25 +334,6 @@ def test_new_empty_without_a_quantizer() -> None:
     assert isinstance(tensor.new_empty(32, 32), nfp.MXFP8Tensor)
 
 
-def test_passthrough_operators_see_wrappers() -> None:
-    seen: list[type] = []
-
-    @torch.library.custom_op("narrowfloat_test::look", mutates_args=())
-    def look(x: torch.Tensor) -> torch.Tensor:
-        seen.append(type(x))
-        return torch.zeros(1)
-
-    tensor = quantized("mxfp8", 32, 32)
-    look(tensor)
-    operator = torch.ops.narrowfloat_test.look.default
-    _dispatch._quantized_tensor_passthrough_ops.add(operator)
-    try:
-        look(tensor)
-    finally:
-        _dispatch._quantized_tensor_passthrough_ops.discard(operator)
-    assert seen == [torch.Tensor, nfp.MXFP8Tensor]
-
-
 def test_rows_are_one_function_each() -> None:
     """Every row of the table that this file lists has a function, and no class ladder decides."""
     operators = {operator for operator, _ in _dispatch._table}

@@ -3,7 +3,7 @@
 
 import warnings
 from dataclasses import fields
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -61,14 +61,6 @@ class CustomRecipeState(
     def delayed_state(self) -> DelayedScalingRecipeState | None:  # type: ignore[override]  # a field
         """The state of the requested quantizers."""
         return self._ds_state
-
-    @property
-    def _has_delayed_scaling(self) -> bool:
-        return self._ds_state is not None
-
-    @property
-    def _inner_delayed_scaling_recipe(self) -> DelayedScaling | None:
-        return None if self._ds_state is None else cast(DelayedScaling, self._ds_state.recipe)
 
     @property
     def scale(self) -> torch.Tensor | None:

@@ -133,6 +133,7 @@ LARGE: dict[str, tuple[Callable[[], bytes], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LARGE)
 def test_large_headers_take_little_memory(kind: str, tmp_path: Path) -> None:
     make, rule = LARGE[kind]
@@ -144,6 +145,7 @@ def test_large_headers_take_little_memory(kind: str, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["f"]
 
 
+@pytest.mark.slow
 def test_legal_headers_at_every_bound_take_little_memory(tmp_path: Path) -> None:
     """100,000 tensors whose names and shapes have 16 MiB, and spaces up to 100 MB."""
     shape = ",".join(["0"] * 10)
@@ -253,6 +255,7 @@ def test_lying_indices_are_errors(kind: str, tmp_path: Path) -> None:
     assert code == 2 and len(said) < 1000 and not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tensors", [500_000, 6_000_000])
 def test_large_indices_take_little_memory(tensors: int, tmp_path: Path) -> None:
     names = ",".join(f'"{i:07}":"a.safetensors"' for i in range(tensors))

@@ -96,7 +96,7 @@ constexpr OptionRow kOptions[] = {
     {"--convention", "C",
      "how the result is laid out: narrowfloat by default, or a convention that convert writes",
      kSuggestion, false, WrittenConventions},
-    {"--from", "C", "convention of IN; told from its files by default", kSuggestion, false,
+    {"--from", "C", "convention of IN; found from its files by default", kSuggestion, false,
      ReadConventions},
     {"--to", "C", "convention of OUT", kSuggestion, true, ForeignConventions},
     {"--to", "C", "convention of OUT; fp8 by default", kSuggestion, false, ForeignConventions,

@@ -166,29 +166,30 @@ def test_environment(
     ("make", "message"),
     [
         (lambda: recipe.MXFP8BlockScaling(backward_override="bf16"),
-         "MXFP8BlockScaling: backward_override is one of None, 'high_precision', 'dequantized', "
-         "got 'bf16'"),
+         "MXFP8BlockScaling: backward_override must be one of None, 'high_precision', 'dequantized'"
+         ", got 'bf16'"),
         (lambda: recipe.DelayedScaling(backward_override="dequantized"),
          "DelayedScaling: backward_override must be None, its scales follow what the backward "
          "pass quantizes, got 'dequantized'"),
         (lambda: recipe.Float8BlockScaling(x_block_scaling_dim=3),
          "Float8BlockScaling: x_block_scaling_dim must be 1 or 2, got 3"),
         (lambda: recipe.Float8BlockScaling(x_block_scaling_dim=2),
-         "Float8BlockScaling: at most one operand of a product is 2-D, got "
+         "Float8BlockScaling: at most one operand of a product may be 2-D, got "
          "x_block_scaling_dim, w_block_scaling_dim"),
         (lambda: recipe.Float8BlockScaling(grad_block_scaling_dim=2),
-         "Float8BlockScaling: at most one operand of a product is 2-D, got "
+         "Float8BlockScaling: at most one operand of a product may be 2-D, got "
          "w_block_scaling_dim, grad_block_scaling_dim"),
         (lambda: recipe.Float8BlockScaling(fp8_gemm_dgrad=MMParams(False)),
          "Float8BlockScaling: fp8_gemm_dgrad needs use_split_accumulator=True"),
         (lambda: recipe.Float8BlockScaling(fp8_dpa=True),
          "Float8BlockScaling: fp8_dpa and fp8_mha are not supported"),
         (lambda: recipe.NVFP4BlockScaling(nvfp4_4over6="some"),
-         "NVFP4BlockScaling: nvfp4_4over6 is one of none, weights, activations, all, got 'some'"),
+         "NVFP4BlockScaling: nvfp4_4over6 must be one of none, weights, activations, all, "
+         "got 'some'"),
         (lambda: recipe.NVFP4BlockScaling(nvfp4_4over6_err_mode="max"),
-         "NVFP4BlockScaling: nvfp4_4over6_err_mode is MAE or MSE, got 'max'"),
+         "NVFP4BlockScaling: nvfp4_4over6_err_mode must be MAE or MSE, got 'max'"),
         (lambda: recipe.NVFP4BlockScaling(fp8_format=Format.HYBRID),
-         "NVFP4BlockScaling: fp8_format is E4M3, got HYBRID"),
+         "NVFP4BlockScaling: fp8_format must be E4M3, got HYBRID"),
         *((lambda cls=cls: cls(fp8_format=Format.E5M2),
            f"{cls.__name__}: fp8_format E5M2 in both passes is not supported")
           for cls in MADE_BY_THEMSELVES),
@@ -254,7 +255,7 @@ def test_any_recipe_takes_a_factory_and_gives_it_back() -> None:
     with pytest.raises(TypeError) as raised:
         made.set_quantizer_factory("current")
     assert str(raised.value) == (
-        "set_quantizer_factory: factory is called with a role, got <class 'str'>"
+        "set_quantizer_factory: factory must be callable, got <class 'str'>"
     )
     custom = recipe.CustomRecipe(qfactory=lambda role: None)
     custom.set_quantizer_factory(a_factory)
@@ -262,7 +263,7 @@ def test_any_recipe_takes_a_factory_and_gives_it_back() -> None:
     with pytest.raises(TypeError) as raised:
         custom.set_quantizer_factory(None)
     assert str(raised.value) == (
-        "set_quantizer_factory: factory is called with a role, got <class 'NoneType'>"
+        "set_quantizer_factory: factory must be callable, got <class 'NoneType'>"
     )
 
 

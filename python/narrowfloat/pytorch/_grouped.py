@@ -149,8 +149,8 @@ def group_requantize_inplace(
     tensor, quantizer = native(grouped_x), native(quantizer)
     if quantizer.dtype != tensor.quantizer.dtype:
         raise RuntimeError(
-            f"group_requantize_inplace: the dtype stays, got a quantizer of {quantizer.dtype!r} "
-            f"for codes of {tensor.quantizer.dtype!r}"
+            f"group_requantize_inplace: the dtype must stay, got a quantizer of "
+            f"{quantizer.dtype!r} for codes of {tensor.quantizer.dtype!r}"
         )
     needs_columns = quantizer.columnwise_usage and tensor.columnwise_data is None
     if tensor._with_gemm_swizzled_scales:

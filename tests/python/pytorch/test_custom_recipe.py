@@ -129,7 +129,7 @@ def test_what_factories_may_not_return() -> None:
         (lambda role: OtherRequest(), TypeError,
          f"CustomRecipeState: no state answers a {OtherRequest}, of {role}"),
         (different, ValueError,
-         "CustomRecipeState: all requests of one state are the same, got "
+         "CustomRecipeState: all requests of one state must be the same, got "
          f"{DelayedScalingRequest()!r} and {DelayedScalingRequest(margin=1)!r}"),
     ):  # fmt: skip
         state = RecipeState.create(

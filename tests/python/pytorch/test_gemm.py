@@ -448,9 +448,9 @@ def test_plain_operands() -> None:
         ({"out": torch.zeros(N, M).t()}, ValueError,
          "general_gemm: Output tensor is not contiguous."),
         ({"out": torch.zeros(M, N + 1)}, ValueError,
-         "general_gemm: out is (64, 96) torch.float32, got (64, 97) torch.float32"),
+         "general_gemm: out must be (64, 96) torch.float32, got (64, 97) torch.float32"),
         ({"out": torch.zeros(M, N), "out_dtype": torch.float16}, ValueError,
-         "general_gemm: out is (64, 96) torch.float16, got (64, 96) torch.float32"),
+         "general_gemm: out must be (64, 96) torch.float16, got (64, 96) torch.float32"),
         ({"A": None}, RuntimeError, "general_gemm: an operand has no rowwise data"),
         ({"A": torch.zeros(N, K)}, RuntimeError,
          "general_gemm: operands must have the same scaling_mode, got Tensor and MXFP8Tensor"),
@@ -461,7 +461,7 @@ def test_plain_operands() -> None:
          "general_gemm: inner sizes differ, A is (96, 64) and B is (64, 160), TN"),
         ({"A": MXFP8Quantizer(E4M3, rowwise=False)(torch.zeros(N, K))}, RuntimeError,
          "MXFP8Tensor has no rowwise data"),
-        ({"A": 3}, TypeError, "general_gemm: an operand is a tensor, got <class 'int'>"),
+        ({"A": 3}, TypeError, "general_gemm: an operand must be a tensor, got <class 'int'>"),
         ({"ub": 1}, NotImplementedError,
          "general_gemm: overlap with communication needs a GPU"),
     ],
@@ -507,7 +507,7 @@ def test_unwrap_tensor() -> None:
     with pytest.raises(ValueError) as raised:
         unwrap_tensor(q, "diagonal")
     assert str(raised.value) == (
-        "unwrap_tensor: usage is 'rowwise' or 'columnwise', got 'diagonal'"
+        "unwrap_tensor: usage must be 'rowwise' or 'columnwise', got 'diagonal'"
     )
 
 
@@ -566,8 +566,8 @@ def test_grouped_tensors(layout: str) -> None:
     with pytest.raises(ValueError) as raised:
         general_grouped_gemm_for_grouped_tensor(a, b, out[:2], layout=layout)
     assert str(raised.value) == (
-        "general_grouped_gemm_for_grouped_tensor: A, B, out, bias, alpha and beta are as many, "
-        "got 3, 3, 2, 3, 3, 3"
+        "general_grouped_gemm_for_grouped_tensor: A, B, out, bias, alpha and beta must have one "
+        "length, got 3, 3, 2, 3, 3, 3"
     )
 
 

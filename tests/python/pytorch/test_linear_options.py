@@ -154,8 +154,8 @@ REFUSED: dict[tuple[type, str], tuple[object, type, str]] = {
         "high_precision", AssertionError, "backward_override must be None",
     ),
     (MXFP8BlockScaling, "margin"): (1, AssertionError, "margin must be 0"),
-    (NVFP4BlockScaling, "fp4_format"): (Format.E4M3, AssertionError, "fp4_format is E2M1"),
-    (NVFP4BlockScaling, "fp8_format"): (Format.HYBRID, AssertionError, "fp8_format is E4M3"),
+    (NVFP4BlockScaling, "fp4_format"): (Format.E4M3, AssertionError, "fp4_format must be E2M1"),
+    (NVFP4BlockScaling, "fp8_format"): (Format.HYBRID, AssertionError, "fp8_format must be E4M3"),
 }  # fmt: skip
 
 # Tested below, each by its name.

@@ -136,7 +136,7 @@ def test_offsets_lie_within_the_weight(start: int | None) -> None:
 )
 def test_weights_that_cannot(kind: str, shape: tuple[int, ...]) -> None:
     weight = ALL[kind]()(sample(*shape)).detach()
-    with pytest.raises(ValueError, match=r"need 2-D quantization$|weights are matrices"):
+    with pytest.raises(ValueError, match=r"need 2-D quantization$|weights must be matrices"):
         quantize_master_weights([weight], [None], [None], None)
 
 

@@ -160,7 +160,7 @@ def test_what_custom_gemm_refuses() -> None:
     other = MXFP8Quantizer(DType.kFloat8E4M3)(torch.zeros(32, 32))
     for arguments, extra, error, message in (
         ((w, other), {}, TypeError,
-         "custom_gemm: both operands are custom tensors or none, got CurrentScalingTensorRef and "
+         "custom_gemm: both operands must be custom tensors, got CurrentScalingTensorRef and "
          "MXFP8Tensor"),
         ((w, x), {"gelu": True}, NotImplementedError, "custom_gemm: gelu is not a part of qgemm"),
         ((w, x), {"quantization_params": w._quantizer, "accumulate": True}, NotImplementedError,

@@ -297,7 +297,7 @@ def test_an_unknown_word_is_no_role() -> None:
     with pytest.raises(ValueError) as raised:
         current_scaling_ref_quantizer_factory("activation")
     assert str(raised.value) == (
-        "quantizer factory: a role is one of input, weight, output, grad_output, grad_input "
+        "quantizer factory: a role must be one of input, weight, output, grad_output, grad_input "
         "(or linear_input, ...), got 'activation'"
     )
 

@@ -207,7 +207,7 @@ def test_what_requantize_refuses() -> None:
     swizzled = tex.group_quantize(x, ready(False), 2, splits)
     for tensor, quantizer, values, message in (
         (wire, other, False,
-         "group_requantize_inplace: the dtype stays, got a quantizer of "
+         "group_requantize_inplace: the dtype must stay, got a quantizer of "
          f"{tex.DType.kFloat8E5M2!r} for codes of {E4M3!r}"),
         (tex.group_quantize(x, ready(), 2, splits), ready(), True,
          "group_requantize_inplace: values are decoded from scales in compact format, these are "

@@ -41,7 +41,7 @@ class Recipe:
         name = type(self).__name__
         require(
             self.backward_override in BACKWARD_OVERRIDES,
-            f"{name}: backward_override is one of {', '.join(map(repr, BACKWARD_OVERRIDES))}, "
+            f"{name}: backward_override must be one of {', '.join(map(repr, BACKWARD_OVERRIDES))}, "
             f"got {self.backward_override!r}",
         )
         require(
@@ -88,9 +88,7 @@ class Recipe:
         Errors: TypeError if it cannot be called.
         """
         if factory is not None and not callable(factory):
-            raise TypeError(
-                f"set_quantizer_factory: factory is called with a role, got {type(factory)}"
-            )
+            raise TypeError(f"set_quantizer_factory: factory must be callable, got {type(factory)}")
         self.quantizer_factory = factory
 
     def get_quantizer_factory(self) -> Callable[[Any], object] | None:

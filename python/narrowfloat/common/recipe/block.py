@@ -97,5 +97,6 @@ class Float8BlockScaling(Recipe):
         tiles = [f"{name}_block_scaling_dim" for name, dim in dims.items() if dim == 2]
         require(
             len(tiles) < 2,
-            f"Float8BlockScaling: at most one operand of a product is 2-D, got {', '.join(tiles)}",
+            f"Float8BlockScaling: at most one operand of a product may be 2-D, "
+            f"got {', '.join(tiles)}",
         )

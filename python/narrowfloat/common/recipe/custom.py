@@ -37,9 +37,7 @@ class CustomRecipe(Recipe):
     def set_quantizer_factory(self, factory: Callable[[Any], object] | None) -> None:
         """Replaces `qfactory`. Errors: TypeError if it cannot be called or is None."""
         if not callable(factory):
-            raise TypeError(
-                f"set_quantizer_factory: factory is called with a role, got {type(factory)}"
-            )
+            raise TypeError(f"set_quantizer_factory: factory must be callable, got {type(factory)}")
         self.qfactory = factory
 
     def get_quantizer_factory(self) -> Callable[[Any], object]:

@@ -57,17 +57,17 @@ class NVFP4BlockScaling(Recipe):
             value = getattr(self, name)
             require(
                 value in SCOPES,
-                f"NVFP4BlockScaling: {name} is one of {', '.join(SCOPES)}, got {value!r}",
+                f"NVFP4BlockScaling: {name} must be one of {', '.join(SCOPES)}, got {value!r}",
             )
         require(
             self.nvfp4_4over6_err_mode in ERROR_MODES,
-            f"NVFP4BlockScaling: nvfp4_4over6_err_mode is MAE or MSE, "
+            f"NVFP4BlockScaling: nvfp4_4over6_err_mode must be MAE or MSE, "
             f"got {self.nvfp4_4over6_err_mode!r}",
         )
         for name, only in (("fp4_format", Format.E2M1), ("fp8_format", Format.E4M3)):
             require(
                 getattr(self, name) is only,
-                f"NVFP4BlockScaling: {name} is {only.name}, got {getattr(self, name).name}",
+                f"NVFP4BlockScaling: {name} must be {only.name}, got {getattr(self, name).name}",
             )
         self.fp4_quant_fwd_inp = QParams(random_hadamard_transform=not self.disable_rht)
         self.fp4_quant_fwd_weight = QParams(fp4_2d_quantization=not self.disable_2d_quantization)

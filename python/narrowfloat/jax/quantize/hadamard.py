@@ -32,7 +32,7 @@ def get_rht_matrix() -> jax.Array:
 def _multiply(x: jax.Array, matrix: jax.Array) -> jax.Array:
     size = _core.HADAMARD_SIZE
     if x.shape[-1] % size:
-        raise ValueError(f"rht: groups are of {size} items, got a last axis of {x.shape[-1]}")
+        raise ValueError(f"rht: the last axis must be a multiple of {size}, got {x.shape[-1]}")
     groups = x.astype(jnp.bfloat16).reshape(*x.shape[:-1], -1, size)
     product = jnp.matmul(groups, matrix, preferred_element_type=jnp.float32)
     return product.astype(x.dtype).reshape(x.shape)

@@ -170,7 +170,7 @@ def get_quantize_config_with_recipe(recipe: Recipe | None) -> QuantizeConfig:
             }
             return QuantizeConfig(**(common | more(recipe)))
     raise ValueError(
-        f"quantize: JAX has the recipes {', '.join(kind.__name__ for kind in _CONFIGS)}, got "
+        f"quantize: the recipe must be {', '.join(kind.__name__ for kind in _CONFIGS)}, got "
         f"{type(recipe).__name__}"
     )
 
@@ -223,7 +223,7 @@ def get_quantization_recipe(recipe_name: str) -> Recipe:
     """Returns a recipe with its defaults. Errors: ValueError for an unknown name."""
     known = {kind.__name__: kind for kind in _CONFIGS}
     if recipe_name not in known:
-        raise ValueError(f"quantize: JAX has the recipes {', '.join(known)}, got '{recipe_name}'")
+        raise ValueError(f"quantize: the recipe must be {', '.join(known)}, got '{recipe_name}'")
     return known[recipe_name]()
 
 

@@ -57,7 +57,7 @@ def custom_gemm(
     """
     if not (getattr(A, "custom", False) and getattr(B, "custom", False)):
         raise TypeError(
-            "custom_gemm: both operands are custom tensors or none, got "
+            "custom_gemm: both operands must be custom tensors, got "
             f"{type(A).__name__} and {type(B).__name__}"
         )
     if gelu:

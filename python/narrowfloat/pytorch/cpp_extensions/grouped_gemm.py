@@ -92,8 +92,8 @@ def general_grouped_gemm_for_grouped_tensor(
     lists = [*members, *(_given(each, count) for each in (bias, alpha, beta))]
     if any(len(each) != count for each in lists):
         raise ValueError(
-            "general_grouped_gemm_for_grouped_tensor: A, B, out, bias, alpha and beta are as many, "
-            f"got {', '.join(str(len(each)) for each in lists)}"
+            "general_grouped_gemm_for_grouped_tensor: A, B, out, bias, alpha and beta must have "
+            f"one length, got {', '.join(str(len(each)) for each in lists)}"
         )
     for a, b, target, vector, factor, kept in zip(*lists, strict=True):
         general_gemm(

@@ -49,7 +49,7 @@ def unwrap_tensor(
     there.
     """
     if usage not in ("rowwise", "columnwise"):
-        raise ValueError(f"unwrap_tensor: usage is 'rowwise' or 'columnwise', got {usage!r}")
+        raise ValueError(f"unwrap_tensor: usage must be 'rowwise' or 'columnwise', got {usage!r}")
     if tensor is None:
         raise RuntimeError(f"general_gemm: an operand has no {usage} data")
     tensor = native(tensor)
@@ -67,7 +67,7 @@ def unwrap_tensor(
         return tensor.dequantize()
     if isinstance(tensor, torch.Tensor):
         return tensor
-    raise TypeError(f"general_gemm: an operand is a tensor, got {type(tensor)}")
+    raise TypeError(f"general_gemm: an operand must be a tensor, got {type(tensor)}")
 
 
 def nominal_dtype(tensor: TensorLike) -> torch.dtype:

@@ -131,7 +131,7 @@ def _check(a: Codes, b: Codes, sizes: Sizes, epilogue: Epilogue, out: Output | N
         raise ValueError("general_gemm: Output tensor is not contiguous.")
     if out.numel() != sizes.rows * sizes.cols or out.dtype != epilogue.out_dtype:
         raise ValueError(
-            f"general_gemm: out is {sizes.shape} {epilogue.out_dtype}, got {tuple(out.shape)} "
+            f"general_gemm: out must be {sizes.shape} {epilogue.out_dtype}, got {tuple(out.shape)} "
             f"{out.dtype}"
         )
 

@@ -72,11 +72,11 @@ class NVFP4Blocks:
         tiles = ((1, 32),) if self.pow_2_scales else ((1, 16), (16, 16))
         if self.tile not in tiles:
             raise ValueError(
-                f"NVFP4QuantizerRef: quant_tile_shape is one of {tiles}, got {self.tile}"
+                f"NVFP4QuantizerRef: quant_tile_shape must be one of {tiles}, got {self.tile}"
             )
         if self.error not in (None, "MAE", "MSE"):
             raise ValueError(
-                f"NVFP4QuantizerRef: nvfp4_4over6_err_mode is MAE or MSE, got {self.error!r}"
+                f"NVFP4QuantizerRef: nvfp4_4over6_err_mode must be MAE or MSE, got {self.error!r}"
             )
         if self.e4m3_max not in (256, 448):
             raise ValueError(

@@ -36,8 +36,8 @@ def role_of(role: QuantizerRole | str | None) -> QuantizerRole:
     allowed = ("input", "weight", "output", "grad_output", "grad_input")
     if tensor_type not in allowed:
         raise ValueError(
-            f"quantizer factory: a role is one of {', '.join(allowed)} (or linear_input, ...), "
-            f"got {role!r}"
+            f"quantizer factory: a role must be one of {', '.join(allowed)} (or linear_input, ...)"
+            f", got {role!r}"
         )
     return QuantizerRole(module_type="linear", tensor_type=tensor_type)
 

@@ -87,7 +87,7 @@ class CustomRecipeState(
             return []
         if any(request != requests[0] for request in requests):
             raise ValueError(
-                "CustomRecipeState: all requests of one state are the same, got "
+                "CustomRecipeState: all requests of one state must be the same, got "
                 + " and ".join(sorted({repr(request) for request in requests}))
             )
         request = requests[0]

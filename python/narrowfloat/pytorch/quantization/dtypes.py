@@ -30,7 +30,7 @@ def get_fp4_te_dtype(fp4_recipe: Recipe) -> DType:
     """Returns E2M1. Raises ValueError for a recipe of another format."""
     if fp4_recipe.fp4_format is Format.E2M1:
         return DType.kFloat4E2M1
-    raise ValueError(f"get_fp4_te_dtype: fp4_format is E2M1, got {fp4_recipe.fp4_format.name}")
+    raise ValueError(f"get_fp4_te_dtype: fp4_format must be E2M1, got {fp4_recipe.fp4_format.name}")
 
 
 def largest_code_value(dtype: DType) -> float:

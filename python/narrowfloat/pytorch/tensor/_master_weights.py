@@ -229,7 +229,7 @@ def quantize_identity(pieces: list[Piece], group: Group) -> None:
 def check_matrix(weight: Weight) -> None:
     if weight.dim() != 2:
         raise ValueError(
-            f"quantize_master_weights: {type(weight).__name__} weights are matrices, got "
+            f"quantize_master_weights: {type(weight).__name__} weights must be matrices, got "
             f"{tuple(weight.shape)}"
         )
 

@@ -155,7 +155,7 @@ class _Float8QuantizerBase(SchemeQuantizer["Float8Tensor"]):
     ) -> Float8Tensor | Float8TensorStorage:
         """Returns a quantized tensor over codes that exist: uint8 or a torch float8 type."""
         assert data.dtype in (torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2), (
-            f"create_tensor_from_data: codes are uint8 or float8, got {data.dtype}"
+            f"create_tensor_from_data: codes must be uint8 or float8, got {data.dtype}"
         )
         fields = {
             "data": data.view(torch.uint8),

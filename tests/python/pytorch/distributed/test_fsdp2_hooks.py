@@ -68,7 +68,7 @@ def test_gathered_geometry_is_checked_first() -> None:
     bad[1] = torch.ones(3, 1)
     with pytest.raises(RuntimeError, match=r"gathered scale geometry is \(3, 1\)"):
         tensor.fsdp_assign_gathered(bad, meta)
-    with pytest.raises(RuntimeError, match=r"takes 4 buffers, got 1$"):
+    with pytest.raises(RuntimeError, match=r"needs 4 buffers, got 1$"):
         tensor.fsdp_assign_gathered(sent[:1], meta)
     assert_same_buffers(tensor, before, "unchanged")
 

@@ -382,7 +382,7 @@ class SchemeStorage(TableStorage):
             names = transport.fields_of(self, [meta["direction"]])
         if len(buffers) != len(names):
             raise RuntimeError(
-                f"fsdp_assign_gathered: {self.__class__.__name__} takes {len(names)} buffers, got "
+                f"fsdp_assign_gathered: {self.__class__.__name__} needs {len(names)} buffers, got "
                 f"{len(buffers)}"
             )
         self._take_gathered(transport.restore(self, names, buffers))

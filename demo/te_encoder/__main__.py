@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs TransformerEngine's encoder example for JAX as it is: in bf16, then in FP8.
 
-usage: python -m demo.te_encoder [--source FOLDER] [ARGS of the example]
+usage: python -m demo.te_encoder [--source FOLDER] [--cola FOLDER] [ARGS of the example]
 
-The example is not in TransformerEngine's wheel; FOLDER is a checkout of its repository. Where the
-example's packages for data are not installed, sentences that a rule makes stand for CoLA's.
+The example is not in TransformerEngine's wheel; --source is a checkout of its repository. Where
+the example's packages for data are not installed, CoLA is read from --cola, a checkout of the
+repository that publishes it; without that, sentences that a rule makes stand for CoLA's.
 """
 
 import argparse
@@ -15,8 +16,11 @@ import sys
 from pathlib import Path
 
 REPOSITORY = "https://github.com/NVIDIA/TransformerEngine"
+COLA_REPOSITORY = "https://github.com/nyu-mll/CoLA-baselines"
 EXAMPLE = Path("examples/jax/encoder/test_single_gpu_encoder.py")
 FOR_MODEL, FOR_DATA = ("jax", "flax", "optax"), ("datasets", "nltk")
+COLA = Path("acceptability_corpus/cola_public/tokenized")
+COLA_VARIABLE = "NF_DEMO_COLA"  # the folder of CoLA's files, for the stand-in
 STAND_IN = Path(__file__).with_name("stand_in")
 SHORT = ("--epochs", "2", "--lr", "0.0005")
 
@@ -26,7 +30,7 @@ def missing(packages: tuple[str, ...]) -> list[str]:
     return [name for name in packages if importlib.util.find_spec(name) is None]
 
 
-def environment(lacking: list[str]) -> dict[str, str]:
+def environment(lacking: list[str], cola: Path | None) -> dict[str, str]:
     """Returns the variables of the example's process; stand-ins are found where data lack."""
     folders = [str(STAND_IN)] if lacking else []
     folders += [folder for folder in [os.environ.get("PYTHONPATH", "")] if folder]
@@ -34,13 +38,17 @@ def environment(lacking: list[str]) -> dict[str, str]:
         **os.environ,
         "NVTE_FRAMEWORK": "jax",
         "PYTHONPATH": os.pathsep.join(folders),
+        COLA_VARIABLE: "" if cola is None else str((cola / COLA).resolve()),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--source", type=Path, default=Path("../TransformerEngine"))
+    parser.add_argument("--cola", type=Path)
     options, arguments = parser.parse_known_args()
+    if options.cola is not None and not (options.cola / COLA).is_dir():
+        parser.error(f"--cola needs a checkout of {COLA_REPOSITORY}, got {options.cola}")
     script = options.source / EXAMPLE
     if not script.is_file():
         print(f"te_encoder: skipped, no {script}; git clone --depth 1 {REPOSITORY}")
@@ -49,13 +57,16 @@ def main() -> None:
         print(f"te_encoder: skipped, not installed: {', '.join(absent)}")
         return
     lacking = missing(FOR_DATA)
-    if lacking:
+    if lacking and options.cola is not None:
+        print(f"te_encoder: not installed: {', '.join(lacking)}; CoLA, in lower case, is read from")
+        print(f"te_encoder: {options.cola / COLA}")
+    elif lacking:
         print(f"te_encoder: not installed: {', '.join(lacking)}; the data are not CoLA's")
         print("te_encoder: 1024 sentences by a rule stand for them; losses compare to each other")
     for fp8 in ([], ["--use-fp8"]):
         command = [sys.executable, "-m", "narrowfloat.te", str(script)]
         command += [*(arguments or SHORT), *fp8]
-        subprocess.run(command, env=environment(lacking), check=True)
+        subprocess.run(command, env=environment(lacking, options.cola), check=True)
 
 
 if __name__ == "__main__":

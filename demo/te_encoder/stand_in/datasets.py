@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for Hugging Face's datasets: sentences that a rule makes, right or wrong.
+"""Stands for Hugging Face's datasets: CoLA's sentences from its repository, or some by a rule.
 
-A sentence is acceptable where its verb agrees with its subject. Seven of ten do, as in CoLA.
+NF_DEMO_COLA is the folder of CoLA's files, whose words stand between spaces. Where it is empty, a
+sentence is acceptable where its verb agrees with its subject. Seven of ten do, as in CoLA.
 """
 
+import csv
+import os
 import random
+from pathlib import Path
 
 import numpy as np
 
 _SIZES = {"train": 1024, "validation": 256}
+_FILES = {"train": ["in_domain_train"], "validation": ["in_domain_dev", "out_of_domain_dev"]}
 _SHARE = 0.7
 _NOUNS = ("dog", "child", "teacher", "engine", "river", "poet", "signal", "guest")
 _VERBS = ("wait", "sing", "run", "return", "sleep", "turn", "answer", "leave")
@@ -24,15 +29,31 @@ def _sentence(source: random.Random, acceptable: bool) -> str:
     return f"the {subject} {source.choice(_PLACES)} {verb} ."
 
 
+def _from_rule(split: str) -> list[tuple[str, bool]]:
+    source = random.Random(split)
+    labels = [source.random() < _SHARE for _ in range(_SIZES[split])]
+    return [(_sentence(source, label), label) for label in labels]
+
+
+def _from_files(folder: Path, split: str) -> list[tuple[str, bool]]:
+    """Returns the sentences of the split that GLUE has of CoLA."""
+    found = []
+    for name in _FILES[split]:
+        with (folder / f"{name}.tsv").open(encoding="utf-8", newline="") as file:
+            rows = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+            found += [(sentence, label == "1") for _, label, _, sentence in rows]
+    return found
+
+
 class Dataset:
     """The columns `sentence` and `label`."""
 
     def __init__(self, split: str) -> None:
-        source = random.Random(split)
-        labels = [source.random() < _SHARE for _ in range(_SIZES[split])]
+        folder = os.environ.get("NF_DEMO_COLA")
+        found = _from_files(Path(folder), split) if folder else _from_rule(split)
         self.columns: dict[str, list[str] | np.ndarray] = {
-            "sentence": [_sentence(source, label) for label in labels],
-            "label": np.array(labels, np.int64),
+            "sentence": [sentence for sentence, _ in found],
+            "label": np.array([label for _, label in found], np.int64),
         }
 
     def set_format(self, **options: object) -> None:

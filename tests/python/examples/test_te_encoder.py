@@ -55,3 +55,33 @@ def test_sentences_stand_for_the_data_and_it_says_so(tmp_path: Path) -> None:
     asked = ["train 1024 7 True", "validation 256 7 True"]
     in_bf16, in_fp8 = ["['--epochs', '1']"], ["['--epochs', '1', '--use-fp8']"]
     assert lines[2:] == [*asked, *in_bf16, *asked, *in_fp8]
+
+
+def test_cola_is_read_from_a_checkout_of_its_repository(tmp_path: Path) -> None:
+    folder = tmp_path / te_encoder.COLA
+    folder.mkdir(parents=True)
+    for name, word in (("in_domain_train", "one"), ("in_domain_dev", "two")):
+        (folder / f"{name}.tsv").write_text(f'gj04\t1\t\t{word} " , .\ngj04\t0\t*\t{word} .\n')
+    (folder / "out_of_domain_dev.tsv").write_text("c-05\t1\t\tthree\n")
+    read = """
+from datasets import load_dataset
+for split in ("train", "validation"):
+    part = load_dataset("nyu-mll/glue", "cola", split=split)
+    print(part["sentence"], part["label"].tolist())
+"""
+    variables = te_encoder.environment(["datasets"], tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", read], capture_output=True, text=True, check=True, env=variables
+    )
+    assert done.stdout.splitlines() == [
+        "['one \" , .', 'one .'] [1, 0]",
+        "['two \" , .', 'two .', 'three'] [1, 0, 1]",
+    ]
+    refused = subprocess.run(
+        [sys.executable, "-m", "demo.te_encoder", "--cola", str(folder)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert refused.returncode == 2
+    assert f"needs a checkout of {te_encoder.COLA_REPOSITORY}, got {folder}" in refused.stderr

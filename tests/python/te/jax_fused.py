@@ -100,6 +100,39 @@ def norms() -> None:
     same(deviation, np.full(ROWS, 0.25, np.float32))
 
 
+def norm_gradients() -> None:
+    """Gradients are float32 until the end, from the statistics that the forward pass kept."""
+    x, gamma, dz = normalizable(), parameter(), integers(ROWS, COLUMNS)
+    zeros, quarters = np.zeros(ROWS, np.float32), np.full(ROWS, 0.25, np.float32)
+    exact = [of.astype(np.float64) for of in (x, gamma, dz)]
+    normalized, weighted = exact[0] / 4, exact[2] * exact[1]
+    along = normalized * (weighted * normalized).mean(-1, keepdims=True)
+    sums = (exact[2] * normalized).sum(0), exact[2].sum(0)
+    for centered in (True, False):
+        weight = rounded(gamma - 1) if centered else gamma
+        given = [narrow(dz), narrow(x), zeros, quarters, narrow(weight)]
+        made = tex.layernorm_bwd(*given, narrow(weight), centered, 0.0)
+        dx = weighted - along - weighted.mean(-1, keepdims=True)
+        check_gradient(made[0], dx / 4, weighted)
+        for found, expected in zip(made[1:], sums, strict=True):
+            same(found.astype(jnp.float32), rounded(expected.astype(np.float32)))
+    found, dgamma = tex.rmsnorm_bwd(narrow(dz), narrow(x), quarters, narrow(gamma), False, 0.0)
+    check_gradient(found, (weighted - along) / 4, weighted)
+    same(dgamma.astype(jnp.float32), rounded(sums[0].astype(np.float32)))
+
+
+def check_gradient(found: jax.Array, exact: np.ndarray, weighted: np.ndarray) -> None:
+    """The result is rounded to bfloat16 once; before, means add COLUMNS terms in float32.
+
+    Normalized values are below 2 and have mean square 1, so that the parts are below 4 times the
+    largest weighted gradient; the deviation is a quarter.
+    """
+    error = (COLUMNS + 8) * 2.0**-24 * np.abs(weighted).max()
+    bound = error + 2.0**-8 * (np.abs(exact) + error)
+    assert found.dtype == jnp.bfloat16
+    assert (np.abs(np.asarray(found, np.float64) - exact) <= bound).all()
+
+
 def activations() -> None:
     """MXFP8 gets rounded values, a given scale the float32 ones, and amaxes are of the latter."""
     both = integers(ROWS, 2, COLUMNS) / 64
@@ -190,7 +223,8 @@ def sharded_fused() -> None:
 
 
 CHECKS = {
-    check.__name__: check for check in (norms, activations, gradients, clamped, sharded_fused)
+    check.__name__: check
+    for check in (norms, norm_gradients, activations, gradients, clamped, sharded_fused)
 }
 for name in sys.argv[1:]:
     CHECKS[name]()

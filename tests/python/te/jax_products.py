@@ -128,18 +128,36 @@ def sharded() -> None:
     for mode in MODES:
         sets = set_of(te, mode)
 
-        @jax.jit
         def layer(x: jax.Array, w: jax.Array, bias: jax.Array, sets: object = sets) -> jax.Array:
             return te_dense.dense(x, w, bias, contracting_dims=((1,), (0,)), quantizer_set=sets)
 
         with global_shard_guard(MeshResource()):
-            alone = layer(X, W, BIAS)
+            alone = jax.jit(layer)(X, W, BIAS)
         resource = MeshResource(dp_resource="dp", tp_resource="tp")
         with mesh, global_shard_guard(resource):
-            given = (jax.device_put(x, to) for x, to in zip((X, W, BIAS), onto, strict=True))
-            together = layer(*given)
-        assert len(together.sharding.device_set) == 4
-        same(alone, jnp.asarray(np.asarray(together)))
+            given = [jax.device_put(x, to) for x, to in zip((X, W, BIAS), onto, strict=True)]
+            together = [jax.jit(layer)(*given), layer(*given)]
+        assert len(together[0].sharding.device_set) == 4
+        for of in together:
+            same(alone, jnp.asarray(np.asarray(of)))
+    # Outside of jit TransformerEngine does not partition a product, but XLA and our rules do.
+    quantizers = te.QuantizerFactory.create(
+        2, te.ScalingMode.NVFP4_1D_SCALING, jnp.float4_e2m1fn, te.QuantizeLayout.ROWWISE
+    )
+    operands = [
+        tex.quantize(jnp.tile(of, (4, 1)), q, flatten_axis=-1)  # a device has 256 rows
+        for of, q in zip((X, W.T), quantizers, strict=True)
+    ]
+    found = [tex.gemm(*operands, contracting_dims=((1,), (1,)))]
+    for place in (0, 1):
+        spread = list(operands)
+        spread[place] = jax.tree.map(
+            lambda of: jax.device_put(of, onto[0]) if of.ndim == 2 else of, operands[place]
+        )
+        found.append(tex.gemm(*spread, contracting_dims=((1,), (1,))))
+        assert len(spread[place].data.sharding.device_set) == 4
+    for of in found[1:]:
+        same(found[0], jnp.asarray(np.asarray(of)))
 
 
 def modes() -> None:

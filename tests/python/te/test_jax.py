@@ -19,7 +19,10 @@ CHOSEN = ("MXFP8BlockScaling:DenseGeneral", "Float8CurrentScaling:DenseGeneral")
 with_flax = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
 CHECKS = {
     "jax_products.py": ["products", "nvfp4", "groups", "plain", "sharded", "modes"],
-    "jax_fused.py": ["norms", "activations", "gradients", "clamped", "sharded_fused"],
+    "jax_fused.py": [
+        *("norms", "norm_gradients", "activations", "gradients", "clamped"),
+        "sharded_fused",
+    ],
 }
 
 

@@ -53,9 +53,16 @@ class Side(NamedTuple):
         """The dimension of that matrix that is summed over."""
         return 0 if is_columnwise(self.spec) and not self.is_turned else 1
 
-    def axes(self, operand: jax.ShapeDtypeStruct, mesh: Mesh) -> list[Axes]:
-        """Returns the mesh axes of the kept dimensions; what is summed over is gathered."""
+    def axes(
+        self, operand: jax.ShapeDtypeStruct, scales: jax.ShapeDtypeStruct, mesh: Mesh
+    ) -> list[Axes]:
+        """Returns the mesh axes of the kept dimensions; what is summed over is gathered.
+
+        So is an operand whose scales lie flat, which cannot be spread as its codes are.
+        """
         shape = operand.shape
+        if len(scales.shape) != len(shape) and math.prod(scales.shape) > 1:
+            return [()] * len(shape)
         whole = whole_blocks(axes_of(operand), shape, [1] * len(shape), mesh)
         kept = self.kept_dims(len(shape))
         return [names if dim in kept else () for dim, names in enumerate(whole)]
@@ -135,7 +142,8 @@ class GemmPrimitive(BasePrimitive):
         cls, static: dict[str, Any], mesh: Mesh, operands: Sequence, results: Sequence
     ) -> tuple[Callable[..., Arrays], list[PartitionSpec], list[PartitionSpec]]:
         left, right = static["lhs"], static["rhs"]
-        lhs_axes, rhs_axes = left.axes(operands[0], mesh), right.axes(operands[3], mesh)
+        lhs_axes = left.axes(operands[0], operands[1], mesh)
+        rhs_axes = right.axes(operands[3], operands[4], mesh)
         taken = {name for names in lhs_axes for name in names}
         rhs_axes = [() if taken.intersection(names) else names for names in rhs_axes]
         nothing = PartitionSpec()

@@ -82,6 +82,34 @@ def norm(
     return (*made, *statistics)
 
 
+def norm_gradient(
+    dz: Array,
+    x: Array,
+    mean: Array,
+    deviation: Array,
+    gamma: Array,
+    *,
+    norm_type: NVTE_Norm_Type,
+    zero_centered_gamma: bool,
+) -> Results:
+    """Stands for te_norm_backward_ffi.
+
+    Returns the gradients of the input, of gamma and of beta (None for RMSNorm). deviation: the
+    reciprocal one. The sums of a device's rows are rounded before devices add theirs.
+    """
+    is_centered = norm_type == NVTE_Norm_Type.LayerNorm
+    rows, grad = x.astype(jnp.float32), dz.astype(jnp.float32)
+    normalized = (rows - mean[..., None] if is_centered else rows) * deviation[..., None]
+    of_normalized = grad * (gamma.astype(jnp.float32) + zero_centered_gamma)
+    dx = of_normalized - normalized * jnp.mean(of_normalized * normalized, -1, keepdims=True)
+    if is_centered:
+        dx -= jnp.mean(of_normalized, -1, keepdims=True)
+    over = range(x.ndim - 1)
+    dgamma = jnp.sum(grad * normalized, over).astype(gamma.dtype)
+    dbeta = jnp.sum(grad, over).astype(gamma.dtype) if is_centered else None
+    return (dx * deviation[..., None]).astype(dz.dtype), dgamma, dbeta
+
+
 def activation(
     x: Array, scale: Array, amax: Array, *, act_params: ActivationParams, **static: Any
 ) -> Results:

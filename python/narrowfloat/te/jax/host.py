@@ -86,6 +86,7 @@ def _rules() -> dict[str, Callable[..., Any]]:
         "te_gemm_v2_ffi": products.gemm,
         "te_grouped_gemm_ffi": products.grouped_gemm,
         "te_grouped_gemm_d2h_group_sizes_ffi": lambda sizes, num_gemms: sizes,
+        "te_norm_backward_ffi": fused.norm_gradient,
         "te_norm_forward_ffi": fused.norm,
         "te_topk_ffi": products.topk,
     }

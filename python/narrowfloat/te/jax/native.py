@@ -126,6 +126,7 @@ def _smallest_workspace(*arguments: object) -> tuple[tuple[tuple[int], DType]]:
 
 
 get_dact_dbias_quantize_workspace_sizes = _smallest_workspace
+get_norm_bwd_workspace_sizes = _smallest_workspace
 get_norm_fwd_workspace_sizes = _smallest_workspace
 get_topk_workspace_sizes = _smallest_workspace
 
@@ -158,5 +159,4 @@ def _refused(name: str) -> Callable[..., NoReturn]:
 
 get_fused_attn_bwd_workspace_sizes = _refused("get_fused_attn_bwd_workspace_sizes")
 get_fused_attn_fwd_workspace_sizes = _refused("get_fused_attn_fwd_workspace_sizes")
-get_norm_bwd_workspace_sizes = _refused("get_norm_bwd_workspace_sizes")
 initialize_cgemm_communicator = _refused("initialize_cgemm_communicator")

@@ -25,8 +25,8 @@ struct Row {
   std::string name, backend;
   std::vector<double> speedups;  // by size, smallest first
 
-  /// Index of the smallest size from which on the many threads always win; the number of sizes, if
-  /// there is none.
+  /// Returns the index of the smallest size from which on the many threads always win; the number
+  /// of sizes, if there is none.
   std::size_t From() const {
     std::size_t from = speedups.size();
     while (from > 0 && speedups[from - 1] > kFaster) --from;
@@ -38,7 +38,7 @@ std::size_t Elements(std::size_t index) {
   return std::size_t{1} << (static_cast<std::size_t>(kFewestBits) + index);
 }
 
-/// As square as a power of two can be.
+/// Returns the shape with 2^bits elements that is nearest to a square.
 Shape ShapeOf(int bits) {
   return {std::int64_t{1} << (bits / 2), std::int64_t{1} << ((bits + 1) / 2)};
 }
@@ -46,7 +46,7 @@ Shape ShapeOf(int bits) {
 /// Returns how many times as fast `many` is as `few`, measured in turns.
 double Speedup(const Workload& few, const Workload& many, int repetitions) {
   Trial once{few.run};
-  for (int i = 0; i < 3; ++i) once.TakeTurn();  // the first ones fetch code and data
+  for (int i = 0; i < 3; ++i) once.Sample();  // the first ones fetch code and data
   const int calls = static_cast<int>(std::ceil(kTurnSeconds / once.seconds));
   const auto repeat = [calls](const Workload& workload) {
     return Trial{[calls, &workload] {
@@ -55,8 +55,8 @@ double Speedup(const Workload& few, const Workload& many, int repetitions) {
   };
   Trial slow = repeat(few), fast = repeat(many);
   for (int repetition = 0; repetition < repetitions; ++repetition) {
-    slow.TakeTurn();
-    fast.TakeTurn();
+    slow.Sample();
+    fast.Sample();
   }
   return slow.seconds / fast.seconds;
 }

@@ -28,8 +28,8 @@ struct Row {
   }
 };
 
-/// The processor's time on one thread, so that what else runs on the machine does not count; on
-/// several, the wall clock's.
+/// Returns the processor's time on one thread, which other programs do not change; on several
+/// threads, the wall clock's.
 double Now(const Options& options) {
   timespec now{};
   clock_gettime(options.threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);

@@ -31,10 +31,10 @@ bool IsWanted(const Workload& workload, const Options& options);
 
 // One mode a file; each prints what it found.
 
-/// The share of its stream that each kernel reaches, and what more threads bring.
+/// Prints each kernel's share of its stream's speed, and the gain of more threads.
 void PrintShares(const Options& options);
 
-/// From which size on `compare_threads` are faster than `threads`.
+/// Prints the size from which on `compare_threads` are faster than `threads`.
 void PrintCrossover(const Options& options);
 
 /// Measures how much longer quantization takes with the sums of columns.

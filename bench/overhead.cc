@@ -11,7 +11,8 @@
 namespace narrowfloat::speed {
 namespace {
 
-// So small that the kernel hardly counts, and so many calls a turn that the clock does not either.
+// Side of a tensor so small that the kernel's time hardly counts, and calls per turn, so many that
+// the clock's resolution does not.
 constexpr std::int64_t kSide = 32;
 constexpr int kCalls = 500;
 
@@ -65,8 +66,8 @@ void PrintOverhead(const Options& options) {
   }
   for (int repetition = 0; repetition < options.repetitions; ++repetition) {
     for (Row& row : rows) {
-      row.one_thread.TakeTurn();
-      row.chosen.TakeTurn();
+      row.one_thread.Sample();
+      row.chosen.Sample();
     }
   }
   options.json ? PrintJson(rows, options) : PrintTable(rows);

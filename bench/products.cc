@@ -57,10 +57,10 @@ struct Row {
 
   std::string Name() const { return fmt::format("{} {}", pair.Text(), GemmModeName(mode)); }
   /// Keeps why the product cannot run here, such as a library that is missing.
-  void TakeTurn() {
+  void Sample() {
     if (!failure.empty()) return;
     try {
-      product.TakeTurn();
+      product.Sample();
     } catch (const Error& error) {
       failure = error.what();
     }
@@ -90,7 +90,7 @@ class Table {
       }
     }
     for (int repetition = 0; repetition < options.repetitions; ++repetition) {
-      for (Row& row : rows_) row.TakeTurn();
+      for (Row& row : rows_) row.Sample();
     }
   }
   Table(const Table&) = delete;

@@ -27,9 +27,9 @@ struct Row {
 void Measure(std::vector<Row>& rows, int repetitions) {
   for (int repetition = 0; repetition < repetitions; ++repetition) {
     for (Row& row : rows) {
-      row.kernel.TakeTurn();
-      row.stream.TakeTurn();
-      if (row.compared) row.compared->TakeTurn();
+      row.kernel.Sample();
+      row.stream.Sample();
+      if (row.compared) row.compared->Sample();
     }
   }
 }

@@ -24,8 +24,8 @@ using Result = ffi::Result<ffi::AnyBuffer>;
 
 std::uint32_t CheckedMask(std::int64_t mask) {
   if (mask >= 0 && mask >> kHadamardSize == 0) return static_cast<std::uint32_t>(mask);
-  throw InvalidArgument(fmt::format("rht_amax: rht_matrix_random_sign_mask_t has {} bits, got {}",
-                                    kHadamardSize, mask));
+  throw InvalidArgument(fmt::format(
+      "rht_amax: rht_matrix_random_sign_mask_t must fit in {} bits, got {}", kHadamardSize, mask));
 }
 
 template <class Context>
@@ -51,18 +51,6 @@ ffi::Error AmaxFFI(Context context, ffi::AnyBuffer input, Result amax) {
     float* largest = MutableFloats({kVerb, "the output"}, *amax, 1);
     *largest = Amax(FlatView({kVerb, "the input"}, input), execution);
   });
-}
-
-/// Returns the factor that an amax is divided into. Errors: InvalidArgument.
-float ScaledMax(const char* verb, float fp8_max, float margin) {
-  if (!(fp8_max > 0.0f) || std::isinf(fp8_max)) {
-    throw InvalidArgument(
-        fmt::format("{}: fp8_max must be positive and finite, got {}", verb, fp8_max));
-  }
-  if (!std::isfinite(margin)) {
-    throw InvalidArgument(fmt::format("{}: margin must be finite, got {}", verb, margin));
-  }
-  return fp8_max * std::pow(2.0f, -margin);
 }
 
 /// Computes scales from amaxes, item by item.

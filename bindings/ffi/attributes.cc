@@ -65,10 +65,11 @@ const SchemeInfo& SchemeOf(const char* verb, ScalingMode mode, std::string_view 
     elements += fmt::format("{}{}", elements.empty() ? "" : " or ", scheme->element);
   }
   if (elements.empty()) {
-    throw InvalidArgument(fmt::format("{}: {} makes no codes", verb, NameOf(mode)));
+    throw InvalidArgument(
+        fmt::format("{}: the scaling mode must quantize, got {}", verb, NameOf(mode)));
   }
   throw InvalidArgument(
-      fmt::format("{}: {} has {} codes, got {}", verb, NameOf(mode), elements, element));
+      fmt::format("{}: {} needs {} codes, got {}", verb, NameOf(mode), elements, element));
 }
 
 QuantSpec SpecOf(const char* verb, const QuantizeAttributes& attributes, std::string_view element) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "narrowfloat/tensor/element_type.h"
 #include "narrowfloat/tensor/quant_spec.h"
 #include "narrowfloat/tensor/shape.h"
 
@@ -67,16 +68,6 @@ struct QuantizeAttributes {
 /// are in buffers (scale, amax, seed, ...).
 /// Errors: InvalidArgument if a value is not in its enumeration or options exclude each other.
 QuantSpec SpecOf(const char* verb, const QuantizeAttributes& attributes, std::string_view element);
-
-/// Name of an element format, and its dtype's name in JAX and ml_dtypes.
-struct ElementType {
-  std::string_view element, dtype;
-};
-inline constexpr ElementType kElementTypes[] = {
-    {E4M3::kName, "float8_e4m3fn"},
-    {E5M2::kName, "float8_e5m2"},
-    {E2M1::kName, "float4_e2m1fn"},
-};
 
 /// Returns the dtype of a scheme's stored scales: "float32", "float8_e8m0fnu" or "float8_e4m3fn".
 std::string_view ScaleDType(const SchemeInfo& scheme);

@@ -64,8 +64,8 @@ TEST(AttributesTest, OthersAreRefused) {
   };
   EXPECT_EQ(spec_of(-1, 0), "quantize: scaling_mode must be a number from 0 to 5, got -1");
   EXPECT_EQ(spec_of(2, 3), "quantize: q_layout must be a number from 0 to 2, got 3");
-  EXPECT_EQ(spec_of(0, 0), "quantize: NO_SCALING makes no codes");
-  EXPECT_EQ(spec_of(4, 0), "quantize: NVFP4_1D_SCALING has e2m1 codes, got e4m3");
+  EXPECT_EQ(spec_of(0, 0), "quantize: the scaling mode must quantize, got NO_SCALING");
+  EXPECT_EQ(spec_of(4, 0), "quantize: NVFP4_1D_SCALING needs e2m1 codes, got e4m3");
   EXPECT_EQ(spec_of(2, 0, true),
             "quantize: mxfp8_e4m3 does not take the option 'rht'; it takes: columnwise, "
             "rowwise, swizzled");

@@ -2,12 +2,12 @@
 #include "bindings/ffi/buffers.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/huge_pages.h"
 
 namespace narrowfloat::xla_ffi {
 namespace {
@@ -150,11 +150,7 @@ std::size_t BytesOf(const ffi::AnyBuffer& buffer) {
 }
 
 void AdviseHugePages(const ffi::AnyBuffer& buffer) {
-  constexpr std::uintptr_t kHugePage = std::uintptr_t{2} << 20;
-  const auto begin = reinterpret_cast<std::uintptr_t>(buffer.untyped_data());
-  const std::uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage;
-  const std::uintptr_t last = (begin + BytesOf(buffer)) / kHugePage * kHugePage;
-  if (first < last) (void)madvise(Bytes(buffer) + (first - begin), last - first, MADV_HUGEPAGE);
+  narrowfloat::AdviseHugePages(Bytes(buffer), BytesOf(buffer));
 }
 
 void ZeroFrom(ffi::AnyBuffer& buffer, std::size_t first) {

@@ -56,8 +56,8 @@ OperandBuffers::OperandBuffers(const Operand& operand, std::size_t groups,
   if (!operand.is_turned) return;
   if (!operand.HasOneScale() || !operand.spec.columnwise) {
     throw InvalidArgument(fmt::format(
-        "{}: codes of {} can be turned if they are columnwise and have one scale, got {}",
-        kGemmVerb, operand.names.data, operand.Scheme().name));
+        "{}: codes of {} must be columnwise and have one scale to be transposed, got {}", kGemmVerb,
+        operand.names.data, operand.Scheme().name));
   }
   turned_ = std::make_unique_for_overwrite<std::byte[]>(codes_);
 }

@@ -67,10 +67,9 @@ std::size_t SumOfRows(const std::vector<std::int64_t>& rows, MatrixShape matrix,
   }
   const auto total = static_cast<std::int64_t>(matrix.rows);
   if (sum == total || (at_most && sum < total)) return static_cast<std::size_t>(sum);
-  throw InvalidArgument(
-      fmt::format("{}: group_sizes must add up to the first dimension or to the {} rows, got {} "
-                  "rows together",
-                  kVerb, total, sum));
+  throw InvalidArgument(fmt::format(
+      "{}: group_sizes must add up to the first dimension or to the {} rows, got a sum of {}",
+      kVerb, total, sum));
 }
 
 void CheckDirection(DirectionResults& out, const SchemeInfo& scheme, std::size_t elements) {
@@ -184,7 +183,7 @@ struct GroupedCall {
   bool at_most;  // the groups may have fewer rows than the input
 };
 
-/// The groups' rows.
+/// Returns the groups' rows.
 std::vector<std::int64_t> QuantizeGroups(GroupedCall& call, const Execution& execution) {
   const Shape shape = ShapeOf(call.input);
   const MatrixShape matrix = SplitShape(kVerb, shape, call.flatten_axis);

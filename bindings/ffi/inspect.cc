@@ -23,7 +23,7 @@ namespace {
 
 constexpr const char* kVerb = "inspect";
 
-/// What is known of an array, as the files and the line on stdout have it.
+/// Statistics of an array, as the files and the line on stdout show them.
 struct Inspected {
   std::string_view name;
   std::int32_t device;

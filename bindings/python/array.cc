@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <nanobind/ndarray.h>
-#include <sys/mman.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -11,14 +10,13 @@
 #include <string_view>
 #include <utility>
 
-#include "narrowfloat/ops/input.h"
+#include "narrowfloat/ops/strided_rows.h"
+#include "narrowfloat/tensor/huge_pages.h"
 
 namespace narrowfloat::python {
 namespace {
 
 // For arrays of at least this size, page faults cost more than writing the data.
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
-
 [[noreturn]] void ThrowNoArray(const Argument& argument, nb::handle object) {
   throw nb::type_error(
       fmt::format("{}: {} must be a NumPy array or a CPU object with the buffer or DLPack "
@@ -42,7 +40,7 @@ std::optional<DType> DTypeOfFormat(const char* format) {
   return std::nullopt;
 }
 
-void ViewBuffer(HeldArray& array, DType dtype) {
+void ViewBuffer(ArrayView& array, DType dtype) {
   const Py_buffer& buffer = *array.buffer;
   array.view.data = static_cast<std::byte*>(buffer.buf);
   array.view.dtype = dtype;
@@ -51,8 +49,9 @@ void ViewBuffer(HeldArray& array, DType dtype) {
   array.writable = buffer.readonly == 0;
 }
 
-/// NumPy refuses a *format* for bfloat16 but exports the memory; the type is read from the dtype.
-bool ViewNumPy(const Argument& argument, nb::handle object, HeldArray& array) {
+/// Views a NumPy array. Reads the type from the dtype: NumPy gives no *format* for bfloat16, but
+/// exports the memory.
+bool ViewNumPy(const Argument& argument, nb::handle object, ArrayView& array) {
   const auto dtype = nb::steal(PyObject_GetAttr(object.ptr(), Np().dtype_name.ptr()));
   if (!dtype.is_valid()) nb::raise_python_error();
   const auto known = DTypeOfObject(dtype);
@@ -62,7 +61,7 @@ bool ViewNumPy(const Argument& argument, nb::handle object, HeldArray& array) {
   return true;
 }
 
-bool ViewProtocol(const Argument& argument, nb::handle object, HeldArray& array) {
+bool ViewProtocol(const Argument& argument, nb::handle object, ArrayView& array) {
   if (!array.buffer.Acquire(object, PyBUF_STRIDES | PyBUF_FORMAT)) return false;
   const auto known = DTypeOfFormat(array.buffer->format);
   if (!known) ThrowWrongType(argument, fmt::format("items of format '{}'", array.buffer->format));
@@ -70,7 +69,7 @@ bool ViewProtocol(const Argument& argument, nb::handle object, HeldArray& array)
   return true;
 }
 
-void ViewTensor(const Argument& argument, HeldArray& array) {
+void ViewTensor(const Argument& argument, ArrayView& array) {
   const nb::ndarray<nb::ro>& tensor = array.tensor;
   const auto known = DTypeOfDlpack(tensor.dtype());
   if (!known) {
@@ -87,7 +86,7 @@ void ViewTensor(const Argument& argument, HeldArray& array) {
 }
 
 /// Views objects without the buffer protocol: tensors of frameworks, none of which is imported.
-bool ViewDlpack(const Argument& argument, nb::handle object, HeldArray& array) {
+bool ViewDlpack(const Argument& argument, nb::handle object, ArrayView& array) {
   nb::ndarray<nb::device::cpu> writable;
   nb::ndarray<nb::ro, nb::device::cpu> readable;
   array.writable = nb::try_cast(object, writable, false);
@@ -105,8 +104,7 @@ bool ViewDlpack(const Argument& argument, nb::handle object, HeldArray& array) {
 nb::object NewLargeArray(DType dtype, const Shape& shape, std::size_t bytes) {
   void* memory = nullptr;
   if (posix_memalign(&memory, kHugePage, bytes) != 0) throw std::bad_alloc();
-  // Only a hint: without huge pages the array works the same.
-  (void)madvise(memory, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
+  AdviseHugePages(static_cast<std::byte*>(memory), bytes);
   const nb::capsule owner(memory, [](void* pointer) noexcept { std::free(pointer); });
   const std::size_t length[] = {bytes};
   const nb::ndarray<nb::numpy, std::uint8_t> flat(memory, 1, length, owner);
@@ -128,13 +126,14 @@ std::optional<DType> DTypeOfDlpack(nb::dlpack::dtype dtype) {
   return std::nullopt;
 }
 
-BufferHold::BufferHold(BufferHold&& other) noexcept : buffer_(std::exchange(other.buffer_, {})) {}
+AcquiredBuffer::AcquiredBuffer(AcquiredBuffer&& other) noexcept
+    : buffer_(std::exchange(other.buffer_, {})) {}
 
-BufferHold::~BufferHold() {
+AcquiredBuffer::~AcquiredBuffer() {
   if (buffer_.obj != nullptr) PyBuffer_Release(&buffer_);
 }
 
-bool BufferHold::Acquire(nb::handle object, int flags) {
+bool AcquiredBuffer::Acquire(nb::handle object, int flags) {
   if (PyObject_CheckBuffer(object.ptr()) == 0) return false;
   if (PyObject_GetBuffer(object.ptr(), &buffer_, flags) == 0) return true;
   PyErr_Clear();
@@ -142,10 +141,10 @@ bool BufferHold::Acquire(nb::handle object, int flags) {
   return false;
 }
 
-HeldArray HoldArray(const Argument& argument, nb::handle object) {
+ArrayView ViewArray(const Argument& argument, nb::handle object) {
   // A NumPy scalar counts as an array without dimensions; one of bfloat16 exports no buffer.
-  if (nb::isinstance(object, Np().scalar_type)) return HoldArray(argument, Np().asarray(object));
-  HeldArray array;
+  if (nb::isinstance(object, Np().scalar_type)) return ViewArray(argument, Np().asarray(object));
+  ArrayView array;
   const bool held = IsArray(object) ? ViewNumPy(argument, object, array)
                                     : ViewProtocol(argument, object, array) ||
                                           ViewDlpack(argument, object, array);
@@ -153,26 +152,26 @@ HeldArray HoldArray(const Argument& argument, nb::handle object) {
   return array;
 }
 
-HeldArray HoldArrayOf(DType dtype, const char* verb, std::string_view name, nb::handle object) {
+ArrayView ViewArrayOf(DType dtype, const char* verb, std::string_view name, nb::handle object) {
   const Argument argument{verb, name, DTypeName(dtype)};
-  HeldArray array = HoldArray(argument, object);
+  ArrayView array = ViewArray(argument, object);
   if (array.view.dtype != dtype) ThrowWrongType(argument, DTypeName(array.view.dtype));
   return array;
 }
 
-HeldArray HoldInput(const char* verb, nb::handle object, std::string_view name) {
+ArrayView ViewInput(const char* verb, nb::handle object, std::string_view name) {
   const Argument argument{verb, name, FloatTypeNames()};
-  HeldArray array = HoldArray(argument, object);
+  ArrayView array = ViewArray(argument, object);
   const TensorView& view = array.view;
   if (!IsFloat(view.dtype)) ThrowWrongType(argument, DTypeName(view.dtype));
   if (view.shape.empty() || view.shape.back() <= 1) return array;
   if (view.strides.back() == static_cast<std::ptrdiff_t>(ItemSize(view.dtype))) return array;
-  return HoldArray(argument, Np().ascontiguousarray(BorrowArray(argument, object)));
+  return ViewArray(argument, Np().ascontiguousarray(AsNumPyArray(argument, object)));
 }
 
-HeldArray HoldOutput(const char* verb, nb::handle object, DType dtype, const Shape& shape,
+ArrayView ViewOutput(const char* verb, nb::handle object, DType dtype, const Shape& shape,
                      std::string_view name) {
-  HeldArray array = HoldArray({verb, name, FloatTypeNames()}, object);
+  ArrayView array = ViewArray({verb, name, FloatTypeNames()}, object);
   const TensorView& view = array.view;
   const auto fail = [&](const std::string& message) {
     throw nb::value_error(fmt::format("{}: {} must {}", verb, name, message).c_str());
@@ -188,14 +187,14 @@ HeldArray HoldOutput(const char* verb, nb::handle object, DType dtype, const Sha
   return array;
 }
 
-nb::object BorrowArray(const Argument& argument, nb::handle object) {
+nb::object AsNumPyArray(const Argument& argument, nb::handle object) {
   if (IsArray(object)) return nb::borrow(object);
   if (PyObject_CheckBuffer(object.ptr()) != 0) {
     auto memory = nb::steal(PyMemoryView_FromObject(object.ptr()));
     if (memory.is_valid()) return Np().asarray(memory);
     PyErr_Clear();
   }
-  HeldArray array;
+  ArrayView array;
   if (!ViewDlpack(argument, object, array)) ThrowNoArray(argument, object);
   // NumPy's DLPack does not support bfloat16: the items are passed as integers of their size.
   const std::size_t rank = array.view.shape.size(), item = ItemSize(array.view.dtype);
@@ -219,7 +218,7 @@ nb::object NewArray(DType dtype, const Shape& shape) {
   return Np().empty(ShapeTuple(shape), DTypeObject(dtype));
 }
 
-void ZeroArray(const HeldArray& array) {
+void ZeroArray(const ArrayView& array) {
   std::memset(array.view.data, 0,
               FlattenShape(array.view.shape).Size() * ItemSize(array.view.dtype));
 }

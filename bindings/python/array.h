@@ -15,12 +15,12 @@
 namespace narrowfloat::python {
 
 /// A Py_buffer released by the destructor. Construct and destroy it with the GIL held.
-class BufferHold {
+class AcquiredBuffer {
  public:
-  BufferHold() = default;
-  BufferHold(BufferHold&& other) noexcept;
-  BufferHold& operator=(BufferHold&&) = delete;
-  ~BufferHold();
+  AcquiredBuffer() = default;
+  AcquiredBuffer(AcquiredBuffer&& other) noexcept;
+  AcquiredBuffer& operator=(AcquiredBuffer&&) = delete;
+  ~AcquiredBuffer();
 
   /// Returns false, without a Python error, if the object does not export with these flags.
   bool Acquire(nb::handle object, int flags);
@@ -32,11 +32,11 @@ class BufferHold {
 };
 
 /// A view of a Python array, and the object that keeps its memory alive.
-struct HeldArray {
+struct ArrayView {
   TensorView view;
   bool writable = false;
-  BufferHold buffer;           // holds the memory, or
-  nb::ndarray<nb::ro> tensor;  // this does
+  AcquiredBuffer buffer;       // keeps the memory alive, or
+  nb::ndarray<nb::ro> tensor;  // does so
 
   ConstTensorView Input() const { return view; }
 };
@@ -47,33 +47,34 @@ struct Argument {
   std::string_view name, types;
 };
 
-/// Returns our type of a DLPack type; nothing if there is none.
+/// Returns the DType of a DLPack type; nothing if it has none.
 std::optional<DType> DTypeOfDlpack(nb::dlpack::dtype dtype);
 
-/// Views `object`: a NumPy array, or a CPU object with the buffer or DLPack protocol, of one of our
-/// types. Copies nothing; any strides. Errors: TypeError if it is something else.
-HeldArray HoldArray(const Argument& argument, nb::handle object);
+/// Returns a view of a NumPy array, or of a CPU object with the buffer or DLPack protocol, with one
+/// of our types and any strides. Copies nothing. Errors: TypeError for any other object.
+ArrayView ViewArray(const Argument& argument, nb::handle object);
 
-/// Views an array of one type. Errors: TypeError if `object` is not an array of that type.
-HeldArray HoldArrayOf(DType dtype, const char* verb, std::string_view name, nb::handle object);
+/// Returns a view of an array of one type. Errors: TypeError if `object` is not an array of that
+/// type.
+ArrayView ViewArrayOf(DType dtype, const char* verb, std::string_view name, nb::handle object);
 
-/// Views an array of a float type with contiguous rows; copies it if its rows are not contiguous.
-HeldArray HoldInput(const char* verb, nb::handle object, std::string_view name = "x");
+/// Returns a view of an array of a float type; of a copy if its rows are not contiguous.
+ArrayView ViewInput(const char* verb, nb::handle object, std::string_view name = "x");
 
-/// Views a result, which must have that `dtype` and `shape`.
+/// Returns a view of a result. Requires: `object` has that `dtype` and `shape`.
 /// Errors: TypeError if `object` is not an array; ValueError if it is not writable, not
 /// C-contiguous, or differs in dtype or shape.
-HeldArray HoldOutput(const char* verb, nb::handle object, DType dtype, const Shape& shape,
+ArrayView ViewOutput(const char* verb, nb::handle object, DType dtype, const Shape& shape,
                      std::string_view name = "out");
 
 /// Returns `object` as a NumPy array over the same memory. Errors: TypeError if that is impossible.
-nb::object BorrowArray(const Argument& argument, nb::handle object);
+nb::object AsNumPyArray(const Argument& argument, nb::handle object);
 
 /// Returns a new C-contiguous array, not initialised; large ones use huge pages.
 nb::object NewArray(DType dtype, const Shape& shape);
 
 /// Sets the array's bytes to zero.
-void ZeroArray(const HeldArray& array);
+void ZeroArray(const ArrayView& array);
 
 nb::tuple ShapeTuple(const Shape& shape);
 

@@ -74,14 +74,14 @@ Shape NumPyShape(const io::TensorEntry& entry) {
   return shape;
 }
 
-std::span<std::byte> BytesOf(const HeldArray& array) {
+std::span<std::byte> BytesOf(const ArrayView& array) {
   return {array.view.data, FlattenShape(array.view.shape).Size() * ItemSize(array.view.dtype)};
 }
 
 nb::object ReadPlain(const io::TensorLocation& location) {
   const io::TensorEntry& entry = location.tensor->entries.front();
   nb::object bytes = NewArray(DType::kUInt8, {static_cast<std::int64_t>(entry.Bytes())});
-  const HeldArray held = HoldArray({"load", entry.name, "uint8"}, bytes);
+  const ArrayView held = ViewArray({"load", entry.name, "uint8"}, bytes);
   {
     const nb::gil_scoped_release unlocked;
     io::ReadBuffer(location, 0, BytesOf(held));
@@ -93,7 +93,7 @@ nb::object ReadQuantized(const io::TensorLocation& location) {
   const io::StoredTensor& stored = *location.tensor;
   const io::QuantizedRecord& record = *stored.quantized;
   QuantizedTensor tensor = NewTensor(record.spec, record.shape, record.dtype, Fill::kNone);
-  const HeldTensor held = HoldWritable("load", tensor);
+  const TensorMemory held = ViewWritableBuffers("load", tensor);
   {
     const nb::gil_scoped_release unlocked;
     for (std::size_t i = 0; i < stored.plan.size(); ++i) {
@@ -134,8 +134,8 @@ io::FileDType FileTypeOf(const std::string& name, nb::handle array) {
     const auto type = static_cast<io::FileDType>(i);
     if (NumPyType(type).equal(dtype)) return type;
   }
-  throw nb::type_error(fmt::format("save: {} has dtype {}, which safetensors has no name for", name,
-                                   nb::str(dtype).c_str())
+  throw nb::type_error(fmt::format("save: {} must have a dtype that safetensors names, got {}",
+                                   name, nb::str(dtype).c_str())
                            .c_str());
 }
 
@@ -147,13 +147,13 @@ struct Outgoing {
   };
   io::FileContents contents;
   std::vector<Piece> pieces;
-  std::vector<HeldTensor> tensors;  // keep the bytes alive
+  std::vector<TensorMemory> tensors;  // keep the bytes alive
   std::vector<nb::object> arrays;
-  std::vector<BufferHold> buffers;
+  std::vector<AcquiredBuffer> buffers;
 };
 
 void AddTensor(Outgoing& outgoing, const std::string& name, const QuantizedTensor& tensor) {
-  HeldTensor held = Hold("save", tensor);
+  TensorMemory held = ViewBuffers("save", tensor);
   CheckBuffers("save", held.view);
   outgoing.contents.AddQuantized({name, tensor.spec, tensor.shape, tensor.dtype});
   for (const BufferPlan& buffer : io::StoredBuffers(tensor.spec, tensor.shape)) {
@@ -172,7 +172,7 @@ void AddArray(Outgoing& outgoing, const std::string& name, nb::handle array) {
   const io::FileDType type = FileTypeOf(name, array);
   outgoing.contents.AddPlain(name, type, ParseShape("save", array.attr("shape")));
   outgoing.arrays.push_back(Np().ascontiguousarray(array));
-  BufferHold buffer;
+  AcquiredBuffer buffer;
   if (!buffer.Acquire(outgoing.arrays.back(), PyBUF_STRIDES)) nb::raise_python_error();
   outgoing.pieces.push_back(
       {name, {static_cast<const std::byte*>(buffer->buf), static_cast<std::size_t>(buffer->len)}});
@@ -213,9 +213,9 @@ nb::list WriteInConvention(const std::string& name, const QuantizedTensor& tenso
   const io::ConventionRow* convention = io::FindConvention(convention_name);
   if (convention == nullptr || convention->written.empty()) {
     throw InvalidArgument(
-        fmt::format("export: '{}' must be a convention that is written", convention_name));
+        fmt::format("export: '{}' must be a convention that can be written", convention_name));
   }
-  const HeldTensor held = Hold("export", tensor);
+  const TensorMemory held = ViewBuffers("export", tensor);
   io::StoredTensor stored{.name = name};
   stored.quantized = io::QuantizedRecord{name, tensor.spec, tensor.shape, tensor.dtype};
   stored.plan = io::StoredBuffers(tensor.spec, tensor.shape);
@@ -240,7 +240,7 @@ nb::list WriteInConvention(const std::string& name, const QuantizedTensor& tenso
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const std::span<const std::byte> bytes = i == 0 ? weight.codes : std::span(scales[i - 1]);
     nb::object array = NewArray(DType::kUInt8, {static_cast<std::int64_t>(bytes.size())});
-    const HeldArray out = HoldArray({"export", entries[i].name, "uint8"}, array);
+    const ArrayView out = ViewArray({"export", entries[i].name, "uint8"}, array);
     std::ranges::copy(bytes, BytesOf(out).begin());
     list.append(nb::make_tuple(entries[i].name,
                                kNumPyNames[static_cast<std::size_t>(entries[i].dtype)],

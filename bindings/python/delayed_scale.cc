@@ -16,9 +16,9 @@ constexpr const char* kVerb = "update_delayed_scale";
 /// Returns a new C-contiguous copy of `object`. Errors: TypeError if it is not a float32
 /// array.
 nb::object CopyOf(const char* name, const nb::object& object) {
-  const HeldArray source = HoldArrayOf(DType::kFloat32, kVerb, name, object);
+  const ArrayView source = ViewArrayOf(DType::kFloat32, kVerb, name, object);
   nb::object copy = NewArray(DType::kFloat32, source.view.shape);
-  copy[nb::ellipsis()] = BorrowArray({kVerb, name, DTypeName(DType::kFloat32)}, object);
+  copy[nb::ellipsis()] = AsNumPyArray({kVerb, name, DTypeName(DType::kFloat32)}, object);
   return copy;
 }
 
@@ -30,10 +30,10 @@ nb::tuple UpdateDelayedScaleArrays(const nb::object& amax_history, const nb::obj
   const nb::object reduced = reduces ? CopyOf("reduced_amax", reduced_amax) : nb::none();
   const DelayedScaleRule rule{ParseFloat(kVerb, "fp8_max", fp8_max),
                               ParseFloat(kVerb, "margin", margin), FindAmaxAlgorithm(algo)};
-  const HeldArray held_history = HoldArrayOf(DType::kFloat32, kVerb, "amax_history", history);
-  const HeldArray held_scales = HoldArrayOf(DType::kFloat32, kVerb, "scale", scales);
-  const HeldArray held_reduced =
-      reduces ? HoldArrayOf(DType::kFloat32, kVerb, "reduced_amax", reduced) : HeldArray{};
+  const ArrayView held_history = ViewArrayOf(DType::kFloat32, kVerb, "amax_history", history);
+  const ArrayView held_scales = ViewArrayOf(DType::kFloat32, kVerb, "scale", scales);
+  const ArrayView held_reduced =
+      reduces ? ViewArrayOf(DType::kFloat32, kVerb, "reduced_amax", reduced) : ArrayView{};
   const ConstTensorView reduced_view = held_reduced.Input();
   UpdateDelayedScale(held_history.view, held_scales.view, rule, reduces ? &reduced_view : nullptr);
   return nb::make_tuple(history, scales);

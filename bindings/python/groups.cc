@@ -22,11 +22,11 @@ nb::list GroupedQuantizeArray(const nb::object& x, const nb::object& group_sizes
   constexpr const char* kVerb = "grouped_quantize";
   const CallOptions options =
       ParseOptions(kVerb, scheme, rowwise, columnwise, kwargs, OptionScope::kSpecAndExecution);
-  const HeldArray in = HoldInput(kVerb, x);
+  const ArrayView in = ViewInput(kVerb, x);
   const Shape sizes = ParseShape(kVerb, group_sizes);
   const auto cols = static_cast<std::int64_t>(FlattenShape(in.view.shape).cols);
   nb::list results;
-  std::vector<HeldTensor> held;
+  std::vector<TensorMemory> held;
   std::vector<QuantizedView> outs;
   for (std::size_t g = 0; g < sizes.size(); ++g) {
     if (sizes[g] < 0) {
@@ -36,7 +36,7 @@ nb::list GroupedQuantizeArray(const nb::object& x, const nb::object& group_sizes
     results.append(NewTensor(options.spec, {sizes[g], cols}, in.view.dtype,
                              options.IsNoop() ? Fill::kZero : Fill::kNone));
     auto& tensor = *nb::inst_ptr<QuantizedTensor>(results[g]);
-    held.push_back(HoldWritable(kVerb, tensor));
+    held.push_back(ViewWritableBuffers(kVerb, tensor));
     outs.push_back(held.back().view);
     if (tensor.spec.stochastic_rounding) tensor.spec.offset += g;
   }
@@ -96,11 +96,11 @@ nb::tuple GroupedQuantizePacked(const nb::object& tensors, std::string_view sche
   constexpr const char* kVerb = "grouped_quantize_packed";
   const CallOptions options =
       ParseOptions(kVerb, scheme, rowwise, columnwise, kwargs, OptionScope::kSpecAndExecution);
-  std::vector<HeldArray> held;
-  for (const nb::handle tensor : tensors) held.push_back(HoldInput(kVerb, tensor, "a group"));
+  std::vector<ArrayView> held;
+  for (const nb::handle tensor : tensors) held.push_back(ViewInput(kVerb, tensor, "a group"));
   std::vector<ConstTensorView> ins;
   std::vector<Shape> shapes;
-  for (const HeldArray& in : held) {
+  for (const ArrayView& in : held) {
     ins.push_back(in.Input());
     shapes.push_back(in.view.shape);
   }
@@ -112,7 +112,7 @@ nb::tuple GroupedQuantizePacked(const nb::object& tensors, std::string_view sche
     const auto role = static_cast<std::size_t>(buffer.whole.role);
     if (buffer.whole.storage == buffer.whole.role) {
       packed[role] = NewArray(buffer.whole.dtype, buffer.whole.shape);
-      const HeldArray array = HoldArrayOf(buffer.whole.dtype, kVerb, "a buffer", packed[role]);
+      const ArrayView array = ViewArrayOf(buffer.whole.dtype, kVerb, "a buffer", packed[role]);
       ZeroArray(array);
       memory[role] = array.view.data;
     }

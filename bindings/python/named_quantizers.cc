@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 
+#include <algorithm>
 #include <array>
 #include <span>
 #include <string>
@@ -15,6 +16,7 @@
 #include "bindings/python/verbs.h"
 #include "narrowfloat/numerics/formats.h"
 #include "narrowfloat/schemes/registry.h"
+#include "narrowfloat/tensor/element_type.h"
 #include "narrowfloat/tensor/error.h"
 #include "narrowfloat/types/float8_block_tensor.h"
 #include "narrowfloat/types/mxfp8_tensor.h"
@@ -23,17 +25,12 @@
 namespace narrowfloat::python {
 namespace {
 
-struct ElementType {
-  std::string_view element;    // our format's name
-  std::string_view ml_dtypes;  // the NumPy dtype's name
-};
-constexpr std::array kFp8Types = {ElementType{E4M3::kName, "float8_e4m3fn"},
-                                  ElementType{E5M2::kName, "float8_e5m2"}};
-constexpr std::array kFp4Types = {ElementType{E2M1::kName, "float4_e2m1fn"}};
+constexpr std::array kFp8Elements = {E4M3::kName, E5M2::kName};
+constexpr std::array kFp4Elements = {E2M1::kName};
 
 /// Returns the name of the format of a dtype argument: its own name, or an ml_dtypes dtype.
 /// Errors: TypeError.
-std::string_view ElementOf(const nb::object& dtype, std::span<const ElementType> types,
+std::string_view ElementOf(const nb::object& dtype, std::span<const std::string_view> elements,
                            std::string_view argument) {
   std::string name;
   if (nb::isinstance<nb::str>(dtype)) {
@@ -46,9 +43,10 @@ std::string_view ElementOf(const nb::object& dtype, std::span<const ElementType>
     }
   }
   std::string names;
-  for (const ElementType& type : types) {
-    if (name == type.element || name == type.ml_dtypes) return type.element;
-    names += fmt::format("'{}', ", type.element);
+  for (const std::string_view element : elements) {
+    const auto* type = std::ranges::find(kElementTypes, element, &ElementType::element);
+    if (name == element || name == type->dtype) return element;
+    names += fmt::format("'{}', ", element);
   }
   names.resize(names.size() - 2);
   throw nb::type_error(fmt::format("{} must be {} or the ml_dtypes type of one of them, got {}",
@@ -57,7 +55,7 @@ std::string_view ElementOf(const nb::object& dtype, std::span<const ElementType>
 }
 
 std::string_view Fp8ElementOf(const nb::object& fp8_dtype) {
-  return ElementOf(fp8_dtype, kFp8Types, "fp8_dtype");
+  return ElementOf(fp8_dtype, kFp8Elements, "fp8_dtype");
 }
 
 template <class Predicate>
@@ -86,7 +84,7 @@ std::string_view BlockScheme(const nb::object& fp8_dtype, bool tiles) {
 }
 
 std::string_view Nvfp4Scheme(const nb::object& fp4_dtype, bool tiles) {
-  return SchemeWith(ElementOf(fp4_dtype, kFp4Types, "fp4_dtype"), [&](const SchemeInfo& scheme) {
+  return SchemeWith(ElementOf(fp4_dtype, kFp4Elements, "fp4_dtype"), [&](const SchemeInfo& scheme) {
     return kNvfp4Family.contains(scheme) && (scheme.block.rows > 1) == tiles;
   });
 }

@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::string_view kThreads = "threads", kNoop = "noop";
 
-/// In Python the directions are arguments, not options.
+/// Returns true for the keys of directions, which are arguments in Python.
 bool IsDirection(std::string_view key) {
   return key == "rowwise" || key == "columnwise";
 }
@@ -65,7 +65,7 @@ float NumberOf(const char* verb, std::string_view key, nb::handle value) {
 }
 
 float ItemOf(const char* verb, std::string_view key, nb::handle value) {
-  const HeldArray array = HoldArray({verb, key, DTypeName(DType::kFloat32)}, value);
+  const ArrayView array = ViewArray({verb, key, DTypeName(DType::kFloat32)}, value);
   if (array.view.dtype != DType::kFloat32 || FlattenShape(array.view.shape).Size() != 1) {
     throw nb::type_error(
         fmt::format("{}: {} must be a float or a float32 array of one element, got "
@@ -140,7 +140,7 @@ int ThreadsOf(const char* verb, nb::handle value) {
   const auto threads = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
   if (overflow != 0 || threads < 1 || threads > std::numeric_limits<int>::max()) {
     throw InvalidArgument(
-        fmt::format("{}: threads must be from 1 on, got {}", verb, nb::str(value).c_str()));
+        fmt::format("{}: threads must be at least 1, got {}", verb, nb::str(value).c_str()));
   }
   return static_cast<int>(threads);
 }

@@ -27,17 +27,17 @@ constexpr const char* kGroupedVerb = "grouped_qgemm";
 /// Returns the function that is applied to the sum. Errors: InvalidArgument for grad without gelu.
 SumFunction FunctionOf(bool gelu, bool grad) {
   if (grad && !gelu) {
-    throw InvalidArgument("qgemm: grad=True asks for GELU's derivative and needs gelu=True");
+    throw InvalidArgument("qgemm: grad=True needs gelu=True");
   }
   if (!gelu) return SumFunction::kNone;
   return grad ? SumFunction::kTimesGeluGradient : SumFunction::kGelu;
 }
 
-/// Views gelu_in: for reading with grad, else for writing. Errors: as HoldInput and HoldOutput.
-HeldArray HoldGeluIn(const nb::object& gelu_in, bool grad, DType dtype, const Shape& shape) {
+/// Views gelu_in: for reading with grad, else for writing. Errors: as ViewInput and ViewOutput.
+ArrayView ViewGeluIn(const nb::object& gelu_in, bool grad, DType dtype, const Shape& shape) {
   if (gelu_in.is_none()) return {};
-  return grad ? HoldInput(kVerb, gelu_in, "gelu_in")
-              : HoldOutput(kVerb, gelu_in, dtype, shape, "gelu_in");
+  return grad ? ViewInput(kVerb, gelu_in, "gelu_in")
+              : ViewOutput(kVerb, gelu_in, dtype, shape, "gelu_in");
 }
 
 nb::object QgemmArrays(const nb::object& a, const nb::object& b, const nb::object& bias,
@@ -49,18 +49,18 @@ nb::object QgemmArrays(const nb::object& a, const nb::object& b, const nb::objec
   if (mode) options.mode = FindGemmMode(*mode);
   const DType wanted = ParseFloatDType(kVerb, dtype);
   if (accumulate && out.is_none()) {
-    throw InvalidArgument("qgemm: accumulate=True adds to out, which is not given");
+    throw InvalidArgument("qgemm: accumulate=True needs out, got None");
   }
   if (accumulate) options.output = GemmOutput::kAccumulate;
-  const HeldTensor held_a = Hold(kVerb, TensorOf(kVerb, "a", a));
-  const HeldTensor held_b = Hold(kVerb, TensorOf(kVerb, "b", b));
-  const HeldArray held_bias = bias.is_none() ? HeldArray{} : HoldInput(kVerb, bias, "bias");
+  const TensorMemory held_a = ViewBuffers(kVerb, TensorOf(kVerb, "a", a));
+  const TensorMemory held_b = ViewBuffers(kVerb, TensorOf(kVerb, "b", b));
+  const ArrayView held_bias = bias.is_none() ? ArrayView{} : ViewInput(kVerb, bias, "bias");
   if (!bias.is_none()) options.bias = held_bias.Input();
   const Shape shape = QgemmShape(held_a.view, held_b.view, options.layout);
   nb::object result = out.is_none() ? NewArray(wanted, shape) : out;
-  const HeldArray held_out = HoldOutput(kVerb, result, wanted, shape);
+  const ArrayView held_out = ViewOutput(kVerb, result, wanted, shape);
   options.function = FunctionOf(gelu, grad);
-  const HeldArray held_gelu_in = HoldGeluIn(gelu_in, grad, wanted, shape);
+  const ArrayView held_gelu_in = ViewGeluIn(gelu_in, grad, wanted, shape);
   if (!gelu_in.is_none()) options.gelu_in = held_gelu_in.view;
   const nb::gil_scoped_release unlocked;
   Qgemm(held_a.view, held_b.view, held_out.view, options, execution);
@@ -90,13 +90,13 @@ std::vector<nb::object> OptionalItems(const char* name, const nb::object& sequen
 }
 
 /// The operands of one side, viewed for the length of the call.
-struct HeldSide {
-  std::vector<HeldTensor> held;
+struct OperandList {
+  std::vector<TensorMemory> held;
   std::vector<ConstQuantizedView> views;
 
-  HeldSide(const char* name, const std::vector<nb::object>& tensors) {
+  OperandList(const char* name, const std::vector<nb::object>& tensors) {
     for (const nb::object& tensor : tensors) {
-      held.push_back(Hold(kGroupedVerb, TensorOf(kGroupedVerb, name, tensor)));
+      held.push_back(ViewBuffers(kGroupedVerb, TensorOf(kGroupedVerb, name, tensor)));
       views.push_back(held.back().view);
     }
   }
@@ -111,16 +111,16 @@ nb::list GroupedQgemmArrays(const nb::object& a, const nb::object& b, const nb::
   if (mode) options.mode = FindGemmMode(*mode);
   const DType wanted = ParseFloatDType(kGroupedVerb, dtype);
   if (accumulate && out.is_none()) {
-    throw InvalidArgument("grouped_qgemm: accumulate=True adds to out, which is not given");
+    throw InvalidArgument("grouped_qgemm: accumulate=True needs out, got None");
   }
   if (accumulate) options.output = GemmOutput::kAccumulate;
-  const HeldSide a_side("a", ItemsOf("a", a));
+  const OperandList a_side("a", ItemsOf("a", a));
   const std::size_t groups = a_side.views.size();
-  const HeldSide b_side("b", OptionalItems("b", b, groups));
-  std::vector<HeldArray> held_biases, held_outs;
+  const OperandList b_side("b", OptionalItems("b", b, groups));
+  std::vector<ArrayView> held_biases, held_outs;
   std::vector<ConstTensorView> biases;
   for (const nb::object& item : OptionalItems("bias", bias, groups)) {
-    held_biases.push_back(HoldInput(kGroupedVerb, item, "bias"));
+    held_biases.push_back(ViewInput(kGroupedVerb, item, "bias"));
     biases.push_back(held_biases.back().Input());
   }
   options.biases = biases;
@@ -131,7 +131,7 @@ nb::list GroupedQgemmArrays(const nb::object& a, const nb::object& b, const nb::
     const Shape shape = QgemmShape(a_side.views[g], b_side.views[g], options.layout,
                                    fmt::format("{}: group {}", kGroupedVerb, g));
     results.append(out.is_none() ? NewArray(wanted, shape) : given[g]);
-    held_outs.push_back(HoldOutput(kGroupedVerb, results[g], wanted, shape));
+    held_outs.push_back(ViewOutput(kGroupedVerb, results[g], wanted, shape));
     outs.push_back(held_outs.back().view);
   }
   const nb::gil_scoped_release unlocked;
@@ -154,8 +154,8 @@ bool IsNormalFloat(double number) {
 nb::object ExpandProduct(const nb::object& a, const nb::object& b, std::string_view layout,
                          int threads) {
   const GemmLayout gemm_layout = FindGemmLayout(layout);
-  const HeldTensor held_a = Hold(kVerb, TensorOf(kVerb, "a", a));
-  const HeldTensor held_b = Hold(kVerb, TensorOf(kVerb, "b", b));
+  const TensorMemory held_a = ViewBuffers(kVerb, TensorOf(kVerb, "a", a));
+  const TensorMemory held_b = ViewBuffers(kVerb, TensorOf(kVerb, "b", b));
   std::optional<ProductExpansion> plan;
   {
     const nb::gil_scoped_release unlocked;
@@ -167,7 +167,7 @@ nb::object ExpandProduct(const nb::object& a, const nb::object& b, std::string_v
     const Shape shape{static_cast<std::int64_t>(operand->shape.rows),
                       static_cast<std::int64_t>(operand->shape.cols)};
     arrays.append(NewArray(DType::kBFloat16, shape));
-    const HeldArray held = HoldOutput(kVerb, arrays[arrays.size() - 1], DType::kBFloat16, shape);
+    const ArrayView held = ViewOutput(kVerb, arrays[arrays.size() - 1], DType::kBFloat16, shape);
     const nb::gil_scoped_release unlocked;
     Expand(*operand, held.view.data, {.threads = threads});
   }

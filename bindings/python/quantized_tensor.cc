@@ -12,7 +12,7 @@
 
 #include "bindings/python/docs.h"
 #include "bindings/python/verbs.h"
-#include "narrowfloat/ops/input.h"
+#include "narrowfloat/ops/strided_rows.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat::python {
@@ -52,7 +52,7 @@ void ReadBuffers(QuantizedTensor& tensor, const nb::object& buffers) {
       throw InvalidArgument(fmt::format("from_buffers: unknown buffer {}; there are: {}",
                                         nb::repr(name).c_str(), fmt::join(names, ", ")));
     }
-    ArrayOf(tensor, *role) = BorrowArray({"from_buffers", RoleName(*role), kBufferTypes}, array);
+    ArrayOf(tensor, *role) = AsNumPyArray({"from_buffers", RoleName(*role), kBufferTypes}, array);
   }
 }
 
@@ -63,12 +63,12 @@ bool HasDirection(QuantizedTensor& tensor, std::size_t direction) {
   if (data == scale_inv) return data;
   const Role present = data ? kDataRoles[direction] : kScaleInvRoles[direction];
   const Role absent = data ? kScaleInvRoles[direction] : kDataRoles[direction];
-  throw InvalidArgument(
-      fmt::format("from_buffers: {} needs {} beside it", RoleName(present), RoleName(absent)));
+  throw InvalidArgument(fmt::format("from_buffers: {} needs {}, which is missing",
+                                    RoleName(present), RoleName(absent)));
 }
 
 void CheckGivenBuffers(const QuantizedTensor& tensor) {
-  const HeldTensor held = Hold("from_buffers", tensor);
+  const TensorMemory held = ViewBuffers("from_buffers", tensor);
   const std::vector<BufferPlan> plan = PlanQuantize(tensor.spec, tensor.shape);
   for (std::size_t i = 0; i < kRoleCount; ++i) {
     if (!tensor.arrays[i].is_valid()) continue;
@@ -76,8 +76,8 @@ void CheckGivenBuffers(const QuantizedTensor& tensor) {
     const ConstTensorView buffer = held.view.buffers[i];
     const auto planned = std::ranges::find(plan, role, &BufferPlan::role);
     if (planned == plan.end()) {
-      throw InvalidArgument(
-          fmt::format("from_buffers: {} has no {}", tensor.spec.scheme->name, RoleName(role)));
+      throw InvalidArgument(fmt::format("from_buffers: buffers must be those of {}, got {}",
+                                        tensor.spec.scheme->name, RoleName(role)));
     }
     if (buffer.dtype != planned->dtype) {
       throw nb::type_error(fmt::format("from_buffers: {} must be {}, got {}", RoleName(role),
@@ -118,20 +118,26 @@ QuantizedTensor& TensorOf(const char* verb, const char* name, const nb::object& 
                            .c_str());
 }
 
-HeldTensor Hold(const char* verb, const QuantizedTensor& tensor) {
-  HeldTensor held{{tensor.spec, tensor.shape, {}}, {}};
+MatrixShape ContentShape(ScaleGrid grid) {
+  grid.padded_lines = grid.lines;
+  grid.padded_blocks = grid.blocks;
+  return grid.StoredShape();
+}
+
+TensorMemory ViewBuffers(const char* verb, const QuantizedTensor& tensor) {
+  TensorMemory held{{tensor.spec, tensor.shape, {}}, {}};
   held.arrays.reserve(kRoleCount);
   for (std::size_t i = 0; i < kRoleCount; ++i) {
     if (!tensor.arrays[i].is_valid()) continue;
     held.arrays.push_back(
-        HoldArray({verb, RoleName(static_cast<Role>(i)), kBufferTypes}, tensor.arrays[i]));
+        ViewArray({verb, RoleName(static_cast<Role>(i)), kBufferTypes}, tensor.arrays[i]));
     held.view.buffers[i] = held.arrays.back().view;
   }
   return held;
 }
 
-HeldTensor HoldWritable(const char* verb, const QuantizedTensor& tensor) {
-  HeldTensor held = Hold(verb, tensor);
+TensorMemory ViewWritableBuffers(const char* verb, const QuantizedTensor& tensor) {
+  TensorMemory held = ViewBuffers(verb, tensor);
   std::size_t next = 0;
   for (std::size_t i = 0; i < kRoleCount; ++i) {
     if (!tensor.arrays[i].is_valid() || held.arrays[next++].writable) continue;
@@ -148,7 +154,7 @@ QuantizedTensor NewTensor(const QuantSpec& spec, const Shape& shape, DType dtype
     array = buffer.storage == buffer.role ? NewArray(buffer.dtype, buffer.shape)
                                           : ArrayOf(tensor, buffer.storage);
     if (fill == Fill::kZero)
-      ZeroArray(HoldArray({"quantize", RoleName(buffer.role), kBufferTypes}, array));
+      ZeroArray(ViewArray({"quantize", RoleName(buffer.role), kBufferTypes}, array));
   }
   return tensor;
 }

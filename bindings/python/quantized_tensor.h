@@ -8,6 +8,7 @@
 
 #include "bindings/python/array.h"
 #include "bindings/python/options.h"
+#include "narrowfloat/tensor/layout.h"
 #include "narrowfloat/tensor/view.h"
 
 namespace narrowfloat::python {
@@ -26,16 +27,19 @@ struct QuantizedTensor {
 QuantizedTensor& TensorOf(const char* verb, const char* name, const nb::object& object);
 
 /// The memory of a tensor's buffers during one verb.
-struct HeldTensor {
+struct TensorMemory {
   QuantizedView view;
-  std::vector<HeldArray> arrays;
+  std::vector<ArrayView> arrays;
 };
 
 /// Views a tensor for reading. Errors: TypeError if an array's dtype has changed.
-HeldTensor Hold(const char* verb, const QuantizedTensor& tensor);
+TensorMemory ViewBuffers(const char* verb, const QuantizedTensor& tensor);
 
 /// Views a tensor for writing. Errors: ValueError if a buffer is not writable.
-HeldTensor HoldWritable(const char* verb, const QuantizedTensor& tensor);
+TensorMemory ViewWritableBuffers(const char* verb, const QuantizedTensor& tensor);
+
+/// Returns the shape of the part of stored scales that has content, without padding.
+MatrixShape ContentShape(ScaleGrid grid);
 
 /// Initialisation of new buffers.
 enum class Fill { kNone, kZero };

@@ -25,9 +25,9 @@
 #include "narrowfloat/ops/buffers.h"
 #include "narrowfloat/ops/dbias.h"
 #include "narrowfloat/ops/dequantize.h"
-#include "narrowfloat/ops/input.h"
 #include "narrowfloat/ops/qgemm.h"
 #include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/ops/strided_rows.h"
 #include "narrowfloat/tensor/error.h"
 #include "narrowfloat/tensor/plan_rule.h"
 #include "narrowfloat/types/derive_columnwise.h"
@@ -36,7 +36,7 @@ namespace narrowfloat::python {
 namespace {
 
 /// A tensor's memory, or a copy of it if its rows have holes.
-struct HeldInput {
+struct InputMemory {
   TensorView view;
   nb::object copy;
 };
@@ -125,7 +125,7 @@ class TorchTensors {
  private:
   TensorMemory MemoryOf(const char* verb, std::string_view name, nb::handle tensor) const;
   TensorView View(const char* verb, std::string_view name, nb::handle tensor) const;
-  HeldInput HoldInput(const char* verb, nb::handle tensor) const;
+  InputMemory ViewInput(const char* verb, nb::handle tensor) const;
   TensorView ViewDense(const char* verb, std::string_view name, nb::handle tensor, DType dtype,
                        const Shape& shape) const;
   float ItemOf(const char* verb, std::string_view name, nb::handle tensor) const;
@@ -182,8 +182,8 @@ TensorView TorchTensors::View(const char* verb, std::string_view name, nb::handl
   return view;
 }
 
-HeldInput TorchTensors::HoldInput(const char* verb, nb::handle tensor) const {
-  HeldInput held{View(verb, "the input", tensor), {}};
+InputMemory TorchTensors::ViewInput(const char* verb, nb::handle tensor) const {
+  InputMemory held{View(verb, "the input", tensor), {}};
   if (RowsAreContiguous(held.view)) return held;
   held.copy = tensor.attr("contiguous")();
   held.view = View(verb, "the input", held.copy);
@@ -215,7 +215,7 @@ void TorchTensors::Bind(const char* verb, const nb::tuple& buffers, QuantizedVie
                         Scratch* scratch) const {
   if (buffers.size() != kRoleCount) {
     throw InvalidArgument(
-        fmt::format("{}: there are {} buffers, got {}", verb, kRoleCount, buffers.size()));
+        fmt::format("{}: needs {} buffers, got {}", verb, kRoleCount, buffers.size()));
   }
   for (const BufferPlan& planned : PlanQuantize(view.spec, view.shape)) {
     const nb::handle tensor = buffers[static_cast<std::size_t>(planned.role)];
@@ -247,7 +247,7 @@ void TorchTensors::Quantize(const QuantSpec& spec, nb::handle x, const nb::tuple
   constexpr const char* kVerb = "quantize";
   const float skip = noop.is_none() ? 0.0f : ItemOf(kVerb, "noop_flag", noop);
   const Execution execution{.threads = threads, .noop = &skip};
-  const HeldInput in = HoldInput(kVerb, x);
+  const InputMemory in = ViewInput(kVerb, x);
   QuantizedView out{spec, in.view.shape, {}};
   if (!scale.is_none()) out.spec.scale = ItemOf(kVerb, "scale", scale);
   if (!amax.is_none()) out.spec.amax = ItemOf(kVerb, "amax", amax);
@@ -308,7 +308,7 @@ void TorchTensors::Qgemm(const QuantSpec& a_spec, const nb::object& a_shape, con
 
 void TorchTensors::Amax(nb::handle x, nb::handle out, int threads) const {
   constexpr const char* kVerb = "amax";
-  const HeldInput in = HoldInput(kVerb, x);
+  const InputMemory in = ViewInput(kVerb, x);
   const TensorView result = ViewDense(kVerb, "the output", out, DType::kFloat32, {1});
   const nb::gil_scoped_release unlocked;
   const float amax = narrowfloat::Amax(in.view, {.threads = threads});
@@ -317,7 +317,7 @@ void TorchTensors::Amax(nb::handle x, nb::handle out, int threads) const {
 
 void TorchTensors::ColumnSums(nb::handle x, nb::handle out, int threads) const {
   constexpr const char* kVerb = "column_sums";
-  const HeldInput in = HoldInput(kVerb, x);
+  const InputMemory in = ViewInput(kVerb, x);
   const Shape columns{static_cast<std::int64_t>(FlattenShape(in.view.shape).cols)};
   const TensorView sums = ViewDense(kVerb, "the output", out, DType::kFloat32, columns);
   const nb::gil_scoped_release unlocked;
@@ -353,11 +353,8 @@ nb::list PlanRulesOf(const QuantSpec& spec, std::size_t rank) {
 /// Returns the shape of the part of a direction's stored scales that has content, without padding.
 nb::tuple ScaleContentShape(const QuantSpec& spec, const nb::object& shape, bool columnwise) {
   const MatrixShape matrix = FlattenShape(ParseShape("scale_content_shape", shape));
-  ScaleGrid grid = MakeScaleGrid(*spec.scheme,
-                                 columnwise ? Direction::kColumnwise : Direction::kRowwise, matrix);
-  grid.padded_lines = grid.lines;
-  grid.padded_blocks = grid.blocks;
-  const MatrixShape content = grid.StoredShape();
+  const Direction direction = columnwise ? Direction::kColumnwise : Direction::kRowwise;
+  const MatrixShape content = ContentShape(MakeScaleGrid(*spec.scheme, direction, matrix));
   return nb::make_tuple(content.rows, content.cols);
 }
 
@@ -382,8 +379,6 @@ std::vector<std::string> RoleNames() {
 }  // namespace
 
 void RegisterTorchTensors(nb::module_& module) {
-  module.attr("HADAMARD_SIZE") = kHadamardSize;
-  module.attr("HADAMARD_SIGN_MASK") = kHadamardSignMask;
   module.def("buffer_roles", &RoleNames, "Roles of buffers, in the order that calls take them.");
   nb::class_<QuantSpec>(module, "QuantSpec", kQuantSpecDoc)
       .def_prop_ro("text", &PrintQuantSpec, "Text form, defaults left out.")

@@ -15,9 +15,9 @@
 #include "narrowfloat/ops/dbias.h"
 #include "narrowfloat/ops/dequantize.h"
 #include "narrowfloat/ops/hadamard.h"
-#include "narrowfloat/ops/input.h"
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/ops/requantize.h"
+#include "narrowfloat/ops/strided_rows.h"
 #include "narrowfloat/ops/swizzle.h"
 #include "narrowfloat/tensor/error.h"
 
@@ -30,7 +30,7 @@ Fill FillFor(const CallOptions& options) {
 
 /// Returns the tensor to fill: `out` itself, if it is one of the same plan, or a new one.
 /// Errors: TypeError if `out` is something else; InvalidArgument if its plan differs.
-nb::object OutputTensor(const char* verb, const nb::object& out, const HeldArray& in,
+nb::object OutputTensor(const char* verb, const nb::object& out, const ArrayView& in,
                         const CallOptions& options) {
   const QuantSpec& spec = options.spec;
   if (out.is_none()) {
@@ -47,9 +47,9 @@ nb::object OutputTensor(const char* verb, const nb::object& out, const HeldArray
 }
 
 /// Returns views of the output under the call's spec.
-HeldTensor HoldOutputTensor(const char* verb, const QuantizedTensor& tensor,
-                            const CallOptions& options) {
-  HeldTensor held = HoldWritable(verb, tensor);
+TensorMemory ViewOutputBuffers(const char* verb, const QuantizedTensor& tensor,
+                               const CallOptions& options) {
+  TensorMemory held = ViewWritableBuffers(verb, tensor);
   held.view.spec = options.spec;
   return held;
 }
@@ -58,10 +58,10 @@ nb::object QuantizeArray(const nb::object& x, std::string_view scheme, bool roww
                          bool columnwise, const nb::object& out, const nb::kwargs& kwargs) {
   const CallOptions options =
       ParseOptions("quantize", scheme, rowwise, columnwise, kwargs, OptionScope::kSpecAndExecution);
-  const HeldArray in = HoldInput("quantize", x);
+  const ArrayView in = ViewInput("quantize", x);
   nb::object result = OutputTensor("quantize", out, in, options);
   auto& tensor = *nb::inst_ptr<QuantizedTensor>(result);
-  const HeldTensor held = HoldOutputTensor("quantize", tensor, options);
+  const TensorMemory held = ViewOutputBuffers("quantize", tensor, options);
   {
     const nb::gil_scoped_release unlocked;
     Quantize(in.view, held.view, options.MakeExecution());
@@ -75,7 +75,7 @@ nb::tuple QuantizeDbiasArray(const nb::object& x, std::string_view scheme, bool 
   constexpr const char* kVerb = "quantize_dbias";
   const CallOptions options =
       ParseOptions(kVerb, scheme, rowwise, columnwise, kwargs, OptionScope::kSpecAndExecution);
-  const HeldArray in = HoldInput(kVerb, x);
+  const ArrayView in = ViewInput(kVerb, x);
   const bool pair = PyTuple_Check(out.ptr()) && PyTuple_Size(out.ptr()) == 2;
   if (!out.is_none() && !pair) {
     throw nb::type_error("quantize_dbias: out must be a tuple (QuantizedTensor, array) or None");
@@ -83,10 +83,10 @@ nb::tuple QuantizeDbiasArray(const nb::object& x, std::string_view scheme, bool 
   const Shape columns{static_cast<std::int64_t>(FlattenShape(in.view.shape).cols)};
   nb::object result = OutputTensor(kVerb, pair ? nb::object(out[0]) : out, in, options);
   nb::object dbias = pair ? nb::object(out[1]) : NewArray(in.view.dtype, columns);
-  const HeldArray held_dbias = HoldOutput(kVerb, dbias, in.view.dtype, columns);
+  const ArrayView held_dbias = ViewOutput(kVerb, dbias, in.view.dtype, columns);
   if (!pair && options.IsNoop()) ZeroArray(held_dbias);
   auto& tensor = *nb::inst_ptr<QuantizedTensor>(result);
-  const HeldTensor held = HoldOutputTensor(kVerb, tensor, options);
+  const TensorMemory held = ViewOutputBuffers(kVerb, tensor, options);
   {
     const nb::gil_scoped_release unlocked;
     QuantizeDbias(in.view, held.view, held_dbias.view, options.MakeExecution());
@@ -100,12 +100,10 @@ nb::object FakeQuantizeArray(const nb::object& x, std::string_view scheme, const
   constexpr const char* kVerb = "fake_quantize";
   const CallOptions options =
       ParseOptions(kVerb, scheme, true, false, kwargs, OptionScope::kSpecAndExecution);
-  const HeldArray in = HoldInput(kVerb, x);
+  const ArrayView in = ViewInput(kVerb, x);
   nb::object result = out.is_none() ? NewArray(in.view.dtype, in.view.shape) : out;
-  const HeldArray held = HoldOutput(kVerb, result, in.view.dtype, in.view.shape);
-  if (ExtentOf(in.Input()).Overlaps(ExtentOf(held.Input()))) {
-    throw InvalidArgument("fake_quantize: out must not overlap the input");
-  }
+  const ArrayView held = ViewOutput(kVerb, result, in.view.dtype, in.view.shape);
+  CheckDisjoint(kVerb, "out", ExtentOf(held.Input()), "the input", ExtentOf(in.Input()));
   if (out.is_none() && options.IsNoop()) ZeroArray(held);
   const nb::gil_scoped_release unlocked;
   FakeQuantize(in.view, options.spec, held.view, options.MakeExecution());
@@ -122,14 +120,14 @@ using PermuteFn = void (*)(const ConstQuantizedView&, const QuantizedView&);
 /// Returns a copy of `q` with scales in the other placement and the same buffers.
 QuantizedTensor Permuted(const char* verb, PermuteFn permute, const nb::object& q) {
   const QuantizedTensor& source = TensorOf(verb, "q", q);
-  const HeldTensor in = Hold(verb, source);
+  const TensorMemory in = ViewBuffers(verb, source);
   QuantSpec spec = source.spec;
   spec.swizzled = !spec.swizzled && spec.scheme->layout.swizzles;
   QuantizedTensor result = NewTensor(spec, source.shape, source.dtype, Fill::kNone);
   for (std::size_t i = 0; i < kRoleCount; ++i) {
     if (!source.arrays[i].is_valid()) result.arrays[i] = nb::object();
   }
-  const HeldTensor out = HoldWritable(verb, result);
+  const TensorMemory out = ViewWritableBuffers(verb, result);
   const nb::gil_scoped_release unlocked;
   permute(in.view, out.view);
   return result;
@@ -142,10 +140,10 @@ QuantizedTensor RequantizeTensor(const nb::object& q, std::string_view scheme, b
   const CallOptions options =
       ParseOptions(kVerb, scheme, rowwise, columnwise, kwargs, OptionScope::kSpecAndExecution);
   const QuantizedTensor& source = TensorOf(kVerb, "q", q);
-  const HeldTensor in = Hold(kVerb, source);
+  const TensorMemory in = ViewBuffers(kVerb, source);
   QuantizedTensor result = NewTensor(options.spec, source.shape, source.dtype,
                                      options.IsNoop() ? Fill::kZero : Fill::kNone);
-  const HeldTensor out = HoldWritable(kVerb, result);
+  const TensorMemory out = ViewWritableBuffers(kVerb, result);
   const DType type = ParseFloatDType(kVerb, between);
   const nb::gil_scoped_release unlocked;
   Requantize(in.view, out.view, type, options.MakeExecution());
@@ -156,9 +154,9 @@ nb::object HadamardArray(const nb::object& x, std::uint32_t sign_mask, const nb:
                          const nb::kwargs& kwargs) {
   constexpr const char* kVerb = "hadamard_transform";
   const Execution execution = ParseExecution(kVerb, kwargs);
-  const HeldArray in = HoldInput(kVerb, x);
+  const ArrayView in = ViewInput(kVerb, x);
   nb::object result = out.is_none() ? NewArray(in.view.dtype, in.view.shape) : out;
-  const HeldArray held = HoldOutput(kVerb, result, in.view.dtype, in.view.shape);
+  const ArrayView held = ViewOutput(kVerb, result, in.view.dtype, in.view.shape);
   const nb::gil_scoped_release unlocked;
   HadamardTransform(in.view, held.view, sign_mask, execution);
   return result;
@@ -166,11 +164,11 @@ nb::object HadamardArray(const nb::object& x, std::uint32_t sign_mask, const nb:
 
 nb::object BlockScalesArray(const nb::object& q, bool columnwise) {
   constexpr const char* kVerb = "block_scales_to_mxfp8";
-  const HeldTensor in = Hold(kVerb, TensorOf(kVerb, "q", q));
+  const TensorMemory in = ViewBuffers(kVerb, TensorOf(kVerb, "q", q));
   const Direction direction = columnwise ? Direction::kColumnwise : Direction::kRowwise;
   const Shape shape = Mxfp8ScalesShape(in.view, direction);
   nb::object result = NewArray(DType::kUInt8, shape);
-  const HeldArray held = HoldOutput(kVerb, result, DType::kUInt8, shape);
+  const ArrayView held = ViewOutput(kVerb, result, DType::kUInt8, shape);
   const nb::gil_scoped_release unlocked;
   BlockScalesToMxfp8(in.view, direction, held.view);
   return result;
@@ -190,9 +188,9 @@ nb::object DequantizeTensor(const QuantizedTensor& tensor, const nb::object& dty
   constexpr const char* kVerb = "dequantize";
   const Execution execution = ParseExecution(kVerb, options);
   const DType wanted = dtype.is_none() ? tensor.dtype : ParseFloatDType(kVerb, dtype);
-  const HeldTensor in = Hold(kVerb, tensor);
+  const TensorMemory in = ViewBuffers(kVerb, tensor);
   nb::object result = out.is_none() ? NewArray(wanted, tensor.shape) : out;
-  const HeldArray held = HoldOutput(kVerb, result, wanted, tensor.shape);
+  const ArrayView held = ViewOutput(kVerb, result, wanted, tensor.shape);
   const nb::gil_scoped_release unlocked;
   Dequantize(in.view, held.view, execution);
   return result;

@@ -14,6 +14,7 @@
 
 #include "bindings/ffi/attributes.h"
 #include "bindings/python/numpy.h"
+#include "bindings/python/quantized_tensor.h"
 #include "bindings/python/verbs.h"
 #include "narrowfloat/numerics/hadamard.h"
 #include "narrowfloat/tensor/error.h"
@@ -21,9 +22,6 @@
 
 namespace narrowfloat::python {
 namespace {
-
-using xla_ffi::ElementType;
-using xla_ffi::kElementTypes;
 
 std::string DTypeOfElement(std::string_view element) {
   return std::string(std::ranges::find(kElementTypes, element, &ElementType::element)->dtype);
@@ -78,11 +76,8 @@ std::pair<Extents, Extents> ScaleShapes(std::string_view name, std::size_t rows,
   const ScaleGrid grid =
       MakeScaleGrid(FindScheme(name), columnwise ? Direction::kColumnwise : Direction::kRowwise,
                     MatrixShape{rows, cols});
-  ScaleGrid content = grid;
-  content.padded_lines = grid.lines;
-  content.padded_blocks = grid.blocks;
   const auto extents = [](MatrixShape shape) { return Extents{shape.rows, shape.cols}; };
-  return {extents(content.StoredShape()), extents(grid.StoredShape())};
+  return {extents(ContentShape(grid)), extents(grid.StoredShape())};
 }
 
 nb::tuple WorkspaceSizes(std::size_t batch_size, std::size_t hidden_size, std::int64_t in_dtype,

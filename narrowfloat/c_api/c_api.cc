@@ -33,7 +33,7 @@ static_assert(NF_AMAX_COLUMNWISE == static_cast<int>(Role::kAmaxColumnwise));
 static_assert(NF_AMAX_COLUMNWISE + 1 == kRoleCount);
 
 QuantSpec SpecOf(const char* verb, const char* text) {
-  if (text == nullptr) throw InvalidArgument(fmt::format("{}: the spec is NULL", verb));
+  if (text == nullptr) throw InvalidArgument(fmt::format("{}: the spec must not be NULL", verb));
   return ParseQuantSpec(text);
 }
 
@@ -43,7 +43,7 @@ Shape ShapeOf(const char* verb, const std::int64_t* shape, std::int32_t rank) {
         fmt::format("{}: the rank must be from 0 to {}, got {}", verb, NF_MAX_RANK, rank));
   }
   if (shape == nullptr && rank > 0) {
-    throw InvalidArgument(fmt::format("{}: the shape is NULL", verb));
+    throw InvalidArgument(fmt::format("{}: the shape must not be NULL", verb));
   }
   return shape == nullptr ? Shape{} : Shape(shape, shape + rank);
 }
@@ -87,8 +87,8 @@ void Bind(const char* verb, const nf_buffer& buffer, const std::vector<BufferPla
   const auto planned = std::ranges::find_if(
       plan, [&](const BufferPlan& entry) { return static_cast<int>(entry.role) == buffer.role; });
   if (planned == plan.end()) {
-    throw InvalidArgument(fmt::format("{}: {} plans no buffer of role {}", verb,
-                                      PrintQuantSpec(view.spec), buffer.role));
+    throw InvalidArgument(fmt::format("{}: buffers must have roles that {} plans, got role {}",
+                                      verb, PrintQuantSpec(view.spec), buffer.role));
   }
   CheckReserved(verb, "a buffer", buffer.reserved);
   const std::string_view name = RoleName(planned->role);
@@ -97,7 +97,7 @@ void Bind(const char* verb, const nf_buffer& buffer, const std::vector<BufferPla
                                       BufferBytes(*planned), buffer.bytes));
   }
   if (view[planned->role].data != nullptr) {
-    throw InvalidArgument(fmt::format("{}: {} is given twice", verb, name));
+    throw InvalidArgument(fmt::format("{}: {} must be given once, got two", verb, name));
   }
   view[planned->role] = {
       static_cast<Byte*>(buffer.data), planned->dtype, planned->shape, {}, Device::kCpu};
@@ -165,7 +165,7 @@ const char* nf_last_error(void) {
 int32_t nf_plan(const char* spec, const int64_t* shape, int32_t rank, nf_buffer_plan* plan,
                 size_t* count) {
   return Guard([&] {
-    if (count == nullptr) throw InvalidArgument("nf_plan: the count is NULL");
+    if (count == nullptr) throw InvalidArgument("nf_plan: the count must not be NULL");
     StorePlans(PlanQuantize(SpecOf("nf_plan", spec), ShapeOf("nf_plan", shape, rank)), plan, count);
   });
 }

@@ -127,11 +127,11 @@ static void TestPlanErrors(void) {
   memset(plan, 0, sizeof plan);
   plan[0].struct_size = sizeof plan[0];
   CHECK_STATUS(nf_plan(NULL, kShape, 2, plan, &count), NF_INVALID_ARGUMENT,
-               "nf_plan: the spec is NULL");
+               "nf_plan: the spec must not be NULL");
   CHECK_STATUS(nf_plan("mxfp8_e4m3", kShape, 2, plan, NULL), NF_INVALID_ARGUMENT,
-               "nf_plan: the count is NULL");
+               "nf_plan: the count must not be NULL");
   CHECK_STATUS(nf_plan("mxfp8_e4m3", NULL, 2, plan, &count), NF_INVALID_ARGUMENT,
-               "nf_plan: the shape is NULL");
+               "nf_plan: the shape must not be NULL");
   CHECK_STATUS(nf_plan("mxfp8_e4m3", kShape, 65, plan, &count), NF_INVALID_ARGUMENT,
                "nf_plan: the rank must be from 0 to 64, got 65");
   CHECK_STATUS(nf_plan("mxfp8_e4m3", kShape, -1, plan, &count), NF_INVALID_ARGUMENT,
@@ -151,7 +151,7 @@ static void TestTensorErrors(void) {
   nf_tensor tensor = TensorOver(in);
   Quantized q = Allocate("mxfp8_e4m3");
   CHECK_STATUS(nf_quantize("mxfp8_e4m3", NULL, q.buffers, q.count, NULL), NF_INVALID_ARGUMENT,
-               "nf_quantize: the tensor is NULL");
+               "nf_quantize: the tensor must not be NULL");
   tensor.dtype = 9;
   CHECK_STATUS(nf_quantize("mxfp8_e4m3", &tensor, q.buffers, q.count, NULL), NF_INVALID_ARGUMENT,
                "nf_quantize: the dtype must be from 0 to 3, got 9");
@@ -170,7 +170,7 @@ static void TestBufferErrors(void) {
   nf_tensor tensor = TensorOver(in);
   Quantized q = Allocate("mxfp8_e4m3");
   CHECK_STATUS(nf_quantize("mxfp8_e4m3", &tensor, NULL, 0, NULL), NF_INVALID_ARGUMENT,
-               "nf_quantize: a buffer is NULL");
+               "nf_quantize: a buffer must not be NULL");
   CHECK_STATUS(nf_quantize("mxfp8_e4m3", &tensor, q.buffers, 1, NULL), NF_INVALID_ARGUMENT,
                "quantize: rowwise_scale_inv is missing");
   q.buffers[1].bytes = 3;
@@ -178,11 +178,11 @@ static void TestBufferErrors(void) {
                "nf_quantize: rowwise_scale_inv must have 512 bytes, got 3");
   q.buffers[1].role = NF_SCALE;
   CHECK_STATUS(nf_quantize("mxfp8_e4m3", &tensor, q.buffers, q.count, NULL), NF_INVALID_ARGUMENT,
-               "nf_quantize: mxfp8_e4m3 plans no buffer of role 4");
+               "nf_quantize: buffers must have roles that mxfp8_e4m3 plans, got role 4");
   q.buffers[1].role = NF_ROWWISE_DATA;
   q.buffers[1].bytes = kRows * kCols;
   CHECK_STATUS(nf_quantize("mxfp8_e4m3", &tensor, q.buffers, q.count, NULL), NF_INVALID_ARGUMENT,
-               "nf_quantize: rowwise_data is given twice");
+               "nf_quantize: rowwise_data must be given once, got two");
   Release(&q);
 }
 
@@ -200,7 +200,7 @@ static void TestLaterStructs(void) {
   CHECK_STATUS(nf_quantize("mxfp8_e4m3", &later.tensor, q.buffers, q.count, NULL), NF_OK, "");
   later.added = 1;
   CHECK_STATUS(nf_quantize("mxfp8_e4m3", &later.tensor, q.buffers, q.count, NULL), NF_UNSUPPORTED,
-               "nf_quantize: the tensor sets a field that this version does not know");
+               "nf_quantize: fields of the tensor that this version does not know must be 0");
   const nf_execution execution = {sizeof execution, NULL, 0, 1};
   later.added = 0;
   CHECK_STATUS(nf_quantize("mxfp8_e4m3", &later.tensor, q.buffers, q.count, &execution),

@@ -12,11 +12,11 @@
 namespace narrowfloat::c_api {
 
 /// Returns the size of the caller's struct, which may be of another version.
-/// Errors: InvalidArgument if there is none, or it is smaller than the first version's, which is
+/// Errors: InvalidArgument if `given` is null, or if the size is below that of the first version,
 /// `Struct`.
 template <class Struct>
 std::size_t CallerSize(const char* verb, const char* name, const Struct* given) {
-  if (given == nullptr) throw InvalidArgument(fmt::format("{}: {} is NULL", verb, name));
+  if (given == nullptr) throw InvalidArgument(fmt::format("{}: {} must not be NULL", verb, name));
   std::size_t size = 0;
   std::memcpy(&size, given, sizeof size);
   if (size >= sizeof(Struct)) return size;
@@ -33,7 +33,7 @@ Struct ReadStruct(const char* verb, const char* name, const Struct* given, std::
   if (std::any_of(bytes + sizeof(Struct), bytes + size,
                   [](std::byte b) { return b != std::byte{0}; })) {
     throw Unsupported(
-        fmt::format("{}: {} sets a field that this version does not know", verb, name));
+        fmt::format("{}: fields of {} that this version does not know must be 0", verb, name));
   }
   Struct copy;
   std::memcpy(&copy, bytes, sizeof copy);

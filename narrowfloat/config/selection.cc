@@ -112,7 +112,7 @@ SelectionRule::SelectionRule(Action action, std::string pattern)
     regex_ = std::make_shared<const std::regex>(pattern_.substr(kRegexPrefix.size()));
   } catch (const std::regex_error& error) {
     throw InvalidArgument(
-        fmt::format("'{}' must be a regular expression behind 're:', {}", pattern_, error.what()));
+        fmt::format("'{}' must be a regular expression after 're:', {}", pattern_, error.what()));
   }
 }
 

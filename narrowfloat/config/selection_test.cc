@@ -103,7 +103,7 @@ struct ListedTensor {
   }
 };
 
-/// Every tensor of two or more dimensions of small models, with the class that owns it.
+/// Returns every tensor of two or more dimensions of small models, with the class that owns it.
 std::vector<ListedTensor> ListedTensors() {
   std::ifstream file(NF_TENSOR_NAMES);
   std::vector<ListedTensor> tensors;

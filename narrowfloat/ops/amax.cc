@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "narrowfloat/ops/float_environment.h"
-#include "narrowfloat/ops/input.h"
 #include "narrowfloat/ops/parallel.h"
+#include "narrowfloat/ops/strided_rows.h"
 
 namespace narrowfloat {
 namespace {
@@ -15,16 +15,12 @@ namespace {
 // Columns per task.
 constexpr std::size_t kColumns = 1024;
 
-const KernelTable& KernelsOf(const Execution& execution) {
-  return execution.kernels != nullptr ? *execution.kernels : ActiveKernels();
-}
-
 }  // namespace
 
 float Amax(const ConstTensorView& in, const Execution& execution) {
-  Rows<const std::byte> rows;
+  StridedRows<const std::byte> rows;
   FillRows("amax", "the input", in, rows);
-  const AmaxFn amax = KernelsOf(execution).amax[static_cast<std::size_t>(in.dtype)];
+  const AmaxFn amax = execution.Kernels().amax[static_cast<std::size_t>(in.dtype)];
   const FloatEnvironment environment;  // comparisons, too, may flush subnormals
   const TileGrid grid = MakeTileGrid(rows.shape, 1, 1);
   std::vector<float> amaxes(grid.Count());
@@ -35,9 +31,9 @@ float Amax(const ConstTensorView& in, const Execution& execution) {
 
 void LineAmaxes(const ConstTensorView& in, Direction direction, std::byte* amaxes,
                 const Execution& execution) {
-  Rows<const std::byte> rows;
+  StridedRows<const std::byte> rows;
   FillRows("amax", "the input", in, rows);
-  const KernelTable& kernels = KernelsOf(execution);
+  const KernelTable& kernels = execution.Kernels();
   const auto type = static_cast<std::size_t>(in.dtype);
   const MatrixShape& shape = rows.shape;
   if (direction == Direction::kRowwise) {

@@ -6,8 +6,8 @@
 #include <array>
 #include <vector>
 
-#include "narrowfloat/ops/input.h"
 #include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/ops/strided_rows.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
@@ -34,22 +34,21 @@ void CheckBuffer(const char* verb, const BasicQuantizedView<Byte>& view,
   }
   if (buffer.device != Device::kCpu) {
     throw Unsupported(
-        fmt::format("{}: {} lies on a device this build has no kernels for", verb, name));
+        fmt::format("{}: {} must be in CPU memory, got memory of another device", verb, name));
   }
 }
 
 /// Checks overlaps: two buffers may share memory only if the plan says so.
 template <class Byte>
-void CheckDisjoint(const char* verb, const BasicQuantizedView<Byte>& view,
-                   const std::vector<BufferPlan>& plan) {
+void CheckBuffersAreDisjoint(const char* verb, const BasicQuantizedView<Byte>& view,
+                             const std::vector<BufferPlan>& plan) {
   std::array<Extent, kRoleCount> extents;
   for (std::size_t i = 0; i < plan.size(); ++i) {
     extents[i] = ExtentOf(view[plan[i].role]);
     for (std::size_t j = 0; j < i; ++j) {
       const Extent &a = extents[i], &b = extents[j];
       if (!a.Overlaps(b) || (plan[i].storage == plan[j].storage && a.begin == b.begin)) continue;
-      throw InvalidArgument(fmt::format("{}: {} and {} must not overlap", verb,
-                                        RoleName(plan[j].role), RoleName(plan[i].role)));
+      RefuseOverlap(verb, RoleName(plan[j].role), RoleName(plan[i].role));
     }
   }
 }
@@ -60,7 +59,7 @@ template <class Byte>
 void CheckBuffers(const char* verb, const BasicQuantizedView<Byte>& view) {
   const std::vector<BufferPlan> plan = PlanQuantize(view.spec, view.shape);
   for (const BufferPlan& planned : plan) CheckBuffer(verb, view, planned);
-  CheckDisjoint(verb, view, plan);
+  CheckBuffersAreDisjoint(verb, view, plan);
 }
 
 template void CheckBuffers(const char*, const QuantizedView&);

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "narrowfloat/kernels/scalar/items.h"
+#include "narrowfloat/ops/atomic_amax.h"
 #include "narrowfloat/ops/buffers.h"
-#include "narrowfloat/ops/input.h"
 #include "narrowfloat/ops/parallel.h"
 #include "narrowfloat/ops/quantize_run.h"
-#include "narrowfloat/ops/shared_amax.h"
+#include "narrowfloat/ops/strided_rows.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
@@ -45,17 +45,15 @@ void CheckSums(const char* verb, std::string_view name, const ConstTensorView& i
         fmt::format("{}: {} must be contiguous {} of shape {}, got {} of shape {}", verb, name,
                     DTypeName(dtype), cols, DTypeName(sums.dtype), ShapeText(sums.shape)));
   }
-  if (ExtentOf(in).Overlaps(ExtentOf(sums)))
-    throw InvalidArgument(fmt::format("{}: {} must not overlap the input", verb, name));
+  CheckDisjoint(verb, name, ExtentOf(sums), "the input", ExtentOf(in));
 }
 
 void CheckDbias(const ConstTensorView& in, const QuantizedView& out, const TensorView& dbias,
                 std::size_t cols) {
   CheckSums(kVerb, "dbias", in, in.dtype, dbias, cols);
   for (std::size_t i = 0; i < kRoleCount; ++i) {
-    if (!ExtentOf(dbias).Overlaps(ExtentOf(out.buffers[i]))) continue;
-    throw InvalidArgument(
-        fmt::format("{}: dbias must not overlap {}", kVerb, RoleName(static_cast<Role>(i))));
+    CheckDisjoint(kVerb, "dbias", ExtentOf(dbias), RoleName(static_cast<Role>(i)),
+                  ExtentOf(out.buffers[i]));
   }
 }
 
@@ -63,20 +61,22 @@ void CheckWorkspace(const ConstTensorView& in, const QuantizedView& out, const T
                     std::span<float> workspace) {
   const auto bytes = std::as_bytes(workspace);
   const Extent extent{bytes.data(), bytes.data() + bytes.size()};
-  bool overlaps = extent.Overlaps(ExtentOf(in)) || extent.Overlaps(ExtentOf(dbias));
-  for (const TensorView& buffer : out.buffers) overlaps |= extent.Overlaps(ExtentOf(buffer));
-  if (!overlaps) return;
-  throw InvalidArgument(fmt::format("{}: the workspace must not overlap a tensor", kVerb));
+  const auto check = [&](const Extent& tensor) {
+    CheckDisjoint(kVerb, "the workspace", extent, "a tensor", tensor);
+  };
+  check(ExtentOf(in));
+  check(ExtentOf(dbias));
+  for (const TensorView& buffer : out.buffers) check(ExtentOf(buffer));
 }
 
 /// The rows that a pass sums, and its other work on a tile.
 struct SumPass {
-  const Rows<const std::byte>& rows;
+  const StridedRows<const std::byte>& rows;
   DType dtype;  // of the rows
   const KernelTable& kernels;
   std::size_t row_unit, col_unit;    // tile corners are multiples of these
   QuantizeRun* quantizer = nullptr;  // quantizes each tile before it is summed, or null
-  SharedAmax* amax = nullptr;        // receives the amax, or null
+  AtomicAmax* amax = nullptr;        // receives the amax, or null
 
   std::size_t Type() const { return static_cast<std::size_t>(dtype); }
 };
@@ -253,7 +253,7 @@ void QuantizeDbias(const ConstTensorView& in, const QuantizedView& out, const Te
   if (execution.IsNoop()) return;
   SumPass pass{run.rows(), in.dtype, run.kernels(), 1, run.ColUnit()};
   if (run.NeedsAmaxPass()) {
-    SharedAmax amax;
+    AtomicAmax amax;
     pass.amax = &amax;
     RunSums(pass, dbias, workspace, execution);
     run.Prepare(amax.Get());
@@ -275,10 +275,10 @@ void QuantizeDbias(const ConstTensorView& in, const QuantizedView& out, const Te
 
 void ColumnSums(const ConstTensorView& in, const TensorView& sums, const Execution& execution) {
   constexpr const char* kSumVerb = "column_sums";
-  Rows<const std::byte> rows;
+  StridedRows<const std::byte> rows;
   FillRows(kSumVerb, "the input", in, rows);
   CheckSums(kSumVerb, "the output", in, DType::kFloat32, sums, rows.shape.cols);
-  const KernelTable& kernels = execution.kernels != nullptr ? *execution.kernels : ActiveKernels();
+  const KernelTable& kernels = execution.Kernels();
   std::vector<float> workspace(WorkspaceSize(rows.shape));
   RunSums({rows, in.dtype, kernels, 1, kSumGroup}, sums, workspace, execution);
 }

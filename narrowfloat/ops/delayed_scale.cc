@@ -8,7 +8,7 @@
 
 #include "narrowfloat/numerics/delayed_scale.h"
 #include "narrowfloat/ops/float_environment.h"
-#include "narrowfloat/ops/input.h"
+#include "narrowfloat/ops/strided_rows.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
@@ -26,16 +26,6 @@ void Store(std::byte* data, std::size_t item, float value) {
   std::memcpy(data + item * sizeof value, &value, sizeof value);
 }
 
-void CheckRule(const DelayedScaleRule& rule) {
-  if (!(rule.fp8_max > 0.0f) || std::isinf(rule.fp8_max)) {
-    throw InvalidArgument(
-        fmt::format("{}: fp8_max must be positive and finite, got {}", kVerb, rule.fp8_max));
-  }
-  if (!std::isfinite(rule.margin)) {
-    throw InvalidArgument(fmt::format("{}: margin must be finite, got {}", kVerb, rule.margin));
-  }
-}
-
 void CheckFloats(const char* name, const ConstTensorView& view, const Shape& shape) {
   if (view.dtype != DType::kFloat32 || view.shape != shape) {
     throw InvalidArgument(fmt::format("{}: {} must be float32 of shape {}, got {} of shape {}",
@@ -46,18 +36,13 @@ void CheckFloats(const char* name, const ConstTensorView& view, const Shape& sha
     throw InvalidArgument(fmt::format("{}: {} must be C-contiguous", kVerb, name));
   }
   if (view.data == nullptr && FlattenShape(shape).Size() > 0) {
-    throw InvalidArgument(fmt::format("{}: {} has elements but no data", kVerb, name));
+    throw InvalidArgument(
+        fmt::format("{}: {} must have data for its elements, got a null pointer", kVerb, name));
   }
   if (view.device != Device::kCpu) {
     throw Unsupported(
-        fmt::format("{}: {} lies on a device this build has no kernels for", kVerb, name));
+        fmt::format("{}: {} must be in CPU memory, got memory of another device", kVerb, name));
   }
-}
-
-void CheckDisjoint(const char* a_name, const ConstTensorView& a, const char* b_name,
-                   const ConstTensorView& b) {
-  if (!ExtentOf(a).Overlaps(ExtentOf(b))) return;
-  throw InvalidArgument(fmt::format("{}: {} and {} must not overlap", kVerb, a_name, b_name));
 }
 
 void CheckBuffers(const TensorView& amax_history, const TensorView& scale,
@@ -70,11 +55,13 @@ void CheckBuffers(const TensorView& amax_history, const TensorView& scale,
   const Shape per_scale{amax_history.shape[1]};
   CheckFloats("amax_history", amax_history, amax_history.shape);
   CheckFloats("scale", scale, per_scale);
-  CheckDisjoint("amax_history", amax_history, "scale", scale);
+  const Extent history = ExtentOf(amax_history), scales = ExtentOf(scale);
+  CheckDisjoint(kVerb, "amax_history", history, "scale", scales);
   if (reduced_amax == nullptr) return;
   CheckFloats("reduced_amax", *reduced_amax, per_scale);
-  CheckDisjoint("amax_history", amax_history, "reduced_amax", *reduced_amax);
-  CheckDisjoint("scale", scale, "reduced_amax", *reduced_amax);
+  const Extent reduced = ExtentOf(*reduced_amax);
+  CheckDisjoint(kVerb, "amax_history", history, "reduced_amax", reduced);
+  CheckDisjoint(kVerb, "scale", scales, "reduced_amax", reduced);
 }
 
 /// Returns the largest amax of the column, with `newest` instead of row 0, and rolls the
@@ -93,6 +80,17 @@ float MeasureAndRoll(std::byte* history, MatrixShape shape, std::size_t column, 
 
 }  // namespace
 
+float ScaledMax(const char* verb, float fp8_max, float margin) {
+  if (!(fp8_max > 0.0f) || std::isinf(fp8_max)) {
+    throw InvalidArgument(
+        fmt::format("{}: fp8_max must be positive and finite, got {}", verb, fp8_max));
+  }
+  if (!std::isfinite(margin)) {
+    throw InvalidArgument(fmt::format("{}: margin must be finite, got {}", verb, margin));
+  }
+  return fp8_max * std::pow(2.0f, -margin);
+}
+
 AmaxAlgorithm FindAmaxAlgorithm(std::string_view name) {
   if (name == "max") return AmaxAlgorithm::kMax;
   if (name == "most_recent") return AmaxAlgorithm::kMostRecent;
@@ -103,10 +101,9 @@ AmaxAlgorithm FindAmaxAlgorithm(std::string_view name) {
 void UpdateDelayedScale(const TensorView& amax_history, const TensorView& scale,
                         const DelayedScaleRule& rule, const ConstTensorView* reduced_amax) {
   const FloatEnvironment environment;  // comparisons and powf also depend on the caller's settings
-  CheckRule(rule);
+  const float scaled_max = ScaledMax(kVerb, rule.fp8_max, rule.margin);
   CheckBuffers(amax_history, scale, reduced_amax);
   const MatrixShape shape = FlattenShape(amax_history.shape);
-  const float scaled_max = rule.fp8_max * std::pow(2.0f, -rule.margin);
   for (std::size_t column = 0; column < shape.cols; ++column) {
     const float reduced = reduced_amax != nullptr ? Load(reduced_amax->data, column) : 0.0f;
     const float newest = reduced != 0.0f ? reduced : Load(amax_history.data, column);

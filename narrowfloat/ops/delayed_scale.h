@@ -14,9 +14,13 @@ enum class AmaxAlgorithm : std::uint8_t { kMax, kMostRecent };
 /// Returns the algorithm of that name, "max" or "most_recent". Errors: InvalidArgument.
 AmaxAlgorithm FindAmaxAlgorithm(std::string_view name);
 
+/// Returns fp8_max * 2^-margin, which a scale maps the amax to. `verb` begins the message.
+/// Errors: InvalidArgument if fp8_max is not positive and finite, or margin is not finite.
+float ScaledMax(const char* verb, float fp8_max, float margin);
+
 struct DelayedScaleRule {
   float fp8_max;        // largest value of the codes' format
-  float margin = 0.0f;  // the scale maps the amax to fp8_max * 2^-margin
+  float margin = 0.0f;  // of ScaledMax
   AmaxAlgorithm algorithm = AmaxAlgorithm::kMax;
 };
 

@@ -208,13 +208,13 @@ TEST(UpdateDelayedScaleTest, WrongArgumentsAreNamedAndNothingIsWritten) {
   EXPECT_EQ(message(good_history, ViewOf(scale, {1, 3}), kMax),
             verb + "scale must be float32 of shape 3, got float32 of shape 1x3");
   EXPECT_EQ(message(good_history, ViewOf(history, {3}), kMax),
-            verb + "amax_history and scale must not overlap");
+            verb + "amax_history must not overlap scale");
   EXPECT_EQ(message(good_history, good_scale, kMax, &short_reduced),
             verb + "reduced_amax must be float32 of shape 3, got float32 of shape 2");
   EXPECT_EQ(message(good_history, good_scale, kMax, &overlapping),
-            verb + "scale and reduced_amax must not overlap");
+            verb + "scale must not overlap reduced_amax");
   EXPECT_EQ(message(good_history, good_scale, kMax, &no_data),
-            verb + "reduced_amax has elements but no data");
+            verb + "reduced_amax must have data for its elements, got a null pointer");
   for (const auto& [fp8_max, text] :
        {std::pair{0.0f, "0"}, {-448.0f, "-448"}, {kNan, "nan"}, {kInfinity, "inf"}}) {
     EXPECT_EQ(message(good_history, good_scale, {.fp8_max = fp8_max}),

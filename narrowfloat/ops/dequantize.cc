@@ -9,9 +9,9 @@
 
 #include "narrowfloat/ops/buffers.h"
 #include "narrowfloat/ops/float_environment.h"
-#include "narrowfloat/ops/input.h"
 #include "narrowfloat/ops/parallel.h"
 #include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/ops/strided_rows.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
@@ -33,9 +33,7 @@ void CheckOutput(const ConstQuantizedView& in, Direction direction, const Tensor
   }
   const Extent output = ExtentOf(out);
   for (const Role role : {DataRole(direction), ScaleInvRole(direction)}) {
-    if (!output.Overlaps(ExtentOf(in[role]))) continue;
-    throw InvalidArgument(
-        fmt::format("dequantize: the output must not overlap {}", RoleName(role)));
+    CheckDisjoint("dequantize", "the output", output, RoleName(role), ExtentOf(in[role]));
   }
 }
 
@@ -44,11 +42,11 @@ void CheckOutput(const ConstQuantizedView& in, Direction direction, const Tensor
 void Dequantize(const ConstQuantizedView& in, const TensorView& out, const Execution& execution) {
   const Direction direction = ReadableDirection(in);
   CheckDirection("dequantize", in, direction);
-  Rows<std::byte> rows;
+  StridedRows<std::byte> rows;
   FillRows("dequantize", "the output", out, rows);
   CheckOutput(in, direction, out);
 
-  const KernelTable& kernels = execution.kernels != nullptr ? *execution.kernels : ActiveKernels();
+  const KernelTable& kernels = execution.Kernels();
   const DequantizeFn dequantize =
       kernels.dequantize[SchemeIndex(*in.spec.scheme)][static_cast<std::size_t>(direction)]
                         [static_cast<std::size_t>(out.dtype)];
@@ -79,7 +77,7 @@ void FakeQuantize(const ConstTensorView& in, const QuantSpec& spec, const Tensor
   if (!same && ExtentOf(in).Overlaps(ExtentOf(out))) {
     throw InvalidArgument("fake_quantize: the output must be the input or not overlap it");
   }
-  Rows<std::byte> output;
+  StridedRows<std::byte> output;
   FillRows("fake_quantize", "the output", out, output);
   if (execution.IsNoop()) return;
   std::array<std::vector<std::byte>, kRoleCount> memory;

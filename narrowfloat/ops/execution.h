@@ -23,13 +23,16 @@ class ThreadPool {
 /// chosen by its size.
 enum class Stores : std::uint8_t { kBySize, kCached, kStreaming };
 
-/// How a verb runs. Only `noop` changes the result.
+/// Options of how a verb runs. Only `noop` changes the result.
 struct Execution {
   int threads = 0;                       // 0: NF_NUM_THREADS, else the affinity mask
   ThreadPool* pool = nullptr;            // null: oneTBB
   const float* noop = nullptr;           // points at 1.0f: nothing is written
   const KernelTable* kernels = nullptr;  // null: ActiveKernels()
   Stores stores = Stores::kBySize;
+
+  /// Returns the backend to use.
+  const KernelTable& Kernels() const;
 
   /// Returns true if the verb must write nothing: *noop is exactly 1, as in TransformerEngine's
   /// kernels.

@@ -26,7 +26,7 @@ struct FreeLines {
 };
 using Memory = std::unique_ptr<std::byte, FreeLines>;
 
-/// Memory aligned to a cache line and not initialized.
+/// Returns memory aligned to a cache line and not initialized.
 Memory Allocate(std::size_t bytes) {
   return Memory(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{kLine})));
 }
@@ -77,7 +77,7 @@ class ExpandedRun {
         a_factors_(FactorsOfLines(expansion.a, problem.a.lines)),
         b_factors_(FactorsOfLines(expansion.b, problem.b.lines)),
         writes_result_(SumsAreTheResult()) {
-    const KernelTable& table = execution.kernels != nullptr ? *execution.kernels : ActiveKernels();
+    const KernelTable& table = execution.Kernels();
     finish_ = table.gemm->finish[static_cast<std::size_t>(problem.result.dtype)];
   }
 

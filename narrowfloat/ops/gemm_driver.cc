@@ -39,7 +39,7 @@ class Memory {
   std::unique_ptr<std::byte, Delete> data_;
 };
 
-/// How a problem runs: the body, its functions, and the positions per pass.
+/// Choice of the body, its functions and the positions per pass for a problem.
 struct Method {
   const GemmBody* body = nullptr;
   PackFn pack_a = nullptr, pack_b = nullptr;
@@ -359,7 +359,7 @@ void RunReference(const GemmProblem& problem, const Execution& execution) {
 }  // namespace
 
 void MultiplyAll(std::span<const GemmProblem> problems, const Execution& execution) {
-  const KernelTable& table = execution.kernels != nullptr ? *execution.kernels : ActiveKernels();
+  const KernelTable& table = execution.Kernels();
   std::vector<Method> methods;
   for (const GemmProblem& problem : problems) methods.push_back(ChooseMethod(problem, table.gemm));
   Batch batch(execution);

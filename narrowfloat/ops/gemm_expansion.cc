@@ -292,7 +292,7 @@ void Expand(const OperandExpansion& operand, std::size_t begin, std::size_t end,
             const Execution& execution) {
   const SchemeInfo& scheme = *operand.view.spec.scheme;
   const Direction direction = operand.rows_are_lines ? Direction::kRowwise : Direction::kColumnwise;
-  const KernelTable& kernels = execution.kernels != nullptr ? *execution.kernels : ActiveKernels();
+  const KernelTable& kernels = execution.Kernels();
   const DequantizeFn dequantize =
       kernels.dequantize[SchemeIndex(scheme)][static_cast<std::size_t>(direction)]
                         [static_cast<std::size_t>(DType::kBFloat16)];

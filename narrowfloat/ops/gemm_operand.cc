@@ -7,7 +7,7 @@
 #include <string>
 
 #include "narrowfloat/ops/buffers.h"
-#include "narrowfloat/ops/input.h"
+#include "narrowfloat/ops/strided_rows.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {

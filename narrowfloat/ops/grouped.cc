@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "narrowfloat/ops/input.h"
 #include "narrowfloat/ops/parallel.h"
 #include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/ops/strided_rows.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
@@ -41,7 +41,7 @@ void CheckSizes(std::span<const std::int64_t> rows, std::size_t outs, std::size_
 }
 
 /// Returns rows from `first` on as a tensor of their own.
-ConstTensorView GroupView(const ConstTensorView& in, const Rows<const std::byte>& rows,
+ConstTensorView GroupView(const ConstTensorView& in, const StridedRows<const std::byte>& rows,
                           std::size_t first, const Shape& shape) {
   const auto item = static_cast<std::ptrdiff_t>(ItemSize(in.dtype));
   ConstTensorView group{nullptr, in.dtype, shape, {rows.matrix.row_stride, item}, in.device};
@@ -59,11 +59,10 @@ void CheckOutput(const ConstTensorView& in, const QuantizedView& out, std::size_
   ValidateForQuantize(out.spec);
 }
 
-void CheckDisjoint(const Extent& input, const QuantizedView& out, std::size_t group) {
+void CheckGroupIsDisjoint(const Extent& input, const QuantizedView& out, std::size_t group) {
   for (const TensorView& buffer : out.buffers) {
     if (!input.Overlaps(ExtentOf(buffer))) continue;
-    throw InvalidArgument(
-        fmt::format("{}: buffers of group {} must not overlap the input", kVerb, group));
+    RefuseOverlap(kVerb, fmt::format("buffers of group {}", group), "the input");
   }
 }
 
@@ -91,12 +90,12 @@ void QuantizeGroups(std::span<const ConstTensorView> ins, std::span<const Quanti
 
 void GroupedQuantize(const ConstTensorView& in, std::span<const std::int64_t> rows,
                      std::span<const QuantizedView> outs, const Execution& execution) {
-  Rows<const std::byte> input;
+  StridedRows<const std::byte> input;
   FillRows(kVerb, "the input", in, input);
   CheckSizes(rows, outs.size(), input.shape.rows);
   if (input.matrix.row_offsets != nullptr) {
     throw InvalidArgument(
-        fmt::format("{}: the input's rows must lie the same distance apart throughout", kVerb));
+        fmt::format("{}: the input's rows must be a constant distance apart", kVerb));
   }
   std::vector<ConstTensorView> groups;
   const Extent whole = ExtentOf(in);
@@ -105,7 +104,7 @@ void GroupedQuantize(const ConstTensorView& in, std::span<const std::int64_t> ro
     const Shape shape{rows[g], static_cast<std::int64_t>(input.shape.cols)};
     groups.push_back(GroupView(in, input, first, shape));
     CheckOutput(groups.back(), outs[g], g);
-    CheckDisjoint(whole, outs[g], g);
+    CheckGroupIsDisjoint(whole, outs[g], g);
     first += static_cast<std::size_t>(rows[g]);
   }
   QuantizeGroups(groups, outs, execution);
@@ -119,7 +118,7 @@ void GroupedQuantize(std::span<const ConstTensorView> ins, std::span<const Quant
   }
   Extent hull;  // of all inputs: a buffer outside overlaps none
   for (std::size_t g = 0; g < ins.size(); ++g) {
-    Rows<const std::byte> input;
+    StridedRows<const std::byte> input;
     FillRows(kVerb, "a group", ins[g], input);
     CheckOutput(ins[g], outs[g], g);
     const Extent own = ExtentOf(ins[g]);
@@ -131,7 +130,7 @@ void GroupedQuantize(std::span<const ConstTensorView> ins, std::span<const Quant
     const bool near = std::ranges::any_of(
         outs[g].buffers, [&](const TensorView& buffer) { return hull.Overlaps(ExtentOf(buffer)); });
     for (std::size_t i = 0; near && i < ins.size(); ++i)
-      CheckDisjoint(ExtentOf(ins[i]), outs[g], g);
+      CheckGroupIsDisjoint(ExtentOf(ins[i]), outs[g], g);
   }
   QuantizeGroups(ins, outs, execution);
 }

@@ -15,8 +15,8 @@ namespace {
 
 void CheckRows(MatrixShape shape) {
   if (shape.rows % kHadamardSize == 0) return;
-  throw InvalidArgument(
-      fmt::format("hadamard: rows come in groups of {}, got {} rows", kHadamardSize, shape.rows));
+  throw InvalidArgument(fmt::format("hadamard: the number of rows must be a multiple of {}, got {}",
+                                    kHadamardSize, shape.rows));
 }
 
 void CheckPair(const ConstTensorView& in, const TensorView& out, MatrixShape shape) {
@@ -26,21 +26,19 @@ void CheckPair(const ConstTensorView& in, const TensorView& out, MatrixShape sha
                                       DTypeName(out.dtype), ShapeText(out.shape)));
   }
   CheckRows(shape);
-  if (ExtentOf(in).Overlaps(ExtentOf(out))) {
-    throw InvalidArgument("hadamard: the output must not overlap the input");
-  }
+  CheckDisjoint("hadamard", "the output", ExtentOf(out), "the input", ExtentOf(in));
 }
 
 }  // namespace
 
 void HadamardTransform(const ConstTensorView& in, const TensorView& out, std::uint32_t sign_mask,
                        const Execution& execution) {
-  Rows<const std::byte> rows;
-  Rows<std::byte> out_rows;
+  StridedRows<const std::byte> rows;
+  StridedRows<std::byte> out_rows;
   FillRows("hadamard", "the input", in, rows);
   FillRows("hadamard", "the output", out, out_rows);
   CheckPair(in, out, rows.shape);
-  const KernelTable& kernels = execution.kernels != nullptr ? *execution.kernels : ActiveKernels();
+  const KernelTable& kernels = execution.Kernels();
   const HadamardFn transform = kernels.hadamard[static_cast<std::size_t>(in.dtype)];
   const TileGrid grid = MakeTileGrid(rows.shape, kHadamardSize, 1);
   ParallelFor(execution, grid.Count(), [&](std::size_t i) {
@@ -55,10 +53,10 @@ void HadamardTransform(const ConstTensorView& in, const TensorView& out, std::ui
 }
 
 float HadamardAmax(const ConstTensorView& in, std::uint32_t sign_mask, const Execution& execution) {
-  Rows<const std::byte> rows;
+  StridedRows<const std::byte> rows;
   FillRows("hadamard", "the input", in, rows);
   CheckRows(rows.shape);
-  const KernelTable& kernels = execution.kernels != nullptr ? *execution.kernels : ActiveKernels();
+  const KernelTable& kernels = execution.Kernels();
   const AmaxFn amax = kernels.amax[static_cast<std::size_t>(in.dtype)];
   const FloatEnvironment environment;
   const TileGrid grid = MakeTileGrid(rows.shape, kHadamardSize, 1);

@@ -5,7 +5,7 @@
 
 #include "narrowfloat/numerics/hadamard.h"
 #include "narrowfloat/ops/execution.h"
-#include "narrowfloat/ops/input.h"
+#include "narrowfloat/ops/strided_rows.h"
 #include "narrowfloat/tensor/view.h"
 
 namespace narrowfloat {

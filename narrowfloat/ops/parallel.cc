@@ -17,6 +17,7 @@
 #include <mutex>
 #include <string_view>
 
+#include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/ops/float_environment.h"
 #include "narrowfloat/tensor/error.h"
 
@@ -30,11 +31,11 @@ constexpr std::size_t kTileElements = std::size_t{64} << 10;
 // Larger than a core's second-level cache and its share of the third, and small beside memory.
 constexpr std::size_t kStreamBytes = std::size_t{4} << 20;
 
-std::atomic<bool> used_workers{false};
-std::atomic<bool> lost_workers{false};
+std::atomic<bool> g_used_workers{false};
+std::atomic<bool> g_lost_workers{false};
 
 void NoteFork() {
-  if (used_workers) lost_workers = true;
+  if (g_used_workers) g_lost_workers = true;
 }
 
 std::size_t AffinityCount() {
@@ -51,7 +52,7 @@ std::size_t EnvironmentCount() {
   const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), count);
   if (error != std::errc{} || end != view.data() + view.size() || count < 1) {
     throw InvalidArgument(
-        fmt::format("threads: NF_NUM_THREADS must be a number from 1 on, got '{}'", view));
+        fmt::format("threads: NF_NUM_THREADS must be a number of at least 1, got '{}'", view));
   }
   return static_cast<std::size_t>(count);
 }
@@ -65,53 +66,53 @@ void RunSerial(std::size_t count, const std::function<void(std::size_t)>& task) 
 /// tasks, so a caller that holds a lock is safe. Calls reuse the arenas of earlier calls,
 /// because TBB frees an arena only when a worker visits it: calls in quick succession would leave
 /// thousands, and each slows the next call.
-class BorrowedArena {
+class PooledArena {
  public:
-  explicit BorrowedArena(std::size_t threads) {
+  explicit PooledArena(std::size_t threads) {
     const std::lock_guard lock(Shared().mutex);
     auto& idle = Shared().idle;
-    const auto found = std::ranges::find(idle, threads, &Kept::threads);
+    const auto found = std::ranges::find(idle, threads, &Entry::threads);
     if (found != idle.end()) {
-      borrowed_.splice(borrowed_.begin(), idle, found);
+      entry_.splice(entry_.begin(), idle, found);
     } else {
-      borrowed_.push_back({threads, std::make_unique<tbb::task_arena>(static_cast<int>(threads))});
+      entry_.push_back({threads, std::make_unique<tbb::task_arena>(static_cast<int>(threads))});
     }
   }
-  ~BorrowedArena() {
+  ~PooledArena() {
     const std::lock_guard lock(Shared().mutex);
-    Shared().idle.splice(Shared().idle.begin(), borrowed_);
+    Shared().idle.splice(Shared().idle.begin(), entry_);
   }
-  BorrowedArena(const BorrowedArena&) = delete;
-  BorrowedArena& operator=(const BorrowedArena&) = delete;
+  PooledArena(const PooledArena&) = delete;
+  PooledArena& operator=(const PooledArena&) = delete;
 
-  tbb::task_arena& operator*() const { return *borrowed_.front().arena; }
+  tbb::task_arena& operator*() const { return *entry_.front().arena; }
 
  private:
-  struct Kept {
+  struct Entry {
     std::size_t threads;
     std::unique_ptr<tbb::task_arena> arena;
   };
-  struct Shelf {
+  struct ArenaPool {
     std::mutex mutex;
-    std::list<Kept> idle;
+    std::list<Entry> idle;
   };
-  static Shelf& Shared() {
-    static auto& shelf = *new Shelf;  // never destroyed: threads may run after main ends
-    return shelf;
+  static ArenaPool& Shared() {
+    static auto& pool = *new ArenaPool;  // never destroyed: threads may run after main ends
+    return pool;
   }
 
-  std::list<Kept> borrowed_;  // one entry; it returns to the shelf without an allocation
+  std::list<Entry> entry_;  // one entry; it returns to the pool without an allocation
 };
 
 void RunOnTbb(std::size_t threads, std::size_t count,
               const std::function<void(std::size_t)>& task) {
   static const int registered = pthread_atfork(nullptr, nullptr, &NoteFork);
   (void)registered;
-  used_workers = true;
+  g_used_workers = true;
   // TBB would not start more than the host program allows, and would warn on stderr.
   const std::size_t allowed =
       tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism);
-  const BorrowedArena arena(std::min(threads, allowed));
+  const PooledArena arena(std::min(threads, allowed));
   (*arena).execute([&] {
     tbb::parallel_for(std::size_t{0}, count, [&](std::size_t i) {
       const FloatEnvironment environment;
@@ -140,6 +141,10 @@ bool BypassesCaches(const Execution& execution, std::size_t bytes) {
   return execution.stores == Stores::kStreaming;
 }
 
+const KernelTable& Execution::Kernels() const {
+  return kernels != nullptr ? *kernels : ActiveKernels();
+}
+
 std::size_t ThreadCount(const Execution& execution) {
   if (execution.threads < 0) {
     throw InvalidArgument(fmt::format("threads: must be 0 (choose) or a number of threads, got {}",
@@ -154,7 +159,7 @@ std::size_t ThreadCount(const Execution& execution) {
 void ParallelFor(const Execution& execution, std::size_t count,
                  const std::function<void(std::size_t)>& task) {
   const std::size_t threads = ThreadCount(execution);
-  const bool alone = threads <= 1 || (execution.pool == nullptr && lost_workers);
+  const bool alone = threads <= 1 || (execution.pool == nullptr && g_lost_workers);
   if (count <= 1 || alone) {
     RunSerial(count, task);
   } else if (execution.pool != nullptr) {

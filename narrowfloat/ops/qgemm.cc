@@ -15,8 +15,8 @@
 #include "narrowfloat/ops/fast_gemm.h"
 #include "narrowfloat/ops/float_environment.h"
 #include "narrowfloat/ops/gemm_driver.h"
-#include "narrowfloat/ops/input.h"
 #include "narrowfloat/ops/slab_gemm.h"
+#include "narrowfloat/ops/strided_rows.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
@@ -75,12 +75,11 @@ void CheckDirectionIsThere(std::string_view verb, const Side& side, GemmLayout l
                                     InfoOf(layout).name, RoleName(missing), side.name));
 }
 
-void CheckDisjoint(std::string_view verb, const Side& side, const Extent& output,
-                   std::string_view name = "out") {
+void CheckSideIsDisjoint(std::string_view verb, const Side& side, const Extent& output,
+                         std::string_view name = "out") {
   for (std::size_t i = 0; i < kRoleCount; ++i) {
     if (!output.Overlaps(ExtentOf(side.view.buffers[i]))) continue;
-    throw InvalidArgument(fmt::format("{}: {} must not overlap {} of {}", verb, name,
-                                      RoleName(static_cast<Role>(i)), side.name));
+    RefuseOverlap(verb, name, fmt::format("{} of {}", RoleName(static_cast<Role>(i)), side.name));
   }
 }
 
@@ -94,16 +93,14 @@ float LoadFloat(TypeList<T...>, DType dtype, const std::byte* row, std::size_t i
 /// Returns the bias as fp32. Errors: InvalidArgument if it is not one float per output column.
 std::vector<float> LoadBias(const std::string& verb, const ConstTensorView& bias,
                             const Extent& output, std::int64_t cols) {
-  Rows<const std::byte> rows;
+  StridedRows<const std::byte> rows;
   FillRows(verb.c_str(), "bias", bias, rows);
   if (bias.shape != Shape{cols}) {
     throw InvalidArgument(fmt::format(
         "{}: bias must have one item for each column of the result, shape {}, got shape {}", verb,
         cols, ShapeText(bias.shape)));
   }
-  if (output.Overlaps(ExtentOf(bias))) {
-    throw InvalidArgument(fmt::format("{}: out must not overlap bias", verb));
-  }
+  CheckDisjoint(verb, "out", output, "bias", ExtentOf(bias));
   std::vector<float> items(static_cast<std::size_t>(cols));
   for (std::size_t i = 0; i < items.size(); ++i) {
     items[i] = LoadFloat(FloatTypes{}, bias.dtype, rows.matrix.data, i);
@@ -114,7 +111,7 @@ std::vector<float> LoadBias(const std::string& verb, const ConstTensorView& bias
 /// A product with valid arguments, and the objects that its problem refers to.
 struct CheckedProduct {
   std::unique_ptr<StoredOperand> a, b;
-  Rows<std::byte> rows, points;
+  StridedRows<std::byte> rows, points;
   GemmResult result;
   GemmRule rule;
 
@@ -138,12 +135,9 @@ void CheckGelu(const std::string& verb, const TensorView& out, const GemmOptions
                                       ShapeText(options.gelu_in->shape)));
   }
   const Extent points = ExtentOf(*options.gelu_in);
-  if (points.Overlaps(ExtentOf(out))) {
-    throw InvalidArgument(fmt::format("{}: out must not overlap gelu_in", verb));
-  }
-  if (options.function == SumFunction::kGelu && options.bias &&
-      points.Overlaps(ExtentOf(*options.bias))) {
-    throw InvalidArgument(fmt::format("{}: gelu_in must not overlap bias", verb));
+  CheckDisjoint(verb, "out", ExtentOf(out), "gelu_in", points);
+  if (options.function == SumFunction::kGelu && options.bias) {
+    CheckDisjoint(verb, "gelu_in", points, "bias", ExtentOf(*options.bias));
   }
 }
 
@@ -154,9 +148,9 @@ void FillProduct(const std::string& verb, const ConstQuantizedView& a, const Con
   const LayoutInfo& layout = InfoOf(options.layout);
   for (const Side& side : {Side{"a", a, layout.a}, Side{"b", b, layout.b}}) {
     CheckDirectionIsThere(verb, side, options.layout);
-    CheckDisjoint(verb, side, ExtentOf(out));
+    CheckSideIsDisjoint(verb, side, ExtentOf(out));
     if (options.gelu_in && options.function == SumFunction::kGelu) {
-      CheckDisjoint(verb, side, ExtentOf(*options.gelu_in), "gelu_in");
+      CheckSideIsDisjoint(verb, side, ExtentOf(*options.gelu_in), "gelu_in");
     }
   }
   product.a = MakeGemmOperand(verb.c_str(), "a", a, layout.a);
@@ -223,7 +217,7 @@ GemmMode ModeOfName(const char* subject, std::string_view name) {
 
 /// Returns the mode that a call runs in: kFast needs instructions for bfloat16, and vector kernels.
 GemmMode ModeOf(const std::optional<GemmMode>& wanted, const Execution& execution) {
-  const KernelTable& table = execution.kernels != nullptr ? *execution.kernels : ActiveKernels();
+  const KernelTable& table = execution.Kernels();
   const GemmMode mode = wanted ? *wanted : DefaultGemmMode();
   return table.gemm != nullptr && HasBFloat16Products() ? mode : GemmMode::kReproducible;
 }
@@ -244,8 +238,8 @@ std::vector<Written> CheckOutputsAreDisjoint(std::span<const TensorView> outs) {
   std::ranges::sort(written, {}, [](const Written& item) { return item.extent.begin; });
   for (std::size_t i = 1; i < written.size(); ++i) {
     if (!written[i].extent.Overlaps(written[i - 1].extent)) continue;
-    throw InvalidArgument(fmt::format("{}: out of group {} must not overlap out of group {}",
-                                      kGroupedVerb, written[i].group, written[i - 1].group));
+    RefuseOverlap(kGroupedVerb, fmt::format("out of group {}", written[i].group),
+                  fmt::format("out of group {}", written[i - 1].group));
   }
   return written;
 }
@@ -258,8 +252,8 @@ void CheckIsNotWritten(const std::vector<Written>& written, const Extent& read,
   const auto found = std::ranges::upper_bound(written, read.begin, {},
                                               [](const Written& item) { return item.extent.end; });
   if (found == written.end() || !found->extent.Overlaps(read)) return;
-  throw InvalidArgument(fmt::format("{}: out of group {} must not overlap {} of group {}",
-                                    kGroupedVerb, found->group, name, group));
+  RefuseOverlap(kGroupedVerb, fmt::format("out of group {}", found->group),
+                fmt::format("{} of group {}", name, group));
 }
 
 void CheckGroupCounts(std::size_t a, std::size_t b, std::size_t outs, std::size_t biases) {

@@ -68,13 +68,12 @@ void CheckInput(const char* verb, const ConstTensorView& in, const QuantizedView
   }
   const Extent input = ExtentOf(in);
   for (std::size_t i = 0; i < kRoleCount; ++i) {
-    if (!input.Overlaps(ExtentOf(out.buffers[i]))) continue;
-    throw InvalidArgument(
-        fmt::format("{}: {} must not overlap the input", verb, RoleName(static_cast<Role>(i))));
+    CheckDisjoint(verb, RoleName(static_cast<Role>(i)), ExtentOf(out.buffers[i]), "the input",
+                  input);
   }
 }
 
-QuantizeArgs MakeArgs(const Rows<const std::byte>& rows, const QuantizedView& out,
+QuantizeArgs MakeArgs(const StridedRows<const std::byte>& rows, const QuantizedView& out,
                       const ScaleOptions& options) {
   QuantizeArgs args{rows.matrix, rows.shape, {}, {}, {}, options, {}, {}};
   const QuantSpec& spec = out.spec;
@@ -89,11 +88,7 @@ QuantizeArgs MakeArgs(const Rows<const std::byte>& rows, const QuantizedView& ou
 
 QuantizeRun::QuantizeRun(const char* verb, const ConstTensorView& in, const QuantizedView& out,
                          const Execution& execution)
-    : in_(in),
-      out_(out),
-      execution_(execution),
-      spec_(out.spec),
-      kernels_(execution.kernels != nullptr ? *execution.kernels : ActiveKernels()) {
+    : in_(in), out_(out), execution_(execution), spec_(out.spec), kernels_(execution.Kernels()) {
   CheckBuffers(verb, out);
   ValidateForQuantize(spec_);
   FillRows(verb, "the input", in, rows_);

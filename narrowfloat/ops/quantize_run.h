@@ -5,10 +5,10 @@
 #include <optional>
 
 #include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/ops/atomic_amax.h"
 #include "narrowfloat/ops/execution.h"
-#include "narrowfloat/ops/input.h"
 #include "narrowfloat/ops/parallel.h"
-#include "narrowfloat/ops/shared_amax.h"
+#include "narrowfloat/ops/strided_rows.h"
 #include "narrowfloat/tensor/view.h"
 
 namespace narrowfloat {
@@ -22,8 +22,8 @@ class QuantizeRun {
               const Execution& execution);
 
   const KernelTable& kernels() const { return kernels_; }
-  const Rows<const std::byte>& rows() const { return rows_; }
-  /// Tile corners are multiples of these.
+  const StridedRows<const std::byte>& rows() const { return rows_; }
+  /// Returns the units of tile corners: these are multiples of them.
   std::size_t RowUnit() const;
   std::size_t ColUnit() const;
 
@@ -54,10 +54,10 @@ class QuantizeRun {
   const Execution& execution_;
   const QuantSpec& spec_;
   const KernelTable& kernels_;
-  Rows<const std::byte> rows_;
+  StridedRows<const std::byte> rows_;
   QuantizeArgs args_{};
   bool measures_ = false;  // the amax is only reported: it is found while quantizing
-  SharedAmax measured_;
+  AtomicAmax measured_;
 };
 
 }  // namespace narrowfloat

@@ -11,8 +11,8 @@
 #include "narrowfloat/numerics/e8m0.h"
 #include "narrowfloat/ops/buffers.h"
 #include "narrowfloat/ops/dequantize.h"
-#include "narrowfloat/ops/input.h"
 #include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/ops/strided_rows.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
@@ -20,13 +20,12 @@ namespace {
 
 constexpr const char* kConvertVerb = "block_scales_to_mxfp8";
 
-void CheckDisjoint(const ConstQuantizedView& in, const QuantizedView& out) {
+void CheckBuffersAreDisjoint(const ConstQuantizedView& in, const QuantizedView& out) {
   for (std::size_t i = 0; i < kRoleCount; ++i) {
     for (std::size_t j = 0; j < kRoleCount; ++j) {
       if (!ExtentOf(in.buffers[i]).Overlaps(ExtentOf(out.buffers[j]))) continue;
-      throw InvalidArgument(fmt::format("requantize: {} of the output must not overlap {}",
-                                        RoleName(static_cast<Role>(j)),
-                                        RoleName(static_cast<Role>(i))));
+      RefuseOverlap("requantize", fmt::format("{} of the output", RoleName(static_cast<Role>(j))),
+                    RoleName(static_cast<Role>(i)));
     }
   }
 }
@@ -43,8 +42,8 @@ void CheckConvertible(const ConstQuantizedView& in, Direction direction) {
   const bool blocks = scheme.layout.scale_type == ScaleType::kFloat32 &&
                       scheme.block != kWholeTensor && scheme.block.cols % kMxBlock == 0;
   if (!blocks) {
-    throw InvalidArgument(
-        fmt::format("{}: {} has no fp32 scales of blocks", kConvertVerb, scheme.name));
+    throw InvalidArgument(fmt::format("{}: the scheme must have fp32 scales per block, got {}",
+                                      kConvertVerb, scheme.name));
   }
   CheckDirection(kConvertVerb, in, direction);
 }
@@ -60,10 +59,9 @@ ScaleGrid Mxfp8Grid(const ConstQuantizedView& in, Direction direction) {
 std::uint8_t ExponentOf(float scale_inv, std::size_t line, std::size_t block) {
   const auto bits = std::bit_cast<std::uint32_t>(scale_inv);
   if ((bits & ~kFloatInfinity) != 0 || bits == 0 || bits == kFloatInfinity) {
-    throw InvalidArgument(
-        fmt::format("{}: the scale of line {}, block {} must be a power of two from 2^-126 on, got "
-                    "{}",
-                    kConvertVerb, line, block, scale_inv));
+    throw InvalidArgument(fmt::format(
+        "{}: the scale of line {}, block {} must be a power of two of at least 2^-126, got {}",
+        kConvertVerb, line, block, scale_inv));
   }
   return static_cast<std::uint8_t>(bits >> 23);
 }
@@ -78,7 +76,7 @@ void Requantize(const ConstQuantizedView& in, const QuantizedView& out, DType be
                     ShapeText(in.shape), ShapeText(out.shape)));
   }
   CheckBuffers("requantize", out);
-  CheckDisjoint(in, out);
+  CheckBuffersAreDisjoint(in, out);
   if (execution.IsNoop()) return;
   std::vector<std::byte> memory(FlattenShape(in.shape).Size() * ItemSize(between));
   const TensorView values{memory.data(), between, in.shape, {}, Device::kCpu};

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "narrowfloat/ops/buffers.h"
-#include "narrowfloat/ops/input.h"
+#include "narrowfloat/ops/strided_rows.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
@@ -15,12 +15,13 @@ namespace {
 void CheckPair(const char* verb, const ConstQuantizedView& in, const QuantizedView& out,
                bool reads_swizzled) {
   if (!in.spec.scheme->layout.swizzles) {
-    throw InvalidArgument(fmt::format("{}: {} has no swizzled scales", verb, in.spec.scheme->name));
+    throw InvalidArgument(fmt::format("{}: the scheme must have swizzled scales, got {}", verb,
+                                      in.spec.scheme->name));
   }
   QuantSpec wanted = in.spec;
   wanted.swizzled = !reads_swizzled;
   if (in.spec.swizzled != reads_swizzled) {
-    throw InvalidArgument(fmt::format("{}: the scales are {} already", verb,
+    throw InvalidArgument(fmt::format("{}: the scales must not be {} already", verb,
                                       reads_swizzled ? "compact" : "swizzled"));
   }
   if (!(out.spec == wanted) || in.shape != out.shape) {
@@ -41,10 +42,8 @@ void PermuteScales(const char* verb, const ConstQuantizedView& in, const Quantiz
                    Direction direction) {
   const DirectionBuffers<const std::byte> from = BuffersOf(in, direction);
   const DirectionBuffers<std::byte> to = BuffersOf(out, direction);
-  if (ExtentOf(in[ScaleInvRole(direction)]).Overlaps(ExtentOf(out[ScaleInvRole(direction)]))) {
-    throw InvalidArgument(
-        fmt::format("{}: {} must not overlap its source", verb, RoleName(ScaleInvRole(direction))));
-  }
+  const Role role = ScaleInvRole(direction);
+  CheckDisjoint(verb, RoleName(role), ExtentOf(out[role]), "its source", ExtentOf(in[role]));
   const ScaleGrid grid = MakeScaleGrid(*in.spec.scheme, direction, FlattenShape(in.shape));
   // Moves padding too, so that the two verbs are inverse to each other on any bytes.
   for (std::size_t line = 0; line < grid.padded_lines; ++line) {

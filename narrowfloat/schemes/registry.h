@@ -25,7 +25,7 @@ using ExtraSchemes = TypeList<>;
 
 namespace narrowfloat {
 
-/// The schemes of the library. Ids are stored in files.
+/// Lists the library's schemes. Ids are stored in files. AllSchemes lists those of this build.
 using OwnSchemes =
     TypeList<PerTensorFp8Scheme<E4M3, Fp8TensorE4M3>, PerTensorFp8Scheme<E5M2, Fp8TensorE5M2>,
              Mxfp8Scheme<E4M3, Mxfp8E4M3>, Mxfp8Scheme<E5M2, Mxfp8E5M2>,
@@ -34,11 +34,11 @@ using OwnSchemes =
              SquareBlockFp8Scheme<E4M3, Fp8TileE4M3>, SquareBlockFp8Scheme<E5M2, Fp8TileE5M2>,
              Nvfp4Scheme<Nvfp4OneDimensional>, Nvfp4SquareScheme<Nvfp4TwoDimensional>,
              Mxfp4Scheme<Mxfp4OneDimensional>>;
-
-/// Every scheme of this build. Kernel tables, tests, benches, schemes() and the documentation's
-/// table expand this list.
+#if defined(NF_ONLY_EXTRA_SCHEMES)  // a test of these alone, which builds faster
+using AllSchemes = ExtraSchemes;
+#else
 using AllSchemes = Join<OwnSchemes, ExtraSchemes>;
-
+#endif
 inline constexpr std::size_t kSchemeCount = AllSchemes::kSize;
 
 /// A scheme as a value, for code that runs before a kernel is chosen.

@@ -7,9 +7,9 @@
 
 namespace narrowfloat {
 
-/// Returns the name that somebody who wrote `text` may have meant: the first one that begins with
-/// it, else the nearest one by insertions, deletions and replacements of characters, at most one
-/// per three characters of `text`. Upper and lower case count as equal. Empty if there is none.
+/// Returns the name closest to a misspelled `text`: the first one that begins with it, else the
+/// nearest one by insertions, deletions and replacements of characters, at most one per three
+/// characters of `text`. Upper and lower case count as equal. Empty if there is none.
 std::string_view ClosestName(std::string_view text, std::span<const std::string_view> names);
 
 /// Returns " (did you mean 'NAME'?)" for messages, or nothing.

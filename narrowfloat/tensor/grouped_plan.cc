@@ -13,11 +13,11 @@ constexpr std::size_t kGroupRows = 128;
 
 /// The dimension of a scale grid that grows with a group's rows: its padding multiple, the rows per
 /// item, and the items of the other dimension.
-struct RowsOfGrid {
+struct GridRows {
   std::size_t multiple, rows_per_item, others;
 };
 
-RowsOfGrid RowsOf(const SchemeInfo& scheme, Direction direction, const ScaleGrid& grid) {
+GridRows GridRowsOf(const SchemeInfo& scheme, Direction direction, const ScaleGrid& grid) {
   const SchemeLayout& layout = scheme.layout;
   if (direction == Direction::kRowwise)
     return {layout.line_multiple, layout.lines_per_scale, grid.padded_blocks};
@@ -28,13 +28,13 @@ RowsOfGrid RowsOf(const SchemeInfo& scheme, Direction direction, const ScaleGrid
 std::size_t ScaleCapacity(const SchemeInfo& scheme, Direction direction, MatrixShape all,
                           std::size_t groups) {
   const ScaleGrid grid = MakeScaleGrid(scheme, direction, all);
-  const RowsOfGrid rows = RowsOf(scheme, direction, grid);
+  const GridRows rows = GridRowsOf(scheme, direction, grid);
   const bool fits = kGroupRows % (rows.multiple * rows.rows_per_item) == 0;
   return grid.Items() + (fits ? 0 : (groups - 1) * rows.multiple * rows.others);
 }
 
 /// Returns the groups as one matrix; no columns if their numbers of columns differ.
-MatrixShape Together(std::span<const Shape> groups) {
+MatrixShape AsOneMatrix(std::span<const Shape> groups) {
   MatrixShape all{0, 0};
   for (const Shape& shape : groups) {
     const MatrixShape matrix = FlattenShape(shape);
@@ -67,7 +67,7 @@ GroupedPlan PlanGroupedQuantize(const QuantSpec& spec, std::span<const Shape> gr
       ends[i] += ItemsOf(own[i].shape);
     }
   }
-  const MatrixShape all = Together(groups);
+  const MatrixShape all = AsOneMatrix(groups);
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     BufferPlan& whole = plan.buffers[i].whole;
     std::size_t items = ends[i];

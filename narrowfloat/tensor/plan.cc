@@ -11,6 +11,14 @@
 namespace narrowfloat {
 namespace {
 
+static_assert(
+    std::ranges::all_of(kSchemes,
+                        [](const SchemeInfo& scheme) {
+                          return scheme.element_bits == 4 || scheme.element_bits == 8;
+                        }),
+    "the element format of a scheme must have codes of 4 or 8 bits: no kernel packs codes "
+    "of another width into bytes");
+
 /// Checks that packed codes fill their bytes, and the transform's groups their rows.
 void CheckShape(const QuantSpec& spec, MatrixShape matrix) {
   if (matrix.Size() == 0) return;
@@ -27,8 +35,7 @@ void CheckShape(const QuantSpec& spec, MatrixShape matrix) {
   check_even(matrix.rows, "rows for its columnwise codes");
   if (spec.rht && matrix.rows % kHadamardSize != 0) {
     throw InvalidArgument(
-        fmt::format("quantize: rht transforms groups of {} rows and needs a multiple of them, got "
-                    "{} rows",
+        fmt::format("quantize: rht needs a number of rows that is a multiple of {}, got {}",
                     kHadamardSize, matrix.rows));
   }
 }

@@ -24,7 +24,7 @@ enum class Role : std::uint8_t {
 };
 inline constexpr std::size_t kRoleCount = 7;
 
-/// The buffer's key in every language: "rowwise_data", ...
+/// Returns the buffer's key in every language: "rowwise_data", ...
 std::string_view RoleName(Role role);
 
 /// One buffer of a quantized tensor. `storage` is the role whose memory holds it: normally its own;

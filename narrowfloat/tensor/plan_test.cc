@@ -120,7 +120,7 @@ TEST(PlanQuantizeTest, RefusesWhatDoesNotFillItsBytes) {
             "quantize: nvfp4_2d packs two codes in a byte and needs an even number of rows for its "
             "columnwise codes, got 3");
   EXPECT_EQ(error_of("nvfp4:columnwise=1,rht=1", {24, 32}),
-            "quantize: rht transforms groups of 16 rows and needs a multiple of them, got 24 rows");
+            "quantize: rht needs a number of rows that is a multiple of 16, got 24");
   EXPECT_EQ(error_of("nvfp4:rht=1", {24, 32}), "no error");
 }
 

@@ -44,21 +44,20 @@ std::string SortedOptions(std::string_view options) {
 void CheckExclusive(const QuantSpec& spec) {
   if (spec.scale && (spec.amax_epsilon != 0.0f || spec.ForcesPow2Scales())) {
     throw InvalidArgument(
-        "quantize: amax_epsilon and force_pow_2_scales shape a computed scale and cannot go with a "
-        "given one (scale)");
+        "quantize: amax_epsilon and force_pow_2_scales must not be given together with scale");
   }
   if (spec.row_scaled && (spec.amax || spec.amax_columnwise)) {
-    throw InvalidArgument(
-        "quantize: row_scaled measures an amax for each row, and cannot go with a given one "
-        "(amax)");
+    throw InvalidArgument("quantize: row_scaled must not be given together with amax");
   }
   const bool chooses = spec.four_over_six != FourOverSix::kOff;
   for (const auto& [set, key] :
        {std::pair{spec.rht, "rht"}, std::pair{spec.stochastic_rounding, "stochastic_rounding"}}) {
     if (set && chooses)
-      throw InvalidArgument(fmt::format("quantize: four_over_six cannot go with {}", key));
+      throw InvalidArgument(
+          fmt::format("quantize: four_over_six must not be given together with {}", key));
     if (set && spec.row_scaled)
-      throw InvalidArgument(fmt::format("quantize: row_scaled cannot go with {}", key));
+      throw InvalidArgument(
+          fmt::format("quantize: row_scaled must not be given together with {}", key));
   }
 }
 
@@ -73,7 +72,7 @@ void CheckRanges(const QuantSpec& spec) {
                                       kReducedE4M3Max, spec.e4m3_max));
   }
   if (spec.rht_sign_mask >> kHadamardSize != 0) {
-    throw InvalidArgument(fmt::format("quantize: rht_sign_mask must have {} bits, got {}",
+    throw InvalidArgument(fmt::format("quantize: rht_sign_mask must fit in {} bits, got {}",
                                       kHadamardSize, spec.rht_sign_mask));
   }
 }
@@ -148,7 +147,7 @@ QuantSpec ParseQuantSpec(std::string_view text) {
   QuantSpec spec{.scheme = &FindScheme(text.substr(0, colon))};
   std::string_view rest = colon == std::string_view::npos ? "" : text.substr(colon + 1);
   if (colon != std::string_view::npos && rest.empty()) {
-    throw InvalidArgument(fmt::format("spec: '{}' ends in ':' without an option", text));
+    throw InvalidArgument(fmt::format("spec: needs an option after ':', got '{}'", text));
   }
   std::string_view previous;
   while (!rest.empty()) {
@@ -174,7 +173,7 @@ QuantSpec ParseQuantSpec(std::string_view text) {
     previous = key;
     field->Set(spec, field->Parse(item.substr(equals + 1)));
     if (comma != std::string_view::npos && comma + 1 == rest.size()) {
-      throw InvalidArgument(fmt::format("spec: '{}' ends in ',' without an option", text));
+      throw InvalidArgument(fmt::format("spec: needs an option after ',', got '{}'", text));
     }
     rest = comma == std::string_view::npos ? "" : rest.substr(comma + 1);
   }

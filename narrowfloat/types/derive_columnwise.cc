@@ -58,10 +58,10 @@ void TransposeScales(const SchemeInfo& scheme, MatrixShape matrix, const std::by
 
 void CheckDerives(const QuantSpec& spec) {
   if (!DerivesColumnwise(*spec.scheme)) {
-    throw InvalidArgument(fmt::format(
-        "derive_columnwise: {} quantizes each direction by itself; its columnwise codes cannot be "
-        "made of the rowwise ones",
-        spec.scheme->name));
+    throw InvalidArgument(
+        fmt::format("derive_columnwise: the scheme must have one scale, or square tiles and "
+                    "transposed columnwise codes, got {}",
+                    spec.scheme->name));
   }
   if (spec.swizzled) {
     throw InvalidArgument("derive_columnwise: scales must be compact, got swizzled ones");

@@ -75,8 +75,8 @@ TEST(DeriveColumnwiseTest, RefusesWhatIsQuantizedByItself) {
     FAIL();
   } catch (const InvalidArgument& error) {
     EXPECT_EQ(std::string(error.what()),
-              "derive_columnwise: mxfp8_e4m3 quantizes each direction by itself; its columnwise "
-              "codes cannot be made of the rowwise ones");
+              "derive_columnwise: the scheme must have one scale, or square tiles and transposed "
+              "columnwise codes, got mxfp8_e4m3");
   }
 }
 

@@ -29,8 +29,8 @@ struct Float8BlockOptions {
 /// multiples of the block, as TransformerEngine's class does; the verbs accept any.
 class Float8BlockQuantizer final : public Quantizer {
  public:
-  /// `element` is the name of an element format, such as E4M3::kName.
-  /// Errors: InvalidArgument for another block_scaling_dim than 1 or 2.
+  /// Makes a quantizer to the element format of that name, such as E4M3::kName. Errors:
+  /// InvalidArgument for a block_scaling_dim other than 1 or 2.
   explicit Float8BlockQuantizer(std::string_view element, const Float8BlockOptions& options = {});
 
   bool IsQuantizable(const Shape& shape) const override;

@@ -22,8 +22,8 @@ using Float8Tensor = OfFamily<QuantizedTensor, kFloat8Family>;
 /// quantizer and its copies. Raises the amax to the largest that it has quantized.
 class Float8Quantizer final : public Quantizer {
  public:
-  /// `element` is the name of an element format, such as E4M3::kName.
-  /// Errors: InvalidArgument for an unknown element format or a null pointer.
+  /// Makes a quantizer to the element format of that name, such as E4M3::kName. Errors:
+  /// InvalidArgument for an unknown element format or a null pointer.
   Float8Quantizer(const float* scale, float* amax, std::string_view element);
 
   QuantSpec Spec() const override;

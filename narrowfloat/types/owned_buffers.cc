@@ -75,7 +75,7 @@ void CheckOwnedBuffers(const std::vector<BufferPlan>& plan, const OwnedBuffers& 
     const auto role = static_cast<Role>(i);
     if (!buffers[i] || std::ranges::count(plan, role, &BufferPlan::role) > 0) continue;
     throw InvalidArgument(
-        fmt::format("quantized_tensor: {} is not one of its buffers", RoleName(role)));
+        fmt::format("quantized_tensor: buffers must be those of the plan, got {}", RoleName(role)));
   }
 }
 

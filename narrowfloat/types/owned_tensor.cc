@@ -2,7 +2,6 @@
 #include "narrowfloat/types/owned_tensor.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/huge_pages.h"
 
 namespace narrowfloat {
 namespace {
@@ -23,9 +23,9 @@ std::shared_ptr<std::byte> Allocate(std::size_t bytes) {
                      std::max<std::size_t>(bytes, 1)) != 0) {
     throw std::bad_alloc();
   }
-  // Only a hint: a kernel without huge pages returns an error, which changes nothing.
-  if (huge) (void)madvise(memory, bytes, MADV_HUGEPAGE);
-  return {static_cast<std::byte*>(memory), [](std::byte* pointer) { std::free(pointer); }};
+  auto* data = static_cast<std::byte*>(memory);
+  AdviseHugePages(data, bytes);
+  return {data, [](std::byte* pointer) { std::free(pointer); }};
 }
 
 std::size_t BytesOf(DType dtype, const Shape& shape) {
@@ -46,9 +46,9 @@ OwnedTensor OwnedTensor::Share() const {
 
 OwnedTensor OwnedTensor::ShareAs(Shape shape) const {
   if (FlattenShape(shape).Size() != FlattenShape(shape_).Size()) {
-    throw InvalidArgument(fmt::format("share: {} elements cannot have shape {}, they have {}",
-                                      FlattenShape(shape_).Size(), ShapeText(shape),
-                                      ShapeText(shape_)));
+    throw InvalidArgument(
+        fmt::format("share: the new shape must have {} elements, got {} in place of {}",
+                    FlattenShape(shape_).Size(), ShapeText(shape), ShapeText(shape_)));
   }
   return OwnedTensor(dtype_, std::move(shape), memory_);
 }

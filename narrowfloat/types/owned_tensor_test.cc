@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "narrowfloat/types/owned_tensor.h"
 
+#include "narrowfloat/tensor/huge_pages.h"
+
 #include <gtest/gtest.h>
 
 #include <type_traits>
@@ -69,7 +71,7 @@ TEST(OwnedTensorTest, ACloneHasItsOwnMemory) {
 TEST(OwnedTensorTest, AnotherElementCountIsRefused) {
   const OwnedTensor tensor(DType::kUInt8, {2, 3});
   EXPECT_EQ(InvalidArgumentOf([&] { (void)tensor.ShareAs({7}); }),
-            "share: 6 elements cannot have shape 7, they have 2x3");
+            "share: the new shape must have 6 elements, got 7 in place of 2x3");
   EXPECT_EQ(InvalidArgumentOf([] { OwnedTensor(DType::kUInt8, {-1}); }),
             "shape: dimensions must not be negative, got -1");
 }

@@ -11,8 +11,9 @@ namespace narrowfloat {
 namespace {
 
 [[noreturn]] void ThrowSize(const Shape& from, const Shape& to) {
-  throw InvalidArgument(fmt::format("reshape: the elements of shape {} do not fill shape {}",
-                                    ShapeText(from), ShapeText(to)));
+  throw InvalidArgument(
+      fmt::format("reshape: the new shape must have as many elements as {}, got {}",
+                  ShapeText(from), ShapeText(to)));
 }
 
 /// Replaces a -1 by the size that the element count leaves for it.
@@ -63,9 +64,9 @@ QuantizedTensor QuantizedTensor::Reshape(const Shape& shape) const {
           scheme.name, GetShape().back(), ShapeText(metadata.shape)));
     }
     if (!metadata.spec.rowwise) {
-      throw Unsupported(
-          fmt::format("reshape: {} with columnwise codes alone keeps its last dimension {}, got {}",
-                      scheme.name, GetShape().back(), ShapeText(metadata.shape)));
+      throw Unsupported(fmt::format(
+          "reshape: {} with columnwise codes alone must keep its last dimension {}, got {}",
+          scheme.name, GetShape().back(), ShapeText(metadata.shape)));
     }
     metadata.spec.columnwise = false;
   }

@@ -4,12 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "narrowfloat/ops/buffers.h"
 #include "narrowfloat/ops/dequantize.h"
 #include "narrowfloat/tensor/error.h"
-#include "narrowfloat/types/transpose_codes.h"
+#include "narrowfloat/types/derive_columnwise.h"
 
 namespace narrowfloat {
 namespace {
@@ -25,8 +27,22 @@ void CheckNominal(DType dtype) {
       "quantized_tensor: the nominal type must be a float type, got {}", DTypeName(dtype)));
 }
 
-bool CanDeriveColumnwise(const SchemeInfo& scheme) {
-  return scheme.layout.columnwise_transposed && scheme.block == kWholeTensor;
+/// Returns true if the columnwise buffers follow from the rowwise ones, whose scales are compact.
+bool CanDeriveColumnwise(const QuantSpec& spec) {
+  return DerivesColumnwise(*spec.scheme) && !spec.swizzled;
+}
+
+template <class View, class Buffers>
+View ViewOf(const QuantSpec& spec, const Shape& shape, Buffers& buffers) {
+  View view{spec, shape, {}};
+  for (std::size_t i = 0; i < kRoleCount; ++i) {
+    if constexpr (std::is_same_v<View, QuantizedView>) {
+      view.buffers[i] = buffers[i].View();
+    } else {
+      view.buffers[i] = buffers[i].ConstView();
+    }
+  }
+  return view;
 }
 
 }  // namespace
@@ -94,16 +110,12 @@ void QuantizedTensorStorage::RequireOwnership(const char* verb) const {
 
 QuantizedView QuantizedTensorStorage::View() {
   RequireBuffers("view");
-  QuantizedView view{spec_, shape_, {}};
-  for (std::size_t i = 0; i < kRoleCount; ++i) view.buffers[i] = buffers_[i].View();
-  return view;
+  return ViewOf<QuantizedView>(spec_, shape_, buffers_);
 }
 
 ConstQuantizedView QuantizedTensorStorage::ConstView() const {
   RequireBuffers("view");
-  ConstQuantizedView view{spec_, shape_, {}};
-  for (std::size_t i = 0; i < kRoleCount; ++i) view.buffers[i] = buffers_[i].ConstView();
-  return view;
+  return ViewOf<ConstQuantizedView>(spec_, shape_, buffers_);
 }
 
 QuantizedTensorMetadata QuantizedTensorStorage::GetMetadata() const {
@@ -118,16 +130,24 @@ void QuantizedTensorStorage::Clear() {
 }
 
 OwnedBuffers QuantizedTensorStorage::DeriveColumnwise(const Execution& execution) const {
-  constexpr Role kFrom = DataRole(Direction::kRowwise), kTo = DataRole(Direction::kColumnwise);
   QuantSpec both = spec_;
   both.columnwise = true;
   const std::vector<BufferPlan> plan = PlanQuantize(both, shape_);
-  const auto codes = std::ranges::find(plan, kTo, &BufferPlan::role);
   OwnedBuffers derived = ShareBuffers(buffers_);
-  BufferOf(derived, kTo) = {codes->dtype, codes->shape};
+  const OwnedTensor& rowwise_amax = BufferOf(derived, Role::kAmaxRowwise);
+  for (const BufferPlan& planned : plan) {
+    const bool is_derived = planned.role == Role::kColumnwiseData ||
+                            planned.role == Role::kColumnwiseScaleInv ||
+                            (planned.role == Role::kAmaxColumnwise && rowwise_amax);
+    if (is_derived && planned.storage == planned.role)
+      BufferOf(derived, planned.role) = {planned.dtype, planned.shape};
+  }
   LinkShared(plan, derived);
-  TransposeCodes(BufferOf(buffers_, kFrom).data(), BufferOf(derived, kTo).data(),
-                 FlattenShape(shape_), execution);
+  narrowfloat::DeriveColumnwise(ViewOf<ConstQuantizedView>(both, shape_, derived),
+                                ViewOf<QuantizedView>(both, shape_, derived), execution);
+  OwnedTensor& columnwise_amax = BufferOf(derived, Role::kAmaxColumnwise);
+  if (columnwise_amax)
+    std::memcpy(columnwise_amax.data(), rowwise_amax.data(), rowwise_amax.Bytes());
   return derived;
 }
 
@@ -138,13 +158,13 @@ void QuantizedTensorStorage::UpdateUsage(std::optional<bool> rowwise,
   const bool want_rowwise = rowwise.value_or(spec_.rowwise);
   const bool want_columnwise = columnwise.value_or(spec_.columnwise);
   const auto refuse = [&](const char* wanted) {
-    throw InvalidArgument(
-        fmt::format("update_usage: the {} has no {} buffers and cannot make them from those it has",
-                    Name(), wanted));
+    throw InvalidArgument(fmt::format(
+        "update_usage: the {} needs {} buffers, which cannot be derived from the others", Name(),
+        wanted));
   };
   if (want_rowwise && !spec_.rowwise) refuse("rowwise");
   if (want_columnwise && !spec_.columnwise) {
-    if (!spec_.rowwise || !CanDeriveColumnwise(*spec_.scheme)) refuse("columnwise");
+    if (!spec_.rowwise || !CanDeriveColumnwise(spec_)) refuse("columnwise");
     buffers_ = DeriveColumnwise(execution);
   }
   spec_.rowwise = want_rowwise;

@@ -8,6 +8,7 @@
 
 #include "narrowfloat/ops/dequantize.h"
 #include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/types/derive_columnwise.h"
 #include "narrowfloat/types/types_testing.h"
 
 namespace narrowfloat {
@@ -78,27 +79,39 @@ TEST_P(EverySchemeTest, DroppingADirectionLeavesTheOtherAsIfMadeAlone) {
 
 TEST_P(EverySchemeTest, RowwiseCannotBeMade) {
   QuantizedTensorStorage storage = Make(false, true);
-  EXPECT_EQ(
-      InvalidArgumentOf([&] { storage.UpdateUsage(true, false); }),
-      "update_usage: the " + std::string(GetParam().name) +
-          " tensor of shape 3x32x64 has no rowwise buffers and cannot make them from those it has");
+  EXPECT_EQ(InvalidArgumentOf([&] { storage.UpdateUsage(true, false); }),
+            "update_usage: the " + std::string(GetParam().name) +
+                " tensor of shape 3x32x64 needs rowwise buffers, which cannot be derived from the "
+                "others");
   ExpectSameBuffers(storage.ConstView(), Make(false, true).ConstView());
 }
 
 TEST_P(EverySchemeTest, ColumnwiseIsMadeByTransposingOrNotAtAll) {
   QuantizedTensorStorage storage = Make(true, false);
-  if (GetParam().layout.columnwise_transposed && GetParam().block == kWholeTensor) {
+  if (DerivesColumnwise(GetParam())) {
     storage.UpdateUsage(std::nullopt, true);
     ExpectSameBuffers(storage.ConstView(), Make(true, true).ConstView());
-    EXPECT_EQ(storage.View()[Role::kRowwiseScaleInv].data,
-              storage.View()[Role::kColumnwiseScaleInv].data);
+    const bool shares = storage.View()[Role::kRowwiseScaleInv].data ==
+                        storage.View()[Role::kColumnwiseScaleInv].data;
+    EXPECT_EQ(shares, GetParam().block == kWholeTensor);
   } else {
     EXPECT_EQ(InvalidArgumentOf([&] { storage.UpdateUsage(std::nullopt, true); }),
               "update_usage: the " + std::string(GetParam().name) +
-                  " tensor of shape 3x32x64 has no columnwise buffers and cannot make them from "
-                  "those it has");
+                  " tensor of shape 3x32x64 needs columnwise buffers, which cannot be derived from "
+                  "the others");
     ExpectSameBuffers(storage.ConstView(), Make(true, false).ConstView());
   }
+}
+
+TEST(QuantizedTensorStorageTest, ColumnsOfSquareTilesFollowFromCompactRows) {
+  QuantizedTensorStorage tiles = MakeStorage("nvfp4_2d:swizzled=1");
+  EXPECT_EQ(InvalidArgumentOf([&] { tiles.UpdateUsage(std::nullopt, true); }),
+            "update_usage: the nvfp4_2d tensor of shape 3x32x64 needs columnwise buffers, which "
+            "cannot be derived from the others");
+  tiles = MakeStorage("fp8_block128x128_e4m3");
+  tiles.UpdateUsage(false, true);
+  ExpectSameBuffers(tiles.ConstView(),
+                    MakeStorage("fp8_block128x128_e4m3:columnwise=1,rowwise=0").ConstView());
 }
 
 TEST(QuantizedTensorStorageTest, ATransposeReplacesTheRowsItCameFrom) {
@@ -120,10 +133,9 @@ TEST(QuantizedTensorStorageTest, BothDirectionsMayBeDroppedAndThenNothingCanBeMa
   EXPECT_EQ(
       InvalidArgumentOf([&] { storage.View(); }),
       "view: the fp8_e4m3 tensor of shape 3x32x64 dropped both directions and holds no buffers");
-  EXPECT_EQ(
-      InvalidArgumentOf([&] { storage.UpdateUsage(std::nullopt, true); }),
-      "update_usage: the fp8_e4m3 tensor of shape 3x32x64 has no columnwise buffers and cannot "
-      "make them from those it has");
+  EXPECT_EQ(InvalidArgumentOf([&] { storage.UpdateUsage(std::nullopt, true); }),
+            "update_usage: the fp8_e4m3 tensor of shape 3x32x64 needs columnwise buffers, which "
+            "cannot be derived from the others");
 }
 
 TEST(QuantizedTensorStorageTest, ClearReleasesAndMayBeRepeated) {
@@ -180,7 +192,7 @@ TEST(QuantizedTensorStorageTest, RefusesBuffersThatAreNotThePlans) {
   EXPECT_EQ(with(Role::kColumnwiseScaleInv, {DType::kFloat32, {1}}),
             "quantized_tensor: columnwise_scale_inv must be the memory of rowwise_scale_inv");
   EXPECT_EQ(with(Role::kAmaxColumnwise, {DType::kFloat32, {1}}),
-            "quantized_tensor: amax_columnwise is not one of its buffers");
+            "quantized_tensor: buffers must be those of the plan, got amax_columnwise");
   EXPECT_EQ(InvalidArgumentOf(
                 [] { QuantizedTensorStorage(ParseQuantSpec("fp8_e4m3"), {4}, DType::kUInt8); }),
             "quantized_tensor: the nominal type must be a float type, got uint8");

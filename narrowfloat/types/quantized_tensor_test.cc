@@ -67,11 +67,11 @@ TEST(QuantizedTensorTest, ReshapeErrorsNameTheRule) {
       reshape("mxfp8_e4m3", {2, 64}),
       "reshape: mxfp8_e4m3 cuts blocks along the last dimension, which must stay 32, got 2x64");
   EXPECT_EQ(reshape("mxfp8_e4m3", {5, 32}),
-            "reshape: the elements of shape 4x32 do not fill shape 5x32");
+            "reshape: the new shape must have as many elements as 4x32, got 5x32");
   EXPECT_EQ(reshape("mxfp8_e4m3", {-1, 5}),
-            "reshape: the elements of shape 4x32 do not fill shape -1x5");
+            "reshape: the new shape must have as many elements as 4x32, got -1x5");
   EXPECT_EQ(reshape("mxfp8_e4m3", {-1, 0}),
-            "reshape: the elements of shape 4x32 do not fill shape -1x0");
+            "reshape: the new shape must have as many elements as 4x32, got -1x0");
   EXPECT_EQ(reshape("mxfp8_e4m3", {-1, -1}), "reshape: only one dimension can be -1, got -1x-1");
   EXPECT_EQ(reshape("mxfp8_e4m3", {-4, -32}), "shape: dimensions must not be negative, got -4x-32");
   try {
@@ -80,7 +80,7 @@ TEST(QuantizedTensorTest, ReshapeErrorsNameTheRule) {
   } catch (const Unsupported& error) {
     EXPECT_STREQ(
         error.what(),
-        "reshape: fp8_e4m3 with columnwise codes alone keeps its last dimension 32, got 2x64");
+        "reshape: fp8_e4m3 with columnwise codes alone must keep its last dimension 32, got 2x64");
   }
 }
 

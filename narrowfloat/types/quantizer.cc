@@ -11,10 +11,6 @@
 namespace narrowfloat {
 namespace {
 
-bool WritesNothing(const Execution& execution) {
-  return execution.IsNoop();
-}
-
 /// Returns true if buffers made for `from` fit `to`: formats and options may differ, layouts not.
 void CheckSameLayout(const QuantSpec& from, const QuantSpec& to, const Shape& shape) {
   const auto plan = [&](const QuantSpec& spec) {
@@ -56,12 +52,12 @@ QuantizedTensor Quantizer::MakeEmpty(const Shape& shape, DType dtype) const {
 QuantizedTensor Quantizer::Quantize(const ConstTensorView& in, const Execution& execution) const {
   CheckShape("quantize", in.shape);
   QuantizedTensor out(Spec(), in.shape, IsFloat(in.dtype) ? in.dtype : DType::kFloat32);
-  if (WritesNothing(execution)) {
+  if (execution.IsNoop()) {
     // The verb does not write them; zeroes them, so that nobody reads uninitialised memory.
     for (OwnedTensor& buffer : out.buffers_) buffer.FillZero();
   }
   narrowfloat::Quantize(in, out.View(), execution);
-  if (!WritesNothing(execution)) Observe(out.ConstView());
+  if (!execution.IsNoop()) Observe(out.ConstView());
   return out;
 }
 
@@ -78,7 +74,7 @@ void Quantizer::UpdateQuantized(const ConstTensorView& in, QuantizedTensorStorag
   AllocateMissing(plan, next.buffers);
   QuantizedTensorStorage filled(std::move(next));
   narrowfloat::Quantize(in, filled.View(), execution);
-  if (WritesNothing(execution)) return;
+  if (execution.IsNoop()) return;
   out = std::move(filled);
   Observe(out.ConstView());
 }

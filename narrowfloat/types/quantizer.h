@@ -47,7 +47,7 @@ class Quantizer {
   /// Throws if the class does not accept that shape.
   virtual void CheckShape(const char* verb, const Shape& shape) const;
 
-  /// Called after each quantization, with the result.
+  /// Is called after each quantization, with the result.
   virtual void Observe(const ConstQuantizedView& quantized) const;
 
  private:

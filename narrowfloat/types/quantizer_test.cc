@@ -75,7 +75,7 @@ TEST(QuantizerTest, Nvfp4IsTheVerbForEveryOption) {
                     ByVerb("nvfp4:columnwise=1,e4m3_max=256,four_over_six=mse", in).ConstView());
   EXPECT_FALSE(gradient.IsQuantizable({32, 40}));
   EXPECT_EQ(InvalidArgumentOf([] { NVFP4Quantizer({.with_rht = true, .row_scaled_nvfp4 = true}); }),
-            "quantize: row_scaled cannot go with rht");
+            "quantize: row_scaled must not be given together with rht");
 }
 
 TEST(QuantizerTest, Mxfp8IsTheVerbForEveryOption) {
@@ -230,9 +230,9 @@ TEST(QuantizerTest, Mxfp8TakesWholeBlocksOnly) {
 TEST(QuantizerTest, ConstructorsCheckTheirArguments) {
   float scale = 1.0f;
   EXPECT_EQ(InvalidArgumentOf([] { MXFP8Quantizer("e3m2"); }),
-            "quantizer: MXFP8Quantizer has the elements e4m3, e5m2, got 'e3m2'");
+            "quantizer: MXFP8Quantizer needs one of the elements e4m3, e5m2, got 'e3m2'");
   EXPECT_EQ(InvalidArgumentOf([] { Float8CurrentScalingQuantizer(""); }),
-            "quantizer: Float8Tensor has the elements e4m3, e5m2, got ''");
+            "quantizer: Float8Tensor needs one of the elements e4m3, e5m2, got ''");
   EXPECT_EQ(InvalidArgumentOf([&] { Float8Quantizer(&scale, nullptr, E4M3::kName); }),
             "quantizer: Float8Quantizer needs a scale and an amax, got null");
   EXPECT_EQ(InvalidArgumentOf(

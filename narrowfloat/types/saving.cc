@@ -34,8 +34,8 @@ void CheckNamedOnce(std::span<const SaveArgument> tensors) {
     for (std::size_t j = 0; j < i; ++j) {
       if (AddressOf(tensors[i]) == nullptr || AddressOf(tensors[i]) != AddressOf(tensors[j]))
         continue;
-      throw InvalidArgument(
-          fmt::format("prepare_for_saving: tensors {} and {} are one and the same", j, i));
+      throw InvalidArgument(fmt::format(
+          "prepare_for_saving: tensors must differ, got the same one at {} and {}", j, i));
     }
   }
 }
@@ -64,7 +64,7 @@ std::vector<OwnedTensor> QuantizedTensorStorage::PrepareForSaving() {
 void QuantizedTensorStorage::CheckRestorable(std::span<const OwnedTensor> saved) const {
   if (state_ != State::kSaved) {
     throw InvalidArgument(fmt::format(
-        "restore_from_saved: the {} was not prepared for saving, or was restored already", Name()));
+        "restore_from_saved: the {} must be prepared for saving and not restored yet", Name()));
   }
   if (saved.size() < saved_.size()) {
     throw InvalidArgument(fmt::format("restore_from_saved: the {} needs {} buffers, got {}", Name(),
@@ -119,7 +119,8 @@ std::size_t SavedObject::TensorCount() const {
 
 void SavedObject::CheckRestorable(std::size_t index, std::span<const OwnedTensor> saved) const {
   if (restored_) {
-    throw InvalidArgument(fmt::format("restore_from_saved: tensor {} was restored already", index));
+    throw InvalidArgument(
+        fmt::format("restore_from_saved: tensor {} must not be restored twice", index));
   }
   if (quantized_) return quantized_->CheckRestorable(saved);
   if (saved.empty()) {

@@ -76,9 +76,8 @@ TEST(SavingTest, TheLastBufferGoesWithTheListThatOwnsIt) {
 TEST(SavingTest, RestoringTwiceIsAnError) {
   QuantizedTensor tensor = MakeTensor("mxfp8_e4m3");
   const std::string message =
-      "restore_from_saved: the mxfp8_e4m3 tensor of shape 32x64 was not prepared for saving, or "
-      "was "
-      "restored already";
+      "restore_from_saved: the mxfp8_e4m3 tensor of shape 32x64 must be prepared for saving and "
+      "not restored yet";
   std::vector<OwnedTensor> none;
   EXPECT_EQ(InvalidArgumentOf([&] { tensor.RestoreFromSaved(none); }), message);
   std::vector<OwnedTensor> saved = tensor.PrepareForSaving();
@@ -161,7 +160,7 @@ TEST_F(SavingListTest, AListIsRestoredOnce) {
   SavedTensors saved = PrepareForSaving(&plain, &quantized);
   RestoreFromSaved(saved.objects, saved.buffers);
   EXPECT_EQ(InvalidArgumentOf([&] { RestoreFromSaved(saved.objects, saved.buffers); }),
-            "restore_from_saved: tensor 0 was restored already");
+            "restore_from_saved: tensor 0 must not be restored twice");
 }
 
 TEST_F(SavingListTest, AFaultAtTheEndLeavesTheWholeListAsItWas) {
@@ -186,7 +185,7 @@ TEST_F(SavingListTest, AFaultAtTheEndLeavesTheWholeListAsItWas) {
 
 TEST_F(SavingListTest, ATensorNamedTwiceOrPreparedIsRefusedBeforeAnythingMoves) {
   EXPECT_EQ(InvalidArgumentOf([&] { PrepareForSaving(&plain, &quantized, &quantized); }),
-            "prepare_for_saving: tensors 1 and 2 are one and the same");
+            "prepare_for_saving: tensors must differ, got the same one at 1 and 2");
   QuantizedTensor prepared = MakeTensor("fp8_e4m3");
   const std::vector<OwnedTensor> buffers = prepared.PrepareForSaving();
   EXPECT_EQ(InvalidArgumentOf([&] { PrepareForSaving(&plain, &quantized, &prepared); }),

@@ -17,8 +17,8 @@ const SchemeInfo& FindInFamily(const SchemeFamily& family, std::string_view elem
     if (scheme.element == element) return scheme;
     elements.push_back(scheme.element);
   }
-  throw InvalidArgument(fmt::format("quantizer: {} has the elements {}, got '{}'", family.name,
-                                    fmt::join(elements, ", "), element));
+  throw InvalidArgument(fmt::format("quantizer: {} needs one of the elements {}, got '{}'",
+                                    family.name, fmt::join(elements, ", "), element));
 }
 
 void CheckWholeBlocks(const char* verb, std::string_view quantizer, const SchemeInfo& scheme,

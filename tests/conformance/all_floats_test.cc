@@ -132,7 +132,7 @@ class BlocksOfFloats {
   /// Magnitudes that one chunk has room for.
   std::size_t PerChunk() const { return kChunk / cols_ * (cols_ - 1); }
 
-  /// The chunk of the magnitudes whose bits start at `first`.
+  /// Fills in the magnitudes whose bits start at `first`.
   void Fill(std::uint32_t first) {
     FillExpected(codec_, first_of_code_, sign_ | first, codes_.data());
     const std::uint32_t anchor = sign_ | Largest();
@@ -158,7 +158,7 @@ class BlocksOfFloats {
   static std::uint32_t Times(std::uint32_t bits, float power) {
     return std::bit_cast<std::uint32_t>(std::bit_cast<float>(bits) * power);
   }
-  /// The block's, where it keeps all numbers from `first` on normal.
+  /// Returns the block's power, where it keeps all numbers from `first` on normal.
   static float Power(std::size_t block, std::uint32_t first) {
     const int spread = static_cast<int>(block % 81) - 40;
     const int exponent = static_cast<int>(first >> 23) - 127;
@@ -234,8 +234,8 @@ std::vector<Codec> BlockCodecs() {
 
 INSTANTIATE_TEST_SUITE_P(Codecs, AllFloatsInBlocksTest, testing::ValuesIn(BlockCodecs()), NameOf);
 
-/// All bit patterns of a 16-bit type as one matrix: in order, so that neighbours share a block, and
-/// shuffled, so that blocks span all magnitudes.
+/// Returns all bit patterns of a 16-bit type as one matrix: in order, so that neighbours share a
+/// block, and shuffled, so that blocks span all magnitudes.
 FloatTensor AllPatterns(DType dtype, bool shuffled) {
   FloatTensor in(dtype, {256, 256});
   for (std::uint32_t i = 0; i < 65536; ++i)

@@ -48,13 +48,13 @@ void ExpectReference(const Slot& slot, const QuantizedBuffers& in, Placement pla
   for (std::size_t i = 0; i < expected.size(); ++i)
     expected.SetBits(i, ReferenceValue(slot, in, i / matrix.cols, i % matrix.cols));
   for (const KernelTable* backend : AvailableKernels()) {
-    for (const Manner& manner : kManners) {
+    for (const ExecutionVariant& variant : kExecutionVariants) {
       FloatTensor got(slot.dtype, in.view.shape, placement);
       Dequantize(in.view, got.View(),
-                 {.threads = manner.threads, .kernels = backend, .stores = manner.stores});
+                 {.threads = variant.threads, .kernels = backend, .stores = variant.stores});
       ASSERT_EQ(Difference(expected, got), "") << fmt::format(
           "{} {}, {}, on {} with {} threads", PrintQuantSpec(in.view.spec),
-          ShapeText(in.view.shape), PlacementName(placement), backend->name, manner.threads);
+          ShapeText(in.view.shape), PlacementName(placement), backend->name, variant.threads);
     }
   }
 }
@@ -106,8 +106,8 @@ TEST_P(BackendDequantizeTest, AllCodesUnderAllScales) {
   }
 }
 
-/// A tensor of {2, 256} in which each row holds all codes, but those that are no numbers: there
-/// kernels take their fast ways.
+/// Returns a tensor of {2, 256} in which each row holds all codes, but those that are no numbers:
+/// there kernels take their fast ways.
 QuantizedBuffers MakeNumbers(const Slot& slot) {
   QuantizedBuffers in = MakeInput(slot, {2, 256}, false);
   const auto largest = slot.scheme->name.ends_with("e5m2") ? E5M2::kMaxCode : E4M3::kMaxCode;
@@ -119,8 +119,8 @@ QuantizedBuffers MakeNumbers(const Slot& slot) {
   return in;
 }
 
-/// Every scale of a byte; of binary32 every exponent, with the mantissas at its ends and one in
-/// between.
+/// Returns every scale of a byte; of binary32 every exponent, with the mantissas at its ends and
+/// one in between.
 std::vector<std::uint32_t> Scales(const Slot& slot) {
   std::mt19937 random(3);
   std::vector<std::uint32_t> scales;

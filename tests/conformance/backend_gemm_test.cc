@@ -49,14 +49,14 @@ void FillRandomBytes(QuantizedBuffers& buffers, std::mt19937_64& random) {
   }
 }
 
-/// A side of a product: `lines` x `length`, stored in the direction that the layout reads.
+/// Returns a side of a product: `lines` x `length`, stored in the direction that the layout reads.
 QuantizedBuffers MakeSide(const SchemeInfo& scheme, std::int64_t lines, std::int64_t length,
                           bool columnwise, Content content, std::mt19937_64& random) {
   const Shape shape = columnwise ? Shape{length, lines} : Shape{lines, length};
   QuantSpec spec{.scheme = &scheme, .rowwise = !columnwise, .columnwise = columnwise};
   QuantizedBuffers buffers(spec, shape);
   FloatTensor values(DType::kFloat32, shape);
-  FillHostile(values, random, content == Content::kNumbers ? Range::kNear : Range::kNumbers);
+  FillWithSpecials(values, random, content == Content::kNumbers ? Range::kNear : Range::kNumbers);
   Quantize(values.ConstView(), buffers.view);
   if (content == Content::kRandomBytes) FillRandomBytes(buffers, random);
   return buffers;
@@ -94,15 +94,15 @@ void ExpectTheReference(const SchemeInfo& a_scheme, const SchemeInfo& b_scheme, 
   const QuantizedBuffers b =
       MakeSide(b_scheme, sizes.n, sizes.k, layout.b_columnwise, content, random);
   FloatTensor before(terms.out, {sizes.m, sizes.n}, Placement::kPaddedRows);
-  FillHostile(before, random, Range::kNear);
+  FillWithSpecials(before, random, Range::kNear);
   GemmOptions options{.layout = layout.layout, .output = terms.output};
   FloatTensor bias(terms.bias.value_or(DType::kFloat32), {sizes.n});
-  FillHostile(bias, random, Range::kNear);
+  FillWithSpecials(bias, random, Range::kNear);
   if (terms.bias) options.bias = bias.ConstView();
   options.function = terms.function;
   const bool has_points = terms.keeps_gelu_in || terms.function == SumFunction::kTimesGeluGradient;
   FloatTensor points(terms.out, {sizes.m, sizes.n}, Placement::kPaddedRows);
-  FillHostile(points, random, content == Content::kNumbers ? Range::kNear : Range::kAll);
+  FillWithSpecials(points, random, content == Content::kNumbers ? Range::kNear : Range::kAll);
   const auto product = [&](const KernelTable& table, int threads) {
     FloatTensor out = before, gelu_in = points;
     GemmOptions own = options;

@@ -48,7 +48,7 @@ std::string NameOf(const testing::TestParamInfo<Slot>& info) {
   return fmt::format("{}_{}", info.param.scheme->name, DTypeName(info.param.dtype));
 }
 
-/// The scheme in every direction, compact and swizzled.
+/// Returns the scheme in every direction, compact and swizzled.
 std::vector<QuantSpec> SpecsOf(const SchemeInfo& scheme) {
   std::vector<QuantSpec> specs;
   for (const bool swizzled : {false, true}) {
@@ -109,7 +109,7 @@ std::vector<QuantSpec> OptionSpecsOf(const SchemeInfo& scheme) {
   return specs;
 }
 
-/// Packed codes fill their bytes, and the transform its groups.
+/// Returns true if packed codes fill their bytes, and the transform's rows its groups.
 bool Fits(const QuantSpec& spec, const Shape& shape) {
   const MatrixShape matrix = FlattenShape(shape);
   if (spec.rht && matrix.rows % 16 != 0) return false;
@@ -126,14 +126,14 @@ void ExpectReference(const FloatTensor& in, const QuantSpec& spec, const std::st
     FloatTensor placed(in.dtype(), in.shape(), placement);
     placed.Assign(in);
     for (const KernelTable* backend : AvailableKernels()) {
-      for (const Manner& manner : kManners) {
+      for (const ExecutionVariant& variant : kExecutionVariants) {
         QuantizedBuffers got(spec, in.shape(), placement == Placement::kUnaligned ? 1 : 0);
         Quantize(placed.ConstView(), got.view,
-                 {.threads = manner.threads, .kernels = backend, .stores = manner.stores});
+                 {.threads = variant.threads, .kernels = backend, .stores = variant.stores});
         ASSERT_EQ(Difference(expected, got), "")
             << fmt::format("{} {} {}, {}, on {} with {} threads; {}", PrintQuantSpec(spec),
                            DTypeName(in.dtype()), ShapeText(in.shape()), PlacementName(placement),
-                           backend->name, manner.threads, context);
+                           backend->name, variant.threads, context);
       }
     }
   }
@@ -146,7 +146,7 @@ TEST_P(BackendQuantizeTest, ShapesAndPlacementsDoNotMatter) {
   for (const Shape& shape : kShapes) {
     for (const Range range : kRanges) {
       FloatTensor in(GetParam().dtype, shape);
-      FillHostile(in, random, range);
+      FillWithSpecials(in, random, range);
       for (const QuantSpec& spec : SpecsOf(*GetParam().scheme)) {
         if (!Fits(spec, shape)) continue;
         ExpectReference(in, spec, fmt::format("NF_TEST_SEED={}", RunSeed()));
@@ -165,7 +165,7 @@ TEST_P(BackendQuantizeTest, OptionsMatchTheReference) {
         // The reference of the transform sums groups of wide spans inexactly.
         if (spec.rht && range != Range::kNear) continue;
         FloatTensor in(GetParam().dtype, shape);
-        FillHostile(in, random, range);
+        FillWithSpecials(in, random, range);
         for (std::size_t i = 0; spec.rht && i < in.size(); ++i) {
           if (std::fabs(in.Value(i)) < 0x1p-10) in.SetBits(i, 0);
         }
@@ -204,8 +204,8 @@ TEST_P(BackendScaleTest, OddScalesFollowTheRules) {
                        0.3f, 0x1p100f, kInfinity, -kInfinity, std::nanf(""), -std::nanf("")};
   std::mt19937_64 random(7);
   FloatTensor in(GetParam().dtype, {33, 70}), near(GetParam().dtype, {70, 140});
-  FillHostile(in, random);
-  FillHostile(near, random, Range::kNear);
+  FillWithSpecials(in, random);
+  FillWithSpecials(near, random, Range::kNear);
   std::vector<QuantSpec> specs;
   for (const float value : odd) {
     specs.push_back({.scheme = &scheme, .columnwise = true, .scale = value});
@@ -242,7 +242,7 @@ TEST(BackendAmaxTest, IsTheLargestMagnitudeAndSkipsNan) {
     for (const Shape& shape : kShapes) {
       for (const Placement placement : kPlacements) {
         FloatTensor in(dtype, shape, placement);
-        FillHostile(in, random);
+        FillWithSpecials(in, random);
         // Infinities would hide the rest: keep them in every second tensor only.
         double expected = 0;
         for (std::size_t i = 0; i < in.size(); ++i) {

@@ -26,7 +26,7 @@ std::size_t Cols(const FloatTensor& in) {
   return FlattenShape(in.shape()).cols;
 }
 
-/// The sums as the documentation has them, before the last rounding.
+/// Returns the sums as the documentation has them, before the last rounding.
 std::vector<float> SumsOf(const FloatTensor& in) {
   std::vector<float> sums(Cols(in), 0.0f);
   for (std::size_t c = 0; c < sums.size(); ++c) {
@@ -40,7 +40,7 @@ std::vector<float> SumsOf(const FloatTensor& in) {
   return sums;
 }
 
-/// The nearest value of the type: arithmetic of another kind than the library's.
+/// Returns the nearest value of the type: arithmetic of another kind than the library's.
 double RoundTo(DType dtype, float sum) {
   if (dtype == DType::kFloat32 || sum == 0.0f || !std::isfinite(sum)) return sum;
   const int digits = dtype == DType::kBFloat16 ? 8 : 11;
@@ -51,43 +51,43 @@ double RoundTo(DType dtype, float sum) {
 
 /// Numbers of like size and both signs, so that nothing overflows and much cancels.
 void FillNear(FloatTensor& in, std::mt19937_64& random) {
-  FillHostile(in, random, Range::kNear);
+  FillWithSpecials(in, random, Range::kNear);
 }
 
-struct Way {  // none of which changes a byte
+struct RunVariant {  // none of which changes a byte
   const KernelTable* backend;
   int threads;
   std::size_t workspace;  // of what is asked for, in hundredths
 };
 
-std::vector<Way> Ways() {
-  std::vector<Way> ways;
+std::vector<RunVariant> RunVariants() {
+  std::vector<RunVariant> variants;
   for (const KernelTable* backend : AvailableKernels()) {
     for (const int threads : {1, 3}) {
       for (const std::size_t workspace : {100u, 99u, 0u})
-        ways.push_back({backend, threads, workspace});
+        variants.push_back({backend, threads, workspace});
     }
   }
-  return ways;
+  return variants;
 }
 
-/// The workspace that `way` has, full of what must not matter.
-std::vector<float> Workspace(const Way& way, const Shape& shape) {
+/// Returns the workspace of `variant`, filled with NaN, which must not matter.
+std::vector<float> Workspace(const RunVariant& variant, const Shape& shape) {
   const std::size_t whole = FlattenShape(DbiasWorkspaceShape(shape)).Size();
-  return std::vector<float>(whole * way.workspace / 100, std::nanf(""));
+  return std::vector<float>(whole * variant.workspace / 100, std::nanf(""));
 }
 
-void ExpectAsDocumented(const QuantSpec& spec, const FloatTensor& in, const Way& way) {
+void ExpectAsDocumented(const QuantSpec& spec, const FloatTensor& in, const RunVariant& variant) {
   QuantizedBuffers expected(spec, in.shape()), got(spec, in.shape());
   Quantize(in.ConstView(), expected.view);
   FloatTensor dbias(in.dtype(), {in.shape().back()});
-  std::vector<float> workspace = Workspace(way, in.shape());
+  std::vector<float> workspace = Workspace(variant, in.shape());
   QuantizeDbias(in.ConstView(), got.view, dbias.View(), workspace,
-                {.threads = way.threads, .kernels = way.backend});
+                {.threads = variant.threads, .kernels = variant.backend});
   const std::string context =
       fmt::format("{} of {} {} on {} with {} threads, {} % of the workspace, NF_TEST_SEED={}",
                   PrintQuantSpec(spec), DTypeName(in.dtype()), ShapeText(in.shape()),
-                  way.backend->name, way.threads, way.workspace, RunSeed());
+                  variant.backend->name, variant.threads, variant.workspace, RunSeed());
   EXPECT_EQ(Difference(expected, got), "") << context;
   EXPECT_TRUE(dbias.GuardsAreWhole()) << context;
   const std::vector<float> sums = SumsOf(in);
@@ -97,7 +97,7 @@ void ExpectAsDocumented(const QuantSpec& spec, const FloatTensor& in, const Way&
 
 TEST(DbiasTest, EverySchemeHasTheDocumentedSumsAndTheCodesOfQuantize) {
   std::mt19937_64 random(RunSeed());
-  const std::vector<Way> ways = Ways();
+  const std::vector<RunVariant> variants = RunVariants();
   std::size_t turn = 0;
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     for (const Shape& shape : {Shape{386, 70}, Shape{130, 2200}, Shape{6, 34}}) {
@@ -109,7 +109,7 @@ TEST(DbiasTest, EverySchemeHasTheDocumentedSumsAndTheCodesOfQuantize) {
             for (const bool columnwise : {true, false}) {
               if (!rowwise && !columnwise) continue;
               const QuantSpec spec{&scheme, rowwise, columnwise};
-              ExpectAsDocumented(spec, in, ways[turn++ % ways.size()]);
+              ExpectAsDocumented(spec, in, variants[turn++ % variants.size()]);
             }
           }
         }
@@ -126,7 +126,8 @@ TEST(DbiasTest, NeitherThreadsNorLanesNorWorkspaceNorOptionsMatter) {
        {"fp8_e4m3:columnwise=1,scale=16", "mxfp8_e5m2:columnwise=1,swizzled=1",
         "nvfp4:columnwise=1,rht=1,seed=3,stochastic_rounding=1", "nvfp4:row_scaled=1",
         "nvfp4_2d:four_over_six=mae", "fp8_block1x128_e4m3:columnwise=1,rowwise=0"}) {
-    for (const Way& way : Ways()) ExpectAsDocumented(ParseQuantSpec(text), in, way);
+    for (const RunVariant& variant : RunVariants())
+      ExpectAsDocumented(ParseQuantSpec(text), in, variant);
   }
 }
 
@@ -191,18 +192,18 @@ TEST(DbiasTest, NanAndInfinityReachTheirColumnsAlone) {
       const QuantSpec spec{.scheme = &FindScheme(scheme)};
       QuantizedBuffers codes(spec, in.shape());
       Quantize(in.ConstView(), codes.view);
-      for (const Way& way : Ways()) {
+      for (const RunVariant& variant : RunVariants()) {
         QuantizedBuffers got(spec, in.shape());
         FloatTensor dbias(DType::kBFloat16, {kCols});
-        std::vector<float> workspace = Workspace(way, in.shape());
+        std::vector<float> workspace = Workspace(variant, in.shape());
         QuantizeDbias(in.ConstView(), got.view, dbias.View(), workspace,
-                      {.threads = way.threads, .kernels = way.backend});
-        EXPECT_EQ(Difference(codes, got), "") << scheme << " " << way.backend->name;
+                      {.threads = variant.threads, .kernels = variant.backend});
+        EXPECT_EQ(Difference(codes, got), "") << scheme << " " << variant.backend->name;
         for (std::size_t c = 0; c < kCols; ++c) {
           std::uint32_t expected = c == 0 ? 0x4200u : c == 5 || c == 69 ? 0x7FC0u : 0u;
           if (infinities && (c == 6 || c == 7)) expected = c == 6 ? 0x7F80u : 0x7FC0u;
           EXPECT_EQ(dbias.Bits(c), expected)
-              << scheme << " " << way.backend->name << ", column " << c;
+              << scheme << " " << variant.backend->name << ", column " << c;
         }
       }
     }

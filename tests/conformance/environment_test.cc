@@ -41,7 +41,7 @@ class Work {
  public:
   Work() : in_(DType::kFloat32, {198, 314}) {
     std::mt19937_64 random(5);
-    FillHostile(in_, random);
+    FillWithSpecials(in_, random);
     for (const SchemeInfo& scheme : kSchemes) {
       // A tiny scale makes subnormal products; with the infinities of the input the computed one
       // would be 1.

@@ -45,13 +45,13 @@ struct GoldenCase {
 
 GoldenCase LoadGolden(const std::filesystem::path& file);
 
-/// The files of a group, sorted.
+/// Returns the files of a group, sorted.
 std::vector<std::filesystem::path> GoldenFiles(std::string_view group);
 
-/// The float tensor `tensor` of the case as an input.
+/// Returns the float tensor `tensor` of the case as an input.
 FloatTensor GoldenInput(const GoldenCase& golden, const std::string& tensor = "x");
 
-/// The spec that the case's parameters ask for, without directions.
+/// Returns the spec that the case's parameters ask for, without directions.
 QuantSpec GoldenSpec(const GoldenCase& golden);
 
 /// Returns true if the case's scales are recorded as [line][block] and stored as [block][line].

@@ -40,7 +40,7 @@ void ExpectStep(const GoldenTensor& expected, std::size_t step, const Floats& go
   }
 }
 
-/// Largest values as OCP OFP8 1.0 lists them.
+/// Returns the largest values as OCP OFP8 1.0 lists them.
 float Fp8Max(const GoldenCase& golden) {
   return golden.params.at("q_dtype") == "e4m3" ? 448.0f : 57344.0f;
 }

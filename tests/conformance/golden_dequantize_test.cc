@@ -74,22 +74,22 @@ void ExpectValues(const GoldenTensor& expected, const QuantizedBuffers& in,
                   const std::string& context) {
   const DType dtype = GoldenDType(expected.dtype);
   for (const KernelTable* backend : AvailableKernels()) {
-    for (const Manner& manner : kManners) {
+    for (const ExecutionVariant& variant : kExecutionVariants) {
       FloatTensor out(dtype, in.view.shape);
       Dequantize(in.view, out.View(),
-                 {.threads = manner.threads, .kernels = backend, .stores = manner.stores});
+                 {.threads = variant.threads, .kernels = backend, .stores = variant.stores});
       ASSERT_EQ(out.size(), expected.Items());
       for (std::size_t i = 0; i < out.size(); ++i) {
         ASSERT_TRUE(SameItem(expected.dtype, expected.Bits(i), out.Bits(i))) << fmt::format(
             "{} on {} with {} threads: item {}, expected {:08x}, got {:08x}", context,
-            backend->name, manner.threads, i, expected.Bits(i), out.Bits(i));
+            backend->name, variant.threads, i, expected.Bits(i), out.Bits(i));
       }
       ASSERT_TRUE(out.GuardsAreWhole()) << context;
     }
   }
 }
 
-/// The same codes with swizzled scales, where the scheme has such a layout.
+/// Returns the same codes with swizzled scales, where the scheme has such a layout.
 std::optional<QuantizedBuffers> Swizzled(const QuantizedBuffers& compact) {
   if (!compact.view.spec.scheme->layout.swizzles) return std::nullopt;
   QuantSpec spec = compact.view.spec;

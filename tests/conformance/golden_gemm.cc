@@ -56,7 +56,7 @@ std::size_t SlabOf(const GoldenCase& golden, std::size_t length) {
   return mode == "nvfp4_gemm" ? 16 : length;
 }
 
-/// Half the distance of neighbouring numbers, relative to the power of two below them.
+/// Returns half the distance of neighbouring numbers, relative to the power of two below them.
 double UnitRoundoff(DType dtype) {
   constexpr int kDigits[] = {24, 11, 8};
   return std::ldexp(1.0, -kDigits[static_cast<std::size_t>(dtype)]);

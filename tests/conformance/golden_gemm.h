@@ -37,9 +37,9 @@ struct RecordedProduct {
   DType dtype;
   bool accumulates;
 
-  /// Name of the scheme of a side; it need not exist.
+  /// Returns the name of the scheme of a side; it need not exist.
   std::string SchemeName(std::string_view side) const;
-  /// Description of that scheme for a rule, without the registry.
+  /// Returns the description of that scheme for a rule, without the registry.
   SchemeInfo Describe(std::string_view side) const;
   std::string_view Mode() const { return golden.params.at("mode").get_ref<const std::string&>(); }
 

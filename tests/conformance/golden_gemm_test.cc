@@ -35,7 +35,7 @@ std::vector<float> BiasItems(const RecordedProduct& product) {
   return items;
 }
 
-/// The product by MultiplyTile, in tiles whose corners `step` rows and columns apart.
+/// Returns the product by MultiplyTile, in tiles whose corners `step` rows and columns apart.
 FloatTensor ByTiles(const RecordedProduct& product, std::size_t step) {
   const RecordedOperand x(product.golden, "x"), w(product.golden, "w");
   FloatTensor out = product.Before();
@@ -53,8 +53,8 @@ FloatTensor ByTiles(const RecordedProduct& product, std::size_t step) {
   return out;
 }
 
-/// The sum of one item, written down once more, an item at a time: numerics specification section
-/// 11.
+/// Computes the sum of one item independently, product by product. Source: section 11 of the
+/// numerics specification.
 float Definition(const RecordedProduct& product, const RecordedOperand& x, const RecordedOperand& w,
                  std::size_t row, std::size_t col) {
   const bool blockwise = product.Mode() == "fp8_blockwise_gemm";

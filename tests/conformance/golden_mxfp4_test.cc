@@ -18,7 +18,7 @@ std::uint32_t CodeAt(const std::byte* codes, std::size_t item) {
   return std::to_integer<std::uint32_t>(codes[item / 2]) >> item % 2 * 4 & 0xFu;
 }
 
-/// The reference forgets the sign of a zero that was -0 before it was rounded.
+/// Returns the code with the input's sign. The reference drops the sign of values that round to -0.
 std::uint32_t WithSignOf(const FloatTensor& in, std::size_t item, std::uint32_t code) {
   const bool negative = (in.Bits(item) >> (ItemSize(in.dtype()) * 8 - 1)) != 0;
   return code == 0 && negative ? 8u : code;

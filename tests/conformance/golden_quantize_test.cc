@@ -44,7 +44,7 @@ std::uint32_t BitsAt(const std::byte* data, std::size_t item, std::size_t item_b
   return bits;
 }
 
-/// The input that decided item `item` of a data tensor, for the message.
+/// Returns the input that decided item `item` of a data tensor, for the message.
 std::string InputOf(const FloatTensor& in, const Recorded& recorded, std::size_t item) {
   const MatrixShape matrix = FlattenShape(in.shape());
   if (recorded.tensor == "data" || recorded.tensor == "data_colwise")
@@ -86,8 +86,8 @@ bool IsNegative(const FloatTensor& x, std::size_t item) {
   return (x.Bits(item) >> (ItemSize(x.dtype()) * 8 - 1)) != 0;
 }
 
-/// The record of packed codes with the signs that the kernels keep: the Python reference forgets
-/// that of a zero that was -0 before it was rounded.
+/// Returns the record of packed codes with the signs that the kernels keep: the Python reference
+/// forgets that of a zero that was -0 before it was rounded.
 GoldenTensor WithSignsOfZero(const GoldenCase& golden, const std::string& tensor,
                              const FloatTensor& in) {
   GoldenTensor codes = golden.Expected(tensor);
@@ -119,12 +119,12 @@ void ExpectRecorded(const GoldenCase& golden, const FloatTensor& in, const Quant
   }
 }
 
-/// The specs that the case has records for: every direction, compact and swizzled.
+/// Returns the specs that the case has records for: every direction, compact and swizzled.
 std::vector<QuantSpec> SpecsOf(const GoldenCase& golden) {
   const bool columnwise = golden.Has("data_t") || golden.Has("data_colwise");
   std::vector<QuantSpec> specs;
   for (const bool swizzled : {false, true}) {
-    // Of contested scales the swizzled ones are recorded as the Python reference has them.
+    // Where records disagree on scales, the swizzled ones are the Python reference's.
     const bool contested = &golden.Expected("scale_inv") != &golden.At("scale_inv");
     if (swizzled && (contested || !golden.Has("scale_inv_swizzled"))) continue;
     for (const auto& [rowwise, colwise] : {std::pair{true, false}, {false, true}, {true, true}}) {
@@ -170,13 +170,13 @@ TEST_P(GoldenQuantizeTest, EveryBackendGivesTheRecordedBytes) {
   const FloatTensor in = GoldenInput(golden);
   for (const QuantSpec& spec : SpecsOf(golden)) {
     for (const KernelTable* backend : AvailableKernels()) {
-      for (const Manner& manner : kManners) {
+      for (const ExecutionVariant& variant : kExecutionVariants) {
         QuantizedBuffers got(spec, in.shape());
         Quantize(in.ConstView(), got.view,
-                 {.threads = manner.threads, .kernels = backend, .stores = manner.stores});
+                 {.threads = variant.threads, .kernels = backend, .stores = variant.stores});
         ExpectRecorded(golden, in, got,
                        fmt::format("{} as {} on {} with {} threads", golden.name,
-                                   PrintQuantSpec(spec), backend->name, manner.threads));
+                                   PrintQuantSpec(spec), backend->name, variant.threads));
       }
     }
   }
@@ -197,8 +197,8 @@ TEST_P(GoldenQuantizeTest, DbiasIsTheRecordedOne) {
   }
 }
 
-/// But two that the transform leaves to the Python reference: a NaN, which its amax propagates, and
-/// fp32 items, whose sums it rounds on the way.
+/// Returns the files of NVFP4 without two that the Python reference's transform differs in: a NaN,
+/// which its amax propagates, and fp32 items, whose sums it rounds on the way.
 std::vector<std::filesystem::path> Nvfp4Files() {
   std::vector<std::filesystem::path> files = GoldenFiles("nv");
   std::erase_if(files, [](const auto& file) {

@@ -44,7 +44,7 @@ std::uint32_t BitsOf(float x) {
   return std::bit_cast<std::uint32_t>(x);
 }
 
-/// The vector codec of every backend over the recorded inputs: per-tensor scaling by 1.
+/// Runs the vector codec of every backend over the recorded inputs, by per-tensor scaling by 1.
 void ExpectEncodedByBackends(const GoldenCase& golden, const std::string& format) {
   const FloatTensor in = GoldenInput(golden);
   const QuantSpec spec{.scheme = &FindScheme("fp8_" + format), .scale = 1.0f};
@@ -76,7 +76,7 @@ void CheckCasts(const GoldenCase& golden) {
   if (encodes && (format == "e4m3" || format == "e5m2")) ExpectEncodedByBackends(golden, format);
 }
 
-/// One element a block, so that each recorded amax is a block's amax.
+/// Checks scales with one element per block, so that each recorded amax is a block's.
 void CheckMxScales(const GoldenCase& golden) {
   const GoldenTensor& amax = golden.At("amax");
   FloatTensor in(DType::kFloat32, {amax.shape.at(0), 1});
@@ -190,7 +190,7 @@ TEST_P(GoldenHadamardTest, RoundsTheExactSumOnce) {
       const std::uint32_t expected =
           in.dtype() == DType::kFloat32
               ? BitsOf(static_cast<float>(exact))
-              : ReferenceCodecOf(DTypeName(in.dtype())).Encode(exact, Past::kIsInfinite);
+              : ReferenceCodecOf(DTypeName(in.dtype())).Encode(exact, PastLargest::kIsInfinite);
       EXPECT_EQ(out.Bits(i), expected) << golden.name << " on " << backend->name << ", " << i;
     }
     EXPECT_TRUE(out.GuardsAreWhole());

@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::int64_t kCols = 40;
 
-/// The rows of one group as a tensor of its own.
+/// Returns the rows of one group as a tensor of its own.
 FloatTensor GroupOf(const FloatTensor& in, std::int64_t first, std::int64_t rows) {
   FloatTensor group(in.dtype(), {rows, kCols});
   for (std::size_t i = 0; i < group.size(); ++i)
@@ -44,7 +44,7 @@ TEST(GroupedQuantizeTest, EachGroupIsQuantizedAsIfAlone) {
   std::mt19937_64 random(RunSeed());
   for (const Placement placement : {Placement::kContiguous, Placement::kReversedRows}) {
     FloatTensor in(DType::kBFloat16, {200, kCols}, placement);
-    FillHostile(in, random);
+    FillWithSpecials(in, random);
     for (const SchemeInfo& scheme : kSchemes) {
       QuantSpec spec{.scheme = &scheme, .columnwise = true};
       spec.stochastic_rounding = scheme.options.Has(Option::kStochasticRounding);
@@ -100,7 +100,7 @@ TEST(GroupedQuantizeTest, PackedGroupsHaveTheBytesOfQuantizeWhereThePlanSays) {
   std::deque<FloatTensor> tensors;
   std::vector<ConstTensorView> ins;
   for (const Shape& shape : shapes) {
-    FillHostile(tensors.emplace_back(DType::kFloat32, shape), random);
+    FillWithSpecials(tensors.emplace_back(DType::kFloat32, shape), random);
     ins.push_back(tensors.back().ConstView());
   }
   for (const SchemeInfo& scheme : kSchemes) {
@@ -148,7 +148,7 @@ TEST(GroupedQuantizeTest, RefusesGroupsOverAnInputOfAnotherGroup) {
 TEST(RequantizeTest, IsDequantizeAndQuantize) {
   std::mt19937_64 random(RunSeed());
   FloatTensor in(DType::kFloat32, {48, kCols});
-  FillHostile(in, random, Range::kNumbers);
+  FillWithSpecials(in, random, Range::kNumbers);
   for (const SchemeInfo& from : kSchemes) {
     QuantizedBuffers source({.scheme = &from}, in.shape());
     Quantize(in.ConstView(), source.view);

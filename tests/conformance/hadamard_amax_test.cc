@@ -20,7 +20,7 @@ TEST(HadamardAmaxTest, IsWhatColumnsAreQuantizedUnder) {
   std::mt19937_64 random(RunSeed());
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     FloatTensor in(dtype, {4, 48, 200});
-    FillHostile(in, random, Range::kNumbers);
+    FillWithSpecials(in, random, Range::kNumbers);
     QuantSpec spec{.scheme = &FindScheme("nvfp4"), .rowwise = false, .columnwise = true};
     spec.rht = true;
     spec.rht_sign_mask = 0x1234;

@@ -28,7 +28,8 @@ struct Codes {
   FloatTensor values;  // fp32
 };
 
-Codes Coded(const FloatTensor& in, const QuantSpec& spec, const KernelTable* backend = nullptr) {
+Codes QuantizedCodes(const FloatTensor& in, const QuantSpec& spec,
+                     const KernelTable* backend = nullptr) {
   Codes codes{QuantizedBuffers(spec, in.shape()), FloatTensor(DType::kFloat32, in.shape())};
   const Execution execution{.threads = 2, .kernels = backend};
   Quantize(in.ConstView(), codes.buffers.view, execution);
@@ -36,7 +37,7 @@ Codes Coded(const FloatTensor& in, const QuantSpec& spec, const KernelTable* bac
   return codes;
 }
 
-/// The code of (row, col), wherever the direction has it.
+/// Returns the code of (row, col), wherever the direction has it.
 std::uint32_t CodeAt(const Codes& codes, std::size_t row, std::size_t col) {
   const QuantizedView& view = codes.buffers.view;
   const SchemeInfo& scheme = *view.spec.scheme;
@@ -63,9 +64,9 @@ bool IsNan(const FloatTensor& in, std::size_t item) {
   return std::isnan(in.Value(item));
 }
 
-/// The item of (row, col) becomes that of `from`'s place.
-FloatTensor Rearranged(const FloatTensor& in,
-                       const std::function<std::size_t(std::size_t, std::size_t)>& from) {
+/// Returns a tensor whose item (row, col) is the item of `in` at from(row, col).
+FloatTensor Permuted(const FloatTensor& in,
+                     const std::function<std::size_t(std::size_t, std::size_t)>& from) {
   FloatTensor out(in.dtype(), in.shape());
   const MatrixShape matrix = FlattenShape(in.shape());
   for (std::size_t r = 0; r < matrix.rows; ++r) {
@@ -75,7 +76,7 @@ FloatTensor Rearranged(const FloatTensor& in,
   return out;
 }
 
-/// 2^power x, which all types here hold for numbers near 1.
+/// Returns 2^power * x. Requires: the type holds these numbers, as all types do near 1.
 FloatTensor TimesPower(const FloatTensor& in, int power) {
   FloatTensor out(in.dtype(), in.shape());
   for (std::size_t i = 0; i < in.size(); ++i) {
@@ -88,7 +89,7 @@ FloatTensor TimesPower(const FloatTensor& in, int power) {
   return out;
 }
 
-/// The scheme in each direction, and with each of its options that the property holds for.
+/// Returns the scheme in each direction, and with each of its options that the property holds for.
 std::vector<QuantSpec> Specs(const SchemeInfo& scheme) {
   std::vector<QuantSpec> specs;
   for (const bool rowwise : {true, false}) {
@@ -124,7 +125,7 @@ class PropertyTest : public testing::TestWithParam<Slot> {
 
   FloatTensor Random(Range range, const Shape& shape = kShape) {
     FloatTensor in(GetParam().dtype, shape);
-    FillHostile(in, random_, range);
+    FillWithSpecials(in, random_, range);
     return in;
   }
   static std::string Context(const QuantSpec& spec, const KernelTable* backend) {
@@ -146,7 +147,8 @@ TEST_P(PropertyTest, NegatedItemsHaveTheSameScalesAndNegatedCodes) {
     if (spec.rht) continue;
     const std::uint32_t sign = 1u << (spec.scheme->element_bits - 1);
     for (const KernelTable* backend : AvailableKernels()) {
-      const Codes plain = Coded(in, spec, backend), other = Coded(negated, spec, backend);
+      const Codes plain = QuantizedCodes(in, spec, backend),
+                  other = QuantizedCodes(negated, spec, backend);
       for (const Role role : {Role::kRowwiseScaleInv, Role::kColumnwiseScaleInv, Role::kAmaxRowwise,
                               Role::kAmaxColumnwise, Role::kScale})
         EXPECT_TRUE(SameBytes(plain, other, role)) << Context(spec, backend) << RoleName(role);
@@ -172,7 +174,8 @@ TEST_P(PropertyTest, APowerOfTwoMovesTheScalesAndNoCode) {
     for (const QuantSpec& spec : Specs(Scheme())) {
       if (spec.rht && in.dtype() == DType::kFloat16) continue;
       for (const KernelTable* backend : AvailableKernels()) {
-        const Codes plain = Coded(in, spec, backend), other = Coded(scaled, spec, backend);
+        const Codes plain = QuantizedCodes(in, spec, backend),
+                    other = QuantizedCodes(scaled, spec, backend);
         const Role data = spec.rowwise ? Role::kRowwiseData : Role::kColumnwiseData;
         EXPECT_TRUE(SameBytes(plain, other, data)) << Context(spec, backend) << ", 2^" << power;
         EXPECT_EQ(Difference(TimesPower(plain.values, power), other.values), "")
@@ -182,8 +185,8 @@ TEST_P(PropertyTest, APowerOfTwoMovesTheScalesAndNoCode) {
   }
 }
 
-/// Of a block, all items are multiplied by one number and rounded to nearest: both keep order. By
-/// chance they need not: StochasticTest has the counter-example.
+/// All items of a block are multiplied by one number and rounded to nearest: both keep the order.
+/// Stochastic rounding need not: StochasticTest has the counter-example.
 TEST_P(PropertyTest, OrderWithinABlockIsKept) {
   const bool whole = Scheme().block == kWholeTensor;
   const Shape shape{static_cast<std::int64_t>(whole ? 24 : Scheme().block.rows),
@@ -197,7 +200,7 @@ TEST_P(PropertyTest, OrderWithinABlockIsKept) {
     // Columns of one row would be packed alone; the transform mixes rows.
     if (!spec.rowwise || spec.stochastic_rounding) continue;
     for (const KernelTable* backend : AvailableKernels()) {
-      const Codes codes = Coded(in, spec, backend);
+      const Codes codes = QuantizedCodes(in, spec, backend);
       for (std::size_t i = 1; i < order.size(); ++i) {
         ASSERT_LE(codes.values.Value(order[i - 1]), codes.values.Value(order[i]))
             << Context(spec, backend) << ", items " << order[i - 1] << " and " << order[i];
@@ -224,15 +227,16 @@ TEST_P(PropertyTest, LinesInAnotherOrderHaveTheSameCodes) {
     const auto from = [&](std::size_t r, std::size_t c) {
       return spec.rowwise ? order[r] * cols + c : r * cols + order[c];
     };
-    const FloatTensor moved = Rearranged(in, from);
+    const FloatTensor moved = Permuted(in, from);
     for (const KernelTable* backend : AvailableKernels()) {
-      const Codes plain = Coded(in, spec, backend), other = Coded(moved, spec, backend);
+      const Codes plain = QuantizedCodes(in, spec, backend),
+                  other = QuantizedCodes(moved, spec, backend);
       for (std::size_t i = 0; i < in.size(); ++i) {
         const std::size_t source = from(i / cols, i % cols);
         ASSERT_EQ(CodeAt(other, i / cols, i % cols), CodeAt(plain, source / cols, source % cols))
             << Context(spec, backend) << ", item " << i;
       }
-      EXPECT_EQ(Difference(Rearranged(plain.values, from), other.values), "")
+      EXPECT_EQ(Difference(Permuted(plain.values, from), other.values), "")
           << Context(spec, backend);
     }
   }
@@ -245,11 +249,11 @@ TEST_P(PropertyTest, BothDirectionsAreTheTwoSingleOnes) {
     for (const KernelTable* backend : AvailableKernels()) {
       spec.rowwise = true, spec.columnwise = false;
       if (spec.rht) spec.rht = false;  // which rowwise codes know nothing of
-      const Codes rowwise = Coded(in, spec, backend);
+      const Codes rowwise = QuantizedCodes(in, spec, backend);
       spec.rowwise = false, spec.columnwise = true;
-      const Codes columnwise = Coded(in, spec, backend);
+      const Codes columnwise = QuantizedCodes(in, spec, backend);
       spec.rowwise = true;
-      const Codes both = Coded(in, spec, backend);
+      const Codes both = QuantizedCodes(in, spec, backend);
       for (const BufferPlan& buffer : both.buffers.plan()) {
         const Codes& single = rowwise.buffers.Has(buffer.role) ? rowwise : columnwise;
         EXPECT_TRUE(SameBytes(single, both, buffer.role))
@@ -299,7 +303,8 @@ TEST_P(PropertyTest, QuantizingTheValuesAgainKeepsWhatItsScalesAllow) {
     const Role data = spec.rowwise ? Role::kRowwiseData : Role::kColumnwiseData;
     const Role scales = spec.rowwise ? Role::kRowwiseScaleInv : Role::kColumnwiseScaleInv;
     for (const KernelTable* backend : AvailableKernels()) {
-      const Codes once = Coded(in, spec, backend), twice = Coded(once.values, spec, backend);
+      const Codes once = QuantizedCodes(in, spec, backend),
+                  twice = QuantizedCodes(once.values, spec, backend);
       if (ScalesOf(spec) == Scales::kPowers) {
         EXPECT_EQ(Difference(once.values, twice.values), "") << Context(spec, backend);
         continue;
@@ -321,7 +326,7 @@ TEST_P(PropertyTest, CodesUnderPowersOfTwoMayDoubleWhenQuantizedAgain) {
     FloatTensor in(DType::kFloat32, {32, 32});
     for (std::size_t i = 0; i < in.size(); ++i)
       in.SetBits(i, std::bit_cast<std::uint32_t>(largest / 2 * 1.03125f));
-    const Codes once = Coded(in, spec), twice = Coded(once.values, spec);
+    const Codes once = QuantizedCodes(in, spec), twice = QuantizedCodes(once.values, spec);
     EXPECT_EQ(once.values.Value(0), largest / 2) << PrintQuantSpec(spec);
     EXPECT_EQ(Difference(once.values, twice.values), "") << PrintQuantSpec(spec);
     EXPECT_NE(CodeAt(once, 0, 0), CodeAt(twice, 0, 0)) << PrintQuantSpec(spec);
@@ -349,7 +354,8 @@ FloatTensor Filled(const Shape& shape, float value) {
 /// The amax of the values, 448 * (1 / (448 / a)), is not a, nor is the scale that follows from it.
 TEST(PropertyExceptionTest, PlainScalesMayMoveWhenQuantizedAgain) {
   const QuantSpec spec = ParseQuantSpec("fp8_e4m3");
-  const Codes once = Coded(Filled({1, 32}, 0x1.2ccp0f), spec), twice = Coded(once.values, spec);
+  const Codes once = QuantizedCodes(Filled({1, 32}, 0x1.2ccp0f), spec),
+              twice = QuantizedCodes(once.values, spec);
   EXPECT_EQ(CodeAt(once, 0, 0), CodeAt(twice, 0, 0));
   EXPECT_FALSE(SameBytes(once, twice, Role::kRowwiseScaleInv));
 }
@@ -359,7 +365,7 @@ TEST(PropertyExceptionTest, BlocksThatVanishUnderTwoLevelsChangeTheirCodes) {
   const QuantSpec spec = ParseQuantSpec("nvfp4");
   FloatTensor in = Filled({2, 16}, 1e-6f);
   in.SetBits(0, std::bit_cast<std::uint32_t>(1000.0f));
-  const Codes once = Coded(in, spec), twice = Coded(once.values, spec);
+  const Codes once = QuantizedCodes(in, spec), twice = QuantizedCodes(once.values, spec);
   EXPECT_EQ(CodeAt(once, 1, 3), 7u);
   EXPECT_EQ(once.values.Value(16 + 3), 0.0);
   EXPECT_EQ(CodeAt(twice, 1, 3), 0u);

@@ -29,7 +29,7 @@ inline constexpr ReferenceFormat kReferenceFormats[] = {
     {"bfloat16", 8, 7, 127, 0x7F7F, 0x7FC0, true},
 };
 
-enum class Past { kSaturates, kIsInfinite };
+enum class PastLargest { kSaturates, kIsInfinite };
 
 /// Encoder and decoder by table and search in binary64, where every value and every midpoint of
 /// these formats is exact. Shares no step with the integer arithmetic under test.
@@ -64,17 +64,18 @@ class ReferenceCodec {
     return a == b || (std::isnan(Value(a)) && std::isnan(Value(b)));
   }
 
-  std::uint32_t Encode(double x, Past past = Past::kSaturates) const {
+  std::uint32_t Encode(double x, PastLargest past = PastLargest::kSaturates) const {
     if (std::isnan(x)) return format_.nan;
     const std::uint32_t sign = std::signbit(x) ? SignCode() : 0u;
     const double magnitude = std::fabs(x);
     const auto above = std::upper_bound(grid_.begin(), grid_.end(), magnitude);
     const auto below = static_cast<std::uint32_t>(above - grid_.begin()) - 1u;
     if (above == grid_.end()) {
-      // The first value past the largest would lie one step further; a tie goes to it, for it is
-      // the even one of the two in the formats that have an infinity.
+      // The first value past the largest would lie one step further; a tie goes to it, for
+      // it is the even one of the two in the formats that have an infinity.
       const double step = grid_.back() - grid_[grid_.size() - 2];
-      const bool infinite = past == Past::kIsInfinite && magnitude >= grid_.back() + step / 2;
+      const bool infinite =
+          past == PastLargest::kIsInfinite && magnitude >= grid_.back() + step / 2;
       return sign | (infinite ? format_.largest + 1 : format_.largest);
     }
     const double middle = Middle(below);
@@ -82,7 +83,7 @@ class ReferenceCodec {
     return sign | (up ? below + 1 : below);
   }
 
-  /// Exact middle of code and code + 1.
+  /// Returns the exact middle of code and code + 1.
   double Middle(std::uint32_t code) const { return (grid_[code] + grid_[code + 1]) / 2; }
 
   /// For each magnitude code the bits of the first float that is encoded to it: a step function,
@@ -101,7 +102,7 @@ class ReferenceCodec {
   std::vector<double> grid_;
 };
 
-/// The codec of that name, built once.
+/// Returns the codec of that name, built once.
 inline const ReferenceCodec& ReferenceCodecOf(std::string_view name) {
   static const std::vector<ReferenceCodec> codecs(std::begin(kReferenceFormats),
                                                   std::end(kReferenceFormats));

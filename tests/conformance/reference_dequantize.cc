@@ -80,7 +80,7 @@ std::uint32_t CodeAt(const Slot& slot, const QuantizedBuffers& in, std::size_t p
   return ItemAt(in, DataOf(slot), place / 2) >> place % 2 * 4 & 0xF;
 }
 
-/// The amax under which NVFP4's scales stand, of a line where each has its own.
+/// Returns the amax under which NVFP4's scales stand, of a line where each has its own.
 double AmaxValue(const Slot& slot, const QuantizedBuffers& in, std::size_t line) {
   float amax = 0;
   std::memcpy(&amax,

@@ -19,7 +19,7 @@ struct Slot {
 bool Rowwise(const Slot& slot);
 Role DataOf(const Slot& slot);
 Role ScalesOf(const Slot& slot);
-/// Two codes in a byte, under an amax.
+/// Returns true for two codes per byte under an amax (NVFP4).
 bool Packed(const Slot& slot);
 
 /// Layout by the scheme's name. A line is a row for rowwise, a column for columnwise.
@@ -31,10 +31,10 @@ struct Geometry {
 
 Geometry GeometryOf(const Slot& slot);
 
-/// Number of the code of element `along` of a line.
+/// Returns the number of the code of element `along` of a line.
 std::size_t CodePlace(const Slot& slot, MatrixShape matrix, std::size_t line, std::size_t pos);
 
-/// Item of the stored scale of a line's block.
+/// Returns the item of the stored scale of a line's block.
 std::size_t ScalePlace(const Slot& slot, const QuantizedBuffers& in, std::size_t line,
                        std::size_t block);
 

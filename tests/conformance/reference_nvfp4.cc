@@ -19,7 +19,7 @@ constexpr double kLargest = std::numeric_limits<float>::max();
 double F32(double x) {
   return static_cast<double>(static_cast<float>(x));
 }
-/// CUDA's fminf: of a NaN and a number the number.
+/// Computes CUDA's fminf, which returns the number if the other argument is NaN.
 double Fmin(double a, double b) {
   return std::isnan(a) ? b : std::isnan(b) ? a : std::min(a, b);
 }
@@ -37,11 +37,12 @@ struct Lines {
 double RoundToItem(double x, DType dtype) {
   if (dtype == DType::kFloat32) return F32(x);
   const ReferenceCodec& codec = ReferenceCodecOf(DTypeName(dtype));
-  return codec.Value(codec.Encode(x, Past::kIsInfinite));
+  return codec.Value(codec.Encode(x, PastLargest::kIsInfinite));
 }
 
-/// long double holds the exact sum wherever the exponents of a group span 36 binades at most (a
-/// significand of 24 bits, 4 bits for the sum of 16); the tests stay within that.
+/// Transforms in long double, which holds the exact sums where the exponents of a group span at
+/// most 36 binades (24 bits of a significand, 4 bits for the sum of 16); the tests stay within
+/// that.
 void Transform(Lines& operand, std::uint64_t sign_mask, DType dtype) {
   for (std::size_t start = 0; start < operand.lines * operand.length; start += 16) {
     double out[16];
@@ -143,7 +144,7 @@ class Nvfp4Reference {
     return errors[0];
   }
 
-  /// Section 7.9, Philox written out once more.
+  /// Returns the byte of section 7.9, by an independent Philox.
   std::uint32_t RandomByte(std::size_t line, std::size_t i) const {
     const std::uint64_t blocks = (operand_.length + 15) / 16;
     const std::uint64_t run = line * blocks + i / 16 + (rowwise_ ? 0 : std::uint64_t{1} << 63);

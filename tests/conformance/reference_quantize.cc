@@ -18,7 +18,7 @@ std::size_t Up(std::size_t a, std::size_t multiple) {
   return (a + multiple - 1) / multiple * multiple;
 }
 
-/// One rounding to binary32 of a product that is exact in binary64.
+/// Rounds a product, exact in binary64, once to binary32.
 float RoundedProduct(double a, double b) {
   return static_cast<float>(a * b);
 }
@@ -29,7 +29,7 @@ struct Matrix {
   double operator()(std::size_t row, std::size_t col) const { return in->Value(row * cols + col); }
 };
 
-/// Largest magnitude of a rectangle, clipped to the matrix; NaN skipped.
+/// Returns the largest magnitude of a rectangle, clipped to the matrix; NaN skipped.
 double AmaxOf(const Matrix& x, std::size_t row, std::size_t col, std::size_t height,
               std::size_t width) {
   double amax = 0;
@@ -70,7 +70,8 @@ void QuantizeWhole(const Matrix& x, const ReferenceCodec& codec, QuantizedBuffer
   }
 }
 
-/// Place of the scale of (line, block): a line is a row for rowwise and a column for columnwise.
+/// Returns the place of the scale of (line, block): a line is a row for rowwise and a column for
+/// columnwise.
 std::size_t ScalePlace(bool rowwise, bool swizzled, std::size_t line, std::size_t block,
                        std::size_t lines, std::size_t blocks) {
   if (swizzled) {
@@ -119,7 +120,8 @@ void QuantizeMx(const Matrix& x, const ReferenceCodec& codec, bool square, bool 
   }
 }
 
-/// A line is a row for rowwise and a column for columnwise; columnwise codes lie transposed.
+/// Quantizes by the rule of block FP8. A line is a row for rowwise and a column for columnwise;
+/// columnwise codes are transposed.
 void QuantizeFp8Block(const Matrix& x, const ReferenceCodec& codec, bool square, bool rowwise,
                       QuantizedBuffers& out) {
   const QuantSpec& spec = out.view.spec;
@@ -188,7 +190,7 @@ std::uint32_t ReferenceDequantize(std::string_view element, std::uint32_t code, 
   const float product = RoundedProduct(value, scale_inv);
   if (dtype != DType::kFloat32) {
     return ReferenceCodecOf(DTypeName(dtype))
-        .Encode(static_cast<double>(product), Past::kIsInfinite);
+        .Encode(static_cast<double>(product), PastLargest::kIsInfinite);
   }
   return std::isnan(product) ? 0x7FC00000u : std::bit_cast<std::uint32_t>(product);
 }

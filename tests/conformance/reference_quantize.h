@@ -13,17 +13,18 @@ namespace narrowfloat::conformance {
 /// Source: numerics specification sections 1.2, 1.6, 2.2, 5.1 to 5.4, 6.1, 6.2, 7.
 void ReferenceQuantize(const FloatTensor& in, QuantizedBuffers& out);
 
-/// One direction of NVFP4, every option.
+/// Quantizes one direction to NVFP4, with every option.
 void ReferenceNvfp4(const FloatTensor& in, bool rowwise, QuantizedBuffers& out);
 
-/// The multiplier of per-tensor and block scaling, section 2.2, in binary64.
+/// Returns the multiplier of per-tensor and block scaling, section 2.2, in binary64.
 float ReferenceScale(float amax, double max, float epsilon, bool power_of_two,
                      float overflow = std::numeric_limits<float>::max());
 
-/// The E8M0 code of an MX block, section 1.6, by search over the powers of two.
+/// Returns the E8M0 code of an MX block, section 1.6, by search over the powers of two.
 std::uint32_t ReferenceMxCode(double amax, double max);
 
-/// Value of code times 2^(scale_code - 127), rounded to binary32, then to `dtype`; as bits.
+/// Returns the value of code times 2^(scale_code - 127), rounded to binary32, then to `dtype`; as
+/// bits.
 std::uint32_t ReferenceDequantize(std::string_view element, std::uint32_t code, double scale_inv,
                                   DType dtype);
 

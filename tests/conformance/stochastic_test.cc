@@ -54,8 +54,9 @@ float StepAt(float magnitude) {
   return magnitude < 2.0f ? 0.5f : magnitude < 4.0f ? 1.0f : 2.0f;
 }
 
-/// By how much the mean of `samples` roundings, each within one step, is off its expectation with a
-/// probability of at most 10^-9: Hoeffding, P(|mean - E| >= t) <= 2 exp(-2 n t^2 / step^2).
+/// Returns the deviation of the mean of `samples` roundings from its expectation, each within one
+/// step, that has a probability of at most 10^-9: Hoeffding, P(|mean - E| >= t) <= 2 exp(-2 n t^2 /
+/// step^2).
 double Deviation(double step, double samples, double trials = 1) {
   return step * std::sqrt(std::log(2e9 * trials) / (2 * samples));
 }
@@ -121,7 +122,7 @@ TEST(StochasticTest, TheMeanOverSeedsConvergesToTheInput) {
 TEST(StochasticTest, BitsBelongToPlacesWhoeverTakesThem) {
   std::mt19937_64 random(RunSeed());
   FloatTensor in(DType::kBFloat16, {272, 144});
-  FillHostile(in, random);
+  FillWithSpecials(in, random);
   for (const SchemeInfo* scheme : Schemes()) {
     for (const bool rht : {false, true}) {
       if (rht && !scheme->options.Has(Option::kHadamard)) continue;
@@ -152,7 +153,7 @@ TEST(StochasticTest, BitsBelongToPlacesWhoeverTakesThem) {
 /// Shows that order and equality within a block, kept by rounding to nearest, are not kept here.
 TEST(StochasticTest, EqualItemsMayBecomeDifferentCodes) {
   for (const SchemeInfo* scheme : Schemes()) {
-    // Of 480 items in the middle of a step, all go one way with a probability of 2^-479.
+    // All of 480 items in the middle of a step round the same way with a probability of 2^-479.
     const FloatTensor values = Rounded(Samples({16, 32}, 0.25f), Spec(*scheme, RunSeed()));
     std::size_t up = 0, down = 0;
     for (std::size_t i = 0; i < values.size(); ++i) {

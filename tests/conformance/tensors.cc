@@ -172,7 +172,7 @@ std::uint64_t RunSeed() {
   return seed;
 }
 
-void FillHostile(FloatTensor& tensor, std::mt19937_64& random, Range range) {
+void FillWithSpecials(FloatTensor& tensor, std::mt19937_64& random, Range range) {
   if (tensor.size() == 0) return;
   const bool wide = tensor.dtype() == DType::kFloat32;
   const std::uint32_t mask = wide ? 0xFFFFFFFFu : 0xFFFFu;

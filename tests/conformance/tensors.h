@@ -56,7 +56,7 @@ class FloatTensor {
   TensorView View();
   ConstTensorView ConstView() const;
 
-  /// Item `index` in row-major order of the shape, wherever it lies.
+  /// Returns the item `index` in row-major order of the shape, wherever it lies.
   std::uint32_t Bits(std::size_t index) const;
   void SetBits(std::size_t index, std::uint32_t bits);
   double Value(std::size_t index) const;
@@ -98,31 +98,32 @@ class QuantizedBuffers {
   std::size_t misalignment_;
 };
 
-/// First difference of two quantized tensors of one spec and shape: which buffer, which byte, what
-/// was expected and got; empty if they are equal and no guard was written to.
+/// Returns the first difference of two quantized tensors of one spec and shape: which buffer, which
+/// byte, what was expected and got; empty if they are equal and no guard was written to.
 std::string Difference(const QuantizedBuffers& expected, const QuantizedBuffers& got);
-/// First difference of two float tensors, bit for bit.
+/// Returns the first difference of two float tensors, bit for bit.
 std::string Difference(const FloatTensor& expected, const FloatTensor& got);
 
-/// Seed of this run's random tensors: NF_TEST_SEED if that is set, else another one each time.
-/// Every failure prints it.
+/// Returns the seed of this run's random tensors: NF_TEST_SEED if that is set, else another one
+/// each time. Every failure prints it.
 std::uint64_t RunSeed();
 
-/// Ranges of FillHostile. Kernels treat finite numbers faster than NaN and infinities, near numbers
-/// faster still.
+/// Ranges of FillWithSpecials. Kernels treat finite numbers faster than NaN and infinities, near
+/// numbers faster still.
 enum class Range { kAll, kNumbers, kNear };
 inline constexpr Range kRanges[] = {Range::kAll, Range::kNumbers, Range::kNear};
 
 /// Fills a tensor with what breaks kernels: values over the whole exponent range or some octaves
 /// around 1, runs near each other, all-zero blocks, and here and there -0, subnormals, the largest
 /// values, NaN and infinities.
-void FillHostile(FloatTensor& tensor, std::mt19937_64& random, Range range = Range::kAll);
+void FillWithSpecials(FloatTensor& tensor, std::mt19937_64& random, Range range = Range::kAll);
 
 /// Threads and stores that a backend is tried with: none of them changes a byte.
-struct Manner {
+struct ExecutionVariant {
   int threads;
   Stores stores;
 };
-inline constexpr Manner kManners[] = {{1, Stores::kCached}, {3, Stores::kStreaming}};
+inline constexpr ExecutionVariant kExecutionVariants[] = {{1, Stores::kCached},
+                                                          {3, Stores::kStreaming}};
 
 }  // namespace narrowfloat::conformance

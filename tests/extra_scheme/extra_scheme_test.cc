@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A scheme that this build knows from its header alone: what follows for it from its layout.
+// Tests schemes that this build knows from their header alone.
 #include <gtest/gtest.h>
 
 #include <random>
 #include <string>
 
+#include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/ops/dequantize.h"
 #include "narrowfloat/ops/quantize.h"
 #include "tests/conformance/tensors.h"
-#include "tests/extra_scheme/mxfp4_of_64.h"
+#include "tests/extra_scheme/extra_schemes.h"
 
 namespace narrowfloat::conformance {
 namespace {
@@ -28,7 +30,7 @@ TEST(ExtraSchemeTest, PlanAndTextKnowTheScheme) {
 TEST(ExtraSchemeTest, ColumnwiseIsRowwiseOfTheTranspose) {
   std::mt19937_64 random(RunSeed());
   FloatTensor in(DType::kBFloat16, {70, 44}), turned(DType::kBFloat16, {44, 70});
-  FillHostile(in, random);
+  FillWithSpecials(in, random);
   for (std::size_t i = 0; i < in.size(); ++i) turned.SetBits(i % 44 * 70 + i / 44, in.Bits(i));
   for (const bool swizzled : {false, true}) {
     QuantSpec spec{.scheme = &FindScheme(Mxfp4Of64::kName), .swizzled = swizzled};
@@ -47,6 +49,62 @@ TEST(ExtraSchemeTest, ColumnwiseIsRowwiseOfTheTranspose) {
         << "NF_TEST_SEED=" << RunSeed();
   }
 }
+
+/// Codes, scales and decoded values of one scheme and type by one backend.
+struct Result {
+  QuantizedBuffers codes;
+  FloatTensor rowwise, columnwise;
+
+  Result(const FloatTensor& in, const QuantSpec& spec, const KernelTable& backend)
+      : codes(spec, in.shape()),
+        rowwise(in.dtype(), in.shape()),
+        columnwise(in.dtype(), in.shape()) {
+    const Execution execution{.kernels = &backend};
+    Quantize(in.ConstView(), codes.view, execution);
+    QuantizedView view = codes.view;
+    Dequantize(view, rowwise.View(), execution);
+    view[Role::kRowwiseData] = {};
+    Dequantize(view, columnwise.View(), execution);
+  }
+};
+
+/// A kernel that does not take a scheme's blocks leaves the slot to the reference.
+TEST(ExtraSchemeTest, EveryBackendGivesTheReferencesBytes) {
+  std::mt19937_64 random(RunSeed());
+  for (const std::string_view scheme : {Mxfp4Of64::kName, Fp8Block64x64::kName}) {
+    QuantSpec spec{.scheme = &FindScheme(scheme), .columnwise = true};
+    for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+      for (const Shape& shape : {Shape{2, 2}, Shape{64, 128}, Shape{130, 206}, Shape{300, 70}}) {
+        for (const Range range : kRanges) {
+          FloatTensor in(dtype, shape);
+          FillWithSpecials(in, random, range);
+          const Result expected(in, spec, ScalarKernels());
+          for (const KernelTable* backend : AvailableKernels()) {
+            const Result got(in, spec, *backend);
+            const std::string where = std::string(scheme) + " " + std::string(backend->name) + " " +
+                                      ShapeText(shape) +
+                                      ", NF_TEST_SEED=" + std::to_string(RunSeed());
+            EXPECT_EQ(Difference(expected.codes, got.codes), "") << where;
+            EXPECT_EQ(Difference(expected.rowwise, got.rowwise), "") << where;
+            EXPECT_EQ(Difference(expected.columnwise, got.columnwise), "") << where;
+          }
+        }
+      }
+    }
+  }
+}
+
+#if defined(NF_ONLY_EXTRA_SCHEMES)
+/// Holds that the build has vector kernels, and that these schemes use them.
+TEST(ExtraSchemeTest, TheBestBackendTakesBothSchemes) {
+  const KernelTable& best = *AvailableKernels().front();
+  ASSERT_NE(best.name, ScalarKernels().name);
+  for (std::size_t i = 0; i < kSchemeCount; ++i) {
+    EXPECT_NE(best.quantize[i][0][0], ScalarKernels().quantize[i][0][0]) << kSchemes[i].name;
+    EXPECT_NE(best.dequantize[i][0][0], ScalarKernels().dequantize[i][0][0]) << kSchemes[i].name;
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace narrowfloat::conformance

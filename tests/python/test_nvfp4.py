@@ -160,7 +160,10 @@ def test_stochastic_rounding_is_unbiased_and_reproducible() -> None:
     [
         ({"e4m3_max": 256}, "quantize: e4m3_max must be 448 without four_over_six, got 256"),
         ({"four_over_six": "max"}, "quantize: four_over_six must be 'mae' or 'mse', got 'max'"),
-        ({"rht": True, "row_scaled": True}, "quantize: row_scaled cannot go with rht"),
+        (
+            {"rht": True, "row_scaled": True},
+            "quantize: row_scaled must not be given together with rht",
+        ),
         ({"seed": -1}, "quantize: seed must be an integer from 0 to 2^64 - 1, got -1"),
         ({"rht": 2}, "quantize: rht must be True or False, got 2"),
     ],

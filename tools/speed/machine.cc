@@ -20,11 +20,11 @@ constexpr DType kDType = DType::kBFloat16;
 // each tells how long the next one will take.
 constexpr std::int64_t kCols = 4096, kFewestRows = 32, kMostRows = 8192, kGrowth = 4;
 
-// What a step may take longer than its number of elements says, where it leaves a cache; and time
-// for a few turns more on the last one.
+// Factor by which a step may take longer than its number of elements suggests, where it exceeds a
+// cache, with time for a few more turns on the last one.
 constexpr double kReserve = 2.5;
 
-// What Memory takes for an element of two bytes: input, output, codes of both directions, scales.
+// Bytes of Memory per element of two bytes: input, output, codes of both directions, scales.
 constexpr std::size_t kBytesPerElement = 7;
 
 using Clock = std::chrono::steady_clock;
@@ -43,29 +43,29 @@ constexpr StreamKind kStreamKinds[] = {
 /// The time that is left, and who is told of it.
 class Timer {
  public:
-  Timer(double budget_seconds, const Watcher& watcher)
-      : budget_(budget_seconds), watcher_(watcher), start_(Clock::now()) {}
+  Timer(double budget_seconds, const ProgressFn& progress)
+      : budget_(budget_seconds), progress_(progress), start_(Clock::now()) {}
 
   double Seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
   bool Allows(double seconds) const { return Seconds() + seconds < budget_; }
-  void Announce(std::string_view next) const { watcher_(Seconds() / budget_, next); }
+  void Announce(std::string_view next) const { progress_(Seconds() / budget_, next); }
 
  private:
   double budget_;
-  const Watcher& watcher_;
+  const ProgressFn& progress_;
   Clock::time_point start_;
 };
 
-/// What a caller gets who gives no options, in every direction; dequantizing, rowwise.
+/// Returns true for the workloads without options, in every direction; for dequantize, rowwise.
 bool IsWanted(const Workload& workload) {
   if (workload.verb == Verb::kQuantize) return !workload.spec.scale && !workload.spec.amax;
   return workload.verb == Verb::kDequantize && workload.direction == Direction::kRowwise;
 }
 
 /// All trials on one tensor.
-class Survey {
+class SpeedSession {
  public:
-  Survey(std::int64_t rows, const Execution& execution)
+  SpeedSession(std::int64_t rows, const Execution& execution)
       : memory_({rows, kCols}, Data::kGaussian, {kDType}) {
     std::vector<std::size_t> thread_counts{1};
     if (ThreadCount(execution) > 1) thread_counts.push_back(ThreadCount(execution));
@@ -82,31 +82,31 @@ class Survey {
     }
   }
 
-  Survey(const Survey&) = delete;  // trials point into it
-  Survey& operator=(const Survey&) = delete;
+  SpeedSession(const SpeedSession&) = delete;  // trials point into it
+  SpeedSession& operator=(const SpeedSession&) = delete;
 
-  /// A turn for every trial as long as there is time; for all, on the smallest tensor, the first
-  /// time.
+  /// Samples every trial as long as there is time; on the smallest tensor, samples all at least
+  /// once.
   void Round(const Timer& timer) {
     for (auto& [speed, trial] : streams_) {
       timer.Announce(speed.name);
-      TakeTurn(trial, timer);
+      Sample(trial, timer);
     }
-    for (auto& [workload, threads, trial] : walls_) {
+    for (auto& [workload, threads, trial] : rooflines_) {
       timer.Announce("streams");
-      TakeTurn(trial, timer);
+      Sample(trial, timer);
     }
     for (auto& [speed, trial, wall, name] : kernels_) {
       timer.Announce(name);
-      TakeTurn(trial, timer);
+      Sample(trial, timer);
     }
   }
 
-  /// What another round takes at least; infinite if not all had their turn.
+  /// Returns a lower bound of another round's time; infinite if a trial has no sample.
   double RoundSeconds() const {
     double seconds = 0;
     for (const auto& [speed, trial] : streams_) seconds += trial.seconds;
-    for (const auto& [workload, threads, trial] : walls_) seconds += trial.seconds;
+    for (const auto& [workload, threads, trial] : rooflines_) seconds += trial.seconds;
     for (const auto& [speed, trial, wall, name] : kernels_) seconds += trial.seconds;
     return seconds;
   }
@@ -122,7 +122,7 @@ class Survey {
     for (const auto& [speed, trial, wall, name] : kernels_) {
       result.kernels.push_back(speed);
       result.kernels.back().seconds = trial.seconds;
-      result.kernels.back().stream_seconds = walls_[wall].trial.seconds;
+      result.kernels.back().stream_seconds = rooflines_[wall].trial.seconds;
     }
     return result;
   }
@@ -133,7 +133,7 @@ class Survey {
     Trial trial;
   };
   /// The stream that moves the bytes of some kernels, one of which stands here for all.
-  struct Wall {
+  struct Roofline {
     Workload workload;
     std::size_t threads;
     Trial trial;
@@ -141,7 +141,7 @@ class Survey {
   struct KernelTrial {
     KernelSpeed speed;
     Trial trial;
-    std::size_t wall;  // index into walls_
+    std::size_t wall;  // index into rooflines_
     std::string name;
   };
 
@@ -149,9 +149,9 @@ class Survey {
     return {.threads = static_cast<int>(threads), .kernels = kernels};
   }
 
-  void TakeTurn(Trial& trial, const Timer& timer) const {
-    const bool must = memory_.shape().front() == kFewestRows && !trial.HadTurn();
-    if (must || timer.Allows(trial.HadTurn() ? trial.seconds : 0.0)) trial.TakeTurn();
+  void Sample(Trial& trial, const Timer& timer) const {
+    const bool must = memory_.shape().front() == kFewestRows && !trial.HasSample();
+    if (must || timer.Allows(trial.HasSample() ? trial.seconds : 0.0)) trial.Sample();
   }
 
   void AddStream(const StreamKind& kind, std::size_t threads) {
@@ -178,18 +178,18 @@ class Survey {
   }
 
   std::size_t WallOf(const Workload& workload, std::size_t threads) {
-    const auto found = std::ranges::find_if(walls_, [&](const Wall& wall) {
+    const auto found = std::ranges::find_if(rooflines_, [&](const Roofline& wall) {
       return wall.threads == threads && wall.workload.HasTrafficOf(workload);
     });
-    if (found != walls_.end()) return static_cast<std::size_t>(found - walls_.begin());
+    if (found != rooflines_.end()) return static_cast<std::size_t>(found - rooflines_.begin());
     const auto run = [=, this] { workload.RunStream(memory_, On(threads, nullptr)); };
-    walls_.push_back({workload, threads, {run}});
-    return walls_.size() - 1;
+    rooflines_.push_back({workload, threads, {run}});
+    return rooflines_.size() - 1;
   }
 
   Memory memory_;
   std::vector<StreamTrial> streams_;
-  std::vector<Wall> walls_;
+  std::vector<Roofline> rooflines_;
   std::vector<KernelTrial> kernels_;
 };
 
@@ -202,18 +202,18 @@ bool HasMemoryFor(std::int64_t rows) {
 }  // namespace
 
 MachineSpeed MeasureMachine(const Execution& execution, double budget_seconds,
-                            const Watcher& watcher) {
-  const Timer timer(budget_seconds, watcher);
+                            const ProgressFn& progress) {
+  const Timer timer(budget_seconds, progress);
   MachineSpeed result;
   for (std::int64_t rows = kFewestRows;; rows *= kGrowth) {
     const double start = timer.Seconds();
-    Survey survey(rows, execution);
-    survey.Round(timer);
-    if (!survey.IsComplete()) return result;  // slower than foretold: the last step's has to do
+    SpeedSession session(rows, execution);
+    session.Round(timer);
+    if (!session.IsComplete()) return result;  // slower than foretold: the last step's has to do
     const double next = kReserve * kGrowth * (timer.Seconds() - start);
     const bool last = rows == kMostRows || !timer.Allows(next) || !HasMemoryFor(rows * kGrowth);
-    while (last && timer.Allows(survey.RoundSeconds() / 2)) survey.Round(timer);
-    result = survey.Result(timer);
+    while (last && timer.Allows(session.RoundSeconds() / 2)) session.Round(timer);
+    result = session.Result(timer);
     if (last) return result;
   }
 }

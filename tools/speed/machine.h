@@ -11,7 +11,7 @@
 
 namespace narrowfloat::speed {
 
-/// What the memory gives to a plain loop.
+/// Speed of a plain loop over memory.
 struct StreamSpeed {
   std::string_view name;
   std::size_t threads;
@@ -19,7 +19,7 @@ struct StreamSpeed {
   double seconds;
 };
 
-/// What a kernel reaches, and the stream of the same bytes on as many threads.
+/// Speed of a kernel, and of the stream of the same bytes on as many threads.
 struct KernelSpeed {
   Verb verb;
   const SchemeInfo* scheme;
@@ -37,12 +37,13 @@ struct MachineSpeed {
   double seconds;                    // that all of this took
 };
 
-/// How much of the time is used up, and what is measured next. May throw to end it all.
-using Watcher = std::function<void(double share, std::string_view next)>;
+/// Receives the share of the time that is used, and the name of the next measurement. May throw to
+/// end the measurements.
+using ProgressFn = std::function<void(double share, std::string_view next)>;
 
 /// Measures every scheme of the registry on one thread and on as many as `execution` says, within
 /// `budget_seconds`: on a slow machine, or one with little memory left, on a smaller tensor.
 MachineSpeed MeasureMachine(const Execution& execution, double budget_seconds,
-                            const Watcher& watcher);
+                            const ProgressFn& progress);
 
 }  // namespace narrowfloat::speed

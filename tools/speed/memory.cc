@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/speed/memory.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -16,11 +14,10 @@
 
 #include "narrowfloat/numerics/codec.h"
 #include "narrowfloat/ops/quantize.h"
+#include "narrowfloat/tensor/huge_pages.h"
 
 namespace narrowfloat::speed {
 namespace {
-
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 // Drawn values are repeated: a prime number of them, so that they never line up with rows.
 constexpr std::size_t kDrawn = 1000003;
@@ -69,7 +66,7 @@ HugeBuffer::HugeBuffer(std::size_t bytes) {
   const std::size_t rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
   data_ = static_cast<std::byte*>(std::aligned_alloc(kHugePage, rounded));
   if (data_ == nullptr) throw std::bad_alloc();
-  madvise(data_, rounded, MADV_HUGEPAGE);  // advice: slower without, not wrong
+  AdviseHugePages(data_, rounded);
   std::memset(data_, 0x38, rounded);
 }
 

@@ -24,7 +24,7 @@ class HugeBuffer {
   std::byte* data_;
 };
 
-/// What the input looks like; kernels that branch on data show it here.
+/// Distribution of the input, which changes the speed of kernels that branch on data.
 enum class Data { kGaussian, kWide, kHalfZero };
 
 /// Input and output memory for every workload of one shape and of some float types.
@@ -32,7 +32,7 @@ class Memory {
  public:
   static constexpr std::size_t kLargestOffset = 64;
 
-  /// `types` begin with the widest one.
+  /// Requires: `types` begins with the widest type.
   Memory(Shape shape, Data data,
          std::vector<DType> types = {DType::kFloat32, DType::kFloat16, DType::kBFloat16});
 
@@ -43,7 +43,7 @@ class Memory {
   ConstTensorView Input(DType dtype, std::size_t past_line = 0) const;
   TensorView Output(DType dtype, std::size_t past_line = 0) const;
   QuantizedView Quantized(const QuantSpec& spec, std::size_t past_line = 0) const;
-  /// For a stream: as large as the largest input and output.
+  /// Returns memory for a stream, as large as the largest input and output.
   std::byte* StreamIn() const { return InputBuffer(types_.front()).data(); }
   std::byte* StreamOut() const { return output_.data(); }
 

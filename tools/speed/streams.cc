@@ -84,7 +84,7 @@ HWY_EXPORT(Run);
 /// Past this size of its output a stream does better with streaming stores.
 constexpr std::size_t kCachedBytes = std::size_t{1} << 20;
 
-/// What one thread takes at a time, of the smaller side: as much as a kernel's tile, about.
+/// Bytes of the smaller side that one thread processes at a time: about those of a kernel's tile.
 constexpr std::size_t kPieceBytes = std::size_t{256} << 10;
 
 }  // namespace

@@ -14,9 +14,9 @@ struct Trial {
   std::function<void()> run;
   double seconds = std::numeric_limits<double>::infinity();
 
-  bool HadTurn() const { return seconds < std::numeric_limits<double>::infinity(); }
+  bool HasSample() const { return seconds < std::numeric_limits<double>::infinity(); }
 
-  void TakeTurn() {
+  void Sample() {
     const auto start = std::chrono::steady_clock::now();
     run();
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;

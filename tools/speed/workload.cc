@@ -20,10 +20,10 @@ QuantSpec SpecOf(const SchemeInfo& scheme, Direction direction) {
 }
 
 /// Makes the workloads of one backend.
-class Maker {
+class WorkloadBuilder {
  public:
-  Maker(const Memory& memory, const Execution& execution, std::size_t past_line,
-        std::vector<Workload>& workloads)
+  WorkloadBuilder(const Memory& memory, const Execution& execution, std::size_t past_line,
+                  std::vector<Workload>& workloads)
       : memory_(memory),
         execution_(execution),
         past_line_(past_line),
@@ -78,7 +78,7 @@ class Maker {
     AddVariants(spec, direction, dtype);
   }
 
-  /// One option at a time of those that make more work.
+  /// Adds the scheme with each option that makes more work, one at a time.
   void AddVariants(const QuantSpec& plain, Direction direction, DType dtype) {
     const OptionSet options = plain.scheme->options;
     if (options.Has(Option::kStochasticRounding)) {
@@ -178,8 +178,8 @@ std::vector<Workload> MakeWorkloads(const Memory& memory, const Execution& execu
     if (execution.kernels != nullptr && execution.kernels != backend) continue;
     Execution on_backend = execution;
     on_backend.kernels = backend;
-    Maker maker(memory, on_backend, past_line, workloads);
-    for (const DType dtype : memory.types()) maker.AddAll(dtype);
+    WorkloadBuilder builder(memory, on_backend, past_line, workloads);
+    for (const DType dtype : memory.types()) builder.AddAll(dtype);
   }
   return workloads;
 }

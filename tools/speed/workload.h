@@ -15,10 +15,10 @@ namespace narrowfloat::speed {
 
 enum class Verb { kAmax, kQuantize, kDequantize };
 
-/// "amax", "quantize", "dequantize".
+/// Returns "amax", "quantize" or "dequantize".
 std::string_view VerbName(Verb verb);
 
-/// "rowwise", "columnwise", "both".
+/// Returns "rowwise", "columnwise" or "both".
 std::string_view DirectionName(Direction direction);
 
 /// One call of a verb, and the traffic that it cannot do without: codes and floats, without the
@@ -34,20 +34,21 @@ struct Workload {
   std::size_t read_bytes, write_bytes;
   std::function<void()> run;
 
-  /// "quantize(current) fp8_e4m3 rowwise bfloat16".
+  /// Returns a name such as "quantize(current) fp8_e4m3 rowwise bfloat16".
   std::string Name() const;
   std::size_t Bytes() const { return extra_read_bytes + read_bytes + write_bytes; }
   bool HasTrafficOf(const Workload& other) const {
     return extra_read_bytes == other.extra_read_bytes && read_bytes == other.read_bytes &&
            write_bytes == other.write_bytes;
   }
-  /// The same traffic as plain loads and stores. The matrix has a multiple of 1024 columns.
+  /// Moves the same bytes by plain loads and stores. Requires: the matrix has a multiple of 1024
+  /// columns.
   void RunStream(const Memory& memory, const Execution& execution) const;
 };
 
-/// Every verb over every scheme, direction, type of the memory, and backend (or the execution's
-/// alone), as the registry and the tables have them. Tensors begin `past_line` bytes after the
-/// beginning of a cache line. `memory` must outlive the result.
+/// Makes workloads of every verb, scheme, direction, type of the memory, and backend (or the
+/// execution's alone). Tensors begin `past_line` bytes after a cache line's beginning. Requires:
+/// `memory` outlives the result.
 std::vector<Workload> MakeWorkloads(const Memory& memory, const Execution& execution,
                                     std::size_t past_line = 0);
 

@@ -141,7 +141,6 @@ struct TransposeBoth {
 template <class S, class T, Direction kDirection>
 struct TransposeTiles {
   static constexpr std::size_t kRows = S::kBlock.rows;
-  static_assert(S::kBlock.cols == kPatchCols);
 
   static void Run(const QuantizeArgs& args) noexcept {
     const typename S::TensorState state = S::Prepare(args.columnwise.amax, args.options);
@@ -186,6 +185,8 @@ struct TransposeTiles {
 template <class S, Direction kDirection, class... T>
 constexpr ByType<QuantizeFn> Types(TypeList<T...>) {
   if constexpr (WholeTensorScheme<S> || !ByteScheme<S> || !S::kLayout.columnwise_transposed) {
+    return {};
+  } else if constexpr (SquareBlockScheme<S> && S::kBlock.cols != kPatchCols) {
     return {};
   } else if constexpr (SquareBlockScheme<S>) {
     return {&TransposeTiles<S, T, kDirection>::Run...};

@@ -245,8 +245,8 @@ def call(**changes: object) -> jax.Array:
         ({"sizes": jnp.asarray([-1], jnp.int32)},
          "gemm: group 0 must have 0 rows or more, got -1"),
         ({"extents": {"rhs_turned": True}},
-         "gemm: codes of rhs can be turned if they are columnwise and have one scale, got "
-         "mxfp8_e4m3"),
+         "gemm: codes of rhs must be columnwise and have one scale to be "
+         "transposed, got mxfp8_e4m3"),
         ({"extents": {"lhs_cols": 64}}, "gemm: lhs must have 2048 items, got shape 32x32"),
     ],
 )  # fmt: skip

@@ -124,8 +124,8 @@ def test_sizes_count_slices_or_rows() -> None:
         (
             [32, 64],
             {},
-            "grouped_quantize: group_sizes must add up to the first dimension or to the 128 rows, "
-            "got 96 rows together",
+            "grouped_quantize: group_sizes must add up to the first dimension or to "
+            "the 128 rows, got a sum of 96",
         ),
         (
             [160, -32],
@@ -140,8 +140,8 @@ def test_sizes_count_slices_or_rows() -> None:
         (
             [160],
             {"version": 2},
-            "grouped_quantize: group_sizes must add up to the first dimension or to the 128 rows, "
-            "got 160 rows together",
+            "grouped_quantize: group_sizes must add up to the first dimension or to "
+            "the 128 rows, got a sum of 160",
         ),
     ],
 )

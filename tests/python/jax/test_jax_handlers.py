@@ -116,7 +116,7 @@ BAD_MATRIX = np.ones((16, 16), ml_dtypes.bfloat16)
     ("message", "call"),
     [
         (
-            "quantize: NO_SCALING makes no codes",
+            "quantize: the scaling mode must quantize, got NO_SCALING",
             lambda: dbias_quantize_mode(0),
         ),
         (
@@ -128,7 +128,7 @@ BAD_MATRIX = np.ones((16, 16), ml_dtypes.bfloat16)
             lambda: dbias_quantize_mode(MXFP8, q_layout=7),
         ),
         (
-            "quantize: MXFP8_1D_SCALING has e4m3 or e5m2 codes, got e2m1",
+            "quantize: MXFP8_1D_SCALING needs e4m3 or e5m2 codes, got e2m1",
             lambda: dbias_quantize_mode(MXFP8, dtype=jnp.float4_e2m1fn),
         ),
         (
@@ -246,12 +246,12 @@ def test_rht_amax_refuses() -> None:
     x = np.ones((24, 32), ml_dtypes.bfloat16)
     refused(
         "INVALID_ARGUMENT",
-        "hadamard: rows come in groups of 16, got 24 rows",
+        "hadamard: the number of rows must be a multiple of 16, got 24",
         lambda: rht_amax(x, 0, True),
     )
     refused(
         "INVALID_ARGUMENT",
-        "rht_amax: rht_matrix_random_sign_mask_t has 16 bits, got 65536",
+        "rht_amax: rht_matrix_random_sign_mask_t must fit in 16 bits, got 65536",
         lambda: rht_amax(x, 1 << 16, True),
     )
 
@@ -315,6 +315,6 @@ def test_the_environment_is_checked_at_run_time(
     monkeypatch.setenv("NF_NUM_THREADS", "many")
     refused(
         "INVALID_ARGUMENT",
-        "threads: NF_NUM_THREADS must be a number from 1 on, got 'many'",
+        "threads: NF_NUM_THREADS must be a number of at least 1, got 'many'",
         lambda: dbias_quantize_mode(MXFP8),
     )

@@ -221,7 +221,7 @@ def test_an_attribute_of_another_type_is_the_same_attribute() -> None:
             ),
         ),
         (
-            "quantize: MXFP8_1D_SCALING has e4m3 or e5m2 codes, got e2m1",
+            "quantize: MXFP8_1D_SCALING needs e4m3 or e5m2 codes, got e2m1",
             ValueError,
             lambda: make(ScalingMode.MXFP8_1D_SCALING, "float4_e2m1fn", BOTH),
         ),

@@ -448,7 +448,7 @@ def test_messages_of_the_verb() -> None:
          ValueError, "quantize: rowwise_data must be uint8 of 4x4 and contiguous, got uint8 of "
          "4x2"),
         (lambda: verbs.quantize(spec, torch.zeros(4, 4), (codes,)),
-         ValueError, "quantize: there are 7 buffers, got 1"),
+         ValueError, "quantize: needs 7 buffers, got 1"),
         (lambda: verbs.quantize(spec, ALL["mxfp8"]()(torch.zeros(32, 32)),
                                 (codes, scale_inv, *nothing)),
          ValueError, "quantize: the input must have memory, got a tensor without"),

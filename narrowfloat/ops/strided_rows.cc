@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "narrowfloat/ops/input.h"
+#include "narrowfloat/ops/strided_rows.h"
 
 #include <fmt/format.h>
 
@@ -49,25 +49,26 @@ void FillOffsets(const Shape& shape, const Strides& strides, std::size_t rows, S
 
 template <class Byte>
 void FillRows(const char* verb, const char* name, const BasicTensorView<Byte>& view,
-              Rows<Byte>& rows) {
+              StridedRows<Byte>& rows) {
   if (!IsFloat(view.dtype)) {
     throw InvalidArgument(fmt::format("{}: {} must be float32, float16 or bfloat16, got {}", verb,
                                       name, DTypeName(view.dtype)));
   }
   if (view.device != Device::kCpu) {
     throw Unsupported(
-        fmt::format("{}: {} lies on a device this build has no kernels for", verb, name));
+        fmt::format("{}: {} must be in CPU memory, got memory of another device", verb, name));
   }
   rows.shape = FlattenShape(view.shape);
   const Strides& strides = view.strides;
   const bool dense = strides.empty();
   if (!dense && strides.size() != view.shape.size()) {
-    throw InvalidArgument(fmt::format("{}: {} has {} strides for {} dimensions", verb, name,
-                                      strides.size(), view.shape.size()));
+    throw InvalidArgument(fmt::format("{}: {} must have one stride per dimension, got {} for {}",
+                                      verb, name, strides.size(), view.shape.size()));
   }
   if (rows.shape.Size() == 0) return;
   if (view.data == nullptr) {
-    throw InvalidArgument(fmt::format("{}: {} has elements but no data", verb, name));
+    throw InvalidArgument(
+        fmt::format("{}: {} must have data for its elements, got a null pointer", verb, name));
   }
   const auto item = static_cast<std::ptrdiff_t>(ItemSize(view.dtype));
   if (!dense && rows.shape.cols > 1 && strides.back() != item) {
@@ -86,8 +87,9 @@ void FillRows(const char* verb, const char* name, const BasicTensorView<Byte>& v
   rows.matrix.row_offsets = rows.offsets.data();
 }
 
-template void FillRows(const char*, const char*, const TensorView&, Rows<std::byte>&);
-template void FillRows(const char*, const char*, const ConstTensorView&, Rows<const std::byte>&);
+template void FillRows(const char*, const char*, const TensorView&, StridedRows<std::byte>&);
+template void FillRows(const char*, const char*, const ConstTensorView&,
+                       StridedRows<const std::byte>&);
 
 template <class Byte>
 Extent ExtentOf(const BasicTensorView<Byte>& view) {
@@ -106,6 +108,15 @@ Extent ExtentOf(const BasicTensorView<Byte>& view) {
 
 template Extent ExtentOf(const TensorView&);
 template Extent ExtentOf(const ConstTensorView&);
+
+void RefuseOverlap(std::string_view verb, std::string_view a, std::string_view b) {
+  throw InvalidArgument(fmt::format("{}: {} must not overlap {}", verb, a, b));
+}
+
+void CheckDisjoint(std::string_view verb, std::string_view a_name, const Extent& a,
+                   std::string_view b_name, const Extent& b) {
+  if (a.Overlaps(b)) RefuseOverlap(verb, a_name, b_name);
+}
 
 template <class Byte>
 bool IsContiguous(const BasicTensorView<Byte>& view) {

@@ -9,7 +9,7 @@ namespace narrowfloat {
 
 /// The largest magnitude that any thread has found, 0 at first. Compares bit patterns: their order
 /// is that of the magnitudes, also under flush-to-zero.
-class SharedAmax {
+class AtomicAmax {
  public:
   void Update(float magnitude) {
     const auto bits = std::bit_cast<std::uint32_t>(magnitude);

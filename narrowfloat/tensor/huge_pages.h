@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+namespace narrowfloat {
+
+/// Bytes of a huge page, which is also its alignment.
+inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+/// Advises the kernel to use huge pages for the whole ones within `bytes` at `memory`. A kernel
+/// without huge pages ignores the advice, which changes nothing but the speed.
+void AdviseHugePages(std::byte* memory, std::size_t bytes);
+
+}  // namespace narrowfloat

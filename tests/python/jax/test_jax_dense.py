@@ -225,18 +225,19 @@ def test_products_of_a_batch(mode: ScalingMode, dtype: str) -> None:
         return jnp.sum(jnp.sin(dense(x, KERNEL, quantizer_set=sets)))
 
     for function in (loss, jax.grad(loss)):
-        found = jax.vmap(function)(xs)
+        alone, found = jax.jit(function), jax.jit(jax.vmap(function))(xs)
         for i, x in enumerate(xs):
-            np.testing.assert_allclose(found[i], function(x), rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(found[i], alone(x), rtol=1e-5, atol=1e-5)
 
     def make_tensor(x: jax.Array) -> object:
         return quantize(x, QuantizerFactory.create(1, mode, dtype))
 
     kernel = make_tensor(KERNEL)
+    multiply = jax.jit(lambda tensor: gemm(tensor, kernel, dtype=jnp.float32))
     tensors = jax.vmap(make_tensor)(xs)
-    products = jax.vmap(lambda t: gemm(t, kernel, dtype=jnp.float32))(tensors)
+    products = jax.vmap(multiply)(tensors)
     for i, x in enumerate(xs):
-        expected = gemm(make_tensor(x), kernel, dtype=jnp.float32)
+        expected = multiply(make_tensor(x))
         np.testing.assert_allclose(products[i], expected, rtol=1e-6, atol=1e-5)
 
 

@@ -140,7 +140,7 @@ def changed(**changes: object) -> Callable[[], object]:
         (
             changed(scale=np.ones(1, np.float32)),
             ValueError,
-            "mxfp8_e4m3 has no scale",
+            "buffers must be those of mxfp8_e4m3, got scale",
         ),
         (
             changed(rowwise_data=np.zeros(X.shape, np.float32)),
@@ -171,7 +171,7 @@ def changed(**changes: object) -> Callable[[], object]:
         (
             lambda: nf.from_buffers("fp8_e4m3", 4, {"rowwise_data": np.zeros(4, np.uint8)}),
             ValueError,
-            "rowwise_data needs rowwise_scale_inv beside it",
+            "rowwise_data needs rowwise_scale_inv, which is missing",
         ),
         (
             lambda: nf.from_buffers("fp8_e4m3", 4, [np.zeros(4, np.uint8)]),

@@ -13,6 +13,7 @@
 
 #include "narrowfloat/io/checkpoint.h"
 #include "narrowfloat/io/file.h"
+#include "narrowfloat/io/read_quantized.h"
 #include "narrowfloat/io/weight_check.h"
 #include "narrowfloat/io/write_convention.h"
 #include "narrowfloat/kernels/kernel_table.h"
@@ -21,7 +22,6 @@
 #include "tools/interrupt.h"
 #include "tools/option_table.h"
 #include "tools/progress.h"
-#include "tools/read_quantized.h"
 #include "tools/tensor_values.h"
 #include "tools/text.h"
 
@@ -89,7 +89,7 @@ class Checking {
 
 std::vector<Finding> Check(const std::string& path, std::size_t& tensors) {
   try {
-    const io::Checkpoint in = OpenGrouped("check", path);
+    const io::Checkpoint in = io::OpenGrouped("check", path);
     tensors = in.tensors().size();
     return Checking(in).Run();
   } catch (const InvalidArgument& error) {

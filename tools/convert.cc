@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "narrowfloat/io/checkpoint.h"
+#include "narrowfloat/io/read_quantized.h"
 #include "tools/command.h"
 #include "tools/foreign_writer.h"
 #include "tools/job.h"
 #include "tools/option_table.h"
-#include "tools/read_quantized.h"
 
 namespace narrowfloat::tools {
 namespace {
@@ -56,7 +56,7 @@ class Converting : public TensorRewriter {
 Result Run(const ConvertOptions& options) {
   JobOutput out{options.out, ParsePart(options.part), options.overwrite};
   io::Checkpoint in = io::Checkpoint::Open(options.in);
-  const io::ConventionGuess convention = ReadQuantized("convert", in, options.from);
+  const io::ConventionGuess convention = io::ReadQuantized("convert", in, options.from);
   Converting rewriter(in, options.to);
   out.companions = rewriter.writer().Configuration(in, rewriter);
   const JobResult job = RunJob(in, out, rewriter);

@@ -11,12 +11,12 @@
 #include "narrowfloat/io/checkpoint.h"
 #include "narrowfloat/io/foreign.h"
 #include "narrowfloat/io/read_convention.h"
+#include "narrowfloat/io/read_quantized.h"
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/tensor/error.h"
 #include "tools/command.h"
 #include "tools/job.h"
 #include "tools/option_table.h"
-#include "tools/read_quantized.h"
 #include "tools/tensor_values.h"
 
 namespace narrowfloat::tools {
@@ -75,7 +75,7 @@ Result Run(const DequantizeOptions& options) {
   const Execution execution{.threads = options.threads, .kernels = &ActiveKernels()};
   ThreadCount(execution);  // a wrong NF_NUM_THREADS is told before any work
   io::Checkpoint in = io::Checkpoint::Open(options.in);
-  const io::ConventionGuess convention = ReadQuantized("dequantize", in, options.from);
+  const io::ConventionGuess convention = io::ReadQuantized("dequantize", in, options.from);
   out.companions = PlainCompanions(in);
   std::optional<DType> dtype;
   if (!options.dtype.empty()) dtype = kDTypes.at(options.dtype);

@@ -16,13 +16,13 @@
 #include <vector>
 
 #include "narrowfloat/io/checkpoint.h"
+#include "narrowfloat/io/read_quantized.h"
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/ops/parallel.h"
 #include "tools/command.h"
 #include "tools/interrupt.h"
 #include "tools/option_table.h"
 #include "tools/progress.h"
-#include "tools/read_quantized.h"
 #include "tools/tensor_values.h"
 #include "tools/text.h"
 
@@ -157,8 +157,8 @@ class Diff {
       thread_local std::vector<std::byte> memory(2 * kPieceBytes);
       const std::span<std::byte> in_a(memory.data(), piece.bytes);
       const std::span<std::byte> in_b(memory.data() + kPieceBytes, piece.bytes);
-      Read(a_, pair.a, piece, in_a);
-      Read(b_, pair.b, piece, in_b);
+      Read(pair.a, piece, in_a);
+      Read(pair.b, piece, in_b);
       const std::uint64_t count = CountBytes(in_a, in_b);
       const std::lock_guard lock(mutex);
       pair.bytes += count;
@@ -166,9 +166,9 @@ class Diff {
     });
   }
 
-  static void Read(const io::Checkpoint& in, const io::TensorLocation& location, const Piece& piece,
+  static void Read(const io::TensorLocation& location, const Piece& piece,
                    std::span<std::byte> out) {
-    HomeOf(in, location, piece.entry)
+    io::HomeOf(location, piece.entry)
         .file.Read(location.tensor->entries[piece.entry], piece.begin, out);
   }
 
@@ -206,7 +206,9 @@ class Diff {
   static bool SameEntries(const io::StoredTensor& a, const io::StoredTensor& b) {
     if (a.foreign && b.foreign &&
         (a.foreign->global != b.foreign->global ||
-         a.foreign->transposed != b.foreign->transposed)) {
+         a.foreign->transposed != b.foreign->transposed ||
+         a.foreign->swizzled != b.foreign->swizzled ||
+         a.foreign->high_half_first != b.foreign->high_half_first)) {
       return false;
     }
     return std::ranges::equal(a.entries, b.entries, [](const auto& one, const auto& other) {
@@ -237,7 +239,8 @@ Result Run(const DiffOptions& options) {
   const InterruptScope interrupts;
   const Execution execution{.threads = options.threads, .kernels = &ActiveKernels()};
   ThreadCount(execution);
-  const io::Checkpoint a = OpenGrouped("diff", options.a), b = OpenGrouped("diff", options.b);
+  const io::Checkpoint a = io::OpenGrouped("diff", options.a),
+                       b = io::OpenGrouped("diff", options.b);
   Diff diff(a, b, execution);
   const std::vector<Difference> differences = diff.Run();
   std::vector<std::vector<std::string>> rows = {

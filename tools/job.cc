@@ -184,8 +184,7 @@ class Job {
     std::vector<std::span<const std::byte>> buffers;
     for (std::size_t i = 0; i < tensor.entries.size(); ++i) {
       const io::TensorEntry& entry = tensor.entries[i];
-      const io::Shard& home = tensor.shards.empty() ? shard : in_.shards()[tensor.shards[i]];
-      Read(home, entry, 0, rest.first(entry.Bytes()));
+      Read(io::HomeOf({&shard, &tensor}, i), entry, 0, rest.first(entry.Bytes()));
       buffers.push_back(rest.first(entry.Bytes()));
       rest = rest.subspan(entry.Bytes());
     }
@@ -194,10 +193,11 @@ class Job {
 
   void CopyTensor(const io::Shard& shard, const io::StoredTensor& tensor,
                   io::SafetensorsWriter& writer) {
-    for (const io::TensorEntry& entry : tensor.entries) {
+    for (std::size_t i = 0; i < tensor.entries.size(); ++i) {
+      const io::TensorEntry& entry = tensor.entries[i];
       for (std::uint64_t at = 0; at < entry.Bytes(); at += kPieceBytes) {
         const auto piece = input_.Take(std::min(kPieceBytes, entry.Bytes() - at));
-        Read(shard, entry, at, piece);
+        Read(io::HomeOf({&shard, &tensor}, i), entry, at, piece);
         writer.Append(entry.name, piece);
       }
     }

@@ -136,14 +136,8 @@ class Quantizing : public TensorRewriter {
 
   /// The tensor as this library stores it.
   io::StoredTensor Quantized(const io::StoredTensor& tensor) const {
-    io::StoredTensor quantized{.name = tensor.name};
-    quantized.quantized = io::QuantizedRecord{tensor.name, spec_, InnerShape(tensor),
-                                              *io::WideFloat(tensor.entries.front().dtype)};
-    quantized.plan = io::StoredBuffers(spec_, InnerShape(tensor));
-    io::FileContents contents;
-    contents.AddQuantized(*quantized.quantized);
-    quantized.entries = std::move(contents.tensors);
-    return quantized;
+    return io::AsStored(
+        {tensor.name, spec_, InnerShape(tensor), *io::WideFloat(tensor.entries.front().dtype)});
   }
 
   std::optional<ForeignWriter> foreign_;  // none: this library's convention

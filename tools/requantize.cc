@@ -11,6 +11,7 @@
 
 #include "narrowfloat/io/block_fp8.h"
 #include "narrowfloat/io/checkpoint.h"
+#include "narrowfloat/io/read_quantized.h"
 #include "narrowfloat/ops/execution.h"
 #include "narrowfloat/schemes/fp8_block.h"
 #include "narrowfloat/tensor/error.h"
@@ -19,7 +20,6 @@
 #include "tools/interrupt.h"
 #include "tools/job.h"
 #include "tools/option_table.h"
-#include "tools/read_quantized.h"
 #include "tools/tensor_values.h"
 #include "tools/text.h"
 
@@ -56,7 +56,7 @@ class Requantizing : public TensorRewriter {
             "takes any",
             tensor.name, io::FormatText(form)));
       }
-      if (io::IsMxfp4(form)) CheckFits(in, location, form, reader);
+      if (io::IsMxfp4(form)) CheckFits(location, form, reader);
       writer_.Add(tensor.name, TargetForm(tensor));
     }
   }
@@ -110,15 +110,15 @@ class Requantizing : public TensorRewriter {
   }
 
   /// Reads the scales of an MXFP4 weight, and its codes if the scales leave it open.
-  void CheckFits(const io::Checkpoint& in, const io::TensorLocation& location,
-                 const io::ForeignWeight& form, TensorReader& reader) {
+  void CheckFits(const io::TensorLocation& location, const io::ForeignWeight& form,
+                 TensorReader& reader) {
     CheckInterrupt();
     const io::StoredTensor& tensor = *location.tensor;
     if (tensor.foreign) {
       const io::TensorEntry& entry = tensor.entries[1];
       scales_.resize(entry.Bytes());
-      in.shards()[tensor.shards[1]].file.Read(entry, 0, scales_);
-      if (io::FitByExponents(form, scales_)) return;
+      io::ReadBuffer(location, 1, scales_);
+      if (!form.swizzled && io::FitByExponents(form, scales_)) return;
     }
     const auto misfit = io::FindMisfit(io::Canonical(tensor, reader.Bytes(location)));
     if (!misfit) return;
@@ -144,7 +144,7 @@ Result Run(const RequantizeOptions& options) {
   const InterruptScope interrupts;
   JobOutput out{options.out, ParsePart(options.part), options.overwrite};
   io::Checkpoint in = io::Checkpoint::Open(options.in);
-  const io::ConventionGuess convention = ReadQuantized("requantize", in, options.from);
+  const io::ConventionGuess convention = io::ReadQuantized("requantize", in, options.from);
   Requantizing rewriter(in, options);
   if (rewriter.writer().written()) out.companions = rewriter.writer().Configuration(in, rewriter);
   const JobResult job = RunJob(in, out, rewriter);

@@ -78,12 +78,6 @@ void TransposeMatrices(std::span<const std::byte> in, const Shape& shape, std::s
   }
 }
 
-const io::Shard& HomeOf(const io::Checkpoint& in, const io::TensorLocation& location,
-                        std::size_t entry) {
-  const std::vector<std::size_t>& shards = location.tensor->shards;
-  return shards.empty() ? *location.shard : in.shards()[shards[entry]];
-}
-
 const std::vector<std::span<const std::byte>>& TensorReader::Bytes(
     const io::TensorLocation& location) {
   const io::StoredTensor& tensor = *location.tensor;
@@ -92,7 +86,7 @@ const std::vector<std::span<const std::byte>>& TensorReader::Bytes(
   for (std::size_t i = 0; i < tensor.entries.size(); ++i) {
     CheckInterrupt();
     const io::TensorEntry& entry = tensor.entries[i];
-    HomeOf(in_, location, i).file.Read(entry, 0, rest.first(entry.Bytes()));
+    io::HomeOf(location, i).file.Read(entry, 0, rest.first(entry.Bytes()));
     entries_.push_back(rest.first(entry.Bytes()));
     rest = rest.subspan(entry.Bytes());
   }

@@ -22,10 +22,6 @@ void DequantizeStored(const io::StoredTensor& tensor,
 void TransposeMatrices(std::span<const std::byte> in, const Shape& shape, std::size_t item_size,
                        std::span<std::byte> out);
 
-/// Returns the file that an entry of a tensor lies in.
-const io::Shard& HomeOf(const io::Checkpoint& in, const io::TensorLocation& location,
-                        std::size_t entry);
-
 /// Reads whole tensors of one checkpoint into memory that is used again.
 class TensorReader {
  public:

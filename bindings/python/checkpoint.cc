@@ -2,12 +2,15 @@
 #include <fmt/format.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -20,6 +23,11 @@
 #include "bindings/python/verbs.h"
 #include "narrowfloat/io/checkpoint.h"
 #include "narrowfloat/io/convention.h"
+#include "narrowfloat/io/convention_writer.h"
+#include "narrowfloat/io/foreign.h"
+#include "narrowfloat/io/own_form.h"
+#include "narrowfloat/io/read_convention.h"
+#include "narrowfloat/io/read_quantized.h"
 #include "narrowfloat/io/safetensors_file.h"
 #include "narrowfloat/io/write_convention.h"
 #include "narrowfloat/ops/quantize.h"
@@ -104,11 +112,24 @@ nb::object ReadQuantized(const io::TensorLocation& location) {
   return nb::cast(std::move(tensor));
 }
 
+constexpr const char* kAnyConvention = "auto";
+
 /// Movable only: nanobind must be told so.
 struct OpenCheckpoint {
   io::Checkpoint files;
+  DType dtype = DType::kFloat32;  // of the model's float tensors
 
-  explicit OpenCheckpoint(const std::filesystem::path& path) : files(io::Checkpoint::Open(path)) {}
+  /// Groups weights of other conventions if `from` names one, or "auto".
+  OpenCheckpoint(const std::filesystem::path& path, const std::optional<std::string>& from)
+      : files(io::Checkpoint::Open(path)) {
+    if (!from) return;
+    if (*from != kAnyConvention) {
+      io::ReadQuantized("load", files, *from);
+    } else if (const auto guess = io::GuessConvention(files); guess.name != io::kPlainName) {
+      io::ReadQuantized("load", files, guess.name);
+    }
+    dtype = io::ModelDType(files);
+  }
   OpenCheckpoint(OpenCheckpoint&&) = default;
   OpenCheckpoint(const OpenCheckpoint&) = delete;
 };
@@ -121,9 +142,62 @@ std::vector<std::string> NamesOf(const OpenCheckpoint& checkpoint) {
   return names;
 }
 
-nb::object ReadTensor(const OpenCheckpoint& checkpoint, const std::string& name) {
+/// The bytes of each entry of a tensor.
+std::vector<std::vector<std::byte>> ReadEntries(const io::TensorLocation& location) {
+  std::vector<std::vector<std::byte>> bytes;
+  for (std::size_t i = 0; i < location.tensor->entries.size(); ++i) {
+    io::ReadBuffer(location, i, bytes.emplace_back(location.tensor->entries[i].Bytes()));
+  }
+  return bytes;
+}
+
+/// A weight of another convention as a tensor of this library.
+nb::object ReadForeign(const io::TensorLocation& location, DType dtype) {
+  const io::StoredTensor& weight = *location.tensor;
+  const auto spec = io::OwnSpec(*weight.foreign);
+  if (!spec) {
+    throw Unsupported(fmt::format(
+        "load: '{}' ({}) has no scheme with such blocks and scales; dtype= reads its values",
+        weight.name, io::FormatText(weight)));
+  }
+  QuantizedTensor tensor = NewTensor(*spec, weight.shape(), dtype, Fill::kNone);
+  const TensorMemory held = ViewWritableBuffers("load", tensor);
+  {
+    const nb::gil_scoped_release unlocked;
+    const std::vector<std::vector<std::byte>> bytes = ReadEntries(location);
+    const io::StoredTensor stored = io::AsStored({weight.name, *spec, weight.shape(), dtype});
+    const auto buffers =
+        io::OwnBuffers(stored, io::Canonical(weight, {bytes.begin(), bytes.end()}));
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      std::ranges::copy(buffers[i], held.view[stored.plan[i].role].data);
+    }
+  }
+  return nb::cast(std::move(tensor));
+}
+
+nb::object DecodeForeign(const io::TensorLocation& location, DType dtype) {
+  const io::StoredTensor& weight = *location.tensor;
+  nb::object values = NewArray(dtype, weight.shape());
+  const ArrayView out = ViewArray({"load", weight.name, DTypeName(dtype)}, values);
+  {
+    const nb::gil_scoped_release unlocked;
+    const std::vector<std::vector<std::byte>> bytes = ReadEntries(location);
+    const io::ForeignBytes input{
+        bytes[0], bytes[1],
+        bytes.size() > 2 ? std::span<const std::byte>(bytes[2]) : std::span<const std::byte>()};
+    io::DecodeWeight(*weight.foreign, input, dtype, BytesOf(out), 0);
+  }
+  return values;
+}
+
+nb::object ReadTensor(const OpenCheckpoint& checkpoint, const std::string& name,
+                      const nb::object& dtype) {
   const io::TensorLocation location = checkpoint.files.Find(name);
   if (location.tensor == nullptr) throw nb::key_error(name.c_str());
+  if (location.tensor->foreign) {
+    return dtype.is_none() ? ReadForeign(location, checkpoint.dtype)
+                           : DecodeForeign(location, ParseFloatDType("load", dtype));
+  }
   return location.tensor->quantized ? ReadQuantized(location) : ReadPlain(location);
 }
 
@@ -148,6 +222,7 @@ struct Outgoing {
   io::FileContents contents;
   std::vector<Piece> pieces;
   std::vector<TensorMemory> tensors;  // keep the bytes alive
+  std::deque<std::vector<std::byte>> scales;
   std::vector<nb::object> arrays;
   std::vector<AcquiredBuffer> buffers;
 };
@@ -161,6 +236,42 @@ void AddTensor(Outgoing& outgoing, const std::string& name, const QuantizedTenso
         {io::BufferName(name, buffer.role), {held.view[buffer.role].data, BufferBytes(buffer)}});
   }
   outgoing.tensors.push_back(std::move(held));
+}
+
+/// A weight in another convention: its entries, and the bytes of all but the codes.
+struct WrittenWeight {
+  std::vector<io::TensorEntry> entries;
+  std::span<const std::byte> codes;
+  std::vector<std::vector<std::byte>> scales;
+};
+
+/// Requires: `held` views `tensor` and outlives the result.
+WrittenWeight WriteWeight(const io::ConventionWriter& writer, const std::string& name,
+                          const QuantizedTensor& tensor, const TensorMemory& held) {
+  const io::StoredTensor stored = io::AsStored({name, tensor.spec, tensor.shape, tensor.dtype});
+  std::vector<std::span<const std::byte>> input;
+  for (const BufferPlan& buffer : stored.plan) {
+    // Buffers that only quantizing needs (scale, amax of per-tensor FP8) may be absent.
+    const std::byte* data = held.view[buffer.role].data;
+    input.emplace_back(data, data == nullptr ? 0 : BufferBytes(buffer));
+  }
+  const io::CanonicalWeight weight = io::Canonical(stored, input);
+  const io::WrittenFormat& format = writer.FormatOf(name, weight.form);
+  return {io::PlanWritten(writer.convention(), format, name, weight.form), weight.codes,
+          io::WrittenScales(weight, writer.convention(), format)};
+}
+
+void AddWeight(Outgoing& outgoing, const io::ConventionWriter& writer, const std::string& name,
+               const QuantizedTensor& tensor) {
+  outgoing.tensors.push_back(ViewBuffers("save", tensor));
+  WrittenWeight weight = WriteWeight(writer, name, tensor, outgoing.tensors.back());
+  for (std::size_t i = 0; i < weight.entries.size(); ++i) {
+    io::TensorEntry& entry = weight.entries[i];
+    std::span<const std::byte> bytes = weight.codes;
+    if (i > 0) bytes = outgoing.scales.emplace_back(std::move(weight.scales[i - 1]));
+    outgoing.pieces.push_back({entry.name, bytes});
+    outgoing.contents.AddPlain(entry.name, entry.dtype, std::move(entry.shape));
+  }
 }
 
 void AddArray(Outgoing& outgoing, const std::string& name, nb::handle array) {
@@ -179,13 +290,29 @@ void AddArray(Outgoing& outgoing, const std::string& name, nb::handle array) {
   outgoing.buffers.push_back(std::move(buffer));
 }
 
-void Save(const std::filesystem::path& path, const nb::object& tensors) {
+/// Returns a writer that knows every weight, so that all get one format.
+io::ConventionWriter WriterOf(const std::string& convention, const nb::object& tensors) {
+  io::ConventionWriter writer("save", convention);
+  for (const nb::handle item : tensors.attr("items")()) {
+    const nb::object key = item[0], value = item[1];
+    if (!nb::isinstance<nb::str>(key) || !nb::isinstance<QuantizedTensor>(value)) continue;
+    const auto name = nb::cast<std::string>(key);
+    const QuantizedTensor& tensor = *nb::inst_ptr<QuantizedTensor>(value);
+    writer.Add(name, io::FormOf(io::AsStored({name, tensor.spec, tensor.shape, tensor.dtype})));
+  }
+  return writer;
+}
+
+void Save(const std::filesystem::path& path, const nb::object& tensors,
+          const std::string& convention) {
   if (!nb::hasattr(tensors, "items")) {
     throw nb::type_error(fmt::format("save: tensors must be a mapping of names to arrays, got {}",
                                      nb::type_name(tensors.type()).c_str())
                              .c_str());
   }
   Outgoing outgoing;
+  std::optional<io::ConventionWriter> foreign;
+  if (convention != io::kConventionName) foreign = WriterOf(convention, tensors);
   for (const nb::handle item : tensors.attr("items")()) {
     const nb::object key = item[0], value = item[1];
     if (!nb::isinstance<nb::str>(key)) {
@@ -193,7 +320,9 @@ void Save(const std::filesystem::path& path, const nb::object& tensors) {
           fmt::format("save: names must be str, got {}", nb::repr(key).c_str()).c_str());
     }
     const auto name = nb::cast<std::string>(key);
-    if (nb::isinstance<QuantizedTensor>(value)) {
+    if (nb::isinstance<QuantizedTensor>(value) && foreign) {
+      AddWeight(outgoing, *foreign, name, *nb::inst_ptr<QuantizedTensor>(value));
+    } else if (nb::isinstance<QuantizedTensor>(value)) {
       AddTensor(outgoing, name, *nb::inst_ptr<QuantizedTensor>(value));
     } else {
       AddArray(outgoing, name, value);
@@ -209,36 +338,15 @@ void Save(const std::filesystem::path& path, const nb::object& tensors) {
 
 /// Returns the entries of a weight in another convention: name, NumPy's dtype, shape, bytes.
 nb::list WriteInConvention(const std::string& name, const QuantizedTensor& tensor,
-                           const std::string& convention_name) {
-  const io::ConventionRow* convention = io::FindConvention(convention_name);
-  if (convention == nullptr || convention->written.empty()) {
-    throw InvalidArgument(
-        fmt::format("export: '{}' must be a convention that can be written", convention_name));
-  }
+                           const std::string& convention) {
+  const io::ConventionWriter writer("export", convention);
   const TensorMemory held = ViewBuffers("export", tensor);
-  io::StoredTensor stored{.name = name};
-  stored.quantized = io::QuantizedRecord{name, tensor.spec, tensor.shape, tensor.dtype};
-  stored.plan = io::StoredBuffers(tensor.spec, tensor.shape);
-  io::FileContents contents;
-  contents.AddQuantized(*stored.quantized);
-  stored.entries = std::move(contents.tensors);
-  std::vector<std::span<const std::byte>> input;
-  for (const BufferPlan& buffer : stored.plan) {
-    // Buffers that only quantizing needs (scale, amax of per-tensor FP8) may be absent.
-    const std::byte* data = held.view[buffer.role].data;
-    input.emplace_back(data, data == nullptr ? 0 : BufferBytes(buffer));
-  }
-  const io::CanonicalWeight weight = io::Canonical(stored, input);
-  const io::WrittenFormat* format = io::FindWritten(*convention, weight.form);
-  if (format == nullptr) {
-    throw Unsupported(fmt::format("export: '{}' ({}) has no form in '{}' with the same codes", name,
-                                  io::FormatText(weight.form), convention->name));
-  }
-  const auto entries = io::PlanWritten(*convention, *format, name, weight.form);
-  const auto scales = io::WrittenScales(weight, *convention, *format);
+  const WrittenWeight weight = WriteWeight(writer, name, tensor, held);
   nb::list list;
+  const std::vector<io::TensorEntry>& entries = weight.entries;
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    const std::span<const std::byte> bytes = i == 0 ? weight.codes : std::span(scales[i - 1]);
+    const std::span<const std::byte> bytes =
+        i == 0 ? weight.codes : std::span<const std::byte>(weight.scales[i - 1]);
     nb::object array = NewArray(DType::kUInt8, {static_cast<std::int64_t>(bytes.size())});
     const ArrayView out = ViewArray({"export", entries[i].name, "uint8"}, array);
     std::ranges::copy(bytes, BytesOf(out).begin());
@@ -254,17 +362,22 @@ nb::list WriteInConvention(const std::string& name, const QuantizedTensor& tenso
 void RegisterCheckpoint(nb::module_& module) {
   nb::class_<OpenCheckpoint>(module, "Checkpoint",
                              "A checkpoint on disk, its headers read and checked.")
-      .def(nb::init<const std::filesystem::path&>(), nb::arg("path"), kOpenDoc)
+      .def(nb::init<const std::filesystem::path&, const std::optional<std::string>&>(),
+           nb::arg("path"), nb::arg("from_") = nb::none(), kOpenDoc)
       .def("names", &NamesOf, "Names of all tensors, sorted.")
-      .def("read", &ReadTensor, nb::arg("name"),
-           nb::sig("def read(self, name: str) -> numpy.ndarray | QuantizedTensor"),
-           "The tensor of that name, read now. Errors: KeyError, OSError.");
+      .def("read", &ReadTensor, nb::arg("name"), nb::arg("dtype") = nb::none(),
+           nb::sig("def read(self, name: str, dtype: object = None) -> numpy.ndarray | "
+                   "QuantizedTensor"),
+           "The tensor of that name, read now; a weight of another convention as values of `dtype` "
+           "if that is given. Errors: KeyError, NotImplementedError, OSError.");
   module.def("write_in_convention", &WriteInConvention, nb::arg("name"), nb::arg("tensor"),
              nb::arg("convention"),
              nb::sig("def write_in_convention(name: str, tensor: QuantizedTensor, convention: str) "
                      "-> list[tuple[str, str, tuple[int, ...], numpy.ndarray]]"),
              "Returns the tensors that a weight is in a convention: name, dtype, shape and bytes.");
-  module.def("save", &Save, nb::arg("path"), nb::arg("tensors"), nb::sig(kSaveSignature), kSaveDoc);
+  module.def("save", &Save, nb::arg("path"), nb::arg("tensors"), nb::kw_only(),
+             nb::arg("convention") = std::string(io::kConventionName), nb::sig(kSaveSignature),
+             kSaveDoc);
 }
 
 }  // namespace narrowfloat::python

@@ -259,18 +259,22 @@ Source:  TransformerEngine's nvte_delayed_scaling_recipe_amax_and_scale_update_a
 inline constexpr char kOpenDoc[] =
     R"(Opens a safetensors file, an index file or a folder of either.
 
-Errors: ValueError if there is none or it is damaged; OSError if it cannot be read.)";
+from_:  a convention whose weights are grouped; 'auto': the one that the files tell.
+Errors: ValueError if there is none or it is damaged; NotImplementedError for a convention that is
+        not read; OSError if it cannot be read.)";
 
 inline constexpr char kSaveSignature[] =
     "def save(path: str | os.PathLike, tensors: collections.abc.Mapping[str, numpy.ndarray | "
-    "QuantizedTensor]) -> None";
+    "QuantizedTensor], *, convention: str = 'narrowfloat') -> None";
 inline constexpr char kSaveDoc[] =
     R"(Writes a safetensors file of arrays and quantized tensors, whole or not at all.
 
 Types:   any dtype that safetensors names, ml_dtypes' included; a QuantizedTensor is stored as its
-         buffers and its spec text, and comes back as one from load().
+         buffers and its spec text, and comes back as one from load(). In another `convention` it is
+         the tensors that the convention's owner reads, with the same codes; load(from_=) reads them.
 Errors:  TypeError for another dtype or object; ValueError for a tensor without all buffers of its
-         plan, or a path whose folder does not exist; OSError if it cannot be written.)";
+         plan, an unknown convention, or a path whose folder does not exist; NotImplementedError for
+         a tensor that the convention cannot hold; OSError if it cannot be written.)";
 
 inline constexpr char kQuantSpecDoc[] =
     R"(A scheme, directions and options: what a quantized tensor is made by.)";

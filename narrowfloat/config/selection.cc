@@ -68,6 +68,20 @@ constexpr Patterns kConv1dNames = {"c_attn", "c_proj", "c_fc", "q_attn"};
 constexpr Patterns kTransposedExperts = {"gpt_oss", "llama4",    "llama4_text",
                                          "aria",    "aria_text", "openai_privacy_filter"};
 
+/// By model_type: the output head, where that is not called lm_head.
+constexpr struct {
+  Patterns models;
+  const char* head;
+} kOutputHeads[] = {
+    {{"bert", "mobilebert", "squeezebert", "deberta*", "fnet"}, "cls.predictions.decoder"},
+    {{"roberta*", "xlm-roberta*", "camembert", "mpnet"}, "lm_head.decoder"},
+    {{"albert"}, "predictions.decoder"},
+    {{"distilbert"}, "vocab_projector"},
+    {{"electra"}, "generator_lm_head"},
+    {{"whisper"}, "proj_out"},
+    {{"xlm", "flaubert"}, "pred_layer.proj"},
+};
+
 std::vector<std::string> Components(std::string_view name) {
   std::vector<std::string> components(1);
   for (const char c : name) {
@@ -123,6 +137,13 @@ bool SelectionRule::Matches(const std::string& name) const {
 
 std::string SelectionRule::Text() const {
   return fmt::format("{} '{}'", action_ == Action::kInclude ? "--include" : "--exclude", pattern_);
+}
+
+std::string OutputHead(std::string_view model_type) {
+  for (const auto& [models, head] : kOutputHeads) {
+    if (MatchesAny(models, std::string(model_type))) return head;
+  }
+  return "lm_head";
 }
 
 bool StoresExpertsTransposed(std::string_view model_type) {

@@ -52,6 +52,10 @@ struct Decision {
 Decision DecideByDefault(std::string_view name, const Shape& shape, std::string_view model_type,
                          bool takes_transposed = false);
 
+/// Returns the module of a language model's output head, which a model with tied embeddings has but
+/// no file of it: "lm_head", or another name by `model_type`.
+std::string OutputHead(std::string_view model_type);
+
 /// Returns true if a model stores the stacked experts as [experts, inputs, outputs].
 bool StoresExpertsTransposed(std::string_view model_type);
 

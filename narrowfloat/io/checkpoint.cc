@@ -50,6 +50,7 @@ Checkpoint Checkpoint::Open(const fs::path& path) {
   } else {
     checkpoint.OpenShard(path);
   }
+  checkpoint.GroupShards();
   checkpoint.ListTensors();
   return checkpoint;
 }
@@ -89,8 +90,19 @@ void Checkpoint::OpenIndex(const fs::path& path) {
 
 void Checkpoint::OpenShard(const fs::path& path) {
   SafetensorsFile file(path);
-  std::vector<StoredTensor> tensors = GroupTensors(SafetensorsSource(path), file.header());
-  shards_.push_back({path.filename().string(), std::move(file), std::move(tensors)});
+  shards_.push_back({path.filename().string(), std::move(file)});
+}
+
+void Checkpoint::GroupShards() {
+  std::vector<FileHeader> files;
+  for (const Shard& shard : shards_) {
+    files.push_back({SafetensorsSource(shard.file.path()), &shard.file.header()});
+  }
+  std::vector<std::vector<StoredTensor>> tensors = GroupTensors(files);
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    shards_[i].tensors = std::move(tensors[i]);
+    shards_[i].number = i;
+  }
 }
 
 void Checkpoint::ListTensors() {
@@ -124,13 +136,19 @@ TensorLocation Checkpoint::Find(std::string_view name) const {
   return found != tensors_.end() && found->tensor->name == name ? *found : TensorLocation{};
 }
 
+const Shard& HomeOf(const TensorLocation& location, std::size_t entry) {
+  const std::vector<std::size_t>& shards = location.tensor->shards;
+  if (shards.empty()) return *location.shard;
+  return *(location.shard - location.shard->number + shards.at(entry));
+}
+
 void ReadBuffer(const TensorLocation& location, std::size_t buffer, std::span<std::byte> out) {
   const TensorEntry& entry = location.tensor->entries.at(buffer);
   if (out.size() != entry.Bytes()) {
     throw InvalidArgument(fmt::format("read: '{}' has {} bytes, the buffer {}", entry.name,
                                       entry.Bytes(), out.size()));
   }
-  location.shard->file.Read(entry, 0, out);
+  HomeOf(location, buffer).file.Read(entry, 0, out);
 }
 
 }  // namespace narrowfloat::io

@@ -22,7 +22,8 @@ namespace narrowfloat::io {
 struct Shard {
   std::string name;  // of the file, without its folder
   SafetensorsFile file;
-  std::vector<StoredTensor> tensors;
+  std::vector<StoredTensor> tensors{};
+  std::size_t number = 0;  // its place among the checkpoint's, which lie side by side
 };
 
 /// A tensor and the file it lies in.
@@ -63,6 +64,7 @@ class Checkpoint {
   void OpenFolder(const std::filesystem::path& folder);
   void OpenIndex(const std::filesystem::path& path);
   void OpenShard(const std::filesystem::path& path);
+  void GroupShards();
   void ListTensors();
 
   std::filesystem::path path_;
@@ -71,6 +73,9 @@ class Checkpoint {
   std::optional<std::pair<std::string, ShardIndex>> index_;
   std::vector<TensorLocation> tensors_;  // into shards_, which no longer changes
 };
+
+/// Returns the file that has an entry of a tensor.
+const Shard& HomeOf(const TensorLocation& location, std::size_t entry);
 
 /// Fills `out` with a whole entry of a tensor: `buffer` counts its `entries`, which for a quantized
 /// tensor stand in the order of its `plan`. Errors: InvalidArgument if the sizes differ; IoError.

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "narrowfloat/io/strict_json.h"
@@ -35,6 +37,11 @@ TensorEntry EntryOf(const QuantizedRecord& record, const BufferPlan& buffer) {
   return {.name = BufferName(record.name, buffer.role),
           .dtype = BufferFileDType(record.spec, buffer),
           .shape = buffer.shape};
+}
+
+/// Stands under the name of the quantized tensor itself.
+TensorEntry MarkOf(const QuantizedRecord& record) {
+  return {.name = record.name, .dtype = FileDTypeOf(record.dtype), .shape = {0}};
 }
 
 std::string PrintRecord(const QuantizedRecord& record) {
@@ -93,34 +100,85 @@ QuantizedRecord ParseRecord(const std::string& source, const std::string& name,
   }
 }
 
-using EntriesByName = std::unordered_map<std::string_view, const TensorEntry*>;
+/// The entries of a checkpoint's files, from which tensors are taken.
+class EntryPool {
+ public:
+  explicit EntryPool(std::span<const FileHeader> files) : files_(files), by_name_(files.size()) {
+    for (std::size_t i = 0; i < files.size(); ++i) {
+      for (const TensorEntry& entry : files[i].header->tensors) {
+        by_name_[i].emplace(entry.name, &entry);
+      }
+    }
+  }
 
-/// Takes the record's buffers out of `entries`.
-StoredTensor TakeQuantized(const std::string& source, QuantizedRecord record,
-                           EntriesByName& entries) {
-  StoredTensor tensor{.name = record.name};
+  struct Found {
+    std::size_t file;
+    const TensorEntry* entry;
+  };
+
+  /// Looks in `file` first.
+  std::optional<Found> Find(std::string_view name, std::size_t file) const {
+    for (std::size_t i = 0; i < by_name_.size(); ++i) {
+      const std::size_t at = i == 0 ? file : i <= file ? i - 1 : i;
+      const auto found = by_name_[at].find(name);
+      if (found != by_name_[at].end()) return Found{at, found->second};
+    }
+    return std::nullopt;
+  }
+
+  void Take(const Found& found) {
+    by_name_[found.file].erase(found.entry->name);
+    if (files_.size() > 1) taken_.insert(found.entry->name);
+  }
+
+  /// Adds the rest as plain tensors. Errors: InvalidArgument if another file has a buffer again.
+  void AddRest(std::vector<std::vector<StoredTensor>>& tensors) const {
+    for (std::size_t i = 0; i < by_name_.size(); ++i) {
+      // A tensor takes half a kilobyte.
+      tensors[i].reserve(tensors[i].size() + by_name_[i].size());
+      for (const auto& [name, entry] : by_name_[i]) {
+        if (taken_.contains(name)) {
+          throw InvalidArgument(fmt::format("{}: '{}' must be in one file, another has it too",
+                                            files_[i].source, name));
+        }
+        tensors[i].push_back({.name = std::string(name), .entries = {*entry}});
+      }
+    }
+  }
+
+ private:
+  std::span<const FileHeader> files_;
+  std::vector<std::unordered_map<std::string_view, const TensorEntry*>> by_name_;
+  std::unordered_set<std::string_view> taken_;  // of several files
+};
+
+/// Takes the record's buffers and its mark out of `pool`.
+StoredTensor TakeQuantized(const std::string& source, QuantizedRecord record, std::size_t file,
+                           EntryPool& pool) {
+  StoredTensor tensor;
   try {
-    tensor.plan = StoredBuffers(record.spec, record.shape);
+    tensor = AsStored(std::move(record));
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(fmt::format("{}: {}", source, error.what()));
   }
-  for (const BufferPlan& buffer : tensor.plan) {
-    const TensorEntry planned = EntryOf(record, buffer);
-    const auto found = entries.find(planned.name);
-    if (found == entries.end()) {
+  for (TensorEntry& planned : tensor.entries) {
+    const auto found = pool.Find(planned.name, file);
+    if (!found) {
       throw InvalidArgument(fmt::format("{}: its buffer '{}' is missing", source, planned.name));
     }
-    const TensorEntry& entry = *found->second;
+    const TensorEntry& entry = *found->entry;
     if (entry.dtype != planned.dtype || entry.shape != planned.shape) {
       throw InvalidArgument(fmt::format("{}: its buffer '{}' must be {} {} by the plan, got {} {}",
                                         source, planned.name, Info(planned.dtype).name,
                                         ShapeText(planned.shape), Info(entry.dtype).name,
                                         ShapeText(entry.shape)));
     }
-    tensor.entries.push_back(entry);
-    entries.erase(found);
+    planned = entry;
+    tensor.shards.push_back(found->file);
+    pool.Take(*found);
   }
-  tensor.quantized = std::move(record);
+  const auto mark = pool.Find(tensor.name, tensor.shards.front());
+  if (mark && mark->entry->shape == Shape{0}) pool.Take(*mark);
   return tensor;
 }
 
@@ -134,6 +192,14 @@ std::vector<BufferPlan> StoredBuffers(const QuantSpec& spec, const Shape& shape)
 
 std::string BufferName(std::string_view tensor, Role role) {
   return fmt::format("{}.{}", tensor, RoleName(role));
+}
+
+StoredTensor AsStored(QuantizedRecord record) {
+  StoredTensor tensor{.name = record.name};
+  tensor.plan = StoredBuffers(record.spec, record.shape);
+  for (const BufferPlan& buffer : tensor.plan) tensor.entries.push_back(EntryOf(record, buffer));
+  tensor.quantized = std::move(record);
+  return tensor;
 }
 
 std::uint64_t StoredTensor::Bytes() const {
@@ -153,9 +219,8 @@ void FileContents::AddPlain(std::string name, FileDType dtype, Shape shape) {
 }
 
 void FileContents::AddQuantized(const QuantizedRecord& record) {
-  for (const BufferPlan& buffer : StoredBuffers(record.spec, record.shape)) {
-    tensors.push_back(EntryOf(record, buffer));
-  }
+  for (TensorEntry& entry : AsStored(record).entries) tensors.push_back(std::move(entry));
+  tensors.push_back(MarkOf(record));
   metadata[std::string(kKeyPrefix) + record.name] = PrintRecord(record);
 }
 
@@ -169,24 +234,39 @@ void FileContents::AddCopy(const StoredTensor& tensor) {
 }
 
 std::vector<StoredTensor> GroupTensors(const std::string& source, const Header& header) {
-  EntriesByName entries;
-  for (const TensorEntry& entry : header.tensors) entries.emplace(entry.name, &entry);
-  std::vector<StoredTensor> tensors;
-  tensors.reserve(header.tensors.size());  // a tensor takes half a kilobyte
-  for (const auto& [key, text] : header.metadata) {
-    if (!key.starts_with(kKeyPrefix)) continue;
-    const std::string record_source = fmt::format("{}: metadata '{}'", source, key);
-    QuantizedRecord record = ParseRecord(record_source, key.substr(kKeyPrefix.size()), text);
-    tensors.push_back(TakeQuantized(record_source, std::move(record), entries));
+  const FileHeader file{source, &header};
+  return std::move(GroupTensors(std::span(&file, 1)).front());
+}
+
+std::vector<std::vector<StoredTensor>> GroupTensors(std::span<const FileHeader> files) {
+  EntryPool pool(files);
+  std::vector<std::vector<StoredTensor>> tensors(files.size());
+  std::unordered_map<std::string_view, std::string_view> records;  // of the files before
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    for (const auto& [key, text] : files[i].header->metadata) {
+      if (!key.starts_with(kKeyPrefix)) continue;
+      const std::string source = fmt::format("{}: metadata '{}'", files[i].source, key);
+      const auto [known, fresh] = records.emplace(key, text);
+      if (!fresh && known->second != text) {
+        throw InvalidArgument(
+            fmt::format("{}: must be as in the other files, got {}", source, text));
+      }
+      if (!fresh) continue;
+      QuantizedRecord record = ParseRecord(source, key.substr(kKeyPrefix.size()), text);
+      StoredTensor tensor = TakeQuantized(source, std::move(record), i, pool);
+      const std::size_t home = tensor.shards.front();
+      const bool whole = std::ranges::all_of(tensor.shards, [&](auto at) { return at == home; });
+      if (whole) tensor.shards.clear();
+      tensors[home].push_back(std::move(tensor));
+    }
   }
-  for (const auto& [name, entry] : entries) {
-    tensors.push_back({.name = std::string(name), .entries = {*entry}});
-  }
-  std::ranges::sort(tensors, {}, &StoredTensor::name);
-  const auto repeated = std::ranges::adjacent_find(tensors, {}, &StoredTensor::name);
-  if (repeated != tensors.end()) {
-    throw InvalidArgument(
-        fmt::format("{}: '{}' is both a tensor and a quantized one", source, repeated->name));
+  pool.AddRest(tensors);
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    std::ranges::sort(tensors[i], {}, &StoredTensor::name);
+    const auto repeated = std::ranges::adjacent_find(tensors[i], {}, &StoredTensor::name);
+    if (repeated == tensors[i].end()) continue;
+    throw InvalidArgument(fmt::format("{}: '{}' is both a tensor and a quantized one",
+                                      files[i].source, repeated->name));
   }
   return tensors;
 }

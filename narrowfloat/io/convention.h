@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,8 @@
 /// shape: codes as F8_E4M3 or F8_E5M2 (packed ones as U8), E8M0 scales as F8_E8M0, all else as F32.
 /// `__metadata__` has a key `narrowfloat.NAME` whose text is the JSON object
 /// {"spec": text form, "shape": [..], "dtype": "float32" | "float16" | "bfloat16"}.
+/// NAME itself is a tensor of shape [0] in that dtype: a loader that looks for a float tensor of
+/// that name finds a wrong shape and refuses the file. Files without it are read too.
 namespace narrowfloat::io {
 
 inline constexpr std::string_view kConventionName = "narrowfloat";
@@ -57,6 +60,10 @@ struct StoredTensor {
   std::uint64_t Bytes() const;
 };
 
+/// Returns a quantized tensor as this convention stores it.
+/// Errors: InvalidArgument as PlanQuantize.
+StoredTensor AsStored(QuantizedRecord record);
+
 /// "mxfp8_e4m3" and its options, "e4m3 128x128 F32" or, of a plain tensor, the file's type.
 std::string FormatText(const StoredTensor& tensor);
 
@@ -76,6 +83,18 @@ struct FileContents {
 /// Errors: InvalidArgument if a record cannot be read, or a buffer it speaks of is missing or
 /// differs from the plan; `source` begins the message.
 std::vector<StoredTensor> GroupTensors(const std::string& source, const Header& header);
+
+/// The header of one file of a checkpoint; `source` begins messages about it.
+struct FileHeader {
+  std::string source;
+  const Header* header;
+};
+
+/// The same for the files of one checkpoint, a list each. A record may describe buffers in any of
+/// them, and several files may have the same record: programs that save a model in several files
+/// give all of them the metadata of all tensors. A tensor is in the list of the file that has its
+/// first buffer.
+std::vector<std::vector<StoredTensor>> GroupTensors(std::span<const FileHeader> files);
 
 /// Metadata without this convention's keys.
 Metadata ForeignMetadata(const Metadata& metadata);

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "narrowfloat/io/testing.h"
 
 namespace narrowfloat::io {
@@ -28,6 +30,7 @@ TEST(ConventionTest, StoresThePlannedBuffersUnderTheirRoles) {
   const Header header =
       HeaderOf({"w", ParseQuantSpec("mxfp8_e5m2:columnwise=1"), {64, 96}, DType::kBFloat16});
   const std::vector<TensorEntry> expected = {
+      {"w", FileDType::kBF16, {0}, 0, 0},
       {"w.columnwise_scale_inv", FileDType::kF8E8M0, {4, 128}, 0, 512},
       {"w.rowwise_scale_inv", FileDType::kF8E8M0, {128, 4}, 512, 1024},
       {"w.columnwise_data", FileDType::kF8E5M2, {64, 96}, 1024, 1024 + 6144},
@@ -43,7 +46,7 @@ TEST(ConventionTest, ABufferSharedByTwoRolesIsStoredOnce) {
       HeaderOf({"w", ParseQuantSpec("fp8_e4m3:columnwise=1"), {3, 5}, DType::kFloat32});
   std::set<std::string> names;
   for (const TensorEntry& entry : header.tensors) names.insert(entry.name);
-  EXPECT_EQ(names, (std::set<std::string>{"w.rowwise_data", "w.rowwise_scale_inv",
+  EXPECT_EQ(names, (std::set<std::string>{"w", "w.rowwise_data", "w.rowwise_scale_inv",
                                           "w.columnwise_data", "w.scale", "w.amax_rowwise"}));
 }
 
@@ -100,13 +103,13 @@ TEST(ConventionTest, ChecksBuffersAgainstThePlan) {
   EXPECT_EQ(Refusal(missing),
             "f: metadata 'narrowfloat.w': its buffer 'w.rowwise_data' is missing");
   Header other_shape = HeaderOf(record);
-  other_shape.tensors[0].shape = {64, 4};
+  other_shape.tensors[1].shape = {64, 4};
   EXPECT_EQ(
       Refusal(other_shape),
       "f: metadata 'narrowfloat.w': its buffer 'w.rowwise_scale_inv' must be F8_E8M0 128x4 by the "
       "plan, got F8_E8M0 64x4");
   Header other_type = HeaderOf(record);
-  other_type.tensors[0].dtype = FileDType::kU8;
+  other_type.tensors[1].dtype = FileDType::kU8;
   EXPECT_EQ(
       Refusal(other_type),
       "f: metadata 'narrowfloat.w': its buffer 'w.rowwise_scale_inv' must be F8_E8M0 128x4 by the "
@@ -114,10 +117,23 @@ TEST(ConventionTest, ChecksBuffersAgainstThePlan) {
 }
 
 TEST(ConventionTest, ANameIsAPlainTensorOrAQuantizedOne) {
-  FileContents contents;
-  contents.AddQuantized({"w", ParseQuantSpec("mxfp8_e4m3"), {64, 96}, DType::kFloat32});
-  contents.AddPlain("w", FileDType::kF32, {1});
-  EXPECT_EQ(Refusal(HeaderOf(std::move(contents))), "f: 'w' is both a tensor and a quantized one");
+  Header header = HeaderOf({"w", ParseQuantSpec("mxfp8_e4m3"), {64, 96}, DType::kFloat32});
+  const auto mark = std::ranges::find(header.tensors, "w", &TensorEntry::name);
+  ASSERT_NE(mark, header.tensors.end());
+  mark->shape = {1};
+  EXPECT_EQ(Refusal(header), "f: 'w' is both a tensor and a quantized one");
+}
+
+TEST(ConventionTest, TheMarkIsNoTensorAndMayBeMissing) {
+  Header header = HeaderOf({"w", ParseQuantSpec("nvfp4"), {64, 96}, DType::kBFloat16});
+  const auto mark = std::ranges::find(header.tensors, "w", &TensorEntry::name);
+  ASSERT_NE(mark, header.tensors.end());
+  EXPECT_EQ(mark->dtype, FileDType::kBF16);
+  EXPECT_EQ(mark->shape, Shape{0});
+  const std::vector<StoredTensor> marked = GroupTensors("f", header);
+  ASSERT_EQ(marked.size(), 1u);
+  header.tensors.erase(mark);
+  EXPECT_EQ(GroupTensors("f", header).front().quantized, marked.front().quantized);
 }
 
 TEST(ConventionTest, OtherKeysOfTheMetadataStay) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "narrowfloat/io/companion.h"
+#include "narrowfloat/io/conventions/convention_row.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat::io {
@@ -49,60 +50,78 @@ bool IsFp8(FileDType dtype) {
   return dtype == FileDType::kF8E4M3 || dtype == FileDType::kF8E5M2;
 }
 
-/// What the neighbours of one tensor say. The rules are tried in this order, the first that fits
-/// wins.
-struct Neighbourhood {
-  const Checkpoint& checkpoint;
-  const TensorEntry& entry;
-  std::string stem;  // the name without its suffix
+std::string_view WithoutDot(std::string_view suffix) {
+  return suffix.substr(suffix.find_first_not_of("._"));
+}
 
-  const TensorEntry* Sibling(std::string_view name) const {
-    const TensorLocation found = checkpoint.Find(stem + std::string(name));
-    return found.tensor == nullptr || found.tensor->quantized ? nullptr
-                                                              : &found.tensor->entries.front();
+/// Finds what a row of names says of one tensor, as the reason that is shown; empty: nothing.
+std::string ReasonOf(const Checkpoint& checkpoint, const TensorLocation& location,
+                     const WeightNames& names) {
+  const std::string& name = location.tensor->name;
+  if (names.evidence == Evidence::kNone || !name.ends_with(names.codes)) return "";
+  if (names.evidence == Evidence::kName) return std::string(WithoutDot(names.codes));
+  const std::string stem = name.substr(0, name.size() - names.codes.size());
+  const auto sibling = [&](std::string_view suffix) -> const TensorEntry* {
+    const TensorLocation found = checkpoint.Find(stem + std::string(suffix));
+    const bool plain = found.tensor != nullptr && !found.tensor->quantized;
+    return plain ? &found.tensor->entries.front() : nullptr;
+  };
+  const bool fp8 = names.evidence == Evidence::kFp8;
+  const FileDType codes = location.tensor->entries.front().dtype;
+  const TensorEntry* scale = sibling(names.scale);
+  if (scale == nullptr || (fp8 ? !IsFp8(codes) : codes != FileDType::kU8)) return "";
+  if (names.evidence == Evidence::kBytePairs && scale->dtype != FileDType::kU8) return "";
+  if (!names.global.empty() && sibling(names.global) == nullptr) return "";
+  return fmt::format("{} {} with {}{}", fp8 ? "FP8" : "U8", WithoutDot(names.codes),
+                     names.evidence == Evidence::kBytePairs ? "U8 " : "",
+                     WithoutDot(names.global.empty() ? names.scale : names.global));
+}
+
+std::optional<ConventionGuess> GuessOfMarks(const Checkpoint& checkpoint,
+                                            const ConventionRow& row) {
+  for (const std::string_view key : row.metadata_marks) {
+    for (const Shard& shard : checkpoint.shards()) {
+      if (shard.file.header().metadata.contains(std::string(key))) {
+        return {{std::string(row.name), fmt::format("metadata {}", key)}};
+      }
+    }
   }
-};
+  for (const std::string_view mark : row.marks) {
+    for (const TensorLocation& location : checkpoint.tensors()) {
+      if (location.tensor->name.ends_with(mark)) {
+        return {{std::string(row.name), fmt::format("tensor {}", location.tensor->name)}};
+      }
+    }
+  }
+  return std::nullopt;
+}
 
-struct Rule {
-  std::string_view suffix;
-  const char* convention;
-  const char* reason;
-  bool (*fits)(const Neighbourhood&);
-};
+std::optional<ConventionGuess> GuessOfNames(const Checkpoint& checkpoint,
+                                            const ConventionRow& row) {
+  for (const WeightNames& names : row.weights) {
+    for (const TensorLocation& location : checkpoint.tensors()) {
+      const std::string reason = ReasonOf(checkpoint, location, names);
+      if (reason.empty()) continue;
+      return {{std::string(row.name), fmt::format("{}: {}", location.tensor->name, reason)}};
+    }
+  }
+  return std::nullopt;
+}
 
-constexpr Rule kRules[] = {
-    {".weight_packed", "compressed-tensors", "weight_packed",
-     [](const Neighbourhood&) { return true; }},
-    {"_blocks", "mxfp4", "U8 _blocks with U8 _scales",
-     [](const Neighbourhood& n) {
-       const TensorEntry* scales = n.Sibling("_scales");
-       return n.entry.dtype == FileDType::kU8 && scales != nullptr &&
-              scales->dtype == FileDType::kU8;
-     }},
-    {".comfy_quant", "comfyui", "comfy_quant", [](const Neighbourhood&) { return true; }},
-    {".scale_weight", "comfyui", "scale_weight", [](const Neighbourhood&) { return true; }},
-    {".weight", "modelopt", "U8 weight with weight_scale_2",
-     [](const Neighbourhood& n) {
-       return n.entry.dtype == FileDType::kU8 && n.Sibling(".weight_scale_2") != nullptr;
-     }},
-    {".weight", "quark", "U8 weight with U8 weight_scale",
-     [](const Neighbourhood& n) {
-       const TensorEntry* scale = n.Sibling(".weight_scale");
-       return n.entry.dtype == FileDType::kU8 && scale != nullptr && scale->dtype == FileDType::kU8;
-     }},
-    {".weight", "fp8", "FP8 weight with weight_scale_inv, scale or qscale_weight",
-     [](const Neighbourhood& n) {
-       return IsFp8(n.entry.dtype) &&
-              (n.Sibling(".weight_scale_inv") != nullptr || n.Sibling(".scale") != nullptr ||
-               n.Sibling(".qscale_weight") != nullptr);
-     }},
-    {".weight", "compressed-tensors", "FP8 weight with weight_scale",
-     [](const Neighbourhood& n) {
-       return IsFp8(n.entry.dtype) && n.Sibling(".weight_scale") != nullptr;
-     }},
-    {".weight", "fp8 without scales", "FP8 weight without a scale",
-     [](const Neighbourhood& n) { return IsFp8(n.entry.dtype); }},
-};
+/// Names codes that no convention's rule finds.
+std::optional<ConventionGuess> GuessOfRest(const Checkpoint& checkpoint) {
+  constexpr std::string_view kTorchAoCodes = "_qdata";
+  for (const TensorLocation& location : checkpoint.tensors()) {
+    const std::string& name = location.tensor->name;
+    if (name.ends_with(kTorchAoCodes)) {
+      return {{"torchao without metadata", fmt::format("{}: codes of torchao", name)}};
+    }
+    if (name.ends_with(".weight") && IsFp8(location.tensor->entries.front().dtype)) {
+      return {{"fp8 without scales", fmt::format("{}: FP8 weight without a scale", name)}};
+    }
+  }
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -118,22 +137,12 @@ ConventionGuess GuessConvention(const Checkpoint& checkpoint) {
     }
   }
   if (const auto guess = GuessOfCompanions(checkpoint)) return *guess;
-  for (const Shard& shard : checkpoint.shards()) {
-    if (shard.file.header().metadata.contains("tensor_names")) {
-      return {"torchao", "metadata tensor_names"};
+  for (const auto guess_by : {&GuessOfMarks, &GuessOfNames}) {
+    for (const ConventionRow* row : Conventions()) {
+      if (const auto guess = guess_by(checkpoint, *row)) return *guess;
     }
   }
-  if (checkpoint.Find("scaled_fp8").tensor != nullptr) return {"comfyui", "tensor scaled_fp8"};
-  for (const Rule& rule : kRules) {
-    for (const TensorLocation& location : checkpoint.tensors()) {
-      const std::string& name = location.tensor->name;
-      if (!name.ends_with(rule.suffix)) continue;
-      const Neighbourhood neighbourhood{checkpoint, location.tensor->entries.front(),
-                                        name.substr(0, name.size() - rule.suffix.size())};
-      if (rule.fits(neighbourhood))
-        return {rule.convention, fmt::format("{}: {}", name, rule.reason)};
-    }
-  }
+  if (const auto guess = GuessOfRest(checkpoint)) return *guess;
   return {std::string(kPlainName), "no tensor is quantized"};
 }
 

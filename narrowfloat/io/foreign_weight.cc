@@ -17,6 +17,7 @@
 #include "narrowfloat/schemes/mxfp8.h"
 #include "narrowfloat/schemes/nvfp4.h"
 #include "narrowfloat/tensor/error.h"
+#include "narrowfloat/tensor/layout.h"
 
 namespace narrowfloat::io {
 namespace {
@@ -31,8 +32,24 @@ bool IsE8M0(FileDType dtype) {
   return dtype == FileDType::kF8E8M0 || dtype == FileDType::kU8;
 }
 
-/// The shapes that a scale has for one block size: with and without dimensions of 1.
+/// The grid of swizzled scales; a weight with several matrices has none.
+ScaleGrid SwizzledGrid(const ForeignWeight& weight, BlockShape block) {
+  const std::size_t lines = CeilDiv(weight.rows, block.rows);
+  const std::size_t blocks = CeilDiv(weight.cols, block.cols);
+  return {.lines = lines,
+          .blocks = blocks,
+          .padded_lines = CeilDiv(lines, kSwizzleLines) * kSwizzleLines,
+          .padded_blocks = CeilDiv(blocks, kSwizzleBlocks) * kSwizzleBlocks,
+          .order = ScaleOrder::kLineMajor};
+}
+
+/// Whether a scale has one of the shapes for a block size: with and without dimensions of 1;
+/// swizzled, any shape of as many items as the padded grid.
 bool Fits(const ForeignWeight& weight, BlockShape block, const Shape& scale) {
+  if (weight.swizzled) {
+    return weight.matrices == 1 &&
+           FlattenShape(scale).Size() == SwizzledGrid(weight, block).Items();
+  }
   const auto rows = static_cast<std::int64_t>(CeilDiv(weight.rows, block.rows));
   const auto cols = static_cast<std::int64_t>(CeilDiv(weight.cols, block.cols));
   Shape got = scale, want = {static_cast<std::int64_t>(weight.matrices), rows, cols};
@@ -43,11 +60,15 @@ bool Fits(const ForeignWeight& weight, BlockShape block, const Shape& scale) {
 
 /// Returns the block shapes that files use, most common first. The caller takes the first one that
 /// fits the shape of the scale.
-std::vector<BlockShape> Candidates(const ForeignWeight& weight, std::optional<BlockShape> block) {
+std::vector<BlockShape> Candidates(const ForeignWeight& weight, std::optional<BlockShape> block,
+                                   const Shape& scale) {
   if (weight.scale == FileDType::kF8E4M3) return {{1, kNvfp4Block}};
   std::vector<BlockShape> candidates;
+  // A scale without dimensions is never a grid of tiles, however small the matrix is.
+  if (scale.size() < 2 && WideFloat(weight.scale)) candidates.push_back({weight.rows, weight.cols});
   if (block) candidates.push_back(*block);
   if (IsE8M0(weight.scale)) candidates.push_back({1, kMxBlock});
+  if (weight.swizzled) return candidates;
   if (!weight.Packed()) candidates.push_back({kFp8Block, kFp8Block});
   if (!IsE8M0(weight.scale)) {
     candidates.insert(candidates.end(),
@@ -157,11 +178,14 @@ std::string FormatText(const ForeignWeight& weight) {
 
 ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names,
                              const TensorEntry& codes, const TensorEntry& scale,
-                             const TensorEntry* global, std::optional<BlockShape> block) {
+                             const TensorEntry* global, const WeightHints& hints) {
   const auto refuse = [&](const std::string& rule) -> void {
     throw InvalidArgument(fmt::format("{}: {}", source, rule));
   };
-  ForeignWeight weight{.codes = codes.dtype, .scale = scale.dtype};
+  ForeignWeight weight{.codes = codes.dtype,
+                       .scale = scale.dtype,
+                       .swizzled = hints.swizzled,
+                       .high_half_first = hints.high_half_first};
   if (codes.shape.size() < 2) refuse(fmt::format("'{}' must have two dimensions", codes.name));
   SetShape(weight, names, codes);
   if (!WideFloat(scale.dtype) && !IsE8M0(scale.dtype) && scale.dtype != FileDType::kF8E4M3) {
@@ -171,7 +195,7 @@ ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names
     refuse(fmt::format("'{}' ({}) must hold FP8 codes to have scales of {}, as '{}' does",
                        codes.name, Info(codes.dtype).name, Info(scale.dtype).name, scale.name));
   }
-  if (scale.dtype == FileDType::kF8E4M3 && global == nullptr) {
+  if (scale.dtype == FileDType::kF8E4M3 && global == nullptr && hints.needs_global) {
     refuse(fmt::format("'{}' needs a scale of the whole tensor beside it, which is missing",
                        scale.name));
   }
@@ -183,7 +207,7 @@ ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names
     }
   }
   if (weight.rows * weight.cols == 0) refuse(fmt::format("'{}' must not be empty", codes.name));
-  for (const BlockShape candidate : Candidates(weight, block)) {
+  for (const BlockShape candidate : Candidates(weight, hints.block, scale.shape)) {
     if (!Fits(weight, candidate, scale.shape)) continue;
     weight.block = candidate;
     return weight;
@@ -194,10 +218,37 @@ ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names
   return weight;
 }
 
+std::vector<std::byte> ScalesByRow(const ForeignWeight& weight, std::span<const std::byte> scale) {
+  const ScaleGrid grid = SwizzledGrid(weight, weight.block);
+  const ScaleStrides strides = MakeScaleStrides(grid, ScalePlacement::kSwizzled);
+  std::vector<std::byte> out(grid.lines * grid.blocks);
+  for (std::size_t line = 0; line < grid.lines; ++line) {
+    for (std::size_t block = 0; block < grid.blocks; ++block) {
+      out[line * grid.blocks + block] =
+          scale[strides.LineOffset(line) + strides.BlockOffset(block)];
+    }
+  }
+  return out;
+}
+
+std::vector<std::byte> ExchangeHalves(std::span<const std::byte> codes) {
+  std::vector<std::byte> out(codes.size());
+  std::ranges::transform(codes, out.begin(), [](std::byte pair) { return pair << 4 | pair >> 4; });
+  return out;
+}
+
 void DecodeWeight(const ForeignWeight& weight, const ForeignBytes& in, DType dtype,
                   std::span<std::byte> out, int threads) {
+  if (weight.swizzled) {
+    ForeignWeight by_row = weight;
+    by_row.swizzled = false;
+    const std::vector<std::byte> scale = ScalesByRow(weight, in.scale);
+    return DecodeWeight(by_row, {in.codes, scale, in.global}, dtype, out, threads);
+  }
   const std::array<float, 256> values = ValuesOf(weight.codes);
   const std::vector<float> scales = ScalesOf(weight, in, FileDType::kF32);
+  const std::size_t high_parity =
+      weight.high_half_first ? 0 : 1;  // of the columns in the high half
   const std::size_t row_bytes = weight.Packed() ? weight.cols / 2 : weight.cols;
   constexpr std::size_t kRowsPerTask = 64;
   const std::size_t all_rows = weight.matrices * weight.rows;
@@ -208,7 +259,7 @@ void DecodeWeight(const ForeignWeight& weight, const ForeignBytes& in, DType dty
     const std::byte* codes = in.codes.data() + index * row_bytes;
     for (std::size_t col = 0; col < weight.cols; ++col) {
       auto code = std::to_integer<std::uint32_t>(codes[weight.Packed() ? col / 2 : col]);
-      if (weight.Packed()) code = code >> (col % 2 * 4) & 0xF;
+      if (weight.Packed()) code = code >> (col % 2 == high_parity ? 4 : 0) & 0xF;
       const std::size_t at = weight.transposed ? (matrix * weight.cols + col) * weight.rows + row
                                                : index * weight.cols + col;
       StoreValue(values[code] * scale[col / weight.block.cols], dtype, out.data(), at);

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "narrowfloat/io/conventions/convention_row.h"
 #include "narrowfloat/io/safetensors_header.h"
@@ -22,8 +23,10 @@ struct ForeignWeight {
   std::size_t rows = 0, cols = 0;  // of a matrix, counted in values
   BlockShape block{};              // of a matrix; a block may be the whole of it
   GlobalScale global = GlobalScale::kNone;
-  bool transposed = false;  // the float tensor lies transposed
-  Shape shape{};            // of the float tensor
+  bool transposed = false;       // the float tensor lies transposed
+  bool swizzled = false;         // scales lie in the tiles that GEMMs read, padded
+  bool high_half_first = false;  // of two codes in a byte
+  Shape shape{};                 // of the float tensor
 
   std::size_t ScaleRows() const { return (rows + block.rows - 1) / block.rows; }
   std::size_t ScaleCols() const { return (cols + block.cols - 1) / block.cols; }
@@ -38,12 +41,19 @@ std::string FormatText(const ForeignWeight& weight);
 /// Whether a tensor of that type may hold codes.
 bool MayHoldCodes(FileDType dtype);
 
-/// Tells from types and shapes how a weight is cut into blocks. `block` is what the model's
-/// configuration says, if it does; `global` is null without a scale of the whole tensor.
+/// What is known of a weight beside the types and shapes of its tensors.
+struct WeightHints {
+  std::optional<BlockShape> block{};  // what the model's configuration says
+  bool swizzled = false, high_half_first = false;
+  bool needs_global = true;  // whether E4M3 scales need a scale of the whole tensor
+};
+
+/// Tells from types and shapes how a weight is cut into blocks. `global` is null without a scale of
+/// the whole tensor.
 /// Errors: InvalidArgument, beginning with `source`, if types and shapes do not fit each other.
 ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names,
                              const TensorEntry& codes, const TensorEntry& scale,
-                             const TensorEntry* global, std::optional<BlockShape> block);
+                             const TensorEntry* global, const WeightHints& hints);
 
 /// The value of the scale `i` of a file's tensor. Requires: a float type, E8M0 (or U8) or E4M3.
 float ScaleValue(FileDType dtype, std::span<const std::byte> bytes, std::size_t i);
@@ -52,6 +62,12 @@ float ScaleValue(FileDType dtype, std::span<const std::byte> bytes, std::size_t 
 struct ForeignBytes {
   std::span<const std::byte> codes, scale, global;
 };
+
+/// Returns swizzled scales row by row, without padding. Requires: `weight.swizzled`.
+std::vector<std::byte> ScalesByRow(const ForeignWeight& weight, std::span<const std::byte> scale);
+
+/// Returns bytes of two codes with their halves exchanged.
+std::vector<std::byte> ExchangeHalves(std::span<const std::byte> codes);
 
 /// Writes the values of a weight: code times scale, scale being the block's times or divided by the
 /// tensor's in fp32, rounded to `dtype` (nearest-even, overflow to infinity). A scale of the whole

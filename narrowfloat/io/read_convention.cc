@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "narrowfloat/io/companion.h"
@@ -49,6 +51,11 @@ class Grouping {
   }
 
   std::vector<std::vector<StoredTensor>> Run() {
+    if (convention_.describe != nullptr) {
+      for (const WeightDescription& weight : convention_.describe(checkpoint_)) {
+        TakeDescribed(weight);
+      }
+    }
     for (const WeightNames& names : convention_.weights) {
       for (const TensorLocation& location : checkpoint_.tensors()) TakeWeight(names, location);
     }
@@ -80,16 +87,52 @@ class Grouping {
     Found* scale = Find(stem + std::string(names.scale));
     Found* global = names.global.empty() ? nullptr : Find(stem + std::string(names.global));
     if (scale == nullptr || (global == nullptr && !names.global.empty())) return;
-    StoredTensor weight{.name = stem + std::string(names.plain)};
-    for (Found* part : {codes, scale, global}) {
+    Add(stem + std::string(names.plain), names, {codes, scale, global}, {.block = block_});
+  }
+
+  /// `parts` are codes, scale and the scale of the whole tensor, which may be null.
+  void Add(std::string name, const WeightNames& names, const std::array<Found*, 3>& parts,
+           const WeightHints& hints) {
+    StoredTensor weight{.name = std::move(name)};
+    for (Found* part : parts) {
       if (part == nullptr) continue;
       weight.entries.push_back(part->tensor->entries.front());
       weight.shards.push_back(part->shard);
       part->taken = true;
     }
     weight.foreign = DescribeWeight(Source(), names, weight.entries[0], weight.entries[1],
-                                    global == nullptr ? nullptr : &weight.entries[2], block_);
-    by_shard_[codes->shard].push_back(std::move(weight));
+                                    parts[2] == nullptr ? nullptr : &weight.entries[2], hints);
+    by_shard_[parts[0]->shard].push_back(std::move(weight));
+  }
+
+  Found* FindPart(const WeightDescription& weight, const std::string& name) {
+    Found* part = Find(name);
+    if (part != nullptr) return part;
+    throw InvalidArgument(
+        fmt::format("{}: '{}' needs '{}', which is missing", Source(), weight.plain, name));
+  }
+
+  void TakeDescribed(const WeightDescription& weight) {
+    Found* codes = FindPart(weight, weight.codes);
+    Found* scale = FindPart(weight, weight.scale);
+    Found* global = weight.global.empty() ? nullptr : FindPart(weight, weight.global);
+    const FileDType dtype = codes->tensor->entries.front().dtype;
+    if (std::ranges::find(weight.code_types, dtype) == weight.code_types.end()) {
+      std::string types;
+      for (const FileDType type : weight.code_types) {
+        types += fmt::format("{}{}", types.empty() ? "" : " or ", Info(type).name);
+      }
+      throw InvalidArgument(fmt::format("{}: '{}' must be {}, as its format is described, got {}",
+                                        Source(), weight.codes, types, Info(dtype).name));
+    }
+    WeightHints hints{.swizzled = weight.swizzled,
+                      .high_half_first = weight.high_half_first,
+                      .needs_global = false};
+    if (weight.block) hints.block = BlockShape{1, *weight.block};
+    Add(weight.plain,
+        {.codes = "", .scale = "", .plain = "", .global_scale = GlobalScale::kMultiplies},
+        {codes, scale, global}, hints);
+    accessories_.insert(weight.accessories.begin(), weight.accessories.end());
   }
 
   void AddRest(const TensorLocation& location) {
@@ -97,9 +140,10 @@ class Grouping {
     if (rest.taken) return;
     StoredTensor tensor = *rest.tensor;
     CheckIsWhole(tensor);
-    tensor.accessory = std::ranges::any_of(convention_.accessories, [&](std::string_view suffix) {
-      return tensor.name.ends_with(suffix);
-    });
+    tensor.accessory = accessories_.contains(tensor.name) ||
+                       std::ranges::any_of(convention_.accessories, [&](std::string_view suffix) {
+                         return tensor.name.ends_with(suffix);
+                       });
     by_shard_[rest.shard].push_back(std::move(tensor));
   }
 
@@ -126,6 +170,7 @@ class Grouping {
   const ConventionRow& convention_;
   std::optional<BlockShape> block_;
   std::unordered_map<std::string_view, Found> found_;
+  std::unordered_set<std::string> accessories_;  // that descriptions name
   std::vector<std::vector<StoredTensor>> by_shard_;
 };
 

@@ -195,6 +195,13 @@ CanonicalWeight Canonical(const StoredTensor& tensor,
   weight.scales = tensor.foreign ? Widened(weight.form.scale, input[scale])
                                  : Cropped(weight.form, tensor.entries[scale], input[scale]);
   if (WideFloat(weight.form.scale)) weight.form.scale = FileDType::kF32;
+  if (std::exchange(weight.form.swizzled, false)) {
+    weight.scales = ScalesByRow(weight.form, weight.scales);
+  }
+  if (std::exchange(weight.form.high_half_first, false)) {
+    weight.own_codes = ExchangeHalves(weight.codes);
+    weight.codes = weight.own_codes;
+  }
   weight.global = GlobalOf(tensor, input, weight.form.global);
   return weight;
 }
@@ -205,18 +212,19 @@ CanonicalWeight WithFp32Scales(CanonicalWeight weight) {
   return weight;
 }
 
-const WrittenFormat* FindWritten(const ConventionRow& convention, const ForeignWeight& form) {
-  const WrittenFormat* widened = nullptr;  // powers of two as floats, where there is nothing better
+std::vector<const WrittenFormat*> FindWritten(const ConventionRow& convention,
+                                              const ForeignWeight& form) {
+  std::vector<const WrittenFormat*> same, widened;  // widened: powers of two as floats
   for (const WrittenFormat& format : convention.written) {
     const bool has_global = convention.weights[format.names].global_scale != GlobalScale::kNone;
     if (!IsOfKind(form, format.block) || format.element != ElementOf(form) ||
         !ScaleFits(form.scale, format.scale) || has_global != (form.global != GlobalScale::kNone)) {
       continue;
     }
-    if (IsE8M0(form.scale) == IsE8M0(format.scale)) return &format;
-    if (widened == nullptr) widened = &format;
+    (IsE8M0(form.scale) == IsE8M0(format.scale) ? same : widened).push_back(&format);
   }
-  return widened;
+  same.insert(same.end(), widened.begin(), widened.end());
+  return same;
 }
 
 std::vector<TensorEntry> PlanWritten(const ConventionRow& convention, const WrittenFormat& format,

@@ -22,6 +22,7 @@ struct CanonicalWeight {
   std::span<const std::byte> codes;
   std::vector<std::byte> scales;  // of 16-bit types in fp32, which `form` names
   float global = 1;               // the scale of the whole tensor, as `form` says what it means
+  std::vector<std::byte> own_codes{};  // what `codes` views if the input's were in another order
 };
 
 /// Requires: `input` has the bytes of each of the tensor's entries. Errors: as FormOf.
@@ -31,8 +32,10 @@ CanonicalWeight Canonical(const StoredTensor& tensor,
 /// The same weight with scales of powers of two as fp32.
 CanonicalWeight WithFp32Scales(CanonicalWeight weight);
 
-/// The format in which `convention` holds such a weight with the same codes, or null.
-const WrittenFormat* FindWritten(const ConventionRow& convention, const ForeignWeight& form);
+/// The formats in which `convention` holds such a weight with the same codes, best first: a weight
+/// of 128x128 with one scale is per tensor and a tile.
+std::vector<const WrittenFormat*> FindWritten(const ConventionRow& convention,
+                                              const ForeignWeight& form);
 
 /// The tensors of the weight `name` in that format: codes, scale and, if it has one, the scale of
 /// the whole tensor. Errors: Unsupported if the name does not end as the convention's names do.

@@ -307,32 +307,38 @@ def check_whole_blocks(quantizer: str, scheme: str, shape: object) -> None:
 class Checkpoint:
     """A checkpoint on disk, its headers read and checked."""
 
-    def __init__(self, path: str | os.PathLike) -> None:
+    def __init__(self, path: str | os.PathLike, from_: str | None = None) -> None:
         """
         Opens a safetensors file, an index file or a folder of either.
 
-        Errors: ValueError if there is none or it is damaged; OSError if it cannot be read.
+        from_:  a convention whose weights are grouped; 'auto': the one that the files tell.
+        Errors: ValueError if there is none or it is damaged; NotImplementedError for a convention that is
+                not read; OSError if it cannot be read.
         """
 
     def names(self) -> list[str]:
         """Names of all tensors, sorted."""
 
-    def read(self, name: str) -> numpy.ndarray | QuantizedTensor:
-        """The tensor of that name, read now. Errors: KeyError, OSError."""
+    def read(self, name: str, dtype: object = None) -> numpy.ndarray | QuantizedTensor:
+        """
+        The tensor of that name, read now; a weight of another convention as values of `dtype` if that is given. Errors: KeyError, NotImplementedError, OSError.
+        """
 
 def write_in_convention(name: str, tensor: QuantizedTensor, convention: str) -> list[tuple[str, str, tuple[int, ...], numpy.ndarray]]:
     """
     Returns the tensors that a weight is in a convention: name, dtype, shape and bytes.
     """
 
-def save(path: str | os.PathLike, tensors: Mapping[str, numpy.ndarray | QuantizedTensor]) -> None:
+def save(path: str | os.PathLike, tensors: Mapping[str, numpy.ndarray | QuantizedTensor], *, convention: str = 'narrowfloat') -> None:
     """
     Writes a safetensors file of arrays and quantized tensors, whole or not at all.
 
     Types:   any dtype that safetensors names, ml_dtypes' included; a QuantizedTensor is stored as its
-             buffers and its spec text, and comes back as one from load().
+             buffers and its spec text, and comes back as one from load(). In another `convention` it is
+             the tensors that the convention's owner reads, with the same codes; load(from_=) reads them.
     Errors:  TypeError for another dtype or object; ValueError for a tensor without all buffers of its
-             plan, or a path whose folder does not exist; OSError if it cannot be written.
+             plan, an unknown convention, or a path whose folder does not exist; NotImplementedError for
+             a tensor that the convention cannot hold; OSError if it cannot be written.
     """
 
 JAXX_Scaling_Mode: dict = ...

@@ -308,6 +308,21 @@ def test_convert_keeps_codes_and_scales(tmp_path: Path, name: str, to: str, form
         assert (described["quant_algo"], described["exclude_modules"]) == (form, ["head"])
 
 
+@pytest.mark.parametrize("to", ["fp8", "modelopt", "compressed-tensors"])
+def test_one_scale_is_one_scale_however_small_the_matrix_is(tmp_path: Path, to: str) -> None:
+    """A matrix of at most 128x128 with one scale is a tile too; a model has one format."""
+    sizes = {"a": (128, 128), "b": (64, 128), "c": (200, 320)}
+    tensors = {f"{name}.weight": codes(size) for name, size in sizes.items()}
+    whole = {f"{name}.weight_scale": np.float32(0.3).reshape(()) for name in sizes}
+    source = write_model(tmp_path / "in", [tensors | whole], method("modelopt"))
+    assert set(run_json("inspect", source)["counts"]) == {"e4m3 tensor F32"}
+    form = run_json("convert", source, tmp_path / "out", "--to", to)["format"]
+    assert form == ("tensor" if to == "fp8" else "FP8")
+    run("dequantize", tmp_path / "out", tmp_path / "back", "--dtype", "f32")
+    for name, value in read_model(tmp_path / "back").items():
+        assert np.array_equal(value, tensors[name].astype(np.float32) * np.float32(0.3))
+
+
 # The conventions that hold each scheme's codes and scales.
 HOLDERS = {
     "fp8_e4m3": ["fp8", "compressed-tensors", "modelopt"],

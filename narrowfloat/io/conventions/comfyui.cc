@@ -1,22 +1,163 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <span>
+#include <utility>
+
+#include "narrowfloat/io/checkpoint.h"
+#include "narrowfloat/io/companion.h"
 #include "narrowfloat/io/conventions/convention_row.h"
+#include "narrowfloat/io/strict_json.h"
+#include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat::io {
 namespace {
 
+using nlohmann::json;
+
+constexpr std::string_view kWeight = ".weight", kScale = ".weight_scale";
+constexpr std::string_view kLayer = ".comfy_quant", kLayers = "_quantization_metadata";
+constexpr int kMaxDepth = 8;
+constexpr std::uint64_t kMaxLayerBytes = 65536;
+
 constexpr WeightNames kWeights[] = {
-    {".weight", ".scale_weight", ".weight"},
-    {".weight", ".weight_scale", ".weight", ".weight_scale_2", GlobalScale::kMultiplies},
-    {".weight", ".weight_scale", ".weight"},
+    {.codes = kWeight, .scale = ".scale_weight", .plain = kWeight, .evidence = Evidence::kFp8},
+    {.codes = kWeight, .scale = kScale, .plain = kWeight},
 };
 
-constexpr std::string_view kAccessories[] = {".scale_input", ".input_scale", ".comfy_quant",
-                                             "scaled_fp8"};
+constexpr std::string_view kAccessories[] = {".scale_input", ".input_scale", kLayer, "scaled_fp8"};
+constexpr std::string_view kMarks[] = {kLayer, "scaled_fp8"};
+constexpr std::string_view kMetadataMarks[] = {kLayers};
+
+/// A format by the name that a layer's description gives it.
+struct LayerFormat {
+  std::string_view name;
+  std::vector<FileDType> codes;
+  bool is_nvfp4 = false, is_swizzled = false;
+};
+
+const LayerFormat* FindFormat(std::string_view name) {
+  static const LayerFormat kFormats[] = {
+      {"float8_e4m3fn", {FileDType::kF8E4M3}},
+      {"float8_e5m2", {FileDType::kF8E5M2}},
+      {"float8_e4m3fn_rowwise", {FileDType::kF8E4M3}},
+      {"float8_e4m3fn_blockwise", {FileDType::kF8E4M3}},
+      {"mxfp8", {FileDType::kF8E4M3}, false, true},
+      {"nvfp4", {FileDType::kU8}, true, true},
+  };
+  for (const LayerFormat& format : kFormats) {
+    if (format.name == name) return &format;
+  }
+  return nullptr;
+}
+
+std::string LayerOf(const std::string& name, std::string_view suffix) {
+  return name.substr(0, name.size() - suffix.size());
+}
+
+/// Refuses what changes the meaning of codes and scales.
+void CheckOptions(const std::string& source, const json& options) {
+  const json turned = ValueAt(options, {"convrot"});
+  if (!turned.is_null() && turned != false) {
+    throw Unsupported(fmt::format("{}: weights must not be rotated (convrot)", source));
+  }
+}
+
+WeightDescription Describe(const std::string& source, const std::string& layer,
+                           const json& options) {
+  const auto name = TextAt(options, {"format"});
+  if (!name)
+    throw InvalidArgument(fmt::format("{}: needs a format, got {}", source, options.dump()));
+  const LayerFormat* format = FindFormat(*name);
+  if (format == nullptr) {
+    throw Unsupported(fmt::format("{}: format '{}' is not read", source, *name));
+  }
+  CheckOptions(source, options);
+  return {.plain = layer + std::string(kWeight),
+          .codes = layer + std::string(kWeight),
+          .scale = layer + std::string(kScale),
+          .global = format->is_nvfp4 ? layer + ".weight_scale_2" : "",
+          .code_types = format->codes,
+          .swizzled = format->is_swizzled,
+          .high_half_first = format->is_nvfp4};
+}
+
+/// Returns the descriptions of __metadata__, which lists all layers.
+std::vector<WeightDescription> DescribeByMetadata(const Shard& shard) {
+  std::vector<WeightDescription> weights;
+  const auto& metadata = shard.file.header().metadata;
+  const auto found = metadata.find(std::string(kLayers));
+  if (found == metadata.end()) return weights;
+  const std::string source = fmt::format("read: {}: {}", shard.name, kLayers);
+  const json layers = ValueAt(ParseStrictJson(source, found->second, kMaxDepth), {"layers"});
+  if (!layers.is_object()) {
+    throw InvalidArgument(fmt::format("{}: needs an object of layers", source));
+  }
+  for (const auto& [layer, options] : layers.items()) {
+    weights.push_back(Describe(fmt::format("{}: '{}'", source, layer), layer, options));
+  }
+  return weights;
+}
+
+/// Returns the description of one layer, whose JSON text is a tensor's bytes.
+WeightDescription DescribeByTensor(const TensorLocation& location) {
+  const TensorEntry& entry = location.tensor->entries.front();
+  const std::string source = fmt::format("read: '{}'", entry.name);
+  if (entry.dtype != FileDType::kU8 || entry.Bytes() > kMaxLayerBytes) {
+    throw InvalidArgument(fmt::format("{} must be at most {} bytes of U8, got {} of {}", source,
+                                      kMaxLayerBytes, entry.Bytes(), Info(entry.dtype).name));
+  }
+  std::string text(entry.Bytes(), '\0');
+  ReadBuffer(location, 0, std::as_writable_bytes(std::span(text)));
+  return Describe(source, LayerOf(entry.name, kLayer), ParseStrictJson(source, text, kMaxDepth));
+}
+
+/// Refuses scales of blocks in layers without a description: they may lie in rows or in tiles.
+void CheckScales(const Checkpoint& checkpoint, const std::vector<WeightDescription>& weights) {
+  std::set<std::string_view> described;
+  for (const WeightDescription& weight : weights) described.insert(weight.scale);
+  for (const TensorLocation& location : checkpoint.tensors()) {
+    const TensorEntry& entry = location.tensor->entries.front();
+    if (!entry.name.ends_with(kScale) || WideFloat(entry.dtype) || described.contains(entry.name)) {
+      continue;
+    }
+    throw InvalidArgument(
+        fmt::format("read: '{}' ({}) needs the tensor '{}{}', which says how its scales lie",
+                    entry.name, Info(entry.dtype).name, LayerOf(entry.name, kScale), kLayer));
+  }
+}
+
+/// A tensor's own description wins over that of __metadata__, as in ComfyUI's loader.
+std::vector<WeightDescription> DescribeAll(const Checkpoint& checkpoint) {
+  std::vector<WeightDescription> weights;
+  for (const TensorLocation& location : checkpoint.tensors()) {
+    if (location.tensor->IsPlain() && location.tensor->name.ends_with(kLayer)) {
+      weights.push_back(DescribeByTensor(location));
+    }
+  }
+  for (const Shard& shard : checkpoint.shards()) {
+    for (WeightDescription& weight : DescribeByMetadata(shard)) {
+      const std::string own = LayerOf(weight.plain, kWeight) + std::string(kLayer);
+      if (checkpoint.Find(own).tensor == nullptr) weights.push_back(std::move(weight));
+    }
+  }
+  CheckScales(checkpoint, weights);
+  return weights;
+}
 
 }  // namespace
 
-/// Files of ComfyUI, old spelling and new.
-constinit const ConventionRow kComfyUi{
-    .name = "comfyui", .other_names = {}, .weights = kWeights, .accessories = kAccessories};
+/// Files of ComfyUI: `scaled_fp8` and scale_weight, or a description of each layer. NVFP4 and MXFP8
+/// have the scales in the tiles of GEMMs, NVFP4 the first code of a byte in its high half.
+constinit const ConventionRow kComfyUi{.name = "comfyui",
+                                       .other_names = {},
+                                       .weights = kWeights,
+                                       .accessories = kAccessories,
+                                       .marks = kMarks,
+                                       .metadata_marks = kMetadataMarks,
+                                       .describe = &DescribeAll};
 
 }  // namespace narrowfloat::io

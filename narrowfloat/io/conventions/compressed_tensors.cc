@@ -5,9 +5,14 @@ namespace narrowfloat::io {
 namespace {
 
 constexpr WeightNames kWeights[] = {
-    {".weight_packed", ".weight_scale", ".weight", ".weight_global_scale", GlobalScale::kDivides},
+    {.codes = ".weight_packed",
+     .scale = ".weight_scale",
+     .plain = ".weight",
+     .global = ".weight_global_scale",
+     .global_scale = GlobalScale::kDivides,
+     .evidence = Evidence::kName},
     {".weight_packed", ".weight_scale", ".weight"},
-    {".weight", ".weight_scale", ".weight"},
+    {.codes = ".weight", .scale = ".weight_scale", .plain = ".weight", .evidence = Evidence::kFp8},
 };
 
 constexpr std::string_view kAccessories[] = {".input_scale", ".input_global_scale"};

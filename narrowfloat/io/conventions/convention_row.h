@@ -3,8 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "narrowfloat/io/file_dtype.h"
 
@@ -12,6 +15,18 @@ namespace narrowfloat::io {
 
 /// How the scale of the whole tensor enters a decoded value.
 enum class GlobalScale : std::uint8_t { kNone, kMultiplies, kDivides };
+
+class Checkpoint;
+
+/// What tells that a checkpoint which says nothing itself is of a convention: a tensor with the
+/// codes' suffix, and if need be its type and the scale beside it.
+enum class Evidence : std::uint8_t {
+  kNone,
+  kName,       // the suffix alone
+  kFp8,        // FP8 codes with a scale, and the scale of the whole tensor if the row has one
+  kBytes,      // the same with U8 codes
+  kBytePairs,  // the same with U8 codes and U8 scales
+};
 
 /// The tensors that make up one quantized weight, as suffixes of a common stem.
 struct WeightNames {
@@ -21,6 +36,18 @@ struct WeightNames {
   GlobalScale global_scale = GlobalScale::kNone;
   bool plain_is_transposed = false;  // the last two dimensions of the float tensor are swapped
   bool blocked = false;  // codes have a dimension for the blocks and one for the bytes of a block
+  Evidence evidence = Evidence::kNone;
+};
+
+/// A weight that its file describes by itself.
+struct WeightDescription {
+  std::string plain;                       // name of the float tensor
+  std::string codes, scale, global;        // names of its tensors; global is empty if there is none
+  std::vector<FileDType> code_types;       // that its codes may have
+  std::optional<std::size_t> block{};      // elements of a row that share a scale
+  bool swizzled = false;                   // scales lie in the tiles that GEMMs read
+  bool high_half_first = false;            // of two codes in a byte
+  std::vector<std::string> accessories{};  // names of tensors that a float model lacks
 };
 
 /// The values of a matrix that share a scale.
@@ -52,11 +79,17 @@ struct ConventionRow {
   std::span<const WrittenFormat> written = {};
   std::string_view ignored = "";  // config.json's key for modules that are not quantized
   bool mixes = false;             // a model may have several formats, whose keys are then joined
+  std::span<const std::string_view> marks = {};           // suffixes of tensors that tell it
+  std::span<const std::string_view> metadata_marks = {};  // keys of __metadata__ that tell it
+  /// Returns the weights that the files describe; null if this convention does not. Errors:
+  /// InvalidArgument if a description is damaged; Unsupported for a format that is not read;
+  /// IoError.
+  std::vector<WeightDescription> (*describe)(const Checkpoint&) = nullptr;
 };
 
 // One file each, with its descendants.
 extern const ConventionRow kComfyUi, kCompressedTensors, kDeepSeek, kDeepSeekV4, kFbgemm, kGptOss,
-    kModelOpt, kMxfp8, kQuark;
+    kModelOpt, kMxfp8, kQuark, kTorchAo;
 
 /// All of them.
 std::span<const ConventionRow* const> Conventions();

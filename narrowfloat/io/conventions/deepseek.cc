@@ -5,9 +5,18 @@ namespace narrowfloat::io {
 namespace {
 
 constexpr WeightNames kWeights[] = {
-    {".weight", ".weight_scale_inv", ".weight"},
-    {".weight", ".scale", ".weight"},          // DeepSeek-V4
-    {".weight", ".qscale_weight", ".weight"},  // Mistral
+    {.codes = ".weight",
+     .scale = ".weight_scale_inv",
+     .plain = ".weight",
+     .evidence = Evidence::kFp8},
+    {.codes = ".weight",  // DeepSeek-V4
+     .scale = ".scale",
+     .plain = ".weight",
+     .evidence = Evidence::kFp8},
+    {.codes = ".weight",  // Mistral
+     .scale = ".qscale_weight",
+     .plain = ".weight",
+     .evidence = Evidence::kFp8},
     {".gate_up_proj", ".gate_up_proj_scale_inv", ".gate_up_proj"},
     {".down_proj", ".down_proj_scale_inv", ".down_proj"},
 };
@@ -24,7 +33,8 @@ constexpr WrittenFormat kWritten[] = {
      FileDType::kF8E4M3,
      R"({"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic","scale_fmt":"ue8m0","weight_block_size":[128,128]})"},
     {"tensor", "e4m3", BlockKind::kTensor, FileDType::kF32, ScaleShape::kScalar, 0,
-     FileDType::kF8E4M3, R"({"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic"})"},
+     FileDType::kF8E4M3,
+     R"({"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic","weight_block_size":null})"},
     {"mxfp8", "e4m3", BlockKind::kRow32, FileDType::kU8, ScaleShape::kMatrix, 0, FileDType::kF8E4M3,
      R"({"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic","scale_fmt":"ue8m0","weight_block_size":[1,32]})"},
 };

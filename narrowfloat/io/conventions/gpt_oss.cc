@@ -8,7 +8,8 @@ constexpr WeightNames kWeights[] = {{.codes = "_blocks",
                                      .scale = "_scales",
                                      .plain = "",
                                      .plain_is_transposed = true,
-                                     .blocked = true}};
+                                     .blocked = true,
+                                     .evidence = Evidence::kBytePairs}};
 
 constexpr WrittenFormat kWritten[] = {{"MXFP4", "e2m1", BlockKind::kRow32, FileDType::kU8,
                                        ScaleShape::kMatrix, 0, FileDType::kU8,

@@ -7,7 +7,12 @@ namespace {
 constexpr std::string_view kOtherNames[] = {"modelopt_fp4", "modelopt_fp8"};
 
 constexpr WeightNames kWeights[] = {
-    {".weight", ".weight_scale", ".weight", ".weight_scale_2", GlobalScale::kMultiplies},
+    {.codes = ".weight",
+     .scale = ".weight_scale",
+     .plain = ".weight",
+     .global = ".weight_scale_2",
+     .global_scale = GlobalScale::kMultiplies,
+     .evidence = Evidence::kBytes},
     {".weight", ".weight_scale", ".weight"},
 };
 

@@ -4,7 +4,10 @@
 namespace narrowfloat::io {
 namespace {
 
-constexpr WeightNames kWeights[] = {{".weight", ".weight_scale", ".weight"}};
+constexpr WeightNames kWeights[] = {{.codes = ".weight",
+                                     .scale = ".weight_scale",
+                                     .plain = ".weight",
+                                     .evidence = Evidence::kBytePairs}};
 
 constexpr std::string_view kAccessories[] = {".input_scale"};
 

@@ -7,8 +7,8 @@ namespace narrowfloat::io {
 
 std::span<const ConventionRow* const> Conventions() {
   static constexpr const ConventionRow* kRows[] = {
-      &kDeepSeek, &kMxfp8,  &kDeepSeekV4, &kFbgemm, &kCompressedTensors,
-      &kModelOpt, &kGptOss, &kQuark,      &kComfyUi};
+      &kDeepSeek, &kMxfp8,  &kDeepSeekV4, &kFbgemm,  &kCompressedTensors,
+      &kModelOpt, &kGptOss, &kQuark,      &kComfyUi, &kTorchAo};
   return kRows;
 }
 

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/io/convention_writer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat::io {
+
+ConventionWriter::ConventionWriter(std::string verb, const std::string& convention)
+    : verb_(std::move(verb)), convention_(FindConvention(convention)) {
+  if (convention_ == nullptr) {
+    throw InvalidArgument(fmt::format("{}: unknown convention '{}'", verb_, convention));
+  }
+  if (convention_->written.empty()) {
+    throw Unsupported(fmt::format("{}: '{}' is read, not written", verb_, convention));
+  }
+}
+
+const WrittenFormat& ConventionWriter::FormatOf(const std::string& name,
+                                                const ForeignWeight& form) const {
+  const std::vector<const WrittenFormat*> fitting = FindWritten(*convention_, form);
+  if (fitting.empty()) {
+    throw Unsupported(fmt::format("{}: '{}' ({}) has no form in '{}' with the same codes", verb_,
+                                  name, FormatText(form), convention_->name));
+  }
+  const auto common = std::ranges::find_first_of(fitting, common_);
+  return common == fitting.end() ? *fitting.front() : **common;
+}
+
+void ConventionWriter::Add(const std::string& name, const ForeignWeight& form) {
+  const WrittenFormat& format = FormatOf(name, form);
+  if (convention_->mixes) {
+    if (std::ranges::find(formats_, &format) == formats_.end()) formats_.push_back(&format);
+    return;
+  }
+  const std::vector<const WrittenFormat*> fitting = FindWritten(*convention_, form);
+  if (formats_.empty()) common_ = fitting;
+  std::erase_if(common_, [&](const WrittenFormat* known) {
+    return std::ranges::find(fitting, known) == fitting.end();
+  });
+  if (common_.empty()) {
+    throw Unsupported(
+        fmt::format("{}: '{}' would be {} and others {}, a model must have one format", verb_, name,
+                    format.name, formats_.front()->name));
+  }
+  formats_ = {common_.front()};
+}
+
+std::string ConventionWriter::FormatName() const {
+  std::string names;
+  for (const WrittenFormat* format : formats_) {
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", format->name);
+  }
+  return names;
+}
+
+void ConventionWriter::Plan(const std::string& name, const ForeignWeight& form,
+                            FileContents& contents) const {
+  for (TensorEntry& entry : PlanWritten(*convention_, FormatOf(name, form), name, form)) {
+    contents.AddPlain(std::move(entry.name), entry.dtype, std::move(entry.shape));
+  }
+}
+
+void ConventionWriter::Write(const std::string& name, const CanonicalWeight& weight,
+                             SafetensorsWriter& writer) const {
+  const WrittenFormat& format = FormatOf(name, weight.form);
+  const auto entries = PlanWritten(*convention_, format, name, weight.form);
+  const auto scales = WrittenScales(weight, *convention_, format);
+  writer.Append(entries[0].name, weight.codes);
+  for (std::size_t i = 0; i < scales.size(); ++i) writer.Append(entries[i + 1].name, scales[i]);
+}
+
+}  // namespace narrowfloat::io

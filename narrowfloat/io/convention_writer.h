@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "narrowfloat/io/safetensors_file.h"
+#include "narrowfloat/io/write_convention.h"
+
+namespace narrowfloat::io {
+
+/// Writes quantized weights in another convention. All weights of a model have one format, which
+/// its configuration names once, but in conventions that mix them.
+class ConventionWriter {
+ public:
+  /// `verb` begins messages. Errors: InvalidArgument if the convention is not known; Unsupported if
+  /// it is not written.
+  ConventionWriter(std::string verb, const std::string& convention);
+
+  const ConventionRow& convention() const { return *convention_; }
+
+  /// Returns the format of a weight: one that holds all weights, if there is one. Errors:
+  /// Unsupported if the convention has none for it.
+  const WrittenFormat& FormatOf(const std::string& name, const ForeignWeight& form) const;
+
+  /// Notes the format of a weight. Errors: as FormatOf; Unsupported if it is another than that of
+  /// the weights before and the convention does not mix them.
+  void Add(const std::string& name, const ForeignWeight& form);
+
+  /// Announces the tensors of a weight. Requires: Add was called for a weight of its kind.
+  void Plan(const std::string& name, const ForeignWeight& form, FileContents& contents) const;
+
+  /// Writes them.
+  void Write(const std::string& name, const CanonicalWeight& weight,
+             SafetensorsWriter& writer) const;
+
+  /// Whether a weight was added.
+  bool written() const { return !formats_.empty(); }
+
+  /// The formats' names: "FP8_BLOCK".
+  std::string FormatName() const;
+
+ protected:
+  const std::vector<const WrittenFormat*>& formats() const { return formats_; }
+
+ private:
+  std::string verb_;
+  const ConventionRow* convention_;
+  std::vector<const WrittenFormat*> formats_;  // in the order of the weights, without `mixes` one
+  std::vector<const WrittenFormat*> common_;   // without `mixes`: that hold all weights so far
+};
+
+}  // namespace narrowfloat::io

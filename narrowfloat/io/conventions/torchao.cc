@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "narrowfloat/io/checkpoint.h"
+#include "narrowfloat/io/companion.h"
+#include "narrowfloat/io/conventions/convention_row.h"
+#include "narrowfloat/io/strict_json.h"
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat::io {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kNames = "tensor_names", kCodes = "_qdata";
+constexpr int kMaxDepth = 16;
+constexpr std::string_view kMetadataMarks[] = {kNames};
+
+/// One of torchao's classes of tensors.
+struct TensorClass {
+  std::string_view name;
+  std::vector<FileDType> codes;
+};
+
+const TensorClass* FindClass(std::string_view name) {
+  static const TensorClass kClasses[] = {
+      {"Float8Tensor", {FileDType::kF8E4M3, FileDType::kF8E5M2}},
+      {"MXTensor", {FileDType::kF8E4M3}},
+      {"NVFP4Tensor", {FileDType::kF4, FileDType::kU8}},
+  };
+  for (const TensorClass& known : kClasses) {
+    if (known.name == name) return &known;
+  }
+  return nullptr;
+}
+
+/// Returns the types that codes may have: of MXTensor by its elements, since 6-bit codes lie in
+/// bytes as 4-bit codes do.
+std::vector<FileDType> CodeTypes(const std::string& source, const TensorClass& tensor_class,
+                                 const json& attributes) {
+  const json element = ValueAt(attributes, {"elem_dtype"});
+  if (element.is_null()) return tensor_class.codes;
+  const std::string text =
+      element.is_string() ? element.get<std::string>() : TextAt(element, {"_data"}).value_or("");
+  if (text == "float8_e4m3fn") return {FileDType::kF8E4M3};
+  if (text == "float8_e5m2") return {FileDType::kF8E5M2};
+  if (text == "float4_e2m1fn_x2") return {FileDType::kF4, FileDType::kU8};
+  throw Unsupported(fmt::format("{}: elements of {} are not read", source, element.dump()));
+}
+
+bool IsTrue(const json& attributes, const char* key) {
+  return ValueAt(attributes, {key}) == true;
+}
+
+/// Returns the names of the tensors that hold the data: "a.weight" has "a._weight_qdata".
+std::string DataStem(const std::string& name) {
+  const std::size_t dot = name.rfind('.');
+  return dot == std::string::npos
+             ? fmt::format("_{}_", name)
+             : fmt::format("{}._{}_", name.substr(0, dot), name.substr(dot + 1));
+}
+
+WeightDescription Describe(const std::string& source, const std::string& name,
+                           const TensorClass& tensor_class, const json& object) {
+  const std::string stem = DataStem(name);
+  WeightDescription weight{.plain = name,
+                           .codes = stem + "qdata",
+                           .scale = stem + "scale",
+                           .global = {},
+                           .code_types = {}};
+  const json attributes = ValueAt(object, {"_data"});
+  weight.code_types = CodeTypes(source, tensor_class, attributes);
+  weight.swizzled = IsTrue(attributes, "is_swizzled_scales");
+  const json block = ValueAt(attributes, {"block_size"});
+  if (block.is_number_unsigned()) weight.block = block.get<std::size_t>();
+  for (const json& part : ValueAt(object, {"_tensor_data_names"})) {
+    const std::string data = part.is_string() ? part.get<std::string>() : part.dump();
+    if (data == "per_tensor_scale") {
+      weight.global = stem + data;
+    } else if (data == "act_per_tensor_scale") {
+      weight.accessories.push_back(stem + data);
+    } else if (data != "qdata" && data != "scale") {
+      throw Unsupported(fmt::format("{}: data '{}' is not read", source, data));
+    }
+  }
+  return weight;
+}
+
+/// Adds the weights of one file. Every file of a model may describe all of them: `known` has the
+/// names of those before.
+void DescribeShard(const Shard& shard, std::set<std::string>& known,
+                   std::vector<WeightDescription>& weights) {
+  const Metadata& metadata = shard.file.header().metadata;
+  const auto names = metadata.find(std::string(kNames));
+  if (names == metadata.end()) return;
+  const std::string source = "read: " + shard.name;
+  for (const json& item :
+       ParseStrictJson(fmt::format("{}: {}", source, kNames), names->second, 1)) {
+    const auto name = item.is_string() ? item.get<std::string>() : item.dump();
+    const auto text = metadata.find(name);
+    const std::string place = fmt::format("{}: metadata '{}'", source, name);
+    if (text == metadata.end()) {
+      throw InvalidArgument(fmt::format("{} is missing, {} names it", place, kNames));
+    }
+    const json object = ParseStrictJson(place, text->second, kMaxDepth);
+    const std::string type = TextAt(object, {"_type"}).value_or("");
+    if (type == "Tensor") continue;
+    const TensorClass* tensor_class = FindClass(type);
+    if (tensor_class == nullptr) {
+      throw Unsupported(fmt::format("{}: a tensor of type '{}' is not read", place, type));
+    }
+    if (known.insert(name).second) weights.push_back(Describe(place, name, *tensor_class, object));
+  }
+}
+
+std::vector<WeightDescription> DescribeAll(const Checkpoint& checkpoint) {
+  std::vector<WeightDescription> weights;
+  std::set<std::string> known, codes;
+  for (const Shard& shard : checkpoint.shards()) DescribeShard(shard, known, weights);
+  for (const WeightDescription& weight : weights) codes.insert(weight.codes);
+  for (const TensorLocation& location : checkpoint.tensors()) {
+    const std::string& name = location.tensor->name;
+    if (!name.ends_with(kCodes) || codes.contains(name)) continue;
+    throw InvalidArgument(
+        fmt::format("read: '{}' holds codes and needs a description in __metadata__", name));
+  }
+  return weights;
+}
+
+}  // namespace
+
+/// torchao's tensor subclasses, flattened into safetensors. All scales multiply.
+constinit const ConventionRow kTorchAo{.name = "torchao",
+                                       .other_names = {},
+                                       .weights = {},
+                                       .accessories = {},
+                                       .metadata_marks = kMetadataMarks,
+                                       .describe = &DescribeAll};
+
+}  // namespace narrowfloat::io

@@ -76,6 +76,23 @@ def test_shards_are_read(tmp_path: Path) -> None:
     assert torch.equal(logits(loader("llama").from_pretrained(tmp_path / "again")), expected)
 
 
+@pytest.mark.parametrize("scheme", ["mxfp8_e4m3", "nvfp4"])
+def test_a_model_is_saved_in_several_files(scheme: str, tmp_path: Path) -> None:
+    ours = quantized_model("llama", scheme, tmp_path)
+    model = loader("llama").from_pretrained(ours)
+    model.save_pretrained(tmp_path / "again", max_shard_size="100KB")
+    assert len(list((tmp_path / "again").glob("*.safetensors"))) > 2
+    assert stored(tmp_path / "again") == stored(ours)
+    before, after = nf.load(ours), nf.load(tmp_path / "again")
+    assert set(after) == set(before)
+    for name in quantized_names(ours):
+        for role, buffer in before[name].buffers.items():
+            assert after[name].buffers[role].tobytes() == buffer.tobytes()
+    again = loader("llama").from_pretrained(tmp_path / "again")
+    assert torch.equal(logits(again), logits(model))
+    assert "0 findings" in run("check", tmp_path / "again").stdout
+
+
 def test_dtype_is_the_nominal_type_and_leaves_the_codes(tmp_path: Path) -> None:
     ours = quantized_model("llama", "mxfp8_e4m3", tmp_path)
     model = loader("llama").from_pretrained(ours, dtype=torch.bfloat16, device_map=None)

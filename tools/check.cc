@@ -36,8 +36,7 @@ struct Finding {
 
 class Checking {
  public:
-  explicit Checking(const io::Checkpoint& in)
-      : in_(in), reader_(in, {.kernels = &ActiveKernels()}) {}
+  explicit Checking(const io::Checkpoint& in) : in_(in), reader_({.kernels = &ActiveKernels()}) {}
 
   std::vector<Finding> Run() {
     std::uint64_t total = 0;

@@ -88,7 +88,7 @@ void ForEach(const Execution& execution, std::size_t count,
 class Diff {
  public:
   Diff(const io::Checkpoint& a, const io::Checkpoint& b, Execution execution)
-      : a_(a), b_(b), execution_(execution), read_a_(a, execution), read_b_(b, execution) {}
+      : a_(a), b_(b), execution_(execution), read_a_(execution), read_b_(execution) {}
 
   std::vector<Difference> Run() {
     for (const io::TensorLocation& location : a_.tensors()) {
@@ -205,8 +205,7 @@ class Diff {
   /// Whether equal bytes mean equal values.
   static bool SameEntries(const io::StoredTensor& a, const io::StoredTensor& b) {
     if (a.foreign && b.foreign &&
-        (a.foreign->global != b.foreign->global ||
-         a.foreign->transposed != b.foreign->transposed ||
+        (a.foreign->global != b.foreign->global || a.foreign->transposed != b.foreign->transposed ||
          a.foreign->swizzled != b.foreign->swizzled ||
          a.foreign->high_half_first != b.foreign->high_half_first)) {
       return false;

@@ -45,7 +45,7 @@ class Requantizing : public TensorRewriter {
  public:
   Requantizing(const io::Checkpoint& in, const RequantizeOptions& options)
       : options_(options), writer_("requantize", options.to) {
-    TensorReader reader(in, {.threads = options.threads});
+    TensorReader reader({.threads = options.threads});
     for (const io::TensorLocation& location : in.tensors()) {
       const io::StoredTensor& tensor = *location.tensor;
       if (!Takes(tensor)) continue;

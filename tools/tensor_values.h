@@ -22,10 +22,10 @@ void DequantizeStored(const io::StoredTensor& tensor,
 void TransposeMatrices(std::span<const std::byte> in, const Shape& shape, std::size_t item_size,
                        std::span<std::byte> out);
 
-/// Reads whole tensors of one checkpoint into memory that is used again.
+/// Reads whole tensors into memory that is used again.
 class TensorReader {
  public:
-  TensorReader(const io::Checkpoint& in, Execution execution) : in_(in), execution_(execution) {}
+  explicit TensorReader(Execution execution) : execution_(execution) {}
 
   /// The bytes of each entry, until the next call. Errors: IoError.
   const std::vector<std::span<const std::byte>>& Bytes(const io::TensorLocation& location);
@@ -34,7 +34,6 @@ class TensorReader {
   std::span<const float> Values(const io::TensorLocation& location);
 
  private:
-  const io::Checkpoint& in_;
   Execution execution_;
   ByteBuffer bytes_, values_;
   std::vector<std::span<const std::byte>> entries_;

@@ -31,7 +31,9 @@ MX_VALUES = CODES.astype(np.float32) * MX_POWERS
 
 def swizzle(scales: np.ndarray) -> np.ndarray:
     """Scales padded and in tiles of 128 lines and 4 blocks, as a matrix of the padded shape."""
-    lines, blocks = (-(-size // tile) * tile for size, tile in zip(scales.shape, (128, 4)))
+    lines, blocks = (
+        -(-size // tile) * tile for size, tile in zip(scales.shape, (128, 4), strict=True)
+    )
     padded = np.zeros((lines, blocks), np.uint8)
     padded[: scales.shape[0], : scales.shape[1]] = scales.view(np.uint8)
     tiles = padded.reshape(lines // 128, 4, 32, blocks // 4, 4).transpose(0, 3, 2, 1, 4)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that ComfyUI's kernels make, in files as ComfyUI describes them: our values are theirs."""
+"""Weights that ComfyUI's kernels make, in files as it describes them: our values are theirs."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ GPU_NAMES = frozenset(
     "ubuf_built_with_mpi HAS_TORCH_SYMMETRIC".split()
 )
 
-# What modules export beside TransformerEngine's names.
+# Names that modules export beside TransformerEngine's.
 OURS = {
     "transformer_engine.pytorch": {
         "GroupedTensor",

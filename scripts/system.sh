@@ -11,10 +11,14 @@ command -v dpkg-query >/dev/null ||
   die "setup: packages are installed with apt, which this system lacks; needed are what" \
     "scripts/packages.txt names, then run make again with NF_SYSTEM=ready"
 
+native=$(dpkg --print-architecture)
 missing=()
 for package in "${wanted[@]}"; do
-  [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] ||
-    missing+=("$package")
+  architecture=$native
+  [[ $package != *:* ]] || architecture=${package#*:}
+  # A name without an architecture is listed once for each that is installed.
+  dpkg-query -W -f '${Architecture}:${db:Status-Status}\n' "$package" 2>/dev/null |
+    grep -Eqx "(all|$architecture):installed" || missing+=("$package")
 done
 if ((${#missing[@]} == 0)); then
   say "system packages: all ${#wanted[@]} are there"

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# What a build generates, and what has to fail to compile.
+# Sources that a build generates, and those that have to fail to compile.
 LEFT_OUT = re.compile(r"build/|tests/compile_fail/|\.\./|/")
 
 
@@ -37,7 +37,7 @@ def check(database: Path, path: str) -> bool:
     command = ["clang-tidy", "--quiet", "-p", str(database), path]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     verdict = "" if done.returncode == 0 else ": FAILED"
-    # What stands on stderr counts the warnings of other people's headers, unless it did not run.
+    # stderr counts the warnings of other people's headers, unless it did not run.
     text = done.stdout or (done.stderr if done.returncode else "")
     print(f"tidy: {path} ({time.monotonic() - start:.0f} s){verdict}\n{text}", end="", flush=True)
     return done.returncode == 0

@@ -10,7 +10,7 @@ namespace narrowfloat::tools {
 
 using Json = nlohmann::ordered_json;
 
-/// What the process ends with.
+/// Exit status of the process.
 enum class ExitCode : int {
   kFine = 0,
   kFinding = 1,
@@ -21,7 +21,7 @@ enum class ExitCode : int {
   kInterrupted = 130,
 };
 
-/// What a command found: a text for people and an object for programs, of which one is printed.
+/// Result of a command: a text for people and an object for programs, of which one is printed.
 struct Result {
   std::string text;
   Json json;

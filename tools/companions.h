@@ -13,7 +13,7 @@ namespace narrowfloat::tools {
 /// it does not get the file.
 using Companions = std::map<std::string, std::optional<std::string>>;
 
-/// What a model without quantized tensors has there: config.json without its quantization_config,
+/// Contents for a model without quantized tensors: config.json without its quantization_config,
 /// and no file of ModelOpt's. Errors: InvalidArgument if a file is damaged; IoError.
 Companions PlainCompanions(const io::Checkpoint& in);
 

@@ -202,7 +202,7 @@ class Diff {
     }
   }
 
-  /// Whether equal bytes mean equal values.
+  /// Returns whether equal bytes mean equal values.
   static bool SameEntries(const io::StoredTensor& a, const io::StoredTensor& b) {
     if (a.foreign && b.foreign &&
         (a.foreign->global != b.foreign->global || a.foreign->transposed != b.foreign->transposed ||

@@ -16,7 +16,7 @@
 
 namespace narrowfloat::tools {
 
-/// What a job does to each tensor: quantize and dequantize differ in this alone.
+/// A job's work on each tensor; quantize and dequantize differ in this alone.
 class TensorRewriter {
  public:
   virtual ~TensorRewriter() = default;
@@ -27,10 +27,10 @@ class TensorRewriter {
   /// All that decides the output's bytes beside the input and the version.
   virtual std::string Identity() const = 0;
 
-  /// Whether the tensor is rewritten; others are copied byte for byte.
+  /// Returns whether the tensor is rewritten; others are copied byte for byte.
   virtual bool Takes(const io::StoredTensor& tensor) const = 0;
 
-  /// Whether the tensor is left out of the result.
+  /// Returns whether the tensor is left out of the result.
   virtual bool Drops(const io::StoredTensor& /*tensor*/) const { return false; }
 
   /// Announces what Rewrite will write.

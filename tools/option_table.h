@@ -10,7 +10,7 @@
 
 namespace narrowfloat::tools {
 
-/// What stands in the place of an option's value.
+/// Placeholder of an option's value in the usage text.
 enum class ValueKind { kFlag, kText, kPath, kChoice, kSuggestion };
 
 /// One option or argument. The parser, --help, the manual, the completions and the tables of
@@ -30,7 +30,7 @@ struct CommandRow {
   std::string_view name, meaning;
 };
 
-/// What the process may end with.
+/// An exit status, and when it is returned.
 struct ExitRow {
   int code;
   std::string_view meaning;

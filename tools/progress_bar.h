@@ -17,7 +17,7 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
   ~ProgressBar();
 
-  /// Whether it is time to draw again.
+  /// Returns whether it is time to draw again.
   bool IsDue() const;
 
   /// Shows the share from 0 to 1 that is done, in figures and as a bar, and what is being done.

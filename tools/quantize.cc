@@ -104,7 +104,8 @@ class Quantizing : public TensorRewriter {
     return ForeignWriter("quantize", convention);
   }
 
-  /// Whether the convention holds matrices that the float model stores as [inputs, outputs].
+  /// Returns whether the convention holds matrices that the float model stores as [inputs,
+  /// outputs].
   bool Transposes() const {
     return foreign_ && foreign_->convention().weights.front().plain_is_transposed;
   }

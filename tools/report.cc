@@ -55,7 +55,7 @@ Json JsonOf(const Histogram& histogram) {
   return object;
 }
 
-/// What one scheme did to one tensor.
+/// Errors that one scheme causes in one tensor.
 struct Outcome {
   double signal = 0, noise = 0, largest = 0;
   std::uint64_t values = 0, underflows = 0, saturated = 0, bytes = 0;

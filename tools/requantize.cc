@@ -99,7 +99,7 @@ class Requantizing : public TensorRewriter {
     }
   }
 
-  /// What the tensor becomes.
+  /// Returns the format that the tensor is written in.
   io::ForeignWeight TargetForm(const io::StoredTensor& tensor) const {
     io::ForeignWeight form = io::FormOf(tensor);
     if (left_.contains(tensor.name)) return form;

@@ -28,8 +28,8 @@ std::vector<ShardPlan> PlanShards(const io::Checkpoint& in, const std::filesyste
 /// Depends on the input and the number of parts alone.
 std::vector<std::size_t> AssignParts(const io::Checkpoint& in, std::size_t parts);
 
-/// Whether an earlier run finished this very file: its record has the job's hash and the file has
-/// the planned header.
+/// Returns whether an earlier run finished this very file: its record has the job's hash and the
+/// file has the planned header.
 bool IsFinished(const ShardPlan& plan);
 
 /// Takes the record away before the file is replaced, and puts it back for the new one.

@@ -16,7 +16,7 @@ struct LeftOut {
   std::string reason;
 };
 
-/// What happens to the files of a model's folder that the job does not rewrite.
+/// Treatment of the files of a model's folder that the job does not rewrite.
 struct SideFiles {
   std::vector<std::filesystem::path> copied;  // relative to the folder
   Companions written;                         // of the folder itself, with another text

@@ -34,7 +34,8 @@ CodePoint FirstCodePoint(std::string_view text) {
   return valid ? CodePoint{value, bytes} : CodePoint{0, 0};
 }
 
-/// Whether a character moves the cursor, ends the line or turns the direction of what follows.
+/// Returns whether a character moves the cursor, ends the line or turns the direction of what
+/// follows.
 bool Steers(char32_t point) {
   constexpr struct {
     char32_t first, last;

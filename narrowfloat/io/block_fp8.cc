@@ -113,7 +113,7 @@ std::vector<TilePlace> Tiles(const ForeignWeight& form) {
   return tiles;
 }
 
-/// What a tile's codes become under its scale.
+/// Stores a tile's codes under its scale.
 void EncodeTile(const CanonicalWeight& weight, const TileOf& tile, int tile_scale,
                 std::byte* codes) {
   for (std::size_t row = tile.row_begin; row < tile.row_end; ++row) {

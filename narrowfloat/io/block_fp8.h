@@ -17,14 +17,14 @@ struct TilePlace {
   std::size_t matrix, row, col;
 };
 
-/// Whether a weight is MXFP4: E2M1 codes under E8M0 scales of 32.
+/// Returns whether a weight is MXFP4: E2M1 codes under E8M0 scales of 32.
 bool IsMxfp4(const ForeignWeight& form);
 
-/// Whether a weight is E4M3 in tiles of 128x128.
+/// Returns whether a weight is E4M3 in tiles of 128x128.
 bool IsBlockFp8(const ForeignWeight& form);
 
-/// Whether the exponents of an MXFP4 weight's blocks span at most 14 in every tile, zeros included:
-/// then FindMisfit finds nothing. Reads scales alone.
+/// Returns whether the exponents of an MXFP4 weight's blocks span at most 14 in every tile, zeros
+/// included: then FindMisfit finds nothing. Reads scales alone.
 bool FitByExponents(const ForeignWeight& form, std::span<const std::byte> scales);
 
 /// The first tile of an MXFP4 weight whose values are not E4M3 numbers times one power of two, or
@@ -36,7 +36,7 @@ std::optional<TilePlace> FindMisfit(const CanonicalWeight& weight);
 /// Requires: FindMisfit finds nothing.
 CanonicalWeight Mxfp4ToBlockFp8(const CanonicalWeight& weight, std::vector<std::byte>& codes);
 
-/// What rounding changed.
+/// Counts of values that rounding changed.
 struct Loss {
   std::uint64_t values = 0, changed = 0;
   double largest = 0;  // of |new - old| / |old|

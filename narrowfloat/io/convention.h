@@ -26,7 +26,7 @@ namespace narrowfloat::io {
 
 inline constexpr std::string_view kConventionName = "narrowfloat";
 
-/// What a file says about a quantized tensor beside its buffers.
+/// A quantized tensor's record in a file: its spec, shape and type.
 struct QuantizedRecord {
   std::string name;
   QuantSpec spec;
@@ -67,7 +67,7 @@ StoredTensor AsStored(QuantizedRecord record);
 /// "mxfp8_e4m3" and its options, "e4m3 128x128 F32" or, of a plain tensor, the file's type.
 std::string FormatText(const StoredTensor& tensor);
 
-/// What a file is to hold, collected before its header can be written.
+/// Contents of a file, collected before its header can be written.
 struct FileContents {
   std::vector<TensorEntry> tensors;
   Metadata metadata;

@@ -34,7 +34,7 @@ class ConventionWriter {
   void Write(const std::string& name, const CanonicalWeight& weight,
              SafetensorsWriter& writer) const;
 
-  /// Whether a weight was added.
+  /// Returns whether a weight was added.
   bool written() const { return !formats_.empty(); }
 
   /// The formats' names: "FP8_BLOCK".

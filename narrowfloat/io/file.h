@@ -26,7 +26,7 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-/// What says that a file is still the one it was.
+/// Identifies one state of a file: it changes when the file does.
 struct FileIdentity {
   std::uint64_t bytes = 0;
   std::int64_t modified_ns = 0;

@@ -43,8 +43,8 @@ ScaleGrid SwizzledGrid(const ForeignWeight& weight, BlockShape block) {
           .order = ScaleOrder::kLineMajor};
 }
 
-/// Whether a scale has one of the shapes for a block size: with and without dimensions of 1;
-/// swizzled, any shape of as many items as the padded grid.
+/// Returns whether a scale has one of the shapes for a block size: with and without dimensions of
+/// 1; swizzled, any shape of as many items as the padded grid.
 bool Fits(const ForeignWeight& weight, BlockShape block, const Shape& scale) {
   if (weight.swizzled) {
     return weight.matrices == 1 &&

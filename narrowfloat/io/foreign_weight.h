@@ -38,10 +38,10 @@ struct ForeignWeight {
 /// "e4m3 1x32 F8_E8M0": what a weight is, for people.
 std::string FormatText(const ForeignWeight& weight);
 
-/// Whether a tensor of that type may hold codes.
+/// Returns whether a tensor of that type may hold codes.
 bool MayHoldCodes(FileDType dtype);
 
-/// What is known of a weight beside the types and shapes of its tensors.
+/// Facts about a weight beside the types and shapes of its tensors.
 struct WeightHints {
   std::optional<BlockShape> block{};  // what the model's configuration says
   bool swizzled = false, high_half_first = false;

@@ -26,7 +26,7 @@ struct TensorEntry {
 
 using Metadata = std::map<std::string, std::string>;
 
-/// What stands at the start of a file. `tensors` lie in the order of their data, without holes.
+/// A file's header. `tensors` lie in the order of their data, without holes.
 struct Header {
   std::vector<TensorEntry> tensors;
   Metadata metadata;

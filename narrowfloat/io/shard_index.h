@@ -8,7 +8,7 @@
 
 namespace narrowfloat::io {
 
-/// What `*.safetensors.index.json` says: which file of the folder holds which tensor.
+/// Contents of `*.safetensors.index.json`: the file that holds each tensor.
 struct ShardIndex {
   std::map<std::string, std::string> weight_map;  // tensor -> file
   std::uint64_t total_size = 0;                   // bytes of all tensors; not read, it may be stale

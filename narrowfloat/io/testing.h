@@ -14,7 +14,7 @@
 
 #include "narrowfloat/tensor/error.h"
 
-/// What the tests of files share.
+/// Helpers of the tests of files.
 namespace narrowfloat::io {
 
 /// A folder of its own, gone when the test ends.

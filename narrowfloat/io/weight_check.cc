@@ -33,7 +33,7 @@ std::array<CodeKind, 256> Kinds(FileDType codes) {
   return kinds;
 }
 
-/// What a block's codes are, counted.
+/// Counts of a block's codes by kind.
 struct BlockCount {
   std::uint64_t codes = 0, nonzero = 0, largest = 0;
 };

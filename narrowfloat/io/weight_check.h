@@ -7,7 +7,7 @@
 
 namespace narrowfloat::io {
 
-/// What is odd about the codes and scales of a weight.
+/// Findings about the codes and scales of a weight.
 struct WeightCheck {
   std::uint64_t nan_codes = 0;
   std::uint64_t nan_scales = 0;  // NaN or infinite

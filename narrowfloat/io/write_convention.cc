@@ -91,7 +91,7 @@ bool IsE8M0(FileDType dtype) {
   return dtype == FileDType::kF8E8M0 || dtype == FileDType::kU8;
 }
 
-/// Whether every scale of one type is one of the other: a power of two is a float.
+/// Returns whether every scale of one type is one of the other: a power of two is a float.
 bool ScaleFits(FileDType from, FileDType to) {
   if (to == FileDType::kF32) return WideFloat(from).has_value() || IsE8M0(from);
   return IsE8M0(to) ? IsE8M0(from) : from == to;

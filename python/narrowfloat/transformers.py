@@ -75,7 +75,7 @@ class NarrowfloatQuantizer(HfQuantizer):
 
     @property
     def is_trainable(self) -> bool:
-        """Whether the quantized weights take gradients."""
+        """Returns whether the quantized weights take gradients."""
         return False
 
     def param_needs_quantization(

@@ -20,7 +20,7 @@ ALLOWED: dict[str, set[str]] = {folder: set(CORE[:place]) for place, folder in e
 # The two headers of the root that its own folders read: the C face and the version.
 ROOT_HEADERS = {"narrowfloat/c_api.h": {"c_api"}, "narrowfloat/version.h": {"c_api", "io"}}
 TOP = {*ALLOWED}  # tools, bindings, tests and benches may include any folder
-# What knows nothing of files and command lines must not see their libraries, nor a framework's.
+# Folders without files and command lines must not see their libraries, nor a framework's.
 FOREIGN = re.compile(r"nlohmann/|yaml-cpp/|CLI/|torch/|ATen/|c10/|xla/|Python\.h|nanobind/")
 MAY_USE_FOREIGN = {"recipe", "config", "io"}
 FRAMEWORKS = re.compile(r"torch/|ATen/|c10/|xla/|Python\.h|nanobind/")
@@ -30,7 +30,7 @@ SOURCES = {".h", ".cc", ".cu", ".cuh"}
 
 
 def offences_of_line(folder: str | None, target: str, quoted: bool) -> Iterator[str]:
-    """What is wrong with an include of `target` in `folder` (None: outside narrowfloat/)."""
+    """Returns what is wrong with an include of `target` in `folder`; None: outside narrowfloat/."""
     if target.startswith("narrowfloat/"):
         parts = target.split("/")
         if len(parts) == 2 and (folder is None or folder in ROOT_HEADERS.get(target, ())):

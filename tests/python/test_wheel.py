@@ -13,7 +13,7 @@ import pytest
 WHEEL = os.environ.get("NF_WHEEL")
 pytestmark = pytest.mark.skipif(not WHEEL, reason="NF_WHEEL names no wheel")
 
-# What any Linux has, as manylinux lists it; everything else is in the wheel.
+# Libraries that any Linux has, as manylinux lists it; everything else is in the wheel.
 SYSTEM = {
     "ld-linux-x86-64.so.2",
     "ld-linux-aarch64.so.1",

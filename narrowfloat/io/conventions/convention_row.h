@@ -18,7 +18,7 @@ enum class GlobalScale : std::uint8_t { kNone, kMultiplies, kDivides };
 
 class Checkpoint;
 
-/// What tells that a checkpoint which says nothing itself is of a convention: a tensor with the
+/// Sign of a convention in a checkpoint without a description: a tensor with the
 /// codes' suffix, and if need be its type and the scale beside it.
 enum class Evidence : std::uint8_t {
   kNone,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TransformerEngine's Python needs around it: checks, an environment and a native module."""
+"""Prepares for TransformerEngine's Python: checks, an environment and a native module."""
 
 import contextlib
 import importlib

@@ -27,9 +27,11 @@ Stage = Callable[[ast.Module, bytes, str], None]
 SUPPLIED: dict[str, str] = {}
 # Called with the name of each module before it is looked for; may refuse it.
 GATES: list[Callable[[str], None]] = []
-# What runs around a module's own code: name -> function of the module and of running its code.
+# Functions that run around a module's own code: name -> function of the module and of running
+# its code.
 AROUND: dict[str, Callable[[ModuleType, Callable[[], None]], None]] = {}
-# What runs after a module that is not rewritten was imported: name -> function of the module.
+# Functions that run after the import of a module that is not rewritten: name -> function of the
+# module.
 AFTER: dict[str, Callable[[ModuleType], None]] = {}
 # Called with each rewritten file's path and what was replaced in it.
 OBSERVERS: list[Callable[[str, list[Rewrite]], None]] = []

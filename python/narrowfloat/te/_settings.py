@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process has chosen: the generation of GPUs to answer for, and the modules to rewrite."""
+"""Settings of the process: the generation of GPUs to answer for, and the modules to rewrite."""
 
 import os
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rewritten modules reach at run time, instead of CUDA's part of PyTorch."""
+"""Functions that rewritten modules call at run time, in place of CUDA's part of PyTorch."""
 
 import importlib.util
 import os

@@ -52,7 +52,7 @@ class TEDebugState:
 
     @classmethod
     def set_weight_tensor_tp_group_reduce(cls, enabled: bool) -> None:
-        """Whether statistics of weights are reduced over the tensor-parallel group."""
+        """Sets whether statistics of weights are reduced over the tensor-parallel group."""
         cls.weight_tensor_tp_group_reduce = enabled
 
     @classmethod
@@ -65,5 +65,5 @@ class TEDebugState:
 
 
 def set_weight_tensor_tp_group_reduce(enabled: bool) -> None:
-    """Whether statistics of weights are reduced over the tensor-parallel group (default: yes)."""
+    """Sets whether statistics of weights are reduced over the tensor-parallel group."""
     TEDebugState.set_weight_tensor_tp_group_reduce(enabled)

@@ -27,7 +27,7 @@ from narrowfloat.jax.quantize.tensor import AbstractBaseTensor, NoScaleTensor, S
 Operand = jax.Array | AbstractBaseTensor
 Dims = tuple[int, ...]
 
-# What products of codes are rounded to; other types are converted from float32.
+# Types that products of codes are rounded to; other types are converted from float32.
 _ROUNDED_TO = ("float32", "float16", "bfloat16")
 
 

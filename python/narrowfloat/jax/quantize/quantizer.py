@@ -279,7 +279,7 @@ class NVFP4Quantizer(Quantizer):
 
     @property
     def rounds_plainly(self) -> bool:
-        """Whether codes are the input's own, to nearest."""
+        """Returns whether codes are the input's own, to nearest."""
         return not self.use_rht and self.stochastic_rounding_rng_state is None
 
     def _transforms(self) -> bool:

@@ -180,7 +180,7 @@ class ScalingMode(Enum):
 
     @property
     def is_colwise_transposed(self) -> bool:
-        """Whether colwise codes are stored transposed."""
+        """Returns whether colwise codes are stored transposed."""
         if self is ScalingMode.NO_SCALING:
             return False
         return _core.is_columnwise_transposed(self.get_scheme())

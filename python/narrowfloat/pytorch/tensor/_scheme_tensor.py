@@ -54,7 +54,7 @@ class SchemeTensor(  # type: ignore[override]  # of fields of PyTorch's stub by 
 
     @property
     def HAS_DEFAULT_QUANTIZER(self) -> bool:
-        """Whether a tensor without a quantizer can build others like it."""
+        """Returns whether a tensor without a quantizer can build others like it."""
         own = type(self)._build_default_quantizer
         return own is not QuantizedTensorStorage._build_default_quantizer
 

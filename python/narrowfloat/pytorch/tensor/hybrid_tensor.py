@@ -109,7 +109,7 @@ class HybridQuantizer(Quantizer["HybridQuantizedTensor"]):
 
     @property
     def with_amax_reduction(self) -> bool:
-        """Whether a child reduces its amax."""
+        """Returns whether a child reduces its amax."""
         return any(getattr(child, "with_amax_reduction", False) for child in self._children())
 
     @with_amax_reduction.setter

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-# What entries need, and the entries. They can be imported; calls are refused.
+# The feature that entries need, and the entries. They can be imported; calls are refused.
 _ENTRIES_BY_NEED = {
     "NCCL's expert parallelism between GPUs": (
         "ep_combine ep_combine_bwd ep_dispatch ep_dispatch_bwd ep_finalize ep_get_zero_copy "

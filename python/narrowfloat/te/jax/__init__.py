@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TransformerEngine for JAX needs around it on a CPU."""
+"""Emulation that TransformerEngine for JAX needs on a CPU."""

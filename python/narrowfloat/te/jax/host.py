@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs around modules of TransformerEngine for JAX, so that they find the CPU they need."""
+"""Functions that run around modules of TransformerEngine for JAX, so that they run on a CPU."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rewritten modules reach at run time, instead of JAX's functions that need a GPU."""
+"""Functions that rewritten modules call at run time, in place of JAX's that need a GPU."""
 
 import jax
 import jax.numpy as jnp

@@ -67,12 +67,12 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
 
     @property
     def rowwise_sub_storage(self) -> QuantizedTensorStorage | None:
-        """What holds the row-wise direction."""
+        """The storage of the row-wise direction."""
         return self._rowwise_storage
 
     @property
     def columnwise_sub_storage(self) -> QuantizedTensorStorage | None:
-        """What holds the column-wise direction."""
+        """The storage of the column-wise direction."""
         return self._columnwise_storage
 
     def _children(self) -> list[QuantizedTensorStorage]:

@@ -17,8 +17,8 @@ from narrowfloat.pytorch._plans import (
     PlannedFields,
     flatten_shape,
     make_spec,
+    name_fields,
     plan,
-    plan_fields,
 )
 from narrowfloat.pytorch._verbs import threads, verbs
 
@@ -31,8 +31,8 @@ __all__ = [
     "dequantize",
     "flatten_shape",
     "make_spec",
+    "name_fields",
     "plan",
-    "plan_fields",
     "threads",
     "verbs",
 ]

@@ -59,29 +59,29 @@ def _plan(spec: _core.QuantSpec, shape: tuple[int, ...]) -> tuple[PlannedBuffer,
 PlannedFields = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
 
 
-def plan_fields(
-    spec: _core.QuantSpec, shape: tuple[int, ...], names: tuple[str | None, ...]
+def name_fields(
+    planned: tuple[PlannedBuffer, ...], names: tuple[str | None, ...]
 ) -> PlannedFields:
-    """Returns name, dtype and shape of the buffers that have a name.
+    """Returns name, dtype and shape of the planned buffers that have a name.
 
     names: of the fields of a class that hold buffers, in the order of ROLES.
     """
     try:
-        return _plan_fields(spec, shape, names)
+        return _name_fields(planned, names)
     except TypeError:  # symbols have no hash
-        if not has_symbols(shape):
+        if not any(has_symbols(buffer.shape) for buffer in planned):
             raise
-        return _plan_fields.__wrapped__(spec, shape, names)
+        return _name_fields.__wrapped__(planned, names)
 
 
 @lru_cache(maxsize=4096)
-def _plan_fields(
-    spec: _core.QuantSpec, shape: tuple[int, ...], names: tuple[str | None, ...]
+def _name_fields(
+    planned: tuple[PlannedBuffer, ...], names: tuple[str | None, ...]
 ) -> PlannedFields:
     name_of = dict(zip(ROLES, names, strict=True))
     return tuple(
         (name, buffer.dtype, buffer.shape)
-        for buffer in plan(spec, shape)
+        for buffer in planned
         if (name := name_of[buffer.role]) is not None
     )
 
@@ -121,7 +121,7 @@ def _roles_of_directions(
 @atexit.register
 def _forget() -> None:
     """Empties the caches: operators keep this module alive after the native one has ended."""
-    for cached in (make_spec, parse_spec, _plan, _plan_fields, _roles_of_directions):
+    for cached in (make_spec, parse_spec, _plan, _name_fields, _roles_of_directions):
         cached.cache_clear()
 
 

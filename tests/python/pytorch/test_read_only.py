@@ -86,7 +86,7 @@ def test_read_only_values_read_like_any_tensor() -> None:
     assert values.tolist() == plain.tolist() and values[3, 5].item() == plain[3, 5].item()
     array = values.numpy()
     assert not array.flags.writeable and (array == plain.numpy()).all()
-    with pytest.raises(BufferError, match=r"read-only.*; clone\(\) them to hand them on$"):
+    with pytest.raises(BufferError, match=r"read-only.*; clone\(\) them to pass them on$"):
         torch.from_dlpack(values)
     assert repr(values).startswith("ReadOnlyValues(tensor(")
     file = io.BytesIO()

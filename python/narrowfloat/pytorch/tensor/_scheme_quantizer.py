@@ -65,9 +65,7 @@ def source_tensor(src: torch.Tensor, device: torch.device) -> torch.Tensor:
 @constant_of_graphs  # The planner is native code.
 def _planned(quantizer: SchemeQuantizer, shape: tuple[int, ...]) -> _native.PlannedFields:
     quantizer._check_shape(shape)
-    if not any(quantizer._directions()):
-        return ()
-    return _native.plan_fields(quantizer._spec(), shape, quantizer.STORAGE._role_names)
+    return _native.name_fields(quantizer._plan(shape), quantizer.STORAGE._role_names)
 
 
 class SchemeQuantizer(Quantizer[TensorT_co]):

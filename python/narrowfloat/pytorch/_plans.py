@@ -59,9 +59,7 @@ def _plan(spec: _core.QuantSpec, shape: tuple[int, ...]) -> tuple[PlannedBuffer,
 PlannedFields = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
 
 
-def name_fields(
-    planned: tuple[PlannedBuffer, ...], names: tuple[str | None, ...]
-) -> PlannedFields:
+def name_fields(planned: tuple[PlannedBuffer, ...], names: tuple[str | None, ...]) -> PlannedFields:
     """Returns name, dtype and shape of the planned buffers that have a name.
 
     names: of the fields of a class that hold buffers, in the order of ROLES.

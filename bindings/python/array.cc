@@ -50,8 +50,14 @@ void ViewBuffer(ArrayView& array, DType dtype) {
 }
 
 /// Views a NumPy array. Reads the type from the dtype: NumPy gives no *format* for bfloat16, but
-/// exports the memory.
+/// exports the memory. Errors: TypeError for a masked array and for another dtype.
 bool ViewNumPy(const Argument& argument, nb::handle object, ArrayView& array) {
+  if (!object.type().is(Np().array_type) && nb::hasattr(object, "mask")) {
+    throw nb::type_error(fmt::format("{}: {} must not have a mask, which would be ignored; fill "
+                                     "the masked array",
+                                     argument.verb, argument.name)
+                             .c_str());
+  }
   const auto dtype = nb::steal(PyObject_GetAttr(object.ptr(), Np().dtype_name.ptr()));
   if (!dtype.is_valid()) nb::raise_python_error();
   const auto known = DTypeOfObject(dtype);

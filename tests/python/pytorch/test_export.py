@@ -71,7 +71,7 @@ def test_a_function_chooses_and_what_cannot_be_held_is_refused() -> None:
     )
     assert chosen.keys() == {"a.weight", "a.weight_scale_inv", "head.weight"}
     assert chosen["head.weight"].dtype == torch.bfloat16
-    with pytest.raises(ValueError, match="^export: unknown convention 'nobodys'$"):
+    with pytest.raises(ValueError, match=r"^export: unknown convention 'nobodys'$"):
         list(nfp.export(state, "nobodys", QUANTIZERS["block"]()))
     lines = nfp.Float8BlockQuantizer(E4M3, rowwise=True, columnwise=True, block_scaling_dim=1)
     with pytest.raises(NotImplementedError, match="no other convention holds"):

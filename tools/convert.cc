@@ -21,11 +21,12 @@ struct ConvertOptions {
   bool overwrite = false;
 };
 
-class Converting : public TensorRewriter {
+class ConvertRewriter : public TensorRewriter {
  public:
-  Converting(const io::Checkpoint& in, const std::string& to) : writer_("convert", to) {
+  ConvertRewriter(const io::Checkpoint& in, const std::string& to) : writer_("convert", to) {
     for (const io::TensorLocation& location : in.tensors()) {
-      if (Takes(*location.tensor)) writer_.Add(location.tensor->name, io::FormOf(*location.tensor));
+      if (Rewrites(*location.tensor))
+        writer_.Add(location.tensor->name, io::FormOf(*location.tensor));
     }
   }
 
@@ -33,7 +34,7 @@ class Converting : public TensorRewriter {
   std::string Identity() const override {
     return fmt::format("{} {}", writer_.convention().name, writer_.FormatName());
   }
-  bool Takes(const io::StoredTensor& tensor) const override { return !tensor.IsPlain(); }
+  bool Rewrites(const io::StoredTensor& tensor) const override { return !tensor.IsPlain(); }
 
   /// Scales of activations have other names and meanings elsewhere.
   bool Drops(const io::StoredTensor& tensor) const override { return tensor.accessory; }
@@ -57,7 +58,7 @@ Result Run(const ConvertOptions& options) {
   JobOutput out{options.out, ParsePart(options.part), options.overwrite};
   io::Checkpoint in = io::Checkpoint::Open(options.in);
   const io::ConventionGuess convention = io::ReadQuantized("convert", in, options.from);
-  Converting rewriter(in, options.to);
+  ConvertRewriter rewriter(in, options.to);
   out.companions = rewriter.writer().Configuration(in, rewriter);
   const JobResult job = RunJob(in, out, rewriter);
   return JobReport(job, "converted",

@@ -31,9 +31,9 @@ struct DequantizeOptions {
   bool overwrite = false;
 };
 
-class Dequantizing : public TensorRewriter {
+class DequantizeRewriter : public TensorRewriter {
  public:
-  Dequantizing(std::optional<DType> dtype, DType model_dtype, Execution execution)
+  DequantizeRewriter(std::optional<DType> dtype, DType model_dtype, Execution execution)
       : dtype_(dtype), model_dtype_(model_dtype), execution_(execution) {}
 
   std::string Verb() const override { return "dequantize"; }
@@ -42,7 +42,7 @@ class Dequantizing : public TensorRewriter {
     return std::string(dtype_ ? DTypeName(*dtype_) : "recorded");
   }
 
-  bool Takes(const io::StoredTensor& tensor) const override { return !tensor.IsPlain(); }
+  bool Rewrites(const io::StoredTensor& tensor) const override { return !tensor.IsPlain(); }
 
   bool Drops(const io::StoredTensor& tensor) const override { return tensor.accessory; }
 
@@ -79,7 +79,7 @@ Result Run(const DequantizeOptions& options) {
   out.companions = PlainCompanions(in);
   std::optional<DType> dtype;
   if (!options.dtype.empty()) dtype = kDTypes.at(options.dtype);
-  Dequantizing rewriter(dtype, io::ModelDType(in), execution);
+  DequantizeRewriter rewriter(dtype, io::ModelDType(in), execution);
   const JobResult job = RunJob(in, out, rewriter);
   return JobReport(job, "dequantized",
                    {{"in", options.in},

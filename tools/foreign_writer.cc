@@ -19,7 +19,7 @@ Json IgnoredModules(const io::Checkpoint& in, const TensorRewriter& rewriter) {
   for (const io::TensorLocation& location : in.tensors()) {
     const io::StoredTensor& tensor = *location.tensor;
     const bool matrix = tensor.IsPlain() && tensor.shape().size() >= 2;
-    if (!matrix || rewriter.Takes(tensor) || !tensor.name.ends_with(kWeight)) continue;
+    if (!matrix || rewriter.Rewrites(tensor) || !tensor.name.ends_with(kWeight)) continue;
     modules.push_back(tensor.name.substr(0, tensor.name.size() - kWeight.size()));
   }
   // A tied head is a module without a tensor of its own in any file.

@@ -95,7 +95,7 @@ class Job {
  private:
   void CheckTakesSome() const {
     const bool takes = std::ranges::any_of(in_.tensors(), [&](const io::TensorLocation& location) {
-      return rewriter_.Takes(*location.tensor);
+      return rewriter_.Rewrites(*location.tensor);
     });
     if (takes) return;
     throw InvalidArgument(fmt::format("{}: must have at least one tensor to work on, {} has none",
@@ -140,7 +140,7 @@ class Job {
     io::SafetensorsWriter writer(plan.out, plan.contents.tensors, plan.contents.metadata);
     for (const io::StoredTensor& tensor : plan.shard->tensors) {
       if (rewriter_.Drops(tensor)) continue;
-      if (rewriter_.Takes(tensor)) {
+      if (rewriter_.Rewrites(tensor)) {
         RewriteTensor(*plan.shard, tensor, writer);
       } else {
         CopyTensor(*plan.shard, tensor, writer);
@@ -158,7 +158,7 @@ class Job {
         ++result_.tensors_dropped;
         continue;
       }
-      ++(rewriter_.Takes(tensor) ? result_.tensors_rewritten : result_.tensors_copied);
+      ++(rewriter_.Rewrites(tensor) ? result_.tensors_rewritten : result_.tensors_copied);
       result_.parameters += FlattenShape(tensor.shape()).Size();
     }
     result_.bytes_before += plan.shard->file.header().DataBytes();

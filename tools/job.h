@@ -28,7 +28,7 @@ class TensorRewriter {
   virtual std::string Identity() const = 0;
 
   /// Returns whether the tensor is rewritten; others are copied byte for byte.
-  virtual bool Takes(const io::StoredTensor& tensor) const = 0;
+  virtual bool Rewrites(const io::StoredTensor& tensor) const = 0;
 
   /// Returns whether the tensor is left out of the result.
   virtual bool Drops(const io::StoredTensor& /*tensor*/) const { return false; }

@@ -34,7 +34,8 @@ void PrintToStdout(const std::string& text) {
   throw IoError(fmt::format("write: standard output, {}", std::strerror(errno)));
 }
 
-ExitCode Fail(bool as_json, std::string_view kind, const std::string& message, ExitCode code) {
+ExitCode PrintError(bool as_json, std::string_view kind, const std::string& message,
+                    ExitCode code) {
   fmt::print(stderr, "narrowfloat: {}\n", Escaped(message));
   if (as_json) {
     const Json object = {{"error", {{"kind", kind}, {"message", message}}},
@@ -59,23 +60,24 @@ ExitCode Execute(const Command& command, bool as_json) {
   } catch (const ReaderLeft&) {
     return ExitCode::kPipeClosed;
   } catch (const Interrupted& error) {
-    return Fail(as_json, "Interrupted", error.what(), ExitCode::kInterrupted);
+    return PrintError(as_json, "Interrupted", error.what(), ExitCode::kInterrupted);
   } catch (const InvalidArgument& error) {
-    return Fail(as_json, "InvalidArgument", error.what(), ExitCode::kBadInput);
+    return PrintError(as_json, "InvalidArgument", error.what(), ExitCode::kBadInput);
   } catch (const Unsupported& error) {
-    return Fail(as_json, "Unsupported", error.what(), ExitCode::kUnsupported);
+    return PrintError(as_json, "Unsupported", error.what(), ExitCode::kUnsupported);
   } catch (const DeviceError& error) {
-    return Fail(as_json, "DeviceError", error.what(), ExitCode::kFailure);
+    return PrintError(as_json, "DeviceError", error.what(), ExitCode::kFailure);
   } catch (const IoError& error) {
-    return Fail(as_json, "IoError", error.what(), ExitCode::kFailure);
+    return PrintError(as_json, "IoError", error.what(), ExitCode::kFailure);
   } catch (const std::filesystem::filesystem_error& error) {
-    return Fail(as_json, "IoError", error.what(), ExitCode::kFailure);
+    return PrintError(as_json, "IoError", error.what(), ExitCode::kFailure);
   } catch (const std::bad_alloc&) {
-    return Fail(as_json, "IoError", "not enough memory for the largest tensor", ExitCode::kFailure);
+    return PrintError(as_json, "IoError", "not enough memory for the largest tensor",
+                      ExitCode::kFailure);
   }
 }
 
-bool Asks(int argc, char** argv, std::string_view flag) {
+bool HasFlag(int argc, char** argv, std::string_view flag) {
   for (int i = 1; i < argc; ++i) {
     if (argv[i] == flag) return true;
   }
@@ -114,17 +116,17 @@ ExitCode Main(int argc, char** argv) {
   }
   const std::string unknown = UnknownCommand(argc, argv, commands);
   if (!unknown.empty()) {
-    return Fail(Asks(argc, argv, "--json"), "Usage",
-                fmt::format("unknown command '{}' (narrowfloat --help)", unknown),
-                ExitCode::kBadInput);
+    return PrintError(HasFlag(argc, argv, "--json"), "Usage",
+                      fmt::format("unknown command '{}' (narrowfloat --help)", unknown),
+                      ExitCode::kBadInput);
   }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {
     return app.exit(help) == 0 ? ExitCode::kFine : ExitCode::kFailure;
   } catch (const CLI::ParseError& error) {
-    return Fail(Asks(argc, argv, "--json"), "Usage",
-                fmt::format("{} (narrowfloat --help)", error.what()), ExitCode::kBadInput);
+    return PrintError(HasFlag(argc, argv, "--json"), "Usage",
+                      fmt::format("{} (narrowfloat --help)", error.what()), ExitCode::kBadInput);
   }
   for (const Command& command : commands) {
     if (command.app->parsed()) return Execute(command, as_json);

@@ -35,18 +35,18 @@ struct QuantizeOptions {
   std::vector<SelectionRule> rules;  // both lists, as they stood on the command line
 };
 
-class Quantizing : public TensorRewriter {
+class QuantizeRewriter : public TensorRewriter {
  public:
   /// Writes in `convention`. Errors: as ForeignWriter; as Choice.
-  Quantizing(const QuantSpec& spec, const QuantizeOptions& options, const io::Checkpoint& in,
-             Execution execution)
+  QuantizeRewriter(const QuantSpec& spec, const QuantizeOptions& options, const io::Checkpoint& in,
+                   Execution execution)
       : foreign_(WriterOf(options.convention)),
         choice_(in, options.rules, Transposes()),
         spec_(spec),
         execution_(execution) {
     for (const io::TensorLocation& location : in.tensors()) {
       const io::StoredTensor& tensor = *location.tensor;
-      if (!Takes(tensor)) continue;
+      if (!Rewrites(tensor)) continue;
       CheckShape(tensor);
       if (foreign_) foreign_->Add(tensor.name, FormOf(tensor));
     }
@@ -63,7 +63,9 @@ class Quantizing : public TensorRewriter {
     return text + choice_.Identity();
   }
 
-  bool Takes(const io::StoredTensor& tensor) const override { return choice_.Of(tensor).selected; }
+  bool Rewrites(const io::StoredTensor& tensor) const override {
+    return choice_.Of(tensor).selected;
+  }
 
   void Plan(const io::StoredTensor& tensor, io::FileContents& contents) const override {
     if (foreign_) {
@@ -177,7 +179,7 @@ Result Run(const QuantizeOptions& options) {
         fmt::format("quantize: IN must be a float checkpoint, {} is already quantized as '{}' ({})",
                     options.in, convention.name, convention.reason));
   }
-  Quantizing rewriter(spec, options, in, execution);
+  QuantizeRewriter rewriter(spec, options, in, execution);
   rewriter.choice().Warn();
   if (options.dry_run) return rewriter.choice().List();
   if (!rewriter.foreign()) {

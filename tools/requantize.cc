@@ -41,14 +41,14 @@ std::string FitText(const io::TilePlace& tile, const io::ForeignWeight& form) {
   return fmt::format("the tile [{}, {}]{}", tile.row, tile.col, matrix);
 }
 
-class Requantizing : public TensorRewriter {
+class RequantizeRewriter : public TensorRewriter {
  public:
-  Requantizing(const io::Checkpoint& in, const RequantizeOptions& options)
+  RequantizeRewriter(const io::Checkpoint& in, const RequantizeOptions& options)
       : options_(options), writer_("requantize", options.to) {
     TensorReader reader({.threads = options.threads});
     for (const io::TensorLocation& location : in.tensors()) {
       const io::StoredTensor& tensor = *location.tensor;
-      if (!Takes(tensor)) continue;
+      if (!Rewrites(tensor)) continue;
       const io::ForeignWeight form = io::FormOf(tensor);
       if (!io::IsMxfp4(form) && !io::IsBlockFp8(form)) {
         throw Unsupported(fmt::format(
@@ -66,7 +66,7 @@ class Requantizing : public TensorRewriter {
     return fmt::format("{} {}{}", writer_.convention().name, options_.scale_format,
                        options_.leave_misfits ? " leave" : "");
   }
-  bool Takes(const io::StoredTensor& tensor) const override { return !tensor.IsPlain(); }
+  bool Rewrites(const io::StoredTensor& tensor) const override { return !tensor.IsPlain(); }
   bool Drops(const io::StoredTensor& tensor) const override { return tensor.accessory; }
 
   void Plan(const io::StoredTensor& tensor, io::FileContents& contents) const override {
@@ -120,16 +120,16 @@ class Requantizing : public TensorRewriter {
       io::ReadBuffer(location, 1, scales_);
       if (!form.swizzled && io::FitByExponents(form, scales_)) return;
     }
-    const auto misfit = io::FindMisfit(io::Canonical(tensor, reader.Bytes(location)));
-    if (!misfit) return;
+    const auto unfit = io::FindUnfitTile(io::Canonical(tensor, reader.Bytes(location)));
+    if (!unfit) return;
     if (!options_.leave_misfits) {
       throw InvalidArgument(
           fmt::format("requantize: '{}': {} has values that no one scale makes numbers of E4M3; "
                       "--leave-misfits keeps such tensors as they are",
-                      tensor.name, FitText(*misfit, form)));
+                      tensor.name, FitText(*unfit, form)));
     }
     fmt::print(stderr, "requantize: left as it is: {} ({})\n", Escaped(tensor.name),
-               FitText(*misfit, form));
+               FitText(*unfit, form));
     left_.insert(tensor.name);
   }
 
@@ -145,7 +145,7 @@ Result Run(const RequantizeOptions& options) {
   JobOutput out{options.out, ParsePart(options.part), options.overwrite};
   io::Checkpoint in = io::Checkpoint::Open(options.in);
   const io::ConventionGuess convention = io::ReadQuantized("requantize", in, options.from);
-  Requantizing rewriter(in, options);
+  RequantizeRewriter rewriter(in, options);
   if (rewriter.writer().written()) out.companions = rewriter.writer().Configuration(in, rewriter);
   const JobResult job = RunJob(in, out, rewriter);
   const io::Loss& loss = rewriter.loss();

@@ -88,7 +88,7 @@ io::FileContents PlanContents(const io::Shard& shard, const TensorRewriter& rewr
   contents.metadata.emplace("format", "pt");  // some readers refuse a file that does not say
   for (const io::StoredTensor& tensor : shard.tensors) {
     if (rewriter.Drops(tensor)) continue;
-    if (rewriter.Takes(tensor)) {
+    if (rewriter.Rewrites(tensor)) {
       rewriter.Plan(tensor, contents);
     } else {
       contents.AddCopy(tensor);

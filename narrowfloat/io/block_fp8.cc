@@ -209,7 +209,7 @@ bool FitByExponents(const ForeignWeight& form, std::span<const std::byte> scales
   return true;
 }
 
-std::optional<TilePlace> FindMisfit(const CanonicalWeight& weight) {
+std::optional<TilePlace> FindUnfitTile(const CanonicalWeight& weight) {
   for (const TilePlace& place : Tiles(weight.form)) {
     if (!TileScale(weight, TileOf(weight.form, place))) return place;
   }

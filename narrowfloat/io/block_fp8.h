@@ -24,16 +24,16 @@ bool IsMxfp4(const ForeignWeight& form);
 bool IsBlockFp8(const ForeignWeight& form);
 
 /// Returns whether the exponents of an MXFP4 weight's blocks span at most 14 in every tile, zeros
-/// included: then FindMisfit finds nothing. Reads scales alone.
+/// included: then FindUnfitTile finds nothing. Reads scales alone.
 bool FitByExponents(const ForeignWeight& form, std::span<const std::byte> scales);
 
 /// The first tile of an MXFP4 weight whose values are not E4M3 numbers times one power of two, or
 /// none. Tiles whose blocks' exponents span at most 14 always are: a value is 1 to 12 halves, and
 /// E4M3 has these from 2^-9 to 448. Blocks of zeros do not count. A NaN scale fits nothing.
-std::optional<TilePlace> FindMisfit(const CanonicalWeight& weight);
+std::optional<TilePlace> FindUnfitTile(const CanonicalWeight& weight);
 
 /// Codes and E8M0 scales that have the values of an MXFP4 weight. `codes` backs the result.
-/// Requires: FindMisfit finds nothing.
+/// Requires: FindUnfitTile finds nothing.
 CanonicalWeight Mxfp4ToBlockFp8(const CanonicalWeight& weight, std::vector<std::byte>& codes);
 
 /// Counts of values that rounding changed.

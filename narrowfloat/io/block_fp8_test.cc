@@ -64,7 +64,7 @@ TEST(BlockFp8Test, ExponentsThatSpanFourteenKeepEveryValue) {
       scale = static_cast<std::byte>(base + static_cast<int>(random() % 15));
     }
     EXPECT_TRUE(FitByExponents(mx.weight.form, mx.weight.scales));
-    ASSERT_FALSE(FindMisfit(mx.weight));
+    ASSERT_FALSE(FindUnfitTile(mx.weight));
     std::vector<std::byte> codes;
     const CanonicalWeight block = Mxfp4ToBlockFp8(mx.weight, codes);
     EXPECT_EQ(block.scales.size(), 2u * 3u);
@@ -78,12 +78,12 @@ TEST(BlockFp8Test, ATileThatDoesNotFitIsNamed) {
   for (std::size_t i = 0; i < 256 * 256; ++i) mx.SetCode(i, i % 16);
   mx.weight.scales[200 * 8 + 3] = std::byte{127 + 15};
   EXPECT_FALSE(FitByExponents(mx.weight.form, mx.weight.scales));
-  const auto misfit = FindMisfit(mx.weight);
-  ASSERT_TRUE(misfit);
-  EXPECT_EQ(misfit->row, 1u);
-  EXPECT_EQ(misfit->col, 0u);
+  const auto unfit = FindUnfitTile(mx.weight);
+  ASSERT_TRUE(unfit);
+  EXPECT_EQ(unfit->row, 1u);
+  EXPECT_EQ(unfit->col, 0u);
   mx.weight.scales[200 * 8 + 3] = std::byte{0xFF};
-  EXPECT_TRUE(FindMisfit(mx.weight)) << "NaN";
+  EXPECT_TRUE(FindUnfitTile(mx.weight)) << "NaN";
 }
 
 TEST(BlockFp8Test, BlocksOfZerosDoNotCount) {
@@ -92,7 +92,7 @@ TEST(BlockFp8Test, BlocksOfZerosDoNotCount) {
   for (std::size_t i = 0; i < 32; ++i) mx.SetCode(i, i % 2 * 8);
   mx.weight.scales[0] = std::byte{0};
   EXPECT_FALSE(FitByExponents(mx.weight.form, mx.weight.scales));
-  ASSERT_FALSE(FindMisfit(mx.weight));
+  ASSERT_FALSE(FindUnfitTile(mx.weight));
   std::vector<std::byte> codes;
   ExpectSameValues(mx.weight, Mxfp4ToBlockFp8(mx.weight, codes));
 }
@@ -102,7 +102,7 @@ TEST(BlockFp8Test, BothEndsOfTheExponentsFitIfTheirValuesDo) {
     Mxfp4Weight mx(64, 64);
     for (std::size_t i = 0; i < 64 * 64; ++i) mx.SetCode(i, i % 8 == 7 ? 0 : i % 8);
     for (std::byte& each : mx.weight.scales) each = scale;
-    ASSERT_FALSE(FindMisfit(mx.weight));
+    ASSERT_FALSE(FindUnfitTile(mx.weight));
     std::vector<std::byte> codes;
     ExpectSameValues(mx.weight, Mxfp4ToBlockFp8(mx.weight, codes));
   }

@@ -71,7 +71,7 @@ TEST(ConventionTest, EverySchemeComesBack) {
 
 TEST(ConventionTest, RefusesRecordsThatCannotBeRead) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"", "must be JSON text, it is wrong at byte 1"},
+      {"", "must be JSON, got a syntax error at byte 1"},
       {"[]", "must be an object of spec, shape and dtype, got []"},
       {R"({"spec":"mxfp8_e4m3","shape":[1]})",
        R"(must be an object of spec, shape and dtype, got {"spec":"mxfp8_e4m3","shape":[1]})"},

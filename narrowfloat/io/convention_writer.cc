@@ -16,7 +16,7 @@ ConventionWriter::ConventionWriter(std::string verb, const std::string& conventi
     throw InvalidArgument(fmt::format("{}: unknown convention '{}'", verb_, convention));
   }
   if (convention_->written.empty()) {
-    throw Unsupported(fmt::format("{}: '{}' is read, not written", verb_, convention));
+    throw Unsupported(fmt::format("{}: '{}' can be read but not written", verb_, convention));
   }
 }
 

@@ -80,9 +80,9 @@ const TensorEntry* SafetensorsFile::Find(std::string_view name) const {
 void SafetensorsFile::Read(const TensorEntry& entry, std::uint64_t offset,
                            std::span<std::byte> out) const {
   if (offset > entry.Bytes() || out.size() > entry.Bytes() - offset) {
-    throw InvalidArgument(fmt::format("{}: '{}' has {} bytes, asked for {} from {}",
-                                      SafetensorsSource(path()), entry.name, entry.Bytes(),
-                                      out.size(), offset));
+    throw InvalidArgument(
+        fmt::format("{}: a read of '{}' must end within its {} bytes, got {} from {}",
+                    SafetensorsSource(path()), entry.name, entry.Bytes(), out.size(), offset));
   }
   file_.Read(data_begin_ + entry.begin + offset, out);
 }

@@ -32,9 +32,10 @@ TEST(SafetensorsFileTest, ReadsPartsOfTensors) {
   std::string out(2, '\0');
   file.Read(*file.Find("b"), 1, std::as_writable_bytes(std::span(out)));
   EXPECT_EQ(out, "9A");
-  EXPECT_EQ(MessageOf<InvalidArgument>(
-                [&] { file.Read(*file.Find("b"), 2, std::as_writable_bytes(std::span(out))); }),
-            "safetensors: " + file.path() + ": 'b' has 3 bytes, asked for 2 from 2");
+  EXPECT_EQ(
+      MessageOf<InvalidArgument>(
+          [&] { file.Read(*file.Find("b"), 2, std::as_writable_bytes(std::span(out))); }),
+      "safetensors: " + file.path() + ": a read of 'b' must end within its 3 bytes, got 2 from 2");
 }
 
 TEST(SafetensorsFileTest, RefusesTruncationAtEveryByte) {

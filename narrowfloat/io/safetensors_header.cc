@@ -74,7 +74,7 @@ void CheckNamesStandOnce(const std::string& source, const std::vector<TensorEntr
   for (const TensorEntry& entry : tensors) names.push_back(entry.name);
   std::ranges::sort(names);
   const auto repeated = std::ranges::adjacent_find(names);
-  if (repeated != names.end()) Refuse(source, "names must stand once, '{}' is repeated", *repeated);
+  if (repeated != names.end()) Refuse(source, "names must be unique, got '{}' twice", *repeated);
 }
 
 void CheckSpan(const std::string& source, const TensorEntry& entry) {
@@ -139,7 +139,7 @@ class HeaderReader final : public StrictJsonEvents {
   }
 
   [[noreturn]] void RefuseRepeated(const std::string& name) {
-    Refuse(source(), "names must stand once, '{}' is repeated", name);
+    Refuse(source(), "names must be unique, got '{}' twice", name);
   }
 
   void OnOpen(bool is_array) override {

@@ -86,27 +86,26 @@ TEST(SafetensorsHeaderTest, RefusesWhatIsNoHeader) {
            {"", 0, "f: the header must begin with '{', got nothing"},
            {" {}", 0, "f: the header must begin with '{', got byte 0x20"},
            {"[]", 0, "f: the header must begin with '{', got byte 0x5b"},
-           {"{", 0, "f: must be JSON text, it is wrong at byte 2"},
-           {"{}x", 0, "f: must be JSON text, it is wrong at byte 3"},
+           {"{", 0, "f: must be JSON, got a syntax error at byte 2"},
+           {"{}x", 0, "f: must be JSON, got a syntax error at byte 3"},
            {std::string("{}\0", 3), 0, "f: JSON must have no NUL byte, got one at byte 2"},
-           {"{\"\xff\":{}}", 0, "f: must be JSON text, it is wrong at byte 3"},
+           {"{\"\xff\":{}}", 0, "f: must be JSON, got a syntax error at byte 3"},
            {R"({"x":1e999})", 0, "f: JSON numbers must fit into 64 bits, got a larger one"},
            {R"({"a":)" + deep, 0, "f: 'a' must be an object, got array"},
            {R"({"a":{"shape":)" + deep, 0, "f: JSON must nest at most 3 deep, got more"},
            {R"({"a":{"shape":{}}})", 0, "f: 'a' shape must be a list, got object"},
            {R"({"a":{"dtype":[]}})", 0, "f: 'a' must have a known dtype, got array"},
-           {Two("x", "x"), 2, "f: names must stand once, 'x' is repeated"},
+           {Two("x", "x"), 2, "f: names must be unique, got 'x' twice"},
            {R"({"x":{"dtype":"U8","dtype":"I8"}})", 0,
-            "f: names must stand once, 'dtype' is repeated"},
+            "f: names must be unique, got 'dtype' twice"},
            {R"({"__metadata__":{},"__metadata__":{}})", 0,
-            "f: names must stand once, '__metadata__' is repeated"},
+            "f: names must be unique, got '__metadata__' twice"},
            {R"({"__metadata__":null})", 0, "f: __metadata__ must be an object, got null"},
            {R"({"__metadata__":{"a":1}})", 0,
             "f: __metadata__ must map strings to strings, 'a' is number"},
            {R"({"__metadata__":{"a":{}}})", 0,
             "f: __metadata__ must map strings to strings, 'a' is object"},
-           {R"({"__metadata__":{"a":"1","a":"2"}})", 0,
-            "f: names must stand once, 'a' is repeated"},
+           {R"({"__metadata__":{"a":"1","a":"2"}})", 0, "f: names must be unique, got 'a' twice"},
        }) {
     EXPECT_EQ(Refusal(c.text, c.data_bytes), c.message);
   }
@@ -258,7 +257,7 @@ TEST(SafetensorsHeaderTest, RefusesToWriteWhatNobodyCanRead) {
     return MessageOf<InvalidArgument>([&] { LayOut("f", tensors); });
   };
   EXPECT_EQ(lay_out({{"x", FileDType::kU8, {1}}, {"x", FileDType::kF32, {1}}}),
-            "f: names must stand once, 'x' is repeated");
+            "f: names must be unique, got 'x' twice");
   EXPECT_EQ(lay_out({{"__metadata__", FileDType::kU8, {1}}}),
             "f: no tensor may be named __metadata__");
   EXPECT_EQ(lay_out({{std::string(1025, 'x'), FileDType::kU8, {1}}}),

@@ -52,10 +52,10 @@ TEST(ShardIndexTest, RefusesWhatIsNoIndex) {
   EXPECT_EQ(Refusal(R"({"weight_map":{"a":1}})"),
             "i: weight_map must map strings to strings, 'a' is number");
   EXPECT_EQ(Refusal(R"({"weight_map":{"a":"x.safetensors","a":"x.safetensors"}})"),
-            "i: names must stand once, 'a' is repeated");
+            "i: names must be unique, got 'a' twice");
   EXPECT_EQ(Refusal(R"({"metadata":)" + std::string(100000, '[')),
             "i: JSON must nest at most 8 deep, got more");
-  EXPECT_EQ(Refusal(""), "i: must be JSON text, it is wrong at byte 1");
+  EXPECT_EQ(Refusal(""), "i: must be JSON, got a syntax error at byte 1");
 }
 
 }  // namespace

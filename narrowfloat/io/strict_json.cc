@@ -67,7 +67,7 @@ class Builder final : public StrictJsonEvents {
     const auto [member, fresh] = open_.back()->get_ref<json::object_t&>().emplace(name, nullptr);
     if (!fresh) {
       throw InvalidArgument(
-          fmt::format("{}: names must stand once, '{}' is repeated", source(), name));
+          fmt::format("{}: names must be unique, got '{}' twice", source(), name));
     }
     member_ = &member->second;
   }
@@ -143,7 +143,7 @@ bool StrictJsonEvents::parse_error(std::size_t byte, const std::string& /*token*
         fmt::format("{}: JSON numbers must fit into 64 bits, got a larger one", source_));
   }
   throw InvalidArgument(
-      fmt::format("{}: must be JSON text, it is wrong at byte {}", source_, byte));
+      fmt::format("{}: must be JSON, got a syntax error at byte {}", source_, byte));
 }
 
 void ReadStrictJson(std::string_view text, std::size_t max_token_bytes, StrictJsonEvents& events) {

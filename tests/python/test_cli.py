@@ -408,7 +408,7 @@ def test_a_reader_that_leaves_is_no_error(model: Path):
 def test_a_damaged_config_is_an_error(tmp_path: Path):
     source = sharded(tmp_path / "in")
     (source / "config.json").write_text("{")
-    message = f"config: {source}/config.json: must be JSON text, it is wrong at byte 2"
+    message = f"config: {source}/config.json: must be JSON, got a syntax error at byte 2"
     assert message in run("inspect", source, code=2).stderr
 
 

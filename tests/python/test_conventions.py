@@ -423,7 +423,7 @@ def test_what_a_convention_cannot_hold_is_unsupported(tmp_path: Path) -> None:
         in run("convert", source, tmp_path / "o", "--to", "fp8", code=3).stderr
     )
     assert (
-        "'comfyui' is read, not written"
+        "'comfyui' can be read but not written"
         in run("convert", source, tmp_path / "o", "--to", "comfyui", code=3).stderr
     )
     assert (

@@ -131,7 +131,7 @@ def create_empty_quantized_tensor(
     own = native(quantizer)
     made = hosted(own.make_empty(shape, dtype=dtype, device=device, pin_memory=pin_memory))
     if isinstance(own, HostedView) and isinstance(own, NVFP4Quantizer):
-        made._with_gemm_swizzled_scales = _is_swizzled_at_once(own, made.shape)
+        made._with_gemm_swizzled_scales = _is_swizzled_at_once(own, torch.Size(shape))
     return made
 
 

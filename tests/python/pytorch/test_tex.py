@@ -339,6 +339,31 @@ def test_plain_products_are_pytorchs_although_beta_is_zero() -> None:
     assert torch.equal(plain, scaled)
 
 
+@pytest.mark.parametrize(
+    ("trans_a", "trans_b"), [(True, False), (False, False), (False, True)], ids=["TN", "NN", "NT"]
+)
+def test_float16_products_are_those_of_float32_rounded_once(trans_a: bool, trans_b: bool) -> None:
+    """PyTorch's own product of float16 is slow on most CPUs, and rounds other sums."""
+    torch.manual_seed(7)
+    a = torch.randn((40, 96) if trans_a else (96, 40)).half()
+    b = torch.randn((96, 24) if trans_b else (24, 96)).half()
+    left, right = b.t() if trans_b else b, a.t() if trans_a else a
+    bias = torch.randn(40).half()
+    sums = left.float() @ right.float()
+    y = tex.generic_gemm(
+        a, trans_a, b, trans_b, None, None, tex.DType.kFloat16, bias, tex.DType.kFloat16, False,
+        None, False,
+    )[0]  # fmt: skip
+    assert y.dtype == torch.float16 and torch.equal(y, (sums + bias.float()).half())
+    total = torch.randn(24, 40)
+    want = total + sums
+    tex.generic_gemm(
+        a, trans_a, b, trans_b, total, None, tex.DType.kFloat32, None, None, False, None, False,
+        accumulate=True,
+    )  # fmt: skip
+    assert torch.equal(total, want)
+
+
 def test_a_quantizer_without_a_place_for_the_amax_casts_under_its_scale() -> None:
     x, scale = torch.randn(32, 64), torch.full((1,), 4.0)
     expected = Float8Quantizer(scale, torch.zeros(1), DType.kFloat8E4M3)(x)

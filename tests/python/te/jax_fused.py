@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds TransformerEngine's norms and activations for JAX to values that float32 has exactly.
+"""Holds TransformerEngine's norms, activations and softmax for JAX to values float32 has exactly.
 
 usage: jax_fused.py NAME...   (with several devices, for `sharded_fused`)
 
@@ -187,6 +187,39 @@ def clamped() -> None:
     same(dx.data, np.float32([[[1, 1, 0, 1.5, -0.5, -0.5], [0.5, 1, 1, 0.5, 0.5, 0]]]))
 
 
+def softmaxes() -> None:
+    """Equal scores share 1, which is rounded once; what a kernel refuses is refused."""
+    keys, factor = 32, 0.125
+    ones = jnp.ones((1, 4, keys, keys), jnp.bfloat16)
+    mask = np.zeros((1, 1, keys, keys), np.uint8)
+    mask[0, 0, :, 21:] = 1
+    mask[0, 0, 3] = 1
+    seen = np.tri(keys, dtype=np.float32)
+    shares = (1 - mask) / np.float32(21), seen / seen.sum(-1, keepdims=True)
+    for found, expected in (
+        (tex.scaled_softmax_fwd(ones, factor), np.full((keys, keys), 1 / np.float32(keys))),
+        (tex.scaled_masked_softmax_fwd(ones, mask, factor), shares[0]),
+        (tex.scaled_upper_triang_masked_softmax_fwd(ones, factor), shares[1]),
+    ):
+        assert found.dtype == jnp.bfloat16
+        same(found.astype(jnp.float32)[:, :1], rounded(expected).reshape(1, 1, keys, keys))
+    y, dz = np.full(ones.shape, 1 / 32, np.float32), integers(*ones.shape)
+    assert (rounded(dz - dz.mean(-1, keepdims=True)) != dz - dz.mean(-1, keepdims=True)).any()
+    for gradient, inputs in (
+        (tex.scaled_softmax_bwd, ()),
+        (tex.scaled_masked_softmax_bwd, (mask,)),
+        (tex.scaled_upper_triang_masked_softmax_bwd, ()),
+    ):
+        found = gradient(narrow(dz), narrow(y), ones, *inputs, factor)
+        expected = (dz - dz.mean(-1, keepdims=True)) * factor / 32
+        same(found.astype(jnp.float32), rounded(expected))
+    try:
+        tex.scaled_upper_triang_masked_softmax_fwd(ones[..., :8, :], factor)
+    except AssertionError:
+        return
+    raise ValueError("a triangle with other numbers of queries and keys was computed")
+
+
 def sharded_fused() -> None:
     """Rows over several devices have the codes of one device, and the amax and sums of all."""
     x, gamma, beta = normalizable(), parameter(), parameter()
@@ -224,7 +257,9 @@ def sharded_fused() -> None:
 
 CHECKS = {
     check.__name__: check
-    for check in (norms, norm_gradients, activations, gradients, clamped, sharded_fused)
+    for check in (
+        *(norms, norm_gradients, activations, gradients, clamped, softmaxes, sharded_fused),
+    )
 }
 for name in sys.argv[1:]:
     CHECKS[name]()

@@ -78,7 +78,7 @@ def run_primitives(module: ModuleType, run: Callable[[], None]) -> None:
 
 def _rules() -> dict[str, Callable[..., Any]]:
     """Returns the functions that stand for primitives of TransformerEngine, by their names."""
-    from narrowfloat.te.jax import fused, products
+    from narrowfloat.te.jax import fused, products, softmax
 
     return {
         "te_act_lu_ffi": fused.activation,
@@ -88,6 +88,12 @@ def _rules() -> dict[str, Callable[..., Any]]:
         "te_grouped_gemm_d2h_group_sizes_ffi": lambda sizes, num_gemms: sizes,
         "te_norm_backward_ffi": fused.norm_gradient,
         "te_norm_forward_ffi": fused.norm,
+        "te_scaled_masked_softmax_backward_ffi": softmax.gradient,
+        "te_scaled_masked_softmax_forward_ffi": softmax.masked,
+        "te_scaled_softmax_backward_ffi": softmax.gradient,
+        "te_scaled_softmax_forward_ffi": softmax.scaled,
+        "te_scaled_upper_triang_masked_softmax_backward_ffi": softmax.gradient,
+        "te_scaled_upper_triang_masked_softmax_forward_ffi": softmax.causal,
         "te_topk_ffi": products.topk,
     }
 

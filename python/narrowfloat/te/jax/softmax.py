@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TransformerEngine's softmax for JAX: scaled, masked, causal, and their gradient.
+
+Arithmetic is in float32; results are rounded once.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+
+_MASKED = -10000.0  # what kernels put in the place of a masked score
+
+
+def _scaled(logits: Array, factor: float) -> Array:
+    return logits.astype(jnp.float32) * factor
+
+
+def scaled(logits: Array, *, scale_factor: float) -> Array:
+    """Stands for te_scaled_softmax_forward_ffi."""
+    return jax.nn.softmax(_scaled(logits, scale_factor)).astype(logits.dtype)
+
+
+def masked(logits: Array, mask: Array, *, scale_factor: float) -> Array:
+    """Stands for te_scaled_masked_softmax_forward_ffi: keys whose mask is 1 get 0.
+
+    So do all keys of a query that sees none.
+    """
+    scores = jnp.where(mask == 1, _MASKED, _scaled(logits, scale_factor))
+    is_empty = jnp.max(scores, -1, keepdims=True) == _MASKED
+    return jnp.where(is_empty, 0, jax.nn.softmax(scores)).astype(logits.dtype)
+
+
+def causal(logits: Array, *, scale_factor: float) -> Array:
+    """Stands for te_scaled_upper_triang_masked_softmax_forward_ffi: keys after the query get 0."""
+    seen = jnp.tri(*logits.shape[-2:], dtype=bool)
+    scores = jnp.where(seen, _scaled(logits, scale_factor), -jnp.inf)
+    return jax.nn.softmax(scores).astype(logits.dtype)
+
+
+def gradient(dz: Array, softmax_out: Array, *, scale_factor: float) -> Array:
+    """Stands for the three backward entries: the gradient of the logits from the results."""
+    y = softmax_out.astype(jnp.float32)
+    weighted = dz.astype(jnp.float32) * y
+    dx = weighted - y * jnp.sum(weighted, -1, keepdims=True)
+    return (dx * scale_factor).astype(dz.dtype)

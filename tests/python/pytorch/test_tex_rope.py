@@ -7,6 +7,7 @@ import pytest
 import torch
 from bounds import assert_near
 from narrowfloat.pytorch import tex
+from narrowfloat.pytorch.tex import rope
 
 Tensor = torch.Tensor
 SBHD, BSHD, THD = (
@@ -18,6 +19,12 @@ SBHD, BSHD, THD = (
 ROUNDINGS = 8
 WIDTH, DIM = 6, 10  # the last columns have no angle
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.fixture(params=[rope._CACHED, 2 * 2 * DIM, 1], ids=["whole", "two tokens", "one"])
+def cached(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cuts the work into parts of so many elements."""
+    monkeypatch.setattr(rope, "_CACHED", request.param)
 
 
 def angles(positions: int, width: int = WIDTH) -> Tensor:
@@ -66,6 +73,7 @@ def check(x: Tensor, freqs: Tensor, expected_angle: Tensor, interleaved: bool, r
     assert_near(back, exact_back, reach, ROUNDINGS, "backward")
 
 
+@pytest.mark.usefixtures("cached")
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("starts", [None, [3, 0, 5]])
 @pytest.mark.parametrize("layout", [SBHD, BSHD])
@@ -93,6 +101,7 @@ def test_a_rank_holds_a_chunk_and_its_mirror_image(rank: int) -> None:
     check(x, freqs, angle, False, (None, SBHD, False, None, 3, rank))
 
 
+@pytest.mark.usefixtures("cached")
 @pytest.mark.parametrize("starts", [None, [2, 0, 1]])
 def test_packed_sequences(starts: list | None) -> None:
     freqs, half = paired(angles(16), False)

@@ -3,6 +3,7 @@
 
 import importlib.util
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib.machinery import ModuleSpec
 from typing import Any
@@ -13,7 +14,16 @@ from torch.nn.utils.rnn import PackedSequence
 from narrowfloat.te import _import_hook, cuda, dynamo
 
 CPU = cuda.CPU
-__all__ = ["coalescing_manager", "cuda", "device", "dynamo", "move", "spec_from_file_location"]
+__all__ = [
+    "baddbmm",
+    "bmm",
+    "coalescing_manager",
+    "cuda",
+    "device",
+    "dynamo",
+    "move",
+    "spec_from_file_location",
+]
 
 
 def device(
@@ -38,6 +48,32 @@ def move(
     if isinstance(thing, torch.Tensor | torch.nn.Module | PackedSequence):
         return thing.cpu()
     return thing.cuda(*args, **named)
+
+
+def bmm(*args: Any, **named: Any) -> torch.Tensor:
+    """Returns torch.bmm(...); of float16, the product in float32 rounded once."""
+    return _multiplied(torch.bmm, args, named)
+
+
+def baddbmm(*args: Any, **named: Any) -> torch.Tensor:
+    """Returns torch.baddbmm(...), likewise."""
+    return _multiplied(torch.baddbmm, args, named)
+
+
+def _multiplied(
+    function: Callable[..., torch.Tensor], args: tuple[Any, ...], named: dict[str, Any]
+) -> torch.Tensor:
+    """Calls PyTorch's function; with float32 where all tensors are float16.
+
+    PyTorch has no fast product of float16 on most CPUs. Tensors that are named, `out` among them,
+    and autocast are left to it.
+    """
+    dtypes = {each.dtype for each in args if isinstance(each, torch.Tensor)}
+    is_named = any(isinstance(each, torch.Tensor) for each in named.values())
+    if dtypes != {torch.float16} or is_named or torch.is_autocast_enabled("cpu"):
+        return function(*args, **named)
+    wide = (each.float() if isinstance(each, torch.Tensor) else each for each in args)
+    return function(*wide, **named).to(torch.float16)
 
 
 class coalescing_manager(AbstractContextManager):

@@ -45,6 +45,10 @@ CHANGED = {
         ("DDP(model, device_ids=[rank], output_device=rank)", "DDP(model)"),
         ("init_process_group('gloo', device_id=d)", "init_process_group('gloo')"),
     ],
+    _rules.batched_product: [
+        ("y = torch.bmm(a, b)", "y = __narrowfloat_te__.bmm(a, b)"),
+        ("torch.baddbmm(c, a, b, beta=0)", "__narrowfloat_te__.baddbmm(c, a, b, beta=0)"),
+    ],
     _rules.file_loader: [
         ("importlib.util.spec_from_file_location(name, path)",)
         + ("__narrowfloat_te__.spec_from_file_location(name, path)",),
@@ -119,6 +123,8 @@ UNCHANGED = [
     "build(device_ids=[rank])",
     "torch.backends.cuda.matmul.allow_tf32 = True",
     "other.device('x')",
+    "products = {torch.bmm: 2}",
+    "other.bmm(a, b)",
 ]
 
 

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that rewritten modules call in place of PyTorch's."""
+
+import pytest
+import torch
+from narrowfloat.te import runtime
+
+HALF = torch.float16
+
+
+def operands(dtype: torch.dtype) -> list[torch.Tensor]:
+    """Returns a term, (4, 20, 30), and the factors of a product of its shape."""
+    torch.manual_seed(5)
+    shapes = (4, 20, 30), (4, 20, 64), (4, 64, 30)
+    return [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes]
+
+
+@pytest.mark.parametrize("name", ["bmm", "baddbmm"])
+def test_batched_products_of_float16_and_their_gradients_are_rounded_once(name: str) -> None:
+    given = operands(HALF)[1:] if name == "bmm" else operands(HALF)
+    options = {} if name == "bmm" else {"beta": 0.5, "alpha": 0.25}
+    made = getattr(runtime, name)(*given, **options)
+    wide = [each.detach().float().requires_grad_() for each in given]
+    want = getattr(torch, name)(*wide, **options)
+    assert made.dtype == HALF and torch.equal(made, want.half())
+    dy = torch.randn(made.shape).half()
+    found = torch.autograd.grad(made, given, dy)
+    expected = torch.autograd.grad(want, wide, dy.float())
+    for gradient, exact in zip(found, expected, strict=True):
+        assert torch.equal(gradient, exact.half())
+
+
+def test_other_batched_products_are_pytorchs() -> None:
+    _, a, b = operands(torch.bfloat16)
+    assert torch.equal(runtime.bmm(a, b), torch.bmm(a, b))
+    _, a, b = (each.detach() for each in operands(HALF))
+    out = torch.empty(4, 20, 30, dtype=HALF)
+    assert runtime.bmm(a, b, out=out) is out
+    assert torch.equal(out, torch.bmm(a, b))
+    assert torch.equal(runtime.bmm(input=a, mat2=b), out)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert runtime.bmm(a, b).dtype == torch.bfloat16
+    with pytest.raises(RuntimeError, match="must be a 3D tensor"):
+        runtime.bmm(a[0], b)

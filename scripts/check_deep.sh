@@ -133,12 +133,14 @@ part_avx512() {
   scripts/build.sh release && scripts/emulate_avx512.sh
 }
 
-# Which tests run under the emulator, its test preset says: not the host's, and not those of hours.
+# The C++ tests that its test preset selects run under an emulator, then the wheel's: those of the host and those of
+# hours do not.
 part_aarch64() {
   [[ $(. /etc/os-release && echo "$ID") == debian ]] ||
     { say "aarch64: the cross compiler's libraries are Debian's arm64 packages"; return "$skipped"; }
   scripts/system.sh scripts/packages-aarch64.txt || return 1
-  env -u CXX scripts/build.sh aarch64 && ctest --preset aarch64 --no-tests=error
+  env -u CXX scripts/build.sh aarch64 && ctest --preset aarch64 --no-tests=error &&
+    scripts/wheel_aarch64.sh
 }
 
 run_part() {

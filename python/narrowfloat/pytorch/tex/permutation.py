@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gathers the entries that sort tokens by expert and pad the rows of each expert."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -18,6 +18,7 @@ __all__ = [
 
 Tensor = torch.Tensor
 _DROPPED = -1
+_CACHED = 2**18  # elements: 1 MiB in float32
 
 
 @torch.no_grad()
@@ -51,9 +52,15 @@ def moe_permute_fwd(
     return input.detach()[token], row_id_map.view(-1), workspace
 
 
-def _rows_of_choice(row_id_map: Tensor, choice: int, tokens: int) -> tuple[Tensor, Tensor]:
-    """Returns the tokens whose choice was kept, and their rows."""
-    rows = row_id_map.view(-1, tokens)[choice]
+def _runs(tokens: int, columns: int) -> Iterator[slice]:
+    """Yields runs of tokens whose elements fit in a cache, in which operators are fast."""
+    step = max(1, _CACHED // max(1, columns))
+    for begin in range(0, tokens, step):
+        yield slice(begin, begin + step)
+
+
+def _rows_of_choice(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the places in `rows` whose choice was kept, and the rows there."""
     kept = (rows != _DROPPED).nonzero()[:, 0]
     return kept, rows[kept].long()
 
@@ -81,14 +88,18 @@ def moe_unpermute_fwd(
     """
     _check_map("moe_unpermute_fwd", row_id_map, num_tokens, topK)
     weights = None if prob is None or prob.numel() == 0 else prob.detach()
-    out = torch.zeros(num_tokens, input.shape[1], device=input.device)
-    for choice in range(topK):
-        kept, rows = _rows_of_choice(row_id_map, choice, num_tokens)
-        values = input.detach()[rows].float()
-        if weights is not None:
-            values *= weights[kept, choice, None].float()
-        out.index_add_(0, kept, values)
-    return out.to(input.dtype)
+    places, source = row_id_map.view(topK, num_tokens), input.detach()
+    out = torch.empty(num_tokens, input.shape[1], dtype=input.dtype, device=input.device)
+    for run in _runs(*out.shape):
+        total = torch.zeros(out[run].shape, device=input.device)
+        for choice in range(topK):
+            kept, rows = _rows_of_choice(places[choice, run])
+            values = source[rows].float()
+            if weights is not None:
+                values *= weights[run][kept, choice, None].float()
+            total.index_add_(0, kept, values)
+        out[run] = total
+    return out
 
 
 def moe_permute_bwd(
@@ -116,16 +127,18 @@ def moe_unpermute_bwd(
     weighted = prob.numel() > 0
     choices = prob.shape[1] if weighted else 1
     _check_map("moe_unpermute_bwd", row_id_map, tokens, choices)
-    grad = input_bwd.detach().float()
+    places, source = row_id_map.view(choices, tokens), input_fwd.detach()
     act_grad = torch.zeros(input_fwd.shape, dtype=input_bwd.dtype, device=input_bwd.device)
     prob_grad = torch.zeros(tokens, choices, device=input_bwd.device)
-    for choice in range(choices):
-        kept, rows = _rows_of_choice(row_id_map, choice, tokens)
-        values = grad[kept]
-        prob_grad[kept, choice] = (values * input_fwd.detach()[rows].float()).sum(-1)
-        if weighted:
-            values *= prob.detach()[kept, choice, None].float()
-        act_grad[rows] = values.to(act_grad.dtype)
+    for run in _runs(*input_bwd.shape):
+        grad = input_bwd.detach()[run].float()
+        for choice in range(choices):
+            kept, rows = _rows_of_choice(places[choice, run])
+            values = grad[kept]
+            prob_grad[run][kept, choice] = (values * source[rows].float()).sum(-1)
+            if weighted:
+                values *= prob.detach()[run][kept, choice, None].float()
+            act_grad[rows] = values.to(act_grad.dtype)
     return act_grad, prob_grad
 
 

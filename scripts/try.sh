@@ -14,7 +14,7 @@ scheme=${2:-}
 [[ -n $(find narrowfloat/kernels -name "$kernel.cc" -o -name "$kernel-inl.h") ]] ||
   die "try: $1 must be a file of narrowfloat/kernels, got none of that name; $usage"
 
-[[ -z $scheme ]] || grep -qrs "kName = \"$scheme\"" narrowfloat/schemes ||
+[[ -z $scheme ]] || grep -qsF "\"$scheme\"}," narrowfloat/schemes/registry.h ||
   die "try: S must be a scheme of narrowfloat/schemes, got '$scheme'"
 
 # The programs that test a kernel; backend_* compare it with the reference.

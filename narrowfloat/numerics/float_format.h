@@ -2,6 +2,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 
 namespace narrowfloat {
@@ -22,6 +23,17 @@ concept FloatFormat = requires {
 
 template <FloatFormat F>
 inline constexpr int kBits = 1 + F::kExponentBits + F::kMantissaBits;
+
+/// Returns how many codes of `bits` bits a byte holds, the first one in its lowest bits.
+/// Requires: 8 is a multiple of `bits`, so that no code lies in two bytes.
+constexpr std::size_t CodesPerByte(int bits) {
+  return static_cast<std::size_t>(8 / bits);
+}
+
+/// Returns the bytes of `codes` codes stored side by side.
+constexpr std::size_t CodeBytes(int bits, std::size_t codes) {
+  return codes / CodesPerByte(bits);
+}
 
 /// The code of -0: the sign bit alone.
 template <FloatFormat F>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <type_traits>
 
 namespace narrowfloat {
 
@@ -11,14 +12,12 @@ struct TypeList {
   static constexpr std::size_t kSize = sizeof...(Ts);
 };
 
-template <class A, class B>
-struct Joined;
-template <class... A, class... B>
-struct Joined<TypeList<A...>, TypeList<B...>> {
-  using Type = TypeList<A..., B...>;
-};
-/// Concatenates two lists.
-template <class A, class B>
-using Join = typename Joined<A, B>::Type;
+/// Returns the position of T in a list; the list's size if T is not in it.
+template <class T, class... Ts>
+constexpr std::size_t IndexIn(TypeList<Ts...>) {
+  std::size_t index = 0;
+  static_cast<void>(((std::is_same_v<T, Ts> || (++index, false)) || ...));
+  return index;
+}
 
 }  // namespace narrowfloat

@@ -12,8 +12,6 @@ namespace {
 /// amax above the scales.
 struct PackedScheme {
   using Element = E2M1;
-  static constexpr std::uint16_t kId = 0xFFFF;
-  static constexpr std::string_view kName = "packed";
   static constexpr BlockShape kBlock{2, 4};
   static constexpr SchemeLayout kLayout{
       .scale_type = ScaleType::kE8M0,

@@ -49,11 +49,12 @@ void CheckConvertible(const ConstQuantizedView& in, Direction direction) {
 }
 
 ScaleGrid Mxfp8Grid(const ConstQuantizedView& in, Direction direction) {
-  for (const SchemeInfo& scheme : kSchemes) {
-    if (scheme.id == Mxfp8E4M3::kId)
-      return MakeScaleGrid(scheme, Direction::kRowwise, StoredCodes(in, direction));
+  constexpr std::size_t kMxfp8 = IndexIn<Mxfp8Scheme<E4M3>>(AllSchemes{});
+  if constexpr (kMxfp8 < kSchemeCount) {
+    return MakeScaleGrid(kSchemes[kMxfp8], Direction::kRowwise, StoredCodes(in, direction));
+  } else {
+    throw Unsupported(fmt::format("{}: this build has no MXFP8", kConvertVerb));
   }
-  throw Unsupported(fmt::format("{}: this build has no MXFP8", kConvertVerb));
 }
 
 std::uint8_t ExponentOf(float scale_inv, std::size_t line, std::size_t block) {

@@ -12,8 +12,8 @@ inline constexpr std::size_t kFp8Block = 128;
 /// Common part of 1-D and 2-D block-scaled FP8: one fp32 scale per block, computed from the block's
 /// amax, a power of two by default. Columnwise codes are stored transposed. Source:
 /// TransformerEngine Float8BlockQuantizer.
-template <FloatFormat Format, class Identity>
-struct Fp8BlockRule : Identity {
+template <FloatFormat Format>
+struct Fp8BlockRule {
   using Element = Format;
   static constexpr OptionSet kOptions = Option::kAmaxEpsilon | Option::kForcePow2Scales;
   static constexpr OptionSet kOnByDefault = OptionSet{} | Option::kForcePow2Scales;
@@ -36,8 +36,8 @@ struct Fp8BlockRule : Identity {
 
 /// Blocks of 1x128 rowwise and 128x1 columnwise. Scales are stored block-major: the scales of one
 /// block position, for all lines, are adjacent, as GEMMs read them.
-template <FloatFormat Format, class Identity>
-struct BlockFp8Scheme : Fp8BlockRule<Format, Identity> {
+template <FloatFormat Format>
+struct BlockFp8Scheme : Fp8BlockRule<Format> {
   static constexpr BlockShape kBlock{1, kFp8Block};
   static constexpr SchemeLayout kLayout{
       .scale_type = ScaleType::kFloat32,
@@ -54,8 +54,8 @@ struct BlockFp8Scheme : Fp8BlockRule<Format, Identity> {
 };
 
 /// Tiles of 128x128 with one stored scale each; both directions hold the same codes.
-template <FloatFormat Format, class Identity>
-struct SquareBlockFp8Scheme : Fp8BlockRule<Format, Identity> {
+template <FloatFormat Format>
+struct SquareBlockFp8Scheme : Fp8BlockRule<Format> {
   static constexpr BlockShape kBlock{kFp8Block, kFp8Block};
   static constexpr SchemeLayout kLayout{
       .scale_type = ScaleType::kFloat32,
@@ -69,23 +69,6 @@ struct SquareBlockFp8Scheme : Fp8BlockRule<Format, Identity> {
       .stores_scale = false,
       .amax = AmaxBuffers::kNone,
   };
-};
-
-struct Fp8BlockE4M3 {
-  static constexpr std::uint16_t kId = 0x0301;
-  static constexpr std::string_view kName = "fp8_block1x128_e4m3";
-};
-struct Fp8BlockE5M2 {
-  static constexpr std::uint16_t kId = 0x0302;
-  static constexpr std::string_view kName = "fp8_block1x128_e5m2";
-};
-struct Fp8TileE4M3 {
-  static constexpr std::uint16_t kId = 0x0311;
-  static constexpr std::string_view kName = "fp8_block128x128_e4m3";
-};
-struct Fp8TileE5M2 {
-  static constexpr std::uint16_t kId = 0x0312;
-  static constexpr std::string_view kName = "fp8_block128x128_e5m2";
 };
 
 }  // namespace narrowfloat

@@ -10,8 +10,8 @@ namespace narrowfloat {
 /// Per-tensor FP8: one fp32 scale, given (delayed scaling) or computed from the tensor's amax
 /// (current scaling). Columnwise codes are the byte transpose; both directions share one scale_inv.
 /// Source: TransformerEngine Float8Quantizer and Float8CurrentScalingQuantizer.
-template <FloatFormat Format, class Identity>
-struct PerTensorFp8Scheme : Identity {
+template <FloatFormat Format>
+struct PerTensorFp8Scheme {
   using Element = Format;
   static constexpr BlockShape kBlock = kWholeTensor;
   static constexpr SchemeLayout kLayout{
@@ -44,15 +44,6 @@ struct PerTensorFp8Scheme : Identity {
   NF_HD static constexpr float DecodeScale(std::uint32_t scale_inv, const TensorState&) noexcept {
     return std::bit_cast<float>(scale_inv);
   }
-};
-
-struct Fp8TensorE4M3 {
-  static constexpr std::uint16_t kId = 0x0101;
-  static constexpr std::string_view kName = "fp8_e4m3";
-};
-struct Fp8TensorE5M2 {
-  static constexpr std::uint16_t kId = 0x0102;
-  static constexpr std::string_view kName = "fp8_e5m2";
 };
 
 }  // namespace narrowfloat

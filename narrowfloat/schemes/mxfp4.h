@@ -10,20 +10,14 @@ namespace narrowfloat {
 /// elements of a row (rowwise) or of a column (columnwise). Columnwise codes are stored transposed,
 /// since two codes share a byte along the line that a GEMM reads. Source: OCP MX 1.0 section 6.3,
 /// with the scale rounded up as TransformerEngine's reference for `pow_2_scales` does.
-template <class Identity>
-struct Mxfp4Scheme : MxRule<E2M1, Identity> {
+struct Mxfp4Scheme : MxRule<E2M1> {
   static constexpr BlockShape kBlock{1, kMxBlock};
   static constexpr SchemeLayout kLayout = [] {
-    SchemeLayout layout = MxRule<E2M1, Identity>::kLayout;
+    SchemeLayout layout = MxRule<E2M1>::kLayout;
     layout.columnwise_order = ScaleOrder::kLineMajor;
     layout.columnwise_transposed = true;
     return layout;
   }();
-};
-
-struct Mxfp4OneDimensional {
-  static constexpr std::uint16_t kId = 0x0501;
-  static constexpr std::string_view kName = "mxfp4";
 };
 
 }  // namespace narrowfloat

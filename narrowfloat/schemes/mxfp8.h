@@ -12,8 +12,8 @@ inline constexpr std::size_t kMxBlock = 32;  // OCP MX 1.0, section 5.2: k
 /// amax / max. Columnwise codes keep the input's orientation; each direction is quantized
 /// independently. Source: OCP MX 1.0 section 6.3, with the scale rounded up as TransformerEngine's
 /// MXFP8Quantizer does.
-template <FloatFormat Format, class Identity>
-struct MxRule : Identity {
+template <FloatFormat Format>
+struct MxRule {
   using Element = Format;
   static constexpr SchemeLayout kLayout{
       .scale_type = ScaleType::kE8M0,
@@ -47,33 +47,16 @@ struct MxRule : Identity {
 };
 
 /// MXFP8 with blocks of 1x32 rowwise and 32x1 columnwise.
-template <FloatFormat Format, class Identity>
-struct Mxfp8Scheme : MxRule<Format, Identity> {
+template <FloatFormat Format>
+struct Mxfp8Scheme : MxRule<Format> {
   static constexpr BlockShape kBlock{1, kMxBlock};
 };
 
 /// MXFP8 with tiles of 32x32, whose scale is stored for each line of the tile; both directions hold
 /// the same codes.
-template <FloatFormat Format, class Identity>
-struct Mxfp8SquareScheme : MxRule<Format, Identity> {
+template <FloatFormat Format>
+struct Mxfp8SquareScheme : MxRule<Format> {
   static constexpr BlockShape kBlock{kMxBlock, kMxBlock};
-};
-
-struct Mxfp8E4M3 {
-  static constexpr std::uint16_t kId = 0x0201;
-  static constexpr std::string_view kName = "mxfp8_e4m3";
-};
-struct Mxfp8E5M2 {
-  static constexpr std::uint16_t kId = 0x0202;
-  static constexpr std::string_view kName = "mxfp8_e5m2";
-};
-struct Mxfp8TileE4M3 {
-  static constexpr std::uint16_t kId = 0x0211;
-  static constexpr std::string_view kName = "mxfp8_2d_e4m3";
-};
-struct Mxfp8TileE5M2 {
-  static constexpr std::uint16_t kId = 0x0212;
-  static constexpr std::string_view kName = "mxfp8_2d_e5m2";
 };
 
 }  // namespace narrowfloat

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <tuple>
 
 #include "narrowfloat/numerics/type_list.h"
 #include "narrowfloat/schemes/fp8_block.h"
@@ -14,36 +15,44 @@
 #include "narrowfloat/schemes/nvfp4.h"
 #include "narrowfloat/schemes/scheme.h"
 
-// A build may add schemes: NF_EXTRA_SCHEMES names a header that defines `ExtraSchemes`.
+// A build may add schemes: NF_EXTRA_SCHEMES names a header that defines `kExtraSchemes`.
 #if defined(NF_EXTRA_SCHEMES)
 #include NF_EXTRA_SCHEMES
 #else
 namespace narrowfloat {
-using ExtraSchemes = TypeList<>;
+inline constexpr std::tuple<> kExtraSchemes;
 }
 #endif
 
 namespace narrowfloat {
 
-/// Lists the library's schemes. Ids are stored in files. AllSchemes lists those of this build.
-using OwnSchemes =
-    TypeList<PerTensorFp8Scheme<E4M3, Fp8TensorE4M3>, PerTensorFp8Scheme<E5M2, Fp8TensorE5M2>,
-             Mxfp8Scheme<E4M3, Mxfp8E4M3>, Mxfp8Scheme<E5M2, Mxfp8E5M2>,
-             Mxfp8SquareScheme<E4M3, Mxfp8TileE4M3>, Mxfp8SquareScheme<E5M2, Mxfp8TileE5M2>,
-             BlockFp8Scheme<E4M3, Fp8BlockE4M3>, BlockFp8Scheme<E5M2, Fp8BlockE5M2>,
-             SquareBlockFp8Scheme<E4M3, Fp8TileE4M3>, SquareBlockFp8Scheme<E5M2, Fp8TileE5M2>,
-             Nvfp4Scheme<Nvfp4OneDimensional>, Nvfp4SquareScheme<Nvfp4TwoDimensional>,
-             Mxfp4Scheme<Mxfp4OneDimensional>>;
+/// Lists the library's schemes.
+inline constexpr std::tuple kOwnSchemes{
+    Entry<PerTensorFp8Scheme<E4M3>>{0x0101, "fp8_e4m3"},
+    Entry<PerTensorFp8Scheme<E5M2>>{0x0102, "fp8_e5m2"},
+    Entry<Mxfp8Scheme<E4M3>>{0x0201, "mxfp8_e4m3"},
+    Entry<Mxfp8Scheme<E5M2>>{0x0202, "mxfp8_e5m2"},
+    Entry<Mxfp8SquareScheme<E4M3>>{0x0211, "mxfp8_2d_e4m3"},
+    Entry<Mxfp8SquareScheme<E5M2>>{0x0212, "mxfp8_2d_e5m2"},
+    Entry<BlockFp8Scheme<E4M3>>{0x0301, "fp8_block1x128_e4m3"},
+    Entry<BlockFp8Scheme<E5M2>>{0x0302, "fp8_block1x128_e5m2"},
+    Entry<SquareBlockFp8Scheme<E4M3>>{0x0311, "fp8_block128x128_e4m3"},
+    Entry<SquareBlockFp8Scheme<E5M2>>{0x0312, "fp8_block128x128_e5m2"},
+    Entry<Nvfp4Scheme>{0x0401, "nvfp4"},
+    Entry<Nvfp4SquareScheme>{0x0411, "nvfp4_2d"},
+    Entry<Mxfp4Scheme>{0x0501, "mxfp4"},
+};
+
+/// Lists the schemes of this build.
 #if defined(NF_ONLY_EXTRA_SCHEMES)  // a test of these alone, which builds faster
-using AllSchemes = ExtraSchemes;
+inline constexpr auto kEntries = kExtraSchemes;
 #else
-using AllSchemes = Join<OwnSchemes, ExtraSchemes>;
+inline constexpr auto kEntries = std::tuple_cat(kOwnSchemes, kExtraSchemes);
 #endif
-inline constexpr std::size_t kSchemeCount = AllSchemes::kSize;
 
 /// A scheme as a value, for code that runs before a kernel is chosen.
 struct SchemeInfo {
-  std::uint16_t id;  // stored in files and XLA attributes; never reused
+  std::uint16_t id;
   std::string_view name;
   std::string_view element;  // name of the element format
   int element_bits;
@@ -55,9 +64,14 @@ struct SchemeInfo {
 namespace internal {
 
 template <Scheme... S>
-constexpr auto Describe(TypeList<S...>) {
-  return std::array{SchemeInfo{S::kId, S::kName, S::Element::kName, kBits<typename S::Element>,
-                               S::kBlock, S::kLayout, S::kOptions, S::kOnByDefault}...};
+constexpr TypeList<S...> TypesOf(const std::tuple<Entry<S>...>&) {
+  return {};
+}
+
+template <Scheme S>
+constexpr SchemeInfo Describe(const Entry<S>& entry) {
+  return {entry.id,  entry.name, S::Element::kName, kBits<typename S::Element>,
+          S::kBlock, S::kLayout, S::kOptions,       S::kOnByDefault};
 }
 
 constexpr bool NamesAndIdsAreUnique(const auto& schemes) {
@@ -71,20 +85,25 @@ constexpr bool NamesAndIdsAreUnique(const auto& schemes) {
 
 }  // namespace internal
 
-/// Returns the bytes of `codes` codes stored side by side.
-constexpr std::size_t CodeBytes(const SchemeInfo& scheme, std::size_t codes) {
-  return codes * static_cast<std::size_t>(scheme.element_bits) / 8;
-}
-
-inline constexpr auto kSchemes = internal::Describe(AllSchemes{});
+/// The schemes of this build as types.
+using AllSchemes = decltype(internal::TypesOf(kEntries));
+inline constexpr std::size_t kSchemeCount = AllSchemes::kSize;
+/// Describes the schemes, in the order of AllSchemes.
+inline constexpr auto kSchemes = std::apply(
+    [](const auto&... entry) { return std::array{internal::Describe(entry)...}; }, kEntries);
 static_assert(internal::NamesAndIdsAreUnique(kSchemes));
 
 /// Position of a scheme in AllSchemes.
 template <Scheme S>
 inline constexpr std::size_t kSchemeIndex = [] {
-  std::size_t index = 0;
-  while (kSchemes[index].id != S::kId) ++index;
-  return index;
+  constexpr std::size_t kIndex = IndexIn<S>(AllSchemes{});
+  static_assert(kIndex < kSchemeCount, "the scheme has no row in registry.h");
+  return kIndex;
 }();
+
+/// Returns the bytes of `codes` codes stored side by side.
+constexpr std::size_t CodeBytes(const SchemeInfo& scheme, std::size_t codes) {
+  return CodeBytes(scheme.element_bits, codes);
+}
 
 }  // namespace narrowfloat

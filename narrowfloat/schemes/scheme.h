@@ -60,8 +60,6 @@ template <class S>
 concept Scheme = FloatFormat<typename S::Element> &&
     requires(float amax, const ScaleOptions& options, const typename S::TensorState& state,
              std::uint32_t scale_inv) {
-  { S::kId } -> std::convertible_to<std::uint16_t>;
-  { S::kName } -> std::convertible_to<std::string_view>;
   { S::kBlock } -> std::convertible_to<BlockShape>;
   { S::kLayout } -> std::convertible_to<SchemeLayout>;
   { S::kOptions } -> std::convertible_to<OptionSet>;
@@ -69,6 +67,14 @@ concept Scheme = FloatFormat<typename S::Element> &&
   { S::Prepare(amax, options) } -> std::same_as<typename S::TensorState>;
   { S::ScaleBlock(amax, state) } -> std::same_as<BlockScale>;
   { S::DecodeScale(scale_inv, state) } -> std::same_as<float>;
+};
+
+/// A row of the registry: a scheme, its name, and its id, which files and XLA attributes store and
+/// which is never reused.
+template <Scheme S>
+struct Entry {
+  std::uint16_t id;
+  std::string_view name;
 };
 
 /// A scheme that, under some options, examines a block's values to choose between two scales.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "narrowfloat/numerics/type_list.h"
+#include <tuple>
+
 #include "narrowfloat/schemes/mxfp8.h"
 
 namespace narrowfloat {
@@ -15,14 +16,9 @@ struct E3M2 {
   static constexpr bool kHasInfinity = false;
 };
 
-struct Mxfp6E3M2Identity {
-  static constexpr std::uint16_t kId = 0x7F02;
-  static constexpr std::string_view kName = "mxfp6_e3m2";
-};
-
-using ExtraSchemes = TypeList<Mxfp8Scheme<E3M2, Mxfp6E3M2Identity>>;
+inline constexpr std::tuple kExtraSchemes{Entry<Mxfp8Scheme<E3M2>>{0x7F02, "mxfp6_e3m2"}};
 #else
-using ExtraSchemes = TypeList<>;
+inline constexpr std::tuple<> kExtraSchemes;
 #endif
 
 }  // namespace narrowfloat

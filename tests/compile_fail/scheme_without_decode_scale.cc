@@ -5,11 +5,9 @@ namespace narrowfloat {
 
 /// A scheme, but for the function that NF_MUST_FAIL takes away.
 struct Unfinished {
-  static constexpr std::uint16_t kId = 0x7F01;
-  static constexpr std::string_view kName = "unfinished_e4m3";
   using Element = E4M3;
   static constexpr BlockShape kBlock{1, 8};
-  static constexpr SchemeLayout kLayout = Mxfp8Scheme<E4M3, Mxfp8E4M3>::kLayout;
+  static constexpr SchemeLayout kLayout = Mxfp8Scheme<E4M3>::kLayout;
   static constexpr OptionSet kOptions{}, kOnByDefault{};
   struct TensorState {};
   static constexpr TensorState Prepare(float, const ScaleOptions&) noexcept { return {}; }

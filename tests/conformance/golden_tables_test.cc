@@ -122,7 +122,7 @@ void CheckTensorScales(const GoldenCase& golden) {
 }
 
 void CheckNvfp4Scales(const GoldenCase& golden) {
-  using S = Nvfp4Scheme<Nvfp4OneDimensional>;
+  using S = Nvfp4Scheme;
   const GoldenTensor& block_amax = golden.At("block_amax");
   for (std::size_t i = 0; i < block_amax.Items(); ++i) {
     const auto state = S::Prepare(golden.At("global_amax").Float(i), {});

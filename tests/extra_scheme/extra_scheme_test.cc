@@ -33,7 +33,7 @@ TEST(ExtraSchemeTest, ColumnwiseIsRowwiseOfTheTranspose) {
   FillWithSpecials(in, random);
   for (std::size_t i = 0; i < in.size(); ++i) turned.SetBits(i % 44 * 70 + i / 44, in.Bits(i));
   for (const bool swizzled : {false, true}) {
-    QuantSpec spec{.scheme = &FindScheme(Mxfp4Of64::kName), .swizzled = swizzled};
+    QuantSpec spec{.scheme = &kSchemes[kSchemeIndex<Mxfp4Of64>], .swizzled = swizzled};
     QuantizedBuffers rows(spec, turned.shape());
     Quantize(turned.ConstView(), rows.view);
     spec.columnwise = true;
@@ -71,8 +71,9 @@ struct Result {
 /// A kernel that does not take a scheme's blocks leaves the slot to the reference.
 TEST(ExtraSchemeTest, EveryBackendGivesTheReferencesBytes) {
   std::mt19937_64 random(RunSeed());
-  for (const std::string_view scheme : {Mxfp4Of64::kName, Fp8Block64x64::kName}) {
-    QuantSpec spec{.scheme = &FindScheme(scheme), .columnwise = true};
+  for (const std::size_t index : {kSchemeIndex<Mxfp4Of64>, kSchemeIndex<Fp8Block64x64>}) {
+    const SchemeInfo& scheme = kSchemes[index];
+    QuantSpec spec{.scheme = &scheme, .columnwise = true};
     for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
       for (const Shape& shape : {Shape{2, 2}, Shape{64, 128}, Shape{130, 206}, Shape{300, 70}}) {
         for (const Range range : kRanges) {
@@ -81,8 +82,8 @@ TEST(ExtraSchemeTest, EveryBackendGivesTheReferencesBytes) {
           const Result expected(in, spec, ScalarKernels());
           for (const KernelTable* backend : AvailableKernels()) {
             const Result got(in, spec, *backend);
-            const std::string where = std::string(scheme) + " " + std::string(backend->name) + " " +
-                                      ShapeText(shape) +
+            const std::string where = std::string(scheme.name) + " " + std::string(backend->name) +
+                                      " " + ShapeText(shape) +
                                       ", NF_TEST_SEED=" + std::to_string(RunSeed());
             EXPECT_EQ(Difference(expected.codes, got.codes), "") << where;
             EXPECT_EQ(Difference(expected.rowwise, got.rowwise), "") << where;

@@ -397,7 +397,8 @@ void RegisterTorchTensors(nb::module_& module) {
           [](const QuantSpec& self) { return self.scheme->layout.columnwise_transposed; },
           "Whether columnwise codes lie last dimension first.")
       .def_prop_ro(
-          "codes_per_byte", [](const QuantSpec& self) { return 8 / self.scheme->element_bits; },
+          "codes_per_byte",
+          [](const QuantSpec& self) { return CodesPerByte(self.scheme->element_bits); },
           "Codes that share a byte.")
       .def("plan", &PlanOf, nb::arg("shape"), nb::sig(kPlanSignature), kPlanDoc)
       .def("plan_rules", &PlanRulesOf, nb::arg("rank"), nb::sig(kPlanRulesSignature), kPlanRulesDoc)

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "narrowfloat/kernels/kernel_table.h"
 
@@ -76,39 +77,54 @@ constexpr LineRange LinesOf(const Tile& tile) {
   }
 }
 
-/// Codes in one byte, the first one in its lowest bits.
 template <Scheme S>
-inline constexpr std::size_t kCodesPerByte = 8 / kBits<typename S::Element>;
+inline constexpr std::size_t kCodesPerByte = CodesPerByte(kBits<typename S::Element>);
 
-/// Position of a code: columnwise codes may be transposed, narrow codes share a byte.
+/// Position of a code in a line of codes; narrow codes share a byte.
 struct CodePlace {
   std::size_t offset;
   int shift;
 };
-template <Scheme S, Direction kDirection>
-constexpr CodePlace CodePlaceOf(std::size_t code_stride, std::size_t row, std::size_t col) {
-  constexpr bool kTransposed =
-      kDirection == Direction::kColumnwise && S::kLayout.columnwise_transposed;
-  const std::size_t line = kTransposed ? col : row, pos = kTransposed ? row : col;
-  return {line * code_stride + pos / kCodesPerByte<S>,
-          static_cast<int>(pos % kCodesPerByte<S>) * kBits<typename S::Element>};
+template <FloatFormat F>
+constexpr CodePlace CodePlaceOf(std::size_t pos) {
+  constexpr std::size_t kPerByte = CodesPerByte(kBits<F>);
+  return {pos / kPerByte, static_cast<int>(pos % kPerByte) * kBits<F>};
 }
 
-template <Scheme S, Direction kDirection>
-inline void StoreCode(const DirectionBuffers<std::byte>& out, std::size_t row, std::size_t col,
-                      std::uint32_t code) {
-  const CodePlace place = CodePlaceOf<S, kDirection>(out.code_stride, row, col);
-  constexpr std::uint32_t kMask = (1u << kBits<typename S::Element>)-1u;
-  const auto others =
-      std::to_integer<std::uint32_t>(out.codes[place.offset]) & ~(kMask << place.shift);
-  out.codes[place.offset] = static_cast<std::byte>(others | code << place.shift);
+template <FloatFormat F>
+inline constexpr std::uint32_t kCodeMask = (1u << kBits<F>)-1u;
+
+/// Returns the code at a position of a line of codes.
+template <FloatFormat F>
+inline std::uint32_t LoadCode(const std::byte* line, std::size_t pos) noexcept {
+  const CodePlace place = CodePlaceOf<F>(pos);
+  return std::to_integer<std::uint32_t>(line[place.offset]) >> place.shift & kCodeMask<F>;
 }
+
+/// Stores a code at a position of a line of codes and keeps the others of its byte.
+template <FloatFormat F>
+inline void StoreCode(std::byte* line, std::size_t pos, std::uint32_t code) noexcept {
+  const CodePlace place = CodePlaceOf<F>(pos);
+  const auto others =
+      std::to_integer<std::uint32_t>(line[place.offset]) & ~(kCodeMask<F> << place.shift);
+  line[place.offset] = static_cast<std::byte>(others | code << place.shift);
+}
+
+/// True if the codes of a direction are stored transposed.
+template <Scheme S, Direction kDirection>
+inline constexpr bool kTransposedCodes =
+    (kDirection == Direction::kColumnwise) && S::kLayout.columnwise_transposed;
 template <Scheme S, Direction kDirection>
 inline std::uint32_t LoadCode(const DirectionBuffers<const std::byte>& in, std::size_t row,
                               std::size_t col) {
-  const CodePlace place = CodePlaceOf<S, kDirection>(in.code_stride, row, col);
-  constexpr std::uint32_t kMask = (1u << kBits<typename S::Element>)-1u;
-  return std::to_integer<std::uint32_t>(in.codes[place.offset]) >> place.shift & kMask;
+  if constexpr (kTransposedCodes<S, kDirection>) std::swap(row, col);
+  return LoadCode<typename S::Element>(in.codes + row * in.code_stride, col);
+}
+template <Scheme S, Direction kDirection>
+inline void StoreCode(const DirectionBuffers<std::byte>& out, std::size_t row, std::size_t col,
+                      std::uint32_t code) {
+  if constexpr (kTransposedCodes<S, kDirection>) std::swap(row, col);
+  StoreCode<typename S::Element>(out.codes + row * out.code_stride, col, code);
 }
 
 }  // namespace narrowfloat

@@ -39,15 +39,6 @@ class GemmOperand {
   const std::size_t lines, length, slab;
 };
 
-/// Position of an element format in ElementFormats.
-template <FloatFormat F, FloatFormat... All>
-constexpr std::size_t FormatIndex(TypeList<All...>) {
-  constexpr bool kIsF[] = {std::is_same_v<F, All>...};
-  std::size_t index = 0;
-  while (!kIsF[index]) ++index;
-  return index;
-}
-
 /// An operand whose codes micro-kernels can read where they are stored.
 class StoredOperand : public GemmOperand {
  public:
@@ -72,17 +63,6 @@ struct OperandSource {
   std::vector<float> amaxes;  // inputs of Prepare: of the tensor, or one per line
 };
 
-/// Returns one code of a row of codes; a byte may hold two, the even one in the low half.
-template <FloatFormat F>
-inline std::uint32_t LoadCode(const std::byte* row, std::size_t index) noexcept {
-  if constexpr (kBits<F> == 4) {
-    return std::to_integer<std::uint32_t>(row[index / 2]) >> (index % 2 * 4) & 0xFu;
-  } else {
-    static_assert(kBits<F> == 8);
-    return std::to_integer<std::uint32_t>(row[index]);
-  }
-}
-
 template <Scheme S>
 class SchemeOperand final : public StoredOperand {
  public:
@@ -90,7 +70,7 @@ class SchemeOperand final : public StoredOperand {
       : StoredOperand(
             source.lines, source.length, WholeTensorScheme<S> ? source.length : S::kBlock.cols,
             {source.buffers.codes, source.buffers.code_stride, source.positions_are_adjacent},
-            FormatIndex<typename S::Element>(ElementFormats{}), kBits<typename S::Element>),
+            IndexIn<typename S::Element>(ElementFormats{}), kBits<typename S::Element>),
         source_(std::move(source)) {
     if constexpr (kHasTable) {
       const typename S::TensorState state = S::Prepare(AmaxOf(0), source_.options);

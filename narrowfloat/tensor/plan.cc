@@ -23,7 +23,7 @@ static_assert(
 void CheckShape(const QuantSpec& spec, MatrixShape matrix) {
   if (matrix.Size() == 0) return;
   const SchemeInfo& scheme = *spec.scheme;
-  const auto per_byte = static_cast<std::size_t>(8 / scheme.element_bits);
+  const std::size_t per_byte = CodesPerByte(scheme.element_bits);
   const auto check_even = [&](std::size_t length, const char* what) {
     if (length % per_byte == 0) return;
     throw InvalidArgument(
@@ -49,7 +49,7 @@ Shape CodesShape(const SchemeInfo& scheme, Direction direction, Shape shape) {
       shape.size() > 1) {
     std::rotate(shape.begin(), shape.end() - 1, shape.end());
   }
-  const std::int64_t per_byte = 8 / scheme.element_bits;
+  const auto per_byte = static_cast<std::int64_t>(CodesPerByte(scheme.element_bits));
   if (per_byte > 1 && (shape.empty() || shape.back() % per_byte != 0)) {
     const std::int64_t first = shape.empty() ? 1 : shape.front();
     const auto size = static_cast<std::int64_t>(FlattenShape(shape).Size());

@@ -27,7 +27,9 @@ Sizes CodesRule(const SchemeInfo& scheme, Direction direction, std::size_t rank)
   if (direction == Direction::kColumnwise && scheme.layout.columnwise_transposed && rank > 1) {
     std::rotate(sizes.begin(), sizes.end() - 1, sizes.end());
   }
-  if (!sizes.empty()) sizes.back().divisor = 8 / scheme.element_bits;
+  if (!sizes.empty()) {
+    sizes.back().divisor = static_cast<std::int64_t>(CodesPerByte(scheme.element_bits));
+  }
   return sizes;
 }
 

@@ -45,10 +45,6 @@ class WorkloadBuilder {
  private:
   std::size_t FloatBytes(DType dtype) const { return elements_ * ItemSize(dtype); }
 
-  std::size_t CodeBytes(const SchemeInfo& scheme) const {
-    return elements_ * static_cast<std::size_t>(scheme.element_bits) / 8;
-  }
-
   void AddAmax(DType dtype) {
     workloads_.push_back({.verb = Verb::kAmax,
                           .spec = {},
@@ -111,7 +107,7 @@ class WorkloadBuilder {
          .elements = elements_,
          .extra_read_bytes = amax_first ? FloatBytes(dtype) : 0,
          .read_bytes = FloatBytes(dtype),
-         .write_bytes = CodeBytes(scheme) * (direction == Direction::kBoth ? 2 : 1),
+         .write_bytes = CodeBytes(scheme, elements_) * (direction == Direction::kBoth ? 2 : 1),
          .run = [in = memory_.Input(dtype, past_line_), out = memory_.Quantized(spec, past_line_),
                  execution = execution_] { Quantize(in, out, execution); }});
   }
@@ -125,7 +121,7 @@ class WorkloadBuilder {
                           .backend = execution_.kernels->name,
                           .elements = elements_,
                           .extra_read_bytes = 0,
-                          .read_bytes = CodeBytes(scheme),
+                          .read_bytes = CodeBytes(scheme, elements_),
                           .write_bytes = FloatBytes(dtype),
                           .run = [in = ConstQuantizedView(memory_.Quantized(spec, past_line_)),
                                   out = memory_.Output(dtype, past_line_),

@@ -47,11 +47,11 @@ HWY_INLINE void GatherLines(const OperandCodes& codes, const LineRange& range, s
   alignas(64) std::uint8_t staged[CodeSquare::kLines][kSquareSide];
   const std::size_t lines = range.line_end - range.line_begin;
   const std::size_t places = std::min(kSquareSide, range.pos_end - pos);
-  constexpr std::size_t kBytes = kSquareSide * static_cast<std::size_t>(kBits<F>) / 8;
-  const std::size_t bytes = places * static_cast<std::size_t>(kBits<F>) / 8;
+  constexpr std::size_t kBytes = CodeBytes(kBits<F>, kSquareSide);
+  const std::size_t bytes = CodeBytes(kBits<F>, places);
   for (std::size_t i = 0; i < lines; ++i) {
-    const std::byte* from = codes.data + (range.line_begin + i) * codes.stride +
-                            pos * static_cast<std::size_t>(kBits<F>) / 8;
+    const std::byte* from =
+        codes.data + (range.line_begin + i) * codes.stride + CodeBytes(kBits<F>, pos);
     std::byte row[kBytes] = {};
     std::memcpy(row, from, bytes == kBytes ? kBytes : bytes);
     if constexpr (kBits<F> == 8) {

@@ -30,8 +30,6 @@ ByType<SumOrderFn> OrderTable() {
 
 #else
 
-using D32 = hn::RebindToUnsigned<DF>;
-
 /// Returns the exact values of 16-bit items in the low halves of lanes, zeros above. NaN stays NaN.
 /// float16: 8 ops; multiplies by 2^112 to correct the exponent, and sets fp32's largest exponent
 /// for infinity and NaN.

@@ -19,7 +19,6 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-using D32 = hn::RebindToUnsigned<DF>;
 inline constexpr std::size_t kMaxRun =
     2 * HWY_MAX_BYTES / sizeof(float);  // items of one step: two vectors of fp32
 
@@ -111,9 +110,7 @@ HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, DF> > RoundTo(hn::Vec<DF> low,
   const hn::Repartition<std::uint16_t, DF> d16;
   if constexpr (std::is_same_v<T, BFloat16>) {
     const auto rounded = [&](hn::Vec<DF> value) NF_INLINE_ATTR {
-      const auto bits = hn::BitCast(d32, value);
-      const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
-      return hn::BitCast(d16, hn::Add(hn::Add(bits, hn::Set(d32, 0x7FFFu)), odd));
+      return hn::BitCast(d16, RoundToBFloat16(hn::BitCast(d32, value)));
     };
     return hn::ConcatOdd(d16, rounded(high), rounded(low));
   } else {
@@ -239,7 +236,6 @@ struct DecodeTable16 {
   static_assert(kBits<F> == 8 && kItemSize<T> == 2);
   static constexpr std::size_t kEntries = std::size_t{2} << F::kMantissaBits;
   static constexpr std::uint32_t kSmallestNormal = 1u << F::kMantissaBits;
-  using D16 = hn::Repartition<std::uint16_t, D8>;
 
   alignas(16) std::uint8_t low[16] = {};
   alignas(16) std::uint8_t high[16] = {};
@@ -336,7 +332,7 @@ class UniformDecoder16 {
         codes, count, out,
         [&](const std::uint8_t* in, std::size_t, const VectorWriter& items, hn::Vec<D8>& largest)
             NF_INLINE_ATTR {
-              const typename Table::D16 d16;
+              const D16 d16;
               const auto run = Table::Decode(table, in, largest);
               items.Put(d16, hn::Or(run.magnitude[0], run.sign[0]), 0);
               items.Put(d16, hn::Or(run.magnitude[1], run.sign[1]), hn::Lanes(d16) * kItemSize<T>);
@@ -366,11 +362,9 @@ HWY_INLINE hn::Vec512<std::uint16_t> DecodeTwoBlocks(const std::uint8_t* packed,
     for (std::uint32_t i = 0; i < values.size(); ++i) values[i] = Decode<E2M1>(i % kMagnitudes);
     return values;
   }();
-  // Rounds to nearest-even in the upper 16 bits of each lane: the bfloat16 of 8 + 8 magnitudes.
-  const auto products =
-      hn::BitCast(d32, hn::Mul(hn::Load(df, kValues.data()), SpreadScales<8>(df, scales, 0)));
-  const auto is_odd = hn::And(hn::ShiftRight<16>(products), hn::Set(d32, 1u));
-  const auto table = hn::Add(hn::Add(products, hn::Set(d32, 0x7FFFu)), is_odd);
+  // The bfloat16 of 8 + 8 magnitudes, in the upper 16 bits of each lane.
+  const auto table = RoundToBFloat16(
+      hn::BitCast(d32, hn::Mul(hn::Load(df, kValues.data()), SpreadScales<8>(df, scales, 0))));
   // Moves each of a byte's two codes to bits 1 to 4 of a 16-bit lane. Other bits are undefined.
   const auto bytes = hn::PromoteTo(d32, hn::LoadU(hn::Full128<std::uint8_t>(), packed));
   const auto codes = hn::BitCast(d16, hn::Or(hn::ShiftLeft<1>(bytes), hn::ShiftLeft<13>(bytes)));
@@ -402,7 +396,6 @@ template <FloatFormat F, class T>
 class PowerOfTwoDecoder16 {
  public:
   using Table = DecodeTable16<F, T>;
-  using D16 = typename Table::D16;
 
   PowerOfTwoDecoder16() {
     for (std::uint32_t i = 1; i < Table::kEntries; ++i) table_.SetEntry(i, CodeIn<F, T>(i) + kLift);

@@ -97,9 +97,9 @@ class StripDecoder {
 
   HWY_INLINE void Decode(const std::byte* codes, std::size_t cols, const VectorWriter& out) const {
     if constexpr (kMayDecode16<S, T>) {
-      const auto power_at = [&](std::size_t i) NF_INLINE_ATTR {
-        return hn::LoadU(typename Decoder16::D16(), powers_ + i);
-      };
+      const D16 d16;
+      const auto power_at = [&](std::size_t i)
+                                NF_INLINE_ATTR { return hn::LoadU(d16, powers_ + i); };
       if (regular_ && decoder16_.Decode(codes, cols, power_at, out)) return;
     }
     DecodeAnyRow<F, T>(
@@ -171,7 +171,7 @@ class BlockDecoder {
 
   HWY_INLINE bool DecodePowers(const std::byte* codes, std::size_t cols,
                                const VectorWriter& out) const {
-    static_assert(S::kBlock.cols % hn::MaxLanes(typename Decoder16::D16()) == 0);
+    static_assert(S::kBlock.cols % hn::MaxLanes(D16()) == 0);
     std::uint16_t powers[kRunItems / S::kBlock.cols + 1];
     std::uint32_t slow = 0;
     for (std::size_t i = 0; i * S::kBlock.cols < cols; ++i) {
@@ -181,7 +181,7 @@ class BlockDecoder {
     return slow == 0 && decoder16_.Decode(
                             codes, cols,
                             [&](std::size_t i) NF_INLINE_ATTR {
-                              return hn::Set(typename Decoder16::D16(), powers[i / S::kBlock.cols]);
+                              return hn::Set(D16(), powers[i / S::kBlock.cols]);
                             },
                             out);
   }

@@ -29,9 +29,6 @@ ByType<HadamardFn> Table() {
 
 #else
 
-using D16 = hn::Repartition<std::uint16_t, D8>;
-using D32 = hn::RebindToUnsigned<DF>;
-
 /// Computes the signed sums of Sylvester's matrix in place, by butterflies. Requires: sums are
 /// exact, so that their order does not matter.
 template <class Value, class Add, class Sub>
@@ -143,9 +140,7 @@ HWY_INLINE void TransformLanes(hn::Vec<DF>* values, hn::Vec<D32>* rounded) {
     // Adding zero makes a sum of zeros +0.
     const auto sum =
         hn::MulAdd(values[j], hn::Set(df, static_cast<float>(kHadamardScale)), hn::Zero(df));
-    const auto bits = hn::BitCast(d32, sum);
-    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
-    rounded[j] = hn::Add(hn::Add(bits, hn::Set(d32, 0x7FFFu)), odd);
+    rounded[j] = RoundToBFloat16(hn::BitCast(d32, sum));
   }
 }
 

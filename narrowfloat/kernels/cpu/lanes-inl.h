@@ -24,9 +24,11 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Tags of whole vectors of codes and of values.
+// Tags of whole vectors of codes, of 16-bit items, and of values and their bits.
 using D8 = hn::ScalableTag<std::uint8_t>;
+using D16 = hn::Repartition<std::uint16_t, D8>;
 using DF = hn::Repartition<float, D8>;
+using D32 = hn::RebindToUnsigned<DF>;
 
 /// An item of T as an integer of its width, and the pattern of infinity in it.
 template <class T>
@@ -35,6 +37,14 @@ template <class T>
 inline constexpr std::uint32_t kInfinityBits = T::kMaxCode + 1u;
 template <>
 inline constexpr std::uint32_t kInfinityBits<float> = kFloatInfinity;
+
+/// Rounds fp32 values, as bits, to nearest-even at bfloat16's precision. The upper half of each
+/// lane is the bfloat16, the lower half is undefined. Requires: no NaN but the quiet one. 4 ops.
+HWY_INLINE hn::Vec<D32> RoundToBFloat16(hn::Vec<D32> bits) {
+  const D32 d32;
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
+  return hn::Add(hn::Add(bits, hn::Set(d32, 0x7FFFu)), odd);
+}
 
 /// Factor between a float16's value and the fp32 value of its bits, shifted to fp32's exponent and
 /// mantissa: 2^(127 - 15).

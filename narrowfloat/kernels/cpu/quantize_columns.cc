@@ -133,7 +133,6 @@ struct QuantizeBoth {
     return strip.powers_of_two;
   }
 
-  using D16 = hn::Repartition<std::uint16_t, D8>;
   static HWY_INLINE hn::Vec<D8> UpperBytes(hn::Vec<D16> low, hn::Vec<D16> high) {
     return hn::ConcatOdd(D8(), hn::BitCast(D8(), high), hn::BitCast(D8(), low));
   }

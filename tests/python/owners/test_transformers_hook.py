@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 
 import narrowfloat.transformers
 from narrowfloat.pytorch import QuantizedTensor
+from narrowfloat.transformers import ExpertStack
 from safetensors import safe_open
 from tiny_models import loader, logits, write_tiny_model
 
@@ -141,7 +143,61 @@ def test_what_is_not_held_is_refused(tmp_path: Path) -> None:
         loader("llama").from_pretrained(tmp_path / "float", quantization_config=config)
 
 
-def test_experts_that_transformers_merges_are_refused(tmp_path: Path) -> None:
+MOE = ["qwen3-moe", "deepseek-v3"]
+
+
+def stacks(model: torch.nn.Module) -> dict[str, ExpertStack]:
+    return {name: p for name, p in model.named_parameters() if isinstance(p, ExpertStack)}
+
+
+@pytest.mark.parametrize(("kind", "scheme"), [
+    *((kind, scheme) for kind in MOE for scheme in ("mxfp8_e4m3", "nvfp4")),
+    *(("qwen3-moe", scheme) for scheme in ("fp8_e4m3", "fp8_block128x128_e4m3")),
+])  # fmt: skip
+def test_experts_stay_quantized_one_by_one(kind: str, scheme: str, tmp_path: Path) -> None:
+    ours = quantized_model(kind, scheme, tmp_path)
+    experts = [name for name in quantized_names(ours) if re.search(r"experts\.\d", name)]
+    run("dequantize", ours, tmp_path / "plain")
+    for options in ({}, {"experts_implementation": "eager"}):
+        model = loader(kind).from_pretrained(ours, **options)
+        found = stacks(model)
+        assert sum(len(stack._parts) * len(stack._parts[0]) for stack in found.values()) == len(
+            experts
+        )
+        plain = loader(kind).from_pretrained(tmp_path / "plain", **options)
+        values = dict(plain.named_parameters())
+        for name, stack in found.items():
+            assert torch.equal(stack.dequantize(), values[name])
+            assert torch.equal(stack[1], values[name][1])
+        assert torch.equal(logits(model), logits(plain))
+    if scheme == "nvfp4":  # an amax for each expert and projection
+        (stack, *_) = found.values()
+        amaxes = {part._amax_rowwise.item() for expert in stack._parts for part in expert}
+        assert len(amaxes) == len(stack._parts) * len(stack._parts[0])
+    model.save_pretrained(tmp_path / "again")
+    assert stored(tmp_path / "again") == stored(ours)
+    again = loader(kind).from_pretrained(tmp_path / "again", **options)
+    assert torch.equal(logits(again), logits(model))
+
+
+def test_stacks_of_experts_go_where_parameters_go(tmp_path: Path) -> None:
     ours = quantized_model("qwen3-moe", "mxfp8_e4m3", tmp_path)
-    with pytest.raises(NotImplementedError, match="transformers merges it into"):
-        loader("qwen3-moe").from_pretrained(ours)
+    model = loader("qwen3-moe").from_pretrained(ours, dtype=torch.bfloat16)
+    model.save_pretrained(tmp_path / "again")
+    assert stored(tmp_path / "again")[1] == stored(ours)[1]
+    (stack, *_) = stacks(model).values()
+    assert stack.dtype == torch.bfloat16 and stack[0].dtype == torch.bfloat16
+    assert repr(stack.detach()) == f"ExpertStack(shape={tuple(stack.shape)}, of=MXFP8Tensor)"
+    assert len(stacks(model.to(torch.float32))) == len(stacks(model)) == 4
+    assert torch.equal((stack * 2)[0], stack[0] * 2)
+    expected = logits(model)
+    assert torch.equal(logits(model.dequantize()), expected)
+    assert not stacks(model)
+
+
+def test_experts_of_which_some_are_plain_are_refused(tmp_path: Path) -> None:
+    write_tiny_model("qwen3-moe", tmp_path / "float")
+    run("quantize", tmp_path / "float", tmp_path / "ours", "--scheme", "mxfp8_e4m3",
+        "--exclude", "*.experts.2.up_proj.weight")  # fmt: skip
+    with pytest.raises(ValueError, match="needs all of its experts quantized, in one shape, got 4"):
+        loader("qwen3-moe").from_pretrained(tmp_path / "ours")

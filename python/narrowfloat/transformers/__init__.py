@@ -3,7 +3,8 @@
 
 Importing this module registers the quantization method. from_pretrained() then makes each
 quantized weight a tensor of narrowfloat.pytorch with the codes of the file, and save_pretrained()
-writes them back.
+writes them back. Experts that the file has one by one and transformers keeps in one parameter
+become an ExpertStack; `experts_implementation="eager"` dequantizes only those that tokens reach.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ import torch
 from safetensors import safe_open
 from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+from transformers.core_model_loading import (
+    Concatenate,
+    MergeModulelist,
+    WeightConverter,
+    WeightRenaming,
+    apply_converters,
+    apply_renamings,
+    dot_natural_key,
+    rename_source_key,
+)
 from transformers.quantizers import (
     HfQuantizer,
     register_quantization_config,
@@ -29,6 +39,9 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from narrowfloat import _core
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 from narrowfloat.pytorch.tensor._from_core import tensor_over
+from narrowfloat.transformers._experts import ExpertStack
+
+__all__ = ["METHOD", "ExpertStack", "NarrowfloatConfig", "NarrowfloatQuantizer"]
 
 METHOD = "narrowfloat"
 _CORE = _core.QuantizedTensor
@@ -50,6 +63,57 @@ class _Weight:
     core: _core.QuantizedTensor
     tensor: QuantizedTensor | None = None
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Returns the shape of the parameter."""
+        return tuple(self.core.shape)
+
+    def make(self, dtype: torch.dtype) -> torch.Tensor:
+        """Returns the parameter's value, with this nominal dtype."""
+        self.tensor = tensor_over(self.core, dtype)
+        return self.tensor
+
+    def cores(self, name: str) -> dict[str, _core.QuantizedTensor]:
+        """Returns the file's tensors by the names to save them under."""
+        return {name: self.core}
+
+    def is_in(self, value: torch.Tensor) -> bool:
+        """Returns whether a parameter is the one that was made."""
+        own = () if self.tensor is None else self.tensor._role_buffers()
+        now = value._role_buffers() if isinstance(value, QuantizedTensor) else ()
+        return bool(own) and [_address(item) for item in own] == [_address(item) for item in now]
+
+
+@dataclass
+class _Experts:
+    """Quantized experts of one parameter: by source pattern, then by expert, name and tensor."""
+
+    sources: list[list[tuple[str, _core.QuantizedTensor]]]
+    tensor: ExpertStack | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Returns the shape of the parameter."""
+        first = [source[0][1].shape for source in self.sources]
+        return (len(self.sources[0]), sum(rows for rows, _ in first), first[0][1])
+
+    def make(self, dtype: torch.dtype) -> torch.Tensor:
+        """Returns the parameter's value, with this nominal dtype."""
+        parts = [
+            [tensor_over(core, dtype) for _, core in expert]
+            for expert in zip(*self.sources, strict=True)
+        ]
+        self.tensor = ExpertStack(parts, dtype)
+        return self.tensor
+
+    def cores(self, name: str) -> dict[str, _core.QuantizedTensor]:
+        """Returns the file's tensors by the names to save them under."""
+        return {part: core for source in self.sources for part, core in source}
+
+    def is_in(self, value: torch.Tensor) -> bool:
+        """Returns whether a parameter is the one that was made."""
+        return self.tensor is not None and self.tensor.holds(value)
+
 
 @register_quantizer(METHOD)
 class NarrowfloatQuantizer(HfQuantizer):
@@ -59,7 +123,7 @@ class NarrowfloatQuantizer(HfQuantizer):
 
     def __init__(self, quantization_config: NarrowfloatConfig, **kwargs: Any) -> None:
         super().__init__(quantization_config, **kwargs)
-        self._weights: dict[str, _Weight] = {}  # by name of the parameter
+        self._weights: dict[str, _Weight | _Experts] = {}  # by name of the parameter
 
     def validate_environment(self, *args: Any, device_map: object = None, **kwargs: Any) -> None:
         """Errors: NotImplementedError for a device map with more than the CPU."""
@@ -99,29 +163,23 @@ class NarrowfloatQuantizer(HfQuantizer):
         if not quantized:
             raise ValueError(f"from_pretrained: {checkpoint_files} must hold quantized tensors")
         expected = model.state_dict()
-        conversions = get_model_conversion_mapping(model, None, self)
-        names = set(quantized)
-        for name, core in quantized.items():
-            target = _target(name, conversions, model, expected)
-            if target not in expected:
-                continue  # transformers reports its buffers as unexpected
+        self._weights = _weights_of(model, quantized, expected, self)
+        for target, weight in self._weights.items():
             shape = tuple(expected[target].shape)
-            if core.shape != shape:
+            if weight.shape != shape:
                 raise ValueError(
-                    f"from_pretrained: '{name}' must have shape {shape}, got {core.shape}"
+                    f"from_pretrained: '{target}' must have shape {shape}, got {weight.shape}"
                 )
-            self._weights[target] = _Weight(core)
-            names.add(target)
-        _expect_buffers_of(model, names)
+        _expect_buffers_of(model, {*quantized, *self._weights})
 
     def _process_model_after_weight_loading(
         self, model: PreTrainedModel, **kwargs: Any
     ) -> PreTrainedModel:
         """Puts the quantized weights in place, with the nominal dtype of the model."""
         for target, weight in self._weights.items():
-            weight.tensor = tensor_over(weight.core, model.dtype)
+            value = weight.make(model.dtype)
             module, attribute = _place(model, target)
-            setattr(module, attribute, torch.nn.Parameter(weight.tensor, requires_grad=False))
+            setattr(module, attribute, torch.nn.Parameter(value, requires_grad=False))
         if self._weights.keys() & set(model.all_tied_weights_keys.values()):
             model.tie_weights()
         return model
@@ -134,12 +192,16 @@ class NarrowfloatQuantizer(HfQuantizer):
         Errors: NotImplementedError for a weight that was replaced since it was loaded.
         """
         state: dict[str, torch.Tensor] = {}
-        stored = {}
+        stored: dict[str, _core.QuantizedTensor] = {}
         for name, value in model.state_dict().items():
             weight = self._weights.get(name)
             if weight is not None:
-                _check_is_loaded(name, weight, value)
-                stored[name] = weight.core
+                if not weight.is_in(value):
+                    raise NotImplementedError(
+                        f"save_pretrained: '{name}' must be the quantized weight that was loaded, "
+                        f"got {type(value).__name__}"
+                    )
+                stored |= weight.cores(name)
             elif not isinstance(value, QuantizedTensor):
                 state[name] = value
             elif name not in model.all_tied_weights_keys:
@@ -150,8 +212,10 @@ class NarrowfloatQuantizer(HfQuantizer):
         return state | buffers, metadata
 
     def _dequantize(
-        self, model: PreTrainedModel, dtype: torch.dtype | None = None
+        self, model: PreTrainedModel, dtype: torch.dtype | str | None = None
     ) -> PreTrainedModel:
+        if isinstance(dtype, str):  # as config.dtype is after save_pretrained()
+            dtype = getattr(torch, dtype)
         for target in self._weights:
             module, attribute = _place(model, target)
             values = getattr(module, attribute).dequantize(dtype=dtype)
@@ -188,19 +252,66 @@ def _as_stored(
             return {name: file.get_tensor(name).clone() for name in file.keys()}, file.metadata()
 
 
-def _target(
-    name: str, conversions: list[Any], model: PreTrainedModel, expected: dict[str, torch.Tensor]
-) -> str:
-    """Returns the name of the parameter that a tensor of the checkpoint becomes."""
+def _weights_of(
+    model: PreTrainedModel,
+    quantized: dict[str, _core.QuantizedTensor],
+    expected: dict[str, torch.Tensor],
+    quantizer: NarrowfloatQuantizer,
+) -> dict[str, _Weight | _Experts]:
+    """Returns the quantized weights by the parameter that each becomes, alone or in a stack.
+
+    A tensor that the model has no parameter for is left out: transformers reports its buffers as
+    unexpected. Errors: as _process_model_before_weight_loading.
+    """
+    conversions = get_model_conversion_mapping(model, None, quantizer)
     renamings = [item for item in conversions if isinstance(item, WeightRenaming)]
     merges = [item for item in conversions if isinstance(item, WeightConverter)]
-    target, merge = rename_source_key(name, renamings, merges, model.base_model_prefix, expected)
-    if merge is None or (target not in expected and name in expected):
-        return target if target in expected else name
-    raise NotImplementedError(
-        f"from_pretrained: '{name}' must become a parameter of its own, but transformers merges it "
-        f"into '{target}'; `narrowfloat dequantize` makes a float model"
-    )
+    prefix = model.base_model_prefix
+    weights: dict[str, _Weight | _Experts] = {}
+    stacks: dict[str, dict[str, list[tuple[str, _core.QuantizedTensor]]]] = {}
+    for name in sorted(quantized, key=dot_natural_key):
+        target, pattern = rename_source_key(name, renamings, merges, prefix, expected)
+        if pattern is None or (target not in expected and name in expected):
+            target = target if target in expected else name
+            if target in expected:
+                weights[target] = _Weight(quantized[name])
+        elif target in expected:
+            renamed = apply_renamings(name, renamings)
+            merged, _ = apply_converters(renamed, merges)
+            if target == f"{prefix}.{merged}":
+                renamed = f"{prefix}.{renamed}"
+            elif merged == f"{prefix}.{target}":
+                renamed = renamed.removeprefix(f"{prefix}.")
+            sources = stacks.setdefault(target, {})
+            sources.setdefault(pattern, []).append((renamed, quantized[name]))
+    merge_of = {pattern: merge for merge in merges for pattern in merge.source_patterns}
+    for target, sources in stacks.items():
+        weights[target] = _experts_of(target, sources, merge_of[next(iter(sources))])
+    return weights
+
+
+def _experts_of(
+    target: str,
+    sources: dict[str, list[tuple[str, _core.QuantizedTensor]]],
+    merge: WeightConverter,
+) -> _Experts:
+    """Returns the experts of a parameter, merged as transformers merges plain ones."""
+    steps = [(type(step), getattr(step, "dim", None)) for step in merge.operations]
+    stacks = [(MergeModulelist, 0)]
+    if steps not in (stacks, [*stacks, (Concatenate, 1)]):
+        raise NotImplementedError(
+            f"from_pretrained: '{target}' must be a stack of experts, but transformers makes it by "
+            f"{merge.operations}; `narrowfloat dequantize` makes a float model"
+        )
+    lists = [sources.get(pattern, []) for pattern in merge.source_patterns]
+    shapes = [{tuple(core.shape) for _, core in experts} for experts in lists]
+    if len({len(experts) for experts in lists}) != 1 or any(len(shape) != 1 for shape in shapes):
+        raise ValueError(
+            f"from_pretrained: '{target}' needs all of its experts quantized, in one shape, got "
+            + ", ".join(f"{len(experts)} of {pattern}" for pattern, experts in
+                        zip(merge.source_patterns, lists, strict=True))
+        )  # fmt: skip
+    return _Experts(lists)
 
 
 def _place(model: PreTrainedModel, name: str) -> tuple[torch.nn.Module, str]:
@@ -217,16 +328,6 @@ def _expect_buffers_of(model: PreTrainedModel, names: set[str]) -> None:
     }
     for field, pattern in ignored.items():
         setattr(model, field, set(getattr(model, field) or ()) | {pattern})
-
-
-def _check_is_loaded(name: str, weight: _Weight, value: torch.Tensor) -> None:
-    own = () if weight.tensor is None else weight.tensor._role_buffers()
-    now = value._role_buffers() if isinstance(value, QuantizedTensor) else ()
-    if [_address(buffer) for buffer in own] != [_address(buffer) for buffer in now] or not own:
-        raise NotImplementedError(
-            f"save_pretrained: '{name}' must be the quantized weight that was loaded, "
-            f"got {type(value).__name__}"
-        )
 
 
 def _address(buffer: torch.Tensor | None) -> int | None:

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantized experts that transformers keeps in one parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
+
+Parts = Sequence[Sequence[QuantizedTensor]]
+
+
+class ExpertStack(torch.Tensor):
+    """A parameter [experts, outputs, inputs] whose experts stay quantized one by one.
+
+    Every expert keeps its codes, scales and amax; the parts of an expert (its gate and up
+    projection) lie one after another along the outputs. Selecting an expert dequantizes that expert
+    alone, any other operation dequantizes all of them. Takes no gradients.
+    """
+
+    _parts: Parts
+
+    @staticmethod
+    def __new__(cls: type[ExpertStack], parts: Parts, dtype: torch.dtype) -> ExpertStack:
+        """parts: by expert; all experts have parts of the same shapes."""
+        first = parts[0]
+        shape = (len(parts), sum(part.shape[0] for part in first), first[0].shape[1])
+        stack: ExpertStack = torch.Tensor._make_wrapper_subclass(
+            cls, shape, dtype=dtype, device=first[0].device, requires_grad=False
+        )
+        stack._parts = parts
+        return stack
+
+    def expert(self, index: int) -> torch.Tensor:
+        """Returns the values of one expert."""
+        return torch.cat([part.dequantize(dtype=self.dtype) for part in self._parts[index]])
+
+    def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Returns the values of all experts."""
+        kind = self.dtype if dtype is None else dtype
+        return torch.stack(
+            [torch.cat([part.dequantize(dtype=kind) for part in expert]) for expert in self._parts]
+        )
+
+    def holds(self, other: object) -> bool:
+        """Returns whether `other` is a stack of the very same experts."""
+        return isinstance(other, ExpertStack) and other._parts is self._parts
+
+    def __repr__(self) -> str:  # type: ignore[override]  # PyTorch's own has no annotations
+        return f"ExpertStack(shape={tuple(self.shape)}, of={type(self._parts[0][0]).__name__})"
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]  # PyTorch's own has no annotations
+        cls,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        kwargs = kwargs or {}
+        if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+            return ExpertStack(args[0]._parts, args[0].dtype)
+        if func is torch.ops.aten._to_copy.default and _keeps_codes(args[0], kwargs):
+            return ExpertStack(args[0]._parts, kwargs.get("dtype") or args[0].dtype)
+        if func is torch.ops.aten.select.int and args[1] in (0, -3):
+            return args[0].expert(args[2])
+
+        def values(item: object) -> object:
+            return item.dequantize() if isinstance(item, ExpertStack) else item
+
+        return func(*tree_map(values, args), **tree_map(values, kwargs))
+
+
+def _keeps_codes(stack: ExpertStack, options: dict[str, Any]) -> bool:
+    """Returns whether a copy differs from the stack in its nominal type alone."""
+    device, dtype = options.get("device"), options.get("dtype")
+    return (device is None or torch.device(device) == stack.device) and (
+        dtype is None or dtype.is_floating_point
+    )

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "narrowfloat/io/checkpoint.h"
+#include "narrowfloat/io/conventions/convention_row.h"
 #include "narrowfloat/io/file.h"
 #include "narrowfloat/io/read_quantized.h"
 #include "narrowfloat/io/weight_check.h"
@@ -86,9 +87,14 @@ class Checking {
   std::vector<Finding> findings_;
 };
 
-std::vector<Finding> Check(const std::string& path, std::size_t& tensors) {
+struct CheckOptions {
+  std::string path, from;
+};
+
+std::vector<Finding> Check(const CheckOptions& options, std::size_t& tensors) {
   try {
-    const io::Checkpoint in = io::OpenGrouped("check", path);
+    io::Checkpoint in = io::Checkpoint::Open(options.path);
+    io::ReadAny("check", in, options.from);
     tensors = in.tensors().size();
     return Checking(in).Run();
   } catch (const InvalidArgument& error) {
@@ -108,11 +114,12 @@ void CheckIsReadable(const std::string& path) {
   const io::InputFile file(path);  // says what is wrong
 }
 
-Result Run(const std::string& path) {
+Result Run(const CheckOptions& options) {
   const InterruptScope interrupts;
-  CheckIsReadable(path);
+  CheckIsReadable(options.path);
+  if (!options.from.empty()) io::CheckIsRead("check", options.from);
   std::size_t tensors = 0;
-  const std::vector<Finding> findings = Check(path, tensors);
+  const std::vector<Finding> findings = Check(options, tensors);
   Result result;
   Json list = Json::array();
   std::size_t count = 0;
@@ -124,7 +131,7 @@ Result Run(const std::string& path) {
   }
   result.text +=
       fmt::format("{} in {}\n", CountText(count, "finding"), CountText(tensors, "tensor"));
-  result.json = {{"path", path}, {"tensors", tensors}, {"findings", list}};
+  result.json = {{"path", options.path}, {"tensors", tensors}, {"findings", list}};
   result.code = count == 0 ? ExitCode::kFine : ExitCode::kFinding;
   return result;
 }
@@ -132,10 +139,11 @@ Result Run(const std::string& path) {
 }  // namespace
 
 Command AddCheck(CLI::App& app) {
-  auto path = std::make_shared<std::string>();
+  auto options = std::make_shared<CheckOptions>();
   CLI::App* command = AddCommand(app, "check");
-  AddOption(command, "PATH", *path);
-  return {command, [path] { return Run(*path); }};
+  AddOption(command, "PATH", options->path);
+  AddOption(command, "--from", options->from);
+  return {command, [options] { return Run(*options); }};
 }
 
 }  // namespace narrowfloat::tools

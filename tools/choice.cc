@@ -29,7 +29,7 @@ Choice::Choice(const io::Checkpoint& in, std::vector<config::SelectionRule> rule
   }
 }
 
-std::string Choice::Identity() const {
+std::string Choice::CacheKey() const {
   std::string text;
   for (const config::SelectionRule& rule : rules_) text += "\n" + rule.Text();
   return text;

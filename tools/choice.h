@@ -23,7 +23,7 @@ class Choice {
   }
 
   /// The rules as text, which decide what the result holds.
-  std::string Identity() const;
+  std::string CacheKey() const;
 
   /// Says on standard error which rules match no tensor, and which tensors are left for the way
   /// they lie.

@@ -1,23 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/companions.h"
 
+#include <vector>
+
 #include "narrowfloat/io/companion.h"
-#include "tools/command.h"
+#include "tools/job.h"
 
 namespace narrowfloat::tools {
 namespace {
 
-constexpr const char* kKey = "quantization_config";
-
-/// config.json with its keys in their order; null if there is none.
-Json Config(const io::Checkpoint& in) {
-  // Checked first: this parser accepts what that one refuses.
-  if (io::ReadCompanion(in, io::kConfigFile).is_null()) return nullptr;
-  return Json::parse(io::ReadCompanionText(in, io::kConfigFile));
-}
-
-std::string Text(const Json& config) {
-  return config.dump(2) + "\n";
+/// Returns the text of config.json; empty: there is none, or it is no object.
+std::string ConfigText(const io::Checkpoint& in) {
+  const bool is_object = io::ReadCompanion(in, io::kConfigFile).is_object();
+  return is_object ? io::ReadCompanionText(in, io::kConfigFile) : "";
 }
 
 }  // namespace
@@ -26,26 +21,32 @@ Companions PlainCompanions(const io::Checkpoint& in) {
   Companions companions;
   if (!in.folder()) return companions;
   companions[io::kModelOptFile] = std::nullopt;
-  Json config = Config(in);
-  if (config.is_object() && config.contains(kKey)) {
-    config.erase(kKey);
-    companions[io::kConfigFile] = Text(config);
-  }
+  const bool quantized =
+      !io::ValueAt(io::ReadCompanion(in, io::kConfigFile), {io::kQuantizationKey}).is_null();
+  if (quantized) companions[io::kConfigFile] = io::WithoutQuantization(ConfigText(in));
   return companions;
 }
 
-Companions QuantizedCompanions(const io::Checkpoint& in, const std::string& quantization_config,
-                               const std::string& owner_config) {
+Companions QuantizedCompanions(const io::Checkpoint& in,
+                               const io::QuantizationConfig& quantization) {
   Companions companions;
   if (!in.folder()) return companions;
   companions[io::kModelOptFile] = std::nullopt;
-  if (!owner_config.empty()) companions[io::kModelOptFile] = Text(Json::parse(owner_config));
-  Json config = Config(in);
-  if (config.is_object()) {
-    config[kKey] = Json::parse(quantization_config);
-    companions[io::kConfigFile] = Text(config);
-  }
+  if (!quantization.owner.empty()) companions[io::kModelOptFile] = quantization.owner;
+  const std::string config = ConfigText(in);
+  if (!config.empty()) companions[io::kConfigFile] = io::WithQuantization(config, quantization);
   return companions;
+}
+
+Companions OwnerCompanions(const io::Checkpoint& in, const io::ConventionWriter& writer,
+                           const TensorRewriter& rewriter) {
+  std::vector<io::ModelTensor> tensors;
+  for (const io::TensorLocation& location : in.tensors()) {
+    const io::StoredTensor& tensor = *location.tensor;
+    tensors.push_back(
+        {tensor.name, tensor.shape().size(), !tensor.IsPlain() || rewriter.Rewrites(tensor)});
+  }
+  return QuantizedCompanions(in, io::ConfigOf(writer, tensors, ConfigText(in)));
 }
 
 }  // namespace narrowfloat::tools

@@ -6,20 +6,29 @@
 #include <string>
 
 #include "narrowfloat/io/checkpoint.h"
+#include "narrowfloat/io/quantization_config.h"
 
 namespace narrowfloat::tools {
+
+class TensorRewriter;
 
 /// Files beside the tensors that the output gets with another text than the input's; without a text
 /// it does not get the file.
 using Companions = std::map<std::string, std::optional<std::string>>;
 
-/// Contents for a model without quantized tensors: config.json without its quantization_config,
-/// and no file of ModelOpt's. Errors: InvalidArgument if a file is damaged; IoError.
+/// Returns the files of a model without quantized tensors: config.json without its
+/// quantization_config, and no file of ModelOpt's. Errors: InvalidArgument if a file is damaged;
+/// IoError.
 Companions PlainCompanions(const io::Checkpoint& in);
 
-/// config.json with this quantization_config (JSON text), and ModelOpt's file with `owner_config`
-/// if that is not empty. A folder without config.json gets none. Errors: as PlainCompanions.
-Companions QuantizedCompanions(const io::Checkpoint& in, const std::string& quantization_config,
-                               const std::string& owner_config = "");
+/// Returns config.json with a quantization_config, and ModelOpt's file if the convention has it. A
+/// folder without config.json gets none. Errors: as PlainCompanions.
+Companions QuantizedCompanions(const io::Checkpoint& in,
+                               const io::QuantizationConfig& quantization);
+
+/// Returns the files that the owner of the writer's convention reads, for a result in which
+/// `rewriter` leaves some matrices plain. Requires: writer.written(). Errors: as PlainCompanions.
+Companions OwnerCompanions(const io::Checkpoint& in, const io::ConventionWriter& writer,
+                           const TensorRewriter& rewriter);
 
 }  // namespace narrowfloat::tools

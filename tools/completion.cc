@@ -9,6 +9,7 @@
 
 #include "tools/command.h"
 #include "tools/option_table.h"
+#include "tools/option_values.h"
 
 namespace narrowfloat::tools {
 namespace {
@@ -157,6 +158,18 @@ std::string Fish(const CLI::App& app) {
   return text;
 }
 
+std::string ScriptOf(Shell shell, const CLI::App& app) {
+  switch (shell) {
+    case Shell::kBash:
+      return Bash(app);
+    case Shell::kZsh:
+      return Zsh(app);
+    case Shell::kFish:
+      break;
+  }
+  return Fish(app);
+}
+
 }  // namespace
 
 Command AddCompletion(CLI::App& app) {
@@ -164,9 +177,7 @@ Command AddCompletion(CLI::App& app) {
   CLI::App* command = AddCommand(app, "completion");
   AddOption(command, "SHELL", *shell);
   return {command, [&app, shell] {
-            const std::string script = *shell == "bash"  ? Bash(app)
-                                       : *shell == "zsh" ? Zsh(app)
-                                                         : Fish(app);
+            const std::string script = ScriptOf(ValueIn(kShells, *shell), app);
             return Result{script, {{"shell", *shell}, {"script", script}}};
           }};
 }

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "narrowfloat/io/checkpoint.h"
+#include "narrowfloat/io/own_form.h"
+#include "narrowfloat/io/read_convention.h"
 #include "narrowfloat/io/read_quantized.h"
+#include "narrowfloat/tensor/error.h"
+#include "tools/byte_buffer.h"
 #include "tools/command.h"
-#include "tools/foreign_writer.h"
 #include "tools/job.h"
 #include "tools/option_table.h"
 
@@ -21,23 +26,38 @@ struct ConvertOptions {
   bool overwrite = false;
 };
 
+/// Keeps codes and scales, and changes how they are stored.
 class ConvertRewriter : public TensorRewriter {
  public:
-  ConvertRewriter(const io::Checkpoint& in, const std::string& to) : writer_("convert", to) {
+  std::string Verb() const override { return "convert"; }
+  bool Rewrites(const io::StoredTensor& tensor) const override { return !tensor.IsPlain(); }
+
+  /// Scales of activations have other names and meanings elsewhere.
+  bool Drops(const io::StoredTensor& tensor) const override { return tensor.accessory; }
+
+  /// Returns the owner's names of the formats of the result.
+  virtual std::string FormatName() const = 0;
+
+  /// Returns the files beside the tensors.
+  virtual Companions CompanionsFor(const io::Checkpoint& in) const = 0;
+};
+
+class ToOtherRewriter : public ConvertRewriter {
+ public:
+  ToOtherRewriter(const io::Checkpoint& in, const std::string& to) : writer_("convert", to) {
     for (const io::TensorLocation& location : in.tensors()) {
       if (Rewrites(*location.tensor))
         writer_.Add(location.tensor->name, io::FormOf(*location.tensor));
     }
   }
 
-  std::string Verb() const override { return "convert"; }
-  std::string Identity() const override {
-    return fmt::format("{} {}", writer_.convention().name, writer_.FormatName());
+  std::string CacheKey() const override {
+    return fmt::format("{} {}", writer_.convention().name, FormatName());
   }
-  bool Rewrites(const io::StoredTensor& tensor) const override { return !tensor.IsPlain(); }
-
-  /// Scales of activations have other names and meanings elsewhere.
-  bool Drops(const io::StoredTensor& tensor) const override { return tensor.accessory; }
+  std::string FormatName() const override { return writer_.FormatName(); }
+  Companions CompanionsFor(const io::Checkpoint& in) const override {
+    return OwnerCompanions(in, writer_, *this);
+  }
 
   void Plan(const io::StoredTensor& tensor, io::FileContents& contents) const override {
     writer_.Plan(tensor.name, io::FormOf(tensor), contents);
@@ -48,25 +68,77 @@ class ConvertRewriter : public TensorRewriter {
     writer_.Write(tensor.name, io::Canonical(tensor, input), writer);
   }
 
-  const ForeignWriter& writer() const { return writer_; }
+ private:
+  io::ConventionWriter writer_;
+};
+
+/// Writes weights of other conventions as tensors of this library.
+class ToOwnRewriter : public ConvertRewriter {
+ public:
+  explicit ToOwnRewriter(const io::Checkpoint& in) : dtype_(io::ModelDType(in)) {
+    for (const io::TensorLocation& location : in.tensors()) {
+      if (Rewrites(*location.tensor)) specs_.insert(PrintQuantSpec(Own(*location.tensor).spec));
+    }
+  }
+
+  std::string CacheKey() const override {
+    return fmt::format("{} {}", io::kConventionName, DTypeName(dtype_));
+  }
+  std::string FormatName() const override { return fmt::format("{}", fmt::join(specs_, ", ")); }
+  Companions CompanionsFor(const io::Checkpoint& in) const override {
+    return QuantizedCompanions(in, io::OwnConfig(specs_));
+  }
+
+  void Plan(const io::StoredTensor& tensor, io::FileContents& contents) const override {
+    contents.AddQuantized(Own(tensor));
+  }
+
+  void Rewrite(const io::StoredTensor& tensor, const std::vector<std::span<const std::byte>>& input,
+               io::SafetensorsWriter& writer) override {
+    const io::StoredTensor own = io::AsStored(Own(tensor));
+    std::size_t bytes = 0;
+    for (const BufferPlan& buffer : own.plan) bytes += BufferBytes(buffer);
+    std::span<std::byte> rest = output_.Take(bytes);
+    std::vector<std::span<std::byte>> out;
+    for (const BufferPlan& buffer : own.plan) {
+      out.push_back(rest.first(BufferBytes(buffer)));
+      rest = rest.subspan(BufferBytes(buffer));
+    }
+    io::StoreOwnBuffers(own, io::Canonical(tensor, input), out);
+    for (std::size_t i = 0; i < out.size(); ++i) writer.Append(own.entries[i].name, out[i]);
+  }
 
  private:
-  ForeignWriter writer_;
+  io::QuantizedRecord Own(const io::StoredTensor& tensor) const {
+    return {tensor.name, io::NeedOwnSpec("convert", tensor), tensor.shape(), dtype_};
+  }
+
+  DType dtype_;  // of the model's float tensors
+  std::set<std::string> specs_;
+  ByteBuffer output_;
 };
+
+std::unique_ptr<ConvertRewriter> RewriterOf(const io::Checkpoint& in, const std::string& from,
+                                            const std::string& to) {
+  if (to != io::kConventionName) return std::make_unique<ToOtherRewriter>(in, to);
+  if (from != to) return std::make_unique<ToOwnRewriter>(in);
+  throw InvalidArgument(fmt::format("convert: IN must be of another convention than '{}', got {}",
+                                    to, in.path().string()));
+}
 
 Result Run(const ConvertOptions& options) {
   JobOutput out{options.out, ParsePart(options.part), options.overwrite};
   io::Checkpoint in = io::Checkpoint::Open(options.in);
-  const io::ConventionGuess convention = io::ReadQuantized("convert", in, options.from);
-  ConvertRewriter rewriter(in, options.to);
-  out.companions = rewriter.writer().Configuration(in, rewriter);
-  const JobResult job = RunJob(in, out, rewriter);
+  const io::DetectedConvention convention = io::ReadQuantized("convert", in, options.from);
+  const auto rewriter = RewriterOf(in, convention.name, options.to);
+  out.companions = rewriter->CompanionsFor(in);
+  const JobResult job = RunJob(in, out, *rewriter);
   return JobReport(job, "converted",
                    {{"in", options.in},
                     {"out", options.out},
                     {"from", convention.name},
                     {"to", options.to},
-                    {"format", rewriter.writer().FormatName()},
+                    {"format", rewriter->FormatName()},
                     {"part", options.part}});
 }
 

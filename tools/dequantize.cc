@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,7 +8,7 @@
 #include <vector>
 
 #include "narrowfloat/io/checkpoint.h"
-#include "narrowfloat/io/foreign.h"
+#include "narrowfloat/io/detect_convention.h"
 #include "narrowfloat/io/read_convention.h"
 #include "narrowfloat/io/read_quantized.h"
 #include "narrowfloat/kernels/kernel_table.h"
@@ -17,13 +16,11 @@
 #include "tools/command.h"
 #include "tools/job.h"
 #include "tools/option_table.h"
+#include "tools/option_values.h"
 #include "tools/tensor_values.h"
 
 namespace narrowfloat::tools {
 namespace {
-
-const std::map<std::string, DType> kDTypes = {
-    {"bf16", DType::kBFloat16}, {"f16", DType::kFloat16}, {"f32", DType::kFloat32}};
 
 struct DequantizeOptions {
   std::string in, out, dtype, from, part = "1/1";  // no dtype: the one recorded
@@ -38,7 +35,7 @@ class DequantizeRewriter : public TensorRewriter {
 
   std::string Verb() const override { return "dequantize"; }
 
-  std::string Identity() const override {
+  std::string CacheKey() const override {
     return std::string(dtype_ ? DTypeName(*dtype_) : "recorded");
   }
 
@@ -75,16 +72,16 @@ Result Run(const DequantizeOptions& options) {
   const Execution execution{.threads = options.threads, .kernels = &ActiveKernels()};
   ThreadCount(execution);  // a wrong NF_NUM_THREADS is told before any work
   io::Checkpoint in = io::Checkpoint::Open(options.in);
-  const io::ConventionGuess convention = io::ReadQuantized("dequantize", in, options.from);
+  const io::DetectedConvention convention = io::ReadQuantized("dequantize", in, options.from);
   out.companions = PlainCompanions(in);
   std::optional<DType> dtype;
-  if (!options.dtype.empty()) dtype = kDTypes.at(options.dtype);
+  if (!options.dtype.empty()) dtype = ValueIn(kFloatTypes, options.dtype);
   DequantizeRewriter rewriter(dtype, io::ModelDType(in), execution);
   const JobResult job = RunJob(in, out, rewriter);
   return JobReport(job, "dequantized",
                    {{"in", options.in},
                     {"out", options.out},
-                    {"dtype", rewriter.Identity()},
+                    {"dtype", rewriter.CacheKey()},
                     {"convention", convention.name},
                     {"part", options.part},
                     {"kernels", execution.kernels->name}});

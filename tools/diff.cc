@@ -30,7 +30,7 @@ namespace narrowfloat::tools {
 namespace {
 
 struct DiffOptions {
-  std::string a, b;
+  std::string a, b, from_a, from_b;
   int threads = 0;
 };
 
@@ -238,8 +238,9 @@ Result Run(const DiffOptions& options) {
   const InterruptScope interrupts;
   const Execution execution{.threads = options.threads, .kernels = &ActiveKernels()};
   ThreadCount(execution);
-  const io::Checkpoint a = io::OpenGrouped("diff", options.a),
-                       b = io::OpenGrouped("diff", options.b);
+  io::Checkpoint a = io::Checkpoint::Open(options.a), b = io::Checkpoint::Open(options.b);
+  io::ReadAny("diff", a, options.from_a);
+  io::ReadAny("diff", b, options.from_b);
   Diff diff(a, b, execution);
   const std::vector<Difference> differences = diff.Run();
   std::vector<std::vector<std::string>> rows = {
@@ -268,6 +269,8 @@ Command AddDiff(CLI::App& app) {
   CLI::App* command = AddCommand(app, "diff");
   AddOption(command, "A", options->a);
   AddOption(command, "B", options->b);
+  AddOption(command, "--from-a", options->from_a);
+  AddOption(command, "--from-b", options->from_b);
   AddOption(command, "--threads", options->threads);
   return {command, [options] { return Run(*options); }};
 }

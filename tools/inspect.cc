@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "narrowfloat/io/checkpoint.h"
-#include "narrowfloat/io/foreign.h"
-#include "narrowfloat/io/read_convention.h"
+#include "narrowfloat/io/conventions/convention_row.h"
+#include "narrowfloat/io/read_quantized.h"
 #include "tools/command.h"
 #include "tools/option_table.h"
 #include "tools/text.h"
@@ -57,7 +57,11 @@ Totals Count(const io::Checkpoint& in) {
 }
 
 /// Bits per parameter; none where a foreign convention hides what is a parameter and what a scale.
-Json BitsPerParameter(const Totals& totals, const io::ConventionGuess& convention) {
+struct InspectOptions {
+  std::string path, from;
+};
+
+Json BitsPerParameter(const Totals& totals, const io::DetectedConvention& convention) {
   const bool known = convention.name == io::kConventionName || convention.name == io::kPlainName ||
                      io::FindConvention(convention.name) != nullptr;
   if (!known || totals.parameters == 0) return nullptr;
@@ -65,7 +69,7 @@ Json BitsPerParameter(const Totals& totals, const io::ConventionGuess& conventio
 }
 
 std::string TextOf(const io::Checkpoint& in, const Totals& totals,
-                   const io::ConventionGuess& convention, const Json& bits) {
+                   const io::DetectedConvention& convention, const Json& bits) {
   std::vector<std::vector<std::string>> rows = {{"name", "format", "shape", "bytes"}};
   for (const io::TensorLocation& location : in.tensors()) {
     const io::StoredTensor& tensor = *location.tensor;
@@ -85,7 +89,7 @@ std::string TextOf(const io::Checkpoint& in, const Totals& totals,
 }
 
 Json JsonOf(const std::string& path, const io::Checkpoint& in, const Totals& totals,
-            const io::ConventionGuess& convention, const Json& bits) {
+            const io::DetectedConvention& convention, const Json& bits) {
   Json files = Json::array(), tensors = Json::array();
   for (const io::Shard& shard : in.shards()) {
     files.push_back({{"name", shard.name},
@@ -105,25 +109,28 @@ Json JsonOf(const std::string& path, const io::Checkpoint& in, const Totals& tot
 }
 
 /// Makes only the one of text and JSON that is printed: each takes as much memory as the headers.
-Result Run(const std::string& path, bool as_json) {
-  io::Checkpoint in = io::Checkpoint::Open(path);
-  const io::ConventionGuess convention = io::GuessConvention(in);
-  const io::ConventionRow* row = io::FindConvention(convention.name);
-  if (row != nullptr) io::ReadConvention(in, *row);
+Result Run(const InspectOptions& options, bool as_json) {
+  io::Checkpoint in = io::Checkpoint::Open(options.path);
+  io::DetectedConvention convention = io::DetectConvention(in);
+  // Conventions that are not read are shown too.
+  const bool known =
+      io::FindConvention(convention.name) != nullptr || convention.name == io::kOpenName;
+  if (known || !options.from.empty()) convention = io::ReadAny("inspect", in, options.from);
   const Totals totals = Count(in);
   const Json bits = BitsPerParameter(totals, convention);
-  if (as_json) return {"", JsonOf(path, in, totals, convention, bits)};
+  if (as_json) return {"", JsonOf(options.path, in, totals, convention, bits)};
   return {TextOf(in, totals, convention, bits), {}};
 }
 
 }  // namespace
 
 Command AddInspect(CLI::App& app) {
-  auto path = std::make_shared<std::string>();
+  auto options = std::make_shared<InspectOptions>();
   CLI::App* command = AddCommand(app, "inspect");
-  AddOption(command, "PATH", *path);
+  AddOption(command, "PATH", options->path);
+  AddOption(command, "--from", options->from);
   return {command,
-          [path, command] { return Run(*path, command->get_option("--json")->count() > 0); }};
+          [options, command] { return Run(*options, command->get_option("--json")->count() > 0); }};
 }
 
 }  // namespace narrowfloat::tools

@@ -25,7 +25,7 @@ class TensorRewriter {
   virtual std::string Verb() const = 0;
 
   /// All that decides the output's bytes beside the input and the version.
-  virtual std::string Identity() const = 0;
+  virtual std::string CacheKey() const = 0;
 
   /// Returns whether the tensor is rewritten; others are copied byte for byte.
   virtual bool Rewrites(const io::StoredTensor& tensor) const = 0;

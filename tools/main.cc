@@ -86,7 +86,8 @@ bool HasFlag(int argc, char** argv, std::string_view flag) {
 
 std::string ExitCodesText() {
   std::string text = "Exit codes:\n";
-  for (const ExitRow& row : ExitCodes()) text += fmt::format("  {:<4} {}\n", row.code, row.meaning);
+  for (const ExitRow& row : ExitCodes())
+    text += fmt::format("  {:<4} {}\n", static_cast<int>(row.code), row.meaning);
   return text;
 }
 

@@ -71,7 +71,8 @@ std::string Page(const CLI::App& app) {
   for (const CLI::App* command : app.get_subcommands({})) text += RoffCommand(*command);
   text += ".SH EXIT STATUS\n";
   for (const ExitRow& row : ExitCodes()) {
-    text += RoffTerm(fmt::format("\\fB{}\\fR", row.code), Roff(row.meaning) + ".");
+    text +=
+        RoffTerm(fmt::format("\\fB{}\\fR", static_cast<int>(row.code)), Roff(row.meaning) + ".");
   }
   text += ".SH ENVIRONMENT\n";
   for (const VariableRow& row : Variables()) {
@@ -101,7 +102,7 @@ Json TableJson(const CLI::App& app) {
                         {"options", std::move(options)}});
   }
   for (const ExitRow& row : ExitCodes()) {
-    codes.push_back({{"code", row.code}, {"meaning", row.meaning}});
+    codes.push_back({{"code", static_cast<int>(row.code)}, {"meaning", row.meaning}});
   }
   for (const VariableRow& row : Variables()) {
     variables.push_back({{"name", row.name}, {"meaning", row.meaning}});

@@ -8,9 +8,9 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "narrowfloat/io/convention.h"
 #include "narrowfloat/io/conventions/convention_row.h"
 #include "narrowfloat/schemes/registry.h"
+#include "tools/option_values.h"
 
 namespace narrowfloat::tools {
 namespace {
@@ -21,39 +21,6 @@ Names Schemes() {
   Names names;
   for (const SchemeInfo& scheme : kSchemes) names.emplace_back(scheme.name);
   return names;
-}
-
-Names ReadConventions() {
-  Names names = {std::string(io::kConventionName)};
-  for (const io::ConventionRow* row : io::Conventions()) names.emplace_back(row->name);
-  return names;
-}
-
-/// Conventions that are written beside this library's own.
-Names ForeignConventions() {
-  Names names;
-  for (const io::ConventionRow* row : io::Conventions()) {
-    if (!row->written.empty()) names.emplace_back(row->name);
-  }
-  return names;
-}
-
-Names WrittenConventions() {
-  Names names = ForeignConventions();
-  names.insert(names.begin(), std::string(io::kConventionName));
-  return names;
-}
-
-Names FloatTypes() {
-  return {"bf16", "f16", "f32"};
-}
-
-Names ScaleFormats() {
-  return {"ue8m0", "f32"};
-}
-
-Names Shells() {
-  return {"bash", "zsh", "fish"};
 }
 
 constexpr CommandRow kCommands[] = {
@@ -85,7 +52,7 @@ constexpr OptionRow kOptions[] = {
     {"OUT", "OUT", "file, or folder if IN is one", kPath, true},
     {"A", "A", "file, index file or folder", kPath, true},
     {"B", "B", "file, index file or folder", kPath, true},
-    {"SHELL", "SHELL", "the shell", kChoice, true, Shells},
+    {"SHELL", "SHELL", "the shell", kChoice, true, NamesIn<kShells>},
     {"--scheme", "S", "the scheme, with its options after a colon", kSuggestion, true, Schemes},
     {"--scheme", "S", "tries this scheme alone; may be given often", kSuggestion, false, Schemes,
      "report"},
@@ -95,13 +62,17 @@ constexpr OptionRow kOptions[] = {
     {"--dry-run", "", "list what would happen to each tensor, write nothing", kFlag},
     {"--convention", "C",
      "how the result is laid out: narrowfloat by default, or a convention that convert writes",
-     kSuggestion, false, WrittenConventions},
-    {"--from", "C", "convention of IN; found from its files by default", kSuggestion, false,
-     ReadConventions},
-    {"--to", "C", "convention of OUT", kSuggestion, true, ForeignConventions},
-    {"--to", "C", "convention of OUT; fp8 by default", kSuggestion, false, ForeignConventions,
+     kSuggestion, false, io::WrittenConventions},
+    {"--from", "C", "convention of the checkpoint that is read; found from its files by default",
+     kSuggestion, false, io::ReadConventions},
+    {"--from-a", "C", "convention of A; found from its files by default", kSuggestion, false,
+     io::ReadConventions},
+    {"--from-b", "C", "convention of B; found from its files by default", kSuggestion, false,
+     io::ReadConventions},
+    {"--to", "C", "convention of OUT", kSuggestion, true, io::WrittenConventions},
+    {"--to", "C", "convention of OUT; fp8 by default", kSuggestion, false, io::OtherConventions,
      "requantize"},
-    {"--scale-format", "F", "scales of OUT: ue8m0 or f32", kChoice, true, ScaleFormats},
+    {"--scale-format", "F", "scales of OUT: ue8m0 or f32", kChoice, true, NamesIn<kScaleFormats>},
     {"--leave-misfits", "",
      "keep MXFP4 tensors that block FP8 cannot hold without loss, in a convention that mixes "
      "formats",
@@ -109,7 +80,7 @@ constexpr OptionRow kOptions[] = {
     {"--dtype", "T",
      "bf16, f16 or f32: type of what was quantized, other tensors keep theirs; by default the one "
      "recorded, or config.json's for other conventions",
-     kChoice, false, FloatTypes},
+     kChoice, false, NamesIn<kFloatTypes>},
     {"--overwrite", "", "replace files that exist in OUT", kFlag},
     {"--overwrite", "", "replace the page if it exists", kFlag, false, nullptr, "report"},
     {"--threads", "N",
@@ -121,15 +92,18 @@ constexpr OptionRow kOptions[] = {
 };
 
 constexpr ExitRow kExitCodes[] = {
-    {0, "fine"},
-    {1, "a finding (of commands that look for some)"},
-    {2, "bad input or usage: no such file, a damaged or lying file, an unknown scheme or option"},
-    {3,
+    {ExitCode::kFine, "fine"},
+    {ExitCode::kFinding, "a finding (of commands that look for some)"},
+    {ExitCode::kBadInput,
+     "bad input or usage: no such file, a damaged or lying file, an unknown scheme or option"},
+    {ExitCode::kUnsupported,
      "unsupported here: a backend that this machine lacks, a convention that this build does not "
      "read"},
-    {4, "the disk or a device failed"},
-    {130, "interrupted (SIGINT, SIGTERM, SIGHUP): unfinished files are gone, finished ones stay"},
-    {141, "the reader of standard output went away (narrowfloat inspect ... | head)"},
+    {ExitCode::kFailure, "the disk or a device failed"},
+    {ExitCode::kInterrupted,
+     "interrupted (SIGINT, SIGTERM, SIGHUP): unfinished files are gone, finished ones stay"},
+    {ExitCode::kPipeClosed,
+     "the reader of standard output went away (narrowfloat inspect ... | head)"},
 };
 
 constexpr VariableRow kVariables[] = {

@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "tools/command.h"
+
 namespace narrowfloat::tools {
 
 /// Placeholder of an option's value in the usage text.
@@ -32,7 +34,7 @@ struct CommandRow {
 
 /// An exit status, and when it is returned.
 struct ExitRow {
-  int code;
+  ExitCode code;
   std::string_view meaning;
 };
 

@@ -11,12 +11,11 @@
 
 #include "narrowfloat/config/selection.h"
 #include "narrowfloat/io/checkpoint.h"
-#include "narrowfloat/io/foreign.h"
+#include "narrowfloat/io/detect_convention.h"
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/tensor/error.h"
 #include "tools/choice.h"
 #include "tools/command.h"
-#include "tools/foreign_writer.h"
 #include "tools/job.h"
 #include "tools/option_table.h"
 #include "tools/scratch_tensor.h"
@@ -37,7 +36,7 @@ struct QuantizeOptions {
 
 class QuantizeRewriter : public TensorRewriter {
  public:
-  /// Writes in `convention`. Errors: as ForeignWriter; as Choice.
+  /// Writes in `convention`. Errors: as io::ConventionWriter; as Choice.
   QuantizeRewriter(const QuantSpec& spec, const QuantizeOptions& options, const io::Checkpoint& in,
                    Execution execution)
       : foreign_(WriterOf(options.convention)),
@@ -52,15 +51,15 @@ class QuantizeRewriter : public TensorRewriter {
     }
   }
 
-  const std::optional<ForeignWriter>& foreign() const { return foreign_; }
+  const std::optional<io::ConventionWriter>& foreign() const { return foreign_; }
   const Choice& choice() const { return choice_; }
 
   std::string Verb() const override { return "quantize"; }
 
-  std::string Identity() const override {
+  std::string CacheKey() const override {
     std::string text = PrintQuantSpec(spec_);
     if (foreign_) text += fmt::format("\n{}", foreign_->convention().name);
-    return text + choice_.Identity();
+    return text + choice_.CacheKey();
   }
 
   bool Rewrites(const io::StoredTensor& tensor) const override {
@@ -101,9 +100,9 @@ class QuantizeRewriter : public TensorRewriter {
   }
 
  private:
-  static std::optional<ForeignWriter> WriterOf(const std::string& convention) {
+  static std::optional<io::ConventionWriter> WriterOf(const std::string& convention) {
     if (convention == io::kConventionName) return std::nullopt;
-    return ForeignWriter("quantize", convention);
+    return io::ConventionWriter("quantize", convention);
   }
 
   /// Returns whether the convention holds matrices that the float model stores as [inputs,
@@ -143,7 +142,7 @@ class QuantizeRewriter : public TensorRewriter {
         {tensor.name, spec_, InnerShape(tensor), *io::WideFloat(tensor.entries.front().dtype)});
   }
 
-  std::optional<ForeignWriter> foreign_;  // none: this library's convention
+  std::optional<io::ConventionWriter> foreign_;  // none: this library's convention
   Choice choice_;
   QuantSpec spec_;
   Execution execution_;
@@ -173,7 +172,7 @@ Result Run(const QuantizeOptions& options) {
   const Execution execution{.threads = options.threads, .kernels = &ActiveKernels()};
   ThreadCount(execution);  // a wrong NF_NUM_THREADS is told before any work
   const io::Checkpoint in = io::Checkpoint::Open(options.in);
-  const io::ConventionGuess convention = io::GuessConvention(in);
+  const io::DetectedConvention convention = io::DetectConvention(in);
   if (convention.name != io::kPlainName) {
     throw InvalidArgument(
         fmt::format("quantize: IN must be a float checkpoint, {} is already quantized as '{}' ({})",
@@ -183,11 +182,9 @@ Result Run(const QuantizeOptions& options) {
   rewriter.choice().Warn();
   if (options.dry_run) return rewriter.choice().List();
   if (!rewriter.foreign()) {
-    // So that other loaders refuse, instead of starting from weights that they do not find.
-    const Json config = {{"quant_method", io::kConventionName}, {"spec", PrintQuantSpec(spec)}};
-    out.companions = QuantizedCompanions(in, config.dump());
+    out.companions = QuantizedCompanions(in, io::OwnConfig({PrintQuantSpec(spec)}));
   } else if (rewriter.foreign()->written()) {
-    out.companions = rewriter.foreign()->Configuration(in, rewriter);
+    out.companions = OwnerCompanions(in, *rewriter.foreign(), rewriter);
   }
   const JobResult job = RunJob(in, out, rewriter);
   return JobReport(job, "quantized",

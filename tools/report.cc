@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "narrowfloat/io/checkpoint.h"
+#include "narrowfloat/io/detect_convention.h"
 #include "narrowfloat/io/file.h"
-#include "narrowfloat/io/foreign.h"
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/numerics/codec.h"
 #include "narrowfloat/numerics/formats.h"
@@ -266,7 +266,7 @@ Result Run(const ReportOptions& options) {
   const Execution execution{.threads = options.threads, .kernels = &ActiveKernels()};
   ThreadCount(execution);
   const io::Checkpoint in = io::Checkpoint::Open(options.in);
-  const io::ConventionGuess convention = io::GuessConvention(in);
+  const io::DetectedConvention convention = io::DetectConvention(in);
   if (convention.name != io::kPlainName) {
     throw InvalidArgument(
         fmt::format("report: IN must be a float checkpoint, {} is already quantized as '{}' ({})",

@@ -16,18 +16,15 @@
 #include "narrowfloat/schemes/fp8_block.h"
 #include "narrowfloat/tensor/error.h"
 #include "tools/command.h"
-#include "tools/foreign_writer.h"
 #include "tools/interrupt.h"
 #include "tools/job.h"
 #include "tools/option_table.h"
+#include "tools/option_values.h"
 #include "tools/tensor_values.h"
 #include "tools/text.h"
 
 namespace narrowfloat::tools {
 namespace {
-
-constexpr const char* kUe8m0 = "ue8m0";
-constexpr const char* kFp32 = "f32";
 
 struct RequantizeOptions {
   std::string in, out, scale_format, from, to = "fp8", part = "1/1";
@@ -44,7 +41,9 @@ std::string FitText(const io::TilePlace& tile, const io::ForeignWeight& form) {
 class RequantizeRewriter : public TensorRewriter {
  public:
   RequantizeRewriter(const io::Checkpoint& in, const RequantizeOptions& options)
-      : options_(options), writer_("requantize", options.to) {
+      : options_(options),
+        scale_format_(ValueIn(kScaleFormats, options.scale_format)),
+        writer_("requantize", options.to) {
     TensorReader reader({.threads = options.threads});
     for (const io::TensorLocation& location : in.tensors()) {
       const io::StoredTensor& tensor = *location.tensor;
@@ -62,7 +61,7 @@ class RequantizeRewriter : public TensorRewriter {
   }
 
   std::string Verb() const override { return "requantize"; }
-  std::string Identity() const override {
+  std::string CacheKey() const override {
     return fmt::format("{} {}{}", writer_.convention().name, options_.scale_format,
                        options_.leave_misfits ? " leave" : "");
   }
@@ -78,20 +77,20 @@ class RequantizeRewriter : public TensorRewriter {
     const io::CanonicalWeight weight = io::Canonical(tensor, input);
     if (left_.contains(tensor.name)) return writer_.Write(tensor.name, weight, writer);
     io::CanonicalWeight result = Result(tensor.name, weight);
-    if (options_.scale_format == kFp32 && result.form.scale != io::FileDType::kF32) {
+    if (scale_format_ == ScaleFormat::kFp32 && result.form.scale != io::FileDType::kF32) {
       result = io::WithFp32Scales(std::move(result));
     }
     writer_.Write(tensor.name, result, writer);
   }
 
-  const ForeignWriter& writer() const { return writer_; }
+  const io::ConventionWriter& writer() const { return writer_; }
   const io::Loss& loss() const { return loss_; }
   std::size_t left() const { return left_.size(); }
 
  private:
   io::CanonicalWeight Result(const std::string& name, const io::CanonicalWeight& weight) {
     if (io::IsMxfp4(weight.form)) return io::Mxfp4ToBlockFp8(weight, codes_);
-    if (options_.scale_format == kFp32) return weight;
+    if (scale_format_ == ScaleFormat::kFp32) return weight;
     try {
       return io::ToPowerOfTwoScales(weight, codes_, options_.threads, loss_);
     } catch (const InvalidArgument& error) {
@@ -105,7 +104,7 @@ class RequantizeRewriter : public TensorRewriter {
     if (left_.contains(tensor.name)) return form;
     form.codes = io::FileDType::kF8E4M3;
     form.block = {kFp8Block, kFp8Block};
-    form.scale = options_.scale_format == kFp32 ? io::FileDType::kF32 : io::FileDType::kF8E8M0;
+    form.scale = scale_format_ == ScaleFormat::kFp32 ? io::FileDType::kF32 : io::FileDType::kF8E8M0;
     return form;
   }
 
@@ -134,7 +133,8 @@ class RequantizeRewriter : public TensorRewriter {
   }
 
   RequantizeOptions options_;
-  ForeignWriter writer_;
+  ScaleFormat scale_format_;
+  io::ConventionWriter writer_;
   std::unordered_set<std::string> left_;
   std::vector<std::byte> codes_, scales_;
   io::Loss loss_;
@@ -144,9 +144,10 @@ Result Run(const RequantizeOptions& options) {
   const InterruptScope interrupts;
   JobOutput out{options.out, ParsePart(options.part), options.overwrite};
   io::Checkpoint in = io::Checkpoint::Open(options.in);
-  const io::ConventionGuess convention = io::ReadQuantized("requantize", in, options.from);
+  const io::DetectedConvention convention = io::ReadQuantized("requantize", in, options.from);
   RequantizeRewriter rewriter(in, options);
-  if (rewriter.writer().written()) out.companions = rewriter.writer().Configuration(in, rewriter);
+  if (rewriter.writer().written())
+    out.companions = OwnerCompanions(in, rewriter.writer(), rewriter);
   const JobResult job = RunJob(in, out, rewriter);
   const io::Loss& loss = rewriter.loss();
   Result result = JobReport(job, "requantized",

@@ -64,7 +64,7 @@ std::string JobHash(const io::Checkpoint& in, const io::Shard& shard,
   Hash hash;
   hash.Add(NF_VERSION);
   hash.Add(rewriter.Verb());
-  hash.Add(rewriter.Identity());
+  hash.Add(rewriter.CacheKey());
   AddIdentity(hash, shard);
   std::set<std::size_t> others;  // in which some of its scales lie
   for (const io::StoredTensor& tensor : shard.tensors) {
@@ -84,7 +84,7 @@ std::string RecordText(const ShardPlan& plan) {
 
 io::FileContents PlanContents(const io::Shard& shard, const TensorRewriter& rewriter) {
   io::FileContents contents;
-  contents.metadata = io::ForeignMetadata(shard.file.header().metadata);
+  contents.metadata = io::WithoutOwnKeys(shard.file.header().metadata);
   contents.metadata.emplace("format", "pt");  // some readers refuse a file that does not say
   for (const io::StoredTensor& tensor : shard.tensors) {
     if (rewriter.Drops(tensor)) continue;

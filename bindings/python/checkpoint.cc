@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -11,6 +12,7 @@
 #include <deque>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -24,8 +26,8 @@
 #include "narrowfloat/io/checkpoint.h"
 #include "narrowfloat/io/convention.h"
 #include "narrowfloat/io/convention_writer.h"
-#include "narrowfloat/io/foreign.h"
 #include "narrowfloat/io/own_form.h"
+#include "narrowfloat/io/quantization_config.h"
 #include "narrowfloat/io/read_convention.h"
 #include "narrowfloat/io/read_quantized.h"
 #include "narrowfloat/io/safetensors_file.h"
@@ -123,11 +125,7 @@ struct OpenCheckpoint {
   OpenCheckpoint(const std::filesystem::path& path, const std::optional<std::string>& from)
       : files(io::Checkpoint::Open(path)) {
     if (!from) return;
-    if (*from != kAnyConvention) {
-      io::ReadQuantized("load", files, *from);
-    } else if (const auto guess = io::GuessConvention(files); guess.name != io::kPlainName) {
-      io::ReadQuantized("load", files, guess.name);
-    }
+    io::ReadAny("load", files, *from == kAnyConvention ? "" : *from);
     dtype = io::ModelDType(files);
   }
   OpenCheckpoint(OpenCheckpoint&&) = default;
@@ -142,7 +140,7 @@ std::vector<std::string> NamesOf(const OpenCheckpoint& checkpoint) {
   return names;
 }
 
-/// The bytes of each entry of a tensor.
+/// Returns the bytes of each entry of a tensor.
 std::vector<std::vector<std::byte>> ReadEntries(const io::TensorLocation& location) {
   std::vector<std::vector<std::byte>> bytes;
   for (std::size_t i = 0; i < location.tensor->entries.size(); ++i) {
@@ -151,26 +149,21 @@ std::vector<std::vector<std::byte>> ReadEntries(const io::TensorLocation& locati
   return bytes;
 }
 
-/// A weight of another convention as a tensor of this library.
+/// Returns a weight of another convention as a tensor of this library.
 nb::object ReadForeign(const io::TensorLocation& location, DType dtype) {
   const io::StoredTensor& weight = *location.tensor;
-  const auto spec = io::OwnSpec(*weight.foreign);
-  if (!spec) {
-    throw Unsupported(fmt::format(
-        "load: '{}' ({}) has no scheme with such blocks and scales; dtype= reads its values",
-        weight.name, io::FormatText(weight)));
-  }
-  QuantizedTensor tensor = NewTensor(*spec, weight.shape(), dtype, Fill::kNone);
+  const QuantSpec spec = io::NeedOwnSpec("load", weight);
+  QuantizedTensor tensor = NewTensor(spec, weight.shape(), dtype, Fill::kNone);
   const TensorMemory held = ViewWritableBuffers("load", tensor);
   {
     const nb::gil_scoped_release unlocked;
     const std::vector<std::vector<std::byte>> bytes = ReadEntries(location);
-    const io::StoredTensor stored = io::AsStored({weight.name, *spec, weight.shape(), dtype});
-    const auto buffers =
-        io::OwnBuffers(stored, io::Canonical(weight, {bytes.begin(), bytes.end()}));
-    for (std::size_t i = 0; i < buffers.size(); ++i) {
-      std::ranges::copy(buffers[i], held.view[stored.plan[i].role].data);
+    const io::StoredTensor stored = io::AsStored({weight.name, spec, weight.shape(), dtype});
+    std::vector<std::span<std::byte>> out;
+    for (const BufferPlan& buffer : stored.plan) {
+      out.emplace_back(held.view[buffer.role].data, BufferBytes(buffer));
     }
+    io::StoreOwnBuffers(stored, io::Canonical(weight, {bytes.begin(), bytes.end()}), out);
   }
   return nb::cast(std::move(tensor));
 }
@@ -274,12 +267,21 @@ void AddWeight(Outgoing& outgoing, const io::ConventionWriter& writer, const std
   }
 }
 
+void CheckIsArray(const std::string& name, nb::handle array) {
+  if (IsArray(array)) return;
+  throw nb::type_error(fmt::format("save: {} must be a NumPy array or a QuantizedTensor, got {}",
+                                   name, nb::type_name(array.type()).c_str())
+                           .c_str());
+}
+
+std::string NameOf(const nb::object& key) {
+  if (nb::isinstance<nb::str>(key)) return nb::cast<std::string>(key);
+  throw nb::type_error(
+      fmt::format("save: names must be str, got {}", nb::repr(key).c_str()).c_str());
+}
+
 void AddArray(Outgoing& outgoing, const std::string& name, nb::handle array) {
-  if (!IsArray(array)) {
-    throw nb::type_error(fmt::format("save: {} must be a NumPy array or a QuantizedTensor, got {}",
-                                     name, nb::type_name(array.type()).c_str())
-                             .c_str());
-  }
+  CheckIsArray(name, array);
   const io::FileDType type = FileTypeOf(name, array);
   outgoing.contents.AddPlain(name, type, ParseShape("save", array.attr("shape")));
   outgoing.arrays.push_back(Np().ascontiguousarray(array));
@@ -288,6 +290,23 @@ void AddArray(Outgoing& outgoing, const std::string& name, nb::handle array) {
   outgoing.pieces.push_back(
       {name, {static_cast<const std::byte*>(buffer->buf), static_cast<std::size_t>(buffer->len)}});
   outgoing.buffers.push_back(std::move(buffer));
+}
+
+void CheckMapping(const char* operation, const nb::object& tensors) {
+  if (nb::hasattr(tensors, "items")) return;
+  throw nb::type_error(fmt::format("{}: tensors must be a mapping of names to arrays, got {}",
+                                   operation, nb::type_name(tensors.type()).c_str())
+                           .c_str());
+}
+
+/// Returns the specs of all quantized tensors.
+std::set<std::string> SpecsOf(const nb::object& tensors) {
+  std::set<std::string> specs;
+  for (const nb::handle value : tensors.attr("values")()) {
+    if (!nb::isinstance<QuantizedTensor>(value)) continue;
+    specs.insert(PrintQuantSpec(nb::inst_ptr<QuantizedTensor>(value)->spec));
+  }
+  return specs;
 }
 
 /// Returns a writer that knows every weight, so that all get one format.
@@ -303,23 +322,50 @@ io::ConventionWriter WriterOf(const std::string& convention, const nb::object& t
   return writer;
 }
 
+/// Returns the names, ranks and kinds of tensors that are given by name.
+std::vector<std::pair<std::string, io::ModelTensor>> ModelTensors(const nb::object& tensors) {
+  std::vector<std::pair<std::string, io::ModelTensor>> model;
+  for (const nb::handle item : tensors.attr("items")()) {
+    const nb::object value = item[1];
+    const std::string name = NameOf(item[0]);
+    const bool quantized = nb::isinstance<QuantizedTensor>(value);
+    if (!quantized) CheckIsArray(name, value);
+    const nb::object shape = value.attr("shape");
+    model.push_back({name, {"", nb::len(shape), quantized}});
+  }
+  for (auto& [name, tensor] : model) tensor.name = name;
+  return model;
+}
+
+/// Returns config.json's text with a quantization_config, and ModelOpt's file or an empty text.
+std::pair<std::string, std::string> ConfigFiles(const nb::object& tensors,
+                                                const std::string& convention,
+                                                const std::string& config) {
+  CheckMapping("save", tensors);
+  const auto named = ModelTensors(tensors);
+  std::vector<io::ModelTensor> model;
+  for (const auto& [name, tensor] : named) model.push_back(tensor);
+  if (std::ranges::none_of(model, &io::ModelTensor::quantized)) {
+    throw InvalidArgument("save: a quantization_config needs a QuantizedTensor, got none");
+  }
+  io::QuantizationConfig written;
+  if (convention == io::kConventionName) {
+    written = io::OwnConfig(SpecsOf(tensors));
+  } else {
+    written = io::ConfigOf(WriterOf(convention, tensors), model, config);
+  }
+  return {io::WithQuantization(config, written), written.owner};
+}
+
 void Save(const std::filesystem::path& path, const nb::object& tensors,
           const std::string& convention) {
-  if (!nb::hasattr(tensors, "items")) {
-    throw nb::type_error(fmt::format("save: tensors must be a mapping of names to arrays, got {}",
-                                     nb::type_name(tensors.type()).c_str())
-                             .c_str());
-  }
+  CheckMapping("save", tensors);
   Outgoing outgoing;
   std::optional<io::ConventionWriter> foreign;
   if (convention != io::kConventionName) foreign = WriterOf(convention, tensors);
   for (const nb::handle item : tensors.attr("items")()) {
     const nb::object key = item[0], value = item[1];
-    if (!nb::isinstance<nb::str>(key)) {
-      throw nb::type_error(
-          fmt::format("save: names must be str, got {}", nb::repr(key).c_str()).c_str());
-    }
-    const auto name = nb::cast<std::string>(key);
+    const std::string name = NameOf(key);
     if (nb::isinstance<QuantizedTensor>(value) && foreign) {
       AddWeight(outgoing, *foreign, name, *nb::inst_ptr<QuantizedTensor>(value));
     } else if (nb::isinstance<QuantizedTensor>(value)) {
@@ -375,6 +421,8 @@ void RegisterCheckpoint(nb::module_& module) {
              nb::sig("def write_in_convention(name: str, tensor: QuantizedTensor, convention: str) "
                      "-> list[tuple[str, str, tuple[int, ...], numpy.ndarray]]"),
              "Returns the tensors that a weight is in a convention: name, dtype, shape and bytes.");
+  module.def("config_files", &ConfigFiles, nb::arg("tensors"), nb::arg("convention"),
+             nb::arg("config"), nb::sig(kConfigFilesSignature), kConfigFilesDoc);
   module.def("save", &Save, nb::arg("path"), nb::arg("tensors"), nb::kw_only(),
              nb::arg("convention") = std::string(io::kConventionName), nb::sig(kSaveSignature),
              kSaveDoc);

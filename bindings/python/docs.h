@@ -12,6 +12,8 @@ Made by quantize(), from_buffers() and the quantizer classes, never directly.)";
 inline constexpr char kBuffersDoc[] =
     R"(The arrays by name, absent when not made; live views, not copies.
 
+The dict is new at every access: an item that is assigned to it does not reach the tensor.
+
 rowwise_data, rowwise_scale_inv, columnwise_data, columnwise_scale_inv: codes and the scales
 stored beside them (uint8 for codes, E8M0 and E4M3, float32 for fp32 scales). scale, amax_rowwise:
 float32 of one element, for per-tensor FP8. amax_rowwise, amax_columnwise: for NVFP4, of one
@@ -260,8 +262,18 @@ inline constexpr char kOpenDoc[] =
     R"(Opens a safetensors file, an index file or a folder of either.
 
 from_:  a convention whose weights are grouped; 'auto': the one that the files tell.
-Errors: ValueError if there is none or it is damaged; NotImplementedError for a convention that is
-        not read; OSError if it cannot be read.)";
+Errors: ValueError if the path does not exist or is damaged, or for an unknown convention;
+        NotImplementedError for a convention that is not read; OSError if it cannot be read.)";
+
+inline constexpr char kConfigFilesSignature[] =
+    "def config_files(tensors: collections.abc.Mapping[str, numpy.ndarray | QuantizedTensor], "
+    "convention: str, config: str) -> tuple[str, str]";
+inline constexpr char kConfigFilesDoc[] =
+    R"(Returns the JSON texts beside the tensors that a convention's owner reads.
+
+The first is config.json: `config`, the text of the model's own, with a quantization_config. The
+second is hf_quant_config.json, empty if the owner has no such file.
+Errors: as save(); ValueError if `config` is damaged or no tensor is quantized.)";
 
 inline constexpr char kSaveSignature[] =
     "def save(path: str | os.PathLike, tensors: collections.abc.Mapping[str, numpy.ndarray | "

@@ -243,6 +243,14 @@ void RegisterQuantizedTensor(nb::module_& module) {
            nb::sig("def dequantize(self, dtype: object = None, out: object = None, **options: "
                    "object) -> numpy.ndarray"),
            "narrowfloat.dequantize(self, dtype, out).")
+      .def(
+          "__array__",
+          [](const QuantizedTensor& self, const nb::args&, const nb::kwargs&) -> nb::object {
+            throw nb::type_error(
+                fmt::format("{} must become an array by dequantize()", Repr(self)).c_str());
+          },
+          nb::sig("def __array__(self, *args: object, **kwargs: object) -> typing.NoReturn"),
+          "Refuses NumPy's conversion, which would make an array of objects.")
       .def("__getstate__", &StateOf)
       .def("__setstate__", &SetState)
       .def("__repr__", &Repr);

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "narrowfloat/io/foreign.h"
+#include "narrowfloat/io/detect_convention.h"
 #include "narrowfloat/io/testing.h"
 
 namespace narrowfloat::io {
@@ -92,10 +92,10 @@ std::string Guess(const Entries& tensors, Metadata metadata = {}, const char* co
   const TemporaryFolder folder;
   WriteFile(folder / "m.safetensors", tensors, std::move(metadata));
   if (config != nullptr) WriteText(folder / "config.json", config);
-  return GuessConvention(Checkpoint::Open(folder.path())).name;
+  return DetectConvention(Checkpoint::Open(folder.path())).name;
 }
 
-TEST(ConventionGuessTest, FollowsNamesAndTypes) {
+TEST(DetectConventionTest, FollowsNamesAndTypes) {
   using enum FileDType;
   EXPECT_EQ(Guess({{"m.weight", kF32, {2, 4}}}), "plain");
   EXPECT_EQ(Guess({{"m.weight_packed", kU8, {2, 4}}}), "compressed-tensors");
@@ -117,7 +117,7 @@ TEST(ConventionGuessTest, FollowsNamesAndTypes) {
   EXPECT_EQ(Guess({{"m._weight_qdata", kF8E4M3, {2, 4}}}, {{"tensor_names", "[]"}}), "torchao");
 }
 
-TEST(ConventionGuessTest, BelievesTheConfigAndOurRecords) {
+TEST(DetectConventionTest, BelievesTheConfigAndOurRecords) {
   const Entries fp8 = {{"m.weight", FileDType::kF8E4M3, {2, 4}}};
   EXPECT_EQ(Guess(fp8, {}, R"({"quantization_config":{"quant_method":"fbgemm_fp8"}})"),
             "fbgemm_fp8");

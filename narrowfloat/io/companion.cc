@@ -12,7 +12,6 @@ namespace {
 using nlohmann::json;
 
 constexpr std::uint64_t kMaxBytes = std::uint64_t{16} << 20;
-constexpr int kMaxDepth = 64;
 
 }  // namespace
 
@@ -21,7 +20,8 @@ json ReadCompanion(const Checkpoint& checkpoint, const char* name) {
   const std::filesystem::path path = *checkpoint.folder() / name;
   std::error_code ignored;
   if (!std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) return nullptr;
-  return ParseStrictJson("config: " + path.string(), ReadSmallFile(path, kMaxBytes), kMaxDepth);
+  return ParseStrictJson("config: " + path.string(), ReadSmallFile(path, kMaxBytes),
+                         kCompanionDepth);
 }
 
 std::string ReadCompanionText(const Checkpoint& checkpoint, const char* name) {

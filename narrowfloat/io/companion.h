@@ -13,7 +13,10 @@
 namespace narrowfloat::io {
 
 inline constexpr const char* kConfigFile = "config.json";
-inline constexpr const char* kModelOptFile = "hf_quant_config.json";  // ModelOpt's own
+inline constexpr const char* kQuantizationKey = "quantization_config";  // of kConfigFile
+inline constexpr const char* kModelOptFile = "hf_quant_config.json";    // ModelOpt's own
+
+inline constexpr int kCompanionDepth = 64;  // of nested objects and arrays, at most
 
 /// Parses a JSON file of the checkpoint's folder; null if there is no folder or no such file.
 /// Errors: InvalidArgument if it is damaged; IoError.

@@ -53,14 +53,19 @@ std::string PrintRecord(const QuantizedRecord& record) {
 
 Shape ParseShape(const std::string& source, const json& value) {
   if (!value.is_array()) {
-    throw InvalidArgument(fmt::format("{}: shape must be a list, got {}", source, value.dump()));
+    throw InvalidArgument(
+        fmt::format("{}: shape must be a list, got {}", source, ShortenedJson(value)));
   }
   Shape shape;
   for (const json& item : value) {
     constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
     if (!item.is_number_unsigned() || item.get<std::uint64_t>() > kMax) {
       throw InvalidArgument(fmt::format("{}: shape must hold integers from 0 to 2^63 - 1, got {}",
-                                        source, item.dump()));
+                                        source, ShortenedJson(item)));
+    }
+    if (shape.size() == kMaxRank) {
+      throw InvalidArgument(
+          fmt::format("{}: shape must have at most {} dimensions, got more", source, kMaxRank));
     }
     shape.push_back(item.get<std::int64_t>());
   }
@@ -75,7 +80,7 @@ DType ParseDType(const std::string& source, const json& value) {
     names += fmt::format("{}{}", i == 0 ? "" : ", ", name);
   }
   throw InvalidArgument(
-      fmt::format("{}: dtype must be one of {}, got {}", source, names, value.dump()));
+      fmt::format("{}: dtype must be one of {}, got {}", source, names, ShortenedJson(value)));
 }
 
 QuantizedRecord ParseRecord(const std::string& source, const std::string& name,
@@ -83,13 +88,14 @@ QuantizedRecord ParseRecord(const std::string& source, const std::string& name,
   const json object = ParseStrictJson(source, text, kRecordDepth);
   for (const char* key : {"spec", "shape", "dtype"}) {
     if (!object.is_object() || object.size() != 3 || !object.contains(key)) {
-      throw InvalidArgument(
-          fmt::format("{}: must be an object of spec, shape and dtype, got {}", source, text));
+      throw InvalidArgument(fmt::format("{}: must be an object of spec, shape and dtype, got {}",
+                                        source, Shortened(text)));
     }
   }
   const json& spec = object["spec"];
-  if (!spec.is_string()) {
-    throw InvalidArgument(fmt::format("{}: spec must be a string, got {}", source, spec.dump()));
+  if (!spec.is_string() || spec.get_ref<const std::string&>().size() > kMaxNameBytes) {
+    throw InvalidArgument(fmt::format("{}: spec must be a string of at most {} bytes, got {}",
+                                      source, kMaxNameBytes, ShortenedJson(spec)));
   }
   try {
     return {name, ParseQuantSpec(spec.get_ref<const std::string&>()),
@@ -245,11 +251,11 @@ std::vector<std::vector<StoredTensor>> GroupTensors(std::span<const FileHeader> 
   for (std::size_t i = 0; i < files.size(); ++i) {
     for (const auto& [key, text] : files[i].header->metadata) {
       if (!key.starts_with(kKeyPrefix)) continue;
-      const std::string source = fmt::format("{}: metadata '{}'", files[i].source, key);
+      const std::string source = fmt::format("{}: metadata '{}'", files[i].source, Shortened(key));
       const auto [known, fresh] = records.emplace(key, text);
       if (!fresh && known->second != text) {
         throw InvalidArgument(
-            fmt::format("{}: must be as in the other files, got {}", source, text));
+            fmt::format("{}: must be as in the other files, got {}", source, Shortened(text)));
       }
       if (!fresh) continue;
       QuantizedRecord record = ParseRecord(source, key.substr(kKeyPrefix.size()), text);
@@ -271,7 +277,7 @@ std::vector<std::vector<StoredTensor>> GroupTensors(std::span<const FileHeader> 
   return tensors;
 }
 
-Metadata ForeignMetadata(const Metadata& metadata) {
+Metadata WithoutOwnKeys(const Metadata& metadata) {
   Metadata foreign = metadata;
   std::erase_if(foreign, [](const auto& item) { return item.first.starts_with(kKeyPrefix); });
   return foreign;

@@ -97,6 +97,6 @@ struct FileHeader {
 std::vector<std::vector<StoredTensor>> GroupTensors(std::span<const FileHeader> files);
 
 /// Metadata without this convention's keys.
-Metadata ForeignMetadata(const Metadata& metadata);
+Metadata WithoutOwnKeys(const Metadata& metadata);
 
 }  // namespace narrowfloat::io

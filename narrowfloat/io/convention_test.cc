@@ -75,7 +75,8 @@ TEST(ConventionTest, RefusesRecordsThatCannotBeRead) {
       {"[]", "must be an object of spec, shape and dtype, got []"},
       {R"({"spec":"mxfp8_e4m3","shape":[1]})",
        R"(must be an object of spec, shape and dtype, got {"spec":"mxfp8_e4m3","shape":[1]})"},
-      {R"({"spec":1,"shape":[1],"dtype":"float32"})", "spec must be a string, got 1"},
+      {R"({"spec":1,"shape":[1],"dtype":"float32"})",
+       "spec must be a string of at most 1024 bytes, got 1"},
       {R"({"spec":"mxfp8_e4m3:x=1","shape":[1],"dtype":"float32"})",
        "spec: unknown option 'x'; there are: "},
       {R"({"spec":"mxfp8_e4m3","shape":1,"dtype":"float32"})", "shape must be a list, got 1"},
@@ -137,7 +138,7 @@ TEST(ConventionTest, TheMarkIsNoTensorAndMayBeMissing) {
 }
 
 TEST(ConventionTest, OtherKeysOfTheMetadataStay) {
-  EXPECT_EQ(ForeignMetadata({{"format", "pt"}, {"narrowfloat.w", "x"}, {"narrowfloat", "y"}}),
+  EXPECT_EQ(WithoutOwnKeys({{"format", "pt"}, {"narrowfloat.w", "x"}, {"narrowfloat", "y"}}),
             (Metadata{{"format", "pt"}, {"narrowfloat", "y"}}));
 }
 

@@ -10,13 +10,13 @@
 
 namespace narrowfloat::io {
 
-ConventionWriter::ConventionWriter(std::string verb, const std::string& convention)
-    : verb_(std::move(verb)), convention_(FindConvention(convention)) {
+ConventionWriter::ConventionWriter(std::string operation, const std::string& convention)
+    : operation_(std::move(operation)), convention_(FindConvention(convention)) {
   if (convention_ == nullptr) {
-    throw InvalidArgument(fmt::format("{}: unknown convention '{}'", verb_, convention));
+    RefuseConvention(operation_, convention, OtherConventions());
   }
   if (convention_->written.empty()) {
-    throw Unsupported(fmt::format("{}: '{}' can be read but not written", verb_, convention));
+    throw Unsupported(fmt::format("{}: '{}' can be read but not written", operation_, convention));
   }
 }
 
@@ -24,8 +24,8 @@ const WrittenFormat& ConventionWriter::FormatOf(const std::string& name,
                                                 const ForeignWeight& form) const {
   const std::vector<const WrittenFormat*> fitting = FindWritten(*convention_, form);
   if (fitting.empty()) {
-    throw Unsupported(fmt::format("{}: '{}' ({}) has no form in '{}' with the same codes", verb_,
-                                  name, FormatText(form), convention_->name));
+    throw Unsupported(fmt::format("{}: '{}' ({}) has no form in '{}' with the same codes",
+                                  operation_, name, FormatText(form), convention_->name));
   }
   const auto common = std::ranges::find_first_of(fitting, common_);
   return common == fitting.end() ? *fitting.front() : **common;
@@ -44,8 +44,8 @@ void ConventionWriter::Add(const std::string& name, const ForeignWeight& form) {
   });
   if (common_.empty()) {
     throw Unsupported(
-        fmt::format("{}: '{}' would be {} and others {}, a model must have one format", verb_, name,
-                    format.name, formats_.front()->name));
+        fmt::format("{}: '{}' would be {} and others {}, a model must have one format", operation_,
+                    name, format.name, formats_.front()->name));
   }
   formats_ = {common_.front()};
 }

@@ -13,9 +13,9 @@ namespace narrowfloat::io {
 /// its configuration names once, but in conventions that mix them.
 class ConventionWriter {
  public:
-  /// `verb` begins messages. Errors: InvalidArgument if the convention is not known; Unsupported if
-  /// it is not written.
-  ConventionWriter(std::string verb, const std::string& convention);
+  /// `operation` begins messages. Errors: InvalidArgument if the convention is not known;
+  /// Unsupported if it is not written.
+  ConventionWriter(std::string operation, const std::string& convention);
 
   const ConventionRow& convention() const { return *convention_; }
 
@@ -30,21 +30,21 @@ class ConventionWriter {
   /// Announces the tensors of a weight. Requires: Add was called for a weight of its kind.
   void Plan(const std::string& name, const ForeignWeight& form, FileContents& contents) const;
 
-  /// Writes them.
+  /// Writes the tensors of a weight.
   void Write(const std::string& name, const CanonicalWeight& weight,
              SafetensorsWriter& writer) const;
 
   /// Returns whether a weight was added.
   bool written() const { return !formats_.empty(); }
 
-  /// The formats' names: "FP8_BLOCK".
+  /// Returns the formats' names: "FP8_BLOCK".
   std::string FormatName() const;
 
- protected:
+  /// Returns the formats of the weights that were added.
   const std::vector<const WrittenFormat*>& formats() const { return formats_; }
 
  private:
-  std::string verb_;
+  std::string operation_;
   const ConventionRow* convention_;
   std::vector<const WrittenFormat*> formats_;  // in the order of the weights, without `mixes` one
   std::vector<const WrittenFormat*> common_;   // without `mixes`: that hold all weights so far

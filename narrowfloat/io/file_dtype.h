@@ -75,6 +75,11 @@ constexpr const FileDTypeInfo& Info(FileDType dtype) {
   return kFileDTypes[static_cast<std::size_t>(dtype)];
 }
 
+/// Returns whether a type is a float of at most 8 bits: one of codes or of scales.
+constexpr bool IsNarrowFloat(FileDType dtype) {
+  return Info(dtype).bits <= 8 && Info(dtype).name.front() == 'F';
+}
+
 /// The type of that name, if there is one.
 std::optional<FileDType> FindFileDType(std::string_view name);
 

@@ -28,10 +28,6 @@ std::size_t Dimension(const Shape& shape, std::size_t from_the_end) {
              : static_cast<std::size_t>(shape[shape.size() - 1 - from_the_end]);
 }
 
-bool IsE8M0(FileDType dtype) {
-  return dtype == FileDType::kF8E8M0 || dtype == FileDType::kU8;
-}
-
 /// The grid of swizzled scales; a weight with several matrices has none.
 ScaleGrid SwizzledGrid(const ForeignWeight& weight, BlockShape block) {
   const std::size_t lines = CeilDiv(weight.rows, block.rows);
@@ -67,10 +63,10 @@ std::vector<BlockShape> Candidates(const ForeignWeight& weight, std::optional<Bl
   // A scale without dimensions is never a grid of tiles, however small the matrix is.
   if (scale.size() < 2 && WideFloat(weight.scale)) candidates.push_back({weight.rows, weight.cols});
   if (block) candidates.push_back(*block);
-  if (IsE8M0(weight.scale)) candidates.push_back({1, kMxBlock});
+  if (HoldsExponents(weight.scale)) candidates.push_back({1, kMxBlock});
   if (weight.swizzled) return candidates;
   if (!weight.Packed()) candidates.push_back({kFp8Block, kFp8Block});
-  if (!IsE8M0(weight.scale)) {
+  if (!HoldsExponents(weight.scale)) {
     candidates.insert(candidates.end(),
                       {{weight.rows, weight.cols}, {1, weight.cols}, {1, kFp8Block}});
   }
@@ -118,16 +114,6 @@ float ScaleAt(FileDType dtype, const std::byte* bytes, std::size_t i) {
   }
 }
 
-std::array<float, 256> ValuesOf(FileDType codes) {
-  std::array<float, 256> values{};
-  for (std::uint32_t code = 0; code < values.size(); ++code) {
-    values[code] = codes == FileDType::kF8E4M3   ? Decode<E4M3>(code)
-                   : codes == FileDType::kF8E5M2 ? Decode<E5M2>(code)
-                                                 : Decode<E2M1>(code & 0xF);
-  }
-  return values;
-}
-
 /// Every block's scale in fp32.
 std::vector<float> ScalesOf(const ForeignWeight& weight, const ForeignBytes& in, FileDType global) {
   std::vector<float> scales(weight.matrices * weight.ScaleRows() * weight.ScaleCols());
@@ -163,17 +149,34 @@ float ScaleValue(FileDType dtype, std::span<const std::byte> bytes, std::size_t 
   return ScaleAt(dtype, bytes.data(), i);
 }
 
+bool HoldsExponents(FileDType dtype) {
+  return dtype == FileDType::kF8E8M0 || dtype == FileDType::kU8;
+}
+
+std::string_view ElementOf(const ForeignWeight& weight) {
+  return weight.codes == FileDType::kF8E4M3   ? E4M3::kName
+         : weight.codes == FileDType::kF8E5M2 ? E5M2::kName
+                                              : E2M1::kName;
+}
+
+std::array<float, 256> ValuesOfCodes(FileDType codes) {
+  std::array<float, 256> values{};
+  for (std::uint32_t code = 0; code < values.size(); ++code) {
+    values[code] = codes == FileDType::kF8E4M3   ? Decode<E4M3>(code)
+                   : codes == FileDType::kF8E5M2 ? Decode<E5M2>(code)
+                                                 : Decode<E2M1>(code & 0xF);
+  }
+  return values;
+}
+
 std::string FormatText(const ForeignWeight& weight) {
-  const std::string_view element = weight.codes == FileDType::kF8E4M3   ? E4M3::kName
-                                   : weight.codes == FileDType::kF8E5M2 ? E5M2::kName
-                                                                        : E2M1::kName;
   const bool whole = weight.block.rows == weight.rows && weight.block.cols == weight.cols;
   const std::string block = whole ? "tensor"
                             : weight.block.cols == weight.cols
                                 ? "row"
                                 : fmt::format("{}x{}", weight.block.rows, weight.block.cols);
   const FileDType scale = weight.scale == FileDType::kU8 ? FileDType::kF8E8M0 : weight.scale;
-  return fmt::format("{} {} {}", element, block, Info(scale).name);
+  return fmt::format("{} {} {}", ElementOf(weight), block, Info(scale).name);
 }
 
 ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names,
@@ -188,7 +191,8 @@ ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names
                        .high_half_first = hints.high_half_first};
   if (codes.shape.size() < 2) refuse(fmt::format("'{}' must have two dimensions", codes.name));
   SetShape(weight, names, codes);
-  if (!WideFloat(scale.dtype) && !IsE8M0(scale.dtype) && scale.dtype != FileDType::kF8E4M3) {
+  if (!WideFloat(scale.dtype) && !HoldsExponents(scale.dtype) &&
+      scale.dtype != FileDType::kF8E4M3) {
     refuse(fmt::format("'{}' must be a scale, got {}", scale.name, Info(scale.dtype).name));
   }
   if (weight.Packed() && WideFloat(scale.dtype)) {  // int8, not FP4
@@ -245,7 +249,7 @@ void DecodeWeight(const ForeignWeight& weight, const ForeignBytes& in, DType dty
     const std::vector<std::byte> scale = ScalesByRow(weight, in.scale);
     return DecodeWeight(by_row, {in.codes, scale, in.global}, dtype, out, threads);
   }
-  const std::array<float, 256> values = ValuesOf(weight.codes);
+  const std::array<float, 256> values = ValuesOfCodes(weight.codes);
   const std::vector<float> scales = ScalesOf(weight, in, FileDType::kF32);
   const std::size_t high_parity =
       weight.high_half_first ? 0 : 1;  // of the columns in the high half

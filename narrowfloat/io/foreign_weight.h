@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -40,6 +41,15 @@ std::string FormatText(const ForeignWeight& weight);
 
 /// Returns whether a tensor of that type may hold codes.
 bool MayHoldCodes(FileDType dtype);
+
+/// Returns whether scales of that type are E8M0 codes.
+bool HoldsExponents(FileDType dtype);
+
+/// Returns the name of the format of codes: "e4m3".
+std::string_view ElementOf(const ForeignWeight& weight);
+
+/// Returns the value of each code; of packed codes, of the low half of each byte.
+std::array<float, 256> ValuesOfCodes(FileDType codes);
 
 /// Facts about a weight beside the types and shapes of its tensors.
 struct WeightHints {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "narrowfloat/io/own_form.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <utility>
 
-#include "narrowfloat/numerics/codec.h"
 #include "narrowfloat/numerics/formats.h"
 #include "narrowfloat/schemes/registry.h"
 #include "narrowfloat/tensor/error.h"
@@ -14,11 +16,7 @@
 namespace narrowfloat::io {
 namespace {
 
-bool IsE8M0(FileDType dtype) {
-  return dtype == FileDType::kF8E8M0 || dtype == FileDType::kU8;
-}
-
-/// How a weight's scales lie, whatever their type.
+/// Returns whether the scales of two weights belong to the same blocks, of whatever type they are.
 bool SameBlocks(const ForeignWeight& a, const ForeignWeight& b) {
   return a.matrices == b.matrices && a.rows == b.rows && a.cols == b.cols && a.block == b.block;
 }
@@ -39,9 +37,10 @@ std::optional<ForeignWeight> FormOfScheme(const SchemeInfo& scheme, const Shape&
 }
 
 bool Holds(const ForeignWeight& own, const ForeignWeight& form, bool widens) {
-  const bool scales =
-      own.scale == form.scale || (IsE8M0(own.scale) && IsE8M0(form.scale)) ||
-      (own.scale == FileDType::kF32 && (WideFloat(form.scale) || (widens && IsE8M0(form.scale))));
+  const bool scales = own.scale == form.scale ||
+                      (HoldsExponents(own.scale) && HoldsExponents(form.scale)) ||
+                      (own.scale == FileDType::kF32 &&
+                       (WideFloat(form.scale) || (widens && HoldsExponents(form.scale))));
   return own.Packed() == form.Packed() && SameCodes(own.codes, form.codes, own.Packed()) &&
          SameBlocks(own, form) && scales;
 }
@@ -52,10 +51,8 @@ float ReadFloat(const std::byte* bytes) {
   return value;
 }
 
-std::vector<std::byte> FloatBytes(float value) {
-  std::vector<std::byte> bytes(sizeof value);
-  std::memcpy(bytes.data(), &value, sizeof value);
-  return bytes;
+void StoreFloat(float value, std::span<std::byte> out) {
+  std::memcpy(out.data(), &value, sizeof value);
 }
 
 /// Returns the amax that gives the scale of the whole tensor, or the nearest one: an amax is
@@ -71,29 +68,28 @@ float AmaxOfGlobal(const CanonicalWeight& weight, float largest) {
   return nearest;
 }
 
-/// Returns the largest magnitude of per-tensor FP8.
+/// Returns the largest magnitude of per-tensor FP8. Decodes each code that occurs once.
 float AmaxOfCodes(const CanonicalWeight& weight, float scale_inv) {
+  std::array<bool, 256> occurs{};
+  for (const std::byte code : weight.codes) occurs[std::to_integer<std::size_t>(code)] = true;
+  const std::array<float, 256> values = ValuesOfCodes(weight.form.codes);
   float largest = 0;
-  for (const std::byte code : weight.codes) {
-    const auto bits = std::to_integer<std::uint32_t>(code);
-    const float value =
-        weight.form.codes == FileDType::kF8E4M3 ? Decode<E4M3>(bits) : Decode<E5M2>(bits);
-    largest = std::max(largest, std::abs(value));  // ignores NaN
+  for (std::size_t code = 0; code < values.size(); ++code) {
+    if (occurs[code]) largest = std::max(largest, std::abs(values[code]));  // ignores NaN
   }
   return largest * scale_inv;
 }
 
-/// Returns scales with the padding of `entry`, row by row.
-std::vector<std::byte> Padded(const ForeignWeight& form, std::span<const std::byte> scales,
-                              const TensorEntry& entry) {
+/// Stores scales row by row with the padding of `entry`.
+void StorePadded(const ForeignWeight& form, std::span<const std::byte> scales,
+                 const TensorEntry& entry, std::span<std::byte> out) {
   const std::size_t item = Info(entry.dtype).bits / 8;
   const MatrixShape stored = FlattenShape(entry.shape);
   const std::size_t rows = form.matrices * form.ScaleRows(), row_bytes = form.ScaleCols() * item;
-  std::vector<std::byte> out(stored.Size() * item);
+  std::ranges::fill(out, std::byte{0});
   for (std::size_t row = 0; row < rows; ++row) {
     std::memcpy(out.data() + row * stored.cols * item, scales.data() + row * row_bytes, row_bytes);
   }
-  return out;
 }
 
 }  // namespace
@@ -109,31 +105,39 @@ std::optional<QuantSpec> OwnSpec(const ForeignWeight& form) {
   return std::nullopt;
 }
 
-std::vector<std::vector<std::byte>> OwnBuffers(const StoredTensor& tensor,
-                                               const CanonicalWeight& weight) {
+QuantSpec NeedOwnSpec(const std::string& operation, const StoredTensor& tensor) {
+  const auto spec = OwnSpec(*tensor.foreign);
+  if (spec) return *spec;
+  throw Unsupported(
+      fmt::format("{}: '{}' ({}) has no scheme with such blocks and scales; "
+                  "dequantize, in Python dtype=, gives its values",
+                  operation, tensor.name, FormatText(tensor)));
+}
+
+void StoreOwnBuffers(const StoredTensor& tensor, const CanonicalWeight& weight,
+                     std::span<const std::span<std::byte>> out) {
   const QuantSpec& spec = tensor.quantized->spec;
   const bool widens =
-      IsE8M0(weight.form.scale) && spec.scheme->layout.scale_type == ScaleType::kFloat32;
+      HoldsExponents(weight.form.scale) && spec.scheme->layout.scale_type == ScaleType::kFloat32;
   const CanonicalWeight wide = widens ? WithFp32Scales(weight) : weight;
-  std::vector<std::vector<std::byte>> buffers;
   for (std::size_t i = 0; i < tensor.plan.size(); ++i) {
     switch (tensor.plan[i].role) {
       case Role::kRowwiseData:
-        buffers.emplace_back(weight.codes.begin(), weight.codes.end());
+        std::ranges::copy(weight.codes, out[i].begin());
         break;
       case Role::kRowwiseScaleInv:
-        buffers.push_back(Padded(wide.form, wide.scales, tensor.entries[i]));
+        StorePadded(wide.form, wide.scales, tensor.entries[i], out[i]);
         break;
       case Role::kScale:
-        buffers.push_back(FloatBytes(1.0f / ReadFloat(wide.scales.data())));
+        StoreFloat(1.0f / ReadFloat(wide.scales.data()), out[i]);
         break;
       default:  // amax_rowwise
-        buffers.push_back(FloatBytes(spec.scheme->element_bits == 4
-                                         ? AmaxOfGlobal(weight, kMaxValue<E2M1> * spec.e4m3_max)
-                                         : AmaxOfCodes(weight, ReadFloat(wide.scales.data()))));
+        StoreFloat(spec.scheme->element_bits == 4
+                       ? AmaxOfGlobal(weight, kMaxValue<E2M1> * spec.e4m3_max)
+                       : AmaxOfCodes(weight, ReadFloat(wide.scales.data())),
+                   out[i]);
     }
   }
-  return buffers;
 }
 
 }  // namespace narrowfloat::io

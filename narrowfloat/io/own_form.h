@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <optional>
-#include <vector>
+#include <span>
+#include <string>
 
 #include "narrowfloat/io/write_convention.h"
 
@@ -12,11 +14,16 @@ namespace narrowfloat::io {
 /// weight; nullopt if there is none. Scales that are powers of two may become fp32.
 std::optional<QuantSpec> OwnSpec(const ForeignWeight& form);
 
-/// Returns the bytes of each of `tensor`'s entries. The scale of a whole tensor is kept as an amax,
-/// which rounds once where no amax gives that scale; of per-tensor FP8, `scale` is the reciprocal
-/// of scale_inv and amax_rowwise the largest magnitude of the values.
-/// Requires: tensor is AsStored of OwnSpec(weight.form) and the weight's shape.
-std::vector<std::vector<std::byte>> OwnBuffers(const StoredTensor& tensor,
-                                               const CanonicalWeight& weight);
+/// Returns the same of a tensor of another convention. Errors: Unsupported, beginning with
+/// `operation`, if there is none.
+QuantSpec NeedOwnSpec(const std::string& operation, const StoredTensor& tensor);
+
+/// Stores each of `tensor`'s entries in `out`, padding as zeros. The scale of a whole tensor is
+/// kept as an amax, which rounds once where no amax gives that scale; of per-tensor FP8, `scale` is
+/// the reciprocal of scale_inv and amax_rowwise the largest magnitude of the values. Requires:
+/// tensor is AsStored of OwnSpec(weight.form) and the weight's shape; `out` has the bytes of each
+/// entry.
+void StoreOwnBuffers(const StoredTensor& tensor, const CanonicalWeight& weight,
+                     std::span<const std::span<std::byte>> out);
 
 }  // namespace narrowfloat::io

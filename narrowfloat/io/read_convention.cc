@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "narrowfloat/io/companion.h"
+#include "narrowfloat/io/strict_json.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat::io {
@@ -32,8 +33,9 @@ std::optional<BlockShape> ConfiguredBlock(const json& quantization) {
     return size.is_number_unsigned() && size.get<std::uint64_t>() - 1 < kLargest;
   };
   if (!block.is_array() || block.size() != 2 || !is_size(block[0]) || !is_size(block[1])) {
-    throw InvalidArgument(fmt::format(
-        "config: the block size of weights must be two positive integers, got {}", block.dump()));
+    throw InvalidArgument(
+        fmt::format("config: the block size of weights must be two positive integers, got {}",
+                    ShortenedJson(block)));
   }
   return BlockShape{block[0].get<std::size_t>(), block[1].get<std::size_t>()};
 }
@@ -108,8 +110,8 @@ class Grouping {
   Found* FindPart(const WeightDescription& weight, const std::string& name) {
     Found* part = Find(name);
     if (part != nullptr) return part;
-    throw InvalidArgument(
-        fmt::format("{}: '{}' needs '{}', which is missing", Source(), weight.plain, name));
+    throw InvalidArgument(fmt::format("{}: '{}' needs '{}', which is missing", Source(),
+                                      Shortened(weight.plain), Shortened(name)));
   }
 
   void TakeDescribed(const WeightDescription& weight) {
@@ -140,11 +142,28 @@ class Grouping {
     if (rest.taken) return;
     StoredTensor tensor = *rest.tensor;
     CheckIsWhole(tensor);
-    tensor.accessory = accessories_.contains(tensor.name) ||
-                       std::ranges::any_of(convention_.accessories, [&](std::string_view suffix) {
-                         return tensor.name.ends_with(suffix);
-                       });
+    tensor.accessory =
+        accessories_.contains(tensor.name) || EndsWithAny(tensor.name, convention_.accessories);
+    if (!tensor.accessory) CheckIsPlain(tensor);
     by_shard_[rest.shard].push_back(std::move(tensor));
+  }
+
+  static bool EndsWithAny(std::string_view name, std::span<const std::string_view> suffixes) {
+    return std::ranges::any_of(suffixes, [&](auto suffix) { return name.ends_with(suffix); });
+  }
+
+  /// Refuses a tensor that float models do not have: copied, it would be lost or misread.
+  void CheckIsPlain(const StoredTensor& tensor) const {
+    if (!tensor.IsPlain()) return;
+    if (EndsWithAny(tensor.name, convention_.refused)) {
+      throw Unsupported(fmt::format("{}: '{}' is not supported, it changes what its weight means",
+                                    Source(), tensor.name));
+    }
+    const FileDType dtype = tensor.entries.front().dtype;
+    if (!IsNarrowFloat(dtype)) return;
+    throw InvalidArgument(
+        fmt::format("{}: '{}' ({}) must be a part of a weight, '{}' has none of its name", Source(),
+                    tensor.name, Info(dtype).name, convention_.name));
   }
 
   /// Refuses a part of a weight whose other parts are missing: it would be copied as it stands.

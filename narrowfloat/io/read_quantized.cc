@@ -4,48 +4,49 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <vector>
-
+#include "narrowfloat/io/conventions/convention_row.h"
 #include "narrowfloat/io/read_convention.h"
+#include "narrowfloat/io/strict_json.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat::io {
 namespace {
 
-std::string Known() {
-  std::vector<std::string_view> names = {kConventionName};
-  for (const ConventionRow* row : Conventions()) names.push_back(row->name);
-  return fmt::format("{}", fmt::join(names, ", "));
+/// Returns the convention that a caller names.
+DetectedConvention NamedBy(const std::string& operation, const std::string& from) {
+  CheckIsRead(operation, from);
+  return {from, "named by the caller"};
 }
 
 }  // namespace
 
-ConventionGuess ReadQuantized(const std::string& verb, Checkpoint& in, const std::string& from) {
+DetectedConvention ReadAny(const std::string& operation, Checkpoint& in, const std::string& from) {
   const std::string path = in.path().string();
-  ConventionGuess guess =
-      from.empty() ? GuessConvention(in) : ConventionGuess{from, "as asked for"};
-  if (guess.name == kPlainName) {
-    throw InvalidArgument(fmt::format("{}: IN must hold quantized tensors, {} has none ({})", verb,
-                                      path, guess.reason));
+  DetectedConvention found = from.empty() ? DetectConvention(in) : NamedBy(operation, from);
+  if (found.name == kPlainName || found.name == kConventionName) return found;
+  if (found.name == kLostMetadataName) {
+    throw InvalidArgument(fmt::format("{}: {}: {}", operation, path, found.reason));
   }
-  if (guess.name == kLostMetadataName) {
-    throw InvalidArgument(fmt::format("{}: {}: {}", verb, path, guess.reason));
+  if (found.name == kOpenName) {
+    throw InvalidArgument(fmt::format("{}: {}: {}; --from (in Python, from_=) must name one",
+                                      operation, path, found.reason));
   }
-  if (guess.name == kConventionName) return guess;
-  const ConventionRow* row = FindConvention(guess.name);
+  const ConventionRow* row = FindConvention(found.name);
   if (row == nullptr) {
-    throw Unsupported(fmt::format("{}: {} is written as '{}' ({}), this build reads {}", verb, path,
-                                  guess.name, guess.reason, Known()));
+    throw Unsupported(fmt::format("{}: {} is written as '{}' ({}), this build reads {}", operation,
+                                  path, Shortened(found.name), found.reason,
+                                  fmt::join(ReadConventions(), ", ")));
   }
   ReadConvention(in, *row);
-  return guess;
+  return found;
 }
 
-Checkpoint OpenGrouped(const std::string& verb, const std::string& path) {
-  Checkpoint in = Checkpoint::Open(path);
-  const ConventionGuess guess = GuessConvention(in);
-  if (guess.name != kPlainName) ReadQuantized(verb, in, guess.name);
-  return in;
+DetectedConvention ReadQuantized(const std::string& operation, Checkpoint& in,
+                                 const std::string& from) {
+  DetectedConvention found = ReadAny(operation, in, from);
+  if (found.name != kPlainName) return found;
+  throw InvalidArgument(fmt::format("{}: IN must hold quantized tensors, {} has none ({})",
+                                    operation, in.path().string(), found.reason));
 }
 
 }  // namespace narrowfloat::io

@@ -4,17 +4,18 @@
 #include <string>
 
 #include "narrowfloat/io/checkpoint.h"
-#include "narrowfloat/io/foreign.h"
+#include "narrowfloat/io/detect_convention.h"
 
 namespace narrowfloat::io {
 
-/// Tells the convention of a quantized checkpoint, or takes `from` for it, and groups its tensors.
-/// Errors: InvalidArgument, beginning with `verb`, if no tensor is quantized, metadata is lost or
-/// parts are missing; Unsupported for a convention that is not read.
-ConventionGuess ReadQuantized(const std::string& verb, Checkpoint& in, const std::string& from);
+/// Finds the convention of a quantized checkpoint, or takes `from` for it if that is not empty, and
+/// groups the tensors. `operation` begins messages. Errors: InvalidArgument for an unknown `from`,
+/// if no tensor is quantized, metadata is lost, parts are missing or two conventions fit;
+/// Unsupported for a convention that is not read.
+DetectedConvention ReadQuantized(const std::string& operation, Checkpoint& in,
+                                 const std::string& from);
 
-/// Opens a checkpoint, plain or quantized, and groups its tensors by its convention. Errors: as
-/// Checkpoint::Open and ReadQuantized, but for one without quantized tensors.
-Checkpoint OpenGrouped(const std::string& verb, const std::string& path);
+/// The same, but a checkpoint without quantized tensors stays as it is.
+DetectedConvention ReadAny(const std::string& operation, Checkpoint& in, const std::string& from);
 
 }  // namespace narrowfloat::io

@@ -133,7 +133,7 @@ class HeaderReader final : public StrictJsonEvents {
              name);
     }
     field_ = static_cast<Field>(found - std::begin(kFields));
-    if (seen_[field_]) RefuseRepeated(name);
+    if (seen_[field_]) RefuseRepeated(kFields[field_]);
     seen_[field_] = true;
     count_ = 0;
   }
@@ -165,7 +165,7 @@ class HeaderReader final : public StrictJsonEvents {
       AddMetadata(text);
     } else if (Depth() == 2 && field_ == kDType) {
       const auto known = FindFileDType(text);
-      if (!known) RefuseDType(Shortened(json(text)));
+      if (!known) RefuseDType(ShortenedJson(json(text)));
       entry_.dtype = *known;
     } else {
       OnOther(json(std::move(text)));
@@ -175,7 +175,7 @@ class HeaderReader final : public StrictJsonEvents {
   void AddMetadata(std::string& text) {
     budget_.Add(text.size());
     const auto [at, fresh] = header_.metadata.emplace(std::move(key_), std::move(text));
-    if (!fresh) RefuseRepeated(at->first.substr(0, kMaxNameBytes));
+    if (!fresh) RefuseRepeated(Shortened(at->first));
     CheckCount(source(), "keys of metadata", header_.metadata.size());
   }
 
@@ -184,14 +184,14 @@ class HeaderReader final : public StrictJsonEvents {
     if (Depth() == 1) RefuseMember(value.type_name());
     if (Depth() == 3) return AddNumber(value);
     if (InMetadata()) RefuseText(value.type_name());
-    if (field_ == kDType) RefuseDType(Shortened(value));
+    if (field_ == kDType) RefuseDType(ShortenedJson(value));
     RefuseList(value.type_name());
   }
 
   void AddNumber(const json& value) {
     if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kLargestNumber) {
       Refuse(source(), "'{}' {} must hold integers from 0 to 2^63 - 1, got {}", entry_.name,
-             kFields[field_], Shortened(value));
+             kFields[field_], ShortenedJson(value));
     }
     const auto number = value.get<std::uint64_t>();
     ++count_;
@@ -210,15 +210,13 @@ class HeaderReader final : public StrictJsonEvents {
     }
   }
 
-  static std::string Shortened(const json& value) { return value.dump().substr(0, kMaxNameBytes); }
-
   [[noreturn]] void RefuseMember(const char* type) {
     if (InMetadata()) Refuse(source(), "{} must be an object, got {}", kMetadataKey, type);
     Refuse(source(), "'{}' must be an object, got {}", entry_.name, type);
   }
   [[noreturn]] void RefuseText(const char* type) {
-    Refuse(source(), "{} must map strings to strings, '{}' is {}", kMetadataKey,
-           key_.substr(0, kMaxNameBytes), type);
+    Refuse(source(), "{} must map strings to strings, '{}' is {}", kMetadataKey, Shortened(key_),
+           type);
   }
   [[noreturn]] void RefuseDType(const std::string& got) {
     Refuse(source(), "'{}' must have a known dtype, got {}", entry_.name, got);
@@ -237,7 +235,7 @@ class HeaderReader final : public StrictJsonEvents {
   std::string key_;                       // of metadata
 };
 
-/// The data is covered exactly: no hole, no overlap, nothing after the last tensor.
+/// Checks that tensors cover the data: no hole, no overlap, nothing after the last tensor.
 void CheckCover(const std::string& source, const Header& header, std::uint64_t data_bytes) {
   std::uint64_t at = 0;
   for (const TensorEntry& entry : header.tensors) {

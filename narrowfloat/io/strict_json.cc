@@ -67,7 +67,7 @@ class Builder final : public StrictJsonEvents {
     const auto [member, fresh] = open_.back()->get_ref<json::object_t&>().emplace(name, nullptr);
     if (!fresh) {
       throw InvalidArgument(
-          fmt::format("{}: names must be unique, got '{}' twice", source(), name));
+          fmt::format("{}: names must be unique, got '{}' twice", source(), Shortened(name)));
     }
     member_ = &member->second;
   }
@@ -97,6 +97,18 @@ class Builder final : public StrictJsonEvents {
 };
 
 }  // namespace
+
+std::string Shortened(std::string_view text) {
+  constexpr std::size_t kMaxBytes = 1024;
+  if (text.size() <= kMaxBytes) return std::string(text);
+  std::size_t end = kMaxBytes;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // UTF-8
+  return std::string(text.substr(0, end)) + "...";
+}
+
+std::string ShortenedJson(const json& value) {
+  return Shortened(std::string_view(value.dump(-1, ' ', false, json::error_handler_t::replace)));
+}
 
 bool StrictJsonEvents::string(std::string& value) {
   OnText(value);

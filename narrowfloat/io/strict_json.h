@@ -9,6 +9,12 @@
 
 namespace narrowfloat::io {
 
+/// Returns a text for a message, cut after at most 1024 bytes: a file's text may have megabytes.
+std::string Shortened(std::string_view text);
+
+/// Returns the JSON text of a value, cut in the same way.
+std::string ShortenedJson(const nlohmann::json& value);
+
 /// Receives the parts of a JSON text in their order, without a tree of them; only .cc files include
 /// this.
 class StrictJsonEvents : private nlohmann::json::json_sax_t {
@@ -20,7 +26,7 @@ class StrictJsonEvents : private nlohmann::json::json_sax_t {
  protected:
   const std::string& source() const { return source_; }
 
-  /// How many objects and arrays are open around the current part.
+  /// Returns the number of objects and arrays that are open around the current part.
   int Depth() const { return depth_; }
 
   /// A member's name. The caller checks that no name is repeated.

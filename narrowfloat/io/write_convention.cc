@@ -81,20 +81,10 @@ bool IsOfKind(const ForeignWeight& form, BlockKind kind) {
   return false;
 }
 
-std::string_view ElementOf(const ForeignWeight& form) {
-  return form.codes == FileDType::kF8E4M3   ? E4M3::kName
-         : form.codes == FileDType::kF8E5M2 ? E5M2::kName
-                                            : E2M1::kName;
-}
-
-bool IsE8M0(FileDType dtype) {
-  return dtype == FileDType::kF8E8M0 || dtype == FileDType::kU8;
-}
-
 /// Returns whether every scale of one type is one of the other: a power of two is a float.
 bool ScaleFits(FileDType from, FileDType to) {
-  if (to == FileDType::kF32) return WideFloat(from).has_value() || IsE8M0(from);
-  return IsE8M0(to) ? IsE8M0(from) : from == to;
+  if (to == FileDType::kF32) return WideFloat(from).has_value() || HoldsExponents(from);
+  return HoldsExponents(to) ? HoldsExponents(from) : from == to;
 }
 
 Shape WrittenScaleShape(const ForeignWeight& form, ScaleShape kind) {
@@ -221,7 +211,8 @@ std::vector<const WrittenFormat*> FindWritten(const ConventionRow& convention,
         !ScaleFits(form.scale, format.scale) || has_global != (form.global != GlobalScale::kNone)) {
       continue;
     }
-    (IsE8M0(form.scale) == IsE8M0(format.scale) ? same : widened).push_back(&format);
+    (HoldsExponents(form.scale) == HoldsExponents(format.scale) ? same : widened)
+        .push_back(&format);
   }
   same.insert(same.end(), widened.begin(), widened.end());
   return same;
@@ -269,7 +260,7 @@ std::vector<std::vector<std::byte>> WrittenScales(const CanonicalWeight& weight,
                                                   const ConventionRow& convention,
                                                   const WrittenFormat& format) {
   const ForeignWeight& form = weight.form;
-  const bool widens = IsE8M0(form.scale) && format.scale == FileDType::kF32;
+  const bool widens = HoldsExponents(form.scale) && format.scale == FileDType::kF32;
   std::vector<std::vector<std::byte>> out = {widens ? InFp32(form.scale, weight.scales)
                                                     : weight.scales};
   if (form.global != GlobalScale::kNone) {

@@ -18,13 +18,12 @@ from narrowfloat._core import (  # type: ignore[attr-defined]  # nanobind lists 
     quantize,
     quantize_dbias,
     requantize,
-    save,
     schemes,
     swizzle,
     unswizzle,
     update_delayed_scale,
 )
-from narrowfloat.checkpoint import convert, load
+from narrowfloat.checkpoint import convert, load, quantization_config, save
 from narrowfloat.quantizers import (
     Float8BlockQuantizer,
     Float8CurrentScalingQuantizer,
@@ -54,6 +53,7 @@ __all__ = [
     "load",
     "plan_grouped",
     "qgemm",
+    "quantization_config",
     "quantize",
     "quantize_dbias",
     "requantize",

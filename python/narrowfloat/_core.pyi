@@ -7,6 +7,7 @@ from typing import Unpack
 from narrowfloat._options import QuantizeOptions, SpecOptions, ThreadOptions
 from collections.abc import Iterable, Mapping, Sequence
 import os
+from typing import NoReturn
 
 import numpy
 
@@ -53,6 +54,8 @@ class QuantizedTensor:
         """
         The arrays by name, absent when not made; live views, not copies.
 
+        The dict is new at every access: an item that is assigned to it does not reach the tensor.
+
         rowwise_data, rowwise_scale_inv, columnwise_data, columnwise_scale_inv: codes and the scales
         stored beside them (uint8 for codes, E8M0 and E4M3, float32 for fp32 scales). scale, amax_rowwise:
         float32 of one element, for per-tensor FP8. amax_rowwise, amax_columnwise: for NVFP4, of one
@@ -62,6 +65,9 @@ class QuantizedTensor:
 
     def dequantize(self, dtype: object = None, out: object = None, **options: Unpack[ThreadOptions]) -> numpy.ndarray:
         """narrowfloat.dequantize(self, dtype, out)."""
+
+    def __array__(self, *args: object, **kwargs: object) -> NoReturn:
+        """Refuses NumPy's conversion, which would make an array of objects."""
 
     def __getstate__(self) -> tuple: ...
 
@@ -312,8 +318,8 @@ class Checkpoint:
         Opens a safetensors file, an index file or a folder of either.
 
         from_:  a convention whose weights are grouped; 'auto': the one that the files tell.
-        Errors: ValueError if there is none or it is damaged; NotImplementedError for a convention that is
-                not read; OSError if it cannot be read.
+        Errors: ValueError if the path does not exist or is damaged, or for an unknown convention;
+                NotImplementedError for a convention that is not read; OSError if it cannot be read.
         """
 
     def names(self) -> list[str]:
@@ -327,6 +333,15 @@ class Checkpoint:
 def write_in_convention(name: str, tensor: QuantizedTensor, convention: str) -> list[tuple[str, str, tuple[int, ...], numpy.ndarray]]:
     """
     Returns the tensors that a weight is in a convention: name, dtype, shape and bytes.
+    """
+
+def config_files(tensors: Mapping[str, numpy.ndarray | QuantizedTensor], convention: str, config: str) -> tuple[str, str]:
+    """
+    Returns the JSON texts beside the tensors that a convention's owner reads.
+
+    The first is config.json: `config`, the text of the model's own, with a quantization_config. The
+    second is hf_quant_config.json, empty if the owner has no such file.
+    Errors: as save(); ValueError if `config` is damaged or no tensor is quantized.
     """
 
 def save(path: str | os.PathLike, tensors: Mapping[str, numpy.ndarray | QuantizedTensor], *, convention: str = 'narrowfloat') -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from narrowfloat import _core
 from narrowfloat._core import QuantizedTensor
 
+_FILE, _CONFIG, _OWNER_CONFIG = "model.safetensors", "config.json", "hf_quant_config.json"
 PROGRAM = Path(__file__).with_name("bin") / "narrowfloat"  # the command line, in C++
 
 
@@ -70,6 +71,71 @@ def load(
     return LazyTensors(_core.Checkpoint(path, from_), dtype)
 
 
+def save(
+    path: str | os.PathLike[str],
+    tensors: Mapping[str, np.ndarray | QuantizedTensor],
+    *,
+    convention: str = "narrowfloat",
+    config: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes arrays and quantized tensors to a safetensors file, or to a folder that loaders read.
+
+    path:       a file; or a folder that exists, or any path if `config` is given: it then gets
+                model.safetensors, config.json with the quantization_config of the convention and,
+                of ModelOpt, hf_quant_config.json, as `narrowfloat convert` writes them.
+    convention: "narrowfloat" stores a QuantizedTensor as its buffers and its spec text; another
+                one as the tensors that its owner reads, with the same codes. load(from_=) reads
+                both.
+    config:     the model's config.json; by default that of the folder, if it has one.
+
+    Types:   any dtype that safetensors names, ml_dtypes' included.
+    Errors:  TypeError for another dtype or object; ValueError for a tensor without all buffers of
+             its plan, an unknown convention, a path whose parent does not exist, or a folder with
+             other safetensors files; NotImplementedError for a tensor that the convention cannot
+             hold; OSError if it cannot be written. Every file appears whole or not at all.
+    """
+    folder = Path(path)
+    if config is None and not folder.is_dir():
+        _core.save(path, tensors, convention=convention)
+        return
+    others = {*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")}
+    others.discard(folder / _FILE)
+    if others:
+        raise ValueError(f"save: {folder} must have no other safetensors files, got {min(others)}")
+    if config is None:
+        config = _object_in(folder / _CONFIG)
+    texts = _core.config_files(tensors, convention, json.dumps(config))
+    is_new = not folder.exists()
+    folder.mkdir(exist_ok=True)
+    try:
+        _core.save(folder / _FILE, tensors, convention=convention)
+    except BaseException:
+        if is_new:
+            folder.rmdir()
+        raise
+    for name, text in zip((_CONFIG, _OWNER_CONFIG), texts, strict=True):
+        if text:
+            _write_whole(folder / name, text)
+        else:
+            (folder / name).unlink(missing_ok=True)  # of what the folder held before
+
+
+def quantization_config(
+    tensors: Mapping[str, np.ndarray | QuantizedTensor],
+    convention: str = "narrowfloat",
+    *,
+    config: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Returns the quantization_config of config.json for tensors that save() writes to a file.
+
+    Names the modules of matrices that stay plain and, by the model's `config`, a tied output head.
+    Errors:  as save(); ValueError if no tensor is quantized.
+    """
+    text, _ = _core.config_files(tensors, convention, json.dumps(config or {}))
+    made: dict[str, Any] = json.loads(text)["quantization_config"]
+    return made
+
+
 def convert(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],
@@ -96,6 +162,27 @@ def convert(
         error = result["error"]
         raise _EXCEPTIONS.get(error["kind"], ValueError)(error["message"])
     return result
+
+
+def _object_in(path: Path) -> dict[str, Any]:
+    """Returns the object of a JSON file; an empty one if there is no file."""
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return {}
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"save: {path} must hold a JSON object, got {type(value).__name__}")
+    return value
+
+
+def _write_whole(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 _EXCEPTIONS: dict[str, type[BaseException]] = {

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "narrowfloat/io/companion.h"
-#include "narrowfloat/io/foreign.h"
+#include "narrowfloat/io/detect_convention.h"
 #include "narrowfloat/io/read_convention.h"
 #include "narrowfloat/tensor/error.h"
 
@@ -49,7 +49,7 @@ fs::path MakeModel() {
 void ReadModel(const fs::path& folder) {
   try {
     io::Checkpoint model = io::Checkpoint::Open(folder);
-    const io::ConventionGuess guess = io::GuessConvention(model);
+    const io::DetectedConvention guess = io::DetectConvention(model);
     io::ModelDType(model);
     if (const io::ConventionRow* row = io::FindConvention(guess.name)) {
       io::ReadConvention(model, *row);

@@ -20,6 +20,7 @@ TYPES = {
     "BF16": np.dtype(ml_dtypes.bfloat16),
     "I64": np.dtype(np.int64),
     "U8": np.dtype(np.uint8),
+    "I8": np.dtype(np.int8),
     "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
     "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
     "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),

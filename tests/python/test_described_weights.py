@@ -159,7 +159,8 @@ REFUSED = {
     "rotated": (comfy_nvfp4(convrot=True), None, 3, "weights must not be rotated"),
     "other format": (
         comfy_fp8() | {"a.comfy_quant": layer(format="int8_tensorwise")}, None, 3,
-        "format 'int8_tensorwise' is not read",
+        "'a.comfy_quant': format must be one of float8_e4m3fn, float8_e5m2, float8_e4m3fn_rowwise, "
+        "float8_e4m3fn_blockwise, mxfp8, nvfp4, got 'int8_tensorwise'",
     ),
     "wrong format": (
         comfy_mxfp8() | {"a.comfy_quant": layer(format="nvfp4"), "a.weight_scale_2": WHOLE}, None,
@@ -181,15 +182,15 @@ REFUSED = {
     ),
     "six bits": (
         torchao_mx(False)[0], torchao("MXTensor", ["qdata", "scale"], elem_dtype="fp6_e3m2"), 3,
-        'elements of "fp6_e3m2" are not read',
+        'elem_dtype must be one of float8_e4m3fn, float8_e5m2, float4_e2m1fn_x2, got "fp6_e3m2"',
     ),
     "other class": (
         torchao_mx(False)[0], torchao("Int4Tensor", ["qdata", "scale"]), 3,
-        "a tensor of type 'Int4Tensor' is not read",
+        "_type must be one of Tensor, Float8Tensor, MXTensor, NVFP4Tensor, got 'Int4Tensor'",
     ),
     "other data": (
         torchao_mx(False)[0], torchao("Float8Tensor", ["qdata", "scale", "act_pre_scale"]), 3,
-        "data 'act_pre_scale' is not read",
+        "data must be qdata, scale, per_tensor_scale or act_per_tensor_scale, got 'act_pre_scale'",
     ),
 }  # fmt: skip
 

@@ -10,6 +10,7 @@
 #include "narrowfloat/io/checkpoint.h"
 #include "narrowfloat/io/companion.h"
 #include "narrowfloat/io/conventions/convention_row.h"
+#include "narrowfloat/io/foreign_weight.h"
 #include "narrowfloat/io/strict_json.h"
 #include "narrowfloat/tensor/error.h"
 
@@ -18,7 +19,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kWeight = ".weight", kScale = ".weight_scale";
+constexpr std::string_view kWeight = ".weight", kScale = ".weight_scale",
+                           kGlobal = ".weight_scale_2";
 constexpr std::string_view kLayer = ".comfy_quant", kLayers = "_quantization_metadata";
 constexpr int kMaxDepth = 8;
 constexpr std::uint64_t kMaxLayerBytes = 65536;
@@ -35,23 +37,29 @@ constexpr std::string_view kMetadataMarks[] = {kLayers};
 /// A format by the name that a layer's description gives it.
 struct LayerFormat {
   std::string_view name;
-  std::vector<FileDType> codes;
+  FileDType codes;
   bool is_nvfp4 = false, is_swizzled = false;
 };
 
-const LayerFormat* FindFormat(std::string_view name) {
-  static const LayerFormat kFormats[] = {
-      {"float8_e4m3fn", {FileDType::kF8E4M3}},
-      {"float8_e5m2", {FileDType::kF8E5M2}},
-      {"float8_e4m3fn_rowwise", {FileDType::kF8E4M3}},
-      {"float8_e4m3fn_blockwise", {FileDType::kF8E4M3}},
-      {"mxfp8", {FileDType::kF8E4M3}, false, true},
-      {"nvfp4", {FileDType::kU8}, true, true},
-  };
+constexpr LayerFormat kMxfp8Layer = {"mxfp8", FileDType::kF8E4M3, false, true};
+constexpr LayerFormat kNvfp4Layer = {"nvfp4", FileDType::kU8, true, true};
+constexpr LayerFormat kFormats[] = {
+    {"float8_e4m3fn", FileDType::kF8E4M3},
+    {"float8_e5m2", FileDType::kF8E5M2},
+    {"float8_e4m3fn_rowwise", FileDType::kF8E4M3},
+    {"float8_e4m3fn_blockwise", FileDType::kF8E4M3},
+    kMxfp8Layer,
+    kNvfp4Layer,
+};
+
+const LayerFormat& FindFormat(const std::string& source, const std::string& name) {
+  std::string known;
   for (const LayerFormat& format : kFormats) {
-    if (format.name == name) return &format;
+    if (format.name == name) return format;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", format.name);
   }
-  return nullptr;
+  throw Unsupported(
+      fmt::format("{}: format must be one of {}, got '{}'", source, known, Shortened(name)));
 }
 
 std::string LayerOf(const std::string& name, std::string_view suffix) {
@@ -66,23 +74,38 @@ void CheckOptions(const std::string& source, const json& options) {
   }
 }
 
-WeightDescription Describe(const std::string& source, const std::string& layer,
-                           const json& options) {
-  const auto name = TextAt(options, {"format"});
-  if (!name)
-    throw InvalidArgument(fmt::format("{}: needs a format, got {}", source, options.dump()));
-  const LayerFormat* format = FindFormat(*name);
-  if (format == nullptr) {
-    throw Unsupported(fmt::format("{}: format '{}' is not read", source, *name));
-  }
-  CheckOptions(source, options);
+WeightDescription Describe(const std::string& layer, const LayerFormat& format) {
   return {.plain = layer + std::string(kWeight),
           .codes = layer + std::string(kWeight),
           .scale = layer + std::string(kScale),
-          .global = format->is_nvfp4 ? layer + ".weight_scale_2" : "",
-          .code_types = format->codes,
-          .swizzled = format->is_swizzled,
-          .high_half_first = format->is_nvfp4};
+          .global = format.is_nvfp4 ? layer + std::string(kGlobal) : "",
+          .code_types = {format.codes},
+          .swizzled = format.is_swizzled,
+          .high_half_first = format.is_nvfp4};
+}
+
+WeightDescription Describe(const std::string& source, const std::string& layer,
+                           const json& options) {
+  const auto name = TextAt(options, {"format"});
+  if (!name) {
+    throw InvalidArgument(
+        fmt::format("{}: needs a format, got {}", source, ShortenedJson(options)));
+  }
+  CheckOptions(source, options);
+  return Describe(layer, FindFormat(source, *name));
+}
+
+/// Returns the weights with scales of blocks of a checkpoint that describes no layer, by the types
+/// of the scales: programs that save tensors leave out metadata.
+std::vector<WeightDescription> DescribeByTypes(const Checkpoint& checkpoint) {
+  std::vector<WeightDescription> weights;
+  for (const TensorLocation& location : checkpoint.tensors()) {
+    const TensorEntry& entry = location.tensor->entries.front();
+    if (!entry.name.ends_with(kScale) || WideFloat(entry.dtype)) continue;
+    const bool mxfp8 = HoldsExponents(entry.dtype);
+    weights.push_back(Describe(LayerOf(entry.name, kScale), mxfp8 ? kMxfp8Layer : kNvfp4Layer));
+  }
+  return weights;
 }
 
 /// Returns the descriptions of __metadata__, which lists all layers.
@@ -97,7 +120,7 @@ std::vector<WeightDescription> DescribeByMetadata(const Shard& shard) {
     throw InvalidArgument(fmt::format("{}: needs an object of layers", source));
   }
   for (const auto& [layer, options] : layers.items()) {
-    weights.push_back(Describe(fmt::format("{}: '{}'", source, layer), layer, options));
+    weights.push_back(Describe(fmt::format("{}: '{}'", source, Shortened(layer)), layer, options));
   }
   return weights;
 }
@@ -144,6 +167,7 @@ std::vector<WeightDescription> DescribeAll(const Checkpoint& checkpoint) {
       if (checkpoint.Find(own).tensor == nullptr) weights.push_back(std::move(weight));
     }
   }
+  if (weights.empty()) return DescribeByTypes(checkpoint);
   CheckScales(checkpoint, weights);
   return weights;
 }

@@ -18,14 +18,15 @@ enum class GlobalScale : std::uint8_t { kNone, kMultiplies, kDivides };
 
 class Checkpoint;
 
-/// Sign of a convention in a checkpoint without a description: a tensor with the
-/// codes' suffix, and if need be its type and the scale beside it.
+/// Sign of a convention in a checkpoint without a description: a tensor with the suffix of the
+/// codes and, of all but kName, their type and the scale beside it.
 enum class Evidence : std::uint8_t {
   kNone,
   kName,       // the suffix alone
   kFp8,        // FP8 codes with a scale, and the scale of the whole tensor if the row has one
   kBytes,      // the same with U8 codes
   kBytePairs,  // the same with U8 codes and U8 scales
+  kInt8Pairs,  // the same with I8 codes and F8_E8M0 scales
 };
 
 /// The tensors that make up one quantized weight, as suffixes of a common stem.
@@ -77,6 +78,8 @@ struct ConventionRow {
   std::span<const WeightNames> weights;           // tried in this order
   std::span<const std::string_view> accessories;  // suffixes of tensors that a float model lacks
   std::span<const WrittenFormat> written = {};
+  std::span<const std::string_view> refused =
+      {};                         // suffixes of tensors that change what codes mean
   std::string_view ignored = "";  // config.json's key for modules that are not quantized
   bool mixes = false;             // a model may have several formats, whose keys are then joined
   std::span<const std::string_view> marks = {};           // suffixes of tensors that tell it
@@ -91,10 +94,29 @@ struct ConventionRow {
 extern const ConventionRow kComfyUi, kCompressedTensors, kDeepSeek, kDeepSeekV4, kFbgemm, kGptOss,
     kModelOpt, kMxfp8, kQuark, kTorchAo;
 
-/// All of them.
+inline constexpr std::string_view kTorchAoCodes = "_qdata";  // suffix of the codes of kTorchAo
+
+/// Returns all of them.
 std::span<const ConventionRow* const> Conventions();
 
-/// The convention of that name, or null.
+/// Returns the convention of that name; null if there is none.
 const ConventionRow* FindConvention(std::string_view name);
+
+/// Returns the names of the conventions that are read, and of those that are written, this
+/// library's own first.
+std::vector<std::string> ReadConventions();
+std::vector<std::string> WrittenConventions();
+
+/// Returns the names of those that are written beside this library's own.
+std::vector<std::string> OtherConventions();
+
+/// Checks the name of a convention that is read; `operation` begins the message. Errors:
+/// InvalidArgument for an unknown name.
+void CheckIsRead(const std::string& operation, std::string_view name);
+
+/// Refuses the name of a convention. `known` lists those that there are; `operation` begins the
+/// message. Errors: InvalidArgument, always.
+[[noreturn]] void RefuseConvention(const std::string& operation, std::string_view name,
+                                   const std::vector<std::string>& known);
 
 }  // namespace narrowfloat::io

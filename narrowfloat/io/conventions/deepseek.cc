@@ -17,10 +17,17 @@ constexpr WeightNames kWeights[] = {
      .scale = ".qscale_weight",
      .plain = ".weight",
      .evidence = Evidence::kFp8},
-    {".gate_up_proj", ".gate_up_proj_scale_inv", ".gate_up_proj"},
-    {".down_proj", ".down_proj_scale_inv", ".down_proj"},
+    {.codes = ".gate_up_proj",
+     .scale = ".gate_up_proj_scale_inv",
+     .plain = ".gate_up_proj",
+     .evidence = Evidence::kFp8},
+    {.codes = ".down_proj",
+     .scale = ".down_proj_scale_inv",
+     .plain = ".down_proj",
+     .evidence = Evidence::kFp8},
 };
-constexpr WeightNames kV4Weights[] = {{".weight", ".scale", ".weight"}};
+constexpr WeightNames kV4Weights[] = {
+    {.codes = ".weight", .scale = ".scale", .plain = ".weight", .evidence = Evidence::kInt8Pairs}};
 
 constexpr std::string_view kAccessories[] = {".activation_scale", ".input_scale", ".qscale_act",
                                              "_proj_activation_scale"};

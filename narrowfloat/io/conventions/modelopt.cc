@@ -17,6 +17,7 @@ constexpr WeightNames kWeights[] = {
 };
 
 constexpr std::string_view kAccessories[] = {".input_scale"};
+constexpr std::string_view kRefused[] = {".pre_quant_scale"};  // of AWQ: multiplies inputs
 
 constexpr WrittenFormat kWritten[] = {
     {"FP8", "e4m3", BlockKind::kTensor, FileDType::kF32, ScaleShape::kScalar, 1, FileDType::kF8E4M3,
@@ -47,6 +48,7 @@ constinit const ConventionRow kModelOpt{.name = "modelopt",
                                         .weights = kWeights,
                                         .accessories = kAccessories,
                                         .written = kWritten,
+                                        .refused = kRefused,
                                         .ignored = "ignore"};
 
 }  // namespace narrowfloat::io

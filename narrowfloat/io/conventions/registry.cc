@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
+#include "narrowfloat/io/convention.h"
 #include "narrowfloat/io/conventions/convention_row.h"
+#include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat::io {
 
@@ -19,6 +24,37 @@ const ConventionRow* FindConvention(std::string_view name) {
     }
   }
   return nullptr;
+}
+
+std::vector<std::string> ReadConventions() {
+  std::vector<std::string> names = {std::string(kConventionName)};
+  for (const ConventionRow* row : Conventions()) names.emplace_back(row->name);
+  return names;
+}
+
+std::vector<std::string> WrittenConventions() {
+  std::vector<std::string> names = OtherConventions();
+  names.emplace(names.begin(), kConventionName);
+  return names;
+}
+
+std::vector<std::string> OtherConventions() {
+  std::vector<std::string> names;
+  for (const ConventionRow* row : Conventions()) {
+    if (!row->written.empty()) names.emplace_back(row->name);
+  }
+  return names;
+}
+
+void CheckIsRead(const std::string& operation, std::string_view name) {
+  if (name == kConventionName || FindConvention(name) != nullptr) return;
+  RefuseConvention(operation, name, ReadConventions());
+}
+
+void RefuseConvention(const std::string& operation, std::string_view name,
+                      const std::vector<std::string>& known) {
+  throw InvalidArgument(fmt::format("{}: unknown convention '{}'; there are: {}", operation, name,
+                                    fmt::join(known, ", ")));
 }
 
 }  // namespace narrowfloat::io

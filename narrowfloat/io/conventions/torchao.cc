@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kNames = "tensor_names", kCodes = "_qdata";
+constexpr std::string_view kNames = "tensor_names", kPlainType = "Tensor";
 constexpr int kMaxDepth = 16;
 constexpr std::string_view kMetadataMarks[] = {kNames};
 
@@ -26,17 +26,26 @@ struct TensorClass {
   std::vector<FileDType> codes;
 };
 
-const TensorClass* FindClass(std::string_view name) {
+const TensorClass& FindClass(const std::string& source, const std::string& name) {
   static const TensorClass kClasses[] = {
       {"Float8Tensor", {FileDType::kF8E4M3, FileDType::kF8E5M2}},
       {"MXTensor", {FileDType::kF8E4M3}},
       {"NVFP4Tensor", {FileDType::kF4, FileDType::kU8}},
   };
+  std::string names(kPlainType);
   for (const TensorClass& known : kClasses) {
-    if (known.name == name) return &known;
+    if (known.name == name) return known;
+    names += fmt::format(", {}", known.name);
   }
-  return nullptr;
+  throw Unsupported(
+      fmt::format("{}: _type must be one of {}, got '{}'", source, names, Shortened(name)));
 }
+
+/// Codes of MXTensor, by the name of the elements' type.
+struct ElementType {
+  std::string_view name;
+  std::vector<FileDType> codes;
+};
 
 /// Returns the types that codes may have: of MXTensor by its elements, since 6-bit codes lie in
 /// bytes as 4-bit codes do.
@@ -44,12 +53,19 @@ std::vector<FileDType> CodeTypes(const std::string& source, const TensorClass& t
                                  const json& attributes) {
   const json element = ValueAt(attributes, {"elem_dtype"});
   if (element.is_null()) return tensor_class.codes;
-  const std::string text =
-      element.is_string() ? element.get<std::string>() : TextAt(element, {"_data"}).value_or("");
-  if (text == "float8_e4m3fn") return {FileDType::kF8E4M3};
-  if (text == "float8_e5m2") return {FileDType::kF8E5M2};
-  if (text == "float4_e2m1fn_x2") return {FileDType::kF4, FileDType::kU8};
-  throw Unsupported(fmt::format("{}: elements of {} are not read", source, element.dump()));
+  static const ElementType kTypes[] = {
+      {"float8_e4m3fn", {FileDType::kF8E4M3}},
+      {"float8_e5m2", {FileDType::kF8E5M2}},
+      {"float4_e2m1fn_x2", {FileDType::kF4, FileDType::kU8}},
+  };
+  const json name = element.is_string() ? element : ValueAt(element, {"_data"});
+  std::string names;
+  for (const ElementType& type : kTypes) {
+    if (name == type.name) return type.codes;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", type.name);
+  }
+  throw Unsupported(fmt::format("{}: elem_dtype must be one of {}, got {}", source, names,
+                                ShortenedJson(element)));
 }
 
 bool IsTrue(const json& attributes, const char* key) {
@@ -84,7 +100,10 @@ WeightDescription Describe(const std::string& source, const std::string& name,
     } else if (data == "act_per_tensor_scale") {
       weight.accessories.push_back(stem + data);
     } else if (data != "qdata" && data != "scale") {
-      throw Unsupported(fmt::format("{}: data '{}' is not read", source, data));
+      throw Unsupported(
+          fmt::format("{}: data must be qdata, scale, per_tensor_scale or act_per_tensor_scale, "
+                      "got '{}'",
+                      source, Shortened(data)));
     }
   }
   return weight;
@@ -102,18 +121,15 @@ void DescribeShard(const Shard& shard, std::set<std::string>& known,
        ParseStrictJson(fmt::format("{}: {}", source, kNames), names->second, 1)) {
     const auto name = item.is_string() ? item.get<std::string>() : item.dump();
     const auto text = metadata.find(name);
-    const std::string place = fmt::format("{}: metadata '{}'", source, name);
+    const std::string place = fmt::format("{}: metadata '{}'", source, Shortened(name));
     if (text == metadata.end()) {
       throw InvalidArgument(fmt::format("{} is missing, {} names it", place, kNames));
     }
     const json object = ParseStrictJson(place, text->second, kMaxDepth);
     const std::string type = TextAt(object, {"_type"}).value_or("");
-    if (type == "Tensor") continue;
-    const TensorClass* tensor_class = FindClass(type);
-    if (tensor_class == nullptr) {
-      throw Unsupported(fmt::format("{}: a tensor of type '{}' is not read", place, type));
-    }
-    if (known.insert(name).second) weights.push_back(Describe(place, name, *tensor_class, object));
+    if (type == kPlainType) continue;
+    const TensorClass& tensor_class = FindClass(place, type);
+    if (known.insert(name).second) weights.push_back(Describe(place, name, tensor_class, object));
   }
 }
 
@@ -124,7 +140,7 @@ std::vector<WeightDescription> DescribeAll(const Checkpoint& checkpoint) {
   for (const WeightDescription& weight : weights) codes.insert(weight.codes);
   for (const TensorLocation& location : checkpoint.tensors()) {
     const std::string& name = location.tensor->name;
-    if (!name.ends_with(kCodes) || codes.contains(name)) continue;
+    if (!name.ends_with(kTorchAoCodes) || codes.contains(name)) continue;
     throw InvalidArgument(
         fmt::format("read: '{}' holds codes and needs a description in __metadata__", name));
   }

@@ -71,7 +71,10 @@ def test_a_function_chooses_and_what_cannot_be_held_is_refused() -> None:
     )
     assert chosen.keys() == {"a.weight", "a.weight_scale_inv", "head.weight"}
     assert chosen["head.weight"].dtype == torch.bfloat16
-    with pytest.raises(ValueError, match=r"^export: unknown convention 'nobodys'$"):
+    known = "fp8, mxfp8, deepseek-v4, compressed-tensors, modelopt, mxfp4"
+    with pytest.raises(
+        ValueError, match=f"^export: unknown convention 'nobodys'; there are: {known}$"
+    ):
         list(nfp.export(state, "nobodys", QUANTIZERS["block"]()))
     lines = nfp.Float8BlockQuantizer(E4M3, rowwise=True, columnwise=True, block_scaling_dim=1)
     with pytest.raises(NotImplementedError, match="no other convention holds"):

@@ -12,18 +12,21 @@ namespace narrowfloat::io {
 inline constexpr std::string_view kPlainName = "plain";
 
 /// Names a checkpoint that holds this library's buffers but not their metadata, which programs that
-/// read and save tensors drop.
+/// read and save tensors leave out.
 inline constexpr std::string_view kLostMetadataName = "narrowfloat without metadata";
 
+/// Names a checkpoint that two conventions read, with other values.
+inline constexpr std::string_view kOpenName = "modelopt or comfyui";
+
 /// The convention that a checkpoint is written in, and how that was found.
-struct ConventionGuess {
+struct DetectedConvention {
   std::string name;    // "narrowfloat", "plain", or a foreign convention's quant_method
   std::string reason;  // what in the checkpoint says so
 };
 
-/// Our own convention is known; others are guessed from hf_quant_config.json, from config.json's
-/// quant_method, else from the names and types of the tensors. Errors: InvalidArgument if one of
-/// these files is damaged; IoError.
-ConventionGuess GuessConvention(const Checkpoint& checkpoint);
+/// Finds the convention of a checkpoint: this library's own by its metadata, others by
+/// hf_quant_config.json, by config.json's quant_method, else by names, types and shapes of the
+/// tensors. Errors: InvalidArgument if one of these files is damaged; IoError.
+DetectedConvention DetectConvention(const Checkpoint& checkpoint);
 
 }  // namespace narrowfloat::io

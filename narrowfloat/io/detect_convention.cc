@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/io/detect_convention.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "narrowfloat/io/companion.h"
+#include "narrowfloat/io/conventions/convention_row.h"
+#include "narrowfloat/io/foreign_weight.h"
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat::io {
+namespace {
+
+using nlohmann::json;
+
+/// Returns the convention that the JSON files beside the tensors name, if they name one. ModelOpt's
+/// own file is read before config.json.
+std::optional<DetectedConvention> GuessOfCompanions(const Checkpoint& checkpoint) {
+  const json owners = ReadCompanion(checkpoint, kModelOptFile);
+  if (const auto name = TextAt(owners, {"producer", "name"})) return {{*name, kModelOptFile}};
+  const json config = ReadCompanion(checkpoint, kConfigFile);
+  if (const auto method = TextAt(config, {"quantization_config", "quant_method"})) {
+    return {{*method, kConfigFile}};
+  }
+  return std::nullopt;
+}
+
+/// Returns the name of a code buffer of this library that has its scales but no metadata; nullptr
+/// if the checkpoint has no such buffer.
+const std::string* FindOrphan(const Checkpoint& checkpoint) {
+  for (const TensorLocation& location : checkpoint.tensors()) {
+    const std::string& name = location.tensor->name;
+    if (location.tensor->quantized) continue;
+    constexpr std::pair<Role, Role> kPairs[] = {{Role::kRowwiseData, Role::kRowwiseScaleInv},
+                                                {Role::kColumnwiseData, Role::kColumnwiseScaleInv}};
+    for (const auto& [codes, scales] : kPairs) {
+      const std::string suffix = BufferName("", codes);
+      if (!name.ends_with(suffix)) continue;
+      const std::string stem = name.substr(0, name.size() - suffix.size());
+      if (checkpoint.Find(BufferName(stem, scales)).tensor != nullptr) return &name;
+    }
+  }
+  return nullptr;
+}
+
+bool IsFp8(FileDType dtype) {
+  return dtype == FileDType::kF8E4M3 || dtype == FileDType::kF8E5M2;
+}
+
+std::string_view WithoutDot(std::string_view suffix) {
+  return suffix.substr(suffix.find_first_not_of("._"));
+}
+
+/// Returns whether types of codes and scales are those of a row's evidence.
+bool HasEvidence(Evidence evidence, FileDType codes, FileDType scale) {
+  switch (evidence) {
+    case Evidence::kFp8:
+      return IsFp8(codes);
+    case Evidence::kBytes:
+      return codes == FileDType::kU8;
+    case Evidence::kBytePairs:
+      return codes == FileDType::kU8 && scale == FileDType::kU8;
+    case Evidence::kInt8Pairs:
+      return codes == FileDType::kI8 && scale == FileDType::kF8E8M0;
+    case Evidence::kNone:
+    case Evidence::kName:
+      break;
+  }
+  return false;
+}
+
+/// Returns what a row of names says of one tensor, as the reason that is shown; empty: nothing.
+std::string ReasonOf(const Checkpoint& checkpoint, const TensorLocation& location,
+                     const WeightNames& names) {
+  const std::string& name = location.tensor->name;
+  if (names.evidence == Evidence::kNone || !name.ends_with(names.codes)) return "";
+  if (names.evidence == Evidence::kName) return std::string(WithoutDot(names.codes));
+  const std::string stem = name.substr(0, name.size() - names.codes.size());
+  const auto sibling = [&](std::string_view suffix) -> const TensorEntry* {
+    const TensorLocation found = checkpoint.Find(stem + std::string(suffix));
+    const bool plain = found.tensor != nullptr && !found.tensor->quantized;
+    return plain ? &found.tensor->entries.front() : nullptr;
+  };
+  const FileDType codes = location.tensor->entries.front().dtype;
+  const TensorEntry* scale = sibling(names.scale);
+  if (scale == nullptr || !HasEvidence(names.evidence, codes, scale->dtype)) return "";
+  if (!names.global.empty() && sibling(names.global) == nullptr) return "";
+  return fmt::format("{} {} with {}{}", IsFp8(codes) ? "FP8" : Info(codes).name,
+                     WithoutDot(names.codes), names.evidence == Evidence::kBytePairs ? "U8 " : "",
+                     WithoutDot(names.global.empty() ? names.scale : names.global));
+}
+
+std::optional<DetectedConvention> GuessOfMarks(const Checkpoint& checkpoint,
+                                               const ConventionRow& row) {
+  for (const std::string_view key : row.metadata_marks) {
+    for (const Shard& shard : checkpoint.shards()) {
+      if (shard.file.header().metadata.contains(std::string(key))) {
+        return {{std::string(row.name), fmt::format("metadata {}", key)}};
+      }
+    }
+  }
+  for (const std::string_view mark : row.marks) {
+    for (const TensorLocation& location : checkpoint.tensors()) {
+      if (location.tensor->name.ends_with(mark)) {
+        return {{std::string(row.name), fmt::format("tensor {}", location.tensor->name)}};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<DetectedConvention> GuessOfNames(const Checkpoint& checkpoint,
+                                               const ConventionRow& row) {
+  for (const WeightNames& names : row.weights) {
+    for (const TensorLocation& location : checkpoint.tensors()) {
+      const std::string reason = ReasonOf(checkpoint, location, names);
+      if (reason.empty()) continue;
+      return {{std::string(row.name), fmt::format("{}: {}", location.tensor->name, reason)}};
+    }
+  }
+  return std::nullopt;
+}
+
+/// Orders in which the scales of a weight may lie, by their number.
+enum class ScaleOrders : std::uint8_t { kRows, kTiles, kBoth, kNone };
+
+bool FitsOrder(const TensorEntry& codes, const TensorEntry& scale, bool swizzled) {
+  const WeightNames names{.codes = "", .scale = "", .plain = ""};
+  const WeightHints hints{.swizzled = swizzled, .needs_global = false};
+  try {
+    return !DescribeWeight("", names, codes, scale, nullptr, hints).shape.empty();
+  } catch (const InvalidArgument&) {
+    return false;
+  }
+}
+
+/// Compares the scales `name` with the shapes of both orders; kNone if it holds no such scales.
+ScaleOrders OrdersOf(const Checkpoint& checkpoint, const TensorLocation& location) {
+  constexpr std::string_view kCodes = ".weight", kScale = ".weight_scale", kGlobal = "_2";
+  const std::string& name = location.tensor->name;
+  if (!name.ends_with(kScale)) return ScaleOrders::kNone;
+  const std::string stem = name.substr(0, name.size() - kScale.size());
+  const TensorLocation weight = checkpoint.Find(stem + std::string(kCodes));
+  if (weight.tensor == nullptr) return ScaleOrders::kNone;
+  const TensorEntry &codes = weight.tensor->entries.front(),
+                    &scale = location.tensor->entries.front();
+  const bool has_global = checkpoint.Find(name + std::string(kGlobal)).tensor != nullptr;
+  const bool nvfp4 =
+      codes.dtype == FileDType::kU8 && scale.dtype == FileDType::kF8E4M3 && has_global;
+  const bool mxfp8 = codes.dtype == FileDType::kF8E4M3 && HoldsExponents(scale.dtype);
+  if (!nvfp4 && !mxfp8) return ScaleOrders::kNone;
+  const bool rows = FitsOrder(codes, scale, false), tiles = FitsOrder(codes, scale, true);
+  if (rows && tiles) return ScaleOrders::kBoth;
+  return tiles ? ScaleOrders::kTiles : ScaleOrders::kRows;
+}
+
+/// Tells ComfyUI's NVFP4 and MXFP8 from others', which have the same names and types: ComfyUI's
+/// scales lie in the tiles that GEMMs read. The scales of one weight that fit one order tell it for
+/// all; if they fit both in all weights, the convention is open.
+std::optional<DetectedConvention> GuessOfScaleOrder(const Checkpoint& checkpoint) {
+  const std::string* open = nullptr;
+  for (const TensorLocation& location : checkpoint.tensors()) {
+    const std::string& name = location.tensor->name;
+    switch (OrdersOf(checkpoint, location)) {
+      case ScaleOrders::kTiles:
+        return {{"comfyui", fmt::format("{}: scales in tiles", name)}};
+      case ScaleOrders::kRows:
+        return std::nullopt;
+      case ScaleOrders::kBoth:
+        if (open == nullptr) open = &name;
+        break;
+      case ScaleOrders::kNone:
+        break;
+    }
+  }
+  if (open == nullptr) return std::nullopt;
+  return {{std::string(kOpenName),
+           fmt::format("the scales '{}' may lie row by row (modelopt, compressed-tensors) or in "
+                       "tiles (comfyui)",
+                       *open)}};
+}
+
+/// Names codes and scales that no convention's rule finds.
+std::optional<DetectedConvention> GuessOfRest(const Checkpoint& checkpoint) {
+  for (const TensorLocation& location : checkpoint.tensors()) {
+    const std::string& name = location.tensor->name;
+    const FileDType dtype = location.tensor->entries.front().dtype;
+    if (name.ends_with(kTorchAoCodes)) {
+      return {{"torchao without metadata", fmt::format("{}: codes of torchao", name)}};
+    }
+    if (name.ends_with(".weight") && IsFp8(dtype)) {
+      return {{"fp8 without scales", fmt::format("{}: FP8 weight without a scale", name)}};
+    }
+    if (IsNarrowFloat(dtype)) {
+      return {{"unknown", fmt::format("{}: {} by no known names", name, Info(dtype).name)}};
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+DetectedConvention DetectConvention(const Checkpoint& checkpoint) {
+  if (const std::string* orphan = FindOrphan(checkpoint)) {
+    return {
+        std::string(kLostMetadataName),
+        fmt::format("{}: a buffer of this library that __metadata__ does not describe", *orphan)};
+  }
+  for (const TensorLocation& location : checkpoint.tensors()) {
+    if (location.tensor->quantized) {
+      return {std::string(kConventionName), "metadata of its tensors"};
+    }
+  }
+  if (const auto guess = GuessOfCompanions(checkpoint)) return *guess;
+  for (const ConventionRow* row : Conventions()) {
+    if (const auto guess = GuessOfMarks(checkpoint, *row)) return *guess;
+  }
+  if (const auto guess = GuessOfScaleOrder(checkpoint)) return *guess;
+  for (const ConventionRow* row : Conventions()) {
+    if (const auto guess = GuessOfNames(checkpoint, *row)) return *guess;
+  }
+  if (const auto guess = GuessOfRest(checkpoint)) return *guess;
+  return {std::string(kPlainName), "no tensor is quantized"};
+}
+
+}  // namespace narrowfloat::io

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""save() into folders, the configuration beside tensors, and weights in our own convention."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli import run, run_json, write_file
+from test_foreign_load import HOLDERS, X
+
+import narrowfloat as nf
+
+CONFIG = {"model_type": "llama", "tie_word_embeddings": True, "dtype": "float32"}
+PLAIN = {
+    "model.embed_tokens.weight": np.ones((4, 64), np.float32),
+    "model.norm.weight": np.ones(64, np.float32),
+}
+NAME = "model.layers.0.mlp.up_proj.weight"
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def float_model(folder: Path) -> Path:
+    folder.mkdir()
+    write_file(folder / "model.safetensors", PLAIN | {NAME: X}, {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    return folder
+
+
+@pytest.mark.parametrize(("scheme", "convention"), [("mxfp8_e4m3", "narrowfloat"), *HOLDERS])
+def test_the_folder_is_that_of_the_command_line(
+    scheme: str, convention: str, tmp_path: Path
+) -> None:
+    source = float_model(tmp_path / "float")
+    run("quantize", source, tmp_path / "cli", "--scheme", scheme, "--convention", convention)
+    tensors = PLAIN | {NAME: nf.quantize(X, scheme)}
+    nf.save(tmp_path / "python", tensors, convention=convention, config=CONFIG)
+    assert files(tmp_path / "python") == files(tmp_path / "cli")
+    written = json.loads((tmp_path / "cli" / "config.json").read_text())["quantization_config"]
+    assert nf.quantization_config(tensors, convention, config=CONFIG) == written
+    ignored = written.get("ignore", written.get("modules_to_not_convert"))
+    assert ignored == (None if convention == "narrowfloat" else ["model.embed_tokens", "lm_head"])
+    assert ("hf_quant_config.json" in files(tmp_path / "python")) == (convention == "modelopt")
+
+
+def test_a_folder_keeps_its_own_config(tmp_path: Path) -> None:
+    tensors = {NAME: nf.quantize(X, "mxfp8_e4m3")}
+    (tmp_path / "config.json").write_text(json.dumps({"b": 1, "a": [2]}))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    nf.save(tmp_path, tensors, convention="modelopt")
+    assert set(files(tmp_path)) == {
+        "config.json", "hf_quant_config.json", "model.safetensors", "tokenizer.json",
+    }  # fmt: skip
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert list(config) == ["b", "a", "quantization_config"]
+    assert run_json("inspect", tmp_path)["convention"] == "modelopt"
+    nf.save(tmp_path, tensors, convention="fp8")
+    assert set(files(tmp_path)) == {"config.json", "model.safetensors", "tokenizer.json"}
+    assert run_json("inspect", tmp_path)["convention"] == "fp8"
+    loaded = nf.load(tmp_path, from_="auto")[NAME]
+    assert (
+        loaded.buffers["rowwise_data"].tobytes() == tensors[NAME].buffers["rowwise_data"].tobytes()
+    )
+
+
+@pytest.mark.parametrize(
+    ("tensors", "options", "error", "message"),
+    [
+        (PLAIN, {"config": {}}, ValueError, "needs a QuantizedTensor, got none"),
+        ({NAME: "x"}, {"config": {}}, TypeError, "must be a NumPy array or a QuantizedTensor"),
+        ({1: X}, {"config": {}}, TypeError, "names must be str, got 1"),
+        ([X], {"config": {}}, TypeError, "must be a mapping of names to arrays, got list"),
+        ({NAME: "nvfp4"}, {"config": {}, "convention": "fp8"}, NotImplementedError, "has no form"),
+        (
+            {NAME: "nvfp4", "o": np.array(["text"])}, {"config": {}}, TypeError,
+            "must have a dtype that safetensors names",
+        ),
+    ],
+)  # fmt: skip
+def test_bad_input_writes_nothing(
+    tensors: object, options: dict, error: type, message: str, tmp_path: Path
+) -> None:
+    if isinstance(tensors, dict) and tensors.get(NAME) == "nvfp4":
+        tensors = tensors | {NAME: nf.quantize(X, "nvfp4")}
+    with pytest.raises(error, match=message):
+        nf.save(tmp_path / "new", tensors, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_files_of_a_model_are_not_left_beside(tmp_path: Path) -> None:
+    other = write_file(tmp_path / "model-00001-of-00002.safetensors", PLAIN)
+    with pytest.raises(ValueError, match=f"^save: {tmp_path} must have no other safetensors files"):
+        nf.save(tmp_path, {NAME: nf.quantize(X, "nvfp4")})
+    assert list(files(tmp_path)) == [other.name]
+    other.unlink()
+    (tmp_path / "config.json").write_text("[1]")
+    with pytest.raises(ValueError, match="must hold a JSON object, got list"):
+        nf.save(tmp_path, {NAME: nf.quantize(X, "nvfp4")})
+    assert list(files(tmp_path)) == ["config.json"]
+
+
+@pytest.mark.parametrize(("scheme", "convention"), HOLDERS)
+def test_convert_writes_our_own_convention(scheme: str, convention: str, tmp_path: Path) -> None:
+    source = float_model(tmp_path / "float")
+    run("quantize", source, tmp_path / "ours", "--scheme", scheme)
+    run("quantize", source, tmp_path / "other", "--scheme", scheme, "--convention", convention)
+    made = run_json("convert", tmp_path / "other", tmp_path / "back", "--to", "narrowfloat")
+    assert (made["to"], made["format"], made["tensors_converted"]) == ("narrowfloat", scheme, 1)
+    if scheme not in ("fp8_e4m3", "nvfp4"):  # whose scale and amax round on the way
+        assert files(tmp_path / "back") == files(tmp_path / "ours")
+    before, after = (nf.load(tmp_path / name)[NAME] for name in ("ours", "back"))
+    for role in ("rowwise_data", "rowwise_scale_inv"):
+        assert after.buffers[role].tobytes() == before.buffers[role].tobytes()
+    assert after.spec == before.spec
+    refused = run("convert", tmp_path / "back", tmp_path / "no", "--to", "narrowfloat", code=2)
+    assert "IN must be of another convention than 'narrowfloat'" in refused.stderr
+
+
+def test_weights_without_a_scheme_are_not_converted(tmp_path: Path) -> None:
+    rows = {"a.weight": X.astype("float8_e4m3fn"), "a.weight_scale": np.ones((200, 1), np.float32)}
+    source = write_file(tmp_path / "in.safetensors", rows)
+    refused = run("convert", source, tmp_path / "out.safetensors", "--to", "narrowfloat", code=3)
+    assert (
+        "convert: 'a.weight' (e4m3 row F32) has no scheme with such blocks and scales; dequantize, "
+        "in Python dtype=, gives its values" in refused.stderr
+    )
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+def test_numpy_does_not_make_an_array_of_an_object() -> None:
+    tensor = nf.quantize(X, "mxfp8_e4m3")
+    with pytest.raises(TypeError, match=r"^QuantizedTensor\(.*\) must become an array by dequanti"):
+        np.asarray(tensor)
+    with pytest.raises(TypeError, match="must become an array by dequantize"):
+        np.add(tensor, 1)

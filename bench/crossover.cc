@@ -25,8 +25,8 @@ struct Row {
   std::string name, backend;
   std::vector<double> speedups;  // by size, smallest first
 
-  /// Returns the index of the smallest size from which on the many threads always win; the number
-  /// of sizes, if there is none.
+  /// Returns the index of the smallest size from which on many threads are always faster; the
+  /// number of sizes, if they never are.
   std::size_t From() const {
     std::size_t from = speedups.size();
     while (from > 0 && speedups[from - 1] > kFaster) --from;

@@ -45,7 +45,7 @@ fs::path MakeModel() {
   return folder;
 }
 
-/// What the tools do with config.json and hf_quant_config.json before they read a weight.
+/// Parses config.json and hf_quant_config.json as the tools do before they read a weight.
 void ReadModel(const fs::path& folder) {
   try {
     io::Checkpoint model = io::Checkpoint::Open(folder);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What counts as an array: layouts, protocols, read-only memory, `out=`, and what is refused."""
+"""Tests arguments that are arrays: layouts, protocols, read-only memory, `out=`, and errors."""
 
 import array
 import re

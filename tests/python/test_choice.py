@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command line quantizes, and how it says so."""
+"""Tests which tensors the command line quantizes, and its output about them."""
 
 from __future__ import annotations
 

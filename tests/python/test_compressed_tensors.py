@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command line writes for compressed-tensors, read by compressed-tensors itself."""
+"""Tests that compressed-tensors reads the files that the command line writes for it."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def method(name: str, **more: object) -> dict:
 
 
 def case(name: str) -> tuple[Tensors, dict | None, Tensors]:
-    """What a file holds, its config.json, and the values it means."""
+    """The tensors of a file, its config.json, and the values that they stand for."""
     w, s = codes((200, 320)), scales((2, 3))
     wide = w.astype(np.float32)
     tile = wide * spread(s, 128, 128, w.shape)

@@ -13,7 +13,7 @@ LARGE = (1 << 20) + 77  # values: several pieces of a megabyte, and a rest
 
 
 def counted(a: np.ndarray, b: np.ndarray) -> dict:
-    """What `diff` says of two tensors of one type and shape."""
+    """Returns the output of `diff` for two tensors of one type and shape."""
     values_a, values_b = (x.astype(np.float32) for x in (a, b))
     differs = (values_a.view(np.uint32) != values_b.view(np.uint32)).reshape(-1)
     with np.errstate(invalid="ignore"):

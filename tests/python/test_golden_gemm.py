@@ -120,7 +120,7 @@ def test_the_known_number_of_cases_runs() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_bound_holds_for_the_record_too(case: Case) -> None:
-    """What TransformerEngine computed passes the same check, scheme or no scheme."""
+    """TransformerEngine's results pass the same check, quantized or plain."""
     if "y" not in case or "exact.fp64" not in case:
         pytest.skip("the case records no result or no exact one")
     assert_within(case, case["y"])

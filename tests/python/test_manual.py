@@ -64,7 +64,7 @@ def test_the_manual_prints_without_a_warning(tmp_path: Path) -> None:
 
 
 def completions(line: str, folder: Path) -> set[str]:
-    """What bash proposes for the last word of `line`, files included."""
+    """Returns bash's completions of the last word of `line`, files included."""
     script = """
 source <("$1" completion bash)
 read -ra COMP_WORDS <<< "$2"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What follows from every scheme's rule for any input, and inputs for which it does not follow.
+"""Tests properties that follow from a scheme's rule for any input, and their exceptions.
 
 Why each holds stands beside the same property in tests/conformance/properties_test.cc.
 """

@@ -23,7 +23,7 @@ M, N, K = 70, 134, 166
 
 
 def family(scheme: str) -> str:
-    """What TransformerEngine's GEMM calls one scaling mode."""
+    """Returns the scaling mode, as TransformerEngine's GEMM names it."""
     return re.sub(r"_e\dm\d|_2d|\d+x\d+", "", scheme)
 
 
@@ -122,7 +122,7 @@ def test_the_order_of_sums_is_part_of_the_bytes(schemes: tuple[str, str], layout
 def test_a_part_of_a_product_is_the_product_of_parts(scheme: str) -> None:
     random = np.random.default_rng(5)
     x, w = (random.standard_normal((n, K)).astype(np.float32) for n in (384, 256))
-    # What covers the whole tensor has to be the same for its parts.
+    # A scale of the whole tensor must be the same for its parts.
     options = {"amax": 6.0} if "amax_rowwise" in nf.quantize(w, scheme).buffers else {}
     a, b = nf.quantize(x, scheme, **options), nf.quantize(w, scheme, **options)
     whole, transposed = nf.qgemm(a, b), nf.qgemm(b, a)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What qgemm takes and writes to, and what it says about the rest."""
+"""Tests the operands and outputs of qgemm, and its errors."""
 
 import re
 from dataclasses import dataclass

@@ -87,5 +87,5 @@ def test_what_is_refused(a: nf.QuantizedTensor, b: nf.QuantizedTensor) -> None:
             nf.qgemm(a, b, out=out, **options)
         assert str(error.value) == message
     assert not out.any() and not point.any()
-    # What is only read need not be writable.
+    # An input need not be writable.
     nf.qgemm(a, b, gelu=True, grad=True, gelu_in=read_only)

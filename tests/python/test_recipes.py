@@ -155,7 +155,7 @@ def test_environment(
 ) -> None:
     monkeypatch.setenv(f"NVTE_{variable}", value)
     assert getattr(cls(), field) == expected
-    # What is said in words wins.
+    # An argument overrides the environment.
     other = {"MSE": "MAE", "weights": "all", "none": "all"}.get(expected)
     if isinstance(expected, bool):
         other = not expected

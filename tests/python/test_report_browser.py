@@ -20,7 +20,7 @@ HOSTILE = "layers.</script><img src=x>.weight"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
 needs_browser = pytest.mark.skipif(BROWSER is None, reason=f"none of {BROWSERS} is installed")
-# What a test asks of the page once it is drawn.
+# A script that reads the drawn page.
 PROBE = """<script>
 window.addEventListener("load", () => {
   %s

@@ -159,7 +159,9 @@ def findings(feature: str, block: object) -> Iterator[Finding]:
     first.
     """
     if not isinstance(block, Mapping):
-        yield Finding(ValueError(f"{ERROR} The block of {feature} is a mapping, got {block!r}."))
+        yield Finding(
+            ValueError(f"{ERROR} The block of {feature} must be a mapping, got {block!r}.")
+        )
         return
     if not block:
         return

@@ -96,7 +96,7 @@ def _check_section(report: Report, name: str, section: object) -> bool:
     """Returns whether the section is enabled and can be looked at further."""
     place = f"section {name}"
     if not isinstance(section, Mapping):
-        report.add(place, f"a section is a mapping, got {section!r}")
+        report.add(place, f"a section must be a mapping, got {section!r}")
         return False
     if "enabled" not in section:
         report.add(place, "enabled is missing")
@@ -113,7 +113,7 @@ def _check_section(report: Report, name: str, section: object) -> bool:
             report.add(place, message)
     for key in section:
         if not isinstance(key, str):
-            report.add(place, f"keys are strings, got {key!r}")
+            report.add(place, f"keys must be strings, got {key!r}")
     _check_features(report, place, section)
     return True
 
@@ -121,7 +121,7 @@ def _check_section(report: Report, name: str, section: object) -> bool:
 def _check_features(report: Report, place: str, section: Mapping[str, Any]) -> None:
     blocks = section.get(namespace())
     if namespace() in section and not isinstance(blocks, Mapping):
-        report.add(place, f"{namespace()} is a mapping of features, got {blocks!r}")
+        report.add(place, f"{namespace()} must be a mapping of features, got {blocks!r}")
         return
     for feature, block in (blocks or {}).items():
         where = f"{place}, {feature}"
@@ -178,7 +178,7 @@ def _session(config: Mapping[str, Any]) -> Iterator[tuple[Any, set[str], str | N
 
     running = host.DEBUG_MANAGER
     if running is not None:
-        raise RuntimeError("check: begins a session of its own, and another one runs")
+        raise RuntimeError("check: must be called while no session runs, because it starts its own")
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         silent = contextlib.redirect_stdout(io.StringIO())

@@ -60,11 +60,11 @@ def _read_text(path: Path, what: str) -> str:
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise BadFile(f"{path}: must be a file, got none") from None
     if len(content) > LARGEST_FILE:
-        raise BadFile(f"{path}: {what} has at most {LARGEST_FILE} bytes, this has more")
+        raise BadFile(f"{path}: {what} must have at most {LARGEST_FILE} bytes, got more")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadFile(f"{path}: {what} is text in UTF-8: {error}") from None
+        raise BadFile(f"{path}: {what} must be text in UTF-8: {error}") from None
 
 
 def read_config(path: Path) -> tuple[Mapping[str, Any], list[str]]:
@@ -83,14 +83,14 @@ def read_config(path: Path) -> tuple[Mapping[str, Any], list[str]]:
         raise BadFile(f"{path}: cannot be read as YAML: {error}") from None
     if not isinstance(config, Mapping):
         found = "nothing" if config is None else type(config).__name__
-        raise BadFile(f"{path}: a configuration is a mapping of sections, got {found}")
+        raise BadFile(f"{path}: a configuration must be a mapping of sections, got {found}")
     try:
         _count(config, DEEPEST, MOST_VALUES)
     except BadFile as error:
         raise BadFile(f"{path}: {error}") from None
     for name in config:
         if not isinstance(name, str):
-            raise BadFile(f"{path}: names of sections are strings, got {name!r}")
+            raise BadFile(f"{path}: names of sections must be strings, got {name!r}")
     return config, loader.repeated
 
 
@@ -123,5 +123,5 @@ def read_layers(path: Path) -> list[str]:
         if names.count(name) > 1:
             raise BadFile(f"{path}: layer {name} appears twice")
     if not names:
-        raise BadFile(f"{path}: names no layer")
+        raise BadFile(f"{path}: must name a layer, got none")
     return names

@@ -80,7 +80,7 @@ def names_of(listed: object) -> list[Any]:
     if isinstance(listed, str):
         return re.findall(r"[^,\s]+", listed)
     if not isinstance(listed, list | tuple):
-        raise ValueError(f"{ERROR} gemms and tensors are lists of names, got {listed!r}.")
+        raise ValueError(f"{ERROR} gemms and tensors must be lists of names, got {listed!r}.")
     return list(listed)
 
 
@@ -93,10 +93,12 @@ def entries_of(axis: str, listed: object) -> list[dict[str, Any]]:
     if listed is None:
         return []
     if not isinstance(listed, list | tuple):
-        raise ValueError(f"{ERROR} {axis}_struct is a list of mappings, got {listed!r}.")
+        raise ValueError(f"{ERROR} {axis}_struct must be a list of mappings, got {listed!r}.")
     for entry in listed:
         if not isinstance(entry, Mapping) or key not in entry:
-            raise ValueError(f"{ERROR} An entry of {axis}_struct names its {key}, got {entry!r}.")
+            raise ValueError(
+                f"{ERROR} An entry of {axis}_struct must name its {key}, got {entry!r}."
+            )
     return list(listed)
 
 

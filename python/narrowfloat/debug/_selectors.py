@@ -49,7 +49,7 @@ ALONE = ("exact_layer_names", "layer_name_regex_pattern")
 def findings_of_selectors(layers: object) -> Iterator[str]:
     """Yields all that is wrong with the `layers` of a section."""
     if not isinstance(layers, Mapping):
-        yield f"layers is a mapping of {', '.join(SELECTORS)}, got {layers!r}"
+        yield f"layers must be a mapping of {', '.join(SELECTORS)}, got {layers!r}"
         return
     for key in layers:
         if key not in SELECTORS:

@@ -28,7 +28,7 @@ def listed(config: Mapping[str, Any]) -> list[Any]:
     """Returns the statistics of a block. Errors: ValueError unless they are a list."""
     stats = config.get("stats")
     if not isinstance(stats, list | tuple):
-        raise ValueError(f"{ERROR} stats is a list of statistics, got {stats!r}.")
+        raise ValueError(f"{ERROR} stats must be a list of statistics, got {stats!r}.")
     return list(stats)
 
 
@@ -73,7 +73,9 @@ class Statistic(NamedTuple):
     def parse(cls, stat: str) -> Statistic:
         """Returns the parts of a name. Errors: ValueError unless it is a string."""
         if not isinstance(stat, str):
-            raise ValueError(f"{ERROR} A statistic of a quantized tensor is a name, got {stat!r}.")
+            raise ValueError(
+                f"{ERROR} A statistic of a quantized tensor must be a name, got {stat!r}."
+            )
         prefixes = (*(f"{recipe}_" for recipe in RECIPES), NVFP4_PREFIX)
         prefix = next((prefix for prefix in prefixes if stat.startswith(prefix)), "")
         recipe, rest = prefix.removesuffix("_"), stat.removeprefix(prefix)

@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 @dataclass(frozen=True)
 class MeshResource:
-    """Names the mesh axis of each kind of parallelism; None where there is none.
+    """Names the mesh axis of each kind of parallelism; None: not used.
 
     dp_resource: data. tp_resource: tensor. tpsp_resource: tensor and sequence. fsdp_resource:
     sharded parameters. pp_resource: pipeline. cp_resource: context.
@@ -40,7 +40,7 @@ def global_mesh_resource() -> MeshResource:
     """Returns the one of the global_shard_guard around. Errors: RuntimeError outside of any."""
     found = _resource.get()
     if found is None:
-        raise RuntimeError("global_mesh_resource: there is no global_shard_guard around")
+        raise RuntimeError("global_mesh_resource: must be called within global_shard_guard")
     return found
 
 
@@ -69,8 +69,8 @@ def with_sharding_constraint_by_logical_axes(
         return x
     if len(logical_axis_names) != x.ndim:
         raise ValueError(
-            f"with_sharding_constraint_by_logical_axes: there are {len(logical_axis_names)} names "
-            f"for {x.ndim} dimensions"
+            "with_sharding_constraint_by_logical_axes: x needs one name per dimension, got "
+            f"{len(logical_axis_names)} names for {x.ndim} dimensions"
         )
     linen = sys.modules.get("flax.linen")
     spec = linen.logical_to_mesh_axes(logical_axis_names) if linen else logical_axis_names

@@ -26,7 +26,7 @@ def array_of(tensor: torch.Tensor) -> np.ndarray:
     Errors: NotImplementedError unless it is on the CPU.
     """
     if tensor.device.type != "cpu":
-        raise NotImplementedError(f"narrowfloat: tensors are on the CPU, got {tensor.device}")
+        raise NotImplementedError(f"narrowfloat: tensors must be on the CPU, got {tensor.device}")
     dtype = _HELD.get(tensor.dtype)
     if dtype is None:
         dtype = _HELD[tensor.dtype] = torch.empty(0, dtype=tensor.dtype).numpy().dtype
@@ -121,7 +121,9 @@ def transposed_operand(storage: SchemeStorage) -> Operand:
     columns = operand(storage, ("columnwise",))
     rows, cols = columns.shape
     if not storage._spec().columnwise_transposed:
-        raise NotImplementedError(f"{columns.scheme}: columnwise codes are not stored transposed")
+        raise NotImplementedError(
+            f"{columns.scheme} is not supported, its columnwise codes are not stored transposed"
+        )
     names = {"columnwise_data": "rowwise_data", "columnwise_scale_inv": "rowwise_scale_inv"}
     names["amax_columnwise"] = "amax_rowwise"
     buffers = {names[role]: buffer for role, buffer in columns.buffers.items()}

@@ -132,8 +132,8 @@ def run_dequantized(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any
     if func.namespace in _COLLECTIVES:
         why = _ADDS if "reduce" in func._schema.name else _MOVES
         raise NotImplementedError(
-            f"{func}: {_name_of(_subject(args, kwargs))} takes no part in this collective: {why}. "
-            "Communicate dequantize(), or its buffers"
+            f"{func}: {_name_of(_subject(args, kwargs))} is not supported in this collective, "
+            f"because {why}; communicate dequantize(), or its buffers"
         )
     effect = effect_of(func)
     if effect.written:
@@ -153,7 +153,7 @@ def _run_writing(
     targets = [leaf for leaf in tree_flatten(written)[0] if _is_quantized(leaf)]
     if targets and torch.Tag.inplace_view in func.tags:
         raise NotImplementedError(
-            f"{func}: {_name_of(type(targets[0]))} keeps its shape and its buffers in place"
+            f"{func}: changing the shape of {_name_of(type(targets[0]))} in place is not supported"
         )
     own = {id(target): target._plain_copy() for target in targets}
 

@@ -124,7 +124,7 @@ def _walk(data: bytes, lookups: set[tuple[str | None, str | None]]) -> Iterator[
     for opcode, argument, place in operations:
         name = opcode.name
         if name == "STOP" and place + 1 != len(data):
-            raise ValueError("there is more behind the pickle")
+            raise ValueError("the data must end with the pickle, got more bytes")
         if name == "MEMOIZE":
             memo[len(memo)] = last[-1]
             continue

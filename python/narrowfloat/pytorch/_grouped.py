@@ -91,7 +91,7 @@ def parts_of(grouped: GroupedTensorStorage, tensor: torch.Tensor) -> list[torch.
     sizes = [rows * cols for rows, cols in shapes]
     if sum(sizes) > tensor.numel():
         raise ValueError(
-            f"group_quantize: groups of {sum(sizes)} elements do not fit into {tensor.numel()}"
+            f"group_quantize: the groups need {sum(sizes)} elements, got {tensor.numel()}"
         )
     parts = tensor.detach().contiguous().view(-1)[: sum(sizes)].split(sizes)
     return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
@@ -149,20 +149,20 @@ def group_requantize_inplace(
     tensor, quantizer = native(grouped_x), native(quantizer)
     if quantizer.dtype != tensor.quantizer.dtype:
         raise RuntimeError(
-            f"group_requantize_inplace: the dtype must stay, got a quantizer of "
-            f"{quantizer.dtype!r} for codes of {tensor.quantizer.dtype!r}"
+            "group_requantize_inplace: the quantizer must have the dtype of the codes, "
+            f"{tensor.quantizer.dtype!r}, got {quantizer.dtype!r}"
         )
     needs_columns = quantizer.columnwise_usage and tensor.columnwise_data is None
     if tensor._with_gemm_swizzled_scales:
         if return_dequantized:
             raise RuntimeError(
-                "group_requantize_inplace: values are decoded from scales in compact format, these "
-                "are swizzled"
+                "group_requantize_inplace: return_dequantized needs scales in compact format, got "
+                "swizzled ones"
             )
         if needs_columns:
             raise RuntimeError(
-                "group_requantize_inplace: the scales are swizzled, so columnwise data cannot be "
-                "rebuilt"
+                "group_requantize_inplace: columnwise data need scales in compact format, got "
+                "swizzled ones"
             )
         return None
     decoded = None

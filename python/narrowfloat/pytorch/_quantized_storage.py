@@ -196,7 +196,7 @@ def restore_from_func_ctx(
     """Returns restore_from_saved() of `ctx.tensor_objects` and `ctx.saved_tensors`.
 
     Removes the objects from `ctx`, so that their memory can be freed.
-    Errors: AttributeError if there are none.
+    Errors: AttributeError if `ctx` has no saved objects.
     """
     if not hasattr(ctx, "tensor_objects") or ctx.tensor_objects is None:
         raise AttributeError("ctx must have .tensor_objects to restore saved tensors")

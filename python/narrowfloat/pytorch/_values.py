@@ -163,7 +163,7 @@ class ValueSemantics:
     def _value_key(self) -> tuple[Any, ...]:
         if self.__dict__.get("amax_reduction_group") is not None:
             raise TypeError(
-                f"{type(self).__name__} holds a process group and so is no value to compare or hash"
+                f"{type(self).__name__} with a process group cannot be compared or hashed"
             )
         return tuple(self.__dict__[name] for name in self.VALUE_FIELDS)
 

@@ -54,5 +54,5 @@ def messages(log_dir: Path) -> str:
 
 
 def results(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What a forward and a backward pass made."""
+    """The results of a forward and a backward pass."""
     return {"y": y.detach(), "dgrad": x.grad.clone(), "wgrad": model.weight.grad.clone()}

@@ -63,7 +63,10 @@ WRONG_BLOCKS = {
         {"LogTensorStats": {**LOG, "freq": 0}},
         "LogTensorStats: freq must be an integer not below 1, got 0.",
     ),
-    "block is no mapping": ({"FakeQuant": [1]}, "FakeQuant: The block of FakeQuant is a mapping"),
+    "block is no mapping": (
+        {"FakeQuant": [1]},
+        "FakeQuant: The block of FakeQuant must be a mapping",
+    ),
     "block without enabled": (
         {"FakeQuant": {"gemms": ["fprop"]}},
         "FakeQuant: Missing required config field `enabled`",
@@ -103,7 +106,7 @@ def test_wrong_blocks(name: str) -> None:
 
 # The whole configuration, and the message.
 WRONG_SECTIONS = {
-    "no mapping": ({"a": 3}, "section a: a section is a mapping, got 3"),
+    "no mapping": ({"a": 3}, "section a: a section must be a mapping, got 3"),
     "no enabled": ({"a": {"layers": {}}}, "section a: enabled is missing"),
     "enabled is a word": (
         {"a": {"enabled": "no"}},
@@ -112,7 +115,7 @@ WRONG_SECTIONS = {
     "no layers": ({"a": {"enabled": True}}, "section a: layers is missing"),
     "null namespace": (
         {"a": {"enabled": True, "layers": {"layer_types": ["x"]}, "transformer_engine": None}},
-        "section a: transformer_engine is a mapping of features, got None",
+        "section a: transformer_engine must be a mapping of features, got None",
     ),
     "another namespace": (
         {"a": {"enabled": True, "layers": {"layer_types": ["x"]}, "megatron": {"X": {}}}},
@@ -145,7 +148,7 @@ def test_wrong_sections(name: str) -> None:
 
 SELECTORS = "exact_layer_names, layer_name_regex_pattern, layer_types, layer_numbers"
 WRONG_LAYERS = {
-    "no mapping": (["fc1"], "layers is a mapping of"),
+    "no mapping": (["fc1"], "layers must be a mapping of"),
     "empty": ({}, f"layers: needs one of {SELECTORS}"),
     "unknown": ({"layer_types": ["a"], "types": ["b"]}, f"layers: types is no selector, one of "
                 f"{SELECTORS}"),
@@ -238,7 +241,7 @@ def test_a_section_that_is_off_is_not_looked_at() -> None:
 def test_a_running_session_is_left_alone(tmp_path: Path) -> None:
     with session(None, tmp_path) as host:
         manager = host.DEBUG_MANAGER
-        with pytest.raises(RuntimeError, match="another one runs"):
+        with pytest.raises(RuntimeError, match="must be called while no session runs"):
             check(config({"FakeQuant": FAKE}))
         assert host.DEBUG_MANAGER is manager
 

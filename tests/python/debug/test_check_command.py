@@ -73,14 +73,14 @@ BAD = {
     "not yaml": ("a: [", "is not YAML of plain values"),
     "an object": ("a: !!python/object/apply:os.system ['true']", "is not YAML of plain values"),
     "two documents": ("a: 1\n---\nb: 2\n", "is not YAML of plain values"),
-    "not utf-8": (b"\xff\xfe\x00", "a configuration is text in UTF-8"),
-    "nothing": ("", "a configuration is a mapping of sections, got nothing"),
-    "a list": ("[1, 2]", "a configuration is a mapping of sections, got list"),
-    "a number as name": ("1: {enabled: True}", "names of sections are strings, got 1"),
+    "not utf-8": (b"\xff\xfe\x00", "a configuration must be text in UTF-8"),
+    "nothing": ("", "a configuration must be a mapping of sections, got nothing"),
+    "a list": ("[1, 2]", "a configuration must be a mapping of sections, got list"),
+    "a number as name": ("1: {enabled: True}", "names of sections must be strings, got 1"),
     "a date that is none": ("a: 2001-99-99", "cannot be read as YAML"),
     "deep": ("a: " + "[" * (DEEPEST + 1) + "]" * (DEEPEST + 1), "is nested more than 32 deep"),
     "deeper": ("a: " + "[" * 20_000 + "]" * 20_000, "cannot be read as YAML"),
-    "huge": ("#" * (LARGEST_FILE + 1), "a configuration has at most 100000 bytes"),
+    "huge": ("#" * (LARGEST_FILE + 1), "a configuration must have at most 100000 bytes, got more"),
     "a bomb": (
         "a: &a [1,1,1,1,1,1,1,1,1]\n"
         + "".join(f"{y}: &{y} [{','.join([f'*{x}'] * 9)}]\n"
@@ -127,7 +127,7 @@ def test_what_is_no_file(capsys: pytest.CaptureFixture, tmp_path: Path, what: st
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("", "names no layer"), ("a\nb\na\n", "layer a appears twice")],
+    [("", "must name a layer, got none"), ("a\nb\na\n", "layer a appears twice")],
 )
 def test_lists_that_are_no_list_of_layers(tmp_path: Path, content: str, message: str) -> None:
     file = tmp_path / "layers.txt"

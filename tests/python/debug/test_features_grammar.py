@@ -139,9 +139,9 @@ def test_unknown_gemms(block: dict) -> None:
         ({"gemms_struct": [{"gemm": "fprop"}]}, "Provide 'tensors_struct: List"),
         ({"gemms": 3}, "lists of names, got 3"),
         ({"gemms": ["fprop"], "tensors": {"weight": 1}}, "lists of names, got"),
-        ({"gemms_struct": {"gemm": "fprop"}}, "gemms_struct is a list of mappings"),
-        ({"gemms_struct": [{"tensors": []}]}, "gemms_struct names its gemm"),
-        ({"gemms": ["fprop"], "tensors_struct": ["weight"]}, "tensors_struct names its tensor"),
+        ({"gemms_struct": {"gemm": "fprop"}}, "gemms_struct must be a list of mappings"),
+        ({"gemms_struct": [{"tensors": []}]}, "gemms_struct must name its gemm"),
+        ({"gemms": ["fprop"], "tensors_struct": ["weight"]}, "tensors_struct must name its tensor"),
     ],
 )
 def test_lists_that_are_missing_or_none(block: dict, message: str) -> None:

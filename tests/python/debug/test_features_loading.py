@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a configuration is refused for when the host loads it, and what it is warned about."""
+"""Tests the errors and warnings of a configuration that the host loads."""
 
 import copy
 import warnings
@@ -52,15 +52,20 @@ WRONG: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("DisableQuantizationLayer", {"gemms": ["fprop"]}, ValueError, 'in config: "gemms"'),
     ("DisableFP8Layer", {"layers": []}, ValueError, 'in config: "layers"'),
     ("LogTensorStats", {"stats": ["median"]}, AssertionError, "Statistic median is not supported"),
-    ("LogTensorStats", {"stats": "mean"}, ValueError, "stats is a list of statistics, got 'mean'"),
-    ("LogTensorStats", {"stats": None}, ValueError, "stats is a list of statistics, got None"),
+    (
+        "LogTensorStats",
+        {"stats": "mean"},
+        ValueError,
+        "stats must be a list of statistics, got 'mean'",
+    ),
+    ("LogTensorStats", {"stats": None}, ValueError, "stats must be a list of statistics, got None"),
     ("LogTensorStats", {"stats": [3]}, AssertionError, "Statistic 3 is not supported"),
     ("LogTensorStats", {"stat": ["mean"]}, ValueError, 'Unexpected key in config: "stat"'),
     ("LogTensorStats", {"freq": 0}, ValueError, "freq must be an integer not below 1"),
     ("LogTensorStats", {"frequency": 2}, ValueError, 'Unexpected key in config: "frequency"'),
     ("LogTensorStats", {"tensors": ["wieght"]}, ValueError, "Invalid tensor: wieght"),
     ("LogFp8TensorStats", {"stats": ["max"]}, ValueError, "unsupported stat name: max"),
-    ("LogFp8TensorStats", {"stats": [{"mse": 1}]}, ValueError, "is a name, got"),
+    ("LogFp8TensorStats", {"stats": [{"mse": 1}]}, ValueError, "must be a name, got"),
     ("LogFp8TensorStats", {"stats": ["mxfp4_mse"]}, ValueError, "unsupported stat name: mxfp4_mse"),
     ("LogFp8TensorStats", {"stats": ["nvfp4_mse"]}, ValueError, "unsupported recipe name"),
     ("LogFp8TensorStats", {"stats": ["mxfp8_overflows%"]}, ValueError, "unsupported stat name"),
@@ -144,8 +149,8 @@ def test_wrong_blocks_of_a_dynamic_range(options: object) -> None:
     [
         ({"tensors_struct": [{"tensor": "weight", "fmt": 1}]}, ValueError, 'in config: "fmt"'),
         ({"tensors_struct": [{"tensor": "wait"}]}, ValueError, "Invalid tensor: wait"),
-        ({"tensors_struct": [{"quant_format": "FP8E4M3"}]}, ValueError, "names its tensor"),
-        ({"tensors_struct": "weight"}, ValueError, "tensors_struct is a list of mappings"),
+        ({"tensors_struct": [{"quant_format": "FP8E4M3"}]}, ValueError, "must name its tensor"),
+        ({"tensors_struct": "weight"}, ValueError, "tensors_struct must be a list of mappings"),
         (
             {"tensors_struct": [{"tensor": "weight", "enabled": False}]},
             ValueError,
@@ -173,7 +178,7 @@ def test_wrong_entries_for_tensors(block: dict, error: type[Exception], message:
 @pytest.mark.parametrize(
     ("entry", "error", "message"),
     [
-        ({"tensors": ["weight"]}, ValueError, "names its gemm"),
+        ({"tensors": ["weight"]}, ValueError, "must name its gemm"),
         ({"gemm": "fprop", "tensors": ["waits"]}, ValueError, "Invalid tensor: waits"),
         ({"gemm": "gprop", "tensors": ["weight"]}, AssertionError, "Invalid gemm: gprop"),
         (
@@ -204,7 +209,7 @@ def test_wrong_entries_for_gemms(entry: dict, error: type[Exception], message: s
 def test_blocks_that_are_no_mappings(block: object) -> None:
     config = section(FakeQuant=FAKE)
     config["probe"]["transformer_engine"]["FakeQuant"] = block
-    with pytest.raises(ValueError, match="The block of FakeQuant is a mapping"):
+    with pytest.raises(ValueError, match="The block of FakeQuant must be a mapping"):
         with session(config):
             pass
 
@@ -267,7 +272,7 @@ def test_a_session_begins_after_one_that_was_refused() -> None:
         assert te.fp8_gemm_enabled("layer", gemm="fprop", iteration=0) == (False, None)
 
 
-# What the host says by itself stays as it is.
+# The host's own messages stay as they are.
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ TIMEOUT_S = 120
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
-    """What each rank has to say."""
+    """Returns the output of each rank."""
     out = tmp_path_factory.mktemp("reduction") / "rank"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -239,11 +239,11 @@ def test_answers_are_checked(user_features: list[str]) -> None:
         (None, {"out": out}),
     ]
     bad: list[tuple[Any, dict, str]] = [
-        (None, {}, "returned NoneType, no tensor"),
-        (3, {}, "returned int, no tensor"),
-        (plain.as_subclass(Odd), {}, "returned Odd, no tensor"),
-        (plain, {"dtype": torch.bfloat16}, "returned torch.float32, not torch.bfloat16"),
-        (plain, {"out": out}, "was to fill `out`"),
+        (None, {}, "must return a tensor, got NoneType"),
+        (3, {}, "must return a tensor, got int"),
+        (plain.as_subclass(Odd), {}, "must return a tensor, got Odd"),
+        (plain, {"dtype": torch.bfloat16}, "must return torch.bfloat16, got torch.float32"),
+        (plain, {"out": out}, "must fill `out` and return None"),
     ]
     pair = {"gemms": ["fprop"], "tensors": ["weight"]}
     for value, arguments, *message in [*good, *bad]:
@@ -260,7 +260,7 @@ def test_answers_are_checked(user_features: list[str]) -> None:
 def test_enabled_is_a_bool_or_a_pair(user_features: list[str], answer: object) -> None:
     block = {"tensors": ["weight"], "enabled_answer": answer}
     with session(section(User=block), feature_dirs=user_features):
-        with pytest.raises(AssertionError, match="not a bool or a pair"):
+        with pytest.raises(AssertionError, match="must return a bool or a pair, got"):
             te().inspect_tensor_enabled("layer", tensor_name="weight", iteration=0)
 
 
@@ -273,5 +273,5 @@ def test_the_older_inspection_warns_and_returns_nothing(user_features: list[str]
                 if answer is None:
                     te().inspect_tensor_postquantize("layer", tp_group=None, tp_size=1, **call)
                 else:
-                    with pytest.raises(AssertionError, match="returned 3, not None"):
+                    with pytest.raises(AssertionError, match="must return None, got 3"):
                         te().inspect_tensor_postquantize("layer", tp_group=None, tp_size=1, **call)

@@ -31,7 +31,7 @@ def feed(tensor: torch.Tensor | None, name: str = "activation", step: int = 0, *
 
 
 def flush() -> dict[str, torch.Tensor]:
-    """What the buffers give, by statistic."""
+    """Returns the values of the buffers, by statistic."""
     return {str(key[2]): value for key, value in STATS_BUFFERS.log_stats().items()}
 
 

@@ -25,7 +25,7 @@ CULPRIT = ("fuse", "fprop", "weight")
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """What the hunt prints, and its figure."""
+    """Returns the output of the hunt and its figure."""
     figure = tmp_path_factory.mktemp("hunt") / "hunt.png"
     command = [sys.executable, "-m", "demo.debug_hunt"]
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a DebugQuantizer makes of a tensor, and what features see on the way."""
+"""Tests the results of a DebugQuantizer, and the tensors that features see."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a DebugQuantizer asks, in which order, what it plans, when it wants to be asked again."""
+"""Tests the calls of a DebugQuantizer, their order, its plan and its next iteration."""
 
 import pytest
 import torch

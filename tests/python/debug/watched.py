@@ -8,7 +8,7 @@ import pytest
 from narrowfloat.debug.pytorch import debug_quantization
 from narrowfloat.debug.pytorch.debug_state import TEDebugState
 
-# What a session without a configuration answers.
+# The answers of a session without a configuration.
 DEFAULTS = {
     "fp8_gemm_enabled": (True, None),
     "modify_tensor_enabled": (False, None),

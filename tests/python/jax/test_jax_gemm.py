@@ -147,7 +147,7 @@ def test_each_of_a_batch_is_alone(mode: ScalingMode, dtype: str) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize(("mode", "dtype"), MODES[::3], ids=MODE_IDS[::3])
 def test_same_bytes_on_several_devices(mode: ScalingMode, dtype: str, specs: tuple[P, P]) -> None:
-    """What is kept stays spread; what is summed over is gathered."""
+    """Kept dimensions stay sharded; summed ones are gathered."""
     mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "model"))
     x, w = inputs(LAYOUTS["NN"], "float32")
     placed = [

@@ -182,8 +182,8 @@ REFUSED = {
     "grouped_gemm: contracted dimensions of rhs must be (2,) or (1,), got (0,)": lambda: (
         grouped_gemm(ROWS, WEIGHTS, ((1,), (0,)))
     ),
-    "grouped_gemm: lhs must have groups of rows, contracted over them together with rhs or not at "
-    "all": lambda: grouped_gemm(ROWS, WEIGHTS, ((0,), (1,))),
+    "grouped_gemm: lhs needs group sizes, and both operands must be contracted over their rows "
+    "exactly if rhs has group sizes too": lambda: grouped_gemm(ROWS, WEIGHTS, ((0,), (1,))),
     "grouped_gemm: lhs and rhs must have the same number of groups, 1 or more, got 1 and "
     "2": lambda: (
         grouped_gemm(grouped(X, [128]), WEIGHTS, ((1,), (1,)))

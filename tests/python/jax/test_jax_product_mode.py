@@ -52,7 +52,7 @@ def in_numpy(x: np.ndarray, mode: ScalingMode, dtype: str) -> nf.QuantizedTensor
 
 
 def values(x: np.ndarray, dim: int, mode: ScalingMode, dtype: str) -> np.ndarray:
-    """What the product reads of an operand, the summed dimension last."""
+    """Returns the values that the product reads of an operand, the summed dimension last."""
     options = {"scale": 1.0} if mode is ScalingMode.DELAYED_TENSOR_SCALING else {}
     q = nf.quantize(x, mode.get_scheme(dtype), dim == 1, dim == 0, **options)
     found = q.dequantize(np.float32).astype(np.float64)

@@ -86,28 +86,46 @@ def test_delayed_scaling_tells_its_quantizers() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"amax_compute_algo": max}, "amax_compute_algo max or most_recent"),
-        ({"scaling_factor_compute_algo": max}, "no scaling_factor_compute_algo"),
-        ({"reduce_amax": False}, "reduce_amax"),
+        (
+            {"amax_compute_algo": max},
+            "amax_compute_algo must be 'max' or 'most_recent' in JAX, got ",
+        ),
+        (
+            {"scaling_factor_compute_algo": max},
+            "scaling_factor_compute_algo must be None in JAX, got ",
+        ),
+        ({"reduce_amax": False}, "reduce_amax must be True in JAX, got False$"),
     ],
 )
 def test_delayed_scaling_that_jax_does_not_have(options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^DelayedScaling: JAX has {message} only$"):
+    with pytest.raises(ValueError, match=f"^DelayedScaling: {message}"):
         create_set(fp8_recipe=recipe.DelayedScaling(**options))
 
 
 @pytest.mark.parametrize(
     ("made", "rule"),
     [
-        (recipe.Float8CurrentScaling(use_power_2_scales=True), "use_power_2_scales=False"),
-        (recipe.MXFP8BlockScaling(enable_2d_quantization=True), "enable_2d_quantization=False"),
-        (recipe.NVFP4BlockScaling(nvfp4_4over6="all"), "nvfp4_4over6='none'"),
-        (recipe.NVFP4BlockScaling(row_scaled_activation=True), "row_scaled_activation=False"),
+        (
+            recipe.Float8CurrentScaling(use_power_2_scales=True),
+            "use_power_2_scales must be False in JAX, got True",
+        ),
+        (
+            recipe.MXFP8BlockScaling(enable_2d_quantization=True),
+            "enable_2d_quantization must be False in JAX, got True",
+        ),
+        (
+            recipe.NVFP4BlockScaling(nvfp4_4over6="all"),
+            "nvfp4_4over6 must be 'none' in JAX, got 'all'",
+        ),
+        (
+            recipe.NVFP4BlockScaling(row_scaled_activation=True),
+            "row_scaled_activation must be False in JAX, got True",
+        ),
     ],
     ids=lambda value: type(value).__name__,
 )
 def test_what_jax_would_leave_out_of_a_recipe_is_refused(made: recipe.Recipe, rule: str) -> None:
-    with pytest.raises(ValueError, match=f"^{type(made).__name__}: JAX has {rule} only$"):
+    with pytest.raises(ValueError, match=f"^{type(made).__name__}: {rule}$"):
         get_quantize_config_with_recipe(made)
 
 
@@ -131,7 +149,8 @@ def test_metas_add_to_the_recipe() -> None:
     assert sets.x.use_rht and sets.x.stochastic_rounding_rng_state is None
     assert meta.merge(meta).get_kwargs_dictionary() == meta.get_kwargs_dictionary()
     with pytest.raises(
-        AssertionError, match=r"^QuantizeMeta: use_rht is False here and True there"
+        AssertionError,
+        match=r"^QuantizeMeta: use_rht must be the same in both, got False and True$",
     ):
         meta.merge(QuantizeMeta(use_rht=True))
 
@@ -154,7 +173,7 @@ def test_autocast_is_a_context() -> None:
         assert get_global_quantize_recipe() is outer
         assert create_set(1, RUNS, E2M1, E2M1).x.scaling_mode is RUNS
     assert get_global_quantize_recipe() is None
-    with pytest.raises(RuntimeError, match="no global_shard_guard"):
+    with pytest.raises(RuntimeError, match=r"must be called within global_shard_guard$"):
         global_mesh_resource()
     with (
         pytest.warns(DeprecationWarning, match="fp8_autocast is called autocast"),
@@ -165,9 +184,9 @@ def test_autocast_is_a_context() -> None:
 
 def test_what_excludes_each_other() -> None:
     made = recipe.MXFP8BlockScaling()
-    with pytest.raises(ValueError, match="a scaling_mode and a fp8_recipe exclude each other"):
+    with pytest.raises(ValueError, match=r"scaling_mode and fp8_recipe must not both be given$"):
         create_set(1, RUNS, fp8_recipe=made)
-    with pytest.raises(ValueError, match="a recipe brings its dtypes"):
+    with pytest.raises(ValueError, match=r"fwd_dtype and bwd_dtype must be None under a recipe$"):
         create_set(fwd_dtype=E4M3, fp8_recipe=made)
     with pytest.raises(ValueError, match=r"got Float8BlockScaling$"):
         create_set(fp8_recipe=recipe.Float8BlockScaling())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What JAX does to functions: jit, vmap, grad, scan, checkpoint, export."""
+"""Tests JAX's transformations: jit, vmap, grad, scan, checkpoint, export."""
 
 import jax
 import jax.export
@@ -195,8 +195,8 @@ def test_an_attribute_of_another_type_is_the_same_attribute() -> None:
     ("message", "error", "call"),
     [
         (
-            "quantize: MXFP8_1D_SCALING has blocks of 32, which must fill the dimension they run "
-            "along, got 33 in shape 32x33",
+            "quantize: MXFP8_1D_SCALING needs a dimension that is a multiple of its blocks of 32, "
+            "got 33 in shape 32x33",
             ValueError,
             lambda: quantize(
                 jnp.ones((32, 33)),
@@ -226,7 +226,7 @@ def test_an_attribute_of_another_type_is_the_same_attribute() -> None:
             lambda: make(ScalingMode.MXFP8_1D_SCALING, "float4_e2m1fn", BOTH),
         ),
         (
-            "quantize: NVFP4Quantizer has an NVFP4 mode, got MXFP8_1D_SCALING",
+            "quantize: NVFP4Quantizer needs an NVFP4 mode, got MXFP8_1D_SCALING",
             ValueError,
             lambda: NVFP4Quantizer(
                 q_dtype=jnp.float8_e4m3fn, scaling_mode=ScalingMode.MXFP8_1D_SCALING
@@ -238,7 +238,7 @@ def test_an_attribute_of_another_type_is_the_same_attribute() -> None:
             lambda: quantize([1.0]),
         ),
         (
-            "quantize: rowwise, colwise or both must be asked for, got neither",
+            "quantize: rowwise, colwise or both must be True, got neither",
             ValueError,
             lambda: make(ScalingMode.MXFP8_1D_SCALING, "float8_e4m3fn", BOTH).quantize(
                 jnp.ones((32, 32)), False, False

@@ -79,7 +79,7 @@ def test_one_object_is_entered_once_at_a_time() -> None:
             with pytest.raises(RuntimeError) as raised:
                 context.__enter__()
             assert str(raised.value) == (
-                "autocast: this object is entered already; make another one"
+                "autocast: this object is already entered; make another one"
             )
             assert FP8GlobalStateManager.is_fp8_enabled()
     assert not FP8GlobalStateManager.is_fp8_enabled()
@@ -104,7 +104,7 @@ def test_delayed_scaling_has_no_place_in_a_graph() -> None:
 def test_what_is_no_recipe() -> None:
     with pytest.raises(RuntimeError) as raised, autocast(recipe="fp8"):
         pass
-    message = "autocast: recipe is a narrowfloat.common.recipe.Recipe, got 'fp8'"
+    message = "autocast: recipe must be a narrowfloat.common.recipe.Recipe, got 'fp8'"
     assert str(raised.value) == message
     assert not FP8GlobalStateManager.is_fp8_enabled()
     with autocast(enabled=False, recipe="fp8"):

@@ -358,7 +358,7 @@ def test_inductor_gives_the_bytes_of_eager() -> None:
 
 @pytest.mark.parametrize("kind", ["mxfp8", "nvfp4", "float8_current"])
 def test_operators_keep_their_promises(kind: str) -> None:
-    """What torch.library checks: schema, fake results, symbolic sizes."""
+    """Runs the checks of torch.library: schema, fake results, symbolic sizes."""
     quantizer = ALL[kind]()
     x = sample(64, 64)
     spec = quantizer._spec().text

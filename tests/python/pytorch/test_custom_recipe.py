@@ -124,10 +124,10 @@ def test_what_factories_may_not_return() -> None:
         (lambda role: None, ValueError,
          f"CustomRecipeState: the factory returned None for {role}"),
         (lambda role: 3, TypeError,
-         "CustomRecipeState: the factory returns a Quantizer or a QuantizerRequest, got "
+         "CustomRecipeState: the factory must return a Quantizer or a QuantizerRequest, got "
          f"<class 'int'> for {role}"),
         (lambda role: OtherRequest(), TypeError,
-         f"CustomRecipeState: no state answers a {OtherRequest}, of {role}"),
+         f"CustomRecipeState: a {OtherRequest} is not supported, got one for {role}"),
         (different, ValueError,
          "CustomRecipeState: all requests of one state must be the same, got "
          f"{DelayedScalingRequest()!r} and {DelayedScalingRequest(margin=1)!r}"),

@@ -169,7 +169,7 @@ def check(kind: str, operator: OpOverload) -> None:
 
 
 def check_view(operator: OpOverload, tensor: nfp.QuantizedTensor, view: object) -> None:
-    """What is written to a view of a quantized tensor arrives, or is refused."""
+    """A write to a view of a quantized tensor reaches the tensor, or is refused."""
     if not isinstance(view, torch.Tensor) or view.numel() == 0:
         return
     before = snapshot(tensor)
@@ -199,7 +199,7 @@ def test_every_operator_acts_writes_back_or_raises(kind: str) -> None:
 
 
 def test_most_operators_are_tried() -> None:
-    """What is left out has a reason, which is found anew each time."""
+    """Each operator that is left out has a reason, which is computed anew."""
     reasons = {name: why_not(name) for name in OPERATORS}
     tried = [name for name, reason in reasons.items() if reason is None]
     assert len(OPERATORS) > 1000 and len(tried) > 500, (len(OPERATORS), len(tried))

@@ -61,7 +61,7 @@ def test_stateless_recipes_are_ignored(made: recipe.Recipe, protocol: int) -> No
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_names_of_the_model_are_known_too(protocol: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What TransformerEngine saved names its own module."""
+    """A state saved by TransformerEngine names its own module."""
     module = types.ModuleType("transformer_engine.common.recipe")
     for name in ("MXFP8BlockScaling", "DelayedScaling", "FutureScaling"):
         setattr(module, name, type(name, (), {"__module__": module.__name__}))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is particular to a family: usages, derived buffers, options, refusals."""
+"""Tests the differences between families: usages, derived buffers, options, refusals."""
 
 import re
 import warnings
@@ -409,7 +409,7 @@ def test_update_refuses_another_shape(kind: str) -> None:
     quantizer = SCHEMES[kind]()
     tensor = quantizer(sample(64, 128)).detach()
     before = snapshot(tensor)
-    message = "quantize: the output has shape (64, 128), the input (128, 64)"
+    message = "quantize: the output must have the input's shape (128, 64), got (64, 128)"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         quantizer.update_quantized(sample(128, 64), tensor)
     assert_same_buffers(tensor, before, "unchanged")

@@ -312,7 +312,8 @@ def test_sums_of_a_gradient_do_not_accumulate() -> None:
     with pytest.raises(NotImplementedError) as raised:
         general_gemm(a, b, out=total.clone(), accumulate=True, **options)
     assert raised.value.args == (
-        "general_gemm: gelu with grad and bias sums the gradient alone and needs accumulate=False",
+        "general_gemm: gelu with grad and bias needs accumulate=False, because the sums of the "
+        "bias are of this gradient alone",
     )
 
 
@@ -433,7 +434,8 @@ def test_plain_operands() -> None:
         ({"layout": "TT"}, AssertionError, "GEMM layout TT not supported."),
         ({"beta": 0.5}, ValueError, "general_gemm: scale must be zero when there is no "
                                     "accumulation, beta is 0.5"),
-        ({"accumulate": True}, ValueError, "general_gemm: accumulate adds to out, a plain tensor"),
+        ({"accumulate": True}, ValueError,
+         "general_gemm: accumulate needs out to be a plain tensor"),
         ({"out": torch.zeros(N, M).t()}, ValueError,
          "general_gemm: Output tensor is not contiguous."),
         ({"out": torch.zeros(M, N + 1)}, ValueError,

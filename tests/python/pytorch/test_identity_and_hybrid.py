@@ -258,7 +258,7 @@ def test_hybrid_groups_are_the_childrens() -> None:
     assert quantizer.rowwise_quantizer.amax_reduction_group is group
     assert quantizer.amax_reduction_group is group
     quantizer.columnwise_quantizer.amax_reduction_group = object()
-    with pytest.raises(RuntimeError, match=r"reduce over different groups$"):
+    with pytest.raises(RuntimeError, match=r"reduce amaxes over one group, got several$"):
         _ = quantizer.amax_reduction_group
     quantizer.with_amax_reduction = False
     assert not quantizer.columnwise_quantizer.with_amax_reduction

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a quantizer keeps from call to call never outlives what it follows from."""
+"""Tests that a quantizer's cached layouts follow every change of its options."""
 
 import copy
 import pickle

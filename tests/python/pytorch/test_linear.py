@@ -200,7 +200,7 @@ def test_the_gradient_of_a_bias_has_its_order_at_any_number_of_threads(
         torch.set_num_threads(before)
 
 
-# What a layer has to survive.
+# Changes that a layer must survive.
 
 
 def test_microbatches_share_a_kept_weight() -> None:

@@ -8,7 +8,7 @@ from narrowfloat.pytorch import Linear, autocast, convert_model, quantized_model
 
 
 class Special(torch.nn.Linear):
-    """What it does differently is not known."""
+    """A subclass, whose differences are not known."""
 
 
 def model() -> torch.nn.Sequential:

@@ -195,7 +195,7 @@ def test_other_recipes_have_an_empty_tensor() -> None:
 
 
 def payload(model: Linear, recipe: object) -> torch.Tensor:
-    """What TransformerEngine's layers write: a pickle with the recipe and the buffers."""
+    """Returns the state that TransformerEngine's layers write, a pickle."""
     state = {"recipe": recipe, "extra_fp8_variables": {"num_gemms": 1}}
     if isinstance(recipe, DelayedScaling):
         for key, end in (("scaling_fwd", "fwd"), ("scaling_bwd", "bwd")):

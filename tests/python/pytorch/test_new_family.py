@@ -70,7 +70,7 @@ register_family(
 RunQuantizer.register_value_class("dtype", "note")
 
 
-# What it gives.
+# The tests of the new family.
 
 
 def model_of(tensor: RunStorage) -> dict[str, torch.Tensor]:

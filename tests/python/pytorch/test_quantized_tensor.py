@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every family of quantized tensors does alike: objects, autograd, lifetimes."""
+"""Tests what all families of quantized tensors share: objects, autograd, lifetimes."""
 
 import copy
 import re

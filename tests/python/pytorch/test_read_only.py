@@ -191,15 +191,15 @@ def test_collectives_without_a_row_raise(kind: str) -> None:
     tensor = quantized(kind)
     with pytest.raises(
         NotImplementedError,
-        match=rf"^_c10d_functional.all_reduce.default: a {type(tensor).__name__} takes no part in "
-        r"this collective: codes under different scales do not add up. Communicate "
+        match=rf"^_c10d_functional.all_reduce.default: a {type(tensor).__name__} is not supported "
+        r"in this collective, because codes under different scales do not add up; communicate "
         r"dequantize\(\), or its buffers$",
     ):
         torch.ops._c10d_functional.all_reduce(tensor, "sum", "0")
     with pytest.raises(
         NotImplementedError,
-        match=r"takes no part in this collective: it moves one buffer, which would part codes from "
-        r"their scales. Communicate dequantize\(\), or its buffers$",
+        match=r"is not supported in this collective, because it moves one buffer, which would part "
+        r"codes from their scales; communicate dequantize\(\), or its buffers$",
     ):
         torch.ops._c10d_functional.all_to_all_single(tensor, [64, 64], [64, 64], "0")
 

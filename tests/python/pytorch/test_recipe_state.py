@@ -68,7 +68,7 @@ def test_create_picks_the_class(cls: type, mode: str) -> None:
 def test_create_refuses() -> None:
     with pytest.raises(ValueError) as raised:
         RecipeState.create(recipe.MXFP8BlockScaling(), mode="sideways")
-    assert str(raised.value) == "RecipeState: mode is 'forward' or 'backward', got 'sideways'"
+    assert str(raised.value) == "RecipeState: mode must be 'forward' or 'backward', got 'sideways'"
     with pytest.raises(ValueError) as raised:
         RecipeState.create(recipe.MXFP8BlockScaling(), mode="forward", num_quantizers=2,
                            roles=FORWARD)  # fmt: skip
@@ -77,7 +77,7 @@ def test_create_refuses() -> None:
     )
     with pytest.raises(NotImplementedError) as raised:
         RecipeState.create(recipe.Recipe(), mode="forward")
-    assert str(raised.value) == (f"RecipeState: no state keeps a recipe of type {recipe.Recipe}")
+    assert str(raised.value) == (f"RecipeState: a recipe of {recipe.Recipe} is not supported")
 
 
 def test_slot_roles_and_types() -> None:

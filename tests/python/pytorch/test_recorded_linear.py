@@ -162,9 +162,9 @@ def test_what_custom_gemm_refuses() -> None:
         ((w, other), {}, TypeError,
          "custom_gemm: both operands must be custom tensors, got CurrentScalingTensorRef and "
          "MXFP8Tensor"),
-        ((w, x), {"gelu": True}, NotImplementedError, "custom_gemm: gelu is not a part of qgemm"),
+        ((w, x), {"gelu": True}, NotImplementedError, "custom_gemm: gelu is not supported"),
         ((w, x), {"quantization_params": w._quantizer, "accumulate": True}, NotImplementedError,
-         "custom_gemm: a quantized result cannot accumulate"),
+         "custom_gemm: accumulate is not supported for a quantized result"),
     ):  # fmt: skip
         with pytest.raises(error) as raised:
             general_gemm(*arguments, **extra)
@@ -176,4 +176,4 @@ def test_what_custom_gemm_refuses() -> None:
     w._quantizer = x._quantizer = None
     with pytest.raises(ValueError) as raised:
         custom_gemm(w, x)
-    assert str(raised.value) == "custom_gemm: neither operand has a quantizer to multiply with"
+    assert str(raised.value) == "custom_gemm: needs an operand with a quantizer, got none"

@@ -123,7 +123,9 @@ def test_shapes_usages_and_saving() -> None:
             assert torch.equal(q.dequantize(), values)
         with pytest.raises(RuntimeError) as raised:
             q.update_usage(rowwise_usage=True)
-        assert str(raised.value) == "update_usage: a direction is wanted that was not quantized"
+        assert (
+            str(raised.value) == "update_usage: a direction that was not quantized cannot be added"
+        )
         q.update_usage(columnwise_usage=False)
         with pytest.raises(RuntimeError) as raised:
             q.dequantize()

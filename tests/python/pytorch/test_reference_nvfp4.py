@@ -178,7 +178,7 @@ def test_shapes_usages_and_saving() -> None:
     assert q.get_usages() == {"rowwise": True, "columnwise": False} and q.global_amax_col is None
     with pytest.raises(RuntimeError) as raised:
         q.update_usage(columnwise_usage=True)
-    assert str(raised.value) == "update_usage: there is no columnwise data and nothing to make it"
+    assert str(raised.value) == "update_usage: columnwise data are missing and cannot be made"
     q.update_usage(rowwise_usage=False)
     with pytest.raises(RuntimeError) as raised:
         q.dequantize()

@@ -112,7 +112,7 @@ def test_groups_of_internal_quantizers_are_bare() -> None:
 def test_groups_have_to_fit() -> None:
     with pytest.raises(ValueError) as raised:
         tex.group_quantize(torch.zeros(128, COLS), maker("mxfp8"), 2, sizes([128, 128]))
-    assert str(raised.value) == ("group_quantize: groups of 65536 elements do not fit into 32768")
+    assert str(raised.value) == ("group_quantize: the groups need 65536 elements, got 32768")
 
 
 @pytest.mark.parametrize("name", ["current", "mxfp8", "block_2d", "nvfp4"])
@@ -207,13 +207,14 @@ def test_what_requantize_refuses() -> None:
     swizzled = tex.group_quantize(x, ready(False), 2, splits)
     for tensor, quantizer, values, message in (
         (wire, other, False,
-         "group_requantize_inplace: the dtype must stay, got a quantizer of "
-         f"{tex.DType.kFloat8E5M2!r} for codes of {E4M3!r}"),
+         "group_requantize_inplace: the quantizer must have the dtype of the codes, "
+         f"{E4M3!r}, got {tex.DType.kFloat8E5M2!r}"),
         (tex.group_quantize(x, ready(), 2, splits), ready(), True,
-         "group_requantize_inplace: values are decoded from scales in compact format, these are "
-         "swizzled"),
+         "group_requantize_inplace: return_dequantized needs scales in compact format, got "
+         "swizzled ones"),
         (swizzled, ready(), False,
-         "group_requantize_inplace: the scales are swizzled, so columnwise data cannot be rebuilt"),
+         "group_requantize_inplace: columnwise data need scales in compact format, got swizzled "
+         "ones"),
     ):  # fmt: skip
         before = tensor.scale_inv.clone()
         with pytest.raises(RuntimeError) as raised:

@@ -106,7 +106,7 @@ def groups() -> None:
 
 
 def plain() -> None:
-    """What XLA does: products of values in float32 until the end, and largest entries."""
+    """Computes products as XLA does, of values in float32 until the end, and largest entries."""
     y = tex.gemm(X, W, bias=BIAS, contracting_dims=((1,), (0,)))
     a, b = (np.asarray(of, np.float64) for of in (X, W))
     exact, most = a @ b + np.asarray(BIAS, np.float64), np.abs(a) @ np.abs(b) + 1

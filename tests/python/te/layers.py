@@ -83,7 +83,7 @@ MODULES: dict[str, Callable[[], torch.nn.Module]] = {
 
 
 class Trained(NamedTuple):
-    """What some steps gave: the losses, the last output and all parameters."""
+    """The results of some steps: the losses, the last output and all parameters."""
 
     losses: list[float]
     output: torch.Tensor

@@ -247,10 +247,12 @@ class TransformerEngineAPI(BaseNamespaceAPI):
         """
         if api_name.endswith("_enabled"):
             if not isinstance(ret, bool | tuple):
-                raise AssertionError(f"{ERROR} {api_name} returned {ret!r}, not a bool or a pair.")
+                raise AssertionError(
+                    f"{ERROR} {api_name} must return a bool or a pair, got {ret!r}."
+                )
         elif api_name.startswith("inspect_tensor"):
             if ret is not None:
-                raise AssertionError(f"{ERROR} {api_name} returned {ret!r}, not None.")
+                raise AssertionError(f"{ERROR} {api_name} must return None, got {ret!r}.")
         elif api_name == "modify_tensor":
             _check_modified(ret, kwargs.get("out"), kwargs.get("dtype"))
 
@@ -300,8 +302,12 @@ class TransformerEngineAPI(BaseNamespaceAPI):
 def _check_modified(ret: object, out: TensorLike | None, dtype: torch.dtype | None) -> None:
     if out is not None:
         if ret is not None:
-            raise AssertionError(f"{ERROR} modify_tensor was to fill `out` and returned a tensor.")
+            raise AssertionError(
+                f"{ERROR} modify_tensor must fill `out` and return None, got a tensor."
+            )
     elif type(ret) not in _tensor_classes():
-        raise AssertionError(f"{ERROR} modify_tensor returned {type(ret).__name__}, no tensor.")
+        raise AssertionError(
+            f"{ERROR} modify_tensor must return a tensor, got {type(ret).__name__}."
+        )
     elif type(ret) is torch.Tensor and dtype is not None and ret.dtype != dtype:
-        raise AssertionError(f"{ERROR} modify_tensor returned {ret.dtype}, not {dtype}.")
+        raise AssertionError(f"{ERROR} modify_tensor must return {dtype}, got {ret.dtype}.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DebugLayer, which debugs a layer of your own: it is asked once per forward pass."""
+"""DebugLayer, which debugs a layer of your own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["DebugLayer", "Schedule", "Slots"]
 
 @dataclass
 class Schedule:
-    """The iteration in which a layer's features are asked again: decided once per iteration.
+    """Decides once per iteration whether a layer asks its features.
 
     next_iteration: the earliest one worth asking in; None is never. on: whether this one is.
     """

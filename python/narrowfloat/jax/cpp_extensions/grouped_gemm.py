@@ -157,8 +157,8 @@ def _sizes(lhs: GroupedTensor, rhs: GroupedTensor, left: Part, right: Part) -> j
     both = rhs.first_dims is not None
     if lhs.first_dims is None or left.by_columns != both or (both and not right.by_columns):
         raise ValueError(
-            "grouped_gemm: lhs must have groups of rows, contracted over them together with rhs or "
-            "not at all"
+            "grouped_gemm: lhs needs group sizes, and both operands must be contracted over their "
+            "rows exactly if rhs has group sizes too"
         )
     sizes = lhs.first_dims
     groups = rhs.original_shape[0] if rhs.first_dims is None else rhs.first_dims.size

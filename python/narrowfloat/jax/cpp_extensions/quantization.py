@@ -131,13 +131,13 @@ def grouped_quantize(
     sizes = jnp.ones((x.shape[0],), jnp.int32) if group_sizes is None else group_sizes
     if sizes.size != len(quantizer.quantizers):
         raise ValueError(
-            f"grouped_quantize: there are {sizes.size} groups and quantizers for "
-            f"{len(quantizer.quantizers)}"
+            "grouped_quantize: group_sizes must have one size per quantizer, "
+            f"{len(quantizer.quantizers)}, got {sizes.size}"
         )
     for own in quantizer.quantizers:
         if isinstance(own, NVFP4Quantizer) and not own.rounds_plainly:
             raise NotImplementedError(
-                "grouped_quantize: groups take neither use_rht nor stochastic rounding"
+                "grouped_quantize: use_rht and stochastic rounding are not supported for groups"
             )
     mode, layout = quantizer.scaling_mode, quantizer.q_layout
     scales = _grouped_scales(x, quantizer, sizes)

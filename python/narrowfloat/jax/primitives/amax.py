@@ -125,7 +125,7 @@ def calculate_post_rht_amax(
     rows = math.prod(x.shape[:axis])
     if rows % _core.HADAMARD_SIZE:
         raise ValueError(
-            f"rht: the transform is one of {_core.HADAMARD_SIZE} rows, got {rows} rows"
+            f"rht: the number of rows must be a multiple of {_core.HADAMARD_SIZE}, got {rows}"
         )
     amax, post_rht_amax = RHTAmaxCalculationPrimitive.outer_primitive.bind(
         x,

@@ -239,7 +239,7 @@ def _check(x: ShapedArray, mode: ScalingMode, static: dict[str, Any]) -> None:
     if not mode.is_nvfp4_scaling:
         for option in ("stochastic_rounding", "use_rht"):
             if static[option]:
-                raise ValueError(f"quantize: {mode.name} does not take {option}")
+                raise ValueError(f"quantize: {option} is not supported in {mode.name}")
 
 
 def _workspace(shape: Shape, static: dict[str, Any]) -> Shape:

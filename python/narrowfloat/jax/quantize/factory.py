@@ -56,7 +56,7 @@ class QuantizerFactory:
         """
         if n_groups is not None and n_quantizers != 1:
             raise ValueError(
-                f"quantizer: a grouped quantizer is made one at a time, got {n_quantizers}"
+                f"quantizer: n_quantizers must be 1 for a grouped quantizer, got {n_quantizers}"
             )
         common: dict[str, Any] = {
             "q_dtype": q_dtype,
@@ -99,12 +99,12 @@ class QuantizerFactory:
         Errors: ValueError for a mode beside a recipe, or dtypes beside one.
         """
         if scaling_mode is not None and fp8_recipe is not None:
-            raise ValueError("quantizer: a scaling_mode and a fp8_recipe exclude each other")
+            raise ValueError("quantizer: scaling_mode and fp8_recipe must not both be given")
         if scaling_mode is None:
             recipe = get_global_quantize_recipe() if fp8_recipe is None else fp8_recipe
             config = get_quantize_config_with_recipe(recipe)
             if recipe is not None and (fwd_dtype is not None or bwd_dtype is not None):
-                raise ValueError("quantizer: a recipe brings its dtypes, so none may be given")
+                raise ValueError("quantizer: fwd_dtype and bwd_dtype must be None under a recipe")
         else:
             modes, forward, backward = (
                 (scaling_mode,) * 3,

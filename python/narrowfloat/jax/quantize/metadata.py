@@ -23,7 +23,9 @@ class QuantizeMeta:
             mine = self._kwargs.get(name, value)
             # Of arrays only the identity is compared: they may be traced.
             if mine is not value and (hasattr(mine, "shape") or mine != value):
-                raise AssertionError(f"QuantizeMeta: {name} is {mine!r} here and {value!r} there")
+                raise AssertionError(
+                    f"QuantizeMeta: {name} must be the same in both, got {mine!r} and {value!r}"
+                )
         return QuantizeMeta(**self._kwargs, **{
             name: value for name, value in other._kwargs.items() if name not in self._kwargs
         })  # fmt: skip

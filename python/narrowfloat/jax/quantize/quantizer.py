@@ -272,10 +272,10 @@ class NVFP4Quantizer(Quantizer):
         super().__post_init__()
         if not self.scaling_mode.is_nvfp4_scaling:
             raise ValueError(
-                f"quantize: NVFP4Quantizer has an NVFP4 mode, got {self.scaling_mode.name}"
+                f"quantize: NVFP4Quantizer needs an NVFP4 mode, got {self.scaling_mode.name}"
             )
         if self.use_rht and self.scaling_mode is ScalingMode.NVFP4_2D_SCALING:
-            raise ValueError("quantize: NVFP4_2D_SCALING does not take use_rht")
+            raise ValueError("quantize: use_rht is not supported in NVFP4_2D_SCALING")
 
     @property
     def rounds_plainly(self) -> bool:

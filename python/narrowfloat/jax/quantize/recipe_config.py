@@ -83,7 +83,7 @@ class QuantizeConfig:
     def quantizer_options(
         self, tensor_source: TensorSource, layout: QuantizeLayout
     ) -> dict[str, Any]:
-        """Returns what a quantizer of that tensor is told beside mode, dtype and layout.
+        """Returns the arguments of a quantizer of that tensor, without mode, dtype and layout.
 
         Stochastic rounding needs words of a generator, which only the caller has.
         """
@@ -99,19 +99,23 @@ class QuantizeConfig:
         return {}
 
 
-def _require(recipe: Recipe, *rules: tuple[bool, str]) -> None:
-    for held, rule in rules:
-        if not held:
-            raise ValueError(f"{type(recipe).__name__}: JAX has {rule} only")
+def _require(recipe: Recipe, **allowed: tuple[object, ...]) -> None:
+    """Raises ValueError unless each field has one of the values that JAX supports."""
+    for name, values in allowed.items():
+        value = getattr(recipe, name)
+        if value not in values:
+            raise ValueError(
+                f"{type(recipe).__name__}: {name} must be {' or '.join(map(repr, values))} in JAX, "
+                f"got {value!r}"
+            )
 
 
 def _delayed(recipe: DelayedScaling) -> dict[str, Any]:
-    algorithms = [algorithm.value for algorithm in AmaxComputeAlgo]
     _require(
         recipe,
-        (recipe.amax_compute_algo in algorithms, f"amax_compute_algo {' or '.join(algorithms)}"),
-        (recipe.scaling_factor_compute_algo is None, "no scaling_factor_compute_algo"),
-        (recipe.reduce_amax, "reduce_amax"),
+        amax_compute_algo=tuple(algorithm.value for algorithm in AmaxComputeAlgo),
+        scaling_factor_compute_algo=(None,),
+        reduce_amax=(True,),
     )
     return {
         "MARGIN": float(recipe.margin),
@@ -121,21 +125,17 @@ def _delayed(recipe: DelayedScaling) -> dict[str, Any]:
 
 
 def _current(recipe: Float8CurrentScaling) -> dict[str, Any]:
-    _require(recipe, (not recipe.use_power_2_scales, "use_power_2_scales=False"))
+    _require(recipe, use_power_2_scales=(False,))
     return {}
 
 
 def _mxfp8(recipe: MXFP8BlockScaling) -> dict[str, Any]:
-    _require(recipe, (not recipe.enable_2d_quantization, "enable_2d_quantization=False"))
+    _require(recipe, enable_2d_quantization=(False,))
     return {}
 
 
 def _nvfp4(recipe: NVFP4BlockScaling) -> dict[str, Any]:
-    _require(
-        recipe,
-        (not recipe.row_scaled_activation, "row_scaled_activation=False"),
-        (recipe.nvfp4_4over6 == "none", "nvfp4_4over6='none'"),
-    )
+    _require(recipe, row_scaled_activation=(False,), nvfp4_4over6=("none",))
     runs, tiles = ScalingMode.NVFP4_1D_SCALING, ScalingMode.NVFP4_2D_SCALING
     forward, backward = _format2dtypes(recipe.fp4_format)
     return {

@@ -110,7 +110,7 @@ class QuantizeLayout(Enum):
     def of(rowwise: bool, colwise: bool) -> QuantizeLayout:
         """Returns the layout with these directions. Errors: ValueError if there is none."""
         if not rowwise and not colwise:
-            raise ValueError("quantize: rowwise, colwise or both must be asked for, got neither")
+            raise ValueError("quantize: rowwise, colwise or both must be True, got neither")
         if rowwise and colwise:
             return QuantizeLayout.ROWWISE_COLWISE
         return QuantizeLayout.ROWWISE if rowwise else QuantizeLayout.COLWISE
@@ -215,7 +215,7 @@ class ScalingMode(Enum):
     def get_block(self) -> tuple[int, int]:
         """Returns the rows and columns of a rowwise block. Errors: ValueError without blocks."""
         if not self.is_block_scaling:
-            raise ValueError(f"quantize: {self.name} has no blocks")
+            raise ValueError(f"get_block: the mode must have blocks, got {self.name}")
         return _core.block_of(self.get_scheme())
 
     def get_scale_shape(
@@ -242,7 +242,7 @@ class ScalingMode(Enum):
             return (0,) if math.prod(shape) == 0 else (1,)
         if data_layout != self.get_data_layout()[is_colwise]:
             raise ValueError(
-                f"quantize: {self.name} has {'colwise' if is_colwise else 'rowwise'} data in "
+                f"quantize: {'colwise' if is_colwise else 'rowwise'} data of {self.name} must have "
                 f"layout {self.get_data_layout()[is_colwise]}, got {data_layout}"
             )
         axis = normalize_axis(flatten_axis, len(shape))
@@ -262,8 +262,8 @@ class ScalingMode(Enum):
         for extent, block in zip((shape[axis - 1], shape[-1]), blocks, strict=True):
             if extent % block:
                 raise ValueError(
-                    f"quantize: {self.name} has blocks of {block}, which must fill the dimension "
-                    f"they run along, got {extent} in shape {'x'.join(map(str, shape))}"
+                    f"quantize: {self.name} needs a dimension that is a multiple of its blocks of "
+                    f"{block}, got {extent} in shape {'x'.join(map(str, shape))}"
                 )
 
     def get_scale_shape_2x(
@@ -348,7 +348,9 @@ class ScalingMode(Enum):
         Errors: ValueError for tiles whose scales are not repeated.
         """
         if self.is_block_scaling and self.get_block()[0] > 1 and not broadcast_2d_scale_shape_to_1d:
-            raise ValueError(f"quantize: rules of {self.name} are for repeated scales")
+            raise ValueError(
+                f"get_shardy_sharding_rules: {self.name} needs broadcast_2d_scale_shape_to_1d=True"
+            )
         axis = normalize_axis(flatten_axis, len(input_shape))
         names = [f"{unique_var}_{i}" for i in range(len(input_shape))]
         data: list[str | CompoundFactor] = list(names)

@@ -86,7 +86,8 @@ class AbstractBaseTensor(ABC):
         Scales of blocks are placed with their codes. Errors: NotImplementedError for groups.
         """
         raise NotImplementedError(
-            f"apply_sharding_constraint_by_logical_axes: {type(self).__name__} lies flat"
+            f"apply_sharding_constraint_by_logical_axes: {type(self).__name__} is not supported, "
+            "because its data have one dimension"
         )
 
 
@@ -117,7 +118,10 @@ class NoScaleTensor(AbstractBaseTensor):
 
     def checkpoint(self, quantizer: object) -> NoScaleTensor:
         if quantizer is not None:
-            raise ValueError("quantize: a tensor without scales has no quantizer to checkpoint for")
+            raise ValueError(
+                "checkpoint: quantizer must be None for a tensor that is not quantized, got "
+                f"{type(quantizer).__name__}"
+            )
         return self
 
 

@@ -116,7 +116,7 @@ class ScaledTensorFactory:
         Requires: arrays in these directions; what is given for others is not read.
         """
         if rowwise_has_rht_applied:
-            raise ValueError("quantize: the transform is one of colwise data")
+            raise ValueError("quantize: rowwise_has_rht_applied must be False")
         rowwise: tuple[Any, Any] = data, scale_inv
         columns: tuple[Any, Any] = colwise_data, colwise_scale_inv
         if q_layout.is_rowwise_colwise:

@@ -61,13 +61,13 @@ def custom_gemm(
             f"{type(A).__name__} and {type(B).__name__}"
         )
     if gelu:
-        raise NotImplementedError("custom_gemm: gelu is not a part of qgemm")
+        raise NotImplementedError("custom_gemm: gelu is not supported")
     if quantization_params is not None and accumulate:
-        raise NotImplementedError("custom_gemm: a quantized result cannot accumulate")
+        raise NotImplementedError("custom_gemm: accumulate is not supported for a quantized result")
     x, w = B, A
     quantizer = x._quantizer if x._quantizer is not None else w._quantizer
     if quantizer is None:
-        raise ValueError("custom_gemm: neither operand has a quantizer to multiply with")
+        raise ValueError("custom_gemm: needs an operand with a quantizer, got none")
     gemm_type = _gemm_type(layout, grad)
     (qx, sx), (qw, sw) = (
         _buffers(t, names) for t, names in zip((x, w), _OPERANDS[gemm_type], strict=True)

@@ -22,7 +22,7 @@ from narrowfloat.pytorch.cpp_extensions.qgemm_operator import qgemm, qgemm_gelu
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensorStorage, Quantizer
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 
-# Where a result goes: a plain or a quantized tensor.
+# The tensor that a product writes.
 Output: TypeAlias = "torch.Tensor | QuantizedTensorStorage"
 
 
@@ -124,7 +124,7 @@ def _check(a: Codes, b: Codes, sizes: Sizes, epilogue: Epilogue, out: Output | N
             f"{epilogue.beta}"
         )
     if epilogue.accumulate and (out is None or epilogue.quantizer is not None):
-        raise ValueError("general_gemm: accumulate adds to out, a plain tensor")
+        raise ValueError("general_gemm: accumulate needs out to be a plain tensor")
     if out is None or epilogue.quantizer is not None:
         return
     if not out.is_contiguous():
@@ -180,8 +180,8 @@ def _gelu_and_bias_gradients(
     """
     if epilogue.accumulate:
         raise NotImplementedError(
-            "general_gemm: gelu with grad and bias sums the gradient alone and needs "
-            "accumulate=False"
+            "general_gemm: gelu with grad and bias needs accumulate=False, because the sums of the "
+            "bias are of this gradient alone"
         )
     plain = replace(epilogue, bias=None, quantizer=None)
     quantizer = epilogue.quantizer

@@ -57,7 +57,7 @@ class Float8BlockTensorRef(ReferenceTensor):
     ) -> None:
         """Drops a direction. Errors: RuntimeError if one that is not there is wanted."""
         if (rowwise_usage and self.data is None) or (columnwise_usage and self.data_t is None):
-            raise RuntimeError("update_usage: a direction is wanted that was not quantized")
+            raise RuntimeError("update_usage: a direction that was not quantized cannot be added")
         if rowwise_usage is False:
             self.data = self.scale = None
         if columnwise_usage is False:

@@ -88,7 +88,7 @@ class NVFP4TensorRef(ReferenceTensor):
             (columnwise_usage, "columnwise", ("data_t", "scale_t", "global_amax_col")),
         ):
             if wanted and getattr(self, parts[0]) is None:
-                raise RuntimeError(f"update_usage: there is no {name} data and nothing to make it")
+                raise RuntimeError(f"update_usage: {name} data are missing and cannot be made")
             if wanted is False:
                 for part in parts:
                     setattr(self, part, None)

@@ -101,7 +101,7 @@ def high_precision_gemm_ref(
         y = y + bias.float()
     if accumulate:
         if out is None:
-            raise AssertionError("high_precision_gemm_ref: accumulate adds to out, which is None")
+            raise AssertionError("high_precision_gemm_ref: accumulate needs out, got None")
         y = y + out.float()
     return y.to(out_dtype)
 

@@ -330,7 +330,9 @@ class QuantizedLayer(torch.nn.Module):
         if not self.need_backward_dw():
             return
         if not self._delayed_gradients:
-            raise RuntimeError(f"backward_dw: layer {self.name} has no backward pass left")
+            raise RuntimeError(
+                f"backward_dw: layer {self.name} needs a backward pass for each call, got none left"
+            )
         dws, dbs = self._delayed_gradients.pop(0)()
         parameters: list[Any] = [*self._weights(), *self._biases()]
         for parameter, gradient in zip(parameters, [*dws, *dbs], strict=True):

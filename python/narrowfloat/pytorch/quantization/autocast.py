@@ -48,7 +48,7 @@ class autocast:
 
     def __enter__(self) -> None:
         if self._before is not None:
-            raise RuntimeError("autocast: this object is entered already; make another one")
+            raise RuntimeError("autocast: this object is already entered; make another one")
         recipe = get_default_recipe() if self.recipe is None else self.recipe
         if self.enabled or self.calibrating:
             check_recipe_support(recipe)
@@ -148,7 +148,7 @@ def check_recipe_support(recipe: Recipe) -> None:
     """
     if not isinstance(recipe, Recipe):
         raise RuntimeError(
-            f"autocast: recipe is a narrowfloat.common.recipe.Recipe, got {recipe!r}"
+            f"autocast: recipe must be a narrowfloat.common.recipe.Recipe, got {recipe!r}"
         )
     for name in ("fp8_dpa", "fp8_mha"):
         value = getattr(recipe, name)

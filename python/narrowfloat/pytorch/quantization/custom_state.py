@@ -107,11 +107,13 @@ def _checked(result: object, role: QuantizerRole) -> object:
         raise ValueError(f"CustomRecipeState: the factory returned None for {role}")
     if isinstance(result, QuantizerRequest):
         if not isinstance(result, DelayedScalingRequest):
-            raise TypeError(f"CustomRecipeState: no state answers a {type(result)}, of {role}")
+            raise TypeError(
+                f"CustomRecipeState: a {type(result)} is not supported, got one for {role}"
+            )
         return result
     if not callable(getattr(result, "quantize", None)):
         raise TypeError(
-            f"CustomRecipeState: the factory returns a Quantizer or a QuantizerRequest, "
+            f"CustomRecipeState: the factory must return a Quantizer or a QuantizerRequest, "
             f"got {type(result)} for {role}"
         )
     return result

@@ -56,7 +56,7 @@ class RecipeState(abc.ABC):
         roles: Sequence[QuantizerRole | None] | None = None,
     ) -> None:
         if mode not in ("forward", "backward"):
-            raise ValueError(f"RecipeState: mode is 'forward' or 'backward', got {mode!r}")
+            raise ValueError(f"RecipeState: mode must be 'forward' or 'backward', got {mode!r}")
         if roles is not None and len(roles) != num_quantizers:
             raise ValueError(
                 f"RecipeState: roles must have one entry per quantizer, got {len(roles)} roles for "
@@ -86,7 +86,7 @@ class RecipeState(abc.ABC):
                 return state(
                     recipe, mode=mode, num_quantizers=num_quantizers, device=device, roles=roles
                 )
-        raise NotImplementedError(f"RecipeState: no state keeps a recipe of type {type(recipe)}")
+        raise NotImplementedError(f"RecipeState: a recipe of {type(recipe)} is not supported")
 
     @abc.abstractmethod
     def make_quantizers(self) -> list[Quantizer]:

@@ -39,8 +39,8 @@ def _view_mxfp8(tensor: MXFP8Tensor, size: list[int]) -> RowResult:
     if len(shape) < 2 or shape[-1] != tensor.shape[-1]:
         refuse_replicas_of_values(tensor)
         raise ValueError(
-            f"view: an MXFP8Tensor keeps at least two dimensions and its last one, "
-            f"{tuple(tensor.shape)} cannot become {tuple(shape)}"
+            f"view: an MXFP8Tensor must keep at least two dimensions and its last one, got "
+            f"{tuple(shape)} for {tuple(tensor.shape)}"
         )
     return _view_of(tensor, shape)
 

@@ -159,8 +159,9 @@ def _assemble(operator: Operator, out: QuantizedTensor, pieces: list[QuantizedTe
     places = out.split(pieces[0].shape[0])
     if len(places) != len(pieces) or not isinstance(places[0], QuantizedTensor):
         raise ValueError(
-            f"{operator}: {tuple(out.shape)} does not consist of {len(pieces)} parts of "
-            f"{tuple(pieces[0].shape)} on the boundaries of its blocks"
+            f"{operator}: the output must have {len(pieces)} parts of shape "
+            f"{tuple(pieces[0].shape)}, cut at boundaries of its blocks, got shape "
+            f"{tuple(out.shape)}"
         )
     for whole, *parts in zip(out._leaves(), *(p._leaves() for p in pieces), strict=True):
         for name in whole._shared_names():

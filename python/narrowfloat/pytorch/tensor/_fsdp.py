@@ -58,7 +58,7 @@ def find_parameter_group(module: torch.nn.Module) -> FSDPParamGroup:
                 _groups[module] = weakref.ref(candidate)
                 return candidate
     raise RuntimeError(
-        f"fsdp_pre_all_gather: {type(module).__name__} belongs to no FSDP2 parameter group"
+        f"fsdp_pre_all_gather: {type(module).__name__} must be in an FSDP2 parameter group"
     )
 
 

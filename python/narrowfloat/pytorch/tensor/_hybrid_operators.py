@@ -128,8 +128,8 @@ def _split(tensor: HybridQuantizedTensor, split_size: int, dim: int = 0) -> RowR
     lines = max([child._block_boundary(along_rows) for child in tensor._children()], default=1)
     if lines > 1:
         raise NotImplementedError(
-            f"split: pieces of {split_size} do not stay quantized in every child; they need a "
-            f"local shape that is divisible by {lines}"
+            f"split: the local shape must be divisible by {lines} for every child to stay "
+            f"quantized, got pieces of {split_size}"
         )
     return NotImplemented
 

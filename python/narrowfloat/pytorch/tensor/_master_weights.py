@@ -47,8 +47,8 @@ def make_piece(
     size = weight.numel()
     if start is None or start < 0 or start + master.numel() > size:
         raise ValueError(
-            f"quantize_master_weights: {master.numel()} elements from offset {start} on do not lie "
-            f"within a weight of {size}"
+            f"quantize_master_weights: a master must lie within its weight of {size} elements, got "
+            f"{master.numel()} from offset {start} on"
         )
     return Piece(weight, master.detach().reshape(-1).to(weight.dtype), start, shard)
 

@@ -400,7 +400,9 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
 
     def _check_same_matrix(self, src: torch.Size, dst: torch.Size) -> None:
         if _native.flatten_shape(tuple(src)) != _native.flatten_shape(tuple(dst)):
-            raise ValueError(f"quantize: the output has shape {tuple(dst)}, the input {tuple(src)}")
+            raise ValueError(
+                f"quantize: the output must have the input's shape {tuple(src)}, got {tuple(dst)}"
+            )
 
     def _with_group_of(self, dst: Quantized) -> Self:
         """This quantizer, or a copy that reduces over the group that `dst` carries."""

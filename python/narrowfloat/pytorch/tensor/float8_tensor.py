@@ -365,7 +365,8 @@ class Float8Tensor(Float8TensorStorage, SchemeTensor):  # type: ignore[override]
     def _master_route(self, piece: Piece) -> tuple[Any, tuple[Any, ...]]:
         if self._data is None and piece.shard is not None:
             raise NotImplementedError(
-                "quantize_master_weights: shards of weights that have only their transpose"
+                "quantize_master_weights: shards of weights that have only their transpose are not "
+                "supported"
             )
         return (quantize_delayed if self._quantizer.SCALE_IS_GIVEN else quantize_current), ()
 

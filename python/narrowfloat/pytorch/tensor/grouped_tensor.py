@@ -28,7 +28,7 @@ def wrapper_shape(
         return tuple(shape)
     member = tuple(shapes[0])
     if len(member) not in (1, 2):
-        raise ValueError(f"GroupedTensor members have one or two dimensions, got {member}")
+        raise ValueError(f"GroupedTensor members must have one or two dimensions, got {member}")
     return (num_tensors, *member)
 
 
@@ -222,7 +222,7 @@ _REARRANGING = (
 def _refuse(operator: Operator) -> None:
     @_dispatch.implements(operator, GroupedTensor)
     def refuse(*args: Any, **kwargs: Any) -> None:
-        raise RuntimeError(f"GroupedTensor does not support {operator}: its members are apart")
+        raise RuntimeError(f"GroupedTensor does not support {operator}")
 
 
 for _operator in _REARRANGING:

@@ -127,7 +127,9 @@ class HybridQuantizer(Quantizer["HybridQuantizedTensor"]):
             if hasattr(child, "amax_reduction_group")
         ]
         if any(group is not groups[0] for group in groups):
-            raise RuntimeError("HybridQuantizer: the children reduce over different groups")
+            raise RuntimeError(
+                "HybridQuantizer: the children must reduce amaxes over one group, got several"
+            )
         return groups[0] if groups else None
 
     @amax_reduction_group.setter
@@ -180,7 +182,7 @@ class HybridQuantizer(Quantizer["HybridQuantizedTensor"]):
         return self._wrap(shape, dtype, device, rowwise, columnwise, requires_grad)
 
     def _columnwise_input(self, tensor: torch.Tensor, rowwise: Quantized | None) -> torch.Tensor:
-        """Returns the input of the columnwise child; makes a rowwise result if there is none."""
+        """Returns the input of the columnwise child. Quantizes rowwise if `rowwise` is None."""
         if self.columnwise_source == "original":
             return tensor
         if rowwise is None:
@@ -487,12 +489,13 @@ class HybridQuantizedTensor(  # type: ignore[override]  # device: a field in PyT
         dequantized = self._quantizer.columnwise_source == "rowwise_dequantized"
         if dequantized and self._columnwise_storage is not None:
             raise NotImplementedError(
-                "quantize_master_weights: columns that come from dequantized rows"
+                "quantize_master_weights: columns of dequantized rows are not supported"
             )
         for child in children:
             if not getattr(child, "MASTER_IN_HYBRID", False):
                 raise NotImplementedError(
-                    f"quantize_master_weights: a hybrid weight with a {type(child).__name__}"
+                    f"quantize_master_weights: a {type(child).__name__} in a hybrid weight is not "
+                    "supported"
                 )
         if len(children) > 1 and master is not None and master.numel() != self.numel():
             raise ValueError(

@@ -25,7 +25,7 @@ def replace_raw_data(tensor: QuantizedTensorStorage, new_raw_data: torch.Tensor)
     old = getattr(owner, field)
     if old.dtype != new_raw_data.dtype:
         raise ValueError(
-            f"replace_raw_data: the codes are {old.dtype}, the new memory {new_raw_data.dtype}"
+            f"replace_raw_data: new_raw_data must be {old.dtype}, got {new_raw_data.dtype}"
         )
     new_raw_data.detach().copy_(old)
     setattr(owner, field, new_raw_data)

@@ -19,7 +19,7 @@ def made(kind: str, seed: int, rows: int = ROW) -> nfp.QuantizedTensor:
 
 
 def moves(kind: str) -> None:
-    """What arrives has the sender's bytes."""
+    """Received tensors have the sender's bytes."""
     rank, world = dist.get_rank(), dist.get_world_size()
     tensor = made(kind, rank)
     dist.broadcast(tensor, 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one rank of the FSDP2 tests does."""
+"""One rank of the FSDP2 tests."""
 
 import functools
 from collections.abc import Callable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one rank of the tests of tensor-parallel quantized layers does."""
+"""One rank of the tests of tensor-parallel quantized layers."""
 
 import copy
 import functools
@@ -45,7 +45,7 @@ def mesh() -> DeviceMesh:
 
 
 def part(tensor: torch.Tensor, dim: int) -> torch.Tensor:
-    """What this rank has of a tensor."""
+    """Returns this rank's part of a tensor."""
     return tensor.chunk(dist.get_world_size(), dim)[dist.get_rank()].contiguous()
 
 

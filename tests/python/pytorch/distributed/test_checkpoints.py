@@ -11,7 +11,7 @@ CASES = [(world, name) for world in WORLDS for name in scenarios(world)]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, str]]]:
-    """What the ranks have to say; two ranks save first."""
+    """Returns the output of the ranks; two ranks save first."""
     saved = str(tmp_path_factory.mktemp("saved"))
     return {
         world: run_ranks(

@@ -8,7 +8,7 @@ from ranks import require_ok, run_ranks
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
-    """What the ranks have to say; one launch for all scenarios."""
+    """Returns the output of the ranks; one launch for all scenarios."""
     return run_ranks("collectives", 2, tmp_path_factory.mktemp("world2"))
 
 

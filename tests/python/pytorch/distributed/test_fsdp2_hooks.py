@@ -9,7 +9,7 @@ from narrowfloat import pytorch as nfp
 
 
 def gathered(kind: str, rows: int) -> tuple[nfp.QuantizedTensor, nfp.QuantizedTensor]:
-    """What assigning the concatenated buffers of two shards makes, and the whole tensor."""
+    """Returns the tensor of the concatenated buffers of two shards, and the whole tensor."""
     x = sample(2 * rows, 128)
     whole = ALL[kind]()(x).detach()
     shards = [ALL[kind]()(part.contiguous()).detach() for part in x.split(rows)]
@@ -88,7 +88,7 @@ def test_shards_that_cannot_travel() -> None:
 def test_hooks_need_fsdp2(kind: str) -> None:
     parameter = ALL[kind]()(sample()).detach()
     before = snapshot(parameter)
-    with pytest.raises(RuntimeError, match=r"Linear belongs to no FSDP2 parameter group$"):
+    with pytest.raises(RuntimeError, match=r"Linear must be in an FSDP2 parameter group$"):
         parameter.fsdp_pre_all_gather(None, parameter.shape, (256, 1), torch.nn.Linear(2, 2), None)
     assert_same_buffers(parameter, before, "unchanged")
 
@@ -106,7 +106,7 @@ def test_swizzled_scales_are_refused_before_the_group_is_looked_up(
 def hooks(
     shard: nfp.QuantizedTensor, usages: tuple[bool, bool], out: nfp.QuantizedTensor | None = None
 ) -> tuple[tuple[torch.Tensor, ...], nfp.QuantizedTensor]:
-    """What a shard sends for these directions, and what it makes of it alone."""
+    """Returns the buffers that a shard sends for these directions, and the tensor of them alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(shard), "_gather_usages", lambda *arguments: [usages])
         sent, metadata = shard.fsdp_pre_all_gather(None, None, None, None, None)

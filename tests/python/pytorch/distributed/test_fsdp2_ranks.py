@@ -10,7 +10,7 @@ CASES = [(world, name) for world in (2, 3) for name in scenarios(world)]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, str]]]:
-    """What the ranks of each world have to say; one launch for all scenarios."""
+    """Returns the output of the ranks of each world; one launch for all scenarios."""
     return {
         world: run_ranks("fsdp2", world, tmp_path_factory.mktemp(f"world{world}"))
         for world in (2, 3)

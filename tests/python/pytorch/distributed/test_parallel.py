@@ -10,7 +10,7 @@ WORLD = 2
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
-    """What the ranks have to say; one launch for all scenarios."""
+    """Returns the output of the ranks; one launch for all scenarios."""
     return run_ranks("parallel", WORLD, tmp_path_factory.mktemp("parallel"))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What starts the ranks of the other tests ends with a message whatever they do."""
+"""Tests that the launcher of the other tests' ranks ends with a message in every case."""
 
 import time
 from pathlib import Path

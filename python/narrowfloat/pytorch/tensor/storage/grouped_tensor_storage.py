@@ -266,11 +266,11 @@ class GroupedTensorStorage:
         if num_tensors < 1:
             raise ValueError(f"GroupedTensor needs at least one member, got {num_tensors}")
         if len(member) not in (1, 2):
-            raise ValueError(f"GroupedTensor members have one or two dimensions, got {member}")
+            raise ValueError(f"GroupedTensor members must have one or two dimensions, got {member}")
         if rowwise_data.numel() != num_tensors * math.prod(member):
             raise ValueError(
-                f"GroupedTensor: {num_tensors} members of {member} do not make "
-                f"{rowwise_data.numel()} elements"
+                f"GroupedTensor: {num_tensors} members of {member} need rowwise_data of "
+                f"{num_tensors * math.prod(member)} elements, got {rowwise_data.numel()}"
             )
         shapes = [member] * num_tensors
         rows = num_tensors * (member[0] if len(member) == 2 else 1)

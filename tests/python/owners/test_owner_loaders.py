@@ -16,6 +16,8 @@ pytest.importorskip("compressed_tensors", reason="compressed-tensors is not inst
 
 from tiny_models import CONFIGS, loader, logits, write_tiny_model
 
+import narrowfloat as nf
+
 # compressed-tensors decodes its other formats to bfloat16, whatever the model's type is.
 CASES = [
     ("fp8", "fp8_block128x128_e4m3"),
@@ -48,6 +50,22 @@ def test_logits_are_those_of_our_values(
     again = tmp_path / "again"
     run("dequantize", tmp_path / "ours", again)
     assert torch.equal(logits(loader(kind).from_pretrained(again)), logits(plain))
+
+
+@pytest.mark.parametrize(
+    ("convention", "scheme"),
+    [("fp8", "fp8_block128x128_e4m3"), ("compressed-tensors", "fp8_e4m3")],
+)
+def test_a_folder_that_save_writes(convention: str, scheme: str, tmp_path: Path) -> None:
+    write_tiny_model("llama", tmp_path / "float")
+    model = dict(nf.load(tmp_path / "float"))
+    layers = [name for name in model if name.endswith("_proj.weight")]
+    tensors = model | {name: nf.quantize(model[name], scheme) for name in layers}
+    config = json.loads((tmp_path / "float" / "config.json").read_text())
+    nf.save(tmp_path / "theirs", tensors, convention=convention, config=config)
+    run("dequantize", tmp_path / "theirs", tmp_path / "plain")
+    plain = loader("llama").from_pretrained(tmp_path / "plain")
+    assert torch.equal(logits(owner_model("llama", tmp_path / "theirs")), logits(plain))
 
 
 def test_experts_of_gpt_oss(tmp_path: Path) -> None:

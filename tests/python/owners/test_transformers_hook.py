@@ -188,7 +188,8 @@ def test_stacks_of_experts_go_where_parameters_go(tmp_path: Path) -> None:
     (stack, *_) = stacks(model).values()
     assert stack.dtype == torch.bfloat16 and stack[0].dtype == torch.bfloat16
     assert repr(stack.detach()) == f"ExpertStack(shape={tuple(stack.shape)}, of=MXFP8Tensor)"
-    assert len(stacks(model.to(torch.float32))) == len(stacks(model)) == 4
+    wide = torch.nn.Parameter(stack, requires_grad=False).to(torch.float32)
+    assert isinstance(wide, ExpertStack) and torch.equal(wide[0], stack.dequantize(wide.dtype)[0])
     assert torch.equal((stack * 2)[0], stack[0] * 2)
     expected = logits(model)
     assert torch.equal(logits(model.dequantize()), expected)

@@ -76,7 +76,7 @@ std::uint32_t CodeAt(const CanonicalWeight& weight, std::size_t item) {
   return std::to_integer<std::uint32_t>(weight.codes[item / 2]) >> item % 2 * 4 & 0xF;
 }
 
-/// The E8M0 code of the tile's scale; none if there is none under which all values are exact.
+/// Returns the E8M0 code of the tile's scale; nullopt if no scale makes all values exact.
 std::optional<int> TileScale(const CanonicalWeight& weight, const TileOf& tile) {
   const std::array<Shifts, 16>& shifts = ShiftsOfCodes();
   int least = 0, most = static_cast<int>(E8M0::kMaxCode), largest = -1;

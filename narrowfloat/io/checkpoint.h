@@ -44,19 +44,19 @@ class Checkpoint {
   const std::filesystem::path& path() const { return path_; }
   const std::vector<Shard>& shards() const { return shards_; }
 
-  /// The folder that the checkpoint fills, if it is one: `path` was no plain file.
+  /// Returns the folder of the checkpoint; nullopt if it was opened as a single file.
   const std::optional<std::filesystem::path>& folder() const { return folder_; }
 
-  /// The index and its file name, if there is one.
+  /// Returns the index and its file name; nullopt without an index.
   const std::optional<std::pair<std::string, ShardIndex>>& index() const { return index_; }
 
-  /// All tensors, by name.
+  /// Returns all tensors, sorted by name.
   const std::vector<TensorLocation>& tensors() const { return tensors_; }
 
   /// Gives every shard another list of tensors. Errors: InvalidArgument if two have the same one.
   void Regroup(std::vector<std::vector<StoredTensor>> by_shard);
 
-  /// The tensor of that name, or nulls.
+  /// Returns the tensor of that name; null pointers if there is none.
   TensorLocation Find(std::string_view name) const;
 
  private:

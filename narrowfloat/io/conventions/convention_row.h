@@ -40,7 +40,7 @@ struct WeightNames {
   Evidence evidence = Evidence::kNone;
 };
 
-/// A weight that its file describes by itself.
+/// A weight by the description that its file has of it.
 struct WeightDescription {
   std::string plain;                       // name of the float tensor
   std::string codes, scale, global;        // names of its tensors; global is empty if there is none

@@ -49,8 +49,8 @@ struct CpuTable {
   GemmKernels gemm;
   KernelTable kernels;
 
-  explicit CpuTable(std::int64_t target) : name(TargetName(target)), kernels(ScalarKernels()) {
-    const std::size_t index = TargetIndex(target);
+  explicit CpuTable(const cpu::CpuTarget& target) : name(target.name), kernels(ScalarKernels()) {
+    const std::size_t index = target.index;
     kernels.name = name;
     Overlay(cpu::AmaxTable(index), kernels.amax);
     Overlay(cpu::ColumnSumTable(index), kernels.column_sum);
@@ -59,10 +59,10 @@ struct CpuTable {
     Overlay(cpu::HadamardTable(index), kernels.hadamard);
     Overlay(cpu::QuantizeWholeTable(index), kernels.quantize);
     Overlay(cpu::QuantizeRowsTable(index), kernels.quantize);
-    Overlay(cpu::QuantizeColumnsTable(index), kernels.quantize);
     Overlay(cpu::QuantizeTilesTable(index), kernels.quantize);
     Overlay(cpu::QuantizeTransposedTable(index), kernels.quantize);
     Overlay(cpu::QuantizePackedTable(index), kernels.quantize);
+    Overlay(cpu::QuantizeMxTable(index), kernels.quantize);
     Overlay(cpu::DequantizeTable(index), kernels.dequantize);
     gemm.floats = cpu::GemmFloatsBody(index);
     if (gemm.floats.rows == 0) return;  // the baseline target has no micro-kernels
@@ -79,10 +79,7 @@ struct CpuTable {
 std::vector<const KernelTable*> BuildTables() {
   static std::vector<std::unique_ptr<const CpuTable>> tables;
   std::vector<const KernelTable*> available;
-  // A lower bit is a better instruction set.
-  for (int bit = 0; bit < 62; ++bit) {
-    const std::int64_t target = std::int64_t{1} << bit;
-    if ((hwy::SupportedTargets() & HWY_TARGETS & target) == 0) continue;
+  for (const cpu::CpuTarget& target : cpu::AvailableTargets()) {
     tables.push_back(std::make_unique<const CpuTable>(target));
     available.push_back(&tables.back()->kernels);
   }
@@ -104,6 +101,17 @@ const KernelTable& ChooseKernels() {
 }
 
 }  // namespace
+
+std::vector<cpu::CpuTarget> cpu::AvailableTargets() {
+  std::vector<CpuTarget> targets;
+  // A lower bit is a better instruction set.
+  for (int bit = 0; bit < 62; ++bit) {
+    const std::int64_t target = std::int64_t{1} << bit;
+    if ((hwy::SupportedTargets() & HWY_TARGETS & target) == 0) continue;
+    targets.push_back({TargetName(target), TargetIndex(target)});
+  }
+  return targets;
+}
 
 const std::vector<const KernelTable*>& AvailableKernels() {
   static const std::vector<const KernelTable*> available = BuildTables();

@@ -3,11 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "narrowfloat/kernels/cpu/bodies.h"
+#include "narrowfloat/kernels/cpu/micro_kernels.h"
+#include "narrowfloat/kernels/cpu/tables.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
@@ -44,6 +49,42 @@ TEST(KernelTableTest, TheOracleIsLastAndNamesAreUnique) {
 
 TEST(KernelTableTest, TheListIsTheSameEachTime) {
   EXPECT_EQ(&AvailableKernels(), &AvailableKernels());
+}
+
+template <class... S>
+constexpr std::array<std::array<cpu::Body, kDirectionCount>, kSchemeCount> Bodies(TypeList<S...>) {
+  return {{{cpu::BodyOf<S>(Direction::kRowwise), cpu::BodyOf<S>(Direction::kColumnwise),
+            cpu::BodyOf<S>(Direction::kBoth)}...}};
+}
+
+TEST(BodiesTest, EachFillsItsOwnSlotsAndNoOther) {
+  constexpr auto kBodies = Bodies(AllSchemes{});
+  for (const cpu::CpuTarget& target : cpu::AvailableTargets()) {
+    if (cpu::MicroKernelsOf(target.index) == nullptr) continue;  // the baseline has no bodies
+    const std::pair<cpu::Body, QuantizeSlots> tables[] = {
+        {cpu::Body::kWhole, cpu::QuantizeWholeTable(target.index)},
+        {cpu::Body::kMx, cpu::QuantizeMxTable(target.index)},
+        {cpu::Body::kRows, cpu::QuantizeRowsTable(target.index)},
+        {cpu::Body::kTiles, cpu::QuantizeTilesTable(target.index)},
+        {cpu::Body::kTransposed, cpu::QuantizeTransposedTable(target.index)},
+        {cpu::Body::kPacked, cpu::QuantizePackedTable(target.index)}};
+    for (std::size_t scheme = 0; scheme < kSchemeCount; ++scheme) {
+      for (std::size_t direction = 0; direction < kDirectionCount; ++direction) {
+        for (std::size_t type = 0; type < kFloatTypeCount; ++type) {
+          for (const auto& [body, slots] : tables)
+            EXPECT_EQ(slots[scheme][direction][type] != nullptr, body == kBodies[scheme][direction])
+                << target.name << " " << kSchemes[scheme].name << " direction " << direction
+                << " body " << static_cast<int>(body);
+        }
+      }
+    }
+  }
+}
+
+TEST(BodiesTest, NoSchemeOfTheLibraryIsLeftToTheReference) {
+  for (const auto& of_scheme : Bodies(AllSchemes{})) {
+    for (const cpu::Body body : of_scheme) EXPECT_NE(body, cpu::Body::kReference);
+  }
 }
 
 /// Returns ActiveKernels' name or error when NF_FORCE_BACKEND is `value`. Runs in a child process:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Quantizes to codes of four bits: NVFP4, whose scales have two levels, and MXFP4.
+#include "narrowfloat/kernels/cpu/bodies.h"
 #include "narrowfloat/kernels/cpu/tables.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -432,7 +433,7 @@ struct QuantizePacked {
 
 template <class S, Direction kDirection, class... T>
 constexpr ByType<QuantizeFn> Types(TypeList<T...>) {
-  if constexpr (PackedScheme<S>) {
+  if constexpr (cpu::BodyOf<S>(kDirection) == cpu::Body::kPacked) {
     return {&QuantizePacked<S, T, kDirection>::Run...};
   } else {
     return {};

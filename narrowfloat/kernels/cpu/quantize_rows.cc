@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantizes blocks of one row, rowwise.
+// Quantizes blocks of one row, rowwise: 1x128.
+#include "narrowfloat/kernels/cpu/bodies.h"
 #include "narrowfloat/kernels/cpu/tables.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -23,7 +24,7 @@ QuantizeSlots Table() {
 
 template <class S, class... T>
 constexpr ByType<QuantizeFn> Types(TypeList<T...>) {
-  if constexpr (RowBlockScheme<S> && ByteScheme<S>) {
+  if constexpr (cpu::BodyOf<S>(Direction::kRowwise) == cpu::Body::kRows) {
     return {&QuantizeRows<S, T>::Run...};
   } else {
     return {};

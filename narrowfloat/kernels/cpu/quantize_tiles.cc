@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Quantizes square blocks whose codes keep the input's orientation.
+#include "narrowfloat/kernels/cpu/bodies.h"
 #include "narrowfloat/kernels/cpu/tables.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -42,9 +43,7 @@ struct QuantizeTiles {
 
 template <class S, Direction kDirection, class... T>
 constexpr ByType<QuantizeFn> Types(TypeList<T...>) {
-  constexpr bool kKeepsOrder =
-      kDirection == Direction::kRowwise || !S::kLayout.columnwise_transposed;
-  if constexpr (SquareBlockScheme<S> && ByteScheme<S> && kKeepsOrder) {
+  if constexpr (cpu::BodyOf<S>(kDirection) == cpu::Body::kTiles) {
     return {&QuantizeTiles<S, T, kDirection>::Run...};
   } else {
     return {};

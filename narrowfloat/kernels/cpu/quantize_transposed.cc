@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Quantizes blocks and square tiles with transposed columnwise codes: encodes patches in the
 // first-level cache and writes their rows and transposes from there.
+#include "narrowfloat/kernels/cpu/bodies.h"
 #include "narrowfloat/kernels/cpu/tables.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -184,9 +185,7 @@ struct TransposeTiles {
 
 template <class S, Direction kDirection, class... T>
 constexpr ByType<QuantizeFn> Types(TypeList<T...>) {
-  if constexpr (WholeTensorScheme<S> || !ByteScheme<S> || !S::kLayout.columnwise_transposed) {
-    return {};
-  } else if constexpr (SquareBlockScheme<S> && S::kBlock.cols != kPatchCols) {
+  if constexpr (cpu::BodyOf<S>(kDirection) != cpu::Body::kTransposed) {
     return {};
   } else if constexpr (SquareBlockScheme<S>) {
     return {&TransposeTiles<S, T, kDirection>::Run...};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Quantizes by whole-tensor schemes: one scale, known beforehand; columnwise codes are transposed.
+#include "narrowfloat/kernels/cpu/bodies.h"
 #include "narrowfloat/kernels/cpu/tables.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -233,7 +234,7 @@ struct QuantizeWhole {
 
 template <class S, Direction kDirection, class... T>
 constexpr ByType<QuantizeFn> Types(TypeList<T...>) {
-  if constexpr (WholeTensorScheme<S>) {
+  if constexpr (cpu::BodyOf<S>(kDirection) == cpu::Body::kWhole) {
     return {&QuantizeWhole<S, T, kDirection>::Run...};
   } else {
     return {};

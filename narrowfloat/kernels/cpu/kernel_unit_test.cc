@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests the vector functions that kernels share, on every instruction set, against scalar code: a
+// broken one shows here by its name, not as a hundred failures of whole kernels.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "narrowfloat/kernels/cpu/tables.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "narrowfloat/kernels/cpu/kernel_unit_test.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h:
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/pack-inl.h"
+#include "narrowfloat/kernels/cpu/strips-inl.h"
+#include "narrowfloat/kernels/cpu/transpose-inl.h"
+#include "narrowfloat/kernels/scalar/items.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace narrowfloat::HWY_NAMESPACE {
+namespace {
+
+#if HWY_TARGET == HWY_SCALAR
+
+void TestVectors() {}
+
+#else
+
+using Bytes = std::vector<std::uint8_t>;
+
+Bytes RandomVector(std::size_t count) {
+  static std::mt19937 random(5);
+  Bytes bytes(count);
+  for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random());
+  return bytes;
+}
+
+template <class D>
+Bytes Stored(D d, hn::Vec<D> vector) {
+  Bytes bytes(hn::Lanes(d) * sizeof(hn::TFromD<D>));
+  hn::StoreU(vector, d, reinterpret_cast<hn::TFromD<D>*>(bytes.data()));
+  return bytes;
+}
+
+void TestTransposeSquares() {
+  const std::size_t rows = hn::Lanes(D8Squares()), in_stride = kSquareSide + 3;
+  const std::size_t out_stride = rows + 5;
+  const Bytes in = RandomVector(rows * in_stride);
+  Bytes out(kSquareSide * out_stride, 0xAA);
+  TransposeSquares(in.data(), in_stride, out.data(), out_stride);
+  for (std::size_t c = 0; c < kSquareSide; ++c) {
+    for (std::size_t r = 0; r < out_stride && c * out_stride + r < out.size(); ++r) {
+      const std::uint8_t expected = r < rows ? in[r * in_stride + c] : 0xAA;
+      ASSERT_EQ(out[c * out_stride + r], expected) << "row " << r << " column " << c;
+    }
+  }
+}
+
+void TestPatchTransposer() {
+  constexpr std::size_t kRows = 256, kStride = 128;
+  const Bytes in = RandomVector(kRows * kStride);
+  for (const bool nontemporal : {false, true}) {
+    for (const auto& [rows, cols] : {std::pair{256, 128}, {1, 1}, {17, 33}, {255, 16}}) {
+      Bytes out(static_cast<std::size_t>(cols) * kRows, 0xAA);
+      PatchTransposer<kRows> transposer(nontemporal);
+      transposer.Transpose(reinterpret_cast<const std::byte*>(in.data()), kStride,
+                           static_cast<std::size_t>(rows), static_cast<std::size_t>(cols),
+                           reinterpret_cast<std::byte*>(out.data()), kRows);
+      for (std::size_t c = 0; c < static_cast<std::size_t>(cols); ++c) {
+        for (std::size_t r = 0; r < kRows; ++r) {
+          const bool inside = r < static_cast<std::size_t>(rows);
+          ASSERT_EQ(out[c * kRows + r], inside ? in[r * kStride + c] : 0xAA)
+              << rows << "x" << cols << " row " << r << " column " << c;
+        }
+      }
+    }
+  }
+}
+
+void TestTransposeQuads() {
+  const D8 d8;
+  const std::size_t quarter = hn::Lanes(d8) / 4;
+  const Bytes in = RandomVector(hn::Lanes(d8));
+  const Bytes out = Stored(d8, TransposeQuads(d8, hn::LoadU(d8, in.data())));
+  constexpr std::size_t kByteOfQuarter[] = {1, 3, 0, 2};
+  for (std::size_t i = 0; i < in.size(); ++i)
+    ASSERT_EQ(out[i], in[i % quarter * 4 + kByteOfQuarter[i / quarter]]) << "byte " << i;
+}
+
+void TestInOrder() {
+  const hn::Repartition<std::uint16_t, D8> d16;
+  const std::size_t lanes = hn::Lanes(d16);
+  std::vector<std::uint16_t> in(lanes), out(lanes);
+  for (std::size_t i = 0; i < lanes; ++i) in[i] = static_cast<std::uint16_t>(1000 + i);
+  hn::StoreU(InOrder(d16, hn::LoadU(d16, in.data())), d16, out.data());
+  for (std::size_t i = 0; i < lanes; ++i)
+    ASSERT_EQ(out[i], in[i % (lanes / 2) * 2 + i / (lanes / 2)]) << "lane " << i;
+}
+
+void TestPackCodes() {
+  const D8 d8;
+  const hn::Repartition<std::uint16_t, D8> d16;
+  const std::size_t count = 2 * hn::Lanes(d8);
+  Bytes codes = RandomVector(count);
+  std::vector<std::uint16_t> top(count);
+  for (std::size_t i = 0; i < count; ++i)
+    top[i] = static_cast<std::uint16_t>((codes[i] & 0xFu) << 12);
+  const Bytes out = Stored(
+      d8, PackCodes(d8, [&](std::size_t i) HWY_ATTR { return hn::LoadU(d16, top.data() + i); }));
+  for (std::size_t i = 0; i < out.size(); ++i)
+    ASSERT_EQ(out[i], (codes[2 * i] & 0xF) | (codes[2 * i + 1] & 0xF) << 4) << "byte " << i;
+}
+
+void TestFillRandom() {
+  for (const RandomState& state :
+       {RandomState{}, RandomState{0x123456789ABCDEF0, ~std::uint64_t{6}}, RandomState{7, 1}}) {
+    for (const std::uint64_t first : {std::uint64_t{0}, (std::uint64_t{1} << 32) - 3,
+                                      kColumnwiseRuns + 5, ~std::uint64_t{0} - 40}) {
+      for (const std::uint64_t step : {std::uint64_t{1}, std::uint64_t{1} << 31}) {
+        for (const std::size_t count : {1, 2, 7, 16, 33}) {
+          Bytes out((count + 8) * kRandomRun);
+          FillRandom(state, first, step, count, out.data());
+          for (std::size_t i = 0; i < count; ++i) {
+            const auto expected = RandomBytes(state, first + i * step);
+            ASSERT_EQ(std::memcmp(out.data() + i * kRandomRun, expected.data(), kRandomRun), 0)
+                << "seed " << state.seed << " run " << first << " + " << i << " * " << step;
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Every bfloat16 pattern, as StochasticCoder encodes it under a few scales and random bytes.
+void TestStochasticCoder() {
+  const hn::Repartition<std::uint16_t, D8> d16;
+  const std::size_t lanes = hn::Lanes(d16);
+  for (const float scale : {1.0f, 0.37f, 1e30f, 1e-30f}) {
+    const auto scales = hn::Set(DF(), scale);
+    for (std::uint32_t first = 0; first < 1u << 16; first += static_cast<std::uint32_t>(lanes)) {
+      std::vector<std::uint16_t> items(lanes), codes(lanes);
+      for (std::size_t i = 0; i < lanes; ++i) items[i] = static_cast<std::uint16_t>(first + i);
+      const Bytes random = RandomVector(lanes);
+      const StochasticCoder coder{random.data()};
+      hn::StoreU(coder.Codes16<BFloat16>(d16, hn::LoadU(d16, items.data()), scales, scales, 0), d16,
+                 codes.data());
+      for (std::size_t i = 0; i < lanes; ++i) {
+        const float product = Decode<BFloat16>(items[i]) * scale;
+        ASSERT_EQ(codes[i], EncodeStochastic(product, random[i]) << kCodeShift<E2M1>)
+            << "item " << items[i] << " scale " << scale << " byte " << int{random[i]};
+      }
+    }
+  }
+}
+
+/// RoundTo on the numbers of F, beside them and between them.
+template <FloatFormat F>
+void TestRoundTo() {
+  for (std::uint32_t code = 0; code < F::kMaxCode; ++code) {
+    const float low = Decode<F>(code), high = Decode<F>(code + 1), middle = (low + high) / 2;
+    for (const float number :
+         {low, std::nextafter(middle, low), middle, std::nextafter(middle, high), high}) {
+      const auto rounded = RoundTo<F>(hn::Set(DF(), number));
+      ASSERT_EQ(hn::GetLane(rounded), Decode<F>(Encode<F>(number))) << F::kName << " " << number;
+    }
+  }
+}
+
+/// Every magnitude of a 16-bit type.
+template <class T>
+void TestWidening() {
+  const hn::RebindToUnsigned<DF> d32;
+  for (std::uint32_t bits = 0; bits <= T::kMaxCode + 1u; ++bits) {
+    const float value = Decode<T>(bits);
+    ASSERT_EQ(MagnitudeValue<T>(bits), value) << T::kName << " " << bits;
+    const auto widened = WidenMagnitudes<T, Inputs::kAll>(d32, hn::Set(d32, bits));
+    ASSERT_EQ(hn::GetLane(widened), value) << T::kName << " " << bits;
+    const auto pairs = hn::Set(d32, bits | 0x00010000u);
+    ASSERT_EQ(hn::GetLane(WidenEven<T, Inputs::kAll>(d32, pairs)), value) << T::kName << bits;
+    const auto swapped = hn::Set(d32, bits << 16 | 1u);
+    ASSERT_EQ(hn::GetLane(WidenOdd<T, Inputs::kAll>(d32, swapped)), value) << T::kName << bits;
+  }
+}
+
+/// The largest lane, wherever it is, of maxima of vectors and of blocks.
+void TestMaxima() {
+  const MagnitudeTag<BFloat16> di;
+  const std::size_t lanes = hn::Lanes(di);
+  for (std::size_t at = 0; at < lanes; ++at) {
+    std::vector<std::int16_t> items(lanes, 3);
+    items[at] = 0x7F81;
+    const auto vector = hn::LoadU(di, items.data());
+    ASSERT_EQ(LargestLane(di, vector), 0x7F81u) << "lane " << at;
+    const auto ignored = Magnitudes<BFloat16, Inputs::kAll>(di, vector);
+    ASSERT_EQ(LargestLane(di, ignored), 3u) << "NaN in lane " << at;
+    const hn::FixedTag<std::int16_t, 8> d128;
+    std::int16_t reduced[8];
+    hn::StoreU(ReduceBlocks(di, vector), d128, reduced);
+    for (std::size_t i = 0; i < 8; ++i)
+      ASSERT_EQ(reduced[i], i == at % 8 ? 0x7F81 : 3) << "lane " << i << " of " << at;
+  }
+}
+
+void TestSpreadScales() {
+  float scales[64], out[64];
+  for (int i = 0; i < 64; ++i) scales[i] = static_cast<float>(i + 1);
+  for (std::size_t lane = 0; lane < 64; lane += hn::Lanes(DF())) {
+    hn::StoreU(SpreadScales<8>(DF(), scales, lane), DF(), out);
+    for (std::size_t i = 0; i < hn::Lanes(DF()); ++i)
+      ASSERT_EQ(out[i], scales[(lane + i) / 8]) << "lane " << lane + i;
+  }
+}
+
+void TestVectors() {
+  TestTransposeSquares();
+  TestPatchTransposer();
+  TestTransposeQuads();
+  TestInOrder();
+  TestPackCodes();
+  TestFillRandom();
+  TestStochasticCoder();
+  TestRoundTo<E4M3>();
+  TestRoundTo<E5M2>();
+  TestRoundTo<E2M1>();
+  TestWidening<BFloat16>();
+  TestWidening<Float16>();
+  TestMaxima();
+  TestSpreadScales();
+}
+
+#endif
+
+}  // namespace
+}  // namespace narrowfloat::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace narrowfloat {
+namespace {
+HWY_EXPORT(TestVectors);
+
+class VectorTest : public testing::TestWithParam<cpu::CpuTarget> {};
+
+TEST_P(VectorTest, EqualsScalarCode) {
+  HWY_DISPATCH_TABLE(TestVectors)[GetParam().index]();
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, VectorTest, testing::ValuesIn(cpu::AvailableTargets()),
+                         [](const auto& of) { return of.param.name; });
+
+}  // namespace
+}  // namespace narrowfloat
+#endif

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compares the micro-kernels of every instruction set with the scalar functions of numerics/: every
+// pattern of bfloat16 and float16 under every scale, fp32 by exponents.
+#include "narrowfloat/kernels/cpu/micro_kernels.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "narrowfloat/kernels/cpu/tables.h"
+#include "narrowfloat/kernels/scalar/items.h"
+#include "narrowfloat/numerics/e8m0.h"
+
+namespace narrowfloat::cpu {
+namespace {
+
+/// One format of codes and one type of items.
+template <class F, class T>
+struct Pair {
+  using Format = F;
+  using Item = T;
+  static constexpr std::size_t kFormat =
+      static_cast<std::size_t>(std::is_same_v<F, E4M3> ? MicroFormat::kE4M3 : MicroFormat::kE5M2);
+  static constexpr std::size_t kBytes = kItemSize<T>;
+  static constexpr std::uint32_t kSign = 1u << (kBytes * 8 - 1);
+  static constexpr std::uint32_t kInfinity = [] {
+    if constexpr (kBytes == 4) return kFloatInfinity;
+    if constexpr (kBytes == 2) return T::kMaxCode + 1u;
+  }();
+
+  static float Value(std::uint32_t pattern) {
+    return LoadItem<T>(reinterpret_cast<const std::byte*>(&pattern), 0);  // little-endian
+  }
+  static std::uint32_t ScaleCode(std::uint32_t amax) {
+    return EncodeE8M0Up(Value(amax) * (1.0f / kMaxValue<F>));
+  }
+  static std::byte Code(std::uint32_t pattern, std::uint32_t scale) {
+    return static_cast<std::byte>(Encode<F>(Value(pattern) * DecodeE8M0Reciprocal(scale)));
+  }
+
+  /// Returns every pattern of 16 bits; of fp32 every sign and exponent, with mantissas at and
+  /// beside the ties of three bits.
+  static std::vector<std::uint32_t> Patterns() {
+    std::vector<std::uint32_t> patterns;
+    if constexpr (kBytes == 2) {
+      for (std::uint32_t p = 0; p < 1u << 16; ++p) patterns.push_back(p);
+    } else {
+      for (std::uint32_t top = 0; top < 1u << 13; ++top) {
+        for (const std::uint32_t low : {0u, 1u, (1u << 19) - 1u})
+          patterns.push_back((top << 19) + low);
+      }
+    }
+    return patterns;
+  }
+  /// Returns, for every scale that an amax of this type can have, the largest such amax.
+  static std::map<std::uint32_t, std::uint32_t> LargestAmaxes() {
+    std::map<std::uint32_t, std::uint32_t> largest;
+    for (const std::uint32_t pattern : Patterns()) {
+      if (pattern >= kInfinity) continue;
+      std::uint32_t& of_scale = largest[ScaleCode(pattern)];
+      of_scale = std::max(of_scale, pattern);
+    }
+    return largest;
+  }
+};
+
+/// A buffer of items or amaxes, aligned to cache lines.
+struct Items {
+  explicit Items(std::size_t count, std::size_t item_bytes)
+      : bytes(item_bytes), memory((count * item_bytes + 63) / 64 + 1) {}
+  std::byte* At(std::size_t i) { return reinterpret_cast<std::byte*>(memory.data()) + i * bytes; }
+  void Set(std::size_t i, std::uint32_t pattern) { std::memcpy(At(i), &pattern, bytes); }
+  std::uint32_t Get(std::size_t i) {
+    std::uint32_t pattern = 0;
+    std::memcpy(&pattern, At(i), bytes);
+    return pattern;
+  }
+  struct alignas(64) Line {
+    std::byte bytes[64] = {};
+  };
+  std::size_t bytes;
+  std::vector<Line> memory;
+};
+
+struct Scales {
+  alignas(64) std::uint8_t code[kMicroCols];
+  alignas(64) float scale[kMicroCols];
+  alignas(64) std::uint32_t floor[kMicroCols];
+  alignas(64) float multiplier[kMicroCols];
+  MicroScales All() { return {code, scale, floor, multiplier}; }
+};
+
+struct Target {
+  std::string name;
+  const MicroKernels* micro;
+};
+std::vector<Target> Targets() {
+  std::vector<Target> targets;
+  for (const CpuTarget& target : AvailableTargets()) {
+    if (const MicroKernels* micro = MicroKernelsOf(target.index))
+      targets.push_back({target.name, micro});
+  }
+  return targets;
+}
+
+template <class P>
+class MicroKernelsTest : public testing::Test {
+ protected:
+  static const MxKernels& Mx(const Target& target) {
+    return target.micro->mx[P::kFormat][static_cast<std::size_t>(kDTypeOf<typename P::Item>)];
+  }
+};
+using Pairs = testing::Types<Pair<E4M3, float>, Pair<E4M3, Float16>, Pair<E4M3, BFloat16>,
+                             Pair<E5M2, float>, Pair<E5M2, Float16>, Pair<E5M2, BFloat16>>;
+TYPED_TEST_SUITE(MicroKernelsTest, Pairs);
+
+/// Returns the larger magnitude pattern, NaN ignored.
+template <class P>
+std::uint32_t Larger(std::uint32_t amax, std::uint32_t item) {
+  const std::uint32_t magnitude = item & ~P::kSign;
+  return magnitude > P::kInfinity ? amax : std::max(amax, magnitude);
+}
+
+TYPED_TEST(MicroKernelsTest, AmaxesOfBlocksIgnoreNaN) {
+  using P = TypeParam;
+  const std::vector<std::uint32_t> patterns = P::Patterns();
+  std::mt19937 random(1);
+  for (const Target& target : Targets()) {
+    const std::size_t lanes = target.micro->vector_bytes / P::kBytes;
+    for (std::size_t first = 0, blocks = 1; first < patterns.size(); first += blocks * 2) {
+      blocks = first / 2 % kMicroBlocks + 1;
+      Items items(blocks * kMicroBlock + 1, P::kBytes), amaxes(2 * kMicroBlocks, P::kBytes);
+      std::vector<std::uint32_t> expected(blocks);
+      bool finite = true;
+      for (std::size_t i = 0; i < 2 * kMicroBlocks; ++i) amaxes.Set(i, 0x1234);
+      for (std::size_t j = 0; j < blocks; ++j) {
+        for (std::size_t i = 0; i < kMicroBlock; ++i) {
+          const bool rare = i == (first + j) % kMicroBlock || i == (first + 7 * j) % kMicroBlock;
+          const std::size_t of = rare ? (first + 2 * j + i % 2) % patterns.size() : random() % 256;
+          items.Set(1 + j * kMicroBlock + i, patterns[of]);
+          finite &= (patterns[of] & ~P::kSign) < P::kInfinity;
+          expected[j] = Larger<P>(expected[j], patterns[of]);
+        }
+      }
+      ASSERT_EQ(this->Mx(target).block_amax(items.At(1), blocks, amaxes.At(0)), finite)
+          << target.name << " from pattern " << first;
+      for (std::size_t j = 0; j < blocks; ++j)
+        ASSERT_EQ(amaxes.Get(j), expected[j]) << target.name << " block " << j << " of " << blocks;
+      for (std::size_t j = blocks; j % lanes != 0; ++j)
+        ASSERT_EQ(amaxes.Get(j), 0) << target.name << " past " << blocks << " blocks";
+    }
+  }
+}
+
+TYPED_TEST(MicroKernelsTest, AmaxesOfColumnsGrowOverCalls) {
+  using P = TypeParam;
+  const std::vector<std::uint32_t> patterns = P::Patterns();
+  std::mt19937 random(2);
+  for (const Target& target : Targets()) {
+    const MxKernels& mx = this->Mx(target);
+    for (const std::size_t cols : {target.micro->vector_bytes, kMicroCols}) {
+      for (std::size_t count = 1; count <= kMicroBlock + 1; ++count) {
+        for (const bool finite : {true, false}) {
+          Items items(count * cols + 1, P::kBytes), amaxes(cols, P::kBytes);
+          std::vector<const std::byte*> rows;
+          std::vector<std::uint32_t> expected(cols);
+          for (std::size_t r = 0; r < count; ++r) {
+            rows.push_back(items.At(1 + r * cols));
+            for (std::size_t c = 0; c < cols; ++c) {
+              std::uint32_t item = patterns[random() % patterns.size()];
+              if (finite && (item & ~P::kSign) >= P::kInfinity) item = 1;
+              items.Set(1 + r * cols + c, item);
+              expected[c] = Larger<P>(expected[c], item);
+            }
+          }
+          const ColumnAmaxFn run = finite ? mx.column_amax : mx.column_amax_of_all;
+          const std::size_t some = count / 2 + 1;
+          run(rows.data(), some, cols, AmaxRows::kOfThisCall, amaxes.At(0));
+          if (some < count) {
+            const bool result =
+                run(rows.data() + some, count - some, cols, AmaxRows::kOfAllCalls, amaxes.At(0));
+            EXPECT_TRUE(result || !finite) << target.name;
+          }
+          for (std::size_t c = 0; c < cols; ++c)
+            ASSERT_EQ(amaxes.Get(c), expected[c])
+                << target.name << " column " << c << " of " << count << " rows";
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(MicroKernelsTest, ColumnsWithInfinityOrNaNAreNotFinite) {
+  using P = TypeParam;
+  for (const Target& target : Targets()) {
+    for (const std::uint32_t special : {P::kInfinity, P::kInfinity + 1}) {
+      Items row(kMicroCols, P::kBytes), amaxes(kMicroCols, P::kBytes);
+      row.Set(kMicroCols - 1, special | P::kSign);
+      const std::byte* rows[] = {row.At(0)};
+      EXPECT_FALSE(
+          this->Mx(target).column_amax(rows, 1, kMicroCols, AmaxRows::kOfThisCall, amaxes.At(0)))
+          << target.name;
+    }
+  }
+}
+
+TYPED_TEST(MicroKernelsTest, ScalesOfEveryAmax) {
+  using P = TypeParam;
+  std::vector<std::uint32_t> patterns = P::Patterns();
+  std::erase_if(patterns, [](std::uint32_t p) { return p > P::kInfinity; });
+  for (const Target& target : Targets()) {
+    for (std::size_t first = 0; first < patterns.size(); first += kMicroCols) {
+      Items amaxes(kMicroCols, P::kBytes);
+      for (std::size_t i = 0; i < kMicroCols; ++i)
+        amaxes.Set(i, patterns[std::min(first + i, patterns.size() - 1)]);
+      for (const MxScalesFn run : {this->Mx(target).block_scales, this->Mx(target).column_scales}) {
+        Scales scales;
+        run(amaxes.At(0), kMicroCols, scales.All());
+        for (std::size_t i = 0; i < kMicroCols; ++i)
+          ASSERT_EQ(scales.code[i], P::ScaleCode(amaxes.Get(i)))
+              << fmt::format("{} amax {:#x}", target.name, amaxes.Get(i));
+      }
+    }
+  }
+}
+
+/// Codes of every pattern under every scale that an amax gives.
+template <class P>
+struct Expected {
+  std::vector<std::uint32_t> patterns = P::Patterns();
+  std::map<std::uint32_t, std::uint32_t> amaxes = P::LargestAmaxes();
+  std::map<std::uint32_t, std::vector<std::byte>> codes;  // by scale, then by index of a pattern
+
+  Expected() {
+    for (const auto& [scale, amax] : amaxes) {
+      for (const std::uint32_t pattern : patterns) codes[scale].push_back(P::Code(pattern, scale));
+    }
+  }
+  static const Expected& Get() {
+    static const Expected expected;
+    return expected;
+  }
+};
+
+/// Encodes every pattern under one scale, kMicroCols items at a time, and returns the first
+/// difference. Skips patterns that are larger than `amax`, if that is not infinite.
+template <class P>
+std::string DifferenceUnder(const Target& target, EncodeFn encode, std::size_t count,
+                            MicroScales scales, std::uint32_t scale, std::uint32_t amax) {
+  const Expected<P>& expected = Expected<P>::Get();
+  for (const bool nontemporal : {false, true}) {
+    for (std::size_t first = 0; first < expected.patterns.size(); first += kMicroCols) {
+      Items items(kMicroCols + 1, P::kBytes), codes(kMicroCols + 64, 1);
+      const std::size_t offset = nontemporal ? 0 : first / kMicroCols % 64;
+      std::vector<std::size_t> index(kMicroCols);
+      for (std::size_t i = 0; i < kMicroCols; ++i) {
+        index[i] = std::min(first + i, expected.patterns.size() - 1);
+        if ((expected.patterns[index[i]] & ~P::kSign) > amax) index[i] = 0;
+        items.Set(1 + i, expected.patterns[index[i]]);
+      }
+      encode({items.At(1), items.At(1), codes.At(offset), nontemporal}, count, scales);
+      for (std::size_t i = 0; i < kMicroCols; ++i) {
+        if (*codes.At(offset + i) == expected.codes.at(scale)[index[i]]) continue;
+        return fmt::format("{} item {:#x} under scale code {:#x}: {:#x}, expected {:#x}",
+                           target.name, expected.patterns[index[i]], scale,
+                           static_cast<int>(*codes.At(offset + i)),
+                           static_cast<int>(expected.codes.at(scale)[index[i]]));
+      }
+      if (offset + kMicroCols < kMicroCols + 64 && *codes.At(offset + kMicroCols) != std::byte{0})
+        return fmt::format("{} writes past the end", target.name);
+    }
+  }
+  return "";
+}
+
+TYPED_TEST(MicroKernelsTest, CodesOfEveryItemUnderEveryScale) {
+  using P = TypeParam;
+  for (const Target& target : Targets()) {
+    const MxKernels& mx = this->Mx(target);
+    std::size_t simple = 0;
+    for (const auto& [scale, amax] : Expected<P>::Get().amaxes) {
+      Items amaxes(kMicroCols, P::kBytes);
+      for (std::size_t i = 0; i < kMicroCols; ++i) amaxes.Set(i, amax);
+      const auto check = [&](MxScalesFn compute, EncodeFn finite, EncodeFn all, std::size_t count) {
+        Scales scales;
+        const bool fast = compute(amaxes.At(0), kMicroCols, scales.All());
+        simple += fast;
+        if (fast) {
+          ASSERT_EQ(DifferenceUnder<P>(target, finite, count, scales.All(), scale, amax), "");
+        }
+        ASSERT_EQ(DifferenceUnder<P>(target, all, count, scales.All(), scale, ~0u), "");
+      };
+      check(mx.block_scales, mx.encode_blocks, mx.encode_all_blocks, kMicroCols / kMicroBlock);
+      check(mx.column_scales, mx.encode_columns, mx.encode_all_columns, kMicroCols);
+    }
+    // Nearly all scales are served by the fast encoders.
+    EXPECT_GT(simple * 10, 2 * Expected<P>::Get().amaxes.size() * 8) << target.name;
+  }
+}
+
+TYPED_TEST(MicroKernelsTest, EachBlockAndEachColumnHasItsScale) {
+  using P = TypeParam;
+  std::mt19937 random(3);
+  for (const Target& target : Targets()) {
+    const MxKernels& mx = this->Mx(target);
+    const std::size_t step = std::max(kMicroBlock, target.micro->vector_bytes);
+    for (std::size_t cols = step; cols <= kMicroCols; cols += step) {
+      const std::size_t blocks = cols / kMicroBlock;
+      Items items(cols + 1, P::kBytes), block_amaxes(2 * kMicroBlocks, P::kBytes),
+          column_amaxes(kMicroCols, P::kBytes);
+      for (std::size_t i = 0; i < cols; ++i) {
+        const float exponent = static_cast<float>(static_cast<int>(random() % 12) - 6);
+        const float value = std::exp2(exponent) * (random() % 2 == 0 ? -1.37f : 1.8f);
+        StoreItem<typename P::Item>(items.At(0), 1 + i, value);
+      }
+      const std::byte* rows[] = {items.At(1)};
+      Scales of_blocks, of_columns;
+      ASSERT_TRUE(mx.block_amax(items.At(1), blocks, block_amaxes.At(0)));
+      ASSERT_TRUE(mx.column_amax(rows, 1, cols, AmaxRows::kOfThisCall, column_amaxes.At(0)));
+      ASSERT_TRUE(mx.block_scales(block_amaxes.At(0), blocks, of_blocks.All()));
+      ASSERT_TRUE(mx.column_scales(column_amaxes.At(0), cols, of_columns.All()));
+      for (std::size_t shorter = blocks - std::min<std::size_t>(blocks - 1, 1); shorter <= blocks;
+           ++shorter) {
+        Items codes(cols + 64, 1);
+        mx.encode_blocks({items.At(1), items.At(1), codes.At(1), false}, shorter, of_blocks.All());
+        for (std::size_t i = 0; i < shorter * kMicroBlock; ++i)
+          ASSERT_EQ(*codes.At(1 + i), P::Code(items.Get(1 + i), of_blocks.code[i / kMicroBlock]))
+              << target.name << " item " << i << " of " << cols;
+        ASSERT_EQ(*codes.At(1 + shorter * kMicroBlock), std::byte{0}) << target.name;
+      }
+      Items rowwise(cols + 64, 1), columnwise(cols + 64, 1);
+      mx.encode_both({items.At(1), items.At(1), rowwise.At(0), true}, cols, of_blocks.All(),
+                     of_columns.All(), columnwise.At(1));
+      for (std::size_t i = 0; i < cols; ++i) {
+        ASSERT_EQ(*rowwise.At(i), P::Code(items.Get(1 + i), of_blocks.code[i / kMicroBlock]))
+            << target.name << " item " << i;
+        ASSERT_EQ(*columnwise.At(1 + i), P::Code(items.Get(1 + i), of_columns.code[i]))
+            << target.name << " item " << i;
+      }
+    }
+  }
+}
+
+TEST(CopyNontemporalTest, CopiesRunsOfAnyAlignmentAndNothingElse) {
+  std::mt19937 random(4);
+  Items from(512, 1);
+  for (std::size_t i = 0; i < 512; ++i) from.Set(i, static_cast<std::uint32_t>(random() % 255 + 1));
+  for (const Target& target : Targets()) {
+    for (std::size_t offset = 0; offset < 65; ++offset) {
+      for (const std::size_t count : {0u, 1u, 15u, 16u, 63u, 64u, 65u, 127u, 128u, 300u}) {
+        Items to(512, 1);
+        target.micro->copy_nontemporal(from.At(offset % 7), count, to.At(offset));
+        for (std::size_t i = 0; i < 512; ++i) {
+          const bool inside = i >= offset && i < offset + count;
+          ASSERT_EQ(to.Get(i), inside ? from.Get(offset % 7 + i - offset) : 0)
+              << target.name << " offset " << offset << " count " << count << " byte " << i;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace narrowfloat::cpu

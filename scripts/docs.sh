@@ -14,6 +14,6 @@ mkdir -p build/docs
 say "docs: reading the C++ headers (build/docs/doxygen.log)"
 doxygen docs/reference/Doxyfile >build/docs/doxygen.log 2>&1 || { cat build/docs/doxygen.log >&2; exit 1; }
 say "docs: writing build/docs/html (build/docs/sphinx.log)"
-"$python" -m sphinx -q -b html -c docs/reference -d build/docs/doctrees docs build/docs/html \
+"$python" -m sphinx -q -W --keep-going -b html -c docs/reference -d build/docs/doctrees docs build/docs/html \
   >build/docs/sphinx.log 2>&1 || { cat build/docs/sphinx.log >&2; exit 1; }
 say "docs: build/docs/html/reference/index.html"

@@ -9,6 +9,7 @@ from test_readme import ROOT
 
 PAGES = ROOT / "docs" / "reference"
 MODULES = re.findall(r"automodule:: (\S+)", (PAGES / "python.md").read_text("utf-8"))
+CLASSES = re.findall(r"autoclass:: (\S+)", (PAGES / "python.md").read_text("utf-8"))
 HEADERS = re.findall(r"\{doxygenfile\} (\S+)", (PAGES / "cpp.md").read_text("utf-8"))
 FOLDERS = ("ops", "types", "tensor", "schemes", "numerics")
 
@@ -18,6 +19,13 @@ def test_modules_list_their_names(module: str) -> None:
     if module.startswith("narrowfloat.jax"):
         pytest.importorskip("jax")
     assert importlib.import_module(module).__all__
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_classes_exist(name: str) -> None:
+    pytest.importorskip("nvdlfw_inspect")
+    module, cls = name.rsplit(".", 1)
+    assert importlib.import_module(module).__dict__[cls].__doc__
 
 
 def test_each_header_is_the_only_one_of_its_name_that_doxygen_reads() -> None:

@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 
 from narrowfloat import _core
 from narrowfloat.common.dtypes import element_dtype
-from narrowfloat.jax.primitives import amax as scales
+from narrowfloat.jax.primitives import amax as amax_calls
 from narrowfloat.jax.primitives.quantize import DBiasQuantizePrimitive
 from narrowfloat.jax.quantize.hadamard import get_rht_matrix
 from narrowfloat.jax.quantize.scaling_modes import QuantizeLayout, ScalingMode, normalize_axis
@@ -44,7 +44,7 @@ def compute_scale_from_amax(
     if amax.shape != (1,):
         raise ValueError(f"compute_scale_from_amax: amax must have shape (1,), got {amax.shape}")
     scale = jnp.ones((1,), jnp.float32) if scale is None else scale
-    return scales.scale_from_amax(amax.astype(jnp.float32), q_dtype, margin, scale)
+    return amax_calls.scale_from_amax(amax.astype(jnp.float32), q_dtype, margin, scale)
 
 
 class Operands(NamedTuple):
@@ -186,7 +186,7 @@ class Quantizer:
 
 def _amax_of(x: NoScaleTensor) -> jax.Array:
     if x.amax is None:
-        return scales.calculate_amax(x.data)
+        return amax_calls.calculate_amax(x.data)
     return x.amax.astype(jnp.float32).reshape((1,))
 
 
@@ -226,7 +226,7 @@ class DelayedScaleQuantizer(CurrentScaleQuantizer):
 
     def update(self, amax: jax.Array) -> None:
         """Rolls the history and sets the scale of the next tensor. Shapes: amax is (1,)."""
-        self.amax_history, self.scale = scales.update_delayed_scale(
+        self.amax_history, self.scale = amax_calls.update_delayed_scale(
             self.amax_history,
             self.scale,
             amax,
@@ -291,7 +291,7 @@ class NVFP4Quantizer(Quantizer):
             given["sr_rng_state"] = self.stochastic_rounding_rng_state
         if not (self.use_rht and layout.has_colwise):
             return _operands(amax=_amax_of(x), **given)
-        amax, post_rht_amax = scales.calculate_post_rht_amax(x.data, axis, x.amax is None)
+        amax, post_rht_amax = amax_calls.calculate_post_rht_amax(x.data, axis, x.amax is None)
         return _operands(
             amax=amax if x.amax is None else _amax_of(x),
             post_rht_amax=post_rht_amax,

@@ -163,7 +163,7 @@ class NVFP4BlockScalingRecipeState(RecipeState, keeps=lambda recipe: type(recipe
                 "or stochastic rounding; set disable_rht and disable_stochastic_rounding"
             )
         smaller = chooses and _covers(recipe.nvfp4_4over6_e4m3_use_256, weight)
-        largest, room_above = E4M3_BOUNDS
+        largest, reduced = E4M3_BOUNDS
         return NVFP4Quantizer(
             get_fp4_te_dtype(recipe),
             with_rht=params.random_hadamard_transform,
@@ -172,7 +172,7 @@ class NVFP4BlockScalingRecipeState(RecipeState, keeps=lambda recipe: type(recipe
             stochastic_rounding=params.stochastic_rounding,
             row_scaled_nvfp4=recipe.row_scaled_activation and not gradient and not weight,
             nvfp4_use_4over6=chooses,
-            nvfp4_e4m3_max=room_above if smaller else largest,
+            nvfp4_e4m3_max=reduced if smaller else largest,
             nvfp4_4over6_err_mode=recipe.nvfp4_4over6_err_mode,
         )
 

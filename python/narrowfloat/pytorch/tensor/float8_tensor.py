@@ -81,7 +81,7 @@ class _Float8QuantizerBase(SchemeQuantizer["Float8Tensor"]):
         self, src: torch.Tensor, dst: Quantized, noop_flag: torch.Tensor | None
     ) -> Quantized:
         # Members of a group may have only the transpose.
-        if self.rowwise_usage or getattr(dst, "_of_group", None) is None:
+        if self.rowwise_usage or getattr(dst, "_group_scale_and_amax", None) is None:
             return super()._update(src, dst, noop_flag)
         src = source_tensor(src, dst.device)
         if src.numel() > 0:
@@ -322,7 +322,7 @@ class Float8CurrentScalingQuantizer(_Float8QuantizerBase):
     ) -> None:
         data, transpose, scale_inv = dst._data, dst._transpose, dst._scale_inv
         # A group keeps the scales and the amaxes of its members.
-        scale, measured = dst.__dict__.get("_of_group", (None, None))
+        scale, measured = dst.__dict__.get("_group_scale_and_amax", (None, None))
         buffers = (data, scale_inv, transpose, scale_inv, scale, measured, None)
         _native.quantize(self._spec(), src, buffers, noop, amax=amax)
 

@@ -341,7 +341,10 @@ class GroupedTensorStorage:
             for index, member in enumerate(members):
                 place = slice(index, index + 1)
                 scale = None if self.scale is None else self.scale[place]
-                member._of_group = (scale, None if self.amax is None else self.amax[place])
+                member._group_scale_and_amax = (
+                    scale,
+                    None if self.amax is None else self.amax[place],
+                )
         return members
 
     def _member(

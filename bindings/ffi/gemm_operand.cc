@@ -5,9 +5,9 @@
 
 #include <utility>
 
+#include "narrowfloat/ops/derive_columnwise.h"
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/tensor/error.h"
-#include "narrowfloat/types/transpose_codes.h"
 
 namespace narrowfloat::xla_ffi {
 namespace {
@@ -84,8 +84,10 @@ const std::byte* OperandBuffers::Memory(const BufferPlan& buffer, std::size_t gr
                                         FlattenShape(shape).Size());
       const std::byte* codes = BytesAt(operand_.data, CodeBytes(operand_.Scheme(), first));
       if (!operand_.is_turned) return codes;
-      TransposeCodes(codes, turned_.get() + first, FlattenShape(shape), execution_);
-      return turned_.get() + first;
+      std::byte* turned = turned_.get() + first;
+      TransposeCodes({codes, DType::kUInt8, shape},
+                     TensorView{turned, DType::kUInt8, {shape[1], shape[0]}}, execution_);
+      return turned;
     }
     case Role::kRowwiseScaleInv:
     case Role::kColumnwiseScaleInv: {

@@ -6,7 +6,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
 
-#include "narrowfloat/ops/bfloat16_multiply.h"
+#include "narrowfloat/ops/cpu/bfloat16_multiply.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "narrowfloat/ops/strided_rows.h"
+#include "narrowfloat/ops/view_checks.h"
 #include "narrowfloat/tensor/huge_pages.h"
 
 namespace narrowfloat::python {

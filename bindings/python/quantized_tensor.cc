@@ -12,7 +12,7 @@
 
 #include "bindings/python/docs.h"
 #include "bindings/python/verbs.h"
-#include "narrowfloat/ops/strided_rows.h"
+#include "narrowfloat/ops/view_checks.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat::python {

@@ -25,12 +25,12 @@
 #include "narrowfloat/ops/buffers.h"
 #include "narrowfloat/ops/dbias.h"
 #include "narrowfloat/ops/dequantize.h"
+#include "narrowfloat/ops/derive_columnwise.h"
 #include "narrowfloat/ops/qgemm.h"
 #include "narrowfloat/ops/quantize.h"
-#include "narrowfloat/ops/strided_rows.h"
+#include "narrowfloat/ops/view_checks.h"
 #include "narrowfloat/tensor/error.h"
 #include "narrowfloat/tensor/plan_rule.h"
-#include "narrowfloat/types/derive_columnwise.h"
 
 namespace narrowfloat::python {
 namespace {

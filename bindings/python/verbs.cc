@@ -12,12 +12,12 @@
 #include "bindings/python/docs.h"
 #include "bindings/python/options.h"
 #include "bindings/python/quantized_tensor.h"
+#include "narrowfloat/ops/call_tensors.h"
 #include "narrowfloat/ops/dbias.h"
 #include "narrowfloat/ops/dequantize.h"
 #include "narrowfloat/ops/hadamard.h"
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/ops/requantize.h"
-#include "narrowfloat/ops/strided_rows.h"
 #include "narrowfloat/ops/swizzle.h"
 #include "narrowfloat/tensor/error.h"
 
@@ -103,7 +103,10 @@ nb::object FakeQuantizeArray(const nb::object& x, std::string_view scheme, const
   const ArrayView in = ViewInput(kVerb, x);
   nb::object result = out.is_none() ? NewArray(in.view.dtype, in.view.shape) : out;
   const ArrayView held = ViewOutput(kVerb, result, in.view.dtype, in.view.shape);
-  CheckDisjoint(kVerb, "out", ExtentOf(held.Input()), "the input", ExtentOf(in.Input()));
+  CallTensors tensors(kVerb);
+  tensors.Write({"out"}, held.view);
+  tensors.Read({"the input"}, in.view);
+  tensors.CheckDisjoint();
   if (out.is_none() && options.IsNoop()) ZeroArray(held);
   const nb::gil_scoped_release unlocked;
   FakeQuantize(in.view, options.spec, held.view, options.MakeExecution());
@@ -115,7 +118,7 @@ nb::object DequantizeObject(const nb::object& q, const nb::object& dtype, const 
   return DequantizeTensor(TensorOf("dequantize", "q", q), dtype, out, options);
 }
 
-using PermuteFn = void (*)(const ConstQuantizedView&, const QuantizedView&);
+using PermuteFn = void (*)(const ConstQuantizedView&, const QuantizedView&, const Execution&);
 
 /// Returns a copy of `q` with scales in the other placement and the same buffers.
 QuantizedTensor Permuted(const char* verb, PermuteFn permute, const nb::object& q) {
@@ -129,7 +132,7 @@ QuantizedTensor Permuted(const char* verb, PermuteFn permute, const nb::object& 
   }
   const TensorMemory out = ViewWritableBuffers(verb, result);
   const nb::gil_scoped_release unlocked;
-  permute(in.view, out.view);
+  permute(in.view, out.view, {});
   return result;
 }
 

@@ -60,8 +60,7 @@ TensorView TensorOf(const char* verb, const nf_tensor* given) {
   TensorView view{static_cast<std::byte*>(tensor.data),
                   DTypeOf(verb, tensor.dtype),
                   ShapeOf(verb, tensor.shape, tensor.rank),
-                  {},
-                  Device::kCpu};
+                  {}};
   if (tensor.strides != nullptr) view.strides.assign(tensor.strides, tensor.strides + tensor.rank);
   return view;
 }
@@ -99,8 +98,7 @@ void Bind(const char* verb, const nf_buffer& buffer, const std::vector<BufferPla
   if (view[planned->role].data != nullptr) {
     throw InvalidArgument(fmt::format("{}: {} must be given once, got two", verb, name));
   }
-  view[planned->role] = {
-      static_cast<Byte*>(buffer.data), planned->dtype, planned->shape, {}, Device::kCpu};
+  view[planned->role] = {static_cast<Byte*>(buffer.data), planned->dtype, planned->shape};
 }
 
 template <class Byte>

@@ -216,14 +216,14 @@ static void TestFailure(void) {
       "c_api_test: TestFailure skipped, the address sanitizer ends a process that asks for so "
       "much");
 #else
-  static float arena[8];
+  static float arena[9]; /* the input reaches the first five */
   const int64_t shape[3] = {(int64_t)1 << 55, 2, 4}, strides[3] = {0, 4, 4};
   const nf_tensor tensor = {sizeof tensor, arena, shape, strides, 3, NF_FLOAT32};
   const nf_buffer buffers[4] = {
-      {sizeof buffers[0], &arena[0], sizeof arena[0], NF_ROWWISE_SCALE_INV, 0},
-      {sizeof buffers[0], &arena[1], sizeof arena[0], NF_SCALE, 0},
-      {sizeof buffers[0], &arena[2], sizeof arena[0], NF_AMAX_ROWWISE, 0},
-      {sizeof buffers[0], &arena[3], (uint64_t)1 << 58, NF_ROWWISE_DATA, 0},
+      {sizeof buffers[0], &arena[5], sizeof arena[5], NF_ROWWISE_SCALE_INV, 0},
+      {sizeof buffers[0], &arena[6], sizeof arena[0], NF_SCALE, 0},
+      {sizeof buffers[0], &arena[7], sizeof arena[0], NF_AMAX_ROWWISE, 0},
+      {sizeof buffers[0], &arena[8], (uint64_t)1 << 58, NF_ROWWISE_DATA, 0},
   };
   CHECK_STATUS(nf_quantize("fp8_e4m3", &tensor, buffers, 4, NULL), NF_FAILURE, "std::bad_alloc");
 #endif

@@ -3,18 +3,11 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
 #include "narrowfloat/kernels/gemm_kernels.h"
+#include "narrowfloat/tensor/sum_function.h"
 
 namespace narrowfloat {
-
-/// A function of the sum and its bias, applied before the accumulated term is added.
-enum class SumFunction : std::uint8_t {
-  kNone,
-  kGelu,              // Gelu; its argument is rounded and stored, if wanted
-  kTimesGeluGradient  // TimesGeluGradient at given points
-};
 
 /// The function and its second matrix, of the result's type: kGelu stores its argument there (no
 /// data: does not store), kTimesGeluGradient reads it.

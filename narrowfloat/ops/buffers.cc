@@ -3,11 +3,10 @@
 
 #include <fmt/format.h>
 
-#include <array>
-#include <vector>
+#include <algorithm>
 
 #include "narrowfloat/ops/quantize.h"
-#include "narrowfloat/ops/strided_rows.h"
+#include "narrowfloat/ops/view_checks.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
@@ -32,24 +31,17 @@ void CheckBuffer(const char* verb, const BasicQuantizedView<Byte>& view,
   if (!IsContiguous(buffer)) {
     throw InvalidArgument(fmt::format("{}: {} must be C-contiguous", verb, name));
   }
-  if (buffer.device != Device::kCpu) {
-    throw Unsupported(
-        fmt::format("{}: {} must be in CPU memory, got memory of another device", verb, name));
-  }
 }
 
-/// Checks overlaps: two buffers may share memory only if the plan says so.
-template <class Byte>
-void CheckBuffersAreDisjoint(const char* verb, const BasicQuantizedView<Byte>& view,
-                             const std::vector<BufferPlan>& plan) {
-  std::array<Extent, kRoleCount> extents;
-  for (std::size_t i = 0; i < plan.size(); ++i) {
-    extents[i] = ExtentOf(view[plan[i].role]);
-    for (std::size_t j = 0; j < i; ++j) {
-      const Extent &a = extents[i], &b = extents[j];
-      if (!a.Overlaps(b) || (plan[i].storage == plan[j].storage && a.begin == b.begin)) continue;
-      RefuseOverlap(verb, RoleName(plan[j].role), RoleName(plan[i].role));
-    }
+/// Checks the buffers of the plan, and passes each to `add` that has memory of its own.
+template <class Byte, class Add>
+void VisitBuffers(const char* verb, const BasicQuantizedView<Byte>& view, const Add& add) {
+  for (const BufferPlan& planned : PlanQuantize(view.spec, view.shape)) {
+    CheckBuffer(verb, view, planned);
+    const BasicTensorView<Byte>& buffer = view[planned.role];
+    if (buffer.data == nullptr) continue;
+    if (planned.storage != planned.role && buffer.data == view[planned.storage].data) continue;
+    add(TensorName{RoleName(planned.role)}, buffer);
   }
 }
 
@@ -57,9 +49,11 @@ void CheckBuffersAreDisjoint(const char* verb, const BasicQuantizedView<Byte>& v
 
 template <class Byte>
 void CheckBuffers(const char* verb, const BasicQuantizedView<Byte>& view) {
-  const std::vector<BufferPlan> plan = PlanQuantize(view.spec, view.shape);
-  for (const BufferPlan& planned : plan) CheckBuffer(verb, view, planned);
-  CheckBuffersAreDisjoint(verb, view, plan);
+  CallTensors call(verb);
+  VisitBuffers(verb, view, [&](const TensorName& name, const auto& buffer) {
+    call.Write(name, ExtentOf(buffer), buffer.device);
+  });
+  call.CheckDisjoint();
 }
 
 template void CheckBuffers(const char*, const QuantizedView&);
@@ -91,6 +85,53 @@ void CheckDirection(const char* verb, const ConstQuantizedView& view, Direction 
   CheckScaledCodes(verb, view, direction);
   if (view.spec.scheme->layout.amax != AmaxBuffers::kPerDirection) return;
   CheckRoles(verb, view, direction, [&](Role role) { return role == AmaxRole(direction); });
+}
+
+void AddOutputs(const QuantizedView& view, const TensorName& name, CallTensors& call) {
+  const auto& buffers = view.buffers;
+  for (std::size_t i = 0; i < kRoleCount; ++i) {
+    if (buffers[i].data == nullptr) continue;
+    // Buffers that begin at the same address share their memory, as CheckBuffers has found.
+    const auto shares = [&](const TensorView& earlier) { return earlier.data == buffers[i].data; };
+    if (std::any_of(buffers.begin(), buffers.begin() + i, shares)) continue;
+    TensorName own = name;
+    if (own.name.empty()) own.name = RoleName(static_cast<Role>(i));
+    call.Write(own, buffers[i]);
+  }
+}
+
+void AddQuantizing(const char* verb, const ConstTensorView& in, const QuantizedView& out,
+                   CallTensors& call) {
+  VisitBuffers(verb, out,
+               [&](const TensorName& name, const TensorView& buffer) { call.Write(name, buffer); });
+  ValidateForQuantize(out.spec);
+  CheckRows(verb, "the input", in);
+  if (in.shape != out.shape) {
+    throw InvalidArgument(fmt::format("{}: the output must have shape {} as the input has, got {}",
+                                      verb, ShapeText(in.shape), ShapeText(out.shape)));
+  }
+  call.Read({"the input"}, in);
+}
+
+Direction AddDequantizing(const ConstQuantizedView& in, CallTensors& call) {
+  Direction direction = Direction::kRowwise;
+  if (!HasDirection(in, direction)) direction = Direction::kColumnwise;
+  if (!HasDirection(in, direction)) {
+    throw InvalidArgument(fmt::format(
+        "dequantize: {} needs data and scale_inv of one direction, got neither rowwise nor "
+        "columnwise",
+        in.spec.scheme->name));
+  }
+  CheckDirection("dequantize", in, direction);
+  AddDirection(in, direction, {}, call);
+  return direction;
+}
+
+void AddDirection(const ConstQuantizedView& in, Direction direction, std::string_view owner,
+                  CallTensors& call) {
+  for (const Role role : {DataRole(direction), ScaleInvRole(direction), AmaxRole(direction)}) {
+    if (in[role].data != nullptr) call.Read({RoleName(role), owner}, in[role]);
+  }
 }
 
 bool HasDirection(const ConstQuantizedView& view, Direction direction) {

@@ -1,286 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "narrowfloat/ops/dbias.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <numeric>
-#include <vector>
-
-#include "narrowfloat/kernels/scalar/items.h"
-#include "narrowfloat/ops/atomic_amax.h"
+#include "narrowfloat/ops/backend.h"
 #include "narrowfloat/ops/buffers.h"
-#include "narrowfloat/ops/parallel.h"
-#include "narrowfloat/ops/quantize_run.h"
-#include "narrowfloat/ops/strided_rows.h"
-#include "narrowfloat/tensor/error.h"
+#include "narrowfloat/ops/call_tensors.h"
+#include "narrowfloat/ops/view_checks.h"
 
 namespace narrowfloat {
 namespace {
 
-constexpr const char* kVerb = "quantize_dbias";
-
-// The order of summation is part of the result: adds this many rows one after another, then
-// adds the strips.
-constexpr std::size_t kStripRows = 128;
-
-// Columns per task: whole rows read fastest, fewer columns give tasks to more threads.
-constexpr std::size_t kWideCols = 16384, kSharedCols = 2048, kOwnedCols = 512;
-
-// Tiles begin on multiples of a scheme's unit.
-static_assert(std::ranges::all_of(kSchemes, [](const SchemeInfo& scheme) {
-  return kOwnedCols % ColUnit(scheme) == 0 && ColUnit(scheme) % kSumGroup == 0;
-}));
-
-std::size_t Strips(std::size_t rows) {
-  return CeilDiv(rows, kStripRows);
+Shape ColumnsOf(const ConstTensorView& in) {
+  return {static_cast<std::int64_t>(FlattenShape(in.shape).cols)};
 }
 
-/// Checks the buffer for the sums of `in`, which has `cols` columns.
-void CheckSums(const char* verb, std::string_view name, const ConstTensorView& in, DType dtype,
-               const TensorView& sums, std::size_t cols) {
-  if (sums.dtype != dtype || sums.shape != Shape{static_cast<std::int64_t>(cols)} ||
-      !IsContiguous(sums) || (sums.data == nullptr && cols > 0)) {
-    throw InvalidArgument(
-        fmt::format("{}: {} must be contiguous {} of shape {}, got {} of shape {}", verb, name,
-                    DTypeName(dtype), cols, DTypeName(sums.dtype), ShapeText(sums.shape)));
+void Run(const ConstTensorView& in, const QuantizedView& out, const TensorView& dbias,
+         std::optional<std::span<float>> workspace, const Execution& execution) {
+  constexpr const char* kVerb = "quantize_dbias";
+  CheckDense(kVerb, "dbias", dbias, in.dtype, ColumnsOf(in));
+  CallTensors call(kVerb);
+  if (workspace) {
+    const auto bytes = std::as_bytes(*workspace);
+    call.Write({"the workspace"}, {bytes.data(), bytes.data() + bytes.size()}, in.device);
   }
-  CheckDisjoint(verb, name, ExtentOf(sums), "the input", ExtentOf(in));
-}
-
-void CheckDbias(const ConstTensorView& in, const QuantizedView& out, const TensorView& dbias,
-                std::size_t cols) {
-  CheckSums(kVerb, "dbias", in, in.dtype, dbias, cols);
-  for (std::size_t i = 0; i < kRoleCount; ++i) {
-    CheckDisjoint(kVerb, "dbias", ExtentOf(dbias), RoleName(static_cast<Role>(i)),
-                  ExtentOf(out.buffers[i]));
-  }
-}
-
-void CheckWorkspace(const ConstTensorView& in, const QuantizedView& out, const TensorView& dbias,
-                    std::span<float> workspace) {
-  const auto bytes = std::as_bytes(workspace);
-  const Extent extent{bytes.data(), bytes.data() + bytes.size()};
-  const auto check = [&](const Extent& tensor) {
-    CheckDisjoint(kVerb, "the workspace", extent, "a tensor", tensor);
-  };
-  check(ExtentOf(in));
-  check(ExtentOf(dbias));
-  for (const TensorView& buffer : out.buffers) check(ExtentOf(buffer));
-}
-
-/// The rows that a pass sums, and its other work on a tile.
-struct SumPass {
-  const StridedRows<const std::byte>& rows;
-  DType dtype;  // of the rows
-  const KernelTable& kernels;
-  std::size_t row_unit, col_unit;    // tile corners are multiples of these
-  QuantizeRun* quantizer = nullptr;  // quantizes each tile before it is summed, or null
-  AtomicAmax* amax = nullptr;        // receives the amax, or null
-
-  std::size_t Type() const { return static_cast<std::size_t>(dtype); }
-};
-
-/// Sizes of tasks and tiles. A task has whole strips; a tile is about as large as Quantize's. Tasks
-/// visit their tiles in the order of Quantize, row by row of tiles: kernels prefetch the next
-/// tile of that order.
-struct StripTiles {
-  std::size_t task_rows, task_cols;
-  std::size_t tile_rows, tile_cols;  // no tile crosses the end of a task
-
-  StripTiles(const SumPass& pass, std::size_t most_cols) {
-    const MatrixShape shape = pass.rows.shape;
-    const TileGrid grid =
-        MakeTileGrid({shape.rows, std::min(shape.cols, most_cols)}, pass.row_unit, pass.col_unit);
-    const std::size_t whole = std::lcm(kStripRows, pass.row_unit);
-    task_rows = std::max(grid.row_step / whole, std::size_t{1}) * whole;
-    tile_rows = std::min(grid.row_step, task_rows);
-    tile_cols = grid.col_step;
-    task_cols = std::max(most_cols / tile_cols, std::size_t{1}) * tile_cols;
-  }
-};
-
-/// Sums the columns of tiles: right after quantizing a tile, while it is in the cache; or, if the
-/// amax is needed first, during the amax pass, which is limited by memory.
-class TileSummer {
- public:
-  TileSummer(const SumPass& pass, const StripTiles& tiles)
-      : pass_(pass),
-        column_sum_(pass.kernels.column_sum[pass.Type()]),
-        amax_sum_(pass.kernels.amax_sum[pass.Type()]),
-        tiles_(tiles) {}
-
-  /// Processes all tiles of `task`. `sums_of(part)` returns the sums of the strip (at column 0)
-  /// of the rows of `part`; they must be zero before its first row.
-  template <class SumsOf>
-  void Run(const Tile& task, const SumsOf& sums_of) const {
-    for (std::size_t row = task.row_begin; row < task.row_end; row += tiles_.tile_rows) {
-      for (std::size_t col = task.col_begin; col < task.col_end; col += tiles_.tile_cols) {
-        RunTile({row, std::min(row + tiles_.tile_rows, task.row_end), col,
-                 std::min(col + tiles_.tile_cols, task.col_end)},
-                sums_of);
-      }
-    }
-  }
-
- private:
-  template <class SumsOf>
-  void RunTile(const Tile& tile, const SumsOf& sums_of) const {
-    if (pass_.quantizer != nullptr) pass_.quantizer->QuantizeTile(tile);
-    Tile part = tile;
-    while (part.row_begin < tile.row_end) {
-      part.row_end = std::min((part.row_begin / kStripRows + 1) * kStripRows, tile.row_end);
-      if (pass_.amax == nullptr) {
-        column_sum_(pass_.rows.matrix, part, sums_of(part));
-      } else {
-        pass_.amax->Update(amax_sum_(pass_.rows.matrix, part, sums_of(part)));
-      }
-      part.row_begin = part.row_end;
-    }
-  }
-
-  const SumPass& pass_;
-  ColumnSumFn column_sum_;
-  AmaxSumFn amax_sum_;
-  StripTiles tiles_;
-};
-
-bool BeginsStrip(const Tile& part) {
-  return part.row_begin % kStripRows == 0;
-}
-
-/// Reorders sums to the order of the columns.
-template <class... T>
-void StoreInOrder(TypeList<T...>, const TensorView& dbias, std::size_t first, const float* sums,
-                  std::size_t count) {
-  using StoreFn = void (*)(std::byte*, std::size_t, float);
-  constexpr StoreFn kStore[] = {&StoreItem<T>...};
-  const StoreFn store = kStore[static_cast<std::size_t>(dbias.dtype)];
-  for (std::size_t i = 0; i < count; ++i) store(dbias.data, first + i, sums[i]);
-}
-
-/// Sums in the kernels' order.
-void StoreSums(const SumPass& pass, const TensorView& dbias, std::size_t first, float* sums,
-               std::size_t count) {
-  pass.kernels.sum_order[pass.Type()](sums, count);
-  StoreInOrder(FloatTypes{}, dbias, first, sums, count);
-}
-
-void AddSums(const float* from, std::size_t count, float* to) {
-  for (std::size_t i = 0; i < count; ++i) to[i] += from[i];
-}
-
-/// Lets threads share columns: writes the sums of each strip to the workspace, then adds them.
-void RunShared(const SumPass& pass, const TensorView& dbias, float* workspace,
-               const Execution& execution) {
-  const MatrixShape shape = pass.rows.shape;
-  const bool few = Strips(shape.rows) * CeilDiv(shape.cols, kWideCols) < 4 * ThreadCount(execution);
-  const StripTiles tiles(pass, few ? kSharedCols : kWideCols);
-  const TileGrid tasks{shape, tiles.task_rows, tiles.task_cols};
-  const TileSummer summer(pass, tiles);
-  ParallelFor(execution, tasks.Count(), [&](std::size_t i) {
-    summer.Run(tasks[i], [&](const Tile& part) {
-      float* sums = workspace + part.row_begin / kStripRows * shape.cols;
-      if (BeginsStrip(part)) std::fill(sums + part.col_begin, sums + part.col_end, 0.0f);
-      return sums;
-    });
-  });
-  ParallelFor(execution, CeilDiv(shape.cols, kOwnedCols), [&](std::size_t i) {
-    const std::size_t first = i * kOwnedCols, count = std::min(kOwnedCols, shape.cols - first);
-    float sums[kOwnedCols] = {};
-    for (std::size_t strip = 0; strip < Strips(shape.rows); ++strip)
-      AddSums(workspace + strip * shape.cols + first, count, sums);
-    StoreSums(pass, dbias, first, sums, count);
-  });
-}
-
-/// Gives each task columns of its own; it adds each strip as soon as it is summed.
-void RunOwned(const SumPass& pass, const TensorView& dbias, const Execution& execution) {
-  const MatrixShape shape = pass.rows.shape;
-  const StripTiles tiles(pass, kOwnedCols);
-  const TileGrid tasks{shape, shape.rows, tiles.task_cols};
-  const TileSummer summer(pass, tiles);
-  ParallelFor(execution, tasks.Count(), [&](std::size_t i) {
-    const Tile task = tasks[i];
-    const std::size_t count = task.col_end - task.col_begin;
-    float strip_sums[kOwnedCols] = {}, sums[kOwnedCols] = {};
-    summer.Run(task, [&](const Tile& part) {
-      if (BeginsStrip(part)) {
-        const std::size_t first = part.col_begin - task.col_begin;
-        const std::size_t cols = part.col_end - part.col_begin;
-        if (part.row_begin > 0) AddSums(strip_sums + first, cols, sums + first);
-        std::fill_n(strip_sums + first, cols, 0.0f);
-      }
-      return strip_sums - task.col_begin;
-    });
-    AddSums(strip_sums, count, sums);
-    StoreSums(pass, dbias, task.col_begin, sums, count);
-  });
-}
-
-std::size_t WorkspaceSize(const MatrixShape& shape) {
-  return Strips(shape.rows) * shape.cols;
-}
-
-/// Sums the columns by the method that the size of `workspace` allows.
-void RunSums(const SumPass& pass, const TensorView& dbias, std::span<float> workspace,
-             const Execution& execution) {
-  const MatrixShape shape = pass.rows.shape;
-  if (shape.Size() == 0) {
-    for (std::size_t c = 0; c < shape.cols; ++c) {
-      constexpr float kNothing = 0.0f;
-      StoreInOrder(FloatTypes{}, dbias, c, &kNothing, 1);
-    }
-  } else if (workspace.size() >= WorkspaceSize(shape)) {
-    RunShared(pass, dbias, workspace.data(), execution);
-  } else {
-    RunOwned(pass, dbias, execution);
-  }
+  call.Write({"dbias"}, dbias);
+  AddQuantizing(kVerb, in, out, call);
+  call.Check().QuantizeDbias(in, out, dbias, workspace, execution);
 }
 
 }  // namespace
 
-Shape DbiasWorkspaceShape(const Shape& shape) {
-  const MatrixShape matrix = FlattenShape(shape);
-  return {static_cast<std::int64_t>(Strips(matrix.rows)), static_cast<std::int64_t>(matrix.cols)};
-}
-
 void QuantizeDbias(const ConstTensorView& in, const QuantizedView& out, const TensorView& dbias,
                    std::span<float> workspace, const Execution& execution) {
-  QuantizeRun run(kVerb, in, out, execution);
-  CheckDbias(in, out, dbias, run.rows().shape.cols);
-  CheckWorkspace(in, out, dbias, workspace);
-  if (execution.IsNoop()) return;
-  SumPass pass{run.rows(), in.dtype, run.kernels(), 1, run.ColUnit()};
-  if (run.NeedsAmaxPass()) {
-    AtomicAmax amax;
-    pass.amax = &amax;
-    RunSums(pass, dbias, workspace, execution);
-    run.Prepare(amax.Get());
-    run.QuantizeTiles();
-  } else {
-    run.Prepare();
-    pass.row_unit = run.RowUnit();
-    pass.quantizer = &run;
-    RunSums(pass, dbias, workspace, execution);
-  }
-  run.Finish();
+  Run(in, out, dbias, workspace, execution);
 }
 
 void QuantizeDbias(const ConstTensorView& in, const QuantizedView& out, const TensorView& dbias,
                    const Execution& execution) {
-  std::vector<float> workspace(WorkspaceSize(FlattenShape(in.shape)));
-  QuantizeDbias(in, out, dbias, workspace, execution);
+  Run(in, out, dbias, std::nullopt, execution);
 }
 
 void ColumnSums(const ConstTensorView& in, const TensorView& sums, const Execution& execution) {
-  constexpr const char* kSumVerb = "column_sums";
-  StridedRows<const std::byte> rows;
-  FillRows(kSumVerb, "the input", in, rows);
-  CheckSums(kSumVerb, "the output", in, DType::kFloat32, sums, rows.shape.cols);
-  const KernelTable& kernels = execution.Kernels();
-  std::vector<float> workspace(WorkspaceSize(rows.shape));
-  RunSums({rows, in.dtype, kernels, 1, kSumGroup}, sums, workspace, execution);
+  constexpr const char* kVerb = "column_sums";
+  CheckRows(kVerb, "the input", in);
+  CheckDense(kVerb, "the output", sums, DType::kFloat32, ColumnsOf(in));
+  CallTensors call(kVerb);
+  call.Read({"the input"}, in);
+  call.Write({"the output"}, sums);
+  call.Check().ColumnSums(in, sums, execution);
+}
+
+Shape DbiasWorkspaceShape(const Shape& shape) {
+  const MatrixShape matrix = FlattenShape(shape);
+  return {static_cast<std::int64_t>(CeilDiv(matrix.rows, kDbiasStripRows)),
+          static_cast<std::int64_t>(matrix.cols)};
 }
 
 }  // namespace narrowfloat

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <span>
 
 #include "narrowfloat/ops/execution.h"
@@ -13,9 +14,10 @@ namespace narrowfloat {
 /// Shapes: dbias is [K], in the input's type. Sums are fp32 in an order that depends on the shape
 /// alone: strips of rows, each added in order, then the strips in order; rounded once. Threads may
 /// share columns if the workspace is as DbiasWorkspaceShape says; with a smaller one, or none,
-/// each thread has columns of its own, and the bytes are the same. Its content afterwards is
-/// unspecified. Without the argument it is allocated. Errors: as Quantize; InvalidArgument if dbias
-/// is not as described, or if dbias or the workspace overlap another buffer.
+/// each thread has columns of its own, and the bytes are the same. It is on the device of `in`; its
+/// content afterwards is unspecified. Without the argument it is allocated. Errors: as Quantize;
+/// InvalidArgument if dbias is not as described, or if dbias or the workspace overlap another
+/// buffer.
 void QuantizeDbias(const ConstTensorView& in, const QuantizedView& out, const TensorView& dbias,
                    const Execution& execution = {});
 void QuantizeDbias(const ConstTensorView& in, const QuantizedView& out, const TensorView& dbias,
@@ -26,6 +28,9 @@ void QuantizeDbias(const ConstTensorView& in, const QuantizedView& out, const Te
 /// not a tensor of floats with adjacent items in a row, or if `sums` has another shape or type or
 /// overlaps it.
 void ColumnSums(const ConstTensorView& in, const TensorView& sums, const Execution& execution = {});
+
+/// Rows of a strip.
+inline constexpr std::size_t kDbiasStripRows = 128;
 
 /// Returns the shape of the workspace of a tensor of `shape`, in fp32: strips of rows by columns.
 Shape DbiasWorkspaceShape(const Shape& shape);

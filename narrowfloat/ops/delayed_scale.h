@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "narrowfloat/ops/execution.h"
 #include "narrowfloat/tensor/view.h"
 
 namespace narrowfloat {
@@ -34,7 +35,7 @@ struct DelayedScaleRule {
 /// positive and finite, or margin is not finite. Nothing is written then.
 /// Source: TransformerEngine nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction.
 void UpdateDelayedScale(const TensorView& amax_history, const TensorView& scale,
-                        const DelayedScaleRule& rule,
-                        const ConstTensorView* reduced_amax = nullptr);
+                        const DelayedScaleRule& rule, const ConstTensorView* reduced_amax = nullptr,
+                        const Execution& execution = {});
 
 }  // namespace narrowfloat

@@ -23,19 +23,20 @@ class ThreadPool {
 /// chosen by its size.
 enum class Stores : std::uint8_t { kBySize, kCached, kStreaming };
 
-/// Options of how a verb runs. Only `noop` changes the result.
+/// Options of how a verb runs. Only `noop` changes the result; verbs that quantize or multiply read
+/// it. All others are for the CPU.
 struct Execution {
-  int threads = 0;                       // 0: NF_NUM_THREADS, else the affinity mask
-  ThreadPool* pool = nullptr;            // null: oneTBB
-  const float* noop = nullptr;           // points at 1.0f: nothing is written
+  int threads = 0;              // 0: NF_NUM_THREADS, else the affinity mask
+  ThreadPool* pool = nullptr;   // null: oneTBB
+  const float* noop = nullptr;  // points at 1.0f: nothing is written; on the tensors' device
   const KernelTable* kernels = nullptr;  // null: ActiveKernels()
   Stores stores = Stores::kBySize;
 
-  /// Returns the backend to use.
+  /// Returns the table to use.
   const KernelTable& Kernels() const;
 
   /// Returns true if the verb must write nothing: *noop is exactly 1, as in TransformerEngine's
-  /// kernels.
+  /// kernels. Requires: noop is in CPU memory.
   bool IsNoop() const { return noop != nullptr && *noop == 1.0f; }
 };
 

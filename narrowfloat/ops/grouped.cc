@@ -4,11 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
-#include "narrowfloat/ops/parallel.h"
+#include "narrowfloat/ops/backend.h"
+#include "narrowfloat/ops/buffers.h"
+#include "narrowfloat/ops/call_tensors.h"
 #include "narrowfloat/ops/quantize.h"
-#include "narrowfloat/ops/strided_rows.h"
+#include "narrowfloat/ops/view_checks.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
@@ -40,12 +43,13 @@ void CheckSizes(std::span<const std::int64_t> rows, std::size_t outs, std::size_
   }
 }
 
-/// Returns rows from `first` on as a tensor of their own.
-ConstTensorView GroupView(const ConstTensorView& in, const StridedRows<const std::byte>& rows,
-                          std::size_t first, const Shape& shape) {
+/// Returns `count` rows from `first` on as a tensor of their own.
+ConstTensorView GroupView(const ConstTensorView& in, std::ptrdiff_t row_stride,
+                          std::ptrdiff_t first, std::int64_t count) {
+  const Shape shape{count, static_cast<std::int64_t>(FlattenShape(in.shape).cols)};
   const auto item = static_cast<std::ptrdiff_t>(ItemSize(in.dtype));
-  ConstTensorView group{nullptr, in.dtype, shape, {rows.matrix.row_stride, item}, in.device};
-  if (FlattenShape(shape).Size() > 0) group.data = rows.matrix.Row(first);
+  ConstTensorView group{nullptr, in.dtype, shape, {row_stride, item}, in.device};
+  if (FlattenShape(shape).Size() > 0) group.data = in.data + first * row_stride;
   return group;
 }
 
@@ -59,55 +63,43 @@ void CheckOutput(const ConstTensorView& in, const QuantizedView& out, std::size_
   ValidateForQuantize(out.spec);
 }
 
-void CheckGroupIsDisjoint(const Extent& input, const QuantizedView& out, std::size_t group) {
-  for (const TensorView& buffer : out.buffers) {
-    if (!input.Overlaps(ExtentOf(buffer))) continue;
-    RefuseOverlap(kVerb, fmt::format("buffers of group {}", group), "the input");
-  }
-}
-
-/// Quantizes the groups after the checks.
+/// Quantizes the groups after the checks of single ones.
 void QuantizeGroups(std::span<const ConstTensorView> ins, std::span<const QuantizedView> outs,
-                    const Execution& execution) {
-  // Many groups run in parallel; few groups leave the threads to each one's tiles.
-  const bool apart = ins.size() >= 2 * ThreadCount(execution);
-  Execution inner = execution;
-  if (apart)
-    inner = {.threads = 1,
-             .noop = execution.noop,
-             .kernels = execution.kernels,
-             .stores = execution.stores};
-  const auto quantize = [&](std::size_t g) {
-    QuantizedView out = outs[g];
-    if (out.spec.stochastic_rounding) out.spec.offset += g;
-    Quantize(ins[g], out, inner);
-  };
-  if (apart) return ParallelFor(execution, ins.size(), quantize);
-  for (std::size_t g = 0; g < ins.size(); ++g) quantize(g);
+                    CallTensors& call, const Execution& execution) {
+  for (std::size_t g = 0; g < outs.size(); ++g)
+    AddOutputs(outs[g], {.name = "buffers", .group = g}, call);
+  const Backend& backend = call.Check();
+  const auto is_stochastic = [](const QuantizedView& out) { return out.spec.stochastic_rounding; };
+  if (std::ranges::none_of(outs, is_stochastic))
+    return backend.GroupedQuantize(ins, outs, execution);
+  std::vector<QuantizedView> apart(outs.begin(), outs.end());
+  for (std::size_t g = 0; g < apart.size(); ++g) {
+    if (is_stochastic(apart[g])) apart[g].spec.offset += g;
+  }
+  backend.GroupedQuantize(ins, apart, execution);
 }
 
 }  // namespace
 
 void GroupedQuantize(const ConstTensorView& in, std::span<const std::int64_t> rows,
                      std::span<const QuantizedView> outs, const Execution& execution) {
-  StridedRows<const std::byte> input;
-  FillRows(kVerb, "the input", in, input);
-  CheckSizes(rows, outs.size(), input.shape.rows);
-  if (input.matrix.row_offsets != nullptr) {
+  CheckRows(kVerb, "the input", in);
+  CheckSizes(rows, outs.size(), FlattenShape(in.shape).rows);
+  const std::optional<std::ptrdiff_t> row_stride = RowStride(in);
+  if (!row_stride) {
     throw InvalidArgument(
         fmt::format("{}: the input's rows must be a constant distance apart", kVerb));
   }
   std::vector<ConstTensorView> groups;
-  const Extent whole = ExtentOf(in);
-  std::size_t first = 0;
+  std::ptrdiff_t first = 0;
   for (std::size_t g = 0; g < rows.size(); ++g) {
-    const Shape shape{rows[g], static_cast<std::int64_t>(input.shape.cols)};
-    groups.push_back(GroupView(in, input, first, shape));
+    groups.push_back(GroupView(in, *row_stride, first, rows[g]));
     CheckOutput(groups.back(), outs[g], g);
-    CheckGroupIsDisjoint(whole, outs[g], g);
-    first += static_cast<std::size_t>(rows[g]);
+    first += static_cast<std::ptrdiff_t>(rows[g]);
   }
-  QuantizeGroups(groups, outs, execution);
+  CallTensors call(kVerb);
+  call.Read({"the input"}, in);
+  QuantizeGroups(groups, outs, call, execution);
 }
 
 void GroupedQuantize(std::span<const ConstTensorView> ins, std::span<const QuantizedView> outs,
@@ -116,27 +108,18 @@ void GroupedQuantize(std::span<const ConstTensorView> ins, std::span<const Quant
     throw InvalidArgument(fmt::format("{}: needs an output for each of the {} groups, got {}",
                                       kVerb, ins.size(), outs.size()));
   }
-  Extent hull;  // of all inputs: a buffer outside overlaps none
+  CallTensors call(kVerb);
   for (std::size_t g = 0; g < ins.size(); ++g) {
-    StridedRows<const std::byte> input;
-    FillRows(kVerb, "a group", ins[g], input);
+    CheckRows(kVerb, "a group", ins[g]);
     CheckOutput(ins[g], outs[g], g);
-    const Extent own = ExtentOf(ins[g]);
-    if (own.begin == own.end) continue;
-    if (hull.begin == hull.end) hull = own;
-    hull = {std::min(hull.begin, own.begin), std::max(hull.end, own.end)};
+    call.Read({"the input"}, ins[g]);
   }
-  for (std::size_t g = 0; g < outs.size(); ++g) {
-    const bool near = std::ranges::any_of(
-        outs[g].buffers, [&](const TensorView& buffer) { return hull.Overlaps(ExtentOf(buffer)); });
-    for (std::size_t i = 0; near && i < ins.size(); ++i)
-      CheckGroupIsDisjoint(ExtentOf(ins[i]), outs[g], g);
-  }
-  QuantizeGroups(ins, outs, execution);
+  QuantizeGroups(ins, outs, call, execution);
 }
 
 std::vector<QuantizedView> BindGroups(const GroupedPlan& plan,
-                                      const std::array<std::byte*, kRoleCount>& packed) {
+                                      const std::array<std::byte*, kRoleCount>& packed,
+                                      Device device) {
   std::vector<QuantizedView> views;
   for (std::size_t g = 0; g < plan.shapes.size(); ++g) {
     QuantizedView& view = views.emplace_back(QuantizedView{plan.spec, plan.shapes[g], {}});
@@ -145,7 +128,7 @@ std::vector<QuantizedView> BindGroups(const GroupedPlan& plan,
       const DType dtype = buffer.whole.dtype;
       std::byte* base = packed[static_cast<std::size_t>(buffer.whole.storage)];
       view[buffer.whole.role] = {
-          base + slice.offset * ItemSize(dtype), dtype, slice.shape, {}, Device::kCpu};
+          base + slice.offset * ItemSize(dtype), dtype, slice.shape, {}, device};
     }
   }
   return views;

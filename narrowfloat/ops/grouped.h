@@ -19,7 +19,7 @@ namespace narrowfloat {
 /// is the input's rows. outs[g].shape is rows[g] x K. The groups' buffers may be anywhere, also
 /// adjacent in larger ones, as long as none overlap.
 /// Errors: InvalidArgument, before anything is written, if counts or shapes do not fit, if rows of
-/// the input are not equally spaced, or as Quantize.
+/// the input are not equally spaced, if buffers of two groups overlap, or as Quantize.
 /// Source: TransformerEngine's grouped quantization (nvte_group_quantize), without its multiples.
 void GroupedQuantize(const ConstTensorView& in, std::span<const std::int64_t> rows,
                      std::span<const QuantizedView> outs, const Execution& execution = {});
@@ -30,8 +30,9 @@ void GroupedQuantize(std::span<const ConstTensorView> ins, std::span<const Quant
                      const Execution& execution = {});
 
 /// Returns the groups' views of packed buffers, for GroupedQuantize. `packed[role]` is the start of
-/// the packed buffer of that role; roles that share storage share it there too.
+/// the packed buffer of that role, on `device`; roles that share storage share it there too.
 std::vector<QuantizedView> BindGroups(const GroupedPlan& plan,
-                                      const std::array<std::byte*, kRoleCount>& packed);
+                                      const std::array<std::byte*, kRoleCount>& packed,
+                                      Device device = {});
 
 }  // namespace narrowfloat

@@ -5,7 +5,6 @@
 
 #include "narrowfloat/numerics/hadamard.h"
 #include "narrowfloat/ops/execution.h"
-#include "narrowfloat/ops/strided_rows.h"
 #include "narrowfloat/tensor/view.h"
 
 namespace narrowfloat {
@@ -22,14 +21,13 @@ void HadamardTransform(const ConstTensorView& in, const TensorView& out,
                        const Execution& execution = {});
 
 /// Returns the largest magnitude of the transform of `in`, NaN ignored; stores no transform.
-/// Errors: as HadamardTransform; `in` is of any float type.
+/// Errors: as HadamardTransform, or if `in` is not in CPU memory; `in` is of any float type.
 float HadamardAmax(const ConstTensorView& in, std::uint32_t sign_mask = kHadamardSignMask,
                    const Execution& execution = {});
 
-/// Transforms one tile into memory of the calling thread, which its next call overwrites. Its
-/// rows count as those of the input, so that a kernel of the same tile can read them.
-MatrixRows<const std::byte> TransformTile(const KernelTable& kernels, DType dtype,
-                                          const MatrixRows<const std::byte>& in, const Tile& tile,
-                                          std::uint32_t sign_mask);
+/// Writes it to `amax`, float32 of shape [1], on the device of `in`. Errors: InvalidArgument as
+/// above, or if `amax` is not as described or overlaps `in`.
+void HadamardAmax(const ConstTensorView& in, const TensorView& amax,
+                  std::uint32_t sign_mask = kHadamardSignMask, const Execution& execution = {});
 
 }  // namespace narrowfloat

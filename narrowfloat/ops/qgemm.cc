@@ -6,17 +6,14 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "narrowfloat/kernels/scalar/items.h"
+#include "narrowfloat/ops/backend.h"
 #include "narrowfloat/ops/buffers.h"
-#include "narrowfloat/ops/fast_gemm.h"
+#include "narrowfloat/ops/call_tensors.h"
 #include "narrowfloat/ops/float_environment.h"
-#include "narrowfloat/ops/gemm_driver.h"
-#include "narrowfloat/ops/slab_gemm.h"
-#include "narrowfloat/ops/strided_rows.h"
+#include "narrowfloat/ops/view_checks.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
@@ -75,49 +72,6 @@ void CheckDirectionIsThere(std::string_view verb, const Side& side, GemmLayout l
                                     InfoOf(layout).name, RoleName(missing), side.name));
 }
 
-void CheckSideIsDisjoint(std::string_view verb, const Side& side, const Extent& output,
-                         std::string_view name = "out") {
-  for (std::size_t i = 0; i < kRoleCount; ++i) {
-    if (!output.Overlaps(ExtentOf(side.view.buffers[i]))) continue;
-    RefuseOverlap(verb, name, fmt::format("{} of {}", RoleName(static_cast<Role>(i)), side.name));
-  }
-}
-
-template <class... T>
-float LoadFloat(TypeList<T...>, DType dtype, const std::byte* row, std::size_t index) {
-  using LoadFn = float (*)(const std::byte*, std::size_t);
-  constexpr LoadFn kLoad[] = {&LoadItem<T>...};
-  return kLoad[static_cast<std::size_t>(dtype)](row, index);
-}
-
-/// Returns the bias as fp32. Errors: InvalidArgument if it is not one float per output column.
-std::vector<float> LoadBias(const std::string& verb, const ConstTensorView& bias,
-                            const Extent& output, std::int64_t cols) {
-  StridedRows<const std::byte> rows;
-  FillRows(verb.c_str(), "bias", bias, rows);
-  if (bias.shape != Shape{cols}) {
-    throw InvalidArgument(fmt::format(
-        "{}: bias must have one item for each column of the result, shape {}, got shape {}", verb,
-        cols, ShapeText(bias.shape)));
-  }
-  CheckDisjoint(verb, "out", output, "bias", ExtentOf(bias));
-  std::vector<float> items(static_cast<std::size_t>(cols));
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    items[i] = LoadFloat(FloatTypes{}, bias.dtype, rows.matrix.data, i);
-  }
-  return items;
-}
-
-/// A product with valid arguments, and the objects that its problem refers to.
-struct CheckedProduct {
-  std::unique_ptr<StoredOperand> a, b;
-  StridedRows<std::byte> rows, points;
-  GemmResult result;
-  GemmRule rule;
-
-  GemmProblem Problem() const { return {*a, *b, rule, result}; }
-};
-
 /// Checks the options of GELU. Requires: `out` is a valid result. Errors: InvalidArgument.
 void CheckGelu(const std::string& verb, const TensorView& out, const GemmOptions& options) {
   const bool is_there = options.gelu_in.has_value();
@@ -134,78 +88,45 @@ void CheckGelu(const std::string& verb, const TensorView& out, const GemmOptions
                                       DTypeName(options.gelu_in->dtype),
                                       ShapeText(options.gelu_in->shape)));
   }
-  const Extent points = ExtentOf(*options.gelu_in);
-  CheckDisjoint(verb, "out", ExtentOf(out), "gelu_in", points);
-  if (options.function == SumFunction::kGelu && options.bias) {
-    CheckDisjoint(verb, "gelu_in", points, "bias", ExtentOf(*options.bias));
-  }
+  CheckRows(verb, "gelu_in", *options.gelu_in);
 }
 
-/// Checks one product and fills `product`. `verb` begins the messages.
-void FillProduct(const std::string& verb, const ConstQuantizedView& a, const ConstQuantizedView& b,
-                 const TensorView& out, const GemmOptions& options, CheckedProduct& product) {
+void CheckBias(const std::string& verb, const ConstTensorView& bias, std::int64_t cols) {
+  CheckRows(verb, "bias", bias);
+  if (bias.shape == Shape{cols}) return;
+  throw InvalidArgument(fmt::format(
+      "{}: bias must have one item for each column of the result, shape {}, got shape {}", verb,
+      cols, ShapeText(bias.shape)));
+}
+
+/// Checks one product but for overlaps, and adds its tensors to `call`. `verb` begins the messages.
+Product CheckProduct(const std::string& verb, const ConstQuantizedView& a,
+                     const ConstQuantizedView& b, const TensorView& out, const GemmOptions& options,
+                     CallTensors& call) {
   const Shape shape = QgemmShape(a, b, options.layout, verb);
   const LayoutInfo& layout = InfoOf(options.layout);
   for (const Side& side : {Side{"a", a, layout.a}, Side{"b", b, layout.b}}) {
     CheckDirectionIsThere(verb, side, options.layout);
-    CheckSideIsDisjoint(verb, side, ExtentOf(out));
-    if (options.gelu_in && options.function == SumFunction::kGelu) {
-      CheckSideIsDisjoint(verb, side, ExtentOf(*options.gelu_in), "gelu_in");
-    }
+    CheckDirection(fmt::format("{}: {}", verb, side.name).c_str(), side.view, side.direction);
   }
-  product.a = MakeGemmOperand(verb.c_str(), "a", a, layout.a);
-  product.b = MakeGemmOperand(verb.c_str(), "b", b, layout.b);
-  FillRows(verb.c_str(), "out", out, product.rows);
+  CheckRows(verb, "out", out);
   if (out.shape != shape) {
     throw InvalidArgument(fmt::format("{}: out must have shape {}, got {}", verb, ShapeText(shape),
                                       ShapeText(out.shape)));
   }
   CheckGelu(verb, out, options);
-  product.result = {
-      product.rows.matrix, out.dtype, options.output == GemmOutput::kAccumulate, {}, {}};
-  product.result.step.function = options.function;
+  if (options.bias) CheckBias(verb, *options.bias, shape[1]);
+  call.Write({"out"}, out);
   if (options.gelu_in) {
-    FillRows(verb.c_str(), "gelu_in", *options.gelu_in, product.points);
-    product.result.step.points = product.points.matrix;
+    const bool is_written = options.function == SumFunction::kGelu;
+    is_written ? call.Write({"gelu_in"}, *options.gelu_in)
+               : call.Read({"gelu_in"}, *options.gelu_in);
   }
-  std::optional<DType> bias_dtype;
-  if (options.bias) {
-    bias_dtype = options.bias->dtype;
-    product.result.bias = LoadBias(verb, *options.bias, ExtentOf(out), shape[1]);
-  }
-  product.rule = RuleOf(*a.spec.scheme, *b.spec.scheme, out.dtype, bias_dtype);
-  if (options.function != SumFunction::kNone) {
-    product.rule.bias = product.rule.accumulate = TermRounding::kAfterTerm;
-  }
+  call.Read(a, "a");
+  call.Read(b, "b");
+  if (options.bias) call.Read({"bias"}, *options.bias);
+  return {a, layout.a, b, layout.b, out, options};
 }
-
-/// The products of one call: those that expand to bfloat16 in mode kFast, and the others.
-struct Work {
-  struct Expanded {
-    GemmProblem problem;
-    ProductExpansion expansion;
-  };
-  std::vector<Expanded> expanded;
-  std::vector<GemmProblem> others;
-
-  void Add(const GemmProblem& problem, const ConstQuantizedView& a, const ConstQuantizedView& b,
-           const LayoutInfo& layout, GemmMode mode) {
-    std::optional<ProductExpansion> expansion;
-    if (mode == GemmMode::kFast) expansion = PlanExpansion(a, layout.a, b, layout.b);
-    if (expansion) {
-      expanded.push_back({problem, *std::move(expansion)});
-    } else {
-      others.push_back(problem);
-    }
-  }
-
-  void Run(const Execution& execution) const {
-    const BFloat16MultiplyFn multiply = expanded.empty() ? nullptr : LoadBFloat16Multiply();
-    MultiplyAll(others, execution);
-    for (const Expanded& product : expanded)
-      MultiplyExpanded(product.problem, product.expansion, multiply, execution);
-  }
-};
 
 GemmMode ModeOfName(const char* subject, std::string_view name) {
   for (const GemmMode mode : {GemmMode::kReproducible, GemmMode::kFast}) {
@@ -215,52 +136,31 @@ GemmMode ModeOfName(const char* subject, std::string_view name) {
       fmt::format("{}: {} must be 'reproducible' or 'fast', got '{}'", kVerb, subject, name));
 }
 
-/// Returns the mode that a call runs in: kFast needs instructions for bfloat16, and vector kernels.
-GemmMode ModeOf(const std::optional<GemmMode>& wanted, const Execution& execution) {
-  const KernelTable& table = execution.Kernels();
-  const GemmMode mode = wanted ? *wanted : DefaultGemmMode();
-  return table.gemm != nullptr && HasBFloat16Products() ? mode : GemmMode::kReproducible;
-}
-
-/// Memory that one group writes.
-struct Written {
-  Extent extent;
-  std::size_t group;
-};
-
-/// Returns the outputs of the groups by address. Errors: InvalidArgument if two of them overlap.
-std::vector<Written> CheckOutputsAreDisjoint(std::span<const TensorView> outs) {
-  std::vector<Written> written;
-  for (std::size_t g = 0; g < outs.size(); ++g) {
-    const Extent extent = ExtentOf(outs[g]);
-    if (extent.begin != extent.end) written.push_back({extent, g});
-  }
-  std::ranges::sort(written, {}, [](const Written& item) { return item.extent.begin; });
-  for (std::size_t i = 1; i < written.size(); ++i) {
-    if (!written[i].extent.Overlaps(written[i - 1].extent)) continue;
-    RefuseOverlap(kGroupedVerb, fmt::format("out of group {}", written[i].group),
-                  fmt::format("out of group {}", written[i - 1].group));
-  }
-  return written;
-}
-
-/// Checks that no group writes to `read`, an input of group `group`.
-void CheckIsNotWritten(const std::vector<Written>& written, const Extent& read,
-                       std::string_view name, std::size_t group) {
-  if (read.begin == read.end) return;
-  // The extents are disjoint, so it suffices to test the first one that ends behind the beginning.
-  const auto found = std::ranges::upper_bound(written, read.begin, {},
-                                              [](const Written& item) { return item.extent.end; });
-  if (found == written.end() || !found->extent.Overlaps(read)) return;
-  RefuseOverlap(kGroupedVerb, fmt::format("out of group {}", found->group),
-                fmt::format("{} of group {}", name, group));
-}
-
 void CheckGroupCounts(std::size_t a, std::size_t b, std::size_t outs, std::size_t biases) {
   if (a == b && a == outs && (biases == 0 || biases == a)) return;
   throw InvalidArgument(fmt::format(
       "{}: a, b, out and bias must have one tensor for each group, got {}, {}, {} and {}",
       kGroupedVerb, a, b, outs, biases));
+}
+
+/// Adds the tensors of all groups. The last group is added first: a message names a later group
+/// before an earlier one.
+void AddGroups(std::span<const Product> products, CallTensors& call) {
+  for (std::size_t g = products.size(); g-- > 0;) {
+    const Product& product = products[g];
+    call.Write({.name = "out", .group = g}, product.out);
+    for (std::size_t i = 0; i < kRoleCount; ++i) {
+      if (product.a.buffers[i].data != nullptr)
+        call.Read({.name = "a", .group = g}, product.a.buffers[i]);
+      if (product.b.buffers[i].data != nullptr)
+        call.Read({.name = "b", .group = g}, product.b.buffers[i]);
+    }
+    if (product.options.bias) call.Read({.name = "bias", .group = g}, *product.options.bias);
+  }
+}
+
+GemmMode ModeOf(const std::optional<GemmMode>& wanted) {
+  return wanted ? *wanted : DefaultGemmMode();
 }
 
 }  // namespace
@@ -294,51 +194,52 @@ Shape QgemmShape(const ConstQuantizedView& a, const ConstQuantizedView& b, GemmL
   return {static_cast<std::int64_t>(a_side.Lines()), static_cast<std::int64_t>(b_side.Lines())};
 }
 
+bool AreOfOneFamily(const SchemeInfo& a, const SchemeInfo& b) {
+  return a.layout.scale_type == b.layout.scale_type && a.block.cols == b.block.cols &&
+         a.element_bits == b.element_bits;
+}
+
 std::optional<ProductExpansion> PlanQgemmExpansion(const ConstQuantizedView& a,
                                                    const ConstQuantizedView& b, GemmLayout layout) {
   const FloatEnvironment environment;
   QgemmShape(a, b, layout);
   const LayoutInfo& info = InfoOf(layout);
+  CallTensors call(kVerb);
   for (const Side& side : {Side{"a", a, info.a}, Side{"b", b, info.b}}) {
     CheckDirectionIsThere(kVerb, side, layout);
     CheckDirection(kVerb, side.view, side.direction);
+    AddDirection(side.view, side.direction, side.name, call);
   }
+  call.Write({"the plan"}, Extent{}, Device::kCpu);
+  call.FindBackend();
   return PlanExpansion(a, info.a, b, info.b);
 }
 
 void Qgemm(const ConstQuantizedView& a, const ConstQuantizedView& b, const TensorView& out,
            const GemmOptions& options, const Execution& execution) {
-  const FloatEnvironment environment;  // operands decode their scales on construction
-  CheckedProduct product;
-  FillProduct(kVerb, a, b, out, options, product);
-  if (execution.IsNoop()) return;
-  Work work;
-  work.Add(product.Problem(), a, b, InfoOf(options.layout), ModeOf(options.mode, execution));
-  work.Run(execution);
+  CallTensors call(kVerb);
+  const Product product = CheckProduct(kVerb, a, b, out, options, call);
+  const Backend& backend = call.Check();
+  backend.Multiply({&product, 1}, ModeOf(options.mode), execution);
 }
 
 void GroupedQgemm(std::span<const ConstQuantizedView> a, std::span<const ConstQuantizedView> b,
                   std::span<const TensorView> outs, const GroupedGemmOptions& options,
                   const Execution& execution) {
-  const FloatEnvironment environment;
   CheckGroupCounts(a.size(), b.size(), outs.size(), options.biases.size());
-  std::vector<CheckedProduct> products(a.size());
-  Work work;
-  const GemmMode mode = ModeOf(options.mode, execution);
-  const std::vector<Written> written = CheckOutputsAreDisjoint(outs);
+  const GemmMode mode = ModeOf(options.mode);
+  std::vector<GemmOptions> own(a.size(), {.layout = options.layout, .output = options.output});
+  std::vector<Product> products;
   for (std::size_t g = 0; g < a.size(); ++g) {
-    GemmOptions own{.layout = options.layout, .output = options.output};
-    if (!options.biases.empty()) own.bias = options.biases[g];
-    FillProduct(fmt::format("{}: group {}", kGroupedVerb, g), a[g], b[g], outs[g], own,
-                products[g]);
-    for (std::size_t role = 0; role < kRoleCount; ++role) {
-      CheckIsNotWritten(written, ExtentOf(a[g].buffers[role]), "a", g);
-      CheckIsNotWritten(written, ExtentOf(b[g].buffers[role]), "b", g);
-    }
-    if (own.bias) CheckIsNotWritten(written, ExtentOf(*own.bias), "bias", g);
-    work.Add(products[g].Problem(), a[g], b[g], InfoOf(options.layout), mode);
+    if (!options.biases.empty()) own[g].bias = options.biases[g];
+    const std::string verb = fmt::format("{}: group {}", kGroupedVerb, g);
+    CallTensors group(verb);
+    products.push_back(CheckProduct(verb, a[g], b[g], outs[g], own[g], group));
+    group.CheckDisjoint();
   }
-  if (!execution.IsNoop()) work.Run(execution);
+  CallTensors call(kGroupedVerb);
+  AddGroups(products, call);
+  call.Check().Multiply(products, mode, execution);
 }
 
 }  // namespace narrowfloat

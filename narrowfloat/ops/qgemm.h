@@ -6,9 +6,9 @@
 #include <span>
 #include <string_view>
 
-#include "narrowfloat/kernels/gemm_finish.h"
 #include "narrowfloat/ops/execution.h"
 #include "narrowfloat/ops/gemm_expansion.h"
+#include "narrowfloat/tensor/sum_function.h"
 #include "narrowfloat/tensor/view.h"
 
 namespace narrowfloat {
@@ -53,6 +53,10 @@ struct GemmOptions {
   std::optional<TensorView> gelu_in{};
 };
 
+/// Returns true if tensors of these schemes can be multiplied: equal element widths, slab lengths
+/// and scale types.
+bool AreOfOneFamily(const SchemeInfo& a, const SchemeInfo& b);
+
 /// Returns the shape of the product of `a` and `b`, whose leading dimensions are flattened.
 /// Errors: InvalidArgument if their schemes are of different families, or the lengths of the
 /// summed dimension differ. `verb` begins the message.
@@ -60,7 +64,7 @@ Shape QgemmShape(const ConstQuantizedView& a, const ConstQuantizedView& b, GemmL
                  std::string_view verb = "qgemm");
 
 /// Plans the lossless expansion of a product's operands to bfloat16; returns nothing if there is
-/// none. Errors: InvalidArgument as Qgemm.
+/// none. Errors: InvalidArgument as Qgemm, or if the operands are not in CPU memory.
 std::optional<ProductExpansion> PlanQgemmExpansion(const ConstQuantizedView& a,
                                                    const ConstQuantizedView& b, GemmLayout layout);
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "narrowfloat/numerics/gelu.h"
+#include "narrowfloat/ops/cpu/slab_gemm.h"
 #include "narrowfloat/ops/quantize.h"
-#include "narrowfloat/ops/slab_gemm.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {

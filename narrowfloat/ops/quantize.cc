@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "narrowfloat/ops/quantize.h"
 
-#include "narrowfloat/ops/quantize_run.h"
+#include "narrowfloat/ops/backend.h"
+#include "narrowfloat/ops/buffers.h"
+#include "narrowfloat/ops/call_tensors.h"
 
 namespace narrowfloat {
 
 void Quantize(const ConstTensorView& in, const QuantizedView& out, const Execution& execution) {
-  QuantizeRun run("quantize", in, out, execution);
-  if (execution.IsNoop()) return;
-  run.Prepare();
-  run.QuantizeTiles();
-  run.Finish();
+  CallTensors call("quantize");
+  AddQuantizing("quantize", in, out, call);
+  call.Check().Quantize(in, out, execution);
 }
 
 }  // namespace narrowfloat

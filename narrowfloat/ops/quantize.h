@@ -11,21 +11,23 @@ namespace narrowfloat {
 /// Shapes: out.shape is in.shape; the buffers are those of PlanQuantize(out.spec, out.shape),
 /// C-contiguous. Padding of the scales becomes zero. A short last block is quantized as if padded
 /// with zeros. Errors: InvalidArgument if a buffer is missing or differs from the plan, or overlaps
-/// the input.
+/// the input or another buffer.
 void Quantize(const ConstTensorView& in, const QuantizedView& out, const Execution& execution = {});
 
 /// Checks that `view` has the buffers of its plan, each with the planned type and shape,
-/// C-contiguous. Errors: InvalidArgument naming the first buffer that differs; `verb` begins the
-/// message.
+/// C-contiguous, and none overlapping another. Errors: InvalidArgument naming the first buffer that
+/// differs; `verb` begins the message.
 template <class Byte>
 void CheckBuffers(const char* verb, const BasicQuantizedView<Byte>& view);
 
-/// Returns views of the planned buffers; `bytes_of(plan entry)` gives the memory of each.
+/// Returns views of the planned buffers; `bytes_of(plan entry)` gives the memory of each, on
+/// `device`.
 template <class View, class BytesOf>
-View BindBuffers(const QuantSpec& spec, const Shape& shape, BytesOf&& bytes_of) {
+View BindBuffers(const QuantSpec& spec, const Shape& shape, BytesOf&& bytes_of,
+                 Device device = {}) {
   View view{spec, shape, {}};
   for (const BufferPlan& buffer : PlanQuantize(spec, shape)) {
-    view[buffer.role] = {bytes_of(buffer), buffer.dtype, buffer.shape, {}, Device::kCpu};
+    view[buffer.role] = {bytes_of(buffer), buffer.dtype, buffer.shape, {}, device};
   }
   return view;
 }

@@ -23,12 +23,15 @@ void Requantize(const ConstQuantizedView& in, const QuantizedView& out,
 /// Shapes: `scales` is uint8, of the shape that PlanQuantize gives MXFP8's rowwise_scale_inv for
 /// the codes of that direction as they are stored, swizzled. Padding becomes zero.
 /// Errors: InvalidArgument if `in` is of another family or lacks the direction, if a scale is not a
-/// power of two, or `scales` differs.
+/// power of two, or `scales` differs or overlaps `in`.
 /// Source: TransformerEngine nvte_swizzle_block_scaling_to_mxfp8_scaling_factors.
-void BlockScalesToMxfp8(const ConstQuantizedView& in, Direction direction,
-                        const TensorView& scales);
+void BlockScalesToMxfp8(const ConstQuantizedView& in, Direction direction, const TensorView& scales,
+                        const Execution& execution = {});
 
 /// Returns the shape of `scales` of BlockScalesToMxfp8.
 Shape Mxfp8ScalesShape(const ConstQuantizedView& in, Direction direction);
+
+/// Returns the grid of those scales. Errors: Unsupported if this build has no MXFP8.
+ScaleGrid Mxfp8Grid(const ConstQuantizedView& in, Direction direction);
 
 }  // namespace narrowfloat

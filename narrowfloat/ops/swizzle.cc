@@ -3,10 +3,9 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
-
+#include "narrowfloat/ops/backend.h"
 #include "narrowfloat/ops/buffers.h"
-#include "narrowfloat/ops/strided_rows.h"
+#include "narrowfloat/ops/call_tensors.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
@@ -31,53 +30,40 @@ void CheckPair(const char* verb, const ConstQuantizedView& in, const QuantizedVi
   }
 }
 
-/// Copies buffers that are equal in both layouts, if present.
-void CopyBuffer(const ConstQuantizedView& in, const QuantizedView& out, Role role) {
-  if (in[role].data == out[role].data || in[role].data == nullptr) return;
-  std::memcpy(out[role].data, in[role].data,
-              FlattenShape(in[role].shape).Size() * ItemSize(in[role].dtype));
-}
-
-void PermuteScales(const char* verb, const ConstQuantizedView& in, const QuantizedView& out,
-                   Direction direction) {
-  const DirectionBuffers<const std::byte> from = BuffersOf(in, direction);
-  const DirectionBuffers<std::byte> to = BuffersOf(out, direction);
-  const Role role = ScaleInvRole(direction);
-  CheckDisjoint(verb, RoleName(role), ExtentOf(out[role]), "its source", ExtentOf(in[role]));
-  const ScaleGrid grid = MakeScaleGrid(*in.spec.scheme, direction, FlattenShape(in.shape));
-  // Moves padding too, so that the two verbs are inverse to each other on any bytes.
-  for (std::size_t line = 0; line < grid.padded_lines; ++line) {
-    for (std::size_t block = 0; block < grid.padded_blocks; ++block) {
-      to.scale_inv[to.strides.LineOffset(line) + to.strides.BlockOffset(block)] =
-          from.scale_inv[from.strides.LineOffset(line) + from.strides.BlockOffset(block)];
-    }
+/// Adds the buffers of one direction; those that are the same memory in both are not copied.
+void AddCopies(const ConstQuantizedView& in, const QuantizedView& out, Direction direction,
+               CallTensors& call) {
+  for (const Role role : {DataRole(direction), ScaleInvRole(direction), AmaxRole(direction)}) {
+    const bool stays = role != ScaleInvRole(direction) && in[role].data == out[role].data;
+    if (in[role].data == nullptr || stays) continue;
+    call.Write({RoleName(role)}, out[role]);
+    call.Read({RoleName(role), "the input"}, in[role]);
   }
 }
 
 void Permute(const char* verb, const ConstQuantizedView& in, const QuantizedView& out,
-             bool reads_swizzled) {
+             bool reads_swizzled, const Execution& execution) {
   CheckPair(verb, in, out, reads_swizzled);
+  CallTensors call(verb);
   for (const Direction direction : {Direction::kRowwise, Direction::kColumnwise}) {
     if (!HasDirection(in, direction)) continue;
-    CheckScaledCodes(verb, in, direction);
-    CheckScaledCodes(verb, out, direction);
+    const bool has_amax = in[AmaxRole(direction)].data != nullptr;
+    const auto check = has_amax ? &CheckDirection : &CheckScaledCodes;
+    check(verb, in, direction);
+    check(verb, out, direction);
+    AddCopies(in, out, direction, call);
   }
-  for (const Direction direction : {Direction::kRowwise, Direction::kColumnwise}) {
-    if (!HasDirection(in, direction)) continue;
-    PermuteScales(verb, in, out, direction);
-    CopyBuffer(in, out, DataRole(direction));
-    CopyBuffer(in, out, AmaxRole(direction));
-  }
+  call.Check().Swizzle(in, out, execution);
 }
 
 }  // namespace
 
-void Swizzle(const ConstQuantizedView& in, const QuantizedView& out) {
-  Permute("swizzle", in, out, false);
+void Swizzle(const ConstQuantizedView& in, const QuantizedView& out, const Execution& execution) {
+  Permute("swizzle", in, out, false, execution);
 }
 
-void Unswizzle(const ConstQuantizedView& in, const QuantizedView& out) {
-  Permute("unswizzle", in, out, true);
+void Unswizzle(const ConstQuantizedView& in, const QuantizedView& out, const Execution& execution) {
+  Permute("unswizzle", in, out, true, execution);
 }
 
 }  // namespace narrowfloat

@@ -10,8 +10,8 @@
 
 #include "narrowfloat/ops/buffers.h"
 #include "narrowfloat/ops/dequantize.h"
+#include "narrowfloat/ops/derive_columnwise.h"
 #include "narrowfloat/tensor/error.h"
-#include "narrowfloat/types/derive_columnwise.h"
 
 namespace narrowfloat {
 namespace {

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "narrowfloat/ops/dequantize.h"
+#include "narrowfloat/ops/derive_columnwise.h"
 #include "narrowfloat/ops/quantize.h"
-#include "narrowfloat/types/derive_columnwise.h"
 #include "narrowfloat/types/types_testing.h"
 
 namespace narrowfloat {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/ops/cpu/slab_gemm.h"
 #include "narrowfloat/ops/qgemm.h"
 #include "narrowfloat/ops/quantize.h"
-#include "narrowfloat/ops/slab_gemm.h"
 #include "tests/conformance/tensors.h"
 
 namespace narrowfloat::conformance {

@@ -235,7 +235,7 @@ TEST(DbiasTest, RefusesBuffersThatOverlap) {
   alignas(float) std::byte memory[32 * sizeof(float)];
   const TensorView in_workspace{memory, DType::kFloat32, {32}, {}};
   EXPECT_EQ(ErrorOf(in.ConstView(), out.view, in_workspace, {reinterpret_cast<float*>(memory), 32}),
-            "quantize_dbias: the workspace must not overlap a tensor");
+            "quantize_dbias: the workspace must not overlap dbias");
   EXPECT_EQ(ErrorOf(in.ConstView(), out.view, dbias.View(), {}), "no error");
 }
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "narrowfloat/ops/slab_gemm.h"
+#include "narrowfloat/ops/cpu/slab_gemm.h"
 #include "tests/conformance/golden_case.h"
 
 namespace narrowfloat::conformance {

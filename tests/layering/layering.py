@@ -19,6 +19,9 @@ ALLOWED: dict[str, set[str]] = {folder: set(CORE[:place]) for place, folder in e
 }
 # The two headers of the root that its own folders read: the C face and the version.
 ROOT_HEADERS = {"narrowfloat/c_api.h": {"c_api"}, "narrowfloat/version.h": {"c_api", "io"}}
+# The public functions of ops/ know neither kernels nor a backend; only this file names the CPU's.
+BACKENDS = re.compile(r"narrowfloat/(ops/(cpu|cuda)|kernels)/")
+KNOWS_BACKENDS = {"narrowfloat/ops/backend.cc"}
 TOP = {*ALLOWED}  # tools, bindings, tests and benches may include any folder
 # Folders without files and command lines must not see their libraries, nor a framework's.
 FOREIGN = re.compile(r"nlohmann/|yaml-cpp/|CLI/|torch/|ATen/|c10/|xla/|Python\.h|nanobind/")
@@ -67,6 +70,9 @@ def offences(root: Path) -> Iterator[str]:
             target = found.group(2)
             if target.startswith("tests/") and folder is not None and not is_test:
                 yield f"{place}:{number}: {target}: only tests may include tests"
+            is_public = place.parent.as_posix() == "narrowfloat/ops" and not is_test
+            if is_public and BACKENDS.match(target) and place.as_posix() not in KNOWS_BACKENDS:
+                yield f"{place}:{number}: {target}: only a backend may know this"
             for wrong in offences_of_line(folder, target, found.group(1) == '"'):
                 yield f"{place}:{number}: {target}: {wrong}"
 

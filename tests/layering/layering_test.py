@@ -40,6 +40,10 @@ class LayeringTest(unittest.TestCase):
             ("narrowfloat/ops/a.cc", '"tests/conformance/tensors.h"',
              "only tests may include tests"),
             ("tools/a.cc", '"narrowfloat/helpers/a.h"', "reads no known folder"),
+            ("narrowfloat/ops/a.cc", '"narrowfloat/kernels/kernel_table.h"',
+             "only a backend may know this"),
+            ("narrowfloat/ops/a.h", '"narrowfloat/ops/cpu/tiles.h"',
+             "only a backend may know this"),
         ]  # fmt: skip
         for path, include, wrong in rows:
             target = include[1:-1]
@@ -62,6 +66,9 @@ class LayeringTest(unittest.TestCase):
             ("narrowfloat/numerics/codec_test.cc", '"tests/conformance/reference_codec.h"'),
             ("tools/a.cc", '"narrowfloat/narrowfloat.h"'),
             ("tools/a.cc", "<CLI/CLI.hpp>"),
+            ("narrowfloat/ops/backend.cc", '"narrowfloat/ops/cpu/cpu_backend.h"'),
+            ("narrowfloat/ops/cpu/a.cc", '"narrowfloat/kernels/kernel_table.h"'),
+            ("narrowfloat/ops/a_test.cc", '"narrowfloat/kernels/kernel_table.h"'),
         ]
         for path, include in rows:
             with self.subTest(path=path, include=include):

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "narrowfloat/ops/parallel.h"
+#include "narrowfloat/tensor/shape.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tools/speed/streams.cc"

@@ -16,7 +16,9 @@
 #endif
 
 #include "narrowfloat/ops/buffers.h"
-#include "narrowfloat/ops/gemm_operand.h"
+#include "narrowfloat/ops/cpu/gemm_operand.h"
+#include "narrowfloat/ops/cpu/kernel_arguments.h"
+#include "narrowfloat/ops/cpu/tiles.h"
 #include "narrowfloat/ops/parallel.h"
 
 namespace narrowfloat {
@@ -109,8 +111,7 @@ ScaleCodes ReadFloats(const StoredScales& scales) {
 /// Returns true if all blocks whose scale has code 0 are zeros.
 bool LeastPowersScaleZeros(const ConstQuantizedView& view, Direction direction,
                            const StoredScales& scales) {
-  const std::unique_ptr<StoredOperand> operand =
-      MakeGemmOperand("qgemm", "operand", view, direction);
+  const std::unique_ptr<StoredOperand> operand = MakeGemmOperand(view, direction);
   std::vector<float> values(operand->slab);
   for (std::size_t block = 0; block < scales.blocks; ++block) {
     const std::size_t begin = block * operand->slab;
@@ -292,10 +293,8 @@ void Expand(const OperandExpansion& operand, std::size_t begin, std::size_t end,
             const Execution& execution) {
   const SchemeInfo& scheme = *operand.view.spec.scheme;
   const Direction direction = operand.rows_are_lines ? Direction::kRowwise : Direction::kColumnwise;
-  const KernelTable& kernels = execution.Kernels();
   const DequantizeFn dequantize =
-      kernels.dequantize[SchemeIndex(scheme)][static_cast<std::size_t>(direction)]
-                        [static_cast<std::size_t>(DType::kBFloat16)];
+      SlotOf(execution.Kernels().dequantize, scheme, direction, DType::kBFloat16);
   const MatrixShape part = operand.rows_are_lines ? MatrixShape{end - begin, operand.shape.cols}
                                                   : MatrixShape{operand.shape.rows, end - begin};
   const std::size_t row_begin = operand.rows_are_lines ? begin : 0;

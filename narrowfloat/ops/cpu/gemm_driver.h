@@ -3,9 +3,9 @@
 
 #include <span>
 
+#include "narrowfloat/ops/cpu/gemm_operand.h"
+#include "narrowfloat/ops/cpu/slab_gemm.h"
 #include "narrowfloat/ops/execution.h"
-#include "narrowfloat/ops/gemm_operand.h"
-#include "narrowfloat/ops/slab_gemm.h"
 
 namespace narrowfloat {
 

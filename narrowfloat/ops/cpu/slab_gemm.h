@@ -6,13 +6,9 @@
 
 #include "narrowfloat/kernels/gemm_finish.h"
 #include "narrowfloat/kernels/kernel_table.h"
-#include "narrowfloat/ops/gemm_operand.h"
+#include "narrowfloat/ops/cpu/gemm_operand.h"
 
 namespace narrowfloat {
-
-/// Returns true if tensors of these schemes can be multiplied: equal slab lengths and scale
-/// types.
-bool AreOfOneFamily(const SchemeInfo& a, const SchemeInfo& b);
 
 /// Returns the rule for a result of type `out`. Source: TransformerEngine's reference GEMMs, our
 /// specification section 11.

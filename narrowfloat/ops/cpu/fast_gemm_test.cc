@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "narrowfloat/ops/fast_gemm.h"
+#include "narrowfloat/ops/cpu/fast_gemm.h"
 
 #include <gtest/gtest.h>
 
@@ -63,7 +63,7 @@ Quantized Make(const std::string& spec, std::int64_t rows, std::int64_t cols, Ra
 
 /// Returns the decoded values of an operand in binary64, [line][position].
 std::vector<double> Values(const Quantized& tensor, Direction direction, std::size_t& lines) {
-  const auto operand = MakeGemmOperand("test", "tensor", tensor.view, direction);
+  const auto operand = MakeGemmOperand(tensor.view, direction);
   lines = operand->lines;
   Floats codes(operand->lines * operand->length), scales(operand->lines);
   operand->Values({0, operand->lines, 0, operand->length}, {operand->length, 1}, codes.data());

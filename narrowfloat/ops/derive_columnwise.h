@@ -13,9 +13,14 @@ bool DerivesColumnwise(const SchemeInfo& scheme);
 /// Writes the columnwise codes and scale_inv of `out` from the rowwise ones of `in`.
 /// Shapes: the buffers are those of the plan; in.shape is out.shape. Padding of the scales becomes
 /// zero. Does not write a scale of the whole tensor: both directions share it.
-/// Errors: InvalidArgument if the scheme does not derive, scales are swizzled or a buffer differs
-/// from the plan.
+/// Errors: InvalidArgument if the scheme does not derive, scales are swizzled, a buffer differs
+/// from the plan, or the output overlaps the input.
 void DeriveColumnwise(const ConstQuantizedView& in, const QuantizedView& out,
                       const Execution& execution = {});
+
+/// Transposes codes of one byte. Shapes: `in` is [rows, cols], `out` [cols, rows], uint8, both
+/// contiguous. Errors: InvalidArgument if the tensors are not as described or overlap.
+void TransposeCodes(const ConstTensorView& in, const TensorView& out,
+                    const Execution& execution = {});
 
 }  // namespace narrowfloat

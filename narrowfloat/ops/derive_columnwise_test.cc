@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "narrowfloat/types/derive_columnwise.h"
+#include "narrowfloat/ops/derive_columnwise.h"
 
 #include <gtest/gtest.h>
 

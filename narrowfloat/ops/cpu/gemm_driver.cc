@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "narrowfloat/ops/gemm_driver.h"
+#include "narrowfloat/ops/cpu/gemm_driver.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,6 +8,7 @@
 #include <new>
 #include <vector>
 
+#include "narrowfloat/ops/cpu/tiles.h"
 #include "narrowfloat/ops/parallel.h"
 
 namespace narrowfloat {

@@ -2,32 +2,31 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 
 #include "narrowfloat/kernels/kernel_table.h"
-#include "narrowfloat/ops/atomic_amax.h"
+#include "narrowfloat/ops/cpu/atomic_amax.h"
+#include "narrowfloat/ops/cpu/strided_rows.h"
+#include "narrowfloat/ops/cpu/tiles.h"
 #include "narrowfloat/ops/execution.h"
-#include "narrowfloat/ops/parallel.h"
-#include "narrowfloat/ops/strided_rows.h"
 #include "narrowfloat/tensor/view.h"
 
 namespace narrowfloat {
 
-/// Quantize in steps, for a verb that also processes a tile while it is in the cache: construct
-/// (checks), then Begin, QuantizeTile for each tile, End.
+/// Quantize in steps, for a verb that also processes a tile while it is in the cache: Prepare,
+/// QuantizeTile for each tile, Finish.
 class QuantizeRun {
  public:
-  /// Checks the arguments. Errors: as Quantize; `verb` begins the messages. Keeps references.
-  QuantizeRun(const char* verb, const ConstTensorView& in, const QuantizedView& out,
-              const Execution& execution);
+  /// Requires: arguments as Backend::Quantize has them. Keeps references.
+  QuantizeRun(const ConstTensorView& in, const QuantizedView& out, const Execution& execution);
 
-  const KernelTable& kernels() const { return kernels_; }
   const StridedRows<const std::byte>& rows() const { return rows_; }
   /// Returns the units of tile corners: these are multiples of them.
   std::size_t RowUnit() const;
   std::size_t ColUnit() const;
 
-  /// Returns true if Begin would read the whole input to find its amax.
+  /// Returns true if Prepare would read the whole input to find its amax.
   bool NeedsAmaxPass() const;
   /// Finds the amaxes that the scales depend on; writes them, the scale of a whole tensor, and the
   /// padding. `amax` is the input's, if known.
@@ -45,6 +44,7 @@ class QuantizeRun {
   QuantizeFn Slot(Direction direction) const;
   /// Returns true if the columnwise operand is the input's transform; Transform makes a tile.
   bool UsesHadamard() const { return spec_.rht && spec_.columnwise; }
+  std::uint32_t SignMask() const { return static_cast<std::uint32_t>(spec_.rht_sign_mask); }
   MatrixRows<const std::byte> Transform(const Tile& tile) const;
   float TransformedAmax() const;
   void PrepareAmaxes(std::optional<float> known);

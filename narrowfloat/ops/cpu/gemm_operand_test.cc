@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "narrowfloat/ops/gemm_operand.h"
+#include "narrowfloat/ops/cpu/gemm_operand.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "narrowfloat/ops/slab_gemm.h"
+#include "narrowfloat/ops/cpu/slab_gemm.h"
 
 #include <algorithm>
 #include <cmath>
@@ -170,11 +170,6 @@ void StoreEmpty(TypeList<T...>, const Tile& tile, const GemmResult& result) {
 }
 
 }  // namespace
-
-bool AreOfOneFamily(const SchemeInfo& a, const SchemeInfo& b) {
-  return a.layout.scale_type == b.layout.scale_type && a.block.cols == b.block.cols &&
-         a.element_bits == b.element_bits;
-}
 
 GemmRule RuleOf(const SchemeInfo& a, const SchemeInfo& b, DType out, std::optional<DType> bias) {
   const bool has_blocks = a.block != kWholeTensor;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "narrowfloat/ops/fast_gemm.h"
+#include "narrowfloat/ops/cpu/fast_gemm.h"
 
 #include <fmt/format.h>
 

@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "narrowfloat/ops/quantize_run.h"
-
-#include <fmt/format.h>
+#include "narrowfloat/ops/cpu/quantize_run.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
-#include <vector>
 
-#include "narrowfloat/ops/amax.h"
-#include "narrowfloat/ops/buffers.h"
+#include "narrowfloat/ops/cpu/amax.h"
+#include "narrowfloat/ops/cpu/hadamard.h"
+#include "narrowfloat/ops/cpu/kernel_arguments.h"
 #include "narrowfloat/ops/float_environment.h"
-#include "narrowfloat/ops/hadamard.h"
-#include "narrowfloat/ops/quantize.h"
-#include "narrowfloat/tensor/error.h"
+#include "narrowfloat/ops/parallel.h"
 
 namespace narrowfloat {
 namespace {
@@ -61,18 +58,6 @@ void ZeroPadding(const QuantizedView& out, Role role, Direction direction, Matri
   std::memset(out[role].data, 0, grid.Items() * ItemSize(out[role].dtype));
 }
 
-void CheckInput(const char* verb, const ConstTensorView& in, const QuantizedView& out) {
-  if (in.shape != out.shape) {
-    throw InvalidArgument(fmt::format("{}: the output must have shape {} as the input has, got {}",
-                                      verb, ShapeText(in.shape), ShapeText(out.shape)));
-  }
-  const Extent input = ExtentOf(in);
-  for (std::size_t i = 0; i < kRoleCount; ++i) {
-    CheckDisjoint(verb, RoleName(static_cast<Role>(i)), ExtentOf(out.buffers[i]), "the input",
-                  input);
-  }
-}
-
 QuantizeArgs MakeArgs(const StridedRows<const std::byte>& rows, const QuantizedView& out,
                       const ScaleOptions& options) {
   QuantizeArgs args{rows.matrix, rows.shape, {}, {}, {}, options, {}, {}};
@@ -86,13 +71,10 @@ QuantizeArgs MakeArgs(const StridedRows<const std::byte>& rows, const QuantizedV
 
 }  // namespace
 
-QuantizeRun::QuantizeRun(const char* verb, const ConstTensorView& in, const QuantizedView& out,
+QuantizeRun::QuantizeRun(const ConstTensorView& in, const QuantizedView& out,
                          const Execution& execution)
     : in_(in), out_(out), execution_(execution), spec_(out.spec), kernels_(execution.Kernels()) {
-  CheckBuffers(verb, out);
-  ValidateForQuantize(spec_);
-  FillRows(verb, "the input", in, rows_);
-  CheckInput(verb, in, out);
+  FillRows(in, rows_);
 }
 
 std::size_t QuantizeRun::RowUnit() const {
@@ -106,22 +88,22 @@ std::size_t QuantizeRun::ColUnit() const {
 }
 
 QuantizeFn QuantizeRun::Slot(Direction direction) const {
-  return kernels_.quantize[SchemeIndex(*spec_.scheme)][static_cast<std::size_t>(direction)]
-                          [static_cast<std::size_t>(in_.dtype)];
+  return SlotOf(kernels_.quantize, *spec_.scheme, direction, in_.dtype);
 }
 
 MatrixRows<const std::byte> QuantizeRun::Transform(const Tile& tile) const {
-  return TransformTile(kernels_, in_.dtype, rows_.matrix, tile,
-                       static_cast<std::uint32_t>(spec_.rht_sign_mask));
+  const MatrixRows<const std::byte> rows =
+      TransformTile(kernels_, in_.dtype, rows_.matrix, tile, SignMask());
+  // Moves the origin: the kernel counts rows and columns from the tensor's corner.
+  const auto before = static_cast<std::ptrdiff_t>(tile.row_begin) * rows.row_stride +
+                      static_cast<std::ptrdiff_t>(tile.col_begin * ItemSize(in_.dtype));
+  return {rows.data - before, rows.row_stride};
 }
 
 float QuantizeRun::TransformedAmax() const {
-  const TileGrid grid = Grid();
-  const AmaxFn amax = kernels_.amax[static_cast<std::size_t>(in_.dtype)];
-  std::vector<float> amaxes(grid.Count());
-  ParallelFor(execution_, grid.Count(),
-              [&](std::size_t i) { amaxes[i] = amax(Transform(grid[i]), grid[i]); });
-  return amaxes.empty() ? 0.0f : *std::max_element(amaxes.begin(), amaxes.end());
+  return LargestAmax(Grid(), execution_, [&](const Tile& tile) {
+    return TransformedTileAmax(kernels_, in_.dtype, rows_.matrix, tile, SignMask());
+  });
 }
 
 bool QuantizeRun::NeedsAmaxPass() const {
@@ -135,13 +117,14 @@ void QuantizeRun::PrepareAmaxes(std::optional<float> known) {
   if (buffers == AmaxBuffers::kNone) return;
   if (spec_.row_scaled) {
     if (spec_.rowwise)
-      LineAmaxes(in_, Direction::kRowwise, out_[Role::kAmaxRowwise].data, execution_);
+      LineAmaxes(rows_, in_.dtype, Direction::kRowwise, out_[Role::kAmaxRowwise].data, execution_);
     if (spec_.columnwise)
-      LineAmaxes(in_, Direction::kColumnwise, out_[Role::kAmaxColumnwise].data, execution_);
+      LineAmaxes(rows_, in_.dtype, Direction::kColumnwise, out_[Role::kAmaxColumnwise].data,
+                 execution_);
     return;
   }
   float amax = spec_.amax.value_or(0.0f);
-  if (NeedsAmaxPass()) amax = known ? *known : Amax(in_, execution_);
+  if (NeedsAmaxPass()) amax = known ? *known : AmaxOfRows(rows_, in_.dtype, execution_);
   args_.rowwise.amax = args_.columnwise.amax = amax;
   if (spec_.amax_columnwise) {
     args_.columnwise.amax = *spec_.amax_columnwise;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "narrowfloat/ops/bfloat16_multiply.h"
-#include "narrowfloat/ops/gemm_driver.h"
+#include "narrowfloat/ops/cpu/bfloat16_multiply.h"
+#include "narrowfloat/ops/cpu/gemm_driver.h"
 #include "narrowfloat/ops/gemm_expansion.h"
 
 namespace narrowfloat {

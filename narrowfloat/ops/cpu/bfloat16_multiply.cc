@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "narrowfloat/ops/bfloat16_multiply.h"
+#include "narrowfloat/ops/cpu/bfloat16_multiply.h"
 
 #include <dlfcn.h>
 #include <fmt/format.h>

@@ -136,10 +136,8 @@ class SchemeOperand final : public StoredOperand {
 };
 
 /// Returns the operand for one direction of `view`. Lines are rows, summed along the columns, for
-/// rowwise buffers, and columns, summed along the rows, for columnwise ones. Errors:
-/// InvalidArgument naming the buffer that is missing or differs from the plan; `verb` and `name`
-/// begin the message.
-std::unique_ptr<StoredOperand> MakeGemmOperand(const char* verb, const char* name,
-                                               const ConstQuantizedView& view, Direction direction);
+/// rowwise buffers, and columns, summed along the rows, for columnwise ones.
+/// Requires: CheckDirection accepts the view.
+std::unique_ptr<StoredOperand> MakeGemmOperand(const ConstQuantizedView& view, Direction direction);
 
 }  // namespace narrowfloat

@@ -1,18 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "narrowfloat/types/derive_columnwise.h"
-
-#include <fmt/format.h>
-
 #include <cstring>
 
-#include "narrowfloat/ops/buffers.h"
+#include "narrowfloat/ops/cpu/cpu_backend.h"
+#include "narrowfloat/ops/cpu/tiles.h"
 #include "narrowfloat/ops/parallel.h"
-#include "narrowfloat/tensor/error.h"
 #include "narrowfloat/tensor/layout.h"
-#include "narrowfloat/types/transpose_codes.h"
 
 namespace narrowfloat {
 namespace {
+
+void TransposeBytes(const std::byte* in, std::byte* out, MatrixShape matrix,
+                    const Execution& execution) {
+  // A tile has as many rows as a cache line has bytes, so that one task writes each line of the
+  // output completely.
+  constexpr std::size_t kRun = 64;
+  const TileGrid grid = MakeTileGrid(matrix, kRun, kRun);
+  ParallelFor(execution, grid.Count(), [&](std::size_t i) {
+    const Tile tile = grid[i];
+    for (std::size_t col = tile.col_begin; col < tile.col_end; ++col) {
+      for (std::size_t row = tile.row_begin; row < tile.row_end; ++row) {
+        out[col * matrix.rows + row] = in[row * matrix.cols + col];
+      }
+    }
+  });
+}
 
 /// Transposes codes of four bits: the even column is in the low half of a byte.
 std::byte NibbleAt(const std::byte* row, std::size_t col) {
@@ -56,37 +67,16 @@ void TransposeScales(const SchemeInfo& scheme, MatrixShape matrix, const std::by
   }
 }
 
-void CheckDerives(const QuantSpec& spec) {
-  if (!DerivesColumnwise(*spec.scheme)) {
-    throw InvalidArgument(
-        fmt::format("derive_columnwise: the scheme must have one scale, or square tiles and "
-                    "transposed columnwise codes, got {}",
-                    spec.scheme->name));
-  }
-  if (spec.swizzled) {
-    throw InvalidArgument("derive_columnwise: scales must be compact, got swizzled ones");
-  }
-}
-
 }  // namespace
 
-bool DerivesColumnwise(const SchemeInfo& scheme) {
-  if (!scheme.layout.columnwise_transposed) return false;
-  return scheme.block == kWholeTensor || scheme.block.rows == scheme.block.cols;
-}
-
-void DeriveColumnwise(const ConstQuantizedView& in, const QuantizedView& out,
-                      const Execution& execution) {
-  constexpr const char* kVerb = "derive_columnwise";
-  CheckDerives(in.spec);
-  CheckScaledCodes(kVerb, in, Direction::kRowwise);
-  CheckScaledCodes(kVerb, out, Direction::kColumnwise);
+void CpuBackend::DeriveColumnwise(const ConstQuantizedView& in, const QuantizedView& out,
+                                  const Execution& execution) const {
   const SchemeInfo& scheme = *in.spec.scheme;
   const MatrixShape matrix = FlattenShape(in.shape);
   const std::byte* codes = in[Role::kRowwiseData].data;
   std::byte* transposed = out[Role::kColumnwiseData].data;
   if (scheme.element_bits == 8) {
-    TransposeCodes(codes, transposed, matrix, execution);
+    TransposeBytes(codes, transposed, matrix, execution);
   } else {
     TransposeNibbles(codes, transposed, matrix, execution);
   }
@@ -94,6 +84,11 @@ void DeriveColumnwise(const ConstQuantizedView& in, const QuantizedView& out,
   const ConstTensorView& scales = in[Role::kRowwiseScaleInv];
   TransposeScales(scheme, matrix, scales.data, out[Role::kColumnwiseScaleInv].data,
                   ItemSize(scales.dtype));
+}
+
+void CpuBackend::TransposeCodes(const ConstTensorView& in, const TensorView& out,
+                                const Execution& execution) const {
+  TransposeBytes(in.data, out.data, FlattenShape(in.shape), execution);
 }
 
 }  // namespace narrowfloat

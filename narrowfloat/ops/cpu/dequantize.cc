@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "narrowfloat/ops/buffers.h"
+#include "narrowfloat/ops/cpu/cpu_backend.h"
+#include "narrowfloat/ops/cpu/kernel_arguments.h"
+#include "narrowfloat/ops/cpu/strided_rows.h"
+#include "narrowfloat/ops/cpu/tiles.h"
+#include "narrowfloat/ops/parallel.h"
+#include "narrowfloat/ops/quantize.h"
+
+namespace narrowfloat {
+
+void CpuBackend::Dequantize(const ConstQuantizedView& in, Direction direction,
+                            const TensorView& out, const Execution& execution) const {
+  StridedRows<std::byte> rows;
+  FillRows(out, rows);
+  const SchemeInfo& scheme = *in.spec.scheme;
+  const DequantizeFn dequantize =
+      SlotOf(execution.Kernels().dequantize, scheme, direction, out.dtype);
+  DequantizeArgs args{BuffersOf(in, direction),
+                      rows.shape,
+                      {},
+                      rows.matrix,
+                      ScaleOptionsOf(in.spec, out.dtype),
+                      BypassesCaches(execution, rows.shape.Size() * ItemSize(out.dtype))};
+  if (in[AmaxRole(direction)].data != nullptr && args.in.line_amaxes == nullptr)
+    std::memcpy(&args.in.amax, in[AmaxRole(direction)].data, sizeof args.in.amax);
+  const TileGrid grid = MakeTileGrid(rows.shape, RowUnit(scheme, direction), ColUnit(scheme));
+  ParallelFor(execution, grid.Count(), [&](std::size_t i) {
+    DequantizeArgs task = args;
+    task.tile = grid[i];
+    dequantize(task);
+  });
+}
+
+void CpuBackend::FakeQuantize(const ConstTensorView& in, const QuantSpec& spec,
+                              const TensorView& out, const Execution& execution) const {
+  if (execution.IsNoop()) return;
+  std::array<std::vector<std::byte>, kRoleCount> memory;
+  const auto view = BindBuffers<QuantizedView>(spec, in.shape, [&](const BufferPlan& buffer) {
+    auto& bytes = memory[static_cast<std::size_t>(buffer.storage)];
+    if (buffer.storage == buffer.role) bytes.resize(BufferBytes(buffer));
+    return bytes.data();
+  });
+  Quantize(in, view, execution);
+  Dequantize(view, spec.rowwise ? Direction::kRowwise : Direction::kColumnwise, out, execution);
+}
+
+void CpuBackend::Requantize(const ConstQuantizedView& in, Direction direction,
+                            const QuantizedView& out, DType between,
+                            const Execution& execution) const {
+  if (execution.IsNoop()) return;
+  std::vector<std::byte> memory(FlattenShape(in.shape).Size() * ItemSize(between));
+  const TensorView values{memory.data(), between, in.shape};
+  Dequantize(in, direction, values, execution);
+  Quantize(values, out, execution);
+}
+
+}  // namespace narrowfloat

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "narrowfloat/kernels/scalar/items.h"
+#include "narrowfloat/ops/cpu/cpu_backend.h"
+#include "narrowfloat/ops/cpu/fast_gemm.h"
+#include "narrowfloat/ops/cpu/gemm_driver.h"
+#include "narrowfloat/ops/cpu/slab_gemm.h"
+#include "narrowfloat/ops/cpu/strided_rows.h"
+#include "narrowfloat/ops/float_environment.h"
+
+namespace narrowfloat {
+namespace {
+
+template <class... T>
+float LoadFloat(TypeList<T...>, DType dtype, const std::byte* row, std::size_t index) {
+  using LoadFn = float (*)(const std::byte*, std::size_t);
+  constexpr LoadFn kLoad[] = {&LoadItem<T>...};
+  return kLoad[static_cast<std::size_t>(dtype)](row, index);
+}
+
+/// Returns the bias as fp32.
+std::vector<float> LoadBias(const ConstTensorView& bias) {
+  std::vector<float> items(FlattenShape(bias.shape).Size());
+  for (std::size_t i = 0; i < items.size(); ++i)
+    items[i] = LoadFloat(FloatTypes{}, bias.dtype, bias.data, i);
+  return items;
+}
+
+/// The objects that a product's problem refers to.
+struct ProductParts {
+  std::unique_ptr<StoredOperand> a, b;
+  StridedRows<std::byte> rows, points;
+  GemmResult result;
+  GemmRule rule;
+
+  explicit ProductParts(const Product& product)
+      : a(MakeGemmOperand(product.a, product.a_direction)),
+        b(MakeGemmOperand(product.b, product.b_direction)) {
+    const GemmOptions& options = product.options;
+    FillRows(product.out, rows);
+    result = {rows.matrix, product.out.dtype, options.output == GemmOutput::kAccumulate, {}, {}};
+    result.step.function = options.function;
+    if (options.gelu_in) {
+      FillRows(*options.gelu_in, points);
+      result.step.points = points.matrix;
+    }
+    std::optional<DType> bias_dtype;
+    if (options.bias) {
+      bias_dtype = options.bias->dtype;
+      result.bias = LoadBias(*options.bias);
+    }
+    rule = RuleOf(*product.a.spec.scheme, *product.b.spec.scheme, product.out.dtype, bias_dtype);
+    if (options.function != SumFunction::kNone)
+      rule.bias = rule.accumulate = TermRounding::kAfterTerm;
+  }
+
+  GemmProblem Problem() const { return {*a, *b, rule, result}; }
+};
+
+/// The products of one call: those that expand to bfloat16 in mode kFast, and the others.
+struct Work {
+  struct Expanded {
+    GemmProblem problem;
+    ProductExpansion expansion;
+  };
+  std::vector<Expanded> expanded;
+  std::vector<GemmProblem> others;
+
+  void Add(const GemmProblem& problem, const Product& product, GemmMode mode) {
+    std::optional<ProductExpansion> expansion;
+    if (mode == GemmMode::kFast)
+      expansion = PlanExpansion(product.a, product.a_direction, product.b, product.b_direction);
+    if (expansion) {
+      expanded.push_back({problem, *std::move(expansion)});
+    } else {
+      others.push_back(problem);
+    }
+  }
+
+  void Run(const Execution& execution) const {
+    const BFloat16MultiplyFn multiply = expanded.empty() ? nullptr : LoadBFloat16Multiply();
+    MultiplyAll(others, execution);
+    for (const Expanded& product : expanded)
+      MultiplyExpanded(product.problem, product.expansion, multiply, execution);
+  }
+};
+
+}  // namespace
+
+void CpuBackend::Multiply(std::span<const Product> products, GemmMode mode,
+                          const Execution& execution) const {
+  if (execution.IsNoop()) return;
+  const FloatEnvironment environment;  // operands decode their scales on construction
+  // kFast needs instructions for bfloat16, and vector kernels.
+  if (execution.Kernels().gemm == nullptr || !HasBFloat16Products()) mode = GemmMode::kReproducible;
+  std::vector<std::unique_ptr<const ProductParts>> parts;
+  Work work;
+  for (const Product& product : products) {
+    parts.push_back(std::make_unique<const ProductParts>(product));
+    work.Add(parts.back()->Problem(), product, mode);
+  }
+  work.Run(execution);
+}
+
+}  // namespace narrowfloat

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/tensor/view.h"
+
+namespace narrowfloat {
+
+/// The rows of a view of any rank, in the form that kernels take. Holds a table of row offsets only
+/// if the distance between rows is not constant.
+template <class Byte>
+struct StridedRows {
+  MatrixRows<Byte> matrix;
+  MatrixShape shape{};
+  std::vector<std::ptrdiff_t> offsets;
+
+  StridedRows() = default;
+  StridedRows(const StridedRows&) = delete;  // `matrix` points into `offsets`
+  StridedRows& operator=(const StridedRows&) = delete;
+};
+
+/// Fills `rows`. Requires: CheckRows accepts the view.
+template <class Byte>
+void FillRows(const BasicTensorView<Byte>& view, StridedRows<Byte>& rows);
+
+/// Returns the part of a matrix from a column on.
+template <class Byte>
+MatrixRows<Byte> FromColumn(const MatrixRows<Byte>& matrix, std::size_t col, DType dtype) {
+  return {matrix.data + col * ItemSize(dtype), matrix.row_stride, matrix.row_offsets};
+}
+
+}  // namespace narrowfloat

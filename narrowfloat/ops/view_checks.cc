@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/ops/view_checks.h"
+
+#include <fmt/format.h>
+
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat {
+namespace {
+
+template <class Byte>
+void CheckHasData(std::string_view verb, std::string_view name, const BasicTensorView<Byte>& view) {
+  if (view.data != nullptr || FlattenShape(view.shape).Size() == 0) return;
+  throw InvalidArgument(
+      fmt::format("{}: {} must have data for its elements, got a null pointer", verb, name));
+}
+
+}  // namespace
+
+template <class Byte>
+void CheckRows(std::string_view verb, std::string_view name, const BasicTensorView<Byte>& view) {
+  if (!IsFloat(view.dtype)) {
+    throw InvalidArgument(fmt::format("{}: {} must be float32, float16 or bfloat16, got {}", verb,
+                                      name, DTypeName(view.dtype)));
+  }
+  const bool dense = view.strides.empty();
+  if (!dense && view.strides.size() != view.shape.size()) {
+    throw InvalidArgument(fmt::format("{}: {} must have one stride per dimension, got {} for {}",
+                                      verb, name, view.strides.size(), view.shape.size()));
+  }
+  const MatrixShape matrix = FlattenShape(view.shape);
+  if (matrix.Size() == 0) return;
+  CheckHasData(verb, name, view);
+  if (dense || matrix.cols == 1) return;
+  if (view.strides.back() != static_cast<std::ptrdiff_t>(ItemSize(view.dtype))) {
+    throw InvalidArgument(fmt::format(
+        "{}: {} must have adjacent items in its last dimension, got a stride of {} bytes", verb,
+        name, view.strides.back()));
+  }
+}
+
+template void CheckRows(std::string_view, std::string_view, const TensorView&);
+template void CheckRows(std::string_view, std::string_view, const ConstTensorView&);
+
+template <class Byte>
+void CheckDense(std::string_view verb, std::string_view name, const BasicTensorView<Byte>& view,
+                DType dtype, const Shape& shape) {
+  if (view.dtype != dtype || view.shape != shape || !IsContiguous(view)) {
+    throw InvalidArgument(fmt::format(
+        "{}: {} must be contiguous {} of shape {}, got {} of shape {}", verb, name,
+        DTypeName(dtype), ShapeText(shape), DTypeName(view.dtype), ShapeText(view.shape)));
+  }
+  CheckHasData(verb, name, view);
+}
+
+template void CheckDense(std::string_view, std::string_view, const TensorView&, DType,
+                         const Shape&);
+template void CheckDense(std::string_view, std::string_view, const ConstTensorView&, DType,
+                         const Shape&);
+
+template <class Byte>
+bool IsContiguous(const BasicTensorView<Byte>& view) {
+  if (view.strides.empty()) return true;
+  if (view.strides.size() != view.shape.size()) return false;
+  auto step = static_cast<std::ptrdiff_t>(ItemSize(view.dtype));
+  for (std::size_t i = view.shape.size(); i-- > 0;) {
+    if (view.shape[i] == 0) return true;
+    if (view.shape[i] > 1 && view.strides[i] != step) return false;
+    step *= view.shape[i];
+  }
+  return true;
+}
+
+template <class Byte>
+std::optional<std::ptrdiff_t> RowStride(const BasicTensorView<Byte>& view) {
+  if (view.shape.size() < 2) return 0;
+  if (view.strides.empty())
+    return view.shape.back() * static_cast<std::ptrdiff_t>(ItemSize(view.dtype));
+  std::ptrdiff_t row_stride = 0, expected = 0;
+  bool first = true;
+  for (std::size_t i = view.shape.size() - 1; i-- > 0;) {
+    if (view.shape[i] == 1) continue;
+    if (first) {
+      row_stride = view.strides[i];
+    } else if (view.strides[i] != expected) {
+      if (FlattenShape(view.shape).Size() == 0) return 0;
+      return std::nullopt;
+    }
+    first = false;
+    expected = view.strides[i] * view.shape[i];
+  }
+  return row_stride;
+}
+
+template std::optional<std::ptrdiff_t> RowStride(const TensorView&);
+template std::optional<std::ptrdiff_t> RowStride(const ConstTensorView&);
+
+template bool IsContiguous(const TensorView&);
+template bool IsContiguous(const ConstTensorView&);
+
+}  // namespace narrowfloat

@@ -28,12 +28,11 @@ std::uint32_t CheckedMask(std::int64_t mask) {
       "rht_amax: rht_matrix_random_sign_mask_t must fit in {} bits, got {}", kHadamardSize, mask));
 }
 
-template <class Context>
-ffi::Error RHTAmaxFFI(Context context, ffi::AnyBuffer input, Result amax, Result post_rht_amax,
-                      std::int64_t sign_mask, bool produce_regular_amax,
+ffi::Error RHTAmaxFFI(ffi::ThreadPool threads, ffi::AnyBuffer input, Result amax,
+                      Result post_rht_amax, std::int64_t sign_mask, bool produce_regular_amax,
                       std::int64_t flatten_axis) {
   constexpr const char* kVerb = "rht_amax";
-  return RunOn(context, [&](const Execution& execution) {
+  return RunOn(threads, [&](const Execution& execution) {
     const std::uint32_t mask = CheckedMask(sign_mask);
     const MatrixShape matrix = SplitShape(kVerb, ShapeOf(input), flatten_axis);
     const ConstTensorView view = MatrixView({kVerb, "the input"}, input, matrix);
@@ -44,21 +43,19 @@ ffi::Error RHTAmaxFFI(Context context, ffi::AnyBuffer input, Result amax, Result
   });
 }
 
-template <class Context>
-ffi::Error AmaxFFI(Context context, ffi::AnyBuffer input, Result amax) {
+ffi::Error AmaxFFI(ffi::ThreadPool threads, ffi::AnyBuffer input, Result amax) {
   constexpr const char* kVerb = "amax";
-  return RunOn(context, [&](const Execution& execution) {
+  return RunOn(threads, [&](const Execution& execution) {
     float* largest = MutableFloats({kVerb, "the output"}, *amax, 1);
     *largest = Amax(FlatView({kVerb, "the input"}, input), execution);
   });
 }
 
 /// Computes scales from amaxes, item by item.
-template <class Context>
-ffi::Error ScaleFromAmaxFFI(Context context, ffi::AnyBuffer amax, ffi::AnyBuffer old_scale,
+ffi::Error ScaleFromAmaxFFI(ffi::ThreadPool threads, ffi::AnyBuffer amax, ffi::AnyBuffer old_scale,
                             Result scale, float fp8_max, float margin) {
   constexpr const char* kVerb = "scale_from_amax";
-  return RunOn(context, [&](const Execution&) {
+  return RunOn(threads, [&](const Execution&) {
     const std::size_t count = amax.element_count();
     const float* amaxes = Floats({kVerb, "amax"}, amax, count);
     const float* old_scales = Floats({kVerb, "scale"}, old_scale, count);
@@ -70,13 +67,12 @@ ffi::Error ScaleFromAmaxFFI(Context context, ffi::AnyBuffer amax, ffi::AnyBuffer
 }
 
 /// Computes one step of delayed scaling as JAX's quantizers do: an amax of 0 is not special.
-template <class Context>
-ffi::Error UpdateDelayedScaleFFI(Context context, ffi::AnyBuffer amax_history,
+ffi::Error UpdateDelayedScaleFFI(ffi::ThreadPool threads, ffi::AnyBuffer amax_history,
                                  ffi::AnyBuffer old_scale, ffi::AnyBuffer new_amax,
                                  Result new_history, Result scale, std::string_view algo,
                                  float fp8_max, float margin) {
   constexpr const char* kVerb = "update_delayed_scale";
-  return RunOn(context, [&](const Execution&) {
+  return RunOn(threads, [&](const Execution&) {
     const std::size_t length = amax_history.element_count();
     if (length == 0) {
       throw InvalidArgument(fmt::format("{}: amax_history must have at least one item", kVerb));
@@ -98,53 +94,46 @@ ffi::Error UpdateDelayedScaleFFI(Context context, ffi::AnyBuffer amax_history,
   });
 }
 
-template <class Binding>
-auto BindRHTAmax(Binding&& binding) {
-  return std::forward<Binding>(binding)
-      .template Arg<ffi::AnyBuffer>()  // input
-      .template Ret<ffi::AnyBuffer>()  // amax
-      .template Ret<ffi::AnyBuffer>()  // post_rht_amax
-      .template Attr<std::int64_t>("rht_matrix_random_sign_mask_t")
-      .template Attr<bool>("produce_regular_amax")
-      .template Attr<std::int64_t>("flatten_axis");
+auto BindRHTAmax() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::ThreadPool>()
+      .Arg<ffi::AnyBuffer>()  // input
+      .Ret<ffi::AnyBuffer>()  // amax
+      .Ret<ffi::AnyBuffer>()  // post_rht_amax
+      .Attr<std::int64_t>("rht_matrix_random_sign_mask_t")
+      .Attr<bool>("produce_regular_amax")
+      .Attr<std::int64_t>("flatten_axis");
 }
-template <class Binding>
-auto BindAmax(Binding&& binding) {
-  return std::forward<Binding>(binding)
-      .template Arg<ffi::AnyBuffer>()
-      .template Ret<ffi::AnyBuffer>();
+auto BindAmax() {
+  return ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>();
 }
-template <class Binding>
-auto BindScaleFromAmax(Binding&& binding) {
-  return std::forward<Binding>(binding)
-      .template Arg<ffi::AnyBuffer>()  // amax
-      .template Arg<ffi::AnyBuffer>()  // scale so far
-      .template Ret<ffi::AnyBuffer>()  // scale
-      .template Attr<float>("fp8_max")
-      .template Attr<float>("margin");
+auto BindScaleFromAmax() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::ThreadPool>()
+      .Arg<ffi::AnyBuffer>()  // amax
+      .Arg<ffi::AnyBuffer>()  // scale so far
+      .Ret<ffi::AnyBuffer>()  // scale
+      .Attr<float>("fp8_max")
+      .Attr<float>("margin");
 }
-template <class Binding>
-auto BindUpdateDelayedScale(Binding&& binding) {
-  return std::forward<Binding>(binding)
-      .template Arg<ffi::AnyBuffer>()  // amax_history
-      .template Arg<ffi::AnyBuffer>()  // scale so far
-      .template Arg<ffi::AnyBuffer>()  // the newest amax
-      .template Ret<ffi::AnyBuffer>()  // amax_history
-      .template Ret<ffi::AnyBuffer>()  // scale
-      .template Attr<std::string_view>("algo")
-      .template Attr<float>("fp8_max")
-      .template Attr<float>("margin");
+auto BindUpdateDelayedScale() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::ThreadPool>()
+      .Arg<ffi::AnyBuffer>()  // amax_history
+      .Arg<ffi::AnyBuffer>()  // scale so far
+      .Arg<ffi::AnyBuffer>()  // the newest amax
+      .Ret<ffi::AnyBuffer>()  // amax_history
+      .Ret<ffi::AnyBuffer>()  // scale
+      .Attr<std::string_view>("algo")
+      .Attr<float>("fp8_max")
+      .Attr<float>("margin");
 }
 
 }  // namespace
 
-NF_EXPORT_HANDLER(te_rht_amax_ffi, RHTAmaxFFI<ffi::ThreadPool>,
-                  BindRHTAmax(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
-NF_EXPORT_HANDLER(nf_amax_ffi, AmaxFFI<ffi::ThreadPool>,
-                  BindAmax(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
-NF_EXPORT_HANDLER(nf_scale_from_amax_ffi, ScaleFromAmaxFFI<ffi::ThreadPool>,
-                  BindScaleFromAmax(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
-NF_EXPORT_HANDLER(nf_update_delayed_scale_ffi, UpdateDelayedScaleFFI<ffi::ThreadPool>,
-                  BindUpdateDelayedScale(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+NF_EXPORT_HANDLER(te_rht_amax_ffi, RHTAmaxFFI, BindRHTAmax());
+NF_EXPORT_HANDLER(nf_amax_ffi, AmaxFFI, BindAmax());
+NF_EXPORT_HANDLER(nf_scale_from_amax_ffi, ScaleFromAmaxFFI, BindScaleFromAmax());
+NF_EXPORT_HANDLER(nf_update_delayed_scale_ffi, UpdateDelayedScaleFFI, BindUpdateDelayedScale());
 
 }  // namespace narrowfloat::xla_ffi

@@ -53,7 +53,7 @@ DType FloatType(BufferName what, const ffi::AnyBuffer& buffer) {
                                     what.verb, what.name, DTypeNameOf(buffer)));
 }
 
-Shape MatrixShapeOf(MatrixShape matrix) {
+Shape ToShape(MatrixShape matrix) {
   return {static_cast<std::int64_t>(matrix.rows), static_cast<std::int64_t>(matrix.cols)};
 }
 
@@ -88,12 +88,12 @@ std::string_view ElementOf(BufferName what, const ffi::AnyBuffer& codes) {
 }
 
 ConstTensorView MatrixView(BufferName what, const ffi::AnyBuffer& buffer, MatrixShape matrix) {
-  return {Bytes(buffer), FloatType(what, buffer), MatrixShapeOf(matrix), {}, Device::kCpu};
+  return {Bytes(buffer), FloatType(what, buffer), ToShape(matrix), {}, Device::kCpu};
 }
 
 TensorView MutableMatrixView(BufferName what, ffi::AnyBuffer& buffer, MatrixShape matrix) {
   AdviseHugePages(buffer);
-  return {Bytes(buffer), FloatType(what, buffer), MatrixShapeOf(matrix), {}, Device::kCpu};
+  return {Bytes(buffer), FloatType(what, buffer), ToShape(matrix), {}, Device::kCpu};
 }
 
 ConstTensorView FlatView(BufferName what, const ffi::AnyBuffer& buffer) {

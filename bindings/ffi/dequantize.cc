@@ -48,10 +48,9 @@ ConstQuantizedView BindOperands(const QuantSpec& spec, MatrixShape matrix,
       });
 }
 
-template <class Context>
-ffi::Error DequantizeFFI(Context context, ffi::AnyBuffer data, ffi::AnyBuffer amax,
+ffi::Error DequantizeFFI(ffi::ThreadPool threads, ffi::AnyBuffer data, ffi::AnyBuffer amax,
                          ffi::AnyBuffer /*scale*/, ffi::AnyBuffer scale_inv, Result output) {
-  return RunOn(context, [&](const Execution& execution) {
+  return RunOn(threads, [&](const Execution& execution) {
     const MatrixShape row{1, FlattenShape(ShapeOf(data)).Size()};
     const TensorView out = MutableMatrixView({kVerb, "the output"}, *output, row);
     CheckCount({kVerb, "the output"}, *output, row.cols);
@@ -63,11 +62,10 @@ ffi::Error DequantizeFFI(Context context, ffi::AnyBuffer data, ffi::AnyBuffer am
   });
 }
 
-template <class Context>
-ffi::Error DequantizeBySpecFFI(Context context, ffi::AnyBuffer data, ffi::AnyBuffer scale_inv,
-                               ffi::AnyBuffer amax, Result output, std::string_view spec_text,
-                               std::int64_t flatten_axis) {
-  return RunOn(context, [&](const Execution& execution) {
+ffi::Error DequantizeBySpecFFI(ffi::ThreadPool threads, ffi::AnyBuffer data,
+                               ffi::AnyBuffer scale_inv, ffi::AnyBuffer amax, Result output,
+                               std::string_view spec_text, std::int64_t flatten_axis) {
+  return RunOn(threads, [&](const Execution& execution) {
     const QuantSpec spec = ParseQuantSpec(spec_text);
     if (spec.rowwise && spec.columnwise) {
       throw InvalidArgument(fmt::format(
@@ -80,31 +78,29 @@ ffi::Error DequantizeBySpecFFI(Context context, ffi::AnyBuffer data, ffi::AnyBuf
   });
 }
 
-template <class Binding>
-auto Bind(Binding&& binding) {
-  return std::forward<Binding>(binding)
-      .template Arg<ffi::AnyBuffer>()   // data
-      .template Arg<ffi::AnyBuffer>()   // amax
-      .template Arg<ffi::AnyBuffer>()   // scale
-      .template Arg<ffi::AnyBuffer>()   // scale_inv
-      .template Ret<ffi::AnyBuffer>();  // output
+auto Bind() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::ThreadPool>()
+      .Arg<ffi::AnyBuffer>()   // data
+      .Arg<ffi::AnyBuffer>()   // amax
+      .Arg<ffi::AnyBuffer>()   // scale
+      .Arg<ffi::AnyBuffer>()   // scale_inv
+      .Ret<ffi::AnyBuffer>();  // output
 }
-template <class Binding>
-auto BindBySpec(Binding&& binding) {
-  return std::forward<Binding>(binding)
-      .template Arg<ffi::AnyBuffer>()  // data
-      .template Arg<ffi::AnyBuffer>()  // scale_inv
-      .template Arg<ffi::AnyBuffer>()  // amax
-      .template Ret<ffi::AnyBuffer>()  // output
-      .template Attr<std::string_view>("spec")
-      .template Attr<std::int64_t>("flatten_axis");
+auto BindBySpec() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::ThreadPool>()
+      .Arg<ffi::AnyBuffer>()  // data
+      .Arg<ffi::AnyBuffer>()  // scale_inv
+      .Arg<ffi::AnyBuffer>()  // amax
+      .Ret<ffi::AnyBuffer>()  // output
+      .Attr<std::string_view>("spec")
+      .Attr<std::int64_t>("flatten_axis");
 }
 
 }  // namespace
 
-NF_EXPORT_HANDLER(te_dequantize_ffi, DequantizeFFI<ffi::ThreadPool>,
-                  Bind(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
-NF_EXPORT_HANDLER(nf_dequantize_ffi, DequantizeBySpecFFI<ffi::ThreadPool>,
-                  BindBySpec(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+NF_EXPORT_HANDLER(te_dequantize_ffi, DequantizeFFI, Bind());
+NF_EXPORT_HANDLER(nf_dequantize_ffi, DequantizeBySpecFFI, BindBySpec());
 
 }  // namespace narrowfloat::xla_ffi

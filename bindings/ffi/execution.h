@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a handler runs: on XLA's threads, with errors as XLA's.
+// Runs a handler on XLA's threads, with errors as XLA's.
 #pragma once
 
 #include <cstddef>

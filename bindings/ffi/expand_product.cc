@@ -38,15 +38,15 @@ void WriteItems(BufferName what, ffi::AnyBuffer& items, std::size_t count,
   Expand(*operand, static_cast<std::byte*>(items.untyped_data()), execution);
 }
 
-template <class Context>
-ffi::Error ExpandProductFFI(Context context, ffi::AnyBuffer lhs, ffi::AnyBuffer lhs_scale_inv,
-                            ffi::AnyBuffer lhs_amax, ffi::AnyBuffer rhs,
-                            ffi::AnyBuffer rhs_scale_inv, ffi::AnyBuffer rhs_amax, Result lhs_items,
-                            Result rhs_items, Result factor, Result is_lossless,
-                            std::string_view lhs_spec, std::int64_t lhs_rows, std::int64_t lhs_cols,
-                            bool lhs_turned, std::string_view rhs_spec, std::int64_t rhs_rows,
-                            std::int64_t rhs_cols, bool rhs_turned) {
-  return RunOn(context, [&](const Execution& execution) {
+ffi::Error ExpandProductFFI(ffi::ThreadPool threads, ffi::AnyBuffer lhs,
+                            ffi::AnyBuffer lhs_scale_inv, ffi::AnyBuffer lhs_amax,
+                            ffi::AnyBuffer rhs, ffi::AnyBuffer rhs_scale_inv,
+                            ffi::AnyBuffer rhs_amax, Result lhs_items, Result rhs_items,
+                            Result factor, Result is_lossless, std::string_view lhs_spec,
+                            std::int64_t lhs_rows, std::int64_t lhs_cols, bool lhs_turned,
+                            std::string_view rhs_spec, std::int64_t rhs_rows, std::int64_t rhs_cols,
+                            bool rhs_turned) {
+  return RunOn(threads, [&](const Execution& execution) {
     const Operand left{kLhsNames, lhs,      lhs_scale_inv, lhs_amax, SpecOfOneDirection(lhs_spec),
                        lhs_rows,  lhs_cols, lhs_turned};
     const Operand right{kRhsNames, rhs,      rhs_scale_inv, rhs_amax, SpecOfOneDirection(rhs_spec),
@@ -71,32 +71,31 @@ ffi::Error ExpandProductFFI(Context context, ffi::AnyBuffer lhs, ffi::AnyBuffer 
   });
 }
 
-template <class Binding>
-auto Bind(Binding&& binding) {
-  return std::forward<Binding>(binding)
-      .template Arg<ffi::AnyBuffer>()  // lhs
-      .template Arg<ffi::AnyBuffer>()  // lhs_scale_inv
-      .template Arg<ffi::AnyBuffer>()  // lhs_amax
-      .template Arg<ffi::AnyBuffer>()  // rhs
-      .template Arg<ffi::AnyBuffer>()  // rhs_scale_inv
-      .template Arg<ffi::AnyBuffer>()  // rhs_amax
-      .template Ret<ffi::AnyBuffer>()  // lhs_items
-      .template Ret<ffi::AnyBuffer>()  // rhs_items
-      .template Ret<ffi::AnyBuffer>()  // factor
-      .template Ret<ffi::AnyBuffer>()  // is_lossless
-      .template Attr<std::string_view>("lhs_spec")
-      .template Attr<std::int64_t>("lhs_rows")
-      .template Attr<std::int64_t>("lhs_cols")
-      .template Attr<bool>("lhs_turned")
-      .template Attr<std::string_view>("rhs_spec")
-      .template Attr<std::int64_t>("rhs_rows")
-      .template Attr<std::int64_t>("rhs_cols")
-      .template Attr<bool>("rhs_turned");
+auto Bind() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::ThreadPool>()
+      .Arg<ffi::AnyBuffer>()  // lhs
+      .Arg<ffi::AnyBuffer>()  // lhs_scale_inv
+      .Arg<ffi::AnyBuffer>()  // lhs_amax
+      .Arg<ffi::AnyBuffer>()  // rhs
+      .Arg<ffi::AnyBuffer>()  // rhs_scale_inv
+      .Arg<ffi::AnyBuffer>()  // rhs_amax
+      .Ret<ffi::AnyBuffer>()  // lhs_items
+      .Ret<ffi::AnyBuffer>()  // rhs_items
+      .Ret<ffi::AnyBuffer>()  // factor
+      .Ret<ffi::AnyBuffer>()  // is_lossless
+      .Attr<std::string_view>("lhs_spec")
+      .Attr<std::int64_t>("lhs_rows")
+      .Attr<std::int64_t>("lhs_cols")
+      .Attr<bool>("lhs_turned")
+      .Attr<std::string_view>("rhs_spec")
+      .Attr<std::int64_t>("rhs_rows")
+      .Attr<std::int64_t>("rhs_cols")
+      .Attr<bool>("rhs_turned");
 }
 
 }  // namespace
 
-NF_EXPORT_HANDLER(nf_expand_product_ffi, ExpandProductFFI<ffi::ThreadPool>,
-                  Bind(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+NF_EXPORT_HANDLER(nf_expand_product_ffi, ExpandProductFFI, Bind());
 
 }  // namespace narrowfloat::xla_ffi

@@ -16,11 +16,10 @@ namespace {
 
 constexpr const char* kVerb = "fake_quantize";
 
-template <class Context>
-ffi::Error FakeQuantizeFFI(Context context, ffi::AnyBuffer input,
+ffi::Error FakeQuantizeFFI(ffi::ThreadPool threads, ffi::AnyBuffer input,
                            ffi::Result<ffi::AnyBuffer> output, std::string_view spec_text,
                            std::int64_t flatten_axis) {
-  return RunOn(context, [&](const Execution& execution) {
+  return RunOn(threads, [&](const Execution& execution) {
     const QuantSpec spec = ParseQuantSpec(spec_text);
     const MatrixShape matrix = SplitShape(kVerb, ShapeOf(input), flatten_axis);
     const TensorView out = MutableMatrixView({kVerb, "the output"}, *output, matrix);
@@ -30,18 +29,17 @@ ffi::Error FakeQuantizeFFI(Context context, ffi::AnyBuffer input,
   });
 }
 
-template <class Binding>
-auto Bind(Binding&& binding) {
-  return std::forward<Binding>(binding)
-      .template Arg<ffi::AnyBuffer>()  // input
-      .template Ret<ffi::AnyBuffer>()  // output
-      .template Attr<std::string_view>("spec")
-      .template Attr<std::int64_t>("flatten_axis");
+auto Bind() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::ThreadPool>()
+      .Arg<ffi::AnyBuffer>()  // input
+      .Ret<ffi::AnyBuffer>()  // output
+      .Attr<std::string_view>("spec")
+      .Attr<std::int64_t>("flatten_axis");
 }
 
 }  // namespace
 
-NF_EXPORT_HANDLER(nf_fake_quantize_ffi, FakeQuantizeFFI<ffi::ThreadPool>,
-                  Bind(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+NF_EXPORT_HANDLER(nf_fake_quantize_ffi, FakeQuantizeFFI, Bind());
 
 }  // namespace narrowfloat::xla_ffi

@@ -95,14 +95,13 @@ void Multiply(const Operand& lhs, const Operand& rhs, const ffi::AnyBuffer& bias
   Qgemm(a[0], b[0], results.outs[0], options, execution);
 }
 
-template <class Context>
-ffi::Error GemmFFI(Context context, ffi::AnyBuffer lhs, ffi::AnyBuffer lhs_scale_inv,
+ffi::Error GemmFFI(ffi::ThreadPool threads, ffi::AnyBuffer lhs, ffi::AnyBuffer lhs_scale_inv,
                    ffi::AnyBuffer lhs_amax, ffi::AnyBuffer rhs, ffi::AnyBuffer rhs_scale_inv,
                    ffi::AnyBuffer rhs_amax, ffi::AnyBuffer bias, ffi::AnyBuffer group_sizes,
                    Result output, std::string_view lhs_spec, std::int64_t lhs_rows,
                    std::int64_t lhs_cols, bool lhs_turned, std::string_view rhs_spec,
                    std::int64_t rhs_rows, std::int64_t rhs_cols, bool rhs_turned) {
-  return RunOn(context, [&](const Execution& execution) {
+  return RunOn(threads, [&](const Execution& execution) {
     const Operand left{kLhsNames, lhs,      lhs_scale_inv, lhs_amax, SpecOfOneDirection(lhs_spec),
                        lhs_rows,  lhs_cols, lhs_turned};
     const Operand right{kRhsNames, rhs,      rhs_scale_inv, rhs_amax, SpecOfOneDirection(rhs_spec),
@@ -111,31 +110,30 @@ ffi::Error GemmFFI(Context context, ffi::AnyBuffer lhs, ffi::AnyBuffer lhs_scale
   });
 }
 
-template <class Binding>
-auto Bind(Binding&& binding) {
-  return std::forward<Binding>(binding)
-      .template Arg<ffi::AnyBuffer>()  // lhs
-      .template Arg<ffi::AnyBuffer>()  // lhs_scale_inv
-      .template Arg<ffi::AnyBuffer>()  // lhs_amax
-      .template Arg<ffi::AnyBuffer>()  // rhs
-      .template Arg<ffi::AnyBuffer>()  // rhs_scale_inv
-      .template Arg<ffi::AnyBuffer>()  // rhs_amax
-      .template Arg<ffi::AnyBuffer>()  // bias; an empty buffer means no bias
-      .template Arg<ffi::AnyBuffer>()  // group_sizes, of no items where there are no groups
-      .template Ret<ffi::AnyBuffer>()  // output
-      .template Attr<std::string_view>("lhs_spec")
-      .template Attr<std::int64_t>("lhs_rows")
-      .template Attr<std::int64_t>("lhs_cols")
-      .template Attr<bool>("lhs_turned")
-      .template Attr<std::string_view>("rhs_spec")
-      .template Attr<std::int64_t>("rhs_rows")
-      .template Attr<std::int64_t>("rhs_cols")
-      .template Attr<bool>("rhs_turned");
+auto Bind() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::ThreadPool>()
+      .Arg<ffi::AnyBuffer>()  // lhs
+      .Arg<ffi::AnyBuffer>()  // lhs_scale_inv
+      .Arg<ffi::AnyBuffer>()  // lhs_amax
+      .Arg<ffi::AnyBuffer>()  // rhs
+      .Arg<ffi::AnyBuffer>()  // rhs_scale_inv
+      .Arg<ffi::AnyBuffer>()  // rhs_amax
+      .Arg<ffi::AnyBuffer>()  // bias; an empty buffer means no bias
+      .Arg<ffi::AnyBuffer>()  // group_sizes, of no items where there are no groups
+      .Ret<ffi::AnyBuffer>()  // output
+      .Attr<std::string_view>("lhs_spec")
+      .Attr<std::int64_t>("lhs_rows")
+      .Attr<std::int64_t>("lhs_cols")
+      .Attr<bool>("lhs_turned")
+      .Attr<std::string_view>("rhs_spec")
+      .Attr<std::int64_t>("rhs_rows")
+      .Attr<std::int64_t>("rhs_cols")
+      .Attr<bool>("rhs_turned");
 }
 
 }  // namespace
 
-NF_EXPORT_HANDLER(nf_gemm_ffi, GemmFFI<ffi::ThreadPool>,
-                  Bind(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+NF_EXPORT_HANDLER(nf_gemm_ffi, GemmFFI, Bind());
 
 }  // namespace narrowfloat::xla_ffi

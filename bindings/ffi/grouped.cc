@@ -34,8 +34,8 @@ struct DirectionResults {
 };
 
 /// Scalars of every group that the core expects in buffers.
-struct GroupNumbers {
-  explicit GroupNumbers(std::size_t groups)
+struct GroupScalarResults {
+  explicit GroupScalarResults(std::size_t groups)
       : scale(groups), amax(groups), amax_columnwise(groups), scale_inv(groups) {}
   std::vector<float> scale, amax, amax_columnwise, scale_inv;
 };
@@ -101,7 +101,7 @@ class Groups {
 
   /// Returns views of the groups' outputs, adjacent in the results.
   std::vector<QuantizedView> Bind(const std::vector<std::int64_t>& rows, const float* scales,
-                                  GroupNumbers& numbers) {
+                                  GroupScalarResults& numbers) {
     std::vector<QuantizedView> views;
     std::size_t first = 0;
     for (std::size_t g = 0; g < rows.size(); ++g) {
@@ -119,7 +119,7 @@ class Groups {
   /// Zeroes what no group has written, and stores scales of whole groups: those
   /// of groups with rows first, as the grouped GEMMs read them.
   void Finish(const std::vector<std::int64_t>& rows, std::size_t used_rows,
-              const GroupNumbers& numbers) {
+              const GroupScalarResults& numbers) {
     for (DirectionResults* out : {&rowwise_, &columnwise_}) {
       const bool present = out == &rowwise_ ? spec_.rowwise : spec_.columnwise;
       ZeroFrom(out->data, present ? CodeBytes(*spec_.scheme, used_rows * cols_) : 0);
@@ -135,7 +135,7 @@ class Groups {
   }
 
   std::byte* Memory(const BufferPlan& buffer, std::size_t offset, std::size_t group,
-                    GroupNumbers& numbers) {
+                    GroupScalarResults& numbers) {
     const auto bytes = [&](std::vector<float>& floats) {
       return reinterpret_cast<std::byte*>(floats.data() + group);
     };
@@ -161,7 +161,7 @@ class Groups {
   }
 
   void StoreScales(DirectionResults& out, const std::vector<std::int64_t>& rows,
-                   const GroupNumbers& numbers) const {
+                   const GroupScalarResults& numbers) const {
     if (out.scale_inv.element_type() != ffi::F32) return;
     auto* scales = static_cast<float*>(out.scale_inv.untyped_data());
     for (std::size_t g = 0; g < rows.size(); ++g) {
@@ -197,7 +197,7 @@ std::vector<std::int64_t> QuantizeGroups(GroupedCall& call, const Execution& exe
   const bool one_scale = spec.scheme->layout.lines_per_scale == 0;
   const float* scales = one_scale ? Floats({kVerb, "scale"}, call.scale, rows.size()) : nullptr;
 
-  GroupNumbers numbers(rows.size());
+  GroupScalarResults numbers(rows.size());
   Groups groups(
       spec, matrix,
       {*call.rowwise_data, *call.rowwise_scale_inv, "rowwise data", "rowwise scale_inv"},
@@ -220,14 +220,13 @@ std::vector<std::int64_t> QuantizeGroups(GroupedCall& call, const Execution& exe
   return rows;
 }
 
-template <class Context>
-ffi::Error GroupedQuantizeFFI(Context context, ffi::AnyBuffer input, ffi::AnyBuffer scale,
+ffi::Error GroupedQuantizeFFI(ffi::ThreadPool threads, ffi::AnyBuffer input, ffi::AnyBuffer scale,
                               ffi::AnyBuffer group_sizes, Result rowwise_data,
                               Result columnwise_data, Result rowwise_scale_inv,
                               Result columnwise_scale_inv, Result amax, Result /*unused*/,
                               ScalingMode scaling_mode, QuantizeLayout q_layout,
                               std::int64_t flatten_axis) {
-  return RunOn(context, [&](const Execution& execution) {
+  return RunOn(threads, [&](const Execution& execution) {
     GroupedCall call{input,
                      scale,
                      group_sizes,
@@ -255,13 +254,12 @@ void StoreOffsets(ffi::AnyBuffer& workspace, const std::vector<std::int64_t>& ro
   std::memcpy(workspace.untyped_data(), words.data(), words.size() * sizeof words[0]);
 }
 
-template <class Context>
-ffi::Error GroupedQuantizeV2FFI(Context context, ffi::AnyBuffer input, ffi::AnyBuffer scale,
+ffi::Error GroupedQuantizeV2FFI(ffi::ThreadPool threads, ffi::AnyBuffer input, ffi::AnyBuffer scale,
                                 ffi::AnyBuffer group_sizes, Result rowwise_data,
                                 Result columnwise_data, Result rowwise_scale_inv,
                                 Result columnwise_scale_inv, Result amax, Result workspace,
                                 QuantizeLayout q_layout, std::int64_t flatten_axis) {
-  return RunOn(context, [&](const Execution& execution) {
+  return RunOn(threads, [&](const Execution& execution) {
     GroupedCall call{input,
                      scale,
                      group_sizes,
@@ -280,10 +278,9 @@ ffi::Error GroupedQuantizeV2FFI(Context context, ffi::AnyBuffer input, ffi::AnyB
 }
 
 /// Each group's amax, which scales of their own follow from.
-template <class Context>
-ffi::Error GroupedAmaxFFI(Context context, ffi::AnyBuffer input, ffi::AnyBuffer group_sizes,
+ffi::Error GroupedAmaxFFI(ffi::ThreadPool threads, ffi::AnyBuffer input, ffi::AnyBuffer group_sizes,
                           Result amax) {
-  return RunOn(context, [&](const Execution& execution) {
+  return RunOn(threads, [&](const Execution& execution) {
     const Shape shape = ShapeOf(input);
     const MatrixShape matrix =
         SplitShape(kVerb, shape, static_cast<std::int64_t>(shape.size()) - 1);
@@ -299,47 +296,40 @@ ffi::Error GroupedAmaxFFI(Context context, ffi::AnyBuffer input, ffi::AnyBuffer 
   });
 }
 
-template <class Binding>
-auto BindGroupedAmax(Binding&& binding) {
-  return std::forward<Binding>(binding)
-      .template Arg<ffi::AnyBuffer>()   // input
-      .template Arg<ffi::AnyBuffer>()   // group_sizes
-      .template Ret<ffi::AnyBuffer>();  // amax
+auto BindGroupedAmax() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::ThreadPool>()
+      .Arg<ffi::AnyBuffer>()   // input
+      .Arg<ffi::AnyBuffer>()   // group_sizes
+      .Ret<ffi::AnyBuffer>();  // amax
 }
-template <class Binding>
-auto BindBuffersOf(Binding&& binding) {
-  return std::forward<Binding>(binding)
-      .template Arg<ffi::AnyBuffer>()   // input
-      .template Arg<ffi::AnyBuffer>()   // scale
-      .template Arg<ffi::AnyBuffer>()   // group_sizes
-      .template Ret<ffi::AnyBuffer>()   // rowwise data
-      .template Ret<ffi::AnyBuffer>()   // colwise data
-      .template Ret<ffi::AnyBuffer>()   // rowwise scale_inv
-      .template Ret<ffi::AnyBuffer>()   // colwise scale_inv
-      .template Ret<ffi::AnyBuffer>()   // amax
-      .template Ret<ffi::AnyBuffer>();  // nothing; of V2 the workspace
+auto BindBuffersOf() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::ThreadPool>()
+      .Arg<ffi::AnyBuffer>()   // input
+      .Arg<ffi::AnyBuffer>()   // scale
+      .Arg<ffi::AnyBuffer>()   // group_sizes
+      .Ret<ffi::AnyBuffer>()   // rowwise data
+      .Ret<ffi::AnyBuffer>()   // colwise data
+      .Ret<ffi::AnyBuffer>()   // rowwise scale_inv
+      .Ret<ffi::AnyBuffer>()   // colwise scale_inv
+      .Ret<ffi::AnyBuffer>()   // amax
+      .Ret<ffi::AnyBuffer>();  // nothing; of V2 the workspace
 }
-template <class Binding>
-auto Bind(Binding&& binding) {
-  return BindBuffersOf(std::forward<Binding>(binding))
-      .template Attr<ScalingMode>("scaling_mode")
-      .template Attr<QuantizeLayout>("q_layout")
-      .template Attr<std::int64_t>("flatten_axis");
+auto Bind() {
+  return BindBuffersOf()
+      .Attr<ScalingMode>("scaling_mode")
+      .Attr<QuantizeLayout>("q_layout")
+      .Attr<std::int64_t>("flatten_axis");
 }
-template <class Binding>
-auto BindV2(Binding&& binding) {
-  return BindBuffersOf(std::forward<Binding>(binding))
-      .template Attr<QuantizeLayout>("q_layout")
-      .template Attr<std::int64_t>("flatten_axis");
+auto BindV2() {
+  return BindBuffersOf().Attr<QuantizeLayout>("q_layout").Attr<std::int64_t>("flatten_axis");
 }
 
 }  // namespace
 
-NF_EXPORT_HANDLER(nf_grouped_amax_ffi, GroupedAmaxFFI<ffi::ThreadPool>,
-                  BindGroupedAmax(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
-NF_EXPORT_HANDLER(te_grouped_quantize_ffi, GroupedQuantizeFFI<ffi::ThreadPool>,
-                  Bind(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
-NF_EXPORT_HANDLER(te_grouped_quantize_v2_ffi, GroupedQuantizeV2FFI<ffi::ThreadPool>,
-                  BindV2(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+NF_EXPORT_HANDLER(nf_grouped_amax_ffi, GroupedAmaxFFI, BindGroupedAmax());
+NF_EXPORT_HANDLER(te_grouped_quantize_ffi, GroupedQuantizeFFI, Bind());
+NF_EXPORT_HANDLER(te_grouped_quantize_v2_ffi, GroupedQuantizeV2FFI, BindV2());
 
 }  // namespace narrowfloat::xla_ffi

@@ -83,14 +83,14 @@ void ReadOperands(const Operands& in, QuantSpec& spec) {
 }
 
 /// Scalars that the core expects in buffers and XLA passes as operands, or not at all.
-struct TensorNumbers {
+struct ScalarResults {
   float scale = 0, amax_rowwise = 0, amax_columnwise = 0, scale_inv = 0;
 };
 
 /// Binds the planned buffers to results. Binds a scale of the whole tensor to `numbers`, since
 /// an empty tensor's result has no room for it.
 QuantizedView BindResults(const QuantSpec& spec, const Shape& shape, Results& out,
-                          TensorNumbers& numbers) {
+                          ScalarResults& numbers) {
   const SchemeInfo& scheme = *spec.scheme;
   const bool one_scale = scheme.layout.lines_per_scale == 0;
   const auto bytes = [](float& number) { return reinterpret_cast<std::byte*>(&number); };
@@ -124,7 +124,7 @@ QuantizedView BindResults(const QuantSpec& spec, const Shape& shape, Results& ou
 }
 
 /// Writes the one scale to both results, whichever direction is present.
-void StoreTensorScale(const SchemeInfo& scheme, const TensorNumbers& numbers, Results& out) {
+void StoreTensorScale(const SchemeInfo& scheme, const ScalarResults& numbers, Results& out) {
   if (scheme.layout.lines_per_scale != 0) return;
   for (Result* result : {&out.rowwise_scale_inv, &out.columnwise_scale_inv}) {
     ffi::AnyBuffer& buffer = **result;
@@ -134,7 +134,7 @@ void StoreTensorScale(const SchemeInfo& scheme, const TensorNumbers& numbers, Re
 }
 
 /// Returns the larger of the amax so far and a measured one. The operand may alias the result.
-void StoreAmax(const SchemeInfo& scheme, const TensorNumbers& numbers, const Operands& in,
+void StoreAmax(const SchemeInfo& scheme, const ScalarResults& numbers, const Operands& in,
                Results& out) {
   const auto* before = Floats({kVerb, "amax"}, in.amax, in.amax.element_count());
   float* after = MutableFloats({kVerb, "updated amax"}, *out.amax, in.amax.element_count());
@@ -164,8 +164,7 @@ std::span<float> WorkspaceOf(Result& workspace) {
   return {static_cast<float*>(buffer.untyped_data()), buffer.element_count()};
 }
 
-template <class Context>
-ffi::Error DBiasQuantizeFFI(Context context, ffi::AnyBuffer input, ffi::AnyBuffer scale,
+ffi::Error DBiasQuantizeFFI(ffi::ThreadPool threads, ffi::AnyBuffer input, ffi::AnyBuffer scale,
                             ffi::AnyBuffer amax, ffi::AnyBuffer sr_rng_state,
                             ffi::AnyBuffer post_rht_amax, ffi::AnyBuffer rht_matrix,
                             Result rowwise_data, Result columnwise_data, Result rowwise_scale_inv,
@@ -173,7 +172,7 @@ ffi::Error DBiasQuantizeFFI(Context context, ffi::AnyBuffer input, ffi::AnyBuffe
                             Result workspace, ScalingMode scaling_mode, QuantizeLayout q_layout,
                             bool is_dbias, std::int64_t flatten_axis, bool stochastic_rounding,
                             bool use_rht) {
-  return RunOn(context, [&](const Execution& execution) {
+  return RunOn(threads, [&](const Execution& execution) {
     const Operands in{input, scale, amax, sr_rng_state, post_rht_amax, rht_matrix};
     Results out{rowwise_data, columnwise_data, rowwise_scale_inv, columnwise_scale_inv,
                 updated_amax, dbias,           workspace};
@@ -184,7 +183,7 @@ ffi::Error DBiasQuantizeFFI(Context context, ffi::AnyBuffer input, ffi::AnyBuffe
     ReadOperands(in, spec);
     const MatrixShape matrix = SplitShape(kVerb, ShapeOf(input), flatten_axis);
     const ConstTensorView view = MatrixView({kVerb, "the input"}, input, matrix);
-    TensorNumbers numbers;
+    ScalarResults numbers;
     const QuantizedView quantized = BindResults(spec, view.shape, out, numbers);
     AdviseHugePages(*rowwise_data);
     AdviseHugePages(*columnwise_data);
@@ -203,33 +202,32 @@ ffi::Error DBiasQuantizeFFI(Context context, ffi::AnyBuffer input, ffi::AnyBuffe
 }
 
 /// Binds operands, results and attributes, after the platform's own context.
-template <class Binding>
-auto Bind(Binding&& binding) {
-  return std::forward<Binding>(binding)
-      .template Arg<ffi::AnyBuffer>()  // input
-      .template Arg<ffi::AnyBuffer>()  // scale
-      .template Arg<ffi::AnyBuffer>()  // amax
-      .template Arg<ffi::AnyBuffer>()  // sr_rng_state
-      .template Arg<ffi::AnyBuffer>()  // post_rht_amax
-      .template Arg<ffi::AnyBuffer>()  // rht_matrix
-      .template Ret<ffi::AnyBuffer>()  // rowwise data
-      .template Ret<ffi::AnyBuffer>()  // colwise data
-      .template Ret<ffi::AnyBuffer>()  // rowwise scale_inv
-      .template Ret<ffi::AnyBuffer>()  // colwise scale_inv
-      .template Ret<ffi::AnyBuffer>()  // updated amax
-      .template Ret<ffi::AnyBuffer>()  // dbias
-      .template Ret<ffi::AnyBuffer>()  // workspace
-      .template Attr<ScalingMode>("scaling_mode")
-      .template Attr<QuantizeLayout>("q_layout")
-      .template Attr<bool>("is_dbias")
-      .template Attr<std::int64_t>("flatten_axis")
-      .template Attr<bool>("stochastic_rounding")
-      .template Attr<bool>("use_rht");
+auto Bind() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::ThreadPool>()
+      .Arg<ffi::AnyBuffer>()  // input
+      .Arg<ffi::AnyBuffer>()  // scale
+      .Arg<ffi::AnyBuffer>()  // amax
+      .Arg<ffi::AnyBuffer>()  // sr_rng_state
+      .Arg<ffi::AnyBuffer>()  // post_rht_amax
+      .Arg<ffi::AnyBuffer>()  // rht_matrix
+      .Ret<ffi::AnyBuffer>()  // rowwise data
+      .Ret<ffi::AnyBuffer>()  // colwise data
+      .Ret<ffi::AnyBuffer>()  // rowwise scale_inv
+      .Ret<ffi::AnyBuffer>()  // colwise scale_inv
+      .Ret<ffi::AnyBuffer>()  // updated amax
+      .Ret<ffi::AnyBuffer>()  // dbias
+      .Ret<ffi::AnyBuffer>()  // workspace
+      .Attr<ScalingMode>("scaling_mode")
+      .Attr<QuantizeLayout>("q_layout")
+      .Attr<bool>("is_dbias")
+      .Attr<std::int64_t>("flatten_axis")
+      .Attr<bool>("stochastic_rounding")
+      .Attr<bool>("use_rht");
 }
 
 }  // namespace
 
-NF_EXPORT_HANDLER(te_dbias_quantize_ffi, DBiasQuantizeFFI<ffi::ThreadPool>,
-                  Bind(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+NF_EXPORT_HANDLER(te_dbias_quantize_ffi, DBiasQuantizeFFI, Bind());
 
 }  // namespace narrowfloat::xla_ffi

@@ -281,9 +281,11 @@ class MxDriver {
 template <class F>
 constexpr std::size_t kMicroFormat = std::is_same_v<F, E4M3> ? 0 : 1;
 
-/// Not inlined: compiled once for all slots.
-__attribute__((noinline)) void Drive(const QuantizeArgs& args, const MicroKernels& micro,
-                                     const MxKernels& kernels, Direction direction) {
+/// Not inlined: compiled once for all slots. Unused where no scheme of the build is one of MXFP8's.
+[[maybe_unused]] __attribute__((noinline)) void Drive(const QuantizeArgs& args,
+                                                      const MicroKernels& micro,
+                                                      const MxKernels& kernels,
+                                                      Direction direction) {
   MxDriver driver(args, micro, kernels);
   if (direction == Direction::kRowwise) return driver.Rows(args.tile);
   if (direction == Direction::kColumnwise) return driver.Columns(args.tile);

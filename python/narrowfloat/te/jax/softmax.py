@@ -35,7 +35,8 @@ def masked(logits: Array, mask: Array, *, scale_factor: float) -> Array:
 
 def causal(logits: Array, *, scale_factor: float) -> Array:
     """Stands for te_scaled_upper_triang_masked_softmax_forward_ffi: keys after the query get 0."""
-    seen = jnp.tri(*logits.shape[-2:], dtype=bool)
+    queries, keys = logits.shape[-2:]
+    seen = jnp.tri(queries, keys, dtype=bool)
     scores = jnp.where(seen, _scaled(logits, scale_factor), -jnp.inf)
     return jax.nn.softmax(scores).astype(logits.dtype)
 

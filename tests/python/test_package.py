@@ -75,7 +75,8 @@ NO_FACTS = {
     "pytorch/tex/scaled_activations.py": {7, 25, 32},  # its default limits, columns of a vector
     "pytorch/cpp_extensions/_expanded_product.py": {2_000_000},  # when it is worth while
     "pytorch/tex/casts.py": {64, 128},  # shapes that a GPU's fused kernels take
-    "pytorch/tex/softmax.py": {10_000},  # what its kernels write over masked scores
+    "pytorch/tex/_cache.py": {18},  # a power of two: elements that stay in a cache
+    "common/constants.py": {10_000},  # what its kernels write over masked scores
     "te/jax/native.py": {
         10,
         11_200,

@@ -41,14 +41,14 @@ def test_permute(tokens: int, choices: int, kept: int, dtype: torch.dtype) -> No
     assert row_id_map.tolist() == expected
 
 
-@pytest.mark.parametrize("cached", [permutation._CACHED, 12, 1])
+@pytest.mark.parametrize("cached", [permutation.CACHED_ELEMENTS, 12, 1])
 @pytest.mark.parametrize("dtype", DTYPES[:3])
 @pytest.mark.parametrize("kept", [0, 10])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_unpermute_and_gradients(
     weighted: bool, kept: int, dtype: torch.dtype, cached: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(permutation, "_CACHED", cached)  # all tokens, two or one at a time
+    monkeypatch.setattr(permutation, "CACHED_ELEMENTS", cached)  # all tokens, two or one at a time
     tokens, choices = 7, 3
     indices = routing(tokens, choices, 4)
     x = torch.randn(tokens, 6).to(dtype)

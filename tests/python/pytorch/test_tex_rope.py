@@ -21,10 +21,10 @@ WIDTH, DIM = 6, 10  # the last columns have no angle
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
-@pytest.fixture(params=[rope._CACHED, 2 * 2 * DIM, 1], ids=["whole", "two tokens", "one"])
+@pytest.fixture(params=[rope.CACHED_ELEMENTS, 2 * 2 * DIM, 1], ids=["whole", "two tokens", "one"])
 def cached(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cuts the work into parts of so many elements."""
-    monkeypatch.setattr(rope, "_CACHED", request.param)
+    monkeypatch.setattr(rope, "CACHED_ELEMENTS", request.param)
 
 
 def angles(positions: int, width: int = WIDTH) -> Tensor:

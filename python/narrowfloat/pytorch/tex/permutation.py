@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from narrowfloat.pytorch.constants import DType
+from narrowfloat.pytorch.tex._cache import CACHED_ELEMENTS
 
 __all__ = [
     "fused_multi_row_padding",
@@ -18,7 +19,6 @@ __all__ = [
 
 Tensor = torch.Tensor
 _DROPPED = -1
-_CACHED = 2**18  # elements: 1 MiB in float32
 
 
 @torch.no_grad()
@@ -54,7 +54,7 @@ def moe_permute_fwd(
 
 def _runs(tokens: int, columns: int) -> Iterator[slice]:
     """Yields runs of tokens whose elements fit in a cache, in which operators are fast."""
-    step = max(1, _CACHED // max(1, columns))
+    step = max(1, CACHED_ELEMENTS // max(1, columns))
     for begin in range(0, tokens, step):
         yield slice(begin, begin + step)
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import torch
 
+from narrowfloat.pytorch.tex._cache import CACHED_ELEMENTS
 from narrowfloat.pytorch.tex.enums import NVTE_QKV_Format
 
 __all__ = [
@@ -17,8 +18,6 @@ __all__ = [
 ]
 
 Tensor = torch.Tensor
-
-_CACHED = 2**18  # elements: 1 MiB in float32
 
 
 def _check_angles(entry: str, freqs: Tensor) -> None:
@@ -139,7 +138,7 @@ def _parts(shape: Sequence[int]) -> Iterator[tuple[slice, slice]]:
     Half a dozen operators pass over them, four times as fast as over all elements.
     """
     rows, columns, *inner = shape
-    wide = max(1, _CACHED // max(1, math.prod(inner)))  # tokens
+    wide = max(1, CACHED_ELEMENTS // max(1, math.prod(inner)))  # tokens
     high = max(1, wide // max(1, columns))
     for row in range(0, rows, high):
         for column in range(0, columns, wide):

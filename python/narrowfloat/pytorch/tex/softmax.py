@@ -6,6 +6,8 @@ All arithmetic is in float32; results are rounded once to the input's dtype.
 
 import torch
 
+from narrowfloat.common.constants import MASKED_SCORE
+
 __all__ = [
     f"scaled_{mask}softmax_{direction}"
     for mask in ("", "aligned_causal_masked_", "masked_", "upper_triang_masked_")
@@ -13,8 +15,6 @@ __all__ = [
 ]
 
 Tensor = torch.Tensor
-
-_MASKED = -10000.0  # what kernels put in the place of a masked score
 
 
 def _check_rank(entry: str, tensor: Tensor, rank: int) -> None:
@@ -51,8 +51,8 @@ def scaled_masked_softmax_forward(input: Tensor, mask: Tensor, scale_factor: flo
             f"scaled_masked_softmax_forward: mask must have shape (1 or {batches}, 1, {queries}, "
             f"{keys}), got {tuple(mask.shape)}"
         )
-    scores = _scaled(input, scale_factor).masked_fill_(mask == 1, _MASKED)
-    empty = scores.amax(-1, keepdim=True) == _MASKED if keys else mask[..., :0]
+    scores = _scaled(input, scale_factor).masked_fill_(mask == 1, MASKED_SCORE)
+    empty = scores.amax(-1, keepdim=True) == MASKED_SCORE if keys else mask[..., :0]
     return torch.softmax(scores, -1).masked_fill_(empty, 0.0).to(input.dtype)
 
 
@@ -80,7 +80,7 @@ def scaled_aligned_causal_masked_softmax_forward(input: Tensor, scale_factor: fl
     _check_rank("scaled_aligned_causal_masked_softmax_forward", input, 4)
     queries, keys = input.shape[2:]
     mask = _causal_mask(queries, keys, input.device)
-    scores = _scaled(input, scale_factor).masked_fill_(mask, _MASKED)
+    scores = _scaled(input, scale_factor).masked_fill_(mask, MASKED_SCORE)
     return torch.softmax(scores, -1).to(input.dtype)
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-Array = jax.Array
+from narrowfloat.common.constants import MASKED_SCORE
 
-_MASKED = -10000.0  # what kernels put in the place of a masked score
+Array = jax.Array
 
 
 def _scaled(logits: Array, factor: float) -> Array:
@@ -28,8 +28,8 @@ def masked(logits: Array, mask: Array, *, scale_factor: float) -> Array:
 
     So do all keys of a query that sees none.
     """
-    scores = jnp.where(mask == 1, _MASKED, _scaled(logits, scale_factor))
-    is_empty = jnp.max(scores, -1, keepdims=True) == _MASKED
+    scores = jnp.where(mask == 1, MASKED_SCORE, _scaled(logits, scale_factor))
+    is_empty = jnp.max(scores, -1, keepdims=True) == MASKED_SCORE
     return jnp.where(is_empty, 0, jax.nn.softmax(scores)).astype(logits.dtype)
 
 

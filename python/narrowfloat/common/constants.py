@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Constants of TransformerEngine's kernels that several frameworks' entries share."""
+
+__all__ = ["MASKED_SCORE"]
+
+MASKED_SCORE = -10000.0
+"""What the kernels of softmax put in the place of a masked score."""

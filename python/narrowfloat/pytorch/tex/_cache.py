@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The size of the parts in which entries process large tensors."""
+
+__all__: list[str] = []
+
+CACHED_ELEMENTS = 2**18  # of a part that stays in a cache: 1 MiB in float32

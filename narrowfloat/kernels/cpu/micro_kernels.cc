@@ -194,7 +194,7 @@ HWY_INLINE hn::Vec<DI> ComputeFields(const std::byte* amaxes, std::size_t i, std
 /// bfloat16's floors twice in 32 bits. About 30 ops for Lanes(DF()) blocks.
 template <FloatFormat F, class T>
 bool BlockScales(const std::byte* amaxes, std::size_t blocks, const MicroScales& out) noexcept {
-  NF_DCHECK(blocks <= cpu::kMicroCols && IsLineAligned(out.code));
+  NF_DCHECK(blocks <= cpu::kMicroCols && IsLineAligned(out.scale) && IsLineAligned(out.floor));
   using C = MxConstants<F, T>;
   const hn::RebindToUnsigned<DF> d32;
   const MicroScales to = out;
@@ -229,7 +229,7 @@ HWY_INLINE void StoreLanes(hn::Vec<DF> low, hn::Vec<DF> high, float* to) {
 template <FloatFormat F, class T>
 bool ColumnScales(const std::byte* amaxes, std::size_t cols, const MicroScales& out) noexcept {
   NF_DCHECK(cols <= cpu::kMicroCols && cols % (2 * hn::Lanes(DF())) == 0);
-  NF_DCHECK(IsLineAligned(amaxes) && IsLineAligned(out.code));
+  NF_DCHECK(IsLineAligned(amaxes) && IsLineAligned(out.scale) && IsLineAligned(out.floor));
   using C = MxConstants<F, T>;
   const MicroScales to = out;
   auto outside = hn::Zero(DI());

@@ -25,7 +25,7 @@ help:
 	@echo '  make wheel       build the wheel and install it into .venv'
 	@echo
 	@echo 'To work on it (CONTRIBUTING.md):'
-	@echo '  make try K=quantize_rows S=mxfp8_e4m3'
+	@echo '  make try K=micro_kernels S=mxfp8_e4m3'
 	@echo '                   after a change to a kernel: build it, run its tests of one scheme'
 	@echo '  make check       before a commit: format, lint, the quick tests'
 	@echo '  make test        before a merge: build everything, run the C++ and the Python tests'

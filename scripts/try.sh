@@ -6,7 +6,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
 cd "$(dirname "$0")/.."
 
-usage="usage: make try K=<kernel file> [S=<scheme>], such as K=quantize_rows S=mxfp8_e4m3"
+usage="usage: make try K=<kernel file> [S=<scheme>], such as K=micro_kernels S=mxfp8_e4m3"
 [[ -n ${1:-} ]] || die "try: $usage"
 kernel=$(basename "${1%.*}")
 kernel=${kernel%-inl}

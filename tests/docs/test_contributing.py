@@ -56,7 +56,7 @@ def test_backends_are_those_of_the_page(backend: str) -> None:
     assert f"`{backend}`" in PAGE
 
 
-USAGE = "usage: make try K=<kernel file> [S=<scheme>], such as K=quantize_rows S=mxfp8_e4m3"
+USAGE = "usage: make try K=<kernel file> [S=<scheme>], such as K=micro_kernels S=mxfp8_e4m3"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@
 namespace narrowfloat::tools {
 namespace {
 
-/// Returns the text of config.json; empty: there is none, or it is no object.
+/// Returns the text of config.json, or an empty text if there is no such file or it holds no
+/// object.
 std::string ConfigText(const io::Checkpoint& in) {
   const bool is_object = io::ReadCompanion(in, io::kConfigFile).is_object();
   return is_object ? io::ReadCompanionText(in, io::kConfigFile) : "";

@@ -56,7 +56,7 @@ class Checkpoint {
   /// Gives every shard another list of tensors. Errors: InvalidArgument if two have the same one.
   void Regroup(std::vector<std::vector<StoredTensor>> by_shard);
 
-  /// Returns the tensor of that name; null pointers if there is none.
+  /// Returns the tensor with this name, or null pointers if the checkpoint has none.
   TensorLocation Find(std::string_view name) const;
 
  private:

@@ -14,8 +14,8 @@ namespace narrowfloat::io {
 /// weight; nullopt if there is none. Scales that are powers of two may become fp32.
 std::optional<QuantSpec> OwnSpec(const ForeignWeight& form);
 
-/// Returns the same of a tensor of another convention. Errors: Unsupported, beginning with
-/// `operation`, if there is none.
+/// Returns the same for a tensor of another convention. Errors: Unsupported if no scheme has such
+/// blocks and scales; the message begins with `operation`.
 QuantSpec NeedOwnSpec(const std::string& operation, const StoredTensor& tensor);
 
 /// Stores each of `tensor`'s entries in `out`, padding as zeros. The scale of a whole tensor is

@@ -19,15 +19,16 @@ struct ModelTensor {
   bool quantized = false;
 };
 
-/// What a convention writes into these files.
+/// Holds the texts that a convention writes into these files.
 struct QuantizationConfig {
   std::string object;      // JSON text of config.json's quantization_config
   std::string owner = "";  // JSON text of hf_quant_config.json; empty: the convention has none
 };
 
-/// Returns the configuration that the convention's owner reads. It names the modules of matrices
-/// that stay plain and, by config.json's text `config` (empty: there is none), a tied output head.
-/// Requires: writer.written(). Errors: InvalidArgument if `config` is damaged.
+/// Returns the configuration that the convention's owner reads. It names the modules whose matrices
+/// stay plain, and the output head too if config.json ties it to the embeddings. `config` is the
+/// text of config.json, or empty. Requires: writer.written(). Errors: InvalidArgument if `config`
+/// is damaged.
 QuantizationConfig ConfigOf(const ConventionWriter& writer, std::span<const ModelTensor> tensors,
                             const std::string& config);
 

@@ -167,7 +167,7 @@ def convert(
 def _object_in(path: Path) -> dict[str, Any]:
     """Returns the object of a JSON file; an empty one if there is no file."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}
     value = json.loads(text)
@@ -179,7 +179,7 @@ def _object_in(path: Path) -> dict[str, Any]:
 def _write_whole(path: Path, text: str) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        partial.write_text(text)
+        partial.write_text(text, encoding="utf-8")
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

@@ -22,10 +22,10 @@ inline constexpr std::size_t kMicroBlock = 32;
 /// scales have so many places, because micro-kernels read and write whole vectors.
 inline constexpr std::size_t kMicroBlocks = 64, kMicroCols = 1024;
 
-/// Where the scales of adjacent blocks or columns are. Each array has room for whole vectors; all
-/// but `code` begin at a cache line. Only the micro-kernels read `scale`, `floor` and `multiplier`:
-/// how these are ordered depends on the instruction set, the type of the items, and on whether the
-/// scales are of blocks or of columns.
+/// Holds the addresses of the scales of adjacent blocks or columns. Each array has room for whole
+/// vectors; all but `code` begin at a cache line. Only the micro-kernels read `scale`, `floor` and
+/// `multiplier`: how these are ordered depends on the instruction set, the type of the items, and
+/// on whether the scales are of blocks or of columns.
 struct MicroScales {
   std::uint8_t* code;    // E8M0, in order: what is stored beside the codes
   float* scale;          // what items are multiplied by

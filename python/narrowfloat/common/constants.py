@@ -4,4 +4,4 @@
 __all__ = ["MASKED_SCORE"]
 
 MASKED_SCORE = -10000.0
-"""What the kernels of softmax put in the place of a masked score."""
+"""The value that the kernels of softmax write over a masked score."""

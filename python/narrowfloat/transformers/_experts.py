@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map
 
+from narrowfloat.pytorch._read_only import arguments_of, effect_of, read_only
+from narrowfloat.pytorch._types import Operator
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 
 Parts = Sequence[Sequence[QuantizedTensor]]
+
+_ORIGIN = "an ExpertStack gives"
 
 
 class ExpertStack(torch.Tensor):
@@ -19,7 +23,8 @@ class ExpertStack(torch.Tensor):
 
     Every expert keeps its codes, scales and amax; the parts of an expert (its gate and up
     projection) lie one after another along the outputs. Selecting an expert dequantizes that expert
-    alone, any other operation dequantizes all of them. Takes no gradients.
+    alone, any other operation dequantizes all of them. Takes no gradients. The stack and the
+    experts and views that it gives are read-only; `dequantize()` gives values to write to.
     """
 
     _parts: Parts
@@ -56,7 +61,7 @@ class ExpertStack(torch.Tensor):
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # PyTorch's own has no annotations
         cls,
-        func: Callable[..., object],
+        func: Operator,
         types: Sequence[type],
         args: tuple[Any, ...],
         kwargs: dict[str, Any] | None = None,
@@ -67,12 +72,21 @@ class ExpertStack(torch.Tensor):
         if func is torch.ops.aten._to_copy.default and _keeps_codes(args[0], kwargs):
             return ExpertStack(args[0]._parts, kwargs.get("dtype") or args[0].dtype)
         if func is torch.ops.aten.select.int and args[1] in (0, -3):
-            return args[0].expert(args[2])
+            return read_only(args[0].expert(args[2]), _ORIGIN)
+        effect = effect_of(func)
+        written = tree_flatten(arguments_of(effect.written, args, kwargs))[0]
+        # The schemas of collectives (c10d) do not mark the arguments that they write.
+        if func.namespace == "c10d" or any(isinstance(leaf, ExpertStack) for leaf in written):
+            raise RuntimeError(
+                f"{func}: an ExpertStack is read-only; write to the values that its dequantize() "
+                "returns"
+            )
 
         def values(item: object) -> object:
             return item.dequantize() if isinstance(item, ExpertStack) else item
 
-        return func(*tree_map(values, args), **tree_map(values, kwargs))
+        result = func(*tree_map(values, args), **tree_map(values, kwargs))
+        return read_only(result, _ORIGIN) if effect.aliases else result
 
 
 def _keeps_codes(stack: ExpertStack, options: dict[str, Any]) -> bool:

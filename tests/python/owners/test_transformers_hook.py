@@ -191,6 +191,17 @@ def test_stacks_of_experts_go_where_parameters_go(tmp_path: Path) -> None:
     wide = torch.nn.Parameter(stack, requires_grad=False).to(torch.float32)
     assert isinstance(wide, ExpertStack) and torch.equal(wide[0], stack.dequantize(wide.dtype)[0])
     assert torch.equal((stack * 2)[0], stack[0] * 2)
+    for write in (
+        lambda: stack.mul_(2),
+        lambda: torch.mul(stack[0], 2, out=stack),
+        lambda: torch._foreach_add_([stack], 1),
+    ):
+        with pytest.raises(RuntimeError, match="an ExpertStack is read-only; write to the values"):
+            write()
+    for write in (lambda: stack[0].zero_(), lambda: stack[0, 1:].add_(1), lambda: stack.mT.neg_()):
+        with pytest.raises(RuntimeError, match="values that an ExpertStack gives are read-only"):
+            write()
+    stack.dequantize().zero_()
     expected = logits(model)
     assert torch.equal(logits(model.dequantize()), expected)
     assert not stacks(model)

@@ -19,6 +19,7 @@
 #include "narrowfloat/io/write_convention.h"
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/tensor/error.h"
+#include "tools/assumption.h"
 #include "tools/command.h"
 #include "tools/interrupt.h"
 #include "tools/option_table.h"
@@ -94,7 +95,7 @@ struct CheckOptions {
 std::vector<Finding> Check(const CheckOptions& options, std::size_t& tensors) {
   try {
     io::Checkpoint in = io::Checkpoint::Open(options.path);
-    io::ReadAny("check", in, options.from);
+    SayAssumption("check", io::ReadAny("check", in, options.from));
     tensors = in.tensors().size();
     return Checking(in).Run();
   } catch (const InvalidArgument& error) {

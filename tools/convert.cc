@@ -13,6 +13,7 @@
 #include "narrowfloat/io/read_convention.h"
 #include "narrowfloat/io/read_quantized.h"
 #include "narrowfloat/tensor/error.h"
+#include "tools/assumption.h"
 #include "tools/byte_buffer.h"
 #include "tools/command.h"
 #include "tools/job.h"
@@ -129,7 +130,8 @@ std::unique_ptr<ConvertRewriter> RewriterOf(const io::Checkpoint& in, const std:
 Result Run(const ConvertOptions& options) {
   JobOutput out{options.out, ParsePart(options.part), options.overwrite};
   io::Checkpoint in = io::Checkpoint::Open(options.in);
-  const io::DetectedConvention convention = io::ReadQuantized("convert", in, options.from);
+  const io::DetectedConvention convention =
+      SayAssumption("convert", io::ReadQuantized("convert", in, options.from));
   const auto rewriter = RewriterOf(in, convention.name, options.to);
   out.companions = rewriter->CompanionsFor(in);
   const JobResult job = RunJob(in, out, *rewriter);

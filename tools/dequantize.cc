@@ -13,6 +13,7 @@
 #include "narrowfloat/io/read_quantized.h"
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/tensor/error.h"
+#include "tools/assumption.h"
 #include "tools/command.h"
 #include "tools/job.h"
 #include "tools/option_table.h"
@@ -72,7 +73,8 @@ Result Run(const DequantizeOptions& options) {
   const Execution execution{.threads = options.threads, .kernels = &ActiveKernels()};
   ThreadCount(execution);  // a wrong NF_NUM_THREADS is told before any work
   io::Checkpoint in = io::Checkpoint::Open(options.in);
-  const io::DetectedConvention convention = io::ReadQuantized("dequantize", in, options.from);
+  const io::DetectedConvention convention =
+      SayAssumption("dequantize", io::ReadQuantized("dequantize", in, options.from));
   out.companions = PlainCompanions(in);
   std::optional<DType> dtype;
   if (!options.dtype.empty()) dtype = ValueIn(kFloatTypes, options.dtype);

@@ -19,6 +19,7 @@
 #include "narrowfloat/io/read_quantized.h"
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/ops/parallel.h"
+#include "tools/assumption.h"
 #include "tools/command.h"
 #include "tools/interrupt.h"
 #include "tools/option_table.h"
@@ -239,8 +240,8 @@ Result Run(const DiffOptions& options) {
   const Execution execution{.threads = options.threads, .kernels = &ActiveKernels()};
   ThreadCount(execution);
   io::Checkpoint a = io::Checkpoint::Open(options.a), b = io::Checkpoint::Open(options.b);
-  io::ReadAny("diff", a, options.from_a);
-  io::ReadAny("diff", b, options.from_b);
+  SayAssumption("diff", io::ReadAny("diff", a, options.from_a));
+  SayAssumption("diff", io::ReadAny("diff", b, options.from_b));
   Diff diff(a, b, execution);
   const std::vector<Difference> differences = diff.Run();
   std::vector<std::vector<std::string>> rows = {

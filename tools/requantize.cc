@@ -15,6 +15,7 @@
 #include "narrowfloat/ops/execution.h"
 #include "narrowfloat/schemes/fp8_block.h"
 #include "narrowfloat/tensor/error.h"
+#include "tools/assumption.h"
 #include "tools/command.h"
 #include "tools/interrupt.h"
 #include "tools/job.h"
@@ -89,7 +90,7 @@ class RequantizeRewriter : public TensorRewriter {
 
  private:
   io::CanonicalWeight Result(const std::string& name, const io::CanonicalWeight& weight) {
-    if (io::IsMxfp4(weight.form)) return io::Mxfp4ToBlockFp8(weight, codes_);
+    if (io::IsMxfp4(weight.form)) return io::Mxfp4ToBlockFp8(weight, codes_, options_.threads);
     if (scale_format_ == ScaleFormat::kFp32) return weight;
     try {
       return io::ToPowerOfTwoScales(weight, codes_, options_.threads, loss_);
@@ -144,7 +145,8 @@ Result Run(const RequantizeOptions& options) {
   const InterruptScope interrupts;
   JobOutput out{options.out, ParsePart(options.part), options.overwrite};
   io::Checkpoint in = io::Checkpoint::Open(options.in);
-  const io::DetectedConvention convention = io::ReadQuantized("requantize", in, options.from);
+  const io::DetectedConvention convention =
+      SayAssumption("requantize", io::ReadQuantized("requantize", in, options.from));
   RequantizeRewriter rewriter(in, options);
   if (rewriter.writer().written())
     out.companions = OwnerCompanions(in, rewriter.writer(), rewriter);

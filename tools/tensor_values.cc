@@ -54,10 +54,9 @@ void DequantizeStored(const io::StoredTensor& tensor,
     DequantizeOwn(tensor, input, out, execution);
     return;
   }
-  const io::ForeignBytes bytes{input[0], input[1],
-                               input.size() > 2 ? input[2] : std::span<const std::byte>()};
   const std::size_t size = FlattenShape(tensor.shape()).Size() * ItemSize(out.dtype);
-  io::DecodeWeight(*tensor.foreign, bytes, out.dtype, {out.data, size}, execution.threads);
+  io::DecodeWeight(*tensor.foreign, io::NamedParts(input), out.dtype, {out.data, size},
+                   execution.threads);
 }
 
 void TransposeMatrices(std::span<const std::byte> in, const Shape& shape, std::size_t item_size,

@@ -125,7 +125,10 @@ struct OpenCheckpoint {
   OpenCheckpoint(const std::filesystem::path& path, const std::optional<std::string>& from)
       : files(io::Checkpoint::Open(path)) {
     if (!from) return;
-    io::ReadAny("load", files, *from == kAnyConvention ? "" : *from);
+    const io::DetectedConvention found =
+        io::ReadAny("load", files, *from == kAnyConvention ? "" : *from);
+    if (found.assumed && PyErr_WarnEx(PyExc_UserWarning, ("load: " + found.reason).c_str(), 2) < 0)
+      nb::raise_python_error();
     dtype = io::ModelDType(files);
   }
   OpenCheckpoint(OpenCheckpoint&&) = default;
@@ -175,10 +178,8 @@ nb::object DecodeForeign(const io::TensorLocation& location, DType dtype) {
   {
     const nb::gil_scoped_release unlocked;
     const std::vector<std::vector<std::byte>> bytes = ReadEntries(location);
-    const io::ForeignBytes input{
-        bytes[0], bytes[1],
-        bytes.size() > 2 ? std::span<const std::byte>(bytes[2]) : std::span<const std::byte>()};
-    io::DecodeWeight(*weight.foreign, input, dtype, BytesOf(out), 0);
+    const std::vector<std::span<const std::byte>> parts(bytes.begin(), bytes.end());
+    io::DecodeWeight(*weight.foreign, io::NamedParts(parts), dtype, BytesOf(out), 0);
   }
   return values;
 }

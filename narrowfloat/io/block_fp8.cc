@@ -49,6 +49,40 @@ const std::array<Shifts, 16>& ShiftsOfCodes() {
   return table;
 }
 
+/// The shifts under which every E2M1 number is an E4M3 number: -8 to 6.
+const Shifts& CommonShifts() {
+  static const Shifts common = [] {
+    Shifts shifts{-kWidest, kWidest};
+    for (const Shifts& of : ShiftsOfCodes()) {
+      if (of.low > of.high) continue;
+      shifts.low = std::max(shifts.low, of.low);
+      shifts.high = std::min(shifts.high, of.high);
+    }
+    return shifts;
+  }();
+  return common;
+}
+
+/// The E4M3 codes of both E2M1 codes of a byte.
+using CodePair = std::array<std::byte, 2>;
+
+/// Returns the E4M3 codes of E2M1 numbers times 2^shift, by byte of two E2M1 codes.
+const std::array<CodePair, 256>& ShiftedCodes(int shift) {
+  static const auto tables = [] {
+    std::array<std::array<CodePair, 256>, 2 * kWidest + 1> all{};
+    for (int by = -kWidest; by <= kWidest; ++by) {
+      const auto shifted = [by](std::uint32_t code) {
+        return static_cast<std::byte>(Encode<E4M3>(std::ldexp(Decode<E2M1>(code), by)));
+      };
+      std::array<CodePair, 256>& table = all[static_cast<std::size_t>(by + kWidest)];
+      for (std::uint32_t byte = 0; byte < table.size(); ++byte)
+        table[byte] = {shifted(byte & 0xF), shifted(byte >> 4)};
+    }
+    return all;
+  }();
+  return tables[static_cast<std::size_t>(shift + kWidest)];
+}
+
 /// A tile's rows and columns of a matrix, and where its codes and scales lie.
 struct TileOf {
   const ForeignWeight& form;
@@ -72,33 +106,65 @@ struct TileOf {
   }
 };
 
-std::uint32_t CodeAt(const CanonicalWeight& weight, std::size_t item) {
-  return std::to_integer<std::uint32_t>(weight.codes[item / 2]) >> item % 2 * 4 & 0xF;
+/// Calls visit(scale, codes, item) for each block of an MXFP4 tile: the code of its E8M0 scale, the
+/// bytes of its codes and the index of its first value.
+template <class Visit>
+void VisitBlocks(const CanonicalWeight& weight, const TileOf& tile, Visit visit) {
+  for (std::size_t row = tile.row_begin; row < tile.row_end; ++row) {
+    for (std::size_t col = tile.col_begin; col < tile.col_end; col += weight.form.block.cols) {
+      const std::size_t item = tile.Item(row, col);
+      const std::size_t count = std::min(tile.col_end - col, weight.form.block.cols);
+      visit(std::to_integer<int>(weight.scales[tile.Scale(row, col)]),
+            weight.codes.subspan(item / 2, count / 2), item);
+    }
+  }
+}
+
+/// Returns whether codes have a number other than zero.
+bool AnyNonzero(std::span<const std::byte> codes) {
+  std::byte bits{0};
+  for (const std::byte pair : codes) bits |= pair;
+  return (bits & std::byte{0x77}) != std::byte{0};
+}
+
+/// Returns the E8M0 code of the tile's scale that is nearest to `wanted`; nullopt if no scale makes
+/// all values exact. Requires: no scale is NaN.
+std::optional<int> NearestTileScale(const CanonicalWeight& weight, const TileOf& tile, int wanted) {
+  const std::array<Shifts, 16>& shifts = ShiftsOfCodes();
+  int least = 0, most = static_cast<int>(E8M0::kMaxCode);
+  VisitBlocks(weight, tile, [&](int scale, std::span<const std::byte> codes, std::size_t) {
+    const auto narrow = [&](std::byte code) {
+      const Shifts& of = shifts[std::to_integer<std::size_t>(code)];
+      if (of.low > of.high) return;
+      least = std::max(least, scale - of.high);
+      most = std::min(most, scale - of.low);
+    };
+    for (const std::byte pair : codes) {
+      narrow(pair & std::byte{0xF});
+      narrow(pair >> 4);
+    }
+  });
+  if (least > most) return std::nullopt;
+  return std::clamp(wanted, least, most);
 }
 
 /// Returns the E8M0 code of the tile's scale; nullopt if no scale makes all values exact.
 std::optional<int> TileScale(const CanonicalWeight& weight, const TileOf& tile) {
-  const std::array<Shifts, 16>& shifts = ShiftsOfCodes();
-  int least = 0, most = static_cast<int>(E8M0::kMaxCode), largest = -1;
-  for (std::size_t row = tile.row_begin; row < tile.row_end; ++row) {
-    for (std::size_t begin = tile.col_begin; begin < tile.col_end;
-         begin += weight.form.block.cols) {
-      const int scale = std::to_integer<int>(weight.scales[tile.Scale(row, begin)]);
-      const std::size_t end = std::min(tile.col_end, begin + weight.form.block.cols);
-      if (scale == static_cast<int>(E8M0::kNanCode)) return std::nullopt;
-      for (std::size_t col = begin; col < end; ++col) {
-        const Shifts& of = shifts[CodeAt(weight, tile.Item(row, col))];
-        if (of.low > of.high) continue;
-        least = std::max(least, scale - of.high);
-        most = std::min(most, scale - of.low);
-        largest = std::max(largest, scale);
-      }
-    }
-  }
-  if (least > most) return std::nullopt;
-  // 6 times 2^6 is the largest that all of E2M1 reaches below 448. Of zeros: 1.
-  constexpr int kHeadroom = 6, kOne = 127;
-  return std::clamp(largest < 0 ? kOne : largest - kHeadroom, least, most);
+  int smallest = static_cast<int>(E8M0::kMaxCode), largest = -1;  // of blocks that hold numbers
+  bool any_nan = false;
+  VisitBlocks(weight, tile, [&](int scale, std::span<const std::byte> codes, std::size_t) {
+    any_nan = any_nan || scale == static_cast<int>(E8M0::kNanCode);
+    if (!AnyNonzero(codes)) return;
+    smallest = std::min(smallest, scale);
+    largest = std::max(largest, scale);
+  });
+  constexpr int kOne = 127;
+  if (any_nan) return std::nullopt;
+  if (largest < 0) return kOne;
+  const auto [low, high] = CommonShifts();
+  const int wanted = largest - high;  // the largest code, 6, becomes 384
+  if (wanted >= 0 && smallest - wanted >= low) return wanted;
+  return NearestTileScale(weight, tile, wanted);
 }
 
 /// The tiles of a weight in the order of their scales.
@@ -116,22 +182,15 @@ std::vector<TilePlace> Tiles(const ForeignWeight& form) {
 /// Stores a tile's codes under its scale.
 void EncodeTile(const CanonicalWeight& weight, const TileOf& tile, int tile_scale,
                 std::byte* codes) {
-  for (std::size_t row = tile.row_begin; row < tile.row_end; ++row) {
-    for (std::size_t begin = tile.col_begin; begin < tile.col_end;
-         begin += weight.form.block.cols) {
-      const int scale = std::to_integer<int>(weight.scales[tile.Scale(row, begin)]);
-      std::array<std::byte, 16> encoded{};
-      for (std::uint32_t code = 0; code < encoded.size(); ++code) {
-        const int shift = std::clamp(scale - tile_scale, -kWidest, kWidest);
-        encoded[code] = static_cast<std::byte>(Encode<E4M3>(std::ldexp(Decode<E2M1>(code), shift)));
-      }
-      const std::size_t end = std::min(tile.col_end, begin + weight.form.block.cols);
-      for (std::size_t col = begin; col < end; ++col) {
-        const std::size_t item = tile.Item(row, col);
-        codes[item] = encoded[CodeAt(weight, item)];
-      }
+  VisitBlocks(weight, tile, [&](int scale, std::span<const std::byte> pairs, std::size_t item) {
+    // Only blocks of zeros have shifts beyond the table.
+    const auto& table = ShiftedCodes(std::clamp(scale - tile_scale, -kWidest, kWidest));
+    std::byte* out = codes + item;
+    for (const std::byte pair : pairs) {
+      std::memcpy(out, table[std::to_integer<std::size_t>(pair)].data(), sizeof(CodePair));
+      out += sizeof(CodePair);
     }
-  }
+  });
 }
 
 CanonicalWeight BlockFp8Like(const CanonicalWeight& weight, std::vector<std::byte>& codes) {
@@ -153,27 +212,38 @@ std::optional<std::byte> PowerOf(float scale) {
 /// Quantizes a tile again under the smallest power of two at or above its largest value / 448.
 std::byte RequantizeTile(const CanonicalWeight& weight, const TileOf& tile, float scale,
                          std::byte* codes, Loss& loss) {
-  const auto value = [&](std::size_t item) {
-    return Decode<E4M3>(std::to_integer<std::uint32_t>(weight.codes[item])) * scale;
-  };
-  const auto each = [&](auto&& visit) {
+  const auto visit_rows = [&](auto&& visit) {
     for (std::size_t row = tile.row_begin; row < tile.row_end; ++row) {
-      for (std::size_t col = tile.col_begin; col < tile.col_end; ++col) visit(tile.Item(row, col));
+      const std::size_t item = tile.Item(row, tile.col_begin);
+      visit(weight.codes.subspan(item, tile.col_end - tile.col_begin), codes + item);
     }
   };
+  std::array<std::uint32_t, 256> counts{};
+  visit_rows([&](std::span<const std::byte> row, std::byte*) {
+    for (const std::byte old_code : row) ++counts[std::to_integer<std::size_t>(old_code)];
+  });
+  std::array<float, 256> before{};
   float amax = 0;
-  each([&](std::size_t item) { amax = std::max(amax, std::abs(value(item))); });
+  for (std::uint32_t i = 0; i < counts.size(); ++i) {
+    before[i] = Decode<E4M3>(i) * scale;
+    if (counts[i] > 0) amax = std::max(amax, std::abs(before[i]));  // ignores NaN
+  }
   const std::uint32_t code = EncodeE8M0Up(amax / kMaxValue<E4M3>);
   const float multiplier = DecodeE8M0Reciprocal(code), back = DecodeE8M0(code);
-  each([&](std::size_t item) {
-    const float before = value(item);
-    codes[item] = static_cast<std::byte>(Encode<E4M3>(before * multiplier));
-    const float after = Decode<E4M3>(std::to_integer<std::uint32_t>(codes[item])) * back;
-    ++loss.values;
-    if (after == before || std::isnan(before)) return;
-    ++loss.changed;
-    const double change = std::abs(static_cast<double>(after) - static_cast<double>(before));
-    loss.largest = std::max(loss.largest, change / std::abs(static_cast<double>(before)));
+  std::array<std::byte, 256> encoded{};
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    const std::uint32_t new_code = Encode<E4M3>(before[i] * multiplier);
+    encoded[i] = static_cast<std::byte>(new_code);
+    const float after = Decode<E4M3>(new_code) * back;
+    loss.values += counts[i];
+    if (counts[i] == 0 || after == before[i] || std::isnan(before[i])) continue;
+    loss.changed += counts[i];
+    const double change = std::abs(static_cast<double>(after) - static_cast<double>(before[i]));
+    loss.largest = std::max(loss.largest, change / std::abs(static_cast<double>(before[i])));
+  }
+  visit_rows([&](std::span<const std::byte> row, std::byte* out) {
+    for (std::size_t i = 0; i < row.size(); ++i)
+      out[i] = encoded[std::to_integer<std::size_t>(row[i])];
   });
   return static_cast<std::byte>(code);
 }
@@ -191,7 +261,7 @@ bool IsBlockFp8(const ForeignWeight& form) {
 }
 
 bool FitByExponents(const ForeignWeight& form, std::span<const std::byte> scales) {
-  constexpr int kSpan = 14;
+  const auto [low, high] = CommonShifts();
   for (const TilePlace& place : Tiles(form)) {
     const TileOf tile(form, place);
     int least = E8M0::kNanCode, most = 0;
@@ -203,8 +273,8 @@ bool FitByExponents(const ForeignWeight& form, std::span<const std::byte> scales
       }
     }
     // Near both ends of E8M0, the tile's own scale might not be one.
-    const bool far_from_ends = least >= kSpan && most < static_cast<int>(E8M0::kMaxCode);
-    if (most - least > kSpan || !far_from_ends) return false;
+    const bool far_from_ends = least >= high && most <= static_cast<int>(E8M0::kMaxCode);
+    if (most - least > high - low || !far_from_ends) return false;
   }
   return true;
 }
@@ -216,12 +286,13 @@ std::optional<TilePlace> FindUnfitTile(const CanonicalWeight& weight) {
   return std::nullopt;
 }
 
-CanonicalWeight Mxfp4ToBlockFp8(const CanonicalWeight& weight, std::vector<std::byte>& codes) {
+CanonicalWeight Mxfp4ToBlockFp8(const CanonicalWeight& weight, std::vector<std::byte>& codes,
+                                int threads) {
   const std::vector<TilePlace> tiles = Tiles(weight.form);
   codes.resize(weight.form.matrices * weight.form.rows * weight.form.cols);
   CanonicalWeight out = BlockFp8Like(weight, codes);
   out.scales.resize(tiles.size());
-  ParallelFor({}, tiles.size(), [&](std::size_t i) {
+  ParallelFor({.threads = threads}, tiles.size(), [&](std::size_t i) {
     const TileOf tile(weight.form, tiles[i]);
     const int scale = TileScale(weight, tile).value();
     out.scales[i] = static_cast<std::byte>(scale);

@@ -34,7 +34,8 @@ std::optional<TilePlace> FindUnfitTile(const CanonicalWeight& weight);
 
 /// Codes and E8M0 scales that have the values of an MXFP4 weight. `codes` backs the result.
 /// Requires: FindUnfitTile finds nothing.
-CanonicalWeight Mxfp4ToBlockFp8(const CanonicalWeight& weight, std::vector<std::byte>& codes);
+CanonicalWeight Mxfp4ToBlockFp8(const CanonicalWeight& weight, std::vector<std::byte>& codes,
+                                int threads);
 
 /// Counts of values that rounding changed.
 struct Loss {

@@ -66,7 +66,7 @@ TEST(BlockFp8Test, ExponentsThatSpanFourteenKeepEveryValue) {
     EXPECT_TRUE(FitByExponents(mx.weight.form, mx.weight.scales));
     ASSERT_FALSE(FindUnfitTile(mx.weight));
     std::vector<std::byte> codes;
-    const CanonicalWeight block = Mxfp4ToBlockFp8(mx.weight, codes);
+    const CanonicalWeight block = Mxfp4ToBlockFp8(mx.weight, codes, 1);
     EXPECT_EQ(block.scales.size(), 2u * 3u);
     ExpectSameValues(mx.weight, block);
     ExpectSameValues(mx.weight, WithFp32Scales(block));
@@ -94,7 +94,7 @@ TEST(BlockFp8Test, BlocksOfZerosDoNotCount) {
   EXPECT_FALSE(FitByExponents(mx.weight.form, mx.weight.scales));
   ASSERT_FALSE(FindUnfitTile(mx.weight));
   std::vector<std::byte> codes;
-  ExpectSameValues(mx.weight, Mxfp4ToBlockFp8(mx.weight, codes));
+  ExpectSameValues(mx.weight, Mxfp4ToBlockFp8(mx.weight, codes, 1));
 }
 
 TEST(BlockFp8Test, BothEndsOfTheExponentsFitIfTheirValuesDo) {
@@ -104,7 +104,7 @@ TEST(BlockFp8Test, BothEndsOfTheExponentsFitIfTheirValuesDo) {
     for (std::byte& each : mx.weight.scales) each = scale;
     ASSERT_FALSE(FindUnfitTile(mx.weight));
     std::vector<std::byte> codes;
-    ExpectSameValues(mx.weight, Mxfp4ToBlockFp8(mx.weight, codes));
+    ExpectSameValues(mx.weight, Mxfp4ToBlockFp8(mx.weight, codes, 1));
   }
 }
 

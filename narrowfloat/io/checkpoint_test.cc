@@ -111,7 +111,12 @@ TEST(DetectConventionTest, FollowsNamesAndTypes) {
   }
   EXPECT_EQ(Guess({{"m.weight", kF8E4M3, {2, 4}}, {"m.weight_scale", kF32, {2, 1}}}),
             "compressed-tensors");
-  EXPECT_EQ(Guess({{"m.weight", kF8E4M3, {2, 4}}}), "fp8 without scales");
+  EXPECT_EQ(Guess({{"m.weight", kF8E4M3, {2, 4}}}), "unscaled-fp8");
+  EXPECT_EQ(Guess({{"m.norm.scale", kF8E5M2, {4}}, {"m.weight", kF8E5M2, {2, 4}}}), "unscaled-fp8");
+  EXPECT_EQ(Guess({{"m.weight", kF8E4M3, {2, 4}}, {"m.bias", kF32, {2}}}), "unscaled-fp8");
+  EXPECT_EQ(Guess({{"m.weight", kF8E4M3, {2, 4}}, {"m.multiplier", kF32, {}}}), "unknown");
+  EXPECT_EQ(Guess({{"m.weight", kF8E4M3, {2, 4}}, {"m_scale", kF32, {}}}), "unknown");
+  EXPECT_EQ(Guess({{"m.weight", kF8E4M3, {2, 4}}, {"n.weight", kF4, {2, 4}}}), "unknown");
   EXPECT_EQ(Guess({{"m.weight", kF8E4M3, {2, 4}}, {"m.scale_weight", kF32, {}}}), "comfyui");
   EXPECT_EQ(Guess({{"scaled_fp8", kF8E4M3, {0}}}), "comfyui");
   EXPECT_EQ(Guess({{"m._weight_qdata", kF8E4M3, {2, 4}}}, {{"tensor_names", "[]"}}), "torchao");
@@ -121,7 +126,7 @@ TEST(DetectConventionTest, BelievesTheConfigAndOurRecords) {
   const Entries fp8 = {{"m.weight", FileDType::kF8E4M3, {2, 4}}};
   EXPECT_EQ(Guess(fp8, {}, R"({"quantization_config":{"quant_method":"fbgemm_fp8"}})"),
             "fbgemm_fp8");
-  EXPECT_EQ(Guess(fp8, {}, R"({"quantization_config":{"quant_method":7}})"), "fp8 without scales");
+  EXPECT_EQ(Guess(fp8, {}, R"({"quantization_config":{"quant_method":7}})"), "unscaled-fp8");
   EXPECT_EQ(MessageOf<InvalidArgument>([&] { Guess(fp8, {}, "no json"); }).substr(0, 8),
             "config: ");
   FileContents contents;

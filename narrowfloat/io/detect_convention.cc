@@ -9,6 +9,7 @@
 
 #include "narrowfloat/io/companion.h"
 #include "narrowfloat/io/conventions/convention_row.h"
+#include "narrowfloat/io/conventions/unscaled_fp8.h"
 #include "narrowfloat/io/foreign_weight.h"
 #include "narrowfloat/tensor/error.h"
 
@@ -45,10 +46,6 @@ const std::string* FindOrphan(const Checkpoint& checkpoint) {
     }
   }
   return nullptr;
-}
-
-bool IsFp8(FileDType dtype) {
-  return dtype == FileDType::kF8E4M3 || dtype == FileDType::kF8E5M2;
 }
 
 std::string_view WithoutDot(std::string_view suffix) {
@@ -186,20 +183,27 @@ std::optional<DetectedConvention> GuessOfScaleOrder(const Checkpoint& checkpoint
 
 /// Names codes and scales that no convention's rule finds.
 std::optional<DetectedConvention> GuessOfRest(const Checkpoint& checkpoint) {
+  std::size_t fp8 = 0;
   for (const TensorLocation& location : checkpoint.tensors()) {
     const std::string& name = location.tensor->name;
     const FileDType dtype = location.tensor->entries.front().dtype;
     if (name.ends_with(kTorchAoCodes)) {
       return {{"torchao without metadata", fmt::format("{}: codes of torchao", name)}};
     }
-    if (name.ends_with(".weight") && IsFp8(dtype)) {
-      return {{"fp8 without scales", fmt::format("{}: FP8 weight without a scale", name)}};
-    }
-    if (IsNarrowFloat(dtype)) {
+    if (IsFp8(dtype)) {
+      ++fp8;
+    } else if (IsNarrowFloat(dtype)) {
       return {{"unknown", fmt::format("{}: {} by no known names", name, Info(dtype).name)}};
     }
   }
-  return std::nullopt;
+  if (fp8 == 0) return std::nullopt;
+  if (const auto pair = FindPossibleScale(checkpoint)) {
+    return {{"unknown", fmt::format("{}: FP8, '{}' may be its scale", pair->weight, pair->scale)}};
+  }
+  return {{.name = std::string(kUnscaledFp8Name),
+           .reason = fmt::format("{} of FP8 without scales: their codes are taken as values",
+                                 fp8 == 1 ? "1 tensor" : fmt::format("{} tensors", fp8)),
+           .assumed = true}};
 }
 
 }  // namespace

@@ -20,8 +20,9 @@ inline constexpr std::string_view kOpenName = "modelopt or comfyui";
 
 /// The convention that a checkpoint is written in, and how that was found.
 struct DetectedConvention {
-  std::string name;    // "narrowfloat", "plain", or a foreign convention's quant_method
-  std::string reason;  // what in the checkpoint says so
+  std::string name;      // "narrowfloat", "plain", or a foreign convention's quant_method
+  std::string reason;    // what in the checkpoint says so
+  bool assumed = false;  // whether nothing says so: `reason` has to reach the user
 };
 
 /// Finds the convention of a checkpoint: this library's own by its metadata, others by

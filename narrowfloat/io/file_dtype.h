@@ -80,6 +80,11 @@ constexpr bool IsNarrowFloat(FileDType dtype) {
   return Info(dtype).bits <= 8 && Info(dtype).name.front() == 'F';
 }
 
+/// Returns whether a type is E4M3 or E5M2.
+constexpr bool IsFp8(FileDType dtype) {
+  return dtype == FileDType::kF8E4M3 || dtype == FileDType::kF8E5M2;
+}
+
 /// The type of that name, if there is one.
 std::optional<FileDType> FindFileDType(std::string_view name);
 

@@ -127,16 +127,116 @@ std::vector<float> ScalesOf(const ForeignWeight& weight, const ForeignBytes& in,
   return scales;
 }
 
-void StoreValue(float value, DType dtype, std::byte* out, std::size_t i) {
-  if (dtype == DType::kFloat32) {
-    std::memcpy(out + 4 * i, &value, sizeof value);
-    return;
+/// Stores values in fp32 at `out`, rounded to a 16-bit format.
+template <class Format>
+void StoreRounded(std::span<const float> values, std::byte* out) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto bits = static_cast<std::uint16_t>(Encode<Format, Overflow::kInfinity>(values[i]));
+    std::memcpy(out + 2 * i, &bits, sizeof bits);
   }
-  const auto bits = static_cast<std::uint16_t>(dtype == DType::kBFloat16
-                                                   ? Encode<BFloat16, Overflow::kInfinity>(value)
-                                                   : Encode<Float16, Overflow::kInfinity>(value));
-  std::memcpy(out + 2 * i, &bits, sizeof bits);
 }
+
+void StoreValues(std::span<const float> values, DType dtype, std::byte* out) {
+  switch (dtype) {
+    case DType::kBFloat16:
+      return StoreRounded<BFloat16>(values, out);
+    case DType::kFloat16:
+      return StoreRounded<Float16>(values, out);
+    default:
+      std::memcpy(out, values.data(), values.size_bytes());
+  }
+}
+
+/// Decodes a weight patch by patch. The values of a patch lie in the order of the output.
+class WeightDecoder {
+ public:
+  static constexpr std::size_t kRows = 64, kCols = 256;  // of a patch
+
+  WeightDecoder(const ForeignWeight& weight, const ForeignBytes& in, DType dtype, std::byte* out)
+      : weight_(weight),
+        in_(in),
+        dtype_(dtype),
+        out_(out),
+        values_(ValuesOfCodes(weight.codes)),
+        scales_(ScalesOf(weight, in, FileDType::kF32)) {}
+
+  /// Decodes up to kRows rows of a matrix.
+  void DecodeRows(std::size_t matrix, std::size_t begin, std::size_t end) const {
+    std::array<float, kCols> values{};
+    for (std::size_t col = 0; col < weight_.cols; col += kCols) {
+      const std::size_t count = std::min(kCols, weight_.cols - col);
+      if (weight_.transposed) {
+        DecodeTransposed(matrix, {begin, end}, {col, col + count});
+        continue;
+      }
+      for (std::size_t row = begin; row < end; ++row) {
+        DecodeRun(matrix, row, col, {values.data(), count});
+        Store({values.data(), count}, (matrix * weight_.rows + row) * weight_.cols + col);
+      }
+    }
+  }
+
+ private:
+  struct Range {
+    std::size_t begin, end;
+  };
+
+  void DecodeTransposed(std::size_t matrix, Range rows, Range cols) const {
+    std::array<float, kRows * kCols> patch{};
+    std::array<float, kRows> column{};
+    const std::size_t row_count = rows.end - rows.begin, col_count = cols.end - cols.begin;
+    for (std::size_t row = 0; row < row_count; ++row) {
+      DecodeRun(matrix, rows.begin + row, cols.begin, {patch.data() + row * kCols, col_count});
+    }
+    for (std::size_t col = 0; col < col_count; ++col) {
+      for (std::size_t row = 0; row < row_count; ++row) column[row] = patch[row * kCols + col];
+      const std::size_t line = matrix * weight_.cols + cols.begin + col;
+      Store({column.data(), row_count}, line * weight_.rows + rows.begin);
+    }
+  }
+
+  /// Decodes adjacent values of a row, which begin at an even column.
+  void DecodeRun(std::size_t matrix, std::size_t row, std::size_t col, std::span<float> out) const {
+    const std::size_t item = (matrix * weight_.rows + row) * weight_.cols + col;
+    const float* scales =
+        scales_.data() +
+        (matrix * weight_.ScaleRows() + row / weight_.block.rows) * weight_.ScaleCols();
+    for (std::size_t at = 0; at < out.size();) {
+      const std::size_t block = (col + at) / weight_.block.cols;
+      const std::size_t end = std::min(out.size(), (block + 1) * weight_.block.cols - col);
+      DecodeBlock(item + at, scales[block], out.subspan(at, end - at));
+      at = end;
+    }
+  }
+
+  void DecodeBlock(std::size_t item, float scale, std::span<float> out) const {
+    const auto value = [&](std::byte code) {
+      return values_[std::to_integer<std::size_t>(code)] * scale;
+    };
+    if (!weight_.Packed()) {
+      const std::byte* codes = in_.codes.data() + item;
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] = value(codes[i]);
+      return;
+    }
+    const std::byte* codes = in_.codes.data() + item / 2;
+    const std::size_t low = weight_.high_half_first ? 1 : 0;  // place of the low half's value
+    for (std::size_t i = 0; i < out.size(); i += 2) {
+      out[i + low] = value(codes[i / 2] & std::byte{0xF});
+      out[i + 1 - low] = value(codes[i / 2] >> 4);
+    }
+  }
+
+  void Store(std::span<const float> values, std::size_t item) const {
+    StoreValues(values, dtype_, out_ + item * ItemSize(dtype_));
+  }
+
+  const ForeignWeight& weight_;
+  ForeignBytes in_;
+  DType dtype_;
+  std::byte* out_;
+  std::array<float, 256> values_;
+  std::vector<float> scales_;
+};
 
 }  // namespace
 
@@ -210,6 +310,10 @@ ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names
                          ShapeText(global->shape)));
     }
   }
+  if (weight.Packed() && weight.cols % 2 != 0) {  // F4: a byte would hold codes of two rows
+    refuse(fmt::format("'{}' must have rows of an even number of values, got {}", codes.name,
+                       weight.cols));
+  }
   if (weight.rows * weight.cols == 0) refuse(fmt::format("'{}' must not be empty", codes.name));
   for (const BlockShape candidate : Candidates(weight, hints.block, scale.shape)) {
     if (!Fits(weight, candidate, scale.shape)) continue;
@@ -220,6 +324,23 @@ ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names
                      Info(scale.dtype).name, ShapeText(scale.shape), codes.name,
                      Info(codes.dtype).name, ShapeText(codes.shape)));
   return weight;
+}
+
+ForeignWeight UnscaledWeight(const TensorEntry& codes) {
+  const MatrixShape matrix = FlattenShape(codes.shape);
+  return {.codes = codes.dtype,
+          .scale = FileDType::kF32,
+          .rows = matrix.rows,
+          .cols = matrix.cols,
+          .block = {std::max<std::size_t>(matrix.rows, 1), std::max<std::size_t>(matrix.cols, 1)},
+          .shape = codes.shape};
+}
+
+ForeignBytes NamedParts(std::span<const std::span<const std::byte>> tensors) {
+  static constexpr float kOne = 1;
+  return {.codes = tensors[0],
+          .scale = tensors.size() > 1 ? tensors[1] : std::as_bytes(std::span(&kOne, 1)),
+          .global = tensors.size() > 2 ? tensors[2] : std::span<const std::byte>()};
 }
 
 std::vector<std::byte> ScalesByRow(const ForeignWeight& weight, std::span<const std::byte> scale) {
@@ -249,29 +370,12 @@ void DecodeWeight(const ForeignWeight& weight, const ForeignBytes& in, DType dty
     const std::vector<std::byte> scale = ScalesByRow(weight, in.scale);
     return DecodeWeight(by_row, {in.codes, scale, in.global}, dtype, out, threads);
   }
-  const std::array<float, 256> values = ValuesOfCodes(weight.codes);
-  const std::vector<float> scales = ScalesOf(weight, in, FileDType::kF32);
-  const std::size_t high_parity =
-      weight.high_half_first ? 0 : 1;  // of the columns in the high half
-  const std::size_t row_bytes = weight.Packed() ? weight.cols / 2 : weight.cols;
-  constexpr std::size_t kRowsPerTask = 64;
-  const std::size_t all_rows = weight.matrices * weight.rows;
-  const auto decode_row = [&](std::size_t index) {
-    const std::size_t matrix = index / weight.rows, row = index % weight.rows;
-    const float* scale = scales.data() + (matrix * weight.ScaleRows() + row / weight.block.rows) *
-                                             weight.ScaleCols();
-    const std::byte* codes = in.codes.data() + index * row_bytes;
-    for (std::size_t col = 0; col < weight.cols; ++col) {
-      auto code = std::to_integer<std::uint32_t>(codes[weight.Packed() ? col / 2 : col]);
-      if (weight.Packed()) code = code >> (col % 2 == high_parity ? 4 : 0) & 0xF;
-      const std::size_t at = weight.transposed ? (matrix * weight.cols + col) * weight.rows + row
-                                               : index * weight.cols + col;
-      StoreValue(values[code] * scale[col / weight.block.cols], dtype, out.data(), at);
-    }
-  };
-  ParallelFor({.threads = threads}, CeilDiv(all_rows, kRowsPerTask), [&](std::size_t task) {
-    const std::size_t end = std::min(all_rows, (task + 1) * kRowsPerTask);
-    for (std::size_t row = task * kRowsPerTask; row < end; ++row) decode_row(row);
+  const WeightDecoder decoder(weight, in, dtype, out.data());
+  const std::size_t tasks = CeilDiv(weight.rows, WeightDecoder::kRows);  // of a matrix
+  ParallelFor({.threads = threads}, weight.matrices * tasks, [&](std::size_t task) {
+    const std::size_t begin = task % tasks * WeightDecoder::kRows;
+    const std::size_t end = std::min(weight.rows, begin + WeightDecoder::kRows);
+    decoder.DecodeRows(task / tasks, begin, end);
   });
 }
 

@@ -68,10 +68,17 @@ ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names
 /// The value of the scale `i` of a file's tensor. Requires: a float type, E8M0 (or U8) or E4M3.
 float ScaleValue(FileDType dtype, std::span<const std::byte> bytes, std::size_t i);
 
+/// Returns FP8 codes that are values: their one scale is 1 and in no tensor.
+ForeignWeight UnscaledWeight(const TensorEntry& codes);
+
 /// The bytes of a weight's tensors.
 struct ForeignBytes {
   std::span<const std::byte> codes, scale, global;
 };
+
+/// Returns the bytes of a weight's tensors, which are codes, scale and global, by name. The scale
+/// of an unscaled weight is a 1.0f.
+ForeignBytes NamedParts(std::span<const std::span<const std::byte>> tensors);
 
 /// Returns swizzled scales row by row, without padding. Requires: `weight.swizzled`.
 std::vector<std::byte> ScalesByRow(const ForeignWeight& weight, std::span<const std::byte> scale);

@@ -92,7 +92,8 @@ class Grouping {
     Add(stem + std::string(names.plain), names, {codes, scale, global}, {.block = block_});
   }
 
-  /// `parts` are codes, scale and the scale of the whole tensor, which may be null.
+  /// `parts` are codes, scale and the scale of the whole tensor; the last, or the last two, may be
+  /// null.
   void Add(std::string name, const WeightNames& names, const std::array<Found*, 3>& parts,
            const WeightHints& hints) {
     StoredTensor weight{.name = std::move(name)};
@@ -102,8 +103,11 @@ class Grouping {
       weight.shards.push_back(part->shard);
       part->taken = true;
     }
-    weight.foreign = DescribeWeight(Source(), names, weight.entries[0], weight.entries[1],
-                                    parts[2] == nullptr ? nullptr : &weight.entries[2], hints);
+    weight.foreign =
+        parts[1] == nullptr
+            ? UnscaledWeight(weight.entries[0])
+            : DescribeWeight(Source(), names, weight.entries[0], weight.entries[1],
+                             parts[2] == nullptr ? nullptr : &weight.entries[2], hints);
     by_shard_[parts[0]->shard].push_back(std::move(weight));
   }
 
@@ -116,7 +120,7 @@ class Grouping {
 
   void TakeDescribed(const WeightDescription& weight) {
     Found* codes = FindPart(weight, weight.codes);
-    Found* scale = FindPart(weight, weight.scale);
+    Found* scale = weight.scale.empty() ? nullptr : FindPart(weight, weight.scale);
     Found* global = weight.global.empty() ? nullptr : FindPart(weight, weight.global);
     const FileDType dtype = codes->tensor->entries.front().dtype;
     if (std::ranges::find(weight.code_types, dtype) == weight.code_types.end()) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "narrowfloat/io/weight_check.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -12,51 +13,64 @@
 namespace narrowfloat::io {
 namespace {
 
-enum class CodeKind : std::uint8_t { kZero, kOther, kLargest, kNan };
-
-template <class Format>
-CodeKind KindOf(std::uint32_t code) {
-  const float value = std::abs(Decode<Format>(code));
-  return std::isnan(value) || std::isinf(value) ? CodeKind::kNan
-         : value == 0                           ? CodeKind::kZero
-         : value == kMaxValue<Format>           ? CodeKind::kLargest
-                                                : CodeKind::kOther;
-}
-
-std::array<CodeKind, 256> Kinds(FileDType codes) {
-  std::array<CodeKind, 256> kinds{};
-  for (std::uint32_t code = 0; code < kinds.size(); ++code) {
-    kinds[code] = codes == FileDType::kF8E4M3   ? KindOf<E4M3>(code)
-                  : codes == FileDType::kF8E5M2 ? KindOf<E5M2>(code)
-                                                : KindOf<E2M1>(code & 0xF);
-  }
-  return kinds;
-}
-
 /// Counts of a block's codes by kind.
 struct BlockCount {
   std::uint64_t codes = 0, nonzero = 0, largest = 0;
 };
 
+/// Three counts in one word, which one addition adds: of codes that are not zero, the largest
+/// magnitude, NaN.
+using Counts = std::uint64_t;
+constexpr int kCountBits = 21;
+constexpr std::size_t kMostCounted = std::size_t{1} << 20;  // codes of one word
+
+std::uint64_t CountAt(Counts counts, int place) {
+  return counts >> (place * kCountBits) & ((Counts{1} << kCountBits) - 1);
+}
+
+template <class Format>
+Counts CountsOf(std::uint32_t code) {
+  const float value = std::abs(Decode<Format>(code));
+  const bool is_nan = std::isnan(value) || std::isinf(value);
+  return Counts{is_nan || value != 0} | Counts{value == kMaxValue<Format>} << kCountBits |
+         Counts{is_nan} << 2 * kCountBits;
+}
+
+/// Returns the counts of each byte, which holds one code or two.
+std::array<Counts, 256> CountsOfBytes(FileDType codes) {
+  std::array<Counts, 256> counts{};
+  for (std::uint32_t byte = 0; byte < counts.size(); ++byte) {
+    counts[byte] = codes == FileDType::kF8E4M3 ? CountsOf<E4M3>(byte)
+                   : codes == FileDType::kF8E5M2
+                       ? CountsOf<E5M2>(byte)
+                       : CountsOf<E2M1>(byte & 0xF) + CountsOf<E2M1>(byte >> 4);
+  }
+  return counts;
+}
+
 /// Counts the codes of every block, in the order of the scales, and those that are NaN.
 std::vector<BlockCount> CountCodes(const ForeignWeight& form, std::span<const std::byte> codes,
                                    std::uint64_t& nan) {
-  const std::array<CodeKind, 256> kinds = Kinds(form.codes);
-  const std::size_t scale_cols = form.ScaleCols();
+  const std::array<Counts, 256> table = CountsOfBytes(form.codes);
+  const std::size_t scale_cols = form.ScaleCols(), per_byte = form.Packed() ? 2 : 1;
+  const std::size_t step = std::min(form.block.cols, kMostCounted);
   std::vector<BlockCount> blocks(form.matrices * form.ScaleRows() * scale_cols);
   for (std::size_t index = 0; index < form.matrices * form.rows; ++index) {
     const std::size_t matrix = index / form.rows, row = index % form.rows;
     BlockCount* line =
         blocks.data() + (matrix * form.ScaleRows() + row / form.block.rows) * scale_cols;
-    for (std::size_t col = 0; col < form.cols; ++col) {
-      const std::size_t at = index * form.cols + col;
-      auto code = std::to_integer<std::uint32_t>(codes[form.Packed() ? at / 2 : at]);
-      if (form.Packed()) code = code >> (at % 2 * 4) & 0xF;
+    for (std::size_t col = 0; col < form.cols; col += step) {
+      const std::size_t count = std::min(step, form.cols - col);
+      Counts counts = 0;
+      for (const std::byte byte :
+           codes.subspan((index * form.cols + col) / per_byte, count / per_byte)) {
+        counts += table[std::to_integer<std::size_t>(byte)];
+      }
       BlockCount& block = line[col / form.block.cols];
-      ++block.codes;
-      block.nonzero += kinds[code] != CodeKind::kZero ? 1u : 0u;
-      block.largest += kinds[code] == CodeKind::kLargest ? 1u : 0u;
-      nan += kinds[code] == CodeKind::kNan ? 1u : 0u;
+      block.codes += count;
+      block.nonzero += CountAt(counts, 0);
+      block.largest += CountAt(counts, 1);
+      nan += CountAt(counts, 2);
     }
   }
   return blocks;

@@ -180,10 +180,15 @@ ForeignWeight FormOf(const StoredTensor& tensor) {
 CanonicalWeight Canonical(const StoredTensor& tensor,
                           const std::vector<std::span<const std::byte>>& input) {
   CanonicalWeight weight{.form = FormOf(tensor), .codes = {}, .scales = {}};
-  const std::size_t scale = tensor.foreign ? 1 : EntryOfRole(tensor, Role::kRowwiseScaleInv);
-  weight.codes = input[tensor.foreign ? 0 : EntryOfRole(tensor, Role::kRowwiseData)];
-  weight.scales = tensor.foreign ? Widened(weight.form.scale, input[scale])
-                                 : Cropped(weight.form, tensor.entries[scale], input[scale]);
+  if (tensor.foreign) {
+    const ForeignBytes parts = NamedParts(input);
+    weight.codes = parts.codes;
+    weight.scales = Widened(weight.form.scale, parts.scale);
+  } else {
+    const std::size_t scale = EntryOfRole(tensor, Role::kRowwiseScaleInv);
+    weight.codes = input[EntryOfRole(tensor, Role::kRowwiseData)];
+    weight.scales = Cropped(weight.form, tensor.entries[scale], input[scale]);
+  }
   if (WideFloat(weight.form.scale)) weight.form.scale = FileDType::kF32;
   if (std::exchange(weight.form.swizzled, false)) {
     weight.scales = ScalesByRow(weight.form, weight.scales);

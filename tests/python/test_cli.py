@@ -514,12 +514,36 @@ def test_bad_usage(model: Path, tmp_path: Path):
     assert sorted(os.listdir(tmp_path)) == ["in", "model.safetensors"]
 
 
-def test_codes_without_scales_are_unsupported(tmp_path: Path):
-    path = write_file(tmp_path / "m", {"a.weight": np.zeros((4, 4), TYPES["F8_E4M3"])})
-    assert run_json("inspect", path)["convention"] == "fp8 without scales"
-    message = "is written as 'fp8 without scales'"
-    assert message in run("dequantize", path, tmp_path / "out", code=3).stderr
-    assert not (tmp_path / "out").exists()
+def test_codes_without_scales_are_values_and_that_is_said(tmp_path: Path):
+    codes = {
+        "a.weight": np.arange(256, dtype=np.uint8).reshape(4, 64).view(TYPES["F8_E4M3"]),
+        "a.bias": np.arange(4, dtype=np.uint8).view(TYPES["F8_E5M2"]),
+        "a.norm.scale": np.uint8(0x38).reshape(()).view(TYPES["F8_E4M3"]),
+        "conv.weight": np.ones((2, 3, 1, 1), TYPES["F8_E4M3"]),
+        "none.weight": np.ones((0, 3), TYPES["F8_E4M3"]),
+        "plain.bias": np.ones(3, np.float32),
+    }
+    path = write_file(tmp_path / "m", codes)
+    assert run_json("inspect", path)["convention"] == "unscaled-fp8"
+    done = run("dequantize", path, tmp_path / "out", "--dtype", "f32")
+    assert "dequantize: 5 tensors of FP8 without scales: their codes are taken as values" in (
+        done.stderr.splitlines()
+    )
+    values, _ = read_file(tmp_path / "out")
+    for name, array in codes.items():
+        np.testing.assert_array_equal(values[name], array.astype(np.float32))
+    checked = run("check", path, "--from", "unscaled-fp8", code=1)
+    assert "a.weight: codes that are NaN or infinite: 2" in checked.stdout
+    assert "taken as values" not in checked.stderr
+    for name in ("a.weight_scl", "a.scaling_factor", "a_scale"):
+        write_file(path, codes | {name: np.ones((), np.float32)})
+        assert f"FP8, '{name}' may be its scale" in (
+            run("dequantize", path, tmp_path / "no", code=3).stderr
+        )
+        message = f"'a.weight' must have no scale to be 'unscaled-fp8', '{name}' may be one"
+        asked = run("dequantize", path, tmp_path / "no", "--from", "unscaled-fp8", code=2)
+        assert message in asked.stderr
+    assert not (tmp_path / "no").exists()
 
 
 def test_a_full_disk_leaves_the_old_file(model: Path, tmp_path: Path):

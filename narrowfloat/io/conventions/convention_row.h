@@ -43,7 +43,8 @@ struct WeightNames {
 /// A weight by the description that its file has of it.
 struct WeightDescription {
   std::string plain;                       // name of the float tensor
-  std::string codes, scale, global;        // names of its tensors; global is empty if there is none
+  std::string codes, scale;                // names of its tensors; no scale: it is 1
+  std::string global = "";                 // scale of the whole tensor, if there is one
   std::vector<FileDType> code_types;       // that its codes may have
   std::optional<std::size_t> block{};      // elements of a row that share a scale
   bool swizzled = false;                   // scales lie in the tiles that GEMMs read
@@ -92,14 +93,14 @@ struct ConventionRow {
 
 // One file each, with its descendants.
 extern const ConventionRow kComfyUi, kCompressedTensors, kDeepSeek, kDeepSeekV4, kFbgemm, kGptOss,
-    kModelOpt, kMxfp8, kQuark, kTorchAo;
+    kModelOpt, kMxfp8, kQuark, kTorchAo, kUnscaledFp8;
 
 inline constexpr std::string_view kTorchAoCodes = "_qdata";  // suffix of the codes of kTorchAo
 
-/// Returns all of them.
+/// Returns all conventions.
 std::span<const ConventionRow* const> Conventions();
 
-/// Returns the convention of that name; null if there is none.
+/// Returns the convention with this name, or null if none has it.
 const ConventionRow* FindConvention(std::string_view name);
 
 /// Returns the names of the conventions that are read, and of those that are written, this

@@ -12,8 +12,8 @@ namespace narrowfloat::io {
 
 std::span<const ConventionRow* const> Conventions() {
   static constexpr const ConventionRow* kRows[] = {
-      &kDeepSeek, &kMxfp8,  &kDeepSeekV4, &kFbgemm,  &kCompressedTensors,
-      &kModelOpt, &kGptOss, &kQuark,      &kComfyUi, &kTorchAo};
+      &kDeepSeek, &kMxfp8, &kDeepSeekV4, &kFbgemm,  &kCompressedTensors, &kModelOpt,
+      &kGptOss,   &kQuark, &kComfyUi,    &kTorchAo, &kUnscaledFp8};
   return kRows;
 }
 

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/assumption.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "tools/text.h"
+
+namespace narrowfloat::tools {
+
+io::DetectedConvention SayAssumption(const std::string& verb, io::DetectedConvention convention) {
+  if (convention.assumed) fmt::print(stderr, "{}: {}\n", verb, Escaped(convention.reason));
+  return convention;
+}
+
+}  // namespace narrowfloat::tools

@@ -315,7 +315,10 @@ ForeignWeight DescribeWeight(const std::string& source, const WeightNames& names
                        weight.cols));
   }
   if (weight.rows * weight.cols == 0) refuse(fmt::format("'{}' must not be empty", codes.name));
-  for (const BlockShape candidate : Candidates(weight, hints.block, scale.shape)) {
+  const std::vector<BlockShape> candidates = names.scales_of_columns
+                                                 ? std::vector<BlockShape>{{weight.rows, 1}}
+                                                 : Candidates(weight, hints.block, scale.shape);
+  for (const BlockShape candidate : candidates) {
     if (!Fits(weight, candidate, scale.shape)) continue;
     weight.block = candidate;
     return weight;

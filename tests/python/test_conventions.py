@@ -147,6 +147,16 @@ def case(name: str) -> tuple[Tensors, dict | None, Tensors]:
             method("fbgemm_fp8"),
             {"a.weight": wide * row},
         )
+    if name == "columns of experts":  # square: only the convention tells columns from rows
+        up, down = codes((2, 64, 96), 1), codes((2, 64, 64), 2)
+        per_up, per_down = scales((2, 1, 96)), scales((2, 64, 1), 1)
+        tensors = {"experts.gate_up_proj": up, "experts.gate_up_proj_scale": per_up}
+        tensors |= {"experts.down_proj": down, "experts.down_proj_scale": per_down}
+        values = {
+            "experts.gate_up_proj": up.astype(np.float32) * per_up,
+            "experts.down_proj": down.astype(np.float32) * per_down.swapaxes(1, 2),
+        }
+        return tensors, method("fbgemm_fp8"), values
     if name == "ct bf16 scale":
         row = scales((200, 1)).astype(BF16)
         tensors = {"a.weight": w, "a.weight_scale": row, "a.input_scale": np.ones(1, np.float32)}
@@ -186,7 +196,7 @@ def case(name: str) -> tuple[Tensors, dict | None, Tensors]:
 
 CASES = [
     "deepseek", "deepseek ue8m0", "deepseek-v4", "deepseek experts", "deepseek 64", "tensor",
-    "mxfp8", "rows", "ct bf16 scale", "ct mxfp4", "nv ct", "nv modelopt",
+    "mxfp8", "rows", "columns of experts", "ct bf16 scale", "ct mxfp4", "nv ct", "nv modelopt",
     "modelopt four dimensions", "gpt-oss", "comfyui",
 ]  # fmt: skip
 

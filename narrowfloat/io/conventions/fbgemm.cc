@@ -4,11 +4,22 @@
 namespace narrowfloat::io {
 namespace {
 
-constexpr WeightNames kWeights[] = {{".weight", ".weight_scale", ".weight"}};
+constexpr WeightNames kWeights[] = {
+    {".weight", ".weight_scale", ".weight"},
+    {.codes = ".gate_up_proj",
+     .scale = ".gate_up_proj_scale",
+     .plain = ".gate_up_proj",
+     .scales_of_columns = true},
+    {.codes = ".down_proj",
+     .scale = ".down_proj_scale",
+     .plain = ".down_proj",
+     .scales_of_columns = true},
+};
 
 }  // namespace
 
-/// FP8 with a scale per output row.
+/// FP8 with a scale per output: of a weight [outputs, inputs], and of Llama 4's stacked experts
+/// [experts, inputs, outputs].
 constinit const ConventionRow kFbgemm{
     .name = "fbgemm_fp8", .other_names = {}, .weights = kWeights, .accessories = {}};
 

@@ -18,7 +18,7 @@ struct Place {
   Stores stores;
 };
 // 64 MiB of bfloat16; and 128 KiB of it, so that input and outputs fit a 1 MiB L2 in any type.
-const Place kPlaces[] = {{"dram", {8192, 4096}, Stores::kStreaming},
+const Place kPlaces[] = {{"dram", {8192, 4096}, Stores::kNontemporal},
                          {"l2", {64, 1024}, Stores::kCached}};
 
 void Report(benchmark::State& state, std::size_t elements, std::size_t bytes) {

@@ -6,7 +6,7 @@ set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/say.sh"
 cd "$(dirname "$0")/.."
 
-parts=(format types tidy clang asan tsan fuzz cuda wheel browser oldest owners te avx512 aarch64)
+parts=(format types docs tidy clang asan tsan fuzz cuda wheel browser oldest owners te avx512 aarch64)
 skipped=77  # exit status of a part that cannot run here, as automake has it
 fuzz_seconds=${NF_FUZZ_SECONDS:-60}
 logs=build/check-deep
@@ -15,6 +15,12 @@ part_format() { scripts/format.sh; }
 
 # The Python package, by the settings in pyproject.toml, and calls of users.
 part_types() { .venv/bin/python -m mypy && .venv/bin/python -m mypy tests/types/calls_of_users.py; }
+
+# The API reference and the guides, without a warning.
+part_docs() {
+  command -v doxygen >/dev/null || { say "docs: doxygen is not installed"; return "$skipped"; }
+  scripts/wheel.sh && scripts/docs.sh
+}
 
 # Sources are read, not compiled; configuring writes down how each would be, and version.h.
 part_tidy() {

@@ -21,7 +21,7 @@ class ThreadPool {
 
 /// Kind of stores for output: normal, non-temporal (for output that is not read again soon), or
 /// chosen by its size.
-enum class Stores : std::uint8_t { kBySize, kCached, kStreaming };
+enum class Stores : std::uint8_t { kBySize, kCached, kNontemporal };
 
 /// Options of how a verb runs. Only `noop` changes the result; verbs that quantize or multiply read
 /// it. All others are for the CPU.

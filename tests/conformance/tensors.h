@@ -124,6 +124,6 @@ struct ExecutionVariant {
   Stores stores;
 };
 inline constexpr ExecutionVariant kExecutionVariants[] = {{1, Stores::kCached},
-                                                          {3, Stores::kStreaming}};
+                                                          {3, Stores::kNontemporal}};
 
 }  // namespace narrowfloat::conformance

@@ -81,7 +81,7 @@ def test_doctor_measures_every_scheme():
         "dtype", "shape", "seconds", "memory", "kernels",
     }  # fmt: skip
     streams = {(row["stream"], row["threads"]) for row in speed["memory"]}
-    kinds = ("read", "copy, plain stores", "copy, streaming stores")
+    kinds = ("read", "copy, plain stores", "copy, non-temporal stores")
     assert streams == {(kind, threads) for kind in kinds for threads in (1, 2)}
     measured = [(r["scheme"], r["verb"], r["direction"], r["threads"]) for r in speed["kernels"]]
     calls = [("quantize", direction) for direction in ("rowwise", "columnwise", "both")]

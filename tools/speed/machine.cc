@@ -37,7 +37,7 @@ struct StreamKind {
 constexpr StreamKind kStreamKinds[] = {
     {"read", Stores::kCached, false},
     {"copy, plain stores", Stores::kCached, true},
-    {"copy, streaming stores", Stores::kStreaming, true},
+    {"copy, non-temporal stores", Stores::kNontemporal, true},
 };
 
 /// The time that is left, and who is told of it.

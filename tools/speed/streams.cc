@@ -44,14 +44,14 @@ void Move(const std::uint8_t* in, std::size_t read_bytes, std::uint8_t* out) {
     auto folded = hn::Load(d, in);
     for (std::size_t k = 1; k < kReads; ++k) folded = hn::Xor(folded, hn::Load(d, in + k * lanes));
     for (std::size_t k = 0; k < kWrites; ++k) {
-      if constexpr (kStores == Stores::kStreaming) {
+      if constexpr (kStores == Stores::kNontemporal) {
         hn::Stream(folded, d, out + k * lanes);
       } else {
         hn::Store(folded, d, out + k * lanes);
       }
     }
   }
-  if constexpr (kStores == Stores::kStreaming) hwy::FlushStream();
+  if constexpr (kStores == Stores::kNontemporal) hwy::FlushStream();
 }
 
 template <Stores kStores>
@@ -67,8 +67,8 @@ void Dispatch(const std::uint8_t* in, std::size_t read_bytes, std::uint8_t* out,
 void Run(const std::uint8_t* in, std::size_t read_bytes, std::uint8_t* out, std::size_t write_bytes,
          Stores stores) {
   if (write_bytes == 0) return Read(in, read_bytes);
-  if (stores == Stores::kStreaming)
-    return Dispatch<Stores::kStreaming>(in, read_bytes, out, write_bytes);
+  if (stores == Stores::kNontemporal)
+    return Dispatch<Stores::kNontemporal>(in, read_bytes, out, write_bytes);
   Dispatch<Stores::kCached>(in, read_bytes, out, write_bytes);
 }
 
@@ -82,7 +82,7 @@ namespace {
 
 HWY_EXPORT(Run);
 
-/// Past this size of its output a stream does better with streaming stores.
+/// Past this size of its output a stream does better with non-temporal stores.
 constexpr std::size_t kCachedBytes = std::size_t{1} << 20;
 
 /// Bytes of the smaller side that one thread processes at a time: about those of a kernel's tile.
@@ -94,7 +94,7 @@ void SameTraffic(const std::byte* in, std::size_t read_bytes, std::byte* out,
                  std::size_t write_bytes, const Execution& execution) {
   Stores stores = execution.stores;
   if (stores == Stores::kBySize)
-    stores = write_bytes > kCachedBytes ? Stores::kStreaming : Stores::kCached;
+    stores = write_bytes > kCachedBytes ? Stores::kNontemporal : Stores::kCached;
   const auto run = [stores](const std::uint8_t* source, std::size_t reads, std::uint8_t* target,
                             std::size_t writes) {
     HWY_DYNAMIC_DISPATCH(Run)(source, reads, target, writes, stores);

@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t kTileElements = std::size_t{64} << 10;
 
 // Larger than a core's second-level cache and its share of the third, and small beside memory.
-constexpr std::size_t kStreamBytes = std::size_t{4} << 20;
+constexpr std::size_t kNontemporalBytes = std::size_t{4} << 20;
 
 }  // namespace
 
@@ -29,8 +29,8 @@ TileGrid MakeTileGrid(MatrixShape shape, std::size_t unit_rows, std::size_t unit
 }
 
 bool BypassesCaches(const Execution& execution, std::size_t bytes) {
-  if (execution.stores == Stores::kBySize) return bytes >= kStreamBytes;
-  return execution.stores == Stores::kStreaming;
+  if (execution.stores == Stores::kBySize) return bytes >= kNontemporalBytes;
+  return execution.stores == Stores::kNontemporal;
 }
 
 const KernelTable& Execution::Kernels() const {

@@ -191,12 +191,10 @@ def line(row: list[str]) -> str:
 
 
 def progress(text: str) -> None:
-    """Prints a line that the next one replaces on a terminal; prints plain lines elsewhere."""
+    """Prints a line on a terminal that the next one replaces; elsewhere the table tells."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\033[K{text}")
-    elif text:
-        sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+        sys.stderr.flush()
 
 
 if __name__ == "__main__":

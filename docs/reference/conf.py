@@ -28,6 +28,7 @@ myst_heading_anchors = 3
 autodoc_typehints = "signature"
 autodoc_type_aliases = {"DTypeLike": "DTypeLike", "ElementLike": "ElementLike"}
 autodoc_member_order = "alphabetical"
+autodoc_mock_imports = ["safetensors", "transformers"]  # need not be installed
 autodoc_default_options = {"members": True, "imported-members": True, "inherited-members": False}
 
 breathe_projects = {"narrowfloat": str(ROOT / "build/docs/doxygen/xml")}

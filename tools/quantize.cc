@@ -39,7 +39,7 @@ class QuantizeRewriter : public TensorRewriter {
   /// Writes in `convention`. Errors: as io::ConventionWriter; as Choice.
   QuantizeRewriter(const QuantSpec& spec, const QuantizeOptions& options, const io::Checkpoint& in,
                    Execution execution)
-      : foreign_(WriterOf(options.convention)),
+      : foreign_(MakeWriter(options.convention)),
         choice_(in, options.rules, Transposes()),
         spec_(spec),
         execution_(execution) {
@@ -100,7 +100,7 @@ class QuantizeRewriter : public TensorRewriter {
   }
 
  private:
-  static std::optional<io::ConventionWriter> WriterOf(const std::string& convention) {
+  static std::optional<io::ConventionWriter> MakeWriter(const std::string& convention) {
     if (convention == io::kConventionName) return std::nullopt;
     return io::ConventionWriter("quantize", convention);
   }

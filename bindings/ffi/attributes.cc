@@ -72,7 +72,8 @@ const SchemeInfo& SchemeOf(const char* verb, ScalingMode mode, std::string_view 
       fmt::format("{}: {} needs {} codes, got {}", verb, NameOf(mode), elements, element));
 }
 
-QuantSpec SpecOf(const char* verb, const QuantizeAttributes& attributes, std::string_view element) {
+QuantSpec MakeSpec(const char* verb, const QuantizeAttributes& attributes,
+                   std::string_view element) {
   CheckEnum(verb, "q_layout", attributes.q_layout, kQuantizeLayouts);
   QuantSpec spec{.scheme = &SchemeOf(verb, attributes.scaling_mode, element)};
   spec.rowwise = attributes.q_layout != QuantizeLayout::COLWISE;

@@ -67,7 +67,8 @@ struct QuantizeAttributes {
 /// Returns the spec of the attributes and the codes' element format; does not set the numbers that
 /// are in buffers (scale, amax, seed, ...).
 /// Errors: InvalidArgument if a value is not in its enumeration or options exclude each other.
-QuantSpec SpecOf(const char* verb, const QuantizeAttributes& attributes, std::string_view element);
+QuantSpec MakeSpec(const char* verb, const QuantizeAttributes& attributes,
+                   std::string_view element);
 
 /// Returns the dtype of a scheme's stored scales: "float32", "float8_e8m0fnu" or "float8_e4m3fn".
 std::string_view ScaleDType(const SchemeInfo& scheme);

@@ -49,17 +49,17 @@ TEST(AttributesTest, NumbersAreThoseOfCompiledPrograms) {
 
 TEST(AttributesTest, SpecsSayWhatAttributesSay) {
   const QuantSpec spec =
-      SpecOf("quantize", {ScalingMode::NVFP4_1D_SCALING, QuantizeLayout::COLWISE, true, true},
-             E2M1::kName);
+      MakeSpec("quantize", {ScalingMode::NVFP4_1D_SCALING, QuantizeLayout::COLWISE, true, true},
+               E2M1::kName);
   EXPECT_EQ(PrintQuantSpec(spec), "nvfp4:columnwise=1,rht=1,rowwise=0,stochastic_rounding=1");
 }
 
 TEST(AttributesTest, OthersAreRefused) {
   const auto spec_of = [](std::int64_t mode, std::int64_t layout, bool rht = false) {
     return Refusal([&] {
-      SpecOf("quantize",
-             {static_cast<ScalingMode>(mode), static_cast<QuantizeLayout>(layout), false, rht},
-             E4M3::kName);
+      MakeSpec("quantize",
+               {static_cast<ScalingMode>(mode), static_cast<QuantizeLayout>(layout), false, rht},
+               E4M3::kName);
     });
   };
   EXPECT_EQ(spec_of(-1, 0), "quantize: scaling_mode must be a number from 0 to 5, got -1");

@@ -190,7 +190,7 @@ std::vector<std::int64_t> QuantizeGroups(GroupedCall& call, const Execution& exe
   const bool rowwise = call.attributes.q_layout != QuantizeLayout::COLWISE;
   const std::string_view element =
       ElementOf({kVerb, "the output"}, rowwise ? *call.rowwise_data : *call.columnwise_data);
-  QuantSpec spec = SpecOf(kVerb, call.attributes, element);
+  QuantSpec spec = MakeSpec(kVerb, call.attributes, element);
   spec.swizzled = spec.scheme->layout.swizzles;
   std::vector<std::int64_t> rows = RowsOfGroups(call.group_sizes, shape, matrix);
   const std::size_t used = SumOfRows(rows, matrix, call.at_most);

@@ -179,7 +179,8 @@ ffi::Error DBiasQuantizeFFI(ffi::ThreadPool threads, ffi::AnyBuffer input, ffi::
     const bool rowwise = q_layout != QuantizeLayout::COLWISE;
     const std::string_view element =
         ElementOf({kVerb, "the output"}, rowwise ? *rowwise_data : *columnwise_data);
-    QuantSpec spec = SpecOf(kVerb, {scaling_mode, q_layout, stochastic_rounding, use_rht}, element);
+    QuantSpec spec =
+        MakeSpec(kVerb, {scaling_mode, q_layout, stochastic_rounding, use_rht}, element);
     ReadOperands(in, spec);
     const MatrixShape matrix = SplitShape(kVerb, ShapeOf(input), flatten_axis);
     const ConstTensorView view = MatrixView({kVerb, "the input"}, input, matrix);

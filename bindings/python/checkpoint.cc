@@ -275,7 +275,7 @@ void CheckIsArray(const std::string& name, nb::handle array) {
                            .c_str());
 }
 
-std::string NameOf(const nb::object& key) {
+std::string ParseName(const nb::object& key) {
   if (nb::isinstance<nb::str>(key)) return nb::cast<std::string>(key);
   throw nb::type_error(
       fmt::format("save: names must be str, got {}", nb::repr(key).c_str()).c_str());
@@ -311,7 +311,7 @@ std::set<std::string> SpecsOf(const nb::object& tensors) {
 }
 
 /// Returns a writer that knows every weight, so that all get one format.
-io::ConventionWriter WriterOf(const std::string& convention, const nb::object& tensors) {
+io::ConventionWriter MakeWriter(const std::string& convention, const nb::object& tensors) {
   io::ConventionWriter writer("save", convention);
   for (const nb::handle item : tensors.attr("items")()) {
     const nb::object key = item[0], value = item[1];
@@ -328,7 +328,7 @@ std::vector<std::pair<std::string, io::ModelTensor>> ModelTensors(const nb::obje
   std::vector<std::pair<std::string, io::ModelTensor>> model;
   for (const nb::handle item : tensors.attr("items")()) {
     const nb::object value = item[1];
-    const std::string name = NameOf(item[0]);
+    const std::string name = ParseName(item[0]);
     const bool quantized = nb::isinstance<QuantizedTensor>(value);
     if (!quantized) CheckIsArray(name, value);
     const nb::object shape = value.attr("shape");
@@ -353,7 +353,7 @@ std::pair<std::string, std::string> ConfigFiles(const nb::object& tensors,
   if (convention == io::kConventionName) {
     written = io::OwnConfig(SpecsOf(tensors));
   } else {
-    written = io::ConfigOf(WriterOf(convention, tensors), model, config);
+    written = io::ConfigOf(MakeWriter(convention, tensors), model, config);
   }
   return {io::WithQuantization(config, written), written.owner};
 }
@@ -363,10 +363,10 @@ void Save(const std::filesystem::path& path, const nb::object& tensors,
   CheckMapping("save", tensors);
   Outgoing outgoing;
   std::optional<io::ConventionWriter> foreign;
-  if (convention != io::kConventionName) foreign = WriterOf(convention, tensors);
+  if (convention != io::kConventionName) foreign = MakeWriter(convention, tensors);
   for (const nb::handle item : tensors.attr("items")()) {
     const nb::object key = item[0], value = item[1];
-    const std::string name = NameOf(key);
+    const std::string name = ParseName(key);
     if (nb::isinstance<QuantizedTensor>(value) && foreign) {
       AddWeight(outgoing, *foreign, name, *nb::inst_ptr<QuantizedTensor>(value));
     } else if (nb::isinstance<QuantizedTensor>(value)) {

@@ -15,7 +15,7 @@ constexpr const char* kVerb = "update_delayed_scale";
 
 /// Returns a new C-contiguous copy of `object`. Errors: TypeError if it is not a float32
 /// array.
-nb::object CopyOf(const char* name, const nb::object& object) {
+nb::object CopyArray(const char* name, const nb::object& object) {
   const ArrayView source = ViewArrayOf(DType::kFloat32, kVerb, name, object);
   nb::object copy = NewArray(DType::kFloat32, source.view.shape);
   copy[nb::ellipsis()] = AsNumPyArray({kVerb, name, DTypeName(DType::kFloat32)}, object);
@@ -25,9 +25,10 @@ nb::object CopyOf(const char* name, const nb::object& object) {
 nb::tuple UpdateDelayedScaleArrays(const nb::object& amax_history, const nb::object& scale,
                                    const nb::object& fp8_max, const nb::object& margin,
                                    std::string_view algo, const nb::object& reduced_amax) {
-  const nb::object history = CopyOf("amax_history", amax_history), scales = CopyOf("scale", scale);
+  const nb::object history = CopyArray("amax_history", amax_history),
+                   scales = CopyArray("scale", scale);
   const bool reduces = !reduced_amax.is_none();
-  const nb::object reduced = reduces ? CopyOf("reduced_amax", reduced_amax) : nb::none();
+  const nb::object reduced = reduces ? CopyArray("reduced_amax", reduced_amax) : nb::none();
   const DelayedScaleRule rule{ParseFloat(kVerb, "fp8_max", fp8_max),
                               ParseFloat(kVerb, "margin", margin), FindAmaxAlgorithm(algo)};
   const ArrayView held_history = ViewArrayOf(DType::kFloat32, kVerb, "amax_history", history);

@@ -52,7 +52,7 @@ bool IsSpecOption(std::string_view key) {
 
 /// Converts NumPy's scalars and Python's numbers; rounds a double to float32 under the default
 /// floating-point environment, whatever the caller's is.
-float NumberOf(const char* verb, std::string_view key, nb::handle value) {
+float ParseNumber(const char* verb, std::string_view key, nb::handle value) {
   const double number = PyFloat_AsDouble(value.ptr());
   if (number == -1.0 && PyErr_Occurred() != nullptr) {
     PyErr_Clear();
@@ -64,7 +64,7 @@ float NumberOf(const char* verb, std::string_view key, nb::handle value) {
   return rounded;
 }
 
-float ItemOf(const char* verb, std::string_view key, nb::handle value) {
+float ParseArrayItem(const char* verb, std::string_view key, nb::handle value) {
   const ArrayView array = ViewArray({verb, key, DTypeName(DType::kFloat32)}, value);
   if (array.view.dtype != DType::kFloat32 || FlattenShape(array.view.shape).Size() != 1) {
     throw nb::type_error(
@@ -90,7 +90,7 @@ SpecValue IntegerOf(const char* verb, std::string_view key, nb::handle value) {
   const auto integer = PyLong_AsUnsignedLongLong(value.ptr());
   if (PyErr_Occurred() == nullptr) return std::uint64_t{integer};
   PyErr_Clear();
-  return NumberOf(verb, key, value);
+  return ParseNumber(verb, key, value);
 }
 
 /// Returns true if the option of that key is a member of this type.
@@ -100,19 +100,19 @@ bool Takes(std::string_view key) {
   return field != nullptr && std::holds_alternative<Member>(field->member);
 }
 
-SpecValue ValueOf(const char* verb, std::string_view key, nb::handle value) {
+SpecValue ParseValue(const char* verb, std::string_view key, nb::handle value) {
   if (PyBool_Check(value.ptr())) return value.is(Py_True);
   if (PyLong_Check(value.ptr()) && Takes<std::uint64_t QuantSpec::*>(key))
     return IntegerOf(verb, key, value);
   if (PyUnicode_Check(value.ptr()) && Takes<FourOverSix QuantSpec::*>(key)) return KeyText(value);
-  if (PyFloat_Check(value.ptr()) || PyLong_Check(value.ptr())) return NumberOf(verb, key, value);
+  if (PyFloat_Check(value.ptr()) || PyLong_Check(value.ptr())) return ParseNumber(verb, key, value);
   if (nb::isinstance(value, Np().bool_type)) return PyObject_IsTrue(value.ptr()) == 1;
-  if (nb::isinstance(value, Np().scalar_type)) return NumberOf(verb, key, value);
+  if (nb::isinstance(value, Np().scalar_type)) return ParseNumber(verb, key, value);
   const bool text = PyUnicode_Check(value.ptr()) || PyBytes_Check(value.ptr());
   const bool array =
       !text && (PyObject_CheckBuffer(value.ptr()) != 0 || nb::hasattr(value, "__dlpack__"));
   if (!array) ThrowNotNumber(verb, key, value);
-  return ItemOf(verb, key, value);
+  return ParseArrayItem(verb, key, value);
 }
 
 /// Reads a pair: one value per direction.
@@ -120,11 +120,11 @@ void SetAmax(QuantSpec& spec, const char* verb, nb::handle value) {
   constexpr std::string_view kKey = "amax";
   const bool sequence = nb::isinstance<nb::tuple>(value) || nb::isinstance<nb::list>(value);
   if (!sequence || nb::len(value) != 2) {
-    SetSpecField(spec, kKey, ValueOf(verb, kKey, value));
+    SetSpecField(spec, kKey, ParseValue(verb, kKey, value));
     return;
   }
-  SetSpecField(spec, kKey, ValueOf(verb, kKey, value[0]));
-  SetSpecField(spec, "amax_columnwise", ValueOf(verb, kKey, value[1]));
+  SetSpecField(spec, kKey, ParseValue(verb, kKey, value[0]));
+  SetSpecField(spec, "amax_columnwise", ParseValue(verb, kKey, value[1]));
 }
 
 int ThreadsOf(const char* verb, nb::handle value) {
@@ -167,7 +167,7 @@ CallOptions ParseOptions(const char* verb, std::string_view scheme, bool rowwise
       if (key == "amax") {
         SetAmax(parsed.spec, verb, value);
       } else {
-        SetSpecField(parsed.spec, key, ValueOf(verb, key, value));
+        SetSpecField(parsed.spec, key, ParseValue(verb, key, value));
       }
     }
   }
@@ -176,7 +176,7 @@ CallOptions ParseOptions(const char* verb, std::string_view scheme, bool rowwise
 }
 
 float ParseFloat(const char* verb, std::string_view key, nb::handle value) {
-  const SpecValue parsed = ValueOf(verb, key, value);
+  const SpecValue parsed = ParseValue(verb, key, value);
   if (const float* number = std::get_if<float>(&parsed)) return *number;
   return std::get<bool>(parsed) ? 1.0f : 0.0f;
 }

@@ -52,8 +52,8 @@ nb::object QgemmArrays(const nb::object& a, const nb::object& b, const nb::objec
     throw InvalidArgument("qgemm: accumulate=True needs out, got None");
   }
   if (accumulate) options.output = GemmOutput::kAccumulate;
-  const TensorMemory held_a = ViewBuffers(kVerb, TensorOf(kVerb, "a", a));
-  const TensorMemory held_b = ViewBuffers(kVerb, TensorOf(kVerb, "b", b));
+  const TensorMemory held_a = ViewBuffers(kVerb, ParseTensor(kVerb, "a", a));
+  const TensorMemory held_b = ViewBuffers(kVerb, ParseTensor(kVerb, "b", b));
   const ArrayView held_bias = bias.is_none() ? ArrayView{} : ViewInput(kVerb, bias, "bias");
   if (!bias.is_none()) options.bias = held_bias.Input();
   const Shape shape = QgemmShape(held_a.view, held_b.view, options.layout);
@@ -68,7 +68,7 @@ nb::object QgemmArrays(const nb::object& a, const nb::object& b, const nb::objec
 }
 
 /// Returns the items of a sequence. Errors: TypeError naming `name` if the object is not one.
-std::vector<nb::object> ItemsOf(const char* name, const nb::object& sequence) {
+std::vector<nb::object> ParseItems(const char* name, const nb::object& sequence) {
   if (!nb::isinstance<nb::sequence>(sequence)) {
     throw nb::type_error(
         fmt::format("{}: {} must be a sequence, one item for each group", kGroupedVerb, name)
@@ -83,7 +83,7 @@ std::vector<nb::object> ItemsOf(const char* name, const nb::object& sequence) {
 std::vector<nb::object> OptionalItems(const char* name, const nb::object& sequence,
                                       std::size_t groups) {
   if (sequence.is_none()) return {};
-  std::vector<nb::object> items = ItemsOf(name, sequence);
+  std::vector<nb::object> items = ParseItems(name, sequence);
   if (items.size() == groups) return items;
   throw InvalidArgument(fmt::format("{}: {} must have one item for each of the {} groups, got {}",
                                     kGroupedVerb, name, groups, items.size()));
@@ -96,7 +96,7 @@ struct OperandList {
 
   OperandList(const char* name, const std::vector<nb::object>& tensors) {
     for (const nb::object& tensor : tensors) {
-      held.push_back(ViewBuffers(kGroupedVerb, TensorOf(kGroupedVerb, name, tensor)));
+      held.push_back(ViewBuffers(kGroupedVerb, ParseTensor(kGroupedVerb, name, tensor)));
       views.push_back(held.back().view);
     }
   }
@@ -114,7 +114,7 @@ nb::list GroupedQgemmArrays(const nb::object& a, const nb::object& b, const nb::
     throw InvalidArgument("grouped_qgemm: accumulate=True needs out, got None");
   }
   if (accumulate) options.output = GemmOutput::kAccumulate;
-  const OperandList a_side("a", ItemsOf("a", a));
+  const OperandList a_side("a", ParseItems("a", a));
   const std::size_t groups = a_side.views.size();
   const OperandList b_side("b", OptionalItems("b", b, groups));
   std::vector<ArrayView> held_biases, held_outs;
@@ -154,8 +154,8 @@ bool IsNormalFloat(double number) {
 nb::object ExpandProduct(const nb::object& a, const nb::object& b, std::string_view layout,
                          int threads) {
   const GemmLayout gemm_layout = FindGemmLayout(layout);
-  const TensorMemory held_a = ViewBuffers(kVerb, TensorOf(kVerb, "a", a));
-  const TensorMemory held_b = ViewBuffers(kVerb, TensorOf(kVerb, "b", b));
+  const TensorMemory held_a = ViewBuffers(kVerb, ParseTensor(kVerb, "a", a));
+  const TensorMemory held_b = ViewBuffers(kVerb, ParseTensor(kVerb, "b", b));
   std::optional<ProductExpansion> plan;
   {
     const nb::gil_scoped_release unlocked;

@@ -111,7 +111,7 @@ std::string Repr(const QuantizedTensor& tensor) {
 
 }  // namespace
 
-QuantizedTensor& TensorOf(const char* verb, const char* name, const nb::object& object) {
+QuantizedTensor& ParseTensor(const char* verb, const char* name, const nb::object& object) {
   if (nb::isinstance<QuantizedTensor>(object)) return *nb::inst_ptr<QuantizedTensor>(object);
   throw nb::type_error(fmt::format("{}: {} must be a QuantizedTensor, got {}", verb, name,
                                    nb::type_name(object.type()).c_str())

@@ -24,7 +24,7 @@ struct QuantizedTensor {
 
 /// Returns the QuantizedTensor of an argument. Errors: TypeError if it is another type; `verb` and
 /// `name` are for the message.
-QuantizedTensor& TensorOf(const char* verb, const char* name, const nb::object& object);
+QuantizedTensor& ParseTensor(const char* verb, const char* name, const nb::object& object);
 
 /// The memory of a tensor's buffers during one verb.
 struct TensorMemory {

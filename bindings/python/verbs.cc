@@ -36,7 +36,7 @@ nb::object OutputTensor(const char* verb, const nb::object& out, const ArrayView
   if (out.is_none()) {
     return nb::cast(NewTensor(spec, in.view.shape, in.view.dtype, FillFor(options)));
   }
-  const QuantizedTensor& given = TensorOf(verb, "out", out);
+  const QuantizedTensor& given = ParseTensor(verb, "out", out);
   const QuantSpec& has = given.spec;
   if (has.scheme != spec.scheme || has.rowwise != spec.rowwise ||
       has.columnwise != spec.columnwise || has.swizzled != spec.swizzled) {
@@ -115,14 +115,14 @@ nb::object FakeQuantizeArray(const nb::object& x, std::string_view scheme, const
 
 nb::object DequantizeObject(const nb::object& q, const nb::object& dtype, const nb::object& out,
                             const nb::kwargs& options) {
-  return DequantizeTensor(TensorOf("dequantize", "q", q), dtype, out, options);
+  return DequantizeTensor(ParseTensor("dequantize", "q", q), dtype, out, options);
 }
 
 using PermuteFn = void (*)(const ConstQuantizedView&, const QuantizedView&, const Execution&);
 
 /// Returns a copy of `q` with scales in the other placement and the same buffers.
 QuantizedTensor Permuted(const char* verb, PermuteFn permute, const nb::object& q) {
-  const QuantizedTensor& source = TensorOf(verb, "q", q);
+  const QuantizedTensor& source = ParseTensor(verb, "q", q);
   const TensorMemory in = ViewBuffers(verb, source);
   QuantSpec spec = source.spec;
   spec.swizzled = !spec.swizzled && spec.scheme->layout.swizzles;
@@ -142,7 +142,7 @@ QuantizedTensor RequantizeTensor(const nb::object& q, std::string_view scheme, b
   constexpr const char* kVerb = "requantize";
   const CallOptions options =
       ParseOptions(kVerb, scheme, rowwise, columnwise, kwargs, OptionScope::kSpecAndExecution);
-  const QuantizedTensor& source = TensorOf(kVerb, "q", q);
+  const QuantizedTensor& source = ParseTensor(kVerb, "q", q);
   const TensorMemory in = ViewBuffers(kVerb, source);
   QuantizedTensor result = NewTensor(options.spec, source.shape, source.dtype,
                                      options.IsNoop() ? Fill::kZero : Fill::kNone);
@@ -167,7 +167,7 @@ nb::object HadamardArray(const nb::object& x, std::uint32_t sign_mask, const nb:
 
 nb::object BlockScalesArray(const nb::object& q, bool columnwise) {
   constexpr const char* kVerb = "block_scales_to_mxfp8";
-  const TensorMemory in = ViewBuffers(kVerb, TensorOf(kVerb, "q", q));
+  const TensorMemory in = ViewBuffers(kVerb, ParseTensor(kVerb, "q", q));
   const Direction direction = columnwise ? Direction::kColumnwise : Direction::kRowwise;
   const Shape shape = Mxfp8ScalesShape(in.view, direction);
   nb::object result = NewArray(DType::kUInt8, shape);

@@ -32,12 +32,12 @@ static_assert(NF_AMAX_ROWWISE == static_cast<int>(Role::kAmaxRowwise));
 static_assert(NF_AMAX_COLUMNWISE == static_cast<int>(Role::kAmaxColumnwise));
 static_assert(NF_AMAX_COLUMNWISE + 1 == kRoleCount);
 
-QuantSpec SpecOf(const char* verb, const char* text) {
+QuantSpec ReadSpec(const char* verb, const char* text) {
   if (text == nullptr) throw InvalidArgument(fmt::format("{}: the spec must not be NULL", verb));
   return ParseQuantSpec(text);
 }
 
-Shape ShapeOf(const char* verb, const std::int64_t* shape, std::int32_t rank) {
+Shape ReadShape(const char* verb, const std::int64_t* shape, std::int32_t rank) {
   if (rank < 0 || rank > NF_MAX_RANK) {
     throw InvalidArgument(
         fmt::format("{}: the rank must be from 0 to {}, got {}", verb, NF_MAX_RANK, rank));
@@ -48,18 +48,18 @@ Shape ShapeOf(const char* verb, const std::int64_t* shape, std::int32_t rank) {
   return shape == nullptr ? Shape{} : Shape(shape, shape + rank);
 }
 
-DType DTypeOf(const char* verb, std::int32_t dtype) {
+DType ReadDType(const char* verb, std::int32_t dtype) {
   if (dtype >= NF_FLOAT32 && dtype <= NF_UINT8) return static_cast<DType>(dtype);
   throw InvalidArgument(fmt::format("{}: the dtype must be from {} to {}, got {}", verb,
                                     static_cast<int>(NF_FLOAT32), static_cast<int>(NF_UINT8),
                                     dtype));
 }
 
-TensorView TensorOf(const char* verb, const nf_tensor* given) {
+TensorView ReadTensor(const char* verb, const nf_tensor* given) {
   const auto tensor = ReadStruct(verb, "the tensor", given, CallerSize(verb, "the tensor", given));
   TensorView view{static_cast<std::byte*>(tensor.data),
-                  DTypeOf(verb, tensor.dtype),
-                  ShapeOf(verb, tensor.shape, tensor.rank),
+                  ReadDType(verb, tensor.dtype),
+                  ReadShape(verb, tensor.shape, tensor.rank),
                   {}};
   if (tensor.strides != nullptr) view.strides.assign(tensor.strides, tensor.strides + tensor.rank);
   return view;
@@ -104,7 +104,7 @@ void Bind(const char* verb, const nf_buffer& buffer, const std::vector<BufferPla
 template <class Byte>
 BasicQuantizedView<Byte> QuantizedOf(const char* verb, const char* spec, const Shape& shape,
                                      const nf_buffer* buffers, std::size_t count) {
-  BasicQuantizedView<Byte> view{SpecOf(verb, spec), shape, {}};
+  BasicQuantizedView<Byte> view{ReadSpec(verb, spec), shape, {}};
   const std::vector<BufferPlan> plan = PlanQuantize(view.spec, shape);
   const std::size_t size = CallerSize(verb, "a buffer", buffers);
   for (std::size_t i = 0; i < count; ++i) {
@@ -164,7 +164,8 @@ int32_t nf_plan(const char* spec, const int64_t* shape, int32_t rank, nf_buffer_
                 size_t* count) {
   return Guard([&] {
     if (count == nullptr) throw InvalidArgument("nf_plan: the count must not be NULL");
-    StorePlans(PlanQuantize(SpecOf("nf_plan", spec), ShapeOf("nf_plan", shape, rank)), plan, count);
+    StorePlans(PlanQuantize(ReadSpec("nf_plan", spec), ReadShape("nf_plan", shape, rank)), plan,
+               count);
   });
 }
 
@@ -172,7 +173,7 @@ int32_t nf_quantize(const char* spec, const nf_tensor* in, const nf_buffer* buff
                     const nf_execution* execution) {
   return Guard([&] {
     constexpr const char* kVerb = "nf_quantize";
-    const ConstTensorView input = TensorOf(kVerb, in);
+    const ConstTensorView input = ReadTensor(kVerb, in);
     const auto out = QuantizedOf<std::byte>(kVerb, spec, input.shape, buffers, count);
     Quantize(input, out, ExecutionOf(kVerb, execution));
   });
@@ -182,7 +183,7 @@ int32_t nf_dequantize(const char* spec, const nf_buffer* buffers, size_t count,
                       const nf_tensor* out, const nf_execution* execution) {
   return Guard([&] {
     constexpr const char* kVerb = "nf_dequantize";
-    const TensorView output = TensorOf(kVerb, out);
+    const TensorView output = ReadTensor(kVerb, out);
     const auto in = QuantizedOf<const std::byte>(kVerb, spec, output.shape, buffers, count);
     Dequantize(in, output, ExecutionOf(kVerb, execution));
   });

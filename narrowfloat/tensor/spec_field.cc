@@ -57,7 +57,7 @@ template <class... Visitors>  // clang before 17 does not deduce it
 Overloaded(Visitors...)->Overloaded<Visitors...>;
 
 /// Returns bools, integers and floats as a number; nothing for a word.
-std::optional<double> NumberOf(const SpecValue& value) {
+std::optional<double> AsNumber(const SpecValue& value) {
   return std::visit(
       Overloaded{[](std::string_view) -> std::optional<double> { return std::nullopt; },
                  [](auto number) -> std::optional<double> { return static_cast<double>(number); }},
@@ -65,13 +65,13 @@ std::optional<double> NumberOf(const SpecValue& value) {
 }
 
 bool FlagOf(std::string_view key, const SpecValue& value) {
-  const std::optional<double> number = NumberOf(value);
+  const std::optional<double> number = AsNumber(value);
   if (number == 0.0 || number == 1.0) return *number == 1.0;
   throw InvalidArgument(
       fmt::format("quantize: {} must be True or False, got {}", key, PrintSpecValue(value)));
 }
 
-float FloatOf(std::string_view key, const SpecValue& value) {
+float CheckedFloat(std::string_view key, const SpecValue& value) {
   if (const auto* number = std::get_if<float>(&value)) return *number;
   const auto* integer = std::get_if<std::uint64_t>(&value);
   if (integer != nullptr && *integer < (std::uint64_t{1} << 24))
@@ -125,8 +125,8 @@ void SpecField::Set(QuantSpec& spec, SpecValue value) const {
       Overloaded{
           [&](bool QuantSpec::*flag) { spec.*flag = FlagOf(key, value); },
           [&](std::optional<bool> QuantSpec::*choice) { spec.*choice = FlagOf(key, value); },
-          [&](float QuantSpec::*number) { spec.*number = FloatOf(key, value); },
-          [&](std::optional<float> QuantSpec::*number) { spec.*number = FloatOf(key, value); },
+          [&](float QuantSpec::*number) { spec.*number = CheckedFloat(key, value); },
+          [&](std::optional<float> QuantSpec::*number) { spec.*number = CheckedFloat(key, value); },
           [&](std::uint64_t QuantSpec::*integer) { spec.*integer = IntegerOf(key, value); },
           [&](FourOverSix QuantSpec::*word) { spec.*word = WordOf(key, value); }},
       member);

@@ -13,7 +13,7 @@
 namespace narrowfloat::speed {
 namespace {
 
-QuantSpec SpecOf(const SchemeInfo& scheme, Direction direction) {
+QuantSpec MakeSpec(const SchemeInfo& scheme, Direction direction) {
   return {.scheme = &scheme,
           .rowwise = direction != Direction::kColumnwise,
           .columnwise = direction != Direction::kRowwise};
@@ -61,7 +61,7 @@ class WorkloadBuilder {
   }
 
   void AddQuantize(const SchemeInfo& scheme, Direction direction, DType dtype) {
-    QuantSpec spec = SpecOf(scheme, direction);
+    QuantSpec spec = MakeSpec(scheme, direction);
     AddQuantize(spec, direction, dtype);
     if (scheme.options.Has(Option::kScale)) {
       spec.scale = 64.0f;
@@ -113,7 +113,7 @@ class WorkloadBuilder {
   }
 
   void AddDequantize(const SchemeInfo& scheme, Direction direction, DType dtype) {
-    const QuantSpec spec = SpecOf(scheme, direction);
+    const QuantSpec spec = MakeSpec(scheme, direction);
     workloads_.push_back({.verb = Verb::kDequantize,
                           .spec = spec,
                           .direction = direction,

@@ -23,17 +23,18 @@ def test_modules_list_their_names(module: str) -> None:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_classes_exist(name: str) -> None:
-    pytest.importorskip("nvdlfw_inspect")
+    pytest.importorskip("transformers" if "transformers" in name else "nvdlfw_inspect")
     module, cls = name.rsplit(".", 1)
     assert importlib.import_module(module).__dict__[cls].__doc__
 
 
 def test_each_header_is_the_only_one_of_its_name_that_doxygen_reads() -> None:
     doxyfile = (PAGES / "Doxyfile").read_text("utf-8")
-    excluded = re.findall(r"^EXCLUDE +=(.*)$", doxyfile, re.MULTILINE)[0].split()
-    read = [path for folder in FOLDERS for path in (ROOT / "narrowfloat" / folder).glob("*.h")]
+    lines = re.sub(r"\\\n", "", doxyfile)
+    excluded = tuple(re.findall(r"^EXCLUDE +=(.*)$", lines, re.MULTILINE)[0].split())
+    read = [path for folder in FOLDERS for path in (ROOT / "narrowfloat" / folder).rglob("*.h")]
     read.append(ROOT / "narrowfloat" / "c_api.h")
-    names = [path.name for path in read if str(path.relative_to(ROOT)) not in excluded]
+    names = [path.name for path in read if not str(path.relative_to(ROOT)).startswith(excluded)]
     assert HEADERS and [name for name in HEADERS if names.count(name) != 1] == []
 
 

@@ -15,6 +15,15 @@ namespace narrowfloat {
 /// Non-temporal stores of 2 adjacent lines at a time were measured at half the bandwidth of 4.
 inline constexpr std::size_t kTransposedRun = 256;
 
+/// Returns true if one pass over a tensor makes both directions in less time than two passes do.
+/// Codes of 4 bits, and blocks of one row beside transposed ones, take more time to encode than to
+/// read: their tiles for both, tall and narrow, slow the rowwise direction more than the second
+/// reading costs.
+constexpr bool JoinsDirections(BlockShape block, int element_bits, bool columnwise_transposed) {
+  const bool has_row_blocks = block != kWholeTensor && block.rows == 1;
+  return element_bits == 8 && !(has_row_blocks && columnwise_transposed);
+}
+
 /// Bytes of one stored scale_inv item.
 template <Scheme S>
 inline constexpr std::size_t kScaleBytes = S::kLayout.scale_type == ScaleType::kFloat32 ? 4 : 1;

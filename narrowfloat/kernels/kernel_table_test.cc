@@ -82,8 +82,15 @@ TEST(BodiesTest, EachFillsItsOwnSlotsAndNoOther) {
 }
 
 TEST(BodiesTest, NoSchemeOfTheLibraryIsLeftToTheReference) {
-  for (const auto& of_scheme : Bodies(AllSchemes{})) {
-    for (const cpu::Body body : of_scheme) EXPECT_NE(body, cpu::Body::kReference);
+  constexpr auto kBodies = Bodies(AllSchemes{});
+  for (std::size_t i = 0; i < kSchemeCount; ++i) {
+    const SchemeInfo& scheme = kSchemes[i];
+    const auto& [rowwise, columnwise, both] = kBodies[i];
+    EXPECT_NE(rowwise, cpu::Body::kReference) << scheme.name;
+    EXPECT_NE(columnwise, cpu::Body::kReference) << scheme.name;
+    const bool joins =
+        JoinsDirections(scheme.block, scheme.element_bits, scheme.layout.columnwise_transposed);
+    EXPECT_EQ(both != cpu::Body::kReference, joins) << scheme.name;
   }
 }
 

@@ -29,6 +29,10 @@ constexpr Body BodyOf(Direction direction) {
   constexpr std::size_t kRows = S::kBlock.rows, kCols = S::kBlock.cols;
   constexpr bool kTransposed = S::kLayout.columnwise_transposed;
   const bool keeps_order = direction == Direction::kRowwise || !kTransposed;
+  // Never called: such schemes have a pass for each direction.
+  if (direction == Direction::kBoth &&
+      !JoinsDirections(S::kBlock, kBits<typename S::Element>, kTransposed))
+    return Body::kReference;
   if constexpr (WholeTensorScheme<S>) {
     return ByteScheme<S> && kTransposed ? Body::kWhole : Body::kReference;
   } else if constexpr (kCodesPerByte<S> == 2 && kTransposed) {

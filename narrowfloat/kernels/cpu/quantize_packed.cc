@@ -34,9 +34,8 @@ QuantizeSlots Table() {
 template <class S, class T>
 class RowPacker {
  public:
-  /// `rows_below` is the distance in rows to the next row of tiles, for prefetching.
-  RowPacker(const QuantizeArgs& args, std::size_t rows_below)
-      : args_(args), out_(args.rowwise), rows_below_(rows_below), writer_(args.nontemporal) {}
+  explicit RowPacker(const QuantizeArgs& args)
+      : args_(args), out_(args.rowwise), writer_(args.nontemporal) {}
 
   void Run(const Tile& tile) {
     typename S::TensorState state = S::Prepare(out_.AmaxOf(tile.row_begin), args_.options);
@@ -50,7 +49,7 @@ class RowPacker {
         const std::size_t blocks = std::min(kBatch<S>, left / kCols);
         for (std::size_t r = 0; r < in.count; ++r) {
           in.row[r] = args_.in.Row(row + r) + col * kItemSize<T>;
-          in.next[r] = NextItems<T>(args_, row + r, col + ahead, rows_below_);
+          in.next[r] = NextItems<T>(args_, row + r, col + ahead, kRows);
         }
         if (blocks > 0) {
           PackBatch(in, blocks, state, row, col);
@@ -181,7 +180,6 @@ class RowPacker {
 
   const QuantizeArgs& args_;
   const DirectionBuffers<std::byte>& out_;
-  const std::size_t rows_below_;
   StagedWriter<kBatchCols / kCodesPerByte<S> > writer_;
   alignas(64) std::uint8_t random_[kBatchCols + kPackRun] = {};
 };
@@ -288,7 +286,7 @@ class ColumnPacker {
     const bool finite =
         ColumnMaxima<T, Inputs::kFinite>(rows, count, cols, strip_.magnitude) < kInfinityBits<T>;
     if (!finite) ColumnMaxima<T, Inputs::kAll>(rows, count, cols, strip_.magnitude);
-    alignas(64) float amax[kPatchCols], scales[kPatchCols];  // in memory order
+    alignas(64) float amax[kPatchCols], scales[kPatchCols] = {};  // in memory order
     for (std::size_t c = 0; c < cols; ++c) {
       amax[c] = MagnitudeValue<T>(static_cast<BitsOf<T> >(strip_.magnitude[c]));
     }
@@ -381,24 +379,6 @@ class ColumnPacker {
       64) std::byte scales_[kMaxLanes][kPatchCols] = {};  // more than kSquareSide are transposed
 };
 
-/// Quantizes both directions in sub-tiles that stay in the second-level cache, so that memory is
-/// read once.
-template <class S, class T>
-void PackBoth(const QuantizeArgs& args) {
-  constexpr std::size_t kRows = 256, kCols = 1024 / kItemSize<T>;
-  const Tile& tile = args.tile;
-  RowPacker<S, T> rows(args, kRows);
-  ColumnPacker<S, T> columns(args);
-  for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
-    for (std::size_t col = tile.col_begin; col < tile.col_end; col += kCols) {
-      const Tile part{row, std::min(row + kRows, tile.row_end), col,
-                      std::min(col + kCols, tile.col_end)};
-      rows.Run(part);
-      columns.Run(part);
-    }
-  }
-}
-
 template <class S, class T, Direction kDirection>
 struct QuantizePacked {
   static void Run(const QuantizeArgs& args) noexcept {
@@ -408,11 +388,9 @@ struct QuantizePacked {
       return;
     }
     if constexpr (kDirection == Direction::kRowwise) {
-      RowPacker<S, T>(args, S::kBlock.rows).Run(args.tile);
-    } else if constexpr (kDirection == Direction::kColumnwise) {
-      ColumnPacker<S, T>(args).Run(args.tile);
+      RowPacker<S, T>(args).Run(args.tile);
     } else {
-      PackBoth<S, T>(args);
+      ColumnPacker<S, T>(args).Run(args.tile);
     }
   }
 
@@ -421,10 +399,9 @@ struct QuantizePacked {
   /// the scalar body takes these.
   static bool Serves(const QuantizeArgs& args) {
     if constexpr (TwoLevelScheme<S>) {
-      const auto state = [&](const DirectionBuffers<std::byte>& out) {
-        return S::Prepare(out.amax, args.options);
-      };
-      return state(args.rowwise).encode > 0.0f && state(args.columnwise).encode > 0.0f;
+      const bool rowwise = kDirection == Direction::kRowwise;
+      const float amax = (rowwise ? args.rowwise : args.columnwise).amax;
+      return S::Prepare(amax, args.options).encode > 0.0f;
     } else {
       return true;
     }
@@ -444,7 +421,7 @@ template <class... S>
 constexpr QuantizeSlots MakeTable(TypeList<S...>) {
   return {{{{Types<S, Direction::kRowwise>(FloatTypes{}),
              Types<S, Direction::kColumnwise>(FloatTypes{}),
-             Types<S, Direction::kBoth>(FloatTypes{})}}...}};
+             {}}}...}};
 }
 
 QuantizeSlots Table() {

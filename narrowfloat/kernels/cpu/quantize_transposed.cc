@@ -117,27 +117,6 @@ struct TransposeColumns {
   }
 };
 
-/// Quantizes both directions in sub-tiles, so that memory is read once: a sub-tile and the next one
-/// stay in the second-level cache.
-template <class S, class T>
-struct TransposeBoth {
-  static constexpr std::size_t kCols = kBatchCols / 2 / kItemSize<T>;
-  static_assert(kCols % kPatchCols == 0 && kCols % S::kBlock.cols == 0);
-
-  static void Run(const QuantizeArgs& args) noexcept {
-    const Tile& tile = args.tile;
-    for (std::size_t row = tile.row_begin; row < tile.row_end; row += kTransposedRun) {
-      for (std::size_t col = tile.col_begin; col < tile.col_end; col += kCols) {
-        QuantizeArgs part = args;
-        part.tile = {row, std::min(row + kTransposedRun, tile.row_end), col,
-                     std::min(col + kCols, tile.col_end)};
-        QuantizeRows<S, T>::Run(part);
-        TransposeColumns<S, T>::Run(part);
-      }
-    }
-  }
-};
-
 /// Quantizes square tiles that are as wide as a patch.
 template <class S, class T, Direction kDirection>
 struct TransposeTiles {
@@ -189,10 +168,8 @@ constexpr ByType<QuantizeFn> Types(TypeList<T...>) {
     return {};
   } else if constexpr (SquareBlockScheme<S>) {
     return {&TransposeTiles<S, T, kDirection>::Run...};
-  } else if constexpr (kDirection == Direction::kColumnwise) {
-    return {&TransposeColumns<S, T>::Run...};
   } else {
-    return {&TransposeBoth<S, T>::Run...};
+    return {&TransposeColumns<S, T>::Run...};
   }
 }
 

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstring>
 
+#include "narrowfloat/kernels/geometry.h"
 #include "narrowfloat/ops/cpu/amax.h"
 #include "narrowfloat/ops/cpu/hadamard.h"
 #include "narrowfloat/ops/cpu/kernel_arguments.h"
@@ -14,11 +15,6 @@
 
 namespace narrowfloat {
 namespace {
-
-Direction DirectionOf(const QuantSpec& spec) {
-  if (spec.rowwise && spec.columnwise) return Direction::kBoth;
-  return spec.rowwise ? Direction::kRowwise : Direction::kColumnwise;
-}
 
 using TensorScaleFn = BlockScale (*)(float amax, const ScaleOptions& options) noexcept;
 
@@ -77,10 +73,25 @@ QuantizeRun::QuantizeRun(const ConstTensorView& in, const QuantizedView& out,
   FillRows(in, rows_);
 }
 
-std::size_t QuantizeRun::RowUnit() const {
+std::span<const Direction> QuantizeRun::Passes() const {
+  static constexpr Direction kEach[] = {Direction::kRowwise, Direction::kColumnwise};
+  static constexpr Direction kJoint[] = {Direction::kBoth};
+  if (!spec_.columnwise) return std::span(kEach).first(1);
+  if (!spec_.rowwise) return std::span(kEach).last(1);
+  const SchemeInfo& scheme = *spec_.scheme;
+  const bool joins =
+      JoinsDirections(scheme.block, scheme.element_bits, scheme.layout.columnwise_transposed);
+  return joins ? std::span<const Direction>(kJoint) : std::span(kEach);
+}
+
+std::size_t QuantizeRun::RowUnit(Direction direction) const {
   const std::size_t rows = narrowfloat::RowUnit(*spec_.scheme, Direction::kRowwise);
-  if (!spec_.columnwise) return rows;
+  if (direction == Direction::kRowwise) return rows;
   return std::max(rows, narrowfloat::RowUnit(*spec_.scheme, Direction::kColumnwise));
+}
+
+std::size_t QuantizeRun::RowUnit() const {
+  return RowUnit(spec_.columnwise ? Direction::kColumnwise : Direction::kRowwise);
 }
 
 std::size_t QuantizeRun::ColUnit() const {
@@ -101,7 +112,7 @@ MatrixRows<const std::byte> QuantizeRun::Transform(const Tile& tile) const {
 }
 
 float QuantizeRun::TransformedAmax() const {
-  return LargestAmax(Grid(), execution_, [&](const Tile& tile) {
+  return LargestAmax(Grid(Direction::kColumnwise), execution_, [&](const Tile& tile) {
     return TransformedTileAmax(kernels_, in_.dtype, rows_.matrix, tile, SignMask());
   });
 }
@@ -149,23 +160,24 @@ void QuantizeRun::Prepare(std::optional<float> amax) {
 }
 
 void QuantizeRun::QuantizeTile(const Tile& tile) {
+  for (const Direction direction : Passes()) QuantizeTile(tile, direction);
+}
+
+void QuantizeRun::QuantizeTile(const Tile& tile, Direction direction) {
   QuantizeArgs args = args_;
   args.tile = tile;
   float measured = 0.0f;
   if (measures_) args.amax_out = &measured;
-  if (!UsesHadamard()) {
-    Slot(DirectionOf(spec_))(args);
-  } else {
-    if (spec_.rowwise) Slot(Direction::kRowwise)(args);
-    args.in = Transform(tile);
-    Slot(Direction::kColumnwise)(args);
-  }
+  if (direction == Direction::kColumnwise && UsesHadamard()) args.in = Transform(tile);
+  Slot(direction)(args);
   measured_.Update(measured);
 }
 
 void QuantizeRun::QuantizeTiles() {
-  const TileGrid grid = Grid();
-  ParallelFor(execution_, grid.Count(), [&](std::size_t i) { QuantizeTile(grid[i]); });
+  for (const Direction direction : Passes()) {
+    const TileGrid grid = Grid(direction);
+    ParallelFor(execution_, grid.Count(), [&](std::size_t i) { QuantizeTile(grid[i], direction); });
+  }
 }
 
 void QuantizeRun::Finish() {

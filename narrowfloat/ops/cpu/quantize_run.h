@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/ops/cpu/atomic_amax.h"
@@ -39,9 +40,15 @@ class QuantizeRun {
   void Finish();
 
  private:
-  /// Returns the tiles that are best for quantization alone.
-  TileGrid Grid() const { return MakeTileGrid(rows_.shape, RowUnit(), ColUnit()); }
+  /// Returns the directions that are quantized one after the other: both at once, or each alone.
+  std::span<const Direction> Passes() const;
+  std::size_t RowUnit(Direction direction) const;
+  /// Returns the tiles that are best for one pass of quantization alone.
+  TileGrid Grid(Direction direction) const {
+    return MakeTileGrid(rows_.shape, RowUnit(direction), ColUnit());
+  }
   QuantizeFn Slot(Direction direction) const;
+  void QuantizeTile(const Tile& tile, Direction direction);
   /// Returns true if the columnwise operand is the input's transform; Transform makes a tile.
   bool UsesHadamard() const { return spec_.rht && spec_.columnwise; }
   std::uint32_t SignMask() const { return static_cast<std::uint32_t>(spec_.rht_sign_mask); }

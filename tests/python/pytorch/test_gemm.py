@@ -525,6 +525,9 @@ def test_grouped(single: bool) -> None:
     assert str(raised.value) == (
         "general_grouped_gemm: A, B and out must have the same length, got 2, 4 and 4"
     )
+    with pytest.raises(ValueError) as raised:
+        general_grouped_gemm(a, b, out, single_output=True)
+    assert str(raised.value) == "general_grouped_gemm: single_output needs m_splits, got None"
 
 
 @pytest.mark.parametrize("layout", list(SHAPES))

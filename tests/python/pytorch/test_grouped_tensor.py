@@ -93,11 +93,19 @@ def test_without_a_quantizer() -> None:
         num_tensors=6, tensor_shape=(4,), rowwise_data=values, internal=True
     )
     assert type(bare) is GroupedTensorStorage and bare.logical_shape == (6, 4)
-    for count, shape in ((0, (4,)), (3, (2, 2, 2)), (2, (5,))):
-        with pytest.raises(ValueError, match=r"^GroupedTensor"):
+    for count, shape, message in (
+        (0, (4,), "GroupedTensor needs at least one member, got 0"),
+        (3, (2, 2, 2), "GroupedTensor members must have one or two dimensions, got (2, 2, 2)"),
+        (2, (5,), "GroupedTensor: 2 members of (5,) need rowwise_data of 10 elements, got 24"),
+    ):
+        with pytest.raises(ValueError) as raised:
             GroupedTensor.make_grouped_tensor_from_rowwise_data(
                 num_tensors=count, tensor_shape=shape, rowwise_data=values
             )
+        assert str(raised.value) == message
+    with pytest.raises(TypeError) as unknown:
+        GroupedTensor((2, 4), torch.float32, num_tensors=1, rows=2)
+    assert str(unknown.value) == "GroupedTensor has no argument 'rows'"
     with pytest.raises(AssertionError, match=r"^dtype must be provided"):
         GroupedTensor.make_grouped_tensor(1, None, None, 2, 2)
 
@@ -163,6 +171,9 @@ def test_operators() -> None:
     for operator in refused:
         with pytest.raises(RuntimeError, match=r"^GroupedTensor"):
             operator()
+    with pytest.raises(RuntimeError) as raised:
+        group.view(3, -1)
+    assert str(raised.value) == "GroupedTensor.view: the shape must be (-1,), got (3, -1)"
     with pytest.raises(NotImplementedError, match=r"^GroupedTensor: operators need members of one"):
         grouped("mxfp8", SIZES) + 1
 

@@ -134,12 +134,38 @@ def test_offsets_lie_within_the_weight(start: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "shape"), [("blockwise_1d", SHAPE), ("nvfp4", SHAPE), ("mxfp8", (2, 32, 64))], ids=str
+    ("kind", "shape", "message"),
+    [
+        ("blockwise_1d", SHAPE, "Float8BlockwiseQTensor weights need 2-D quantization"),
+        ("nvfp4", SHAPE, "NVFP4Tensor weights need 2-D quantization"),
+        ("mxfp8", (2, 32, 64), "MXFP8Tensor weights must be matrices, got (2, 32, 64)"),
+    ],
 )
-def test_weights_that_cannot(kind: str, shape: tuple[int, ...]) -> None:
+def test_weights_that_cannot(kind: str, shape: tuple[int, ...], message: str) -> None:
     weight = ALL[kind]()(sample(*shape)).detach()
-    with pytest.raises(ValueError, match=r"need 2-D quantization$|weights must be matrices"):
+    before = snapshot(weight)
+    with pytest.raises(ValueError) as raised:
         quantize_master_weights([weight], [None], [None], None)
+    assert str(raised.value) == f"quantize_master_weights: {message}"
+    assert_same_buffers(weight, before, "unchanged")
+
+
+def test_weights_need_quantizers_and_shards_their_rows() -> None:
+    weight = ALL["mxfp8"]()(sample(*SHAPE)).detach()
+    weight._quantizer = None
+    with pytest.raises(ValueError) as raised:
+        quantize_master_weights([weight], [None], [None], None)
+    assert str(raised.value) == "quantize_master_weights: the weight needs a quantizer, got None"
+    transposed = nfp.Float8CurrentScalingQuantizer(E4M3)(sample(*SHAPE)).detach()
+    transposed.update_usage(rowwise_usage=False)
+    before = snapshot(transposed)
+    with pytest.raises(NotImplementedError) as refused:
+        quantize_master_weights([transposed], [torch.ones(4)], [0], None, [transposed])
+    assert str(refused.value) == (
+        "quantize_master_weights: shards of weights that have only their transpose are not "
+        "supported"
+    )
+    assert_same_buffers(transposed, before, "unchanged")
 
 
 def hybrid(**options: str) -> nfp.HybridQuantizedTensor:
@@ -166,24 +192,31 @@ def test_hybrid_weights_that_cannot() -> None:
         (
             hybrid(columnwise_source="rowwise_dequantized"),
             NotImplementedError,
-            "columns of dequantized rows are not supported$",
+            "columns of dequantized rows are not supported",
         ),
         (
             ALL["hybrid_mxfp8_identity"]()(sample()).detach(),
             NotImplementedError,
-            "a MXFP8Tensor in a hybrid weight is not supported$",
+            "a MXFP8Tensor in a hybrid weight is not supported",
         ),
-        (hybrid(), ValueError, r"its whole master, got 4 of \d+ elements; update_usage\(\) drops"),
+        (
+            hybrid(),
+            ValueError,
+            "a hybrid weight of shape (160, 192) with two directions needs its whole master, got 4 "
+            "of 30720 elements; update_usage() drops a direction",
+        ),
     ]
     for weight, error, message in cases:
         before = snapshot(weight)
-        with pytest.raises(error, match=message):
+        with pytest.raises(error) as raised:
             quantize_master_weights([weight], [torch.ones(4)], [0], None)
+        assert str(raised.value) == f"quantize_master_weights: {message}"
         assert_same_buffers(weight, before, "unchanged")
     empty = hybrid()
     empty.update_usage(rowwise_usage=False, columnwise_usage=False)
-    with pytest.raises(ValueError, match=r"has no data$"):
+    with pytest.raises(ValueError) as raised:
         quantize_master_weights([empty], [None], [None], None)
+    assert str(raised.value) == "quantize_master_weights: the hybrid weight has no data"
     with pytest.raises(ValueError, match=r"^post_all_gather_processing: not available for Tensor$"):
         post_all_gather_processing([torch.zeros(2)])
 

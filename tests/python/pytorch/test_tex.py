@@ -372,3 +372,16 @@ def test_a_quantizer_without_a_place_for_the_amax_casts_under_its_scale() -> Non
     made = Float8Quantizer(scale, torch.empty(0), DType.kFloat8E4M3)(x)
     assert torch.equal(made._data, expected._data)
     assert torch.equal(made._transpose, expected._transpose)
+
+
+def test_missing_outputs_and_dimensions_are_refused() -> None:
+    e4m3, x = DType.kFloat8E4M3, torch.zeros(4)
+    with pytest.raises(ValueError) as raised:
+        tex.te_general_grouped_gemm(
+            [x], True, [x], False, None, e4m3, [4], [x], e4m3, False, [x], False, [x], 0, False,
+            False,
+        )  # fmt: skip
+    assert str(raised.value) == "te_general_grouped_gemm: needs D, got None"
+    with pytest.raises(ValueError) as raised:
+        tex.swap_first_dims(x)
+    assert str(raised.value) == "swap_first_dims: needs at least two dimensions, got (4,)"

@@ -176,6 +176,12 @@ def test_no_backend_of_fused_attention_fits() -> None:
             ),
             "copy_to_kv_cache: sequences must have at most 3 tokens, got [4]",
         ),
+        (
+            lambda x: tex.copy_to_kv_cache(
+                x, x, x, x, x, x, x, tex.NVTE_QKV_Format.NVTE_BHSD, 1, 1, 3, 1, True
+            ),
+            "copy_to_kv_cache: the format must be bshd, sbhd or thd, got NVTE_BHSD",
+        ),
     ],
 )
 def test_bad_arguments_are_refused(call: Callable, message: str) -> None:

@@ -169,6 +169,17 @@ def test_tokens_that_pad_are_not_copied() -> None:
             "thd_second_half_lse_correction: needs two tensors of 2 dimensions that differ in the "
             "last, got shapes (16, 2, 3) and (16, 2, 3)",
         ),
+        (
+            lambda x: tex.thd_sequence_order_to_cp_rank_order(x[:4], BOUNDS, 2, 16),
+            "thd_sequence_order_to_cp_rank_order: needs 16 tokens, got shape (4, 2, 3)",
+        ),
+        (
+            lambda x: tex.thd_copy_valid_tokens_from_per_split_to_rank_local(
+                x, x[:4], BOUNDS, BOUNDS[:2]
+            ),
+            "thd_copy_valid_tokens_from_per_split_to_rank_local: needs equal shapes of output and "
+            "input, and of bounds, got (16, 2, 3), (4, 2, 3), (4,) and (2,)",
+        ),
     ],
 )
 def test_bad_arguments_are_refused(call: Callable, message: str) -> None:

@@ -287,8 +287,11 @@ def test_nvfp4_data_transpose_moves_every_code() -> None:
     codes = torch.stack((packed % 16, packed // 16), -1).reshape(6, 10).t().reshape(10, 3, 2)
     wanted = codes[..., 0] + codes[..., 1] * 16
     assert torch.equal(tex.nvfp4_data_transpose(packed), wanted)
-    with pytest.raises(ValueError, match="a multiple of 2 rows, got"):
+    with pytest.raises(ValueError) as raised:
         tex.nvfp4_data_transpose(packed[:3])
+    assert str(raised.value) == (
+        "nvfp4_data_transpose: needs a matrix with a multiple of 2 rows, got (3, 5)"
+    )
     with pytest.raises(ValueError, match=r"out must be \(10, 3\), got \(3, 10\)"):
         tex.nvfp4_data_transpose(packed, out=torch.empty(3, 10, dtype=torch.uint8))
 
@@ -333,6 +336,14 @@ def test_nvfp4_group_quantize_with_amax_is_that_of_each_member() -> None:
     )
     assert_same_group(ours, hosts)
     assert torch.equal(hosts.amax, amaxes[0]) and torch.equal(hosts.columnwise_amax, amaxes[1])
+    with pytest.raises(ValueError) as raised:
+        tex.nvfp4_group_quantize_with_amax(
+            x, own, 3, sizes(), rowwise_amax=amaxes[0], columnwise_amax=amaxes[1][:2]
+        )
+    assert str(raised.value) == (
+        "nvfp4_group_quantize_with_amax: needs the same columns in all groups and 3 amaxes, got "
+        "last_dims None and 3 and 2 amaxes"
+    )
     for i, (member, part) in enumerate(zip(ours.quantized_tensors, x.split(SPLITS), strict=True)):
         if part.numel():
             alone = tex.nvfp4_quantize_with_amax(part, own, *(a[i : i + 1] for a in amaxes))

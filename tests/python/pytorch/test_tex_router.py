@@ -239,6 +239,9 @@ def test_auxiliary_loss(dtype: torch.dtype, counts: torch.dtype) -> None:
     assert_near(made, exact_probs.grad, exact_probs.grad, 8, "gradient")
 
 
+INDICES = torch.ones((*TOKENS, TOPK), dtype=torch.int32)
+
+
 def topk(logits: Tensor, k: int, *rest: object) -> tuple:
     return tex.fused_topk_with_score_function_fwd(logits, k, False, *rest)
 
@@ -285,6 +288,31 @@ def topk(logits: Tensor, k: int, *rest: object) -> tuple:
             ValueError,
             "fused_moe_aux_loss_fwd: needs probs of (4, 16) and as many counts as columns, got "
             "(4, 16) and 3",
+        ),
+        (
+            lambda x: topk(x, 4, None, None, None, "sigmoid", None, BITMAP, INDICES),
+            ValueError,
+            "fused_topk_with_score_function_fwd: topk_indices replace the routing map and need the "
+            "format BYTEMAP, got BITMAP_U8",
+        ),
+        (
+            lambda x: tex.fused_topk_with_score_function_qb_fwd(
+                x, 4, None, torch.zeros(16), BYTES, None, torch.zeros(16, 8), torch.ones(2), 0
+            ),
+            ValueError,
+            "fused_topk_with_score_function_qb_fwd: histogram must be int32 of shape (16, bins), "
+            "got torch.float32 of (16, 8)",
+        ),
+        (
+            lambda x: tex.fused_moe_aux_loss_fwd(x[0], torch.ones(16), 12, 16, 4, 16, 0, 1.0),
+            ValueError,
+            "fused_moe_aux_loss_fwd: needs positive topk and tokens, and columns that experts "
+            "divide, got 0, 12, 16 columns and 16 experts",
+        ),
+        (
+            lambda x: tex.fused_moe_aux_loss_bwd(x[0], torch.ones(3), 4, 16, torch.ones(())),
+            ValueError,
+            "fused_moe_aux_loss_bwd: needs one count per column, got 3 for 16 columns",
         ),
     ],
 )

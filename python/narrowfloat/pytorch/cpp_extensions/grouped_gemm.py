@@ -38,7 +38,7 @@ def general_grouped_gemm(
     targets = list(out)
     if single_output:
         if m_splits is None:
-            raise ValueError("general_grouped_gemm: single_output needs m_splits")
+            raise ValueError("general_grouped_gemm: single_output needs m_splits, got None")
         flat = out[0].view(-1, out[0].shape[-1])
         targets = list(flat.split(list(m_splits)))
     if not len(A) == len(B) == len(targets):

@@ -273,7 +273,7 @@ def route(piece: Piece) -> tuple[Handler, tuple[Any, ...]]:
     Errors: ValueError for a weight of another type or without a quantizer.
     """
     if piece.weight._quantizer is None:
-        raise ValueError("quantize_master_weights: the weight has no quantizer")
+        raise ValueError("quantize_master_weights: the weight needs a quantizer, got None")
     return piece.weight._master_route(piece)
 
 

@@ -104,7 +104,7 @@ class GroupedTensor(  # type: ignore[misc]  # amax: a method of PyTorch's
         """Returns the flat row-wise buffer for view(-1). Errors: RuntimeError for any other."""
         if shape in ((-1,), ([-1],), ((-1,),)) and self.rowwise_data is not None:
             return self.rowwise_data
-        raise RuntimeError(f"GroupedTensor cannot be viewed as {shape}, only as (-1,)")
+        raise RuntimeError(f"GroupedTensor.view: the shape must be (-1,), got {shape}")
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Returns the members' values, stacked. Errors: NotImplementedError unless shapes agree."""

@@ -125,7 +125,9 @@ def copy_to_kv_cache(
     layout = NVTE_QKV_Format(int(qkv_format))
     known = NVTE_QKV_Format.NVTE_BSHD, NVTE_QKV_Format.NVTE_SBHD, NVTE_QKV_Format.NVTE_THD
     if layout not in known:
-        raise ValueError(f"copy_to_kv_cache: the format must be bshd, sbhd or thd, got {layout}")
+        raise ValueError(
+            f"copy_to_kv_cache: the format must be bshd, sbhd or thd, got {layout.name}"
+        )
     new, total = cu_new_lens.diff().tolist()[:b], cu_cached_lens.diff().tolist()[:b]
     if max(total, default=0) > max_seq_len:
         raise ValueError(

@@ -80,7 +80,10 @@ def _check_indices(
             f"{tuple(topk_indices.shape)}"
         )
     if NVTERoutingMapFormat(int(format_)) != NVTERoutingMapFormat.BYTEMAP:
-        raise ValueError(f"{entry}: topk_indices replace a routing map, got a format of one too")
+        raise ValueError(
+            f"{entry}: topk_indices replace the routing map and need the format BYTEMAP, got "
+            f"{NVTERoutingMapFormat(int(format_)).name}"
+        )
 
 
 def _probabilities(

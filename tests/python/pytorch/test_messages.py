@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole texts of messages that no other test of its area reaches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+import torch
+from families import ALL, HYBRIDS, sample
+from narrowfloat.common.recipe import Float8CurrentScaling, MXFP8BlockScaling
+from narrowfloat.pytorch import tex
+from narrowfloat.pytorch.cpp_extensions import general_grouped_gemm
+from narrowfloat.pytorch.quantization.dtypes import get_fp4_te_dtype
+from narrowfloat.pytorch.tensor._from_core import quantizer_for
+from narrowfloat.pytorch.tensor._master_weights import check_matrix
+from narrowfloat.pytorch.tensor.grouped_tensor import GroupedTensor
+
+import narrowfloat as nf
+from narrowfloat import pytorch as nfp
+
+X = sample(128, 256)
+
+
+def made(name: str, x: torch.Tensor = X) -> nfp.QuantizedTensor:
+    return ALL[name]()(x)
+
+
+def check(call: Callable[[], object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"^{re.escape(message)}$"):
+        call()
+
+
+class Storage(nfp.QuantizedTensorStorage):
+    """Implements nothing."""
+
+    _quantizer = None
+
+
+class Tensor(nfp.QuantizedTensor):
+    """Implements nothing."""
+
+
+class Quantizer(nfp.Quantizer):
+    """Implements what is abstract."""
+
+    def update_quantized(self, *args: object, **kwargs: object) -> None:
+        raise AssertionError
+
+
+def bare_tensor() -> Tensor:
+    return Tensor(shape=(2, 2), dtype=torch.float32)
+
+
+STORAGE_METHODS: dict[str, Callable[[Storage], object]] = {
+    "update_usage": lambda storage: storage.update_usage(True),
+    "get_usages": lambda storage: storage.get_usages(),
+    "prepare_for_saving": lambda storage: storage.prepare_for_saving(),
+    "restore_from_saved": lambda storage: storage.restore_from_saved([]),
+    "copy_from_storage": lambda storage: storage.copy_from_storage(storage),
+    "clear": lambda storage: storage.clear(),
+    "fsdp_extract_buffers": lambda storage: storage.fsdp_extract_buffers(),
+    "fsdp_assign_gathered": lambda storage: storage.fsdp_assign_gathered([], {}),
+}
+
+
+@pytest.mark.parametrize("method", STORAGE_METHODS)
+def test_a_storage_without_a_method_names_it(method: str) -> None:
+    message = f"Storage class does not implement {method} function"
+    check(lambda: STORAGE_METHODS[method](Storage()), NotImplementedError, message)
+
+
+def test_a_tensor_and_a_quantizer_without_a_method_name_it() -> None:
+    for method, call in {
+        "dequantize": lambda: bare_tensor().dequantize(),
+        "quantize_": lambda: bare_tensor().quantize_(X),
+        "detach": lambda: bare_tensor().detach(),
+    }.items():
+        check(call, NotImplementedError, f"Tensor class does not implement {method} function")
+    quantizer = Quantizer(rowwise=True, columnwise=True)
+    for call, error, message in [
+        (lambda: quantizer(X), NotImplementedError,
+         "Quantizer class does not implement quantize_impl function"),
+        (lambda: quantizer.onnx_quantize(X), NotImplementedError, "Quantizer has no ONNX form"),
+        (lambda: quantizer.onnx_dequantize(X), NotImplementedError, "Quantizer has no ONNX form"),
+        (lambda: GroupedTensor.make_grouped_tensor(1, None, None, 128, 256, quantizer=quantizer),
+         ValueError, f"Unsupported quantizer for GroupedTensor: {quantizer}"),
+        (lambda: Storage()._get_quantizer(), ValueError,
+         "Storage has no quantizer and no default quantizer is available"),
+    ]:  # fmt: skip
+        check(call, error, message)
+
+
+def test_operators_on_tensors() -> None:
+    mx, block, current = made("mxfp8"), made("blockwise_2d"), made("float8_current")
+    hybrid = made("hybrid_mxfp8_identity")
+    tiles_and_values = nfp.HybridQuantizer(
+        rowwise_quantizer=ALL["blockwise_2d"](), columnwise_quantizer=nfp.IdentityQuantizer()
+    )
+    other = HYBRIDS["hybrid_mxfp8_identity"]()
+    other.set_usage(columnwise=False)
+    no_quantizer = made("nvfp4").detach()
+    no_quantizer._quantizer = None
+    read_only = mx[0].requires_grad_()
+    for call, error, message in [
+        (lambda: read_only.numpy(), RuntimeError,
+         "numpy: a tensor that requires grad needs detach() first"),
+        (lambda: mx.unsqueeze_(0), NotImplementedError,
+         "aten.unsqueeze_.default: changing the shape of a MXFP8Tensor in place is not "
+         "supported"),
+        (lambda: torch.select(mx, 0, 128), IndexError,
+         "select: index 128 is out of range for a dimension of size 128"),
+        (lambda: setattr(block, "data", made("blockwise_2d", sample(128, 128))), ValueError,
+         "Float8BlockwiseQTensor.data: size (128, 256) cannot become (128, 128)"),
+        (lambda: ALL["blockwise_1d"]().update_quantized(X, block), ValueError,
+         "Float8BlockQuantizer: block_scaling_dim is 1, but the tensor was made with 2"),
+        (lambda: HYBRIDS["hybrid_mxfp8_identity"]().update_quantized(X, mx), ValueError,
+         "HybridQuantizer can only update HybridQuantizedTensor, got MXFP8Tensor"),
+        (lambda: ALL["float8_current"]().update_quantized(X, mx), ValueError,
+         "Float8CurrentScalingQuantizer can only update Float8Tensor, got MXFP8Tensor"),
+        (lambda: tiles_and_values(X).split(3), NotImplementedError,
+         "split: the local shape must be divisible by 128 for every child to stay quantized, got "
+         "pieces of 3"),
+        (lambda: hybrid.copy_(other(X)), NotImplementedError,
+         "copy_ between hybrid tensors requires matching rowwise/columnwise usages, got "
+         "{'rowwise': True, 'columnwise': True} and {'rowwise': True, 'columnwise': False}"),
+        (lambda: hybrid.copy_from_storage(mx), TypeError,
+         "copy_from_storage expects HybridQuantizedTensorStorage"),
+        (lambda: hybrid.get_data_tensors(False, False), ValueError,
+         "No data to get, both rowwise_data and columnwise_data are False"),
+        (lambda: mx.get_data_tensors(False, False), ValueError,
+         "No data to get, both rowwise_data and columnwise_data are False"),
+        (lambda: mx.contiguous(memory_format=torch.channels_last), ValueError,
+         "MXFP8Tensor does not support different memory formats!"),
+        (lambda: no_quantizer.new_empty(32, 32), RuntimeError,
+         "new_empty: NVFP4Tensor has no quantizer to build another tensor with"),
+        (lambda: check_matrix(made("mxfp8", sample(2, 32, 32))), ValueError,
+         "quantize_master_weights: MXFP8Tensor weights must be matrices, got (2, 32, 32)"),
+        (lambda: next(iter(nfp.export({"w": made("mxfp8", sample(2, 32, 32))}, "fp8"))),
+         NotImplementedError, "export: 'w' must have two dimensions, got shape (2, 32, 32)"),
+        (lambda: quantizer_for("fp8_e4m3:scale=3", True, False), NotImplementedError,
+         "no tensor class of narrowfloat.pytorch holds 'fp8_e4m3:scale=3'"),
+    ]:  # fmt: skip
+        check(call, error, message)
+    current.clear()
+    check(current.dequantize, RuntimeError, "Float8Tensor has no valid data to dequantize")
+    tiles = made("nvfp4_2d")
+    tiles.update_usage(columnwise_usage=False)
+    tiles._rowwise_data = None
+    check(lambda: tiles.update_usage(columnwise_usage=True), RuntimeError,
+          "update_usage: making column-wise NVFP4 data needs row-wise data")  # fmt: skip
+
+
+def test_groups_of_tensors() -> None:
+    from_rowwise = GroupedTensor.make_grouped_tensor_from_rowwise_data
+    group = from_rowwise(num_tensors=2, tensor_shape=(4, 8), rowwise_data=torch.zeros(64),
+                         dtype=torch.float32)  # fmt: skip
+    for call, error, message in [
+        (lambda: from_rowwise(num_tensors=0, tensor_shape=(4, 8), rowwise_data=torch.zeros(64),
+                              dtype=torch.float32),
+         ValueError, "GroupedTensor needs at least one member, got 0"),
+        (lambda: from_rowwise(num_tensors=1, tensor_shape=(4, 4, 4), rowwise_data=torch.zeros(64),
+                              dtype=torch.float32),
+         ValueError, "GroupedTensor members must have one or two dimensions, got (4, 4, 4)"),
+        (lambda: from_rowwise(num_tensors=2, tensor_shape=(4, 4), rowwise_data=torch.zeros(64),
+                              dtype=torch.float32),
+         ValueError,
+         "GroupedTensor: 2 members of (4, 4) need rowwise_data of 32 elements, got 64"),
+        (lambda: group.view(8, 8), RuntimeError,
+         "GroupedTensor cannot be viewed as (8, 8), only as (-1,)"),
+        (lambda: GroupedTensor((8, 8), torch.float32, num_tensors=1, colour=3), TypeError,
+         "GroupedTensor has no argument 'colour'"),
+        (lambda: general_grouped_gemm([], [], [torch.zeros(2, 2)], [], torch.float32,
+                                      single_output=True),
+         ValueError, "general_grouped_gemm: single_output needs m_splits"),
+    ]:  # fmt: skip
+        check(call, error, message)
+
+
+def test_layers_and_recipes() -> None:
+    with nfp.quantized_model_init(recipe=MXFP8BlockScaling()):
+        layer = nfp.Linear(64, 64, name="up")
+
+    def other_recipe() -> object:
+        with nfp.autocast(recipe=Float8CurrentScaling()):
+            return layer(sample(32, 64))
+
+    check(other_recipe, RuntimeError,
+          "Recipe mismatch for 'weight' of layer up: its quantized values need MXFP8BlockScaling, "
+          "got Float8CurrentScaling; enter quantized_model_init and autocast with the same recipe")
+    fp8 = SimpleNamespace(fp4_format=SimpleNamespace(name="E4M3"))
+    check(lambda: get_fp4_te_dtype(fp8), ValueError,
+          "get_fp4_te_dtype: fp4_format must be E2M1, got E4M3")
+    nvfp4 = nf.NVFP4Quantizer(with_rht=True)
+    check(lambda: nvfp4(sample(32, 32).numpy()), ValueError,
+          "quantize: NVFP4Quantizer's with_rht needs with_post_rht_amax")  # fmt: skip
+
+
+def test_saved_tensors_are_restored_once() -> None:
+    message = "ctx must have .tensor_objects to restore saved tensors"
+    check(lambda: nfp.restore_from_func_ctx(SimpleNamespace()), AttributeError, message)
+
+
+def test_entries_of_the_native_module() -> None:
+    bounds = torch.tensor([0, 4, 8], dtype=torch.int32)
+    logits = torch.zeros(4, 8)
+    histogram = torch.zeros(4, 3)
+    for call, error, message in [
+        (lambda: tex.thd_cp_rank_order_to_sequence_order(torch.zeros(3, 2), bounds, 2, 8), ValueError,
+         "thd_cp_rank_order_to_sequence_order: needs 8 tokens, got shape (3, 2)"),
+        (lambda: tex.thd_copy_valid_tokens_from_per_split_to_rank_local(
+            torch.zeros(8, 1), torch.zeros(7, 1), bounds, bounds),
+         ValueError,
+         "thd_copy_valid_tokens_from_per_split_to_rank_local: needs equal shapes of output and "
+         "input, and of bounds, got (8, 1), (7, 1), (3,) and (3,)"),
+        (lambda: tex.te_general_grouped_gemm(
+            [X], True, [X], False, None, None, [], None, [], False, None, 0, False, False, False, 0),
+         ValueError, "te_general_grouped_gemm: needs D, got None"),
+        (lambda: tex.swap_first_dims(torch.zeros(3)), ValueError,
+         "swap_first_dims: needs at least two dimensions, got (3,)"),
+        (lambda: tex.nvfp4_data_transpose(torch.zeros(3, 4, dtype=torch.uint8)), ValueError,
+         "nvfp4_data_transpose: needs a matrix with a multiple of 2 rows, got (3, 4)"),
+        (lambda: tex.copy_to_kv_cache(None, None, None, None, None, None, None,
+                                      tex.NVTE_QKV_Format.NVTE_BSHD_2SBHD, 1, 1, 1, 1, False),
+         ValueError, "copy_to_kv_cache: the format must be bshd, sbhd or thd, got "
+         "NVTE_BSHD_2SBHD"),
+        (lambda: tex.fused_moe_aux_loss_fwd(logits, torch.zeros(8), 4, 8, 4, 8, 0, 1.0), ValueError,
+         "fused_moe_aux_loss_fwd: needs positive topk and tokens, and columns that experts divide, "
+         "got 0, 4, 8 columns and 8 experts"),
+        (lambda: tex.fused_moe_aux_loss_bwd(torch.zeros(1), torch.zeros(7), 4, 8, torch.ones(1)),
+         ValueError, "fused_moe_aux_loss_bwd: needs one count per column, got 7 for 8 columns"),
+        (lambda: tex.router._check_histogram("entry", 8, histogram, torch.zeros(2)), ValueError,
+         "entry: histogram must be int32 of shape (8, bins), got torch.float32 of (4, 3)"),
+        (lambda: tex.router._check_indices(
+            "entry", torch.zeros(4, 2), (4,), 2, tex.NVTERoutingMapFormat.BITMAP_U8),
+         ValueError, "entry: topk_indices replace a routing map, got a format of one too"),
+    ]:  # fmt: skip
+        check(call, error, message)

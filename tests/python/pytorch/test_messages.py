@@ -101,8 +101,10 @@ def test_operators_on_tensors() -> None:
     )
     other = HYBRIDS["hybrid_mxfp8_identity"]()
     other.set_usage(columnwise=False)
-    no_quantizer = made("nvfp4").detach()
+    no_quantizer = made("blockwise_2d").detach()
     no_quantizer._quantizer = None
+    plain_hybrid = hybrid.detach()
+    plain_hybrid._quantizer = None
     read_only = mx[0].requires_grad_()
     for call, error, message in [
         (lambda: read_only.numpy(), RuntimeError,
@@ -135,7 +137,9 @@ def test_operators_on_tensors() -> None:
         (lambda: mx.contiguous(memory_format=torch.channels_last), ValueError,
          "MXFP8Tensor does not support different memory formats!"),
         (lambda: no_quantizer.new_empty(32, 32), RuntimeError,
-         "new_empty: NVFP4Tensor has no quantizer to build another tensor with"),
+         "new_empty: Float8BlockwiseQTensor has no quantizer to build another tensor with"),
+        (lambda: plain_hybrid.new_empty(32, 32), RuntimeError,
+         "new_empty: HybridQuantizedTensor has no quantizer to build another tensor with"),
         (lambda: check_matrix(made("mxfp8", sample(2, 32, 32))), ValueError,
          "quantize_master_weights: MXFP8Tensor weights must be matrices, got (2, 32, 32)"),
         (lambda: next(iter(nfp.export({"w": made("mxfp8", sample(2, 32, 32))}, "fp8"))),
@@ -144,7 +148,7 @@ def test_operators_on_tensors() -> None:
          "no tensor class of narrowfloat.pytorch holds 'fp8_e4m3:scale=3'"),
     ]:  # fmt: skip
         check(call, error, message)
-    current.clear()
+    current.prepare_for_saving()
     check(current.dequantize, RuntimeError, "Float8Tensor has no valid data to dequantize")
     tiles = made("nvfp4_2d")
     tiles.update_usage(columnwise_usage=False)
@@ -187,12 +191,18 @@ def test_layers_and_recipes() -> None:
         with nfp.autocast(recipe=Float8CurrentScaling()):
             return layer(sample(32, 64))
 
-    check(other_recipe, RuntimeError,
-          "Recipe mismatch for 'weight' of layer up: its quantized values need MXFP8BlockScaling, "
-          "got Float8CurrentScaling; enter quantized_model_init and autocast with the same recipe")
+    check(
+        other_recipe,
+        RuntimeError,
+        "Recipe mismatch for 'weight' of layer up: its quantized values need MXFP8BlockScaling, "
+        "got Float8CurrentScaling; enter quantized_model_init and autocast with the same recipe",
+    )
     fp8 = SimpleNamespace(fp4_format=SimpleNamespace(name="E4M3"))
-    check(lambda: get_fp4_te_dtype(fp8), ValueError,
-          "get_fp4_te_dtype: fp4_format must be E2M1, got E4M3")
+    check(
+        lambda: get_fp4_te_dtype(fp8),
+        ValueError,
+        "get_fp4_te_dtype: fp4_format must be E2M1, got E4M3",
+    )
     nvfp4 = nf.NVFP4Quantizer(with_rht=True)
     check(lambda: nvfp4(sample(32, 32).numpy()), ValueError,
           "quantize: NVFP4Quantizer's with_rht needs with_post_rht_amax")  # fmt: skip
@@ -208,7 +218,8 @@ def test_entries_of_the_native_module() -> None:
     logits = torch.zeros(4, 8)
     histogram = torch.zeros(4, 3)
     for call, error, message in [
-        (lambda: tex.thd_cp_rank_order_to_sequence_order(torch.zeros(3, 2), bounds, 2, 8), ValueError,
+        (lambda: tex.thd_cp_rank_order_to_sequence_order(torch.zeros(3, 2), bounds, 2, 8),
+         ValueError,
          "thd_cp_rank_order_to_sequence_order: needs 8 tokens, got shape (3, 2)"),
         (lambda: tex.thd_copy_valid_tokens_from_per_split_to_rank_local(
             torch.zeros(8, 1), torch.zeros(7, 1), bounds, bounds),
@@ -216,7 +227,7 @@ def test_entries_of_the_native_module() -> None:
          "thd_copy_valid_tokens_from_per_split_to_rank_local: needs equal shapes of output and "
          "input, and of bounds, got (8, 1), (7, 1), (3,) and (3,)"),
         (lambda: tex.te_general_grouped_gemm(
-            [X], True, [X], False, None, None, [], None, [], False, None, 0, False, False, False, 0),
+            [X], True, [X], False, None, None, [], None, [], False, None, 0, False, 0, False, 0),
          ValueError, "te_general_grouped_gemm: needs D, got None"),
         (lambda: tex.swap_first_dims(torch.zeros(3)), ValueError,
          "swap_first_dims: needs at least two dimensions, got (3,)"),

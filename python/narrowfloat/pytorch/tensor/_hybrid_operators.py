@@ -18,6 +18,7 @@ from narrowfloat.pytorch.tensor._operators import (
     aten,
     is_full_slice,
     is_identity_stride,
+    refuse_without_quantizer,
     zero_buffers,
 )
 from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor
@@ -167,6 +168,8 @@ def _made_like(
     device: torch.device | None,
     pin_memory: bool | None,
 ) -> HybridQuantizedTensor:
+    if tensor._quantizer is None:
+        refuse_without_quantizer(tensor)
     quantizer = tensor._quantizer.copy()
     quantizer.internal = False
     quantizer.set_usage(**tensor.get_usages())

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -227,6 +227,13 @@ def _empty_like(
     return tensor._rebuild(device=target, **fields)
 
 
+def refuse_without_quantizer(tensor: QuantizedTensor) -> NoReturn:
+    """Raises RuntimeError for a tensor that cannot build others like it."""
+    raise RuntimeError(
+        f"new_empty: {type(tensor).__name__} has no quantizer to build another tensor with"
+    )
+
+
 @implements(aten.new_empty.default, SchemeTensor)
 def _new_empty(
     tensor: SchemeTensor,
@@ -238,9 +245,7 @@ def _new_empty(
     pin_memory: bool | None = None,
 ) -> QuantizedTensor:
     if tensor._quantizer is None and not tensor.HAS_DEFAULT_QUANTIZER:
-        raise RuntimeError(
-            f"new_empty: {type(tensor).__name__} has no quantizer to build another tensor with"
-        )
+        refuse_without_quantizer(tensor)
     quantizer: Any = tensor._get_quantizer().copy()
     quantizer.internal = False
     return quantizer.make_empty(

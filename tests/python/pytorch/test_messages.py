@@ -153,7 +153,7 @@ def test_operators_on_tensors() -> None:
     tiles = made("nvfp4_2d")
     tiles.update_usage(columnwise_usage=False)
     tiles._rowwise_data = None
-    check(lambda: tiles.update_usage(columnwise_usage=True), RuntimeError,
+    check(tiles._create_columnwise, RuntimeError,
           "update_usage: making column-wise NVFP4 data needs row-wise data")  # fmt: skip
 
 

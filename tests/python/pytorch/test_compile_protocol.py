@@ -222,8 +222,25 @@ def test_classes_of_a_program_become_values() -> None:
     assert is_value_opaque_quantizer(first) and first == second and hash(first) == hash(second)
     second.mark = 2
     assert first != second
-    with pytest.raises(TypeError, match=r"^Holder cannot be a value: its field 'table' is "):
+    with pytest.raises(TypeError) as raised:
         register_value_opaque_quantizer(Holder)
+    assert str(raised.value) == (
+        "Holder cannot be a value: its field 'table' is annotated <class 'torch.Tensor'>; make it "
+        "in _rebuild_derived_state() and leave the annotation out"
+    )
+
+
+def test_inner_tensors_follow_the_order_of_flattening() -> None:
+    class Reversed(nfp.MXFP8Quantizer):
+        def inner_tensor_specs(self, shape: object) -> dict:
+            return dict(reversed(super().inner_tensor_specs(shape).items()))
+
+    names = tuple(ALL["mxfp8"]().inner_tensor_specs((128, 256)))
+    with pytest.raises(RuntimeError) as raised:
+        TensorSpec((128, 256), torch.float32, Reversed(E4M3)).inner_names()
+    assert str(raised.value) == (
+        f"inner_tensor_specs: {names[::-1]} do not follow the order of flattening, {names}"
+    )
 
 
 @pytest.mark.parametrize("kind", ["mxfp8", "blockwise_1d", "nvfp4", "float8_current"])

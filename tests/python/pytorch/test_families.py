@@ -234,7 +234,8 @@ def test_blockwise_mode_must_match() -> None:
     tensor = ALL["blockwise_1d"]()(sample()).detach()
     before = snapshot(tensor)
     with pytest.raises(
-        ValueError, match=r"block_scaling_dim is 2, but the tensor was made with 1$"
+        ValueError,
+        match=r"^Float8BlockQuantizer: the output must have block_scaling_dim 2, got 1$",
     ):
         ALL["blockwise_2d"]().update_quantized(sample(), tensor)
     assert_same_buffers(tensor, before, "unchanged")
@@ -252,8 +253,11 @@ def test_blockwise_mode_must_match() -> None:
 def test_blockwise_data_keeps_its_shape() -> None:
     tensor = ALL["blockwise_2d"]()(sample()).detach()
     assert tensor.data is tensor
-    with pytest.raises(ValueError, match=r"size \(128, 256\) cannot become \(64, 256\)$"):
+    with pytest.raises(ValueError) as raised:
         tensor.data = sample(64, 256)
+    assert str(raised.value) == (
+        "Float8BlockwiseQTensor.data: the shape must stay (128, 256), got (64, 256)"
+    )
     with pytest.raises(ValueError, match=r"stride and layout must stay$"):
         tensor.data = sample(256, 128).t()
 

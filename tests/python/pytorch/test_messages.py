@@ -115,9 +115,9 @@ def test_operators_on_tensors() -> None:
         (lambda: torch.select(mx, 0, 128), IndexError,
          "select: index 128 is out of range for a dimension of size 128"),
         (lambda: setattr(block, "data", made("blockwise_2d", sample(128, 128))), ValueError,
-         "Float8BlockwiseQTensor.data: size (128, 256) cannot become (128, 128)"),
+         "Float8BlockwiseQTensor.data: the shape must stay (128, 256), got (128, 128)"),
         (lambda: ALL["blockwise_1d"]().update_quantized(X, block), ValueError,
-         "Float8BlockQuantizer: block_scaling_dim is 1, but the tensor was made with 2"),
+         "Float8BlockQuantizer: the output must have block_scaling_dim 1, got 2"),
         (lambda: HYBRIDS["hybrid_mxfp8_identity"]().update_quantized(X, mx), ValueError,
          "HybridQuantizer can only update HybridQuantizedTensor, got MXFP8Tensor"),
         (lambda: ALL["float8_current"]().update_quantized(X, mx), ValueError,
@@ -173,12 +173,12 @@ def test_groups_of_tensors() -> None:
          ValueError,
          "GroupedTensor: 2 members of (4, 4) need rowwise_data of 32 elements, got 64"),
         (lambda: group.view(8, 8), RuntimeError,
-         "GroupedTensor cannot be viewed as (8, 8), only as (-1,)"),
+         "GroupedTensor.view: the shape must be (-1,), got (8, 8)"),
         (lambda: GroupedTensor((8, 8), torch.float32, num_tensors=1, colour=3), TypeError,
          "GroupedTensor has no argument 'colour'"),
         (lambda: general_grouped_gemm([], [], [torch.zeros(2, 2)], [], torch.float32,
                                       single_output=True),
-         ValueError, "general_grouped_gemm: single_output needs m_splits"),
+         ValueError, "general_grouped_gemm: single_output needs m_splits, got None"),
     ]:  # fmt: skip
         check(call, error, message)
 
@@ -246,6 +246,7 @@ def test_entries_of_the_native_module() -> None:
          "entry: histogram must be int32 of shape (8, bins), got torch.float32 of (4, 3)"),
         (lambda: tex.router._check_indices(
             "entry", torch.zeros(4, 2), (4,), 2, tex.NVTERoutingMapFormat.BITMAP_U8),
-         ValueError, "entry: topk_indices replace a routing map, got a format of one too"),
+         ValueError, "entry: topk_indices replace the routing map and need the format BYTEMAP, got "
+         "BITMAP_U8"),
     ]:  # fmt: skip
         check(call, error, message)

@@ -25,6 +25,7 @@ from narrowfloat import pytorch as nfp
 
 every = pytest.mark.parametrize("kind", list(ALL))
 schemes = pytest.mark.parametrize("kind", list(SCHEMES))
+NO_DATA = "No data to get, both rowwise_data and columnwise_data are False"
 
 
 def quantized(kind: str, *shape: int, dtype: torch.dtype = torch.float32) -> nfp.QuantizedTensor:
@@ -347,7 +348,7 @@ def test_copy_from_storage(kind: str) -> None:
     other.quantize_(sample(64, 64, seed=14))
     tensor.copy_from_storage(other)
     assert_same_buffers(tensor, other, "copied")
-    with pytest.raises(TypeError, match=r"^copy_from_storage expects "):
+    with pytest.raises(TypeError, match=r"^copy_from_storage expects \w+Storage$"):
         tensor.copy_from_storage(nfp.IdentityQuantizer()(torch.zeros(2)))
 
 
@@ -366,8 +367,9 @@ def test_data_tensors(kind: str) -> None:
     if not kind.startswith("nvfp4"):
         assert tensor.get_data_tensors(columnwise_data=False) is pair[0]
         assert tensor.get_data_tensors(rowwise_data=False) is pair[1]
-        with pytest.raises(ValueError, match=r"^No data to get"):
+        with pytest.raises(ValueError) as raised:
             tensor.get_data_tensors(rowwise_data=False, columnwise_data=False)
+        assert str(raised.value) == NO_DATA
 
 
 @schemes
@@ -386,7 +388,9 @@ def test_bases_refuse_what_they_have_not() -> None:
         NotImplementedError, match=r"^QuantizedTensor class does not support tensor views$"
     ):
         tensor.view(4)
-    with pytest.raises(ValueError, match=r"_build_default_quantizer|no default quantizer"):
+    with pytest.raises(
+        ValueError, match=r"^Float8Tensor has no quantizer and no default quantizer is available$"
+    ):
         nfp.Float8Tensor(
             shape=(1,), dtype=torch.float32, data=torch.zeros(1, dtype=torch.uint8),
             fp8_scale_inv=torch.ones(1), fp8_dtype=E4M3,

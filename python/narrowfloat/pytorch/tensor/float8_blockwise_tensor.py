@@ -83,8 +83,8 @@ class Float8BlockQuantizer(SchemeQuantizer["Float8BlockwiseQTensor"]):
         assert isinstance(dst, Float8BlockwiseQTensorStorage)
         if dst._is_2D_scaled != (self.block_scaling_dim == 2):
             raise ValueError(
-                f"Float8BlockQuantizer: block_scaling_dim is {self.block_scaling_dim}, but the "
-                f"tensor was made with {2 if dst._is_2D_scaled else 1}"
+                "Float8BlockQuantizer: the output must have block_scaling_dim "
+                f"{self.block_scaling_dim}, got {2 if dst._is_2D_scaled else 1}"
             )
 
     def get_scale_shape(self, shape: Iterable[int], columnwise: bool) -> tuple[int, ...]:
@@ -137,7 +137,7 @@ class Float8BlockwiseQTensor(  # type: ignore[override]  # device: a field in Py
     def data(self, tensor: torch.Tensor) -> None:
         if self.shape != tensor.shape:
             raise ValueError(
-                f"Float8BlockwiseQTensor.data: size {tuple(self.shape)} cannot become "
+                f"Float8BlockwiseQTensor.data: the shape must stay {tuple(self.shape)}, got "
                 f"{tuple(tensor.shape)}"
             )
         if tensor.layout != self.layout or tuple(tensor.stride()) != tuple(self.stride()):

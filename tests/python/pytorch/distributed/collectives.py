@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scenarios: collectives of quantized tensors, and parameters that DDP makes equal."""
 
+import re
 from collections.abc import Callable
 from functools import partial
 
@@ -55,7 +56,12 @@ def joins(kind: str) -> None:
         assert type(functional) is type(own) and torch.equal(functional.dequantize(), wanted)
     before, shared = snapshot(whole), kind.startswith(("float8_current", "nvfp4", "hybrid_nvfp4"))
     if shared and kind != "nvfp4_row_scaled":
-        _raises(ValueError, lambda: dist.all_gather_into_tensor(whole, made(kind, rank)))
+        message = _raises(ValueError, lambda: dist.all_gather_into_tensor(whole, made(kind, rank)))
+        assert re.fullmatch(
+            r"c10d\._allgather_base_\.default: parts of a \w+ share \w+, but it differs between "
+            r"ranks; gather a list of tensors",
+            message,
+        ), message
         assert_same_buffers(whole, before, "scales that differ")
 
 
@@ -94,6 +100,22 @@ def refusals() -> None:
     tensor = made("mxfp8" if rank else "nvfp4", 1)
     _raises(ValueError, lambda: dist.broadcast(tensor, 0))
     _raises(ValueError, lambda: dist.all_gather([torch.ones(2)] * 2, made("mxfp8", 1)))
+    plain = torch.zeros(ROW * dist.get_world_size(), 256)
+    message = _raises(ValueError, lambda: dist.all_gather_into_tensor(plain, made("mxfp8", 1)))
+    assert message == (
+        "c10d._allgather_base_.default: input and output must be of one class, got MXFP8Tensor and "
+        "Tensor"
+    ), message
+    assert not plain.any()
+    whole = made("mxfp8", 9, 3 * ROW)
+    before = snapshot(whole)
+    message = _raises(ValueError, lambda: dist.all_gather_into_tensor(whole, made("mxfp8", 1)))
+    assert message == (
+        f"c10d._allgather_base_.default: the output must have {dist.get_world_size()} parts of "
+        f"shape {tuple(made('mxfp8', 1).shape)}, cut at boundaries of its blocks, got shape "
+        f"{tuple(whole.shape)}"
+    ), message
+    assert_same_buffers(whole, before, "another number of parts")
     _raises(RuntimeError, lambda: dist.broadcast(made("mxfp8", 1).t(), 0))
 
 

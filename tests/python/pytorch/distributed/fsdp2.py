@@ -309,7 +309,11 @@ def different_scales() -> None:
     layer.weight = torch.nn.Parameter(
         DTensor.from_local(local, old.device_mesh, old.placements, run_check=False)
     )
-    with pytest.raises(RuntimeError, match=r"must share one _scale_inv, got .*weight\)"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"^fsdp_post_all_gather: the shards of a Float8Tensor must share one _scale_inv, got "
+        r"\[.*\]; quantize them with a reduced amax or one given scale \(parameter .*weight\)$",
+    ):
         layer(random(2, 128, seed=2))
 
 

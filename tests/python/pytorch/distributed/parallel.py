@@ -77,7 +77,12 @@ def ddp(family: str) -> None:
     if family == "identity":
         replica = DistributedDataParallel(net)
     else:
-        with pytest.raises(NotImplementedError, match=r"^DistributedDataParallel cannot broadcast"):
+        with pytest.raises(
+            NotImplementedError,
+            match=r"^DistributedDataParallel cannot broadcast the values of a \w+ of shape \(.*\): "
+            r"call torch\.distributed\.broadcast\(parameter\.data, 0\) for each parameter, which "
+            r"sends the codes, and pass init_sync=False$",
+        ):
             DistributedDataParallel(net)
         for parameter in net.parameters():
             dist.broadcast(parameter.data, 0)

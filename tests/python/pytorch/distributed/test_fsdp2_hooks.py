@@ -66,8 +66,12 @@ def test_gathered_geometry_is_checked_first() -> None:
     before = snapshot(tensor)
     bad = [*sent]
     bad[1] = torch.ones(3, 1)
-    with pytest.raises(RuntimeError, match=r"gathered scale geometry is \(3, 1\)"):
+    with pytest.raises(RuntimeError) as raised:
         tensor.fsdp_assign_gathered(bad, meta)
+    assert str(raised.value) == (
+        "fsdp_assign_gathered: the gathered scale geometry is (3, 1), a tensor of shape (128, 128) "
+        "has (1, 4)"
+    )
     with pytest.raises(RuntimeError, match=r"needs 4 buffers, got 1$"):
         tensor.fsdp_assign_gathered(sent[:1], meta)
     assert_same_buffers(tensor, before, "unchanged")
@@ -78,8 +82,12 @@ def test_shards_that_cannot_travel() -> None:
     swizzled.optimize_for_gemm = True
     with pytest.raises(NotImplementedError, match=r"GEMM-swizzled$"):
         swizzled(sample()).fsdp_extract_buffers()
-    with pytest.raises(RuntimeError, match=r"M dimension 96 is not a multiple of 128$"):
+    with pytest.raises(RuntimeError) as raised:
         ALL["blockwise_2d"]()(sample(96, 128)).fsdp_extract_buffers()
+    assert str(raised.value) == (
+        "FSDP2 needs Float8BlockwiseQTensor shards of whole blocks: the local flattened M "
+        "dimension 96 is not a multiple of 128"
+    )
     with pytest.raises(NotImplementedError, match="does not implement fsdp_buffer_fields"):
         ALL["nvfp4"]()(sample()).fsdp_buffer_fields()
 
@@ -147,8 +155,12 @@ def test_hybrid_children_that_cannot_travel() -> None:
         rowwise_quantizer=child, columnwise_quantizer=nfp.IdentityQuantizer()
     )
     tensor = quantizer(sample())
-    with pytest.raises(NotImplementedError, match=r"storage-only rowwise sub-storage, MXFP8"):
+    with pytest.raises(NotImplementedError) as raised:
         tensor.fsdp_pre_all_gather(None, tensor.shape, (256, 1), None, None)
+    assert str(raised.value) == (
+        "FSDP2 cannot gather a hybrid tensor with a storage-only rowwise sub-storage, "
+        "MXFP8TensorStorage"
+    )
 
 
 def test_later_gathers_reuse_the_object() -> None:

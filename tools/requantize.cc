@@ -123,10 +123,10 @@ class RequantizeRewriter : public TensorRewriter {
     const auto unfit = io::FindUnfitTile(io::Canonical(tensor, reader.Bytes(location)));
     if (!unfit) return;
     if (!options_.leave_misfits) {
-      throw InvalidArgument(
-          fmt::format("requantize: '{}': {} has values that no one scale makes numbers of E4M3; "
-                      "--leave-misfits keeps such tensors as they are",
-                      tensor.name, FitText(*unfit, form)));
+      throw InvalidArgument(fmt::format(
+          "requantize: '{}': the values of {} must be E4M3 numbers times one power of two; "
+          "--leave-misfits keeps such tensors as they are",
+          tensor.name, FitText(*unfit, form)));
     }
     fmt::print(stderr, "requantize: left as it is: {} ({})\n", Escaped(tensor.name),
                FitText(*unfit, form));

@@ -447,6 +447,13 @@ TEST_F(BackendTest, ADeviceWithoutABackendIsRefused) {
             "column_sums: the input must be in the memory of a device with a backend, got device "
             "9 memory");
   EXPECT_THROW(ColumnSums(elsewhere, sums), Unsupported);
+  EXPECT_EQ(MessageOf([&] { ThreadCount({.threads = -1}); }),
+            "threads: must be 0 (choose) or a number of threads, got -1");
+  TensorView strided = in_;
+  strided.device = Device::kCpu;
+  strided.strides = {4};
+  EXPECT_EQ(MessageOf([&] { Amax(strided); }),
+            "amax: the input must have one stride per dimension, got 1 for 2");
   EXPECT_EQ(MessageOf([&] { RegisterBackend(Device::kCpu, &backend_); }),
             "register_backend: the device must be one other than cpu, got cpu");
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "narrowfloat/ops/quantize.h"
@@ -67,16 +68,21 @@ TEST(DeriveColumnwiseTest, GivesTheBytesOfQuantizingBothDirections) {
   EXPECT_GE(derived, 2);
 }
 
-TEST(DeriveColumnwiseTest, RefusesWhatIsQuantizedByItself) {
-  const QuantSpec spec = ParseQuantSpec("mxfp8_e4m3:columnwise=1");
-  Buffers both(spec, {32, 32}, std::byte{0});
-  try {
-    DeriveColumnwise(both.view, both.view);
-    FAIL();
-  } catch (const InvalidArgument& error) {
-    EXPECT_EQ(std::string(error.what()),
-              "derive_columnwise: the scheme must have one scale, or square tiles and transposed "
-              "columnwise codes, got mxfp8_e4m3");
+TEST(DeriveColumnwiseTest, RefusesWhatIsQuantizedByItselfAndSwizzledScales) {
+  const std::pair<const char*, const char*> kCases[] = {
+      {"mxfp8_e4m3:columnwise=1",
+       "derive_columnwise: the scheme must have one scale, or square tiles and transposed "
+       "columnwise codes, got mxfp8_e4m3"},
+      {"nvfp4_2d:columnwise=1,swizzled=1",
+       "derive_columnwise: scales must be compact, got swizzled ones"}};
+  for (const auto& [spec, message] : kCases) {
+    Buffers both(ParseQuantSpec(spec), {128, 128}, std::byte{0});
+    try {
+      DeriveColumnwise(both.view, both.view);
+      FAIL() << spec;
+    } catch (const InvalidArgument& error) {
+      EXPECT_STREQ(error.what(), message);
+    }
   }
 }
 

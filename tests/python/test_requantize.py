@@ -121,7 +121,7 @@ def test_a_tile_that_does_not_fit_is_named_or_left(tmp_path: Path) -> None:
     source = v4(tmp_path / "in", exponents)
     arguments = ("requantize", source, tmp_path / "out", "--scale-format", "ue8m0")
     message = run(*arguments, code=2).stderr
-    assert "'e.experts.0.w1.weight': the tile [1, 1] has values" in message
+    assert "'e.experts.0.w1.weight': the values of the tile [1, 1] must be E4M3" in message
     assert not (tmp_path / "out").exists()
     left = (*arguments, "--leave-misfits")
     assert "has no form in 'fp8' with the same codes" in run(*left, code=3).stderr

@@ -128,8 +128,11 @@ def test_a_face_without_its_framework_says_what_to_install(face: str, framework:
     source = f"import sys; sys.modules['{framework}'] = None; import narrowfloat.{face}"
     run = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
     assert run.returncode == 1
-    assert f"ModuleNotFoundError: narrowfloat.{face} needs " in run.stderr
-    assert run.stderr.endswith(f": pip install 'narrowfloat[{framework}]'\n")
+    name = {"torch": "PyTorch", "jax": "JAX"}[framework]
+    assert run.stderr.endswith(
+        f"ModuleNotFoundError: narrowfloat.{face} needs {name}: pip install "
+        f"'narrowfloat[{framework}]'\n"
+    )
 
 
 def test_the_entry_point_runs_the_program() -> None:

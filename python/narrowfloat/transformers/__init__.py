@@ -206,7 +206,8 @@ class NarrowfloatQuantizer(HfQuantizer):
                 state[name] = value
             elif name not in model.all_tied_weights_keys:
                 raise NotImplementedError(
-                    f"save_pretrained: '{name}' must be quantized by the file that was loaded"
+                    f"save_pretrained: '{name}' must be quantized by the file that was loaded, got "
+                    f"a {type(value).__name__} of the program"
                 )
         buffers, metadata = _as_stored(stored)
         return state | buffers, metadata

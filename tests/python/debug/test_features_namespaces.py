@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several sessions in one process, and several libraries in one session."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import nvdlfw_inspect.api as debug_api
 import pytest
 import torch
+from narrowfloat.debug._namespace import HOST
 from narrowfloat.debug.features import api
+from narrowfloat.debug.pytorch.debug_state import TEDebugState
 from nvdlfw_inspect.registry import Registry
 from sessions import FEATURES, messages, section, session, te
 
@@ -125,6 +128,15 @@ def test_names_that_a_namespace_cannot_have() -> None:
     assert debug.namespace() == "transformer_engine"
 
 
-def test_asking_without_a_session() -> None:
-    with pytest.raises(RuntimeError):
+def test_asking_without_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AssertionError, match="Debug manager not initialized"):  # the host's
         debug.namespace_api()
+    monkeypatch.delitem(sys.modules, HOST)
+    with pytest.raises(RuntimeError) as raised:
+        debug.namespace_api()
+    assert str(raised.value) == (
+        "narrowfloat.debug: no session runs; call nvdlfw_inspect's initialize()"
+    )
+    with pytest.raises(RuntimeError) as raised:
+        TEDebugState.get_iteration()
+    assert str(raised.value) == "[nv_dlfw_inspect] no session runs: call initialize() first"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from narrowfloat.debug._statistic_names import check_fp8_statistic
 from narrowfloat.debug._statistic_values import count_nonzero_codes
 from narrowfloat.debug.features.utils.stats_buffer import STATS_BUFFERS
 from sessions import section, session, te
@@ -243,7 +244,8 @@ def test_nothing_to_log_is_warned_about(feature: str, case: str) -> None:
 @pytest.mark.parametrize("feature", ["LogFp8TensorStats", "LogNvfp4TensorStats"])
 def test_both_gemms_read_one_object(feature: str) -> None:
     x, quantizer = sample(), nfp.NVFP4Quantizer()
-    with session(log_of("mse", feature=feature)), pytest.raises(AssertionError, match="one object"):
+    message = f"^{feature}: rowwise and columnwise quantized tensors must be one object$"
+    with session(log_of("mse", feature=feature)), pytest.raises(AssertionError, match=message):
         te().inspect_tensor(
             "layer",
             tensor_name="activation",
@@ -310,3 +312,9 @@ def test_zero_codes_are_those_of_both_signs() -> None:
         assert count_nonzero_codes(codes, scheme) == 254
     # 16 x 16 pairs of nibbles, of which 0 and 8 are zero.
     assert count_nonzero_codes(codes, "nvfp4") == 2 * 256 - 2 * (2 * 16)
+
+
+def test_a_recipe_must_be_known() -> None:
+    with pytest.raises(ValueError) as raised:
+        check_fp8_statistic("nvfp4_mse", None)
+    assert str(raised.value) == "Stat nvfp4_mse contains an unsupported recipe name: nvfp4"

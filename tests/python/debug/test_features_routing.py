@@ -243,15 +243,16 @@ def test_answers_are_checked(user_features: list[str]) -> None:
         (3, {}, "must return a tensor, got int"),
         (plain.as_subclass(Odd), {}, "must return a tensor, got Odd"),
         (plain, {"dtype": torch.bfloat16}, "must return torch.bfloat16, got torch.float32"),
-        (plain, {"out": out}, "must fill `out` and return None"),
+        (plain, {"out": out}, "must fill `out` and return None, got a tensor"),
     ]
     pair = {"gemms": ["fprop"], "tensors": ["weight"]}
     for value, arguments, *message in [*good, *bad]:
         answer = lambda value=value, **kwargs: value  # noqa: E731
         with session(section(User={**pair, "answer": answer}), feature_dirs=user_features):
             if message:
-                with pytest.raises(AssertionError, match=message[0]):
+                with pytest.raises(AssertionError) as raised:
                     modified(answer, **arguments)
+                assert str(raised.value) == (f"[NVTORCH INSPECT ERROR] modify_tensor {message[0]}.")
             else:
                 assert modified(answer, **arguments) is value
 

@@ -259,8 +259,14 @@ def test_zeros_do_not_count_in_blocks() -> None:
     ],
 )
 def test_blocks_do_not_cross_rows(shape: tuple, stat: tuple) -> None:
-    with pytest.raises(AssertionError, match="do not divide a tensor of"):
+    size, dims, both = stat
+    rows, cols = shape[::-1] if both else shape
+    with pytest.raises(AssertionError) as raised:
         compute_max_blockwise_dynamic_range(torch.ones(shape), BlockwiseDynamicRangeStat(*stat))
+    assert str(raised.value) == (
+        f"Blocks of {size if dims == 2 else 1} x {size} do not divide a tensor of {rows} x {cols}: "
+        f"its numel ({rows * cols}) is not divisible by block_size ({size}) in whole blocks."
+    )
 
 
 def test_other_dimensions_of_blocks() -> None:

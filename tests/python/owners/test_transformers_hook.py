@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("transformers", reason="transformers is not installed")
 
 import narrowfloat.transformers
-from narrowfloat.pytorch import QuantizedTensor
+from narrowfloat.pytorch import DType, MXFP8Quantizer, QuantizedTensor
 from narrowfloat.transformers import ExpertStack
 from safetensors import safe_open
 from tiny_models import loader, logits, write_tiny_model
@@ -134,8 +134,23 @@ def test_what_is_not_held_is_refused(tmp_path: Path) -> None:
     model = loader("llama").from_pretrained(ours)
     projection = model.model.layers[0].self_attn.q_proj
     projection.weight = torch.nn.Parameter(projection.weight.dequantize())
-    with pytest.raises(NotImplementedError, match="must be the quantized weight that was loaded"):
+    with pytest.raises(NotImplementedError) as raised:
         model.save_pretrained(tmp_path / "no")
+    assert str(raised.value) == (
+        "save_pretrained: 'model.layers.0.self_attn.q_proj.weight' must be the quantized weight "
+        "that was loaded, got Parameter"
+    )
+    model = loader("llama").from_pretrained(ours)
+    norm = model.model.norm
+    quantizer = MXFP8Quantizer(DType.kFloat8E4M3)
+    norm.weight = torch.nn.Parameter(quantizer(torch.ones(32, 32)).detach())
+    with pytest.raises(NotImplementedError) as raised:
+        model.save_pretrained(tmp_path / "no")
+    assert str(raised.value) == (
+        "save_pretrained: 'model.norm.weight' must be quantized by the file that was loaded, got "
+        "a MXFP8Tensor of the program"
+    )
+    assert not (tmp_path / "no").exists() or not list((tmp_path / "no").glob("*.safetensors"))
     with pytest.raises(NotImplementedError, match="device_map must be None or the CPU"):
         loader("llama").from_pretrained(ours, device_map={"": "cuda:0"})
     config = narrowfloat.transformers.NarrowfloatConfig("mxfp8_e4m3")
@@ -213,3 +228,17 @@ def test_experts_of_which_some_are_plain_are_refused(tmp_path: Path) -> None:
         "--exclude", "*.experts.2.up_proj.weight")  # fmt: skip
     with pytest.raises(ValueError, match="needs all of its experts quantized, in one shape, got 4"):
         loader("qwen3-moe").from_pretrained(tmp_path / "ours")
+
+
+def test_weights_have_the_shapes_of_the_model(tmp_path: Path) -> None:
+    ours = quantized_model("llama", "mxfp8_e4m3", tmp_path)
+    config = json.loads((ours / "config.json").read_text())
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    config["intermediate_size"] = 2 * inner
+    (ours / "config.json").write_text(json.dumps(config))
+    name, wider = "model.layers.0.mlp.down_proj.weight", (hidden, 2 * inner)
+    with pytest.raises(ValueError) as raised:
+        loader("llama").from_pretrained(ours)
+    assert str(raised.value) == (
+        f"from_pretrained: '{name}' must have shape {wider}, got {(hidden, inner)}"
+    )

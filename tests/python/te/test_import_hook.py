@@ -127,7 +127,10 @@ def test_a_gpu_with_the_real_native_module_is_refused_unless_asked(run: Run, sit
     code = "import sys, types; torch = sys.modules['torch'] = types.ModuleType('torch'); "
     code += "torch.cuda = types.SimpleNamespace(is_available=lambda: True); " + START
     done = run("-c", code)
-    assert "set NF_TE_BESIDE_GPU=1 to run on the CPU all the same" in done.stderr
+    assert done.stderr.endswith(
+        "ImportError: narrowfloat.te: a GPU and transformer_engine's own native module are there, "
+        "which this module would hide; set NF_TE_BESIDE_GPU=1 to run on the CPU all the same\n"
+    )
     assert run("-c", code + "print('ran')", NF_TE_BESIDE_GPU="1").stdout == "ran\n"
 
 

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that rewritten modules call in place of PyTorch's."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
-from narrowfloat.te import runtime
+from narrowfloat.te import cuda, runtime
+from narrowfloat.te.triton.grouped_dbias_dscales import compute_grouped_dbias
 
 HALF = torch.float16
 
@@ -42,3 +45,45 @@ def test_other_batched_products_are_pytorchs() -> None:
         assert runtime.bmm(a, b).dtype == torch.bfloat16
     with pytest.raises(RuntimeError, match="must be a 3D tensor"):
         runtime.bmm(a[0], b)
+
+
+def test_events_and_pools_of_a_gpu() -> None:
+    for pair in (cuda.Event(), cuda.Event()), (recorded(), cuda.Event()):
+        with pytest.raises(RuntimeError) as raised:
+            pair[0].elapsed_time(pair[1])
+        assert str(raised.value) == "elapsed_time: both events must be recorded"
+    with pytest.raises(NotImplementedError) as refused:
+        cuda.MemPool()
+    assert str(refused.value) == "narrowfloat.te: memory pools need a GPU"
+
+
+def recorded() -> cuda.Event:
+    event = cuda.Event()
+    event.record()
+    return event
+
+
+def test_sums_of_groups_are_float32() -> None:
+    dy, offsets = torch.ones(4, 2), torch.tensor([0, 4])
+    sums = torch.zeros(1, 2, dtype=HALF)
+    with pytest.raises(TypeError) as raised:
+        compute_grouped_dbias(dy, offsets, 1, sums)
+    assert str(raised.value) == "compute_grouped_dbias: dbias must be float32, got torch.float16"
+    assert not sums.any()
+
+
+def test_kernels_of_jax_without_a_stand_in() -> None:
+    native = pytest.importorskip("narrowfloat.te.jax.native", exc_type=ModuleNotFoundError)
+    from narrowfloat.te.jax import products
+
+    with pytest.raises(NotImplementedError) as raised:
+        native.get_fused_attn_bwd_workspace_sizes(1)
+    assert str(raised.value) == (
+        "narrowfloat.te: get_fused_attn_bwd_workspace_sizes belongs to a kernel that needs a GPU"
+    )
+    gather = SimpleNamespace(is_none=False, name="ALL_GATHER")
+    with pytest.raises(NotImplementedError) as raised:
+        products.gemm(None, gather, "")
+    assert str(raised.value) == (
+        "narrowfloat.te: a product that communicates needs a GPU, got collective_op=ALL_GATHER"
+    )

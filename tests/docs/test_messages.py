@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every error message of the library occurs in a test: its longest literal part, or its words."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from test_readme import ROOT
+
+SOURCES = ("bindings", "narrowfloat", "tools")
+ERRORS = "InvalidArgument|Unsupported|IoError|DeviceError|UsageError|type_error|value_error|refuse"
+TEXT = r'"(?:[^"\\]|\\.)*"'
+THROW = re.compile(rf"\b(?:{ERRORS})\(\s*(?:fmt::format\()?\s*((?:{TEXT}\s*)+)")
+# A message whose test needs what a test machine does not have, by the literal part of its text.
+WITHOUT_A_TEST = {
+    "is imported when it is asked for": "ends an import inside import_module(), which no caller sees",
+    "oneDNN cannot multiply:": "oneDNN fails only for want of memory",
+}
+
+
+def longest_part(message: str) -> str:
+    parts = re.split(r"\{[^{}]*\}", message)
+    return max((part.strip() for part in parts), key=len)
+
+
+def messages_of_python(text: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
+            match node.exc.args[0]:
+                case ast.Constant(value=str(message)):
+                    yield message
+                case ast.JoinedStr(values=parts):
+                    yield "".join(p.value if isinstance(p, ast.Constant) else "{}" for p in parts)
+
+
+def messages_of_cpp(text: str) -> Iterator[str]:
+    for found in THROW.finditer(text):
+        yield "".join(literal[1:-1] for literal in re.findall(TEXT, found[1]))
+
+
+def plain(text: str) -> str:
+    """Joins adjacent literals and drops the backslashes of patterns."""
+    return re.sub(r'"\s*[rf]{0,2}"', "", text).replace("\\", "")
+
+
+def text_of_tests() -> str:
+    own = ROOT / "tests/docs/test_messages.py"
+    files = [
+        p for p in (ROOT / "tests").rglob("*.*") if p.suffix in (".py", ".cc", ".h") and p != own
+    ]
+    files += [*ROOT.glob("narrowfloat/**/*_test.c*")]
+    return plain("\n".join(path.read_text(encoding="utf-8") for path in files))
+
+
+def is_tested(part: str, tests: str) -> bool:
+    """A test that formats its text has the part in pieces: then four words in a row must occur."""
+    if len(part) < 4 or part in tests:
+        return True
+    words = part.split()
+    return any(" ".join(words[i : i + 4]) in tests for i in range(len(words) - 3))
+
+
+def test_messages_occur_in_tests() -> None:
+    messages = [
+        (path, message)
+        for path in (ROOT / "python").rglob("*.py")
+        for message in messages_of_python(path.read_text(encoding="utf-8"))
+    ] + [
+        (path, message)
+        for folder in SOURCES
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".cc", ".h") and not path.stem.endswith("_test")
+        for message in messages_of_cpp(path.read_text(encoding="utf-8"))
+    ]
+    assert len(messages) > 700, "the patterns find the messages"
+    tests, parts = text_of_tests(), {(path, longest_part(plain(text))) for path, text in messages}
+    missing = {(path, part) for path, part in parts if not is_tested(part, tests)}
+    excepted = {(path, part) for path, part in missing if part in WITHOUT_A_TEST}
+    assert {part for _, part in excepted} == set(WITHOUT_A_TEST), "an exception that is not needed"
+    assert not missing - excepted, sorted(
+        f"{path.name}: {part}" for path, part in missing - excepted
+    )

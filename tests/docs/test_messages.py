@@ -13,8 +13,10 @@ TEXT = r'"(?:[^"\\]|\\.)*"'
 THROW = re.compile(rf"\b(?:{ERRORS})\(\s*(?:fmt::format\()?\s*((?:{TEXT}\s*)+)")
 # A message whose test needs what a test machine does not have, by the literal part of its text.
 WITHOUT_A_TEST = {
-    "is imported when it is asked for": "ends an import inside import_module(), which no caller sees",
-    "oneDNN cannot multiply:": "oneDNN fails only for want of memory",
+    "is imported when it is asked for": "ends an import that TransformerEngine itself catches",
+    "quantizer: no scheme of this kind has": "a build without the scheme",
+    "import: narrowfloat needs PyTorch 2.11 or later, got": "an older PyTorch",
+    "qgemm: oneDNN cannot multiply:": "only a failure inside oneDNN, as of its memory, reaches it",
 }
 
 
@@ -45,19 +47,17 @@ def plain(text: str) -> str:
 
 def text_of_tests() -> str:
     own = ROOT / "tests/docs/test_messages.py"
-    files = [
-        p for p in (ROOT / "tests").rglob("*.*") if p.suffix in (".py", ".cc", ".h") and p != own
-    ]
-    files += [*ROOT.glob("narrowfloat/**/*_test.c*")]
-    return plain("\n".join(path.read_text(encoding="utf-8") for path in files))
+    files = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("tests/**/*.cc"), *ROOT.glob("tests/**/*.h")]
+    files += ROOT.glob("narrowfloat/**/*_test.c*")
+    return plain("\n".join(p.read_text(encoding="utf-8") for p in files if p != own))
 
 
 def is_tested(part: str, tests: str) -> bool:
-    """A test that formats its text has the part in pieces: then four words in a row must occur."""
-    if len(part) < 4 or part in tests:
-        return True
+    """A test that formats its text, or matches a part of it, has four words in a row at least."""
     words = part.split()
-    return any(" ".join(words[i : i + 4]) in tests for i in range(len(words) - 3))
+    count = min(4, max(2, len(words) - 1))
+    runs = (" ".join(words[i : i + count]) for i in range(max(1, len(words) - count + 1)))
+    return len(part) < 4 or part in tests or any(run in tests for run in runs)
 
 
 def test_messages_occur_in_tests() -> None:
@@ -77,6 +77,4 @@ def test_messages_occur_in_tests() -> None:
     missing = {(path, part) for path, part in parts if not is_tested(part, tests)}
     excepted = {(path, part) for path, part in missing if part in WITHOUT_A_TEST}
     assert {part for _, part in excepted} == set(WITHOUT_A_TEST), "an exception that is not needed"
-    assert not missing - excepted, sorted(
-        f"{path.name}: {part}" for path, part in missing - excepted
-    )
+    assert sorted(f"{path.name}: {part}" for path, part in missing - excepted) == []

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from cli import folder_bytes, run, run_json
 
+import narrowfloat as nf
+
 TYPES = {
     "F32": np.dtype(np.float32),
     "BF16": np.dtype(ml_dtypes.bfloat16),
@@ -557,3 +559,15 @@ def test_check_looks_at_the_scale_of_the_whole_tensor(tmp_path: Path, name: str)
         bad = write_model(tmp_path / f"bad{value}", [broken], config)
         found = run_json("check", bad, code=1)["findings"]
         assert [item["what"] for item in found if not item["note"]] == [what]
+
+
+def test_columns_alone_have_no_other_convention(tmp_path: Path) -> None:
+    tensor = nf.MXFP8Quantizer("float8_e4m3fn", rowwise=False).quantize(np.ones((64, 64), "f4"))
+    source, out = tmp_path / "columns.safetensors", tmp_path / "out.safetensors"
+    nf.save(source, {"a.weight": tensor})
+    done = run("convert", source, out, "--to", "mxfp8", code=3)
+    assert not out.exists()
+    assert done.stderr == (
+        "narrowfloat: convert: 'a.weight' (mxfp8_e4m3:columnwise=1,rowwise=0) needs the buffer "
+        "rowwise_data to be written otherwise\n"
+    )

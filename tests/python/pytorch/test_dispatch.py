@@ -141,6 +141,8 @@ def test_view_of_the_last_dimension_warns(kind: str) -> None:
          "view: an IdentityTensor cannot be seen as another type"),
         ("float8_current", lambda t: t.resize_(3), NotImplementedError,
          "resize_: Float8Tensor cannot change its size in place"),
+        ("mxfp8", lambda t: torch.mul(sample(3, 128, 256), 2, out=t), ValueError,
+         "aten.mul.out: a MXFP8Tensor of shape (128, 256) cannot become (3, 128, 256) in place"),
     ],
 )  # fmt: skip
 def test_refusals(kind: str, operator: Callable, error: type[Exception], message: str) -> None:

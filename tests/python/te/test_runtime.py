@@ -83,7 +83,14 @@ def test_kernels_of_jax_without_a_stand_in() -> None:
     )
     gather = SimpleNamespace(is_none=False, name="ALL_GATHER")
     with pytest.raises(NotImplementedError) as raised:
-        products.gemm(None, gather, "")
+        products.gemm(
+            *[None] * 7,
+            out_dtype=None,
+            contracting_dims=((), ()),
+            scaling_mode=None,
+            collective_op=gather,
+            narrowfloat_product_mode="",
+        )
     assert str(raised.value) == (
         "narrowfloat.te: a product that communicates needs a GPU, got collective_op=ALL_GATHER"
     )

@@ -145,6 +145,16 @@ def test_identity_sends_its_logical_type() -> None:
         hooks(tensor, (True, True))
 
 
+def test_shards_need_every_field_that_is_sent() -> None:
+    shard = ALL["mxfp8"]()(sample()).detach()
+    shard._rowwise_scale_inv = None
+    with pytest.raises(RuntimeError) as raised:
+        hooks(shard, (True, False))
+    assert str(raised.value) == (
+        "fsdp_pre_all_gather: MXFP8Tensor needs _rowwise_scale_inv, got None"
+    )
+
+
 def test_hybrid_children_that_cannot_travel() -> None:
     tensor = HYBRIDS["hybrid_nvfp4_mxfp8"]()(sample()).detach()
     with pytest.raises(NotImplementedError, match=r"rowwise sub-storage is NVFP4Tensor, which"):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from test_readme import ROOT
 
 SOURCES = ("bindings", "narrowfloat", "tools")
-ERRORS = "InvalidArgument|Unsupported|IoError|DeviceError|UsageError|type_error|value_error|refuse"
+ERRORS = "InvalidArgument|Unsupported|IoError|DeviceError|Interrupted|type_error|value_error|refuse"
 TEXT = r'"(?:[^"\\]|\\.)*"'
 THROW = re.compile(rf"\b(?:{ERRORS})\(\s*(?:fmt::format\()?\s*((?:{TEXT}\s*)+)")
 # A message whose test needs what a test machine does not have, by the literal part of its text.
@@ -28,7 +28,8 @@ def longest_part(message: str) -> str:
 def messages_of_python(text: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
-            match node.exc.args[0]:
+            text = node.exc.args[0]
+            match text.left if isinstance(text, ast.BinOp) else text:
                 case ast.Constant(value=str(message)):
                     yield message
                 case ast.JoinedStr(values=parts):

@@ -66,6 +66,12 @@ const Shifts& CommonShifts() {
 /// The E4M3 codes of both E2M1 codes of a byte.
 using CodePair = std::array<std::byte, 2>;
 
+/// Returns the place of a shift from -kWidest to kWidest.
+std::size_t IndexOf(int shift) {
+  const int index = shift + kWidest;
+  return static_cast<std::size_t>(index);
+}
+
 /// Returns the E4M3 codes of E2M1 numbers times 2^shift, by byte of two E2M1 codes.
 const std::array<CodePair, 256>& ShiftedCodes(int shift) {
   static const auto tables = [] {
@@ -74,13 +80,13 @@ const std::array<CodePair, 256>& ShiftedCodes(int shift) {
       const auto shifted = [by](std::uint32_t code) {
         return static_cast<std::byte>(Encode<E4M3>(std::ldexp(Decode<E2M1>(code), by)));
       };
-      std::array<CodePair, 256>& table = all[static_cast<std::size_t>(by + kWidest)];
+      std::array<CodePair, 256>& table = all[IndexOf(by)];
       for (std::uint32_t byte = 0; byte < table.size(); ++byte)
         table[byte] = {shifted(byte & 0xF), shifted(byte >> 4)};
     }
     return all;
   }();
-  return tables[static_cast<std::size_t>(shift + kWidest)];
+  return tables[IndexOf(shift)];
 }
 
 /// A tile's rows and columns of a matrix, and where its codes and scales lie.

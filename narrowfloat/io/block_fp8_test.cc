@@ -36,6 +36,8 @@ struct Mxfp4Weight {
     weight.scales.assign(rows * ((cols + 31) / 32), std::byte{127});
   }
 
+  std::size_t Size() const { return 2 * codes.size(); }
+
   void SetCode(std::size_t item, std::uint32_t code) {
     codes[item / 2] &= static_cast<std::byte>(0xFu << (1 - item % 2) * 4);
     codes[item / 2] |= static_cast<std::byte>(code << item % 2 * 4);
@@ -59,7 +61,7 @@ TEST(BlockFp8Test, ExponentsThatSpanFourteenKeepEveryValue) {
   std::mt19937 random(1);
   Mxfp4Weight mx(150, 320);
   for (const int base : {20, 110, 230}) {
-    for (std::size_t i = 0; i < 150 * 320; ++i) mx.SetCode(i, random() % 16);
+    for (std::size_t i = 0; i < mx.Size(); ++i) mx.SetCode(i, random() % 16);
     for (std::byte& scale : mx.weight.scales) {
       scale = static_cast<std::byte>(base + static_cast<int>(random() % 15));
     }
@@ -75,7 +77,7 @@ TEST(BlockFp8Test, ExponentsThatSpanFourteenKeepEveryValue) {
 
 TEST(BlockFp8Test, ATileThatDoesNotFitIsNamed) {
   Mxfp4Weight mx(256, 256);
-  for (std::size_t i = 0; i < 256 * 256; ++i) mx.SetCode(i, i % 16);
+  for (std::size_t i = 0; i < mx.Size(); ++i) mx.SetCode(i, i % 16);
   mx.weight.scales[200 * 8 + 3] = std::byte{127 + 15};
   EXPECT_FALSE(FitByExponents(mx.weight.form, mx.weight.scales));
   const auto unfit = FindUnfitTile(mx.weight);
@@ -88,7 +90,7 @@ TEST(BlockFp8Test, ATileThatDoesNotFitIsNamed) {
 
 TEST(BlockFp8Test, BlocksOfZerosDoNotCount) {
   Mxfp4Weight mx(128, 128);
-  for (std::size_t i = 32; i < 128 * 128; ++i) mx.SetCode(i, i % 16);
+  for (std::size_t i = 32; i < mx.Size(); ++i) mx.SetCode(i, i % 16);
   for (std::size_t i = 0; i < 32; ++i) mx.SetCode(i, i % 2 * 8);
   mx.weight.scales[0] = std::byte{0};
   EXPECT_FALSE(FitByExponents(mx.weight.form, mx.weight.scales));
@@ -100,7 +102,7 @@ TEST(BlockFp8Test, BlocksOfZerosDoNotCount) {
 TEST(BlockFp8Test, BothEndsOfTheExponentsFitIfTheirValuesDo) {
   for (const std::byte scale : {std::byte{0}, std::byte{5}, std::byte{254}}) {
     Mxfp4Weight mx(64, 64);
-    for (std::size_t i = 0; i < 64 * 64; ++i) mx.SetCode(i, i % 8 == 7 ? 0 : i % 8);
+    for (std::size_t i = 0; i < mx.Size(); ++i) mx.SetCode(i, i % 8 == 7 ? 0 : i % 8);
     for (std::byte& each : mx.weight.scales) each = scale;
     ASSERT_FALSE(FindUnfitTile(mx.weight));
     std::vector<std::byte> codes;
@@ -109,7 +111,7 @@ TEST(BlockFp8Test, BothEndsOfTheExponentsFitIfTheirValuesDo) {
 }
 
 TEST(BlockFp8Test, PowersOfTwoKeepTheirCodesAndOthersSayWhatIsLost) {
-  std::vector<std::byte> codes(200 * 130), out;
+  std::vector<std::byte> codes(std::size_t{200} * 130), out;
   std::mt19937 random(2);
   for (std::byte& code : codes) code = static_cast<std::byte>(random() % 0x7F);
   std::vector<float> scales = {0.25f, 2.0f, 1.0f, 0x1p-20f};

@@ -213,7 +213,7 @@ class BackendTest : public testing::Test {
   /// Returns the message of a call that must not reach the backend.
   std::string Refusal(const std::function<void()>& call) {
     backend_.calls.clear();
-    const std::string message = MessageOf(call);
+    std::string message = MessageOf(call);
     EXPECT_TRUE(backend_.calls.empty()) << backend_.calls.front();
     return message;
   }

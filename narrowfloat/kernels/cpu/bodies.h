@@ -37,6 +37,7 @@ constexpr Body BodyOf(Direction direction) {
     return ByteScheme<S> && kTransposed ? Body::kWhole : Body::kReference;
   } else if constexpr (kCodesPerByte<S> == 2 && kTransposed) {
     return !TwoLevelScheme<S> || kCols == kRandomRun ? Body::kPacked : Body::kReference;
+    // NOLINTNEXTLINE(bugprone-branch-clone): the reference serves schemes for several reasons.
   } else if constexpr (!ByteScheme<S> || kCols % (kMostLanes / 2) != 0) {
     return Body::kReference;
   } else if constexpr (SquareBlockScheme<S>) {

@@ -14,6 +14,8 @@ namespace narrowfloat {
 /// Rows of a tile with transposed codes, and bytes of one contiguous output run (4 cache lines).
 /// Non-temporal stores of 2 adjacent lines at a time were measured at half the bandwidth of 4.
 inline constexpr std::size_t kTransposedRun = 256;
+/// Columns of a patch of transposed codes, which the first-level cache holds.
+inline constexpr std::size_t kTransposedCols = 128;
 
 /// Returns true if one pass over a tensor makes both directions in less time than two passes do.
 /// Codes of 4 bits, and blocks of one row beside transposed ones, take more time to encode than to

@@ -58,11 +58,8 @@ struct CpuTable {
     Overlay(cpu::SumOrderTable(index), kernels.sum_order);
     Overlay(cpu::HadamardTable(index), kernels.hadamard);
     Overlay(cpu::QuantizeWholeTable(index), kernels.quantize);
-    Overlay(cpu::QuantizeRowsTable(index), kernels.quantize);
-    Overlay(cpu::QuantizeTilesTable(index), kernels.quantize);
-    Overlay(cpu::QuantizeTransposedTable(index), kernels.quantize);
     Overlay(cpu::QuantizePackedTable(index), kernels.quantize);
-    Overlay(cpu::QuantizeMxTable(index), kernels.quantize);
+    Overlay(cpu::QuantizeBlocksTable(index), kernels.quantize);
     Overlay(cpu::DequantizeTable(index), kernels.dequantize);
     gemm.floats = cpu::GemmFloatsBody(index);
     if (gemm.floats.rows == 0) return;  // the baseline target has no micro-kernels

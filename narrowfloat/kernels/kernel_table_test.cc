@@ -63,10 +63,7 @@ TEST(BodiesTest, EachFillsItsOwnSlotsAndNoOther) {
     if (cpu::MicroKernelsOf(target.index) == nullptr) continue;  // the baseline has no bodies
     const std::pair<cpu::Body, QuantizeSlots> tables[] = {
         {cpu::Body::kWhole, cpu::QuantizeWholeTable(target.index)},
-        {cpu::Body::kMx, cpu::QuantizeMxTable(target.index)},
-        {cpu::Body::kRows, cpu::QuantizeRowsTable(target.index)},
-        {cpu::Body::kTiles, cpu::QuantizeTilesTable(target.index)},
-        {cpu::Body::kTransposed, cpu::QuantizeTransposedTable(target.index)},
+        {cpu::Body::kBlocks, cpu::QuantizeBlocksTable(target.index)},
         {cpu::Body::kPacked, cpu::QuantizePackedTable(target.index)}};
     for (std::size_t scheme = 0; scheme < kSchemeCount; ++scheme) {
       for (std::size_t direction = 0; direction < kDirectionCount; ++direction) {

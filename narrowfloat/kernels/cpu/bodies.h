@@ -4,31 +4,41 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
+#include "narrowfloat/kernels/cpu/micro_kernels.h"
 #include "narrowfloat/kernels/geometry.h"
-#include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/schemes/fp8_block.h"
+#include "narrowfloat/schemes/mxfp8.h"
 
 namespace narrowfloat::cpu {
 
 enum class Body : std::uint8_t {
-  kReference,   // kernels/scalar: what no vector body takes
-  kWhole,       // quantize_whole.cc: one scale, known beforehand
-  kMx,          // mx_driver.cc: 1x32 and 32x1 under E8M0, codes in the input's orientation
-  kRows,        // quantize_rows.cc: other blocks of one row
-  kTiles,       // quantize_tiles.cc: square blocks, codes in the input's orientation
-  kTransposed,  // quantize_transposed.cc: transposed codes of blocks and of tiles
-  kPacked,      // quantize_packed.cc: codes of 4 bits, transposed columnwise
+  kReference,  // kernels/scalar: what no vector body takes
+  kWhole,      // quantize_whole.cc: one scale, known beforehand
+  kBlocks,     // block_driver.cc: blocks of 32, 64 and 128, and squares of them; codes of 8 bits
+  kPacked,     // quantize_packed.cc: codes of 4 bits, transposed columnwise
 };
 
-/// The longest vector's lanes of codes, and the side of the patches of transposed codes.
-inline constexpr std::size_t kMostLanes = 64, kPatchSide = 128;
+/// Returns true if the scales of S are computed by `Rule`, and by no function that hides its own.
+template <Scheme S, class Rule>
+constexpr bool HasRule() {
+  if constexpr (std::is_base_of_v<Rule, S>) {
+    return &S::ScaleBlock == &Rule::ScaleBlock && &S::Prepare == &Rule::Prepare;
+  } else {
+    return false;
+  }
+}
+template <Scheme S>
+inline constexpr bool kHasMxScales = HasRule<S, MxRule<typename S::Element> >();
+template <Scheme S>
+inline constexpr bool kHasFloatScales = HasRule<S, Fp8BlockRule<typename S::Element> >();
 
 /// Returns the body of a slot. Each condition is what the body's code requires of a scheme.
 template <Scheme S>
 constexpr Body BodyOf(Direction direction) {
   constexpr std::size_t kRows = S::kBlock.rows, kCols = S::kBlock.cols;
   constexpr bool kTransposed = S::kLayout.columnwise_transposed;
-  const bool keeps_order = direction == Direction::kRowwise || !kTransposed;
   // Never called: such schemes have a pass for each direction.
   if (direction == Direction::kBoth &&
       !JoinsDirections(S::kBlock, kBits<typename S::Element>, kTransposed))
@@ -37,20 +47,15 @@ constexpr Body BodyOf(Direction direction) {
     return ByteScheme<S> && kTransposed ? Body::kWhole : Body::kReference;
   } else if constexpr (kCodesPerByte<S> == 2 && kTransposed) {
     return !TwoLevelScheme<S> || kCols == kRandomRun ? Body::kPacked : Body::kReference;
-    // NOLINTNEXTLINE(bugprone-branch-clone): the reference serves schemes for several reasons.
-  } else if constexpr (!ByteScheme<S> || kCols % (kMostLanes / 2) != 0) {
+  } else if constexpr (!ByteScheme<S> || (kRows != 1 && kRows != kCols)) {
     return Body::kReference;
-  } else if constexpr (SquareBlockScheme<S>) {
-    if (keeps_order) return Body::kTiles;
-    return kRows == kPatchSide && kCols == kPatchSide ? Body::kTransposed : Body::kReference;
-  } else if constexpr (kCols == kMxBlock && S::kLayout.scale_type == ScaleType::kE8M0 &&
-                       !kTransposed) {
-    return Body::kMx;
-  } else if constexpr (kPatchSide % kCols != 0) {
-    return Body::kReference;
+  } else if constexpr (kHasMxScales<S>) {
+    return kCols == kMxBlock && !kTransposed ? Body::kBlocks : Body::kReference;
+  } else if constexpr (kHasFloatScales<S>) {
+    const bool fits = IndexOfLength(kCols) < kBlockLengths.size();
+    return fits && kTransposed ? Body::kBlocks : Body::kReference;
   } else {
-    if (direction == Direction::kRowwise) return Body::kRows;
-    return kTransposed ? Body::kTransposed : Body::kReference;
+    return Body::kReference;
   }
 }
 

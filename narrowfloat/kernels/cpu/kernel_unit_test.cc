@@ -18,7 +18,6 @@
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/pack-inl.h"
-#include "narrowfloat/kernels/cpu/strips-inl.h"
 #include "narrowfloat/kernels/cpu/transpose-inl.h"
 #include "narrowfloat/kernels/scalar/items.h"
 

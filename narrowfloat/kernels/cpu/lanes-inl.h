@@ -219,6 +219,23 @@ struct LaneScales {
   }
 };
 
+/// Copies the values of columns from memory order to LaneScales' order. fp32 items: the same order.
+/// 16-bit items: for each vector, the even columns first, then the odd ones.
+template <class T>
+HWY_INLINE void CopyToLanes(const float* values, std::size_t cols, float* lanes) {
+  if constexpr (kItemSize<T> == 4) {
+    std::copy_n(values, cols, lanes);
+  } else {
+    constexpr std::size_t kHalf = hn::MaxLanes(hn::Repartition<std::uint16_t, D8>()) / 2;
+    for (std::size_t c = 0; c < cols; c += 2 * kHalf) {
+      for (std::size_t i = 0; i < kHalf; ++i) {
+        lanes[c + i] = values[c + 2 * i];
+        lanes[c + kHalf + i] = values[c + 2 * i + 1];
+      }
+    }
+  }
+}
+
 /// Type of PowerOfTwoScale::Floor. bfloat16 has fp32's exponents, so its items are compared before
 /// they are widened.
 template <class T>

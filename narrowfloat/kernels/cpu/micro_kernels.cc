@@ -7,8 +7,10 @@
 // After foreach_target.h:
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/blocks-inl.h"
+#include "narrowfloat/kernels/cpu/transpose-inl.h"
 #include "narrowfloat/kernels/dcheck.h"
 #include "narrowfloat/numerics/e8m0.h"
+#include "narrowfloat/numerics/scale.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
@@ -22,7 +24,6 @@ const cpu::MicroKernels* Table() {
 
 #else
 
-using cpu::kMicroBlock;
 using cpu::MicroRun;
 using cpu::MicroScales;
 
@@ -30,53 +31,15 @@ HWY_INLINE bool IsLineAligned(const void* at) {
   return reinterpret_cast<std::uintptr_t>(at) % kLine == 0;
 }
 
-/// Stores the amaxes of blocks. Returns the largest pattern of all.
-/// A vector holds the maxima of one block's lanes. A tree of 128-bit interleavings joins the
-/// vectors of as many blocks as 128 bits have lanes: 3 ops for each vector that goes in. Whole
-/// vectors of amaxes are stored, because whole vectors are loaded next: a load that covers several
-/// narrower stores stalls until these are in the cache.
-template <class T, Inputs kInputs>
-HWY_INLINE std::uint32_t ComputeAmaxes(const std::byte* items, std::size_t blocks,
-                                       std::byte* amaxes) {
-  using I = std::make_signed_t<BitsOf<T> >;
-  const hn::CappedTag<I, kMicroBlock> di;
-  const hn::FixedTag<I, kBlocksPerTree<T> > d128;
-  const hn::ScalableTag<I> d;
-  const std::size_t lanes = hn::Lanes(di);
-  const auto one = [&](std::size_t j) NF_INLINE_ATTR {
-    if (j >= blocks) return hn::Zero(di);
-    const std::byte* at = items + j * kMicroBlock * kItemSize<T>;
-    auto largest = Magnitudes<T, kInputs>(di, LoadItems(di, at));
-    for (std::size_t i = lanes; i < kMicroBlock; i += lanes)
-      largest = hn::Max(largest, Magnitudes<T, kInputs>(di, LoadItems(di, at + i * kItemSize<T>)));
-    return largest;
-  };
-  const auto two = [&](std::size_t j)
-                       NF_INLINE_ATTR { return MergeMaxima<I>(di, one(j), one(j + 1)); };
-  const auto four = [&](std::size_t j) NF_INLINE_ATTR {
-    if constexpr (sizeof(I) == 4) return MergeMaxima<std::int64_t>(di, two(j), two(j + 2));
-    return MergeMaxima<std::int32_t>(di, two(j), two(j + 2));
-  };
-  const auto tree = [&](std::size_t j) NF_INLINE_ATTR {
-    if (j >= blocks) return hn::Zero(d128);
-    if constexpr (sizeof(I) == 4) return ReduceBlocks(di, four(j));
-    return ReduceBlocks(di, MergeMaxima<std::int64_t>(di, four(j), four(j + 4)));
-  };
-  auto most = hn::Zero(d);
-  for (std::size_t j = 0; j < blocks; j += hn::Lanes(d)) {
-    const auto largest = JoinGroups(d, j, tree);
-    hn::StoreU(largest, d, reinterpret_cast<I*>(amaxes) + j);
-    most = hn::Max(most, largest);
-  }
-  return LargestLane(d, most);
-}
-
-template <class T>
+template <class T, std::size_t kBlock>
 bool BlockAmax(const std::byte* items, std::size_t blocks, std::byte* amaxes) noexcept {
-  NF_DCHECK(blocks > 0 && blocks <= cpu::kMicroBlocks);
-  const std::uint32_t most = ComputeAmaxes<T, Inputs::kFinite>(items, blocks, amaxes);
-  if (most < kInfinityBits<T>) return true;
-  ComputeAmaxes<T, Inputs::kAll>(items, blocks, amaxes);
+  constexpr std::size_t kMost = cpu::kMicroRun / kBlock;
+  NF_DCHECK(blocks > 0 && blocks <= kMost);
+  const auto compute = [&]<Inputs kInputs>() NF_INLINE_ATTR {
+    return BlockAmaxes<T, kInputs, kBlock, kMost>(items, blocks, amaxes);
+  };
+  if (compute.template operator()<Inputs::kFinite>() < kInfinityBits<T>) return true;
+  compute.template operator()<Inputs::kAll>();
   return false;
 }
 
@@ -113,30 +76,21 @@ HWY_INLINE hn::Vec<DI> EncodeE8M0Lanes(hn::Vec<DF> x) {
   return hn::Min(code, hn::Set(di, static_cast<std::int32_t>(E8M0::kMaxCode)));
 }
 
-/// Computes from an E8M0 code what PowerOfTwoScale computes from the scale 2^(127 - code), whose
-/// exponent field is 254 - code. Each function: 2 to 5 ops.
+/// Computes the constants of rounding under power-of-two scales, as PowerOfTwoScale does, from the
+/// scales' exponent fields. Each function: 2 to 5 ops.
 template <FloatFormat F, class T>
-struct MxConstants {
+struct PowerConstants {
   using Rule = PowerOfTwoScale<F, T>;
   static constexpr auto kSmallest = static_cast<std::int32_t>(Rule::kSmallest);
   static constexpr auto kLargest = static_cast<std::int32_t>(Rule::kLargest);
   static constexpr auto kBias = static_cast<std::int32_t>(F::kBias);
 
-  static HWY_INLINE hn::Vec<DI> Field(hn::Vec<DI> code) {
-    return hn::Sub(hn::Set(DI(), static_cast<std::int32_t>(E8M0::kMaxCode)), code);
-  }
-  /// Lanes whose scale needs the encoder for all inputs, unless the block is all zeros.
+  /// Lanes whose scale, a power of two, needs the encoder for any scale, unless the block is all
+  /// zeros.
   static HWY_INLINE hn::Mask<DI> IsOutside(hn::Vec<DI> field, hn::Vec<DI> amax) {
     const DI di;
     const auto is_large = hn::And(hn::Gt(field, hn::Set(di, kLargest)), hn::Gt(amax, hn::Zero(di)));
     return hn::Or(hn::Gt(hn::Set(di, kSmallest), field), is_large);
-  }
-  /// DecodeE8M0Reciprocal: field 0 stands for 2^-127, whose pattern is a mantissa.
-  static HWY_INLINE hn::Vec<DF> Scale(hn::Vec<DI> field) {
-    const DI di;
-    const auto subnormal = hn::Set(di, static_cast<std::int32_t>(E8M0::kSmallestPowerBits));
-    const auto is_subnormal = hn::Eq(field, hn::Zero(di));
-    return hn::BitCast(DF(), hn::IfThenElse(is_subnormal, subnormal, hn::ShiftLeft<23>(field)));
   }
   /// The pattern of F's smallest normal number over the scale, as an item of T; for EncodeByTable
   /// kStepsBelow less. float16 is compared after it was widened.
@@ -174,40 +128,93 @@ HWY_INLINE hn::Vec<DF> AmaxValues(const std::byte* amaxes, std::size_t i) {
   }
 }
 
-/// Computes the codes of Lanes(DF()) scales, stores them, and returns the fields of the scales.
-/// Updates `outside`.
+/// Both rules compute scales from amaxes, as vectors: what is stored beside the codes, what items
+/// are multiplied by, and, returned, the scales' exponent fields. They add to `outside` the lanes
+/// that need the encoder for any scale.
+///
+/// MxRule: the exponent field of the scale 2^(127 - code) is 254 - code. About 15 ops.
 template <FloatFormat F, class T>
-HWY_INLINE hn::Vec<DI> ComputeFields(const std::byte* amaxes, std::size_t i, std::uint8_t* codes,
-                                     hn::Vec<DI>& outside) {
-  constexpr float kReciprocalOfMax = 1.0f / kMaxValue<F>;  // MxRule multiplies, too
-  const auto amax = AmaxValues<T>(amaxes, i);
-  const auto code = EncodeE8M0Lanes(hn::Mul(amax, hn::Set(DF(), kReciprocalOfMax)));
-  const hn::Rebind<std::uint8_t, DF> d8;
-  hn::StoreU(hn::DemoteTo(d8, code), d8, codes + i);
-  const auto field = MxConstants<F, T>::Field(code);
-  const auto is_outside = MxConstants<F, T>::IsOutside(field, hn::BitCast(DI(), amax));
-  outside = hn::Or(outside, hn::VecFromMask(DI(), is_outside));
-  return field;
+struct RuleE8M0 {
+  static HWY_INLINE hn::Vec<DI> Compute(hn::Vec<DF> amax, const ScaleRule& /*rule*/,
+                                        hn::Vec<DI>& stored, hn::Vec<DF>& scale,
+                                        hn::Vec<DI>& outside) {
+    const DI di;
+    constexpr float kReciprocalOfMax = 1.0f / kMaxValue<F>;  // MxRule multiplies, too
+    stored = EncodeE8M0Lanes(hn::Mul(amax, hn::Set(DF(), kReciprocalOfMax)));
+    const auto field = hn::Sub(hn::Set(di, static_cast<std::int32_t>(E8M0::kMaxCode)), stored);
+    const auto is_outside = PowerConstants<F, T>::IsOutside(field, hn::BitCast(di, amax));
+    outside = hn::Or(outside, hn::VecFromMask(di, is_outside));
+    // DecodeE8M0Reciprocal: field 0 stands for 2^-127, whose pattern is a mantissa.
+    const auto subnormal = hn::Set(di, static_cast<std::int32_t>(E8M0::kSmallestPowerBits));
+    const auto is_subnormal = hn::Eq(field, hn::Zero(di));
+    scale = hn::BitCast(DF(), hn::IfThenElse(is_subnormal, subnormal, hn::ShiftLeft<23>(field)));
+    return field;
+  }
+  static HWY_INLINE void Store(hn::Vec<DI> stored, std::byte* to, std::size_t i) {
+    const hn::Rebind<std::uint8_t, DF> d8;
+    hn::StoreU(hn::DemoteTo(d8, stored), d8, reinterpret_cast<std::uint8_t*>(to) + i);
+  }
+};
+
+/// ScaleFromAmax, and the scale's inverse in fp32. 2 divisions and about 20 ops.
+template <FloatFormat F, class T>
+struct RuleFloat32 {
+  static HWY_INLINE hn::Vec<DI> Compute(hn::Vec<DF> amax, const ScaleRule& rule,
+                                        hn::Vec<DI>& stored, hn::Vec<DF>& scale,
+                                        hn::Vec<DI>& outside) {
+    const DF df;
+    const DI di;
+    const auto infinity = hn::Set(di, static_cast<std::int32_t>(kFloatInfinity));
+    const auto one = hn::Set(df, 1.0f), epsilon = hn::Set(df, rule.amax_epsilon);
+    const auto of = hn::IfThenElse(hn::Lt(amax, epsilon), epsilon, amax);
+    const auto bits = hn::BitCast(di, of);
+    auto quotient = hn::Div(hn::Set(df, kMaxValue<F>), of);
+    const auto overflows = hn::Eq(hn::BitCast(di, quotient), infinity);
+    quotient =
+        hn::IfThenElse(hn::RebindMask(df, overflows), hn::Set(df, rule.overflow_scale), quotient);
+    if (rule.force_pow_2_scales) quotient = hn::And(quotient, hn::BitCast(df, infinity));
+    // Zero, infinity and negative values.
+    const auto is_positive = hn::And(hn::Gt(bits, hn::Zero(di)), hn::Gt(infinity, bits));
+    scale = hn::IfThenElse(hn::RebindMask(df, is_positive), quotient, one);
+    stored = hn::BitCast(di, hn::Div(one, scale));
+    const auto scale_bits = hn::BitCast(di, scale);
+    const auto field = hn::ShiftRight<23>(scale_bits);
+    const auto mantissa = hn::And(scale_bits, hn::Set(di, 0x7FFFFF));
+    const auto is_outside = PowerConstants<F, T>::IsOutside(field, hn::BitCast(di, amax));
+    outside = hn::Or(outside, hn::Or(mantissa, hn::VecFromMask(di, is_outside)));
+    return field;
+  }
+  static HWY_INLINE void Store(hn::Vec<DI> stored, std::byte* to, std::size_t i) {
+    hn::StoreU(stored, DI(), reinterpret_cast<std::int32_t*>(to) + i);
+  }
+};
+
+HWY_INLINE bool IsZero(hn::Vec<DI> lanes) {
+  return hn::AllTrue(DI(), hn::Eq(lanes, hn::Zero(DI())));
 }
 
 /// One block's scale serves whole vectors: stores `floor` and `multiplier` in the order of blocks,
-/// bfloat16's floors twice in 32 bits. About 30 ops for Lanes(DF()) blocks.
-template <FloatFormat F, class T>
-bool BlockScales(const std::byte* amaxes, std::size_t blocks, const MicroScales& out) noexcept {
+/// bfloat16's floors twice in 32 bits. About 30 ops for Lanes(DF()) blocks by E8M0.
+template <template <FloatFormat, class> class Rule, FloatFormat F, class T>
+bool BlockScales(const std::byte* amaxes, std::size_t blocks, const ScaleRule& rule,
+                 const MicroScales& out) noexcept {
   NF_DCHECK(blocks <= cpu::kMicroCols && IsLineAligned(out.scale) && IsLineAligned(out.floor));
-  using C = MxConstants<F, T>;
-  const hn::RebindToUnsigned<DF> d32;
+  using C = PowerConstants<F, T>;
+  const DI di;
   const MicroScales to = out;
-  auto outside = hn::Zero(DI());
-  for (std::size_t j = 0; j < blocks; j += hn::Lanes(DF())) {
-    const auto field = ComputeFields<F, T>(amaxes, j, to.code, outside);
-    hn::StoreU(C::Scale(field), DF(), to.scale + j);
-    auto floor = hn::BitCast(d32, C::Floor(field));
+  auto outside = hn::Zero(di), stored = outside;
+  auto scale = hn::Zero(DF());
+  for (std::size_t j = 0; j < blocks; j += hn::Lanes(di)) {
+    const auto amax = AmaxValues<T>(amaxes, j);
+    const auto field = Rule<F, T>::Compute(amax, rule, stored, scale, outside);
+    Rule<F, T>::Store(stored, to.scale_inv, j);
+    hn::StoreU(scale, DF(), to.scale + j);
+    auto floor = C::Floor(field);
     if constexpr (std::is_same_v<T, BFloat16>) floor = hn::Or(floor, hn::ShiftLeft<16>(floor));
-    hn::StoreU(floor, d32, to.floor + j);
+    hn::StoreU(floor, di, reinterpret_cast<std::int32_t*>(to.floor) + j);
     if constexpr (!kByTable<F, T>) hn::StoreU(C::Multiplier(field), DF(), to.multiplier + j);
   }
-  return hn::AllTrue(DI(), hn::Eq(outside, hn::Zero(DI())));
+  return IsZero(outside);
 }
 
 /// Stores two vectors in the order in which 16-bit items come apart: the even columns' lanes, then
@@ -225,19 +232,25 @@ HWY_INLINE void StoreLanes(hn::Vec<DF> low, hn::Vec<DF> high, float* to) {
 }
 
 /// Each lane has a scale of its own: stores them in LaneScales' order, but bfloat16's floors, as 16
-/// bits each, in the order of columns. About 70 ops for 2 * Lanes(DF()) columns.
-template <FloatFormat F, class T>
-bool ColumnScales(const std::byte* amaxes, std::size_t cols, const MicroScales& out) noexcept {
+/// bits each, in the order of columns. About 70 ops for 2 * Lanes(DF()) columns by E8M0.
+template <template <FloatFormat, class> class Rule, FloatFormat F, class T>
+bool ColumnScales(const std::byte* amaxes, std::size_t cols, const ScaleRule& rule,
+                  const MicroScales& out) noexcept {
   NF_DCHECK(cols <= cpu::kMicroCols && cols % (2 * hn::Lanes(DF())) == 0);
   NF_DCHECK(IsLineAligned(amaxes) && IsLineAligned(out.scale) && IsLineAligned(out.floor));
-  using C = MxConstants<F, T>;
+  using C = PowerConstants<F, T>;
   const MicroScales to = out;
-  auto outside = hn::Zero(DI());
+  auto outside = hn::Zero(DI()), stored = outside;
+  auto low_scale = hn::Zero(DF()), high_scale = low_scale;
   for (std::size_t c = 0; c < cols; c += 2 * hn::Lanes(DF())) {
     const std::size_t second = c + hn::Lanes(DF());
-    const auto low = ComputeFields<F, T>(amaxes, c, to.code, outside);
-    const auto high = ComputeFields<F, T>(amaxes, second, to.code, outside);
-    StoreLanes<T>(C::Scale(low), C::Scale(high), to.scale + c);
+    const auto low =
+        Rule<F, T>::Compute(AmaxValues<T>(amaxes, c), rule, stored, low_scale, outside);
+    Rule<F, T>::Store(stored, to.scale_inv, c);
+    const auto high =
+        Rule<F, T>::Compute(AmaxValues<T>(amaxes, second), rule, stored, high_scale, outside);
+    Rule<F, T>::Store(stored, to.scale_inv, second);
+    StoreLanes<T>(low_scale, high_scale, to.scale + c);
     if constexpr (std::is_same_v<T, BFloat16>) {
       const hn::Rebind<std::uint16_t, DF> d16;
       auto* floors = reinterpret_cast<std::uint16_t*>(to.floor);
@@ -250,18 +263,18 @@ bool ColumnScales(const std::byte* amaxes, std::size_t cols, const MicroScales& 
     if constexpr (!kByTable<F, T>)
       StoreLanes<T>(C::Multiplier(low), C::Multiplier(high), to.multiplier + c);
   }
-  return hn::AllTrue(DI(), hn::Eq(outside, hn::Zero(DI())));
+  return IsZero(outside);
 }
 
-/// Index of the block that the i-th sub-vector of items lies in, where its lanes are `bytes` wide
-/// and items are widened to fp32 two vectors at a time.
+/// Index of the MX block that the i-th sub-vector of items lies in, where its lanes are `bytes`
+/// wide and items are widened to fp32 two vectors at a time.
 template <class T, class D>
 constexpr std::size_t BlockOf(D /*df*/, std::size_t i, std::size_t bytes) {
   constexpr std::size_t kItems = hn::MaxLanes(D()) * sizeof(float) / kItemSize<T>;
-  return i / (bytes / kItemSize<T>)*kItems / kMicroBlock;
+  return i / (bytes / kItemSize<T>)*kItems / kMxBlock;
 }
 
-/// Supplies EncodeRun with the scales of a vector's blocks, from memory.
+/// Supplies EncodeRun with the scales of a vector's MX blocks, from memory.
 template <class T, class D>
 struct BlockScaleOf {
   const float* scale;  // of the vector's first block
@@ -283,59 +296,135 @@ struct BlockPowersOfTwo {
   }
 };
 
-/// Encodes blocks, as many at a time as a vector holds. The last one alone fills half of a vector
-/// of 512 bits.
-template <FloatFormat F, class T, Inputs kInputs>
-void EncodeBlocks(const MicroRun& run, std::size_t blocks, const MicroScales& scales) noexcept {
+/// The members of EncodeKernels.
+enum class Encoder : std::uint8_t { kPowersOfTwo, kFinite, kAll };
+template <Encoder kEncoder>
+inline constexpr Inputs kInputsOf = kEncoder == Encoder::kAll ? Inputs::kAll : Inputs::kFinite;
+
+/// Encodes a run of MX blocks, as many at a time as a vector holds; the last one alone fills half
+/// of a vector of 512 bits. Calls store(d, codes, offset) for each vector.
+template <FloatFormat F, class T, Encoder kEncoder, class Store>
+HWY_INLINE void EncodeMxRun(const MicroRun& in, std::size_t blocks, const MicroScales& of,
+                            const Store& store) {
   const D8 d8;
-  NF_DCHECK(blocks <= cpu::kMicroBlocks);
-  NF_DCHECK(!run.nontemporal || reinterpret_cast<std::uintptr_t>(run.codes) % hn::Lanes(d8) == 0);
-  const MicroRun in = run;
-  const MicroScales of = scales;
-  const VectorWriter codes{reinterpret_cast<std::uint8_t*>(in.codes), in.nontemporal};
   const auto encode = [&](auto d, std::size_t i) NF_INLINE_ATTR {
-    using D = hn::Repartition<float, decltype(d)>;
-    const std::size_t j = i / kMicroBlock;
+    using Values = hn::Repartition<float, decltype(d)>;
+    const std::size_t j = i / kMxBlock;
     PrefetchBytes(in.next + i * kItemSize<T>, hn::Lanes(d) * kItemSize<T>);
     const std::byte* items = in.items + i * kItemSize<T>;
-    if constexpr (kInputs == Inputs::kAll) {
-      codes.Put(d, EncodeRun<F, T, kInputs>(d, items, BlockScaleOf<T, D>{of.scale + j}), i);
+    if constexpr (kEncoder == Encoder::kPowersOfTwo) {
+      const BlockPowersOfTwo<T, Values> constants{of.floor + j, of.multiplier + j};
+      store(d, EncodeRun<F, T, Inputs::kFinite>(d, items, constants), i);
     } else {
-      const BlockPowersOfTwo<T, D> constants{of.floor + j, of.multiplier + j};
-      codes.Put(d, EncodeRun<F, T, kInputs>(d, items, constants), i);
+      const BlockScaleOf<T, Values> scales{of.scale + j};
+      store(d, EncodeRun<F, T, kInputsOf<kEncoder> >(d, items, scales), i);
     }
   };
-  const std::size_t count = blocks * kMicroBlock;
+  const std::size_t count = blocks * kMxBlock;
   std::size_t i = 0;
   for (; i + hn::Lanes(d8) <= count; i += hn::Lanes(d8)) encode(d8, i);
-  if constexpr (hn::MaxLanes(d8) > kMicroBlock) {
-    if (i < count) encode(hn::CappedTag<std::uint8_t, kMicroBlock>(), i);
+  if constexpr (hn::MaxLanes(d8) > kMxBlock) {
+    if (i < count) encode(hn::CappedTag<std::uint8_t, kMxBlock>(), i);
+  }
+}
+
+/// Returns the j-th scale, for EncodeRun.
+template <class T, Encoder kEncoder>
+HWY_INLINE auto ScaleOfBlock(const MicroScales& of, std::size_t j) {
+  if constexpr (kEncoder == Encoder::kPowersOfTwo) {
+    const hn::Repartition<FloorBits<T>, D8> d;
+    return UniformPowerOfTwo<T, DF>{hn::BitCast(d, hn::Set(D32(), of.floor[j])),
+                                    hn::Set(DF(), of.multiplier[j])};
+  } else {
+    return UniformScale<DF>{hn::Set(DF(), of.scale[j])};
+  }
+}
+
+/// Encodes the j-th block of a run, of whole vectors.
+template <FloatFormat F, class T, Inputs kInputs, std::size_t kBlock, class Scale, class Store>
+HWY_INLINE void EncodeBlock(const MicroRun& in, std::size_t j, const Scale& scale,
+                            const Store& store) {
+  const D8 d8;
+  for (std::size_t i = j * kBlock; i < (j + 1) * kBlock; i += hn::Lanes(d8)) {
+    PrefetchBytes(in.next + i * kItemSize<T>, hn::Lanes(d8) * kItemSize<T>);
+    store(d8, EncodeRun<F, T, kInputs>(d8, in.items + i * kItemSize<T>, scale), i);
+  }
+}
+
+HWY_INLINE bool IsWritable(const MicroRun& run) {
+  return !run.nontemporal || reinterpret_cast<std::uintptr_t>(run.codes) % hn::Lanes(D8()) == 0;
+}
+
+/// Calls encode(run, store) for each run, where store writes codes to one or both places.
+template <class Encode>
+HWY_INLINE void ForEachRun(const MicroRun* runs, std::size_t rows, const Encode& encode) {
+  for (std::size_t r = 0; r < rows; ++r) {
+    NF_DCHECK(IsWritable(runs[r]));
+    const MicroRun in = runs[r];
+    const VectorWriter codes{reinterpret_cast<std::uint8_t*>(in.codes), in.nontemporal};
+    if (in.copy == nullptr) {
+      encode(in,
+             [&](auto d, auto vector, std::size_t i) NF_INLINE_ATTR { codes.Put(d, vector, i); });
+    } else {
+      encode(in, [&](auto d, auto vector, std::size_t i) NF_INLINE_ATTR {
+        codes.Put(d, vector, i);
+        hn::StoreU(vector, d, reinterpret_cast<std::uint8_t*>(in.copy) + i);
+      });
+    }
+  }
+}
+
+/// Blocks that whole vectors fill keep their scale in registers; a single one for all rows.
+template <FloatFormat F, class T, std::size_t kBlock, Encoder kEncoder>
+void EncodeBlocks(const MicroRun* runs, std::size_t rows, std::size_t blocks,
+                  const MicroScales& scales) noexcept {
+  NF_DCHECK(blocks <= cpu::kMicroRun / kBlock);
+  const MicroScales of = scales;
+  if constexpr (kBlock == kMxBlock) {
+    ForEachRun(runs, rows, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
+      EncodeMxRun<F, T, kEncoder>(in, blocks, of, store);
+    });
+  } else if (blocks == 1) {
+    const auto scale = ScaleOfBlock<T, kEncoder>(of, 0);
+    ForEachRun(runs, rows, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
+      EncodeBlock<F, T, kInputsOf<kEncoder>, kBlock>(in, 0, scale, store);
+    });
+  } else {
+    ForEachRun(runs, rows, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
+      for (std::size_t j = 0; j < blocks; ++j)
+        EncodeBlock<F, T, kInputsOf<kEncoder>, kBlock>(in, j, ScaleOfBlock<T, kEncoder>(of, j),
+                                                       store);
+    });
   }
 }
 
 /// Supplies EncodeRun with the scales of columns.
-template <class T, Inputs kInputs>
+template <class T, Encoder kEncoder>
 HWY_INLINE auto ColumnScalesAt(const MicroScales& scales, std::size_t col) {
-  if constexpr (kInputs == Inputs::kAll) {
-    return LaneScales<DF>{scales.scale + col};
-  } else {
+  if constexpr (kEncoder == Encoder::kPowersOfTwo) {
     return LanePowersOfTwo<T, DF>{reinterpret_cast<const FloorBits<T>*>(scales.floor) + col,
                                   scales.multiplier + col};
+  } else {
+    return LaneScales<DF>{scales.scale + col};
   }
 }
 
-template <FloatFormat F, class T, Inputs kInputs>
-void EncodeColumns(const MicroRun& run, std::size_t cols, const MicroScales& scales) noexcept {
+template <FloatFormat F, class T, Encoder kEncoder>
+void EncodeColumns(const MicroRun* runs, std::size_t rows, std::size_t cols,
+                   const MicroScales& scales) noexcept {
   const D8 d8;
   NF_DCHECK(cols % hn::Lanes(d8) == 0 && cols <= cpu::kMicroCols);
-  NF_DCHECK(!run.nontemporal || reinterpret_cast<std::uintptr_t>(run.codes) % hn::Lanes(d8) == 0);
-  const MicroRun in = run;
   const MicroScales of = scales;
-  const VectorWriter codes{reinterpret_cast<std::uint8_t*>(in.codes), in.nontemporal};
-  for (std::size_t c = 0; c < cols; c += hn::Lanes(d8)) {
-    PrefetchBytes(in.next + c * kItemSize<T>, hn::Lanes(d8) * kItemSize<T>);
-    const std::byte* items = in.items + c * kItemSize<T>;
-    codes.Put(d8, EncodeRun<F, T, kInputs>(d8, items, ColumnScalesAt<T, kInputs>(of, c)), c);
+  for (std::size_t r = 0; r < rows; ++r) {
+    NF_DCHECK(IsWritable(runs[r]) && runs[r].copy == nullptr);
+    const MicroRun in = runs[r];
+    const VectorWriter codes{reinterpret_cast<std::uint8_t*>(in.codes), in.nontemporal};
+    for (std::size_t c = 0; c < cols; c += hn::Lanes(d8)) {
+      PrefetchBytes(in.next + c * kItemSize<T>, hn::Lanes(d8) * kItemSize<T>);
+      const std::byte* items = in.items + c * kItemSize<T>;
+      const auto scale = ColumnScalesAt<T, kEncoder>(of, c);
+      codes.Put(d8, EncodeRun<F, T, kInputsOf<kEncoder> >(d8, items, scale), c);
+    }
   }
 }
 
@@ -345,21 +434,21 @@ HWY_INLINE hn::Vec<D8> UpperBytes(hn::Vec<D16> low, hn::Vec<D16> high) {
 
 template <FloatFormat F, class T>
 void EncodeBoth(const MicroRun& run, std::size_t cols, const MicroScales& of_blocks,
-                const MicroScales& of_columns, std::byte* column_codes) noexcept {
+                const MicroScales& of_columns) noexcept {
   constexpr Inputs kInputs = Inputs::kFinite;
   const D8 d8;
-  NF_DCHECK(cols % hn::Lanes(d8) == 0 && cols % kMicroBlock == 0 && cols <= cpu::kMicroCols);
-  NF_DCHECK(!run.nontemporal || reinterpret_cast<std::uintptr_t>(run.codes) % hn::Lanes(d8) == 0);
+  NF_DCHECK(cols % hn::Lanes(d8) == 0 && cols % kMxBlock == 0 && cols <= cpu::kMicroCols);
+  NF_DCHECK(IsWritable(run));
   const MicroRun in = run;
   const MicroScales blocks = of_blocks, columns = of_columns;
   const VectorWriter row_codes{reinterpret_cast<std::uint8_t*>(in.codes), in.nontemporal};
-  auto* to = reinterpret_cast<std::uint8_t*>(column_codes);
+  auto* to = reinterpret_cast<std::uint8_t*>(in.copy);
   for (std::size_t c = 0; c < cols; c += hn::Lanes(d8)) {
     const std::byte* items = in.items + c * kItemSize<T>;
     PrefetchBytes(in.next + c * kItemSize<T>, hn::Lanes(d8) * kItemSize<T>);
-    const std::size_t j = c / kMicroBlock;
+    const std::size_t j = c / kMxBlock;
     const BlockPowersOfTwo<T, DF> by_row{blocks.floor + j, blocks.multiplier + j};
-    const auto by_column = ColumnScalesAt<T, kInputs>(columns, c);
+    const auto by_column = ColumnScalesAt<T, Encoder::kPowersOfTwo>(columns, c);
     if constexpr (kItemSize<T> == 2 && !kByTable<F, T>) {
       // Half a vector at a time, so that the items stay in registers for both directions.
       const D16 d16;
@@ -380,36 +469,53 @@ void EncodeBoth(const MicroRun& run, std::size_t cols, const MicroScales& of_blo
   }
 }
 
+void TransposePatch(const std::byte* codes, std::size_t rows, std::size_t cols, std::byte* out,
+                    std::size_t stride, bool nontemporal) noexcept {
+  NF_DCHECK(rows <= kTransposedRun && cols <= kTransposedCols);
+  alignas(64) std::uint8_t columns[kSquareSide * kTransposedRun];
+  Transpose<kTransposedRun>(codes, kTransposedCols, rows, cols, out, stride, nontemporal, columns);
+}
+
 void CopyPastCaches(const std::byte* from, std::size_t count, std::byte* to) noexcept {
   CopyNontemporal(from, count, to);
 }
 
+template <FloatFormat F, class T, std::size_t kBlock>
+constexpr cpu::LengthKernels kLengthKernels{
+    .amax = &BlockAmax<T, kBlock>,
+    .encode = {&EncodeBlocks<F, T, kBlock, Encoder::kPowersOfTwo>,
+               &EncodeBlocks<F, T, kBlock, Encoder::kFinite>,
+               &EncodeBlocks<F, T, kBlock, Encoder::kAll>},
+};
+
 template <FloatFormat F, class T>
-constexpr cpu::MxKernels kMxKernels{
+constexpr cpu::BlockKernels kBlockKernels{
     .item_bytes = kItemSize<T>,
     .rows_per_pass = kRowsPerPass<T>,
-    .block_amax = &BlockAmax<T>,
+    .by_length = {kLengthKernels<F, T, cpu::kBlockLengths[0]>,
+                  kLengthKernels<F, T, cpu::kBlockLengths[1]>,
+                  kLengthKernels<F, T, cpu::kBlockLengths[2]>},
     .column_amax = &ColumnAmax<T, Inputs::kFinite>,
     .column_amax_of_all = &ColumnAmax<T, Inputs::kAll>,
-    .block_scales = &BlockScales<F, T>,
-    .column_scales = &ColumnScales<F, T>,
-    .encode_blocks = &EncodeBlocks<F, T, Inputs::kFinite>,
-    .encode_all_blocks = &EncodeBlocks<F, T, Inputs::kAll>,
-    .encode_columns = &EncodeColumns<F, T, Inputs::kFinite>,
-    .encode_all_columns = &EncodeColumns<F, T, Inputs::kAll>,
+    .scales = {cpu::ScaleKernels{&BlockScales<RuleE8M0, F, T>, &ColumnScales<RuleE8M0, F, T>},
+               cpu::ScaleKernels{&BlockScales<RuleFloat32, F, T>,
+                                 &ColumnScales<RuleFloat32, F, T>}},
+    .encode_columns = {&EncodeColumns<F, T, Encoder::kPowersOfTwo>,
+                       &EncodeColumns<F, T, Encoder::kFinite>, &EncodeColumns<F, T, Encoder::kAll>},
     .encode_both = &EncodeBoth<F, T>,
 };
 
 template <FloatFormat F, class... T>
-constexpr ByType<cpu::MxKernels> MxByType(TypeList<T...>) {
-  return {kMxKernels<F, T>...};
+constexpr ByType<cpu::BlockKernels> KernelsByType(TypeList<T...>) {
+  return {kBlockKernels<F, T>...};
 }
 
 const cpu::MicroKernels* Table() {
   static constexpr cpu::MicroKernels kTable{
       .vector_bytes = hn::MaxLanes(D8()),
       .copy_nontemporal = &CopyPastCaches,
-      .mx = {MxByType<E4M3>(FloatTypes{}), MxByType<E5M2>(FloatTypes{})},
+      .transpose = &TransposePatch,
+      .blocks = {KernelsByType<E4M3>(FloatTypes{}), KernelsByType<E5M2>(FloatTypes{})},
   };
   return &kTable;
 }

@@ -10,24 +10,34 @@
 #include <string>
 #include <vector>
 
-#include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/kernels/geometry.h"
 #include "narrowfloat/numerics/formats.h"
+#include "narrowfloat/numerics/scale.h"
+#include "narrowfloat/schemes/mxfp8.h"
 
 namespace narrowfloat::cpu {
 
-/// Items of one MX block.
-inline constexpr std::size_t kMicroBlock = 32;
+/// Most items of one call on blocks, and most columns of one call on columns.
+inline constexpr std::size_t kMicroRun = 2048, kMicroCols = 1024;
 
-/// Largest number of blocks of one call on blocks, and of columns of one call on columns. Arrays of
-/// scales have so many places, because micro-kernels read and write whole vectors.
-inline constexpr std::size_t kMicroBlocks = 64, kMicroCols = 1024;
+/// The lengths of blocks that the micro-kernels know.
+inline constexpr std::array<std::size_t, 3> kBlockLengths{kMxBlock, 2 * kMxBlock, 4 * kMxBlock};
+/// Returns the index of a length, or kBlockLengths.size().
+constexpr std::size_t IndexOfLength(std::size_t items) {
+  std::size_t i = 0;
+  while (i < kBlockLengths.size() && kBlockLengths[i] != items) ++i;
+  return i;
+}
+/// Most blocks of one call. Arrays of scales have so many places, because micro-kernels read and
+/// write whole vectors.
+inline constexpr std::size_t kMicroBlocks = kMicroRun / kMxBlock;
 
 /// Holds the addresses of the scales of adjacent blocks or columns. Each array has room for whole
-/// vectors; all but `code` begin at a cache line. Only the micro-kernels read `scale`, `floor` and
-/// `multiplier`: how these are ordered depends on the instruction set, the type of the items, and
-/// on whether the scales are of blocks or of columns.
+/// vectors and begins at a cache line; E8M0 codes may begin anywhere. Only the micro-kernels read
+/// `scale`, `floor` and `multiplier`: how these are ordered depends on the instruction set, the
+/// type of the items, and on whether the scales are of blocks or of columns.
 struct MicroScales {
-  std::uint8_t* code;    // E8M0, in order: what is stored beside the codes
+  std::byte* scale_inv;  // E8M0 or fp32, in order: what is stored beside the codes
   float* scale;          // what items are multiplied by
   std::uint32_t* floor;  // constants of rounding under power-of-two scales
   float* multiplier;     // the same
@@ -35,18 +45,20 @@ struct MicroScales {
 
 /// A run of one row: `items` need no alignment. As many bytes as are read from `items` are
 /// prefetched at `next`. With `nontemporal`, codes bypass the caches; `codes` must then be aligned
-/// to MicroKernels::vector_bytes.
+/// to MicroKernels::vector_bytes. If `copy` is not null, the codes are stored there too.
 struct MicroRun {
   const std::byte* items;
   const std::byte* next;
   std::byte* codes;
   bool nontemporal;
+  std::byte* copy = nullptr;
 };
 
-/// Stores the pattern of the largest magnitude of each of `blocks` blocks of kMicroBlock adjacent
-/// items, as unsigned integers of the items' width; then zeros up to a whole vector. NaN is
-/// ignored. Returns true if all items are finite. Requires: blocks <= kMicroBlocks.
-/// bfloat16, -1 and 2^-133 beside NaN: 0x3F80; 31 zeros and infinity: 0x7F80, false.
+/// Stores the pattern of the largest magnitude of each of `blocks` blocks of adjacent items, as
+/// unsigned integers of the items' width; then zeros up to a whole vector, or to the most blocks.
+/// NaN is ignored. Returns true if all items are finite. Requires: the blocks have at most
+/// kMicroRun items. bfloat16, -1 and 2^-133 beside NaN: 0x3F80; 31 zeros and infinity: 0x7F80,
+/// false.
 using BlockAmaxFn = bool (*)(const std::byte* items, std::size_t blocks,
                              std::byte* amaxes) noexcept;
 
@@ -58,40 +70,63 @@ enum class AmaxRows : bool { kOfThisCall, kOfAllCalls };
 /// all items are finite. If not, the first function leaves patterns that do not count; the second
 /// one ignores NaN. Requires: cols is a multiple of MicroKernels::vector_bytes and at most
 /// kMicroCols; `amaxes` begins at a cache line.
-using ColumnAmaxFn = bool (*)(const std::byte* const* rows, std::size_t count, std::size_t cols,
-                              AmaxRows which, std::byte* amaxes) noexcept;
+using MicroColumnAmaxFn = bool (*)(const std::byte* const* rows, std::size_t count,
+                                   std::size_t cols, AmaxRows which, std::byte* amaxes) noexcept;
 
-/// Computes the E8M0 scales of `count` blocks or columns from their amaxes: MxRule's. Returns true
-/// if encoding under power-of-two scales may be used for all of them: no scale is so small or large
-/// that its constants leave the range of fp32. Computes whole vectors: amaxes up to there must be
-/// patterns.
-using MxScalesFn = bool (*)(const std::byte* amaxes, std::size_t count,
-                            const MicroScales& scales) noexcept;
-
-/// Encodes `blocks` blocks of kMicroBlock items, or `cols` items that are each of another column.
-/// The variants for all inputs saturate, and encode NaN and infinities. The others require that
-/// items are finite, and that the function that computed the scales returned true.
-/// Requires: cols is a multiple of MicroKernels::vector_bytes.
-using EncodeFn = void (*)(const MicroRun& run, std::size_t count,
+/// Computes the scales of `count` blocks or columns from their amaxes. Returns true if encoding
+/// under power-of-two scales may be used for all of them: they are such powers, and none is so
+/// small or large that its constants leave the range of fp32. Computes whole vectors: amaxes up to
+/// there must be patterns.
+using ScalesFn = bool (*)(const std::byte* amaxes, std::size_t count, const ScaleRule& rule,
                           const MicroScales& scales) noexcept;
 
-/// Encodes `cols` items twice, as the two functions for finite items do: by blocks to run.codes, by
-/// columns to `column_codes`, which needs no alignment. Each item is loaded once.
-/// Requires: cols is a multiple of kMicroBlock and of MicroKernels::vector_bytes.
+/// The rules of scales: MxRule's E8M0 codes, which have no options, and fp32 from ScaleFromAmax.
+enum class MicroRule : std::uint8_t { kE8M0, kFloat32 };
+inline constexpr std::size_t kMicroRules = 2;
+struct ScaleKernels {
+  ScalesFn of_blocks, of_columns;
+};
+
+/// Encodes `rows` runs of `count` blocks, or of `count` items that are each of another column,
+/// under the same scales. Requires: items are as the member says; of columns, count is a multiple
+/// of MicroKernels::vector_bytes.
+using EncodeFn = void (*)(const MicroRun* runs, std::size_t rows, std::size_t count,
+                          const MicroScales& scales) noexcept;
+struct EncodeKernels {
+  EncodeFn powers_of_two;  // finite, and the function that computed the scales returned true
+  EncodeFn finite;         // finite; no product with its scale is larger than the format's values
+  EncodeFn all;            // any; saturates, and encodes NaN and infinities
+};
+
+/// The micro-kernels of blocks of one length.
+struct LengthKernels {
+  BlockAmaxFn amax;
+  EncodeKernels encode;
+};
+
+/// Encodes `cols` items twice, as the two functions powers_of_two do: by MX blocks to run.codes,
+/// by columns to run.copy, which needs no alignment. Each item is loaded once.
+/// Requires: cols is a multiple of kMxBlock and of MicroKernels::vector_bytes.
 using EncodeBothFn = void (*)(const MicroRun& run, std::size_t cols, const MicroScales& of_blocks,
-                              const MicroScales& of_columns, std::byte* column_codes) noexcept;
+                              const MicroScales& of_columns) noexcept;
 
 /// Copies a run with stores that bypass the caches, except for the parts of lines at its ends.
 using CopyFn = void (*)(const std::byte* from, std::size_t count, std::byte* to) noexcept;
 
+/// Writes the transpose of rows x cols codes, kTransposedCols apart, to columns `stride` apart,
+/// if asked with stores that bypass the caches. Reads rows and columns up to multiples of
+/// MicroKernels::vector_bytes. Requires: rows <= kTransposedRun, cols <= kTransposedCols.
+using TransposeFn = void (*)(const std::byte* codes, std::size_t rows, std::size_t cols,
+                             std::byte* out, std::size_t stride, bool nontemporal) noexcept;
+
 /// The micro-kernels of one format of codes and one type of items.
-struct MxKernels {
+struct BlockKernels {
   std::size_t item_bytes;     // of an item; amaxes are as wide
   std::size_t rows_per_pass;  // rows of kMicroCols items that the first-level cache holds together
-  BlockAmaxFn block_amax;
-  ColumnAmaxFn column_amax, column_amax_of_all;
-  MxScalesFn block_scales, column_scales;
-  EncodeFn encode_blocks, encode_all_blocks, encode_columns, encode_all_columns;
+  std::array<LengthKernels, kBlockLengths.size()> by_length;
+  MicroColumnAmaxFn column_amax, column_amax_of_all;
+  std::array<ScaleKernels, kMicroRules> scales;
+  EncodeKernels encode_columns;
   EncodeBothFn encode_both;
 };
 
@@ -103,7 +138,8 @@ inline constexpr std::size_t kMicroFormats = 2;
 struct MicroKernels {
   std::size_t vector_bytes;  // codes of one vector
   CopyFn copy_nontemporal;
-  std::array<ByType<MxKernels>, kMicroFormats> mx;  // by format
+  TransposeFn transpose;
+  std::array<ByType<BlockKernels>, kMicroFormats> blocks;  // by format
 };
 
 /// Returns the micro-kernels of an instruction set, by its index in Highway's dispatch order; null

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -90,11 +91,17 @@ struct Items {
 };
 
 struct Scales {
-  alignas(64) std::uint8_t code[kMicroCols];
+  alignas(64) std::byte scale_inv[kMicroCols * sizeof(float)];
   alignas(64) float scale[kMicroCols];
   alignas(64) std::uint32_t floor[kMicroCols];
   alignas(64) float multiplier[kMicroCols];
-  MicroScales All() { return {code, scale, floor, multiplier}; }
+  MicroScales All() { return {scale_inv, scale, floor, multiplier}; }
+  std::uint32_t Code(std::size_t i) const { return std::to_integer<std::uint32_t>(scale_inv[i]); }
+  std::uint32_t Inverse(std::size_t i) const {
+    std::uint32_t bits;
+    std::memcpy(&bits, scale_inv + i * sizeof bits, sizeof bits);
+    return bits;
+  }
 };
 
 struct Target {
@@ -113,8 +120,12 @@ std::vector<Target> Targets() {
 template <class P>
 class MicroKernelsTest : public testing::Test {
  protected:
-  static const MxKernels& Mx(const Target& target) {
-    return target.micro->mx[P::kFormat][static_cast<std::size_t>(kDTypeOf<typename P::Item>)];
+  static const BlockKernels& Kernels(const Target& target) {
+    return target.micro->blocks[P::kFormat][static_cast<std::size_t>(kDTypeOf<typename P::Item>)];
+  }
+  static const LengthKernels& Mx(const Target& target) { return Kernels(target).by_length[0]; }
+  static const ScaleKernels& ScalesOf(const Target& target, MicroRule rule) {
+    return Kernels(target).scales[static_cast<std::size_t>(rule)];
   }
 };
 using Pairs = testing::Types<Pair<E4M3, float>, Pair<E4M3, Float16>, Pair<E4M3, BFloat16>,
@@ -133,28 +144,34 @@ TYPED_TEST(MicroKernelsTest, AmaxesOfBlocksIgnoreNaN) {
   const std::vector<std::uint32_t> patterns = P::Patterns();
   std::mt19937 random(1);
   for (const Target& target : Targets()) {
-    const std::size_t lanes = target.micro->vector_bytes / P::kBytes;
-    for (std::size_t first = 0, blocks = 1; first < patterns.size(); first += blocks * 2) {
-      blocks = first / 2 % kMicroBlocks + 1;
-      Items items(blocks * kMicroBlock + 1, P::kBytes), amaxes(2 * kMicroBlocks, P::kBytes);
-      std::vector<std::uint32_t> expected(blocks);
-      bool finite = true;
-      for (std::size_t i = 0; i < 2 * kMicroBlocks; ++i) amaxes.Set(i, 0x1234);
-      for (std::size_t j = 0; j < blocks; ++j) {
-        for (std::size_t i = 0; i < kMicroBlock; ++i) {
-          const bool rare = i == (first + j) % kMicroBlock || i == (first + 7 * j) % kMicroBlock;
-          const std::size_t of = rare ? (first + 2 * j + i % 2) % patterns.size() : random() % 256;
-          items.Set(1 + j * kMicroBlock + i, patterns[of]);
-          finite &= (patterns[of] & ~P::kSign) < P::kInfinity;
-          expected[j] = Larger<P>(expected[j], patterns[of]);
+    for (std::size_t length = 0; length < kBlockLengths.size(); ++length) {
+      const std::size_t block = kBlockLengths[length], most = kMicroRun / block;
+      const std::size_t lanes = std::min(target.micro->vector_bytes / P::kBytes, most);
+      for (std::size_t first = 0, blocks = 1; first < patterns.size(); first += blocks * 2) {
+        blocks = first / 2 % most + 1;
+        Items items(blocks * block + 1, P::kBytes), amaxes(2 * most, P::kBytes);
+        std::vector<std::uint32_t> expected(blocks);
+        bool finite = true;
+        for (std::size_t i = 0; i < 2 * most; ++i) amaxes.Set(i, 0x1234);
+        for (std::size_t j = 0; j < blocks; ++j) {
+          for (std::size_t i = 0; i < block; ++i) {
+            const bool rare = i == (first + j) % block || i == (first + 7 * j) % block;
+            const std::size_t of =
+                rare ? (first + 2 * j + i % 2) % patterns.size() : random() % 256;
+            items.Set(1 + j * block + i, patterns[of]);
+            finite &= (patterns[of] & ~P::kSign) < P::kInfinity;
+            expected[j] = Larger<P>(expected[j], patterns[of]);
+          }
         }
+        ASSERT_EQ(this->Kernels(target).by_length[length].amax(items.At(1), blocks, amaxes.At(0)),
+                  finite)
+            << target.name << " blocks of " << block << " from pattern " << first;
+        for (std::size_t j = 0; j < blocks; ++j)
+          ASSERT_EQ(amaxes.Get(j), expected[j])
+              << target.name << " block " << j << " of " << blocks << " x " << block;
+        for (std::size_t j = blocks; j % lanes != 0; ++j)
+          ASSERT_EQ(amaxes.Get(j), 0) << target.name << " past " << blocks << " x " << block;
       }
-      ASSERT_EQ(this->Mx(target).block_amax(items.At(1), blocks, amaxes.At(0)), finite)
-          << target.name << " from pattern " << first;
-      for (std::size_t j = 0; j < blocks; ++j)
-        ASSERT_EQ(amaxes.Get(j), expected[j]) << target.name << " block " << j << " of " << blocks;
-      for (std::size_t j = blocks; j % lanes != 0; ++j)
-        ASSERT_EQ(amaxes.Get(j), 0) << target.name << " past " << blocks << " blocks";
     }
   }
 }
@@ -164,9 +181,9 @@ TYPED_TEST(MicroKernelsTest, AmaxesOfColumnsGrowOverCalls) {
   const std::vector<std::uint32_t> patterns = P::Patterns();
   std::mt19937 random(2);
   for (const Target& target : Targets()) {
-    const MxKernels& mx = this->Mx(target);
+    const BlockKernels& kernels = this->Kernels(target);
     for (const std::size_t cols : {target.micro->vector_bytes, kMicroCols}) {
-      for (std::size_t count = 1; count <= kMicroBlock + 1; ++count) {
+      for (std::size_t count = 1; count <= kMxBlock + 1; ++count) {
         for (const bool finite : {true, false}) {
           Items items(count * cols + 1, P::kBytes), amaxes(cols, P::kBytes);
           std::vector<const std::byte*> rows;
@@ -180,7 +197,7 @@ TYPED_TEST(MicroKernelsTest, AmaxesOfColumnsGrowOverCalls) {
               expected[c] = Larger<P>(expected[c], item);
             }
           }
-          const ColumnAmaxFn run = finite ? mx.column_amax : mx.column_amax_of_all;
+          const MicroColumnAmaxFn run = finite ? kernels.column_amax : kernels.column_amax_of_all;
           const std::size_t some = count / 2 + 1;
           run(rows.data(), some, cols, AmaxRows::kOfThisCall, amaxes.At(0));
           if (some < count) {
@@ -204,8 +221,8 @@ TYPED_TEST(MicroKernelsTest, ColumnsWithInfinityOrNaNAreNotFinite) {
       Items row(kMicroCols, P::kBytes), amaxes(kMicroCols, P::kBytes);
       row.Set(kMicroCols - 1, special | P::kSign);
       const std::byte* rows[] = {row.At(0)};
-      EXPECT_FALSE(
-          this->Mx(target).column_amax(rows, 1, kMicroCols, AmaxRows::kOfThisCall, amaxes.At(0)))
+      EXPECT_FALSE(this->Kernels(target).column_amax(rows, 1, kMicroCols, AmaxRows::kOfThisCall,
+                                                     amaxes.At(0)))
           << target.name;
     }
   }
@@ -220,12 +237,50 @@ TYPED_TEST(MicroKernelsTest, ScalesOfEveryAmax) {
       Items amaxes(kMicroCols, P::kBytes);
       for (std::size_t i = 0; i < kMicroCols; ++i)
         amaxes.Set(i, patterns[std::min(first + i, patterns.size() - 1)]);
-      for (const MxScalesFn run : {this->Mx(target).block_scales, this->Mx(target).column_scales}) {
+      const ScaleKernels& rule = this->ScalesOf(target, MicroRule::kE8M0);
+      for (const ScalesFn run : {rule.of_blocks, rule.of_columns}) {
         Scales scales;
-        run(amaxes.At(0), kMicroCols, scales.All());
+        run(amaxes.At(0), kMicroCols, {}, scales.All());
         for (std::size_t i = 0; i < kMicroCols; ++i)
-          ASSERT_EQ(scales.code[i], P::ScaleCode(amaxes.Get(i)))
+          ASSERT_EQ(scales.Code(i), P::ScaleCode(amaxes.Get(i)))
               << fmt::format("{} amax {:#x}", target.name, amaxes.Get(i));
+      }
+    }
+  }
+}
+
+/// Options of fp32 scales: the defaults, powers of two, and amaxes that are raised.
+const std::vector<ScaleRule>& Rules() {
+  static const std::vector<ScaleRule> rules = {
+      {},
+      {.force_pow_2_scales = true},
+      {.amax_epsilon = 0x1p-9f, .force_pow_2_scales = true, .overflow_scale = 65504.0f},
+      {.amax_epsilon = 3e-40f, .overflow_scale = 0x1.FEp127f},
+  };
+  return rules;
+}
+
+TYPED_TEST(MicroKernelsTest, Float32ScalesOfEveryAmax) {
+  using P = TypeParam;
+  std::vector<std::uint32_t> patterns = P::Patterns();
+  std::erase_if(patterns, [](std::uint32_t p) { return p > P::kInfinity; });
+  for (const Target& target : Targets()) {
+    for (const ScaleRule& rule : Rules()) {
+      for (std::size_t first = 0; first < patterns.size(); first += kMicroCols) {
+        Items amaxes(kMicroCols, P::kBytes);
+        for (std::size_t i = 0; i < kMicroCols; ++i)
+          amaxes.Set(i, patterns[std::min(first + i, patterns.size() - 1)]);
+        const ScaleKernels& kernels = this->ScalesOf(target, MicroRule::kFloat32);
+        for (const ScalesFn run : {kernels.of_blocks, kernels.of_columns}) {
+          Scales scales;
+          run(amaxes.At(0), kMicroCols, rule, scales.All());
+          for (std::size_t i = 0; i < kMicroCols; ++i) {
+            const float amax = P::Value(amaxes.Get(i));
+            const float scale = ScaleFromAmax(amax, kMaxValue<typename P::Format>, rule);
+            ASSERT_EQ(scales.Inverse(i), std::bit_cast<std::uint32_t>(1.0f / scale))
+                << fmt::format("{} amax {:#x}", target.name, amaxes.Get(i));
+          }
+        }
       }
     }
   }
@@ -265,7 +320,8 @@ std::string DifferenceUnder(const Target& target, EncodeFn encode, std::size_t c
         if ((expected.patterns[index[i]] & ~P::kSign) > amax) index[i] = 0;
         items.Set(1 + i, expected.patterns[index[i]]);
       }
-      encode({items.At(1), items.At(1), codes.At(offset), nontemporal}, count, scales);
+      const MicroRun run{items.At(1), items.At(1), codes.At(offset), nontemporal, nullptr};
+      encode(&run, 1, count, scales);
       for (std::size_t i = 0; i < kMicroCols; ++i) {
         if (*codes.At(offset + i) == expected.codes.at(scale)[index[i]]) continue;
         return fmt::format("{} item {:#x} under scale code {:#x}: {:#x}, expected {:#x}",
@@ -283,25 +339,104 @@ std::string DifferenceUnder(const Target& target, EncodeFn encode, std::size_t c
 TYPED_TEST(MicroKernelsTest, CodesOfEveryItemUnderEveryScale) {
   using P = TypeParam;
   for (const Target& target : Targets()) {
-    const MxKernels& mx = this->Mx(target);
+    const BlockKernels& kernels = this->Kernels(target);
+    const ScaleKernels& e8m0 = this->ScalesOf(target, MicroRule::kE8M0);
     std::size_t simple = 0;
     for (const auto& [scale, amax] : Expected<P>::Get().amaxes) {
       Items amaxes(kMicroCols, P::kBytes);
       for (std::size_t i = 0; i < kMicroCols; ++i) amaxes.Set(i, amax);
-      const auto check = [&](MxScalesFn compute, EncodeFn finite, EncodeFn all, std::size_t count) {
+      const auto check = [&](ScalesFn compute, const EncodeKernels& encode, std::size_t count) {
         Scales scales;
-        const bool fast = compute(amaxes.At(0), kMicroCols, scales.All());
+        const bool fast = compute(amaxes.At(0), kMicroCols, {}, scales.All());
         simple += fast;
+        const auto difference = [&](EncodeFn run, std::uint32_t largest) {
+          return DifferenceUnder<P>(target, run, count, scales.All(), scale, largest);
+        };
         if (fast) {
-          ASSERT_EQ(DifferenceUnder<P>(target, finite, count, scales.All(), scale, amax), "");
+          ASSERT_EQ(difference(encode.powers_of_two, amax), "");
         }
-        ASSERT_EQ(DifferenceUnder<P>(target, all, count, scales.All(), scale, ~0u), "");
+        ASSERT_EQ(difference(encode.finite, amax), "");
+        ASSERT_EQ(difference(encode.all, ~0u), "");
       };
-      check(mx.block_scales, mx.encode_blocks, mx.encode_all_blocks, kMicroCols / kMicroBlock);
-      check(mx.column_scales, mx.encode_columns, mx.encode_all_columns, kMicroCols);
+      for (std::size_t length = 0; length < kBlockLengths.size(); ++length) {
+        const std::size_t blocks = kMicroCols / kBlockLengths[length];
+        check(e8m0.of_blocks, kernels.by_length[length].encode, blocks);
+      }
+      check(e8m0.of_columns, kernels.encode_columns, kMicroCols);
     }
     // Nearly all scales are served by the fast encoders.
-    EXPECT_GT(simple * 10, 2 * Expected<P>::Get().amaxes.size() * 8) << target.name;
+    EXPECT_GT(simple * 10, 4 * Expected<P>::Get().amaxes.size() * 8) << target.name;
+  }
+}
+
+/// Fills items with values of both signs and exponents from -6 to 5.
+template <class P>
+void FillWithValues(std::size_t first, std::size_t count, std::mt19937& random, Items& items) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const float exponent = static_cast<float>(static_cast<int>(random() % 12) - 6);
+    const float value = std::exp2(exponent) * (random() % 2 == 0 ? -1.37f : 1.8f);
+    StoreItem<typename P::Item>(items.At(0), first + i, value);
+  }
+}
+
+TYPED_TEST(MicroKernelsTest, CodesOfRowsUnderFloat32ScalesOfBlocks) {
+  using P = TypeParam;
+  constexpr std::size_t kRows = 3;
+  std::mt19937 random(5);
+  for (const Target& target : Targets()) {
+    const ScaleKernels& rule = this->ScalesOf(target, MicroRule::kFloat32);
+    for (std::size_t length = 0; length < kBlockLengths.size(); ++length) {
+      const std::size_t block = kBlockLengths[length];
+      const LengthKernels& kernels = this->Kernels(target).by_length[length];
+      for (std::size_t blocks = 1; blocks <= 5; ++blocks) {
+        const std::size_t cols = blocks * block;
+        Items items(kRows * cols + 1, P::kBytes), amaxes(kMicroBlocks, P::kBytes);
+        Items codes(kRows * cols + 64, 1), copies(kRows * cols + 64, 1);
+        FillWithValues<P>(1, kRows * cols, random, items);
+        for (const ScaleRule& options : Rules()) {
+          const auto value = [&](std::size_t r, std::size_t c) {
+            return std::abs(P::Value(items.Get(1 + r * cols + c)));
+          };
+          for (std::size_t j = 0; j < blocks; ++j) {
+            std::size_t largest = 0, row = 0;
+            for (std::size_t r = 0; r < kRows; ++r) {
+              for (std::size_t c = j * block; c < (j + 1) * block; ++c) {
+                if (value(r, c) > value(row, j * block + largest)) {
+                  row = r;
+                  largest = c - j * block;
+                }
+              }
+            }
+            amaxes.Set(j, items.Get(1 + row * cols + j * block + largest) & ~P::kSign);
+          }
+          Scales scales;
+          const bool powers = rule.of_blocks(amaxes.At(0), blocks, options, scales.All());
+          EXPECT_EQ(powers, options.force_pow_2_scales) << target.name;
+          MicroRun runs[kRows];
+          for (std::size_t r = 0; r < kRows; ++r) {
+            const std::byte* at = items.At(1 + r * cols);
+            runs[r] = {at, at, codes.At(r * cols), false, r == 1 ? nullptr : copies.At(r * cols)};
+          }
+          for (const EncodeFn encode : {powers ? kernels.encode.powers_of_two : nullptr,
+                                        kernels.encode.finite, kernels.encode.all}) {
+            if (encode == nullptr) continue;
+            encode(runs, kRows, blocks, scales.All());
+            for (std::size_t r = 0; r < kRows; ++r) {
+              for (std::size_t c = 0; c < cols; ++c) {
+                const float amax = P::Value(amaxes.Get(c / block));
+                const float scale = ScaleFromAmax(amax, kMaxValue<typename P::Format>, options);
+                const float item = P::Value(items.Get(1 + r * cols + c));
+                const auto expected =
+                    static_cast<std::byte>(Encode<typename P::Format>(item * scale));
+                ASSERT_EQ(*codes.At(r * cols + c), expected)
+                    << target.name << " row " << r << " column " << c << " blocks of " << block;
+                ASSERT_EQ(*copies.At(r * cols + c), r == 1 ? std::byte{0} : expected);
+              }
+            }
+          }
+        }
+      }
+    }
   }
 }
 
@@ -309,40 +444,63 @@ TYPED_TEST(MicroKernelsTest, EachBlockAndEachColumnHasItsScale) {
   using P = TypeParam;
   std::mt19937 random(3);
   for (const Target& target : Targets()) {
-    const MxKernels& mx = this->Mx(target);
-    const std::size_t step = std::max(kMicroBlock, target.micro->vector_bytes);
+    const BlockKernels& kernels = this->Kernels(target);
+    const ScaleKernels& e8m0 = this->ScalesOf(target, MicroRule::kE8M0);
+    const LengthKernels& mx = this->Mx(target);
+    const std::size_t step = std::max(kMxBlock, target.micro->vector_bytes);
     for (std::size_t cols = step; cols <= kMicroCols; cols += step) {
-      const std::size_t blocks = cols / kMicroBlock;
+      const std::size_t blocks = cols / kMxBlock;
       Items items(cols + 1, P::kBytes), block_amaxes(2 * kMicroBlocks, P::kBytes),
           column_amaxes(kMicroCols, P::kBytes);
-      for (std::size_t i = 0; i < cols; ++i) {
-        const float exponent = static_cast<float>(static_cast<int>(random() % 12) - 6);
-        const float value = std::exp2(exponent) * (random() % 2 == 0 ? -1.37f : 1.8f);
-        StoreItem<typename P::Item>(items.At(0), 1 + i, value);
-      }
+      FillWithValues<P>(1, cols, random, items);
       const std::byte* rows[] = {items.At(1)};
       Scales of_blocks, of_columns;
-      ASSERT_TRUE(mx.block_amax(items.At(1), blocks, block_amaxes.At(0)));
-      ASSERT_TRUE(mx.column_amax(rows, 1, cols, AmaxRows::kOfThisCall, column_amaxes.At(0)));
-      ASSERT_TRUE(mx.block_scales(block_amaxes.At(0), blocks, of_blocks.All()));
-      ASSERT_TRUE(mx.column_scales(column_amaxes.At(0), cols, of_columns.All()));
+      ASSERT_TRUE(mx.amax(items.At(1), blocks, block_amaxes.At(0)));
+      ASSERT_TRUE(kernels.column_amax(rows, 1, cols, AmaxRows::kOfThisCall, column_amaxes.At(0)));
+      ASSERT_TRUE(e8m0.of_blocks(block_amaxes.At(0), blocks, {}, of_blocks.All()));
+      ASSERT_TRUE(e8m0.of_columns(column_amaxes.At(0), cols, {}, of_columns.All()));
       for (std::size_t shorter = blocks - std::min<std::size_t>(blocks - 1, 1); shorter <= blocks;
            ++shorter) {
         Items codes(cols + 64, 1);
-        mx.encode_blocks({items.At(1), items.At(1), codes.At(1), false}, shorter, of_blocks.All());
-        for (std::size_t i = 0; i < shorter * kMicroBlock; ++i)
-          ASSERT_EQ(*codes.At(1 + i), P::Code(items.Get(1 + i), of_blocks.code[i / kMicroBlock]))
+        const MicroRun run{items.At(1), items.At(1), codes.At(1), false, nullptr};
+        mx.encode.powers_of_two(&run, 1, shorter, of_blocks.All());
+        for (std::size_t i = 0; i < shorter * kMxBlock; ++i)
+          ASSERT_EQ(*codes.At(1 + i), P::Code(items.Get(1 + i), of_blocks.Code(i / kMxBlock)))
               << target.name << " item " << i << " of " << cols;
-        ASSERT_EQ(*codes.At(1 + shorter * kMicroBlock), std::byte{0}) << target.name;
+        ASSERT_EQ(*codes.At(1 + shorter * kMxBlock), std::byte{0}) << target.name;
       }
       Items rowwise(cols + 64, 1), columnwise(cols + 64, 1);
-      mx.encode_both({items.At(1), items.At(1), rowwise.At(0), true}, cols, of_blocks.All(),
-                     of_columns.All(), columnwise.At(1));
+      kernels.encode_both({items.At(1), items.At(1), rowwise.At(0), true, columnwise.At(1)}, cols,
+                          of_blocks.All(), of_columns.All());
       for (std::size_t i = 0; i < cols; ++i) {
-        ASSERT_EQ(*rowwise.At(i), P::Code(items.Get(1 + i), of_blocks.code[i / kMicroBlock]))
+        ASSERT_EQ(*rowwise.At(i), P::Code(items.Get(1 + i), of_blocks.Code(i / kMxBlock)))
             << target.name << " item " << i;
-        ASSERT_EQ(*columnwise.At(1 + i), P::Code(items.Get(1 + i), of_columns.code[i]))
+        ASSERT_EQ(*columnwise.At(1 + i), P::Code(items.Get(1 + i), of_columns.Code(i)))
             << target.name << " item " << i;
+      }
+    }
+  }
+}
+
+TEST(TransposeTest, TransposesPatchesOfAnySizeAndWritesNothingElse) {
+  std::mt19937 random(6);
+  Items codes(kTransposedRun * kTransposedCols, 1);
+  for (std::size_t i = 0; i < kTransposedRun * kTransposedCols; ++i)
+    codes.Set(i, static_cast<std::uint32_t>(random() % 255 + 1));
+  for (const Target& target : Targets()) {
+    for (const bool nontemporal : {false, true}) {
+      for (const std::size_t rows : {1u, 15u, 64u, 129u, 256u}) {
+        for (const std::size_t cols : {1u, 16u, 100u, 128u}) {
+          const std::size_t stride = rows + 3;
+          Items out(cols * stride, 1);
+          target.micro->transpose(codes.At(0), rows, cols, out.At(0), stride, nontemporal);
+          for (std::size_t i = 0; i < cols * stride; ++i) {
+            const std::size_t c = i / stride, r = i % stride;
+            ASSERT_EQ(out.Get(i), r < rows ? codes.Get(r * kTransposedCols + c) : 0)
+                << target.name << " row " << r << " column " << c << " of " << rows << " x "
+                << cols;
+          }
+        }
       }
     }
   }

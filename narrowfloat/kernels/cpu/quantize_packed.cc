@@ -14,8 +14,6 @@
 #include "narrowfloat/kernels/cpu/blocks-inl.h"
 #include "narrowfloat/kernels/cpu/four_over_six-inl.h"
 #include "narrowfloat/kernels/cpu/pack-inl.h"
-#include "narrowfloat/kernels/cpu/strips-inl.h"
-#include "narrowfloat/kernels/cpu/tiles-inl.h"
 #include "narrowfloat/kernels/cpu/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -30,6 +28,57 @@ QuantizeSlots Table() {
 
 #else
 
+inline constexpr std::size_t kMaxLanes = HWY_MAX_BYTES;
+
+/// Columns of a batch: first amaxes, then scales, then codes. Each batch pays once for the latency
+/// from its last load to its first code.
+inline constexpr std::size_t kBatchCols = 1024;
+template <Scheme S>
+inline constexpr std::size_t kBatch = kBatchCols / S::kBlock.cols;
+
+/// Amaxes and scales of up to kBatch adjacent blocks of one strip, the rows of one row of blocks.
+template <Scheme S, class T>
+struct Batch {
+  alignas(64) BitsOf<T> largest[kBatch<S>] = {};  // patterns of the blocks' amaxes
+  alignas(64) float scale[kBatch<S>];
+  alignas(64) std::uint32_t scale_inv[kBatch<S>];
+};
+
+/// The same of a strip's column blocks. `scale` is in LaneScales' order.
+template <class T>
+struct Strip {
+  alignas(64) std::make_signed_t<BitsOf<T> > magnitude[kPatchCols];
+  alignas(64) float scale[kPatchCols];
+  alignas(64) std::uint32_t scale_inv[kPatchCols];  // in memory order
+
+  HWY_INLINE LaneScales<DF> Scales(std::size_t col) const { return {scale + col}; }
+};
+
+/// The rows of a strip, from a batch's first column on.
+template <std::size_t kRows>
+struct StripRows {
+  const std::byte* row[kRows];
+  std::size_t count;
+  const std::byte* next[kRows] = {};  // addresses to prefetch, or null
+};
+
+/// Computes the amaxes of a strip's blocks. Blocks of several rows: takes the maxima of columns
+/// first, then those of one row of maxima. Returns true if all items are finite.
+template <Scheme S, class T, Inputs kInputs>
+HWY_INLINE bool ComputeStripAmaxes(const StripRows<S::kBlock.rows>& in, std::size_t blocks,
+                                   Batch<S, T>& batch) {
+  constexpr std::size_t kCols = S::kBlock.cols;
+  auto* amaxes = reinterpret_cast<std::byte*>(batch.largest);
+  if constexpr (S::kBlock.rows == 1) {
+    return BlockAmaxes<T, kInputs, kCols, kBatch<S> >(in.row[0], blocks, amaxes) < kInfinityBits<T>;
+  } else {
+    alignas(64) std::make_signed_t<BitsOf<T> > maxima[kBatchCols];
+    ColumnMaxima<T, kInputs, kCols>(in.row, in.count, blocks * kCols, maxima);
+    return BlockAmaxes<T, kInputs, kCols, kBatch<S> >(reinterpret_cast<const std::byte*>(maxima),
+                                                      blocks, amaxes) < kInfinityBits<T>;
+  }
+}
+
 /// Quantizes rowwise, in strips of the block's height.
 template <class S, class T>
 class RowPacker {
@@ -42,7 +91,7 @@ class RowPacker {
     const std::size_t ahead = std::min(kBatchCols, tile.col_end - tile.col_begin);
     for (std::size_t row = tile.row_begin; row < tile.row_end; row += kRows) {
       if (out_.line_amaxes != nullptr) state = S::Prepare(out_.AmaxOf(row), args_.options);
-      StripRows<kRows, const std::byte> in;
+      StripRows<kRows> in;
       in.count = std::min(kRows, tile.row_end - row);
       for (std::size_t col = tile.col_begin; col < tile.col_end;) {
         const std::size_t left = tile.col_end - col;
@@ -70,10 +119,9 @@ class RowPacker {
 
   /// Computes the scales of whole blocks. Returns true if Inputs::kFinite holds for all items: they
   /// are finite and no scale needs the slow path.
-  bool ComputeScales(const StripRows<kRows, const std::byte>& in, std::size_t blocks,
+  bool ComputeScales(const StripRows<kRows>& in, std::size_t blocks,
                      const typename S::TensorState& state, Batch<S, T>& batch) {
-    ComputeStripAmaxes<S, T, Inputs::kFinite>(in, blocks, batch);
-    const bool finite = batch.finite;
+    const bool finite = ComputeStripAmaxes<S, T, Inputs::kFinite>(in, blocks, batch);
     if (!finite) ComputeStripAmaxes<S, T, Inputs::kAll>(in, blocks, batch);
     if constexpr (FourOverSixScheme<S>) {
       if (S::UsesFourOverSix(state)) return Choose(in, blocks, state, batch) && finite;
@@ -90,7 +138,7 @@ class RowPacker {
     }
   }
 
-  HWY_NOINLINE bool Choose(const StripRows<kRows, const std::byte>& in, std::size_t blocks,
+  HWY_NOINLINE bool Choose(const StripRows<kRows>& in, std::size_t blocks,
                            const typename S::TensorState& state, Batch<S, T>& batch) {
     FourOverSixChoice<S, kBatch<S>, kRows, kCols> choice;
     const UniformState<S> states(state);
@@ -109,7 +157,7 @@ class RowPacker {
     return fits;
   }
 
-  void PackBatch(const StripRows<kRows, const std::byte>& in, std::size_t blocks,
+  void PackBatch(const StripRows<kRows>& in, std::size_t blocks,
                  const typename S::TensorState& state, std::size_t row, std::size_t col) {
     Batch<S, T> batch;
     const bool finite = ComputeScales(in, blocks, state, batch);
@@ -143,11 +191,11 @@ class RowPacker {
   }
 
   /// Quantizes one block of fewer than kBlock.cols columns, padded with zeros.
-  HWY_NOINLINE void PackShort(const StripRows<kRows, const std::byte>& in, std::size_t cols,
+  HWY_NOINLINE void PackShort(const StripRows<kRows>& in, std::size_t cols,
                               const typename S::TensorState& state, std::size_t row,
                               std::size_t col) {
     ZeroPadded<T, kCols> padded[kRows];
-    StripRows<kRows, const std::byte> staged{};
+    StripRows<kRows> staged{};
     staged.count = in.count;
     for (std::size_t r = 0; r < in.count; ++r) {
       padded[r].Fill(in.row[r], cols);

@@ -27,11 +27,8 @@ ByType<AmaxSumFn> AmaxSumTable(std::size_t target);
 ByType<SumOrderFn> SumOrderTable(std::size_t target);
 ByType<HadamardFn> HadamardTable(std::size_t target);
 QuantizeSlots QuantizeWholeTable(std::size_t target);
-QuantizeSlots QuantizeRowsTable(std::size_t target);
-QuantizeSlots QuantizeTilesTable(std::size_t target);
-QuantizeSlots QuantizeTransposedTable(std::size_t target);
 QuantizeSlots QuantizePackedTable(std::size_t target);
-QuantizeSlots QuantizeMxTable(std::size_t target);
+QuantizeSlots QuantizeBlocksTable(std::size_t target);
 DequantizeSlots DequantizeTable(std::size_t target);
 // A body without rows is one that the target does not have.
 GemmBody GemmFloatsBody(std::size_t target);

@@ -22,7 +22,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // A patch is a rectangle of items whose codes fit in the first-level cache. Its sides are long,
 // because long contiguous runs of input and of output use memory best.
-inline constexpr std::size_t kPatchRows = 128, kPatchCols = 128;
+inline constexpr std::size_t kPatchRows = 128, kPatchCols = kTransposedCols;
 
 inline constexpr std::size_t kSquareSide =
     16;  // bytes of a 128-bit block: squares transpose in registers
@@ -71,9 +71,36 @@ HWY_INLINE void TransposeSquares(const std::uint8_t* in, std::size_t in_stride, 
   for (std::size_t i = 0; i < kSquareSide; ++i) hn::StoreU(a[i], d, out + i * out_stride);
 }
 
-/// Writes transposes of patches of up to kRows rows to memory. Columns are gathered in a
-/// buffer first and written once, as whole lines: rows of the output are often a power of two apart
-/// and share a cache set.
+/// Copies a run, if asked with stores that bypass the caches.
+HWY_INLINE void CopyRun(const std::byte* from, std::size_t count, std::byte* to, bool nontemporal) {
+  if (nontemporal) {
+    CopyNontemporal(from, count, to);
+  } else {
+    CopyBytes(from, count, to);
+  }
+}
+
+/// Writes the transpose of rows x cols codes, `in_stride` apart, to memory; rows <= kRows. Reads
+/// more, up to multiples of a vector's length and of kSquareSide, whose values do not matter.
+/// Columns are gathered in `columns`, kSquareSide * kRows bytes, and written once, as whole lines:
+/// rows of the output are often a power of two apart and share a cache set.
+template <std::size_t kRows>
+HWY_INLINE void Transpose(const std::byte* in, std::size_t in_stride, std::size_t rows,
+                          std::size_t cols, std::byte* out, std::size_t out_stride,
+                          bool nontemporal, std::uint8_t* columns) {
+  const auto* codes = reinterpret_cast<const std::uint8_t*>(in);
+  for (std::size_t c = 0; c < cols; c += kSquareSide) {
+    for (std::size_t r = 0; r < rows; r += hn::Lanes(D8Squares())) {
+      TransposeSquares(codes + r * in_stride + c, in_stride, columns + r, kRows);
+    }
+    for (std::size_t i = 0; i < std::min(kSquareSide, cols - c); ++i) {
+      CopyRun(reinterpret_cast<const std::byte*>(columns + i * kRows), rows,
+              out + (c + i) * out_stride, nontemporal);
+    }
+  }
+}
+
+/// Transposes patches, and waits for the stores that bypassed the caches at its end.
 template <std::size_t kRows>
 class PatchTransposer {
  public:
@@ -85,27 +112,12 @@ class PatchTransposer {
   PatchTransposer& operator=(const PatchTransposer&) = delete;
 
   HWY_INLINE void Copy(const std::byte* from, std::size_t count, std::byte* to) {
-    if (nontemporal_) {
-      CopyNontemporal(from, count, to);
-    } else {
-      CopyBytes(from, count, to);
-    }
+    CopyRun(from, count, to, nontemporal_);
   }
-
-  /// `in` holds rows x cols codes, `in_stride` apart; more are read, up to multiples of a vector's
-  /// length and of kSquareSide, and their values do not matter.
   HWY_INLINE void Transpose(const std::byte* in, std::size_t in_stride, std::size_t rows,
                             std::size_t cols, std::byte* out, std::size_t out_stride) {
-    const auto* codes = reinterpret_cast<const std::uint8_t*>(in);
-    for (std::size_t c = 0; c < cols; c += kSquareSide) {
-      for (std::size_t r = 0; r < rows; r += hn::Lanes(D8Squares())) {
-        TransposeSquares(codes + r * in_stride + c, in_stride, columns_ + r, kRows);
-      }
-      for (std::size_t i = 0; i < std::min(kSquareSide, cols - c); ++i) {
-        Copy(reinterpret_cast<const std::byte*>(columns_ + i * kRows), rows,
-             out + (c + i) * out_stride);
-      }
-    }
+    HWY_NAMESPACE::Transpose<kRows>(in, in_stride, rows, cols, out, out_stride, nontemporal_,
+                                    columns_);
   }
 
  private:

@@ -1,0 +1,595 @@
+// SPDX-License-Identifier: Apache-2.0
+// Drives the micro-kernels over tiles of block schemes with 8-bit codes. Plain C++, compiled once:
+// the instruction set is a table of functions; the geometry of the blocks, the rule of the scales
+// and the type of the items are data.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "hwy/cache_control.h"
+#include "hwy/targets.h"
+#include "narrowfloat/kernels/cpu/bodies.h"
+#include "narrowfloat/kernels/cpu/micro_kernels.h"
+#include "narrowfloat/kernels/cpu/tables.h"
+
+namespace narrowfloat::cpu {
+namespace {
+
+/// Most rows of a strip: the rows of one block, or one block of each column.
+constexpr std::size_t kMostRows = 128;
+/// Bytes of the longest vector of codes.
+constexpr std::size_t kMostVector = 64;
+
+/// A length that is a power of two, so that nothing is divided for each row.
+struct Length {
+  explicit Length(std::size_t count) : items(count), shift(std::countr_zero(count)) {}
+  std::size_t IndexOf(std::size_t i) const { return i >> shift; }
+  std::size_t CountIn(std::size_t count) const { return (count + items - 1) >> shift; }
+  std::size_t RoundDown(std::size_t count) const { return count >> shift << shift; }
+  bool Divides(std::size_t count) const { return RoundDown(count) == count; }
+
+  std::size_t items;
+  int shift;
+};
+
+/// What the driver has to know of a scheme.
+struct Geometry {
+  BlockShape block;  // of the rowwise direction
+  std::size_t scale_bytes, lines_per_scale;
+  bool transposed;  // columnwise codes are
+
+  bool IsSquare() const { return block.rows > 1; }
+};
+
+/// A strip's rows: their items, the same with the addresses to prefetch while these are encoded,
+/// and where their codes go.
+struct StripRows {
+  std::size_t count;
+  const std::byte* items[kMostRows];
+  MicroRun runs[kMostRows];
+};
+
+/// Memory of scales, for `kPlaces` blocks or columns.
+template <std::size_t kPlaces>
+struct ScaleMemory {
+  alignas(64) std::byte scale_inv[kPlaces * sizeof(float)];
+  alignas(64) float scale[kPlaces];
+  alignas(64) std::uint32_t floor[kPlaces];
+  alignas(64) float multiplier[kPlaces];
+
+  MicroScales From(std::size_t i) { return {scale_inv + i, scale + i, floor + i, multiplier + i}; }
+};
+
+/// Patterns of amaxes, of any type.
+template <std::size_t kPlaces>
+struct alignas(64) AmaxMemory {
+  std::byte pattern[kPlaces * sizeof(float)];
+};
+
+/// Copies in pieces of constant size: a call of std::memcpy for so few bytes takes longer.
+void CopyScales(const std::byte* from, std::size_t bytes, std::byte* to) {
+  for (; bytes >= 16; bytes -= 16, from += 16, to += 16) std::memcpy(to, from, 16);
+  for (; bytes >= 4; bytes -= 4, from += 4, to += 4) std::memcpy(to, from, 4);
+  for (; bytes > 0; --bytes) *to++ = *from++;
+}
+
+void CopyScale(const std::byte* from, std::size_t bytes, std::byte* to) {
+  if (bytes == 4) {
+    std::memcpy(to, from, 4);
+  } else {
+    *to = *from;
+  }
+}
+
+/// Stores scales of `lines` lines (or of `blocks` blocks of one line) from (line, block) on.
+void StoreScales(const DirectionBuffers<std::byte>& out, std::size_t scale_bytes, std::size_t line,
+                 std::size_t lines, std::size_t block, std::size_t blocks,
+                 const std::byte* scales) {
+  const ScaleStrides& strides = out.strides;
+  if (lines == 1 ? strides.BlocksAreAdjacent() : strides.LinesAreAdjacent()) {
+    const std::size_t item = strides.LineOffset(line) + strides.BlockOffset(block);
+    return CopyScales(scales, lines * blocks * scale_bytes, out.scale_inv + item * scale_bytes);
+  }
+  for (std::size_t i = 0; i < lines * blocks; ++i, scales += scale_bytes) {
+    const std::size_t item = strides.LineOffset(lines == 1 ? line : line + i) +
+                             strides.BlockOffset(lines == 1 ? block + i : block);
+    CopyScale(scales, scale_bytes, out.scale_inv + item * scale_bytes);
+  }
+}
+
+/// Stores the scales of rows. Where those of one block of successive rows are adjacent, gathers the
+/// scales of several rows and stores whole lines: row by row, the lines of a row's blocks are often
+/// a power of two apart, so that they evict each other from one set of the first-level cache.
+class RowScales {
+ public:
+  RowScales(const DirectionBuffers<std::byte>& out, const Geometry& geometry, const Tile& tile)
+      : out_(out),
+        scale_bytes_(geometry.scale_bytes),
+        block_(geometry.block.cols),
+        first_(block_.IndexOf(tile.col_begin)),
+        blocks_(block_.CountIn(tile.col_end) - first_),
+        gathers_(out.strides.LinesAreAdjacent() && !out.strides.BlocksAreAdjacent() &&
+                 blocks_ <= kBlocks) {}
+
+  /// Takes the scales of `cols` columns of a row. Requires: rows in ascending order.
+  void Store(std::size_t row, std::size_t col, std::size_t cols, const std::byte* scales) {
+    const std::size_t block = block_.IndexOf(col), blocks = block_.CountIn(cols);
+    if (!gathers_) return StoreScales(out_, scale_bytes_, row, 1, block, blocks, scales);
+    std::byte* to = gathered_[block - first_] + rows_ * scale_bytes_;
+    for (std::size_t j = 0; j < blocks; ++j, scales += scale_bytes_, to += kLineBytes)
+      CopyScale(scales, scale_bytes_, to);
+  }
+  /// Ends a row: writes what is gathered if it fills lines, or after the last row.
+  void EndRow(std::size_t row, bool is_last) {
+    if (!gathers_ || ((++rows_) * scale_bytes_ < kLineBytes && !is_last)) return;
+    for (std::size_t j = 0; j < blocks_; ++j)
+      StoreScales(out_, scale_bytes_, row + 1 - rows_, rows_, first_ + j, 1, gathered_[j]);
+    rows_ = 0;
+  }
+
+ private:
+  static constexpr std::size_t kLineBytes = 64, kBlocks = 64;
+
+  const DirectionBuffers<std::byte>& out_;
+  std::size_t scale_bytes_;
+  Length block_;
+  std::size_t first_, blocks_, rows_ = 0;
+  bool gathers_;
+  alignas(64) std::byte gathered_[kBlocks][kLineBytes];  // by block
+};
+
+class BlockDriver {
+ public:
+  BlockDriver(const QuantizeArgs& args, const MicroKernels& micro, const BlockKernels& kernels,
+              const Geometry& geometry, MicroRule rule, const ScaleRule& options)
+      : args_(args),
+        micro_(micro),
+        kernels_(kernels),
+        geometry_(geometry),
+        scales_(kernels.scales[static_cast<std::size_t>(rule)]),
+        options_(options),
+        block_(geometry.block.cols),
+        vector_(micro.vector_bytes),
+        blocks_(kernels.by_length[IndexOfLength(block_.items)]) {}
+  ~BlockDriver() {
+    if (args_.nontemporal) hwy::FlushStream();
+  }
+  BlockDriver(const BlockDriver&) = delete;
+  BlockDriver& operator=(const BlockDriver&) = delete;
+
+  void Run(Direction direction) {
+    const bool transposes = geometry_.transposed && direction != Direction::kRowwise;
+    if (transposes) return Patches(args_.tile, direction);
+    if (geometry_.IsSquare()) return Squares(args_.tile, direction);
+    if (direction == Direction::kRowwise) return Rows(args_.tile);
+    if (direction == Direction::kColumnwise) return Columns(args_.tile);
+    Both(args_.tile);
+  }
+
+ private:
+  /// Quantizes blocks of one row, in batches: amaxes, scales and codes of kMicroRun items, so that
+  /// the latency from the last load to the first code is paid once for many items.
+  void Rows(const Tile& tile) {
+    constexpr std::size_t kCols = kMicroRun;
+    const std::size_t ahead = std::min(kCols, tile.col_end - tile.col_begin);
+    RowScales scales(args_.rowwise, geometry_, tile);
+    for (std::size_t row = tile.row_begin; row < tile.row_end; ++row) {
+      for (std::size_t col = tile.col_begin, cols; col < tile.col_end; col += cols) {
+        cols = std::min(kCols, tile.col_end - col);
+        std::byte* codes = args_.rowwise.codes + row * args_.rowwise.code_stride + col;
+        const std::size_t whole = block_.RoundDown(cols);
+        ScaleMemory<kMicroBlocks> memory;
+        if (whole > 0) {
+          cols = whole;
+          Batch({Item(row, col), ItemsAt(Next(row, col + ahead, 1)), codes, args_.nontemporal,
+                 nullptr},
+                cols, memory.From(0));
+        } else {
+          ShortBlock(Item(row, col), cols, memory.From(0), codes);
+        }
+        scales.Store(row, col, cols, memory.scale_inv);
+      }
+      scales.EndRow(row, row + 1 == tile.row_end);
+    }
+  }
+
+  /// Quantizes blocks of one column whose codes keep their order, in strips of one block's rows:
+  /// amaxes of columns, scales, then codes row by row.
+  void Columns(const Tile& tile) {
+    for (std::size_t row = tile.row_begin; row < tile.row_end; row += block_.items) {
+      for (std::size_t col = tile.col_begin, cols; col < tile.col_end; col += cols) {
+        cols = std::min(kMicroCols, tile.col_end - col);
+        const std::size_t whole = vector_.RoundDown(cols);
+        if (whole > 0) cols = whole;
+        const Rect strip{row, std::min(block_.items, tile.row_end - row), col, cols};
+        StripRows rows;
+        SetRows(strip, args_.columnwise, rows);
+        ColumnStrip(strip, rows);
+      }
+    }
+  }
+
+  /// Quantizes both directions of blocks of one row, a strip at a time, so that memory is read
+  /// once.
+  void Both(const Tile& tile) {
+    for (std::size_t row = tile.row_begin; row < tile.row_end; row += block_.items) {
+      for (std::size_t col = tile.col_begin; col < tile.col_end; col += kMicroCols) {
+        const Tile strip{row, std::min(row + block_.items, tile.row_end), col,
+                         std::min(col + kMicroCols, tile.col_end)};
+        if (StripOfBoth({row, strip.row_end - row, col, strip.col_end - strip.col_begin})) continue;
+        Rows(strip);
+        Columns(strip);
+      }
+    }
+  }
+
+  /// Quantizes square blocks whose codes keep their order.
+  void Squares(const Tile& tile, Direction direction) {
+    const bool by_columns = direction == Direction::kColumnwise;
+    const DirectionBuffers<std::byte>& out = by_columns ? args_.columnwise : args_.rowwise;
+    for (std::size_t row = tile.row_begin; row < tile.row_end; row += block_.items) {
+      for (std::size_t col = tile.col_begin; col < tile.col_end; col += kMicroCols) {
+        const Rect strip{row, std::min(block_.items, tile.row_end - row), col,
+                         std::min(kMicroCols, tile.col_end - col)};
+        StripRows rows;
+        SetRows(strip, out, rows);
+        const DirectionBuffers<std::byte>& copy = args_.columnwise;
+        if (direction == Direction::kBoth)
+          SetCopies(copy.codes + row * copy.code_stride + col, copy.code_stride, rows);
+        SquareStrip(strip, rows, direction);
+      }
+    }
+  }
+
+  /// Quantizes blocks whose columnwise codes lie transposed: encodes patches in the first-level
+  /// cache and writes their transposes.
+  void Patches(const Tile& tile, Direction direction) {
+    alignas(64) std::byte codes[kTransposedRun * kTransposedCols];
+    for (std::size_t row = tile.row_begin; row < tile.row_end; row += kTransposedRun) {
+      for (std::size_t col = tile.col_begin; col < tile.col_end; col += kTransposedCols) {
+        const Rect patch{row, std::min(kTransposedRun, tile.row_end - row), col,
+                         std::min(kTransposedCols, tile.col_end - col)};
+        for (std::size_t r = 0; r < patch.rows; r += block_.items) {
+          const Rect strip{row + r, std::min(block_.items, patch.rows - r), col, patch.cols};
+          StripRows rows;
+          SetRowsOfPatch(strip, codes + r * kTransposedCols, direction, rows);
+          geometry_.IsSquare() ? SquareStrip(strip, rows, direction) : ColumnStrip(strip, rows);
+        }
+        const DirectionBuffers<std::byte>& out = args_.columnwise;
+        micro_.transpose(codes, patch.rows, patch.cols, out.codes + col * out.code_stride + row,
+                         out.code_stride, args_.nontemporal);
+      }
+    }
+  }
+
+  const std::byte* Item(std::size_t row, std::size_t col) const {
+    return args_.in.Row(row) + col * kernels_.item_bytes;
+  }
+  /// The place from which items are prefetched while others are encoded.
+  struct Place {
+    std::size_t row, col;
+  };
+  /// Returns the place after the items of a row up to `col`: the same row at `col` or, at the row's
+  /// end, the row `rows` further down.
+  Place Next(std::size_t row, std::size_t col, std::size_t rows) const {
+    return col < args_.shape.cols ? Place{row, col} : Place{row + rows, 0};
+  }
+  const std::byte* ItemsAt(const Place& place) const {
+    return Item(std::min(place.row, args_.shape.rows - 1), place.col);
+  }
+  /// Sets the rows of a strip, whose codes go to `codes`, `stride` apart.
+  void SetRows(const Rect& strip, const Place& next, std::byte* codes, std::size_t stride,
+               bool nontemporal, StripRows& rows) const {
+    rows.count = strip.rows;
+    for (std::size_t r = 0; r < strip.rows; ++r) {
+      rows.items[r] = Item(strip.row + r, strip.col);
+      rows.runs[r] = {rows.items[r], ItemsAt({next.row + r, next.col}), codes + r * stride,
+                      nontemporal, nullptr};
+    }
+  }
+  void SetRows(const Rect& strip, const DirectionBuffers<std::byte>& out, StripRows& rows) const {
+    SetRows(strip, Next(strip.row, strip.col + strip.cols, block_.items),
+            out.codes + strip.row * out.code_stride + strip.col, out.code_stride, args_.nontemporal,
+            rows);
+  }
+  static void SetCopies(std::byte* copies, std::size_t stride, StripRows& rows) {
+    for (std::size_t r = 0; r < rows.count; ++r) rows.runs[r].copy = copies + r * stride;
+  }
+  /// Codes go to the patch. Under both directions, those of rows go to memory and are copied to the
+  /// patch.
+  void SetRowsOfPatch(const Rect& strip, std::byte* codes, Direction direction,
+                      StripRows& rows) const {
+    const Place next = NextOfPatch(strip);
+    if (direction == Direction::kColumnwise)
+      return SetRows(strip, next, codes, kTransposedCols, false, rows);
+    const DirectionBuffers<std::byte>& out = args_.rowwise;
+    SetRows(strip, next, out.codes + strip.row * out.code_stride + strip.col, out.code_stride,
+            args_.nontemporal, rows);
+    SetCopies(codes, kTransposedCols, rows);
+    // Parts of lines at the ends of short runs are not worth staging.
+    for (std::size_t r = 0; r < rows.count; ++r)
+      rows.runs[r].nontemporal &= IsAligned(rows.runs[r]);
+  }
+  /// Returns the place of the strip after `strip`: below it in the same patch, or in the next one.
+  Place NextOfPatch(const Rect& strip) const {
+    const std::size_t below = strip.row + block_.items;
+    if (below % kTransposedRun != 0 && below < args_.shape.rows) return {below, strip.col};
+    return Next(strip.row / kTransposedRun * kTransposedRun, strip.col + strip.cols,
+                kTransposedRun);
+  }
+
+  bool IsAligned(const MicroRun& run) const {
+    return vector_.Divides(reinterpret_cast<std::uintptr_t>(run.codes));
+  }
+  static EncodeFn Choose(const EncodeKernels& encode, bool finite, bool powers_of_two) {
+    if (!finite) return encode.all;
+    return powers_of_two ? encode.powers_of_two : encode.finite;
+  }
+  /// Calls encode(run) for a run of `bytes` codes: without staging if they are written in place or
+  /// whole vectors of them are, else in the first-level cache, from where whole lines are copied.
+  template <class Encode>
+  void Write(const MicroRun& run, std::size_t bytes, const Encode& encode) {
+    if (!run.nontemporal || IsAligned(run)) return encode(run);
+    encode({run.items, run.next, staged_, false, run.copy});
+    micro_.copy_nontemporal(staged_, bytes, run.codes);
+  }
+  /// Encodes the rows of a strip. Rows leave directly and their copies staged: lines of two runs
+  /// that both bypass the caches at once take twice the time.
+  void Write(const StripRows& rows, EncodeFn encode, std::size_t count, std::size_t bytes,
+             const MicroScales& scales, bool copies_nontemporal) {
+    const bool in_place = std::all_of(rows.runs, rows.runs + rows.count, [&](const MicroRun& run) {
+      return !run.nontemporal || IsAligned(run);
+    });
+    if (in_place && !copies_nontemporal) return encode(rows.runs, rows.count, count, scales);
+    for (std::size_t r = 0; r < rows.count; ++r) {
+      MicroRun run = rows.runs[r];
+      if (copies_nontemporal) run.copy = copied_;
+      Write(run, bytes, [&](const MicroRun& to) { encode(&to, 1, count, scales); });
+      if (copies_nontemporal) micro_.copy_nontemporal(copied_, bytes, rows.runs[r].copy);
+    }
+  }
+
+  /// Quantizes `cols` columns of whole blocks of a row.
+  void Batch(const MicroRun& run, std::size_t cols, const MicroScales& scales) {
+    const std::size_t blocks = block_.IndexOf(cols);
+    AmaxMemory<kMicroBlocks> amaxes;
+    const bool finite = blocks_.amax(run.items, blocks, amaxes.pattern);
+    const bool simple = scales_.of_blocks(amaxes.pattern, blocks, options_, scales);
+    const EncodeFn encode = Choose(blocks_.encode, finite, simple);
+    Write(run, cols, [&](const MicroRun& to) { encode(&to, 1, blocks, scales); });
+  }
+
+  /// Quantizes the last block of a row, padded with zeros.
+  void ShortBlock(const std::byte* from, std::size_t cols, const MicroScales& scales,
+                  std::byte* out) {
+    alignas(64) std::byte items[kTransposedCols * sizeof(float)] = {};
+    alignas(64) std::byte codes[kTransposedCols];
+    std::memcpy(items, from, cols * kernels_.item_bytes);
+    Batch({items, items, codes, false, nullptr}, block_.items, scales);
+    std::memcpy(out, codes, cols);
+  }
+
+  /// Quantizes a strip of blocks of one column: whole vectors of columns, then the others.
+  void ColumnStrip(const Rect& strip, StripRows& rows) {
+    const std::size_t whole = vector_.RoundDown(strip.cols);
+    ScaleMemory<kMicroCols> memory;
+    if (whole > 0) {
+      EncodeByColumns(rows, whole, memory.From(0));
+      StoreScales(args_.columnwise, geometry_.scale_bytes, strip.col, whole,
+                  block_.IndexOf(strip.row), 1, memory.scale_inv);
+    }
+    if (whole == strip.cols) return;
+    Padded(rows, whole, strip.cols, vector_.items,
+           [&](StripRows& padded) { EncodeByColumns(padded, vector_.items, memory.From(0)); });
+    StoreScales(args_.columnwise, geometry_.scale_bytes, strip.col + whole, strip.cols - whole,
+                block_.IndexOf(strip.row), 1, memory.scale_inv);
+  }
+  void EncodeByColumns(const StripRows& rows, std::size_t cols, const MicroScales& scales) {
+    AmaxMemory<kMicroCols> amaxes;
+    const bool finite = ComputeColumnAmaxes(rows, cols, amaxes.pattern);
+    const bool simple = scales_.of_columns(amaxes.pattern, cols, options_, scales);
+    Write(rows, Choose(kernels_.encode_columns, finite, simple), cols, cols, scales, false);
+  }
+  bool ComputeColumnAmaxes(const StripRows& rows, std::size_t cols, std::byte* amaxes) const {
+    const auto compute = [&](MicroColumnAmaxFn column_amax) {
+      return column_amax(rows.items, rows.count, cols, AmaxRows::kOfThisCall, amaxes);
+    };
+    if (compute(kernels_.column_amax)) return true;
+    compute(kernels_.column_amax_of_all);
+    return false;
+  }
+
+  /// Quantizes a strip of square blocks: as many as fill vectors, then the others.
+  void SquareStrip(const Rect& strip, StripRows& rows, Direction direction) {
+    const std::size_t step = std::max(vector_.items, block_.items);
+    const std::size_t whole = strip.cols / step * step;
+    const bool copies_nontemporal =
+        direction == Direction::kBoth && !geometry_.transposed && args_.nontemporal;
+    ScaleMemory<kMicroBlocks> memory;
+    if (whole > 0) {
+      EncodeSquares(rows, whole, memory.From(0), copies_nontemporal);
+      StoreSquareScales({strip.row, strip.rows, strip.col, whole}, memory.scale_inv, direction);
+    }
+    if (whole == strip.cols) return;
+    Padded(rows, whole, strip.cols, step,
+           [&](StripRows& padded) { EncodeSquares(padded, step, memory.From(0), false); });
+    StoreSquareScales({strip.row, strip.rows, strip.col + whole, strip.cols - whole},
+                      memory.scale_inv, direction);
+  }
+  /// Takes the amaxes of columns first, then those of one row of these.
+  void EncodeSquares(const StripRows& rows, std::size_t cols, const MicroScales& scales,
+                     bool copies_nontemporal) {
+    const std::size_t blocks = block_.IndexOf(cols);
+    AmaxMemory<kMicroCols> of_columns;
+    AmaxMemory<kMicroBlocks> amaxes;
+    const bool finite = ComputeColumnAmaxes(rows, cols, of_columns.pattern);
+    blocks_.amax(of_columns.pattern, blocks, amaxes.pattern);
+    const bool simple = scales_.of_blocks(amaxes.pattern, blocks, options_, scales);
+    Write(rows, Choose(blocks_.encode, finite, simple), blocks, cols, scales, copies_nontemporal);
+  }
+  /// Stores the scales of a strip of square blocks: one for each block, or for each line of it.
+  /// Requires: scales for each line have a byte, and their blocks are MX blocks.
+  void StoreSquareScales(const Rect& strip, const std::byte* scales, Direction direction) const {
+    const std::size_t bytes = geometry_.scale_bytes, per_scale = geometry_.lines_per_scale;
+    const std::size_t blocks = block_.CountIn(strip.cols), first = block_.IndexOf(strip.col);
+    if (direction != Direction::kColumnwise) {
+      for (std::size_t r = 0; r < strip.rows; r += per_scale)
+        StoreScales(args_.rowwise, bytes, (strip.row + r) / per_scale, 1, first, blocks, scales);
+    }
+    if (direction == Direction::kRowwise) return;
+    const std::size_t row = block_.IndexOf(strip.row), lines = CeilDiv(strip.cols, per_scale);
+    if (per_scale == block_.items)
+      return StoreScales(args_.columnwise, bytes, first, blocks, row, 1, scales);
+    std::byte repeated[kMicroCols];
+    for (std::size_t j = 0; j < blocks; ++j)
+      std::memset(repeated + j * kMxBlock, std::to_integer<int>(scales[j]), kMxBlock);
+    StoreScales(args_.columnwise, 1, strip.col, lines, row, 1, repeated);
+  }
+
+  /// Calls encode(rows) with the columns from `first` to `end` of a strip's rows, padded with zeros
+  /// to `cols` columns.
+  template <class Encode>
+  void Padded(const StripRows& rows, std::size_t first, std::size_t end, std::size_t cols,
+              const Encode& encode) const {
+    constexpr std::size_t kMost = std::max(kMostVector, kTransposedCols);
+    alignas(64) std::byte items[kMostRows][kMost * sizeof(float)];
+    alignas(64) std::byte codes[kMostRows][kMost];
+    const std::size_t bytes = (end - first) * kernels_.item_bytes;
+    StripRows padded;
+    padded.count = rows.count;
+    for (std::size_t r = 0; r < rows.count; ++r) {
+      std::memcpy(items[r], rows.items[r] + first * kernels_.item_bytes, bytes);
+      std::memset(items[r] + bytes, 0, cols * kernels_.item_bytes - bytes);
+      padded.items[r] = items[r];
+      padded.runs[r] = {items[r], items[r], codes[r], false, nullptr};
+    }
+    encode(padded);
+    for (std::size_t r = 0; r < rows.count; ++r) {
+      const MicroRun& run = rows.runs[r];
+      std::memcpy(run.codes + first, codes[r], end - first);
+      if (run.copy != nullptr) std::memcpy(run.copy + first, codes[r], end - first);
+    }
+  }
+
+  /// Quantizes a strip of whole blocks of one row in both directions. Returns false, before writing
+  /// anything, if a block is short, an item is not finite or a scale is not of the simple ones.
+  bool StripOfBoth(const Rect& strip) {
+    if (strip.cols % std::max(vector_.items, kMxBlock) != 0) return false;
+    StripRows rows;
+    SetRows(strip, args_.rowwise, rows);
+    ScaleMemory<kRowBlocks * kMxBlock> row_memory;
+    ScaleMemory<kMicroCols> column_memory;
+    const MicroScales of_columns = column_memory.From(0);
+    if (!ComputeScalesOfBoth(rows, strip.cols, row_memory, of_columns)) return false;
+    for (std::size_t r = 0; r < rows.count; ++r) {
+      const std::size_t row = strip.row + r;
+      const MicroScales of_row = row_memory.From(r * kRowBlocks);
+      std::byte* column_codes =
+          args_.columnwise.codes + row * args_.columnwise.code_stride + strip.col;
+      MicroRun run = rows.runs[r];
+      run.copy = args_.nontemporal ? copied_ : column_codes;
+      Write(run, strip.cols,
+            [&](const MicroRun& to) { kernels_.encode_both(to, strip.cols, of_row, of_columns); });
+      if (args_.nontemporal) micro_.copy_nontemporal(copied_, strip.cols, column_codes);
+      StoreScales(args_.rowwise, geometry_.scale_bytes, row, 1, block_.IndexOf(strip.col),
+                  block_.IndexOf(strip.cols), of_row.scale_inv);
+    }
+    StoreScales(args_.columnwise, geometry_.scale_bytes, strip.col, strip.cols,
+                block_.IndexOf(strip.row), 1, of_columns.scale_inv);
+    return true;
+  }
+
+  /// Computes the scales of rows and columns, as many rows at a time as the first-level cache
+  /// holds.
+  template <class RowMemory>
+  bool ComputeScalesOfBoth(const StripRows& rows, std::size_t cols, RowMemory& row_memory,
+                           const MicroScales& of_columns) {
+    const std::size_t blocks = cols / kMxBlock;
+    AmaxMemory<kMicroCols> of_column;
+    for (std::size_t first = 0; first < rows.count; first += kernels_.rows_per_pass) {
+      const std::size_t end = std::min(first + kernels_.rows_per_pass, rows.count);
+      const AmaxRows which = first == 0 ? AmaxRows::kOfThisCall : AmaxRows::kOfAllCalls;
+      if (!kernels_.column_amax(rows.items + first, end - first, cols, which, of_column.pattern))
+        return false;
+      for (std::size_t r = first; r < end; ++r) {
+        AmaxMemory<kMicroBlocks> amaxes;
+        blocks_.amax(rows.items[r], blocks, amaxes.pattern);
+        if (!scales_.of_blocks(amaxes.pattern, blocks, options_, row_memory.From(r * kRowBlocks)))
+          return false;
+      }
+    }
+    return scales_.of_columns(of_column.pattern, cols, options_, of_columns);
+  }
+
+  static constexpr std::size_t kRowBlocks = kMicroCols / kMxBlock;  // of a strip's row
+
+  const QuantizeArgs& args_;
+  const MicroKernels& micro_;
+  const BlockKernels& kernels_;
+  const Geometry& geometry_;
+  const ScaleKernels& scales_;
+  const ScaleRule& options_;
+  const Length block_, vector_;  // items of a block along its line; codes of a vector
+  const LengthKernels& blocks_;
+  alignas(64) std::byte staged_[kMicroRun];
+  alignas(64) std::byte copied_[kMicroCols];
+};
+
+/// Not inlined: compiled once for all slots. Unused where no scheme of the build has such blocks.
+[[maybe_unused]] __attribute__((noinline)) void Drive(
+    const QuantizeArgs& args, const MicroKernels& micro, const BlockKernels& kernels,
+    const Geometry& geometry, MicroRule rule, const ScaleRule& options, Direction direction) {
+  BlockDriver(args, micro, kernels, geometry, rule, options).Run(direction);
+}
+
+template <class F>
+constexpr std::size_t kMicroFormat = std::is_same_v<F, E4M3> ? 0 : 1;
+
+/// A slot: binds the instruction set, the format, the type of the items and the geometry.
+template <std::size_t kTarget, class S, class T, Direction kDirection>
+void Run(const QuantizeArgs& args) noexcept {
+  static constexpr Geometry kGeometry{S::kBlock, kScaleBytes<S>, S::kLayout.lines_per_scale,
+                                      S::kLayout.columnwise_transposed};
+  const MicroKernels& micro = *MicroKernelsOf(kTarget);
+  const auto& by_type = micro.blocks[kMicroFormat<typename S::Element>];
+  const BlockKernels& kernels = by_type[static_cast<std::size_t>(kDTypeOf<T>)];
+  if constexpr (kHasMxScales<S>) {
+    Drive(args, micro, kernels, kGeometry, MicroRule::kE8M0, {}, kDirection);
+  } else {
+    Drive(args, micro, kernels, kGeometry, MicroRule::kFloat32, S::Prepare(0.0f, args.options),
+          kDirection);
+  }
+}
+
+template <std::size_t kTarget, class S, Direction kDirection, class... T>
+constexpr ByType<QuantizeFn> Types(TypeList<T...>) {
+  if constexpr (BodyOf<S>(kDirection) == Body::kBlocks) {
+    return {&Run<kTarget, S, T, kDirection>...};
+  } else {
+    return {};
+  }
+}
+
+template <std::size_t kTarget, class... S>
+constexpr QuantizeSlots MakeTable(TypeList<S...>) {
+  return {{{{Types<kTarget, S, Direction::kRowwise>(FloatTypes{}),
+             Types<kTarget, S, Direction::kColumnwise>(FloatTypes{}),
+             Types<kTarget, S, Direction::kBoth>(FloatTypes{})}}...}};
+}
+
+template <std::size_t... kTargets>
+QuantizeSlots TableOf(std::size_t target, std::index_sequence<kTargets...>) {
+  QuantizeSlots slots{};
+  ((target == kTargets ? void(slots = MakeTable<kTargets>(AllSchemes{})) : void()), ...);
+  return slots;
+}
+
+}  // namespace
+
+QuantizeSlots QuantizeBlocksTable(std::size_t target) {
+  if (MicroKernelsOf(target) == nullptr) return {};
+  return TableOf(target, std::make_index_sequence<HWY_MAX_DYNAMIC_TARGETS + 2>());
+}
+
+}  // namespace narrowfloat::cpu

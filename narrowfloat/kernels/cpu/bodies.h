@@ -45,17 +45,15 @@ constexpr Body BodyOf(Direction direction) {
     return Body::kReference;
   if constexpr (WholeTensorScheme<S>) {
     return ByteScheme<S> && kTransposed ? Body::kWhole : Body::kReference;
-  } else if constexpr (kCodesPerByte<S> == 2 && kTransposed) {
-    return !TwoLevelScheme<S> || kCols == kRandomRun ? Body::kPacked : Body::kReference;
-  } else if constexpr (!ByteScheme<S> || (kRows != 1 && kRows != kCols)) {
-    return Body::kReference;
-  } else if constexpr (kHasMxScales<S>) {
-    return kCols == kMxBlock && !kTransposed ? Body::kBlocks : Body::kReference;
-  } else if constexpr (kHasFloatScales<S>) {
-    const bool fits = IndexOfLength(kCols) < kBlockLengths.size();
-    return fits && kTransposed ? Body::kBlocks : Body::kReference;
   } else {
-    return Body::kReference;
+    constexpr bool kPacks = kCodesPerByte<S> == 2 && kTransposed;
+    if (kPacks && (!TwoLevelScheme<S> || kCols == kRandomRun)) return Body::kPacked;
+    constexpr bool kHasLines = kRows == 1 || kRows == kCols;
+    constexpr bool kIsMx = kHasMxScales<S> && kCols == kMxBlock && !kTransposed;
+    constexpr bool kIsLong = IndexOfLength(kCols) < kBlockLengths.size();
+    constexpr bool kHasFloats = kHasFloatScales<S> && kIsLong && kTransposed;
+    const bool fits = ByteScheme<S> && kHasLines && (kIsMx || kHasFloats);
+    return fits ? Body::kBlocks : Body::kReference;
   }
 }
 

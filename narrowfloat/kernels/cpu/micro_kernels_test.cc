@@ -342,7 +342,8 @@ TYPED_TEST(MicroKernelsTest, CodesOfEveryItemUnderEveryScale) {
     const BlockKernels& kernels = this->Kernels(target);
     const ScaleKernels& e8m0 = this->ScalesOf(target, MicroRule::kE8M0);
     std::size_t simple = 0;
-    for (const auto& [scale, amax] : Expected<P>::Get().amaxes) {
+    for (const auto& entry : Expected<P>::Get().amaxes) {
+      const std::uint32_t scale = entry.first, amax = entry.second;
       Items amaxes(kMicroCols, P::kBytes);
       for (std::size_t i = 0; i < kMicroCols; ++i) amaxes.Set(i, amax);
       const auto check = [&](ScalesFn compute, const EncodeKernels& encode, std::size_t count) {

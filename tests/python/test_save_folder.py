@@ -136,5 +136,5 @@ def test_numpy_does_not_make_an_array_of_an_object() -> None:
     tensor = nf.quantize(X, "mxfp8_e4m3")
     with pytest.raises(TypeError, match=r"^QuantizedTensor\(.*\) must become an array by dequanti"):
         np.asarray(tensor)
-    with pytest.raises(TypeError, match="must become an array by dequantize"):
+    with pytest.raises(TypeError, match=r"^.* must become an array by dequantize\(\)$"):
         np.add(tensor, 1)

@@ -241,7 +241,10 @@ def test_a_section_that_is_off_is_not_looked_at() -> None:
 def test_a_running_session_is_left_alone(tmp_path: Path) -> None:
     with session(None, tmp_path) as host:
         manager = host.DEBUG_MANAGER
-        with pytest.raises(RuntimeError, match="must be called while no session runs"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"^check: must be called while no session runs, because it starts its own$",
+        ):
             check(config({"FakeQuant": FAKE}))
         assert host.DEBUG_MANAGER is manager
 

@@ -151,7 +151,11 @@ def test_lists_that_are_missing_or_none(block: dict, message: str) -> None:
 
 def test_a_missing_list_stands_in_the_log_too() -> None:
     with session() as folder:
-        with pytest.raises(ValueError, match="Provide 'tensors_struct"):
+        with pytest.raises(
+            ValueError,
+            match=r"^Provide 'tensors_struct: List\[Dict\]' or 'tensors: List\[str\]' in "
+            r"the config yaml\.$",
+        ):
             TEConfigAPIMapper().parse_config_and_api(
                 {"enabled": True}, tensor_parsing=True, tensor_name="weight"
             )

@@ -324,7 +324,11 @@ def test_a_call_without_tensors_is_refused() -> None:
     with pytest.warns(UserWarning), session(section(FakeQuant=block)):
         te = debug_api.transformer_engine
         assert te.fp8_gemm_enabled("layer", gemm="fprop", iteration=0) == (False, None)
-        with pytest.raises(ValueError, match="Provide 'tensors_struct: List"):
+        with pytest.raises(
+            ValueError,
+            match=r"^Provide 'tensors_struct: List\[Dict\]' or 'tensors: List\[str\]' in "
+            r"the config yaml\.$",
+        ):
             te.modify_tensor_enabled("layer", gemm="fprop", tensor_name="weight", iteration=0)
 
 

@@ -26,7 +26,11 @@ def test_without_a_configuration_nothing_changes() -> None:
         seen = {"tensor_name": "weight", "iteration": 0, "tp_group": None, "tp_size": 1}
         forms = dict.fromkeys(("tensor", "rowwise_quantized_tensor", "columnwise_quantized_tensor"))
         assert te().inspect_tensor(QKV, quantizer=None, **forms, **seen) is None
-        with pytest.raises(NotImplementedError, match="it is not handled by any API"):
+        with pytest.raises(
+            NotImplementedError,
+            match=r"^modify_tensor_enabled\(\) returned True, modify_tensor\(\) was "
+            r"invoked, but it is not handled by any API\.$",
+        ):
             te().modify_tensor(
                 QKV,
                 gemm="fprop",

@@ -148,7 +148,14 @@ def test_a_weight_that_is_kept_quantized() -> None:
 def test_what_is_no_high_precision_tensor(case: str) -> None:
     q = nfp.MXFP8Quantizer(nfp.DType.kFloat8E4M3)(torch.randn(32, 32))
     tensor = {"quantized": q, "codes": q._rowwise_data, "none": None}[case]
-    with session(log_of()), pytest.raises(AssertionError, match="must be in high precision"):
+    with (
+        session(log_of()),
+        pytest.raises(
+            AssertionError,
+            match=r"^.* Tensor .* must be in high precision when using log_tensor_stats\. "
+            r"Use log_fp8_tensor_stats for FP8 tensors\.$",
+        ),
+    ):
         feed(tensor)
 
 

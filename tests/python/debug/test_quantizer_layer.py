@@ -248,7 +248,12 @@ def test_a_layer_made_before_the_session_is_told_of(tmp_path: Path) -> None:
     assert TEDebugState.debug_enabled is False
     debug_api.initialize(log_dir=str(tmp_path))
     try:
-        with pytest.raises(RuntimeError, match="should be initialized before"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"^\[nv_dlfw_inspect\] nv_dlfw_inspect module should be initialized "
+            r"before initialization of the first layer: call initialize\(\) before "
+            "the model is made$",
+        ):
             DebugLayer("late")
     finally:
         debug_api.end_debug()

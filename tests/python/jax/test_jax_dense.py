@@ -209,7 +209,11 @@ def test_operands_are_quantized_where_the_product_reads(
 
 
 def test_what_a_layer_contracts() -> None:
-    with pytest.raises(ValueError, match=r"last dimensions of x and the first of kernel, got "):
+    with pytest.raises(
+        ValueError,
+        match=r"^dense: contracting_dims must be the last dimensions of x and the first "
+        r"of kernel, got .* for .* and .* dimensions$",
+    ):
         dense(X, KERNEL.T, contracting_dims=((1,), (1,)))
     with pytest.raises(ValueError, match=r"for 2 and 2 dimensions$"):
         dense(X.T, KERNEL, contracting_dims=((0,), (0,)))

@@ -263,7 +263,10 @@ def test_arguments_that_do_not_fit() -> None:
         match=r"^grouped_quantize: group_sizes must have one size per quantizer, 2, got 3$",
     ):
         grouped_quantize(x, quantizer, jnp.asarray([1, 1, 2], jnp.int32))
-    with pytest.raises(ValueError, match=r"^grouped_quantize: flatten_axis must be the last axis"):
+    with pytest.raises(
+        ValueError,
+        match=r"^grouped_quantize: flatten_axis must be the last axis, got .* for .* dimensions$",
+    ):
         grouped_quantize(jnp.ones((2, 4, 32)), quantizer, flatten_axis=1)
     with pytest.raises(TypeError, match=r"^grouped_quantize: group_sizes must be int32, got float"):
         grouped_quantize(x, quantizer, jnp.asarray([2.0, 2.0]))

@@ -173,7 +173,9 @@ def test_autocast_is_a_context() -> None:
         assert get_global_quantize_recipe() is outer
         assert create_set(1, RUNS, E2M1, E2M1).x.scaling_mode is RUNS
     assert get_global_quantize_recipe() is None
-    with pytest.raises(RuntimeError, match=r"must be called within global_shard_guard$"):
+    with pytest.raises(
+        RuntimeError, match=r"^global_mesh_resource: must be called within global_shard_guard$"
+    ):
         global_mesh_resource()
     with (
         pytest.warns(DeprecationWarning, match="fp8_autocast is called autocast"),
@@ -184,9 +186,13 @@ def test_autocast_is_a_context() -> None:
 
 def test_what_excludes_each_other() -> None:
     made = recipe.MXFP8BlockScaling()
-    with pytest.raises(ValueError, match=r"scaling_mode and fp8_recipe must not both be given$"):
+    with pytest.raises(
+        ValueError, match=r"^quantizer: scaling_mode and fp8_recipe must not both be given$"
+    ):
         create_set(1, RUNS, fp8_recipe=made)
-    with pytest.raises(ValueError, match=r"fwd_dtype and bwd_dtype must be None under a recipe$"):
+    with pytest.raises(
+        ValueError, match=r"^quantizer: fwd_dtype and bwd_dtype must be None under a recipe$"
+    ):
         create_set(fwd_dtype=E4M3, fp8_recipe=made)
     with pytest.raises(ValueError, match=r"got Float8BlockScaling$"):
         create_set(fp8_recipe=recipe.Float8BlockScaling())

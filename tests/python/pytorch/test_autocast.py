@@ -97,7 +97,11 @@ def test_delayed_scaling_has_no_place_in_a_graph() -> None:
     x = torch.ones(3)
     for made in (recipe.Float8CurrentScaling(), recipe.MXFP8BlockScaling()):
         assert torch.equal(within(made)(x), x * 2)
-    with pytest.raises(RuntimeError, match=r"DelayedScaling is not supported under torch.compile"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"autocast: DelayedScaling is not supported under torch\.compile; enter "
+        r"the autocast around the call of the compiled function",
+    ):
         within(recipe.DelayedScaling())(x)
 
 

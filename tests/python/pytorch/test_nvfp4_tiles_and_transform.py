@@ -74,5 +74,9 @@ def test_stochastic_rounding_is_unbiased_in_both() -> None:
 def test_transformed_columns_do_not_follow_from_rows() -> None:
     q = both()(X).detach()
     q.update_usage(columnwise_usage=False)
-    with pytest.raises(RuntimeError, match="2-D quantization without the transform"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"^update_usage: column-wise NVFP4 data can be made of row-wise data only "
+        r"under 2-D quantization without the transform$",
+    ):
         q.update_usage(rowwise_usage=True, columnwise_usage=True)

@@ -49,7 +49,9 @@ def test_wrong_groups_are_named() -> None:
         nf.grouped_qgemm(a, [*b[:3], other])
     with pytest.raises(ValueError, match=r"^grouped_qgemm: accumulate=True needs out, got None$"):
         nf.grouped_qgemm(a, b, accumulate=True)
-    with pytest.raises(TypeError, match=r"^grouped_qgemm: a must be a sequence"):
+    with pytest.raises(
+        TypeError, match=r"^grouped_qgemm: a must be a sequence, one item for each group$"
+    ):
         nf.grouped_qgemm(a[0], b)
     out = [np.zeros((size, N), np.float32) for size in SIZES]
     with pytest.raises(ValueError, match=r"^grouped_qgemm: out of group \d must not overlap out"):

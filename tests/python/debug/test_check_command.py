@@ -127,7 +127,7 @@ def test_what_is_no_file(capsys: pytest.CaptureFixture, tmp_path: Path, what: st
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("", "must name a layer, got none"), ("a\nb\na\n", "layer a appears twice")],
+    [("", r"^.*: must name a layer, got none$"), ("a\nb\na\n", "layer a appears twice")],
 )
 def test_lists_that_are_no_list_of_layers(tmp_path: Path, content: str, message: str) -> None:
     file = tmp_path / "layers.txt"

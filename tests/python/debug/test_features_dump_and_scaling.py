@@ -193,7 +193,14 @@ def test_per_tensor_scaling_fills_out(columnwise: bool) -> None:
 )
 def test_per_tensor_scaling_is_for_delayed_scales(quantizer: Any) -> None:
     with session(section(PerTensorScaling=PAIR)):
-        with pytest.raises(AssertionError, match=r"only within `DelayedScaling` recipe.* layer"):
+        with pytest.raises(
+            AssertionError,
+            match=(
+                r"^\[NVTORCH INSPECT ERROR\] Feature=PerTensorScaling, "
+                r"API=process_tensor: Per-tensor current scaling can be used only within "
+                r"`DelayedScaling` recipe autocast\. layer$"
+            ),
+        ):
             modify(torch.ones(32, 32), quantizer)
 
 

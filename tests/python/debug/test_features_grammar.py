@@ -127,19 +127,43 @@ def test_enabled_does_not_belong_into_entries_for_gemms(nested: bool) -> None:
     ],
 )
 def test_unknown_gemms(block: dict) -> None:
-    with pytest.raises(AssertionError, match=r"Invalid gemm: bprop\. It must be one of the"):
+    with pytest.raises(
+        AssertionError,
+        match=(
+            r"^\[NVTORCH INSPECT ERROR\] Invalid gemm: bprop\. It must be one of the "
+            r"\['fprop', 'wgrad', 'dgrad'\]\.$"
+        ),
+    ):
         narrow(block, "fprop", "weight")
 
 
 @pytest.mark.parametrize(
     ("block", "message"),
     [
-        ({"tensors": ["weight"]}, "Provide 'gemms_struct: List"),
+        (
+            {"tensors": ["weight"]},
+            (
+                r"^\[NVTORCH INSPECT ERROR\] Provide 'gemms_struct: List\[Dict\]' or "
+                r"'gemms: List\[str\]' in the config yaml$"
+            ),
+        ),
         ({"gemms": ["fprop"]}, "Provide 'tensors_struct: List"),
         ({"gemms_struct": [{"gemm": "fprop"}]}, "Provide 'tensors_struct: List"),
-        ({"gemms": 3}, "lists of names, got 3"),
+        (
+            {"gemms": 3},
+            (
+                r"^\[NVTORCH INSPECT ERROR\] gemms and tensors must be lists of names, "
+                r"got 3\.$"
+            ),
+        ),
         ({"gemms": ["fprop"], "tensors": {"weight": 1}}, "lists of names, got"),
-        ({"gemms_struct": {"gemm": "fprop"}}, "gemms_struct must be a list of mappings"),
+        (
+            {"gemms_struct": {"gemm": "fprop"}},
+            (
+                r"^\[NVTORCH INSPECT ERROR\] gemms_struct must be a list of mappings, got "
+                r"\{'gemm': 'fprop'\}\.$"
+            ),
+        ),
         ({"gemms_struct": [{"tensors": []}]}, "gemms_struct must name its gemm"),
         ({"gemms": ["fprop"], "tensors_struct": ["weight"]}, "tensors_struct must name its tensor"),
     ],

@@ -126,7 +126,11 @@ def test_columnwise_alone_is_not_implemented(kind: str) -> None:
     tensor = quantizer(sample(8, 8)).detach()
     before = snapshot(tensor)
     quantizer.set_usage(rowwise=False, columnwise=True)
-    message = r"^Columnwise-only per-tensor FP8 quantization is not implemented"
+    message = (
+        r"^Columnwise-only per-tensor FP8 quantization is not implemented: the "
+        r"transpose is made of the row-wise codes, and the quantizer has "
+        r"rowwise_usage=False$"
+    )
     with pytest.raises(NotImplementedError, match=message):
         quantizer(sample(8, 8))
     with pytest.raises(NotImplementedError, match=message):

@@ -129,9 +129,11 @@ def test_what_it_refuses() -> None:
     with autocast(recipe=Float8CurrentScaling()):
         _, single = layers(1)
         quantized = single[0](x, fp8_output=True)
-    with pytest.raises(TypeError, match="the input must be plain, got Float8Tensor"):
+    with pytest.raises(
+        TypeError, match=r"^GroupedLinear: the input must be plain, got Float8Tensor$"
+    ):
         grouped(quantized, [2, 2])
-    with pytest.raises(ValueError, match="num_gemms must be positive, got 0"):
+    with pytest.raises(ValueError, match=r"^GroupedLinear: num_gemms must be positive, got 0$"):
         GroupedLinear(0, 4, 4)
 
 

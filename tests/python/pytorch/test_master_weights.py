@@ -116,7 +116,11 @@ def test_half_bytes_are_refused_before_a_scale_is_written() -> None:
     weight = ALL["nvfp4_2d"]()(sample(*SHAPE)).detach()
     before = snapshot(weight)
     with pytest.raises(
-        ValueError, match=r"pieces of an NVFP4Tensor must be whole bytes, got \[1, 4"
+        ValueError,
+        match=(
+            r"^quantize_master_weights: pieces of an NVFP4Tensor must be whole bytes, "
+            r"got \[1, 4\)$"
+        ),
     ):
         quantize_master_weights([weight], [torch.full((3,), 1e3)], [1], None)
     assert_same_buffers(weight, before, "unchanged")

@@ -259,7 +259,7 @@ def test_an_output_that_does_not_fit_is_refused_and_left_alone() -> None:
     before = output.rowwise_data.clone()
     for message, arguments, target in (
         (
-            "needs members of one shape, got first_dims$",
+            r"^group_quantize: output needs members of one shape, got first_dims$",
             (x, quantizer, 2, sizes([64, 192])),
             output,
         ),

@@ -203,7 +203,13 @@ def test_grouped_products_into_one_tensor() -> None:
         for i in (0, 2)
     ]
     assert torch.equal(whole, torch.cat(wanted))
-    with pytest.raises(ValueError, match="must have the same length, got 3, 2"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            r"^te_general_grouped_gemm: A, B, D, bias and pre_gelu_out must have the "
+            r"same length, got 3, 2, 3, 3, 3$"
+        ),
+    ):
         tex.te_general_grouped_gemm(
             a, True, b[:2], False, [whole] * 3, tex.DType.kFloat32, [], [torch.empty(0)] * 3,
             tex.DType.kFloat32, False, [torch.empty(0)] * 3, False, [], 0, False, True,
@@ -223,7 +229,13 @@ def test_offsets_of_splits() -> None:
     assert sizes_.dtype == torch.int64 and sizes_.tolist() == [3, 0, 2]
     assert plain.dtype == torch.int32 and plain.tolist() == [3, 3, 5]
     assert padded.dtype == torch.int64 and padded.tolist() == [0, 15, 15, 25]
-    with pytest.raises(ValueError, match="must have the same length, got 2, 1 and 1"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            r"^splits_to_offsets_multi: strides, include_leading_zero and dtypes must "
+            r"have the same length, got 2, 1 and 1$"
+        ),
+    ):
         tex.splits_to_offsets_multi(
             splits,
             torch.device("cpu"),
@@ -235,7 +247,9 @@ def test_offsets_of_splits() -> None:
         ValueError, match=r"^splits_to_offsets: first_dims must be a vector of int64, got .* of .*$"
     ):
         tex.splits_to_offsets(splits.int(), 4)
-    with pytest.raises(ValueError, match="must be positive, got 0"):
+    with pytest.raises(
+        ValueError, match=r"^splits_to_offsets: logical_last_dim must be positive, got 0$"
+    ):
         tex.splits_to_offsets(splits, 0)
 
 
@@ -300,7 +314,9 @@ def test_nvfp4_data_transpose_moves_every_code() -> None:
     assert str(raised.value) == (
         "nvfp4_data_transpose: needs a matrix with a multiple of 2 rows, got (3, 5)"
     )
-    with pytest.raises(ValueError, match=r"out must be \(10, 3\), got \(3, 10\)"):
+    with pytest.raises(
+        ValueError, match=r"^nvfp4_data_transpose: out must be \(10, 3\), got \(3, 10\)$"
+    ):
         tex.nvfp4_data_transpose(packed, out=torch.empty(3, 10, dtype=torch.uint8))
 
 
@@ -327,9 +343,13 @@ def test_nvfp4_quantize_with_amax_keeps_the_given_amaxes() -> None:
     assert hosts._amax_rowwise is doubled[0] and hosts._amax_columnwise is doubled[1]
     assert_same_fields(ours, hosts)
     assert not torch.equal(ours._rowwise_scale_inv, alone._rowwise_scale_inv)
-    with pytest.raises(ValueError, match="needs an NVFP4Quantizer, got MXFP8Quantizer"):
+    with pytest.raises(
+        ValueError, match=r"^nvfp4_quantize_with_amax: needs an NVFP4Quantizer, got MXFP8Quantizer$"
+    ):
         tex.nvfp4_quantize_with_amax(x, pair("mxfp8")[1], *given)
-    with pytest.raises(ValueError, match="amaxes must have one element, got 2 and 1"):
+    with pytest.raises(
+        ValueError, match=r"^nvfp4_quantize_with_amax: amaxes must have one element, got 2 and 1$"
+    ):
         tex.nvfp4_quantize_with_amax(x, its, torch.ones(2), given[1])
 
 

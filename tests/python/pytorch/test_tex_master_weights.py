@@ -113,7 +113,13 @@ def test_current_scaling_has_the_quantizers_scale() -> None:
 
 
 def test_lists_of_other_lengths_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"amaxes scales reciprocals, equally long, got .*\[1, 0"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            r"^multi_tensor_compute_scale_and_scale_inv: needs lists of amaxes scales "
+            r"reciprocals, equally long, got lengths \[1, 0, 0\]$"
+        ),
+    ):
         tex.multi_tensor_compute_scale_and_scale_inv(
             0, None, [[torch.ones(1)], [], []], 448.0, False, 0.0
         )
@@ -162,9 +168,17 @@ def test_nvfp4_tiles() -> None:
 def test_nvfp4_pieces_of_half_bytes_and_other_tiles_are_refused() -> None:
     part, out = torch.ones(3), torch.zeros(2, dtype=torch.uint8)
     arguments = ([part], [out], [torch.ones(1, 1)], [torch.ones(1)], [16], [16])
-    with pytest.raises(ValueError, match="must be whole bytes, got 3 elements from 1"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            r"^nvfp4_multi_tensor_2d_partial_cast: pieces must be whole bytes, got 3 "
+            r"elements from 1$"
+        ),
+    ):
         tex.nvfp4_multi_tensor_2d_partial_cast(*arguments, [1])
-    with pytest.raises(ValueError, match="block_len must be 16, got 32"):
+    with pytest.raises(
+        ValueError, match=r"^nvfp4_multi_tensor_2d_partial_cast: block_len must be 16, got 32$"
+    ):
         tex.nvfp4_multi_tensor_2d_partial_cast(*arguments, [0], 32)
 
 

@@ -159,7 +159,15 @@ def test_shards_need_every_field_that_is_sent() -> None:
 
 def test_hybrid_children_that_cannot_travel() -> None:
     tensor = HYBRIDS["hybrid_nvfp4_mxfp8"]()(sample()).detach()
-    with pytest.raises(NotImplementedError, match=r"rowwise sub-storage is NVFP4Tensor, which"):
+    with pytest.raises(
+        NotImplementedError,
+        match=(
+            r"^FSDP2 cannot gather a hybrid tensor whose rowwise sub-storage is "
+            r"NVFP4Tensor, which has no fsdp_buffer_fields\(\)\. Use a supported "
+            r"sub-quantizer: per-tensor FP8, MXFP8, block-scaled FP8, or high "
+            r"precision$"
+        ),
+    ):
         tensor.fsdp_pre_all_gather(None, tensor.shape, (256, 1), None, None)
     child = nfp.MXFP8Quantizer(E4M3)
     child.internal = True

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "narrowfloat/io/convention.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -69,6 +70,13 @@ TEST(ConventionTest, EverySchemeComesBack) {
   }
 }
 
+/// Returns `count` times "1", with commas between.
+std::string Ones(std::size_t count) {
+  std::string text = "1";
+  for (std::size_t i = 1; i < count; ++i) text += ",1";
+  return text;
+}
+
 TEST(ConventionTest, RefusesRecordsThatCannotBeRead) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"", "must be JSON, got a syntax error at byte 1"},
@@ -82,6 +90,8 @@ TEST(ConventionTest, RefusesRecordsThatCannotBeRead) {
       {R"({"spec":"mxfp8_e4m3","shape":1,"dtype":"float32"})", "shape must be a list, got 1"},
       {R"({"spec":"mxfp8_e4m3","shape":[-1],"dtype":"float32"})",
        "shape must hold integers from 0 to 2^63 - 1, got -1"},
+      {fmt::format(R"({{"spec":"mxfp8_e4m3","shape":[{}],"dtype":"float32"}})", Ones(65)),
+       "shape must have at most 64 dimensions, got more"},
       {R"({"spec":"mxfp8_e4m3","shape":[1],"dtype":"uint8"})",
        R"(dtype must be one of float32, float16, bfloat16, got "uint8")"},
       {R"({"spec":"mxfp8_e4m3","shape":[4294967296,4294967296],"dtype":"float32"})",

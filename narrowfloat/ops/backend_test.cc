@@ -372,7 +372,29 @@ TEST_F(BackendTest, WrongArgumentsDoNotReachTheBackend) {
             "dequantize: the output must not overlap rowwise_data");
   EXPECT_EQ(Refusal([&] { Dequantize(wrong, out_); }),
             "dequantize: rowwise_scale_inv must have shape 128x8, got 1");
+  QuantizedView nothing = quantized_;
+  nothing[Role::kRowwiseData] = nothing[Role::kRowwiseScaleInv] = {};
+  EXPECT_EQ(Refusal([&] { Dequantize(nothing, out_); }),
+            "dequantize: mxfp8_e4m3 needs data and scale_inv of one direction, got neither rowwise "
+            "nor columnwise");
+  EXPECT_EQ(Refusal([&] { Dequantize(quantized_, narrow); }),
+            "dequantize: the output must have shape 128x256, got 128x255");
+  TensorView apart = out_;
+  apart.strides = {1024, 4};
+  EXPECT_EQ(Refusal([&] { Dequantize(quantized_, apart); }),
+            "dequantize: the output must have adjacent items in its last dimension, got a stride "
+            "of 4 bytes");
   const QuantSpec spec = ParseQuantSpec("nvfp4");
+  EXPECT_EQ(Refusal([&] { FakeQuantize(in_, spec, narrow); }),
+            "fake_quantize: the output must have shape 128x256, got 128x255");
+  TensorView shifted = in_;
+  shifted.data += 2;
+  EXPECT_EQ(Refusal([&] { FakeQuantize(in_, spec, shifted); }),
+            "fake_quantize: the output must be the input or not overlap it");
+  TensorView flat = quantized_[Role::kRowwiseData];
+  flat.shape = {128 * 256};
+  EXPECT_EQ(Refusal([&] { TransposeCodes(flat, flat); }),
+            "transpose_codes: the input must have two dimensions, got shape 32768");
   EXPECT_EQ(Refusal([&] { FakeQuantize(codes, spec, out_); }),
             "quantize: the input must be float32, float16 or bfloat16, got uint8");
   EXPECT_EQ(Refusal([&] { Requantize(quantized_, quantized_); }),

@@ -327,7 +327,10 @@ def test_swapping_in_and_out_keeps_the_original(tmp_path: Path):
     before = folder_bytes(original)
     run("quantize", original, small, "--scheme", "mxfp8_e4m3")
     message = run("quantize", small, original, "--scheme", "mxfp8_e4m3", code=2).stderr
-    assert "is already quantized as 'narrowfloat'" in message
+    assert message == (
+        f"narrowfloat: quantize: IN must be a float checkpoint, {small} is already quantized as "
+        "'narrowfloat' (metadata of its tensors)\n"
+    )
     assert "exists, --overwrite" in run("dequantize", small, original, code=2).stderr
     assert folder_bytes(original) == before
 
@@ -335,9 +338,12 @@ def test_swapping_in_and_out_keeps_the_original(tmp_path: Path):
 def test_nothing_to_do_is_an_error(model: Path, tmp_path: Path):
     out = tmp_path / "out"
     nothing = ("quantize", model, out, "--scheme", "fp8_e4m3", "--exclude", "*")
-    assert "quantize: must have at least one tensor to work on" in run(*nothing, code=2).stderr
-    assert (
-        "dequantize: IN must hold quantized tensors" in run("dequantize", model, out, code=2).stderr
+    assert run(*nothing, code=2).stderr == (
+        f"narrowfloat: quantize: must have at least one tensor to work on, {model} has none\n"
+    )
+    assert run("dequantize", model, out, code=2).stderr == (
+        f"narrowfloat: dequantize: IN must hold quantized tensors, {model} has none (no tensor is "
+        "quantized)\n"
     )
     assert not out.exists()
 
@@ -489,16 +495,19 @@ def test_bad_usage(model: Path, tmp_path: Path):
         ),
         (
             ("quantize", model, out, *scheme, "--part", "3/2"),
-            "--part must be i/N with i from 1 to N",
+            "--part must be i/N with i from 1 to N, got '3/2'",
         ),
         (
             ("quantize", model, out, *scheme, "--part", "0/2"),
-            "--part must be i/N with i from 1 to N",
+            "--part must be i/N with i from 1 to N, got '0/2'",
         ),
         (("quantize", model, out, *scheme, "--convention", "x"), "unknown convention 'x'"),
         (("quantize", tmp_path / "no", out, *scheme), "no, does not exist"),
         (("quantize", model, model, *scheme), "quantize: OUT must not be IN, got "),
-        (("quantize", model, tmp_path, *scheme), "quantize: OUT must be a file, as IN is; "),
+        (
+            ("quantize", model, tmp_path, *scheme),
+            f"quantize: OUT must be a file, as IN is; {tmp_path} is ",
+        ),
         (("quantize", model, out / "x", *scheme), "x, its folder does not exist"),
         (("dequantize", model, out, "--dtype", "f64"), "--dtype: "),
         (("inspect", tmp_path / "no"), "no, does not exist"),
@@ -507,9 +516,8 @@ def test_bad_usage(model: Path, tmp_path: Path):
         assert run_json(*command, code=2)["exit_code"] == 2
     folder = sharded(tmp_path / "in")
     assert "OUT must not be IN" in run("quantize", folder, folder, *scheme, code=2).stderr
-    assert (
-        "OUT must be a folder, as IN is, got "
-        in run("quantize", folder, model, *scheme, code=2).stderr
+    assert run("quantize", folder, model, *scheme, code=2).stderr == (
+        f"narrowfloat: quantize: OUT must be a folder, as IN is, got {model}\n"
     )
     assert sorted(os.listdir(tmp_path)) == ["in", "model.safetensors"]
 

@@ -238,19 +238,26 @@ def test_inspect_counts_weights_and_not_buffers(tmp_path: Path, name: str) -> No
         8 * inspected["bytes"] / inspected["parameters"]
     )
     refused = run("quantize", source, tmp_path / "q", "--scheme", "nvfp4", code=2).stderr
-    assert "is already quantized as" in refused
+    assert refused.startswith(
+        f"narrowfloat: quantize: IN must be a float checkpoint, {source} is already quantized as '"
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "lost", "message"),
     [
-        ("deepseek", "a.weight_scale_inv", "holds codes and needs its scale 'a.weight_scale_inv'"),
-        ("deepseek", "a.weight", "'a.weight_scale_inv' is a scale and needs its codes"),
-        ("nv modelopt", "a.weight_scale_2", "needs a scale of the whole tensor beside it"),
-        ("nv ct", "a.weight_global_scale", "needs a scale of the whole tensor beside it"),
-        ("gpt-oss", "experts.gate_up_proj_scales", "holds codes and needs its scale"),
+        ("deepseek", "a.weight_scale_inv",
+         "'a.weight' holds codes and needs its scale 'a.weight_scale_inv', which is missing"),
+        ("deepseek", "a.weight",
+         "'a.weight_scale_inv' is a scale and needs its codes, which are missing"),
+        ("nv modelopt", "a.weight_scale_2",
+         "'a.weight_scale' needs a scale of the whole tensor beside it, which is missing"),
+        ("nv ct", "a.weight_global_scale",
+         "'a.weight_scale' needs a scale of the whole tensor beside it, which is missing"),
+        ("gpt-oss", "experts.gate_up_proj_scales",
+         "holds codes and needs its scale 'experts.gate_up_proj_scales', which is missing"),
     ],
-)
+)  # fmt: skip
 def test_a_missing_part_is_an_error(tmp_path: Path, name: str, lost: str, message: str) -> None:
     tensors, config, _ = case(name)
     whole = {f"b.{key}": value for key, value in tensors.items()}
@@ -272,7 +279,8 @@ def test_bytes_with_float_scales_are_no_codes(tmp_path: Path) -> None:
 def test_scales_of_other_shapes_are_an_error(tmp_path: Path) -> None:
     tensors = {"a.weight": codes((200, 320)), "a.weight_scale_inv": scales((3, 2))}
     source = write_model(tmp_path / "in", [tensors], method("fp8"))
-    assert "must have one scale for each block" in run("inspect", source, code=2).stderr
+    message = "'a.weight_scale_inv' of F32 3x2 must have one scale for each block of 'a.weight' "
+    assert message + "(F8_E4M3 200x320)" in run("inspect", source, code=2).stderr
 
 
 def test_from_names_the_convention(tmp_path: Path) -> None:

@@ -156,7 +156,8 @@ REFUSED = {
            "b.weight_scale": WHOLE},
         None, 2, "needs the tensor 'a.comfy_quant', which says how its scales lie",
     ),
-    "rotated": (comfy_nvfp4(convrot=True), None, 3, "weights must not be rotated"),
+    "rotated": (comfy_nvfp4(convrot=True), None, 3,
+                "read: 'a.comfy_quant': weights must not be rotated (convrot)"),
     "other format": (
         comfy_fp8() | {"a.comfy_quant": layer(format="int8_tensorwise")}, None, 3,
         "'a.comfy_quant': format must be one of float8_e4m3fn, float8_e5m2, float8_e4m3fn_rowwise, "
@@ -169,7 +170,8 @@ REFUSED = {
     "no json": (comfy_fp8() | {"a.comfy_quant": np.zeros(3, np.uint8)}, None, 2, "JSON"),
     "scales by row": (
         comfy_nvfp4() | {"a.weight_scale": NV_SCALES}, None, 2,
-        "must have one scale for each block",
+        "'a.weight_scale' of F8_E4M3 200x20 must have one scale for each block of 'a.weight' "
+        "(U8 200x160)",
     ),
     "no metadata": (torchao_nvfp4(True)[0], None, 3, "written as 'torchao without metadata'"),
     "no scale": (
@@ -178,7 +180,7 @@ REFUSED = {
     ),
     "not described": (
         torchao_mx(True)[0] | {"b._weight_qdata": CODES}, torchao_mx(True)[1], 2,
-        "'b._weight_qdata' holds codes and needs a description",
+        "read: 'b._weight_qdata' holds codes and needs a description in __metadata__",
     ),
     "six bits": (
         torchao_mx(False)[0], torchao("MXTensor", ["qdata", "scale"], elem_dtype="fp6_e3m2"), 3,

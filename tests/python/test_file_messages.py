@@ -34,6 +34,8 @@ CASES = {
                   "read: 'a.comfy_quant': needs a format, got {}"),
     "no bytes": (COMFY | {"a.comfy_quant": np.zeros(70000, np.uint8)}, None,
                  "read: 'a.comfy_quant' must be at most 65536 bytes of U8, got 70000 of U8"),
+    "no scale": (FP8 | {"a.weight_scale_inv": scales((1, 1)).astype("float8_e5m2")}, "fp8",
+                 "read: {IN}: 'a.weight_scale_inv' must be a scale, got F8_E5M2"),
     "no object": (COMFY, None,
                   "read: model.safetensors: _quantization_metadata: needs an object of layers"),
 }  # fmt: skip

@@ -198,7 +198,11 @@ def test_without_a_high_precision_tensor_there_are_scales() -> None:
         assert flush()["scale_inv_max"] == float(q._scale_inv)
     for stat in ("underflows%", "mse", "mxfp8_mse", "mxfp8_scale_inv_min"):
         with session(log_of(stat, tensors="weight")):
-            with pytest.raises(ValueError, match=f"Stat {stat} needs the high precision tensor"):
+            with pytest.raises(
+                ValueError,
+                match=f"^Stat {stat} needs the high precision tensor, and the layer keeps this one "
+                "quantized only. Then there are scale_inv_min and scale_inv_max of its recipe.$",
+            ):
                 feed(None, q, quantizer, "weight")
 
 

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
+from narrowfloat.jax import _library
+from narrowfloat.jax.primitives.amax import calculate_post_rht_amax
 from narrowfloat.jax.quantize import (
     NoScaleTensor,
     QuantizeLayout,
@@ -17,6 +20,9 @@ from narrowfloat.jax.quantize import (
     compute_scale_from_amax,
 )
 from narrowfloat.jax.quantize.dequantizer import dequantize_grouped
+from narrowfloat.jax.quantize.hadamard import apply_rht
+from narrowfloat.jax.quantize.quantizer import NVFP4Quantizer
+from narrowfloat.jax.quantize.scale_padding import remove_padding_from_scale_inv
 
 E4M3 = jnp.float8_e4m3fn
 MXFP8 = ScalingMode.MXFP8_1D_SCALING
@@ -53,6 +59,16 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
      "dequantize: the sizes of groups must be concrete, got a traced array"),
     (lambda: compute_scale_from_amax(jnp.zeros(2), E4M3, 0.0), ValueError,
      "compute_scale_from_amax: amax must have shape (1,), got (2,)"),
+    (lambda: calculate_post_rht_amax(jnp.ones((8, 32), jnp.bfloat16), -1, False), ValueError,
+     "rht: the number of rows must be a multiple of 16, got 8"),
+    (lambda: apply_rht(jnp.ones((2, 24), jnp.bfloat16)), ValueError,
+     "rht: the last axis must be a multiple of 16, got 24"),
+    (lambda: NVFP4Quantizer(
+        q_dtype=jnp.float4_e2m1fn, scaling_mode=ScalingMode.NVFP4_2D_SCALING,
+        q_layout=QuantizeLayout.ROWWISE, use_rht=True),
+     ValueError, "quantize: use_rht is not supported in NVFP4_2D_SCALING"),
+    (lambda: remove_padding_from_scale_inv(jnp.zeros((3, 3), jnp.uint8), MXFP8, (64, 64), False),
+     ValueError, "quantize: scale_inv must have shape (64, 2) or (128, 4), got (3, 3)"),
     (lambda: ScalingMode.CURRENT_TENSOR_SCALING.get_block(), ValueError,
      "get_block: the mode must have blocks, got CURRENT_TENSOR_SCALING"),
     (lambda: MXFP8.get_scale_shape((64, 64), "T", False), ValueError,
@@ -65,6 +81,14 @@ def test_messages(call: Callable[[], object], error: type[Exception], message: s
     with pytest.raises(error) as raised:
         call()
     assert str(raised.value.args[0]) == message  # JAX appends a note to traced functions' text
+
+
+def test_a_build_without_handlers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(_library, "__file__", str(tmp_path / "_library.py"))
+    with pytest.raises(FileNotFoundError) as raised:
+        _library.ffi_library()
+    missing = tmp_path / "libnarrowfloat_ffi.so"
+    assert str(raised.value) == f"ffi_library: this build has no XLA handlers ({missing})"
 
 
 def test_codes_have_no_derivative() -> None:

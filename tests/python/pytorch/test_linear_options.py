@@ -134,7 +134,10 @@ DPA = "needs a quantized attention layer, which narrowfloat does not have"
 # Refused: a value, the error, and what it says.
 REFUSED: dict[tuple[type, str], tuple[object, type, str]] = {
     **{
-        (kind, name): (True, NotImplementedError, f"autocast: {name} {DPA}")
+        (kind, name): (
+            True, NotImplementedError,
+            f"autocast: {name} {DPA}, got {kind.__name__}({name}=True)",
+        )
         for kind in (DelayedScaling, Float8CurrentScaling, MXFP8BlockScaling, NVFP4BlockScaling,
                      CustomRecipe)
         for name in ("fp8_dpa", "fp8_mha")

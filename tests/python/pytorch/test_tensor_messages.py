@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -12,10 +13,17 @@ import torch
 from families import ALL, HYBRIDS, sample
 from narrowfloat.common.recipe import Float8CurrentScaling, MXFP8BlockScaling
 from narrowfloat.pytorch import tex
+from narrowfloat.pytorch._arrays import array_of
+from narrowfloat.pytorch._extra_state import _walk
 from narrowfloat.pytorch.cpp_extensions import general_grouped_gemm
+from narrowfloat.pytorch.custom_recipes.reference_utils import high_precision_gemm_ref
+from narrowfloat.pytorch.quantization import split_and_copy
 from narrowfloat.pytorch.quantization.dtypes import get_fp4_te_dtype
+from narrowfloat.pytorch.tensor._collectives import _layout, _require_alike
 from narrowfloat.pytorch.tensor._from_core import quantizer_for
+from narrowfloat.pytorch.tensor._hosted import HostedStorage, set_generation
 from narrowfloat.pytorch.tensor._master_weights import check_matrix
+from narrowfloat.pytorch.tensor._operators import _set_data
 from narrowfloat.pytorch.tensor.grouped_tensor import GroupedTensor
 
 import narrowfloat as nf
@@ -144,6 +152,18 @@ def test_operators_on_tensors() -> None:
          "quantize_master_weights: MXFP8Tensor weights must be matrices, got (2, 32, 32)"),
         (lambda: next(iter(nfp.export({"w": made("mxfp8", sample(2, 32, 32))}, "fp8"))),
          NotImplementedError, "export: 'w' must have two dimensions, got shape (2, 32, 32)"),
+        (lambda: torch.ops.aten.split_with_sizes.default(current, [1, 2]), RuntimeError,
+         "split_with_sizes: the sizes must add up to 128, got [1, 2]"),
+        (lambda: _set_data(mx, X), NotImplementedError,
+         "set_data: assign to the data attribute of a quantized tensor"),
+        (lambda: array_of(torch.empty(1, device="meta")), NotImplementedError,
+         "narrowfloat: tensors must be on the CPU, got meta"),
+        (lambda: _require_alike("gather", [mx, X]), ValueError,
+         f"gather: all tensors must have one layout, got {_layout(mx)} and plain tensors"),
+        (lambda: set_generation(8, 9), ValueError,
+         "set_generation: the generation must be 9.0 or 10.0, got 8.9"),
+        (lambda: HostedStorage().colour, AttributeError,
+         "'HostedStorage' object has no attribute 'colour'"),
         (lambda: quantizer_for("fp8_e4m3:scale=3", True, False), NotImplementedError,
          "no tensor class of narrowfloat.pytorch holds 'fp8_e4m3:scale=3'"),
     ]:  # fmt: skip
@@ -161,6 +181,11 @@ def test_groups_of_tensors() -> None:
     from_rowwise = GroupedTensor.make_grouped_tensor_from_rowwise_data
     group = from_rowwise(num_tensors=2, tensor_shape=(4, 8), rowwise_data=torch.zeros(64),
                          dtype=torch.float32)  # fmt: skip
+    wide = GroupedTensor.make_grouped_tensor(2, None, torch.tensor([32, 64]), 8, 96,
+                                             quantizer=None, dtype=torch.float32)  # fmt: skip
+    empty = from_rowwise(num_tensors=2, tensor_shape=(4, 8), rowwise_data=torch.zeros(64),
+                         dtype=torch.float32)  # fmt: skip
+    empty.rowwise_data = None
     for call, error, message in [
         (lambda: from_rowwise(num_tensors=0, tensor_shape=(4, 8), rowwise_data=torch.zeros(64),
                               dtype=torch.float32),
@@ -172,6 +197,8 @@ def test_groups_of_tensors() -> None:
                               dtype=torch.float32),
          ValueError,
          "GroupedTensor: 2 members of (4, 4) need rowwise_data of 32 elements, got 64"),
+        (wide.get_common_last_dim, RuntimeError, "Last dim varies across tensors"),
+        (empty.split_into_quantized_tensors, RuntimeError, "GroupedTensor has no data to split"),
         (lambda: group.view(8, 8), RuntimeError,
          "GroupedTensor.view: the shape must be (-1,), got (8, 8)"),
         (lambda: GroupedTensor((8, 8), torch.float32, num_tensors=1, colour=3), TypeError,
@@ -206,6 +233,16 @@ def test_layers_and_recipes() -> None:
     nvfp4 = nf.NVFP4Quantizer(with_rht=True)
     check(lambda: nvfp4(sample(32, 32).numpy()), ValueError,
           "quantize: NVFP4Quantizer's with_rht needs with_post_rht_amax")  # fmt: skip
+    by_row = nf.NVFP4Quantizer(rowwise=False, columnwise=True, row_scaled_nvfp4=True)
+    check(lambda: by_row(sample(32, 32).numpy()), ValueError,
+          "quantize: NVFP4Quantizer's row_scaled_nvfp4 needs rowwise usage")  # fmt: skip
+    check(lambda: split_and_copy(torch.zeros(5), [torch.zeros(2)] * 2, [2, 2]), ValueError,
+          "split_and_copy: chunk_sizes must have one size per output and add up to 5, got [2, 2] "
+          "for 2 outputs")  # fmt: skip
+    check(lambda: high_precision_gemm_ref(X, X.T, torch.float32, accumulate=True), AssertionError,
+          "high_precision_gemm_ref: accumulate needs out, got None")  # fmt: skip
+    check(lambda: list(_walk(pickle.dumps(1) + b"x", set())), ValueError,
+          "the data must end with the pickle, got more bytes")  # fmt: skip
 
 
 def test_saved_tensors_are_restored_once() -> None:

@@ -116,7 +116,12 @@ def resharding_changes() -> None:
     net = sharded_net("mxfp8", 256, reshard_after_forward=True)
     backward(net, random(8, 128, seed=1))
     net.set_reshard_after_forward(False)
-    with pytest.raises(RuntimeError, match=r"must be called before it \(parameter .*weight\)$"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"^fsdp_pre_all_gather: FSDP2 gathers into the memory of the first gather, which had "
+        r"other directions; set_reshard_after_forward\(\) must be called before it "
+        r"\(parameter .*weight\)$",
+    ):
         backward(net, random(8, 128, seed=1))
 
 

@@ -284,7 +284,11 @@ def refused() -> None:
     net = parallelize_module(layer("mxfp8"), mesh(), ColwiseParallel())
     given = distribute_tensor(x, mesh(), [Shard(1)])
     with under("mxfp8"):
-        with pytest.raises(TypeError, match=r"^Linear tested: the input and weight must both be D"):
+        with pytest.raises(
+            TypeError,
+            match=r"^Linear tested: the input and weight must both be DTensors or both be tensors, "
+            r"got Tensor and DTensor$",
+        ):
             net.forward(x)
         with pytest.raises(
             NotImplementedError,

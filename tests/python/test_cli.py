@@ -519,6 +519,11 @@ def test_bad_usage(model: Path, tmp_path: Path):
     assert run("quantize", folder, model, *scheme, code=2).stderr == (
         f"narrowfloat: quantize: OUT must be a folder, as IN is, got {model}\n"
     )
+    (tmp_path / "file").touch()
+    assert run("quantize", folder, tmp_path / "file", *scheme, code=2).stderr == (
+        f"narrowfloat: quantize: OUT must be a folder, as IN is; {tmp_path / 'file'} is a file\n"
+    )
+    (tmp_path / "file").unlink()
     assert sorted(os.listdir(tmp_path)) == ["in", "model.safetensors"]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli import program, run, write_file
+from test_checkpoint import write_raw
 from test_conventions import codes, method, packed, powers, scales, write_model
 
 import narrowfloat as nf
@@ -55,6 +56,19 @@ def test_damaged_weights(tmp_path: Path, name: str) -> None:
     refused = run("dequantize", source, tmp_path / "out", code=2)
     assert refused.stderr == f"narrowfloat: {message.replace('{IN}', str(source))}\n"
     assert not (tmp_path / "out").exists()
+
+
+def test_rows_of_half_bytes(tmp_path: Path) -> None:
+    entries = {
+        "a.weight": {"dtype": "F4", "shape": [2, 33], "data_offsets": [0, 33]},
+        "a.weight_scale_inv": {"dtype": "F8_E8M0", "shape": [2, 2], "data_offsets": [33, 37]},
+    }
+    source = write_raw(tmp_path / "in.safetensors", entries, bytes(37))
+    refused = run("dequantize", source, tmp_path / "out", "--from", "fp8", code=2)
+    assert refused.stderr == (
+        f"narrowfloat: read: {source}: 'a.weight' must have rows of an even number of values, got "
+        "33\n"
+    )
 
 
 def test_unknown_conventions(tmp_path: Path) -> None:

@@ -17,6 +17,14 @@ def same_buffers(a: nf.QuantizedTensor, b: nf.QuantizedTensor) -> None:
         assert_same(buffer, b.buffers[name], name)
 
 
+def test_rows_at_uneven_distances_are_refused() -> None:
+    rows = np.zeros((2, 4, 64), np.float32)[:, :3]
+    with pytest.raises(ValueError) as raised:
+        nf.grouped_quantize(rows, [3, 3], "mxfp8_e4m3")
+    message = "grouped_quantize: the input's rows must be a constant distance apart"
+    assert str(raised.value) == message
+
+
 @pytest.mark.parametrize("scheme", nf.schemes())
 @pytest.mark.parametrize("sizes", [[32, 0, 64, 2, 30], [128], [0, 128], [2] * 64])
 def test_each_group_is_quantized_as_if_alone(scheme: str, sizes: list[int]) -> None:

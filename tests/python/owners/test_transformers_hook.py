@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cli import run
@@ -15,7 +16,7 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 
 import narrowfloat.transformers
 from narrowfloat.pytorch import DType, MXFP8Quantizer, QuantizedTensor
-from narrowfloat.transformers import ExpertStack
+from narrowfloat.transformers import ExpertStack, _experts_of
 from safetensors import safe_open
 from tiny_models import loader, logits, write_tiny_model
 
@@ -234,6 +235,16 @@ def test_experts_of_which_some_are_plain_are_refused(tmp_path: Path) -> None:
         "--exclude", "*.experts.2.up_proj.weight")  # fmt: skip
     with pytest.raises(ValueError, match="needs all of its experts quantized, in one shape, got 4"):
         loader("qwen3-moe").from_pretrained(tmp_path / "ours")
+
+
+def test_parameters_that_are_no_stack_of_experts_are_refused() -> None:
+    merge = SimpleNamespace(operations=["Chunk"], source_patterns=[])
+    with pytest.raises(NotImplementedError) as raised:
+        _experts_of("w", {}, merge)
+    assert str(raised.value) == (
+        "from_pretrained: 'w' must be a stack of experts, but transformers makes it by ['Chunk']; "
+        "`narrowfloat dequantize` makes a float model"
+    )
 
 
 def test_weights_have_the_shapes_of_the_model(tmp_path: Path) -> None:

@@ -139,6 +139,8 @@ def test_view_of_the_last_dimension_warns(kind: str) -> None:
          "for (128, 256)"),
         ("identity", lambda t: t.view(torch.int32), TypeError,
          "view: an IdentityTensor cannot be seen as another type"),
+        ("hybrid_mxfp8_identity", lambda t: t.view(torch.int32), TypeError,
+         "view: a HybridQuantizedTensor cannot be seen as another type"),
         ("float8_current", lambda t: t.resize_(3), NotImplementedError,
          "resize_: Float8Tensor cannot change its size in place"),
         ("mxfp8", lambda t: torch.mul(sample(3, 128, 256), 2, out=t), ValueError,

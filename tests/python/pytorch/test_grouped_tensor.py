@@ -111,16 +111,30 @@ def test_without_a_quantizer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("quantizer", "error"),
+    ("quantizer", "error", "message"),
     [
-        (nfp.IdentityQuantizer(), NotImplementedError),
-        (ALL["hybrid_mxfp8_identity"](), NotImplementedError),
-        (nfp.NVFP4Quantizer(row_scaled_nvfp4=True), ValueError),
+        (
+            nfp.IdentityQuantizer(),
+            NotImplementedError,
+            "GroupedTensor does not support IdentityQuantizer",
+        ),
+        (
+            ALL["hybrid_mxfp8_identity"](),
+            NotImplementedError,
+            "GroupedTensor does not support HybridQuantizer",
+        ),
+        (
+            nfp.NVFP4Quantizer(row_scaled_nvfp4=True),
+            ValueError,
+            "GroupedTensor: row_scaled_nvfp4 needs rowwise usage alone",
+        ),
     ],
     ids=["identity", "hybrid", "row_scaled"],
 )
-def test_quantizers_without_a_flat_form(quantizer: nfp.Quantizer, error: type[Exception]) -> None:
-    with pytest.raises(error, match=r"^GroupedTensor"):
+def test_quantizers_without_a_flat_form(
+    quantizer: nfp.Quantizer, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=f"^{message}$"):
         GroupedTensor.make_grouped_tensor(2, None, None, 64, 64, quantizer, "cpu", torch.float32)
 
 

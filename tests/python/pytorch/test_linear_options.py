@@ -130,13 +130,13 @@ ACTS: dict[tuple[type, str], tuple[dict, dict]] = {
     ),
 }  # fmt: skip
 
-DPA = "needs a quantized attention layer, which narrowfloat does not have"
+DPA = "needs a quantized attention layer, which narrowfloat does not have, got"
 # Refused: a value, the error, and what it says.
 REFUSED: dict[tuple[type, str], tuple[object, type, str]] = {
     **{
         (kind, name): (
             True, NotImplementedError,
-            f"autocast: {name} {DPA}, got {kind.__name__}({name}=True)",
+            f"autocast: {name} {DPA} {kind.__name__}({name}=True)",
         )
         for kind in (DelayedScaling, Float8CurrentScaling, MXFP8BlockScaling, NVFP4BlockScaling,
                      CustomRecipe)

@@ -63,30 +63,41 @@ def bare_tensor() -> Tensor:
 
 
 STORAGE_METHODS: dict[str, Callable[[Storage], object]] = {
-    "update_usage": lambda storage: storage.update_usage(True),
-    "get_usages": lambda storage: storage.get_usages(),
-    "prepare_for_saving": lambda storage: storage.prepare_for_saving(),
-    "restore_from_saved": lambda storage: storage.restore_from_saved([]),
-    "copy_from_storage": lambda storage: storage.copy_from_storage(storage),
-    "clear": lambda storage: storage.clear(),
-    "fsdp_extract_buffers": lambda storage: storage.fsdp_extract_buffers(),
-    "fsdp_assign_gathered": lambda storage: storage.fsdp_assign_gathered([], {}),
+    "Storage class does not implement update_usage function": lambda storage: storage.update_usage(
+        True
+    ),
+    "Storage class does not implement get_usages function": lambda storage: storage.get_usages(),
+    "Storage class does not implement prepare_for_saving function": lambda storage: (
+        storage.prepare_for_saving()
+    ),
+    "Storage class does not implement restore_from_saved function": lambda storage: (
+        storage.restore_from_saved([])
+    ),
+    "Storage class does not implement copy_from_storage function": lambda storage: (
+        storage.copy_from_storage(storage)
+    ),
+    "Storage class does not implement clear function": lambda storage: storage.clear(),
+    "Storage class does not implement fsdp_extract_buffers function": lambda storage: (
+        storage.fsdp_extract_buffers()
+    ),
+    "Storage class does not implement fsdp_assign_gathered function": lambda storage: (
+        storage.fsdp_assign_gathered([], {})
+    ),
 }
 
 
-@pytest.mark.parametrize("method", STORAGE_METHODS)
-def test_a_storage_without_a_method_names_it(method: str) -> None:
-    message = f"Storage class does not implement {method} function"
-    check(lambda: STORAGE_METHODS[method](Storage()), NotImplementedError, message)
+@pytest.mark.parametrize("message", STORAGE_METHODS)
+def test_a_storage_without_a_method_names_it(message: str) -> None:
+    check(lambda: STORAGE_METHODS[message](Storage()), NotImplementedError, message)
 
 
 def test_a_tensor_and_a_quantizer_without_a_method_name_it() -> None:
-    for method, call in {
-        "dequantize": lambda: bare_tensor().dequantize(),
-        "quantize_": lambda: bare_tensor().quantize_(X),
-        "detach": lambda: bare_tensor().detach(),
+    for message, call in {
+        "Tensor class does not implement dequantize function": lambda: bare_tensor().dequantize(),
+        "Tensor class does not implement quantize_ function": lambda: bare_tensor().quantize_(X),
+        "Tensor class does not implement detach function": lambda: bare_tensor().detach(),
     }.items():
-        check(call, NotImplementedError, f"Tensor class does not implement {method} function")
+        check(call, NotImplementedError, message)
     quantizer = Quantizer(rowwise=True, columnwise=True)
     for call, error, message in [
         (lambda: quantizer(X), NotImplementedError,
@@ -266,6 +277,10 @@ def test_entries_of_the_native_module() -> None:
         (lambda: tex.te_general_grouped_gemm(
             [X], True, [X], False, None, None, [], None, [], False, None, 0, False, 0, False, 0),
          ValueError, "te_general_grouped_gemm: needs D, got None"),
+        (lambda: tex.te_general_grouped_gemm_for_grouped_tensor(
+            [X], True, [X, X], False, [X], None, None, torch.ones(1), torch.zeros(1)),
+         ValueError,
+         "te_general_grouped_gemm: groups must have the same number of members, got 1, 2, 1 and 1"),
         (lambda: tex.swap_first_dims(torch.zeros(3)), ValueError,
          "swap_first_dims: needs at least two dimensions, got (3,)"),
         (lambda: tex.nvfp4_data_transpose(torch.zeros(3, 4, dtype=torch.uint8)), ValueError,

@@ -9,11 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from lookalike import Run
-from narrowfloat.te.jax import enums
+from narrowfloat.te.jax import enums, native
 
 NEEDED = ("transformer_engine", "jax", "flax", "optax")
 MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 CHOSEN = ("MXFP8BlockScaling:DenseGeneral", "Float8CurrentScaling:DenseGeneral")
+
+
+def test_the_workspace_of_cublas_is_refused() -> None:
+    with pytest.raises(RuntimeError) as raised:
+        native.get_grouped_gemm_setup_workspace_size(2)
+    message = "narrowfloat.te: the CPU has no cuBLAS, whose grouped product this sizes"
+    assert str(raised.value) == message
 
 
 with_flax = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")

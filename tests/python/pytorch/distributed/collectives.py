@@ -99,6 +99,9 @@ def refusals() -> None:
     )
     assert_same_buffers(tensor, before, "another shape")
     tensor = made("mxfp8", 1)
+    values = tensor[0]  # of the codes: read-only
+    message = _raises(RuntimeError, lambda: dist.all_reduce(values))
+    assert message.endswith("; clone() them to communicate them")
     tensor.update_usage(columnwise_usage=rank == 0)
     _raises(ValueError, lambda: dist.broadcast(tensor, 0))
     tensor = made("mxfp8" if rank else "nvfp4", 1)

@@ -309,7 +309,10 @@ def refused() -> None:
     for name, parameter in list(replica.named_parameters()):
         whole = distribute_tensor(parameter.detach(), mesh(), [Replicate()])
         replica.register_parameter(name, torch.nn.Parameter(whole))
-    message = r"^Linear tested: weight must have the placement Shard\(0\) or Shard\(1\) on a mesh"
+    message = (
+        r"^Linear tested: weight must have the placement Shard\(0\) or Shard\(1\) on a mesh of one "
+        r"dimension, got \(Replicate\(\),\)$"
+    )
     with under("mxfp8"), pytest.raises(NotImplementedError, match=message):
         replica(given)
 

@@ -99,6 +99,11 @@ std::vector<QuantSpec> OptionSpecsOf(const SchemeInfo& scheme) {
           s.four_over_six = error, s.four_over_six_fast_error = fast;
           s.amax = 0.5f, s.amax_columnwise = 1e30f;
         });
+        // Amaxes whose products are divided, not multiplied by a reciprocal.
+        add([&](QuantSpec& s) {
+          s.four_over_six = error, s.four_over_six_fast_error = fast;
+          s.amax = 1e-25f, s.amax_columnwise = 1e33f;
+        });
       }
     }
   }

@@ -9,14 +9,62 @@
 #define NARROWFLOAT_KERNELS_CPU_FOUR_OVER_SIX_INL_H_
 #endif
 
+#include <algorithm>
+#include <type_traits>
+
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/pack-inl.h"
-#include "narrowfloat/kernels/scalar/items.h"
 
 HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+
+/// How the difference of an item from its decoded code is computed: both are multiplied by the
+/// scale of all blocks, or the code's value is divided by it.
+enum class Difference { kMultiplied, kDivided, kDividedByReciprocal };
+
+/// Returns a / divisor, correctly rounded: the remainder of the first quotient is exact under a
+/// fused multiply-add. Requires: native FMA; `reciprocal` is 1 / divisor, rounded; the divisor is
+/// NVFP4's range of 6 * 448 or 6 * 256, for which kernel_unit_test divides every fraction; no
+/// remainder leaves fp32's normal numbers (DividesByReciprocal). 3 ops.
+HWY_INLINE hn::Vec<DF> DivideByReciprocal(hn::Vec<DF> a, hn::Vec<DF> divisor,
+                                          hn::Vec<DF> reciprocal) {
+  const auto quotient = hn::Mul(a, reciprocal);
+  return hn::MulAdd(hn::NegMulAdd(quotient, divisor, a), reciprocal, quotient);
+}
+/// Returns a mask of the amaxes with which DivideByReciprocal may be used on products of decoded
+/// values: these are 0 or from 2^-10 to 2688.
+HWY_INLINE hn::Mask<DF> DividesByReciprocal(hn::Vec<DF> amax) {
+  const DF df;
+  return hn::And(hn::Ge(amax, hn::Set(df, 0x1p-60f)), hn::Le(amax, hn::Set(df, 0x1p100f)));
+}
+
+/// Returns the fp32 magnitudes of Lanes(df) items. NaN may become infinity.
+template <class T, class D>
+HWY_INLINE hn::Vec<D> LoadMagnitudes(D df, const std::byte* items) {
+  const hn::RebindToUnsigned<D> d32;
+  if constexpr (kItemSize<T> == 4) {
+    return hn::Abs(LoadItems(df, items));
+  } else {
+    const auto magnitude =
+        hn::And(hn::PromoteTo(d32, LoadItems(hn::Rebind<std::uint16_t, D>(), items)),
+                hn::Set(d32, 0x7FFFu));
+    return WidenMagnitudes<T, Inputs::kAll>(d32, magnitude);
+  }
+}
+
+/// Stores the 128-bit parts of a vector, `stride` floats apart.
+template <class D>
+HWY_INLINE void StoreParts(D df, hn::Vec<D> parts, float* to, std::size_t stride) {
+  if constexpr (hn::MaxLanes(df) <= 4) {
+    hn::StoreU(parts, df, to);
+  } else {
+    const hn::Half<D> half;
+    StoreParts(half, hn::LowerHalf(half, parts), to, stride);
+    StoreParts(half, hn::UpperHalf(half, parts), to + hn::Lanes(half) / 4 * stride, stride);
+  }
+}
 
 /// Up to kMaxBytes blocks: their items, two scales for each, and the errors of the kLines lines
 /// that share a scale. kPositions is the length of a block's line. Requires: kMaxBytes is a
@@ -43,27 +91,60 @@ class FourOverSixChoice {
     return hn::AllFalse(df, hn::MaskFromVec(slow));
   }
 
-  /// Returns item `i` of each block's line, for the caller to fill.
-  float* Items(std::size_t i) { return items_[i]; }
+  /// Takes the items of a line of `blocks` adjacent blocks: of four blocks at a time, transposes
+  /// squares of 4 x 4 items. 2 ops for a vector that goes in.
+  template <class T>
+  HWY_INLINE void SetItemsOfBlocks(const std::byte* row, std::size_t blocks) {
+    const hn::CappedTag<float, kPositions> df;
+    const hn::Repartition<double, decltype(df)> pairs;
+    constexpr std::size_t kSquare = 4;
+    const auto load = [&](std::size_t j, std::size_t i) NF_INLINE_ATTR {
+      // Blocks past the last one have the items of the last one: their errors do not count.
+      const std::size_t item = std::min(j, blocks - 1) * kPositions + i;
+      return LoadMagnitudes<T>(df, row + item * kItemSize<T>);
+    };
+    for (std::size_t j = 0; j < blocks; j += kSquare) {
+      for (std::size_t i = 0; i < kPositions; i += hn::Lanes(df)) {
+        const auto a = load(j, i), b = load(j + 1, i), c = load(j + 2, i), d = load(j + 3, i);
+        const auto lower_ab = hn::BitCast(pairs, hn::InterleaveLower(df, a, b)),
+                   upper_ab = hn::BitCast(pairs, hn::InterleaveUpper(df, a, b)),
+                   lower_cd = hn::BitCast(pairs, hn::InterleaveLower(df, c, d)),
+                   upper_cd = hn::BitCast(pairs, hn::InterleaveUpper(df, c, d));
+        const auto store = [&](std::size_t k, auto items) NF_INLINE_ATTR {
+          StoreParts(df, hn::BitCast(df, items), items_[i + k] + j, kSquare * kMaxBytes);
+        };
+        store(0, hn::InterleaveLower(pairs, lower_ab, lower_cd));
+        store(1, hn::InterleaveUpper(pairs, lower_ab, lower_cd));
+        store(2, hn::InterleaveLower(pairs, upper_ab, upper_cd));
+        store(3, hn::InterleaveUpper(pairs, upper_ab, upper_cd));
+      }
+    }
+  }
+  /// Takes item `i` of each block from adjacent items. Requires: `blocks` are whole vectors.
+  template <class T>
+  HWY_INLINE void SetItems(std::size_t i, const std::byte* row, std::size_t blocks) {
+    for (std::size_t j = 0; j < blocks; j += hn::Lanes(DF()))
+      hn::Store(LoadMagnitudes<T>(DF(), row + j * kItemSize<T>), DF(), items_[i] + j);
+  }
 
-  /// Computes both errors of a line of each block. Requires: Items() are filled.
+  /// Returns the magnitude of item `i` of block `j`.
+  float Item(std::size_t i, std::size_t j) const { return items_[i][j]; }
+
+  /// Computes both errors of a line of each block. Requires: the items are set.
   template <class States>
   HWY_INLINE void ComputeErrors(std::size_t line, std::size_t blocks, const States& states,
                                 const typename S::TensorState& options) {
     const bool squares = options.four_over_six == FourOverSix::kMeanSquaredError;
-    const auto full_range = hn::Set(DF(), options.full_range);
-    for (std::size_t k = 0; k < 2; ++k) {
-      float* errors = errors_[k][line];
-      if (options.fast_error) {
-        squares
-            ? ComputeLineErrors<true, true>(candidates_[k], blocks, states, full_range, errors)
-            : ComputeLineErrors<true, false>(candidates_[k], blocks, states, full_range, errors);
-      } else {
-        squares
-            ? ComputeLineErrors<false, true>(candidates_[k], blocks, states, full_range, errors)
-            : ComputeLineErrors<false, false>(candidates_[k], blocks, states, full_range, errors);
-      }
-    }
+    const auto compute = [&](auto squared) NF_INLINE_ATTR {
+      constexpr bool kSquares = decltype(squared)::value;
+      if (options.fast_error)
+        return ComputeLineErrors<Difference::kMultiplied, kSquares>(line, blocks, states, options);
+      if (HWY_NATIVE_FMA && MayUseReciprocal(blocks, states))
+        return ComputeLineErrors<Difference::kDividedByReciprocal, kSquares>(line, blocks, states,
+                                                                             options);
+      ComputeLineErrors<Difference::kDivided, kSquares>(line, blocks, states, options);
+    };
+    squares ? compute(std::true_type()) : compute(std::false_type());
   }
 
   /// Adds the errors of a block's lines by halves, as the reference does.
@@ -111,32 +192,56 @@ class FourOverSixChoice {
     }
   };
 
-  /// Computes the sum of S::Error over a line, with the same operations. NaN items make it NaN.
-  template <bool kFast, bool kSquares, class States>
-  HWY_INLINE void ComputeLineErrors(const Candidate& candidate, std::size_t blocks,
-                                    const States& states, hn::Vec<DF> full_range,
-                                    float* errors) const {
+  template <class States>
+  static HWY_INLINE bool MayUseReciprocal(std::size_t blocks, const States& states) {
+    auto may = hn::Eq(hn::Zero(DF()), hn::Zero(DF()));
+    for (std::size_t j = 0; j < blocks; j += hn::Lanes(DF()))
+      may = hn::And(may, DividesByReciprocal(states.Amax(j)));
+    return hn::AllTrue(DF(), may);
+  }
+
+  /// Computes the sum of S::Error over a line for both candidates, with the same operations on
+  /// magnitudes: an item's sign changes the sign of its difference only. NaN and infinite items
+  /// make both sums infinite or NaN.
+  template <Difference kDifference, bool kSquares, class States>
+  HWY_INLINE void ComputeLineErrors(std::size_t line, std::size_t blocks, const States& states,
+                                    const typename S::TensorState& options) {
     using F = typename S::Element;
     const DF df;
+    const auto range = hn::Set(df, options.full_range);
+    const auto reciprocal = hn::Set(df, 1.0f / options.full_range);
     for (std::size_t j = 0; j < blocks; j += hn::Lanes(df)) {
-      const auto scale = hn::Load(df, candidate.scale + j),
-                 value = hn::Load(df, candidate.value + j);
       const auto encode = states.Encode(j), amax = states.Amax(j);
-      auto error = hn::Zero(df);
+      const auto term = [&](hn::Vec<DF> x, hn::Vec<DF> scale, hn::Vec<DF> value) NF_INLINE_ATTR {
+        const auto product = hn::Min(hn::Mul(x, scale), hn::Set(df, kMaxValue<F>));
+        const auto scaled = hn::Mul(RoundTo<F>(product), value);  // exact
+        auto difference = scaled;
+        if constexpr (kDifference == Difference::kMultiplied) {
+          difference = hn::Sub(scaled, hn::Mul(x, encode));
+        } else if constexpr (kDifference == Difference::kDivided) {
+          difference = hn::Sub(hn::Div(hn::Mul(scaled, amax), range), x);
+        } else {
+          difference = hn::Sub(DivideByReciprocal(hn::Mul(scaled, amax), range, reciprocal), x);
+        }
+        return kSquares ? hn::Mul(difference, difference) : hn::Abs(difference);
+      };
+      const auto first_scale = hn::Load(df, candidates_[0].scale + j);
+      const auto first_value = hn::Load(df, candidates_[0].value + j);
+      const auto second_scale = hn::Load(df, candidates_[1].scale + j);
+      const auto second_value = hn::Load(df, candidates_[1].value + j);
+      auto first = hn::Zero(df), second = hn::Zero(df);
       for (std::size_t i = 0; i < kPositions; ++i) {
         const auto x = hn::Load(df, items_[i] + j);
-        const auto product = hn::Min(hn::Abs(hn::Mul(x, scale)), hn::Set(df, kMaxValue<F>));
-        const auto scaled = hn::Mul(hn::CopySign(RoundTo<F>(product), x), value);  // exact
-        const auto difference = kFast ? hn::Sub(scaled, hn::Mul(x, encode))
-                                      : hn::Sub(hn::Div(hn::Mul(scaled, amax), full_range), x);
-        error = hn::Add(error, kSquares ? hn::Mul(difference, difference) : hn::Abs(difference));
+        first = hn::Add(first, term(x, first_scale, first_value));
+        second = hn::Add(second, term(x, second_scale, second_value));
       }
-      hn::Store(error, df, errors + j);
+      hn::Store(first, df, errors_[0][line] + j);
+      hn::Store(second, df, errors_[1][line] + j);
     }
   }
 
   Candidate candidates_[2];
-  alignas(64) float items_[kPositions][kMaxBytes] = {};  // items that a short block lacks are zeros
+  alignas(64) float items_[kPositions][kMaxBytes] = {};  // magnitudes; 0 where a block lacks an item
   alignas(64) float errors_[2][kLines][kMaxBytes] = {};
 };
 

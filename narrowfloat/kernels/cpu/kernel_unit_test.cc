@@ -11,15 +11,18 @@
 #define HWY_TARGET_INCLUDE "narrowfloat/kernels/cpu/kernel_unit_test.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h:
+#include <bit>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <vector>
 
 #include "hwy/highway.h"
-#include "narrowfloat/kernels/cpu/pack-inl.h"
+#include "narrowfloat/kernels/cpu/four_over_six-inl.h"
 #include "narrowfloat/kernels/cpu/transpose-inl.h"
 #include "narrowfloat/kernels/scalar/items.h"
+#include "narrowfloat/schemes/nvfp4.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
@@ -122,7 +125,7 @@ void TestFillRandom() {
     for (const std::uint64_t first : {std::uint64_t{0}, (std::uint64_t{1} << 32) - 3,
                                       kColumnwiseRuns + 5, ~std::uint64_t{0} - 40}) {
       for (const std::uint64_t step : {std::uint64_t{1}, std::uint64_t{1} << 31}) {
-        for (const std::size_t count : {1, 2, 7, 16, 33}) {
+        for (const std::size_t count : {1u, 2u, 7u, 16u, 33u}) {
           Bytes out((count + 8) * kRandomRun);
           FillRandom(state, first, step, count, out.data());
           for (std::size_t i = 0; i < count; ++i) {
@@ -167,6 +170,49 @@ void TestRoundTo() {
          {low, std::nextafter(middle, low), middle, std::nextafter(middle, high), high}) {
       const auto rounded = RoundTo<F>(hn::Set(DF(), number));
       ASSERT_EQ(hn::GetLane(rounded), Decode<F>(Encode<F>(number))) << F::kName << " " << number;
+    }
+  }
+}
+
+/// Every fraction of fp32 by both ranges of NVFP4, at the smallest and the largest products that
+/// DividesByReciprocal admits, and at 1.
+void TestDivideByReciprocal() {
+  if constexpr (HWY_NATIVE_FMA) {
+    const DF df;
+    const auto lanes = static_cast<std::uint32_t>(hn::Lanes(df));
+    const auto steps = hn::Iota(hn::RebindToUnsigned<DF>(), 0);
+    for (const float range : {kMaxValue<E2M1> * 448, kMaxValue<E2M1> * 256}) {
+      const auto divisor = hn::Set(df, range), reciprocal = hn::Set(df, 1 / range);
+      for (const float least : {0x1p-70f, 1.0f, 0x1p111f}) {
+        const auto first = std::bit_cast<std::uint32_t>(least);
+        for (std::uint32_t i = 0; i < 1u << 23; i += lanes) {
+          const auto a = hn::BitCast(
+              df, hn::Add(steps, hn::Set(hn::RebindToUnsigned<DF>(), first + i)));
+          const auto equal =
+              hn::Eq(DivideByReciprocal(a, divisor, reciprocal), hn::Div(a, divisor));
+          ASSERT_TRUE(hn::AllTrue(df, equal)) << "bits " << first + i << " by " << range;
+        }
+      }
+    }
+  }
+}
+
+/// Blocks' items become lanes, those past the last block not.
+template <class T>
+void TestItemsOfBlocks() {
+  using Choice = FourOverSixChoice<Nvfp4Scheme, 64, 1, kNvfp4Block>;
+  const Bytes items = RandomVector(64 * kNvfp4Block * kItemSize<T>);
+  const auto* row = reinterpret_cast<const std::byte*>(items.data());
+  for (const std::size_t blocks : {1u, 2u, 5u, 63u, 64u}) {
+    const auto choice = std::make_unique<Choice>();
+    choice->template SetItemsOfBlocks<T>(row, blocks);
+    for (std::size_t j = 0; j < blocks; ++j) {
+      for (std::size_t i = 0; i < kNvfp4Block; ++i) {
+        const float item = std::abs(LoadItem<T>(row, j * kNvfp4Block + i));
+        const float got = choice->Item(i, j);
+        ASSERT_TRUE(got == item || (!(item <= kLargestFloat) && !(got <= kLargestFloat)))
+            << "block " << j << " item " << i;
+      }
     }
   }
 }
@@ -227,6 +273,10 @@ void TestVectors() {
   TestRoundTo<E4M3>();
   TestRoundTo<E5M2>();
   TestRoundTo<E2M1>();
+  TestDivideByReciprocal();
+  TestItemsOfBlocks<float>();
+  TestItemsOfBlocks<BFloat16>();
+  TestItemsOfBlocks<Float16>();
   TestWidening<BFloat16>();
   TestWidening<Float16>();
   TestMaxima();

@@ -146,10 +146,7 @@ class RowPacker {
     for (std::size_t j = 0; j < kBatch<S>; ++j) amax[j] = MagnitudeValue<T>(batch.largest[j]);
     const bool fits = choice.ComputeCandidates(amax, blocks, states);
     for (std::size_t r = 0; r < in.count; ++r) {
-      for (std::size_t j = 0; j < blocks; ++j) {
-        for (std::size_t i = 0; i < kCols; ++i)
-          choice.Items(i)[j] = LoadItem<T>(in.row[r], j * kCols + i);
-      }
+      choice.template SetItemsOfBlocks<T>(in.row[r], blocks);
       choice.ComputeErrors(r, blocks, states, state);
     }
     choice.AddLines(blocks);
@@ -361,9 +358,7 @@ class ColumnPacker {
                            std::size_t cols, float* scales) {
     FourOverSixChoice<S, kPatchCols, 1, kRows> choice;
     const bool fits = choice.ComputeCandidates(amax, cols, states_);
-    for (std::size_t r = 0; r < count; ++r) {
-      for (std::size_t c = 0; c < cols; ++c) choice.Items(r)[c] = LoadItem<T>(rows[r], c);
-    }
+    for (std::size_t r = 0; r < count; ++r) choice.template SetItems<T>(r, rows[r], cols);
     choice.ComputeErrors(0, cols, states_, state_);
     if constexpr (S::kBlock.rows > 1) choice.AddAdjacentLines(cols, S::kBlock.rows);
     choice.Choose(cols, strip_.scale_inv, scales);

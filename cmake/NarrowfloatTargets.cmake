@@ -18,7 +18,7 @@ target_compile_options(nf_warnings INTERFACE -Wall -Wextra -Wconversion -Wsign-c
 # would be a second scalar.
 add_library(nf_simd INTERFACE)
 target_link_libraries(nf_simd INTERFACE hwy::hwy)
-target_compile_definitions(nf_simd INTERFACE $<BUILD_INTERFACE:HWY_WANT_AVX3_DL;HWY_BROKEN_EMU128=1>)
+set(NF_SIMD_DEFINITIONS HWY_WANT_AVX3_DL HWY_BROKEN_EMU128=1)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   # Highway's numbers of SSE2, SSSE3, AVX3_ZEN4, AVX3_SPR, AVX10_2, which older releases have no names for.
   set(NF_SKIPPED_TARGETS "((1LL<<14)|(1LL<<12)|(1LL<<6)|(1LL<<5)|(1LL<<4))")
@@ -40,10 +40,21 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   endif()
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   # NEON without AES stays, the one target that needs no attributes on functions: g++ 12 refuses members that are
-  # vectors of another, and SVE's vectors cannot be members at all.
-  set(NF_SKIPPED_TARGETS "(HWY_NEON|HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128)")
+  # vectors of another, and SVE's vectors cannot be members at all. Highway before 1.0.4 has one NEON, which needs
+  # the attribute for AES where targets are chosen at run time; the other macro turns that choice off.
+  include(CheckCXXSymbolExists)
+  set(CMAKE_REQUIRED_LIBRARIES hwy::hwy)
+  check_cxx_symbol_exists(HWY_NEON_WITHOUT_AES hwy/detect_targets.h NF_HWY_HAS_NEON_WITHOUT_AES)
+  unset(CMAKE_REQUIRED_LIBRARIES)
+  set(NF_SKIPPED_TARGETS "(HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128)")
+  if(NF_HWY_HAS_NEON_WITHOUT_AES)
+    set(NF_SKIPPED_TARGETS "(HWY_NEON|${NF_SKIPPED_TARGETS})")
+  else()
+    list(APPEND NF_SIMD_DEFINITIONS TOOLCHAIN_MISS_SYS_AUXV_H)
+  endif()
   set(NF_ALL_BUT_NATIVE "${NF_SKIPPED_TARGETS}")
 endif()
+target_compile_definitions(nf_simd INTERFACE "$<BUILD_INTERFACE:${NF_SIMD_DEFINITIONS}>")
 if(NF_SKIPPED_TARGETS)
   target_compile_definitions(nf_simd INTERFACE "$<BUILD_INTERFACE:HWY_DISABLED_TARGETS=${NF_SKIPPED_TARGETS}>")
 endif()

@@ -131,8 +131,9 @@ class BlockDecoder {
   /// Decodes packed E2M1 codes to bfloat16 by lookup, where the instruction set has one for it.
   /// Returns false and writes nothing for other formats, for scales that are not finite and for
   /// odd numbers of blocks.
-  HWY_INLINE bool DecodePacked(const std::byte* packed, std::size_t cols,
-                               const VectorWriter& out) const {
+  HWY_INLINE bool DecodePacked([[maybe_unused]] const std::byte* packed,
+                               [[maybe_unused]] std::size_t cols,
+                               [[maybe_unused]] const VectorWriter& out) const {
 #if HWY_TARGET <= HWY_AVX3
     if constexpr (std::is_same_v<F, E2M1> && S::kBlock.cols == 16 && std::is_same_v<T, BFloat16>) {
       const hn::Full512<std::uint16_t> d16;

@@ -142,7 +142,7 @@ HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenOdd(D32 d32, hn::Vec<D32> pairs)
 /// undefined. `sum` comes from EncodeMagnitudes: the exponent field is in its high 16 bits with
 /// zeros below it, the steps are in the low 16. x86: one PMADDWD.
 template <int kMantissa, int kShift, class D32>
-HWY_INLINE hn::Vec<D32> CodeOfSum(D32 d32, hn::Vec<D32> sum) {
+HWY_INLINE hn::Vec<D32> CodeOfSum([[maybe_unused]] D32 d32, hn::Vec<D32> sum) {
 #if HWY_ARCH_X86
   const hn::RebindToSigned<D32> di;
   const hn::Repartition<std::int16_t, D32> d16;

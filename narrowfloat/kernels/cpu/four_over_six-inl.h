@@ -241,7 +241,8 @@ class FourOverSixChoice {
   }
 
   Candidate candidates_[2];
-  alignas(64) float items_[kPositions][kMaxBytes] = {};  // magnitudes; 0 where a block lacks an item
+  alignas(
+      64) float items_[kPositions][kMaxBytes] = {};  // magnitudes; 0 where a block lacks an item
   alignas(64) float errors_[2][kLines][kMaxBytes] = {};
 };
 

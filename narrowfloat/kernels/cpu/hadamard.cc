@@ -217,8 +217,7 @@ struct TransformRows {
         group.out[k] = out.Row(r + k - tile.row_begin);
       }
       std::size_t c = 0;
-      for (; c + ColsPerPass() <= cols; c += ColsPerPass())
-        TransformCols(group, c, sign_mask);
+      for (; c + ColsPerPass() <= cols; c += ColsPerPass()) TransformCols(group, c, sign_mask);
       for (; c < cols; ++c) TransformColumns<T, 1>(group, c, sign_mask);
     }
   }

@@ -186,8 +186,8 @@ void TestDivideByReciprocal() {
       for (const float least : {0x1p-70f, 1.0f, 0x1p111f}) {
         const auto first = std::bit_cast<std::uint32_t>(least);
         for (std::uint32_t i = 0; i < 1u << 23; i += lanes) {
-          const auto a = hn::BitCast(
-              df, hn::Add(steps, hn::Set(hn::RebindToUnsigned<DF>(), first + i)));
+          const auto a =
+              hn::BitCast(df, hn::Add(steps, hn::Set(hn::RebindToUnsigned<DF>(), first + i)));
           const auto equal =
               hn::Eq(DivideByReciprocal(a, divisor, reciprocal), hn::Div(a, divisor));
           ASSERT_TRUE(hn::AllTrue(df, equal)) << "bits " << first + i << " by " << range;

@@ -88,8 +88,11 @@ void PrintShares(const Options& options) {
   for (std::size_t i = 0; i < workloads.size(); ++i) {
     const Workload& workload = workloads[i];
     if (!IsWanted(workload, options)) continue;
-    Row row{&workload, {workload.run}, {[&] { workload.RunStream(memory, execution); }}, {}};
-    if (compares) row.compared = Trial{others[i].run};
+    Row row{&workload,
+            {workload.run, workload.prepare},
+            {[&] { workload.RunStream(memory, execution); }},
+            {}};
+    if (compares) row.compared = Trial{others[i].run, others[i].prepare};
     rows.push_back(std::move(row));
   }
   Measure(rows, options.repetitions);

@@ -174,7 +174,7 @@ class SpeedSession {
                             0.0,
                             0.0};
     const std::size_t wall = WallOf(workload, threads);
-    kernels_.push_back({speed, Trial{workload.run}, wall, workload.Name()});
+    kernels_.push_back({speed, Trial{workload.run, workload.prepare}, wall, workload.Name()});
   }
 
   std::size_t WallOf(const Workload& workload, std::size_t threads) {

@@ -12,11 +12,13 @@ namespace narrowfloat::speed {
 /// the best of its turns counts.
 struct Trial {
   std::function<void()> run;
+  std::function<void()> prepare = {};  // before each run, not timed; may be empty
   double seconds = std::numeric_limits<double>::infinity();
 
   bool HasSample() const { return seconds < std::numeric_limits<double>::infinity(); }
 
   void Sample() {
+    if (prepare) prepare();
     const auto start = std::chrono::steady_clock::now();
     run();
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;

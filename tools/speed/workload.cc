@@ -112,20 +112,24 @@ class WorkloadBuilder {
                  execution = execution_] { Quantize(in, out, execution); }});
   }
 
+  /// Workloads share their memory, so that each first makes the codes that it decodes.
   void AddDequantize(const SchemeInfo& scheme, Direction direction, DType dtype) {
     const QuantSpec spec = MakeSpec(scheme, direction);
-    workloads_.push_back({.verb = Verb::kDequantize,
-                          .spec = spec,
-                          .direction = direction,
-                          .dtype = dtype,
-                          .backend = execution_.kernels->name,
-                          .elements = elements_,
-                          .extra_read_bytes = 0,
-                          .read_bytes = CodeBytes(scheme, elements_),
-                          .write_bytes = FloatBytes(dtype),
-                          .run = [in = ConstQuantizedView(memory_.Quantized(spec, past_line_)),
-                                  out = memory_.Output(dtype, past_line_),
-                                  execution = execution_] { Dequantize(in, out, execution); }});
+    const QuantizedView codes = memory_.Quantized(spec, past_line_);
+    workloads_.push_back(
+        {.verb = Verb::kDequantize,
+         .spec = spec,
+         .direction = direction,
+         .dtype = dtype,
+         .backend = execution_.kernels->name,
+         .elements = elements_,
+         .extra_read_bytes = 0,
+         .read_bytes = CodeBytes(scheme, elements_),
+         .write_bytes = FloatBytes(dtype),
+         .run = [in = ConstQuantizedView(codes), out = memory_.Output(dtype, past_line_),
+                 execution = execution_] { Dequantize(in, out, execution); },
+         .prepare = [in = memory_.Input(dtype, past_line_), codes,
+                     execution = execution_] { Quantize(in, codes, execution); }});
   }
 
   const Memory& memory_;

@@ -33,6 +33,7 @@ struct Workload {
   std::size_t extra_read_bytes;  // a pass over the input before the one that writes
   std::size_t read_bytes, write_bytes;
   std::function<void()> run;
+  std::function<void()> prepare = {};  // what `run` needs before it; may be empty
 
   /// Returns a name such as "quantize(current) fp8_e4m3 rowwise bfloat16".
   std::string Name() const;

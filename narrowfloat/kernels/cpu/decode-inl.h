@@ -314,14 +314,12 @@ class UniformDecoder16 {
   using Table = DecodeTable16<F, T>;
 
   explicit UniformDecoder16(float scale) {
-    const auto product = [&](std::uint32_t code) {
-      return Encode<T, Overflow::kInfinity>(narrowfloat::Decode<F>(code) * scale);
-    };
     // From one binade above T's subnormals on, products round alike in every binade.
-    regular_ = scale > 0.0f && product(Table::kSmallestNormal) >= (2u << T::kMantissaBits) &&
-               product(F::kMaxCode) <= T::kMaxCode;
-    if (!regular_) return;
-    for (std::uint32_t i = 0; i < Table::kEntries; ++i) table_.SetEntry(i, product(i));
+    constexpr float kSmallest = narrowfloat::Decode<F>(Table::kSmallestNormal);
+    constexpr float kBound = narrowfloat::Decode<T>(2u << T::kMantissaBits);
+    regular_ = scale > 0.0f && kSmallest * scale >= kBound &&
+               kMaxValue<F> * scale <= narrowfloat::Decode<T>(T::kMaxCode);
+    if (regular_) Fill(scale);
   }
 
   /// Returns false if the table does not serve the scale or a code; the items are then undefined.
@@ -340,6 +338,30 @@ class UniformDecoder16 {
   }
 
  private:
+  /// Stores the products of a scale and the entries' values, rounded to T.
+  HWY_INLINE void Fill(float scale) {
+    constexpr std::size_t kPlaces = std::max<std::size_t>(16, kMaxRun);
+    alignas(64) static constexpr auto kValues = [] {
+      std::array<float, kPlaces> values{};
+      for (std::uint32_t i = 0; i < Table::kEntries; ++i) values[i] = narrowfloat::Decode<F>(i);
+      return values;
+    }();
+    const DF df;
+    const std::size_t lanes = hn::Lanes(df);
+    alignas(64) std::uint16_t products[kPlaces];
+    for (std::size_t i = 0; i < kPlaces; i += 2 * lanes) {
+      const auto product = [&](std::size_t from) NF_INLINE_ATTR {
+        return hn::Mul(hn::Load(df, kValues.data() + from), hn::Set(df, scale));
+      };
+      hn::Store(RoundTo<T>(product(i), product(i + lanes)), D16(), products + i);
+    }
+    const hn::Full128<std::uint8_t> d8;
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(products);
+    const auto first = hn::Load(d8, bytes), second = hn::Load(d8, bytes + 16);
+    hn::Store(hn::ConcatEven(d8, second, first), d8, table_.low);
+    hn::Store(hn::ConcatOdd(d8, second, first), d8, table_.high);
+  }
+
   bool regular_;
   Table table_;
 };

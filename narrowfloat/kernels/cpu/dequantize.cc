@@ -156,7 +156,7 @@ class BlockDecoder {
 
   HWY_INLINE void Decode(const std::byte* codes, std::size_t cols, const VectorWriter& out) const {
     if constexpr (kMayDecode16<S, T>) {
-      if (DecodePowers(codes, cols, out)) return;
+      if (DecodePowers(codes, cols, out) || DecodeByBlocks(codes, cols, out)) return;
     }
     const auto scale_at = [&](std::size_t i) NF_INLINE_ATTR {
       return [this, i](std::size_t k) NF_INLINE_ATTR {
@@ -185,6 +185,23 @@ class BlockDecoder {
                               return hn::Set(D16(), powers[i / S::kBlock.cols]);
                             },
                             out);
+  }
+
+  /// Decodes long blocks, each by a table for its scale. Returns false if one has none, or a code
+  /// is not finite; the items are then undefined.
+  HWY_INLINE bool DecodeByBlocks([[maybe_unused]] const std::byte* codes,
+                                 [[maybe_unused]] std::size_t cols,
+                                 [[maybe_unused]] const VectorWriter& out) const {
+    constexpr std::size_t kItems = S::kBlock.cols;
+    if constexpr (kItems >= 64) {
+      for (std::size_t i = 0; i < cols; i += kItems) {
+        const UniformDecoder16<F, T> decoder(scales_[i / kItems]);
+        if (!decoder.Decode(codes + i, std::min(kItems, cols - i), out.From(i * kItemSize<T>)))
+          return false;
+      }
+      return true;
+    }
+    return false;
   }
 
   float scales_[kRunItems / S::kBlock.cols + kMaxRun] = {};  // the last step reads past the run

@@ -28,7 +28,9 @@ void CpuBackend::Dequantize(const ConstQuantizedView& in, Direction direction,
                       BypassesCaches(execution, rows.shape.Size() * ItemSize(out.dtype))};
   if (in[AmaxRole(direction)].data != nullptr && args.in.line_amaxes == nullptr)
     std::memcpy(&args.in.amax, in[AmaxRole(direction)].data, sizeof args.in.amax);
-  const TileGrid grid = MakeTileGrid(rows.shape, RowUnit(scheme, direction), ColUnit(scheme));
+  // Rows are decoded one by one, those of square blocks too, and long runs of them use memory best.
+  const std::size_t row_unit = direction == Direction::kRowwise ? 1 : RowUnit(scheme, direction);
+  const TileGrid grid = MakeTileGrid(rows.shape, row_unit, ColUnit(scheme));
   ParallelFor(execution, grid.Count(), [&](std::size_t i) {
     DequantizeArgs task = args;
     task.tile = grid[i];

@@ -14,30 +14,25 @@ add_library(nf_warnings INTERFACE)
 target_compile_options(nf_warnings INTERFACE -Wall -Wextra -Wconversion -Wsign-conversion -Wshadow
   $<$<BOOL:${NF_WERROR}>:-Werror>)
 
-# Instruction sets that are not built. The scalar target stays as the baseline and is the reference backend; EMU128
-# would be a second scalar.
-add_library(nf_simd INTERFACE)
-target_link_libraries(nf_simd INTERFACE hwy::hwy)
+# The instruction sets that kernels are compiled for, best first, by Highway's names. The scalar target stays as the
+# baseline and is the reference backend; EMU128 would be a second scalar. Highway numbers targets: "name|bit", with
+# the flag of /proc/cpuinfo that says that this machine has it. SSE2, SSSE3, AVX3_ZEN4, AVX3_SPR and AVX10_2, which
+# older releases have no names for, are not built.
+set(NF_INSTRUCTION_SETS "")
 set(NF_SIMD_DEFINITIONS HWY_WANT_AVX3_DL HWY_BROKEN_EMU128=1)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  # Highway's numbers of SSE2, SSSE3, AVX3_ZEN4, AVX3_SPR, AVX10_2, which older releases have no names for.
   set(NF_SKIPPED_TARGETS "((1LL<<14)|(1LL<<12)|(1LL<<6)|(1LL<<5)|(1LL<<4))")
-  # All but the best one of this machine.
-  set(NF_ALL_BUT_NATIVE "${NF_SKIPPED_TARGETS}")
+  set(NF_NUMBERED_SETS "AVX3_DL|7|avx512_vbmi2" "AVX3|8|avx512bw" "AVX2|9|avx2" "SSE4|11|sse4_2")
+  set(NF_INSTRUCTION_SETS AVX3_DL AVX3 AVX2 SSE4)
   file(READ /proc/cpuinfo NF_CPUINFO)
-  foreach(pair "avx512_vbmi2|7" "avx512bw|8" "avx2|9" "sse4_2|11")
-    string(REPLACE "|" ";" pair "${pair}")
-    list(GET pair 0 flag)
-    list(GET pair 1 bit)
-    if(NOT DEFINED NF_NATIVE_BIT AND NF_CPUINFO MATCHES "${flag}")
-      set(NF_NATIVE_BIT ${bit})
-    else()
-      set(NF_ALL_BUT_NATIVE "(${NF_ALL_BUT_NATIVE}|(1LL<<${bit}))")
+  foreach(set IN LISTS NF_NUMBERED_SETS)
+    string(REPLACE "|" ";" set "${set}")
+    list(GET set 0 name)
+    list(GET set 2 flag)
+    if(NOT NF_NATIVE_INSTRUCTION_SET AND NF_CPUINFO MATCHES "${flag}")
+      set(NF_NATIVE_INSTRUCTION_SET ${name})
     endif()
   endforeach()
-  if(NF_NATIVE_TARGET_ONLY)
-    set(NF_SKIPPED_TARGETS "${NF_ALL_BUT_NATIVE}")
-  endif()
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   # NEON without AES stays, the one target that needs no attributes on functions: g++ 12 refuses members that are
   # vectors of another, and SVE's vectors cannot be members at all. Highway before 1.0.4 has one NEON, which needs
@@ -49,15 +44,55 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   set(NF_SKIPPED_TARGETS "(HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128)")
   if(NF_HWY_HAS_NEON_WITHOUT_AES)
     set(NF_SKIPPED_TARGETS "(HWY_NEON|${NF_SKIPPED_TARGETS})")
+    set(NF_INSTRUCTION_SETS NEON_WITHOUT_AES)
   else()
     list(APPEND NF_SIMD_DEFINITIONS TOOLCHAIN_MISS_SYS_AUXV_H)
+    set(NF_INSTRUCTION_SETS NEON)
   endif()
-  set(NF_ALL_BUT_NATIVE "${NF_SKIPPED_TARGETS}")
+  set(NF_NATIVE_INSTRUCTION_SET ${NF_INSTRUCTION_SETS})
+else()
+  list(APPEND NF_SIMD_DEFINITIONS HWY_COMPILE_ONLY_SCALAR)
 endif()
-target_compile_definitions(nf_simd INTERFACE "$<BUILD_INTERFACE:${NF_SIMD_DEFINITIONS}>")
-if(NF_SKIPPED_TARGETS)
-  target_compile_definitions(nf_simd INTERFACE "$<BUILD_INTERFACE:HWY_DISABLED_TARGETS=${NF_SKIPPED_TARGETS}>")
+
+# nf_enable_targets(<target> <scope> <instruction sets>): makes Highway know these sets and the scalar target alone.
+function(nf_enable_targets target scope sets)
+  set(disabled ${NF_SKIPPED_TARGETS})
+  foreach(set IN LISTS NF_NUMBERED_SETS)
+    string(REPLACE "|" ";" set "${set}")
+    list(GET set 0 name)
+    list(GET set 1 bit)
+    if(NOT name IN_LIST sets)
+      string(APPEND disabled "|(1LL<<${bit})")
+    endif()
+  endforeach()
+  target_compile_definitions(${target} ${scope} "$<BUILD_INTERFACE:${NF_SIMD_DEFINITIONS}>")
+  if(disabled)
+    target_compile_definitions(${target} ${scope} "$<BUILD_INTERFACE:HWY_DISABLED_TARGETS=(${disabled})>")
+  endif()
+endfunction()
+
+if(NF_NATIVE_TARGET_ONLY)
+  set(NF_INSTRUCTION_SETS ${NF_NATIVE_INSTRUCTION_SET})
 endif()
+add_library(nf_simd INTERFACE)
+target_link_libraries(nf_simd INTERFACE hwy::hwy)
+nf_enable_targets(nf_simd INTERFACE "${NF_INSTRUCTION_SETS}")
+
+# nf_kernels(<target> <instruction sets> <sources>): compiles each source once per instruction set, to an object of its
+# own, and adds the objects to the target, whose definitions, flags and includes they take. The source is written for
+# the one set in HWY_TARGET (cpu/parts-inl.h).
+function(nf_kernels target sets sources)
+  foreach(set IN LISTS sets)
+    string(TOLOWER ${target}_${set} objects)
+    add_library(${objects} OBJECT ${sources})
+    target_compile_definitions(${objects} PRIVATE NF_HWY_TARGET=HWY_${set}
+                                                  $<TARGET_PROPERTY:${target},COMPILE_DEFINITIONS>)
+    target_compile_options(${objects} PRIVATE $<TARGET_PROPERTY:${target},COMPILE_OPTIONS>)
+    target_include_directories(${objects} PRIVATE $<TARGET_PROPERTY:${target},INCLUDE_DIRECTORIES>)
+    target_compile_features(${objects} PRIVATE cxx_std_20)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${objects}>)
+  endforeach()
+endfunction()
 
 # nf_library(<folder> SOURCES ... DEPENDS <folders and imported targets>): one target a folder, nf_<folder>.
 # A folder without sources is an interface. Everything installed is part of the export set.

@@ -50,23 +50,18 @@ struct CpuTable {
   KernelTable kernels;
 
   explicit CpuTable(const cpu::CpuTarget& target) : name(target.name), kernels(ScalarKernels()) {
-    const std::size_t index = target.index;
+    const cpu::TargetParts parts = cpu::PartsOf(target.index);
     kernels.name = name;
-    Overlay(cpu::AmaxTable(index), kernels.amax);
-    Overlay(cpu::ColumnSumTable(index), kernels.column_sum);
-    Overlay(cpu::AmaxSumTable(index), kernels.amax_sum);
-    Overlay(cpu::SumOrderTable(index), kernels.sum_order);
-    Overlay(cpu::HadamardTable(index), kernels.hadamard);
-    Overlay(cpu::QuantizeWholeTable(index), kernels.quantize);
-    Overlay(cpu::QuantizePackedTable(index), kernels.quantize);
-    Overlay(cpu::QuantizeBlocksTable(index), kernels.quantize);
-    Overlay(cpu::DequantizeTable(index), kernels.dequantize);
-    gemm.floats = cpu::GemmFloatsBody(index);
-    if (gemm.floats.rows == 0) return;  // the baseline target has no micro-kernels
-    gemm.pack_floats = cpu::GemmFloatPackers(index);
-    gemm.nibbles = cpu::GemmNibblesBody(index);
-    gemm.pack_nibbles = cpu::GemmNibblePackers(index);
-    gemm.finish = cpu::GemmFinishTable(index);
+    Overlay(parts.amax, kernels.amax);
+    Overlay(parts.column_sum, kernels.column_sum);
+    Overlay(parts.amax_sum, kernels.amax_sum);
+    Overlay(parts.sum_order, kernels.sum_order);
+    Overlay(parts.hadamard, kernels.hadamard);
+    Overlay(parts.quantize_driven, kernels.quantize);
+    Overlay(parts.quantize_packed, kernels.quantize);
+    Overlay(parts.dequantize, kernels.dequantize);
+    if (parts.gemm.floats.rows == 0) return;  // the baseline target has no micro-kernels
+    gemm = parts.gemm;
     kernels.gemm = &gemm;
   }
   CpuTable(const CpuTable&) = delete;  // `kernels` points at `name` and `gemm`

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "narrowfloat/kernels/kernel_table.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -60,18 +61,19 @@ constexpr std::array<std::array<cpu::Body, kDirectionCount>, kSchemeCount> Bodie
 TEST(BodiesTest, EachFillsItsOwnSlotsAndNoOther) {
   constexpr auto kBodies = Bodies(AllSchemes{});
   for (const cpu::CpuTarget& target : cpu::AvailableTargets()) {
-    if (cpu::MicroKernelsOf(target.index) == nullptr) continue;  // the baseline has no bodies
-    const std::pair<cpu::Body, QuantizeSlots> tables[] = {
-        {cpu::Body::kWhole, cpu::QuantizeWholeTable(target.index)},
-        {cpu::Body::kBlocks, cpu::QuantizeBlocksTable(target.index)},
-        {cpu::Body::kPacked, cpu::QuantizePackedTable(target.index)}};
+    const cpu::TargetParts parts = cpu::PartsOf(target.index);
+    if (parts.micro == nullptr) continue;  // the baseline has no bodies
     for (std::size_t scheme = 0; scheme < kSchemeCount; ++scheme) {
       for (std::size_t direction = 0; direction < kDirectionCount; ++direction) {
         for (std::size_t type = 0; type < kFloatTypeCount; ++type) {
-          for (const auto& [body, slots] : tables)
-            EXPECT_EQ(slots[scheme][direction][type] != nullptr, body == kBodies[scheme][direction])
-                << target.name << " " << kSchemes[scheme].name << " direction " << direction
-                << " body " << static_cast<int>(body);
+          const cpu::Body body = kBodies[scheme][direction];
+          const auto what =
+              fmt::format("{} {} direction {}", target.name, kSchemes[scheme].name, direction);
+          const bool is_driven = body == cpu::Body::kWhole || body == cpu::Body::kBlocks;
+          EXPECT_EQ(parts.quantize_driven[scheme][direction][type] != nullptr, is_driven) << what;
+          EXPECT_EQ(parts.quantize_packed[scheme][direction][type] != nullptr,
+                    body == cpu::Body::kPacked)
+              << what;
         }
       }
     }

@@ -1,17 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drives the micro-kernels over tiles of block schemes with 8-bit codes. Plain C++, compiled once:
-// the instruction set is a table of functions; the geometry of the blocks, the rule of the scales
-// and the type of the items are data.
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <utility>
 
 #include "hwy/cache_control.h"
-#include "hwy/targets.h"
-#include "narrowfloat/kernels/cpu/bodies.h"
-#include "narrowfloat/kernels/cpu/micro_kernels.h"
-#include "narrowfloat/kernels/cpu/tables.h"
+#include "narrowfloat/kernels/cpu/drivers.h"
 
 namespace narrowfloat::cpu {
 namespace {
@@ -31,15 +24,6 @@ struct Length {
 
   std::size_t items;
   int shift;
-};
-
-/// What the driver has to know of a scheme.
-struct Geometry {
-  BlockShape block;  // of the rowwise direction
-  std::size_t scale_bytes, lines_per_scale;
-  bool transposed;  // columnwise codes are
-
-  bool IsSquare() const { return block.rows > 1; }
 };
 
 /// A strip's rows: their items, the same with the addresses to prefetch while these are encoded,
@@ -103,7 +87,7 @@ void StoreScales(const DirectionBuffers<std::byte>& out, std::size_t scale_bytes
 /// a power of two apart, so that they evict each other from one set of the first-level cache.
 class RowScales {
  public:
-  RowScales(const DirectionBuffers<std::byte>& out, const Geometry& geometry, const Tile& tile)
+  RowScales(const DirectionBuffers<std::byte>& out, const BlockGeometry& geometry, const Tile& tile)
       : out_(out),
         scale_bytes_(geometry.scale_bytes),
         block_(geometry.block.cols),
@@ -141,8 +125,8 @@ class RowScales {
 
 class BlockDriver {
  public:
-  BlockDriver(const QuantizeArgs& args, const MicroKernels& micro, const BlockKernels& kernels,
-              const Geometry& geometry, MicroRule rule, const ScaleRule& options)
+  BlockDriver(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
+              const BlockGeometry& geometry, MicroRule rule, const ScaleRule& options)
       : args_(args),
         micro_(micro),
         kernels_(kernels),
@@ -266,17 +250,11 @@ class BlockDriver {
   const std::byte* Item(std::size_t row, std::size_t col) const {
     return args_.in.Row(row) + col * kernels_.item_bytes;
   }
-  /// The place from which items are prefetched while others are encoded.
-  struct Place {
-    std::size_t row, col;
-  };
-  /// Returns the place after the items of a row up to `col`: the same row at `col` or, at the row's
-  /// end, the row `rows` further down.
   Place Next(std::size_t row, std::size_t col, std::size_t rows) const {
-    return col < args_.shape.cols ? Place{row, col} : Place{row + rows, 0};
+    return NextPlace(args_, row, col, rows);
   }
   const std::byte* ItemsAt(const Place& place) const {
-    return Item(std::min(place.row, args_.shape.rows - 1), place.col);
+    return cpu::ItemsAt(args_, place, kernels_.item_bytes);
   }
   /// Sets the rows of a strip, whose codes go to `codes`, `stride` apart.
   void SetRows(const Rect& strip, const Place& next, std::byte* codes, std::size_t stride,
@@ -319,9 +297,7 @@ class BlockDriver {
                 kTransposedRun);
   }
 
-  bool IsAligned(const MicroRun& run) const {
-    return vector_.Divides(reinterpret_cast<std::uintptr_t>(run.codes));
-  }
+  bool IsAligned(const MicroRun& run) const { return cpu::IsAligned(micro_, run.codes); }
   static EncodeFn Choose(const EncodeKernels& encode, bool finite, bool powers_of_two) {
     if (!finite) return encode.all;
     return powers_of_two ? encode.powers_of_two : encode.finite;
@@ -526,8 +502,8 @@ class BlockDriver {
 
   const QuantizeArgs& args_;
   const MicroKernels& micro_;
-  const BlockKernels& kernels_;
-  const Geometry& geometry_;
+  const FormatKernels& kernels_;
+  const BlockGeometry& geometry_;
   const ScaleKernels& scales_;
   const ScaleRule& options_;
   const Length block_, vector_;  // items of a block along its line; codes of a vector
@@ -536,60 +512,12 @@ class BlockDriver {
   alignas(64) std::byte copied_[kMicroCols];
 };
 
-/// Not inlined: compiled once for all slots. Unused where no scheme of the build has such blocks.
-[[maybe_unused]] __attribute__((noinline)) void Drive(
-    const QuantizeArgs& args, const MicroKernels& micro, const BlockKernels& kernels,
-    const Geometry& geometry, MicroRule rule, const ScaleRule& options, Direction direction) {
-  BlockDriver(args, micro, kernels, geometry, rule, options).Run(direction);
-}
-
-template <class F>
-constexpr std::size_t kMicroFormat = std::is_same_v<F, E4M3> ? 0 : 1;
-
-/// A slot: binds the instruction set, the format, the type of the items and the geometry.
-template <std::size_t kTarget, class S, class T, Direction kDirection>
-void Run(const QuantizeArgs& args) noexcept {
-  static constexpr Geometry kGeometry{S::kBlock, kScaleBytes<S>, S::kLayout.lines_per_scale,
-                                      S::kLayout.columnwise_transposed};
-  const MicroKernels& micro = *MicroKernelsOf(kTarget);
-  const auto& by_type = micro.blocks[kMicroFormat<typename S::Element>];
-  const BlockKernels& kernels = by_type[static_cast<std::size_t>(kDTypeOf<T>)];
-  if constexpr (kHasMxScales<S>) {
-    Drive(args, micro, kernels, kGeometry, MicroRule::kE8M0, {}, kDirection);
-  } else {
-    Drive(args, micro, kernels, kGeometry, MicroRule::kFloat32, S::Prepare(0.0f, args.options),
-          kDirection);
-  }
-}
-
-template <std::size_t kTarget, class S, Direction kDirection, class... T>
-constexpr ByType<QuantizeFn> Types(TypeList<T...>) {
-  if constexpr (BodyOf<S>(kDirection) == Body::kBlocks) {
-    return {&Run<kTarget, S, T, kDirection>...};
-  } else {
-    return {};
-  }
-}
-
-template <std::size_t kTarget, class... S>
-constexpr QuantizeSlots MakeTable(TypeList<S...>) {
-  return {{{{Types<kTarget, S, Direction::kRowwise>(FloatTypes{}),
-             Types<kTarget, S, Direction::kColumnwise>(FloatTypes{}),
-             Types<kTarget, S, Direction::kBoth>(FloatTypes{})}}...}};
-}
-
-template <std::size_t... kTargets>
-QuantizeSlots TableOf(std::size_t target, std::index_sequence<kTargets...>) {
-  QuantizeSlots slots{};
-  ((target == kTargets ? void(slots = MakeTable<kTargets>(AllSchemes{})) : void()), ...);
-  return slots;
-}
-
 }  // namespace
 
-QuantizeSlots QuantizeBlocksTable(std::size_t target) {
-  if (MicroKernelsOf(target) == nullptr) return {};
-  return TableOf(target, std::make_index_sequence<HWY_MAX_DYNAMIC_TARGETS + 2>());
+void DriveBlocks(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
+                 const BlockGeometry& geometry, MicroRule rule, const ScaleRule& options,
+                 Direction direction) noexcept {
+  BlockDriver(args, micro, kernels, geometry, rule, options).Run(direction);
 }
 
 }  // namespace narrowfloat::cpu

@@ -15,7 +15,7 @@ namespace narrowfloat::cpu {
 
 enum class Body : std::uint8_t {
   kReference,  // kernels/scalar: what no vector body takes
-  kWhole,      // quantize_whole.cc: one scale, known beforehand
+  kWhole,      // whole_driver.cc: one scale, known beforehand
   kBlocks,     // block_driver.cc: blocks of 32, 64 and 128, and squares of them; codes of 8 bits
   kPacked,     // quantize_packed.cc: codes of 4 bits, transposed columnwise
 };

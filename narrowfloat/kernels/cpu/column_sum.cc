@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums a tile's columns. Lanes are columns, so that each column is added in the order of its rows,
 // as in the reference.
-#include "narrowfloat/kernels/cpu/tables.h"
+#include "narrowfloat/kernels/cpu/parts-inl.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "narrowfloat/kernels/cpu/column_sum.cc"
-#include "hwy/foreach_target.h"
-// After foreach_target.h:
 #include <algorithm>
 
 #include "hwy/highway.h"
@@ -15,20 +11,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace {
-
-#if HWY_TARGET == HWY_SCALAR
-
-ByType<ColumnSumFn> AddTable() {
-  return {};
-}
-ByType<AmaxSumFn> AddAndAmaxTable() {
-  return {};
-}
-ByType<SumOrderFn> OrderTable() {
-  return {};
-}
-
-#else
 
 /// Returns the exact values of 16-bit items in the low halves of lanes, zeros above. NaN stays NaN.
 /// float16: 8 ops; multiplies by 2^112 to correct the exponent, and sets fp32's largest exponent
@@ -246,37 +228,19 @@ constexpr ByType<SumOrderFn> MakeOrderTable(TypeList<T...>) {
   return {&ColumnSums<T>::Order...};
 }
 
-ByType<ColumnSumFn> AddTable() {
+}  // namespace
+
+ByType<ColumnSumFn> ColumnSumTable() {
   return MakeAddTable(FloatTypes{});
 }
-ByType<AmaxSumFn> AddAndAmaxTable() {
+
+ByType<AmaxSumFn> AmaxSumTable() {
   return MakeAddAndAmaxTable(FloatTypes{});
 }
-ByType<SumOrderFn> OrderTable() {
+
+ByType<SumOrderFn> SumOrderTable() {
   return MakeOrderTable(FloatTypes{});
 }
 
-#endif
-
-}  // namespace
 }  // namespace narrowfloat::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-namespace narrowfloat {
-HWY_EXPORT(AddTable);
-HWY_EXPORT(AddAndAmaxTable);
-HWY_EXPORT(OrderTable);
-namespace cpu {
-ByType<ColumnSumFn> ColumnSumTable(std::size_t target) {
-  return HWY_DISPATCH_TABLE(AddTable)[target]();
-}
-ByType<AmaxSumFn> AmaxSumTable(std::size_t target) {
-  return HWY_DISPATCH_TABLE(AddAndAmaxTable)[target]();
-}
-ByType<SumOrderFn> SumOrderTable(std::size_t target) {
-  return HWY_DISPATCH_TABLE(OrderTable)[target]();
-}
-}  // namespace cpu
-}  // namespace narrowfloat
-#endif

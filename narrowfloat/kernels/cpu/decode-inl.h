@@ -105,7 +105,7 @@ HWY_INLINE hn::Vec<DF> Scaled(hn::Vec<DF> value, hn::Vec<DF> scale_inv) {
 /// Rounds canonical values to T.
 template <class T>
 HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, DF> > RoundTo(hn::Vec<DF> low, hn::Vec<DF> high) {
-  const DF df;
+  [[maybe_unused]] const DF df;
   const D32 d32;
   const hn::Repartition<std::uint16_t, DF> d16;
   if constexpr (std::is_same_v<T, BFloat16>) {

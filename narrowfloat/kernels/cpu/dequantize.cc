@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dequantizes codes that keep the input's orientation, and transposed ones.
-#include "narrowfloat/kernels/cpu/tables.h"
+#include "narrowfloat/kernels/cpu/parts-inl.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "narrowfloat/kernels/cpu/dequantize.cc"
-#include "hwy/foreach_target.h"
-// After foreach_target.h:
 #include <algorithm>
 
 #include "hwy/highway.h"
@@ -15,14 +11,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace {
-
-#if HWY_TARGET == HWY_SCALAR
-
-DequantizeSlots Table() {
-  return {};
-}
-
-#else
 
 constexpr std::size_t kRunItems = 1024;  // items that are decoded at a time
 
@@ -454,23 +442,11 @@ constexpr DequantizeSlots MakeTable(TypeList<S...>) {
   return {{{{Rowwise<S>(FloatTypes{}), Columnwise<S>(FloatTypes{}), {}}}...}};
 }
 
-DequantizeSlots Table() {
+}  // namespace
+
+DequantizeSlots DequantizeTable() {
   return MakeTable(AllSchemes{});
 }
 
-#endif
-
-}  // namespace
 }  // namespace narrowfloat::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-namespace narrowfloat {
-HWY_EXPORT(Table);
-namespace cpu {
-DequantizeSlots DequantizeTable(std::size_t target) {
-  return HWY_DISPATCH_TABLE(Table)[target]();
-}
-}  // namespace cpu
-}  // namespace narrowfloat
-#endif

@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Turns the sums of a micro-tile into items of the result: scales of whole lines, bias, GELU,
 // accumulation and rounding, a vector of columns at a time.
+#include "narrowfloat/kernels/cpu/parts-inl.h"
+
 #include <array>
 #include <cstring>
 
-#include "narrowfloat/kernels/cpu/tables.h"
 #include "narrowfloat/kernels/gemm_finish.h"
 #include "narrowfloat/kernels/scalar/items.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "narrowfloat/kernels/cpu/gemm_finish.cc"
-#include "hwy/foreach_target.h"
-// After foreach_target.h:
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/decode-inl.h"
 #include "narrowfloat/kernels/cpu/gelu-inl.h"
@@ -22,14 +19,6 @@ namespace narrowfloat::HWY_NAMESPACE {
 namespace {
 
 using FinishTable = std::array<FinishFn, kFloatTypeCount>;
-
-#if HWY_TARGET == HWY_SCALAR
-
-FinishTable Finish() {
-  return {};
-}
-
-#else
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -174,23 +163,12 @@ template <class... T>
 constexpr FinishTable MakeFinish(TypeList<T...>) {
   return {&FinishTile<T>...};
 }
-FinishTable Finish() {
+
+}  // namespace
+
+FinishTable GemmFinishTable() {
   return MakeFinish(FloatTypes{});
 }
 
-#endif
-
-}  // namespace
 }  // namespace narrowfloat::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-namespace narrowfloat {
-HWY_EXPORT(Finish);
-namespace cpu {
-std::array<FinishFn, kFloatTypeCount> GemmFinishTable(std::size_t target) {
-  return HWY_DISPATCH_TABLE(Finish)[target]();
-}
-}  // namespace cpu
-}  // namespace narrowfloat
-#endif

@@ -3,29 +3,17 @@
 // adds its products one after another, so the bytes do not depend on the number of lanes. A product
 // of two codes is exact in fp32: a fused multiply-add and a multiplication followed by an addition
 // give the same bits.
+#include "narrowfloat/kernels/cpu/parts-inl.h"
+
 #include <array>
 #include <cmath>
 
-#include "narrowfloat/kernels/cpu/tables.h"
-
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "narrowfloat/kernels/cpu/gemm_floats.cc"
-#include "hwy/foreach_target.h"
-// After foreach_target.h:
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/gemm-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace {
-
-#if HWY_TARGET == HWY_SCALAR
-
-GemmBody FloatsBody() {
-  return {};
-}
-
-#else
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -172,7 +160,9 @@ void RunRows(const MicroTileArgs& args) noexcept {
   Kernel::template Run<kFloatRows>(args);
 }
 
-GemmBody FloatsBody() {
+}  // namespace
+
+GemmBody GemmFloatsBody() {
   return {.rows = kFloatRows,
           .cols = kFloatCols,
           .unit = 1,
@@ -185,19 +175,5 @@ GemmBody FloatsBody() {
           .add_products = &RunRows<AddUnscaled>};
 }
 
-#endif
-
-}  // namespace
 }  // namespace narrowfloat::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-namespace narrowfloat {
-HWY_EXPORT(FloatsBody);
-namespace cpu {
-GemmBody GemmFloatsBody(std::size_t target) {
-  return HWY_DISPATCH_TABLE(FloatsBody)[target]();
-}
-}  // namespace cpu
-}  // namespace narrowfloat
-#endif

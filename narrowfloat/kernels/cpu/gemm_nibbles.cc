@@ -2,33 +2,18 @@
 // Multiplies E2M1 codes in integers. Twice a value is an integer of at most 12, so the dot product
 // of a slab of 16 is an integer of at most 16 * 144, in any order: fp32 holds every partial sum
 // exactly too, and the bits are those of the fp32 rule.
+#include "narrowfloat/kernels/cpu/parts-inl.h"
+
 #include <algorithm>
 #include <array>
 #include <cstring>
 
-#include "narrowfloat/kernels/cpu/tables.h"
-
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "narrowfloat/kernels/cpu/gemm_nibbles.cc"
-#include "hwy/foreach_target.h"
-// After foreach_target.h:
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/gemm-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace {
-
-#if HWY_TARGET == HWY_SCALAR || !HWY_ARCH_X86
-
-GemmBody NibblesBody() {
-  return {};
-}
-PanelPackers NibblePackers() {
-  return {};
-}
-
-#else
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -233,7 +218,9 @@ void PackB(const PackArgs& args) noexcept {
   }
 }
 
-GemmBody NibblesBody() {
+}  // namespace
+
+GemmBody GemmNibblesBody() {
   return {.rows = kRows,
           .cols = kCols,
           .unit = kSlab,
@@ -242,27 +229,10 @@ GemmBody NibblesBody() {
           .add_slabs = {&RunRows},
           .add_products = nullptr};
 }
-PanelPackers NibblePackers() {
+
+PanelPackers GemmNibblePackers() {
   return {&PackA, &PackB};
 }
 
-#endif
-
-}  // namespace
 }  // namespace narrowfloat::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-namespace narrowfloat {
-HWY_EXPORT(NibblesBody);
-HWY_EXPORT(NibblePackers);
-namespace cpu {
-GemmBody GemmNibblesBody(std::size_t target) {
-  return HWY_DISPATCH_TABLE(NibblesBody)[target]();
-}
-PanelPackers GemmNibblePackers(std::size_t target) {
-  return HWY_DISPATCH_TABLE(NibblePackers)[target]();
-}
-}  // namespace cpu
-}  // namespace narrowfloat
-#endif

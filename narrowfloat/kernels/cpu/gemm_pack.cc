@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packs panels of fp32 values: decodes codes and transposes them to [position][line].
+#include "narrowfloat/kernels/cpu/parts-inl.h"
+
 #include <algorithm>
 #include <array>
 #include <cstring>
 
-#include "narrowfloat/kernels/cpu/tables.h"
-
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "narrowfloat/kernels/cpu/gemm_pack.cc"
-#include "hwy/foreach_target.h"
-// After foreach_target.h:
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/decode-inl.h"
 #include "narrowfloat/kernels/cpu/gemm-inl.h"
@@ -20,14 +16,6 @@ namespace narrowfloat::HWY_NAMESPACE {
 namespace {
 
 using Packers = std::array<PanelPackers, ElementFormats::kSize>;
-
-#if HWY_TARGET == HWY_SCALAR
-
-Packers FloatPackers() {
-  return {};
-}
-
-#else
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -122,23 +110,12 @@ template <FloatFormat... F>
 constexpr Packers MakePackers(TypeList<F...>) {
   return {PanelPackers{&PackPanel<F, kFloatRows>, &PackPanel<F, kFloatCols>}...};
 }
-Packers FloatPackers() {
+
+}  // namespace
+
+Packers GemmFloatPackers() {
   return MakePackers(ElementFormats{});
 }
 
-#endif
-
-}  // namespace
 }  // namespace narrowfloat::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-namespace narrowfloat {
-HWY_EXPORT(FloatPackers);
-namespace cpu {
-std::array<PanelPackers, ElementFormats::kSize> GemmFloatPackers(std::size_t target) {
-  return HWY_DISPATCH_TABLE(FloatPackers)[target]();
-}
-}  // namespace cpu
-}  // namespace narrowfloat
-#endif

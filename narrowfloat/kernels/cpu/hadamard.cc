@@ -1,33 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes the random Hadamard transform. Lanes are columns. Sums of bfloat16 items are taken in
 // fp32, sums of other types in binary64.
+#include "narrowfloat/kernels/cpu/parts-inl.h"
+
 #include "narrowfloat/numerics/hadamard.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "narrowfloat/kernels/cpu/hadamard.cc"
-#include "hwy/foreach_target.h"
-// After foreach_target.h:
 #include <algorithm>
 #include <array>
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/lanes-inl.h"
 #include "narrowfloat/kernels/cpu/nontemporal-inl.h"
-#include "narrowfloat/kernels/cpu/tables.h"
 #include "narrowfloat/kernels/scalar/items.h"
 #include "narrowfloat/numerics/exact_sum.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace {
-
-#if HWY_TARGET == HWY_SCALAR
-
-ByType<HadamardFn> Table() {
-  return {};
-}
-
-#else
 
 /// Computes the signed sums of Sylvester's matrix in place, by butterflies. Requires: sums are
 /// exact, so that their order does not matter.
@@ -243,23 +232,11 @@ constexpr ByType<HadamardFn> MakeTable(TypeList<T...>) {
   return {&TransformRows<T>::Run...};
 }
 
-ByType<HadamardFn> Table() {
+}  // namespace
+
+ByType<HadamardFn> HadamardTable() {
   return MakeTable(FloatTypes{});
 }
 
-#endif
-
-}  // namespace
 }  // namespace narrowfloat::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-namespace narrowfloat {
-HWY_EXPORT(Table);
-namespace cpu {
-ByType<HadamardFn> HadamardTable(std::size_t target) {
-  return HWY_DISPATCH_TABLE(Table)[target]();
-}
-}  // namespace cpu
-}  // namespace narrowfloat
-#endif

@@ -98,6 +98,19 @@ struct EncodeKernels {
   EncodeFn all;            // any; saturates, and encodes NaN and infinities
 };
 
+/// Encodes `rows` runs of `count` items under one scale, and sets `largest` to the largest of its
+/// value and the patterns of the items' magnitudes, where NaN counts as 0. Returns false if the
+/// function does not take these items or the scale: codes were written that do not count, and
+/// `largest` is as before. Requires: the scale is positive and finite.
+using EncodeUniformFn = bool (*)(const MicroRun* runs, std::size_t rows, std::size_t count,
+                                 float scale, std::uint32_t& largest) noexcept;
+struct UniformKernels {
+  EncodeUniformFn finite;  // finite, and no product with the scale rounds to more than the largest
+                           // value of the format
+  EncodeUniformFn all;     // any: saturates, and encodes NaN and infinities; always true
+  float (*magnitude)(std::uint32_t pattern);  // the value of `largest`
+};
+
 /// The micro-kernels of blocks of one length.
 struct LengthKernels {
   BlockAmaxFn amax;
@@ -120,7 +133,7 @@ using TransposeFn = void (*)(const std::byte* codes, std::size_t rows, std::size
                              std::byte* out, std::size_t stride, bool nontemporal) noexcept;
 
 /// The micro-kernels of one format of codes and one type of items.
-struct BlockKernels {
+struct FormatKernels {
   std::size_t item_bytes;     // of an item; amaxes are as wide
   std::size_t rows_per_pass;  // rows of kMicroCols items that the first-level cache holds together
   std::array<LengthKernels, kBlockLengths.size()> by_length;
@@ -128,6 +141,7 @@ struct BlockKernels {
   std::array<ScaleKernels, kMicroRules> scales;
   EncodeKernels encode_columns;
   EncodeBothFn encode_both;
+  UniformKernels uniform;
 };
 
 /// The formats that the micro-kernels encode to.
@@ -139,11 +153,7 @@ struct MicroKernels {
   std::size_t vector_bytes;  // codes of one vector
   CopyFn copy_nontemporal;
   TransposeFn transpose;
-  std::array<ByType<BlockKernels>, kMicroFormats> blocks;  // by format
+  std::array<ByType<FormatKernels>, kMicroFormats> formats;
 };
-
-/// Returns the micro-kernels of an instruction set, by its index in Highway's dispatch order; null
-/// for the baseline.
-const MicroKernels* MicroKernelsOf(std::size_t target);
 
 }  // namespace narrowfloat::cpu

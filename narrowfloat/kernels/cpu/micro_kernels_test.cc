@@ -111,7 +111,7 @@ struct Target {
 std::vector<Target> Targets() {
   std::vector<Target> targets;
   for (const CpuTarget& target : AvailableTargets()) {
-    if (const MicroKernels* micro = MicroKernelsOf(target.index))
+    if (const MicroKernels* micro = PartsOf(target.index).micro)
       targets.push_back({target.name, micro});
   }
   return targets;
@@ -120,8 +120,8 @@ std::vector<Target> Targets() {
 template <class P>
 class MicroKernelsTest : public testing::Test {
  protected:
-  static const BlockKernels& Kernels(const Target& target) {
-    return target.micro->blocks[P::kFormat][static_cast<std::size_t>(kDTypeOf<typename P::Item>)];
+  static const FormatKernels& Kernels(const Target& target) {
+    return target.micro->formats[P::kFormat][static_cast<std::size_t>(kDTypeOf<typename P::Item>)];
   }
   static const LengthKernels& Mx(const Target& target) { return Kernels(target).by_length[0]; }
   static const ScaleKernels& ScalesOf(const Target& target, MicroRule rule) {
@@ -181,7 +181,7 @@ TYPED_TEST(MicroKernelsTest, AmaxesOfColumnsGrowOverCalls) {
   const std::vector<std::uint32_t> patterns = P::Patterns();
   std::mt19937 random(2);
   for (const Target& target : Targets()) {
-    const BlockKernels& kernels = this->Kernels(target);
+    const FormatKernels& kernels = this->Kernels(target);
     for (const std::size_t cols : {target.micro->vector_bytes, kMicroCols}) {
       for (std::size_t count = 1; count <= kMxBlock + 1; ++count) {
         for (const bool finite : {true, false}) {
@@ -339,7 +339,7 @@ std::string DifferenceUnder(const Target& target, EncodeFn encode, std::size_t c
 TYPED_TEST(MicroKernelsTest, CodesOfEveryItemUnderEveryScale) {
   using P = TypeParam;
   for (const Target& target : Targets()) {
-    const BlockKernels& kernels = this->Kernels(target);
+    const FormatKernels& kernels = this->Kernels(target);
     const ScaleKernels& e8m0 = this->ScalesOf(target, MicroRule::kE8M0);
     std::size_t simple = 0;
     for (const auto& entry : Expected<P>::Get().amaxes) {
@@ -445,7 +445,7 @@ TYPED_TEST(MicroKernelsTest, EachBlockAndEachColumnHasItsScale) {
   using P = TypeParam;
   std::mt19937 random(3);
   for (const Target& target : Targets()) {
-    const BlockKernels& kernels = this->Kernels(target);
+    const FormatKernels& kernels = this->Kernels(target);
     const ScaleKernels& e8m0 = this->ScalesOf(target, MicroRule::kE8M0);
     const LengthKernels& mx = this->Mx(target);
     const std::size_t step = std::max(kMxBlock, target.micro->vector_bytes);
@@ -520,6 +520,101 @@ TEST(CopyNontemporalTest, CopiesRunsOfAnyAlignmentAndNothingElse) {
           const bool inside = i >= offset && i < offset + count;
           ASSERT_EQ(to.Get(i), inside ? from.Get(offset % 7 + i - offset) : 0)
               << target.name << " offset " << offset << " count " << count << " byte " << i;
+        }
+      }
+    }
+  }
+}
+
+/// Scales of whole tensors: the smallest and the largest, those of usual amaxes, and float16's
+/// limits of a rebiased scale.
+std::vector<float> UniformScales() {
+  return {0x1p-149f, 0x1p-126f, 0x1.8p-100f, 3e-5f,     0.7f,           1.0f,
+          3.14159f,  448.0f,    57344.0f,    0x1.8p14f, 0x1p15f,        0x1.FEp16f,
+          0x1p17f,   0x1p40f,   0x1.5p100f,  0x1p127f,  0x1.FFFFFEp127f};
+}
+
+/// Encodes `count` patterns in `rows` runs, and returns the first difference from Encode, or a
+/// wrong result.
+template <class P>
+std::string UniformDifference(const Target& target, const UniformKernels& kernels, float scale,
+                              const std::vector<std::uint32_t>& patterns, std::size_t rows,
+                              bool nontemporal, bool with_copy) {
+  using F = typename P::Format;
+  const std::size_t count = patterns.size() / rows;
+  Items items(rows * count + 1, P::kBytes);
+  Items codes(rows * (count + 64), 1), copies(rows * (count + 1), 1);
+  std::uint32_t amax = 0;
+  bool finite = true;
+  std::vector<MicroRun> runs;
+  for (std::size_t i = 0; i < rows * count; ++i) {
+    items.Set(1 + i, patterns[i]);
+    amax = Larger<P>(amax, patterns[i]);
+    finite &= (patterns[i] & ~P::kSign) < P::kInfinity;
+  }
+  for (std::size_t r = 0; r < rows; ++r) {
+    const std::size_t at = r * (count + 64) / 64 * 64 + (nontemporal ? 0 : 3);
+    std::byte* copy = with_copy ? copies.At(r * (count + 1)) : nullptr;
+    runs.push_back({items.At(1 + r * count), items.At(1), codes.At(at), nontemporal, copy});
+  }
+  std::uint32_t largest = 0;
+  if (!kernels.finite(runs.data(), rows, count, scale, largest)) {
+    const bool fits = finite && P::Value(amax) * scale <= kMaxValue<F>;
+    const bool is_half_limit = std::is_same_v<typename P::Item, Float16> && scale >= 0x1p16f;
+    if (fits && !is_half_limit) return fmt::format("{}: refused at {}", target.name, scale);
+    if (largest != 0) return fmt::format("{}: largest {:#x} though refused", target.name, largest);
+    if (!kernels.all(runs.data(), rows, count, scale, largest)) return "all returned false";
+  } else if (!finite) {
+    return fmt::format("{}: taken though not finite", target.name);
+  }
+  if (largest != amax) return fmt::format("largest {:#x}, expected {:#x}", largest, amax);
+  if (kernels.magnitude(largest) != P::Value(amax)) return "magnitude";
+  for (std::size_t i = 0; i < rows * count; ++i) {
+    const auto expected = static_cast<std::byte>(Encode<F>(P::Value(patterns[i]) * scale));
+    const MicroRun& run = runs[i / count];
+    for (const std::byte* codes_of : {run.codes, run.copy}) {
+      if (codes_of == nullptr || codes_of[i % count] == expected) continue;
+      return fmt::format("{}: item {:#x} under {}: {:#x}, expected {:#x}", target.name, patterns[i],
+                         scale, static_cast<int>(codes_of[i % count]), static_cast<int>(expected));
+    }
+  }
+  return "";
+}
+
+TYPED_TEST(MicroKernelsTest, UniformCodesOfEveryPattern) {
+  using P = TypeParam;
+  const std::vector<std::uint32_t> all = P::Patterns();
+  for (const Target& target : Targets()) {
+    const UniformKernels& kernels = this->Kernels(target).uniform;
+    for (const float scale : UniformScales()) {
+      std::vector<std::uint32_t> fits;
+      for (const std::uint32_t pattern : all) {
+        const std::uint32_t magnitude = pattern & ~P::kSign;
+        if (magnitude >= P::kInfinity) continue;
+        if (P::Value(magnitude) * scale <= kMaxValue<typename P::Format>) fits.push_back(pattern);
+      }
+      ASSERT_EQ(UniformDifference<P>(target, kernels, scale, all, 1, true, false), "");
+      ASSERT_EQ(UniformDifference<P>(target, kernels, scale, fits, 1, true, false), "");
+      ASSERT_EQ(UniformDifference<P>(target, kernels, scale, fits, 1, false, true), "");
+    }
+  }
+}
+
+TYPED_TEST(MicroKernelsTest, UniformRunsOfEveryLength) {
+  using P = TypeParam;
+  std::mt19937 random(4);
+  const std::vector<std::uint32_t> all = P::Patterns();
+  for (const Target& target : Targets()) {
+    for (std::size_t count = 1; count <= 2 * target.micro->vector_bytes + 1; ++count) {
+      for (const std::size_t rows : {std::size_t{1}, std::size_t{3}}) {
+        std::vector<std::uint32_t> patterns;
+        for (std::size_t i = 0; i < rows * count; ++i)
+          patterns.push_back(all[random() % all.size()]);
+        for (const bool with_copy : {false, true}) {
+          ASSERT_EQ(UniformDifference<P>(target, this->Kernels(target).uniform, 0.7f, patterns,
+                                         rows, false, with_copy),
+                    "")
+              << rows << " runs of " << count;
         }
       }
     }

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Quantizes to codes of four bits: NVFP4, whose scales have two levels, and MXFP4.
-#include "narrowfloat/kernels/cpu/bodies.h"
-#include "narrowfloat/kernels/cpu/tables.h"
+#include "narrowfloat/kernels/cpu/parts-inl.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "narrowfloat/kernels/cpu/quantize_packed.cc"
-#include "hwy/foreach_target.h"
-// After foreach_target.h:
+#include "narrowfloat/kernels/cpu/bodies.h"
+
 #include <algorithm>
 #include <cstring>
 
@@ -19,14 +16,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace {
-
-#if HWY_TARGET == HWY_SCALAR
-
-QuantizeSlots Table() {
-  return {};
-}
-
-#else
 
 inline constexpr std::size_t kMaxLanes = HWY_MAX_BYTES;
 
@@ -467,23 +456,11 @@ constexpr QuantizeSlots MakeTable(TypeList<S...>) {
              {}}}...}};
 }
 
-QuantizeSlots Table() {
+}  // namespace
+
+QuantizeSlots QuantizePackedTable() {
   return MakeTable(AllSchemes{});
 }
 
-#endif
-
-}  // namespace
 }  // namespace narrowfloat::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-namespace narrowfloat {
-HWY_EXPORT(Table);
-namespace cpu {
-QuantizeSlots QuantizePackedTable(std::size_t target) {
-  return HWY_DISPATCH_TABLE(Table)[target]();
-}
-}  // namespace cpu
-}  // namespace narrowfloat
-#endif

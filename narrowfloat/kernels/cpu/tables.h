@@ -10,6 +10,8 @@
 
 namespace narrowfloat::cpu {
 
+struct MicroKernels;
+
 /// An instruction set that this build has and this machine can run: its name as NF_FORCE_BACKEND
 /// spells it, and its index in Highway's dispatch order.
 struct CpuTarget {
@@ -19,22 +21,19 @@ struct CpuTarget {
 /// Returns all of them, best first.
 std::vector<CpuTarget> AvailableTargets();
 
-// The parts of a CPU table, one a file, each compiled once per instruction set. `target` is the
-// CpuTarget::index. A null slot is left to the reference.
-ByType<AmaxFn> AmaxTable(std::size_t target);
-ByType<ColumnSumFn> ColumnSumTable(std::size_t target);
-ByType<AmaxSumFn> AmaxSumTable(std::size_t target);
-ByType<SumOrderFn> SumOrderTable(std::size_t target);
-ByType<HadamardFn> HadamardTable(std::size_t target);
-QuantizeSlots QuantizeWholeTable(std::size_t target);
-QuantizeSlots QuantizePackedTable(std::size_t target);
-QuantizeSlots QuantizeBlocksTable(std::size_t target);
-DequantizeSlots DequantizeTable(std::size_t target);
-// A body without rows is one that the target does not have.
-GemmBody GemmFloatsBody(std::size_t target);
-std::array<PanelPackers, ElementFormats::kSize> GemmFloatPackers(std::size_t target);
-GemmBody GemmNibblesBody(std::size_t target);
-PanelPackers GemmNibblePackers(std::size_t target);
-std::array<FinishFn, kFloatTypeCount> GemmFinishTable(std::size_t target);
+/// What the kernel files compute for one instruction set. A null slot is left to the reference.
+struct TargetParts {
+  ByType<AmaxFn> amax;
+  ByType<ColumnSumFn> column_sum;
+  ByType<AmaxSumFn> amax_sum;
+  ByType<SumOrderFn> sum_order;
+  ByType<HadamardFn> hadamard;
+  const MicroKernels* micro;
+  QuantizeSlots quantize_driven, quantize_packed;
+  DequantizeSlots dequantize;
+  GemmKernels gemm;  // a body without rows is one that the target does not have
+};
+/// Returns the parts of a target, by CpuTarget::index; empty ones for the baseline.
+TargetParts PartsOf(std::size_t target);
 
 }  // namespace narrowfloat::cpu

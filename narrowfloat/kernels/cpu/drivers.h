@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The drivers of quantizing: plain C++, compiled once. A driver goes through a tile, stages its
+// edges, decides where to prefetch and which stores to use, and calls micro-kernels. Geometry is
+// data.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "narrowfloat/kernels/cpu/micro_kernels.h"
+#include "narrowfloat/kernels/kernel_table.h"
+
+namespace narrowfloat::cpu {
+
+/// What the driver of blocks has to know of a scheme.
+struct BlockGeometry {
+  BlockShape block;  // of the rowwise direction
+  std::size_t scale_bytes, lines_per_scale;
+  bool transposed;  // columnwise codes are
+
+  bool IsSquare() const { return block.rows > 1; }
+};
+
+/// Quantizes a tile of a scheme with blocks and codes of 8 bits.
+void DriveBlocks(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
+                 const BlockGeometry& geometry, MicroRule rule, const ScaleRule& options,
+                 Direction direction) noexcept;
+
+/// Quantizes a tile under one scale; columnwise codes lie transposed. Requires: the scale is
+/// positive and finite.
+void DriveWhole(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
+                float scale, Direction direction) noexcept;
+
+/// A place from which items are prefetched while others are encoded.
+struct Place {
+  std::size_t row, col;
+};
+/// Returns the place after the items of a row up to `col`: the same row at `col` or, at the row's
+/// end, the row `rows` further down.
+inline Place NextPlace(const QuantizeArgs& args, std::size_t row, std::size_t col,
+                       std::size_t rows) {
+  return col < args.shape.cols ? Place{row, col} : Place{row + rows, 0};
+}
+/// Returns the address of a place, in the last row if it lies below it.
+inline const std::byte* ItemsAt(const QuantizeArgs& args, const Place& place,
+                                std::size_t item_bytes) {
+  return args.in.Row(std::min(place.row, args.shape.rows - 1)) + place.col * item_bytes;
+}
+
+/// Returns true if whole vectors of codes can be stored at `codes` past the caches.
+inline bool IsAligned(const MicroKernels& micro, const std::byte* codes) {
+  return reinterpret_cast<std::uintptr_t>(codes) % micro.vector_bytes == 0;
+}
+
+}  // namespace narrowfloat::cpu

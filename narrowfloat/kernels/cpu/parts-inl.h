@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Declares the parts of a CPU table that kernel files define, each for the instruction set that it
+// is compiled for: the build sets NF_HWY_TARGET to it. A kernel file includes this header first.
+// cpu/tables.cc collects the parts.
+#if defined(NARROWFLOAT_KERNELS_CPU_PARTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef NARROWFLOAT_KERNELS_CPU_PARTS_INL_H_
+#undef NARROWFLOAT_KERNELS_CPU_PARTS_INL_H_
+#else
+#define NARROWFLOAT_KERNELS_CPU_PARTS_INL_H_
+#endif
+
+#ifdef NF_HWY_TARGET
+#include "hwy/detect_targets.h"
+#undef HWY_TARGET
+#define HWY_TARGET NF_HWY_TARGET
+#endif
+#include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/micro_kernels.h"
+#include "narrowfloat/kernels/cpu/tables.h"
+
+HWY_BEFORE_NAMESPACE();
+#if HWY_TARGET != HWY_SCALAR
+namespace narrowfloat::HWY_NAMESPACE {
+
+ByType<AmaxFn> AmaxTable();
+ByType<ColumnSumFn> ColumnSumTable();
+ByType<AmaxSumFn> AmaxSumTable();
+ByType<SumOrderFn> SumOrderTable();
+ByType<HadamardFn> HadamardTable();
+const cpu::MicroKernels* MicroKernelsTable();
+QuantizeSlots DrivenSlots();
+QuantizeSlots QuantizePackedTable();
+DequantizeSlots DequantizeTable();
+GemmBody GemmFloatsBody();
+std::array<PanelPackers, ElementFormats::kSize> GemmFloatPackers();
+GemmBody GemmNibblesBody();  // these two on x86 alone
+PanelPackers GemmNibblePackers();
+std::array<FinishFn, kFloatTypeCount> GemmFinishTable();
+
+}  // namespace narrowfloat::HWY_NAMESPACE
+#endif
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Binds the drivers to the quantize slots that they serve: the instruction set, the format, the
+// type of the items and the geometry.
+#include "narrowfloat/kernels/cpu/parts-inl.h"
+
+#include "narrowfloat/kernels/cpu/bodies.h"
+#include "narrowfloat/kernels/cpu/drivers.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace narrowfloat::HWY_NAMESPACE {
+namespace {
+
+template <class S, class T>
+const cpu::FormatKernels& KernelsOf(const cpu::MicroKernels& micro) {
+  constexpr auto kFormat =
+      std::is_same_v<typename S::Element, E4M3> ? cpu::MicroFormat::kE4M3 : cpu::MicroFormat::kE5M2;
+  return micro.formats[static_cast<std::size_t>(kFormat)][static_cast<std::size_t>(kDTypeOf<T>)];
+}
+
+template <class S, class T, Direction kDirection>
+void RunBlocks(const QuantizeArgs& args) noexcept {
+  static constexpr cpu::BlockGeometry kGeometry{
+      S::kBlock, kScaleBytes<S>, S::kLayout.lines_per_scale, S::kLayout.columnwise_transposed};
+  const cpu::MicroKernels& micro = *MicroKernelsTable();
+  const cpu::FormatKernels& kernels = KernelsOf<S, T>(micro);
+  if constexpr (cpu::kHasMxScales<S>) {
+    cpu::DriveBlocks(args, micro, kernels, kGeometry, cpu::MicroRule::kE8M0, {}, kDirection);
+  } else {
+    cpu::DriveBlocks(args, micro, kernels, kGeometry, cpu::MicroRule::kFloat32,
+                     S::Prepare(0.0f, args.options), kDirection);
+  }
+}
+
+template <class S, class T, Direction kDirection>
+void RunWhole(const QuantizeArgs& args) noexcept {
+  const float amax =
+      kDirection == Direction::kColumnwise ? args.columnwise.amax : args.rowwise.amax;
+  const float scale = S::ScaleBlock(amax, S::Prepare(amax, args.options)).scale;
+  // Only a scale that the caller gave can be zero, negative, infinite or NaN; the reference handles
+  // these.
+  if (!(scale > 0.0f && scale <= kLargestFloat)) {
+    return ScalarKernels().quantize[kSchemeIndex<S>][static_cast<std::size_t>(kDirection)]
+                                   [static_cast<std::size_t>(kDTypeOf<T>)](args);
+  }
+  const cpu::MicroKernels& micro = *MicroKernelsTable();
+  cpu::DriveWhole(args, micro, KernelsOf<S, T>(micro), scale, kDirection);
+}
+
+template <class S, Direction kDirection, class... T>
+constexpr ByType<QuantizeFn> Types(TypeList<T...>) {
+  if constexpr (cpu::BodyOf<S>(kDirection) == cpu::Body::kBlocks) {
+    return {&RunBlocks<S, T, kDirection>...};
+  } else if constexpr (cpu::BodyOf<S>(kDirection) == cpu::Body::kWhole) {
+    return {&RunWhole<S, T, kDirection>...};
+  } else {
+    return {};
+  }
+}
+
+template <class... S>
+constexpr QuantizeSlots MakeTable(TypeList<S...>) {
+  return {{{{Types<S, Direction::kRowwise>(FloatTypes{}),
+             Types<S, Direction::kColumnwise>(FloatTypes{}),
+             Types<S, Direction::kBoth>(FloatTypes{})}}...}};
+}
+
+}  // namespace
+
+QuantizeSlots DrivenSlots() {
+  return MakeTable(AllSchemes{});
+}
+
+}  // namespace narrowfloat::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collects what each instruction set's objects define.
+#include "narrowfloat/kernels/cpu/tables.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "narrowfloat/kernels/cpu/tables.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h:
+#include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/parts-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace narrowfloat::HWY_NAMESPACE {
+namespace {
+
+#if HWY_TARGET == HWY_SCALAR
+
+cpu::TargetParts Parts() {
+  return {};
+}
+
+#else
+
+cpu::TargetParts Parts() {
+  return {
+      .amax = AmaxTable(),
+      .column_sum = ColumnSumTable(),
+      .amax_sum = AmaxSumTable(),
+      .sum_order = SumOrderTable(),
+      .hadamard = HadamardTable(),
+      .micro = MicroKernelsTable(),
+      .quantize_driven = DrivenSlots(),
+      .quantize_packed = QuantizePackedTable(),
+      .dequantize = DequantizeTable(),
+      .gemm = {.floats = GemmFloatsBody(),
+               .pack_floats = GemmFloatPackers(),
+#if HWY_ARCH_X86
+               .nibbles = GemmNibblesBody(),
+               .pack_nibbles = GemmNibblePackers(),
+#else
+               .nibbles = {},
+               .pack_nibbles = {},
+#endif
+               .finish = GemmFinishTable()},
+  };
+}
+
+#endif
+
+}  // namespace
+}  // namespace narrowfloat::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace narrowfloat {
+HWY_EXPORT(Parts);
+namespace cpu {
+TargetParts PartsOf(std::size_t target) {
+  return HWY_DISPATCH_TABLE(Parts)[target]();
+}
+}  // namespace cpu
+}  // namespace narrowfloat
+#endif

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "hwy/cache_control.h"
+#include "narrowfloat/kernels/cpu/drivers.h"
+#include "narrowfloat/kernels/geometry.h"
+
+namespace narrowfloat::cpu {
+namespace {
+
+class WholeDriver {
+ public:
+  WholeDriver(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
+              float scale)
+      : args_(args), micro_(micro), kernels_(kernels), scale_(scale) {}
+  ~WholeDriver() {
+    if (args_.nontemporal) hwy::FlushStream();
+  }
+  WholeDriver(const WholeDriver&) = delete;
+  WholeDriver& operator=(const WholeDriver&) = delete;
+
+  void Run(Direction direction) {
+    direction == Direction::kRowwise ? Rows() : Patches(direction == Direction::kBoth);
+    if (args_.amax_out != nullptr) *args_.amax_out = kernels_.uniform.magnitude(largest_);
+  }
+
+ private:
+  static constexpr std::size_t kRunItems = 4096;  // encoded before they are checked
+  // Less than a page, so that in most cases the same page is prefetched that is read: a prefetch
+  // that has to look up another page's address is dropped or waits. 4096 took 1.2 times as long.
+  static constexpr std::size_t kBytesAhead = 3072;
+  static constexpr std::size_t kRowsOfCall = 32;  // of a patch
+  static constexpr std::size_t kRowsAhead = 16;   // do not evict each other from a cache set
+
+  void Rows() {
+    const Tile& tile = args_.tile;
+    const std::size_t cols = tile.col_end - tile.col_begin, rows = tile.row_end - tile.row_begin;
+    if (args_.in.IsContiguous(cols * kernels_.item_bytes) && args_.rowwise.code_stride == cols)
+      return Row(tile.row_begin, rows * cols);
+    for (std::size_t row = tile.row_begin; row < tile.row_end; ++row) Row(row, cols);
+  }
+
+  /// Encodes `count` items from the tile's first column of a row on.
+  void Row(std::size_t row, std::size_t count) {
+    const std::size_t first = args_.tile.col_begin;
+    const std::byte* items = args_.in.Row(row) + first * kernels_.item_bytes;
+    std::byte* codes = args_.rowwise.codes + row * args_.rowwise.code_stride + first;
+    // The first run ends at a cache line, so that the others need no staging.
+    const std::size_t head =
+        args_.nontemporal ? (0 - reinterpret_cast<std::uintptr_t>(codes)) % kLineBytes : 0;
+    for (std::size_t i = 0, run_items; i < count; i += run_items) {
+      run_items = std::min(i < head ? head : kRunItems, count - i);
+      const std::byte* from = items + i * kernels_.item_bytes;
+      const bool staged = args_.nontemporal && !IsAligned(micro_, codes + i);
+      const MicroRun run{from, from + kBytesAhead, staged ? staged_ : codes + i,
+                         args_.nontemporal && !staged};
+      Encode(&run, 1, run_items);
+      if (staged) micro_.copy_nontemporal(staged_, run_items, codes + i);
+    }
+  }
+
+  /// Encodes patches in the first-level cache and writes their transposes; their rows too,
+  /// directly, if they are kept.
+  void Patches(bool keeps_rows) {
+    const Tile& tile = args_.tile;
+    for (std::size_t row = tile.row_begin; row < tile.row_end; row += kTransposedRun) {
+      for (std::size_t col = tile.col_begin; col < tile.col_end; col += kTransposedCols) {
+        const Rect patch{row, std::min(kTransposedRun, tile.row_end - row), col,
+                         std::min(kTransposedCols, tile.col_end - col)};
+        for (std::size_t r = 0; r < patch.rows; r += kRowsOfCall) EncodeRows(patch, r, keeps_rows);
+        const DirectionBuffers<std::byte>& out = args_.columnwise;
+        micro_.transpose(patch_, patch.rows, patch.cols, out.codes + col * out.code_stride + row,
+                         out.code_stride, args_.nontemporal);
+      }
+    }
+  }
+
+  /// Encodes kRowsOfCall rows of a patch, or as many as there are, from its row `first` on.
+  void EncodeRows(const Rect& patch, std::size_t first, bool keeps_rows) {
+    MicroRun runs[kRowsOfCall];
+    const std::size_t count = std::min(kRowsOfCall, patch.rows - first);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t r = first + i;
+      const std::byte* items = args_.in.Row(patch.row + r) + patch.col * kernels_.item_bytes;
+      runs[i] = {items, Ahead(patch, r), patch_ + r * kTransposedCols, false};
+      if (!keeps_rows) continue;
+      runs[i].copy = runs[i].codes;
+      runs[i].codes = args_.rowwise.codes + (patch.row + r) * args_.rowwise.code_stride + patch.col;
+      // Parts of lines at the ends of short runs are not worth staging.
+      runs[i].nontemporal = args_.nontemporal && IsAligned(micro_, runs[i].codes);
+    }
+    Encode(runs, count, patch.cols);
+  }
+  const std::byte* Ahead(const Rect& patch, std::size_t r) const {
+    const std::size_t row = r + kRowsAhead;
+    const Place next = row < patch.rows ? Place{patch.row + row, patch.col}
+                                        : NextPlace(args_, patch.row + row % patch.rows,
+                                                    patch.col + patch.cols, kTransposedRun);
+    return ItemsAt(args_, next, kernels_.item_bytes);
+  }
+
+  /// Encodes runs by the function for finite items and, from the first ones that it does not take
+  /// on, by the other one.
+  void Encode(const MicroRun* runs, std::size_t rows, std::size_t count) {
+    all_finite_ = all_finite_ && kernels_.uniform.finite(runs, rows, count, scale_, largest_);
+    if (!all_finite_) kernels_.uniform.all(runs, rows, count, scale_, largest_);
+  }
+
+  static constexpr std::size_t kLineBytes = 64;
+
+  const QuantizeArgs& args_;
+  const MicroKernels& micro_;
+  const FormatKernels& kernels_;
+  const float scale_;
+  std::uint32_t largest_ = 0;  // pattern of the largest magnitude so far
+  bool all_finite_ = true;     // so far
+  alignas(64) std::byte staged_[kRunItems];
+  alignas(64) std::byte patch_[kTransposedRun * kTransposedCols];
+};
+
+}  // namespace
+
+void DriveWhole(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
+                float scale, Direction direction) noexcept {
+  WholeDriver(args, micro, kernels, scale).Run(direction);
+}
+
+}  // namespace narrowfloat::cpu

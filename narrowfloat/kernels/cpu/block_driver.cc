@@ -26,12 +26,12 @@ struct Length {
   int shift;
 };
 
-/// A strip's rows: their items, the same with the addresses to prefetch while these are encoded,
-/// and where their codes go.
+/// A strip's rows: their items, and how they are encoded.
 struct StripRows {
-  std::size_t count;
   const std::byte* items[kMostRows];
-  MicroRun runs[kMostRows];
+  MicroRuns runs;
+  bool is_even;       // the rows are evenly spaced, as `runs` says
+  Place first, next;  // of the items, and of those that are prefetched, otherwise
 };
 
 /// Memory of scales, for `kPlaces` blocks or columns.
@@ -259,12 +259,11 @@ class BlockDriver {
   /// Sets the rows of a strip, whose codes go to `codes`, `stride` apart.
   void SetRows(const Rect& strip, const Place& next, std::byte* codes, std::size_t stride,
                bool nontemporal, StripRows& rows) const {
-    rows.count = strip.rows;
-    for (std::size_t r = 0; r < strip.rows; ++r) {
-      rows.items[r] = Item(strip.row + r, strip.col);
-      rows.runs[r] = {rows.items[r], ItemsAt({next.row + r, next.col}), codes + r * stride,
-                      nontemporal, nullptr};
-    }
+    rows.first = {strip.row, strip.col};
+    rows.next = next;
+    rows.runs = {{nullptr, nullptr, codes, nontemporal}, strip.rows, 0, stride};
+    rows.is_even = SetItems(args_, rows.first, next, kernels_.item_bytes, rows.runs);
+    for (std::size_t r = 0; r < strip.rows; ++r) rows.items[r] = Item(strip.row + r, strip.col);
   }
   void SetRows(const Rect& strip, const DirectionBuffers<std::byte>& out, StripRows& rows) const {
     SetRows(strip, Next(strip.row, strip.col + strip.cols, block_.items),
@@ -272,7 +271,13 @@ class BlockDriver {
             rows);
   }
   static void SetCopies(std::byte* copies, std::size_t stride, StripRows& rows) {
-    for (std::size_t r = 0; r < rows.count; ++r) rows.runs[r].copy = copies + r * stride;
+    rows.runs.first.copy = copies;
+    rows.runs.copy_stride = stride;
+  }
+  MicroRun RunOf(const StripRows& rows, std::size_t r) const {
+    MicroRun run = cpu::RunOf(args_, rows.first, rows.next, kernels_.item_bytes, rows.runs, r);
+    run.items = rows.items[r];
+    return run;
   }
   /// Codes go to the patch. Under both directions, those of rows go to memory and are copied to the
   /// patch.
@@ -286,8 +291,7 @@ class BlockDriver {
             args_.nontemporal, rows);
     SetCopies(codes, kTransposedCols, rows);
     // Parts of lines at the ends of short runs are not worth staging.
-    for (std::size_t r = 0; r < rows.count; ++r)
-      rows.runs[r].nontemporal &= IsAligned(rows.runs[r]);
+    rows.runs.first.nontemporal &= cpu::IsAligned(micro_, rows.runs);
   }
   /// Returns the place of the strip after `strip`: below it in the same patch, or in the next one.
   Place NextOfPatch(const Rect& strip) const {
@@ -314,15 +318,14 @@ class BlockDriver {
   /// that both bypass the caches at once take twice the time.
   void Write(const StripRows& rows, EncodeFn encode, std::size_t count, std::size_t bytes,
              const MicroScales& scales, bool copies_nontemporal) {
-    const bool in_place = std::all_of(rows.runs, rows.runs + rows.count, [&](const MicroRun& run) {
-      return !run.nontemporal || IsAligned(run);
-    });
-    if (in_place && !copies_nontemporal) return encode(rows.runs, rows.count, count, scales);
-    for (std::size_t r = 0; r < rows.count; ++r) {
-      MicroRun run = rows.runs[r];
+    const bool in_place = !rows.runs.first.nontemporal || cpu::IsAligned(micro_, rows.runs);
+    if (in_place && !copies_nontemporal && rows.is_even) return encode(rows.runs, count, scales);
+    for (std::size_t r = 0; r < rows.runs.rows; ++r) {
+      MicroRun run = RunOf(rows, r);
+      std::byte* copy = run.copy;
       if (copies_nontemporal) run.copy = copied_;
-      Write(run, bytes, [&](const MicroRun& to) { encode(&to, 1, count, scales); });
-      if (copies_nontemporal) micro_.copy_nontemporal(copied_, bytes, rows.runs[r].copy);
+      Write(run, bytes, [&](const MicroRun& to) { encode({to}, count, scales); });
+      if (copies_nontemporal) micro_.copy_nontemporal(copied_, bytes, copy);
     }
   }
 
@@ -333,7 +336,7 @@ class BlockDriver {
     const bool finite = blocks_.amax(run.items, blocks, amaxes.pattern);
     const bool simple = scales_.of_blocks(amaxes.pattern, blocks, options_, scales);
     const EncodeFn encode = Choose(blocks_.encode, finite, simple);
-    Write(run, cols, [&](const MicroRun& to) { encode(&to, 1, blocks, scales); });
+    Write(run, cols, [&](const MicroRun& to) { encode({to}, blocks, scales); });
   }
 
   /// Quantizes the last block of a row, padded with zeros.
@@ -369,7 +372,7 @@ class BlockDriver {
   }
   bool ComputeColumnAmaxes(const StripRows& rows, std::size_t cols, std::byte* amaxes) const {
     const auto compute = [&](MicroColumnAmaxFn column_amax) {
-      return column_amax(rows.items, rows.count, cols, AmaxRows::kOfThisCall, amaxes);
+      return column_amax(rows.items, rows.runs.rows, cols, AmaxRows::kOfThisCall, amaxes);
     };
     if (compute(kernels_.column_amax)) return true;
     compute(kernels_.column_amax_of_all);
@@ -433,18 +436,20 @@ class BlockDriver {
     alignas(64) std::byte codes[kMostRows][kMost];
     const std::size_t bytes = (end - first) * kernels_.item_bytes;
     StripRows padded;
-    padded.count = rows.count;
-    for (std::size_t r = 0; r < rows.count; ++r) {
+    padded.runs = {
+        {items[0], items[0], codes[0], false}, rows.runs.rows, sizeof items[0], sizeof codes[0]};
+    padded.is_even = true;
+    for (std::size_t r = 0; r < rows.runs.rows; ++r) {
       std::memcpy(items[r], rows.items[r] + first * kernels_.item_bytes, bytes);
       std::memset(items[r] + bytes, 0, cols * kernels_.item_bytes - bytes);
       padded.items[r] = items[r];
-      padded.runs[r] = {items[r], items[r], codes[r], false, nullptr};
     }
     encode(padded);
-    for (std::size_t r = 0; r < rows.count; ++r) {
-      const MicroRun& run = rows.runs[r];
-      std::memcpy(run.codes + first, codes[r], end - first);
-      if (run.copy != nullptr) std::memcpy(run.copy + first, codes[r], end - first);
+    const MicroRuns& out = rows.runs;
+    for (std::size_t r = 0; r < out.rows; ++r) {
+      std::memcpy(out.first.codes + r * out.code_stride + first, codes[r], end - first);
+      if (out.first.copy == nullptr) continue;
+      std::memcpy(out.first.copy + r * out.copy_stride + first, codes[r], end - first);
     }
   }
 
@@ -458,12 +463,12 @@ class BlockDriver {
     ScaleMemory<kMicroCols> column_memory;
     const MicroScales of_columns = column_memory.From(0);
     if (!ComputeScalesOfBoth(rows, strip.cols, row_memory, of_columns)) return false;
-    for (std::size_t r = 0; r < rows.count; ++r) {
+    for (std::size_t r = 0; r < strip.rows; ++r) {
       const std::size_t row = strip.row + r;
       const MicroScales of_row = row_memory.From(r * kRowBlocks);
       std::byte* column_codes =
           args_.columnwise.codes + row * args_.columnwise.code_stride + strip.col;
-      MicroRun run = rows.runs[r];
+      MicroRun run = RunOf(rows, r);
       run.copy = args_.nontemporal ? copied_ : column_codes;
       Write(run, strip.cols,
             [&](const MicroRun& to) { kernels_.encode_both(to, strip.cols, of_row, of_columns); });
@@ -483,8 +488,8 @@ class BlockDriver {
                            const MicroScales& of_columns) {
     const std::size_t blocks = cols / kMxBlock;
     AmaxMemory<kMicroCols> of_column;
-    for (std::size_t first = 0; first < rows.count; first += kernels_.rows_per_pass) {
-      const std::size_t end = std::min(first + kernels_.rows_per_pass, rows.count);
+    for (std::size_t first = 0; first < rows.runs.rows; first += kernels_.rows_per_pass) {
+      const std::size_t end = std::min(first + kernels_.rows_per_pass, rows.runs.rows);
       const AmaxRows which = first == 0 ? AmaxRows::kOfThisCall : AmaxRows::kOfAllCalls;
       if (!kernels_.column_amax(rows.items + first, end - first, cols, which, of_column.pattern))
         return false;

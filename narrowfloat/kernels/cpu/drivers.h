@@ -47,9 +47,35 @@ inline const std::byte* ItemsAt(const QuantizeArgs& args, const Place& place,
   return args.in.Row(std::min(place.row, args.shape.rows - 1)) + place.col * item_bytes;
 }
 
-/// Returns true if whole vectors of codes can be stored at `codes` past the caches.
+/// Returns true if whole vectors of codes can be stored at `codes` past the caches; if they can in
+/// each row.
 inline bool IsAligned(const MicroKernels& micro, const std::byte* codes) {
   return reinterpret_cast<std::uintptr_t>(codes) % micro.vector_bytes == 0;
+}
+inline bool IsAligned(const MicroKernels& micro, const MicroRuns& runs) {
+  return IsAligned(micro, runs.first.codes) &&
+         (runs.rows == 1 || runs.code_stride % micro.vector_bytes == 0);
+}
+
+/// Sets where runs of rows of the tensor are read and prefetched. Returns false if the rows are not
+/// evenly spaced, so that each is a call of its own with RunOf.
+inline bool SetItems(const QuantizeArgs& args, const Place& items, const Place& next,
+                     std::size_t item_bytes, MicroRuns& runs) {
+  const std::size_t last = args.shape.rows - runs.rows;  // rows below the tensor are not prefetched
+  runs.first.items = ItemsAt(args, items, item_bytes);
+  runs.first.next = ItemsAt(args, {std::min(next.row, last), next.col}, item_bytes);
+  runs.item_stride = args.in.row_stride;
+  return args.in.row_offsets == nullptr;
+}
+/// Returns the r-th of `runs`, whose rows are not evenly spaced.
+inline MicroRun RunOf(const QuantizeArgs& args, const Place& items, const Place& next,
+                      std::size_t item_bytes, const MicroRuns& runs, std::size_t r) {
+  MicroRun run = runs.first;
+  run.items = ItemsAt(args, {items.row + r, items.col}, item_bytes);
+  run.next = ItemsAt(args, {next.row + r, next.col}, item_bytes);
+  run.codes += r * runs.code_stride;
+  if (run.copy != nullptr) run.copy += r * runs.copy_stride;
+  return run;
 }
 
 }  // namespace narrowfloat::cpu

@@ -18,6 +18,7 @@ namespace narrowfloat::HWY_NAMESPACE {
 namespace {
 
 using cpu::MicroRun;
+using cpu::MicroRuns;
 using cpu::MicroScales;
 
 HWY_INLINE bool IsLineAligned(const void* at) {
@@ -348,12 +349,20 @@ HWY_INLINE bool IsWritable(const MicroRun& run) {
   return !run.nontemporal || reinterpret_cast<std::uintptr_t>(run.codes) % hn::Lanes(D8()) == 0;
 }
 
+HWY_INLINE void Advance(MicroRun& run, const MicroRuns& runs) {
+  run.items += runs.item_stride;
+  run.next += runs.item_stride;
+  run.codes += runs.code_stride;
+  if (run.copy != nullptr) run.copy += runs.copy_stride;
+}
+
 /// Calls encode(run, store) for each run, where store writes codes to one or both places.
 template <class Encode>
-HWY_INLINE void ForEachRun(const MicroRun* runs, std::size_t rows, const Encode& encode) {
-  for (std::size_t r = 0; r < rows; ++r) {
-    NF_DCHECK(IsWritable(runs[r]));
-    const MicroRun in = runs[r];
+HWY_INLINE void ForEachRun(const MicroRuns& all, const Encode& encode) {
+  const MicroRuns runs = all;  // a copy, so that it stays in registers
+  MicroRun in = runs.first;
+  for (std::size_t r = 0; r < runs.rows; ++r, Advance(in, runs)) {
+    NF_DCHECK(IsWritable(in));
     const VectorWriter codes{reinterpret_cast<std::uint8_t*>(in.codes), in.nontemporal};
     if (in.copy == nullptr) {
       encode(in,
@@ -369,21 +378,19 @@ HWY_INLINE void ForEachRun(const MicroRun* runs, std::size_t rows, const Encode&
 
 /// Blocks that whole vectors fill keep their scale in registers; a single one for all rows.
 template <FloatFormat F, class T, std::size_t kBlock, Encoder kEncoder>
-void EncodeBlocks(const MicroRun* runs, std::size_t rows, std::size_t blocks,
-                  const MicroScales& scales) noexcept {
+void EncodeBlocks(const MicroRuns& runs, std::size_t blocks, const MicroScales& scales) noexcept {
   NF_DCHECK(blocks <= cpu::kMicroRun / kBlock);
   const MicroScales of = scales;
   if constexpr (kBlock == kMxBlock) {
-    ForEachRun(runs, rows, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
-      EncodeMxRun<F, T, kEncoder>(in, blocks, of, store);
-    });
+    ForEachRun(runs, [&](const MicroRun& in, const auto& store)
+                         NF_INLINE_ATTR { EncodeMxRun<F, T, kEncoder>(in, blocks, of, store); });
   } else if (blocks == 1) {
     const auto scale = ScaleOfBlock<T, kEncoder>(of, 0);
-    ForEachRun(runs, rows, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
+    ForEachRun(runs, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
       EncodeBlock<F, T, kInputsOf<kEncoder>, kBlock>(in, 0, scale, store);
     });
   } else {
-    ForEachRun(runs, rows, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
+    ForEachRun(runs, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
       for (std::size_t j = 0; j < blocks; ++j)
         EncodeBlock<F, T, kInputsOf<kEncoder>, kBlock>(in, j, ScaleOfBlock<T, kEncoder>(of, j),
                                                        store);
@@ -402,23 +409,35 @@ HWY_INLINE auto ColumnScalesAt(const MicroScales& scales, std::size_t col) {
   }
 }
 
+/// Calls encode(i) for each whole vector of codes of a run, and returns the first code after these.
+/// Runs as wide as a patch are unrolled: as loops of two vectors of 512 bits, those of a patch took
+/// 1.2 to 1.3 times as long on a Zen 4.
+template <class Encode>
+HWY_INLINE std::size_t ForEachVector(std::size_t count, const Encode& encode) {
+  const std::size_t lanes = hn::Lanes(D8());
+  std::size_t i = 0;
+  if (count == kTransposedCols) {
+#pragma GCC unroll 8
+    for (; i < kTransposedCols; i += lanes) encode(i);
+  } else {
+    for (; i + lanes <= count; i += lanes) encode(i);
+  }
+  return i;
+}
+
 template <FloatFormat F, class T, Encoder kEncoder>
-void EncodeColumns(const MicroRun* runs, std::size_t rows, std::size_t cols,
-                   const MicroScales& scales) noexcept {
+void EncodeColumns(const MicroRuns& runs, std::size_t cols, const MicroScales& scales) noexcept {
   const D8 d8;
   NF_DCHECK(cols % hn::Lanes(d8) == 0 && cols <= cpu::kMicroCols);
   const MicroScales of = scales;
-  for (std::size_t r = 0; r < rows; ++r) {
-    NF_DCHECK(IsWritable(runs[r]) && runs[r].copy == nullptr);
-    const MicroRun in = runs[r];
-    const VectorWriter codes{reinterpret_cast<std::uint8_t*>(in.codes), in.nontemporal};
-    for (std::size_t c = 0; c < cols; c += hn::Lanes(d8)) {
+  ForEachRun(runs, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
+    ForEachVector(cols, [&](std::size_t c) NF_INLINE_ATTR {
       PrefetchBytes(in.next + c * kItemSize<T>, hn::Lanes(d8) * kItemSize<T>);
       const std::byte* items = in.items + c * kItemSize<T>;
       const auto scale = ColumnScalesAt<T, kEncoder>(of, c);
-      codes.Put(d8, EncodeRun<F, T, kInputsOf<kEncoder> >(d8, items, scale), c);
-    }
-  }
+      store(d8, EncodeRun<F, T, kInputsOf<kEncoder> >(d8, items, scale), c);
+    });
+  });
 }
 
 HWY_INLINE hn::Vec<D8> UpperBytes(hn::Vec<D16> low, hn::Vec<D16> high) {
@@ -476,8 +495,8 @@ HWY_INLINE V LoadedOnce(V vector) {
 /// Encodes runs under one scale and returns the largest pattern of a magnitude: above infinity's if
 /// an item is NaN, with kFinite.
 template <FloatFormat F, class T, Inputs kInputs, class Scale>
-HWY_INLINE std::uint32_t EncodeRunsUniformly(const MicroRun* runs, std::size_t rows,
-                                             std::size_t count, const Scale& scale) {
+HWY_INLINE std::uint32_t EncodeRunsUniformly(const MicroRuns& runs, std::size_t count,
+                                             const Scale& scale) {
   const D8 d8;
   const MagnitudeTag<T> di;
   const std::size_t lanes = hn::Lanes(d8);
@@ -491,12 +510,11 @@ HWY_INLINE std::uint32_t EncodeRunsUniformly(const MicroRun* runs, std::size_t r
     }
     return EncodeRun<F, T, kInputs>(d8, items, scale);
   };
-  ForEachRun(runs, rows, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
-    std::size_t i = 0;
-    for (; i + lanes <= count; i += lanes) {
-      PrefetchBytes(in.next + i * kItemSize<T>, lanes * kItemSize<T>);
-      store(d8, encode(in.items + i * kItemSize<T>), i);
-    }
+  ForEachRun(runs, [&](const MicroRun& in, const auto& store) NF_INLINE_ATTR {
+    const std::size_t i = ForEachVector(count, [&](std::size_t at) NF_INLINE_ATTR {
+      PrefetchBytes(in.next + at * kItemSize<T>, lanes * kItemSize<T>);
+      store(d8, encode(in.items + at * kItemSize<T>), at);
+    });
     if (i == count) return;
     ZeroPadded<T, HWY_MAX_BYTES> tail;
     tail.Fill(in.items + i * kItemSize<T>, count - i);
@@ -509,7 +527,7 @@ HWY_INLINE std::uint32_t EncodeRunsUniformly(const MicroRun* runs, std::size_t r
 }
 
 template <FloatFormat F, class T>
-bool EncodeUniform(const MicroRun* runs, std::size_t rows, std::size_t count, float scale,
+bool EncodeUniform(const MicroRuns& runs, std::size_t count, float scale,
                    std::uint32_t& largest) noexcept {
   NF_DCHECK(scale > 0.0f && scale <= kLargestFloat);
   // The amax times the scale computed from it may exceed the largest value by a rounding error.
@@ -518,10 +536,10 @@ bool EncodeUniform(const MicroRun* runs, std::size_t rows, std::size_t count, fl
   if constexpr (std::is_same_v<T, Float16>) {  // kHalfRebias is multiplied into the scale
     if (scale >= RebiasedScale<DF>::kTooLarge) return false;
     const RebiasedScale<DF> rebiased{{hn::Set(DF(), scale * kHalfRebias)}};
-    bits = EncodeRunsUniformly<F, T, Inputs::kFinite>(runs, rows, count, rebiased);
+    bits = EncodeRunsUniformly<F, T, Inputs::kFinite>(runs, count, rebiased);
   } else {
     const UniformScale<DF> uniform{hn::Set(DF(), scale)};
-    bits = EncodeRunsUniformly<F, T, Inputs::kFinite>(runs, rows, count, uniform);
+    bits = EncodeRunsUniformly<F, T, Inputs::kFinite>(runs, count, uniform);
   }
   if (bits >= kInfinityBits<T> || MagnitudeValue<T>(bits) * scale > kRoundsToMax) return false;
   largest = std::max(largest, bits);
@@ -529,11 +547,11 @@ bool EncodeUniform(const MicroRun* runs, std::size_t rows, std::size_t count, fl
 }
 
 template <FloatFormat F, class T>
-bool EncodeUniformOfAll(const MicroRun* runs, std::size_t rows, std::size_t count, float scale,
+bool EncodeUniformOfAll(const MicroRuns& runs, std::size_t count, float scale,
                         std::uint32_t& largest) noexcept {
   NF_DCHECK(scale > 0.0f && scale <= kLargestFloat);
   const UniformScale<DF> uniform{hn::Set(DF(), scale)};
-  largest = std::max(largest, EncodeRunsUniformly<F, T, Inputs::kAll>(runs, rows, count, uniform));
+  largest = std::max(largest, EncodeRunsUniformly<F, T, Inputs::kAll>(runs, count, uniform));
   return true;
 }
 

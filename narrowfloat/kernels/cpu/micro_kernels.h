@@ -54,6 +54,14 @@ struct MicroRun {
   std::byte* copy = nullptr;
 };
 
+/// Runs of `rows` rows: the first one, and the bytes from one row's address to the next one's.
+struct MicroRuns {
+  MicroRun first;
+  std::size_t rows = 1;
+  std::ptrdiff_t item_stride = 0;  // of `items` and of `next`
+  std::size_t code_stride = 0, copy_stride = 0;
+};
+
 /// Stores the pattern of the largest magnitude of each of `blocks` blocks of adjacent items, as
 /// unsigned integers of the items' width; then zeros up to a whole vector, or to the most blocks.
 /// NaN is ignored. Returns true if all items are finite. Requires: the blocks have at most
@@ -87,10 +95,10 @@ struct ScaleKernels {
   ScalesFn of_blocks, of_columns;
 };
 
-/// Encodes `rows` runs of `count` blocks, or of `count` items that are each of another column,
-/// under the same scales. Requires: items are as the member says; of columns, count is a multiple
+/// Encodes runs of `count` blocks, or of `count` items that are each of another column, under the
+/// same scales. Requires: items are as the member says; of columns, count is a multiple
 /// of MicroKernels::vector_bytes.
-using EncodeFn = void (*)(const MicroRun* runs, std::size_t rows, std::size_t count,
+using EncodeFn = void (*)(const MicroRuns& runs, std::size_t count,
                           const MicroScales& scales) noexcept;
 struct EncodeKernels {
   EncodeFn powers_of_two;  // finite, and the function that computed the scales returned true
@@ -98,12 +106,12 @@ struct EncodeKernels {
   EncodeFn all;            // any; saturates, and encodes NaN and infinities
 };
 
-/// Encodes `rows` runs of `count` items under one scale, and sets `largest` to the largest of its
+/// Encodes runs of `count` items under one scale, and sets `largest` to the largest of its
 /// value and the patterns of the items' magnitudes, where NaN counts as 0. Returns false if the
 /// function does not take these items or the scale: codes were written that do not count, and
 /// `largest` is as before. Requires: the scale is positive and finite.
-using EncodeUniformFn = bool (*)(const MicroRun* runs, std::size_t rows, std::size_t count,
-                                 float scale, std::uint32_t& largest) noexcept;
+using EncodeUniformFn = bool (*)(const MicroRuns& runs, std::size_t count, float scale,
+                                 std::uint32_t& largest) noexcept;
 struct UniformKernels {
   EncodeUniformFn finite;  // finite, and no product with the scale rounds to more than the largest
                            // value of the format

@@ -321,7 +321,7 @@ std::string DifferenceUnder(const Target& target, EncodeFn encode, std::size_t c
         items.Set(1 + i, expected.patterns[index[i]]);
       }
       const MicroRun run{items.At(1), items.At(1), codes.At(offset), nontemporal, nullptr};
-      encode(&run, 1, count, scales);
+      encode({run}, count, scales);
       for (std::size_t i = 0; i < kMicroCols; ++i) {
         if (*codes.At(offset + i) == expected.codes.at(scale)[index[i]]) continue;
         return fmt::format("{} item {:#x} under scale code {:#x}: {:#x}, expected {:#x}",
@@ -413,15 +413,15 @@ TYPED_TEST(MicroKernelsTest, CodesOfRowsUnderFloat32ScalesOfBlocks) {
           Scales scales;
           const bool powers = rule.of_blocks(amaxes.At(0), blocks, options, scales.All());
           EXPECT_EQ(powers, options.force_pow_2_scales) << target.name;
-          MicroRun runs[kRows];
-          for (std::size_t r = 0; r < kRows; ++r) {
-            const std::byte* at = items.At(1 + r * cols);
-            runs[r] = {at, at, codes.At(r * cols), false, r == 1 ? nullptr : copies.At(r * cols)};
-          }
+          const MicroRuns runs{{items.At(1), items.At(1), codes.At(0), false, copies.At(0)},
+                               kRows,
+                               static_cast<std::ptrdiff_t>(cols * P::kBytes),
+                               cols,
+                               cols};
           for (const EncodeFn encode : {powers ? kernels.encode.powers_of_two : nullptr,
                                         kernels.encode.finite, kernels.encode.all}) {
             if (encode == nullptr) continue;
-            encode(runs, kRows, blocks, scales.All());
+            encode(runs, blocks, scales.All());
             for (std::size_t r = 0; r < kRows; ++r) {
               for (std::size_t c = 0; c < cols; ++c) {
                 const float amax = P::Value(amaxes.Get(c / block));
@@ -431,7 +431,7 @@ TYPED_TEST(MicroKernelsTest, CodesOfRowsUnderFloat32ScalesOfBlocks) {
                     static_cast<std::byte>(Encode<typename P::Format>(item * scale));
                 ASSERT_EQ(*codes.At(r * cols + c), expected)
                     << target.name << " row " << r << " column " << c << " blocks of " << block;
-                ASSERT_EQ(*copies.At(r * cols + c), r == 1 ? std::byte{0} : expected);
+                ASSERT_EQ(*copies.At(r * cols + c), expected);
               }
             }
           }
@@ -464,7 +464,7 @@ TYPED_TEST(MicroKernelsTest, EachBlockAndEachColumnHasItsScale) {
            ++shorter) {
         Items codes(cols + 64, 1);
         const MicroRun run{items.At(1), items.At(1), codes.At(1), false, nullptr};
-        mx.encode.powers_of_two(&run, 1, shorter, of_blocks.All());
+        mx.encode.powers_of_two({run}, shorter, of_blocks.All());
         for (std::size_t i = 0; i < shorter * kMxBlock; ++i)
           ASSERT_EQ(*codes.At(1 + i), P::Code(items.Get(1 + i), of_blocks.Code(i / kMxBlock)))
               << target.name << " item " << i << " of " << cols;
@@ -546,24 +546,24 @@ std::string UniformDifference(const Target& target, const UniformKernels& kernel
   Items codes(rows * (count + 64), 1), copies(rows * (count + 1), 1);
   std::uint32_t amax = 0;
   bool finite = true;
-  std::vector<MicroRun> runs;
   for (std::size_t i = 0; i < rows * count; ++i) {
     items.Set(1 + i, patterns[i]);
     amax = Larger<P>(amax, patterns[i]);
     finite &= (patterns[i] & ~P::kSign) < P::kInfinity;
   }
-  for (std::size_t r = 0; r < rows; ++r) {
-    const std::size_t at = r * (count + 64) / 64 * 64 + (nontemporal ? 0 : 3);
-    std::byte* copy = with_copy ? copies.At(r * (count + 1)) : nullptr;
-    runs.push_back({items.At(1 + r * count), items.At(1), codes.At(at), nontemporal, copy});
-  }
+  const MicroRuns runs{{items.At(1), items.At(1), codes.At(nontemporal ? 0 : 3), nontemporal,
+                        with_copy ? copies.At(0) : nullptr},
+                       rows,
+                       static_cast<std::ptrdiff_t>(count * P::kBytes),
+                       (count + 64) / 64 * 64,
+                       count + 1};
   std::uint32_t largest = 0;
-  if (!kernels.finite(runs.data(), rows, count, scale, largest)) {
+  if (!kernels.finite(runs, count, scale, largest)) {
     const bool fits = finite && P::Value(amax) * scale <= kMaxValue<F>;
     const bool is_half_limit = std::is_same_v<typename P::Item, Float16> && scale >= 0x1p16f;
     if (fits && !is_half_limit) return fmt::format("{}: refused at {}", target.name, scale);
     if (largest != 0) return fmt::format("{}: largest {:#x} though refused", target.name, largest);
-    if (!kernels.all(runs.data(), rows, count, scale, largest)) return "all returned false";
+    if (!kernels.all(runs, count, scale, largest)) return "all returned false";
   } else if (!finite) {
     return fmt::format("{}: taken though not finite", target.name);
   }
@@ -571,9 +571,11 @@ std::string UniformDifference(const Target& target, const UniformKernels& kernel
   if (kernels.magnitude(largest) != P::Value(amax)) return "magnitude";
   for (std::size_t i = 0; i < rows * count; ++i) {
     const auto expected = static_cast<std::byte>(Encode<F>(P::Value(patterns[i]) * scale));
-    const MicroRun& run = runs[i / count];
-    for (const std::byte* codes_of : {run.codes, run.copy}) {
-      if (codes_of == nullptr || codes_of[i % count] == expected) continue;
+    const std::byte* of_codes = runs.first.codes + i / count * runs.code_stride;
+    const std::byte* of_copy =
+        with_copy ? runs.first.copy + i / count * runs.copy_stride : of_codes;
+    for (const std::byte* codes_of : {of_codes, of_copy}) {
+      if (codes_of[i % count] == expected) continue;
       return fmt::format("{}: item {:#x} under {}: {:#x}, expected {:#x}", target.name, patterns[i],
                          scale, static_cast<int>(codes_of[i % count]), static_cast<int>(expected));
     }

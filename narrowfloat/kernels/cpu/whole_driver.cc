@@ -28,9 +28,10 @@ class WholeDriver {
   static constexpr std::size_t kRunItems = 4096;  // encoded before they are checked
   // Less than a page, so that in most cases the same page is prefetched that is read: a prefetch
   // that has to look up another page's address is dropped or waits. 4096 took 1.2 times as long.
-  static constexpr std::size_t kBytesAhead = 3072;
-  static constexpr std::size_t kRowsOfCall = 32;  // of a patch
-  static constexpr std::size_t kRowsAhead = 16;   // do not evict each other from a cache set
+  static constexpr std::size_t kBytesAhead = 3584;
+  // Rows of a patch that one call encodes and the next ones are prefetched: so many do not evict
+  // each other from a cache set.
+  static constexpr std::size_t kRowsOfCall = 16;
 
   void Rows() {
     const Tile& tile = args_.tile;
@@ -54,7 +55,7 @@ class WholeDriver {
       const bool staged = args_.nontemporal && !IsAligned(micro_, codes + i);
       const MicroRun run{from, from + kBytesAhead, staged ? staged_ : codes + i,
                          args_.nontemporal && !staged};
-      Encode(&run, 1, run_items);
+      Encode({run}, run_items);
       if (staged) micro_.copy_nontemporal(staged_, run_items, codes + i);
     }
   }
@@ -75,35 +76,36 @@ class WholeDriver {
     }
   }
 
-  /// Encodes kRowsOfCall rows of a patch, or as many as there are, from its row `first` on.
+  /// Encodes kRowsOfCall rows of a patch, or as many as there are, from its row `first` on. The
+  /// next ones are prefetched meanwhile: below, or the first ones of the next patch.
   void EncodeRows(const Rect& patch, std::size_t first, bool keeps_rows) {
-    MicroRun runs[kRowsOfCall];
-    const std::size_t count = std::min(kRowsOfCall, patch.rows - first);
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::size_t r = first + i;
-      const std::byte* items = args_.in.Row(patch.row + r) + patch.col * kernels_.item_bytes;
-      runs[i] = {items, Ahead(patch, r), patch_ + r * kTransposedCols, false};
-      if (!keeps_rows) continue;
-      runs[i].copy = runs[i].codes;
-      runs[i].codes = args_.rowwise.codes + (patch.row + r) * args_.rowwise.code_stride + patch.col;
+    const std::size_t row = patch.row + first, below = first + kRowsOfCall;
+    const std::size_t rows = std::min(kRowsOfCall, patch.rows - first);
+    const Place next = below < patch.rows
+                           ? Place{patch.row + below, patch.col}
+                           : NextPlace(args_, patch.row, patch.col + patch.cols, kTransposedRun);
+    std::byte* codes = patch_ + first * kTransposedCols;
+    const Place items{row, patch.col};
+    MicroRuns runs{{nullptr, nullptr, codes, false}, rows, 0, kTransposedCols};
+    const bool is_even = SetItems(args_, items, next, kernels_.item_bytes, runs);
+    if (keeps_rows) {
+      runs.first.copy = codes;
+      runs.copy_stride = kTransposedCols;
+      runs.code_stride = args_.rowwise.code_stride;
+      runs.first.codes = args_.rowwise.codes + row * runs.code_stride + patch.col;
       // Parts of lines at the ends of short runs are not worth staging.
-      runs[i].nontemporal = args_.nontemporal && IsAligned(micro_, runs[i].codes);
+      runs.first.nontemporal = args_.nontemporal && IsAligned(micro_, runs);
     }
-    Encode(runs, count, patch.cols);
-  }
-  const std::byte* Ahead(const Rect& patch, std::size_t r) const {
-    const std::size_t row = r + kRowsAhead;
-    const Place next = row < patch.rows ? Place{patch.row + row, patch.col}
-                                        : NextPlace(args_, patch.row + row % patch.rows,
-                                                    patch.col + patch.cols, kTransposedRun);
-    return ItemsAt(args_, next, kernels_.item_bytes);
+    if (is_even) return Encode(runs, patch.cols);
+    for (std::size_t r = 0; r < rows; ++r)
+      Encode({RunOf(args_, items, next, kernels_.item_bytes, runs, r)}, patch.cols);
   }
 
   /// Encodes runs by the function for finite items and, from the first ones that it does not take
   /// on, by the other one.
-  void Encode(const MicroRun* runs, std::size_t rows, std::size_t count) {
-    all_finite_ = all_finite_ && kernels_.uniform.finite(runs, rows, count, scale_, largest_);
-    if (!all_finite_) kernels_.uniform.all(runs, rows, count, scale_, largest_);
+  void Encode(const MicroRuns& runs, std::size_t count) {
+    all_finite_ = all_finite_ && kernels_.uniform.finite(runs, count, scale_, largest_);
+    if (!all_finite_) kernels_.uniform.all(runs, count, scale_, largest_);
   }
 
   static constexpr std::size_t kLineBytes = 64;

@@ -326,15 +326,12 @@ struct DequantizeWhole {
   }
 };
 
-/// Copies a patch of transposed codes, padded with zeros so that whole squares can be read, and
-/// prefetches the next one.
+/// Copies a patch of transposed codes, padded with zeros so that whole squares can be read.
 HWY_INLINE void StagePatch(const std::byte* codes, std::size_t stride, std::size_t rows,
-                           std::size_t cols, const std::byte* next, std::byte* staged) {
+                           std::size_t cols, std::byte* staged) {
   if (rows < kPatchRows || cols < kPatchCols) std::memset(staged, 0, kPatchRows * kPatchCols);
-  for (std::size_t c = 0; c < cols; ++c) {
+  for (std::size_t c = 0; c < cols; ++c)
     CopyBytes(codes + c * stride, rows, staged + c * kPatchRows);
-    for (std::size_t line = 0; line < rows; line += 64) hwy::Prefetch(next + c * stride + line);
-  }
 }
 
 /// Decodes the rows of a patch.
@@ -385,11 +382,13 @@ struct DequantizeTransposed {
       for (std::size_t c = tile.col_begin; c < tile.col_end; c += kPatchCols) {
         const std::size_t cols = std::min(kPatchCols, tile.col_end - c);
         const std::byte* codes = in.codes + c * in.code_stride + r / kCodesPerByte<S>;
-        const bool last = c + 2 * kPatchCols > tile.col_end;
-        StagePatch(codes, in.code_stride, rows / kCodesPerByte<S>, cols,
-                   last ? codes : codes + kPatchCols * in.code_stride, staged);
+        StagePatch(codes, in.code_stride, rows / kCodesPerByte<S>, cols, staged);
         TransposeInCache(staged, patch);
+        const std::byte* next = NextPatch(args, r, c);
         for (std::size_t i = 0; i < rows; ++i) {
+          // Spread over the rows: all at once, they would wait for each other.
+          if (i % kCodesPerByte<S> == 0)
+            PrefetchBytes(next + i / kCodesPerByte<S> * in.code_stride, kPatchRows);
           std::byte* out = args.out.Row(r + i) + c * kItemSize<T>;
           const VectorWriter items = writer.Open(D8(), out);
           decoder.Decode(r + i, c, RowOf(patch, i, staged), cols, items);
@@ -397,6 +396,15 @@ struct DequantizeTransposed {
         }
       }
     }
+  }
+
+  /// Returns the codes of the patch after that of row r and column c: right of it, or the first one
+  /// below.
+  static const std::byte* NextPatch(const DequantizeArgs& args, std::size_t r, std::size_t c) {
+    const bool is_last = c + kPatchCols >= args.tile.col_end;
+    const std::size_t col = is_last ? args.tile.col_begin : c + kPatchCols;
+    const std::size_t row = is_last && r + kItems < args.tile.row_end ? r + kItems : r;
+    return args.in.codes + col * args.in.code_stride + row / kCodesPerByte<S>;
   }
 
   /// Returns the codes of a patch's row, one per byte: in place, or unpacked to `unpacked`.
@@ -419,6 +427,61 @@ struct DequantizeTransposed {
   }
 };
 
+/// Decodes packed codes to 16-bit items along their own lines, where a line's scales serve whole
+/// blocks, and transposes the items: with a scale in each lane, decoding took up to twice as long.
+template <class S, class T>
+struct DequantizePackedTransposed {
+  static_assert(kCodesPerByte<S> == 2 && kItemSize<T> == 2);
+  static constexpr std::size_t kSide = 128;  // of a patch
+
+  static void Run(const DequantizeArgs& args) noexcept {
+    const DirectionBuffers<const std::byte>& in = args.in;
+    const Tile& tile = args.tile;
+    ScaleDecoder<S> scales(args);
+    BlockDecoder<S, T> decoder;
+    alignas(64) std::uint16_t items[kSide][kSide] = {};  // by column
+    alignas(64) std::uint16_t turned[kSideOf<std::uint16_t>][kSide];
+    for (std::size_t r = tile.row_begin; r < tile.row_end; r += kSide) {
+      const std::size_t rows = std::min(kSide, tile.row_end - r);
+      for (std::size_t c = tile.col_begin; c < tile.col_end; c += kSide) {
+        const std::size_t cols = std::min(kSide, tile.col_end - c);
+        const std::byte* next = NextPatch(args, r, c);
+        for (std::size_t i = 0; i < cols; ++i) {
+          decoder.Load(scales, c + i, r, rows);
+          DecodeLine(decoder, in.codes + (c + i) * in.code_stride + r / 2, rows, items[i]);
+          PrefetchBytes(next + i * in.code_stride, kSide / 2);
+        }
+        for (std::size_t i = 0; i < rows; i += kSideOf<std::uint16_t>) {
+          for (std::size_t col = 0; col < cols; col += hn::Lanes(D16()))
+            TransposeSquares(items[col] + i, kSide, turned[0] + col, kSide);
+          for (std::size_t k = 0; k < std::min(kSideOf<std::uint16_t>, rows - i); ++k) {
+            CopyRun(reinterpret_cast<const std::byte*>(turned[k]), cols * kItemSize<T>,
+                    args.out.Row(r + i + k) + c * kItemSize<T>, args.nontemporal);
+          }
+        }
+      }
+    }
+    if (args.nontemporal) hwy::FlushStream();
+  }
+
+ private:
+  static HWY_INLINE void DecodeLine(const BlockDecoder<S, T>& decoder, const std::byte* codes,
+                                    std::size_t count, std::uint16_t* items) {
+    const VectorWriter out{reinterpret_cast<std::uint8_t*>(items), false};
+    if (decoder.DecodePacked(codes, count, out)) return;
+    alignas(64) std::byte unpacked[kSide];
+    UnpackCodes(codes, count, unpacked);
+    decoder.Decode(unpacked, count, out);
+  }
+  /// Returns the codes of the patch right of that of row r and column c, or of the first one below.
+  static const std::byte* NextPatch(const DequantizeArgs& args, std::size_t r, std::size_t c) {
+    const bool is_last = c + kSide >= args.tile.col_end;
+    const std::size_t col = is_last ? args.tile.col_begin : c + kSide;
+    const std::size_t row = is_last && r + kSide < args.tile.row_end ? r + kSide : r;
+    return args.in.codes + col * args.in.code_stride + row / 2;
+  }
+};
+
 template <class S, class... T>
 constexpr ByType<DequantizeFn> Rowwise(TypeList<T...>) {
   if constexpr (WholeTensorScheme<S>) {
@@ -428,10 +491,18 @@ constexpr ByType<DequantizeFn> Rowwise(TypeList<T...>) {
   }
 }
 
+template <class S, class T>
+constexpr DequantizeFn Transposed() {
+  if constexpr (kCodesPerByte<S> == 2 && kItemSize<T> == 2) {
+    return &DequantizePackedTransposed<S, T>::Run;
+  } else {
+    return &DequantizeTransposed<S, T>::Run;
+  }
+}
 template <class S, class... T>
 constexpr ByType<DequantizeFn> Columnwise(TypeList<T...>) {
   if constexpr (S::kLayout.columnwise_transposed) {
-    return {&DequantizeTransposed<S, T>::Run...};
+    return {Transposed<S, T>()...};
   } else {
     return {&DequantizeColumns<S, T>::Run...};
   }

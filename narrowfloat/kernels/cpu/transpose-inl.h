@@ -24,51 +24,64 @@ namespace hn = hwy::HWY_NAMESPACE;
 // because long contiguous runs of input and of output use memory best.
 inline constexpr std::size_t kPatchRows = 128, kPatchCols = kTransposedCols;
 
-inline constexpr std::size_t kSquareSide =
-    16;  // bytes of a 128-bit block: squares transpose in registers
+// A 128-bit block holds one row of a square, which is transposed in registers: 16 x 16 bytes, or
+// 8 x 8 items of 16 bits.
+template <class U>
+inline constexpr std::size_t kSideOf = 16 / sizeof(U);
+inline constexpr std::size_t kSquareSide = kSideOf<std::uint8_t>;
 
 using D8Squares = hn::ScalableTag<std::uint8_t>;  // one square a 128-bit block
-using Squares = hn::Vec<D8Squares>[kSquareSide];
+template <class U>
+using SquaresOf = hn::Vec<hn::ScalableTag<U> >[kSideOf<U>];
 
-/// Loads one row of several squares: block j of the vector is the row at `in`, kSquareSide * j rows
+/// Loads one row of several squares: block j of the vector is the row at `in`, kSideOf * j rows
 /// further down.
-template <class D>
-HWY_INLINE hn::Vec<D> LoadRowOfSquares(D d, const std::uint8_t* in, std::size_t stride) {
-  if constexpr (hn::MaxLanes(D()) <= kSquareSide) {
+template <class D, class U = hn::TFromD<D> >
+HWY_INLINE hn::Vec<D> LoadRowOfSquares(D d, const U* in, std::size_t stride) {
+  if constexpr (hn::MaxLanes(D()) <= kSideOf<U>) {
     return hn::LoadU(d, in);
   } else {
     const hn::Half<D> half;
-    const std::size_t below = hn::Lanes(half) / kSquareSide * kSquareSide * stride;
+    const std::size_t below = hn::Lanes(half) / kSideOf<U> * kSideOf<U> * stride;
     return hn::Combine(d, LoadRowOfSquares(half, in + below, stride),
                        LoadRowOfSquares(half, in, stride));
   }
 }
 
-/// Interleaves rows i and i + 8: rotates the 8 index bits (row, column) of every byte by one. Four
-/// rotations exchange row and column.
-HWY_INLINE void Interleave(const Squares& in, Squares& out) {
-  const D8Squares d;
+/// Interleaves rows i and i + kSideOf / 2: rotates the index bits (row, column) of every item by
+/// one. As many rotations as a side has bits exchange row and column.
+template <class U>
+HWY_INLINE void Interleave(const SquaresOf<U>& in, SquaresOf<U>& out) {
+  const hn::ScalableTag<U> d;
+  constexpr std::size_t kHalf = kSideOf<U> / 2;
 #pragma GCC unroll 8
-  for (std::size_t i = 0; i < kSquareSide / 2; ++i) {
-    out[2 * i] = hn::InterleaveLower(d, in[i], in[i + kSquareSide / 2]);
-    out[2 * i + 1] = hn::InterleaveUpper(d, in[i], in[i + kSquareSide / 2]);
+  for (std::size_t i = 0; i < kHalf; ++i) {
+    out[2 * i] = hn::InterleaveLower(d, in[i], in[i + kHalf]);
+    out[2 * i + 1] = hn::InterleaveUpper(d, in[i], in[i + kHalf]);
   }
 }
 
-/// Transposes Lanes(D8Squares) rows of kSquareSide bytes: 4 bits of index, 4 rounds, 64 ops.
-HWY_INLINE void TransposeSquares(const std::uint8_t* in, std::size_t in_stride, std::uint8_t* out,
+/// Transposes as many rows of kSideOf items as a vector has lanes. Bytes: 4 bits of index, 4
+/// rounds, 64 ops. 16 bits: 3 rounds, 24 ops.
+template <class U>
+HWY_INLINE void TransposeSquares(const U* in, std::size_t in_stride, U* out,
                                  std::size_t out_stride) {
-  const D8Squares d;
-  Squares a, b;
+  const hn::ScalableTag<U> d;
+  SquaresOf<U> a, b;
 #pragma GCC unroll 16
-  for (std::size_t i = 0; i < kSquareSide; ++i)
+  for (std::size_t i = 0; i < kSideOf<U>; ++i)
     a[i] = LoadRowOfSquares(d, in + i * in_stride, in_stride);
-  Interleave(a, b);
-  Interleave(b, a);
-  Interleave(a, b);
-  Interleave(b, a);
+  Interleave<U>(a, b);
+  Interleave<U>(b, a);
+  Interleave<U>(a, b);
+  if constexpr (sizeof(U) == 1) {
+    Interleave<U>(b, a);
 #pragma GCC unroll 16
-  for (std::size_t i = 0; i < kSquareSide; ++i) hn::StoreU(a[i], d, out + i * out_stride);
+    for (std::size_t i = 0; i < kSideOf<U>; ++i) hn::StoreU(a[i], d, out + i * out_stride);
+  } else {
+#pragma GCC unroll 16
+    for (std::size_t i = 0; i < kSideOf<U>; ++i) hn::StoreU(b[i], d, out + i * out_stride);
+  }
 }
 
 /// Copies a run, if asked with stores that bypass the caches.

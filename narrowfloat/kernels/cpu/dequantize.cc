@@ -7,6 +7,7 @@
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/decode-inl.h"
 #include "narrowfloat/kernels/cpu/transpose-inl.h"
+#include "narrowfloat/schemes/nvfp4.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
@@ -20,6 +21,16 @@ inline constexpr bool kMayDecode16 = kItemSize<T> == 2 && ByteScheme<S>;
 
 struct NoDecoder16 {};
 
+/// True if a scale of S is decoded as NVFP4's are: from E4M3, with two factors of the tensor.
+template <class S>
+constexpr bool HasTwoFactors() {
+  if constexpr (std::is_base_of_v<Nvfp4Rule<S::kBlock>, S>) {
+    return &S::DecodeScale == &Nvfp4Rule<S::kBlock>::DecodeScale;
+  } else {
+    return false;
+  }
+}
+
 /// Decodes stored scales.
 template <class S>
 class ScaleDecoder {
@@ -28,18 +39,43 @@ class ScaleDecoder {
     state_ = S::Prepare(in_.amax, options_);
   }
 
-  /// Decodes the scales of `count` blocks of a line. The compiler vectorizes the first loop.
+  /// Decodes the scales of `count` blocks of a line.
   HWY_INLINE void DecodeLine(std::size_t line, std::size_t block, std::size_t count,
                              float* scales) {
     const std::size_t offset = in_.strides.LineOffset(ScaleLine<S>(line));
     const typename S::TensorState state = StateOf(line);
     if (in_.strides.BlocksAreAdjacent()) {
-      for (std::size_t i = 0; i < count; ++i) scales[i] = At(offset + block + i, state);
+      DecodeAdjacent(in_.scale_inv + (offset + block) * kScaleBytes<S>, count, state, scales);
     } else {
       for (std::size_t i = 0; i < count; ++i) {
         scales[i] = At(offset + in_.strides.BlockOffset(block + i), state);
       }
     }
+  }
+  /// Decodes the scales of `blocks` blocks of each of `lines` lines, line by line: gathers their
+  /// bytes first, so that one loop decodes them.
+  template <std::size_t kMost>
+  HWY_INLINE void DecodeLines(std::size_t line, std::size_t lines, std::size_t block,
+                              std::size_t blocks, float* scales) {
+    static_assert(kScaleBytes<S> == 1);
+    if (in_.line_amaxes != nullptr) {
+      for (std::size_t l = 0; l < lines; ++l)
+        DecodeLine(line + l, block, blocks, scales + l * blocks);
+      return;
+    }
+    alignas(64) std::byte stored[kMost];
+    const bool adjacent = in_.strides.BlocksAreAdjacent();
+    for (std::size_t l = 0; l < lines; ++l) {
+      const std::size_t offset = in_.strides.LineOffset(ScaleLine<S>(line + l));
+      std::byte* to = stored + l * blocks;
+      if (adjacent && blocks == sizeof(std::uint64_t)) {
+        std::memcpy(to, in_.scale_inv + offset + block, sizeof(std::uint64_t));
+      } else {
+        for (std::size_t i = 0; i < blocks; ++i)
+          to[i] = in_.scale_inv[offset + in_.strides.BlockOffset(block + i)];
+      }
+    }
+    DecodeAdjacent(stored, lines * blocks, state_, scales);
   }
   /// Decodes the scales of one block position of `count` lines.
   HWY_INLINE void DecodeBlock(std::size_t block, std::size_t line, std::size_t count,
@@ -58,6 +94,24 @@ class ScaleDecoder {
  private:
   HWY_INLINE typename S::TensorState StateOf(std::size_t line) const {
     return in_.line_amaxes == nullptr ? state_ : S::Prepare(in_.AmaxOf(line), options_);
+  }
+  /// Decodes adjacent scales: those of NVFP4 a vector at a time; the compiler vectorizes the loop
+  /// for those of one binary power or float.
+  static HWY_INLINE void DecodeAdjacent(const std::byte* stored, std::size_t count,
+                                        const typename S::TensorState& state, float* scales) {
+    std::size_t i = 0;
+    if constexpr (HasTwoFactors<S>()) {
+      const DF df;
+      const auto amax = hn::Set(df, state.amax), decode = hn::Set(df, state.decode);
+      for (; i + 2 * hn::Lanes(df) <= count; i += 2 * hn::Lanes(df)) {
+        hn::Vec<DF> low, high;
+        DecodeCodes<typename S::Scale>(reinterpret_cast<const std::uint8_t*>(stored) + i, low,
+                                       high);
+        hn::StoreU(hn::Mul(hn::Mul(low, amax), decode), df, scales + i);
+        hn::StoreU(hn::Mul(hn::Mul(high, amax), decode), df, scales + i + hn::Lanes(df));
+      }
+    }
+    for (; i < count; ++i) scales[i] = S::DecodeScale(LoadScaleInv<S>(stored, i), state);
   }
   HWY_INLINE float At(std::size_t item, const typename S::TensorState& state) const {
     return S::DecodeScale(LoadScaleInv<S>(in_.scale_inv, item), state);
@@ -113,24 +167,39 @@ class BlockDecoder {
 
   HWY_INLINE void Load(ScaleDecoder<S>& scales, std::size_t row, std::size_t col,
                        std::size_t cols) {
-    scales.DecodeLine(row, ScaleBlockIndex<S>(col), CeilDiv(cols, S::kBlock.cols), scales_);
+    scales.DecodeLine(row, ScaleBlockIndex<S>(col), CeilDiv(cols, S::kBlock.cols), loaded_);
   }
 
-  /// Decodes packed E2M1 codes to bfloat16 by lookup, where the instruction set has one for it.
-  /// Returns false and writes nothing for other formats, for scales that are not finite and for
-  /// odd numbers of blocks.
+  /// Uses scales that another one decoded: of the first block and of those behind it.
+  HWY_INLINE void Use(const float* scales) { scales_ = scales; }
+
+  /// Returns true if DecodePacked serves `count` scales: they are finite, and the instruction set
+  /// has a lookup for the format and the type.
+  static HWY_INLINE bool HasLookup([[maybe_unused]] const float* scales,
+                                   [[maybe_unused]] std::size_t count) {
+#if HWY_TARGET <= HWY_AVX3
+    if constexpr (kLooksUp) {
+      std::uint32_t largest = 0;
+      for (std::size_t i = 0; i < count; ++i)
+        largest = std::max(largest, std::bit_cast<std::uint32_t>(scales[i]) & ~kFloatSign);
+      return largest < kFloatInfinity;
+    }
+#endif
+    return false;
+  }
+  HWY_INLINE bool HasLookup(std::size_t cols) const {
+    return HasLookup(scales_, CeilDiv(cols, S::kBlock.cols));
+  }
+
+  /// Decodes packed E2M1 codes to bfloat16 by lookup. Returns false and writes nothing for odd
+  /// numbers of blocks. Requires: HasLookup was true.
   HWY_INLINE bool DecodePacked([[maybe_unused]] const std::byte* packed,
                                [[maybe_unused]] std::size_t cols,
                                [[maybe_unused]] const VectorWriter& out) const {
 #if HWY_TARGET <= HWY_AVX3
-    if constexpr (std::is_same_v<F, E2M1> && S::kBlock.cols == 16 && std::is_same_v<T, BFloat16>) {
+    if constexpr (kLooksUp) {
       const hn::Full512<std::uint16_t> d16;
-      const std::size_t blocks = CeilDiv(cols, S::kBlock.cols);
-      std::uint32_t largest = 0;
-      for (std::size_t i = 0; i < blocks; ++i) {
-        largest = std::max(largest, std::bit_cast<std::uint32_t>(scales_[i]) & ~kFloatSign);
-      }
-      if (cols % hn::Lanes(d16) != 0 || largest >= kFloatInfinity) return false;
+      if (cols % hn::Lanes(d16) != 0) return false;
       const auto* codes = reinterpret_cast<const std::uint8_t*>(packed);
       for (std::size_t i = 0; i < cols; i += hn::Lanes(d16)) {
         out.Put(d16, DecodeTwoBlocks(codes + i / 2, scales_ + i / S::kBlock.cols),
@@ -192,7 +261,11 @@ class BlockDecoder {
     return false;
   }
 
-  float scales_[kRunItems / S::kBlock.cols + kMaxRun] = {};  // the last step reads past the run
+  static constexpr bool kLooksUp =
+      std::is_same_v<F, E2M1> && S::kBlock.cols == 16 && std::is_same_v<T, BFloat16>;
+
+  float loaded_[kRunItems / S::kBlock.cols + kMaxRun] = {};  // the last step reads past the run
+  const float* scales_ = loaded_;
   Decoder16 decoder16_;
 };
 
@@ -285,7 +358,7 @@ struct DequantizeBlocks {
         const VectorWriter items = writer.Open(D8(), out);
         if constexpr (ByteScheme<S>) {
           decoder.Decode(codes, cols, items);
-        } else if (!decoder.DecodePacked(codes, cols, items)) {
+        } else if (!(decoder.HasLookup(cols) && decoder.DecodePacked(codes, cols, items))) {
           UnpackCodes(codes, cols, unpacked);
           decoder.Decode(unpacked, cols, items);
         }
@@ -441,14 +514,19 @@ struct DequantizePackedTransposed {
     BlockDecoder<S, T> decoder;
     alignas(64) std::uint16_t items[kSide][kSide] = {};  // by column
     alignas(64) std::uint16_t turned[kSideOf<std::uint16_t>][kSide];
+    alignas(64) float decoded[kScales + kMaxRun] = {};  // the last step reads past the run
     for (std::size_t r = tile.row_begin; r < tile.row_end; r += kSide) {
       const std::size_t rows = std::min(kSide, tile.row_end - r);
       for (std::size_t c = tile.col_begin; c < tile.col_end; c += kSide) {
         const std::size_t cols = std::min(kSide, tile.col_end - c);
         const std::byte* next = NextPatch(args, r, c);
+        const std::size_t blocks = CeilDiv(rows, S::kBlock.cols);
+        scales.template DecodeLines<kScales>(c, cols, ScaleBlockIndex<S>(r), blocks, decoded);
+        const bool has_lookup = BlockDecoder<S, T>::HasLookup(decoded, cols * blocks);
         for (std::size_t i = 0; i < cols; ++i) {
-          decoder.Load(scales, c + i, r, rows);
-          DecodeLine(decoder, in.codes + (c + i) * in.code_stride + r / 2, rows, items[i]);
+          decoder.Use(decoded + i * blocks);
+          DecodeLine(decoder, has_lookup, in.codes + (c + i) * in.code_stride + r / 2, rows,
+                     items[i]);
           PrefetchBytes(next + i * in.code_stride, kSide / 2);
         }
         for (std::size_t i = 0; i < rows; i += kSideOf<std::uint16_t>) {
@@ -465,10 +543,13 @@ struct DequantizePackedTransposed {
   }
 
  private:
-  static HWY_INLINE void DecodeLine(const BlockDecoder<S, T>& decoder, const std::byte* codes,
-                                    std::size_t count, std::uint16_t* items) {
+  static constexpr std::size_t kScales = kSide * kSide / S::kBlock.cols;  // of a patch
+
+  static HWY_INLINE void DecodeLine(const BlockDecoder<S, T>& decoder, bool has_lookup,
+                                    const std::byte* codes, std::size_t count,
+                                    std::uint16_t* items) {
     const VectorWriter out{reinterpret_cast<std::uint8_t*>(items), false};
-    if (decoder.DecodePacked(codes, count, out)) return;
+    if (has_lookup && decoder.DecodePacked(codes, count, out)) return;
     alignas(64) std::byte unpacked[kSide];
     UnpackCodes(codes, count, unpacked);
     decoder.Decode(unpacked, count, out);

@@ -439,6 +439,17 @@ class PatchDecoder<S, T> {
   WholeDecoder<typename S::Element, T> decoder_;
 };
 
+/// Returns the transposed codes of the patch after that of row r and column c: right of it or, at
+/// the tile's last column, below its first one.
+template <class S>
+const std::byte* NextPatch(const DequantizeArgs& args, std::size_t r, std::size_t rows,
+                           std::size_t c, std::size_t cols) {
+  const bool is_last = c + cols >= args.tile.col_end;
+  const std::size_t col = is_last ? args.tile.col_begin : c + cols;
+  const std::size_t row = is_last && r + rows < args.tile.row_end ? r + rows : r;
+  return args.in.codes + col * args.in.code_stride + row / kCodesPerByte<S>;
+}
+
 template <class S, class T>
 struct DequantizeTransposed {
   static constexpr std::size_t kItems = kPatchRows * kCodesPerByte<S>;  // of a patch's column
@@ -457,7 +468,7 @@ struct DequantizeTransposed {
         const std::byte* codes = in.codes + c * in.code_stride + r / kCodesPerByte<S>;
         StagePatch(codes, in.code_stride, rows / kCodesPerByte<S>, cols, staged);
         TransposeInCache(staged, patch);
-        const std::byte* next = NextPatch(args, r, c);
+        const std::byte* next = NextPatch<S>(args, r, kItems, c, kPatchCols);
         for (std::size_t i = 0; i < rows; ++i) {
           // Spread over the rows: all at once, they would wait for each other.
           if (i % kCodesPerByte<S> == 0)
@@ -469,15 +480,6 @@ struct DequantizeTransposed {
         }
       }
     }
-  }
-
-  /// Returns the codes of the patch after that of row r and column c: right of it, or the first one
-  /// below.
-  static const std::byte* NextPatch(const DequantizeArgs& args, std::size_t r, std::size_t c) {
-    const bool is_last = c + kPatchCols >= args.tile.col_end;
-    const std::size_t col = is_last ? args.tile.col_begin : c + kPatchCols;
-    const std::size_t row = is_last && r + kItems < args.tile.row_end ? r + kItems : r;
-    return args.in.codes + col * args.in.code_stride + row / kCodesPerByte<S>;
   }
 
   /// Returns the codes of a patch's row, one per byte: in place, or unpacked to `unpacked`.
@@ -519,7 +521,7 @@ struct DequantizePackedTransposed {
       const std::size_t rows = std::min(kSide, tile.row_end - r);
       for (std::size_t c = tile.col_begin; c < tile.col_end; c += kSide) {
         const std::size_t cols = std::min(kSide, tile.col_end - c);
-        const std::byte* next = NextPatch(args, r, c);
+        const std::byte* next = NextPatch<S>(args, r, kSide, c, kSide);
         const std::size_t blocks = CeilDiv(rows, S::kBlock.cols);
         scales.template DecodeLines<kScales>(c, cols, ScaleBlockIndex<S>(r), blocks, decoded);
         const bool has_lookup = BlockDecoder<S, T>::HasLookup(decoded, cols * blocks);
@@ -553,13 +555,6 @@ struct DequantizePackedTransposed {
     alignas(64) std::byte unpacked[kSide];
     UnpackCodes(codes, count, unpacked);
     decoder.Decode(unpacked, count, out);
-  }
-  /// Returns the codes of the patch right of that of row r and column c, or of the first one below.
-  static const std::byte* NextPatch(const DequantizeArgs& args, std::size_t r, std::size_t c) {
-    const bool is_last = c + kSide >= args.tile.col_end;
-    const std::size_t col = is_last ? args.tile.col_begin : c + kSide;
-    const std::size_t row = is_last && r + kSide < args.tile.row_end ? r + kSide : r;
-    return args.in.codes + col * args.in.code_stride + row / 2;
   }
 };
 

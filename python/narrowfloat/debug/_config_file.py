@@ -22,24 +22,30 @@ class BadFile(ValueError):
 class _Loader(yaml.SafeLoader):
     """Also notes keys that appear twice in a mapping, of which the host sees the last.
 
-    Errors: BadFile where merges of merges would grow beyond measure.
+    Errors: BadFile where merges of merges name too many values. They are counted as written, since
+    PyYAML before 6.0.4 holds every one of them, and later ones each key once.
     """
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self.repeated: list[str] = []
         self._merged = 0
+        self._sizes: dict[yaml.MappingNode, int] = {}
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        size = 0
         for key, value in node.value:
             if key.tag != "tag:yaml.org,2002:merge":
+                size += 1
                 continue
             for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
                 if isinstance(source, yaml.MappingNode):
                     self.flatten_mapping(source)
-                    self._merged += len(source.value)
+                    size += self._sizes[source]
+                    self._merged += self._sizes[source]
                 if self._merged > MOST_VALUES:
                     raise BadFile(f"merges more than {MOST_VALUES} values")
+        self._sizes.setdefault(node, size)  # a second call sees a mapping without merges
         super().flatten_mapping(node)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -9,6 +9,7 @@ Most values need more digits than bfloat16 has: codes and amaxes show where they
 import narrowfloat.te  # isort: skip  (first: it makes the next import work)
 import os
 import sys
+import warnings
 
 os.environ["NVTE_JAX_CUSTOM_CALLS"] = "true"
 
@@ -248,7 +249,10 @@ def sharded_fused() -> None:
         with global_shard_guard(MeshResource()):
             alone = run(*given)
         with mesh, global_shard_guard(MeshResource(dp_resource="dp")):
-            together = run(*(jax.device_put(of, onto) for of in given))
+            given = [jax.device_put(of, onto) for of in given]
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", DeprecationWarning)
+                together = run(*given)
         leaves = jax.tree.leaves(together)
         assert max(len(of.sharding.device_set) for of in leaves) == 4
         for one, of in zip(jax.tree.leaves(alone), leaves, strict=True):

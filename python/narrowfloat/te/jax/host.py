@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
+import warnings
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -46,7 +48,12 @@ def _with_mesh(partition: Callable[..., tuple]) -> Callable[..., tuple]:
     """Returns a rule that is called, and whose function for each device is, with the mesh."""
 
     def call(mesh: Mesh, function: Callable, *arguments: Any) -> tuple:
-        with mesh:
+        with contextlib.ExitStack() as context:
+            with warnings.catch_warnings():
+                # A program that sets its mesh otherwise must not be told that ours is the old way:
+                # TransformerEngine's rules read either, of which older JAX has this one alone.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                context.enter_context(mesh)
             return function(*arguments)
 
     def rule(*arguments: Any) -> tuple:

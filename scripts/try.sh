@@ -25,7 +25,7 @@ case $kernel in
   column_sum) tests=(dbias_test) ;;
   *) tests=(backend_quantize_test) ;;
 esac
-tests+=(kernel_table_test kernel_unit_test micro_kernels_test)
+tests+=(kernel_table_test kernel_unit_test micro_kernels_test pack_kernels_test)
 
 mkdir -p build/dev
 [[ -f build/dev/build.ninja ]] || {

@@ -57,8 +57,7 @@ struct CpuTable {
     Overlay(parts.amax_sum, kernels.amax_sum);
     Overlay(parts.sum_order, kernels.sum_order);
     Overlay(parts.hadamard, kernels.hadamard);
-    Overlay(parts.quantize_driven, kernels.quantize);
-    Overlay(parts.quantize_packed, kernels.quantize);
+    Overlay(parts.quantize, kernels.quantize);
     Overlay(parts.dequantize, kernels.dequantize);
     if (parts.gemm.floats.rows == 0) return;  // the baseline target has no micro-kernels
     gemm = parts.gemm;

@@ -69,10 +69,8 @@ TEST(BodiesTest, EachFillsItsOwnSlotsAndNoOther) {
           const cpu::Body body = kBodies[scheme][direction];
           const auto what =
               fmt::format("{} {} direction {}", target.name, kSchemes[scheme].name, direction);
-          const bool is_driven = body == cpu::Body::kWhole || body == cpu::Body::kBlocks;
-          EXPECT_EQ(parts.quantize_driven[scheme][direction][type] != nullptr, is_driven) << what;
-          EXPECT_EQ(parts.quantize_packed[scheme][direction][type] != nullptr,
-                    body == cpu::Body::kPacked)
+          EXPECT_EQ(parts.quantize[scheme][direction][type] != nullptr,
+                    body != cpu::Body::kReference)
               << what;
         }
       }

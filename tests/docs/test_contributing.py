@@ -69,7 +69,7 @@ USAGE = "usage: make try K=<kernel file> [S=<scheme>], such as K=micro_kernels S
             + USAGE,
         ),
         (
-            ["quantize_packed", "nothing"],
+            ["pack_kernels", "nothing"],
             "error: try: S must be a scheme of narrowfloat/schemes, got 'nothing'",
         ),
     ],

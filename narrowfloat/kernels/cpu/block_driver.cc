@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "hwy/cache_control.h"
@@ -13,18 +12,6 @@ namespace {
 constexpr std::size_t kMostRows = 128;
 /// Bytes of the longest vector of codes.
 constexpr std::size_t kMostVector = 64;
-
-/// A length that is a power of two, so that nothing is divided for each row.
-struct Length {
-  explicit Length(std::size_t count) : items(count), shift(std::countr_zero(count)) {}
-  std::size_t IndexOf(std::size_t i) const { return i >> shift; }
-  std::size_t CountIn(std::size_t count) const { return (count + items - 1) >> shift; }
-  std::size_t RoundDown(std::size_t count) const { return count >> shift << shift; }
-  bool Divides(std::size_t count) const { return RoundDown(count) == count; }
-
-  std::size_t items;
-  int shift;
-};
 
 /// A strip's rows: their items, and how they are encoded.
 struct StripRows {
@@ -135,7 +122,9 @@ class BlockDriver {
         options_(options),
         block_(geometry.block.cols),
         vector_(micro.vector_bytes),
-        blocks_(kernels.by_length[IndexOfLength(block_.items)]) {}
+        amax_(*kernels.amax),
+        amax_of_blocks_(amax_.of_blocks[IndexOf(kAmaxLengths, block_.items)]),
+        encode_blocks_(kernels.encode_blocks[IndexOf(kBlockLengths, block_.items)]) {}
   ~BlockDriver() {
     if (args_.nontemporal) hwy::FlushStream();
   }
@@ -248,13 +237,13 @@ class BlockDriver {
   }
 
   const std::byte* Item(std::size_t row, std::size_t col) const {
-    return args_.in.Row(row) + col * kernels_.item_bytes;
+    return args_.in.Row(row) + col * amax_.item_bytes;
   }
   Place Next(std::size_t row, std::size_t col, std::size_t rows) const {
     return NextPlace(args_, row, col, rows);
   }
   const std::byte* ItemsAt(const Place& place) const {
-    return cpu::ItemsAt(args_, place, kernels_.item_bytes);
+    return cpu::ItemsAt(args_, place, amax_.item_bytes);
   }
   /// Sets the rows of a strip, whose codes go to `codes`, `stride` apart.
   void SetRows(const Rect& strip, const Place& next, std::byte* codes, std::size_t stride,
@@ -262,7 +251,7 @@ class BlockDriver {
     rows.first = {strip.row, strip.col};
     rows.next = next;
     rows.runs = {{nullptr, nullptr, codes, nontemporal}, strip.rows, 0, stride};
-    rows.is_even = SetItems(args_, rows.first, next, kernels_.item_bytes, rows.runs);
+    rows.is_even = SetItems(args_, rows.first, next, amax_.item_bytes, rows.runs);
     for (std::size_t r = 0; r < strip.rows; ++r) rows.items[r] = Item(strip.row + r, strip.col);
   }
   void SetRows(const Rect& strip, const DirectionBuffers<std::byte>& out, StripRows& rows) const {
@@ -275,7 +264,7 @@ class BlockDriver {
     rows.runs.copy_stride = stride;
   }
   MicroRun RunOf(const StripRows& rows, std::size_t r) const {
-    MicroRun run = cpu::RunOf(args_, rows.first, rows.next, kernels_.item_bytes, rows.runs, r);
+    MicroRun run = cpu::RunOf(args_, rows.first, rows.next, amax_.item_bytes, rows.runs, r);
     run.items = rows.items[r];
     return run;
   }
@@ -333,9 +322,9 @@ class BlockDriver {
   void Batch(const MicroRun& run, std::size_t cols, const MicroScales& scales) {
     const std::size_t blocks = block_.IndexOf(cols);
     AmaxMemory<kMicroBlocks> amaxes;
-    const bool finite = blocks_.amax(run.items, blocks, amaxes.pattern);
+    const bool finite = amax_of_blocks_(run.items, blocks, amaxes.pattern);
     const bool simple = scales_.of_blocks(amaxes.pattern, blocks, options_, scales);
-    const EncodeFn encode = Choose(blocks_.encode, finite, simple);
+    const EncodeFn encode = Choose(encode_blocks_, finite, simple);
     Write(run, cols, [&](const MicroRun& to) { encode({to}, blocks, scales); });
   }
 
@@ -344,7 +333,7 @@ class BlockDriver {
                   std::byte* out) {
     alignas(64) std::byte items[kTransposedCols * sizeof(float)] = {};
     alignas(64) std::byte codes[kTransposedCols];
-    std::memcpy(items, from, cols * kernels_.item_bytes);
+    std::memcpy(items, from, cols * amax_.item_bytes);
     Batch({items, items, codes, false, nullptr}, block_.items, scales);
     std::memcpy(out, codes, cols);
   }
@@ -374,8 +363,8 @@ class BlockDriver {
     const auto compute = [&](MicroColumnAmaxFn column_amax) {
       return column_amax(rows.items, rows.runs.rows, cols, AmaxRows::kOfThisCall, amaxes);
     };
-    if (compute(kernels_.column_amax)) return true;
-    compute(kernels_.column_amax_of_all);
+    if (compute(amax_.of_columns)) return true;
+    compute(amax_.of_columns_of_all);
     return false;
   }
 
@@ -403,9 +392,9 @@ class BlockDriver {
     AmaxMemory<kMicroCols> of_columns;
     AmaxMemory<kMicroBlocks> amaxes;
     const bool finite = ComputeColumnAmaxes(rows, cols, of_columns.pattern);
-    blocks_.amax(of_columns.pattern, blocks, amaxes.pattern);
+    amax_of_blocks_(of_columns.pattern, blocks, amaxes.pattern);
     const bool simple = scales_.of_blocks(amaxes.pattern, blocks, options_, scales);
-    Write(rows, Choose(blocks_.encode, finite, simple), blocks, cols, scales, copies_nontemporal);
+    Write(rows, Choose(encode_blocks_, finite, simple), blocks, cols, scales, copies_nontemporal);
   }
   /// Stores the scales of a strip of square blocks: one for each block, or for each line of it.
   /// Requires: scales for each line have a byte, and their blocks are MX blocks.
@@ -434,14 +423,14 @@ class BlockDriver {
     constexpr std::size_t kMost = std::max(kMostVector, kTransposedCols);
     alignas(64) std::byte items[kMostRows][kMost * sizeof(float)];
     alignas(64) std::byte codes[kMostRows][kMost];
-    const std::size_t bytes = (end - first) * kernels_.item_bytes;
+    const std::size_t bytes = (end - first) * amax_.item_bytes;
     StripRows padded;
     padded.runs = {
         {items[0], items[0], codes[0], false}, rows.runs.rows, sizeof items[0], sizeof codes[0]};
     padded.is_even = true;
     for (std::size_t r = 0; r < rows.runs.rows; ++r) {
-      std::memcpy(items[r], rows.items[r] + first * kernels_.item_bytes, bytes);
-      std::memset(items[r] + bytes, 0, cols * kernels_.item_bytes - bytes);
+      std::memcpy(items[r], rows.items[r] + first * amax_.item_bytes, bytes);
+      std::memset(items[r] + bytes, 0, cols * amax_.item_bytes - bytes);
       padded.items[r] = items[r];
     }
     encode(padded);
@@ -488,14 +477,14 @@ class BlockDriver {
                            const MicroScales& of_columns) {
     const std::size_t blocks = cols / kMxBlock;
     AmaxMemory<kMicroCols> of_column;
-    for (std::size_t first = 0; first < rows.runs.rows; first += kernels_.rows_per_pass) {
-      const std::size_t end = std::min(first + kernels_.rows_per_pass, rows.runs.rows);
+    for (std::size_t first = 0; first < rows.runs.rows; first += amax_.rows_per_pass) {
+      const std::size_t end = std::min(first + amax_.rows_per_pass, rows.runs.rows);
       const AmaxRows which = first == 0 ? AmaxRows::kOfThisCall : AmaxRows::kOfAllCalls;
-      if (!kernels_.column_amax(rows.items + first, end - first, cols, which, of_column.pattern))
+      if (!amax_.of_columns(rows.items + first, end - first, cols, which, of_column.pattern))
         return false;
       for (std::size_t r = first; r < end; ++r) {
         AmaxMemory<kMicroBlocks> amaxes;
-        blocks_.amax(rows.items[r], blocks, amaxes.pattern);
+        amax_of_blocks_(rows.items[r], blocks, amaxes.pattern);
         if (!scales_.of_blocks(amaxes.pattern, blocks, options_, row_memory.From(r * kRowBlocks)))
           return false;
       }
@@ -512,7 +501,9 @@ class BlockDriver {
   const ScaleKernels& scales_;
   const ScaleRule& options_;
   const Length block_, vector_;  // items of a block along its line; codes of a vector
-  const LengthKernels& blocks_;
+  const AmaxKernels& amax_;
+  const BlockAmaxFn amax_of_blocks_;
+  const EncodeKernels& encode_blocks_;
   alignas(64) std::byte staged_[kMicroRun];
   alignas(64) std::byte copied_[kMicroCols];
 };

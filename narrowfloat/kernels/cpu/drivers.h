@@ -5,9 +5,10 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 
-#include "narrowfloat/kernels/cpu/micro_kernels.h"
+#include "narrowfloat/kernels/cpu/pack_kernels.h"
 #include "narrowfloat/kernels/kernel_table.h"
 
 namespace narrowfloat::cpu {
@@ -31,6 +32,18 @@ void DriveBlocks(const QuantizeArgs& args, const MicroKernels& micro, const Form
 void DriveWhole(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
                 float scale, Direction direction) noexcept;
 
+/// What the driver of packed codes has to know of a scheme.
+struct PackedGeometry {
+  BlockShape block;  // of the rowwise direction
+  PackRule rule;
+  LineFactors (*factors)(float amax, const ScaleOptions& options);  // of two levels, else null
+};
+/// Quantizes a tile of a scheme with codes of 4 bits, in one direction; columnwise codes lie
+/// transposed. Requires: the factors are positive and finite.
+void DrivePacked(const QuantizeArgs& args, const MicroKernels& micro, const AmaxKernels& amax,
+                 const PackKernels& kernels, const PackedGeometry& geometry,
+                 Direction direction) noexcept;
+
 /// A place from which items are prefetched while others are encoded.
 struct Place {
   std::size_t row, col;
@@ -47,14 +60,28 @@ inline const std::byte* ItemsAt(const QuantizeArgs& args, const Place& place,
   return args.in.Row(std::min(place.row, args.shape.rows - 1)) + place.col * item_bytes;
 }
 
+/// A length that is a power of two, so that nothing is divided for each row.
+struct Length {
+  explicit Length(std::size_t count) : items(count), shift(std::countr_zero(count)) {}
+  std::size_t IndexOf(std::size_t i) const { return i >> shift; }
+  std::size_t CountIn(std::size_t count) const { return (count + items - 1) >> shift; }
+  std::size_t RoundDown(std::size_t count) const { return count >> shift << shift; }
+  std::size_t RoundUp(std::size_t count) const { return CountIn(count) << shift; }
+  bool Divides(std::size_t count) const { return (count & (items - 1)) == 0; }
+
+  std::size_t items;
+  int shift;
+};
+
 /// Returns true if whole vectors of codes can be stored at `codes` past the caches; if they can in
 /// each row.
 inline bool IsAligned(const MicroKernels& micro, const std::byte* codes) {
-  return reinterpret_cast<std::uintptr_t>(codes) % micro.vector_bytes == 0;
+  const Length vector(micro.vector_bytes);
+  return vector.Divides(reinterpret_cast<std::uintptr_t>(codes));
 }
 inline bool IsAligned(const MicroKernels& micro, const MicroRuns& runs) {
-  return IsAligned(micro, runs.first.codes) &&
-         (runs.rows == 1 || runs.code_stride % micro.vector_bytes == 0);
+  const Length vector(micro.vector_bytes);
+  return IsAligned(micro, runs.first.codes) && (runs.rows == 1 || vector.Divides(runs.code_stride));
 }
 
 /// Sets where runs of rows of the tensor are read and prefetched. Returns false if the rows are not

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses between two scales of a block by their quantization errors (4over6). Lanes are blocks;
-// the errors of a block's items are added in the order of the items. Compiled once per instruction
-// set.
+// Computes the quantization errors of blocks under two scales (4over6). Lanes are blocks; the
+// errors of a block's items are added in the order of the items. Compiled once per instruction set.
 #if defined(NARROWFLOAT_KERNELS_CPU_FOUR_OVER_SIX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWFLOAT_KERNELS_CPU_FOUR_OVER_SIX_INL_H_
 #undef NARROWFLOAT_KERNELS_CPU_FOUR_OVER_SIX_INL_H_
@@ -13,7 +12,8 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
-#include "narrowfloat/kernels/cpu/pack-inl.h"
+#include "narrowfloat/kernels/cpu/pack_kernels.h"
+#include "narrowfloat/kernels/cpu/scales-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET != HWY_SCALAR
@@ -39,6 +39,11 @@ HWY_INLINE hn::Mask<DF> DividesByReciprocal(hn::Vec<DF> amax) {
   const DF df;
   return hn::And(hn::Ge(amax, hn::Set(df, 0x1p-60f)), hn::Le(amax, hn::Set(df, 0x1p100f)));
 }
+
+/// Magnitudes of items, those of a block one below the other.
+struct StagedItems {
+  alignas(64) float of[cpu::kPackUnit][cpu::kPackPlaces];
+};
 
 /// Returns the fp32 magnitudes of Lanes(df) items. NaN may become infinity.
 template <class T, class D>
@@ -66,185 +71,98 @@ HWY_INLINE void StoreParts(D df, hn::Vec<D> parts, float* to, std::size_t stride
   }
 }
 
-/// Up to kMaxBytes blocks: their items, two scales for each, and the errors of the kLines lines
-/// that share a scale. kPositions is the length of a block's line. Requires: kMaxBytes is a
-/// multiple of the vector's length.
-template <Scheme S, std::size_t kMaxBytes, std::size_t kLines, std::size_t kPositions>
-class FourOverSixChoice {
- public:
-  /// Computes S::Candidates of blocks with these amaxes. Returns true if no block needs the slow
-  /// path of ComputeTwoLevelScales. Tests the candidate for 6 only: the stored scale of the one for
-  /// 4 is larger, so its products are smaller.
-  template <class States>
-  HWY_INLINE bool ComputeCandidates(const float* amax, std::size_t blocks, const States& states) {
-    const DF df;
-    constexpr float kMax = kMaxValue<typename S::Element>;
-    auto slow = hn::Zero(df);
-    for (std::size_t j = 0; j < blocks; j += hn::Lanes(df)) {
-      const auto of = hn::Load(df, amax + j);
-      const auto to_six = hn::Mul(hn::Div(of, hn::Set(df, kMax)), states.Encode(j));
-      const auto to_four = hn::Mul(to_six, hn::Set(df, 1.5f));
-      candidates_[0].Set(j, ScaleOf<typename S::Scale>(to_four, states.ReciprocalEncode(j)));
-      candidates_[1].Set(j, ScaleOf<typename S::Scale>(to_six, states.ReciprocalEncode(j)));
-      slow = hn::Or(slow, NeedsSlowPath<typename S::Scale>(to_six, of));
-    }
-    return hn::AllFalse(df, hn::MaskFromVec(slow));
-  }
-
-  /// Takes the items of a line of `blocks` adjacent blocks: of four blocks at a time, transposes
-  /// squares of 4 x 4 items. 2 ops for a vector that goes in.
-  template <class T>
-  HWY_INLINE void SetItemsOfBlocks(const std::byte* row, std::size_t blocks) {
-    const hn::CappedTag<float, kPositions> df;
-    const hn::Repartition<double, decltype(df)> pairs;
-    constexpr std::size_t kSquare = 4;
-    const auto load = [&](std::size_t j, std::size_t i) NF_INLINE_ATTR {
-      // Blocks past the last one have the items of the last one: their errors do not count.
-      const std::size_t item = std::min(j, blocks - 1) * kPositions + i;
-      return LoadMagnitudes<T>(df, row + item * kItemSize<T>);
-    };
-    for (std::size_t j = 0; j < blocks; j += kSquare) {
-      for (std::size_t i = 0; i < kPositions; i += hn::Lanes(df)) {
-        const auto a = load(j, i), b = load(j + 1, i), c = load(j + 2, i), d = load(j + 3, i);
-        const auto lower_ab = hn::BitCast(pairs, hn::InterleaveLower(df, a, b)),
-                   upper_ab = hn::BitCast(pairs, hn::InterleaveUpper(df, a, b)),
-                   lower_cd = hn::BitCast(pairs, hn::InterleaveLower(df, c, d)),
-                   upper_cd = hn::BitCast(pairs, hn::InterleaveUpper(df, c, d));
-        const auto store = [&](std::size_t k, auto items) NF_INLINE_ATTR {
-          StoreParts(df, hn::BitCast(df, items), items_[i + k] + j, kSquare * kMaxBytes);
-        };
-        store(0, hn::InterleaveLower(pairs, lower_ab, lower_cd));
-        store(1, hn::InterleaveUpper(pairs, lower_ab, lower_cd));
-        store(2, hn::InterleaveLower(pairs, upper_ab, upper_cd));
-        store(3, hn::InterleaveUpper(pairs, upper_ab, upper_cd));
-      }
-    }
-  }
-  /// Takes item `i` of each block from adjacent items. Requires: `blocks` are whole vectors.
-  template <class T>
-  HWY_INLINE void SetItems(std::size_t i, const std::byte* row, std::size_t blocks) {
-    for (std::size_t j = 0; j < blocks; j += hn::Lanes(DF()))
-      hn::Store(LoadMagnitudes<T>(DF(), row + j * kItemSize<T>), DF(), items_[i] + j);
-  }
-
-  /// Returns the magnitude of item `i` of block `j`.
-  float Item(std::size_t i, std::size_t j) const { return items_[i][j]; }
-
-  /// Computes both errors of a line of each block. Requires: the items are set.
-  template <class States>
-  HWY_INLINE void ComputeErrors(std::size_t line, std::size_t blocks, const States& states,
-                                const typename S::TensorState& options) {
-    const bool squares = options.four_over_six == FourOverSix::kMeanSquaredError;
-    const auto compute = [&](auto squared) NF_INLINE_ATTR {
-      constexpr bool kSquares = decltype(squared)::value;
-      if (options.fast_error)
-        return ComputeLineErrors<Difference::kMultiplied, kSquares>(line, blocks, states, options);
-      if (HWY_NATIVE_FMA && MayUseReciprocal(blocks, states))
-        return ComputeLineErrors<Difference::kDividedByReciprocal, kSquares>(line, blocks, states,
-                                                                             options);
-      ComputeLineErrors<Difference::kDivided, kSquares>(line, blocks, states, options);
-    };
-    squares ? compute(std::true_type()) : compute(std::false_type());
-  }
-
-  /// Adds the errors of a block's lines by halves, as the reference does.
-  HWY_INLINE void AddLines(std::size_t blocks) {
-    for (auto& errors : errors_) {
-      for (std::size_t half = kLines / 2; half > 0; half /= 2) {
-        for (std::size_t i = 0; i < half; ++i) {
-          for (std::size_t j = 0; j < blocks; ++j) errors[i][j] += errors[i + half][j];
-        }
-      }
-    }
-  }
-  /// Does the same where `lines` adjacent lanes are the lines of one block; each gets the sum.
-  HWY_INLINE void AddAdjacentLines(std::size_t blocks, std::size_t lines) {
-    for (auto& errors : errors_) {
-      for (std::size_t first = 0; first < blocks; first += lines) {
-        float* of = errors[0] + first;
-        for (std::size_t half = lines / 2; half > 0; half /= 2) {
-          for (std::size_t i = 0; i < half; ++i) of[i] += of[i + half];
-        }
-        std::fill_n(of, lines, of[0]);
-      }
-    }
-  }
-
-  /// Stores the scale with the smaller error; the second one if they are equal or one is NaN.
-  HWY_INLINE void Choose(std::size_t blocks, std::uint32_t* scale_inv, float* scales) const {
-    for (std::size_t j = 0; j < blocks; ++j) {
-      const bool first = errors_[0][0][j] < errors_[1][0][j];
-      scale_inv[j] = first ? candidates_[0].code[j] : candidates_[1].code[j];
-      scales[j] = first ? candidates_[0].scale[j] : candidates_[1].scale[j];
-    }
-  }
-
- private:
-  struct Candidate {
-    alignas(64) std::uint32_t code[kMaxBytes];
-    alignas(64) float value[kMaxBytes];
-    alignas(64) float scale[kMaxBytes];
-
-    HWY_INLINE void Set(std::size_t j, const TwoLevelScale& of) {
-      hn::Store(of.code, hn::RebindToUnsigned<DF>(), code + j);
-      hn::Store(of.value, DF(), value + j);
-      hn::Store(of.scale, DF(), scale + j);
-    }
+/// Stages the magnitudes of a row of `blocks` adjacent blocks, items[i] for the i-th of each block:
+/// transposes squares of 4 x 4 items of four blocks. 2 ops for a vector that goes in. Blocks past
+/// the last one, up to a whole vector of them, get its items.
+template <class T>
+HWY_INLINE void StageRow(const std::byte* row, std::size_t blocks, StagedItems& items) {
+  constexpr std::size_t kSquare = 4;
+  const hn::CappedTag<float, cpu::kPackUnit> df;
+  const hn::Repartition<double, decltype(df)> pairs;
+  const auto load = [&](std::size_t j, std::size_t i) NF_INLINE_ATTR {
+    const std::size_t item = std::min(j, blocks - 1) * cpu::kPackUnit + i;
+    return LoadMagnitudes<T>(df, row + item * kItemSize<T>);
   };
-
-  template <class States>
-  static HWY_INLINE bool MayUseReciprocal(std::size_t blocks, const States& states) {
-    auto may = hn::Eq(hn::Zero(DF()), hn::Zero(DF()));
-    for (std::size_t j = 0; j < blocks; j += hn::Lanes(DF()))
-      may = hn::And(may, DividesByReciprocal(states.Amax(j)));
-    return hn::AllTrue(DF(), may);
-  }
-
-  /// Computes the sum of S::Error over a line for both candidates, with the same operations on
-  /// magnitudes: an item's sign changes the sign of its difference only. NaN and infinite items
-  /// make both sums infinite or NaN.
-  template <Difference kDifference, bool kSquares, class States>
-  HWY_INLINE void ComputeLineErrors(std::size_t line, std::size_t blocks, const States& states,
-                                    const typename S::TensorState& options) {
-    using F = typename S::Element;
-    const DF df;
-    const auto range = hn::Set(df, options.full_range);
-    const auto reciprocal = hn::Set(df, 1.0f / options.full_range);
-    for (std::size_t j = 0; j < blocks; j += hn::Lanes(df)) {
-      const auto encode = states.Encode(j), amax = states.Amax(j);
-      const auto term = [&](hn::Vec<DF> x, hn::Vec<DF> scale, hn::Vec<DF> value) NF_INLINE_ATTR {
-        const auto product = hn::Min(hn::Mul(x, scale), hn::Set(df, kMaxValue<F>));
-        const auto scaled = hn::Mul(RoundTo<F>(product), value);  // exact
-        auto difference = scaled;
-        if constexpr (kDifference == Difference::kMultiplied) {
-          difference = hn::Sub(scaled, hn::Mul(x, encode));
-        } else if constexpr (kDifference == Difference::kDivided) {
-          difference = hn::Sub(hn::Div(hn::Mul(scaled, amax), range), x);
-        } else {
-          difference = hn::Sub(DivideByReciprocal(hn::Mul(scaled, amax), range, reciprocal), x);
-        }
-        return kSquares ? hn::Mul(difference, difference) : hn::Abs(difference);
+  for (std::size_t j = 0; j < RoundUp(blocks, hn::Lanes(DF())); j += kSquare) {
+    for (std::size_t i = 0; i < cpu::kPackUnit; i += hn::Lanes(df)) {
+      const auto a = load(j, i), b = load(j + 1, i), c = load(j + 2, i), d = load(j + 3, i);
+      const auto lower_ab = hn::BitCast(pairs, hn::InterleaveLower(df, a, b)),
+                 upper_ab = hn::BitCast(pairs, hn::InterleaveUpper(df, a, b)),
+                 lower_cd = hn::BitCast(pairs, hn::InterleaveLower(df, c, d)),
+                 upper_cd = hn::BitCast(pairs, hn::InterleaveUpper(df, c, d));
+      const auto store = [&](std::size_t k, auto vector) NF_INLINE_ATTR {
+        StoreParts(df, hn::BitCast(df, vector), items.of[i + k] + j, kSquare * cpu::kPackPlaces);
       };
-      const auto first_scale = hn::Load(df, candidates_[0].scale + j);
-      const auto first_value = hn::Load(df, candidates_[0].value + j);
-      const auto second_scale = hn::Load(df, candidates_[1].scale + j);
-      const auto second_value = hn::Load(df, candidates_[1].value + j);
-      auto first = hn::Zero(df), second = hn::Zero(df);
-      for (std::size_t i = 0; i < kPositions; ++i) {
-        const auto x = hn::Load(df, items_[i] + j);
-        first = hn::Add(first, term(x, first_scale, first_value));
-        second = hn::Add(second, term(x, second_scale, second_value));
-      }
-      hn::Store(first, df, errors_[0][line] + j);
-      hn::Store(second, df, errors_[1][line] + j);
+      store(0, hn::InterleaveLower(pairs, lower_ab, lower_cd));
+      store(1, hn::InterleaveUpper(pairs, lower_ab, lower_cd));
+      store(2, hn::InterleaveLower(pairs, upper_ab, upper_cd));
+      store(3, hn::InterleaveUpper(pairs, upper_ab, upper_cd));
     }
   }
+}
 
-  Candidate candidates_[2];
-  alignas(
-      64) float items_[kPositions][kMaxBytes] = {};  // magnitudes; 0 where a block lacks an item
-  alignas(64) float errors_[2][kLines][kMaxBytes] = {};
-};
+/// Returns true if the differences of all blocks may be divided by a reciprocal.
+HWY_INLINE bool MayUseReciprocal(std::size_t count, const cpu::TwoLevelFactors& factors) {
+  auto may = hn::Eq(hn::Zero(DF()), hn::Zero(DF()));
+  for (std::size_t j = 0; j < count; j += hn::Lanes(DF()))
+    may = hn::And(may, DividesByReciprocal(hn::Load(DF(), factors.amax + j)));
+  return hn::AllTrue(DF(), may);
+}
+
+/// Computes the sums of the errors of the first `positions` staged items for both candidates, with
+/// the operations of Nvfp4Rule::Error on magnitudes: an item's sign changes the sign of its
+/// difference only.
+template <Difference kDifference, bool kSquares>
+HWY_NOINLINE void AddErrors(const StagedItems& items, std::size_t positions, std::size_t count,
+                            const cpu::TwoLevelFactors& factors, float full_range,
+                            const cpu::ScaleCandidates& candidates, cpu::CandidateErrors& errors) {
+  const DF df;
+  const auto range = hn::Set(df, full_range), reciprocal = hn::Set(df, 1.0f / full_range);
+  for (std::size_t j = 0; j < count; j += hn::Lanes(df)) {
+    const auto encode = hn::Load(df, factors.encode + j), amax = hn::Load(df, factors.amax + j);
+    const auto term = [&](hn::Vec<DF> x, hn::Vec<DF> scale, hn::Vec<DF> value) NF_INLINE_ATTR {
+      const auto product = hn::Min(hn::Mul(x, scale), hn::Set(df, kMaxValue<E2M1>));
+      const auto scaled = hn::Mul(RoundTo<E2M1>(product), value);  // exact
+      auto difference = scaled;
+      if constexpr (kDifference == Difference::kMultiplied) {
+        difference = hn::Sub(scaled, hn::Mul(x, encode));
+      } else if constexpr (kDifference == Difference::kDivided) {
+        difference = hn::Sub(hn::Div(hn::Mul(scaled, amax), range), x);
+      } else {
+        difference = hn::Sub(DivideByReciprocal(hn::Mul(scaled, amax), range, reciprocal), x);
+      }
+      return kSquares ? hn::Mul(difference, difference) : hn::Abs(difference);
+    };
+    const auto first_scale = hn::Load(df, candidates.of[0].scale + j);
+    const auto first_value = hn::Load(df, candidates.of[0].value + j);
+    const auto second_scale = hn::Load(df, candidates.of[1].scale + j);
+    const auto second_value = hn::Load(df, candidates.of[1].value + j);
+    auto first = hn::Zero(df), second = hn::Zero(df);
+    for (std::size_t i = 0; i < positions; ++i) {
+      const auto x = hn::Load(df, items.of[i] + j);
+      first = hn::Add(first, term(x, first_scale, first_value));
+      second = hn::Add(second, term(x, second_scale, second_value));
+    }
+    hn::Store(first, df, errors.of[0] + j);
+    hn::Store(second, df, errors.of[1] + j);
+  }
+}
+
+HWY_INLINE void ComputeErrors(const StagedItems& items, std::size_t positions, std::size_t count,
+                              const cpu::TwoLevelFactors& factors, const cpu::ErrorRule& rule,
+                              const cpu::ScaleCandidates& candidates,
+                              cpu::CandidateErrors& errors) {
+  const auto compute = [&]<Difference kDifference>() NF_INLINE_ATTR {
+    const auto add = rule.squares ? &AddErrors<kDifference, true> : &AddErrors<kDifference, false>;
+    add(items, positions, count, factors, rule.full_range, candidates, errors);
+  };
+  if (rule.fast_error) return compute.template operator()<Difference::kMultiplied>();
+  if constexpr (HWY_NATIVE_FMA) {
+    if (MayUseReciprocal(count, factors))
+      return compute.template operator()<Difference::kDividedByReciprocal>();
+  }
+  compute.template operator()<Difference::kDivided>();
+}
 
 }  // namespace narrowfloat::HWY_NAMESPACE
 #endif

@@ -19,7 +19,9 @@
 #include <vector>
 
 #include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/blocks-inl.h"
 #include "narrowfloat/kernels/cpu/four_over_six-inl.h"
+#include "narrowfloat/kernels/cpu/pack-inl.h"
 #include "narrowfloat/kernels/cpu/transpose-inl.h"
 #include "narrowfloat/kernels/scalar/items.h"
 #include "narrowfloat/schemes/nvfp4.h"
@@ -200,16 +202,15 @@ void TestDivideByReciprocal() {
 /// Blocks' items become lanes, those past the last block not.
 template <class T>
 void TestItemsOfBlocks() {
-  using Choice = FourOverSixChoice<Nvfp4Scheme, 64, 1, kNvfp4Block>;
   const Bytes items = RandomVector(64 * kNvfp4Block * kItemSize<T>);
   const auto* row = reinterpret_cast<const std::byte*>(items.data());
   for (const std::size_t blocks : {1u, 2u, 5u, 63u, 64u}) {
-    const auto choice = std::make_unique<Choice>();
-    choice->template SetItemsOfBlocks<T>(row, blocks);
+    const auto staged = std::make_unique<StagedItems>();
+    StageRow<T>(row, blocks, *staged);
     for (std::size_t j = 0; j < blocks; ++j) {
       for (std::size_t i = 0; i < kNvfp4Block; ++i) {
         const float item = std::abs(LoadItem<T>(row, j * kNvfp4Block + i));
-        const float got = choice->Item(i, j);
+        const float got = staged->of[i][j];
         ASSERT_TRUE(got == item || (!(item <= kLargestFloat) && !(got <= kLargestFloat)))
             << "block " << j << " item " << i;
       }

@@ -8,6 +8,7 @@
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/blocks-inl.h"
+#include "narrowfloat/kernels/cpu/scales-inl.h"
 #include "narrowfloat/kernels/cpu/transpose-inl.h"
 #include "narrowfloat/kernels/dcheck.h"
 #include "narrowfloat/numerics/e8m0.h"
@@ -55,138 +56,6 @@ bool ColumnAmax(const std::byte* const* rows, std::size_t count, std::size_t col
   return most < kInfinityBits<T>;
 }
 
-using DI = hn::RebindToSigned<DF>;
-
-/// Does EncodeE8M0Up for lanes that are not NaN. 6 ops. Adding the largest mantissa carries into
-/// the exponent unless the mantissa is zero; patterns from 1 to that of 2^-127 belong to code 0.
-HWY_INLINE hn::Vec<DI> EncodeE8M0Lanes(hn::Vec<DF> x) {
-  const DI di;
-  const auto bits = hn::BitCast(di, x);
-  const auto carried = hn::ShiftRight<23>(hn::Add(bits, hn::Set(di, 0x7FFFFF)));
-  const auto is_tiny =
-      hn::And(hn::Gt(bits, hn::Zero(di)),
-              hn::Gt(hn::Set(di, static_cast<std::int32_t>(E8M0::kSmallestPowerBits + 1)), bits));
-  const auto code = hn::Add(carried, hn::VecFromMask(di, is_tiny));  // a mask is -1
-  return hn::Min(code, hn::Set(di, static_cast<std::int32_t>(E8M0::kMaxCode)));
-}
-
-/// Computes the constants of rounding under power-of-two scales, as PowerOfTwoScale does, from the
-/// scales' exponent fields. Each function: 2 to 5 ops.
-template <FloatFormat F, class T>
-struct PowerConstants {
-  using Rule = PowerOfTwoScale<F, T>;
-  static constexpr auto kSmallest = static_cast<std::int32_t>(Rule::kSmallest);
-  static constexpr auto kLargest = static_cast<std::int32_t>(Rule::kLargest);
-  static constexpr auto kBias = static_cast<std::int32_t>(F::kBias);
-
-  /// Lanes whose scale, a power of two, needs the encoder for any scale, unless the block is all
-  /// zeros.
-  static HWY_INLINE hn::Mask<DI> IsOutside(hn::Vec<DI> field, hn::Vec<DI> amax) {
-    const DI di;
-    const auto is_large = hn::And(hn::Gt(field, hn::Set(di, kLargest)), hn::Gt(amax, hn::Zero(di)));
-    return hn::Or(hn::Gt(hn::Set(di, kSmallest), field), is_large);
-  }
-  /// The pattern of F's smallest normal number over the scale, as an item of T; for EncodeByTable
-  /// kStepsBelow less. float16 is compared after it was widened.
-  static HWY_INLINE hn::Vec<DI> Floor(hn::Vec<DI> field) {
-    const DI di;
-    const auto exponent = hn::Sub(hn::Set(di, 255 - kBias), hn::Min(field, hn::Set(di, kLargest)));
-    if constexpr (!std::is_same_v<T, BFloat16>) return hn::ShiftLeft<23>(exponent);
-    const auto floor = hn::ShiftLeft<7>(exponent);
-    if constexpr (!kByTable<F, T>) return floor;
-    return hn::Sub(floor, hn::Set(di, static_cast<std::int32_t>(kStepsBelow<F>)));
-  }
-  /// EncodeRule::Multiplier(exponent of the scale): only the low bits of an offset depend on it.
-  static HWY_INLINE hn::Vec<DF> Multiplier(hn::Vec<DI> field) {
-    const DI di;
-    constexpr auto kField = static_cast<std::int32_t>(EncodeRule<F>::kField);
-    constexpr auto kMask = static_cast<std::int32_t>((2 * kSignCode<F> - 1) >> F::kMantissaBits);
-    const auto power = hn::Min(field, hn::Set(di, kLargest));
-    const auto offset =
-        hn::And(hn::Add(power, hn::Set(di, kBias - 128 - kField)), hn::Set(di, kMask));
-    return hn::BitCast(DF(),
-                       hn::Add(hn::ShiftLeft<F::kMantissaBits>(offset), hn::Set(di, kField << 23)));
-  }
-};
-
-/// Returns the values of Lanes(DF()) amax patterns from the i-th on.
-template <class T>
-HWY_INLINE hn::Vec<DF> AmaxValues(const std::byte* amaxes, std::size_t i) {
-  if constexpr (kItemSize<T> == 4) {
-    return hn::LoadU(DF(), reinterpret_cast<const float*>(amaxes) + i);
-  } else {
-    const hn::RebindToUnsigned<DF> d32;
-    const hn::Rebind<std::uint16_t, DF> d16;
-    const auto patterns = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(amaxes) + i);
-    return WidenMagnitudes<T, Inputs::kAll>(d32, hn::PromoteTo(d32, patterns));
-  }
-}
-
-/// Both rules compute scales from amaxes, as vectors: what is stored beside the codes, what items
-/// are multiplied by, and, returned, the scales' exponent fields. They add to `outside` the lanes
-/// that need the encoder for any scale.
-///
-/// MxRule: the exponent field of the scale 2^(127 - code) is 254 - code. About 15 ops.
-template <FloatFormat F, class T>
-struct RuleE8M0 {
-  static HWY_INLINE hn::Vec<DI> Compute(hn::Vec<DF> amax, const ScaleRule& /*rule*/,
-                                        hn::Vec<DI>& stored, hn::Vec<DF>& scale,
-                                        hn::Vec<DI>& outside) {
-    const DI di;
-    constexpr float kReciprocalOfMax = 1.0f / kMaxValue<F>;  // MxRule multiplies, too
-    stored = EncodeE8M0Lanes(hn::Mul(amax, hn::Set(DF(), kReciprocalOfMax)));
-    const auto field = hn::Sub(hn::Set(di, static_cast<std::int32_t>(E8M0::kMaxCode)), stored);
-    const auto is_outside = PowerConstants<F, T>::IsOutside(field, hn::BitCast(di, amax));
-    outside = hn::Or(outside, hn::VecFromMask(di, is_outside));
-    // DecodeE8M0Reciprocal: field 0 stands for 2^-127, whose pattern is a mantissa.
-    const auto subnormal = hn::Set(di, static_cast<std::int32_t>(E8M0::kSmallestPowerBits));
-    const auto is_subnormal = hn::Eq(field, hn::Zero(di));
-    scale = hn::BitCast(DF(), hn::IfThenElse(is_subnormal, subnormal, hn::ShiftLeft<23>(field)));
-    return field;
-  }
-  static HWY_INLINE void Store(hn::Vec<DI> stored, std::byte* to, std::size_t i) {
-    const hn::Rebind<std::uint8_t, DF> d8;
-    hn::StoreU(hn::DemoteTo(d8, stored), d8, reinterpret_cast<std::uint8_t*>(to) + i);
-  }
-};
-
-/// ScaleFromAmax, and the scale's inverse in fp32. 2 divisions and about 20 ops.
-template <FloatFormat F, class T>
-struct RuleFloat32 {
-  static HWY_INLINE hn::Vec<DI> Compute(hn::Vec<DF> amax, const ScaleRule& rule,
-                                        hn::Vec<DI>& stored, hn::Vec<DF>& scale,
-                                        hn::Vec<DI>& outside) {
-    const DF df;
-    const DI di;
-    const auto infinity = hn::Set(di, static_cast<std::int32_t>(kFloatInfinity));
-    const auto one = hn::Set(df, 1.0f), epsilon = hn::Set(df, rule.amax_epsilon);
-    const auto of = hn::IfThenElse(hn::Lt(amax, epsilon), epsilon, amax);
-    const auto bits = hn::BitCast(di, of);
-    auto quotient = hn::Div(hn::Set(df, kMaxValue<F>), of);
-    const auto overflows = hn::Eq(hn::BitCast(di, quotient), infinity);
-    quotient =
-        hn::IfThenElse(hn::RebindMask(df, overflows), hn::Set(df, rule.overflow_scale), quotient);
-    if (rule.force_pow_2_scales) quotient = hn::And(quotient, hn::BitCast(df, infinity));
-    // Zero, infinity and negative values.
-    const auto is_positive = hn::And(hn::Gt(bits, hn::Zero(di)), hn::Gt(infinity, bits));
-    scale = hn::IfThenElse(hn::RebindMask(df, is_positive), quotient, one);
-    stored = hn::BitCast(di, hn::Div(one, scale));
-    const auto scale_bits = hn::BitCast(di, scale);
-    const auto field = hn::ShiftRight<23>(scale_bits);
-    const auto mantissa = hn::And(scale_bits, hn::Set(di, 0x7FFFFF));
-    const auto is_outside = PowerConstants<F, T>::IsOutside(field, hn::BitCast(di, amax));
-    outside = hn::Or(outside, hn::Or(mantissa, hn::VecFromMask(di, is_outside)));
-    return field;
-  }
-  static HWY_INLINE void Store(hn::Vec<DI> stored, std::byte* to, std::size_t i) {
-    hn::StoreU(stored, DI(), reinterpret_cast<std::int32_t*>(to) + i);
-  }
-};
-
-HWY_INLINE bool IsZero(hn::Vec<DI> lanes) {
-  return hn::AllTrue(DI(), hn::Eq(lanes, hn::Zero(DI())));
-}
-
 /// One block's scale serves whole vectors: stores `floor` and `multiplier` in the order of blocks,
 /// bfloat16's floors twice in 32 bits. About 30 ops for Lanes(DF()) blocks by E8M0.
 template <template <FloatFormat, class> class Rule, FloatFormat F, class T>
@@ -209,20 +78,6 @@ bool BlockScales(const std::byte* amaxes, std::size_t blocks, const ScaleRule& r
     if constexpr (!kByTable<F, T>) hn::StoreU(C::Multiplier(field), DF(), to.multiplier + j);
   }
   return IsZero(outside);
-}
-
-/// Stores two vectors in the order in which 16-bit items come apart: the even columns' lanes, then
-/// the odd ones'. 2 ops. fp32: as they are.
-template <class T>
-HWY_INLINE void StoreLanes(hn::Vec<DF> low, hn::Vec<DF> high, float* to) {
-  const DF df;
-  if constexpr (kItemSize<T> == 4) {
-    hn::StoreU(low, df, to);
-    hn::StoreU(high, df, to + hn::Lanes(df));
-  } else {
-    hn::StoreU(hn::ConcatEven(df, high, low), df, to);
-    hn::StoreU(hn::ConcatOdd(df, high, low), df, to + hn::Lanes(df));
-  }
 }
 
 /// Each lane has a scale of its own: stores them in LaneScales' order, but bfloat16's floors, as 16
@@ -566,23 +421,27 @@ void CopyPastCaches(const std::byte* from, std::size_t count, std::byte* to) noe
   CopyNontemporal(from, count, to);
 }
 
-template <FloatFormat F, class T, std::size_t kBlock>
-constexpr cpu::LengthKernels kLengthKernels{
-    .amax = &BlockAmax<T, kBlock>,
-    .encode = {&EncodeBlocks<F, T, kBlock, Encoder::kPowersOfTwo>,
-               &EncodeBlocks<F, T, kBlock, Encoder::kFinite>,
-               &EncodeBlocks<F, T, kBlock, Encoder::kAll>},
+template <class T>
+constexpr cpu::AmaxKernels kAmaxKernels{
+    .item_bytes = kItemSize<T>,
+    .rows_per_pass = kRowsPerPass<T>,
+    .of_blocks = {&BlockAmax<T, cpu::kAmaxLengths[0]>, &BlockAmax<T, cpu::kAmaxLengths[1]>,
+                  &BlockAmax<T, cpu::kAmaxLengths[2]>, &BlockAmax<T, cpu::kAmaxLengths[3]>},
+    .of_columns = &ColumnAmax<T, Inputs::kFinite>,
+    .of_columns_of_all = &ColumnAmax<T, Inputs::kAll>,
 };
+
+template <FloatFormat F, class T, std::size_t kBlock>
+constexpr cpu::EncodeKernels kEncodeBlocks{&EncodeBlocks<F, T, kBlock, Encoder::kPowersOfTwo>,
+                                           &EncodeBlocks<F, T, kBlock, Encoder::kFinite>,
+                                           &EncodeBlocks<F, T, kBlock, Encoder::kAll>};
 
 template <FloatFormat F, class T>
 constexpr cpu::FormatKernels kFormatKernels{
-    .item_bytes = kItemSize<T>,
-    .rows_per_pass = kRowsPerPass<T>,
-    .by_length = {kLengthKernels<F, T, cpu::kBlockLengths[0]>,
-                  kLengthKernels<F, T, cpu::kBlockLengths[1]>,
-                  kLengthKernels<F, T, cpu::kBlockLengths[2]>},
-    .column_amax = &ColumnAmax<T, Inputs::kFinite>,
-    .column_amax_of_all = &ColumnAmax<T, Inputs::kAll>,
+    .amax = &kAmaxKernels<T>,
+    .encode_blocks = {kEncodeBlocks<F, T, cpu::kBlockLengths[0]>,
+                      kEncodeBlocks<F, T, cpu::kBlockLengths[1]>,
+                      kEncodeBlocks<F, T, cpu::kBlockLengths[2]>},
     .scales = {cpu::ScaleKernels{&BlockScales<RuleE8M0, F, T>, &ColumnScales<RuleE8M0, F, T>},
                cpu::ScaleKernels{&BlockScales<RuleFloat32, F, T>,
                                  &ColumnScales<RuleFloat32, F, T>}},
@@ -592,6 +451,10 @@ constexpr cpu::FormatKernels kFormatKernels{
     .uniform = {&EncodeUniform<F, T>, &EncodeUniformOfAll<F, T>, &MagnitudeValue<T>},
 };
 
+template <class... T>
+constexpr ByType<cpu::AmaxKernels> AmaxesByType(TypeList<T...>) {
+  return {kAmaxKernels<T>...};
+}
 template <FloatFormat F, class... T>
 constexpr ByType<cpu::FormatKernels> KernelsByType(TypeList<T...>) {
   return {kFormatKernels<F, T>...};
@@ -604,6 +467,7 @@ const cpu::MicroKernels* MicroKernelsTable() {
       .vector_bytes = hn::MaxLanes(D8()),
       .copy_nontemporal = &CopyPastCaches,
       .transpose = &TransposePatch,
+      .amax = AmaxesByType(FloatTypes{}),
       .formats = {KernelsByType<E4M3>(FloatTypes{}), KernelsByType<E5M2>(FloatTypes{})},
   };
   return &kTable;

@@ -20,12 +20,15 @@ namespace narrowfloat::cpu {
 /// Most items of one call on blocks, and most columns of one call on columns.
 inline constexpr std::size_t kMicroRun = 2048, kMicroCols = 1024;
 
-/// The lengths of blocks that the micro-kernels know.
+/// The lengths of blocks whose amaxes the micro-kernels compute, and of those that they encode.
+inline constexpr std::array<std::size_t, 4> kAmaxLengths{kMxBlock / 2, kMxBlock, 2 * kMxBlock,
+                                                         4 * kMxBlock};
 inline constexpr std::array<std::size_t, 3> kBlockLengths{kMxBlock, 2 * kMxBlock, 4 * kMxBlock};
-/// Returns the index of a length, or kBlockLengths.size().
-constexpr std::size_t IndexOfLength(std::size_t items) {
+/// Returns the index of a length, or the number of lengths.
+template <std::size_t kCount>
+constexpr std::size_t IndexOf(const std::array<std::size_t, kCount>& lengths, std::size_t items) {
   std::size_t i = 0;
-  while (i < kBlockLengths.size() && kBlockLengths[i] != items) ++i;
+  while (i < kCount && lengths[i] != items) ++i;
   return i;
 }
 /// Most blocks of one call. Arrays of scales have so many places, because micro-kernels read and
@@ -119,12 +122,6 @@ struct UniformKernels {
   float (*magnitude)(std::uint32_t pattern);  // the value of `largest`
 };
 
-/// The micro-kernels of blocks of one length.
-struct LengthKernels {
-  BlockAmaxFn amax;
-  EncodeKernels encode;
-};
-
 /// Encodes `cols` items twice, as the two functions powers_of_two do: by MX blocks to run.codes,
 /// by columns to run.copy, which needs no alignment. Each item is loaded once.
 /// Requires: cols is a multiple of kMxBlock and of MicroKernels::vector_bytes.
@@ -140,12 +137,18 @@ using CopyFn = void (*)(const std::byte* from, std::size_t count, std::byte* to)
 using TransposeFn = void (*)(const std::byte* codes, std::size_t rows, std::size_t cols,
                              std::byte* out, std::size_t stride, bool nontemporal) noexcept;
 
-/// The micro-kernels of one format of codes and one type of items.
-struct FormatKernels {
+/// The amaxes of one type of items.
+struct AmaxKernels {
   std::size_t item_bytes;     // of an item; amaxes are as wide
   std::size_t rows_per_pass;  // rows of kMicroCols items that the first-level cache holds together
-  std::array<LengthKernels, kBlockLengths.size()> by_length;
-  MicroColumnAmaxFn column_amax, column_amax_of_all;
+  std::array<BlockAmaxFn, kAmaxLengths.size()> of_blocks;
+  MicroColumnAmaxFn of_columns, of_columns_of_all;
+};
+
+/// The micro-kernels of one format of codes and one type of items.
+struct FormatKernels {
+  const AmaxKernels* amax;  // of the type of items
+  std::array<EncodeKernels, kBlockLengths.size()> encode_blocks;
   std::array<ScaleKernels, kMicroRules> scales;
   EncodeKernels encode_columns;
   EncodeBothFn encode_both;
@@ -161,6 +164,7 @@ struct MicroKernels {
   std::size_t vector_bytes;  // codes of one vector
   CopyFn copy_nontemporal;
   TransposeFn transpose;
+  ByType<AmaxKernels> amax;
   std::array<ByType<FormatKernels>, kMicroFormats> formats;
 };
 

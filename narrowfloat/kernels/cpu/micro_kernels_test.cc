@@ -15,8 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "narrowfloat/kernels/cpu/tables.h"
-#include "narrowfloat/kernels/scalar/items.h"
+#include "narrowfloat/kernels/cpu/micro_test_items.h"
 #include "narrowfloat/numerics/e8m0.h"
 
 namespace narrowfloat::cpu {
@@ -24,41 +23,19 @@ namespace {
 
 /// One format of codes and one type of items.
 template <class F, class T>
-struct Pair {
+struct Pair : ItemType<T> {
   using Format = F;
-  using Item = T;
   static constexpr std::size_t kFormat =
       static_cast<std::size_t>(std::is_same_v<F, E4M3> ? MicroFormat::kE4M3 : MicroFormat::kE5M2);
-  static constexpr std::size_t kBytes = kItemSize<T>;
-  static constexpr std::uint32_t kSign = 1u << (kBytes * 8 - 1);
-  static constexpr std::uint32_t kInfinity = [] {
-    if constexpr (kBytes == 4) return kFloatInfinity;
-    if constexpr (kBytes == 2) return T::kMaxCode + 1u;
-  }();
+  using ItemType<T>::kInfinity;
+  using ItemType<T>::Patterns;
+  using ItemType<T>::Value;
 
-  static float Value(std::uint32_t pattern) {
-    return LoadItem<T>(reinterpret_cast<const std::byte*>(&pattern), 0);  // little-endian
-  }
   static std::uint32_t ScaleCode(std::uint32_t amax) {
     return EncodeE8M0Up(Value(amax) * (1.0f / kMaxValue<F>));
   }
   static std::byte Code(std::uint32_t pattern, std::uint32_t scale) {
     return static_cast<std::byte>(Encode<F>(Value(pattern) * DecodeE8M0Reciprocal(scale)));
-  }
-
-  /// Returns every pattern of 16 bits; of fp32 every sign and exponent, with mantissas at and
-  /// beside the ties of three bits.
-  static std::vector<std::uint32_t> Patterns() {
-    std::vector<std::uint32_t> patterns;
-    if constexpr (kBytes == 2) {
-      for (std::uint32_t p = 0; p < 1u << 16; ++p) patterns.push_back(p);
-    } else {
-      for (std::uint32_t top = 0; top < 1u << 13; ++top) {
-        for (const std::uint32_t low : {0u, 1u, (1u << 19) - 1u})
-          patterns.push_back((top << 19) + low);
-      }
-    }
-    return patterns;
   }
   /// Returns, for every scale that an amax of this type can have, the largest such amax.
   static std::map<std::uint32_t, std::uint32_t> LargestAmaxes() {
@@ -70,24 +47,6 @@ struct Pair {
     }
     return largest;
   }
-};
-
-/// A buffer of items or amaxes, aligned to cache lines.
-struct Items {
-  explicit Items(std::size_t count, std::size_t item_bytes)
-      : bytes(item_bytes), memory((count * item_bytes + 63) / 64 + 1) {}
-  std::byte* At(std::size_t i) { return reinterpret_cast<std::byte*>(memory.data()) + i * bytes; }
-  void Set(std::size_t i, std::uint32_t pattern) { std::memcpy(At(i), &pattern, bytes); }
-  std::uint32_t Get(std::size_t i) {
-    std::uint32_t pattern = 0;
-    std::memcpy(&pattern, At(i), bytes);
-    return pattern;
-  }
-  struct alignas(64) Line {
-    std::byte bytes[64] = {};
-  };
-  std::size_t bytes;
-  std::vector<Line> memory;
 };
 
 struct Scales {
@@ -104,26 +63,13 @@ struct Scales {
   }
 };
 
-struct Target {
-  std::string name;
-  const MicroKernels* micro;
-};
-std::vector<Target> Targets() {
-  std::vector<Target> targets;
-  for (const CpuTarget& target : AvailableTargets()) {
-    if (const MicroKernels* micro = PartsOf(target.index).micro)
-      targets.push_back({target.name, micro});
-  }
-  return targets;
-}
-
 template <class P>
 class MicroKernelsTest : public testing::Test {
  protected:
   static const FormatKernels& Kernels(const Target& target) {
     return target.micro->formats[P::kFormat][static_cast<std::size_t>(kDTypeOf<typename P::Item>)];
   }
-  static const LengthKernels& Mx(const Target& target) { return Kernels(target).by_length[0]; }
+  static const AmaxKernels& Amaxes(const Target& target) { return *Kernels(target).amax; }
   static const ScaleKernels& ScalesOf(const Target& target, MicroRule rule) {
     return Kernels(target).scales[static_cast<std::size_t>(rule)];
   }
@@ -132,20 +78,13 @@ using Pairs = testing::Types<Pair<E4M3, float>, Pair<E4M3, Float16>, Pair<E4M3, 
                              Pair<E5M2, float>, Pair<E5M2, Float16>, Pair<E5M2, BFloat16>>;
 TYPED_TEST_SUITE(MicroKernelsTest, Pairs);
 
-/// Returns the larger magnitude pattern, NaN ignored.
-template <class P>
-std::uint32_t Larger(std::uint32_t amax, std::uint32_t item) {
-  const std::uint32_t magnitude = item & ~P::kSign;
-  return magnitude > P::kInfinity ? amax : std::max(amax, magnitude);
-}
-
 TYPED_TEST(MicroKernelsTest, AmaxesOfBlocksIgnoreNaN) {
   using P = TypeParam;
   const std::vector<std::uint32_t> patterns = P::Patterns();
   std::mt19937 random(1);
   for (const Target& target : Targets()) {
-    for (std::size_t length = 0; length < kBlockLengths.size(); ++length) {
-      const std::size_t block = kBlockLengths[length], most = kMicroRun / block;
+    for (std::size_t length = 0; length < kAmaxLengths.size(); ++length) {
+      const std::size_t block = kAmaxLengths[length], most = kMicroRun / block;
       const std::size_t lanes = std::min(target.micro->vector_bytes / P::kBytes, most);
       for (std::size_t first = 0, blocks = 1; first < patterns.size(); first += blocks * 2) {
         blocks = first / 2 % most + 1;
@@ -163,8 +102,7 @@ TYPED_TEST(MicroKernelsTest, AmaxesOfBlocksIgnoreNaN) {
             expected[j] = Larger<P>(expected[j], patterns[of]);
           }
         }
-        ASSERT_EQ(this->Kernels(target).by_length[length].amax(items.At(1), blocks, amaxes.At(0)),
-                  finite)
+        ASSERT_EQ(this->Amaxes(target).of_blocks[length](items.At(1), blocks, amaxes.At(0)), finite)
             << target.name << " blocks of " << block << " from pattern " << first;
         for (std::size_t j = 0; j < blocks; ++j)
           ASSERT_EQ(amaxes.Get(j), expected[j])
@@ -181,7 +119,7 @@ TYPED_TEST(MicroKernelsTest, AmaxesOfColumnsGrowOverCalls) {
   const std::vector<std::uint32_t> patterns = P::Patterns();
   std::mt19937 random(2);
   for (const Target& target : Targets()) {
-    const FormatKernels& kernels = this->Kernels(target);
+    const AmaxKernels& kernels = this->Amaxes(target);
     for (const std::size_t cols : {target.micro->vector_bytes, kMicroCols}) {
       for (std::size_t count = 1; count <= kMxBlock + 1; ++count) {
         for (const bool finite : {true, false}) {
@@ -197,7 +135,7 @@ TYPED_TEST(MicroKernelsTest, AmaxesOfColumnsGrowOverCalls) {
               expected[c] = Larger<P>(expected[c], item);
             }
           }
-          const MicroColumnAmaxFn run = finite ? kernels.column_amax : kernels.column_amax_of_all;
+          const MicroColumnAmaxFn run = finite ? kernels.of_columns : kernels.of_columns_of_all;
           const std::size_t some = count / 2 + 1;
           run(rows.data(), some, cols, AmaxRows::kOfThisCall, amaxes.At(0));
           if (some < count) {
@@ -221,8 +159,8 @@ TYPED_TEST(MicroKernelsTest, ColumnsWithInfinityOrNaNAreNotFinite) {
       Items row(kMicroCols, P::kBytes), amaxes(kMicroCols, P::kBytes);
       row.Set(kMicroCols - 1, special | P::kSign);
       const std::byte* rows[] = {row.At(0)};
-      EXPECT_FALSE(this->Kernels(target).column_amax(rows, 1, kMicroCols, AmaxRows::kOfThisCall,
-                                                     amaxes.At(0)))
+      EXPECT_FALSE(
+          this->Amaxes(target).of_columns(rows, 1, kMicroCols, AmaxRows::kOfThisCall, amaxes.At(0)))
           << target.name;
     }
   }
@@ -361,7 +299,7 @@ TYPED_TEST(MicroKernelsTest, CodesOfEveryItemUnderEveryScale) {
       };
       for (std::size_t length = 0; length < kBlockLengths.size(); ++length) {
         const std::size_t blocks = kMicroCols / kBlockLengths[length];
-        check(e8m0.of_blocks, kernels.by_length[length].encode, blocks);
+        check(e8m0.of_blocks, kernels.encode_blocks[length], blocks);
       }
       check(e8m0.of_columns, kernels.encode_columns, kMicroCols);
     }
@@ -388,7 +326,7 @@ TYPED_TEST(MicroKernelsTest, CodesOfRowsUnderFloat32ScalesOfBlocks) {
     const ScaleKernels& rule = this->ScalesOf(target, MicroRule::kFloat32);
     for (std::size_t length = 0; length < kBlockLengths.size(); ++length) {
       const std::size_t block = kBlockLengths[length];
-      const LengthKernels& kernels = this->Kernels(target).by_length[length];
+      const EncodeKernels& kernels = this->Kernels(target).encode_blocks[length];
       for (std::size_t blocks = 1; blocks <= 5; ++blocks) {
         const std::size_t cols = blocks * block;
         Items items(kRows * cols + 1, P::kBytes), amaxes(kMicroBlocks, P::kBytes);
@@ -418,8 +356,8 @@ TYPED_TEST(MicroKernelsTest, CodesOfRowsUnderFloat32ScalesOfBlocks) {
                                static_cast<std::ptrdiff_t>(cols * P::kBytes),
                                cols,
                                cols};
-          for (const EncodeFn encode : {powers ? kernels.encode.powers_of_two : nullptr,
-                                        kernels.encode.finite, kernels.encode.all}) {
+          for (const EncodeFn encode :
+               {powers ? kernels.powers_of_two : nullptr, kernels.finite, kernels.all}) {
             if (encode == nullptr) continue;
             encode(runs, blocks, scales.All());
             for (std::size_t r = 0; r < kRows; ++r) {
@@ -447,7 +385,8 @@ TYPED_TEST(MicroKernelsTest, EachBlockAndEachColumnHasItsScale) {
   for (const Target& target : Targets()) {
     const FormatKernels& kernels = this->Kernels(target);
     const ScaleKernels& e8m0 = this->ScalesOf(target, MicroRule::kE8M0);
-    const LengthKernels& mx = this->Mx(target);
+    const AmaxKernels& amax = this->Amaxes(target);
+    const BlockAmaxFn amax_of_blocks = amax.of_blocks[IndexOf(kAmaxLengths, kMxBlock)];
     const std::size_t step = std::max(kMxBlock, target.micro->vector_bytes);
     for (std::size_t cols = step; cols <= kMicroCols; cols += step) {
       const std::size_t blocks = cols / kMxBlock;
@@ -456,15 +395,15 @@ TYPED_TEST(MicroKernelsTest, EachBlockAndEachColumnHasItsScale) {
       FillWithValues<P>(1, cols, random, items);
       const std::byte* rows[] = {items.At(1)};
       Scales of_blocks, of_columns;
-      ASSERT_TRUE(mx.amax(items.At(1), blocks, block_amaxes.At(0)));
-      ASSERT_TRUE(kernels.column_amax(rows, 1, cols, AmaxRows::kOfThisCall, column_amaxes.At(0)));
+      ASSERT_TRUE(amax_of_blocks(items.At(1), blocks, block_amaxes.At(0)));
+      ASSERT_TRUE(amax.of_columns(rows, 1, cols, AmaxRows::kOfThisCall, column_amaxes.At(0)));
       ASSERT_TRUE(e8m0.of_blocks(block_amaxes.At(0), blocks, {}, of_blocks.All()));
       ASSERT_TRUE(e8m0.of_columns(column_amaxes.At(0), cols, {}, of_columns.All()));
       for (std::size_t shorter = blocks - std::min<std::size_t>(blocks - 1, 1); shorter <= blocks;
            ++shorter) {
         Items codes(cols + 64, 1);
         const MicroRun run{items.At(1), items.At(1), codes.At(1), false, nullptr};
-        mx.encode.powers_of_two({run}, shorter, of_blocks.All());
+        kernels.encode_blocks[0].powers_of_two({run}, shorter, of_blocks.All());
         for (std::size_t i = 0; i < shorter * kMxBlock; ++i)
           ASSERT_EQ(*codes.At(1 + i), P::Code(items.Get(1 + i), of_blocks.Code(i / kMxBlock)))
               << target.name << " item " << i << " of " << cols;

@@ -34,6 +34,7 @@ HWY_INLINE void CopyBytes(const std::byte* from, std::size_t count, std::byte* t
     hn::StoreU(hn::LoadU(d, reinterpret_cast<const std::uint8_t*>(from + i)), d,
                reinterpret_cast<std::uint8_t*>(to + i));
   }
+  for (; i + 16 <= count; i += 16) std::memcpy(to + i, from + i, 16);
   if (i < count) std::memcpy(to + i, from + i, count - i);
 }
 

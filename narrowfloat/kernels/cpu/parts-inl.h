@@ -15,7 +15,7 @@
 #define HWY_TARGET NF_HWY_TARGET
 #endif
 #include "hwy/highway.h"
-#include "narrowfloat/kernels/cpu/micro_kernels.h"
+#include "narrowfloat/kernels/cpu/pack_kernels.h"
 #include "narrowfloat/kernels/cpu/tables.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -28,8 +28,8 @@ ByType<AmaxSumFn> AmaxSumTable();
 ByType<SumOrderFn> SumOrderTable();
 ByType<HadamardFn> HadamardTable();
 const cpu::MicroKernels* MicroKernelsTable();
+const ByType<cpu::PackKernels>* PackKernelsTable();
 QuantizeSlots DrivenSlots();
-QuantizeSlots QuantizePackedTable();
 DequantizeSlots DequantizeTable();
 GemmBody GemmFloatsBody();
 std::array<PanelPackers, ElementFormats::kSize> GemmFloatPackers();

@@ -18,6 +18,12 @@ const cpu::FormatKernels& KernelsOf(const cpu::MicroKernels& micro) {
 }
 
 template <class S, class T, Direction kDirection>
+void RunReference(const QuantizeArgs& args) noexcept {
+  ScalarKernels().quantize[kSchemeIndex<S>][static_cast<std::size_t>(kDirection)]
+                          [static_cast<std::size_t>(kDTypeOf<T>)](args);
+}
+
+template <class S, class T, Direction kDirection>
 void RunBlocks(const QuantizeArgs& args) noexcept {
   static constexpr cpu::BlockGeometry kGeometry{
       S::kBlock, kScaleBytes<S>, S::kLayout.lines_per_scale, S::kLayout.columnwise_transposed};
@@ -38,12 +44,41 @@ void RunWhole(const QuantizeArgs& args) noexcept {
   const float scale = S::ScaleBlock(amax, S::Prepare(amax, args.options)).scale;
   // Only a scale that the caller gave can be zero, negative, infinite or NaN; the reference handles
   // these.
-  if (!(scale > 0.0f && scale <= kLargestFloat)) {
-    return ScalarKernels().quantize[kSchemeIndex<S>][static_cast<std::size_t>(kDirection)]
-                                   [static_cast<std::size_t>(kDTypeOf<T>)](args);
-  }
+  if (!(scale > 0.0f && scale <= kLargestFloat)) return RunReference<S, T, kDirection>(args);
   const cpu::MicroKernels& micro = *MicroKernelsTable();
   cpu::DriveWhole(args, micro, KernelsOf<S, T>(micro), scale, kDirection);
+}
+
+template <class S>
+cpu::LineFactors FactorsOf(float amax, const ScaleOptions& options) {
+  const typename S::TensorState state = S::Prepare(amax, options);
+  return {state.amax, state.encode, state.encode_over_max, state.reciprocal_encode};
+}
+
+template <class S>
+constexpr cpu::PackedGeometry PackedGeometryOf() {
+  if constexpr (cpu::kHasTwoLevels<S>) {
+    return {S::kBlock, cpu::PackRule::kTwoLevels, &FactorsOf<S>};
+  } else {
+    return {S::kBlock, cpu::PackRule::kE8M0, nullptr};
+  }
+}
+
+template <class S, class T, Direction kDirection>
+void RunPacked(const QuantizeArgs& args) noexcept {
+  static constexpr cpu::PackedGeometry kGeometry = PackedGeometryOf<S>();
+  constexpr auto kType = static_cast<std::size_t>(kDTypeOf<T>);
+  if constexpr (cpu::kHasTwoLevels<S>) {
+    // Only an amax that the caller gave can make the factor negative, zero or NaN; the reference
+    // handles these.
+    const bool rowwise = kDirection == Direction::kRowwise;
+    const float amax = (rowwise ? args.rowwise : args.columnwise).amax;
+    if (!(S::Prepare(amax, args.options).encode > 0.0f))
+      return RunReference<S, T, kDirection>(args);
+  }
+  const cpu::MicroKernels& micro = *MicroKernelsTable();
+  cpu::DrivePacked(args, micro, micro.amax[kType], (*PackKernelsTable())[kType], kGeometry,
+                   kDirection);
 }
 
 template <class S, Direction kDirection, class... T>
@@ -52,6 +87,8 @@ constexpr ByType<QuantizeFn> Types(TypeList<T...>) {
     return {&RunBlocks<S, T, kDirection>...};
   } else if constexpr (cpu::BodyOf<S>(kDirection) == cpu::Body::kWhole) {
     return {&RunWhole<S, T, kDirection>...};
+  } else if constexpr (cpu::BodyOf<S>(kDirection) == cpu::Body::kPacked) {
+    return {&RunPacked<S, T, kDirection>...};
   } else {
     return {};
   }

@@ -11,6 +11,7 @@
 namespace narrowfloat::cpu {
 
 struct MicroKernels;
+struct PackKernels;
 
 /// An instruction set that this build has and this machine can run: its name as NF_FORCE_BACKEND
 /// spells it, and its index in Highway's dispatch order.
@@ -29,7 +30,8 @@ struct TargetParts {
   ByType<SumOrderFn> sum_order;
   ByType<HadamardFn> hadamard;
   const MicroKernels* micro;
-  QuantizeSlots quantize_driven, quantize_packed;
+  const ByType<PackKernels>* pack;
+  QuantizeSlots quantize;
   DequantizeSlots dequantize;
   GemmKernels gemm;  // a body without rows is one that the target does not have
 };

@@ -12,7 +12,11 @@ class WholeDriver {
  public:
   WholeDriver(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
               float scale)
-      : args_(args), micro_(micro), kernels_(kernels), scale_(scale) {}
+      : args_(args),
+        micro_(micro),
+        kernels_(kernels),
+        item_bytes_(kernels.amax->item_bytes),
+        scale_(scale) {}
   ~WholeDriver() {
     if (args_.nontemporal) hwy::FlushStream();
   }
@@ -36,7 +40,7 @@ class WholeDriver {
   void Rows() {
     const Tile& tile = args_.tile;
     const std::size_t cols = tile.col_end - tile.col_begin, rows = tile.row_end - tile.row_begin;
-    if (args_.in.IsContiguous(cols * kernels_.item_bytes) && args_.rowwise.code_stride == cols)
+    if (args_.in.IsContiguous(cols * item_bytes_) && args_.rowwise.code_stride == cols)
       return Row(tile.row_begin, rows * cols);
     for (std::size_t row = tile.row_begin; row < tile.row_end; ++row) Row(row, cols);
   }
@@ -44,14 +48,14 @@ class WholeDriver {
   /// Encodes `count` items from the tile's first column of a row on.
   void Row(std::size_t row, std::size_t count) {
     const std::size_t first = args_.tile.col_begin;
-    const std::byte* items = args_.in.Row(row) + first * kernels_.item_bytes;
+    const std::byte* items = args_.in.Row(row) + first * item_bytes_;
     std::byte* codes = args_.rowwise.codes + row * args_.rowwise.code_stride + first;
     // The first run ends at a cache line, so that the others need no staging.
     const std::size_t head =
         args_.nontemporal ? (0 - reinterpret_cast<std::uintptr_t>(codes)) % kLineBytes : 0;
     for (std::size_t i = 0, run_items; i < count; i += run_items) {
       run_items = std::min(i < head ? head : kRunItems, count - i);
-      const std::byte* from = items + i * kernels_.item_bytes;
+      const std::byte* from = items + i * item_bytes_;
       const bool staged = args_.nontemporal && !IsAligned(micro_, codes + i);
       const MicroRun run{from, from + kBytesAhead, staged ? staged_ : codes + i,
                          args_.nontemporal && !staged};
@@ -87,7 +91,7 @@ class WholeDriver {
     std::byte* codes = patch_ + first * kTransposedCols;
     const Place items{row, patch.col};
     MicroRuns runs{{nullptr, nullptr, codes, false}, rows, 0, kTransposedCols};
-    const bool is_even = SetItems(args_, items, next, kernels_.item_bytes, runs);
+    const bool is_even = SetItems(args_, items, next, item_bytes_, runs);
     if (keeps_rows) {
       runs.first.copy = codes;
       runs.copy_stride = kTransposedCols;
@@ -98,7 +102,7 @@ class WholeDriver {
     }
     if (is_even) return Encode(runs, patch.cols);
     for (std::size_t r = 0; r < rows; ++r)
-      Encode({RunOf(args_, items, next, kernels_.item_bytes, runs, r)}, patch.cols);
+      Encode({RunOf(args_, items, next, item_bytes_, runs, r)}, patch.cols);
   }
 
   /// Encodes runs by the function for finite items and, from the first ones that it does not take
@@ -113,6 +117,7 @@ class WholeDriver {
   const QuantizeArgs& args_;
   const MicroKernels& micro_;
   const FormatKernels& kernels_;
+  const std::size_t item_bytes_;
   const float scale_;
   std::uint32_t largest_ = 0;  // pattern of the largest magnitude so far
   bool all_finite_ = true;     // so far

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Items and instruction sets for the tests of micro-kernels.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "narrowfloat/kernels/cpu/micro_kernels.h"
+#include "narrowfloat/kernels/cpu/tables.h"
+#include "narrowfloat/kernels/scalar/items.h"
+
+namespace narrowfloat::cpu {
+
+/// One type of items, as patterns of bits.
+template <class T>
+struct ItemType {
+  using Item = T;
+  static constexpr std::size_t kBytes = kItemSize<T>;
+  static constexpr std::uint32_t kSign = 1u << (kBytes * 8 - 1);
+  static constexpr std::uint32_t kInfinity = [] {
+    if constexpr (kBytes == 4) return kFloatInfinity;
+    if constexpr (kBytes == 2) return T::kMaxCode + 1u;
+  }();
+
+  static float Value(std::uint32_t pattern) {
+    return LoadItem<T>(reinterpret_cast<const std::byte*>(&pattern), 0);  // little-endian
+  }
+  /// Returns every pattern of 16 bits; of fp32 every sign and exponent, with mantissas at and
+  /// beside the ties of three bits.
+  static std::vector<std::uint32_t> Patterns() {
+    std::vector<std::uint32_t> patterns;
+    if constexpr (kBytes == 2) {
+      for (std::uint32_t p = 0; p < 1u << 16; ++p) patterns.push_back(p);
+    } else {
+      for (std::uint32_t top = 0; top < 1u << 13; ++top) {
+        for (const std::uint32_t low : {0u, 1u, (1u << 19) - 1u})
+          patterns.push_back((top << 19) + low);
+      }
+    }
+    return patterns;
+  }
+};
+
+/// A buffer of items or amaxes, aligned to cache lines.
+struct Items {
+  explicit Items(std::size_t count, std::size_t item_bytes)
+      : bytes(item_bytes), memory((count * item_bytes + 63) / 64 + 1) {}
+  std::byte* At(std::size_t i) { return reinterpret_cast<std::byte*>(memory.data()) + i * bytes; }
+  void Set(std::size_t i, std::uint32_t pattern) { std::memcpy(At(i), &pattern, bytes); }
+  std::uint32_t Get(std::size_t i) {
+    std::uint32_t pattern = 0;
+    std::memcpy(&pattern, At(i), bytes);
+    return pattern;
+  }
+  struct alignas(64) Line {
+    std::byte bytes[64] = {};
+  };
+  std::size_t bytes;
+  std::vector<Line> memory;
+};
+
+/// An instruction set that this machine has, and its micro-kernels.
+struct Target {
+  std::string name;
+  const MicroKernels* micro;
+  const ByType<PackKernels>* pack;
+};
+inline std::vector<Target> Targets() {
+  std::vector<Target> targets;
+  for (const CpuTarget& target : AvailableTargets()) {
+    const TargetParts parts = PartsOf(target.index);
+    if (parts.micro != nullptr) targets.push_back({target.name, parts.micro, parts.pack});
+  }
+  return targets;
+}
+
+/// Returns the larger magnitude pattern, NaN ignored.
+template <class P>
+std::uint32_t Larger(std::uint32_t amax, std::uint32_t item) {
+  const std::uint32_t magnitude = item & ~P::kSign;
+  return magnitude > P::kInfinity ? amax : std::max(amax, magnitude);
+}
+
+}  // namespace narrowfloat::cpu

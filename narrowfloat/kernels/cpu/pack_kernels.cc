@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/kernels/cpu/parts-inl.h"
+
+#include "narrowfloat/kernels/cpu/pack_kernels.h"
+
+#include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/four_over_six-inl.h"
+#include "narrowfloat/kernels/cpu/pack-inl.h"
+#include "narrowfloat/kernels/cpu/scales-inl.h"
+#include "narrowfloat/kernels/cpu/transpose-inl.h"
+#include "narrowfloat/kernels/dcheck.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace narrowfloat::HWY_NAMESPACE {
+namespace {
+
+using cpu::PackScales;
+using cpu::TwoLevelFactors;
+
+/// Where scales are stored: those of blocks in order, those of columns in LaneScales' order.
+enum class Places : std::uint8_t { kBlocks, kColumns };
+
+/// Calls compute(j, code, scale) for whole vectors of `count` places, and stores what it sets.
+template <class T, Places kPlaces, class Compute>
+HWY_INLINE void ForEachScale(std::size_t count, const PackScales& out, const Compute& compute) {
+  NF_DCHECK(count <= cpu::kPackPlaces);
+  NF_DCHECK(kPlaces == Places::kBlocks || count % hn::Lanes(D8()) == 0);
+  const PackScales to = out;
+  const std::size_t lanes = hn::Lanes(DF());
+  hn::Vec<DI> code;
+  hn::Vec<DF> scale;
+  if constexpr (kPlaces == Places::kBlocks) {
+    for (std::size_t j = 0; j < count; j += lanes) {
+      compute(j, code, scale);
+      StoreBytes(code, to.scale_inv + j);
+      hn::StoreU(scale, DF(), to.scale + j);
+    }
+  } else {
+    hn::Vec<DF> high;
+    for (std::size_t j = 0; j < count; j += 2 * lanes) {
+      compute(j, code, scale);
+      StoreBytes(code, to.scale_inv + j);
+      compute(j + lanes, code, high);
+      StoreBytes(code, to.scale_inv + j + lanes);
+      StoreLanes<T>(scale, high, to.scale + j);
+    }
+  }
+}
+
+template <class T, Places kPlaces>
+bool ComputeTwoLevels(const std::byte* amaxes, std::size_t count, const TwoLevelFactors& factors,
+                      const PackScales& scales) noexcept {
+  using F = E4M3;
+  auto slow = hn::Zero(DF());
+  ForEachScale<T, kPlaces>(
+      count, scales, [&](std::size_t j, hn::Vec<DI>& code, hn::Vec<DF>& scale) NF_INLINE_ATTR {
+        const auto amax = AmaxValues<T>(amaxes, j);
+        const auto wanted = hn::Mul(amax, hn::Load(DF(), factors.encode_over_max + j));
+        hn::Vec<DF> value;
+        code = hn::BitCast(
+            DI(),
+            TwoLevelScales<F>(wanted, hn::Load(DF(), factors.reciprocal_encode + j), value, scale));
+        slow = hn::Or(slow, hn::VecFromMask(DF(), NeedsSlowPath<F>(wanted, amax)));
+      });
+  return hn::AllFalse(DF(), hn::MaskFromVec(slow));
+}
+
+/// Such scales keep every product within the largest code.
+template <class T, Places kPlaces>
+bool ComputeE8M0(const std::byte* amaxes, std::size_t count, const TwoLevelFactors& /*factors*/,
+                 const PackScales& scales) noexcept {
+  auto unused = hn::Zero(DI());
+  ForEachScale<T, kPlaces>(
+      count, scales, [&](std::size_t j, hn::Vec<DI>& code, hn::Vec<DF>& scale) NF_INLINE_ATTR {
+        RuleE8M0<E2M1, T>::Compute(AmaxValues<T>(amaxes, j), {}, code, scale, unused);
+      });
+  return true;
+}
+
+template <class T>
+void SpreadToColumns(const float* of_blocks, std::size_t cols, float* of_columns) noexcept {
+  NF_DCHECK(cols <= cpu::kPackPlaces && cols % hn::Lanes(D8()) == 0);
+  const DF df;
+  const auto spread = [&](std::size_t c)
+                          NF_INLINE_ATTR { return SpreadScales<cpu::kPackUnit>(df, of_blocks, c); };
+  for (std::size_t c = 0; c < cols; c += 2 * hn::Lanes(df))
+    StoreLanes<T>(spread(c), spread(c + hn::Lanes(df)), of_columns + c);
+}
+
+/// Returns a coder; that of stochastic rounding begins at `random`.
+template <class Coder>
+HWY_INLINE Coder CoderFrom([[maybe_unused]] const std::uint8_t* random) {
+  if constexpr (std::is_same_v<Coder, StochasticCoder>) {
+    return {random};
+  } else {
+    return {};
+  }
+}
+
+template <class T, class Coder>
+void PackRow(const cpu::MicroRun& run, std::size_t units, const float* scale,
+             const std::uint8_t* random) noexcept {
+  NF_DCHECK(units <= cpu::kPackRun / cpu::kPackUnit);
+  NF_DCHECK(!run.nontemporal || reinterpret_cast<std::uintptr_t>(run.codes) % hn::Lanes(D8()) == 0);
+  PackUnits<T>(run.items, units, scale, CoderFrom<Coder>(random),
+               VectorWriter{reinterpret_cast<std::uint8_t*>(run.codes), run.nontemporal}, run.next);
+}
+
+template <class T, class Coder>
+void PackColumns(const cpu::PackedStrip& strip, const float* scale, const std::uint8_t* random,
+                 std::byte* codes) noexcept {
+  NF_DCHECK(strip.count % 2 == 0 && strip.cols % hn::Lanes(D8()) == 0 &&
+            strip.cols <= kTransposedCols);
+  const cpu::PackedStrip in = strip;  // a copy, so that it stays in registers
+  const auto coder = CoderFrom<Coder>(random);
+  const std::size_t lanes = hn::Lanes(D8());
+  for (std::size_t r = 0; r < in.count; r += 2, codes += kTransposedCols) {
+    for (std::size_t c = 0; c < in.cols; c += lanes) {
+      const std::size_t from = c * kItemSize<T>;
+      PrefetchBytes(in.next[r] + from, lanes * kItemSize<T>);
+      PrefetchBytes(in.next[r + 1] + from, lanes * kItemSize<T>);
+      const auto packed = PackColumnRun<T>(
+          in.rows[r] + from, in.rows[r + 1] + from, LaneScales<DF>{scale + c},
+          coder.From(r * kTransposedCols + c), coder.From((r + 1) * kTransposedCols + c));
+      hn::StoreU(packed, D8(), reinterpret_cast<std::uint8_t*>(codes + c));
+    }
+  }
+}
+
+void RandomOfRow(const RandomState& state, std::uint64_t first, std::size_t runs,
+                 std::uint8_t* out) noexcept {
+  FillRandom(state, first, 1, runs, out);
+}
+
+void RandomOfColumns(const RandomState& state, std::uint64_t first, std::uint64_t step,
+                     std::size_t cols, std::uint8_t* out) noexcept {
+  static_assert(kSquareSide == kRandomRun);
+  NF_DCHECK(cols <= kTransposedCols);
+  alignas(64) std::uint8_t drawn[kTransposedCols * kRandomRun];  // column by column
+  FillRandom(state, first, step, cols, drawn);
+  for (std::size_t c = 0; c < cols; c += hn::Lanes(D8Squares()))
+    TransposeSquares(drawn + c * kRandomRun, kRandomRun, out + c, kTransposedCols);
+}
+
+/// Tests the candidate for 6 alone: the stored scale of the one for 4 is larger, so that its
+/// products are smaller.
+template <class T>
+bool ComputeCandidates(const std::byte* amaxes, std::size_t count, const TwoLevelFactors& factors,
+                       cpu::ScaleCandidates& candidates) noexcept {
+  using F = E4M3;
+  NF_DCHECK(count <= cpu::kPackPlaces);
+  const DF df;
+  auto slow = hn::Zero(df);
+  for (std::size_t j = 0; j < count; j += hn::Lanes(df)) {
+    const auto amax = AmaxValues<T>(amaxes, j);
+    const auto to_six =
+        hn::Mul(hn::Div(amax, hn::Set(df, kMaxValue<E2M1>)), hn::Load(df, factors.encode + j));
+    const auto reciprocal_encode = hn::Load(df, factors.reciprocal_encode + j);
+    const auto set = [&](std::size_t k, hn::Vec<DF> wanted) NF_INLINE_ATTR {
+      hn::Vec<DF> value, scale;
+      const auto code = TwoLevelScales<F>(wanted, reciprocal_encode, value, scale);
+      auto& to = candidates.of[k];
+      hn::Store(code, D32(), to.code + j);
+      hn::Store(value, df, to.value + j);
+      hn::Store(scale, df, to.scale + j);
+    };
+    set(0, hn::Mul(to_six, hn::Set(df, 1.5f)));
+    set(1, to_six);
+    slow = hn::Or(slow, hn::VecFromMask(df, NeedsSlowPath<F>(to_six, amax)));
+  }
+  return hn::AllFalse(df, hn::MaskFromVec(slow));
+}
+
+template <class T>
+void ErrorsOfRow(const std::byte* items, std::size_t blocks, const TwoLevelFactors& factors,
+                 const cpu::ErrorRule& rule, const cpu::ScaleCandidates& candidates,
+                 cpu::CandidateErrors& errors) noexcept {
+  NF_DCHECK(blocks > 0 && blocks <= cpu::kPackRun / cpu::kPackUnit);
+  StagedItems staged;
+  StageRow<T>(items, blocks, staged);
+  ComputeErrors(staged, cpu::kPackUnit, blocks, factors, rule, candidates, errors);
+}
+
+template <class T>
+void ErrorsOfColumns(const cpu::PackedStrip& strip, const TwoLevelFactors& factors,
+                     const cpu::ErrorRule& rule, const cpu::ScaleCandidates& candidates,
+                     cpu::CandidateErrors& errors) noexcept {
+  NF_DCHECK(strip.count <= cpu::kPackUnit && strip.cols % hn::Lanes(DF()) == 0);
+  StagedItems staged;
+  for (std::size_t r = 0; r < strip.count; ++r) {
+    for (std::size_t c = 0; c < strip.cols; c += hn::Lanes(DF()))
+      hn::Store(LoadMagnitudes<T>(DF(), strip.rows[r] + c * kItemSize<T>), DF(), staged.of[r] + c);
+  }
+  ComputeErrors(staged, strip.count, strip.cols, factors, rule, candidates, errors);
+}
+
+template <class T, Places kPlaces>
+void Choose(const cpu::ScaleCandidates& candidates, const cpu::CandidateErrors& errors,
+            std::size_t count, const PackScales& scales) noexcept {
+  const DF df;
+  const auto& [first, second] = candidates.of;
+  ForEachScale<T, kPlaces>(
+      count, scales, [&](std::size_t j, hn::Vec<DI>& code, hn::Vec<DF>& scale) NF_INLINE_ATTR {
+        const auto is_first =
+            hn::Lt(hn::Load(df, errors.of[0] + j), hn::Load(df, errors.of[1] + j));
+        scale =
+            hn::IfThenElse(is_first, hn::Load(df, first.scale + j), hn::Load(df, second.scale + j));
+        const auto codes =
+            hn::IfThenElse(hn::RebindMask(D32(), is_first), hn::Load(D32(), first.code + j),
+                           hn::Load(D32(), second.code + j));
+        code = hn::BitCast(DI(), codes);
+      });
+}
+
+template <class T>
+constexpr cpu::PackKernels kPackKernels{
+    .scales = {cpu::PackScaleKernels{&ComputeTwoLevels<T, Places::kBlocks>,
+                                     &ComputeTwoLevels<T, Places::kColumns>},
+               cpu::PackScaleKernels{&ComputeE8M0<T, Places::kBlocks>,
+                                     &ComputeE8M0<T, Places::kColumns>}},
+    .spread_scales = &SpreadToColumns<T>,
+    .row = {&PackRow<T, NearestCoder<E2M1, Inputs::kFinite> >,
+            &PackRow<T, NearestCoder<E2M1, Inputs::kAll> >, &PackRow<T, StochasticCoder>},
+    .columns = {&PackColumns<T, NearestCoder<E2M1, Inputs::kFinite> >,
+                &PackColumns<T, NearestCoder<E2M1, Inputs::kAll> >,
+                &PackColumns<T, StochasticCoder>},
+    .random_of_row = &RandomOfRow,
+    .random_of_columns = &RandomOfColumns,
+    .four_over_six = {&ComputeCandidates<T>, &ErrorsOfRow<T>, &ErrorsOfColumns<T>,
+                      &Choose<T, Places::kBlocks>, &Choose<T, Places::kColumns>},
+};
+
+template <class... T>
+constexpr ByType<cpu::PackKernels> KernelsByType(TypeList<T...>) {
+  return {kPackKernels<T>...};
+}
+
+}  // namespace
+
+const ByType<cpu::PackKernels>* PackKernelsTable() {
+  static constexpr ByType<cpu::PackKernels> kTable = KernelsByType(FloatTypes{});
+  return &kTable;
+}
+
+}  // namespace narrowfloat::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();

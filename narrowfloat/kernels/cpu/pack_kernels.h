@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Micro-kernels of codes of 4 bits, two E2M1 codes to a byte: leaf functions that know no scheme,
+// no tensor and no geometry, as those of micro_kernels.h.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "narrowfloat/kernels/cpu/micro_kernels.h"
+#include "narrowfloat/numerics/stochastic.h"
+
+namespace narrowfloat::cpu {
+
+/// Most items of one call on a row.
+inline constexpr std::size_t kPackRun = 2048;
+/// Items of a row that share an entry of `scale`. Blocks have a multiple of so many.
+inline constexpr std::size_t kPackUnit = kRandomRun;
+/// Most blocks or columns of one call.
+inline constexpr std::size_t kPackPlaces = kTransposedCols;
+static_assert(kPackRun / kPackUnit <= kPackPlaces);
+
+/// The numbers that two-level scales of one line are computed with: `encode` maps the line's amax
+/// to the range of codes and scales; encode_over_max is a sixth of it.
+struct LineFactors {
+  float amax, encode, encode_over_max, reciprocal_encode;
+};
+/// The same for blocks or columns, each of its own line.
+struct TwoLevelFactors {
+  alignas(64) float amax[kPackPlaces];
+  alignas(64) float encode[kPackPlaces];
+  alignas(64) float encode_over_max[kPackPlaces];
+  alignas(64) float reciprocal_encode[kPackPlaces];
+
+  /// Sets the numbers of places from `begin` to `end`.
+  void Fill(std::size_t begin, std::size_t end, const LineFactors& of) {
+    for (std::size_t i = begin; i < end; ++i) {
+      amax[i] = of.amax;
+      encode[i] = of.encode;
+      encode_over_max[i] = of.encode_over_max;
+      reciprocal_encode[i] = of.reciprocal_encode;
+    }
+  }
+};
+
+/// The scales of blocks or columns, kPackPlaces of each: the stored bytes, and what items are
+/// multiplied by. `scale` begins at a cache line; that of columns has an order of its own, which
+/// depends on the instruction set and on the type of the items.
+struct PackScales {
+  std::byte* scale_inv;
+  float* scale;
+};
+
+/// Computes the scales of `count` blocks or columns from the patterns of their amaxes; whole
+/// vectors of them: amaxes up to there must be patterns. Returns true if no product of finite items
+/// with them rounds to more than the largest code. Requires: of columns, count is a multiple of
+/// MicroKernels::vector_bytes; factors are positive and finite.
+/// Two levels, amax 3 in a tensor of amax 6: encode is 448, the scale 448 * 3 / 6 = 224 (E4M3
+/// 0x76).
+using PackScalesFn = bool (*)(const std::byte* amaxes, std::size_t count,
+                              const TwoLevelFactors& factors, const PackScales& scales) noexcept;
+
+/// The rules of scales: E4M3 under a factor of the line, and MxRule's E8M0, which needs no factor.
+enum class PackRule : std::uint8_t { kTwoLevels, kE8M0 };
+inline constexpr std::size_t kPackRules = 2;
+struct PackScaleKernels {
+  PackScalesFn of_blocks, of_columns;
+};
+
+/// Gives each of `cols` columns the scale of its block of kPackUnit adjacent columns, in the order
+/// of columns' scales. Requires: cols is a multiple of MicroKernels::vector_bytes.
+using SpreadScalesFn = void (*)(const float* of_blocks, std::size_t cols,
+                                float* of_columns) noexcept;
+
+/// How products are rounded to codes. The functions of a row or of columns, in this order.
+template <class Fn>
+struct PackRoundings {
+  Fn finite;      // to nearest; items are finite, and the function of the scales returned true
+  Fn all;         // to nearest; any items: saturates, and encodes NaN and infinities
+  Fn stochastic;  // by one random byte for each item; any items
+};
+
+/// Encodes a run of `units` units of kPackUnit adjacent items, each with its scale, and packs two
+/// codes to a byte, the first one in the low half. Reads `random` up to a whole step of 128 items.
+using PackRowFn = void (*)(const MicroRun& run, std::size_t units, const float* scale,
+                           const std::uint8_t* random) noexcept;
+
+/// Rows of a strip: an even number of them, at most kTransposedCols columns, a multiple of
+/// MicroKernels::vector_bytes. As many bytes as are read of a row are prefetched from `next`.
+struct PackedStrip {
+  const std::byte* const* rows;
+  const std::byte* const* next;
+  std::size_t count, cols;
+};
+/// Encodes the columns of a strip and packs two rows to a row of bytes, the first one in the low
+/// halves. The rows of `codes`, and those of `random`, are kTransposedCols apart.
+using PackColumnsFn = void (*)(const PackedStrip& strip, const float* scale,
+                               const std::uint8_t* random, std::byte* codes) noexcept;
+
+/// Stores RandomBytes of `runs` runs from `first` on, run by run, and up to 16 more.
+using RandomOfRowFn = void (*)(const RandomState& state, std::uint64_t first, std::size_t runs,
+                               std::uint8_t* out) noexcept;
+/// Stores RandomBytes of the runs first, first + step, ... of `cols` columns: byte r of column c at
+/// r * kTransposedCols + c. Writes whole vectors.
+using RandomOfColumnsFn = void (*)(const RandomState& state, std::uint64_t first,
+                                   std::uint64_t step, std::size_t cols,
+                                   std::uint8_t* out) noexcept;
+
+/// Two scales of each block or column, of which 4over6 takes the one with the smaller error: the
+/// first one maps its amax to 4, the second one to 6.
+struct ScaleCandidates {
+  struct {
+    alignas(64) std::uint32_t code[kPackPlaces];
+    alignas(64) float value[kPackPlaces];  // of the code
+    alignas(64) float scale[kPackPlaces];
+  } of[2];
+};
+/// Errors of both candidates.
+struct CandidateErrors {
+  alignas(64) float of[2][kPackPlaces];
+};
+/// How 4over6 measures an error: by squares or by magnitudes, in the range of codes and scales
+/// (`fast_error`) or in that of the items; full_range is the largest product of a code and a scale.
+struct ErrorRule {
+  float full_range;
+  bool squares, fast_error;
+};
+
+/// Computes the candidates of `count` blocks or columns. Returns as PackScalesFn does.
+using CandidatesFn = bool (*)(const std::byte* amaxes, std::size_t count,
+                              const TwoLevelFactors& factors, ScaleCandidates& candidates) noexcept;
+/// Computes the errors of `blocks` adjacent blocks of kPackUnit items of one row, added in the
+/// order of the items. Infinite and NaN items make both errors of their block infinite or NaN.
+using RowErrorsFn = void (*)(const std::byte* items, std::size_t blocks,
+                             const TwoLevelFactors& factors, const ErrorRule& rule,
+                             const ScaleCandidates& candidates, CandidateErrors& errors) noexcept;
+/// Computes those of the columns of a strip of at most kPackUnit rows.
+using ColumnErrorsFn = void (*)(const PackedStrip& strip, const TwoLevelFactors& factors,
+                                const ErrorRule& rule, const ScaleCandidates& candidates,
+                                CandidateErrors& errors) noexcept;
+/// Stores the scale of each block's or column's better candidate: the second one if the errors are
+/// equal or one is NaN. Writes whole vectors.
+using ChooseFn = void (*)(const ScaleCandidates& candidates, const CandidateErrors& errors,
+                          std::size_t count, const PackScales& scales) noexcept;
+struct FourOverSixKernels {
+  CandidatesFn candidates;
+  RowErrorsFn errors_of_row;
+  ColumnErrorsFn errors_of_columns;
+  ChooseFn choose_of_blocks, choose_of_columns;
+};
+
+/// The micro-kernels of one type of items.
+struct PackKernels {
+  std::array<PackScaleKernels, kPackRules> scales;
+  SpreadScalesFn spread_scales;
+  PackRoundings<PackRowFn> row;
+  PackRoundings<PackColumnsFn> columns;
+  RandomOfRowFn random_of_row;
+  RandomOfColumnsFn random_of_columns;
+  FourOverSixKernels four_over_six;
+};
+
+}  // namespace narrowfloat::cpu

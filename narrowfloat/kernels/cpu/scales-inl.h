@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// Computes scales from amaxes, a vector at a time. Compiled once per instruction set.
+#if defined(NARROWFLOAT_KERNELS_CPU_SCALES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef NARROWFLOAT_KERNELS_CPU_SCALES_INL_H_
+#undef NARROWFLOAT_KERNELS_CPU_SCALES_INL_H_
+#else
+#define NARROWFLOAT_KERNELS_CPU_SCALES_INL_H_
+#endif
+
+#include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/lanes-inl.h"
+#include "narrowfloat/numerics/e8m0.h"
+#include "narrowfloat/numerics/scale.h"
+
+HWY_BEFORE_NAMESPACE();
+#if HWY_TARGET != HWY_SCALAR
+namespace narrowfloat::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DI = hn::RebindToSigned<DF>;
+
+/// Does EncodeE8M0Up for lanes that are not NaN. 6 ops. Adding the largest mantissa carries into
+/// the exponent unless the mantissa is zero; patterns from 1 to that of 2^-127 belong to code 0.
+HWY_INLINE hn::Vec<DI> EncodeE8M0Lanes(hn::Vec<DF> x) {
+  const DI di;
+  const auto bits = hn::BitCast(di, x);
+  const auto carried = hn::ShiftRight<23>(hn::Add(bits, hn::Set(di, 0x7FFFFF)));
+  const auto is_tiny =
+      hn::And(hn::Gt(bits, hn::Zero(di)),
+              hn::Gt(hn::Set(di, static_cast<std::int32_t>(E8M0::kSmallestPowerBits + 1)), bits));
+  const auto code = hn::Add(carried, hn::VecFromMask(di, is_tiny));  // a mask is -1
+  return hn::Min(code, hn::Set(di, static_cast<std::int32_t>(E8M0::kMaxCode)));
+}
+
+/// Computes the constants of rounding under power-of-two scales, as PowerOfTwoScale does, from the
+/// scales' exponent fields. Each function: 2 to 5 ops.
+template <FloatFormat F, class T>
+struct PowerConstants {
+  using Rule = PowerOfTwoScale<F, T>;
+  static constexpr auto kSmallest = static_cast<std::int32_t>(Rule::kSmallest);
+  static constexpr auto kLargest = static_cast<std::int32_t>(Rule::kLargest);
+  static constexpr auto kBias = static_cast<std::int32_t>(F::kBias);
+
+  /// Lanes whose scale, a power of two, needs the encoder for any scale, unless the block is all
+  /// zeros.
+  static HWY_INLINE hn::Mask<DI> IsOutside(hn::Vec<DI> field, hn::Vec<DI> amax) {
+    const DI di;
+    const auto is_large = hn::And(hn::Gt(field, hn::Set(di, kLargest)), hn::Gt(amax, hn::Zero(di)));
+    return hn::Or(hn::Gt(hn::Set(di, kSmallest), field), is_large);
+  }
+  /// The pattern of F's smallest normal number over the scale, as an item of T; for EncodeByTable
+  /// kStepsBelow less. float16 is compared after it was widened.
+  static HWY_INLINE hn::Vec<DI> Floor(hn::Vec<DI> field) {
+    const DI di;
+    const auto exponent = hn::Sub(hn::Set(di, 255 - kBias), hn::Min(field, hn::Set(di, kLargest)));
+    if constexpr (!std::is_same_v<T, BFloat16>) return hn::ShiftLeft<23>(exponent);
+    const auto floor = hn::ShiftLeft<7>(exponent);
+    if constexpr (!kByTable<F, T>) return floor;
+    return hn::Sub(floor, hn::Set(di, static_cast<std::int32_t>(kStepsBelow<F>)));
+  }
+  /// EncodeRule::Multiplier(exponent of the scale): only the low bits of an offset depend on it.
+  static HWY_INLINE hn::Vec<DF> Multiplier(hn::Vec<DI> field) {
+    const DI di;
+    constexpr auto kField = static_cast<std::int32_t>(EncodeRule<F>::kField);
+    constexpr auto kMask = static_cast<std::int32_t>((2 * kSignCode<F> - 1) >> F::kMantissaBits);
+    const auto power = hn::Min(field, hn::Set(di, kLargest));
+    const auto offset =
+        hn::And(hn::Add(power, hn::Set(di, kBias - 128 - kField)), hn::Set(di, kMask));
+    return hn::BitCast(DF(),
+                       hn::Add(hn::ShiftLeft<F::kMantissaBits>(offset), hn::Set(di, kField << 23)));
+  }
+};
+
+/// Returns the values of Lanes(DF()) amax patterns from the i-th on.
+template <class T>
+HWY_INLINE hn::Vec<DF> AmaxValues(const std::byte* amaxes, std::size_t i) {
+  if constexpr (kItemSize<T> == 4) {
+    return hn::LoadU(DF(), reinterpret_cast<const float*>(amaxes) + i);
+  } else {
+    const hn::RebindToUnsigned<DF> d32;
+    const hn::Rebind<std::uint16_t, DF> d16;
+    const auto patterns = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(amaxes) + i);
+    return WidenMagnitudes<T, Inputs::kAll>(d32, hn::PromoteTo(d32, patterns));
+  }
+}
+
+/// Stores lanes from 0 to 255 as bytes.
+HWY_INLINE void StoreBytes(hn::Vec<DI> lanes, std::byte* to) {
+  const hn::Rebind<std::uint8_t, DF> d8;
+  hn::StoreU(hn::DemoteTo(d8, lanes), d8, reinterpret_cast<std::uint8_t*>(to));
+}
+
+/// Both rules compute scales from amaxes, as vectors: what is stored beside the codes, what items
+/// are multiplied by, and, returned, the scales' exponent fields. They add to `outside` the lanes
+/// that need the encoder for any scale.
+///
+/// MxRule: the exponent field of the scale 2^(127 - code) is 254 - code. About 15 ops.
+template <FloatFormat F, class T>
+struct RuleE8M0 {
+  static HWY_INLINE hn::Vec<DI> Compute(hn::Vec<DF> amax, const ScaleRule& /*rule*/,
+                                        hn::Vec<DI>& stored, hn::Vec<DF>& scale,
+                                        hn::Vec<DI>& outside) {
+    const DI di;
+    constexpr float kReciprocalOfMax = 1.0f / kMaxValue<F>;  // MxRule multiplies, too
+    stored = EncodeE8M0Lanes(hn::Mul(amax, hn::Set(DF(), kReciprocalOfMax)));
+    const auto field = hn::Sub(hn::Set(di, static_cast<std::int32_t>(E8M0::kMaxCode)), stored);
+    const auto is_outside = PowerConstants<F, T>::IsOutside(field, hn::BitCast(di, amax));
+    outside = hn::Or(outside, hn::VecFromMask(di, is_outside));
+    // DecodeE8M0Reciprocal: field 0 stands for 2^-127, whose pattern is a mantissa.
+    const auto subnormal = hn::Set(di, static_cast<std::int32_t>(E8M0::kSmallestPowerBits));
+    const auto is_subnormal = hn::Eq(field, hn::Zero(di));
+    scale = hn::BitCast(DF(), hn::IfThenElse(is_subnormal, subnormal, hn::ShiftLeft<23>(field)));
+    return field;
+  }
+  static HWY_INLINE void Store(hn::Vec<DI> stored, std::byte* to, std::size_t i) {
+    StoreBytes(stored, to + i);
+  }
+};
+
+/// ScaleFromAmax, and the scale's inverse in fp32. 2 divisions and about 20 ops.
+template <FloatFormat F, class T>
+struct RuleFloat32 {
+  static HWY_INLINE hn::Vec<DI> Compute(hn::Vec<DF> amax, const ScaleRule& rule,
+                                        hn::Vec<DI>& stored, hn::Vec<DF>& scale,
+                                        hn::Vec<DI>& outside) {
+    const DF df;
+    const DI di;
+    const auto infinity = hn::Set(di, static_cast<std::int32_t>(kFloatInfinity));
+    const auto one = hn::Set(df, 1.0f), epsilon = hn::Set(df, rule.amax_epsilon);
+    const auto of = hn::IfThenElse(hn::Lt(amax, epsilon), epsilon, amax);
+    const auto bits = hn::BitCast(di, of);
+    auto quotient = hn::Div(hn::Set(df, kMaxValue<F>), of);
+    const auto overflows = hn::Eq(hn::BitCast(di, quotient), infinity);
+    quotient =
+        hn::IfThenElse(hn::RebindMask(df, overflows), hn::Set(df, rule.overflow_scale), quotient);
+    if (rule.force_pow_2_scales) quotient = hn::And(quotient, hn::BitCast(df, infinity));
+    // Zero, infinity and negative values.
+    const auto is_positive = hn::And(hn::Gt(bits, hn::Zero(di)), hn::Gt(infinity, bits));
+    scale = hn::IfThenElse(hn::RebindMask(df, is_positive), quotient, one);
+    stored = hn::BitCast(di, hn::Div(one, scale));
+    const auto scale_bits = hn::BitCast(di, scale);
+    const auto field = hn::ShiftRight<23>(scale_bits);
+    const auto mantissa = hn::And(scale_bits, hn::Set(di, 0x7FFFFF));
+    const auto is_outside = PowerConstants<F, T>::IsOutside(field, hn::BitCast(di, amax));
+    outside = hn::Or(outside, hn::Or(mantissa, hn::VecFromMask(di, is_outside)));
+    return field;
+  }
+  static HWY_INLINE void Store(hn::Vec<DI> stored, std::byte* to, std::size_t i) {
+    hn::StoreU(stored, DI(), reinterpret_cast<std::int32_t*>(to) + i);
+  }
+};
+
+HWY_INLINE bool IsZero(hn::Vec<DI> lanes) {
+  return hn::AllTrue(DI(), hn::Eq(lanes, hn::Zero(DI())));
+}
+
+/// Stores two vectors in the order in which 16-bit items come apart: the even columns' lanes, then
+/// the odd ones'. 2 ops. fp32: as they are.
+template <class T>
+HWY_INLINE void StoreLanes(hn::Vec<DF> low, hn::Vec<DF> high, float* to) {
+  const DF df;
+  if constexpr (kItemSize<T> == 4) {
+    hn::StoreU(low, df, to);
+    hn::StoreU(high, df, to + hn::Lanes(df));
+  } else {
+    hn::StoreU(hn::ConcatEven(df, high, low), df, to);
+    hn::StoreU(hn::ConcatOdd(df, high, low), df, to + hn::Lanes(df));
+  }
+}
+
+/// Rounds non-negative numbers to F's steps, without F's upper limit: adds and subtracts 2^(23-M)
+/// times the power of two at or below the number, so that the sum's last bit is one step. 4 ops
+/// with a fused multiply-add, whose products are exact here, else 5.
+template <FloatFormat F>
+HWY_INLINE hn::Vec<DF> RoundTo(hn::Vec<DF> number) {
+  const DF df;
+  constexpr float kSmallestNormal = std::bit_cast<float>(EncodeRule<F>::kSmallestNormalField << 23);
+  constexpr float kToSteps = static_cast<float>(1u << (23 - F::kMantissaBits));
+  const auto infinity = hn::BitCast(df, hn::Set(hn::RebindToUnsigned<DF>(), kFloatInfinity));
+  const auto exponent = hn::Max(hn::And(number, infinity), hn::Set(df, kSmallestNormal));
+  const auto to_steps = hn::Set(df, kToSteps);
+  if constexpr (HWY_NATIVE_FMA)
+    return hn::NegMulAdd(exponent, to_steps, hn::MulAdd(exponent, to_steps, number));
+  const auto base = hn::Mul(exponent, to_steps);
+  return hn::Sub(hn::Add(base, number), base);
+}
+
+/// Returns the codes of wanted scale_invs, rounded to F, saturating, and their values and scales:
+/// 1 / (value * reciprocal_encode), at most the largest float. A division and about 20 ops.
+/// Requires: `wanted` is not negative.
+template <FloatFormat F>
+HWY_INLINE hn::Vec<D32> TwoLevelScales(hn::Vec<DF> wanted, hn::Vec<DF> reciprocal_encode,
+                                       hn::Vec<DF>& value, hn::Vec<DF>& scale) {
+  const DF df;
+  const auto number = hn::Min(wanted, hn::Set(df, kMaxValue<F>));  // saturates
+  value = RoundTo<F>(number);
+  scale = hn::Min(hn::Div(hn::Set(df, 1.0f), hn::Mul(value, reciprocal_encode)),
+                  hn::Set(df, kLargestFloat));
+  return hn::And(hn::ShiftRight<kCodeShift<F> >(EncodeMagnitudes<F, kCodeShift<F> >(df, number)),
+                 hn::Set(D32(), kSignCode<F> - 1u));
+}
+/// Returns a mask of the blocks that need the slow path: not all zeros, and the wanted scale_inv is
+/// below F's smallest normal number (rounding error above 1/16) or above its largest. For all other
+/// blocks every product rounds to a finite E2M1 number.
+template <FloatFormat F>
+HWY_INLINE hn::Mask<DF> NeedsSlowPath(hn::Vec<DF> wanted, hn::Vec<DF> amax) {
+  const DF df;
+  constexpr float kSmallestNormal = std::bit_cast<float>(EncodeRule<F>::kSmallestNormalField << 23);
+  const auto small =
+      hn::And(hn::Lt(wanted, hn::Set(df, kSmallestNormal)), hn::Gt(amax, hn::Zero(df)));
+  return hn::Or(small, hn::Gt(wanted, hn::Set(df, kMaxValue<F>)));
+}
+
+}  // namespace narrowfloat::HWY_NAMESPACE
+#endif
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -28,6 +28,7 @@ ByType<AmaxSumFn> AmaxSumTable();
 ByType<SumOrderFn> SumOrderTable();
 ByType<HadamardFn> HadamardTable();
 const cpu::MicroKernels* MicroKernelsTable();
+const cpu::DecodeKernels* DecodeKernelsTable();
 QuantizeSlots DrivenSlots();
 QuantizeSlots QuantizePackedTable();
 DequantizeSlots DequantizeTable();

@@ -29,6 +29,7 @@ cpu::TargetParts Parts() {
       .sum_order = SumOrderTable(),
       .hadamard = HadamardTable(),
       .micro = MicroKernelsTable(),
+      .decode = DecodeKernelsTable(),
       .quantize_driven = DrivenSlots(),
       .quantize_packed = QuantizePackedTable(),
       .dequantize = DequantizeTable(),

@@ -10,6 +10,7 @@
 
 namespace narrowfloat::cpu {
 
+struct DecodeKernels;
 struct MicroKernels;
 
 /// An instruction set that this build has and this machine can run: its name as NF_FORCE_BACKEND
@@ -29,6 +30,7 @@ struct TargetParts {
   ByType<SumOrderFn> sum_order;
   ByType<HadamardFn> hadamard;
   const MicroKernels* micro;
+  const DecodeKernels* decode;
   QuantizeSlots quantize_driven, quantize_packed;
   DequantizeSlots dequantize;
   GemmKernels gemm;  // a body without rows is one that the target does not have

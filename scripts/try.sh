@@ -20,7 +20,7 @@ scheme=${2:-}
 # The programs that test a kernel; backend_* compare it with the reference.
 case $kernel in
   gemm*) tests=(backend_gemm_test golden_gemm_test) ;;
-  dequantize | decode) tests=(backend_dequantize_test golden_dequantize_test) ;;
+  dequantize | decode*) tests=(decode_kernels_test backend_dequantize_test golden_dequantize_test) ;;
   hadamard) tests=(hadamard_test hadamard_amax_test) ;;
   column_sum) tests=(dbias_test) ;;
   *) tests=(backend_quantize_test) ;;

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says which body serves the quantize slots of a scheme and a direction. A body's file fills the
-// slots that this table gives it and no others, so that bodies do not overlap.
+// Says which body serves the quantize slots of a scheme and a direction, and which dequantize slots
+// the driver of decoding serves. A body's file fills the slots that this table gives it and no
+// others, so that bodies do not overlap.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <type_traits>
 
+#include "narrowfloat/kernels/cpu/decode_kernels.h"
 #include "narrowfloat/kernels/cpu/pack_kernels.h"
 #include "narrowfloat/kernels/geometry.h"
 #include "narrowfloat/schemes/fp8_block.h"
+#include "narrowfloat/schemes/fp8_tensor.h"
 #include "narrowfloat/schemes/mxfp8.h"
 #include "narrowfloat/schemes/nvfp4.h"
 
@@ -62,6 +66,41 @@ constexpr Body BodyOf(Direction direction) {
     const bool fits = ByteScheme<S> && kHasLines && (kIsMx || kHasFloats);
     return fits ? Body::kBlocks : Body::kReference;
   }
+}
+
+/// Returns true if the scales of S are decoded by `Rule`.
+template <Scheme S, class Rule>
+constexpr bool DecodesBy() {
+  if constexpr (std::is_base_of_v<Rule, S>) {
+    return &S::DecodeScale == &Rule::DecodeScale;
+  } else {
+    return false;
+  }
+}
+/// Returns true if a micro-kernel decodes the scales of S.
+template <Scheme S>
+constexpr bool HasKnownScales() {
+  using F = typename S::Element;
+  constexpr ScaleType kType = S::kLayout.scale_type;
+  if constexpr (kType == ScaleType::kE8M0) return DecodesBy<S, MxRule<F> >();
+  if constexpr (kType == ScaleType::kE4M3) return DecodesBy<S, Nvfp4Rule<S::kBlock> >();
+  if constexpr (kType == ScaleType::kFloat32)
+    return DecodesBy<S, Fp8BlockRule<F> >() || DecodesBy<S, PerTensorFp8Scheme<F> >();
+}
+
+/// Returns true if decode_driver.cc serves the dequantize slots of a scheme and a direction.
+template <Scheme S>
+constexpr bool HasDecoder(Direction direction) {
+  using F = typename S::Element;
+  constexpr bool kIsByte = std::is_same_v<F, E4M3> || std::is_same_v<F, E5M2>;
+  constexpr bool kIsPacked = std::is_same_v<F, E2M1> && !WholeTensorScheme<S>;
+  constexpr std::size_t kBlock = S::kBlock.cols, kLines = S::kLayout.lines_per_scale;
+  constexpr bool kHasBlocks = std::has_single_bit(kBlock) && kBlock >= (kIsByte ? 32 : 16) &&
+                              kBlock <= kDecodeSide && std::has_single_bit(kLines);
+  if (!HasKnownScales<S>() || !(kIsByte || kIsPacked)) return false;
+  if (direction == Direction::kRowwise) return WholeTensorScheme<S> || kHasBlocks;
+  if (S::kLayout.columnwise_transposed) return WholeTensorScheme<S> || kHasBlocks;
+  return kIsByte && kHasBlocks && direction == Direction::kColumnwise;
 }
 
 }  // namespace narrowfloat::cpu

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The drivers of quantizing: plain C++, compiled once. A driver goes through a tile, stages its
-// edges, decides where to prefetch and which stores to use, and calls micro-kernels. Geometry is
-// data.
+// The drivers of quantizing and dequantizing: plain C++, compiled once. A driver goes through a
+// tile, stages its edges, decides where to prefetch and which stores to use, and calls
+// micro-kernels. Geometry is data.
 #pragma once
 
 #include <algorithm>
 #include <bit>
 #include <cstddef>
 
+#include "narrowfloat/kernels/cpu/decode_kernels.h"
 #include "narrowfloat/kernels/cpu/pack_kernels.h"
 #include "narrowfloat/kernels/kernel_table.h"
 
@@ -43,6 +44,22 @@ struct PackedGeometry {
 void DrivePacked(const QuantizeArgs& args, const MicroKernels& micro, const AmaxKernels& amax,
                  const PackKernels& kernels, const PackedGeometry& geometry,
                  Direction direction) noexcept;
+
+/// What the driver of decoding has to know of a scheme.
+struct DecodeGeometry {
+  std::size_t block;  // items of a block along its line, a power of two; 0: one scale for all
+  std::size_t lines_per_scale;  // a power of two, or 0
+  ScaleType scale_type;
+  std::size_t codes_per_byte;
+  bool transposed;      // columnwise codes are
+  float decode_factor;  // ScaleFactors::decode; the other factor is the amax
+};
+
+/// Dequantizes a tile of one direction. Requires: the direction is not kBoth; codes of 8 bits, or
+/// packed ones that are transposed columnwise; blocks as the micro-kernels and patches take them.
+void DriveDecoding(const DequantizeArgs& args, const MicroKernels& micro,
+                   const DecodeKernels& decode, const FormatDecoders& kernels,
+                   const DecodeGeometry& geometry, Direction direction) noexcept;
 
 /// A place from which items are prefetched while others are encoded.
 struct Place {

@@ -29,6 +29,7 @@ ByType<SumOrderFn> SumOrderTable();
 ByType<HadamardFn> HadamardTable();
 const cpu::MicroKernels* MicroKernelsTable();
 const ByType<cpu::PackKernels>* PackKernelsTable();
+const cpu::DecodeKernels* DecodeKernelsTable();
 QuantizeSlots DrivenSlots();
 DequantizeSlots DequantizeTable();
 GemmBody GemmFloatsBody();

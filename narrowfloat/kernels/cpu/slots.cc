@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Binds the drivers to the quantize slots that they serve: the instruction set, the format, the
-// type of the items and the geometry.
+// Binds the drivers to the slots that they serve: the instruction set, the format, the type of the
+// items and the geometry.
 #include "narrowfloat/kernels/cpu/parts-inl.h"
 
 #include "narrowfloat/kernels/cpu/bodies.h"
@@ -101,10 +101,51 @@ constexpr QuantizeSlots MakeTable(TypeList<S...>) {
              Types<S, Direction::kBoth>(FloatTypes{})}}...}};
 }
 
+template <class S, class T>
+const cpu::FormatDecoders& DecodersOf(const cpu::DecodeKernels& decode) {
+  using F = typename S::Element;
+  constexpr auto kFormat = std::is_same_v<F, E4M3>   ? cpu::DecodedFormat::kE4M3
+                           : std::is_same_v<F, E5M2> ? cpu::DecodedFormat::kE5M2
+                                                     : cpu::DecodedFormat::kE2M1;
+  return decode.formats[static_cast<std::size_t>(kFormat)][static_cast<std::size_t>(kDTypeOf<T>)];
+}
+
+template <class S, class T, Direction kDirection>
+void RunDecoding(const DequantizeArgs& args) noexcept {
+  cpu::DecodeGeometry geometry{
+      S::kBlock.cols,   S::kLayout.lines_per_scale,       S::kLayout.scale_type,
+      kCodesPerByte<S>, S::kLayout.columnwise_transposed, 0.0f};
+  if constexpr (S::kLayout.scale_type == ScaleType::kE4M3)
+    geometry.decode_factor = S::Prepare(args.in.amax, args.options).decode;
+  const cpu::DecodeKernels& decode = *DecodeKernelsTable();
+  cpu::DriveDecoding(args, *MicroKernelsTable(), decode, DecodersOf<S, T>(decode), geometry,
+                     kDirection);
+}
+
+template <class S, Direction kDirection, class... T>
+constexpr ByType<DequantizeFn> Decoders(TypeList<T...>) {
+  if constexpr (cpu::HasDecoder<S>(kDirection)) {
+    return {&RunDecoding<S, T, kDirection>...};
+  } else {
+    return {};
+  }
+}
+
+template <class... S>
+constexpr DequantizeSlots MakeDecodingTable(TypeList<S...>) {
+  return {{{{Decoders<S, Direction::kRowwise>(FloatTypes{}),
+             Decoders<S, Direction::kColumnwise>(FloatTypes{}),
+             {}}}...}};
+}
+
 }  // namespace
 
 QuantizeSlots DrivenSlots() {
   return MakeTable(AllSchemes{});
+}
+
+DequantizeSlots DequantizeTable() {
+  return MakeDecodingTable(AllSchemes{});
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE

@@ -30,6 +30,7 @@ cpu::TargetParts Parts() {
       .hadamard = HadamardTable(),
       .micro = MicroKernelsTable(),
       .pack = PackKernelsTable(),
+      .decode = DecodeKernelsTable(),
       .quantize = DrivenSlots(),
       .dequantize = DequantizeTable(),
       .gemm = {.floats = GemmFloatsBody(),

@@ -10,6 +10,7 @@
 
 namespace narrowfloat::cpu {
 
+struct DecodeKernels;
 struct MicroKernels;
 struct PackKernels;
 
@@ -31,6 +32,7 @@ struct TargetParts {
   ByType<HadamardFn> hadamard;
   const MicroKernels* micro;
   const ByType<PackKernels>* pack;
+  const DecodeKernels* decode;
   QuantizeSlots quantize;
   DequantizeSlots dequantize;
   GemmKernels gemm;  // a body without rows is one that the target does not have

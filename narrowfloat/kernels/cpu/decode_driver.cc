@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "hwy/cache_control.h"
+#include "narrowfloat/kernels/cpu/drivers.h"
+
+namespace narrowfloat::cpu {
+namespace {
+
+constexpr std::size_t kLineBytes = 64;
+
+/// Decodes the scales of blocks and lines of a tensor.
+class ScaleReader {
+ public:
+  ScaleReader(const DequantizeArgs& args, const DecodeKernels& micro,
+              const DecodeGeometry& geometry)
+      : in_(args.in),
+        decode_(micro.scales[static_cast<std::size_t>(geometry.scale_type)]),
+        factors_{in_.amax, geometry.decode_factor},
+        bytes_(geometry.scale_type == ScaleType::kFloat32 ? sizeof(float) : 1),
+        line_shift_(std::countr_zero(std::max<std::size_t>(geometry.lines_per_scale, 1))),
+        blocks_adjacent_(in_.strides.BlocksAreAdjacent()),
+        lines_adjacent_(line_shift_ == 0 && in_.strides.LinesAreAdjacent()) {}
+
+  /// Decodes the scales of `blocks` blocks of each of `lines` lines, line by line.
+  /// Requires: at most kDecodeRun scales.
+  void Read(std::size_t line, std::size_t lines, std::size_t block, std::size_t blocks,
+            float* scales) const {
+    if (in_.line_amaxes == nullptr) return Read(line, lines, block, blocks, factors_, scales);
+    for (std::size_t i = 0; i < lines; ++i, scales += blocks)
+      Read(line + i, 1, block, blocks, {in_.AmaxOf(line + i), factors_.decode}, scales);
+  }
+
+ private:
+  void Read(std::size_t line, std::size_t lines, std::size_t block, std::size_t blocks,
+            const ScaleFactors& factors, float* scales) const {
+    if (lines == 1 ? blocks_adjacent_ : blocks == 1 && lines_adjacent_)
+      return decode_(At(line, block), lines * blocks, factors, scales);
+    // Gathers first, so that one call decodes them all.
+    alignas(kLineBytes) std::byte stored[kDecodeRun * sizeof(float)];
+    std::byte* to = stored;
+    for (std::size_t i = 0; i < lines; ++i) {
+      if (blocks_adjacent_ && blocks * bytes_ == sizeof(std::uint64_t)) {
+        std::memcpy(to, At(line + i, block), sizeof(std::uint64_t));
+        to += sizeof(std::uint64_t);
+      } else {
+        for (std::size_t j = 0; j < blocks; ++j, to += bytes_) Copy(At(line + i, block + j), to);
+      }
+    }
+    decode_(stored, lines * blocks, factors, scales);
+  }
+  const std::byte* At(std::size_t line, std::size_t block) const {
+    const ScaleStrides& strides = in_.strides;
+    return in_.scale_inv +
+           (strides.LineOffset(line >> line_shift_) + strides.BlockOffset(block)) * bytes_;
+  }
+  void Copy(const std::byte* from, std::byte* to) const {
+    if (bytes_ == 1) {
+      *to = *from;
+    } else {
+      std::memcpy(to, from, sizeof(float));
+    }
+  }
+
+  const DirectionBuffers<const std::byte>& in_;
+  DecodeScalesFn decode_;
+  ScaleFactors factors_;
+  std::size_t bytes_;
+  int line_shift_;
+  bool blocks_adjacent_, lines_adjacent_;
+};
+
+class DecodeDriver {
+ public:
+  DecodeDriver(const DequantizeArgs& args, const MicroKernels& micro, const DecodeKernels& decode,
+               const FormatDecoders& kernels, const DecodeGeometry& geometry)
+      : args_(args),
+        in_(args.in),
+        tile_(args.tile),
+        micro_(micro),
+        decode_(decode),
+        kernels_(kernels),
+        geometry_(geometry),
+        scales_(args, decode, geometry),
+        block_(std::max<std::size_t>(geometry.block, 1)),
+        shift_(std::countr_zero(block_)) {}
+  ~DecodeDriver() {
+    if (args_.nontemporal) hwy::FlushStream();
+  }
+  DecodeDriver(const DecodeDriver&) = delete;
+  DecodeDriver& operator=(const DecodeDriver&) = delete;
+
+  void Run(Direction direction) {
+    const bool is_whole = geometry_.block == 0;
+    if (is_whole) scales_.Read(0, 1, 0, 1, column_scales_);
+    if (direction == Direction::kRowwise) return is_whole ? WholeRows() : BlockRows();
+    if (!geometry_.transposed) return Columns();
+    geometry_.codes_per_byte == 2 && kernels_.item_bytes == 2 ? PackedPatches() : Patches(is_whole);
+  }
+
+ private:
+  /// Decodes under one scale: the whole tile at once if its rows are adjacent.
+  void WholeRows() {
+    const std::size_t cols = tile_.col_end - tile_.col_begin;
+    const std::size_t rows = tile_.row_end - tile_.row_begin;
+    if (args_.out.IsContiguous(cols * kernels_.item_bytes) && in_.code_stride == cols)
+      return WholeRow(tile_.row_begin, rows * cols);
+    for (std::size_t row = tile_.row_begin; row < tile_.row_end; ++row) WholeRow(row, cols);
+  }
+  /// Decodes `count` items from the tile's first column of a row on. The first run ends at a cache
+  /// line, so that the others need no staging.
+  void WholeRow(std::size_t row, std::size_t count) {
+    const std::byte* codes = Codes(row, tile_.col_begin);
+    std::byte* items = Items(row, tile_.col_begin);
+    const std::size_t head = args_.nontemporal ? BytesToLine(items) / kernels_.item_bytes : 0;
+    for (std::size_t i = 0, some; i < count; i += some) {
+      std::byte* to = items + i * kernels_.item_bytes;
+      some = IsInPlace(to) ? count : kDecodeRun;
+      some = std::min(i < head ? head : some, count - i);
+      Write({codes + i, to}, some,
+            [&](const DecodeRuns& runs) { kernels_.uniform(runs, some, column_scales_[0]); });
+    }
+  }
+
+  void BlockRows() {
+    for (std::size_t row = tile_.row_begin; row < tile_.row_end; ++row) {
+      for (std::size_t col = tile_.col_begin; col < tile_.col_end; col += kDecodeRun) {
+        const std::size_t cols = std::min(kDecodeRun, tile_.col_end - col);
+        scales_.Read(row, 1, col >> shift_, CeilDiv(cols, block_), block_scales_);
+        Write({Codes(row, col), Items(row, col)}, cols, [&](const DecodeRuns& runs) {
+          kernels_.blocks(runs, cols, {block_scales_, shift_});
+        });
+      }
+    }
+  }
+
+  /// Decodes blocks of columns whose codes keep their order, in strips of one block's rows.
+  void Columns() {
+    for (std::size_t row = tile_.row_begin; row < tile_.row_end; row += block_) {
+      for (std::size_t col = tile_.col_begin; col < tile_.col_end; col += kDecodeRun) {
+        const Rect strip{row, std::min(block_, tile_.row_end - row), col,
+                         std::min(kDecodeRun, tile_.col_end - col)};
+        const DecodeColumns columns = ReadColumns(strip);
+        for (std::size_t r = row; r < row + strip.rows; r += kAhead) {
+          DecodeRuns runs{Codes(r, col)};
+          runs.rows = std::min(kAhead, row + strip.rows - r);
+          runs.code_stride = runs.next_stride = in_.code_stride;
+          runs.next = Ahead(strip, r, runs.rows);
+          WriteRows(runs, r, col, strip.cols,
+                    [&](const DecodeRuns& to) { kernels_.columns(to, strip.cols, columns); });
+        }
+      }
+    }
+  }
+  /// Returns the codes that are decoded kAhead rows after row r of a strip: they lie in it, in the
+  /// next one of the same rows, or in the first one below. Processors do not prefetch them by
+  /// themselves: each row of a strip lies in other pages.
+  const std::byte* Ahead(const Rect& strip, std::size_t r, std::size_t rows) const {
+    const std::size_t last = args_.shape.rows - rows;
+    if (r + kAhead < strip.row + strip.rows) return Codes(std::min(r + kAhead, last), strip.col);
+    const std::size_t next = strip.col + strip.cols;
+    if (next < tile_.col_end) return Codes(strip.row, next);
+    return Codes(std::min(strip.row + strip.rows, last), tile_.col_begin);
+  }
+
+  /// Decodes transposed codes: transposes a patch in the first-level cache, then decodes its rows.
+  void Patches(bool is_whole) {
+    alignas(kLineBytes) std::byte patch[kDecodeSide * kDecodeSide];
+    const std::size_t per_byte = geometry_.codes_per_byte;
+    ForEachPatch([&](const Rect& rect, const std::byte* staged, const std::byte* next) {
+      decode_.transpose_codes(staged, kTransposedRun / per_byte, CeilDiv(rect.rows, per_byte),
+                              patch);
+      if (per_byte == 2) decode_.split_rows(patch);
+      const std::size_t step = is_whole ? rect.rows : block_;
+      for (std::size_t r = 0; r < rect.rows; r += step) {
+        const Rect strip{rect.row + r, std::min(step, rect.rows - r), rect.col, rect.cols};
+        const DecodeColumns columns = is_whole ? DecodeColumns{} : ReadColumns(strip);
+        const DecodeRuns runs{.codes = patch + r * kDecodeSide,
+                              .next = next + r * in_.code_stride,
+                              .rows = strip.rows,
+                              .code_stride = kDecodeSide,
+                              .next_stride = in_.code_stride};
+        WriteRows(runs, strip.row, strip.col, strip.cols, [&](const DecodeRuns& to) {
+          is_whole ? kernels_.uniform(to, strip.cols, column_scales_[0])
+                   : kernels_.columns(to, strip.cols, columns);
+        });
+      }
+    });
+  }
+
+  /// Decodes transposed 4-bit codes to 16-bit items along their own lines, where a scale serves
+  /// whole blocks, and transposes the items: with a scale in each lane, decoding takes up to twice
+  /// as long.
+  void PackedPatches() {
+    alignas(kLineBytes) std::byte items[kDecodeSide * kItemLine];
+    ForEachPatch([&](const Rect& rect, const std::byte* staged, const std::byte* next) {
+      const std::size_t blocks = CeilDiv(rect.rows, block_);
+      scales_.Read(rect.col, rect.cols, rect.row >> shift_, blocks, block_scales_);
+      const DecodeRuns runs{.codes = staged,
+                            .items = items,
+                            .next = next,
+                            .rows = rect.cols,
+                            .code_stride = kTransposedRun / 2,
+                            .next_stride = in_.code_stride,
+                            .item_stride = kItemLine};
+      kernels_.blocks(runs, rect.rows, {block_scales_, shift_, blocks});
+      constexpr std::size_t kStep = 8;
+      for (std::size_t r = 0; r < rect.rows; r += kStep) {
+        std::byte* rows[kStep];
+        const std::size_t count = std::min(kStep, rect.rows - r);
+        for (std::size_t i = 0; i < count; ++i) rows[i] = Items(rect.row + r + i, rect.col);
+        decode_.transpose_items(items + r * 2, rect.cols, rows, count, args_.nontemporal);
+      }
+    });
+  }
+
+  /// Copies kTransposedRun positions of kDecodeSide lines of transposed codes at a time, and calls
+  /// decode(patch, its copied codes, codes to prefetch) for each kDecodeSide positions of these:
+  /// each line lies in a page of its own, and looking these up takes longer than reading. The codes
+  /// to prefetch are those of the next copy at the same place: right of it, at the tile's last
+  /// column below its first one and, after the last one, in the next tile.
+  template <class Decode>
+  void ForEachPatch(const Decode& decode) {
+    alignas(kLineBytes) std::byte staged[kDecodeSide * kTransposedRun] = {};
+    const std::size_t per_byte = geometry_.codes_per_byte;
+    const auto codes = [&](std::size_t row, std::size_t col) {
+      return in_.codes + col * in_.code_stride + row / per_byte;
+    };
+    for (std::size_t row = tile_.row_begin; row < tile_.row_end; row += kTransposedRun) {
+      const std::size_t rows = std::min(kTransposedRun, tile_.row_end - row);
+      for (std::size_t col = tile_.col_begin; col < tile_.col_end; col += kDecodeSide) {
+        const std::size_t cols = std::min(kDecodeSide, tile_.col_end - col);
+        Place next{row, col + cols};
+        if (next.col == tile_.col_end && row + rows < tile_.row_end)
+          next = {row + rows, tile_.col_begin};
+        if (next.col + cols > args_.shape.cols) next = {row, col};
+        decode_.stage_codes(codes(row, col), in_.code_stride, cols, rows / per_byte, staged,
+                            kTransposedRun / per_byte);
+        for (std::size_t r = 0; r < rows; r += kDecodeSide) {
+          decode(Rect{row + r, std::min(kDecodeSide, rows - r), col, cols}, staged + r / per_byte,
+                 codes(next.row + r, next.col));
+        }
+      }
+    }
+  }
+
+  DecodeColumns ReadColumns(const Rect& strip) {
+    scales_.Read(strip.col, strip.cols, strip.row >> shift_, 1, column_scales_);
+    return {column_scales_, powers_, kernels_.powers(column_scales_, strip.cols, powers_)};
+  }
+
+  const std::byte* Codes(std::size_t row, std::size_t col) const {
+    return in_.codes + row * in_.code_stride + col / geometry_.codes_per_byte;
+  }
+  std::byte* Items(std::size_t row, std::size_t col) const {
+    return args_.out.Row(row) + col * kernels_.item_bytes;
+  }
+  static std::size_t BytesToLine(const std::byte* at) {
+    return (0 - reinterpret_cast<std::uintptr_t>(at)) % kLineBytes;
+  }
+  /// Returns true if items are written at `to` without staging.
+  bool IsInPlace(const std::byte* to) const { return !args_.nontemporal || IsAligned(micro_, to); }
+
+  /// Calls decode(run) for a run of one row: in place, or in the first-level cache, from where
+  /// whole lines are copied past the caches. Requires: at most kDecodeRun items if it is not in
+  /// place.
+  template <class Decode>
+  void Write(DecodeRuns run, std::size_t count, const Decode& decode) {
+    std::byte* to = run.items;
+    run.nontemporal = args_.nontemporal && IsInPlace(to);
+    if (IsInPlace(to)) return decode(run);
+    run.items = staged_;
+    decode(run);
+    micro_.copy_nontemporal(staged_, count * kernels_.item_bytes, to);
+  }
+  /// Calls decode(runs) for runs of rows of the output from (row, col) on: all together if they are
+  /// evenly spaced and written in place.
+  template <class Decode>
+  void WriteRows(DecodeRuns runs, std::size_t row, std::size_t col, std::size_t cols,
+                 const Decode& decode) {
+    runs.items = Items(row, col);
+    runs.item_stride = args_.out.row_stride;
+    const auto stride = static_cast<std::size_t>(runs.item_stride);
+    if (args_.out.row_offsets == nullptr && IsInPlace(runs.items) &&
+        (!args_.nontemporal || stride % micro_.vector_bytes == 0)) {
+      runs.nontemporal = args_.nontemporal;
+      return decode(runs);
+    }
+    for (std::size_t r = 0; r < runs.rows; ++r) {
+      Write({runs.codes + r * runs.code_stride, Items(row + r, col), false,
+             runs.next + r * runs.next_stride},
+            cols, decode);
+    }
+  }
+
+  static constexpr std::size_t kAhead = 8;  // rows from those decoded to those prefetched
+
+  const DequantizeArgs& args_;
+  const DirectionBuffers<const std::byte>& in_;
+  const Tile& tile_;
+  const MicroKernels& micro_;
+  const DecodeKernels& decode_;
+  const FormatDecoders& kernels_;
+  const DecodeGeometry& geometry_;
+  const ScaleReader scales_;
+  const std::size_t block_;
+  const int shift_;  // block_ is 2^shift_
+  alignas(kLineBytes) float block_scales_[kDecodeRun + kDecodePadding] = {};
+  alignas(kLineBytes) float column_scales_[kDecodeRun + kDecodePadding] = {};
+  alignas(kLineBytes) std::uint16_t powers_[kDecodeRun + kDecodePadding] = {};
+  alignas(kLineBytes) std::byte staged_[kDecodeRun * sizeof(float)];
+};
+
+}  // namespace
+
+void DriveDecoding(const DequantizeArgs& args, const MicroKernels& micro,
+                   const DecodeKernels& decode, const FormatDecoders& kernels,
+                   const DecodeGeometry& geometry, Direction direction) noexcept {
+  DecodeDriver(args, micro, decode, kernels, geometry).Run(direction);
+}
+
+}  // namespace narrowfloat::cpu

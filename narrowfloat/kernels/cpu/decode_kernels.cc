@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/kernels/cpu/parts-inl.h"
+
+#include "narrowfloat/kernels/cpu/decode_kernels.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/decode_nibbles-inl.h"
+#include "narrowfloat/kernels/cpu/transpose-inl.h"
+#include "narrowfloat/kernels/dcheck.h"
+#include "narrowfloat/numerics/e8m0.h"
+#include "narrowfloat/schemes/mxfp8.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace narrowfloat::HWY_NAMESPACE {
+namespace {
+
+using cpu::DecodeRuns;
+using cpu::kDecodeRun;
+using cpu::kDecodeSide;
+
+/// Calls decode(codes, writer, r) for each run, which reads `code_bytes` bytes of codes.
+template <class Decode>
+HWY_INLINE void ForEachRow(const DecodeRuns& all, std::size_t code_bytes, const Decode& decode) {
+  const DecodeRuns runs = all;  // a copy, so that it stays in registers
+  std::byte* items = runs.items;
+  for (std::size_t r = 0; r < runs.rows; ++r, items += runs.item_stride) {
+    NF_DCHECK(!runs.nontemporal || reinterpret_cast<std::uintptr_t>(items) % hn::Lanes(D8()) == 0);
+    if (runs.next != nullptr) PrefetchBytes(runs.next + r * runs.next_stride, code_bytes);
+    decode(runs.codes + r * runs.code_stride,
+           VectorWriter{reinterpret_cast<std::uint8_t*>(items), runs.nontemporal}, r);
+  }
+}
+
+/// Return the scales of the Lanes(DF()) items from item i on. No block ends within these.
+struct ScalesOfBlocks {
+  const float* scales;
+  int shift;
+  HWY_INLINE hn::Vec<DF> operator()(std::size_t i) const {
+    return hn::Set(DF(), scales[i >> shift]);
+  }
+};
+struct ScalesOfItems {
+  const float* scales;
+  HWY_INLINE hn::Vec<DF> operator()(std::size_t i) const { return hn::LoadU(DF(), scales + i); }
+};
+
+/// Decodes `count` codes of one byte each through fp32: any code, any scale. About 26 ops for two
+/// vectors of fp32 to 16-bit items.
+template <FloatFormat F, class T, class Scales>
+HWY_NOINLINE void DecodeAny(const std::byte* codes, std::size_t count, const Scales& of,
+                            const VectorWriter& out) {
+  const DF df;
+  const Scales scales = of;
+  ForEachStep<T, 2 * hn::MaxLanes(DF()), 1>(
+      codes, count, out,
+      [&](const std::uint8_t* in, std::size_t i, const VectorWriter& items) NF_INLINE_ATTR {
+        hn::Vec<DF> low, high;
+        DecodeCodes<F>(in, low, high);
+        low = Scaled(low, scales(i));
+        high = Scaled(high, scales(i + hn::Lanes(df)));
+        if constexpr (kItemSize<T> == 4) {
+          items.Put(df, low, 0);
+          items.Put(df, high, hn::Lanes(df) * sizeof(float));
+        } else {
+          items.Put(D16(), RoundTo<T>(low, high), 0);
+        }
+      });
+}
+
+template <FloatFormat F, class T>
+void DecodeBlocks(const DecodeRuns& runs, std::size_t count,
+                  const cpu::DecodeBlocks& blocks) noexcept {
+  NF_DCHECK(count > 0 && count <= kDecodeRun && blocks.shift >= (kBits<F> == 8 ? 5 : 4));
+  NF_DCHECK(count % CodesPerByte(kBits<F>) == 0);
+  const cpu::DecodeBlocks of = blocks;
+  ForEachRow(runs, count / CodesPerByte(kBits<F>),
+             [&](const std::byte* codes, const VectorWriter& out, std::size_t r) NF_INLINE_ATTR {
+               const ScalesOfBlocks scales{of.scales + r * of.stride, of.shift};
+               if constexpr (kHasTable<F, T>) {
+                 if (DecodeBlocksByTables<F, T>(codes, count, scales.scales, of.shift, out)) return;
+               }
+               if constexpr (kBits<F> == 8) return DecodeAny<F, T>(codes, count, scales, out);
+               if constexpr (kBits<F> == 4) {
+                 if constexpr (kItemSize<T> == 2) {
+                   if (DecodeNibbles<T>(codes, count, scales.scales, of.shift, out)) return;
+                 }
+                 alignas(64) std::byte unpacked[kDecodeRun];
+                 UnpackCodes(codes, count, unpacked);
+                 DecodeAny<F, T>(unpacked, count, scales, out);
+               }
+             });
+}
+
+template <FloatFormat F, class T>
+bool ColumnPowers([[maybe_unused]] const float* scales, std::size_t count,
+                  [[maybe_unused]] std::uint16_t* powers) noexcept {
+  NF_DCHECK(count <= kDecodeRun);
+  if constexpr (kHasTable<F, T>) return PowerTable<F, T>::Powers(scales, count, powers);
+  return false;
+}
+
+template <FloatFormat F, class T>
+void DecodeColumns(const DecodeRuns& runs, std::size_t count,
+                   const cpu::DecodeColumns& columns) noexcept {
+  NF_DCHECK(count <= kDecodeRun);
+  const cpu::DecodeColumns of = columns;
+  ForEachRow(runs, count,
+             [&](const std::byte* codes, const VectorWriter& out, std::size_t) NF_INLINE_ATTR {
+               if constexpr (kHasTable<F, T>) {
+                 const auto power_at = [&](std::size_t i) NF_INLINE_ATTR {
+                   return hn::LoadU(D16(), of.powers + i);
+                 };
+                 if (of.are_powers && PowerTable<F, T>::Decode(codes, count, out, power_at)) return;
+               }
+               DecodeAny<F, T>(codes, count, ScalesOfItems{of.scales}, out);
+             });
+}
+
+/// Goes on through fp32 for the kDecodeRun items of a code that a table does not serve.
+template <FloatFormat F, class T>
+void DecodeUniform(const DecodeRuns& runs, std::size_t count, float scale) noexcept {
+  CodeTable<F, T> table;
+  bool has_table = false;
+  if constexpr (kHasTable<F, T>) {
+    has_table = HasUniformTable<F, T>(scale);
+    if (has_table) table = UniformTable<F, T>(scale);
+  }
+  ForEachRow(runs, count,
+             [&](const std::byte* codes, const VectorWriter& out, std::size_t) NF_INLINE_ATTR {
+               for (std::size_t i = 0; i < count; i += kDecodeRun) {
+                 const std::size_t some = std::min(kDecodeRun, count - i);
+                 const VectorWriter items = out.From(i * kItemSize<T>);
+                 if constexpr (kHasTable<F, T>) {
+                   if (has_table && DecodeByUniformTable<F, T>(table, codes + i, some, items))
+                     continue;
+                 }
+                 constexpr int kOneBlock = 63;
+                 DecodeAny<F, T>(codes + i, some, ScalesOfBlocks{&scale, kOneBlock}, items);
+               }
+             });
+}
+
+template <ScaleType kType>
+void DecodeScales(const std::byte* stored, std::size_t count, const cpu::ScaleFactors& factors,
+                  float* scales) noexcept {
+  if constexpr (kType == ScaleType::kFloat32) {
+    CopyBytes(stored, count * sizeof(float), reinterpret_cast<std::byte*>(scales));
+  } else if constexpr (kType == ScaleType::kE8M0) {
+    for (std::size_t i = 0; i < count; ++i)
+      scales[i] = DecodeE8M0(std::to_integer<std::uint32_t>(stored[i]));
+  } else {
+    const DF df;
+    const auto amax = hn::Set(df, factors.amax), decode = hn::Set(df, factors.decode);
+    std::size_t i = 0;
+    for (; i + 2 * hn::Lanes(df) <= count; i += 2 * hn::Lanes(df)) {
+      hn::Vec<DF> low, high;
+      DecodeCodes<E4M3>(Bytes(stored) + i, low, high);
+      hn::StoreU(hn::Mul(hn::Mul(low, amax), decode), df, scales + i);
+      hn::StoreU(hn::Mul(hn::Mul(high, amax), decode), df, scales + i + hn::Lanes(df));
+    }
+    for (; i < count; ++i)
+      scales[i] =
+          Decode<E4M3>(std::to_integer<std::uint32_t>(stored[i])) * factors.amax * factors.decode;
+  }
+}
+
+void StageCodes(const std::byte* codes, std::size_t stride, std::size_t lines, std::size_t count,
+                std::byte* staged, std::size_t staged_stride) noexcept {
+  NF_DCHECK(count <= staged_stride);
+  for (std::size_t i = 0; i < lines; ++i)
+    CopyBytes(codes + i * stride, count, staged + i * staged_stride);
+}
+
+void TransposeCodes(const std::byte* staged, std::size_t stride, std::size_t rows,
+                    std::byte* patch) noexcept {
+  NF_DCHECK(rows <= kDecodeSide);
+  const std::uint8_t* in = Bytes(staged);
+  auto* out = reinterpret_cast<std::uint8_t*>(patch);
+  for (std::size_t i = 0; i < kDecodeSide; i += hn::Lanes(D8Squares())) {
+    for (std::size_t r = 0; r < rows; r += kSquareSide)
+      TransposeSquares(in + i * stride + r, stride, out + r * kDecodeSide + i, kDecodeSide);
+  }
+}
+
+/// Goes from the last row to the first, so that no row is overwritten before it was read.
+void SplitRows(std::byte* patch) noexcept {
+  const D8 d8;
+  const auto nibble = hn::Set(d8, std::uint8_t{0xF});
+  auto* rows = reinterpret_cast<std::uint8_t*>(patch);
+  for (std::size_t r = kDecodeSide / 2; r-- > 0;) {
+    for (std::size_t i = 0; i < kDecodeSide; i += hn::Lanes(d8)) {
+      const auto bytes = hn::LoadU(d8, rows + r * kDecodeSide + i);
+      const auto shifted = hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(D16(), bytes)));
+      hn::StoreU(hn::And(bytes, nibble), d8, rows + 2 * r * kDecodeSide + i);
+      hn::StoreU(hn::And(shifted, nibble), d8, rows + (2 * r + 1) * kDecodeSide + i);
+    }
+  }
+}
+
+void TransposeItems(const std::byte* items, std::size_t lines, std::byte* const* rows,
+                    std::size_t count, bool nontemporal) noexcept {
+  using U = std::uint16_t;
+  NF_DCHECK(lines <= kDecodeSide && count <= kSideOf<U>);
+  constexpr std::size_t kStride = cpu::kItemLine / sizeof(U);
+  alignas(64) U turned[kSideOf<U>][kDecodeSide];
+  const auto* in = reinterpret_cast<const U*>(items);
+  for (std::size_t i = 0; i < lines; i += hn::Lanes(D16()))
+    TransposeSquares(in + i * kStride, kStride, turned[0] + i, kDecodeSide);
+  for (std::size_t r = 0; r < count; ++r)
+    CopyRun(reinterpret_cast<const std::byte*>(turned[r]), lines * sizeof(U), rows[r], nontemporal);
+}
+
+template <FloatFormat F, class T>
+constexpr cpu::FormatDecoders DecodersOf() {
+  cpu::FormatDecoders decoders{kItemSize<T>, &DecodeBlocks<F, T>};
+  if constexpr (kBits<F> == 8 || kItemSize<T> == 4) {
+    decoders.powers = &ColumnPowers<F, T>;
+    decoders.columns = &DecodeColumns<F, T>;
+  }
+  if constexpr (kBits<F> == 8) decoders.uniform = &DecodeUniform<F, T>;
+  return decoders;
+}
+template <FloatFormat F, class... T>
+constexpr ByType<cpu::FormatDecoders> DecodersByType(TypeList<T...>) {
+  return {DecodersOf<F, T>()...};
+}
+
+}  // namespace
+
+const cpu::DecodeKernels* DecodeKernelsTable() {
+  static constexpr cpu::DecodeKernels kTable{
+      .scales = {&DecodeScales<ScaleType::kFloat32>, &DecodeScales<ScaleType::kE8M0>,
+                 &DecodeScales<ScaleType::kE4M3>},
+      .stage_codes = &StageCodes,
+      .transpose_codes = &TransposeCodes,
+      .split_rows = &SplitRows,
+      .transpose_items = &TransposeItems,
+      .formats = {DecodersByType<E4M3>(FloatTypes{}), DecodersByType<E5M2>(FloatTypes{}),
+                  DecodersByType<E2M1>(FloatTypes{})},
+  };
+  return &kTable;
+}
+
+}  // namespace narrowfloat::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Micro-kernels of dequantizing: leaf functions that know no scheme, no tensor and no geometry.
+// Each instruction set exports one table of them; decode_driver.cc calls them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "narrowfloat/kernels/geometry.h"
+#include "narrowfloat/numerics/formats.h"
+
+namespace narrowfloat::cpu {
+
+/// Most items of a row of one call under scales of blocks or of columns, and most scales of it.
+inline constexpr std::size_t kDecodeRun = 1024;
+/// Places behind the scales and powers of a call that are read, but do not matter.
+inline constexpr std::size_t kDecodePadding = 64;
+/// Positions and lines of a patch of transposed codes.
+inline constexpr std::size_t kDecodeSide = 128;
+/// Bytes from one line of a patch of 16-bit items to the next one: a line of the cache more than
+/// the items take, so that lines do not share a set.
+inline constexpr std::size_t kItemLine = kDecodeSide * 2 + 64;
+
+/// Runs of `rows` rows: the addresses of the first one, and the bytes from one row's address to the
+/// next one's. If `next` is not null, as many bytes are prefetched there as codes are read. With
+/// `nontemporal`, items bypass the caches; all rows of `items` must then be aligned to
+/// MicroKernels::vector_bytes.
+struct DecodeRuns {
+  const std::byte* codes;
+  std::byte* items = nullptr;
+  bool nontemporal = false;
+  const std::byte* next = nullptr;
+  std::size_t rows = 1, code_stride = 0, next_stride = 0;
+  std::ptrdiff_t item_stride = 0;
+};
+
+/// Decodes runs of `count` codes under one scale. Any code and scale: every NaN becomes the one
+/// quiet NaN. E4M3 codes 0x39, 0xB9 (1.125, -1.125) under scale 3 as bfloat16: 0x4058, 0xC058.
+using DecodeUniformFn = void (*)(const DecodeRuns& runs, std::size_t count, float scale) noexcept;
+
+/// Scales of adjacent blocks of 2^shift items: scales[r * stride + i >> shift] is that of item i of
+/// row r.
+struct DecodeBlocks {
+  const float* scales;
+  int shift;
+  std::size_t stride = 0;
+};
+/// Decodes runs of `count` items in blocks; 4-bit codes are packed, two per byte and the first in
+/// the low half. Requires: count <= kDecodeRun, and even for 4-bit codes; blocks of 32 items or
+/// more, or 16 for 4-bit codes; kDecodePadding places behind the scales.
+using DecodeBlocksFn = void (*)(const DecodeRuns& runs, std::size_t count,
+                                const DecodeBlocks& blocks) noexcept;
+
+/// The scales of columns, and what PowersFn makes of them.
+struct DecodeColumns {
+  const float* scales;
+  std::uint16_t* powers;
+  bool are_powers = false;
+};
+/// Computes what DecodeColumnsFn subtracts for `count` scales. Returns false if one is no power of
+/// two, or so large or small that a product is not a normal number of the type of the items.
+using PowersFn = bool (*)(const float* scales, std::size_t count, std::uint16_t* powers) noexcept;
+/// Decodes runs of `count` items, each of another column. Requires: count <= kDecodeRun; powers are
+/// set if are_powers; kDecodePadding places behind scales and powers.
+using DecodeColumnsFn = void (*)(const DecodeRuns& runs, std::size_t count,
+                                 const DecodeColumns& columns) noexcept;
+
+/// The micro-kernels of one format of codes and one type of items. 4-bit codes have none under one
+/// scale and, to 16-bit items, none of columns.
+struct FormatDecoders {
+  std::size_t item_bytes;
+  DecodeBlocksFn blocks;
+  PowersFn powers = nullptr;
+  DecodeColumnsFn columns = nullptr;  // one code per byte
+  DecodeUniformFn uniform = nullptr;
+};
+
+/// The factors of E4M3 scales: a scale is the decoded one times `amax`, times `decode`, each
+/// product rounded.
+struct ScaleFactors {
+  float amax = 0.0f, decode = 0.0f;
+};
+/// Decodes `count` adjacent stored scales. Under factors 2 and 0.5 the E4M3 code 0x39 is 1.125.
+using DecodeScalesFn = void (*)(const std::byte* stored, std::size_t count,
+                                const ScaleFactors& factors, float* scales) noexcept;
+inline constexpr std::size_t kScaleTypes = 3;
+
+/// Copies `count` bytes of each of `lines` lines, `stride` apart, to `staged`, `staged_stride`
+/// apart: lines are often a power of two apart and share a cache set.
+using StageCodesFn = void (*)(const std::byte* codes, std::size_t stride, std::size_t lines,
+                              std::size_t count, std::byte* staged,
+                              std::size_t staged_stride) noexcept;
+/// Writes the transpose of `rows` bytes of kDecodeSide lines, `stride` apart, to `patch`, whose
+/// rows are kDecodeSide apart. Reads and writes more, up to whole vectors. Requires: rows <=
+/// kDecodeSide.
+using TransposeCodesFn = void (*)(const std::byte* staged, std::size_t stride, std::size_t rows,
+                                  std::byte* patch) noexcept;
+/// Replaces the first kDecodeSide / 2 rows of a patch by twice as many: the low halves of the bytes
+/// of row r become row 2r, the high ones row 2r + 1. 0x3A in row 0: 0xA in row 0, 3 in row 1.
+using SplitRowsFn = void (*)(std::byte* patch) noexcept;
+/// Writes rows 0 to count - 1 of the transpose of `lines` lines of 16-bit items, kItemLine apart,
+/// to `rows`. Requires: count <= 8; lines <= kDecodeSide, whose memory is readable up to whole
+/// vectors.
+using TransposeItemsFn = void (*)(const std::byte* items, std::size_t lines, std::byte* const* rows,
+                                  std::size_t count, bool nontemporal) noexcept;
+
+/// The formats that are decoded.
+enum class DecodedFormat : std::uint8_t { kE4M3, kE5M2, kE2M1 };
+inline constexpr std::size_t kDecodedFormats = 3;
+
+/// The micro-kernels of one instruction set.
+struct DecodeKernels {
+  std::array<DecodeScalesFn, kScaleTypes> scales;  // by ScaleType
+  StageCodesFn stage_codes;
+  TransposeCodesFn transpose_codes;
+  SplitRowsFn split_rows;
+  TransposeItemsFn transpose_items;
+  std::array<ByType<FormatDecoders>, kDecodedFormats> formats;
+};
+
+}  // namespace narrowfloat::cpu

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compares the micro-kernels of decoding of every instruction set with the scalar functions of
+// numerics/: every code under scales of every exponent.
+#include "narrowfloat/kernels/cpu/decode_kernels.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "narrowfloat/kernels/cpu/micro_kernels.h"
+#include "narrowfloat/kernels/cpu/tables.h"
+#include "narrowfloat/kernels/scalar/items.h"
+#include "narrowfloat/numerics/e8m0.h"
+#include "narrowfloat/schemes/scheme.h"
+
+namespace narrowfloat::cpu {
+namespace {
+
+struct Target {
+  std::string name;
+  const DecodeKernels* decode;
+  std::size_t vector_bytes;
+};
+std::vector<Target> Targets() {
+  std::vector<Target> targets;
+  for (const CpuTarget& target : AvailableTargets()) {
+    const TargetParts parts = PartsOf(target.index);
+    if (parts.decode != nullptr)
+      targets.push_back({target.name, parts.decode, parts.micro->vector_bytes});
+  }
+  return targets;
+}
+
+template <class F, class T>
+struct Pair {
+  using Format = F;
+  using Item = T;
+};
+using Pairs = testing::Types<Pair<E4M3, float>, Pair<E4M3, Float16>, Pair<E4M3, BFloat16>,
+                             Pair<E5M2, float>, Pair<E5M2, Float16>, Pair<E5M2, BFloat16>,
+                             Pair<E2M1, float>, Pair<E2M1, Float16>, Pair<E2M1, BFloat16>>;
+
+/// Memory that begins at a cache line.
+struct Memory {
+  explicit Memory(std::size_t bytes) : lines(bytes / sizeof(Line) + 2) {}
+  std::byte* At(std::size_t i) { return reinterpret_cast<std::byte*>(lines.data()) + i; }
+  struct alignas(64) Line {
+    std::byte bytes[64] = {};
+  };
+  std::vector<Line> lines;
+};
+
+/// Every exponent, with mantissas at its ends and in between, both signs; zeros, subnormals,
+/// infinity and NaN. Neighbours are adjacent.
+std::vector<float> Scales() {
+  std::vector<float> scales;
+  for (std::uint32_t top = 0; top < 512; ++top) {
+    for (const std::uint32_t mantissa : {0u, 1u, 0x2AAAABu, 0x400000u, 0x7FFFFFu})
+      scales.push_back(std::bit_cast<float>(top << 23 | mantissa));
+  }
+  return scales;
+}
+
+template <class P>
+class DecodeKernelsTest : public testing::Test {
+ protected:
+  using F = typename P::Format;
+  using T = typename P::Item;
+  static constexpr std::size_t kBytes = kItemSize<T>;
+  static constexpr int kShift = kBits<F> == 8 ? 5 : 4;  // of the shortest blocks
+
+  static const FormatDecoders& Kernels(const Target& target) {
+    constexpr auto kFormat = std::is_same_v<F, E4M3>   ? DecodedFormat::kE4M3
+                             : std::is_same_v<F, E5M2> ? DecodedFormat::kE5M2
+                                                       : DecodedFormat::kE2M1;
+    return target.decode
+        ->formats[static_cast<std::size_t>(kFormat)][static_cast<std::size_t>(kDTypeOf<T>)];
+  }
+
+  /// Codes of a row, as they are stored. With `numbers`, NaN and infinities are replaced.
+  static std::vector<std::uint32_t> Codes(std::size_t count, std::uint32_t first, bool numbers) {
+    std::vector<std::uint32_t> codes(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      codes[i] = (first + static_cast<std::uint32_t>(i)) & kCodeMask<F>;
+      if (numbers && (codes[i] & (kSignCode<F> - 1u)) > F::kMaxCode) codes[i] = 0;
+    }
+    return codes;
+  }
+  static void Store(const std::vector<std::uint32_t>& codes, std::byte* to) {
+    for (std::size_t i = 0; i < codes.size(); ++i) StoreCode<F>(to, i, codes[i]);
+  }
+
+  /// Returns a message for the first item that is not codes[i] times scale_of(i).
+  template <class ScaleOf>
+  static std::string Difference(const std::vector<std::uint32_t>& codes, const std::byte* items,
+                                const ScaleOf& scale_of) {
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+      alignas(4) std::byte expected[kBytes];
+      StoreItem<T>(expected, 0, Decode<F>(codes[i]) * scale_of(i));
+      if (std::memcmp(expected, items + i * kBytes, kBytes) == 0) continue;
+      std::uint32_t want = 0, got = 0;
+      std::memcpy(&want, expected, kBytes);
+      std::memcpy(&got, items + i * kBytes, kBytes);
+      return fmt::format("item {} code {:#x} scale {:#x}: {:#x}, expected {:#x}", i, codes[i],
+                         std::bit_cast<std::uint32_t>(scale_of(i)), got, want);
+    }
+    return "";
+  }
+  static bool IsUntouched(const std::byte* from, std::size_t bytes) {
+    for (std::size_t i = 0; i < bytes; ++i) {
+      if (from[i] != std::byte{0}) return false;
+    }
+    return true;
+  }
+};
+TYPED_TEST_SUITE(DecodeKernelsTest, Pairs);
+
+TYPED_TEST(DecodeKernelsTest, BlocksUnderEveryScale) {
+  using Test = DecodeKernelsTest<TypeParam>;
+  const std::vector<float> all = Scales();
+  for (const Target& target : Targets()) {
+    for (const bool numbers : {true, false}) {
+      for (int shift = Test::kShift; shift <= 7; ++shift) {
+        const std::size_t count = kDecodeRun - 2;
+        const std::size_t blocks = ((count - 1) >> shift) + 1;
+        for (std::size_t first = 0; first < all.size(); first += blocks) {
+          std::vector<float> scales(kDecodeRun + kDecodePadding);
+          // Rows of one scale, of neighbours, and of any.
+          for (const std::size_t step : {0u, 1u, 97u}) {
+            for (std::size_t j = 0; j < blocks; ++j)
+              scales[j] = all[(first + j * step) % all.size()];
+            const auto codes = Test::Codes(count, static_cast<std::uint32_t>(first), numbers);
+            Memory stored(kDecodeRun), items((kDecodeRun + 1) * Test::kBytes);
+            Test::Store(codes, stored.At(1));
+            Test::Kernels(target).blocks({stored.At(1), items.At(Test::kBytes)}, count,
+                                         {scales.data(), shift});
+            ASSERT_EQ(Test::Difference(codes, items.At(Test::kBytes),
+                                       [&](std::size_t i) { return scales[i >> shift]; }),
+                      "")
+                << target.name << " blocks of " << (1 << shift) << " step " << step;
+            ASSERT_TRUE(Test::IsUntouched(items.At((1 + count) * Test::kBytes), 2));
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Short runs, several rows, stores past the caches.
+TYPED_TEST(DecodeKernelsTest, RowsOfEveryLength) {
+  using Test = DecodeKernelsTest<TypeParam>;
+  const std::vector<float> scales(kDecodeRun + kDecodePadding, 0x1.8p-3f);
+  constexpr std::size_t kRows = 3, kStride = 256 * Test::kBytes;
+  for (const Target& target : Targets()) {
+    for (std::size_t count = 2; count <= 130; count += 2) {
+      for (const bool nontemporal : {false, true}) {
+        Memory stored(kRows * 256), items(kRows * kStride);
+        const auto codes = Test::Codes(count, 3, true);
+        for (std::size_t r = 0; r < kRows; ++r) Test::Store(codes, stored.At(r * 256));
+        DecodeRuns runs{stored.At(0), items.At(0), nontemporal, stored.At(0), kRows, 256, 256};
+        runs.item_stride = kStride;
+        Test::Kernels(target).blocks(runs, count, {scales.data(), Test::kShift, 1});
+        for (std::size_t r = 0; r < kRows; ++r) {
+          ASSERT_EQ(Test::Difference(codes, items.At(r * kStride),
+                                     [&](std::size_t i) { return scales[i]; }),
+                    "")
+              << target.name << " row " << r << " of " << count;
+          ASSERT_TRUE(Test::IsUntouched(items.At(r * kStride + count * Test::kBytes), 64));
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(DecodeKernelsTest, ColumnsUnderEveryScale) {
+  using Test = DecodeKernelsTest<TypeParam>;
+  const std::vector<float> all = Scales();
+  for (const Target& target : Targets()) {
+    const FormatDecoders& kernels = Test::Kernels(target);
+    if (kernels.columns == nullptr) continue;
+    for (const bool numbers : {true, false}) {
+      for (const bool powers : {true, false}) {
+        for (std::size_t first = 0; first < all.size(); first += 5) {
+          std::vector<float> scales(kDecodeRun + kDecodePadding);
+          std::vector<std::uint16_t> memory(kDecodeRun + kDecodePadding);
+          const std::size_t count = kDecodeRun - first % 64;
+          for (std::size_t i = 0; i < count; ++i)
+            scales[i] = all[(first + i % 4 * (powers ? 5 : 1)) % all.size()];
+          const auto codes = Test::Codes(count, static_cast<std::uint32_t>(first), numbers);
+          Memory stored(kDecodeRun), items(kDecodeRun * Test::kBytes);
+          for (std::size_t i = 0; i < count; ++i)
+            *stored.At(1 + i) = static_cast<std::byte>(codes[i]);
+          DecodeColumns columns{scales.data(), memory.data()};
+          columns.are_powers = kernels.powers(scales.data(), count, memory.data());
+          kernels.columns({stored.At(1), items.At(0)}, count, columns);
+          ASSERT_EQ(Test::Difference(codes, items.At(0), [&](std::size_t i) { return scales[i]; }),
+                    "")
+              << target.name << " scales from " << first;
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(DecodeKernelsTest, OneScale) {
+  using Test = DecodeKernelsTest<TypeParam>;
+  for (const Target& target : Targets()) {
+    const FormatDecoders& kernels = Test::Kernels(target);
+    if (kernels.uniform == nullptr) continue;
+    for (const float scale : Scales()) {
+      for (const bool numbers : {true, false}) {
+        const auto codes = Test::Codes(kDecodeRun + 301, 0, numbers);
+        Memory stored(codes.size()), items(codes.size() * Test::kBytes);
+        Test::Store(codes, stored.At(0));
+        kernels.uniform({stored.At(0), items.At(0)}, codes.size(), scale);
+        ASSERT_EQ(Test::Difference(codes, items.At(0), [&](std::size_t) { return scale; }), "")
+            << target.name;
+      }
+    }
+  }
+}
+
+TEST(DecodeScalesTest, EveryStoredScale) {
+  std::vector<float> scales(256);
+  std::vector<std::byte> codes(256);
+  for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::byte>(i);
+  const auto bits = [](float x) { return std::bit_cast<std::uint32_t>(x); };
+  for (const Target& target : Targets()) {
+    const auto decode = [&](ScaleType type, const void* stored, std::size_t count,
+                            const ScaleFactors& factors) {
+      target.decode->scales[static_cast<std::size_t>(type)](static_cast<const std::byte*>(stored),
+                                                            count, factors, scales.data());
+    };
+    for (const std::size_t count : {1u, 7u, 64u, 256u}) {
+      decode(ScaleType::kE8M0, codes.data(), count, {});
+      for (std::uint32_t i = 0; i < count; ++i) ASSERT_EQ(bits(scales[i]), bits(DecodeE8M0(i)));
+      for (const ScaleFactors& factors : {ScaleFactors{3e38f, 0x1p-12f}, {0.3f, 1.0f / 2688}}) {
+        decode(ScaleType::kE4M3, codes.data(), count, factors);
+        for (std::uint32_t i = 0; i < count; ++i) {
+          const float expected = Decode<E4M3>(i) * factors.amax * factors.decode;
+          ASSERT_TRUE(bits(scales[i]) == bits(expected) || expected != expected)
+              << target.name << " code " << i;
+        }
+      }
+    }
+    const std::vector<float> all = Scales();
+    decode(ScaleType::kFloat32, all.data(), 200, {});
+    ASSERT_EQ(std::memcmp(all.data(), scales.data(), 200 * sizeof(float)), 0);
+  }
+}
+
+TEST(DecodeTransposesTest, EveryPlace) {
+  std::mt19937 random(4);
+  Memory codes(kDecodeSide * 300), staged(kDecodeSide * kTransposedRun),
+      patch(kDecodeSide * kDecodeSide);
+  for (std::size_t i = 0; i < kDecodeSide * 300; ++i)
+    *codes.At(i) = static_cast<std::byte>(random());
+  for (const Target& target : Targets()) {
+    target.decode->stage_codes(codes.At(0), 300, kDecodeSide, 250, staged.At(0), kTransposedRun);
+    target.decode->transpose_codes(staged.At(0), kTransposedRun, kDecodeSide, patch.At(0));
+    for (std::size_t line = 0; line < kDecodeSide; ++line) {
+      for (std::size_t i = 0; i < kDecodeSide; ++i)
+        ASSERT_EQ(*patch.At(i * kDecodeSide + line), *codes.At(line * 300 + i)) << target.name;
+    }
+  }
+}
+
+TEST(DecodeTransposesTest, RowsAreSplit) {
+  for (const Target& target : Targets()) {
+    Memory patch(kDecodeSide * kDecodeSide), codes(kDecodeSide * kDecodeSide);
+    for (std::size_t i = 0; i < kDecodeSide * kDecodeSide / 2; ++i)
+      *codes.At(i) = *patch.At(i) = static_cast<std::byte>(i * 37 + i / 256);
+    target.decode->split_rows(patch.At(0));
+    for (std::size_t r = 0; r < kDecodeSide; ++r) {
+      for (std::size_t i = 0; i < kDecodeSide; ++i) {
+        const auto byte = std::to_integer<std::uint32_t>(*codes.At(r / 2 * kDecodeSide + i));
+        ASSERT_EQ(std::to_integer<std::uint32_t>(*patch.At(r * kDecodeSide + i)),
+                  byte >> (r % 2 * 4) & 0xFu)
+            << target.name << " row " << r << " byte " << i;
+      }
+    }
+  }
+}
+
+TEST(DecodeTransposesTest, Items) {
+  constexpr std::size_t kSide = 8, kStride = kItemLine / 2;
+  Memory memory(kDecodeSide * kItemLine);
+  auto* items = reinterpret_cast<std::uint16_t*>(memory.At(0));
+  for (std::size_t i = 0; i < kDecodeSide * kStride; ++i)
+    items[i] = static_cast<std::uint16_t>(i * 0x9E37u);
+  for (const Target& target : Targets()) {
+    for (const bool nontemporal : {false, true}) {
+      for (const std::size_t lines : {std::size_t{1}, std::size_t{33}, kDecodeSide}) {
+        for (std::size_t count = 1; count <= kSide; ++count) {
+          Memory out(kSide * 512);
+          std::byte* rows[kSide];
+          for (std::size_t r = 0; r < kSide; ++r) rows[r] = out.At(r * 512 + 4 * r);
+          target.decode->transpose_items(memory.At(0), lines, rows, count, nontemporal);
+          for (std::size_t r = 0; r < kSide; ++r) {
+            for (std::size_t i = 0; i < 150; ++i) {
+              std::uint16_t got;
+              std::memcpy(&got, rows[r] + i * sizeof got, sizeof got);
+              ASSERT_EQ(got, r < count && i < lines ? items[i * kStride + r] : 0)
+                  << target.name << " row " << r << " line " << i << " of " << lines;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace narrowfloat::cpu

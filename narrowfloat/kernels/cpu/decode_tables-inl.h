@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decodes 8-bit codes to 16-bit items by tables in registers. Compiled once per instruction set.
+#if defined(NARROWFLOAT_KERNELS_CPU_DECODE_TABLES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef NARROWFLOAT_KERNELS_CPU_DECODE_TABLES_INL_H_
+#undef NARROWFLOAT_KERNELS_CPU_DECODE_TABLES_INL_H_
+#else
+#define NARROWFLOAT_KERNELS_CPU_DECODE_TABLES_INL_H_
+#endif
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/decode-inl.h"
+#include "narrowfloat/kernels/cpu/decode_kernels.h"
+#include "narrowfloat/kernels/cpu/nontemporal-inl.h"
+#include "narrowfloat/schemes/mxfp8.h"
+
+HWY_BEFORE_NAMESPACE();
+#if HWY_TARGET != HWY_SCALAR
+namespace narrowfloat::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+HWY_INLINE const std::uint8_t* Bytes(const std::byte* at) {
+  return reinterpret_cast<const std::uint8_t*>(at);
+}
+
+/// Calls step(codes, i, writer) for each kStep items of a run whose item i is in byte
+/// i / kPerByte, the last ones from and to memory of whole steps.
+template <class T, std::size_t kStep, std::size_t kPerByte, class Step>
+HWY_INLINE void ForEachStep(const std::byte* codes, std::size_t count, const VectorWriter& out,
+                            const Step& step) {
+  std::size_t i = 0;
+  for (; i + kStep <= count; i += kStep)
+    step(Bytes(codes) + i / kPerByte, i, out.From(i * kItemSize<T>));
+  if (i == count) return;
+  alignas(64) std::uint8_t staged[kStep / kPerByte] = {};
+  alignas(64) std::uint8_t items[kStep * kItemSize<T>];
+  std::memcpy(staged, codes + i / kPerByte, (count - i) / kPerByte);
+  step(staged, i, VectorWriter{items, false});
+  std::memcpy(out.to + i * kItemSize<T>, items, (count - i) * kItemSize<T>);
+}
+
+/// True if codes of F are decoded to T by CodeTable.
+template <FloatFormat F, class T>
+inline constexpr bool kHasTable = kBits<F> == 8 && kItemSize<T> == 2;
+
+/// Table that decodes 8-bit codes to 16-bit items. The index is the code's magnitude if that is
+/// below 2^(M+1), else its mantissa with exponent 1; the remaining exponent is added to the
+/// exponent field of the entry. This is exact for all codes if it is so for the smallest normal one
+/// and the largest.
+/// Worked example, E4M3 to bfloat16 under scale 1: code 0x4A (5.0) has index 0b1010 (1.25 * 2^-6,
+/// 0x3CA0) and exponent 0x4A - 0xA = 8 << 3, which adds 8 << 7: 0x40A0.
+template <FloatFormat F, class T>
+struct CodeTable {
+  static constexpr std::size_t kEntries = std::size_t{2} << F::kMantissaBits;
+  static constexpr std::uint32_t kSmallestNormal = 1u << F::kMantissaBits;
+
+  alignas(16) std::uint8_t low[16] = {};  // bytes of the entries
+  alignas(16) std::uint8_t high[16] = {};
+};
+
+/// Decodes `count` codes of one byte each by a table. finish(magnitude, i) returns the items'
+/// magnitudes of the Lanes(D16()) items from i on. Returns false if a code is NaN or infinite: the
+/// items then do not count. 19 ops for Lanes(D8()) items, and those of `finish`.
+template <FloatFormat F, class T, class Finish>
+HWY_INLINE bool DecodeByTable(const CodeTable<F, T>& table, const std::byte* codes,
+                              std::size_t count, const VectorWriter& out, const Finish& finish) {
+  const D8 d8;
+  const D16 d16;
+  constexpr std::uint32_t kSmallestNormal = CodeTable<F, T>::kSmallestNormal;
+  // In registers, which stores of items cannot alias.
+  const auto low = hn::LoadDup128(d8, table.low), high = hn::LoadDup128(d8, table.high);
+  auto largest = hn::Zero(d8);
+  ForEachStep<T, hn::MaxLanes(D8()), 1>(
+      codes, count, out,
+      [&](const std::uint8_t* in, std::size_t i, const VectorWriter& items) NF_INLINE_ATTR {
+        const auto set = [&](std::uint32_t byte) NF_INLINE_ATTR {
+          return hn::Set(d8, static_cast<std::uint8_t>(byte));
+        };
+        const auto code = InterleavingOrder(hn::LoadU(d8, in));
+        const auto magnitude = hn::And(code, set(kSignCode<F> - 1u));
+        const auto sign = hn::Xor(code, magnitude);
+        largest = hn::Max(largest, magnitude);
+        const auto mantissa = hn::And(code, set(kSmallestNormal - 1u));
+        const auto index = hn::Min(magnitude, hn::Or(mantissa, set(kSmallestNormal)));
+        const auto exponent = hn::Sub(magnitude, index);
+        const auto entry_low = hn::TableLookupBytes(low, index);
+        const auto entry_high = hn::TableLookupBytes(high, index);
+        const auto put = [&](auto entry, auto added, auto sign_of, std::size_t at) NF_INLINE_ATTR {
+          constexpr int kShift = T::kMantissaBits - F::kMantissaBits;
+          const auto sum =
+              hn::Add(hn::BitCast(d16, entry), hn::ShiftLeft<kShift>(hn::BitCast(d16, added)));
+          items.Put(d16, hn::Or(finish(sum, i + at), hn::BitCast(d16, sign_of)), at * kItemSize<T>);
+        };
+        const auto zero = hn::Zero(d8);
+        put(hn::InterleaveLower(d8, entry_low, entry_high), hn::InterleaveLower(d8, exponent, zero),
+            hn::InterleaveLower(d8, zero, sign), 0);
+        put(hn::InterleaveUpper(d8, entry_low, entry_high), hn::InterleaveUpper(d8, exponent, zero),
+            hn::InterleaveUpper(d8, zero, sign), hn::Lanes(d16));
+      });
+  return hn::AllFalse(d8, hn::Gt(largest, hn::Set(d8, static_cast<std::uint8_t>(F::kMaxCode))));
+}
+
+/// Returns true if UniformTable serves the scale. From one binade above T's subnormals on, products
+/// round alike in every binade.
+template <FloatFormat F, class T>
+HWY_INLINE bool HasUniformTable(float scale) {
+  constexpr float kSmallest = narrowfloat::Decode<F>(CodeTable<F, T>::kSmallestNormal);
+  constexpr float kBound = narrowfloat::Decode<T>(2u << T::kMantissaBits);
+  return scale > 0.0f && kSmallest * scale >= kBound &&
+         kMaxValue<F> * scale <= narrowfloat::Decode<T>(T::kMaxCode);
+}
+
+/// Returns the table of the products of a scale and the entries' values, rounded to T.
+template <FloatFormat F, class T>
+HWY_INLINE CodeTable<F, T> UniformTable(float scale) {
+  constexpr std::size_t kPlaces = std::max<std::size_t>(16, 2 * hn::MaxLanes(DF()));
+  alignas(64) static constexpr auto kValues = [] {
+    std::array<float, kPlaces> values{};
+    for (std::uint32_t i = 0; i < CodeTable<F, T>::kEntries; ++i)
+      values[i] = narrowfloat::Decode<F>(i);
+    return values;
+  }();
+  const DF df;
+  const std::size_t lanes = hn::Lanes(df);
+  alignas(64) std::uint16_t products[kPlaces];
+  for (std::size_t i = 0; i < kPlaces; i += 2 * lanes) {
+    const auto product = [&](std::size_t from) NF_INLINE_ATTR {
+      return hn::Mul(hn::Load(df, kValues.data() + from), hn::Set(df, scale));
+    };
+    hn::Store(RoundTo<T>(product(i), product(i + lanes)), D16(), products + i);
+  }
+  CodeTable<F, T> table;
+  const hn::Full128<std::uint8_t> d8;
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(products);
+  const auto first = hn::Load(d8, bytes), second = hn::Load(d8, bytes + 16);
+  hn::Store(hn::ConcatEven(d8, second, first), d8, table.low);
+  hn::Store(hn::ConcatOdd(d8, second, first), d8, table.high);
+  return table;
+}
+
+template <FloatFormat F, class T>
+HWY_INLINE bool DecodeByUniformTable(const CodeTable<F, T>& table, const std::byte* codes,
+                                     std::size_t count, const VectorWriter& out) {
+  return DecodeByTable<F, T>(table, codes, count, out,
+                             [](auto magnitude, std::size_t) NF_INLINE_ATTR { return magnitude; });
+}
+
+/// Power-of-two scales whose products are normal numbers of T: the exponent of the scale is added
+/// to that of the entry. Zero must stay zero: nonzero entries are stored plus kLift, and
+/// subtracting Power, which is kLift minus the exponent, saturates at 0 for the zero entry.
+template <FloatFormat F, class T>
+struct PowerTable {
+  /// Returns the code of T for a code of F.
+  static constexpr std::uint32_t CodeIn(std::uint32_t code) {
+    return Encode<T, Overflow::kInfinity>(narrowfloat::Decode<F>(code));
+  }
+  static constexpr std::uint32_t kLift = T::kMaxCode - CodeIn(F::kMaxCode) + 1u;
+  // Bounds of the added exponent: the smallest code stays normal, the largest stays finite.
+  static constexpr bool kRegular = CodeIn(1) >= 1u << T::kMantissaBits;
+  static constexpr std::uint32_t kDown = (CodeIn(1) >> T::kMantissaBits) - 1u;
+  static constexpr std::uint32_t kUp = (T::kMaxCode - CodeIn(F::kMaxCode)) >> T::kMantissaBits;
+  static constexpr std::uint32_t kSmallestScale = (127u - kDown) << 23;
+  static constexpr std::uint32_t kLargestScale = (127u + kUp) << 23;
+  static constexpr CodeTable<F, T> kTable = [] {
+    CodeTable<F, T> table;
+    for (std::uint32_t i = 1; i < CodeTable<F, T>::kEntries; ++i) {
+      table.low[i] = static_cast<std::uint8_t>(CodeIn(i) + kLift);
+      table.high[i] = static_cast<std::uint8_t>((CodeIn(i) + kLift) >> 8);
+    }
+    return table;
+  }();
+
+  /// Returns 0 if the scale is such a power.
+  static HWY_INLINE std::uint32_t NeedsSlowPath(float scale) {
+    const auto bits = std::bit_cast<std::uint32_t>(scale);
+    return (bits & 0x7FFFFFu) | static_cast<std::uint32_t>(!kRegular) |
+           static_cast<std::uint32_t>(bits < kSmallestScale) |
+           static_cast<std::uint32_t>(bits > kLargestScale);
+  }
+  /// Requires: NeedsSlowPath(scale) is 0.
+  static HWY_INLINE std::uint16_t Power(float scale) {
+    const auto bits = std::bit_cast<std::uint32_t>(scale);
+    return static_cast<std::uint16_t>(kLift - (((bits >> 23) - 127u) << T::kMantissaBits));
+  }
+  /// Computes the powers of `count` scales. Returns false if one is no such power.
+  static HWY_INLINE bool Powers(const float* scales, std::size_t count, std::uint16_t* powers) {
+    std::uint32_t slow = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      slow |= NeedsSlowPath(scales[i]);
+      powers[i] = Power(scales[i]);
+    }
+    return slow == 0;
+  }
+
+  /// Decodes with power_at(i), the powers of the Lanes(D16()) items from i on; as DecodeByTable.
+  template <class PowerAt>
+  static HWY_INLINE bool Decode(const std::byte* codes, std::size_t count, const VectorWriter& out,
+                                const PowerAt& power_at) {
+    return DecodeByTable<F, T>(kTable, codes, count, out,
+                               [&](auto magnitude, std::size_t i) NF_INLINE_ATTR {
+                                 return hn::SaturatedSub(magnitude, power_at(i));
+                               });
+  }
+};
+
+/// Decodes 8-bit codes to 16-bit items by tables. Returns false if the tables do not serve a scale
+/// or a code: the items then do not count.
+template <FloatFormat F, class T>
+HWY_INLINE bool DecodeBlocksByTables(const std::byte* codes, std::size_t count, const float* scales,
+                                     int shift, const VectorWriter& out) {
+  std::uint16_t powers[cpu::kDecodeRun / kMxBlock] = {};
+  const std::size_t block = std::size_t{1} << shift, blocks = ((count - 1) >> shift) + 1;
+  if (PowerTable<F, T>::Powers(scales, blocks, powers)) {
+    return PowerTable<F, T>::Decode(codes, count, out, [&](std::size_t i) NF_INLINE_ATTR {
+      return hn::Set(D16(), powers[i >> shift]);
+    });
+  }
+  if (block < 64) return false;  // short blocks are not worth a table each
+  for (std::size_t i = 0; i < count; i += block, ++scales) {
+    if (!HasUniformTable<F, T>(*scales) ||
+        !DecodeByUniformTable<F, T>(UniformTable<F, T>(*scales), codes + i,
+                                    std::min(block, count - i), out.From(i * kItemSize<T>)))
+      return false;
+  }
+  return true;
+}
+
+}  // namespace narrowfloat::HWY_NAMESPACE
+#endif
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -10,6 +10,7 @@
 
 namespace narrowfloat::cpu {
 
+struct ItemKernels;
 struct MicroKernels;
 
 /// An instruction set that this build has and this machine can run: its name as NF_FORCE_BACKEND
@@ -26,8 +27,9 @@ struct TargetParts {
   ByType<AmaxFn> amax;
   ByType<ColumnSumFn> column_sum;
   ByType<AmaxSumFn> amax_sum;
-  ByType<SumOrderFn> sum_order;
+  ByType<ColumnAmaxFn> column_amax;
   ByType<HadamardFn> hadamard;
+  const ByType<ItemKernels>* items;
   const MicroKernels* micro;
   QuantizeSlots quantize_driven, quantize_packed;
   DequantizeSlots dequantize;

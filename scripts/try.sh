@@ -21,11 +21,10 @@ scheme=${2:-}
 case $kernel in
   gemm*) tests=(backend_gemm_test golden_gemm_test) ;;
   dequantize | decode*) tests=(decode_kernels_test backend_dequantize_test golden_dequantize_test) ;;
-  hadamard) tests=(hadamard_test hadamard_amax_test) ;;
-  column_sum) tests=(dbias_test) ;;
-  *) tests=(backend_quantize_test) ;;
+  item_kernels | tile_drivers) tests=(item_kernels_test hadamard_test hadamard_amax_test dbias_test) ;;
+  *) tests=(pack_kernels_test backend_quantize_test) ;;
 esac
-tests+=(kernel_table_test kernel_unit_test micro_kernels_test pack_kernels_test)
+tests+=(kernel_table_test kernel_unit_test micro_kernels_test)
 
 mkdir -p build/dev
 [[ -f build/dev/build.ninja ]] || {

@@ -55,7 +55,7 @@ struct CpuTable {
     Overlay(parts.amax, kernels.amax);
     Overlay(parts.column_sum, kernels.column_sum);
     Overlay(parts.amax_sum, kernels.amax_sum);
-    Overlay(parts.sum_order, kernels.sum_order);
+    Overlay(parts.column_amax, kernels.column_amax);
     Overlay(parts.hadamard, kernels.hadamard);
     Overlay(parts.quantize, kernels.quantize);
     Overlay(parts.dequantize, kernels.dequantize);

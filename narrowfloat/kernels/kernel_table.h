@@ -93,25 +93,19 @@ struct DequantizeArgs {
 using AmaxFn = float (*)(const MatrixRows<const std::byte>& in, const Tile& tile) noexcept;
 using QuantizeFn = void (*)(const QuantizeArgs& args) noexcept;
 using DequantizeFn = void (*)(const DequantizeArgs& args) noexcept;
-/// Updates the amaxes of the tile's columns (`amaxes` points at column 0), NaN ignored.
+/// Stores the amaxes of the tile's columns, from its first one on, NaN ignored.
 using ColumnAmaxFn = void (*)(const MatrixRows<const std::byte>& in, const Tile& tile,
                               float* amaxes) noexcept;
 /// Writes the random Hadamard transform of each group of kHadamardSize rows to `out`, rounded once
 /// to the items' type. Rows and columns of `out` count from the tile's corner.
 using HadamardFn = void (*)(const MatrixRows<const std::byte>& in, const Tile& tile,
                             std::uint32_t sign_mask, const MatrixRows<std::byte>& out) noexcept;
-/// Adds the tile's rows, in order, to the fp32 sums of its columns. `sums` points at the sum of
-/// column 0; the kernel chooses their order. The tile's first column is a multiple of
-/// kSumGroup.
+/// Adds the tile's rows, in order, to the fp32 sums of its columns, from its first one on.
 using ColumnSumFn = void (*)(const MatrixRows<const std::byte>& in, const Tile& tile,
                              float* sums) noexcept;
 /// Does the same; returns the tile's amax as AmaxFn does.
 using AmaxSumFn = float (*)(const MatrixRows<const std::byte>& in, const Tile& tile,
                             float* sums) noexcept;
-/// Reorders the sums of `cols` columns to the order of the columns. The first column is a multiple
-/// of kSumGroup; the last one ends a row or precedes another such multiple.
-using SumOrderFn = void (*)(float* sums, std::size_t cols) noexcept;
-inline constexpr std::size_t kSumGroup = 32;
 
 template <class Fn>
 using ByType = std::array<Fn, kFloatTypeCount>;
@@ -128,7 +122,6 @@ struct KernelTable {
   ByType<AmaxFn> amax{};
   ByType<ColumnSumFn> column_sum{};
   ByType<AmaxSumFn> amax_sum{};
-  ByType<SumOrderFn> sum_order{};
   ByType<ColumnAmaxFn> column_amax{};
   ByType<HadamardFn> hadamard{};
   QuantizeSlots quantize{};

@@ -25,7 +25,8 @@ TEST(KernelTableTest, EveryTableIsComplete) {
       EXPECT_NE(table->amax[type], nullptr) << table->name;
       EXPECT_NE(table->column_sum[type], nullptr) << table->name;
       EXPECT_NE(table->amax_sum[type], nullptr) << table->name;
-      EXPECT_NE(table->sum_order[type], nullptr) << table->name;
+      EXPECT_NE(table->column_amax[type], nullptr) << table->name;
+      EXPECT_NE(table->hadamard[type], nullptr) << table->name;
       for (std::size_t scheme = 0; scheme < kSchemeCount; ++scheme) {
         for (std::size_t direction = 0; direction < kDirectionCount; ++direction)
           EXPECT_NE(table->quantize[scheme][direction][type], nullptr)

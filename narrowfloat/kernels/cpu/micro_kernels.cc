@@ -429,6 +429,7 @@ constexpr cpu::AmaxKernels kAmaxKernels{
                   &BlockAmax<T, cpu::kAmaxLengths[2]>, &BlockAmax<T, cpu::kAmaxLengths[3]>},
     .of_columns = &ColumnAmax<T, Inputs::kFinite>,
     .of_columns_of_all = &ColumnAmax<T, Inputs::kAll>,
+    .value = &MagnitudeValue<T>,
 };
 
 template <FloatFormat F, class T, std::size_t kBlock>
@@ -448,7 +449,7 @@ constexpr cpu::FormatKernels kFormatKernels{
     .encode_columns = {&EncodeColumns<F, T, Encoder::kPowersOfTwo>,
                        &EncodeColumns<F, T, Encoder::kFinite>, &EncodeColumns<F, T, Encoder::kAll>},
     .encode_both = &EncodeBoth<F, T>,
-    .uniform = {&EncodeUniform<F, T>, &EncodeUniformOfAll<F, T>, &MagnitudeValue<T>},
+    .uniform = {&EncodeUniform<F, T>, &EncodeUniformOfAll<F, T>},
 };
 
 template <class... T>

@@ -119,7 +119,6 @@ struct UniformKernels {
   EncodeUniformFn finite;  // finite, and no product with the scale rounds to more than the largest
                            // value of the format
   EncodeUniformFn all;     // any: saturates, and encodes NaN and infinities; always true
-  float (*magnitude)(std::uint32_t pattern);  // the value of `largest`
 };
 
 /// Encodes `cols` items twice, as the two functions powers_of_two do: by MX blocks to run.codes,
@@ -143,6 +142,7 @@ struct AmaxKernels {
   std::size_t rows_per_pass;  // rows of kMicroCols items that the first-level cache holds together
   std::array<BlockAmaxFn, kAmaxLengths.size()> of_blocks;
   MicroColumnAmaxFn of_columns, of_columns_of_all;
+  float (*value)(std::uint32_t pattern);  // of an amax
 };
 
 /// The micro-kernels of one format of codes and one type of items.

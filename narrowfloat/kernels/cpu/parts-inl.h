@@ -15,6 +15,7 @@
 #define HWY_TARGET NF_HWY_TARGET
 #endif
 #include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/item_kernels.h"
 #include "narrowfloat/kernels/cpu/pack_kernels.h"
 #include "narrowfloat/kernels/cpu/tables.h"
 
@@ -22,11 +23,12 @@ HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 
-ByType<AmaxFn> AmaxTable();
-ByType<ColumnSumFn> ColumnSumTable();
-ByType<AmaxSumFn> AmaxSumTable();
-ByType<SumOrderFn> SumOrderTable();
-ByType<HadamardFn> HadamardTable();
+const ByType<cpu::ItemKernels>* ItemKernelsTable();
+ByType<AmaxFn> AmaxSlots();
+ByType<ColumnSumFn> ColumnSumSlots();
+ByType<AmaxSumFn> AmaxSumSlots();
+ByType<ColumnAmaxFn> ColumnAmaxSlots();
+ByType<HadamardFn> HadamardSlots();
 const cpu::MicroKernels* MicroKernelsTable();
 const ByType<cpu::PackKernels>* PackKernelsTable();
 const cpu::DecodeKernels* DecodeKernelsTable();

@@ -5,6 +5,7 @@
 
 #include "narrowfloat/kernels/cpu/bodies.h"
 #include "narrowfloat/kernels/cpu/drivers.h"
+#include "narrowfloat/kernels/cpu/tile_drivers.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
@@ -138,10 +139,73 @@ constexpr DequantizeSlots MakeDecodingTable(TypeList<S...>) {
              {}}}...}};
 }
 
+/// The slots of one type of items.
+template <class T>
+struct TileSlots {
+  static constexpr auto kType = static_cast<std::size_t>(kDTypeOf<T>);
+  static const cpu::ItemKernels& Items() { return (*ItemKernelsTable())[kType]; }
+
+  static float Amax(const MatrixRows<const std::byte>& in, const Tile& tile) noexcept {
+    return cpu::DriveAmax(in, tile, Items());
+  }
+  static void ColumnSum(const MatrixRows<const std::byte>& in, const Tile& tile,
+                        float* sums) noexcept {
+    cpu::DriveColumnSum(in, tile, Items(), sums);
+  }
+  static float AmaxSum(const MatrixRows<const std::byte>& in, const Tile& tile,
+                       float* sums) noexcept {
+    return cpu::DriveAmaxSum(in, tile, Items(), sums);
+  }
+  static void ColumnAmax(const MatrixRows<const std::byte>& in, const Tile& tile,
+                         float* amaxes) noexcept {
+    cpu::DriveColumnAmax(in, tile, MicroKernelsTable()->amax[kType], amaxes);
+  }
+  static void Hadamard(const MatrixRows<const std::byte>& in, const Tile& tile,
+                       std::uint32_t sign_mask, const MatrixRows<std::byte>& out) noexcept {
+    cpu::DriveHadamard(in, tile, Items(), ScalarKernels().hadamard[kType], sign_mask, out);
+  }
+};
+
+template <class... T>
+constexpr ByType<AmaxFn> AmaxOf(TypeList<T...>) {
+  return {&TileSlots<T>::Amax...};
+}
+template <class... T>
+constexpr ByType<ColumnSumFn> ColumnSumOf(TypeList<T...>) {
+  return {&TileSlots<T>::ColumnSum...};
+}
+template <class... T>
+constexpr ByType<AmaxSumFn> AmaxSumOf(TypeList<T...>) {
+  return {&TileSlots<T>::AmaxSum...};
+}
+template <class... T>
+constexpr ByType<ColumnAmaxFn> ColumnAmaxOf(TypeList<T...>) {
+  return {&TileSlots<T>::ColumnAmax...};
+}
+template <class... T>
+constexpr ByType<HadamardFn> HadamardOf(TypeList<T...>) {
+  return {&TileSlots<T>::Hadamard...};
+}
+
 }  // namespace
 
 QuantizeSlots DrivenSlots() {
   return MakeTable(AllSchemes{});
+}
+ByType<AmaxFn> AmaxSlots() {
+  return AmaxOf(FloatTypes{});
+}
+ByType<ColumnSumFn> ColumnSumSlots() {
+  return ColumnSumOf(FloatTypes{});
+}
+ByType<AmaxSumFn> AmaxSumSlots() {
+  return AmaxSumOf(FloatTypes{});
+}
+ByType<ColumnAmaxFn> ColumnAmaxSlots() {
+  return ColumnAmaxOf(FloatTypes{});
+}
+ByType<HadamardFn> HadamardSlots() {
+  return HadamardOf(FloatTypes{});
 }
 
 DequantizeSlots DequantizeTable() {

@@ -23,11 +23,12 @@ cpu::TargetParts Parts() {
 
 cpu::TargetParts Parts() {
   return {
-      .amax = AmaxTable(),
-      .column_sum = ColumnSumTable(),
-      .amax_sum = AmaxSumTable(),
-      .sum_order = SumOrderTable(),
-      .hadamard = HadamardTable(),
+      .amax = AmaxSlots(),
+      .column_sum = ColumnSumSlots(),
+      .amax_sum = AmaxSumSlots(),
+      .column_amax = ColumnAmaxSlots(),
+      .hadamard = HadamardSlots(),
+      .items = ItemKernelsTable(),
       .micro = MicroKernelsTable(),
       .pack = PackKernelsTable(),
       .decode = DecodeKernelsTable(),

@@ -11,6 +11,7 @@
 namespace narrowfloat::cpu {
 
 struct DecodeKernels;
+struct ItemKernels;
 struct MicroKernels;
 struct PackKernels;
 
@@ -28,8 +29,9 @@ struct TargetParts {
   ByType<AmaxFn> amax;
   ByType<ColumnSumFn> column_sum;
   ByType<AmaxSumFn> amax_sum;
-  ByType<SumOrderFn> sum_order;
+  ByType<ColumnAmaxFn> column_amax;
   ByType<HadamardFn> hadamard;
+  const ByType<ItemKernels>* items;
   const MicroKernels* micro;
   const ByType<PackKernels>* pack;
   const DecodeKernels* decode;

@@ -25,7 +25,7 @@ class WholeDriver {
 
   void Run(Direction direction) {
     direction == Direction::kRowwise ? Rows() : Patches(direction == Direction::kBoth);
-    if (args_.amax_out != nullptr) *args_.amax_out = kernels_.uniform.magnitude(largest_);
+    if (args_.amax_out != nullptr) *args_.amax_out = kernels_.amax->value(largest_);
   }
 
  private:

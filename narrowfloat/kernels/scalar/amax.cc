@@ -22,19 +22,14 @@ template <class T>
 void ColumnSum(const MatrixRows<const std::byte>& in, const Tile& tile, float* sums) noexcept {
   for (std::size_t r = tile.row_begin; r < tile.row_end; ++r) {
     const std::byte* row = in.Row(r);
-    for (std::size_t c = tile.col_begin; c < tile.col_end; ++c) sums[c] += LoadItem<T>(row, c);
+    for (std::size_t c = tile.col_begin; c < tile.col_end; ++c) sums[c - tile.col_begin] += LoadItem<T>(row, c);
   }
 }
 
 template <class T>
 void ColumnAmax(const MatrixRows<const std::byte>& in, const Tile& tile, float* amaxes) noexcept {
-  for (std::size_t r = tile.row_begin; r < tile.row_end; ++r) {
-    const std::byte* row = in.Row(r);
-    for (std::size_t c = tile.col_begin; c < tile.col_end; ++c) {
-      const float magnitude = Magnitude(LoadItem<T>(row, c));
-      amaxes[c] = magnitude > amaxes[c] ? magnitude : amaxes[c];
-    }
-  }
+  for (std::size_t c = tile.col_begin; c < tile.col_end; ++c)
+    *amaxes++ = Amax<T>(in, {tile.row_begin, tile.row_end, c, c + 1});
 }
 
 template <class... T>
@@ -71,11 +66,6 @@ ByType<ColumnSumFn> ColumnSumTable() {
 }
 ByType<AmaxSumFn> AmaxSumTable() {
   return MakeAmaxSum(FloatTypes{});
-}
-ByType<SumOrderFn> SumOrderTable() {
-  ByType<SumOrderFn> table;
-  table.fill([](float* /*sums*/, std::size_t /*cols*/) noexcept {});
-  return table;
 }
 
 }  // namespace narrowfloat::scalar

@@ -9,7 +9,6 @@ const KernelTable& ScalarKernels() {
                                  scalar::AmaxTable(),
                                  scalar::ColumnSumTable(),
                                  scalar::AmaxSumTable(),
-                                 scalar::SumOrderTable(),
                                  scalar::ColumnAmaxTable(),
                                  scalar::HadamardTable(),
                                  scalar::QuantizeTable(),

@@ -9,7 +9,6 @@ namespace narrowfloat::scalar {
 ByType<AmaxFn> AmaxTable();
 ByType<ColumnSumFn> ColumnSumTable();
 ByType<AmaxSumFn> AmaxSumTable();
-ByType<SumOrderFn> SumOrderTable();
 ByType<ColumnAmaxFn> ColumnAmaxTable();
 ByType<HadamardFn> HadamardTable();
 QuantizeSlots QuantizeTable();

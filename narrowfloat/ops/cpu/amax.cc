@@ -48,8 +48,8 @@ void LineAmaxes(const StridedRows<const std::byte>& rows, DType dtype, Direction
   const ColumnAmaxFn column_amax = SlotOf(kernels.column_amax, dtype);
   ParallelFor(execution, CeilDiv(shape.cols, kColumns), [&](std::size_t i) {
     const std::size_t first = i * kColumns, count = std::min(kColumns, shape.cols - first);
-    float columns[kColumns] = {};
-    column_amax(FromColumn(rows.matrix, first, dtype), {0, shape.rows, 0, count}, columns);
+    float columns[kColumns];
+    column_amax(rows.matrix, {0, shape.rows, first, first + count}, columns);
     std::memcpy(amaxes + first * sizeof(float), columns, count * sizeof(float));
   });
 }

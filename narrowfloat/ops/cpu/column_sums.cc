@@ -26,7 +26,7 @@ constexpr std::size_t kWideCols = 16384, kSharedCols = 2048, kOwnedCols = 512;
 
 // Tiles begin on multiples of a scheme's unit.
 static_assert(std::ranges::all_of(kSchemes, [](const SchemeInfo& scheme) {
-  return kOwnedCols % ColUnit(scheme) == 0 && ColUnit(scheme) % kSumGroup == 0;
+  return kOwnedCols % ColUnit(scheme) == 0;
 }));
 
 std::size_t Strips(std::size_t rows) {
@@ -92,13 +92,10 @@ class TileSummer {
     Tile part = tile;
     while (part.row_begin < tile.row_end) {
       part.row_end = std::min((part.row_begin / kStripRows + 1) * kStripRows, tile.row_end);
-      // Kernels count the sums from column 0: they get the columns of `part` as a matrix.
-      const auto columns = FromColumn(pass_.rows.matrix, part.col_begin, pass_.dtype);
-      const Tile from_first{part.row_begin, part.row_end, 0, part.col_end - part.col_begin};
       if (pass_.amax == nullptr) {
-        column_sum_(columns, from_first, sums_of(part));
+        column_sum_(pass_.rows.matrix, part, sums_of(part));
       } else {
-        pass_.amax->Update(amax_sum_(columns, from_first, sums_of(part)));
+        pass_.amax->Update(amax_sum_(pass_.rows.matrix, part, sums_of(part)));
       }
       part.row_begin = part.row_end;
     }
@@ -114,21 +111,14 @@ bool BeginsStrip(const Tile& part) {
   return part.row_begin % kStripRows == 0;
 }
 
-/// Reorders sums to the order of the columns.
+/// Rounds sums to the type of `dbias`.
 template <class... T>
-void StoreInOrder(TypeList<T...>, const TensorView& dbias, std::size_t first, const float* sums,
+void StoreSums(TypeList<T...>, const TensorView& dbias, std::size_t first, const float* sums,
                   std::size_t count) {
   using StoreFn = void (*)(std::byte*, std::size_t, float);
   constexpr StoreFn kStore[] = {&StoreItem<T>...};
   const StoreFn store = kStore[static_cast<std::size_t>(dbias.dtype)];
   for (std::size_t i = 0; i < count; ++i) store(dbias.data, first + i, sums[i]);
-}
-
-/// Sums in the kernels' order.
-void StoreSums(const SumPass& pass, const TensorView& dbias, std::size_t first, float* sums,
-               std::size_t count) {
-  SlotOf(pass.kernels.sum_order, pass.dtype)(sums, count);
-  StoreInOrder(FloatTypes{}, dbias, first, sums, count);
 }
 
 void AddSums(const float* from, std::size_t count, float* to) {
@@ -155,7 +145,7 @@ void RunShared(const SumPass& pass, const TensorView& dbias, float* workspace,
     float sums[kOwnedCols] = {};
     for (std::size_t strip = 0; strip < Strips(shape.rows); ++strip)
       AddSums(workspace + strip * shape.cols + first, count, sums);
-    StoreSums(pass, dbias, first, sums, count);
+    StoreSums(FloatTypes{}, dbias, first, sums, count);
   });
 }
 
@@ -179,7 +169,7 @@ void RunOwned(const SumPass& pass, const TensorView& dbias, const Execution& exe
       return strip_sums + first;
     });
     AddSums(strip_sums, count, sums);
-    StoreSums(pass, dbias, task.col_begin, sums, count);
+    StoreSums(FloatTypes{}, dbias, task.col_begin, sums, count);
   });
 }
 
@@ -194,7 +184,7 @@ void RunSums(const SumPass& pass, const TensorView& dbias, std::span<float> work
   if (shape.Size() == 0) {
     for (std::size_t c = 0; c < shape.cols; ++c) {
       constexpr float kNothing = 0.0f;
-      StoreInOrder(FloatTypes{}, dbias, c, &kNothing, 1);
+      StoreSums(FloatTypes{}, dbias, c, &kNothing, 1);
     }
   } else if (workspace.size() >= WorkspaceSize(shape)) {
     RunShared(pass, dbias, workspace.data(), execution);
@@ -236,7 +226,7 @@ void CpuBackend::ColumnSums(const ConstTensorView& in, const TensorView& sums,
   StridedRows<const std::byte> rows;
   FillRows(in, rows);
   std::vector<float> workspace(WorkspaceSize(rows.shape));
-  RunSums({rows, in.dtype, execution.Kernels(), 1, kSumGroup}, sums, workspace, execution);
+  RunSums({rows, in.dtype, execution.Kernels(), 1, 1}, sums, workspace, execution);
 }
 
 }  // namespace narrowfloat

@@ -26,10 +26,4 @@ struct StridedRows {
 template <class Byte>
 void FillRows(const BasicTensorView<Byte>& view, StridedRows<Byte>& rows);
 
-/// Returns the part of a matrix from a column on.
-template <class Byte>
-MatrixRows<Byte> FromColumn(const MatrixRows<Byte>& matrix, std::size_t col, DType dtype) {
-  return {matrix.data + col * ItemSize(dtype), matrix.row_stride, matrix.row_offsets};
-}
-
 }  // namespace narrowfloat

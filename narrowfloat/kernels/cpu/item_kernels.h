@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Micro-kernels of items that are not encoded: amaxes, sums of columns and the Hadamard transform.
+// They know no tensor; the drivers in tile_drivers.h call them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "narrowfloat/kernels/kernel_table.h"
+#include "narrowfloat/numerics/hadamard.h"
+
+namespace narrowfloat::cpu {
+
+/// The columns of a call are a multiple of this: the most items of 16 bits that a vector holds.
+inline constexpr std::size_t kColumnUnit = 32;
+/// Most columns of one call that transforms.
+inline constexpr std::size_t kTransformCols = 1024;
+
+/// Returns the largest magnitude of `count` adjacent items, NaN ignored; 0 if there is none.
+/// {-2, NaN, 1}: 2.
+using RunAmaxFn = float (*)(const std::byte* items, std::size_t count) noexcept;
+
+/// Adds `count` rows of `cols` items to the fp32 sums of their columns, in the order of the rows.
+/// Requires: cols is a multiple of kColumnUnit. Rows {1, 2, ...} and {4, 8, ...} added to sums
+/// {0.5, 0, ...}: {5.5, 10, ...}.
+using AddRowsFn = void (*)(const std::byte* const* rows, std::size_t count, std::size_t cols,
+                           float* sums) noexcept;
+/// Does the same. Returns the largest magnitude of all items, NaN if one is NaN.
+using AddRowsWithAmaxFn = float (*)(const std::byte* const* rows, std::size_t count,
+                                    std::size_t cols, float* sums) noexcept;
+
+/// Addresses of the rows of a group: its items, the items that are prefetched meanwhile, and its
+/// transform.
+struct TransformRows {
+  std::array<const std::byte*, kHadamardSize> in, next;
+  std::array<std::byte*, kHadamardSize> out;
+};
+/// Writes the random Hadamard transform of `cols` columns of a group, rounded once. Returns the
+/// number of columns whose sums may be inexact, and stores their indices: their outputs do not
+/// count. Requires: cols is a multiple of kColumnUnit and at most kTransformCols, which is the
+/// length of `inexact`.
+using TransformFn = std::size_t (*)(const TransformRows& rows, std::size_t cols,
+                                    std::uint32_t sign_mask, std::uint16_t* inexact) noexcept;
+
+/// The micro-kernels of one type of items.
+struct ItemKernels {
+  std::size_t item_bytes;
+  RunAmaxFn amax;
+  AddRowsFn add_rows;
+  AddRowsWithAmaxFn add_rows_with_amax;
+  TransformFn transform;
+};
+
+}  // namespace narrowfloat::cpu

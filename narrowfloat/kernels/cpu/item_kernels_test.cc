@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compares the micro-kernels of every instruction set, and the slots that use them, with the
+// reference: every pattern of 16 bits, fp32 by exponents, runs and tiles of every length.
+#include "narrowfloat/kernels/cpu/item_kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "narrowfloat/kernels/cpu/tables.h"
+#include "narrowfloat/kernels/scalar/items.h"
+
+namespace narrowfloat::cpu {
+namespace {
+
+/// Returns the bits of a float, the same for every NaN.
+std::uint32_t Bits(float value) {
+  return std::bit_cast<std::uint32_t>(CanonicalNan(value));
+}
+
+/// Rows of items, a few bytes past the beginning of memory.
+template <class T>
+struct Matrix {
+  Matrix(std::size_t rows, std::size_t cols, std::size_t gap = 0)
+      : row_bytes((cols + gap) * kItemSize<T>), memory(rows * row_bytes + kOffset) {}
+  static constexpr std::size_t kOffset = 2;
+
+  std::byte* Row(std::size_t r) { return memory.data() + kOffset + r * row_bytes; }
+  void Set(std::size_t r, std::size_t c, std::uint32_t pattern) {
+    std::memcpy(Row(r) + c * kItemSize<T>, &pattern, kItemSize<T>);
+  }
+  float Value(std::size_t r, std::size_t c) { return LoadItem<T>(Row(r), c); }
+  MatrixRows<std::byte> Rows() { return {Row(0), static_cast<std::ptrdiff_t>(row_bytes)}; }
+  MatrixRows<const std::byte> ConstRows() { return {Row(0), Rows().row_stride}; }
+
+  std::size_t row_bytes;
+  std::vector<std::byte> memory;
+};
+
+/// Returns every pattern of 16 bits; of fp32 every sign and exponent with a few mantissas.
+template <class T>
+std::vector<std::uint32_t> Patterns() {
+  std::vector<std::uint32_t> patterns;
+  for (std::uint32_t top = 0; top < 1u << 16; ++top) {
+    if (kItemSize<T> == 2) patterns.push_back(top);
+    if (kItemSize<T> == 4 && top % 32 < 2) patterns.push_back(top << 16 | top % 32);
+  }
+  return patterns;
+}
+
+/// Fills rows with random patterns; without `with_nan`, NaN is replaced by zero.
+template <class T>
+void Fill(std::size_t rows, std::size_t cols, bool with_nan, std::mt19937& random, Matrix<T>& in) {
+  const std::vector<std::uint32_t> patterns = Patterns<T>();
+  for (std::size_t r = 0; r < rows; ++r) {
+    for (std::size_t c = 0; c < cols; ++c) {
+      in.Set(r, c, patterns[random() % patterns.size()]);
+      if (!with_nan && std::isnan(in.Value(r, c))) in.Set(r, c, 0);
+    }
+  }
+}
+
+template <class T>
+class ItemKernelsTest : public testing::Test {
+ protected:
+  struct Target {
+    std::string name;
+    const ItemKernels* kernels;
+  };
+  static std::vector<Target> Targets() {
+    std::vector<Target> targets;
+    for (const CpuTarget& target : AvailableTargets()) {
+      if (const auto* items = PartsOf(target.index).items)
+        targets.push_back({target.name, &(*items)[kType]});
+    }
+    return targets;
+  }
+  static constexpr auto kType = static_cast<std::size_t>(kDTypeOf<T>);
+};
+using Types = testing::Types<float, Float16, BFloat16>;
+TYPED_TEST_SUITE(ItemKernelsTest, Types);
+
+TYPED_TEST(ItemKernelsTest, AmaxOfEveryPatternInEveryPlace) {
+  using T = TypeParam;
+  const std::vector<std::uint32_t> patterns = Patterns<T>();
+  constexpr std::size_t kMost = 4 * 64 + 35;
+  for (const auto& target : this->Targets()) {
+    Matrix<T> in(1, kMost);
+    for (std::size_t i = 0; i < patterns.size(); ++i) {
+      const std::size_t count = i % kMost + 1, place = i * 7 % count;
+      in.Set(0, place, patterns[i]);
+      const float value = Magnitude(in.Value(0, place));
+      ASSERT_EQ(target.kernels->amax(in.Row(0), count), std::isnan(value) ? 0.0f : value)
+          << target.name << " pattern " << patterns[i] << " at " << place << " of " << count;
+      in.Set(0, place, 0);
+    }
+    EXPECT_EQ(target.kernels->amax(in.Row(0), 0), 0.0f) << target.name;
+  }
+}
+
+TYPED_TEST(ItemKernelsTest, SumsOfColumnsInTheOrderOfRows) {
+  using T = TypeParam;
+  std::mt19937 random(1);
+  for (const auto& target : this->Targets()) {
+    for (std::size_t rows = 1; rows <= 33; ++rows) {
+      for (const std::size_t cols : {kColumnUnit, 5 * kColumnUnit, 14 * kColumnUnit}) {
+        const bool with_nan = (rows + cols / kColumnUnit) % 4 == 0;
+        Matrix<T> in(rows, cols, 3);
+        Fill<T>(rows, cols, with_nan, random, in);
+        if (with_nan) in.Set(rows / 2, cols / 3, 0xFFFFFFFFu);
+        std::vector<const std::byte*> pointers;
+        for (std::size_t r = 0; r < rows; ++r) pointers.push_back(in.Row(r));
+        std::vector<float> expected(cols);
+        for (std::size_t c = 0; c < cols; ++c) expected[c] = static_cast<float>(c) * 0.37f;
+        std::vector<float> sums = expected, sums_beside_amax = expected;
+        float amax = 0.0f;
+        for (std::size_t r = 0; r < rows; ++r) {
+          for (std::size_t c = 0; c < cols; ++c) {
+            expected[c] += in.Value(r, c);
+            const float magnitude = Magnitude(in.Value(r, c));
+            if (!(magnitude <= amax)) amax = magnitude;  // keeps NaN
+          }
+        }
+        target.kernels->add_rows(pointers.data(), rows, cols, sums.data());
+        const float largest = target.kernels->add_rows_with_amax(pointers.data(), rows, cols,
+                                                                 sums_beside_amax.data());
+        if (!with_nan) ASSERT_EQ(largest, amax) << target.name;
+        if (with_nan) ASSERT_TRUE(std::isnan(largest)) << target.name;
+        for (std::size_t c = 0; c < cols; ++c) {
+          ASSERT_EQ(Bits(sums[c]), Bits(expected[c]))
+              << target.name << " column " << c << " of " << rows << " x " << cols;
+          ASSERT_EQ(Bits(sums_beside_amax[c]), Bits(expected[c])) << target.name << " column " << c;
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(ItemKernelsTest, SumsOfEveryPattern) {
+  using T = TypeParam;
+  const std::vector<std::uint32_t> patterns = Patterns<T>();
+  for (const auto& target : this->Targets()) {
+    Matrix<T> in(1, patterns.size());
+    for (std::size_t c = 0; c < patterns.size(); ++c) in.Set(0, c, patterns[c]);
+    const std::byte* row = in.Row(0);
+    std::vector<float> sums(patterns.size());
+    target.kernels->add_rows(&row, 1, sums.size(), sums.data());
+    for (std::size_t c = 0; c < sums.size(); ++c)
+      ASSERT_EQ(Bits(sums[c]), Bits(0.0f + in.Value(0, c))) << target.name << " " << patterns[c];
+  }
+}
+
+/// Fills a group so that each column has items of at most `spread` binades.
+template <class T>
+void FillWithin(int spread, std::size_t cols, std::mt19937& random, Matrix<T>& in) {
+  for (std::size_t k = 0; k < kHadamardSize; ++k) {
+    for (std::size_t c = 0; c < cols; ++c) {
+      const int exponent = static_cast<int>(random() % static_cast<unsigned>(spread + 1));
+      const float value = std::ldexp(1.0f + static_cast<float>(random() % 128) / 128, -exponent);
+      const float item = random() % 8 == 0 ? 0.0f : value;
+      StoreItem<T>(in.Row(k), c, random() % 2 == 0 ? item : -item);
+    }
+  }
+}
+
+/// Transforms a group and compares the columns that the micro-kernel does not give back. Returns
+/// how many it gives back.
+template <class T>
+std::size_t CheckTransform(const std::string& name, const ItemKernels& kernels, std::size_t cols,
+                           std::uint32_t sign_mask, Matrix<T>& in) {
+  Matrix<T> expected(kHadamardSize, cols), out(kHadamardSize, cols, 1);
+  ScalarKernels().hadamard[static_cast<std::size_t>(kDTypeOf<T>)](
+      in.ConstRows(), {0, kHadamardSize, 0, cols}, sign_mask, expected.Rows());
+  TransformRows rows;
+  for (std::size_t k = 0; k < kHadamardSize; ++k) {
+    rows.in[k] = rows.next[k] = in.Row(k);
+    rows.out[k] = out.Row(k);
+  }
+  std::vector<std::uint16_t> inexact(kTransformCols);
+  inexact.resize(kernels.transform(rows, cols, sign_mask, inexact.data()));
+  std::size_t skipped = 0;
+  for (std::size_t c = 0; c < cols; ++c) {
+    if (skipped < inexact.size() && inexact[skipped] == c) {
+      ++skipped;
+      continue;
+    }
+    for (std::size_t j = 0; j < kHadamardSize; ++j) {
+      EXPECT_EQ(std::memcmp(out.Row(j) + c * kItemSize<T>, expected.Row(j) + c * kItemSize<T>,
+                            kItemSize<T>),
+                0)
+          << name << " output " << j << " of column " << c << ": " << out.Value(j, c)
+          << ", expected " << expected.Value(j, c);
+    }
+  }
+  EXPECT_EQ(skipped, inexact.size()) << name << ": indices must ascend";
+  for (std::size_t j = 0; j < kHadamardSize; ++j)
+    EXPECT_EQ(out.Row(j)[cols * kItemSize<T>], std::byte{0}) << name << " writes past the end";
+  return skipped;
+}
+
+TYPED_TEST(ItemKernelsTest, TransformsOfEverySpread) {
+  using T = TypeParam;
+  std::mt19937 random(2);
+  constexpr std::size_t kCols = 3 * kColumnUnit;
+  for (const auto& target : this->Targets()) {
+    for (int spread = 0; spread <= 60; ++spread) {
+      for (const std::uint32_t mask : {0u, kHadamardSignMask, 0xFFFFu}) {
+        Matrix<T> in(kHadamardSize, kCols);
+        FillWithin<T>(spread, kCols, random, in);
+        const std::size_t inexact =
+            CheckTransform<T>(target.name, *target.kernels, kCols, mask, in);
+        // Sums within so many binades are exact in binary64.
+        if (spread <= (kItemSize<T> == 4 ? 25 : 37)) ASSERT_EQ(inexact, 0) << target.name;
+        ASSERT_FALSE(this->HasFailure());
+      }
+    }
+  }
+}
+
+TYPED_TEST(ItemKernelsTest, TransformsOfEveryPattern) {
+  using T = TypeParam;
+  std::mt19937 random(3);
+  const std::vector<std::uint32_t> patterns = Patterns<T>();
+  constexpr std::size_t kCols = kTransformCols;
+  for (const auto& target : this->Targets()) {
+    for (std::size_t first = 0; first < patterns.size(); first += kCols) {
+      Matrix<T> in(kHadamardSize, kCols);
+      FillWithin<T>(4, kCols, random, in);
+      for (std::size_t c = 0; c < kCols; ++c)
+        in.Set(c % kHadamardSize, c, patterns[(first + c) % patterns.size()]);
+      CheckTransform<T>(target.name, *target.kernels, kCols, kHadamardSignMask, in);
+      ASSERT_FALSE(this->HasFailure());
+    }
+  }
+}
+
+TYPED_TEST(ItemKernelsTest, SlotsOfTilesMatchTheReference) {
+  using T = TypeParam;
+  constexpr auto kSlot = static_cast<std::size_t>(kDTypeOf<T>);
+  std::mt19937 random(4);
+  for (const bool with_nan : {false, true}) {
+    for (const std::size_t rows : {1u, 9u, 67u, 150u}) {
+      for (const std::size_t cols : {1u, 31u, 64u, 100u, 1100u}) {
+        Matrix<T> in(rows, cols + 5);
+        Fill<T>(rows, cols + 5, with_nan, random, in);
+        const Tile tile{rows / 3, rows, 3, 3 + cols};
+        const KernelTable& reference = ScalarKernels();
+        for (const KernelTable* table : AvailableKernels()) {
+          const auto sums_of = [&](const KernelTable& of, bool amax, float& largest) {
+            std::vector<float> sums(cols, 0.25f);
+            if (amax) largest = of.amax_sum[kSlot](in.ConstRows(), tile, sums.data());
+            if (!amax) of.column_sum[kSlot](in.ConstRows(), tile, sums.data());
+            return sums;
+          };
+          const float amax = reference.amax[kSlot](in.ConstRows(), tile);
+          float largest = 0.0f;
+          const std::vector<float> expected = sums_of(reference, false, largest);
+          const std::vector<float> sums = sums_of(*table, false, largest);
+          const std::vector<float> sums_beside_amax = sums_of(*table, true, largest);
+          std::vector<float> expected_amaxes(cols, 7.0f), amaxes(cols, 9.0f);
+          reference.column_amax[kSlot](in.ConstRows(), tile, expected_amaxes.data());
+          table->column_amax[kSlot](in.ConstRows(), tile, amaxes.data());
+          EXPECT_EQ(table->amax[kSlot](in.ConstRows(), tile), amax) << table->name;
+          EXPECT_EQ(largest, amax) << table->name;
+          for (std::size_t c = 0; c < cols; ++c) {
+            ASSERT_EQ(Bits(sums[c]), Bits(expected[c])) << table->name << " column " << c;
+            ASSERT_EQ(Bits(sums_beside_amax[c]), Bits(expected[c])) << table->name << " " << c;
+            ASSERT_EQ(amaxes[c], expected_amaxes[c]) << table->name << " column " << c;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace narrowfloat::cpu

@@ -25,7 +25,7 @@ class ScaleReader {
         lines_adjacent_(line_shift_ == 0 && in_.strides.LinesAreAdjacent()) {}
 
   /// Decodes the scales of `blocks` blocks of each of `lines` lines, line by line.
-  /// Requires: at most kDecodeRun scales.
+  /// Requires: at most kDecodeCols scales.
   void Read(std::size_t line, std::size_t lines, std::size_t block, std::size_t blocks,
             float* scales) const {
     if (in_.line_amaxes == nullptr) return Read(line, lines, block, blocks, factors_, scales);
@@ -39,7 +39,7 @@ class ScaleReader {
     if (lines == 1 ? blocks_adjacent_ : blocks == 1 && lines_adjacent_)
       return decode_(At(line, block), lines * blocks, factors, scales);
     // Gathers first, so that one call decodes them all.
-    alignas(kLineBytes) std::byte stored[kDecodeRun * sizeof(float)];
+    alignas(kLineBytes) std::byte stored[kDecodeCols * sizeof(float)];
     std::byte* to = stored;
     for (std::size_t i = 0; i < lines; ++i) {
       if (blocks_adjacent_ && blocks * bytes_ == sizeof(std::uint64_t)) {
@@ -139,9 +139,9 @@ class DecodeDriver {
   /// Decodes blocks of columns whose codes keep their order, in strips of one block's rows.
   void Columns() {
     for (std::size_t row = tile_.row_begin; row < tile_.row_end; row += block_) {
-      for (std::size_t col = tile_.col_begin; col < tile_.col_end; col += kDecodeRun) {
+      for (std::size_t col = tile_.col_begin; col < tile_.col_end; col += kDecodeCols) {
         const Rect strip{row, std::min(block_, tile_.row_end - row), col,
-                         std::min(kDecodeRun, tile_.col_end - col)};
+                         std::min(kDecodeCols, tile_.col_end - col)};
         const DecodeColumns columns = ReadColumns(strip);
         for (std::size_t r = row; r < row + strip.rows; r += kAhead) {
           DecodeRuns runs{Codes(r, col)};
@@ -307,9 +307,9 @@ class DecodeDriver {
   const ScaleReader scales_;
   const std::size_t block_;
   const int shift_;  // block_ is 2^shift_
-  alignas(kLineBytes) float block_scales_[kDecodeRun + kDecodePadding] = {};
-  alignas(kLineBytes) float column_scales_[kDecodeRun + kDecodePadding] = {};
-  alignas(kLineBytes) std::uint16_t powers_[kDecodeRun + kDecodePadding] = {};
+  alignas(kLineBytes) float block_scales_[kDecodeCols + kDecodePadding] = {};
+  alignas(kLineBytes) float column_scales_[kDecodeCols + kDecodePadding] = {};
+  alignas(kLineBytes) std::uint16_t powers_[kDecodeCols + kDecodePadding] = {};
   alignas(kLineBytes) std::byte staged_[kDecodeRun * sizeof(float)];
 };
 

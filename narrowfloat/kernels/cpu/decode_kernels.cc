@@ -97,7 +97,7 @@ void DecodeBlocks(const DecodeRuns& runs, std::size_t count,
 template <FloatFormat F, class T>
 bool ColumnPowers([[maybe_unused]] const float* scales, std::size_t count,
                   [[maybe_unused]] std::uint16_t* powers) noexcept {
-  NF_DCHECK(count <= kDecodeRun);
+  NF_DCHECK(count <= cpu::kDecodeCols);
   if constexpr (kHasTable<F, T>) return PowerTable<F, T>::Powers(scales, count, powers);
   return false;
 }
@@ -105,7 +105,7 @@ bool ColumnPowers([[maybe_unused]] const float* scales, std::size_t count,
 template <FloatFormat F, class T>
 void DecodeColumns(const DecodeRuns& runs, std::size_t count,
                    const cpu::DecodeColumns& columns) noexcept {
-  NF_DCHECK(count <= kDecodeRun);
+  NF_DCHECK(count <= cpu::kDecodeCols);
   const cpu::DecodeColumns of = columns;
   ForEachRow(runs, count,
              [&](const std::byte* codes, const VectorWriter& out, std::size_t) NF_INLINE_ATTR {

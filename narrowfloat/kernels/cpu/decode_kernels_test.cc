@@ -186,13 +186,13 @@ TYPED_TEST(DecodeKernelsTest, ColumnsUnderEveryScale) {
     for (const bool numbers : {true, false}) {
       for (const bool powers : {true, false}) {
         for (std::size_t first = 0; first < all.size(); first += 5) {
-          std::vector<float> scales(kDecodeRun + kDecodePadding);
-          std::vector<std::uint16_t> memory(kDecodeRun + kDecodePadding);
-          const std::size_t count = kDecodeRun - first % 64;
+          std::vector<float> scales(kDecodeCols + kDecodePadding);
+          std::vector<std::uint16_t> memory(kDecodeCols + kDecodePadding);
+          const std::size_t count = kDecodeCols - first % 64;
           for (std::size_t i = 0; i < count; ++i)
             scales[i] = all[(first + i % 4 * (powers ? 5 : 1)) % all.size()];
           const auto codes = Test::Codes(count, static_cast<std::uint32_t>(first), numbers);
-          Memory stored(kDecodeRun), items(kDecodeRun * Test::kBytes);
+          Memory stored(kDecodeCols), items(kDecodeCols * Test::kBytes);
           for (std::size_t i = 0; i < count; ++i)
             *stored.At(1 + i) = static_cast<std::byte>(codes[i]);
           DecodeColumns columns{scales.data(), memory.data()};

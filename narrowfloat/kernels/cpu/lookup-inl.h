@@ -22,10 +22,8 @@
 #undef NF_INLINE_ATTR
 #define NF_INLINE_ATTR HWY_ATTR __attribute__((always_inline))
 
-HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 /// True if EncodeByTable encodes items of T to F on this instruction set.
 template <FloatFormat F, class T>
@@ -43,7 +41,14 @@ template <FloatFormat F>
 inline constexpr std::uint32_t kStepsBelow = ((F::kMantissaBits + 1u) << BFloat16::kMantissaBits) -
                                              1u + (1u << kBelowMantissa<F>);
 
+}  // namespace narrowfloat::HWY_NAMESPACE
+#endif
+
+// clang warns of a target's attribute that no function takes, so that it begins here.
 #if HWY_TARGET == HWY_AVX3_DL
+HWY_BEFORE_NAMESPACE();
+namespace narrowfloat::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
 
 /// The tables of EncodeByTable.
 /// Distance: an item's magnitude pattern less PowerOfTwoScale's Floor, or 0 if it is below that.
@@ -156,10 +161,8 @@ HWY_INLINE hn::Vec512<std::uint8_t> EncodeByTable(hn::Vec512<std::uint16_t> low,
       _mm512_ternarylogic_epi32(code, JoinBytes<true>(low, high).raw, sign, kOrAnd)};
 }
 
-#endif
-
 }  // namespace narrowfloat::HWY_NAMESPACE
-#endif
 HWY_AFTER_NAMESPACE();
+#endif
 
 #endif

@@ -198,7 +198,7 @@ template <class T, Places kPlaces>
 void Choose(const cpu::ScaleCandidates& candidates, const cpu::CandidateErrors& errors,
             std::size_t count, const PackScales& scales) noexcept {
   const DF df;
-  const auto& [first, second] = candidates.of;
+  const auto &first = candidates.of[0], &second = candidates.of[1];
   ForEachScale<T, kPlaces>(
       count, scales, [&](std::size_t j, hn::Vec<DI>& code, hn::Vec<DF>& scale) NF_INLINE_ATTR {
         const auto is_first =

@@ -76,7 +76,7 @@ void ColumnAmaxes(const MatrixRows<const std::byte>& in, const Tile& tile,
     const RowPointers ends(in, row, tile.row_end, (tile.col_begin + whole) * kernels.item_bytes);
     const PaddedRows padded(ends.items, ends.count, rest * kernels.item_bytes, kernels.item_bytes);
     kernels.of_columns_of_all(padded.items, ends.count, kPaddedCols, AmaxRows::kOfAllCalls,
-                               rest_patterns);
+                              rest_patterns);
   }
   for (std::size_t c = 0; c < cols; ++c) {
     std::uint32_t pattern = 0;

@@ -22,7 +22,8 @@ template <class T>
 void ColumnSum(const MatrixRows<const std::byte>& in, const Tile& tile, float* sums) noexcept {
   for (std::size_t r = tile.row_begin; r < tile.row_end; ++r) {
     const std::byte* row = in.Row(r);
-    for (std::size_t c = tile.col_begin; c < tile.col_end; ++c) sums[c - tile.col_begin] += LoadItem<T>(row, c);
+    for (std::size_t c = tile.col_begin; c < tile.col_end; ++c)
+      sums[c - tile.col_begin] += LoadItem<T>(row, c);
   }
 }
 

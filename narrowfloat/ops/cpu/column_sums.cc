@@ -114,7 +114,7 @@ bool BeginsStrip(const Tile& part) {
 /// Rounds sums to the type of `dbias`.
 template <class... T>
 void StoreSums(TypeList<T...>, const TensorView& dbias, std::size_t first, const float* sums,
-                  std::size_t count) {
+               std::size_t count) {
   using StoreFn = void (*)(std::byte*, std::size_t, float);
   constexpr StoreFn kStore[] = {&StoreItem<T>...};
   const StoreFn store = kStore[static_cast<std::size_t>(dbias.dtype)];

@@ -121,11 +121,11 @@ class DecodeKernelsTest : public testing::Test {
 TYPED_TEST_SUITE(DecodeKernelsTest, Pairs);
 
 TYPED_TEST(DecodeKernelsTest, BlocksUnderEveryScale) {
-  using Test = DecodeKernelsTest<TypeParam>;
+  using Suite = DecodeKernelsTest<TypeParam>;
   const std::vector<float> all = Scales();
   for (const Target& target : Targets()) {
     for (const bool numbers : {true, false}) {
-      for (int shift = Test::kShift; shift <= 7; ++shift) {
+      for (int shift = Suite::kShift; shift <= 7; ++shift) {
         const std::size_t count = kDecodeRun - 2;
         const std::size_t blocks = ((count - 1) >> shift) + 1;
         for (std::size_t first = 0; first < all.size(); first += blocks) {
@@ -134,16 +134,16 @@ TYPED_TEST(DecodeKernelsTest, BlocksUnderEveryScale) {
           for (const std::size_t step : {0u, 1u, 97u}) {
             for (std::size_t j = 0; j < blocks; ++j)
               scales[j] = all[(first + j * step) % all.size()];
-            const auto codes = Test::Codes(count, static_cast<std::uint32_t>(first), numbers);
-            Memory stored(kDecodeRun), items((kDecodeRun + 1) * Test::kBytes);
-            Test::Store(codes, stored.At(1));
-            Test::Kernels(target).blocks({stored.At(1), items.At(Test::kBytes)}, count,
-                                         {scales.data(), shift});
-            ASSERT_EQ(Test::Difference(codes, items.At(Test::kBytes),
-                                       [&](std::size_t i) { return scales[i >> shift]; }),
+            const auto codes = Suite::Codes(count, static_cast<std::uint32_t>(first), numbers);
+            Memory stored(kDecodeRun), items((kDecodeRun + 1) * Suite::kBytes);
+            Suite::Store(codes, stored.At(1));
+            Suite::Kernels(target).blocks({stored.At(1), items.At(Suite::kBytes)}, count,
+                                          {scales.data(), shift});
+            ASSERT_EQ(Suite::Difference(codes, items.At(Suite::kBytes),
+                                        [&](std::size_t i) { return scales[i >> shift]; }),
                       "")
                 << target.name << " blocks of " << (1 << shift) << " step " << step;
-            ASSERT_TRUE(Test::IsUntouched(items.At((1 + count) * Test::kBytes), 2));
+            ASSERT_TRUE(Suite::IsUntouched(items.At((1 + count) * Suite::kBytes), 2));
           }
         }
       }
@@ -153,24 +153,24 @@ TYPED_TEST(DecodeKernelsTest, BlocksUnderEveryScale) {
 
 /// Short runs, several rows, stores past the caches.
 TYPED_TEST(DecodeKernelsTest, RowsOfEveryLength) {
-  using Test = DecodeKernelsTest<TypeParam>;
+  using Suite = DecodeKernelsTest<TypeParam>;
   const std::vector<float> scales(kDecodeRun + kDecodePadding, 0x1.8p-3f);
-  constexpr std::size_t kRows = 3, kStride = 256 * Test::kBytes;
+  constexpr std::size_t kRows = 3, kStride = 256 * Suite::kBytes;
   for (const Target& target : Targets()) {
     for (std::size_t count = 2; count <= 130; count += 2) {
       for (const bool nontemporal : {false, true}) {
         Memory stored(kRows * 256), items(kRows * kStride);
-        const auto codes = Test::Codes(count, 3, true);
-        for (std::size_t r = 0; r < kRows; ++r) Test::Store(codes, stored.At(r * 256));
+        const auto codes = Suite::Codes(count, 3, true);
+        for (std::size_t r = 0; r < kRows; ++r) Suite::Store(codes, stored.At(r * 256));
         DecodeRuns runs{stored.At(0), items.At(0), nontemporal, stored.At(0), kRows, 256, 256};
         runs.item_stride = kStride;
-        Test::Kernels(target).blocks(runs, count, {scales.data(), Test::kShift, 1});
+        Suite::Kernels(target).blocks(runs, count, {scales.data(), Suite::kShift, 1});
         for (std::size_t r = 0; r < kRows; ++r) {
-          ASSERT_EQ(Test::Difference(codes, items.At(r * kStride),
-                                     [&](std::size_t i) { return scales[i]; }),
+          ASSERT_EQ(Suite::Difference(codes, items.At(r * kStride),
+                                      [&](std::size_t i) { return scales[i]; }),
                     "")
               << target.name << " row " << r << " of " << count;
-          ASSERT_TRUE(Test::IsUntouched(items.At(r * kStride + count * Test::kBytes), 64));
+          ASSERT_TRUE(Suite::IsUntouched(items.At(r * kStride + count * Suite::kBytes), 64));
         }
       }
     }
@@ -178,10 +178,10 @@ TYPED_TEST(DecodeKernelsTest, RowsOfEveryLength) {
 }
 
 TYPED_TEST(DecodeKernelsTest, ColumnsUnderEveryScale) {
-  using Test = DecodeKernelsTest<TypeParam>;
+  using Suite = DecodeKernelsTest<TypeParam>;
   const std::vector<float> all = Scales();
   for (const Target& target : Targets()) {
-    const FormatDecoders& kernels = Test::Kernels(target);
+    const FormatDecoders& kernels = Suite::Kernels(target);
     if (kernels.columns == nullptr) continue;
     for (const bool numbers : {true, false}) {
       for (const bool powers : {true, false}) {
@@ -191,14 +191,14 @@ TYPED_TEST(DecodeKernelsTest, ColumnsUnderEveryScale) {
           const std::size_t count = kDecodeCols - first % 64;
           for (std::size_t i = 0; i < count; ++i)
             scales[i] = all[(first + i % 4 * (powers ? 5 : 1)) % all.size()];
-          const auto codes = Test::Codes(count, static_cast<std::uint32_t>(first), numbers);
-          Memory stored(kDecodeCols), items(kDecodeCols * Test::kBytes);
+          const auto codes = Suite::Codes(count, static_cast<std::uint32_t>(first), numbers);
+          Memory stored(kDecodeCols), items(kDecodeCols * Suite::kBytes);
           for (std::size_t i = 0; i < count; ++i)
             *stored.At(1 + i) = static_cast<std::byte>(codes[i]);
           DecodeColumns columns{scales.data(), memory.data()};
           columns.are_powers = kernels.powers(scales.data(), count, memory.data());
           kernels.columns({stored.At(1), items.At(0)}, count, columns);
-          ASSERT_EQ(Test::Difference(codes, items.At(0), [&](std::size_t i) { return scales[i]; }),
+          ASSERT_EQ(Suite::Difference(codes, items.At(0), [&](std::size_t i) { return scales[i]; }),
                     "")
               << target.name << " scales from " << first;
         }
@@ -208,17 +208,17 @@ TYPED_TEST(DecodeKernelsTest, ColumnsUnderEveryScale) {
 }
 
 TYPED_TEST(DecodeKernelsTest, OneScale) {
-  using Test = DecodeKernelsTest<TypeParam>;
+  using Suite = DecodeKernelsTest<TypeParam>;
   for (const Target& target : Targets()) {
-    const FormatDecoders& kernels = Test::Kernels(target);
+    const FormatDecoders& kernels = Suite::Kernels(target);
     if (kernels.uniform == nullptr) continue;
     for (const float scale : Scales()) {
       for (const bool numbers : {true, false}) {
-        const auto codes = Test::Codes(kDecodeRun + 301, 0, numbers);
-        Memory stored(codes.size()), items(codes.size() * Test::kBytes);
-        Test::Store(codes, stored.At(0));
+        const auto codes = Suite::Codes(kDecodeRun + 301, 0, numbers);
+        Memory stored(codes.size()), items(codes.size() * Suite::kBytes);
+        Suite::Store(codes, stored.At(0));
         kernels.uniform({stored.At(0), items.At(0)}, codes.size(), scale);
-        ASSERT_EQ(Test::Difference(codes, items.At(0), [&](std::size_t) { return scale; }), "")
+        ASSERT_EQ(Suite::Difference(codes, items.At(0), [&](std::size_t) { return scale; }), "")
             << target.name;
       }
     }

@@ -129,8 +129,8 @@ TYPED_TEST(ItemKernelsTest, SumsOfColumnsInTheOrderOfRows) {
         target.kernels->add_rows(pointers.data(), rows, cols, sums.data());
         const float largest = target.kernels->add_rows_with_amax(pointers.data(), rows, cols,
                                                                  sums_beside_amax.data());
-        if (!with_nan) ASSERT_EQ(largest, amax) << target.name;
-        if (with_nan) ASSERT_TRUE(std::isnan(largest)) << target.name;
+        ASSERT_TRUE(with_nan ? std::isnan(largest) : largest == amax)
+            << target.name << " " << largest << " of " << amax;
         for (std::size_t c = 0; c < cols; ++c) {
           ASSERT_EQ(Bits(sums[c]), Bits(expected[c]))
               << target.name << " column " << c << " of " << rows << " x " << cols;
@@ -215,7 +215,8 @@ TYPED_TEST(ItemKernelsTest, TransformsOfEverySpread) {
         const std::size_t inexact =
             CheckTransform<T>(target.name, *target.kernels, kCols, mask, in);
         // Sums within so many binades are exact in binary64.
-        if (spread <= (kItemSize<T> == 4 ? 25 : 37)) ASSERT_EQ(inexact, 0) << target.name;
+        const bool is_exact = spread <= (kItemSize<T> == 4 ? 25 : 37);
+        ASSERT_TRUE(!is_exact || inexact == 0) << target.name << " " << inexact;
         ASSERT_FALSE(this->HasFailure());
       }
     }

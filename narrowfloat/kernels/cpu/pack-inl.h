@@ -86,7 +86,8 @@ HWY_INLINE hn::Vec<DB> PackCodes(DB d8, const At& at) {
   return TransposeQuads(d8, hn::BitCast(d8, hn::Or(upper, hn::ShiftRight<8>(pairs(2)))));
 }
 
-inline constexpr std::size_t kPackStep = 2 * HWY_MAX_BYTES;  // items of a step of PackUnits
+inline constexpr std::size_t kPackStep =
+    std::size_t{2} * HWY_MAX_BYTES;  // items of a step of PackUnits
 
 /// Encodes and packs units of one row, and prefetches as many items at `next`. The last partial
 /// step reads up to kPackStep random bytes past the row's own.

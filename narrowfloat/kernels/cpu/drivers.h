@@ -14,7 +14,7 @@
 
 namespace narrowfloat::cpu {
 
-/// What the driver of blocks has to know of a scheme.
+/// The properties of a scheme that the driver of blocks needs.
 struct BlockGeometry {
   BlockShape block;  // of the rowwise direction
   std::size_t scale_bytes, lines_per_scale;
@@ -33,7 +33,7 @@ void DriveBlocks(const QuantizeArgs& args, const MicroKernels& micro, const Form
 void DriveWhole(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
                 float scale, Direction direction) noexcept;
 
-/// What the driver of packed codes has to know of a scheme.
+/// The properties of a scheme that the driver of packed codes needs.
 struct PackedGeometry {
   BlockShape block;  // of the rowwise direction
   PackRule rule;
@@ -45,7 +45,7 @@ void DrivePacked(const QuantizeArgs& args, const MicroKernels& micro, const Amax
                  const PackKernels& kernels, const PackedGeometry& geometry,
                  Direction direction) noexcept;
 
-/// What the driver of decoding has to know of a scheme.
+/// The properties of a scheme that the driver of decoding needs.
 struct DecodeGeometry {
   std::size_t block;  // items of a block along its line, a power of two; 0: one scale for all
   std::size_t lines_per_scale;  // a power of two, or 0

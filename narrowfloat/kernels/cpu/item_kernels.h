@@ -17,7 +17,7 @@ inline constexpr std::size_t kColumnUnit = 32;
 /// Most columns of one call that transforms.
 inline constexpr std::size_t kTransformCols = 1024;
 
-/// Returns the largest magnitude of `count` adjacent items, NaN ignored; 0 if there is none.
+/// Returns the largest magnitude of `count` adjacent items, NaN ignored; 0 if `count` is 0.
 /// {-2, NaN, 1}: 2.
 using RunAmaxFn = float (*)(const std::byte* items, std::size_t count) noexcept;
 

@@ -17,7 +17,7 @@ namespace {
 using cpu::PackScales;
 using cpu::TwoLevelFactors;
 
-/// Where scales are stored: those of blocks in order, those of columns in LaneScales' order.
+/// The order of stored scales: that of the blocks, or for columns the one that LaneScales reads.
 enum class Places : std::uint8_t { kBlocks, kColumns };
 
 /// Calls compute(j, code, scale) for whole vectors of `count` places, and stores what it sets.

@@ -121,6 +121,26 @@ void TestPackCodes() {
     ASSERT_EQ(out[i], (codes[2 * i] & 0xF) | (codes[2 * i + 1] & 0xF) << 4) << "byte " << i;
 }
 
+#if HWY_ARCH_X86
+/// Every product that WholeCodes admits: those below 7, the midpoint above E2M1's largest number.
+void TestWholeCodes() {
+  const DF df;
+  const D32 d32;
+  const auto one = hn::Set(df, 1.0f);
+  const auto steps = hn::Iota(d32, 0);
+  auto differs = hn::Zero(d32);
+  for (std::uint32_t bits = 0; bits < std::bit_cast<std::uint32_t>(7.0f);
+       bits += static_cast<std::uint32_t>(hn::Lanes(df))) {
+    const auto value = hn::BitCast(df, hn::Add(steps, hn::Set(d32, bits)));
+    const auto expected = hn::And(EncodeMagnitudes<E2M1, 6>(df, value), hn::Set(d32, 7u << 6));
+    const auto low = hn::BitCast(d32, WholeCodes<6>(df, value, one));
+    const auto high = hn::BitCast(d32, WholeCodes<10>(df, value, one));
+    differs = hn::Or(differs, hn::Or(hn::Xor(low, expected), hn::Xor(high, hn::ShiftLeft<4>(low))));
+  }
+  ASSERT_TRUE(hn::AllTrue(d32, hn::Eq(differs, hn::Zero(d32))));
+}
+#endif
+
 void TestFillRandom() {
   for (const RandomState& state :
        {RandomState{}, RandomState{0x123456789ABCDEF0, ~std::uint64_t{6}}, RandomState{7, 1}}) {
@@ -269,6 +289,9 @@ void TestVectors() {
   TestTransposeQuads();
   TestInOrder();
   TestPackCodes();
+#if HWY_ARCH_X86
+  TestWholeCodes();
+#endif
   TestFillRandom();
   TestStochasticCoder();
   TestRoundTo<E4M3>();

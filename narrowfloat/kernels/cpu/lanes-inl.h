@@ -448,16 +448,13 @@ HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, D32>> SignedPairs(D32 /*d32*/,
   return hn::Or(codes, hn::And(signs, hn::Set(d16, std::uint16_t{0x8000})));
 }
 
-/// De-interleaves the bytes of 32-bit lanes: byte 1 of every lane, then byte 3, 0, 2, each filling
-/// a quarter of the vector. 2 ops.
+/// Orders quarters of 128-bit blocks: the first ones of all blocks, then the second ones, and so
+/// on. 1 op, none if the vector is one block.
 template <class D8>
-HWY_INLINE hn::Vec<D8> TransposeQuads(D8 d8, hn::Vec<D8> quads) {
-  alignas(16) static constexpr std::uint8_t kQuarters[16] = {1, 5, 9, 13, 3, 7, 11, 15,
-                                                             0, 4, 8, 12, 2, 6, 10, 14};
-  const auto in_blocks = hn::TableLookupBytes(quads, hn::LoadDup128(d8, kQuarters));
+HWY_INLINE hn::Vec<D8> QuartersInOrder([[maybe_unused]] D8 d8, hn::Vec<D8> blocks) {
   constexpr std::size_t kBlocks = hn::MaxLanes(d8) / 16;
   if constexpr (kBlocks == 1) {
-    return in_blocks;
+    return blocks;
   } else {
     const hn::Repartition<std::int32_t, D8> d32;
     alignas(64) static constexpr auto kOrder = [] {
@@ -467,9 +464,18 @@ HWY_INLINE hn::Vec<D8> TransposeQuads(D8 d8, hn::Vec<D8> quads) {
       }
       return order;
     }();
-    return hn::BitCast(d8, hn::TableLookupLanes(hn::BitCast(d32, in_blocks),
+    return hn::BitCast(d8, hn::TableLookupLanes(hn::BitCast(d32, blocks),
                                                 hn::SetTableIndices(d32, kOrder.data())));
   }
+}
+
+/// De-interleaves the bytes of 32-bit lanes: byte 1 of every lane, then byte 3, 0, 2, each filling
+/// a quarter of the vector. 2 ops.
+template <class D8>
+HWY_INLINE hn::Vec<D8> TransposeQuads(D8 d8, hn::Vec<D8> quads) {
+  alignas(16) static constexpr std::uint8_t kQuarters[16] = {1, 5, 9, 13, 3, 7, 11, 15,
+                                                             0, 4, 8, 12, 2, 6, 10, 14};
+  return QuartersInOrder(d8, hn::TableLookupBytes(quads, hn::LoadDup128(d8, kQuarters)));
 }
 
 /// Encodes Lanes(d8) items of T at `in`. Requires: scales are positive and finite. A product with

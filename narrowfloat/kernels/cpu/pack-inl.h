@@ -86,6 +86,85 @@ HWY_INLINE hn::Vec<DB> PackCodes(DB d8, const At& at) {
   return TransposeQuads(d8, hn::BitCast(d8, hn::Or(upper, hn::ShiftRight<8>(pairs(2)))));
 }
 
+#if HWY_ARCH_X86
+// Instructions that Highway 1.0.3 has no functions for.
+#define NF_PACK_INSTRUCTIONS(bits, prefix)                                                   \
+  /* Bytes of two vectors of 16-bit lanes from -128 to 127, or saturated, block by block. */ \
+  HWY_INLINE __m##bits##i SignedBytes(__m##bits##i low, __m##bits##i high) {                 \
+    return prefix##_packs_epi16(low, high);                                                  \
+  }                                                                                          \
+  /* The same from 0 to 255. */                                                              \
+  HWY_INLINE __m##bits##i Bytes(__m##bits##i low, __m##bits##i high) {                       \
+    return prefix##_packus_epi16(low, high);                                                 \
+  }                                                                                          \
+  /* Sums of the products of two adjacent bytes, of which the second factors have a sign. */ \
+  HWY_INLINE __m##bits##i SumsOfProducts(__m##bits##i bytes, __m##bits##i factors) {         \
+    return prefix##_maddubs_epi16(bytes, factors);                                           \
+  }
+NF_PACK_INSTRUCTIONS(128, _mm)
+#if HWY_TARGET <= HWY_AVX2
+NF_PACK_INSTRUCTIONS(256, _mm256)
+#endif
+#if HWY_TARGET <= HWY_AVX3
+NF_PACK_INSTRUCTIONS(512, _mm512)
+#endif
+#undef NF_PACK_INSTRUCTIONS
+
+/// Returns E2M1's code of value * scale, shifted left by kShift; the other bits of the 32-bit lane
+/// are 0. Requires: the value is not negative or NaN, and the product does not round to more than
+/// the largest code. Does EncodeMagnitudes with a whole offset in the lower half of the sum, where
+/// that has only the offset's lowest bits: the half is negative, and adding the exponent's share
+/// leaves the code alone. Worked example, 1.5: the sum's field e is 149, its lower half 3 steps
+/// less 2 * 149, and 3 - 298 + 2 * 149 = 3, which is 1.5. 5 ops.
+template <int kShift, class DF>
+HWY_INLINE hn::Vec<hn::RebindToSigned<DF>> WholeCodes(DF df, hn::Vec<DF> value, hn::Vec<DF> scale) {
+  using F = E2M1;
+  using Rule = EncodeRule<F>;
+  constexpr std::uint32_t kOffset = 0u - ((Rule::kField + 1 - F::kBias) << F::kMantissaBits);
+  constexpr float kMultiplier = std::bit_cast<float>((Rule::kField << 23) + (kOffset & 0xFFFFu));
+  constexpr float kSmallestNormal = std::bit_cast<float>(Rule::kSmallestNormalField << 23);
+  const hn::RebindToUnsigned<DF> d32;
+  const auto product = hn::Mul(value, scale);
+  const auto exponent = hn::And(product, hn::BitCast(df, hn::Set(d32, kFloatInfinity)));
+  const auto base = hn::Max(exponent, hn::Set(df, kSmallestNormal));
+  const auto sum = hn::MulAdd(base, hn::Set(df, kMultiplier), product);
+  return hn::BitCast(hn::RebindToSigned<DF>(),
+                     CodeOfSum<F::kMantissaBits, kShift>(d32, hn::BitCast(d32, sum)));
+}
+
+/// Encodes and packs 2 * Lanes(d8) finite items: adds the codes of an even item and of the odd one
+/// after it in the 32-bit lane of both, and narrows the sums. The signs are narrowed by themselves.
+/// 70 ops for bfloat16, where PackCodes of Encode16 takes 85.
+template <class T, class DB>
+HWY_INLINE hn::Vec<DB> PackFinite(DB d8, const std::byte* in, const float* scales) {
+  constexpr int kShift = 6;                  // the smallest one that CodeOfSum can do
+  static_assert(255u << kShift <= 0x7FFFu);  // what ReorderDemote2To leaves as it is
+  const hn::Repartition<std::uint16_t, DB> d16;
+  const hn::Repartition<std::int16_t, DB> di16;
+  const hn::Repartition<std::uint32_t, DB> d32;
+  const hn::Repartition<float, DB> df;
+  const std::size_t lanes = hn::Lanes(d16);
+  const auto items = [&](std::size_t i)
+                         NF_INLINE_ATTR { return LoadItems(d16, in + i * lanes * kItemSize<T>); };
+  const auto pairs = [&](std::size_t i) NF_INLINE_ATTR {
+    const auto magnitude = hn::BitCast(d32, hn::And(items(i), hn::Set(d16, std::uint16_t{0x7FFF})));
+    const auto scale = SpreadScales<cpu::kPackUnit / 2>(df, scales, i * lanes / 2);
+    return hn::Add(WholeCodes<kShift>(df, WidenEven<T, Inputs::kFinite>(d32, magnitude), scale),
+                   WholeCodes<kShift + 4>(df, WidenOdd<T, Inputs::kFinite>(d32, magnitude), scale));
+  };
+  const auto words = [&](std::size_t i) NF_INLINE_ATTR {
+    const hn::Vec<DB> signs{SignedBytes(items(i).raw, items(i + 1).raw)};
+    const auto is_negative = hn::And(signs, hn::Set(d8, std::uint8_t{0x80}));
+    const auto factors = hn::Set(d16, std::uint16_t{(1u << (kShift - 4)) | (1u << (kShift + 8))});
+    const decltype(hn::Zero(di16)) sign_bits{
+        SumsOfProducts(is_negative.raw, hn::BitCast(d8, factors).raw)};
+    const auto codes = hn::ReorderDemote2To(di16, pairs(i), pairs(i + 1));
+    return hn::ShiftRight<kShift>(hn::Or(codes, sign_bits));
+  };
+  return QuartersInOrder(d8, hn::Vec<DB>{Bytes(words(0).raw, words(2).raw)});
+}
+#endif
+
 inline constexpr std::size_t kPackStep =
     std::size_t{2} * HWY_MAX_BYTES;  // items of a step of PackUnits
 
@@ -96,7 +175,11 @@ HWY_INLINE void PackUnits(const std::byte* in, std::size_t units, const float* s
                           const Coder& coder, const VectorWriter& out, const std::byte* next) {
   const std::size_t step = 2 * hn::Lanes(D8()), items = units * cpu::kPackUnit;
   const auto run = [&](auto d8, const std::byte* from, const float* scales_of,
-                       const Coder& coder_of) NF_INLINE_ATTR {
+                       [[maybe_unused]] const Coder& coder_of) NF_INLINE_ATTR {
+#if HWY_ARCH_X86
+    if constexpr (kItemSize<T> == 2 && std::is_same_v<Coder, NearestCoder<E2M1, Inputs::kFinite>>)
+      return PackFinite<T>(d8, from, scales_of);
+#endif
     return PackCodes(d8, [&](std::size_t i) NF_INLINE_ATTR {
       return TopCodes<T>(hn::Repartition<std::uint16_t, decltype(d8)>(), from, i, scales_of,
                          coder_of);

@@ -11,6 +11,13 @@
 
 namespace narrowfloat {
 
+/// Bytes of a cache line.
+inline constexpr std::size_t kLineBytes = 64;
+/// Returns the number of bytes from `at` to the next beginning of a line, 0 if it is one.
+inline std::size_t BytesToLine(const std::byte* at) {
+  return (0 - reinterpret_cast<std::uintptr_t>(at)) % kLineBytes;
+}
+
 /// Rows of a tile with transposed codes, and bytes of one contiguous output run (4 cache lines).
 /// Non-temporal stores of 2 adjacent lines at a time were measured at half the bandwidth of 4.
 inline constexpr std::size_t kTransposedRun = 256;

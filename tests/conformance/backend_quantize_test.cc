@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <span>
 
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/ops/amax.h"
@@ -124,15 +125,16 @@ bool Fits(const QuantSpec& spec, const Shape& shape) {
 }
 
 /// Quantizes `in` from each placement on each backend and compares with the reference.
-void ExpectReference(const FloatTensor& in, const QuantSpec& spec, const std::string& context) {
+void ExpectReference(const FloatTensor& in, const QuantSpec& spec, const std::string& context,
+                     std::span<const Placement> placements = kPlacements) {
   QuantizedBuffers expected(spec, in.shape());
   ReferenceQuantize(in, expected);
-  for (const Placement placement : kPlacements) {
+  for (const Placement placement : placements) {
     FloatTensor placed(in.dtype(), in.shape(), placement);
     placed.Assign(in);
     for (const KernelTable* backend : AvailableKernels()) {
       for (const ExecutionVariant& variant : kExecutionVariants) {
-        QuantizedBuffers got(spec, in.shape(), placement == Placement::kUnaligned ? 1 : 0);
+        QuantizedBuffers got(spec, in.shape(), MisalignmentOf(placement));
         Quantize(placed.ConstView(), got.view,
                  {.threads = variant.threads, .kernels = backend, .stores = variant.stores});
         ASSERT_EQ(Difference(expected, got), "")
@@ -158,6 +160,25 @@ TEST_P(BackendQuantizeTest, ShapesAndPlacementsDoNotMatter) {
         if (HasFatalFailure()) return;
       }
     }
+  }
+}
+
+// Several tiles whose lines are whole cache lines long, so that tiles are cut where these begin.
+TEST_P(BackendQuantizeTest, TensorsThatBeginInsideALine) {
+  constexpr Placement kPlaced[] = {Placement::kContiguous, Placement::kInsideLine};
+  std::mt19937_64 random(RunSeed());
+  FloatTensor in(GetParam().dtype, {384, 256});
+  FillWithSpecials(in, random, Range::kNear);
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    if (std::fabs(in.Value(i)) < 0x1p-10) in.SetBits(i, 0);
+  }
+  std::vector<QuantSpec> specs = SpecsOf(*GetParam().scheme);
+  for (const QuantSpec& spec : OptionSpecsOf(*GetParam().scheme)) {
+    if (spec.rht || spec.stochastic_rounding) specs.push_back(spec);
+  }
+  for (const QuantSpec& spec : specs) {
+    ExpectReference(in, spec, fmt::format("NF_TEST_SEED={}", RunSeed()), kPlaced);
+    if (HasFatalFailure()) return;
   }
 }
 

@@ -23,9 +23,14 @@ bool AllGuard(const std::byte* begin, const std::byte* end) {
 }  // namespace
 
 std::string PlacementName(Placement placement) {
-  constexpr const char* kNames[] = {"contiguous", "unaligned", "padded_rows", "reversed_rows",
-                                    "padded_outer"};
+  constexpr const char* kNames[] = {"contiguous",    "unaligned",    "padded_rows",
+                                    "reversed_rows", "padded_outer", "inside_line"};
   return kNames[static_cast<std::size_t>(placement)];
+}
+
+std::size_t MisalignmentOf(Placement placement) {
+  if (placement == Placement::kUnaligned) return 1;
+  return placement == Placement::kInsideLine ? 16 : 0;
 }
 
 FloatTensor::FloatTensor(DType dtype, Shape shape, Placement placement)
@@ -39,7 +44,7 @@ FloatTensor::FloatTensor(DType dtype, Shape shape, Placement placement)
           ? matrix.rows / std::max<std::size_t>(1, static_cast<std::size_t>(shape_.front()))
           : 1;
   const std::size_t outer_gap = placement == Placement::kPaddedOuter ? 22 : 0;
-  const std::size_t start = kGuardBytes + (placement == Placement::kUnaligned ? 1 : 0);
+  const std::size_t start = kGuardBytes + MisalignmentOf(placement);
   std::size_t end = start;
   for (std::size_t row = 0; row < matrix.rows; ++row) {
     const std::size_t outer = inner_rows == 0 ? 0 : row / inner_rows;
@@ -49,7 +54,7 @@ FloatTensor::FloatTensor(DType dtype, Shape shape, Placement placement)
   // Exactly to the last item: a read past it is a heap overflow that ASan sees.
   memory_.assign(end, kGuard);
   if (placement == Placement::kReversedRows) std::ranges::reverse(offsets_);
-  if (placement == Placement::kContiguous || placement == Placement::kUnaligned) return;
+  if (placement == Placement::kContiguous || MisalignmentOf(placement) != 0) return;
 
   strides_.assign(shape_.size(), static_cast<std::ptrdiff_t>(ItemSize(dtype)));
   const std::ptrdiff_t direction = placement == Placement::kReversedRows ? -1 : 1;

@@ -24,11 +24,15 @@ enum class Placement {
   kPaddedRows,    // rows further apart than they are long, by an odd number of bytes
   kReversedRows,  // negative strides
   kPaddedOuter,   // outermost dimension further apart: the row distance is not uniform for rank 3
+  kInsideLine,    // 16 bytes past a cache line, where NumPy's large arrays begin
 };
+/// The placements of small tensors; kInsideLine matters to large ones.
 inline constexpr Placement kPlacements[] = {Placement::kContiguous, Placement::kUnaligned,
                                             Placement::kPaddedRows, Placement::kReversedRows,
                                             Placement::kPaddedOuter};
 std::string PlacementName(Placement placement);
+/// Returns how many bytes past a cache line a tensor begins.
+std::size_t MisalignmentOf(Placement placement);
 
 /// Memory that begins on a cache line, as large tensors' does: kernels write what is aligned in
 /// another way, so that chance must not decide it.

@@ -100,7 +100,7 @@ class RowScales {
   }
 
  private:
-  static constexpr std::size_t kLineBytes = 64, kBlocks = 64;
+  static constexpr std::size_t kBlocks = 64;
 
   const DirectionBuffers<std::byte>& out_;
   std::size_t scale_bytes_;
@@ -280,7 +280,7 @@ class BlockDriver {
             args_.nontemporal, rows);
     SetCopies(codes, kTransposedCols, rows);
     // Parts of lines at the ends of short runs are not worth staging.
-    rows.runs.first.nontemporal &= cpu::IsAligned(micro_, rows.runs);
+    rows.runs.first.nontemporal &= AreAligned(rows.runs, kLineBytes);
   }
   /// Returns the place of the strip after `strip`: below it in the same patch, or in the next one.
   Place NextOfPatch(const Rect& strip) const {
@@ -290,16 +290,15 @@ class BlockDriver {
                 kTransposedRun);
   }
 
-  bool IsAligned(const MicroRun& run) const { return cpu::IsAligned(micro_, run.codes); }
   static EncodeFn Choose(const EncodeKernels& encode, bool finite, bool powers_of_two) {
     if (!finite) return encode.all;
     return powers_of_two ? encode.powers_of_two : encode.finite;
   }
-  /// Calls encode(run) for a run of `bytes` codes: without staging if they are written in place or
-  /// whole vectors of them are, else in the first-level cache, from where whole lines are copied.
+  /// Calls encode(run) for a run of `bytes` codes: without staging if these are cached or can be
+  /// streamed, else in the first-level cache, from where whole lines are copied.
   template <class Encode>
   void Write(const MicroRun& run, std::size_t bytes, const Encode& encode) {
-    if (!run.nontemporal || IsAligned(run)) return encode(run);
+    if (!run.nontemporal || CanStreamTo(run.codes)) return encode(run);
     encode({run.items, run.next, staged_, false, run.copy});
     micro_.copy_nontemporal(staged_, bytes, run.codes);
   }
@@ -307,7 +306,7 @@ class BlockDriver {
   /// that both bypass the caches at once take twice the time.
   void Write(const StripRows& rows, EncodeFn encode, std::size_t count, std::size_t bytes,
              const MicroScales& scales, bool copies_nontemporal) {
-    const bool in_place = !rows.runs.first.nontemporal || cpu::IsAligned(micro_, rows.runs);
+    const bool in_place = !rows.runs.first.nontemporal || AreAligned(rows.runs, kStreamBytes);
     if (in_place && !copies_nontemporal && rows.is_even) return encode(rows.runs, count, scales);
     for (std::size_t r = 0; r < rows.runs.rows; ++r) {
       MicroRun run = RunOf(rows, r);

@@ -9,8 +9,6 @@
 namespace narrowfloat::cpu {
 namespace {
 
-constexpr std::size_t kLineBytes = 64;
-
 /// Decodes the scales of blocks and lines of a tensor.
 class ScaleReader {
  public:
@@ -238,9 +236,11 @@ class DecodeDriver {
         if (next.col + cols > args_.shape.cols) next = {row, col};
         decode_.stage_codes(codes(row, col), in_.code_stride, cols, rows / per_byte, staged,
                             kTransposedRun / per_byte);
+        const std::byte* ahead = codes(next.row, next.col);
+        ahead += BytesToLine(ahead);
         for (std::size_t r = 0; r < rows; r += kDecodeSide) {
           decode(Rect{row + r, std::min(kDecodeSide, rows - r), col, cols}, staged + r / per_byte,
-                 codes(next.row + r, next.col));
+                 ahead + r / per_byte);
         }
       }
     }
@@ -257,11 +257,8 @@ class DecodeDriver {
   std::byte* Items(std::size_t row, std::size_t col) const {
     return args_.out.Row(row) + col * kernels_.item_bytes;
   }
-  static std::size_t BytesToLine(const std::byte* at) {
-    return (0 - reinterpret_cast<std::uintptr_t>(at)) % kLineBytes;
-  }
   /// Returns true if items are written at `to` without staging.
-  bool IsInPlace(const std::byte* to) const { return !args_.nontemporal || IsAligned(micro_, to); }
+  bool IsInPlace(const std::byte* to) const { return !args_.nontemporal || CanStreamTo(to); }
 
   /// Calls decode(run) for a run of one row: in place, or in the first-level cache, from where
   /// whole lines are copied past the caches. Requires: at most kDecodeRun items if it is not in
@@ -284,7 +281,7 @@ class DecodeDriver {
     runs.item_stride = args_.out.row_stride;
     const auto stride = static_cast<std::size_t>(runs.item_stride);
     if (args_.out.row_offsets == nullptr && IsInPlace(runs.items) &&
-        (!args_.nontemporal || stride % micro_.vector_bytes == 0)) {
+        (!args_.nontemporal || stride % kStreamBytes == 0)) {
       runs.nontemporal = args_.nontemporal;
       return decode(runs);
     }

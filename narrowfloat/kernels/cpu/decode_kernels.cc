@@ -27,10 +27,16 @@ HWY_INLINE void ForEachRow(const DecodeRuns& all, std::size_t code_bytes, const 
   const DecodeRuns runs = all;  // a copy, so that it stays in registers
   std::byte* items = runs.items;
   for (std::size_t r = 0; r < runs.rows; ++r, items += runs.item_stride) {
-    NF_DCHECK(!runs.nontemporal || reinterpret_cast<std::uintptr_t>(items) % hn::Lanes(D8()) == 0);
     if (runs.next != nullptr) PrefetchBytes(runs.next + r * runs.next_stride, code_bytes);
-    decode(runs.codes + r * runs.code_stride,
-           VectorWriter{reinterpret_cast<std::uint8_t*>(items), runs.nontemporal}, r);
+    const std::byte* codes = runs.codes + r * runs.code_stride;
+    const VectorWriter writer = WriterTo(items, runs.nontemporal);
+    // The compiler takes the test of by_blocks out of both calls: inside, it took 1.2 times as
+    // long.
+    if (writer.by_blocks) {
+      decode(codes, VectorWriter{writer.to, true, true}, r);
+    } else {
+      decode(codes, VectorWriter{writer.to, writer.nontemporal, false}, r);
+    }
   }
 }
 

@@ -38,7 +38,7 @@ HWY_INLINE void ForEachStep(const std::byte* codes, std::size_t count, const Vec
   alignas(64) std::uint8_t staged[kStep / kPerByte] = {};
   alignas(64) std::uint8_t items[kStep * kItemSize<T>];
   std::memcpy(staged, codes + i / kPerByte, (count - i) / kPerByte);
-  step(staged, i, VectorWriter{items, false});
+  step(staged, i, VectorWriter{items});
   std::memcpy(out.to + i * kItemSize<T>, items, (count - i) * kItemSize<T>);
 }
 

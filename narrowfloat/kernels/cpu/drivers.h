@@ -10,6 +10,7 @@
 
 #include "narrowfloat/kernels/cpu/decode_kernels.h"
 #include "narrowfloat/kernels/cpu/pack_kernels.h"
+#include "narrowfloat/kernels/geometry.h"
 #include "narrowfloat/kernels/kernel_table.h"
 
 namespace narrowfloat::cpu {
@@ -77,6 +78,15 @@ inline const std::byte* ItemsAt(const QuantizeArgs& args, const Place& place,
   return args.in.Row(std::min(place.row, args.shape.rows - 1)) + place.col * item_bytes;
 }
 
+/// Returns the address from which the items of a place are prefetched: the next beginning of a
+/// line. The line that a run begins inside of was read with the run before it; without the shift,
+/// that in which an unaligned run ends would not be prefetched.
+inline const std::byte* PrefetchAt(const QuantizeArgs& args, const Place& place,
+                                   std::size_t item_bytes) {
+  const std::byte* items = ItemsAt(args, place, item_bytes);
+  return items + BytesToLine(items);
+}
+
 /// A length that is a power of two, so that nothing is divided for each row.
 struct Length {
   explicit Length(std::size_t count) : items(count), shift(std::countr_zero(count)) {}
@@ -90,15 +100,11 @@ struct Length {
   int shift;
 };
 
-/// Returns true if whole vectors of codes can be stored at `codes` past the caches; if they can in
-/// each row.
-inline bool IsAligned(const MicroKernels& micro, const std::byte* codes) {
-  const Length vector(micro.vector_bytes);
-  return vector.Divides(reinterpret_cast<std::uintptr_t>(codes));
-}
-inline bool IsAligned(const MicroKernels& micro, const MicroRuns& runs) {
-  const Length vector(micro.vector_bytes);
-  return IsAligned(micro, runs.first.codes) && (runs.rows == 1 || vector.Divides(runs.code_stride));
+/// Returns true if all rows of a run begin at a multiple of `alignment` bytes.
+inline bool AreAligned(const MicroRuns& runs, std::size_t alignment) {
+  const Length unit(alignment);
+  return unit.Divides(reinterpret_cast<std::uintptr_t>(runs.first.codes)) &&
+         (runs.rows == 1 || unit.Divides(runs.code_stride));
 }
 
 /// Sets where runs of rows of the tensor are read and prefetched. Returns false if the rows are not
@@ -107,7 +113,7 @@ inline bool SetItems(const QuantizeArgs& args, const Place& items, const Place& 
                      std::size_t item_bytes, MicroRuns& runs) {
   const std::size_t last = args.shape.rows - runs.rows;  // rows below the tensor are not prefetched
   runs.first.items = ItemsAt(args, items, item_bytes);
-  runs.first.next = ItemsAt(args, {std::min(next.row, last), next.col}, item_bytes);
+  runs.first.next = PrefetchAt(args, {std::min(next.row, last), next.col}, item_bytes);
   runs.item_stride = args.in.row_stride;
   return args.in.row_offsets == nullptr;
 }
@@ -116,7 +122,7 @@ inline MicroRun RunOf(const QuantizeArgs& args, const Place& items, const Place&
                       std::size_t item_bytes, const MicroRuns& runs, std::size_t r) {
   MicroRun run = runs.first;
   run.items = ItemsAt(args, {items.row + r, items.col}, item_bytes);
-  run.next = ItemsAt(args, {next.row + r, next.col}, item_bytes);
+  run.next = PrefetchAt(args, {next.row + r, next.col}, item_bytes);
   run.codes += r * runs.code_stride;
   if (run.copy != nullptr) run.copy += r * runs.copy_stride;
   return run;

@@ -23,7 +23,7 @@ using cpu::MicroRuns;
 using cpu::MicroScales;
 
 HWY_INLINE bool IsLineAligned(const void* at) {
-  return reinterpret_cast<std::uintptr_t>(at) % kLine == 0;
+  return reinterpret_cast<std::uintptr_t>(at) % kLineBytes == 0;
 }
 
 template <class T, std::size_t kBlock>
@@ -201,7 +201,7 @@ HWY_INLINE void EncodeBlock(const MicroRun& in, std::size_t j, const Scale& scal
 }
 
 HWY_INLINE bool IsWritable(const MicroRun& run) {
-  return !run.nontemporal || reinterpret_cast<std::uintptr_t>(run.codes) % hn::Lanes(D8()) == 0;
+  return !run.nontemporal || cpu::CanStreamTo(run.codes);
 }
 
 HWY_INLINE void Advance(MicroRun& run, const MicroRuns& runs) {
@@ -218,7 +218,7 @@ HWY_INLINE void ForEachRun(const MicroRuns& all, const Encode& encode) {
   MicroRun in = runs.first;
   for (std::size_t r = 0; r < runs.rows; ++r, Advance(in, runs)) {
     NF_DCHECK(IsWritable(in));
-    const VectorWriter codes{reinterpret_cast<std::uint8_t*>(in.codes), in.nontemporal};
+    const VectorWriter codes = WriterTo(in.codes, in.nontemporal);
     if (in.copy == nullptr) {
       encode(in,
              [&](auto d, auto vector, std::size_t i) NF_INLINE_ATTR { codes.Put(d, vector, i); });
@@ -308,7 +308,7 @@ void EncodeBoth(const MicroRun& run, std::size_t cols, const MicroScales& of_blo
   NF_DCHECK(IsWritable(run));
   const MicroRun in = run;
   const MicroScales blocks = of_blocks, columns = of_columns;
-  const VectorWriter row_codes{reinterpret_cast<std::uint8_t*>(in.codes), in.nontemporal};
+  const VectorWriter row_codes = WriterTo(in.codes, in.nontemporal);
   auto* to = reinterpret_cast<std::uint8_t*>(in.copy);
   for (std::size_t c = 0; c < cols; c += hn::Lanes(d8)) {
     const std::byte* items = in.items + c * kItemSize<T>;

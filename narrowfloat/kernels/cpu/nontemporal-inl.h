@@ -15,14 +15,14 @@
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/micro_kernels.h"
+#include "narrowfloat/kernels/dcheck.h"
 #include "narrowfloat/kernels/geometry.h"
 
 HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-inline constexpr std::size_t kLine = 64;  // bytes of a cache line
 
 /// Copies as std::memcpy does, which compilers turn into a slow string instruction between vector
 /// code.
@@ -40,22 +40,13 @@ HWY_INLINE void CopyBytes(const std::byte* from, std::size_t count, std::byte* t
 
 /// Prefetches `count` bytes into the second-level cache.
 HWY_INLINE void PrefetchBytes(const std::byte* from, std::size_t count) {
-  for (std::size_t i = 0; i < count; i += kLine) {
+  for (std::size_t i = 0; i < count; i += kLineBytes) {
 #if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
     __builtin_prefetch(from + i, 0, 2);
 #else
     hwy::Prefetch(from + i);
 #endif
   }
-}
-
-/// Returns the address to prefetch after a row's items up to `col`: the same row at `col` or, at
-/// the row's end, the row `rows` further down.
-template <class T>
-HWY_INLINE const std::byte* NextItems(const QuantizeArgs& args, std::size_t row, std::size_t col,
-                                      std::size_t rows) {
-  if (col < args.shape.cols) return args.in.Row(row) + col * kItemSize<T>;
-  return args.in.Row(std::min(row + rows, args.shape.rows - 1));
 }
 
 /// Copies whole lines with stores that bypass the caches.
@@ -67,24 +58,19 @@ HWY_INLINE void CopyLinesNontemporal(const std::byte* from, std::size_t count, s
   }
 }
 
-/// Returns the number of bytes from `at` to the next beginning of a line, 0 if it is one.
-HWY_INLINE std::size_t BytesToLine(const std::byte* at) {
-  return (0 - reinterpret_cast<std::uintptr_t>(at)) % kLine;
-}
-
 /// Copies any run with stores that bypass the caches, except for the partial lines at its ends:
 /// memory would be read to fill each of these.
 HWY_NOINLINE inline void CopyUnevenNontemporal(const std::byte* from, std::size_t count,
                                                std::byte* to) {
   const std::size_t head = std::min(count, BytesToLine(to));
-  const std::size_t lines = (count - head) / kLine * kLine, end = head + lines;
+  const std::size_t lines = (count - head) / kLineBytes * kLineBytes, end = head + lines;
   CopyBytes(from, head, to);
   CopyLinesNontemporal(from + head, lines, to + head);
   CopyBytes(from + end, count - end, to + end);
 }
 
 HWY_INLINE void CopyNontemporal(const std::byte* from, std::size_t count, std::byte* to) {
-  if ((reinterpret_cast<std::uintptr_t>(to) | count) % kLine == 0) {
+  if ((reinterpret_cast<std::uintptr_t>(to) | count) % kLineBytes == 0) {
     CopyLinesNontemporal(from, count, to);
   } else {
     CopyUnevenNontemporal(from, count, to);
@@ -94,78 +80,42 @@ HWY_INLINE void CopyNontemporal(const std::byte* from, std::size_t count, std::b
 /// Writes a run of output, one vector at a time.
 struct VectorWriter {
   std::uint8_t* to;
-  bool nontemporal;  // uses non-temporal stores; `to` is aligned for them
+  bool nontemporal = false;  // uses non-temporal stores; `to` is aligned to kStreamBytes
+  bool by_blocks = false;    // of kStreamBytes each, because `to` is not aligned to vectors
 
   /// Stores a vector `at` bytes after `to`.
   template <class D>
   HWY_INLINE void Put(D d, hn::Vec<D> vector, std::size_t at) const {
     auto* place = reinterpret_cast<hn::TFromD<D>*>(to + at);
-    if (nontemporal) {
+    if (!nontemporal) {
+      hn::StoreU(vector, d, place);
+    } else if (!by_blocks) {
       hn::Stream(vector, d, place);
     } else {
-      hn::StoreU(vector, d, place);
+      StreamBlocks(d, vector, place);
     }
   }
-  HWY_INLINE VectorWriter From(std::size_t at) const { return {to + at, nontemporal}; }
-};
-
-/// Returns a writer at `to`, non-temporal if that is allowed and `to` is aligned for vectors of D.
-template <class D>
-HWY_INLINE VectorWriter WriterAt(D d, std::byte* to, bool nontemporal) {
-  const bool aligned = reinterpret_cast<std::uintptr_t>(to) % hn::Lanes(d) == 0;
-  return {reinterpret_cast<std::uint8_t*>(to), nontemporal && aligned};
-}
-
-/// Chooses where a run of output is written: in place or, for non-temporal stores, in a buffer in
-/// the first-level cache that Close copies. A line that is written twice or in parts must be
-/// staged.
-template <std::size_t kBytes>
-class StagedWriter {
- public:
-  /// `nontemporal_copies` applies to copies of runs that are written in place.
-  explicit StagedWriter(bool nontemporal, bool nontemporal_copies = false)
-      : nontemporal_(nontemporal), nontemporal_copies_(nontemporal_copies) {}
-  ~StagedWriter() {
-    if (nontemporal_ || nontemporal_copies_) hwy::FlushStream();
-  }
-  StagedWriter(const StagedWriter&) = delete;
-  StagedWriter& operator=(const StagedWriter&) = delete;
-
-  HWY_INLINE std::byte* Open(std::byte* to) { return nontemporal_ ? staged_ : to; }
-  /// Ends the run that Open(to) began: copies it if it was staged.
-  HWY_INLINE void Close(std::byte* to, std::size_t count) {
-    if (nontemporal_) CopyNontemporal(staged_, count, to);
-  }
-
-  /// Opens a run that is written vector by vector: without staging if `to` is aligned.
-  template <class D>
-  HWY_INLINE VectorWriter Open(D d, std::byte* to) {
-    const VectorWriter opened = WriterAt(d, to, nontemporal_);
-    return opened.nontemporal == nontemporal_ ? opened : WriterAt(d, staged_, false);
-  }
-  /// Returns the writer of a second copy of the run, at null if none is needed before Close. If
-  /// `opened` is non-temporal, the copy is staged: alternating between two non-temporal runs halves
-  /// the bandwidth.
-  template <class D>
-  HWY_INLINE VectorWriter OpenCopy(D d, const VectorWriter& opened, std::byte* copy) {
-    if (copy == nullptr || IsStaged(opened)) return {nullptr, false};
-    return opened.nontemporal ? WriterAt(d, staged_, false)
-                              : WriterAt(d, copy, nontemporal_copies_);
-  }
-  HWY_INLINE void Close(const VectorWriter& opened, std::byte* to, std::size_t count,
-                        std::byte* copy = nullptr) {
-    if (IsStaged(opened)) CopyNontemporal(staged_, count, to);
-    if (copy != nullptr && nontemporal_) CopyNontemporal(staged_, count, copy);
-  }
+  HWY_INLINE VectorWriter From(std::size_t at) const { return {to + at, nontemporal, by_blocks}; }
 
  private:
-  HWY_INLINE bool IsStaged(const VectorWriter& opened) const {
-    return opened.to == reinterpret_cast<const std::uint8_t*>(staged_);
+  template <class D>
+  static HWY_INLINE void StreamBlocks(D d, hn::Vec<D> vector, hn::TFromD<D>* place) {
+    if constexpr (hn::MaxLanes(d) * sizeof(hn::TFromD<D>) <= cpu::kStreamBytes) {
+      hn::Stream(vector, d, place);
+    } else {
+      const hn::Half<D> half;
+      StreamBlocks(half, hn::LowerHalf(half, vector), place);
+      StreamBlocks(half, hn::UpperHalf(half, vector), place + hn::Lanes(half));
+    }
   }
-
-  bool nontemporal_, nontemporal_copies_;
-  alignas(64) std::byte staged_[kBytes];
 };
+
+/// Returns the writer of a run. Requires: CanStreamTo(to), if it is to be non-temporal.
+HWY_INLINE VectorWriter WriterTo(std::byte* to, bool nontemporal) {
+  NF_DCHECK(!nontemporal || cpu::CanStreamTo(to));
+  const bool is_aligned = reinterpret_cast<std::uintptr_t>(to) % HWY_MAX_BYTES == 0;
+  return {reinterpret_cast<std::uint8_t*>(to), nontemporal, nontemporal && !is_aligned};
+}
 
 }  // namespace narrowfloat::HWY_NAMESPACE
 #endif

@@ -101,9 +101,8 @@ template <class T, class Coder>
 void PackRow(const cpu::MicroRun& run, std::size_t units, const float* scale,
              const std::uint8_t* random) noexcept {
   NF_DCHECK(units <= cpu::kPackRun / cpu::kPackUnit);
-  NF_DCHECK(!run.nontemporal || reinterpret_cast<std::uintptr_t>(run.codes) % hn::Lanes(D8()) == 0);
   PackUnits<T>(run.items, units, scale, CoderFrom<Coder>(random),
-               VectorWriter{reinterpret_cast<std::uint8_t*>(run.codes), run.nontemporal}, run.next);
+               WriterTo(run.codes, run.nontemporal), run.next);
 }
 
 template <class T, class Coder>

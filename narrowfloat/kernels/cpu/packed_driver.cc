@@ -189,7 +189,7 @@ class PackedDriver {
     for (std::size_t r = 0; r < strip.rows; ++r) {
       const Place next = NextPlace(args_, strip.row + r, strip.col + ahead, geometry_.block.rows);
       std::byte* codes = CodesAt(strip.row + r, strip.col);
-      const bool is_staged = args_.nontemporal && !IsAligned(micro_, codes);
+      const bool is_staged = args_.nontemporal && !CanStreamTo(codes);
       Draw(strip.row + r, strip.col, strip.cols);
       pack({rows[r], ItemsAt(args_, next, amax_.item_bytes), is_staged ? staged_ : codes,
             args_.nontemporal && !is_staged},
@@ -264,9 +264,9 @@ class PackedDriver {
     const std::size_t cols = vector_.RoundUp(strip.cols);
     for (std::size_t r = 0; r < strip.rows; ++r) {
       rows[r] = Item(strip.row + r, strip.col);
-      next[r] =
-          ItemsAt(args_, NextPlace(args_, strip.row + r, strip.col + kTransposedCols, kPatchRows),
-                  amax_.item_bytes);
+      next[r] = PrefetchAt(args_,
+                           NextPlace(args_, strip.row + r, strip.col + kTransposedCols, kPatchRows),
+                           amax_.item_bytes);
       if (cols == strip.cols) continue;
       const std::size_t bytes = strip.cols * amax_.item_bytes;
       std::memcpy(padded_[r], rows[r], bytes);

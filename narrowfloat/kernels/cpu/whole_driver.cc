@@ -51,12 +51,11 @@ class WholeDriver {
     const std::byte* items = args_.in.Row(row) + first * item_bytes_;
     std::byte* codes = args_.rowwise.codes + row * args_.rowwise.code_stride + first;
     // The first run ends at a cache line, so that the others need no staging.
-    const std::size_t head =
-        args_.nontemporal ? (0 - reinterpret_cast<std::uintptr_t>(codes)) % kLineBytes : 0;
+    const std::size_t head = args_.nontemporal ? BytesToLine(codes) : 0;
     for (std::size_t i = 0, run_items; i < count; i += run_items) {
       run_items = std::min(i < head ? head : kRunItems, count - i);
       const std::byte* from = items + i * item_bytes_;
-      const bool staged = args_.nontemporal && !IsAligned(micro_, codes + i);
+      const bool staged = args_.nontemporal && !CanStreamTo(codes + i);
       const MicroRun run{from, from + kBytesAhead, staged ? staged_ : codes + i,
                          args_.nontemporal && !staged};
       Encode({run}, run_items);
@@ -98,7 +97,7 @@ class WholeDriver {
       runs.code_stride = args_.rowwise.code_stride;
       runs.first.codes = args_.rowwise.codes + row * runs.code_stride + patch.col;
       // Parts of lines at the ends of short runs are not worth staging.
-      runs.first.nontemporal = args_.nontemporal && IsAligned(micro_, runs);
+      runs.first.nontemporal = args_.nontemporal && AreAligned(runs, kLineBytes);
     }
     if (is_even) return Encode(runs, patch.cols);
     for (std::size_t r = 0; r < rows; ++r)
@@ -111,8 +110,6 @@ class WholeDriver {
     all_finite_ = all_finite_ && kernels_.uniform.finite(runs, count, scale_, largest_);
     if (!all_finite_) kernels_.uniform.all(runs, count, scale_, largest_);
   }
-
-  static constexpr std::size_t kLineBytes = 64;
 
   const QuantizeArgs& args_;
   const MicroKernels& micro_;

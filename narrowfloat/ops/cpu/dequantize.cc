@@ -12,7 +12,6 @@
 #include "narrowfloat/ops/quantize.h"
 
 namespace narrowfloat {
-
 void CpuBackend::Dequantize(const ConstQuantizedView& in, Direction direction,
                             const TensorView& out, const Execution& execution) const {
   StridedRows<std::byte> rows;
@@ -30,7 +29,14 @@ void CpuBackend::Dequantize(const ConstQuantizedView& in, Direction direction,
     std::memcpy(&args.in.amax, in[AmaxRole(direction)].data, sizeof args.in.amax);
   // Rows are decoded one by one, those of square blocks too, and long runs of them use memory best.
   const std::size_t row_unit = direction == Direction::kRowwise ? 1 : RowUnit(scheme, direction);
-  const TileGrid grid = MakeTileGrid(rows.shape, row_unit, ColUnit(scheme));
+  TileGrid grid = MakeTileGrid(rows.shape, row_unit, ColUnit(scheme));
+  if (args.nontemporal && direction == Direction::kColumnwise) {
+    // Columns have scales of their own, so that they can be cut anywhere; rows only between blocks.
+    if (rows.matrix.row_offsets == nullptr)
+      grid.col_head = HeadOf(rows.matrix.data, rows.matrix.row_stride, ItemSize(out.dtype) * 8, 1);
+    if (scheme.layout.columnwise_transposed)
+      grid.row_head = CodesHead(args.in, scheme, scheme.block.cols);
+  }
   ParallelFor(execution, grid.Count(), [&](std::size_t i) {
     DequantizeArgs task = args;
     task.tile = grid[i];

@@ -4,6 +4,7 @@
 #include "narrowfloat/kernels/geometry.h"
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/ops/buffers.h"
+#include "narrowfloat/ops/cpu/tiles.h"
 #include "narrowfloat/tensor/view.h"
 
 namespace narrowfloat {
@@ -44,6 +45,14 @@ constexpr std::size_t RowUnit(const SchemeInfo& scheme, Direction direction) {
 }
 constexpr std::size_t ColUnit(const SchemeInfo& scheme) {
   return scheme.block.cols > kRowRun ? scheme.block.cols : kRowRun;
+}
+
+/// Does HeadOf for the codes of one direction.
+template <class Byte>
+std::size_t CodesHead(const DirectionBuffers<Byte>& of, const SchemeInfo& scheme,
+                      std::size_t unit) {
+  return HeadOf(of.codes, static_cast<std::ptrdiff_t>(of.code_stride),
+                static_cast<std::size_t>(scheme.element_bits), unit);
 }
 
 /// Returns the inputs of a scheme's Prepare for a spec and a tensor of `dtype`.

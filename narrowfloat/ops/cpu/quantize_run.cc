@@ -98,6 +98,23 @@ std::size_t QuantizeRun::ColUnit() const {
   return narrowfloat::ColUnit(*spec_.scheme);
 }
 
+TileGrid QuantizeRun::Grid(Direction direction) const {
+  TileGrid grid = MakeTileGrid(rows_.shape, RowUnit(direction), ColUnit());
+  if (!args_.nontemporal || direction == Direction::kRowwise) return grid;
+  const SchemeInfo& scheme = *spec_.scheme;
+  const bool joined = direction == Direction::kBoth;
+  const auto head = [&](const DirectionBuffers<std::byte>& out, std::size_t unit) {
+    return CodesHead(out, scheme, unit);
+  };
+  if (scheme.layout.columnwise_transposed) {
+    grid.row_head = head(args_.columnwise, scheme.block.cols);
+    if (joined) grid.col_head = head(args_.rowwise, scheme.block.cols);
+  } else {
+    grid.col_head = head(args_.columnwise, joined ? scheme.block.cols : scheme.block.rows);
+  }
+  return grid;
+}
+
 QuantizeFn QuantizeRun::Slot(Direction direction) const {
   return SlotOf(kernels_.quantize, *spec_.scheme, direction, in_.dtype);
 }

@@ -44,9 +44,7 @@ class QuantizeRun {
   std::span<const Direction> Passes() const;
   std::size_t RowUnit(Direction direction) const;
   /// Returns the tiles that are best for one pass of quantization alone.
-  TileGrid Grid(Direction direction) const {
-    return MakeTileGrid(rows_.shape, RowUnit(direction), ColUnit());
-  }
+  TileGrid Grid(Direction direction) const;
   QuantizeFn Slot(Direction direction) const;
   void QuantizeTile(const Tile& tile, Direction direction);
   /// Returns true if the columnwise operand is the input's transform; Transform makes a tile.

@@ -188,7 +188,7 @@ def placed_process(node: ast.Call, context: Context) -> ast.AST | None:
 
 
 def batched_product(node: ast.Call, context: Context) -> ast.AST | None:
-    """Replaces torch.bmm(...) and torch.baddbmm(...) by functions that are fast in float16 too."""
+    """Replaces torch.bmm(...) and torch.baddbmm(...) by functions that are fast in every dtype."""
     for name in _BATCHED_PRODUCTS:
         if context.is_torch(node.func, name):
             return ast.Call(_runtime(name), node.args, node.keywords)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
+from narrowfloat.pytorch._slow_products import SLOW_DTYPES
 from narrowfloat.te import _import_hook, cuda, dynamo
 
 CPU = cuda.CPU
@@ -51,7 +52,7 @@ def move(
 
 
 def bmm(*args: Any, **named: Any) -> torch.Tensor:
-    """Returns torch.bmm(...); of float16, the product in float32 rounded once."""
+    """Returns torch.bmm(...); of slow dtypes, the product in float32 rounded once."""
     return _multiplied(torch.bmm, args, named)
 
 
@@ -63,17 +64,19 @@ def baddbmm(*args: Any, **named: Any) -> torch.Tensor:
 def _multiplied(
     function: Callable[..., torch.Tensor], args: tuple[Any, ...], named: dict[str, Any]
 ) -> torch.Tensor:
-    """Calls PyTorch's function; with float32 where all tensors are float16.
+    """Calls PyTorch's function; with float32 where all tensors have one of SLOW_DTYPES.
 
-    PyTorch has no fast product of float16 on most CPUs. Tensors that are named, `out` among them,
-    and autocast are left to it.
+    Tensors that are named, `out` among them, and autocast are left to PyTorch.
     """
     dtypes = {each.dtype for each in args if isinstance(each, torch.Tensor)}
     is_named = any(isinstance(each, torch.Tensor) for each in named.values())
-    if dtypes != {torch.float16} or is_named or torch.is_autocast_enabled("cpu"):
+    if len(dtypes) != 1 or is_named or torch.is_autocast_enabled("cpu"):
+        return function(*args, **named)
+    (dtype,) = dtypes
+    if dtype not in SLOW_DTYPES:
         return function(*args, **named)
     wide = (each.float() if isinstance(each, torch.Tensor) else each for each in args)
-    return function(*wide, **named).to(torch.float16)
+    return function(*wide, **named).to(dtype)
 
 
 class coalescing_manager(AbstractContextManager):

@@ -15,4 +15,4 @@ from lookalike import Run
 def test_its_classes_have_the_bytes_of_ours(run_alone: Run) -> None:
     ran = run_alone(str(Path(__file__).with_name("native_program.py")))
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.split()[-1] == "5"
+    assert ran.stdout.split()[-1] == "10"

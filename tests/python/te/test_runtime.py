@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from narrowfloat.pytorch import _slow_products
+from narrowfloat.pytorch.tex import gemm
 from narrowfloat.te import cuda, runtime
 from narrowfloat.te.triton.grouped_dbias_dscales import compute_grouped_dbias
 
@@ -18,22 +20,58 @@ def operands(dtype: torch.dtype) -> list[torch.Tensor]:
     return [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes]
 
 
+@pytest.mark.parametrize("dtype", [HALF, torch.bfloat16])
 @pytest.mark.parametrize("name", ["bmm", "baddbmm"])
-def test_batched_products_of_float16_and_their_gradients_are_rounded_once(name: str) -> None:
-    given = operands(HALF)[1:] if name == "bmm" else operands(HALF)
+def test_slow_batched_products_and_their_gradients_are_rounded_once(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "SLOW_DTYPES", frozenset({dtype}))
+    given = operands(dtype)[1:] if name == "bmm" else operands(dtype)
     options = {} if name == "bmm" else {"beta": 0.5, "alpha": 0.25}
     made = getattr(runtime, name)(*given, **options)
     wide = [each.detach().float().requires_grad_() for each in given]
     want = getattr(torch, name)(*wide, **options)
-    assert made.dtype == HALF and torch.equal(made, want.half())
-    dy = torch.randn(made.shape).half()
+    assert made.dtype == dtype and torch.equal(made, want.to(dtype))
+    dy = torch.randn(made.shape).to(dtype)
     found = torch.autograd.grad(made, given, dy)
     expected = torch.autograd.grad(want, wide, dy.float())
     for gradient, exact in zip(found, expected, strict=True):
-        assert torch.equal(gradient, exact.half())
+        assert torch.equal(gradient, exact.to(dtype))
 
 
-def test_other_batched_products_are_pytorchs() -> None:
+@pytest.mark.parametrize("dtype", [HALF, torch.bfloat16])
+def test_layers_multiply_slow_dtypes_in_float32(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    te = pytest.importorskip(
+        "transformer_engine.pytorch", reason="TransformerEngine is not installed"
+    )
+    monkeypatch.setattr(gemm, "SLOW_DTYPES", frozenset({dtype}))
+    torch.manual_seed(6)
+    layer = te.Linear(64, 48, bias=False, params_dtype=dtype)
+    x = torch.randn(16, 64).to(dtype)
+    y = layer(x)
+    assert y.dtype == dtype
+    assert torch.equal(y, (x.float() @ layer.weight.detach().float().t()).to(dtype))
+
+
+def test_bfloat16_is_slow_without_avx512(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {}
+    for machine, capability in (("x86_64", "AVX2"), ("x86_64", "AVX512"), ("aarch64", "DEFAULT")):
+        monkeypatch.setattr("platform.machine", lambda machine=machine: machine)
+        monkeypatch.setattr(
+            torch.backends.cpu, "get_cpu_capability", lambda capability=capability: capability
+        )
+        found[machine, capability] = _slow_products._slow_dtypes()
+    assert found == {
+        ("x86_64", "AVX2"): {HALF, torch.bfloat16},
+        ("x86_64", "AVX512"): {HALF},
+        ("aarch64", "DEFAULT"): {HALF},
+    }
+
+
+def test_other_batched_products_are_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "SLOW_DTYPES", frozenset({HALF}))
     _, a, b = operands(torch.bfloat16)
     assert torch.equal(runtime.bmm(a, b), torch.bmm(a, b))
     _, a, b = (each.detach() for each in operands(HALF))

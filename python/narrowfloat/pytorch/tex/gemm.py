@@ -9,11 +9,13 @@ from typing import Any
 import torch
 
 from narrowfloat.pytorch._autograd import without_gradients
+from narrowfloat.pytorch._slow_products import SLOW_DTYPES
 from narrowfloat.pytorch._types import TensorLike
 from narrowfloat.pytorch.constants import DType, TE_DType, TE_DType_To_Torch
 from narrowfloat.pytorch.cpp_extensions.operands import (
     Codes,
     Layout,
+    is_scheme,
     nominal_dtype,
     product_sizes,
     unwrap_tensor,
@@ -93,14 +95,9 @@ def generic_gemm(
 
 
 def _widened(operand: Codes) -> Codes:
-    """Returns a float16 tensor in float32, and other operands as they are.
-
-    PyTorch has no fast product of float16 on most CPUs: one of float32, rounded once, was 4 to 100
-    times as fast.
-    """
-    if isinstance(operand, torch.Tensor) and operand.dtype == torch.float16:
-        return operand.float()
-    return operand
+    """Returns a plain tensor whose products are slow in float32, other operands as they are."""
+    is_plain = isinstance(operand, torch.Tensor) and not is_scheme(operand)
+    return operand.float() if is_plain and operand.dtype in SLOW_DTYPES else operand
 
 
 def te_general_grouped_gemm(

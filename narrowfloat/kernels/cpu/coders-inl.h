@@ -29,7 +29,8 @@ struct NearestCoder {
   }
   template <class D32, class V>
   HWY_INLINE hn::Vec<D32> Codes32(D32 d32, hn::Vec<D32> items, V scale, std::size_t /*i*/) const {
-    return Encode32<F, kInputs>(d32, items, UniformScale<hn::RebindToFloat<D32>>{scale}, 0);
+    const auto same = [&](std::size_t) NF_INLINE_ATTR { return scale; };
+    return Encode32<F, kInputs>(d32, items, same, 0);
   }
   HWY_INLINE NearestCoder From(std::size_t /*i*/) const { return *this; }
 };
@@ -117,82 +118,73 @@ struct StochasticCoder {
   HWY_INLINE StochasticCoder From(std::size_t i) const { return {random + i}; }
 };
 
-/// Does one round of Philox4x32 on the low halves of 64-bit lanes; the high halves are undefined.
-template <class D64>
-HWY_INLINE void PhiloxRound(D64 d64, hn::Vec<D64>* words, std::uint32_t low, std::uint32_t high) {
+using D64 = hn::ScalableTag<std::uint64_t>;
+using Words = hn::Vec<D64>;
+
+/// Does one round of Philox4x32 on four words of several runs, which are in the low halves of
+/// 64-bit lanes; the high halves are undefined. 8 ops.
+HWY_INLINE void PhiloxRound(Words& a, Words& b, Words& c, Words& d, std::uint32_t low,
+                            std::uint32_t high) {
+  const D64 d64;
   const hn::Repartition<std::uint32_t, D64> d32;
-  const auto product = [&](hn::Vec<D64> word, std::uint32_t factor) NF_INLINE_ATTR {
+  const auto product = [&](Words word, std::uint32_t factor) NF_INLINE_ATTR {
     return hn::MulEven(hn::BitCast(d32, word), hn::Set(d32, factor));
   };
-  const auto a = product(words[0], kPhiloxFactors[0]), b = product(words[2], kPhiloxFactors[1]);
-  words[0] = hn::Xor(hn::Xor(hn::ShiftRight<32>(b), words[1]), hn::Set(d64, std::uint64_t{low}));
-  words[1] = b;
-  words[2] = hn::Xor(hn::Xor(hn::ShiftRight<32>(a), words[3]), hn::Set(d64, std::uint64_t{high}));
-  words[3] = a;
+  const auto of_a = product(a, kPhiloxFactors[0]), of_c = product(c, kPhiloxFactors[1]);
+  a = hn::Xor(hn::Xor(hn::ShiftRight<32>(of_c), b), hn::Set(d64, std::uint64_t{low}));
+  b = of_c;
+  c = hn::Xor(hn::Xor(hn::ShiftRight<32>(of_a), d), hn::Set(d64, std::uint64_t{high}));
+  d = of_a;
 }
 
-using D64 = hn::ScalableTag<std::uint64_t>;
-
 /// Stores the RandomBytes of the runs in 64-bit lanes, run by run.
-HWY_INLINE void StoreRandom(const hn::Vec<D64>* words, std::uint8_t* out) {
+HWY_INLINE void StoreRandom(Words a, Words b, Words c, Words d, std::uint8_t* out) {
   const D64 d64;
   const hn::Repartition<std::uint32_t, D64> d32;
   const hn::Repartition<std::uint8_t, D64> d8;
   constexpr std::size_t kLanes = hn::MaxLanes(d64);
-  const auto pair = [&](std::size_t k) NF_INLINE_ATTR {
-    return hn::BitCast(d64, hn::OddEven(hn::BitCast(d32, hn::ShiftLeft<32>(words[k + 1])),
-                                        hn::BitCast(d32, words[k])));
+  const auto pair = [&](Words low, Words high) NF_INLINE_ATTR {
+    return hn::BitCast(
+        d64, hn::OddEven(hn::BitCast(d32, hn::ShiftLeft<32>(high)), hn::BitCast(d32, low)));
   };
+  const auto first = pair(a, b), second = pair(c, d);
   alignas(64) std::uint8_t even[8 * kLanes], odd[8 * kLanes];  // runs of even and of odd lanes
-  hn::Store(hn::BitCast(d8, hn::InterleaveLower(d64, pair(0), pair(2))), d8, even);
-  hn::Store(hn::BitCast(d8, hn::InterleaveUpper(d64, pair(0), pair(2))), d8, odd);
+  hn::Store(hn::BitCast(d8, hn::InterleaveLower(d64, first, second)), d8, even);
+  hn::Store(hn::BitCast(d8, hn::InterleaveUpper(d64, first, second)), d8, odd);
   for (std::size_t k = 0; k < kLanes; k += 2) {
     std::memcpy(out + k * kRandomRun, even + k / 2 * kRandomRun, kRandomRun);
     std::memcpy(out + (k + 1) * kRandomRun, odd + k / 2 * kRandomRun, kRandomRun);
   }
 }
 
-/// Stores the RandomBytes of kVectors vectors of runs. Each round depends on the one before it, so
-/// several vectors take hardly longer than one.
-template <std::size_t kVectors>
-HWY_INLINE void DrawRandom(const RandomState& state, hn::Vec<D64> run, std::uint64_t step,
-                           std::uint8_t* out) {
-  const D64 d64;
-  constexpr std::size_t kLanes = hn::MaxLanes(d64);
-  hn::Vec<D64> words[kVectors][4];
-  for (auto& of : words) {
-    of[0] = hn::Set(d64, state.offset);
-    of[1] = hn::Set(d64, state.offset >> 32);
-    of[2] = run;
-    of[3] = hn::ShiftRight<32>(run);
-    run = hn::Add(run, hn::Set(d64, step * kLanes));
-  }
-  PhiloxKey key(state.seed);
-#pragma GCC unroll 10
-  for (int round = 0; round < kPhiloxRounds; ++round, key.Next()) {
-    for (auto& of : words) PhiloxRound(d64, of, key.low, key.high);
-  }
-  for (std::size_t i = 0; i < kVectors; ++i) {
-    StoreRandom(words[i], out + i * kLanes * kRandomRun);
-  }
-}
-
 /// Writes RandomBytes of the runs first, first + step, ...: `count` runs of kRandomRun bytes,
-/// rounded up to whole vectors of runs.
+/// rounded up to whole vectors of runs. Each round of a vector waits for the one before, so that
+/// two vectors take hardly longer than one: the last one may be computed for nothing.
 HWY_INLINE void FillRandom(const RandomState& state, std::uint64_t first, std::uint64_t step,
                            std::size_t count, std::uint8_t* out) {
   const D64 d64;
-  constexpr std::size_t kLanes = hn::MaxLanes(d64), kVectors = 2;
+  constexpr std::size_t kLanes = hn::MaxLanes(d64);
   alignas(64) std::uint64_t steps[kLanes];
   for (std::size_t i = 0; i < kLanes; ++i) steps[i] = i * step;
   const auto runs = [&](std::size_t i) NF_INLINE_ATTR {
     return hn::Add(hn::Load(d64, steps), hn::Set(d64, first + i * step));
   };
+  const auto draw = [&](std::size_t i, bool both) NF_INLINE_ATTR {
+    Words a1 = hn::Set(d64, state.offset), b1 = hn::Set(d64, state.offset >> 32), a2 = a1, b2 = b1;
+    Words c1 = runs(i), d1 = hn::ShiftRight<32>(c1);
+    Words c2 = runs(i + kLanes), d2 = hn::ShiftRight<32>(c2);
+    PhiloxKey key(state.seed);
+#pragma GCC unroll 10
+    for (int round = 0; round < kPhiloxRounds; ++round, key.Next()) {
+      PhiloxRound(a1, b1, c1, d1, key.low, key.high);
+      PhiloxRound(a2, b2, c2, d2, key.low, key.high);
+    }
+    StoreRandom(a1, b1, c1, d1, out + i * kRandomRun);
+    if (both) StoreRandom(a2, b2, c2, d2, out + (i + kLanes) * kRandomRun);
+  };
   std::size_t i = 0;
-  for (; i + kVectors * kLanes <= count; i += kVectors * kLanes) {
-    DrawRandom<kVectors>(state, runs(i), step, out + i * kRandomRun);
-  }
-  for (; i < count; i += kLanes) DrawRandom<1>(state, runs(i), step, out + i * kRandomRun);
+  for (; i + kLanes < count; i += 2 * kLanes) draw(i, true);
+  if (i < count) draw(i, false);
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE

@@ -196,8 +196,8 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeMagnitudes(DF df, hn::Vec<DF>
 /// UniformScale: one scale for all lanes.
 template <class DF>
 struct UniformScale {
-  hn::Vec<DF> scale;
-  HWY_INLINE hn::Vec<DF> operator()(std::size_t /*i*/) const { return scale; }
+  float scale;
+  HWY_INLINE hn::Vec<DF> operator()(std::size_t /*i*/) const { return hn::Set(DF(), scale); }
 };
 /// RebiasedScale: one scale, multiplied by kHalfRebias, for finite float16. Requires: the scale is
 /// below kTooLarge.
@@ -297,10 +297,13 @@ struct PowerOfTwoScale {
 /// Floors of bfloat16 are in memory order.
 template <class T, class DF>
 struct UniformPowerOfTwo {
-  hn::Vec<hn::Repartition<FloorBits<T>, DF>> floor;
-  hn::Vec<DF> multiplier;
-  HWY_INLINE auto Floor(std::size_t /*i*/) const { return floor; }
-  HWY_INLINE hn::Vec<DF> Multiplier(std::size_t /*i*/) const { return multiplier; }
+  std::uint32_t floor;
+  float multiplier;
+  HWY_INLINE auto Floor(std::size_t /*i*/) const {
+    const hn::RebindToUnsigned<DF> d32;
+    return hn::BitCast(hn::Repartition<FloorBits<T>, DF>(), hn::Set(d32, floor));
+  }
+  HWY_INLINE hn::Vec<DF> Multiplier(std::size_t /*i*/) const { return hn::Set(DF(), multiplier); }
 };
 template <class T, class DF>
 struct LanePowersOfTwo {

@@ -181,11 +181,9 @@ HWY_INLINE void EncodeMxRun(const MicroRun& in, std::size_t blocks, const MicroS
 template <class T, Encoder kEncoder>
 HWY_INLINE auto ScaleOfBlock(const MicroScales& of, std::size_t j) {
   if constexpr (kEncoder == Encoder::kPowersOfTwo) {
-    const hn::Repartition<FloorBits<T>, D8> d;
-    return UniformPowerOfTwo<T, DF>{hn::BitCast(d, hn::Set(D32(), of.floor[j])),
-                                    hn::Set(DF(), of.multiplier[j])};
+    return UniformPowerOfTwo<T, DF>{of.floor[j], of.multiplier[j]};
   } else {
-    return UniformScale<DF>{hn::Set(DF(), of.scale[j])};
+    return UniformScale<DF>{of.scale[j]};
   }
 }
 
@@ -390,10 +388,10 @@ bool EncodeUniform(const MicroRuns& runs, std::size_t count, float scale,
   std::uint32_t bits = 0;
   if constexpr (std::is_same_v<T, Float16>) {  // kHalfRebias is multiplied into the scale
     if (scale >= RebiasedScale<DF>::kTooLarge) return false;
-    const RebiasedScale<DF> rebiased{{hn::Set(DF(), scale * kHalfRebias)}};
+    const RebiasedScale<DF> rebiased{{scale * kHalfRebias}};
     bits = EncodeRunsUniformly<F, T, Inputs::kFinite>(runs, count, rebiased);
   } else {
-    const UniformScale<DF> uniform{hn::Set(DF(), scale)};
+    const UniformScale<DF> uniform{scale};
     bits = EncodeRunsUniformly<F, T, Inputs::kFinite>(runs, count, uniform);
   }
   if (bits >= kInfinityBits<T> || MagnitudeValue<T>(bits) * scale > kRoundsToMax) return false;
@@ -405,7 +403,7 @@ template <FloatFormat F, class T>
 bool EncodeUniformOfAll(const MicroRuns& runs, std::size_t count, float scale,
                         std::uint32_t& largest) noexcept {
   NF_DCHECK(scale > 0.0f && scale <= kLargestFloat);
-  const UniformScale<DF> uniform{hn::Set(DF(), scale)};
+  const UniformScale<DF> uniform{scale};
   largest = std::max(largest, EncodeRunsUniformly<F, T, Inputs::kAll>(runs, count, uniform));
   return true;
 }

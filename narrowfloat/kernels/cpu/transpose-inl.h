@@ -8,9 +8,11 @@
 #endif
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/nontemporal-inl.h"
@@ -31,8 +33,6 @@ inline constexpr std::size_t kSideOf = 16 / sizeof(U);
 inline constexpr std::size_t kSquareSide = kSideOf<std::uint8_t>;
 
 using D8Squares = hn::ScalableTag<std::uint8_t>;  // one square a 128-bit block
-template <class U>
-using SquaresOf = hn::Vec<hn::ScalableTag<U> >[kSideOf<U>];
 
 /// Loads one row of several squares: block j of the vector is the row at `in`, kSideOf * j rows
 /// further down.
@@ -48,40 +48,38 @@ HWY_INLINE hn::Vec<D> LoadRowOfSquares(D d, const U* in, std::size_t stride) {
   }
 }
 
-/// Interleaves rows i and i + kSideOf / 2: rotates the index bits (row, column) of every item by
-/// one. As many rotations as a side has bits exchange row and column.
-template <class U>
-HWY_INLINE void Interleave(const SquaresOf<U>& in, SquaresOf<U>& out) {
+/// Returns a row of squares after rounds that each interleave rows i and i + kSideOf / 2 to rows 2
+/// * i and 2 * i + 1: a round rotates the index bits (row, column) of every item by one. The
+/// compiler joins what several rows have in common.
+template <class U, int kRound, std::size_t kRow>
+HWY_INLINE hn::Vec<hn::ScalableTag<U> > RowAfter(const U* in, std::size_t stride) {
   const hn::ScalableTag<U> d;
-  constexpr std::size_t kHalf = kSideOf<U> / 2;
-#pragma GCC unroll 8
-  for (std::size_t i = 0; i < kHalf; ++i) {
-    out[2 * i] = hn::InterleaveLower(d, in[i], in[i + kHalf]);
-    out[2 * i + 1] = hn::InterleaveUpper(d, in[i], in[i + kHalf]);
+  if constexpr (kRound == 0) {
+    return LoadRowOfSquares(d, in + kRow * stride, stride);
+  } else {
+    const auto upper = RowAfter<U, kRound - 1, kRow / 2>(in, stride);
+    const auto lower = RowAfter<U, kRound - 1, kRow / 2 + kSideOf<U> / 2>(in, stride);
+    return kRow % 2 == 0 ? hn::InterleaveLower(d, upper, lower)
+                         : hn::InterleaveUpper(d, upper, lower);
   }
 }
 
-/// Transposes as many rows of kSideOf items as a vector has lanes. Bytes: 4 bits of index, 4
-/// rounds, 64 ops. 16 bits: 3 rounds, 24 ops.
+/// Stores rows `stride` apart.
+template <class D, class... V>
+HWY_INLINE void StoreRows(D d, hn::TFromD<D>* out, std::size_t stride, V... rows) {
+  ((hn::StoreU(rows, d, out), out += stride), ...);
+}
+
+/// Transposes as many rows of kSideOf items as a vector has lanes: rounds as a side has bits
+/// exchange row and column. Bytes: 4 rounds, 64 ops. 16 bits: 3 rounds, 24 ops.
 template <class U>
 HWY_INLINE void TransposeSquares(const U* in, std::size_t in_stride, U* out,
                                  std::size_t out_stride) {
-  const hn::ScalableTag<U> d;
-  SquaresOf<U> a, b;
-#pragma GCC unroll 16
-  for (std::size_t i = 0; i < kSideOf<U>; ++i)
-    a[i] = LoadRowOfSquares(d, in + i * in_stride, in_stride);
-  Interleave<U>(a, b);
-  Interleave<U>(b, a);
-  Interleave<U>(a, b);
-  if constexpr (sizeof(U) == 1) {
-    Interleave<U>(b, a);
-#pragma GCC unroll 16
-    for (std::size_t i = 0; i < kSideOf<U>; ++i) hn::StoreU(a[i], d, out + i * out_stride);
-  } else {
-#pragma GCC unroll 16
-    for (std::size_t i = 0; i < kSideOf<U>; ++i) hn::StoreU(b[i], d, out + i * out_stride);
+  constexpr int kRounds = std::countr_zero(kSideOf<U>);
+  [&]<std::size_t... kRows>(std::index_sequence<kRows...>) NF_INLINE_ATTR {
+    StoreRows(hn::ScalableTag<U>(), out, out_stride, RowAfter<U, kRounds, kRows>(in, in_stride)...);
   }
+  (std::make_index_sequence<kSideOf<U> >());
 }
 
 /// Copies a run, if asked with stores that bypass the caches.

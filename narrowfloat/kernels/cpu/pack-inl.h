@@ -195,7 +195,7 @@ HWY_INLINE void PackUnits(const std::byte* in, std::size_t units, const float* s
   }
   if constexpr (hn::MaxLanes(D8()) > cpu::kPackUnit) {  // half a step is whole units too
     if (i + step / 2 <= items) {
-      const hn::Half<D8> half;
+      const hn::CappedTag<std::uint8_t, HWY_MAX_BYTES / 2> half;
       hn::StoreU(packed(half, i), half, out.to + i / 2);
       i += step / 2;
     }

@@ -34,6 +34,9 @@ cpu::TargetParts Parts() {
       .decode = DecodeKernelsTable(),
       .quantize = DrivenSlots(),
       .dequantize = DequantizeTable(),
+#if HWY_TARGET == HWY_SVE2_128
+      .gemm = {},  // PartsOf takes NEON's
+#else
       .gemm = {.floats = GemmFloatsBody(),
                .pack_floats = GemmFloatPackers(),
 #if HWY_ARCH_X86
@@ -44,6 +47,7 @@ cpu::TargetParts Parts() {
                .pack_nibbles = {},
 #endif
                .finish = GemmFinishTable()},
+#endif
   };
 }
 
@@ -58,7 +62,9 @@ namespace narrowfloat {
 HWY_EXPORT(Parts);
 namespace cpu {
 TargetParts PartsOf(std::size_t target) {
-  return HWY_DISPATCH_TABLE(Parts)[target]();
+  TargetParts parts = HWY_DISPATCH_TABLE(Parts)[target]();
+  if (parts.gemm.floats.rows == 0) parts.gemm = HWY_STATIC_DISPATCH(Parts)().gemm;
+  return parts;
 }
 }  // namespace cpu
 }  // namespace narrowfloat

@@ -8,7 +8,6 @@
 #endif
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -48,26 +47,27 @@ HWY_INLINE hn::Vec<D> LoadRowOfSquares(D d, const U* in, std::size_t stride) {
   }
 }
 
-/// Returns a row of squares after rounds that each interleave rows i and i + kSideOf / 2 to rows 2
-/// * i and 2 * i + 1: a round rotates the index bits (row, column) of every item by one. The
-/// compiler joins what several rows have in common.
-template <class U, int kRound, std::size_t kRow>
-HWY_INLINE hn::Vec<hn::ScalableTag<U> > RowAfter(const U* in, std::size_t stride) {
-  const hn::ScalableTag<U> d;
-  if constexpr (kRound == 0) {
-    return LoadRowOfSquares(d, in + kRow * stride, stride);
-  } else {
-    const auto upper = RowAfter<U, kRound - 1, kRow / 2>(in, stride);
-    const auto lower = RowAfter<U, kRound - 1, kRow / 2 + kSideOf<U> / 2>(in, stride);
-    return kRow % 2 == 0 ? hn::InterleaveLower(d, upper, lower)
-                         : hn::InterleaveUpper(d, upper, lower);
-  }
+/// Calls next(...) with the interleaved rows a[i] and b[i], for each i: from 8 or 16 rows of
+/// squares, rows i and i + kSideOf / 2 become rows 2 * i and 2 * i + 1, which rotates the index
+/// bits (row, column) of every item by one. SVE's vectors cannot be in an array.
+template <class D, class Next, class V>
+HWY_INLINE void Interleave(D d, const Next& next, V a0, V a1, V a2, V a3, V b0, V b1, V b2, V b3) {
+  next(hn::InterleaveLower(d, a0, b0), hn::InterleaveUpper(d, a0, b0),
+       hn::InterleaveLower(d, a1, b1), hn::InterleaveUpper(d, a1, b1),
+       hn::InterleaveLower(d, a2, b2), hn::InterleaveUpper(d, a2, b2),
+       hn::InterleaveLower(d, a3, b3), hn::InterleaveUpper(d, a3, b3));
 }
-
-/// Stores rows `stride` apart.
-template <class D, class... V>
-HWY_INLINE void StoreRows(D d, hn::TFromD<D>* out, std::size_t stride, V... rows) {
-  ((hn::StoreU(rows, d, out), out += stride), ...);
+template <class D, class Next, class V>
+HWY_INLINE void Interleave(D d, const Next& next, V a0, V a1, V a2, V a3, V a4, V a5, V a6, V a7,
+                           V b0, V b1, V b2, V b3, V b4, V b5, V b6, V b7) {
+  next(hn::InterleaveLower(d, a0, b0), hn::InterleaveUpper(d, a0, b0),
+       hn::InterleaveLower(d, a1, b1), hn::InterleaveUpper(d, a1, b1),
+       hn::InterleaveLower(d, a2, b2), hn::InterleaveUpper(d, a2, b2),
+       hn::InterleaveLower(d, a3, b3), hn::InterleaveUpper(d, a3, b3),
+       hn::InterleaveLower(d, a4, b4), hn::InterleaveUpper(d, a4, b4),
+       hn::InterleaveLower(d, a5, b5), hn::InterleaveUpper(d, a5, b5),
+       hn::InterleaveLower(d, a6, b6), hn::InterleaveUpper(d, a6, b6),
+       hn::InterleaveLower(d, a7, b7), hn::InterleaveUpper(d, a7, b7));
 }
 
 /// Transposes as many rows of kSideOf items as a vector has lanes: rounds as a side has bits
@@ -75,9 +75,18 @@ HWY_INLINE void StoreRows(D d, hn::TFromD<D>* out, std::size_t stride, V... rows
 template <class U>
 HWY_INLINE void TransposeSquares(const U* in, std::size_t in_stride, U* out,
                                  std::size_t out_stride) {
-  constexpr int kRounds = std::countr_zero(kSideOf<U>);
+  const hn::ScalableTag<U> d;
+  const auto store = [&](auto... rows)
+                         NF_INLINE_ATTR { ((hn::StoreU(rows, d, out), out += out_stride), ...); };
+  const auto last = [&](auto... rows) NF_INLINE_ATTR { Interleave(d, store, rows...); };
+  const auto third = [&](auto... rows) NF_INLINE_ATTR { Interleave(d, last, rows...); };
   [&]<std::size_t... kRows>(std::index_sequence<kRows...>) NF_INLINE_ATTR {
-    StoreRows(hn::ScalableTag<U>(), out, out_stride, RowAfter<U, kRounds, kRows>(in, in_stride)...);
+    if constexpr (sizeof(U) == 1) {
+      const auto second = [&](auto... rows) NF_INLINE_ATTR { Interleave(d, third, rows...); };
+      Interleave(d, second, LoadRowOfSquares(d, in + kRows * in_stride, in_stride)...);
+    } else {
+      Interleave(d, third, LoadRowOfSquares(d, in + kRows * in_stride, in_stride)...);
+    }
   }
   (std::make_index_sequence<kSideOf<U> >());
 }

@@ -66,11 +66,13 @@ def _multiplied(
 ) -> torch.Tensor:
     """Calls PyTorch's function; with float32 where all tensors have one of SLOW_DTYPES.
 
-    Tensors that are named, `out` among them, and autocast are left to PyTorch.
+    Tensors that are named, `out` among them, autocast and compiled code are left to PyTorch:
+    compilers drop a rounding between two operators that they fuse.
     """
     dtypes = {each.dtype for each in args if isinstance(each, torch.Tensor)}
     is_named = any(isinstance(each, torch.Tensor) for each in named.values())
-    if len(dtypes) != 1 or is_named or torch.is_autocast_enabled("cpu"):
+    is_compiled = torch.compiler.is_compiling()
+    if len(dtypes) != 1 or is_named or is_compiled or torch.is_autocast_enabled("cpu"):
         return function(*args, **named)
     (dtype,) = dtypes
     if dtype not in SLOW_DTYPES:

@@ -78,9 +78,9 @@ inline const std::byte* ItemsAt(const QuantizeArgs& args, const Place& place,
   return args.in.Row(std::min(place.row, args.shape.rows - 1)) + place.col * item_bytes;
 }
 
-/// Returns the address from which the items of a place are prefetched: the next beginning of a
-/// line. The line that a run begins inside of was read with the run before it; without the shift,
-/// that in which an unaligned run ends would not be prefetched.
+/// Returns the address from which the items of a place are prefetched: the beginning of the next
+/// cache line. An unaligned run begins in a line that the run to its left has read, and ends in one
+/// that would not be prefetched from the run's own address.
 inline const std::byte* PrefetchAt(const QuantizeArgs& args, const Place& place,
                                    std::size_t item_bytes) {
   const std::byte* items = ItemsAt(args, place, item_bytes);

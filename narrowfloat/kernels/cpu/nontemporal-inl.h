@@ -98,6 +98,7 @@ struct VectorWriter {
   HWY_INLINE VectorWriter From(std::size_t at) const { return {to + at, nontemporal, by_blocks}; }
 
  private:
+  /// Stores a vector by non-temporal stores of kStreamBytes each.
   template <class D>
   static HWY_INLINE void StreamBlocks(D d, hn::Vec<D> vector, hn::TFromD<D>* place) {
     if constexpr (hn::MaxLanes(d) * sizeof(hn::TFromD<D>) <= cpu::kStreamBytes) {

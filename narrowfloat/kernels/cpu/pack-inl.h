@@ -87,19 +87,19 @@ HWY_INLINE hn::Vec<DB> PackCodes(DB d8, const At& at) {
 }
 
 #if HWY_ARCH_X86
-// Instructions that Highway 1.0.3 has no functions for.
-#define NF_PACK_INSTRUCTIONS(bits, prefix)                                                   \
-  /* Bytes of two vectors of 16-bit lanes from -128 to 127, or saturated, block by block. */ \
-  HWY_INLINE __m##bits##i SignedBytes(__m##bits##i low, __m##bits##i high) {                 \
-    return prefix##_packs_epi16(low, high);                                                  \
-  }                                                                                          \
-  /* The same from 0 to 255. */                                                              \
-  HWY_INLINE __m##bits##i Bytes(__m##bits##i low, __m##bits##i high) {                       \
-    return prefix##_packus_epi16(low, high);                                                 \
-  }                                                                                          \
-  /* Sums of the products of two adjacent bytes, of which the second factors have a sign. */ \
-  HWY_INLINE __m##bits##i SumsOfProducts(__m##bits##i bytes, __m##bits##i factors) {         \
-    return prefix##_maddubs_epi16(bytes, factors);                                           \
+// SignedBytes and Bytes narrow the 16-bit lanes of two vectors to bytes from -128 to 127, or from 0
+// to 255: they saturate, and join the vectors' 128-bit blocks in pairs. SumsOfProducts multiplies
+// unsigned bytes by signed factors and adds adjacent products. Highway 1.0.3 has no functions for
+// these instructions.
+#define NF_PACK_INSTRUCTIONS(bits, prefix)                                           \
+  HWY_INLINE __m##bits##i SignedBytes(__m##bits##i low, __m##bits##i high) {         \
+    return prefix##_packs_epi16(low, high);                                          \
+  }                                                                                  \
+  HWY_INLINE __m##bits##i Bytes(__m##bits##i low, __m##bits##i high) {               \
+    return prefix##_packus_epi16(low, high);                                         \
+  }                                                                                  \
+  HWY_INLINE __m##bits##i SumsOfProducts(__m##bits##i bytes, __m##bits##i factors) { \
+    return prefix##_maddubs_epi16(bytes, factors);                                   \
   }
 NF_PACK_INSTRUCTIONS(128, _mm)
 #if HWY_TARGET <= HWY_AVX2

@@ -35,7 +35,7 @@ cpu::TargetParts Parts() {
       .quantize = DrivenSlots(),
       .dequantize = DequantizeTable(),
 #if HWY_TARGET == HWY_SVE2_128
-      .gemm = {},  // PartsOf takes NEON's
+      .gemm = {},  // PartsOf() gives it those of NEON
 #else
       .gemm = {.floats = GemmFloatsBody(),
                .pack_floats = GemmFloatPackers(),

@@ -21,6 +21,23 @@ cpu::TargetParts Parts() {
 
 #else
 
+GemmKernels GemmParts() {
+#if HWY_TARGET == HWY_SVE2_128
+  return {};  // PartsOf() gives it those of NEON
+#else
+  return {.floats = GemmFloatsBody(),
+          .pack_floats = GemmFloatPackers(),
+#if HWY_ARCH_X86
+          .nibbles = GemmNibblesBody(),
+          .pack_nibbles = GemmNibblePackers(),
+#else
+          .nibbles = {},
+          .pack_nibbles = {},
+#endif
+          .finish = GemmFinishTable()};
+#endif
+}
+
 cpu::TargetParts Parts() {
   return {
       .amax = AmaxSlots(),
@@ -34,20 +51,7 @@ cpu::TargetParts Parts() {
       .decode = DecodeKernelsTable(),
       .quantize = DrivenSlots(),
       .dequantize = DequantizeTable(),
-#if HWY_TARGET == HWY_SVE2_128
-      .gemm = {},  // PartsOf() gives it those of NEON
-#else
-      .gemm = {.floats = GemmFloatsBody(),
-               .pack_floats = GemmFloatPackers(),
-#if HWY_ARCH_X86
-               .nibbles = GemmNibblesBody(),
-               .pack_nibbles = GemmNibblePackers(),
-#else
-               .nibbles = {},
-               .pack_nibbles = {},
-#endif
-               .finish = GemmFinishTable()},
-#endif
+      .gemm = GemmParts(),
   };
 }
 

@@ -25,16 +25,15 @@ GemmKernels GemmParts() {
 #if HWY_TARGET == HWY_SVE2_128
   return {};  // PartsOf() gives it those of NEON
 #else
-  return {.floats = GemmFloatsBody(),
-          .pack_floats = GemmFloatPackers(),
+  return {
+    .floats = GemmFloatsBody(), .pack_floats = GemmFloatPackers(),
 #if HWY_ARCH_X86
-          .nibbles = GemmNibblesBody(),
-          .pack_nibbles = GemmNibblePackers(),
+    .nibbles = GemmNibblesBody(), .pack_nibbles = GemmNibblePackers(),
 #else
-          .nibbles = {},
-          .pack_nibbles = {},
+    .nibbles = {}, .pack_nibbles = {},
 #endif
-          .finish = GemmFinishTable()};
+    .finish = GemmFinishTable()
+  };
 #endif
 }
 

@@ -98,6 +98,20 @@ def test_the_variable_that_stops_the_search_for_libraries_is_put_back(run: Run) 
         assert run("-c", code, **before).stdout.strip() == str(before.get("NVTE_PROJECT_BUILDING"))
 
 
+def test_garbage_is_not_collected_during_the_import_and_then_as_before(run: Run) -> None:
+    code = """
+import gc
+import narrowfloat.te
+from narrowfloat.te import _import_hook
+seen = []
+_import_hook.OBSERVERS.append(lambda path, rewrites: seen.append(gc.isenabled()))
+import transformer_engine.pytorch
+print(any(seen[1:]), len(seen) > 1, gc.isenabled())
+"""
+    assert run("-c", code).stdout == "False True True\n"
+    assert run("-c", f"import gc; gc.disable(); {code.strip()}").stdout == "False True False\n"
+
+
 def test_variables_of_the_user_are_kept(run: Run) -> None:
     code = START + "import os; print(os.environ['NVTE_FLASH_ATTN'], os.environ['NVTE_FUSED_ATTN'])"
     assert run("-c", code, NVTE_FLASH_ATTN="1").stdout == "1 0\n"

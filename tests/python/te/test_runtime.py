@@ -55,6 +55,30 @@ def test_layers_multiply_slow_dtypes_in_float32(
     assert torch.equal(y, (x.float() @ layer.weight.detach().float().t()).to(dtype))
 
 
+@pytest.mark.parametrize("dtype", [HALF, torch.bfloat16])
+def test_layers_leave_products_of_few_tokens_to_pytorch(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    te = pytest.importorskip(
+        "transformer_engine.pytorch", reason="TransformerEngine is not installed"
+    )
+    seen = []
+    multiply = gemm.multiply
+    monkeypatch.setattr(gemm, "SLOW_DTYPES", frozenset({dtype}))
+    monkeypatch.setattr(
+        gemm, "multiply", lambda a, b, *rest: (seen.append(b.dtype), multiply(a, b, *rest))[1]
+    )
+    layer = te.Linear(64, 48, bias=False, params_dtype=dtype)
+    for tokens, multiplied in ((0, dtype), (4, dtype), (5, torch.float32)):
+        x = torch.randn(tokens, 64).to(dtype)
+        with torch.no_grad():
+            y = layer(x)
+        exact = x.double() @ layer.weight.detach().double().t()
+        assert seen.pop() == multiplied
+        # The sums' error, 64 * 2**-24 of sums below 64, and the result's rounding.
+        torch.testing.assert_close(y.double(), exact, rtol=torch.finfo(dtype).eps, atol=2**-12)
+
+
 def test_bfloat16_is_slow_without_avx512(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {}
     for machine, capability in (("x86_64", "AVX2"), ("x86_64", "AVX512"), ("aarch64", "DEFAULT")):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from narrowfloat.pytorch._autograd import without_gradients
-from narrowfloat.pytorch._slow_products import SLOW_DTYPES
+from narrowfloat.pytorch._slow_products import FEW_LINES, SLOW_DTYPES
 from narrowfloat.pytorch._types import TensorLike
 from narrowfloat.pytorch.constants import DType, TE_DType, TE_DType_To_Torch
 from narrowfloat.pytorch.cpp_extensions.operands import (
@@ -89,9 +89,18 @@ def generic_gemm(
         accumulate=accumulate,
         quantizer=native(quantizer),
     )
-    first, second = _widened(unwrap_tensor(A, usage_a)), _widened(unwrap_tensor(B, usage_b))
+    first, second = unwrap_tensor(A, usage_a), unwrap_tensor(B, usage_b)
+    if not _has_few_lines(second, layout):
+        first, second = _widened(first), _widened(second)
     y, bias_grad, gelu_input = multiply(first, second, layout, epilogue, native(D))
     return [hosted(y), bias_grad, gelu_input, None]
+
+
+def _has_few_lines(operand: Codes, layout: Layout) -> bool:
+    """Returns whether the product is of few lines and sums along the last dimension of both."""
+    is_plain = isinstance(operand, torch.Tensor) and not is_scheme(operand)
+    sums_last = layout.transa and not layout.transb
+    return is_plain and sums_last and operand.numel() <= FEW_LINES * operand.shape[-1]
 
 
 def _widened(operand: Codes) -> Codes:

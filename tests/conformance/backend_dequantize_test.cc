@@ -174,16 +174,18 @@ TEST_P(BackendDequantizeTest, ShapesAndPlacementsDoNotMatter) {
 TEST_P(BackendDequantizeTest, TensorsThatBeginInsideALine) {
   const Slot& slot = GetParam();
   std::mt19937_64 random(RunSeed());
-  for (const std::size_t misalignment : {0u, 16u}) {
-    QuantizedBuffers in(
-        {.scheme = slot.scheme, .rowwise = Rowwise(slot), .columnwise = !Rowwise(slot)}, {384, 256},
-        misalignment);
-    for (const BufferPlan& buffer : in.plan()) {
-      for (std::size_t i = 0; i < BufferBytes(buffer); ++i)
-        in.Data(buffer.role)[i] = static_cast<std::byte>(random());
+  for (const Shape& shape : {Shape{384, 256}, Shape{32, 4288}}) {
+    for (const std::size_t misalignment : {0u, 16u}) {
+      QuantizedBuffers in(
+          {.scheme = slot.scheme, .rowwise = Rowwise(slot), .columnwise = !Rowwise(slot)}, shape,
+          misalignment);
+      for (const BufferPlan& buffer : in.plan()) {
+        for (std::size_t i = 0; i < BufferBytes(buffer); ++i)
+          in.Data(buffer.role)[i] = static_cast<std::byte>(random());
+      }
+      ExpectReference(slot, in, Placement::kInsideLine);
+      ASSERT_FALSE(HasFatalFailure()) << "NF_TEST_SEED=" << RunSeed();
     }
-    ExpectReference(slot, in, Placement::kInsideLine);
-    ASSERT_FALSE(HasFatalFailure()) << "NF_TEST_SEED=" << RunSeed();
   }
 }
 

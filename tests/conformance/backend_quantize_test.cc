@@ -163,22 +163,25 @@ TEST_P(BackendQuantizeTest, ShapesAndPlacementsDoNotMatter) {
   }
 }
 
-// Several tiles whose lines are whole cache lines long, so that tiles are cut where these begin.
+// Several tiles along lines or across them, whose lines are whole cache lines long, so that tiles
+// and strips are cut where these begin.
 TEST_P(BackendQuantizeTest, TensorsThatBeginInsideALine) {
   constexpr Placement kPlaced[] = {Placement::kContiguous, Placement::kInsideLine};
-  std::mt19937_64 random(RunSeed());
-  FloatTensor in(GetParam().dtype, {384, 256});
-  FillWithSpecials(in, random, Range::kNear);
-  for (std::size_t i = 0; i < in.size(); ++i) {
-    if (std::fabs(in.Value(i)) < 0x1p-10) in.SetBits(i, 0);
-  }
   std::vector<QuantSpec> specs = SpecsOf(*GetParam().scheme);
   for (const QuantSpec& spec : OptionSpecsOf(*GetParam().scheme)) {
     if (spec.rht || spec.stochastic_rounding) specs.push_back(spec);
   }
-  for (const QuantSpec& spec : specs) {
-    ExpectReference(in, spec, fmt::format("NF_TEST_SEED={}", RunSeed()), kPlaced);
-    if (HasFatalFailure()) return;
+  std::mt19937_64 random(RunSeed());
+  for (const Shape& shape : {Shape{384, 256}, Shape{32, 4288}}) {
+    FloatTensor in(GetParam().dtype, shape);
+    FillWithSpecials(in, random, Range::kNear);
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      if (std::fabs(in.Value(i)) < 0x1p-10) in.SetBits(i, 0);
+    }
+    for (const QuantSpec& spec : specs) {
+      ExpectReference(in, spec, fmt::format("NF_TEST_SEED={}", RunSeed()), kPlaced);
+      if (HasFatalFailure()) return;
+    }
   }
 }
 

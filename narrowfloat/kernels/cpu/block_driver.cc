@@ -172,9 +172,8 @@ class BlockDriver {
   void Columns(const Tile& tile) {
     for (std::size_t row = tile.row_begin; row < tile.row_end; row += block_.items) {
       for (std::size_t col = tile.col_begin, cols; col < tile.col_end; col += cols) {
-        cols = std::min(kMicroCols, tile.col_end - col);
-        const std::size_t whole = vector_.RoundDown(cols);
-        if (whole > 0) cols = whole;
+        const std::byte* codes = args_.columnwise.codes + row * args_.columnwise.code_stride + col;
+        cols = StripCols(codes, tile.col_end - col, kMicroCols);
         const Rect strip{row, std::min(block_.items, tile.row_end - row), col, cols};
         StripRows rows;
         SetRows(strip, args_.columnwise, rows);
@@ -254,10 +253,11 @@ class BlockDriver {
     rows.is_even = SetItems(args_, rows.first, next, amax_.item_bytes, rows.runs);
     for (std::size_t r = 0; r < strip.rows; ++r) rows.items[r] = Item(strip.row + r, strip.col);
   }
+  /// Runs shorter than a cache line do not bypass the caches: each row would wait for memory.
   void SetRows(const Rect& strip, const DirectionBuffers<std::byte>& out, StripRows& rows) const {
     SetRows(strip, Next(strip.row, strip.col + strip.cols, block_.items),
-            out.codes + strip.row * out.code_stride + strip.col, out.code_stride, args_.nontemporal,
-            rows);
+            out.codes + strip.row * out.code_stride + strip.col, out.code_stride,
+            args_.nontemporal && strip.cols >= kLineBytes, rows);
   }
   static void SetCopies(std::byte* copies, std::size_t stride, StripRows& rows) {
     rows.runs.first.copy = copies;
@@ -337,20 +337,51 @@ class BlockDriver {
     std::memcpy(out, codes, cols);
   }
 
-  /// Quantizes a strip of blocks of one column: whole vectors of columns, then the others.
-  void ColumnStrip(const Rect& strip, StripRows& rows) {
-    const std::size_t whole = vector_.RoundDown(strip.cols);
-    ScaleMemory<kMicroCols> memory;
-    if (whole > 0) {
-      EncodeByColumns(rows, whole, memory.From(0));
-      StoreScales(args_.columnwise, geometry_.scale_bytes, strip.col, whole,
-                  block_.IndexOf(strip.row), 1, memory.scale_inv);
+  /// Quantizes a strip of blocks of one column: the columns before the first cache line of codes
+  /// that bypass the caches, whole vectors of columns, then the others.
+  void ColumnStrip(Rect strip, StripRows& rows) {
+    const std::size_t head = std::min(HeadOf(rows.runs), strip.cols);
+    if (head > 0) {
+      PaddedColumns(strip, rows, 0, head);
+      Skip(head, strip, rows);
     }
-    if (whole == strip.cols) return;
-    Padded(rows, whole, strip.cols, vector_.items,
-           [&](StripRows& padded) { EncodeByColumns(padded, vector_.items, memory.From(0)); });
-    StoreScales(args_.columnwise, geometry_.scale_bytes, strip.col + whole, strip.cols - whole,
-                block_.IndexOf(strip.row), 1, memory.scale_inv);
+    const std::size_t whole = vector_.RoundDown(strip.cols);
+    if (whole > 0) {
+      ScaleMemory<kMicroCols> memory;
+      EncodeByColumns(rows, whole, memory.From(0));
+      StoreColumnScales(strip, 0, whole, memory.scale_inv);
+    }
+    if (whole < strip.cols) PaddedColumns(strip, rows, whole, strip.cols);
+  }
+  /// Returns how many codes of each run lie before its first cache line, if those bypass the caches
+  /// and all runs have as many.
+  static std::size_t HeadOf(const MicroRuns& runs) {
+    const bool are_alike = runs.code_stride % kLineBytes == 0;
+    return runs.first.nontemporal && are_alike ? BytesToLine(runs.first.codes) : 0;
+  }
+  /// Moves the beginning of a strip and its rows, which have no copies, by some columns.
+  void Skip(std::size_t cols, Rect& strip, StripRows& rows) const {
+    const std::size_t bytes = cols * amax_.item_bytes;
+    strip.col += cols;
+    strip.cols -= cols;
+    for (std::size_t r = 0; r < strip.rows; ++r) rows.items[r] += bytes;
+    rows.first.col += cols;
+    rows.next.col += cols;
+    rows.runs.first.items += bytes;
+    rows.runs.first.next += bytes;
+    rows.runs.first.codes += cols;
+  }
+  void PaddedColumns(const Rect& strip, const StripRows& rows, std::size_t first, std::size_t end) {
+    ScaleMemory<kMicroCols> memory;
+    const std::size_t cols = vector_.RoundUp(end - first);
+    Padded(rows, first, end, cols,
+           [&](StripRows& padded) { EncodeByColumns(padded, cols, memory.From(0)); });
+    StoreColumnScales(strip, first, end - first, memory.scale_inv);
+  }
+  void StoreColumnScales(const Rect& strip, std::size_t first, std::size_t cols,
+                         const std::byte* scales) const {
+    StoreScales(args_.columnwise, geometry_.scale_bytes, strip.col + first, cols,
+                block_.IndexOf(strip.row), 1, scales);
   }
   void EncodeByColumns(const StripRows& rows, std::size_t cols, const MicroScales& scales) {
     AmaxMemory<kMicroCols> amaxes;

@@ -22,6 +22,15 @@ class ScaleReader {
         blocks_adjacent_(in_.strides.BlocksAreAdjacent()),
         lines_adjacent_(line_shift_ == 0 && in_.strides.LinesAreAdjacent()) {}
 
+  /// Returns of how many lines, of `blocks` blocks each, the scales are best read at once. Where
+  /// those of one block of successive lines are adjacent, a line's own are far apart: reading them
+  /// again for each line misses the caches, and such misses between two lines of the output force
+  /// out the cache line that is streamed in part.
+  std::size_t LinesOfBatch(std::size_t blocks) const {
+    return lines_adjacent_ && !blocks_adjacent_ ? std::max<std::size_t>(kDecodeCols / blocks, 1)
+                                                : 1;
+  }
+
   /// Decodes the scales of `blocks` blocks of each of `lines` lines, line by line.
   /// Requires: at most kDecodeCols scales.
   void Read(std::size_t line, std::size_t lines, std::size_t block, std::size_t blocks,
@@ -39,7 +48,12 @@ class ScaleReader {
     // Gathers first, so that one call decodes them all.
     alignas(kLineBytes) std::byte stored[kDecodeCols * sizeof(float)];
     std::byte* to = stored;
-    for (std::size_t i = 0; i < lines; ++i) {
+    for (std::size_t j = 0; lines_adjacent_ && j < blocks; ++j) {
+      const std::byte* from = At(line, block + j);
+      for (std::size_t i = 0; i < lines; ++i)
+        Copy(from + i * bytes_, stored + (i * blocks + j) * bytes_);
+    }
+    for (std::size_t i = 0; !lines_adjacent_ && i < lines; ++i) {
       if (blocks_adjacent_ && blocks * bytes_ == sizeof(std::uint64_t)) {
         std::memcpy(to, At(line + i, block), sizeof(std::uint64_t));
         to += sizeof(std::uint64_t);
@@ -123,13 +137,20 @@ class DecodeDriver {
   }
 
   void BlockRows() {
-    for (std::size_t row = tile_.row_begin; row < tile_.row_end; ++row) {
+    const std::size_t width = tile_.col_end - tile_.col_begin;
+    const std::size_t batch =
+        width <= kDecodeRun ? scales_.LinesOfBatch(CeilDiv(width, block_)) : 1;
+    for (std::size_t row = tile_.row_begin; row < tile_.row_end; row += batch) {
+      const std::size_t rows = std::min(batch, tile_.row_end - row);
       for (std::size_t col = tile_.col_begin; col < tile_.col_end; col += kDecodeRun) {
         const std::size_t cols = std::min(kDecodeRun, tile_.col_end - col);
-        scales_.Read(row, 1, col >> shift_, CeilDiv(cols, block_), block_scales_);
-        Write({Codes(row, col), Items(row, col)}, cols, [&](const DecodeRuns& runs) {
-          kernels_.blocks(runs, cols, {block_scales_, shift_});
-        });
+        const std::size_t blocks = CeilDiv(cols, block_);
+        scales_.Read(row, rows, col >> shift_, blocks, block_scales_);
+        for (std::size_t r = 0; r < rows; ++r) {
+          Write({Codes(row + r, col), Items(row + r, col)}, cols, [&](const DecodeRuns& runs) {
+            kernels_.blocks(runs, cols, {block_scales_ + r * blocks, shift_});
+          });
+        }
       }
     }
   }

@@ -111,6 +111,10 @@ TileGrid QuantizeRun::Grid(Direction direction) const {
     if (joined) grid.col_head = head(args_.rowwise, scheme.block.cols);
   } else {
     grid.col_head = head(args_.columnwise, joined ? scheme.block.cols : scheme.block.rows);
+    // For blocks of one column, the driver itself treats the head apart, in a tile of full width,
+    // so that prefetches go on.
+    const bool driver_cuts = !joined && scheme.block.rows == 1;
+    if (driver_cuts && grid.col_head > 0) grid.col_head += grid.col_step;
   }
   return grid;
 }

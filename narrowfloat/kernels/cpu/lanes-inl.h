@@ -181,14 +181,15 @@ struct EncodeRule {
 /// depend on the value is folded into the multiplier of b. Worked example, E4M3, 1.1875: b =
 /// 1, steps of 1/8, 9.5 is a tie and becomes 10 (even): sum mantissa 10 + 152, e = 147; 162 + 8 *
 /// 147 = 1338 = 0x3A mod 256, which is 1.25. The multiplication is exact (b is a power of two), so
-/// targets without FMA give the same bits.
+/// targets without FMA give the same bits. `multiplier` is that of b.
 template <FloatFormat F, int kShift, class DF>
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeMagnitudes(DF df, hn::Vec<DF> value) {
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeMagnitudes(
+    DF df, hn::Vec<DF> value, float multiplier = EncodeRule<F>::Multiplier(0)) {
   const hn::RebindToUnsigned<DF> du;
   const auto exponent = hn::And(value, hn::BitCast(df, hn::Set(du, kFloatInfinity)));
   constexpr float kSmallestNormal = std::bit_cast<float>(EncodeRule<F>::kSmallestNormalField << 23);
   const auto base = hn::Max(exponent, hn::Set(df, kSmallestNormal));
-  const auto sum = hn::MulAdd(base, hn::Set(df, EncodeRule<F>::Multiplier(0)), value);
+  const auto sum = hn::MulAdd(base, hn::Set(df, multiplier), value);
   return CodeOfSum<F::kMantissaBits, kShift>(du, hn::BitCast(du, sum));
 }
 

@@ -118,18 +118,11 @@ NF_PACK_INSTRUCTIONS(512, _mm512)
 /// less 2 * 149, and 3 - 298 + 2 * 149 = 3, which is 1.5. 5 ops.
 template <int kShift, class DF>
 HWY_INLINE hn::Vec<hn::RebindToSigned<DF>> WholeCodes(DF df, hn::Vec<DF> value, hn::Vec<DF> scale) {
-  using F = E2M1;
-  using Rule = EncodeRule<F>;
-  constexpr std::uint32_t kOffset = 0u - ((Rule::kField + 1 - F::kBias) << F::kMantissaBits);
-  constexpr float kMultiplier = std::bit_cast<float>((Rule::kField << 23) + (kOffset & 0xFFFFu));
-  constexpr float kSmallestNormal = std::bit_cast<float>(Rule::kSmallestNormalField << 23);
-  const hn::RebindToUnsigned<DF> d32;
-  const auto product = hn::Mul(value, scale);
-  const auto exponent = hn::And(product, hn::BitCast(df, hn::Set(d32, kFloatInfinity)));
-  const auto base = hn::Max(exponent, hn::Set(df, kSmallestNormal));
-  const auto sum = hn::MulAdd(base, hn::Set(df, kMultiplier), product);
+  constexpr std::uint32_t kField = EncodeRule<E2M1>::kField;
+  constexpr std::uint32_t kOffset = 0u - ((kField + 1 - E2M1::kBias) << E2M1::kMantissaBits);
+  constexpr float kMultiplier = std::bit_cast<float>((kField << 23) + (kOffset & 0xFFFFu));
   return hn::BitCast(hn::RebindToSigned<DF>(),
-                     CodeOfSum<F::kMantissaBits, kShift>(d32, hn::BitCast(d32, sum)));
+                     EncodeMagnitudes<E2M1, kShift>(df, hn::Mul(value, scale), kMultiplier));
 }
 
 /// Encodes and packs 2 * Lanes(d8) finite items: adds the codes of an even item and of the odd one

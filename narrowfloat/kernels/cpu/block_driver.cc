@@ -170,13 +170,15 @@ class BlockDriver {
   /// Quantizes blocks of one column whose codes keep their order, in strips of one block's rows:
   /// amaxes of columns, scales, then codes row by row.
   void Columns(const Tile& tile) {
+    const DirectionBuffers<std::byte>& out = args_.columnwise;
     for (std::size_t row = tile.row_begin; row < tile.row_end; row += block_.items) {
       for (std::size_t col = tile.col_begin, cols; col < tile.col_end; col += cols) {
-        const std::byte* codes = args_.columnwise.codes + row * args_.columnwise.code_stride + col;
-        cols = StripCols(codes, tile.col_end - col, kMicroCols);
+        const std::byte* codes = out.codes + row * out.code_stride + col;
+        const std::size_t head = args_.nontemporal ? HeadOf(codes, out.code_stride) : 0;
+        cols = StripCols(head > 0 ? kLineBytes - head : 0, tile.col_end - col, kMicroCols);
         const Rect strip{row, std::min(block_.items, tile.row_end - row), col, cols};
         StripRows rows;
-        SetRows(strip, args_.columnwise, rows);
+        SetRows(strip, out, rows);
         ColumnStrip(strip, rows);
       }
     }
@@ -340,7 +342,9 @@ class BlockDriver {
   /// Quantizes a strip of blocks of one column: the columns before the first cache line of codes
   /// that bypass the caches, whole vectors of columns, then the others.
   void ColumnStrip(Rect strip, StripRows& rows) {
-    const std::size_t head = std::min(HeadOf(rows.runs), strip.cols);
+    const MicroRun& first = rows.runs.first;
+    const std::size_t head =
+        first.nontemporal ? std::min(HeadOf(first.codes, rows.runs.code_stride), strip.cols) : 0;
     if (head > 0) {
       PaddedColumns(strip, rows, 0, head);
       Skip(head, strip, rows);
@@ -353,11 +357,9 @@ class BlockDriver {
     }
     if (whole < strip.cols) PaddedColumns(strip, rows, whole, strip.cols);
   }
-  /// Returns how many codes of each run lie before its first cache line, if those bypass the caches
-  /// and all runs have as many.
-  static std::size_t HeadOf(const MicroRuns& runs) {
-    const bool are_alike = runs.code_stride % kLineBytes == 0;
-    return runs.first.nontemporal && are_alike ? BytesToLine(runs.first.codes) : 0;
+  /// Returns how many codes of each row lie before its first cache line, 0 if rows differ in that.
+  static std::size_t HeadOf(const std::byte* codes, std::size_t stride) {
+    return stride % kLineBytes == 0 ? BytesToLine(codes) : 0;
   }
   /// Moves the beginning of a strip and its rows, which have no copies, by some columns.
   void Skip(std::size_t cols, Rect& strip, StripRows& rows) const {

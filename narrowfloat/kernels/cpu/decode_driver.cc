@@ -27,8 +27,7 @@ class ScaleReader {
   /// again for each line misses the caches, and such misses between two lines of the output force
   /// out the cache line that is streamed in part.
   std::size_t LinesOfBatch(std::size_t blocks) const {
-    return lines_adjacent_ && !blocks_adjacent_ ? std::max<std::size_t>(kDecodeCols / blocks, 1)
-                                                : 1;
+    return lines_adjacent_ && !blocks_adjacent_ ? kDecodeCols / blocks : 1;
   }
 
   /// Decodes the scales of `blocks` blocks of each of `lines` lines, line by line.
@@ -136,22 +135,27 @@ class DecodeDriver {
     }
   }
 
+  /// Decodes blocks of one line: as many columns as scales are read of at once, and the lines whose
+  /// scales are read together.
   void BlockRows() {
-    const std::size_t width = tile_.col_end - tile_.col_begin;
-    const std::size_t batch =
-        width <= kDecodeRun ? scales_.LinesOfBatch(CeilDiv(width, block_)) : 1;
-    for (std::size_t row = tile_.row_begin; row < tile_.row_end; row += batch) {
-      const std::size_t rows = std::min(batch, tile_.row_end - row);
-      for (std::size_t col = tile_.col_begin; col < tile_.col_end; col += kDecodeRun) {
-        const std::size_t cols = std::min(kDecodeRun, tile_.col_end - col);
-        const std::size_t blocks = CeilDiv(cols, block_);
+    const std::size_t most = kDecodeCols * block_;
+    for (std::size_t col = tile_.col_begin; col < tile_.col_end; col += most) {
+      const std::size_t cols = std::min(most, tile_.col_end - col);
+      const std::size_t blocks = CeilDiv(cols, block_), batch = scales_.LinesOfBatch(blocks);
+      for (std::size_t row = tile_.row_begin; row < tile_.row_end; row += batch) {
+        const std::size_t rows = std::min(batch, tile_.row_end - row);
         scales_.Read(row, rows, col >> shift_, blocks, block_scales_);
-        for (std::size_t r = 0; r < rows; ++r) {
-          Write({Codes(row + r, col), Items(row + r, col)}, cols, [&](const DecodeRuns& runs) {
-            kernels_.blocks(runs, cols, {block_scales_ + r * blocks, shift_});
-          });
-        }
+        for (std::size_t r = 0; r < rows; ++r)
+          BlockRow(row + r, col, cols, block_scales_ + r * blocks);
       }
+    }
+  }
+  void BlockRow(std::size_t row, std::size_t col, std::size_t cols, const float* scales) {
+    for (std::size_t i = 0; i < cols; i += kDecodeRun) {
+      const std::size_t some = std::min(kDecodeRun, cols - i);
+      Write({Codes(row, col + i), Items(row, col + i)}, some, [&](const DecodeRuns& runs) {
+        kernels_.blocks(runs, some, {scales + (i >> shift_), shift_});
+      });
     }
   }
 

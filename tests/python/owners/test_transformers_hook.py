@@ -139,7 +139,7 @@ def test_what_is_not_held_is_refused(tmp_path: Path) -> None:
         model.save_pretrained(tmp_path / "no")
     assert str(raised.value) == (
         "save_pretrained: 'model.layers.0.self_attn.q_proj.weight' must be the quantized weight "
-        "that was loaded, got Parameter"
+        "that was loaded, got Tensor"
     )
     model = loader("llama").from_pretrained(ours)
     norm = model.model.norm

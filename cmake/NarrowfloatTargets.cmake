@@ -56,7 +56,7 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
       set(NF_INSTRUCTION_SETS NEON)
     endif()
   endif()
-  set(NF_NATIVE_INSTRUCTION_SET ${NF_INSTRUCTION_SETS})  # SVE's products are NEON's
+  set(NF_NATIVE_INSTRUCTION_SET ${NF_INSTRUCTION_SETS})  # both: SVE's kernels need NEON's products
 else()
   list(APPEND NF_SIMD_DEFINITIONS HWY_COMPILE_ONLY_SCALAR)
 endif()

@@ -18,6 +18,11 @@ inline std::size_t BytesToLine(const std::byte* at) {
   return (0 - reinterpret_cast<std::uintptr_t>(at)) % kLineBytes;
 }
 
+/// Does the same for each of some lines that are `stride` bytes apart; returns 0 if they differ.
+inline std::size_t BytesToLine(const std::byte* at, std::ptrdiff_t stride) {
+  return stride % static_cast<std::ptrdiff_t>(kLineBytes) == 0 ? BytesToLine(at) : 0;
+}
+
 /// Rows of a tile with transposed codes, and bytes of one contiguous output run (4 cache lines).
 /// Non-temporal stores of 2 adjacent lines at a time were measured at half the bandwidth of 4.
 inline constexpr std::size_t kTransposedRun = 256;

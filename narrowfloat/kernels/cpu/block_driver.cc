@@ -69,6 +69,17 @@ void StoreScales(const DirectionBuffers<std::byte>& out, std::size_t scale_bytes
   }
 }
 
+/// Returns how many of `left` columns the next strip takes, if its first codes, `head` of them, lie
+/// before a cache line. A strip that is not the last one ends at a line; the last two are about
+/// equally wide, since a strip prefetches as many columns as it has.
+std::size_t StripCols(std::size_t head, std::size_t left) {
+  static_assert(kMicroCols % kLineBytes == 0);
+  if (left <= kMicroCols) return left;
+  const bool are_two = left < 2 * kMicroCols;
+  const std::size_t whole = are_two ? RoundUp(CeilDiv(left, 2), kLineBytes) : kMicroCols;
+  return head > 0 ? whole - kLineBytes + head : whole;
+}
+
 /// Stores the scales of rows. Where those of one block of successive rows are adjacent, gathers the
 /// scales of several rows and stores whole lines: row by row, the lines of a row's blocks are often
 /// a power of two apart, so that they evict each other from one set of the first-level cache.
@@ -174,11 +185,13 @@ class BlockDriver {
     for (std::size_t row = tile.row_begin; row < tile.row_end; row += block_.items) {
       for (std::size_t col = tile.col_begin, cols; col < tile.col_end; col += cols) {
         const std::byte* codes = out.codes + row * out.code_stride + col;
-        const std::size_t head = args_.nontemporal ? HeadOf(codes, out.code_stride) : 0;
-        cols = StripCols(head > 0 ? kLineBytes - head : 0, tile.col_end - col, kMicroCols);
-        const Rect strip{row, std::min(block_.items, tile.row_end - row), col, cols};
+        const auto stride = static_cast<std::ptrdiff_t>(out.code_stride);
+        const std::size_t head = args_.nontemporal ? BytesToLine(codes, stride) : 0;
+        cols = StripCols(head, tile.col_end - col);
+        Rect strip{row, std::min(block_.items, tile.row_end - row), col, cols};
         StripRows rows;
         SetRows(strip, out, rows);
+        if (head > 0) Head(std::min(head, cols), strip, rows);
         ColumnStrip(strip, rows);
       }
     }
@@ -339,16 +352,8 @@ class BlockDriver {
     std::memcpy(out, codes, cols);
   }
 
-  /// Quantizes a strip of blocks of one column: the columns before the first cache line of codes
-  /// that bypass the caches, whole vectors of columns, then the others.
-  void ColumnStrip(Rect strip, StripRows& rows) {
-    const MicroRun& first = rows.runs.first;
-    const std::size_t head =
-        first.nontemporal ? std::min(HeadOf(first.codes, rows.runs.code_stride), strip.cols) : 0;
-    if (head > 0) {
-      PaddedColumns(strip, rows, 0, head);
-      Skip(head, strip, rows);
-    }
+  /// Quantizes a strip of blocks of one column: whole vectors of columns, then the others.
+  void ColumnStrip(const Rect& strip, const StripRows& rows) {
     const std::size_t whole = vector_.RoundDown(strip.cols);
     if (whole > 0) {
       ScaleMemory<kMicroCols> memory;
@@ -357,12 +362,10 @@ class BlockDriver {
     }
     if (whole < strip.cols) PaddedColumns(strip, rows, whole, strip.cols);
   }
-  /// Returns how many codes of each row lie before its first cache line, 0 if rows differ in that.
-  static std::size_t HeadOf(const std::byte* codes, std::size_t stride) {
-    return stride % kLineBytes == 0 ? BytesToLine(codes) : 0;
-  }
-  /// Moves the beginning of a strip and its rows, which have no copies, by some columns.
-  void Skip(std::size_t cols, Rect& strip, StripRows& rows) const {
+  /// Quantizes the first `cols` columns of a strip, whose rows have no copies, and moves its
+  /// beginning behind them.
+  void Head(std::size_t cols, Rect& strip, StripRows& rows) {
+    PaddedColumns(strip, rows, 0, cols);
     const std::size_t bytes = cols * amax_.item_bytes;
     strip.col += cols;
     strip.cols -= cols;
@@ -373,6 +376,7 @@ class BlockDriver {
     rows.runs.first.next += bytes;
     rows.runs.first.codes += cols;
   }
+  /// Quantizes the columns of a strip from `first` to `end`, fewer than fill vectors.
   void PaddedColumns(const Rect& strip, const StripRows& rows, std::size_t first, std::size_t end) {
     ScaleMemory<kMicroCols> memory;
     const std::size_t cols = vector_.RoundUp(end - first);

@@ -22,10 +22,10 @@ class ScaleReader {
         blocks_adjacent_(in_.strides.BlocksAreAdjacent()),
         lines_adjacent_(line_shift_ == 0 && in_.strides.LinesAreAdjacent()) {}
 
-  /// Returns of how many lines, of `blocks` blocks each, the scales are best read at once. Where
-  /// those of one block of successive lines are adjacent, a line's own are far apart: reading them
-  /// again for each line misses the caches, and such misses between two lines of the output force
-  /// out the cache line that is streamed in part.
+  /// Returns for how many lines, of `blocks` blocks each, a driver must read scales in one call.
+  /// Where the scales of one block of successive lines are adjacent, those of a line are far apart,
+  /// and each line's reads miss the caches. If they come after every line of output, the processor
+  /// writes the cache line that non-temporal stores have begun before the rest of it is there.
   std::size_t LinesOfBatch(std::size_t blocks) const {
     return lines_adjacent_ && !blocks_adjacent_ ? kDecodeCols / blocks : 1;
   }
@@ -46,13 +46,22 @@ class ScaleReader {
       return decode_(At(line, block), lines * blocks, factors, scales);
     // Gathers first, so that one call decodes them all.
     alignas(kLineBytes) std::byte stored[kDecodeCols * sizeof(float)];
-    std::byte* to = stored;
-    for (std::size_t j = 0; lines_adjacent_ && j < blocks; ++j) {
+    lines_adjacent_ ? GatherByBlocks(line, lines, block, blocks, stored)
+                    : GatherByLines(line, lines, block, blocks, stored);
+    decode_(stored, lines * blocks, factors, scales);
+  }
+  /// Copies scales block by block, so that adjacent ones are read one after another.
+  void GatherByBlocks(std::size_t line, std::size_t lines, std::size_t block, std::size_t blocks,
+                      std::byte* stored) const {
+    for (std::size_t j = 0; j < blocks; ++j) {
       const std::byte* from = At(line, block + j);
       for (std::size_t i = 0; i < lines; ++i)
         Copy(from + i * bytes_, stored + (i * blocks + j) * bytes_);
     }
-    for (std::size_t i = 0; !lines_adjacent_ && i < lines; ++i) {
+  }
+  void GatherByLines(std::size_t line, std::size_t lines, std::size_t block, std::size_t blocks,
+                     std::byte* to) const {
+    for (std::size_t i = 0; i < lines; ++i) {
       if (blocks_adjacent_ && blocks * bytes_ == sizeof(std::uint64_t)) {
         std::memcpy(to, At(line + i, block), sizeof(std::uint64_t));
         to += sizeof(std::uint64_t);
@@ -60,7 +69,6 @@ class ScaleReader {
         for (std::size_t j = 0; j < blocks; ++j, to += bytes_) Copy(At(line + i, block + j), to);
       }
     }
-    decode_(stored, lines * blocks, factors, scales);
   }
   const std::byte* At(std::size_t line, std::size_t block) const {
     const ScaleStrides& strides = in_.strides;
@@ -135,8 +143,7 @@ class DecodeDriver {
     }
   }
 
-  /// Decodes blocks of one line: as many columns as scales are read of at once, and the lines whose
-  /// scales are read together.
+  /// Decodes rows of blocks in groups of rows and columns whose scales are read in one call.
   void BlockRows() {
     const std::size_t most = kDecodeCols * block_;
     for (std::size_t col = tile_.col_begin; col < tile_.col_end; col += most) {

@@ -100,16 +100,6 @@ struct Length {
   int shift;
 };
 
-/// Returns how many of `left` columns the next strip takes, at most `most`, if its codes of 8 bits
-/// begin `past` bytes after a cache line. A strip that is not the last one ends at a line; the last
-/// two are about equally wide, since a strip prefetches as many columns as it has. Requires: `most`
-/// codes are whole lines.
-inline std::size_t StripCols(std::size_t past, std::size_t left, std::size_t most) {
-  if (left <= most) return left;
-  const std::size_t whole = left < 2 * most ? RoundUp(CeilDiv(left, 2), kLineBytes) : most;
-  return whole - past;
-}
-
 /// Returns true if all rows of a run begin at a multiple of `alignment` bytes.
 inline bool AreAligned(const MicroRuns& runs, std::size_t alignment) {
   const Length unit(alignment);

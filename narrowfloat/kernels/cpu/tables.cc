@@ -21,9 +21,10 @@ cpu::TargetParts Parts() {
 
 #else
 
+/// Returns the products of this instruction set.
 GemmKernels GemmParts() {
 #if HWY_TARGET == HWY_SVE2_128
-  return {};  // PartsOf() gives it those of NEON
+  return {};  // PartsOf() gives SVE the products of NEON
 #else
   return {
     .floats = GemmFloatsBody(), .pack_floats = GemmFloatPackers(),

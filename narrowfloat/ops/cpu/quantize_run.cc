@@ -111,8 +111,8 @@ TileGrid QuantizeRun::Grid(Direction direction) const {
     if (joined) grid.col_head = head(args_.rowwise, scheme.block.cols);
   } else {
     grid.col_head = head(args_.columnwise, joined ? scheme.block.cols : scheme.block.rows);
-    // For blocks of one column, the driver itself treats the head apart, in a tile of full width,
-    // so that prefetches go on.
+    // For blocks of one column, the driver quantizes the head apart, as a part of its first strip:
+    // a tile as narrow as the head would prefetch only as many columns for the next one.
     const bool driver_cuts = !joined && scheme.block.rows == 1;
     if (driver_cuts && grid.col_head > 0) grid.col_head += grid.col_step;
   }

@@ -52,10 +52,8 @@ TileGrid MakeTileGrid(MatrixShape shape, std::size_t unit_rows, std::size_t unit
 
 std::size_t HeadOf(const std::byte* at, std::ptrdiff_t stride, std::size_t item_bits,
                    std::size_t unit) {
-  const std::size_t bits = BytesToLine(at) * 8,
-                    unit_bits = item_bits * std::max<std::size_t>(unit, 1);
-  const bool are_alike = stride % static_cast<std::ptrdiff_t>(kLineBytes) == 0;
-  return are_alike && bits % unit_bits == 0 ? bits / item_bits : 0;
+  const std::size_t bits = BytesToLine(at, stride) * 8;
+  return bits % (item_bits * std::max<std::size_t>(unit, 1)) == 0 ? bits / item_bits : 0;
 }
 
 bool BypassesCaches(const Execution& execution, std::size_t bytes) {

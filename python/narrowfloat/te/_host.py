@@ -93,10 +93,10 @@ def run_package(module: ModuleType, run: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def _collection_paused() -> Iterator[None]:
-    """Keeps the garbage collector from running, if it is enabled.
+    """Disables the garbage collector for a while, and enables it again if it was enabled.
 
-    An import makes some million objects that stay; to look through them again and again takes a
-    quarter of the import's time.
+    It would find nothing: almost all objects that an import makes stay. It takes a fifth of the
+    import's time.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that rewritten modules call in place of PyTorch's."""
 
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,14 @@ from narrowfloat.te import cuda, runtime
 from narrowfloat.te.triton.grouped_dbias_dscales import compute_grouped_dbias
 
 HALF = torch.float16
+
+
+@pytest.fixture
+def te() -> ModuleType:
+    """TransformerEngine's own classes."""
+    return pytest.importorskip(
+        "transformer_engine.pytorch", reason="TransformerEngine is not installed"
+    )
 
 
 def operands(dtype: torch.dtype) -> list[torch.Tensor]:
@@ -41,11 +50,8 @@ def test_slow_batched_products_and_their_gradients_are_rounded_once(
 
 @pytest.mark.parametrize("dtype", [HALF, torch.bfloat16])
 def test_layers_multiply_slow_dtypes_in_float32(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    te: ModuleType, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    te = pytest.importorskip(
-        "transformer_engine.pytorch", reason="TransformerEngine is not installed"
-    )
     monkeypatch.setattr(gemm, "SLOW_DTYPES", frozenset({dtype}))
     torch.manual_seed(6)
     layer = te.Linear(64, 48, bias=False, params_dtype=dtype)
@@ -57,24 +63,24 @@ def test_layers_multiply_slow_dtypes_in_float32(
 
 @pytest.mark.parametrize("dtype", [HALF, torch.bfloat16])
 def test_layers_leave_products_of_few_tokens_to_pytorch(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    te: ModuleType, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    te = pytest.importorskip(
-        "transformer_engine.pytorch", reason="TransformerEngine is not installed"
-    )
     seen = []
     multiply = gemm.multiply
+
+    def record(a: torch.Tensor, b: torch.Tensor, *rest: Any) -> Any:
+        seen.append((a.dtype, b.dtype))
+        return multiply(a, b, *rest)
+
     monkeypatch.setattr(gemm, "SLOW_DTYPES", frozenset({dtype}))
-    monkeypatch.setattr(
-        gemm, "multiply", lambda a, b, *rest: (seen.append(b.dtype), multiply(a, b, *rest))[1]
-    )
+    monkeypatch.setattr(gemm, "multiply", record)
     layer = te.Linear(64, 48, bias=False, params_dtype=dtype)
     for tokens, multiplied in ((0, dtype), (4, dtype), (5, torch.float32)):
         x = torch.randn(tokens, 64).to(dtype)
         with torch.no_grad():
             y = layer(x)
         exact = x.double() @ layer.weight.detach().double().t()
-        assert seen.pop() == multiplied
+        assert seen.pop() == (multiplied, multiplied)
         # The sums' error, 64 * 2**-24 of sums below 64, and the result's rounding.
         torch.testing.assert_close(y.double(), exact, rtol=torch.finfo(dtype).eps, atol=2**-12)
 

@@ -100,7 +100,7 @@ def _has_few_lines(operand: Codes, layout: Layout) -> bool:
     """Returns whether the product is of few lines and sums along the last dimension of both."""
     is_plain = isinstance(operand, torch.Tensor) and not is_scheme(operand)
     sums_last = layout.transa and not layout.transb
-    return is_plain and sums_last and operand.numel() <= FEW_LINES * operand.shape[-1]
+    return is_plain and sums_last and operand.shape[:-1].numel() <= FEW_LINES
 
 
 def _widened(operand: Codes) -> Codes:

@@ -31,7 +31,7 @@ Choice::Choice(const io::Checkpoint& in, std::vector<config::SelectionRule> rule
 
 std::string Choice::CacheKey() const {
   std::string text;
-  for (const config::SelectionRule& rule : rules_) text += "\n" + rule.Text();
+  for (const config::SelectionRule& rule : rules_) text.append("\n").append(rule.Text());
   return text;
 }
 

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+
+namespace CLI {
+class App;  // its header takes ten seconds to compile, so that few files include it
+}
 
 namespace narrowfloat::tools {
 

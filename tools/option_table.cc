@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <stdexcept>
@@ -121,6 +122,18 @@ std::string AtLeastOne(const std::string& value) {
   return fmt::format("must be an integer of at least 1, got {}", value);
 }
 
+/// Adds an option or argument with a value, as its row says.
+template <class T>
+CLI::Option* AddValue(CLI::App* command, std::string_view name, T& value) {
+  const OptionRow& row = FindOption(command->get_name(), name);
+  CLI::Option* option = command->add_option(std::string(row.name), value, std::string(row.meaning));
+  option->required(row.required);
+  // An argument is its own placeholder.
+  option->type_name(row.name == row.value ? "" : std::string(row.value));
+  if (row.kind == ValueKind::kChoice) option->check(CLI::IsMember(row.choices()));
+  return option;
+}
+
 }  // namespace
 
 std::span<const ExitRow> ExitCodes() {
@@ -170,15 +183,21 @@ CLI::App* AddCommand(CLI::App& app, std::string_view name) {
   return app.add_subcommand(std::string(row->name), std::string(row->meaning));
 }
 
-void internal::Describe(CLI::Option* option, const OptionRow& row) {
-  option->required(row.required);
-  // An argument is its own placeholder.
-  option->type_name(row.name == row.value ? "" : std::string(row.value));
-  if (row.kind == ValueKind::kChoice) option->check(CLI::IsMember(row.choices()));
+void AddOption(CLI::App* command, std::string_view name, bool& value) {
+  const OptionRow& row = FindOption(command->get_name(), name);
+  command->add_flag(std::string(row.name), value, std::string(row.meaning));
 }
 
-CLI::Option* internal::Numbered(CLI::Option* option) {
-  return option->check(AtLeastOne);
+void AddOption(CLI::App* command, std::string_view name, int& value) {
+  AddValue(command, name, value)->check(AtLeastOne);
+}
+
+void AddOption(CLI::App* command, std::string_view name, std::string& value) {
+  AddValue(command, name, value);
+}
+
+void AddOption(CLI::App* command, std::string_view name, std::vector<std::string>& value) {
+  AddValue(command, name, value)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
 }  // namespace narrowfloat::tools

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
 #include "tools/command.h"
+
+namespace CLI {
+class Option;
+}
 
 namespace narrowfloat::tools {
 
@@ -62,29 +64,11 @@ std::vector<std::string> OptionNames(const CLI::Option& option);
 /// Adds the subcommand of that name. Requires: it is in the table.
 CLI::App* AddCommand(CLI::App& app, std::string_view name);
 
-namespace internal {
-/// Sets what the row says beside name and meaning.
-void Describe(CLI::Option* option, const OptionRow& row);
-CLI::Option* Numbered(CLI::Option* option);
-}  // namespace internal
-
 /// Adds an option or argument whose value goes to `value`: a flag for bool, a number of at least 1
 /// for int, a list for a vector, which may be given often.
-template <class T>
-CLI::Option* AddOption(CLI::App* command, std::string_view name, T& value) {
-  const OptionRow& row = FindOption(command->get_name(), name);
-  const std::string names(row.name), meaning(row.meaning);
-  if constexpr (std::is_same_v<T, bool>) {
-    return command->add_flag(names, value, meaning);
-  } else {
-    CLI::Option* option = command->add_option(names, value, meaning);
-    internal::Describe(option, row);
-    if constexpr (std::is_same_v<T, int>) internal::Numbered(option);
-    if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-      option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-    }
-    return option;
-  }
-}
+void AddOption(CLI::App* command, std::string_view name, bool& value);
+void AddOption(CLI::App* command, std::string_view name, int& value);
+void AddOption(CLI::App* command, std::string_view name, std::string& value);
+void AddOption(CLI::App* command, std::string_view name, std::vector<std::string>& value);
 
 }  // namespace narrowfloat::tools

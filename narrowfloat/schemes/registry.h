@@ -44,11 +44,7 @@ inline constexpr std::tuple kOwnSchemes{
 };
 
 /// Lists the schemes of this build.
-#if defined(NF_ONLY_EXTRA_SCHEMES)  // a test of these alone, which builds faster
-inline constexpr auto kEntries = kExtraSchemes;
-#else
 inline constexpr auto kEntries = std::tuple_cat(kOwnSchemes, kExtraSchemes);
-#endif
 
 /// A scheme as a value, for code that runs before a kernel is chosen.
 struct SchemeInfo {

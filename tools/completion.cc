@@ -40,7 +40,7 @@ std::vector<std::string> Names(const CLI::App& app) {
 
 /// The options' names, and what completes the values of options and arguments.
 std::string BashCases(const CLI::App& command) {
-  const std::string name = command.get_name();
+  const std::string& name = command.get_name();
   std::string values, words, choices;
   for (const CLI::Option* option : OptionsOf(command)) {
     const OptionRow& row = RowOf(command, *option);
@@ -53,7 +53,7 @@ std::string BashCases(const CLI::App& command) {
     std::vector<std::string> patterns;
     for (const std::string& spelling : OptionNames(*option)) {
       words += (words.empty() ? "" : " ") + spelling;
-      patterns.push_back(Quoted(name + " " + spelling));
+      patterns.push_back(Quoted(fmt::format("{} {}", name, spelling)));
     }
     if (row.kind == ValueKind::kFlag) continue;
     values += fmt::format("    {}) words={} ;;\n", fmt::join(patterns, "|"), Quoted(known));

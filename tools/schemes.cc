@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-
 #include <string>
 #include <string_view>
 #include <vector>

@@ -6,7 +6,7 @@
 #include <string>
 
 namespace CLI {
-class App;  // its header takes ten seconds to compile, so that few files include it
+class App;  // not included, because CLI11 takes ten seconds to compile
 }
 
 namespace narrowfloat::tools {

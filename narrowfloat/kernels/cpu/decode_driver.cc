@@ -22,10 +22,11 @@ class ScaleReader {
         blocks_adjacent_(in_.strides.BlocksAreAdjacent()),
         lines_adjacent_(line_shift_ == 0 && in_.strides.LinesAreAdjacent()) {}
 
-  /// Returns for how many lines, of `blocks` blocks each, a driver must read scales in one call.
-  /// Where the scales of one block of successive lines are adjacent, those of a line are far apart,
-  /// and each line's reads miss the caches. If they come after every line of output, the processor
-  /// writes the cache line that non-temporal stores have begun before the rest of it is there.
+  /// Returns for how many lines, of `blocks` blocks each, one call of the driver reads the scales.
+  /// If a scale lies beside that of the same block of the next line, the scales of one line lie far
+  /// apart, and reading them misses the caches. A read that misses makes the processor write a
+  /// cache line that non-temporal stores have filled in part; therefore the scales of many lines
+  /// are read before these are written.
   std::size_t LinesOfBatch(std::size_t blocks) const {
     return lines_adjacent_ && !blocks_adjacent_ ? kDecodeCols / blocks : 1;
   }
@@ -59,6 +60,7 @@ class ScaleReader {
         Copy(from + i * bytes_, stored + (i * blocks + j) * bytes_);
     }
   }
+  /// Copies scales line by line.
   void GatherByLines(std::size_t line, std::size_t lines, std::size_t block, std::size_t blocks,
                      std::byte* to) const {
     for (std::size_t i = 0; i < lines; ++i) {

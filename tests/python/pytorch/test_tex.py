@@ -270,6 +270,18 @@ def test_generic_gemm_refuses_overlap() -> None:
     assert y.dtype == q.dtype
 
 
+@pytest.mark.parametrize(("a", "b"), [((), ()), ((4, 4), ()), ((), (3, 1))])
+def test_generic_gemm_refuses_operands_without_dimensions(
+    a: tuple[int, ...], b: tuple[int, ...]
+) -> None:
+    with pytest.raises(ValueError) as raised:
+        tex.generic_gemm(torch.ones(a), True, torch.ones(b), False, None, None, None, None, None,
+                         False, None, False)  # fmt: skip
+    assert str(raised.value) == (
+        f"general_gemm: A and B must have dimensions, got shapes {a} and {b}"
+    )
+
+
 def test_fused_update_of_several_states() -> None:
     torch.manual_seed(14)
     histories = [torch.rand(4, 2), torch.rand(3, 1)]

@@ -99,8 +99,15 @@ class Sizes(NamedTuple):
 
 
 def product_sizes(a: Codes, b: Codes, layout: Layout) -> Sizes:
-    """Sizes of B times A. Errors: ValueError if inner sizes differ, naming both shapes."""
+    """Returns the sizes of B times A.
+
+    Errors: ValueError if an operand has no dimensions or inner sizes differ, naming both shapes.
+    """
     a_shape, b_shape = tuple(a.shape), tuple(b.shape)
+    if not a_shape or not b_shape:
+        raise ValueError(
+            f"general_gemm: A and B must have dimensions, got shapes {a_shape} and {b_shape}"
+        )
     a_rows, a_cols = flatten_shape(a_shape)
     b_rows, b_cols = flatten_shape(b_shape)
     inner_a, cols = (a_cols, a_rows) if layout.transa else (a_rows, a_cols)

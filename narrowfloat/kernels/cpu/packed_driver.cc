@@ -262,11 +262,10 @@ class PackedDriver {
   void ColumnStrip(const Rect& strip, std::byte* codes, std::byte* scale_inv) {
     const std::byte *rows[kMostRows], *next[kMostRows];
     const std::size_t cols = vector_.RoundUp(strip.cols);
+    const Place after = NextPlace(args_, strip.row, strip.col + kTransposedCols, kPatchRows);
     for (std::size_t r = 0; r < strip.rows; ++r) {
       rows[r] = Item(strip.row + r, strip.col);
-      next[r] = PrefetchAt(args_,
-                           NextPlace(args_, strip.row + r, strip.col + kTransposedCols, kPatchRows),
-                           amax_.item_bytes);
+      next[r] = PrefetchAt(args_, {after.row + r, after.col}, amax_.item_bytes);
       if (cols == strip.cols) continue;
       const std::size_t bytes = strip.cols * amax_.item_bytes;
       std::memcpy(padded_[r], rows[r], bytes);

@@ -12,6 +12,11 @@ python=${PYTHON:-python3}
 
 # An environment that another interpreter made, or that has lost its own, does not start.
 if ! .venv/bin/python -c '' 2>/dev/null; then
+  # 6.5 GB, most of it PyTorch's CUDA libraries, beside 3 GB that pip unpacks in the temporary folder.
+  needed=7
+  [[ $(stat -c %d .) != $(stat -c %d "${TMPDIR:-/tmp}") ]] || needed=10
+  free=$(df --output=avail --block-size=1G . | tail -n 1 | tr -d ' ')
+  ((free >= needed)) || die "setup: .venv needs $needed GB of free disk; $PWD has $free GB"
   say "python: creating .venv with $("$python" -V)"
   rm -rf .venv
   "$python" -m venv .venv

@@ -10,13 +10,19 @@ python=${PYTHON:-python3}
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
   die "setup: $python has to be Python 3.11 or later, is $("$python" -V 2>&1); set PYTHON"
 
+# Ends if a first installation does not fit: it takes 6.5 GB, most of it PyTorch's CUDA libraries, and
+# pip unpacks 3 GB in the temporary folder meanwhile. Counts what an interrupted one has left in .venv.
+require_space() {
+  local needed=7 free
+  [[ $(stat -c %d .) != $(stat -c %d "${TMPDIR:-/tmp}") ]] || needed=10
+  free=$(df --output=avail --block-size=1M . | tail -n 1)
+  free=$(((free + $(du -s --block-size=1M .venv | cut -f 1)) / 1000))
+  ((free >= needed)) ||
+    die "setup: free disk space for .venv must be at least $needed GB, got $free GB in $PWD"
+}
+
 # An environment that another interpreter made, or that has lost its own, does not start.
 if ! .venv/bin/python -c '' 2>/dev/null; then
-  # 6.5 GB, most of it PyTorch's CUDA libraries, beside 3 GB that pip unpacks in the temporary folder.
-  needed=7
-  [[ $(stat -c %d .) != $(stat -c %d "${TMPDIR:-/tmp}") ]] || needed=10
-  free=$(df --output=avail --block-size=1G . | tail -n 1 | tr -d ' ')
-  ((free >= needed)) || die "setup: .venv needs $needed GB of free disk; $PWD has $free GB"
   say "python: creating .venv with $("$python" -V)"
   rm -rf .venv
   "$python" -m venv .venv
@@ -27,6 +33,7 @@ wanted=$({ .venv/bin/python -V && cat scripts/requirements*.txt; } | sha256sum)
 if [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then
   say "python: .venv is up to date"
 else
+  [[ -f $stamp ]] || require_space
   say "python: installing scripts/requirements*.txt into .venv"
   .venv/bin/python -m pip install --quiet --upgrade --disable-pip-version-check \
     -r scripts/requirements.txt

@@ -156,7 +156,11 @@ class BlockDriver {
   /// the latency from the last load to the first code is paid once for many items.
   void Rows(const Tile& tile) {
     constexpr std::size_t kCols = kMicroRun;
-    const std::size_t ahead = std::min(kCols, tile.col_end - tile.col_begin);
+    // As far as rows of 1x128 blocks are fastest: the next 4 KiB took them a fifth longer, and
+    // 16 KiB took a fifth longer for fp32.
+    constexpr std::size_t kBytesAhead = 8192;
+    const std::size_t ahead =
+        std::min(kBytesAhead / amax_.item_bytes, tile.col_end - tile.col_begin);
     RowScales scales(args_.rowwise, geometry_, tile);
     for (std::size_t row = tile.row_begin; row < tile.row_end; ++row) {
       for (std::size_t col = tile.col_begin, cols; col < tile.col_end; col += cols) {

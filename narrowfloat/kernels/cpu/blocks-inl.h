@@ -51,7 +51,8 @@ HWY_INLINE hn::Vec<D> JoinGroups(D d, std::size_t j, const Group& group) {
     return group(j);
   } else {
     const hn::Half<D> half;
-    return hn::Combine(d, JoinGroups(half, j + hn::Lanes(half), group), JoinGroups(half, j, group));
+    const auto lower = JoinGroups(half, j, group);
+    return hn::Combine(d, JoinGroups(half, j + hn::Lanes(half), group), lower);
   }
 }
 
@@ -77,16 +78,25 @@ HWY_INLINE std::uint32_t BlockAmaxes(const std::byte* items, std::size_t blocks,
       largest = hn::Max(largest, Magnitudes<T, kInputs>(di, LoadItems(di, at + i * kItemSize<T>)));
     return largest;
   };
-  const auto two = [&](std::size_t j)
-                       NF_INLINE_ATTR { return MergeMaxima<I>(di, one(j), one(j + 1)); };
+  // Loads go up: arguments of a call would be evaluated in any order.
+  const auto two = [&](std::size_t j) NF_INLINE_ATTR {
+    const auto first = one(j), second = one(j + 1);
+    return MergeMaxima<I>(di, first, second);
+  };
   const auto four = [&](std::size_t j) NF_INLINE_ATTR {
-    if constexpr (sizeof(I) == 4) return MergeMaxima<std::int64_t>(di, two(j), two(j + 2));
-    return MergeMaxima<std::int32_t>(di, two(j), two(j + 2));
+    using Unit = std::conditional_t<sizeof(I) == 4, std::int64_t, std::int32_t>;
+    const auto first = two(j), second = two(j + 2);
+    return MergeMaxima<Unit>(di, first, second);
   };
   const auto tree = [&](std::size_t j) NF_INLINE_ATTR {
     if (j >= blocks) return hn::Zero(d128);
-    if constexpr (sizeof(I) == 4) return ReduceBlocks(di, four(j));
-    return ReduceBlocks(di, MergeMaxima<std::int64_t>(di, four(j), four(j + 4)));
+    const auto first = four(j);
+    if constexpr (sizeof(I) == 4) {
+      return ReduceBlocks(di, first);
+    } else {
+      const auto second = four(j + 4);
+      return ReduceBlocks(di, MergeMaxima<std::int64_t>(di, first, second));
+    }
   };
   auto most = hn::Zero(d);
   for (std::size_t j = 0; j < blocks; j += hn::Lanes(d)) {

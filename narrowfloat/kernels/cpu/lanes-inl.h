@@ -500,6 +500,9 @@ HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale)
     const auto quads = hn::Or(pairs(0), hn::ShiftRight<8>(pairs(2)));
     return TransposeQuads(d8, hn::BitCast(d8, quads));
 #if HWY_TARGET == HWY_AVX3_DL
+  } else if constexpr (std::is_same_v<Scale, UniformSteps<F>>) {
+    const hn::Full512<std::uint16_t> d;
+    return scale.Encode(LoadItems(d, in), LoadItems(d, in + 64));
   } else if constexpr (PowerOfTwoScales<Scale> && kByTable<F, T>) {
     static_assert(kInputs == Inputs::kFinite);
     const hn::Full512<std::uint16_t> d;

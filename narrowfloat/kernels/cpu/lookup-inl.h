@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encodes bfloat16 to FP8 by table lookup, under power-of-two scales, on processors that permute
-// the bytes of a whole vector (AVX-512 with VBMI). Compiled once per instruction set.
+// Encodes bfloat16 to FP8 by table lookup, under power-of-two scales and under one scale for all
+// items, on processors that permute the bytes of a whole vector (AVX-512 with VBMI). Compiled once
+// per instruction set.
 #if defined(NARROWFLOAT_KERNELS_CPU_LOOKUP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWFLOAT_KERNELS_CPU_LOOKUP_INL_H_
 #undef NARROWFLOAT_KERNELS_CPU_LOOKUP_INL_H_
@@ -50,7 +51,7 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// The tables of EncodeByTable.
+/// The tables of EncodeByTable, and what EncodeSteps reads of any.
 /// Distance: an item's magnitude pattern less PowerOfTwoScale's Floor, or 0 if it is below that.
 /// Step: the distance without its lowest kBelowMantissa bits. Some of E4M3's:
 ///
@@ -123,21 +124,18 @@ HWY_INLINE hn::Vec512<std::uint8_t> JoinBytes(hn::Vec512<std::uint16_t> low,
   return hn::Vec512<std::uint8_t>{_mm512_permutex2var_epi8(low.raw, order.raw, high.raw)};
 }
 
-/// Encodes finite bfloat16 under power-of-two scales. 17 ops for 64 items.
+/// Encodes finite bfloat16 by distances from a floor. 17 ops for 64 items.
 /// Requires: no item times its scale is above F's largest number.
-/// A normal code is the step less an excess, which the lowest 6 bits of the distance determine. A
+/// A normal code is the step less an excess, which the lowest bits of the distance determine. A
 /// smaller code depends on the step, and is 1 more past a bound within it. Below the smallest
 /// normal number the first rule gives less, above it the second: the larger of both is the code.
-/// StepTables::AreExact proves this for every distance.
-template <FloatFormat F>
-HWY_INLINE hn::Vec512<std::uint8_t> EncodeByTable(hn::Vec512<std::uint16_t> low,
-                                                  hn::Vec512<std::uint16_t> high,
-                                                  hn::Vec512<std::uint16_t> low_floor,
-                                                  hn::Vec512<std::uint16_t> high_floor) {
-  const hn::Full512<std::uint8_t> d8;
+/// `excess_of` looks the excess up, `code` and `last` are tables of 64 steps.
+template <FloatFormat F, class ExcessOf>
+HWY_INLINE hn::Vec512<std::uint8_t> EncodeSteps(
+    hn::Vec512<std::uint16_t> low, hn::Vec512<std::uint16_t> high,
+    hn::Vec512<std::uint16_t> low_floor, hn::Vec512<std::uint16_t> high_floor,
+    const ExcessOf& excess_of, hn::Vec512<std::uint8_t> code, hn::Vec512<std::uint8_t> last) {
   const hn::Full512<std::uint16_t> d16;
-  static constexpr StepTables<F> kTables;
-  static_assert(kTables.AreExact());
   const auto distance = [&](hn::Vec512<std::uint16_t> items,
                             hn::Vec512<std::uint16_t> floor) NF_INLINE_ATTR {
     const auto magnitude = hn::And(items, hn::Set(d16, std::uint16_t{0x7FFF}));
@@ -147,19 +145,52 @@ HWY_INLINE hn::Vec512<std::uint8_t> EncodeByTable(hn::Vec512<std::uint16_t> low,
   constexpr int kShift = kBelowMantissa<F>;
   const auto below = JoinBytes<false>(a, b);
   const auto step = JoinBytes<false>(hn::ShiftRight<kShift>(a), hn::ShiftRight<kShift>(b));
+  const auto normal = _mm512_subs_epu8(step.raw, excess_of(below).raw);
   // Lookups use the lowest 6 bits of an index.
-  const auto excess = _mm512_permutexvar_epi8(below.raw, hn::Load(d8, kTables.excess).raw);
-  const auto normal = _mm512_subs_epu8(step.raw, excess);
-  const auto first = _mm512_permutexvar_epi8(step.raw, hn::Load(d8, kTables.code).raw);
-  const auto last = _mm512_permutexvar_epi8(step.raw, hn::Load(d8, kTables.last).raw);
-  const auto is_past = _mm512_cmpgt_epu8_mask(below.raw, last);
+  const auto first = _mm512_permutexvar_epi8(step.raw, code.raw);
+  const auto is_past =
+      _mm512_cmpgt_epu8_mask(below.raw, _mm512_permutexvar_epi8(step.raw, last.raw));
   const auto small = _mm512_mask_sub_epi8(first, is_past, first, _mm512_set1_epi8(-1));
-  const auto code = _mm512_max_epu8(normal, small);
   constexpr int kOrAnd = 0xF8;  // a | (b & c)
   const auto sign = _mm512_set1_epi8(static_cast<char>(0x80));
-  return hn::Vec512<std::uint8_t>{
-      _mm512_ternarylogic_epi32(code, JoinBytes<true>(low, high).raw, sign, kOrAnd)};
+  return hn::Vec512<std::uint8_t>{_mm512_ternarylogic_epi32(
+      _mm512_max_epu8(normal, small), JoinBytes<true>(low, high).raw, sign, kOrAnd)};
 }
+
+/// Encodes under power-of-two scales. StepTables::AreExact proves this for every distance.
+template <FloatFormat F>
+HWY_INLINE hn::Vec512<std::uint8_t> EncodeByTable(hn::Vec512<std::uint16_t> low,
+                                                  hn::Vec512<std::uint16_t> high,
+                                                  hn::Vec512<std::uint16_t> low_floor,
+                                                  hn::Vec512<std::uint16_t> high_floor) {
+  const hn::Full512<std::uint8_t> d8;
+  static constexpr StepTables<F> kTables;
+  static_assert(kTables.AreExact());
+  const auto excess = hn::Load(d8, kTables.excess);
+  const auto excess_of = [&](hn::Vec512<std::uint8_t> below) NF_INLINE_ATTR {
+    return hn::Vec512<std::uint8_t>{_mm512_permutexvar_epi8(below.raw, excess.raw)};
+  };
+  return EncodeSteps<F>(low, high, low_floor, high_floor, excess_of, hn::Load(d8, kTables.code),
+                        hn::Load(d8, kTables.last));
+}
+
+/// Provider of EncodeRun: encodes under one scale of any mantissa by the tables that
+/// TabulateUniform made of it. The product of an item and a scale that are normal numbers has the
+/// same mantissa in every octave of items, so that 128 excesses serve all of them.
+template <FloatFormat F>
+struct UniformSteps {
+  hn::Vec512<std::uint8_t> lower_excess, upper_excess, code, last;
+  hn::Vec512<std::uint16_t> floor;
+
+  HWY_INLINE hn::Vec512<std::uint8_t> Encode(hn::Vec512<std::uint16_t> low,
+                                             hn::Vec512<std::uint16_t> high) const {
+    const auto lower = lower_excess, upper = upper_excess;
+    const auto excess_of = [=](hn::Vec512<std::uint8_t> below) NF_INLINE_ATTR {
+      return hn::Vec512<std::uint8_t>{_mm512_permutex2var_epi8(lower.raw, below.raw, upper.raw)};
+    };
+    return EncodeSteps<F>(low, high, floor, floor, excess_of, code, last);
+  }
+};
 
 }  // namespace narrowfloat::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

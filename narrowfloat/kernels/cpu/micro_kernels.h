@@ -115,13 +115,26 @@ struct EncodeKernels {
   EncodeFn all;            // any; saturates, and encodes NaN and infinities
 };
 
+/// One scale for all items, and the tables by which codes are looked up instead of computed, on
+/// instruction sets that do so: EncodeSteps says what they hold.
+struct UniformTables {
+  float scale;
+  bool are_filled = false;
+  std::uint16_t floor;
+  alignas(64) std::uint8_t excess[128], code[64], last[64];
+};
+/// Fills the tables of `tables.scale`, if the instruction set and this scale have them. Takes as
+/// long as encoding some 10,000 items saves.
+using TabulateFn = void (*)(UniformTables& tables) noexcept;
+
 /// Encodes runs of `count` items under one scale, and sets `largest` to the largest of its
 /// value and the patterns of the items' magnitudes, where NaN counts as 0. Returns false if the
 /// function does not take these items or the scale: codes were written that do not count, and
 /// `largest` is as before. Requires: the scale is positive and finite.
-using EncodeUniformFn = bool (*)(const MicroRuns& runs, std::size_t count, float scale,
-                                 std::uint32_t& largest) noexcept;
+using EncodeUniformFn = bool (*)(const MicroRuns& runs, std::size_t count,
+                                 const UniformTables& tables, std::uint32_t& largest) noexcept;
 struct UniformKernels {
+  TabulateFn tabulate;
   EncodeUniformFn finite;  // finite, and no product with the scale rounds to more than the largest
                            // value of the format
   EncodeUniformFn all;     // any: saturates, and encodes NaN and infinities; always true
@@ -168,6 +181,7 @@ inline constexpr std::size_t kMicroFormats = 2;
 /// The micro-kernels of one instruction set.
 struct MicroKernels {
   std::size_t vector_bytes;  // codes of one vector
+  bool prefetches_rows;  // else the processor does it better, if one row after the other is read
   CopyFn copy_nontemporal;
   TransposeFn transpose;
   ByType<AmaxKernels> amax;

@@ -478,7 +478,7 @@ std::vector<float> UniformScales() {
 template <class P>
 std::string UniformDifference(const Target& target, const UniformKernels& kernels, float scale,
                               const std::vector<std::uint32_t>& patterns, std::size_t rows,
-                              bool nontemporal, bool with_copy) {
+                              bool nontemporal, bool with_copy, bool tabulated) {
   using F = typename P::Format;
   const std::size_t count = patterns.size() / rows;
   Items items(rows * count + 1, P::kBytes);
@@ -497,12 +497,15 @@ std::string UniformDifference(const Target& target, const UniformKernels& kernel
                        (count + 64) / 64 * 64,
                        count + 1};
   std::uint32_t largest = 0;
-  if (!kernels.finite(runs, count, scale, largest)) {
+  UniformTables tables;
+  tables.scale = scale;
+  if (tabulated) kernels.tabulate(tables);
+  if (!kernels.finite(runs, count, tables, largest)) {
     const bool fits = finite && P::Value(amax) * scale <= kMaxValue<F>;
     const bool is_half_limit = std::is_same_v<typename P::Item, Float16> && scale >= 0x1p16f;
     if (fits && !is_half_limit) return fmt::format("{}: refused at {}", target.name, scale);
     if (largest != 0) return fmt::format("{}: largest {:#x} though refused", target.name, largest);
-    if (!kernels.all(runs, count, scale, largest)) return "all returned false";
+    if (!kernels.all(runs, count, tables, largest)) return "all returned false";
   } else if (!finite) {
     return fmt::format("{}: taken though not finite", target.name);
   }
@@ -536,11 +539,58 @@ TYPED_TEST(MicroKernelsTest, UniformCodesOfEveryPattern) {
         if (magnitude >= P::kInfinity) continue;
         if (P::Value(magnitude) * scale <= kMaxValue<typename P::Format>) fits.push_back(pattern);
       }
-      ASSERT_EQ(UniformDifference<P>(target, kernels, scale, all, 1, true, false), "");
-      ASSERT_EQ(UniformDifference<P>(target, kernels, scale, fits, 1, true, false), "");
-      ASSERT_EQ(UniformDifference<P>(target, kernels, scale, fits, 1, false, true), "");
+      for (const bool tabulated : {false, true}) {
+        const auto difference = [&](const std::vector<std::uint32_t>& patterns, bool nontemporal) {
+          return UniformDifference<P>(target, kernels, scale, patterns, 1, nontemporal,
+                                      !nontemporal, tabulated);
+        };
+        ASSERT_EQ(difference(all, true), "");
+        ASSERT_EQ(difference(fits, true), "");
+        ASSERT_EQ(difference(fits, false), "");
+      }
     }
   }
+}
+
+/// Products of normal numbers have the same mantissas under scales that differ by a power of two,
+/// so that the scales from 1 to 2 stand for all. Computed codes are compared with Encode above.
+TYPED_TEST(MicroKernelsTest, UniformTablesOfEveryMantissa) {
+  using P = TypeParam;
+  using F = typename P::Format;
+  if (!std::is_same_v<typename P::Item, BFloat16>) GTEST_SKIP() << "only bfloat16 has tables";
+#ifdef NDEBUG
+  constexpr std::uint32_t kStep = 1;
+#else
+  constexpr std::uint32_t kStep = 61;  // takes a minute otherwise
+#endif
+  constexpr float kBelowAll = Decode<F>(1) * 0.125f;
+  constexpr std::uint32_t kFirst = std::bit_cast<std::uint32_t>(kBelowAll) >> 16;
+  constexpr std::uint32_t kEnd = (std::bit_cast<std::uint32_t>(kMaxValue<F>) >> 16) + 1;
+  std::vector<std::uint16_t> items;
+  for (std::uint32_t pattern = kFirst; pattern < kEnd; ++pattern)
+    items.push_back(static_cast<std::uint16_t>(pattern));
+  std::vector<std::byte> computed(items.size()), looked_up(items.size());
+  std::uint32_t tabulated = 0;
+  for (const Target& target : Targets()) {
+    const UniformKernels& kernels = this->Kernels(target).uniform;
+    for (std::uint32_t mantissa = 0; mantissa < 1u << 23; mantissa += kStep) {
+      UniformTables tables;
+      tables.scale = std::bit_cast<float>((127u << 23) + mantissa);
+      kernels.tabulate(tables);
+      if (!tables.are_filled) break;
+      ++tabulated;
+      std::size_t count = items.size();
+      while (P::Value(items[count - 1]) * tables.scale > kMaxValue<F>) --count;
+      const auto* from = reinterpret_cast<const std::byte*>(items.data());
+      std::uint32_t largest = 0;
+      ASSERT_TRUE(kernels.finite({{from, from, looked_up.data(), false}}, count, tables, largest));
+      tables.are_filled = false;
+      ASSERT_TRUE(kernels.finite({{from, from, computed.data(), false}}, count, tables, largest));
+      ASSERT_EQ(std::memcmp(computed.data(), looked_up.data(), count), 0)
+          << target.name << ", scale " << tables.scale;
+    }
+  }
+  if (tabulated == 0) GTEST_SKIP() << "no instruction set of this processor has tables";
 }
 
 TYPED_TEST(MicroKernelsTest, UniformRunsOfEveryLength) {
@@ -555,7 +605,7 @@ TYPED_TEST(MicroKernelsTest, UniformRunsOfEveryLength) {
           patterns.push_back(all[random() % all.size()]);
         for (const bool with_copy : {false, true}) {
           ASSERT_EQ(UniformDifference<P>(target, this->Kernels(target).uniform, 0.7f, patterns,
-                                         rows, false, with_copy),
+                                         rows, false, with_copy, true),
                     "")
               << rows << " runs of " << count;
         }

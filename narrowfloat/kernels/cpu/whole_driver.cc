@@ -12,11 +12,12 @@ class WholeDriver {
  public:
   WholeDriver(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
               float scale)
-      : args_(args),
-        micro_(micro),
-        kernels_(kernels),
-        item_bytes_(kernels.amax->item_bytes),
-        scale_(scale) {}
+      : args_(args), micro_(micro), kernels_(kernels), item_bytes_(kernels.amax->item_bytes) {
+    tables_.scale = scale;
+    const Tile& tile = args.tile;
+    if ((tile.row_end - tile.row_begin) * (tile.col_end - tile.col_begin) >= kTabulatedItems)
+      kernels.uniform.tabulate(tables_);
+  }
   ~WholeDriver() {
     if (args_.nontemporal) hwy::FlushStream();
   }
@@ -29,7 +30,8 @@ class WholeDriver {
   }
 
  private:
-  static constexpr std::size_t kRunItems = 4096;  // encoded before they are checked
+  static constexpr std::size_t kTabulatedItems = 32768;  // as few as tables pay for
+  static constexpr std::size_t kRunItems = 4096;         // encoded before they are checked
   // Less than a page, so that in most cases the same page is prefetched that is read: a prefetch
   // that has to look up another page's address is dropped or waits. 4096 took 1.2 times as long.
   static constexpr std::size_t kBytesAhead = 3584;
@@ -56,8 +58,8 @@ class WholeDriver {
       run_items = std::min(i < head ? head : kRunItems, count - i);
       const std::byte* from = items + i * item_bytes_;
       const bool staged = args_.nontemporal && !CanStreamTo(codes + i);
-      const MicroRun run{from, from + kBytesAhead, staged ? staged_ : codes + i,
-                         args_.nontemporal && !staged};
+      const std::byte* next = micro_.prefetches_rows ? from + kBytesAhead : from;
+      const MicroRun run{from, next, staged ? staged_ : codes + i, args_.nontemporal && !staged};
       Encode({run}, run_items);
       if (staged) micro_.copy_nontemporal(staged_, run_items, codes + i);
     }
@@ -107,15 +109,15 @@ class WholeDriver {
   /// Encodes runs by the function for finite items and, from the first ones that it does not take
   /// on, by the other one.
   void Encode(const MicroRuns& runs, std::size_t count) {
-    all_finite_ = all_finite_ && kernels_.uniform.finite(runs, count, scale_, largest_);
-    if (!all_finite_) kernels_.uniform.all(runs, count, scale_, largest_);
+    all_finite_ = all_finite_ && kernels_.uniform.finite(runs, count, tables_, largest_);
+    if (!all_finite_) kernels_.uniform.all(runs, count, tables_, largest_);
   }
 
   const QuantizeArgs& args_;
   const MicroKernels& micro_;
   const FormatKernels& kernels_;
   const std::size_t item_bytes_;
-  const float scale_;
+  UniformTables tables_;
   std::uint32_t largest_ = 0;  // pattern of the largest magnitude so far
   bool all_finite_ = true;     // so far
   alignas(64) std::byte staged_[kRunItems];

@@ -26,9 +26,11 @@ class ScaleReader {
   /// If a scale lies beside that of the same block of the next line, the scales of one line lie far
   /// apart, and reading them misses the caches. A read that misses makes the processor write a
   /// cache line that non-temporal stores have filled in part; therefore the scales of many lines
-  /// are read before these are written.
+  /// are read before these are written. No more than one cache line of each block: lines a power of
+  /// two apart evict each other.
   std::size_t LinesOfBatch(std::size_t blocks) const {
-    return lines_adjacent_ && !blocks_adjacent_ ? kDecodeCols / blocks : 1;
+    if (!lines_adjacent_ || blocks_adjacent_) return 1;
+    return std::min(kDecodeCols / blocks, kLineBytes / bytes_);
   }
 
   /// Decodes the scales of `blocks` blocks of each of `lines` lines, line by line.

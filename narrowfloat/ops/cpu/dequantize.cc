@@ -29,7 +29,8 @@ void CpuBackend::Dequantize(const ConstQuantizedView& in, Direction direction,
     std::memcpy(&args.in.amax, in[AmaxRole(direction)].data, sizeof args.in.amax);
   // Rows are decoded one by one, those of square blocks too, and long runs of them use memory best.
   const std::size_t row_unit = direction == Direction::kRowwise ? 1 : RowUnit(scheme, direction);
-  TileGrid grid = MakeTileGrid(rows.shape, row_unit, ColUnit(scheme));
+  TileGrid grid = MakeTileGrid(rows.shape, row_unit, ColUnit(scheme),
+                               StreamedTileElements(execution, rows.shape));
   if (args.nontemporal && direction == Direction::kColumnwise) {
     // Columns have scales of their own, so that they can be cut anywhere; rows only between blocks.
     if (rows.matrix.row_offsets == nullptr)

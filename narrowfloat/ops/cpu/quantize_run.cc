@@ -99,9 +99,15 @@ std::size_t QuantizeRun::ColUnit() const {
 }
 
 TileGrid QuantizeRun::Grid(Direction direction) const {
-  TileGrid grid = MakeTileGrid(rows_.shape, RowUnit(direction), ColUnit());
-  if (!args_.nontemporal || direction == Direction::kRowwise) return grid;
   const SchemeInfo& scheme = *spec_.scheme;
+  // Drivers of rows and of patches keep what they read twice in parts of a tile.
+  const bool by_parts = direction == Direction::kRowwise || scheme.layout.columnwise_transposed;
+  const bool transforms = direction == Direction::kColumnwise && UsesHadamard();
+  const std::size_t elements = by_parts && !transforms && scheme.block.rows <= 1
+                                   ? StreamedTileElements(execution_, rows_.shape)
+                                   : kTileElements;
+  TileGrid grid = MakeTileGrid(rows_.shape, RowUnit(direction), ColUnit(), elements);
+  if (!args_.nontemporal || direction == Direction::kRowwise) return grid;
   const bool joined = direction == Direction::kBoth;
   const auto head = [&](const DirectionBuffers<std::byte>& out, std::size_t unit) {
     return CodesHead(out, scheme, unit);

@@ -21,21 +21,14 @@ namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 /// How the difference of an item from its decoded code is computed: both are multiplied by the
-/// scale of all blocks, or the code's value is divided by it.
-enum class Difference { kMultiplied, kDivided, kDividedByReciprocal };
+/// scale of all blocks, or the code's value is divided by it. kByQuotients does the division once
+/// for the codes 1 and 1.5 of a block: all others are these times a power of two, and so are their
+/// rounded quotients, as long as no number leaves fp32's normal ones (HasQuotients).
+enum class Difference { kMultiplied, kDivided, kByQuotients };
 
-/// Returns a / divisor, correctly rounded: the remainder of the first quotient is exact under a
-/// fused multiply-add. Requires: native FMA; `reciprocal` is 1 / divisor, rounded; the divisor is
-/// NVFP4's range of 6 * 448 or 6 * 256, for which kernel_unit_test divides every fraction; no
-/// remainder leaves fp32's normal numbers (DividesByReciprocal). 3 ops.
-HWY_INLINE hn::Vec<DF> DivideByReciprocal(hn::Vec<DF> a, hn::Vec<DF> divisor,
-                                          hn::Vec<DF> reciprocal) {
-  const auto quotient = hn::Mul(a, reciprocal);
-  return hn::MulAdd(hn::NegMulAdd(quotient, divisor, a), reciprocal, quotient);
-}
-/// Returns a mask of the amaxes with which DivideByReciprocal may be used on products of decoded
-/// values: these are 0 or from 2^-10 to 2688.
-HWY_INLINE hn::Mask<DF> DividesByReciprocal(hn::Vec<DF> amax) {
+/// Returns a mask of the amaxes with which kByQuotients may be used: decoded values are 0 or from
+/// 2^-10 to 2688.
+HWY_INLINE hn::Mask<DF> HasQuotients(hn::Vec<DF> amax) {
   const DF df;
   return hn::And(hn::Ge(amax, hn::Set(df, 0x1p-60f)), hn::Le(amax, hn::Set(df, 0x1p100f)));
 }
@@ -101,35 +94,45 @@ HWY_INLINE void StageRow(const std::byte* row, std::size_t blocks, StagedItems& 
   }
 }
 
-/// Returns true if the differences of all blocks may be divided by a reciprocal.
-HWY_INLINE bool MayUseReciprocal(std::size_t count, const cpu::TwoLevelFactors& factors) {
-  auto may = hn::Eq(hn::Zero(DF()), hn::Zero(DF()));
+/// Returns true if all blocks have quotients.
+HWY_INLINE bool AllHaveQuotients(std::size_t count, const cpu::TwoLevelFactors& factors) {
+  auto all = hn::Eq(hn::Zero(DF()), hn::Zero(DF()));
   for (std::size_t j = 0; j < count; j += hn::Lanes(DF()))
-    may = hn::And(may, DividesByReciprocal(hn::Load(DF(), factors.amax + j)));
-  return hn::AllTrue(DF(), may);
+    all = hn::And(all, HasQuotients(hn::Load(DF(), factors.amax + j)));
+  return hn::AllTrue(DF(), all);
 }
 
 /// Computes the sums of the errors of the first `positions` staged items for both candidates, with
 /// the operations of Nvfp4Rule::Error on magnitudes: an item's sign changes the sign of its
-/// difference only.
+/// difference only. kByQuotients: 12 ops for a vector of items and a candidate.
 template <Difference kDifference, bool kSquares>
 HWY_NOINLINE void AddErrors(const StagedItems& items, std::size_t positions, std::size_t count,
                             const cpu::TwoLevelFactors& factors, float full_range,
                             const cpu::ScaleCandidates& candidates, cpu::CandidateErrors& errors) {
   const DF df;
-  const auto range = hn::Set(df, full_range), reciprocal = hn::Set(df, 1.0f / full_range);
+  const D32 d32;
+  const auto range = hn::Set(df, full_range);
   for (std::size_t j = 0; j < count; j += hn::Lanes(df)) {
     const auto encode = hn::Load(df, factors.encode + j), amax = hn::Load(df, factors.amax + j);
-    const auto term = [&](hn::Vec<DF> x, hn::Vec<DF> scale, hn::Vec<DF> value) NF_INLINE_ATTR {
+    const auto decoded = [&](hn::Vec<DF> scaled)
+                             NF_INLINE_ATTR { return hn::Div(hn::Mul(scaled, amax), range); };
+    // `one` and `three_halves` are what these codes decode to.
+    const auto term = [&](hn::Vec<DF> x, hn::Vec<DF> scale, hn::Vec<DF> value, hn::Vec<DF> one,
+                          hn::Vec<DF> three_halves) NF_INLINE_ATTR {
       const auto product = hn::Min(hn::Mul(x, scale), hn::Set(df, kMaxValue<E2M1>));
-      const auto scaled = hn::Mul(RoundTo<E2M1>(product), value);  // exact
-      auto difference = scaled;
+      const auto code = RoundTo<E2M1>(product);
+      auto difference = code;
       if constexpr (kDifference == Difference::kMultiplied) {
-        difference = hn::Sub(scaled, hn::Mul(x, encode));
+        difference = hn::Sub(hn::Mul(code, value), hn::Mul(x, encode));
       } else if constexpr (kDifference == Difference::kDivided) {
-        difference = hn::Sub(hn::Div(hn::Mul(scaled, amax), range), x);
+        difference = hn::Sub(decoded(hn::Mul(code, value)), x);
       } else {
-        difference = hn::Sub(DivideByReciprocal(hn::Mul(scaled, amax), range, reciprocal), x);
+        // The code is a power of two, or one and a half times that. Its product is exact.
+        const auto bits = hn::BitCast(d32, code);
+        const auto power = hn::BitCast(df, hn::And(bits, hn::Set(d32, kFloatInfinity)));
+        const auto mantissa_to_sign = hn::BitCast(df, hn::ShiftLeft<9>(bits));
+        const auto unit = hn::IfNegativeThenElse(mantissa_to_sign, three_halves, one);
+        difference = hn::MulSub(power, unit, x);
       }
       return kSquares ? hn::Mul(difference, difference) : hn::Abs(difference);
     };
@@ -137,11 +140,15 @@ HWY_NOINLINE void AddErrors(const StagedItems& items, std::size_t positions, std
     const auto first_value = hn::Load(df, candidates.of[0].value + j);
     const auto second_scale = hn::Load(df, candidates.of[1].scale + j);
     const auto second_value = hn::Load(df, candidates.of[1].value + j);
+    const auto more = hn::Set(df, 1.5f);
+    const auto first_one = decoded(first_value), second_one = decoded(second_value);
+    const auto first_more = decoded(hn::Mul(first_value, more));
+    const auto second_more = decoded(hn::Mul(second_value, more));
     auto first = hn::Zero(df), second = hn::Zero(df);
     for (std::size_t i = 0; i < positions; ++i) {
       const auto x = hn::Load(df, items.of[i] + j);
-      first = hn::Add(first, term(x, first_scale, first_value));
-      second = hn::Add(second, term(x, second_scale, second_value));
+      first = hn::Add(first, term(x, first_scale, first_value, first_one, first_more));
+      second = hn::Add(second, term(x, second_scale, second_value, second_one, second_more));
     }
     hn::Store(first, df, errors.of[0] + j);
     hn::Store(second, df, errors.of[1] + j);
@@ -157,10 +164,8 @@ HWY_INLINE void ComputeErrors(const StagedItems& items, std::size_t positions, s
     add(items, positions, count, factors, rule.full_range, candidates, errors);
   };
   if (rule.fast_error) return compute.template operator()<Difference::kMultiplied>();
-  if constexpr (HWY_NATIVE_FMA) {
-    if (MayUseReciprocal(count, factors))
-      return compute.template operator()<Difference::kDividedByReciprocal>();
-  }
+  if (AllHaveQuotients(count, factors))
+    return compute.template operator()<Difference::kByQuotients>();
   compute.template operator()<Difference::kDivided>();
 }
 

@@ -85,13 +85,16 @@ std::size_t StripCols(std::size_t head, std::size_t left) {
 /// a power of two apart, so that they evict each other from one set of the first-level cache.
 class RowScales {
  public:
-  RowScales(const DirectionBuffers<std::byte>& out, const BlockGeometry& geometry, const Tile& tile)
-      : out_(out),
+  RowScales(const QuantizeArgs& args, const MicroKernels& micro, const BlockGeometry& geometry,
+            const Tile& tile)
+      : out_(args.rowwise),
+        micro_(micro),
+        nontemporal_(args.nontemporal),
         scale_bytes_(geometry.scale_bytes),
         block_(geometry.block.cols),
         first_(block_.IndexOf(tile.col_begin)),
         blocks_(block_.CountIn(tile.col_end) - first_),
-        gathers_(out.strides.LinesAreAdjacent() && !out.strides.BlocksAreAdjacent() &&
+        gathers_(out_.strides.LinesAreAdjacent() && !out_.strides.BlocksAreAdjacent() &&
                  blocks_ <= kBlocks) {}
 
   /// Takes the scales of `cols` columns of a row. Requires: rows in ascending order.
@@ -105,15 +108,25 @@ class RowScales {
   /// Ends a row: writes what is gathered if it fills lines, or after the last row.
   void EndRow(std::size_t row, bool is_last) {
     if (!gathers_ || ((++rows_) * scale_bytes_ < kLineBytes && !is_last)) return;
-    for (std::size_t j = 0; j < blocks_; ++j)
-      StoreScales(out_, scale_bytes_, row + 1 - rows_, rows_, first_ + j, 1, gathered_[j]);
+    for (std::size_t j = 0; j < blocks_; ++j) Write(row + 1 - rows_, first_ + j, gathered_[j]);
     rows_ = 0;
   }
 
  private:
   static constexpr std::size_t kBlocks = 64;
 
+  /// Writes the gathered scales of a block past the caches: ordinary stores of lines far apart,
+  /// each of which is read first, hold up the stores behind them.
+  void Write(std::size_t row, std::size_t block, const std::byte* scales) const {
+    const std::size_t at = out_.strides.LineOffset(row) + out_.strides.BlockOffset(block);
+    const std::size_t bytes = rows_ * scale_bytes_;
+    std::byte* to = out_.scale_inv + at * scale_bytes_;
+    nontemporal_ ? micro_.copy_nontemporal(scales, bytes, to) : CopyScales(scales, bytes, to);
+  }
+
   const DirectionBuffers<std::byte>& out_;
+  const MicroKernels& micro_;
+  bool nontemporal_;
   std::size_t scale_bytes_;
   Length block_;
   std::size_t first_, blocks_, rows_ = 0;
@@ -161,7 +174,7 @@ class BlockDriver {
     constexpr std::size_t kBytesAhead = 8192;
     const std::size_t ahead =
         std::min(kBytesAhead / amax_.item_bytes, tile.col_end - tile.col_begin);
-    RowScales scales(args_.rowwise, geometry_, tile);
+    RowScales scales(args_, micro_, geometry_, tile);
     for (std::size_t row = tile.row_begin; row < tile.row_end; ++row) {
       for (std::size_t col = tile.col_begin, cols; col < tile.col_end; col += cols) {
         cols = std::min(kCols, tile.col_end - col);

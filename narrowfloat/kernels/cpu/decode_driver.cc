@@ -58,6 +58,7 @@ class ScaleReader {
                       std::byte* stored) const {
     for (std::size_t j = 0; j < blocks; ++j) {
       const std::byte* from = At(line, block + j);
+      hwy::Prefetch(from + lines * bytes_);  // the next call reads them
       for (std::size_t i = 0; i < lines; ++i)
         Copy(from + i * bytes_, stored + (i * blocks + j) * bytes_);
     }

@@ -18,7 +18,7 @@
 namespace narrowfloat::cpu {
 
 /// Most items of one call on blocks, and most columns of one call on columns.
-inline constexpr std::size_t kMicroRun = 2048, kMicroCols = 1024;
+inline constexpr std::size_t kMicroRun = 2048, kMicroCols = 2048;
 
 /// The lengths of blocks whose amaxes the micro-kernels compute, and of those that they encode.
 inline constexpr std::array<std::size_t, 4> kAmaxLengths{kMxBlock / 2, kMxBlock, 2 * kMxBlock,

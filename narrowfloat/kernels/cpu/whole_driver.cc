@@ -37,7 +37,7 @@ class WholeDriver {
   static constexpr std::size_t kBytesAhead = 3584;
   // Rows of a patch that one call encodes and the next ones are prefetched: so many do not evict
   // each other from a cache set.
-  static constexpr std::size_t kRowsOfCall = 16;
+  static constexpr std::size_t kRowsOfCall = 32;
 
   void Rows() {
     const Tile& tile = args_.tile;

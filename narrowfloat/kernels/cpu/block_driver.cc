@@ -413,11 +413,13 @@ class BlockDriver {
     Write(rows, Choose(kernels_.encode_columns, finite, simple), cols, cols, scales, false);
   }
   bool ComputeColumnAmaxes(const StripRows& rows, std::size_t cols, std::byte* amaxes) const {
-    const auto compute = [&](MicroColumnAmaxFn column_amax) {
-      return column_amax(rows.items, rows.runs.rows, cols, AmaxRows::kOfThisCall, amaxes);
-    };
-    if (compute(amax_.of_columns)) return true;
-    compute(amax_.of_columns_of_all);
+    ColumnRows of{rows.items, rows.runs.rows};
+    if (rows.is_even) {
+      of.next = rows.runs.first.next;
+      of.stride = rows.runs.item_stride;
+    }
+    if (amax_.of_columns(of, cols, AmaxRows::kOfThisCall, amaxes)) return true;
+    amax_.of_columns_of_all(of, cols, AmaxRows::kOfThisCall, amaxes);
     return false;
   }
 
@@ -533,7 +535,7 @@ class BlockDriver {
     for (std::size_t first = 0; first < rows.runs.rows; first += amax_.rows_per_pass) {
       const std::size_t end = std::min(first + amax_.rows_per_pass, rows.runs.rows);
       const AmaxRows which = first == 0 ? AmaxRows::kOfThisCall : AmaxRows::kOfAllCalls;
-      if (!amax_.of_columns(rows.items + first, end - first, cols, which, of_column.pattern))
+      if (!amax_.of_columns({rows.items + first, end - first}, cols, which, of_column.pattern))
         return false;
       for (std::size_t r = first; r < end; ++r) {
         AmaxMemory<kMicroBlocks> amaxes;

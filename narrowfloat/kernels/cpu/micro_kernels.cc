@@ -40,18 +40,23 @@ bool BlockAmax(const std::byte* items, std::size_t blocks, std::byte* amaxes) no
 
 /// Three ops for each vector of items: load, clear the sign, maximum.
 template <class T, Inputs kInputs>
-bool ColumnAmax(const std::byte* const* rows, std::size_t count, std::size_t cols,
-                cpu::AmaxRows which, std::byte* amaxes) noexcept {
+bool ColumnAmax(const cpu::ColumnRows& rows, std::size_t cols, cpu::AmaxRows which,
+                std::byte* amaxes) noexcept {
   NF_DCHECK(cols % hn::Lanes(D8()) == 0 && cols <= cpu::kMicroCols && IsLineAligned(amaxes));
   auto* maxima = reinterpret_cast<std::make_signed_t<BitsOf<T> >*>(amaxes);
+  const bool prefetches = kRowsAhead<T> > 0 && rows.next != nullptr;
+  const std::size_t last = rows.count - 1;
   std::uint32_t most = 0;
-  for (std::size_t r = 0; r < count; r += kRowsPerPass<T>) {
+  for (std::size_t r = 0, next = 0; r < rows.count; r += kRowsPerPass<T>, next += kRowsAhead<T>) {
     // A copy, so that the addresses stay in registers. The last row stands in for missing ones.
     const std::byte* pass[kRowsPerPass<T>];
-    for (std::size_t i = 0; i < kRowsPerPass<T>; ++i) pass[i] = rows[std::min(r + i, count - 1)];
+    for (std::size_t i = 0; i < kRowsPerPass<T>; ++i) pass[i] = rows.items[std::min(r + i, last)];
+    const std::byte* ahead[kRowsAhead<T> + 1];
+    for (std::size_t i = 0; prefetches && i < kRowsAhead<T>; ++i)
+      ahead[i] = rows.next + static_cast<std::ptrdiff_t>(std::min(next + i, last)) * rows.stride;
     const bool first = r == 0 && which == cpu::AmaxRows::kOfThisCall;
-    most =
-        std::max(most, ColumnMaximaOfPass<T, kInputs>(pass, kRowsPerPass<T>, cols, first, maxima));
+    most = std::max(most, ColumnMaximaOfPass<T, kInputs>(pass, prefetches ? ahead : nullptr, cols,
+                                                         first, maxima));
   }
   return most < kInfinityBits<T>;
 }

@@ -83,12 +83,22 @@ using BlockAmaxFn = bool (*)(const std::byte* items, std::size_t blocks,
 /// earlier ones.
 enum class AmaxRows : bool { kOfThisCall, kOfAllCalls };
 
-/// Stores the patterns of the largest magnitudes of `cols` columns of `count` rows. Returns true if
+/// The rows of which a call computes the amaxes of columns. If `next` is not null, instruction sets
+/// on which encoding leaves too little time for that prefetch some of the next call's rows: as many
+/// at most, `stride` bytes apart.
+struct ColumnRows {
+  const std::byte* const* items;
+  std::size_t count;
+  const std::byte* next = nullptr;
+  std::ptrdiff_t stride = 0;
+};
+
+/// Stores the patterns of the largest magnitudes of `cols` columns of `rows`. Returns true if
 /// all items are finite. If not, the first function leaves patterns that do not count; the second
 /// one ignores NaN. Requires: cols is a multiple of MicroKernels::vector_bytes and at most
 /// kMicroCols; `amaxes` begins at a cache line.
-using MicroColumnAmaxFn = bool (*)(const std::byte* const* rows, std::size_t count,
-                                   std::size_t cols, AmaxRows which, std::byte* amaxes) noexcept;
+using MicroColumnAmaxFn = bool (*)(const ColumnRows& rows, std::size_t cols, AmaxRows which,
+                                   std::byte* amaxes) noexcept;
 
 /// Computes the scales of `count` blocks or columns from their amaxes. Returns true if encoding
 /// under power-of-two scales may be used for all of them: they are such powers, and none is so

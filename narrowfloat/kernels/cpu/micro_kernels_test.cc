@@ -137,10 +137,10 @@ TYPED_TEST(MicroKernelsTest, AmaxesOfColumnsGrowOverCalls) {
           }
           const MicroColumnAmaxFn run = finite ? kernels.of_columns : kernels.of_columns_of_all;
           const std::size_t some = count / 2 + 1;
-          run(rows.data(), some, cols, AmaxRows::kOfThisCall, amaxes.At(0));
+          run({rows.data(), some, rows[0], 64}, cols, AmaxRows::kOfThisCall, amaxes.At(0));
           if (some < count) {
             const bool result =
-                run(rows.data() + some, count - some, cols, AmaxRows::kOfAllCalls, amaxes.At(0));
+                run({rows.data() + some, count - some}, cols, AmaxRows::kOfAllCalls, amaxes.At(0));
             EXPECT_TRUE(result || !finite) << target.name;
           }
           for (std::size_t c = 0; c < cols; ++c)
@@ -159,8 +159,8 @@ TYPED_TEST(MicroKernelsTest, ColumnsWithInfinityOrNaNAreNotFinite) {
       Items row(kMicroCols, P::kBytes), amaxes(kMicroCols, P::kBytes);
       row.Set(kMicroCols - 1, special | P::kSign);
       const std::byte* rows[] = {row.At(0)};
-      EXPECT_FALSE(
-          this->Amaxes(target).of_columns(rows, 1, kMicroCols, AmaxRows::kOfThisCall, amaxes.At(0)))
+      EXPECT_FALSE(this->Amaxes(target).of_columns({rows, 1}, kMicroCols, AmaxRows::kOfThisCall,
+                                                   amaxes.At(0)))
           << target.name;
     }
   }
@@ -396,7 +396,7 @@ TYPED_TEST(MicroKernelsTest, EachBlockAndEachColumnHasItsScale) {
       const std::byte* rows[] = {items.At(1)};
       Scales of_blocks, of_columns;
       ASSERT_TRUE(amax_of_blocks(items.At(1), blocks, block_amaxes.At(0)));
-      ASSERT_TRUE(amax.of_columns(rows, 1, cols, AmaxRows::kOfThisCall, column_amaxes.At(0)));
+      ASSERT_TRUE(amax.of_columns({rows, 1}, cols, AmaxRows::kOfThisCall, column_amaxes.At(0)));
       ASSERT_TRUE(e8m0.of_blocks(block_amaxes.At(0), blocks, {}, of_blocks.All()));
       ASSERT_TRUE(e8m0.of_columns(column_amaxes.At(0), cols, {}, of_columns.All()));
       for (std::size_t shorter = blocks - std::min<std::size_t>(blocks - 1, 1); shorter <= blocks;

@@ -114,11 +114,9 @@ class PackedDriver {
   /// Computes amaxes of columns, which ignore NaN. Returns true if all items are finite.
   bool ColumnAmaxes(const std::byte* const* rows, std::size_t count, std::size_t cols,
                     std::byte* amaxes) const {
-    const auto compute = [&](MicroColumnAmaxFn run) {
-      return run(rows, count, cols, AmaxRows::kOfThisCall, amaxes);
-    };
-    if (compute(amax_.of_columns)) return true;
-    compute(amax_.of_columns_of_all);
+    const ColumnRows of{rows, count};
+    if (amax_.of_columns(of, cols, AmaxRows::kOfThisCall, amaxes)) return true;
+    amax_.of_columns_of_all(of, cols, AmaxRows::kOfThisCall, amaxes);
     return false;
   }
 

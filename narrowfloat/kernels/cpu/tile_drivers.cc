@@ -71,11 +71,11 @@ void ColumnAmaxes(const MatrixRows<const std::byte>& in, const Tile& tile,
   for (std::size_t row = tile.row_begin; row < tile.row_end; row += kMostRows) {
     const RowPointers rows(in, row, tile.row_end, tile.col_begin * kernels.item_bytes);
     if (whole > 0)
-      kernels.of_columns_of_all(rows.items, rows.count, whole, AmaxRows::kOfAllCalls, patterns);
+      kernels.of_columns_of_all({rows.items, rows.count}, whole, AmaxRows::kOfAllCalls, patterns);
     if (rest == 0) continue;
     const RowPointers ends(in, row, tile.row_end, (tile.col_begin + whole) * kernels.item_bytes);
     const PaddedRows padded(ends.items, ends.count, rest * kernels.item_bytes, kernels.item_bytes);
-    kernels.of_columns_of_all(padded.items, ends.count, kPaddedCols, AmaxRows::kOfAllCalls,
+    kernels.of_columns_of_all({padded.items, ends.count}, kPaddedCols, AmaxRows::kOfAllCalls,
                               rest_patterns);
   }
   for (std::size_t c = 0; c < cols; ++c) {

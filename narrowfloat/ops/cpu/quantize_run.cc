@@ -114,7 +114,14 @@ TileGrid QuantizeRun::Grid(Direction direction) const {
   };
   if (scheme.layout.columnwise_transposed) {
     grid.row_head = head(args_.columnwise, scheme.block.cols);
-    if (joined) grid.col_head = head(args_.rowwise, scheme.block.cols);
+    if (joined) {
+      grid.col_head = head(args_.rowwise, scheme.block.cols);
+    } else if (rows_.matrix.row_offsets == nullptr) {
+      // Patches are read in pieces of few lines: begun inside a line, they took up to twice as
+      // long.
+      grid.col_head = HeadOf(rows_.matrix.data, rows_.matrix.row_stride, ItemSize(in_.dtype) * 8,
+                             scheme.block.rows);
+    }
   } else {
     grid.col_head = head(args_.columnwise, joined ? scheme.block.cols : scheme.block.rows);
     // For blocks of one column, the driver quantizes the head apart, as a part of its first strip:

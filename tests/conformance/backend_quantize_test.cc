@@ -100,10 +100,10 @@ std::vector<QuantSpec> OptionSpecsOf(const SchemeInfo& scheme) {
           s.four_over_six = error, s.four_over_six_fast_error = fast;
           s.amax = 0.5f, s.amax_columnwise = 1e30f;
         });
-        // Amaxes whose products are divided, not multiplied by a reciprocal.
+        // Amaxes with which decoded values leave fp32's normal numbers, so that each is divided.
         add([&](QuantSpec& s) {
           s.four_over_six = error, s.four_over_six_fast_error = fast;
-          s.amax = 1e-25f, s.amax_columnwise = 1e33f;
+          s.amax = 0x1p-125f, s.amax_columnwise = 0x1p127f;
         });
       }
     }

@@ -78,7 +78,8 @@ HWY_INLINE std::uint32_t BlockAmaxes(const std::byte* items, std::size_t blocks,
       largest = hn::Max(largest, Magnitudes<T, kInputs>(di, LoadItems(di, at + i * kItemSize<T>)));
     return largest;
   };
-  // Loads go up: arguments of a call would be evaluated in any order.
+  // Named, so that items are loaded in ascending order, which processors prefetch. A call would
+  // evaluate its arguments in any order.
   const auto two = [&](std::size_t j) NF_INLINE_ATTR {
     const auto first = one(j), second = one(j + 1);
     return MergeMaxima<I>(di, first, second);
@@ -111,17 +112,17 @@ HWY_INLINE std::uint32_t BlockAmaxes(const std::byte* items, std::size_t blocks,
 template <class T>
 inline constexpr std::size_t kRowsPerPass = 16 / kItemSize<T>;
 
-/// Rows of the next strip that are prefetched in one pass, or 0. Vectors of 512 bits encode faster
-/// than memory delivers, but without these it pauses while amaxes are computed: of 32 rows, 20 of
-/// 16-bit items and 24 of fp32 were fastest on a Zen 4.
+/// Rows of the next strip that one pass prefetches, or 0. With vectors of 512 bits, encoding is too
+/// short to prefetch a strip meanwhile, and memory is idle while amaxes are computed. 20 of 32 rows
+/// of 16-bit items, and 24 of fp32, were fastest on a Zen 4.
 template <class T>
 inline constexpr std::size_t kRowsAhead = HWY_MAX_BYTES < 64  ? 0
                                           : kItemSize<T> == 2 ? 5
                                                               : 3;
 
-/// Updates the maxima of columns with kRowsPerPass rows, and prefetches as many items of kRowsAhead
-/// ones at `ahead`, if it is not null; `first` starts the maxima at 0. Returns the largest pattern
-/// of all. Requires: `cols` is a multiple of the vector's length.
+/// Updates the maxima of columns with kRowsPerPass rows; `first` starts them at 0. If `ahead` is
+/// not null, prefetches the same columns of its kRowsAhead rows. Returns the largest pattern of
+/// all. Requires: `cols` is a multiple of the vector's length.
 template <class T, Inputs kInputs>
 HWY_INLINE std::uint32_t ColumnMaximaOfPass(const std::byte* const* rows,
                                             const std::byte* const* ahead, std::size_t cols,

@@ -26,8 +26,8 @@ class ScaleReader {
   /// If a scale lies beside that of the same block of the next line, the scales of one line lie far
   /// apart, and reading them misses the caches. A read that misses makes the processor write a
   /// cache line that non-temporal stores have filled in part; therefore the scales of many lines
-  /// are read before these are written. No more than one cache line of each block: lines a power of
-  /// two apart evict each other.
+  /// are read before these are written. At most one cache line of each block is read, because lines
+  /// a power of two apart evict each other.
   std::size_t LinesOfBatch(std::size_t blocks) const {
     if (!lines_adjacent_ || blocks_adjacent_) return 1;
     return std::min(kDecodeCols / blocks, kLineBytes / bytes_);
@@ -58,7 +58,7 @@ class ScaleReader {
                       std::byte* stored) const {
     for (std::size_t j = 0; j < blocks; ++j) {
       const std::byte* from = At(line, block + j);
-      hwy::Prefetch(from + lines * bytes_);  // the next call reads them
+      hwy::Prefetch(from + lines * bytes_);  // scales of the next call
       for (std::size_t i = 0; i < lines; ++i)
         Copy(from + i * bytes_, stored + (i * blocks + j) * bytes_);
     }

@@ -62,6 +62,14 @@ void DriveDecoding(const DequantizeArgs& args, const MicroKernels& micro,
                    const DecodeKernels& decode, const FormatDecoders& kernels,
                    const DecodeGeometry& geometry, Direction direction) noexcept;
 
+/// Computes the amaxes of columns, which ignore NaN. Returns true if all items are finite.
+inline bool ComputeColumnAmaxes(const AmaxKernels& kernels, const ColumnRows& rows,
+                                std::size_t cols, std::byte* amaxes) {
+  if (kernels.of_columns(rows, cols, AmaxRows::kOfThisCall, amaxes)) return true;
+  kernels.of_columns_of_all(rows, cols, AmaxRows::kOfThisCall, amaxes);
+  return false;
+}
+
 /// A place from which items are prefetched while others are encoded.
 struct Place {
   std::size_t row, col;

@@ -21,13 +21,13 @@ namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 /// How the difference of an item from its decoded code is computed: both are multiplied by the
-/// scale of all blocks, or the code's value is divided by it. kByQuotients does the division once
-/// for the codes 1 and 1.5 of a block: all others are these times a power of two, and so are their
-/// rounded quotients, as long as no number leaves fp32's normal ones (HasQuotients).
+/// scale of all blocks, or the code's value is divided by it. kByQuotients divides once per block
+/// for the codes 1 and 1.5. All other codes are these times a power of two, and their rounded
+/// quotients are too. Requires for kByQuotients: all numbers are normal in fp32 (HasQuotients).
 enum class Difference { kMultiplied, kDivided, kByQuotients };
 
-/// Returns a mask of the amaxes with which kByQuotients may be used: decoded values are 0 or from
-/// 2^-10 to 2688.
+/// Returns a mask of the amaxes with which kByQuotients may be used. A code times its block's value
+/// is 0 or from 2^-10 to 2688.
 HWY_INLINE hn::Mask<DF> HasQuotients(hn::Vec<DF> amax) {
   const DF df;
   return hn::And(hn::Ge(amax, hn::Set(df, 0x1p-60f)), hn::Le(amax, hn::Set(df, 0x1p100f)));
@@ -94,7 +94,7 @@ HWY_INLINE void StageRow(const std::byte* row, std::size_t blocks, StagedItems& 
   }
 }
 
-/// Returns true if all blocks have quotients.
+/// Returns true if kByQuotients may be used for all blocks.
 HWY_INLINE bool AllHaveQuotients(std::size_t count, const cpu::TwoLevelFactors& factors) {
   auto all = hn::Eq(hn::Zero(DF()), hn::Zero(DF()));
   for (std::size_t j = 0; j < count; j += hn::Lanes(DF()))
@@ -127,7 +127,8 @@ HWY_NOINLINE void AddErrors(const StagedItems& items, std::size_t positions, std
       } else if constexpr (kDifference == Difference::kDivided) {
         difference = hn::Sub(decoded(hn::Mul(code, value)), x);
       } else {
-        // The code is a power of two, or one and a half times that. Its product is exact.
+        // The code is 0, a power of two, or 1.5 times one: its first mantissa bit, moved to the
+        // sign, selects. The product with the power is exact.
         const auto bits = hn::BitCast(d32, code);
         const auto power = hn::BitCast(df, hn::And(bits, hn::Set(d32, kFloatInfinity)));
         const auto mantissa_to_sign = hn::BitCast(df, hn::ShiftLeft<9>(bits));

@@ -51,7 +51,7 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// The tables of EncodeByTable, and what EncodeSteps reads of any.
+/// The tables of EncodeSteps for power-of-two scales.
 /// Distance: an item's magnitude pattern less PowerOfTwoScale's Floor, or 0 if it is below that.
 /// Step: the distance without its lowest kBelowMantissa bits. Some of E4M3's:
 ///
@@ -124,12 +124,13 @@ HWY_INLINE hn::Vec512<std::uint8_t> JoinBytes(hn::Vec512<std::uint16_t> low,
   return hn::Vec512<std::uint8_t>{_mm512_permutex2var_epi8(low.raw, order.raw, high.raw)};
 }
 
-/// Encodes finite bfloat16 by distances from a floor. 17 ops for 64 items.
+/// Encodes finite bfloat16 by their distances from a floor (StepTables). 17 ops for 64 items.
 /// Requires: no item times its scale is above F's largest number.
 /// A normal code is the step less an excess, which the lowest bits of the distance determine. A
 /// smaller code depends on the step, and is 1 more past a bound within it. Below the smallest
 /// normal number the first rule gives less, above it the second: the larger of both is the code.
-/// `excess_of` looks the excess up, `code` and `last` are tables of 64 steps.
+/// excess_of(below) returns the excesses of the distances' low bytes; `code` and `last` are
+/// StepTables' tables of 64 steps.
 template <FloatFormat F, class ExcessOf>
 HWY_INLINE hn::Vec512<std::uint8_t> EncodeSteps(
     hn::Vec512<std::uint16_t> low, hn::Vec512<std::uint16_t> high,
@@ -157,7 +158,8 @@ HWY_INLINE hn::Vec512<std::uint8_t> EncodeSteps(
       _mm512_max_epu8(normal, small), JoinBytes<true>(low, high).raw, sign, kOrAnd)};
 }
 
-/// Encodes under power-of-two scales. StepTables::AreExact proves this for every distance.
+/// Encodes finite bfloat16 under power-of-two scales. Requires: as EncodeSteps.
+/// StepTables::AreExact proves this for every distance.
 template <FloatFormat F>
 HWY_INLINE hn::Vec512<std::uint8_t> EncodeByTable(hn::Vec512<std::uint16_t> low,
                                                   hn::Vec512<std::uint16_t> high,
@@ -174,9 +176,9 @@ HWY_INLINE hn::Vec512<std::uint8_t> EncodeByTable(hn::Vec512<std::uint16_t> low,
                         hn::Load(d8, kTables.last));
 }
 
-/// Provider of EncodeRun: encodes under one scale of any mantissa by the tables that
-/// TabulateUniform made of it. The product of an item and a scale that are normal numbers has the
-/// same mantissa in every octave of items, so that 128 excesses serve all of them.
+/// Provider of EncodeRun for one scale of any mantissa, with the tables that TabulateUniform filled
+/// for it. The product of a normal item and a normal scale has the same mantissa in every octave of
+/// items, so that 128 excesses serve all octaves.
 template <FloatFormat F>
 struct UniformSteps {
   hn::Vec512<std::uint8_t> lower_excess, upper_excess, code, last;

@@ -83,9 +83,8 @@ using BlockAmaxFn = bool (*)(const std::byte* items, std::size_t blocks,
 /// earlier ones.
 enum class AmaxRows : bool { kOfThisCall, kOfAllCalls };
 
-/// The rows of which a call computes the amaxes of columns. If `next` is not null, instruction sets
-/// on which encoding leaves too little time for that prefetch some of the next call's rows: as many
-/// at most, `stride` bytes apart.
+/// Rows of a call that computes the amaxes of columns. If `next` is not null, the call may prefetch
+/// the next call's rows: up to `count` rows from `next` on, `stride` bytes apart.
 struct ColumnRows {
   const std::byte* const* items;
   std::size_t count;
@@ -125,16 +124,16 @@ struct EncodeKernels {
   EncodeFn all;            // any; saturates, and encodes NaN and infinities
 };
 
-/// One scale for all items, and the tables by which codes are looked up instead of computed, on
-/// instruction sets that do so: EncodeSteps says what they hold.
+/// One scale for all items, and its tables. An instruction set that has them looks codes up instead
+/// of computing them; EncodeSteps describes their contents.
 struct UniformTables {
   float scale;
   bool are_filled = false;
   std::uint16_t floor;
   alignas(64) std::uint8_t excess[128], code[64], last[64];
 };
-/// Fills the tables of `tables.scale`, if the instruction set and this scale have them. Takes as
-/// long as encoding some 10,000 items saves.
+/// Fills the tables for `tables.scale`, if the instruction set has tables and the scale allows
+/// them; else clears `are_filled`. Requires: the scale is positive and finite.
 using TabulateFn = void (*)(UniformTables& tables) noexcept;
 
 /// Encodes runs of `count` items under one scale, and sets `largest` to the largest of its
@@ -191,7 +190,7 @@ inline constexpr std::size_t kMicroFormats = 2;
 /// The micro-kernels of one instruction set.
 struct MicroKernels {
   std::size_t vector_bytes;  // codes of one vector
-  bool prefetches_rows;  // else the processor does it better, if one row after the other is read
+  bool prefetches_rows;      // prefetch a row that is read from its first to its last item
   CopyFn copy_nontemporal;
   TransposeFn transpose;
   ByType<AmaxKernels> amax;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "narrowfloat/kernels/cpu/micro_kernels.h"
@@ -45,6 +46,14 @@ struct ItemType {
   }
 };
 
+/// One format of codes and one type of items.
+template <class F, class T>
+struct FormatAndItems : ItemType<T> {
+  using Format = F;
+  static constexpr std::size_t kFormat =
+      static_cast<std::size_t>(std::is_same_v<F, E4M3> ? MicroFormat::kE4M3 : MicroFormat::kE5M2);
+};
+
 /// A buffer of items or amaxes, aligned to cache lines.
 struct Items {
   explicit Items(std::size_t count, std::size_t item_bytes)
@@ -76,6 +85,12 @@ inline std::vector<Target> Targets() {
     if (parts.micro != nullptr) targets.push_back({target.name, parts.micro, parts.pack});
   }
   return targets;
+}
+
+/// Returns the micro-kernels of FormatAndItems.
+template <class P>
+const FormatKernels& KernelsOf(const Target& target) {
+  return target.micro->formats[P::kFormat][static_cast<std::size_t>(kDTypeOf<typename P::Item>)];
 }
 
 /// Returns the larger magnitude pattern, NaN ignored.

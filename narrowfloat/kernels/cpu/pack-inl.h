@@ -142,8 +142,8 @@ HWY_INLINE hn::Vec<DB> PackFinite(DB d8, const std::byte* in, const float* scale
   const auto pairs = [&](std::size_t i) NF_INLINE_ATTR {
     const auto magnitude = hn::BitCast(d32, hn::And(items(i), hn::Set(d16, std::uint16_t{0x7FFF})));
     const auto scale = SpreadScales<cpu::kPackUnit / 2>(df, scales, i * lanes / 2);
-    // Not a sum: clang 14 would fuse it with WholeCodes' multiplication to an instruction of
-    // AVX-VNNI, which a Zen 4 does not have.
+    // An addition would do, too. clang 14 fuses it with WholeCodes' multiplication into an
+    // instruction of AVX-VNNI, which processors with AVX-512 VNNI alone (Zen 4) do not have.
     return hn::Or(WholeCodes<kShift>(df, WidenEven<T, Inputs::kFinite>(d32, magnitude), scale),
                   WholeCodes<kShift + 4>(df, WidenOdd<T, Inputs::kFinite>(d32, magnitude), scale));
   };

@@ -371,9 +371,11 @@ TYPED_TEST(PackKernelsTest, CandidatesErrorsAndChoices) {
     const FourOverSixKernels& kernels = this->Kernels(target).four_over_six;
     for (const ScaleOptions& options : ErrorOptions()) {
       for (std::size_t turn = 0; turn < 30; ++turn) {
-        // Any patterns, or magnitudes of six octaves; columns hold the blocks of the row.
+        // Any patterns, or magnitudes of six octaves, the upper one at 1 or six above the smallest
+        // normal number; columns hold the blocks of the row.
         const std::uint32_t range = turn % 3 == 0 ? P::kInfinity : 6 * octave;
-        const float tensor_amax = turn % 5 == 4 ? 0x1p-70f : P::Value(one) * 3;
+        const std::uint32_t upper = turn % 5 == 4 ? 6 * octave : one;
+        const float tensor_amax = P::Value(upper) * 3;
         const auto state = Rule::Prepare(tensor_amax, options);
         TwoLevelFactors factors;
         factors.Fill(0, kPackPlaces, FactorsOf(state));
@@ -381,7 +383,7 @@ TYPED_TEST(PackKernelsTest, CandidatesErrorsAndChoices) {
           std::uint32_t amax = 0;
           for (std::size_t i = 0; i < kPackUnit; ++i) {
             const auto pattern = static_cast<std::uint32_t>(random());
-            const std::uint32_t lowest = turn % 3 == 0 ? 0 : one - 5 * octave;
+            const std::uint32_t lowest = turn % 3 == 0 ? 0 : upper - 5 * octave;
             const std::uint32_t item = (lowest + pattern % range) | (pattern >> 31) * P::kSign;
             row.Set(j * kPackUnit + i, item);
             columns.Set(i * kPackPlaces + j, item);

@@ -111,15 +111,6 @@ class PackedDriver {
     return finite ? roundings.finite : roundings.all;
   }
 
-  /// Computes amaxes of columns, which ignore NaN. Returns true if all items are finite.
-  bool ColumnAmaxes(const std::byte* const* rows, std::size_t count, std::size_t cols,
-                    std::byte* amaxes) const {
-    const ColumnRows of{rows, count};
-    if (amax_.of_columns(of, cols, AmaxRows::kOfThisCall, amaxes)) return true;
-    amax_.of_columns_of_all(of, cols, AmaxRows::kOfThisCall, amaxes);
-    return false;
-  }
-
   /// Computes the scales of the blocks of a strip of `cols` columns; `scale` for each unit. Returns
   /// true if the items are finite and no product with them rounds to more than the largest code.
   bool RowScales(const std::byte* const* rows, std::size_t count, std::size_t cols,
@@ -128,7 +119,7 @@ class PackedDriver {
     AmaxMemory of_columns, amaxes;
     bool finite = true;
     if (IsSquare()) {
-      finite = ColumnAmaxes(rows, count, cols, of_columns.pattern);
+      finite = ComputeColumnAmaxes(amax_, {rows, count}, cols, of_columns.pattern);
       amax_of_blocks_(of_columns.pattern, blocks, amaxes.pattern);
     } else {
       finite = amax_of_blocks_(rows[0], blocks, amaxes.pattern);
@@ -285,7 +276,8 @@ class PackedDriver {
   /// Computes the scales of a strip's columns. Returns as RowScales does.
   bool ColumnScales(const PackedStrip& strip, const PackScales& scales) const {
     AmaxMemory amaxes;
-    const bool finite = ColumnAmaxes(strip.rows, strip.count, strip.cols, amaxes.pattern);
+    const bool finite =
+        ComputeColumnAmaxes(amax_, {strip.rows, strip.count}, strip.cols, amaxes.pattern);
     bool fits = true;
     if (chooses_) {
       fits = ChooseOfColumns(strip, amaxes.pattern, scales);

@@ -30,8 +30,10 @@ class WholeDriver {
   }
 
  private:
-  static constexpr std::size_t kTabulatedItems = 32768;  // as few as tables pay for
-  static constexpr std::size_t kRunItems = 4096;         // encoded before they are checked
+  // Smallest tile for which tables are filled. Filling takes 0.15 microseconds: as long as the tables
+  // save in 4,000 items rowwise, in 16,000 columnwise.
+  static constexpr std::size_t kTabulatedItems = 16384;
+  static constexpr std::size_t kRunItems = 4096;  // encoded before they are checked
   // Less than a page, so that in most cases the same page is prefetched that is read: a prefetch
   // that has to look up another page's address is dropped or waits. 4096 took 1.2 times as long.
   static constexpr std::size_t kBytesAhead = 3584;

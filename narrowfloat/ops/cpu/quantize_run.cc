@@ -100,7 +100,7 @@ std::size_t QuantizeRun::ColUnit() const {
 
 TileGrid QuantizeRun::Grid(Direction direction) const {
   const SchemeInfo& scheme = *spec_.scheme;
-  // Drivers of rows and of patches keep what they read twice in parts of a tile.
+  // Drivers of rows and of patches need only parts of a tile in a cache.
   const bool by_parts = direction == Direction::kRowwise || scheme.layout.columnwise_transposed;
   const bool transforms = direction == Direction::kColumnwise && UsesHadamard();
   const std::size_t elements = by_parts && !transforms && scheme.block.rows <= 1
@@ -117,7 +117,7 @@ TileGrid QuantizeRun::Grid(Direction direction) const {
     if (joined) {
       grid.col_head = head(args_.rowwise, scheme.block.cols);
     } else if (rows_.matrix.row_offsets == nullptr) {
-      // Patches are read in pieces of few lines: begun inside a line, they took up to twice as
+      // A patch reads a few lines of each row. Patches that began inside a line took up to twice as
       // long.
       grid.col_head = HeadOf(rows_.matrix.data, rows_.matrix.row_stride, ItemSize(in_.dtype) * 8,
                              scheme.block.rows);

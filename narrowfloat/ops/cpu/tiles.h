@@ -19,8 +19,8 @@ struct TileGrid {
   std::size_t RowTiles() const;
   std::size_t ColTiles() const;
   std::size_t Count() const { return RowTiles() * ColTiles(); }
-  /// Inline, so that a task copies the tile without loads: one that covers two stores of half its
-  /// width would wait until the stores of the tile before this one have bypassed the caches.
+  /// Returns the tile of an index. Inline, so that a task copies it from registers: a load that
+  /// covers two earlier stores stalls until the last tile's non-temporal stores have completed.
   Tile operator[](std::size_t index) const {
     const std::size_t cols = ColTiles(), row = index / cols, col = index % cols;
     return {
@@ -40,9 +40,10 @@ struct TileGrid {
 /// beside the output.
 inline constexpr std::size_t kTileElements = std::size_t{64} << 10;
 
-/// Returns the number of elements of a tile for kernels that need no tile in a cache: as many as
-/// leave eight tiles to each thread, within limits. At the end of a tile, a thread waits for its
-/// non-temporal stores: for tiles of kTileElements a tenth of the time of decoding FP8.
+/// Returns the number of elements of a tile for kernels that do not need a tile in a cache: an
+/// eighth of a thread's share, at least kTileElements and at most 8 times that. Each tile ends with
+/// a fence for its non-temporal stores, which took a tenth of decoding FP8 in tiles of
+/// kTileElements.
 std::size_t StreamedTileElements(const Execution& execution, MatrixShape shape);
 
 /// Returns tiles of about `elements` whose corners are multiples of the units.

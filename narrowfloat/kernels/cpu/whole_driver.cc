@@ -30,8 +30,8 @@ class WholeDriver {
   }
 
  private:
-  // Smallest tile for which tables are filled. Filling takes 0.15 microseconds: as long as the tables
-  // save in 4,000 items rowwise, in 16,000 columnwise.
+  // Smallest tile for which tables are filled. Filling takes 0.15 microseconds: as long as the
+  // tables save in 4,000 items rowwise, in 16,000 columnwise.
   static constexpr std::size_t kTabulatedItems = 16384;
   static constexpr std::size_t kRunItems = 4096;  // encoded before they are checked
   // Less than a page, so that in most cases the same page is prefetched that is read: a prefetch

@@ -109,6 +109,11 @@ def sample(seed: int = 0) -> dict[str, np.ndarray]:
     }
 
 
+def write_model(folder: Path) -> Path:
+    """Writes sample() with metadata to a file in the folder; returns its path."""
+    return write_file(folder / "model.safetensors", sample(), {"format": "pt", "a": "b"})
+
+
 TAKEN = ("dense.weight", "half.weight", "gate_up_proj")
 
 

@@ -11,7 +11,7 @@ SLOW = (
     "pytorch/test_compile_*",
     "pytorch/test_exit.py",
     "pytorch/test_export.py",
-    "test_cli.py",
+    "test_cli*.py",
     "test_crashes.py",
     "test_demo.py",
     "test_exhaustive.py",

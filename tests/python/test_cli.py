@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import signal
 import struct
@@ -20,7 +19,6 @@ from cli import (
     NAMES,
     TAKEN,
     TYPES,
-    folder_bytes,
     program,
     read_file,
     run,
@@ -29,12 +27,13 @@ from cli import (
     schemes,
     sharded,
     write_file,
+    write_model,
 )
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    return write_file(tmp_path / "model.safetensors", sample(), {"format": "pt", "a": "b"})
+    return write_model(tmp_path)
 
 
 def test_version_and_help():
@@ -238,101 +237,6 @@ def test_the_last_rule_that_matches_decides(model: Path, tmp_path: Path, rules: 
     out = tmp_path / "q"
     result = run_json("quantize", model, out, "--scheme", "fp8_e4m3", *rules)
     assert result["tensors_quantized"] == count
-
-
-def test_sharded_there_and_back(tmp_path: Path):
-    source = sharded(tmp_path / "in")
-    run("quantize", source, tmp_path / "q", "--scheme", "mxfp8_e5m2")
-    shards = sorted(path.name for path in source.glob("*.safetensors"))
-    assert sorted(path.name for path in (tmp_path / "q").glob("*.safetensors")) == shards
-    pooling = "1_Pooling/config.json"
-    assert (tmp_path / "q" / pooling).read_bytes() == (source / pooling).read_bytes()
-    config = json.loads((source / "config.json").read_text())
-    quantization = {"quant_method": "narrowfloat", "spec": "mxfp8_e5m2"}
-    written = json.loads((tmp_path / "q" / "config.json").read_text())
-    assert written == config | {"quantization_config": quantization}, "other loaders must refuse"
-    index = json.loads((tmp_path / "q" / "model.safetensors.index.json").read_text())
-    held = {name: read_file(tmp_path / "q" / name)[0] for name in shards}
-    assert index["weight_map"] == {tensor: name for name in shards for tensor in held[name]}
-    assert index["metadata"] == {
-        "total_parameters": 9,
-        "total_size": sum(array.nbytes for tensors in held.values() for array in tensors.values()),
-    }
-    result = run_json("dequantize", tmp_path / "q" / "model.safetensors.index.json", tmp_path / "b")
-    assert (result["files"], result["tensors_dequantized"]) == (3, 9)
-    assert json.loads((tmp_path / "b" / "config.json").read_text()) == config
-    assert run_json("inspect", tmp_path / "b")["counts"] == run_json("inspect", source)["counts"]
-
-
-def test_parts_make_the_same_bytes(tmp_path: Path):
-    source = sharded(tmp_path / "in")
-    args = ("--scheme", "mxfp8_e4m3")
-    run("quantize", source, tmp_path / "whole", *args)
-    second = run_json("quantize", source, tmp_path / "parts", *args, "--part", "2/2")
-    assert not second["complete"]
-    assert not (tmp_path / "parts" / "model.safetensors.index.json").exists()
-    first = run_json("quantize", source, tmp_path / "parts", *args, "--part", "1/2")
-    assert first["complete"] and first["files"] + second["files"] == 3
-    assert folder_bytes(tmp_path / "parts") == folder_bytes(tmp_path / "whole")
-
-
-def test_an_unfinished_job_is_resumed_and_leaves_no_record(tmp_path: Path):
-    source, out = sharded(tmp_path / "in", shards=4), tmp_path / "q"
-    args = ("quantize", source, out, "--scheme")
-    run(*args, "mxfp8_e4m3")
-    expected = folder_bytes(out)
-    assert not [name for name in expected if name.startswith(".")]
-    shutil.rmtree(out)
-
-    part = ("--part", "1/2")  # two of the four files; nobody does the others
-    assert run_json(*args, "mxfp8_e4m3", *part)["files_written"] == 2
-    (out / ".narrowfloat-1-0.partial").write_bytes(b"of a process that was killed")
-    again = run_json(*args, "mxfp8_e4m3", *part)
-    assert (again["files_written"], again["files_skipped"]) == (0, 2)
-    done = sorted(out.glob("*.safetensors"))
-    done[0].unlink()
-    done[1].write_bytes(b"damaged")
-    assert run_json(*args, "mxfp8_e4m3", *part)["files_written"] == 2
-    assert run_json(*args, "mxfp8_e5m2", *part)["files_written"] == 2, "another spec starts anew"
-    os.utime(source / done[0].name, ns=(1, 1))
-    assert run_json(*args, "mxfp8_e5m2", *part)["files_written"] == 1, "so does another input"
-    assert run_json(*args, "mxfp8_e4m3")["files_written"] == 4
-    assert folder_bytes(out) == expected
-
-
-def test_files_of_others_are_not_replaced_without_overwrite(model: Path, tmp_path: Path):
-    source, out = sharded(tmp_path / "in"), tmp_path / "out"
-    args = ("quantize", source, out, "--scheme", "mxfp8_e4m3")
-    for name in ("model-00002-of-00003.safetensors", "config.json", "model.safetensors.index.json"):
-        out.mkdir()
-        (out / name).write_bytes(b"precious")
-        message = f"quantize: {out / name} exists, --overwrite is needed to replace it"
-        assert run_json(*args, code=2)["error"]["message"] == message
-        assert folder_bytes(out) == {name: b"precious"}
-        run(*args, "--overwrite")
-        assert (out / name).read_bytes() != b"precious"
-        shutil.rmtree(out)
-    run(*args)
-    assert "exists, --overwrite" in run(*args, code=2).stderr, (
-        "a finished folder is not ours to redo"
-    )
-    single = ("quantize", model, tmp_path / "q", "--scheme", "nvfp4", "--exclude", "*half*")
-    run(*single)
-    assert "exists, --overwrite" in run(*single, code=2).stderr
-    run(*single, "--overwrite")
-
-
-def test_swapping_in_and_out_keeps_the_original(tmp_path: Path):
-    original, small = sharded(tmp_path / "orig"), tmp_path / "small"
-    before = folder_bytes(original)
-    run("quantize", original, small, "--scheme", "mxfp8_e4m3")
-    message = run("quantize", small, original, "--scheme", "mxfp8_e4m3", code=2).stderr
-    assert message == (
-        f"narrowfloat: quantize: IN must be a float checkpoint, {small} is already quantized as "
-        "'narrowfloat' (metadata of its tensors)\n"
-    )
-    assert "exists, --overwrite" in run("dequantize", small, original, code=2).stderr
-    assert folder_bytes(original) == before
 
 
 def test_nothing_to_do_is_an_error(model: Path, tmp_path: Path):
@@ -557,59 +461,3 @@ def test_codes_without_scales_are_values_and_that_is_said(tmp_path: Path):
         asked = run("dequantize", path, tmp_path / "no", "--from", "unscaled-fp8", code=2)
         assert message in asked.stderr
     assert not (tmp_path / "no").exists()
-
-
-def test_a_full_disk_leaves_the_old_file(model: Path, tmp_path: Path):
-    out = tmp_path / "out"
-    out.write_bytes(b"old")
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-
-    command = ("quantize", model, out, "--scheme", "mxfp8_e4m3", "--overwrite")
-    error = run_json(*command, code=4, preexec_fn=limit)["error"]
-    assert error == {"kind": "IoError", "message": f"write: {out}, File too large"}
-    assert sorted(os.listdir(tmp_path)) == ["model.safetensors", "out"]
-    assert out.read_bytes() == b"old"
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, number: int):
-    size = 3 << 30  # of zeros, without a block on disk
-    entry = {"dtype": "F32", "shape": [size // 4096, 1024], "data_offsets": [0, size]}
-    small = {"dtype": "F32", "shape": [1, 1], "data_offsets": [size, size + 4]}
-    text = json.dumps({"a.weight": entry, "b.weight": small}).encode()
-    path = tmp_path / "m"
-    path.write_bytes(struct.pack("<Q", len(text)) + text)
-    os.truncate(path, 8 + len(text) + size + 4)
-    command = [program(), "quantize", path, tmp_path / "out", "--exclude", "a.*"]
-    command += ["--scheme", "fp8_e4m3", "--json"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as job:
-        assert "quantize: 3.22 GB to read" in job.stderr.readline()
-        job.send_signal(number)
-        out, _ = job.communicate(timeout=60)
-    assert job.returncode == 130
-    error = json.loads(out)["error"]
-    assert error["kind"] == "Interrupted"
-    assert error["message"] == (
-        f"quantize: interrupted, 0 of 1 files done, nothing unfinished was left in {tmp_path}/out"
-    )
-    assert os.listdir(tmp_path) == ["m"]
-
-
-def test_a_terminal_shows_a_bar(model: Path, tmp_path: Path):
-    import pty
-
-    controller, terminal = pty.openpty()
-    command = ("quantize", model, tmp_path / "q", "--scheme", "mxfp8_e4m3")
-    done = subprocess.run(
-        [program(), *map(str, command)], stdout=subprocess.PIPE, stderr=terminal, timeout=60
-    )
-    os.close(terminal)
-    shown = os.read(controller, 65536)
-    os.close(controller)
-    assert done.returncode == 0
-    assert shown.endswith(b"\r\x1b[K"), "the bar is gone when the result is printed"
-    assert b"\n" not in shown

@@ -37,7 +37,7 @@ struct MatrixRows {
 };
 
 /// The rectangle of a matrix that one call of a kernel processes. Its corners are block boundaries,
-/// except at the matrix's far edges.
+/// except at the matrix's far edges, and where transposed codes of 8 bits are dequantized.
 struct Tile {
   std::size_t row_begin, row_end, col_begin, col_end;
 };

@@ -15,7 +15,7 @@ namespace narrowfloat::cpu {
 /// Most items of a row of one call on blocks. Runs of 1024 took 1.08 times as long.
 inline constexpr std::size_t kDecodeRun = 4096;
 /// Most columns of one call on columns, and most scales of one call.
-inline constexpr std::size_t kDecodeCols = 1024;
+inline constexpr std::size_t kDecodeCols = 4096;
 /// Places behind the scales and powers of a call that are read, but do not matter.
 inline constexpr std::size_t kDecodePadding = 64;
 /// Positions and lines of a patch of transposed codes.

@@ -31,12 +31,13 @@ void CpuBackend::Dequantize(const ConstQuantizedView& in, Direction direction,
   const std::size_t row_unit = direction == Direction::kRowwise ? 1 : RowUnit(scheme, direction);
   TileGrid grid = MakeTileGrid(rows.shape, row_unit, ColUnit(scheme),
                                StreamedTileElements(execution, rows.shape));
-  if (args.nontemporal && direction == Direction::kColumnwise) {
-    // Columns have scales of their own, so that they can be cut anywhere; rows only between blocks.
+  if (args.nontemporal && direction == Direction::kColumnwise &&
+      scheme.layout.columnwise_transposed) {
+    // Patches read and write a few lines of each row or column. Those of 8-bit codes may begin
+    // within blocks.
     if (rows.matrix.row_offsets == nullptr)
       grid.col_head = HeadOf(rows.matrix.data, rows.matrix.row_stride, ItemSize(out.dtype) * 8, 1);
-    if (scheme.layout.columnwise_transposed)
-      grid.row_head = CodesHead(args.in, scheme, scheme.block.cols);
+    grid.row_head = CodesHead(args.in, scheme, scheme.element_bits == 8 ? 1 : scheme.block.cols);
   }
   ParallelFor(execution, grid.Count(), [&](std::size_t i) {
     DequantizeArgs task = args;

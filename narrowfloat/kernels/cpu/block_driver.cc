@@ -247,24 +247,43 @@ class BlockDriver {
   }
 
   /// Quantizes blocks whose columnwise codes lie transposed: encodes patches in the first-level
-  /// cache and writes their transposes.
+  /// cache, one below the other, and writes their transposes.
   void Patches(const Tile& tile, Direction direction) {
-    alignas(64) std::byte codes[kTransposedRun * kTransposedCols];
-    for (std::size_t row = tile.row_begin; row < tile.row_end; row += kTransposedRun) {
-      for (std::size_t col = tile.col_begin; col < tile.col_end; col += kTransposedCols) {
+    alignas(64) std::byte codes[(kTransposedRun + kLineBytes) * kTransposedCols];
+    for (std::size_t col = tile.col_begin; col < tile.col_end; col += kTransposedCols) {
+      std::size_t held = 0;  // rows that are encoded, but not written
+      for (std::size_t row = tile.row_begin; row < tile.row_end; row += kTransposedRun) {
         const Rect patch{row, std::min(kTransposedRun, tile.row_end - row), col,
                          std::min(kTransposedCols, tile.col_end - col)};
         for (std::size_t r = 0; r < patch.rows; r += block_.items) {
           const Rect strip{row + r, std::min(block_.items, patch.rows - r), col, patch.cols};
           StripRows rows;
-          SetRowsOfPatch(strip, codes + r * kTransposedCols, direction, rows);
+          SetRowsOfPatch(strip, codes + (held + r) * kTransposedCols, direction, rows);
           geometry_.IsSquare() ? SquareStrip(strip, rows, direction) : ColumnStrip(strip, rows);
         }
-        const DirectionBuffers<std::byte>& out = args_.columnwise;
-        micro_.transpose(codes, patch.rows, patch.cols, out.codes + col * out.code_stride + row,
-                         out.code_stride, args_.nontemporal);
+        const bool is_last = row + patch.rows == tile.row_end;
+        held = WriteTransposed({row - held, held + patch.rows, col, patch.cols}, is_last, codes);
       }
     }
+  }
+  /// Writes the transpose of a patch of codes: of all rows if none are below it, else of those up
+  /// to the last end of a cache line, because a line must not be streamed in two parts. Moves the
+  /// other rows to the patch's beginning and returns their number.
+  std::size_t WriteTransposed(const Rect& patch, bool is_last, std::byte* codes) const {
+    const std::size_t stride = args_.columnwise.code_stride;
+    std::byte* out = args_.columnwise.codes + patch.col * stride + patch.row;
+    std::size_t held = 0;
+    if (args_.nontemporal && !is_last) {
+      const std::size_t past = BytesToLine(out + patch.rows, static_cast<std::ptrdiff_t>(stride));
+      held = past == 0 ? 0 : kLineBytes - past;
+    }
+    const std::size_t end = patch.rows - held;
+    for (std::size_t r = 0; r < end; r += kTransposedRun) {
+      micro_.transpose(codes + r * kTransposedCols, std::min(kTransposedRun, end - r), patch.cols,
+                       out + r, stride, args_.nontemporal);
+    }
+    std::memmove(codes, codes + end * kTransposedCols, held * kTransposedCols);
+    return held;
   }
 
   const std::byte* Item(std::size_t row, std::size_t col) const {
@@ -314,12 +333,13 @@ class BlockDriver {
     // Parts of lines at the ends of short runs are not worth staging.
     rows.runs.first.nontemporal &= AreAligned(rows.runs, kLineBytes);
   }
-  /// Returns the place of the strip after `strip`: below it in the same patch, or in the next one.
+  /// Returns the place of the strip after `strip`: below it or, at the tile's end, beside the
+  /// column's first one.
   Place NextOfPatch(const Rect& strip) const {
     const std::size_t below = strip.row + block_.items;
-    if (below % kTransposedRun != 0 && below < args_.shape.rows) return {below, strip.col};
-    return Next(strip.row / kTransposedRun * kTransposedRun, strip.col + strip.cols,
-                kTransposedRun);
+    if (below < args_.tile.row_end) return {below, strip.col};
+    return Next(args_.tile.row_begin, strip.col + strip.cols,
+                args_.tile.row_end - args_.tile.row_begin);
   }
 
   static EncodeFn Choose(const EncodeKernels& encode, bool finite, bool powers_of_two) {

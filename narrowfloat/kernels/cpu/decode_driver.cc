@@ -16,6 +16,7 @@ class ScaleReader {
               const DecodeGeometry& geometry)
       : in_(args.in),
         decode_(micro.scales[static_cast<std::size_t>(geometry.scale_type)]),
+        transpose_(micro.transpose_codes),
         factors_{in_.amax, geometry.decode_factor},
         bytes_(geometry.scale_type == ScaleType::kFloat32 ? sizeof(float) : 1),
         line_shift_(std::countr_zero(std::max<std::size_t>(geometry.lines_per_scale, 1))),
@@ -42,7 +43,41 @@ class ScaleReader {
       Read(line + i, 1, block, blocks, {in_.AmaxOf(line + i), factors_.decode}, scales);
   }
 
+  /// Decodes the scales of a patch of at most kDecodeSide lines, block by block, kDecodeSide floats
+  /// apart. Requires: stored scales of a byte; at most kPatchBlocks blocks.
+  void ReadPatch(std::size_t line, std::size_t lines, std::size_t block, std::size_t blocks,
+                 float* scales) {
+    const std::ptrdiff_t ahead = At(line + kDecodeSide, block) - At(line, block);
+    for (std::size_t i = 0; i < lines; ++i) {
+      const std::byte* from = At(line + i, block);
+      hwy::Prefetch(from + ahead);  // scales of the next call
+      if (blocks_adjacent_ && blocks == kPatchBlocks) {
+        std::memcpy(patch_[i], from, kPatchBlocks);
+      } else if (blocks_adjacent_ && blocks == kPatchBlocks / 2) {
+        std::memcpy(patch_[i], from, kPatchBlocks / 2);
+      } else {
+        for (std::size_t j = 0; j < blocks; ++j) patch_[i][j] = *At(line + i, block + j);
+      }
+    }
+    if (in_.line_amaxes != nullptr) return DecodePatchByLines(line, lines, blocks, scales);
+    transpose_(patch_[0], sizeof patch_[0], blocks, turned_[0]);
+    for (std::size_t j = 0; j < blocks; ++j)
+      decode_(turned_[j], lines, factors_, scales + j * kDecodeSide);
+  }
+
+  /// Most blocks of a line of a patch: the shortest ones have 16 items.
+  static constexpr std::size_t kPatchBlocks = kDecodeSide / 16;
+
  private:
+  /// Decodes the scales of a patch where each line has an amax of its own.
+  void DecodePatchByLines(std::size_t line, std::size_t lines, std::size_t blocks,
+                          float* scales) const {
+    for (std::size_t i = 0; i < lines; ++i) {
+      float of_line[kPatchBlocks];
+      decode_(patch_[i], blocks, {in_.AmaxOf(line + i), factors_.decode}, of_line);
+      for (std::size_t j = 0; j < blocks; ++j) scales[j * kDecodeSide + i] = of_line[j];
+    }
+  }
   void Read(std::size_t line, std::size_t lines, std::size_t block, std::size_t blocks,
             const ScaleFactors& factors, float* scales) const {
     if (lines == 1 ? blocks_adjacent_ : blocks == 1 && lines_adjacent_)
@@ -67,12 +102,7 @@ class ScaleReader {
   void GatherByLines(std::size_t line, std::size_t lines, std::size_t block, std::size_t blocks,
                      std::byte* to) const {
     for (std::size_t i = 0; i < lines; ++i) {
-      if (blocks_adjacent_ && blocks * bytes_ == sizeof(std::uint64_t)) {
-        std::memcpy(to, At(line + i, block), sizeof(std::uint64_t));
-        to += sizeof(std::uint64_t);
-      } else {
-        for (std::size_t j = 0; j < blocks; ++j, to += bytes_) Copy(At(line + i, block + j), to);
-      }
+      for (std::size_t j = 0; j < blocks; ++j, to += bytes_) Copy(At(line + i, block + j), to);
     }
   }
   const std::byte* At(std::size_t line, std::size_t block) const {
@@ -90,10 +120,13 @@ class ScaleReader {
 
   const DirectionBuffers<const std::byte>& in_;
   DecodeScalesFn decode_;
+  TransposeCodesFn transpose_;
   ScaleFactors factors_;
   std::size_t bytes_;
   int line_shift_;
   bool blocks_adjacent_, lines_adjacent_;
+  alignas(kLineBytes) std::byte patch_[kDecodeSide][2 * kPatchBlocks] = {};
+  alignas(kLineBytes) std::byte turned_[2 * kPatchBlocks][kDecodeSide];
 };
 
 class DecodeDriver {
@@ -121,7 +154,7 @@ class DecodeDriver {
     if (is_whole) scales_.Read(0, 1, 0, 1, column_scales_);
     if (direction == Direction::kRowwise) return is_whole ? WholeRows() : BlockRows();
     if (!geometry_.transposed) return Columns();
-    geometry_.codes_per_byte == 2 && kernels_.item_bytes == 2 ? PackedPatches() : Patches(is_whole);
+    Patches(is_whole);
   }
 
  private:
@@ -221,14 +254,21 @@ class DecodeDriver {
     ForEachPatch([&](const Rect& rect, const std::byte* staged, const std::byte* next) {
       decode_.transpose_codes(staged, kTransposedRun / per_byte, CeilDiv(rect.rows, per_byte),
                               patch);
-      if (per_byte == 2) decode_.split_rows(patch);
+      if (per_byte == 2) {
+        decode_.split_rows(patch);
+        scales_.ReadPatch(rect.col, rect.cols, rect.row >> shift_, CeilDiv(rect.rows, block_),
+                          block_scales_);
+      }
       for (std::size_t r = 0, rows; r < rect.rows; r += rows) {
         const std::size_t left = rect.rows - r, in_block = (rect.row + r) % block_;
         rows = is_whole ? left : std::min(block_ - in_block, left);  // none in another block
         const Rect strip{rect.row + r, rows, rect.col, rect.cols};
-        const DecodeColumns columns = is_whole ? DecodeColumns{} : ReadColumns(strip);
+        const DecodeColumns columns =
+            is_whole        ? DecodeColumns{}
+            : per_byte == 2 ? ColumnsOf(block_scales_ + (r >> shift_) * kDecodeSide, rect.cols)
+                            : ReadColumns(strip);
         const DecodeRuns runs{.codes = patch + r * kDecodeSide,
-                              .next = next + r * in_.code_stride,
+                              .next = next == nullptr ? nullptr : next + r * in_.code_stride,
                               .rows = strip.rows,
                               .code_stride = kDecodeSide,
                               .next_stride = in_.code_stride};
@@ -236,32 +276,6 @@ class DecodeDriver {
           is_whole ? kernels_.uniform(to, strip.cols, column_scales_[0])
                    : kernels_.columns(to, strip.cols, columns);
         });
-      }
-    });
-  }
-
-  /// Decodes transposed 4-bit codes to 16-bit items along their own lines, where a scale serves
-  /// whole blocks, and transposes the items: with a scale in each lane, decoding takes up to twice
-  /// as long.
-  void PackedPatches() {
-    alignas(kLineBytes) std::byte items[kDecodeSide * kItemLine];
-    ForEachPatch([&](const Rect& rect, const std::byte* staged, const std::byte* next) {
-      const std::size_t blocks = CeilDiv(rect.rows, block_);
-      scales_.Read(rect.col, rect.cols, rect.row >> shift_, blocks, block_scales_);
-      const DecodeRuns runs{.codes = staged,
-                            .items = items,
-                            .next = next,
-                            .rows = rect.cols,
-                            .code_stride = kTransposedRun / 2,
-                            .next_stride = in_.code_stride,
-                            .item_stride = kItemLine};
-      kernels_.blocks(runs, rect.rows, {block_scales_, shift_, blocks});
-      constexpr std::size_t kStep = 8;
-      for (std::size_t r = 0; r < rect.rows; r += kStep) {
-        std::byte* rows[kStep];
-        const std::size_t count = std::min(kStep, rect.rows - r);
-        for (std::size_t i = 0; i < count; ++i) rows[i] = Items(rect.row + r + i, rect.col);
-        decode_.transpose_items(items + r * 2, rect.cols, rows, count, args_.nontemporal);
       }
     });
   }
@@ -291,8 +305,10 @@ class DecodeDriver {
         const std::byte* ahead = codes(next.row, next.col);
         ahead += BytesToLine(ahead);
         for (std::size_t r = 0; r < rows; r += kDecodeSide) {
+          // Each part prefetches kDecodeSide bytes of a line: with packed codes, the first one all.
+          const std::byte* ahead_of_part = r > 0 && per_byte == 2 ? nullptr : ahead + r / per_byte;
           decode(Rect{row + r, std::min(kDecodeSide, rows - r), col, cols}, staged + r / per_byte,
-                 ahead + r / per_byte);
+                 ahead_of_part);
         }
       }
     }
@@ -300,7 +316,10 @@ class DecodeDriver {
 
   DecodeColumns ReadColumns(const Rect& strip) {
     scales_.Read(strip.col, strip.cols, strip.row >> shift_, 1, column_scales_);
-    return {column_scales_, powers_, kernels_.powers(column_scales_, strip.cols, powers_)};
+    return ColumnsOf(column_scales_, strip.cols);
+  }
+  DecodeColumns ColumnsOf(const float* scales, std::size_t cols) {
+    return {scales, powers_, kernels_.powers(scales, cols, powers_)};
   }
 
   const std::byte* Codes(std::size_t row, std::size_t col) const {
@@ -359,12 +378,12 @@ class DecodeDriver {
   const DecodeKernels& decode_;
   const FormatDecoders& kernels_;
   const DecodeGeometry& geometry_;
-  const ScaleReader scales_;
+  ScaleReader scales_;
   const std::size_t block_;
   const int shift_;  // block_ is 2^shift_
-  alignas(kLineBytes) float block_scales_[kDecodeCols + kDecodePadding] = {};
-  alignas(kLineBytes) float column_scales_[kDecodeCols + kDecodePadding] = {};
-  alignas(kLineBytes) std::uint16_t powers_[kDecodeCols + kDecodePadding] = {};
+  alignas(kLineBytes) float block_scales_[kDecodePlaces] = {};
+  alignas(kLineBytes) float column_scales_[kDecodePlaces] = {};
+  alignas(kLineBytes) std::uint16_t powers_[2 * kDecodePlaces] = {};
   alignas(kLineBytes) std::byte staged_[kDecodeRun * sizeof(float)];
 };
 

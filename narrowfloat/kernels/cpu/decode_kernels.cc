@@ -76,6 +76,10 @@ HWY_NOINLINE void DecodeAny(const std::byte* codes, std::size_t count, const Sca
       });
 }
 
+/// True if codes of F are decoded to T by NibbleTables.
+template <FloatFormat F, class T>
+inline constexpr bool kHasProducts = kBits<F> == 4 && kItemSize<T> == 2;
+
 template <FloatFormat F, class T>
 void DecodeBlocks(const DecodeRuns& runs, std::size_t count,
                   const cpu::DecodeBlocks& blocks) noexcept {
@@ -90,7 +94,7 @@ void DecodeBlocks(const DecodeRuns& runs, std::size_t count,
                }
                if constexpr (kBits<F> == 8) return DecodeAny<F, T>(codes, count, scales, out);
                if constexpr (kBits<F> == 4) {
-                 if constexpr (kItemSize<T> == 2) {
+                 if constexpr (kHasProducts<F, T>) {
                    if (DecodeNibbles<T>(codes, count, scales.scales, of.shift, out)) return;
                  }
                  alignas(64) std::byte unpacked[kDecodeRun];
@@ -105,6 +109,7 @@ bool ColumnPowers([[maybe_unused]] const float* scales, std::size_t count,
                   [[maybe_unused]] std::uint16_t* powers) noexcept {
   NF_DCHECK(count <= cpu::kDecodeCols);
   if constexpr (kHasTable<F, T>) return PowerTable<F, T>::Powers(scales, count, powers);
+  if constexpr (kHasProducts<F, T>) return NibbleTables<T>::ColumnProducts(scales, count, powers);
   return false;
 }
 
@@ -120,6 +125,10 @@ void DecodeColumns(const DecodeRuns& runs, std::size_t count,
                    return hn::LoadU(D16(), of.powers + i);
                  };
                  if (of.are_powers && PowerTable<F, T>::Decode(codes, count, out, power_at)) return;
+               }
+               if constexpr (kHasProducts<F, T>) {
+                 if (of.are_powers)
+                   return NibbleTables<T>::DecodeColumns(codes, count, of.powers, out);
                }
                DecodeAny<F, T>(codes, count, ScalesOfItems{of.scales}, out);
              });
@@ -206,26 +215,10 @@ void SplitRows(std::byte* patch) noexcept {
   }
 }
 
-void TransposeItems(const std::byte* items, std::size_t lines, std::byte* const* rows,
-                    std::size_t count, bool nontemporal) noexcept {
-  using U = std::uint16_t;
-  NF_DCHECK(lines <= kDecodeSide && count <= kSideOf<U>);
-  constexpr std::size_t kStride = cpu::kItemLine / sizeof(U);
-  alignas(64) U turned[kSideOf<U>][kDecodeSide];
-  const auto* in = reinterpret_cast<const U*>(items);
-  for (std::size_t i = 0; i < lines; i += hn::Lanes(D16()))
-    TransposeSquares(in + i * kStride, kStride, turned[0] + i, kDecodeSide);
-  for (std::size_t r = 0; r < count; ++r)
-    CopyRun(reinterpret_cast<const std::byte*>(turned[r]), lines * sizeof(U), rows[r], nontemporal);
-}
-
 template <FloatFormat F, class T>
 constexpr cpu::FormatDecoders DecodersOf() {
-  cpu::FormatDecoders decoders{kItemSize<T>, &DecodeBlocks<F, T>};
-  if constexpr (kBits<F> == 8 || kItemSize<T> == 4) {
-    decoders.powers = &ColumnPowers<F, T>;
-    decoders.columns = &DecodeColumns<F, T>;
-  }
+  cpu::FormatDecoders decoders{kItemSize<T>, &DecodeBlocks<F, T>, &ColumnPowers<F, T>,
+                               &DecodeColumns<F, T>};
   if constexpr (kBits<F> == 8) decoders.uniform = &DecodeUniform<F, T>;
   return decoders;
 }
@@ -243,7 +236,6 @@ const cpu::DecodeKernels* DecodeKernelsTable() {
       .stage_codes = &StageCodes,
       .transpose_codes = &TransposeCodes,
       .split_rows = &SplitRows,
-      .transpose_items = &TransposeItems,
       .formats = {DecodersByType<E4M3>(FloatTypes{}), DecodersByType<E5M2>(FloatTypes{}),
                   DecodersByType<E2M1>(FloatTypes{})},
   };

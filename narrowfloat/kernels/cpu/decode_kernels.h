@@ -18,11 +18,10 @@ inline constexpr std::size_t kDecodeRun = 4096;
 inline constexpr std::size_t kDecodeCols = 4096;
 /// Places behind the scales and powers of a call that are read, but do not matter.
 inline constexpr std::size_t kDecodePadding = 64;
+/// Places of the scales of columns.
+inline constexpr std::size_t kDecodePlaces = kDecodeCols + kDecodePadding;
 /// Positions and lines of a patch of transposed codes.
 inline constexpr std::size_t kDecodeSide = 128;
-/// Bytes from one line of a patch of 16-bit items to the next one: a line of the cache more than
-/// the items take, so that lines do not share a set.
-inline constexpr std::size_t kItemLine = kDecodeSide * 2 + 64;
 
 /// Runs of `rows` rows: the addresses of the first one, and the bytes from one row's address to the
 /// next one's. If `next` is not null, as many bytes are prefetched there as codes are read. With
@@ -60,22 +59,23 @@ struct DecodeColumns {
   std::uint16_t* powers;
   bool are_powers = false;
 };
-/// Computes what DecodeColumnsFn subtracts for `count` scales. Returns false if one is no power of
-/// two, or so large or small that a product is not a normal number of the type of the items.
+/// Computes what DecodeColumnsFn needs for `count` scales, if they are powers of two: what it
+/// subtracts. For 4-bit codes and any scale: the products by 4 and, kDecodePlaces further on, by 6.
+/// Returns false if a scale is another one, or so large or small that a product is not a normal
+/// number of the type of the items.
 using PowersFn = bool (*)(const float* scales, std::size_t count, std::uint16_t* powers) noexcept;
 /// Decodes runs of `count` items, each of another column. Requires: count <= kDecodeCols; powers
-/// are set if are_powers; kDecodePadding places behind scales and powers.
+/// are set if are_powers; kDecodePlaces scales, and twice as many powers.
 using DecodeColumnsFn = void (*)(const DecodeRuns& runs, std::size_t count,
                                  const DecodeColumns& columns) noexcept;
 
-/// The micro-kernels of one format of codes and one type of items. 4-bit codes have none under one
-/// scale and, to 16-bit items, none of columns.
+/// The micro-kernels of one format of codes and one type of items.
 struct FormatDecoders {
   std::size_t item_bytes;
   DecodeBlocksFn blocks;
-  PowersFn powers = nullptr;
-  DecodeColumnsFn columns = nullptr;  // one code per byte
-  DecodeUniformFn uniform = nullptr;
+  PowersFn powers;
+  DecodeColumnsFn columns;            // one code per byte
+  DecodeUniformFn uniform = nullptr;  // none of 4-bit codes
 };
 
 /// The factors of E4M3 scales: a scale is the decoded one times `amax`, times `decode`, each
@@ -101,12 +101,6 @@ using TransposeCodesFn = void (*)(const std::byte* staged, std::size_t stride, s
 /// Replaces the first kDecodeSide / 2 rows of a patch by twice as many: the low halves of the bytes
 /// of row r become row 2r, the high ones row 2r + 1. 0x3A in row 0: 0xA in row 0, 3 in row 1.
 using SplitRowsFn = void (*)(std::byte* patch) noexcept;
-/// Writes rows 0 to count - 1 of the transpose of `lines` lines of 16-bit items, kItemLine apart,
-/// to `rows`. Requires: count <= 8; lines <= kDecodeSide, whose memory is readable up to whole
-/// vectors.
-using TransposeItemsFn = void (*)(const std::byte* items, std::size_t lines, std::byte* const* rows,
-                                  std::size_t count, bool nontemporal) noexcept;
-
 /// The formats that are decoded.
 enum class DecodedFormat : std::uint8_t { kE4M3, kE5M2, kE2M1 };
 inline constexpr std::size_t kDecodedFormats = 3;
@@ -117,7 +111,6 @@ struct DecodeKernels {
   StageCodesFn stage_codes;
   TransposeCodesFn transpose_codes;
   SplitRowsFn split_rows;
-  TransposeItemsFn transpose_items;
   std::array<ByType<FormatDecoders>, kDecodedFormats> formats;
 };
 

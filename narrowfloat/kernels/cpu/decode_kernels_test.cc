@@ -182,12 +182,11 @@ TYPED_TEST(DecodeKernelsTest, ColumnsUnderEveryScale) {
   const std::vector<float> all = Scales();
   for (const Target& target : Targets()) {
     const FormatDecoders& kernels = Suite::Kernels(target);
-    if (kernels.columns == nullptr) continue;
     for (const bool numbers : {true, false}) {
       for (const bool powers : {true, false}) {
         for (std::size_t first = 0; first < all.size(); first += 5) {
-          std::vector<float> scales(kDecodeCols + kDecodePadding);
-          std::vector<std::uint16_t> memory(kDecodeCols + kDecodePadding);
+          std::vector<float> scales(kDecodePlaces);
+          std::vector<std::uint16_t> memory(2 * kDecodePlaces);
           const std::size_t count = kDecodeCols - first % 64;
           for (std::size_t i = 0; i < count; ++i)
             scales[i] = all[(first + i % 4 * (powers ? 5 : 1)) % all.size()];
@@ -282,34 +281,6 @@ TEST(DecodeTransposesTest, RowsAreSplit) {
         ASSERT_EQ(std::to_integer<std::uint32_t>(*patch.At(r * kDecodeSide + i)),
                   byte >> (r % 2 * 4) & 0xFu)
             << target.name << " row " << r << " byte " << i;
-      }
-    }
-  }
-}
-
-TEST(DecodeTransposesTest, Items) {
-  constexpr std::size_t kSide = 8, kStride = kItemLine / 2;
-  Memory memory(kDecodeSide * kItemLine);
-  auto* items = reinterpret_cast<std::uint16_t*>(memory.At(0));
-  for (std::size_t i = 0; i < kDecodeSide * kStride; ++i)
-    items[i] = static_cast<std::uint16_t>(i * 0x9E37u);
-  for (const Target& target : Targets()) {
-    for (const bool nontemporal : {false, true}) {
-      for (const std::size_t lines : {std::size_t{1}, std::size_t{33}, kDecodeSide}) {
-        for (std::size_t count = 1; count <= kSide; ++count) {
-          Memory out(kSide * 512);
-          std::byte* rows[kSide];
-          for (std::size_t r = 0; r < kSide; ++r) rows[r] = out.At(r * 512 + 4 * r);
-          target.decode->transpose_items(memory.At(0), lines, rows, count, nontemporal);
-          for (std::size_t r = 0; r < kSide; ++r) {
-            for (std::size_t i = 0; i < 150; ++i) {
-              std::uint16_t got;
-              std::memcpy(&got, rows[r] + i * sizeof got, sizeof got);
-              ASSERT_EQ(got, r < count && i < lines ? items[i * kStride + r] : 0)
-                  << target.name << " row " << r << " line " << i << " of " << lines;
-            }
-          }
-        }
       }
     }
   }

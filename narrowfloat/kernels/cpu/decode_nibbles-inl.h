@@ -81,9 +81,10 @@ struct NibbleTables {
   static constexpr std::uint32_t kExponent = 1u << T::kMantissaBits;
   static constexpr std::size_t kMostPairs = cpu::kDecodeRun / 16 + hn::MaxLanes(DF());
 
-  /// Computes both products of each of `count` scales, the first in the low half of a pair. Returns
-  /// false if a product is neither normal nor one of the scale +0. 14 ops for Lanes(DF()) scales.
-  static HWY_INLINE bool Pairs(const float* scales, std::size_t count, std::uint32_t* pairs) {
+  /// Calls store(j, products by 4, by 6) for each Lanes(DF()) of `count` scales. Returns false if a
+  /// product is neither normal nor one of the scale +0. 10 ops.
+  template <class Store>
+  static HWY_INLINE bool Products(const float* scales, std::size_t count, const Store& store) {
     const DF df;
     const D32 d32;
     const hn::Half<D16> dh;
@@ -97,11 +98,69 @@ struct NibbleTables {
                                      hn::Le(six, hn::Set(df, narrowfloat::Decode<T>(T::kMaxCode))));
       served = hn::And(served, hn::Or(is_zero, is_normal));
       const auto rounded = RoundTo<T>(four, six);
-      const auto low = hn::PromoteTo(d32, hn::LowerHalf(dh, rounded));
-      const auto high = hn::PromoteTo(d32, hn::UpperHalf(dh, rounded));
-      hn::StoreU(hn::Or(low, hn::ShiftLeft<16>(high)), d32, pairs + j);
+      store(j, hn::LowerHalf(dh, rounded), hn::UpperHalf(dh, rounded));
     }
     return hn::AllTrue(df, served);
+  }
+
+  /// Stores the products of each scale in a pair, that by 4 in the low half. Returns as Products.
+  static HWY_INLINE bool Pairs(const float* scales, std::size_t count, std::uint32_t* pairs) {
+    const D32 d32;
+    return Products(scales, count, [&](std::size_t j, auto fours, auto sixes) NF_INLINE_ATTR {
+      const auto high = hn::ShiftLeft<16>(hn::PromoteTo(d32, sixes));
+      hn::StoreU(hn::Or(hn::PromoteTo(d32, fours), high), d32, pairs + j);
+    });
+  }
+
+  /// Stores the products for DecodeColumns. Returns as Products.
+  static HWY_INLINE bool ColumnProducts(const float* scales, std::size_t count,
+                                        std::uint16_t* products) {
+    const hn::Half<D16> dh;
+    return Products(scales, count, [&](std::size_t j, auto fours, auto sixes) NF_INLINE_ATTR {
+      hn::StoreU(fours, dh, products + j);
+      hn::StoreU(sixes, dh, products + cpu::kDecodePlaces + j);
+    });
+  }
+
+  /// Decodes unpacked codes under the products of their columns. Requires: ColumnProducts returned
+  /// true. 19 ops for Lanes(D8()) items.
+  static HWY_INLINE void DecodeColumns(const std::byte* codes, std::size_t count,
+                                       const std::uint16_t* products, const VectorWriter& out) {
+    const D8 d8;
+    const D16 d16;
+    // By code: how many exponents below its product it is, more than there are for 0; whether that
+    // is the product by 6; the sign.
+    constexpr std::uint8_t kAll = 0xFF >> (T::kMantissaBits - 7);
+    alignas(16) static constexpr std::uint8_t kDown[16] = {kAll, 3, 2, 2, 1, 1, 0, 0,
+                                                           kAll, 3, 2, 2, 1, 1, 0, 0};
+    alignas(16) static constexpr std::uint8_t kIsSix[16] = {0, 0, 0, 0xFF, 0, 0xFF, 0, 0xFF,
+                                                            0, 0, 0, 0xFF, 0, 0xFF, 0, 0xFF};
+    alignas(16) static constexpr std::uint8_t kSign[16] = {
+        0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80};
+    const auto downs = hn::LoadDup128(d8, kDown), are_six = hn::LoadDup128(d8, kIsSix),
+               signs = hn::LoadDup128(d8, kSign);
+    ForEachStep<T, hn::MaxLanes(D8()), 1>(
+        codes, count, out,
+        [&](const std::uint8_t* in, std::size_t i, const VectorWriter& items) NF_INLINE_ATTR {
+          const auto code = InterleavingOrder(hn::LoadU(d8, in));
+          const auto down = hn::TableLookupBytes(downs, code);
+          const auto is_six = hn::TableLookupBytes(are_six, code);
+          const auto sign = hn::TableLookupBytes(signs, code), zero = hn::Zero(d8);
+          const auto put = [&](auto exponents, auto select, auto sign_of,
+                               std::size_t at) NF_INLINE_ATTR {
+            const std::uint16_t* four = products + i + at;
+            const auto product =
+                hn::IfVecThenElse(hn::BitCast(d16, select),
+                                  hn::LoadU(d16, four + cpu::kDecodePlaces), hn::LoadU(d16, four));
+            const auto less = hn::ShiftLeft<T::kMantissaBits>(hn::BitCast(d16, exponents));
+            items.Put(d16, hn::Or(hn::SaturatedSub(product, less), hn::BitCast(d16, sign_of)),
+                      at * kItemSize<T>);
+          };
+          put(hn::InterleaveLower(d8, down, zero), hn::InterleaveLower(d8, is_six, is_six),
+              hn::InterleaveLower(d8, zero, sign), 0);
+          put(hn::InterleaveUpper(d8, down, zero), hn::InterleaveUpper(d8, is_six, is_six),
+              hn::InterleaveUpper(d8, zero, sign), hn::Lanes(d16));
+        });
   }
 
   /// Returns the pairs of a step's items, each repeated over a 128-bit block.

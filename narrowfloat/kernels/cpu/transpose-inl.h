@@ -25,38 +25,27 @@ namespace hn = hwy::HWY_NAMESPACE;
 // because long contiguous runs of input and of output use memory best.
 inline constexpr std::size_t kPatchRows = 128, kPatchCols = kTransposedCols;
 
-// A 128-bit block holds one row of a square, which is transposed in registers: 16 x 16 bytes, or
-// 8 x 8 items of 16 bits.
-template <class U>
-inline constexpr std::size_t kSideOf = 16 / sizeof(U);
-inline constexpr std::size_t kSquareSide = kSideOf<std::uint8_t>;
+// A 128-bit block holds one row of a square of 16 x 16 bytes, which is transposed in registers.
+inline constexpr std::size_t kSquareSide = 16;
 
 using D8Squares = hn::ScalableTag<std::uint8_t>;  // one square a 128-bit block
 
-/// Loads one row of several squares: block j of the vector is the row at `in`, kSideOf * j rows
+/// Loads one row of several squares: block j of the vector is the row at `in`, kSquareSide * j rows
 /// further down.
-template <class D, class U = hn::TFromD<D> >
-HWY_INLINE hn::Vec<D> LoadRowOfSquares(D d, const U* in, std::size_t stride) {
-  if constexpr (hn::MaxLanes(D()) <= kSideOf<U>) {
+template <class D>
+HWY_INLINE hn::Vec<D> LoadRowOfSquares(D d, const std::uint8_t* in, std::size_t stride) {
+  if constexpr (hn::MaxLanes(D()) <= kSquareSide) {
     return hn::LoadU(d, in);
   } else {
     const hn::Half<D> half;
-    const std::size_t below = hn::Lanes(half) / kSideOf<U> * kSideOf<U> * stride;
-    return hn::Combine(d, LoadRowOfSquares(half, in + below, stride),
+    return hn::Combine(d, LoadRowOfSquares(half, in + hn::Lanes(half) * stride, stride),
                        LoadRowOfSquares(half, in, stride));
   }
 }
 
-/// Calls next(...) with the interleaved rows a[i] and b[i], for each i: from 8 or 16 rows of
-/// squares, rows i and i + kSideOf / 2 become rows 2 * i and 2 * i + 1, which rotates the index
-/// bits (row, column) of every item by one. SVE's vectors cannot be in an array.
-template <class D, class Next, class V>
-HWY_INLINE void Interleave(D d, const Next& next, V a0, V a1, V a2, V a3, V b0, V b1, V b2, V b3) {
-  next(hn::InterleaveLower(d, a0, b0), hn::InterleaveUpper(d, a0, b0),
-       hn::InterleaveLower(d, a1, b1), hn::InterleaveUpper(d, a1, b1),
-       hn::InterleaveLower(d, a2, b2), hn::InterleaveUpper(d, a2, b2),
-       hn::InterleaveLower(d, a3, b3), hn::InterleaveUpper(d, a3, b3));
-}
+/// Calls next(...) with the interleaved rows a[i] and b[i], for each i: from 16 rows of squares,
+/// rows i and i + kSquareSide / 2 become rows 2 * i and 2 * i + 1, which rotates the index bits
+/// (row, column) of every byte by one. SVE's vectors cannot be in an array.
 template <class D, class Next, class V>
 HWY_INLINE void Interleave(D d, const Next& next, V a0, V a1, V a2, V a3, V a4, V a5, V a6, V a7,
                            V b0, V b1, V b2, V b3, V b4, V b5, V b6, V b7) {
@@ -70,25 +59,20 @@ HWY_INLINE void Interleave(D d, const Next& next, V a0, V a1, V a2, V a3, V a4, 
        hn::InterleaveLower(d, a7, b7), hn::InterleaveUpper(d, a7, b7));
 }
 
-/// Transposes as many rows of kSideOf items as a vector has lanes: rounds as a side has bits
-/// exchange row and column. Bytes: 4 rounds, 64 ops. 16 bits: 3 rounds, 24 ops.
-template <class U>
-HWY_INLINE void TransposeSquares(const U* in, std::size_t in_stride, U* out,
+/// Transposes kSquareSide columns of as many rows as a vector has bytes: four rounds exchange row
+/// and column. 64 ops.
+HWY_INLINE void TransposeSquares(const std::uint8_t* in, std::size_t in_stride, std::uint8_t* out,
                                  std::size_t out_stride) {
-  const hn::ScalableTag<U> d;
+  const D8Squares d;
   const auto store = [&](auto... rows)
                          NF_INLINE_ATTR { ((hn::StoreU(rows, d, out), out += out_stride), ...); };
   const auto last = [&](auto... rows) NF_INLINE_ATTR { Interleave(d, store, rows...); };
   const auto third = [&](auto... rows) NF_INLINE_ATTR { Interleave(d, last, rows...); };
+  const auto second = [&](auto... rows) NF_INLINE_ATTR { Interleave(d, third, rows...); };
   [&]<std::size_t... kRows>(std::index_sequence<kRows...>) NF_INLINE_ATTR {
-    if constexpr (sizeof(U) == 1) {
-      const auto second = [&](auto... rows) NF_INLINE_ATTR { Interleave(d, third, rows...); };
-      Interleave(d, second, LoadRowOfSquares(d, in + kRows * in_stride, in_stride)...);
-    } else {
-      Interleave(d, third, LoadRowOfSquares(d, in + kRows * in_stride, in_stride)...);
-    }
+    Interleave(d, second, LoadRowOfSquares(d, in + kRows * in_stride, in_stride)...);
   }
-  (std::make_index_sequence<kSideOf<U> >());
+  (std::make_index_sequence<kSquareSide>());
 }
 
 /// Copies a run, if asked with stores that bypass the caches.

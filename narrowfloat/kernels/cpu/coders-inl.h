@@ -35,18 +35,22 @@ struct NearestCoder {
   HWY_INLINE NearestCoder From(std::size_t /*i*/) const { return *this; }
 };
 
+/// Returns the power of two at or below a product, at least 1: steps of the subnormal numbers are
+/// those of the lowest normal binade, which begins at 1. 2 ops.
+template <class DF>
+HWY_INLINE hn::Vec<DF> OctaveOf(DF df, hn::Vec<DF> product) {
+  const auto infinity = hn::BitCast(df, hn::Set(hn::RebindToUnsigned<DF>(), kFloatInfinity));
+  return hn::Max(hn::And(product, infinity), hn::Set(df, 1.0f));
+}
+
 /// Stochastic rounding, step 1 of 2: returns |product| + step * byte / 256; truncating it
-/// (TruncateToE2M1) gives EncodeStochastic's code. step is half of the power of two at or below the
-/// product, at least 0.5. `random` is the byte in the low bits of kDitherBase, the float 2^14 +
-/// byte * 2^-9, so subtracting 2^14 leaves byte * 2^-9. 5 ops.
+/// (TruncateToE2M1) gives EncodeStochastic's code. step is half of `octave`, OctaveOf the product.
+/// `random` is the byte in the low bits of kDitherBase, the float 2^14 + byte * 2^-9, so
+/// subtracting 2^14 leaves byte * 2^-9. 2 ops.
 inline constexpr std::uint32_t kDitherBase = 0x46800000;
 template <class DF>
-HWY_INLINE hn::Vec<DF> AddDither(DF df, hn::Vec<DF> product,
+HWY_INLINE hn::Vec<DF> AddDither(DF df, hn::Vec<DF> product, hn::Vec<DF> octave,
                                  hn::Vec<hn::RebindToUnsigned<DF>> random) {
-  const hn::RebindToUnsigned<DF> d32;
-  // Steps of the subnormal numbers are those of the lowest normal binade, which begins at 1.
-  const auto octave =
-      hn::Max(hn::And(product, hn::BitCast(df, hn::Set(d32, kFloatInfinity))), hn::Set(df, 1.0f));
   const auto share = hn::Sub(hn::BitCast(df, random), hn::Set(df, 0x1p14f));  // exact
   return hn::MulAdd(octave, share, product);  // the product with `octave` is exact
 }
@@ -70,8 +74,9 @@ HWY_INLINE hn::Vec<D16> TruncateToE2M1(D16 d16, hn::Vec<D16> exponents) {
 }
 
 /// Rounds stochastically, with one random byte per item.
+template <Inputs kInputs>
 struct StochasticCoder {
-  static constexpr Inputs kKind = Inputs::kAll;
+  static constexpr Inputs kKind = kInputs;
   static constexpr int kAbove =
       23 - E2M1::kMantissaBits;  // bits of a float below those that TruncateToE2M1 takes
   const std::uint8_t* random;
@@ -88,18 +93,20 @@ struct StochasticCoder {
     const auto pairs = hn::BitCast(d32, magnitude);
     const auto bytes = hn::PromoteTo(d16, hn::LoadU(d8, random + i));
     const auto shares = hn::Set(d32, kDitherBase);
-    const auto even = AddDither(df, hn::Mul(WidenEven<T, kKind>(d32, pairs), even_scale),
-                                hn::BitCast(d32, hn::OddEven(hn::BitCast(d16, shares), bytes)));
-    const auto odd = AddDither(df, hn::Mul(WidenOdd<T, kKind>(d32, pairs), odd_scale),
-                               hn::Or(hn::ShiftRight<16>(hn::BitCast(d32, bytes)), shares));
+    const auto even = Raised(df, hn::Mul(WidenEven<T, kKind>(d32, pairs), even_scale),
+                             hn::BitCast(d32, hn::OddEven(hn::BitCast(d16, shares), bytes)));
+    const auto odd = Raised(df, hn::Mul(WidenOdd<T, kKind>(d32, pairs), odd_scale),
+                            hn::Or(hn::ShiftRight<16>(hn::BitCast(d32, bytes)), shares));
     const auto codes = TruncateToE2M1(
         d16, hn::OddEven(hn::BitCast(d16, hn::ShiftRight<kAbove - 16>(hn::BitCast(d32, odd))),
                          hn::BitCast(d16, hn::ShiftRight<kAbove>(hn::BitCast(d32, even)))));
+    const auto signed_codes = hn::Or(codes, sign);
+    if constexpr (kInputs == Inputs::kFinite) return signed_codes;
     const auto is_nan =
         hn::RebindMask(d16, hn::Gt(hn::BitCast(di, magnitude),
                                    hn::Set(di, static_cast<std::int16_t>(kInfinityBits<T>))));
     constexpr auto kNan = static_cast<std::uint16_t>(E2M1::kNanCode << kCodeShift<E2M1>);
-    return hn::IfThenElse(is_nan, hn::Set(d16, kNan), hn::Or(codes, sign));
+    return hn::IfThenElse(is_nan, hn::Set(d16, kNan), signed_codes);
   }
 
   template <class D32, class V>
@@ -109,13 +116,20 @@ struct StochasticCoder {
     const auto magnitude = hn::BitCast(df, hn::And(items, hn::Set(d32, ~kFloatSign)));
     const auto bytes = hn::PromoteTo(d32, hn::LoadU(d8, random + i));
     const auto raised =
-        AddDither(df, hn::Mul(magnitude, scale), hn::Or(bytes, hn::Set(d32, kDitherBase)));
+        Raised(df, hn::Mul(magnitude, scale), hn::Or(bytes, hn::Set(d32, kDitherBase)));
     const hn::Repartition<std::uint16_t, D32> d16;
     const auto exponents = hn::ShiftRight<kAbove>(hn::BitCast(d32, raised));
     return hn::BitCast(d32, TruncateToE2M1(d16, hn::BitCast(d16, exponents)));
   }
 
   HWY_INLINE StochasticCoder From(std::size_t i) const { return {random + i}; }
+
+ private:
+  template <class DF>
+  static HWY_INLINE hn::Vec<DF> Raised(DF df, hn::Vec<DF> product,
+                                       hn::Vec<hn::RebindToUnsigned<DF>> dither) {
+    return AddDither(df, product, OctaveOf(df, product), dither);
+  }
 };
 
 using D64 = hn::ScalableTag<std::uint64_t>;

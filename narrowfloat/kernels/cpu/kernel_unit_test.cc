@@ -122,8 +122,8 @@ void TestPackCodes() {
 }
 
 #if HWY_ARCH_X86
-/// Every product that WholeCodes admits: those below 7, the midpoint above E2M1's largest number.
-void TestWholeCodes() {
+/// Every product that NearestWhole admits: those below 7, the midpoint above E2M1's largest number.
+void TestNearestWhole() {
   const DF df;
   const D32 d32;
   const auto one = hn::Set(df, 1.0f);
@@ -133,11 +133,47 @@ void TestWholeCodes() {
        bits += static_cast<std::uint32_t>(hn::Lanes(df))) {
     const auto value = hn::BitCast(df, hn::Add(steps, hn::Set(d32, bits)));
     const auto expected = hn::And(EncodeMagnitudes<E2M1, 6>(df, value), hn::Set(d32, 7u << 6));
-    const auto low = hn::BitCast(d32, WholeCodes<6>(df, value, one));
-    const auto high = hn::BitCast(d32, WholeCodes<10>(df, value, one));
+    const auto low = hn::BitCast(d32, NearestWhole().Codes<6, false>(df, value, one, 0));
+    const auto high = hn::BitCast(d32, NearestWhole().Codes<10, true>(df, value, one, 0));
     differs = hn::Or(differs, hn::Or(hn::Xor(low, expected), hn::Xor(high, hn::ShiftLeft<4>(low))));
   }
   ASSERT_TRUE(hn::AllTrue(d32, hn::Eq(differs, hn::Zero(d32))));
+}
+#endif
+
+#if HWY_TARGET <= HWY_AVX3
+template <class DF16>
+void ExpectStochastic(DF16 df, float value, std::uint8_t byte) {
+  const hn::RebindToSigned<DF16> di;
+  std::uint8_t random[2 * hn::MaxLanes(df)];
+  const auto codes = [&]<bool kOdd>(std::bool_constant<kOdd>) {
+    for (std::size_t i = 0; i < std::size(random); ++i)
+      random[i] = i % 2 == kOdd ? byte : static_cast<std::uint8_t>(~byte);
+    const auto got =
+        StochasticWhole{random}.Codes<6, kOdd>(df, hn::Set(df, value), hn::Set(df, 1.0f), 0);
+    const auto expected = static_cast<std::int32_t>(EncodeStochastic(value, byte) << 6);
+    return hn::AllTrue(di, hn::Eq(got, hn::Set(di, expected)));
+  };
+  ASSERT_TRUE(codes(std::false_type()) && codes(std::true_type()))
+      << value << " with byte " << +byte;
+}
+
+/// Products about each number that a byte raises to one of E2M1's, and past the largest one.
+void TestStochasticWhole() {
+  for (std::uint32_t byte = 0; byte < 256; ++byte) {
+    for (std::uint32_t code = 0; code <= E2M1::kMaxCode; ++code) {
+      const float below = code == 0 ? 0.0f : Decode<E2M1>(code - 1), number = Decode<E2M1>(code);
+      const float raised = number - static_cast<float>(byte) / 256 * (number - below);
+      const auto bits = std::bit_cast<std::uint32_t>(raised);
+      for (std::uint32_t i = bits - std::min(bits, 9u); i <= bits + 9; ++i) {
+        const auto value = std::bit_cast<float>(i);
+        ExpectStochastic(DF(), value, static_cast<std::uint8_t>(byte));
+        ExpectStochastic(hn::Half<DF>(), value, static_cast<std::uint8_t>(byte));
+      }
+    }
+    for (const float value : {6.1f, 6.999f, 7.0f, 8.5f, 1e30f})
+      ExpectStochastic(DF(), value, static_cast<std::uint8_t>(byte));
+  }
 }
 #endif
 
@@ -171,7 +207,7 @@ void TestStochasticCoder() {
       std::vector<std::uint16_t> items(lanes), codes(lanes);
       for (std::size_t i = 0; i < lanes; ++i) items[i] = static_cast<std::uint16_t>(first + i);
       const Bytes random = RandomVector(lanes);
-      const StochasticCoder coder{random.data()};
+      const StochasticCoder<Inputs::kAll> coder{random.data()};
       hn::StoreU(coder.Codes16<BFloat16>(d16, hn::LoadU(d16, items.data()), scales, scales, 0), d16,
                  codes.data());
       for (std::size_t i = 0; i < lanes; ++i) {
@@ -267,7 +303,10 @@ void TestVectors() {
   TestInOrder();
   TestPackCodes();
 #if HWY_ARCH_X86
-  TestWholeCodes();
+  TestNearestWhole();
+#endif
+#if HWY_TARGET <= HWY_AVX3
+  TestStochasticWhole();
 #endif
   TestFillRandom();
   TestStochasticCoder();

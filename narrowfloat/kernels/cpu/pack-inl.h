@@ -110,26 +110,71 @@ NF_PACK_INSTRUCTIONS(512, _mm512)
 #endif
 #undef NF_PACK_INSTRUCTIONS
 
-/// Returns E2M1's code of value * scale, shifted left by kShift; the other bits of the 32-bit lane
-/// are 0. Requires: the value is not negative or NaN, and the product does not round to more than
-/// the largest code. Does EncodeMagnitudes with a whole offset in the lower half of the sum, where
-/// that has only the offset's lowest bits: the half is negative, and adding the exponent's share
-/// leaves the code alone. Worked example, 1.5: the sum's field e is 149, its lower half 3 steps
-/// less 2 * 149, and 3 - 298 + 2 * 149 = 3, which is 1.5. 5 ops.
-template <int kShift, class DF>
-HWY_INLINE hn::Vec<hn::RebindToSigned<DF>> WholeCodes(DF df, hn::Vec<DF> value, hn::Vec<DF> scale) {
+/// EncodeMagnitudes' multiplier with a whole offset in the lower half of the sum, where that has
+/// only the offset's lowest bits: the half is negative, and adding the exponent's share leaves the
+/// code alone. Worked example, 1.5: the sum's field e is 149, its lower half 3 steps less 2 * 149,
+/// and 3 - 298 + 2 * 149 = 3, which is 1.5.
+inline constexpr float kWholeMultiplier = [] {
   constexpr std::uint32_t kField = EncodeRule<E2M1>::kField;
   constexpr std::uint32_t kOffset = 0u - ((kField + 1 - E2M1::kBias) << E2M1::kMantissaBits);
-  constexpr float kMultiplier = std::bit_cast<float>((kField << 23) + (kOffset & 0xFFFFu));
-  return hn::BitCast(hn::RebindToSigned<DF>(),
-                     EncodeMagnitudes<E2M1, kShift>(df, hn::Mul(value, scale), kMultiplier));
-}
+  return std::bit_cast<float>((kField << 23) + (kOffset & 0xFFFFu));
+}();
+
+/// The roundings of PackFinite return E2M1's codes of value * scale, shifted left by kShift; the
+/// other bits of the 32-bit lanes are 0. `i` is the index of the first 16-bit item, of which the
+/// values are the even ones or the odd ones. Require: no value is negative or NaN.
+/// To nearest: the product must not round to more than the largest code. 5 ops.
+struct NearestWhole {
+  template <int kShift, bool kOdd, class DF>
+  HWY_INLINE auto Codes(DF df, hn::Vec<DF> value, hn::Vec<DF> scale, std::size_t /*i*/) const {
+    return hn::BitCast(hn::RebindToSigned<DF>(),
+                       EncodeMagnitudes<E2M1, kShift>(df, hn::Mul(value, scale), kWholeMultiplier));
+  }
+};
+#if HWY_TARGET <= HWY_AVX3
+/// Stochastically, as AddDither and TruncateToE2M1, but truncates while it adds EncodeMagnitudes'
+/// multiple of the power of two. Other instruction sets cannot set the rounding of one operation.
+/// 11 ops.
+struct StochasticWhole {
+  const std::uint8_t* random;
+
+  template <int kShift, bool kOdd, class DF>
+  HWY_INLINE auto Codes(DF df, hn::Vec<DF> value, hn::Vec<DF> scale, std::size_t i) const {
+    const hn::RebindToUnsigned<DF> d32;
+    const hn::Repartition<std::uint16_t, DF> d16;
+    const auto bytes =
+        hn::PromoteTo(d16, hn::LoadU(hn::Rebind<std::uint8_t, decltype(d16)>(), random + i));
+    const auto base = hn::Set(d32, kDitherBase);
+    auto dither = hn::BitCast(d32, hn::OddEven(hn::BitCast(d16, base), bytes));
+    if constexpr (kOdd) dither = hn::Or(hn::ShiftRight<16>(hn::BitCast(d32, bytes)), base);
+    const auto product = hn::Min(hn::Mul(value, scale), hn::Set(df, kMaxValue<E2M1>));
+    const auto octave = OctaveOf(df, product);
+    const auto raised = AddDither(df, product, octave, dither);
+    const auto multiplier = hn::Set(df, kWholeMultiplier);
+    constexpr int kTruncate = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC;
+    hn::Vec<DF> sum;
+    if constexpr (hn::MaxLanes(df) == 16) {
+      sum.raw = _mm512_fmadd_round_ps(octave.raw, multiplier.raw, raised.raw, kTruncate);
+    } else {  // half a vector: instructions of 256 bits have no rounding of their own
+      const hn::Full512<float> whole;
+      const auto widened = [&](hn::Vec<DF> half)
+                               NF_INLINE_ATTR { return hn::ZeroExtendVector(whole, half).raw; };
+      const hn::Vec512<float> all{
+          _mm512_fmadd_round_ps(widened(octave), widened(multiplier), widened(raised), kTruncate)};
+      sum = hn::LowerHalf(df, all);
+    }
+    return hn::BitCast(hn::RebindToSigned<DF>(),
+                       CodeOfSum<E2M1::kMantissaBits, kShift>(d32, hn::BitCast(d32, sum)));
+  }
+};
+#endif
 
 /// Encodes and packs 2 * Lanes(d8) finite items: joins the codes of an even item and of the odd one
 /// after it in the 32-bit lane of both, and narrows these. The signs are narrowed by themselves.
-/// 70 ops for bfloat16, where PackCodes of Encode16 takes 85.
-template <class T, class DB>
-HWY_INLINE hn::Vec<DB> PackFinite(DB d8, const std::byte* in, const float* scales) {
+/// To nearest 70 ops for bfloat16, where PackCodes of Encode16 takes 85.
+template <class T, class DB, class Rounding>
+HWY_INLINE hn::Vec<DB> PackFinite(DB d8, const std::byte* in, const float* scales,
+                                  const Rounding& rounding) {
   constexpr int kShift = 6;                  // the smallest one that CodeOfSum can do
   static_assert(255u << kShift <= 0x7FFFu);  // what ReorderDemote2To leaves as it is
   const hn::Repartition<std::uint16_t, DB> d16;
@@ -142,10 +187,13 @@ HWY_INLINE hn::Vec<DB> PackFinite(DB d8, const std::byte* in, const float* scale
   const auto pairs = [&](std::size_t i) NF_INLINE_ATTR {
     const auto magnitude = hn::BitCast(d32, hn::And(items(i), hn::Set(d16, std::uint16_t{0x7FFF})));
     const auto scale = SpreadScales<cpu::kPackUnit / 2>(df, scales, i * lanes / 2);
-    // An addition would do, too. clang 14 fuses it with WholeCodes' multiplication into an
+    // An addition would do, too. clang 14 fuses it with CodeOfSum's multiplication into an
     // instruction of AVX-VNNI, which processors with AVX-512 VNNI alone (Zen 4) do not have.
-    return hn::Or(WholeCodes<kShift>(df, WidenEven<T, Inputs::kFinite>(d32, magnitude), scale),
-                  WholeCodes<kShift + 4>(df, WidenOdd<T, Inputs::kFinite>(d32, magnitude), scale));
+    const auto even = WidenEven<T, Inputs::kFinite>(d32, magnitude);
+    const auto odd = WidenOdd<T, Inputs::kFinite>(d32, magnitude);
+    const std::size_t first = i * lanes;
+    return hn::Or(rounding.template Codes<kShift, false>(df, even, scale, first),
+                  rounding.template Codes<kShift + 4, true>(df, odd, scale, first));
   };
   const auto words = [&](std::size_t i) NF_INLINE_ATTR {
     const hn::Vec<DB> signs{SignedBytes(items(i).raw, items(i + 1).raw)};
@@ -173,7 +221,11 @@ HWY_INLINE void PackUnits(const std::byte* in, std::size_t units, const float* s
                        [[maybe_unused]] const Coder& coder_of) NF_INLINE_ATTR {
 #if HWY_ARCH_X86
     if constexpr (kItemSize<T> == 2 && std::is_same_v<Coder, NearestCoder<E2M1, Inputs::kFinite>>)
-      return PackFinite<T>(d8, from, scales_of);
+      return PackFinite<T>(d8, from, scales_of, NearestWhole());
+#endif
+#if HWY_TARGET <= HWY_AVX3
+    if constexpr (kItemSize<T> == 2 && std::is_same_v<Coder, StochasticCoder<Inputs::kFinite>>)
+      return PackFinite<T>(d8, from, scales_of, StochasticWhole{coder_of.random});
 #endif
     return PackCodes(d8, [&](std::size_t i) NF_INLINE_ATTR {
       return TopCodes<T>(hn::Repartition<std::uint16_t, decltype(d8)>(), from, i, scales_of,

@@ -90,7 +90,7 @@ void SpreadToColumns(const float* of_blocks, std::size_t cols, float* of_columns
 /// Returns a coder; that of stochastic rounding begins at `random`.
 template <class Coder>
 HWY_INLINE Coder CoderFrom([[maybe_unused]] const std::uint8_t* random) {
-  if constexpr (std::is_same_v<Coder, StochasticCoder>) {
+  if constexpr (requires { Coder::random; }) {
     return {random};
   } else {
     return {};
@@ -219,10 +219,13 @@ constexpr cpu::PackKernels kPackKernels{
                                      &ComputeE8M0<T, Places::kColumns>}},
     .spread_scales = &SpreadToColumns<T>,
     .row = {&PackRow<T, NearestCoder<E2M1, Inputs::kFinite> >,
-            &PackRow<T, NearestCoder<E2M1, Inputs::kAll> >, &PackRow<T, StochasticCoder>},
+            &PackRow<T, NearestCoder<E2M1, Inputs::kAll> >,
+            &PackRow<T, StochasticCoder<Inputs::kFinite> >,
+            &PackRow<T, StochasticCoder<Inputs::kAll> >},
     .columns = {&PackColumns<T, NearestCoder<E2M1, Inputs::kFinite> >,
                 &PackColumns<T, NearestCoder<E2M1, Inputs::kAll> >,
-                &PackColumns<T, StochasticCoder>},
+                &PackColumns<T, StochasticCoder<Inputs::kFinite> >,
+                &PackColumns<T, StochasticCoder<Inputs::kAll> >},
     .random_of_row = &RandomOfRow,
     .random_of_columns = &RandomOfColumns,
     .four_over_six = {&ComputeCandidates<T>, &ErrorsOfRow<T>, &ErrorsOfColumns<T>,

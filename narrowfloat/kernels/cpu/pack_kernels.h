@@ -72,12 +72,13 @@ struct PackScaleKernels {
 using SpreadScalesFn = void (*)(const float* of_blocks, std::size_t cols,
                                 float* of_columns) noexcept;
 
-/// How products are rounded to codes. The functions of a row or of columns, in this order.
+/// How products are rounded to codes: to nearest, or by one random byte for each item. The
+/// functions of a row or of columns for finite items, if the function of the scales returned true,
+/// and for any items, which saturate and encode NaN and infinities.
 template <class Fn>
 struct PackRoundings {
-  Fn finite;      // to nearest; items are finite, and the function of the scales returned true
-  Fn all;         // to nearest; any items: saturates, and encodes NaN and infinities
-  Fn stochastic;  // by one random byte for each item; any items
+  Fn finite, all;
+  Fn stochastic_finite, stochastic;
 };
 
 /// Encodes a run of `units` units of kPackUnit adjacent items, each with its scale, and packs two

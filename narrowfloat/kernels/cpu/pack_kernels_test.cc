@@ -181,14 +181,17 @@ TYPED_TEST(PackKernelsTest, CodesOfRowsOfEveryPattern) {
         const auto nearest = [](float product, std::size_t) { return Encode<E2M1>(product); };
         for (std::size_t i = 0; i < kPackRun; ++i) taken[i] = patterns[first + i];
         check(pack.all, false, nearest);
-        check(pack.stochastic, true,
-              [&](float product, std::size_t i) { return EncodeStochastic(product, bytes[i]); });
+        const auto stochastic = [&](float product, std::size_t i) {
+          return EncodeStochastic(product, bytes[i]);
+        };
+        check(pack.stochastic, true, stochastic);
         for (std::size_t i = 0; i < kPackRun; ++i) {
           const bool fits = (taken[i] & ~P::kSign) < P::kInfinity &&
                             std::abs(P::Value(taken[i])) * scale[i / kPackUnit] < 7;
           if (!fits) taken[i] = 0;
         }
         check(pack.finite, true, nearest);
+        check(pack.stochastic_finite, true, stochastic);
       }
     }
   }
@@ -265,8 +268,11 @@ TYPED_TEST(PackKernelsTest, CodesOfColumnsOfEveryPattern) {
       const auto nearest = [](float product, std::uint8_t) { return Encode<E2M1>(product); };
       check(pack.finite, true, nearest);
       check(pack.all, false, nearest);
-      check(pack.stochastic, false,
-            [](float product, std::uint8_t byte) { return EncodeStochastic(product, byte); });
+      const auto stochastic = [](float product, std::uint8_t byte) {
+        return EncodeStochastic(product, byte);
+      };
+      check(pack.stochastic_finite, true, stochastic);
+      check(pack.stochastic, false, stochastic);
     }
   }
 }

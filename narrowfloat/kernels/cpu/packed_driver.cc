@@ -107,7 +107,7 @@ class PackedDriver {
 
   template <class Fn>
   Fn Choose(const PackRoundings<Fn>& roundings, bool finite) const {
-    if (is_stochastic_) return roundings.stochastic;
+    if (is_stochastic_) return finite ? roundings.stochastic_finite : roundings.stochastic;
     return finite ? roundings.finite : roundings.all;
   }
 

@@ -421,7 +421,8 @@ std::size_t Transform(const cpu::TransformRows& rows, std::size_t cols, std::uin
   if constexpr (std::is_same_v<T, BFloat16>) {
     float factors[kHadamardSize];
     for (std::size_t k = 0; k < kHadamardSize; ++k)
-      factors[k] = static_cast<float>((sign_mask >> k & 1u) != 0 ? -kHadamardScale : kHadamardScale);
+      factors[k] =
+          static_cast<float>((sign_mask >> k & 1u) != 0 ? -kHadamardScale : kHadamardScale);
     for (std::size_t c = 0; c < cols; c += hn::Lanes(D16()))
       count += TransformRun(rows, c, factors, sign_mask, inexact + count);
   } else {

@@ -37,7 +37,8 @@ struct MatrixRows {
 };
 
 /// The rectangle of a matrix that one call of a kernel processes. Its corners are block boundaries,
-/// except at the matrix's far edges, and where transposed codes of 8 bits are dequantized.
+/// except at the matrix's far edges and where transposed codes are dequantized: there columns, and
+/// rows of 8-bit codes, may begin inside a block.
 struct Tile {
   std::size_t row_begin, row_end, col_begin, col_end;
 };

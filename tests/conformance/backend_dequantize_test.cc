@@ -174,7 +174,7 @@ TEST_P(BackendDequantizeTest, ShapesAndPlacementsDoNotMatter) {
 TEST_P(BackendDequantizeTest, TensorsThatBeginInsideALine) {
   const Slot& slot = GetParam();
   std::mt19937_64 random(RunSeed());
-  for (const Shape& shape : {Shape{384, 256}, Shape{32, 4288}}) {
+  for (const Shape& shape : {Shape{384, 256}, Shape{32, 4288}, Shape{40, 2048}}) {
     for (const std::size_t misalignment : {0u, 16u}) {
       QuantizedBuffers in(
           {.scheme = slot.scheme, .rowwise = Rowwise(slot), .columnwise = !Rowwise(slot)}, shape,
@@ -199,7 +199,7 @@ TEST_P(BackendDequantizeTest, OptionsOfNvfp4) {
     QuantSpec spec{.scheme = slot.scheme, .rowwise = Rowwise(slot), .columnwise = !Rowwise(slot)};
     spec.row_scaled = row_scaled;
     spec.e4m3_max = e4m3_max;
-    QuantizedBuffers in(spec, {70, 90});
+    QuantizedBuffers in(spec, {200, 150});
     for (const BufferPlan& buffer : in.plan()) {
       for (std::size_t i = 0; i < BufferBytes(buffer); ++i)
         in.Data(buffer.role)[i] = static_cast<std::byte>(random());

@@ -166,13 +166,14 @@ TEST_P(BackendQuantizeTest, ShapesAndPlacementsDoNotMatter) {
 // Several tiles along lines or across them, whose lines are whole cache lines long, so that tiles
 // and strips are cut where these begin.
 TEST_P(BackendQuantizeTest, TensorsThatBeginInsideALine) {
-  constexpr Placement kPlaced[] = {Placement::kContiguous, Placement::kInsideLine};
+  constexpr Placement kPlaced[] = {Placement::kContiguous, Placement::kInsideLine,
+                                   Placement::kUnaligned};
   std::vector<QuantSpec> specs = SpecsOf(*GetParam().scheme);
   for (const QuantSpec& spec : OptionSpecsOf(*GetParam().scheme)) {
     if (spec.rht || spec.stochastic_rounding) specs.push_back(spec);
   }
   std::mt19937_64 random(RunSeed());
-  for (const Shape& shape : {Shape{768, 192}, Shape{32, 4288}}) {
+  for (const Shape& shape : {Shape{2304, 64}, Shape{32, 4288}}) {
     FloatTensor in(GetParam().dtype, shape);
     FillWithSpecials(in, random, Range::kNear);
     for (std::size_t i = 0; i < in.size(); ++i) {

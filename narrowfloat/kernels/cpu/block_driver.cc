@@ -266,9 +266,10 @@ class BlockDriver {
       }
     }
   }
-  /// Writes the transpose of a patch of codes: of all rows if none are below it, else of those up
-  /// to the last end of a cache line, because a line must not be streamed in two parts. Moves the
-  /// other rows to the patch's beginning and returns their number.
+  /// Writes the transpose of a patch of codes: all rows if the tile has none below, else the rows
+  /// before the last line boundary. A part of a line is written with ordinary stores, which read
+  /// the line from memory first; therefore each line is written once. Moves the other rows to the
+  /// patch's beginning and returns their number.
   std::size_t WriteTransposed(const Rect& patch, bool is_last, std::byte* codes) const {
     const std::size_t stride = args_.columnwise.code_stride;
     std::byte* out = args_.columnwise.codes + patch.col * stride + patch.row;
@@ -333,8 +334,8 @@ class BlockDriver {
     // Parts of lines at the ends of short runs are not worth staging.
     rows.runs.first.nontemporal &= AreAligned(rows.runs, kLineBytes);
   }
-  /// Returns the place of the strip after `strip`: below it or, at the tile's end, beside the
-  /// column's first one.
+  /// Returns the place of the strip after `strip`: below it or, in the tile's last rows, at the top
+  /// of the columns to the right.
   Place NextOfPatch(const Rect& strip) const {
     const std::size_t below = strip.row + block_.items;
     if (below < args_.tile.row_end) return {below, strip.col};

@@ -5,6 +5,7 @@
 
 #include "hwy/cache_control.h"
 #include "narrowfloat/kernels/cpu/drivers.h"
+#include "narrowfloat/kernels/dcheck.h"
 
 namespace narrowfloat::cpu {
 namespace {
@@ -44,13 +45,15 @@ class ScaleReader {
   }
 
   /// Decodes the scales of a patch of at most kDecodeSide lines, block by block, kDecodeSide floats
-  /// apart. Requires: stored scales of a byte; at most kPatchBlocks blocks.
+  /// apart. Requires: stored scales of a byte, those of each line apart; at most kPatchBlocks
+  /// blocks.
   void ReadPatch(std::size_t line, std::size_t lines, std::size_t block, std::size_t blocks,
                  float* scales) {
-    const std::ptrdiff_t ahead = At(line + kDecodeSide, block) - At(line, block);
+    const std::size_t ahead =
+        in_.strides.LineOffset(line + kDecodeSide) - in_.strides.LineOffset(line);
     for (std::size_t i = 0; i < lines; ++i) {
       const std::byte* from = At(line + i, block);
-      hwy::Prefetch(from + ahead);  // scales of the next call
+      hwy::Prefetch(from + ahead);  // of the lines of the patch beside this one
       if (blocks_adjacent_ && blocks == kPatchBlocks) {
         std::memcpy(patch_[i], from, kPatchBlocks);
       } else if (blocks_adjacent_ && blocks == kPatchBlocks / 2) {
@@ -235,8 +238,8 @@ class DecodeDriver {
     return std::min(kStrip + head / kernels_.item_bytes, left);
   }
   /// Returns the codes that are decoded kAhead rows after row r of a strip, from the next line on:
-  /// they lie in it, in the next one of the same rows, or in the first one below. Processors do not
-  /// prefetch them by themselves: each row of a strip lies in other pages.
+  /// they lie in this strip, in the next strip of the same rows, or in the first strip below.
+  /// Processors do not prefetch them by themselves: each row of a strip lies in other pages.
   const std::byte* Ahead(const Rect& strip, std::size_t r, std::size_t rows) const {
     const std::size_t last = args_.shape.rows - rows, below = strip.row + strip.rows;
     const std::size_t right = strip.col + strip.cols;
@@ -251,6 +254,7 @@ class DecodeDriver {
   void Patches(bool is_whole) {
     alignas(kLineBytes) std::byte patch[kDecodeSide * kDecodeSide];
     const std::size_t per_byte = geometry_.codes_per_byte;
+    NF_DCHECK(per_byte == 1 || tile_.row_begin % block_ == 0);
     ForEachPatch([&](const Rect& rect, const std::byte* staged, const std::byte* next) {
       decode_.transpose_codes(staged, kTransposedRun / per_byte, CeilDiv(rect.rows, per_byte),
                               patch);
@@ -261,7 +265,8 @@ class DecodeDriver {
       }
       for (std::size_t r = 0, rows; r < rect.rows; r += rows) {
         const std::size_t left = rect.rows - r, in_block = (rect.row + r) % block_;
-        rows = is_whole ? left : std::min(block_ - in_block, left);  // none in another block
+        rows = is_whole ? left
+                        : std::min(block_ - in_block, left);  // a strip ends where its block does
         const Rect strip{rect.row + r, rows, rect.col, rect.cols};
         const DecodeColumns columns =
             is_whole        ? DecodeColumns{}
@@ -305,7 +310,8 @@ class DecodeDriver {
         const std::byte* ahead = codes(next.row, next.col);
         ahead += BytesToLine(ahead);
         for (std::size_t r = 0; r < rows; r += kDecodeSide) {
-          // Each part prefetches kDecodeSide bytes of a line: with packed codes, the first one all.
+          // Each part prefetches as many bytes of a line as the patch has columns: of packed codes,
+          // the first part prefetches those of both.
           const std::byte* ahead_of_part = r > 0 && per_byte == 2 ? nullptr : ahead + r / per_byte;
           decode(Rect{row + r, std::min(kDecodeSide, rows - r), col, cols}, staged + r / per_byte,
                  ahead_of_part);
@@ -319,7 +325,7 @@ class DecodeDriver {
     return ColumnsOf(column_scales_, strip.cols);
   }
   DecodeColumns ColumnsOf(const float* scales, std::size_t cols) {
-    return {scales, powers_, kernels_.powers(scales, cols, powers_)};
+    return {scales, factors_, kernels_.factors(scales, cols, factors_)};
   }
 
   const std::byte* Codes(std::size_t row, std::size_t col) const {
@@ -328,12 +334,12 @@ class DecodeDriver {
   std::byte* Items(std::size_t row, std::size_t col) const {
     return args_.out.Row(row) + col * kernels_.item_bytes;
   }
-  /// Returns true if items are written at `to` without staging.
+  /// Returns true if items can be written at `to` without staging; WriteRows stages more.
   bool IsInPlace(const std::byte* to) const { return !args_.nontemporal || CanStreamTo(to); }
 
   /// Calls decode(run) for a run of one row: in place, or in the first-level cache, from where
-  /// whole lines are copied past the caches. Requires: IsInPlace if it is to be in place, else at
-  /// most kDecodeRun items.
+  /// whole lines are copied past the caches. Requires: if in_place, IsInPlace(run.items); else
+  /// count <= kDecodeRun.
   template <class Decode>
   void Write(DecodeRuns run, std::size_t count, bool in_place, const Decode& decode) {
     run.nontemporal = args_.nontemporal && in_place;
@@ -381,9 +387,10 @@ class DecodeDriver {
   ScaleReader scales_;
   const std::size_t block_;
   const int shift_;  // block_ is 2^shift_
-  alignas(kLineBytes) float block_scales_[kDecodePlaces] = {};
-  alignas(kLineBytes) float column_scales_[kDecodePlaces] = {};
-  alignas(kLineBytes) std::uint16_t powers_[2 * kDecodePlaces] = {};
+  // Not cleared: what lies behind the scales of a call is read, but does not matter.
+  alignas(kLineBytes) float block_scales_[kDecodePlaces];
+  alignas(kLineBytes) float column_scales_[kDecodePlaces];
+  alignas(kLineBytes) std::uint16_t factors_[2 * kDecodePlaces];
   alignas(kLineBytes) std::byte staged_[kDecodeRun * sizeof(float)];
 };
 

@@ -21,7 +21,7 @@ using cpu::DecodeRuns;
 using cpu::kDecodeRun;
 using cpu::kDecodeSide;
 
-/// Calls decode(codes, writer, r) for each run, which reads `code_bytes` bytes of codes.
+/// Calls decode(codes, writer) for each run, which reads `code_bytes` bytes of codes.
 template <class Decode>
 HWY_INLINE void ForEachRow(const DecodeRuns& all, std::size_t code_bytes, const Decode& decode) {
   const DecodeRuns runs = all;  // a copy, so that it stays in registers
@@ -33,9 +33,9 @@ HWY_INLINE void ForEachRow(const DecodeRuns& all, std::size_t code_bytes, const 
     // The compiler takes the test of by_blocks out of both calls: inside, it took 1.2 times as
     // long.
     if (writer.by_blocks) {
-      decode(codes, VectorWriter{writer.to, true, true}, r);
+      decode(codes, VectorWriter{writer.to, true, true});
     } else {
-      decode(codes, VectorWriter{writer.to, writer.nontemporal, false}, r);
+      decode(codes, VectorWriter{writer.to, writer.nontemporal, false});
     }
   }
 }
@@ -87,8 +87,8 @@ void DecodeBlocks(const DecodeRuns& runs, std::size_t count,
   NF_DCHECK(count % CodesPerByte(kBits<F>) == 0);
   const cpu::DecodeBlocks of = blocks;
   ForEachRow(runs, count / CodesPerByte(kBits<F>),
-             [&](const std::byte* codes, const VectorWriter& out, std::size_t r) NF_INLINE_ATTR {
-               const ScalesOfBlocks scales{of.scales + r * of.stride, of.shift};
+             [&](const std::byte* codes, const VectorWriter& out) NF_INLINE_ATTR {
+               const ScalesOfBlocks scales{of.scales, of.shift};
                if constexpr (kHasTable<F, T>) {
                  if (DecodeBlocksByTables<F, T>(codes, count, scales.scales, of.shift, out)) return;
                }
@@ -105,11 +105,11 @@ void DecodeBlocks(const DecodeRuns& runs, std::size_t count,
 }
 
 template <FloatFormat F, class T>
-bool ColumnPowers([[maybe_unused]] const float* scales, std::size_t count,
-                  [[maybe_unused]] std::uint16_t* powers) noexcept {
+bool ColumnFactors([[maybe_unused]] const float* scales, std::size_t count,
+                   [[maybe_unused]] std::uint16_t* factors) noexcept {
   NF_DCHECK(count <= cpu::kDecodeCols);
-  if constexpr (kHasTable<F, T>) return PowerTable<F, T>::Powers(scales, count, powers);
-  if constexpr (kHasProducts<F, T>) return NibbleTables<T>::ColumnProducts(scales, count, powers);
+  if constexpr (kHasTable<F, T>) return PowerTable<F, T>::Powers(scales, count, factors);
+  if constexpr (kHasProducts<F, T>) return NibbleTables<T>::ColumnProducts(scales, count, factors);
   return false;
 }
 
@@ -118,20 +118,17 @@ void DecodeColumns(const DecodeRuns& runs, std::size_t count,
                    const cpu::DecodeColumns& columns) noexcept {
   NF_DCHECK(count <= cpu::kDecodeCols);
   const cpu::DecodeColumns of = columns;
-  ForEachRow(runs, count,
-             [&](const std::byte* codes, const VectorWriter& out, std::size_t) NF_INLINE_ATTR {
-               if constexpr (kHasTable<F, T>) {
-                 const auto power_at = [&](std::size_t i) NF_INLINE_ATTR {
-                   return hn::LoadU(D16(), of.powers + i);
-                 };
-                 if (of.are_powers && PowerTable<F, T>::Decode(codes, count, out, power_at)) return;
-               }
-               if constexpr (kHasProducts<F, T>) {
-                 if (of.are_powers)
-                   return NibbleTables<T>::DecodeColumns(codes, count, of.powers, out);
-               }
-               DecodeAny<F, T>(codes, count, ScalesOfItems{of.scales}, out);
-             });
+  ForEachRow(runs, count, [&](const std::byte* codes, const VectorWriter& out) NF_INLINE_ATTR {
+    if constexpr (kHasTable<F, T>) {
+      const auto power_at = [&](std::size_t i)
+                                NF_INLINE_ATTR { return hn::LoadU(D16(), of.factors + i); };
+      if (of.has_factors && PowerTable<F, T>::Decode(codes, count, out, power_at)) return;
+    }
+    if constexpr (kHasProducts<F, T>) {
+      if (of.has_factors) return NibbleTables<T>::DecodeColumns(codes, count, of.factors, out);
+    }
+    DecodeAny<F, T>(codes, count, ScalesOfItems{of.scales}, out);
+  });
 }
 
 /// Goes on through fp32 for the kDecodeRun items of a code that a table does not serve.
@@ -143,19 +140,17 @@ void DecodeUniform(const DecodeRuns& runs, std::size_t count, float scale) noexc
     has_table = HasUniformTable<F, T>(scale);
     if (has_table) table = UniformTable<F, T>(scale);
   }
-  ForEachRow(runs, count,
-             [&](const std::byte* codes, const VectorWriter& out, std::size_t) NF_INLINE_ATTR {
-               for (std::size_t i = 0; i < count; i += kDecodeRun) {
-                 const std::size_t some = std::min(kDecodeRun, count - i);
-                 const VectorWriter items = out.From(i * kItemSize<T>);
-                 if constexpr (kHasTable<F, T>) {
-                   if (has_table && DecodeByUniformTable<F, T>(table, codes + i, some, items))
-                     continue;
-                 }
-                 constexpr int kOneBlock = 63;
-                 DecodeAny<F, T>(codes + i, some, ScalesOfBlocks{&scale, kOneBlock}, items);
-               }
-             });
+  ForEachRow(runs, count, [&](const std::byte* codes, const VectorWriter& out) NF_INLINE_ATTR {
+    for (std::size_t i = 0; i < count; i += kDecodeRun) {
+      const std::size_t some = std::min(kDecodeRun, count - i);
+      const VectorWriter items = out.From(i * kItemSize<T>);
+      if constexpr (kHasTable<F, T>) {
+        if (has_table && DecodeByUniformTable<F, T>(table, codes + i, some, items)) continue;
+      }
+      constexpr int kOneBlock = 63;
+      DecodeAny<F, T>(codes + i, some, ScalesOfBlocks{&scale, kOneBlock}, items);
+    }
+  });
 }
 
 template <ScaleType kType>
@@ -217,7 +212,7 @@ void SplitRows(std::byte* patch) noexcept {
 
 template <FloatFormat F, class T>
 constexpr cpu::FormatDecoders DecodersOf() {
-  cpu::FormatDecoders decoders{kItemSize<T>, &DecodeBlocks<F, T>, &ColumnPowers<F, T>,
+  cpu::FormatDecoders decoders{kItemSize<T>, &DecodeBlocks<F, T>, &ColumnFactors<F, T>,
                                &DecodeColumns<F, T>};
   if constexpr (kBits<F> == 8) decoders.uniform = &DecodeUniform<F, T>;
   return decoders;

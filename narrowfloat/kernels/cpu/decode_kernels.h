@@ -16,7 +16,7 @@ namespace narrowfloat::cpu {
 inline constexpr std::size_t kDecodeRun = 4096;
 /// Most columns of one call on columns, and most scales of one call.
 inline constexpr std::size_t kDecodeCols = 4096;
-/// Places behind the scales and powers of a call that are read, but do not matter.
+/// Places behind the scales and factors of a call that are read, but do not matter.
 inline constexpr std::size_t kDecodePadding = 64;
 /// Places of the scales of columns.
 inline constexpr std::size_t kDecodePlaces = kDecodeCols + kDecodePadding;
@@ -40,12 +40,10 @@ struct DecodeRuns {
 /// quiet NaN. E4M3 codes 0x39, 0xB9 (1.125, -1.125) under scale 3 as bfloat16: 0x4058, 0xC058.
 using DecodeUniformFn = void (*)(const DecodeRuns& runs, std::size_t count, float scale) noexcept;
 
-/// Scales of adjacent blocks of 2^shift items: scales[r * stride + i >> shift] is that of item i of
-/// row r.
+/// Scales of adjacent blocks of 2^shift items: scales[i >> shift] is that of item i.
 struct DecodeBlocks {
   const float* scales;
   int shift;
-  std::size_t stride = 0;
 };
 /// Decodes runs of `count` items in blocks; 4-bit codes are packed, two per byte and the first in
 /// the low half. Requires: count <= kDecodeRun, and even for 4-bit codes; blocks of 32 items or
@@ -53,19 +51,20 @@ struct DecodeBlocks {
 using DecodeBlocksFn = void (*)(const DecodeRuns& runs, std::size_t count,
                                 const DecodeBlocks& blocks) noexcept;
 
-/// The scales of columns, and what PowersFn makes of them.
+/// The scales of columns, and what FactorsFn makes of them.
 struct DecodeColumns {
   const float* scales;
-  std::uint16_t* powers;
-  bool are_powers = false;
+  std::uint16_t* factors;
+  bool has_factors = false;
 };
-/// Computes what DecodeColumnsFn needs for `count` scales, if they are powers of two: what it
-/// subtracts. For 4-bit codes and any scale: the products by 4 and, kDecodePlaces further on, by 6.
-/// Returns false if a scale is another one, or so large or small that a product is not a normal
-/// number of the type of the items.
-using PowersFn = bool (*)(const float* scales, std::size_t count, std::uint16_t* powers) noexcept;
-/// Decodes runs of `count` items, each of another column. Requires: count <= kDecodeCols; powers
-/// are set if are_powers; kDecodePlaces scales, and twice as many powers.
+/// Computes the factors of DecodeColumnsFn for `count` scales. 8-bit codes: what is subtracted for
+/// a power of two. 4-bit codes: the products by 4 and, kDecodePlaces further on, by 6. Returns
+/// false for fp32 items, if the scale of 8-bit codes is no power of two, or if a product is not a
+/// normal number of the type of the items (4-bit codes: and the scale is not +0).
+using FactorsFn = bool (*)(const float* scales, std::size_t count, std::uint16_t* factors) noexcept;
+/// Decodes runs of `count` items, each of another column. Requires: count <= kDecodeCols; if
+/// has_factors, FactorsFn returned true for these scales; kDecodePadding places behind the scales;
+/// 2 * kDecodePlaces factors.
 using DecodeColumnsFn = void (*)(const DecodeRuns& runs, std::size_t count,
                                  const DecodeColumns& columns) noexcept;
 
@@ -73,9 +72,9 @@ using DecodeColumnsFn = void (*)(const DecodeRuns& runs, std::size_t count,
 struct FormatDecoders {
   std::size_t item_bytes;
   DecodeBlocksFn blocks;
-  PowersFn powers;
+  FactorsFn factors;
   DecodeColumnsFn columns;            // one code per byte
-  DecodeUniformFn uniform = nullptr;  // none of 4-bit codes
+  DecodeUniformFn uniform = nullptr;  // null for 4-bit codes
 };
 
 /// The factors of E4M3 scales: a scale is the decoded one times `amax`, times `decode`, each
@@ -101,6 +100,7 @@ using TransposeCodesFn = void (*)(const std::byte* staged, std::size_t stride, s
 /// Replaces the first kDecodeSide / 2 rows of a patch by twice as many: the low halves of the bytes
 /// of row r become row 2r, the high ones row 2r + 1. 0x3A in row 0: 0xA in row 0, 3 in row 1.
 using SplitRowsFn = void (*)(std::byte* patch) noexcept;
+
 /// The formats that are decoded.
 enum class DecodedFormat : std::uint8_t { kE4M3, kE5M2, kE2M1 };
 inline constexpr std::size_t kDecodedFormats = 3;

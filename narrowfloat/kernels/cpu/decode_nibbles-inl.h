@@ -123,13 +123,14 @@ struct NibbleTables {
   }
 
   /// Decodes unpacked codes under the products of their columns. Requires: ColumnProducts returned
-  /// true. 19 ops for Lanes(D8()) items.
+  /// true. 18 ops for Lanes(D8()) items.
   static HWY_INLINE void DecodeColumns(const std::byte* codes, std::size_t count,
                                        const std::uint16_t* products, const VectorWriter& out) {
     const D8 d8;
     const D16 d16;
-    // By code: how many exponents below its product it is, more than there are for 0; whether that
-    // is the product by 6; the sign.
+    // By code: by how many exponents the column's product exceeds the item, for 0 by more than any
+    // product has, so that the subtraction saturates; 0xFF if the product is by 6, not by 4; the
+    // sign.
     constexpr std::uint8_t kAll = 0xFF >> (T::kMantissaBits - 7);
     alignas(16) static constexpr std::uint8_t kDown[16] = {kAll, 3, 2, 2, 1, 1, 0, 0,
                                                            kAll, 3, 2, 2, 1, 1, 0, 0};

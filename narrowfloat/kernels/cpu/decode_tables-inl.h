@@ -200,7 +200,8 @@ struct PowerTable {
   static constexpr std::uint32_t kUp = (T::kMaxCode - CodeIn(F::kMaxCode)) >> T::kMantissaBits;
   static constexpr std::uint32_t kSmallestScale = (127u - kDown) << 23;
   static constexpr std::uint32_t kLargestScale = (127u + kUp) << 23;
-  /// Returns a table of the codes from 1 to `last`.
+  /// Returns a table whose entries 1 to `last` are T's codes of the same values plus kLift; the
+  /// others are 0.
   template <class Table>
   static constexpr Table Lifted(std::uint32_t last) {
     Table table;

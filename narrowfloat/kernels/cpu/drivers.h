@@ -57,7 +57,8 @@ struct DecodeGeometry {
 };
 
 /// Dequantizes a tile of one direction. Requires: the direction is not kBoth; codes of 8 bits, or
-/// packed ones that are transposed columnwise; blocks as the micro-kernels and patches take them.
+/// packed ones that are transposed columnwise, whose tiles then begin at a row where a block does;
+/// blocks as the micro-kernels and patches take them.
 void DriveDecoding(const DequantizeArgs& args, const MicroKernels& micro,
                    const DecodeKernels& decode, const FormatDecoders& kernels,
                    const DecodeGeometry& geometry, Direction direction) noexcept;

@@ -66,16 +66,17 @@ void TestTransposeSquares() {
   }
 }
 
-void TestPatchTransposer() {
+void TestTranspose() {
   constexpr std::size_t kRows = 256, kStride = 128;
   const Bytes in = RandomVector(kRows * kStride);
   for (const bool nontemporal : {false, true}) {
     for (const auto& [rows, cols] : {std::pair{256, 128}, {1, 1}, {17, 33}, {255, 16}}) {
       Bytes out(static_cast<std::size_t>(cols) * kRows, 0xAA);
-      PatchTransposer<kRows> transposer(nontemporal);
-      transposer.Transpose(reinterpret_cast<const std::byte*>(in.data()), kStride,
-                           static_cast<std::size_t>(rows), static_cast<std::size_t>(cols),
-                           reinterpret_cast<std::byte*>(out.data()), kRows);
+      alignas(64) std::uint8_t columns[kSquareSide * kRows];
+      Transpose<kRows>(reinterpret_cast<const std::byte*>(in.data()), kStride,
+                       static_cast<std::size_t>(rows), static_cast<std::size_t>(cols),
+                       reinterpret_cast<std::byte*>(out.data()), kRows, nontemporal, columns);
+      hwy::FlushStream();
       for (std::size_t c = 0; c < static_cast<std::size_t>(cols); ++c) {
         for (std::size_t r = 0; r < kRows; ++r) {
           const bool inside = r < static_cast<std::size_t>(rows);
@@ -298,7 +299,7 @@ void TestSpreadScales() {
 
 void TestVectors() {
   TestTransposeSquares();
-  TestPatchTransposer();
+  TestTranspose();
   TestTransposeQuads();
   TestInOrder();
   TestPackCodes();

@@ -132,9 +132,9 @@ struct NearestWhole {
   }
 };
 #if HWY_TARGET <= HWY_AVX3
-/// Stochastically, as AddDither and TruncateToE2M1, but truncates while it adds EncodeMagnitudes'
-/// multiple of the power of two. Other instruction sets cannot set the rounding of one operation.
-/// 11 ops.
+/// Stochastically: rounds as AddDither and TruncateToE2M1 do, but truncates while it adds
+/// EncodeMagnitudes' multiple of the power of two. Other instruction sets cannot set the rounding
+/// of one operation. 11 ops.
 struct StochasticWhole {
   const std::uint8_t* random;
 

@@ -73,12 +73,13 @@ using SpreadScalesFn = void (*)(const float* of_blocks, std::size_t cols,
                                 float* of_columns) noexcept;
 
 /// How products are rounded to codes: to nearest, or by one random byte for each item. The
-/// functions of a row or of columns for finite items, if the function of the scales returned true,
-/// and for any items, which saturate and encode NaN and infinities.
+/// functions of a row or of columns.
 template <class Fn>
 struct PackRoundings {
-  Fn finite, all;
-  Fn stochastic_finite, stochastic;
+  // Items are finite, and the function of the scales returned true.
+  Fn finite;
+  Fn all;                            // any items: saturates, and encodes NaN and infinities
+  Fn stochastic_finite, stochastic;  // as finite and all
 };
 
 /// Encodes a run of `units` units of kPackUnit adjacent items, each with its scale, and packs two

@@ -21,10 +21,6 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A patch is a rectangle of items whose codes fit in the first-level cache. Its sides are long,
-// because long contiguous runs of input and of output use memory best.
-inline constexpr std::size_t kPatchRows = 128, kPatchCols = kTransposedCols;
-
 // A 128-bit block holds one row of a square of 16 x 16 bytes, which is transposed in registers.
 inline constexpr std::size_t kSquareSide = 16;
 
@@ -103,31 +99,6 @@ HWY_INLINE void Transpose(const std::byte* in, std::size_t in_stride, std::size_
     }
   }
 }
-
-/// Transposes patches, and waits for the stores that bypassed the caches at its end.
-template <std::size_t kRows>
-class PatchTransposer {
- public:
-  explicit PatchTransposer(bool nontemporal) : nontemporal_(nontemporal) {}
-  ~PatchTransposer() {
-    if (nontemporal_) hwy::FlushStream();
-  }
-  PatchTransposer(const PatchTransposer&) = delete;
-  PatchTransposer& operator=(const PatchTransposer&) = delete;
-
-  HWY_INLINE void Copy(const std::byte* from, std::size_t count, std::byte* to) {
-    CopyRun(from, count, to, nontemporal_);
-  }
-  HWY_INLINE void Transpose(const std::byte* in, std::size_t in_stride, std::size_t rows,
-                            std::size_t cols, std::byte* out, std::size_t out_stride) {
-    HWY_NAMESPACE::Transpose<kRows>(in, in_stride, rows, cols, out, out_stride, nontemporal_,
-                                    columns_);
-  }
-
- private:
-  bool nontemporal_;
-  alignas(64) std::uint8_t columns_[kSquareSide * kRows];
-};
 
 }  // namespace narrowfloat::HWY_NAMESPACE
 #endif

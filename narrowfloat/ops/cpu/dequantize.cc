@@ -33,8 +33,8 @@ void CpuBackend::Dequantize(const ConstQuantizedView& in, Direction direction,
                                StreamedTileElements(execution, rows.shape));
   if (args.nontemporal && direction == Direction::kColumnwise &&
       scheme.layout.columnwise_transposed) {
-    // Patches read and write a few lines of each row or column. Those of 8-bit codes may begin
-    // within blocks.
+    // A patch reads and writes a few lines of each row or column. Every column has its own scale,
+    // so that tiles may begin at any column; at any row only with 8-bit codes.
     if (rows.matrix.row_offsets == nullptr)
       grid.col_head = HeadOf(rows.matrix.data, rows.matrix.row_stride, ItemSize(out.dtype) * 8, 1);
     grid.row_head = CodesHead(args.in, scheme, scheme.element_bits == 8 ? 1 : scheme.block.cols);

@@ -43,8 +43,8 @@ class QuantizeRun {
   /// Returns the directions that are quantized one after the other: both at once, or each alone.
   std::span<const Direction> Passes() const;
   std::size_t RowUnit(Direction direction) const;
-  /// Returns true if runs of transposed codes begin inside cache lines, and tiles cannot be cut
-  /// where lines begin, because blocks are not.
+  /// Returns true if runs of transposed codes begin inside cache lines and no block begins where a
+  /// line does, so that tiles cannot be cut at lines.
   bool HoldsLines(Direction direction) const;
   /// Returns the tiles that are best for one pass of quantization alone.
   TileGrid Grid(Direction direction) const;

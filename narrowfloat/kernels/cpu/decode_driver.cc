@@ -256,10 +256,10 @@ class DecodeDriver {
     const std::size_t per_byte = geometry_.codes_per_byte;
     NF_DCHECK(per_byte == 1 || tile_.row_begin % block_ == 0);
     ForEachPatch([&](const Rect& rect, const std::byte* staged, const std::byte* next) {
-      decode_.transpose_codes(staged, kTransposedRun / per_byte, CeilDiv(rect.rows, per_byte),
-                              patch);
+      const std::size_t lines = CeilDiv(rect.rows, per_byte);
+      decode_.transpose_codes(staged, kTransposedRun / per_byte, lines, patch);
       if (per_byte == 2) {
-        decode_.split_rows(patch);
+        decode_.split_rows(patch, lines);
         scales_.ReadPatch(rect.col, rect.cols, rect.row >> shift_, CeilDiv(rect.rows, block_),
                           block_scales_);
       }
@@ -292,7 +292,7 @@ class DecodeDriver {
   /// column below its first one and, after the last one, in the next tile.
   template <class Decode>
   void ForEachPatch(const Decode& decode) {
-    alignas(kLineBytes) std::byte staged[kDecodeSide * kTransposedRun] = {};
+    alignas(kLineBytes) std::byte staged[kDecodeSide * kTransposedRun];
     const std::size_t per_byte = geometry_.codes_per_byte;
     const auto codes = [&](std::size_t row, std::size_t col) {
       return in_.codes + col * in_.code_stride + row / per_byte;

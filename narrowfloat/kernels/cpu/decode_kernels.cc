@@ -196,11 +196,12 @@ void TransposeCodes(const std::byte* staged, std::size_t stride, std::size_t row
 }
 
 /// Goes from the last row to the first, so that no row is overwritten before it was read.
-void SplitRows(std::byte* patch) noexcept {
+void SplitRows(std::byte* patch, std::size_t count) noexcept {
+  NF_DCHECK(count <= kDecodeSide / 2);
   const D8 d8;
   const auto nibble = hn::Set(d8, std::uint8_t{0xF});
   auto* rows = reinterpret_cast<std::uint8_t*>(patch);
-  for (std::size_t r = kDecodeSide / 2; r-- > 0;) {
+  for (std::size_t r = count; r-- > 0;) {
     for (std::size_t i = 0; i < kDecodeSide; i += hn::Lanes(d8)) {
       const auto bytes = hn::LoadU(d8, rows + r * kDecodeSide + i);
       const auto shifted = hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(D16(), bytes)));

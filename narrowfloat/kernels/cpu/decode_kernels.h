@@ -97,9 +97,10 @@ using StageCodesFn = void (*)(const std::byte* codes, std::size_t stride, std::s
 /// kDecodeSide.
 using TransposeCodesFn = void (*)(const std::byte* staged, std::size_t stride, std::size_t rows,
                                   std::byte* patch) noexcept;
-/// Replaces the first kDecodeSide / 2 rows of a patch by twice as many: the low halves of the bytes
-/// of row r become row 2r, the high ones row 2r + 1. 0x3A in row 0: 0xA in row 0, 3 in row 1.
-using SplitRowsFn = void (*)(std::byte* patch) noexcept;
+/// Replaces the first `rows` rows of a patch by twice as many: the low halves of the bytes of row r
+/// become row 2r, the high ones row 2r + 1. 0x3A in row 0: 0xA in row 0, 3 in row 1. Requires: rows
+/// <= kDecodeSide / 2.
+using SplitRowsFn = void (*)(std::byte* patch, std::size_t rows) noexcept;
 
 /// The formats that are decoded.
 enum class DecodedFormat : std::uint8_t { kE4M3, kE5M2, kE2M1 };

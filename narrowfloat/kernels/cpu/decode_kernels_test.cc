@@ -276,16 +276,18 @@ TEST(DecodeTransposesTest, EveryPlace) {
 
 TEST(DecodeTransposesTest, RowsAreSplit) {
   for (const Target& target : Targets()) {
-    Memory patch(kDecodeSide * kDecodeSide), codes(kDecodeSide * kDecodeSide);
-    for (std::size_t i = 0; i < kDecodeSide * kDecodeSide / 2; ++i)
-      *codes.At(i) = *patch.At(i) = static_cast<std::byte>(i * 37 + i / 256);
-    target.decode->split_rows(patch.At(0));
-    for (std::size_t r = 0; r < kDecodeSide; ++r) {
-      for (std::size_t i = 0; i < kDecodeSide; ++i) {
-        const auto byte = std::to_integer<std::uint32_t>(*codes.At(r / 2 * kDecodeSide + i));
-        ASSERT_EQ(std::to_integer<std::uint32_t>(*patch.At(r * kDecodeSide + i)),
-                  byte >> (r % 2 * 4) & 0xFu)
-            << target.name << " row " << r << " byte " << i;
+    for (const std::size_t rows : {std::size_t{1}, std::size_t{8}, kDecodeSide / 2}) {
+      Memory patch(kDecodeSide * kDecodeSide), codes(kDecodeSide * kDecodeSide);
+      for (std::size_t i = 0; i < kDecodeSide * kDecodeSide / 2; ++i)
+        *codes.At(i) = *patch.At(i) = static_cast<std::byte>(i * 37 + i / 256);
+      target.decode->split_rows(patch.At(0), rows);
+      for (std::size_t r = 0; r < 2 * rows; ++r) {
+        for (std::size_t i = 0; i < kDecodeSide; ++i) {
+          const auto byte = std::to_integer<std::uint32_t>(*codes.At(r / 2 * kDecodeSide + i));
+          ASSERT_EQ(std::to_integer<std::uint32_t>(*patch.At(r * kDecodeSide + i)),
+                    byte >> (r % 2 * 4) & 0xFu)
+              << target.name << " row " << r << " of " << 2 * rows << " byte " << i;
+        }
       }
     }
   }

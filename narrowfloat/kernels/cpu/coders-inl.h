@@ -55,6 +55,16 @@ HWY_INLINE hn::Vec<DF> AddDither(DF df, hn::Vec<DF> product, hn::Vec<DF> octave,
   return hn::MulAdd(octave, share, product);  // the product with `octave` is exact
 }
 
+/// Returns AddDither's `random` for the even or the odd items of a vector of 16-bit items, from the
+/// byte of each item in its 16-bit lane. 1 op for the even ones, 2 for the odd ones.
+template <bool kOdd, class D16>
+HWY_INLINE hn::Vec<hn::Repartition<std::uint32_t, D16>> Dither(D16 d16, hn::Vec<D16> bytes) {
+  const hn::Repartition<std::uint32_t, D16> d32;
+  const auto base = hn::Set(d32, kDitherBase);
+  if constexpr (kOdd) return hn::Or(hn::ShiftRight<16>(hn::BitCast(d32, bytes)), base);
+  return hn::BitCast(d32, hn::OddEven(hn::BitCast(d16, base), bytes));
+}
+
 /// Stochastic rounding, step 2 of 2: truncates magnitudes to E2M1, saturating. Returns codes
 /// shifted left by kCodeShift. `exponents` holds the exponent field and the first mantissa bit of
 /// each magnitude. Truncating within the value's own binade is enough: the first number of a binade
@@ -92,11 +102,10 @@ struct StochasticCoder {
     const auto sign = hn::Xor(items, magnitude);
     const auto pairs = hn::BitCast(d32, magnitude);
     const auto bytes = hn::PromoteTo(d16, hn::LoadU(d8, random + i));
-    const auto shares = hn::Set(d32, kDitherBase);
-    const auto even = Raised(df, hn::Mul(WidenEven<T, kKind>(d32, pairs), even_scale),
-                             hn::BitCast(d32, hn::OddEven(hn::BitCast(d16, shares), bytes)));
-    const auto odd = Raised(df, hn::Mul(WidenOdd<T, kKind>(d32, pairs), odd_scale),
-                            hn::Or(hn::ShiftRight<16>(hn::BitCast(d32, bytes)), shares));
+    const auto even =
+        Raised(df, hn::Mul(WidenEven<T, kKind>(d32, pairs), even_scale), Dither<false>(d16, bytes));
+    const auto odd =
+        Raised(df, hn::Mul(WidenOdd<T, kKind>(d32, pairs), odd_scale), Dither<true>(d16, bytes));
     const auto codes = TruncateToE2M1(
         d16, hn::OddEven(hn::BitCast(d16, hn::ShiftRight<kAbove - 16>(hn::BitCast(d32, odd))),
                          hn::BitCast(d16, hn::ShiftRight<kAbove>(hn::BitCast(d32, even)))));

@@ -292,7 +292,7 @@ class DecodeDriver {
   /// column below its first one and, after the last one, in the next tile.
   template <class Decode>
   void ForEachPatch(const Decode& decode) {
-    alignas(kLineBytes) std::byte staged[kDecodeSide * kTransposedRun];
+    alignas(kLineBytes) std::byte staged[kDecodeSide * kTransposedRun];  // not cleared, see below
     const std::size_t per_byte = geometry_.codes_per_byte;
     const auto codes = [&](std::size_t row, std::size_t col) {
       return in_.codes + col * in_.code_stride + row / per_byte;
@@ -350,8 +350,9 @@ class DecodeDriver {
     micro_.copy_nontemporal(staged_, count * kernels_.item_bytes, to);
   }
   /// Calls decode(runs) for runs of rows of the output from (row, col) on: all together if they are
-  /// evenly spaced and written in place. Runs in place fill lines, or begin where the one before
-  /// ended: a line that is streamed in two parts, with others between them, takes 0.3 microseconds.
+  /// evenly spaced and written in place. Runs in place fill cache lines, or each begins where the
+  /// run before it ended: a line that non-temporal stores fill in two parts, with other stores
+  /// between them, takes 0.3 microseconds.
   template <class Decode>
   void WriteRows(DecodeRuns runs, std::size_t row, std::size_t col, std::size_t cols,
                  const Decode& decode) {
@@ -387,7 +388,8 @@ class DecodeDriver {
   ScaleReader scales_;
   const std::size_t block_;
   const int shift_;  // block_ is 2^shift_
-  // Not cleared: what lies behind the scales of a call is read, but does not matter.
+  // Memory is not cleared: what lies behind the codes or scales of a call is read, but does not
+  // matter.
   alignas(kLineBytes) float block_scales_[kDecodePlaces];
   alignas(kLineBytes) float column_scales_[kDecodePlaces];
   alignas(kLineBytes) std::uint16_t factors_[2 * kDecodePlaces];

@@ -79,6 +79,9 @@ using DNibbles = hn::CappedTag<std::uint8_t, 32>;
 template <class T>
 struct NibbleTables {
   static constexpr std::uint32_t kExponent = 1u << T::kMantissaBits;
+  /// By code: the sign, where the upper byte of an item has it.
+  alignas(16) static constexpr std::uint8_t kSign[16] = {
+      0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80};
   static constexpr std::size_t kMostPairs = cpu::kDecodeRun / 16 + hn::MaxLanes(DF());
 
   /// Calls store(j, products by 4, by 6) for each Lanes(DF()) of `count` scales. Returns false if a
@@ -128,16 +131,14 @@ struct NibbleTables {
                                        const std::uint16_t* products, const VectorWriter& out) {
     const D8 d8;
     const D16 d16;
-    // By code: by how many exponents the column's product exceeds the item, for 0 by more than any
-    // product has, so that the subtraction saturates; 0xFF if the product is by 6, not by 4; the
-    // sign.
+    // By code: by how many exponents the product exceeds the item. Of 0 by more than any product
+    // has, so that the subtraction saturates.
     constexpr std::uint8_t kAll = 0xFF >> (T::kMantissaBits - 7);
     alignas(16) static constexpr std::uint8_t kDown[16] = {kAll, 3, 2, 2, 1, 1, 0, 0,
                                                            kAll, 3, 2, 2, 1, 1, 0, 0};
+    // By code: 0xFF if the product is that by 6, 0 if it is that by 4.
     alignas(16) static constexpr std::uint8_t kIsSix[16] = {0, 0, 0, 0xFF, 0, 0xFF, 0, 0xFF,
                                                             0, 0, 0, 0xFF, 0, 0xFF, 0, 0xFF};
-    alignas(16) static constexpr std::uint8_t kSign[16] = {
-        0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80};
     const auto downs = hn::LoadDup128(d8, kDown), are_six = hn::LoadDup128(d8, kIsSix),
                signs = hn::LoadDup128(d8, kSign);
     ForEachStep<T, hn::MaxLanes(D8()), 1>(
@@ -190,8 +191,6 @@ struct NibbleTables {
                                                           2, 0, 4, 6, 8, 10, 12, 14};
     alignas(16) static constexpr std::uint8_t kHigh[16] = {3, 1, 5, 7, 9, 11, 13, 15,
                                                            3, 1, 5, 7, 9, 11, 13, 15};
-    alignas(16) static constexpr std::uint8_t kSign[16] = {
-        0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80};
     const auto down = hn::LoadDup128(d16, kDown);
     const auto low_bytes = hn::LoadDup128(d8, kLow), high_bytes = hn::LoadDup128(d8, kHigh);
     const auto signs = hn::LoadDup128(d8, kSign), nibble = hn::Set(d8, std::uint8_t{0xF});

@@ -109,7 +109,7 @@ struct MagnitudeTable {
   alignas(64) std::uint8_t low[128] = {}, high[128] = {};
 };
 
-/// Does DecodeByTable's work. 11 ops for 64 items, and those of `finish`.
+/// Does DecodeByTable's work by a MagnitudeTable. 11 ops for 64 items, and those of `finish`.
 template <FloatFormat F, class T, class Finish>
 HWY_INLINE bool DecodeByMagnitude(const MagnitudeTable& table, const std::byte* codes,
                                   std::size_t count, const VectorWriter& out,

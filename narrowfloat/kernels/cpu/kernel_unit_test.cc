@@ -143,9 +143,9 @@ void TestNearestWhole() {
 #endif
 
 #if HWY_TARGET <= HWY_AVX3
-template <class DF16>
-void ExpectStochastic(DF16 df, float value, std::uint8_t byte) {
-  const hn::RebindToSigned<DF16> di;
+template <class D>
+void ExpectStochastic(D df, float value, std::uint8_t byte) {
+  const hn::RebindToSigned<D> di;
   std::uint8_t random[2 * hn::MaxLanes(df)];
   const auto codes = [&]<bool kOdd>(std::bool_constant<kOdd>) {
     for (std::size_t i = 0; i < std::size(random); ++i)

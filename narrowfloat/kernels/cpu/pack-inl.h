@@ -144,12 +144,9 @@ struct StochasticWhole {
     const hn::Repartition<std::uint16_t, DF> d16;
     const auto bytes =
         hn::PromoteTo(d16, hn::LoadU(hn::Rebind<std::uint8_t, decltype(d16)>(), random + i));
-    const auto base = hn::Set(d32, kDitherBase);
-    auto dither = hn::BitCast(d32, hn::OddEven(hn::BitCast(d16, base), bytes));
-    if constexpr (kOdd) dither = hn::Or(hn::ShiftRight<16>(hn::BitCast(d32, bytes)), base);
     const auto product = hn::Min(hn::Mul(value, scale), hn::Set(df, kMaxValue<E2M1>));
     const auto octave = OctaveOf(df, product);
-    const auto raised = AddDither(df, product, octave, dither);
+    const auto raised = AddDither(df, product, octave, Dither<kOdd>(d16, bytes));
     const auto multiplier = hn::Set(df, kWholeMultiplier);
     constexpr int kTruncate = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC;
     hn::Vec<DF> sum;

@@ -163,20 +163,11 @@ HWY_INLINE void PhiloxRound(Words& a, Words& b, Words& c, Words& d, Words low, W
 HWY_INLINE void StoreRandom(Words a, Words b, Words c, Words d, std::uint8_t* out) {
   const D64 d64;
   const hn::Repartition<std::uint32_t, D64> d32;
-  const hn::Repartition<std::uint8_t, D64> d8;
-  constexpr std::size_t kLanes = hn::MaxLanes(d64);
   const auto pair = [&](Words low, Words high) NF_INLINE_ATTR {
     return hn::BitCast(
         d64, hn::OddEven(hn::BitCast(d32, hn::ShiftLeft<32>(high)), hn::BitCast(d32, low)));
   };
-  const auto first = pair(a, b), second = pair(c, d);
-  alignas(64) std::uint8_t even[8 * kLanes], odd[8 * kLanes];  // runs of even and of odd lanes
-  hn::Store(hn::BitCast(d8, hn::InterleaveLower(d64, first, second)), d8, even);
-  hn::Store(hn::BitCast(d8, hn::InterleaveUpper(d64, first, second)), d8, odd);
-  for (std::size_t k = 0; k < kLanes; k += 2) {
-    std::memcpy(out + k * kRandomRun, even + k / 2 * kRandomRun, kRandomRun);
-    std::memcpy(out + (k + 1) * kRandomRun, odd + k / 2 * kRandomRun, kRandomRun);
-  }
+  hn::StoreInterleaved2(pair(a, b), pair(c, d), d64, reinterpret_cast<std::uint64_t*>(out));
 }
 
 /// Writes RandomBytes of the runs first, first + step, ...: `count` runs of kRandomRun bytes,

@@ -3,6 +3,8 @@
 
 #include "narrowfloat/kernels/cpu/pack_kernels.h"
 
+#include <numeric>
+
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/four_over_six-inl.h"
 #include "narrowfloat/kernels/cpu/pack-inl.h"
@@ -193,6 +195,101 @@ void ErrorsOfColumns(const cpu::PackedStrip& strip, const TwoLevelFactors& facto
   ComputeErrors(staged, strip.count, strip.cols, factors, rule, candidates, errors);
 }
 
+#if HWY_TARGET <= HWY_AVX3
+/// Returns `count` places as undecided.
+std::size_t AllUndecided(std::size_t count, std::uint8_t* undecided) {
+  std::iota(undecided, undecided + count, std::uint8_t{0});
+  return count;
+}
+
+/// Returns true if no error is so small or so large that fp32 rounds its square otherwise.
+bool HasEstimates(std::size_t count, const TwoLevelFactors& factors) {
+  return AmaxesAreWithin(0x1p-40f, 0x1p60f, count, factors);
+}
+
+template <class T>
+std::size_t EstimatesOfRow(const std::byte* items, std::size_t blocks,
+                           const TwoLevelFactors& factors, const cpu::ErrorRule& rule,
+                           const cpu::ScaleCandidates& candidates, cpu::CandidateErrors& errors,
+                           std::uint8_t* undecided) noexcept {
+  NF_DCHECK(blocks > 0 && blocks <= cpu::kPackRun / cpu::kPackUnit);
+  if (!HasEstimates(blocks, factors)) return AllUndecided(blocks, undecided);
+  constexpr std::size_t kPairs = cpu::kPackUnit / 2;   // of a block
+  const std::size_t step = hn::Lanes(D32()) / kPairs;  // blocks of a vector
+  const std::size_t whole = blocks / step * step;
+  DistanceSums sums;
+  const auto compute = [&]<bool kSquares>() NF_INLINE_ATTR {
+    for (std::size_t j = 0; j < whole; j += step) {
+      const auto pairs = LoadPairs<T>(items + j * cpu::kPackUnit * kItemSize<T>);
+      const auto even = WidenEven<T, Inputs::kFinite>(D32(), pairs);
+      const auto odd = WidenOdd<T, Inputs::kFinite>(D32(), pairs);
+      for (std::size_t k = 0; k < 2; ++k) {
+        const auto scale = SpreadScales<kPairs>(DF(), candidates.of[k].scale + j, 0);
+        hn::Store(DistancesOfPairs<kSquares>(even, odd, scale), DI(), sums.of[k] + j * kPairs);
+      }
+    }
+    for (auto& of : sums.of) AddGroups(whole, of);
+    return Compare<kSquares>(sums, whole, candidates, errors, undecided);
+  };
+  std::size_t count =
+      rule.squares ? compute.template operator()<true>() : compute.template operator()<false>();
+  for (std::size_t j = whole; j < blocks; ++j) undecided[count++] = static_cast<std::uint8_t>(j);
+  return count;
+}
+
+template <class T>
+std::size_t EstimatesOfColumns(const cpu::PackedStrip& strip, const TwoLevelFactors& factors,
+                               const cpu::ErrorRule& rule, const cpu::ScaleCandidates& candidates,
+                               cpu::CandidateErrors& errors, std::uint8_t* undecided) noexcept {
+  NF_DCHECK(strip.count <= cpu::kPackUnit && strip.count % 2 == 0 &&
+            strip.cols % hn::Lanes(D8()) == 0);
+  if (!HasEstimates(strip.cols, factors)) return AllUndecided(strip.cols, undecided);
+  const DF df;
+  const DI di;
+  const std::size_t lanes = hn::Lanes(df);
+  DistanceSums sums;
+  const auto compute = [&]<bool kSquares>() NF_INLINE_ATTR {
+    for (std::size_t c = 0; c < strip.cols; c += 2 * lanes) {
+      for (std::size_t k = 0; k < 2; ++k) {
+        const auto low = hn::Load(df, candidates.of[k].scale + c);
+        const auto high = hn::Load(df, candidates.of[k].scale + c + lanes);
+        const auto even = hn::ConcatEven(df, high, low), odd = hn::ConcatOdd(df, high, low);
+        auto even_sums = hn::Zero(di), odd_sums = even_sums;
+        for (std::size_t r = 0; r < strip.count; r += 2) {
+          const auto first = LoadPairs<T>(strip.rows[r] + c * kItemSize<T>);
+          const auto second = LoadPairs<T>(strip.rows[r + 1] + c * kItemSize<T>);
+          even_sums = hn::Add(even_sums, DistancesOfPairs<kSquares>(
+                                             WidenEven<T, Inputs::kFinite>(D32(), first),
+                                             WidenEven<T, Inputs::kFinite>(D32(), second), even));
+          odd_sums = hn::Add(odd_sums, DistancesOfPairs<kSquares>(
+                                           WidenOdd<T, Inputs::kFinite>(D32(), first),
+                                           WidenOdd<T, Inputs::kFinite>(D32(), second), odd));
+        }
+        hn::StoreInterleaved2(even_sums, odd_sums, di, sums.of[k] + c);
+      }
+    }
+    return Compare<kSquares>(sums, strip.cols, candidates, errors, undecided);
+  };
+  return rule.squares ? compute.template operator()<true>() : compute.template operator()<false>();
+}
+#endif
+
+/// The functions of estimates, null where there are none.
+template <class T>
+constexpr cpu::RowEstimatesFn RowEstimates() {
+#if HWY_TARGET <= HWY_AVX3
+  if constexpr (kItemSize<T> == 2) return &EstimatesOfRow<T>;
+#endif
+  return nullptr;
+}
+template <class T>
+constexpr cpu::ColumnEstimatesFn ColumnEstimates() {
+#if HWY_TARGET <= HWY_AVX3
+  if constexpr (kItemSize<T> == 2) return &EstimatesOfColumns<T>;
+#endif
+  return nullptr;
+}
+
 template <class T, Places kPlaces>
 void Choose(const cpu::ScaleCandidates& candidates, const cpu::CandidateErrors& errors,
             std::size_t count, const PackScales& scales) noexcept {
@@ -229,7 +326,8 @@ constexpr cpu::PackKernels kPackKernels{
     .random_of_row = &RandomOfRow,
     .random_of_columns = &RandomOfColumns,
     .four_over_six = {&ComputeCandidates<T>, &ErrorsOfRow<T>, &ErrorsOfColumns<T>,
-                      &Choose<T, Places::kBlocks>, &Choose<T, Places::kColumns>},
+                      RowEstimates<T>(), ColumnEstimates<T>(), &Choose<T, Places::kBlocks>,
+                      &Choose<T, Places::kColumns>},
 };
 
 template <class... T>

@@ -140,6 +140,18 @@ using RowErrorsFn = void (*)(const std::byte* items, std::size_t blocks,
 using ColumnErrorsFn = void (*)(const PackedStrip& strip, const TwoLevelFactors& factors,
                                 const ErrorRule& rule, const ScaleCandidates& candidates,
                                 CandidateErrors& errors) noexcept;
+/// Estimates the errors that RowErrorsFn computes, in units of their own, and stores the indices of
+/// the blocks whose exact errors could compare otherwise. Returns their number. Requires: items are
+/// finite, and CandidatesFn returned true.
+using RowEstimatesFn = std::size_t (*)(const std::byte* items, std::size_t blocks,
+                                       const TwoLevelFactors& factors, const ErrorRule& rule,
+                                       const ScaleCandidates& candidates, CandidateErrors& errors,
+                                       std::uint8_t* undecided) noexcept;
+/// Does the same for columns. Requires: an even number of rows.
+using ColumnEstimatesFn = std::size_t (*)(const PackedStrip& strip, const TwoLevelFactors& factors,
+                                          const ErrorRule& rule, const ScaleCandidates& candidates,
+                                          CandidateErrors& errors,
+                                          std::uint8_t* undecided) noexcept;
 /// Stores the scale of each block's or column's better candidate: the second one if the errors are
 /// equal or one is NaN. Writes whole vectors.
 using ChooseFn = void (*)(const ScaleCandidates& candidates, const CandidateErrors& errors,
@@ -148,6 +160,8 @@ struct FourOverSixKernels {
   CandidatesFn candidates;
   RowErrorsFn errors_of_row;
   ColumnErrorsFn errors_of_columns;
+  RowEstimatesFn estimates_of_row;  // null where no estimate is faster
+  ColumnEstimatesFn estimates_of_columns;
   ChooseFn choose_of_blocks, choose_of_columns;
 };
 

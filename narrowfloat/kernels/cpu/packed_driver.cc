@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "hwy/cache_control.h"
 #include "narrowfloat/kernels/cpu/drivers.h"
@@ -125,7 +126,7 @@ class PackedDriver {
       finite = amax_of_blocks_(rows[0], blocks, amaxes.pattern);
     }
     const bool fits = chooses_
-                          ? ChooseOfRows(rows, count, blocks, amaxes.pattern, scales)
+                          ? ChooseOfRows(rows, count, blocks, amaxes.pattern, finite, scales)
                           : scale_rule_.of_blocks(amaxes.pattern, blocks, factors_, scales.All());
     SpreadToUnits(blocks, scales.scale);
     return fits && finite;
@@ -145,17 +146,65 @@ class PackedDriver {
   }
 
   bool ChooseOfRows(const std::byte* const* rows, std::size_t count, std::size_t blocks,
-                    const std::byte* amaxes, ScaleMemory& scales) const {
+                    const std::byte* amaxes, bool finite, ScaleMemory& scales) const {
     const FourOverSixKernels& kernels = kernels_.four_over_six;
     ScaleCandidates candidates;
     CandidateErrors errors[kMostLines];
     const bool fits = kernels.candidates(amaxes, blocks, factors_, candidates);
-    for (std::size_t r = 0; r < count; ++r)
-      kernels.errors_of_row(rows[r], blocks, factors_, errors_, candidates, errors[r]);
-    for (std::size_t r = count; r < geometry_.block.rows; ++r) errors[r] = {};
-    AddLines(geometry_.block.rows, blocks, errors);
+    if (!(fits && finite && EstimateRow(rows[0], blocks, candidates, errors[0]))) {
+      for (std::size_t r = 0; r < count; ++r)
+        kernels.errors_of_row(rows[r], blocks, factors_, errors_, candidates, errors[r]);
+      for (std::size_t r = count; r < geometry_.block.rows; ++r) errors[r] = {};
+      AddLines(geometry_.block.rows, blocks, errors);
+    }
     kernels.choose_of_blocks(candidates, errors[0], blocks, scales.All());
     return fits;
+  }
+  /// Estimates the errors of blocks of one row, and computes those that the estimates leave
+  /// undecided. Returns false if computing all errors is faster.
+  bool EstimateRow(const std::byte* row, std::size_t blocks, const ScaleCandidates& candidates,
+                   CandidateErrors& errors) const {
+    const RowEstimatesFn estimate = kernels_.four_over_six.estimates_of_row;
+    if (IsSquare() || estimate == nullptr) return false;
+    std::uint8_t undecided[kPackPlaces];
+    const std::size_t count =
+        estimate(row, blocks, factors_, errors_, candidates, errors, undecided);
+    const std::size_t bytes = kPackUnit * amax_.item_bytes;
+    return ComputeErrorsOf({undecided, count}, candidates, errors,
+                           [&](std::size_t block, std::byte* items) {
+                             std::memcpy(items, row + block * bytes, bytes);
+                           });
+  }
+  /// Computes the errors of some blocks or columns, whose items copy(place, items) puts one after
+  /// the other. Returns false, without computing any, if they are more than a quarter.
+  template <class Copy>
+  bool ComputeErrorsOf(std::span<const std::uint8_t> places, const ScaleCandidates& candidates,
+                       CandidateErrors& errors, const Copy& copy) const {
+    constexpr std::size_t kMost = kPackPlaces / 4;
+    if (places.size() > kMost) return false;
+    if (places.empty()) return true;
+    alignas(64) std::byte items[kMost * kPackUnit * sizeof(float)];
+    TwoLevelFactors factors;
+    ScaleCandidates of_places;
+    CandidateErrors computed;
+    // Whole vectors of factors and candidates are read.
+    for (std::size_t i = 0; i < Length{kPackUnit}.RoundUp(places.size()); ++i) {
+      const std::size_t place = places[std::min(i, places.size() - 1)];
+      factors.amax[i] = factors_.amax[place];
+      factors.encode[i] = factors_.encode[place];
+      for (std::size_t k = 0; k < 2; ++k) {
+        of_places.of[k].value[i] = candidates.of[k].value[place];
+        of_places.of[k].scale[i] = candidates.of[k].scale[place];
+      }
+    }
+    for (std::size_t i = 0; i < places.size(); ++i)
+      copy(places[i], items + i * kPackUnit * amax_.item_bytes);
+    kernels_.four_over_six.errors_of_row(items, places.size(), factors, errors_, of_places,
+                                         computed);
+    for (std::size_t k = 0; k < 2; ++k) {
+      for (std::size_t i = 0; i < places.size(); ++i) errors.of[k][places[i]] = computed.of[k][i];
+    }
+    return true;
   }
   /// Adds the errors of a block's lines by halves, as the reference does.
   static void AddLines(std::size_t lines, std::size_t blocks, CandidateErrors* errors) {
@@ -280,7 +329,7 @@ class PackedDriver {
         ComputeColumnAmaxes(amax_, {strip.rows, strip.count}, strip.cols, amaxes.pattern);
     bool fits = true;
     if (chooses_) {
-      fits = ChooseOfColumns(strip, amaxes.pattern, scales);
+      fits = ChooseOfColumns(strip, amaxes.pattern, finite, scales);
     } else if (IsSquare()) {
       fits = SquareScales(strip.cols, amaxes.pattern, scales);
     } else {
@@ -304,19 +353,36 @@ class PackedDriver {
     return fits;
   }
 
-  bool ChooseOfColumns(const PackedStrip& strip, std::byte* amaxes,
+  bool ChooseOfColumns(const PackedStrip& strip, std::byte* amaxes, bool finite,
                        const PackScales& scales) const {
     if (IsSquare()) ShareWithinSquares(strip.cols, amaxes);
     const FourOverSixKernels& kernels = kernels_.four_over_six;
     ScaleCandidates candidates;
     CandidateErrors errors;
     const bool fits = kernels.candidates(amaxes, strip.cols, factors_, candidates);
-    kernels.errors_of_columns(strip, factors_, errors_, candidates, errors);
-    if (IsSquare()) {
-      for (float* of : errors.of) AddColumns(geometry_.block.rows, strip.cols, of);
+    if (!(fits && finite && EstimateColumns(strip, candidates, errors))) {
+      kernels.errors_of_columns(strip, factors_, errors_, candidates, errors);
+      if (IsSquare()) {
+        for (float* of : errors.of) AddColumns(geometry_.block.rows, strip.cols, of);
+      }
     }
     kernels.choose_of_columns(candidates, errors, strip.cols, scales);
     return fits;
+  }
+  /// Does what EstimateRow does, for columns.
+  bool EstimateColumns(const PackedStrip& strip, const ScaleCandidates& candidates,
+                       CandidateErrors& errors) const {
+    const ColumnEstimatesFn estimate = kernels_.four_over_six.estimates_of_columns;
+    if (IsSquare() || estimate == nullptr) return false;
+    std::uint8_t undecided[kPackPlaces];
+    const std::size_t count = estimate(strip, factors_, errors_, candidates, errors, undecided);
+    const std::size_t bytes = amax_.item_bytes;
+    return ComputeErrorsOf({undecided, count}, candidates, errors,
+                           [&](std::size_t col, std::byte* items) {
+                             std::memset(items, 0, kPackUnit * bytes);
+                             for (std::size_t r = 0; r < strip.count; ++r)
+                               std::memcpy(items + r * bytes, strip.rows[r] + col * bytes, bytes);
+                           });
   }
   /// Gives each column the sum of the errors of its block's columns, added by halves.
   static void AddColumns(std::size_t lines, std::size_t cols, float* errors) {

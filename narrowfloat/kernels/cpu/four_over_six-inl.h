@@ -212,16 +212,11 @@ HWY_INLINE hn::Vec<D32> LoadPairs(const std::byte* items) {
   return hn::And(LoadItems(D32(), items), hn::Set(D32(), 0x7FFF7FFFu));
 }
 
-/// Sums of distances of both candidates: of pairs of items, then of blocks or columns.
-struct DistanceSums {
-  alignas(64) std::int32_t of[2][cpu::kPackPlaces * cpu::kPackUnit / 2];
-};
-
-/// Adds the numbers of each group of 8 adjacent ones, in place.
+/// Adds the numbers of each group of kPackUnit / 2 adjacent ones, in place.
 HWY_INLINE void AddGroups(std::size_t groups, std::int32_t* numbers) {
   const DI di;
   const std::size_t lanes = hn::Lanes(di);
-  for (std::size_t count = groups * 8; count > groups; count /= 2) {
+  for (std::size_t count = groups * cpu::kPackUnit / 2; count > groups; count /= 2) {
     for (std::size_t i = 0; i < count; i += 2 * lanes) {
       const auto low = hn::Load(di, numbers + i), high = hn::Load(di, numbers + i + lanes);
       hn::Store(hn::Add(hn::ConcatEven(di, high, low), hn::ConcatOdd(di, high, low)), di,
@@ -230,37 +225,38 @@ HWY_INLINE void AddGroups(std::size_t groups, std::int32_t* numbers) {
   }
 }
 
-/// Stores estimates of the errors, in common units, and the indices of places where exact errors
-/// could compare otherwise. Returns their number.
+/// Makes the sums of distances of places comparable, and stores the indices of those whose exact
+/// errors could compare otherwise. Returns their number. `lines` is that of the sums that were
+/// added for each place.
 ///
 /// A product in fixed point differs from the exact one by less than 0.52 units: half a unit, and
 /// what fp32 rounds in both computations. A distance differs by as much, a sum of 16 by less than
-/// 9, with what is rounded in the exact sum; a sum of squares q by 2 * 0.52 * 4 * sqrt(q) + 16 *
-/// 0.52^2 (Cauchy), less than 5 * sqrt(q) + 5. A block of zeros has equal errors.
+/// 9, with what is rounded in the exact sum; a sum q of n squares by 2 * 0.52 * sqrt(n * q) + n *
+/// 0.52^2 (Cauchy), for 16 less than 5 * sqrt(q) + 5. A block of zeros has equal errors.
 template <bool kSquares>
-HWY_INLINE std::size_t Compare(const DistanceSums& sums, std::size_t count,
-                               const cpu::ScaleCandidates& candidates, cpu::CandidateErrors& errors,
+HWY_INLINE std::size_t Compare(const cpu::ScaleCandidates& candidates, std::size_t lines,
+                               std::size_t count, cpu::CandidateErrors& errors,
                                std::uint8_t* undecided) {
   const DF df;
+  const auto of_lines = hn::Set(df, static_cast<float>(lines));
   const auto slack = [&](hn::Vec<DF> sum) NF_INLINE_ATTR {
-    const auto five = hn::Set(df, 5.0f);
-    return kSquares ? hn::MulAdd(hn::Sqrt(sum), five, five) : hn::Set(df, 9.0f);
+    if constexpr (!kSquares) return hn::Mul(of_lines, hn::Set(df, 9.0f));
+    return hn::Mul(hn::Add(hn::Sqrt(hn::Mul(sum, of_lines)), of_lines), hn::Set(df, 5.0f));
   };
   std::size_t total = 0;
   for (std::size_t j = 0; j < count; j += hn::Lanes(df)) {
-    const auto first = hn::ConvertTo(df, hn::Load(DI(), sums.of[0] + j));
-    const auto second = hn::ConvertTo(df, hn::Load(DI(), sums.of[1] + j));
+    const auto first = hn::Load(df, errors.of[0] + j), second = hn::Load(df, errors.of[1] + j);
     const auto ratio =
         hn::Div(hn::Load(df, candidates.of[0].scale + j), hn::Load(df, candidates.of[1].scale + j));
     const auto weight = kSquares ? hn::Mul(ratio, ratio) : ratio;
     const auto weighted = hn::Mul(second, weight);
-    hn::Store(first, df, errors.of[0] + j);
     hn::Store(weighted, df, errors.of[1] + j);
     const auto margin = hn::MulAdd(slack(second), weight, slack(first));
-    const auto is_open = hn::And(hn::Le(hn::Abs(hn::Sub(first, weighted)), margin),
-                                 hn::Gt(hn::Load(df, candidates.of[1].value + j), hn::Zero(df)));
+    const auto is_undecided =
+        hn::And(hn::Le(hn::Abs(hn::Sub(first, weighted)), margin),
+                hn::Gt(hn::Load(df, candidates.of[1].value + j), hn::Zero(df)));
     std::uint8_t bits[8];
-    hn::StoreMaskBits(df, is_open, bits);
+    hn::StoreMaskBits(df, is_undecided, bits);
     std::uint32_t left = bits[0] | std::uint32_t{bits[1]} << 8;
     if (count - j < hn::Lanes(df)) left &= (1u << (count - j)) - 1;
     for (; left != 0; left &= left - 1)

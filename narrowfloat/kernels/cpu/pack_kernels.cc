@@ -3,8 +3,6 @@
 
 #include "narrowfloat/kernels/cpu/pack_kernels.h"
 
-#include <numeric>
-
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/four_over_six-inl.h"
 #include "narrowfloat/kernels/cpu/pack-inl.h"
@@ -196,99 +194,88 @@ void ErrorsOfColumns(const cpu::PackedStrip& strip, const TwoLevelFactors& facto
 }
 
 #if HWY_TARGET <= HWY_AVX3
-/// Returns `count` places as undecided.
-std::size_t AllUndecided(std::size_t count, std::uint8_t* undecided) {
-  std::iota(undecided, undecided + count, std::uint8_t{0});
-  return count;
-}
-
-/// Returns true if no error is so small or so large that fp32 rounds its square otherwise.
-bool HasEstimates(std::size_t count, const TwoLevelFactors& factors) {
-  return AmaxesAreWithin(0x1p-40f, 0x1p60f, count, factors);
-}
-
-template <class T>
-std::size_t EstimatesOfRow(const std::byte* items, std::size_t blocks,
-                           const TwoLevelFactors& factors, const cpu::ErrorRule& rule,
-                           const cpu::ScaleCandidates& candidates, cpu::CandidateErrors& errors,
-                           std::uint8_t* undecided) noexcept {
-  NF_DCHECK(blocks > 0 && blocks <= cpu::kPackRun / cpu::kPackUnit);
-  if (!HasEstimates(blocks, factors)) return AllUndecided(blocks, undecided);
-  constexpr std::size_t kPairs = cpu::kPackUnit / 2;   // of a block
-  const std::size_t step = hn::Lanes(D32()) / kPairs;  // blocks of a vector
-  const std::size_t whole = blocks / step * step;
-  DistanceSums sums;
-  const auto compute = [&]<bool kSquares>() NF_INLINE_ATTR {
-    for (std::size_t j = 0; j < whole; j += step) {
-      const auto pairs = LoadPairs<T>(items + j * cpu::kPackUnit * kItemSize<T>);
-      const auto even = WidenEven<T, Inputs::kFinite>(D32(), pairs);
-      const auto odd = WidenOdd<T, Inputs::kFinite>(D32(), pairs);
-      for (std::size_t k = 0; k < 2; ++k) {
-        const auto scale = SpreadScales<kPairs>(DF(), candidates.of[k].scale + j, 0);
-        hn::Store(DistancesOfPairs<kSquares>(even, odd, scale), DI(), sums.of[k] + j * kPairs);
-      }
+/// Stores zeros, which decide nothing, for blocks that fill no vector.
+template <class T, bool kSquares>
+HWY_INLINE void EstimateRow(const std::byte* items, std::size_t blocks,
+                            const cpu::ScaleCandidates& candidates, cpu::CandidateErrors& errors) {
+  constexpr std::size_t kPairs = cpu::kPackUnit / 2;  // of a block
+  const DF df;
+  const DI di;
+  alignas(64) std::int32_t sums[2][cpu::kPackPlaces * kPairs];
+  const std::size_t step = hn::Lanes(df) / kPairs, whole = blocks / step * step;
+  for (std::size_t j = 0; j < whole; j += step) {
+    const auto pairs = LoadPairs<T>(items + j * cpu::kPackUnit * kItemSize<T>);
+    const auto even = WidenEven<T, Inputs::kFinite>(D32(), pairs);
+    const auto odd = WidenOdd<T, Inputs::kFinite>(D32(), pairs);
+    for (std::size_t k = 0; k < 2; ++k) {
+      const auto scale = SpreadScales<kPairs>(df, candidates.of[k].scale + j, 0);
+      hn::Store(DistancesOfPairs<kSquares>(even, odd, scale), di, sums[k] + j * kPairs);
     }
-    for (auto& of : sums.of) AddGroups(whole, of);
-    return Compare<kSquares>(sums, whole, candidates, errors, undecided);
-  };
-  std::size_t count =
-      rule.squares ? compute.template operator()<true>() : compute.template operator()<false>();
-  for (std::size_t j = whole; j < blocks; ++j) undecided[count++] = static_cast<std::uint8_t>(j);
-  return count;
+  }
+  for (std::size_t k = 0; k < 2; ++k) {
+    AddGroups(whole, sums[k]);
+    for (std::size_t j = 0; j < whole; j += hn::Lanes(df))
+      hn::Store(hn::ConvertTo(df, hn::Load(di, sums[k] + j)), df, errors.of[k] + j);
+    std::fill(errors.of[k] + whole, errors.of[k] + blocks, 0.0f);
+  }
+}
+template <class T>
+void EstimatesOfRow(const std::byte* items, std::size_t blocks, const TwoLevelFactors& /*factors*/,
+                    const cpu::ErrorRule& rule, const cpu::ScaleCandidates& candidates,
+                    cpu::CandidateErrors& errors) noexcept {
+  NF_DCHECK(blocks > 0 && blocks <= cpu::kPackRun / cpu::kPackUnit);
+  const auto estimate = rule.squares ? &EstimateRow<T, true> : &EstimateRow<T, false>;
+  estimate(items, blocks, candidates, errors);
 }
 
-template <class T>
-std::size_t EstimatesOfColumns(const cpu::PackedStrip& strip, const TwoLevelFactors& factors,
-                               const cpu::ErrorRule& rule, const cpu::ScaleCandidates& candidates,
-                               cpu::CandidateErrors& errors, std::uint8_t* undecided) noexcept {
-  NF_DCHECK(strip.count <= cpu::kPackUnit && strip.count % 2 == 0 &&
-            strip.cols % hn::Lanes(D8()) == 0);
-  if (!HasEstimates(strip.cols, factors)) return AllUndecided(strip.cols, undecided);
+template <class T, bool kSquares>
+HWY_INLINE void EstimateColumns(const cpu::PackedStrip& strip,
+                                const cpu::ScaleCandidates& candidates,
+                                cpu::CandidateErrors& errors) {
   const DF df;
   const DI di;
   const std::size_t lanes = hn::Lanes(df);
-  DistanceSums sums;
-  const auto compute = [&]<bool kSquares>() NF_INLINE_ATTR {
-    for (std::size_t c = 0; c < strip.cols; c += 2 * lanes) {
-      for (std::size_t k = 0; k < 2; ++k) {
-        const auto low = hn::Load(df, candidates.of[k].scale + c);
-        const auto high = hn::Load(df, candidates.of[k].scale + c + lanes);
-        const auto even = hn::ConcatEven(df, high, low), odd = hn::ConcatOdd(df, high, low);
-        auto even_sums = hn::Zero(di), odd_sums = even_sums;
-        for (std::size_t r = 0; r < strip.count; r += 2) {
-          const auto first = LoadPairs<T>(strip.rows[r] + c * kItemSize<T>);
-          const auto second = LoadPairs<T>(strip.rows[r + 1] + c * kItemSize<T>);
-          even_sums = hn::Add(even_sums, DistancesOfPairs<kSquares>(
-                                             WidenEven<T, Inputs::kFinite>(D32(), first),
-                                             WidenEven<T, Inputs::kFinite>(D32(), second), even));
-          odd_sums = hn::Add(odd_sums, DistancesOfPairs<kSquares>(
-                                           WidenOdd<T, Inputs::kFinite>(D32(), first),
-                                           WidenOdd<T, Inputs::kFinite>(D32(), second), odd));
-        }
-        hn::StoreInterleaved2(even_sums, odd_sums, di, sums.of[k] + c);
+  for (std::size_t c = 0; c < strip.cols; c += 2 * lanes) {
+    for (std::size_t k = 0; k < 2; ++k) {
+      const auto low = hn::Load(df, candidates.of[k].scale + c);
+      const auto high = hn::Load(df, candidates.of[k].scale + c + lanes);
+      const auto even_scale = hn::ConcatEven(df, high, low);
+      const auto odd_scale = hn::ConcatOdd(df, high, low);
+      auto even = hn::Zero(di), odd = even;
+      for (std::size_t r = 0; r < strip.count; r += 2) {
+        const auto first = LoadPairs<T>(strip.rows[r] + c * kItemSize<T>);
+        const auto second = LoadPairs<T>(strip.rows[r + 1] + c * kItemSize<T>);
+        even = hn::Add(even, DistancesOfPairs<kSquares>(
+                                 WidenEven<T, Inputs::kFinite>(D32(), first),
+                                 WidenEven<T, Inputs::kFinite>(D32(), second), even_scale));
+        odd = hn::Add(odd, DistancesOfPairs<kSquares>(WidenOdd<T, Inputs::kFinite>(D32(), first),
+                                                      WidenOdd<T, Inputs::kFinite>(D32(), second),
+                                                      odd_scale));
       }
+      hn::StoreInterleaved2(hn::ConvertTo(df, even), hn::ConvertTo(df, odd), df, errors.of[k] + c);
     }
-    return Compare<kSquares>(sums, strip.cols, candidates, errors, undecided);
-  };
-  return rule.squares ? compute.template operator()<true>() : compute.template operator()<false>();
+  }
 }
-#endif
+template <class T>
+void EstimatesOfColumns(const cpu::PackedStrip& strip, const TwoLevelFactors& /*factors*/,
+                        const cpu::ErrorRule& rule, const cpu::ScaleCandidates& candidates,
+                        cpu::CandidateErrors& errors) noexcept {
+  NF_DCHECK(strip.count <= cpu::kPackUnit && strip.count % 2 == 0);
+  NF_DCHECK(strip.cols % hn::Lanes(D8()) == 0);
+  const auto estimate = rule.squares ? &EstimateColumns<T, true> : &EstimateColumns<T, false>;
+  estimate(strip, candidates, errors);
+}
 
-/// The functions of estimates, null where there are none.
-template <class T>
-constexpr cpu::RowEstimatesFn RowEstimates() {
-#if HWY_TARGET <= HWY_AVX3
-  if constexpr (kItemSize<T> == 2) return &EstimatesOfRow<T>;
-#endif
-  return nullptr;
+/// The range of amaxes keeps squares of errors among fp32's normal numbers.
+std::size_t CompareEstimates(const TwoLevelFactors& factors, const cpu::ErrorRule& rule,
+                             const cpu::ScaleCandidates& candidates, std::size_t lines,
+                             std::size_t count, cpu::CandidateErrors& estimates,
+                             std::uint8_t* undecided) noexcept {
+  if (!AmaxesAreWithin(0x1p-40f, 0x1p60f, count, factors)) return count;
+  const auto compare = rule.squares ? &Compare<true> : &Compare<false>;
+  return compare(candidates, lines, count, estimates, undecided);
 }
-template <class T>
-constexpr cpu::ColumnEstimatesFn ColumnEstimates() {
-#if HWY_TARGET <= HWY_AVX3
-  if constexpr (kItemSize<T> == 2) return &EstimatesOfColumns<T>;
 #endif
-  return nullptr;
-}
 
 template <class T, Places kPlaces>
 void Choose(const cpu::ScaleCandidates& candidates, const cpu::CandidateErrors& errors,
@@ -309,6 +296,23 @@ void Choose(const cpu::ScaleCandidates& candidates, const cpu::CandidateErrors& 
 }
 
 template <class T>
+constexpr cpu::FourOverSixKernels FourOverSixOf() {
+  cpu::FourOverSixKernels kernels{.candidates = &ComputeCandidates<T>,
+                                  .errors = {&ErrorsOfRow<T>, &ErrorsOfColumns<T>},
+                                  .estimates = {},
+                                  .compare = nullptr,
+                                  .choose_of_blocks = &Choose<T, Places::kBlocks>,
+                                  .choose_of_columns = &Choose<T, Places::kColumns>};
+#if HWY_TARGET <= HWY_AVX3
+  if constexpr (kItemSize<T> == 2) {
+    kernels.estimates = {&EstimatesOfRow<T>, &EstimatesOfColumns<T>};
+    kernels.compare = &CompareEstimates;
+  }
+#endif
+  return kernels;
+}
+
+template <class T>
 constexpr cpu::PackKernels kPackKernels{
     .scales = {cpu::PackScaleKernels{&ComputeTwoLevels<T, Places::kBlocks>,
                                      &ComputeTwoLevels<T, Places::kColumns>},
@@ -325,9 +329,7 @@ constexpr cpu::PackKernels kPackKernels{
                 &PackColumns<T, StochasticCoder<Inputs::kAll> >},
     .random_of_row = &RandomOfRow,
     .random_of_columns = &RandomOfColumns,
-    .four_over_six = {&ComputeCandidates<T>, &ErrorsOfRow<T>, &ErrorsOfColumns<T>,
-                      RowEstimates<T>(), ColumnEstimates<T>(), &Choose<T, Places::kBlocks>,
-                      &Choose<T, Places::kColumns>},
+    .four_over_six = FourOverSixOf<T>(),
 };
 
 template <class... T>

@@ -140,28 +140,28 @@ using RowErrorsFn = void (*)(const std::byte* items, std::size_t blocks,
 using ColumnErrorsFn = void (*)(const PackedStrip& strip, const TwoLevelFactors& factors,
                                 const ErrorRule& rule, const ScaleCandidates& candidates,
                                 CandidateErrors& errors) noexcept;
-/// Estimates the errors that RowErrorsFn computes, in units of their own, and stores the indices of
-/// the blocks whose exact errors could compare otherwise. Returns their number. Requires: items are
-/// finite, and CandidatesFn returned true.
-using RowEstimatesFn = std::size_t (*)(const std::byte* items, std::size_t blocks,
-                                       const TwoLevelFactors& factors, const ErrorRule& rule,
-                                       const ScaleCandidates& candidates, CandidateErrors& errors,
-                                       std::uint8_t* undecided) noexcept;
-/// Does the same for columns. Requires: an even number of rows.
-using ColumnEstimatesFn = std::size_t (*)(const PackedStrip& strip, const TwoLevelFactors& factors,
-                                          const ErrorRule& rule, const ScaleCandidates& candidates,
-                                          CandidateErrors& errors,
-                                          std::uint8_t* undecided) noexcept;
+/// The functions of errors, or of estimates in units of their own, which the sums of several lines'
+/// errors are too.
+struct ErrorKernels {
+  RowErrorsFn of_row;
+  ColumnErrorsFn of_columns;  // for estimates of an even number of rows
+};
+/// Makes estimates comparable, and stores the indices of the blocks or columns whose exact errors
+/// could compare otherwise. Returns their number; `count`, and stores none, if the factors are too
+/// small or too large for estimates. `lines` is the number of estimates that were added for each.
+/// Requires: all items are finite, and CandidatesFn returned true.
+using CompareFn = std::size_t (*)(const TwoLevelFactors& factors, const ErrorRule& rule,
+                                  const ScaleCandidates& candidates, std::size_t lines,
+                                  std::size_t count, CandidateErrors& estimates,
+                                  std::uint8_t* undecided) noexcept;
 /// Stores the scale of each block's or column's better candidate: the second one if the errors are
 /// equal or one is NaN. Writes whole vectors.
 using ChooseFn = void (*)(const ScaleCandidates& candidates, const CandidateErrors& errors,
                           std::size_t count, const PackScales& scales) noexcept;
 struct FourOverSixKernels {
   CandidatesFn candidates;
-  RowErrorsFn errors_of_row;
-  ColumnErrorsFn errors_of_columns;
-  RowEstimatesFn estimates_of_row;  // null where no estimate is faster
-  ColumnEstimatesFn estimates_of_columns;
+  ErrorKernels errors, estimates;
+  CompareFn compare;  // null, as the estimates, where these are not faster
   ChooseFn choose_of_blocks, choose_of_columns;
 };
 

@@ -407,8 +407,8 @@ TYPED_TEST(PackKernelsTest, CandidatesErrorsAndChoices) {
                              options.four_over_six_fast_error};
         kernels.candidates(amaxes.At(0), kPackPlaces, factors, candidates);
         const std::size_t blocks = turn % kBlocks + 1, count = turn % kPackUnit + 1;
-        kernels.errors_of_row(row.At(0), blocks, factors, rule, candidates, of_row);
-        kernels.errors_of_columns({rows.data(), rows.data(), count, kPackPlaces}, factors, rule,
+        kernels.errors.of_row(row.At(0), blocks, factors, rule, candidates, of_row);
+        kernels.errors.of_columns({rows.data(), rows.data(), count, kPackPlaces}, factors, rule,
                                   candidates, of_columns);
         PlacedScales chosen;
         kernels.choose_of_blocks(candidates, of_columns, kPackPlaces, chosen.All());
@@ -453,39 +453,39 @@ TYPED_TEST(PackKernelsTest, CandidatesErrorsAndChoices) {
   }
 }
 
-/// Estimates compare as the errors do, apart from the blocks that they name: random items, items of
-/// two mantissa bits, whose errors are often equal, and mostly zeros.
+/// Estimates compare as the errors do, apart from the blocks that are named: random items, items of
+/// two mantissa bits, whose errors are often equal, and mostly zeros; one line and squares.
 TYPED_TEST(PackKernelsTest, EstimatesCompareAsErrorsDo) {
   using P = TypeParam;
   constexpr std::size_t kBlocks = kPackPlaces - 1;  // the last one fills no vector
   constexpr std::uint32_t kOctave = P::kInfinity / (P::kInfinity == 0x7F80 ? 255 : 31);
   constexpr std::uint32_t kOne = P::kInfinity / 2 / kOctave * kOctave;
   std::mt19937 random(6);
-  Items row(kPackRun, P::kBytes), columns(kPackUnit * kPackPlaces, P::kBytes);
+  // A block's items in kPackUnit rows; the first of these, turned.
+  Items squares(kPackRun * kPackUnit, P::kBytes), columns(kPackRun, P::kBytes);
   Items amaxes(kPackPlaces, P::kBytes);
   std::vector<const std::byte*> rows;
   for (std::size_t r = 0; r < kPackUnit; ++r) rows.push_back(columns.At(r * kPackPlaces));
   const PackedStrip strip{rows.data(), rows.data(), kPackUnit, kPackPlaces};
   for (const Target& target : Targets()) {
     const FourOverSixKernels& kernels = this->Kernels(target).four_over_six;
-    ASSERT_EQ(kernels.estimates_of_row == nullptr, kernels.estimates_of_columns == nullptr);
-    if (kernels.estimates_of_row == nullptr) continue;
+    if (kernels.compare == nullptr) continue;
     for (const ScaleOptions& options : ErrorOptions()) {
-      for (std::size_t turn = 0; turn < 120; ++turn) {
+      for (std::size_t turn = 0; turn < 60; ++turn) {
         const auto what = fmt::format("{} turn {}", target.name, turn);
-        for (std::size_t j = 0; j < kPackPlaces; ++j) {
-          std::uint32_t amax = 0;
-          for (std::size_t i = 0; i < kPackUnit; ++i) {
-            const auto pattern = static_cast<std::uint32_t>(random());
-            std::uint32_t item = kOne - 4 * kOctave + pattern % (4 * kOctave);
-            if (turn % 3 != 0) item &= ~(kOctave / 4 - 1);
-            if (turn % 3 == 2 && pattern >> 28 != 0) item = 0;
-            row.Set(j * kPackUnit + i, item | (pattern >> 31) * P::kSign);
-            columns.Set(i * kPackPlaces + j, item | (pattern >> 31) * P::kSign);
-            amax = std::max(amax, item);
-          }
-          amaxes.Set(j, amax);
+        std::vector<std::uint32_t> largest(kPackPlaces);
+        for (std::size_t i = 0; i < kPackRun * kPackUnit; ++i) {
+          const auto pattern = static_cast<std::uint32_t>(random());
+          std::uint32_t item = kOne - 4 * kOctave + pattern % (4 * kOctave);
+          if (turn % 3 != 0) item &= ~(kOctave / 4 - 1);
+          if (turn % 3 == 2 && pattern >> 28 != 0) item = 0;
+          const std::size_t block = i % kPackRun / kPackUnit;
+          largest[block] = std::max(largest[block], item);
+          item |= (pattern >> 31) * P::kSign;
+          squares.Set(i, item);
+          if (i < kPackRun) columns.Set(i % kPackUnit * kPackPlaces + block, item);
         }
+        for (std::size_t j = 0; j < kPackPlaces; ++j) amaxes.Set(j, largest[j]);
         const float usual = turn % 2 == 0 ? 672.0f : 1.0f + static_cast<float>(turn) / 128;
         // Amaxes whose squares leave fp32's normal numbers have no estimates.
         const float tensor_amax = turn == 3 ? 0x1p-50f : turn == 9 ? 0x1p80f : usual;
@@ -498,31 +498,48 @@ TYPED_TEST(PackKernelsTest, EstimatesCompareAsErrorsDo) {
         ScaleCandidates candidates;
         const bool fits = kernels.candidates(amaxes.At(0), kPackPlaces, factors, candidates);
         ASSERT_TRUE(fits || tensor_amax != usual) << what;
-        CandidateErrors estimates, errors;
-        std::uint8_t undecided[kPackPlaces];
-        const auto check = [&](std::size_t places, std::size_t count) {
+        CandidateErrors estimates = {}, errors = {};
+        const auto check = [&](std::size_t lines, std::size_t places) {
+          std::uint8_t undecided[kPackPlaces];
+          const std::size_t count =
+              kernels.compare(factors, rule, candidates, lines, places, estimates, undecided);
           ASSERT_LE(count, places);
           if (tensor_amax != usual) {
             ASSERT_EQ(count, places) << what;
+            return;
+          }
+          if (turn % 3 == 0) {
+            ASSERT_LE(count, places / 6) << what;
           }
           std::vector<bool> decided(places, true);
           for (std::size_t i = 0; i < count; ++i) decided.at(undecided[i]) = false;
           ASSERT_EQ(std::ranges::count(decided, false), count) << what;
-          if (tensor_amax == usual && turn % 3 == 0) {
-            ASSERT_LE(count, places / 8) << what;
-          }
           for (std::size_t j = 0; j < places; ++j) {
             if (!decided[j]) continue;
             ASSERT_EQ(estimates.of[0][j] < estimates.of[1][j], errors.of[0][j] < errors.of[1][j])
-                << what << " place " << j;
+                << what << " lines " << lines << " place " << j;
           }
         };
-        kernels.errors_of_row(row.At(0), kBlocks, factors, rule, candidates, errors);
-        check(kBlocks, kernels.estimates_of_row(row.At(0), kBlocks, factors, rule, candidates,
-                                                estimates, undecided));
-        kernels.errors_of_columns(strip, factors, rule, candidates, errors);
-        check(kPackPlaces,
-              kernels.estimates_of_columns(strip, factors, rule, candidates, estimates, undecided));
+        for (std::size_t line = 0; line < kPackUnit; ++line) {
+          const std::byte* items = squares.At(line * kPackRun);
+          CandidateErrors of_line;
+          const auto add = [&](RowErrorsFn compute, CandidateErrors& to) {
+            compute(items, kBlocks, factors, rule, candidates, of_line);
+            for (std::size_t k = 0; k < 2; ++k) {
+              for (std::size_t j = 0; j < kBlocks; ++j) to.of[k][j] += of_line.of[k][j];
+            }
+          };
+          add(kernels.errors.of_row, errors);
+          add(kernels.estimates.of_row, estimates);
+          if (line != 0 && line + 1 != kPackUnit) continue;
+          const CandidateErrors sums = estimates;
+          check(line + 1, kBlocks);
+          estimates = sums;
+        }
+        kernels.errors.of_columns(strip, factors, rule, candidates, errors);
+        kernels.estimates.of_columns(strip, factors, rule, candidates, estimates);
+        check(1, kPackPlaces);
+        if (this->HasFatalFailure()) return;
       }
     }
   }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstring>
-#include <span>
 
 #include "hwy/cache_control.h"
 #include "narrowfloat/kernels/cpu/drivers.h"
@@ -150,46 +149,42 @@ class PackedDriver {
     const FourOverSixKernels& kernels = kernels_.four_over_six;
     ScaleCandidates candidates;
     CandidateErrors errors[kMostLines];
-    const bool fits = kernels.candidates(amaxes, blocks, factors_, candidates);
-    if (!(fits && finite && EstimateRow(rows[0], blocks, candidates, errors[0]))) {
+    const auto compute = [&](const ErrorKernels& of) {
       for (std::size_t r = 0; r < count; ++r)
-        kernels.errors_of_row(rows[r], blocks, factors_, errors_, candidates, errors[r]);
+        of.of_row(rows[r], blocks, factors_, errors_, candidates, errors[r]);
       for (std::size_t r = count; r < geometry_.block.rows; ++r) errors[r] = {};
       AddLines(geometry_.block.rows, blocks, errors);
-    }
+    };
+    const bool fits = kernels.candidates(amaxes, blocks, factors_, candidates);
+    const bool estimates = kernels.compare != nullptr && fits && finite;
+    if (estimates) compute(kernels.estimates);
+    const std::size_t bytes = kPackUnit * amax_.item_bytes;
+    const auto copy = [&](std::size_t block, std::size_t line, std::byte* items) {
+      std::memcpy(items, rows[line] + block * bytes, bytes);
+    };
+    if (!estimates || !Settle(candidates, count, blocks, copy, errors[0])) compute(kernels.errors);
     kernels.choose_of_blocks(candidates, errors[0], blocks, scales.All());
     return fits;
   }
-  /// Estimates the errors of blocks of one row, and computes those that the estimates leave
-  /// undecided. Returns false if computing all errors is faster.
-  bool EstimateRow(const std::byte* row, std::size_t blocks, const ScaleCandidates& candidates,
-                   CandidateErrors& errors) const {
-    const RowEstimatesFn estimate = kernels_.four_over_six.estimates_of_row;
-    if (IsSquare() || estimate == nullptr) return false;
-    std::uint8_t undecided[kPackPlaces];
-    const std::size_t count =
-        estimate(row, blocks, factors_, errors_, candidates, errors, undecided);
-    const std::size_t bytes = kPackUnit * amax_.item_bytes;
-    return ComputeErrorsOf({undecided, count}, candidates, errors,
-                           [&](std::size_t block, std::byte* items) {
-                             std::memcpy(items, row + block * bytes, bytes);
-                           });
-  }
-  /// Computes the errors of some blocks or columns, whose items copy(place, items) puts one after
-  /// the other. Returns false, without computing any, if they are more than a quarter.
+  /// Replaces estimates by exact errors where they leave the choice undecided. copy(place, line,
+  /// items) copies a line of such a block. Returns false without replacing if they are many, or
+  /// all.
   template <class Copy>
-  bool ComputeErrorsOf(std::span<const std::uint8_t> places, const ScaleCandidates& candidates,
-                       CandidateErrors& errors, const Copy& copy) const {
+  bool Settle(const ScaleCandidates& candidates, std::size_t lines, std::size_t places,
+              const Copy& copy, CandidateErrors& errors) const {
     constexpr std::size_t kMost = kPackPlaces / 4;
-    if (places.size() > kMost) return false;
-    if (places.empty()) return true;
-    alignas(64) std::byte items[kMost * kPackUnit * sizeof(float)];
+    const std::size_t of_block = geometry_.block.rows;
+    std::uint8_t undecided[kPackPlaces];
+    const std::size_t count = kernels_.four_over_six.compare(factors_, errors_, candidates,
+                                                             of_block, places, errors, undecided);
+    if (count == 0) return true;
+    if (count == places || count > kMost) return false;
     TwoLevelFactors factors;
     ScaleCandidates of_places;
-    CandidateErrors computed;
+    CandidateErrors exact[kMostLines] = {};
     // Whole vectors of factors and candidates are read.
-    for (std::size_t i = 0; i < Length{kPackUnit}.RoundUp(places.size()); ++i) {
-      const std::size_t place = places[std::min(i, places.size() - 1)];
+    for (std::size_t i = 0; i < Length{kPackUnit}.RoundUp(count); ++i) {
+      const std::size_t place = undecided[std::min(i, count - 1)];
       factors.amax[i] = factors_.amax[place];
       factors.encode[i] = factors_.encode[place];
       for (std::size_t k = 0; k < 2; ++k) {
@@ -197,12 +192,15 @@ class PackedDriver {
         of_places.of[k].scale[i] = candidates.of[k].scale[place];
       }
     }
-    for (std::size_t i = 0; i < places.size(); ++i)
-      copy(places[i], items + i * kPackUnit * amax_.item_bytes);
-    kernels_.four_over_six.errors_of_row(items, places.size(), factors, errors_, of_places,
-                                         computed);
+    alignas(64) std::byte items[kMost * kPackUnit * sizeof(float)];
+    for (std::size_t line = 0; line < lines; ++line) {
+      for (std::size_t i = 0; i < count; ++i)
+        copy(undecided[i], line, items + i * kPackUnit * amax_.item_bytes);
+      kernels_.four_over_six.errors.of_row(items, count, factors, errors_, of_places, exact[line]);
+    }
+    AddLines(of_block, count, exact);
     for (std::size_t k = 0; k < 2; ++k) {
-      for (std::size_t i = 0; i < places.size(); ++i) errors.of[k][places[i]] = computed.of[k][i];
+      for (std::size_t i = 0; i < count; ++i) errors.of[k][undecided[i]] = exact[0].of[k][i];
     }
     return true;
   }
@@ -359,30 +357,25 @@ class PackedDriver {
     const FourOverSixKernels& kernels = kernels_.four_over_six;
     ScaleCandidates candidates;
     CandidateErrors errors;
+    const std::size_t lines = geometry_.block.rows;  // columns of a square
+    const auto compute = [&](const ErrorKernels& of) {
+      of.of_columns(strip, factors_, errors_, candidates, errors);
+      if (!IsSquare()) return;
+      for (float* of_candidate : errors.of) AddColumns(lines, strip.cols, of_candidate);
+    };
     const bool fits = kernels.candidates(amaxes, strip.cols, factors_, candidates);
-    if (!(fits && finite && EstimateColumns(strip, candidates, errors))) {
-      kernels.errors_of_columns(strip, factors_, errors_, candidates, errors);
-      if (IsSquare()) {
-        for (float* of : errors.of) AddColumns(geometry_.block.rows, strip.cols, of);
-      }
-    }
+    const bool estimates = kernels.compare != nullptr && fits && finite;
+    if (estimates) compute(kernels.estimates);
+    const std::size_t bytes = amax_.item_bytes;
+    const auto copy = [&](std::size_t col, std::size_t line, std::byte* items) {
+      const std::size_t from = (Length{lines}.RoundDown(col) + line) * bytes;
+      std::memset(items, 0, kPackUnit * bytes);
+      for (std::size_t r = 0; r < strip.count; ++r)
+        std::memcpy(items + r * bytes, strip.rows[r] + from, bytes);
+    };
+    if (!estimates || !Settle(candidates, lines, strip.cols, copy, errors)) compute(kernels.errors);
     kernels.choose_of_columns(candidates, errors, strip.cols, scales);
     return fits;
-  }
-  /// Does what EstimateRow does, for columns.
-  bool EstimateColumns(const PackedStrip& strip, const ScaleCandidates& candidates,
-                       CandidateErrors& errors) const {
-    const ColumnEstimatesFn estimate = kernels_.four_over_six.estimates_of_columns;
-    if (IsSquare() || estimate == nullptr) return false;
-    std::uint8_t undecided[kPackPlaces];
-    const std::size_t count = estimate(strip, factors_, errors_, candidates, errors, undecided);
-    const std::size_t bytes = amax_.item_bytes;
-    return ComputeErrorsOf({undecided, count}, candidates, errors,
-                           [&](std::size_t col, std::byte* items) {
-                             std::memset(items, 0, kPackUnit * bytes);
-                             for (std::size_t r = 0; r < strip.count; ++r)
-                               std::memcpy(items + r * bytes, strip.rows[r] + col * bytes, bytes);
-                           });
   }
   /// Gives each column the sum of the errors of its block's columns, added by halves.
   static void AddColumns(std::size_t lines, std::size_t cols, float* errors) {

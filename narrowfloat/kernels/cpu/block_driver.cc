@@ -32,43 +32,6 @@ struct ScaleMemory {
   MicroScales From(std::size_t i) { return {scale_inv + i, scale + i, floor + i, multiplier + i}; }
 };
 
-/// Patterns of amaxes, of any type.
-template <std::size_t kPlaces>
-struct alignas(64) AmaxMemory {
-  std::byte pattern[kPlaces * sizeof(float)];
-};
-
-/// Copies in pieces of constant size: a call of std::memcpy for so few bytes takes longer.
-void CopyScales(const std::byte* from, std::size_t bytes, std::byte* to) {
-  for (; bytes >= 16; bytes -= 16, from += 16, to += 16) std::memcpy(to, from, 16);
-  for (; bytes >= 4; bytes -= 4, from += 4, to += 4) std::memcpy(to, from, 4);
-  for (; bytes > 0; --bytes) *to++ = *from++;
-}
-
-void CopyScale(const std::byte* from, std::size_t bytes, std::byte* to) {
-  if (bytes == 4) {
-    std::memcpy(to, from, 4);
-  } else {
-    *to = *from;
-  }
-}
-
-/// Stores scales of `lines` lines (or of `blocks` blocks of one line) from (line, block) on.
-void StoreScales(const DirectionBuffers<std::byte>& out, std::size_t scale_bytes, std::size_t line,
-                 std::size_t lines, std::size_t block, std::size_t blocks,
-                 const std::byte* scales) {
-  const ScaleStrides& strides = out.strides;
-  if (lines == 1 ? strides.BlocksAreAdjacent() : strides.LinesAreAdjacent()) {
-    const std::size_t item = strides.LineOffset(line) + strides.BlockOffset(block);
-    return CopyScales(scales, lines * blocks * scale_bytes, out.scale_inv + item * scale_bytes);
-  }
-  for (std::size_t i = 0; i < lines * blocks; ++i, scales += scale_bytes) {
-    const std::size_t item = strides.LineOffset(lines == 1 ? line : line + i) +
-                             strides.BlockOffset(lines == 1 ? block + i : block);
-    CopyScale(scales, scale_bytes, out.scale_inv + item * scale_bytes);
-  }
-}
-
 /// Returns how many of `left` columns the next strip takes, if its first codes, `head` of them, lie
 /// before a cache line. A strip that is not the last one ends at a line; the last two are about
 /// equally wide, since a strip prefetches as many columns as it has.

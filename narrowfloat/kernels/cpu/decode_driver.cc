@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "hwy/cache_control.h"
 #include "narrowfloat/kernels/cpu/drivers.h"
@@ -54,10 +53,8 @@ class ScaleReader {
     for (std::size_t i = 0; i < lines; ++i) {
       const std::byte* from = At(line + i, block);
       hwy::Prefetch(from + ahead);  // of the lines of the patch beside this one
-      if (blocks_adjacent_ && blocks == kPatchBlocks) {
-        std::memcpy(patch_[i], from, kPatchBlocks);
-      } else if (blocks_adjacent_ && blocks == kPatchBlocks / 2) {
-        std::memcpy(patch_[i], from, kPatchBlocks / 2);
+      if (blocks_adjacent_) {
+        CopyScales(from, blocks, patch_[i]);
       } else {
         for (std::size_t j = 0; j < blocks; ++j) patch_[i][j] = *At(line + i, block + j);
       }
@@ -98,27 +95,21 @@ class ScaleReader {
       const std::byte* from = At(line, block + j);
       hwy::Prefetch(from + lines * bytes_);  // scales of the next call
       for (std::size_t i = 0; i < lines; ++i)
-        Copy(from + i * bytes_, stored + (i * blocks + j) * bytes_);
+        CopyScale(from + i * bytes_, bytes_, stored + (i * blocks + j) * bytes_);
     }
   }
   /// Copies scales line by line.
   void GatherByLines(std::size_t line, std::size_t lines, std::size_t block, std::size_t blocks,
                      std::byte* to) const {
     for (std::size_t i = 0; i < lines; ++i) {
-      for (std::size_t j = 0; j < blocks; ++j, to += bytes_) Copy(At(line + i, block + j), to);
+      for (std::size_t j = 0; j < blocks; ++j, to += bytes_)
+        CopyScale(At(line + i, block + j), bytes_, to);
     }
   }
   const std::byte* At(std::size_t line, std::size_t block) const {
     const ScaleStrides& strides = in_.strides;
     return in_.scale_inv +
            (strides.LineOffset(line >> line_shift_) + strides.BlockOffset(block)) * bytes_;
-  }
-  void Copy(const std::byte* from, std::byte* to) const {
-    if (bytes_ == 1) {
-      *to = *from;
-    } else {
-      std::memcpy(to, from, sizeof(float));
-    }
   }
 
   const DirectionBuffers<const std::byte>& in_;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
+#include <cstring>
 
 #include "narrowfloat/kernels/cpu/decode_kernels.h"
 #include "narrowfloat/kernels/cpu/pack_kernels.h"
@@ -69,6 +70,44 @@ inline bool ComputeColumnAmaxes(const AmaxKernels& kernels, const ColumnRows& ro
   if (kernels.of_columns(rows, cols, AmaxRows::kOfThisCall, amaxes)) return true;
   kernels.of_columns_of_all(rows, cols, AmaxRows::kOfThisCall, amaxes);
   return false;
+}
+
+/// Patterns of the amaxes of blocks or columns, of any type.
+template <std::size_t kPlaces>
+struct alignas(64) AmaxMemory {
+  std::byte pattern[kPlaces * sizeof(float)];
+};
+
+/// Copies in pieces of constant size: a call of std::memcpy for so few bytes takes longer.
+inline void CopyScales(const std::byte* from, std::size_t bytes, std::byte* to) {
+  for (; bytes >= 16; bytes -= 16, from += 16, to += 16) std::memcpy(to, from, 16);
+  for (; bytes >= 8; bytes -= 8, from += 8, to += 8) std::memcpy(to, from, 8);
+  for (; bytes >= 4; bytes -= 4, from += 4, to += 4) std::memcpy(to, from, 4);
+  for (; bytes > 0; --bytes) *to++ = *from++;
+}
+/// Copies one scale, of 1 or 4 bytes.
+inline void CopyScale(const std::byte* from, std::size_t bytes, std::byte* to) {
+  if (bytes == 4) {
+    std::memcpy(to, from, 4);
+  } else {
+    *to = *from;
+  }
+}
+/// Stores scales of `lines` lines (or of `blocks` blocks of one line) from (line, block) on.
+inline void StoreScales(const DirectionBuffers<std::byte>& out, std::size_t scale_bytes,
+                        std::size_t line, std::size_t lines, std::size_t block, std::size_t blocks,
+                        const std::byte* scales) {
+  const ScaleStrides strides = out.strides;  // a copy, because bytes that are stored may alias it
+  std::byte* const first = out.scale_inv;
+  const auto at = [=](std::size_t l, std::size_t b) {
+    return first + (strides.LineOffset(l) + strides.BlockOffset(b)) * scale_bytes;
+  };
+  if (lines == 1 ? strides.BlocksAreAdjacent() : strides.LinesAreAdjacent())
+    return CopyScales(scales, lines * blocks * scale_bytes, at(line, block));
+  for (std::size_t l = line; l < line + lines; ++l) {
+    for (std::size_t b = block; b < block + blocks; ++b, scales += scale_bytes)
+      CopyScale(scales, scale_bytes, at(l, b));
+  }
 }
 
 /// A place from which items are prefetched while others are encoded.

@@ -95,10 +95,6 @@ class PackedDriver {
     alignas(64) float scale[kPackPlaces];
     PackScales All() { return {scale_inv, scale}; }
   };
-  /// Patterns of the amaxes of columns, or of fewer blocks.
-  struct alignas(64) AmaxMemory {
-    std::byte pattern[kMicroCols * sizeof(float)];
-  };
 
   std::size_t FirstLine(Direction direction) const {
     return direction == Direction::kRowwise ? args_.tile.row_begin : args_.tile.col_begin;
@@ -116,7 +112,7 @@ class PackedDriver {
   bool RowScales(const std::byte* const* rows, std::size_t count, std::size_t cols,
                  ScaleMemory& scales) const {
     const std::size_t blocks = block_.IndexOf(cols);
-    AmaxMemory of_columns, amaxes;
+    AmaxMemory<kMicroCols> of_columns, amaxes;
     bool finite = true;
     if (IsSquare()) {
       finite = ComputeColumnAmaxes(amax_, {rows, count}, cols, of_columns.pattern);
@@ -218,17 +214,8 @@ class PackedDriver {
 
   void StoreRowScales(const Rect& strip, const std::byte* scale_inv) const {
     const std::size_t first = block_.IndexOf(strip.col), blocks = block_.CountIn(strip.cols);
-    for (std::size_t r = 0; r < strip.rows; ++r) StoreLine(strip.row + r, first, blocks, scale_inv);
-  }
-  /// Stores the scales of `blocks` blocks of a line.
-  void StoreLine(std::size_t line, std::size_t first, std::size_t blocks,
-                 const std::byte* scale_inv) const {
-    std::byte* to = out_.scale_inv + out_.strides.LineOffset(line);
-    if (out_.strides.BlocksAreAdjacent()) {
-      std::memcpy(to + first, scale_inv, blocks);
-      return;
-    }
-    for (std::size_t j = 0; j < blocks; ++j) to[out_.strides.BlockOffset(first + j)] = scale_inv[j];
+    for (std::size_t r = 0; r < strip.rows; ++r)
+      StoreScales(out_, 1, strip.row + r, 1, first, blocks, scale_inv);
   }
 
   void Patch(const Rect& patch) {
@@ -275,7 +262,7 @@ class PackedDriver {
 
   /// Computes the scales of a strip's columns. Returns as RowScales does.
   bool ColumnScales(const PackedStrip& strip, const PackScales& scales) const {
-    AmaxMemory amaxes;
+    AmaxMemory<kMicroCols> amaxes;
     const bool finite =
         ComputeColumnAmaxes(amax_, {strip.rows, strip.count}, strip.cols, amaxes.pattern);
     bool fits = true;
@@ -293,7 +280,7 @@ class PackedDriver {
   /// each column.
   bool SquareScales(std::size_t cols, const std::byte* amaxes, const PackScales& scales) const {
     const std::size_t blocks = cols / kPackUnit;
-    AmaxMemory of_blocks;
+    AmaxMemory<kMicroCols> of_blocks;
     ScaleMemory memory;
     amax_of_blocks_(amaxes, blocks, of_blocks.pattern);
     const bool fits = scale_rule_.of_blocks(of_blocks.pattern, blocks, factors_, memory.All());
@@ -330,7 +317,7 @@ class PackedDriver {
 
   /// Replaces the amaxes of the columns of a square block by the block's.
   void ShareWithinSquares(std::size_t cols, std::byte* amaxes) const {
-    AmaxMemory of_blocks;
+    AmaxMemory<kMicroCols> of_blocks;
     amax_of_blocks_(amaxes, cols / kPackUnit, of_blocks.pattern);
     const std::size_t bytes = kPackUnit * amax_.item_bytes;  // of a block's amaxes
     for (std::size_t j = 0; j < cols / kPackUnit; ++j) {
@@ -354,7 +341,7 @@ class PackedDriver {
     alignas(64) std::byte turned[kTransposedCols * kPatchBlocks];
     micro_.transpose(scales_[0], blocks, patch.cols, turned, kPatchBlocks, false);
     for (std::size_t c = 0; c < patch.cols; ++c)
-      StoreLine(patch.col + c, first, blocks, turned + c * kPatchBlocks);
+      StoreScales(out_, 1, patch.col + c, 1, first, blocks, turned + c * kPatchBlocks);
   }
 
   const std::byte* Item(std::size_t row, std::size_t col) const {

@@ -346,9 +346,9 @@ class BlockDriver {
   /// Quantizes the last block of a row, padded with zeros.
   void ShortBlock(const std::byte* from, std::size_t cols, const MicroScales& scales,
                   std::byte* out) {
-    alignas(64) std::byte items[kTransposedCols * sizeof(float)] = {};
+    alignas(64) std::byte items[kTransposedCols * sizeof(float)];
     alignas(64) std::byte codes[kTransposedCols];
-    std::memcpy(items, from, cols * amax_.item_bytes);
+    PadRow(from, cols * amax_.item_bytes, block_.items * amax_.item_bytes, items);
     Batch({items, items, codes, false, nullptr}, block_.items, scales);
     std::memcpy(out, codes, cols);
   }
@@ -466,9 +466,8 @@ class BlockDriver {
         {items[0], items[0], codes[0], false}, rows.runs.rows, sizeof items[0], sizeof codes[0]};
     padded.is_even = true;
     for (std::size_t r = 0; r < rows.runs.rows; ++r) {
-      std::memcpy(items[r], rows.items[r] + first * amax_.item_bytes, bytes);
-      std::memset(items[r] + bytes, 0, cols * amax_.item_bytes - bytes);
-      padded.items[r] = items[r];
+      padded.items[r] = PadRow(rows.items[r] + first * amax_.item_bytes, bytes,
+                               cols * amax_.item_bytes, items[r]);
     }
     encode(padded);
     const MicroRuns& out = rows.runs;

@@ -14,8 +14,6 @@ constexpr std::size_t kPerByte = CodesPerByte(kBits<E2M1>);
 constexpr std::size_t kMostRows = 128;
 /// Most rows of a square block of packed codes, which are staged and drawn for row by row.
 constexpr std::size_t kMostLines = kPackUnit;
-/// Columns of the widest edge that is staged: less than a vector of codes, or than a block.
-constexpr std::size_t kMostEdge = 128;
 /// Rows of a patch of transposed codes: its columns hold a run of kPatchBytes bytes each.
 constexpr std::size_t kPatchBytes = kTransposedRun / kPerByte;
 constexpr std::size_t kPatchRows = kPatchBytes * kPerByte;
@@ -64,14 +62,9 @@ class PackedDriver {
         factors_.Fill(0, kPackPlaces, geometry_.factors(out_.AmaxOf(row), args_.options));
       for (std::size_t col = tile.col_begin, cols; col < tile.col_end; col += cols) {
         const std::size_t left = tile.col_end - col;
-        const bool is_edge = left < step.items;
-        cols = is_edge ? left : std::min(run, step.RoundDown(left));
-        const Rect strip{row, std::min(geometry_.block.rows, tile.row_end - row), col, cols};
-        if (is_edge) {
-          Edge(strip, step.items);
-        } else {
-          RowStrip(strip, ahead);
-        }
+        cols = left < step.items ? left : std::min(run, step.RoundDown(left));
+        RowStrip({row, std::min(geometry_.block.rows, tile.row_end - row), col, cols},
+                 step.RoundUp(cols), ahead);
       }
     }
   }
@@ -89,13 +82,6 @@ class PackedDriver {
   }
 
  private:
-  /// Scales of blocks or columns.
-  struct ScaleMemory {
-    alignas(64) std::byte scale_inv[kPackPlaces];
-    alignas(64) float scale[kPackPlaces];
-    PackScales All() { return {scale_inv, scale}; }
-  };
-
   std::size_t FirstLine(Direction direction) const {
     return direction == Direction::kRowwise ? args_.tile.row_begin : args_.tile.col_begin;
   }
@@ -110,7 +96,7 @@ class PackedDriver {
   /// Computes the scales of the blocks of a strip of `cols` columns; `scale` for each unit. Returns
   /// true if the items are finite and no product with them rounds to more than the largest code.
   bool RowScales(const std::byte* const* rows, std::size_t count, std::size_t cols,
-                 ScaleMemory& scales) const {
+                 const PackScales& scales) const {
     const std::size_t blocks = block_.IndexOf(cols);
     AmaxMemory<kMicroCols> of_columns, amaxes;
     bool finite = true;
@@ -120,9 +106,8 @@ class PackedDriver {
     } else {
       finite = amax_of_blocks_(rows[0], blocks, amaxes.pattern);
     }
-    const bool fits = chooses_
-                          ? ChooseOfRows(rows, count, blocks, amaxes.pattern, scales)
-                          : scale_rule_.of_blocks(amaxes.pattern, blocks, factors_, scales.All());
+    const bool fits = chooses_ ? ChooseOfRows(rows, count, blocks, amaxes.pattern, scales)
+                               : scale_rule_.of_blocks(amaxes.pattern, blocks, factors_, scales);
     SpreadToUnits(blocks, scales.scale);
     return fits && finite;
   }
@@ -141,7 +126,7 @@ class PackedDriver {
   }
 
   bool ChooseOfRows(const std::byte* const* rows, std::size_t count, std::size_t blocks,
-                    const std::byte* amaxes, ScaleMemory& scales) const {
+                    const std::byte* amaxes, const PackScales& scales) const {
     const FourOverSixKernels& kernels = kernels_.four_over_six;
     ScaleCandidates candidates;
     CandidateErrors errors[kMostLines];
@@ -150,7 +135,7 @@ class PackedDriver {
       kernels.errors_of_row(rows[r], blocks, factors_, errors_, candidates, errors[r]);
     for (std::size_t r = count; r < geometry_.block.rows; ++r) errors[r] = {};
     AddLines(geometry_.block.rows, blocks, errors);
-    kernels.choose_of_blocks(candidates, errors[0], blocks, scales.All());
+    kernels.choose_of_blocks(candidates, errors[0], blocks, scales);
     return fits;
   }
   /// Adds the errors of a block's lines by halves, as the reference does.
@@ -164,45 +149,28 @@ class PackedDriver {
     }
   }
 
-  /// Quantizes a strip of whole blocks.
-  void RowStrip(const Rect& strip, std::size_t ahead) {
+  /// Quantizes a strip, padded with zeros to `cols` columns of whole blocks.
+  void RowStrip(const Rect& strip, std::size_t cols, std::size_t ahead) {
     const std::byte* rows[kMostLines];
-    for (std::size_t r = 0; r < strip.rows; ++r) rows[r] = Item(strip.row + r, strip.col);
-    ScaleMemory scales;
-    const bool finite = RowScales(rows, strip.rows, strip.cols, scales);
+    for (std::size_t r = 0; r < strip.rows; ++r) rows[r] = ItemsOf(strip, r, cols);
+    alignas(64) std::byte scale_inv[kPackPlaces];
+    alignas(64) float scale[kPackPlaces];
+    const bool finite = RowScales(rows, strip.rows, cols, {scale_inv, scale});
     const PackRowFn pack = Choose(kernels_.row, finite);
+    const bool is_edge = strip.cols < cols;
     for (std::size_t r = 0; r < strip.rows; ++r) {
       const Place next = NextPlace(args_, strip.row + r, strip.col + ahead, geometry_.block.rows);
       std::byte* codes = CodesAt(strip.row + r, strip.col);
-      const bool is_staged = args_.nontemporal && !CanStreamTo(codes);
-      Draw(strip.row + r, strip.col, strip.cols);
+      const bool is_staged = is_edge || (args_.nontemporal && !CanStreamTo(codes));
+      Draw(strip.row + r, strip.col, cols);
       pack({rows[r], ItemsAt(args_, next, amax_.item_bytes), is_staged ? staged_ : codes,
             args_.nontemporal && !is_staged},
-           strip.cols / kPackUnit, scales.scale, random_);
+           cols / kPackUnit, scale, random_);
       if (is_staged) micro_.copy_nontemporal(staged_, strip.cols / kPerByte, codes);
     }
-    StoreRowScales(strip, scales.scale_inv);
-  }
-
-  /// Quantizes the last columns of a strip, padded with zeros to `step` of them.
-  void Edge(const Rect& strip, std::size_t step) {
-    alignas(64) std::byte items[kMostLines][kMostEdge * sizeof(float)];
-    const std::byte* rows[kMostLines];
-    const std::size_t bytes = strip.cols * amax_.item_bytes;
-    for (std::size_t r = 0; r < strip.rows; ++r) {
-      std::memcpy(items[r], Item(strip.row + r, strip.col), bytes);
-      std::memset(items[r] + bytes, 0, step * amax_.item_bytes - bytes);
-      rows[r] = items[r];
-    }
-    ScaleMemory scales;
-    const bool finite = RowScales(rows, strip.rows, step, scales);
-    for (std::size_t r = 0; r < strip.rows; ++r) {
-      Draw(strip.row + r, strip.col, step);
-      Choose(kernels_.row, finite)({rows[r], rows[r], staged_, false}, step / kPackUnit,
-                                   scales.scale, random_);
-      std::memcpy(CodesAt(strip.row + r, strip.col), staged_, strip.cols / kPerByte);
-    }
-    StoreRowScales(strip, scales.scale_inv);
+    const std::size_t first = block_.IndexOf(strip.col), blocks = block_.CountIn(strip.cols);
+    for (std::size_t r = 0; r < strip.rows; ++r)
+      StoreScales(out_, 1, strip.row + r, 1, first, blocks, scale_inv);
   }
 
   /// Draws the random bytes of `cols` columns of a row, if rounding needs them.
@@ -210,12 +178,6 @@ class PackedDriver {
     if (!is_stochastic_) return;
     const std::size_t runs = CeilDiv(args_.shape.cols, kRandomRun);  // of a row
     kernels_.random_of_row(args_.random, row * runs + col / kRandomRun, cols / kRandomRun, random_);
-  }
-
-  void StoreRowScales(const Rect& strip, const std::byte* scale_inv) const {
-    const std::size_t first = block_.IndexOf(strip.col), blocks = block_.CountIn(strip.cols);
-    for (std::size_t r = 0; r < strip.rows; ++r)
-      StoreScales(out_, 1, strip.row + r, 1, first, blocks, scale_inv);
   }
 
   void Patch(const Rect& patch) {
@@ -240,13 +202,8 @@ class PackedDriver {
     const std::size_t cols = vector_.RoundUp(strip.cols);
     const Place after = NextPlace(args_, strip.row, strip.col + kTransposedCols, kPatchRows);
     for (std::size_t r = 0; r < strip.rows; ++r) {
-      rows[r] = Item(strip.row + r, strip.col);
+      rows[r] = ItemsOf(strip, r, cols);
       next[r] = PrefetchAt(args_, {after.row + r, after.col}, amax_.item_bytes);
-      if (cols == strip.cols) continue;
-      const std::size_t bytes = strip.cols * amax_.item_bytes;
-      std::memcpy(padded_[r], rows[r], bytes);
-      std::memset(padded_[r] + bytes, 0, cols * amax_.item_bytes - bytes);
-      rows[r] = padded_[r];
     }
     const PackedStrip in{rows, next, strip.rows, cols};
     alignas(64) float scale[kPackPlaces];
@@ -281,13 +238,14 @@ class PackedDriver {
   bool SquareScales(std::size_t cols, const std::byte* amaxes, const PackScales& scales) const {
     const std::size_t blocks = cols / kPackUnit;
     AmaxMemory<kMicroCols> of_blocks;
-    ScaleMemory memory;
+    alignas(64) std::byte scale_inv[kPackPlaces];
+    alignas(64) float scale[kPackPlaces];
     amax_of_blocks_(amaxes, blocks, of_blocks.pattern);
-    const bool fits = scale_rule_.of_blocks(of_blocks.pattern, blocks, factors_, memory.All());
-    kernels_.spread_scales(memory.scale, cols, scales.scale);
+    const bool fits =
+        scale_rule_.of_blocks(of_blocks.pattern, blocks, factors_, {scale_inv, scale});
+    kernels_.spread_scales(scale, cols, scales.scale);
     for (std::size_t j = 0; j < blocks; ++j)
-      std::memset(scales.scale_inv + j * kPackUnit, std::to_integer<int>(memory.scale_inv[j]),
-                  kPackUnit);
+      std::memset(scales.scale_inv + j * kPackUnit, std::to_integer<int>(scale_inv[j]), kPackUnit);
     return fits;
   }
 
@@ -344,8 +302,13 @@ class PackedDriver {
       StoreScales(out_, 1, patch.col + c, 1, first, blocks, turned + c * kPatchBlocks);
   }
 
-  const std::byte* Item(std::size_t row, std::size_t col) const {
-    return args_.in.Row(row) + col * amax_.item_bytes;
+  /// Returns the address of the items of a strip's r-th row or, if these are fewer than `cols`, of
+  /// a copy that is padded with zeros.
+  const std::byte* ItemsOf(const Rect& strip, std::size_t r, std::size_t cols) {
+    const std::size_t item_bytes = amax_.item_bytes;
+    const std::byte* items = args_.in.Row(strip.row + r) + strip.col * item_bytes;
+    if (strip.cols >= cols) return items;
+    return PadRow(items, strip.cols * item_bytes, cols * item_bytes, padded_[r]);
   }
   /// Returns the address of the codes of a line from a position on.
   std::byte* CodesAt(std::size_t line, std::size_t pos) const {

@@ -251,7 +251,10 @@ class PackedDriver {
 
   bool ChooseOfColumns(const PackedStrip& strip, std::byte* amaxes,
                        const PackScales& scales) const {
-    if (IsSquare()) ShareWithinSquares(strip.cols, amaxes);
+    if (IsSquare()) {
+      amax_.item_bytes == 2 ? ShareWithinSquares<std::uint16_t>(strip.cols, amaxes)
+                            : ShareWithinSquares<std::uint32_t>(strip.cols, amaxes);
+    }
     const FourOverSixKernels& kernels = kernels_.four_over_six;
     ScaleCandidates candidates;
     CandidateErrors errors;
@@ -273,16 +276,17 @@ class PackedDriver {
     }
   }
 
-  /// Replaces the amaxes of the columns of a square block by the block's.
+  /// Replaces the amaxes of the columns of a square block by the block's. Pattern is as wide as
+  /// they.
+  template <class Pattern>
   void ShareWithinSquares(std::size_t cols, std::byte* amaxes) const {
     AmaxMemory<kMicroCols> of_blocks;
     amax_of_blocks_(amaxes, cols / kPackUnit, of_blocks.pattern);
-    const std::size_t bytes = kPackUnit * amax_.item_bytes;  // of a block's amaxes
     for (std::size_t j = 0; j < cols / kPackUnit; ++j) {
-      std::byte* to = amaxes + j * bytes;
-      std::memcpy(to, of_blocks.pattern + j * amax_.item_bytes, amax_.item_bytes);
-      for (std::size_t done = amax_.item_bytes; done < bytes; done *= 2)
-        std::memcpy(to + done, to, done);
+      Pattern repeated[kPackUnit];
+      std::memcpy(repeated, of_blocks.pattern + j * sizeof(Pattern), sizeof(Pattern));
+      std::fill_n(repeated + 1, kPackUnit - 1, repeated[0]);
+      std::memcpy(amaxes + j * sizeof repeated, repeated, sizeof repeated);
     }
   }
 

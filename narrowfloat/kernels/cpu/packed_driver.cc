@@ -222,39 +222,18 @@ class PackedDriver {
     AmaxMemory<kMicroCols> amaxes;
     const bool finite =
         ComputeColumnAmaxes(amax_, {strip.rows, strip.count}, strip.cols, amaxes.pattern);
-    bool fits = true;
-    if (chooses_) {
-      fits = ChooseOfColumns(strip, amaxes.pattern, scales);
-    } else if (IsSquare()) {
-      fits = SquareScales(strip.cols, amaxes.pattern, scales);
-    } else {
-      fits = scale_rule_.of_columns(amaxes.pattern, strip.cols, factors_, scales);
+    if (IsSquare()) {
+      amax_.item_bytes == 2 ? ShareWithinSquares<std::uint16_t>(strip.cols, amaxes.pattern)
+                            : ShareWithinSquares<std::uint32_t>(strip.cols, amaxes.pattern);
     }
+    const bool fits = chooses_
+                          ? ChooseOfColumns(strip, amaxes.pattern, scales)
+                          : scale_rule_.of_columns(amaxes.pattern, strip.cols, factors_, scales);
     return fits && finite;
   }
 
-  /// Computes the scales of square blocks from the amaxes of their columns, and stores them for
-  /// each column.
-  bool SquareScales(std::size_t cols, const std::byte* amaxes, const PackScales& scales) const {
-    const std::size_t blocks = cols / kPackUnit;
-    AmaxMemory<kMicroCols> of_blocks;
-    alignas(64) std::byte scale_inv[kPackPlaces];
-    alignas(64) float scale[kPackPlaces];
-    amax_of_blocks_(amaxes, blocks, of_blocks.pattern);
-    const bool fits =
-        scale_rule_.of_blocks(of_blocks.pattern, blocks, factors_, {scale_inv, scale});
-    kernels_.spread_scales(scale, cols, scales.scale);
-    for (std::size_t j = 0; j < blocks; ++j)
-      std::memset(scales.scale_inv + j * kPackUnit, std::to_integer<int>(scale_inv[j]), kPackUnit);
-    return fits;
-  }
-
-  bool ChooseOfColumns(const PackedStrip& strip, std::byte* amaxes,
+  bool ChooseOfColumns(const PackedStrip& strip, const std::byte* amaxes,
                        const PackScales& scales) const {
-    if (IsSquare()) {
-      amax_.item_bytes == 2 ? ShareWithinSquares<std::uint16_t>(strip.cols, amaxes)
-                            : ShareWithinSquares<std::uint32_t>(strip.cols, amaxes);
-    }
     const FourOverSixKernels& kernels = kernels_.four_over_six;
     ScaleCandidates candidates;
     CandidateErrors errors;

@@ -146,8 +146,8 @@ class BlockDriver {
         ScaleMemory<kMicroBlocks> memory;
         if (whole > 0) {
           cols = whole;
-          Batch({Item(row, col), ItemsAt(Next(row, col + ahead, 1)), codes, args_.nontemporal,
-                 nullptr},
+          const Place next = NextPlace(args_, row, col + ahead, 1);
+          Batch({Item(row, col), ItemsAt(args_, next, amax_.item_bytes), codes, args_.nontemporal},
                 cols, memory.From(0));
         } else {
           ShortBlock(Item(row, col), cols, memory.From(0), codes);
@@ -201,9 +201,10 @@ class BlockDriver {
                          std::min(kMicroCols, tile.col_end - col)};
         StripRows rows;
         SetRows(strip, out, rows);
-        const DirectionBuffers<std::byte>& copy = args_.columnwise;
-        if (direction == Direction::kBoth)
-          SetCopies(copy.codes + row * copy.code_stride + col, copy.code_stride, rows);
+        if (direction == Direction::kBoth) {
+          rows.runs.copy_stride = args_.columnwise.code_stride;
+          rows.runs.first.copy = args_.columnwise.codes + row * rows.runs.copy_stride + col;
+        }
         SquareStrip(strip, rows, direction);
       }
     }
@@ -253,12 +254,6 @@ class BlockDriver {
   const std::byte* Item(std::size_t row, std::size_t col) const {
     return args_.in.Row(row) + col * amax_.item_bytes;
   }
-  Place Next(std::size_t row, std::size_t col, std::size_t rows) const {
-    return NextPlace(args_, row, col, rows);
-  }
-  const std::byte* ItemsAt(const Place& place) const {
-    return cpu::ItemsAt(args_, place, amax_.item_bytes);
-  }
   /// Sets the rows of a strip, whose codes go to `codes`, `stride` apart.
   void SetRows(const Rect& strip, const Place& next, std::byte* codes, std::size_t stride,
                bool nontemporal, StripRows& rows) const {
@@ -270,40 +265,26 @@ class BlockDriver {
   }
   /// Runs shorter than a cache line do not bypass the caches: each row would wait for memory.
   void SetRows(const Rect& strip, const DirectionBuffers<std::byte>& out, StripRows& rows) const {
-    SetRows(strip, Next(strip.row, strip.col + strip.cols, block_.items),
+    SetRows(strip, NextPlace(args_, strip.row, strip.col + strip.cols, block_.items),
             out.codes + strip.row * out.code_stride + strip.col, out.code_stride,
             args_.nontemporal && strip.cols >= kLineBytes, rows);
   }
-  static void SetCopies(std::byte* copies, std::size_t stride, StripRows& rows) {
-    rows.runs.first.copy = copies;
-    rows.runs.copy_stride = stride;
-  }
   MicroRun RunOf(const StripRows& rows, std::size_t r) const {
-    MicroRun run = cpu::RunOf(args_, rows.first, rows.next, amax_.item_bytes, rows.runs, r);
-    run.items = rows.items[r];
-    return run;
+    return cpu::RunOf(args_, rows.first, rows.next, amax_.item_bytes, rows.runs, r);
   }
-  /// Codes go to the patch. Under both directions, those of rows go to memory and are copied to the
-  /// patch.
+  /// Sets the rows of a patch's strip, whose codes go to `codes`.
   void SetRowsOfPatch(const Rect& strip, std::byte* codes, Direction direction,
                       StripRows& rows) const {
-    const Place next = NextOfPatch(strip);
-    if (direction == Direction::kColumnwise)
-      return SetRows(strip, next, codes, kTransposedCols, false, rows);
-    const DirectionBuffers<std::byte>& out = args_.rowwise;
-    SetRows(strip, next, out.codes + strip.row * out.code_stride + strip.col, out.code_stride,
-            args_.nontemporal, rows);
-    SetCopies(codes, kTransposedCols, rows);
-    // Parts of lines at the ends of short runs are not worth staging.
-    rows.runs.first.nontemporal &= AreAligned(rows.runs, kLineBytes);
+    SetRows(strip, NextOfPatch(strip), codes, kTransposedCols, false, rows);
+    if (direction == Direction::kBoth) KeepRows(args_, {strip.row, strip.col}, rows.runs);
   }
   /// Returns the place of the strip after `strip`: below it or, in the tile's last rows, at the top
   /// of the columns to the right.
   Place NextOfPatch(const Rect& strip) const {
     const std::size_t below = strip.row + block_.items;
     if (below < args_.tile.row_end) return {below, strip.col};
-    return Next(args_.tile.row_begin, strip.col + strip.cols,
-                args_.tile.row_end - args_.tile.row_begin);
+    return NextPlace(args_, args_.tile.row_begin, strip.col + strip.cols,
+                     args_.tile.row_end - args_.tile.row_begin);
   }
 
   static EncodeFn Choose(const EncodeKernels& encode, bool finite, bool powers_of_two) {

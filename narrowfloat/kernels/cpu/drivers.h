@@ -163,6 +163,16 @@ inline bool AreAligned(const MicroRuns& runs, std::size_t alignment) {
          (runs.rows == 1 || unit.Divides(runs.code_stride));
 }
 
+/// Makes the codes of runs that go to a patch go to the rowwise output too. Past the caches, the
+/// rows leave directly; parts of lines at the ends of short runs are not worth staging.
+inline void KeepRows(const QuantizeArgs& args, const Place& items, MicroRuns& runs) {
+  runs.first.copy = runs.first.codes;
+  runs.copy_stride = runs.code_stride;
+  runs.code_stride = args.rowwise.code_stride;
+  runs.first.codes = args.rowwise.codes + items.row * runs.code_stride + items.col;
+  runs.first.nontemporal = args.nontemporal && AreAligned(runs, kLineBytes);
+}
+
 /// Sets where runs of rows of the tensor are read and prefetched. Returns false if the rows are not
 /// evenly spaced, so that each is a call of its own with RunOf.
 inline bool SetItems(const QuantizeArgs& args, const Place& items, const Place& next,

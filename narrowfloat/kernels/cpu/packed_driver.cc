@@ -39,9 +39,10 @@ class PackedDriver {
         errors_{args.options.e4m3_max * kMaxValue<E2M1>,
                 args.options.four_over_six == FourOverSix::kMeanSquaredError,
                 args.options.four_over_six_fast_error} {
-    if (geometry.factors != nullptr)
-      factors_.Fill(0, kPackPlaces,
-                    geometry.factors(out_.AmaxOf(FirstLine(direction)), args.options));
+    if (geometry.factors == nullptr) return;
+    const Tile& tile = args.tile;
+    const std::size_t line = direction == Direction::kRowwise ? tile.row_begin : tile.col_begin;
+    factors_.Fill(0, kPackPlaces, geometry.factors(out_.AmaxOf(line), args.options));
   }
   ~PackedDriver() {
     if (args_.nontemporal) hwy::FlushStream();
@@ -82,9 +83,6 @@ class PackedDriver {
   }
 
  private:
-  std::size_t FirstLine(Direction direction) const {
-    return direction == Direction::kRowwise ? args_.tile.row_begin : args_.tile.col_begin;
-  }
   bool IsSquare() const { return geometry_.block.rows > 1; }
 
   template <class Fn>

@@ -86,23 +86,16 @@ class WholeDriver {
   /// Encodes kRowsOfCall rows of a patch, or as many as there are, from its row `first` on. The
   /// next ones are prefetched meanwhile: below, or the first ones of the next patch.
   void EncodeRows(const Rect& patch, std::size_t first, bool keeps_rows) {
-    const std::size_t row = patch.row + first, below = first + kRowsOfCall;
+    const std::size_t below = first + kRowsOfCall;
     const std::size_t rows = std::min(kRowsOfCall, patch.rows - first);
     const Place next = below < patch.rows
                            ? Place{patch.row + below, patch.col}
                            : NextPlace(args_, patch.row, patch.col + patch.cols, kTransposedRun);
-    std::byte* codes = patch_ + first * kTransposedCols;
-    const Place items{row, patch.col};
-    MicroRuns runs{{nullptr, nullptr, codes, false}, rows, 0, kTransposedCols};
+    const Place items{patch.row + first, patch.col};
+    MicroRuns runs{
+        {nullptr, nullptr, patch_ + first * kTransposedCols, false}, rows, 0, kTransposedCols};
     const bool is_even = SetItems(args_, items, next, item_bytes_, runs);
-    if (keeps_rows) {
-      runs.first.copy = codes;
-      runs.copy_stride = kTransposedCols;
-      runs.code_stride = args_.rowwise.code_stride;
-      runs.first.codes = args_.rowwise.codes + row * runs.code_stride + patch.col;
-      // Parts of lines at the ends of short runs are not worth staging.
-      runs.first.nontemporal = args_.nontemporal && AreAligned(runs, kLineBytes);
-    }
+    if (keeps_rows) KeepRows(args_, items, runs);
     if (is_even) return Encode(runs, patch.cols);
     for (std::size_t r = 0; r < rows; ++r)
       Encode({RunOf(args_, items, next, item_bytes_, runs, r)}, patch.cols);

@@ -180,34 +180,28 @@ class BlockDriver {
   /// Quantizes both directions of blocks of one row, a strip at a time, so that memory is read
   /// once.
   void Both(const Tile& tile) {
-    for (std::size_t row = tile.row_begin; row < tile.row_end; row += block_.items) {
-      for (std::size_t col = tile.col_begin; col < tile.col_end; col += kMicroCols) {
-        const Tile strip{row, std::min(row + block_.items, tile.row_end), col,
-                         std::min(col + kMicroCols, tile.col_end)};
-        if (StripOfBoth({row, strip.row_end - row, col, strip.col_end - strip.col_begin})) continue;
-        Rows(strip);
-        Columns(strip);
-      }
-    }
+    ForEachRect(tile, block_.items, kMicroCols, [&](const Rect& strip) {
+      if (StripOfBoth(strip)) return;
+      const Tile part{strip.row, strip.row + strip.rows, strip.col, strip.col + strip.cols};
+      Rows(part);
+      Columns(part);
+    });
   }
 
   /// Quantizes square blocks whose codes keep their order.
   void Squares(const Tile& tile, Direction direction) {
     const bool by_columns = direction == Direction::kColumnwise;
     const DirectionBuffers<std::byte>& out = by_columns ? args_.columnwise : args_.rowwise;
-    for (std::size_t row = tile.row_begin; row < tile.row_end; row += block_.items) {
-      for (std::size_t col = tile.col_begin; col < tile.col_end; col += kMicroCols) {
-        const Rect strip{row, std::min(block_.items, tile.row_end - row), col,
-                         std::min(kMicroCols, tile.col_end - col)};
-        StripRows rows;
-        SetRows(strip, out, rows);
-        if (direction == Direction::kBoth) {
-          rows.runs.copy_stride = args_.columnwise.code_stride;
-          rows.runs.first.copy = args_.columnwise.codes + row * rows.runs.copy_stride + col;
-        }
-        SquareStrip(strip, rows, direction);
+    ForEachRect(tile, block_.items, kMicroCols, [&](const Rect& strip) {
+      StripRows rows;
+      SetRows(strip, out, rows);
+      if (direction == Direction::kBoth) {
+        rows.runs.copy_stride = args_.columnwise.code_stride;
+        rows.runs.first.copy =
+            args_.columnwise.codes + strip.row * rows.runs.copy_stride + strip.col;
       }
-    }
+      SquareStrip(strip, rows, direction);
+    });
   }
 
   /// Quantizes blocks whose columnwise codes lie transposed: encodes patches in the first-level

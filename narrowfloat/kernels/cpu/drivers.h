@@ -118,6 +118,17 @@ inline void StoreScales(const DirectionBuffers<std::byte>& out, std::size_t scal
   }
 }
 
+/// Calls visit(rect) for the rectangles of a tile, of at most rows x cols, from left to right and
+/// downwards.
+template <class Visit>
+void ForEachRect(const Tile& tile, std::size_t rows, std::size_t cols, const Visit& visit) {
+  for (std::size_t row = tile.row_begin; row < tile.row_end; row += rows) {
+    for (std::size_t col = tile.col_begin; col < tile.col_end; col += cols) {
+      visit(Rect{row, std::min(rows, tile.row_end - row), col, std::min(cols, tile.col_end - col)});
+    }
+  }
+}
+
 /// A place from which items are prefetched while others are encoded.
 struct Place {
   std::size_t row, col;

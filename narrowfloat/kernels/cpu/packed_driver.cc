@@ -73,13 +73,7 @@ class PackedDriver {
   /// Quantizes blocks along columns: packs the codes of patches in the first-level cache, and
   /// writes their transposes.
   void Patches() {
-    const Tile& tile = args_.tile;
-    for (std::size_t row = tile.row_begin; row < tile.row_end; row += kPatchRows) {
-      for (std::size_t col = tile.col_begin; col < tile.col_end; col += kTransposedCols) {
-        Patch({row, std::min(kPatchRows, tile.row_end - row), col,
-               std::min(kTransposedCols, tile.col_end - col)});
-      }
-    }
+    ForEachRect(args_.tile, kPatchRows, kTransposedCols, [&](const Rect& patch) { Patch(patch); });
   }
 
  private:

@@ -70,17 +70,13 @@ class WholeDriver {
   /// Encodes patches in the first-level cache and writes their transposes; their rows too,
   /// directly, if they are kept.
   void Patches(bool keeps_rows) {
-    const Tile& tile = args_.tile;
-    for (std::size_t row = tile.row_begin; row < tile.row_end; row += kTransposedRun) {
-      for (std::size_t col = tile.col_begin; col < tile.col_end; col += kTransposedCols) {
-        const Rect patch{row, std::min(kTransposedRun, tile.row_end - row), col,
-                         std::min(kTransposedCols, tile.col_end - col)};
-        for (std::size_t r = 0; r < patch.rows; r += kRowsOfCall) EncodeRows(patch, r, keeps_rows);
-        const DirectionBuffers<std::byte>& out = args_.columnwise;
-        micro_.transpose(patch_, patch.rows, patch.cols, out.codes + col * out.code_stride + row,
-                         out.code_stride, args_.nontemporal);
-      }
-    }
+    const DirectionBuffers<std::byte>& out = args_.columnwise;
+    ForEachRect(args_.tile, kTransposedRun, kTransposedCols, [&](const Rect& patch) {
+      for (std::size_t r = 0; r < patch.rows; r += kRowsOfCall) EncodeRows(patch, r, keeps_rows);
+      micro_.transpose(patch_, patch.rows, patch.cols,
+                       out.codes + patch.col * out.code_stride + patch.row, out.code_stride,
+                       args_.nontemporal);
+    });
   }
 
   /// Encodes kRowsOfCall rows of a patch, or as many as there are, from its row `first` on. The

@@ -137,11 +137,6 @@ class DecodeDriver {
         scales_(args, decode, geometry),
         block_(std::max<std::size_t>(geometry.block, 1)),
         shift_(std::countr_zero(block_)) {}
-  ~DecodeDriver() {
-    if (args_.nontemporal) hwy::FlushStream();
-  }
-  DecodeDriver(const DecodeDriver&) = delete;
-  DecodeDriver& operator=(const DecodeDriver&) = delete;
 
   void Run(Direction direction) {
     const bool is_whole = geometry_.block == 0;
@@ -370,6 +365,7 @@ class DecodeDriver {
   static constexpr std::size_t kAhead = 8;  // rows from those decoded to those prefetched
 
   const DequantizeArgs& args_;
+  const StreamFence fence_{args_.nontemporal};
   const DirectionBuffers<const std::byte>& in_;
   const Tile& tile_;
   const MicroKernels& micro_;

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "hwy/cache_control.h"
 #include "narrowfloat/kernels/cpu/decode_kernels.h"
 #include "narrowfloat/kernels/cpu/pack_kernels.h"
 #include "narrowfloat/kernels/geometry.h"
@@ -71,6 +72,15 @@ inline bool ComputeColumnAmaxes(const AmaxKernels& kernels, const ColumnRows& ro
   kernels.of_columns_of_all(rows, cols, AmaxRows::kOfThisCall, amaxes);
   return false;
 }
+
+/// Orders the non-temporal stores of a driver before all that its thread does after the driver's
+/// end.
+struct StreamFence {
+  bool nontemporal;
+  ~StreamFence() {
+    if (nontemporal) hwy::FlushStream();
+  }
+};
 
 /// Patterns of the amaxes of blocks or columns, of any type.
 template <std::size_t kPlaces>

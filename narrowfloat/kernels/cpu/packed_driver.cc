@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "hwy/cache_control.h"
 #include "narrowfloat/kernels/cpu/drivers.h"
 #include "narrowfloat/kernels/geometry.h"
 
@@ -44,11 +43,6 @@ class PackedDriver {
     const std::size_t line = direction == Direction::kRowwise ? tile.row_begin : tile.col_begin;
     factors_.Fill(0, kPackPlaces, geometry.factors(out_.AmaxOf(line), args.options));
   }
-  ~PackedDriver() {
-    if (args_.nontemporal) hwy::FlushStream();
-  }
-  PackedDriver(const PackedDriver&) = delete;
-  PackedDriver& operator=(const PackedDriver&) = delete;
 
   /// Quantizes blocks along rows, in batches: amaxes, scales and codes of kPackRun items, so that
   /// the latency from the last load to the first code is paid once for many items.
@@ -291,6 +285,7 @@ class PackedDriver {
   }
 
   const QuantizeArgs& args_;
+  const StreamFence fence_{args_.nontemporal};
   const DirectionBuffers<std::byte>& out_;
   const MicroKernels& micro_;
   const AmaxKernels& amax_;

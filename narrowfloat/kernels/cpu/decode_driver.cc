@@ -135,8 +135,7 @@ class DecodeDriver {
         kernels_(kernels),
         geometry_(geometry),
         scales_(args, decode, geometry),
-        block_(std::max<std::size_t>(geometry.block, 1)),
-        shift_(std::countr_zero(block_)) {}
+        block_(std::max<std::size_t>(geometry.block, 1)) {}
 
   void Run(Direction direction) {
     const bool is_whole = geometry_.block == 0;
@@ -172,13 +171,13 @@ class DecodeDriver {
 
   /// Decodes rows of blocks in groups of rows and columns whose scales are read in one call.
   void BlockRows() {
-    const std::size_t most = kDecodeCols * block_;
+    const std::size_t most = kDecodeCols * block_.items;
     for (std::size_t col = tile_.col_begin; col < tile_.col_end; col += most) {
       const std::size_t cols = std::min(most, tile_.col_end - col);
-      const std::size_t blocks = CeilDiv(cols, block_), batch = scales_.LinesOfBatch(blocks);
+      const std::size_t blocks = block_.CountIn(cols), batch = scales_.LinesOfBatch(blocks);
       for (std::size_t row = tile_.row_begin; row < tile_.row_end; row += batch) {
         const std::size_t rows = std::min(batch, tile_.row_end - row);
-        scales_.Read(row, rows, col >> shift_, blocks, block_scales_);
+        scales_.Read(row, rows, block_.IndexOf(col), blocks, block_scales_);
         for (std::size_t r = 0; r < rows; ++r)
           BlockRow(row + r, col, cols, block_scales_ + r * blocks);
       }
@@ -189,17 +188,17 @@ class DecodeDriver {
       const std::size_t some = std::min(kDecodeRun, cols - i);
       std::byte* to = Items(row, col + i);
       Write({Codes(row, col + i), to}, some, IsInPlace(to), [&](const DecodeRuns& runs) {
-        kernels_.blocks(runs, some, {scales + (i >> shift_), shift_});
+        kernels_.blocks(runs, some, {scales + block_.IndexOf(i), block_.shift});
       });
     }
   }
 
   /// Decodes blocks of columns whose codes keep their order, in strips of one block's rows.
   void Columns() {
-    for (std::size_t row = tile_.row_begin; row < tile_.row_end; row += block_) {
+    for (std::size_t row = tile_.row_begin; row < tile_.row_end; row += block_.items) {
       for (std::size_t col = tile_.col_begin, cols; col < tile_.col_end; col += cols) {
         cols = StripCols(row, col);
-        const Rect strip{row, std::min(block_, tile_.row_end - row), col, cols};
+        const Rect strip{row, std::min(block_.items, tile_.row_end - row), col, cols};
         const DecodeColumns columns = ReadColumns(strip);
         for (std::size_t r = row; r < row + strip.rows; r += kAhead) {
           DecodeRuns runs{Codes(r, col)};
@@ -240,23 +239,23 @@ class DecodeDriver {
   void Patches(bool is_whole) {
     alignas(kLineBytes) std::byte patch[kDecodeSide * kDecodeSide];
     const std::size_t per_byte = geometry_.codes_per_byte;
-    NF_DCHECK(per_byte == 1 || tile_.row_begin % block_ == 0);
+    NF_DCHECK(per_byte == 1 || block_.Divides(tile_.row_begin));
     ForEachPatch([&](const Rect& rect, const std::byte* staged, const std::byte* next) {
       const std::size_t lines = CeilDiv(rect.rows, per_byte);
       decode_.transpose_codes(staged, kTransposedRun / per_byte, lines, patch);
       if (per_byte == 2) {
         decode_.split_rows(patch, lines);
-        scales_.ReadPatch(rect.col, rect.cols, rect.row >> shift_, CeilDiv(rect.rows, block_),
+        scales_.ReadPatch(rect.col, rect.cols, block_.IndexOf(rect.row), block_.CountIn(rect.rows),
                           block_scales_);
       }
       for (std::size_t r = 0, rows; r < rect.rows; r += rows) {
-        const std::size_t left = rect.rows - r, in_block = (rect.row + r) % block_;
-        rows = is_whole ? left
-                        : std::min(block_ - in_block, left);  // a strip ends where its block does
-        const Rect strip{rect.row + r, rows, rect.col, rect.cols};
+        const std::size_t row = rect.row + r, left = rect.rows - r;
+        // A strip ends where its block does.
+        rows = is_whole ? left : std::min(block_.RoundDown(row) + block_.items - row, left);
+        const Rect strip{row, rows, rect.col, rect.cols};
         const DecodeColumns columns =
             is_whole        ? DecodeColumns{}
-            : per_byte == 2 ? ColumnsOf(block_scales_ + (r >> shift_) * kDecodeSide, rect.cols)
+            : per_byte == 2 ? ColumnsOf(block_scales_ + block_.IndexOf(r) * kDecodeSide, rect.cols)
                             : ReadColumns(strip);
         const DecodeRuns runs{.codes = patch + r * kDecodeSide,
                               .next = next == nullptr ? nullptr : next + r * in_.code_stride,
@@ -307,7 +306,7 @@ class DecodeDriver {
   }
 
   DecodeColumns ReadColumns(const Rect& strip) {
-    scales_.Read(strip.col, strip.cols, strip.row >> shift_, 1, column_scales_);
+    scales_.Read(strip.col, strip.cols, block_.IndexOf(strip.row), 1, column_scales_);
     return ColumnsOf(column_scales_, strip.cols);
   }
   DecodeColumns ColumnsOf(const float* scales, std::size_t cols) {
@@ -373,8 +372,7 @@ class DecodeDriver {
   const FormatDecoders& kernels_;
   const DecodeGeometry& geometry_;
   ScaleReader scales_;
-  const std::size_t block_;
-  const int shift_;  // block_ is 2^shift_
+  const Length block_;  // items of a block along its line
   // Memory is not cleared: what lies behind the codes or scales of a call is read, but does not
   // matter.
   alignas(kLineBytes) float block_scales_[kDecodePlaces];

@@ -43,8 +43,7 @@ std::size_t StripCols(std::size_t head, std::size_t left) {
 }
 
 /// Stores the scales of rows. Where those of one block of successive rows are adjacent, gathers the
-/// scales of several rows and stores whole lines: row by row, the lines of a row's blocks are often
-/// a power of two apart, so that they evict each other from one set of the first-level cache.
+/// scales of several rows and stores whole cache lines (docs/performance.md).
 class RowScales {
  public:
   RowScales(const QuantizeArgs& args, const MicroKernels& micro, const BlockGeometry& geometry,
@@ -77,8 +76,7 @@ class RowScales {
  private:
   static constexpr std::size_t kBlocks = 64;
 
-  /// Writes the gathered scales of a block with non-temporal stores, if the codes are written so.
-  /// An ordinary store reads its line first, and later stores are delayed until it has done so.
+  /// Writes the gathered scales of a block: past the caches, if the codes are written so.
   void Write(std::size_t row, std::size_t block, const std::byte* scales) const {
     const std::size_t at = out_.strides.LineOffset(row) + out_.strides.BlockOffset(block);
     const std::size_t bytes = rows_ * scale_bytes_;
@@ -219,8 +217,7 @@ class BlockDriver {
     }
   }
   /// Writes the transpose of a patch of codes: all rows if the tile has none below, else the rows
-  /// before the last line boundary. A part of a line is written with ordinary stores, which read
-  /// the line from memory first; therefore each line is written once. Moves the other rows to the
+  /// before the last line boundary, so that each line is written once. Moves the other rows to the
   /// patch's beginning and returns their number.
   std::size_t WriteTransposed(const Rect& patch, bool is_last, std::byte* codes) const {
     const std::size_t stride = args_.columnwise.code_stride;

@@ -23,12 +23,9 @@ class ScaleReader {
         blocks_adjacent_(in_.strides.BlocksAreAdjacent()),
         lines_adjacent_(line_shift_ == 0 && in_.strides.LinesAreAdjacent()) {}
 
-  /// Returns for how many lines, of `blocks` blocks each, one call of the driver reads the scales.
-  /// If a scale lies beside that of the same block of the next line, the scales of one line lie far
-  /// apart, and reading them misses the caches. A read that misses makes the processor write a
-  /// cache line that non-temporal stores have filled in part; therefore the scales of many lines
-  /// are read before these are written. At most one cache line of each block is read, because lines
-  /// a power of two apart evict each other.
+  /// Returns for how many lines, of `blocks` blocks each, one call of the driver reads the scales:
+  /// as many as a cache line of each block has, if the scales of one line lie far apart. Reads that
+  /// miss the caches between two stores to a line are slow (docs/performance.md).
   std::size_t LinesOfBatch(std::size_t blocks) const {
     if (!lines_adjacent_ || blocks_adjacent_) return 1;
     return std::min(kDecodeCols / blocks, kLineBytes / bytes_);
@@ -212,8 +209,7 @@ class DecodeDriver {
     }
   }
   /// Returns the columns of the strip at (row, col): whole rows, which the processor prefetches, if
-  /// these are short. Long ones are cut where lines begin, because the caches do not hold the
-  /// scales of so many columns; with 4096 columns of fp32, whole rows took 1.1 times as long.
+  /// these are short. Long ones are cut where lines begin, so that the caches hold their scales.
   std::size_t StripCols(std::size_t row, std::size_t col) const {
     constexpr std::size_t kStrip = 1024, kWholeBytes = 8192;
     static_assert(kStrip + kLineBytes <= kDecodeCols && kWholeBytes <= kDecodeCols * 2);
@@ -224,7 +220,6 @@ class DecodeDriver {
   }
   /// Returns the codes that are decoded kAhead rows after row r of a strip, from the next line on:
   /// they lie in this strip, in the next strip of the same rows, or in the first strip below.
-  /// Processors do not prefetch them by themselves: each row of a strip lies in other pages.
   const std::byte* Ahead(const Rect& strip, std::size_t r, std::size_t rows) const {
     const std::size_t last = args_.shape.rows - rows, below = strip.row + strip.rows;
     const std::size_t right = strip.col + strip.cols;
@@ -270,11 +265,9 @@ class DecodeDriver {
     });
   }
 
-  /// Copies kTransposedRun positions of kDecodeSide lines of transposed codes at a time, and calls
-  /// decode(patch, its copied codes, codes to prefetch) for each kDecodeSide positions of these:
-  /// each line lies in a page of its own, and looking these up takes longer than reading. The codes
-  /// to prefetch are those of the next copy at the same place: right of it, at the tile's last
-  /// column below its first one and, after the last one, in the next tile.
+  /// Copies kTransposedRun positions of kDecodeSide lines of transposed codes at a time, because
+  /// each line lies in a page of its own. Calls decode(patch, its copied codes, codes to prefetch)
+  /// for each kDecodeSide positions of these. The codes to prefetch are those of the next copy.
   template <class Decode>
   void ForEachPatch(const Decode& decode) {
     alignas(kLineBytes) std::byte staged[kDecodeSide * kTransposedRun];  // not cleared, see below
@@ -336,8 +329,7 @@ class DecodeDriver {
   }
   /// Calls decode(runs) for runs of rows of the output from (row, col) on: all together if they are
   /// evenly spaced and written in place. Runs in place fill cache lines, or each begins where the
-  /// run before it ended: a line that non-temporal stores fill in two parts, with other stores
-  /// between them, takes 0.3 microseconds.
+  /// run before it ended, so that other stores do not come between two parts of a line.
   template <class Decode>
   void WriteRows(DecodeRuns runs, std::size_t row, std::size_t col, std::size_t cols,
                  const Decode& decode) {

@@ -156,8 +156,7 @@ inline const std::byte* ItemsAt(const QuantizeArgs& args, const Place& place,
 }
 
 /// Returns the address from which the items of a place are prefetched: the beginning of the next
-/// cache line. An unaligned run begins in a line that the run to its left has read, and ends in one
-/// that would not be prefetched from the run's own address.
+/// cache line. The run to the left has read the line in which an unaligned run begins.
 inline const std::byte* PrefetchAt(const QuantizeArgs& args, const Place& place,
                                    std::size_t item_bytes) {
   const std::byte* items = ItemsAt(args, place, item_bytes);

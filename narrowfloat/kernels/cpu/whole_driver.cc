@@ -24,15 +24,13 @@ class WholeDriver {
   }
 
  private:
-  // Smallest tile for which tables are filled. Filling takes 0.15 microseconds: as long as the
-  // tables save in 4,000 items rowwise, in 16,000 columnwise.
+  // Smallest tile for which tables are filled: as long as that takes, tables save in 4,000 items
+  // rowwise, in 16,000 columnwise.
   static constexpr std::size_t kTabulatedItems = 16384;
   static constexpr std::size_t kRunItems = 4096;  // encoded before they are checked
-  // Less than a page, so that in most cases the same page is prefetched that is read: a prefetch
-  // that has to look up another page's address is dropped or waits. 4096 took 1.2 times as long.
+  // Less than a page: a prefetch that has to look up another page's address is dropped or waits.
   static constexpr std::size_t kBytesAhead = 3584;
-  // Rows of a patch that one call encodes and the next ones are prefetched: so many do not evict
-  // each other from a cache set.
+  // Rows of a patch that one call encodes, and how far ahead the next ones are prefetched.
   static constexpr std::size_t kRowsOfCall = 32;
 
   void Rows() {

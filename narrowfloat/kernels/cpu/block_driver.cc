@@ -9,8 +9,6 @@ namespace {
 
 /// Most rows of a strip: the rows of one block, or one block of each column.
 constexpr std::size_t kMostRows = 128;
-/// Bytes of the longest vector of codes.
-constexpr std::size_t kMostVector = 64;
 
 /// A strip's rows: their items, and how they are encoded.
 struct StripRows {
@@ -105,7 +103,7 @@ class BlockDriver {
         scales_(kernels.scales[static_cast<std::size_t>(rule)]),
         options_(options),
         block_(geometry.block.cols),
-        vector_(micro.vector_bytes),
+        step_(std::max(micro.vector_bytes, geometry.IsSquare() ? block_.items : 1)),
         amax_(*kernels.amax),
         amax_of_blocks_(amax_.of_blocks[IndexOf(kAmaxLengths, block_.items)]),
         encode_blocks_(kernels.encode_blocks[IndexOf(kBlockLengths, block_.items)]) {}
@@ -164,7 +162,7 @@ class BlockDriver {
         StripRows rows;
         SetRows(strip, out, rows);
         if (head > 0) Head(std::min(head, cols), strip, rows);
-        ColumnStrip(strip, rows);
+        Strip(strip, rows, Direction::kColumnwise);
       }
     }
   }
@@ -192,7 +190,7 @@ class BlockDriver {
         rows.runs.first.copy =
             args_.columnwise.codes + strip.row * rows.runs.copy_stride + strip.col;
       }
-      SquareStrip(strip, rows, direction);
+      Strip(strip, rows, direction);
     });
   }
 
@@ -209,7 +207,7 @@ class BlockDriver {
           const Rect strip{row + r, std::min(block_.items, patch.rows - r), col, patch.cols};
           StripRows rows;
           SetRowsOfPatch(strip, codes + (held + r) * kTransposedCols, direction, rows);
-          geometry_.IsSquare() ? SquareStrip(strip, rows, direction) : ColumnStrip(strip, rows);
+          Strip(strip, rows, direction);
         }
         const bool is_last = row + patch.rows == tile.row_end;
         held = WriteTransposed({row - held, held + patch.rows, col, patch.cols}, is_last, codes);
@@ -287,8 +285,10 @@ class BlockDriver {
   /// Encodes the rows of a strip. Rows leave directly and their copies staged: lines of two runs
   /// that both bypass the caches at once take twice the time.
   void Write(const StripRows& rows, EncodeFn encode, std::size_t count, std::size_t bytes,
-             const MicroScales& scales, bool copies_nontemporal) {
+             const MicroScales& scales) {
     const bool in_place = !rows.runs.first.nontemporal || AreAligned(rows.runs, kStreamBytes);
+    const bool copies_nontemporal =
+        rows.runs.first.copy != nullptr && !geometry_.transposed && args_.nontemporal;
     if (in_place && !copies_nontemporal && rows.is_even) return encode(rows.runs, count, scales);
     for (std::size_t r = 0; r < rows.runs.rows; ++r) {
       MicroRun run = RunOf(rows, r);
@@ -319,20 +319,20 @@ class BlockDriver {
     std::memcpy(out, codes, cols);
   }
 
-  /// Quantizes a strip of blocks of one column: whole vectors of columns, then the others.
-  void ColumnStrip(const Rect& strip, const StripRows& rows) {
-    const std::size_t whole = vector_.RoundDown(strip.cols);
+  /// Quantizes a strip of blocks of several rows: columns of whole steps, then the others.
+  void Strip(const Rect& strip, const StripRows& rows, Direction direction) {
+    const std::size_t whole = step_.RoundDown(strip.cols);
     if (whole > 0) {
       ScaleMemory<kMicroCols> memory;
-      EncodeByColumns(rows, whole, memory.From(0));
-      StoreColumnScales(strip, 0, whole, memory.scale_inv);
+      Encode(rows, whole, memory.From(0));
+      StoreStripScales({strip.row, strip.rows, strip.col, whole}, memory.scale_inv, direction);
     }
-    if (whole < strip.cols) PaddedColumns(strip, rows, whole, strip.cols);
+    if (whole < strip.cols) PaddedColumns(strip, rows, whole, strip.cols, direction);
   }
   /// Quantizes the first `cols` columns of a strip, whose rows have no copies, and moves its
   /// beginning behind them.
   void Head(std::size_t cols, Rect& strip, StripRows& rows) {
-    PaddedColumns(strip, rows, 0, cols);
+    PaddedColumns(strip, rows, 0, cols, Direction::kColumnwise);
     const std::size_t bytes = cols * amax_.item_bytes;
     strip.col += cols;
     strip.cols -= cols;
@@ -343,24 +343,46 @@ class BlockDriver {
     rows.runs.first.next += bytes;
     rows.runs.first.codes += cols;
   }
-  /// Quantizes the columns of a strip from `first` to `end`, fewer than fill vectors.
-  void PaddedColumns(const Rect& strip, const StripRows& rows, std::size_t first, std::size_t end) {
-    ScaleMemory<kMicroCols> memory;
-    const std::size_t cols = vector_.RoundUp(end - first);
-    Padded(rows, first, end, cols,
-           [&](StripRows& padded) { EncodeByColumns(padded, cols, memory.From(0)); });
-    StoreColumnScales(strip, first, end - first, memory.scale_inv);
+  /// Quantizes the columns of a strip from `first` to `end`, padded with zeros to whole steps.
+  /// Requires: these are at most kTransposedCols columns.
+  void PaddedColumns(const Rect& strip, const StripRows& rows, std::size_t first, std::size_t end,
+                     Direction direction) {
+    alignas(64) std::byte items[kMostRows][kTransposedCols * sizeof(float)];
+    alignas(64) std::byte codes[kMostRows][kTransposedCols];
+    const std::size_t cols = step_.RoundUp(end - first), item_bytes = amax_.item_bytes;
+    const MicroRuns& out = rows.runs;
+    StripRows padded;
+    padded.runs = {
+        {items[0], items[0], codes[0], false}, out.rows, sizeof items[0], sizeof codes[0]};
+    padded.is_even = true;
+    for (std::size_t r = 0; r < out.rows; ++r) {
+      padded.items[r] = PadRow(rows.items[r] + first * item_bytes, (end - first) * item_bytes,
+                               cols * item_bytes, items[r]);
+    }
+    ScaleMemory<kTransposedCols> memory;
+    Encode(padded, cols, memory.From(0));
+    for (std::size_t r = 0; r < out.rows; ++r) {
+      std::memcpy(out.first.codes + r * out.code_stride + first, codes[r], end - first);
+      if (out.first.copy == nullptr) continue;
+      std::memcpy(out.first.copy + r * out.copy_stride + first, codes[r], end - first);
+    }
+    StoreStripScales({strip.row, strip.rows, strip.col + first, end - first}, memory.scale_inv,
+                     direction);
   }
-  void StoreColumnScales(const Rect& strip, std::size_t first, std::size_t cols,
-                         const std::byte* scales) const {
-    StoreScales(args_.columnwise, geometry_.scale_bytes, strip.col + first, cols,
-                block_.IndexOf(strip.row), 1, scales);
-  }
-  void EncodeByColumns(const StripRows& rows, std::size_t cols, const MicroScales& scales) {
-    AmaxMemory<kMicroCols> amaxes;
-    const bool finite = ColumnAmaxes(rows, cols, amaxes.pattern);
-    const bool simple = scales_.of_columns(amaxes.pattern, cols, options_, scales);
-    Write(rows, Choose(kernels_.encode_columns, finite, simple), cols, cols, scales, false);
+  /// Computes the amaxes of columns and, of square blocks, those of one row of these; then the
+  /// scales and codes.
+  void Encode(const StripRows& rows, std::size_t cols, const MicroScales& scales) {
+    AmaxMemory<kMicroCols> of_columns;
+    AmaxMemory<kMicroBlocks> of_blocks;
+    const bool finite = ColumnAmaxes(rows, cols, of_columns.pattern);
+    if (!geometry_.IsSquare()) {
+      const bool simple = scales_.of_columns(of_columns.pattern, cols, options_, scales);
+      return Write(rows, Choose(kernels_.encode_columns, finite, simple), cols, cols, scales);
+    }
+    const std::size_t blocks = block_.IndexOf(cols);
+    amax_of_blocks_(of_columns.pattern, blocks, of_blocks.pattern);
+    const bool simple = scales_.of_blocks(of_blocks.pattern, blocks, options_, scales);
+    Write(rows, Choose(encode_blocks_, finite, simple), blocks, cols, scales);
   }
   bool ColumnAmaxes(const StripRows& rows, std::size_t cols, std::byte* amaxes) const {
     ColumnRows of{rows.items, rows.runs.rows};
@@ -371,45 +393,20 @@ class BlockDriver {
     return ComputeColumnAmaxes(amax_, of, cols, amaxes);
   }
 
-  /// Quantizes a strip of square blocks: as many as fill vectors, then the others.
-  void SquareStrip(const Rect& strip, StripRows& rows, Direction direction) {
-    const std::size_t step = std::max(vector_.items, block_.items);
-    const std::size_t whole = strip.cols / step * step;
-    const bool copies_nontemporal =
-        direction == Direction::kBoth && !geometry_.transposed && args_.nontemporal;
-    ScaleMemory<kMicroBlocks> memory;
-    if (whole > 0) {
-      EncodeSquares(rows, whole, memory.From(0), copies_nontemporal);
-      StoreSquareScales({strip.row, strip.rows, strip.col, whole}, memory.scale_inv, direction);
-    }
-    if (whole == strip.cols) return;
-    Padded(rows, whole, strip.cols, step,
-           [&](StripRows& padded) { EncodeSquares(padded, step, memory.From(0), false); });
-    StoreSquareScales({strip.row, strip.rows, strip.col + whole, strip.cols - whole},
-                      memory.scale_inv, direction);
-  }
-  /// Takes the amaxes of columns first, then those of one row of these.
-  void EncodeSquares(const StripRows& rows, std::size_t cols, const MicroScales& scales,
-                     bool copies_nontemporal) {
-    const std::size_t blocks = block_.IndexOf(cols);
-    AmaxMemory<kMicroCols> of_columns;
-    AmaxMemory<kMicroBlocks> amaxes;
-    const bool finite = ColumnAmaxes(rows, cols, of_columns.pattern);
-    amax_of_blocks_(of_columns.pattern, blocks, amaxes.pattern);
-    const bool simple = scales_.of_blocks(amaxes.pattern, blocks, options_, scales);
-    Write(rows, Choose(encode_blocks_, finite, simple), blocks, cols, scales, copies_nontemporal);
-  }
-  /// Stores the scales of a strip of square blocks: one for each block, or for each line of it.
-  /// Requires: scales for each line have a byte, and their blocks are MX blocks.
-  void StoreSquareScales(const Rect& strip, const std::byte* scales, Direction direction) const {
+  /// Stores the scales of a strip's columns or square blocks: of these one for each block, or for
+  /// each line of it. Requires: scales for each line have a byte, and their blocks are MX blocks.
+  void StoreStripScales(const Rect& strip, const std::byte* scales, Direction direction) const {
     const std::size_t bytes = geometry_.scale_bytes, per_scale = geometry_.lines_per_scale;
+    const std::size_t row = block_.IndexOf(strip.row);
+    if (!geometry_.IsSquare())
+      return StoreScales(args_.columnwise, bytes, strip.col, strip.cols, row, 1, scales);
     const std::size_t blocks = block_.CountIn(strip.cols), first = block_.IndexOf(strip.col);
     if (direction != Direction::kColumnwise) {
       for (std::size_t r = 0; r < strip.rows; r += per_scale)
         StoreScales(args_.rowwise, bytes, (strip.row + r) / per_scale, 1, first, blocks, scales);
     }
     if (direction == Direction::kRowwise) return;
-    const std::size_t row = block_.IndexOf(strip.row), lines = CeilDiv(strip.cols, per_scale);
+    const std::size_t lines = CeilDiv(strip.cols, per_scale);
     if (per_scale == block_.items)
       return StoreScales(args_.columnwise, bytes, first, blocks, row, 1, scales);
     std::byte repeated[kMicroCols];
@@ -418,36 +415,10 @@ class BlockDriver {
     StoreScales(args_.columnwise, 1, strip.col, lines, row, 1, repeated);
   }
 
-  /// Calls encode(rows) with the columns from `first` to `end` of a strip's rows, padded with zeros
-  /// to `cols` columns.
-  template <class Encode>
-  void Padded(const StripRows& rows, std::size_t first, std::size_t end, std::size_t cols,
-              const Encode& encode) const {
-    constexpr std::size_t kMost = std::max(kMostVector, kTransposedCols);
-    alignas(64) std::byte items[kMostRows][kMost * sizeof(float)];
-    alignas(64) std::byte codes[kMostRows][kMost];
-    const std::size_t bytes = (end - first) * amax_.item_bytes;
-    StripRows padded;
-    padded.runs = {
-        {items[0], items[0], codes[0], false}, rows.runs.rows, sizeof items[0], sizeof codes[0]};
-    padded.is_even = true;
-    for (std::size_t r = 0; r < rows.runs.rows; ++r) {
-      padded.items[r] = PadRow(rows.items[r] + first * amax_.item_bytes, bytes,
-                               cols * amax_.item_bytes, items[r]);
-    }
-    encode(padded);
-    const MicroRuns& out = rows.runs;
-    for (std::size_t r = 0; r < out.rows; ++r) {
-      std::memcpy(out.first.codes + r * out.code_stride + first, codes[r], end - first);
-      if (out.first.copy == nullptr) continue;
-      std::memcpy(out.first.copy + r * out.copy_stride + first, codes[r], end - first);
-    }
-  }
-
   /// Quantizes a strip of whole blocks of one row in both directions. Returns false, before writing
   /// anything, if a block is short, an item is not finite or a scale is not of the simple ones.
   bool StripOfBoth(const Rect& strip) {
-    if (strip.cols % std::max(vector_.items, kMxBlock) != 0) return false;
+    if (strip.cols % std::max(step_.items, kMxBlock) != 0) return false;
     StripRows rows;
     SetRows(strip, args_.rowwise, rows);
     ScaleMemory<kRowBlocks * kMxBlock> row_memory;
@@ -503,7 +474,8 @@ class BlockDriver {
   const BlockGeometry& geometry_;
   const ScaleKernels& scales_;
   const ScaleRule& options_;
-  const Length block_, vector_;  // items of a block along its line; codes of a vector
+  const Length block_;  // items of a block along its line
+  const Length step_;   // columns that fill vectors and square blocks
   const AmaxKernels& amax_;
   const BlockAmaxFn amax_of_blocks_;
   const EncodeKernels& encode_blocks_;

@@ -52,7 +52,8 @@ class WholeDriver {
       run_items = std::min(i < head ? head : kRunItems, count - i);
       const std::byte* from = items + i * item_bytes_;
       const bool staged = args_.nontemporal && !CanStreamTo(codes + i);
-      const std::byte* next = micro_.prefetches_rows ? from + kBytesAhead : from;
+      // With vectors of 512 bits, prefetches take more time than they save.
+      const std::byte* next = micro_.vector_bytes < kLineBytes ? from + kBytesAhead : from;
       const MicroRun run{from, next, staged ? staged_ : codes + i, args_.nontemporal && !staged};
       Encode({run}, run_items);
       if (staged) micro_.copy_nontemporal(staged_, run_items, codes + i);

@@ -111,10 +111,12 @@ inline void CopyScale(const std::byte* from, std::size_t bytes, std::byte* to) {
     *to = *from;
   }
 }
-/// Stores scales of `lines` lines (or of `blocks` blocks of one line) from (line, block) on.
-inline void StoreScales(const DirectionBuffers<std::byte>& out, std::size_t scale_bytes,
-                        std::size_t line, std::size_t lines, std::size_t block, std::size_t blocks,
-                        const std::byte* scales) {
+/// Stores scales of `lines` lines (or of `blocks` blocks of one line) from (line, block) on. Not
+/// inlined, since each copy of the loops has more than 1000 bytes.
+HWY_NOINLINE inline void StoreScales(const DirectionBuffers<std::byte>& out,
+                                     std::size_t scale_bytes, std::size_t line, std::size_t lines,
+                                     std::size_t block, std::size_t blocks,
+                                     const std::byte* scales) {
   const ScaleStrides strides = out.strides;  // a copy, because bytes that are stored may alias it
   std::byte* const first = out.scale_inv;
   const auto at = [=](std::size_t l, std::size_t b) {

@@ -161,7 +161,13 @@ class BlockDriver {
         Rect strip{row, std::min(block_.items, tile.row_end - row), col, cols};
         StripRows rows;
         SetRows(strip, out, rows);
-        if (head > 0) Head(std::min(head, cols), strip, rows);
+        if (head > 0) {
+          const std::size_t first = std::min(head, cols);
+          PaddedColumns(strip, rows, 0, first, Direction::kColumnwise);
+          strip.col += first;
+          strip.cols -= first;
+          SetRows(strip, out, rows);
+        }
         Strip(strip, rows, Direction::kColumnwise);
       }
     }
@@ -206,7 +212,9 @@ class BlockDriver {
         for (std::size_t r = 0; r < patch.rows; r += block_.items) {
           const Rect strip{row + r, std::min(block_.items, patch.rows - r), col, patch.cols};
           StripRows rows;
-          SetRowsOfPatch(strip, codes + (held + r) * kTransposedCols, direction, rows);
+          SetRows(strip, NextOfPatch(strip), codes + (held + r) * kTransposedCols, kTransposedCols,
+                  false, rows);
+          if (direction == Direction::kBoth) KeepRows(args_, rows.first, rows.runs);
           Strip(strip, rows, direction);
         }
         const bool is_last = row + patch.rows == tile.row_end;
@@ -254,12 +262,6 @@ class BlockDriver {
   }
   MicroRun RunOf(const StripRows& rows, std::size_t r) const {
     return cpu::RunOf(args_, rows.first, rows.next, amax_.item_bytes, rows.runs, r);
-  }
-  /// Sets the rows of a patch's strip, whose codes go to `codes`.
-  void SetRowsOfPatch(const Rect& strip, std::byte* codes, Direction direction,
-                      StripRows& rows) const {
-    SetRows(strip, NextOfPatch(strip), codes, kTransposedCols, false, rows);
-    if (direction == Direction::kBoth) KeepRows(args_, {strip.row, strip.col}, rows.runs);
   }
   /// Returns the place of the strip after `strip`: below it or, in the tile's last rows, at the top
   /// of the columns to the right.
@@ -328,20 +330,6 @@ class BlockDriver {
       StoreStripScales({strip.row, strip.rows, strip.col, whole}, memory.scale_inv, direction);
     }
     if (whole < strip.cols) PaddedColumns(strip, rows, whole, strip.cols, direction);
-  }
-  /// Quantizes the first `cols` columns of a strip, whose rows have no copies, and moves its
-  /// beginning behind them.
-  void Head(std::size_t cols, Rect& strip, StripRows& rows) {
-    PaddedColumns(strip, rows, 0, cols, Direction::kColumnwise);
-    const std::size_t bytes = cols * amax_.item_bytes;
-    strip.col += cols;
-    strip.cols -= cols;
-    for (std::size_t r = 0; r < strip.rows; ++r) rows.items[r] += bytes;
-    rows.first.col += cols;
-    rows.next.col += cols;
-    rows.runs.first.items += bytes;
-    rows.runs.first.next += bytes;
-    rows.runs.first.codes += cols;
   }
   /// Quantizes the columns of a strip from `first` to `end`, padded with zeros to whole steps.
   /// Requires: these are at most kTransposedCols columns.

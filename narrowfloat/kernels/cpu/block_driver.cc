@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "hwy/cache_control.h"
 #include "narrowfloat/kernels/cpu/drivers.h"
 
 namespace narrowfloat::cpu {
@@ -10,8 +9,6 @@ namespace {
 
 /// Most rows of a strip: the rows of one block, or one block of each column.
 constexpr std::size_t kMostRows = 128;
-/// Bytes of the longest vector of codes.
-constexpr std::size_t kMostVector = 64;
 
 /// A strip's rows: their items, and how they are encoded.
 struct StripRows {
@@ -32,43 +29,6 @@ struct ScaleMemory {
   MicroScales From(std::size_t i) { return {scale_inv + i, scale + i, floor + i, multiplier + i}; }
 };
 
-/// Patterns of amaxes, of any type.
-template <std::size_t kPlaces>
-struct alignas(64) AmaxMemory {
-  std::byte pattern[kPlaces * sizeof(float)];
-};
-
-/// Copies in pieces of constant size: a call of std::memcpy for so few bytes takes longer.
-void CopyScales(const std::byte* from, std::size_t bytes, std::byte* to) {
-  for (; bytes >= 16; bytes -= 16, from += 16, to += 16) std::memcpy(to, from, 16);
-  for (; bytes >= 4; bytes -= 4, from += 4, to += 4) std::memcpy(to, from, 4);
-  for (; bytes > 0; --bytes) *to++ = *from++;
-}
-
-void CopyScale(const std::byte* from, std::size_t bytes, std::byte* to) {
-  if (bytes == 4) {
-    std::memcpy(to, from, 4);
-  } else {
-    *to = *from;
-  }
-}
-
-/// Stores scales of `lines` lines (or of `blocks` blocks of one line) from (line, block) on.
-void StoreScales(const DirectionBuffers<std::byte>& out, std::size_t scale_bytes, std::size_t line,
-                 std::size_t lines, std::size_t block, std::size_t blocks,
-                 const std::byte* scales) {
-  const ScaleStrides& strides = out.strides;
-  if (lines == 1 ? strides.BlocksAreAdjacent() : strides.LinesAreAdjacent()) {
-    const std::size_t item = strides.LineOffset(line) + strides.BlockOffset(block);
-    return CopyScales(scales, lines * blocks * scale_bytes, out.scale_inv + item * scale_bytes);
-  }
-  for (std::size_t i = 0; i < lines * blocks; ++i, scales += scale_bytes) {
-    const std::size_t item = strides.LineOffset(lines == 1 ? line : line + i) +
-                             strides.BlockOffset(lines == 1 ? block + i : block);
-    CopyScale(scales, scale_bytes, out.scale_inv + item * scale_bytes);
-  }
-}
-
 /// Returns how many of `left` columns the next strip takes, if its first codes, `head` of them, lie
 /// before a cache line. A strip that is not the last one ends at a line; the last two are about
 /// equally wide, since a strip prefetches as many columns as it has.
@@ -81,8 +41,7 @@ std::size_t StripCols(std::size_t head, std::size_t left) {
 }
 
 /// Stores the scales of rows. Where those of one block of successive rows are adjacent, gathers the
-/// scales of several rows and stores whole lines: row by row, the lines of a row's blocks are often
-/// a power of two apart, so that they evict each other from one set of the first-level cache.
+/// scales of several rows and stores whole cache lines (docs/performance.md).
 class RowScales {
  public:
   RowScales(const QuantizeArgs& args, const MicroKernels& micro, const BlockGeometry& geometry,
@@ -115,8 +74,7 @@ class RowScales {
  private:
   static constexpr std::size_t kBlocks = 64;
 
-  /// Writes the gathered scales of a block with non-temporal stores, if the codes are written so.
-  /// An ordinary store reads its line first, and later stores are delayed until it has done so.
+  /// Writes the gathered scales of a block: past the caches, if the codes are written so.
   void Write(std::size_t row, std::size_t block, const std::byte* scales) const {
     const std::size_t at = out_.strides.LineOffset(row) + out_.strides.BlockOffset(block);
     const std::size_t bytes = rows_ * scale_bytes_;
@@ -145,15 +103,10 @@ class BlockDriver {
         scales_(kernels.scales[static_cast<std::size_t>(rule)]),
         options_(options),
         block_(geometry.block.cols),
-        vector_(micro.vector_bytes),
+        step_(std::max(micro.vector_bytes, geometry.IsSquare() ? block_.items : 1)),
         amax_(*kernels.amax),
         amax_of_blocks_(amax_.of_blocks[IndexOf(kAmaxLengths, block_.items)]),
         encode_blocks_(kernels.encode_blocks[IndexOf(kBlockLengths, block_.items)]) {}
-  ~BlockDriver() {
-    if (args_.nontemporal) hwy::FlushStream();
-  }
-  BlockDriver(const BlockDriver&) = delete;
-  BlockDriver& operator=(const BlockDriver&) = delete;
 
   void Run(Direction direction) {
     const bool transposes = geometry_.transposed && direction != Direction::kRowwise;
@@ -183,8 +136,8 @@ class BlockDriver {
         ScaleMemory<kMicroBlocks> memory;
         if (whole > 0) {
           cols = whole;
-          Batch({Item(row, col), ItemsAt(Next(row, col + ahead, 1)), codes, args_.nontemporal,
-                 nullptr},
+          const Place next = NextPlace(args_, row, col + ahead, 1);
+          Batch({Item(row, col), ItemsAt(args_, next, amax_.item_bytes), codes, args_.nontemporal},
                 cols, memory.From(0));
         } else {
           ShortBlock(Item(row, col), cols, memory.From(0), codes);
@@ -208,8 +161,14 @@ class BlockDriver {
         Rect strip{row, std::min(block_.items, tile.row_end - row), col, cols};
         StripRows rows;
         SetRows(strip, out, rows);
-        if (head > 0) Head(std::min(head, cols), strip, rows);
-        ColumnStrip(strip, rows);
+        if (head > 0) {
+          const std::size_t first = std::min(head, cols);
+          PaddedColumns(strip, rows, 0, first, Direction::kColumnwise);
+          strip.col += first;
+          strip.cols -= first;
+          SetRows(strip, out, rows);
+        }
+        Strip(strip, rows, Direction::kColumnwise);
       }
     }
   }
@@ -217,33 +176,28 @@ class BlockDriver {
   /// Quantizes both directions of blocks of one row, a strip at a time, so that memory is read
   /// once.
   void Both(const Tile& tile) {
-    for (std::size_t row = tile.row_begin; row < tile.row_end; row += block_.items) {
-      for (std::size_t col = tile.col_begin; col < tile.col_end; col += kMicroCols) {
-        const Tile strip{row, std::min(row + block_.items, tile.row_end), col,
-                         std::min(col + kMicroCols, tile.col_end)};
-        if (StripOfBoth({row, strip.row_end - row, col, strip.col_end - strip.col_begin})) continue;
-        Rows(strip);
-        Columns(strip);
-      }
-    }
+    ForEachRect(tile, block_.items, kMicroCols, [&](const Rect& strip) {
+      if (StripOfBoth(strip)) return;
+      const Tile part{strip.row, strip.row + strip.rows, strip.col, strip.col + strip.cols};
+      Rows(part);
+      Columns(part);
+    });
   }
 
   /// Quantizes square blocks whose codes keep their order.
   void Squares(const Tile& tile, Direction direction) {
     const bool by_columns = direction == Direction::kColumnwise;
     const DirectionBuffers<std::byte>& out = by_columns ? args_.columnwise : args_.rowwise;
-    for (std::size_t row = tile.row_begin; row < tile.row_end; row += block_.items) {
-      for (std::size_t col = tile.col_begin; col < tile.col_end; col += kMicroCols) {
-        const Rect strip{row, std::min(block_.items, tile.row_end - row), col,
-                         std::min(kMicroCols, tile.col_end - col)};
-        StripRows rows;
-        SetRows(strip, out, rows);
-        const DirectionBuffers<std::byte>& copy = args_.columnwise;
-        if (direction == Direction::kBoth)
-          SetCopies(copy.codes + row * copy.code_stride + col, copy.code_stride, rows);
-        SquareStrip(strip, rows, direction);
+    ForEachRect(tile, block_.items, kMicroCols, [&](const Rect& strip) {
+      StripRows rows;
+      SetRows(strip, out, rows);
+      if (direction == Direction::kBoth) {
+        rows.runs.copy_stride = args_.columnwise.code_stride;
+        rows.runs.first.copy =
+            args_.columnwise.codes + strip.row * rows.runs.copy_stride + strip.col;
       }
-    }
+      Strip(strip, rows, direction);
+    });
   }
 
   /// Quantizes blocks whose columnwise codes lie transposed: encodes patches in the first-level
@@ -258,8 +212,10 @@ class BlockDriver {
         for (std::size_t r = 0; r < patch.rows; r += block_.items) {
           const Rect strip{row + r, std::min(block_.items, patch.rows - r), col, patch.cols};
           StripRows rows;
-          SetRowsOfPatch(strip, codes + (held + r) * kTransposedCols, direction, rows);
-          geometry_.IsSquare() ? SquareStrip(strip, rows, direction) : ColumnStrip(strip, rows);
+          SetRows(strip, NextOfPatch(strip), codes + (held + r) * kTransposedCols, kTransposedCols,
+                  false, rows);
+          if (direction == Direction::kBoth) KeepRows(args_, rows.first, rows.runs);
+          Strip(strip, rows, direction);
         }
         const bool is_last = row + patch.rows == tile.row_end;
         held = WriteTransposed({row - held, held + patch.rows, col, patch.cols}, is_last, codes);
@@ -267,8 +223,7 @@ class BlockDriver {
     }
   }
   /// Writes the transpose of a patch of codes: all rows if the tile has none below, else the rows
-  /// before the last line boundary. A part of a line is written with ordinary stores, which read
-  /// the line from memory first; therefore each line is written once. Moves the other rows to the
+  /// before the last line boundary, so that each line is written once. Moves the other rows to the
   /// patch's beginning and returns their number.
   std::size_t WriteTransposed(const Rect& patch, bool is_last, std::byte* codes) const {
     const std::size_t stride = args_.columnwise.code_stride;
@@ -290,12 +245,6 @@ class BlockDriver {
   const std::byte* Item(std::size_t row, std::size_t col) const {
     return args_.in.Row(row) + col * amax_.item_bytes;
   }
-  Place Next(std::size_t row, std::size_t col, std::size_t rows) const {
-    return NextPlace(args_, row, col, rows);
-  }
-  const std::byte* ItemsAt(const Place& place) const {
-    return cpu::ItemsAt(args_, place, amax_.item_bytes);
-  }
   /// Sets the rows of a strip, whose codes go to `codes`, `stride` apart.
   void SetRows(const Rect& strip, const Place& next, std::byte* codes, std::size_t stride,
                bool nontemporal, StripRows& rows) const {
@@ -307,40 +256,20 @@ class BlockDriver {
   }
   /// Runs shorter than a cache line do not bypass the caches: each row would wait for memory.
   void SetRows(const Rect& strip, const DirectionBuffers<std::byte>& out, StripRows& rows) const {
-    SetRows(strip, Next(strip.row, strip.col + strip.cols, block_.items),
+    SetRows(strip, NextPlace(args_, strip.row, strip.col + strip.cols, block_.items),
             out.codes + strip.row * out.code_stride + strip.col, out.code_stride,
             args_.nontemporal && strip.cols >= kLineBytes, rows);
   }
-  static void SetCopies(std::byte* copies, std::size_t stride, StripRows& rows) {
-    rows.runs.first.copy = copies;
-    rows.runs.copy_stride = stride;
-  }
   MicroRun RunOf(const StripRows& rows, std::size_t r) const {
-    MicroRun run = cpu::RunOf(args_, rows.first, rows.next, amax_.item_bytes, rows.runs, r);
-    run.items = rows.items[r];
-    return run;
-  }
-  /// Codes go to the patch. Under both directions, those of rows go to memory and are copied to the
-  /// patch.
-  void SetRowsOfPatch(const Rect& strip, std::byte* codes, Direction direction,
-                      StripRows& rows) const {
-    const Place next = NextOfPatch(strip);
-    if (direction == Direction::kColumnwise)
-      return SetRows(strip, next, codes, kTransposedCols, false, rows);
-    const DirectionBuffers<std::byte>& out = args_.rowwise;
-    SetRows(strip, next, out.codes + strip.row * out.code_stride + strip.col, out.code_stride,
-            args_.nontemporal, rows);
-    SetCopies(codes, kTransposedCols, rows);
-    // Parts of lines at the ends of short runs are not worth staging.
-    rows.runs.first.nontemporal &= AreAligned(rows.runs, kLineBytes);
+    return cpu::RunOf(args_, rows.first, rows.next, amax_.item_bytes, rows.runs, r);
   }
   /// Returns the place of the strip after `strip`: below it or, in the tile's last rows, at the top
   /// of the columns to the right.
   Place NextOfPatch(const Rect& strip) const {
     const std::size_t below = strip.row + block_.items;
     if (below < args_.tile.row_end) return {below, strip.col};
-    return Next(args_.tile.row_begin, strip.col + strip.cols,
-                args_.tile.row_end - args_.tile.row_begin);
+    return NextPlace(args_, args_.tile.row_begin, strip.col + strip.cols,
+                     args_.tile.row_end - args_.tile.row_begin);
   }
 
   static EncodeFn Choose(const EncodeKernels& encode, bool finite, bool powers_of_two) {
@@ -358,8 +287,10 @@ class BlockDriver {
   /// Encodes the rows of a strip. Rows leave directly and their copies staged: lines of two runs
   /// that both bypass the caches at once take twice the time.
   void Write(const StripRows& rows, EncodeFn encode, std::size_t count, std::size_t bytes,
-             const MicroScales& scales, bool copies_nontemporal) {
+             const MicroScales& scales) {
     const bool in_place = !rows.runs.first.nontemporal || AreAligned(rows.runs, kStreamBytes);
+    const bool copies_nontemporal =
+        rows.runs.first.copy != nullptr && !geometry_.transposed && args_.nontemporal;
     if (in_place && !copies_nontemporal && rows.is_even) return encode(rows.runs, count, scales);
     for (std::size_t r = 0; r < rows.runs.rows; ++r) {
       MicroRun run = RunOf(rows, r);
@@ -383,55 +314,63 @@ class BlockDriver {
   /// Quantizes the last block of a row, padded with zeros.
   void ShortBlock(const std::byte* from, std::size_t cols, const MicroScales& scales,
                   std::byte* out) {
-    alignas(64) std::byte items[kTransposedCols * sizeof(float)] = {};
+    alignas(64) std::byte items[kTransposedCols * sizeof(float)];
     alignas(64) std::byte codes[kTransposedCols];
-    std::memcpy(items, from, cols * amax_.item_bytes);
+    PadRow(from, cols * amax_.item_bytes, block_.items * amax_.item_bytes, items);
     Batch({items, items, codes, false, nullptr}, block_.items, scales);
     std::memcpy(out, codes, cols);
   }
 
-  /// Quantizes a strip of blocks of one column: whole vectors of columns, then the others.
-  void ColumnStrip(const Rect& strip, const StripRows& rows) {
-    const std::size_t whole = vector_.RoundDown(strip.cols);
+  /// Quantizes a strip of blocks of several rows: columns of whole steps, then the others.
+  void Strip(const Rect& strip, const StripRows& rows, Direction direction) {
+    const std::size_t whole = step_.RoundDown(strip.cols);
     if (whole > 0) {
       ScaleMemory<kMicroCols> memory;
-      EncodeByColumns(rows, whole, memory.From(0));
-      StoreColumnScales(strip, 0, whole, memory.scale_inv);
+      Encode(rows, whole, memory.From(0));
+      StoreStripScales({strip.row, strip.rows, strip.col, whole}, memory.scale_inv, direction);
     }
-    if (whole < strip.cols) PaddedColumns(strip, rows, whole, strip.cols);
+    if (whole < strip.cols) PaddedColumns(strip, rows, whole, strip.cols, direction);
   }
-  /// Quantizes the first `cols` columns of a strip, whose rows have no copies, and moves its
-  /// beginning behind them.
-  void Head(std::size_t cols, Rect& strip, StripRows& rows) {
-    PaddedColumns(strip, rows, 0, cols);
-    const std::size_t bytes = cols * amax_.item_bytes;
-    strip.col += cols;
-    strip.cols -= cols;
-    for (std::size_t r = 0; r < strip.rows; ++r) rows.items[r] += bytes;
-    rows.first.col += cols;
-    rows.next.col += cols;
-    rows.runs.first.items += bytes;
-    rows.runs.first.next += bytes;
-    rows.runs.first.codes += cols;
+  /// Quantizes the columns of a strip from `first` to `end`, padded with zeros to whole steps.
+  /// Requires: these are at most kTransposedCols columns.
+  void PaddedColumns(const Rect& strip, const StripRows& rows, std::size_t first, std::size_t end,
+                     Direction direction) {
+    alignas(64) std::byte items[kMostRows][kTransposedCols * sizeof(float)];
+    alignas(64) std::byte codes[kMostRows][kTransposedCols];
+    const std::size_t cols = step_.RoundUp(end - first), item_bytes = amax_.item_bytes;
+    const MicroRuns& out = rows.runs;
+    StripRows padded;
+    padded.runs = {
+        {items[0], items[0], codes[0], false}, out.rows, sizeof items[0], sizeof codes[0]};
+    padded.is_even = true;
+    for (std::size_t r = 0; r < out.rows; ++r) {
+      padded.items[r] = PadRow(rows.items[r] + first * item_bytes, (end - first) * item_bytes,
+                               cols * item_bytes, items[r]);
+    }
+    ScaleMemory<kTransposedCols> memory;
+    Encode(padded, cols, memory.From(0));
+    for (std::size_t r = 0; r < out.rows; ++r) {
+      std::memcpy(out.first.codes + r * out.code_stride + first, codes[r], end - first);
+      if (out.first.copy == nullptr) continue;
+      std::memcpy(out.first.copy + r * out.copy_stride + first, codes[r], end - first);
+    }
+    StoreStripScales({strip.row, strip.rows, strip.col + first, end - first}, memory.scale_inv,
+                     direction);
   }
-  /// Quantizes the columns of a strip from `first` to `end`, fewer than fill vectors.
-  void PaddedColumns(const Rect& strip, const StripRows& rows, std::size_t first, std::size_t end) {
-    ScaleMemory<kMicroCols> memory;
-    const std::size_t cols = vector_.RoundUp(end - first);
-    Padded(rows, first, end, cols,
-           [&](StripRows& padded) { EncodeByColumns(padded, cols, memory.From(0)); });
-    StoreColumnScales(strip, first, end - first, memory.scale_inv);
-  }
-  void StoreColumnScales(const Rect& strip, std::size_t first, std::size_t cols,
-                         const std::byte* scales) const {
-    StoreScales(args_.columnwise, geometry_.scale_bytes, strip.col + first, cols,
-                block_.IndexOf(strip.row), 1, scales);
-  }
-  void EncodeByColumns(const StripRows& rows, std::size_t cols, const MicroScales& scales) {
-    AmaxMemory<kMicroCols> amaxes;
-    const bool finite = ColumnAmaxes(rows, cols, amaxes.pattern);
-    const bool simple = scales_.of_columns(amaxes.pattern, cols, options_, scales);
-    Write(rows, Choose(kernels_.encode_columns, finite, simple), cols, cols, scales, false);
+  /// Computes the amaxes of columns and, of square blocks, those of one row of these; then the
+  /// scales and codes.
+  void Encode(const StripRows& rows, std::size_t cols, const MicroScales& scales) {
+    AmaxMemory<kMicroCols> of_columns;
+    AmaxMemory<kMicroBlocks> of_blocks;
+    const bool finite = ColumnAmaxes(rows, cols, of_columns.pattern);
+    if (!geometry_.IsSquare()) {
+      const bool simple = scales_.of_columns(of_columns.pattern, cols, options_, scales);
+      return Write(rows, Choose(kernels_.encode_columns, finite, simple), cols, cols, scales);
+    }
+    const std::size_t blocks = block_.IndexOf(cols);
+    amax_of_blocks_(of_columns.pattern, blocks, of_blocks.pattern);
+    const bool simple = scales_.of_blocks(of_blocks.pattern, blocks, options_, scales);
+    Write(rows, Choose(encode_blocks_, finite, simple), blocks, cols, scales);
   }
   bool ColumnAmaxes(const StripRows& rows, std::size_t cols, std::byte* amaxes) const {
     ColumnRows of{rows.items, rows.runs.rows};
@@ -442,45 +381,20 @@ class BlockDriver {
     return ComputeColumnAmaxes(amax_, of, cols, amaxes);
   }
 
-  /// Quantizes a strip of square blocks: as many as fill vectors, then the others.
-  void SquareStrip(const Rect& strip, StripRows& rows, Direction direction) {
-    const std::size_t step = std::max(vector_.items, block_.items);
-    const std::size_t whole = strip.cols / step * step;
-    const bool copies_nontemporal =
-        direction == Direction::kBoth && !geometry_.transposed && args_.nontemporal;
-    ScaleMemory<kMicroBlocks> memory;
-    if (whole > 0) {
-      EncodeSquares(rows, whole, memory.From(0), copies_nontemporal);
-      StoreSquareScales({strip.row, strip.rows, strip.col, whole}, memory.scale_inv, direction);
-    }
-    if (whole == strip.cols) return;
-    Padded(rows, whole, strip.cols, step,
-           [&](StripRows& padded) { EncodeSquares(padded, step, memory.From(0), false); });
-    StoreSquareScales({strip.row, strip.rows, strip.col + whole, strip.cols - whole},
-                      memory.scale_inv, direction);
-  }
-  /// Takes the amaxes of columns first, then those of one row of these.
-  void EncodeSquares(const StripRows& rows, std::size_t cols, const MicroScales& scales,
-                     bool copies_nontemporal) {
-    const std::size_t blocks = block_.IndexOf(cols);
-    AmaxMemory<kMicroCols> of_columns;
-    AmaxMemory<kMicroBlocks> amaxes;
-    const bool finite = ColumnAmaxes(rows, cols, of_columns.pattern);
-    amax_of_blocks_(of_columns.pattern, blocks, amaxes.pattern);
-    const bool simple = scales_.of_blocks(amaxes.pattern, blocks, options_, scales);
-    Write(rows, Choose(encode_blocks_, finite, simple), blocks, cols, scales, copies_nontemporal);
-  }
-  /// Stores the scales of a strip of square blocks: one for each block, or for each line of it.
-  /// Requires: scales for each line have a byte, and their blocks are MX blocks.
-  void StoreSquareScales(const Rect& strip, const std::byte* scales, Direction direction) const {
+  /// Stores the scales of a strip's columns or square blocks: of these one for each block, or for
+  /// each line of it. Requires: scales for each line have a byte, and their blocks are MX blocks.
+  void StoreStripScales(const Rect& strip, const std::byte* scales, Direction direction) const {
     const std::size_t bytes = geometry_.scale_bytes, per_scale = geometry_.lines_per_scale;
+    const std::size_t row = block_.IndexOf(strip.row);
+    if (!geometry_.IsSquare())
+      return StoreScales(args_.columnwise, bytes, strip.col, strip.cols, row, 1, scales);
     const std::size_t blocks = block_.CountIn(strip.cols), first = block_.IndexOf(strip.col);
     if (direction != Direction::kColumnwise) {
       for (std::size_t r = 0; r < strip.rows; r += per_scale)
         StoreScales(args_.rowwise, bytes, (strip.row + r) / per_scale, 1, first, blocks, scales);
     }
     if (direction == Direction::kRowwise) return;
-    const std::size_t row = block_.IndexOf(strip.row), lines = CeilDiv(strip.cols, per_scale);
+    const std::size_t lines = CeilDiv(strip.cols, per_scale);
     if (per_scale == block_.items)
       return StoreScales(args_.columnwise, bytes, first, blocks, row, 1, scales);
     std::byte repeated[kMicroCols];
@@ -489,37 +403,10 @@ class BlockDriver {
     StoreScales(args_.columnwise, 1, strip.col, lines, row, 1, repeated);
   }
 
-  /// Calls encode(rows) with the columns from `first` to `end` of a strip's rows, padded with zeros
-  /// to `cols` columns.
-  template <class Encode>
-  void Padded(const StripRows& rows, std::size_t first, std::size_t end, std::size_t cols,
-              const Encode& encode) const {
-    constexpr std::size_t kMost = std::max(kMostVector, kTransposedCols);
-    alignas(64) std::byte items[kMostRows][kMost * sizeof(float)];
-    alignas(64) std::byte codes[kMostRows][kMost];
-    const std::size_t bytes = (end - first) * amax_.item_bytes;
-    StripRows padded;
-    padded.runs = {
-        {items[0], items[0], codes[0], false}, rows.runs.rows, sizeof items[0], sizeof codes[0]};
-    padded.is_even = true;
-    for (std::size_t r = 0; r < rows.runs.rows; ++r) {
-      std::memcpy(items[r], rows.items[r] + first * amax_.item_bytes, bytes);
-      std::memset(items[r] + bytes, 0, cols * amax_.item_bytes - bytes);
-      padded.items[r] = items[r];
-    }
-    encode(padded);
-    const MicroRuns& out = rows.runs;
-    for (std::size_t r = 0; r < out.rows; ++r) {
-      std::memcpy(out.first.codes + r * out.code_stride + first, codes[r], end - first);
-      if (out.first.copy == nullptr) continue;
-      std::memcpy(out.first.copy + r * out.copy_stride + first, codes[r], end - first);
-    }
-  }
-
   /// Quantizes a strip of whole blocks of one row in both directions. Returns false, before writing
   /// anything, if a block is short, an item is not finite or a scale is not of the simple ones.
   bool StripOfBoth(const Rect& strip) {
-    if (strip.cols % std::max(vector_.items, kMxBlock) != 0) return false;
+    if (strip.cols % std::max(step_.items, kMxBlock) != 0) return false;
     StripRows rows;
     SetRows(strip, args_.rowwise, rows);
     ScaleMemory<kRowBlocks * kMxBlock> row_memory;
@@ -569,12 +456,14 @@ class BlockDriver {
   static constexpr std::size_t kRowBlocks = kMicroCols / kMxBlock;  // of a strip's row
 
   const QuantizeArgs& args_;
+  const StreamFence fence_{args_.nontemporal};
   const MicroKernels& micro_;
   const FormatKernels& kernels_;
   const BlockGeometry& geometry_;
   const ScaleKernels& scales_;
   const ScaleRule& options_;
-  const Length block_, vector_;  // items of a block along its line; codes of a vector
+  const Length block_;  // items of a block along its line
+  const Length step_;   // columns that fill vectors and square blocks
   const AmaxKernels& amax_;
   const BlockAmaxFn amax_of_blocks_;
   const EncodeKernels& encode_blocks_;

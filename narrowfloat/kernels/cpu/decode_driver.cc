@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "hwy/cache_control.h"
 #include "narrowfloat/kernels/cpu/drivers.h"
@@ -24,12 +23,9 @@ class ScaleReader {
         blocks_adjacent_(in_.strides.BlocksAreAdjacent()),
         lines_adjacent_(line_shift_ == 0 && in_.strides.LinesAreAdjacent()) {}
 
-  /// Returns for how many lines, of `blocks` blocks each, one call of the driver reads the scales.
-  /// If a scale lies beside that of the same block of the next line, the scales of one line lie far
-  /// apart, and reading them misses the caches. A read that misses makes the processor write a
-  /// cache line that non-temporal stores have filled in part; therefore the scales of many lines
-  /// are read before these are written. At most one cache line of each block is read, because lines
-  /// a power of two apart evict each other.
+  /// Returns for how many lines, of `blocks` blocks each, one call of the driver reads the scales:
+  /// as many as a cache line of each block has, if the scales of one line lie far apart. Reads that
+  /// miss the caches between two stores to a line are slow (docs/performance.md).
   std::size_t LinesOfBatch(std::size_t blocks) const {
     if (!lines_adjacent_ || blocks_adjacent_) return 1;
     return std::min(kDecodeCols / blocks, kLineBytes / bytes_);
@@ -54,10 +50,8 @@ class ScaleReader {
     for (std::size_t i = 0; i < lines; ++i) {
       const std::byte* from = At(line + i, block);
       hwy::Prefetch(from + ahead);  // of the lines of the patch beside this one
-      if (blocks_adjacent_ && blocks == kPatchBlocks) {
-        std::memcpy(patch_[i], from, kPatchBlocks);
-      } else if (blocks_adjacent_ && blocks == kPatchBlocks / 2) {
-        std::memcpy(patch_[i], from, kPatchBlocks / 2);
+      if (blocks_adjacent_) {
+        CopyScales(from, blocks, patch_[i]);
       } else {
         for (std::size_t j = 0; j < blocks; ++j) patch_[i][j] = *At(line + i, block + j);
       }
@@ -98,27 +92,21 @@ class ScaleReader {
       const std::byte* from = At(line, block + j);
       hwy::Prefetch(from + lines * bytes_);  // scales of the next call
       for (std::size_t i = 0; i < lines; ++i)
-        Copy(from + i * bytes_, stored + (i * blocks + j) * bytes_);
+        CopyScale(from + i * bytes_, bytes_, stored + (i * blocks + j) * bytes_);
     }
   }
   /// Copies scales line by line.
   void GatherByLines(std::size_t line, std::size_t lines, std::size_t block, std::size_t blocks,
                      std::byte* to) const {
     for (std::size_t i = 0; i < lines; ++i) {
-      for (std::size_t j = 0; j < blocks; ++j, to += bytes_) Copy(At(line + i, block + j), to);
+      for (std::size_t j = 0; j < blocks; ++j, to += bytes_)
+        CopyScale(At(line + i, block + j), bytes_, to);
     }
   }
   const std::byte* At(std::size_t line, std::size_t block) const {
     const ScaleStrides& strides = in_.strides;
     return in_.scale_inv +
            (strides.LineOffset(line >> line_shift_) + strides.BlockOffset(block)) * bytes_;
-  }
-  void Copy(const std::byte* from, std::byte* to) const {
-    if (bytes_ == 1) {
-      *to = *from;
-    } else {
-      std::memcpy(to, from, sizeof(float));
-    }
   }
 
   const DirectionBuffers<const std::byte>& in_;
@@ -144,13 +132,7 @@ class DecodeDriver {
         kernels_(kernels),
         geometry_(geometry),
         scales_(args, decode, geometry),
-        block_(std::max<std::size_t>(geometry.block, 1)),
-        shift_(std::countr_zero(block_)) {}
-  ~DecodeDriver() {
-    if (args_.nontemporal) hwy::FlushStream();
-  }
-  DecodeDriver(const DecodeDriver&) = delete;
-  DecodeDriver& operator=(const DecodeDriver&) = delete;
+        block_(std::max<std::size_t>(geometry.block, 1)) {}
 
   void Run(Direction direction) {
     const bool is_whole = geometry_.block == 0;
@@ -186,13 +168,13 @@ class DecodeDriver {
 
   /// Decodes rows of blocks in groups of rows and columns whose scales are read in one call.
   void BlockRows() {
-    const std::size_t most = kDecodeCols * block_;
+    const std::size_t most = kDecodeCols * block_.items;
     for (std::size_t col = tile_.col_begin; col < tile_.col_end; col += most) {
       const std::size_t cols = std::min(most, tile_.col_end - col);
-      const std::size_t blocks = CeilDiv(cols, block_), batch = scales_.LinesOfBatch(blocks);
+      const std::size_t blocks = block_.CountIn(cols), batch = scales_.LinesOfBatch(blocks);
       for (std::size_t row = tile_.row_begin; row < tile_.row_end; row += batch) {
         const std::size_t rows = std::min(batch, tile_.row_end - row);
-        scales_.Read(row, rows, col >> shift_, blocks, block_scales_);
+        scales_.Read(row, rows, block_.IndexOf(col), blocks, block_scales_);
         for (std::size_t r = 0; r < rows; ++r)
           BlockRow(row + r, col, cols, block_scales_ + r * blocks);
       }
@@ -203,17 +185,17 @@ class DecodeDriver {
       const std::size_t some = std::min(kDecodeRun, cols - i);
       std::byte* to = Items(row, col + i);
       Write({Codes(row, col + i), to}, some, IsInPlace(to), [&](const DecodeRuns& runs) {
-        kernels_.blocks(runs, some, {scales + (i >> shift_), shift_});
+        kernels_.blocks(runs, some, {scales + block_.IndexOf(i), block_.shift});
       });
     }
   }
 
   /// Decodes blocks of columns whose codes keep their order, in strips of one block's rows.
   void Columns() {
-    for (std::size_t row = tile_.row_begin; row < tile_.row_end; row += block_) {
+    for (std::size_t row = tile_.row_begin; row < tile_.row_end; row += block_.items) {
       for (std::size_t col = tile_.col_begin, cols; col < tile_.col_end; col += cols) {
         cols = StripCols(row, col);
-        const Rect strip{row, std::min(block_, tile_.row_end - row), col, cols};
+        const Rect strip{row, std::min(block_.items, tile_.row_end - row), col, cols};
         const DecodeColumns columns = ReadColumns(strip);
         for (std::size_t r = row; r < row + strip.rows; r += kAhead) {
           DecodeRuns runs{Codes(r, col)};
@@ -227,8 +209,7 @@ class DecodeDriver {
     }
   }
   /// Returns the columns of the strip at (row, col): whole rows, which the processor prefetches, if
-  /// these are short. Long ones are cut where lines begin, because the caches do not hold the
-  /// scales of so many columns; with 4096 columns of fp32, whole rows took 1.1 times as long.
+  /// these are short. Long ones are cut where lines begin, so that the caches hold their scales.
   std::size_t StripCols(std::size_t row, std::size_t col) const {
     constexpr std::size_t kStrip = 1024, kWholeBytes = 8192;
     static_assert(kStrip + kLineBytes <= kDecodeCols && kWholeBytes <= kDecodeCols * 2);
@@ -239,7 +220,6 @@ class DecodeDriver {
   }
   /// Returns the codes that are decoded kAhead rows after row r of a strip, from the next line on:
   /// they lie in this strip, in the next strip of the same rows, or in the first strip below.
-  /// Processors do not prefetch them by themselves: each row of a strip lies in other pages.
   const std::byte* Ahead(const Rect& strip, std::size_t r, std::size_t rows) const {
     const std::size_t last = args_.shape.rows - rows, below = strip.row + strip.rows;
     const std::size_t right = strip.col + strip.cols;
@@ -254,23 +234,23 @@ class DecodeDriver {
   void Patches(bool is_whole) {
     alignas(kLineBytes) std::byte patch[kDecodeSide * kDecodeSide];
     const std::size_t per_byte = geometry_.codes_per_byte;
-    NF_DCHECK(per_byte == 1 || tile_.row_begin % block_ == 0);
+    NF_DCHECK(per_byte == 1 || block_.Divides(tile_.row_begin));
     ForEachPatch([&](const Rect& rect, const std::byte* staged, const std::byte* next) {
       const std::size_t lines = CeilDiv(rect.rows, per_byte);
       decode_.transpose_codes(staged, kTransposedRun / per_byte, lines, patch);
       if (per_byte == 2) {
         decode_.split_rows(patch, lines);
-        scales_.ReadPatch(rect.col, rect.cols, rect.row >> shift_, CeilDiv(rect.rows, block_),
+        scales_.ReadPatch(rect.col, rect.cols, block_.IndexOf(rect.row), block_.CountIn(rect.rows),
                           block_scales_);
       }
       for (std::size_t r = 0, rows; r < rect.rows; r += rows) {
-        const std::size_t left = rect.rows - r, in_block = (rect.row + r) % block_;
-        rows = is_whole ? left
-                        : std::min(block_ - in_block, left);  // a strip ends where its block does
-        const Rect strip{rect.row + r, rows, rect.col, rect.cols};
+        const std::size_t row = rect.row + r, left = rect.rows - r;
+        // A strip ends where its block does.
+        rows = is_whole ? left : std::min(block_.RoundDown(row) + block_.items - row, left);
+        const Rect strip{row, rows, rect.col, rect.cols};
         const DecodeColumns columns =
             is_whole        ? DecodeColumns{}
-            : per_byte == 2 ? ColumnsOf(block_scales_ + (r >> shift_) * kDecodeSide, rect.cols)
+            : per_byte == 2 ? ColumnsOf(block_scales_ + block_.IndexOf(r) * kDecodeSide, rect.cols)
                             : ReadColumns(strip);
         const DecodeRuns runs{.codes = patch + r * kDecodeSide,
                               .next = next == nullptr ? nullptr : next + r * in_.code_stride,
@@ -285,11 +265,9 @@ class DecodeDriver {
     });
   }
 
-  /// Copies kTransposedRun positions of kDecodeSide lines of transposed codes at a time, and calls
-  /// decode(patch, its copied codes, codes to prefetch) for each kDecodeSide positions of these:
-  /// each line lies in a page of its own, and looking these up takes longer than reading. The codes
-  /// to prefetch are those of the next copy at the same place: right of it, at the tile's last
-  /// column below its first one and, after the last one, in the next tile.
+  /// Copies kTransposedRun positions of kDecodeSide lines of transposed codes at a time, because
+  /// each line lies in a page of its own. Calls decode(patch, its copied codes, codes to prefetch)
+  /// for each kDecodeSide positions of these. The codes to prefetch are those of the next copy.
   template <class Decode>
   void ForEachPatch(const Decode& decode) {
     alignas(kLineBytes) std::byte staged[kDecodeSide * kTransposedRun];  // not cleared, see below
@@ -321,7 +299,7 @@ class DecodeDriver {
   }
 
   DecodeColumns ReadColumns(const Rect& strip) {
-    scales_.Read(strip.col, strip.cols, strip.row >> shift_, 1, column_scales_);
+    scales_.Read(strip.col, strip.cols, block_.IndexOf(strip.row), 1, column_scales_);
     return ColumnsOf(column_scales_, strip.cols);
   }
   DecodeColumns ColumnsOf(const float* scales, std::size_t cols) {
@@ -351,8 +329,7 @@ class DecodeDriver {
   }
   /// Calls decode(runs) for runs of rows of the output from (row, col) on: all together if they are
   /// evenly spaced and written in place. Runs in place fill cache lines, or each begins where the
-  /// run before it ended: a line that non-temporal stores fill in two parts, with other stores
-  /// between them, takes 0.3 microseconds.
+  /// run before it ended, so that other stores do not come between two parts of a line.
   template <class Decode>
   void WriteRows(DecodeRuns runs, std::size_t row, std::size_t col, std::size_t cols,
                  const Decode& decode) {
@@ -379,6 +356,7 @@ class DecodeDriver {
   static constexpr std::size_t kAhead = 8;  // rows from those decoded to those prefetched
 
   const DequantizeArgs& args_;
+  const StreamFence fence_{args_.nontemporal};
   const DirectionBuffers<const std::byte>& in_;
   const Tile& tile_;
   const MicroKernels& micro_;
@@ -386,8 +364,7 @@ class DecodeDriver {
   const FormatDecoders& kernels_;
   const DecodeGeometry& geometry_;
   ScaleReader scales_;
-  const std::size_t block_;
-  const int shift_;  // block_ is 2^shift_
+  const Length block_;  // items of a block along its line
   // Memory is not cleared: what lies behind the codes or scales of a call is read, but does not
   // matter.
   alignas(kLineBytes) float block_scales_[kDecodePlaces];

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
+#include <cstring>
 
+#include "hwy/cache_control.h"
 #include "narrowfloat/kernels/cpu/decode_kernels.h"
 #include "narrowfloat/kernels/cpu/pack_kernels.h"
 #include "narrowfloat/kernels/geometry.h"
@@ -71,6 +73,74 @@ inline bool ComputeColumnAmaxes(const AmaxKernels& kernels, const ColumnRows& ro
   return false;
 }
 
+/// Orders the non-temporal stores of a driver before all that its thread does after the driver's
+/// end.
+struct StreamFence {
+  bool nontemporal;
+  ~StreamFence() {
+    if (nontemporal) hwy::FlushStream();
+  }
+};
+
+/// Patterns of the amaxes of blocks or columns, of any type.
+template <std::size_t kPlaces>
+struct alignas(64) AmaxMemory {
+  std::byte pattern[kPlaces * sizeof(float)];
+};
+
+/// Copies `bytes` of a row, and zeros up to `padded` bytes. Returns the copy's address.
+inline const std::byte* PadRow(const std::byte* from, std::size_t bytes, std::size_t padded,
+                               std::byte* to) {
+  std::memcpy(to, from, bytes);
+  std::memset(to + bytes, 0, padded - bytes);
+  return to;
+}
+
+/// Copies in pieces of constant size: a call of std::memcpy for so few bytes takes longer.
+inline void CopyScales(const std::byte* from, std::size_t bytes, std::byte* to) {
+  for (; bytes >= 16; bytes -= 16, from += 16, to += 16) std::memcpy(to, from, 16);
+  for (; bytes >= 8; bytes -= 8, from += 8, to += 8) std::memcpy(to, from, 8);
+  for (; bytes >= 4; bytes -= 4, from += 4, to += 4) std::memcpy(to, from, 4);
+  for (; bytes > 0; --bytes) *to++ = *from++;
+}
+/// Copies one scale, of 1 or 4 bytes.
+inline void CopyScale(const std::byte* from, std::size_t bytes, std::byte* to) {
+  if (bytes == 4) {
+    std::memcpy(to, from, 4);
+  } else {
+    *to = *from;
+  }
+}
+/// Stores scales of `lines` lines (or of `blocks` blocks of one line) from (line, block) on. Not
+/// inlined, since each copy of the loops has more than 1000 bytes.
+HWY_NOINLINE inline void StoreScales(const DirectionBuffers<std::byte>& out,
+                                     std::size_t scale_bytes, std::size_t line, std::size_t lines,
+                                     std::size_t block, std::size_t blocks,
+                                     const std::byte* scales) {
+  const ScaleStrides strides = out.strides;  // a copy, because bytes that are stored may alias it
+  std::byte* const first = out.scale_inv;
+  const auto at = [=](std::size_t l, std::size_t b) {
+    return first + (strides.LineOffset(l) + strides.BlockOffset(b)) * scale_bytes;
+  };
+  if (lines == 1 ? strides.BlocksAreAdjacent() : strides.LinesAreAdjacent())
+    return CopyScales(scales, lines * blocks * scale_bytes, at(line, block));
+  for (std::size_t l = line; l < line + lines; ++l) {
+    for (std::size_t b = block; b < block + blocks; ++b, scales += scale_bytes)
+      CopyScale(scales, scale_bytes, at(l, b));
+  }
+}
+
+/// Calls visit(rect) for the rectangles of a tile, of at most rows x cols, from left to right and
+/// downwards.
+template <class Visit>
+void ForEachRect(const Tile& tile, std::size_t rows, std::size_t cols, const Visit& visit) {
+  for (std::size_t row = tile.row_begin; row < tile.row_end; row += rows) {
+    for (std::size_t col = tile.col_begin; col < tile.col_end; col += cols) {
+      visit(Rect{row, std::min(rows, tile.row_end - row), col, std::min(cols, tile.col_end - col)});
+    }
+  }
+}
+
 /// A place from which items are prefetched while others are encoded.
 struct Place {
   std::size_t row, col;
@@ -88,8 +158,7 @@ inline const std::byte* ItemsAt(const QuantizeArgs& args, const Place& place,
 }
 
 /// Returns the address from which the items of a place are prefetched: the beginning of the next
-/// cache line. An unaligned run begins in a line that the run to its left has read, and ends in one
-/// that would not be prefetched from the run's own address.
+/// cache line. The run to the left has read the line in which an unaligned run begins.
 inline const std::byte* PrefetchAt(const QuantizeArgs& args, const Place& place,
                                    std::size_t item_bytes) {
   const std::byte* items = ItemsAt(args, place, item_bytes);
@@ -114,6 +183,16 @@ inline bool AreAligned(const MicroRuns& runs, std::size_t alignment) {
   const Length unit(alignment);
   return unit.Divides(reinterpret_cast<std::uintptr_t>(runs.first.codes)) &&
          (runs.rows == 1 || unit.Divides(runs.code_stride));
+}
+
+/// Makes the codes of runs that go to a patch go to the rowwise output too. Past the caches, the
+/// rows leave directly; parts of lines at the ends of short runs are not worth staging.
+inline void KeepRows(const QuantizeArgs& args, const Place& items, MicroRuns& runs) {
+  runs.first.copy = runs.first.codes;
+  runs.copy_stride = runs.code_stride;
+  runs.code_stride = args.rowwise.code_stride;
+  runs.first.codes = args.rowwise.codes + items.row * runs.code_stride + items.col;
+  runs.first.nontemporal = args.nontemporal && AreAligned(runs, kLineBytes);
 }
 
 /// Sets where runs of rows of the tensor are read and prefetched. Returns false if the rows are not

@@ -190,7 +190,6 @@ inline constexpr std::size_t kMicroFormats = 2;
 /// The micro-kernels of one instruction set.
 struct MicroKernels {
   std::size_t vector_bytes;  // codes of one vector
-  bool prefetches_rows;      // prefetch a row that is read from its first to its last item
   CopyFn copy_nontemporal;
   TransposeFn transpose;
   ByType<AmaxKernels> amax;

@@ -77,16 +77,6 @@ bool ComputeE8M0(const std::byte* amaxes, std::size_t count, const TwoLevelFacto
   return true;
 }
 
-template <class T>
-void SpreadToColumns(const float* of_blocks, std::size_t cols, float* of_columns) noexcept {
-  NF_DCHECK(cols <= cpu::kPackPlaces && cols % hn::Lanes(D8()) == 0);
-  const DF df;
-  const auto spread = [&](std::size_t c)
-                          NF_INLINE_ATTR { return SpreadScales<cpu::kPackUnit>(df, of_blocks, c); };
-  for (std::size_t c = 0; c < cols; c += 2 * hn::Lanes(df))
-    StoreLanes<T>(spread(c), spread(c + hn::Lanes(df)), of_columns + c);
-}
-
 /// Returns a coder; that of stochastic rounding begins at `random`.
 template <class Coder>
 HWY_INLINE Coder CoderFrom([[maybe_unused]] const std::uint8_t* random) {
@@ -318,7 +308,6 @@ constexpr cpu::PackKernels kPackKernels{
                                      &ComputeTwoLevels<T, Places::kColumns>},
                cpu::PackScaleKernels{&ComputeE8M0<T, Places::kBlocks>,
                                      &ComputeE8M0<T, Places::kColumns>}},
-    .spread_scales = &SpreadToColumns<T>,
     .row = {&PackRow<T, NearestCoder<E2M1, Inputs::kFinite> >,
             &PackRow<T, NearestCoder<E2M1, Inputs::kAll> >,
             &PackRow<T, StochasticCoder<Inputs::kFinite> >,

@@ -67,11 +67,6 @@ struct PackScaleKernels {
   PackScalesFn of_blocks, of_columns;
 };
 
-/// Gives each of `cols` columns the scale of its block of kPackUnit adjacent columns, in the order
-/// of columns' scales. Requires: cols is a multiple of MicroKernels::vector_bytes.
-using SpreadScalesFn = void (*)(const float* of_blocks, std::size_t cols,
-                                float* of_columns) noexcept;
-
 /// How products are rounded to codes: to nearest, or by one random byte for each item. The
 /// functions of a row or of columns.
 template <class Fn>
@@ -168,7 +163,6 @@ struct FourOverSixKernels {
 /// The micro-kernels of one type of items.
 struct PackKernels {
   std::array<PackScaleKernels, kPackRules> scales;
-  SpreadScalesFn spread_scales;
   PackRoundings<PackRowFn> row;
   PackRoundings<PackColumnsFn> columns;
   RandomOfRowFn random_of_row;

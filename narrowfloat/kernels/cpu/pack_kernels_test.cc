@@ -278,32 +278,6 @@ TYPED_TEST(PackKernelsTest, CodesOfColumnsOfEveryPattern) {
   }
 }
 
-/// Columns of a square block have its scale, in the order in which items are encoded.
-TYPED_TEST(PackKernelsTest, ScalesOfBlocksAreSpreadToColumns) {
-  using P = TypeParam;
-  Items items(2 * kPackPlaces, P::kBytes), codes(kTransposedCols, 1);
-  std::vector<std::uint8_t> unused(2 * kTransposedCols);
-  float of_blocks[kPackPlaces / kPackUnit];
-  for (std::size_t j = 0; j < kPackPlaces / kPackUnit; ++j)
-    of_blocks[j] = 0.3f * static_cast<float>(j + 1);
-  for (std::size_t i = 0; i < 2 * kPackPlaces; ++i) {
-    items.Set(i, static_cast<std::uint32_t>(P::kInfinity / 2 - i * (P::kInfinity >> 12)));
-  }
-  const std::byte* rows[] = {items.At(0), items.At(kPackPlaces)};
-  for (const Target& target : Targets()) {
-    const PackKernels& kernels = this->Kernels(target);
-    alignas(64) float of_columns[kPackPlaces];
-    kernels.spread_scales(of_blocks, kPackPlaces, of_columns);
-    kernels.columns.all({rows, rows, 2, kPackPlaces}, of_columns, unused.data(), codes.At(0));
-    for (std::size_t i = 0; i < 2 * kPackPlaces; ++i) {
-      const std::size_t r = i / kPackPlaces, c = i % kPackPlaces;
-      const float product = P::Value(items.Get(i)) * of_blocks[c / kPackUnit];
-      ASSERT_EQ(Nibble(*codes.At(c), r), Encode<E2M1>(product))
-          << target.name << " row " << r << " column " << c;
-    }
-  }
-}
-
 TYPED_TEST(PackKernelsTest, RandomBytesOfRowsAndColumns) {
   const RandomState state{0x123456789ABCDEF0, ~std::uint64_t{6}};
   for (const Target& target : Targets()) {

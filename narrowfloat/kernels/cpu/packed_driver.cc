@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "hwy/cache_control.h"
 #include "narrowfloat/kernels/cpu/drivers.h"
 #include "narrowfloat/kernels/geometry.h"
 
@@ -14,8 +13,6 @@ constexpr std::size_t kPerByte = CodesPerByte(kBits<E2M1>);
 constexpr std::size_t kMostRows = 128;
 /// Most rows of a square block of packed codes, which are staged and drawn for row by row.
 constexpr std::size_t kMostLines = kPackUnit;
-/// Columns of the widest edge that is staged: less than a vector of codes, or than a block.
-constexpr std::size_t kMostEdge = 128;
 /// Rows of a patch of transposed codes: its columns hold a run of kPatchBytes bytes each.
 constexpr std::size_t kPatchBytes = kTransposedRun / kPerByte;
 constexpr std::size_t kPatchRows = kPatchBytes * kPerByte;
@@ -41,15 +38,11 @@ class PackedDriver {
         errors_{args.options.e4m3_max * kMaxValue<E2M1>,
                 args.options.four_over_six == FourOverSix::kMeanSquaredError,
                 args.options.four_over_six_fast_error} {
-    if (geometry.factors != nullptr)
-      factors_.Fill(0, kPackPlaces,
-                    geometry.factors(out_.AmaxOf(FirstLine(direction)), args.options));
+    if (geometry.factors == nullptr) return;
+    const Tile& tile = args.tile;
+    const std::size_t line = direction == Direction::kRowwise ? tile.row_begin : tile.col_begin;
+    factors_.Fill(0, kPackPlaces, geometry.factors(out_.AmaxOf(line), args.options));
   }
-  ~PackedDriver() {
-    if (args_.nontemporal) hwy::FlushStream();
-  }
-  PackedDriver(const PackedDriver&) = delete;
-  PackedDriver& operator=(const PackedDriver&) = delete;
 
   /// Quantizes blocks along rows, in batches: amaxes, scales and codes of kPackRun items, so that
   /// the latency from the last load to the first code is paid once for many items.
@@ -64,14 +57,9 @@ class PackedDriver {
         factors_.Fill(0, kPackPlaces, geometry_.factors(out_.AmaxOf(row), args_.options));
       for (std::size_t col = tile.col_begin, cols; col < tile.col_end; col += cols) {
         const std::size_t left = tile.col_end - col;
-        const bool is_edge = left < step.items;
-        cols = is_edge ? left : std::min(run, step.RoundDown(left));
-        const Rect strip{row, std::min(geometry_.block.rows, tile.row_end - row), col, cols};
-        if (is_edge) {
-          Edge(strip, step.items);
-        } else {
-          RowStrip(strip, ahead);
-        }
+        cols = left < step.items ? left : std::min(run, step.RoundDown(left));
+        RowStrip({row, std::min(geometry_.block.rows, tile.row_end - row), col, cols},
+                 step.RoundUp(cols), ahead);
       }
     }
   }
@@ -79,30 +67,10 @@ class PackedDriver {
   /// Quantizes blocks along columns: packs the codes of patches in the first-level cache, and
   /// writes their transposes.
   void Patches() {
-    const Tile& tile = args_.tile;
-    for (std::size_t row = tile.row_begin; row < tile.row_end; row += kPatchRows) {
-      for (std::size_t col = tile.col_begin; col < tile.col_end; col += kTransposedCols) {
-        Patch({row, std::min(kPatchRows, tile.row_end - row), col,
-               std::min(kTransposedCols, tile.col_end - col)});
-      }
-    }
+    ForEachRect(args_.tile, kPatchRows, kTransposedCols, [&](const Rect& patch) { Patch(patch); });
   }
 
  private:
-  /// Scales of blocks or columns.
-  struct ScaleMemory {
-    alignas(64) std::byte scale_inv[kPackPlaces];
-    alignas(64) float scale[kPackPlaces];
-    PackScales All() { return {scale_inv, scale}; }
-  };
-  /// Patterns of the amaxes of columns, or of fewer blocks.
-  struct alignas(64) AmaxMemory {
-    std::byte pattern[kMicroCols * sizeof(float)];
-  };
-
-  std::size_t FirstLine(Direction direction) const {
-    return direction == Direction::kRowwise ? args_.tile.row_begin : args_.tile.col_begin;
-  }
   bool IsSquare() const { return geometry_.block.rows > 1; }
 
   template <class Fn>
@@ -114,9 +82,9 @@ class PackedDriver {
   /// Computes the scales of the blocks of a strip of `cols` columns; `scale` for each unit. Returns
   /// true if the items are finite and no product with them rounds to more than the largest code.
   bool RowScales(const std::byte* const* rows, std::size_t count, std::size_t cols,
-                 ScaleMemory& scales) const {
+                 const PackScales& scales) const {
     const std::size_t blocks = block_.IndexOf(cols);
-    AmaxMemory of_columns, amaxes;
+    AmaxMemory<kMicroCols> of_columns, amaxes;
     bool finite = true;
     if (IsSquare()) {
       finite = ComputeColumnAmaxes(amax_, {rows, count}, cols, of_columns.pattern);
@@ -124,9 +92,8 @@ class PackedDriver {
     } else {
       finite = amax_of_blocks_(rows[0], blocks, amaxes.pattern);
     }
-    const bool fits = chooses_
-                          ? ChooseOfRows(rows, count, blocks, amaxes.pattern, finite, scales)
-                          : scale_rule_.of_blocks(amaxes.pattern, blocks, factors_, scales.All());
+    const bool fits = chooses_ ? ChooseOfRows(rows, count, blocks, amaxes.pattern, finite, scales)
+                               : scale_rule_.of_blocks(amaxes.pattern, blocks, factors_, scales);
     SpreadToUnits(blocks, scales.scale);
     return fits && finite;
   }
@@ -145,7 +112,7 @@ class PackedDriver {
   }
 
   bool ChooseOfRows(const std::byte* const* rows, std::size_t count, std::size_t blocks,
-                    const std::byte* amaxes, bool finite, ScaleMemory& scales) const {
+                    const std::byte* amaxes, bool finite, const PackScales& scales) const {
     const FourOverSixKernels& kernels = kernels_.four_over_six;
     ScaleCandidates candidates;
     CandidateErrors errors[kMostLines];
@@ -163,7 +130,7 @@ class PackedDriver {
       std::memcpy(items, rows[line] + block * bytes, bytes);
     };
     if (!estimates || !Settle(candidates, count, blocks, copy, errors[0])) compute(kernels.errors);
-    kernels.choose_of_blocks(candidates, errors[0], blocks, scales.All());
+    kernels.choose_of_blocks(candidates, errors[0], blocks, scales);
     return fits;
   }
   /// Replaces estimates by exact errors where they leave the choice undecided. copy(place, line,
@@ -181,7 +148,7 @@ class PackedDriver {
     if (count == places || count > kMost) return false;
     TwoLevelFactors factors;
     ScaleCandidates of_places;
-    CandidateErrors exact[kMostLines] = {};
+    CandidateErrors exact[kMostLines];
     // Whole vectors of factors and candidates are read.
     for (std::size_t i = 0; i < Length{kPackUnit}.RoundUp(count); ++i) {
       const std::size_t place = undecided[std::min(i, count - 1)];
@@ -198,6 +165,7 @@ class PackedDriver {
         copy(undecided[i], line, items + i * kPackUnit * amax_.item_bytes);
       kernels_.four_over_six.errors.of_row(items, count, factors, errors_, of_places, exact[line]);
     }
+    for (std::size_t line = lines; line < of_block; ++line) exact[line] = {};
     AddLines(of_block, count, exact);
     for (std::size_t k = 0; k < 2; ++k) {
       for (std::size_t i = 0; i < count; ++i) errors.of[k][undecided[i]] = exact[0].of[k][i];
@@ -215,45 +183,28 @@ class PackedDriver {
     }
   }
 
-  /// Quantizes a strip of whole blocks.
-  void RowStrip(const Rect& strip, std::size_t ahead) {
+  /// Quantizes a strip, padded with zeros to `cols` columns of whole blocks.
+  void RowStrip(const Rect& strip, std::size_t cols, std::size_t ahead) {
     const std::byte* rows[kMostLines];
-    for (std::size_t r = 0; r < strip.rows; ++r) rows[r] = Item(strip.row + r, strip.col);
-    ScaleMemory scales;
-    const bool finite = RowScales(rows, strip.rows, strip.cols, scales);
+    for (std::size_t r = 0; r < strip.rows; ++r) rows[r] = ItemsOf(strip, r, cols);
+    alignas(64) std::byte scale_inv[kPackPlaces];
+    alignas(64) float scale[kPackPlaces];
+    const bool finite = RowScales(rows, strip.rows, cols, {scale_inv, scale});
     const PackRowFn pack = Choose(kernels_.row, finite);
+    const bool is_edge = strip.cols < cols;
     for (std::size_t r = 0; r < strip.rows; ++r) {
       const Place next = NextPlace(args_, strip.row + r, strip.col + ahead, geometry_.block.rows);
       std::byte* codes = CodesAt(strip.row + r, strip.col);
-      const bool is_staged = args_.nontemporal && !CanStreamTo(codes);
-      Draw(strip.row + r, strip.col, strip.cols);
+      const bool is_staged = is_edge || (args_.nontemporal && !CanStreamTo(codes));
+      Draw(strip.row + r, strip.col, cols);
       pack({rows[r], ItemsAt(args_, next, amax_.item_bytes), is_staged ? staged_ : codes,
             args_.nontemporal && !is_staged},
-           strip.cols / kPackUnit, scales.scale, random_);
+           cols / kPackUnit, scale, random_);
       if (is_staged) micro_.copy_nontemporal(staged_, strip.cols / kPerByte, codes);
     }
-    StoreRowScales(strip, scales.scale_inv);
-  }
-
-  /// Quantizes the last columns of a strip, padded with zeros to `step` of them.
-  void Edge(const Rect& strip, std::size_t step) {
-    alignas(64) std::byte items[kMostLines][kMostEdge * sizeof(float)];
-    const std::byte* rows[kMostLines];
-    const std::size_t bytes = strip.cols * amax_.item_bytes;
-    for (std::size_t r = 0; r < strip.rows; ++r) {
-      std::memcpy(items[r], Item(strip.row + r, strip.col), bytes);
-      std::memset(items[r] + bytes, 0, step * amax_.item_bytes - bytes);
-      rows[r] = items[r];
-    }
-    ScaleMemory scales;
-    const bool finite = RowScales(rows, strip.rows, step, scales);
-    for (std::size_t r = 0; r < strip.rows; ++r) {
-      Draw(strip.row + r, strip.col, step);
-      Choose(kernels_.row, finite)({rows[r], rows[r], staged_, false}, step / kPackUnit,
-                                   scales.scale, random_);
-      std::memcpy(CodesAt(strip.row + r, strip.col), staged_, strip.cols / kPerByte);
-    }
-    StoreRowScales(strip, scales.scale_inv);
+    const std::size_t first = block_.IndexOf(strip.col), blocks = block_.CountIn(strip.cols);
+    for (std::size_t r = 0; r < strip.rows; ++r)
+      StoreScales(out_, 1, strip.row + r, 1, first, blocks, scale_inv);
   }
 
   /// Draws the random bytes of `cols` columns of a row, if rounding needs them.
@@ -261,21 +212,6 @@ class PackedDriver {
     if (!is_stochastic_) return;
     const std::size_t runs = CeilDiv(args_.shape.cols, kRandomRun);  // of a row
     kernels_.random_of_row(args_.random, row * runs + col / kRandomRun, cols / kRandomRun, random_);
-  }
-
-  void StoreRowScales(const Rect& strip, const std::byte* scale_inv) const {
-    const std::size_t first = block_.IndexOf(strip.col), blocks = block_.CountIn(strip.cols);
-    for (std::size_t r = 0; r < strip.rows; ++r) StoreLine(strip.row + r, first, blocks, scale_inv);
-  }
-  /// Stores the scales of `blocks` blocks of a line.
-  void StoreLine(std::size_t line, std::size_t first, std::size_t blocks,
-                 const std::byte* scale_inv) const {
-    std::byte* to = out_.scale_inv + out_.strides.LineOffset(line);
-    if (out_.strides.BlocksAreAdjacent()) {
-      std::memcpy(to + first, scale_inv, blocks);
-      return;
-    }
-    for (std::size_t j = 0; j < blocks; ++j) to[out_.strides.BlockOffset(first + j)] = scale_inv[j];
   }
 
   void Patch(const Rect& patch) {
@@ -300,13 +236,8 @@ class PackedDriver {
     const std::size_t cols = vector_.RoundUp(strip.cols);
     const Place after = NextPlace(args_, strip.row, strip.col + kTransposedCols, kPatchRows);
     for (std::size_t r = 0; r < strip.rows; ++r) {
-      rows[r] = Item(strip.row + r, strip.col);
+      rows[r] = ItemsOf(strip, r, cols);
       next[r] = PrefetchAt(args_, {after.row + r, after.col}, amax_.item_bytes);
-      if (cols == strip.cols) continue;
-      const std::size_t bytes = strip.cols * amax_.item_bytes;
-      std::memcpy(padded_[r], rows[r], bytes);
-      std::memset(padded_[r] + bytes, 0, cols * amax_.item_bytes - bytes);
-      rows[r] = padded_[r];
     }
     const PackedStrip in{rows, next, strip.rows, cols};
     alignas(64) float scale[kPackPlaces];
@@ -322,38 +253,21 @@ class PackedDriver {
 
   /// Computes the scales of a strip's columns. Returns as RowScales does.
   bool ColumnScales(const PackedStrip& strip, const PackScales& scales) const {
-    AmaxMemory amaxes;
+    AmaxMemory<kMicroCols> amaxes;
     const bool finite =
         ComputeColumnAmaxes(amax_, {strip.rows, strip.count}, strip.cols, amaxes.pattern);
-    bool fits = true;
-    if (chooses_) {
-      fits = ChooseOfColumns(strip, amaxes.pattern, finite, scales);
-    } else if (IsSquare()) {
-      fits = SquareScales(strip.cols, amaxes.pattern, scales);
-    } else {
-      fits = scale_rule_.of_columns(amaxes.pattern, strip.cols, factors_, scales);
+    if (IsSquare()) {
+      amax_.item_bytes == 2 ? ShareWithinSquares<std::uint16_t>(strip.cols, amaxes.pattern)
+                            : ShareWithinSquares<std::uint32_t>(strip.cols, amaxes.pattern);
     }
+    const bool fits = chooses_
+                          ? ChooseOfColumns(strip, amaxes.pattern, finite, scales)
+                          : scale_rule_.of_columns(amaxes.pattern, strip.cols, factors_, scales);
     return fits && finite;
   }
 
-  /// Computes the scales of square blocks from the amaxes of their columns, and stores them for
-  /// each column.
-  bool SquareScales(std::size_t cols, const std::byte* amaxes, const PackScales& scales) const {
-    const std::size_t blocks = cols / kPackUnit;
-    AmaxMemory of_blocks;
-    ScaleMemory memory;
-    amax_of_blocks_(amaxes, blocks, of_blocks.pattern);
-    const bool fits = scale_rule_.of_blocks(of_blocks.pattern, blocks, factors_, memory.All());
-    kernels_.spread_scales(memory.scale, cols, scales.scale);
-    for (std::size_t j = 0; j < blocks; ++j)
-      std::memset(scales.scale_inv + j * kPackUnit, std::to_integer<int>(memory.scale_inv[j]),
-                  kPackUnit);
-    return fits;
-  }
-
-  bool ChooseOfColumns(const PackedStrip& strip, std::byte* amaxes, bool finite,
+  bool ChooseOfColumns(const PackedStrip& strip, const std::byte* amaxes, bool finite,
                        const PackScales& scales) const {
-    if (IsSquare()) ShareWithinSquares(strip.cols, amaxes);
     const FourOverSixKernels& kernels = kernels_.four_over_six;
     ScaleCandidates candidates;
     CandidateErrors errors;
@@ -387,16 +301,17 @@ class PackedDriver {
     }
   }
 
-  /// Replaces the amaxes of the columns of a square block by the block's.
+  /// Replaces the amaxes of the columns of a square block by the block's. Pattern is as wide as
+  /// they.
+  template <class Pattern>
   void ShareWithinSquares(std::size_t cols, std::byte* amaxes) const {
-    AmaxMemory of_blocks;
+    AmaxMemory<kMicroCols> of_blocks;
     amax_of_blocks_(amaxes, cols / kPackUnit, of_blocks.pattern);
-    const std::size_t bytes = kPackUnit * amax_.item_bytes;  // of a block's amaxes
     for (std::size_t j = 0; j < cols / kPackUnit; ++j) {
-      std::byte* to = amaxes + j * bytes;
-      std::memcpy(to, of_blocks.pattern + j * amax_.item_bytes, amax_.item_bytes);
-      for (std::size_t done = amax_.item_bytes; done < bytes; done *= 2)
-        std::memcpy(to + done, to, done);
+      Pattern repeated[kPackUnit];
+      std::memcpy(repeated, of_blocks.pattern + j * sizeof(Pattern), sizeof(Pattern));
+      std::fill_n(repeated + 1, kPackUnit - 1, repeated[0]);
+      std::memcpy(amaxes + j * sizeof repeated, repeated, sizeof repeated);
     }
   }
 
@@ -413,11 +328,16 @@ class PackedDriver {
     alignas(64) std::byte turned[kTransposedCols * kPatchBlocks];
     micro_.transpose(scales_[0], blocks, patch.cols, turned, kPatchBlocks, false);
     for (std::size_t c = 0; c < patch.cols; ++c)
-      StoreLine(patch.col + c, first, blocks, turned + c * kPatchBlocks);
+      StoreScales(out_, 1, patch.col + c, 1, first, blocks, turned + c * kPatchBlocks);
   }
 
-  const std::byte* Item(std::size_t row, std::size_t col) const {
-    return args_.in.Row(row) + col * amax_.item_bytes;
+  /// Returns the address of the items of a strip's r-th row or, if these are fewer than `cols`, of
+  /// a copy that is padded with zeros.
+  const std::byte* ItemsOf(const Rect& strip, std::size_t r, std::size_t cols) {
+    const std::size_t item_bytes = amax_.item_bytes;
+    const std::byte* items = args_.in.Row(strip.row + r) + strip.col * item_bytes;
+    if (strip.cols >= cols) return items;
+    return PadRow(items, strip.cols * item_bytes, cols * item_bytes, padded_[r]);
   }
   /// Returns the address of the codes of a line from a position on.
   std::byte* CodesAt(std::size_t line, std::size_t pos) const {
@@ -425,6 +345,7 @@ class PackedDriver {
   }
 
   const QuantizeArgs& args_;
+  const StreamFence fence_{args_.nontemporal};
   const DirectionBuffers<std::byte>& out_;
   const MicroKernels& micro_;
   const AmaxKernels& amax_;

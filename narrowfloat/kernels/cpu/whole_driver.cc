@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "hwy/cache_control.h"
 #include "narrowfloat/kernels/cpu/drivers.h"
 #include "narrowfloat/kernels/geometry.h"
 
@@ -18,11 +17,6 @@ class WholeDriver {
     if ((tile.row_end - tile.row_begin) * (tile.col_end - tile.col_begin) >= kTabulatedItems)
       kernels.uniform.tabulate(tables_);
   }
-  ~WholeDriver() {
-    if (args_.nontemporal) hwy::FlushStream();
-  }
-  WholeDriver(const WholeDriver&) = delete;
-  WholeDriver& operator=(const WholeDriver&) = delete;
 
   void Run(Direction direction) {
     direction == Direction::kRowwise ? Rows() : Patches(direction == Direction::kBoth);
@@ -30,15 +24,13 @@ class WholeDriver {
   }
 
  private:
-  // Smallest tile for which tables are filled. Filling takes 0.15 microseconds: as long as the
-  // tables save in 4,000 items rowwise, in 16,000 columnwise.
+  // Smallest tile for which tables are filled: as long as that takes, tables save in 4,000 items
+  // rowwise, in 16,000 columnwise.
   static constexpr std::size_t kTabulatedItems = 16384;
   static constexpr std::size_t kRunItems = 4096;  // encoded before they are checked
-  // Less than a page, so that in most cases the same page is prefetched that is read: a prefetch
-  // that has to look up another page's address is dropped or waits. 4096 took 1.2 times as long.
+  // Less than a page: a prefetch that has to look up another page's address is dropped or waits.
   static constexpr std::size_t kBytesAhead = 3584;
-  // Rows of a patch that one call encodes and the next ones are prefetched: so many do not evict
-  // each other from a cache set.
+  // Rows of a patch that one call encodes, and how far ahead the next ones are prefetched.
   static constexpr std::size_t kRowsOfCall = 32;
 
   void Rows() {
@@ -60,7 +52,8 @@ class WholeDriver {
       run_items = std::min(i < head ? head : kRunItems, count - i);
       const std::byte* from = items + i * item_bytes_;
       const bool staged = args_.nontemporal && !CanStreamTo(codes + i);
-      const std::byte* next = micro_.prefetches_rows ? from + kBytesAhead : from;
+      // With vectors of 512 bits, prefetches take more time than they save.
+      const std::byte* next = micro_.vector_bytes < kLineBytes ? from + kBytesAhead : from;
       const MicroRun run{from, next, staged ? staged_ : codes + i, args_.nontemporal && !staged};
       Encode({run}, run_items);
       if (staged) micro_.copy_nontemporal(staged_, run_items, codes + i);
@@ -70,39 +63,28 @@ class WholeDriver {
   /// Encodes patches in the first-level cache and writes their transposes; their rows too,
   /// directly, if they are kept.
   void Patches(bool keeps_rows) {
-    const Tile& tile = args_.tile;
-    for (std::size_t row = tile.row_begin; row < tile.row_end; row += kTransposedRun) {
-      for (std::size_t col = tile.col_begin; col < tile.col_end; col += kTransposedCols) {
-        const Rect patch{row, std::min(kTransposedRun, tile.row_end - row), col,
-                         std::min(kTransposedCols, tile.col_end - col)};
-        for (std::size_t r = 0; r < patch.rows; r += kRowsOfCall) EncodeRows(patch, r, keeps_rows);
-        const DirectionBuffers<std::byte>& out = args_.columnwise;
-        micro_.transpose(patch_, patch.rows, patch.cols, out.codes + col * out.code_stride + row,
-                         out.code_stride, args_.nontemporal);
-      }
-    }
+    const DirectionBuffers<std::byte>& out = args_.columnwise;
+    ForEachRect(args_.tile, kTransposedRun, kTransposedCols, [&](const Rect& patch) {
+      for (std::size_t r = 0; r < patch.rows; r += kRowsOfCall) EncodeRows(patch, r, keeps_rows);
+      micro_.transpose(patch_, patch.rows, patch.cols,
+                       out.codes + patch.col * out.code_stride + patch.row, out.code_stride,
+                       args_.nontemporal);
+    });
   }
 
   /// Encodes kRowsOfCall rows of a patch, or as many as there are, from its row `first` on. The
   /// next ones are prefetched meanwhile: below, or the first ones of the next patch.
   void EncodeRows(const Rect& patch, std::size_t first, bool keeps_rows) {
-    const std::size_t row = patch.row + first, below = first + kRowsOfCall;
+    const std::size_t below = first + kRowsOfCall;
     const std::size_t rows = std::min(kRowsOfCall, patch.rows - first);
     const Place next = below < patch.rows
                            ? Place{patch.row + below, patch.col}
                            : NextPlace(args_, patch.row, patch.col + patch.cols, kTransposedRun);
-    std::byte* codes = patch_ + first * kTransposedCols;
-    const Place items{row, patch.col};
-    MicroRuns runs{{nullptr, nullptr, codes, false}, rows, 0, kTransposedCols};
+    const Place items{patch.row + first, patch.col};
+    MicroRuns runs{
+        {nullptr, nullptr, patch_ + first * kTransposedCols, false}, rows, 0, kTransposedCols};
     const bool is_even = SetItems(args_, items, next, item_bytes_, runs);
-    if (keeps_rows) {
-      runs.first.copy = codes;
-      runs.copy_stride = kTransposedCols;
-      runs.code_stride = args_.rowwise.code_stride;
-      runs.first.codes = args_.rowwise.codes + row * runs.code_stride + patch.col;
-      // Parts of lines at the ends of short runs are not worth staging.
-      runs.first.nontemporal = args_.nontemporal && AreAligned(runs, kLineBytes);
-    }
+    if (keeps_rows) KeepRows(args_, items, runs);
     if (is_even) return Encode(runs, patch.cols);
     for (std::size_t r = 0; r < rows; ++r)
       Encode({RunOf(args_, items, next, item_bytes_, runs, r)}, patch.cols);
@@ -116,6 +98,7 @@ class WholeDriver {
   }
 
   const QuantizeArgs& args_;
+  const StreamFence fence_{args_.nontemporal};
   const MicroKernels& micro_;
   const FormatKernels& kernels_;
   const std::size_t item_bytes_;

@@ -103,12 +103,4 @@ concept ByteScheme = Scheme<S> && kBits<typename S::Element>
 template <class S>
 concept WholeTensorScheme = Scheme<S> && S::kBlock == kWholeTensor;
 
-/// Blocks of one row each.
-template <class S>
-concept RowBlockScheme = Scheme<S> && S::kBlock.rows == 1;
-
-/// Blocks of several rows and columns.
-template <class S>
-concept SquareBlockScheme = Scheme<S> &&(S::kBlock.rows > 1);
-
 }  // namespace narrowfloat

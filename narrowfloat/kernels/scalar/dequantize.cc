@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <utility>
+
 #include "narrowfloat/kernels/geometry.h"
 #include "narrowfloat/kernels/scalar/items.h"
 #include "narrowfloat/kernels/scalar/tables.h"
@@ -8,18 +10,20 @@ namespace {
 
 template <Scheme S, class T, Direction kDirection>
 void Dequantize(const DequantizeArgs& args) noexcept {
+  using Element = typename S::Element;
   constexpr bool kRowwise = kDirection == Direction::kRowwise;
   const DirectionBuffers<const std::byte>& in = args.in;
   for (std::size_t r = args.tile.row_begin; r < args.tile.row_end; ++r) {
     std::byte* out = args.out.Row(r);
     for (std::size_t c = args.tile.col_begin; c < args.tile.col_end; ++c) {
-      const std::size_t line = ScaleLine<S>(kRowwise ? r : c);
-      const std::size_t block = ScaleBlockIndex<S>(kRowwise ? c : r);
-      const std::size_t item = in.strides.LineOffset(line) + in.strides.BlockOffset(block);
-      const typename S::TensorState state = S::Prepare(in.AmaxOf(kRowwise ? r : c), args.options);
+      std::size_t line = kRowwise ? r : c, pos = kRowwise ? c : r;
+      const std::size_t item = in.strides.LineOffset(ScaleLine<S>(line)) +
+                               in.strides.BlockOffset(ScaleBlockIndex<S>(pos));
+      const typename S::TensorState state = S::Prepare(in.AmaxOf(line), args.options);
       const float scale = S::DecodeScale(LoadScaleInv<S>(in.scale_inv, item), state);
-      const std::uint32_t code = LoadCode<S, kDirection>(in, r, c);
-      StoreItem<T>(out, c, Decode<typename S::Element>(code) * scale);
+      if constexpr (!kRowwise && !S::kLayout.columnwise_transposed) std::swap(line, pos);
+      const std::uint32_t code = LoadCode<Element>(in.codes + line * in.code_stride, pos);
+      StoreItem<T>(out, c, Decode<Element>(code) * scale);
     }
   }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <utility>
 
 #include "narrowfloat/kernels/geometry.h"
 #include "narrowfloat/kernels/scalar/items.h"
@@ -39,7 +40,8 @@ class DirectionQuantizer {
     return LoadItem<T>(args_.in.Row(kRowwise ? line : pos), kRowwise ? pos : line);
   }
   void Store(std::size_t line, std::size_t pos, std::uint32_t code) const {
-    StoreCode<S, kDirection>(out_, kRowwise ? line : pos, kRowwise ? pos : line, code);
+    if constexpr (!kRowwise && !S::kLayout.columnwise_transposed) std::swap(line, pos);
+    StoreCode<typename S::Element>(out_.codes + line * out_.code_stride, pos, code);
   }
 
   void QuantizeBlock(const typename S::TensorState& state, const LineRange& block) const {

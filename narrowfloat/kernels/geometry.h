@@ -37,9 +37,12 @@ constexpr bool JoinsDirections(BlockShape block, int element_bits, bool columnwi
   return element_bits == 8 && !(has_row_blocks && columnwise_transposed);
 }
 
-/// Bytes of one stored scale_inv item.
+/// Returns the bytes of one stored scale_inv item.
+constexpr std::size_t ScaleBytes(ScaleType type) {
+  return type == ScaleType::kFloat32 ? 4 : 1;
+}
 template <Scheme S>
-inline constexpr std::size_t kScaleBytes = S::kLayout.scale_type == ScaleType::kFloat32 ? 4 : 1;
+inline constexpr std::size_t kScaleBytes = ScaleBytes(S::kLayout.scale_type);
 
 /// Returns the stored scale line of a line of elements, and the block of a position in the line.
 template <Scheme S>
@@ -89,9 +92,6 @@ constexpr LineRange LinesOf(const Tile& tile) {
     return {tile.col_begin, tile.col_end, tile.row_begin, tile.row_end};
   }
 }
-
-template <Scheme S>
-inline constexpr std::size_t kCodesPerByte = CodesPerByte(kBits<typename S::Element>);
 
 template <FloatFormat F>
 inline constexpr std::uint32_t kCodeMask = (1u << kBits<F>)-1u;

@@ -585,9 +585,8 @@ class BlockDriver {
 }  // namespace
 
 void DriveBlocks(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
-                 const BlockGeometry& geometry, MicroRule rule, const ScaleRule& options,
-                 Direction direction) noexcept {
-  BlockDriver(args, micro, kernels, geometry, rule, options).Run(direction);
+                 const BlockGeometry& geometry, MicroRule rule, const ScaleRule& options) noexcept {
+  BlockDriver(args, micro, kernels, geometry, rule, options).Run(args.direction);
 }
 
 }  // namespace narrowfloat::cpu

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says which body serves the quantize slots of a scheme and a direction, and which dequantize slots
-// the driver of decoding serves. A body's file fills the slots that this table gives it and no
-// others, so that bodies do not overlap.
+// Says which driver quantizes a scheme in a direction, and what the driver of decoding dequantizes.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <type_traits>
@@ -19,7 +18,7 @@
 namespace narrowfloat::cpu {
 
 enum class Body : std::uint8_t {
-  kReference,  // kernels/scalar: what no vector body takes
+  kReference,  // kernels/scalar: what no driver takes
   kWhole,      // whole_driver.cc: one scale, known beforehand
   kBlocks,     // block_driver.cc: blocks of 32, 64 and 128, and squares of them; codes of 8 bits
   kPacked,     // packed_driver.cc: codes of 4 bits, transposed columnwise
@@ -41,7 +40,8 @@ inline constexpr bool kHasFloatScales = HasRule<S, Fp8BlockRule<typename S::Elem
 template <Scheme S>
 inline constexpr bool kHasTwoLevels = HasRule<S, Nvfp4Rule<S::kBlock> >();
 
-/// Returns the body of a slot. Each condition is what the body's code requires of a scheme.
+/// Returns the body for a scheme and a direction. Each condition is what the body's code requires
+/// of a scheme.
 template <Scheme S>
 constexpr Body BodyOf(Direction direction) {
   constexpr std::size_t kRows = S::kBlock.rows, kCols = S::kBlock.cols;
@@ -88,7 +88,7 @@ constexpr bool HasKnownScales() {
     return DecodesBy<S, Fp8BlockRule<F> >() || DecodesBy<S, PerTensorFp8Scheme<F> >();
 }
 
-/// Returns true if decode_driver.cc serves the dequantize slots of a scheme and a direction.
+/// Returns true if decode_driver.cc dequantizes a scheme in a direction.
 template <Scheme S>
 constexpr bool HasDecoder(Direction direction) {
   using F = typename S::Element;
@@ -102,5 +102,18 @@ constexpr bool HasDecoder(Direction direction) {
   if (S::kLayout.columnwise_transposed) return WholeTensorScheme<S> || kHasBlocks;
   return kIsByte && kHasBlocks && direction == Direction::kColumnwise;
 }
+
+/// The bodies of a scheme by direction.
+struct SchemeBodies {
+  std::array<Body, kDirectionCount> quantize;
+  std::array<bool, kDirectionCount> decodes;
+  std::size_t format;  // of the codes, in ElementFormats
+};
+inline constexpr auto kBodies = ArrayOf(AllSchemes{}, []<class S>() {
+  return SchemeBodies{{BodyOf<S>(Direction::kRowwise), BodyOf<S>(Direction::kColumnwise),
+                       BodyOf<S>(Direction::kBoth)},
+                      {HasDecoder<S>(Direction::kRowwise), HasDecoder<S>(Direction::kColumnwise)},
+                      IndexIn<typename S::Element>(ElementFormats{})};
+});
 
 }  // namespace narrowfloat::cpu

@@ -400,8 +400,8 @@ class DecodeDriver {
 
 void DriveDecoding(const DequantizeArgs& args, const MicroKernels& micro,
                    const DecodeKernels& decode, const FormatDecoders& kernels,
-                   const DecodeGeometry& geometry, Direction direction) noexcept {
-  DecodeDriver(args, micro, decode, kernels, geometry).Run(direction);
+                   const DecodeGeometry& geometry) noexcept {
+  DecodeDriver(args, micro, decode, kernels, geometry).Run(args.direction);
 }
 
 }  // namespace narrowfloat::cpu

@@ -26,13 +26,12 @@ struct BlockGeometry {
 
 /// Quantizes a tile of a scheme with blocks and codes of 8 bits.
 void DriveBlocks(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
-                 const BlockGeometry& geometry, MicroRule rule, const ScaleRule& options,
-                 Direction direction) noexcept;
+                 const BlockGeometry& geometry, MicroRule rule, const ScaleRule& options) noexcept;
 
 /// Quantizes a tile under one scale; columnwise codes lie transposed. Requires: the scale is
 /// positive and finite.
-void DriveWhole(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
-                float scale, Direction direction) noexcept;
+void DriveWhole(const QuantizeArgs& args, const MicroKernels& micro,
+                const FormatKernels& kernels) noexcept;
 
 /// The properties of a scheme that the driver of packed codes needs.
 struct PackedGeometry {
@@ -43,8 +42,7 @@ struct PackedGeometry {
 /// Quantizes a tile of a scheme with codes of 4 bits, in one direction; columnwise codes lie
 /// transposed. Requires: the factors are positive and finite.
 void DrivePacked(const QuantizeArgs& args, const MicroKernels& micro, const AmaxKernels& amax,
-                 const PackKernels& kernels, const PackedGeometry& geometry,
-                 Direction direction) noexcept;
+                 const PackKernels& kernels, const PackedGeometry& geometry) noexcept;
 
 /// The properties of a scheme that the driver of decoding needs.
 struct DecodeGeometry {
@@ -56,12 +54,12 @@ struct DecodeGeometry {
   float decode_factor;  // ScaleFactors::decode; the other factor is the amax
 };
 
-/// Dequantizes a tile of one direction. Requires: the direction is not kBoth; codes of 8 bits, or
+/// Dequantizes a tile. Requires: codes of 8 bits, or
 /// packed ones that are transposed columnwise, whose tiles then begin at a row where a block does;
 /// blocks as the micro-kernels and patches take them.
 void DriveDecoding(const DequantizeArgs& args, const MicroKernels& micro,
                    const DecodeKernels& decode, const FormatDecoders& kernels,
-                   const DecodeGeometry& geometry, Direction direction) noexcept;
+                   const DecodeGeometry& geometry) noexcept;
 
 /// Computes the amaxes of columns, which ignore NaN. Returns true if all items are finite.
 inline bool ComputeColumnAmaxes(const AmaxKernels& kernels, const ColumnRows& rows,

@@ -387,10 +387,9 @@ class PackedDriver {
 }  // namespace
 
 void DrivePacked(const QuantizeArgs& args, const MicroKernels& micro, const AmaxKernels& amax,
-                 const PackKernels& kernels, const PackedGeometry& geometry,
-                 Direction direction) noexcept {
-  PackedDriver driver(args, micro, amax, kernels, geometry, direction);
-  direction == Direction::kRowwise ? driver.Rows() : driver.Patches();
+                 const PackKernels& kernels, const PackedGeometry& geometry) noexcept {
+  PackedDriver driver(args, micro, amax, kernels, geometry, args.direction);
+  args.direction == Direction::kRowwise ? driver.Rows() : driver.Patches();
 }
 
 }  // namespace narrowfloat::cpu

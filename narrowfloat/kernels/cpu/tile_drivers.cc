@@ -99,14 +99,9 @@ MatrixRows<std::byte> Moved(MatrixRows<std::byte> out, std::size_t row, std::siz
 class HadamardDriver {
  public:
   HadamardDriver(const MatrixRows<const std::byte>& in, const Tile& tile,
-                 const ItemKernels& kernels, HadamardFn reference, std::uint32_t sign_mask,
+                 const ItemKernels& kernels, DType dtype, std::uint32_t sign_mask,
                  const MatrixRows<std::byte>& out)
-      : in_(in),
-        tile_(tile),
-        kernels_(kernels),
-        reference_(reference),
-        sign_mask_(sign_mask),
-        out_(out) {}
+      : in_(in), tile_(tile), kernels_(kernels), dtype_(dtype), sign_mask_(sign_mask), out_(out) {}
 
   void Run() const {
     const std::size_t all = tile_.col_end - tile_.col_begin;
@@ -130,8 +125,8 @@ class HadamardDriver {
                                   : TransformPadded(rows, cols, inexact);
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t to = col + inexact[i], from = tile_.col_begin + to;
-      reference_(in_, {row, row + kHadamardSize, from, from + 1}, sign_mask_,
-                 Moved(out_, row - tile_.row_begin, to * kernels_.item_bytes));
+      ScalarKernels().Hadamard(dtype_, in_, {row, row + kHadamardSize, from, from + 1}, sign_mask_,
+                               Moved(out_, row - tile_.row_begin, to * kernels_.item_bytes));
     }
   }
 
@@ -169,7 +164,7 @@ class HadamardDriver {
   const MatrixRows<const std::byte>& in_;
   const Tile& tile_;
   const ItemKernels& kernels_;
-  HadamardFn reference_;
+  DType dtype_;
   std::uint32_t sign_mask_;
   const MatrixRows<std::byte>& out_;
 };
@@ -216,9 +211,9 @@ void DriveColumnAmax(const MatrixRows<const std::byte>& in, const Tile& tile,
 }
 
 void DriveHadamard(const MatrixRows<const std::byte>& in, const Tile& tile,
-                   const ItemKernels& kernels, HadamardFn reference, std::uint32_t sign_mask,
+                   const ItemKernels& kernels, DType dtype, std::uint32_t sign_mask,
                    const MatrixRows<std::byte>& out) noexcept {
-  HadamardDriver(in, tile, kernels, reference, sign_mask, out).Run();
+  HadamardDriver(in, tile, kernels, dtype, sign_mask, out).Run();
 }
 
 }  // namespace narrowfloat::cpu

@@ -128,9 +128,9 @@ class WholeDriver {
 
 }  // namespace
 
-void DriveWhole(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
-                float scale, Direction direction) noexcept {
-  WholeDriver(args, micro, kernels, scale).Run(direction);
+void DriveWhole(const QuantizeArgs& args, const MicroKernels& micro,
+                const FormatKernels& kernels) noexcept {
+  WholeDriver(args, micro, kernels, args.tensor_scale).Run(args.direction);
 }
 
 }  // namespace narrowfloat::cpu

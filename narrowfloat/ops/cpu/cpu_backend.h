@@ -5,7 +5,7 @@
 
 namespace narrowfloat {
 
-/// The backend of the CPU: cuts tensors into tiles and calls the slots of execution.Kernels() on
+/// The backend of the CPU: cuts tensors into tiles and calls the functions of execution.Kernels() on
 /// them. Members return when the work is done. Each .cc of this folder has some of them.
 class CpuBackend final : public Backend {
  public:

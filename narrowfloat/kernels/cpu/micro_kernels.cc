@@ -542,15 +542,6 @@ constexpr cpu::FormatKernels kFormatKernels{
     .uniform = {&TabulateUniform<F, T>, &EncodeUniform<F, T>, &EncodeUniformOfAll<F, T>},
 };
 
-template <class... T>
-constexpr ByType<cpu::AmaxKernels> AmaxesByType(TypeList<T...>) {
-  return {kAmaxKernels<T>...};
-}
-template <FloatFormat F, class... T>
-constexpr ByType<cpu::FormatKernels> KernelsByType(TypeList<T...>) {
-  return {kFormatKernels<F, T>...};
-}
-
 }  // namespace
 
 const cpu::MicroKernels* MicroKernelsTable() {
@@ -561,8 +552,12 @@ const cpu::MicroKernels* MicroKernelsTable() {
       .prefetches_rows = hn::MaxLanes(D8()) < kLineBytes,
       .copy_nontemporal = &CopyPastCaches,
       .transpose = &TransposePatch,
-      .amax = AmaxesByType(FloatTypes{}),
-      .formats = {KernelsByType<E4M3>(FloatTypes{}), KernelsByType<E5M2>(FloatTypes{})},
+      .amax = ArrayOf(FloatTypes{}, []<class T>() { return kAmaxKernels<T>; }),
+      .formats = ArrayOf(TypeList<E4M3, E5M2>{},
+                         []<class F>() {
+                           return ArrayOf(FloatTypes{},
+                                          []<class T>() { return kFormatKernels<F, T>; });
+                         }),
   };
   return &kTable;
 }

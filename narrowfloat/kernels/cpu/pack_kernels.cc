@@ -232,15 +232,10 @@ constexpr cpu::PackKernels kPackKernels{
                       &Choose<T, Places::kBlocks>, &Choose<T, Places::kColumns>},
 };
 
-template <class... T>
-constexpr ByType<cpu::PackKernels> KernelsByType(TypeList<T...>) {
-  return {kPackKernels<T>...};
-}
-
 }  // namespace
 
 const ByType<cpu::PackKernels>* PackKernelsTable() {
-  static constexpr ByType<cpu::PackKernels> kTable = KernelsByType(FloatTypes{});
+  static constexpr auto kTable = ArrayOf(FloatTypes{}, []<class T>() { return kPackKernels<T>; });
   return &kTable;
 }
 

@@ -31,7 +31,7 @@ GemmBody GemmFloatsBody();
 std::array<PanelPackers, ElementFormats::kSize> GemmFloatPackers();
 GemmBody GemmNibblesBody();  // these two on x86 alone
 PanelPackers GemmNibblePackers();
-std::array<FinishFn, kFloatTypeCount> GemmFinishTable();
+ByType<FinishFn> GemmFinishTable();
 
 }  // namespace narrowfloat::HWY_NAMESPACE
 #endif

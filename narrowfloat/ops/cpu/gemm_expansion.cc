@@ -2,7 +2,6 @@
 #include "narrowfloat/ops/gemm_expansion.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -208,12 +207,7 @@ std::optional<Measured> Measure(const ConstQuantizedView& view, Direction direct
   }
 }
 
-using MeasureFn = std::optional<Measured> (*)(const ConstQuantizedView&, Direction);
-template <Scheme... S>
-constexpr std::array<MeasureFn, sizeof...(S)> MeasureTable(TypeList<S...>) {
-  return {&Measure<S>...};
-}
-constexpr auto kMeasure = MeasureTable(AllSchemes{});
+constexpr auto kMeasure = ArrayOf(AllSchemes{}, []<class S>() { return &Measure<S>; });
 
 bool Fits(ExponentRange a, ExponentRange b, std::size_t length) {
   const auto terms =

@@ -25,6 +25,7 @@ inline constexpr BlockShape kWholeTensor{0, 0};
 
 /// Stored type of a scale.
 enum class ScaleType : std::uint8_t { kFloat32, kE8M0, kE4M3 };
+inline constexpr std::size_t kScaleTypeCount = 3;
 
 /// Scales form a matrix per direction. A *line* is a row of the input for rowwise, a column for
 /// columnwise; along a line the *blocks* follow each other. kLineMajor stores [line][block],

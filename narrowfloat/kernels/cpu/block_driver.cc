@@ -137,12 +137,12 @@ class RowScales {
 class BlockDriver {
  public:
   BlockDriver(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
-              const BlockGeometry& geometry, MicroRule rule, const ScaleRule& options)
+              const BlockGeometry& geometry, const ScaleRule& options)
       : args_(args),
         micro_(micro),
         kernels_(kernels),
         geometry_(geometry),
-        scales_(kernels.scales[static_cast<std::size_t>(rule)]),
+        scales_(kernels.scales[static_cast<std::size_t>(geometry.scale_type)]),
         options_(options),
         block_(geometry.block.cols),
         vector_(micro.vector_bytes),
@@ -585,8 +585,8 @@ class BlockDriver {
 }  // namespace
 
 void DriveBlocks(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
-                 const BlockGeometry& geometry, MicroRule rule, const ScaleRule& options) noexcept {
-  BlockDriver(args, micro, kernels, geometry, rule, options).Run(args.direction);
+                 const BlockGeometry& geometry, const ScaleRule& options) noexcept {
+  BlockDriver(args, micro, kernels, geometry, options).Run(args.direction);
 }
 
 }  // namespace narrowfloat::cpu

@@ -49,6 +49,7 @@ class CpuTable final : public KernelTable {
   void Quantize(const QuantizeArgs& args) const noexcept override {
     const SchemeInfo& scheme = kSchemes[args.scheme];
     const SchemeBodies& bodies = kBodies[args.scheme];
+    const SchemeLayout& layout = scheme.layout;
     const MicroKernels& micro = *parts_.micro;
     switch (bodies.quantize[static_cast<std::size_t>(args.direction)]) {
       case Body::kReference:
@@ -59,27 +60,21 @@ class CpuTable final : public KernelTable {
         if (!(args.tensor_scale > 0.0f && args.tensor_scale <= kLargestFloat))
           return KernelTable::Quantize(args);
         return DriveWhole(args, micro, Of(micro.formats[bodies.format], args.dtype));
-      case Body::kBlocks: {
-        const BlockGeometry geometry{scheme.block, ScaleBytes(scheme.layout.scale_type),
-                                     scheme.layout.lines_per_scale,
-                                     scheme.layout.columnwise_transposed};
-        const bool is_mx = scheme.layout.scale_type == ScaleType::kE8M0;
-        return DriveBlocks(args, micro, Of(micro.formats[bodies.format], args.dtype), geometry,
-                           is_mx ? MicroRule::kE8M0 : MicroRule::kFloat32,
+      case Body::kBlocks:
+        return DriveBlocks(args, micro, Of(micro.formats[bodies.format], args.dtype),
+                           {scheme.block, layout.scale_type, ScaleBytes(layout.scale_type),
+                            layout.lines_per_scale, layout.columnwise_transposed},
                            Fp8BlockRule<E4M3>::Prepare(0.0f, args.options));
-      }
       case Body::kPacked: {
-        const bool is_mx = scheme.layout.scale_type == ScaleType::kE8M0;
+        const bool has_factors = layout.scale_type == ScaleType::kE4M3;
         // Only an amax that the caller gave can make the factor negative, zero or NaN; the
         // reference handles these.
         const bool is_rowwise = args.direction == Direction::kRowwise;
         const float amax = (is_rowwise ? args.rowwise : args.columnwise).amax;
-        if (!is_mx && !(FactorsOf(amax, args.options).encode > 0.0f))
+        if (has_factors && !(FactorsOf(amax, args.options).encode > 0.0f))
           return KernelTable::Quantize(args);
-        const PackedGeometry geometry{scheme.block, is_mx ? PackRule::kE8M0 : PackRule::kTwoLevels,
-                                      is_mx ? nullptr : &FactorsOf};
         return DrivePacked(args, micro, Of(micro.amax, args.dtype), Of(*parts_.pack, args.dtype),
-                           geometry);
+                           {scheme.block, layout.scale_type, has_factors ? &FactorsOf : nullptr});
       }
     }
   }

@@ -18,6 +18,7 @@ namespace narrowfloat::cpu {
 /// The properties of a scheme that the driver of blocks needs.
 struct BlockGeometry {
   BlockShape block;  // of the rowwise direction
+  ScaleType scale_type;
   std::size_t scale_bytes, lines_per_scale;
   bool transposed;  // columnwise codes are
 
@@ -26,7 +27,7 @@ struct BlockGeometry {
 
 /// Quantizes a tile of a scheme with blocks and codes of 8 bits.
 void DriveBlocks(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
-                 const BlockGeometry& geometry, MicroRule rule, const ScaleRule& options) noexcept;
+                 const BlockGeometry& geometry, const ScaleRule& options) noexcept;
 
 /// Quantizes a tile under one scale; columnwise codes lie transposed. Requires: the scale is
 /// positive and finite.
@@ -36,7 +37,7 @@ void DriveWhole(const QuantizeArgs& args, const MicroKernels& micro,
 /// The properties of a scheme that the driver of packed codes needs.
 struct PackedGeometry {
   BlockShape block;  // of the rowwise direction
-  PackRule rule;
+  ScaleType scale_type;
   LineFactors (*factors)(float amax, const ScaleOptions& options);  // of two levels, else null
 };
 /// Quantizes a tile of a scheme with codes of 4 bits, in one direction; columnwise codes lie

@@ -533,9 +533,8 @@ constexpr cpu::FormatKernels kFormatKernels{
     .encode_blocks = {kEncodeBlocks<F, T, cpu::kBlockLengths[0]>,
                       kEncodeBlocks<F, T, cpu::kBlockLengths[1]>,
                       kEncodeBlocks<F, T, cpu::kBlockLengths[2]>},
-    .scales = {cpu::ScaleKernels{&BlockScales<RuleE8M0, F, T>, &ColumnScales<RuleE8M0, F, T>},
-               cpu::ScaleKernels{&BlockScales<RuleFloat32, F, T>,
-                                 &ColumnScales<RuleFloat32, F, T>}},
+    .scales = {cpu::ScaleKernels{&BlockScales<RuleFloat32, F, T>, &ColumnScales<RuleFloat32, F, T>},
+               cpu::ScaleKernels{&BlockScales<RuleE8M0, F, T>, &ColumnScales<RuleE8M0, F, T>}},
     .encode_columns = {&EncodeColumns<F, T, Encoder::kPowersOfTwo>,
                        &EncodeColumns<F, T, Encoder::kFinite>, &EncodeColumns<F, T, Encoder::kAll>},
     .encode_both = &EncodeBoth<F, T>,
@@ -553,7 +552,7 @@ const cpu::MicroKernels* MicroKernelsTable() {
       .copy_nontemporal = &CopyPastCaches,
       .transpose = &TransposePatch,
       .amax = ArrayOf(FloatTypes{}, []<class T>() { return kAmaxKernels<T>; }),
-      .formats = ArrayOf(TypeList<E4M3, E5M2>{},
+      .formats = ArrayOf(cpu::MicroFormats{},
                          []<class F>() {
                            return ArrayOf(FloatTypes{},
                                           []<class T>() { return kFormatKernels<F, T>; });

@@ -213,10 +213,9 @@ void Choose(const cpu::ScaleCandidates& candidates, const cpu::CandidateErrors& 
 
 template <class T>
 constexpr cpu::PackKernels kPackKernels{
-    .scales = {cpu::PackScaleKernels{&ComputeTwoLevels<T, Places::kBlocks>,
-                                     &ComputeTwoLevels<T, Places::kColumns>},
-               cpu::PackScaleKernels{&ComputeE8M0<T, Places::kBlocks>,
-                                     &ComputeE8M0<T, Places::kColumns>}},
+    .scales = {cpu::PackScaleKernels{},
+               {&ComputeE8M0<T, Places::kBlocks>, &ComputeE8M0<T, Places::kColumns>},
+               {&ComputeTwoLevels<T, Places::kBlocks>, &ComputeTwoLevels<T, Places::kColumns>}},
     .spread_scales = &SpreadToColumns<T>,
     .row = {&PackRow<T, NearestCoder<E2M1, Inputs::kFinite> >,
             &PackRow<T, NearestCoder<E2M1, Inputs::kAll> >,

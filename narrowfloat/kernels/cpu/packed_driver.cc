@@ -32,7 +32,7 @@ class PackedDriver {
         amax_(amax),
         kernels_(kernels),
         geometry_(geometry),
-        scale_rule_(kernels.scales[static_cast<std::size_t>(geometry.rule)]),
+        scale_rule_(kernels.scales[static_cast<std::size_t>(geometry.scale_type)]),
         block_(geometry.block.cols),
         vector_(micro.vector_bytes),
         amax_of_blocks_(amax.of_blocks[IndexOf(kAmaxLengths, geometry.block.cols)]),

@@ -37,6 +37,7 @@ TEST(BodiesTest, NoSchemeOfTheLibraryIsLeftToTheReference) {
     const bool joins =
         JoinsDirections(scheme.block, scheme.element_bits, scheme.layout.columnwise_transposed);
     EXPECT_EQ(both != cpu::Body::kReference, joins) << scheme.name;
+    EXPECT_TRUE(cpu::kBodies[i].decodes[0] && cpu::kBodies[i].decodes[1]) << scheme.name;
   }
 }
 

@@ -84,16 +84,12 @@ class CpuTable final : public KernelTable {
     if (!bodies.decodes[static_cast<std::size_t>(args.direction)])
       return KernelTable::Dequantize(args);
     const SchemeInfo& scheme = kSchemes[args.scheme];
-    DecodeGeometry geometry{scheme.block.cols,
-                            scheme.layout.lines_per_scale,
-                            scheme.layout.scale_type,
-                            CodesPerByte(scheme.element_bits),
-                            scheme.layout.columnwise_transposed,
-                            0.0f};
-    if (geometry.scale_type == ScaleType::kE4M3)
-      geometry.decode_factor = Nvfp4Scheme::Prepare(args.in.amax, args.options).decode;
+    const SchemeLayout& layout = scheme.layout;
     DriveDecoding(args, *parts_.micro, *parts_.decode,
-                  Of(parts_.decode->formats[bodies.format], args.dtype), geometry);
+                  Of(parts_.decode->formats[bodies.format], args.dtype),
+                  {scheme.block.cols, layout.lines_per_scale, layout.scale_type,
+                   CodesPerByte(scheme.element_bits), layout.columnwise_transposed,
+                   Nvfp4Scheme::Prepare(args.in.amax, args.options).decode});
   }
 
  private:

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "hwy/cache_control.h"
 #include "narrowfloat/kernels/cpu/drivers.h"
 
 namespace narrowfloat::cpu {
@@ -149,11 +148,6 @@ class BlockDriver {
         amax_(*kernels.amax),
         amax_of_blocks_(amax_.of_blocks[IndexOf(kAmaxLengths, block_.items)]),
         encode_blocks_(kernels.encode_blocks[IndexOf(kBlockLengths, block_.items)]) {}
-  ~BlockDriver() {
-    if (args_.nontemporal) hwy::FlushStream();
-  }
-  BlockDriver(const BlockDriver&) = delete;
-  BlockDriver& operator=(const BlockDriver&) = delete;
 
   void Run(Direction direction) {
     const bool transposes = geometry_.transposed && direction != Direction::kRowwise;

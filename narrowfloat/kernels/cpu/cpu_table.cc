@@ -59,12 +59,14 @@ class CpuTable final : public KernelTable {
         // handles these.
         if (!(args.tensor_scale > 0.0f && args.tensor_scale <= kLargestFloat))
           return KernelTable::Quantize(args);
-        return DriveWhole(args, micro, Of(micro.formats[bodies.format], args.dtype));
+        DriveWhole(args, micro, Of(micro.formats[bodies.format], args.dtype));
+        break;
       case Body::kBlocks:
-        return DriveBlocks(args, micro, Of(micro.formats[bodies.format], args.dtype),
-                           {scheme.block, layout.scale_type, ScaleBytes(layout.scale_type),
-                            layout.lines_per_scale, layout.columnwise_transposed},
-                           Fp8BlockRule<E4M3>::Prepare(0.0f, args.options));
+        DriveBlocks(args, micro, Of(micro.formats[bodies.format], args.dtype),
+                    {scheme.block, layout.scale_type, ScaleBytes(layout.scale_type),
+                     layout.lines_per_scale, layout.columnwise_transposed},
+                    Fp8BlockRule<E4M3>::Prepare(0.0f, args.options));
+        break;
       case Body::kPacked: {
         const bool has_factors = layout.scale_type == ScaleType::kE4M3;
         // Only an amax that the caller gave can make the factor negative, zero or NaN; the
@@ -73,10 +75,12 @@ class CpuTable final : public KernelTable {
         const float amax = (is_rowwise ? args.rowwise : args.columnwise).amax;
         if (has_factors && !(FactorsOf(amax, args.options).encode > 0.0f))
           return KernelTable::Quantize(args);
-        return DrivePacked(args, micro, Of(micro.amax, args.dtype), Of(*parts_.pack, args.dtype),
-                           {scheme.block, layout.scale_type, has_factors ? &FactorsOf : nullptr});
+        DrivePacked(args, micro, Of(micro.amax, args.dtype), Of(*parts_.pack, args.dtype),
+                    {scheme.block, layout.scale_type, has_factors ? &FactorsOf : nullptr});
       }
     }
+    // Orders non-temporal stores before those by which this thread says that the tile is done.
+    if (args.nontemporal) hwy::FlushStream();
   }
 
   void Dequantize(const DequantizeArgs& args) const noexcept override {
@@ -90,6 +94,7 @@ class CpuTable final : public KernelTable {
                   {scheme.block.cols, layout.lines_per_scale, layout.scale_type,
                    CodesPerByte(scheme.element_bits), layout.columnwise_transposed,
                    Nvfp4Scheme::Prepare(args.in.amax, args.options).decode});
+    if (args.nontemporal) hwy::FlushStream();
   }
 
  private:

@@ -146,11 +146,6 @@ class DecodeDriver {
         scales_(args, decode, geometry),
         block_(std::max<std::size_t>(geometry.block, 1)),
         shift_(std::countr_zero(block_)) {}
-  ~DecodeDriver() {
-    if (args_.nontemporal) hwy::FlushStream();
-  }
-  DecodeDriver(const DecodeDriver&) = delete;
-  DecodeDriver& operator=(const DecodeDriver&) = delete;
 
   void Run(Direction direction) {
     const bool is_whole = geometry_.block == 0;

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "hwy/cache_control.h"
 #include "narrowfloat/kernels/cpu/drivers.h"
 #include "narrowfloat/kernels/geometry.h"
 
@@ -45,11 +44,6 @@ class PackedDriver {
       factors_.Fill(0, kPackPlaces,
                     geometry.factors(out_.AmaxOf(FirstLine(direction)), args.options));
   }
-  ~PackedDriver() {
-    if (args_.nontemporal) hwy::FlushStream();
-  }
-  PackedDriver(const PackedDriver&) = delete;
-  PackedDriver& operator=(const PackedDriver&) = delete;
 
   /// Quantizes blocks along rows, in batches: amaxes, scales and codes of kPackRun items, so that
   /// the latency from the last load to the first code is paid once for many items.

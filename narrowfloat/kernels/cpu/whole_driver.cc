@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "hwy/cache_control.h"
 #include "narrowfloat/kernels/cpu/drivers.h"
 #include "narrowfloat/kernels/geometry.h"
 
@@ -18,11 +17,6 @@ class WholeDriver {
     if ((tile.row_end - tile.row_begin) * (tile.col_end - tile.col_begin) >= kTabulatedItems)
       kernels.uniform.tabulate(tables_);
   }
-  ~WholeDriver() {
-    if (args_.nontemporal) hwy::FlushStream();
-  }
-  WholeDriver(const WholeDriver&) = delete;
-  WholeDriver& operator=(const WholeDriver&) = delete;
 
   void Run(Direction direction) {
     direction == Direction::kRowwise ? Rows() : Patches(direction == Direction::kBoth);

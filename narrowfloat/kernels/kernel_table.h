@@ -68,8 +68,7 @@ struct DirectionBuffers {
 enum class Rounding : std::uint8_t { kNearestEven, kStochastic };
 
 /// Arguments of quantizing a tile, already checked. A kernel writes neither the padding of the
-/// scales nor the buffers of a scale that covers the whole tensor: the
-/// verb does.
+/// scales nor the buffers of a scale that covers the whole tensor: the verb does.
 struct QuantizeArgs {
   std::size_t scheme;   // in kSchemes
   Direction direction;  // of the outputs that are written

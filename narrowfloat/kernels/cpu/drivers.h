@@ -55,9 +55,9 @@ struct DecodeGeometry {
   float decode_factor;  // ScaleFactors::decode; the other factor is the amax
 };
 
-/// Dequantizes a tile. Requires: codes of 8 bits, or
-/// packed ones that are transposed columnwise, whose tiles then begin at a row where a block does;
-/// blocks as the micro-kernels and patches take them.
+/// Dequantizes a tile. Requires: codes of 8 bits, or packed ones that are transposed columnwise,
+/// whose tiles then begin at a row where a block does; blocks as the micro-kernels and patches take
+/// them.
 void DriveDecoding(const DequantizeArgs& args, const MicroKernels& micro,
                    const DecodeKernels& decode, const FormatDecoders& kernels,
                    const DecodeGeometry& geometry) noexcept;

@@ -95,7 +95,7 @@ struct GemmKernels {
   std::array<PanelPackers, ElementFormats::kSize> pack_floats{};
   GemmBody nibbles;  // E2M1 codes become integers: slabs of nibbles.unit places and kBinary64 only
   PanelPackers pack_nibbles;
-  std::array<FinishFn, kFloatTypeCount> finish{};
+  ByType<FinishFn> finish{};
 };
 
 }  // namespace narrowfloat

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <utility>
 
 #include "narrowfloat/kernels/kernel_table.h"
 
@@ -38,9 +37,12 @@ constexpr bool JoinsDirections(BlockShape block, int element_bits, bool columnwi
   return element_bits == 8 && !(has_row_blocks && columnwise_transposed);
 }
 
-/// Bytes of one stored scale_inv item.
+/// Returns the bytes of one stored scale_inv item.
+constexpr std::size_t ScaleBytes(ScaleType type) {
+  return type == ScaleType::kFloat32 ? 4 : 1;
+}
 template <Scheme S>
-inline constexpr std::size_t kScaleBytes = S::kLayout.scale_type == ScaleType::kFloat32 ? 4 : 1;
+inline constexpr std::size_t kScaleBytes = ScaleBytes(S::kLayout.scale_type);
 
 /// Returns the stored scale line of a line of elements, and the block of a position in the line.
 template <Scheme S>
@@ -59,15 +61,6 @@ inline void StoreScaleInv(std::byte* base, std::size_t item, std::uint32_t scale
   } else {
     base[item] = static_cast<std::byte>(scale_inv);
   }
-}
-
-/// Stores `count` adjacent scale_inv items from `item` on.
-/// Requires: the buffers do not overlap. Bytes may alias any type; __restrict lets the compiler
-/// vectorize the loop.
-template <Scheme S>
-inline void StoreScaleInvs(std::byte* __restrict base, std::size_t item,
-                           const std::uint32_t* __restrict scale_inv, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) StoreScaleInv<S>(base, item + i, scale_inv[i]);
 }
 
 template <Scheme S>
@@ -100,54 +93,26 @@ constexpr LineRange LinesOf(const Tile& tile) {
   }
 }
 
-template <Scheme S>
-inline constexpr std::size_t kCodesPerByte = CodesPerByte(kBits<typename S::Element>);
-
-/// Position of a code in a line of codes; narrow codes share a byte.
-struct CodePlace {
-  std::size_t offset;
-  int shift;
-};
-template <FloatFormat F>
-constexpr CodePlace CodePlaceOf(std::size_t pos) {
-  constexpr std::size_t kPerByte = CodesPerByte(kBits<F>);
-  return {pos / kPerByte, static_cast<int>(pos % kPerByte) * kBits<F>};
-}
-
 template <FloatFormat F>
 inline constexpr std::uint32_t kCodeMask = (1u << kBits<F>)-1u;
 
-/// Returns the code at a position of a line of codes.
+/// Returns the code at a position of a line of codes. Narrow codes share a byte, the first one in
+/// its low bits.
 template <FloatFormat F>
 inline std::uint32_t LoadCode(const std::byte* line, std::size_t pos) noexcept {
-  const CodePlace place = CodePlaceOf<F>(pos);
-  return std::to_integer<std::uint32_t>(line[place.offset]) >> place.shift & kCodeMask<F>;
+  constexpr std::size_t kPerByte = CodesPerByte(kBits<F>);
+  const int shift = static_cast<int>(pos % kPerByte) * kBits<F>;
+  return std::to_integer<std::uint32_t>(line[pos / kPerByte]) >> shift & kCodeMask<F>;
 }
 
 /// Stores a code at a position of a line of codes and keeps the others of its byte.
 template <FloatFormat F>
 inline void StoreCode(std::byte* line, std::size_t pos, std::uint32_t code) noexcept {
-  const CodePlace place = CodePlaceOf<F>(pos);
-  const auto others =
-      std::to_integer<std::uint32_t>(line[place.offset]) & ~(kCodeMask<F> << place.shift);
-  line[place.offset] = static_cast<std::byte>(others | code << place.shift);
-}
-
-/// True if the codes of a direction are stored transposed.
-template <Scheme S, Direction kDirection>
-inline constexpr bool kTransposedCodes =
-    (kDirection == Direction::kColumnwise) && S::kLayout.columnwise_transposed;
-template <Scheme S, Direction kDirection>
-inline std::uint32_t LoadCode(const DirectionBuffers<const std::byte>& in, std::size_t row,
-                              std::size_t col) {
-  if constexpr (kTransposedCodes<S, kDirection>) std::swap(row, col);
-  return LoadCode<typename S::Element>(in.codes + row * in.code_stride, col);
-}
-template <Scheme S, Direction kDirection>
-inline void StoreCode(const DirectionBuffers<std::byte>& out, std::size_t row, std::size_t col,
-                      std::uint32_t code) {
-  if constexpr (kTransposedCodes<S, kDirection>) std::swap(row, col);
-  StoreCode<typename S::Element>(out.codes + row * out.code_stride, col, code);
+  constexpr std::size_t kPerByte = CodesPerByte(kBits<F>);
+  const int shift = static_cast<int>(pos % kPerByte) * kBits<F>;
+  std::byte& to = line[pos / kPerByte];
+  const auto others = std::to_integer<std::uint32_t>(to) & ~(kCodeMask<F> << shift);
+  to = static_cast<std::byte>(others | code << shift);
 }
 
 }  // namespace narrowfloat

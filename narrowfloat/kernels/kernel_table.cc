@@ -18,16 +18,6 @@
 namespace narrowfloat {
 namespace {
 
-/// Overwrites entries of `to` with the non-null functions of `from`.
-template <class Fn>
-void Overlay(Fn* const& from, Fn*& to) {
-  if (from != nullptr) to = from;
-}
-template <class Item, std::size_t kCount>
-void Overlay(const std::array<Item, kCount>& from, std::array<Item, kCount>& to) {
-  for (std::size_t i = 0; i < kCount; ++i) Overlay(from[i], to[i]);
-}
-
 /// Returns Highway's name of an instruction set as NF_FORCE_BACKEND spells it: "avx2", "avx3_dl".
 std::string TargetName(std::int64_t target) {
   std::string name = hwy::TargetName(target);
@@ -44,36 +34,11 @@ std::size_t TargetIndex(std::int64_t target) {
   return chosen.GetIndex();
 }
 
-struct CpuTable {
-  std::string name;
-  GemmKernels gemm;
-  KernelTable kernels;
-
-  explicit CpuTable(const cpu::CpuTarget& target) : name(target.name), kernels(ScalarKernels()) {
-    const cpu::TargetParts parts = cpu::PartsOf(target.index);
-    kernels.name = name;
-    Overlay(parts.amax, kernels.amax);
-    Overlay(parts.column_sum, kernels.column_sum);
-    Overlay(parts.amax_sum, kernels.amax_sum);
-    Overlay(parts.column_amax, kernels.column_amax);
-    Overlay(parts.hadamard, kernels.hadamard);
-    Overlay(parts.quantize, kernels.quantize);
-    Overlay(parts.dequantize, kernels.dequantize);
-    if (parts.gemm.floats.rows == 0) return;  // the baseline target has no micro-kernels
-    gemm = parts.gemm;
-    kernels.gemm = &gemm;
-  }
-  CpuTable(const CpuTable&) = delete;  // `kernels` points at `name` and `gemm`
-  CpuTable& operator=(const CpuTable&) = delete;
-};
-
 std::vector<const KernelTable*> BuildTables() {
-  static std::vector<std::unique_ptr<const CpuTable>> tables;
+  static std::vector<std::unique_ptr<const KernelTable>> tables;
   std::vector<const KernelTable*> available;
-  for (const cpu::CpuTarget& target : cpu::AvailableTargets()) {
-    tables.push_back(std::make_unique<const CpuTable>(target));
-    available.push_back(&tables.back()->kernels);
-  }
+  for (const cpu::CpuTarget& target : cpu::AvailableTargets())
+    available.push_back(tables.emplace_back(cpu::MakeTable(target)).get());
   available.push_back(&ScalarKernels());
   return available;
 }
@@ -102,6 +67,11 @@ std::vector<cpu::CpuTarget> cpu::AvailableTargets() {
     targets.push_back({TargetName(target), TargetIndex(target)});
   }
   return targets;
+}
+
+const KernelTable& ScalarKernels() {
+  static const KernelTable table("scalar");
+  return table;
 }
 
 const std::vector<const KernelTable*>& AvailableKernels() {

@@ -5,7 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <string_view>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "narrowfloat/numerics/stochastic.h"
@@ -66,15 +67,18 @@ struct DirectionBuffers {
 /// Rounding of a scaled value to a code.
 enum class Rounding : std::uint8_t { kNearestEven, kStochastic };
 
-/// Arguments of a quantizing kernel, already checked. A kernel writes neither the padding of the
-/// scales nor the buffers of a scale that covers the whole tensor: the
-/// verb does.
+/// Arguments of quantizing a tile, already checked. A kernel writes neither the padding of the
+/// scales nor the buffers of a scale that covers the whole tensor: the verb does.
 struct QuantizeArgs {
+  std::size_t scheme;   // in kSchemes
+  Direction direction;  // of the outputs that are written
+  DType dtype;          // of the input
   MatrixRows<const std::byte> in;
   MatrixShape shape;
   Tile tile;
-  DirectionBuffers<std::byte> rowwise, columnwise;  // the slot's directions are set
+  DirectionBuffers<std::byte> rowwise, columnwise;  // those of `direction` are set
   ScaleOptions options;
+  float tensor_scale = 1.0f;  // of schemes with one scale
   Rounding rounding = Rounding::kNearestEven;
   RandomState random;         // for stochastic rounding
   float* amax_out = nullptr;  // receives the tile's amax, for whole-tensor schemes
@@ -82,6 +86,9 @@ struct QuantizeArgs {
 };
 
 struct DequantizeArgs {
+  std::size_t scheme;   // in kSchemes
+  Direction direction;  // of `in`; not kBoth
+  DType dtype;          // of the output
   DirectionBuffers<const std::byte> in;
   MatrixShape shape;
   Tile tile;
@@ -90,47 +97,42 @@ struct DequantizeArgs {
   bool nontemporal = false;  // items are to be written with non-temporal stores
 };
 
-/// Returns the largest magnitude of a tile, NaN ignored; 0 for an empty one.
-using AmaxFn = float (*)(const MatrixRows<const std::byte>& in, const Tile& tile) noexcept;
-using QuantizeFn = void (*)(const QuantizeArgs& args) noexcept;
-using DequantizeFn = void (*)(const DequantizeArgs& args) noexcept;
-/// Stores the amaxes of the tile's columns, from its first one on, NaN ignored.
-using ColumnAmaxFn = void (*)(const MatrixRows<const std::byte>& in, const Tile& tile,
-                              float* amaxes) noexcept;
-/// Writes the random Hadamard transform of each group of kHadamardSize rows to `out`, rounded once
-/// to the items' type. Rows and columns of `out` count from the tile's corner.
-using HadamardFn = void (*)(const MatrixRows<const std::byte>& in, const Tile& tile,
-                            std::uint32_t sign_mask, const MatrixRows<std::byte>& out) noexcept;
-/// Adds the tile's rows, in order, to the fp32 sums of its columns, from its first one on.
-using ColumnSumFn = void (*)(const MatrixRows<const std::byte>& in, const Tile& tile,
-                             float* sums) noexcept;
-/// Does the same; returns the tile's amax as AmaxFn does.
-using AmaxSumFn = float (*)(const MatrixRows<const std::byte>& in, const Tile& tile,
-                            float* sums) noexcept;
+template <class Item>
+using ByType = std::array<Item, kFloatTypeCount>;
 
-template <class Fn>
-using ByType = std::array<Fn, kFloatTypeCount>;
-
-/// Slots by scheme, direction and float type; a backend's null slot is replaced by the
-/// reference's.
-using QuantizeSlots = std::array<std::array<ByType<QuantizeFn>, kDirectionCount>, kSchemeCount>;
-using DequantizeSlots = std::array<std::array<ByType<DequantizeFn>, kDirectionCount>, kSchemeCount>;
-
-/// One backend: a function for every operation, scheme, direction and type. Complete once built.
-/// Dequantize has no slot for both directions: a reader picks one.
+/// One backend: operations on a tile, for every scheme, direction and type of items. The functions
+/// of this class are the reference: plain loops, the executable specification of every byte. The
+/// table of an instruction set overrides them, and calls them for what no driver takes.
 struct KernelTable {
-  std::string_view name;
-  ByType<AmaxFn> amax{};
-  ByType<ColumnSumFn> column_sum{};
-  ByType<AmaxSumFn> amax_sum{};
-  ByType<ColumnAmaxFn> column_amax{};
-  ByType<HadamardFn> hadamard{};
-  QuantizeSlots quantize{};
-  DequantizeSlots dequantize{};
+  explicit KernelTable(std::string backend) : name(std::move(backend)) {}
+  virtual ~KernelTable() = default;
+  KernelTable(const KernelTable&) = delete;
+  KernelTable& operator=(const KernelTable&) = delete;
+
+  /// Returns the largest magnitude of a tile, NaN ignored; 0 for an empty one.
+  virtual float Amax(DType dtype, const MatrixRows<const std::byte>& in,
+                     const Tile& tile) const noexcept;
+  /// Adds the tile's rows, in order, to the fp32 sums of its columns, from its first one on.
+  virtual void ColumnSum(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
+                         float* sums) const noexcept;
+  /// Does the same; returns the tile's amax as Amax does.
+  virtual float AmaxSum(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
+                        float* sums) const noexcept;
+  /// Stores the amaxes of the tile's columns, from its first one on, NaN ignored.
+  virtual void ColumnAmax(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
+                          float* amaxes) const noexcept;
+  /// Writes the random Hadamard transform of each group of kHadamardSize rows to `out`, rounded
+  /// once to the items' type. Rows and columns of `out` count from the tile's corner.
+  virtual void Hadamard(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
+                        std::uint32_t sign_mask, const MatrixRows<std::byte>& out) const noexcept;
+  virtual void Quantize(const QuantizeArgs& args) const noexcept;
+  virtual void Dequantize(const DequantizeArgs& args) const noexcept;
+
+  const std::string name;
   const GemmKernels* gemm = nullptr;  // null: products run on the reference in ops/slab_gemm.h
 };
 
-/// Returns the reference backend: plain loops, the executable specification of every slot.
+/// Returns the reference backend.
 const KernelTable& ScalarKernels();
 
 /// Returns all tables that this machine can run, best first, the reference last. Fixed for the life

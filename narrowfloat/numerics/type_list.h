@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <type_traits>
 
@@ -18,6 +19,12 @@ constexpr std::size_t IndexIn(TypeList<Ts...>) {
   std::size_t index = 0;
   static_cast<void>(((std::is_same_v<T, Ts> || (++index, false)) || ...));
   return index;
+}
+
+/// Returns an array of make<T>() for each type of a list.
+template <class... Ts, class Make>
+constexpr auto ArrayOf(TypeList<Ts...>, Make make) {
+  return std::array{make.template operator()<Ts>()...};
 }
 
 }  // namespace narrowfloat

@@ -25,6 +25,7 @@ inline constexpr BlockShape kWholeTensor{0, 0};
 
 /// Stored type of a scale.
 enum class ScaleType : std::uint8_t { kFloat32, kE8M0, kE4M3 };
+inline constexpr std::size_t kScaleTypeCount = 3;
 
 /// Scales form a matrix per direction. A *line* is a row of the input for rowwise, a column for
 /// columnwise; along a line the *blocks* follow each other. kLineMajor stores [line][block],
@@ -102,13 +103,5 @@ concept ByteScheme = Scheme<S> && kBits<typename S::Element>
 /// A scheme with one scale for the whole tensor, known before the first element is encoded.
 template <class S>
 concept WholeTensorScheme = Scheme<S> && S::kBlock == kWholeTensor;
-
-/// Blocks of one row each.
-template <class S>
-concept RowBlockScheme = Scheme<S> && S::kBlock.rows == 1;
-
-/// Blocks of several rows and columns.
-template <class S>
-concept SquareBlockScheme = Scheme<S> &&(S::kBlock.rows > 1);
 
 }  // namespace narrowfloat

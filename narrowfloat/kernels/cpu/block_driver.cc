@@ -95,12 +95,12 @@ class RowScales {
 class BlockDriver {
  public:
   BlockDriver(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
-              const BlockGeometry& geometry, MicroRule rule, const ScaleRule& options)
+              const BlockGeometry& geometry, const ScaleRule& options)
       : args_(args),
         micro_(micro),
         kernels_(kernels),
         geometry_(geometry),
-        scales_(kernels.scales[static_cast<std::size_t>(rule)]),
+        scales_(kernels.scales[static_cast<std::size_t>(geometry.scale_type)]),
         options_(options),
         block_(geometry.block.cols),
         step_(std::max(micro.vector_bytes, geometry.IsSquare() ? block_.items : 1)),
@@ -456,7 +456,6 @@ class BlockDriver {
   static constexpr std::size_t kRowBlocks = kMicroCols / kMxBlock;  // of a strip's row
 
   const QuantizeArgs& args_;
-  const StreamFence fence_{args_.nontemporal};
   const MicroKernels& micro_;
   const FormatKernels& kernels_;
   const BlockGeometry& geometry_;
@@ -474,9 +473,8 @@ class BlockDriver {
 }  // namespace
 
 void DriveBlocks(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
-                 const BlockGeometry& geometry, MicroRule rule, const ScaleRule& options,
-                 Direction direction) noexcept {
-  BlockDriver(args, micro, kernels, geometry, rule, options).Run(direction);
+                 const BlockGeometry& geometry, const ScaleRule& options) noexcept {
+  BlockDriver(args, micro, kernels, geometry, options).Run(args.direction);
 }
 
 }  // namespace narrowfloat::cpu

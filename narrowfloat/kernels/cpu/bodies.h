@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says which body serves the quantize slots of a scheme and a direction, and which dequantize slots
-// the driver of decoding serves. A body's file fills the slots that this table gives it and no
-// others, so that bodies do not overlap.
+// Says which driver quantizes a scheme in a direction, and what the driver of decoding dequantizes.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <type_traits>
@@ -19,88 +18,86 @@
 namespace narrowfloat::cpu {
 
 enum class Body : std::uint8_t {
-  kReference,  // kernels/scalar: what no vector body takes
+  kReference,  // kernels/scalar: what no driver takes
   kWhole,      // whole_driver.cc: one scale, known beforehand
   kBlocks,     // block_driver.cc: blocks of 32, 64 and 128, and squares of them; codes of 8 bits
   kPacked,     // packed_driver.cc: codes of 4 bits, transposed columnwise
 };
 
-/// Returns true if the scales of S are computed by `Rule`, and by no function that hides its own.
-template <Scheme S, class Rule>
-constexpr bool HasRule() {
-  if constexpr (std::is_base_of_v<Rule, S>) {
-    return &S::ScaleBlock == &Rule::ScaleBlock && &S::Prepare == &Rule::Prepare;
-  } else {
-    return false;
-  }
-}
-template <Scheme S>
-inline constexpr bool kHasMxScales = HasRule<S, MxRule<typename S::Element> >();
-template <Scheme S>
-inline constexpr bool kHasFloatScales = HasRule<S, Fp8BlockRule<typename S::Element> >();
-template <Scheme S>
-inline constexpr bool kHasTwoLevels = HasRule<S, Nvfp4Rule<S::kBlock> >();
+/// The scheme or part of one whose functions the micro-kernels of a type of scales repeat.
+template <Scheme S, class F = typename S::Element>
+using RuleOf = std::conditional_t<
+    S::kLayout.scale_type == ScaleType::kE8M0, MxRule<F>,
+    std::conditional_t<
+        S::kLayout.scale_type == ScaleType::kE4M3, Nvfp4Rule<S::kBlock>,
+        std::conditional_t<WholeTensorScheme<S>, PerTensorFp8Scheme<F>, Fp8BlockRule<F>>>>;
+template <class S>
+concept PreparesByRule = std::is_base_of_v<RuleOf<S>, S> &&(&S::Prepare == &RuleOf<S>::Prepare);
+/// A scheme whose scales are computed by its rule, and by no function that hides the rule's.
+template <class S>
+concept ComputesByRule = PreparesByRule<S> &&(&S::ScaleBlock == &RuleOf<S>::ScaleBlock);
+/// The same of decoding, for which only E4M3 scales need the tensor's state.
+template <class S>
+concept DecodesByRule = std::is_base_of_v<RuleOf<S>, S> &&
+                        (&S::DecodeScale == &RuleOf<S>::DecodeScale) &&
+                        (PreparesByRule<S> || S::kLayout.scale_type != ScaleType::kE4M3);
 
-/// Returns the body of a slot. Each condition is what the body's code requires of a scheme.
+template <Scheme S>
+inline constexpr bool kHasBytes =
+    IndexIn<typename S::Element>(MicroFormats{}) < MicroFormats::kSize;
+template <Scheme S>
+inline constexpr bool kHasNibbles = std::is_same_v<typename S::Element, E2M1>;
+
+/// Returns the body for a scheme and a direction. Each condition is what the body's code requires
+/// of a scheme.
 template <Scheme S>
 constexpr Body BodyOf(Direction direction) {
   constexpr std::size_t kRows = S::kBlock.rows, kCols = S::kBlock.cols;
+  constexpr ScaleType kType = S::kLayout.scale_type;
   constexpr bool kTransposed = S::kLayout.columnwise_transposed;
   // Never called: such schemes have a pass for each direction.
   if (direction == Direction::kBoth &&
       !JoinsDirections(S::kBlock, kBits<typename S::Element>, kTransposed))
     return Body::kReference;
-  if constexpr (WholeTensorScheme<S>) {
-    return ByteScheme<S> && kTransposed ? Body::kWhole : Body::kReference;
-  } else {
-    constexpr bool kHasLines = kRows == 1 || kRows == kCols;
-    constexpr bool kIsUnit = kHasTwoLevels<S> && kCols == kPackUnit;
-    constexpr bool kHasAmaxes = IndexOf(kAmaxLengths, kCols) < kAmaxLengths.size();
-    constexpr bool kIsPacked =
-        std::is_same_v<typename S::Element, E2M1> && kTransposed && S::kLayout.lines_per_scale == 1;
-    constexpr bool kIsFlat = kHasLines && kRows <= kPackUnit;
-    if (kIsPacked && kIsFlat && kHasAmaxes && (kIsUnit || kHasMxScales<S>)) return Body::kPacked;
-    constexpr bool kIsMx = kHasMxScales<S> && kCols == kMxBlock && !kTransposed;
-    constexpr bool kIsLong = IndexOf(kBlockLengths, kCols) < kBlockLengths.size();
-    constexpr bool kHasFloats = kHasFloatScales<S> && kIsLong && kTransposed;
-    const bool fits = ByteScheme<S> && kHasLines && (kIsMx || kHasFloats);
-    return fits ? Body::kBlocks : Body::kReference;
-  }
+  if (WholeTensorScheme<S>) return kHasBytes<S> && kTransposed ? Body::kWhole : Body::kReference;
+  if (!ComputesByRule<S> || !(kRows == 1 || kRows == kCols)) return Body::kReference;
+  constexpr bool kIsMx = kType == ScaleType::kE8M0;
+  constexpr bool kHasAmaxes = IndexOf(kAmaxLengths, kCols) < kAmaxLengths.size();
+  constexpr bool kIsUnit = kType == ScaleType::kE4M3 && kCols == kPackUnit;
+  constexpr bool kIsFlat = kRows <= kPackUnit && S::kLayout.lines_per_scale == 1;
+  if (kHasNibbles<S> && kTransposed && kIsFlat && (kIsUnit || (kIsMx && kHasAmaxes)))
+    return Body::kPacked;
+  constexpr bool kIsShort = kIsMx && kCols == kMxBlock && !kTransposed;
+  constexpr bool kHasFloats = kType == ScaleType::kFloat32 && kTransposed;
+  constexpr bool kIsLong = IndexOf(kBlockLengths, kCols) < kBlockLengths.size();
+  const bool fits = kHasBytes<S> && (kIsShort || (kHasFloats && kIsLong));
+  return fits ? Body::kBlocks : Body::kReference;
 }
 
-/// Returns true if the scales of S are decoded by `Rule`.
-template <Scheme S, class Rule>
-constexpr bool DecodesBy() {
-  if constexpr (std::is_base_of_v<Rule, S>) {
-    return &S::DecodeScale == &Rule::DecodeScale;
-  } else {
-    return false;
-  }
-}
-/// Returns true if a micro-kernel decodes the scales of S.
-template <Scheme S>
-constexpr bool HasKnownScales() {
-  using F = typename S::Element;
-  constexpr ScaleType kType = S::kLayout.scale_type;
-  if constexpr (kType == ScaleType::kE8M0) return DecodesBy<S, MxRule<F> >();
-  if constexpr (kType == ScaleType::kE4M3) return DecodesBy<S, Nvfp4Rule<S::kBlock> >();
-  if constexpr (kType == ScaleType::kFloat32)
-    return DecodesBy<S, Fp8BlockRule<F> >() || DecodesBy<S, PerTensorFp8Scheme<F> >();
-}
-
-/// Returns true if decode_driver.cc serves the dequantize slots of a scheme and a direction.
+/// Returns true if decode_driver.cc dequantizes a scheme in a direction, not kBoth.
 template <Scheme S>
 constexpr bool HasDecoder(Direction direction) {
-  using F = typename S::Element;
-  constexpr bool kIsByte = std::is_same_v<F, E4M3> || std::is_same_v<F, E5M2>;
-  constexpr bool kIsPacked = std::is_same_v<F, E2M1> && !WholeTensorScheme<S>;
+  constexpr bool kIsWhole = WholeTensorScheme<S>;
   constexpr std::size_t kBlock = S::kBlock.cols, kLines = S::kLayout.lines_per_scale;
-  constexpr bool kHasBlocks = std::has_single_bit(kBlock) && kBlock >= (kIsByte ? 32 : 16) &&
+  constexpr bool kHasBlocks = std::has_single_bit(kBlock) && kBlock >= (kHasBytes<S> ? 32 : 16) &&
                               kBlock <= kDecodeSide && std::has_single_bit(kLines);
-  if (!HasKnownScales<S>() || !(kIsByte || kIsPacked)) return false;
-  if (direction == Direction::kRowwise) return WholeTensorScheme<S> || kHasBlocks;
-  if (S::kLayout.columnwise_transposed) return WholeTensorScheme<S> || kHasBlocks;
-  return kIsByte && kHasBlocks && direction == Direction::kColumnwise;
+  if (!DecodesByRule<S> || !(kHasBytes<S> || (kHasNibbles<S> && !kIsWhole))) return false;
+  if (direction == Direction::kRowwise || S::kLayout.columnwise_transposed)
+    return kIsWhole || kHasBlocks;
+  return kHasBytes<S> && kHasBlocks;
 }
+
+/// The bodies of a scheme by direction.
+struct SchemeBodies {
+  std::array<Body, kDirectionCount> quantize;
+  std::array<bool, kDirectionCount> decodes;
+  std::size_t format;  // of the codes, in ElementFormats
+};
+inline constexpr auto kBodies = ArrayOf(AllSchemes{}, []<class S>() {
+  return SchemeBodies{{BodyOf<S>(Direction::kRowwise), BodyOf<S>(Direction::kColumnwise),
+                       BodyOf<S>(Direction::kBoth)},
+                      {HasDecoder<S>(Direction::kRowwise), HasDecoder<S>(Direction::kColumnwise)},
+                      IndexIn<typename S::Element>(ElementFormats{})};
+});
 
 }  // namespace narrowfloat::cpu

@@ -356,7 +356,6 @@ class DecodeDriver {
   static constexpr std::size_t kAhead = 8;  // rows from those decoded to those prefetched
 
   const DequantizeArgs& args_;
-  const StreamFence fence_{args_.nontemporal};
   const DirectionBuffers<const std::byte>& in_;
   const Tile& tile_;
   const MicroKernels& micro_;
@@ -377,8 +376,8 @@ class DecodeDriver {
 
 void DriveDecoding(const DequantizeArgs& args, const MicroKernels& micro,
                    const DecodeKernels& decode, const FormatDecoders& kernels,
-                   const DecodeGeometry& geometry, Direction direction) noexcept {
-  DecodeDriver(args, micro, decode, kernels, geometry).Run(direction);
+                   const DecodeGeometry& geometry) noexcept {
+  DecodeDriver(args, micro, decode, kernels, geometry).Run(args.direction);
 }
 
 }  // namespace narrowfloat::cpu

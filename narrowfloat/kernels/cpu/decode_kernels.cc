@@ -218,10 +218,6 @@ constexpr cpu::FormatDecoders DecodersOf() {
   if constexpr (kBits<F> == 8) decoders.uniform = &DecodeUniform<F, T>;
   return decoders;
 }
-template <FloatFormat F, class... T>
-constexpr ByType<cpu::FormatDecoders> DecodersByType(TypeList<T...>) {
-  return {DecodersOf<F, T>()...};
-}
 
 }  // namespace
 
@@ -232,8 +228,11 @@ const cpu::DecodeKernels* DecodeKernelsTable() {
       .stage_codes = &StageCodes,
       .transpose_codes = &TransposeCodes,
       .split_rows = &SplitRows,
-      .formats = {DecodersByType<E4M3>(FloatTypes{}), DecodersByType<E5M2>(FloatTypes{}),
-                  DecodersByType<E2M1>(FloatTypes{})},
+      .formats = ArrayOf(ElementFormats{},
+                         []<class F>() {
+                           return ArrayOf(FloatTypes{},
+                                          []<class T>() { return DecodersOf<F, T>(); });
+                         }),
   };
   return &kTable;
 }

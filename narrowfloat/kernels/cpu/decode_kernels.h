@@ -85,7 +85,6 @@ struct ScaleFactors {
 /// Decodes `count` adjacent stored scales. Under factors 2 and 0.5 the E4M3 code 0x39 is 1.125.
 using DecodeScalesFn = void (*)(const std::byte* stored, std::size_t count,
                                 const ScaleFactors& factors, float* scales) noexcept;
-inline constexpr std::size_t kScaleTypes = 3;
 
 /// Copies `count` bytes of each of `lines` lines, `stride` apart, to `staged`, `staged_stride`
 /// apart: lines are often a power of two apart and share a cache set.
@@ -102,17 +101,13 @@ using TransposeCodesFn = void (*)(const std::byte* staged, std::size_t stride, s
 /// <= kDecodeSide / 2.
 using SplitRowsFn = void (*)(std::byte* patch, std::size_t rows) noexcept;
 
-/// The formats that are decoded.
-enum class DecodedFormat : std::uint8_t { kE4M3, kE5M2, kE2M1 };
-inline constexpr std::size_t kDecodedFormats = 3;
-
 /// The micro-kernels of one instruction set.
 struct DecodeKernels {
-  std::array<DecodeScalesFn, kScaleTypes> scales;  // by ScaleType
+  std::array<DecodeScalesFn, kScaleTypeCount> scales;  // by ScaleType
   StageCodesFn stage_codes;
   TransposeCodesFn transpose_codes;
   SplitRowsFn split_rows;
-  std::array<ByType<FormatDecoders>, kDecodedFormats> formats;
+  std::array<ByType<FormatDecoders>, ElementFormats::kSize> formats;
 };
 
 }  // namespace narrowfloat::cpu

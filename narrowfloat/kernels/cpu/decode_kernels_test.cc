@@ -75,11 +75,8 @@ class DecodeKernelsTest : public testing::Test {
   static constexpr int kShift = kBits<F> == 8 ? 5 : 4;  // of the shortest blocks
 
   static const FormatDecoders& Kernels(const Target& target) {
-    constexpr auto kFormat = std::is_same_v<F, E4M3>   ? DecodedFormat::kE4M3
-                             : std::is_same_v<F, E5M2> ? DecodedFormat::kE5M2
-                                                       : DecodedFormat::kE2M1;
     return target.decode
-        ->formats[static_cast<std::size_t>(kFormat)][static_cast<std::size_t>(kDTypeOf<T>)];
+        ->formats[IndexIn<F>(ElementFormats{})][static_cast<std::size_t>(kDTypeOf<T>)];
   }
 
   /// Codes of a row, as they are stored. With `numbers`, NaN and infinities are replaced.

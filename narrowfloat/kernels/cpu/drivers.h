@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstring>
 
-#include "hwy/cache_control.h"
 #include "narrowfloat/kernels/cpu/decode_kernels.h"
 #include "narrowfloat/kernels/cpu/pack_kernels.h"
 #include "narrowfloat/kernels/geometry.h"
@@ -20,6 +19,7 @@ namespace narrowfloat::cpu {
 /// The properties of a scheme that the driver of blocks needs.
 struct BlockGeometry {
   BlockShape block;  // of the rowwise direction
+  ScaleType scale_type;
   std::size_t scale_bytes, lines_per_scale;
   bool transposed;  // columnwise codes are
 
@@ -28,25 +28,23 @@ struct BlockGeometry {
 
 /// Quantizes a tile of a scheme with blocks and codes of 8 bits.
 void DriveBlocks(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
-                 const BlockGeometry& geometry, MicroRule rule, const ScaleRule& options,
-                 Direction direction) noexcept;
+                 const BlockGeometry& geometry, const ScaleRule& options) noexcept;
 
 /// Quantizes a tile under one scale; columnwise codes lie transposed. Requires: the scale is
 /// positive and finite.
-void DriveWhole(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
-                float scale, Direction direction) noexcept;
+void DriveWhole(const QuantizeArgs& args, const MicroKernels& micro,
+                const FormatKernels& kernels) noexcept;
 
 /// The properties of a scheme that the driver of packed codes needs.
 struct PackedGeometry {
   BlockShape block;  // of the rowwise direction
-  PackRule rule;
+  ScaleType scale_type;
   LineFactors (*factors)(float amax, const ScaleOptions& options);  // of two levels, else null
 };
 /// Quantizes a tile of a scheme with codes of 4 bits, in one direction; columnwise codes lie
 /// transposed. Requires: the factors are positive and finite.
 void DrivePacked(const QuantizeArgs& args, const MicroKernels& micro, const AmaxKernels& amax,
-                 const PackKernels& kernels, const PackedGeometry& geometry,
-                 Direction direction) noexcept;
+                 const PackKernels& kernels, const PackedGeometry& geometry) noexcept;
 
 /// The properties of a scheme that the driver of decoding needs.
 struct DecodeGeometry {
@@ -58,12 +56,12 @@ struct DecodeGeometry {
   float decode_factor;  // ScaleFactors::decode; the other factor is the amax
 };
 
-/// Dequantizes a tile of one direction. Requires: the direction is not kBoth; codes of 8 bits, or
-/// packed ones that are transposed columnwise, whose tiles then begin at a row where a block does;
-/// blocks as the micro-kernels and patches take them.
+/// Dequantizes a tile. Requires: codes of 8 bits, or packed ones that are transposed columnwise,
+/// whose tiles then begin at a row where a block does; blocks as the micro-kernels and patches take
+/// them.
 void DriveDecoding(const DequantizeArgs& args, const MicroKernels& micro,
                    const DecodeKernels& decode, const FormatDecoders& kernels,
-                   const DecodeGeometry& geometry, Direction direction) noexcept;
+                   const DecodeGeometry& geometry) noexcept;
 
 /// Computes the amaxes of columns, which ignore NaN. Returns true if all items are finite.
 inline bool ComputeColumnAmaxes(const AmaxKernels& kernels, const ColumnRows& rows,
@@ -72,15 +70,6 @@ inline bool ComputeColumnAmaxes(const AmaxKernels& kernels, const ColumnRows& ro
   kernels.of_columns_of_all(rows, cols, AmaxRows::kOfThisCall, amaxes);
   return false;
 }
-
-/// Orders the non-temporal stores of a driver before all that its thread does after the driver's
-/// end.
-struct StreamFence {
-  bool nontemporal;
-  ~StreamFence() {
-    if (nontemporal) hwy::FlushStream();
-  }
-};
 
 /// Patterns of the amaxes of blocks or columns, of any type.
 template <std::size_t kPlaces>

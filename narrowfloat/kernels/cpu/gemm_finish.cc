@@ -3,7 +3,6 @@
 // accumulation and rounding, a vector of columns at a time.
 #include "narrowfloat/kernels/cpu/parts-inl.h"
 
-#include <array>
 #include <cstring>
 
 #include "narrowfloat/kernels/gemm_finish.h"
@@ -17,8 +16,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace {
-
-using FinishTable = std::array<FinishFn, kFloatTypeCount>;
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -159,15 +156,10 @@ void FinishTile(const FinishArgs& args) noexcept {
   }
 }
 
-template <class... T>
-constexpr FinishTable MakeFinish(TypeList<T...>) {
-  return {&FinishTile<T>...};
-}
-
 }  // namespace
 
-FinishTable GemmFinishTable() {
-  return MakeFinish(FloatTypes{});
+ByType<FinishFn> GemmFinishTable() {
+  return ArrayOf(FloatTypes{}, []<class T>() { return FinishFn{&FinishTile<T>}; });
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE

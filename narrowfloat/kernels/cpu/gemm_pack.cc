@@ -15,8 +15,6 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace {
 
-using Packers = std::array<PanelPackers, ElementFormats::kSize>;
-
 namespace hn = hwy::HWY_NAMESPACE;
 
 /// Codes of kSquareSide positions, one byte each, [position][line]; lines that hold no data are
@@ -106,15 +104,12 @@ void PackPanel(const PackArgs& args) noexcept {
   }
 }
 
-template <FloatFormat... F>
-constexpr Packers MakePackers(TypeList<F...>) {
-  return {PanelPackers{&PackPanel<F, kFloatRows>, &PackPanel<F, kFloatCols>}...};
-}
-
 }  // namespace
 
-Packers GemmFloatPackers() {
-  return MakePackers(ElementFormats{});
+std::array<PanelPackers, ElementFormats::kSize> GemmFloatPackers() {
+  return ArrayOf(ElementFormats{}, []<class F>() {
+    return PanelPackers{&PackPanel<F, kFloatRows>, &PackPanel<F, kFloatCols>};
+  });
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE

@@ -440,15 +440,10 @@ constexpr cpu::ItemKernels kItemKernels{.item_bytes = kItemSize<T>,
                                         .add_rows_with_amax = &AddRowsWithAmax<T>,
                                         .transform = &Transform<T>};
 
-template <class... T>
-constexpr ByType<cpu::ItemKernels> KernelsByType(TypeList<T...>) {
-  return {kItemKernels<T>...};
-}
-
 }  // namespace
 
 const ByType<cpu::ItemKernels>* ItemKernelsTable() {
-  static constexpr ByType<cpu::ItemKernels> kTable = KernelsByType(FloatTypes{});
+  static constexpr auto kTable = ArrayOf(FloatTypes{}, []<class T>() { return kItemKernels<T>; });
   return &kTable;
 }
 

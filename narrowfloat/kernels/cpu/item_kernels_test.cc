@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares the micro-kernels of every instruction set, and the slots that use them, with the
+// Compares the micro-kernels of every instruction set, and the operations that use them, with the
 // reference: every pattern of 16 bits, fp32 by exponents, runs and tiles of every length.
 #include "narrowfloat/kernels/cpu/item_kernels.h"
 
@@ -174,8 +174,8 @@ template <class T>
 std::size_t CheckTransform(const std::string& name, const ItemKernels& kernels, std::size_t cols,
                            std::uint32_t sign_mask, Matrix<T>& in) {
   Matrix<T> expected(kHadamardSize, cols), out(kHadamardSize, cols, 1);
-  ScalarKernels().hadamard[static_cast<std::size_t>(kDTypeOf<T>)](
-      in.ConstRows(), {0, kHadamardSize, 0, cols}, sign_mask, expected.Rows());
+  ScalarKernels().Hadamard(kDTypeOf<T>, in.ConstRows(), {0, kHadamardSize, 0, cols}, sign_mask,
+                           expected.Rows());
   TransformRows rows;
   for (std::size_t k = 0; k < kHadamardSize; ++k) {
     rows.in[k] = rows.next[k] = in.Row(k);
@@ -240,9 +240,9 @@ TYPED_TEST(ItemKernelsTest, TransformsOfEveryPattern) {
   }
 }
 
-TYPED_TEST(ItemKernelsTest, SlotsOfTilesMatchTheReference) {
+TYPED_TEST(ItemKernelsTest, OperationsOnTilesMatchTheReference) {
   using T = TypeParam;
-  constexpr auto kSlot = static_cast<std::size_t>(kDTypeOf<T>);
+  constexpr DType kDType = kDTypeOf<T>;
   std::mt19937 random(4);
   for (const bool with_nan : {false, true}) {
     for (const std::size_t rows : {1u, 9u, 67u, 150u}) {
@@ -254,19 +254,19 @@ TYPED_TEST(ItemKernelsTest, SlotsOfTilesMatchTheReference) {
         for (const KernelTable* table : AvailableKernels()) {
           const auto sums_of = [&](const KernelTable& of, bool amax, float& largest) {
             std::vector<float> sums(cols, 0.25f);
-            if (amax) largest = of.amax_sum[kSlot](in.ConstRows(), tile, sums.data());
-            if (!amax) of.column_sum[kSlot](in.ConstRows(), tile, sums.data());
+            if (amax) largest = of.AmaxSum(kDType, in.ConstRows(), tile, sums.data());
+            if (!amax) of.ColumnSum(kDType, in.ConstRows(), tile, sums.data());
             return sums;
           };
-          const float amax = reference.amax[kSlot](in.ConstRows(), tile);
+          const float amax = reference.Amax(kDType, in.ConstRows(), tile);
           float largest = 0.0f;
           const std::vector<float> expected = sums_of(reference, false, largest);
           const std::vector<float> sums = sums_of(*table, false, largest);
           const std::vector<float> sums_beside_amax = sums_of(*table, true, largest);
           std::vector<float> expected_amaxes(cols, 7.0f), amaxes(cols, 9.0f);
-          reference.column_amax[kSlot](in.ConstRows(), tile, expected_amaxes.data());
-          table->column_amax[kSlot](in.ConstRows(), tile, amaxes.data());
-          EXPECT_EQ(table->amax[kSlot](in.ConstRows(), tile), amax) << table->name;
+          reference.ColumnAmax(kDType, in.ConstRows(), tile, expected_amaxes.data());
+          table->ColumnAmax(kDType, in.ConstRows(), tile, amaxes.data());
+          EXPECT_EQ(table->Amax(kDType, in.ConstRows(), tile), amax) << table->name;
           EXPECT_EQ(largest, amax) << table->name;
           for (std::size_t c = 0; c < cols; ++c) {
             ASSERT_EQ(Bits(sums[c]), Bits(expected[c])) << table->name << " column " << c;

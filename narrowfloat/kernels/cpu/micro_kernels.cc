@@ -533,23 +533,13 @@ constexpr cpu::FormatKernels kFormatKernels{
     .encode_blocks = {kEncodeBlocks<F, T, cpu::kBlockLengths[0]>,
                       kEncodeBlocks<F, T, cpu::kBlockLengths[1]>,
                       kEncodeBlocks<F, T, cpu::kBlockLengths[2]>},
-    .scales = {cpu::ScaleKernels{&BlockScales<RuleE8M0, F, T>, &ColumnScales<RuleE8M0, F, T>},
-               cpu::ScaleKernels{&BlockScales<RuleFloat32, F, T>,
-                                 &ColumnScales<RuleFloat32, F, T>}},
+    .scales = {cpu::ScaleKernels{&BlockScales<RuleFloat32, F, T>, &ColumnScales<RuleFloat32, F, T>},
+               cpu::ScaleKernels{&BlockScales<RuleE8M0, F, T>, &ColumnScales<RuleE8M0, F, T>}},
     .encode_columns = {&EncodeColumns<F, T, Encoder::kPowersOfTwo>,
                        &EncodeColumns<F, T, Encoder::kFinite>, &EncodeColumns<F, T, Encoder::kAll>},
     .encode_both = &EncodeBoth<F, T>,
     .uniform = {&TabulateUniform<F, T>, &EncodeUniform<F, T>, &EncodeUniformOfAll<F, T>},
 };
-
-template <class... T>
-constexpr ByType<cpu::AmaxKernels> AmaxesByType(TypeList<T...>) {
-  return {kAmaxKernels<T>...};
-}
-template <FloatFormat F, class... T>
-constexpr ByType<cpu::FormatKernels> KernelsByType(TypeList<T...>) {
-  return {kFormatKernels<F, T>...};
-}
 
 }  // namespace
 
@@ -558,8 +548,12 @@ const cpu::MicroKernels* MicroKernelsTable() {
       .vector_bytes = hn::MaxLanes(D8()),
       .copy_nontemporal = &CopyPastCaches,
       .transpose = &TransposePatch,
-      .amax = AmaxesByType(FloatTypes{}),
-      .formats = {KernelsByType<E4M3>(FloatTypes{}), KernelsByType<E5M2>(FloatTypes{})},
+      .amax = ArrayOf(FloatTypes{}, []<class T>() { return kAmaxKernels<T>; }),
+      .formats = ArrayOf(cpu::MicroFormats{},
+                         []<class F>() {
+                           return ArrayOf(FloatTypes{},
+                                          []<class T>() { return kFormatKernels<F, T>; });
+                         }),
   };
   return &kTable;
 }

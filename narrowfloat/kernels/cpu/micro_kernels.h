@@ -106,9 +106,7 @@ using MicroColumnAmaxFn = bool (*)(const ColumnRows& rows, std::size_t cols, Ama
 using ScalesFn = bool (*)(const std::byte* amaxes, std::size_t count, const ScaleRule& rule,
                           const MicroScales& scales) noexcept;
 
-/// The rules of scales: MxRule's E8M0 codes, which have no options, and fp32 from ScaleFromAmax.
-enum class MicroRule : std::uint8_t { kE8M0, kFloat32 };
-inline constexpr std::size_t kMicroRules = 2;
+/// The functions of one rule of scales.
 struct ScaleKernels {
   ScalesFn of_blocks, of_columns;
 };
@@ -177,15 +175,16 @@ struct AmaxKernels {
 struct FormatKernels {
   const AmaxKernels* amax;  // of the type of items
   std::array<EncodeKernels, kBlockLengths.size()> encode_blocks;
-  std::array<ScaleKernels, kMicroRules> scales;
+  // By ScaleType: fp32 from ScaleFromAmax, and MxRule's E8M0 codes, which have no options.
+  std::array<ScaleKernels, 2> scales;
   EncodeKernels encode_columns;
   EncodeBothFn encode_both;
   UniformKernels uniform;
 };
 
-/// The formats that the micro-kernels encode to.
-enum class MicroFormat : std::uint8_t { kE4M3, kE5M2 };
-inline constexpr std::size_t kMicroFormats = 2;
+/// The formats that the micro-kernels encode to: the first ones of ElementFormats.
+using MicroFormats = TypeList<E4M3, E5M2>;
+static_assert(IndexIn<E4M3>(ElementFormats{}) == 0 && IndexIn<E5M2>(ElementFormats{}) == 1);
 
 /// The micro-kernels of one instruction set.
 struct MicroKernels {
@@ -193,7 +192,7 @@ struct MicroKernels {
   CopyFn copy_nontemporal;
   TransposeFn transpose;
   ByType<AmaxKernels> amax;
-  std::array<ByType<FormatKernels>, kMicroFormats> formats;
+  std::array<ByType<FormatKernels>, MicroFormats::kSize> formats;
 };
 
 }  // namespace narrowfloat::cpu

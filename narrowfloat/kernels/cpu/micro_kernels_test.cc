@@ -66,7 +66,7 @@ class MicroKernelsTest : public testing::Test {
  protected:
   static const FormatKernels& Kernels(const Target& target) { return KernelsOf<P>(target); }
   static const AmaxKernels& Amaxes(const Target& target) { return *Kernels(target).amax; }
-  static const ScaleKernels& ScalesOf(const Target& target, MicroRule rule) {
+  static const ScaleKernels& ScalesOf(const Target& target, ScaleType rule) {
     return Kernels(target).scales[static_cast<std::size_t>(rule)];
   }
 };
@@ -171,7 +171,7 @@ TYPED_TEST(MicroKernelsTest, ScalesOfEveryAmax) {
       Items amaxes(kMicroCols, P::kBytes);
       for (std::size_t i = 0; i < kMicroCols; ++i)
         amaxes.Set(i, patterns[std::min(first + i, patterns.size() - 1)]);
-      const ScaleKernels& rule = this->ScalesOf(target, MicroRule::kE8M0);
+      const ScaleKernels& rule = this->ScalesOf(target, ScaleType::kE8M0);
       for (const ScalesFn run : {rule.of_blocks, rule.of_columns}) {
         Scales scales;
         run(amaxes.At(0), kMicroCols, {}, scales.All());
@@ -204,7 +204,7 @@ TYPED_TEST(MicroKernelsTest, Float32ScalesOfEveryAmax) {
         Items amaxes(kMicroCols, P::kBytes);
         for (std::size_t i = 0; i < kMicroCols; ++i)
           amaxes.Set(i, patterns[std::min(first + i, patterns.size() - 1)]);
-        const ScaleKernels& kernels = this->ScalesOf(target, MicroRule::kFloat32);
+        const ScaleKernels& kernels = this->ScalesOf(target, ScaleType::kFloat32);
         for (const ScalesFn run : {kernels.of_blocks, kernels.of_columns}) {
           Scales scales;
           run(amaxes.At(0), kMicroCols, rule, scales.All());
@@ -274,7 +274,7 @@ TYPED_TEST(MicroKernelsTest, CodesOfEveryItemUnderEveryScale) {
   using P = TypeParam;
   for (const Target& target : Targets()) {
     const FormatKernels& kernels = this->Kernels(target);
-    const ScaleKernels& e8m0 = this->ScalesOf(target, MicroRule::kE8M0);
+    const ScaleKernels& e8m0 = this->ScalesOf(target, ScaleType::kE8M0);
     std::size_t simple = 0;
     for (const auto& entry : Expected<P>::Get().amaxes) {
       const std::uint32_t scale = entry.first, amax = entry.second;
@@ -319,7 +319,7 @@ TYPED_TEST(MicroKernelsTest, CodesOfRowsUnderFloat32ScalesOfBlocks) {
   constexpr std::size_t kRows = 3;
   std::mt19937 random(5);
   for (const Target& target : Targets()) {
-    const ScaleKernels& rule = this->ScalesOf(target, MicroRule::kFloat32);
+    const ScaleKernels& rule = this->ScalesOf(target, ScaleType::kFloat32);
     for (std::size_t length = 0; length < kBlockLengths.size(); ++length) {
       const std::size_t block = kBlockLengths[length];
       const EncodeKernels& kernels = this->Kernels(target).encode_blocks[length];
@@ -380,7 +380,7 @@ TYPED_TEST(MicroKernelsTest, EachBlockAndEachColumnHasItsScale) {
   std::mt19937 random(3);
   for (const Target& target : Targets()) {
     const FormatKernels& kernels = this->Kernels(target);
-    const ScaleKernels& e8m0 = this->ScalesOf(target, MicroRule::kE8M0);
+    const ScaleKernels& e8m0 = this->ScalesOf(target, ScaleType::kE8M0);
     const AmaxKernels& amax = this->Amaxes(target);
     const BlockAmaxFn amax_of_blocks = amax.of_blocks[IndexOf(kAmaxLengths, kMxBlock)];
     const std::size_t step = std::max(kMxBlock, target.micro->vector_bytes);

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "narrowfloat/kernels/cpu/micro_kernels.h"
@@ -50,8 +49,7 @@ struct ItemType {
 template <class F, class T>
 struct FormatAndItems : ItemType<T> {
   using Format = F;
-  static constexpr std::size_t kFormat =
-      static_cast<std::size_t>(std::is_same_v<F, E4M3> ? MicroFormat::kE4M3 : MicroFormat::kE5M2);
+  static constexpr std::size_t kFormat = IndexIn<F>(MicroFormats{});
 };
 
 /// A buffer of items or amaxes, aligned to cache lines.

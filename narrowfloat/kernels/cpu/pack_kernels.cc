@@ -304,10 +304,9 @@ constexpr cpu::FourOverSixKernels FourOverSixOf() {
 
 template <class T>
 constexpr cpu::PackKernels kPackKernels{
-    .scales = {cpu::PackScaleKernels{&ComputeTwoLevels<T, Places::kBlocks>,
-                                     &ComputeTwoLevels<T, Places::kColumns>},
-               cpu::PackScaleKernels{&ComputeE8M0<T, Places::kBlocks>,
-                                     &ComputeE8M0<T, Places::kColumns>}},
+    .scales = {cpu::PackScaleKernels{},
+               {&ComputeE8M0<T, Places::kBlocks>, &ComputeE8M0<T, Places::kColumns>},
+               {&ComputeTwoLevels<T, Places::kBlocks>, &ComputeTwoLevels<T, Places::kColumns>}},
     .row = {&PackRow<T, NearestCoder<E2M1, Inputs::kFinite> >,
             &PackRow<T, NearestCoder<E2M1, Inputs::kAll> >,
             &PackRow<T, StochasticCoder<Inputs::kFinite> >,
@@ -321,15 +320,10 @@ constexpr cpu::PackKernels kPackKernels{
     .four_over_six = FourOverSixOf<T>(),
 };
 
-template <class... T>
-constexpr ByType<cpu::PackKernels> KernelsByType(TypeList<T...>) {
-  return {kPackKernels<T>...};
-}
-
 }  // namespace
 
 const ByType<cpu::PackKernels>* PackKernelsTable() {
-  static constexpr ByType<cpu::PackKernels> kTable = KernelsByType(FloatTypes{});
+  static constexpr auto kTable = ArrayOf(FloatTypes{}, []<class T>() { return kPackKernels<T>; });
   return &kTable;
 }
 

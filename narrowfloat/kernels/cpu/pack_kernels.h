@@ -60,9 +60,7 @@ struct PackScales {
 using PackScalesFn = bool (*)(const std::byte* amaxes, std::size_t count,
                               const TwoLevelFactors& factors, const PackScales& scales) noexcept;
 
-/// The rules of scales: E4M3 under a factor of the line, and MxRule's E8M0, which needs no factor.
-enum class PackRule : std::uint8_t { kTwoLevels, kE8M0 };
-inline constexpr std::size_t kPackRules = 2;
+/// The functions of one rule of scales.
 struct PackScaleKernels {
   PackScalesFn of_blocks, of_columns;
 };
@@ -162,7 +160,9 @@ struct FourOverSixKernels {
 
 /// The micro-kernels of one type of items.
 struct PackKernels {
-  std::array<PackScaleKernels, kPackRules> scales;
+  // By ScaleType: none for fp32; MxRule's E8M0, which needs no factor; E4M3 under a factor of the
+  // line.
+  std::array<PackScaleKernels, kScaleTypeCount> scales;
   PackRoundings<PackRowFn> row;
   PackRoundings<PackColumnsFn> columns;
   RandomOfRowFn random_of_row;

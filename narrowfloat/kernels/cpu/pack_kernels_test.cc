@@ -46,7 +46,7 @@ class PackKernelsTest : public testing::Test {
   static const PackKernels& Kernels(const Target& target) {
     return (*target.pack)[static_cast<std::size_t>(kDTypeOf<typename P::Item>)];
   }
-  static const PackScaleKernels& ScalesOf(const Target& target, PackRule rule) {
+  static const PackScaleKernels& ScalesOf(const Target& target, ScaleType rule) {
     return Kernels(target).scales[static_cast<std::size_t>(rule)];
   }
   /// Returns the patterns of magnitudes up to infinity, in whole calls.
@@ -65,7 +65,7 @@ TYPED_TEST(PackKernelsTest, TwoLevelScalesOfEveryAmax) {
   const std::vector<std::uint32_t> patterns = this->Amaxes();
   Items amaxes(kPackPlaces, P::kBytes);
   for (const Target& target : Targets()) {
-    const PackScaleKernels& rule = this->ScalesOf(target, PackRule::kTwoLevels);
+    const PackScaleKernels& rule = this->ScalesOf(target, ScaleType::kE4M3);
     for (std::size_t first = 0; first < patterns.size(); first += kPackPlaces) {
       TwoLevelFactors factors;
       std::vector<Rule::TensorState> states;
@@ -104,11 +104,11 @@ TYPED_TEST(PackKernelsTest, ScalesOfUsualBlocksFit) {
     TwoLevelFactors factors;
     factors.Fill(0, kPackPlaces, FactorsOf(Rule::Prepare(largest * 2, {})));
     PlacedScales scales;
-    EXPECT_TRUE(this->ScalesOf(target, PackRule::kTwoLevels)
+    EXPECT_TRUE(this->ScalesOf(target, ScaleType::kE4M3)
                     .of_blocks(amaxes.At(0), kPackPlaces, factors, scales.All()));
     // A smaller amax of the tensor was given than its blocks have.
     factors.Fill(0, kPackPlaces, FactorsOf(Rule::Prepare(largest / 4, {})));
-    EXPECT_FALSE(this->ScalesOf(target, PackRule::kTwoLevels)
+    EXPECT_FALSE(this->ScalesOf(target, ScaleType::kE4M3)
                      .of_blocks(amaxes.At(0), kPackPlaces, factors, scales.All()));
   }
 }
@@ -119,7 +119,7 @@ TYPED_TEST(PackKernelsTest, E8M0ScalesOfEveryAmax) {
   Items amaxes(kPackPlaces, P::kBytes);
   const auto unused = std::make_unique<TwoLevelFactors>();
   for (const Target& target : Targets()) {
-    const PackScaleKernels& rule = this->ScalesOf(target, PackRule::kE8M0);
+    const PackScaleKernels& rule = this->ScalesOf(target, ScaleType::kE8M0);
     for (std::size_t first = 0; first < patterns.size(); first += kPackPlaces) {
       for (std::size_t i = 0; i < kPackPlaces; ++i) amaxes.Set(i, patterns[first + i]);
       PlacedScales of_blocks, of_columns;
@@ -242,7 +242,7 @@ TYPED_TEST(PackKernelsTest, CodesOfColumnsOfEveryPattern) {
       for (std::size_t c = 0; c < kPackPlaces; ++c)
         amaxes.Set(c, static_cast<std::uint32_t>(random()) % P::kInfinity);
       PlacedScales scales;
-      this->ScalesOf(target, PackRule::kE8M0)
+      this->ScalesOf(target, ScaleType::kE8M0)
           .of_columns(amaxes.At(0), kPackPlaces, *factors, scales.All());
       const std::vector<std::uint8_t> bytes = RandomRow(random, count * kTransposedCols);
       const auto check = [&](PackColumnsFn run, bool must_fit, const auto& expected) {

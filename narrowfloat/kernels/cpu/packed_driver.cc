@@ -29,7 +29,7 @@ class PackedDriver {
         amax_(amax),
         kernels_(kernels),
         geometry_(geometry),
-        scale_rule_(kernels.scales[static_cast<std::size_t>(geometry.rule)]),
+        scale_rule_(kernels.scales[static_cast<std::size_t>(geometry.scale_type)]),
         block_(geometry.block.cols),
         vector_(micro.vector_bytes),
         amax_of_blocks_(amax.of_blocks[IndexOf(kAmaxLengths, geometry.block.cols)]),
@@ -345,7 +345,6 @@ class PackedDriver {
   }
 
   const QuantizeArgs& args_;
-  const StreamFence fence_{args_.nontemporal};
   const DirectionBuffers<std::byte>& out_;
   const MicroKernels& micro_;
   const AmaxKernels& amax_;
@@ -367,10 +366,9 @@ class PackedDriver {
 }  // namespace
 
 void DrivePacked(const QuantizeArgs& args, const MicroKernels& micro, const AmaxKernels& amax,
-                 const PackKernels& kernels, const PackedGeometry& geometry,
-                 Direction direction) noexcept {
-  PackedDriver driver(args, micro, amax, kernels, geometry, direction);
-  direction == Direction::kRowwise ? driver.Rows() : driver.Patches();
+                 const PackKernels& kernels, const PackedGeometry& geometry) noexcept {
+  PackedDriver driver(args, micro, amax, kernels, geometry, args.direction);
+  args.direction == Direction::kRowwise ? driver.Rows() : driver.Patches();
 }
 
 }  // namespace narrowfloat::cpu

@@ -24,21 +24,14 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 
 const ByType<cpu::ItemKernels>* ItemKernelsTable();
-ByType<AmaxFn> AmaxSlots();
-ByType<ColumnSumFn> ColumnSumSlots();
-ByType<AmaxSumFn> AmaxSumSlots();
-ByType<ColumnAmaxFn> ColumnAmaxSlots();
-ByType<HadamardFn> HadamardSlots();
 const cpu::MicroKernels* MicroKernelsTable();
 const ByType<cpu::PackKernels>* PackKernelsTable();
 const cpu::DecodeKernels* DecodeKernelsTable();
-QuantizeSlots DrivenSlots();
-DequantizeSlots DequantizeTable();
 GemmBody GemmFloatsBody();
 std::array<PanelPackers, ElementFormats::kSize> GemmFloatPackers();
 GemmBody GemmNibblesBody();  // these two on x86 alone
 PanelPackers GemmNibblePackers();
-std::array<FinishFn, kFloatTypeCount> GemmFinishTable();
+ByType<FinishFn> GemmFinishTable();
 
 }  // namespace narrowfloat::HWY_NAMESPACE
 #endif

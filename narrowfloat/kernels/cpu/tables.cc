@@ -40,17 +40,10 @@ GemmKernels GemmParts() {
 
 cpu::TargetParts Parts() {
   return {
-      .amax = AmaxSlots(),
-      .column_sum = ColumnSumSlots(),
-      .amax_sum = AmaxSumSlots(),
-      .column_amax = ColumnAmaxSlots(),
-      .hadamard = HadamardSlots(),
       .items = ItemKernelsTable(),
       .micro = MicroKernelsTable(),
       .pack = PackKernelsTable(),
       .decode = DecodeKernelsTable(),
-      .quantize = DrivenSlots(),
-      .dequantize = DequantizeTable(),
       .gemm = GemmParts(),
   };
 }

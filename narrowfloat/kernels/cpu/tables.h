@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -24,22 +25,17 @@ struct CpuTarget {
 /// Returns all of them, best first.
 std::vector<CpuTarget> AvailableTargets();
 
-/// What the kernel files compute for one instruction set. A null slot is left to the reference.
+/// The micro-kernels of one instruction set.
 struct TargetParts {
-  ByType<AmaxFn> amax;
-  ByType<ColumnSumFn> column_sum;
-  ByType<AmaxSumFn> amax_sum;
-  ByType<ColumnAmaxFn> column_amax;
-  ByType<HadamardFn> hadamard;
   const ByType<ItemKernels>* items;
   const MicroKernels* micro;
   const ByType<PackKernels>* pack;
   const DecodeKernels* decode;
-  QuantizeSlots quantize;
-  DequantizeSlots dequantize;
   GemmKernels gemm;  // a body without rows is one that the target does not have
 };
 /// Returns the parts of a target, by CpuTarget::index; empty ones for the baseline.
 TargetParts PartsOf(std::size_t target);
+/// Returns the table whose operations call the micro-kernels of a target.
+std::unique_ptr<const KernelTable> MakeTable(const CpuTarget& target);
 
 }  // namespace narrowfloat::cpu

@@ -85,7 +85,7 @@ struct HadamardDriver {
   const MatrixRows<const std::byte>& in;
   const Tile& tile;
   const ItemKernels& kernels;
-  HadamardFn reference;
+  DType dtype;
   std::uint32_t sign_mask;
   const MatrixRows<std::byte>& out;
 
@@ -110,8 +110,8 @@ struct HadamardDriver {
                                   : TransformPadded(rows, cols, inexact);
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t to = col + inexact[i], from = tile.col_begin + to;
-      reference(in, {row, row + kHadamardSize, from, from + 1}, sign_mask,
-                Moved(out, row - tile.row_begin, to * kernels.item_bytes));
+      ScalarKernels().Hadamard(dtype, in, {row, row + kHadamardSize, from, from + 1}, sign_mask,
+                               Moved(out, row - tile.row_begin, to * kernels.item_bytes));
     }
   }
 
@@ -190,9 +190,9 @@ void DriveColumnAmax(const MatrixRows<const std::byte>& in, const Tile& tile,
 }
 
 void DriveHadamard(const MatrixRows<const std::byte>& in, const Tile& tile,
-                   const ItemKernels& kernels, HadamardFn reference, std::uint32_t sign_mask,
+                   const ItemKernels& kernels, DType dtype, std::uint32_t sign_mask,
                    const MatrixRows<std::byte>& out) noexcept {
-  HadamardDriver{in, tile, kernels, reference, sign_mask, out}.Run();
+  HadamardDriver{in, tile, kernels, dtype, sign_mask, out}.Run();
 }
 
 }  // namespace narrowfloat::cpu

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The drivers of amaxes, sums of columns and the Hadamard transform: plain C++, compiled once. They
-// serve the slots of KernelTable of the same names.
+// implement the functions of KernelTable of the same names.
 #pragma once
 
 #include <cstddef>
@@ -21,9 +21,9 @@ float DriveAmaxSum(const MatrixRows<const std::byte>& in, const Tile& tile,
 /// Any format's kernels serve: the amaxes of items do not depend on it.
 void DriveColumnAmax(const MatrixRows<const std::byte>& in, const Tile& tile,
                      const AmaxKernels& kernels, float* amaxes) noexcept;
-/// Calls `reference` for columns whose sums the micro-kernel cannot add exactly.
+/// Calls the reference for columns whose sums the micro-kernel cannot add exactly.
 void DriveHadamard(const MatrixRows<const std::byte>& in, const Tile& tile,
-                   const ItemKernels& kernels, HadamardFn reference, std::uint32_t sign_mask,
+                   const ItemKernels& kernels, DType dtype, std::uint32_t sign_mask,
                    const MatrixRows<std::byte>& out) noexcept;
 
 }  // namespace narrowfloat::cpu

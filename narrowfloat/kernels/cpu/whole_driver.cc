@@ -98,7 +98,6 @@ class WholeDriver {
   }
 
   const QuantizeArgs& args_;
-  const StreamFence fence_{args_.nontemporal};
   const MicroKernels& micro_;
   const FormatKernels& kernels_;
   const std::size_t item_bytes_;
@@ -111,9 +110,9 @@ class WholeDriver {
 
 }  // namespace
 
-void DriveWhole(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
-                float scale, Direction direction) noexcept {
-  WholeDriver(args, micro, kernels, scale).Run(direction);
+void DriveWhole(const QuantizeArgs& args, const MicroKernels& micro,
+                const FormatKernels& kernels) noexcept {
+  WholeDriver(args, micro, kernels, args.tensor_scale).Run(args.direction);
 }
 
 }  // namespace narrowfloat::cpu

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/kernels/scalar/items.h"
-#include "narrowfloat/kernels/scalar/tables.h"
 
-namespace narrowfloat::scalar {
+namespace narrowfloat {
 namespace {
 
 template <class T>
-float Amax(const MatrixRows<const std::byte>& in, const Tile& tile) noexcept {
+float AmaxOf(const MatrixRows<const std::byte>& in, const Tile& tile) noexcept {
   float amax = 0.0f;
   for (std::size_t r = tile.row_begin; r < tile.row_end; ++r) {
     const std::byte* row = in.Row(r);
@@ -19,7 +19,7 @@ float Amax(const MatrixRows<const std::byte>& in, const Tile& tile) noexcept {
 }
 
 template <class T>
-void ColumnSum(const MatrixRows<const std::byte>& in, const Tile& tile, float* sums) noexcept {
+void AddRows(const MatrixRows<const std::byte>& in, const Tile& tile, float* sums) noexcept {
   for (std::size_t r = tile.row_begin; r < tile.row_end; ++r) {
     const std::byte* row = in.Row(r);
     for (std::size_t c = tile.col_begin; c < tile.col_end; ++c)
@@ -27,46 +27,28 @@ void ColumnSum(const MatrixRows<const std::byte>& in, const Tile& tile, float* s
   }
 }
 
-template <class T>
-void ColumnAmax(const MatrixRows<const std::byte>& in, const Tile& tile, float* amaxes) noexcept {
-  for (std::size_t c = tile.col_begin; c < tile.col_end; ++c)
-    *amaxes++ = Amax<T>(in, {tile.row_begin, tile.row_end, c, c + 1});
-}
-
-template <class... T>
-constexpr ByType<AmaxFn> MakeAmax(TypeList<T...>) {
-  return {&Amax<T>...};
-}
-template <class... T>
-constexpr ByType<ColumnSumFn> MakeColumnSum(TypeList<T...>) {
-  return {&ColumnSum<T>...};
-}
-template <class... T>
-constexpr ByType<AmaxSumFn> MakeAmaxSum(TypeList<T...>) {
-  return {[](const MatrixRows<const std::byte>& in, const Tile& tile, float* sums) noexcept {
-    ColumnSum<T>(in, tile, sums);
-    return Amax<T>(in, tile);
-  }...};
-}
-
-template <class... T>
-constexpr ByType<ColumnAmaxFn> MakeColumnAmax(TypeList<T...>) {
-  return {&ColumnAmax<T>...};
-}
-
 }  // namespace
 
-ByType<ColumnAmaxFn> ColumnAmaxTable() {
-  return MakeColumnAmax(FloatTypes{});
-}
-ByType<AmaxFn> AmaxTable() {
-  return MakeAmax(FloatTypes{});
-}
-ByType<ColumnSumFn> ColumnSumTable() {
-  return MakeColumnSum(FloatTypes{});
-}
-ByType<AmaxSumFn> AmaxSumTable() {
-  return MakeAmaxSum(FloatTypes{});
+float KernelTable::Amax(DType dtype, const MatrixRows<const std::byte>& in,
+                        const Tile& tile) const noexcept {
+  return ForType(dtype, []<class T>() { return &AmaxOf<T>; })(in, tile);
 }
 
-}  // namespace narrowfloat::scalar
+void KernelTable::ColumnSum(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
+                            float* sums) const noexcept {
+  ForType(dtype, []<class T>() { return &AddRows<T>; })(in, tile, sums);
+}
+
+float KernelTable::AmaxSum(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
+                           float* sums) const noexcept {
+  KernelTable::ColumnSum(dtype, in, tile, sums);
+  return KernelTable::Amax(dtype, in, tile);
+}
+
+void KernelTable::ColumnAmax(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
+                             float* amaxes) const noexcept {
+  for (std::size_t c = tile.col_begin; c < tile.col_end; ++c)
+    *amaxes++ = KernelTable::Amax(dtype, in, {tile.row_begin, tile.row_end, c, c + 1});
+}
+
+}  // namespace narrowfloat

@@ -3,11 +3,11 @@
 
 #include <array>
 
+#include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/kernels/scalar/items.h"
-#include "narrowfloat/kernels/scalar/tables.h"
 #include "narrowfloat/numerics/exact_sum.h"
 
-namespace narrowfloat::scalar {
+namespace narrowfloat {
 namespace {
 
 using Group = std::array<float, kHadamardSize>;
@@ -43,8 +43,8 @@ void StoreOnce(std::byte* row, std::size_t index, double value) {
 }
 
 template <class T>
-void Hadamard(const MatrixRows<const std::byte>& in, const Tile& tile, std::uint32_t sign_mask,
-              const MatrixRows<std::byte>& out) noexcept {
+void Transform(const MatrixRows<const std::byte>& in, const Tile& tile, std::uint32_t sign_mask,
+               const MatrixRows<std::byte>& out) noexcept {
   for (std::size_t r = tile.row_begin; r < tile.row_end; r += kHadamardSize) {
     for (std::size_t c = tile.col_begin; c < tile.col_end; ++c) {
       Group group;
@@ -57,15 +57,12 @@ void Hadamard(const MatrixRows<const std::byte>& in, const Tile& tile, std::uint
   }
 }
 
-template <class... T>
-constexpr ByType<HadamardFn> MakeHadamard(TypeList<T...>) {
-  return {&Hadamard<T>...};
-}
-
 }  // namespace
 
-ByType<HadamardFn> HadamardTable() {
-  return MakeHadamard(FloatTypes{});
+void KernelTable::Hadamard(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
+                           std::uint32_t sign_mask,
+                           const MatrixRows<std::byte>& out) const noexcept {
+  ForType(dtype, []<class T>() { return &Transform<T>; })(in, tile, sign_mask, out);
 }
 
-}  // namespace narrowfloat::scalar
+}  // namespace narrowfloat

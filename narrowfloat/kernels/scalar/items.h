@@ -37,6 +37,13 @@ inline void StoreItem(std::byte* row, std::size_t index, float value) {
   }
 }
 
+/// Returns make<T>() for the T of FloatTypes that `dtype` names. Requires: make has no state.
+template <class Make>
+inline auto ForType(DType dtype, Make) {
+  static constexpr auto kMade = ArrayOf(FloatTypes{}, Make{});
+  return kMade[static_cast<std::size_t>(dtype)];
+}
+
 /// Returns the magnitude of a value: clears the sign bit.
 inline float Magnitude(float value) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) & ~kFloatSign);

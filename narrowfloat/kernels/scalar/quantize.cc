@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <utility>
 
 #include "narrowfloat/kernels/geometry.h"
 #include "narrowfloat/kernels/scalar/items.h"
-#include "narrowfloat/kernels/scalar/tables.h"
 
-namespace narrowfloat::scalar {
+namespace narrowfloat {
 namespace {
 
 /// One direction of a call: its kind of lines, and its output buffers.
@@ -18,8 +18,7 @@ class DirectionQuantizer {
   void Run() const {
     const LineRange range = LinesOf<kDirection>(args_.tile);
     if constexpr (WholeTensorScheme<S>) {
-      const typename S::TensorState state = S::Prepare(out_.amax, args_.options);
-      Encode(range, S::ScaleBlock(out_.amax, state).scale);
+      Encode(range, args_.tensor_scale);
     } else {
       // The scheme's block in terms of the direction's lines.
       for (std::size_t line = range.line_begin; line < range.line_end; line += S::kBlock.rows) {
@@ -39,7 +38,8 @@ class DirectionQuantizer {
     return LoadItem<T>(args_.in.Row(kRowwise ? line : pos), kRowwise ? pos : line);
   }
   void Store(std::size_t line, std::size_t pos, std::uint32_t code) const {
-    StoreCode<S, kDirection>(out_, kRowwise ? line : pos, kRowwise ? pos : line, code);
+    if constexpr (!kRowwise && !S::kLayout.columnwise_transposed) std::swap(line, pos);
+    StoreCode<typename S::Element>(out_.codes + line * out_.code_stride, pos, code);
   }
 
   void QuantizeBlock(const typename S::TensorState& state, const LineRange& block) const {
@@ -118,35 +118,22 @@ class DirectionQuantizer {
   const DirectionBuffers<std::byte>& out_;
 };
 
-template <Scheme S, class T, Direction kDirection>
-void Quantize(const QuantizeArgs& args) noexcept {
-  if (args.amax_out != nullptr) {
-    *args.amax_out = AmaxTable()[static_cast<std::size_t>(kDTypeOf<T>)](args.in, args.tile);
-  }
-  if constexpr (kDirection != Direction::kColumnwise) {
+template <Scheme S, class T>
+void RunDirections(const QuantizeArgs& args) noexcept {
+  if (args.direction != Direction::kColumnwise)
     DirectionQuantizer<S, T, Direction::kRowwise>(args, args.rowwise).Run();
-  }
-  if constexpr (kDirection != Direction::kRowwise) {
+  if (args.direction != Direction::kRowwise)
     DirectionQuantizer<S, T, Direction::kColumnwise>(args, args.columnwise).Run();
-  }
-}
-
-template <Scheme S, Direction kDirection, class... T>
-constexpr ByType<QuantizeFn> MakeTypes(TypeList<T...>) {
-  return {&Quantize<S, T, kDirection>...};
-}
-
-template <class... S>
-constexpr QuantizeSlots MakeTable(TypeList<S...>) {
-  return {{{{MakeTypes<S, Direction::kRowwise>(FloatTypes{}),
-             MakeTypes<S, Direction::kColumnwise>(FloatTypes{}),
-             MakeTypes<S, Direction::kBoth>(FloatTypes{})}}...}};
 }
 
 }  // namespace
 
-QuantizeSlots QuantizeTable() {
-  return MakeTable(AllSchemes{});
+void KernelTable::Quantize(const QuantizeArgs& args) const noexcept {
+  static constexpr auto kRun = ArrayOf(AllSchemes{}, []<class S>() {
+    return ArrayOf(FloatTypes{}, []<class T>() { return &RunDirections<S, T>; });
+  });
+  if (args.amax_out != nullptr) *args.amax_out = KernelTable::Amax(args.dtype, args.in, args.tile);
+  kRun[args.scheme][static_cast<std::size_t>(args.dtype)](args);
 }
 
-}  // namespace narrowfloat::scalar
+}  // namespace narrowfloat

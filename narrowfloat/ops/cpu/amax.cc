@@ -28,9 +28,9 @@ float LargestAmax(const TileGrid& grid, const Execution& execution,
 
 float AmaxOfRows(const StridedRows<const std::byte>& rows, DType dtype,
                  const Execution& execution) {
-  const AmaxFn amax = SlotOf(execution.Kernels().amax, dtype);
+  const KernelTable& kernels = execution.Kernels();
   return LargestAmax(MakeTileGrid(rows.shape, 1, 1), execution,
-                     [&](const Tile& tile) { return amax(rows.matrix, tile); });
+                     [&](const Tile& tile) { return kernels.Amax(dtype, rows.matrix, tile); });
 }
 
 void LineAmaxes(const StridedRows<const std::byte>& rows, DType dtype, Direction direction,
@@ -38,18 +38,16 @@ void LineAmaxes(const StridedRows<const std::byte>& rows, DType dtype, Direction
   const KernelTable& kernels = execution.Kernels();
   const MatrixShape& shape = rows.shape;
   if (direction == Direction::kRowwise) {
-    const AmaxFn row_amax = SlotOf(kernels.amax, dtype);
     ParallelFor(execution, shape.rows, [&](std::size_t row) {
-      const float amax = row_amax(rows.matrix, {row, row + 1, 0, shape.cols});
+      const float amax = kernels.Amax(dtype, rows.matrix, {row, row + 1, 0, shape.cols});
       std::memcpy(amaxes + row * sizeof amax, &amax, sizeof amax);
     });
     return;
   }
-  const ColumnAmaxFn column_amax = SlotOf(kernels.column_amax, dtype);
   ParallelFor(execution, CeilDiv(shape.cols, kColumns), [&](std::size_t i) {
     const std::size_t first = i * kColumns, count = std::min(kColumns, shape.cols - first);
     float columns[kColumns];
-    column_amax(rows.matrix, {0, shape.rows, first, first + count}, columns);
+    kernels.ColumnAmax(dtype, rows.matrix, {0, shape.rows, first, first + count}, columns);
     std::memcpy(amaxes + first * sizeof(float), columns, count * sizeof(float));
   });
 }

@@ -66,11 +66,7 @@ struct StripTiles {
 /// amax is needed first, during the amax pass, which is limited by memory.
 class TileSummer {
  public:
-  TileSummer(const SumPass& pass, const StripTiles& tiles)
-      : pass_(pass),
-        column_sum_(SlotOf(pass.kernels.column_sum, pass.dtype)),
-        amax_sum_(SlotOf(pass.kernels.amax_sum, pass.dtype)),
-        tiles_(tiles) {}
+  TileSummer(const SumPass& pass, const StripTiles& tiles) : pass_(pass), tiles_(tiles) {}
 
   /// Processes all tiles of `task`. `sums_of(part)` returns the sums of the columns of `part`, a
   /// part of a strip; they must be zero before the strip's first row.
@@ -93,17 +89,16 @@ class TileSummer {
     while (part.row_begin < tile.row_end) {
       part.row_end = std::min((part.row_begin / kStripRows + 1) * kStripRows, tile.row_end);
       if (pass_.amax == nullptr) {
-        column_sum_(pass_.rows.matrix, part, sums_of(part));
+        pass_.kernels.ColumnSum(pass_.dtype, pass_.rows.matrix, part, sums_of(part));
       } else {
-        pass_.amax->Update(amax_sum_(pass_.rows.matrix, part, sums_of(part)));
+        pass_.amax->Update(
+            pass_.kernels.AmaxSum(pass_.dtype, pass_.rows.matrix, part, sums_of(part)));
       }
       part.row_begin = part.row_end;
     }
   }
 
   const SumPass& pass_;
-  ColumnSumFn column_sum_;
-  AmaxSumFn amax_sum_;
   StripTiles tiles_;
 };
 
@@ -112,12 +107,8 @@ bool BeginsStrip(const Tile& part) {
 }
 
 /// Rounds sums to the type of `dbias`.
-template <class... T>
-void StoreSums(TypeList<T...>, const TensorView& dbias, std::size_t first, const float* sums,
-               std::size_t count) {
-  using StoreFn = void (*)(std::byte*, std::size_t, float);
-  constexpr StoreFn kStore[] = {&StoreItem<T>...};
-  const StoreFn store = kStore[static_cast<std::size_t>(dbias.dtype)];
+void StoreSums(const TensorView& dbias, std::size_t first, const float* sums, std::size_t count) {
+  const auto store = ForType(dbias.dtype, []<class T>() { return &StoreItem<T>; });
   for (std::size_t i = 0; i < count; ++i) store(dbias.data, first + i, sums[i]);
 }
 
@@ -145,7 +136,7 @@ void RunShared(const SumPass& pass, const TensorView& dbias, float* workspace,
     float sums[kOwnedCols] = {};
     for (std::size_t strip = 0; strip < Strips(shape.rows); ++strip)
       AddSums(workspace + strip * shape.cols + first, count, sums);
-    StoreSums(FloatTypes{}, dbias, first, sums, count);
+    StoreSums(dbias, first, sums, count);
   });
 }
 
@@ -169,7 +160,7 @@ void RunOwned(const SumPass& pass, const TensorView& dbias, const Execution& exe
       return strip_sums + first;
     });
     AddSums(strip_sums, count, sums);
-    StoreSums(FloatTypes{}, dbias, task.col_begin, sums, count);
+    StoreSums(dbias, task.col_begin, sums, count);
   });
 }
 
@@ -184,7 +175,7 @@ void RunSums(const SumPass& pass, const TensorView& dbias, std::span<float> work
   if (shape.Size() == 0) {
     for (std::size_t c = 0; c < shape.cols; ++c) {
       constexpr float kNothing = 0.0f;
-      StoreSums(FloatTypes{}, dbias, c, &kNothing, 1);
+      StoreSums(dbias, c, &kNothing, 1);
     }
   } else if (workspace.size() >= WorkspaceSize(shape)) {
     RunShared(pass, dbias, workspace.data(), execution);

@@ -5,8 +5,8 @@
 
 namespace narrowfloat {
 
-/// The backend of the CPU: cuts tensors into tiles and calls the slots of execution.Kernels() on
-/// them. Members return when the work is done. Each .cc of this folder has some of them.
+/// The backend of the CPU: cuts tensors into tiles and calls the functions of execution.Kernels()
+/// on them. Members return when the work is done. Each .cc of this folder has some of them.
 class CpuBackend final : public Backend {
  public:
   void Amax(const ConstTensorView& in, std::byte* amax, const Execution& execution) const override;

@@ -17,9 +17,11 @@ void CpuBackend::Dequantize(const ConstQuantizedView& in, Direction direction,
   StridedRows<std::byte> rows;
   FillRows(out, rows);
   const SchemeInfo& scheme = *in.spec.scheme;
-  const DequantizeFn dequantize =
-      SlotOf(execution.Kernels().dequantize, scheme, direction, out.dtype);
-  DequantizeArgs args{BuffersOf(in, direction),
+  const KernelTable& kernels = execution.Kernels();
+  DequantizeArgs args{SchemeIndex(scheme),
+                      direction,
+                      out.dtype,
+                      BuffersOf(in, direction),
                       rows.shape,
                       {},
                       rows.matrix,
@@ -42,7 +44,7 @@ void CpuBackend::Dequantize(const ConstQuantizedView& in, Direction direction,
   ParallelFor(execution, grid.Count(), [&](std::size_t i) {
     DequantizeArgs task = args;
     task.tile = grid[i];
-    dequantize(task);
+    kernels.Dequantize(task);
   });
 }
 

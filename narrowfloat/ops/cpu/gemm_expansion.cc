@@ -2,7 +2,6 @@
 #include "narrowfloat/ops/gemm_expansion.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -208,12 +207,7 @@ std::optional<Measured> Measure(const ConstQuantizedView& view, Direction direct
   }
 }
 
-using MeasureFn = std::optional<Measured> (*)(const ConstQuantizedView&, Direction);
-template <Scheme... S>
-constexpr std::array<MeasureFn, sizeof...(S)> MeasureTable(TypeList<S...>) {
-  return {&Measure<S>...};
-}
-constexpr auto kMeasure = MeasureTable(AllSchemes{});
+constexpr auto kMeasure = ArrayOf(AllSchemes{}, []<class S>() { return &Measure<S>; });
 
 bool Fits(ExponentRange a, ExponentRange b, std::size_t length) {
   const auto terms =
@@ -293,8 +287,7 @@ void Expand(const OperandExpansion& operand, std::size_t begin, std::size_t end,
             const Execution& execution) {
   const SchemeInfo& scheme = *operand.view.spec.scheme;
   const Direction direction = operand.rows_are_lines ? Direction::kRowwise : Direction::kColumnwise;
-  const DequantizeFn dequantize =
-      SlotOf(execution.Kernels().dequantize, scheme, direction, DType::kBFloat16);
+  const KernelTable& kernels = execution.Kernels();
   const MatrixShape part = operand.rows_are_lines ? MatrixShape{end - begin, operand.shape.cols}
                                                   : MatrixShape{operand.shape.rows, end - begin};
   const std::size_t row_begin = operand.rows_are_lines ? begin : 0;
@@ -302,7 +295,10 @@ void Expand(const OperandExpansion& operand, std::size_t begin, std::size_t end,
   const std::size_t item = ItemSize(DType::kBFloat16);
   // Kernels count rows and columns from the tensor's first ones.
   std::byte* origin = items - (row_begin * part.cols + col_begin) * item;
-  DequantizeArgs args{BuffersOf(operand.view, operand.direction),
+  DequantizeArgs args{SchemeIndex(scheme),
+                      direction,
+                      DType::kBFloat16,
+                      BuffersOf(operand.view, operand.direction),
                       operand.shape,
                       {},
                       {origin, static_cast<std::ptrdiff_t>(part.cols * item)},
@@ -323,7 +319,7 @@ void Expand(const OperandExpansion& operand, std::size_t begin, std::size_t end,
     const Tile tile = grid[i];
     task.tile = {tile.row_begin + row_begin, tile.row_end + row_begin, tile.col_begin + col_begin,
                  tile.col_end + col_begin};
-    dequantize(task);
+    kernels.Dequantize(task);
   });
 }
 

@@ -11,14 +11,11 @@ namespace {
 
 using MakeFn = std::unique_ptr<StoredOperand> (*)(OperandSource source);
 
-template <Scheme... S>
-constexpr std::array<MakeFn, sizeof...(S)> MakeTable(TypeList<S...>) {
-  return {[](OperandSource source) -> std::unique_ptr<StoredOperand> {
+constexpr auto kMake = ArrayOf(AllSchemes{}, []<class S>() -> MakeFn {
+  return [](OperandSource source) -> std::unique_ptr<StoredOperand> {
     return std::make_unique<SchemeOperand<S>>(std::move(source));
-  }...};
-}
-
-constexpr auto kMake = MakeTable(AllSchemes{});
+  };
+});
 
 /// Returns the amaxes of a scheme with a second level of scales: one, or one per line.
 std::vector<float> LoadAmaxes(const ConstQuantizedView& view, Direction direction) {

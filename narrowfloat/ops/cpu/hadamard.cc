@@ -22,16 +22,15 @@ MatrixRows<const std::byte> TransformTile(const KernelTable& kernels, DType dtyp
   if (const std::size_t bytes = (tile.row_end - tile.row_begin) * stride; memory.size() < bytes)
     memory.resize(bytes);
   const MatrixRows<std::byte> out{memory.data(), static_cast<std::ptrdiff_t>(stride)};
-  SlotOf(kernels.hadamard, dtype)(in, tile, sign_mask, out);
+  kernels.Hadamard(dtype, in, tile, sign_mask, out);
   return {out.data, out.row_stride};
 }
 
 float TransformedTileAmax(const KernelTable& kernels, DType dtype,
                           const MatrixRows<const std::byte>& in, const Tile& tile,
                           std::uint32_t sign_mask) {
-  return SlotOf(kernels.amax, dtype)(
-      TransformTile(kernels, dtype, in, tile, sign_mask),
-      {0, tile.row_end - tile.row_begin, 0, tile.col_end - tile.col_begin});
+  return kernels.Amax(dtype, TransformTile(kernels, dtype, in, tile, sign_mask),
+                      {0, tile.row_end - tile.row_begin, 0, tile.col_end - tile.col_begin});
 }
 
 void CpuBackend::HadamardTransform(const ConstTensorView& in, const TensorView& out,
@@ -40,7 +39,7 @@ void CpuBackend::HadamardTransform(const ConstTensorView& in, const TensorView& 
   StridedRows<std::byte> out_rows;
   FillRows(in, rows);
   FillRows(out, out_rows);
-  const HadamardFn transform = SlotOf(execution.Kernels().hadamard, in.dtype);
+  const KernelTable& kernels = execution.Kernels();
   const TileGrid grid = MakeTileGrid(rows.shape, kHadamardSize, 1);
   ParallelFor(execution, grid.Count(), [&](std::size_t i) {
     const Tile tile = grid[i];
@@ -49,7 +48,8 @@ void CpuBackend::HadamardTransform(const ConstTensorView& in, const TensorView& 
       offsets.push_back(out_rows.matrix.Row(r) - out_rows.matrix.data +
                         static_cast<std::ptrdiff_t>(tile.col_begin * ItemSize(in.dtype)));
     }
-    transform(rows.matrix, tile, sign_mask, {out_rows.matrix.data, 0, offsets.data()});
+    kernels.Hadamard(in.dtype, rows.matrix, tile, sign_mask,
+                     {out_rows.matrix.data, 0, offsets.data()});
   });
 }
 

@@ -9,16 +9,6 @@
 
 namespace narrowfloat {
 
-/// Returns the slot of a table for a float type, or for a scheme, a direction and a float type.
-template <class Fn>
-Fn SlotOf(const ByType<Fn>& slots, DType dtype) {
-  return slots[static_cast<std::size_t>(dtype)];
-}
-template <class Slots>
-auto SlotOf(const Slots& slots, const SchemeInfo& scheme, Direction direction, DType dtype) {
-  return SlotOf(slots[SchemeIndex(scheme)][static_cast<std::size_t>(direction)], dtype);
-}
-
 /// Returns codes and scales of one direction of `view`, in the form that kernels take.
 template <class Byte>
 DirectionBuffers<Byte> BuffersOf(const BasicQuantizedView<Byte>& view, Direction direction) {

@@ -14,18 +14,11 @@
 namespace narrowfloat {
 namespace {
 
-template <class... T>
-float LoadFloat(TypeList<T...>, DType dtype, const std::byte* row, std::size_t index) {
-  using LoadFn = float (*)(const std::byte*, std::size_t);
-  constexpr LoadFn kLoad[] = {&LoadItem<T>...};
-  return kLoad[static_cast<std::size_t>(dtype)](row, index);
-}
-
 /// Returns the bias as fp32.
 std::vector<float> LoadBias(const ConstTensorView& bias) {
   std::vector<float> items(FlattenShape(bias.shape).Size());
-  for (std::size_t i = 0; i < items.size(); ++i)
-    items[i] = LoadFloat(FloatTypes{}, bias.dtype, bias.data, i);
+  const auto load = ForType(bias.dtype, []<class T>() { return &LoadItem<T>; });
+  for (std::size_t i = 0; i < items.size(); ++i) items[i] = load(bias.data, i);
   return items;
 }
 

@@ -18,8 +18,8 @@ namespace {
 
 using TensorScaleFn = BlockScale (*)(float amax, const ScaleOptions& options) noexcept;
 
-template <Scheme S>
-constexpr TensorScaleFn TensorScaleOf() {
+/// Returns the one scale of schemes whose block is the tensor; null for the others.
+constexpr auto kTensorScale = ArrayOf(AllSchemes{}, []<class S>() -> TensorScaleFn {
   if constexpr (WholeTensorScheme<S>) {
     return [](float amax, const ScaleOptions& options) noexcept {
       return S::ScaleBlock(amax, S::Prepare(amax, options));
@@ -27,15 +27,7 @@ constexpr TensorScaleFn TensorScaleOf() {
   } else {
     return nullptr;
   }
-}
-
-template <class... S>
-constexpr auto MakeTensorScales(TypeList<S...>) {
-  return std::array<TensorScaleFn, sizeof...(S)>{TensorScaleOf<S>()...};
-}
-
-/// Returns the one scale of schemes whose block is the tensor; null for the others.
-constexpr auto kTensorScale = MakeTensorScales(AllSchemes{});
+});
 
 /// Most rows of a tile whose driver holds back the codes of a line until the rows below complete
 /// it. With 1024, blocks of 128 took 1.1 times as long in both directions.
@@ -45,8 +37,7 @@ void StoreFloat(const TensorView& buffer, float value) {
   if (buffer.data != nullptr) std::memcpy(buffer.data, &value, sizeof value);
 }
 
-void StoreTensorScale(const QuantizedView& out, float amax, const ScaleOptions& options) {
-  const BlockScale scale = kTensorScale[SchemeIndex(*out.spec.scheme)](amax, options);
+void StoreTensorScale(const QuantizedView& out, const BlockScale& scale) {
   StoreFloat(out[Role::kScale], scale.scale);
   StoreFloat(out[Role::kRowwiseScaleInv], std::bit_cast<float>(scale.scale_inv));
   StoreFloat(out[Role::kColumnwiseScaleInv], std::bit_cast<float>(scale.scale_inv));
@@ -58,10 +49,15 @@ void ZeroPadding(const QuantizedView& out, Role role, Direction direction, Matri
   std::memset(out[role].data, 0, grid.Items() * ItemSize(out[role].dtype));
 }
 
-QuantizeArgs MakeArgs(const StridedRows<const std::byte>& rows, const QuantizedView& out,
-                      const ScaleOptions& options) {
-  QuantizeArgs args{rows.matrix, rows.shape, {}, {}, {}, options, {}, {}};
+QuantizeArgs MakeArgs(const StridedRows<const std::byte>& rows, DType dtype,
+                      const QuantizedView& out) {
+  QuantizeArgs args{};
   const QuantSpec& spec = out.spec;
+  args.scheme = SchemeIndex(*spec.scheme);
+  args.dtype = dtype;
+  args.in = rows.matrix;
+  args.shape = rows.shape;
+  args.options = ScaleOptionsOf(spec, dtype);
   if (spec.rowwise) args.rowwise = BuffersOf<std::byte>(out, Direction::kRowwise);
   if (spec.columnwise) args.columnwise = BuffersOf<std::byte>(out, Direction::kColumnwise);
   if (spec.stochastic_rounding) args.rounding = Rounding::kStochastic;
@@ -147,10 +143,6 @@ TileGrid QuantizeRun::Grid(Direction direction) const {
   return grid;
 }
 
-QuantizeFn QuantizeRun::Slot(Direction direction) const {
-  return SlotOf(kernels_.quantize, *spec_.scheme, direction, in_.dtype);
-}
-
 MatrixRows<const std::byte> QuantizeRun::Transform(const Tile& tile) const {
   const MatrixRows<const std::byte> rows =
       TransformTile(kernels_, in_.dtype, rows_.matrix, tile, SignMask());
@@ -198,10 +190,13 @@ void QuantizeRun::PrepareAmaxes(std::optional<float> known) {
 void QuantizeRun::Prepare(std::optional<float> amax) {
   const FloatEnvironment environment;
   const SchemeInfo& scheme = *spec_.scheme;
-  args_ = MakeArgs(rows_, out_, ScaleOptionsOf(spec_, in_.dtype));
+  args_ = MakeArgs(rows_, in_.dtype, out_);
   PrepareAmaxes(amax);
-  if (kTensorScale[SchemeIndex(scheme)] != nullptr)
-    StoreTensorScale(out_, args_.rowwise.amax, args_.options);
+  if (const TensorScaleFn scale_of = kTensorScale[args_.scheme]) {
+    const BlockScale scale = scale_of(args_.rowwise.amax, args_.options);
+    StoreTensorScale(out_, scale);
+    args_.tensor_scale = scale.scale;
+  }
   ZeroPadding(out_, Role::kRowwiseScaleInv, Direction::kRowwise, rows_.shape);
   ZeroPadding(out_, Role::kColumnwiseScaleInv, Direction::kColumnwise, rows_.shape);
   measures_ = scheme.layout.amax == AmaxBuffers::kOne && spec_.scale && !spec_.amax;
@@ -215,10 +210,11 @@ void QuantizeRun::QuantizeTile(const Tile& tile) {
 void QuantizeRun::QuantizeTile(const Tile& tile, Direction direction) {
   QuantizeArgs args = args_;
   args.tile = tile;
+  args.direction = direction;
   float measured = 0.0f;
   if (measures_) args.amax_out = &measured;
   if (direction == Direction::kColumnwise && UsesHadamard()) args.in = Transform(tile);
-  Slot(direction)(args);
+  kernels_.Quantize(args);
   measured_.Update(measured);
 }
 

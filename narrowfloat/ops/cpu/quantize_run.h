@@ -48,7 +48,6 @@ class QuantizeRun {
   bool HoldsLines(Direction direction) const;
   /// Returns the tiles that are best for one pass of quantization alone.
   TileGrid Grid(Direction direction) const;
-  QuantizeFn Slot(Direction direction) const;
   void QuantizeTile(const Tile& tile, Direction direction);
   /// Returns true if the columnwise operand is the input's transform; Transform makes a tile.
   bool UsesHadamard() const { return spec_.rht && spec_.columnwise; }

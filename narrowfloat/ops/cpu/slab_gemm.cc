@@ -154,21 +154,6 @@ void StoreEmptySum(const Tile& tile, const GemmResult& result) {
   }
 }
 
-template <class... T>
-void Store(TypeList<T...>, const Scratch& scratch, const GemmRule& rule, const Tile& tile,
-           const GemmResult& result) {
-  using StoreFn = void (*)(const Scratch&, const GemmRule&, const Tile&, const GemmResult&);
-  constexpr StoreFn kStore[] = {&StoreTile<T>...};
-  kStore[static_cast<std::size_t>(result.dtype)](scratch, rule, tile, result);
-}
-
-template <class... T>
-void StoreEmpty(TypeList<T...>, const Tile& tile, const GemmResult& result) {
-  using StoreFn = void (*)(const Tile&, const GemmResult&);
-  constexpr StoreFn kStore[] = {&StoreEmptySum<T>...};
-  kStore[static_cast<std::size_t>(result.dtype)](tile, result);
-}
-
 }  // namespace
 
 GemmRule RuleOf(const SchemeInfo& a, const SchemeInfo& b, DType out, std::optional<DType> bias) {
@@ -188,10 +173,11 @@ GemmRule RuleOf(const SchemeInfo& a, const SchemeInfo& b, DType out, std::option
 
 void MultiplyTile(const GemmOperand& a, const GemmOperand& b, const GemmRule& rule,
                   const Tile& tile, const GemmResult& result) {
-  if (a.length == 0) return StoreEmpty(FloatTypes{}, tile, result);
+  if (a.length == 0)
+    return ForType(result.dtype, []<class T>() { return &StoreEmptySum<T>; })(tile, result);
   const auto scratch = std::make_unique<Scratch>();
   SumTile(a, b, rule.sum, tile, *scratch);
-  Store(FloatTypes{}, *scratch, rule, tile, result);
+  ForType(result.dtype, []<class T>() { return &StoreTile<T>; })(*scratch, rule, tile, result);
 }
 
 }  // namespace narrowfloat

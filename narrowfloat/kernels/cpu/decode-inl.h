@@ -16,9 +16,6 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-inline constexpr std::size_t kMaxRun =
-    std::size_t{2} * HWY_MAX_BYTES / sizeof(float);  // items of one step: two vectors of fp32
-
 constexpr float PowerOfTwo(int exponent) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(127 + exponent) << 23);
 }

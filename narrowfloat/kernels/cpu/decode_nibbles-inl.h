@@ -8,10 +8,6 @@
 #define NARROWFLOAT_KERNELS_CPU_DECODE_NIBBLES_INL_H_
 #endif
 
-#include <algorithm>
-#include <array>
-#include <bit>
-
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/decode_tables-inl.h"
 
@@ -19,53 +15,6 @@ HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-#if HWY_TARGET <= HWY_AVX3
-
-/// Returns true if `count` scales are finite.
-HWY_INLINE bool AreFinite(const float* scales, std::size_t count) {
-  std::uint32_t largest = 0;
-  for (std::size_t i = 0; i < count; ++i)
-    largest = std::max(largest, std::bit_cast<std::uint32_t>(scales[i]) & ~kFloatSign);
-  return largest < kFloatInfinity;
-}
-
-/// Decodes two blocks of 16 packed E2M1 codes to bfloat16. 18 ops for 32 items.
-/// Requires: finite scales. Multiplies and rounds the 8 magnitudes once per block, and looks the
-/// items up in the products. The sign bit of a code is the sign bit of its item.
-/// Worked example: byte 0xB2 holds code 2 (1.0), then code 0xB (-1.5). Under scale 3 the products
-/// of magnitudes 2 and 3 are 3.0 (0x4040) and 4.5 (0x4090), so the items are 0x4040 and 0xC090.
-HWY_INLINE hn::Vec512<std::uint16_t> DecodeTwoBlocks(const std::uint8_t* packed,
-                                                     const float* scales) {
-  const hn::Full512<float> df;
-  const hn::Full512<std::uint32_t> d32;
-  const hn::Full512<std::uint16_t> d16;
-  constexpr std::size_t kMagnitudes = kSignCode<E2M1>;
-  alignas(64) static constexpr auto kValues = [] {
-    std::array<float, 2 * kMagnitudes> values{};
-    for (std::uint32_t i = 0; i < values.size(); ++i) values[i] = Decode<E2M1>(i % kMagnitudes);
-    return values;
-  }();
-  // The bfloat16 of 8 + 8 magnitudes, in the upper 16 bits of each lane.
-  const auto table = RoundToBFloat16(
-      hn::BitCast(d32, hn::Mul(hn::Load(df, kValues.data()), SpreadScales<8>(df, scales, 0))));
-  // Moves each of a byte's two codes to bits 1 to 4 of a 16-bit lane. Other bits are undefined.
-  const auto bytes = hn::PromoteTo(d32, hn::LoadU(hn::Full128<std::uint8_t>(), packed));
-  const auto codes = hn::BitCast(d16, hn::Or(hn::ShiftLeft<1>(bytes), hn::ShiftLeft<13>(bytes)));
-  // The table's 16-bit lanes 1, 3, ..., 15 hold the first block's products, 17 to 31 the second's.
-  alignas(64) static constexpr auto kFirstEntry = [] {
-    std::array<std::uint16_t, 32> entry{};
-    for (std::size_t i = 0; i < entry.size(); ++i) entry[i] = i < 16 ? 1 : 17;
-    return entry;
-  }();
-  const auto magnitude = hn::And(codes, hn::Set(d16, std::uint16_t{0xE}));
-  const auto index = hn::Or(magnitude, hn::Load(d16, kFirstEntry.data()));
-  const hn::Vec512<std::uint16_t> items{_mm512_permutexvar_epi16(index.raw, table.raw)};
-  const auto sign = hn::And(hn::ShiftLeft<11>(codes), hn::Set(d16, std::uint16_t{0x8000}));
-  return hn::Xor(items, sign);
-}
-
-#endif
 
 /// Steps of NibbleTables: a vector of codes, at most 256 bits of it.
 using DNibbles = hn::CappedTag<std::uint8_t, 32>;
@@ -225,19 +174,8 @@ struct NibbleTables {
 template <class T>
 HWY_INLINE bool DecodeNibbles(const std::byte* packed, std::size_t count, const float* scales,
                               int shift, const VectorWriter& out) {
-  const std::size_t blocks = ((count - 1) >> shift) + 1;
-#if HWY_TARGET <= HWY_AVX3
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    if (shift == 4 && count % 32 == 0 && AreFinite(scales, blocks)) {
-      const hn::Full512<std::uint16_t> d16;
-      for (std::size_t i = 0; i < count; i += 32)
-        out.Put(d16, DecodeTwoBlocks(Bytes(packed) + i / 2, scales + i / 16), i * kItemSize<T>);
-      return true;
-    }
-  }
-#endif
   std::uint32_t pairs[NibbleTables<T>::kMostPairs];
-  if (!NibbleTables<T>::Pairs(scales, blocks, pairs)) return false;
+  if (!NibbleTables<T>::Pairs(scales, ((count - 1) >> shift) + 1, pairs)) return false;
   NibbleTables<T>::Decode(packed, count, pairs, shift, out);
   return true;
 }

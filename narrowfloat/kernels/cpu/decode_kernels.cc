@@ -95,7 +95,9 @@ void DecodeBlocks(const DecodeRuns& runs, std::size_t count,
                if constexpr (kBits<F> == 8) return DecodeAny<F, T>(codes, count, scales, out);
                if constexpr (kBits<F> == 4) {
                  if constexpr (kHasProducts<F, T>) {
-                   if (DecodeNibbles<T>(codes, count, scales.scales, of.shift, out)) return;
+                   std::uint32_t pairs[NibbleTables<T>::kMostPairs];
+                   if (NibbleTables<T>::Pairs(of.scales, ((count - 1) >> of.shift) + 1, pairs))
+                     return NibbleTables<T>::Decode(codes, count, pairs, of.shift, out);
                  }
                  alignas(64) std::byte unpacked[kDecodeRun];
                  UnpackCodes(codes, count, unpacked);

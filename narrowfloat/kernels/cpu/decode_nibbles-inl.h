@@ -169,17 +169,6 @@ struct NibbleTables {
   }
 };
 
-/// Decodes packed E2M1 codes to 16-bit items by tables. Returns false, and writes nothing, if they
-/// do not serve a scale.
-template <class T>
-HWY_INLINE bool DecodeNibbles(const std::byte* packed, std::size_t count, const float* scales,
-                              int shift, const VectorWriter& out) {
-  std::uint32_t pairs[NibbleTables<T>::kMostPairs];
-  if (!NibbleTables<T>::Pairs(scales, ((count - 1) >> shift) + 1, pairs)) return false;
-  NibbleTables<T>::Decode(packed, count, pairs, shift, out);
-  return true;
-}
-
 }  // namespace narrowfloat::HWY_NAMESPACE
 #endif
 HWY_AFTER_NAMESPACE();

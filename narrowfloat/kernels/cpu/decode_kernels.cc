@@ -40,26 +40,14 @@ HWY_INLINE void ForEachRow(const DecodeRuns& all, std::size_t code_bytes, const 
   }
 }
 
-/// Return the scales of the Lanes(DF()) items from item i on. No block ends within these.
-struct ScalesOfBlocks {
-  const float* scales;
-  int shift;
-  HWY_INLINE hn::Vec<DF> operator()(std::size_t i) const {
-    return hn::Set(DF(), scales[i >> shift]);
-  }
-};
-struct ScalesOfItems {
-  const float* scales;
-  HWY_INLINE hn::Vec<DF> operator()(std::size_t i) const { return hn::LoadU(DF(), scales + i); }
-};
-
-/// Decodes `count` codes of one byte each through fp32: any code, any scale. About 26 ops for two
-/// vectors of fp32 to 16-bit items.
-template <FloatFormat F, class T, class Scales>
-HWY_NOINLINE void DecodeAny(const std::byte* codes, std::size_t count, const Scales& of,
+/// Decodes `count` codes of one byte each through fp32: any code, any scale. scales_at(i) returns
+/// the scales of the Lanes(DF()) items from item i on. About 26 ops for two vectors of fp32 to
+/// 16-bit items.
+template <FloatFormat F, class T, class ScalesAt>
+HWY_NOINLINE void DecodeAny(const std::byte* codes, std::size_t count, const ScalesAt& scales_at,
                             const VectorWriter& out) {
   const DF df;
-  const Scales scales = of;
+  const ScalesAt scales = scales_at;  // a copy, so that it stays in registers
   ForEachStep<T, 2 * hn::MaxLanes(DF()), 1>(
       codes, count, out,
       [&](const std::uint8_t* in, std::size_t i, const VectorWriter& items) NF_INLINE_ATTR {
@@ -86,13 +74,15 @@ void DecodeBlocks(const DecodeRuns& runs, std::size_t count,
   NF_DCHECK(count > 0 && count <= kDecodeRun && blocks.shift >= (kBits<F> == 8 ? 5 : 4));
   NF_DCHECK(count % CodesPerByte(kBits<F>) == 0);
   const cpu::DecodeBlocks of = blocks;
+  const auto scales_at = [of](std::size_t i) NF_INLINE_ATTR {  // no block ends within a vector
+    return hn::Set(DF(), of.scales[i >> of.shift]);
+  };
   ForEachRow(runs, count / CodesPerByte(kBits<F>),
              [&](const std::byte* codes, const VectorWriter& out) NF_INLINE_ATTR {
-               const ScalesOfBlocks scales{of.scales, of.shift};
                if constexpr (kHasTable<F, T>) {
-                 if (DecodeBlocksByTables<F, T>(codes, count, scales.scales, of.shift, out)) return;
+                 if (DecodeBlocksByTables<F, T>(codes, count, of.scales, of.shift, out)) return;
                }
-               if constexpr (kBits<F> == 8) return DecodeAny<F, T>(codes, count, scales, out);
+               if constexpr (kBits<F> == 8) return DecodeAny<F, T>(codes, count, scales_at, out);
                if constexpr (kBits<F> == 4) {
                  if constexpr (kHasProducts<F, T>) {
                    std::uint32_t pairs[NibbleTables<T>::kMostPairs];
@@ -101,7 +91,7 @@ void DecodeBlocks(const DecodeRuns& runs, std::size_t count,
                  }
                  alignas(64) std::byte unpacked[kDecodeRun];
                  UnpackCodes(codes, count, unpacked);
-                 DecodeAny<F, T>(unpacked, count, scales, out);
+                 DecodeAny<F, T>(unpacked, count, scales_at, out);
                }
              });
 }
@@ -129,7 +119,9 @@ void DecodeColumns(const DecodeRuns& runs, std::size_t count,
     if constexpr (kHasProducts<F, T>) {
       if (of.has_factors) return NibbleTables<T>::DecodeColumns(codes, count, of.factors, out);
     }
-    DecodeAny<F, T>(codes, count, ScalesOfItems{of.scales}, out);
+    const auto scales_at = [of](std::size_t i)
+                               NF_INLINE_ATTR { return hn::LoadU(DF(), of.scales + i); };
+    DecodeAny<F, T>(codes, count, scales_at, out);
   });
 }
 
@@ -149,8 +141,8 @@ void DecodeUniform(const DecodeRuns& runs, std::size_t count, float scale) noexc
       if constexpr (kHasTable<F, T>) {
         if (has_table && DecodeByUniformTable<F, T>(table, codes + i, some, items)) continue;
       }
-      constexpr int kOneBlock = 63;
-      DecodeAny<F, T>(codes + i, some, ScalesOfBlocks{&scale, kOneBlock}, items);
+      const auto same = [scale](std::size_t) NF_INLINE_ATTR { return hn::Set(DF(), scale); };
+      DecodeAny<F, T>(codes + i, some, same, items);
     }
   });
 }

@@ -9,6 +9,7 @@
 #endif
 
 #include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/blocks-inl.h"
 #include "narrowfloat/kernels/cpu/decode_tables-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -114,17 +115,6 @@ struct NibbleTables {
         });
   }
 
-  /// Returns the pairs of a step's items, each repeated over a 128-bit block.
-  template <class D>
-  static HWY_INLINE hn::Vec<D> Spread(D d, const std::uint32_t* pairs, std::size_t i, int shift) {
-    if constexpr (hn::MaxLanes(D()) <= 4) {
-      return hn::Set(d, pairs[i >> shift]);
-    } else {
-      const hn::Half<D> half;
-      return hn::Combine(d, Spread(half, pairs, i + 16, shift), Spread(half, pairs, i, shift));
-    }
-  }
-
   /// Decodes packed codes. Requires: Pairs returned true. 19 ops for 32 items.
   static HWY_INLINE void Decode(const std::byte* packed, std::size_t count,
                                 const std::uint32_t* pairs, int shift, const VectorWriter& out) {
@@ -146,7 +136,11 @@ struct NibbleTables {
     ForEachStep<T, hn::MaxLanes(d8), 2>(
         packed, count, out,
         [&](const std::uint8_t* in, std::size_t i, const VectorWriter& items) NF_INLINE_ATTR {
-          const auto spread = hn::BitCast(d16, Spread(d32, pairs, i, shift));
+          // The pair of each 16 items fills a 128-bit block.
+          const auto pair = [&](std::size_t lane) NF_INLINE_ATTR {
+            return hn::Set(hn::Full128<std::uint32_t>(), pairs[(i + 4 * lane) >> shift]);
+          };
+          const auto spread = hn::BitCast(d16, JoinGroups(d32, 0, pair));
           const auto products = hn::BitCast(d8, hn::SaturatedSub(spread, down));
           const auto low = hn::TableLookupBytes(products, low_bytes);
           const auto high = hn::Or(hn::TableLookupBytes(products, high_bytes), signs);

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/blocks-inl.h"
 #include "narrowfloat/kernels/cpu/nontemporal-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -25,19 +26,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 inline constexpr std::size_t kSquareSide = 16;
 
 using D8Squares = hn::ScalableTag<std::uint8_t>;  // one square a 128-bit block
-
-/// Loads one row of several squares: block j of the vector is the row at `in`, kSquareSide * j rows
-/// further down.
-template <class D>
-HWY_INLINE hn::Vec<D> LoadRowOfSquares(D d, const std::uint8_t* in, std::size_t stride) {
-  if constexpr (hn::MaxLanes(D()) <= kSquareSide) {
-    return hn::LoadU(d, in);
-  } else {
-    const hn::Half<D> half;
-    return hn::Combine(d, LoadRowOfSquares(half, in + hn::Lanes(half) * stride, stride),
-                       LoadRowOfSquares(half, in, stride));
-  }
-}
 
 /// Calls next(...) with the interleaved rows a[i] and b[i], for each i: from 16 rows of squares,
 /// rows i and i + kSquareSide / 2 become rows 2 * i and 2 * i + 1, which rotates the index bits
@@ -65,8 +53,13 @@ HWY_INLINE void TransposeSquares(const std::uint8_t* in, std::size_t in_stride, 
   const auto last = [&](auto... rows) NF_INLINE_ATTR { Interleave(d, store, rows...); };
   const auto third = [&](auto... rows) NF_INLINE_ATTR { Interleave(d, last, rows...); };
   const auto second = [&](auto... rows) NF_INLINE_ATTR { Interleave(d, third, rows...); };
+  const auto row_of_squares = [&](const std::uint8_t* at) NF_INLINE_ATTR {
+    return JoinGroups(d, 0, [&](std::size_t row) NF_INLINE_ATTR {
+      return hn::LoadU(hn::Full128<std::uint8_t>(), at + row * in_stride);
+    });
+  };
   [&]<std::size_t... kRows>(std::index_sequence<kRows...>) NF_INLINE_ATTR {
-    Interleave(d, second, LoadRowOfSquares(d, in + kRows * in_stride, in_stride)...);
+    Interleave(d, second, row_of_squares(in + kRows * in_stride)...);
   }
   (std::make_index_sequence<kSquareSide>());
 }

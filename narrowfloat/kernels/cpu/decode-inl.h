@@ -146,16 +146,13 @@ HWY_INLINE hn::Vec<D8> InterleavingOrder(hn::Vec<D8> codes) {
 /// Unpacks `count` 4-bit codes, two per byte and the first in the low half, to one per byte.
 HWY_INLINE void UnpackCodes(const std::byte* packed, std::size_t count, std::byte* codes) {
   const D8 d8;
-  const hn::Repartition<std::uint16_t, D8> d16;
   const auto nibble = hn::Set(d8, std::uint8_t{0xF});
   auto* to = reinterpret_cast<std::uint8_t*>(codes);
   std::size_t i = 0;
   for (; i + 2 * hn::Lanes(d8) <= count; i += 2 * hn::Lanes(d8)) {
     const auto bytes =
         InterleavingOrder(hn::LoadU(d8, reinterpret_cast<const std::uint8_t*>(packed + i / 2)));
-    const auto first = hn::And(bytes, nibble);
-    const auto second =
-        hn::And(hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(d16, bytes))), nibble);
+    const auto first = hn::And(bytes, nibble), second = hn::ShiftRight<4>(bytes);
     hn::StoreU(hn::InterleaveLower(d8, first, second), d8, to + i);
     hn::StoreU(hn::InterleaveUpper(d8, first, second), d8, to + i + hn::Lanes(d8));
   }

@@ -198,9 +198,8 @@ void SplitRows(std::byte* patch, std::size_t count) noexcept {
   for (std::size_t r = count; r-- > 0;) {
     for (std::size_t i = 0; i < kDecodeSide; i += hn::Lanes(d8)) {
       const auto bytes = hn::LoadU(d8, rows + r * kDecodeSide + i);
-      const auto shifted = hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(D16(), bytes)));
       hn::StoreU(hn::And(bytes, nibble), d8, rows + 2 * r * kDecodeSide + i);
-      hn::StoreU(hn::And(shifted, nibble), d8, rows + (2 * r + 1) * kDecodeSide + i);
+      hn::StoreU(hn::ShiftRight<4>(bytes), d8, rows + (2 * r + 1) * kDecodeSide + i);
     }
   }
 }

@@ -98,16 +98,6 @@ void TestTransposeQuads() {
     ASSERT_EQ(out[i], in[i % quarter * 4 + kByteOfQuarter[i / quarter]]) << "byte " << i;
 }
 
-void TestInOrder() {
-  const hn::Repartition<std::uint16_t, D8> d16;
-  const std::size_t lanes = hn::Lanes(d16);
-  std::vector<std::uint16_t> in(lanes), out(lanes);
-  for (std::size_t i = 0; i < lanes; ++i) in[i] = static_cast<std::uint16_t>(1000 + i);
-  hn::StoreU(InOrder(d16, hn::LoadU(d16, in.data())), d16, out.data());
-  for (std::size_t i = 0; i < lanes; ++i)
-    ASSERT_EQ(out[i], in[i % (lanes / 2) * 2 + i / (lanes / 2)]) << "lane " << i;
-}
-
 void TestPackCodes() {
   const D8 d8;
   const hn::Repartition<std::uint16_t, D8> d16;
@@ -301,7 +291,6 @@ void TestVectors() {
   TestTransposeSquares();
   TestTranspose();
   TestTransposeQuads();
-  TestInOrder();
   TestPackCodes();
 #if HWY_ARCH_X86
   TestNearestWhole();

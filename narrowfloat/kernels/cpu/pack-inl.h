@@ -17,31 +17,6 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// De-interleaves 16-bit lanes: all even ones, then all odd ones. 2 ops.
-template <class D16>
-HWY_INLINE hn::Vec<D16> InOrder(D16 d16, hn::Vec<D16> alternating) {
-  const hn::Repartition<std::uint8_t, D16> d8;
-  const hn::Repartition<std::int64_t, D16> d64;
-  alignas(16) static constexpr std::uint8_t kEvenFirst[16] = {0, 1, 4, 5, 8,  9,  12, 13,
-                                                              2, 3, 6, 7, 10, 11, 14, 15};
-  const auto in_blocks =
-      hn::TableLookupBytes(hn::BitCast(d8, alternating), hn::LoadDup128(d8, kEvenFirst));
-  constexpr std::size_t kUnits = hn::MaxLanes(d64);
-  if constexpr (kUnits == 2) {
-    return hn::BitCast(d16, in_blocks);
-  } else {
-    alignas(64) static constexpr auto kOrder = [] {
-      std::array<std::int64_t, kUnits> order{};
-      for (std::size_t i = 0; i < kUnits; ++i) {
-        order[i] = static_cast<std::int64_t>(i % (kUnits / 2) * 2 + i / (kUnits / 2));
-      }
-      return order;
-    }();
-    return hn::BitCast(d16, hn::TableLookupLanes(hn::BitCast(d64, in_blocks),
-                                                 hn::SetTableIndices(d64, kOrder.data())));
-  }
-}
-
 /// Encodes Lanes(d16) items from the i-th on; units of kPackUnit of them have a scale each. Returns
 /// codes in the top bits of lanes, zeros below.
 template <class T, class D16, class Coder>
@@ -56,12 +31,16 @@ HWY_INLINE hn::Vec<D16> TopCodes(D16 d16, const std::byte* in, std::size_t i, co
     const auto items = [&](std::size_t k)
                            NF_INLINE_ATTR { return LoadItems(d32, in + k * kItemSize<T>); };
     const auto codes = [&](std::size_t k) NF_INLINE_ATTR {
-      return coder.Codes32(d32, items(k), SpreadScales<cpu::kPackUnit>(df, scales, k), k);
+      return hn::BitCast(
+          d16, coder.Codes32(d32, items(k), SpreadScales<cpu::kPackUnit>(df, scales, k), k));
+    };
+    const auto signs = [&](std::size_t k) NF_INLINE_ATTR {
+      return hn::BitCast(d16, Signs<Coder::kKind>(d32, items(k)));
     };
     const std::size_t next = i + hn::Lanes(d32);
-    constexpr Inputs kInputs = Coder::kKind;
-    return InOrder(d16, SignedPairs(d32, codes(i), codes(next), Signs<kInputs>(d32, items(i)),
-                                    Signs<kInputs>(d32, items(next))));
+    return hn::Or(
+        hn::ConcatEven(d16, codes(next), codes(i)),
+        hn::And(hn::ConcatOdd(d16, signs(next), signs(i)), hn::Set(d16, std::uint16_t{0x8000})));
   }
 }
 

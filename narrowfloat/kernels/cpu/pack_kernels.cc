@@ -126,9 +126,9 @@ void PackColumns(const cpu::PackedStrip& strip, const float* scale, const std::u
   }
 }
 
-void RandomOfRow(const RandomState& state, std::uint64_t first, std::size_t runs,
-                 std::uint8_t* out) noexcept {
-  FillRandom(state, first, 1, runs, out);
+void RandomOfRow(const RandomState& state, std::uint64_t first, std::uint64_t step,
+                 std::size_t runs, std::uint8_t* out) noexcept {
+  FillRandom(state, first, step, runs, out);
 }
 
 void RandomOfColumns(const RandomState& state, std::uint64_t first, std::uint64_t step,

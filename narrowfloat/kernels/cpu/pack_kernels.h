@@ -99,14 +99,10 @@ struct PackedStrip {
 using PackColumnsFn = void (*)(const PackedStrip& strip, const float* scale,
                                const std::uint8_t* random, std::byte* codes) noexcept;
 
-/// Stores RandomBytes of `runs` runs from `first` on, run by run, and up to 16 more.
-using RandomOfRowFn = void (*)(const RandomState& state, std::uint64_t first, std::size_t runs,
-                               std::uint8_t* out) noexcept;
-/// Stores RandomBytes of the runs first, first + step, ... of `cols` columns: byte r of column c at
-/// r * kTransposedCols + c. Writes whole vectors.
-using RandomOfColumnsFn = void (*)(const RandomState& state, std::uint64_t first,
-                                   std::uint64_t step, std::size_t cols,
-                                   std::uint8_t* out) noexcept;
+/// Stores RandomBytes of the `count` runs first, first + step, ...: of a row run by run, and up to
+/// 16 more; of columns byte r of run c at r * kTransposedCols + c, in whole vectors.
+using RandomFn = void (*)(const RandomState& state, std::uint64_t first, std::uint64_t step,
+                          std::size_t count, std::uint8_t* out) noexcept;
 
 /// Two scales of each block or column, of which 4over6 takes the one with the smaller error: the
 /// first one maps its amax to 4, the second one to 6.
@@ -157,8 +153,7 @@ struct PackKernels {
   SpreadScalesFn spread_scales;
   PackRoundings<PackRowFn> row;
   PackRoundings<PackColumnsFn> columns;
-  RandomOfRowFn random_of_row;
-  RandomOfColumnsFn random_of_columns;
+  RandomFn random_of_row, random_of_columns;
   FourOverSixKernels four_over_six;
 };
 

@@ -90,11 +90,9 @@ void SpreadToColumns(const float* of_blocks, std::size_t cols, float* of_columns
 /// Returns a coder; that of stochastic rounding begins at `random`.
 template <class Coder>
 HWY_INLINE Coder CoderFrom([[maybe_unused]] const std::uint8_t* random) {
-  if constexpr (requires { Coder::random; }) {
-    return {random};
-  } else {
-    return {};
-  }
+  Coder coder{};
+  if constexpr (requires { coder.random; }) coder.random = random;
+  return coder;
 }
 
 template <class T, class Coder>

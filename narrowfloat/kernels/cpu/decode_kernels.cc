@@ -158,16 +158,14 @@ void DecodeScales(const std::byte* stored, std::size_t count, const cpu::ScaleFa
   } else {
     const DF df;
     const auto amax = hn::Set(df, factors.amax), decode = hn::Set(df, factors.decode);
-    std::size_t i = 0;
-    for (; i + 2 * hn::Lanes(df) <= count; i += 2 * hn::Lanes(df)) {
-      hn::Vec<DF> low, high;
-      DecodeCodes<E4M3>(Bytes(stored) + i, low, high);
-      hn::StoreU(hn::Mul(hn::Mul(low, amax), decode), df, scales + i);
-      hn::StoreU(hn::Mul(hn::Mul(high, amax), decode), df, scales + i + hn::Lanes(df));
-    }
-    for (; i < count; ++i)
-      scales[i] =
-          Decode<E4M3>(std::to_integer<std::uint32_t>(stored[i])) * factors.amax * factors.decode;
+    ForEachStep<float, 2 * hn::MaxLanes(DF()), 1>(
+        stored, count, VectorWriter{reinterpret_cast<std::uint8_t*>(scales)},
+        [&](const std::uint8_t* in, std::size_t /*i*/, const VectorWriter& out) NF_INLINE_ATTR {
+          hn::Vec<DF> low, high;
+          DecodeCodes<E4M3>(in, low, high);
+          out.Put(df, hn::Mul(hn::Mul(low, amax), decode), 0);
+          out.Put(df, hn::Mul(hn::Mul(high, amax), decode), hn::Lanes(df) * sizeof(float));
+        });
   }
 }
 

@@ -64,15 +64,6 @@ HWY_INLINE void TransposeSquares(const std::uint8_t* in, std::size_t in_stride, 
   (std::make_index_sequence<kSquareSide>());
 }
 
-/// Copies a run, if asked with stores that bypass the caches.
-HWY_INLINE void CopyRun(const std::byte* from, std::size_t count, std::byte* to, bool nontemporal) {
-  if (nontemporal) {
-    CopyNontemporal(from, count, to);
-  } else {
-    CopyBytes(from, count, to);
-  }
-}
-
 /// Writes the transpose of rows x cols codes, `in_stride` apart, to memory; rows <= kRows. Reads
 /// more, up to multiples of a vector's length and of kSquareSide, whose values do not matter.
 /// Columns are gathered in `columns`, kSquareSide * kRows bytes, and written once, as whole lines:
@@ -87,8 +78,9 @@ HWY_INLINE void Transpose(const std::byte* in, std::size_t in_stride, std::size_
       TransposeSquares(codes + r * in_stride + c, in_stride, columns + r, kRows);
     }
     for (std::size_t i = 0; i < std::min(kSquareSide, cols - c); ++i) {
-      CopyRun(reinterpret_cast<const std::byte*>(columns + i * kRows), rows,
-              out + (c + i) * out_stride, nontemporal);
+      const auto* from = reinterpret_cast<const std::byte*>(columns + i * kRows);
+      std::byte* to = out + (c + i) * out_stride;
+      nontemporal ? CopyNontemporal(from, rows, to) : CopyBytes(from, rows, to);
     }
   }
 }

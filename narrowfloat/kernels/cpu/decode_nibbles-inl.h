@@ -20,10 +20,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 /// Steps of NibbleTables: a vector of codes, at most 256 bits of it.
 using DNibbles = hn::CappedTag<std::uint8_t, 32>;
 
-/// Tables of the 16 products of E2M1's codes and the scale of each 16 items, rounded to T: byte k
-/// of a 128-bit block is a byte of code k's product. E2M1's magnitudes are 0, 1/2, 1, 2, 4 and 3/2,
-/// 3, 6. Products of normal numbers differ within both groups by their exponent alone, so two
-/// products of a scale, by 4 and by 6, give all.
+/// Tables of the products of E2M1's 16 codes and the scale of each 16 items, rounded to T: byte k
+/// of a 128-bit block is a byte of code k's product. Products by 1/2, 1, 2, 4 and by 3/2, 3, 6
+/// differ by their exponents alone while they are normal, so the products by 4 and by 6 give all.
 /// Worked example: scale 3 as bfloat16 has 12 (0x4140) and 18 (0x4190). Code 0xB (-1.5) is 18 less
 /// two exponents, 0x4090, with the sign 0xC090 (-4.5).
 template <class T>

@@ -55,8 +55,6 @@ struct PackScales {
 /// vectors of them: amaxes up to there must be patterns. Returns true if no product of finite items
 /// with them rounds to more than the largest code. Requires: of columns, count is a multiple of
 /// MicroKernels::vector_bytes; factors are positive and finite.
-/// Two levels, amax 3 in a tensor of amax 6: encode is 448, the scale 448 * 3 / 6 = 224 (E4M3
-/// 0x76).
 using PackScalesFn = bool (*)(const std::byte* amaxes, std::size_t count,
                               const TwoLevelFactors& factors, const PackScales& scales) noexcept;
 

@@ -166,44 +166,6 @@ HWY_INLINE hn::Vec<D8> PackFinite(const std::byte* in, const float* scales,
 #undef NF_INSTRUCTION
 #endif
 
-inline constexpr std::size_t kPackStep =
-    std::size_t{2} * HWY_MAX_BYTES;  // items of a step of PackUnits
-
-/// Encodes and packs units of one row, and prefetches as many items at `next`. The last partial
-/// step reads up to kPackStep random bytes past the row's own.
-template <class T, class Coder>
-HWY_INLINE void PackUnits(const std::byte* in, std::size_t units, const float* scales,
-                          const Coder& coder, const VectorWriter& out, const std::byte* next) {
-  const std::size_t step = 2 * hn::Lanes(D8()), items = units * cpu::kPackUnit;
-  const auto run = [&](const std::byte* from, const float* scales_of,
-                       [[maybe_unused]] const Coder& coder_of) NF_INLINE_ATTR {
-#if HWY_ARCH_X86
-    if constexpr (kItemSize<T> == 2 && std::is_same_v<Coder, NearestCoder<E2M1, Inputs::kFinite>>)
-      return PackFinite<T>(from, scales_of, NearestWhole());
-#endif
-#if HWY_TARGET <= HWY_AVX3
-    if constexpr (kItemSize<T> == 2 && std::is_same_v<Coder, StochasticCoder<Inputs::kFinite>>)
-      return PackFinite<T>(from, scales_of, StochasticWhole{coder_of.random});
-#endif
-    return PackCodes([&](std::size_t i)
-                         NF_INLINE_ATTR { return TopCodes<T>(from, i, scales_of, coder_of); });
-  };
-  std::size_t i = 0;
-  for (; i + step <= items; i += step) {
-    PrefetchBytes(next + i * kItemSize<T>, step * kItemSize<T>);
-    const auto* scales_of = scales + i / cpu::kPackUnit;
-    out.Put(D8(), run(in + i * kItemSize<T>, scales_of, coder.From(i)), i / 2);
-  }
-  if (i == items) return;
-  ZeroPadded<T, kPackStep> padded;
-  padded.Fill(in + i * kItemSize<T>, items - i);
-  alignas(64) float scales_of[kPackStep / cpu::kPackUnit] = {};
-  std::copy_n(scales + i / cpu::kPackUnit, (items - i) / cpu::kPackUnit, scales_of);
-  alignas(64) std::uint8_t codes[kPackStep / 2];
-  hn::StoreU(run(padded.items, scales_of, coder.From(i)), D8(), codes);
-  std::memcpy(out.to + i / 2, codes, (items - i) / 2);
-}
-
 /// Encodes two rows of Lanes(D8) columns and packs them, the first row in the low half of each
 /// byte. `scale` has one scale per column.
 template <class T, class Coder>

@@ -16,9 +16,6 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-inline constexpr std::size_t kMaxRun =
-    std::size_t{2} * HWY_MAX_BYTES / sizeof(float);  // items of one step: two vectors of fp32
-
 constexpr float PowerOfTwo(int exponent) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(127 + exponent) << 23);
 }
@@ -31,11 +28,11 @@ constexpr float PowerOfTwo(int exponent) {
 template <FloatFormat F>
 HWY_INLINE void DecodeCodes(const std::uint8_t* codes, hn::Vec<DF>& low, hn::Vec<DF>& high) {
   const DF df;
-  const hn::Repartition<std::uint16_t, DF> d16;
-  const hn::RebindToSigned<decltype(d16)> di;
-  const hn::Half<decltype(d16)> dh;
-  const hn::Rebind<hwy::float16_t, decltype(dh)> df16;
-  const hn::Rebind<std::uint8_t, decltype(d16)> d8;
+  const D16 d16;
+  const hn::RebindToSigned<D16> di;
+  const hn::Half<D16> dh;
+  const hn::Rebind<hwy::float16_t, DF> df16;
+  const hn::Half<D8> d8;
   constexpr int kShorter = Float16::kExponentBits - F::kExponentBits;
   auto half = hn::ShiftLeft<kCodeShift<F> >(hn::PromoteTo(d16, hn::LoadU(d8, codes)));
   if constexpr (kShorter > 0) {
@@ -61,32 +58,29 @@ HWY_INLINE void DecodeCodes(const std::uint8_t* codes, hn::Vec<DF>& low, hn::Vec
 
 #else
 
-/// Decodes a vector of values. The bits of a code, shifted to where binary32 has its exponent and
-/// mantissa, are the value times 2^(bias-127), subnormals included; the product is exact. 9 ops.
+/// Decodes two vectors of values. The bits of a code, shifted to where binary32 has its exponent
+/// and mantissa, are the value times 2^(bias-127), subnormals included; the product is exact. 9 ops
+/// for a vector.
 template <FloatFormat F>
-HWY_INLINE hn::Vec<DF> DecodeVector(const std::uint8_t* codes) {
+HWY_INLINE void DecodeCodes(const std::uint8_t* codes, hn::Vec<DF>& low, hn::Vec<DF>& high) {
   const DF df;
   const D32 d32;
   const hn::Rebind<std::uint8_t, DF> d8;
-  const auto items = hn::PromoteTo(d32, hn::LoadU(d8, codes));
-  const auto magnitude = hn::And(items, hn::Set(d32, kSignCode<F> - 1u));
-  const auto sign = hn::ShiftLeft<32 - kBits<F> >(hn::Xor(items, magnitude));
-  const auto moved = hn::BitCast(df, hn::ShiftLeft<23 - F::kMantissaBits>(magnitude));
-  auto value = hn::BitCast(d32, hn::Mul(moved, hn::Set(df, PowerOfTwo(127 - F::kBias))));
-  if constexpr (F::kMaxCode < kSignCode<F> - 1u) {
-    const auto infinite = hn::Eq(magnitude, hn::Set(d32, F::kMaxCode + 1u));
-    const auto special = F::kHasInfinity ? hn::IfThenElse(infinite, hn::Set(d32, kFloatInfinity),
-                                                          hn::Set(d32, kFloatNan))
-                                         : hn::Set(d32, kFloatNan);
-    value = hn::IfThenElse(hn::Gt(magnitude, hn::Set(d32, F::kMaxCode)), special, value);
-  }
-  return hn::BitCast(df, hn::Or(value, sign));
-}
-
-template <FloatFormat F>
-HWY_INLINE void DecodeCodes(const std::uint8_t* codes, hn::Vec<DF>& low, hn::Vec<DF>& high) {
-  low = DecodeVector<F>(codes);
-  high = DecodeVector<F>(codes + hn::Lanes(DF()));
+  const auto decode = [&](const std::uint8_t* from) NF_INLINE_ATTR {
+    const auto items = hn::PromoteTo(d32, hn::LoadU(d8, from));
+    const auto magnitude = hn::And(items, hn::Set(d32, kSignCode<F> - 1u));
+    const auto sign = hn::ShiftLeft<32 - kBits<F> >(hn::Xor(items, magnitude));
+    const auto moved = hn::BitCast(df, hn::ShiftLeft<23 - F::kMantissaBits>(magnitude));
+    auto value = hn::BitCast(d32, hn::Mul(moved, hn::Set(df, PowerOfTwo(127 - F::kBias))));
+    if constexpr (F::kMaxCode < kSignCode<F> - 1u) {
+      // The mantissa is infinity's or a NaN's already.
+      const auto is_special = hn::Gt(magnitude, hn::Set(d32, F::kMaxCode));
+      value = hn::Or(value, hn::IfThenElseZero(is_special, hn::Set(d32, kFloatInfinity)));
+    }
+    return hn::BitCast(df, hn::Or(value, sign));
+  };
+  low = decode(codes);
+  high = decode(codes + hn::Lanes(df));
 }
 
 #endif
@@ -101,10 +95,10 @@ HWY_INLINE hn::Vec<DF> Scaled(hn::Vec<DF> value, hn::Vec<DF> scale_inv) {
 
 /// Rounds canonical values to T.
 template <class T>
-HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, DF> > RoundTo(hn::Vec<DF> low, hn::Vec<DF> high) {
+HWY_INLINE hn::Vec<D16> RoundTo(hn::Vec<DF> low, hn::Vec<DF> high) {
   [[maybe_unused]] const DF df;
   const D32 d32;
-  const hn::Repartition<std::uint16_t, DF> d16;
+  const D16 d16;
   if constexpr (std::is_same_v<T, BFloat16>) {
     const auto rounded = [&](hn::Vec<DF> value) NF_INLINE_ATTR {
       return hn::BitCast(d16, RoundToBFloat16(hn::BitCast(d32, value)));
@@ -115,7 +109,7 @@ HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, DF> > RoundTo(hn::Vec<DF> low,
     // The processor rounds to nearest-even, whatever the caller's mode, and keeps subnormals; the
     // one quiet NaN stays one.
     const hn::Rebind<hwy::float16_t, DF> df16;
-    const hn::Half<decltype(d16)> dh;
+    const hn::Half<D16> dh;
     return hn::Combine(d16, hn::BitCast(dh, hn::DemoteTo(df16, high)),
                        hn::BitCast(dh, hn::DemoteTo(df16, low)));
 #else
@@ -149,16 +143,13 @@ HWY_INLINE hn::Vec<D8> InterleavingOrder(hn::Vec<D8> codes) {
 /// Unpacks `count` 4-bit codes, two per byte and the first in the low half, to one per byte.
 HWY_INLINE void UnpackCodes(const std::byte* packed, std::size_t count, std::byte* codes) {
   const D8 d8;
-  const hn::Repartition<std::uint16_t, D8> d16;
   const auto nibble = hn::Set(d8, std::uint8_t{0xF});
   auto* to = reinterpret_cast<std::uint8_t*>(codes);
   std::size_t i = 0;
   for (; i + 2 * hn::Lanes(d8) <= count; i += 2 * hn::Lanes(d8)) {
     const auto bytes =
         InterleavingOrder(hn::LoadU(d8, reinterpret_cast<const std::uint8_t*>(packed + i / 2)));
-    const auto first = hn::And(bytes, nibble);
-    const auto second =
-        hn::And(hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(d16, bytes))), nibble);
+    const auto first = hn::And(bytes, nibble), second = hn::ShiftRight<4>(bytes);
     hn::StoreU(hn::InterleaveLower(d8, first, second), d8, to + i);
     hn::StoreU(hn::InterleaveUpper(d8, first, second), d8, to + i + hn::Lanes(d8));
   }

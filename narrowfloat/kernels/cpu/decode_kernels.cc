@@ -40,26 +40,14 @@ HWY_INLINE void ForEachRow(const DecodeRuns& all, std::size_t code_bytes, const 
   }
 }
 
-/// Return the scales of the Lanes(DF()) items from item i on. No block ends within these.
-struct ScalesOfBlocks {
-  const float* scales;
-  int shift;
-  HWY_INLINE hn::Vec<DF> operator()(std::size_t i) const {
-    return hn::Set(DF(), scales[i >> shift]);
-  }
-};
-struct ScalesOfItems {
-  const float* scales;
-  HWY_INLINE hn::Vec<DF> operator()(std::size_t i) const { return hn::LoadU(DF(), scales + i); }
-};
-
-/// Decodes `count` codes of one byte each through fp32: any code, any scale. About 26 ops for two
-/// vectors of fp32 to 16-bit items.
-template <FloatFormat F, class T, class Scales>
-HWY_NOINLINE void DecodeAny(const std::byte* codes, std::size_t count, const Scales& of,
+/// Decodes `count` codes of one byte each through fp32: any code, any scale. scales_at(i) returns
+/// the scales of the Lanes(DF()) items from item i on. About 26 ops for two vectors of fp32 to
+/// 16-bit items.
+template <FloatFormat F, class T, class ScalesAt>
+HWY_NOINLINE void DecodeAny(const std::byte* codes, std::size_t count, const ScalesAt& scales_at,
                             const VectorWriter& out) {
   const DF df;
-  const Scales scales = of;
+  const ScalesAt scales = scales_at;  // a copy, so that it stays in registers
   ForEachStep<T, 2 * hn::MaxLanes(DF()), 1>(
       codes, count, out,
       [&](const std::uint8_t* in, std::size_t i, const VectorWriter& items) NF_INLINE_ATTR {
@@ -86,20 +74,24 @@ void DecodeBlocks(const DecodeRuns& runs, std::size_t count,
   NF_DCHECK(count > 0 && count <= kDecodeRun && blocks.shift >= (kBits<F> == 8 ? 5 : 4));
   NF_DCHECK(count % CodesPerByte(kBits<F>) == 0);
   const cpu::DecodeBlocks of = blocks;
+  const auto scales_at = [of](std::size_t i) NF_INLINE_ATTR {  // no block ends within a vector
+    return hn::Set(DF(), of.scales[i >> of.shift]);
+  };
   ForEachRow(runs, count / CodesPerByte(kBits<F>),
              [&](const std::byte* codes, const VectorWriter& out) NF_INLINE_ATTR {
-               const ScalesOfBlocks scales{of.scales, of.shift};
                if constexpr (kHasTable<F, T>) {
-                 if (DecodeBlocksByTables<F, T>(codes, count, scales.scales, of.shift, out)) return;
+                 if (DecodeBlocksByTables<F, T>(codes, count, of.scales, of.shift, out)) return;
                }
-               if constexpr (kBits<F> == 8) return DecodeAny<F, T>(codes, count, scales, out);
+               if constexpr (kBits<F> == 8) return DecodeAny<F, T>(codes, count, scales_at, out);
                if constexpr (kBits<F> == 4) {
                  if constexpr (kHasProducts<F, T>) {
-                   if (DecodeNibbles<T>(codes, count, scales.scales, of.shift, out)) return;
+                   std::uint32_t pairs[NibbleTables<T>::kMostPairs];
+                   if (NibbleTables<T>::Pairs(of.scales, ((count - 1) >> of.shift) + 1, pairs))
+                     return NibbleTables<T>::Decode(codes, count, pairs, of.shift, out);
                  }
                  alignas(64) std::byte unpacked[kDecodeRun];
                  UnpackCodes(codes, count, unpacked);
-                 DecodeAny<F, T>(unpacked, count, scales, out);
+                 DecodeAny<F, T>(unpacked, count, scales_at, out);
                }
              });
 }
@@ -127,7 +119,9 @@ void DecodeColumns(const DecodeRuns& runs, std::size_t count,
     if constexpr (kHasProducts<F, T>) {
       if (of.has_factors) return NibbleTables<T>::DecodeColumns(codes, count, of.factors, out);
     }
-    DecodeAny<F, T>(codes, count, ScalesOfItems{of.scales}, out);
+    const auto scales_at = [of](std::size_t i)
+                               NF_INLINE_ATTR { return hn::LoadU(DF(), of.scales + i); };
+    DecodeAny<F, T>(codes, count, scales_at, out);
   });
 }
 
@@ -147,8 +141,8 @@ void DecodeUniform(const DecodeRuns& runs, std::size_t count, float scale) noexc
       if constexpr (kHasTable<F, T>) {
         if (has_table && DecodeByUniformTable<F, T>(table, codes + i, some, items)) continue;
       }
-      constexpr int kOneBlock = 63;
-      DecodeAny<F, T>(codes + i, some, ScalesOfBlocks{&scale, kOneBlock}, items);
+      const auto same = [scale](std::size_t) NF_INLINE_ATTR { return hn::Set(DF(), scale); };
+      DecodeAny<F, T>(codes + i, some, same, items);
     }
   });
 }
@@ -164,24 +158,15 @@ void DecodeScales(const std::byte* stored, std::size_t count, const cpu::ScaleFa
   } else {
     const DF df;
     const auto amax = hn::Set(df, factors.amax), decode = hn::Set(df, factors.decode);
-    std::size_t i = 0;
-    for (; i + 2 * hn::Lanes(df) <= count; i += 2 * hn::Lanes(df)) {
-      hn::Vec<DF> low, high;
-      DecodeCodes<E4M3>(Bytes(stored) + i, low, high);
-      hn::StoreU(hn::Mul(hn::Mul(low, amax), decode), df, scales + i);
-      hn::StoreU(hn::Mul(hn::Mul(high, amax), decode), df, scales + i + hn::Lanes(df));
-    }
-    for (; i < count; ++i)
-      scales[i] =
-          Decode<E4M3>(std::to_integer<std::uint32_t>(stored[i])) * factors.amax * factors.decode;
+    ForEachStep<float, 2 * hn::MaxLanes(DF()), 1>(
+        stored, count, VectorWriter{reinterpret_cast<std::uint8_t*>(scales)},
+        [&](const std::uint8_t* in, std::size_t /*i*/, const VectorWriter& out) NF_INLINE_ATTR {
+          hn::Vec<DF> low, high;
+          DecodeCodes<E4M3>(in, low, high);
+          out.Put(df, hn::Mul(hn::Mul(low, amax), decode), 0);
+          out.Put(df, hn::Mul(hn::Mul(high, amax), decode), hn::Lanes(df) * sizeof(float));
+        });
   }
-}
-
-void StageCodes(const std::byte* codes, std::size_t stride, std::size_t lines, std::size_t count,
-                std::byte* staged, std::size_t staged_stride) noexcept {
-  NF_DCHECK(count <= staged_stride);
-  for (std::size_t i = 0; i < lines; ++i)
-    CopyBytes(codes + i * stride, count, staged + i * staged_stride);
 }
 
 void TransposeCodes(const std::byte* staged, std::size_t stride, std::size_t rows,
@@ -204,9 +189,8 @@ void SplitRows(std::byte* patch, std::size_t count) noexcept {
   for (std::size_t r = count; r-- > 0;) {
     for (std::size_t i = 0; i < kDecodeSide; i += hn::Lanes(d8)) {
       const auto bytes = hn::LoadU(d8, rows + r * kDecodeSide + i);
-      const auto shifted = hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(D16(), bytes)));
       hn::StoreU(hn::And(bytes, nibble), d8, rows + 2 * r * kDecodeSide + i);
-      hn::StoreU(hn::And(shifted, nibble), d8, rows + (2 * r + 1) * kDecodeSide + i);
+      hn::StoreU(hn::ShiftRight<4>(bytes), d8, rows + (2 * r + 1) * kDecodeSide + i);
     }
   }
 }
@@ -225,7 +209,6 @@ const cpu::DecodeKernels* DecodeKernelsTable() {
   static constexpr cpu::DecodeKernels kTable{
       .scales = {&DecodeScales<ScaleType::kFloat32>, &DecodeScales<ScaleType::kE8M0>,
                  &DecodeScales<ScaleType::kE4M3>},
-      .stage_codes = &StageCodes,
       .transpose_codes = &TransposeCodes,
       .split_rows = &SplitRows,
       .formats = ArrayOf(ElementFormats{},

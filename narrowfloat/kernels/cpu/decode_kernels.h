@@ -37,7 +37,7 @@ struct DecodeRuns {
 };
 
 /// Decodes runs of `count` codes under one scale. Any code and scale: every NaN becomes the one
-/// quiet NaN. E4M3 codes 0x39, 0xB9 (1.125, -1.125) under scale 3 as bfloat16: 0x4058, 0xC058.
+/// quiet NaN.
 using DecodeUniformFn = void (*)(const DecodeRuns& runs, std::size_t count, float scale) noexcept;
 
 /// Scales of adjacent blocks of 2^shift items: scales[i >> shift] is that of item i.
@@ -82,29 +82,22 @@ struct FormatDecoders {
 struct ScaleFactors {
   float amax = 0.0f, decode = 0.0f;
 };
-/// Decodes `count` adjacent stored scales. Under factors 2 and 0.5 the E4M3 code 0x39 is 1.125.
+/// Decodes `count` adjacent stored scales.
 using DecodeScalesFn = void (*)(const std::byte* stored, std::size_t count,
                                 const ScaleFactors& factors, float* scales) noexcept;
 
-/// Copies `count` bytes of each of `lines` lines, `stride` apart, to `staged`, `staged_stride`
-/// apart: lines are often a power of two apart and share a cache set.
-using StageCodesFn = void (*)(const std::byte* codes, std::size_t stride, std::size_t lines,
-                              std::size_t count, std::byte* staged,
-                              std::size_t staged_stride) noexcept;
 /// Writes the transpose of `rows` bytes of kDecodeSide lines, `stride` apart, to `patch`, whose
 /// rows are kDecodeSide apart. Reads and writes more, up to whole vectors. Requires: rows <=
 /// kDecodeSide.
 using TransposeCodesFn = void (*)(const std::byte* staged, std::size_t stride, std::size_t rows,
                                   std::byte* patch) noexcept;
 /// Replaces the first `rows` rows of a patch by twice as many: the low halves of the bytes of row r
-/// become row 2r, the high ones row 2r + 1. 0x3A in row 0: 0xA in row 0, 3 in row 1. Requires: rows
-/// <= kDecodeSide / 2.
+/// become row 2r, the high ones row 2r + 1. Requires: rows <= kDecodeSide / 2.
 using SplitRowsFn = void (*)(std::byte* patch, std::size_t rows) noexcept;
 
 /// The micro-kernels of one instruction set.
 struct DecodeKernels {
   std::array<DecodeScalesFn, kScaleTypeCount> scales;  // by ScaleType
-  StageCodesFn stage_codes;
   TransposeCodesFn transpose_codes;
   SplitRowsFn split_rows;
   std::array<ByType<FormatDecoders>, ElementFormats::kSize> formats;

@@ -12,29 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "narrowfloat/kernels/cpu/micro_kernels.h"
-#include "narrowfloat/kernels/cpu/tables.h"
-#include "narrowfloat/kernels/scalar/items.h"
+#include "narrowfloat/kernels/cpu/micro_test_items.h"
 #include "narrowfloat/numerics/e8m0.h"
 #include "narrowfloat/schemes/scheme.h"
 
 namespace narrowfloat::cpu {
 namespace {
-
-struct Target {
-  std::string name;
-  const DecodeKernels* decode;
-  std::size_t vector_bytes;
-};
-std::vector<Target> Targets() {
-  std::vector<Target> targets;
-  for (const CpuTarget& target : AvailableTargets()) {
-    const TargetParts parts = PartsOf(target.index);
-    if (parts.decode != nullptr)
-      targets.push_back({target.name, parts.decode, parts.micro->vector_bytes});
-  }
-  return targets;
-}
 
 template <class F, class T>
 struct Pair {
@@ -45,14 +28,9 @@ using Pairs = testing::Types<Pair<E4M3, float>, Pair<E4M3, Float16>, Pair<E4M3, 
                              Pair<E5M2, float>, Pair<E5M2, Float16>, Pair<E5M2, BFloat16>,
                              Pair<E2M1, float>, Pair<E2M1, Float16>, Pair<E2M1, BFloat16>>;
 
-/// Memory that begins at a cache line.
-struct Memory {
-  explicit Memory(std::size_t bytes) : lines(bytes / sizeof(Line) + 2) {}
-  std::byte* At(std::size_t i) { return reinterpret_cast<std::byte*>(lines.data()) + i; }
-  struct alignas(64) Line {
-    std::byte bytes[64] = {};
-  };
-  std::vector<Line> lines;
+/// Bytes that begin at a cache line.
+struct Memory : Items {
+  explicit Memory(std::size_t count) : Items(count, 1) {}
 };
 
 /// Every exponent, with mantissas at its ends and in between, both signs; zeros, subnormals,
@@ -257,13 +235,11 @@ TEST(DecodeScalesTest, EveryStoredScale) {
 
 TEST(DecodeTransposesTest, EveryPlace) {
   std::mt19937 random(4);
-  Memory codes(kDecodeSide * 300), staged(kDecodeSide * kTransposedRun),
-      patch(kDecodeSide * kDecodeSide);
+  Memory codes(kDecodeSide * 300), patch(kDecodeSide * kDecodeSide);
   for (std::size_t i = 0; i < kDecodeSide * 300; ++i)
     *codes.At(i) = static_cast<std::byte>(random());
   for (const Target& target : Targets()) {
-    target.decode->stage_codes(codes.At(0), 300, kDecodeSide, 250, staged.At(0), kTransposedRun);
-    target.decode->transpose_codes(staged.At(0), kTransposedRun, kDecodeSide, patch.At(0));
+    target.decode->transpose_codes(codes.At(0), 300, kDecodeSide, patch.At(0));
     for (std::size_t line = 0; line < kDecodeSide; ++line) {
       for (std::size_t i = 0; i < kDecodeSide; ++i)
         ASSERT_EQ(*patch.At(i * kDecodeSide + line), *codes.At(line * 300 + i)) << target.name;

@@ -8,11 +8,8 @@
 #define NARROWFLOAT_KERNELS_CPU_DECODE_NIBBLES_INL_H_
 #endif
 
-#include <algorithm>
-#include <array>
-#include <bit>
-
 #include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/blocks-inl.h"
 #include "narrowfloat/kernels/cpu/decode_tables-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -20,60 +17,12 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-#if HWY_TARGET <= HWY_AVX3
-
-/// Returns true if `count` scales are finite.
-HWY_INLINE bool AreFinite(const float* scales, std::size_t count) {
-  std::uint32_t largest = 0;
-  for (std::size_t i = 0; i < count; ++i)
-    largest = std::max(largest, std::bit_cast<std::uint32_t>(scales[i]) & ~kFloatSign);
-  return largest < kFloatInfinity;
-}
-
-/// Decodes two blocks of 16 packed E2M1 codes to bfloat16. 18 ops for 32 items.
-/// Requires: finite scales. Multiplies and rounds the 8 magnitudes once per block, and looks the
-/// items up in the products. The sign bit of a code is the sign bit of its item.
-/// Worked example: byte 0xB2 holds code 2 (1.0), then code 0xB (-1.5). Under scale 3 the products
-/// of magnitudes 2 and 3 are 3.0 (0x4040) and 4.5 (0x4090), so the items are 0x4040 and 0xC090.
-HWY_INLINE hn::Vec512<std::uint16_t> DecodeTwoBlocks(const std::uint8_t* packed,
-                                                     const float* scales) {
-  const hn::Full512<float> df;
-  const hn::Full512<std::uint32_t> d32;
-  const hn::Full512<std::uint16_t> d16;
-  constexpr std::size_t kMagnitudes = kSignCode<E2M1>;
-  alignas(64) static constexpr auto kValues = [] {
-    std::array<float, 2 * kMagnitudes> values{};
-    for (std::uint32_t i = 0; i < values.size(); ++i) values[i] = Decode<E2M1>(i % kMagnitudes);
-    return values;
-  }();
-  // The bfloat16 of 8 + 8 magnitudes, in the upper 16 bits of each lane.
-  const auto table = RoundToBFloat16(
-      hn::BitCast(d32, hn::Mul(hn::Load(df, kValues.data()), SpreadScales<8>(df, scales, 0))));
-  // Moves each of a byte's two codes to bits 1 to 4 of a 16-bit lane. Other bits are undefined.
-  const auto bytes = hn::PromoteTo(d32, hn::LoadU(hn::Full128<std::uint8_t>(), packed));
-  const auto codes = hn::BitCast(d16, hn::Or(hn::ShiftLeft<1>(bytes), hn::ShiftLeft<13>(bytes)));
-  // The table's 16-bit lanes 1, 3, ..., 15 hold the first block's products, 17 to 31 the second's.
-  alignas(64) static constexpr auto kFirstEntry = [] {
-    std::array<std::uint16_t, 32> entry{};
-    for (std::size_t i = 0; i < entry.size(); ++i) entry[i] = i < 16 ? 1 : 17;
-    return entry;
-  }();
-  const auto magnitude = hn::And(codes, hn::Set(d16, std::uint16_t{0xE}));
-  const auto index = hn::Or(magnitude, hn::Load(d16, kFirstEntry.data()));
-  const hn::Vec512<std::uint16_t> items{_mm512_permutexvar_epi16(index.raw, table.raw)};
-  const auto sign = hn::And(hn::ShiftLeft<11>(codes), hn::Set(d16, std::uint16_t{0x8000}));
-  return hn::Xor(items, sign);
-}
-
-#endif
-
 /// Steps of NibbleTables: a vector of codes, at most 256 bits of it.
 using DNibbles = hn::CappedTag<std::uint8_t, 32>;
 
-/// Tables of the 16 products of E2M1's codes and the scale of each 16 items, rounded to T: byte k
-/// of a 128-bit block is a byte of code k's product. E2M1's magnitudes are 0, 1/2, 1, 2, 4 and 3/2,
-/// 3, 6. Products of normal numbers differ within both groups by their exponent alone, so two
-/// products of a scale, by 4 and by 6, give all.
+/// Tables of the products of E2M1's 16 codes and the scale of each 16 items, rounded to T: byte k
+/// of a 128-bit block is a byte of code k's product. Products by 1/2, 1, 2, 4 and by 3/2, 3, 6
+/// differ by their exponents alone while they are normal, so the products by 4 and by 6 give all.
 /// Worked example: scale 3 as bfloat16 has 12 (0x4140) and 18 (0x4190). Code 0xB (-1.5) is 18 less
 /// two exponents, 0x4090, with the sign 0xC090 (-4.5).
 template <class T>
@@ -165,17 +114,6 @@ struct NibbleTables {
         });
   }
 
-  /// Returns the pairs of a step's items, each repeated over a 128-bit block.
-  template <class D>
-  static HWY_INLINE hn::Vec<D> Spread(D d, const std::uint32_t* pairs, std::size_t i, int shift) {
-    if constexpr (hn::MaxLanes(D()) <= 4) {
-      return hn::Set(d, pairs[i >> shift]);
-    } else {
-      const hn::Half<D> half;
-      return hn::Combine(d, Spread(half, pairs, i + 16, shift), Spread(half, pairs, i, shift));
-    }
-  }
-
   /// Decodes packed codes. Requires: Pairs returned true. 19 ops for 32 items.
   static HWY_INLINE void Decode(const std::byte* packed, std::size_t count,
                                 const std::uint32_t* pairs, int shift, const VectorWriter& out) {
@@ -197,7 +135,11 @@ struct NibbleTables {
     ForEachStep<T, hn::MaxLanes(d8), 2>(
         packed, count, out,
         [&](const std::uint8_t* in, std::size_t i, const VectorWriter& items) NF_INLINE_ATTR {
-          const auto spread = hn::BitCast(d16, Spread(d32, pairs, i, shift));
+          // The pair of each 16 items fills a 128-bit block.
+          const auto pair = [&](std::size_t lane) NF_INLINE_ATTR {
+            return hn::Set(hn::Full128<std::uint32_t>(), pairs[(i + 4 * lane) >> shift]);
+          };
+          const auto spread = hn::BitCast(d16, JoinGroups(d32, 0, pair));
           const auto products = hn::BitCast(d8, hn::SaturatedSub(spread, down));
           const auto low = hn::TableLookupBytes(products, low_bytes);
           const auto high = hn::Or(hn::TableLookupBytes(products, high_bytes), signs);
@@ -219,28 +161,6 @@ struct NibbleTables {
         });
   }
 };
-
-/// Decodes packed E2M1 codes to 16-bit items by tables. Returns false, and writes nothing, if they
-/// do not serve a scale.
-template <class T>
-HWY_INLINE bool DecodeNibbles(const std::byte* packed, std::size_t count, const float* scales,
-                              int shift, const VectorWriter& out) {
-  const std::size_t blocks = ((count - 1) >> shift) + 1;
-#if HWY_TARGET <= HWY_AVX3
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    if (shift == 4 && count % 32 == 0 && AreFinite(scales, blocks)) {
-      const hn::Full512<std::uint16_t> d16;
-      for (std::size_t i = 0; i < count; i += 32)
-        out.Put(d16, DecodeTwoBlocks(Bytes(packed) + i / 2, scales + i / 16), i * kItemSize<T>);
-      return true;
-    }
-  }
-#endif
-  std::uint32_t pairs[NibbleTables<T>::kMostPairs];
-  if (!NibbleTables<T>::Pairs(scales, blocks, pairs)) return false;
-  NibbleTables<T>::Decode(packed, count, pairs, shift, out);
-  return true;
-}
 
 }  // namespace narrowfloat::HWY_NAMESPACE
 #endif

@@ -186,7 +186,7 @@ HWY_INLINE bool DecodeByUniformTable(const CodeTable<F, T>& table, const std::by
 
 /// Power-of-two scales whose products are normal numbers of T: the exponent of the scale is added
 /// to that of the entry. Zero must stay zero: nonzero entries are stored plus kLift, and
-/// subtracting Power, which is kLift minus the exponent, saturates at 0 for the zero entry.
+/// subtracting the scale's power, kLift minus the exponent, saturates at 0 for the zero entry.
 template <FloatFormat F, class T>
 struct PowerTable {
   /// Returns the code of T for a code of F.
@@ -217,24 +217,15 @@ struct PowerTable {
   static constexpr auto kTable = Lifted<CodeTable<F, T> >(CodeTable<F, T>::kEntries - 1);
 #endif
 
-  /// Returns 0 if the scale is such a power.
-  static HWY_INLINE std::uint32_t NeedsSlowPath(float scale) {
-    const auto bits = std::bit_cast<std::uint32_t>(scale);
-    return (bits & 0x7FFFFFu) | static_cast<std::uint32_t>(!kRegular) |
-           static_cast<std::uint32_t>(bits < kSmallestScale) |
-           static_cast<std::uint32_t>(bits > kLargestScale);
-  }
-  /// Requires: NeedsSlowPath(scale) is 0.
-  static HWY_INLINE std::uint16_t Power(float scale) {
-    const auto bits = std::bit_cast<std::uint32_t>(scale);
-    return static_cast<std::uint16_t>(kLift - (((bits >> 23) - 127u) << T::kMantissaBits));
-  }
-  /// Computes the powers of `count` scales. Returns false if one is no such power.
+  /// Computes the powers of `count` scales. Returns false if a scale is not served.
   static HWY_INLINE bool Powers(const float* scales, std::size_t count, std::uint16_t* powers) {
+    if constexpr (!kRegular) return false;
     std::uint32_t slow = 0;
     for (std::size_t i = 0; i < count; ++i) {
-      slow |= NeedsSlowPath(scales[i]);
-      powers[i] = Power(scales[i]);
+      const auto bits = std::bit_cast<std::uint32_t>(scales[i]);
+      const bool is_outside = bits - kSmallestScale > kLargestScale - kSmallestScale;
+      slow |= (bits & 0x7FFFFFu) | static_cast<std::uint32_t>(is_outside);
+      powers[i] = static_cast<std::uint16_t>(kLift - (((bits >> 23) - 127u) << T::kMantissaBits));
     }
     return slow == 0;
   }

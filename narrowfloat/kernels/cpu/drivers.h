@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "hwy/base.h"
 #include "narrowfloat/kernels/cpu/decode_kernels.h"
 #include "narrowfloat/kernels/cpu/pack_kernels.h"
 #include "narrowfloat/kernels/geometry.h"

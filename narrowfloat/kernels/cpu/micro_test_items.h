@@ -75,12 +75,14 @@ struct Target {
   std::string name;
   const MicroKernels* micro;
   const ByType<PackKernels>* pack;
+  const DecodeKernels* decode;
 };
 inline std::vector<Target> Targets() {
   std::vector<Target> targets;
   for (const CpuTarget& target : AvailableTargets()) {
     const TargetParts parts = PartsOf(target.index);
-    if (parts.micro != nullptr) targets.push_back({target.name, parts.micro, parts.pack});
+    if (parts.micro != nullptr)
+      targets.push_back({target.name, parts.micro, parts.pack, parts.decode});
   }
   return targets;
 }

@@ -17,60 +17,41 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// De-interleaves 16-bit lanes: all even ones, then all odd ones. 2 ops.
-template <class D16>
-HWY_INLINE hn::Vec<D16> InOrder(D16 d16, hn::Vec<D16> alternating) {
-  const hn::Repartition<std::uint8_t, D16> d8;
-  const hn::Repartition<std::int64_t, D16> d64;
-  alignas(16) static constexpr std::uint8_t kEvenFirst[16] = {0, 1, 4, 5, 8,  9,  12, 13,
-                                                              2, 3, 6, 7, 10, 11, 14, 15};
-  const auto in_blocks =
-      hn::TableLookupBytes(hn::BitCast(d8, alternating), hn::LoadDup128(d8, kEvenFirst));
-  constexpr std::size_t kUnits = hn::MaxLanes(d64);
-  if constexpr (kUnits == 2) {
-    return hn::BitCast(d16, in_blocks);
-  } else {
-    alignas(64) static constexpr auto kOrder = [] {
-      std::array<std::int64_t, kUnits> order{};
-      for (std::size_t i = 0; i < kUnits; ++i) {
-        order[i] = static_cast<std::int64_t>(i % (kUnits / 2) * 2 + i / (kUnits / 2));
-      }
-      return order;
-    }();
-    return hn::BitCast(d16, hn::TableLookupLanes(hn::BitCast(d64, in_blocks),
-                                                 hn::SetTableIndices(d64, kOrder.data())));
-  }
-}
-
-/// Encodes Lanes(d16) items from the i-th on; units of kPackUnit of them have a scale each. Returns
-/// codes in the top bits of lanes, zeros below.
-template <class T, class D16, class Coder>
-HWY_INLINE hn::Vec<D16> TopCodes(D16 d16, const std::byte* in, std::size_t i, const float* scales,
+/// Encodes Lanes(D16()) items from the i-th on; units of kPackUnit of them have a scale each.
+/// Returns codes in the top bits of lanes, zeros below.
+template <class T, class Coder>
+HWY_INLINE hn::Vec<D16> TopCodes(const std::byte* in, std::size_t i, const float* scales,
                                  const Coder& coder) {
-  const hn::Repartition<float, D16> df;
+  const D16 d16;
+  const DF df;
   if constexpr (kItemSize<T> == 2) {
     const auto scale = SpreadScales<cpu::kPackUnit / 2>(df, scales, i / 2);
     return coder.template Codes16<T>(d16, LoadItems(d16, in + i * kItemSize<T>), scale, scale, i);
   } else {
-    const hn::Repartition<std::uint32_t, D16> d32;
+    const D32 d32;
     const auto items = [&](std::size_t k)
                            NF_INLINE_ATTR { return LoadItems(d32, in + k * kItemSize<T>); };
     const auto codes = [&](std::size_t k) NF_INLINE_ATTR {
-      return coder.Codes32(d32, items(k), SpreadScales<cpu::kPackUnit>(df, scales, k), k);
+      return hn::BitCast(
+          d16, coder.Codes32(d32, items(k), SpreadScales<cpu::kPackUnit>(df, scales, k), k));
+    };
+    const auto signs = [&](std::size_t k) NF_INLINE_ATTR {
+      return hn::BitCast(d16, Signs<Coder::kKind>(d32, items(k)));
     };
     const std::size_t next = i + hn::Lanes(d32);
-    constexpr Inputs kInputs = Coder::kKind;
-    return InOrder(d16, SignedPairs(d32, codes(i), codes(next), Signs<kInputs>(d32, items(i)),
-                                    Signs<kInputs>(d32, items(next))));
+    return hn::Or(
+        hn::ConcatEven(d16, codes(next), codes(i)),
+        hn::And(hn::ConcatOdd(d16, signs(next), signs(i)), hn::Set(d16, std::uint16_t{0x8000})));
   }
 }
 
-/// Packs 2 * Lanes(d8) 4-bit codes, the first of two in the low half of a byte. at(i) returns the
+/// Packs 2 * Lanes(D8()) 4-bit codes, the first of two in the low half of a byte. at(i) returns the
 /// codes from the i-th on in the top bits of 16-bit lanes, zeros below.
-template <class DB, class At>
-HWY_INLINE hn::Vec<DB> PackCodes(DB d8, const At& at) {
-  const hn::Repartition<std::uint16_t, DB> d16;
-  const hn::Repartition<std::uint32_t, DB> d32;
+template <class At>
+HWY_INLINE hn::Vec<D8> PackCodes(const At& at) {
+  const D8 d8;
+  const D16 d16;
+  const D32 d32;
   const std::size_t lanes = hn::Lanes(d16);
   // Joins two codes in the top byte of 32-bit lanes, then two such bytes in the top bytes of 16-bit
   // lanes.
@@ -87,28 +68,17 @@ HWY_INLINE hn::Vec<DB> PackCodes(DB d8, const At& at) {
 }
 
 #if HWY_ARCH_X86
-// SignedBytes and Bytes narrow the 16-bit lanes of two vectors to bytes from -128 to 127, or from 0
-// to 255: they saturate, and join the vectors' 128-bit blocks in pairs. SumsOfProducts multiplies
-// unsigned bytes by signed factors and adds adjacent products. Highway 1.0.3 has no functions for
-// these instructions.
-#define NF_PACK_INSTRUCTIONS(bits, prefix)                                           \
-  HWY_INLINE __m##bits##i SignedBytes(__m##bits##i low, __m##bits##i high) {         \
-    return prefix##_packs_epi16(low, high);                                          \
-  }                                                                                  \
-  HWY_INLINE __m##bits##i Bytes(__m##bits##i low, __m##bits##i high) {               \
-    return prefix##_packus_epi16(low, high);                                         \
-  }                                                                                  \
-  HWY_INLINE __m##bits##i SumsOfProducts(__m##bits##i bytes, __m##bits##i factors) { \
-    return prefix##_maddubs_epi16(bytes, factors);                                   \
-  }
-NF_PACK_INSTRUCTIONS(128, _mm)
-#if HWY_TARGET <= HWY_AVX2
-NF_PACK_INSTRUCTIONS(256, _mm256)
-#endif
+// An instruction on whole vectors, where Highway 1.0.3 has no function. packs_epi16 and
+// packus_epi16 narrow the 16-bit lanes of two vectors to bytes from -128 to 127, or from 0 to 255:
+// they saturate, and join the vectors' 128-bit blocks in pairs. maddubs_epi16 multiplies unsigned
+// bytes by signed factors and adds adjacent products.
 #if HWY_TARGET <= HWY_AVX3
-NF_PACK_INSTRUCTIONS(512, _mm512)
+#define NF_INSTRUCTION(name) _mm512_##name
+#elif HWY_TARGET <= HWY_AVX2
+#define NF_INSTRUCTION(name) _mm256_##name
+#else
+#define NF_INSTRUCTION(name) _mm_##name
 #endif
-#undef NF_PACK_INSTRUCTIONS
 
 /// EncodeMagnitudes' multiplier with a whole offset in the lower half of the sum, where that has
 /// only the offset's lowest bits: the half is negative, and adding the exponent's share leaves the
@@ -125,10 +95,11 @@ inline constexpr float kWholeMultiplier = [] {
 /// values are the even ones or the odd ones. Require: no value is negative or NaN.
 /// To nearest: the product must not round to more than the largest code. 5 ops.
 struct NearestWhole {
-  template <int kShift, bool kOdd, class DF>
-  HWY_INLINE auto Codes(DF df, hn::Vec<DF> value, hn::Vec<DF> scale, std::size_t /*i*/) const {
+  template <int kShift, bool kOdd>
+  HWY_INLINE auto Codes(hn::Vec<DF> value, hn::Vec<DF> scale, std::size_t /*i*/) const {
+    const auto product = hn::Mul(value, scale);
     return hn::BitCast(hn::RebindToSigned<DF>(),
-                       EncodeMagnitudes<E2M1, kShift>(df, hn::Mul(value, scale), kWholeMultiplier));
+                       EncodeMagnitudes<E2M1, kShift>(DF(), product, kWholeMultiplier));
   }
 };
 #if HWY_TARGET <= HWY_AVX3
@@ -138,121 +109,62 @@ struct NearestWhole {
 struct StochasticWhole {
   const std::uint8_t* random;
 
-  template <int kShift, bool kOdd, class DF>
-  HWY_INLINE auto Codes(DF df, hn::Vec<DF> value, hn::Vec<DF> scale, std::size_t i) const {
-    const hn::RebindToUnsigned<DF> d32;
-    const hn::Repartition<std::uint16_t, DF> d16;
-    const auto bytes =
-        hn::PromoteTo(d16, hn::LoadU(hn::Rebind<std::uint8_t, decltype(d16)>(), random + i));
+  template <int kShift, bool kOdd>
+  HWY_INLINE auto Codes(hn::Vec<DF> value, hn::Vec<DF> scale, std::size_t i) const {
+    const DF df;
+    const D16 d16;
+    const auto bytes = hn::PromoteTo(d16, hn::LoadU(hn::Half<D8>(), random + i));
     const auto product = hn::Min(hn::Mul(value, scale), hn::Set(df, kMaxValue<E2M1>));
     const auto octave = OctaveOf(df, product);
     const auto raised = AddDither(df, product, octave, Dither<kOdd>(d16, bytes));
-    const auto multiplier = hn::Set(df, kWholeMultiplier);
     constexpr int kTruncate = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC;
-    hn::Vec<DF> sum;
-    if constexpr (hn::MaxLanes(df) == 16) {
-      sum.raw = _mm512_fmadd_round_ps(octave.raw, multiplier.raw, raised.raw, kTruncate);
-    } else {  // half a vector: instructions of 256 bits have no rounding of their own
-      const hn::Full512<float> whole;
-      const auto widened = [&](hn::Vec<DF> half)
-                               NF_INLINE_ATTR { return hn::ZeroExtendVector(whole, half).raw; };
-      const hn::Vec512<float> all{
-          _mm512_fmadd_round_ps(widened(octave), widened(multiplier), widened(raised), kTruncate)};
-      sum = hn::LowerHalf(df, all);
-    }
+    const hn::Vec<DF> sum{_mm512_fmadd_round_ps(octave.raw, hn::Set(df, kWholeMultiplier).raw,
+                                                raised.raw, kTruncate)};
     return hn::BitCast(hn::RebindToSigned<DF>(),
-                       CodeOfSum<E2M1::kMantissaBits, kShift>(d32, hn::BitCast(d32, sum)));
+                       CodeOfSum<E2M1::kMantissaBits, kShift>(D32(), hn::BitCast(D32(), sum)));
   }
 };
 #endif
 
-/// Encodes and packs 2 * Lanes(d8) finite items: joins the codes of an even item and of the odd one
-/// after it in the 32-bit lane of both, and narrows these. The signs are narrowed by themselves.
-/// To nearest 70 ops for bfloat16, where PackCodes of Encode16 takes 85.
-template <class T, class DB, class Rounding>
-HWY_INLINE hn::Vec<DB> PackFinite(DB d8, const std::byte* in, const float* scales,
+/// Encodes and packs 2 * Lanes(D8()) finite items: joins the codes of an even item and of the odd
+/// one after it in the 32-bit lane of both, and narrows these. The signs are narrowed by
+/// themselves. To nearest 70 ops for bfloat16, where PackCodes of Encode16 takes 85.
+template <class T, class Rounding>
+HWY_INLINE hn::Vec<D8> PackFinite(const std::byte* in, const float* scales,
                                   const Rounding& rounding) {
   constexpr int kShift = 6;                  // the smallest one that CodeOfSum can do
   static_assert(255u << kShift <= 0x7FFFu);  // what ReorderDemote2To leaves as it is
-  const hn::Repartition<std::uint16_t, DB> d16;
-  const hn::Repartition<std::int16_t, DB> di16;
-  const hn::Repartition<std::uint32_t, DB> d32;
-  const hn::Repartition<float, DB> df;
+  const D8 d8;
+  const D16 d16;
+  const hn::RebindToSigned<D16> di16;
+  const D32 d32;
   const std::size_t lanes = hn::Lanes(d16);
   const auto items = [&](std::size_t i)
                          NF_INLINE_ATTR { return LoadItems(d16, in + i * lanes * kItemSize<T>); };
   const auto pairs = [&](std::size_t i) NF_INLINE_ATTR {
     const auto magnitude = hn::BitCast(d32, hn::And(items(i), hn::Set(d16, std::uint16_t{0x7FFF})));
-    const auto scale = SpreadScales<cpu::kPackUnit / 2>(df, scales, i * lanes / 2);
+    const auto scale = SpreadScales<cpu::kPackUnit / 2>(DF(), scales, i * lanes / 2);
     // An addition would do, too. clang 14 fuses it with CodeOfSum's multiplication into an
     // instruction of AVX-VNNI, which processors with AVX-512 VNNI alone (Zen 4) do not have.
     const auto even = WidenEven<T, Inputs::kFinite>(d32, magnitude);
     const auto odd = WidenOdd<T, Inputs::kFinite>(d32, magnitude);
     const std::size_t first = i * lanes;
-    return hn::Or(rounding.template Codes<kShift, false>(df, even, scale, first),
-                  rounding.template Codes<kShift + 4, true>(df, odd, scale, first));
+    return hn::Or(rounding.template Codes<kShift, false>(even, scale, first),
+                  rounding.template Codes<kShift + 4, true>(odd, scale, first));
   };
   const auto words = [&](std::size_t i) NF_INLINE_ATTR {
-    const hn::Vec<DB> signs{SignedBytes(items(i).raw, items(i + 1).raw)};
+    const hn::Vec<D8> signs{NF_INSTRUCTION(packs_epi16)(items(i).raw, items(i + 1).raw)};
     const auto is_negative = hn::And(signs, hn::Set(d8, std::uint8_t{0x80}));
     const auto factors = hn::Set(d16, std::uint16_t{(1u << (kShift - 4)) | (1u << (kShift + 8))});
     const decltype(hn::Zero(di16)) sign_bits{
-        SumsOfProducts(is_negative.raw, hn::BitCast(d8, factors).raw)};
+        NF_INSTRUCTION(maddubs_epi16)(is_negative.raw, hn::BitCast(d8, factors).raw)};
     const auto codes = hn::ReorderDemote2To(di16, pairs(i), pairs(i + 1));
     return hn::ShiftRight<kShift>(hn::Or(codes, sign_bits));
   };
-  return QuartersInOrder(d8, hn::Vec<DB>{Bytes(words(0).raw, words(2).raw)});
+  return QuartersInOrder(d8, hn::Vec<D8>{NF_INSTRUCTION(packus_epi16)(words(0).raw, words(2).raw)});
 }
+#undef NF_INSTRUCTION
 #endif
-
-inline constexpr std::size_t kPackStep =
-    std::size_t{2} * HWY_MAX_BYTES;  // items of a step of PackUnits
-
-/// Encodes and packs units of one row, and prefetches as many items at `next`. The last partial
-/// step reads up to kPackStep random bytes past the row's own.
-template <class T, class Coder>
-HWY_INLINE void PackUnits(const std::byte* in, std::size_t units, const float* scales,
-                          const Coder& coder, const VectorWriter& out, const std::byte* next) {
-  const std::size_t step = 2 * hn::Lanes(D8()), items = units * cpu::kPackUnit;
-  const auto run = [&](auto d8, const std::byte* from, const float* scales_of,
-                       [[maybe_unused]] const Coder& coder_of) NF_INLINE_ATTR {
-#if HWY_ARCH_X86
-    if constexpr (kItemSize<T> == 2 && std::is_same_v<Coder, NearestCoder<E2M1, Inputs::kFinite>>)
-      return PackFinite<T>(d8, from, scales_of, NearestWhole());
-#endif
-#if HWY_TARGET <= HWY_AVX3
-    if constexpr (kItemSize<T> == 2 && std::is_same_v<Coder, StochasticCoder<Inputs::kFinite>>)
-      return PackFinite<T>(d8, from, scales_of, StochasticWhole{coder_of.random});
-#endif
-    return PackCodes(d8, [&](std::size_t i) NF_INLINE_ATTR {
-      return TopCodes<T>(hn::Repartition<std::uint16_t, decltype(d8)>(), from, i, scales_of,
-                         coder_of);
-    });
-  };
-  const auto packed = [&](auto d8, std::size_t i) NF_INLINE_ATTR {
-    return run(d8, in + i * kItemSize<T>, scales + i / cpu::kPackUnit, coder.From(i));
-  };
-  std::size_t i = 0;
-  for (; i + step <= items; i += step) {
-    PrefetchBytes(next + i * kItemSize<T>, step * kItemSize<T>);
-    out.Put(D8(), packed(D8(), i), i / 2);
-  }
-  if constexpr (hn::MaxLanes(D8()) > cpu::kPackUnit) {  // half a step is whole units too
-    if (i + step / 2 <= items) {
-      const hn::CappedTag<std::uint8_t, HWY_MAX_BYTES / 2> half;
-      hn::StoreU(packed(half, i), half, out.to + i / 2);
-      i += step / 2;
-    }
-  }
-  if (i == items) return;
-  ZeroPadded<T, kPackStep> padded;
-  padded.Fill(in + i * kItemSize<T>, items - i);
-  alignas(64) float scales_of[kPackStep / cpu::kPackUnit] = {};
-  std::copy_n(scales + i / cpu::kPackUnit, (items - i) / cpu::kPackUnit, scales_of);
-  alignas(64) std::uint8_t codes[kPackStep / 2];
-  hn::StoreU(run(D8(), padded.items, scales_of, coder.From(i)), D8(), codes);
-  std::memcpy(out.to + i / 2, codes, (items - i) / 2);
-}
 
 /// Encodes two rows of Lanes(D8) columns and packs them, the first row in the low half of each
 /// byte. `scale` has one scale per column.
@@ -260,8 +172,8 @@ template <class T, class Coder>
 HWY_INLINE hn::Vec<D8> PackColumnRun(const std::byte* first, const std::byte* second,
                                      const LaneScales<DF>& scale, const Coder& first_coder,
                                      const Coder& second_coder) {
-  const hn::Repartition<std::uint16_t, D8> d16;
-  const hn::Repartition<std::uint32_t, D8> d32;
+  const D16 d16;
+  const D32 d32;
   const auto codes = [&](const std::byte* row, const Coder& coder, std::size_t i) NF_INLINE_ATTR {
     const std::size_t at = i * hn::Lanes(d16);
     const std::byte* from = row + at * kItemSize<T>;

@@ -3,6 +3,9 @@
 
 #include "narrowfloat/kernels/cpu/pack_kernels.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/four_over_six-inl.h"
 #include "narrowfloat/kernels/cpu/pack-inl.h"
@@ -80,19 +83,47 @@ bool ComputeE8M0(const std::byte* amaxes, std::size_t count, const TwoLevelFacto
 /// Returns a coder; that of stochastic rounding begins at `random`.
 template <class Coder>
 HWY_INLINE Coder CoderFrom([[maybe_unused]] const std::uint8_t* random) {
-  if constexpr (requires { Coder::random; }) {
-    return {random};
-  } else {
-    return {};
-  }
+  Coder coder{};
+  if constexpr (requires { coder.random; }) coder.random = random;
+  return coder;
 }
 
 template <class T, class Coder>
-void PackRow(const cpu::MicroRun& run, std::size_t units, const float* scale,
+void PackRow(const cpu::MicroRun& run, std::size_t units, const float* scales,
              const std::uint8_t* random) noexcept {
   NF_DCHECK(units <= cpu::kPackRun / cpu::kPackUnit);
-  PackUnits<T>(run.items, units, scale, CoderFrom<Coder>(random),
-               WriterTo(run.codes, run.nontemporal), run.next);
+  constexpr std::size_t kStep = 2 * hn::MaxLanes(D8());
+  const std::size_t items = units * cpu::kPackUnit;
+  const std::byte *in = run.items, *next = run.next;
+  const VectorWriter out = WriterTo(run.codes, run.nontemporal);
+  const auto coder = CoderFrom<Coder>(random);
+  const auto pack = [&](const std::byte* from, const float* scales_of,
+                        [[maybe_unused]] const Coder& coder_of) NF_INLINE_ATTR {
+#if HWY_ARCH_X86
+    if constexpr (kItemSize<T> == 2 && std::is_same_v<Coder, NearestCoder<E2M1, Inputs::kFinite>>)
+      return PackFinite<T>(from, scales_of, NearestWhole());
+#endif
+#if HWY_TARGET <= HWY_AVX3
+    if constexpr (kItemSize<T> == 2 && std::is_same_v<Coder, StochasticCoder<Inputs::kFinite>>)
+      return PackFinite<T>(from, scales_of, StochasticWhole{coder_of.random});
+#endif
+    return PackCodes([&](std::size_t i)
+                         NF_INLINE_ATTR { return TopCodes<T>(from, i, scales_of, coder_of); });
+  };
+  std::size_t i = 0;
+  for (; i + kStep <= items; i += kStep) {
+    PrefetchBytes(next + i * kItemSize<T>, kStep * kItemSize<T>);
+    const auto* scales_of = scales + i / cpu::kPackUnit;
+    out.Put(D8(), pack(in + i * kItemSize<T>, scales_of, coder.From(i)), i / 2);
+  }
+  if (i == items) return;
+  ZeroPadded<T, kStep> padded;
+  padded.Fill(in + i * kItemSize<T>, items - i);
+  alignas(64) float scales_of[kStep / cpu::kPackUnit] = {};
+  std::copy_n(scales + i / cpu::kPackUnit, (items - i) / cpu::kPackUnit, scales_of);
+  alignas(64) std::uint8_t codes[kStep / 2];
+  hn::StoreU(pack(padded.items, scales_of, coder.From(i)), D8(), codes);
+  std::memcpy(out.to + i / 2, codes, (items - i) / 2);
 }
 
 template <class T, class Coder>
@@ -116,9 +147,9 @@ void PackColumns(const cpu::PackedStrip& strip, const float* scale, const std::u
   }
 }
 
-void RandomOfRow(const RandomState& state, std::uint64_t first, std::size_t runs,
-                 std::uint8_t* out) noexcept {
-  FillRandom(state, first, 1, runs, out);
+void RandomOfRow(const RandomState& state, std::uint64_t first, std::uint64_t step,
+                 std::size_t runs, std::uint8_t* out) noexcept {
+  FillRandom(state, first, step, runs, out);
 }
 
 void RandomOfColumns(const RandomState& state, std::uint64_t first, std::uint64_t step,
@@ -307,14 +338,14 @@ constexpr cpu::PackKernels kPackKernels{
     .scales = {cpu::PackScaleKernels{},
                {&ComputeE8M0<T, Places::kBlocks>, &ComputeE8M0<T, Places::kColumns>},
                {&ComputeTwoLevels<T, Places::kBlocks>, &ComputeTwoLevels<T, Places::kColumns>}},
-    .row = {&PackRow<T, NearestCoder<E2M1, Inputs::kFinite> >,
-            &PackRow<T, NearestCoder<E2M1, Inputs::kAll> >,
-            &PackRow<T, StochasticCoder<Inputs::kFinite> >,
-            &PackRow<T, StochasticCoder<Inputs::kAll> >},
-    .columns = {&PackColumns<T, NearestCoder<E2M1, Inputs::kFinite> >,
-                &PackColumns<T, NearestCoder<E2M1, Inputs::kAll> >,
-                &PackColumns<T, StochasticCoder<Inputs::kFinite> >,
-                &PackColumns<T, StochasticCoder<Inputs::kAll> >},
+    .row = {&PackRow<T, NearestCoder<E2M1, Inputs::kFinite>>,
+            &PackRow<T, NearestCoder<E2M1, Inputs::kAll>>,
+            &PackRow<T, StochasticCoder<Inputs::kFinite>>,
+            &PackRow<T, StochasticCoder<Inputs::kAll>>},
+    .columns = {&PackColumns<T, NearestCoder<E2M1, Inputs::kFinite>>,
+                &PackColumns<T, NearestCoder<E2M1, Inputs::kAll>>,
+                &PackColumns<T, StochasticCoder<Inputs::kFinite>>,
+                &PackColumns<T, StochasticCoder<Inputs::kAll>>},
     .random_of_row = &RandomOfRow,
     .random_of_columns = &RandomOfColumns,
     .four_over_six = FourOverSixOf<T>(),

@@ -55,8 +55,6 @@ struct PackScales {
 /// vectors of them: amaxes up to there must be patterns. Returns true if no product of finite items
 /// with them rounds to more than the largest code. Requires: of columns, count is a multiple of
 /// MicroKernels::vector_bytes; factors are positive and finite.
-/// Two levels, amax 3 in a tensor of amax 6: encode is 448, the scale 448 * 3 / 6 = 224 (E4M3
-/// 0x76).
 using PackScalesFn = bool (*)(const std::byte* amaxes, std::size_t count,
                               const TwoLevelFactors& factors, const PackScales& scales) noexcept;
 
@@ -92,14 +90,10 @@ struct PackedStrip {
 using PackColumnsFn = void (*)(const PackedStrip& strip, const float* scale,
                                const std::uint8_t* random, std::byte* codes) noexcept;
 
-/// Stores RandomBytes of `runs` runs from `first` on, run by run, and up to 16 more.
-using RandomOfRowFn = void (*)(const RandomState& state, std::uint64_t first, std::size_t runs,
-                               std::uint8_t* out) noexcept;
-/// Stores RandomBytes of the runs first, first + step, ... of `cols` columns: byte r of column c at
-/// r * kTransposedCols + c. Writes whole vectors.
-using RandomOfColumnsFn = void (*)(const RandomState& state, std::uint64_t first,
-                                   std::uint64_t step, std::size_t cols,
-                                   std::uint8_t* out) noexcept;
+/// Stores RandomBytes of the `count` runs first, first + step, ...: of a row run by run, and up to
+/// 16 more; of columns byte r of run c at r * kTransposedCols + c, in whole vectors.
+using RandomFn = void (*)(const RandomState& state, std::uint64_t first, std::uint64_t step,
+                          std::size_t count, std::uint8_t* out) noexcept;
 
 /// Two scales of each block or column, of which 4over6 takes the one with the smaller error: the
 /// first one maps its amax to 4, the second one to 6.
@@ -165,8 +159,7 @@ struct PackKernels {
   std::array<PackScaleKernels, kScaleTypeCount> scales;
   PackRoundings<PackRowFn> row;
   PackRoundings<PackColumnsFn> columns;
-  RandomOfRowFn random_of_row;
-  RandomOfColumnsFn random_of_columns;
+  RandomFn random_of_row, random_of_columns;
   FourOverSixKernels four_over_six;
 };
 

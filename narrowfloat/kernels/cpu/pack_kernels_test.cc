@@ -286,7 +286,7 @@ TYPED_TEST(PackKernelsTest, RandomBytesOfRowsAndColumns) {
       for (const std::uint64_t first : {std::uint64_t{0}, (std::uint64_t{1} << 32) - 3,
                                         kColumnwiseRuns + 5, ~std::uint64_t{0} - 40}) {
         alignas(64) std::uint8_t out[(kTransposedCols + 16) * kRandomRun];
-        kernels.random_of_row(state, first, count, out);
+        kernels.random_of_row(state, first, 1, count, out);
         for (std::size_t i = 0; i < count; ++i) {
           const auto expected = RandomBytes(state, first + i);
           for (std::size_t k = 0; k < kRandomRun; ++k)

@@ -211,7 +211,8 @@ class PackedDriver {
   void Draw(std::size_t row, std::size_t col, std::size_t cols) {
     if (!is_stochastic_) return;
     const std::size_t runs = CeilDiv(args_.shape.cols, kRandomRun);  // of a row
-    kernels_.random_of_row(args_.random, row * runs + col / kRandomRun, cols / kRandomRun, random_);
+    kernels_.random_of_row(args_.random, row * runs + col / kRandomRun, 1, cols / kRandomRun,
+                           random_);
   }
 
   void Patch(const Rect& patch) {

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "hwy/highway.h"
+#include "narrowfloat/kernels/cpu/blocks-inl.h"
 #include "narrowfloat/kernels/cpu/nontemporal-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -25,19 +26,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 inline constexpr std::size_t kSquareSide = 16;
 
 using D8Squares = hn::ScalableTag<std::uint8_t>;  // one square a 128-bit block
-
-/// Loads one row of several squares: block j of the vector is the row at `in`, kSquareSide * j rows
-/// further down.
-template <class D>
-HWY_INLINE hn::Vec<D> LoadRowOfSquares(D d, const std::uint8_t* in, std::size_t stride) {
-  if constexpr (hn::MaxLanes(D()) <= kSquareSide) {
-    return hn::LoadU(d, in);
-  } else {
-    const hn::Half<D> half;
-    return hn::Combine(d, LoadRowOfSquares(half, in + hn::Lanes(half) * stride, stride),
-                       LoadRowOfSquares(half, in, stride));
-  }
-}
 
 /// Calls next(...) with the interleaved rows a[i] and b[i], for each i: from 16 rows of squares,
 /// rows i and i + kSquareSide / 2 become rows 2 * i and 2 * i + 1, which rotates the index bits
@@ -65,19 +53,15 @@ HWY_INLINE void TransposeSquares(const std::uint8_t* in, std::size_t in_stride, 
   const auto last = [&](auto... rows) NF_INLINE_ATTR { Interleave(d, store, rows...); };
   const auto third = [&](auto... rows) NF_INLINE_ATTR { Interleave(d, last, rows...); };
   const auto second = [&](auto... rows) NF_INLINE_ATTR { Interleave(d, third, rows...); };
+  const auto row_of_squares = [&](const std::uint8_t* at) NF_INLINE_ATTR {
+    return JoinGroups(d, 0, [&](std::size_t row) NF_INLINE_ATTR {
+      return hn::LoadU(hn::Full128<std::uint8_t>(), at + row * in_stride);
+    });
+  };
   [&]<std::size_t... kRows>(std::index_sequence<kRows...>) NF_INLINE_ATTR {
-    Interleave(d, second, LoadRowOfSquares(d, in + kRows * in_stride, in_stride)...);
+    Interleave(d, second, row_of_squares(in + kRows * in_stride)...);
   }
   (std::make_index_sequence<kSquareSide>());
-}
-
-/// Copies a run, if asked with stores that bypass the caches.
-HWY_INLINE void CopyRun(const std::byte* from, std::size_t count, std::byte* to, bool nontemporal) {
-  if (nontemporal) {
-    CopyNontemporal(from, count, to);
-  } else {
-    CopyBytes(from, count, to);
-  }
 }
 
 /// Writes the transpose of rows x cols codes, `in_stride` apart, to memory; rows <= kRows. Reads
@@ -94,8 +78,9 @@ HWY_INLINE void Transpose(const std::byte* in, std::size_t in_stride, std::size_
       TransposeSquares(codes + r * in_stride + c, in_stride, columns + r, kRows);
     }
     for (std::size_t i = 0; i < std::min(kSquareSide, cols - c); ++i) {
-      CopyRun(reinterpret_cast<const std::byte*>(columns + i * kRows), rows,
-              out + (c + i) * out_stride, nontemporal);
+      const auto* from = reinterpret_cast<const std::byte*>(columns + i * kRows);
+      std::byte* to = out + (c + i) * out_stride;
+      nontemporal ? CopyNontemporal(from, rows, to) : CopyBytes(from, rows, to);
     }
   }
 }

@@ -96,7 +96,7 @@ HWY_INLINE void KeepInRegister(V& vector) {
 #endif
 }
 
-#if HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
+#if HWY_TARGET <= HWY_AVX2
 inline constexpr bool kWidensHalves = true;  // by one instruction, exactly
 #else
 inline constexpr bool kWidensHalves = false;
@@ -118,7 +118,7 @@ HWY_INLINE void AddItems(const std::byte* items, hn::Vec<DF>& first, hn::Vec<DF>
   if constexpr (kItemSize<T> == 4) {
     first = hn::Add(first, LoadItems(df, items));
     second = hn::Add(second, LoadItems(df, items + hn::Lanes(df) * kItemSize<T>));
-#if HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
+#if HWY_TARGET <= HWY_AVX2
   } else if constexpr (std::is_same_v<T, Float16>) {
     const hn::Rebind<hwy::float16_t, DF> d16;
     const auto* halves = reinterpret_cast<const hwy::float16_t*>(items);

@@ -162,12 +162,11 @@ struct EncodeRule {
   static constexpr std::uint32_t kField = 127u + 23u - F::kMantissaBits;  // of the sum, for b = 1
   static constexpr std::uint32_t kSmallestNormalField = 128u - F::kBias;
 
-  /// The multiplier of b for values that stand for value * 2^power.
-  static constexpr float Multiplier(int power) {
-    const auto field = static_cast<std::uint32_t>(F::kBias - 1 + power) - kField;
-    const std::uint32_t offset = field & ((2 * kSignCode<F> - 1) >> F::kMantissaBits);
-    return std::bit_cast<float>((kField << 23) + (offset << F::kMantissaBits));
-  }
+  // Of the multiplier of b, what is added to the sum's field; only its lowest bits reach the code.
+  static constexpr std::uint32_t kOffsetMask = (2 * kSignCode<F> - 1) >> F::kMantissaBits;
+  static constexpr std::uint32_t kOffset = (F::kBias - 1u - kField) & kOffsetMask;
+  static constexpr float kMultiplier =
+      std::bit_cast<float>((kField << 23) + (kOffset << F::kMantissaBits));
 };
 
 /// Code of F nearest to `value` (not negative, not NaN), shifted left by kShift, in the lower half
@@ -184,7 +183,7 @@ struct EncodeRule {
 /// targets without FMA give the same bits. `multiplier` is that of b.
 template <FloatFormat F, int kShift, class DF>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeMagnitudes(
-    DF df, hn::Vec<DF> value, float multiplier = EncodeRule<F>::Multiplier(0)) {
+    DF df, hn::Vec<DF> value, float multiplier = EncodeRule<F>::kMultiplier) {
   const hn::RebindToUnsigned<DF> du;
   const auto exponent = hn::And(value, hn::BitCast(df, hn::Set(du, kFloatInfinity)));
   constexpr float kSmallestNormal = std::bit_cast<float>(EncodeRule<F>::kSmallestNormalField << 23);
@@ -211,7 +210,7 @@ inline constexpr Rebias kRebiasOf = Rebias::kWidening;
 template <class DF>
 inline constexpr Rebias kRebiasOf<RebiasedScale<DF>> = Rebias::kInScale;
 /// LaneScales: one scale per lane. 16-bit items: the scales of a vector's even lanes come before
-/// those of its odd lanes, as CopyToLanes orders them.
+/// those of its odd lanes.
 template <class DF>
 struct LaneScales {
   const float* scales;
@@ -220,25 +219,8 @@ struct LaneScales {
   }
 };
 
-/// Copies the values of columns from memory order to LaneScales' order. fp32 items: the same order.
-/// 16-bit items: for each vector, the even columns first, then the odd ones.
-template <class T>
-HWY_INLINE void CopyToLanes(const float* values, std::size_t cols, float* lanes) {
-  if constexpr (kItemSize<T> == 4) {
-    std::copy_n(values, cols, lanes);
-  } else {
-    constexpr std::size_t kHalf = hn::MaxLanes(hn::Repartition<std::uint16_t, D8>()) / 2;
-    for (std::size_t c = 0; c < cols; c += 2 * kHalf) {
-      for (std::size_t i = 0; i < kHalf; ++i) {
-        lanes[c + i] = values[c + 2 * i];
-        lanes[c + kHalf + i] = values[c + 2 * i + 1];
-      }
-    }
-  }
-}
-
-/// Type of PowerOfTwoScale::Floor. bfloat16 has fp32's exponents, so its items are compared before
-/// they are widened.
+/// Type of PowerConstants::Floor (scales-inl.h). bfloat16 has fp32's exponents, so its items are
+/// compared before they are widened.
 template <class T>
 using FloorBits = std::conditional_t<std::is_same_v<T, BFloat16>, std::uint16_t, std::uint32_t>;
 
@@ -255,47 +237,8 @@ HWY_INLINE hn::Vec<DF> SpreadScales(DF df, const float* scales, std::size_t lane
   }
 }
 
-/// Power-of-two scales, finite items: leaves the values alone and shifts EncodeMagnitudes' two
-/// constants by the scale's exponent instead, or the pattern from which EncodeByTable counts. Saves
-/// one multiply per value.
-template <FloatFormat F, class T>
-struct PowerOfTwoScale {
-  static constexpr int kMaxExponent =
-      static_cast<int>(F::kMaxCode >> F::kMantissaBits) - static_cast<int>(F::kBias);
-  // Exponents, as fields of fp32, of scales with which neither the smallest normal number nor b's
-  // product leaves fp32's normal numbers, for values that the scale keeps within F.
-  static constexpr std::uint32_t kSmallest = kMaxExponent + 24 - F::kMantissaBits;
-  static constexpr std::uint32_t kLargest =
-      254u - F::kBias - (kByTable<F, T> ? F::kMantissaBits + 1u : 0u);
-
-  /// Returns a word whose uppermost bit is set if a block with this scale and amax must not be
-  /// encoded so. Requires: neither is negative or NaN. A block of zeros only needs a power of two.
-  /// Each term sets the bit by a subtraction below zero: g++ vectorizes this better than compares.
-  static HWY_INLINE std::uint32_t NeedsSlowPath(float scale, float amax) {
-    const auto bits = std::bit_cast<std::uint32_t>(scale);
-    const std::uint32_t field = bits >> 23, mantissa = bits & 0x7FFFFFu;
-    const std::uint32_t not_zero = 0u - std::bit_cast<std::uint32_t>(amax);
-    return (0u - mantissa) | (field - kSmallest) | ((kLargest - field) & not_zero);
-  }
-  /// Returns the pattern of F's smallest normal number over the scale: fp32, or bfloat16 twice. For
-  /// EncodeByTable, the pattern kStepsBelow less.
-  static HWY_INLINE std::uint32_t Floor(float scale) {
-    constexpr std::uint32_t kPlaces = sizeof(FloorBits<T>) == 4 ? 1u << 23 : (1u << 7) | (1u << 23);
-    constexpr std::uint32_t kDown = kByTable<F, T> ? kStepsBelow<F> * ((1u << 16) | 1u) : 0u;
-    return (255u - F::kBias - Field(scale)) * kPlaces - kDown;
-  }
-  static HWY_INLINE float Multiplier(float scale) {
-    return EncodeRule<F>::Multiplier(static_cast<int>(Field(scale)) - 127);
-  }
-
- private:
-  static HWY_INLINE std::uint32_t Field(float scale) {
-    const std::uint32_t field = std::bit_cast<std::uint32_t>(scale) >> 23;
-    return field < kLargest ? field : kLargest;
-  }
-};
-/// Providers of PowerOfTwoScale's constants for EncodeRun: one for all lanes, and one per lane.
-/// Floors of bfloat16 are in memory order.
+/// Providers of PowerConstants for EncodeRun: one for all lanes, and one per lane. Floors of
+/// bfloat16 are in memory order.
 template <class T, class DF>
 struct UniformPowerOfTwo {
   std::uint32_t floor;

@@ -52,7 +52,7 @@ namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 /// The tables of EncodeSteps for power-of-two scales.
-/// Distance: an item's magnitude pattern less PowerOfTwoScale's Floor, or 0 if it is below that.
+/// Distance: an item's magnitude pattern less PowerConstants::Floor, or 0 if it is below that.
 /// Step: the distance without its lowest kBelowMantissa bits. Some of E4M3's:
 ///
 ///   distance   value                    step   code

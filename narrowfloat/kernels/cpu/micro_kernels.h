@@ -7,8 +7,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "narrowfloat/kernels/geometry.h"
 #include "narrowfloat/numerics/formats.h"

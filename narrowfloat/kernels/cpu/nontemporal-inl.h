@@ -40,13 +40,7 @@ HWY_INLINE void CopyBytes(const std::byte* from, std::size_t count, std::byte* t
 
 /// Prefetches `count` bytes into the second-level cache.
 HWY_INLINE void PrefetchBytes(const std::byte* from, std::size_t count) {
-  for (std::size_t i = 0; i < count; i += kLineBytes) {
-#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
-    __builtin_prefetch(from + i, 0, 2);
-#else
-    hwy::Prefetch(from + i);
-#endif
-  }
+  for (std::size_t i = 0; i < count; i += kLineBytes) __builtin_prefetch(from + i, 0, 2);
 }
 
 /// Copies whole lines with stores that bypass the caches.

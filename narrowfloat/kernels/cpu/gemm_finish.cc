@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "narrowfloat/kernels/gemm_finish.h"
-#include "narrowfloat/kernels/scalar/items.h"
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/decode-inl.h"
@@ -43,24 +42,6 @@ HWY_INLINE hn::Vec<DF> LoadSums(const FinishArgs& args, std::size_t row, std::si
   };
   return hn::Combine(df, scaled(hn::UpperHalf(half, sums), col + hn::Lanes(dd)),
                      scaled(hn::LowerHalf(half, sums), col));
-}
-
-/// Loads one vector of items of T, widened to fp32.
-template <class T>
-HWY_INLINE hn::Vec<DF> LoadFloats(const std::byte* from) {
-  const DF df;
-  if constexpr (kItemSize<T> == 4) {
-    return hn::LoadU(df, reinterpret_cast<const float*>(from));
-  } else if constexpr (std::is_same_v<T, BFloat16>) {
-    const D32 d32;
-    const hn::Rebind<std::uint16_t, DF> d16;
-    const auto items = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(from));
-    return hn::BitCast(df, hn::ShiftLeft<16>(hn::PromoteTo(d32, items)));
-  } else {
-    alignas(64) float items[kLanes];
-    for (std::size_t i = 0; i < kLanes; ++i) items[i] = LoadItem<T>(from, i);
-    return hn::Load(df, items);
-  }
 }
 
 /// Rounds one vector to items of T; any NaN becomes the one quiet NaN.

@@ -268,6 +268,27 @@ void TestWidening() {
   }
 }
 
+/// Every pattern of a 16-bit type.
+template <class T>
+void TestLoadFloats() {
+  for (std::uint32_t first = 0; first < 1u << 16; first += hn::MaxLanes(DF())) {
+    std::uint16_t items[hn::MaxLanes(DF())];
+    for (std::size_t i = 0; i < std::size(items); ++i)
+      items[i] = static_cast<std::uint16_t>(first + i);
+    float values[std::size(items)];
+    hn::StoreU(LoadFloats<T>(reinterpret_cast<const std::byte*>(items)), DF(), values);
+    for (std::size_t i = 0; i < std::size(items); ++i) {
+      const float expected = Decode<T>(items[i]);
+      if (std::isnan(expected)) {
+        ASSERT_TRUE(std::isnan(values[i])) << T::kName << " " << items[i];
+      } else {
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(values[i]), std::bit_cast<std::uint32_t>(expected))
+            << T::kName << " " << items[i];
+      }
+    }
+  }
+}
+
 /// The largest lane, wherever it is, of maxima of vectors and of blocks.
 void TestMaxima() {
   const MagnitudeTag<BFloat16> di;
@@ -319,6 +340,8 @@ void TestVectors() {
   TestItemsOfBlocks<Float16>();
   TestWidening<BFloat16>();
   TestWidening<Float16>();
+  TestLoadFloats<BFloat16>();
+  TestLoadFloats<Float16>();
   TestMaxima();
   TestSpreadScales();
 }

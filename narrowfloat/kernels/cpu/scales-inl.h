@@ -79,14 +79,7 @@ struct PowerConstants {
 /// Returns the values of Lanes(DF()) amax patterns from the i-th on.
 template <class T>
 HWY_INLINE hn::Vec<DF> AmaxValues(const std::byte* amaxes, std::size_t i) {
-  if constexpr (kItemSize<T> == 4) {
-    return hn::LoadU(DF(), reinterpret_cast<const float*>(amaxes) + i);
-  } else {
-    const hn::RebindToUnsigned<DF> d32;
-    const hn::Rebind<std::uint16_t, DF> d16;
-    const auto patterns = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(amaxes) + i);
-    return WidenMagnitudes<T, Inputs::kAll>(d32, hn::PromoteTo(d32, patterns));
-  }
+  return LoadFloats<T>(amaxes + i * kItemSize<T>);
 }
 
 /// Stores lanes from 0 to 255 as bytes.

@@ -199,16 +199,30 @@ struct EncodeRule {
 /// depend on the value is folded into the multiplier of b. Worked example, E4M3, 1.1875: b =
 /// 1, steps of 1/8, 9.5 is a tie and becomes 10 (even): sum mantissa 10 + 152, e = 147; 162 + 8 *
 /// 147 = 1338 = 0x3A mod 256, which is 1.25. The multiplication is exact (b is a power of two), so
-/// targets without FMA give the same bits. `multiplier` is that of b.
+/// targets without FMA give the same bits. `smallest` is the lower bound of b, `multiplier` that of
+/// b. EncodeFromBase does the last 2 ops.
+template <FloatFormat F, int kShift, class DF>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeFromBase(DF /*df*/, hn::Vec<DF> value,
+                                                            hn::Vec<DF> base,
+                                                            hn::Vec<DF> multiplier) {
+  const hn::RebindToUnsigned<DF> du;
+  const auto sum = hn::MulAdd(base, multiplier, value);
+  return CodeOfSum<F::kMantissaBits, kShift>(du, hn::BitCast(du, sum));
+}
+template <FloatFormat F, int kShift, class DF>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeMagnitudes(DF df, hn::Vec<DF> value,
+                                                              hn::Vec<DF> smallest,
+                                                              hn::Vec<DF> multiplier) {
+  const auto infinity = hn::BitCast(df, hn::Set(hn::RebindToUnsigned<DF>(), kFloatInfinity));
+  const auto base = hn::Max(hn::And(value, infinity), smallest);
+  return EncodeFromBase<F, kShift>(df, value, base, multiplier);
+}
 template <FloatFormat F, int kShift, class DF>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeMagnitudes(
     DF df, hn::Vec<DF> value, float multiplier = EncodeRule<F>::kMultiplier) {
-  const hn::RebindToUnsigned<DF> du;
-  const auto exponent = hn::And(value, hn::BitCast(df, hn::Set(du, kFloatInfinity)));
   constexpr float kSmallestNormal = std::bit_cast<float>(EncodeRule<F>::kSmallestNormalField << 23);
-  const auto base = hn::Max(exponent, hn::Set(df, kSmallestNormal));
-  const auto sum = hn::MulAdd(base, hn::Set(df, multiplier), value);
-  return CodeOfSum<F::kMantissaBits, kShift>(du, hn::BitCast(du, sum));
+  return EncodeMagnitudes<F, kShift>(df, value, hn::Set(df, kSmallestNormal),
+                                     hn::Set(df, multiplier));
 }
 
 /// Scale providers of EncodeRun: operator()(i) returns the scales of the i-th sub-vector of items.
@@ -298,75 +312,62 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeScaled(DF df, hn::Vec<DF> val
   return EncodeMagnitudes<F, kCodeShift<F>>(df, product);
 }
 
-/// Encodes 16-bit items. Returns codes in the top bits of 16-bit lanes, zeros below them. 17 ops
-/// for finite bfloat16, 22 for all inputs.
-template <FloatFormat F, class T, Inputs kInputs, Rebias kRebias = Rebias::kWidening, class D16,
-          class V>
-HWY_INLINE hn::Vec<D16> Encode16(D16 d16, hn::Vec<D16> items, V scale_even, V scale_odd) {
-  const hn::Repartition<std::uint32_t, D16> d32;
-  const hn::Repartition<float, D16> df;
+/// Joins the low halves of 32-bit lanes: those of `even` become the even 16-bit lanes, those of
+/// `odd` the odd ones. 2 ops.
+template <class D16, class V>
+HWY_INLINE hn::Vec<D16> JoinLowHalves(D16 d16, V even, V odd) {
+  return hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(odd)), hn::BitCast(d16, even));
+}
+
+/// Returns codes in the top bits of 16-bit lanes, zeros below them, with the signs of 16-bit items;
+/// with kAll, F's NaN where an item is NaN. 2 ops for finite items, 4 for all.
+template <FloatFormat F, class T, Inputs kInputs, class D16>
+HWY_INLINE hn::Vec<D16> WithSigns(D16 d16, hn::Vec<D16> codes, hn::Vec<D16> items,
+                                  hn::Vec<D16> magnitude) {
+  const auto with_signs = hn::Or(codes, hn::Xor(items, magnitude));
+  if constexpr (kInputs == Inputs::kFinite) return with_signs;
   const hn::RebindToSigned<D16> di;
-  const auto magnitude = hn::And(items, hn::Set(d16, std::uint16_t{0x7FFF}));
-  const auto sign = hn::Xor(items, magnitude);
-  const auto pairs = hn::BitCast(d32, magnitude);
-  const auto even =
-      EncodeScaled<F, kInputs>(df, WidenEven<T, kInputs, kRebias>(d32, pairs), scale_even);
-  const auto odd =
-      EncodeScaled<F, kInputs>(df, WidenOdd<T, kInputs, kRebias>(d32, pairs), scale_odd);
-  const auto codes =
-      hn::Or(hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(odd)), hn::BitCast(d16, even)), sign);
-  if constexpr (kInputs == Inputs::kFinite) return codes;
   const auto is_nan = hn::RebindMask(
       d16,
       hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, static_cast<std::int16_t>(kInfinityBits<T>))));
-  constexpr std::uint16_t kNan = static_cast<std::uint16_t>(F::kNanCode << kCodeShift<F>);
-  return hn::IfThenElse(is_nan, hn::Set(d16, kNan), codes);
+  constexpr auto kNan = static_cast<std::uint16_t>(F::kNanCode << kCodeShift<F>);
+  return hn::IfThenElse(is_nan, hn::Set(d16, kNan), with_signs);
 }
 
-/// Encodes finite values under power-of-two scales. Returns codes in the form of EncodeMagnitudes.
-/// 4 ops.
-template <FloatFormat F, class DF>
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodePowerOfTwo(
-    DF df, hn::Vec<DF> value, hn::Vec<hn::RebindToUnsigned<DF>> floor, hn::Vec<DF> multiplier) {
-  const hn::RebindToUnsigned<DF> d32;
-  const auto exponent = hn::And(value, hn::BitCast(df, hn::Set(d32, kFloatInfinity)));
-  const auto sum = hn::MulAdd(hn::Max(exponent, hn::BitCast(df, floor)), multiplier, value);
-  return CodeOfSum<F::kMantissaBits, kCodeShift<F>>(d32, hn::BitCast(d32, sum));
-}
-
-/// Does Encode16 for the i-th vector of a run of finite items, under power-of-two scales. bfloat16:
-/// 14 ops, float16: 18.
-template <FloatFormat F, class T, class D16, class Scale>
-HWY_INLINE hn::Vec<D16> Encode16PowerOfTwo(D16 d16, hn::Vec<D16> items, const Scale& scale,
-                                           std::size_t i) {
-  constexpr Inputs kInputs = Inputs::kFinite;
+/// Encodes the i-th vector of 16-bit items of a run. Returns codes in the top bits of 16-bit lanes,
+/// zeros below them. bfloat16: 17 ops for finite items (14 under power-of-two scales, where float16
+/// takes 18), 22 for all inputs.
+template <FloatFormat F, class T, Inputs kInputs, class D16, class Scale>
+HWY_INLINE hn::Vec<D16> Encode16(D16 d16, hn::Vec<D16> items, const Scale& scale, std::size_t i) {
   const hn::Repartition<std::uint32_t, D16> d32;
   const hn::Repartition<float, D16> df;
+  constexpr int kShift = kCodeShift<F>;
   const auto magnitude = hn::And(items, hn::Set(d16, std::uint16_t{0x7FFF}));
-  const auto sign = hn::Xor(items, magnitude);
   const auto pairs = hn::BitCast(d32, magnitude);
-  const auto even = WidenEven<T, kInputs>(d32, pairs), odd = WidenOdd<T, kInputs>(d32, pairs);
-  const auto combine = [&](hn::Vec<decltype(d32)> even_codes,
-                           hn::Vec<decltype(d32)> odd_codes) NF_INLINE_ATTR {
-    return hn::Or(
-        hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(odd_codes)), hn::BitCast(d16, even_codes)),
-        sign);
-  };
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    const auto exponent = hn::And(items, hn::Set(d16, std::uint16_t{kInfinityBits<T>}));
-    const auto bases = hn::BitCast(d32, hn::Max(exponent, scale.Floor(i)));
-    const auto code = [&](hn::Vec<decltype(df)> base, hn::Vec<decltype(df)> value,
-                          std::size_t j) NF_INLINE_ATTR {
-      const auto sum = hn::MulAdd(base, scale.Multiplier(j), value);
-      return CodeOfSum<F::kMantissaBits, kCodeShift<F>>(d32, hn::BitCast(d32, sum));
-    };
-    return combine(code(WidenEven<T, kInputs>(d32, bases), even, 2 * i),
-                   code(WidenOdd<T, kInputs>(d32, bases), odd, 2 * i + 1));
+  const auto even = WidenEven<T, kInputs, kRebiasOf<Scale>>(d32, pairs);
+  const auto odd = WidenOdd<T, kInputs, kRebiasOf<Scale>>(d32, pairs);
+  const auto join = [&](hn::Vec<decltype(d32)> even_codes, hn::Vec<decltype(d32)> odd_codes)
+                        NF_INLINE_ATTR {
+                          return WithSigns<F, T, kInputs>(
+                              d16, JoinLowHalves(d16, even_codes, odd_codes), items, magnitude);
+                        };
+  if constexpr (!PowerOfTwoScales<Scale>) {
+    return join(EncodeScaled<F, kInputs>(df, even, scale(2 * i)),
+                EncodeScaled<F, kInputs>(df, odd, scale(2 * i + 1)));
   } else {
-    const auto code = [&](hn::Vec<decltype(df)> value, std::size_t j) NF_INLINE_ATTR {
-      return EncodePowerOfTwo<F>(df, value, scale.Floor(j), scale.Multiplier(j));
-    };
-    return combine(code(even, 2 * i), code(odd, 2 * i + 1));
+    static_assert(kInputs == Inputs::kFinite);
+    const auto even_by = scale.Multiplier(2 * i), odd_by = scale.Multiplier(2 * i + 1);
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      const auto exponent = hn::And(items, hn::Set(d16, std::uint16_t{kInfinityBits<T>}));
+      const auto bases = hn::BitCast(d32, hn::Max(exponent, scale.Floor(i)));
+      return join(EncodeFromBase<F, kShift>(df, even, WidenEven<T, kInputs>(d32, bases), even_by),
+                  EncodeFromBase<F, kShift>(df, odd, WidenOdd<T, kInputs>(d32, bases), odd_by));
+    } else {
+      const auto even_floor = hn::BitCast(df, scale.Floor(2 * i));
+      const auto odd_floor = hn::BitCast(df, scale.Floor(2 * i + 1));
+      return join(EncodeMagnitudes<F, kShift>(df, even, even_floor, even_by),
+                  EncodeMagnitudes<F, kShift>(df, odd, odd_floor, odd_by));
+    }
   }
 }
 
@@ -379,7 +380,8 @@ HWY_INLINE hn::Vec<D32> Encode32(D32 d32, hn::Vec<D32> items, const Scale& scale
   const auto magnitude = hn::And(items, hn::Set(d32, ~kFloatSign));
   if constexpr (PowerOfTwoScales<Scale>) {
     static_assert(kInputs == Inputs::kFinite);
-    return EncodePowerOfTwo<F>(df, hn::BitCast(df, magnitude), scale.Floor(i), scale.Multiplier(i));
+    return EncodeMagnitudes<F, kCodeShift<F>>(df, hn::BitCast(df, magnitude),
+                                              hn::BitCast(df, scale.Floor(i)), scale.Multiplier(i));
   } else {
     const auto codes = EncodeScaled<F, kInputs>(df, hn::BitCast(df, magnitude), scale(i));
     if constexpr (kInputs == Inputs::kFinite) return codes;
@@ -399,19 +401,24 @@ HWY_INLINE hn::Vec<D32> Signs(D32 d32, hn::Vec<D32> items) {
 }
 
 /// Adds the signs of items to the codes of Encode32. Returns codes in the top bits of 16-bit lanes,
-/// zeros below them: of `low` in the even lanes, of `high` in the odd ones. 6 ops.
-template <class D32>
-HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, D32>> SignedPairs(D32 /*d32*/,
-                                                                    hn::Vec<D32> low_codes,
+/// zeros below them: of `low` in the even lanes, of `high` in the odd ones. 6 ops for finite items.
+template <Inputs kInputs, class D32>
+HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, D32>> SignedPairs(D32 d32, hn::Vec<D32> low_codes,
                                                                     hn::Vec<D32> high_codes,
                                                                     hn::Vec<D32> low_items,
                                                                     hn::Vec<D32> high_items) {
   const hn::Repartition<std::uint16_t, D32> d16;
-  const auto codes =
-      hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(high_codes)), hn::BitCast(d16, low_codes));
-  const auto signs =
-      hn::OddEven(hn::BitCast(d16, high_items), hn::BitCast(d16, hn::ShiftRight<16>(low_items)));
-  return hn::Or(codes, hn::And(signs, hn::Set(d16, std::uint16_t{0x8000})));
+  const auto low = hn::ShiftRight<16>(Signs<kInputs>(d32, low_items));
+  const auto high = Signs<kInputs>(d32, high_items);
+  const auto signs = hn::OddEven(hn::BitCast(d16, high), hn::BitCast(d16, low));
+  return hn::Or(JoinLowHalves(d16, low_codes, high_codes),
+                hn::And(signs, hn::Set(d16, std::uint16_t{0x8000})));
+}
+
+/// Joins the upper bytes of 16-bit lanes.
+template <class D8, class V>
+HWY_INLINE hn::Vec<D8> UpperBytes(D8 d8, V low, V high) {
+  return hn::ConcatOdd(d8, hn::BitCast(d8, high), hn::BitCast(d8, low));
 }
 
 /// Orders quarters of 128-bit blocks: the first ones of all blocks, then the second ones, and so
@@ -455,9 +462,8 @@ HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale)
     const auto pairs = [&](std::size_t i) NF_INLINE_ATTR {
       const std::size_t bytes = hn::Lanes(d32) * 4;
       const auto low = LoadItems(d32, in + i * bytes), high = LoadItems(d32, in + (i + 1) * bytes);
-      return SignedPairs(d32, Encode32<F, kInputs>(d32, low, scale, i),
-                         Encode32<F, kInputs>(d32, high, scale, i + 1), Signs<kInputs>(d32, low),
-                         Signs<kInputs>(d32, high));
+      return SignedPairs<kInputs>(d32, Encode32<F, kInputs>(d32, low, scale, i),
+                                  Encode32<F, kInputs>(d32, high, scale, i + 1), low, high);
     };
     const auto quads = hn::Or(pairs(0), hn::ShiftRight<8>(pairs(2)));
     return TransposeQuads(d8, hn::BitCast(d8, quads));
@@ -478,18 +484,11 @@ HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale)
       return hn::LowerHalf(EncodeByTable<F>(low, low, floor, floor));
     }
 #endif
-  } else if constexpr (PowerOfTwoScales<Scale>) {
-    static_assert(kInputs == Inputs::kFinite);
-    const auto part = [&](std::size_t i) NF_INLINE_ATTR {
-      return Encode16PowerOfTwo<F, T>(d16, LoadItems(d16, in + i * hn::Lanes(d16) * 2), scale, i);
-    };
-    return hn::ConcatOdd(d8, hn::BitCast(d8, part(1)), hn::BitCast(d8, part(0)));
   } else {
     const auto part = [&](std::size_t i) NF_INLINE_ATTR {
-      return Encode16<F, T, kInputs, kRebiasOf<Scale>>(
-          d16, LoadItems(d16, in + i * hn::Lanes(d16) * 2), scale(2 * i), scale(2 * i + 1));
+      return Encode16<F, T, kInputs>(d16, LoadItems(d16, in + i * hn::Lanes(d16) * 2), scale, i);
     };
-    return hn::ConcatOdd(d8, hn::BitCast(d8, part(1)), hn::BitCast(d8, part(0)));
+    return UpperBytes(d8, part(0), part(1));
   }
 }
 

@@ -298,10 +298,6 @@ void EncodeColumns(const MicroRuns& runs, std::size_t cols, const MicroScales& s
   });
 }
 
-HWY_INLINE hn::Vec<D8> UpperBytes(hn::Vec<D16> low, hn::Vec<D16> high) {
-  return hn::ConcatOdd(D8(), hn::BitCast(D8(), high), hn::BitCast(D8(), low));
-}
-
 template <FloatFormat F, class T>
 void EncodeBoth(const MicroRun& run, std::size_t cols, const MicroScales& of_blocks,
                 const MicroScales& of_columns) noexcept {
@@ -323,13 +319,13 @@ void EncodeBoth(const MicroRun& run, std::size_t cols, const MicroScales& of_blo
       // Half a vector at a time, so that the items stay in registers for both directions.
       const D16 d16;
       const auto low = LoadItems(d16, items);
-      const auto row_low = Encode16PowerOfTwo<F, T>(d16, low, by_row, 0);
-      const auto column_low = Encode16PowerOfTwo<F, T>(d16, low, by_column, 0);
+      const auto row_low = Encode16<F, T, kInputs>(d16, low, by_row, 0);
+      const auto column_low = Encode16<F, T, kInputs>(d16, low, by_column, 0);
       const auto high = LoadItems(d16, items + hn::Lanes(d16) * 2);
-      const auto row_high = Encode16PowerOfTwo<F, T>(d16, high, by_row, 1);
-      const auto column_high = Encode16PowerOfTwo<F, T>(d16, high, by_column, 1);
-      row_codes.Put(d8, UpperBytes(row_low, row_high), c);
-      hn::StoreU(UpperBytes(column_low, column_high), d8, to + c);
+      const auto row_high = Encode16<F, T, kInputs>(d16, high, by_row, 1);
+      const auto column_high = Encode16<F, T, kInputs>(d16, high, by_column, 1);
+      row_codes.Put(d8, UpperBytes(d8, row_low, row_high), c);
+      hn::StoreU(UpperBytes(d8, column_low, column_high), d8, to + c);
     } else {
       const auto row = EncodeRun<F, T, kInputs>(d8, items, by_row);
       const auto column = EncodeRun<F, T, kInputs>(d8, items, by_column);

@@ -60,8 +60,7 @@ HWY_INLINE hn::Vec<D16> TopCodes(D16 d16, const std::byte* in, std::size_t i, co
     };
     const std::size_t next = i + hn::Lanes(d32);
     constexpr Inputs kInputs = Coder::kKind;
-    return InOrder(d16, SignedPairs(d32, codes(i), codes(next), Signs<kInputs>(d32, items(i)),
-                                    Signs<kInputs>(d32, items(next))));
+    return InOrder(d16, SignedPairs<kInputs>(d32, codes(i), codes(next), items(i), items(next)));
   }
 }
 
@@ -272,9 +271,9 @@ HWY_INLINE hn::Vec<D8> PackColumnRun(const std::byte* first, const std::byte* se
       constexpr Inputs kInputs = Coder::kKind;
       const std::size_t lanes = hn::Lanes(d32);
       const auto low = LoadItems(d32, from), high = LoadItems(d32, from + lanes * 4);
-      return SignedPairs(d32, coder.Codes32(d32, low, scale(2 * i), at),
-                         coder.Codes32(d32, high, scale(2 * i + 1), at + lanes),
-                         Signs<kInputs>(d32, low), Signs<kInputs>(d32, high));
+      return SignedPairs<kInputs>(d32, coder.Codes32(d32, low, scale(2 * i), at),
+                                  coder.Codes32(d32, high, scale(2 * i + 1), at + lanes), low,
+                                  high);
     }
   };
   const auto both = [&](std::size_t i) NF_INLINE_ATTR {  // in upper bytes, zeros below

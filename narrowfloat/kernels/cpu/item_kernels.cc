@@ -50,17 +50,6 @@ float RunAmax(const std::byte* items, std::size_t count) noexcept {
   return MagnitudeValue<T>(LargestBits<T, Inputs::kAll>(items, count));
 }
 
-/// Keeps a vector in a register. g++ would load it again for each use as another type, and loads
-/// limit the speed of this kernel.
-template <class V>
-HWY_INLINE void KeepInRegister(V& vector) {
-#if HWY_ARCH_X86 && HWY_COMPILER_GCC_ACTUAL
-  asm("" : "+v"(vector.raw));
-#else
-  static_cast<void>(vector);
-#endif
-}
-
 /// Two vectors of sums hold adjacent columns if this is true; else the even columns of a group, and
 /// the odd ones, because bfloat16 comes apart that way.
 template <class T>
@@ -78,8 +67,7 @@ HWY_INLINE void AddItems(const std::byte* items, hn::Vec<DF>& first, hn::Vec<DF>
     second = hn::Add(second, LoadFloats<T>(items + hn::Lanes(DF()) * kItemSize<T>));
   } else {
     const D32 d32;
-    auto pairs = LoadItems(d32, items);
-    KeepInRegister(pairs);
+    const auto pairs = LoadedOnce(LoadItems(d32, items));
     first = hn::Add(first, WidenEven<T, Inputs::kAll>(d32, pairs));
     second = hn::Add(second, WidenOdd<T, Inputs::kAll>(d32, pairs));
   }

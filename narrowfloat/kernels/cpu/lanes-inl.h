@@ -71,6 +71,16 @@ HWY_INLINE hn::Vec<D> LoadItems(D d, const std::byte* at) {
   return hn::LoadU(d, reinterpret_cast<const hn::TFromD<D>*>(at));
 }
 
+/// Returns the vector in a form that the compiler does not load again for its next use as another
+/// type: such loads limit the speed of kernels, and twice so if they cross cache lines.
+template <class V>
+HWY_INLINE V LoadedOnce(V vector) {
+#if HWY_ARCH_X86
+  asm("" : "+v"(vector.raw));
+#endif
+  return vector;
+}
+
 /// Tag of items of T as signed integers: a full vector, or kMaxBytes if that is less.
 template <class T, std::size_t kMaxBytes = HWY_MAX_BYTES>
 using MagnitudeTag = hn::CappedTag<std::make_signed_t<BitsOf<T>>, kMaxBytes>;

@@ -335,17 +335,6 @@ void EncodeBoth(const MicroRun& run, std::size_t cols, const MicroScales& of_blo
   }
 }
 
-/// Returns the vector in a form that the compiler does not load again for its next use. A load that
-/// crosses lines costs twice, and a cast of unaligned bfloat16 with three such loads of each vector
-/// took 1.8 times as long as one of aligned items.
-template <class V>
-HWY_INLINE V LoadedOnce(V vector) {
-#if HWY_ARCH_X86 && (HWY_COMPILER_GCC || HWY_COMPILER_CLANG)
-  asm("" : "+v"(vector.raw));
-#endif
-  return vector;
-}
-
 /// Returns the distance in bytes from the row that is encoded to the row that is prefetched into
 /// the first-level cache; 0: none is. Rows of a patch lie far apart. Without the prefetch,
 /// unaligned rows took 1.5 times as long, because loads that cross lines missed this cache;

@@ -44,18 +44,6 @@ HWY_INLINE auto ReduceBlocks(DI /*di*/, hn::Vec<DI> lanes) {
 template <class T>
 inline constexpr std::size_t kBlocksPerTree = 16 / kItemSize<T>;
 
-/// Concatenates group(j), group(j + n), ..., where n is the lanes of 128 bits, to one vector of D.
-template <class D, class Group>
-HWY_INLINE hn::Vec<D> JoinGroups(D d, std::size_t j, const Group& group) {
-  if constexpr (hn::MaxLanes(D()) * sizeof(hn::TFromD<D>) <= 16) {
-    return group(j);
-  } else {
-    const hn::Half<D> half;
-    const auto lower = JoinGroups(half, j, group);
-    return hn::Combine(d, JoinGroups(half, j + hn::Lanes(half), group), lower);
-  }
-}
-
 /// Stores the amax patterns of `blocks` adjacent blocks of kBlock items, then zeros up to a whole
 /// vector, or up to kPlaces if that is less. Returns the largest pattern of all.
 /// A vector holds the maxima of one block's lanes. A tree of 128-bit interleavings joins the
@@ -89,7 +77,7 @@ HWY_INLINE std::uint32_t BlockAmaxes(const std::byte* items, std::size_t blocks,
     const auto first = two(j), second = two(j + 2);
     return MergeMaxima<Unit>(di, first, second);
   };
-  const auto tree = [&](std::size_t j) NF_INLINE_ATTR {
+  const auto tree = [&](auto /*d128*/, std::size_t j) NF_INLINE_ATTR {
     if (j >= blocks) return hn::Zero(d128);
     const auto first = four(j);
     if constexpr (sizeof(I) == 4) {
@@ -101,7 +89,7 @@ HWY_INLINE std::uint32_t BlockAmaxes(const std::byte* items, std::size_t blocks,
   };
   auto most = hn::Zero(d);
   for (std::size_t j = 0; j < blocks; j += hn::Lanes(d)) {
-    const auto largest = JoinGroups(d, j, tree);
+    const auto largest = JoinParts<kBlocksPerTree<T>>(d, j, tree);
     hn::StoreU(largest, d, reinterpret_cast<I*>(amaxes) + j);
     most = hn::Max(most, largest);
   }

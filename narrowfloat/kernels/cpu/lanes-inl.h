@@ -267,17 +267,25 @@ struct LaneScales {
 template <class T>
 using FloorBits = std::conditional_t<std::is_same_v<T, BFloat16>, std::uint16_t, std::uint32_t>;
 
+/// Concatenates part(d, first), part(d, first + kLanes), ..., vectors of kLanes lanes or of D if
+/// that has fewer, to one vector of D. Calls them in this order.
+template <std::size_t kLanes, class D, class Part>
+HWY_INLINE hn::Vec<D> JoinParts(D d, std::size_t first, const Part& part) {
+  if constexpr (hn::MaxLanes(d) <= kLanes) {
+    return part(d, first);
+  } else {
+    const hn::Half<D> half;
+    const auto lower = JoinParts<kLanes>(half, first, part);
+    return hn::Combine(d, JoinParts<kLanes>(half, first + hn::Lanes(half), part), lower);
+  }
+}
+
 /// Returns the scales of the lanes from `lane` on, where scales[i] is the scale of lanes i * kPer
 /// to (i + 1) * kPer - 1.
 template <std::size_t kPer, class DF>
 HWY_INLINE hn::Vec<DF> SpreadScales(DF df, const float* scales, std::size_t lane) {
-  if constexpr (hn::MaxLanes(df) <= kPer) {
-    return hn::Set(df, scales[lane / kPer]);
-  } else {
-    const hn::Half<DF> half;
-    return hn::Combine(df, SpreadScales<kPer>(half, scales, lane + hn::Lanes(half)),
-                       SpreadScales<kPer>(half, scales, lane));
-  }
+  return JoinParts<kPer>(
+      df, lane, [&](auto d, std::size_t i) NF_INLINE_ATTR { return hn::Set(d, scales[i / kPer]); });
 }
 
 /// Providers of PowerConstants for EncodeRun: one for all lanes, and one per lane. Floors of

@@ -66,28 +66,6 @@ void TestTransposeSquares() {
   }
 }
 
-void TestTranspose() {
-  constexpr std::size_t kRows = 256, kStride = 128;
-  const Bytes in = RandomVector(kRows * kStride);
-  for (const bool nontemporal : {false, true}) {
-    for (const auto& [rows, cols] : {std::pair{256, 128}, {1, 1}, {17, 33}, {255, 16}}) {
-      Bytes out(static_cast<std::size_t>(cols) * kRows, 0xAA);
-      alignas(64) std::uint8_t columns[kSquareSide * kRows];
-      Transpose<kRows>(reinterpret_cast<const std::byte*>(in.data()), kStride,
-                       static_cast<std::size_t>(rows), static_cast<std::size_t>(cols),
-                       reinterpret_cast<std::byte*>(out.data()), kRows, nontemporal, columns);
-      hwy::FlushStream();
-      for (std::size_t c = 0; c < static_cast<std::size_t>(cols); ++c) {
-        for (std::size_t r = 0; r < kRows; ++r) {
-          const bool inside = r < static_cast<std::size_t>(rows);
-          ASSERT_EQ(out[c * kRows + r], inside ? in[r * kStride + c] : 0xAA)
-              << rows << "x" << cols << " row " << r << " column " << c;
-        }
-      }
-    }
-  }
-}
-
 void TestTransposeQuads() {
   const D8 d8;
   const std::size_t quarter = hn::Lanes(d8) / 4;
@@ -320,7 +298,6 @@ void TestSpreadScales() {
 
 void TestVectors() {
   TestTransposeSquares();
-  TestTranspose();
   TestTransposeQuads();
   TestInOrder();
   TestPackCodes();

@@ -63,7 +63,7 @@ HWY_NOINLINE inline void CopyUnevenNontemporal(const std::byte* from, std::size_
   CopyBytes(from + end, count - end, to + end);
 }
 
-HWY_INLINE void CopyNontemporal(const std::byte* from, std::size_t count, std::byte* to) {
+HWY_INLINE void CopyNontemporal(const std::byte* from, std::size_t count, std::byte* to) noexcept {
   if ((reinterpret_cast<std::uintptr_t>(to) | count) % kLineBytes == 0) {
     CopyLinesNontemporal(from, count, to);
   } else {

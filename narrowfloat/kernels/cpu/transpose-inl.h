@@ -71,35 +71,6 @@ HWY_INLINE void TransposeSquares(const std::uint8_t* in, std::size_t in_stride, 
   (std::make_index_sequence<kSquareSide>());
 }
 
-/// Copies a run, if asked with stores that bypass the caches.
-HWY_INLINE void CopyRun(const std::byte* from, std::size_t count, std::byte* to, bool nontemporal) {
-  if (nontemporal) {
-    CopyNontemporal(from, count, to);
-  } else {
-    CopyBytes(from, count, to);
-  }
-}
-
-/// Writes the transpose of rows x cols codes, `in_stride` apart, to memory; rows <= kRows. Reads
-/// more, up to multiples of a vector's length and of kSquareSide, whose values do not matter.
-/// Columns are gathered in `columns`, kSquareSide * kRows bytes, and written once, as whole lines:
-/// rows of the output are often a power of two apart and share a cache set.
-template <std::size_t kRows>
-HWY_INLINE void Transpose(const std::byte* in, std::size_t in_stride, std::size_t rows,
-                          std::size_t cols, std::byte* out, std::size_t out_stride,
-                          bool nontemporal, std::uint8_t* columns) {
-  const auto* codes = reinterpret_cast<const std::uint8_t*>(in);
-  for (std::size_t c = 0; c < cols; c += kSquareSide) {
-    for (std::size_t r = 0; r < rows; r += hn::Lanes(D8Squares())) {
-      TransposeSquares(codes + r * in_stride + c, in_stride, columns + r, kRows);
-    }
-    for (std::size_t i = 0; i < std::min(kSquareSide, cols - c); ++i) {
-      CopyRun(reinterpret_cast<const std::byte*>(columns + i * kRows), rows,
-              out + (c + i) * out_stride, nontemporal);
-    }
-  }
-}
-
 }  // namespace narrowfloat::HWY_NAMESPACE
 #endif
 HWY_AFTER_NAMESPACE();

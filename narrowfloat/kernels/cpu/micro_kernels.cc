@@ -463,26 +463,20 @@ HWY_INLINE std::uint32_t EncodeFiniteUniformly(const MicroRuns& runs, std::size_
 }
 
 template <FloatFormat F, class T>
-bool EncodeUniform(const MicroRuns& runs, std::size_t count, const cpu::UniformTables& tables,
-                   std::uint32_t& largest) noexcept {
-  const float scale = tables.scale;
+void EncodeUniform(const MicroRuns& runs, std::size_t count, cpu::UniformState& state) noexcept {
+  const float scale = state.tables.scale;
   NF_DCHECK(scale > 0.0f && scale <= kLargestFloat);
   // The amax times the scale computed from it may exceed the largest value by a rounding error.
   constexpr float kRoundsToMax = kMaxValue<F> * (1.0f + 0x1p-10f);
-  if (std::is_same_v<T, Float16> && scale >= RebiasedScale<DF>::kTooLarge) return false;
-  const std::uint32_t bits = EncodeFiniteUniformly<F, T>(runs, count, tables);
-  if (bits >= kInfinityBits<T> || MagnitudeValue<T>(bits) * scale > kRoundsToMax) return false;
-  largest = std::max(largest, bits);
-  return true;
-}
-
-template <FloatFormat F, class T>
-bool EncodeUniformOfAll(const MicroRuns& runs, std::size_t count, const cpu::UniformTables& tables,
-                        std::uint32_t& largest) noexcept {
-  NF_DCHECK(tables.scale > 0.0f && tables.scale <= kLargestFloat);
-  const UniformScale<DF> uniform{tables.scale};
-  largest = std::max(largest, EncodeRunsUniformly<F, T, Inputs::kAll>(runs, count, uniform));
-  return true;
+  state.all_finite &= !std::is_same_v<T, Float16> || scale < RebiasedScale<DF>::kTooLarge;
+  std::uint32_t bits = 0;
+  if (state.all_finite) {
+    bits = EncodeFiniteUniformly<F, T>(runs, count, state.tables);
+    state.all_finite = bits < kInfinityBits<T> && MagnitudeValue<T>(bits) * scale <= kRoundsToMax;
+  }
+  if (!state.all_finite)
+    bits = EncodeRunsUniformly<F, T, Inputs::kAll>(runs, count, UniformScale<DF>{scale});
+  state.largest = std::max(state.largest, bits);
 }
 
 /// Gathers kSquareSide columns and writes them at once, as whole lines: rows of the output are
@@ -533,7 +527,7 @@ constexpr cpu::FormatKernels kFormatKernels{
     .encode_columns = {&EncodeColumns<F, T, Encoder::kPowersOfTwo>,
                        &EncodeColumns<F, T, Encoder::kFinite>, &EncodeColumns<F, T, Encoder::kAll>},
     .encode_both = &EncodeBoth<F, T>,
-    .uniform = {&TabulateUniform<F, T>, &EncodeUniform<F, T>, &EncodeUniformOfAll<F, T>},
+    .uniform = {&TabulateUniform<F, T>, &EncodeUniform<F, T>},
 };
 
 template <class... T>

@@ -156,6 +156,28 @@ void TestStochasticWhole() {
 }
 #endif
 
+#if HWY_TARGET == HWY_AVX3_DL
+/// Every bfloat16 within F under the scale 1. Other powers of two have the same distances.
+template <FloatFormat F>
+void TestEncodeByTable() {
+  const hn::Full512<std::uint16_t> d16;
+  constexpr std::uint32_t kFloor =
+      (EncodeRule<F>::kSmallestNormalField << BFloat16::kMantissaBits) - kStepsBelow<F>;
+  const auto floor = hn::Set(d16, static_cast<std::uint16_t>(kFloor));
+  std::uint16_t items[64];
+  for (std::uint32_t first = 0; first < 1u << 16; first += 64) {
+    for (std::uint32_t i = 0; i < 64; ++i) items[i] = static_cast<std::uint16_t>(first + i);
+    const auto low = hn::LoadU(d16, items), high = hn::LoadU(d16, items + 32);
+    const Bytes codes = Stored(D8(), EncodeByTable<F>(low, high, floor, floor));
+    for (std::uint32_t i = 0; i < 64; ++i) {
+      const float value = Decode<BFloat16>(items[i]);
+      if (!(std::abs(value) <= kMaxValue<F>)) continue;
+      ASSERT_EQ(codes[i], Encode<F>(value)) << F::kName << " " << value;
+    }
+  }
+}
+#endif
+
 void TestFillRandom() {
   for (const RandomState& state :
        {RandomState{}, RandomState{0x123456789ABCDEF0, ~std::uint64_t{6}}, RandomState{7, 1}}) {
@@ -306,6 +328,10 @@ void TestVectors() {
 #endif
 #if HWY_TARGET <= HWY_AVX3
   TestStochasticWhole();
+#endif
+#if HWY_TARGET == HWY_AVX3_DL
+  TestEncodeByTable<E4M3>();
+  TestEncodeByTable<E5M2>();
 #endif
   TestFillRandom();
   TestStochasticCoder();

@@ -391,11 +391,8 @@ void TabulateUniform(cpu::UniformTables& tables) noexcept {
 #if HWY_TARGET == HWY_AVX3_DL
   if constexpr (kByTable<F, T>) {
     constexpr std::uint32_t kStep = 1u << kBelowMantissa<F>, kOctave = 1u << T::kMantissaBits;
-    constexpr std::uint32_t kSteps = kStepsBelow<F> / kStep;
-    static_assert(kStepsBelow<F> % kStep == kStep - 1 && kSteps < sizeof tables.code);
-    static_assert(sizeof tables.excess == kOctave && sizeof tables.code == sizeof tables.last);
-    // An octave of normal numbers that begins at a multiple of an octave's distance.
-    constexpr std::uint32_t kNormal = (kStepsBelow<F> / kOctave + 1) * kOctave;
+    constexpr std::uint32_t kEnd = kNormalDistance<F> + kOctave;
+    static_assert(sizeof tables.excess == kOctave);
     constexpr float kHalfOfSmallest = narrowfloat::Decode<F>(1) * 0.5f;
     const auto rounds_to_zero = [&](std::uint32_t pattern) {
       return MagnitudeValue<T>(pattern) * tables.scale <= kHalfOfSmallest;
@@ -407,12 +404,12 @@ void TabulateUniform(cpu::UniformTables& tables) noexcept {
     while (rounds_to_zero(zero + 1)) ++zero;
     while (!rounds_to_zero(zero)) --zero;
     // All items that are looked up must be normal numbers.
-    if (zero < kOctave + kStep || zero + kNormal + kOctave > T::kMaxCode) return;
+    if (zero < kOctave + kStep || zero + kEnd > T::kMaxCode) return;
     const std::uint32_t floor = zero - (kStep - 1);
 
     const D8 d8;
-    alignas(64) std::uint8_t codes[kNormal + kOctave];  // by distance
-    for (std::size_t i = 0; i < kNormal + kOctave; i += hn::Lanes(d8)) {
+    alignas(64) std::uint8_t codes[kEnd];  // by distance
+    for (std::size_t i = 0; i < kEnd; i += hn::Lanes(d8)) {
       alignas(64) std::uint16_t patterns[hn::MaxLanes(d8)];
       for (std::size_t k = 0; k < hn::Lanes(d8); ++k)
         patterns[k] = static_cast<std::uint16_t>(floor + i + k);
@@ -420,19 +417,8 @@ void TabulateUniform(cpu::UniformTables& tables) noexcept {
       const UniformScale<DF> scale{tables.scale};
       hn::Store(EncodeRun<F, T, Inputs::kFinite>(d8, items, scale), d8, codes + i);
     }
-    for (std::uint32_t i = 0; i < kOctave; ++i) {
-      tables.excess[i] = static_cast<std::uint8_t>((kNormal + i) / kStep - codes[kNormal + i]);
-    }
-    for (std::uint32_t step = 0; step < sizeof tables.code; ++step) {
-      const std::uint32_t first = step * kStep;
-      const bool is_small = step <= kSteps;
-      std::uint32_t same = 0;
-      for (std::uint32_t i = 0; is_small && i < kStep; ++i)
-        same += codes[first + i] == codes[first];
-      tables.code[step] = is_small ? codes[first] : std::uint8_t{0};
-      tables.last[step] =
-          is_small ? static_cast<std::uint8_t>(first + same - 1) : std::uint8_t{0xFF};
-    }
+    const auto code_at = [&](std::uint32_t distance) { return std::uint32_t{codes[distance]}; };
+    FillSteps<F>(code_at, tables.excess, tables.code, tables.last);
     tables.floor = static_cast<std::uint16_t>(floor);
     tables.are_filled = true;
   }

@@ -9,7 +9,6 @@
 #define NARROWFLOAT_KERNELS_CPU_LOOKUP_INL_H_
 #endif
 
-#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -108,19 +107,6 @@ struct StepTables {
   }
 };
 
-/// Joins the even bytes of two vectors; with kOdd, the odd ones. 1 op.
-template <bool kOdd>
-HWY_INLINE hn::Vec512<std::uint8_t> JoinBytes(hn::Vec512<std::uint16_t> low,
-                                              hn::Vec512<std::uint16_t> high) {
-  alignas(64) static constexpr auto kOrder = [] {
-    std::array<std::uint8_t, 64> order{};
-    for (std::size_t i = 0; i < 64; ++i) order[i] = static_cast<std::uint8_t>(2 * i + kOdd);
-    return order;
-  }();
-  const auto order = hn::Load(hn::Full512<std::uint8_t>(), kOrder.data());
-  return hn::Vec512<std::uint8_t>{_mm512_permutex2var_epi8(low.raw, order.raw, high.raw)};
-}
-
 /// Encodes finite bfloat16 by their distances from a floor (StepTables). 17 ops for 64 items.
 /// Requires: no item times its scale is above F's largest number.
 /// A normal code is the step less an excess, which the lowest bits of the distance determine. A
@@ -141,8 +127,13 @@ HWY_INLINE hn::Vec512<std::uint8_t> EncodeSteps(
   };
   const auto a = distance(low, low_floor), b = distance(high, high_floor);
   constexpr int kShift = kBelowMantissa<F>;
-  const auto below = JoinBytes<false>(a, b);
-  const auto step = JoinBytes<false>(hn::ShiftRight<kShift>(a), hn::ShiftRight<kShift>(b));
+  const hn::Full512<std::uint8_t> d8;
+  const auto even_bytes = [&](hn::Vec512<std::uint16_t> first,
+                              hn::Vec512<std::uint16_t> second) NF_INLINE_ATTR {
+    return hn::ConcatEven(d8, hn::BitCast(d8, second), hn::BitCast(d8, first));
+  };
+  const auto below = even_bytes(a, b);
+  const auto step = even_bytes(hn::ShiftRight<kShift>(a), hn::ShiftRight<kShift>(b));
   const auto normal = _mm512_subs_epu8(step.raw, excess_of(below).raw);
   // Lookups use the lowest 6 bits of an index.
   const auto first = _mm512_permutexvar_epi8(step.raw, code.raw);
@@ -152,7 +143,8 @@ HWY_INLINE hn::Vec512<std::uint8_t> EncodeSteps(
   constexpr int kOrAnd = 0xF8;  // a | (b & c)
   const auto sign = _mm512_set1_epi8(static_cast<char>(0x80));
   return hn::Vec512<std::uint8_t>{_mm512_ternarylogic_epi32(
-      _mm512_max_epu8(normal, small), JoinBytes<true>(low, high).raw, sign, kOrAnd)};
+      _mm512_max_epu8(normal, small),
+      hn::ConcatOdd(d8, hn::BitCast(d8, high), hn::BitCast(d8, low)).raw, sign, kOrAnd)};
 }
 
 /// Encodes finite bfloat16 under power-of-two scales. Requires: as EncodeSteps. kernel_unit_test

@@ -173,17 +173,15 @@ HWY_INLINE std::uint32_t AddPasses(const std::byte* const* rows, std::size_t cou
 }
 
 template <class T>
-void AddRows(const std::byte* const* rows, std::size_t count, std::size_t cols,
-             float* sums) noexcept {
-  AddPasses<T, false>(rows, count, cols, sums);
-}
-
-template <class T>
-float AddRowsWithAmax(const std::byte* const* rows, std::size_t count, std::size_t cols,
-                      float* sums) noexcept {
+void AddRows(const std::byte* const* rows, std::size_t count, std::size_t cols, float* sums,
+             float* amax) noexcept {
+  if (amax == nullptr) {
+    AddPasses<T, false>(rows, count, cols, sums);
+    return;
+  }
   const std::uint32_t largest = AddPasses<T, true>(rows, count, cols, sums);
-  return largest <= kInfinityBits<T> ? MagnitudeValue<T>(largest)
-                                     : std::numeric_limits<float>::quiet_NaN();
+  *amax = largest <= kInfinityBits<T> ? MagnitudeValue<T>(largest)
+                                      : std::numeric_limits<float>::quiet_NaN();
 }
 
 // A sum of 16 numbers below 2^(e+1) is below 2^(e+5) and a multiple of the last bit of the smallest
@@ -377,7 +375,6 @@ template <class T>
 constexpr cpu::ItemKernels kItemKernels{.item_bytes = kItemSize<T>,
                                         .amax = &RunAmax<T>,
                                         .add_rows = &AddRows<T>,
-                                        .add_rows_with_amax = &AddRowsWithAmax<T>,
                                         .transform = &Transform<T>};
 
 template <class... T>

@@ -16,7 +16,6 @@
 HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 /// Does one level of a max tree over several vectors: interleaves the lower and the upper halves of
 /// two vectors' 128-bit blocks in units of Unit, and takes the maximum of both results. After the

@@ -14,7 +14,6 @@
 HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 /// Coders return the codes of 16-bit items with signs, and of fp32 items without, in the bits that
 /// Encode16 and Encode32 use. `i` is the index of the first item in its run.

@@ -17,7 +17,6 @@
 HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 using GemmF = DF;
 using GemmD = hn::Repartition<double, GemmF>;

@@ -17,8 +17,6 @@ namespace {
 
 using Packers = std::array<PanelPackers, ElementFormats::kSize>;
 
-namespace hn = hwy::HWY_NAMESPACE;
-
 /// Codes of kSquareSide positions, one byte each, [position][line]; lines that hold no data are
 /// zeros.
 struct CodeSquare {

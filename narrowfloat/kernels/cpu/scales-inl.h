@@ -15,7 +15,6 @@
 HWY_BEFORE_NAMESPACE();
 #if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 using DI = hn::RebindToSigned<DF>;
 

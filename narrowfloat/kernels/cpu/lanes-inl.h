@@ -81,6 +81,31 @@ HWY_INLINE V LoadedOnce(V vector) {
   return vector;
 }
 
+#if HWY_ARCH_X86
+// SignedBytes and Bytes narrow the 16-bit lanes of two vectors to bytes from -128 to 127, or from 0
+// to 255: they saturate, and join the vectors' 128-bit blocks in pairs. SumsOfProducts multiplies
+// unsigned bytes by signed factors and adds adjacent products. Highway 1.0.3 has no functions for
+// these instructions.
+#define NF_BYTE_INSTRUCTIONS(bits, prefix)                                           \
+  HWY_INLINE __m##bits##i SignedBytes(__m##bits##i low, __m##bits##i high) {         \
+    return prefix##_packs_epi16(low, high);                                          \
+  }                                                                                  \
+  HWY_INLINE __m##bits##i Bytes(__m##bits##i low, __m##bits##i high) {               \
+    return prefix##_packus_epi16(low, high);                                         \
+  }                                                                                  \
+  HWY_INLINE __m##bits##i SumsOfProducts(__m##bits##i bytes, __m##bits##i factors) { \
+    return prefix##_maddubs_epi16(bytes, factors);                                   \
+  }
+NF_BYTE_INSTRUCTIONS(128, _mm)
+#if HWY_TARGET <= HWY_AVX2
+NF_BYTE_INSTRUCTIONS(256, _mm256)
+#endif
+#if HWY_TARGET <= HWY_AVX3
+NF_BYTE_INSTRUCTIONS(512, _mm512)
+#endif
+#undef NF_BYTE_INSTRUCTIONS
+#endif
+
 /// Tag of items of T as signed integers: a full vector, or kMaxBytes if that is less.
 template <class T, std::size_t kMaxBytes = HWY_MAX_BYTES>
 using MagnitudeTag = hn::CappedTag<std::make_signed_t<BitsOf<T>>, kMaxBytes>;

@@ -86,29 +86,6 @@ HWY_INLINE hn::Vec<DB> PackCodes(DB d8, const At& at) {
 }
 
 #if HWY_ARCH_X86
-// SignedBytes and Bytes narrow the 16-bit lanes of two vectors to bytes from -128 to 127, or from 0
-// to 255: they saturate, and join the vectors' 128-bit blocks in pairs. SumsOfProducts multiplies
-// unsigned bytes by signed factors and adds adjacent products. Highway 1.0.3 has no functions for
-// these instructions.
-#define NF_PACK_INSTRUCTIONS(bits, prefix)                                           \
-  HWY_INLINE __m##bits##i SignedBytes(__m##bits##i low, __m##bits##i high) {         \
-    return prefix##_packs_epi16(low, high);                                          \
-  }                                                                                  \
-  HWY_INLINE __m##bits##i Bytes(__m##bits##i low, __m##bits##i high) {               \
-    return prefix##_packus_epi16(low, high);                                         \
-  }                                                                                  \
-  HWY_INLINE __m##bits##i SumsOfProducts(__m##bits##i bytes, __m##bits##i factors) { \
-    return prefix##_maddubs_epi16(bytes, factors);                                   \
-  }
-NF_PACK_INSTRUCTIONS(128, _mm)
-#if HWY_TARGET <= HWY_AVX2
-NF_PACK_INSTRUCTIONS(256, _mm256)
-#endif
-#if HWY_TARGET <= HWY_AVX3
-NF_PACK_INSTRUCTIONS(512, _mm512)
-#endif
-#undef NF_PACK_INSTRUCTIONS
-
 /// EncodeMagnitudes' multiplier with a whole offset in the lower half of the sum, where that has
 /// only the offset's lowest bits: the half is negative, and adding the exponent's share leaves the
 /// code alone. Worked example, 1.5: the sum's field e is 149, its lower half 3 steps less 2 * 149,

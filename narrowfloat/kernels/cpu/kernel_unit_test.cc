@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the vector functions that kernels share, on every instruction set, against scalar code: a
 // broken one shows here by its name, not as a hundred failures of whole kernels.
+// Compiled once per instruction set: each object registers its test.
+#include "narrowfloat/kernels/cpu/parts-inl.h"
+
 #include <gtest/gtest.h>
 
-#include <string>
-
-#include "narrowfloat/kernels/cpu/tables.h"
-
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "narrowfloat/kernels/cpu/kernel_unit_test.cc"
-#include "hwy/foreach_target.h"
-// After foreach_target.h:
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -29,12 +24,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace {
-
-#if HWY_TARGET == HWY_SCALAR
-
-void TestVectors() {}
-
-#else
 
 using Bytes = std::vector<std::uint8_t>;
 
@@ -271,7 +260,7 @@ void TestWidening() {
 /// Every pattern of a 16-bit type.
 template <class T>
 void TestLoadFloats() {
-  for (std::uint32_t first = 0; first < 1u << 16; first += hn::MaxLanes(DF())) {
+  for (std::size_t first = 0; first < 1u << 16; first += hn::MaxLanes(DF())) {
     std::uint16_t items[hn::MaxLanes(DF())];
     for (std::size_t i = 0; i < std::size(items); ++i)
       items[i] = static_cast<std::uint16_t>(first + i);
@@ -349,26 +338,23 @@ void TestVectors() {
   TestSpreadScales();
 }
 
-#endif
-
 }  // namespace
 }  // namespace narrowfloat::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
 namespace narrowfloat {
 namespace {
-HWY_EXPORT(TestVectors);
 
-class VectorTest : public testing::TestWithParam<cpu::CpuTarget> {};
+class VectorTest : public testing::Test {
+  void TestBody() override { HWY_NAMESPACE::TestVectors(); }
+};
 
-TEST_P(VectorTest, EqualsScalarCode) {
-  HWY_DISPATCH_TABLE(TestVectors)[GetParam().index]();
-}
-
-INSTANTIATE_TEST_SUITE_P(Targets, VectorTest, testing::ValuesIn(cpu::AvailableTargets()),
-                         [](const auto& of) { return of.param.name; });
+[[maybe_unused]] const bool kIsRegistered = [] {
+  if ((hwy::SupportedTargets() & HWY_TARGET) == 0) return false;
+  testing::RegisterTest("VectorTest", hwy::TargetName(HWY_TARGET), nullptr, nullptr, __FILE__,
+                        __LINE__, []() -> testing::Test* { return new VectorTest; });
+  return true;
+}();
 
 }  // namespace
 }  // namespace narrowfloat
-#endif

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes the amaxes of blocks along rows and of columns. Compiled once per instruction set.
-#if defined(NARROWFLOAT_KERNELS_CPU_BLOCKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NARROWFLOAT_KERNELS_CPU_BLOCKS_INL_H_
-#undef NARROWFLOAT_KERNELS_CPU_BLOCKS_INL_H_
-#else
-#define NARROWFLOAT_KERNELS_CPU_BLOCKS_INL_H_
-#endif
+#pragma once
 
 #include <algorithm>
 
@@ -14,7 +9,6 @@
 #include "narrowfloat/kernels/cpu/nontemporal-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-#if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 
 /// Does one level of a max tree over several vectors: interleaves the lower and the upper halves of
@@ -133,7 +127,4 @@ HWY_INLINE std::uint32_t ColumnMaximaOfPass(const std::byte* const* rows,
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE
-#endif
 HWY_AFTER_NAMESPACE();
-
-#endif

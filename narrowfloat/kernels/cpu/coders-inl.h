@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rounds products to codes: to nearest, or stochastically. Compiled once per instruction set.
-#if defined(NARROWFLOAT_KERNELS_CPU_CODERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NARROWFLOAT_KERNELS_CPU_CODERS_INL_H_
-#undef NARROWFLOAT_KERNELS_CPU_CODERS_INL_H_
-#else
-#define NARROWFLOAT_KERNELS_CPU_CODERS_INL_H_
-#endif
+#pragma once
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/lanes-inl.h"
 #include "narrowfloat/numerics/stochastic.h"
 
 HWY_BEFORE_NAMESPACE();
-#if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 
 /// Coders return the codes of 16-bit items with signs, and of fp32 items without, in the bits that
@@ -205,7 +199,4 @@ HWY_INLINE void FillRandom(const RandomState& state, std::uint64_t first, std::u
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE
-#endif
 HWY_AFTER_NAMESPACE();
-
-#endif

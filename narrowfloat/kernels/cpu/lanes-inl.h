@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Vector code that all CPU kernels share: loading, magnitudes, encoding. Compiled once per
 // instruction set.
-#if defined(NARROWFLOAT_KERNELS_CPU_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NARROWFLOAT_KERNELS_CPU_LANES_INL_H_
-#undef NARROWFLOAT_KERNELS_CPU_LANES_INL_H_
-#else
-#define NARROWFLOAT_KERNELS_CPU_LANES_INL_H_
-#endif
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -20,7 +15,6 @@
 #include "narrowfloat/numerics/codec.h"
 
 HWY_BEFORE_NAMESPACE();
-#if HWY_TARGET != HWY_SCALAR  // there the reference's table serves
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -547,7 +541,4 @@ struct ZeroPadded {
 };
 
 }  // namespace narrowfloat::HWY_NAMESPACE
-#endif
 HWY_AFTER_NAMESPACE();
-
-#endif

@@ -2,12 +2,7 @@
 // Encodes bfloat16 to FP8 by table lookup, under power-of-two scales and under one scale for all
 // items, on processors that permute the bytes of a whole vector (AVX-512 with VBMI). Compiled once
 // per instruction set.
-#if defined(NARROWFLOAT_KERNELS_CPU_LOOKUP_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NARROWFLOAT_KERNELS_CPU_LOOKUP_INL_H_
-#undef NARROWFLOAT_KERNELS_CPU_LOOKUP_INL_H_
-#else
-#define NARROWFLOAT_KERNELS_CPU_LOOKUP_INL_H_
-#endif
+#pragma once
 
 #include <bit>
 #include <cstddef>
@@ -18,10 +13,8 @@
 #include "narrowfloat/numerics/codec.h"
 
 // Inlines lambdas into the loop around them, so that registers stay loaded.
-#undef NF_INLINE_ATTR
 #define NF_INLINE_ATTR HWY_ATTR __attribute__((always_inline))
 
-#if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 
 /// True if EncodeByTable encodes items of T to F on this instruction set.
@@ -41,7 +34,6 @@ inline constexpr std::uint32_t kStepsBelow = ((F::kMantissaBits + 1u) << BFloat1
                                              1u + (1u << kBelowMantissa<F>);
 
 }  // namespace narrowfloat::HWY_NAMESPACE
-#endif
 
 // clang warns of a target's attribute that no function takes, so that it begins here.
 #if HWY_TARGET == HWY_AVX3_DL
@@ -184,6 +176,4 @@ struct UniformSteps {
 
 }  // namespace narrowfloat::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-#endif
-
 #endif

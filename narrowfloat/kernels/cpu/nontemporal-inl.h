@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes output with non-temporal stores, which bypass the caches. Compiled once per instruction
 // set.
-#if defined(NARROWFLOAT_KERNELS_CPU_NONTEMPORAL_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NARROWFLOAT_KERNELS_CPU_NONTEMPORAL_INL_H_
-#undef NARROWFLOAT_KERNELS_CPU_NONTEMPORAL_INL_H_
-#else
-#define NARROWFLOAT_KERNELS_CPU_NONTEMPORAL_INL_H_
-#endif
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -20,7 +15,6 @@
 #include "narrowfloat/kernels/geometry.h"
 
 HWY_BEFORE_NAMESPACE();
-#if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -113,7 +107,4 @@ HWY_INLINE VectorWriter WriterTo(std::byte* to, bool nontemporal) {
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE
-#endif
 HWY_AFTER_NAMESPACE();
-
-#endif

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes scales from amaxes, a vector at a time. Compiled once per instruction set.
-#if defined(NARROWFLOAT_KERNELS_CPU_SCALES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NARROWFLOAT_KERNELS_CPU_SCALES_INL_H_
-#undef NARROWFLOAT_KERNELS_CPU_SCALES_INL_H_
-#else
-#define NARROWFLOAT_KERNELS_CPU_SCALES_INL_H_
-#endif
+#pragma once
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/lanes-inl.h"
@@ -13,7 +8,6 @@
 #include "narrowfloat/numerics/scale.h"
 
 HWY_BEFORE_NAMESPACE();
-#if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 
 using DI = hn::RebindToSigned<DF>;
@@ -209,7 +203,4 @@ HWY_INLINE hn::Mask<DF> NeedsSlowPath(hn::Vec<DF> wanted, hn::Vec<DF> amax) {
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE
-#endif
 HWY_AFTER_NAMESPACE();
-
-#endif

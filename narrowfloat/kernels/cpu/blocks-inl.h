@@ -93,9 +93,8 @@ HWY_INLINE std::uint32_t BlockAmaxes(const std::byte* items, std::size_t blocks,
 template <class T>
 inline constexpr std::size_t kRowsPerPass = 16 / kItemSize<T>;
 
-/// Rows of the next strip that one pass prefetches, or 0. With vectors of 512 bits, encoding is too
-/// short to prefetch a strip meanwhile, and memory is idle while amaxes are computed. 20 of 32 rows
-/// of 16-bit items, and 24 of fp32, were fastest on a Zen 4.
+/// Rows of the next strip that one pass prefetches, or 0: see docs/performance.md. Fastest on a
+/// Zen 4.
 template <class T>
 inline constexpr std::size_t kRowsAhead = HWY_MAX_BYTES < 64  ? 0
                                           : kItemSize<T> == 2 ? 5

@@ -336,9 +336,7 @@ void EncodeBoth(const MicroRun& run, std::size_t cols, const MicroScales& of_blo
 }
 
 /// Returns the distance in bytes from the row that is encoded to the row that is prefetched into
-/// the first-level cache; 0: none is. Rows of a patch lie far apart. Without the prefetch,
-/// unaligned rows took 1.5 times as long, because loads that cross lines missed this cache;
-/// distances of 8 and 20 rows took 1.1 times as long as 12.
+/// the first-level cache; 0: none is. Loads of unaligned rows, which cross lines, miss this cache.
 HWY_INLINE std::ptrdiff_t UnalignedAhead(const MicroRuns& runs) {
   const auto place = reinterpret_cast<std::uintptr_t>(runs.first.items) |
                      static_cast<std::uintptr_t>(runs.item_stride);
@@ -530,8 +528,7 @@ constexpr ByType<cpu::FormatKernels> KernelsByType(TypeList<T...>) {
 const cpu::MicroKernels* MicroKernelsTable() {
   static constexpr cpu::MicroKernels kTable{
       .vector_bytes = hn::MaxLanes(D8()),
-      // With vectors of 512 bits, a cast that prefetches its row takes 1.3 times as long on a
-      // Zen 4.
+      // With vectors of 512 bits, prefetches slow a cast down.
       .prefetches_rows = hn::MaxLanes(D8()) < kLineBytes,
       .copy_nontemporal = &CopyNontemporal,
       .transpose = &Transpose,

@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decodes packed E2M1 codes to 16-bit items by tables of the products of a scale. Compiled once per
 // instruction set.
-#if defined(NARROWFLOAT_KERNELS_CPU_DECODE_NIBBLES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NARROWFLOAT_KERNELS_CPU_DECODE_NIBBLES_INL_H_
-#undef NARROWFLOAT_KERNELS_CPU_DECODE_NIBBLES_INL_H_
-#else
-#define NARROWFLOAT_KERNELS_CPU_DECODE_NIBBLES_INL_H_
-#endif
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -16,7 +11,6 @@
 #include "narrowfloat/kernels/cpu/decode_tables-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-#if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -243,7 +237,4 @@ HWY_INLINE bool DecodeNibbles(const std::byte* packed, std::size_t count, const 
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE
-#endif
 HWY_AFTER_NAMESPACE();
-
-#endif

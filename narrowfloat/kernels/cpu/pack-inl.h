@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Encodes to codes of 4 bits and packs two per byte. Compiled once per instruction set.
-#if defined(NARROWFLOAT_KERNELS_CPU_PACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NARROWFLOAT_KERNELS_CPU_PACK_INL_H_
-#undef NARROWFLOAT_KERNELS_CPU_PACK_INL_H_
-#else
-#define NARROWFLOAT_KERNELS_CPU_PACK_INL_H_
-#endif
+#pragma once
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/coders-inl.h"
@@ -13,7 +8,6 @@
 #include "narrowfloat/kernels/cpu/pack_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
-#if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -264,7 +258,4 @@ HWY_INLINE hn::Vec<D8> PackColumnRun(const std::byte* first, const std::byte* se
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE
-#endif
 HWY_AFTER_NAMESPACE();
-
-#endif

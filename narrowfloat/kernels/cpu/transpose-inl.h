@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Transposes bytes in registers. Compiled once per instruction set.
-#if defined(NARROWFLOAT_KERNELS_CPU_TRANSPOSE_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NARROWFLOAT_KERNELS_CPU_TRANSPOSE_INL_H_
-#undef NARROWFLOAT_KERNELS_CPU_TRANSPOSE_INL_H_
-#else
-#define NARROWFLOAT_KERNELS_CPU_TRANSPOSE_INL_H_
-#endif
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -17,7 +12,6 @@
 #include "narrowfloat/kernels/cpu/nontemporal-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-#if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -72,7 +66,4 @@ HWY_INLINE void TransposeSquares(const std::uint8_t* in, std::size_t in_stride, 
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE
-#endif
 HWY_AFTER_NAMESPACE();
-
-#endif

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes the amaxes of blocks along rows and of columns. Compiled once per instruction set.
-#if defined(NARROWFLOAT_KERNELS_CPU_BLOCKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NARROWFLOAT_KERNELS_CPU_BLOCKS_INL_H_
-#undef NARROWFLOAT_KERNELS_CPU_BLOCKS_INL_H_
-#else
-#define NARROWFLOAT_KERNELS_CPU_BLOCKS_INL_H_
-#endif
+#pragma once
 
 #include <algorithm>
 
@@ -14,9 +9,7 @@
 #include "narrowfloat/kernels/cpu/nontemporal-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-#if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 /// Does one level of a max tree over several vectors: interleaves the lower and the upper halves of
 /// two vectors' 128-bit blocks in units of Unit, and takes the maximum of both results. After the
@@ -43,18 +36,6 @@ HWY_INLINE auto ReduceBlocks(DI /*di*/, hn::Vec<DI> lanes) {
 /// Blocks whose amaxes one tree computes: the lanes of a 128-bit vector.
 template <class T>
 inline constexpr std::size_t kBlocksPerTree = 16 / kItemSize<T>;
-
-/// Concatenates group(j), group(j + n), ..., where n is the lanes of 128 bits, to one vector of D.
-template <class D, class Group>
-HWY_INLINE hn::Vec<D> JoinGroups(D d, std::size_t j, const Group& group) {
-  if constexpr (hn::MaxLanes(D()) * sizeof(hn::TFromD<D>) <= 16) {
-    return group(j);
-  } else {
-    const hn::Half<D> half;
-    const auto lower = JoinGroups(half, j, group);
-    return hn::Combine(d, JoinGroups(half, j + hn::Lanes(half), group), lower);
-  }
-}
 
 /// Stores the amax patterns of `blocks` adjacent blocks of kBlock items, then zeros up to a whole
 /// vector, or up to kPlaces if that is less. Returns the largest pattern of all.
@@ -89,7 +70,7 @@ HWY_INLINE std::uint32_t BlockAmaxes(const std::byte* items, std::size_t blocks,
     const auto first = two(j), second = two(j + 2);
     return MergeMaxima<Unit>(di, first, second);
   };
-  const auto tree = [&](std::size_t j) NF_INLINE_ATTR {
+  const auto tree = [&](auto /*d128*/, std::size_t j) NF_INLINE_ATTR {
     if (j >= blocks) return hn::Zero(d128);
     const auto first = four(j);
     if constexpr (sizeof(I) == 4) {
@@ -101,7 +82,7 @@ HWY_INLINE std::uint32_t BlockAmaxes(const std::byte* items, std::size_t blocks,
   };
   auto most = hn::Zero(d);
   for (std::size_t j = 0; j < blocks; j += hn::Lanes(d)) {
-    const auto largest = JoinGroups(d, j, tree);
+    const auto largest = JoinParts<kBlocksPerTree<T>>(d, j, tree);
     hn::StoreU(largest, d, reinterpret_cast<I*>(amaxes) + j);
     most = hn::Max(most, largest);
   }
@@ -112,9 +93,8 @@ HWY_INLINE std::uint32_t BlockAmaxes(const std::byte* items, std::size_t blocks,
 template <class T>
 inline constexpr std::size_t kRowsPerPass = 16 / kItemSize<T>;
 
-/// Rows of the next strip that one pass prefetches, or 0. With vectors of 512 bits, encoding is too
-/// short to prefetch a strip meanwhile, and memory is idle while amaxes are computed. 20 of 32 rows
-/// of 16-bit items, and 24 of fp32, were fastest on a Zen 4.
+/// Rows of the next strip that one pass prefetches, or 0: see docs/performance.md. Fastest on a
+/// Zen 4.
 template <class T>
 inline constexpr std::size_t kRowsAhead = HWY_MAX_BYTES < 64  ? 0
                                           : kItemSize<T> == 2 ? 5
@@ -146,7 +126,4 @@ HWY_INLINE std::uint32_t ColumnMaximaOfPass(const std::byte* const* rows,
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE
-#endif
 HWY_AFTER_NAMESPACE();
-
-#endif

@@ -1,20 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rounds products to codes: to nearest, or stochastically. Compiled once per instruction set.
-#if defined(NARROWFLOAT_KERNELS_CPU_CODERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NARROWFLOAT_KERNELS_CPU_CODERS_INL_H_
-#undef NARROWFLOAT_KERNELS_CPU_CODERS_INL_H_
-#else
-#define NARROWFLOAT_KERNELS_CPU_CODERS_INL_H_
-#endif
+#pragma once
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/lanes-inl.h"
 #include "narrowfloat/numerics/stochastic.h"
 
 HWY_BEFORE_NAMESPACE();
-#if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 /// Coders return the codes of 16-bit items with signs, and of fp32 items without, in the bits that
 /// Encode16 and Encode32 use. `i` is the index of the first item in its run.
@@ -25,7 +18,11 @@ struct NearestCoder {
   template <class T, class D16, class V>
   HWY_INLINE hn::Vec<D16> Codes16(D16 d16, hn::Vec<D16> items, V even, V odd,
                                   std::size_t /*i*/) const {
-    return Encode16<F, T, kInputs>(d16, items, even, odd);
+    const auto scale = [&](std::size_t j) NF_INLINE_ATTR {
+      if (j == 0) return even;
+      return odd;
+    };
+    return Encode16<F, T, kInputs>(d16, items, scale, 0);
   }
   template <class D32, class V>
   HWY_INLINE hn::Vec<D32> Codes32(D32 d32, hn::Vec<D32> items, V scale, std::size_t /*i*/) const {
@@ -96,10 +93,8 @@ struct StochasticCoder {
                                   std::size_t i) const {
     const hn::Repartition<std::uint32_t, D16> d32;
     const hn::Repartition<float, D16> df;
-    const hn::RebindToSigned<D16> di;
     const hn::Rebind<std::uint8_t, D16> d8;
     const auto magnitude = hn::And(items, hn::Set(d16, std::uint16_t{0x7FFF}));
-    const auto sign = hn::Xor(items, magnitude);
     const auto pairs = hn::BitCast(d32, magnitude);
     const auto bytes = hn::PromoteTo(d16, hn::LoadU(d8, random + i));
     const auto even =
@@ -109,13 +104,7 @@ struct StochasticCoder {
     const auto codes = TruncateToE2M1(
         d16, hn::OddEven(hn::BitCast(d16, hn::ShiftRight<kAbove - 16>(hn::BitCast(d32, odd))),
                          hn::BitCast(d16, hn::ShiftRight<kAbove>(hn::BitCast(d32, even)))));
-    const auto signed_codes = hn::Or(codes, sign);
-    if constexpr (kInputs == Inputs::kFinite) return signed_codes;
-    const auto is_nan =
-        hn::RebindMask(d16, hn::Gt(hn::BitCast(di, magnitude),
-                                   hn::Set(di, static_cast<std::int16_t>(kInfinityBits<T>))));
-    constexpr auto kNan = static_cast<std::uint16_t>(E2M1::kNanCode << kCodeShift<E2M1>);
-    return hn::IfThenElse(is_nan, hn::Set(d16, kNan), signed_codes);
+    return WithSigns<E2M1, T, kInputs>(d16, codes, items, magnitude);
   }
 
   template <class D32, class V>
@@ -210,7 +199,4 @@ HWY_INLINE void FillRandom(const RandomState& state, std::uint64_t first, std::u
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE
-#endif
 HWY_AFTER_NAMESPACE();
-
-#endif

@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decodes codes to values, rounds values to items, unpacks 4-bit codes. Compiled once per
 // instruction set.
-#if defined(NARROWFLOAT_KERNELS_CPU_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NARROWFLOAT_KERNELS_CPU_DECODE_INL_H_
-#undef NARROWFLOAT_KERNELS_CPU_DECODE_INL_H_
-#else
-#define NARROWFLOAT_KERNELS_CPU_DECODE_INL_H_
-#endif
+#pragma once
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-#if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -159,7 +153,4 @@ HWY_INLINE void UnpackCodes(const std::byte* packed, std::size_t count, std::byt
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE
-#endif
 HWY_AFTER_NAMESPACE();
-
-#endif

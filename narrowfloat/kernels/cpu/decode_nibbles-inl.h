@@ -1,19 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decodes packed E2M1 codes to 16-bit items by tables of the products of a scale. Compiled once per
 // instruction set.
-#if defined(NARROWFLOAT_KERNELS_CPU_DECODE_NIBBLES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NARROWFLOAT_KERNELS_CPU_DECODE_NIBBLES_INL_H_
-#undef NARROWFLOAT_KERNELS_CPU_DECODE_NIBBLES_INL_H_
-#else
-#define NARROWFLOAT_KERNELS_CPU_DECODE_NIBBLES_INL_H_
-#endif
+#pragma once
 
 #include "hwy/highway.h"
-#include "narrowfloat/kernels/cpu/blocks-inl.h"
 #include "narrowfloat/kernels/cpu/decode_tables-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-#if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -136,10 +129,10 @@ struct NibbleTables {
         packed, count, out,
         [&](const std::uint8_t* in, std::size_t i, const VectorWriter& items) NF_INLINE_ATTR {
           // The pair of each 16 items fills a 128-bit block.
-          const auto pair = [&](std::size_t lane) NF_INLINE_ATTR {
-            return hn::Set(hn::Full128<std::uint32_t>(), pairs[(i + 4 * lane) >> shift]);
+          const auto pair = [&](auto block, std::size_t lane) NF_INLINE_ATTR {
+            return hn::Set(block, pairs[(i + 4 * lane) >> shift]);
           };
-          const auto spread = hn::BitCast(d16, JoinGroups(d32, 0, pair));
+          const auto spread = hn::BitCast(d16, JoinParts<4>(d32, 0, pair));
           const auto products = hn::BitCast(d8, hn::SaturatedSub(spread, down));
           const auto low = hn::TableLookupBytes(products, low_bytes);
           const auto high = hn::Or(hn::TableLookupBytes(products, high_bytes), signs);
@@ -163,7 +156,4 @@ struct NibbleTables {
 };
 
 }  // namespace narrowfloat::HWY_NAMESPACE
-#endif
 HWY_AFTER_NAMESPACE();
-
-#endif

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decodes 8-bit codes to 16-bit items by tables in registers. Compiled once per instruction set.
-#if defined(NARROWFLOAT_KERNELS_CPU_DECODE_TABLES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NARROWFLOAT_KERNELS_CPU_DECODE_TABLES_INL_H_
-#undef NARROWFLOAT_KERNELS_CPU_DECODE_TABLES_INL_H_
-#else
-#define NARROWFLOAT_KERNELS_CPU_DECODE_TABLES_INL_H_
-#endif
+#pragma once
 
 #include <algorithm>
 #include <bit>
@@ -18,7 +13,6 @@
 #include "narrowfloat/schemes/mxfp8.h"
 
 HWY_BEFORE_NAMESPACE();
-#if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -267,7 +261,4 @@ HWY_INLINE bool DecodeBlocksByTables(const std::byte* codes, std::size_t count, 
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE
-#endif
 HWY_AFTER_NAMESPACE();
-
-#endif

@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes the quantization errors of blocks under two scales (4over6). Lanes are blocks; the
 // errors of a block's items are added in the order of the items. Compiled once per instruction set.
-#if defined(NARROWFLOAT_KERNELS_CPU_FOUR_OVER_SIX_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NARROWFLOAT_KERNELS_CPU_FOUR_OVER_SIX_INL_H_
-#undef NARROWFLOAT_KERNELS_CPU_FOUR_OVER_SIX_INL_H_
-#else
-#define NARROWFLOAT_KERNELS_CPU_FOUR_OVER_SIX_INL_H_
-#endif
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -18,7 +13,6 @@
 #include "narrowfloat/kernels/cpu/scales-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-#if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -268,7 +262,4 @@ HWY_INLINE std::size_t Compare(const cpu::ScaleCandidates& candidates, std::size
 #endif
 
 }  // namespace narrowfloat::HWY_NAMESPACE
-#endif
 HWY_AFTER_NAMESPACE();
-
-#endif

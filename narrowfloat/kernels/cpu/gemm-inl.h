@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Defines the geometry of panels for packing and micro-kernels. Compiled once per instruction set.
-#if defined(NARROWFLOAT_KERNELS_CPU_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NARROWFLOAT_KERNELS_CPU_GEMM_INL_H_
-#undef NARROWFLOAT_KERNELS_CPU_GEMM_INL_H_
-#else
-#define NARROWFLOAT_KERNELS_CPU_GEMM_INL_H_
-#endif
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -15,9 +10,7 @@
 #include "narrowfloat/kernels/gemm_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
-#if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 using GemmF = DF;
 using GemmD = hn::Repartition<double, GemmF>;
@@ -44,7 +37,4 @@ HWY_INLINE hn::Vec<GemmF> LoadAsFloats(const double* from) {
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE
-#endif
 HWY_AFTER_NAMESPACE();
-
-#endif

@@ -15,8 +15,6 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace {
 
-namespace hn = hwy::HWY_NAMESPACE;
-
 /// Returns fma(x, y, z), rounded once.
 template <class D>
 HWY_INLINE hn::Vec<D> FusedMulAdd(D d, hn::Vec<D> x, hn::Vec<D> y, hn::Vec<D> z) {
@@ -70,6 +68,16 @@ HWY_INLINE void AddDots(hn::Vec<GemmF> dots, double a, const double* b, void* su
 
 using Dots = hn::Vec<GemmF>[kFloatRows][kFloatVectors];
 
+/// Calls f(r, c) for the vectors of a micro-tile.
+template <std::size_t kRows, class F>
+HWY_INLINE void ForEachVector(const F& f) {
+#pragma GCC unroll 16
+  for (std::size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (std::size_t c = 0; c < kFloatVectors; ++c) f(r, c);
+  }
+}
+
 /// dots[r][c] += a[k][r] * b[k][c] for each k in order.
 template <std::size_t kRows>
 HWY_INLINE void AddProducts(const float* HWY_RESTRICT& a, const float* HWY_RESTRICT& b,
@@ -105,21 +113,14 @@ struct AddSlabs {
       const std::size_t count = left < args.slab ? left : args.slab;
       left -= count;
       Dots dots;
-#pragma GCC unroll 16
-      for (std::size_t r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-        for (std::size_t c = 0; c < kFloatVectors; ++c) dots[r][c] = hn::Zero(df);
-      }
+      ForEachVector<kRows>([&](std::size_t r, std::size_t c)
+                               NF_INLINE_ATTR { dots[r][c] = hn::Zero(df); });
       AddProducts<kRows>(a, b, count, dots);
-#pragma GCC unroll 16
-      for (std::size_t r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-        for (std::size_t c = 0; c < kFloatVectors; ++c) {
-          const std::size_t col = c * hn::Lanes(df);
-          AddDots<kSum>(dots[r][c], a_scales[r], b_scales + col,
-                        static_cast<std::byte*>(args.sums) + (r * kFloatCols + col) * kSumBytes);
-        }
-      }
+      ForEachVector<kRows>([&](std::size_t r, std::size_t c) NF_INLINE_ATTR {
+        const std::size_t col = c * hn::Lanes(df);
+        AddDots<kSum>(dots[r][c], a_scales[r], b_scales + col,
+                      static_cast<std::byte*>(args.sums) + (r * kFloatCols + col) * kSumBytes);
+      });
       a_scales += kFloatRows;
       b_scales += kFloatCols;
     }
@@ -132,21 +133,15 @@ struct AddUnscaled {
     const GemmF df;
     const auto* HWY_RESTRICT a = reinterpret_cast<const float*>(args.a);
     const auto* HWY_RESTRICT b = reinterpret_cast<const float*>(args.b);
-    auto* sums = static_cast<float*>(args.sums);
+    auto* first = static_cast<float*>(args.sums);
+    const auto sums = [=](std::size_t r, std::size_t c)
+                          NF_INLINE_ATTR { return first + r * kFloatCols + c * hn::Lanes(df); };
     Dots dots;
-#pragma GCC unroll 16
-    for (std::size_t r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-      for (std::size_t c = 0; c < kFloatVectors; ++c)
-        dots[r][c] = hn::LoadU(df, sums + r * kFloatCols + c * hn::Lanes(df));
-    }
+    ForEachVector<kRows>([&](std::size_t r, std::size_t c)
+                             NF_INLINE_ATTR { dots[r][c] = hn::LoadU(df, sums(r, c)); });
     AddProducts<kRows>(a, b, args.length, dots);
-#pragma GCC unroll 16
-    for (std::size_t r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-      for (std::size_t c = 0; c < kFloatVectors; ++c)
-        hn::StoreU(dots[r][c], df, sums + r * kFloatCols + c * hn::Lanes(df));
-    }
+    ForEachVector<kRows>([&](std::size_t r, std::size_t c)
+                             NF_INLINE_ATTR { hn::StoreU(dots[r][c], df, sums(r, c)); });
   }
 };
 

@@ -15,8 +15,6 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace {
 
-namespace hn = hwy::HWY_NAMESPACE;
-
 using I32 = hn::RebindToSigned<hn::RebindToUnsigned<GemmF> >;
 using Bytes16 = hn::FixedTag<std::uint8_t, 16>;
 
@@ -54,15 +52,7 @@ HWY_INLINE hn::Vec<I32> DotSlab(const std::byte* a, const hn::Vec<I32> (&quads)[
 #else
   const hn::Repartition<std::int16_t, I32> d16;
   const auto pairs = [&](std::size_t q) NF_INLINE_ATTR {
-    hn::Vec<decltype(d16)> products;
-#if HWY_TARGET <= HWY_AVX3
-    products.raw = _mm512_maddubs_epi16(quad(q).raw, quads[q].raw);
-#elif HWY_TARGET <= HWY_AVX2
-    products.raw = _mm256_maddubs_epi16(quad(q).raw, quads[q].raw);
-#else
-    products.raw = _mm_maddubs_epi16(quad(q).raw, quads[q].raw);
-#endif
-    return products;
+    return hn::Vec<decltype(d16)>{NF_INSTRUCTION(maddubs_epi16)(quad(q).raw, quads[q].raw)};
   };
   const auto slab = hn::Add(hn::Add(pairs(0), pairs(1)), hn::Add(pairs(2), pairs(3)));
   const auto even = hn::ShiftRight<16>(hn::ShiftLeft<16>(hn::BitCast(di, slab)));

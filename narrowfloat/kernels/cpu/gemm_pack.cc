@@ -15,8 +15,6 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace {
 
-namespace hn = hwy::HWY_NAMESPACE;
-
 /// Codes of kSquareSide positions, one byte each, [position][line]; lines that hold no data are
 /// zeros.
 struct CodeSquare {

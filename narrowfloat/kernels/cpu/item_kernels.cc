@@ -50,62 +50,10 @@ float RunAmax(const std::byte* items, std::size_t count) noexcept {
   return MagnitudeValue<T>(LargestBits<T, Inputs::kAll>(items, count));
 }
 
-/// Returns the exact values of 16-bit items in the low halves of lanes, zeros above. NaN stays NaN.
-/// float16: 8 ops; multiplies by 2^112 to correct the exponent, and sets fp32's largest exponent
-/// for infinity and NaN.
-template <class T>
-HWY_INLINE hn::Vec<DF> ValuesOf(hn::Vec<D32> halves) {
-  const DF df;
-  const D32 d32;
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    return hn::BitCast(df, hn::ShiftLeft<16>(halves));
-  } else {
-    const auto magnitude = hn::And(halves, hn::Set(d32, 0x7FFFu));
-    const auto sign = hn::ShiftLeft<16>(hn::Xor(halves, magnitude));
-    const auto beyond = hn::Gt(hn::BitCast(hn::RebindToSigned<D32>(), magnitude),
-                               hn::Set(hn::RebindToSigned<D32>(), std::int32_t{T::kMaxCode}));
-    const auto moved = hn::ShiftLeft<13>(magnitude);
-    const auto value = hn::Mul(hn::BitCast(df, moved), hn::Set(df, kHalfRebias));
-    const auto special = hn::BitCast(df, hn::Or(moved, hn::Set(d32, kFloatInfinity)));
-    return hn::Or(hn::IfThenElse(hn::RebindMask(df, beyond), special, value),
-                  hn::BitCast(df, sign));
-  }
-}
-
-/// Returns the values of the even and of the odd 16-bit items of pairs. bfloat16: 1 op.
-template <class T>
-HWY_INLINE hn::Vec<DF> EvenValues(hn::Vec<D32> pairs) {
-  if constexpr (std::is_same_v<T, BFloat16>) return ValuesOf<T>(pairs);
-  return ValuesOf<T>(hn::And(pairs, hn::Set(D32(), 0xFFFFu)));
-}
-template <class T>
-HWY_INLINE hn::Vec<DF> OddValues(hn::Vec<D32> pairs) {
-  if constexpr (std::is_same_v<T, BFloat16>)
-    return hn::BitCast(DF(), hn::And(pairs, hn::Set(D32(), 0xFFFF0000u)));
-  return ValuesOf<T>(hn::ShiftRight<16>(pairs));
-}
-
-/// Keeps a vector in a register. g++ would load it again for each use as another type, and loads
-/// limit the speed of this kernel.
-template <class V>
-HWY_INLINE void KeepInRegister(V& vector) {
-#if HWY_ARCH_X86 && HWY_COMPILER_GCC_ACTUAL
-  asm("" : "+v"(vector.raw));
-#else
-  static_cast<void>(vector);
-#endif
-}
-
-#if HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
-inline constexpr bool kWidensHalves = true;  // by one instruction, exactly
-#else
-inline constexpr bool kWidensHalves = false;
-#endif
 /// Two vectors of sums hold adjacent columns if this is true; else the even columns of a group, and
-/// the odd ones, because 16-bit items come apart that way.
+/// the odd ones, because bfloat16 comes apart that way.
 template <class T>
-inline constexpr bool kAdjacentSums = kItemSize<T> == 4 ||
-                                      (std::is_same_v<T, Float16> && kWidensHalves);
+inline constexpr bool kAdjacentSums = !std::is_same_v<T, BFloat16>;
 
 /// Columns of two vectors of sums.
 inline constexpr std::size_t kSumCols = 2 * hn::MaxLanes(DF());
@@ -114,22 +62,14 @@ static_assert(cpu::kColumnUnit % kSumCols == 0);
 /// Adds kSumCols items to two vectors of sums. bfloat16: 5 ops, fp32: 4.
 template <class T>
 HWY_INLINE void AddItems(const std::byte* items, hn::Vec<DF>& first, hn::Vec<DF>& second) {
-  const DF df;
-  if constexpr (kItemSize<T> == 4) {
-    first = hn::Add(first, LoadItems(df, items));
-    second = hn::Add(second, LoadItems(df, items + hn::Lanes(df) * kItemSize<T>));
-#if HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
-  } else if constexpr (std::is_same_v<T, Float16>) {
-    const hn::Rebind<hwy::float16_t, DF> d16;
-    const auto* halves = reinterpret_cast<const hwy::float16_t*>(items);
-    first = hn::Add(first, hn::PromoteTo(df, hn::LoadU(d16, halves)));
-    second = hn::Add(second, hn::PromoteTo(df, hn::LoadU(d16, halves + hn::Lanes(df))));
-#endif
+  if constexpr (kAdjacentSums<T>) {
+    first = hn::Add(first, LoadFloats<T>(items));
+    second = hn::Add(second, LoadFloats<T>(items + hn::Lanes(DF()) * kItemSize<T>));
   } else {
-    auto pairs = LoadItems(D32(), items);
-    KeepInRegister(pairs);
-    first = hn::Add(first, EvenValues<T>(pairs));
-    second = hn::Add(second, OddValues<T>(pairs));
+    const D32 d32;
+    const auto pairs = LoadedOnce(LoadItems(d32, items));
+    first = hn::Add(first, WidenEven<T, Inputs::kAll>(d32, pairs));
+    second = hn::Add(second, WidenOdd<T, Inputs::kAll>(d32, pairs));
   }
 }
 
@@ -233,17 +173,15 @@ HWY_INLINE std::uint32_t AddPasses(const std::byte* const* rows, std::size_t cou
 }
 
 template <class T>
-void AddRows(const std::byte* const* rows, std::size_t count, std::size_t cols,
-             float* sums) noexcept {
-  AddPasses<T, false>(rows, count, cols, sums);
-}
-
-template <class T>
-float AddRowsWithAmax(const std::byte* const* rows, std::size_t count, std::size_t cols,
-                      float* sums) noexcept {
+void AddRows(const std::byte* const* rows, std::size_t count, std::size_t cols, float* sums,
+             float* amax) noexcept {
+  if (amax == nullptr) {
+    AddPasses<T, false>(rows, count, cols, sums);
+    return;
+  }
   const std::uint32_t largest = AddPasses<T, true>(rows, count, cols, sums);
-  return largest <= kInfinityBits<T> ? MagnitudeValue<T>(largest)
-                                     : std::numeric_limits<float>::quiet_NaN();
+  *amax = largest <= kInfinityBits<T> ? MagnitudeValue<T>(largest)
+                                      : std::numeric_limits<float>::quiet_NaN();
 }
 
 // A sum of 16 numbers below 2^(e+1) is below 2^(e+5) and a multiple of the last bit of the smallest
@@ -437,7 +375,6 @@ template <class T>
 constexpr cpu::ItemKernels kItemKernels{.item_bytes = kItemSize<T>,
                                         .amax = &RunAmax<T>,
                                         .add_rows = &AddRows<T>,
-                                        .add_rows_with_amax = &AddRowsWithAmax<T>,
                                         .transform = &Transform<T>};
 
 }  // namespace

@@ -22,13 +22,11 @@ inline constexpr std::size_t kTransformCols = 1024;
 using RunAmaxFn = float (*)(const std::byte* items, std::size_t count) noexcept;
 
 /// Adds `count` rows of `cols` items to the fp32 sums of their columns, in the order of the rows.
+/// If `amax` is not null, sets it to the largest magnitude of all items, NaN if one is NaN.
 /// Requires: cols is a multiple of kColumnUnit. Rows {1, 2, ...} and {4, 8, ...} added to sums
 /// {0.5, 0, ...}: {5.5, 10, ...}.
 using AddRowsFn = void (*)(const std::byte* const* rows, std::size_t count, std::size_t cols,
-                           float* sums) noexcept;
-/// Does the same. Returns the largest magnitude of all items, NaN if one is NaN.
-using AddRowsWithAmaxFn = float (*)(const std::byte* const* rows, std::size_t count,
-                                    std::size_t cols, float* sums) noexcept;
+                           float* sums, float* amax) noexcept;
 
 /// Addresses of the rows of a group: its items, the items that are prefetched meanwhile, and its
 /// transform.
@@ -48,7 +46,6 @@ struct ItemKernels {
   std::size_t item_bytes;
   RunAmaxFn amax;
   AddRowsFn add_rows;
-  AddRowsWithAmaxFn add_rows_with_amax;
   TransformFn transform;
 };
 

@@ -126,9 +126,9 @@ TYPED_TEST(ItemKernelsTest, SumsOfColumnsInTheOrderOfRows) {
             if (!(magnitude <= amax)) amax = magnitude;  // keeps NaN
           }
         }
-        target.kernels->add_rows(pointers.data(), rows, cols, sums.data());
-        const float largest = target.kernels->add_rows_with_amax(pointers.data(), rows, cols,
-                                                                 sums_beside_amax.data());
+        target.kernels->add_rows(pointers.data(), rows, cols, sums.data(), nullptr);
+        float largest = -1.0f;
+        target.kernels->add_rows(pointers.data(), rows, cols, sums_beside_amax.data(), &largest);
         ASSERT_TRUE(with_nan ? std::isnan(largest) : largest == amax)
             << target.name << " " << largest << " of " << amax;
         for (std::size_t c = 0; c < cols; ++c) {
@@ -149,7 +149,7 @@ TYPED_TEST(ItemKernelsTest, SumsOfEveryPattern) {
     for (std::size_t c = 0; c < patterns.size(); ++c) in.Set(0, c, patterns[c]);
     const std::byte* row = in.Row(0);
     std::vector<float> sums(patterns.size());
-    target.kernels->add_rows(&row, 1, sums.size(), sums.data());
+    target.kernels->add_rows(&row, 1, sums.size(), sums.data(), nullptr);
     for (std::size_t c = 0; c < sums.size(); ++c)
       ASSERT_EQ(Bits(sums[c]), Bits(0.0f + in.Value(0, c))) << target.name << " " << patterns[c];
   }

@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the vector functions that kernels share, on every instruction set, against scalar code: a
 // broken one shows here by its name, not as a hundred failures of whole kernels.
+// Compiled once per instruction set: each object registers its test.
+#include "narrowfloat/kernels/cpu/parts-inl.h"
+
 #include <gtest/gtest.h>
 
-#include <string>
-
-#include "narrowfloat/kernels/cpu/tables.h"
-
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "narrowfloat/kernels/cpu/kernel_unit_test.cc"
-#include "hwy/foreach_target.h"
-// After foreach_target.h:
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -29,12 +24,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace {
-
-#if HWY_TARGET == HWY_SCALAR
-
-void TestVectors() {}
-
-#else
 
 using Bytes = std::vector<std::uint8_t>;
 
@@ -62,28 +51,6 @@ void TestTransposeSquares() {
     for (std::size_t r = 0; r < out_stride && c * out_stride + r < out.size(); ++r) {
       const std::uint8_t expected = r < rows ? in[r * in_stride + c] : 0xAA;
       ASSERT_EQ(out[c * out_stride + r], expected) << "row " << r << " column " << c;
-    }
-  }
-}
-
-void TestTranspose() {
-  constexpr std::size_t kRows = 256, kStride = 128;
-  const Bytes in = RandomVector(kRows * kStride);
-  for (const bool nontemporal : {false, true}) {
-    for (const auto& [rows, cols] : {std::pair{256, 128}, {1, 1}, {17, 33}, {255, 16}}) {
-      Bytes out(static_cast<std::size_t>(cols) * kRows, 0xAA);
-      alignas(64) std::uint8_t columns[kSquareSide * kRows];
-      Transpose<kRows>(reinterpret_cast<const std::byte*>(in.data()), kStride,
-                       static_cast<std::size_t>(rows), static_cast<std::size_t>(cols),
-                       reinterpret_cast<std::byte*>(out.data()), kRows, nontemporal, columns);
-      hwy::FlushStream();
-      for (std::size_t c = 0; c < static_cast<std::size_t>(cols); ++c) {
-        for (std::size_t r = 0; r < kRows; ++r) {
-          const bool inside = r < static_cast<std::size_t>(rows);
-          ASSERT_EQ(out[c * kRows + r], inside ? in[r * kStride + c] : 0xAA)
-              << rows << "x" << cols << " row " << r << " column " << c;
-        }
-      }
     }
   }
 }
@@ -163,6 +130,28 @@ void TestStochasticWhole() {
     }
     for (const float value : {6.1f, 6.999f, 7.0f, 8.5f, 1e30f})
       ExpectStochastic(value, static_cast<std::uint8_t>(byte));
+  }
+}
+#endif
+
+#if HWY_TARGET == HWY_AVX3_DL
+/// Every bfloat16 within F under the scale 1. Other powers of two have the same distances.
+template <FloatFormat F>
+void TestEncodeByTable() {
+  const hn::Full512<std::uint16_t> d16;
+  constexpr std::uint32_t kFloor =
+      (EncodeRule<F>::kSmallestNormalField << BFloat16::kMantissaBits) - kStepsBelow<F>;
+  const auto floor = hn::Set(d16, static_cast<std::uint16_t>(kFloor));
+  std::uint16_t items[64];
+  for (std::uint32_t first = 0; first < 1u << 16; first += 64) {
+    for (std::uint32_t i = 0; i < 64; ++i) items[i] = static_cast<std::uint16_t>(first + i);
+    const auto low = hn::LoadU(d16, items), high = hn::LoadU(d16, items + 32);
+    const Bytes codes = Stored(D8(), EncodeByTable<F>(low, high, floor, floor));
+    for (std::uint32_t i = 0; i < 64; ++i) {
+      const float value = Decode<BFloat16>(items[i]);
+      if (!(std::abs(value) <= kMaxValue<F>)) continue;
+      ASSERT_EQ(codes[i], Encode<F>(value)) << F::kName << " " << value;
+    }
   }
 }
 #endif
@@ -257,6 +246,27 @@ void TestWidening() {
   }
 }
 
+/// Every pattern of a 16-bit type.
+template <class T>
+void TestLoadFloats() {
+  for (std::size_t first = 0; first < 1u << 16; first += hn::MaxLanes(DF())) {
+    std::uint16_t items[hn::MaxLanes(DF())];
+    for (std::size_t i = 0; i < std::size(items); ++i)
+      items[i] = static_cast<std::uint16_t>(first + i);
+    float values[std::size(items)];
+    hn::StoreU(LoadFloats<T>(reinterpret_cast<const std::byte*>(items)), DF(), values);
+    for (std::size_t i = 0; i < std::size(items); ++i) {
+      const float expected = Decode<T>(items[i]);
+      if (std::isnan(expected)) {
+        ASSERT_TRUE(std::isnan(values[i])) << T::kName << " " << items[i];
+      } else {
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(values[i]), std::bit_cast<std::uint32_t>(expected))
+            << T::kName << " " << items[i];
+      }
+    }
+  }
+}
+
 /// The largest lane, wherever it is, of maxima of vectors and of blocks.
 void TestMaxima() {
   const MagnitudeTag<BFloat16> di;
@@ -288,7 +298,6 @@ void TestSpreadScales() {
 
 void TestVectors() {
   TestTransposeSquares();
-  TestTranspose();
   TestTransposeQuads();
   TestPackCodes();
 #if HWY_ARCH_X86
@@ -296,6 +305,10 @@ void TestVectors() {
 #endif
 #if HWY_TARGET <= HWY_AVX3
   TestStochasticWhole();
+#endif
+#if HWY_TARGET == HWY_AVX3_DL
+  TestEncodeByTable<E4M3>();
+  TestEncodeByTable<E5M2>();
 #endif
   TestFillRandom();
   TestStochasticCoder();
@@ -307,30 +320,29 @@ void TestVectors() {
   TestItemsOfBlocks<Float16>();
   TestWidening<BFloat16>();
   TestWidening<Float16>();
+  TestLoadFloats<BFloat16>();
+  TestLoadFloats<Float16>();
   TestMaxima();
   TestSpreadScales();
 }
-
-#endif
 
 }  // namespace
 }  // namespace narrowfloat::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
 namespace narrowfloat {
 namespace {
-HWY_EXPORT(TestVectors);
 
-class VectorTest : public testing::TestWithParam<cpu::CpuTarget> {};
+class VectorTest : public testing::Test {
+  void TestBody() override { HWY_NAMESPACE::TestVectors(); }
+};
 
-TEST_P(VectorTest, EqualsScalarCode) {
-  HWY_DISPATCH_TABLE(TestVectors)[GetParam().index]();
-}
-
-INSTANTIATE_TEST_SUITE_P(Targets, VectorTest, testing::ValuesIn(cpu::AvailableTargets()),
-                         [](const auto& of) { return of.param.name; });
+[[maybe_unused]] const bool kIsRegistered = [] {
+  if ((hwy::SupportedTargets() & HWY_TARGET) == 0) return false;
+  testing::RegisterTest("VectorTest", hwy::TargetName(HWY_TARGET), nullptr, nullptr, __FILE__,
+                        __LINE__, []() -> testing::Test* { return new VectorTest; });
+  return true;
+}();
 
 }  // namespace
 }  // namespace narrowfloat
-#endif

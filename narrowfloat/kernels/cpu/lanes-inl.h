@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Vector code that all CPU kernels share: loading, magnitudes, encoding. Compiled once per
 // instruction set.
-#if defined(NARROWFLOAT_KERNELS_CPU_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NARROWFLOAT_KERNELS_CPU_LANES_INL_H_
-#undef NARROWFLOAT_KERNELS_CPU_LANES_INL_H_
-#else
-#define NARROWFLOAT_KERNELS_CPU_LANES_INL_H_
-#endif
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -20,7 +15,6 @@
 #include "narrowfloat/numerics/codec.h"
 
 HWY_BEFORE_NAMESPACE();
-#if HWY_TARGET != HWY_SCALAR  // there the reference's table serves
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -71,6 +65,30 @@ HWY_INLINE hn::Vec<D> LoadItems(D d, const std::byte* at) {
   return hn::LoadU(d, reinterpret_cast<const hn::TFromD<D>*>(at));
 }
 
+/// Returns the vector in a form that the compiler does not load again for its next use as another
+/// type: such loads limit the speed of kernels, and twice so if they cross cache lines.
+template <class V>
+HWY_INLINE V LoadedOnce(V vector) {
+#if HWY_ARCH_X86
+  asm("" : "+v"(vector.raw));
+#endif
+  return vector;
+}
+
+#if HWY_ARCH_X86
+// An instruction on whole vectors, where Highway 1.0.3 has no function. packs_epi16 and
+// packus_epi16 narrow the 16-bit lanes of two vectors to bytes from -128 to 127, or from 0 to 255:
+// they saturate, and join the vectors' 128-bit blocks in pairs. maddubs_epi16 multiplies unsigned
+// bytes by signed factors and adds adjacent products.
+#if HWY_TARGET <= HWY_AVX3
+#define NF_INSTRUCTION(name) _mm512_##name
+#elif HWY_TARGET <= HWY_AVX2
+#define NF_INSTRUCTION(name) _mm256_##name
+#else
+#define NF_INSTRUCTION(name) _mm_##name
+#endif
+#endif
+
 /// Tag of items of T as signed integers: a full vector, or kMaxBytes if that is less.
 template <class T, std::size_t kMaxBytes = HWY_MAX_BYTES>
 using MagnitudeTag = hn::CappedTag<std::make_signed_t<BitsOf<T>>, kMaxBytes>;
@@ -103,10 +121,10 @@ HWY_INLINE std::uint32_t LargestLane(DI di, hn::Vec<DI> lanes) {
 /// multiplied into the scale beforehand.
 enum class Rebias { kWidening, kInScale };
 
-/// Returns the fp32 values of 16-bit magnitude patterns in the low halves of lanes. NaN may become
-/// infinity: callers replace such lanes. WidenEven and WidenOdd take the even and the odd 16-bit
-/// lanes of pairs. bfloat16: 1 op each. float16: 3 ops (2 if the scale
-/// rebiases), or 5; the product with 2^112 moves the exponent over and makes subnormals normal.
+/// Returns the fp32 values of 16-bit magnitude patterns in the low halves of lanes; of bfloat16
+/// also with signs. With kAll, NaN stays NaN. WidenEven and WidenOdd take the even and the odd
+/// 16-bit lanes of pairs. bfloat16: 1 op each. float16: 3 ops (2 if the scale rebiases), or 6; the
+/// product with 2^112 moves the exponent over and makes subnormals normal.
 template <class T, Inputs kInputs, Rebias kRebias = Rebias::kWidening, class D32>
 HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenMagnitudes(D32 d32, hn::Vec<D32> low_halves) {
   const hn::RebindToFloat<D32> df;
@@ -120,8 +138,8 @@ HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenMagnitudes(D32 d32, hn::Vec<D32>
     const hn::RebindToSigned<D32> di;
     const auto beyond =
         hn::Gt(hn::BitCast(di, low_halves), hn::Set(di, static_cast<std::int32_t>(T::kMaxCode)));
-    return hn::IfThenElse(hn::RebindMask(df, beyond), hn::BitCast(df, hn::Set(d32, kFloatInfinity)),
-                          value);
+    return hn::Or(value, hn::IfThenElseZero(hn::RebindMask(df, beyond),
+                                            hn::BitCast(df, hn::Set(d32, kFloatInfinity))));
   }
 }
 template <class T, Inputs kInputs, Rebias kRebias = Rebias::kWidening, class D32>
@@ -135,6 +153,25 @@ HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenOdd(D32 d32, hn::Vec<D32> pairs)
     return hn::BitCast(hn::RebindToFloat<D32>(), hn::And(pairs, hn::Set(d32, 0xFFFF0000u)));
   } else {
     return WidenMagnitudes<T, kInputs, kRebias>(d32, hn::ShiftRight<16>(pairs));
+  }
+}
+
+/// Loads Lanes(DF()) items as fp32, exactly. NaN stays NaN. bfloat16: 2 ops. float16: 1 with AVX2,
+/// whose instruction is exact, else 11.
+template <class T>
+HWY_INLINE hn::Vec<DF> LoadFloats(const std::byte* from) {
+  const DF df;
+  const D32 d32;
+  if constexpr (kItemSize<T> == 4) {
+    return LoadItems(df, from);
+  } else if constexpr (std::is_same_v<T, Float16> && HWY_TARGET <= HWY_AVX2) {
+    return hn::PromoteTo(df, LoadItems(hn::Rebind<hwy::float16_t, DF>(), from));
+  } else {
+    const auto items = hn::PromoteTo(d32, LoadItems(hn::Rebind<std::uint16_t, DF>(), from));
+    if constexpr (std::is_same_v<T, BFloat16>) return WidenMagnitudes<T, Inputs::kAll>(d32, items);
+    const auto magnitude = hn::And(items, hn::Set(d32, 0x7FFFu));
+    const auto sign = hn::ShiftLeft<16>(hn::Xor(items, magnitude));
+    return hn::Or(WidenMagnitudes<T, Inputs::kAll>(d32, magnitude), hn::BitCast(df, sign));
   }
 }
 
@@ -162,12 +199,11 @@ struct EncodeRule {
   static constexpr std::uint32_t kField = 127u + 23u - F::kMantissaBits;  // of the sum, for b = 1
   static constexpr std::uint32_t kSmallestNormalField = 128u - F::kBias;
 
-  /// The multiplier of b for values that stand for value * 2^power.
-  static constexpr float Multiplier(int power) {
-    const auto field = static_cast<std::uint32_t>(F::kBias - 1 + power) - kField;
-    const std::uint32_t offset = field & ((2 * kSignCode<F> - 1) >> F::kMantissaBits);
-    return std::bit_cast<float>((kField << 23) + (offset << F::kMantissaBits));
-  }
+  // Of the multiplier of b, what is added to the sum's field; only its lowest bits reach the code.
+  static constexpr std::uint32_t kOffsetMask = (2 * kSignCode<F> - 1) >> F::kMantissaBits;
+  static constexpr std::uint32_t kOffset = (F::kBias - 1u - kField) & kOffsetMask;
+  static constexpr float kMultiplier =
+      std::bit_cast<float>((kField << 23) + (kOffset << F::kMantissaBits));
 };
 
 /// Code of F nearest to `value` (not negative, not NaN), shifted left by kShift, in the lower half
@@ -181,16 +217,30 @@ struct EncodeRule {
 /// depend on the value is folded into the multiplier of b. Worked example, E4M3, 1.1875: b =
 /// 1, steps of 1/8, 9.5 is a tie and becomes 10 (even): sum mantissa 10 + 152, e = 147; 162 + 8 *
 /// 147 = 1338 = 0x3A mod 256, which is 1.25. The multiplication is exact (b is a power of two), so
-/// targets without FMA give the same bits. `multiplier` is that of b.
+/// targets without FMA give the same bits. `smallest` is the lower bound of b, `multiplier` that of
+/// b. EncodeFromBase does the last 2 ops.
+template <FloatFormat F, int kShift, class DF>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeFromBase(DF /*df*/, hn::Vec<DF> value,
+                                                            hn::Vec<DF> base,
+                                                            hn::Vec<DF> multiplier) {
+  const hn::RebindToUnsigned<DF> du;
+  const auto sum = hn::MulAdd(base, multiplier, value);
+  return CodeOfSum<F::kMantissaBits, kShift>(du, hn::BitCast(du, sum));
+}
+template <FloatFormat F, int kShift, class DF>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeMagnitudes(DF df, hn::Vec<DF> value,
+                                                              hn::Vec<DF> smallest,
+                                                              hn::Vec<DF> multiplier) {
+  const auto infinity = hn::BitCast(df, hn::Set(hn::RebindToUnsigned<DF>(), kFloatInfinity));
+  const auto base = hn::Max(hn::And(value, infinity), smallest);
+  return EncodeFromBase<F, kShift>(df, value, base, multiplier);
+}
 template <FloatFormat F, int kShift, class DF>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeMagnitudes(
-    DF df, hn::Vec<DF> value, float multiplier = EncodeRule<F>::Multiplier(0)) {
-  const hn::RebindToUnsigned<DF> du;
-  const auto exponent = hn::And(value, hn::BitCast(df, hn::Set(du, kFloatInfinity)));
+    DF df, hn::Vec<DF> value, float multiplier = EncodeRule<F>::kMultiplier) {
   constexpr float kSmallestNormal = std::bit_cast<float>(EncodeRule<F>::kSmallestNormalField << 23);
-  const auto base = hn::Max(exponent, hn::Set(df, kSmallestNormal));
-  const auto sum = hn::MulAdd(base, hn::Set(df, multiplier), value);
-  return CodeOfSum<F::kMantissaBits, kShift>(du, hn::BitCast(du, sum));
+  return EncodeMagnitudes<F, kShift>(df, value, hn::Set(df, kSmallestNormal),
+                                     hn::Set(df, multiplier));
 }
 
 /// Scale providers of EncodeRun: operator()(i) returns the scales of the i-th sub-vector of items.
@@ -211,7 +261,7 @@ inline constexpr Rebias kRebiasOf = Rebias::kWidening;
 template <class DF>
 inline constexpr Rebias kRebiasOf<RebiasedScale<DF>> = Rebias::kInScale;
 /// LaneScales: one scale per lane. 16-bit items: the scales of a vector's even lanes come before
-/// those of its odd lanes, as CopyToLanes orders them.
+/// those of its odd lanes.
 template <class DF>
 struct LaneScales {
   const float* scales;
@@ -220,82 +270,34 @@ struct LaneScales {
   }
 };
 
-/// Copies the values of columns from memory order to LaneScales' order. fp32 items: the same order.
-/// 16-bit items: for each vector, the even columns first, then the odd ones.
-template <class T>
-HWY_INLINE void CopyToLanes(const float* values, std::size_t cols, float* lanes) {
-  if constexpr (kItemSize<T> == 4) {
-    std::copy_n(values, cols, lanes);
-  } else {
-    constexpr std::size_t kHalf = hn::MaxLanes(hn::Repartition<std::uint16_t, D8>()) / 2;
-    for (std::size_t c = 0; c < cols; c += 2 * kHalf) {
-      for (std::size_t i = 0; i < kHalf; ++i) {
-        lanes[c + i] = values[c + 2 * i];
-        lanes[c + kHalf + i] = values[c + 2 * i + 1];
-      }
-    }
-  }
-}
-
-/// Type of PowerOfTwoScale::Floor. bfloat16 has fp32's exponents, so its items are compared before
-/// they are widened.
+/// Type of PowerConstants::Floor (scales-inl.h). bfloat16 has fp32's exponents, so its items are
+/// compared before they are widened.
 template <class T>
 using FloorBits = std::conditional_t<std::is_same_v<T, BFloat16>, std::uint16_t, std::uint32_t>;
+
+/// Concatenates part(d, first), part(d, first + kLanes), ..., vectors of kLanes lanes or of D if
+/// that has fewer, to one vector of D. Calls them in this order.
+template <std::size_t kLanes, class D, class Part>
+HWY_INLINE hn::Vec<D> JoinParts(D d, std::size_t first, const Part& part) {
+  if constexpr (hn::MaxLanes(d) <= kLanes) {
+    return part(d, first);
+  } else {
+    const hn::Half<D> half;
+    const auto lower = JoinParts<kLanes>(half, first, part);
+    return hn::Combine(d, JoinParts<kLanes>(half, first + hn::Lanes(half), part), lower);
+  }
+}
 
 /// Returns the scales of the lanes from `lane` on, where scales[i] is the scale of lanes i * kPer
 /// to (i + 1) * kPer - 1.
 template <std::size_t kPer, class DF>
 HWY_INLINE hn::Vec<DF> SpreadScales(DF df, const float* scales, std::size_t lane) {
-  if constexpr (hn::MaxLanes(df) <= kPer) {
-    return hn::Set(df, scales[lane / kPer]);
-  } else {
-    const hn::Half<DF> half;
-    return hn::Combine(df, SpreadScales<kPer>(half, scales, lane + hn::Lanes(half)),
-                       SpreadScales<kPer>(half, scales, lane));
-  }
+  return JoinParts<kPer>(
+      df, lane, [&](auto d, std::size_t i) NF_INLINE_ATTR { return hn::Set(d, scales[i / kPer]); });
 }
 
-/// Power-of-two scales, finite items: leaves the values alone and shifts EncodeMagnitudes' two
-/// constants by the scale's exponent instead, or the pattern from which EncodeByTable counts. Saves
-/// one multiply per value.
-template <FloatFormat F, class T>
-struct PowerOfTwoScale {
-  static constexpr int kMaxExponent =
-      static_cast<int>(F::kMaxCode >> F::kMantissaBits) - static_cast<int>(F::kBias);
-  // Exponents, as fields of fp32, of scales with which neither the smallest normal number nor b's
-  // product leaves fp32's normal numbers, for values that the scale keeps within F.
-  static constexpr std::uint32_t kSmallest = kMaxExponent + 24 - F::kMantissaBits;
-  static constexpr std::uint32_t kLargest =
-      254u - F::kBias - (kByTable<F, T> ? F::kMantissaBits + 1u : 0u);
-
-  /// Returns a word whose uppermost bit is set if a block with this scale and amax must not be
-  /// encoded so. Requires: neither is negative or NaN. A block of zeros only needs a power of two.
-  /// Each term sets the bit by a subtraction below zero: g++ vectorizes this better than compares.
-  static HWY_INLINE std::uint32_t NeedsSlowPath(float scale, float amax) {
-    const auto bits = std::bit_cast<std::uint32_t>(scale);
-    const std::uint32_t field = bits >> 23, mantissa = bits & 0x7FFFFFu;
-    const std::uint32_t not_zero = 0u - std::bit_cast<std::uint32_t>(amax);
-    return (0u - mantissa) | (field - kSmallest) | ((kLargest - field) & not_zero);
-  }
-  /// Returns the pattern of F's smallest normal number over the scale: fp32, or bfloat16 twice. For
-  /// EncodeByTable, the pattern kStepsBelow less.
-  static HWY_INLINE std::uint32_t Floor(float scale) {
-    constexpr std::uint32_t kPlaces = sizeof(FloorBits<T>) == 4 ? 1u << 23 : (1u << 7) | (1u << 23);
-    constexpr std::uint32_t kDown = kByTable<F, T> ? kStepsBelow<F> * ((1u << 16) | 1u) : 0u;
-    return (255u - F::kBias - Field(scale)) * kPlaces - kDown;
-  }
-  static HWY_INLINE float Multiplier(float scale) {
-    return EncodeRule<F>::Multiplier(static_cast<int>(Field(scale)) - 127);
-  }
-
- private:
-  static HWY_INLINE std::uint32_t Field(float scale) {
-    const std::uint32_t field = std::bit_cast<std::uint32_t>(scale) >> 23;
-    return field < kLargest ? field : kLargest;
-  }
-};
-/// Providers of PowerOfTwoScale's constants for EncodeRun: one for all lanes, and one per lane.
-/// Floors of bfloat16 are in memory order.
+/// Providers of PowerConstants for EncodeRun: one for all lanes, and one per lane. Floors of
+/// bfloat16 are in memory order.
 template <class T, class DF>
 struct UniformPowerOfTwo {
   std::uint32_t floor;
@@ -336,75 +338,62 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeScaled(DF df, hn::Vec<DF> val
   return EncodeMagnitudes<F, kCodeShift<F>>(df, product);
 }
 
-/// Encodes 16-bit items. Returns codes in the top bits of 16-bit lanes, zeros below them. 17 ops
-/// for finite bfloat16, 22 for all inputs.
-template <FloatFormat F, class T, Inputs kInputs, Rebias kRebias = Rebias::kWidening, class D16,
-          class V>
-HWY_INLINE hn::Vec<D16> Encode16(D16 d16, hn::Vec<D16> items, V scale_even, V scale_odd) {
-  const hn::Repartition<std::uint32_t, D16> d32;
-  const hn::Repartition<float, D16> df;
+/// Joins the low halves of 32-bit lanes: those of `even` become the even 16-bit lanes, those of
+/// `odd` the odd ones. 2 ops.
+template <class D16, class V>
+HWY_INLINE hn::Vec<D16> JoinLowHalves(D16 d16, V even, V odd) {
+  return hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(odd)), hn::BitCast(d16, even));
+}
+
+/// Returns codes in the top bits of 16-bit lanes, zeros below them, with the signs of 16-bit items;
+/// with kAll, F's NaN where an item is NaN. 2 ops for finite items, 4 for all.
+template <FloatFormat F, class T, Inputs kInputs, class D16>
+HWY_INLINE hn::Vec<D16> WithSigns(D16 d16, hn::Vec<D16> codes, hn::Vec<D16> items,
+                                  hn::Vec<D16> magnitude) {
+  const auto with_signs = hn::Or(codes, hn::Xor(items, magnitude));
+  if constexpr (kInputs == Inputs::kFinite) return with_signs;
   const hn::RebindToSigned<D16> di;
-  const auto magnitude = hn::And(items, hn::Set(d16, std::uint16_t{0x7FFF}));
-  const auto sign = hn::Xor(items, magnitude);
-  const auto pairs = hn::BitCast(d32, magnitude);
-  const auto even =
-      EncodeScaled<F, kInputs>(df, WidenEven<T, kInputs, kRebias>(d32, pairs), scale_even);
-  const auto odd =
-      EncodeScaled<F, kInputs>(df, WidenOdd<T, kInputs, kRebias>(d32, pairs), scale_odd);
-  const auto codes =
-      hn::Or(hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(odd)), hn::BitCast(d16, even)), sign);
-  if constexpr (kInputs == Inputs::kFinite) return codes;
   const auto is_nan = hn::RebindMask(
       d16,
       hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, static_cast<std::int16_t>(kInfinityBits<T>))));
-  constexpr std::uint16_t kNan = static_cast<std::uint16_t>(F::kNanCode << kCodeShift<F>);
-  return hn::IfThenElse(is_nan, hn::Set(d16, kNan), codes);
+  constexpr auto kNan = static_cast<std::uint16_t>(F::kNanCode << kCodeShift<F>);
+  return hn::IfThenElse(is_nan, hn::Set(d16, kNan), with_signs);
 }
 
-/// Encodes finite values under power-of-two scales. Returns codes in the form of EncodeMagnitudes.
-/// 4 ops.
-template <FloatFormat F, class DF>
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodePowerOfTwo(
-    DF df, hn::Vec<DF> value, hn::Vec<hn::RebindToUnsigned<DF>> floor, hn::Vec<DF> multiplier) {
-  const hn::RebindToUnsigned<DF> d32;
-  const auto exponent = hn::And(value, hn::BitCast(df, hn::Set(d32, kFloatInfinity)));
-  const auto sum = hn::MulAdd(hn::Max(exponent, hn::BitCast(df, floor)), multiplier, value);
-  return CodeOfSum<F::kMantissaBits, kCodeShift<F>>(d32, hn::BitCast(d32, sum));
-}
-
-/// Does Encode16 for the i-th vector of a run of finite items, under power-of-two scales. bfloat16:
-/// 14 ops, float16: 18.
-template <FloatFormat F, class T, class D16, class Scale>
-HWY_INLINE hn::Vec<D16> Encode16PowerOfTwo(D16 d16, hn::Vec<D16> items, const Scale& scale,
-                                           std::size_t i) {
-  constexpr Inputs kInputs = Inputs::kFinite;
+/// Encodes the i-th vector of 16-bit items of a run. Returns codes in the top bits of 16-bit lanes,
+/// zeros below them. bfloat16: 17 ops for finite items (14 under power-of-two scales, where float16
+/// takes 18), 22 for all inputs.
+template <FloatFormat F, class T, Inputs kInputs, class D16, class Scale>
+HWY_INLINE hn::Vec<D16> Encode16(D16 d16, hn::Vec<D16> items, const Scale& scale, std::size_t i) {
   const hn::Repartition<std::uint32_t, D16> d32;
   const hn::Repartition<float, D16> df;
+  constexpr int kShift = kCodeShift<F>;
   const auto magnitude = hn::And(items, hn::Set(d16, std::uint16_t{0x7FFF}));
-  const auto sign = hn::Xor(items, magnitude);
   const auto pairs = hn::BitCast(d32, magnitude);
-  const auto even = WidenEven<T, kInputs>(d32, pairs), odd = WidenOdd<T, kInputs>(d32, pairs);
-  const auto combine = [&](hn::Vec<decltype(d32)> even_codes,
-                           hn::Vec<decltype(d32)> odd_codes) NF_INLINE_ATTR {
-    return hn::Or(
-        hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(odd_codes)), hn::BitCast(d16, even_codes)),
-        sign);
-  };
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    const auto exponent = hn::And(items, hn::Set(d16, std::uint16_t{kInfinityBits<T>}));
-    const auto bases = hn::BitCast(d32, hn::Max(exponent, scale.Floor(i)));
-    const auto code = [&](hn::Vec<decltype(df)> base, hn::Vec<decltype(df)> value,
-                          std::size_t j) NF_INLINE_ATTR {
-      const auto sum = hn::MulAdd(base, scale.Multiplier(j), value);
-      return CodeOfSum<F::kMantissaBits, kCodeShift<F>>(d32, hn::BitCast(d32, sum));
-    };
-    return combine(code(WidenEven<T, kInputs>(d32, bases), even, 2 * i),
-                   code(WidenOdd<T, kInputs>(d32, bases), odd, 2 * i + 1));
+  const auto even = WidenEven<T, kInputs, kRebiasOf<Scale>>(d32, pairs);
+  const auto odd = WidenOdd<T, kInputs, kRebiasOf<Scale>>(d32, pairs);
+  const auto join = [&](hn::Vec<decltype(d32)> even_codes, hn::Vec<decltype(d32)> odd_codes)
+                        NF_INLINE_ATTR {
+                          return WithSigns<F, T, kInputs>(
+                              d16, JoinLowHalves(d16, even_codes, odd_codes), items, magnitude);
+                        };
+  if constexpr (!PowerOfTwoScales<Scale>) {
+    return join(EncodeScaled<F, kInputs>(df, even, scale(2 * i)),
+                EncodeScaled<F, kInputs>(df, odd, scale(2 * i + 1)));
   } else {
-    const auto code = [&](hn::Vec<decltype(df)> value, std::size_t j) NF_INLINE_ATTR {
-      return EncodePowerOfTwo<F>(df, value, scale.Floor(j), scale.Multiplier(j));
-    };
-    return combine(code(even, 2 * i), code(odd, 2 * i + 1));
+    static_assert(kInputs == Inputs::kFinite);
+    const auto even_by = scale.Multiplier(2 * i), odd_by = scale.Multiplier(2 * i + 1);
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      const auto exponent = hn::And(items, hn::Set(d16, std::uint16_t{kInfinityBits<T>}));
+      const auto bases = hn::BitCast(d32, hn::Max(exponent, scale.Floor(i)));
+      return join(EncodeFromBase<F, kShift>(df, even, WidenEven<T, kInputs>(d32, bases), even_by),
+                  EncodeFromBase<F, kShift>(df, odd, WidenOdd<T, kInputs>(d32, bases), odd_by));
+    } else {
+      const auto even_floor = hn::BitCast(df, scale.Floor(2 * i));
+      const auto odd_floor = hn::BitCast(df, scale.Floor(2 * i + 1));
+      return join(EncodeMagnitudes<F, kShift>(df, even, even_floor, even_by),
+                  EncodeMagnitudes<F, kShift>(df, odd, odd_floor, odd_by));
+    }
   }
 }
 
@@ -417,7 +406,8 @@ HWY_INLINE hn::Vec<D32> Encode32(D32 d32, hn::Vec<D32> items, const Scale& scale
   const auto magnitude = hn::And(items, hn::Set(d32, ~kFloatSign));
   if constexpr (PowerOfTwoScales<Scale>) {
     static_assert(kInputs == Inputs::kFinite);
-    return EncodePowerOfTwo<F>(df, hn::BitCast(df, magnitude), scale.Floor(i), scale.Multiplier(i));
+    return EncodeMagnitudes<F, kCodeShift<F>>(df, hn::BitCast(df, magnitude),
+                                              hn::BitCast(df, scale.Floor(i)), scale.Multiplier(i));
   } else {
     const auto codes = EncodeScaled<F, kInputs>(df, hn::BitCast(df, magnitude), scale(i));
     if constexpr (kInputs == Inputs::kFinite) return codes;
@@ -437,19 +427,24 @@ HWY_INLINE hn::Vec<D32> Signs(D32 d32, hn::Vec<D32> items) {
 }
 
 /// Adds the signs of items to the codes of Encode32. Returns codes in the top bits of 16-bit lanes,
-/// zeros below them: of `low` in the even lanes, of `high` in the odd ones. 6 ops.
-template <class D32>
-HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, D32>> SignedPairs(D32 /*d32*/,
-                                                                    hn::Vec<D32> low_codes,
+/// zeros below them: of `low` in the even lanes, of `high` in the odd ones. 6 ops for finite items.
+template <Inputs kInputs, class D32>
+HWY_INLINE hn::Vec<hn::Repartition<std::uint16_t, D32>> SignedPairs(D32 d32, hn::Vec<D32> low_codes,
                                                                     hn::Vec<D32> high_codes,
                                                                     hn::Vec<D32> low_items,
                                                                     hn::Vec<D32> high_items) {
   const hn::Repartition<std::uint16_t, D32> d16;
-  const auto codes =
-      hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(high_codes)), hn::BitCast(d16, low_codes));
-  const auto signs =
-      hn::OddEven(hn::BitCast(d16, high_items), hn::BitCast(d16, hn::ShiftRight<16>(low_items)));
-  return hn::Or(codes, hn::And(signs, hn::Set(d16, std::uint16_t{0x8000})));
+  const auto low = hn::ShiftRight<16>(Signs<kInputs>(d32, low_items));
+  const auto high = Signs<kInputs>(d32, high_items);
+  const auto signs = hn::OddEven(hn::BitCast(d16, high), hn::BitCast(d16, low));
+  return hn::Or(JoinLowHalves(d16, low_codes, high_codes),
+                hn::And(signs, hn::Set(d16, std::uint16_t{0x8000})));
+}
+
+/// Joins the upper bytes of 16-bit lanes.
+template <class D8, class V>
+HWY_INLINE hn::Vec<D8> UpperBytes(D8 d8, V low, V high) {
+  return hn::ConcatOdd(d8, hn::BitCast(d8, high), hn::BitCast(d8, low));
 }
 
 /// Orders quarters of 128-bit blocks: the first ones of all blocks, then the second ones, and so
@@ -493,9 +488,8 @@ HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale)
     const auto pairs = [&](std::size_t i) NF_INLINE_ATTR {
       const std::size_t bytes = hn::Lanes(d32) * 4;
       const auto low = LoadItems(d32, in + i * bytes), high = LoadItems(d32, in + (i + 1) * bytes);
-      return SignedPairs(d32, Encode32<F, kInputs>(d32, low, scale, i),
-                         Encode32<F, kInputs>(d32, high, scale, i + 1), Signs<kInputs>(d32, low),
-                         Signs<kInputs>(d32, high));
+      return SignedPairs<kInputs>(d32, Encode32<F, kInputs>(d32, low, scale, i),
+                                  Encode32<F, kInputs>(d32, high, scale, i + 1), low, high);
     };
     const auto quads = hn::Or(pairs(0), hn::ShiftRight<8>(pairs(2)));
     return TransposeQuads(d8, hn::BitCast(d8, quads));
@@ -516,18 +510,11 @@ HWY_INLINE hn::Vec<D8> EncodeRun(D8 d8, const std::byte* in, const Scale& scale)
       return hn::LowerHalf(EncodeByTable<F>(low, low, floor, floor));
     }
 #endif
-  } else if constexpr (PowerOfTwoScales<Scale>) {
-    static_assert(kInputs == Inputs::kFinite);
-    const auto part = [&](std::size_t i) NF_INLINE_ATTR {
-      return Encode16PowerOfTwo<F, T>(d16, LoadItems(d16, in + i * hn::Lanes(d16) * 2), scale, i);
-    };
-    return hn::ConcatOdd(d8, hn::BitCast(d8, part(1)), hn::BitCast(d8, part(0)));
   } else {
     const auto part = [&](std::size_t i) NF_INLINE_ATTR {
-      return Encode16<F, T, kInputs, kRebiasOf<Scale>>(
-          d16, LoadItems(d16, in + i * hn::Lanes(d16) * 2), scale(2 * i), scale(2 * i + 1));
+      return Encode16<F, T, kInputs>(d16, LoadItems(d16, in + i * hn::Lanes(d16) * 2), scale, i);
     };
-    return hn::ConcatOdd(d8, hn::BitCast(d8, part(1)), hn::BitCast(d8, part(0)));
+    return UpperBytes(d8, part(0), part(1));
   }
 }
 
@@ -543,7 +530,4 @@ struct ZeroPadded {
 };
 
 }  // namespace narrowfloat::HWY_NAMESPACE
-#endif
 HWY_AFTER_NAMESPACE();
-
-#endif

@@ -2,15 +2,8 @@
 // Encodes bfloat16 to FP8 by table lookup, under power-of-two scales and under one scale for all
 // items, on processors that permute the bytes of a whole vector (AVX-512 with VBMI). Compiled once
 // per instruction set.
-#if defined(NARROWFLOAT_KERNELS_CPU_LOOKUP_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NARROWFLOAT_KERNELS_CPU_LOOKUP_INL_H_
-#undef NARROWFLOAT_KERNELS_CPU_LOOKUP_INL_H_
-#else
-#define NARROWFLOAT_KERNELS_CPU_LOOKUP_INL_H_
-#endif
+#pragma once
 
-#include <algorithm>
-#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -20,10 +13,8 @@
 #include "narrowfloat/numerics/codec.h"
 
 // Inlines lambdas into the loop around them, so that registers stay loaded.
-#undef NF_INLINE_ATTR
 #define NF_INLINE_ATTR HWY_ATTR __attribute__((always_inline))
 
-#if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 
 /// True if EncodeByTable encodes items of T to F on this instruction set.
@@ -43,7 +34,6 @@ inline constexpr std::uint32_t kStepsBelow = ((F::kMantissaBits + 1u) << BFloat1
                                              1u + (1u << kBelowMantissa<F>);
 
 }  // namespace narrowfloat::HWY_NAMESPACE
-#endif
 
 // clang warns of a target's attribute that no function takes, so that it begins here.
 #if HWY_TARGET == HWY_AVX3_DL
@@ -51,9 +41,39 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// The tables of EncodeSteps for power-of-two scales.
-/// Distance: an item's magnitude pattern less PowerOfTwoScale's Floor, or 0 if it is below that.
-/// Step: the distance without its lowest kBelowMantissa bits. Some of E4M3's:
+/// Distance, in an octave of normal numbers, that is a multiple of an octave's distances.
+template <FloatFormat F>
+inline constexpr std::uint32_t kNormalDistance = ((kStepsBelow<F> >> BFloat16::kMantissaBits) + 1)
+                                                 << BFloat16::kMantissaBits;
+
+/// Fills the tables of EncodeSteps. code_at(distance) returns F's code of an item, whose distance
+/// is at most kNormalDistance + kExcesses - 1. A step up to the smallest normal number has at most
+/// two codes. Step: the distance without its lowest kBelowMantissa bits.
+///   excess: by a normal number's distance, its step less its code
+///   code:   by step, of its first item; 0 above the smallest normal number
+///   last:   by step, the distance of the last item with that code
+template <FloatFormat F, std::size_t kExcesses, class CodeAt>
+constexpr void FillSteps(const CodeAt& code_at, std::uint8_t (&excess)[kExcesses],
+                         std::uint8_t (&code)[64], std::uint8_t (&last)[64]) {
+  constexpr std::uint32_t kStep = 1u << kBelowMantissa<F>, kSteps = kStepsBelow<F> / kStep;
+  static_assert(kStepsBelow<F> % kStep == kStep - 1 && kSteps < 64);
+  for (std::uint32_t i = 0; i < kExcesses; ++i) {
+    const std::uint32_t distance = kNormalDistance<F> + i;
+    excess[i] = static_cast<std::uint8_t>(distance / kStep - code_at(distance));
+  }
+  for (std::uint32_t step = 0; step < 64; ++step) {
+    const std::uint32_t first = step * kStep;
+    const bool is_small = step <= kSteps;
+    std::uint32_t same = 0;
+    for (std::uint32_t i = 0; is_small && i < kStep; ++i)
+      same += code_at(first + i) == code_at(first);
+    code[step] = static_cast<std::uint8_t>(is_small ? code_at(first) : 0);
+    last[step] = static_cast<std::uint8_t>(is_small ? first + same - 1 : 0xFF);
+  }
+}
+
+/// The tables of EncodeSteps for power-of-two scales. Distance: an item's magnitude pattern less
+/// PowerConstants::Floor, or 0 if it is below that. Some of E4M3's:
 ///
 ///   distance   value                    step   code
 ///   15         2^-10, a tie             0      0
@@ -65,64 +85,19 @@ namespace hn = hwy::HWY_NAMESPACE;
 ///   536        the next one             33     9 = 33 - 24
 template <FloatFormat F>
 struct StepTables {
-  alignas(64) std::uint8_t excess[64] = {};  // by a distance's lowest 6 bits: step less normal code
-  alignas(64) std::uint8_t code[64] = {};    // by step: of its first item, 0 above smallest normal
-  alignas(64) std::uint8_t last[64] = {};    // by step: distance of the last item with that code
+  alignas(64) std::uint8_t excess[64] = {};  // by the lowest 6 bits of a distance
+  alignas(64) std::uint8_t code[64] = {};
+  alignas(64) std::uint8_t last[64] = {};
 
   constexpr StepTables() {
-    constexpr std::uint32_t kNormal = 8u << BFloat16::kMantissaBits;  // above the smallest one
-    for (std::uint32_t i = 0; i < 64; ++i) {
-      excess[i] = static_cast<std::uint8_t>(((kNormal + i) >> kShift) - CodeAt(kNormal + i));
-    }
-    for (std::uint32_t step = 0; step < 64; ++step) {
-      last[step] = 0xFF;
-      if (step > kSteps) continue;
-      std::uint32_t distance = ((step + 1u) << kShift) - 1u;
-      code[step] = static_cast<std::uint8_t>(CodeAt(step << kShift));
-      while (CodeAt(distance) != code[step]) --distance;
-      last[step] = static_cast<std::uint8_t>(distance);
-    }
+    const auto code_at = [](std::uint32_t distance) {
+      constexpr std::uint32_t kSmallestNormal = (128u - F::kBias) << BFloat16::kMantissaBits;
+      const std::uint32_t pattern = kSmallestNormal - kStepsBelow<F> + distance;
+      return Encode<F, Overflow::kSaturate>(std::bit_cast<float>(pattern << 16));
+    };
+    FillSteps<F>(code_at, excess, code, last);
   }
-
-  /// Returns F's code of an item at that distance.
-  static constexpr std::uint32_t CodeAt(std::uint32_t distance) {
-    if (distance <= kLastZero) return 0;
-    return Encode<F, Overflow::kSaturate>(
-        std::bit_cast<float>(kHalfOfSmallest + ((distance - kLastZero) << 16)));
-  }
-
-  /// Checks that EncodeByTable's steps give CodeAt for every distance up to F's largest number's.
-  constexpr bool AreExact() const {
-    constexpr std::uint32_t kLargest = std::bit_cast<std::uint32_t>(kMaxValue<F>);
-    for (std::uint32_t d = 0; d <= kLastZero + ((kLargest - kHalfOfSmallest) >> 16); ++d) {
-      const std::uint32_t step = d >> kShift, below = d & 0xFFu;
-      const std::uint32_t normal = step - std::min<std::uint32_t>(step, excess[d % 64]);
-      const std::uint32_t small = code[step % 64] + (below > last[step % 64] ? 1u : 0u);
-      if (step > 0xFF || std::max(normal, small) != CodeAt(d)) return false;
-    }
-    return true;
-  }
-
- private:
-  static constexpr int kShift = kBelowMantissa<F>;
-  static constexpr std::uint32_t kSteps = kStepsBelow<F> >> kShift;  // of the smallest normal one
-  static constexpr std::uint32_t kLastZero = (1u << kShift) - 1u;
-  static constexpr std::uint32_t kHalfOfSmallest =
-      std::bit_cast<std::uint32_t>(narrowfloat::Decode<F>(1) * 0.5f);
 };
-
-/// Joins the even bytes of two vectors; with kOdd, the odd ones. 1 op.
-template <bool kOdd>
-HWY_INLINE hn::Vec512<std::uint8_t> JoinBytes(hn::Vec512<std::uint16_t> low,
-                                              hn::Vec512<std::uint16_t> high) {
-  alignas(64) static constexpr auto kOrder = [] {
-    std::array<std::uint8_t, 64> order{};
-    for (std::size_t i = 0; i < 64; ++i) order[i] = static_cast<std::uint8_t>(2 * i + kOdd);
-    return order;
-  }();
-  const auto order = hn::Load(hn::Full512<std::uint8_t>(), kOrder.data());
-  return hn::Vec512<std::uint8_t>{_mm512_permutex2var_epi8(low.raw, order.raw, high.raw)};
-}
 
 /// Encodes finite bfloat16 by their distances from a floor (StepTables). 17 ops for 64 items.
 /// Requires: no item times its scale is above F's largest number.
@@ -144,8 +119,13 @@ HWY_INLINE hn::Vec512<std::uint8_t> EncodeSteps(
   };
   const auto a = distance(low, low_floor), b = distance(high, high_floor);
   constexpr int kShift = kBelowMantissa<F>;
-  const auto below = JoinBytes<false>(a, b);
-  const auto step = JoinBytes<false>(hn::ShiftRight<kShift>(a), hn::ShiftRight<kShift>(b));
+  const hn::Full512<std::uint8_t> d8;
+  const auto even_bytes = [&](hn::Vec512<std::uint16_t> first,
+                              hn::Vec512<std::uint16_t> second) NF_INLINE_ATTR {
+    return hn::ConcatEven(d8, hn::BitCast(d8, second), hn::BitCast(d8, first));
+  };
+  const auto below = even_bytes(a, b);
+  const auto step = even_bytes(hn::ShiftRight<kShift>(a), hn::ShiftRight<kShift>(b));
   const auto normal = _mm512_subs_epu8(step.raw, excess_of(below).raw);
   // Lookups use the lowest 6 bits of an index.
   const auto first = _mm512_permutexvar_epi8(step.raw, code.raw);
@@ -155,11 +135,12 @@ HWY_INLINE hn::Vec512<std::uint8_t> EncodeSteps(
   constexpr int kOrAnd = 0xF8;  // a | (b & c)
   const auto sign = _mm512_set1_epi8(static_cast<char>(0x80));
   return hn::Vec512<std::uint8_t>{_mm512_ternarylogic_epi32(
-      _mm512_max_epu8(normal, small), JoinBytes<true>(low, high).raw, sign, kOrAnd)};
+      _mm512_max_epu8(normal, small),
+      hn::ConcatOdd(d8, hn::BitCast(d8, high), hn::BitCast(d8, low)).raw, sign, kOrAnd)};
 }
 
-/// Encodes finite bfloat16 under power-of-two scales. Requires: as EncodeSteps.
-/// StepTables::AreExact proves this for every distance.
+/// Encodes finite bfloat16 under power-of-two scales. Requires: as EncodeSteps. kernel_unit_test
+/// compares every distance.
 template <FloatFormat F>
 HWY_INLINE hn::Vec512<std::uint8_t> EncodeByTable(hn::Vec512<std::uint16_t> low,
                                                   hn::Vec512<std::uint16_t> high,
@@ -167,7 +148,6 @@ HWY_INLINE hn::Vec512<std::uint8_t> EncodeByTable(hn::Vec512<std::uint16_t> low,
                                                   hn::Vec512<std::uint16_t> high_floor) {
   const hn::Full512<std::uint8_t> d8;
   static constexpr StepTables<F> kTables;
-  static_assert(kTables.AreExact());
   const auto excess = hn::Load(d8, kTables.excess);
   const auto excess_of = [&](hn::Vec512<std::uint8_t> below) NF_INLINE_ATTR {
     return hn::Vec512<std::uint8_t>{_mm512_permutexvar_epi8(below.raw, excess.raw)};
@@ -196,6 +176,4 @@ struct UniformSteps {
 
 }  // namespace narrowfloat::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-#endif
-
 #endif

@@ -298,10 +298,6 @@ void EncodeColumns(const MicroRuns& runs, std::size_t cols, const MicroScales& s
   });
 }
 
-HWY_INLINE hn::Vec<D8> UpperBytes(hn::Vec<D16> low, hn::Vec<D16> high) {
-  return hn::ConcatOdd(D8(), hn::BitCast(D8(), high), hn::BitCast(D8(), low));
-}
-
 template <FloatFormat F, class T>
 void EncodeBoth(const MicroRun& run, std::size_t cols, const MicroScales& of_blocks,
                 const MicroScales& of_columns) noexcept {
@@ -323,13 +319,13 @@ void EncodeBoth(const MicroRun& run, std::size_t cols, const MicroScales& of_blo
       // Half a vector at a time, so that the items stay in registers for both directions.
       const D16 d16;
       const auto low = LoadItems(d16, items);
-      const auto row_low = Encode16PowerOfTwo<F, T>(d16, low, by_row, 0);
-      const auto column_low = Encode16PowerOfTwo<F, T>(d16, low, by_column, 0);
+      const auto row_low = Encode16<F, T, kInputs>(d16, low, by_row, 0);
+      const auto column_low = Encode16<F, T, kInputs>(d16, low, by_column, 0);
       const auto high = LoadItems(d16, items + hn::Lanes(d16) * 2);
-      const auto row_high = Encode16PowerOfTwo<F, T>(d16, high, by_row, 1);
-      const auto column_high = Encode16PowerOfTwo<F, T>(d16, high, by_column, 1);
-      row_codes.Put(d8, UpperBytes(row_low, row_high), c);
-      hn::StoreU(UpperBytes(column_low, column_high), d8, to + c);
+      const auto row_high = Encode16<F, T, kInputs>(d16, high, by_row, 1);
+      const auto column_high = Encode16<F, T, kInputs>(d16, high, by_column, 1);
+      row_codes.Put(d8, UpperBytes(d8, row_low, row_high), c);
+      hn::StoreU(UpperBytes(d8, column_low, column_high), d8, to + c);
     } else {
       const auto row = EncodeRun<F, T, kInputs>(d8, items, by_row);
       const auto column = EncodeRun<F, T, kInputs>(d8, items, by_column);
@@ -339,21 +335,8 @@ void EncodeBoth(const MicroRun& run, std::size_t cols, const MicroScales& of_blo
   }
 }
 
-/// Returns the vector in a form that the compiler does not load again for its next use. A load that
-/// crosses lines costs twice, and a cast of unaligned bfloat16 with three such loads of each vector
-/// took 1.8 times as long as one of aligned items.
-template <class V>
-HWY_INLINE V LoadedOnce(V vector) {
-#if HWY_ARCH_X86 && (HWY_COMPILER_GCC || HWY_COMPILER_CLANG)
-  asm("" : "+v"(vector.raw));
-#endif
-  return vector;
-}
-
 /// Returns the distance in bytes from the row that is encoded to the row that is prefetched into
-/// the first-level cache; 0: none is. Rows of a patch lie far apart. Without the prefetch,
-/// unaligned rows took 1.5 times as long, because loads that cross lines missed this cache;
-/// distances of 8 and 20 rows took 1.1 times as long as 12.
+/// the first-level cache; 0: none is. Loads of unaligned rows, which cross lines, miss this cache.
 HWY_INLINE std::ptrdiff_t UnalignedAhead(const MicroRuns& runs) {
   const auto place = reinterpret_cast<std::uintptr_t>(runs.first.items) |
                      static_cast<std::uintptr_t>(runs.item_stride);
@@ -406,11 +389,8 @@ void TabulateUniform(cpu::UniformTables& tables) noexcept {
 #if HWY_TARGET == HWY_AVX3_DL
   if constexpr (kByTable<F, T>) {
     constexpr std::uint32_t kStep = 1u << kBelowMantissa<F>, kOctave = 1u << T::kMantissaBits;
-    constexpr std::uint32_t kSteps = kStepsBelow<F> / kStep;
-    static_assert(kStepsBelow<F> % kStep == kStep - 1 && kSteps < sizeof tables.code);
-    static_assert(sizeof tables.excess == kOctave && sizeof tables.code == sizeof tables.last);
-    // An octave of normal numbers that begins at a multiple of an octave's distance.
-    constexpr std::uint32_t kNormal = (kStepsBelow<F> / kOctave + 1) * kOctave;
+    constexpr std::uint32_t kEnd = kNormalDistance<F> + kOctave;
+    static_assert(sizeof tables.excess == kOctave);
     constexpr float kHalfOfSmallest = narrowfloat::Decode<F>(1) * 0.5f;
     const auto rounds_to_zero = [&](std::uint32_t pattern) {
       return MagnitudeValue<T>(pattern) * tables.scale <= kHalfOfSmallest;
@@ -422,12 +402,12 @@ void TabulateUniform(cpu::UniformTables& tables) noexcept {
     while (rounds_to_zero(zero + 1)) ++zero;
     while (!rounds_to_zero(zero)) --zero;
     // All items that are looked up must be normal numbers.
-    if (zero < kOctave + kStep || zero + kNormal + kOctave > T::kMaxCode) return;
+    if (zero < kOctave + kStep || zero + kEnd > T::kMaxCode) return;
     const std::uint32_t floor = zero - (kStep - 1);
 
     const D8 d8;
-    alignas(64) std::uint8_t codes[kNormal + kOctave];  // by distance
-    for (std::size_t i = 0; i < kNormal + kOctave; i += hn::Lanes(d8)) {
+    alignas(64) std::uint8_t codes[kEnd];  // by distance
+    for (std::size_t i = 0; i < kEnd; i += hn::Lanes(d8)) {
       alignas(64) std::uint16_t patterns[hn::MaxLanes(d8)];
       for (std::size_t k = 0; k < hn::Lanes(d8); ++k)
         patterns[k] = static_cast<std::uint16_t>(floor + i + k);
@@ -435,19 +415,8 @@ void TabulateUniform(cpu::UniformTables& tables) noexcept {
       const UniformScale<DF> scale{tables.scale};
       hn::Store(EncodeRun<F, T, Inputs::kFinite>(d8, items, scale), d8, codes + i);
     }
-    for (std::uint32_t i = 0; i < kOctave; ++i) {
-      tables.excess[i] = static_cast<std::uint8_t>((kNormal + i) / kStep - codes[kNormal + i]);
-    }
-    for (std::uint32_t step = 0; step < sizeof tables.code; ++step) {
-      const std::uint32_t first = step * kStep;
-      const bool is_small = step <= kSteps;
-      std::uint32_t same = 0;
-      for (std::uint32_t i = 0; is_small && i < kStep; ++i)
-        same += codes[first + i] == codes[first];
-      tables.code[step] = is_small ? codes[first] : std::uint8_t{0};
-      tables.last[step] =
-          is_small ? static_cast<std::uint8_t>(first + same - 1) : std::uint8_t{0xFF};
-    }
+    const auto code_at = [&](std::uint32_t distance) { return std::uint32_t{codes[distance]}; };
+    FillSteps<F>(code_at, tables.excess, tables.code, tables.last);
     tables.floor = static_cast<std::uint16_t>(floor);
     tables.are_filled = true;
   }
@@ -478,37 +447,40 @@ HWY_INLINE std::uint32_t EncodeFiniteUniformly(const MicroRuns& runs, std::size_
 }
 
 template <FloatFormat F, class T>
-bool EncodeUniform(const MicroRuns& runs, std::size_t count, const cpu::UniformTables& tables,
-                   std::uint32_t& largest) noexcept {
-  const float scale = tables.scale;
+void EncodeUniform(const MicroRuns& runs, std::size_t count, cpu::UniformState& state) noexcept {
+  const float scale = state.tables.scale;
   NF_DCHECK(scale > 0.0f && scale <= kLargestFloat);
   // The amax times the scale computed from it may exceed the largest value by a rounding error.
   constexpr float kRoundsToMax = kMaxValue<F> * (1.0f + 0x1p-10f);
-  if (std::is_same_v<T, Float16> && scale >= RebiasedScale<DF>::kTooLarge) return false;
-  const std::uint32_t bits = EncodeFiniteUniformly<F, T>(runs, count, tables);
-  if (bits >= kInfinityBits<T> || MagnitudeValue<T>(bits) * scale > kRoundsToMax) return false;
-  largest = std::max(largest, bits);
-  return true;
+  state.all_finite &= !std::is_same_v<T, Float16> || scale < RebiasedScale<DF>::kTooLarge;
+  std::uint32_t bits = 0;
+  if (state.all_finite) {
+    bits = EncodeFiniteUniformly<F, T>(runs, count, state.tables);
+    state.all_finite = bits < kInfinityBits<T> && MagnitudeValue<T>(bits) * scale <= kRoundsToMax;
+  }
+  if (!state.all_finite)
+    bits = EncodeRunsUniformly<F, T, Inputs::kAll>(runs, count, UniformScale<DF>{scale});
+  state.largest = std::max(state.largest, bits);
 }
 
-template <FloatFormat F, class T>
-bool EncodeUniformOfAll(const MicroRuns& runs, std::size_t count, const cpu::UniformTables& tables,
-                        std::uint32_t& largest) noexcept {
-  NF_DCHECK(tables.scale > 0.0f && tables.scale <= kLargestFloat);
-  const UniformScale<DF> uniform{tables.scale};
-  largest = std::max(largest, EncodeRunsUniformly<F, T, Inputs::kAll>(runs, count, uniform));
-  return true;
-}
-
-void TransposePatch(const std::byte* codes, std::size_t rows, std::size_t cols, std::byte* out,
-                    std::size_t stride, bool nontemporal) noexcept {
+/// Gathers kSquareSide columns and writes them at once, as whole lines: rows of the output are
+/// often a power of two apart and share a cache set.
+void Transpose(const std::byte* patch, std::size_t rows, std::size_t cols, std::byte* out,
+               std::size_t stride, bool nontemporal) noexcept {
   NF_DCHECK(rows <= kTransposedRun && cols <= kTransposedCols);
-  alignas(64) std::uint8_t columns[kSquareSide * kTransposedRun];
-  Transpose<kTransposedRun>(codes, kTransposedCols, rows, cols, out, stride, nontemporal, columns);
-}
-
-void CopyPastCaches(const std::byte* from, std::size_t count, std::byte* to) noexcept {
-  CopyNontemporal(from, count, to);
+  alignas(64) std::uint8_t columns[kSquareSide][kTransposedRun];
+  const auto* codes = reinterpret_cast<const std::uint8_t*>(patch);
+  for (std::size_t c = 0; c < cols; c += kSquareSide) {
+    for (std::size_t r = 0; r < rows; r += hn::Lanes(D8Squares())) {
+      TransposeSquares(codes + r * kTransposedCols + c, kTransposedCols, columns[0] + r,
+                       kTransposedRun);
+    }
+    for (std::size_t i = 0; i < std::min(kSquareSide, cols - c); ++i) {
+      const auto* column = reinterpret_cast<const std::byte*>(columns[i]);
+      std::byte* to = out + (c + i) * stride;
+      nontemporal ? CopyNontemporal(column, rows, to) : CopyBytes(column, rows, to);
+    }
+  }
 }
 
 template <class T>
@@ -538,7 +510,7 @@ constexpr cpu::FormatKernels kFormatKernels{
     .encode_columns = {&EncodeColumns<F, T, Encoder::kPowersOfTwo>,
                        &EncodeColumns<F, T, Encoder::kFinite>, &EncodeColumns<F, T, Encoder::kAll>},
     .encode_both = &EncodeBoth<F, T>,
-    .uniform = {&TabulateUniform<F, T>, &EncodeUniform<F, T>, &EncodeUniformOfAll<F, T>},
+    .uniform = {&TabulateUniform<F, T>, &EncodeUniform<F, T>},
 };
 
 }  // namespace
@@ -546,8 +518,8 @@ constexpr cpu::FormatKernels kFormatKernels{
 const cpu::MicroKernels* MicroKernelsTable() {
   static constexpr cpu::MicroKernels kTable{
       .vector_bytes = hn::MaxLanes(D8()),
-      .copy_nontemporal = &CopyPastCaches,
-      .transpose = &TransposePatch,
+      .copy_nontemporal = &CopyNontemporal,
+      .transpose = &Transpose,
       .amax = ArrayOf(FloatTypes{}, []<class T>() { return kAmaxKernels<T>; }),
       .formats = ArrayOf(cpu::MicroFormats{},
                          []<class F>() {

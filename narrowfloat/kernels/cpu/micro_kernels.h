@@ -7,8 +7,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "narrowfloat/kernels/geometry.h"
 #include "narrowfloat/numerics/formats.h"
@@ -134,17 +132,20 @@ struct UniformTables {
 /// them; else clears `are_filled`. Requires: the scale is positive and finite.
 using TabulateFn = void (*)(UniformTables& tables) noexcept;
 
-/// Encodes runs of `count` items under one scale, and sets `largest` to the largest of its
-/// value and the patterns of the items' magnitudes, where NaN counts as 0. Returns false if the
-/// function does not take these items or the scale: codes were written that do not count, and
-/// `largest` is as before. Requires: the scale is positive and finite.
-using EncodeUniformFn = bool (*)(const MicroRuns& runs, std::size_t count,
-                                 const UniformTables& tables, std::uint32_t& largest) noexcept;
+/// State of the calls for items under one scale.
+struct UniformState {
+  UniformTables tables;
+  std::uint32_t largest = 0;  // of all patterns of magnitudes; NaN counts as 0
+  bool all_finite = true;     // all calls so far were encoded by the body for finite items
+};
+/// Encodes runs of `count` items of any value under one scale, saturating, and updates the state.
+/// Tries a body for finite items, whose products with the scale round to no more than the largest
+/// value of the format, until a call has others. Requires: the scale is positive and finite.
+using EncodeUniformFn = void (*)(const MicroRuns& runs, std::size_t count,
+                                 UniformState& state) noexcept;
 struct UniformKernels {
   TabulateFn tabulate;
-  EncodeUniformFn finite;  // finite, and no product with the scale rounds to more than the largest
-                           // value of the format
-  EncodeUniformFn all;     // any: saturates, and encodes NaN and infinities; always true
+  EncodeUniformFn encode;
 };
 
 /// Encodes `cols` items twice, as the two functions powers_of_two do: by MX blocks to run.codes,

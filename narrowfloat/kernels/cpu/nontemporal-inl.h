@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes output with non-temporal stores, which bypass the caches. Compiled once per instruction
 // set.
-#if defined(NARROWFLOAT_KERNELS_CPU_NONTEMPORAL_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NARROWFLOAT_KERNELS_CPU_NONTEMPORAL_INL_H_
-#undef NARROWFLOAT_KERNELS_CPU_NONTEMPORAL_INL_H_
-#else
-#define NARROWFLOAT_KERNELS_CPU_NONTEMPORAL_INL_H_
-#endif
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -20,7 +15,6 @@
 #include "narrowfloat/kernels/geometry.h"
 
 HWY_BEFORE_NAMESPACE();
-#if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -40,13 +34,7 @@ HWY_INLINE void CopyBytes(const std::byte* from, std::size_t count, std::byte* t
 
 /// Prefetches `count` bytes into the second-level cache.
 HWY_INLINE void PrefetchBytes(const std::byte* from, std::size_t count) {
-  for (std::size_t i = 0; i < count; i += kLineBytes) {
-#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
-    __builtin_prefetch(from + i, 0, 2);
-#else
-    hwy::Prefetch(from + i);
-#endif
-  }
+  for (std::size_t i = 0; i < count; i += kLineBytes) __builtin_prefetch(from + i, 0, 2);
 }
 
 /// Copies whole lines with stores that bypass the caches.
@@ -69,7 +57,7 @@ HWY_NOINLINE inline void CopyUnevenNontemporal(const std::byte* from, std::size_
   CopyBytes(from + end, count - end, to + end);
 }
 
-HWY_INLINE void CopyNontemporal(const std::byte* from, std::size_t count, std::byte* to) {
+HWY_INLINE void CopyNontemporal(const std::byte* from, std::size_t count, std::byte* to) noexcept {
   if ((reinterpret_cast<std::uintptr_t>(to) | count) % kLineBytes == 0) {
     CopyLinesNontemporal(from, count, to);
   } else {
@@ -119,7 +107,4 @@ HWY_INLINE VectorWriter WriterTo(std::byte* to, bool nontemporal) {
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE
-#endif
 HWY_AFTER_NAMESPACE();
-
-#endif

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Encodes to codes of 4 bits and packs two per byte. Compiled once per instruction set.
-#if defined(NARROWFLOAT_KERNELS_CPU_PACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NARROWFLOAT_KERNELS_CPU_PACK_INL_H_
-#undef NARROWFLOAT_KERNELS_CPU_PACK_INL_H_
-#else
-#define NARROWFLOAT_KERNELS_CPU_PACK_INL_H_
-#endif
+#pragma once
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/coders-inl.h"
@@ -13,7 +8,6 @@
 #include "narrowfloat/kernels/cpu/pack_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
-#if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -68,18 +62,6 @@ HWY_INLINE hn::Vec<D8> PackCodes(const At& at) {
 }
 
 #if HWY_ARCH_X86
-// An instruction on whole vectors, where Highway 1.0.3 has no function. packs_epi16 and
-// packus_epi16 narrow the 16-bit lanes of two vectors to bytes from -128 to 127, or from 0 to 255:
-// they saturate, and join the vectors' 128-bit blocks in pairs. maddubs_epi16 multiplies unsigned
-// bytes by signed factors and adds adjacent products.
-#if HWY_TARGET <= HWY_AVX3
-#define NF_INSTRUCTION(name) _mm512_##name
-#elif HWY_TARGET <= HWY_AVX2
-#define NF_INSTRUCTION(name) _mm256_##name
-#else
-#define NF_INSTRUCTION(name) _mm_##name
-#endif
-
 /// EncodeMagnitudes' multiplier with a whole offset in the lower half of the sum, where that has
 /// only the offset's lowest bits: the half is negative, and adding the exponent's share leaves the
 /// code alone. Worked example, 1.5: the sum's field e is 149, its lower half 3 steps less 2 * 149,
@@ -163,7 +145,6 @@ HWY_INLINE hn::Vec<D8> PackFinite(const std::byte* in, const float* scales,
   };
   return QuartersInOrder(d8, hn::Vec<D8>{NF_INSTRUCTION(packus_epi16)(words(0).raw, words(2).raw)});
 }
-#undef NF_INSTRUCTION
 #endif
 
 /// Encodes two rows of Lanes(D8) columns and packs them, the first row in the low half of each
@@ -184,9 +165,9 @@ HWY_INLINE hn::Vec<D8> PackColumnRun(const std::byte* first, const std::byte* se
       constexpr Inputs kInputs = Coder::kKind;
       const std::size_t lanes = hn::Lanes(d32);
       const auto low = LoadItems(d32, from), high = LoadItems(d32, from + lanes * 4);
-      return SignedPairs(d32, coder.Codes32(d32, low, scale(2 * i), at),
-                         coder.Codes32(d32, high, scale(2 * i + 1), at + lanes),
-                         Signs<kInputs>(d32, low), Signs<kInputs>(d32, high));
+      return SignedPairs<kInputs>(d32, coder.Codes32(d32, low, scale(2 * i), at),
+                                  coder.Codes32(d32, high, scale(2 * i + 1), at + lanes), low,
+                                  high);
     }
   };
   const auto both = [&](std::size_t i) NF_INLINE_ATTR {  // in upper bytes, zeros below
@@ -200,7 +181,4 @@ HWY_INLINE hn::Vec<D8> PackColumnRun(const std::byte* first, const std::byte* se
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE
-#endif
 HWY_AFTER_NAMESPACE();
-
-#endif

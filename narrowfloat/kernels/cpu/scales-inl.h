@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes scales from amaxes, a vector at a time. Compiled once per instruction set.
-#if defined(NARROWFLOAT_KERNELS_CPU_SCALES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NARROWFLOAT_KERNELS_CPU_SCALES_INL_H_
-#undef NARROWFLOAT_KERNELS_CPU_SCALES_INL_H_
-#else
-#define NARROWFLOAT_KERNELS_CPU_SCALES_INL_H_
-#endif
+#pragma once
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/lanes-inl.h"
@@ -13,9 +8,7 @@
 #include "narrowfloat/numerics/scale.h"
 
 HWY_BEFORE_NAMESPACE();
-#if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 using DI = hn::RebindToSigned<DF>;
 
@@ -32,14 +25,19 @@ HWY_INLINE hn::Vec<DI> EncodeE8M0Lanes(hn::Vec<DF> x) {
   return hn::Min(code, hn::Set(di, static_cast<std::int32_t>(E8M0::kMaxCode)));
 }
 
-/// Computes the constants of rounding under power-of-two scales, as PowerOfTwoScale does, from the
-/// scales' exponent fields. Each function: 2 to 5 ops.
+/// Power-of-two scales, finite items: leaves the values alone and shifts EncodeMagnitudes' two
+/// constants by the scale's exponent instead, or the pattern from which EncodeByTable counts. Saves
+/// one multiply per value. The functions compute these constants from the scales' exponent fields,
+/// with 2 to 5 ops each.
 template <FloatFormat F, class T>
 struct PowerConstants {
-  using Rule = PowerOfTwoScale<F, T>;
-  static constexpr auto kSmallest = static_cast<std::int32_t>(Rule::kSmallest);
-  static constexpr auto kLargest = static_cast<std::int32_t>(Rule::kLargest);
   static constexpr auto kBias = static_cast<std::int32_t>(F::kBias);
+  static constexpr int kMaxExponent = static_cast<int>(F::kMaxCode >> F::kMantissaBits) - kBias;
+  // Exponents, as fields of fp32, of scales with which neither the smallest normal number nor b's
+  // product leaves fp32's normal numbers, for values that the scale keeps within F.
+  static constexpr std::int32_t kSmallest = kMaxExponent + 24 - F::kMantissaBits;
+  static constexpr std::int32_t kLargest =
+      254 - kBias - (kByTable<F, T> ? F::kMantissaBits + 1 : 0);
 
   /// Lanes whose scale, a power of two, needs the encoder for any scale, unless the block is all
   /// zeros.
@@ -58,11 +56,11 @@ struct PowerConstants {
     if constexpr (!kByTable<F, T>) return floor;
     return hn::Sub(floor, hn::Set(di, static_cast<std::int32_t>(kStepsBelow<F>)));
   }
-  /// EncodeRule::Multiplier(exponent of the scale): only the low bits of an offset depend on it.
+  /// EncodeRule::kMultiplier for values under the scale: only the offset depends on it.
   static HWY_INLINE hn::Vec<DF> Multiplier(hn::Vec<DI> field) {
     const DI di;
     constexpr auto kField = static_cast<std::int32_t>(EncodeRule<F>::kField);
-    constexpr auto kMask = static_cast<std::int32_t>((2 * kSignCode<F> - 1) >> F::kMantissaBits);
+    constexpr auto kMask = static_cast<std::int32_t>(EncodeRule<F>::kOffsetMask);
     const auto power = hn::Min(field, hn::Set(di, kLargest));
     const auto offset =
         hn::And(hn::Add(power, hn::Set(di, kBias - 128 - kField)), hn::Set(di, kMask));
@@ -74,14 +72,7 @@ struct PowerConstants {
 /// Returns the values of Lanes(DF()) amax patterns from the i-th on.
 template <class T>
 HWY_INLINE hn::Vec<DF> AmaxValues(const std::byte* amaxes, std::size_t i) {
-  if constexpr (kItemSize<T> == 4) {
-    return hn::LoadU(DF(), reinterpret_cast<const float*>(amaxes) + i);
-  } else {
-    const hn::RebindToUnsigned<DF> d32;
-    const hn::Rebind<std::uint16_t, DF> d16;
-    const auto patterns = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(amaxes) + i);
-    return WidenMagnitudes<T, Inputs::kAll>(d32, hn::PromoteTo(d32, patterns));
-  }
+  return LoadFloats<T>(amaxes + i * kItemSize<T>);
 }
 
 /// Stores lanes from 0 to 255 as bytes.
@@ -212,7 +203,4 @@ HWY_INLINE hn::Mask<DF> NeedsSlowPath(hn::Vec<DF> wanted, hn::Vec<DF> amax) {
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE
-#endif
 HWY_AFTER_NAMESPACE();
-
-#endif

@@ -164,7 +164,8 @@ float DriveAmax(const MatrixRows<const std::byte>& in, const Tile& tile,
 
 void DriveColumnSum(const MatrixRows<const std::byte>& in, const Tile& tile,
                     const ItemKernels& kernels, float* sums) noexcept {
-  AddTile(in, tile, kernels.item_bytes, sums, kernels.add_rows);
+  AddTile(in, tile, kernels.item_bytes, sums,
+          [&](auto... rows) { kernels.add_rows(rows..., nullptr); });
 }
 
 float DriveAmaxSum(const MatrixRows<const std::byte>& in, const Tile& tile,
@@ -173,7 +174,8 @@ float DriveAmaxSum(const MatrixRows<const std::byte>& in, const Tile& tile,
   bool has_nan = false;
   AddTile(in, tile, kernels.item_bytes, sums,
           [&](const std::byte* const* rows, std::size_t count, std::size_t cols, float* of_rows) {
-            const float amax = kernels.add_rows_with_amax(rows, count, cols, of_rows);
+            float amax = 0.0f;
+            kernels.add_rows(rows, count, cols, of_rows, &amax);
             has_nan |= std::isnan(amax);
             largest = std::max(largest, amax);
           });

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Transposes bytes in registers. Compiled once per instruction set.
-#if defined(NARROWFLOAT_KERNELS_CPU_TRANSPOSE_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NARROWFLOAT_KERNELS_CPU_TRANSPOSE_INL_H_
-#undef NARROWFLOAT_KERNELS_CPU_TRANSPOSE_INL_H_
-#else
-#define NARROWFLOAT_KERNELS_CPU_TRANSPOSE_INL_H_
-#endif
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -14,11 +9,10 @@
 #include <utility>
 
 #include "hwy/highway.h"
-#include "narrowfloat/kernels/cpu/blocks-inl.h"
+#include "narrowfloat/kernels/cpu/lanes-inl.h"
 #include "narrowfloat/kernels/cpu/nontemporal-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-#if HWY_TARGET != HWY_SCALAR
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -54,8 +48,8 @@ HWY_INLINE void TransposeSquares(const std::uint8_t* in, std::size_t in_stride, 
   const auto third = [&](auto... rows) NF_INLINE_ATTR { Interleave(d, last, rows...); };
   const auto second = [&](auto... rows) NF_INLINE_ATTR { Interleave(d, third, rows...); };
   const auto row_of_squares = [&](const std::uint8_t* at) NF_INLINE_ATTR {
-    return JoinGroups(d, 0, [&](std::size_t row) NF_INLINE_ATTR {
-      return hn::LoadU(hn::Full128<std::uint8_t>(), at + row * in_stride);
+    return JoinParts<kSquareSide>(d, 0, [&](auto block, std::size_t row) NF_INLINE_ATTR {
+      return hn::LoadU(block, at + row * in_stride);
     });
   };
   [&]<std::size_t... kRows>(std::index_sequence<kRows...>) NF_INLINE_ATTR {
@@ -64,29 +58,5 @@ HWY_INLINE void TransposeSquares(const std::uint8_t* in, std::size_t in_stride, 
   (std::make_index_sequence<kSquareSide>());
 }
 
-/// Writes the transpose of rows x cols codes, `in_stride` apart, to memory; rows <= kRows. Reads
-/// more, up to multiples of a vector's length and of kSquareSide, whose values do not matter.
-/// Columns are gathered in `columns`, kSquareSide * kRows bytes, and written once, as whole lines:
-/// rows of the output are often a power of two apart and share a cache set.
-template <std::size_t kRows>
-HWY_INLINE void Transpose(const std::byte* in, std::size_t in_stride, std::size_t rows,
-                          std::size_t cols, std::byte* out, std::size_t out_stride,
-                          bool nontemporal, std::uint8_t* columns) {
-  const auto* codes = reinterpret_cast<const std::uint8_t*>(in);
-  for (std::size_t c = 0; c < cols; c += kSquareSide) {
-    for (std::size_t r = 0; r < rows; r += hn::Lanes(D8Squares())) {
-      TransposeSquares(codes + r * in_stride + c, in_stride, columns + r, kRows);
-    }
-    for (std::size_t i = 0; i < std::min(kSquareSide, cols - c); ++i) {
-      const auto* from = reinterpret_cast<const std::byte*>(columns + i * kRows);
-      std::byte* to = out + (c + i) * out_stride;
-      nontemporal ? CopyNontemporal(from, rows, to) : CopyBytes(from, rows, to);
-    }
-  }
-}
-
 }  // namespace narrowfloat::HWY_NAMESPACE
-#endif
 HWY_AFTER_NAMESPACE();
-
-#endif

@@ -12,15 +12,15 @@ class WholeDriver {
   WholeDriver(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
               float scale)
       : args_(args), micro_(micro), kernels_(kernels), item_bytes_(kernels.amax->item_bytes) {
-    tables_.scale = scale;
+    state_.tables.scale = scale;
     const Tile& tile = args.tile;
     if ((tile.row_end - tile.row_begin) * (tile.col_end - tile.col_begin) >= kTabulatedItems)
-      kernels.uniform.tabulate(tables_);
+      kernels.uniform.tabulate(state_.tables);
   }
 
   void Run(Direction direction) {
     direction == Direction::kRowwise ? Rows() : Patches(direction == Direction::kBoth);
-    if (args_.amax_out != nullptr) *args_.amax_out = kernels_.amax->value(largest_);
+    if (args_.amax_out != nullptr) *args_.amax_out = kernels_.amax->value(state_.largest);
   }
 
  private:
@@ -90,20 +90,15 @@ class WholeDriver {
       Encode({RunOf(args_, items, next, item_bytes_, runs, r)}, patch.cols);
   }
 
-  /// Encodes runs by the function for finite items and, from the first ones that it does not take
-  /// on, by the other one.
   void Encode(const MicroRuns& runs, std::size_t count) {
-    all_finite_ = all_finite_ && kernels_.uniform.finite(runs, count, tables_, largest_);
-    if (!all_finite_) kernels_.uniform.all(runs, count, tables_, largest_);
+    kernels_.uniform.encode(runs, count, state_);
   }
 
   const QuantizeArgs& args_;
   const MicroKernels& micro_;
   const FormatKernels& kernels_;
   const std::size_t item_bytes_;
-  UniformTables tables_;
-  std::uint32_t largest_ = 0;  // pattern of the largest magnitude so far
-  bool all_finite_ = true;     // so far
+  UniformState state_;
   alignas(64) std::byte staged_[kRunItems];
   alignas(64) std::byte patch_[kTransposedRun * kTransposedCols];
 };

@@ -206,19 +206,6 @@ HWY_INLINE hn::Vec<D32> LoadPairs(const std::byte* items) {
   return hn::And(LoadItems(D32(), items), hn::Set(D32(), 0x7FFF7FFFu));
 }
 
-/// Adds the numbers of each group of kPackUnit / 2 adjacent ones, in place.
-HWY_INLINE void AddGroups(std::size_t groups, std::int32_t* numbers) {
-  const DI di;
-  const std::size_t lanes = hn::Lanes(di);
-  for (std::size_t count = groups * cpu::kPackUnit / 2; count > groups; count /= 2) {
-    for (std::size_t i = 0; i < count; i += 2 * lanes) {
-      const auto low = hn::Load(di, numbers + i), high = hn::Load(di, numbers + i + lanes);
-      hn::Store(hn::Add(hn::ConcatEven(di, high, low), hn::ConcatOdd(di, high, low)), di,
-                numbers + i / 2);
-    }
-  }
-}
-
 /// Makes the sums of distances of places comparable, and stores the indices of those whose exact
 /// errors could compare otherwise. Returns their number. `lines` is that of the sums that were
 /// added for each place.

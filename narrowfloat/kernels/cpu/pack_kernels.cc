@@ -215,30 +215,43 @@ void ErrorsOfColumns(const cpu::PackedStrip& strip, const TwoLevelFactors& facto
 }
 
 #if HWY_TARGET <= HWY_AVX3
-/// Stores zeros, which decide nothing, for blocks that fill no vector.
+/// Stores zeros, which decide nothing, for the blocks behind the last eight.
 template <class T, bool kSquares>
 HWY_INLINE void EstimateRow(const std::byte* items, std::size_t blocks,
                             const cpu::ScaleCandidates& candidates, cpu::CandidateErrors& errors) {
   constexpr std::size_t kPairs = cpu::kPackUnit / 2;  // of a block
   const DF df;
   const DI di;
-  alignas(64) std::int32_t sums[2][cpu::kPackPlaces * kPairs];
-  const std::size_t step = hn::Lanes(df) / kPairs, whole = blocks / step * step;
-  for (std::size_t j = 0; j < whole; j += step) {
+  static_assert(hn::MaxLanes(df) == 2 * kPairs);
+  const auto of_two_blocks = [&](std::size_t k, std::size_t j) NF_INLINE_ATTR {
     const auto pairs = LoadPairs<T>(items + j * cpu::kPackUnit * kItemSize<T>);
-    const auto even = WidenEven<T, Inputs::kFinite>(D32(), pairs);
-    const auto odd = WidenOdd<T, Inputs::kFinite>(D32(), pairs);
-    for (std::size_t k = 0; k < 2; ++k) {
-      const auto scale = SpreadScales<kPairs>(df, candidates.of[k].scale + j, 0);
-      hn::Store(DistancesOfPairs<kSquares>(even, odd, scale), di, sums[k] + j * kPairs);
-    }
+    const auto scale = SpreadScales<kPairs>(df, candidates.of[k].scale + j, 0);
+    return DistancesOfPairs<kSquares>(WidenEven<T, Inputs::kFinite>(D32(), pairs),
+                                      WidenOdd<T, Inputs::kFinite>(D32(), pairs), scale);
+  };
+  const auto add_adjacent = [&](hn::Vec<DI> low, hn::Vec<DI> high) NF_INLINE_ATTR {
+    return hn::Add(hn::ConcatEven(di, high, low), hn::ConcatOdd(di, high, low));
+  };
+  // Two lanes for each block and candidate: those of the first candidate before the second one's.
+  const auto of_four_blocks = [&](std::size_t j) NF_INLINE_ATTR {
+    const auto first = add_adjacent(of_two_blocks(0, j), of_two_blocks(0, j + 2));
+    const auto second = add_adjacent(of_two_blocks(1, j), of_two_blocks(1, j + 2));
+    return add_adjacent(first, second);
+  };
+  const hn::Half<DF> half;
+  const hn::Half<decltype(half)> quarter;
+  const auto store = [&](hn::Vec<decltype(half)> of_four, std::size_t j) NF_INLINE_ATTR {
+    hn::StoreU(hn::LowerHalf(quarter, of_four), quarter, errors.of[0] + j);
+    hn::StoreU(hn::UpperHalf(quarter, of_four), quarter, errors.of[1] + j);
+  };
+  std::size_t j = 0;
+  for (; j + 8 <= blocks; j += 8) {
+    const auto first_four = of_four_blocks(j);
+    const auto sums = hn::ConvertTo(df, add_adjacent(first_four, of_four_blocks(j + 4)));
+    store(hn::LowerHalf(half, sums), j);
+    store(hn::UpperHalf(half, sums), j + 4);
   }
-  for (std::size_t k = 0; k < 2; ++k) {
-    AddGroups(whole, sums[k]);
-    for (std::size_t j = 0; j < whole; j += hn::Lanes(df))
-      hn::Store(hn::ConvertTo(df, hn::Load(di, sums[k] + j)), df, errors.of[k] + j);
-    std::fill(errors.of[k] + whole, errors.of[k] + blocks, 0.0f);
-  }
+  for (float* of : errors.of) std::fill(of + j, of + blocks, 0.0f);
 }
 template <class T>
 void EstimatesOfRow(const std::byte* items, std::size_t blocks, const TwoLevelFactors& /*factors*/,

@@ -283,11 +283,8 @@ class DecodeDriver {
         if (next.col == tile_.col_end && row + rows < tile_.row_end)
           next = {row + rows, tile_.col_begin};
         if (next.col + cols > args_.shape.cols) next = {row, col};
-        // Lines are often a power of two apart and share a cache set: copies lie side by side.
-        const std::byte* from = codes(row, col);
-        const std::size_t bytes = rows / per_byte, run = kTransposedRun / per_byte;
-        for (std::size_t i = 0; i < cols; ++i)
-          CopyCodes(from + i * in_.code_stride, bytes, staged + i * run);
+        decode_.stage_codes(codes(row, col), in_.code_stride, cols, rows / per_byte, staged,
+                            kTransposedRun / per_byte);
         const std::byte* ahead = codes(next.row, next.col);
         ahead += BytesToLine(ahead);
         for (std::size_t r = 0; r < rows; r += kDecodeSide) {
@@ -299,13 +296,6 @@ class DecodeDriver {
         }
       }
     }
-  }
-
-  /// Copies a part of a line by cache lines: copies of a constant size are no calls.
-  static void CopyCodes(const std::byte* from, std::size_t count, std::byte* to) {
-    std::size_t i = 0;
-    for (; i + kLineBytes <= count; i += kLineBytes) std::memcpy(to + i, from + i, kLineBytes);
-    if (i < count) std::memcpy(to + i, from + i, count - i);
   }
 
   DecodeColumns ReadColumns(const Rect& strip) {

@@ -169,6 +169,13 @@ void DecodeScales(const std::byte* stored, std::size_t count, const cpu::ScaleFa
   }
 }
 
+void StageCodes(const std::byte* codes, std::size_t stride, std::size_t lines, std::size_t count,
+                std::byte* staged, std::size_t staged_stride) noexcept {
+  NF_DCHECK(count <= staged_stride);
+  for (std::size_t i = 0; i < lines; ++i)
+    CopyBytes(codes + i * stride, count, staged + i * staged_stride);
+}
+
 void TransposeCodes(const std::byte* staged, std::size_t stride, std::size_t rows,
                     std::byte* patch) noexcept {
   NF_DCHECK(rows <= kDecodeSide);
@@ -209,6 +216,7 @@ const cpu::DecodeKernels* DecodeKernelsTable() {
   static constexpr cpu::DecodeKernels kTable{
       .scales = {&DecodeScales<ScaleType::kFloat32>, &DecodeScales<ScaleType::kE8M0>,
                  &DecodeScales<ScaleType::kE4M3>},
+      .stage_codes = &StageCodes,
       .transpose_codes = &TransposeCodes,
       .split_rows = &SplitRows,
       .formats = ArrayOf(ElementFormats{},

@@ -86,6 +86,11 @@ struct ScaleFactors {
 using DecodeScalesFn = void (*)(const std::byte* stored, std::size_t count,
                                 const ScaleFactors& factors, float* scales) noexcept;
 
+/// Copies `count` bytes of each of `lines` lines, `stride` apart, to `staged`, `staged_stride`
+/// apart: lines are often a power of two apart and share a cache set.
+using StageCodesFn = void (*)(const std::byte* codes, std::size_t stride, std::size_t lines,
+                              std::size_t count, std::byte* staged,
+                              std::size_t staged_stride) noexcept;
 /// Writes the transpose of `rows` bytes of kDecodeSide lines, `stride` apart, to `patch`, whose
 /// rows are kDecodeSide apart. Reads and writes more, up to whole vectors. Requires: rows <=
 /// kDecodeSide.
@@ -98,6 +103,7 @@ using SplitRowsFn = void (*)(std::byte* patch, std::size_t rows) noexcept;
 /// The micro-kernels of one instruction set.
 struct DecodeKernels {
   std::array<DecodeScalesFn, kScaleTypeCount> scales;  // by ScaleType
+  StageCodesFn stage_codes;
   TransposeCodesFn transpose_codes;
   SplitRowsFn split_rows;
   std::array<ByType<FormatDecoders>, ElementFormats::kSize> formats;

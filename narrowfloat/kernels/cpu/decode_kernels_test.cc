@@ -235,11 +235,13 @@ TEST(DecodeScalesTest, EveryStoredScale) {
 
 TEST(DecodeTransposesTest, EveryPlace) {
   std::mt19937 random(4);
-  Memory codes(kDecodeSide * 300), patch(kDecodeSide * kDecodeSide);
+  Memory codes(kDecodeSide * 300), staged(kDecodeSide * kTransposedRun),
+      patch(kDecodeSide * kDecodeSide);
   for (std::size_t i = 0; i < kDecodeSide * 300; ++i)
     *codes.At(i) = static_cast<std::byte>(random());
   for (const Target& target : Targets()) {
-    target.decode->transpose_codes(codes.At(0), 300, kDecodeSide, patch.At(0));
+    target.decode->stage_codes(codes.At(0), 300, kDecodeSide, 250, staged.At(0), kTransposedRun);
+    target.decode->transpose_codes(staged.At(0), kTransposedRun, kDecodeSide, patch.At(0));
     for (std::size_t line = 0; line < kDecodeSide; ++line) {
       for (std::size_t i = 0; i < kDecodeSide; ++i)
         ASSERT_EQ(*patch.At(i * kDecodeSide + line), *codes.At(line * 300 + i)) << target.name;

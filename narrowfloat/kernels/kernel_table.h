@@ -78,13 +78,14 @@ struct QuantizeArgs {
   Tile tile;
   DirectionBuffers<std::byte> rowwise, columnwise;  // those of `direction` are set
   ScaleOptions options;
-  float tensor_scale = 1.0f;  // of schemes with one scale
+  float tensor_scale = 1.0f;  // that items are multiplied by, for schemes with one scale
   Rounding rounding = Rounding::kNearestEven;
   RandomState random;         // for stochastic rounding
   float* amax_out = nullptr;  // receives the tile's amax, for whole-tensor schemes
   bool nontemporal = false;   // codes are to be written with non-temporal stores
 };
 
+/// Arguments of dequantizing a tile, already checked.
 struct DequantizeArgs {
   std::size_t scheme;   // in kSchemes
   Direction direction;  // of `in`; not kBoth
@@ -125,7 +126,9 @@ struct KernelTable {
   /// once to the items' type. Rows and columns of `out` count from the tile's corner.
   virtual void Hadamard(DType dtype, const MatrixRows<const std::byte>& in, const Tile& tile,
                         std::uint32_t sign_mask, const MatrixRows<std::byte>& out) const noexcept;
+  /// Writes the codes and the scales of a tile.
   virtual void Quantize(const QuantizeArgs& args) const noexcept;
+  /// Writes the values of a tile's codes, rounded to the type of the output.
   virtual void Dequantize(const DequantizeArgs& args) const noexcept;
 
   const std::string name;

@@ -8,13 +8,13 @@
 #include <string>
 #include <string_view>
 
-#include "narrowfloat/kernels/cpu/bodies.h"
+#include "narrowfloat/kernels/cpu/scheme_drivers.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
 namespace {
 
-TEST(KernelTableTest, TheOracleIsLastAndNamesAreUnique) {
+TEST(KernelTableTest, TheReferenceIsLastAndNamesAreUnique) {
   const auto& tables = AvailableKernels();
   ASSERT_FALSE(tables.empty());
   EXPECT_EQ(tables.back(), &ScalarKernels());
@@ -28,16 +28,17 @@ TEST(KernelTableTest, TheListIsTheSameEachTime) {
   EXPECT_EQ(&AvailableKernels(), &AvailableKernels());
 }
 
-TEST(BodiesTest, NoSchemeOfTheLibraryIsLeftToTheReference) {
+TEST(SchemeDriversTest, NoSchemeOfTheLibraryIsLeftToTheReference) {
   for (std::size_t i = 0; i < kSchemeCount; ++i) {
     const SchemeInfo& scheme = kSchemes[i];
-    const auto& [rowwise, columnwise, both] = cpu::kBodies[i].quantize;
-    EXPECT_NE(rowwise, cpu::Body::kReference) << scheme.name;
-    EXPECT_NE(columnwise, cpu::Body::kReference) << scheme.name;
+    const auto& [rowwise, columnwise, both] = cpu::kSchemeDrivers[i].quantize;
+    EXPECT_NE(rowwise, cpu::Driver::kReference) << scheme.name;
+    EXPECT_NE(columnwise, cpu::Driver::kReference) << scheme.name;
     const bool joins =
         JoinsDirections(scheme.block, scheme.element_bits, scheme.layout.columnwise_transposed);
-    EXPECT_EQ(both != cpu::Body::kReference, joins) << scheme.name;
-    EXPECT_TRUE(cpu::kBodies[i].decodes[0] && cpu::kBodies[i].decodes[1]) << scheme.name;
+    EXPECT_EQ(both != cpu::Driver::kReference, joins) << scheme.name;
+    EXPECT_TRUE(cpu::kSchemeDrivers[i].decodes[0] && cpu::kSchemeDrivers[i].decodes[1])
+        << scheme.name;
   }
 }
 

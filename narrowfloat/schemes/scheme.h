@@ -95,11 +95,6 @@ concept TwoLevelScheme = Scheme<S> && requires(const typename S::TensorState& st
   { state.reciprocal_encode } -> std::convertible_to<float>;
 };
 
-/// A scheme whose codes are one byte each.
-template <class S>
-concept ByteScheme = Scheme<S> && kBits<typename S::Element>
-== 8;
-
 /// A scheme with one scale for the whole tensor, known before the first element is encoded.
 template <class S>
 concept WholeTensorScheme = Scheme<S> && S::kBlock == kWholeTensor;

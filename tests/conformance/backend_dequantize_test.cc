@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares every dequantize slot of every backend with the reference: all codes and scales, ragged
-// shapes, outputs of any placement.
+// Compares dequantizing on every backend, for each scheme, direction and type, with the reference:
+// all codes and scales, ragged shapes, outputs of any placement.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

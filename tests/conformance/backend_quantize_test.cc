@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares every quantize slot of every backend with the reference on difficult inputs: ragged
-// shapes, strides, alignment, special values, odd scales.
+// Compares quantizing on every backend, for each scheme, direction and type, with the reference on
+// difficult inputs: ragged shapes, strides, alignment, special values, odd scales.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

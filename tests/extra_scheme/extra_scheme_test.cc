@@ -5,7 +5,7 @@
 #include <random>
 #include <string>
 
-#include "narrowfloat/kernels/cpu/bodies.h"
+#include "narrowfloat/kernels/cpu/scheme_drivers.h"
 #include "narrowfloat/kernels/kernel_table.h"
 #include "narrowfloat/ops/dequantize.h"
 #include "narrowfloat/ops/quantize.h"
@@ -100,8 +100,8 @@ TEST(ExtraSchemeTest, EveryBackendGivesTheReferencesBytes) {
 TEST(ExtraSchemeTest, TheBestBackendTakesBothSchemes) {
   ASSERT_NE(AvailableKernels().front(), &ScalarKernels());
   for (const std::size_t i : {kSchemeIndex<Mxfp4Of64>, kSchemeIndex<Fp8Block64x64>}) {
-    EXPECT_NE(cpu::kBodies[i].quantize[0], cpu::Body::kReference) << kSchemes[i].name;
-    EXPECT_TRUE(cpu::kBodies[i].decodes[0]) << kSchemes[i].name;
+    EXPECT_NE(cpu::kSchemeDrivers[i].quantize[0], cpu::Driver::kReference) << kSchemes[i].name;
+    EXPECT_TRUE(cpu::kSchemeDrivers[i].decodes[0]) << kSchemes[i].name;
   }
 }
 

@@ -49,7 +49,7 @@ class RowScales {
       : out_(args.rowwise),
         micro_(micro),
         nontemporal_(args.nontemporal),
-        scale_bytes_(geometry.scale_bytes),
+        scale_bytes_(ScaleBytes(geometry.scale_type)),
         block_(geometry.block.cols),
         first_(block_.IndexOf(tile.col_begin)),
         blocks_(block_.CountIn(tile.col_end) - first_),
@@ -254,7 +254,7 @@ class BlockDriver {
     rows.is_even = SetItems(args_, rows.first, next, amax_.item_bytes, rows.runs);
     for (std::size_t r = 0; r < strip.rows; ++r) rows.items[r] = Item(strip.row + r, strip.col);
   }
-  /// Runs shorter than a cache line do not bypass the caches: each row would wait for memory.
+  /// Runs shorter than a cache line do not bypass the caches: memory would be read for each row.
   void SetRows(const Rect& strip, const DirectionBuffers<std::byte>& out, StripRows& rows) const {
     SetRows(strip, NextPlace(args_, strip.row, strip.col + strip.cols, block_.items),
             out.codes + strip.row * out.code_stride + strip.col, out.code_stride,
@@ -284,8 +284,8 @@ class BlockDriver {
     encode({run.items, run.next, staged_, false, run.copy});
     micro_.copy_nontemporal(staged_, bytes, run.codes);
   }
-  /// Encodes the rows of a strip. Rows leave directly and their copies staged: lines of two runs
-  /// that both bypass the caches at once take twice the time.
+  /// Encodes the rows of a strip. Rows bypass the caches while they are encoded, and their copies
+  /// are staged: lines of two runs that both bypass the caches at once take twice the time.
   void Write(const StripRows& rows, EncodeFn encode, std::size_t count, std::size_t bytes,
              const MicroScales& scales) {
     const bool in_place = !rows.runs.first.nontemporal || AreAligned(rows.runs, kStreamBytes);
@@ -384,7 +384,8 @@ class BlockDriver {
   /// Stores the scales of a strip's columns or square blocks: of these one for each block, or for
   /// each line of it. Requires: scales for each line have a byte, and their blocks are MX blocks.
   void StoreStripScales(const Rect& strip, const std::byte* scales, Direction direction) const {
-    const std::size_t bytes = geometry_.scale_bytes, per_scale = geometry_.lines_per_scale;
+    const std::size_t bytes = ScaleBytes(geometry_.scale_type),
+                      per_scale = geometry_.lines_per_scale;
     const std::size_t row = block_.IndexOf(strip.row);
     if (!geometry_.IsSquare())
       return StoreScales(args_.columnwise, bytes, strip.col, strip.cols, row, 1, scales);
@@ -423,10 +424,10 @@ class BlockDriver {
       Write(run, strip.cols,
             [&](const MicroRun& to) { kernels_.encode_both(to, strip.cols, of_row, of_columns); });
       if (args_.nontemporal) micro_.copy_nontemporal(copied_, strip.cols, column_codes);
-      StoreScales(args_.rowwise, geometry_.scale_bytes, row, 1, block_.IndexOf(strip.col),
-                  block_.IndexOf(strip.cols), of_row.scale_inv);
+      StoreScales(args_.rowwise, ScaleBytes(geometry_.scale_type), row, 1,
+                  block_.IndexOf(strip.col), block_.IndexOf(strip.cols), of_row.scale_inv);
     }
-    StoreScales(args_.columnwise, geometry_.scale_bytes, strip.col, strip.cols,
+    StoreScales(args_.columnwise, ScaleBytes(geometry_.scale_type), strip.col, strip.cols,
                 block_.IndexOf(strip.row), 1, of_columns.scale_inv);
     return true;
   }

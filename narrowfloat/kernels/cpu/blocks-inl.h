@@ -93,8 +93,8 @@ HWY_INLINE std::uint32_t BlockAmaxes(const std::byte* items, std::size_t blocks,
 template <class T>
 inline constexpr std::size_t kRowsPerPass = 16 / kItemSize<T>;
 
-/// Rows of the next strip that one pass prefetches, or 0: see docs/performance.md. Fastest on a
-/// Zen 4.
+/// Rows of the next strip that one pass prefetches, or 0: see docs/performance.md. These numbers
+/// were the fastest on a Zen 4.
 template <class T>
 inline constexpr std::size_t kRowsAhead = HWY_MAX_BYTES < 64  ? 0
                                           : kItemSize<T> == 2 ? 5

@@ -163,7 +163,7 @@ HWY_INLINE void StoreRandom(Words a, Words b, Words c, Words d, std::uint8_t* ou
 /// rounded up to whole vectors of runs. Each round of a vector waits for the one before, so that
 /// two vectors take hardly longer than one: the last one may be computed for nothing.
 HWY_INLINE void FillRandom(const RandomState& state, std::uint64_t first, std::uint64_t step,
-                           std::size_t count, std::uint8_t* out) {
+                           std::size_t count, std::uint8_t* out) noexcept {
   const D64 d64;
   constexpr std::size_t kLanes = hn::MaxLanes(d64);
   alignas(64) std::uint64_t steps[kLanes];

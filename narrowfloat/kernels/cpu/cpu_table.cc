@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernel table of an instruction set: plain C++, compiled once. Passes the micro-kernels and
-// the geometry of a scheme to the driver that cpu/bodies.h names; what none serves runs on the
-// reference.
+// the geometry of a scheme to the driver that cpu/scheme_drivers.h names; what none serves runs on
+// the reference.
 #include "hwy/cache_control.h"
-#include "narrowfloat/kernels/cpu/bodies.h"
 #include "narrowfloat/kernels/cpu/drivers.h"
 #include "narrowfloat/kernels/cpu/item_kernels.h"
+#include "narrowfloat/kernels/cpu/scheme_drivers.h"
 #include "narrowfloat/kernels/cpu/tables.h"
 #include "narrowfloat/kernels/cpu/tile_drivers.h"
 
@@ -48,29 +48,30 @@ class CpuTable final : public KernelTable {
 
   void Quantize(const QuantizeArgs& args) const noexcept override {
     const SchemeInfo& scheme = kSchemes[args.scheme];
-    const SchemeBodies& bodies = kBodies[args.scheme];
+    const SchemeDrivers& drivers = kSchemeDrivers[args.scheme];
     const SchemeLayout& layout = scheme.layout;
     const MicroKernels& micro = *parts_.micro;
-    switch (bodies.quantize[static_cast<std::size_t>(args.direction)]) {
-      case Body::kReference:
+    switch (drivers.quantize[static_cast<std::size_t>(args.direction)]) {
+      case Driver::kReference:
         return KernelTable::Quantize(args);
-      case Body::kWhole:
+      case Driver::kWhole:
         // Only a scale that the caller gave can be zero, negative, infinite or NaN; the reference
         // handles these.
         if (!(args.tensor_scale > 0.0f && args.tensor_scale <= kLargestFloat))
           return KernelTable::Quantize(args);
-        DriveWhole(args, micro, Of(micro.formats[bodies.format], args.dtype));
+        DriveWhole(args, micro, Of(micro.formats[drivers.format], args.dtype));
         break;
-      case Body::kBlocks:
-        DriveBlocks(args, micro, Of(micro.formats[bodies.format], args.dtype),
-                    {scheme.block, layout.scale_type, ScaleBytes(layout.scale_type),
-                     layout.lines_per_scale, layout.columnwise_transposed},
-                    Fp8BlockRule<E4M3>::Prepare(0.0f, args.options));
+      case Driver::kBlocks:
+        DriveBlocks(
+            args, micro, Of(micro.formats[drivers.format], args.dtype),
+            {scheme.block, layout.scale_type, layout.lines_per_scale, layout.columnwise_transposed},
+            // The same for every format; rules of E8M0 do not read it.
+            Fp8BlockRule<E4M3>::Prepare(0.0f, args.options));
         break;
-      case Body::kPacked: {
+      case Driver::kPacked: {
         const bool has_factors = layout.scale_type == ScaleType::kE4M3;
-        // Only an amax that the caller gave can make the factor negative, zero or NaN; the
-        // reference handles these.
+        // Only an amax that the caller gave can be negative, and the factor with it; the reference
+        // handles these.
         const bool is_rowwise = args.direction == Direction::kRowwise;
         const float amax = (is_rowwise ? args.rowwise : args.columnwise).amax;
         if (has_factors && !(FactorsOf(amax, args.options).encode > 0.0f))
@@ -84,15 +85,16 @@ class CpuTable final : public KernelTable {
   }
 
   void Dequantize(const DequantizeArgs& args) const noexcept override {
-    const SchemeBodies& bodies = kBodies[args.scheme];
-    if (!bodies.decodes[static_cast<std::size_t>(args.direction)])
+    const SchemeDrivers& drivers = kSchemeDrivers[args.scheme];
+    if (!drivers.decodes[static_cast<std::size_t>(args.direction)])
       return KernelTable::Dequantize(args);
     const SchemeInfo& scheme = kSchemes[args.scheme];
     const SchemeLayout& layout = scheme.layout;
     DriveDecoding(args, *parts_.micro, *parts_.decode,
-                  Of(parts_.decode->formats[bodies.format], args.dtype),
+                  Of(parts_.decode->formats[drivers.format], args.dtype),
                   {scheme.block.cols, layout.lines_per_scale, layout.scale_type,
                    CodesPerByte(scheme.element_bits), layout.columnwise_transposed,
+                   // Read for E4M3 scales only.
                    Nvfp4Scheme::Prepare(args.in.amax, args.options).decode});
     if (args.nontemporal) hwy::FlushStream();
   }

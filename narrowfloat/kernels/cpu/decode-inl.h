@@ -8,7 +8,6 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr float PowerOfTwo(int exponent) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(127 + exponent) << 23);
@@ -53,8 +52,8 @@ HWY_INLINE void DecodeCodes(const std::uint8_t* codes, hn::Vec<DF>& low, hn::Vec
 #else
 
 /// Decodes two vectors of values. The bits of a code, shifted to where binary32 has its exponent
-/// and mantissa, are the value times 2^(bias-127), subnormals included; the product is exact. 9 ops
-/// for a vector.
+/// and mantissa, are the value times 2^(bias-127), subnormals included; the product is exact. 10
+/// ops for a vector, 7 for E2M1.
 template <FloatFormat F>
 HWY_INLINE void DecodeCodes(const std::uint8_t* codes, hn::Vec<DF>& low, hn::Vec<DF>& high) {
   const DF df;

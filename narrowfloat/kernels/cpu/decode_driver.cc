@@ -18,7 +18,7 @@ class ScaleReader {
         decode_(micro.scales[static_cast<std::size_t>(geometry.scale_type)]),
         transpose_(micro.transpose_codes),
         factors_{in_.amax, geometry.decode_factor},
-        bytes_(geometry.scale_type == ScaleType::kFloat32 ? sizeof(float) : 1),
+        bytes_(ScaleBytes(geometry.scale_type)),
         line_shift_(std::countr_zero(std::max<std::size_t>(geometry.lines_per_scale, 1))),
         blocks_adjacent_(in_.strides.BlocksAreAdjacent()),
         lines_adjacent_(line_shift_ == 0 && in_.strides.LinesAreAdjacent()) {}

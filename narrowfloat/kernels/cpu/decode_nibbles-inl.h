@@ -8,7 +8,6 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 /// Steps of NibbleTables: a vector of codes, at most 256 bits of it.
 using DNibbles = hn::CappedTag<std::uint8_t, 32>;

@@ -14,7 +14,6 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 HWY_INLINE const std::uint8_t* Bytes(const std::byte* at) {
   return reinterpret_cast<const std::uint8_t*>(at);

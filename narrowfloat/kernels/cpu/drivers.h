@@ -21,7 +21,7 @@ namespace narrowfloat::cpu {
 struct BlockGeometry {
   BlockShape block;  // of the rowwise direction
   ScaleType scale_type;
-  std::size_t scale_bytes, lines_per_scale;
+  std::size_t lines_per_scale;
   bool transposed;  // columnwise codes are
 
   bool IsSquare() const { return block.rows > 1; }
@@ -175,8 +175,9 @@ inline bool AreAligned(const MicroRuns& runs, std::size_t alignment) {
          (runs.rows == 1 || unit.Divides(runs.code_stride));
 }
 
-/// Makes the codes of runs that go to a patch go to the rowwise output too. Past the caches, the
-/// rows leave directly; parts of lines at the ends of short runs are not worth staging.
+/// Makes runs write their codes to the rowwise output, and copies of them to the patch that they
+/// were to go to. Rows are written past the caches only if all are aligned: parts of lines at the
+/// ends of short runs are not worth staging.
 inline void KeepRows(const QuantizeArgs& args, const Place& items, MicroRuns& runs) {
   runs.first.copy = runs.first.codes;
   runs.copy_stride = runs.code_stride;

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <type_traits>
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/pack_kernels.h"
@@ -14,7 +13,6 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 /// How the difference of an item from its decoded code is computed: both are multiplied by the
 /// scale of all blocks, or the code's value is divided by it. kByQuotients divides once per block
@@ -27,20 +25,6 @@ enum class Difference { kMultiplied, kDivided, kByQuotients };
 struct StagedItems {
   alignas(64) float of[cpu::kPackUnit][cpu::kPackPlaces];
 };
-
-/// Returns the fp32 magnitudes of Lanes(df) items. NaN may become infinity.
-template <class T, class D>
-HWY_INLINE hn::Vec<D> LoadMagnitudes(D df, const std::byte* items) {
-  const hn::RebindToUnsigned<D> d32;
-  if constexpr (kItemSize<T> == 4) {
-    return hn::Abs(LoadItems(df, items));
-  } else {
-    const auto magnitude =
-        hn::And(hn::PromoteTo(d32, LoadItems(hn::Rebind<std::uint16_t, D>(), items)),
-                hn::Set(d32, 0x7FFFu));
-    return WidenMagnitudes<T, Inputs::kAll>(d32, magnitude);
-  }
-}
 
 /// Stores the 128-bit parts of a vector, `stride` floats apart.
 template <class D>
@@ -60,11 +44,12 @@ HWY_INLINE void StoreParts(D df, hn::Vec<D> parts, float* to, std::size_t stride
 template <class T>
 HWY_INLINE void StageRow(const std::byte* row, std::size_t blocks, StagedItems& items) {
   constexpr std::size_t kSquare = 4;
-  const hn::CappedTag<float, cpu::kPackUnit> df;
+  const DF df;
+  static_assert(hn::MaxLanes(df) <= cpu::kPackUnit);
   const hn::Repartition<double, decltype(df)> pairs;
   const auto load = [&](std::size_t j, std::size_t i) NF_INLINE_ATTR {
     const std::size_t item = std::min(j, blocks - 1) * cpu::kPackUnit + i;
-    return LoadMagnitudes<T>(df, row + item * kItemSize<T>);
+    return hn::Abs(LoadFloats<T>(row + item * kItemSize<T>));
   };
   for (std::size_t j = 0; j < RoundUp(blocks, hn::Lanes(DF())); j += kSquare) {
     for (std::size_t i = 0; i < cpu::kPackUnit; i += hn::Lanes(df)) {
@@ -170,10 +155,12 @@ HWY_INLINE void ComputeErrors(const StagedItems& items, std::size_t positions, s
 // from the nearest number of E2M1, divided by the scale. 28 ops for 32 items of a row, where
 // AddErrors and staging take 60.
 
+/// Bits behind the point of products in 16-bit lanes, which are below 8.
+inline constexpr int kFractionBits = 12;
+
 /// Multiplies pairs of items by a scale each, and returns the sum of both products' distances from
 /// the nearest numbers of E2M1, or of the squares of these distances, in units of 2^-kFractionBits.
 /// Requires: products are from 0 to below 8. 9 ops.
-inline constexpr int kFractionBits = 12;
 template <bool kSquares>
 HWY_INLINE hn::Vec<DI> DistancesOfPairs(hn::Vec<DF> first, hn::Vec<DF> second, hn::Vec<DF> scale) {
   const DF df;
@@ -206,14 +193,15 @@ HWY_INLINE hn::Vec<D32> LoadPairs(const std::byte* items) {
   return hn::And(LoadItems(D32(), items), hn::Set(D32(), 0x7FFF7FFFu));
 }
 
-/// Makes the sums of distances of places comparable, and stores the indices of those whose exact
-/// errors could compare otherwise. Returns their number. `lines` is that of the sums that were
-/// added for each place.
+/// Multiplies the second candidate's sums by the ratio of the scales, so that both sums have one
+/// unit. Stores the indices of the places whose exact errors could compare otherwise, and returns
+/// their number. Each sum is one of `lines` lines of 16 items.
 ///
 /// A product in fixed point differs from the exact one by less than 0.52 units: half a unit, and
-/// what fp32 rounds in both computations. A distance differs by as much, a sum of 16 by less than
-/// 9, with what is rounded in the exact sum; a sum q of n squares by 2 * 0.52 * sqrt(n * q) + n *
-/// 0.52^2 (Cauchy), for 16 less than 5 * sqrt(q) + 5. A block of zeros has equal errors.
+/// 0.011 that fp32 rounds in both computations. A distance differs by as much, a sum of 16 by less
+/// than 9, with what is rounded in the exact sum; a sum q of n squares by 2 * 0.52 * sqrt(n * q) +
+/// n
+/// * 0.52^2 (Cauchy), for 16 less than 5 * sqrt(q) + 5. A block of zeros has equal errors.
 template <bool kSquares>
 HWY_INLINE std::size_t Compare(const cpu::ScaleCandidates& candidates, std::size_t lines,
                                std::size_t count, cpu::CandidateErrors& errors,

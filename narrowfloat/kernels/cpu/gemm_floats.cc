@@ -70,7 +70,7 @@ using Dots = hn::Vec<GemmF>[kFloatRows][kFloatVectors];
 
 /// Calls f(r, c) for the vectors of a micro-tile.
 template <std::size_t kRows, class F>
-HWY_INLINE void ForEachVector(const F& f) {
+HWY_INLINE void ForEachTileVector(const F& f) {
 #pragma GCC unroll 16
   for (std::size_t r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
@@ -113,10 +113,10 @@ struct AddSlabs {
       const std::size_t count = left < args.slab ? left : args.slab;
       left -= count;
       Dots dots;
-      ForEachVector<kRows>([&](std::size_t r, std::size_t c)
-                               NF_INLINE_ATTR { dots[r][c] = hn::Zero(df); });
+      ForEachTileVector<kRows>([&](std::size_t r, std::size_t c)
+                                   NF_INLINE_ATTR { dots[r][c] = hn::Zero(df); });
       AddProducts<kRows>(a, b, count, dots);
-      ForEachVector<kRows>([&](std::size_t r, std::size_t c) NF_INLINE_ATTR {
+      ForEachTileVector<kRows>([&](std::size_t r, std::size_t c) NF_INLINE_ATTR {
         const std::size_t col = c * hn::Lanes(df);
         AddDots<kSum>(dots[r][c], a_scales[r], b_scales + col,
                       static_cast<std::byte*>(args.sums) + (r * kFloatCols + col) * kSumBytes);
@@ -133,15 +133,15 @@ struct AddUnscaled {
     const GemmF df;
     const auto* HWY_RESTRICT a = reinterpret_cast<const float*>(args.a);
     const auto* HWY_RESTRICT b = reinterpret_cast<const float*>(args.b);
-    auto* first = static_cast<float*>(args.sums);
-    const auto sums = [=](std::size_t r, std::size_t c)
-                          NF_INLINE_ATTR { return first + r * kFloatCols + c * hn::Lanes(df); };
+    auto* sums = static_cast<float*>(args.sums);
+    const auto sum_at = [=](std::size_t r, std::size_t c)
+                            NF_INLINE_ATTR { return sums + r * kFloatCols + c * hn::Lanes(df); };
     Dots dots;
-    ForEachVector<kRows>([&](std::size_t r, std::size_t c)
-                             NF_INLINE_ATTR { dots[r][c] = hn::LoadU(df, sums(r, c)); });
+    ForEachTileVector<kRows>([&](std::size_t r, std::size_t c)
+                                 NF_INLINE_ATTR { dots[r][c] = hn::LoadU(df, sum_at(r, c)); });
     AddProducts<kRows>(a, b, args.length, dots);
-    ForEachVector<kRows>([&](std::size_t r, std::size_t c)
-                             NF_INLINE_ATTR { hn::StoreU(dots[r][c], df, sums(r, c)); });
+    ForEachTileVector<kRows>([&](std::size_t r, std::size_t c)
+                                 NF_INLINE_ATTR { hn::StoreU(dots[r][c], df, sum_at(r, c)); });
   }
 };
 

@@ -76,10 +76,10 @@ HWY_INLINE V LoadedOnce(V vector) {
 }
 
 #if HWY_ARCH_X86
-// An instruction on whole vectors, where Highway 1.0.3 has no function. packs_epi16 and
-// packus_epi16 narrow the 16-bit lanes of two vectors to bytes from -128 to 127, or from 0 to 255:
-// they saturate, and join the vectors' 128-bit blocks in pairs. maddubs_epi16 multiplies unsigned
-// bytes by signed factors and adds adjacent products.
+// Names the intrinsic for whole vectors of this instruction set. Used where Highway 1.0.3 has no
+// function: packs_epi16 and packus_epi16 narrow the 16-bit lanes of two vectors to bytes from -128
+// to 127, or from 0 to 255: they saturate, and join the vectors' 128-bit blocks in pairs.
+// maddubs_epi16 multiplies unsigned bytes by signed factors and adds adjacent products.
 #if HWY_TARGET <= HWY_AVX3
 #define NF_INSTRUCTION(name) _mm512_##name
 #elif HWY_TARGET <= HWY_AVX2
@@ -89,9 +89,9 @@ HWY_INLINE V LoadedOnce(V vector) {
 #endif
 #endif
 
-/// Tag of items of T as signed integers: a full vector, or kMaxBytes if that is less.
-template <class T, std::size_t kMaxBytes = HWY_MAX_BYTES>
-using MagnitudeTag = hn::CappedTag<std::make_signed_t<BitsOf<T>>, kMaxBytes>;
+/// Tag of items of T as signed integers.
+template <class T>
+using MagnitudeTag = hn::ScalableTag<std::make_signed_t<BitsOf<T>>>;
 
 /// Precondition of a vector body on its items.
 enum class Inputs {
@@ -157,7 +157,7 @@ HWY_INLINE hn::Vec<hn::RebindToFloat<D32>> WidenOdd(D32 d32, hn::Vec<D32> pairs)
 }
 
 /// Loads Lanes(DF()) items as fp32, exactly. NaN stays NaN. bfloat16: 2 ops. float16: 1 with AVX2,
-/// whose instruction is exact, else 11.
+/// whose instruction is exact, else 10.
 template <class T>
 HWY_INLINE hn::Vec<DF> LoadFloats(const std::byte* from) {
   const DF df;
@@ -199,26 +199,15 @@ struct EncodeRule {
   static constexpr std::uint32_t kField = 127u + 23u - F::kMantissaBits;  // of the sum, for b = 1
   static constexpr std::uint32_t kSmallestNormalField = 128u - F::kBias;
 
-  // Of the multiplier of b, what is added to the sum's field; only its lowest bits reach the code.
+  // Offset that the multiplier adds to the sum's exponent field. Only its lowest bits reach the
+  // code.
   static constexpr std::uint32_t kOffsetMask = (2 * kSignCode<F> - 1) >> F::kMantissaBits;
   static constexpr std::uint32_t kOffset = (F::kBias - 1u - kField) & kOffsetMask;
   static constexpr float kMultiplier =
       std::bit_cast<float>((kField << 23) + (kOffset << F::kMantissaBits));
 };
 
-/// Code of F nearest to `value` (not negative, not NaN), shifted left by kShift, in the lower half
-/// of each lane; the upper half is undefined. The value must not round to more than F's largest, or
-/// than F's infinity if that is to come out. 4 ops.
-///
-/// With b the power of two at or below the value, but not below F's smallest normal, the sum b *
-/// 2^(23-M) + value has steps of exactly b * 2^-M, F's own: the addition rounds to nearest-even on
-/// F's grid, subnormals included, and leaves value / (b * 2^-M) in its low bits. The exponent field
-/// e of the sum, shifted onto F's exponent, supplies the rest; the part of both that does not
-/// depend on the value is folded into the multiplier of b. Worked example, E4M3, 1.1875: b =
-/// 1, steps of 1/8, 9.5 is a tie and becomes 10 (even): sum mantissa 10 + 152, e = 147; 162 + 8 *
-/// 147 = 1338 = 0x3A mod 256, which is 1.25. The multiplication is exact (b is a power of two), so
-/// targets without FMA give the same bits. `smallest` is the lower bound of b, `multiplier` that of
-/// b. EncodeFromBase does the last 2 ops.
+/// Does the last two ops of EncodeMagnitudes, whose b is `base`.
 template <FloatFormat F, int kShift, class DF>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeFromBase(DF /*df*/, hn::Vec<DF> value,
                                                             hn::Vec<DF> base,
@@ -227,6 +216,19 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeFromBase(DF /*df*/, hn::Vec<D
   const auto sum = hn::MulAdd(base, multiplier, value);
   return CodeOfSum<F::kMantissaBits, kShift>(du, hn::BitCast(du, sum));
 }
+/// Returns the code of F nearest to `value` (not negative, not NaN), shifted left by kShift, in the
+/// lower half of each lane; the upper half is undefined. The value must not round to more than F's
+/// largest, or than F's infinity if that is to come out. 4 ops.
+///
+/// With b the power of two at or below the value, but not below F's smallest normal, the sum b *
+/// 2^(23-M) + value has steps of exactly b * 2^-M, F's own: the addition rounds to nearest-even on
+/// F's grid, subnormals included, and leaves value / (b * 2^-M) in its low bits. The exponent field
+/// e of the sum, shifted onto F's exponent, supplies the rest; the part of both that does not
+/// depend on the value is folded into the multiplier of b. Worked example, E4M3, 1.1875: b =
+/// 1, steps of 1/8, 9.5 is a tie and becomes 10 (even): sum mantissa 10 + 152, e = 147; 162 + 8 *
+/// 147 = 1338 = 0x3A mod 256, which is 1.25. The multiplication is exact (b is a power of two), so
+/// targets without FMA give the same bits. `smallest` is the lower bound of b, `multiplier` its
+/// factor.
 template <FloatFormat F, int kShift, class DF>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> EncodeMagnitudes(DF df, hn::Vec<DF> value,
                                                               hn::Vec<DF> smallest,
@@ -361,8 +363,8 @@ HWY_INLINE hn::Vec<D16> WithSigns(D16 d16, hn::Vec<D16> codes, hn::Vec<D16> item
 }
 
 /// Encodes the i-th vector of 16-bit items of a run. Returns codes in the top bits of 16-bit lanes,
-/// zeros below them. bfloat16: 17 ops for finite items (14 under power-of-two scales, where float16
-/// takes 18), 22 for all inputs.
+/// zeros below them. bfloat16: 17 ops for finite items (15 under power-of-two scales, where float16
+/// takes 19), 21 for all inputs.
 template <FloatFormat F, class T, Inputs kInputs, class D16, class Scale>
 HWY_INLINE hn::Vec<D16> Encode16(D16 d16, hn::Vec<D16> items, const Scale& scale, std::size_t i) {
   const hn::Repartition<std::uint32_t, D16> d32;

@@ -41,15 +41,15 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Distance, in an octave of normal numbers, that is a multiple of an octave's distances.
+/// First multiple of an octave's distances above the distance of the smallest normal number.
 template <FloatFormat F>
 inline constexpr std::uint32_t kNormalDistance = ((kStepsBelow<F> >> BFloat16::kMantissaBits) + 1)
                                                  << BFloat16::kMantissaBits;
 
 /// Fills the tables of EncodeSteps. code_at(distance) returns F's code of an item, whose distance
-/// is at most kNormalDistance + kExcesses - 1. A step up to the smallest normal number has at most
-/// two codes. Step: the distance without its lowest kBelowMantissa bits.
-///   excess: by a normal number's distance, its step less its code
+/// is at most kNormalDistance + kExcesses - 1. Requires: a step up to the smallest normal number
+/// has at most two codes. Step: the distance without its lowest kBelowMantissa bits.
+///   excess: by the lowest bits of a normal number's distance, its step less its code
 ///   code:   by step, of its first item; 0 above the smallest normal number
 ///   last:   by step, the distance of the last item with that code
 template <FloatFormat F, std::size_t kExcesses, class CodeAt>

@@ -11,7 +11,6 @@
 #include "narrowfloat/kernels/cpu/scales-inl.h"
 #include "narrowfloat/kernels/cpu/transpose-inl.h"
 #include "narrowfloat/kernels/dcheck.h"
-#include "narrowfloat/numerics/e8m0.h"
 #include "narrowfloat/numerics/scale.h"
 
 HWY_BEFORE_NAMESPACE();

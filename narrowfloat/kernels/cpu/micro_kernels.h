@@ -121,7 +121,7 @@ struct EncodeKernels {
 };
 
 /// One scale for all items, and its tables. An instruction set that has them looks codes up instead
-/// of computing them; EncodeSteps describes their contents.
+/// of computing them; FillSteps describes their contents.
 struct UniformTables {
   float scale;
   bool are_filled = false;
@@ -157,8 +157,8 @@ using EncodeBothFn = void (*)(const MicroRun& run, std::size_t cols, const Micro
 /// Copies a run with stores that bypass the caches, except for the parts of lines at its ends.
 using CopyFn = void (*)(const std::byte* from, std::size_t count, std::byte* to) noexcept;
 
-/// Writes the transpose of rows x cols codes, kTransposedCols apart, to columns `stride` apart,
-/// if asked with stores that bypass the caches. Reads rows and columns up to multiples of
+/// Writes the transpose of rows x cols codes, kTransposedCols apart, to columns `stride` apart;
+/// with stores that bypass the caches if `nontemporal`. Reads rows and columns up to multiples of
 /// MicroKernels::vector_bytes. Requires: rows <= kTransposedRun, cols <= kTransposedCols.
 using TransposeFn = void (*)(const std::byte* codes, std::size_t rows, std::size_t cols,
                              std::byte* out, std::size_t stride, bool nontemporal) noexcept;
@@ -176,8 +176,9 @@ struct AmaxKernels {
 struct FormatKernels {
   const AmaxKernels* amax;  // of the type of items
   std::array<EncodeKernels, kBlockLengths.size()> encode_blocks;
-  // By ScaleType: fp32 from ScaleFromAmax, and MxRule's E8M0 codes, which have no options.
-  std::array<ScaleKernels, 2> scales;
+  // By ScaleType: fp32 from ScaleFromAmax, and MxRule's E8M0 codes, which have no options;
+  // none for E4M3.
+  std::array<ScaleKernels, kScaleTypeCount> scales;
   EncodeKernels encode_columns;
   EncodeBothFn encode_both;
   UniformKernels uniform;

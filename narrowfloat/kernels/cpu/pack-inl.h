@@ -4,12 +4,10 @@
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/coders-inl.h"
-#include "narrowfloat/kernels/cpu/nontemporal-inl.h"
 #include "narrowfloat/kernels/cpu/pack_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 /// Encodes Lanes(D16()) items from the i-th on; units of kPackUnit of them have a scale each.
 /// Returns codes in the top bits of lanes, zeros below.
@@ -174,7 +172,7 @@ HWY_INLINE hn::Vec<D8> PackColumnRun(const std::byte* first, const std::byte* se
     return hn::Or(codes(second, second_coder, i), hn::ShiftRight<4>(codes(first, first_coder, i)));
   };
   if constexpr (kItemSize<T> == 2) {
-    return hn::ConcatOdd(D8(), hn::BitCast(D8(), both(1)), hn::BitCast(D8(), both(0)));
+    return UpperBytes(D8(), both(0), both(1));
   } else {
     return TransposeQuads(D8(), hn::BitCast(D8(), hn::Or(both(0), hn::ShiftRight<8>(both(1)))));
   }

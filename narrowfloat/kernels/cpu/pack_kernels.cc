@@ -8,6 +8,7 @@
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/four_over_six-inl.h"
+#include "narrowfloat/kernels/cpu/nontemporal-inl.h"
 #include "narrowfloat/kernels/cpu/pack-inl.h"
 #include "narrowfloat/kernels/cpu/scales-inl.h"
 #include "narrowfloat/kernels/cpu/transpose-inl.h"
@@ -147,11 +148,6 @@ void PackColumns(const cpu::PackedStrip& strip, const float* scale, const std::u
   }
 }
 
-void RandomOfRow(const RandomState& state, std::uint64_t first, std::uint64_t step,
-                 std::size_t runs, std::uint8_t* out) noexcept {
-  FillRandom(state, first, step, runs, out);
-}
-
 void RandomOfColumns(const RandomState& state, std::uint64_t first, std::uint64_t step,
                      std::size_t cols, std::uint8_t* out) noexcept {
   static_assert(kSquareSide == kRandomRun);
@@ -209,16 +205,18 @@ void ErrorsOfColumns(const cpu::PackedStrip& strip, const TwoLevelFactors& facto
   StagedItems staged;
   for (std::size_t r = 0; r < strip.count; ++r) {
     for (std::size_t c = 0; c < strip.cols; c += hn::Lanes(DF()))
-      hn::Store(LoadMagnitudes<T>(DF(), strip.rows[r] + c * kItemSize<T>), DF(), staged.of[r] + c);
+      hn::Store(hn::Abs(LoadFloats<T>(strip.rows[r] + c * kItemSize<T>)), DF(), staged.of[r] + c);
   }
   ComputeErrors(staged, strip.count, strip.cols, factors, rule, candidates, errors);
 }
 
 #if HWY_TARGET <= HWY_AVX3
-/// Stores zeros, which decide nothing, for the blocks behind the last eight.
+/// Computes the sums of distances of a row's blocks, eight at a time. The blocks behind the last
+/// eight get zeros, with which Compare names them as undecided. Stores whole vectors.
 template <class T, bool kSquares>
-HWY_INLINE void EstimateRow(const std::byte* items, std::size_t blocks,
-                            const cpu::ScaleCandidates& candidates, cpu::CandidateErrors& errors) {
+HWY_NOINLINE void EstimateRow(const std::byte* items, std::size_t blocks,
+                              const cpu::ScaleCandidates& candidates,
+                              cpu::CandidateErrors& errors) {
   constexpr std::size_t kPairs = cpu::kPackUnit / 2;  // of a block
   const DF df;
   const DI di;
@@ -251,7 +249,8 @@ HWY_INLINE void EstimateRow(const std::byte* items, std::size_t blocks,
     store(hn::LowerHalf(half, sums), j);
     store(hn::UpperHalf(half, sums), j + 4);
   }
-  for (float* of : errors.of) std::fill(of + j, of + blocks, 0.0f);
+  const std::size_t all = RoundUp(blocks, hn::Lanes(df));
+  for (float* of : errors.of) std::fill(of + j, of + all, 0.0f);
 }
 template <class T>
 void EstimatesOfRow(const std::byte* items, std::size_t blocks, const TwoLevelFactors& /*factors*/,
@@ -263,9 +262,9 @@ void EstimatesOfRow(const std::byte* items, std::size_t blocks, const TwoLevelFa
 }
 
 template <class T, bool kSquares>
-HWY_INLINE void EstimateColumns(const cpu::PackedStrip& strip,
-                                const cpu::ScaleCandidates& candidates,
-                                cpu::CandidateErrors& errors) {
+HWY_NOINLINE void EstimateColumns(const cpu::PackedStrip& strip,
+                                  const cpu::ScaleCandidates& candidates,
+                                  cpu::CandidateErrors& errors) {
   const DF df;
   const DI di;
   const std::size_t lanes = hn::Lanes(df);
@@ -300,7 +299,8 @@ void EstimatesOfColumns(const cpu::PackedStrip& strip, const TwoLevelFactors& /*
   estimate(strip, candidates, errors);
 }
 
-/// The range of amaxes keeps squares of errors among fp32's normal numbers.
+/// With amaxes in this range no square of an error overflows, and one that is subnormal rounds by
+/// less than 2^-11 squared units.
 std::size_t CompareEstimates(const TwoLevelFactors& factors, const cpu::ErrorRule& rule,
                              const cpu::ScaleCandidates& candidates, std::size_t lines,
                              std::size_t count, cpu::CandidateErrors& estimates,
@@ -359,7 +359,7 @@ constexpr cpu::PackKernels kPackKernels{
                 &PackColumns<T, NearestCoder<E2M1, Inputs::kAll>>,
                 &PackColumns<T, StochasticCoder<Inputs::kFinite>>,
                 &PackColumns<T, StochasticCoder<Inputs::kAll>>},
-    .random_of_row = &RandomOfRow,
+    .random_of_row = &FillRandom,
     .random_of_columns = &RandomOfColumns,
     .four_over_six = FourOverSixOf<T>(),
 };

@@ -127,8 +127,8 @@ using RowErrorsFn = void (*)(const std::byte* items, std::size_t blocks,
 using ColumnErrorsFn = void (*)(const PackedStrip& strip, const TwoLevelFactors& factors,
                                 const ErrorRule& rule, const ScaleCandidates& candidates,
                                 CandidateErrors& errors) noexcept;
-/// The functions of errors, or of estimates in units of their own, which the sums of several lines'
-/// errors are too.
+/// The functions of exact errors or of estimates. Estimates have another unit; those of several
+/// lines may be added.
 struct ErrorKernels {
   RowErrorsFn of_row;
   ColumnErrorsFn of_columns;  // for estimates of an even number of rows

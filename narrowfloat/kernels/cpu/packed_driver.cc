@@ -111,6 +111,8 @@ class PackedDriver {
     }
   }
 
+  /// Computes the candidates of the blocks of a strip, and stores the better ones. Returns true if
+  /// no product of finite items with any rounds to more than the largest code.
   bool ChooseOfRows(const std::byte* const* rows, std::size_t count, std::size_t blocks,
                     const std::byte* amaxes, bool finite, const PackScales& scales) const {
     const FourOverSixKernels& kernels = kernels_.four_over_six;
@@ -129,28 +131,35 @@ class PackedDriver {
     const auto copy = [&](std::size_t block, std::size_t line, std::byte* items) {
       std::memcpy(items, rows[line] + block * bytes, bytes);
     };
-    if (!estimates || !Settle(candidates, count, blocks, copy, errors[0])) compute(kernels.errors);
+    if (!estimates || !Settle(candidates, count, blocks, 1, copy, errors[0]))
+      compute(kernels.errors);
     kernels.choose_of_blocks(candidates, errors[0], blocks, scales);
     return fits;
   }
-  /// Replaces estimates by exact errors where they leave the choice undecided. copy(place, line,
-  /// items) copies a line of such a block. Returns false without replacing if they are many, or
-  /// all.
+  /// Replaces estimates by exact errors where they leave the choice undecided. `width` adjacent
+  /// places share a block; copy(place, line, items) copies a line of its items. Returns false,
+  /// without replacing any, if more than kMost blocks, or all, are undecided.
   template <class Copy>
   bool Settle(const ScaleCandidates& candidates, std::size_t lines, std::size_t places,
-              const Copy& copy, CandidateErrors& errors) const {
+              std::size_t width, const Copy& copy, CandidateErrors& errors) const {
     constexpr std::size_t kMost = kPackPlaces / 4;
     const std::size_t of_block = geometry_.block.rows;
     std::uint8_t undecided[kPackPlaces];
-    const std::size_t count = kernels_.four_over_six.compare(factors_, errors_, candidates,
+    const std::size_t found = kernels_.four_over_six.compare(factors_, errors_, candidates,
                                                              of_block, places, errors, undecided);
-    if (count == 0) return true;
-    if (count == places || count > kMost) return false;
+    if (found == 0) return true;
+    if (found == places) return false;
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < found; ++i) {
+      if (undecided[i] % width == 0) undecided[count++] = undecided[i];
+    }
+    if (count > kMost) return false;
     TwoLevelFactors factors;
     ScaleCandidates of_places;
     CandidateErrors exact[kMostLines];
     // Whole vectors of factors and candidates are read.
-    for (std::size_t i = 0; i < Length{kPackUnit}.RoundUp(count); ++i) {
+    const Length floats(vector_.items / sizeof(float));
+    for (std::size_t i = 0; i < floats.RoundUp(count); ++i) {
       const std::size_t place = undecided[std::min(i, count - 1)];
       factors.amax[i] = factors_.amax[place];
       factors.encode[i] = factors_.encode[place];
@@ -168,7 +177,8 @@ class PackedDriver {
     for (std::size_t line = lines; line < of_block; ++line) exact[line] = {};
     AddLines(of_block, count, exact);
     for (std::size_t k = 0; k < 2; ++k) {
-      for (std::size_t i = 0; i < count; ++i) errors.of[k][undecided[i]] = exact[0].of[k][i];
+      for (std::size_t i = 0; i < count; ++i)
+        std::fill_n(errors.of[k] + undecided[i], width, exact[0].of[k][i]);
     }
     return true;
   }
@@ -267,6 +277,7 @@ class PackedDriver {
     return fits && finite;
   }
 
+  /// Does what ChooseOfRows does for columns.
   bool ChooseOfColumns(const PackedStrip& strip, const std::byte* amaxes, bool finite,
                        const PackScales& scales) const {
     const FourOverSixKernels& kernels = kernels_.four_over_six;
@@ -288,7 +299,8 @@ class PackedDriver {
       for (std::size_t r = 0; r < strip.count; ++r)
         std::memcpy(items + r * bytes, strip.rows[r] + from, bytes);
     };
-    if (!estimates || !Settle(candidates, lines, strip.cols, copy, errors)) compute(kernels.errors);
+    if (!estimates || !Settle(candidates, lines, strip.cols, lines, copy, errors))
+      compute(kernels.errors);
     kernels.choose_of_columns(candidates, errors, strip.cols, scales);
     return fits;
   }

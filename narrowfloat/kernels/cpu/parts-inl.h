@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Declares the parts of a CPU table that kernel files define, each for the instruction set that it
 // is compiled for: the build sets NF_HWY_TARGET to it. A kernel file includes this header first.
-// cpu/tables.cc collects the parts.
+// cpu/tables.cc collects the parts: it includes this header once for each instruction set.
 #if defined(NARROWFLOAT_KERNELS_CPU_PARTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWFLOAT_KERNELS_CPU_PARTS_INL_H_
 #undef NARROWFLOAT_KERNELS_CPU_PARTS_INL_H_

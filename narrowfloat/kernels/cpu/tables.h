@@ -35,7 +35,8 @@ struct TargetParts {
 };
 /// Returns the parts of a target, by CpuTarget::index; empty ones for the baseline.
 TargetParts PartsOf(std::size_t target);
-/// Returns the table whose operations call the micro-kernels of a target.
+/// Returns the table whose operations call the micro-kernels of a target. Requires: not the
+/// baseline, which has none.
 std::unique_ptr<const KernelTable> MakeTable(const CpuTarget& target);
 
 }  // namespace narrowfloat::cpu

@@ -165,7 +165,7 @@ float DriveAmax(const MatrixRows<const std::byte>& in, const Tile& tile,
 void DriveColumnSum(const MatrixRows<const std::byte>& in, const Tile& tile,
                     const ItemKernels& kernels, float* sums) noexcept {
   AddTile(in, tile, kernels.item_bytes, sums,
-          [&](auto... rows) { kernels.add_rows(rows..., nullptr); });
+          [&](auto... arguments) { kernels.add_rows(arguments..., nullptr); });
 }
 
 float DriveAmaxSum(const MatrixRows<const std::byte>& in, const Tile& tile,

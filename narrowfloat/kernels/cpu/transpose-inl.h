@@ -2,19 +2,15 @@
 // Transposes bytes in registers. Compiled once per instruction set.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <utility>
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/lanes-inl.h"
-#include "narrowfloat/kernels/cpu/nontemporal-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowfloat::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 // A 128-bit block holds one row of a square of 16 x 16 bytes, which is transposed in registers.
 inline constexpr std::size_t kSquareSide = 16;

@@ -178,5 +178,31 @@ TYPED_TEST(UniformTablesTest, GiveTheComputedCodesUnderEveryMantissa) {
   if (!has_tables) GTEST_SKIP() << "this processor lacks AVX-512 with VBMI, which has the tables";
 }
 
+/// Items that are not finite, in one call, change no codes of the next one.
+TYPED_TEST(UniformKernelsTest, StateIsKeptOverCalls) {
+  using P = TypeParam;
+  using F = typename P::Format;
+  constexpr std::size_t kCount = 200;
+  for (const Target& target : Targets()) {
+    const UniformKernels& kernels = KernelsOf<P>(target).uniform;
+    UniformState state;
+    state.tables.scale = 3.0f;
+    for (const std::uint32_t special : {P::kOne, P::kInfinity + 1u, P::kOne - 1u}) {
+      Items items(kCount, P::kBytes), codes(kCount, 1);
+      for (std::size_t i = 0; i < kCount; ++i)
+        items.Set(i,
+                  i == 77 ? special : P::kOne - P::kOctave + static_cast<std::uint32_t>(i % 100));
+      kernels.encode({{items.At(0), items.At(0), codes.At(0), false, nullptr}, 1, 0, 0, 0}, kCount,
+                     state);
+      for (std::size_t i = 0; i < kCount; ++i) {
+        const std::uint32_t expected = Encode<F>(P::Value(items.Get(i)) * 3.0f);
+        ASSERT_EQ(std::to_integer<std::uint32_t>(*codes.At(i)), expected) << target.name << i;
+      }
+      ASSERT_EQ(state.all_finite, special == P::kOne) << target.name;
+      ASSERT_EQ(state.largest, P::kOne) << target.name;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace narrowfloat::cpu

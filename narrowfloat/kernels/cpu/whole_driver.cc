@@ -28,7 +28,7 @@ class WholeDriver {
   // rowwise, in 16,000 columnwise.
   static constexpr std::size_t kTabulatedItems = 16384;
   static constexpr std::size_t kRunItems = 4096;  // encoded before they are checked
-  // Less than a page: a prefetch that has to look up another page's address is dropped or waits.
+  // Less than a page: a prefetch that has to look up another page's address is dropped or delayed.
   static constexpr std::size_t kBytesAhead = 3584;
   // Rows of a patch that one call encodes, and how far ahead the next ones are prefetched.
   static constexpr std::size_t kRowsOfCall = 32;

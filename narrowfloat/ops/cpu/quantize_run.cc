@@ -2,7 +2,6 @@
 #include "narrowfloat/ops/cpu/quantize_run.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 

@@ -17,7 +17,7 @@
 
 namespace narrowfloat::cpu {
 
-enum class Body : std::uint8_t {
+enum class Driver : std::uint8_t {
   kReference,  // kernels/scalar: what no driver takes
   kWhole,      // whole_driver.cc: one scale, known beforehand
   kBlocks,     // block_driver.cc: blocks of 32, 64 and 128, and squares of them; codes of 8 bits
@@ -48,30 +48,31 @@ inline constexpr bool kHasBytes =
 template <Scheme S>
 inline constexpr bool kHasNibbles = std::is_same_v<typename S::Element, E2M1>;
 
-/// Returns the body for a scheme and a direction. Each condition is what the body's code requires
-/// of a scheme.
+/// Returns the driver for a scheme and a direction. Each condition is what the driver's code
+/// requires of a scheme.
 template <Scheme S>
-constexpr Body BodyOf(Direction direction) {
+constexpr Driver DriverOf(Direction direction) {
   constexpr std::size_t kRows = S::kBlock.rows, kCols = S::kBlock.cols;
   constexpr ScaleType kType = S::kLayout.scale_type;
   constexpr bool kTransposed = S::kLayout.columnwise_transposed;
   // Never called: such schemes have a pass for each direction.
   if (direction == Direction::kBoth &&
       !JoinsDirections(S::kBlock, kBits<typename S::Element>, kTransposed))
-    return Body::kReference;
-  if (WholeTensorScheme<S>) return kHasBytes<S> && kTransposed ? Body::kWhole : Body::kReference;
-  if (!ComputesByRule<S> || !(kRows == 1 || kRows == kCols)) return Body::kReference;
+    return Driver::kReference;
+  if (WholeTensorScheme<S>)
+    return kHasBytes<S> && kTransposed ? Driver::kWhole : Driver::kReference;
+  if (!ComputesByRule<S> || !(kRows == 1 || kRows == kCols)) return Driver::kReference;
   constexpr bool kIsMx = kType == ScaleType::kE8M0;
   constexpr bool kHasAmaxes = IndexOf(kAmaxLengths, kCols) < kAmaxLengths.size();
   constexpr bool kIsUnit = kType == ScaleType::kE4M3 && kCols == kPackUnit;
   constexpr bool kIsFlat = kRows <= kPackUnit && S::kLayout.lines_per_scale == 1;
   if (kHasNibbles<S> && kTransposed && kIsFlat && (kIsUnit || (kIsMx && kHasAmaxes)))
-    return Body::kPacked;
+    return Driver::kPacked;
   constexpr bool kIsShort = kIsMx && kCols == kMxBlock && !kTransposed;
   constexpr bool kHasFloats = kType == ScaleType::kFloat32 && kTransposed;
   constexpr bool kIsLong = IndexOf(kBlockLengths, kCols) < kBlockLengths.size();
   const bool fits = kHasBytes<S> && (kIsShort || (kHasFloats && kIsLong));
-  return fits ? Body::kBlocks : Body::kReference;
+  return fits ? Driver::kBlocks : Driver::kReference;
 }
 
 /// Returns true if decode_driver.cc dequantizes a scheme in a direction, not kBoth.
@@ -87,17 +88,17 @@ constexpr bool HasDecoder(Direction direction) {
   return kHasBytes<S> && kHasBlocks;
 }
 
-/// The bodies of a scheme by direction.
-struct SchemeBodies {
-  std::array<Body, kDirectionCount> quantize;
+/// The drivers of a scheme by direction.
+struct SchemeDrivers {
+  std::array<Driver, kDirectionCount> quantize;
   std::array<bool, kDirectionCount> decodes;
   std::size_t format;  // of the codes, in ElementFormats
 };
-inline constexpr auto kBodies = ArrayOf(AllSchemes{}, []<class S>() {
-  return SchemeBodies{{BodyOf<S>(Direction::kRowwise), BodyOf<S>(Direction::kColumnwise),
-                       BodyOf<S>(Direction::kBoth)},
-                      {HasDecoder<S>(Direction::kRowwise), HasDecoder<S>(Direction::kColumnwise)},
-                      IndexIn<typename S::Element>(ElementFormats{})};
+inline constexpr auto kSchemeDrivers = ArrayOf(AllSchemes{}, []<class S>() {
+  return SchemeDrivers{{DriverOf<S>(Direction::kRowwise), DriverOf<S>(Direction::kColumnwise),
+                        DriverOf<S>(Direction::kBoth)},
+                       {HasDecoder<S>(Direction::kRowwise), HasDecoder<S>(Direction::kColumnwise)},
+                       IndexIn<typename S::Element>(ElementFormats{})};
 });
 
 }  // namespace narrowfloat::cpu

@@ -39,9 +39,9 @@ std::vector<Slot> Slots() {
   return slots;
 }
 
-std::vector<Slot> SlotsWithScale() {
+std::vector<Slot> SlotsWith(Option option) {
   std::vector<Slot> slots = Slots();
-  std::erase_if(slots, [](const Slot& slot) { return !slot.scheme->options.Has(Option::kScale); });
+  std::erase_if(slots, [&](const Slot& slot) { return !slot.scheme->options.Has(option); });
   return slots;
 }
 
@@ -263,8 +263,63 @@ TEST_P(BackendQuantizeTest, NoopWritesNothing) {
   EXPECT_NE(Difference(untouched, done), "");
 }
 
+class BackendFourOverSixTest : public testing::TestWithParam<Slot> {};
+
+// Half of the 16x16 squares hold random items. The others have one line of items that are not zero:
+// the amax a, then pairs of a / 3 and a / 8, of which one is its next pattern. Under the scale that
+// maps a to 6, a / 3 has no error and a / 8 one of a / 24; under that for 4 it is the other way
+// around, so that the neighbors decide. Kernels that estimate errors must compute these.
+TEST_P(BackendFourOverSixTest, ErrorsThatDifferByTheLastBitOfAnItem) {
+  const DType dtype = GetParam().dtype;
+  const std::uint32_t octave = dtype == DType::kFloat32    ? 1u << 23
+                               : dtype == DType::kBFloat16 ? 1u << 7
+                                                           : 1u << 10;
+  const std::uint32_t one = octave * (dtype == DType::kFloat16 ? 15 : 127);
+  constexpr std::size_t kSide = 16, kRows = 4 * kSide, kCols = 24 * kSide;
+  std::mt19937_64 random(RunSeed());
+  const auto draw = [&](std::uint32_t end) { return static_cast<std::uint32_t>(random() % end); };
+  FloatTensor in(dtype, {kRows, kCols});
+  for (std::size_t square = 0; square < kRows / kSide * (kCols / kSide); ++square) {
+    const std::size_t first =
+        square / (kCols / kSide) * kSide * kCols + square % (kCols / kSide) * kSide;
+    const auto set = [&](std::size_t r, std::size_t c, std::uint32_t bits) {
+      in.SetBits(first + r * kCols + c, bits | draw(2) << (ItemSize(dtype) * 8 - 1));
+    };
+    for (std::size_t i = 0; i < kSide * kSide; ++i)
+      set(i / kSide, i % kSide, square % 2 == 0 ? one - draw(4 * octave) : 0);
+    if (square % 2 == 0) continue;
+    const std::uint32_t power = one - draw(4) * octave, line = draw(kSide), pairs = 1 + draw(3);
+    const bool is_row = draw(2) == 0, second_is_better = draw(2) == 0;
+    const auto set_in_line = [&](std::size_t pos, std::uint32_t bits) {
+      is_row ? set(line, pos, bits) : set(pos, line, bits);
+    };
+    set_in_line(0, power + octave / 2);
+    for (std::uint32_t i = 0; i < pairs; ++i) {
+      set_in_line(1 + 2 * i, power - octave + (second_is_better ? 0 : 1));
+      set_in_line(2 + 2 * i, power - 3 * octave + octave / 2 + (second_is_better ? 1 : 0));
+    }
+  }
+  for (const auto measure : {FourOverSix::kMeanAbsoluteError, FourOverSix::kMeanSquaredError}) {
+    for (const bool fast : {false, true}) {
+      // Scales of a / 6 and a / 4 are E4M3 numbers.
+      ExpectReference(in,
+                      {.scheme = GetParam().scheme,
+                       .columnwise = true,
+                       .amax = 2.625f,
+                       .amax_columnwise = 2.625f,
+                       .four_over_six = measure,
+                       .four_over_six_fast_error = fast},
+                      fmt::format("NF_TEST_SEED={}", RunSeed()));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Slots, BackendFourOverSixTest,
+                         testing::ValuesIn(SlotsWith(Option::kFourOverSix)), NameOf);
 INSTANTIATE_TEST_SUITE_P(Slots, BackendQuantizeTest, testing::ValuesIn(Slots()), NameOf);
-INSTANTIATE_TEST_SUITE_P(Slots, BackendScaleTest, testing::ValuesIn(SlotsWithScale()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Slots, BackendScaleTest, testing::ValuesIn(SlotsWith(Option::kScale)),
+                         NameOf);
 
 TEST(BackendAmaxTest, IsTheLargestMagnitudeAndSkipsNan) {
   std::mt19937_64 random(11);

@@ -69,7 +69,8 @@ struct Result {
   }
 };
 
-/// What no driver takes of a scheme runs on the reference.
+/// Compares every backend with the reference, in the directions that a driver serves and in those
+/// that the reference does.
 TEST(ExtraSchemeTest, EveryBackendGivesTheReferencesBytes) {
   std::mt19937_64 random(RunSeed());
   for (const std::size_t index : {kSchemeIndex<Mxfp4Of64>, kSchemeIndex<Fp8Block64x64>}) {

@@ -299,8 +299,8 @@ void EstimatesOfColumns(const cpu::PackedStrip& strip, const TwoLevelFactors& /*
   estimate(strip, candidates, errors);
 }
 
-/// With amaxes in this range no square of an error overflows, and one that is subnormal rounds by
-/// less than 2^-11 squared units.
+/// Implements CompareFn. With amaxes in this range no square of an error overflows, and one that is
+/// subnormal rounds by less than 2^-11 squared units.
 std::size_t CompareEstimates(const TwoLevelFactors& factors, const cpu::ErrorRule& rule,
                              const cpu::ScaleCandidates& candidates, std::size_t lines,
                              std::size_t count, cpu::CandidateErrors& estimates,

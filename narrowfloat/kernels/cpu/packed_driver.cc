@@ -131,7 +131,7 @@ class PackedDriver {
     const auto copy = [&](std::size_t block, std::size_t line, std::byte* items) {
       std::memcpy(items, rows[line] + block * bytes, bytes);
     };
-    if (!estimates || !Settle(candidates, count, blocks, 1, copy, errors[0]))
+    if (!estimates || !ComputeUndecided(candidates, count, blocks, 1, copy, errors[0]))
       compute(kernels.errors);
     kernels.choose_of_blocks(candidates, errors[0], blocks, scales);
     return fits;
@@ -140,8 +140,8 @@ class PackedDriver {
   /// places share a block; copy(place, line, items) copies a line of its items. Returns false,
   /// without replacing any, if more than kMost blocks, or all, are undecided.
   template <class Copy>
-  bool Settle(const ScaleCandidates& candidates, std::size_t lines, std::size_t places,
-              std::size_t width, const Copy& copy, CandidateErrors& errors) const {
+  bool ComputeUndecided(const ScaleCandidates& candidates, std::size_t lines, std::size_t places,
+                        std::size_t width, const Copy& copy, CandidateErrors& errors) const {
     constexpr std::size_t kMost = kPackPlaces / 4;
     const std::size_t of_block = geometry_.block.rows;
     std::uint8_t undecided[kPackPlaces];
@@ -299,7 +299,7 @@ class PackedDriver {
       for (std::size_t r = 0; r < strip.count; ++r)
         std::memcpy(items + r * bytes, strip.rows[r] + from, bytes);
     };
-    if (!estimates || !Settle(candidates, lines, strip.cols, lines, copy, errors))
+    if (!estimates || !ComputeUndecided(candidates, lines, strip.cols, lines, copy, errors))
       compute(kernels.errors);
     kernels.choose_of_columns(candidates, errors, strip.cols, scales);
     return fits;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <vector>
 
 #include "narrowfloat/ops/cpu/cpu_backend.h"
@@ -29,8 +30,9 @@ float LargestAmax(const TileGrid& grid, const Execution& execution,
 float AmaxOfRows(const StridedRows<const std::byte>& rows, DType dtype,
                  const Execution& execution) {
   const KernelTable& kernels = execution.Kernels();
-  return LargestAmax(MakeTileGrid(rows.shape, 1, 1), execution,
-                     [&](const Tile& tile) { return kernels.Amax(dtype, rows.matrix, tile); });
+  const auto amax_of = [&](const Tile& tile) { return kernels.Amax(dtype, rows.matrix, tile); };
+  // By reference: std::function would allocate memory for a copy.
+  return LargestAmax(MakeTileGrid(rows.shape, 1, 1), execution, std::cref(amax_of));
 }
 
 void LineAmaxes(const StridedRows<const std::byte>& rows, DType dtype, Direction direction,

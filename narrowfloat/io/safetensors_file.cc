@@ -48,8 +48,10 @@ std::uint64_t ReadHeaderLength(const InputFile& file) {
     if (!kind.empty()) {
       throw InvalidArgument(fmt::format("{}: must be a safetensors file, it is {}", source, kind));
     }
-    throw InvalidArgument(fmt::format("{}: the header must have at most {} bytes, got {}", source,
-                                      kMaxHeaderBytes, length));
+    throw InvalidArgument(
+        fmt::format("{}: the header must have at most {} bytes, got {}: this is no safetensors "
+                    "file, or its first {} bytes are damaged",
+                    source, kMaxHeaderBytes, length, kHeaderLengthBytes));
   }
   if (length > file_bytes - kHeaderLengthBytes) {
     throw InvalidArgument(fmt::format("{}: the header of {} bytes must end within the file, got {}",

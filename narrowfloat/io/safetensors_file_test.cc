@@ -67,12 +67,11 @@ TEST(SafetensorsFileTest, ChecksTheHeadersLengthBeforeItIsUsed) {
   const TemporaryFolder folder;
   const std::string path = (folder / "f").string();
   WriteText(path, std::string(8, '\xff') + "{}");
-  EXPECT_EQ(Refusal(path), "safetensors: " + path +
-                               ": the header must have at most 100000000 bytes, got "
-                               "18446744073709551615");
+  const std::string rule = ": the header must have at most 100000000 bytes, got ";
+  const std::string advice = ": this is no safetensors file, or its first 8 bytes are damaged";
+  EXPECT_EQ(Refusal(path), "safetensors: " + path + rule + "18446744073709551615" + advice);
   WriteText(path, std::string("\x01\xe1\xf5\x05\0\0\0\0", 8) + "{}");
-  EXPECT_EQ(Refusal(path), "safetensors: " + path +
-                               ": the header must have at most 100000000 bytes, got 100000001");
+  EXPECT_EQ(Refusal(path), "safetensors: " + path + rule + "100000001" + advice);
 }
 
 TEST(SafetensorsWriterTest, WhatItWritesIsReadAgain) {

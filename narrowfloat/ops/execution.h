@@ -23,14 +23,23 @@ class ThreadPool {
 /// chosen by its size.
 enum class Stores : std::uint8_t { kBySize, kCached, kNontemporal };
 
-/// Options of how a verb runs. Only `noop` changes the result; verbs that quantize or multiply read
-/// it. All others are for the CPU.
+/// Options of how a verb runs. Only `noop` and the values in device memory change the result; verbs
+/// that quantize or multiply read them.
 struct Execution {
+  // For the CPU.
   int threads = 0;              // 0: NF_NUM_THREADS, else the affinity mask
   ThreadPool* pool = nullptr;   // null: oneTBB
   const float* noop = nullptr;  // points at 1.0f: nothing is written; on the tensors' device
   const KernelTable* kernels = nullptr;  // null: ActiveKernels()
   Stores stores = Stores::kBySize;
+
+  // For CUDA: the stream (a cudaStream_t; null is the default one), and values in device memory,
+  // aligned to 4 bytes, that are used instead of those of the spec.
+  void* stream = nullptr;
+  const float* scale = nullptr;
+  const float* amax = nullptr;
+  const float* amax_columnwise = nullptr;
+  const std::uint64_t* random = nullptr;  // seed and offset of stochastic rounding, 8-byte aligned
 
   /// Returns the table to use.
   const KernelTable& Kernels() const;

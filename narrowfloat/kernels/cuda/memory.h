@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// CUDA's runtime as plain C++: memory and streams. Errors of all: DeviceError.
+#pragma once
+
+#include <cstddef>
+
+namespace narrowfloat::cuda {
+
+/// A cudaStream_t; null is the default stream.
+using Stream = void*;
+
+/// Returns the number of devices; 0 without a driver.
+int DeviceCount() noexcept;
+
+/// Throws if there is no device to work on. Errors: DeviceError with the driver's reason.
+void RequireDevice();
+
+/// Copies between any two places in host or device memory, in the order of the stream.
+void Copy(void* to, const void* from, std::size_t bytes, Stream stream);
+
+/// Waits for all work of a stream.
+void Synchronize(Stream stream);
+
+/// Device memory, allocated and freed in the order of a stream.
+class Memory {
+ public:
+  Memory(std::size_t bytes, Stream stream);
+  ~Memory();
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  std::byte* data() const { return data_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  Stream stream_;
+};
+
+}  // namespace narrowfloat::cuda

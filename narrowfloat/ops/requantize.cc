@@ -77,4 +77,11 @@ void BlockScalesToMxfp8(const ConstQuantizedView& in, Direction direction, const
   call.Check().BlockScalesToMxfp8(in, direction, scales, execution);
 }
 
+void RefuseBlockScale(std::size_t line, std::size_t block, float scale_inv) {
+  throw InvalidArgument(
+      fmt::format("{}: the scale of line {}, block {} must be a power of two of at least 2^-127, "
+                  "got {}",
+                  kConvertVerb, line, block, scale_inv));
+}
+
 }  // namespace narrowfloat

@@ -34,4 +34,7 @@ Shape Mxfp8ScalesShape(const ConstQuantizedView& in, Direction direction);
 /// Returns the grid of those scales. Errors: Unsupported if this build has no MXFP8.
 ScaleGrid Mxfp8Grid(const ConstQuantizedView& in, Direction direction);
 
+/// Throws that a scale cannot be one of MXFP8's; `line` and `block` are those of its place.
+[[noreturn]] void RefuseBlockScale(std::size_t line, std::size_t block, float scale_inv);
+
 }  // namespace narrowfloat

@@ -1,7 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
-#include <bit>
 #include <cstring>
 #include <vector>
 
@@ -10,7 +7,6 @@
 #include "narrowfloat/ops/cpu/cpu_backend.h"
 #include "narrowfloat/ops/cpu/kernel_arguments.h"
 #include "narrowfloat/ops/requantize.h"
-#include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
 namespace {
@@ -26,24 +22,22 @@ void PermuteScales(const ConstQuantizedView& in, const QuantizedView& out, Direc
   const DirectionBuffers<const std::byte> from = BuffersOf(in, direction);
   const DirectionBuffers<std::byte> to = BuffersOf(out, direction);
   const ScaleGrid grid = MakeScaleGrid(*in.spec.scheme, direction, FlattenShape(in.shape));
-  // Moves padding too, so that the two verbs are inverse to each other on any bytes.
+  const MatrixShape kept = KeptScales(grid, out.spec);
   for (std::size_t line = 0; line < grid.padded_lines; ++line) {
     for (std::size_t block = 0; block < grid.padded_blocks; ++block) {
+      const bool is_kept = line < kept.rows && block < kept.cols;
       to.scale_inv[to.strides.LineOffset(line) + to.strides.BlockOffset(block)] =
-          from.scale_inv[from.strides.LineOffset(line) + from.strides.BlockOffset(block)];
+          is_kept ? from.scale_inv[from.strides.LineOffset(line) + from.strides.BlockOffset(block)]
+                  : std::byte{0};
     }
   }
 }
 
 std::uint8_t ExponentOf(float scale_inv, std::size_t line, std::size_t block) {
-  const auto bits = std::bit_cast<std::uint32_t>(scale_inv);
-  if ((bits & ~kFloatInfinity) != 0 || bits == 0 || bits == kFloatInfinity) {
-    throw InvalidArgument(
-        fmt::format("block_scales_to_mxfp8: the scale of line {}, block {} must be a power of two "
-                    "of at least 2^-126, got {}",
-                    line, block, scale_inv));
-  }
-  return static_cast<std::uint8_t>(bits >> 23);
+  const std::uint32_t code = EncodeE8M0Up(scale_inv);
+  if (!(scale_inv > 0.0f) || DecodeE8M0(code) != scale_inv)
+    RefuseBlockScale(line, block, scale_inv);
+  return static_cast<std::uint8_t>(code);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "narrowfloat/ops/cpu/cpu_backend.h"
+#include "narrowfloat/ops/cuda/cuda_backend.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {
@@ -17,7 +18,15 @@ constexpr std::array<std::string_view, 2> kDeviceNames = {"cpu", "cuda"};
 
 constexpr CpuBackend kCpuBackend;
 
-constinit std::array<std::atomic<const Backend*>, kDeviceNames.size()> g_backends{&kCpuBackend};
+#if defined(NF_CUDA)
+constexpr CudaBackend kCudaBackend;
+constexpr const Backend* kCuda = &kCudaBackend;
+#else
+constexpr const Backend* kCuda = nullptr;
+#endif
+
+constinit std::array<std::atomic<const Backend*>, kDeviceNames.size()> g_backends{&kCpuBackend,
+                                                                                  kCuda};
 
 std::size_t IndexOf(Device device) {
   return static_cast<std::size_t>(device);

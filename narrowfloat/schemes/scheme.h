@@ -74,6 +74,7 @@ concept Scheme = FloatFormat<typename S::Element> &&
 /// which is never reused.
 template <Scheme S>
 struct Entry {
+  using Type = S;
   std::uint16_t id;
   std::string_view name;
 };

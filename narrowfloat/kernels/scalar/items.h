@@ -13,7 +13,7 @@ namespace narrowfloat {
 
 /// Returns item `index` of a row as fp32; exact for FloatTypes. Rows need no alignment.
 template <class T>
-inline float LoadItem(const std::byte* row, std::size_t index) {
+NF_HD inline float LoadItem(const std::byte* row, std::size_t index) {
   if constexpr (kItemSize<T> == 4) {
     float value;
     std::memcpy(&value, row + index * 4, 4);
@@ -27,7 +27,7 @@ inline float LoadItem(const std::byte* row, std::size_t index) {
 
 /// Rounds to T, nearest-even, overflow to infinity, every NaN to the one quiet NaN.
 template <class T>
-inline void StoreItem(std::byte* row, std::size_t index, float value) {
+NF_HD inline void StoreItem(std::byte* row, std::size_t index, float value) {
   if constexpr (kItemSize<T> == 4) {
     value = CanonicalNan(value);
     std::memcpy(row + index * 4, &value, 4);
@@ -45,7 +45,7 @@ inline auto ForType(DType dtype, Make) {
 }
 
 /// Returns the magnitude of a value: clears the sign bit.
-inline float Magnitude(float value) {
+NF_HD inline float Magnitude(float value) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) & ~kFloatSign);
 }
 

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// Items and codes in device code. Conversions of the hardware stand beside the definitions of
+// numerics/; tests compare them for all inputs.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "narrowfloat/kernels/scalar/items.h"
+#include "narrowfloat/numerics/codec.h"
+#include "narrowfloat/numerics/exact_sum.h"
+#include "narrowfloat/numerics/formats.h"
+#include "narrowfloat/tensor/dtype.h"
+
+namespace narrowfloat::cuda {
+
+#if defined(__CUDACC__)
+#define NF_NOINLINE __noinline__
+#else
+#define NF_NOINLINE __attribute__((noinline))
+#endif
+
+#if defined(__CUDA_ARCH__)
+#define NF_DEVICE_ARCH __CUDA_ARCH__
+#else
+#define NF_DEVICE_ARCH 0
+#endif
+
+/// Returns the value of a 16-bit item. A NaN keeps its payload.
+template <class T>
+__device__ __forceinline__ float Widen(std::uint32_t code) {
+  if constexpr (T::kBias == 127) {
+    return std::bit_cast<float>(code << 16);
+  } else {
+#if NF_DEVICE_ARCH > 0
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(static_cast<std::uint16_t>(code)));
+    return value;
+#else
+    return Decode<T>(code);
+#endif
+  }
+}
+
+/// Rounds to the code of a 16-bit type: nearest-even, overflow to infinity, one NaN.
+template <class T>
+__device__ __forceinline__ std::uint32_t Narrow(float value) {
+  if constexpr (T::kBias == 127) {
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t rounded = (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
+    return value == value ? rounded : T::kNanCode;
+  } else {
+#if NF_DEVICE_ARCH > 0
+    std::uint16_t code;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(code) : "f"(value));
+    return value == value ? code : T::kNanCode;
+#else
+    return Encode<T, Overflow::kInfinity>(value);
+#endif
+  }
+}
+
+/// Returns the code of one item.
+template <FloatFormat F>
+__device__ __forceinline__ std::uint32_t EncodeItem(float x) {
+  if constexpr (kBits<F> == 4) {
+    static_assert(kMaxValue<F> == 6.0f);
+    const auto bits = std::bit_cast<std::uint32_t>(x);
+    const float magnitude = Magnitude(x);
+    const float kept = magnitude < 6.0f ? magnitude : 6.0f;
+    // Adding 2^22, 2^23 or 2^24 rounds to a multiple of 0.5, 1 or 2: the code's last bit there.
+    const bool below_two = kept < 2.0f, below_four = kept < 4.0f;
+    const float power = below_two ? 4194304.0f : below_four ? 8388608.0f : 16777216.0f;
+    const std::uint32_t base = below_two ? 0x4A800000u : below_four ? 0x4AFFFFFEu : 0x4B7FFFFCu;
+    const std::uint32_t code = std::bit_cast<std::uint32_t>(kept + power) - base;
+    return x == x ? code | (bits >> 28 & 8u) : code;
+  } else {
+    return Encode<F>(x);
+  }
+}
+
+/// Returns the codes of two items, the first one in the low bits.
+template <FloatFormat F>
+__device__ __forceinline__ std::uint32_t EncodePair(float low, float high) {
+#if NF_DEVICE_ARCH >= 890
+  if constexpr (kBits<F> == 8) {
+    std::uint16_t codes;
+    if constexpr (F::kMantissaBits == 3) {
+      asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+    } else {
+      asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+    }
+    return codes;
+  }
+#endif
+  return EncodeItem<F>(low) | EncodeItem<F>(high) << kBits<F>;
+}
+
+/// Returns a 32-bit word of codes of item(0), item(1), ...
+template <FloatFormat F, class Item>
+__device__ __forceinline__ std::uint32_t EncodeWord(const Item& item) {
+  std::uint32_t word = 0;
+#pragma unroll
+  for (int i = 0; i < 32 / kBits<F>; i += 2)
+    word |= EncodePair<F>(item(i), item(i + 1)) << (i * kBits<F>);
+  return word;
+}
+
+/// Returns the value of a code. Places its bits in a binary32 number, whose exponent a product then
+/// corrects; subnormals become normal that way.
+template <FloatFormat F>
+__device__ __forceinline__ float DecodeItem(std::uint32_t code) {
+  constexpr float kPower = std::bit_cast<float>(static_cast<std::uint32_t>(254 - F::kBias) << 23);
+  const std::uint32_t magnitude = code & (kSignCode<F> - 1u);
+  const std::uint32_t sign = (code & kSignCode<F>) << (32 - kBits<F>);
+  const float value = std::bit_cast<float>(sign | magnitude << (23 - F::kMantissaBits)) * kPower;
+  if constexpr (F::kMaxCode != kSignCode<F> - 1u) {
+    if (magnitude > F::kMaxCode) return Decode<F>(code);
+  }
+  return value;
+}
+
+/// Loads `count` bytes at any address to `words`, whose other bytes become 0. Out of line, as is
+/// its counterpart: inlined for every piece of a tile, they take most of a kernel's registers.
+static __device__ NF_NOINLINE void LoadAnyBytes(const std::byte* from, int count,
+                                                std::uint32_t* words, int word_count) {
+  for (int w = 0; w < word_count; ++w) {
+    std::uint32_t word = 0;
+    for (int b = 0; b < 4; ++b) {
+      if (w * 4 + b < count) word |= static_cast<std::uint32_t>(from[w * 4 + b]) << (8 * b);
+    }
+    words[w] = word;
+  }
+}
+static __device__ NF_NOINLINE void StoreAnyBytes(std::byte* to, int count,
+                                                 const std::uint32_t* words) {
+  for (int i = 0; i < count; ++i) to[i] = static_cast<std::byte>(words[i / 4] >> (i % 4 * 8));
+}
+
+/// Loads the first `count` of kBytes bytes, all at once if they lie at an aligned address.
+template <int kBytes>
+__device__ __forceinline__ void LoadBytes(const std::byte* from, std::size_t count, bool aligned,
+                                          std::uint32_t (&words)[kBytes / 4]) {
+  if (aligned && count >= kBytes) {
+    if constexpr (kBytes == 4) {
+      words[0] = __ldg(reinterpret_cast<const unsigned*>(from));
+    } else if constexpr (kBytes == 8) {
+      const uint2 both = __ldg(reinterpret_cast<const uint2*>(from));
+      words[0] = both.x;
+      words[1] = both.y;
+    } else {
+#pragma unroll
+      for (int i = 0; i < kBytes / 16; ++i) {
+        const uint4 four = __ldg(reinterpret_cast<const uint4*>(from) + i);
+        words[i * 4] = four.x;
+        words[i * 4 + 1] = four.y;
+        words[i * 4 + 2] = four.z;
+        words[i * 4 + 3] = four.w;
+      }
+    }
+    return;
+  }
+  std::uint32_t loaded[kBytes / 4];
+  LoadAnyBytes(from, static_cast<int>(count < kBytes ? count : kBytes), loaded, kBytes / 4);
+#pragma unroll
+  for (int i = 0; i < kBytes / 4; ++i) words[i] = loaded[i];
+}
+
+/// Stores the first `count` of kBytes bytes, in the same way.
+template <int kBytes>
+__device__ __forceinline__ void StoreBytes(std::byte* to, const std::uint32_t (&words)[kBytes / 4],
+                                           std::size_t count, bool aligned) {
+  if (aligned && count >= kBytes) {
+    if constexpr (kBytes == 4) {
+      *reinterpret_cast<std::uint32_t*>(to) = words[0];
+    } else if constexpr (kBytes == 8) {
+      *reinterpret_cast<uint2*>(to) = make_uint2(words[0], words[1]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kBytes / 16; ++i)
+        reinterpret_cast<uint4*>(to)[i] =
+            make_uint4(words[i * 4], words[i * 4 + 1], words[i * 4 + 2], words[i * 4 + 3]);
+    }
+    return;
+  }
+  std::uint32_t stored[kBytes / 4];
+#pragma unroll
+  for (int i = 0; i < kBytes / 4; ++i) stored[i] = words[i];
+  StoreAnyBytes(to, static_cast<int>(count < kBytes ? count : kBytes), stored);
+}
+
+/// Eight items of a row, as they are stored.
+template <class T>
+struct Chunk {
+  static constexpr int kItems = 8;
+  static constexpr int kBytes = kItems * static_cast<int>(kItemSize<T>);
+  static constexpr int kWords = kBytes / 4;
+  std::uint32_t words[kWords];
+
+  __device__ __forceinline__ float Item(int i) const {
+    if constexpr (kItemSize<T> == 4) {
+      return std::bit_cast<float>(words[i]);
+    } else {
+      return Widen<T>(i % 2 == 0 ? words[i / 2] & 0xFFFFu : words[i / 2] >> 16);
+    }
+  }
+
+  /// Loads items [col, col + 8) of a row; those from `cols` on are 0. Requires: col < cols.
+  __device__ __forceinline__ void Load(const std::byte* row, std::size_t col, std::size_t cols,
+                                       bool aligned) {
+    LoadBytes<kBytes>(row + col * kItemSize<T>, (cols - col) * kItemSize<T>, aligned, words);
+  }
+
+  /// Stores the chunk to shared memory, or loads it from there.
+  __device__ __forceinline__ void Store(uint4* to) const {
+#pragma unroll
+    for (int i = 0; i < kWords / 4; ++i)
+      to[i] = make_uint4(words[i * 4], words[i * 4 + 1], words[i * 4 + 2], words[i * 4 + 3]);
+  }
+  __device__ __forceinline__ void Fetch(const uint4* from) {
+#pragma unroll
+    for (int i = 0; i < kWords / 4; ++i) {
+      const uint4 four = from[i];
+      words[i * 4] = four.x;
+      words[i * 4 + 1] = four.y;
+      words[i * 4 + 2] = four.z;
+      words[i * 4 + 3] = four.w;
+    }
+  }
+
+  __device__ __forceinline__ void Clear() {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) words[i] = 0;
+  }
+
+  __device__ __forceinline__ float Amax() const {
+    float amax = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) amax = fmaxf(amax, fabsf(Item(i)));  // ignores NaN
+    return amax;
+  }
+};
+
+/// Loads and stores numbers at any address.
+__device__ __forceinline__ float LoadFloat(const std::byte* from) {
+  return LoadItem<float>(from, 0);
+}
+__device__ __forceinline__ void StoreFloat(std::byte* to, float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) to[i] = static_cast<std::byte>(bits >> (8 * i));
+}
+
+/// Returns true if a kernel must write nothing.
+__device__ __forceinline__ bool Skips(const float* noop) {
+  return noop != nullptr && *noop == 1.0f;
+}
+
+/// Raises *to to the largest value of all threads of the block. Every thread must call it.
+__device__ __forceinline__ void RaiseByBlock(unsigned* to, float amax) {
+  __shared__ unsigned largest;
+  if (threadIdx.x == 0) largest = 0;
+  __syncthreads();
+  const unsigned bits = std::bit_cast<std::uint32_t>(amax);
+  unsigned of_warp = bits;
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    const unsigned other = __shfl_xor_sync(0xFFFFFFFFu, of_warp, step);
+    of_warp = other > of_warp ? other : of_warp;
+  }
+  if (threadIdx.x % 32 == 0) atomicMax(&largest, of_warp);
+  __syncthreads();
+  if (threadIdx.x == 0 && largest > *static_cast<volatile unsigned*>(to)) atomicMax(to, largest);
+}
+
+}  // namespace narrowfloat::cuda

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of CUDA devices, as functions that launch them for whole tensors. Plain C++: no type
+// of CUDA's. All pointers are to device memory. Errors of all: DeviceError.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "narrowfloat/kernels/cuda/memory.h"
+#include "narrowfloat/numerics/host_device.h"
+#include "narrowfloat/numerics/stochastic.h"
+#include "narrowfloat/schemes/options.h"
+#include "narrowfloat/tensor/dtype.h"
+#include "narrowfloat/tensor/layout.h"
+#include "narrowfloat/tensor/shape.h"
+
+namespace narrowfloat::cuda {
+
+inline constexpr int kMaxRowDims = 8;
+
+/// A matrix whose rows lie where the leading dimensions of a tensor put them.
+template <class Byte>
+struct Rows {
+  Byte* data = nullptr;
+  MatrixShape shape{};
+  bool is_aligned = false;                        // every row begins at a multiple of 16 bytes
+  int dims = 1;                                   // of the row number; the last one is the fastest
+  std::array<std::int64_t, kMaxRowDims> sizes{};  // from the second dimension on they are read
+  std::array<std::int64_t, kMaxRowDims> strides{};  // bytes
+
+  NF_HD Byte* Row(std::size_t row) const {
+    auto rest = static_cast<std::int64_t>(row);
+    std::int64_t offset = 0;
+    for (int i = dims - 1; i > 0; --i) {
+      offset += rest % sizes[static_cast<std::size_t>(i)] * strides[static_cast<std::size_t>(i)];
+      rest /= sizes[static_cast<std::size_t>(i)];
+    }
+    return data + offset + rest * strides[0];
+  }
+};
+
+/// A number that the host knows, or, if `at` is not null, that lies in device memory.
+struct Number {
+  const float* at = nullptr;
+  float value = 0.0f;
+
+  NF_HD float Get() const { return at != nullptr ? *at : value; }
+};
+
+/// Codes and scales of one direction.
+template <class Byte>
+struct DirectionMemory {
+  Byte* codes = nullptr;  // null: the direction is absent
+  std::size_t code_stride = 0;
+  Byte* scale_inv = nullptr;
+  ScaleStrides strides{};
+  Number amax;                         // of the tensor, for schemes that use one
+  const float* line_amaxes = nullptr;  // one per line, used instead of `amax`
+};
+
+struct QuantizeCall {
+  DType dtype;
+  Rows<const std::byte> in;
+  DirectionMemory<std::byte> rowwise, columnwise;
+  ScaleOptions options;
+  const float* tensor_scale = nullptr;  // for schemes with one scale
+  unsigned* amax_bits = nullptr;        // raised to the input's amax, if not null
+  bool stochastic = false;
+  RandomState random;
+  const std::uint64_t* random_at = nullptr;  // seed and offset, used instead of `random`
+  bool transforms = false;                   // columns are those of the Hadamard transform
+  std::uint32_t sign_mask = 0;
+  const float* noop = nullptr;  // points at 1.0f: nothing is written
+  Stream stream = nullptr;
+};
+
+struct DequantizeCall {
+  DType dtype;
+  Direction direction;
+  DirectionMemory<const std::byte> in;  // its amax at amax.at may be unaligned
+  Rows<std::byte> out;
+  ScaleOptions options;
+  const float* noop = nullptr;
+  Stream stream = nullptr;
+};
+
+/// What a tensor's scale is computed from, and where the numbers of the tensor are stored. Buffers
+/// may be null, and need no alignment.
+struct TensorNumbers {
+  Number rowwise_amax, columnwise_amax, scale;
+  ScaleOptions options;
+  std::byte *rowwise_amax_out = nullptr, *columnwise_amax_out = nullptr;
+  std::byte *scale_out = nullptr, *rowwise_scale_inv_out = nullptr,
+            *columnwise_scale_inv_out = nullptr;
+  float* tensor_scale = nullptr;
+  const float* noop = nullptr;
+  Stream stream = nullptr;
+};
+
+/// The kernels that are compiled for one scheme.
+struct SchemeKernels {
+  void (*store_numbers)(const TensorNumbers& call);
+  void (*quantize)(const QuantizeCall& call);
+  void (*dequantize)(const DequantizeCall& call);
+};
+
+/// Returns the kernels of the scheme at a position of AllSchemes.
+const SchemeKernels& KernelsOfScheme(std::size_t scheme);
+
+/// Raises *amax_bits to the pattern of the largest magnitude, NaN ignored.
+void RaiseAmax(DType dtype, const Rows<const std::byte>& in, unsigned* amax_bits, Stream stream);
+/// Does the same for each row or column.
+void RaiseLineAmaxes(DType dtype, const Rows<const std::byte>& in, Direction direction,
+                     unsigned* amax_bits, Stream stream);
+/// Does the same for the Hadamard transform, of the tensor.
+void RaiseHadamardAmax(DType dtype, const Rows<const std::byte>& in, std::uint32_t sign_mask,
+                       unsigned* amax_bits, Stream stream);
+void TransformHadamard(DType dtype, const Rows<const std::byte>& in, const Rows<std::byte>& out,
+                       std::uint32_t sign_mask, Stream stream);
+
+/// Sums columns: strips of rows in order, then the strips in order. `workspace` holds a sum per
+/// strip and column. Rounds to `out_dtype`; `out` needs no alignment.
+void SumColumns(DType dtype, const Rows<const std::byte>& in, std::size_t strip_rows,
+                float* workspace, DType out_dtype, std::byte* out, const float* noop,
+                Stream stream);
+
+struct DelayedScaleCall {
+  std::byte *history, *scale;     // fp32, no alignment
+  const std::byte* reduced_amax;  // null: the newest amax is the history's
+  MatrixShape shape;              // of the history
+  float scaled_max;
+  bool most_recent;
+  Stream stream;
+};
+void UpdateDelayedScale(const DelayedScaleCall& call);
+
+/// Copies bytes, or fills them with zeros if `from` is null. noop points at 1.0f: does nothing.
+void CopyBytes(std::byte* to, const std::byte* from, std::size_t bytes, const float* noop,
+               Stream stream);
+
+/// Moves scales of one byte from one placement to another, and zeroes those that are not `kept`.
+void PermuteScales(const std::byte* from, const ScaleStrides& from_strides, std::byte* to,
+                   const ScaleStrides& to_strides, const ScaleGrid& grid, MatrixShape kept,
+                   Stream stream);
+/// Stores the transposed matrix of codes of 4 or 8 bits; those of 4 bits lie two per byte.
+void Transpose(const std::byte* from, std::byte* to, MatrixShape shape, int item_bits,
+               Stream stream);
+
+/// Writes every scale of columns: the rows' one of the tile that holds its first element.
+struct ScaleTransposition {
+  const std::byte* from;
+  std::byte* to;
+  std::size_t item_bytes;
+  ScaleStrides from_strides, to_strides;
+  std::size_t lines, blocks;  // of `to`
+  std::size_t block_rows, block_cols, lines_per_scale;
+};
+void TransposeScales(const ScaleTransposition& call, Stream stream);
+
+/// Stores exponents of fp32 scales. Sets *refused to ~(line * blocks + block) of the first scale
+/// that is not one of E8M0's powers of two; it must be 0 before.
+struct ExponentCall {
+  const std::byte* from;
+  ScaleStrides from_strides;
+  std::byte* to;
+  ScaleStrides to_strides;
+  std::size_t lines, blocks;
+  std::size_t lines_per_scale, blocks_per_scale;
+  unsigned* refused;
+};
+void StoreExponents(const ExponentCall& call, Stream stream);
+
+}  // namespace narrowfloat::cuda

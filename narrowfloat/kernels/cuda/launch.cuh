@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one way to launch a kernel, on devices and in the emulation of tests/cuda/emulation.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <array>
+#include <cstddef>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "narrowfloat/kernels/cuda/memory.h"
+#include "narrowfloat/tensor/dtype.h"
+
+namespace narrowfloat::cuda {
+
+/// Throws "cuda: WHAT failed: REASON (NAME)" unless `error` is success. Errors: DeviceError.
+void Check(cudaError_t error, const char* what);
+
+/// Returns the block's shared memory of the size that Launch() was called with, aligned to 16
+/// bytes.
+#if defined(NF_CUDA_EMULATION)
+inline std::byte* DynamicShared() {
+  return emulation::SharedMemory();
+}
+#else
+__device__ inline std::byte* DynamicShared() {
+  extern __shared__ uint4 nf_shared[];
+  return reinterpret_cast<std::byte*>(nf_shared);
+}
+#endif
+
+/// Launches `kernel` with arguments converted to its parameters. A grid without blocks launches
+/// nothing. Errors: DeviceError if the driver refuses the launch.
+template <class... P, class... A>
+void Launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_bytes, Stream stream,
+            A&&... args) {
+  static_assert(sizeof...(P) == sizeof...(A), "one argument per parameter of the kernel");
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  std::tuple<std::remove_cv_t<P>...> values(static_cast<P>(std::forward<A>(args))...);
+#if defined(NF_CUDA_EMULATION)
+  static_cast<void>(stream);
+  const auto thread = [&] { std::apply(kernel, values); };
+  const auto call = [](const void* closure) { (*static_cast<const decltype(thread)*>(closure))(); };
+  if (!emulation::Run(grid, block, shared_bytes, call, &thread))
+    Check(cudaGetLastError(), "launching a kernel");
+#else
+  constexpr std::size_t kSharedWithoutAsking = 48 * 1024;
+  const auto* function = reinterpret_cast<const void*>(kernel);
+  if (shared_bytes > kSharedWithoutAsking) {
+    Check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shared_bytes)),
+          "giving a kernel shared memory");
+  }
+  auto pointers = std::apply(
+      [](auto&... value) {
+        return std::array<void*, sizeof...(value)>{static_cast<void*>(&value)...};
+      },
+      values);
+  const cudaError_t error = cudaLaunchKernel(function, grid, block, pointers.data(), shared_bytes,
+                                             static_cast<cudaStream_t>(stream));
+  if (error != cudaSuccess) static_cast<void>(cudaGetLastError());  // it is reported once
+  Check(error, "launching a kernel");
+#endif
+}
+
+/// Calls run<T>() for the T of FloatTypes that `dtype` names.
+template <class Run>
+void WithType(DType dtype, const Run& run) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return run.template operator()<float>();
+    case DType::kFloat16:
+      return run.template operator()<Float16>();
+    default:
+      return run.template operator()<BFloat16>();
+  }
+}
+
+}  // namespace narrowfloat::cuda

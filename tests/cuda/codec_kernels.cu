@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/cuda/codec_kernels.h"
+
+#include <cuda_runtime.h>
+
+#include "narrowfloat/kernels/cuda/items.cuh"
+#include "narrowfloat/kernels/cuda/launch.cuh"
+
+namespace narrowfloat::cuda {
+namespace {
+
+constexpr std::uint64_t kPatterns = std::uint64_t{1} << 32;
+constexpr unsigned kThreads = 256, kOfThread = 1024;
+
+/// Calls difference(pattern) for inputs first, first + step, ...; counts those that return true.
+template <class Differs>
+__device__ void Count(std::uint64_t inputs, std::uint64_t step, unsigned* found,
+                      const Differs& differs) {
+  const std::uint64_t first = (std::uint64_t{blockIdx.x} * kThreads + threadIdx.x) * kOfThread;
+  unsigned differences = 0;
+  std::uint32_t example = 0;
+  for (std::uint64_t i = first; i < first + kOfThread && i < inputs; ++i) {
+    const auto pattern = static_cast<std::uint32_t>(i * step);
+    if (!differs(pattern)) continue;
+    ++differences;
+    example = pattern;
+  }
+  if (differences == 0) return;
+  atomicAdd(found, differences);
+  atomicExch(found + 1, example);
+}
+
+/// Both halves of a pair, beside an input that has another code.
+template <FloatFormat F>
+__global__ void EncodeKernel(std::uint64_t inputs, std::uint64_t step, unsigned* found) {
+  Count(inputs, step, found, [](std::uint32_t pattern) {
+    const float x = std::bit_cast<float>(pattern), other = std::bit_cast<float>(~pattern);
+    const std::uint32_t code = Encode<F>(x), beside = Encode<F>(other);
+    return EncodeItem<F>(x) != code || EncodePair<F>(x, other) != (code | beside << kBits<F>) ||
+           EncodePair<F>(other, x) != (beside | code << kBits<F>);
+  });
+}
+
+template <class T>
+__global__ void NarrowKernel(std::uint64_t inputs, std::uint64_t step, unsigned* found) {
+  Count(inputs, step, found, [](std::uint32_t pattern) {
+    const float x = std::bit_cast<float>(pattern);
+    return Narrow<T>(x) != Encode<T, Overflow::kInfinity>(x);
+  });
+}
+
+__device__ bool Same(float a, float b) {
+  return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b) || (a != a && b != b);
+}
+
+template <FloatFormat F>
+__global__ void DecodeKernel(std::uint64_t inputs, std::uint64_t step, unsigned* found) {
+  Count(inputs, step, found, [](std::uint32_t code) {
+    if constexpr (kBits<F> == 16) {
+      return !Same(Widen<F>(code), Decode<F>(code));
+    } else {
+      return !Same(DecodeItem<F>(code), Decode<F>(code));
+    }
+  });
+}
+
+Comparison Compare(const char* name, void (*kernel)(std::uint64_t, std::uint64_t, unsigned*),
+                   std::uint64_t inputs, std::uint64_t step) {
+  const Memory memory(2 * sizeof(unsigned), nullptr);
+  Comparison result{name, inputs};
+  unsigned found[2] = {0, 0};
+  Copy(memory.data(), found, sizeof found, nullptr);
+  const auto blocks =
+      static_cast<unsigned>((inputs + kThreads * kOfThread - 1) / (kThreads * kOfThread));
+  Launch(kernel, dim3(blocks), dim3(kThreads), 0, nullptr, inputs, step,
+         reinterpret_cast<unsigned*>(memory.data()));
+  Copy(found, memory.data(), sizeof found, nullptr);
+  Synchronize(nullptr);
+  result.differences = found[0];
+  result.example = found[1];
+  return result;
+}
+
+}  // namespace
+
+std::vector<Comparison> CompareConversions(std::uint64_t step) {
+  const std::uint64_t floats = (kPatterns + step - 1) / step;
+  return {Compare("fp32 to E4M3", &EncodeKernel<E4M3>, floats, step),
+          Compare("fp32 to E5M2", &EncodeKernel<E5M2>, floats, step),
+          Compare("fp32 to E2M1", &EncodeKernel<E2M1>, floats, step),
+          Compare("fp32 to fp16", &NarrowKernel<Float16>, floats, step),
+          Compare("fp32 to bf16", &NarrowKernel<BFloat16>, floats, step),
+          Compare("fp16 to fp32", &DecodeKernel<Float16>, 65536, 1),
+          Compare("bf16 to fp32", &DecodeKernel<BFloat16>, 65536, 1),
+          Compare("E4M3 to fp32", &DecodeKernel<E4M3>, 256, 1),
+          Compare("E5M2 to fp32", &DecodeKernel<E5M2>, 256, 1),
+          Compare("E2M1 to fp32", &DecodeKernel<E2M1>, 16, 1)};
+}
+
+}  // namespace narrowfloat::cuda

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies of test tensors in device memory: on the GPU, or on the emulation of tests/cuda/emulation.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "narrowfloat/kernels/cuda/memory.h"
+#include "tests/conformance/tensors.h"
+#include "tests/conformance/verbs.h"
+
+namespace narrowfloat::conformance {
+
+/// Makes the verbs serve tensors on CUDA devices. Returns the reason if there is no device, else
+/// "".
+std::string UseDevice();
+
+/// Returns true if a device computes, not the CPU: tests may be large.
+bool IsRealDevice();
+
+/// A test that needs a device, and is skipped without one.
+class DeviceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = UseDevice(); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+template <class T>
+class DeviceTestWith : public DeviceTest, public testing::WithParamInterface<T> {};
+
+/// Bytes of the host in device memory, between guard bytes, as far past a cache line as they are on
+/// the host. In the emulation the allocation ends with them, so that a read behind them shows too.
+class DeviceBytes {
+ public:
+  DeviceBytes(const std::byte* host, std::size_t bytes);
+  std::byte* data() const { return memory_.data() + lead_; }
+  /// Copies them to the host. Fails the test if a guard byte was written to.
+  void CopyTo(std::byte* host) const;
+
+ private:
+  std::size_t lead_, bytes_;
+  cuda::Memory memory_;
+};
+
+/// A number in device memory, for Execution.
+template <class T>
+class DeviceValue {
+ public:
+  explicit DeviceValue(T value) : bytes_(AsBytes(value).data(), sizeof(T)) {}
+  const T* Pointer() const { return reinterpret_cast<const T*>(bytes_.data()); }
+
+ private:
+  struct alignas(64) Aligned {
+    std::array<std::byte, sizeof(T)> bytes;
+    const std::byte* data() const { return bytes.data(); }
+  };
+  static Aligned AsBytes(T value) {
+    Aligned aligned;
+    std::memcpy(aligned.bytes.data(), &value, sizeof value);
+    return aligned;
+  }
+
+  DeviceBytes bytes_;
+};
+
+/// A tensor in device memory, with the strides and the alignment of the host's.
+class DeviceTensor {
+ public:
+  explicit DeviceTensor(const ConstTensorView& host);
+  TensorView view;
+  /// Copies the items, and what lies between them, to a tensor of the same strides.
+  void CopyTo(const TensorView& host) const;
+
+ private:
+  std::ptrdiff_t offset_;  // of the first item from the lowest byte
+  DeviceBytes bytes_;
+};
+
+/// The buffers of a quantized tensor in device memory.
+class DeviceBuffers {
+ public:
+  explicit DeviceBuffers(const QuantizedBuffers& host);
+  QuantizedView view;
+  void CopyTo(QuantizedBuffers& host) const;
+
+ private:
+  std::array<std::unique_ptr<DeviceBytes>, kRoleCount> memory_;
+};
+
+/// The verbs on copies in device memory.
+const Verbs& DeviceVerbs();
+
+}  // namespace narrowfloat::conformance

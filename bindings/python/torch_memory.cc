@@ -94,6 +94,7 @@ TorchExchange::TorchExchange(const nb::object& torch)
     throw Unsupported("import: narrowfloat needs PyTorch 2.11 or later, got " +
                       std::string(nb::str(nb::object(torch.attr("__version__"))).c_str()));
   }
+  exchange_device_ = nb::getattr(torch.attr("_C"), "_cuda_exchangeDevice", nb::object(nb::none()));
   view_ = exchange->view;
   current_stream_ = exchange->current_stream;
 }
@@ -116,7 +117,7 @@ void* TorchExchange::CurrentStream(int index) const {
 }
 
 int TorchExchange::ExchangeDevice(int index) const {
-  return nb::cast<int>(torch_.attr("_C").attr("_cuda_exchangeDevice")(index));
+  return nb::cast<int>(exchange_device_(index));
 }
 
 void TorchExchange::RaiseAmax(nb::handle amax, const nb::object& measured) const {
@@ -126,7 +127,7 @@ void TorchExchange::RaiseAmax(nb::handle amax, const nb::object& measured) const
 }
 
 TorchCall::~TorchCall() {
-  if (previous_ < 0) return;
+  if (previous_ < 0 || previous_ == device_index_) return;
   nb::error_scope kept;
   try {
     torch_.ExchangeDevice(previous_);

@@ -48,7 +48,7 @@ class TorchExchange {
   void RaiseAmax(nb::handle amax, const nb::object& measured) const;
 
  private:
-  nb::object torch_, tensor_type_;
+  nb::object torch_, tensor_type_, exchange_device_;
   int (*view_)(void* object, nb::dlpack::dltensor* out) = nullptr;
   int (*current_stream_)(int device_type, std::int32_t index, void** out) = nullptr;
 };

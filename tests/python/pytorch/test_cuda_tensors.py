@@ -19,6 +19,7 @@ from cuda_cases import (
     ODD_SHAPES,
     QUANTIZERS,
     SHAPES,
+    assert_on_cuda,
     assert_same,
     delayed,
     no_synchronization,
@@ -228,6 +229,22 @@ def test_views_and_operators() -> None:
     host = dict(nfp.export({"w.weight": QUANTIZERS["mxfp8_e4m3"]("cpu")(x)}, "fp8"))
     for entry, tensor in host.items():
         assert_tensor(entries[entry].cpu(), tensor, f"exported {entry}")
+
+
+@pytest.mark.parametrize("name", QUANTIZERS)
+def test_the_default_device_may_be_cuda(name: str) -> None:
+    x = sample(128, 128).bfloat16()
+    seed(2)
+    expected = QUANTIZERS[name]("cpu")(x)
+    with torch.device("cuda"):
+        seed(2)
+        assert_same(QUANTIZERS[name]("cuda")(x.cuda()), expected, name)
+        seed(2)
+        on_cpu = QUANTIZERS[name]("cpu")(x)
+        assert on_cpu.device.type == "cpu"
+        assert_same_buffers(on_cpu, expected, f"{name} of a CPU tensor")
+        empty = QUANTIZERS[name]("cuda").make_empty((128, 128))
+        assert_on_cuda(empty, f"{name}.make_empty()")
 
 
 def test_autograd() -> None:

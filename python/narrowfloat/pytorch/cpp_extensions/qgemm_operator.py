@@ -44,7 +44,7 @@ def qgemm(
         return made if out is None else out.copy_(made.reshape(out.shape))
     _require_cpu(first, second)
     if out is None:
-        out = matrix = torch.empty(shape, dtype=dtype)
+        out = matrix = torch.empty(shape, dtype=dtype, device="cpu")
     else:
         matrix = out.reshape(shape)
     if mode == FAST and multiply_expanded(first, second, layout, matrix, bias, accumulate):

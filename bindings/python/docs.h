@@ -306,12 +306,14 @@ inline constexpr char kPlanRulesDoc[] =
 A size is (dimensions, divisor, multiple): the product of those dimensions of the tensor, divided by
 divisor (rounded up), then rounded up to a multiple of multiple. For sizes that are symbols.)";
 inline constexpr char kTorchTensorsDoc[] =
-    R"(The verbs on CPU tensors of the module `torch` that is handed in.
+    R"(The verbs on CPU and CUDA tensors of the module `torch` that is handed in.
 
 Buffers are a tuple with a tensor or None for each of buffer_roles(); they are dense, their rank
-may differ from the plan's. `threads`: 0 for NF_NUM_THREADS, else the affinity mask.
-Errors: TypeError for another dtype, NotImplementedError on another device, ValueError for a buffer
-that is missing or differs from the plan; nothing is written then.)";
+may differ from the plan's. `threads`: 0 for NF_NUM_THREADS, else the affinity mask. On CUDA a call
+starts work on PyTorch's current stream of the tensors' device and returns; it reads no value.
+Errors: TypeError for another dtype, NotImplementedError on another device or without a backend of
+it, ValueError for tensors on two devices, and for a buffer that is missing or differs from the
+plan; nothing is written then.)";
 inline constexpr char kTorchQuantizeSignature[] =
     "def quantize(self, spec: QuantSpec, x: object, buffers: tuple, noop: object | None = None, "
     "scale: object | None = None, amax: object | None = None, "
@@ -328,6 +330,18 @@ inline constexpr char kTorchDequantizeSignature[] =
 inline constexpr char kTorchDeriveSignature[] =
     "def derive_columnwise(self, spec: QuantSpec, shape: object, buffers: tuple, threads: int = 0) "
     "-> None";
+inline constexpr char kTorchSwizzleSignature[] =
+    "def swizzle(self, spec: QuantSpec, shape: object, buffers: tuple, out: tuple, threads: int = "
+    "0) -> None";
+inline constexpr char kTorchSwizzleDoc[] =
+    R"(Writes the scales of `buffers`, swizzled, to those of `out`.
+
+Other buffers are the same tensors in both, or are copied.)";
+inline constexpr char kTorchUpdateDelayedScaleSignature[] =
+    "def update_delayed_scale(self, amax_history: object, scale: object, fp8_max: float, "
+    "margin: float = 0.0, algo: str = 'max', reduced_amax: object | None = None) -> None";
+inline constexpr char kTorchUpdateDelayedScaleDoc[] =
+    "Does what narrowfloat.update_delayed_scale does, in place, on dense float32 tensors.";
 inline constexpr char kTorchQgemmSignature[] =
     "def qgemm(self, a_spec: QuantSpec, a_shape: object, a: tuple, b_spec: QuantSpec, "
     "b_shape: object, b: tuple, layout: str, out: object, bias: object | None = None, "

@@ -1,112 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs on PyTorch's tensors. Reads their addresses; neither links nor imports PyTorch.
+// The verbs on PyTorch's tensors.
 #include <fmt/format.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
-#include <functional>
-#include <numeric>
 #include <optional>
-#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "bindings/python/docs.h"
 #include "bindings/python/options.h"
 #include "bindings/python/quantized_tensor.h"
+#include "bindings/python/torch_memory.h"
 #include "bindings/python/verbs.h"
-#include "narrowfloat/numerics/hadamard.h"
 #include "narrowfloat/ops/amax.h"
-#include "narrowfloat/ops/buffers.h"
 #include "narrowfloat/ops/dbias.h"
+#include "narrowfloat/ops/delayed_scale.h"
 #include "narrowfloat/ops/dequantize.h"
 #include "narrowfloat/ops/derive_columnwise.h"
 #include "narrowfloat/ops/qgemm.h"
 #include "narrowfloat/ops/quantize.h"
-#include "narrowfloat/ops/view_checks.h"
+#include "narrowfloat/ops/swizzle.h"
 #include "narrowfloat/tensor/error.h"
 #include "narrowfloat/tensor/plan_rule.h"
 
 namespace narrowfloat::python {
 namespace {
 
-/// A tensor's memory, or a copy of it if its rows have holes.
-struct InputMemory {
-  TensorView view;
-  nb::object copy;
-};
-
-/// Memory of buffers that the caller does not need.
-using Scratch = std::vector<std::vector<float>>;
-
-[[noreturn]] void ThrowNoMemory(const char* verb, std::string_view name) {
-  throw InvalidArgument(fmt::format("{}: {} must have memory, got a tensor without", verb, name));
-}
-
-bool RowsAreContiguous(const TensorView& view) {
-  return view.strides.empty() || view.shape.back() <= 1 ||
-         view.strides.back() == static_cast<std::ptrdiff_t>(ItemSize(view.dtype));
-}
-
 /// Returns true for roles that a plan lists but a caller may leave out.
 bool MayBeScratch(Role role) {
   return role == Role::kScale || role == Role::kAmaxRowwise || role == Role::kAmaxColumnwise;
 }
 
-/// The part of DLPack's exchange table (dlpack.h, version 1) up to the last function that is used.
-struct DlpackExchange {
-  std::uint32_t major, minor;
-  DlpackExchange* older;
-  void* allocate;
-  void* to_managed;
-  void* from_managed;
-  int (*view)(void* object, nb::dlpack::dltensor* out);  // a view; 0 or a Python error
-};
-
-/// A view of a tensor, valid while it lives: sizes and strides, these in items, are its own.
-struct TensorMemory {
-  std::byte* data;
-  DType dtype;
-  std::span<const std::int64_t> sizes, strides;
-
-  std::size_t Count() const {
-    const auto count =
-        std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>());
-    return static_cast<std::size_t>(count);
-  }
-  bool IsDense() const {
-    std::int64_t step = 1;
-    for (std::size_t i = sizes.size(); i-- > 0;) {
-      if (sizes[i] == 0) return true;
-      if (sizes[i] > 1 && strides[i] != step) return false;
-      step *= sizes[i];
-    }
-    return true;
-  }
-};
-
-/// PyTorch's side of the exchange. Set once and never changed.
+/// The verbs on tensors of one PyTorch.
 class TorchTensors {
  public:
-  explicit TorchTensors(const nb::object& torch) : tensor_type_(torch.attr("Tensor")) {
-    constexpr std::uint32_t kMajor = 1;
-    const nb::object capsule =
-        nb::getattr(tensor_type_, "__dlpack_c_exchange_api__", nb::object(nb::none()));
-    auto* exchange = static_cast<const DlpackExchange*>(
-        capsule.is_none() ? nullptr : PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
-    while (exchange != nullptr && exchange->major > kMajor) exchange = exchange->older;
-    if (exchange == nullptr || exchange->view == nullptr) {
-      PyErr_Clear();
-      throw Unsupported("import: narrowfloat needs PyTorch 2.11 or later, got " +
-                        std::string(nb::str(nb::object(torch.attr("__version__"))).c_str()));
-    }
-    view_ = exchange->view;
-  }
+  explicit TorchTensors(const nb::object& torch) : torch_(torch) {}
 
   void Quantize(const QuantSpec& spec, nb::handle x, const nb::tuple& buffers, nb::handle noop,
                 nb::handle scale, nb::handle amax, nb::handle amax_columnwise, std::uint64_t seed,
@@ -115,213 +47,210 @@ class TorchTensors {
                   int threads) const;
   void DeriveColumnwise(const QuantSpec& spec, const nb::object& shape, const nb::tuple& buffers,
                         int threads) const;
+  void Swizzle(const QuantSpec& spec, const nb::object& shape, const nb::tuple& buffers,
+               const nb::tuple& out, int threads) const;
   void Qgemm(const QuantSpec& a_spec, const nb::object& a_shape, const nb::tuple& a,
              const QuantSpec& b_spec, const nb::object& b_shape, const nb::tuple& b,
              std::string_view layout, nb::handle out, nb::handle bias, bool accumulate,
              int threads) const;
   void Amax(nb::handle x, nb::handle out, int threads) const;
   void ColumnSums(nb::handle x, nb::handle out, int threads) const;
+  void UpdateDelayedScale(nb::handle amax_history, nb::handle scale, float fp8_max, float margin,
+                          std::string_view algo, nb::handle reduced_amax) const;
 
  private:
-  TensorMemory MemoryOf(const char* verb, std::string_view name, nb::handle tensor) const;
-  TensorView View(const char* verb, std::string_view name, nb::handle tensor) const;
-  InputMemory ViewInput(const char* verb, nb::handle tensor) const;
-  TensorView ViewDense(const char* verb, std::string_view name, nb::handle tensor, DType dtype,
-                       const Shape& shape) const;
-  float ItemOf(const char* verb, std::string_view name, nb::handle tensor) const;
-  void Bind(const char* verb, const nb::tuple& buffers, QuantizedView& view,
-            Scratch* scratch) const;
-
-  nb::object tensor_type_;
-  int (*view_)(void* object, nb::dlpack::dltensor* out) = nullptr;
+  TorchExchange torch_;
 };
 
-/// Errors: TypeError for another object or type; Unsupported on another device; InvalidArgument
-/// for a tensor that has elements but no memory, as wrappers have.
-TensorMemory TorchTensors::MemoryOf(const char* verb, std::string_view name,
-                                    nb::handle tensor) const {
-  if (PyObject_IsInstance(tensor.ptr(), tensor_type_.ptr()) != 1) {
-    throw nb::type_error(fmt::format("{}: {} must be a torch.Tensor, got {}", verb, name,
-                                     nb::type_name(tensor.type()).c_str())
-                             .c_str());
-  }
-  nb::dlpack::dltensor memory;
-  const bool has_memory = view_(tensor.ptr(), &memory) == 0;
-  if (!has_memory || memory.device.device_type != nb::device::cpu::value) {
-    // Devices that DLPack does not know, such as meta, export nothing.
-    PyErr_Clear();
-    const nb::object device = tensor.attr("device");
-    if (nb::cast<std::string>(device.attr("type")) == "cpu") ThrowNoMemory(verb, name);
-    throw Unsupported(fmt::format("{}: {} must be on the CPU, got a tensor on {}", verb, name,
-                                  nb::str(device).c_str()));
-  }
-  const std::optional<DType> dtype = DTypeOfDlpack(memory.dtype);
-  if (!dtype) {
-    throw nb::type_error(fmt::format("{}: {} must be uint8, {}, got {}", verb, name,
-                                     FloatTypeNames(),
-                                     nb::str(nb::object(tensor.attr("dtype"))).c_str())
-                             .c_str());
-  }
-  const auto rank = static_cast<std::size_t>(memory.ndim);
-  const TensorMemory tensor_memory{static_cast<std::byte*>(memory.data) + memory.byte_offset,
-                                   *dtype,
-                                   {memory.shape, rank},
-                                   {memory.strides, rank}};
-  if (memory.data == nullptr && tensor_memory.Count() != 0) ThrowNoMemory(verb, name);
-  return tensor_memory;
-}
-
-TensorView TorchTensors::View(const char* verb, std::string_view name, nb::handle tensor) const {
-  const TensorMemory memory = MemoryOf(verb, name, tensor);
-  TensorView view{
-      memory.data, memory.dtype, {memory.sizes.begin(), memory.sizes.end()}, {}, Device::kCpu};
-  if (memory.IsDense()) return view;
-  view.strides.assign(memory.strides.begin(), memory.strides.end());
-  for (std::ptrdiff_t& stride : view.strides)
-    stride *= static_cast<std::ptrdiff_t>(ItemSize(memory.dtype));
-  return view;
-}
-
-InputMemory TorchTensors::ViewInput(const char* verb, nb::handle tensor) const {
-  InputMemory held{View(verb, "the input", tensor), {}};
-  if (RowsAreContiguous(held.view)) return held;
-  held.copy = tensor.attr("contiguous")();
-  held.view = View(verb, "the input", held.copy);
-  return held;
-}
-
-/// Views a tensor whose items are stored as those of a dense one of `shape`: buffers of another
-/// rank, such as flattened codes, are the same memory.
-TensorView TorchTensors::ViewDense(const char* verb, std::string_view name, nb::handle tensor,
-                                   DType dtype, const Shape& shape) const {
-  const TensorMemory memory = MemoryOf(verb, name, tensor);
-  if (memory.dtype != dtype || !memory.IsDense() || memory.Count() != FlattenShape(shape).Size()) {
-    throw InvalidArgument(fmt::format("{}: {} must be {} of {} and contiguous, got {} of {}", verb,
-                                      name, DTypeName(dtype), ShapeText(shape),
-                                      DTypeName(memory.dtype),
-                                      ShapeText({memory.sizes.begin(), memory.sizes.end()})));
-  }
-  return {memory.data, dtype, shape, {}, Device::kCpu};
-}
-
-float TorchTensors::ItemOf(const char* verb, std::string_view name, nb::handle tensor) const {
-  float item = 0.0f;
-  std::memcpy(&item, ViewDense(verb, name, tensor, DType::kFloat32, {1}).data, sizeof item);
-  return item;
-}
-
-/// Views the planned buffers. Allocates those without a tensor in `scratch`, if given.
-void TorchTensors::Bind(const char* verb, const nb::tuple& buffers, QuantizedView& view,
-                        Scratch* scratch) const {
+/// Views the planned buffers. With `allocates` those that may be scratch need no tensor.
+void Bind(TorchCall& call, const nb::tuple& buffers, QuantizedView& view, bool allocates = false) {
   if (buffers.size() != kRoleCount) {
     throw InvalidArgument(
-        fmt::format("{}: needs {} buffers, got {}", verb, kRoleCount, buffers.size()));
+        fmt::format("{}: needs {} buffers, got {}", call.verb(), kRoleCount, buffers.size()));
   }
   for (const BufferPlan& planned : PlanQuantize(view.spec, view.shape)) {
     const nb::handle tensor = buffers[static_cast<std::size_t>(planned.role)];
     if (!tensor.is_none()) {
       view[planned.role] =
-          ViewDense(verb, RoleName(planned.role), tensor, planned.dtype, planned.shape);
-    } else if (scratch != nullptr && MayBeScratch(planned.role)) {
-      scratch->emplace_back(FlattenShape(planned.shape).Size());
-      view[planned.role] = {reinterpret_cast<std::byte*>(scratch->back().data()),
-                            planned.dtype,
-                            planned.shape,
-                            {},
-                            Device::kCpu};
+          call.ViewDense(RoleName(planned.role), tensor, planned.dtype, planned.shape);
+    } else if (allocates && MayBeScratch(planned.role)) {
+      view[planned.role] = call.Scratch(planned.shape);
     }
   }
 }
 
-/// Raises an amax of delayed scaling: steps that share a row of the history keep the largest.
-void AccumulateAmax(const TensorView& amax, float measured) {
-  float old = 0.0f;
-  std::memcpy(&old, amax.data, sizeof old);
-  if (measured > old) std::memcpy(amax.data, &measured, sizeof measured);
+float FloatAt(const std::byte* address) {
+  float item = 0.0f;
+  std::memcpy(&item, address, sizeof item);
+  return item;
 }
+
+/// One float32 that a caller may give: a number where it is on the CPU, which can be read, else an
+/// address in device memory.
+struct GivenFloat {
+  std::optional<float> number;
+  const float* address = nullptr;
+
+  GivenFloat(TorchCall& call, std::string_view name, nb::handle tensor) {
+    if (tensor.is_none()) return;
+    const std::byte* item = call.AddressOf(name, tensor);
+    if (call.OnCpu()) {
+      number = FloatAt(item);
+    } else {
+      address = reinterpret_cast<const float*>(item);
+    }
+  }
+  bool IsGiven() const { return number.has_value() || address != nullptr; }
+};
+
+/// The amax of delayed scaling. Steps that share a row of the history keep the largest, so that a
+/// call measures into other memory, and then raises the history.
+class AmaxHistory {
+ public:
+  AmaxHistory(TorchCall& call, nb::handle tensor, TensorView& buffer)
+      : old_(buffer.data), tensor_(tensor) {
+    if (call.OnCpu()) {
+      buffer.data = reinterpret_cast<std::byte*>(&measured_);
+    } else {
+      scratch_ = call.ScratchAmax(tensor);
+      buffer = call.ViewDense("amax_rowwise", scratch_, DType::kFloat32, {1});
+    }
+  }
+  AmaxHistory(const AmaxHistory&) = delete;
+  AmaxHistory& operator=(const AmaxHistory&) = delete;
+
+  void Raise(const TorchExchange& torch) const {
+    if (scratch_.is_valid()) {
+      torch.RaiseAmax(tensor_, scratch_);
+    } else if (measured_ > FloatAt(old_)) {
+      std::memcpy(old_, &measured_, sizeof measured_);
+    }
+  }
+
+ private:
+  std::byte* old_;
+  nb::handle tensor_;
+  float measured_ = 0.0f;
+  nb::object scratch_;  // on CUDA
+};
 
 void TorchTensors::Quantize(const QuantSpec& spec, nb::handle x, const nb::tuple& buffers,
                             nb::handle noop, nb::handle scale, nb::handle amax,
                             nb::handle amax_columnwise, std::uint64_t seed, std::uint64_t offset,
                             int threads) const {
-  constexpr const char* kVerb = "quantize";
-  const float skip = noop.is_none() ? 0.0f : ItemOf(kVerb, "noop_flag", noop);
-  const Execution execution{.threads = threads, .noop = &skip};
-  const InputMemory in = ViewInput(kVerb, x);
-  QuantizedView out{spec, in.view.shape, {}};
-  if (!scale.is_none()) out.spec.scale = ItemOf(kVerb, "scale", scale);
-  if (!amax.is_none()) out.spec.amax = ItemOf(kVerb, "amax", amax);
-  if (!amax_columnwise.is_none())
-    out.spec.amax_columnwise = ItemOf(kVerb, "amax_columnwise", amax_columnwise);
+  TorchCall call(torch_, "quantize");
+  const TensorView in = call.ViewInput(x);
+  const GivenFloat skip(call, "noop_flag", noop), given_scale(call, "scale", scale),
+      rows(call, "amax", amax), columns(call, "amax_columnwise", amax_columnwise);
+  QuantizedView out{spec, in.shape, {}};
+  if (given_scale.number) out.spec.scale = given_scale.number;
+  if (rows.number) out.spec.amax = rows.number;
+  if (columns.number) out.spec.amax_columnwise = columns.number;
   if (spec.stochastic_rounding) {
     out.spec.seed = seed;
     out.spec.offset = offset;
   }
-  Scratch scratch;
-  scratch.reserve(kRoleCount);
-  Bind(kVerb, buffers, out, &scratch);
-  if (execution.IsNoop() || FlattenShape(out.shape).Size() == 0) return;
-  TensorView history = out[Role::kAmaxRowwise];
-  float measured = 0.0f;
-  const bool accumulate = out.spec.scale.has_value() && history.data != nullptr;
-  if (accumulate) out[Role::kAmaxRowwise].data = reinterpret_cast<std::byte*>(&measured);
-  const nb::gil_scoped_release unlocked;
-  narrowfloat::Quantize(in.view, out, execution);
-  if (accumulate) AccumulateAmax(history, measured);
+  Bind(call, buffers, out, true);
+  if (skip.number == 1.0f || FlattenShape(out.shape).Size() == 0) return;
+  std::optional<AmaxHistory> history;
+  const nb::handle measured = buffers[static_cast<std::size_t>(Role::kAmaxRowwise)];
+  if (given_scale.IsGiven() && !measured.is_none())
+    history.emplace(call, measured, out[Role::kAmaxRowwise]);
+  Execution execution = call.Start(threads);
+  execution.noop = skip.address;
+  execution.scale = given_scale.address;
+  execution.amax = rows.address;
+  execution.amax_columnwise = columns.address;
+  {
+    const nb::gil_scoped_release unlocked;
+    narrowfloat::Quantize(in, out, execution);
+  }
+  if (history) history->Raise(torch_);
 }
 
 void TorchTensors::Dequantize(const QuantSpec& spec, const nb::tuple& buffers, nb::handle out,
                               int threads) const {
-  constexpr const char* kVerb = "dequantize";
-  const TensorView values = View(kVerb, "the output", out);
+  TorchCall call(torch_, "dequantize");
+  const TensorView values = call.View("the output", out);
   QuantizedView in{spec, values.shape, {}};
-  Bind(kVerb, buffers, in, nullptr);
+  Bind(call, buffers, in);
+  const Execution execution = call.Start(threads);
   const nb::gil_scoped_release unlocked;
-  narrowfloat::Dequantize(in, values, {.threads = threads});
+  narrowfloat::Dequantize(in, values, execution);
 }
 
 void TorchTensors::DeriveColumnwise(const QuantSpec& spec, const nb::object& shape,
                                     const nb::tuple& buffers, int threads) const {
-  constexpr const char* kVerb = "derive_columnwise";
-  QuantizedView view{spec, ParseShape(kVerb, shape), {}};
-  Bind(kVerb, buffers, view, nullptr);
+  TorchCall call(torch_, "derive_columnwise");
+  QuantizedView view{spec, ParseShape(call.verb(), shape), {}};
+  Bind(call, buffers, view);
+  const Execution execution = call.Start(threads);
   const nb::gil_scoped_release unlocked;
-  narrowfloat::DeriveColumnwise(view, view, {.threads = threads});
+  narrowfloat::DeriveColumnwise(view, view, execution);
+}
+
+void TorchTensors::Swizzle(const QuantSpec& spec, const nb::object& shape, const nb::tuple& buffers,
+                           const nb::tuple& out, int threads) const {
+  TorchCall call(torch_, "swizzle");
+  QuantizedView in{spec, ParseShape(call.verb(), shape), {}};
+  QuantizedView swizzled = in;
+  swizzled.spec.swizzled = true;
+  Bind(call, buffers, in);
+  Bind(call, out, swizzled);
+  const Execution execution = call.Start(threads);
+  const nb::gil_scoped_release unlocked;
+  narrowfloat::Swizzle(in, swizzled, execution);
 }
 
 void TorchTensors::Qgemm(const QuantSpec& a_spec, const nb::object& a_shape, const nb::tuple& a,
                          const QuantSpec& b_spec, const nb::object& b_shape, const nb::tuple& b,
                          std::string_view layout, nb::handle out, nb::handle bias, bool accumulate,
                          int threads) const {
-  constexpr const char* kVerb = "qgemm";
-  QuantizedView first{a_spec, ParseShape(kVerb, a_shape), {}};
-  QuantizedView second{b_spec, ParseShape(kVerb, b_shape), {}};
-  Bind(kVerb, a, first, nullptr);
-  Bind(kVerb, b, second, nullptr);
+  TorchCall call(torch_, "qgemm");
+  QuantizedView first{a_spec, ParseShape(call.verb(), a_shape), {}};
+  QuantizedView second{b_spec, ParseShape(call.verb(), b_shape), {}};
+  Bind(call, a, first);
+  Bind(call, b, second);
   GemmOptions options{.layout = FindGemmLayout(layout), .mode = GemmMode::kReproducible};
   if (accumulate) options.output = GemmOutput::kAccumulate;
-  if (!bias.is_none()) options.bias = View(kVerb, "bias", bias);
-  const TensorView result = View(kVerb, "out", out);
+  if (!bias.is_none()) options.bias = call.View("bias", bias);
+  const TensorView result = call.View("out", out);
+  const Execution execution = call.Start(threads);
   const nb::gil_scoped_release unlocked;
-  narrowfloat::Qgemm(first, second, result, options, {.threads = threads});
+  narrowfloat::Qgemm(first, second, result, options, execution);
 }
 
 void TorchTensors::Amax(nb::handle x, nb::handle out, int threads) const {
-  constexpr const char* kVerb = "amax";
-  const InputMemory in = ViewInput(kVerb, x);
-  const TensorView result = ViewDense(kVerb, "the output", out, DType::kFloat32, {1});
+  TorchCall call(torch_, "amax");
+  const TensorView in = call.ViewInput(x);
+  const TensorView result = call.ViewDense("the output", out, DType::kFloat32, {1});
+  const Execution execution = call.Start(threads);
   const nb::gil_scoped_release unlocked;
-  const float amax = narrowfloat::Amax(in.view, {.threads = threads});
-  std::memcpy(result.data, &amax, sizeof amax);
+  narrowfloat::Amax(in, result, execution);
 }
 
 void TorchTensors::ColumnSums(nb::handle x, nb::handle out, int threads) const {
-  constexpr const char* kVerb = "column_sums";
-  const InputMemory in = ViewInput(kVerb, x);
-  const Shape columns{static_cast<std::int64_t>(FlattenShape(in.view.shape).cols)};
-  const TensorView sums = ViewDense(kVerb, "the output", out, DType::kFloat32, columns);
+  TorchCall call(torch_, "column_sums");
+  const TensorView in = call.ViewInput(x);
+  const Shape columns{static_cast<std::int64_t>(FlattenShape(in.shape).cols)};
+  const TensorView sums = call.ViewDense("the output", out, DType::kFloat32, columns);
+  const Execution execution = call.Start(threads);
   const nb::gil_scoped_release unlocked;
-  narrowfloat::ColumnSums(in.view, sums, {.threads = threads});
+  narrowfloat::ColumnSums(in, sums, execution);
+}
+
+void TorchTensors::UpdateDelayedScale(nb::handle amax_history, nb::handle scale, float fp8_max,
+                                      float margin, std::string_view algo,
+                                      nb::handle reduced_amax) const {
+  TorchCall call(torch_, "update_delayed_scale");
+  const TensorView history = call.View("amax_history", amax_history);
+  const TensorView scales = call.View("scale", scale);
+  const DelayedScaleRule rule{fp8_max, margin, FindAmaxAlgorithm(algo)};
+  std::optional<ConstTensorView> reduced;
+  if (!reduced_amax.is_none()) reduced = call.View("reduced_amax", reduced_amax);
+  const Execution execution = call.Start(1);
+  const nb::gil_scoped_release unlocked;
+  narrowfloat::UpdateDelayedScale(history, scales, rule, reduced ? &*reduced : nullptr, execution);
 }
 
 /// Returns [(role, dtype, shape, role that holds the memory)], as PlanQuantize lists them.
@@ -426,6 +355,9 @@ void RegisterTorchTensors(nb::module_& module) {
       .def("derive_columnwise", &TorchTensors::DeriveColumnwise, nb::arg("spec"), nb::arg("shape"),
            nb::arg("buffers"), nb::arg("threads") = 0, nb::sig(kTorchDeriveSignature),
            "Fills the columnwise buffers from the rowwise ones.")
+      .def("swizzle", &TorchTensors::Swizzle, nb::arg("spec"), nb::arg("shape"), nb::arg("buffers"),
+           nb::arg("out"), nb::arg("threads") = 0, nb::sig(kTorchSwizzleSignature),
+           kTorchSwizzleDoc)
       .def("qgemm", &TorchTensors::Qgemm, nb::arg("a_spec"), nb::arg("a_shape"), nb::arg("a"),
            nb::arg("b_spec"), nb::arg("b_shape"), nb::arg("b"), nb::arg("layout"), nb::arg("out"),
            nb::arg("bias") = nb::none(), nb::arg("accumulate") = false, nb::arg("threads") = 0,
@@ -436,7 +368,11 @@ void RegisterTorchTensors(nb::module_& module) {
       .def("column_sums", &TorchTensors::ColumnSums, nb::arg("x"), nb::arg("out"),
            nb::arg("threads") = 0,
            nb::sig("def column_sums(self, x: object, out: object, threads: int = 0) -> None"),
-           "Writes the sums of the columns of x, flattened, to out, float32 of one element each.");
+           "Writes the sums of the columns of x, flattened, to out, float32 of one element each.")
+      .def("update_delayed_scale", &TorchTensors::UpdateDelayedScale, nb::arg("amax_history"),
+           nb::arg("scale"), nb::arg("fp8_max"), nb::arg("margin") = 0.0f, nb::arg("algo") = "max",
+           nb::arg("reduced_amax") = nb::none(), nb::sig(kTorchUpdateDelayedScaleSignature),
+           kTorchUpdateDelayedScaleDoc);
 }
 
 }  // namespace narrowfloat::python

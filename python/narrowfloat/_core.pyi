@@ -452,12 +452,14 @@ def parse_spec(text: str) -> QuantSpec:
 
 class TorchTensors:
     """
-    The verbs on CPU tensors of the module `torch` that is handed in.
+    The verbs on CPU and CUDA tensors of the module `torch` that is handed in.
 
     Buffers are a tuple with a tensor or None for each of buffer_roles(); they are dense, their rank
-    may differ from the plan's. `threads`: 0 for NF_NUM_THREADS, else the affinity mask.
-    Errors: TypeError for another dtype, NotImplementedError on another device, ValueError for a buffer
-    that is missing or differs from the plan; nothing is written then.
+    may differ from the plan's. `threads`: 0 for NF_NUM_THREADS, else the affinity mask. On CUDA a call
+    starts work on PyTorch's current stream of the tensors' device and returns; it reads no value.
+    Errors: TypeError for another dtype, NotImplementedError on another device or without a backend of
+    it, ValueError for tensors on two devices, and for a buffer that is missing or differs from the
+    plan; nothing is written then.
     """
 
     def __init__(self, torch: object) -> None: ...
@@ -479,6 +481,13 @@ class TorchTensors:
     def derive_columnwise(self, spec: QuantSpec, shape: object, buffers: tuple, threads: int = 0) -> None:
         """Fills the columnwise buffers from the rowwise ones."""
 
+    def swizzle(self, spec: QuantSpec, shape: object, buffers: tuple, out: tuple, threads: int = 0) -> None:
+        """
+        Writes the scales of `buffers`, swizzled, to those of `out`.
+
+        Other buffers are the same tensors in both, or are copied.
+        """
+
     def qgemm(self, a_spec: QuantSpec, a_shape: object, a: tuple, b_spec: QuantSpec, b_shape: object, b: tuple, layout: str, out: object, bias: object | None = None, accumulate: bool = False, threads: int = 0) -> None:
         """
         Writes the reproducible product of two matrices to `out`, as narrowfloat.qgemm does.
@@ -493,4 +502,9 @@ class TorchTensors:
     def column_sums(self, x: object, out: object, threads: int = 0) -> None:
         """
         Writes the sums of the columns of x, flattened, to out, float32 of one element each.
+        """
+
+    def update_delayed_scale(self, amax_history: object, scale: object, fp8_max: float, margin: float = 0.0, algo: str = 'max', reduced_amax: object | None = None) -> None:
+        """
+        Does what narrowfloat.update_delayed_scale does, in place, on dense float32 tensors.
         """

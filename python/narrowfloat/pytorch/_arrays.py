@@ -29,7 +29,7 @@ def array_of(tensor: torch.Tensor) -> np.ndarray:
         raise NotImplementedError(f"narrowfloat: tensors must be on the CPU, got {tensor.device}")
     dtype = _HELD.get(tensor.dtype)
     if dtype is None:
-        dtype = _HELD[tensor.dtype] = torch.empty(0, dtype=tensor.dtype).numpy().dtype
+        dtype = _HELD[tensor.dtype] = tensor.new_empty(0).numpy().dtype
     array = np.asarray(_Memory(tensor, dtype))
     return array.view(dtype)
 

@@ -25,7 +25,7 @@ def export(
     state_dict: quantized tensors, whose codes are taken as they are, and plain ones, which come
     out as they are, unless `quantizer` makes codes of them: a quantizer for every matrix, or a
     function of name and tensor that gives one or None. A weight is made when it is asked for.
-    convention: one that `narrowfloat convert --to` writes.
+    convention: one that `narrowfloat convert --to` writes. What it makes is on the CPU.
     Errors: ValueError for another convention; NotImplementedError for a weight that it cannot
     hold with the same codes: blocks of 1x128, more than two dimensions, columns alone.
     """
@@ -59,6 +59,9 @@ def _written(
         )
     storage: Any = tensor
     weight = operand(storage, ("rowwise",))
+    if weight.device.type == "cuda":
+        on_host = {role: buffer.cpu() for role, buffer in weight.buffers.items()}
+        weight = weight._replace(buffers=on_host)
     core = weight.core()
     if dict(weight.options).get("swizzled"):
         core = _core.unswizzle(core)

@@ -85,12 +85,16 @@ def draw_seeds(x: torch.Tensor) -> torch.Tensor:
 
     An operator of its own: compilers replace the generator of operators that they know.
     """
-    return torch.randint(0, SEED_BOUND, (2,))
+    return torch.randint(0, SEED_BOUND, (2,), device="cpu")
 
 
 @draw_seeds.register_fake
 def _draw_seeds_fake(x: torch.Tensor) -> torch.Tensor:
-    return torch.empty(2, dtype=torch.int64, device=x.device)
+    return torch.empty(2, dtype=torch.int64, device="cpu")
+
+
+def _device_of(buffers: Sequence[torch.Tensor | None]) -> torch.device:
+    return next(buffer.device for buffer in buffers if buffer is not None)
 
 
 @torch.library.custom_op("narrowfloat::dequantize", mutates_args=())
@@ -101,7 +105,7 @@ def dequantize(
 
     buffers: a tensor or None for each of ROLES. spec: text form.
     """
-    out = torch.empty(shape, dtype=dtype)
+    out = torch.empty(shape, dtype=dtype, device=_device_of(buffers))
     if out.numel() > 0:
         _verbs.verbs.dequantize(parse_spec(spec), tuple(buffers), out, _verbs.threads())
     return out
@@ -111,13 +115,12 @@ def dequantize(
 def _dequantize_fake(
     buffers: Sequence[torch.Tensor | None], spec: str, shape: Sequence[int], dtype: torch.dtype
 ) -> torch.Tensor:
-    device = next(buffer.device for buffer in buffers if buffer is not None)
-    return torch.empty(shape, dtype=dtype, device=device)
+    return torch.empty(shape, dtype=dtype, device=_device_of(buffers))
 
 
 def sum_columns(x: torch.Tensor) -> torch.Tensor:
     """Returns what column_sums() does, without the operator."""
-    out = torch.empty(x.shape[-1], dtype=torch.float32)
+    out = torch.empty(x.shape[-1], dtype=torch.float32, device=x.device)
     _verbs.verbs.column_sums(x, out, _verbs.threads())
     return out
 
@@ -145,7 +148,8 @@ def derive_columnwise(
 
     buffers: a tensor or None for each of ROLES, of which the rowwise ones are read.
     """
-    made = [torch.empty(b.shape, dtype=b.dtype) for b in _derived(spec, shape)]
+    device = _device_of(buffers)
+    made = [torch.empty(b.shape, dtype=b.dtype, device=device) for b in _derived(spec, shape)]
     named = dict(zip(ROLES, buffers, strict=True))
     named.update(zip([b.role for b in _derived(spec, shape)], made, strict=True))
     _verbs.verbs.derive_columnwise(
@@ -158,7 +162,7 @@ def derive_columnwise(
 def _derive_columnwise_fake(
     buffers: Sequence[torch.Tensor | None], spec: str, shape: Sequence[int]
 ) -> list[torch.Tensor]:
-    device = next(buffer.device for buffer in buffers if buffer is not None)
+    device = _device_of(buffers)
     return [torch.empty(b.shape, dtype=b.dtype, device=device) for b in _derived(spec, shape)]
 
 

@@ -53,9 +53,12 @@ def in_memory(tensor: torch.Tensor) -> bool:
 
 
 def draw_seeds(src: torch.Tensor) -> Seeds:
-    """Draws a seed and an offset from PyTorch's generator; in a graph, a tensor of both."""
+    """Draws a seed and an offset from PyTorch's generator; in a graph, a tensor of both.
+
+    The generator is the CPU's for tensors on every device: the verb takes numbers of the host.
+    """
     if in_memory(src):
-        return torch.randint(0, _graph_operators.SEED_BOUND, (2,)).tolist()
+        return torch.randint(0, _graph_operators.SEED_BOUND, (2,), device="cpu").tolist()
     return _graph_operators.draw_seeds(src)
 
 
@@ -70,8 +73,9 @@ def quantize(
     amax_columnwise: Tensor = None,
     seeds: Seeds = (0, 0),
 ) -> None:
-    """Quantizes `src` into `buffers`.
+    """Quantizes `src` into `buffers`, on the device where all tensors are.
 
+    On CUDA the call starts work on the current stream of the device and reads no value.
     seeds: of stochastic rounding, from draw_seeds(). A noop of 1 leaves every byte. With a `scale`
     the buffer of the amax is raised to that of `src`.
     """

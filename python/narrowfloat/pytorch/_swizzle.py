@@ -3,8 +3,8 @@
 
 import torch
 
-from narrowfloat import _core
-from narrowfloat.pytorch._arrays import core_tensor
+from narrowfloat.pytorch import _native
+from narrowfloat.pytorch._arrays import operand
 from narrowfloat.pytorch.tensor.storage._scheme_storage import SchemeStorage
 
 
@@ -23,9 +23,12 @@ def swizzle_scales_for_gemm_(
     for direction in (name for name, want in wanted.items() if want and usages[name]):
         scale = getattr(storage, f"_{direction}_scale_inv")
         _zero_padding(storage, scale, direction == "columnwise")
-        swizzled = _core.swizzle(core_tensor(storage, (direction,)))
-        moved = torch.from_numpy(swizzled.buffers[f"{direction}_scale_inv"])
-        scale.copy_(moved.reshape(scale.shape))
+        spec, shape, buffers = operand(storage, (direction,)).native()
+        place = _native.ROLES.index(f"{direction}_scale_inv")
+        moved = torch.empty_like(scale, memory_format=torch.contiguous_format)
+        out = (*buffers[:place], moved, *buffers[place + 1 :])
+        _native.verbs.swizzle(spec, shape, buffers, out, _native.threads())
+        scale.copy_(moved)
     vars(storage)["_with_gemm_swizzled_scales"] = True
 
 

@@ -310,6 +310,9 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
     ) -> QuantizedTensor:
         if fake_dtype is not None and fake_dtype != dtype:
             raise ValueError(f"fake_dtype ({fake_dtype}) does not match dtype ({dtype})")
+        device = torch.get_default_device() if device is None else torch.device(device)
+        if device.type == "cuda" and device.index is None:  # the wrapper would have no index either
+            device = torch.device("cuda", torch.cuda.current_device())
         instance = torch.Tensor._make_wrapper_subclass(
             cls,
             tuple(shape),
@@ -318,7 +321,7 @@ class QuantizedTensor(_dispatch.WriteTarget, torch.Tensor):
             dtype=dtype,
             layout=torch.strided,
             requires_grad=requires_grad,
-            device=torch.get_default_device() if device is None else torch.device(device),
+            device=device,
         )
         instance._dtype = dtype
         return instance

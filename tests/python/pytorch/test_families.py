@@ -466,7 +466,8 @@ def test_messages_of_the_verb() -> None:
          "torch.float64"),
         (lambda: verbs.quantize(spec, torch.zeros(4, 4, device="meta"),
                                 (codes, scale_inv, *nothing)),
-         NotImplementedError, "quantize: the input must be on the CPU, got a tensor on meta"),
+         NotImplementedError, "quantize: the input must be on the CPU or a CUDA device, got a "
+         "tensor on meta"),
         (lambda: verbs.quantize(spec, [1.0], (codes, scale_inv, *nothing)),
          TypeError, "quantize: the input must be a torch.Tensor, got list"),
         (lambda: verbs.quantize(spec, torch.zeros(4, 4), (codes[:2], scale_inv, *nothing)),

@@ -261,11 +261,12 @@ def _gelu(
         whole = whole and gelu_in.dtype == epilogue.out_dtype
     dtype = epilogue.out_dtype if whole else torch.float32
     shape = (sizes.rows, sizes.cols)
-    y = torch.empty(shape, dtype=dtype) if out is None or not whole else out.reshape(shape)
+    fresh: dict[str, Any] = {"dtype": dtype, "device": b.device}
+    y = torch.empty(shape, **fresh) if out is None or not whole else out.reshape(shape)
     if epilogue.grad:
         points = gelu_in.detach().to(dtype).reshape(shape).contiguous()
     else:
-        points = torch.empty(shape, dtype=dtype)
+        points = torch.empty(shape, **fresh)
     accumulates = whole and epilogue.accumulate
     qgemm_gelu(first, second, text, y, points, epilogue.grad, epilogue.added, accumulates)
     gelu_input = None if epilogue.grad else points.to(epilogue.out_dtype).reshape(sizes.shape)

@@ -33,6 +33,7 @@ def qgemm(
 
     layout: of the two operands, as the core's qgemm takes it. bias: of `dtype`, added. mode: None
     is the one that is set.
+    Errors: NotImplementedError for codes that are not on the CPU.
     """
     mode = get_product_mode() if mode is None else mode
     if not (first.in_memory() and second.in_memory()):
@@ -41,8 +42,9 @@ def qgemm(
         operands = (*_parts(first), *_parts(second))
         made = _qgemm(*operands, layout, shape, dtype, mode, bias, addend)
         return made if out is None else out.copy_(made.reshape(out.shape))
+    _require_cpu(first, second)
     if out is None:
-        out = matrix = torch.empty(shape, dtype=dtype)
+        out = matrix = torch.empty(shape, dtype=dtype, device="cpu")
     else:
         matrix = out.reshape(shape)
     if mode == FAST and multiply_expanded(first, second, layout, matrix, bias, accumulate):
@@ -83,6 +85,7 @@ def qgemm_gelu(
         if not grad:
             gelu_in.copy_(kept)
         return
+    _require_cpu(first, second)
     _core.qgemm(
         first.core(),
         second.core(),
@@ -97,6 +100,16 @@ def qgemm_gelu(
         gelu_in=array_of(gelu_in),
         grad=grad,
     )
+
+
+def _require_cpu(*operands: Operand) -> None:
+    """Raises NotImplementedError for codes in device memory."""
+    for operand in operands:
+        if operand.device.type != "cpu":
+            raise NotImplementedError(
+                f"qgemm: codes must be on the CPU to be multiplied, got {operand.device}; "
+                "dequantize() them there"
+            )
 
 
 def _text(operand: Operand) -> str:

@@ -7,6 +7,7 @@ import torch
 
 from narrowfloat import _core
 from narrowfloat.common.recipe import DelayedScaling
+from narrowfloat.pytorch import _verbs
 
 
 def update_amax_and_scale(
@@ -41,13 +42,35 @@ def fused_update(
     """Applies the core's rule, in place. Shapes and errors: as update_amax_and_scale.
 
     Writes through NumPy, as a kernel writes memory: PyTorch refuses to change a state that was made
-    in inference mode outside it.
+    in inference mode outside it. On CUDA a kernel does.
     """
+    if amax_history.is_cuda or scale.is_cuda:
+        _update_on_device(amax_history, scale, fp8_max, margin, algo, reduced_amax)
+        return
     history, scales = amax_history.detach().numpy(), scale.detach().numpy()
     reduced = None if reduced_amax is None else reduced_amax.detach().contiguous().numpy()
     history[:], scales[:] = _core.update_delayed_scale(
         history, scales, fp8_max, margin, algo, reduced
     )
+
+
+@torch.inference_mode()  # where a state that was made in inference mode can be written, too
+def _update_on_device(
+    amax_history: torch.Tensor,
+    scale: torch.Tensor,
+    fp8_max: float,
+    margin: float,
+    algo: str,
+    reduced_amax: torch.Tensor | None,
+) -> None:
+    """Does what fused_update() does in device memory, on the current stream. Reads no value."""
+    states = amax_history.data, scale.data
+    history, scales = (state.contiguous() for state in states)
+    reduced = None if reduced_amax is None else reduced_amax.data.contiguous()
+    _verbs.verbs.update_delayed_scale(history, scales, fp8_max, margin, algo, reduced)
+    for state, updated in zip(states, (history, scales), strict=True):
+        if updated is not state:
+            state.copy_(updated)
 
 
 def update_scale(

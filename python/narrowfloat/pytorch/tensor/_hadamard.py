@@ -22,7 +22,7 @@ def rht_matrix(sign_mask: int, device: torch.device) -> torch.Tensor:
 
 
 def _transform_of_unit_rows(sign_mask: int) -> torch.Tensor:
-    eye = torch.eye(_core.HADAMARD_SIZE, dtype=torch.float32)
+    eye = torch.eye(_core.HADAMARD_SIZE, dtype=torch.float32, device="cpu")
     columns = _core.hadamard_transform(eye.numpy(), sign_mask=sign_mask)
     return torch.from_numpy(columns).t().contiguous()
 

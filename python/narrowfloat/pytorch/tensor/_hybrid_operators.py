@@ -18,10 +18,12 @@ from narrowfloat.pytorch.tensor._operators import (
     aten,
     is_full_slice,
     is_identity_stride,
+    quantizer_on,
     refuse_without_quantizer,
     zero_buffers,
 )
 from narrowfloat.pytorch.tensor.hybrid_tensor import HybridQuantizedTensor
+from narrowfloat.pytorch.utils import devices_match
 
 
 def map_quantized(
@@ -237,7 +239,10 @@ def _to_copy(tensor: HybridQuantizedTensor, **kwargs: Any) -> RowResult:
     if children is None:
         return NotImplemented
     device = kwargs.get("device")
-    return tensor._rebuild(device=tensor.device if device is None else device, **children)
+    if device is None or devices_match(device, tensor.device):
+        return tensor._rebuild(device=tensor.device, **children)
+    quantizer = quantizer_on(tensor._quantizer, device)
+    return tensor._rebuild(device=device, quantizer=quantizer, **children)
 
 
 @implements(aten.copy_.default, HybridQuantizedTensor)

@@ -14,7 +14,7 @@ from narrowfloat.pytorch.tensor.storage._fields import TableStorage
 
 _MOST = 64  # layouts of one quantizer; the cache is emptied when it is full
 
-Key = tuple[torch.Size, torch.dtype, tuple[bool, bool]]
+Key = tuple[torch.Size, torch.dtype, tuple[bool, bool], torch.device | None]  # None: the CPU
 
 
 @lru_cache(maxsize=1024)
@@ -32,14 +32,15 @@ def new_buffer(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 class Layout:
-    """Makes tensors like a first one, on the CPU, with new buffers that are not initialised."""
+    """Makes tensors like a first one, on its device, with new buffers that are not initialised."""
 
-    __slots__ = ("buffers", "cls", "device", "dtype", "fields", "is_tensor", "shape")
+    __slots__ = ("buffers", "cls", "device", "dtype", "fields", "is_tensor", "on_cpu", "shape")
 
     def __init__(self, made: Quantized) -> None:
         self.cls = type(made)
         self.is_tensor = made._is_tensor
         self.shape, self.device, self.dtype = made.shape, made.device, made._dtype
+        self.on_cpu = self.device.type == "cpu"
         buffers = {buffer.name for buffer in made.BUFFERS}
         kept = {name: made.__dict__[name] for name in made.__dict__ if name != "_quantizer"}
         self.fields = {name: None if name in buffers else kept[name] for name in kept}
@@ -61,7 +62,10 @@ class Layout:
         fields = made.__dict__
         fields.update(self.fields)
         for name, dtype, shape in self.buffers:
-            fields[name] = new_buffer(dtype, shape)
+            if self.on_cpu:
+                fields[name] = new_buffer(dtype, shape)
+            else:
+                fields[name] = torch.empty(shape, dtype=dtype, device=self.device)
         fields["_quantizer"] = quantizer.copy()
         return made
 

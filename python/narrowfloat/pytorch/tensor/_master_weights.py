@@ -84,7 +84,7 @@ def write_float8(piece: Piece, codes: torch.Tensor) -> None:
         write_codes(piece, weight._data, codes, piece.start)
         return
     cols = weight.shape[-1]
-    places = torch.arange(piece.start, piece.end)
+    places = torch.arange(piece.start, piece.end, device=codes.device)
     weight._transpose.view(cols, -1)[places % cols, places // cols] = codes
 
 
@@ -93,8 +93,10 @@ def cast_float8(piece: Piece, scale: torch.Tensor | None, amax: torch.Tensor | N
     weight, quantizer = piece.weight, piece.weight._quantizer
     spec = _native.make_spec(quantizer._scheme(), True, False, quantizer._options())
     # A rank without a piece still computes the scale.
-    values = piece.values if piece.values.numel() else torch.zeros(1, dtype=weight.dtype)
-    codes = torch.empty(values.numel(), dtype=torch.uint8)
+    values = piece.values
+    if not values.numel():
+        values = torch.zeros(1, dtype=weight.dtype, device=weight.device)
+    codes = values.new_empty(values.numel(), dtype=torch.uint8)
     measured = quantizer.amax if scale is not None else None
     buffers = (codes, weight._scale_inv, None, None, None, measured, None)
     _native.quantize(spec, values, buffers, scale=scale, amax=amax)
@@ -113,7 +115,7 @@ def quantize_delayed(pieces: list[Piece], group: Group) -> None:
 def quantize_current(pieces: list[Piece], group: Group) -> None:
     amaxes = []
     for piece in pieces:
-        amax = torch.zeros(1, dtype=torch.float32)
+        amax = torch.zeros(1, dtype=torch.float32, device=piece.weight.device)
         if piece.values.numel():
             _native.verbs.amax(piece.values, amax, _native.threads())
         amaxes.append(amax)

@@ -10,6 +10,7 @@ import torch
 
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._dispatch import implements
+from narrowfloat.pytorch._tracing import CHILDREN
 from narrowfloat.pytorch._types import RowResult
 from narrowfloat.pytorch.quantized_tensor import QuantizedTensor
 from narrowfloat.pytorch.tensor._scheme_tensor import SchemeTensor
@@ -116,8 +117,26 @@ def _to_copy(
         copied = buffer.to(device=target, non_blocking=non_blocking, copy=True)
         return copied.pin_memory() if pin_memory else copied
 
-    buffers = {b.keyword: moved(tensor._standalone_buffer(b.name)) for b in tensor.BUFFERS}
-    return tensor._rebuild(device=target, **buffers)
+    fields: dict[str, Any] = {
+        b.keyword: moved(tensor._standalone_buffer(b.name)) for b in tensor.BUFFERS
+    }
+    if not tensor._on(target):
+        fields["quantizer"] = quantizer_on(tensor._quantizer, target)
+    return tensor._rebuild(device=target, **fields)
+
+
+def quantizer_on(quantizer: Any, device: torch.device) -> Any:  # noqa: ANN401  # of any family, or None
+    """Returns a quantizer whose state is on `device`: where the codes are, it is read."""
+    state = getattr(quantizer, "STATE_FIELDS", ())
+    children = [name for name in CHILDREN if hasattr(quantizer, name)]
+    if not state and not children:
+        return quantizer
+    moved = quantizer.copy()
+    for name in state:
+        setattr(moved, name, getattr(quantizer, name).to(device))
+    for name in children:
+        setattr(moved, name, quantizer_on(getattr(quantizer, name), device))
+    return moved
 
 
 def plain_source(dst: QuantizedTensor, src: torch.Tensor) -> torch.Tensor:

@@ -223,7 +223,7 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
     # Quantizing.
 
     def quantize_impl(self, tensor: torch.Tensor) -> TensorT_co:
-        if _native.in_memory(tensor) and tensor.is_cpu:
+        if _native.in_memory(tensor):
             out = self._new_for(tensor)
         else:
             tensor = source_tensor(tensor, tensor.device)
@@ -243,7 +243,8 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         layouts = self.__dict__.get("_layouts")
         if layouts is None:
             layouts = self.__dict__["_layouts"] = {}
-        key = tensor.shape, tensor.dtype, self._directions()
+        device = None if tensor.is_cpu else tensor.device
+        key = tensor.shape, tensor.dtype, self._directions(), device
         layout = layouts.get(key)
         if layout is not None:
             return layout.make(self)
@@ -311,9 +312,17 @@ class SchemeQuantizer(Quantizer[TensorT_co]):
         else:
             self._with_group_of(dst)._run(src, dst, noop_flag)
         noted = part or StaleCodes.live or "_aliases" in dst.__dict__
-        if noted and (noop_flag is None or float(noop_flag) == 0):
+        if noted and (noop_flag is None or self._writes(noop_flag)):
             dst._after_write()
         return dst
+
+    def _writes(self, noop_flag: torch.Tensor) -> bool:
+        """Returns whether the flag lets a call write.
+
+        A flag in device memory is not read, unless codes have lost their scale: aliases may follow
+        codes that stay as they are.
+        """
+        return (noop_flag.is_cuda and not StaleCodes.live) or float(noop_flag) == 0
 
     def _check_source(self, src: torch.Tensor, dst: Quantized, part: bool) -> None:
         """Raises ValueError if `src` cannot be quantized into `dst`, or the family's error."""

@@ -71,9 +71,20 @@ def quantize(
         into: Any = native(output)
         update(tensor, into, noop_flag=noop)
         return output
-    if noop is not None and noop.item() == 1:
-        return hosted(own.make_empty(tensor.shape, dtype=tensor.dtype, device=tensor.device))
-    return hosted(own.quantize_impl(tensor))
+    if noop is None:
+        return hosted(own.quantize_impl(tensor))
+    if not noop.is_cuda:
+        skips = noop.item() == 1
+        return hosted(_made_empty(own, tensor) if skips else own.quantize_impl(tensor))
+    # In device memory only a kernel reads the flag.
+    made = _made_empty(own, tensor)
+    bare = isinstance(own, SchemeQuantizer) and not isinstance(made, torch.Tensor)
+    (own.update_storage if bare else own.update_quantized)(tensor, made, noop_flag=noop)
+    return hosted(made)
+
+
+def _made_empty(quantizer: Quantizer, tensor: torch.Tensor) -> Any:  # noqa: ANN401  # of any family
+    return quantizer.make_empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
 
 
 def require_nvfp4(entry: str, quantizer: Quantizer | None, **amaxes: torch.Tensor | None) -> None:

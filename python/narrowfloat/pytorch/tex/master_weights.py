@@ -83,7 +83,7 @@ def multi_tensor_compute_scale_inv_e8m0(
         blocks = amax.new_zeros((amax.numel(), spec.block_length))
         blocks[:, 0] = amax.reshape(-1)
         made = {
-            planned.role: torch.empty(planned.shape, dtype=planned.dtype)
+            planned.role: amax.new_empty(planned.shape, dtype=planned.dtype)
             for planned in _native.plan(spec, tuple(blocks.shape))
         }
         _native.quantize(spec, blocks, tuple(map(made.get, _native.ROLES)))
@@ -94,9 +94,9 @@ def multi_tensor_compute_scale_inv_e8m0(
 def cast_saturated(values: torch.Tensor, out: torch.Tensor, dtype: DType) -> None:
     """Writes the FP8 codes of float32 values, which saturate."""
     spec = _native.make_spec(float8_scheme(DType.cast(dtype)), True, False)
-    one, amax = torch.ones(1), torch.zeros(1)
+    one, scale_inv = values.new_ones(1), values.new_empty(1)
     codes = out.view(torch.uint8).reshape(-1)[: values.numel()]
-    buffers = (codes, torch.empty(1), None, None, None, amax, None)
+    buffers = (codes, scale_inv, None, None, None, None, None)
     _native.quantize(spec, values, buffers, scale=one)
 
 
@@ -104,7 +104,7 @@ def scales_of_part(
     scales: torch.Tensor, count: int, start: int, cols: int, block: tuple[int, int]
 ) -> torch.Tensor:
     """Returns the scale of each element of a piece, from a matrix of scales of blocks."""
-    places = torch.arange(start, start + count)
+    places = torch.arange(start, start + count, device=scales.device)
     return scales[places // cols // block[0], places % cols // block[1]]
 
 

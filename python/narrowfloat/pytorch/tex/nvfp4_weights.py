@@ -93,7 +93,7 @@ def nvfp4_multi_tensor_fused_scale(
         nvfp4_compute_global_scale(whole, global_scale)
         factor = global_scale * torch.full_like(global_scale, 1 / _core.E2M1_MAX)
         scale.copy_((amax * factor).clamp(max=torch.finfo(torch.float32).max))
-        per_tile = torch.empty(scale.numel(), dtype=torch.uint8)
+        per_tile = scale.new_empty(scale.numel(), dtype=torch.uint8)
         cast_saturated(scale.reshape(-1), per_tile, _E4M3)
         lines = per_tile.view(scale.shape).repeat_interleave(block_len, 0)[: codes.shape[0]]
         codes.zero_()
@@ -110,16 +110,16 @@ def _write_e2m1(values: torch.Tensor, out: torch.Tensor) -> None:
     per_byte, block = codes_per_byte(), NVFP4_BLOCK_SCALING_SIZE
     room = block - per_byte
     count = -(-values.numel() // room)
-    blocks = torch.full((count, block), _core.E2M1_MAX)
-    flat = torch.zeros(count * room)
+    blocks = values.new_full((count, block), _core.E2M1_MAX)
+    flat = values.new_zeros(count * room)
     flat[: values.numel()] = values.clamp(-_core.E2M1_MAX, _core.E2M1_MAX)
     blocks[:, :room] = flat.view(count, room)
     spec = _native.make_spec(nvfp4_scheme(DType.kFloat4E2M1, False), True, False)
     made = {
-        planned.role: torch.empty(planned.shape, dtype=planned.dtype)
+        planned.role: values.new_empty(planned.shape, dtype=planned.dtype)
         for planned in _native.plan(spec, tuple(blocks.shape))
     }
-    amax = torch.full((1,), _core.E4M3_MAX * _core.E2M1_MAX)
+    amax = values.new_full((1,), _core.E4M3_MAX * _core.E2M1_MAX)
     _native.quantize(spec, blocks, tuple(map(made.get, _native.ROLES)), amax=amax)
     codes = made["rowwise_data"][:, : room // per_byte].reshape(-1)
     out.copy_(codes[: values.numel() // per_byte])
@@ -135,7 +135,7 @@ def _partial_cast(
     block_len: int,
 ) -> None:
     """Writes the codes of one piece."""
-    codes = torch.empty(scale.numel(), dtype=torch.uint8)
+    codes = scale.new_empty(scale.numel(), dtype=torch.uint8)
     cast_saturated(scale.reshape(-1).float(), codes, _E4M3)
     rounded = codes.view(torch.float8_e4m3fn).float().view(scale.shape)
     whole = torch.where(global_scale > 0, global_scale, torch.ones_like(global_scale))

@@ -56,10 +56,13 @@ def _derive(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns columnwise codes and scales of tiles, from rowwise ones; what is None is scratch."""
     planned = {buffer.role: buffer for buffer in _native.plan(_spec(), shape)}
+    device = next(t.device for t in (data, scales, data_out, scales_out) if t is not None)
 
     def buffer(role: str, given: torch.Tensor | None) -> torch.Tensor:
         plan = planned[role]
-        return torch.zeros(plan.shape, dtype=plan.dtype) if given is None else given
+        if given is not None:
+            return given
+        return torch.zeros(plan.shape, dtype=plan.dtype, device=device)
 
     columns = buffer("columnwise_data", data_out), buffer("columnwise_scale_inv", scales_out)
     rows = buffer("rowwise_data", data), buffer("rowwise_scale_inv", scales)
@@ -91,7 +94,7 @@ def nvfp4_data_transpose(input: torch.Tensor, *, out: torch.Tensor | None = None
             f"nvfp4_data_transpose: out must be {(cols, rows // per_byte)}, got {tuple(out.shape)}"
         )
     if input.numel() == 0:
-        return torch.empty((cols, rows // per_byte), dtype=input.dtype) if out is None else out
+        return input.new_empty((cols, rows // per_byte)) if out is None else out
     return _derive((rows, cols), data=input, data_out=out)[0]
 
 

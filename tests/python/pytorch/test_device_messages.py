@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages of tensors on CUDA devices, on machines without one.
+
+The native verbs read tensors through a table of functions. This one is PyTorch's, except that it
+says of some CPU tensors that they are on a CUDA device. Nothing reads their memory: each call is
+refused.
+"""
+
+import ctypes
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from narrowfloat import _core
+
+_NAME = b"dlpack_exchange_api"
+_CUDA = 2  # kDLCUDA
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("dtype", ctypes.c_uint32),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+_View = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_DLTensor))
+
+
+class _Table(ctypes.Structure):
+    _fields_ = (
+        ("version", ctypes.c_uint32 * 2),
+        ("functions", ctypes.c_void_p * 4),  # an older table, and functions that are not called
+        ("view", ctypes.c_void_p),
+        ("current_stream", ctypes.c_void_p),
+    )
+
+
+class OnCuda(torch.Tensor):
+    device = torch.device("cuda:0")
+
+
+def _table() -> _Table:
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.argtypes, pointer_of.restype = (ctypes.py_object, ctypes.c_char_p), ctypes.c_void_p
+    own = _Table.from_address(pointer_of(torch.Tensor.__dlpack_c_exchange_api__, _NAME))
+    return _Table.from_buffer_copy(own)
+
+
+TABLE = _table()
+_view = _View(TABLE.view)
+
+
+@_View
+def _moved(tensor: torch.Tensor, out: "ctypes._Pointer[_DLTensor]") -> int:
+    result = _view(tensor, out)
+    if isinstance(tensor, OnCuda):
+        out.contents.device_type = _CUDA
+    return result
+
+
+TABLE.view = ctypes.cast(_moved, ctypes.c_void_p).value
+
+
+class _Kind(type):
+    def __instancecheck__(cls, tensor: object) -> bool:
+        return isinstance(tensor, torch.Tensor)
+
+
+def _capsule() -> object:
+    new = ctypes.pythonapi.PyCapsule_New
+    new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    new.restype = ctypes.py_object
+    return new(ctypes.addressof(TABLE), _NAME, None)
+
+
+class _Tensor(metaclass=_Kind):
+    __dlpack_c_exchange_api__ = _capsule()
+
+
+@pytest.fixture
+def verbs() -> _core.TorchTensors:
+    return _core.TorchTensors(SimpleNamespace(Tensor=_Tensor, _C=SimpleNamespace()))
+
+
+def _on_cuda(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape).as_subclass(OnCuda)
+
+
+def test_all_tensors_are_on_one_device(verbs: _core.TorchTensors) -> None:
+    verbs.amax(torch.ones(4, 4), torch.zeros(1))
+    with pytest.raises(ValueError) as raised:
+        verbs.amax(torch.ones(4, 4), _on_cuda(1))
+    assert str(raised.value) == (
+        "amax: all tensors must be on one device, got the input on cpu and the output on cuda:0"
+    )
+    spec = _core.make_spec("fp8_e4m3")
+    codes, scale_inv = torch.zeros(4, 4, dtype=torch.uint8), torch.zeros(1)
+    with pytest.raises(ValueError) as raised:
+        buffers = (codes, scale_inv, *(None,) * 5)
+        verbs.quantize(spec, torch.ones(4, 4), buffers, scale=_on_cuda(1))
+    assert str(raised.value) == (
+        "quantize: all tensors must be on one device, got the input on cpu and scale on cuda:0"
+    )
+
+
+def test_a_build_without_cuda_says_so(verbs: _core.TorchTensors) -> None:
+    try:
+        verbs.amax(_on_cuda(4, 4), torch.zeros(1))
+    except ValueError:  # of tensors on two devices
+        pytest.skip("this build of narrowfloat has a CUDA backend")
+    except NotImplementedError as error:
+        assert str(error) == (
+            "amax: the input must be on the CPU, because this build of narrowfloat has no CUDA "
+            "backend, got a tensor on cuda:0"
+        )
+    else:
+        pytest.fail("the call was not refused")

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "narrowfloat/tensor/error.h"
 #include "narrowfloat/tensor/huge_pages.h"
@@ -87,18 +86,24 @@ std::string_view ElementOf(BufferName what, const ffi::AnyBuffer& codes) {
       fmt::format("{}: {} must be an 8-bit or 4-bit float, got {}", what.verb, what.name, dtype));
 }
 
-ConstTensorView MatrixView(BufferName what, const ffi::AnyBuffer& buffer, MatrixShape matrix) {
-  return {Bytes(buffer), FloatType(what, buffer), ToShape(matrix), {}, Device::kCpu};
+ConstTensorView MatrixView(BufferName what, const ffi::AnyBuffer& buffer, MatrixShape matrix,
+                           Device device) {
+  return {Bytes(buffer), FloatType(what, buffer), ToShape(matrix), {}, device};
 }
 
-TensorView MutableMatrixView(BufferName what, ffi::AnyBuffer& buffer, MatrixShape matrix) {
-  AdviseHugePages(buffer);
-  return {Bytes(buffer), FloatType(what, buffer), ToShape(matrix), {}, Device::kCpu};
+TensorView MutableMatrixView(BufferName what, ffi::AnyBuffer& buffer, MatrixShape matrix,
+                             Device device) {
+  AdviseHugePages(buffer, device);
+  return {Bytes(buffer), FloatType(what, buffer), ToShape(matrix), {}, device};
 }
 
-ConstTensorView FlatView(BufferName what, const ffi::AnyBuffer& buffer) {
+ConstTensorView FlatView(BufferName what, const ffi::AnyBuffer& buffer, Device device) {
   const MatrixShape row{1, FlattenShape(ShapeOf(buffer)).Size()};
-  return MatrixView(what, buffer, row);
+  return MatrixView(what, buffer, row, device);
+}
+
+TensorView FloatView(float* floats, std::size_t index, Device device) {
+  return {reinterpret_cast<std::byte*>(floats + index), DType::kFloat32, {1}, {}, device};
 }
 
 void CheckDType(BufferName what, const ffi::AnyBuffer& buffer, ffi::DataType dtype) {
@@ -149,13 +154,13 @@ std::size_t BytesOf(const ffi::AnyBuffer& buffer) {
   return count * ffi::ByteWidth(buffer.element_type());
 }
 
-void AdviseHugePages(const ffi::AnyBuffer& buffer) {
-  narrowfloat::AdviseHugePages(Bytes(buffer), BytesOf(buffer));
+void AdviseHugePages(const ffi::AnyBuffer& buffer, Device device) {
+  if (device == Device::kCpu) narrowfloat::AdviseHugePages(Bytes(buffer), BytesOf(buffer));
 }
 
-void ZeroFrom(ffi::AnyBuffer& buffer, std::size_t first) {
+void ZeroFrom(const CallExecution& execution, ffi::AnyBuffer& buffer, std::size_t first) {
   const std::size_t bytes = BytesOf(buffer);
-  if (first < bytes) std::memset(Bytes(buffer) + first, 0, bytes - first);
+  if (first < bytes) ZeroBytes(execution, Bytes(buffer) + first, bytes - first);
 }
 
 }  // namespace narrowfloat::xla_ffi

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "bindings/ffi/attributes.h"
+#include "bindings/ffi/platform.h"
 #include "narrowfloat/tensor/view.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -29,17 +30,24 @@ std::string_view DTypeNameOf(const ffi::AnyBuffer& buffer);
 std::string_view ElementOf(BufferName what, const ffi::AnyBuffer& codes);
 
 /// Returns a float tensor as a matrix. Errors: InvalidArgument if the buffer is not of floats.
-ConstTensorView MatrixView(BufferName what, const ffi::AnyBuffer& buffer, MatrixShape matrix);
-TensorView MutableMatrixView(BufferName what, ffi::AnyBuffer& buffer, MatrixShape matrix);
+ConstTensorView MatrixView(BufferName what, const ffi::AnyBuffer& buffer, MatrixShape matrix,
+                           Device device = Device::kCpu);
+TensorView MutableMatrixView(BufferName what, ffi::AnyBuffer& buffer, MatrixShape matrix,
+                             Device device = Device::kCpu);
 
 /// Returns a whole float tensor, flattened to one row.
-ConstTensorView FlatView(BufferName what, const ffi::AnyBuffer& buffer);
+ConstTensorView FlatView(BufferName what, const ffi::AnyBuffer& buffer,
+                         Device device = Device::kCpu);
+
+/// Returns item `index` of a buffer of floats as a tensor of shape [1].
+TensorView FloatView(float* floats, std::size_t index, Device device);
 
 /// Checks a buffer. Errors: InvalidArgument unless it is of `dtype`, or has `count` items.
 void CheckDType(BufferName what, const ffi::AnyBuffer& buffer, ffi::DataType dtype);
 void CheckCount(BufferName what, const ffi::AnyBuffer& buffer, std::size_t count);
 
-/// Returns the float32 items of a buffer that must have `count` of them.
+/// Returns the float32 items of a buffer that must have `count` of them. They are in the memory of
+/// the call's device.
 const float* Floats(BufferName what, const ffi::AnyBuffer& buffer, std::size_t count);
 float* MutableFloats(BufferName what, ffi::AnyBuffer& buffer, std::size_t count);
 
@@ -56,11 +64,12 @@ void CheckScaleDType(BufferName what, const ffi::AnyBuffer& buffer, const Scheme
 /// ignores.
 std::size_t BytesOf(const ffi::AnyBuffer& buffer);
 
-/// Requests huge pages for a large result: XLA's memory is new in nearly every call, and touching
-/// its pages first costs more than writing the data. Only a hint: without it calls are slower.
-void AdviseHugePages(const ffi::AnyBuffer& buffer);
+/// Requests huge pages for a large result on the CPU: XLA's memory is new in nearly every call, and
+/// touching its pages first costs more than writing the data. Only a hint: without it calls are
+/// slower.
+void AdviseHugePages(const ffi::AnyBuffer& buffer, Device device = Device::kCpu);
 
 /// Zeroes a result from byte `first` on: XLA does not initialise results.
-void ZeroFrom(ffi::AnyBuffer& buffer, std::size_t first = 0);
+void ZeroFrom(const CallExecution& execution, ffi::AnyBuffer& buffer, std::size_t first = 0);
 
 }  // namespace narrowfloat::xla_ffi

@@ -24,63 +24,64 @@ using Result = ffi::Result<ffi::AnyBuffer>;
 /// Binds codes, scales and amaxes of the spec's one direction; leaves other buffers absent.
 ConstQuantizedView BindOperands(const QuantSpec& spec, MatrixShape matrix,
                                 const ffi::AnyBuffer& data, const ffi::AnyBuffer& scale_inv,
-                                const ffi::AnyBuffer& amax) {
+                                const ffi::AnyBuffer& amax, Device device) {
   const SchemeInfo& scheme = *spec.scheme;
   const Shape shape{static_cast<std::int64_t>(matrix.rows), static_cast<std::int64_t>(matrix.cols)};
-  return BindBuffers<ConstQuantizedView>(
-      spec, shape, [&](const BufferPlan& buffer) -> const std::byte* {
-        const std::size_t count = FlattenShape(buffer.shape).Size();
-        switch (buffer.role) {
-          case Role::kRowwiseData:
-          case Role::kColumnwiseData:
-            return Codes({kVerb, "data"}, data, scheme, matrix.Size());
-          case Role::kRowwiseScaleInv:
-          case Role::kColumnwiseScaleInv:
-            return Scales({kVerb, "scale_inv"}, scale_inv, scheme, count);
-          case Role::kAmaxRowwise:
-          case Role::kAmaxColumnwise:
-            if (scheme.layout.amax != AmaxBuffers::kPerDirection) return nullptr;
-            return reinterpret_cast<const std::byte*>(Floats({kVerb, "amax"}, amax, count));
-          case Role::kScale:
-            break;
-        }
-        return nullptr;
-      });
+  const auto bytes_of = [&](const BufferPlan& buffer) -> const std::byte* {
+    const std::size_t count = FlattenShape(buffer.shape).Size();
+    switch (buffer.role) {
+      case Role::kRowwiseData:
+      case Role::kColumnwiseData:
+        return Codes({kVerb, "data"}, data, scheme, matrix.Size());
+      case Role::kRowwiseScaleInv:
+      case Role::kColumnwiseScaleInv:
+        return Scales({kVerb, "scale_inv"}, scale_inv, scheme, count);
+      case Role::kAmaxRowwise:
+      case Role::kAmaxColumnwise:
+        if (scheme.layout.amax != AmaxBuffers::kPerDirection) return nullptr;
+        return reinterpret_cast<const std::byte*>(Floats({kVerb, "amax"}, amax, count));
+      case Role::kScale:
+        break;
+    }
+    return nullptr;
+  };
+  return BindBuffers<ConstQuantizedView>(spec, shape, bytes_of, device);
 }
 
-ffi::Error DequantizeFFI(ffi::ThreadPool threads, ffi::AnyBuffer data, ffi::AnyBuffer amax,
-                         ffi::AnyBuffer /*scale*/, ffi::AnyBuffer scale_inv, Result output) {
-  return RunOn(threads, [&](const Execution& execution) {
+ffi::Error DequantizeFFI(ffi::AnyBuffer data, ffi::AnyBuffer amax, ffi::AnyBuffer /*scale*/,
+                         ffi::AnyBuffer scale_inv, Result output, Platform platform) {
+  return RunOn(platform, [&](const CallExecution& execution) {
+    const Device device = execution.device;
     const MatrixShape row{1, FlattenShape(ShapeOf(data)).Size()};
-    const TensorView out = MutableMatrixView({kVerb, "the output"}, *output, row);
+    const TensorView out = MutableMatrixView({kVerb, "the output"}, *output, row, device);
     CheckCount({kVerb, "the output"}, *output, row.cols);
     if (row.cols == 0) return;
     QuantSpec spec;
     spec.scheme =
         &SchemeOf(kVerb, ScalingMode::DELAYED_TENSOR_SCALING, ElementOf({kVerb, "data"}, data));
-    Dequantize(BindOperands(spec, row, data, scale_inv, amax), out, execution);
+    Dequantize(BindOperands(spec, row, data, scale_inv, amax, device), out, execution);
   });
 }
 
-ffi::Error DequantizeBySpecFFI(ffi::ThreadPool threads, ffi::AnyBuffer data,
-                               ffi::AnyBuffer scale_inv, ffi::AnyBuffer amax, Result output,
-                               std::string_view spec_text, std::int64_t flatten_axis) {
-  return RunOn(threads, [&](const Execution& execution) {
+ffi::Error DequantizeBySpecFFI(ffi::AnyBuffer data, ffi::AnyBuffer scale_inv, ffi::AnyBuffer amax,
+                               Result output, std::string_view spec_text, std::int64_t flatten_axis,
+                               Platform platform) {
+  return RunOn(platform, [&](const CallExecution& execution) {
+    const Device device = execution.device;
     const QuantSpec spec = ParseQuantSpec(spec_text);
     if (spec.rowwise && spec.columnwise) {
       throw InvalidArgument(fmt::format(
           "{}: spec must name one direction, the one that data holds, got '{}'", kVerb, spec_text));
     }
     const MatrixShape matrix = SplitShape(kVerb, ShapeOf(*output), flatten_axis);
-    const TensorView out = MutableMatrixView({kVerb, "the output"}, *output, matrix);
+    const TensorView out = MutableMatrixView({kVerb, "the output"}, *output, matrix, device);
     if (matrix.Size() == 0) return;
-    Dequantize(BindOperands(spec, matrix, data, scale_inv, amax), out, execution);
+    Dequantize(BindOperands(spec, matrix, data, scale_inv, amax, device), out, execution);
   });
 }
 
 auto Bind() {
   return ffi::Ffi::Bind()
-      .Ctx<ffi::ThreadPool>()
       .Arg<ffi::AnyBuffer>()   // data
       .Arg<ffi::AnyBuffer>()   // amax
       .Arg<ffi::AnyBuffer>()   // scale
@@ -89,7 +90,6 @@ auto Bind() {
 }
 auto BindBySpec() {
   return ffi::Ffi::Bind()
-      .Ctx<ffi::ThreadPool>()
       .Arg<ffi::AnyBuffer>()  // data
       .Arg<ffi::AnyBuffer>()  // scale_inv
       .Arg<ffi::AnyBuffer>()  // amax
@@ -100,7 +100,7 @@ auto BindBySpec() {
 
 }  // namespace
 
-NF_EXPORT_HANDLER(te_dequantize_ffi, DequantizeFFI, Bind());
-NF_EXPORT_HANDLER(nf_dequantize_ffi, DequantizeBySpecFFI, BindBySpec());
+NF_EXPORT_HANDLERS(te_dequantize_ffi, DequantizeFFI, Bind());
+NF_EXPORT_HANDLERS(nf_dequantize_ffi, DequantizeBySpecFFI, BindBySpec());
 
 }  // namespace narrowfloat::xla_ffi

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a handler on XLA's threads, with errors as XLA's.
+// Runs a handler on XLA's threads or stream, with errors as XLA's.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "bindings/ffi/platform.h"
 #include "narrowfloat/ops/execution.h"
 #include "narrowfloat/ops/float_environment.h"
 #include "narrowfloat/tensor/error.h"
@@ -52,14 +53,24 @@ ffi::Error Guard(Body&& body) noexcept {
 }
 
 /// Runs body(execution) on the threads of the handler's context, with subnormals kept: XLA's own
-/// setting flushes them, in comparisons too. A backend for a device needs an overload with a stream
-/// instead of the pool.
+/// setting flushes them, in comparisons too.
 template <class Body>
 ffi::Error RunOn(ffi::ThreadPool& threads, Body&& body) noexcept {
   return Guard([&] {
     const FloatEnvironment environment;
     XlaThreadPool pool(threads);
-    std::forward<Body>(body)(Execution{.pool = &pool});
+    std::forward<Body>(body)(CallExecution{{.pool = &pool}, Device::kCpu});
+  });
+}
+
+/// Does the same on the platform's threads, or on its stream. On a stream the call returns before
+/// its work is done, and later errors of the device are XLA's to report.
+template <class Body>
+ffi::Error RunOn(Platform& platform, Body&& body) noexcept {
+  if (platform.threads) return RunOn(*platform.threads, std::forward<Body>(body));
+  return Guard([&] {
+    const FloatEnvironment environment;
+    std::forward<Body>(body)(CallExecution{{.stream = platform.stream}, Device::kCuda});
   });
 }
 

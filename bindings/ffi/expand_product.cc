@@ -30,10 +30,10 @@ std::optional<float> FactorOf(const std::optional<ProductExpansion>& plan) {
 
 /// Writes the items; zeros if there is no plan.
 void WriteItems(BufferName what, ffi::AnyBuffer& items, std::size_t count,
-                const OperandExpansion* operand, const Execution& execution) {
+                const OperandExpansion* operand, const CallExecution& execution) {
   CheckDType(what, items, ffi::BF16);
   CheckCount(what, items, count);
-  if (operand == nullptr) return ZeroFrom(items);
+  if (operand == nullptr) return ZeroFrom(execution, items);
   AdviseHugePages(items);
   Expand(*operand, static_cast<std::byte*>(items.untyped_data()), execution);
 }
@@ -46,7 +46,7 @@ ffi::Error ExpandProductFFI(ffi::ThreadPool threads, ffi::AnyBuffer lhs,
                             std::int64_t lhs_rows, std::int64_t lhs_cols, bool lhs_turned,
                             std::string_view rhs_spec, std::int64_t rhs_rows, std::int64_t rhs_cols,
                             bool rhs_turned) {
-  return RunOn(threads, [&](const Execution& execution) {
+  return RunOn(threads, [&](const CallExecution& execution) {
     const Operand left{kLhsNames, lhs,      lhs_scale_inv, lhs_amax, SpecOfOneDirection(lhs_spec),
                        lhs_rows,  lhs_cols, lhs_turned};
     const Operand right{kRhsNames, rhs,      rhs_scale_inv, rhs_amax, SpecOfOneDirection(rhs_spec),

@@ -16,22 +16,22 @@ namespace {
 
 constexpr const char* kVerb = "fake_quantize";
 
-ffi::Error FakeQuantizeFFI(ffi::ThreadPool threads, ffi::AnyBuffer input,
-                           ffi::Result<ffi::AnyBuffer> output, std::string_view spec_text,
-                           std::int64_t flatten_axis) {
-  return RunOn(threads, [&](const Execution& execution) {
+ffi::Error FakeQuantizeFFI(ffi::AnyBuffer input, ffi::Result<ffi::AnyBuffer> output,
+                           std::string_view spec_text, std::int64_t flatten_axis,
+                           Platform platform) {
+  return RunOn(platform, [&](const CallExecution& execution) {
+    const Device device = execution.device;
     const QuantSpec spec = ParseQuantSpec(spec_text);
     const MatrixShape matrix = SplitShape(kVerb, ShapeOf(input), flatten_axis);
-    const TensorView out = MutableMatrixView({kVerb, "the output"}, *output, matrix);
+    const TensorView out = MutableMatrixView({kVerb, "the output"}, *output, matrix, device);
     if (matrix.Size() == 0) return;
-    AdviseHugePages(*output);
-    FakeQuantize(MatrixView({kVerb, "the input"}, input, matrix), spec, out, execution);
+    AdviseHugePages(*output, device);
+    FakeQuantize(MatrixView({kVerb, "the input"}, input, matrix, device), spec, out, execution);
   });
 }
 
 auto Bind() {
   return ffi::Ffi::Bind()
-      .Ctx<ffi::ThreadPool>()
       .Arg<ffi::AnyBuffer>()  // input
       .Ret<ffi::AnyBuffer>()  // output
       .Attr<std::string_view>("spec")
@@ -40,6 +40,6 @@ auto Bind() {
 
 }  // namespace
 
-NF_EXPORT_HANDLER(nf_fake_quantize_ffi, FakeQuantizeFFI, Bind());
+NF_EXPORT_HANDLERS(nf_fake_quantize_ffi, FakeQuantizeFFI, Bind());
 
 }  // namespace narrowfloat::xla_ffi

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // te_grouped_quantize_ffi and te_grouped_quantize_v2_ffi: quantizes groups of rows independently.
+// Sizes of groups decide the shapes of the views, so the host reads them: on CUDA a call waits for
+// the stream, as TransformerEngine's does.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <numeric>
 #include <utility>
@@ -33,19 +34,34 @@ struct DirectionResults {
   std::size_t used_scales = 0;
 };
 
-/// Scalars of every group that the core expects in buffers.
-struct GroupScalarResults {
-  explicit GroupScalarResults(std::size_t groups)
-      : scale(groups), amax(groups), amax_columnwise(groups), scale_inv(groups) {}
-  std::vector<float> scale, amax, amax_columnwise, scale_inv;
+/// Scalars of every group that the core expects in buffers. Those of scale_inv are in the order of
+/// the results: groups with rows first.
+struct GroupScalars {
+  GroupScalars(const CallExecution& execution, std::size_t count)
+      : floats(execution, 4 * count),
+        scale(floats.data()),
+        amax(scale + count),
+        amax_columnwise(amax + count),
+        scale_inv(amax_columnwise + count) {}
+  ScratchFloats floats;
+  float *scale, *amax, *amax_columnwise, *scale_inv;
 };
 
+template <class Item>
+std::vector<Item> ItemsOnHost(const CallExecution& execution, const void* items,
+                              std::size_t count) {
+  std::vector<Item> host(count);
+  if (count > 0) CopyToHost(execution, host.data(), items, count * sizeof(Item));
+  return host;
+}
+
 /// Returns the rows of each group. Sizes count rows if they add up to them, else slices of axis 0.
-std::vector<std::int64_t> RowsOfGroups(const ffi::AnyBuffer& sizes, const Shape& shape,
-                                       MatrixShape matrix) {
+std::vector<std::int64_t> RowsOfGroups(const CallExecution& execution, const ffi::AnyBuffer& sizes,
+                                       const Shape& shape, MatrixShape matrix) {
   CheckDType({kVerb, "group_sizes"}, sizes, ffi::S32);
-  const auto* begin = static_cast<const std::int32_t*>(sizes.untyped_data());
-  std::vector<std::int64_t> rows(begin, begin + sizes.element_count());
+  const auto items =
+      ItemsOnHost<std::int32_t>(execution, sizes.untyped_data(), sizes.element_count());
+  std::vector<std::int64_t> rows(items.begin(), items.end());
   const std::int64_t sum = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
   const auto total = static_cast<std::int64_t>(matrix.rows);
   if (sum == total || shape.front() == 0) return rows;
@@ -92,25 +108,32 @@ std::byte* NextScales(DirectionResults& out, const BufferPlan& buffer) {
 
 class Groups {
  public:
-  Groups(const QuantSpec& spec, MatrixShape matrix, DirectionResults rowwise,
-         DirectionResults columnwise)
-      : spec_(spec), cols_(matrix.cols), rowwise_(rowwise), columnwise_(columnwise) {
+  Groups(const CallExecution& execution, const QuantSpec& spec, MatrixShape matrix,
+         DirectionResults rowwise, DirectionResults columnwise)
+      : execution_(execution),
+        spec_(spec),
+        cols_(matrix.cols),
+        rowwise_(rowwise),
+        columnwise_(columnwise) {
     if (spec.rowwise) CheckDirection(rowwise_, *spec.scheme, matrix.Size());
     if (spec.columnwise) CheckDirection(columnwise_, *spec.scheme, matrix.Size());
   }
 
   /// Returns views of the groups' outputs, adjacent in the results.
-  std::vector<QuantizedView> Bind(const std::vector<std::int64_t>& rows, const float* scales,
-                                  GroupScalarResults& numbers) {
+  std::vector<QuantizedView> Bind(const std::vector<std::int64_t>& rows,
+                                  const std::vector<float>& scales, GroupScalars& scalars) {
     std::vector<QuantizedView> views;
     std::size_t first = 0;
+    std::size_t full = 0, empty = CountFull(rows);  // places of the next scale_inv
     for (std::size_t g = 0; g < rows.size(); ++g) {
       QuantSpec spec = spec_;
       if (OneScale()) spec.scale = scales[g];
       const Shape shape{rows[g], static_cast<std::int64_t>(cols_)};
-      views.push_back(BindBuffers<QuantizedView>(spec, shape, [&](const BufferPlan& buffer) {
-        return Memory(buffer, CodeBytes(*spec.scheme, first * cols_), g, numbers);
-      }));
+      float* scale_inv = scalars.scale_inv + (rows[g] > 0 ? full++ : empty++);
+      const auto bytes_of = [&](const BufferPlan& buffer) {
+        return Memory(buffer, CodeBytes(*spec.scheme, first * cols_), g, scalars, scale_inv);
+      };
+      views.push_back(BindBuffers<QuantizedView>(spec, shape, bytes_of, execution_.device));
       first += static_cast<std::size_t>(rows[g]);
     }
     return views;
@@ -119,12 +142,13 @@ class Groups {
   /// Zeroes what no group has written, and stores scales of whole groups: those
   /// of groups with rows first, as the grouped GEMMs read them.
   void Finish(const std::vector<std::int64_t>& rows, std::size_t used_rows,
-              const GroupScalarResults& numbers) {
+              const GroupScalars& scalars) {
     for (DirectionResults* out : {&rowwise_, &columnwise_}) {
       const bool present = out == &rowwise_ ? spec_.rowwise : spec_.columnwise;
-      ZeroFrom(out->data, present ? CodeBytes(*spec_.scheme, used_rows * cols_) : 0);
-      if (OneScale()) StoreScales(*out, rows, numbers);
-      ZeroFrom(out->scale_inv, out->used_scales * ffi::ByteWidth(out->scale_inv.element_type()));
+      ZeroFrom(execution_, out->data, present ? CodeBytes(*spec_.scheme, used_rows * cols_) : 0);
+      if (OneScale()) StoreScales(*out, CountFull(rows), scalars);
+      ZeroFrom(execution_, out->scale_inv,
+               out->used_scales * ffi::ByteWidth(out->scale_inv.element_type()));
     }
   }
 
@@ -134,42 +158,43 @@ class Groups {
     return spec_.scheme->layout.amax == AmaxBuffers::kPerDirection;
   }
 
+  /// Returns the number of groups that have rows.
+  static std::size_t CountFull(const std::vector<std::int64_t>& rows) {
+    return rows.size() - static_cast<std::size_t>(std::ranges::count(rows, 0));
+  }
+
   std::byte* Memory(const BufferPlan& buffer, std::size_t offset, std::size_t group,
-                    GroupScalarResults& numbers) {
-    const auto bytes = [&](std::vector<float>& floats) {
-      return reinterpret_cast<std::byte*>(floats.data() + group);
-    };
+                    const GroupScalars& scalars, float* scale_inv) {
+    const auto bytes = [](float* number) { return reinterpret_cast<std::byte*>(number); };
     switch (buffer.role) {
       case Role::kRowwiseData:
         return static_cast<std::byte*>(rowwise_.data.untyped_data()) + offset;
       case Role::kColumnwiseData:
         return static_cast<std::byte*>(columnwise_.data.untyped_data()) + offset;
       case Role::kRowwiseScaleInv:
-        return OneScale() ? bytes(numbers.scale_inv) : NextScales(rowwise_, buffer);
+        return OneScale() ? bytes(scale_inv) : NextScales(rowwise_, buffer);
       case Role::kColumnwiseScaleInv:
-        return OneScale() ? bytes(numbers.scale_inv) : NextScales(columnwise_, buffer);
+        return OneScale() ? bytes(scale_inv) : NextScales(columnwise_, buffer);
       case Role::kScale:
-        return bytes(numbers.scale);
+        return bytes(scalars.scale + group);
       case Role::kAmaxColumnwise:
         // One amax serves both directions, unless each direction has its own.
-        if (HasAmaxPerDirection()) return bytes(numbers.amax_columnwise);
+        if (HasAmaxPerDirection()) return bytes(scalars.amax_columnwise + group);
         break;
       case Role::kAmaxRowwise:
         break;
     }
-    return bytes(numbers.amax);
+    return bytes(scalars.amax + group);
   }
 
-  void StoreScales(DirectionResults& out, const std::vector<std::int64_t>& rows,
-                   const GroupScalarResults& numbers) const {
+  void StoreScales(DirectionResults& out, std::size_t count, const GroupScalars& scalars) const {
     if (out.scale_inv.element_type() != ffi::F32) return;
-    auto* scales = static_cast<float*>(out.scale_inv.untyped_data());
-    for (std::size_t g = 0; g < rows.size(); ++g) {
-      if (rows[g] > 0 && out.used_scales < out.scale_inv.element_count())
-        scales[out.used_scales++] = numbers.scale_inv[g];
-    }
+    out.used_scales = std::min(count, out.scale_inv.element_count());
+    CopyBytes(execution_, out.scale_inv.untyped_data(), scalars.scale_inv,
+              out.used_scales * sizeof(float));
   }
 
+  const CallExecution& execution_;
   const QuantSpec& spec_;
   const std::size_t cols_;
   DirectionResults rowwise_, columnwise_;
@@ -184,7 +209,7 @@ struct GroupedCall {
 };
 
 /// Returns the groups' rows.
-std::vector<std::int64_t> QuantizeGroups(GroupedCall& call, const Execution& execution) {
+std::vector<std::int64_t> QuantizeGroups(GroupedCall& call, const CallExecution& execution) {
   const Shape shape = ShapeOf(call.input);
   const MatrixShape matrix = SplitShape(kVerb, shape, call.flatten_axis);
   const bool rowwise = call.attributes.q_layout != QuantizeLayout::COLWISE;
@@ -192,41 +217,47 @@ std::vector<std::int64_t> QuantizeGroups(GroupedCall& call, const Execution& exe
       ElementOf({kVerb, "the output"}, rowwise ? *call.rowwise_data : *call.columnwise_data);
   QuantSpec spec = MakeSpec(kVerb, call.attributes, element);
   spec.swizzled = spec.scheme->layout.swizzles;
-  std::vector<std::int64_t> rows = RowsOfGroups(call.group_sizes, shape, matrix);
+  std::vector<std::int64_t> rows = RowsOfGroups(execution, call.group_sizes, shape, matrix);
   const std::size_t used = SumOfRows(rows, matrix, call.at_most);
   const bool one_scale = spec.scheme->layout.lines_per_scale == 0;
-  const float* scales = one_scale ? Floats({kVerb, "scale"}, call.scale, rows.size()) : nullptr;
+  std::vector<float> scales;
+  if (one_scale) {
+    const float* items = Floats({kVerb, "scale"}, call.scale, rows.size());
+    scales = ItemsOnHost<float>(execution, items, rows.size());
+  }
 
-  GroupScalarResults numbers(rows.size());
+  GroupScalars scalars(execution, rows.size());
   Groups groups(
-      spec, matrix,
+      execution, spec, matrix,
       {*call.rowwise_data, *call.rowwise_scale_inv, "rowwise data", "rowwise scale_inv"},
       {*call.columnwise_data, *call.columnwise_scale_inv, "colwise data", "colwise scale_inv"});
-  AdviseHugePages(*call.rowwise_data);
-  AdviseHugePages(*call.columnwise_data);
-  const std::vector<QuantizedView> views = groups.Bind(rows, scales, numbers);
-  const ConstTensorView view = MatrixView({kVerb, "the input"}, call.input, {used, matrix.cols});
+  AdviseHugePages(*call.rowwise_data, execution.device);
+  AdviseHugePages(*call.columnwise_data, execution.device);
+  const std::vector<QuantizedView> views = groups.Bind(rows, scales, scalars);
+  const ConstTensorView view =
+      MatrixView({kVerb, "the input"}, call.input, {used, matrix.cols}, execution.device);
   GroupedQuantize(view, rows, views, execution);
-  groups.Finish(rows, used, numbers);
+  groups.Finish(rows, used, scalars);
   const bool per_direction = spec.scheme->layout.amax == AmaxBuffers::kPerDirection;
   if (one_scale || per_direction) {
     // Without a transform the amaxes of both directions are the same.
     const bool columns_alone = per_direction && !spec.rowwise;
     float* amaxes = MutableFloats({kVerb, "amax"}, *call.amax, rows.size());
-    std::ranges::copy(columns_alone ? numbers.amax_columnwise : numbers.amax, amaxes);
+    CopyBytes(execution, amaxes, columns_alone ? scalars.amax_columnwise : scalars.amax,
+              rows.size() * sizeof(float));
   } else {
-    ZeroFrom(*call.amax);
+    ZeroFrom(execution, *call.amax);
   }
   return rows;
 }
 
-ffi::Error GroupedQuantizeFFI(ffi::ThreadPool threads, ffi::AnyBuffer input, ffi::AnyBuffer scale,
+ffi::Error GroupedQuantizeFFI(ffi::AnyBuffer input, ffi::AnyBuffer scale,
                               ffi::AnyBuffer group_sizes, Result rowwise_data,
                               Result columnwise_data, Result rowwise_scale_inv,
                               Result columnwise_scale_inv, Result amax, Result /*unused*/,
                               ScalingMode scaling_mode, QuantizeLayout q_layout,
-                              std::int64_t flatten_axis) {
-  return RunOn(threads, [&](const Execution& execution) {
+                              std::int64_t flatten_axis, Platform platform) {
+  return RunOn(platform, [&](const CallExecution& execution) {
     GroupedCall call{input,
                      scale,
                      group_sizes,
@@ -243,23 +274,24 @@ ffi::Error GroupedQuantizeFFI(ffi::ThreadPool threads, ffi::AnyBuffer input, ffi
 }
 
 /// The groups' row counts, and where each begins and the last ends, in elements.
-void StoreOffsets(ffi::AnyBuffer& workspace, const std::vector<std::int64_t>& rows,
-                  std::size_t cols) {
+void StoreOffsets(const CallExecution& execution, ffi::AnyBuffer& workspace,
+                  const std::vector<std::int64_t>& rows, std::size_t cols) {
   std::vector<std::int64_t> words(rows);
   words.push_back(0);
   for (const std::int64_t count : rows)
     words.push_back(words.back() + count * static_cast<std::int64_t>(cols));
   CheckDType({kVerb, "workspace"}, workspace, ffi::U8);
   CheckCount({kVerb, "workspace"}, workspace, words.size() * sizeof words[0]);
-  std::memcpy(workspace.untyped_data(), words.data(), words.size() * sizeof words[0]);
+  CopyFromHost(execution, workspace.untyped_data(), words.data(), words.size() * sizeof words[0]);
 }
 
-ffi::Error GroupedQuantizeV2FFI(ffi::ThreadPool threads, ffi::AnyBuffer input, ffi::AnyBuffer scale,
+ffi::Error GroupedQuantizeV2FFI(ffi::AnyBuffer input, ffi::AnyBuffer scale,
                                 ffi::AnyBuffer group_sizes, Result rowwise_data,
                                 Result columnwise_data, Result rowwise_scale_inv,
                                 Result columnwise_scale_inv, Result amax, Result workspace,
-                                QuantizeLayout q_layout, std::int64_t flatten_axis) {
-  return RunOn(threads, [&](const Execution& execution) {
+                                QuantizeLayout q_layout, std::int64_t flatten_axis,
+                                Platform platform) {
+  return RunOn(platform, [&](const CallExecution& execution) {
     GroupedCall call{input,
                      scale,
                      group_sizes,
@@ -273,24 +305,24 @@ ffi::Error GroupedQuantizeV2FFI(ffi::ThreadPool threads, ffi::AnyBuffer input, f
                      true};
     const std::vector<std::int64_t> rows = QuantizeGroups(call, execution);
     const std::size_t cols = SplitShape(kVerb, ShapeOf(input), flatten_axis).cols;
-    StoreOffsets(*workspace, rows, cols);
+    StoreOffsets(execution, *workspace, rows, cols);
   });
 }
 
 /// Each group's amax, which scales of their own follow from.
-ffi::Error GroupedAmaxFFI(ffi::ThreadPool threads, ffi::AnyBuffer input, ffi::AnyBuffer group_sizes,
-                          Result amax) {
-  return RunOn(threads, [&](const Execution& execution) {
+ffi::Error GroupedAmaxFFI(ffi::AnyBuffer input, ffi::AnyBuffer group_sizes, Result amax,
+                          Platform platform) {
+  return RunOn(platform, [&](const CallExecution& execution) {
     const Shape shape = ShapeOf(input);
     const MatrixShape matrix =
         SplitShape(kVerb, shape, static_cast<std::int64_t>(shape.size()) - 1);
-    const std::vector<std::int64_t> rows = RowsOfGroups(group_sizes, shape, matrix);
+    const std::vector<std::int64_t> rows = RowsOfGroups(execution, group_sizes, shape, matrix);
     SumOfRows(rows, matrix, false);
     float* amaxes = MutableFloats({kVerb, "amax"}, *amax, rows.size());
-    ConstTensorView group = MatrixView({kVerb, "the input"}, input, matrix);
+    ConstTensorView group = MatrixView({kVerb, "the input"}, input, matrix, execution.device);
     for (std::size_t g = 0; g < rows.size(); ++g) {
       group.shape[0] = rows[g];
-      amaxes[g] = Amax(group, execution);
+      Amax(group, FloatView(amaxes, g, execution.device), execution);
       group.data += static_cast<std::size_t>(rows[g]) * matrix.cols * ItemSize(group.dtype);
     }
   });
@@ -298,14 +330,12 @@ ffi::Error GroupedAmaxFFI(ffi::ThreadPool threads, ffi::AnyBuffer input, ffi::An
 
 auto BindGroupedAmax() {
   return ffi::Ffi::Bind()
-      .Ctx<ffi::ThreadPool>()
       .Arg<ffi::AnyBuffer>()   // input
       .Arg<ffi::AnyBuffer>()   // group_sizes
       .Ret<ffi::AnyBuffer>();  // amax
 }
 auto BindBuffersOf() {
   return ffi::Ffi::Bind()
-      .Ctx<ffi::ThreadPool>()
       .Arg<ffi::AnyBuffer>()   // input
       .Arg<ffi::AnyBuffer>()   // scale
       .Arg<ffi::AnyBuffer>()   // group_sizes
@@ -328,8 +358,8 @@ auto BindV2() {
 
 }  // namespace
 
-NF_EXPORT_HANDLER(nf_grouped_amax_ffi, GroupedAmaxFFI, BindGroupedAmax());
-NF_EXPORT_HANDLER(te_grouped_quantize_ffi, GroupedQuantizeFFI, Bind());
-NF_EXPORT_HANDLER(te_grouped_quantize_v2_ffi, GroupedQuantizeV2FFI, BindV2());
+NF_EXPORT_HANDLERS(nf_grouped_amax_ffi, GroupedAmaxFFI, BindGroupedAmax());
+NF_EXPORT_HANDLERS(te_grouped_quantize_ffi, GroupedQuantizeFFI, Bind());
+NF_EXPORT_HANDLERS(te_grouped_quantize_v2_ffi, GroupedQuantizeV2FFI, BindV2());
 
 }  // namespace narrowfloat::xla_ffi

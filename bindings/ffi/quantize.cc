@@ -2,7 +2,9 @@
 // te_dbias_quantize_ffi: codes and scales of a tensor, and the sums of its columns.
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -29,13 +31,17 @@ struct Results {
       workspace;
 };
 
-/// Returns the signs of a matrix diag(signs) H / 4, whose first column is the signs / 4.
+/// Returns the signs of a matrix diag(signs) H / 4, whose first column is the signs / 4. A matrix
+/// without items stands for TransformerEngine's. The signs of others are read on the host, for
+/// which a call on CUDA waits for its stream.
 /// Errors: InvalidArgument if it is not such a matrix.
-std::uint64_t SignMaskOf(const ffi::AnyBuffer& matrix) {
+std::uint64_t SignMaskOf(const CallExecution& execution, const ffi::AnyBuffer& matrix) {
   constexpr BufferName kName{kVerb, "rht_matrix"};
   CheckDType(kName, matrix, ffi::BF16);
+  if (matrix.element_count() == 0) return kHadamardSignMask;
   CheckCount(kName, matrix, kHadamardSize * kHadamardSize);
-  const auto* items = static_cast<const std::uint16_t*>(matrix.untyped_data());
+  std::uint16_t items[kHadamardSize * kHadamardSize];
+  CopyToHost(execution, items, matrix.untyped_data(), sizeof items);
   std::uint32_t mask = 0;
   for (std::size_t k = 0; k < kHadamardSize; ++k) {
     if (Decode<BFloat16>(items[k * kHadamardSize]) < 0.0f) mask |= 1u << k;
@@ -53,56 +59,84 @@ std::uint64_t SignMaskOf(const ffi::AnyBuffer& matrix) {
   return mask;
 }
 
-void ReadRandomState(const ffi::AnyBuffer& state, QuantSpec& spec) {
+/// Returns the two words of the generator.
+const void* RandomState(const ffi::AnyBuffer& state) {
   constexpr BufferName kName{kVerb, "sr_rng_state"};
   CheckDType(kName, state, ffi::U32);
   CheckCount(kName, state, 4);
+  return state.untyped_data();
+}
+
+/// Checks the operands beside the input that the spec needs.
+struct UsedOperands {
+  const float *scale = nullptr, *amax = nullptr, *post_rht_amax = nullptr;
+  const void* random = nullptr;
+};
+UsedOperands CheckOperands(const Operands& in, const QuantSpec& spec) {
+  UsedOperands used;
+  const AmaxBuffers amax = spec.scheme->layout.amax;
+  if (amax == AmaxBuffers::kOne) used.scale = Floats({kVerb, "scale"}, in.scale, 1);
+  if (amax == AmaxBuffers::kPerDirection) used.amax = Floats({kVerb, "amax"}, in.amax, 1);
+  if (spec.rht && spec.columnwise)
+    used.post_rht_amax = Floats({kVerb, "post_rht_amax"}, in.post_rht_amax, 1);
+  if (spec.stochastic_rounding) used.random = RandomState(in.rng_state);
+  return used;
+}
+
+/// Reads the operands to the spec.
+void ReadOnCpu(const Operands& in, QuantSpec& spec) {
+  const auto number = [](const float* at) {
+    return at != nullptr ? std::optional(*at) : std::nullopt;
+  };
+  const UsedOperands used = CheckOperands(in, spec);
+  spec.scale = number(used.scale);
+  spec.amax = number(used.amax);
+  spec.amax_columnwise = number(used.post_rht_amax);
+  if (used.random == nullptr) return;
   std::uint64_t words[2];
-  std::memcpy(words, state.untyped_data(), sizeof words);
+  std::memcpy(words, used.random, sizeof words);
   spec.seed = words[0];
   spec.offset = words[1];
 }
 
-/// Operands beside the input.
-void ReadOperands(const Operands& in, QuantSpec& spec) {
-  switch (spec.scheme->layout.amax) {
-    case AmaxBuffers::kNone:
-      break;
-    case AmaxBuffers::kOne:
-      spec.scale = *Floats({kVerb, "scale"}, in.scale, 1);
-      break;
-    case AmaxBuffers::kPerDirection:
-      spec.amax = *Floats({kVerb, "amax"}, in.amax, 1);
-      break;
-  }
-  if (spec.rht && spec.columnwise) {
-    spec.rht_sign_mask = SignMaskOf(in.rht_matrix);
-    spec.amax_columnwise = *Floats({kVerb, "post_rht_amax"}, in.post_rht_amax, 1);
-  }
-  if (spec.stochastic_rounding) ReadRandomState(in.rng_state, spec);
+/// Binds the operands to the execution: the device reads them.
+void BindOnCuda(const Operands& in, const QuantSpec& spec, CallExecution& execution) {
+  const UsedOperands used = CheckOperands(in, spec);
+  execution.scale = used.scale;
+  execution.amax = used.amax;
+  execution.amax_columnwise = used.post_rht_amax != nullptr ? used.post_rht_amax : used.amax;
+  execution.random = static_cast<const std::uint64_t*>(used.random);
 }
 
 /// Scalars that the core expects in buffers and XLA passes as operands, or not at all.
-struct ScalarResults {
-  float scale = 0, amax_rowwise = 0, amax_columnwise = 0, scale_inv = 0;
-};
+constexpr std::size_t kScale = 0, kAmaxRowwise = 1, kAmaxColumnwise = 2, kScaleInv = 3,
+                      kScalars = 4;
 
-/// Binds the planned buffers to results. Binds a scale of the whole tensor to `numbers`, since
-/// an empty tensor's result has no room for it.
+/// Returns memory for a scale of the whole tensor: that of a result, unless none has room for it.
+float* TensorScaleOf(Results& out, const ScratchFloats& scalars) {
+  for (Result* result : {&out.rowwise_scale_inv, &out.columnwise_scale_inv}) {
+    ffi::AnyBuffer& buffer = **result;
+    if (buffer.element_type() == ffi::F32 && buffer.element_count() > 0)
+      return static_cast<float*>(buffer.untyped_data());
+  }
+  return scalars.data() + kScaleInv;
+}
+
+/// Binds the planned buffers to results, and what is no result to `scalars`.
 QuantizedView BindResults(const QuantSpec& spec, const Shape& shape, Results& out,
-                          ScalarResults& numbers) {
+                          const ScratchFloats& scalars, Device device) {
   const SchemeInfo& scheme = *spec.scheme;
   const bool one_scale = scheme.layout.lines_per_scale == 0;
-  const auto bytes = [](float& number) { return reinterpret_cast<std::byte*>(&number); };
+  const auto bytes = [](float* number) { return reinterpret_cast<std::byte*>(number); };
   const std::size_t elements = FlattenShape(shape).Size();
   const auto scales = [&](const char* name, Result& result, const BufferPlan& buffer) {
     if (one_scale) {
       CheckScaleDType({kVerb, name}, *result, scheme);
-      return bytes(numbers.scale_inv);
+      return bytes(TensorScaleOf(out, scalars));
     }
     return Scales({kVerb, name}, *result, scheme, FlattenShape(buffer.shape).Size());
   };
-  return BindBuffers<QuantizedView>(spec, shape, [&](const BufferPlan& buffer) {
+  const auto bytes_of = [&](const BufferPlan& buffer) {
     switch (buffer.role) {
       case Role::kRowwiseData:
         return Codes({kVerb, "rowwise data"}, *out.rowwise_data, scheme, elements);
@@ -113,48 +147,52 @@ QuantizedView BindResults(const QuantSpec& spec, const Shape& shape, Results& ou
       case Role::kColumnwiseScaleInv:
         return scales("colwise scale_inv", out.columnwise_scale_inv, buffer);
       case Role::kScale:
-        return bytes(numbers.scale);
+        return bytes(scalars.data() + kScale);
       case Role::kAmaxRowwise:
-        return bytes(numbers.amax_rowwise);
+        return bytes(scalars.data() + kAmaxRowwise);
       case Role::kAmaxColumnwise:
         break;
     }
-    return bytes(numbers.amax_columnwise);
-  });
+    return bytes(scalars.data() + kAmaxColumnwise);
+  };
+  return BindBuffers<QuantizedView>(spec, shape, bytes_of, device);
 }
 
 /// Writes the one scale to both results, whichever direction is present.
-void StoreTensorScale(const SchemeInfo& scheme, const ScalarResults& numbers, Results& out) {
+void StoreTensorScale(const CallExecution& execution, const SchemeInfo& scheme,
+                      const ScratchFloats& scalars, Results& out) {
   if (scheme.layout.lines_per_scale != 0) return;
+  const float* scale_inv = TensorScaleOf(out, scalars);
   for (Result* result : {&out.rowwise_scale_inv, &out.columnwise_scale_inv}) {
     ffi::AnyBuffer& buffer = **result;
     if (buffer.element_type() != ffi::F32 || buffer.element_count() == 0) continue;
-    std::memcpy(buffer.untyped_data(), &numbers.scale_inv, sizeof numbers.scale_inv);
+    CopyBytes(execution, buffer.untyped_data(), scale_inv, sizeof *scale_inv);
   }
 }
 
 /// Returns the larger of the amax so far and a measured one. The operand may alias the result.
-void StoreAmax(const SchemeInfo& scheme, const ScalarResults& numbers, const Operands& in,
-               Results& out) {
+void StoreAmax(const CallExecution& execution, const SchemeInfo& scheme,
+               const ScratchFloats& scalars, const Operands& in, Results& out) {
   const auto* before = Floats({kVerb, "amax"}, in.amax, in.amax.element_count());
   float* after = MutableFloats({kVerb, "updated amax"}, *out.amax, in.amax.element_count());
-  if (before != after) std::memmove(after, before, BytesOf(in.amax));
+  CopyBytes(execution, after, before, BytesOf(in.amax));
   const bool measured = scheme.layout.amax == AmaxBuffers::kOne && in.amax.element_count() > 0;
-  if (measured && numbers.amax_rowwise > *after) *after = numbers.amax_rowwise;
+  if (measured) Run(execution, RaiseAmaxStep{after, scalars.data() + kAmaxRowwise});
 }
 
-void ZeroAbsent(const QuantSpec& spec, bool is_dbias, Results& out) {
+void ZeroAbsent(const CallExecution& execution, const QuantSpec& spec, bool is_dbias,
+                Results& out) {
   if (!spec.rowwise) {
-    ZeroFrom(*out.rowwise_data);
-    ZeroFrom(*out.rowwise_scale_inv);
+    ZeroFrom(execution, *out.rowwise_data);
+    ZeroFrom(execution, *out.rowwise_scale_inv);
   }
   if (!spec.columnwise) {
-    ZeroFrom(*out.columnwise_data);
-    ZeroFrom(*out.columnwise_scale_inv);
+    ZeroFrom(execution, *out.columnwise_data);
+    ZeroFrom(execution, *out.columnwise_scale_inv);
   }
   if (!is_dbias) {
-    ZeroFrom(*out.dbias);
-    ZeroFrom(*out.workspace);
+    ZeroFrom(execution, *out.dbias);
+    ZeroFrom(execution, *out.workspace);
   }
 }
 
@@ -164,15 +202,16 @@ std::span<float> WorkspaceOf(Result& workspace) {
   return {static_cast<float*>(buffer.untyped_data()), buffer.element_count()};
 }
 
-ffi::Error DBiasQuantizeFFI(ffi::ThreadPool threads, ffi::AnyBuffer input, ffi::AnyBuffer scale,
-                            ffi::AnyBuffer amax, ffi::AnyBuffer sr_rng_state,
-                            ffi::AnyBuffer post_rht_amax, ffi::AnyBuffer rht_matrix,
-                            Result rowwise_data, Result columnwise_data, Result rowwise_scale_inv,
-                            Result columnwise_scale_inv, Result updated_amax, Result dbias,
-                            Result workspace, ScalingMode scaling_mode, QuantizeLayout q_layout,
-                            bool is_dbias, std::int64_t flatten_axis, bool stochastic_rounding,
-                            bool use_rht) {
-  return RunOn(threads, [&](const Execution& execution) {
+ffi::Error DBiasQuantizeFFI(ffi::AnyBuffer input, ffi::AnyBuffer scale, ffi::AnyBuffer amax,
+                            ffi::AnyBuffer sr_rng_state, ffi::AnyBuffer post_rht_amax,
+                            ffi::AnyBuffer rht_matrix, Result rowwise_data, Result columnwise_data,
+                            Result rowwise_scale_inv, Result columnwise_scale_inv,
+                            Result updated_amax, Result dbias, Result workspace,
+                            ScalingMode scaling_mode, QuantizeLayout q_layout, bool is_dbias,
+                            std::int64_t flatten_axis, bool stochastic_rounding, bool use_rht,
+                            Platform platform) {
+  return RunOn(platform, [&](CallExecution execution) {
+    const Device device = execution.device;
     const Operands in{input, scale, amax, sr_rng_state, post_rht_amax, rht_matrix};
     Results out{rowwise_data, columnwise_data, rowwise_scale_inv, columnwise_scale_inv,
                 updated_amax, dbias,           workspace};
@@ -181,31 +220,36 @@ ffi::Error DBiasQuantizeFFI(ffi::ThreadPool threads, ffi::AnyBuffer input, ffi::
         ElementOf({kVerb, "the output"}, rowwise ? *rowwise_data : *columnwise_data);
     QuantSpec spec =
         MakeSpec(kVerb, {scaling_mode, q_layout, stochastic_rounding, use_rht}, element);
-    ReadOperands(in, spec);
+    if (spec.rht && spec.columnwise) spec.rht_sign_mask = SignMaskOf(execution, rht_matrix);
+    if (execution.IsOnCpu()) {
+      ReadOnCpu(in, spec);
+    } else {
+      BindOnCuda(in, spec, execution);
+    }
     const MatrixShape matrix = SplitShape(kVerb, ShapeOf(input), flatten_axis);
-    const ConstTensorView view = MatrixView({kVerb, "the input"}, input, matrix);
-    ScalarResults numbers;
-    const QuantizedView quantized = BindResults(spec, view.shape, out, numbers);
-    AdviseHugePages(*rowwise_data);
-    AdviseHugePages(*columnwise_data);
-    ZeroAbsent(spec, is_dbias, out);
+    const ConstTensorView view = MatrixView({kVerb, "the input"}, input, matrix, device);
+    const bool has_scalars = spec.scheme->layout.amax != AmaxBuffers::kNone;
+    const ScratchFloats scalars(execution, has_scalars ? kScalars : 0);
+    const QuantizedView quantized = BindResults(spec, view.shape, out, scalars, device);
+    AdviseHugePages(*rowwise_data, device);
+    AdviseHugePages(*columnwise_data, device);
+    ZeroAbsent(execution, spec, is_dbias, out);
     if (is_dbias) {
       CheckCount({kVerb, "dbias"}, *dbias, matrix.cols);
-      TensorView sums = MutableMatrixView({kVerb, "dbias"}, *dbias, {1, matrix.cols});
+      TensorView sums = MutableMatrixView({kVerb, "dbias"}, *dbias, {1, matrix.cols}, device);
       sums.shape.erase(sums.shape.begin());
       QuantizeDbias(view, quantized, sums, WorkspaceOf(out.workspace), execution);
     } else {
       Quantize(view, quantized, execution);
     }
-    StoreTensorScale(*spec.scheme, numbers, out);
-    StoreAmax(*spec.scheme, numbers, in, out);
+    StoreTensorScale(execution, *spec.scheme, scalars, out);
+    StoreAmax(execution, *spec.scheme, scalars, in, out);
   });
 }
 
-/// Binds operands, results and attributes, after the platform's own context.
+/// Binds operands, results and attributes; the platform follows.
 auto Bind() {
   return ffi::Ffi::Bind()
-      .Ctx<ffi::ThreadPool>()
       .Arg<ffi::AnyBuffer>()  // input
       .Arg<ffi::AnyBuffer>()  // scale
       .Arg<ffi::AnyBuffer>()  // amax
@@ -229,6 +273,6 @@ auto Bind() {
 
 }  // namespace
 
-NF_EXPORT_HANDLER(te_dbias_quantize_ffi, DBiasQuantizeFFI, Bind());
+NF_EXPORT_HANDLERS(te_dbias_quantize_ffi, DBiasQuantizeFFI, Bind());
 
 }  // namespace narrowfloat::xla_ffi

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized tensors for JAX: XLA handlers on the CPU under TransformerEngine's names."""
+"""Quantized tensors for JAX: XLA handlers on CPU and CUDA under TransformerEngine's names."""
 
 from narrowfloat.jax import _extra  # noqa: F401  # isort: skip
-from narrowfloat.jax._library import ffi_library, register, registrations
+from narrowfloat.jax._library import (
+    cuda_registrations,
+    ffi_library,
+    register,
+    registrations,
+)
 
 register()
 
@@ -20,6 +25,7 @@ __all__ = [
     "MeshResource",
     "autocast",
     "cpp_extensions",
+    "cuda_registrations",
     "dense",
     "fake_quantize",
     "ffi_library",

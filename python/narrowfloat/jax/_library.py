@@ -38,13 +38,34 @@ def ffi_library() -> Path:
 
 @functools.cache
 def registrations() -> dict[str, object]:
-    """Returns a capsule of the handler of every target, for jax.ffi.register_ffi_target."""
-    library = ctypes.cdll.LoadLibrary(str(ffi_library()))
-    return {name: jax.ffi.pycapsule(getattr(library, name)) for name in TARGETS}
+    """Returns a capsule of every target's handler for the CPU, to be registered by
+    jax.ffi.register_ffi_target.
+    """
+    return _capsules("")
+
+
+@functools.cache
+def cuda_registrations() -> dict[str, object]:
+    """Returns the same for the platform CUDA; {} if narrowfloat was built without NF_CUDA."""
+    is_built = hasattr(_load(), f"{TARGETS[0]}_cuda")
+    return _capsules("_cuda") if is_built else {}
+
+
+def _load() -> ctypes.CDLL:
+    return ctypes.cdll.LoadLibrary(str(ffi_library()))
+
+
+def _capsules(suffix: str) -> dict[str, object]:
+    library = _load()
+    return {name: jax.ffi.pycapsule(getattr(library, name + suffix)) for name in TARGETS}
 
 
 @functools.cache
 def register() -> None:
-    """Registers every target for the CPU, once a process."""
-    for name, handler in registrations().items():
-        jax.ffi.register_ffi_target(name, handler, platform="cpu")
+    """Registers every target for each platform that has handlers, once a process.
+
+    JAX accepts those for CUDA without such a device too.
+    """
+    for platform, handlers in (("cpu", registrations()), ("CUDA", cuda_registrations())):
+        for name, handler in handlers.items():
+            jax.ffi.register_ffi_target(name, handler, platform=platform)

@@ -22,7 +22,8 @@ def test_every_target_is_a_symbol_and_nothing_else_is() -> None:
     listed = output_of("nm", "-D", "--defined-only", "--demangle", str(nfj.ffi_library()))
     symbols = {line.split(maxsplit=2)[2] for line in listed.splitlines()}
     functions = {name for name in symbols if "(" in name}
-    assert symbols - functions == set(TARGETS)
+    on_cuda = {f"{name}_cuda" for name in nfj.cuda_registrations()}
+    assert symbols - functions == set(TARGETS) | on_cuda
     (question,) = functions
     assert question.startswith("narrowfloat::xla_ffi::GetDBiasQuantizeWorkspaceSizes(")
 
@@ -32,6 +33,7 @@ def test_any_program_can_load_it() -> None:
     for name in TARGETS:
         assert getattr(library, name)
     assert nfj.registrations().keys() == set(TARGETS)
+    assert nfj.cuda_registrations().keys() in (set(), set(TARGETS))
 
 
 def test_what_it_needs() -> None:

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <string>
+
+#include "bindings/ffi/scalar_steps.h"
+#include "narrowfloat/numerics/delayed_scale.h"
+#include "narrowfloat/tensor/error.h"
+
+namespace narrowfloat::xla_ffi {
+namespace {
+
+constexpr unsigned kThreads = 256;
+
+void Check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  static_cast<void>(cudaGetLastError());  // else the next call would report it again
+  throw DeviceError("cuda: " + std::string(what) + " failed: " + cudaGetErrorString(error));
+}
+
+__global__ void Raise(RaiseAmaxStep step) {
+  if (*step.measured > *step.amax) *step.amax = *step.measured;
+}
+
+__global__ void ScaleItems(ScaleFromAmaxStep step) {
+  for (std::size_t i = blockIdx.x * kThreads + threadIdx.x; i < step.count;
+       i += gridDim.x * kThreads) {
+    step.scales[i] = DelayedScale(step.amaxes[i], step.scaled_max, step.old_scales[i]);
+  }
+}
+
+/// One block. The order of the amaxes does not change the scale: LargerAmax ignores NaN, and no
+/// scale follows an amax of either zero.
+__global__ void RollHistory(DelayedScaleStep step) {
+  __shared__ float largest[kThreads];
+  const float newest = *step.newest;
+  float amax = newest;
+  for (std::size_t i = 1 + threadIdx.x; i < step.length; i += kThreads) {
+    if (step.uses_all) amax = LargerAmax(amax, step.before[i]);
+    step.after[i - 1] = i == 1 ? 0.0f : step.before[i];
+  }
+  largest[threadIdx.x] = amax;
+  for (unsigned half = kThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) {
+      largest[threadIdx.x] = LargerAmax(largest[threadIdx.x], largest[threadIdx.x + half]);
+    }
+  }
+  if (threadIdx.x != 0) return;
+  step.after[step.length - 1] = step.length == 1 ? 0.0f : newest;
+  *step.scale = DelayedScale(largest[0], step.scaled_max, *step.old_scale);
+}
+
+}  // namespace
+
+void ZeroOnCuda(void* to, std::size_t bytes, void* stream) {
+  if (bytes == 0) return;
+  Check(cudaMemsetAsync(to, 0, bytes, static_cast<cudaStream_t>(stream)), "filling memory");
+}
+
+void RunOnCuda(const RaiseAmaxStep& step, void* stream) {
+  Raise<<<1, 1, 0, static_cast<cudaStream_t>(stream)>>>(step);
+  Check(cudaGetLastError(), "raising an amax");
+}
+
+void RunOnCuda(const ScaleFromAmaxStep& step, void* stream) {
+  // One block also for no items: XLA refuses to record a call without a launch.
+  const std::size_t blocks = std::clamp<std::size_t>((step.count + kThreads - 1) / kThreads, 1, 64);
+  ScaleItems<<<static_cast<unsigned>(blocks), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+      step);
+  Check(cudaGetLastError(), "computing scales");
+}
+
+void RunOnCuda(const DelayedScaleStep& step, void* stream) {
+  RollHistory<<<1, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(step);
+  Check(cudaGetLastError(), "updating a history of amaxes");
+}
+
+}  // namespace narrowfloat::xla_ffi

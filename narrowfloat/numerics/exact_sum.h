@@ -32,8 +32,7 @@ class ExactSum {
     std::size_t top = kLimbs;
     while (top > 0 && magnitude[top - 1] == 0) --top;
     if (top == 0) return 0.0;
-    const int lead =
-        static_cast<int>(top) * 64 - 1 - std::countl_zero(magnitude[top - 1]);  // highest bit set
+    const int lead = static_cast<int>(top) * 64 - 1 - LeadingZeros(magnitude[top - 1]);
     constexpr int kKept = 53;
     std::uint64_t kept = 0;
     for (int i = 0; i < kKept; ++i) kept = kept << 1 | Bit(magnitude, lead - i);
@@ -46,6 +45,12 @@ class ExactSum {
 
  private:
   static constexpr std::size_t kLimbs = 5;
+
+  /// As std::countl_zero, of whose form for 64 bits nvcc makes a constant, without a warning.
+  static constexpr int LeadingZeros(std::uint64_t x) {
+    const auto high = static_cast<std::uint32_t>(x >> 32), low = static_cast<std::uint32_t>(x);
+    return high != 0 ? std::countl_zero(high) : 32 + std::countl_zero(low);
+  }
 
   static constexpr std::uint64_t Bit(const std::array<std::uint64_t, kLimbs>& limbs, int i) {
     return i < 0 ? 0 : limbs[static_cast<std::size_t>(i) / 64] >> (i % 64) & 1u;

@@ -22,7 +22,9 @@ inline constexpr double kHadamardScale = 0.25;
 /// popcount(k & j).
 NF_HD constexpr bool HadamardNegates(std::size_t k, std::size_t j,
                                      std::uint32_t sign_mask) noexcept {
-  return ((std::popcount(k & j) + static_cast<int>(sign_mask >> k & 1u)) & 1) != 0;
+  // 32 bits: of 64 nvcc makes a constant, without a warning.
+  const int common = std::popcount(static_cast<std::uint32_t>(k & j));
+  return ((common + static_cast<int>(sign_mask >> k & 1u)) & 1) != 0;
 }
 
 }  // namespace narrowfloat

@@ -3,6 +3,9 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdint>
+#include <map>
+#include <mutex>
 #include <string>
 
 #include "narrowfloat/kernels/cuda/launch.cuh"
@@ -11,13 +14,37 @@
 namespace narrowfloat::cuda {
 namespace {
 
-/// Returns true if the current device allocates in the order of a stream.
-bool HasMemoryPools() {
-  int device = 0, supported = 0;
-  Check(cudaGetDevice(&device), "finding the current device");
+/// Memory that a device's pool keeps for later calls: what a pool of CUDA's own frees goes back to
+/// the driver when a stream is synchronized, and takes long to come back.
+constexpr std::uint64_t kKeptBytes = std::uint64_t{64} << 20;
+
+/// Returns a new pool of a device; null if the device does not allocate in the order of a stream.
+cudaMemPool_t MakePool(int device) {
+  int supported = 0;
   Check(cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, device),
         "reading a property of the device");
-  return supported != 0;
+  if (supported == 0) return nullptr;
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location.type = cudaMemLocationTypeDevice;
+  properties.location.id = device;
+  cudaMemPool_t pool = nullptr;
+  Check(cudaMemPoolCreate(&pool, &properties), "making a memory pool");
+  std::uint64_t kept = kKeptBytes;
+  Check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept),
+        "setting up a memory pool");
+  return pool;
+}
+
+/// Returns the pool of the current device, which lives as long as the process, or null.
+cudaMemPool_t PoolOfDevice() {
+  static std::mutex mutex;
+  static std::map<int, cudaMemPool_t> pools;
+  int device = 0;
+  Check(cudaGetDevice(&device), "finding the current device");
+  const std::scoped_lock lock(mutex);
+  const auto found = pools.find(device);
+  return found != pools.end() ? found->second : pools[device] = MakePool(device);
 }
 
 }  // namespace
@@ -55,23 +82,20 @@ void Synchronize(Stream stream) {
 
 Memory::Memory(std::size_t bytes, Stream stream) : stream_(stream) {
   if (bytes == 0) return;
+  const cudaMemPool_t pool = PoolOfDevice();
+  is_of_pool_ = pool != nullptr;
   void* data = nullptr;
-  const cudaError_t error = HasMemoryPools()
-                                ? cudaMallocAsync(&data, bytes, static_cast<cudaStream_t>(stream))
-                                : cudaMalloc(&data, bytes);
-  Check(error, "allocating memory");
+  const auto of = static_cast<cudaStream_t>(stream);
+  Check(is_of_pool_ ? cudaMallocFromPoolAsync(&data, bytes, pool, of) : cudaMalloc(&data, bytes),
+        "allocating memory");
   data_ = static_cast<std::byte*>(data);
 }
 
 Memory::~Memory() {
-  if (data_ == nullptr) return;
-  int device = 0, supported = 0;
-  if (cudaGetDevice(&device) == cudaSuccess)
-    static_cast<void>(cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, device));
   // cudaFree waits for the device's work, so that a kernel's memory is not freed under it.
-  if (supported != 0) {
+  if (is_of_pool_) {
     static_cast<void>(cudaFreeAsync(data_, static_cast<cudaStream_t>(stream_)));
-  } else {
+  } else if (data_ != nullptr) {
     static_cast<void>(cudaFree(data_));
   }
 }

@@ -34,6 +34,7 @@ class Memory {
  private:
   std::byte* data_ = nullptr;
   Stream stream_;
+  bool is_of_pool_ = false;
 };
 
 }  // namespace narrowfloat::cuda

@@ -626,6 +626,22 @@ cudaError_t cudaMallocAsync(void** data, std::size_t bytes, cudaStream_t /*strea
   return cudaMalloc(data, bytes);
 }
 
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* /*properties*/) {
+  static char memory;
+  *pool = reinterpret_cast<cudaMemPool_t>(&memory);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t /*pool*/, cudaMemPoolAttr /*attribute*/,
+                                    void* /*value*/) {
+  return cudaSuccess;
+}
+
+cudaError_t cudaMallocFromPoolAsync(void** data, std::size_t bytes, cudaMemPool_t /*pool*/,
+                                    cudaStream_t stream) {
+  return cudaMallocAsync(data, bytes, stream);
+}
+
 cudaError_t cudaFree(void* data) {
   return Call([&] { return Free(data); });
 }

@@ -2,6 +2,7 @@
 // Times verbs on a CUDA device, beside copies of as many bytes within device memory, which read a
 // half and write a half. Usage: cuda_bench [rows cols].
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -94,6 +95,24 @@ class Bench {
     for (const cuda::Memory* memory : owned) delete memory;
   }
 
+  /// Times FP8 of both directions with the sums of columns.
+  void Dbias() {
+    const QuantSpec spec = ParseQuantSpec("fp8_e4m3:columnwise=1,scale=4.0");
+    const cuda::Memory codes(items_, nullptr), turned(items_, nullptr), numbers(64, nullptr);
+    const auto view = BindBuffers<QuantizedView>(
+        spec, shape_,
+        [&](const BufferPlan& buffer) {
+          if (buffer.role == Role::kRowwiseData) return codes.data();
+          if (buffer.role == Role::kColumnwiseData) return turned.data();
+          return numbers.data() + 8 * static_cast<std::size_t>(buffer.storage);
+        },
+        Device::kCuda);
+    const cuda::Memory sums(static_cast<std::size_t>(shape_[1]) * 2, nullptr);
+    const TensorView out{sums.data(), DType::kBFloat16, {shape_[1]}, {}, Device::kCuda};
+    Print("fp8_e4m3:columnwise=1,scale=4.0 and column sums",
+          Time([&] { QuantizeDbias(In(), view, out); }), items_ * 4);
+  }
+
   void Amax() {
     const cuda::Memory amax(16, nullptr);
     const TensorView out{amax.data(), DType::kFloat32, {1}, {}, Device::kCuda};
@@ -117,16 +136,15 @@ void Run(std::int64_t rows, std::int64_t cols) {
   Bench bench(rows, cols);
   bench.Amax();
   bench.Sums();
-  const std::string both = "columnwise=1", columns = "columnwise=1,rowwise=0";
+  bench.Dbias();
+  // Rows, columns, both.
   const auto specs = [&](const std::string& scheme, const std::string& option, int reads) {
-    for (const std::string& direction : {std::string(), columns, both}) {
-      std::string text = scheme, separator = ":";
-      for (const std::string& part : {direction, option}) {
-        if (part.empty()) continue;
-        text += separator + part;
-        separator = ",";
-      }
-      bench.Spec(text, reads);
+    for (std::vector<std::string> options :
+         {std::vector<std::string>{}, {"columnwise=1", "rowwise=0"}, {"columnwise=1"}}) {
+      if (!option.empty()) options.push_back(option);
+      std::ranges::sort(options);
+      bench.Spec(options.empty() ? scheme : fmt::format("{}:{}", scheme, fmt::join(options, ",")),
+                 reads);
     }
   };
   specs("fp8_e4m3", "scale=4.0", 1);

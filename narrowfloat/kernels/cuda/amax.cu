@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "narrowfloat/kernels/cuda/hadamard.cuh"
 #include "narrowfloat/kernels/cuda/items.cuh"
@@ -13,110 +14,223 @@ namespace narrowfloat::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kLoads = 4;  // chunks that a thread loads before it uses them
+constexpr int kLoads = 4;          // that a thread has in flight before it uses them
+constexpr unsigned kResident = 8;  // blocks on a multiprocessor
 
-/// Returns the number of blocks for `tasks`, which blocks take in turns if there are too many.
-unsigned Blocks(std::size_t tasks) {
-  constexpr std::size_t kMost = std::size_t{1} << 20;
-  return static_cast<unsigned>(std::min(tasks, kMost));
+/// Returns the largest of `amax` and the magnitudes of a word's items. Ignores NaN.
+template <class T>
+__device__ __forceinline__ float RaiseByWord(float amax, std::uint32_t word) {
+  if constexpr (kItemSize<T> == 4) {
+    return fmaxf(amax, fabsf(std::bit_cast<float>(word)));
+  } else {
+    return fmaxf(amax, fmaxf(fabsf(Widen<T>(word & 0xFFFFu)), fabsf(Widen<T>(word >> 16))));
+  }
 }
 
-/// A block takes kLoads * kThreads chunks of the tensor, whose rows have `chunks` each.
+/// Raises *to, which other threads raise too.
+__device__ __forceinline__ void Raise(unsigned* to, unsigned bits) {
+  if (bits > *static_cast<volatile unsigned*>(to)) atomicMax(to, bits);
+}
+
+/// The amax of adjacent items: pieces of 16 bytes, and the items before and after them. Blocks take
+/// pieces in turns. Requires: items lie at multiples of their size.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    AmaxKernel(const Rows<const std::byte> in, unsigned* amax_bits) {
-  const std::size_t chunks = CeilDiv(in.shape.cols, Chunk<T>::kItems);
-  const std::size_t total = in.shape.rows * chunks;
-  const std::size_t step = std::size_t{gridDim.x} * kLoads * kThreads;
+__global__ void __launch_bounds__(kThreads, kResident)
+    FlatAmaxKernel(const std::byte* data, std::size_t items, unsigned* amax_bits) {
+  constexpr std::size_t kItemsOfPiece = 16 / kItemSize<T>;
+  const std::size_t before = (0 - reinterpret_cast<std::uintptr_t>(data)) % 16 / kItemSize<T>;
+  const std::size_t head = before < items ? before : items;
+  const std::size_t count = (items - head) / kItemsOfPiece;
+  const auto* pieces = reinterpret_cast<const uint4*>(data + head * kItemSize<T>);
   float amax = 0.0f;
-  for (std::size_t first = std::size_t{blockIdx.x} * kLoads * kThreads; first < total;
-       first += step) {
-    Chunk<T> loaded[kLoads];
+  for (std::size_t first = std::size_t{blockIdx.x} * kLoads * kThreads + threadIdx.x; first < count;
+       first += std::size_t{gridDim.x} * kLoads * kThreads) {
+    uint4 loaded[kLoads];
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      const std::size_t chunk = first + static_cast<std::size_t>(i * kThreads) + threadIdx.x;
-      if (chunk < total) {
-        const std::size_t row = chunk / chunks, col = chunk % chunks * Chunk<T>::kItems;
+      const std::size_t piece = first + static_cast<std::size_t>(i * kThreads);
+      loaded[i] = piece < count ? __ldg(pieces + piece) : make_uint4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      amax = RaiseByWord<T>(amax, loaded[i].x);
+      amax = RaiseByWord<T>(amax, loaded[i].y);
+      amax = RaiseByWord<T>(amax, loaded[i].z);
+      amax = RaiseByWord<T>(amax, loaded[i].w);
+    }
+  }
+  if (blockIdx.x == 0 && threadIdx.x < kItemsOfPiece) {
+    const std::size_t last = head + count * kItemsOfPiece + threadIdx.x;
+    if (threadIdx.x < head) amax = fmaxf(amax, fabsf(LoadItem<T>(data, threadIdx.x)));
+    if (last < items) amax = fmaxf(amax, fabsf(LoadItem<T>(data, last)));
+  }
+  RaiseByBlock(amax_bits, amax);
+}
+
+constexpr int kLoadsOfTask = 16;
+
+/// A group of `lanes` threads of a warp takes kLoadsOfTask chunks per thread of a row. Raises the
+/// amax of each row, or that of the tensor.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    RowAmaxKernel(const Rows<const std::byte> in, unsigned lanes, bool per_row,
+                  unsigned* amax_bits) {
+  const std::size_t step = lanes * Chunk<T>::kItems,
+                    segments = CeilDiv(in.shape.cols, step * kLoadsOfTask);
+  const std::size_t task = (std::size_t{blockIdx.x} * kThreads + threadIdx.x) / lanes;
+  const std::size_t row = task / segments;
+  float amax = 0.0f;
+  if (row < in.shape.rows) {
+    const std::byte* from = in.Row(row);
+    std::size_t col =
+        task % segments * step * kLoadsOfTask + threadIdx.x % lanes * Chunk<T>::kItems;
+#pragma unroll 1
+    for (int pass = 0; pass < kLoadsOfTask / kLoads && col < in.shape.cols; ++pass) {
+      Chunk<T> loaded[kLoads];
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i, col += step) {
+        if (col < in.shape.cols) {
+          loaded[i].Load(from, col, in.shape.cols, in.is_aligned);
+        } else {
+          loaded[i].Clear();
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) amax = fmaxf(amax, loaded[i].Amax());
+    }
+  }
+  if (!per_row) return RaiseByBlock(amax_bits, amax);
+  unsigned bits = std::bit_cast<std::uint32_t>(amax);
+  for (unsigned other_lane = lanes / 2; other_lane > 0; other_lane /= 2) {
+    const unsigned other = __shfl_xor_sync(0xFFFFFFFFu, bits, static_cast<int>(other_lane));
+    bits = other > bits ? other : bits;
+  }
+  if (threadIdx.x % lanes == 0 && row < in.shape.rows) Raise(amax_bits + row, bits);
+}
+
+constexpr int kWarps = kThreads / 32;
+constexpr int kRowsOfWarp = 16;
+
+/// A warp takes 8 columns per lane of kRowsOfWarp rows; its block takes the same columns of more
+/// rows.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    ColumnAmaxKernel(const Rows<const std::byte> in, unsigned* amax_bits) {
+  constexpr int kItems = Chunk<T>::kItems;
+  constexpr int kRowsAtOnce = 32 / Chunk<T>::kWords;
+  static_assert(kItems * 32 == kThreads);
+  __shared__ unsigned largest[kItems][32];
+  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  largest[warp][lane] = 0;
+  __syncthreads();
+  const std::size_t col_tasks = CeilDiv(in.shape.cols, kThreads);
+  const std::size_t first_col = blockIdx.x % col_tasks * kThreads, col = first_col + lane * kItems;
+  const std::size_t first = (blockIdx.x / col_tasks * kWarps + warp) * kRowsOfWarp;
+  float amaxes[kItems] = {};
+#pragma unroll 1
+  for (int pass = 0; pass < kRowsOfWarp / kRowsAtOnce; ++pass) {
+    Chunk<T> loaded[kRowsAtOnce];
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i) {
+      const std::size_t row = first + static_cast<std::size_t>(pass * kRowsAtOnce + i);
+      if (row < in.shape.rows && col < in.shape.cols) {
         loaded[i].Load(in.Row(row), col, in.shape.cols, in.is_aligned);
       } else {
         loaded[i].Clear();
       }
     }
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) amax = fmaxf(amax, loaded[i].Amax());
-  }
-  RaiseByBlock(amax_bits, amax);
-}
-
-template <class T>
-__global__ void __launch_bounds__(kThreads)
-    RowAmaxKernel(const Rows<const std::byte> in, unsigned* amax_bits) {
-  for (std::size_t row = blockIdx.x; row < in.shape.rows; row += gridDim.x) {
-    float amax = 0.0f;
-    for (std::size_t col = threadIdx.x * Chunk<T>::kItems; col < in.shape.cols;
-         col += kThreads * Chunk<T>::kItems) {
-      Chunk<T> chunk;
-      chunk.Load(in.Row(row), col, in.shape.cols, in.is_aligned);
-      amax = fmaxf(amax, chunk.Amax());
+    for (int i = 0; i < kRowsAtOnce; ++i) {
+#pragma unroll
+      for (int k = 0; k < kItems; ++k) amaxes[k] = fmaxf(amaxes[k], fabsf(loaded[i].Item(k)));
     }
-    RaiseByBlock(amax_bits + row, amax);
-    __syncthreads();
   }
+#pragma unroll
+  for (int k = 0; k < kItems; ++k)
+    atomicMax(&largest[k][lane], std::bit_cast<std::uint32_t>(amaxes[k]));
+  __syncthreads();
+  const std::size_t own = first_col + threadIdx.x;
+  if (own < in.shape.cols)
+    Raise(amax_bits + own, largest[threadIdx.x % kItems][threadIdx.x / kItems]);
 }
 
-constexpr std::size_t kRowsOfTask = 64;
-
-/// A thread takes one column of kRowsOfTask rows.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    ColumnAmaxKernel(const Rows<const std::byte> in, unsigned* amax_bits) {
-  const std::size_t col_tasks = CeilDiv(in.shape.cols, kThreads);
-  const std::size_t col = blockIdx.x % col_tasks * kThreads + threadIdx.x;
-  const std::size_t first = blockIdx.x / col_tasks * kRowsOfTask;
-  if (col >= in.shape.cols) return;
-  float amax = 0.0f;
-  for (std::size_t i = 0; i < kRowsOfTask && first + i < in.shape.rows; ++i)
-    amax = fmaxf(amax, fabsf(LoadItem<T>(in.Row(first + i), col)));
-  atomicMax(amax_bits + col, std::bit_cast<std::uint32_t>(amax));
-}
+constexpr std::size_t kItemsOfWord = 4 / kItemSize<T>;
 
-/// A thread transforms one column of 16 rows. Stores the items if `out` has data; else it raises
-/// *amax_bits to their amax.
+/// A thread transforms a word of columns of 16 rows. Stores the items if `out` has data; else it
+/// raises *amax_bits to their amax.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     HadamardKernel(const Rows<const std::byte> in, const Rows<std::byte> out,
                    std::uint32_t sign_mask, unsigned* amax_bits) {
-  const std::size_t col_tasks = CeilDiv(in.shape.cols, kThreads);
-  const std::size_t col = blockIdx.x % col_tasks * kThreads + threadIdx.x;
+  const std::size_t cols = in.shape.cols, col_tasks = CeilDiv(cols, kThreads * kItemsOfWord<T>);
+  const std::size_t col = (blockIdx.x % col_tasks * kThreads + threadIdx.x) * kItemsOfWord<T>;
   const std::size_t first = blockIdx.x / col_tasks * kHadamardSize;
   float amax = 0.0f;
-  if (col < in.shape.cols) {
-    float group[kHadamardSize];
-    std::uint32_t items[kHadamardSize];
+  if (col < cols) {
+    const std::size_t bytes = (cols - col) * kItemSize<T>;
+    std::uint32_t words[kHadamardSize][1];
 #pragma unroll
-    for (std::size_t k = 0; k < kHadamardSize; ++k) group[k] = LoadItem<T>(in.Row(first + k), col);
-    TransformGroup<T>(group, sign_mask, items);
+    for (std::size_t k = 0; k < kHadamardSize; ++k)
+      LoadBytes<4>(in.Row(first + k) + col * kItemSize<T>, bytes, in.is_aligned, words[k]);
+      // Each column of 16-bit items is taken out at the low end, and its transform put in at the
+      // high end.
+#pragma unroll 1
+    for (std::size_t i = 0; i < kItemsOfWord<T>; ++i) {
+      float group[kHadamardSize];
+      std::uint32_t items[kHadamardSize];
+#pragma unroll
+      for (std::size_t k = 0; k < kHadamardSize; ++k) {
+        if constexpr (kItemSize<T> == 4) {
+          group[k] = std::bit_cast<float>(words[k][0]);
+        } else {
+          group[k] = Widen<T>(words[k][0] & 0xFFFFu);
+        }
+      }
+      TransformGroup<T>(group, sign_mask, items);
+#pragma unroll
+      for (std::size_t k = 0; k < kHadamardSize; ++k) {
+        if constexpr (kItemSize<T> == 4) {
+          words[k][0] = items[k];
+        } else {
+          words[k][0] = words[k][0] >> 16 | items[k] << 16;
+        }
+      }
+    }
 #pragma unroll
     for (std::size_t k = 0; k < kHadamardSize; ++k) {
       if (out.data != nullptr) {
-        std::byte* to = out.Row(first + k) + col * kItemSize<T>;
-#pragma unroll
-        for (std::size_t b = 0; b < kItemSize<T>; ++b)
-          to[b] = static_cast<std::byte>(items[k] >> (8 * b));
-      } else if constexpr (kItemSize<T> == 4) {
-        amax = fmaxf(amax, fabsf(std::bit_cast<float>(items[k])));
+        StoreBytes<4>(out.Row(first + k) + col * kItemSize<T>, words[k], bytes, out.is_aligned);
       } else {
-        amax = fmaxf(amax, fabsf(Widen<T>(items[k])));
+        amax = RaiseByWord<T>(amax, words[k][0]);
       }
     }
   }
   if (out.data == nullptr) RaiseByBlock(amax_bits, amax);
 }
 
+unsigned Multiprocessors() {
+  int device = 0, count = 0;
+  Check(cudaGetDevice(&device), "finding the current device");
+  Check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
+        "reading a property of the device");
+  return static_cast<unsigned>(count);
+}
+
+template <class T>
+void RunRowAmax(const Rows<const std::byte>& in, bool per_row, unsigned* amax_bits, Stream stream) {
+  const std::size_t chunks = CeilDiv(in.shape.cols, Chunk<T>::kItems);
+  const std::size_t lanes = std::min(std::bit_ceil(chunks), std::size_t{32});
+  const std::size_t tasks = in.shape.rows * CeilDiv(chunks, lanes * kLoadsOfTask);
+  Launch(&RowAmaxKernel<T>, dim3(static_cast<unsigned>(CeilDiv(tasks * lanes, kThreads))),
+         dim3(kThreads), 0, stream, in, static_cast<unsigned>(lanes), per_row, amax_bits);
+}
+
 void RunHadamard(DType dtype, const Rows<const std::byte>& in, const Rows<std::byte>& out,
                  std::uint32_t sign_mask, unsigned* amax_bits, Stream stream) {
-  const std::size_t tasks = CeilDiv(in.shape.cols, kThreads) * (in.shape.rows / kHadamardSize);
   WithType(dtype, [&]<class T>() {
+    const std::size_t tasks =
+        CeilDiv(in.shape.cols, kThreads * kItemsOfWord<T>) * (in.shape.rows / kHadamardSize);
     Launch(&HadamardKernel<T>, dim3(static_cast<unsigned>(tasks)), dim3(kThreads), 0, stream, in,
            out, sign_mask, amax_bits);
   });
@@ -125,10 +239,18 @@ void RunHadamard(DType dtype, const Rows<const std::byte>& in, const Rows<std::b
 }  // namespace
 
 void RaiseAmax(DType dtype, const Rows<const std::byte>& in, unsigned* amax_bits, Stream stream) {
+  const std::size_t items = in.shape.Size();
+  if (items == 0) return;
   WithType(dtype, [&]<class T>() {
-    const std::size_t chunks = in.shape.rows * CeilDiv(in.shape.cols, Chunk<T>::kItems);
-    Launch(&AmaxKernel<T>, dim3(Blocks(CeilDiv(chunks, kLoads * kThreads))), dim3(kThreads), 0,
-           stream, in, amax_bits);
+    const bool adjacent =
+        in.shape.rows == 1 ||
+        (in.dims == 1 && in.strides[0] == static_cast<std::int64_t>(in.shape.cols * kItemSize<T>));
+    if (!adjacent || reinterpret_cast<std::uintptr_t>(in.data) % kItemSize<T> != 0)
+      return RunRowAmax<T>(in, false, amax_bits, stream);
+    const std::size_t blocks = CeilDiv(items * kItemSize<T>, std::size_t{16} * kLoads * kThreads);
+    const std::size_t resident = std::size_t{Multiprocessors()} * kResident;
+    Launch(&FlatAmaxKernel<T>, dim3(static_cast<unsigned>(std::min(blocks, resident))),
+           dim3(kThreads), 0, stream, in.data, items, amax_bits);
   });
 }
 
@@ -136,15 +258,11 @@ void RaiseLineAmaxes(DType dtype, const Rows<const std::byte>& in, Direction dir
                      unsigned* amax_bits, Stream stream) {
   if (in.shape.Size() == 0) return;
   WithType(dtype, [&]<class T>() {
-    if (direction == Direction::kRowwise) {
-      Launch(&RowAmaxKernel<T>, dim3(Blocks(in.shape.rows)), dim3(kThreads), 0, stream, in,
-             amax_bits);
-    } else {
-      const std::size_t tasks =
-          CeilDiv(in.shape.cols, kThreads) * CeilDiv(in.shape.rows, kRowsOfTask);
-      Launch(&ColumnAmaxKernel<T>, dim3(static_cast<unsigned>(tasks)), dim3(kThreads), 0, stream,
-             in, amax_bits);
-    }
+    if (direction == Direction::kRowwise) return RunRowAmax<T>(in, true, amax_bits, stream);
+    const std::size_t tasks =
+        CeilDiv(in.shape.cols, kThreads) * CeilDiv(in.shape.rows, kWarps * kRowsOfWarp);
+    Launch(&ColumnAmaxKernel<T>, dim3(static_cast<unsigned>(tasks)), dim3(kThreads), 0, stream, in,
+           amax_bits);
   });
 }
 

@@ -7,6 +7,7 @@
 #include "narrowfloat/kernels/cuda/items.cuh"
 #include "narrowfloat/kernels/cuda/kernels.h"
 #include "narrowfloat/kernels/cuda/launch.cuh"
+#include "narrowfloat/kernels/cuda/transpose.cuh"
 #include "narrowfloat/numerics/delayed_scale.h"
 #include "narrowfloat/numerics/e8m0.h"
 
@@ -23,14 +24,25 @@ __device__ std::size_t ThreadIndex() {
   return std::size_t{blockIdx.x} * kThreads + threadIdx.x;
 }
 
-constexpr std::size_t kBytesOfThread = 16;
+constexpr int kPiecesOfThread = 4;  // of 16 bytes, which it loads before it stores them
+constexpr std::size_t kCopiedByBlock = std::size_t{16} * kPiecesOfThread * kThreads;
 
-__global__ void CopyKernel(std::byte* to, const std::byte* from, std::size_t bytes,
-                           const float* noop) {
+__global__ void __launch_bounds__(kThreads)
+    CopyKernel(std::byte* to, const std::byte* from, std::size_t bytes, bool aligned,
+               const float* noop) {
   if (Skips(noop)) return;
-  const std::size_t first = ThreadIndex() * kBytesOfThread;
-  for (std::size_t i = first; i < first + kBytesOfThread && i < bytes; ++i)
-    to[i] = from != nullptr ? from[i] : std::byte{0};
+  const std::size_t first = blockIdx.x * kCopiedByBlock + threadIdx.x * std::size_t{16};
+  const auto at = [&](int i) { return first + static_cast<std::size_t>(i) * 16 * kThreads; };
+  std::uint32_t words[kPiecesOfThread][4] = {};
+#pragma unroll
+  for (int i = 0; i < kPiecesOfThread; ++i) {
+    if (from != nullptr && at(i) < bytes)
+      LoadBytes<16>(from + at(i), bytes - at(i), aligned, words[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < kPiecesOfThread; ++i) {
+    if (at(i) < bytes) StoreBytes<16>(to + at(i), words[i], bytes - at(i), aligned);
+  }
 }
 
 __global__ void PermuteKernel(const std::byte* from, const ScaleStrides from_strides, std::byte* to,
@@ -45,26 +57,40 @@ __global__ void PermuteKernel(const std::byte* from, const ScaleStrides from_str
               : std::byte{0};
 }
 
-constexpr int kPatch = 64;  // rows and columns of codes of 8 bits that a block transposes
-
-__global__ void __launch_bounds__(kThreads)
-    TransposeBytesKernel(const std::byte* from, std::byte* to, MatrixShape shape) {
-  __shared__ std::uint8_t patch[kPatch][kPatch + 4];
-  const std::size_t col_tasks = CeilDiv(shape.cols, kPatch);
-  const std::size_t first_row = blockIdx.x / col_tasks * kPatch;
-  const std::size_t first_col = blockIdx.x % col_tasks * kPatch;
-  for (int i = static_cast<int>(threadIdx.x); i < kPatch * kPatch; i += kThreads) {
-    const std::size_t row = first_row + static_cast<std::size_t>(i / kPatch);
-    const std::size_t col = first_col + static_cast<std::size_t>(i % kPatch);
+__global__ void __launch_bounds__(kCodeTileThreads, 5)
+    TransposeBytesKernel(const std::byte* from, std::byte* to, MatrixShape shape,
+                         bool from_is_aligned, bool to_is_aligned) {
+  constexpr int kPieces = kCodeTile * kCodePieces / kCodeTileThreads;  // of a thread
+  constexpr int kStep = kCodeTile / kPieces;                           // rows between them
+  __shared__ uint4 tile[kCodeTile * kCodePieces];
+  const std::size_t col_tasks = CeilDiv(shape.cols, kCodeTile);
+  const std::size_t first_row = blockIdx.x / col_tasks * kCodeTile;
+  const std::size_t first_col = blockIdx.x % col_tasks * kCodeTile;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int own_row = thread / kCodePieces, piece = thread % kCodePieces;
+  std::uint32_t loaded[kPieces][4] = {};
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    const std::size_t row = first_row + static_cast<std::size_t>(own_row + i * kStep);
+    const std::size_t col = first_col + static_cast<std::size_t>(piece * 16);
     if (row < shape.rows && col < shape.cols)
-      patch[i / kPatch][i % kPatch] = static_cast<std::uint8_t>(from[row * shape.cols + col]);
+      LoadBytes<16>(from + row * shape.cols + col, shape.cols - col, from_is_aligned, loaded[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    tile[CodePieceAt(own_row + i * kStep, piece)] =
+        make_uint4(loaded[i][0], loaded[i][1], loaded[i][2], loaded[i][3]);
   }
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < kPatch * kPatch; i += kThreads) {
-    const std::size_t col = first_col + static_cast<std::size_t>(i / kPatch);
-    const std::size_t row = first_row + static_cast<std::size_t>(i % kPatch);
-    if (row < shape.rows && col < shape.cols)
-      to[col * shape.rows + row] = static_cast<std::byte>(patch[i % kPatch][i / kPatch]);
+  const CodeColumns columns = CollectColumns(tile, thread);
+  const std::size_t row = first_row + static_cast<std::size_t>(columns.row);
+  if (row >= shape.rows) return;
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    const std::size_t col = first_col + static_cast<std::size_t>(columns.col + c);
+    if (col < shape.cols)
+      StoreBytes<16>(to + col * shape.rows + row, columns.words[c], shape.rows - row,
+                     to_is_aligned);
   }
 }
 
@@ -139,8 +165,10 @@ __global__ void DelayedScaleKernel(const DelayedScaleCall call) {
 
 void CopyBytes(std::byte* to, const std::byte* from, std::size_t bytes, const float* noop,
                Stream stream) {
-  Launch(&CopyKernel, GridFor(CeilDiv(bytes, kBytesOfThread)), dim3(kThreads), 0, stream, to, from,
-         bytes, noop);
+  const bool aligned =
+      (reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from)) % 16 == 0;
+  Launch(&CopyKernel, dim3(static_cast<unsigned>(CeilDiv(bytes, kCopiedByBlock))), dim3(kThreads),
+         0, stream, to, from, bytes, aligned, noop);
 }
 
 void PermuteScales(const std::byte* from, const ScaleStrides& from_strides, std::byte* to,
@@ -157,9 +185,12 @@ void Transpose(const std::byte* from, std::byte* to, MatrixShape shape, int item
     Launch(&TransposeNibblesKernel, GridFor(shape.rows / 2 * shape.cols), dim3(kThreads), 0, stream,
            from, to, shape);
   } else {
-    const std::size_t tasks = CeilDiv(shape.rows, kPatch) * CeilDiv(shape.cols, kPatch);
-    Launch(&TransposeBytesKernel, dim3(static_cast<unsigned>(tasks)), dim3(kThreads), 0, stream,
-           from, to, shape);
+    const auto aligned = [](const std::byte* data, std::size_t stride) {
+      return (reinterpret_cast<std::uintptr_t>(data) | stride) % 16 == 0;
+    };
+    const std::size_t tasks = CeilDiv(shape.rows, kCodeTile) * CeilDiv(shape.cols, kCodeTile);
+    Launch(&TransposeBytesKernel, dim3(static_cast<unsigned>(tasks)), dim3(kCodeTileThreads), 0,
+           stream, from, to, shape, aligned(from, shape.cols), aligned(to, shape.rows));
   }
 }
 

@@ -99,9 +99,38 @@ __device__ __forceinline__ std::uint32_t EncodePair(float low, float high) {
   return EncodeItem<F>(low) | EncodeItem<F>(high) << kBits<F>;
 }
 
+/// Returns the E2M1 codes of 8 items. Adds to a magnitude m a power of two p whose last bit is worth
+/// the code's last bit there: 0.5 up to 2, then 1, then 2. The sum has the steps of m in its last
+/// bits; p has those of the codes below its binade there from the start. Exponents of m: p is
+/// 2^22 plus 0 below 2, 2^23 plus 2 last bits below 4, 2^24 plus 4 up to 6.
+template <class Item>
+__device__ __forceinline__ std::uint32_t EncodeEightE2M1(const Item& item) {
+  std::uint32_t word = 0;
+  bool has_nan = false;
+#pragma unroll
+  for (int i = 7; i >= 0; --i) {
+    const float x = item(i);
+    has_nan |= x != x;
+    const float kept = fminf(fabsf(x), kMaxValue<E2M1>);
+    const std::uint32_t binade = std::bit_cast<std::uint32_t>(kept) & kFloatInfinity;
+    const std::uint32_t from_one = binade > 0x3F800000u ? binade : 0x3F800000u;
+    const std::uint32_t power = from_one + (from_one >> 22) + (0x0B000000u - 254u);
+    const auto sum = std::bit_cast<std::uint32_t>(kept + std::bit_cast<float>(power));
+    const std::uint32_t top = (sum << 28) | (std::bit_cast<std::uint32_t>(x) & kFloatSign);
+    word = word << 4 | top >> 28;
+  }
+  if (has_nan) {  // whose code has no sign
+    word = 0;
+#pragma unroll 1
+    for (int i = 7; i >= 0; --i) word = word << 4 | EncodeItem<E2M1>(item(i));
+  }
+  return word;
+}
+
 /// Returns a 32-bit word of codes of item(0), item(1), ...
 template <FloatFormat F, class Item>
 __device__ __forceinline__ std::uint32_t EncodeWord(const Item& item) {
+  if constexpr (kBits<F> == 4) return EncodeEightE2M1(item);
   std::uint32_t word = 0;
 #pragma unroll
   for (int i = 0; i < 32 / kBits<F>; i += 2)
@@ -212,6 +241,18 @@ struct Chunk {
   __device__ __forceinline__ void Load(const std::byte* row, std::size_t col, std::size_t cols,
                                        bool aligned) {
     LoadBytes<kBytes>(row + col * kItemSize<T>, (cols - col) * kItemSize<T>, aligned, words);
+  }
+
+  /// Loads 8 items at an aligned address.
+  __device__ __forceinline__ void LoadAligned(const std::byte* from) {
+#pragma unroll
+    for (int i = 0; i < kWords / 4; ++i) {
+      const uint4 four = __ldg(reinterpret_cast<const uint4*>(from) + i);
+      words[i * 4] = four.x;
+      words[i * 4 + 1] = four.y;
+      words[i * 4 + 2] = four.z;
+      words[i * 4 + 3] = four.w;
+    }
   }
 
   /// Stores the chunk to shared memory, or loads it from there.

@@ -137,7 +137,10 @@ def assert_same(actual: Made, expected: Made, what: str) -> None:
             assert values == wanted, what
             continue
         assert values.is_cuda, what
-        assert_tensor(values.cpu(), wanted, f"{what}, decoded to {dtype}")
+        values = values.cpu()
+        if what.startswith("identity"):  # PyTorch's own conversion: a GPU has another NaN
+            values, wanted = (t.masked_fill(t.isnan(), torch.nan) for t in (values, wanted))
+        assert_tensor(values, wanted, f"{what}, decoded to {dtype}")
 
 
 def quantize_on_both(make: Make, usages: tuple[bool, bool], x: torch.Tensor) -> tuple[Made, Made]:

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Transposes 128x128 codes of 8 bits in shared memory.
+//
+// The tile is an array of 16-byte pieces, 8 per row, in the order of CodePieceAt(). Its columns are
+// read as words: a thread takes one word (4 columns) of 16 rows, transposes each 4 rows of it, and
+// so has 16 adjacent codes of 4 columns. The 8 lanes that take the same words of different rows lie
+// 16 rows apart; CodePieceAt() places their pieces in different banks. Pieces of one row, or halves
+// or words of them, lie in different banks anyway.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace narrowfloat::cuda {
+
+constexpr int kCodeTile = 128;         // rows and columns
+constexpr int kCodePieces = 8;         // of a row of the tile
+constexpr int kCodeGroupRows = 16;     // that a thread collects
+constexpr int kCodeTileThreads = 256;  // of which each collects 4 columns
+
+/// Position in shared memory of a 16-byte piece of a row of codes.
+__device__ __forceinline__ int CodePieceAt(int row, int piece) {
+  return row * kCodePieces + (piece ^ (row / kCodeGroupRows & (kCodePieces - 1)));
+}
+
+/// Transposes a 4x4 matrix of bytes, whose rows are words; the first byte is the lowest.
+__device__ __forceinline__ void TransposeFourByFour(std::uint32_t (&words)[4]) {
+  const std::uint32_t low = __byte_perm(words[0], words[1], 0x5140);
+  const std::uint32_t high = __byte_perm(words[0], words[1], 0x7362);
+  const std::uint32_t next_low = __byte_perm(words[2], words[3], 0x5140);
+  const std::uint32_t next_high = __byte_perm(words[2], words[3], 0x7362);
+  words[0] = __byte_perm(low, next_low, 0x5410);
+  words[1] = __byte_perm(low, next_low, 0x7632);
+  words[2] = __byte_perm(high, next_high, 0x5410);
+  words[3] = __byte_perm(high, next_high, 0x7632);
+}
+
+/// The codes that a thread takes of a transposed tile: of columns [col, col + 4) those of rows
+/// [row, row + 16). 8 adjacent threads have all rows of 4 columns.
+struct CodeColumns {
+  int row, col;
+  std::uint32_t words[4][4];  // of each column, in the order of rows
+};
+
+/// Requires: kCodeTileThreads threads, which have passed a barrier since the tile was written.
+__device__ __forceinline__ CodeColumns CollectColumns(const uint4* tile, int thread) {
+  constexpr int kGroups = kCodeTile / kCodeGroupRows;
+  const int word = thread / kGroups;
+  CodeColumns columns;
+  columns.row = thread % kGroups * kCodeGroupRows;
+  columns.col = word * 4;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    std::uint32_t four[4];
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const uint4* piece = tile + CodePieceAt(columns.row + i * 4 + r, word / 4);
+      four[r] = reinterpret_cast<const std::uint32_t*>(piece)[word % 4];
+    }
+    TransposeFourByFour(four);
+#pragma unroll
+    for (int c = 0; c < 4; ++c) columns.words[c][i] = four[c];
+  }
+  return columns;
+}
+
+}  // namespace narrowfloat::cuda

@@ -2,22 +2,15 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <string>
 
 #include "bindings/ffi/scalar_steps.h"
+#include "narrowfloat/kernels/cuda/launch.cuh"
 #include "narrowfloat/numerics/delayed_scale.h"
-#include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat::xla_ffi {
 namespace {
 
 constexpr unsigned kThreads = 256;
-
-void Check(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  static_cast<void>(cudaGetLastError());  // else the next call would report it again
-  throw DeviceError("cuda: " + std::string(what) + " failed: " + cudaGetErrorString(error));
-}
 
 __global__ void Raise(RaiseAmaxStep step) {
   if (*step.measured > *step.amax) *step.amax = *step.measured;
@@ -56,25 +49,21 @@ __global__ void RollHistory(DelayedScaleStep step) {
 
 void ZeroOnCuda(void* to, std::size_t bytes, void* stream) {
   if (bytes == 0) return;
-  Check(cudaMemsetAsync(to, 0, bytes, static_cast<cudaStream_t>(stream)), "filling memory");
+  cuda::Check(cudaMemsetAsync(to, 0, bytes, static_cast<cudaStream_t>(stream)), "filling memory");
 }
 
 void RunOnCuda(const RaiseAmaxStep& step, void* stream) {
-  Raise<<<1, 1, 0, static_cast<cudaStream_t>(stream)>>>(step);
-  Check(cudaGetLastError(), "raising an amax");
+  cuda::Launch(&Raise, dim3(1), dim3(1), 0, stream, step);
 }
 
 void RunOnCuda(const ScaleFromAmaxStep& step, void* stream) {
   // One block also for no items: XLA refuses to record a call without a launch.
   const std::size_t blocks = std::clamp<std::size_t>((step.count + kThreads - 1) / kThreads, 1, 64);
-  ScaleItems<<<static_cast<unsigned>(blocks), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-      step);
-  Check(cudaGetLastError(), "computing scales");
+  cuda::Launch(&ScaleItems, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, stream, step);
 }
 
 void RunOnCuda(const DelayedScaleStep& step, void* stream) {
-  RollHistory<<<1, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(step);
-  Check(cudaGetLastError(), "updating a history of amaxes");
+  cuda::Launch(&RollHistory, dim3(1), dim3(kThreads), 0, stream, step);
 }
 
 }  // namespace narrowfloat::xla_ffi

@@ -43,22 +43,24 @@ __global__ void __launch_bounds__(kThreads, kResident)
   const std::size_t count = (items - head) / kItemsOfPiece;
   const auto* pieces = reinterpret_cast<const uint4*>(data + head * kItemSize<T>);
   float amax = 0.0f;
-  for (std::size_t first = std::size_t{blockIdx.x} * kLoads * kThreads + threadIdx.x; first < count;
-       first += std::size_t{gridDim.x} * kLoads * kThreads) {
+  const auto raise = [&amax](const uint4& piece) {
+    amax = RaiseByWord<T>(amax, piece.x);
+    amax = RaiseByWord<T>(amax, piece.y);
+    amax = RaiseByWord<T>(amax, piece.z);
+    amax = RaiseByWord<T>(amax, piece.w);
+  };
+  constexpr std::size_t kOfBlock = std::size_t{kLoads} * kThreads;
+  std::size_t first = blockIdx.x * kOfBlock;
+  for (; first + kOfBlock <= count; first += gridDim.x * kOfBlock) {
+    const uint4* from = pieces + first + threadIdx.x;
     uint4 loaded[kLoads];
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      const std::size_t piece = first + static_cast<std::size_t>(i * kThreads);
-      loaded[i] = piece < count ? __ldg(pieces + piece) : make_uint4(0, 0, 0, 0);
-    }
+    for (int i = 0; i < kLoads; ++i) loaded[i] = __ldg(from + i * kThreads);
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      amax = RaiseByWord<T>(amax, loaded[i].x);
-      amax = RaiseByWord<T>(amax, loaded[i].y);
-      amax = RaiseByWord<T>(amax, loaded[i].z);
-      amax = RaiseByWord<T>(amax, loaded[i].w);
-    }
+    for (int i = 0; i < kLoads; ++i) raise(loaded[i]);
   }
+  for (std::size_t piece = first + threadIdx.x; piece < count; piece += kThreads)
+    raise(__ldg(pieces + piece));
   if (blockIdx.x == 0 && threadIdx.x < kItemsOfPiece) {
     const std::size_t last = head + count * kItemsOfPiece + threadIdx.x;
     if (threadIdx.x < head) amax = fmaxf(amax, fabsf(LoadItem<T>(data, threadIdx.x)));
@@ -108,6 +110,11 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x % lanes == 0 && row < in.shape.rows) Raise(amax_bits + row, bits);
 }
 
+/// Returns true if `count` rows from a multiple of `count` on lie at the last dimension's stride.
+__device__ __forceinline__ bool LieAtOneStride(const Rows<const std::byte>& in, int count) {
+  return in.dims == 1 || in.sizes[static_cast<std::size_t>(in.dims - 1)] % count == 0;
+}
+
 constexpr int kWarps = kThreads / 32;
 constexpr int kRowsOfWarp = 16;
 
@@ -127,23 +134,31 @@ __global__ void __launch_bounds__(kThreads)
   const std::size_t first_col = blockIdx.x % col_tasks * kThreads, col = first_col + lane * kItems;
   const std::size_t first = (blockIdx.x / col_tasks * kWarps + warp) * kRowsOfWarp;
   float amaxes[kItems] = {};
+  const auto raise = [&amaxes](const Chunk<T>& chunk) {
+#pragma unroll
+    for (int k = 0; k < kItems; ++k) amaxes[k] = fmaxf(amaxes[k], fabsf(chunk.Item(k)));
+  };
+  const std::size_t rows = col < in.shape.cols ? in.shape.rows : 0;
+  const std::size_t end = first + kRowsOfWarp < rows ? first + kRowsOfWarp : rows;
+  std::size_t row = first;
+  if (in.is_aligned && col + kItems <= in.shape.cols && LieAtOneStride(in, kRowsAtOnce)) {
 #pragma unroll 1
-  for (int pass = 0; pass < kRowsOfWarp / kRowsAtOnce; ++pass) {
-    Chunk<T> loaded[kRowsAtOnce];
+    for (; row + kRowsAtOnce <= end; row += kRowsAtOnce) {
+      const std::byte* from = in.Row(row) + col * kItemSize<T>;
+      Chunk<T> loaded[kRowsAtOnce];
 #pragma unroll
-    for (int i = 0; i < kRowsAtOnce; ++i) {
-      const std::size_t row = first + static_cast<std::size_t>(pass * kRowsAtOnce + i);
-      if (row < in.shape.rows && col < in.shape.cols) {
-        loaded[i].Load(in.Row(row), col, in.shape.cols, in.is_aligned);
-      } else {
-        loaded[i].Clear();
-      }
+      for (int i = 0; i < kRowsAtOnce;
+           ++i, from += in.strides[static_cast<std::size_t>(in.dims - 1)])
+        loaded[i].LoadAligned(from);
+#pragma unroll
+      for (int i = 0; i < kRowsAtOnce; ++i) raise(loaded[i]);
     }
-#pragma unroll
-    for (int i = 0; i < kRowsAtOnce; ++i) {
-#pragma unroll
-      for (int k = 0; k < kItems; ++k) amaxes[k] = fmaxf(amaxes[k], fabsf(loaded[i].Item(k)));
-    }
+  }
+#pragma unroll 1
+  for (; row < end; ++row) {
+    Chunk<T> loaded;
+    loaded.Load(in.Row(row), col, in.shape.cols, in.is_aligned);
+    raise(loaded);
   }
 #pragma unroll
   for (int k = 0; k < kItems; ++k)

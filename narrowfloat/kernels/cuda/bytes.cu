@@ -60,34 +60,32 @@ __global__ void PermuteKernel(const std::byte* from, const ScaleStrides from_str
 __global__ void __launch_bounds__(kCodeTileThreads, 5)
     TransposeBytesKernel(const std::byte* from, std::byte* to, MatrixShape shape,
                          bool from_is_aligned, bool to_is_aligned) {
-  constexpr int kPieces = kCodeTile * kCodePieces / kCodeTileThreads;  // of a thread
-  constexpr int kStep = kCodeTile / kPieces;                           // rows between them
+  constexpr unsigned kPieces = kCodeTile * kCodePieces / kCodeTileThreads;  // of a thread
+  constexpr unsigned kStep = kCodeTile / kPieces;                           // rows between them
   __shared__ uint4 tile[kCodeTile * kCodePieces];
-  const std::size_t col_tasks = CeilDiv(shape.cols, kCodeTile);
-  const std::size_t first_row = blockIdx.x / col_tasks * kCodeTile;
-  const std::size_t first_col = blockIdx.x % col_tasks * kCodeTile;
-  const int thread = static_cast<int>(threadIdx.x);
-  const int own_row = thread / kCodePieces, piece = thread % kCodePieces;
+  const auto col_tasks = static_cast<unsigned>(CeilDiv(shape.cols, kCodeTile));
+  const std::size_t first_row = std::size_t{blockIdx.x / col_tasks} * kCodeTile;
+  const std::size_t first_col = std::size_t{blockIdx.x % col_tasks} * kCodeTile;
+  const unsigned own_row = threadIdx.x / kCodePieces, piece = threadIdx.x % kCodePieces;
   std::uint32_t loaded[kPieces][4] = {};
 #pragma unroll
-  for (int i = 0; i < kPieces; ++i) {
-    const std::size_t row = first_row + static_cast<std::size_t>(own_row + i * kStep);
-    const std::size_t col = first_col + static_cast<std::size_t>(piece * 16);
+  for (unsigned i = 0; i < kPieces; ++i) {
+    const std::size_t row = first_row + own_row + i * kStep, col = first_col + piece * 16;
     if (row < shape.rows && col < shape.cols)
       LoadBytes<16>(from + row * shape.cols + col, shape.cols - col, from_is_aligned, loaded[i]);
   }
 #pragma unroll
-  for (int i = 0; i < kPieces; ++i) {
+  for (unsigned i = 0; i < kPieces; ++i) {
     tile[CodePieceAt(own_row + i * kStep, piece)] =
         make_uint4(loaded[i][0], loaded[i][1], loaded[i][2], loaded[i][3]);
   }
   __syncthreads();
-  const CodeColumns columns = CollectColumns(tile, thread);
-  const std::size_t row = first_row + static_cast<std::size_t>(columns.row);
+  const CodeColumns columns = CollectColumns(tile, threadIdx.x);
+  const std::size_t row = first_row + columns.row;
   if (row >= shape.rows) return;
 #pragma unroll
-  for (int c = 0; c < 4; ++c) {
-    const std::size_t col = first_col + static_cast<std::size_t>(columns.col + c);
+  for (unsigned c = 0; c < 4; ++c) {
+    const std::size_t col = first_col + columns.col + c;
     if (col < shape.cols)
       StoreBytes<16>(to + col * shape.rows + row, columns.words[c], shape.rows - row,
                      to_is_aligned);

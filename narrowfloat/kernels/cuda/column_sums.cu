@@ -29,28 +29,38 @@ __global__ void __launch_bounds__(kThreads)
   const std::size_t rows_left = in.shape.rows - first;
   const std::size_t end = first + (rows_left < strip_rows ? rows_left : strip_rows);
   float sums[kCols] = {};
+  const auto add = [&sums](const std::uint32_t(&words)[kBytes / 4]) {
+#pragma unroll
+    for (int c = 0; c < kCols; ++c) {
+      if constexpr (kItemSize<T> == 4) {
+        sums[c] += std::bit_cast<float>(words[c]);
+      } else {
+        sums[c] += Widen<T>(c % 2 == 0 ? words[c / 2] & 0xFFFFu : words[c / 2] >> 16);
+      }
+    }
+  };
+  const auto last = static_cast<std::size_t>(in.dims - 1);
+  const bool at_one_stride =
+      in.dims == 1 || (in.sizes[last] % kRowsAtOnce == 0 && strip_rows % kRowsAtOnce == 0);
+  std::size_t row = first;
+  if (at_one_stride && in.is_aligned && col + kCols <= cols) {
 #pragma unroll 1
-  for (std::size_t row = first; row < end; row += kRowsAtOnce) {
-    std::uint32_t words[kRowsAtOnce][kBytes / 4];
+    for (; row + kRowsAtOnce <= end; row += kRowsAtOnce) {
+      const std::byte* from = in.Row(row) + col * kItemSize<T>;
+      std::uint32_t words[kRowsAtOnce][kBytes / 4];
 #pragma unroll
-    for (std::size_t i = 0; i < kRowsAtOnce; ++i) {
-      if (row + i < end) {
-        LoadBytes<kBytes>(in.Row(row + i) + col * kItemSize<T>, (cols - col) * kItemSize<T>,
-                          in.is_aligned, words[i]);
-      }
+      for (int i = 0; i < kRowsAtOnce; ++i, from += in.strides[last])
+        LoadBytes<kBytes>(from, kBytes, true, words[i]);
+#pragma unroll
+      for (int i = 0; i < kRowsAtOnce; ++i) add(words[i]);
     }
-#pragma unroll
-    for (std::size_t i = 0; i < kRowsAtOnce; ++i) {
-      if (row + i >= end) break;
-#pragma unroll
-      for (int c = 0; c < kCols; ++c) {
-        if constexpr (kItemSize<T> == 4) {
-          sums[c] += std::bit_cast<float>(words[i][c]);
-        } else {
-          sums[c] += Widen<T>(words[i][c / 2] >> (c % 2 * 16) & 0xFFFFu);
-        }
-      }
-    }
+  }
+#pragma unroll 1
+  for (; row < end; ++row) {
+    std::uint32_t words[kBytes / 4];
+    LoadBytes<kBytes>(in.Row(row) + col * kItemSize<T>, (cols - col) * kItemSize<T>, in.is_aligned,
+                      words);
+    add(words);
   }
 #pragma unroll
   for (std::size_t c = 0; c < kCols; ++c) {

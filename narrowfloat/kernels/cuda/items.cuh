@@ -317,4 +317,86 @@ __device__ __forceinline__ void RaiseByBlock(unsigned* to, float amax) {
   if (threadIdx.x == 0 && largest > *static_cast<volatile unsigned*>(to)) atomicMax(to, largest);
 }
 
+// Pairs of codes, as dequantizing kernels decode and round them.
+
+/// Pairs of a word's codes. Those of 4 bits lie 4 codes apart, one in each half of the word.
+template <FloatFormat F>
+struct CodePairs {
+  static constexpr int kCount = 16 / kBits<F>;
+  static constexpr int First(int pair) { return kBits<F> == 4 ? pair : pair * 2; }
+  static constexpr int Second(int pair) { return First(pair) + (kBits<F> == 4 ? 4 : 1); }
+};
+
+/// Returns the values of a pair of a word's codes. A NaN has any payload.
+template <FloatFormat F>
+__device__ __forceinline__ void DecodePair(std::uint32_t word, int pair, float& first,
+                                           float& second) {
+#if NF_DEVICE_ARCH >= 890
+  std::uint32_t halves;  // the two values as fp16, exact
+  if constexpr (kBits<F> == 4) {
+    // Places exponent and mantissa bits in those of fp16, whose bias is larger by 14.
+    static_assert(F::kBias == 1 && F::kMantissaBits == 1);
+    const std::uint32_t magnitudes = pair < 3 ? word << (9 - pair * 4) : word >> (pair * 4 - 9);
+    halves = (word << (12 - pair * 4) & 0x80008000u) | (magnitudes & 0x0E000E00u);
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(halves) : "r"(halves), "r"(0x74007400u));
+  } else {
+    const auto codes = static_cast<std::uint16_t>(word >> (pair * 16));
+    if constexpr (F::kMantissaBits == 3) {
+      asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
+    } else {
+      asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(codes));
+    }
+  }
+  asm("{\n\t.reg .b16 low, high;\n\t"
+      "mov.b32 {low, high}, %2;\n\t"
+      "cvt.f32.f16 %0, low;\n\t"
+      "cvt.f32.f16 %1, high;\n\t}"
+      : "=f"(first), "=f"(second)
+      : "r"(halves));
+#else
+  constexpr std::uint32_t kMask = kSignCode<F> * 2u - 1u;
+  first = DecodeItem<F>(word >> (CodePairs<F>::First(pair) * kBits<F>)&kMask);
+  second = DecodeItem<F>(word >> (CodePairs<F>::Second(pair) * kBits<F>)&kMask);
+#endif
+}
+
+/// Rounds two values as Narrow does, the first one into the low bits, but NaN to 0x7FFF, which no
+/// other value becomes.
+template <class T>
+__device__ __forceinline__ std::uint32_t NarrowPair(float low, float high) {
+#if NF_DEVICE_ARCH >= 800
+  std::uint32_t pair;
+  if constexpr (T::kBias == 127) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  }
+  return pair;
+#else
+  return (low == low ? Narrow<T>(low) : 0x7FFFu) | (high == high ? Narrow<T>(high) : 0x7FFFu) << 16;
+#endif
+}
+
+/// Returns true if a result of NarrowPair holds a NaN; it may be true for infinities.
+template <class T, int kWords>
+__device__ __forceinline__ bool MayHoldNan(const std::uint32_t (&words)[kWords]) {
+  std::uint32_t found = 0;
+#if NF_DEVICE_ARCH >= 800
+  // found + 0 * word stays +0 until a word is NaN or infinite, and is NaN from then on.
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    if constexpr (T::kBias == 127) {
+      asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(found) : "r"(words[i]), "r"(0));
+    } else {
+      asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(found) : "r"(words[i]), "r"(0));
+    }
+  }
+  return found != 0;
+#else
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) found |= (words[i] & 0x7FFF7FFFu) + 0x00010001u;
+  return (found & 0x80008000u) != 0;
+#endif
+}
+
 }  // namespace narrowfloat::cuda

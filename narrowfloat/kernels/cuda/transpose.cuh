@@ -14,14 +14,14 @@
 
 namespace narrowfloat::cuda {
 
-constexpr int kCodeTile = 128;         // rows and columns
-constexpr int kCodePieces = 8;         // of a row of the tile
-constexpr int kCodeGroupRows = 16;     // that a thread collects
-constexpr int kCodeTileThreads = 256;  // of which each collects 4 columns
+constexpr unsigned kCodeTile = 128;         // rows and columns
+constexpr unsigned kCodePieces = 8;         // of a row of the tile
+constexpr unsigned kCodeGroupRows = 16;     // that a thread collects
+constexpr unsigned kCodeTileThreads = 256;  // of which each collects 4 columns
 
 /// Position in shared memory of a 16-byte piece of a row of codes.
-__device__ __forceinline__ int CodePieceAt(int row, int piece) {
-  return row * kCodePieces + (piece ^ (row / kCodeGroupRows & (kCodePieces - 1)));
+__device__ __forceinline__ unsigned CodePieceAt(unsigned row, unsigned piece) {
+  return row * kCodePieces + (piece ^ row / kCodeGroupRows);
 }
 
 /// Transposes a 4x4 matrix of bytes, whose rows are words; the first byte is the lowest.
@@ -39,28 +39,27 @@ __device__ __forceinline__ void TransposeFourByFour(std::uint32_t (&words)[4]) {
 /// The codes that a thread takes of a transposed tile: of columns [col, col + 4) those of rows
 /// [row, row + 16). 8 adjacent threads have all rows of 4 columns.
 struct CodeColumns {
-  int row, col;
+  unsigned row, col;
   std::uint32_t words[4][4];  // of each column, in the order of rows
 };
 
-/// Requires: kCodeTileThreads threads, which have passed a barrier since the tile was written.
-__device__ __forceinline__ CodeColumns CollectColumns(const uint4* tile, int thread) {
-  constexpr int kGroups = kCodeTile / kCodeGroupRows;
-  const int word = thread / kGroups;
+/// Requires: threads [0, kCodeTileThreads), which have passed a barrier since the tile was written.
+__device__ __forceinline__ CodeColumns CollectColumns(const uint4* tile, unsigned thread) {
+  constexpr unsigned kGroups = kCodeTile / kCodeGroupRows;
+  const unsigned word = thread / kGroups;
   CodeColumns columns;
   columns.row = thread % kGroups * kCodeGroupRows;
   columns.col = word * 4;
+  const auto* from =
+      reinterpret_cast<const std::uint32_t*>(tile + CodePieceAt(columns.row, word / 4)) + word % 4;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  for (unsigned i = 0; i < 4; ++i) {
     std::uint32_t four[4];
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      const uint4* piece = tile + CodePieceAt(columns.row + i * 4 + r, word / 4);
-      four[r] = reinterpret_cast<const std::uint32_t*>(piece)[word % 4];
-    }
+    for (unsigned r = 0; r < 4; ++r) four[r] = from[(i * 4 + r) * kCodePieces * 4];
     TransposeFourByFour(four);
 #pragma unroll
-    for (int c = 0; c < 4; ++c) columns.words[c][i] = four[c];
+    for (unsigned c = 0; c < 4; ++c) columns.words[c][i] = four[c];
   }
   return columns;
 }

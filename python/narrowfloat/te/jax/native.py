@@ -47,8 +47,11 @@ __all__ = [
 
 
 def registrations() -> dict[str, object]:
-    """Returns the handlers by the names of their targets, those of TransformerEngine alone."""
-    handlers = _handlers.registrations()
+    """Returns the handlers by the names of their targets, those of TransformerEngine alone.
+
+    TransformerEngine registers them for CUDA, where a build with CUDA has handlers of its own.
+    """
+    handlers = _handlers.cuda_registrations() or _handlers.registrations()
     return {name: handler for name, handler in handlers.items() if name.startswith("te_")}
 
 

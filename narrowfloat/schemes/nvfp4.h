@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "narrowfloat/numerics/fast_codec.h"
 #include "narrowfloat/numerics/scale.h"
 #include "narrowfloat/schemes/scheme.h"
 
@@ -66,7 +67,7 @@ struct Nvfp4Rule {
 
   NF_HD static constexpr float DecodeScale(std::uint32_t scale_inv,
                                            const TensorState& state) noexcept {
-    return Decode<Scale>(scale_inv) * state.amax * state.decode;
+    return DecodeFast<Scale>(scale_inv) * state.amax * state.decode;
   }
 
   // 4over6: maps a block's amax to 4 or to 6, whichever gives the smaller error.
@@ -96,8 +97,8 @@ struct Nvfp4Rule {
     return x < limit ? x : limit;
   }
   NF_HD static constexpr BlockScale ScaleFor(float wanted, const TensorState& state) noexcept {
-    const std::uint32_t code = Encode<Scale>(wanted);  // saturates at 448
-    return {code, AtMost(1.0f / (Decode<Scale>(code) * state.reciprocal_encode), kLargestFloat)};
+    const std::uint32_t code = EncodeFast<Scale>(wanted);  // saturates at 448
+    return {code, AtMost(1.0f / (DecodeFast<Scale>(code) * state.reciprocal_encode), kLargestFloat)};
   }
 };
 

@@ -53,6 +53,53 @@ __device__ bool Same(float a, float b) {
   return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b) || (a != a && b != b);
 }
 
+/// Both halves of a pair, beside a value that has another code; its NaN is 0x7FFF.
+template <class T>
+__global__ void NarrowPairKernel(std::uint64_t inputs, std::uint64_t step, unsigned* found) {
+  Count(inputs, step, found, [](std::uint32_t pattern) {
+    const auto code_of = [](float x) {
+      return x == x ? Encode<T, Overflow::kInfinity>(x) : 0x7FFFu;
+    };
+    const float x = std::bit_cast<float>(pattern), other = std::bit_cast<float>(~pattern);
+    const std::uint32_t code = code_of(x), beside = code_of(other);
+    const std::uint32_t words[2] = {NarrowPair<T>(x, other), NarrowPair<T>(other, x)};
+    if (words[0] != (code | beside << 16) || words[1] != (beside | code << 16)) return true;
+    // A NaN in either half of either word is found, and no finite value is taken for one.
+    const auto is_finite = [](float y) { return y - y == 0.0f; };
+    const std::uint32_t ones[2] = {0x3C003C00u, 0x3C003C00u};
+    bool differs = MayHoldNan<T>(ones);
+    for (const std::uint32_t half : {code, code << 16}) {
+      const std::uint32_t first[2] = {half, ones[1]}, second[2] = {ones[0], half};
+      for (const bool holds : {MayHoldNan<T>(first), MayHoldNan<T>(second)}) {
+        if (x != x && !holds) differs = true;
+        if (holds && is_finite(Decode<T>(code))) differs = true;
+      }
+    }
+    return differs;
+  });
+}
+
+/// Words of two adjacent codes of 8 bits or four of 4 bits, and of others.
+template <FloatFormat F>
+__global__ void DecodePairKernel(std::uint64_t inputs, std::uint64_t step, unsigned* found) {
+  Count(inputs, step, found, [](std::uint32_t pattern) {
+    const std::uint32_t word = pattern | (pattern * 0x9E37u & 0xFFFFu) << 16;
+    constexpr std::uint32_t kMask = kSignCode<F> * 2u - 1u;
+    bool differs = false;
+#pragma unroll
+    for (int pair = 0; pair < CodePairs<F>::kCount; ++pair) {
+      float first, second;
+      DecodePair<F>(word, pair, first, second);
+      const int at[2] = {CodePairs<F>::First(pair) * kBits<F>,
+                         CodePairs<F>::Second(pair) * kBits<F>};
+      if (!Same(first, Decode<F>(word >> at[0] & kMask)) ||
+          !Same(second, Decode<F>(word >> at[1] & kMask)))
+        differs = true;
+    }
+    return differs;
+  });
+}
+
 template <FloatFormat F>
 __global__ void DecodeKernel(std::uint64_t inputs, std::uint64_t step, unsigned* found) {
   Count(inputs, step, found, [](std::uint32_t code) {
@@ -90,11 +137,16 @@ std::vector<Comparison> CompareConversions(std::uint64_t step) {
           Compare("fp32 to E2M1", &EncodeKernel<E2M1>, floats, step),
           Compare("fp32 to fp16", &NarrowKernel<Float16>, floats, step),
           Compare("fp32 to bf16", &NarrowKernel<BFloat16>, floats, step),
+          Compare("two of fp32 to fp16", &NarrowPairKernel<Float16>, floats, step),
+          Compare("two of fp32 to bf16", &NarrowPairKernel<BFloat16>, floats, step),
           Compare("fp16 to fp32", &DecodeKernel<Float16>, 65536, 1),
           Compare("bf16 to fp32", &DecodeKernel<BFloat16>, 65536, 1),
           Compare("E4M3 to fp32", &DecodeKernel<E4M3>, 256, 1),
           Compare("E5M2 to fp32", &DecodeKernel<E5M2>, 256, 1),
-          Compare("E2M1 to fp32", &DecodeKernel<E2M1>, 16, 1)};
+          Compare("E2M1 to fp32", &DecodeKernel<E2M1>, 16, 1),
+          Compare("pairs of E4M3 to fp32", &DecodePairKernel<E4M3>, 65536, 1),
+          Compare("pairs of E5M2 to fp32", &DecodePairKernel<E5M2>, 65536, 1),
+          Compare("pairs of E2M1 to fp32", &DecodePairKernel<E2M1>, 65536, 1)};
 }
 
 }  // namespace narrowfloat::cuda

@@ -75,7 +75,7 @@ constexpr int kLoadsOfTask = 16;
 /// amax of each row, or that of the tensor.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    RowAmaxKernel(const Rows<const std::byte> in, unsigned lanes, bool per_row,
+    RowAmaxKernel(const __grid_constant__ Rows<const std::byte> in, unsigned lanes, bool per_row,
                   unsigned* amax_bits) {
   const std::size_t step = lanes * Chunk<T>::kItems,
                     segments = CeilDiv(in.shape.cols, step * kLoadsOfTask);
@@ -121,8 +121,8 @@ constexpr int kRowsOfWarp = 16;
 /// A warp takes 8 columns per lane of kRowsOfWarp rows; its block takes the same columns of more
 /// rows.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    ColumnAmaxKernel(const Rows<const std::byte> in, unsigned* amax_bits) {
+__global__ void __launch_bounds__(kThreads, 4)
+    ColumnAmaxKernel(const __grid_constant__ Rows<const std::byte> in, unsigned* amax_bits) {
   constexpr int kItems = Chunk<T>::kItems;
   constexpr int kRowsAtOnce = 32 / Chunk<T>::kWords;
   static_assert(kItems * 32 == kThreads);
@@ -176,8 +176,9 @@ constexpr std::size_t kItemsOfWord = 4 / kItemSize<T>;
 /// raises *amax_bits to their amax.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    HadamardKernel(const Rows<const std::byte> in, const Rows<std::byte> out,
-                   std::uint32_t sign_mask, unsigned* amax_bits) {
+    HadamardKernel(const __grid_constant__ Rows<const std::byte> in,
+                   const __grid_constant__ Rows<std::byte> out, std::uint32_t sign_mask,
+                   unsigned* amax_bits) {
   const std::size_t cols = in.shape.cols, col_tasks = CeilDiv(cols, kThreads * kItemsOfWord<T>);
   const std::size_t col = (blockIdx.x % col_tasks * kThreads + threadIdx.x) * kItemsOfWord<T>;
   const std::size_t first = blockIdx.x / col_tasks * kHadamardSize;

@@ -16,9 +16,9 @@ constexpr int kAddingThreads = 64;
 /// A thread sums kCols adjacent columns of a strip, row after row. It loads the items of some rows
 /// before it adds them: the additions wait for each other, and the loads do not.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    StripKernel(const Rows<const std::byte> in, float* workspace, std::size_t strip_rows,
-                const float* noop) {
+__global__ void __launch_bounds__(kThreads, 8)
+    StripKernel(const __grid_constant__ Rows<const std::byte> in, float* workspace,
+                std::size_t strip_rows, const float* noop) {
   constexpr int kBytes = kCols * static_cast<int>(kItemSize<T>);
   constexpr int kRowsAtOnce = 128 / kBytes;
   if (Skips(noop)) return;
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads)
 
 /// A thread adds the strips of one column in order.
 template <class T>
-__global__ void __launch_bounds__(kAddingThreads)
+__global__ void __launch_bounds__(kAddingThreads, 8)
     AddStripsKernel(const float* workspace, MatrixShape strips, std::byte* out, const float* noop) {
   if (Skips(noop)) return;
   const std::size_t col = std::size_t{blockIdx.x} * kAddingThreads + threadIdx.x;

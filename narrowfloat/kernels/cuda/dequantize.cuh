@@ -2,6 +2,8 @@
 // Dequantizes for one scheme.
 #pragma once
 
+#include <cstring>
+
 #include "narrowfloat/kernels/cuda/items.cuh"
 #include "narrowfloat/kernels/cuda/kernels.h"
 #include "narrowfloat/kernels/cuda/launch.cuh"
@@ -153,12 +155,14 @@ __device__ __forceinline__ bool StoreRow(std::byte* to, const float (&values)[kI
 /// Returns true if a square lies wholly in the matrix and in aligned memory.
 __device__ __forceinline__ bool IsPlain(const DequantizeArguments& args, std::size_t row,
                                         std::size_t col) {
-  return args.is_plain && row + kItems <= args.out.shape.rows && col + kItems <= args.out.shape.cols;
+  return args.is_plain && row + kItems <= args.out.shape.rows &&
+         col + kItems <= args.out.shape.cols;
 }
 
 /// Decodes codes that lie as the output does. A warp takes 8 rows of 256 columns.
 template <Scheme S, class T, bool kRowwise>
-__global__ void __launch_bounds__(kThreads, 4) DecodeRows(const DequantizeArguments args) {
+__global__ void __launch_bounds__(kThreads, 4)
+    DecodeRows(const __grid_constant__ DequantizeArguments args) {
   using F = typename S::Element;
   using Pairs = CodePairs<F>;
   constexpr int kWords = kItems * kBits<F> / 32, kPerWord = 32 / kBits<F>;
@@ -218,7 +222,8 @@ __device__ __forceinline__ int TransposedPieceAt(int line, int piece) {
 /// Decodes transposed codes: collects those of a tile in shared memory, 16 bytes of a line at a
 /// time. A warp then decodes 32 rows of 64 columns.
 template <Scheme S, class T>
-__global__ void __launch_bounds__(kThreads, 4) DecodeTransposed(const DequantizeArguments args) {
+__global__ void __launch_bounds__(kThreads, 4)
+    DecodeTransposed(const __grid_constant__ DequantizeArguments args) {
   using F = typename S::Element;
   using Pairs = CodePairs<F>;
   constexpr int kPieces = kTile * kBits<F> / 128, kLoads = kTile * kPieces / kThreads;
@@ -241,6 +246,7 @@ __global__ void __launch_bounds__(kThreads, 4) DecodeTransposed(const Dequantize
     for (int i = 0; i < kLoads; ++i)
       LoadBytes<16>(from + static_cast<std::size_t>(i) * step, 16, true, loaded[i]);
   } else if (first_row < shape.rows) {
+#pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       if (first_line + static_cast<std::size_t>(i * (kThreads / kPieces)) >= shape.cols) break;
       LoadBytes<16>(from + static_cast<std::size_t>(i) * step,
@@ -275,10 +281,8 @@ __global__ void __launch_bounds__(kThreads, 4) DecodeTransposed(const Dequantize
   if (is_plain) {
     std::uint32_t words[kItems][kWords];
 #pragma unroll
-    for (int k = 0; k < kItems; ++k) {
-#pragma unroll
-      for (int w = 0; w < kWords; ++w) words[k][w] = words_of(k)[w];
-    }
+    for (int k = 0; k < kItems; ++k)
+      std::memcpy(words[k], __builtin_assume_aligned(words_of(k), kWords * 4), kWords * 4);
     float scales[kItems];
     line_scales.Decode(args, state, col, scales);
     std::byte* to = args.out.data + static_cast<std::int64_t>(row) * args.out.strides[0] +

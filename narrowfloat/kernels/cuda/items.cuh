@@ -17,12 +17,6 @@
 
 namespace narrowfloat::cuda {
 
-#if defined(__CUDACC__)
-#define NF_NOINLINE __noinline__
-#else
-#define NF_NOINLINE __attribute__((noinline))
-#endif
-
 #if defined(__CUDA_ARCH__)
 #define NF_DEVICE_ARCH __CUDA_ARCH__
 #else
@@ -99,6 +93,13 @@ __device__ __forceinline__ std::uint32_t EncodePair(float low, float high) {
   return EncodeItem<F>(low) | EncodeItem<F>(high) << kBits<F>;
 }
 
+/// Returns the E2M1 codes of 8 items, of which one is NaN: its code has no sign.
+static __device__ NF_NOINLINE std::uint32_t EncodeEightWithNan(const float* items) {
+  std::uint32_t word = 0;
+  for (int i = 7; i >= 0; --i) word = word << 4 | EncodeItem<E2M1>(items[i]);
+  return word;
+}
+
 /// Returns the E2M1 codes of 8 items. Adds to a magnitude m a power of two p whose last bit is worth
 /// the code's last bit there: 0.5 up to 2, then 1, then 2. The sum has the steps of m in its last
 /// bits; p has those of the codes below its binade there from the start. Exponents of m: p is
@@ -119,10 +120,11 @@ __device__ __forceinline__ std::uint32_t EncodeEightE2M1(const Item& item) {
     const std::uint32_t top = (sum << 28) | (std::bit_cast<std::uint32_t>(x) & kFloatSign);
     word = word << 4 | top >> 28;
   }
-  if (has_nan) {  // whose code has no sign
-    word = 0;
-#pragma unroll 1
-    for (int i = 7; i >= 0; --i) word = word << 4 | EncodeItem<E2M1>(item(i));
+  if (has_nan) {
+    float items[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) items[i] = item(i);
+    return EncodeEightWithNan(items);
   }
   return word;
 }

@@ -21,7 +21,8 @@ inline constexpr int kMaxRowDims = 8;
 
 /// A matrix whose rows lie where the leading dimensions of a tensor put them.
 template <class Byte>
-struct Rows {
+class Rows {
+ public:
   Byte* data = nullptr;
   MatrixShape shape{};
   bool is_aligned = false;                        // every row begins at a multiple of 16 bytes
@@ -30,6 +31,12 @@ struct Rows {
   std::array<std::int64_t, kMaxRowDims> strides{};  // bytes
 
   NF_HD Byte* Row(std::size_t row) const {
+    return dims == 1 ? data + static_cast<std::int64_t>(row) * strides[0] : RowOfDims(row);
+  }
+
+ private:
+  /// Out of line: most tensors' rows are a fixed distance apart.
+  NF_HD NF_NOINLINE Byte* RowOfDims(std::size_t row) const {
     auto rest = static_cast<std::int64_t>(row);
     std::int64_t offset = 0;
     for (int i = dims - 1; i > 0; --i) {

@@ -24,11 +24,12 @@ namespace narrowfloat::cuda {
 namespace {
 
 /// Blocks that a multiprocessor has registers for, so that some load while others compute.
-template <class T, bool kColumnwise>
-inline constexpr int kBlocksOfMultiprocessor = kColumnwise ? (kItemSize<T> == 4 ? 2 : 3) : 4;
+template <Scheme S, class T, bool kColumnwise>
+inline constexpr int kBlocksOfMultiprocessor =
+    (kColumnwise ? 3 : 4) - (kBits<typename S::Element> == 4 || (kColumnwise && kItemSize<T> == 4));
 
 template <Scheme S, class T, bool kRowwise, bool kColumnwise>
-__global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor<T, kColumnwise>)
+__global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor<S, T, kColumnwise>)
     QuantizeTiles(const QuantizeArguments args) {
   if (Skips(args.noop)) return;
   __shared__ SharedAmaxes<S> amaxes;

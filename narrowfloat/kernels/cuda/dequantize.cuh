@@ -186,8 +186,8 @@ __global__ void __launch_bounds__(kThreads, 4)
     line_scales.Load(args, kRowwise ? row : col, kRowwise ? col : row);
     float scales[kItems];
     line_scales.Decode(args, state, kRowwise ? row : col, scales);
-    std::byte* to = args.out.data + static_cast<std::int64_t>(row) * args.out.strides[0] +
-                    col * kItemSize<T>;
+    std::byte* to =
+        args.out.data + static_cast<std::int64_t>(row) * args.out.strides[0] + col * kItemSize<T>;
     bool repeats = false;
 #pragma unroll
     for (int r = 0; r < kItems; ++r) {
@@ -205,9 +205,9 @@ __global__ void __launch_bounds__(kThreads, 4)
     if (!repeats) return;
   }
   DecodeByItems<S, T, kRowwise>(args, state, row, col, [&](int r, int k) {
-    const auto byte = static_cast<std::uint32_t>(
-        codes[static_cast<std::size_t>(r) * args.in.code_stride +
-              static_cast<std::size_t>(k * kBits<F> / 8)]);
+    const auto byte =
+        static_cast<std::uint32_t>(codes[static_cast<std::size_t>(r) * args.in.code_stride +
+                                         static_cast<std::size_t>(k * kBits<F> / 8)]);
     return byte >> (k * kBits<F> % 8) & kCodeMask<F>;
   });
 }
@@ -285,8 +285,8 @@ __global__ void __launch_bounds__(kThreads, 4)
       std::memcpy(words[k], __builtin_assume_aligned(words_of(k), kWords * 4), kWords * 4);
     float scales[kItems];
     line_scales.Decode(args, state, col, scales);
-    std::byte* to = args.out.data + static_cast<std::int64_t>(row) * args.out.strides[0] +
-                    col * kItemSize<T>;
+    std::byte* to =
+        args.out.data + static_cast<std::int64_t>(row) * args.out.strides[0] + col * kItemSize<T>;
     bool repeats = false;
 #pragma unroll
     for (int p = 0; p < kItems / 2; ++p) {
@@ -298,8 +298,7 @@ __global__ void __launch_bounds__(kThreads, 4)
         first[k] *= scales[k];
         second[k] *= scales[k];
       }
-      repeats |=
-          StoreRow<T>(to + (w * kPerWord + Pairs::First(pair)) * args.out.strides[0], first);
+      repeats |= StoreRow<T>(to + (w * kPerWord + Pairs::First(pair)) * args.out.strides[0], first);
       repeats |=
           StoreRow<T>(to + (w * kPerWord + Pairs::Second(pair)) * args.out.strides[0], second);
     }
@@ -327,8 +326,8 @@ void DequantizeAs(const DequantizeCall& call) {
   const auto launch = [&](auto* kernel, dim3 grid) {
     Launch(kernel, grid, dim3(kThreads), 0, call.stream, args);
   };
-  const dim3 row_tiles(static_cast<unsigned>(CeilDiv(shape.rows, kRowTileRows) *
-                                             CeilDiv(shape.cols, kRowTileCols)));
+  const dim3 row_tiles(
+      static_cast<unsigned>(CeilDiv(shape.rows, kRowTileRows) * CeilDiv(shape.cols, kRowTileCols)));
   if (rowwise) return launch(&DecodeRows<S, T, true>, row_tiles);
   if constexpr (S::kLayout.columnwise_transposed) {
     launch(&DecodeTransposed<S, T>, GridOf(shape));

@@ -94,15 +94,16 @@ __device__ __forceinline__ std::uint32_t EncodePair(float low, float high) {
 }
 
 /// Returns the E2M1 codes of 8 items, of which one is NaN: its code has no sign.
-static __device__ NF_NOINLINE std::uint32_t EncodeEightWithNan(const float* items) {
+[[maybe_unused]] static __device__ NF_NOINLINE std::uint32_t EncodeEightWithNan(
+    const float* items) {
   std::uint32_t word = 0;
   for (int i = 7; i >= 0; --i) word = word << 4 | EncodeItem<E2M1>(items[i]);
   return word;
 }
 
-/// Returns the E2M1 codes of 8 items. Adds to a magnitude m a power of two p whose last bit is worth
-/// the code's last bit there: 0.5 up to 2, then 1, then 2. The sum has the steps of m in its last
-/// bits; p has those of the codes below its binade there from the start. Exponents of m: p is
+/// Returns the E2M1 codes of 8 items. Adds to a magnitude m a power of two p whose last bit is
+/// worth the code's last bit there: 0.5 up to 2, then 1, then 2. The sum has the steps of m in its
+/// last bits; p has those of the codes below its binade there from the start. Exponents of m: p is
 /// 2^22 plus 0 below 2, 2^23 plus 2 last bits below 4, 2^24 plus 4 up to 6.
 template <class Item>
 __device__ __forceinline__ std::uint32_t EncodeEightE2M1(const Item& item) {
@@ -156,8 +157,9 @@ __device__ __forceinline__ float DecodeItem(std::uint32_t code) {
 
 /// Loads `count` bytes at any address to `words`, whose other bytes become 0. Out of line, as is
 /// its counterpart: inlined for every piece of a tile, they take most of a kernel's registers.
-static __device__ NF_NOINLINE void LoadAnyBytes(const std::byte* from, int count,
-                                                std::uint32_t* words, int word_count) {
+[[maybe_unused]] static __device__ NF_NOINLINE void LoadAnyBytes(const std::byte* from, int count,
+                                                                 std::uint32_t* words,
+                                                                 int word_count) {
   for (int w = 0; w < word_count; ++w) {
     std::uint32_t word = 0;
     for (int b = 0; b < 4; ++b) {
@@ -166,8 +168,8 @@ static __device__ NF_NOINLINE void LoadAnyBytes(const std::byte* from, int count
     words[w] = word;
   }
 }
-static __device__ NF_NOINLINE void StoreAnyBytes(std::byte* to, int count,
-                                                 const std::uint32_t* words) {
+[[maybe_unused]] static __device__ NF_NOINLINE void StoreAnyBytes(std::byte* to, int count,
+                                                                  const std::uint32_t* words) {
   for (int i = 0; i < count; ++i) to[i] = static_cast<std::byte>(words[i / 4] >> (i % 4 * 8));
 }
 

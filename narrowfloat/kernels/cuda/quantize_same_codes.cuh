@@ -50,8 +50,10 @@ __device__ __forceinline__ void StoreColumnScales(const QuantizeArguments& args,
 
 /// Quantizes a tile of a scheme with the same codes in both directions.
 template <Scheme S, class T, bool kRowwise, bool kColumnwise>
-__global__ void __launch_bounds__(kThreads, !kIsSquare<S> ? 4 : kItemSize<T> == 4 ? 2 : 3)
-    QuantizeSameCodes(const QuantizeArguments args) {
+__global__ void __launch_bounds__(kThreads, !kIsSquare<S>       ? 4
+                                            : kItemSize<T> == 4 ? 2
+                                                                : 3)
+    QuantizeSameCodes(const __grid_constant__ QuantizeArguments args) {
   using F = typename S::Element;
   constexpr bool kTransposes = kColumnwise && S::kLayout.columnwise_transposed;
   // Square blocks need the amax of all rows before the first one is encoded.
@@ -132,7 +134,7 @@ __global__ void __launch_bounds__(kThreads, !kIsSquare<S> ? 4 : kItemSize<T> == 
 /// Quantizes a whole tensor's rows that lie without gaps, `count` items.
 template <Scheme S, class T>
 __global__ void __launch_bounds__(kThreads)
-    QuantizeFlat(const QuantizeArguments args, std::size_t count) {
+    QuantizeFlat(const __grid_constant__ QuantizeArguments args, std::size_t count) {
   using F = typename S::Element;
   if (Skips(args.noop)) return;
   const float scale = *args.tensor_scale;

@@ -25,12 +25,13 @@ namespace {
 
 /// Blocks that a multiprocessor has registers for, so that some load while others compute.
 template <Scheme S, class T, bool kColumnwise>
-inline constexpr int kBlocksOfMultiprocessor =
-    (kColumnwise ? 3 : 4) - (kBits<typename S::Element> == 4 || (kColumnwise && kItemSize<T> == 4));
+inline constexpr int kBlocksOfMultiprocessor = (kColumnwise ? 3 : 4) -
+                                               (kBits<typename S::Element> == 4 ||
+                                                (kColumnwise && kItemSize<T> == 4));
 
 template <Scheme S, class T, bool kRowwise, bool kColumnwise>
 __global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor<S, T, kColumnwise>)
-    QuantizeTiles(const QuantizeArguments args) {
+    QuantizeTiles(const __grid_constant__ QuantizeArguments args) {
   if (Skips(args.noop)) return;
   __shared__ SharedAmaxes<S> amaxes;
   std::byte* tile = DynamicShared();

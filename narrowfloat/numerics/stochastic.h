@@ -20,13 +20,18 @@ struct RandomState {
 inline constexpr std::size_t kRandomRun = 16;  // elements per Philox call, one byte each
 inline constexpr std::uint64_t kColumnwiseRuns = std::uint64_t{1} << 63;
 
-/// Returns the random bytes of run number `run`; columnwise runs count from kColumnwiseRuns.
-NF_HD constexpr std::array<std::uint8_t, kRandomRun> RandomBytes(const RandomState& state,
-                                                                 std::uint64_t run) noexcept {
-  const PhiloxWords words = Philox4x32(
+/// Returns the random words of run number `run`; columnwise runs count from kColumnwiseRuns.
+NF_HD constexpr PhiloxWords RandomWords(const RandomState& state, std::uint64_t run) noexcept {
+  return Philox4x32(
       {static_cast<std::uint32_t>(state.offset), static_cast<std::uint32_t>(state.offset >> 32),
        static_cast<std::uint32_t>(run), static_cast<std::uint32_t>(run >> 32)},
       state.seed);
+}
+
+/// Returns their bytes, the lowest first.
+NF_HD constexpr std::array<std::uint8_t, kRandomRun> RandomBytes(const RandomState& state,
+                                                                 std::uint64_t run) noexcept {
+  const PhiloxWords words = RandomWords(state, run);
   std::array<std::uint8_t, kRandomRun> bytes{};
   for (std::size_t i = 0; i < kRandomRun; ++i) {
     bytes[i] = static_cast<std::uint8_t>(words[i / 4] >> (i % 4 * 8));
@@ -43,10 +48,10 @@ NF_HD constexpr std::uint32_t EncodeStochastic(float x, std::uint8_t random) noe
   const float a = std::bit_cast<float>(bits & ~kFloatSign);
   if (!(a < kMaxValue<E2M1>)) return Encode<E2M1>(x);
   const float step = a < 2.0f ? 0.5f : a < 4.0f ? 1.0f : 2.0f;
-  // Rounds the exact sum to fp32 once: binary64 has enough bits that rounding twice is harmless.
-  const auto raised = static_cast<float>(
-      static_cast<double>(a) + static_cast<double>(random) * (static_cast<double>(step) / 256.0));
-  const auto steps = static_cast<std::uint32_t>(raised / step);
+  // The product is exact, so that the sum is rounded once; the quotient, by a power of two, is
+  // exact.
+  const float raised = a + static_cast<float>(random) * (step * (1.0f / 256.0f));
+  const auto steps = static_cast<std::uint32_t>(raised * (1.0f / step));
   const float magnitude = static_cast<float>(steps) * step;
   return Encode<E2M1>(magnitude) | ((bits & kFloatSign) != 0 ? kSignCode<E2M1> : 0u);
 }

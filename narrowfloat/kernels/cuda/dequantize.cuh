@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   const std::size_t col = origin.col + static_cast<std::size_t>(tile_col);
   const bool is_plain = IsPlain(args, row, col);
   const typename S::TensorState state = DecodingState<S>(args);
-  LineScales<S> line_scales;
+  LineScales<S> line_scales{};
   if (is_plain) line_scales.Load(args, col, row);
 #pragma unroll
   for (int i = 0; i < kLoads; ++i) {

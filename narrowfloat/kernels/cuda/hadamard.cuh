@@ -25,17 +25,25 @@ __device__ __forceinline__ std::uint32_t RoundOnce(double value) {
 }
 
 /// The transform as the reference computes it, for groups whose sums binary64 may not hold, and for
-/// infinities and NaN.
+/// infinities and NaN. Not out of line: nvcc 13.0 does not count the local memory of a function
+/// that it clones into a kernel, and the kernel then writes beyond its stack.
 template <class T>
-__device__ NF_NOINLINE void TransformAnyGroup(const float (&in)[kHadamardSize],
-                                              std::uint32_t sign_mask,
-                                              std::uint32_t (&out)[kHadamardSize]) {
+__device__ __forceinline__ void TransformAnyGroup(const float (&in)[kHadamardSize],
+                                                  std::uint32_t sign_mask,
+                                                  std::uint32_t (&out)[kHadamardSize]) {
+  // Copies that loops may index, so that the arguments stay in registers.
+  float terms[kHadamardSize];
+  std::uint32_t items[kHadamardSize];
+#pragma unroll
+  for (std::size_t k = 0; k < kHadamardSize; ++k) terms[k] = in[k];
+#pragma unroll 1
   for (std::size_t j = 0; j < kHadamardSize; ++j) {
     ExactSum sum;
     double special = 0.0;
     bool finite = true;
+#pragma unroll 1
     for (std::size_t k = 0; k < kHadamardSize; ++k) {
-      const float term = HadamardNegates(k, j, sign_mask) ? -in[k] : in[k];
+      const float term = HadamardNegates(k, j, sign_mask) ? -terms[k] : terms[k];
       if (Magnitude(term) <= kLargestFloat) {
         sum.Add(term);
       } else {
@@ -43,16 +51,18 @@ __device__ NF_NOINLINE void TransformAnyGroup(const float (&in)[kHadamardSize],
         special += static_cast<double>(term);
       }
     }
-    out[j] = RoundOnce<T>(finite ? sum.RoundToOdd(-2) : special);
+    items[j] = RoundOnce<T>(finite ? sum.RoundToOdd(-2) : special);
   }
+#pragma unroll
+  for (std::size_t j = 0; j < kHadamardSize; ++j) out[j] = items[j];
 }
 
 /// Writes the items of the random Hadamard transform of 16 items, each rounded once. Sums are exact
 /// in binary64 if the exponents of the terms differ by less than its precision allows.
 template <class T>
-__device__ NF_NOINLINE void TransformGroup(const float (&in)[kHadamardSize],
-                                           std::uint32_t sign_mask,
-                                           std::uint32_t (&out)[kHadamardSize]) {
+__device__ __forceinline__ void TransformGroup(const float (&in)[kHadamardSize],
+                                               std::uint32_t sign_mask,
+                                               std::uint32_t (&out)[kHadamardSize]) {
   constexpr int kMantissaBits = [] {
     if constexpr (kItemSize<T> == 4) {
       return 23;

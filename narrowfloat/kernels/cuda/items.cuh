@@ -93,12 +93,26 @@ __device__ __forceinline__ std::uint32_t EncodePair(float low, float high) {
   return EncodeItem<F>(low) | EncodeItem<F>(high) << kBits<F>;
 }
 
+/// Eight numbers, passed in registers.
+struct EightFloats {
+  float4 low, high;
+
+  template <class Item>
+  static __device__ __forceinline__ EightFloats Of(const Item& item) {
+    return {make_float4(item(0), item(1), item(2), item(3)),
+            make_float4(item(4), item(5), item(6), item(7))};
+  }
+};
+
+// Functions that are seldom called are out of line, without arrays of their own: see hadamard.cuh.
+
 /// Returns the E2M1 codes of 8 items, of which one is NaN: its code has no sign.
-[[maybe_unused]] static __device__ NF_NOINLINE std::uint32_t EncodeEightWithNan(
-    const float* items) {
-  std::uint32_t word = 0;
-  for (int i = 7; i >= 0; --i) word = word << 4 | EncodeItem<E2M1>(items[i]);
-  return word;
+[[maybe_unused]] static __device__ NF_NOINLINE std::uint32_t EncodeEightWithNan(EightFloats x) {
+  const auto four = [](const float4& v) {
+    return EncodeItem<E2M1>(v.x) | EncodeItem<E2M1>(v.y) << 4 | EncodeItem<E2M1>(v.z) << 8 |
+           EncodeItem<E2M1>(v.w) << 12;
+  };
+  return four(x.low) | four(x.high) << 16;
 }
 
 /// Returns the E2M1 codes of 8 items. Adds to a magnitude m a power of two p whose last bit is
@@ -121,12 +135,7 @@ __device__ __forceinline__ std::uint32_t EncodeEightE2M1(const Item& item) {
     const std::uint32_t top = (sum << 28) | (std::bit_cast<std::uint32_t>(x) & kFloatSign);
     word = word << 4 | top >> 28;
   }
-  if (has_nan) {
-    float items[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) items[i] = item(i);
-    return EncodeEightWithNan(items);
-  }
+  if (has_nan) return EncodeEightWithNan(EightFloats::Of(item));
   return word;
 }
 

@@ -101,6 +101,7 @@ struct TensorNumbers {
   std::byte *scale_out = nullptr, *rowwise_scale_inv_out = nullptr,
             *columnwise_scale_inv_out = nullptr;
   float* tensor_scale = nullptr;
+  unsigned* zeroed = nullptr;  // amax_bits of the next call
   const float* noop = nullptr;
   Stream stream = nullptr;
 };

@@ -8,6 +8,30 @@
 namespace narrowfloat::cuda {
 namespace {
 
+/// Transforms the columns of a tile in shared memory, 16 rows at a time.
+template <class T>
+__device__ __forceinline__ void TransformTile(std::byte* tile, std::uint32_t sign_mask) {
+  using Item = std::conditional_t<kItemSize<T> == 4, std::uint32_t, std::uint16_t>;
+  constexpr int kGroup = static_cast<int>(kHadamardSize);
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < kTile / kGroup * kTile; i += kThreads) {
+    Item* items = reinterpret_cast<Item*>(tile) + i / kTile * kGroup * kTile + i % kTile;
+    float group[kHadamardSize];
+    std::uint32_t out[kHadamardSize];
+#pragma unroll
+    for (int k = 0; k < kGroup; ++k) {
+      if constexpr (kItemSize<T> == 4) {
+        group[k] = std::bit_cast<float>(items[k * kTile]);
+      } else {
+        group[k] = Widen<T>(items[k * kTile]);
+      }
+    }
+    TransformGroup<T>(group, sign_mask, out);
+#pragma unroll
+    for (int k = 0; k < kGroup; ++k) items[k * kTile] = static_cast<Item>(out[k]);
+  }
+}
+
 /// Two adjacent columns of a strip, as they are stored.
 template <class T>
 struct ColumnPair {
@@ -36,31 +60,6 @@ struct ColumnPair {
       return Widen<T>(column == 0 ? words[row] & 0xFFFFu : words[row] >> 16);
     }
   }
-  __device__ __forceinline__ void Set(int column, int row, std::uint32_t bits) {
-    if constexpr (kWordsOfRow == 2) {
-      words[row * 2 + column] = bits;
-    } else if (column == 0) {
-      words[row] = (words[row] & 0xFFFF0000u) | bits;
-    } else {
-      words[row] = (words[row] & 0xFFFFu) | bits << 16;
-    }
-  }
-  __device__ __forceinline__ void Transform(std::uint32_t sign_mask) {
-#pragma unroll
-    for (int column = 0; column < 2; ++column) {
-#pragma unroll
-      for (int first = 0; first < kStripRows; first += static_cast<int>(kHadamardSize)) {
-        float group[kHadamardSize];
-        std::uint32_t out[kHadamardSize];
-#pragma unroll
-        for (int k = 0; k < static_cast<int>(kHadamardSize); ++k)
-          group[k] = Item(column, first + k);
-        TransformGroup<T>(group, sign_mask, out);
-#pragma unroll
-        for (int k = 0; k < static_cast<int>(kHadamardSize); ++k) Set(column, first + k, out[k]);
-      }
-    }
-  }
 };
 
 /// Chooses between 4over6's candidates for two columns of 16 items. The errors of a square block's
@@ -74,14 +73,18 @@ __device__ void ChooseOfColumns(const typename S::TensorState (&states)[2],
 #pragma unroll
   for (int column = 0; column < 2; ++column) {
     const auto candidates = S::Candidates(amaxes[column], states[column]);
-    float items[kBlockItems<S>];
-#pragma unroll
-    for (int i = 0; i < kBlockItems<S>; ++i) items[i] = pair.Item(column, first + i);
+    static_assert(kBlockItems<S> == 16);
     const int left = valid_rows - first < 0 ? 0 : valid_rows - first;
     const int count = !is_valid[column] ? 0 : left < kBlockItems<S> ? left : kBlockItems<S>;
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      errors[column][c] = AddErrors<S>(states[column], items, count, candidates[c], 0.0f);
+      float sum = 0.0f;
+#pragma unroll
+      for (int half = 0; half < 16; half += 8) {
+        const auto item = [&](int i) { return pair.Item(column, first + half + i); };
+        sum = AddErrors<S>(states[column], EightFloats::Of(item), count - half, candidates[c], sum);
+      }
+      errors[column][c] = sum;
     }
   }
   if constexpr (kIsSquare<S>) {
@@ -130,9 +133,6 @@ __device__ void QuantizeColumns(const QuantizeArguments& args, const TileOrigin&
 
   ColumnPair<T> pair;
   pair.Load(tile, row, col);
-  if constexpr (S::kOptions.Has(Option::kHadamard)) {
-    if (args.transforms) pair.Transform(args.sign_mask);
-  }
 
   BlockScale scales[kParts][2];
   if constexpr (WholeTensorScheme<S>) {
@@ -221,14 +221,12 @@ __device__ void QuantizeColumns(const QuantizeArguments& args, const TileOrigin&
                                     static_cast<std::size_t>(part);
 #pragma unroll
             for (int w = 0; w < 2; ++w) {
-              float scaled[kPerWord];
-#pragma unroll
-              for (int i = 0; i < kPerWord; ++i) {
+              const auto scaled = [&](int i) {
                 const int item = part * static_cast<int>(kRandomRun) + w * kPerWord + i;
-                scaled[i] = pair.Item(column, item) * scales[item / kBlock][column].scale;
-              }
-              codes[part * 2 + w] =
-                  StochasticWord(scaled, random_state, kColumnwiseRuns + run, w == 1);
+                return pair.Item(column, item) * scales[item / kBlock][column].scale;
+              };
+              codes[part * 2 + w] = StochasticWord(EightFloats::Of(scaled), random_state,
+                                                   kColumnwiseRuns + run, w == 1);
             }
           }
           done = true;

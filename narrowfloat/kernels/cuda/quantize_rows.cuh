@@ -96,29 +96,41 @@ __device__ __forceinline__ void StoreScale(const DirectionMemory<std::byte>& out
 // What few calls need is kept out of line: inlined for every item it made kernels several times as
 // long, and took minutes to compile.
 
-/// Adds the terms of 4over6's error of `count` items to `sum`, in order.
+/// Adds the terms of 4over6's error of the first `count` of 8 items to `sum`, in order.
 template <Scheme S>
-__device__ NF_NOINLINE float AddErrors(const typename S::TensorState& state, const float* items,
-                                       int count, const BlockScale& scale, float sum) {
-#pragma unroll 1
-  for (int i = 0; i < count; ++i) {
-    const std::uint32_t code = EncodeItem<typename S::Element>(items[i] * scale.scale);
-    sum += S::Error(code, scale.scale_inv, items[i], state);
-  }
+__device__ NF_NOINLINE float AddErrors(typename S::TensorState state, EightFloats items, int count,
+                                       BlockScale scale, float sum) {
+  const auto add = [&](int i, float item) {
+    if (i >= count) return;
+    const std::uint32_t code = EncodeItem<typename S::Element>(item * scale.scale);
+    sum += S::Error(code, scale.scale_inv, item, state);
+  };
+  add(0, items.low.x);
+  add(1, items.low.y);
+  add(2, items.low.z);
+  add(3, items.low.w);
+  add(4, items.high.x);
+  add(5, items.high.y);
+  add(6, items.high.z);
+  add(7, items.high.w);
   return sum;
 }
 
 /// Returns 8 codes of 4 bits, rounded stochastically with the first or second half of a run's
 /// random bytes.
-__device__ NF_NOINLINE std::uint32_t StochasticWord(const float* scaled, const RandomState& state,
-                                                    std::uint64_t run, bool second) {
-  const auto random = RandomBytes(state, run);
-  std::uint32_t word = 0;
-#pragma unroll 1
-  for (int i = 0; i < 8; ++i)
-    word |= EncodeStochastic(scaled[i], random[static_cast<std::size_t>(i + (second ? 8 : 0))])
-            << (i * 4);
-  return word;
+[[maybe_unused]] static __device__ NF_NOINLINE std::uint32_t StochasticWord(EightFloats scaled,
+                                                                            RandomState state,
+                                                                            std::uint64_t run,
+                                                                            bool second) {
+  const PhiloxWords words = RandomWords(state, run);
+  const auto four = [](const float4& v, std::uint32_t random) {
+    const auto one = [&](float x, int i) {
+      return EncodeStochastic(x, static_cast<std::uint8_t>(random >> (8 * i))) << (4 * i);
+    };
+    return one(v.x, 0) | one(v.y, 1) | one(v.z, 2) | one(v.w, 3);
+  };
+  return four(scaled.low, second ? words[2] : words[0]) |
+         four(scaled.high, second ? words[3] : words[1]) << 16;
 }
 
 /// Returns the error of 16 items of a row, which two threads hold, for one candidate.
@@ -126,9 +138,7 @@ template <Scheme S, class T>
 __device__ __forceinline__ float RowError(const typename S::TensorState& state,
                                           const Chunk<T>& chunk, int valid,
                                           const BlockScale& candidate) {
-  float items[kItems];
-#pragma unroll
-  for (int i = 0; i < kItems; ++i) items[i] = chunk.Item(i);
+  const EightFloats items = EightFloats::Of([&](int i) { return chunk.Item(i); });
   // Adds in the order of the items: the first thread's, then the second's.
   const int lane = static_cast<int>(threadIdx.x % 32);
   const float first =
@@ -186,11 +196,9 @@ __device__ __forceinline__ void EncodeChunk(const QuantizeArguments& args, const
   if constexpr (S::kOptions.Has(Option::kStochasticRounding)) {
     if (args.stochastic) {
       const std::size_t runs = CeilDiv(args.in.shape.cols, kRandomRun);
-      float scaled[kItems];
-#pragma unroll
-      for (int i = 0; i < kItems; ++i) scaled[i] = chunk.Item(i) * scale;
-      codes[0] = StochasticWord(scaled, RandomOf(args), row * runs + col / kRandomRun,
-                                col % kRandomRun != 0);
+      codes[0] =
+          StochasticWord(EightFloats::Of([&](int i) { return chunk.Item(i) * scale; }),
+                         RandomOf(args), row * runs + col / kRandomRun, col % kRandomRun != 0);
       done = true;
     }
   }

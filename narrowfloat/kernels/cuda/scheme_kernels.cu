@@ -118,6 +118,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor<S, T, kColum
       encode(chunk, scale, pass);
     }
   }
+  if constexpr (kColumnwise && S::kOptions.Has(Option::kHadamard)) {
+    if (args.transforms) {
+      TransformTile<T>(tile, args.sign_mask);
+      __syncthreads();
+    }
+  }
   if constexpr (kColumnwise) QuantizeColumns<S, T>(args, place.origin, tile, amaxes);
 }
 
@@ -191,6 +197,7 @@ void Quantize(const QuantizeCall& call) {
 template <Scheme S>
 __global__ void StoreNumbersKernel(const TensorNumbers call) {
   if (Skips(call.noop)) return;
+  if (call.zeroed != nullptr) *call.zeroed = 0;
   const float amax = call.rowwise_amax.Get();
   if (call.rowwise_amax_out != nullptr) StoreFloat(call.rowwise_amax_out, amax);
   if (call.columnwise_amax_out != nullptr)

@@ -82,10 +82,13 @@ void ZeroPadding(const QuantizedView& out, Direction direction, MatrixShape matr
 /// Numbers that kernels find and use within one call.
 class Scratch {
  public:
-  /// Zeroes them. `lines` is the number of line amaxes.
+  /// `lines` is the number of line amaxes.
   Scratch(std::size_t lines, cuda::Stream stream)
-      : memory_((kNumbers + lines) * sizeof(float), stream) {
-    cuda::CopyBytes(memory_.data(), nullptr, (kNumbers + lines) * sizeof(float), nullptr, stream);
+      : bytes_((kNumbers + lines) * sizeof(float)), memory_(bytes_, stream) {}
+
+  /// Zeroes all numbers, which must precede raising them.
+  void Zero(cuda::Stream stream) {
+    cuda::CopyBytes(memory_.data(), nullptr, bytes_, nullptr, stream);
   }
 
   unsigned* amax_bits() { return At(0); }
@@ -104,6 +107,7 @@ class Scratch {
 
   unsigned* At(std::size_t i) { return reinterpret_cast<unsigned*>(memory_.data()) + i; }
 
+  std::size_t bytes_;
   cuda::Memory memory_;
 };
 
@@ -124,6 +128,7 @@ class QuantizeRun {
     if (amaxes != AmaxBuffers::kNone) {
       scratch_.emplace(spec_.row_scaled ? rows_.shape.rows + rows_.shape.cols : 0,
                        execution_.stream);
+      if (!Measures()) scratch_->Zero(execution_.stream);
       if (spec_.row_scaled) {
         FindLineAmaxes(call);
       } else {
@@ -133,9 +138,8 @@ class QuantizeRun {
     ZeroPadding(out_, Direction::kRowwise, rows_.shape, execution_);
     ZeroPadding(out_, Direction::kColumnwise, rows_.shape, execution_);
     kernels_.quantize(call);
-    if (Measures()) {
+    if (Measures() && call.amax_bits == scratch_->amax_bits())
       Copy(Role::kAmaxRowwise, scratch_->amax_bits(), 1);
-    }
   }
 
  private:
@@ -208,7 +212,15 @@ class QuantizeRun {
     }
     numbers.scale = {execution_.scale, spec_.scale.value_or(1.0f)};
     numbers.options = call.options;
-    if (!Measures()) numbers.rowwise_amax_out = out_[Role::kAmaxRowwise].data;
+    if (Measures()) {
+      // Raises the buffer itself, if it can be.
+      auto* amax = reinterpret_cast<unsigned*>(out_[Role::kAmaxRowwise].data);
+      const bool fits =
+          amax != nullptr && reinterpret_cast<std::uintptr_t>(amax) % alignof(unsigned) == 0;
+      call.amax_bits = numbers.zeroed = fits ? amax : scratch_->amax_bits();
+    } else {
+      numbers.rowwise_amax_out = out_[Role::kAmaxRowwise].data;
+    }
     numbers.columnwise_amax_out = out_[Role::kAmaxColumnwise].data;
     if (spec_.scheme->block == kWholeTensor) {
       numbers.scale_out = out_[Role::kScale].data;
@@ -222,7 +234,6 @@ class QuantizeRun {
     kernels_.store_numbers(numbers);
     call.rowwise.amax = numbers.rowwise_amax;
     call.columnwise.amax = numbers.columnwise_amax;
-    if (Measures()) call.amax_bits = scratch_->amax_bits();
   }
 
   const ConstTensorView& in_;
@@ -277,6 +288,7 @@ void CudaBackend::Amax(const ConstTensorView& in, std::byte* amax,
   const cuda::Rows<const std::byte> rows = RowsOf(in);
   cuda::RequireDevice();
   Scratch scratch(0, execution.stream);
+  scratch.Zero(execution.stream);
   cuda::RaiseAmax(in.dtype, rows, scratch.amax_bits(), execution.stream);
   cuda::CopyBytes(amax, Scratch::AsBytes(scratch.amax_bits()), sizeof(float), nullptr,
                   execution.stream);
@@ -287,6 +299,7 @@ void CudaBackend::HadamardAmax(const ConstTensorView& in, std::uint32_t sign_mas
   const cuda::Rows<const std::byte> rows = RowsOf(in);
   cuda::RequireDevice();
   Scratch scratch(0, execution.stream);
+  scratch.Zero(execution.stream);
   cuda::RaiseHadamardAmax(in.dtype, rows, sign_mask, scratch.amax_bits(), execution.stream);
   cuda::CopyBytes(amax, Scratch::AsBytes(scratch.amax_bits()), sizeof(float), nullptr,
                   execution.stream);

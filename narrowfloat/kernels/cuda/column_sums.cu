@@ -18,16 +18,16 @@ constexpr int kAddingThreads = 64;
 template <class T>
 __global__ void __launch_bounds__(kThreads, 8)
     StripKernel(const __grid_constant__ Rows<const std::byte> in, float* workspace,
-                std::size_t strip_rows, const float* noop) {
+                const float* noop) {
   constexpr int kBytes = kCols * static_cast<int>(kItemSize<T>);
   constexpr int kRowsAtOnce = 128 / kBytes;
   if (Skips(noop)) return;
   const std::size_t cols = in.shape.cols, col_tasks = CeilDiv(cols, kThreads * kCols);
   const std::size_t col = (blockIdx.x % col_tasks * kThreads + threadIdx.x) * kCols;
-  const std::size_t strip = blockIdx.x / col_tasks, first = strip * strip_rows;
+  const std::size_t strip = blockIdx.x / col_tasks, first = strip * kSumStripRows;
   if (col >= cols) return;
   const std::size_t rows_left = in.shape.rows - first;
-  const std::size_t end = first + (rows_left < strip_rows ? rows_left : strip_rows);
+  const std::size_t end = first + (rows_left < kSumStripRows ? rows_left : kSumStripRows);
   float sums[kCols] = {};
   const auto add = [&sums](const std::uint32_t(&words)[kBytes / 4]) {
 #pragma unroll
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreads, 8)
   };
   const auto last = static_cast<std::size_t>(in.dims - 1);
   const bool at_one_stride =
-      in.dims == 1 || (in.sizes[last] % kRowsAtOnce == 0 && strip_rows % kRowsAtOnce == 0);
+      in.dims == 1 || (in.sizes[last] % kRowsAtOnce == 0 && kSumStripRows % kRowsAtOnce == 0);
   std::size_t row = first;
   if (at_one_stride && in.is_aligned && col + kCols <= cols) {
 #pragma unroll 1
@@ -93,19 +93,22 @@ __global__ void __launch_bounds__(kAddingThreads, 8)
 
 }  // namespace
 
-void SumColumns(DType dtype, const Rows<const std::byte>& in, std::size_t strip_rows,
-                float* workspace, DType out_dtype, std::byte* out, const float* noop,
-                Stream stream) {
-  const std::size_t strips = CeilDiv(in.shape.rows, strip_rows);
-  const std::size_t tasks = CeilDiv(in.shape.cols, kThreads * kCols) * strips;
+void SumStrips(DType dtype, const Rows<const std::byte>& in, float* strip_sums, const float* noop,
+               Stream stream) {
+  const std::size_t tasks =
+      CeilDiv(in.shape.cols, kThreads * kCols) * CeilDiv(in.shape.rows, kSumStripRows);
   WithType(dtype, [&]<class T>() {
     Launch(&StripKernel<T>, dim3(static_cast<unsigned>(tasks)), dim3(kThreads), 0, stream, in,
-           workspace, strip_rows, noop);
+           strip_sums, noop);
   });
+}
+
+void AddStrips(const float* strip_sums, MatrixShape shape, DType out_dtype, std::byte* out,
+               const float* noop, Stream stream) {
   WithType(out_dtype, [&]<class T>() {
-    Launch(&AddStripsKernel<T>, dim3(static_cast<unsigned>(CeilDiv(in.shape.cols, kAddingThreads))),
-           dim3(kAddingThreads), 0, stream, static_cast<const float*>(workspace),
-           MatrixShape{strips, in.shape.cols}, out, noop);
+    Launch(&AddStripsKernel<T>, dim3(static_cast<unsigned>(CeilDiv(shape.cols, kAddingThreads))),
+           dim3(kAddingThreads), 0, stream, strip_sums,
+           MatrixShape{CeilDiv(shape.rows, kSumStripRows), shape.cols}, out, noop);
   });
 }
 

@@ -57,6 +57,30 @@ __device__ __forceinline__ std::uint32_t Narrow(float value) {
   }
 }
 
+/// Returns, in each half of a word of 16-bit items, the larger one of `magnitudes` and the
+/// magnitude of `items`; NaN is ignored.
+template <class T>
+__device__ __forceinline__ std::uint32_t LargerMagnitudes(std::uint32_t magnitudes,
+                                                          std::uint32_t items) {
+  const std::uint32_t others = items & 0x7FFF7FFFu;
+#if NF_DEVICE_ARCH >= 800
+  std::uint32_t larger;
+  if constexpr (T::kBias == 127) {
+    asm("max.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(magnitudes), "r"(others));
+  } else {
+    asm("max.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(magnitudes), "r"(others));
+  }
+  return larger;
+#else
+  // Patterns of magnitudes have their order; NaN is above infinity.
+  const auto larger = [](std::uint32_t a, std::uint32_t b) {
+    return b > a && b <= T::kMaxCode + 1u ? b : a;
+  };
+  return larger(magnitudes & 0xFFFFu, others & 0xFFFFu) | larger(magnitudes >> 16, others >> 16)
+                                                              << 16;
+#endif
+}
+
 /// Returns the code of one item.
 template <FloatFormat F>
 __device__ __forceinline__ std::uint32_t EncodeItem(float x) {
@@ -290,11 +314,19 @@ struct Chunk {
     for (int i = 0; i < kWords; ++i) words[i] = 0;
   }
 
+  /// NaN is ignored.
   __device__ __forceinline__ float Amax() const {
-    float amax = 0.0f;
+    if constexpr (kItemSize<T> == 2) {
+      std::uint32_t largest = 0;
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) amax = fmaxf(amax, fabsf(Item(i)));  // ignores NaN
-    return amax;
+      for (int i = 0; i < kWords; ++i) largest = LargerMagnitudes<T>(largest, words[i]);
+      return fmaxf(Widen<T>(largest & 0xFFFFu), Widen<T>(largest >> 16));
+    } else {
+      float amax = 0.0f;
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) amax = fmaxf(amax, fabsf(Item(i)));
+      return amax;
+    }
   }
 };
 

@@ -76,7 +76,8 @@ struct QuantizeCall {
   bool stochastic = false;
   RandomState random;
   const std::uint64_t* random_at = nullptr;  // seed and offset, used instead of `random`
-  bool transforms = false;                   // columns are those of the Hadamard transform
+  float* strip_sums = nullptr;  // if not null, and columns are quantized: as SumStrips writes them
+  bool transforms = false;      // columns are those of the Hadamard transform
   std::uint32_t sign_mask = 0;
   const float* noop = nullptr;  // points at 1.0f: nothing is written
   Stream stream = nullptr;
@@ -127,11 +128,15 @@ void RaiseHadamardAmax(DType dtype, const Rows<const std::byte>& in, std::uint32
 void TransformHadamard(DType dtype, const Rows<const std::byte>& in, const Rows<std::byte>& out,
                        std::uint32_t sign_mask, Stream stream);
 
-/// Sums columns: strips of rows in order, then the strips in order. `workspace` holds a sum per
-/// strip and column. Rounds to `out_dtype`; `out` needs no alignment.
-void SumColumns(DType dtype, const Rows<const std::byte>& in, std::size_t strip_rows,
-                float* workspace, DType out_dtype, std::byte* out, const float* noop,
-                Stream stream);
+/// Rows whose columns are summed one after another; the strips' sums are then added in order.
+inline constexpr std::size_t kSumStripRows = 128;
+
+/// Writes a sum per strip and column.
+void SumStrips(DType dtype, const Rows<const std::byte>& in, float* strip_sums, const float* noop,
+               Stream stream);
+/// Adds the strips of a tensor of `shape`, rounds to `out_dtype`; `out` needs no alignment.
+void AddStrips(const float* strip_sums, MatrixShape shape, DType out_dtype, std::byte* out,
+               const float* noop, Stream stream);
 
 struct DelayedScaleCall {
   std::byte *history, *scale;     // fp32, no alignment

@@ -53,6 +53,25 @@ struct ColumnPair {
       }
     }
   }
+  /// Finds the amaxes of both columns over kCount rows; NaN is ignored.
+  template <int kCount>
+  __device__ __forceinline__ void FindAmaxes(int first, float (&amaxes)[2]) const {
+    if constexpr (kWordsOfRow == 1) {
+      std::uint32_t largest = 0;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) largest = LargerMagnitudes<T>(largest, words[first + i]);
+      amaxes[0] = Widen<T>(largest & 0xFFFFu);
+      amaxes[1] = Widen<T>(largest >> 16);
+    } else {
+#pragma unroll
+      for (int column = 0; column < 2; ++column) {
+        amaxes[column] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < kCount; ++i)
+          amaxes[column] = fmaxf(amaxes[column], fabsf(Item(column, first + i)));
+      }
+    }
+  }
   __device__ __forceinline__ float Item(int column, int row) const {
     if constexpr (kWordsOfRow == 2) {
       return std::bit_cast<float>(words[row * 2 + column]);
@@ -138,30 +157,23 @@ __device__ void QuantizeColumns(const QuantizeArguments& args, const TileOrigin&
   if constexpr (WholeTensorScheme<S>) {
     scales[0][0] = scales[0][1] = {0, *args.tensor_scale};
   } else {
-    typename S::TensorState states[2] = {StateOf<S>(args, out), StateOf<S>(args, out)};
-    if (out.line_amaxes != nullptr) {
-#pragma unroll
-      for (int column = 0; column < 2; ++column) {
-        const std::size_t line = origin.col + static_cast<std::size_t>(col + column);
-        states[column] = S::Prepare(is_valid[column] ? out.line_amaxes[line] : 0.0f, args.options);
-      }
-    }
+    const typename S::TensorState state = StateOf<S>(args, out);
+    const auto state_of = [&](int column) {
+      if (out.line_amaxes == nullptr) return state;
+      const std::size_t line = origin.col + static_cast<std::size_t>(col + column);
+      return S::Prepare(is_valid[column] ? out.line_amaxes[line] : 0.0f, args.options);
+    };
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       float block_amaxes[2];
+      if constexpr (kIsSquare<S>) {
 #pragma unroll
-      for (int column = 0; column < 2; ++column) {
-        float amax = 0.0f;
-        if constexpr (kIsSquare<S>) {
-          amax = std::bit_cast<float>(
+        for (int column = 0; column < 2; ++column)
+          block_amaxes[column] = std::bit_cast<float>(
               amaxes.square[(row + part * kBlock) / kBlockItems<S> * kBlocks<S> +
                             (col + column) / kBlockItems<S>]);
-        } else {
-#pragma unroll
-          for (int i = 0; i < kBlock; ++i)
-            amax = fmaxf(amax, fabsf(pair.Item(column, part * kBlock + i)));
-        }
-        block_amaxes[column] = amax;
+      } else {
+        pair.template FindAmaxes<kBlock>(part * kBlock, block_amaxes);
       }
       if constexpr (!kIsSquare<S> && kBlockItems < S >> kStripRows) {
         static_assert(kBlockItems<S> == kTile);
@@ -176,7 +188,8 @@ __device__ void QuantizeColumns(const QuantizeArguments& args, const TileOrigin&
       }
       bool chosen = false;
       if constexpr (FourOverSixScheme<S>) {
-        if (UsesFourOverSix<S>(states[0])) {
+        if (UsesFourOverSix<S>(state)) {
+          const typename S::TensorState states[2] = {state_of(0), state_of(1)};
           ChooseOfColumns<S, T>(states, pair, block_amaxes, part * kBlock, valid_rows, is_valid,
                                 scales[part]);
           chosen = true;
@@ -185,7 +198,7 @@ __device__ void QuantizeColumns(const QuantizeArguments& args, const TileOrigin&
       if (!chosen) {
 #pragma unroll
         for (int column = 0; column < 2; ++column)
-          scales[part][column] = S::ScaleBlock(block_amaxes[column], states[column]);
+          scales[part][column] = S::ScaleBlock(block_amaxes[column], state_of(column));
       }
       const bool begins = kBlockItems<S> <= kStripRows || row == 0;
       if (begins && part * kBlock < valid_rows) {

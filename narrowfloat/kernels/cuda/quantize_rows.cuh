@@ -18,6 +18,7 @@ struct QuantizeArguments {
   ScaleOptions options;
   const float* tensor_scale;
   unsigned* amax_bits;
+  float* strip_sums;
   bool stochastic;
   RandomState random;
   const std::uint64_t* random_at;
@@ -91,6 +92,35 @@ __device__ __forceinline__ void StoreScale(const DirectionMemory<std::byte>& out
       out.scale_inv[item] = static_cast<std::byte>(scale_inv);
     }
   }
+}
+
+/// Writes the sums of a tile's columns, which lies in shared memory: a tile is as high as a strip.
+template <class T>
+__device__ __forceinline__ void StoreStripSums(const QuantizeArguments& args,
+                                               const TileOrigin& origin, const std::byte* tile) {
+  static_assert(kTile == kSumStripRows);
+  constexpr int kWordsOfPair = static_cast<int>(kItemSize<T>) / 2;
+  const int pair = static_cast<int>(threadIdx.x);  // of adjacent columns
+  const MatrixShape shape = args.in.shape;
+  const std::size_t col = origin.col + static_cast<std::size_t>(pair * 2);
+  if (pair >= kTile / 2 || col >= shape.cols) return;
+  const auto* words = reinterpret_cast<const std::uint32_t*>(tile) + pair * kWordsOfPair;
+  const std::size_t left = shape.rows - origin.row;
+  const int rows = static_cast<int>(left < kTile ? left : kTile);
+  float low = 0.0f, high = 0.0f;
+#pragma unroll 8
+  for (int row = 0; row < rows; ++row, words += kTile / 2 * kWordsOfPair) {
+    if constexpr (kWordsOfPair == 2) {
+      low += std::bit_cast<float>(words[0]);
+      high += std::bit_cast<float>(words[1]);
+    } else {
+      low += Widen<T>(words[0] & 0xFFFFu);
+      high += Widen<T>(words[0] >> 16);
+    }
+  }
+  float* sums = args.strip_sums + origin.row / kTile * shape.cols + col;
+  sums[0] = low;
+  if (col + 1 < shape.cols) sums[1] = high;
 }
 
 // What few calls need is kept out of line: inlined for every item it made kernels several times as

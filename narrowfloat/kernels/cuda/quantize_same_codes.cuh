@@ -3,6 +3,7 @@
 // blocks.
 #pragma once
 
+#include "narrowfloat/kernels/cuda/launch.cuh"
 #include "narrowfloat/kernels/cuda/quantize_rows.cuh"
 #include "narrowfloat/kernels/cuda/transpose.cuh"
 
@@ -62,6 +63,7 @@ __global__ void __launch_bounds__(kThreads, !kIsSquare<S>       ? 4
   static_assert(kTile == kCodeTile && kThreads == kCodeTileThreads);
   __shared__ uint4 tile[kTransposes ? kTile * kTile / 16 : 1];
   __shared__ unsigned amaxes[kBlocks<S> * kBlocks<S>];
+  [[maybe_unused]] std::byte* items = DynamicShared();  // if columns are summed
   const TilePlace place(args.in.shape);
   const typename S::TensorState state = StateOf<S>(args, args.rowwise);
   [[maybe_unused]] float tensor_amax = 0.0f;
@@ -69,6 +71,17 @@ __global__ void __launch_bounds__(kThreads, !kIsSquare<S>       ? 4
   for (int first = 0; first < kPasses; first += kHeld) {
     Chunk<T> chunks[kHeld];
     LoadChunks(args.in, place, first, chunks);
+    if constexpr (kColumnwise) {
+      if (args.strip_sums != nullptr) {
+        // For the sums, which take the rows in order.
+#pragma unroll
+        for (int i = 0; i < kHeld; ++i) {
+          const int item = ((first + i) * kRowsOfPass + place.row) * kTile + place.col;
+          chunks[i].Store(
+              reinterpret_cast<uint4*>(items + static_cast<std::size_t>(item) * kItemSize<T>));
+        }
+      }
+    }
     [[maybe_unused]] const auto square_of = [&](int pass) -> unsigned& {
       return amaxes[(pass * kRowsOfPass + place.row) / kBlockItems<S> * kBlocks<S> +
                     place.col / kBlockItems<S>];
@@ -125,9 +138,10 @@ __global__ void __launch_bounds__(kThreads, !kIsSquare<S>       ? 4
   } else if constexpr (kColumnwise) {
     StoreColumnScales<S>(args, state, place.origin, amaxes);
   }
-  if constexpr (kTransposes) {
+  if constexpr (kColumnwise) {
     __syncthreads();
-    StoreTransposed(args, place.origin, tile);
+    if constexpr (kTransposes) StoreTransposed(args, place.origin, tile);
+    if (args.strip_sums != nullptr) StoreStripSums<T>(args, place.origin, items);
   }
 }
 

@@ -118,6 +118,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor<S, T, kColum
       encode(chunk, scale, pass);
     }
   }
+  if constexpr (kColumnwise) {
+    if (args.strip_sums != nullptr) {
+      StoreStripSums<T>(args, place.origin, tile);
+      __syncthreads();
+    }
+  }
   if constexpr (kColumnwise && S::kOptions.Has(Option::kHadamard)) {
     if (args.transforms) {
       TransformTile<T>(tile, args.sign_mask);
@@ -135,7 +141,10 @@ template <Scheme S, class T, bool kRowwise, bool kColumnwise>
 void LaunchTiles(const QuantizeArguments& args, Stream stream) {
   const dim3 grid = GridOf(args.in.shape);
   if constexpr (kHasSameCodes<S>) {
-    Launch(&QuantizeSameCodes<S, T, kRowwise, kColumnwise>, grid, dim3(kThreads), 0, stream, args);
+    const std::size_t bytes =
+        kColumnwise && args.strip_sums != nullptr ? TileMemory<S, T>::kBytes : 0;
+    Launch(&QuantizeSameCodes<S, T, kRowwise, kColumnwise>, grid, dim3(kThreads), bytes, stream,
+           args);
   } else {
     std::size_t bytes = kColumnwise || kIsSquare<S> ? TileMemory<S, T>::kBytes : 0;
     if constexpr (kIsSquare<S>) bytes += sizeof(SharedErrors);
@@ -175,6 +184,7 @@ void QuantizeAs(const QuantizeCall& call) {
                          call.options,
                          call.tensor_scale,
                          call.amax_bits,
+                         call.strip_sums,
                          call.stochastic,
                          call.random,
                          call.random_at,

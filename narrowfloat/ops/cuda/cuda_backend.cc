@@ -122,8 +122,10 @@ class QuantizeRun {
         kernels_(cuda::KernelsOfScheme(SchemeIndex(*spec_.scheme))),
         rows_(RowsOf(in)) {}
 
-  void Run() {
+  /// Writes sums of strips to `strip_sums` too, if it is not null and columns are quantized.
+  void Run(float* strip_sums = nullptr) {
     cuda::QuantizeCall call = MakeCall();
+    call.strip_sums = strip_sums;
     const AmaxBuffers amaxes = spec_.scheme->layout.amax;
     if (amaxes != AmaxBuffers::kNone) {
       scratch_.emplace(spec_.row_scaled ? rows_.shape.rows + rows_.shape.cols : 0,
@@ -265,21 +267,24 @@ void DequantizeOne(const ConstQuantizedView& in, Direction direction, const Tens
   cuda::KernelsOfScheme(SchemeIndex(*in.spec.scheme)).dequantize(call);
 }
 
-void Sum(const ConstTensorView& in, const TensorView& out,
-         std::optional<std::span<float>> workspace, const Execution& execution, const float* noop) {
-  const cuda::Rows<const std::byte> rows = RowsOf(in);
-  const std::size_t count = CeilDiv(rows.shape.rows, kDbiasStripRows) * rows.shape.cols;
-  std::optional<cuda::Memory> own;
-  float* sums = workspace ? workspace->data() : nullptr;
-  const bool fits = workspace && workspace->size() >= count &&
-                    reinterpret_cast<std::uintptr_t>(sums) % alignof(float) == 0;
-  if (!fits) {
-    own.emplace(count * sizeof(float), execution.stream);
-    sums = reinterpret_cast<float*>(own->data());
+static_assert(cuda::kSumStripRows == kDbiasStripRows);
+
+/// The sums of the strips of a tensor, in the caller's workspace or in memory of their own.
+class StripSums {
+ public:
+  StripSums(MatrixShape shape, std::optional<std::span<float>> workspace, cuda::Stream stream) {
+    const std::size_t count = CeilDiv(shape.rows, kDbiasStripRows) * shape.cols;
+    const bool fits = workspace && workspace->size() >= count &&
+                      reinterpret_cast<std::uintptr_t>(workspace->data()) % alignof(float) == 0;
+    if (!fits) own_.emplace(count * sizeof(float), stream);
+    data_ = fits ? workspace->data() : reinterpret_cast<float*>(own_->data());
   }
-  cuda::SumColumns(in.dtype, rows, kDbiasStripRows, sums, out.dtype, out.data, noop,
-                   execution.stream);
-}
+  float* data() const { return data_; }
+
+ private:
+  std::optional<cuda::Memory> own_;
+  float* data_;
+};
 
 }  // namespace
 
@@ -317,7 +322,10 @@ void CudaBackend::HadamardTransform(const ConstTensorView& in, const TensorView&
 void CudaBackend::ColumnSums(const ConstTensorView& in, const TensorView& sums,
                              const Execution& execution) const {
   cuda::RequireDevice();
-  Sum(in, sums, std::nullopt, execution, nullptr);
+  const cuda::Rows<const std::byte> rows = RowsOf(in);
+  const StripSums strips(rows.shape, std::nullopt, execution.stream);
+  cuda::SumStrips(in.dtype, rows, strips.data(), nullptr, execution.stream);
+  cuda::AddStrips(strips.data(), rows.shape, sums.dtype, sums.data, nullptr, execution.stream);
 }
 
 void CudaBackend::UpdateDelayedScale(const TensorView& amax_history, const TensorView& scale,
@@ -342,8 +350,13 @@ void CudaBackend::QuantizeDbias(const ConstTensorView& in, const QuantizedView& 
                                 const TensorView& dbias, std::optional<std::span<float>> workspace,
                                 const Execution& execution) const {
   cuda::RequireDevice();
-  QuantizeOne(in, out, execution);
-  Sum(in, dbias, workspace, execution, execution.noop);
+  const cuda::Rows<const std::byte> rows = RowsOf(in);
+  const StripSums strips(rows.shape, workspace, execution.stream);
+  QuantizeRun(in, out, execution).Run(strips.data());
+  if (!out.spec.columnwise)
+    cuda::SumStrips(in.dtype, rows, strips.data(), execution.noop, execution.stream);
+  cuda::AddStrips(strips.data(), rows.shape, dbias.dtype, dbias.data, execution.noop,
+                  execution.stream);
 }
 
 void CudaBackend::GroupedQuantize(std::span<const ConstTensorView> ins,

@@ -39,8 +39,7 @@ NF_HD constexpr float DecodeFast(std::uint32_t code) noexcept {
     constexpr float kPower = std::bit_cast<float>(static_cast<std::uint32_t>(254 - F::kBias) << 23);
     const std::uint32_t magnitude = code & (kSignCode<F> - 1u);
     const std::uint32_t sign = (code & kSignCode<F>) << (32 - kBits<F>);
-    const float value =
-        std::bit_cast<float>(sign | magnitude << (23 - F::kMantissaBits)) * kPower;
+    const float value = std::bit_cast<float>(sign | magnitude << (23 - F::kMantissaBits)) * kPower;
     if constexpr (F::kMaxCode == kSignCode<F> - 1u) return value;
     if (magnitude <= F::kMaxCode) return value;
   }

@@ -98,7 +98,8 @@ struct Nvfp4Rule {
   }
   NF_HD static constexpr BlockScale ScaleFor(float wanted, const TensorState& state) noexcept {
     const std::uint32_t code = EncodeFast<Scale>(wanted);  // saturates at 448
-    return {code, AtMost(1.0f / (DecodeFast<Scale>(code) * state.reciprocal_encode), kLargestFloat)};
+    return {code,
+            AtMost(1.0f / (DecodeFast<Scale>(code) * state.reciprocal_encode), kLargestFloat)};
   }
 };
 

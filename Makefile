@@ -29,7 +29,7 @@ help:
 	@echo '                   after a change to a kernel: build it, run its tests of one scheme'
 	@echo '  make check       before a commit: format, lint, the quick tests'
 	@echo '  make test        before a merge: build everything, run the C++ and the Python tests'
-	@echo '  make check-deep  before a release: format, lint, types, API reference, tidy, sanitizers, fuzzing, CUDA compile,'
+	@echo '  make check-deep  before a release: format, lint, types, API reference, tidy, sanitizers, fuzzing, CUDA build,'
 	@echo '                   wheel, clang++, AVX-512, aarch64, the oldest PyTorch and JAX, every TransformerEngine,'
 	@echo '                   the owners of conventions of checkpoints;'
 	@echo '                   PARTS="format tidy" selects some of: $(shell scripts/check_deep.sh --list)'

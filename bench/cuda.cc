@@ -3,6 +3,7 @@
 // half and write a half. Usage: cuda_bench [rows cols].
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <cstdio>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +16,7 @@
 
 #include "narrowfloat/kernels/cuda/memory.h"
 #include "narrowfloat/ops/amax.h"
+#include "narrowfloat/ops/buffers.h"
 #include "narrowfloat/ops/dbias.h"
 #include "narrowfloat/ops/dequantize.h"
 #include "narrowfloat/ops/quantize.h"

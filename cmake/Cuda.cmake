@@ -5,6 +5,7 @@ list(FILTER NF_CUDA_HOST EXCLUDE REGEX "_test\\.cc$")
 # Compiled once per scheme, with NF_CUDA_SCHEME: the scheme's place in AllSchemes.
 set(NF_CUDA_SCHEME_KERNELS ${PROJECT_SOURCE_DIR}/narrowfloat/kernels/cuda/scheme_kernels.cu)
 list(REMOVE_ITEM NF_CUDA_KERNELS ${NF_CUDA_SCHEME_KERNELS})
+# The position of the last scheme in kOwnSchemes (schemes/registry.h); if it is too small, nothing links.
 set(NF_CUDA_LAST_SCHEME 12)
 
 if(NF_CUDA)

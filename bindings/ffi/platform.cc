@@ -31,7 +31,7 @@ void RunHere(const DelayedScaleStep& step) {
     step.after[i - 1] = step.before[i];
   }
   step.after[step.length - 1] = *step.newest;
-  step.after[0] = 0.0f;  // the same item, if there is one
+  step.after[0] = 0.0f;  // the same item, if length is 1
   *step.scale = DelayedScale(amax, step.scaled_max, *step.old_scale);
 }
 

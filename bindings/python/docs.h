@@ -100,7 +100,7 @@ already. Source: TransformerEngine's nvte_swizzle_scaling_factors.)";
 inline constexpr char kUnswizzleSignature[] =
     "def unswizzle(q: QuantizedTensor) -> QuantizedTensor";
 inline constexpr char kUnswizzleDoc[] =
-    R"(The inverse of swizzle(). Errors: ValueError if q is not swizzled.
+    R"(Moves swizzled scales back to the compact layout, padding included. Errors: ValueError if q is not swizzled.
 Source: TransformerEngine's nvte_unswizzle_scaling_factors.)";
 
 inline constexpr char kGroupedQuantizeSignature[] =

@@ -54,7 +54,7 @@ NF_HD constexpr std::size_t ScaleBlockIndex(std::size_t pos) {
 }
 
 template <Scheme S>
-NF_HD inline void StoreScaleInv(std::byte* base, std::size_t item, std::uint32_t scale_inv) {
+inline void StoreScaleInv(std::byte* base, std::size_t item, std::uint32_t scale_inv) {
   if constexpr (kScaleBytes<S> == 4) {
     std::memcpy(base + item * 4, &scale_inv, 4);
   } else {
@@ -63,7 +63,7 @@ NF_HD inline void StoreScaleInv(std::byte* base, std::size_t item, std::uint32_t
 }
 
 template <Scheme S>
-NF_HD inline std::uint32_t LoadScaleInv(const std::byte* base, std::size_t item) {
+inline std::uint32_t LoadScaleInv(const std::byte* base, std::size_t item) {
   if constexpr (kScaleBytes<S> == 4) {
     std::uint32_t scale_inv;
     std::memcpy(&scale_inv, base + item * 4, 4);
@@ -98,7 +98,7 @@ inline constexpr std::uint32_t kCodeMask = (1u << kBits<F>)-1u;
 /// Returns the code at a position of a line of codes. Narrow codes share a byte, the first one in
 /// its low bits.
 template <FloatFormat F>
-NF_HD inline std::uint32_t LoadCode(const std::byte* line, std::size_t pos) noexcept {
+inline std::uint32_t LoadCode(const std::byte* line, std::size_t pos) noexcept {
   constexpr std::size_t kPerByte = CodesPerByte(kBits<F>);
   const int shift = static_cast<int>(pos % kPerByte) * kBits<F>;
   return std::to_integer<std::uint32_t>(line[pos / kPerByte]) >> shift & kCodeMask<F>;
@@ -106,7 +106,7 @@ NF_HD inline std::uint32_t LoadCode(const std::byte* line, std::size_t pos) noex
 
 /// Stores a code at a position of a line of codes and keeps the others of its byte.
 template <FloatFormat F>
-NF_HD inline void StoreCode(std::byte* line, std::size_t pos, std::uint32_t code) noexcept {
+inline void StoreCode(std::byte* line, std::size_t pos, std::uint32_t code) noexcept {
   constexpr std::size_t kPerByte = CodesPerByte(kBits<F>);
   const int shift = static_cast<int>(pos % kPerByte) * kBits<F>;
   std::byte& to = line[pos / kPerByte];

@@ -46,7 +46,8 @@ class ExactSum {
  private:
   static constexpr std::size_t kLimbs = 5;
 
-  /// As std::countl_zero, of whose form for 64 bits nvcc makes a constant, without a warning.
+  /// Returns std::countl_zero(x), for x > 0. nvcc 13.0 compiles its form for 64 bits to a constant,
+  /// without a warning.
   static constexpr int LeadingZeros(std::uint64_t x) {
     const auto high = static_cast<std::uint32_t>(x >> 32), low = static_cast<std::uint32_t>(x);
     return high != 0 ? std::countl_zero(high) : 32 + std::countl_zero(low);

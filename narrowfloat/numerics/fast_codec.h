@@ -9,9 +9,9 @@
 
 namespace narrowfloat {
 
-/// Returns Encode<F>(x) and Decode<F>(code), in device code of an 8-bit format by fewer
-/// instructions; tests/cuda/cuda_codec_test.cc compares them for all inputs. Host code is the same
-/// as the definition's.
+/// Returns Encode<F>(x). In device code of compute capability 8.9 or later, 8-bit formats take the
+/// hardware's conversion: the instruction of EncodePair in kernels/cuda/items.cuh, which
+/// tests/cuda/cuda_codec_test.cc compares for all inputs.
 template <FloatFormat F>
 NF_HD constexpr std::uint32_t EncodeFast(float x) noexcept {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
@@ -30,6 +30,8 @@ NF_HD constexpr std::uint32_t EncodeFast(float x) noexcept {
   return Encode<F>(x);
 }
 
+/// Returns Decode<F>(code). In device code, formats of at most 8 bits take the steps of DecodeItem
+/// in kernels/cuda/items.cuh, which the same test compares for all codes.
 template <FloatFormat F>
 NF_HD constexpr float DecodeFast(std::uint32_t code) noexcept {
 #if defined(__CUDA_ARCH__)

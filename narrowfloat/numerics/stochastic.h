@@ -28,7 +28,7 @@ NF_HD constexpr PhiloxWords RandomWords(const RandomState& state, std::uint64_t 
       state.seed);
 }
 
-/// Returns their bytes, the lowest first.
+/// Returns the bytes of RandomWords(state, run), the lowest of each word first.
 NF_HD constexpr std::array<std::uint8_t, kRandomRun> RandomBytes(const RandomState& state,
                                                                  std::uint64_t run) noexcept {
   const PhiloxWords words = RandomWords(state, run);

@@ -26,7 +26,7 @@ enum class Stores : std::uint8_t { kBySize, kCached, kNontemporal };
 /// Options of how a verb runs. Only `noop` and the values in device memory change the result; verbs
 /// that quantize or multiply read them.
 struct Execution {
-  // For the CPU.
+  // For the CPU, but for `noop`, which every backend reads.
   int threads = 0;              // 0: NF_NUM_THREADS, else the affinity mask
   ThreadPool* pool = nullptr;   // null: oneTBB
   const float* noop = nullptr;  // points at 1.0f: nothing is written; on the tensors' device

@@ -23,8 +23,8 @@ void Requantize(const ConstQuantizedView& in, const QuantizedView& out,
 /// Shapes: `scales` is uint8, of the shape that PlanQuantize gives MXFP8's rowwise_scale_inv for
 /// the codes of that direction as they are stored, swizzled. Padding becomes zero.
 /// Errors: InvalidArgument if `in` is of another family or lacks the direction, if a scale is not a
-/// power of two, or `scales` differs or overlaps `in`.
-/// Source: TransformerEngine nvte_swizzle_block_scaling_to_mxfp8_scaling_factors.
+/// power of two of at least 2^-127, or `scales` differs or overlaps `in`. Source: TransformerEngine
+/// nvte_swizzle_block_scaling_to_mxfp8_scaling_factors.
 void BlockScalesToMxfp8(const ConstQuantizedView& in, Direction direction, const TensorView& scales,
                         const Execution& execution = {});
 
@@ -34,7 +34,8 @@ Shape Mxfp8ScalesShape(const ConstQuantizedView& in, Direction direction);
 /// Returns the grid of those scales. Errors: Unsupported if this build has no MXFP8.
 ScaleGrid Mxfp8Grid(const ConstQuantizedView& in, Direction direction);
 
-/// Throws that a scale cannot be one of MXFP8's; `line` and `block` are those of its place.
+/// Throws InvalidArgument for a scale that E8M0 does not have. `line` and `block` are its place in
+/// the message.
 [[noreturn]] void RefuseBlockScale(std::size_t line, std::size_t block, float scale_inv);
 
 }  // namespace narrowfloat

@@ -148,7 +148,7 @@ def swizzle(q: QuantizedTensor) -> QuantizedTensor:
 
 def unswizzle(q: QuantizedTensor) -> QuantizedTensor:
     """
-    The inverse of swizzle(). Errors: ValueError if q is not swizzled.
+    Moves swizzled scales back to the compact layout, padding included. Errors: ValueError if q is not swizzled.
     Source: TransformerEngine's nvte_unswizzle_scaling_factors.
     """
 

@@ -12,7 +12,8 @@ namespace {
 constexpr std::uint64_t kPatterns = std::uint64_t{1} << 32;
 constexpr unsigned kThreads = 256, kOfThread = 1024;
 
-/// Calls difference(pattern) for inputs first, first + step, ...; counts those that return true.
+/// Calls differs(i * step) for the i of this thread below `inputs`. Adds the number of true results
+/// to found[0] and stores one such pattern in found[1].
 template <class Differs>
 __device__ void Count(std::uint64_t inputs, std::uint64_t step, unsigned* found,
                       const Differs& differs) {
@@ -36,6 +37,11 @@ __global__ void EncodeKernel(std::uint64_t inputs, std::uint64_t step, unsigned*
   Count(inputs, step, found, [](std::uint32_t pattern) {
     const float x = std::bit_cast<float>(pattern), other = std::bit_cast<float>(~pattern);
     const std::uint32_t code = Encode<F>(x), beside = Encode<F>(other);
+    if constexpr (kBits<F> == 4) {
+      std::uint32_t word = 0;
+      for (int i = 0; i < 8; ++i) word |= (i % 2 == 0 ? code : beside) << (4 * i);
+      if (EncodeWord<F>([&](int i) { return i % 2 == 0 ? x : other; }) != word) return true;
+    }
     return EncodeItem<F>(x) != code || EncodePair<F>(x, other) != (code | beside << kBits<F>) ||
            EncodePair<F>(other, x) != (beside | code << kBits<F>);
   });

@@ -15,7 +15,8 @@ struct Comparison {
   std::uint32_t example = 0;  // one input that differs
 };
 
-/// Compares every conversion of kernels/cuda/items.cuh with its definition, on the device: floats
+/// Compares the conversions of one and two items of kernels/cuda/items.cuh, and the word of E2M1,
+/// with their definitions, on the device: floats
 /// whose patterns are multiples of `step`, and all codes.
 std::vector<Comparison> CompareConversions(std::uint64_t step);
 

@@ -2,9 +2,11 @@
 // TransformerEngine's records on device memory: every group that the CPU's verbs are compared with,
 // but products.
 #include <gtest/gtest.h>
+#include <filesystem>
 
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "tests/conformance/golden_checks.h"
 #include "tests/cuda/device_tensors.h"

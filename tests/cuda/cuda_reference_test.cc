@@ -3,6 +3,8 @@
 // every scheme, direction, type and option, ragged shapes, strides, odd addresses, special values.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <cstring>
+#include <functional>
 
 #include <bit>
 #include <cmath>
@@ -451,7 +453,7 @@ TEST_P(CudaSchemeTest, DequantizesEveryCode) {
   }
 }
 
-TEST_P(CudaSchemeTest, QuantizesFalsely) {
+TEST_P(CudaSchemeTest, FakeQuantizes) {
   std::mt19937_64 random(RunSeed());
   for (const Shape& shape : {Shape{34, 66}, Shape{3, 10, 130}, Shape{0, 8}, Shape{150, 34}}) {
     for (QuantSpec spec : DirectionsOf({.scheme = GetParam().scheme})) {

@@ -2,8 +2,6 @@
 // Moves codes and scales without changing their values; updates delayed scales.
 #include <cuda_runtime.h>
 
-#include <algorithm>
-
 #include "narrowfloat/kernels/cuda/items.cuh"
 #include "narrowfloat/kernels/cuda/kernels.h"
 #include "narrowfloat/kernels/cuda/launch.cuh"

@@ -13,9 +13,9 @@
 namespace narrowfloat::cuda {
 namespace {
 
-// A thread decodes squares of 8x8 items. Their codes and scales are loaded before the first one is
-// used. A square that does not lie wholly in the matrix, or in aligned memory, or that has results
-// that are NaN, is decoded by items.
+// A thread decodes one square of 8x8 items. It loads all codes and scales before it uses the first
+// one. A square is decoded item by item if a part of it is outside the matrix, if its memory is not
+// aligned, or if 16-bit results may hold NaN.
 
 constexpr int kRowTileRows = kThreads / 32 * kItems, kRowTileCols = 32 * kItems;  // of DecodeRows
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "narrowfloat/kernels/cuda/items.cuh"
+#include "narrowfloat/numerics/exact_sum.h"
 #include "narrowfloat/numerics/hadamard.h"
 
 namespace narrowfloat::cuda {
@@ -70,7 +71,7 @@ __device__ __forceinline__ void TransformGroup(const float (&in)[kHadamardSize],
       return T::kMantissaBits;
     }
   }();
-  // The sum of 16 terms has at most 5 bits more than the largest one.
+  // A term has kMantissaBits + 1 bits, and the sum of 16 terms needs 4 more.
   constexpr std::uint32_t kMostRange = 53 - 5 - kMantissaBits;
   std::uint32_t largest = 0, smallest = 0xFF;
 #pragma unroll

@@ -11,7 +11,6 @@
 
 #include "narrowfloat/kernels/scalar/items.h"
 #include "narrowfloat/numerics/codec.h"
-#include "narrowfloat/numerics/exact_sum.h"
 #include "narrowfloat/numerics/formats.h"
 #include "narrowfloat/tensor/dtype.h"
 
@@ -128,7 +127,8 @@ struct EightFloats {
   }
 };
 
-// Functions that are seldom called are out of line, without arrays of their own: see hadamard.cuh.
+// Functions that are seldom called are out of line. They keep no array in local memory: see
+// hadamard.cuh.
 
 /// Returns the E2M1 codes of 8 items, of which one is NaN: its code has no sign.
 [[maybe_unused]] static __device__ NF_NOINLINE std::uint32_t EncodeEightWithNan(EightFloats x) {
@@ -139,10 +139,11 @@ struct EightFloats {
   return four(x.low) | four(x.high) << 16;
 }
 
-/// Returns the E2M1 codes of 8 items. Adds to a magnitude m a power of two p whose last bit is
-/// worth the code's last bit there: 0.5 up to 2, then 1, then 2. The sum has the steps of m in its
-/// last bits; p has those of the codes below its binade there from the start. Exponents of m: p is
-/// 2^22 plus 0 below 2, 2^23 plus 2 last bits below 4, 2^24 plus 4 up to 6.
+/// Returns the E2M1 codes of 8 items. Adds to the magnitude m, at most 6, a number p whose last bit
+/// is worth one step of E2M1 at m. The addition rounds m to a step, and the low 3 bits of the sum
+/// are the code. p is 2^22 below 2 (steps of 0.5), 2^23 + 2 from 2 on, 2^24 + 4 last bits from 4
+/// on: 2 and 4 are what the codes of 2 and 4 have beyond their steps. Example: m = 3 gives 2^23 + 2
+/// + 3, which ends in 101, the code of 3.
 template <class Item>
 __device__ __forceinline__ std::uint32_t EncodeEightE2M1(const Item& item) {
   std::uint32_t word = 0;

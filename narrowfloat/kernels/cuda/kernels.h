@@ -122,9 +122,10 @@ void RaiseAmax(DType dtype, const Rows<const std::byte>& in, unsigned* amax_bits
 /// Does the same for each row or column.
 void RaiseLineAmaxes(DType dtype, const Rows<const std::byte>& in, Direction direction,
                      unsigned* amax_bits, Stream stream);
-/// Does the same for the Hadamard transform, of the tensor.
+/// Raises *amax_bits to the amax of the Hadamard transform. Requires: rows are a multiple of 16.
 void RaiseHadamardAmax(DType dtype, const Rows<const std::byte>& in, std::uint32_t sign_mask,
                        unsigned* amax_bits, Stream stream);
+/// Writes the Hadamard transform. Requires: as above.
 void TransformHadamard(DType dtype, const Rows<const std::byte>& in, const Rows<std::byte>& out,
                        std::uint32_t sign_mask, Stream stream);
 

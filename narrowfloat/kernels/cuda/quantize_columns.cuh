@@ -2,7 +2,10 @@
 // Quantizes the columns of a tile that lies in shared memory.
 #pragma once
 
+#include <type_traits>
+
 #include "narrowfloat/kernels/cuda/hadamard.cuh"
+#include "narrowfloat/kernels/cuda/items.cuh"
 #include "narrowfloat/kernels/cuda/quantize_rows.cuh"
 
 namespace narrowfloat::cuda {

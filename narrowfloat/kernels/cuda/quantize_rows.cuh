@@ -78,7 +78,8 @@ __device__ __forceinline__ RandomState RandomOf(const QuantizeArguments& args) {
   return {args.random_at[0], args.random_at[1]};
 }
 
-/// Stores a block's scale for each line of the tile that a thread has.
+/// Stores the scale of the block at position `pos` of `line`, if it is the first of the lines that
+/// share it.
 template <Scheme S>
 __device__ __forceinline__ void StoreScale(const DirectionMemory<std::byte>& out, std::size_t line,
                                            std::size_t pos, std::uint32_t scale_inv) {
@@ -123,8 +124,8 @@ __device__ __forceinline__ void StoreStripSums(const QuantizeArguments& args,
   if (col + 1 < shape.cols) sums[1] = high;
 }
 
-// What few calls need is kept out of line: inlined for every item it made kernels several times as
-// long, and took minutes to compile.
+// What few calls need is kept out of line: inlined for every item, it makes kernels several times
+// as long, which then take minutes to compile.
 
 /// Adds the terms of 4over6's error of the first `count` of 8 items to `sum`, in order.
 template <Scheme S>

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Quantizes and dequantizes for one scheme, number NF_CUDA_SCHEME of AllSchemes.
 //
-// A block of 256 threads takes a tile of 128x128 items. Each thread loads 8 items of a row at a
-// time, and 4 rows, 16 apart, before it uses them. Rows are encoded from registers; square blocks
-// and columns from a copy of the tile in shared memory. Of columns, each warp takes a strip of 32
-// rows and 64 columns, and each of its threads two adjacent columns. Their codes are collected in
-// shared memory and stored 16 bytes at a time.
+// QuantizeTiles: a block of 256 threads takes a tile of 128x128 items. Each thread loads 8 items of
+// each of 4 rows, 16 apart, before it uses them. Rows are encoded from registers; NVFP4's squares,
+// and all columns, from a copy of the tile in shared memory. Of columns, each warp takes a strip of
+// 32 rows and 64 columns, and each of its threads two adjacent columns. Their codes are collected
+// in shared memory and stored 16 bytes at a time. QuantizeSameCodes encodes whole tensors and 8-bit
+// squares once for both directions, from registers. QuantizeFlat encodes the rows of a whole tensor
+// without tiles.
 #include <cuda_runtime.h>
 
 #include <tuple>
+#include <type_traits>
 
 #include "narrowfloat/kernels/cuda/dequantize.cuh"
 #include "narrowfloat/kernels/cuda/kernels.h"
@@ -19,6 +22,7 @@
 #include "narrowfloat/kernels/cuda/scheme_kernels.h"
 #include "narrowfloat/kernels/cuda/tile.cuh"
 #include "narrowfloat/kernels/geometry.h"
+#include "narrowfloat/schemes/registry.h"
 
 namespace narrowfloat::cuda {
 namespace {

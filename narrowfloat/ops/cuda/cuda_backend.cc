@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "narrowfloat/ops/cuda/cuda_backend.h"
+#include "narrowfloat/ops/buffers.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <span>
 
 #include "narrowfloat/kernels/cuda/kernels.h"
 #include "narrowfloat/ops/backends/kernel_buffers.h"
 #include "narrowfloat/ops/dbias.h"
+#include "narrowfloat/ops/delayed_scale.h"
 #include "narrowfloat/ops/derive_columnwise.h"
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/ops/requantize.h"
@@ -103,7 +106,7 @@ class Scratch {
   }
 
  private:
-  static constexpr std::size_t kNumbers = 4;
+  static constexpr std::size_t kNumbers = 4;  // 3 are used; the line amaxes begin at 16 bytes
 
   unsigned* At(std::size_t i) { return reinterpret_cast<unsigned*>(memory_.data()) + i; }
 

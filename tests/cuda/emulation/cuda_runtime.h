@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA's language and runtime on the CPU, as far as narrowfloat's kernels use them: compiled by g++
-// before CUDA's own header on the include path. A kernel runs when it is launched, block by block,
-// each thread of a block as a fiber. Between barriers the threads of a warp run one after another,
-// in the order that NF_EMULATION_ORDER=reverse turns around, so that missing barriers change
-// results. Device memory is readable only while a kernel or a copy runs: the host's access to it
-// faults. Aborts with a message: deadlocks, and writes beside an allocation.
+// CUDA's language and runtime on the CPU, as far as narrowfloat's kernels use them, and a little
+// more for kernels to come: compiled by g++ before CUDA's own header on the include path. A kernel
+// runs when it is launched, block by block, each thread of a block as a fiber. Between barriers the
+// threads of a warp run one after another, in the order that NF_EMULATION_ORDER=reverse turns
+// around, so that missing barriers change results. Device memory is readable only while a kernel or
+// a copy runs: the host's access to it faults. Aborts with a message: deadlocks, and writes beside
+// an allocation.
 #pragma once
 
 #define NF_CUDA_EMULATION 1

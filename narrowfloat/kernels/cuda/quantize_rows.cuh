@@ -202,8 +202,8 @@ __device__ __forceinline__ void StoreRowErrors(const typename S::TensorState& st
 }
 
 /// Adds the errors of the rows by halves.
-__device__ NF_NOINLINE float BlockError(const SharedErrors& errors, int candidate, int pass,
-                                        int block) {
+[[maybe_unused]] __device__ NF_NOINLINE float BlockError(const SharedErrors& errors, int candidate,
+                                                         int pass, int block) {
   float sums[kRowsOfPass];
 #pragma unroll
   for (int i = 0; i < kRowsOfPass; ++i) sums[i] = errors.of_row[candidate][pass][i][block];

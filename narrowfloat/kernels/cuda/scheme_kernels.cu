@@ -29,9 +29,8 @@ namespace {
 
 /// Blocks that a multiprocessor has registers for, so that some load while others compute.
 template <Scheme S, class T, bool kColumnwise>
-inline constexpr int kBlocksOfMultiprocessor = (kColumnwise ? 3 : 4) -
-                                               (kBits<typename S::Element> == 4 ||
-                                                (kColumnwise && kItemSize<T> == 4));
+[[maybe_unused]] inline constexpr int kBlocksOfMultiprocessor =
+    (kColumnwise ? 3 : 4) - (kBits<typename S::Element> == 4 || (kColumnwise && kItemSize<T> == 4));
 
 template <Scheme S, class T, bool kRowwise, bool kColumnwise>
 __global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor<S, T, kColumnwise>)

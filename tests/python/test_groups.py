@@ -135,6 +135,16 @@ def test_block_scales_become_mxfp8_scales(scheme: str, columnwise: bool) -> None
     assert_same(mx.dequantize(), np.ascontiguousarray(values.T if columnwise else values), scheme)
 
 
+def test_the_smallest_power_of_two_becomes_the_code_zero() -> None:
+    """Decision 177: E8M0 has 2^-127, which is subnormal in fp32."""
+    q = nf.quantize(np.ones((4, 128), np.float32), "fp8_block1x128_e4m3")
+    buffers = {name: np.array(buffer) for name, buffer in q.buffers.items()}
+    buffers["rowwise_scale_inv"][...] = np.float32(2.0**-127)
+    small = nf.from_buffers("fp8_block1x128_e4m3", (4, 128), buffers)
+    scales = nf.block_scales_to_mxfp8(small)
+    assert not np.asarray(scales).any()
+
+
 def test_only_powers_of_two_become_mxfp8_scales() -> None:
     x = np.full((4, 128), 3.0, np.float32)
     q = nf.quantize(x, "fp8_block1x128_e4m3", force_pow_2_scales=False)
@@ -142,7 +152,7 @@ def test_only_powers_of_two_become_mxfp8_scales() -> None:
         ValueError,
         match=(
             r"^block_scales_to_mxfp8: the scale of line 0, block 0 must be a power of "
-            r"two of at least 2\^-126, got 0\.0066964286$"
+            r"two of at least 2\^-127, got 0\.0066964286$"
         ),
     ):
         nf.block_scales_to_mxfp8(q)

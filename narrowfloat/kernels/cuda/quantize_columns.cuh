@@ -178,7 +178,7 @@ __device__ void QuantizeColumns(const QuantizeArguments& args, const TileOrigin&
       } else {
         pair.template FindAmaxes<kBlock>(part * kBlock, block_amaxes);
       }
-      if constexpr (!kIsSquare<S> && kBlockItems < S >> kStripRows) {
+      if constexpr (!kIsSquare<S> && kStripRows < kBlockItems<S>) {
         static_assert(kBlockItems<S> == kTile);
 #pragma unroll
         for (int column = 0; column < 2; ++column)

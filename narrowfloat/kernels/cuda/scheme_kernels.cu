@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor<S, T, kColum
       EncodeChunk<S, T>(args, chunk, scale, place.Row(pass), place.col_of_tensor, valid);
   };
 
-  if constexpr (kIsSquare<S> || (kColumnwise && kBlockItems < S >> kStripRows)) {
+  if constexpr (kIsSquare<S> || (kColumnwise && kStripRows < kBlockItems<S>)) {
     for (int i = static_cast<int>(threadIdx.x); i < kBlocks<S> * kBlocks<S>; i += kThreads)
       amaxes.square[i] = 0;
     if (threadIdx.x < kTile) amaxes.column[threadIdx.x] = 0;

@@ -59,9 +59,9 @@ __global__ void WriteIndices(unsigned* out) {
 
 TEST(EmulationTest, EveryThreadRunsOnce) {
   InBothOrders([] {
-    const Array<unsigned> out(2 * 3 * 4 * 5 * 7 * 2);
+    const Array<unsigned> out(std::size_t{2} * 3 * 4 * 5 * 7 * 2);
     Launch(WriteIndices, dim3(2, 3, 4), dim3(5, 7, 2), 0, nullptr, out.data());
-    std::vector<unsigned> expected(2 * 3 * 4 * 5 * 7 * 2);
+    std::vector<unsigned> expected(std::size_t{2} * 3 * 4 * 5 * 7 * 2);
     std::iota(expected.begin(), expected.end(), 0u);
     EXPECT_EQ(out.Read(), expected);
   });
@@ -83,8 +83,8 @@ __global__ void ReverseBlock(const float* in, float* out) {
 TEST(EmulationTest, SharedMemoryAndBarriers) {
   InBothOrders([] {
     for (const unsigned threads : {1u, 31u, 33u, 256u, 1024u}) {
-      const Array<float> in(3 * threads), out(3 * threads);
-      std::vector<float> items(3 * threads), expected;
+      const Array<float> in(std::size_t{3} * threads), out(std::size_t{3} * threads);
+      std::vector<float> items(std::size_t{3} * threads), expected;
       std::iota(items.begin(), items.end(), 1.0f);
       for (unsigned i = 0; i < 3; ++i) {
         for (unsigned j = 0; j < threads; ++j)
@@ -115,7 +115,7 @@ TEST(EmulationTest, AMissingBarrierShowsInOneOrder) {
 
 __global__ void Shuffles(std::uint64_t* out) {
   const unsigned lane = threadIdx.x;
-  std::uint64_t* own = out + lane * 12;
+  std::uint64_t* own = out + std::size_t{lane} * 12;
   own[0] = __shfl_sync(kAllLanes, lane * 3, 5);
   own[1] = __shfl_xor_sync(kAllLanes, static_cast<std::uint64_t>(lane) << 40, 16);
   own[2] = static_cast<std::uint64_t>(__shfl_up_sync(kAllLanes, static_cast<float>(lane), 2));
@@ -141,7 +141,7 @@ __global__ void Shuffles(std::uint64_t* out) {
 
 TEST(EmulationTest, WarpOperations) {
   InBothOrders([] {
-    const Array<std::uint64_t> out(32 * 12);
+    const Array<std::uint64_t> out(std::size_t{32} * 12);
     Launch(Shuffles, 1, 32, 0, nullptr, out.data());
     const std::vector<std::uint64_t> got = out.Read();
     for (std::uint64_t lane = 0; lane < 32; ++lane) {

@@ -19,7 +19,8 @@
 #include <cstring>
 #include <type_traits>
 
-// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): CUDA's names.
+// NOLINTBEGIN(bugprone-reserved-identifier,bugprone-macro-parentheses,readability-identifier-naming):
+// CUDA's names.
 
 #define __global__
 #define __device__
@@ -172,11 +173,6 @@ template <class T>
 T atomicExch(T* address, T value) {
   return std::atomic_ref<T>(*address).exchange(value, std::memory_order_relaxed);
 }
-template <class T>
-T atomicCAS(T* address, T expected, T value) {
-  std::atomic_ref<T>(*address).compare_exchange_strong(expected, value, std::memory_order_relaxed);
-  return expected;
-}
 #define NF_EMULATION_ATOMIC(name, type, result)                                                   \
   inline type name(type* address, type value) {                                                   \
     std::atomic_ref<type> item(*address);                                                         \
@@ -186,57 +182,17 @@ T atomicCAS(T* address, T expected, T value) {
     }                                                                                             \
     return old;                                                                                   \
   }
-NF_EMULATION_ATOMIC(atomicAdd, int, old + value)
 NF_EMULATION_ATOMIC(atomicAdd, unsigned, old + value)
-NF_EMULATION_ATOMIC(atomicAdd, unsigned long long, old + value)
 NF_EMULATION_ATOMIC(atomicAdd, float, old + value)
-NF_EMULATION_ATOMIC(atomicAdd, double, old + value)
-NF_EMULATION_ATOMIC(atomicMax, int, old > value ? old : value)
 NF_EMULATION_ATOMIC(atomicMax, unsigned, old > value ? old : value)
-NF_EMULATION_ATOMIC(atomicMax, unsigned long long, old > value ? old : value)
-NF_EMULATION_ATOMIC(atomicMin, int, old < value ? old : value)
-NF_EMULATION_ATOMIC(atomicMin, unsigned, old < value ? old : value)
-NF_EMULATION_ATOMIC(atomicOr, int, old | value)
 NF_EMULATION_ATOMIC(atomicOr, unsigned, old | value)
-NF_EMULATION_ATOMIC(atomicAnd, int, old& value)
-NF_EMULATION_ATOMIC(atomicAnd, unsigned, old& value)
 #undef NF_EMULATION_ATOMIC
 
 inline unsigned __float_as_uint(float x) {
   return std::bit_cast<unsigned>(x);
 }
-inline int __float_as_int(float x) {
-  return std::bit_cast<int>(x);
-}
 inline float __uint_as_float(unsigned x) {
   return std::bit_cast<float>(x);
-}
-inline float __int_as_float(int x) {
-  return std::bit_cast<float>(x);
-}
-inline long long __double_as_longlong(double x) {
-  return std::bit_cast<long long>(x);
-}
-inline double __longlong_as_double(long long x) {
-  return std::bit_cast<double>(x);
-}
-inline int __popc(unsigned x) {
-  return std::popcount(x);
-}
-inline int __popcll(unsigned long long x) {
-  return std::popcount(x);
-}
-inline int __clz(int x) {
-  return std::countl_zero(static_cast<unsigned>(x));
-}
-inline int __clzll(long long x) {
-  return std::countl_zero(static_cast<unsigned long long>(x));
-}
-inline int __ffs(int x) {
-  return __builtin_ffs(x);
-}
-inline unsigned __umulhi(unsigned a, unsigned b) {
-  return static_cast<unsigned>(static_cast<std::uint64_t>(a) * b >> 32);
 }
 /// Takes 4 of the 8 bytes of a (0 to 3) and b (4 to 7). Selectors with the sign bit are not
 /// emulated.
@@ -247,31 +203,6 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selectors) {
     result |= static_cast<unsigned>(bytes >> (selectors >> 4 * i & 7u) * 8 & 0xFFu) << 8 * i;
   }
   return result;
-}
-/// Shifts b:a right by `bits` & 31, and takes the low word.
-inline unsigned __funnelshift_r(unsigned a, unsigned b, unsigned bits) {
-  return static_cast<unsigned>((static_cast<std::uint64_t>(b) << 32 | a) >> (bits & 31u));
-}
-inline unsigned __funnelshift_l(unsigned a, unsigned b, unsigned bits) {
-  return static_cast<unsigned>((static_cast<std::uint64_t>(b) << 32 | a) << (bits & 31u) >> 32);
-}
-inline float __fadd_rn(float a, float b) {
-  return a + b;
-}
-inline float __fsub_rn(float a, float b) {
-  return a - b;
-}
-inline float __fmul_rn(float a, float b) {
-  return a * b;
-}
-inline float __fdiv_rn(float a, float b) {
-  return a / b;
-}
-inline float __fmaf_rn(float a, float b, float c) {
-  return std::fma(a, b, c);
-}
-inline float __double2float_rn(double x) {
-  return static_cast<float>(x);
 }
 
 template <class T>
@@ -408,4 +339,4 @@ cudaError_t cudaFuncSetAttribute(T* /*kernel*/, cudaFuncAttribute /*attribute*/,
   return cudaSuccess;
 }
 
-// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
+// NOLINTEND(bugprone-reserved-identifier,bugprone-macro-parentheses,readability-identifier-naming)

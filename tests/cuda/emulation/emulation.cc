@@ -65,7 +65,7 @@ namespace {
 constexpr unsigned kLanes = 32;
 constexpr std::size_t kMaxThreads = 1024, kMaxGrid = 65535;
 // The least of the architectures that kernels are built for: compute capability 12.0.
-constexpr std::size_t kMaxShared = 99 * 1024;
+constexpr std::size_t kMaxShared = std::size_t{99} * 1024;
 constexpr std::byte kPoison{0xA5}, kGuard{0x5A};
 constexpr std::size_t kGuardBytes = 256;  // also the alignment of device memory
 constexpr std::size_t kStackBytes = NF_ASAN ? 256 * 1024 : 64 * 1024;

@@ -250,7 +250,7 @@ std::string MessageOf(void (*body)()) {
 
 TEST(EmulationTest, ErrorsBecomeExceptions) {
   const auto wait = [] { Synchronize(nullptr); };
-  emulation::FailCall(0);
+  emulation::FailNextCall();
   EXPECT_EQ(MessageOf(wait), "cuda: waiting for a stream failed: unknown error (cudaErrorUnknown)");
   EXPECT_EQ(MessageOf(wait), "");
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
@@ -323,7 +323,7 @@ __global__ void WriteShared(std::ptrdiff_t at) {
 
 TEST(EmulationDeathTest, SaysWhatIsWrong) {
   Launch(HalfWaits, 1, 64, 0, nullptr);  // threads that returned count as arrived
-  EXPECT_DEATH(Launch(WaitApart, dim3(2, 2), 6, 0, nullptr),
+  EXPECT_DEATH(Launch(WaitApart, 1, 6, 0, nullptr),
                "deadlock in block \\(0, 0, 0\\): of 6 threads, 3 wait at __syncthreads, 3 at warp "
                "operations, 0 have returned");
   EXPECT_DEATH(Launch(WrongMask, 1, 2, 0, nullptr), "lane 1 calls a warp operation with the mask");

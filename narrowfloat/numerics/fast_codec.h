@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Conversions of narrow formats that take fewer instructions in device code than their definitions.
+// tests/cuda/cuda_codec_test.cc compares them for all inputs.
 #pragma once
 
 #include <bit>
@@ -9,44 +11,56 @@
 
 namespace narrowfloat {
 
-/// Returns Encode<F>(x). In device code of compute capability 8.9 or later, 8-bit formats take the
-/// hardware's conversion: the instruction of EncodePair in kernels/cuda/items.cuh, which
-/// tests/cuda/cuda_codec_test.cc compares for all inputs.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+/// Returns the codes of two items of an 8-bit format by the hardware's conversion, `low` in the low
+/// byte.
+template <FloatFormat F>
+__device__ __forceinline__ std::uint32_t EncodePairByHardware(float low, float high) {
+  std::uint16_t codes;
+  if constexpr (F::kMantissaBits == 3) {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+  }
+  return codes;
+}
+#endif
+
+/// Returns Encode<F>(x). On devices of compute capability 8.9 or later, 8-bit formats take the
+/// hardware's conversion.
 template <FloatFormat F>
 NF_HD constexpr std::uint32_t EncodeFast(float x) noexcept {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
   if constexpr (kBits<F> == 8) {
-    if (!std::is_constant_evaluated()) {
-      std::uint16_t codes = 0;
-      if constexpr (F::kMantissaBits == 3) {
-        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(0.0f), "f"(x));
-      } else {
-        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(0.0f), "f"(x));
-      }
-      return codes;
-    }
+    if (!std::is_constant_evaluated()) return EncodePairByHardware<F>(x, 0.0f);
   }
 #endif
   return Encode<F>(x);
 }
 
-/// Returns Decode<F>(code). In device code, formats of at most 8 bits take the steps of DecodeItem
-/// in kernels/cuda/items.cuh, which the same test compares for all codes.
+/// Returns Decode<F>(code), for a format of at most 8 bits. Places the bits in a binary32 number,
+/// whose exponent a product then corrects; subnormals become normal that way.
+template <FloatFormat F>
+NF_HD constexpr float DecodeByProduct(std::uint32_t code) noexcept {
+  static_assert(kBits<F> <= 8);
+  constexpr float kPower = std::bit_cast<float>(static_cast<std::uint32_t>(254 - F::kBias) << 23);
+  const std::uint32_t magnitude = code & (kSignCode<F> - 1u);
+  const std::uint32_t sign = (code & kSignCode<F>) << (32 - kBits<F>);
+  const float value = std::bit_cast<float>(sign | magnitude << (23 - F::kMantissaBits)) * kPower;
+  if constexpr (F::kMaxCode != kSignCode<F> - 1u) {
+    if (magnitude > F::kMaxCode) return Decode<F>(code);
+  }
+  return value;
+}
+
+/// Returns Decode<F>(code), for a format of at most 8 bits, by DecodeByProduct in device code.
 template <FloatFormat F>
 NF_HD constexpr float DecodeFast(std::uint32_t code) noexcept {
 #if defined(__CUDA_ARCH__)
-  if constexpr (kBits<F> <= 8) {
-    // Places the bits in a binary32 number, whose exponent a product then corrects; subnormals
-    // become normal that way.
-    constexpr float kPower = std::bit_cast<float>(static_cast<std::uint32_t>(254 - F::kBias) << 23);
-    const std::uint32_t magnitude = code & (kSignCode<F> - 1u);
-    const std::uint32_t sign = (code & kSignCode<F>) << (32 - kBits<F>);
-    const float value = std::bit_cast<float>(sign | magnitude << (23 - F::kMantissaBits)) * kPower;
-    if constexpr (F::kMaxCode == kSignCode<F> - 1u) return value;
-    if (magnitude <= F::kMaxCode) return value;
-  }
-#endif
+  return DecodeByProduct<F>(code);
+#else
   return Decode<F>(code);
+#endif
 }
 
 }  // namespace narrowfloat

@@ -129,7 +129,7 @@ std::vector<QuantSpec> SpecsOf(const GoldenCase& golden) {
   const bool columnwise = golden.Has("data_t") || golden.Has("data_colwise");
   std::vector<QuantSpec> specs;
   for (const bool swizzled : {false, true}) {
-    // Where records disagree on scales, the swizzled ones are the Python reference's.
+    // If the records of the scales disagree, the swizzled ones are those of the Python reference.
     const bool contested = &golden.Expected("scale_inv") != &golden.At("scale_inv");
     if (swizzled && (contested || !golden.Has("scale_inv_swizzled"))) continue;
     for (const auto& [rowwise, colwise] : {std::pair{true, false}, {false, true}, {true, true}}) {

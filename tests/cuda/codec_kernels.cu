@@ -112,7 +112,7 @@ __global__ void DecodeKernel(std::uint64_t inputs, std::uint64_t step, unsigned*
     if constexpr (kBits<F> == 16) {
       return !Same(Widen<F>(code), Decode<F>(code));
     } else {
-      return !Same(DecodeItem<F>(code), Decode<F>(code));
+      return !Same(DecodeByProduct<F>(code), Decode<F>(code));
     }
   });
 }

@@ -16,8 +16,9 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kLoads = 4;          // that a thread has in flight before it uses them
 constexpr unsigned kResident = 8;  // blocks on a multiprocessor of 2048 threads
-// Those that the compiler is told of: devices of capability 8.6, 8.9 and 12 have 1536 threads.
-[[maybe_unused]] constexpr unsigned kPromised =
+// Blocks that the launch bound asks the compiler to leave registers for. Multiprocessors of compute
+// capability 8.6, 8.9 and 12 have room for 1536 threads.
+[[maybe_unused]] constexpr unsigned kBoundedTo =
     NF_DEVICE_ARCH == 860 || NF_DEVICE_ARCH == 890 || NF_DEVICE_ARCH >= 1200 ? 6 : kResident;
 
 /// Returns the largest of `amax` and the magnitudes of a word's items. Ignores NaN.
@@ -38,7 +39,7 @@ __device__ __forceinline__ void Raise(unsigned* to, unsigned bits) {
 /// The amax of adjacent items: pieces of 16 bytes, and the items before and after them. Blocks take
 /// pieces in turns. Requires: items lie at multiples of their size.
 template <class T>
-__global__ void __launch_bounds__(kThreads, kPromised)
+__global__ void __launch_bounds__(kThreads, kBoundedTo)
     FlatAmaxKernel(const std::byte* data, std::size_t items, unsigned* amax_bits) {
   constexpr std::size_t kItemsOfPiece = 16 / kItemSize<T>;
   const std::size_t before = (0 - reinterpret_cast<std::uintptr_t>(data)) % 16 / kItemSize<T>;

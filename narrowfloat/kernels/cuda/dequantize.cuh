@@ -73,7 +73,7 @@ __device__ __forceinline__ void DecodeByItems(const DequantizeArguments& args,
       if (k >= cols) break;
       const std::size_t of_col = col + static_cast<std::size_t>(k);
       const float value =
-          DecodeItem<typename S::Element>(code_at(r, k)) *
+          DecodeByProduct<typename S::Element>(code_at(r, k)) *
           DecodingScale<S>(args, state, kRowwise ? of_row : of_col, kRowwise ? of_col : of_row);
       if constexpr (kItemSize<T> == 4) {
         words[k] = std::bit_cast<std::uint32_t>(CanonicalNan(value));

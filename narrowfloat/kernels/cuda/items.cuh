@@ -11,6 +11,7 @@
 
 #include "narrowfloat/kernels/scalar/items.h"
 #include "narrowfloat/numerics/codec.h"
+#include "narrowfloat/numerics/fast_codec.h"
 #include "narrowfloat/numerics/formats.h"
 #include "narrowfloat/tensor/dtype.h"
 
@@ -103,15 +104,7 @@ __device__ __forceinline__ std::uint32_t EncodeItem(float x) {
 template <FloatFormat F>
 __device__ __forceinline__ std::uint32_t EncodePair(float low, float high) {
 #if NF_DEVICE_ARCH >= 890
-  if constexpr (kBits<F> == 8) {
-    std::uint16_t codes;
-    if constexpr (F::kMantissaBits == 3) {
-      asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
-    } else {
-      asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
-    }
-    return codes;
-  }
+  if constexpr (kBits<F> == 8) return EncodePairByHardware<F>(low, high);
 #endif
   return EncodeItem<F>(low) | EncodeItem<F>(high) << kBits<F>;
 }
@@ -173,20 +166,6 @@ __device__ __forceinline__ std::uint32_t EncodeWord(const Item& item) {
   for (int i = 0; i < 32 / kBits<F>; i += 2)
     word |= EncodePair<F>(item(i), item(i + 1)) << (i * kBits<F>);
   return word;
-}
-
-/// Returns the value of a code. Places its bits in a binary32 number, whose exponent a product then
-/// corrects; subnormals become normal that way.
-template <FloatFormat F>
-__device__ __forceinline__ float DecodeItem(std::uint32_t code) {
-  constexpr float kPower = std::bit_cast<float>(static_cast<std::uint32_t>(254 - F::kBias) << 23);
-  const std::uint32_t magnitude = code & (kSignCode<F> - 1u);
-  const std::uint32_t sign = (code & kSignCode<F>) << (32 - kBits<F>);
-  const float value = std::bit_cast<float>(sign | magnitude << (23 - F::kMantissaBits)) * kPower;
-  if constexpr (F::kMaxCode != kSignCode<F> - 1u) {
-    if (magnitude > F::kMaxCode) return Decode<F>(code);
-  }
-  return value;
 }
 
 /// Loads `count` bytes at any address to `words`, whose other bytes become 0. Out of line, as is
@@ -283,14 +262,7 @@ struct Chunk {
 
   /// Loads 8 items at an aligned address.
   __device__ __forceinline__ void LoadAligned(const std::byte* from) {
-#pragma unroll
-    for (int i = 0; i < kWords / 4; ++i) {
-      const uint4 four = __ldg(reinterpret_cast<const uint4*>(from) + i);
-      words[i * 4] = four.x;
-      words[i * 4 + 1] = four.y;
-      words[i * 4 + 2] = four.z;
-      words[i * 4 + 3] = four.w;
-    }
+    LoadBytes<kBytes>(from, kBytes, true, words);
   }
 
   /// Stores the chunk to shared memory, or loads it from there.
@@ -401,8 +373,8 @@ __device__ __forceinline__ void DecodePair(std::uint32_t word, int pair, float& 
       : "r"(halves));
 #else
   constexpr std::uint32_t kMask = kSignCode<F> * 2u - 1u;
-  first = DecodeItem<F>(word >> (CodePairs<F>::First(pair) * kBits<F>)&kMask);
-  second = DecodeItem<F>(word >> (CodePairs<F>::Second(pair) * kBits<F>)&kMask);
+  first = DecodeByProduct<F>(word >> (CodePairs<F>::First(pair) * kBits<F>)&kMask);
+  second = DecodeByProduct<F>(word >> (CodePairs<F>::Second(pair) * kBits<F>)&kMask);
 #endif
 }
 

@@ -93,8 +93,8 @@ struct DequantizeCall {
   Stream stream = nullptr;
 };
 
-/// What a tensor's scale is computed from, and where the numbers of the tensor are stored. Buffers
-/// may be null, and need no alignment.
+/// Inputs of a tensor's scale, and the buffers that its amaxes, its scale and scale_inv are stored
+/// in. Buffers may be null, and need no alignment.
 struct TensorNumbers {
   Number rowwise_amax, columnwise_amax, scale;
   ScaleOptions options;

@@ -157,61 +157,56 @@ __device__ void QuantizeColumns(const QuantizeArguments& args, const TileOrigin&
   pair.Load(tile, row, col);
 
   BlockScale scales[kParts][2];
-  if constexpr (WholeTensorScheme<S>) {
-    scales[0][0] = scales[0][1] = {0, *args.tensor_scale};
-  } else {
-    const typename S::TensorState state = StateOf<S>(args, out);
-    const auto state_of = [&](int column) {
-      if (out.line_amaxes == nullptr) return state;
-      const std::size_t line = origin.col + static_cast<std::size_t>(col + column);
-      return S::Prepare(is_valid[column] ? out.line_amaxes[line] : 0.0f, args.options);
-    };
+  const typename S::TensorState state = StateOf<S>(args, out);
+  const auto state_of = [&](int column) {
+    if (out.line_amaxes == nullptr) return state;
+    const std::size_t line = origin.col + static_cast<std::size_t>(col + column);
+    return S::Prepare(is_valid[column] ? out.line_amaxes[line] : 0.0f, args.options);
+  };
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      float block_amaxes[2];
-      if constexpr (kIsSquare<S>) {
+  for (int part = 0; part < kParts; ++part) {
+    float block_amaxes[2];
+    if constexpr (kIsSquare<S>) {
 #pragma unroll
-        for (int column = 0; column < 2; ++column)
-          block_amaxes[column] = std::bit_cast<float>(
-              amaxes.square[(row + part * kBlock) / kBlockItems<S> * kBlocks<S> +
-                            (col + column) / kBlockItems<S>]);
-      } else {
-        pair.template FindAmaxes<kBlock>(part * kBlock, block_amaxes);
+      for (int column = 0; column < 2; ++column)
+        block_amaxes[column] =
+            std::bit_cast<float>(amaxes.square[(row + part * kBlock) / kBlockItems<S> * kBlocks<S> +
+                                               (col + column) / kBlockItems<S>]);
+    } else {
+      pair.template FindAmaxes<kBlock>(part * kBlock, block_amaxes);
+    }
+    if constexpr (!kIsSquare<S> && kStripRows < kBlockItems<S>) {
+      static_assert(kBlockItems<S> == kTile);
+#pragma unroll
+      for (int column = 0; column < 2; ++column)
+        atomicMax(&amaxes.column[col + column], std::bit_cast<std::uint32_t>(block_amaxes[column]));
+      __syncthreads();
+#pragma unroll
+      for (int column = 0; column < 2; ++column)
+        block_amaxes[column] = std::bit_cast<float>(amaxes.column[col + column]);
+    }
+    bool chosen = false;
+    if constexpr (FourOverSixScheme<S>) {
+      if (UsesFourOverSix<S>(state)) {
+        const typename S::TensorState states[2] = {state_of(0), state_of(1)};
+        ChooseOfColumns<S, T>(states, pair, block_amaxes, part * kBlock, valid_rows, is_valid,
+                              scales[part]);
+        chosen = true;
       }
-      if constexpr (!kIsSquare<S> && kStripRows < kBlockItems<S>) {
-        static_assert(kBlockItems<S> == kTile);
+    }
+    if (!chosen) {
 #pragma unroll
-        for (int column = 0; column < 2; ++column)
-          atomicMax(&amaxes.column[col + column],
-                    std::bit_cast<std::uint32_t>(block_amaxes[column]));
-        __syncthreads();
+      for (int column = 0; column < 2; ++column)
+        scales[part][column] = S::ScaleBlock(block_amaxes[column], state_of(column));
+    }
+    const bool begins = kBlockItems<S> <= kStripRows || row == 0;
+    if (begins && part * kBlock < valid_rows) {
 #pragma unroll
-        for (int column = 0; column < 2; ++column)
-          block_amaxes[column] = std::bit_cast<float>(amaxes.column[col + column]);
-      }
-      bool chosen = false;
-      if constexpr (FourOverSixScheme<S>) {
-        if (UsesFourOverSix<S>(state)) {
-          const typename S::TensorState states[2] = {state_of(0), state_of(1)};
-          ChooseOfColumns<S, T>(states, pair, block_amaxes, part * kBlock, valid_rows, is_valid,
-                                scales[part]);
-          chosen = true;
-        }
-      }
-      if (!chosen) {
-#pragma unroll
-        for (int column = 0; column < 2; ++column)
-          scales[part][column] = S::ScaleBlock(block_amaxes[column], state_of(column));
-      }
-      const bool begins = kBlockItems<S> <= kStripRows || row == 0;
-      if (begins && part * kBlock < valid_rows) {
-#pragma unroll
-        for (int column = 0; column < 2; ++column) {
-          if (is_valid[column])
-            StoreScale<S>(out, origin.col + static_cast<std::size_t>(col + column),
-                          origin.row + static_cast<std::size_t>(row + part * kBlock),
-                          scales[part][column].scale_inv);
-        }
+      for (int column = 0; column < 2; ++column) {
+        if (is_valid[column])
+          StoreScale<S>(out, origin.col + static_cast<std::size_t>(col + column),
+                        origin.row + static_cast<std::size_t>(row + part * kBlock),
+                        scales[part][column].scale_inv);
       }
     }
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kernels that quantize share, and how they quantize rows.
+// Functions of all kernels that quantize, and those that quantize rows.
 #pragma once
 
 #include "narrowfloat/kernels/cuda/items.cuh"
@@ -49,10 +49,9 @@ struct SharedErrors {
   float of_row[2][kPasses][kRowsOfPass][kChunks / 2];
 };
 
-template <Scheme S, class T>
-struct TileMemory {
-  static constexpr std::size_t kBytes = std::size_t{kTile} * kTile * kItemSize<T>;
-};
+/// Bytes of a tile's items.
+template <class T>
+inline constexpr std::size_t kTileBytes = std::size_t{kTile} * kTile* kItemSize<T>;
 
 template <Scheme S>
 __device__ __forceinline__ typename S::TensorState StateOf(const QuantizeArguments& args,
@@ -83,19 +82,17 @@ __device__ __forceinline__ RandomState RandomOf(const QuantizeArguments& args) {
 template <Scheme S>
 __device__ __forceinline__ void StoreScale(const DirectionMemory<std::byte>& out, std::size_t line,
                                            std::size_t pos, std::uint32_t scale_inv) {
-  if constexpr (!WholeTensorScheme<S>) {
-    if (line % S::kLayout.lines_per_scale != 0) return;
-    const std::size_t item = out.strides.LineOffset(ScaleLine<S>(line)) +
-                             out.strides.BlockOffset(ScaleBlockIndex<S>(pos));
-    if constexpr (kScaleBytes<S> == 4) {
-      StoreFloat(out.scale_inv + item * 4, std::bit_cast<float>(scale_inv));
-    } else {
-      out.scale_inv[item] = static_cast<std::byte>(scale_inv);
-    }
+  if (line % S::kLayout.lines_per_scale != 0) return;
+  const std::size_t item =
+      out.strides.LineOffset(ScaleLine<S>(line)) + out.strides.BlockOffset(ScaleBlockIndex<S>(pos));
+  if constexpr (kScaleBytes<S> == 4) {
+    StoreFloat(out.scale_inv + item * 4, std::bit_cast<float>(scale_inv));
+  } else {
+    out.scale_inv[item] = static_cast<std::byte>(scale_inv);
   }
 }
 
-/// Writes the sums of a tile's columns, which lies in shared memory: a tile is as high as a strip.
+/// Writes the sums of the columns of a tile in shared memory. A tile has as many rows as a strip.
 template <class T>
 __device__ __forceinline__ void StoreStripSums(const QuantizeArguments& args,
                                                const TileOrigin& origin, const std::byte* tile) {
@@ -124,8 +121,8 @@ __device__ __forceinline__ void StoreStripSums(const QuantizeArguments& args,
   if (col + 1 < shape.cols) sums[1] = high;
 }
 
-// What few calls need is kept out of line: inlined for every item, it makes kernels several times
-// as long, which then take minutes to compile.
+// Functions that few calls need are out of line: inlined for every item, they make kernels several
+// times as long, which then take minutes to compile.
 
 /// Adds the terms of 4over6's error of the first `count` of 8 items to `sum`, in order.
 template <Scheme S>
@@ -243,7 +240,7 @@ __device__ __forceinline__ void EncodeChunk(const QuantizeArguments& args, const
                          args.rowwise_is_aligned);
 }
 
-/// Amax of the block of a row that a chunk belongs to: over its threads.
+/// Returns the amax of the block that a chunk belongs to, from the amaxes of the block's chunks.
 template <Scheme S>
 __device__ __forceinline__ float AmaxOfRowBlock(float amax) {
 #pragma unroll
@@ -259,33 +256,29 @@ __device__ __forceinline__ float RowScale(const QuantizeArguments& args,
                                           const Chunk<T>& chunk, float amax, std::size_t row,
                                           std::size_t col, int valid, int pass,
                                           const SharedErrors* errors) {
-  if constexpr (WholeTensorScheme<S>) {
-    return tensor_state.scale;
-  } else {
-    typename S::TensorState state = tensor_state;
-    if (args.rowwise.line_amaxes != nullptr)
-      state = S::Prepare(valid > 0 ? args.rowwise.line_amaxes[row] : 0.0f, args.options);
-    BlockScale scale;
-    bool chosen = false;
-    if constexpr (FourOverSixScheme<S>) {
-      if (UsesFourOverSix<S>(state)) {
-        if constexpr (kIsSquare<S>) {
-          const int block = static_cast<int>(threadIdx.x) % kChunks * kItems / kBlockItems<S>;
-          const auto candidates = S::Candidates(amax, state);
-          scale = BlockError(*errors, 0, pass, block) < BlockError(*errors, 1, pass, block)
-                      ? candidates[0]
-                      : candidates[1];
-        } else {
-          scale = ChooseOfRow<S, T>(state, chunk, amax, valid);
-        }
-        chosen = true;
+  typename S::TensorState state = tensor_state;
+  if (args.rowwise.line_amaxes != nullptr)
+    state = S::Prepare(valid > 0 ? args.rowwise.line_amaxes[row] : 0.0f, args.options);
+  BlockScale scale;
+  bool chosen = false;
+  if constexpr (FourOverSixScheme<S>) {
+    if (UsesFourOverSix<S>(state)) {
+      if constexpr (kIsSquare<S>) {
+        const int block = static_cast<int>(threadIdx.x) % kChunks * kItems / kBlockItems<S>;
+        const auto candidates = S::Candidates(amax, state);
+        scale = BlockError(*errors, 0, pass, block) < BlockError(*errors, 1, pass, block)
+                    ? candidates[0]
+                    : candidates[1];
+      } else {
+        scale = ChooseOfRow<S, T>(state, chunk, amax, valid);
       }
+      chosen = true;
     }
-    if (!chosen) scale = S::ScaleBlock(amax, state);
-    if (valid > 0 && col % static_cast<std::size_t>(kBlockItems<S>) == 0)
-      StoreScale<S>(args.rowwise, row, col, scale.scale_inv);
-    return scale.scale;
   }
+  if (!chosen) scale = S::ScaleBlock(amax, state);
+  if (valid > 0 && col % static_cast<std::size_t>(kBlockItems<S>) == 0)
+    StoreScale<S>(args.rowwise, row, col, scale.scale_inv);
+  return scale.scale;
 }
 
 /// Finds the scales of the blocks of a row that 4 passes' chunks belong to, and stores them. The

@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor<S, T, kColum
   if constexpr (kIsSquare<S> && kRowwise) {
     SharedErrors* errors = nullptr;
     if (UsesFourOverSix<S>(state)) {
-      errors = reinterpret_cast<SharedErrors*>(tile + TileMemory<S, T>::kBytes);
+      errors = reinterpret_cast<SharedErrors*>(tile + kTileBytes<T>);
 #pragma unroll 1
       for (int pass = 0; pass < kPasses; ++pass) {
         Chunk<T> chunk;
@@ -144,12 +144,11 @@ template <Scheme S, class T, bool kRowwise, bool kColumnwise>
 void LaunchTiles(const QuantizeArguments& args, Stream stream) {
   const dim3 grid = GridOf(args.in.shape);
   if constexpr (kHasSameCodes<S>) {
-    const std::size_t bytes =
-        kColumnwise && args.strip_sums != nullptr ? TileMemory<S, T>::kBytes : 0;
+    const std::size_t bytes = kColumnwise && args.strip_sums != nullptr ? kTileBytes<T> : 0;
     Launch(&QuantizeSameCodes<S, T, kRowwise, kColumnwise>, grid, dim3(kThreads), bytes, stream,
            args);
   } else {
-    std::size_t bytes = kColumnwise || kIsSquare<S> ? TileMemory<S, T>::kBytes : 0;
+    std::size_t bytes = kColumnwise || kIsSquare<S> ? kTileBytes<T> : 0;
     if constexpr (kIsSquare<S>) bytes += sizeof(SharedErrors);
     Launch(&QuantizeTiles<S, T, kRowwise, kColumnwise>, grid, dim3(kThreads), bytes, stream, args);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What backends share: the arguments of kernels for the views of a call.
+// Functions of all backends: they make the arguments of kernels from the views of a call.
 #pragma once
 
 #include "narrowfloat/kernels/kernel_table.h"

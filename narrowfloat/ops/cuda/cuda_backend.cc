@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "narrowfloat/ops/cuda/cuda_backend.h"
-#include "narrowfloat/ops/buffers.h"
 
 #include <fmt/format.h>
 
@@ -11,9 +10,9 @@
 
 #include "narrowfloat/kernels/cuda/kernels.h"
 #include "narrowfloat/ops/backends/kernel_buffers.h"
+#include "narrowfloat/ops/buffers.h"
 #include "narrowfloat/ops/dbias.h"
 #include "narrowfloat/ops/delayed_scale.h"
-#include "narrowfloat/ops/derive_columnwise.h"
 #include "narrowfloat/ops/quantize.h"
 #include "narrowfloat/ops/requantize.h"
 #include "narrowfloat/ops/view_checks.h"
@@ -99,7 +98,7 @@ class Scratch {
   float* tensor_scale() { return AsFloats(At(2)); }
   unsigned* line_amax_bits(std::size_t first) { return At(kNumbers + first); }
 
-  /// Patterns of numbers are numbers.
+  /// An amax is a number whose bits the kernels raise as an integer.
   static float* AsFloats(unsigned* bits) { return reinterpret_cast<float*>(bits); }
   static const std::byte* AsBytes(const unsigned* bits) {
     return reinterpret_cast<const std::byte*>(bits);
@@ -218,7 +217,7 @@ class QuantizeRun {
     numbers.scale = {execution_.scale, spec_.scale.value_or(1.0f)};
     numbers.options = call.options;
     if (Measures()) {
-      // Raises the buffer itself, if it can be.
+      // The kernel raises the buffer itself, if its address allows that.
       auto* amax = reinterpret_cast<unsigned*>(out_[Role::kAmaxRowwise].data);
       const bool fits =
           amax != nullptr && reinterpret_cast<std::uintptr_t>(amax) % alignof(unsigned) == 0;
@@ -270,6 +269,15 @@ void DequantizeOne(const ConstQuantizedView& in, Direction direction, const Tens
   cuda::KernelsOfScheme(SchemeIndex(*in.spec.scheme)).dequantize(call);
 }
 
+/// Writes the amax that raise(amax_bits) finds.
+template <class Raise>
+void StoreAmax(std::byte* amax, cuda::Stream stream, const Raise& raise) {
+  Scratch scratch(0, stream);
+  scratch.Zero(stream);
+  raise(scratch.amax_bits());
+  cuda::CopyBytes(amax, Scratch::AsBytes(scratch.amax_bits()), sizeof(float), nullptr, stream);
+}
+
 static_assert(cuda::kSumStripRows == kDbiasStripRows);
 
 /// The sums of the strips of a tensor, in the caller's workspace or in memory of their own.
@@ -295,22 +303,17 @@ void CudaBackend::Amax(const ConstTensorView& in, std::byte* amax,
                        const Execution& execution) const {
   const cuda::Rows<const std::byte> rows = RowsOf(in);
   cuda::RequireDevice();
-  Scratch scratch(0, execution.stream);
-  scratch.Zero(execution.stream);
-  cuda::RaiseAmax(in.dtype, rows, scratch.amax_bits(), execution.stream);
-  cuda::CopyBytes(amax, Scratch::AsBytes(scratch.amax_bits()), sizeof(float), nullptr,
-                  execution.stream);
+  StoreAmax(amax, execution.stream,
+            [&](unsigned* bits) { cuda::RaiseAmax(in.dtype, rows, bits, execution.stream); });
 }
 
 void CudaBackend::HadamardAmax(const ConstTensorView& in, std::uint32_t sign_mask, std::byte* amax,
                                const Execution& execution) const {
   const cuda::Rows<const std::byte> rows = RowsOf(in);
   cuda::RequireDevice();
-  Scratch scratch(0, execution.stream);
-  scratch.Zero(execution.stream);
-  cuda::RaiseHadamardAmax(in.dtype, rows, sign_mask, scratch.amax_bits(), execution.stream);
-  cuda::CopyBytes(amax, Scratch::AsBytes(scratch.amax_bits()), sizeof(float), nullptr,
-                  execution.stream);
+  StoreAmax(amax, execution.stream, [&](unsigned* bits) {
+    cuda::RaiseHadamardAmax(in.dtype, rows, sign_mask, bits, execution.stream);
+  });
 }
 
 void CudaBackend::HadamardTransform(const ConstTensorView& in, const TensorView& out,

@@ -34,8 +34,8 @@ struct DirectionResults {
   std::size_t used_scales = 0;
 };
 
-/// Scalars of every group that the core expects in buffers. Those of scale_inv are in the order of
-/// the results: groups with rows first.
+/// Memory for the scalars of all groups that the core expects in buffers. Those of scale_inv are in
+/// the order of the result: first the groups that have rows.
 struct GroupScalars {
   GroupScalars(const CallExecution& execution, std::size_t count)
       : floats(execution, 4 * count),
@@ -124,7 +124,9 @@ class Groups {
                                   const std::vector<float>& scales, GroupScalars& scalars) {
     std::vector<QuantizedView> views;
     std::size_t first = 0;
-    std::size_t full = 0, empty = CountFull(rows);  // places of the next scale_inv
+    std::size_t full = 0,
+                empty = CountFull(
+                    rows);  // index of the next scale_inv of a group with rows, and of one without
     for (std::size_t g = 0; g < rows.size(); ++g) {
       QuantSpec spec = spec_;
       if (OneScale()) spec.scale = scales[g];

@@ -12,7 +12,8 @@ namespace {
 #ifdef NF_CUDA
 constexpr bool kHasCuda = true;
 #else
-constexpr bool kHasCuda = false;  // what an `if constexpr` of it calls is not defined
+constexpr bool kHasCuda =
+    false;  // functions called under `if constexpr (kHasCuda)` are not linked then
 #endif
 
 void RunHere(const RaiseAmaxStep& step) {

@@ -17,7 +17,7 @@ namespace narrowfloat::xla_ffi {
 
 namespace ffi = ::xla::ffi;
 
-/// What XLA calls a handler with: its threads on the CPU, a stream on CUDA.
+/// The context that XLA passes to a handler: a thread pool on the CPU, a stream on CUDA.
 struct Platform {
   std::optional<ffi::ThreadPool> threads;  // absent: CUDA
   void* stream = nullptr;
@@ -42,7 +42,7 @@ void ZeroBytes(const CallExecution& execution, void* to, std::size_t bytes);
 void CopyToHost(const CallExecution& execution, void* to, const void* from, std::size_t bytes);
 void CopyFromHost(const CallExecution& execution, void* to, const void* from, std::size_t bytes);
 
-/// Runs a step on the device of its floats.
+/// Runs a step on the device that holds its floats.
 void Run(const CallExecution& execution, const RaiseAmaxStep& step);
 void Run(const CallExecution& execution, const ScaleFromAmaxStep& step);
 void Run(const CallExecution& execution, const DelayedScaleStep& step);

@@ -67,11 +67,12 @@ const void* RandomState(const ffi::AnyBuffer& state) {
   return state.untyped_data();
 }
 
-/// Checks the operands beside the input that the spec needs.
+/// Addresses of the operands that the spec needs, besides the input; null: not needed.
 struct UsedOperands {
   const float *scale = nullptr, *amax = nullptr, *post_rht_amax = nullptr;
   const void* random = nullptr;
 };
+/// Returns those addresses. Errors: InvalidArgument if an operand has another dtype or size.
 UsedOperands CheckOperands(const Operands& in, const QuantSpec& spec) {
   UsedOperands used;
   const AmaxBuffers amax = spec.scheme->layout.amax;
@@ -83,7 +84,7 @@ UsedOperands CheckOperands(const Operands& in, const QuantSpec& spec) {
   return used;
 }
 
-/// Reads the operands to the spec.
+/// Reads the operands' values, and stores them in the spec.
 void ReadOnCpu(const Operands& in, QuantSpec& spec) {
   const auto number = [](const float* at) {
     return at != nullptr ? std::optional(*at) : std::nullopt;

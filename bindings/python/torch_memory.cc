@@ -42,7 +42,8 @@ bool RowsAreContiguous(const TensorView& view) {
          view.strides.back() == static_cast<std::ptrdiff_t>(ItemSize(view.dtype));
 }
 
-/// Inference mode of PyTorch, in which tensors that were made there may be written, too.
+/// Enables PyTorch's inference mode while it lives. Tensors made in that mode can be written only
+/// there.
 class InferenceMode {
  public:
   explicit InferenceMode(const nb::object& torch) : mode_(torch.attr("inference_mode")()) {
@@ -152,8 +153,8 @@ void TorchCall::CheckDevice(std::string_view name, nb::handle tensor,
     first_ = tensor;
   } else if (device.device_type != device_type_ || device.device_id != device_index_) {
     throw InvalidArgument(
-        fmt::format("{}: all tensors must be on one device, got {} on {} and {} "
-                    "on {}",
+        fmt::format("{}: all tensors must be on one device, "
+                    "got {} on {} and {} on {}",
                     verb_, first_name_, DeviceText(first_), name, DeviceText(tensor)));
   }
 }

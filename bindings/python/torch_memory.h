@@ -19,7 +19,8 @@ namespace narrowfloat::python {
 
 namespace nb = nanobind;
 
-/// A view of a tensor, valid while it lives: sizes and strides, these in items, are its own.
+/// Memory of a tensor. `sizes` and `strides`, in items, point into the tensor: valid while it
+/// lives.
 struct TorchMemory {
   std::byte* data;
   DType dtype;
@@ -42,7 +43,7 @@ class TorchExchange {
   nb::object Float32() const { return torch_.attr("float32"); }
   /// Returns the current stream of a CUDA device.
   void* CurrentStream(int index) const;
-  /// Makes a CUDA device current. Returns the one before.
+  /// Makes a CUDA device current. Returns the index of the device that was current before.
   int ExchangeDevice(int index) const;
   /// Raises `amax`, a CUDA tensor, to `measured`, in the order of the stream. NaN in `amax` stays.
   void RaiseAmax(nb::handle amax, const nb::object& measured) const;
@@ -71,7 +72,8 @@ class TorchCall {
   /// and for one that has elements but no memory, as wrappers have.
   TorchMemory MemoryOf(std::string_view name, nb::handle tensor);
   TensorView View(std::string_view name, nb::handle tensor);
-  /// Views a tensor whose rows may have holes: then views a copy, which lives as long as the call.
+  /// Views the input. If the items of its rows are not contiguous, views a copy, which lives as
+  /// long as the call.
   TensorView ViewInput(nb::handle tensor);
   /// Views a tensor whose items are stored as those of a dense one of `shape`: buffers of another
   /// rank, such as flattened codes, are the same memory.

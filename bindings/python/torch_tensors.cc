@@ -62,7 +62,8 @@ class TorchTensors {
   TorchExchange torch_;
 };
 
-/// Views the planned buffers. With `allocates` those that may be scratch need no tensor.
+/// Views the planned buffers. With `allocates`, a scale or an amax without a tensor gets scratch
+/// memory.
 void Bind(TorchCall& call, const nb::tuple& buffers, QuantizedView& view, bool allocates = false) {
   if (buffers.size() != kRoleCount) {
     throw InvalidArgument(
@@ -85,8 +86,8 @@ float FloatAt(const std::byte* address) {
   return item;
 }
 
-/// One float32 that a caller may give: a number where it is on the CPU, which can be read, else an
-/// address in device memory.
+/// A float32 argument that is optional: its value if it is in CPU memory, else its address in
+/// device memory.
 struct GivenFloat {
   std::optional<float> number;
   const float* address = nullptr;
@@ -103,8 +104,8 @@ struct GivenFloat {
   bool IsGiven() const { return number.has_value() || address != nullptr; }
 };
 
-/// The amax of delayed scaling. Steps that share a row of the history keep the largest, so that a
-/// call measures into other memory, and then raises the history.
+/// Updates the amax of delayed scaling: the call measures into scratch memory, then Raise() stores
+/// the larger one of both. Several steps may share a row of the history.
 class AmaxHistory {
  public:
   AmaxHistory(TorchCall& call, nb::handle tensor, TensorView& buffer)
@@ -151,7 +152,8 @@ void TorchTensors::Quantize(const QuantSpec& spec, nb::handle x, const nb::tuple
     out.spec.offset = offset;
   }
   Bind(call, buffers, out, true);
-  if (skip.number == 1.0f || FlattenShape(out.shape).Size() == 0) return;
+  const Execution on_host{.noop = skip.number ? &*skip.number : nullptr};
+  if (on_host.IsNoop() || FlattenShape(out.shape).Size() == 0) return;
   std::optional<AmaxHistory> history;
   const nb::handle measured = buffers[static_cast<std::size_t>(Role::kAmaxRowwise)];
   if (given_scale.IsGiven() && !measured.is_none())

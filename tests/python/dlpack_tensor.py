@@ -10,7 +10,7 @@ FLOAT, BFLOAT = 2, 4
 CPU, CUDA = 1, 2
 
 
-class _Tensor(ctypes.Structure):
+class DLTensor(ctypes.Structure):
     _fields_ = (
         ("data", ctypes.c_void_p),
         ("device_type", ctypes.c_int32),
@@ -27,16 +27,16 @@ class _Tensor(ctypes.Structure):
 
 class _Managed(ctypes.Structure):
     _fields_ = (
-        ("tensor", _Tensor),
+        ("tensor", DLTensor),
         ("context", ctypes.c_void_p),
         ("deleter", ctypes.c_void_p),
     )
 
 
 # A function of its own: that of ctypes.pythonapi has the argument types that its last user set.
-_new_capsule = ctypes.PyDLL(None).PyCapsule_New
-_new_capsule.restype = ctypes.py_object
-_new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+new_capsule = ctypes.PyDLL(None).PyCapsule_New
+new_capsule.restype = ctypes.py_object
+new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
 
 class DlpackTensor:
@@ -50,14 +50,14 @@ class DlpackTensor:
         self._shape = (ctypes.c_int64 * rank)(*array.shape)
         self._strides = (ctypes.c_int64 * rank)(*(stride // item for stride in array.strides))
         # The address is split, so that whoever forgets byte_offset reads elsewhere.
-        tensor = _Tensor(
+        tensor = DLTensor(
             array.ctypes.data - 64, device_type, 0, rank, code, 8 * item, 1,
             self._shape, self._strides, 64,
         )  # fmt: skip
         self._managed = _Managed(tensor, None, None)
 
     def __dlpack__(self, stream: object = None) -> object:
-        return _new_capsule(ctypes.addressof(self._managed), b"dltensor", None)
+        return new_capsule(ctypes.addressof(self._managed), b"dltensor", None)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (self._managed.tensor.device_type, 0)

@@ -93,7 +93,8 @@ def _draw_seeds_fake(x: torch.Tensor) -> torch.Tensor:
     return torch.empty(2, dtype=torch.int64, device="cpu")
 
 
-def _device_of(buffers: Sequence[torch.Tensor | None]) -> torch.device:
+def device_of(buffers: Sequence[torch.Tensor | None]) -> torch.device:
+    """Returns the device of the first buffer that is not None."""
     return next(buffer.device for buffer in buffers if buffer is not None)
 
 
@@ -105,7 +106,7 @@ def dequantize(
 
     buffers: a tensor or None for each of ROLES. spec: text form.
     """
-    out = torch.empty(shape, dtype=dtype, device=_device_of(buffers))
+    out = torch.empty(shape, dtype=dtype, device=device_of(buffers))
     if out.numel() > 0:
         _verbs.verbs.dequantize(parse_spec(spec), tuple(buffers), out, _verbs.threads())
     return out
@@ -115,7 +116,7 @@ def dequantize(
 def _dequantize_fake(
     buffers: Sequence[torch.Tensor | None], spec: str, shape: Sequence[int], dtype: torch.dtype
 ) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device=_device_of(buffers))
+    return torch.empty(shape, dtype=dtype, device=device_of(buffers))
 
 
 def sum_columns(x: torch.Tensor) -> torch.Tensor:
@@ -148,7 +149,7 @@ def derive_columnwise(
 
     buffers: a tensor or None for each of ROLES, of which the rowwise ones are read.
     """
-    device = _device_of(buffers)
+    device = device_of(buffers)
     made = [torch.empty(b.shape, dtype=b.dtype, device=device) for b in _derived(spec, shape)]
     named = dict(zip(ROLES, buffers, strict=True))
     named.update(zip([b.role for b in _derived(spec, shape)], made, strict=True))
@@ -162,7 +163,7 @@ def derive_columnwise(
 def _derive_columnwise_fake(
     buffers: Sequence[torch.Tensor | None], spec: str, shape: Sequence[int]
 ) -> list[torch.Tensor]:
-    device = _device_of(buffers)
+    device = device_of(buffers)
     return [torch.empty(b.shape, dtype=b.dtype, device=device) for b in _derived(spec, shape)]
 
 

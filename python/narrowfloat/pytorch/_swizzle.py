@@ -22,7 +22,6 @@ def swizzle_scales_for_gemm_(
     wanted = {"rowwise": rowwise, "columnwise": columnwise}
     for direction in (name for name, want in wanted.items() if want and usages[name]):
         scale = getattr(storage, f"_{direction}_scale_inv")
-        _zero_padding(storage, scale, direction == "columnwise")
         spec, shape, buffers = operand(storage, (direction,)).native()
         place = _native.ROLES.index(f"{direction}_scale_inv")
         moved = torch.empty_like(scale, memory_format=torch.contiguous_format)
@@ -30,10 +29,3 @@ def swizzle_scales_for_gemm_(
         _native.verbs.swizzle(spec, shape, buffers, out, _native.threads())
         scale.copy_(moved)
     vars(storage)["_with_gemm_swizzled_scales"] = True
-
-
-def _zero_padding(storage: SchemeStorage, scale: torch.Tensor, columnwise: bool) -> None:
-    """Zeros the padding of the scales, which whoever made them may have left uninitialised."""
-    rows, cols = storage._spec().scale_content_shape(tuple(storage.shape), columnwise)
-    scale[rows:].zero_()
-    scale[:, cols:].zero_()

@@ -71,7 +71,7 @@ NOT_RUN = (
 
 
 def record_of(case: Case, output: str) -> np.ndarray | None:
-    """What tests/golden has for an output, as the kernels have it; None where it has nothing."""
+    """Returns the recorded tensor of an output in the layout of the CUDA kernels, or None."""
     name = output.split(".", 1)[1] if output.startswith("both.") else output
     name = "dbias" if name.endswith(".dbias") else name
     variant, _, key = name.partition(".")
@@ -93,7 +93,7 @@ def nan_pattern(items: np.ndarray) -> int | None:
 
 
 def same(items: np.ndarray, record: np.ndarray) -> bool:
-    """Equal apart from the patterns of NaN."""
+    """Returns whether the bits are equal, any NaN equal to any NaN."""
     bits = f"u{items.dtype.itemsize}"
     equal = items.view(bits) == record.view(bits)
     if items.dtype != np.uint8:

@@ -11,27 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from dlpack_tensor import CUDA, DLTensor, new_capsule
 
 from narrowfloat import _core
 
 _NAME = b"dlpack_exchange_api"
-_CUDA = 2  # kDLCUDA
 
-
-class _DLTensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("dtype", ctypes.c_uint32),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-_View = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_DLTensor))
+_View = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DLTensor))
 
 
 class _Table(ctypes.Structure):
@@ -59,10 +45,10 @@ _view = _View(TABLE.view)
 
 
 @_View
-def _moved(tensor: torch.Tensor, out: "ctypes._Pointer[_DLTensor]") -> int:
+def _moved(tensor: torch.Tensor, out: "ctypes._Pointer[DLTensor]") -> int:
     result = _view(tensor, out)
     if isinstance(tensor, OnCuda):
-        out.contents.device_type = _CUDA
+        out.contents.device_type = CUDA
     return result
 
 
@@ -75,10 +61,7 @@ class _Kind(type):
 
 
 def _capsule() -> object:
-    new = ctypes.pythonapi.PyCapsule_New
-    new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-    new.restype = ctypes.py_object
-    return new(ctypes.addressof(TABLE), _NAME, None)
+    return new_capsule(ctypes.addressof(TABLE), _NAME, None)
 
 
 class _Tensor(metaclass=_Kind):

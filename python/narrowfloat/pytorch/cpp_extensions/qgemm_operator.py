@@ -12,6 +12,7 @@ import torch
 from narrowfloat import _core
 from narrowfloat.pytorch import _native
 from narrowfloat.pytorch._arrays import NUMPY_DTYPES, Operand, array_of
+from narrowfloat.pytorch._graph_operators import device_of
 from narrowfloat.pytorch._product_mode import FAST, REPRODUCIBLE, get_product_mode
 from narrowfloat.pytorch.cpp_extensions._expanded_product import multiply_expanded
 
@@ -168,8 +169,7 @@ def _qgemm_fake(
     dtype: torch.dtype,
     *_: Any,
 ) -> torch.Tensor:
-    device = next(buffer.device for buffer in a if buffer is not None)
-    return torch.empty(shape, dtype=dtype, device=device)
+    return torch.empty(shape, dtype=dtype, device=device_of(a))
 
 
 @torch.library.custom_op("narrowfloat::qgemm_gelu", mutates_args=())

@@ -7,6 +7,7 @@ import torch
 
 from narrowfloat import _core
 from narrowfloat.pytorch import _native
+from narrowfloat.pytorch._graph_operators import device_of
 from narrowfloat.pytorch.constants import DType
 from narrowfloat.pytorch.tensor.storage.nvfp4_tensor_storage import codes_per_byte, nvfp4_scheme
 
@@ -56,7 +57,7 @@ def _derive(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns columnwise codes and scales of tiles, from rowwise ones; what is None is scratch."""
     planned = {buffer.role: buffer for buffer in _native.plan(_spec(), shape)}
-    device = next(t.device for t in (data, scales, data_out, scales_out) if t is not None)
+    device = device_of((data, scales, data_out, scales_out))
 
     def buffer(role: str, given: torch.Tensor | None) -> torch.Tensor:
         plan = planned[role]

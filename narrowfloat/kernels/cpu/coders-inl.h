@@ -135,20 +135,24 @@ using Words = hn::Vec<D64>;
 
 /// Does one round of Philox4x32 on four words of several runs, which are in the low halves of
 /// 64-bit lanes; the high halves are undefined. `low` and `high` hold the round's key in every
-/// lane. 8 ops.
-HWY_INLINE void PhiloxRound(Words& a, Words& b, Words& c, Words& d, Words low, Words high) {
+/// lane. Then on the words of the other chains. 6 ops on AVX-512, else 8.
+template <class... Chains>
+HWY_INLINE void PhiloxRound(Words low, Words high, Words& a, Words& b, Words& c, Words& d,
+                            Chains&... others) {
   const hn::Repartition<std::uint32_t, D64> d32;
   const auto product = [&](Words word, std::uint32_t factor) NF_INLINE_ATTR {
     return hn::MulEven(hn::BitCast(d32, word), hn::Set(d32, factor));
   };
   const auto of_a = product(a, kPhiloxFactors[0]), of_c = product(c, kPhiloxFactors[1]);
-  a = hn::Xor(hn::ShiftRight<32>(of_c), hn::Xor(b, low));
+  a = LoadedOnce(hn::Xor(hn::ShiftRight<32>(of_c), hn::Xor(b, low)));
   b = of_c;
-  c = hn::Xor(hn::ShiftRight<32>(of_a), hn::Xor(d, high));
+  c = LoadedOnce(hn::Xor(hn::ShiftRight<32>(of_a), hn::Xor(d, high)));
   d = of_a;
+  if constexpr (sizeof...(others) > 0) PhiloxRound(low, high, others...);
 }
 
-/// Stores the RandomBytes of the runs in 64-bit lanes, run by run.
+/// Stores the RandomBytes of runs in 64-bit lanes: those of the even lanes, then those of the odd
+/// ones. 6 ops.
 HWY_INLINE void StoreRandom(Words a, Words b, Words c, Words d, std::uint8_t* out) {
   const D64 d64;
   const hn::Repartition<std::uint32_t, D64> d32;
@@ -156,46 +160,58 @@ HWY_INLINE void StoreRandom(Words a, Words b, Words c, Words d, std::uint8_t* ou
     return hn::BitCast(
         d64, hn::OddEven(hn::BitCast(d32, hn::ShiftLeft<32>(high)), hn::BitCast(d32, low)));
   };
-  hn::StoreInterleaved2(pair(a, b), pair(c, d), d64, reinterpret_cast<std::uint64_t*>(out));
+  const auto first = pair(a, b), second = pair(c, d);
+  auto* to = reinterpret_cast<std::uint64_t*>(out);
+  hn::StoreU(hn::InterleaveLower(d64, first, second), d64, to);
+  hn::StoreU(hn::InterleaveUpper(d64, first, second), d64, to + hn::Lanes(d64));
 }
 
 /// Writes RandomBytes of the runs first, first + step, ...: `count` runs of kRandomRun bytes,
 /// rounded up to whole vectors of runs. Each round of a vector waits for the one before, so that
-/// two vectors take hardly longer than one: the last one may be computed for nothing.
+/// several vectors take hardly longer than one: two, or four where there are registers for them. The
+/// last ones may be computed for nothing.
 HWY_INLINE void FillRandom(const RandomState& state, std::uint64_t first, std::uint64_t step,
                            std::size_t count, std::uint8_t* out) noexcept {
   const D64 d64;
+  const hn::Repartition<std::uint32_t, D64> d32;
   constexpr std::size_t kLanes = hn::MaxLanes(d64);
-  alignas(64) std::uint64_t steps[kLanes];
-  for (std::size_t i = 0; i < kLanes; ++i) steps[i] = i * step;
+  alignas(64) std::uint64_t steps[kLanes];  // in StoreRandom's order
+  for (std::size_t i = 0; i < kLanes; ++i) steps[i] = (i / 2 + i % 2 * (kLanes / 2)) * step;
   const auto runs = [&](std::size_t i) NF_INLINE_ATTR {
     return hn::Add(hn::Load(d64, steps), hn::Set(d64, first + i * step));
   };
-  // Keeps each round's key in memory as two vectors. From scalars the compiler makes both vectors
-  // anew in each round, which takes a tenth of the time of drawing.
-  alignas(64) std::uint64_t keys[kPhiloxRounds][2][kLanes];
+  std::uint32_t keys[kPhiloxRounds][2];
   PhiloxKey key(state.seed);
   for (auto& of_round : keys) {
-    hn::Store(hn::Set(d64, std::uint64_t{key.low}), d64, of_round[0]);
-    hn::Store(hn::Set(d64, std::uint64_t{key.high}), d64, of_round[1]);
+    of_round[0] = key.low;
+    of_round[1] = key.high;
     key.Next();
   }
-  const auto draw = [&](std::size_t i, bool both) NF_INLINE_ATTR {
-    Words a1 = hn::Set(d64, state.offset), b1 = hn::Set(d64, state.offset >> 32), a2 = a1, b2 = b1;
-    Words c1 = runs(i), d1 = hn::ShiftRight<32>(c1);
-    Words c2 = runs(i + kLanes), d2 = hn::ShiftRight<32>(c2);
-#pragma GCC unroll 10
-    for (int round = 0; round < kPhiloxRounds; ++round) {
-      const auto low = hn::Load(d64, keys[round][0]), high = hn::Load(d64, keys[round][1]);
-      PhiloxRound(a1, b1, c1, d1, low, high);
-      PhiloxRound(a2, b2, c2, d2, low, high);
-    }
-    StoreRandom(a1, b1, c1, d1, out + i * kRandomRun);
-    if (both) StoreRandom(a2, b2, c2, d2, out + (i + kLanes) * kRandomRun);
+  const auto store = [&](std::size_t i, Words a, Words b, Words c, Words d) NF_INLINE_ATTR {
+    if (i < count) StoreRandom(a, b, c, d, out + i * kRandomRun);
   };
-  std::size_t i = 0;
-  for (; i + kLanes < count; i += 2 * kLanes) draw(i, true);
-  if (i < count) draw(i, false);
+  constexpr bool kFour = HWY_MAX_BYTES >= 64;
+  for (std::size_t i = 0; i < count; i += (kFour ? 4 : 2) * kLanes) {
+    // Keeps the keys in memory, from where instructions repeat them for free.
+    asm("" : "+m"(keys));
+    const Words a = hn::Set(d64, state.offset), b = hn::Set(d64, state.offset >> 32);
+    Words a1 = a, b1 = b, c1 = runs(i), d1 = hn::ShiftRight<32>(c1);
+    Words a2 = a, b2 = b, c2 = runs(i + kLanes), d2 = hn::ShiftRight<32>(c2);
+    Words a3 = a, b3 = b, c3 = runs(i + 2 * kLanes), d3 = hn::ShiftRight<32>(c3);
+    Words a4 = a, b4 = b, c4 = runs(i + 3 * kLanes), d4 = hn::ShiftRight<32>(c4);
+#pragma GCC unroll 10
+    for (const auto& of_round : keys) {
+      const Words low = hn::BitCast(d64, hn::Set(d32, of_round[0]));
+      const Words high = hn::BitCast(d64, hn::Set(d32, of_round[1]));
+      PhiloxRound(low, high, a1, b1, c1, d1, a2, b2, c2, d2);
+      if constexpr (kFour) PhiloxRound(low, high, a3, b3, c3, d3, a4, b4, c4, d4);
+    }
+    store(i, a1, b1, c1, d1);
+    store(i + kLanes, a2, b2, c2, d2);
+    if constexpr (!kFour) continue;
+    store(i + 2 * kLanes, a3, b3, c3, d3);
+    store(i + 3 * kLanes, a4, b4, c4, d4);
+  }
 }
 
 }  // namespace narrowfloat::HWY_NAMESPACE

@@ -119,6 +119,59 @@ bool ColumnScales(const std::byte* amaxes, std::size_t cols, const ScaleRule& ru
   return IsZero(outside);
 }
 
+/// Widens the lanes of 16 bits of a vector, in the order of the places that they belong to.
+template <Places kPlaces>
+HWY_INLINE void Widen(hn::Vec<D16> lanes, hn::Vec<D32>& first, hn::Vec<D32>& second) {
+  const D32 d32;
+  const hn::Half<D16> half;
+  if constexpr (kPlaces == Places::kBlocks) {
+    first = hn::PromoteTo(d32, hn::LowerHalf(half, lanes));
+    second = hn::PromoteTo(d32, hn::UpperHalf(half, lanes));
+  } else {
+    first = hn::And(hn::BitCast(d32, lanes), hn::Set(d32, 0xFFFFu));
+    second = hn::ShiftRight<16>(hn::BitCast(d32, lanes));
+  }
+}
+
+/// BlockScales or ColumnScales of bfloat16 by E8M0. About 35 ops for Lanes(D16()) places.
+template <Places kPlaces, FloatFormat F>
+bool BFloat16Scales(const std::byte* amaxes, std::size_t count, const ScaleRule& /*rule*/,
+                    const MicroScales& out) noexcept {
+  NF_DCHECK(count <= cpu::kMicroCols && IsLineAligned(out.scale) && IsLineAligned(out.floor));
+  NF_DCHECK(kPlaces == Places::kBlocks || count % hn::Lanes(D16()) == 0);
+  using Rule = BFloat16RuleE8M0<F>;
+  const D16 d16;
+  const D32 d32;
+  const MicroScales to = out;
+  auto outside = hn::Zero(d16);
+  for (std::size_t i = 0; i < count; i += hn::Lanes(d16)) {
+    const auto code = Rule::Codes(LoadItems(d16, amaxes + i * kItemSize<BFloat16>), outside);
+    const hn::Rebind<std::uint8_t, D16> d8;
+    const auto bytes = hn::DemoteTo(d8, hn::BitCast(hn::RebindToSigned<D16>(), code));
+    hn::StoreU(bytes, d8, reinterpret_cast<std::uint8_t*>(to.scale_inv) + i);
+    auto first = hn::Zero(d32), second = first;
+    const auto floor = Rule::Floor(code);
+    if constexpr (kPlaces == Places::kColumns) {
+      hn::StoreU(floor, d16, reinterpret_cast<std::uint16_t*>(to.floor) + i);
+    } else {
+      Widen<kPlaces>(floor, first, second);
+      hn::StoreU(hn::Or(first, hn::ShiftLeft<16>(first)), d32, to.floor + i);
+      hn::StoreU(hn::Or(second, hn::ShiftLeft<16>(second)), d32, to.floor + i + hn::Lanes(d32));
+    }
+    const auto store = [&](std::size_t k, hn::Vec<D32> codes) NF_INLINE_ATTR {
+      const auto field = hn::Sub(hn::Set(DI(), static_cast<std::int32_t>(E8M0::kMaxCode)),
+                                 hn::BitCast(DI(), codes));
+      hn::StoreU(PowerOfField(field), DF(), to.scale + k);
+      if constexpr (!kByTable<F, BFloat16>)
+        hn::StoreU(PowerConstants<F, BFloat16>::Multiplier(field), DF(), to.multiplier + k);
+    };
+    Widen<kPlaces>(code, first, second);
+    store(i, first);
+    store(i + hn::Lanes(d32), second);
+  }
+  return hn::AllTrue(d16, hn::Eq(outside, hn::Zero(d16)));
+}
+
 /// Index of the MX block that the i-th sub-vector of items lies in, where its lanes are `bytes`
 /// wide and items are widened to fp32 two vectors at a time.
 template <class T, class D>
@@ -499,13 +552,19 @@ constexpr cpu::EncodeKernels kEncodeBlocks{&EncodeBlocks<F, T, kBlock, Encoder::
                                            &EncodeBlocks<F, T, kBlock, Encoder::kAll>};
 
 template <FloatFormat F, class T>
+constexpr cpu::ScaleKernels kE8M0Scales{&BlockScales<RuleE8M0, F, T>, &ColumnScales<RuleE8M0, F, T>};
+template <FloatFormat F>
+constexpr cpu::ScaleKernels kE8M0Scales<F, BFloat16>{&BFloat16Scales<Places::kBlocks, F>,
+                                                     &BFloat16Scales<Places::kColumns, F>};
+
+template <FloatFormat F, class T>
 constexpr cpu::FormatKernels kFormatKernels{
     .amax = &kAmaxKernels<T>,
     .encode_blocks = {kEncodeBlocks<F, T, cpu::kBlockLengths[0]>,
                       kEncodeBlocks<F, T, cpu::kBlockLengths[1]>,
                       kEncodeBlocks<F, T, cpu::kBlockLengths[2]>},
     .scales = {cpu::ScaleKernels{&BlockScales<RuleFloat32, F, T>, &ColumnScales<RuleFloat32, F, T>},
-               cpu::ScaleKernels{&BlockScales<RuleE8M0, F, T>, &ColumnScales<RuleE8M0, F, T>}},
+               kE8M0Scales<F, T>},
     .encode_columns = {&EncodeColumns<F, T, Encoder::kPowersOfTwo>,
                        &EncodeColumns<F, T, Encoder::kFinite>, &EncodeColumns<F, T, Encoder::kAll>},
     .encode_both = &EncodeBoth<F, T>,

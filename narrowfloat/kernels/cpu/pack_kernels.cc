@@ -21,9 +21,6 @@ namespace {
 using cpu::PackScales;
 using cpu::TwoLevelFactors;
 
-/// The order of stored scales: that of the blocks, or for columns the one that LaneScales reads.
-enum class Places : std::uint8_t { kBlocks, kColumns };
-
 /// Calls compute(j, code, scale) for whole vectors of `count` places, and stores what it sets.
 template <class T, Places kPlaces, class Compute>
 HWY_INLINE void ForEachScale(std::size_t count, const PackScales& out, const Compute& compute) {

@@ -12,6 +12,9 @@ namespace narrowfloat::HWY_NAMESPACE {
 
 using DI = hn::RebindToSigned<DF>;
 
+/// The order of stored scales: that of the blocks, or for columns the one that LaneScales reads.
+enum class Places : std::uint8_t { kBlocks, kColumns };
+
 /// Does EncodeE8M0Up for lanes that are not NaN. 6 ops. Adding the largest mantissa carries into
 /// the exponent unless the mantissa is zero; patterns from 1 to that of 2^-127 belong to code 0.
 HWY_INLINE hn::Vec<DI> EncodeE8M0Lanes(hn::Vec<DF> x) {
@@ -81,6 +84,14 @@ HWY_INLINE void StoreBytes(hn::Vec<DI> lanes, std::byte* to) {
   hn::StoreU(hn::DemoteTo(d8, lanes), d8, reinterpret_cast<std::uint8_t*>(to));
 }
 
+/// Does DecodeE8M0Reciprocal: field 0 stands for 2^-127, whose pattern is a mantissa. 3 ops.
+HWY_INLINE hn::Vec<DF> PowerOfField(hn::Vec<DI> field) {
+  const DI di;
+  const auto subnormal = hn::Set(di, static_cast<std::int32_t>(E8M0::kSmallestPowerBits));
+  const auto is_subnormal = hn::Eq(field, hn::Zero(di));
+  return hn::BitCast(DF(), hn::IfThenElse(is_subnormal, subnormal, hn::ShiftLeft<23>(field)));
+}
+
 /// Both rules compute scales from amaxes, as vectors: what is stored beside the codes, what items
 /// are multiplied by, and, returned, the scales' exponent fields. They add to `outside` the lanes
 /// that need the encoder for any scale.
@@ -97,15 +108,52 @@ struct RuleE8M0 {
     const auto field = hn::Sub(hn::Set(di, static_cast<std::int32_t>(E8M0::kMaxCode)), stored);
     const auto is_outside = PowerConstants<F, T>::IsOutside(field, hn::BitCast(di, amax));
     outside = hn::Or(outside, hn::VecFromMask(di, is_outside));
-    // DecodeE8M0Reciprocal: field 0 stands for 2^-127, whose pattern is a mantissa.
-    const auto subnormal = hn::Set(di, static_cast<std::int32_t>(E8M0::kSmallestPowerBits));
-    const auto is_subnormal = hn::Eq(field, hn::Zero(di));
-    scale = hn::BitCast(DF(), hn::IfThenElse(is_subnormal, subnormal, hn::ShiftLeft<23>(field)));
+    scale = PowerOfField(field);
     return field;
   }
   static HWY_INLINE void Store(hn::Vec<DI> stored, std::byte* to, std::size_t i) {
     StoreBytes(stored, to + i);
   }
+};
+
+/// RuleE8M0 of bfloat16 amaxes, which stay in 16-bit lanes until fp32 is needed.
+template <FloatFormat F>
+struct BFloat16RuleE8M0 {
+  using C = PowerConstants<F, BFloat16>;
+  static constexpr std::uint32_t kMax = std::bit_cast<std::uint32_t>(kMaxValue<F>) >> 16;
+  static constexpr std::uint32_t kMantissa = (1u << BFloat16::kMantissaBits) - 1;
+
+  /// Returns the codes of amaxes, 254 minus the scales' exponent fields: the exponent of amax less
+  /// that of F's largest number, and one more if the mantissa is above its mantissa. Adds to
+  /// `outside` the lanes that need the encoder for any scale: whose field is too small, or too large
+  /// while the amax is not zero. 9 ops.
+  static HWY_INLINE hn::Vec<D16> Codes(hn::Vec<D16> amax, hn::Vec<D16>& outside) {
+    const D16 d16;
+    const auto set = [&](std::uint32_t value)
+                         NF_INLINE_ATTR { return hn::Set(d16, static_cast<std::uint16_t>(value)); };
+    constexpr std::uint32_t kExponent = (kMax >> BFloat16::kMantissaBits) - 127;
+    constexpr std::uint32_t kCarry = kMantissa - (kMax & kMantissa);
+    const auto exponent = hn::ShiftRight<BFloat16::kMantissaBits>(hn::Add(amax, set(kCarry)));
+    const auto is_infinite = hn::Eq(amax, set(kInfinityBits<BFloat16>));
+    const auto code = hn::IfThenElse(is_infinite, set(E8M0::kMaxCode),
+                                     hn::SaturatedSub(exponent, set(kExponent)));
+    const auto below = hn::SaturatedSub(code, set(E8M0::kMaxCode - C::kSmallest));
+    const auto above = hn::SaturatedSub(set(kSmallestCode), code);
+    outside = hn::Or(outside, hn::Or(below, hn::Min(above, amax)));
+    return code;
+  }
+  /// Does PowerConstants::Floor. 3 ops.
+  static HWY_INLINE hn::Vec<D16> Floor(hn::Vec<D16> code) {
+    const D16 d16;
+    constexpr std::uint32_t kBelow = kByTable<F, BFloat16> ? kStepsBelow<F> : 0;
+    constexpr std::uint32_t kOffset = ((F::kBias - 1u) << BFloat16::kMantissaBits) + kBelow;
+    const auto most = hn::Max(code, hn::Set(d16, std::uint16_t{kSmallestCode}));
+    return hn::Sub(hn::ShiftLeft<BFloat16::kMantissaBits>(most),
+                   hn::Set(d16, static_cast<std::uint16_t>(kOffset)));
+  }
+
+ private:
+  static constexpr std::uint16_t kSmallestCode = E8M0::kMaxCode - C::kLargest;
 };
 
 /// ScaleFromAmax, and the scale's inverse in fp32. 2 divisions and about 20 ops.

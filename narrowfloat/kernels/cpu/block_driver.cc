@@ -432,24 +432,18 @@ class BlockDriver {
     return true;
   }
 
-  /// Computes the scales of rows and columns, as many rows at a time as the first-level cache
-  /// holds.
+  /// Computes the scales of rows and columns.
   template <class RowMemory>
   bool ComputeScalesOfBoth(const StripRows& rows, std::size_t cols, RowMemory& row_memory,
                            const MicroScales& of_columns) {
     const std::size_t blocks = cols / kMxBlock;
     AmaxMemory<kMicroCols> of_column;
-    for (std::size_t first = 0; first < rows.runs.rows; first += amax_.rows_per_pass) {
-      const std::size_t end = std::min(first + amax_.rows_per_pass, rows.runs.rows);
-      const AmaxRows which = first == 0 ? AmaxRows::kOfThisCall : AmaxRows::kOfAllCalls;
-      if (!amax_.of_columns({rows.items + first, end - first}, cols, which, of_column.pattern))
+    std::memset(of_column.pattern, 0, cols * amax_.item_bytes);
+    for (std::size_t r = 0; r < rows.runs.rows; ++r) {
+      AmaxMemory<kMicroBlocks> amaxes;
+      if (!amax_.of_row(rows.items[r], blocks, amaxes.pattern, of_column.pattern) ||
+          !scales_.of_blocks(amaxes.pattern, blocks, options_, row_memory.From(r * kRowBlocks)))
         return false;
-      for (std::size_t r = first; r < end; ++r) {
-        AmaxMemory<kMicroBlocks> amaxes;
-        amax_of_blocks_(rows.items[r], blocks, amaxes.pattern);
-        if (!scales_.of_blocks(amaxes.pattern, blocks, options_, row_memory.From(r * kRowBlocks)))
-          return false;
-      }
     }
     return scales_.of_columns(of_column.pattern, cols, options_, of_columns);
   }

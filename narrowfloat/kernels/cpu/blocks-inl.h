@@ -43,9 +43,11 @@ inline constexpr std::size_t kBlocksPerTree = 16 / kItemSize<T>;
 /// vectors of as many blocks as 128 bits have lanes: 3 ops for each vector that goes in. Whole
 /// vectors of amaxes are stored, because whole vectors are loaded next: a load that covers several
 /// narrower stores stalls until these, and all earlier stores, are in the cache.
-template <class T, Inputs kInputs, std::size_t kBlock, std::size_t kPlaces>
-HWY_INLINE std::uint32_t BlockAmaxes(const std::byte* items, std::size_t blocks,
-                                     std::byte* amaxes) {
+/// Calls visit(magnitudes, i) for each vector of magnitudes, where i is the index of the first
+/// item.
+template <class T, Inputs kInputs, std::size_t kBlock, std::size_t kPlaces, class Visit>
+HWY_INLINE std::uint32_t BlockAmaxes(const std::byte* items, std::size_t blocks, std::byte* amaxes,
+                                     const Visit& visit) {
   using I = std::make_signed_t<BitsOf<T>>;
   const hn::CappedTag<I, kBlock> di;
   const hn::FixedTag<I, kBlocksPerTree<T>> d128;
@@ -53,10 +55,14 @@ HWY_INLINE std::uint32_t BlockAmaxes(const std::byte* items, std::size_t blocks,
   const std::size_t lanes = hn::Lanes(di);
   const auto one = [&](std::size_t j) NF_INLINE_ATTR {
     if (j >= blocks) return hn::Zero(di);
-    const std::byte* at = items + j * kBlock * kItemSize<T>;
-    auto largest = Magnitudes<T, kInputs>(di, LoadItems(di, at));
+    const auto magnitudes = [&](std::size_t i) NF_INLINE_ATTR {
+      const auto of = Magnitudes<T, kInputs>(di, LoadItems(di, items + i * kItemSize<T>));
+      visit(of, i);
+      return of;
+    };
+    auto largest = magnitudes(j * kBlock);
     for (std::size_t i = lanes; i < kBlock; i += lanes)
-      largest = hn::Max(largest, Magnitudes<T, kInputs>(di, LoadItems(di, at + i * kItemSize<T>)));
+      largest = hn::Max(largest, magnitudes(j * kBlock + i));
     return largest;
   };
   // Named, so that items are loaded in ascending order, which processors prefetch. A call would

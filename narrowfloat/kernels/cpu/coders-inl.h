@@ -168,8 +168,8 @@ HWY_INLINE void StoreRandom(Words a, Words b, Words c, Words d, std::uint8_t* ou
 
 /// Writes RandomBytes of the runs first, first + step, ...: `count` runs of kRandomRun bytes,
 /// rounded up to whole vectors of runs. Each round of a vector waits for the one before, so that
-/// several vectors take hardly longer than one: two, or four where there are registers for them. The
-/// last ones may be computed for nothing.
+/// several vectors take hardly longer than one: two, or four where there are registers for them.
+/// The last ones may be computed for nothing.
 HWY_INLINE void FillRandom(const RandomState& state, std::uint64_t first, std::uint64_t step,
                            std::size_t count, std::uint8_t* out) noexcept {
   const D64 d64;

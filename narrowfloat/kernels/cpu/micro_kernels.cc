@@ -30,11 +30,27 @@ bool BlockAmax(const std::byte* items, std::size_t blocks, std::byte* amaxes) no
   constexpr std::size_t kMost = cpu::kMicroRun / kBlock;
   NF_DCHECK(blocks > 0 && blocks <= kMost);
   const auto compute = [&]<Inputs kInputs>() NF_INLINE_ATTR {
-    return BlockAmaxes<T, kInputs, kBlock, kMost>(items, blocks, amaxes);
+    return BlockAmaxes<T, kInputs, kBlock, kMost>(items, blocks, amaxes,
+                                                  [](auto&&...) NF_INLINE_ATTR {});
   };
   if (compute.template operator()<Inputs::kFinite>() < kInfinityBits<T>) return true;
   compute.template operator()<Inputs::kAll>();
   return false;
+}
+
+template <class T>
+bool RowAmax(const std::byte* items, std::size_t blocks, std::byte* amaxes,
+             std::byte* of_columns) noexcept {
+  constexpr std::size_t kMost = cpu::kMicroRun / kMxBlock;
+  NF_DCHECK(blocks > 0 && blocks <= kMost && IsLineAligned(of_columns));
+  using I = std::make_signed_t<BitsOf<T> >;
+  const hn::CappedTag<I, kMxBlock> di;
+  auto* maxima = reinterpret_cast<I*>(of_columns);
+  const auto update = [&](hn::Vec<decltype(di)> magnitudes, std::size_t i) NF_INLINE_ATTR {
+    hn::StoreU(hn::Max(hn::LoadU(di, maxima + i), magnitudes), di, maxima + i);
+  };
+  return BlockAmaxes<T, Inputs::kFinite, kMxBlock, kMost>(items, blocks, amaxes, update) <
+         kInfinityBits<T>;
 }
 
 /// Three ops for each vector of items: load, clear the sign, maximum.
@@ -538,9 +554,9 @@ void Transpose(const std::byte* patch, std::size_t rows, std::size_t cols, std::
 template <class T>
 constexpr cpu::AmaxKernels kAmaxKernels{
     .item_bytes = kItemSize<T>,
-    .rows_per_pass = kRowsPerPass<T>,
     .of_blocks = {&BlockAmax<T, cpu::kAmaxLengths[0]>, &BlockAmax<T, cpu::kAmaxLengths[1]>,
                   &BlockAmax<T, cpu::kAmaxLengths[2]>, &BlockAmax<T, cpu::kAmaxLengths[3]>},
+    .of_row = &RowAmax<T>,
     .of_columns = &ColumnAmax<T, Inputs::kFinite>,
     .of_columns_of_all = &ColumnAmax<T, Inputs::kAll>,
     .value = &MagnitudeValue<T>,
@@ -552,7 +568,8 @@ constexpr cpu::EncodeKernels kEncodeBlocks{&EncodeBlocks<F, T, kBlock, Encoder::
                                            &EncodeBlocks<F, T, kBlock, Encoder::kAll>};
 
 template <FloatFormat F, class T>
-constexpr cpu::ScaleKernels kE8M0Scales{&BlockScales<RuleE8M0, F, T>, &ColumnScales<RuleE8M0, F, T>};
+constexpr cpu::ScaleKernels kE8M0Scales{&BlockScales<RuleE8M0, F, T>,
+                                        &ColumnScales<RuleE8M0, F, T>};
 template <FloatFormat F>
 constexpr cpu::ScaleKernels kE8M0Scales<F, BFloat16>{&BFloat16Scales<Places::kBlocks, F>,
                                                      &BFloat16Scales<Places::kColumns, F>};

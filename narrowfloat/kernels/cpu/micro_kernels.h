@@ -77,6 +77,12 @@ struct MicroRuns {
 using BlockAmaxFn = bool (*)(const std::byte* items, std::size_t blocks,
                              std::byte* amaxes) noexcept;
 
+/// Does BlockAmaxFn for the MX blocks of a row, and updates the amaxes of its columns. If it
+/// returns false, both leave patterns that do not count. Requires: `of_columns` begins at a cache
+/// line.
+using RowAmaxFn = bool (*)(const std::byte* items, std::size_t blocks, std::byte* amaxes,
+                           std::byte* of_columns) noexcept;
+
 /// Which rows the amaxes of columns are of after a call: only those of the call, or also those of
 /// earlier ones.
 enum class AmaxRows : bool { kOfThisCall, kOfAllCalls };
@@ -165,9 +171,9 @@ using TransposeFn = void (*)(const std::byte* codes, std::size_t rows, std::size
 
 /// The amaxes of one type of items.
 struct AmaxKernels {
-  std::size_t item_bytes;     // of an item; amaxes are as wide
-  std::size_t rows_per_pass;  // rows of kMicroCols items that the first-level cache holds together
+  std::size_t item_bytes;  // of an item; amaxes are as wide
   std::array<BlockAmaxFn, kAmaxLengths.size()> of_blocks;
+  RowAmaxFn of_row;
   MicroColumnAmaxFn of_columns, of_columns_of_all;
   float (*value)(std::uint32_t pattern);  // of an amax
 };

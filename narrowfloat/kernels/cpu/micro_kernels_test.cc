@@ -162,6 +162,42 @@ TYPED_TEST(MicroKernelsTest, ColumnsWithInfinityOrNaNAreNotFinite) {
   }
 }
 
+TYPED_TEST(MicroKernelsTest, AmaxesOfTheBlocksOfARowAndOfItsColumns) {
+  using P = TypeParam;
+  const std::vector<std::uint32_t> patterns = P::Patterns();
+  std::mt19937 random(3);
+  for (const Target& target : Targets()) {
+    const RowAmaxFn run = this->Amaxes(target).of_row;
+    for (std::size_t blocks = 1; blocks <= kMicroBlocks; ++blocks) {
+      const std::size_t cols = blocks * kMxBlock;
+      Items row(cols + 1, P::kBytes), of_columns(cols, P::kBytes),
+          of_blocks(2 * kMicroBlocks, P::kBytes);
+      std::vector<std::uint32_t> columns(cols);
+      for (int r = 0; r < 3; ++r) {
+        std::vector<std::uint32_t> expected(blocks);
+        for (std::size_t c = 0; c < cols; ++c) {
+          std::uint32_t item = patterns[random() % patterns.size()];
+          if ((item & ~P::kSign) >= P::kInfinity) item = 1;
+          row.Set(1 + c, item);
+          expected[c / kMxBlock] = Larger<P>(expected[c / kMxBlock], item);
+          columns[c] = Larger<P>(columns[c], item);
+        }
+        ASSERT_TRUE(run(row.At(1), blocks, of_blocks.At(0), of_columns.At(0))) << target.name;
+        for (std::size_t j = 0; j < blocks; ++j)
+          ASSERT_EQ(of_blocks.Get(j), expected[j])
+              << target.name << " block " << j << " of " << blocks;
+      }
+      for (std::size_t c = 0; c < cols; ++c)
+        ASSERT_EQ(of_columns.Get(c), columns[c])
+            << target.name << " column " << c << " of " << cols;
+      for (const std::uint32_t special : {P::kInfinity, P::kInfinity + 1}) {
+        row.Set(random() % cols + 1, special | P::kSign);
+        EXPECT_FALSE(run(row.At(1), blocks, of_blocks.At(0), of_columns.At(0))) << target.name;
+      }
+    }
+  }
+}
+
 TYPED_TEST(MicroKernelsTest, ScalesOfEveryAmax) {
   using P = TypeParam;
   std::vector<std::uint32_t> patterns = P::Patterns();

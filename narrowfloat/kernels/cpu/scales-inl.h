@@ -125,8 +125,8 @@ struct BFloat16RuleE8M0 {
 
   /// Returns the codes of amaxes, 254 minus the scales' exponent fields: the exponent of amax less
   /// that of F's largest number, and one more if the mantissa is above its mantissa. Adds to
-  /// `outside` the lanes that need the encoder for any scale: whose field is too small, or too large
-  /// while the amax is not zero. 9 ops.
+  /// `outside` the lanes that need the encoder for any scale: whose field is too small, or too
+  /// large while the amax is not zero. 9 ops.
   static HWY_INLINE hn::Vec<D16> Codes(hn::Vec<D16> amax, hn::Vec<D16>& outside) {
     const D16 d16;
     const auto set = [&](std::uint32_t value)

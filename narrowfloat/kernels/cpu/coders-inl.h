@@ -144,9 +144,10 @@ HWY_INLINE void PhiloxRound(Words low, Words high, Words& a, Words& b, Words& c,
     return hn::MulEven(hn::BitCast(d32, word), hn::Set(d32, factor));
   };
   const auto of_a = product(a, kPhiloxFactors[0]), of_c = product(c, kPhiloxFactors[1]);
-  a = LoadedOnce(hn::Xor(hn::ShiftRight<32>(of_c), hn::Xor(b, low)));
+  // Opaque, so that the compiler leaves the chains side by side.
+  a = Opaque(hn::Xor(hn::ShiftRight<32>(of_c), hn::Xor(b, low)));
   b = of_c;
-  c = LoadedOnce(hn::Xor(hn::ShiftRight<32>(of_a), hn::Xor(d, high)));
+  c = Opaque(hn::Xor(hn::ShiftRight<32>(of_a), hn::Xor(d, high)));
   d = of_a;
   if constexpr (sizeof...(others) > 0) PhiloxRound(low, high, others...);
 }

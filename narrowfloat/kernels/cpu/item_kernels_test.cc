@@ -240,6 +240,31 @@ TYPED_TEST(ItemKernelsTest, TransformsOfEveryPattern) {
   }
 }
 
+TYPED_TEST(ItemKernelsTest, TransformsOfEveryExponent) {
+  using T = TypeParam;
+  std::mt19937 random(4);
+  const std::vector<std::uint32_t> patterns = Patterns<T>();
+  constexpr std::size_t kCols = 2 * kColumnUnit;
+  // Items of 8 octaves, or of two adjacent numbers, whose sums nearly cancel; subnormal ones too,
+  // and up to infinity.
+  const std::size_t positive = patterns.size() / 2;
+  constexpr std::size_t kExponents = std::is_same_v<T, Float16> ? 32 : 256;
+  const std::size_t octave = positive / kExponents;
+  for (const auto& target : this->Targets()) {
+    for (std::size_t first = 0; first + 8 * octave <= positive; first += octave) {
+      Matrix<T> in(kHadamardSize, kCols);
+      for (std::size_t c = 0; c < kCols; ++c) {
+        const std::size_t numbers = c % 2 == 0 ? 8 * octave : 2;
+        const std::size_t from = first + random() % (8 * octave - numbers + 1);
+        for (std::size_t k = 0; k < kHadamardSize; ++k)
+          in.Set(k, c, patterns[from + random() % numbers + random() % 2 * positive]);
+      }
+      CheckTransform<T>(target.name, *target.kernels, kCols, kHadamardSignMask, in);
+      ASSERT_FALSE(this->HasFailure()) << "from pattern " << first;
+    }
+  }
+}
+
 TYPED_TEST(ItemKernelsTest, OperationsOnTilesMatchTheReference) {
   using T = TypeParam;
   constexpr DType kDType = kDTypeOf<T>;

@@ -423,7 +423,7 @@ HWY_INLINE std::uint32_t EncodeRunsUniformly(const MicroRuns& runs, std::size_t 
   const auto encode = [&](const std::byte* from) NF_INLINE_ATTR {
     alignas(64) std::byte items[HWY_MAX_BYTES * kItemSize<T>];  // stays in registers
     for (std::size_t i = 0; i < lanes * kItemSize<T>; i += hn::Lanes(di) * kItemSize<T>) {
-      const auto loaded = LoadedOnce(LoadItems(di, from + i));
+      const auto loaded = Opaque(LoadItems(di, from + i));
       largest = hn::Max(largest, Magnitudes<T, kInputs>(di, loaded));
       hn::Store(loaded, di, reinterpret_cast<hn::TFromD<decltype(di)>*>(items + i));
     }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "narrowfloat/numerics/stochastic.h"
-#include "narrowfloat/schemes/registry.h"
+#include "narrowfloat/schemes/scheme.h"
 #include "narrowfloat/tensor/dtype.h"
 #include "narrowfloat/tensor/layout.h"
 

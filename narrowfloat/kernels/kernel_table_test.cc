@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "narrowfloat/kernels/cpu/scheme_drivers.h"
+#include "narrowfloat/schemes/registry.h"
 #include "narrowfloat/tensor/error.h"
 
 namespace narrowfloat {

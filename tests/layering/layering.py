@@ -22,6 +22,15 @@ ROOT_HEADERS = {"narrowfloat/c_api.h": {"c_api"}, "narrowfloat/version.h": {"c_a
 # The public functions of ops/ know neither kernels nor a backend; only this file names the CPU's.
 BACKENDS = re.compile(r"narrowfloat/(ops/(cpu|cuda)|kernels)/")
 KNOWS_BACKENDS = {"narrowfloat/ops/backend.cc"}
+# Micro-kernels know no scheme: tests/extra_scheme links them with schemes that they were not built for.
+REGISTRY = "narrowfloat/schemes/registry.h"
+KNOWS_SCHEMES = {
+    "narrowfloat/kernels/cpu/scheme_drivers.h",
+    "narrowfloat/kernels/cuda/scheme_kernels.cu",
+    "narrowfloat/kernels/cuda/scheme_table.cu",
+    "narrowfloat/kernels/scalar/dequantize.cc",
+    "narrowfloat/kernels/scalar/quantize.cc",
+}
 TOP = {*ALLOWED}  # tools, bindings, tests and benches may include any folder
 # Folders without files and command lines must not see their libraries, nor a framework's.
 FOREIGN = re.compile(r"nlohmann/|yaml-cpp/|CLI/|torch/|ATen/|c10/|xla/|Python\.h|nanobind/")
@@ -73,6 +82,9 @@ def offences(root: Path) -> Iterator[str]:
             is_public = place.parent.as_posix() == "narrowfloat/ops" and not is_test
             if is_public and BACKENDS.match(target) and place.as_posix() not in KNOWS_BACKENDS:
                 yield f"{place}:{number}: {target}: only a backend may know this"
+            knows_schemes = folder != "kernels" or is_test or place.as_posix() in KNOWS_SCHEMES
+            if target == REGISTRY and not knows_schemes:
+                yield f"{place}:{number}: {target}: kernels must not know the schemes"
             for wrong in offences_of_line(folder, target, found.group(1) == '"'):
                 yield f"{place}:{number}: {target}: {wrong}"
 

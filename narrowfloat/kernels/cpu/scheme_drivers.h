@@ -14,6 +14,7 @@
 #include "narrowfloat/schemes/fp8_tensor.h"
 #include "narrowfloat/schemes/mxfp8.h"
 #include "narrowfloat/schemes/nvfp4.h"
+#include "narrowfloat/schemes/registry.h"
 
 namespace narrowfloat::cpu {
 

@@ -3,6 +3,7 @@
 
 #include "narrowfloat/kernels/geometry.h"
 #include "narrowfloat/kernels/scalar/items.h"
+#include "narrowfloat/schemes/registry.h"
 
 namespace narrowfloat {
 namespace {

@@ -204,6 +204,7 @@ class BlockDriver {
   /// cache, one below the other, and writes their transposes.
   void Patches(const Tile& tile, Direction direction) {
     alignas(64) std::byte codes[(kTransposedRun + kLineBytes) * kTransposedCols];
+    const bool is_one_band = tile.row_end - tile.row_begin <= kTransposedRun;
     for (std::size_t col = tile.col_begin; col < tile.col_end; col += kTransposedCols) {
       std::size_t held = 0;  // rows that are encoded, but not written
       for (std::size_t row = tile.row_begin; row < tile.row_end; row += kTransposedRun) {
@@ -214,6 +215,8 @@ class BlockDriver {
           StripRows rows;
           SetRows(strip, NextOfPatch(strip), codes + (held + r) * kTransposedCols, kTransposedCols,
                   false, rows);
+          if (is_one_band && rows.is_even)
+            PrefetchPieces(args_, patch, r, amax_.item_bytes, rows.runs);
           if (direction == Direction::kBoth) KeepRows(args_, rows.first, rows.runs);
           Strip(strip, rows, direction);
         }
@@ -374,7 +377,7 @@ class BlockDriver {
   }
   bool ColumnAmaxes(const StripRows& rows, std::size_t cols, std::byte* amaxes) const {
     ColumnRows of{rows.items, rows.runs.rows};
-    if (rows.is_even) {
+    if (rows.is_even && rows.runs.pieces == 1) {
       of.next = rows.runs.first.next;
       of.stride = rows.runs.item_stride;
     }

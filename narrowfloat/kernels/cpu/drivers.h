@@ -196,6 +196,30 @@ inline bool SetItems(const QuantizeArgs& args, const Place& items, const Place& 
   runs.item_stride = args.in.row_stride;
   return args.in.row_offsets == nullptr;
 }
+/// Patches of transposed codes whose rows are prefetched together: memory takes longer for shorter
+/// pieces of rows.
+inline constexpr std::size_t kPatchesAhead = 2;
+/// Returns the place of the piece that the r-th row of a patch prefetches. The patches before a
+/// multiple of kPatchesAhead prefetch the rows of as many patches behind it, or of those at the
+/// next rows of patches, row by row and piece by piece.
+inline Place NextPiece(const QuantizeArgs& args, const Rect& patch, std::size_t patch_rows,
+                       std::size_t r) {
+  const std::size_t index = (patch.col - args.tile.col_begin) / kTransposedCols % kPatchesAhead;
+  const std::size_t behind = patch.col + (kPatchesAhead - index) * kTransposedCols;
+  const Place first = NextPlace(args, patch.row, behind, patch_rows);
+  const std::size_t piece = index * patch_rows + r;
+  return {first.row + piece / kPatchesAhead, first.col + piece % kPatchesAhead * kTransposedCols};
+}
+/// Sets what the runs of a patch's rows from `first` on prefetch. Requires: the rows are evenly
+/// spaced; `first` is a multiple of kPatchesAhead.
+inline void PrefetchPieces(const QuantizeArgs& args, const Rect& patch, std::size_t first,
+                           std::size_t item_bytes, MicroRuns& runs) {
+  Place next = NextPiece(args, patch, kTransposedRun, first);
+  next.row = std::min(next.row, args.shape.rows - runs.rows);
+  runs.first.next = PrefetchAt(args, next, item_bytes);
+  runs.pieces = kPatchesAhead;
+  runs.piece_stride = static_cast<std::ptrdiff_t>(kTransposedCols * item_bytes);
+}
 /// Returns the r-th of `runs`, whose rows are not evenly spaced.
 inline MicroRun RunOf(const QuantizeArgs& args, const Place& items, const Place& next,
                       std::size_t item_bytes, const MicroRuns& runs, std::size_t r) {

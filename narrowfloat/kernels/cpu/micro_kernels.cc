@@ -275,9 +275,12 @@ HWY_INLINE bool IsWritable(const MicroRun& run) {
   return !run.nontemporal || cpu::CanStreamTo(run.codes);
 }
 
-HWY_INLINE void Advance(MicroRun& run, const MicroRuns& runs) {
+/// Goes on from the r-th run to the next one.
+HWY_INLINE void Advance(std::size_t r, MicroRun& run, const MicroRuns& runs) {
+  const bool ends_row = ((r + 1) & (runs.pieces - 1)) == 0;
+  const auto others = static_cast<std::ptrdiff_t>(runs.pieces - 1) * runs.piece_stride;
   run.items += runs.item_stride;
-  run.next += runs.item_stride;
+  run.next += ends_row ? runs.item_stride - others : runs.piece_stride;
   run.codes += runs.code_stride;
   if (run.copy != nullptr) run.copy += runs.copy_stride;
 }
@@ -287,7 +290,7 @@ template <class Encode>
 HWY_INLINE void ForEachRun(const MicroRuns& all, const Encode& encode) {
   const MicroRuns runs = all;  // a copy, so that it stays in registers
   MicroRun in = runs.first;
-  for (std::size_t r = 0; r < runs.rows; ++r, Advance(in, runs)) {
+  for (std::size_t r = 0; r < runs.rows; Advance(r++, in, runs)) {
     NF_DCHECK(IsWritable(in));
     const VectorWriter codes = WriterTo(in.codes, in.nontemporal);
     if (in.copy == nullptr) {

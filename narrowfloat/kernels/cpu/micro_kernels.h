@@ -61,12 +61,16 @@ struct MicroRun {
   std::byte* copy = nullptr;
 };
 
-/// Runs of `rows` rows: the first one, and the bytes from one row's address to the next one's.
+/// Runs of `rows` rows: the first one, and the bytes from one row's address to the next one's. A
+/// row at `next` has `pieces` pieces, a power of two, each as long as a run: successive runs
+/// prefetch these one by one.
 struct MicroRuns {
   MicroRun first;
   std::size_t rows = 1;
-  std::ptrdiff_t item_stride = 0;  // of `items` and of `next`
+  std::ptrdiff_t item_stride = 0;  // of `items`, and of the rows at `next`
   std::size_t code_stride = 0, copy_stride = 0;
+  std::size_t pieces = 1;
+  std::ptrdiff_t piece_stride = 0;
 };
 
 /// Stores the pattern of the largest magnitude of each of `blocks` blocks of adjacent items, as

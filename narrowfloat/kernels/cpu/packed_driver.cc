@@ -233,22 +233,23 @@ class PackedDriver {
     for (std::size_t r = 0; r < patch.rows; r += block_.items) {
       const Rect strip{patch.row + r, std::min(block_.items, patch.rows - r), patch.col,
                        patch.cols};
-      ColumnStrip(strip, patch_ + r / kPerByte * kTransposedCols, scales_[block_.IndexOf(r)]);
+      ColumnStrip(patch, strip, patch_ + r / kPerByte * kTransposedCols,
+                  scales_[block_.IndexOf(r)]);
     }
     StorePatchScales(patch);
     micro_.transpose(patch_, patch.rows / kPerByte, patch.cols, CodesAt(patch.col, patch.row),
                      out_.code_stride, args_.nontemporal);
   }
 
-  /// Quantizes one block of each column of a strip, and pads the columns with zeros to whole
-  /// vectors.
-  void ColumnStrip(const Rect& strip, std::byte* codes, std::byte* scale_inv) {
+  /// Quantizes one block of each column of a strip of a patch, and pads the columns with zeros to
+  /// whole vectors.
+  void ColumnStrip(const Rect& patch, const Rect& strip, std::byte* codes, std::byte* scale_inv) {
     const std::byte *rows[kMostRows], *next[kMostRows];
     const std::size_t cols = vector_.RoundUp(strip.cols);
-    const Place after = NextPlace(args_, strip.row, strip.col + kTransposedCols, kPatchRows);
     for (std::size_t r = 0; r < strip.rows; ++r) {
       rows[r] = ItemsOf(strip, r, cols);
-      next[r] = PrefetchAt(args_, {after.row + r, after.col}, amax_.item_bytes);
+      const Place piece = NextPiece(args_, patch, kPatchRows, strip.row - patch.row + r);
+      next[r] = PrefetchAt(args_, piece, amax_.item_bytes);
     }
     const PackedStrip in{rows, next, strip.rows, cols};
     alignas(64) float scale[kPackPlaces];

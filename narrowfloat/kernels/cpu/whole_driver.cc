@@ -72,20 +72,19 @@ class WholeDriver {
     });
   }
 
-  /// Encodes kRowsOfCall rows of a patch, or as many as there are, from its row `first` on. The
-  /// next ones are prefetched meanwhile: below, or the first ones of the next patch.
+  /// Encodes kRowsOfCall rows of a patch, or as many as there are, from its row `first` on.
   void EncodeRows(const Rect& patch, std::size_t first, bool keeps_rows) {
-    const std::size_t below = first + kRowsOfCall;
     const std::size_t rows = std::min(kRowsOfCall, patch.rows - first);
-    const Place next = below < patch.rows
-                           ? Place{patch.row + below, patch.col}
-                           : NextPlace(args_, patch.row, patch.col + patch.cols, kTransposedRun);
     const Place items{patch.row + first, patch.col};
+    const Place next = NextPlace(args_, items.row, patch.col + patch.cols, kTransposedRun);
     MicroRuns runs{
         {nullptr, nullptr, patch_ + first * kTransposedCols, false}, rows, 0, kTransposedCols};
     const bool is_even = SetItems(args_, items, next, item_bytes_, runs);
     if (keeps_rows) KeepRows(args_, items, runs);
-    if (is_even) return Encode(runs, patch.cols);
+    if (is_even) {
+      PrefetchPieces(args_, patch, first, item_bytes_, runs);
+      return Encode(runs, patch.cols);
+    }
     for (std::size_t r = 0; r < rows; ++r)
       Encode({RunOf(args_, items, next, item_bytes_, runs, r)}, patch.cols);
   }

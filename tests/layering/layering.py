@@ -22,7 +22,8 @@ ROOT_HEADERS = {"narrowfloat/c_api.h": {"c_api"}, "narrowfloat/version.h": {"c_a
 # The public functions of ops/ know neither kernels nor a backend; only this file names the CPU's.
 BACKENDS = re.compile(r"narrowfloat/(ops/(cpu|cuda)|kernels)/")
 KNOWS_BACKENDS = {"narrowfloat/ops/backend.cc"}
-# Micro-kernels know no scheme: tests/extra_scheme links them with schemes that they were not built for.
+# Micro-kernels know no scheme: tests/extra_scheme links them with schemes that they were not
+# built for.
 REGISTRY = "narrowfloat/schemes/registry.h"
 KNOWS_SCHEMES = {
     "narrowfloat/kernels/cpu/scheme_drivers.h",

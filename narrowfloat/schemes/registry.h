@@ -15,6 +15,10 @@
 #include "narrowfloat/schemes/nvfp4.h"
 #include "narrowfloat/schemes/scheme.h"
 
+#if defined(NF_HWY_TARGET)
+#error "micro-kernels know no list of schemes: those of one build serve another's"
+#endif
+
 // A build may add schemes: NF_EXTRA_SCHEMES names a header that defines `kExtraSchemes`.
 #if defined(NF_EXTRA_SCHEMES)
 #include NF_EXTRA_SCHEMES

@@ -22,8 +22,8 @@ ROOT_HEADERS = {"narrowfloat/c_api.h": {"c_api"}, "narrowfloat/version.h": {"c_a
 # The public functions of ops/ know neither kernels nor a backend; only this file names the CPU's.
 BACKENDS = re.compile(r"narrowfloat/(ops/(cpu|cuda)|kernels)/")
 KNOWS_BACKENDS = {"narrowfloat/ops/backend.cc"}
-# Micro-kernels know no scheme: tests/extra_scheme links them with schemes that they were not
-# built for.
+# Micro-kernels know no list of schemes: tests/extra_scheme links them with schemes that they were
+# not built for.
 REGISTRY = "narrowfloat/schemes/registry.h"
 KNOWS_SCHEMES = {
     "narrowfloat/kernels/cpu/scheme_drivers.h",
@@ -85,7 +85,7 @@ def offences(root: Path) -> Iterator[str]:
                 yield f"{place}:{number}: {target}: only a backend may know this"
             knows_schemes = folder != "kernels" or is_test or place.as_posix() in KNOWS_SCHEMES
             if target == REGISTRY and not knows_schemes:
-                yield f"{place}:{number}: {target}: kernels must not know the schemes"
+                yield f"{place}:{number}: {target}: kernels must not know the list of schemes"
             for wrong in offences_of_line(folder, target, found.group(1) == '"'):
                 yield f"{place}:{number}: {target}: {wrong}"
 

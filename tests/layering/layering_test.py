@@ -29,7 +29,7 @@ class LayeringTest(unittest.TestCase):
             ("narrowfloat/kernels/cpu/a.cc", '"narrowfloat/ops/quantize.h"',
              "kernels must not know ops"),
             ("narrowfloat/kernels/cpu/a.cc", '"narrowfloat/schemes/registry.h"',
-             "kernels must not know the schemes"),
+             "kernels must not know the list of schemes"),
             ("narrowfloat/ops/a.cc", '"narrowfloat/io/file.h"', "ops must not know io"),
             ("narrowfloat/config/a.h", '"narrowfloat/io/file.h"', "config must not know io"),
             ("narrowfloat/types/a.h", '"narrowfloat/c_api/a.h"', "types must not know c_api"),

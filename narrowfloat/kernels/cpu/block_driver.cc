@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "narrowfloat/kernels/cpu/drivers.h"
+#include "narrowfloat/kernels/dcheck.h"
 
 namespace narrowfloat::cpu {
 namespace {
@@ -106,7 +107,10 @@ class BlockDriver {
         step_(std::max(micro.vector_bytes, geometry.IsSquare() ? block_.items : 1)),
         amax_(*kernels.amax),
         amax_of_blocks_(amax_.of_blocks[IndexOf(kAmaxLengths, block_.items)]),
-        encode_blocks_(kernels.encode_blocks[IndexOf(kBlockLengths, block_.items)]) {}
+        encode_blocks_(kernels.encode_blocks[IndexOf(kBlockLengths, block_.items)]) {
+    // The amaxes of longer blocks may end before a whole vector of theirs.
+    NF_DCHECK(geometry.scale_type != ScaleType::kE8M0 || block_.items == kMxBlock);
+  }
 
   void Run(Direction direction) {
     const bool transposes = geometry_.transposed && direction != Direction::kRowwise;
@@ -204,7 +208,7 @@ class BlockDriver {
   /// cache, one below the other, and writes their transposes.
   void Patches(const Tile& tile, Direction direction) {
     alignas(64) std::byte codes[(kTransposedRun + kLineBytes) * kTransposedCols];
-    const bool is_one_band = tile.row_end - tile.row_begin <= kTransposedRun;
+    const bool is_low = tile.row_end - tile.row_begin <= kTransposedRun;  // else goes down first
     for (std::size_t col = tile.col_begin; col < tile.col_end; col += kTransposedCols) {
       std::size_t held = 0;  // rows that are encoded, but not written
       for (std::size_t row = tile.row_begin; row < tile.row_end; row += kTransposedRun) {
@@ -213,10 +217,9 @@ class BlockDriver {
         for (std::size_t r = 0; r < patch.rows; r += block_.items) {
           const Rect strip{row + r, std::min(block_.items, patch.rows - r), col, patch.cols};
           StripRows rows;
-          SetRows(strip, NextOfPatch(strip), codes + (held + r) * kTransposedCols, kTransposedCols,
-                  false, rows);
-          if (is_one_band && rows.is_even)
-            PrefetchPieces(args_, patch, r, amax_.item_bytes, rows.runs);
+          const Place next = is_low ? NextPiece(args_, patch, r) : NextOfPatch(strip);
+          SetRows(strip, next, codes + (held + r) * kTransposedCols, kTransposedCols, false, rows,
+                  is_low ? kPatchesAhead : 1);
           if (direction == Direction::kBoth) KeepRows(args_, rows.first, rows.runs);
           Strip(strip, rows, direction);
         }
@@ -250,10 +253,11 @@ class BlockDriver {
   }
   /// Sets the rows of a strip, whose codes go to `codes`, `stride` apart.
   void SetRows(const Rect& strip, const Place& next, std::byte* codes, std::size_t stride,
-               bool nontemporal, StripRows& rows) const {
+               bool nontemporal, StripRows& rows, std::size_t pieces = 1) const {
     rows.first = {strip.row, strip.col};
     rows.next = next;
     rows.runs = {{nullptr, nullptr, codes, nontemporal}, strip.rows, 0, stride};
+    rows.runs.pieces = pieces;
     rows.is_even = SetItems(args_, rows.first, next, amax_.item_bytes, rows.runs);
     for (std::size_t r = 0; r < strip.rows; ++r) rows.items[r] = Item(strip.row + r, strip.col);
   }
@@ -377,6 +381,7 @@ class BlockDriver {
   }
   bool ColumnAmaxes(const StripRows& rows, std::size_t cols, std::byte* amaxes) const {
     ColumnRows of{rows.items, rows.runs.rows};
+    // In pieces, prefetching here took longer (docs/performance.md).
     if (rows.is_even && rows.runs.pieces == 1) {
       of.next = rows.runs.first.next;
       of.stride = rows.runs.item_stride;
@@ -435,7 +440,7 @@ class BlockDriver {
     return true;
   }
 
-  /// Computes the scales of rows and columns.
+  /// Computes the scales of rows and columns. Returns false as StripOfBoth does.
   template <class RowMemory>
   bool ComputeScalesOfBoth(const StripRows& rows, std::size_t cols, RowMemory& row_memory,
                            const MicroScales& of_columns) {

@@ -38,13 +38,12 @@ template <class T>
 inline constexpr std::size_t kBlocksPerTree = 16 / kItemSize<T>;
 
 /// Stores the amax patterns of `blocks` adjacent blocks of kBlock items, then zeros up to a whole
-/// vector, or up to kPlaces if that is less. Returns the largest pattern of all.
+/// vector, or up to kPlaces if that is less. Returns the largest pattern of all. Calls
+/// visit(magnitudes, i) for each vector of magnitudes, where i is the index of its first item.
 /// A vector holds the maxima of one block's lanes. A tree of 128-bit interleavings joins the
 /// vectors of as many blocks as 128 bits have lanes: 3 ops for each vector that goes in. Whole
 /// vectors of amaxes are stored, because whole vectors are loaded next: a load that covers several
 /// narrower stores stalls until these, and all earlier stores, are in the cache.
-/// Calls visit(magnitudes, i) for each vector of magnitudes, where i is the index of the first
-/// item.
 template <class T, Inputs kInputs, std::size_t kBlock, std::size_t kPlaces, class Visit>
 HWY_INLINE std::uint32_t BlockAmaxes(const std::byte* items, std::size_t blocks, std::byte* amaxes,
                                      const Visit& visit) {
@@ -95,7 +94,7 @@ HWY_INLINE std::uint32_t BlockAmaxes(const std::byte* items, std::size_t blocks,
   return LargestLane(d, most);
 }
 
-/// Rows of a batch that fit in the first-level cache together.
+/// Rows that one pass over columns reads.
 template <class T>
 inline constexpr std::size_t kRowsPerPass = 16 / kItemSize<T>;
 

@@ -135,7 +135,7 @@ using Words = hn::Vec<D64>;
 
 /// Does one round of Philox4x32 on four words of several runs, which are in the low halves of
 /// 64-bit lanes; the high halves are undefined. `low` and `high` hold the round's key in every
-/// lane. Then on the words of the other chains. 6 ops on AVX-512, else 8.
+/// lane. Does the same on the words of the other chains. For each chain 6 ops on AVX-512, else 8.
 template <class... Chains>
 HWY_INLINE void PhiloxRound(Words low, Words high, Words& a, Words& b, Words& c, Words& d,
                             Chains&... others) {
@@ -169,8 +169,8 @@ HWY_INLINE void StoreRandom(Words a, Words b, Words c, Words d, std::uint8_t* ou
 
 /// Writes RandomBytes of the runs first, first + step, ...: `count` runs of kRandomRun bytes,
 /// rounded up to whole vectors of runs. Each round of a vector waits for the one before, so that
-/// several vectors take hardly longer than one: two, or four where there are registers for them.
-/// The last ones may be computed for nothing.
+/// several vectors take hardly longer than one: two, or four of 512 bits. The last ones may be
+/// computed for nothing.
 HWY_INLINE void FillRandom(const RandomState& state, std::uint64_t first, std::uint64_t step,
                            std::size_t count, std::uint8_t* out) noexcept {
   const D64 d64;
@@ -193,7 +193,7 @@ HWY_INLINE void FillRandom(const RandomState& state, std::uint64_t first, std::u
   };
   constexpr bool kFour = HWY_MAX_BYTES >= 64;
   for (std::size_t i = 0; i < count; i += (kFour ? 4 : 2) * kLanes) {
-    // Keeps the keys in memory, from where instructions repeat them for free.
+    // Keeps the keys in memory, from where AVX-512's instructions repeat them for free.
     asm("" : "+m"(keys));
     const Words a = hn::Set(d64, state.offset), b = hn::Set(d64, state.offset >> 32);
     Words a1 = a, b1 = b, c1 = runs(i), d1 = hn::ShiftRight<32>(c1);

@@ -27,7 +27,8 @@ struct BlockGeometry {
   bool IsSquare() const { return block.rows > 1; }
 };
 
-/// Quantizes a tile of a scheme with blocks and codes of 8 bits.
+/// Quantizes a tile of a scheme with blocks and codes of 8 bits. Requires: E8M0 scales are of MX
+/// blocks.
 void DriveBlocks(const QuantizeArgs& args, const MicroKernels& micro, const FormatKernels& kernels,
                  const BlockGeometry& geometry, const ScaleRule& options) noexcept;
 
@@ -141,6 +142,20 @@ inline Place NextPlace(const QuantizeArgs& args, std::size_t row, std::size_t co
                        std::size_t rows) {
   return col < args.shape.cols ? Place{row, col} : Place{row + rows, 0};
 }
+/// Patches of transposed codes that form a group, counted from the tile's first column: memory
+/// takes longer for shorter pieces of rows.
+inline constexpr std::size_t kPatchesAhead = 2;
+/// Returns the place that the r-th row of a patch prefetches. The rows of a group's patches
+/// prefetch those of the next group, row by row, and in a row piece by piece, each as wide as a
+/// patch; after the last columns those of the first group of the rows below. A last group with
+/// fewer patches leaves rows out.
+inline Place NextPiece(const QuantizeArgs& args, const Rect& patch, std::size_t r) {
+  const std::size_t index = (patch.col - args.tile.col_begin) / kTransposedCols % kPatchesAhead;
+  const std::size_t behind = patch.col + (kPatchesAhead - index) * kTransposedCols;
+  const Place first = NextPlace(args, patch.row, behind, patch.rows);
+  const std::size_t piece = index * RoundUp(patch.rows, kPatchesAhead) + r;
+  return {first.row + piece / kPatchesAhead, first.col + piece % kPatchesAhead * kTransposedCols};
+}
 /// Returns the address of a place, in the last row if it lies below it.
 inline const std::byte* ItemsAt(const QuantizeArgs& args, const Place& place,
                                 std::size_t item_bytes) {
@@ -194,38 +209,16 @@ inline bool SetItems(const QuantizeArgs& args, const Place& items, const Place& 
   runs.first.items = ItemsAt(args, items, item_bytes);
   runs.first.next = PrefetchAt(args, {std::min(next.row, last), next.col}, item_bytes);
   runs.item_stride = args.in.row_stride;
-  return args.in.row_offsets == nullptr;
-}
-/// Patches of transposed codes whose rows are prefetched together: memory takes longer for shorter
-/// pieces of rows.
-inline constexpr std::size_t kPatchesAhead = 2;
-/// Returns the place of the piece that the r-th row of a patch prefetches. The patches before a
-/// multiple of kPatchesAhead prefetch the rows of as many patches behind it, or of those at the
-/// next rows of patches, row by row and piece by piece.
-inline Place NextPiece(const QuantizeArgs& args, const Rect& patch, std::size_t patch_rows,
-                       std::size_t r) {
-  const std::size_t index = (patch.col - args.tile.col_begin) / kTransposedCols % kPatchesAhead;
-  const std::size_t behind = patch.col + (kPatchesAhead - index) * kTransposedCols;
-  const Place first = NextPlace(args, patch.row, behind, patch_rows);
-  const std::size_t piece = index * patch_rows + r;
-  return {first.row + piece / kPatchesAhead, first.col + piece % kPatchesAhead * kTransposedCols};
-}
-/// Sets what the runs of a patch's rows from `first` on prefetch. Requires: the rows are evenly
-/// spaced; `first` is a multiple of kPatchesAhead.
-inline void PrefetchPieces(const QuantizeArgs& args, const Rect& patch, std::size_t first,
-                           std::size_t item_bytes, MicroRuns& runs) {
-  Place next = NextPiece(args, patch, kTransposedRun, first);
-  next.row = std::min(next.row, args.shape.rows - runs.rows);
-  runs.first.next = PrefetchAt(args, next, item_bytes);
-  runs.pieces = kPatchesAhead;
   runs.piece_stride = static_cast<std::ptrdiff_t>(kTransposedCols * item_bytes);
+  return args.in.row_offsets == nullptr;
 }
 /// Returns the r-th of `runs`, whose rows are not evenly spaced.
 inline MicroRun RunOf(const QuantizeArgs& args, const Place& items, const Place& next,
                       std::size_t item_bytes, const MicroRuns& runs, std::size_t r) {
   MicroRun run = runs.first;
   run.items = ItemsAt(args, {items.row + r, items.col}, item_bytes);
-  run.next = PrefetchAt(args, {next.row + r, next.col}, item_bytes);
+  const std::size_t row = next.row + r / runs.pieces;
+  run.next = PrefetchAt(args, {row, next.col + r % runs.pieces * kTransposedCols}, item_bytes);
   run.codes += r * runs.code_stride;
   if (run.copy != nullptr) run.copy += r * runs.copy_stride;
   return run;

@@ -59,13 +59,15 @@ inline constexpr bool kAdjacentSums = !std::is_same_v<T, BFloat16>;
 inline constexpr std::size_t kSumCols = 2 * hn::MaxLanes(DF());
 static_assert(cpu::kColumnUnit % kSumCols == 0);
 
-/// Adds by an instruction that multiplies too: AMD's processors execute it beside additions.
+/// Returns a + b and a - b, by an instruction that multiplies too, if there is one: AMD's
+/// processors execute it beside additions.
 HWY_INLINE hn::Vec<DF> FusedAdd(hn::Vec<DF> a, hn::Vec<DF> b) {
-#if HWY_NATIVE_FMA
-  return hn::MulAdd(b, Opaque(hn::Set(DF(), 1.0f)), a);
-#else
+  if constexpr (HWY_NATIVE_FMA) return hn::MulAdd(b, Opaque(hn::Set(DF(), 1.0f)), a);
   return hn::Add(a, b);
-#endif
+}
+HWY_INLINE hn::Vec<DF> FusedSub(hn::Vec<DF> a, hn::Vec<DF> b) {
+  if constexpr (HWY_NATIVE_FMA) return hn::NegMulAdd(b, Opaque(hn::Set(DF(), 1.0f)), a);
+  return hn::Sub(a, b);
 }
 
 /// Adds kSumCols items to two vectors of sums. bfloat16: 5 ops, fp32: 4.
@@ -203,17 +205,19 @@ constexpr int Spread(int digits) {
 }
 constexpr std::uint32_t kLargestField = 254 - kGrowth;
 
-/// Transforms kCols columns from `col` on in binary64. Returns the number of columns whose sums are
-/// inexact even there, and stores their indices. The compiler vectorizes the loops over columns.
-template <class T, std::size_t kCols>
+/// Transforms kWideCols columns from `col` on in binary64. Returns the number of columns whose sums
+/// are inexact even there, and stores their indices. The compiler vectorizes the loops over
+/// columns.
+constexpr std::size_t kWideCols = 8;
+template <class T>
 HWY_NOINLINE std::size_t TransformColumns(const cpu::TransformRows& rows, std::size_t col,
                                           std::uint32_t sign_mask, std::uint16_t* inexact) {
-  double values[kHadamardSize][kCols];
-  std::uint32_t largest[kCols] = {}, smallest[kCols];  // exponents, as fields of fp32
-  std::fill_n(smallest, kCols, 254u);
+  double values[kHadamardSize][kWideCols];
+  std::uint32_t largest[kWideCols] = {}, smallest[kWideCols];  // exponents, as fields of fp32
+  std::fill_n(smallest, kWideCols, 254u);
   for (std::size_t k = 0; k < kHadamardSize; ++k) {
     const std::uint32_t sign = (sign_mask >> k & 1u) << 31;
-    for (std::size_t c = 0; c < kCols; ++c) {
+    for (std::size_t c = 0; c < kWideCols; ++c) {
       const auto bits = std::bit_cast<std::uint32_t>(LoadItem<T>(rows.in[k], col + c));
       const std::uint32_t magnitude = bits & ~kFloatSign;
       const std::uint32_t field = std::max(magnitude >> 23, 1u);
@@ -227,7 +231,7 @@ HWY_NOINLINE std::size_t TransformColumns(const cpu::TransformRows& rows, std::s
 #pragma GCC unroll 16
     for (std::size_t i = 0; i < kHadamardSize; ++i) {
       if ((i & half) != 0) continue;
-      for (std::size_t c = 0; c < kCols; ++c) {
+      for (std::size_t c = 0; c < kWideCols; ++c) {
         const double a = values[i][c], b = values[i + half][c];
         values[i][c] = a + b;
         values[i + half][c] = a - b;
@@ -235,14 +239,14 @@ HWY_NOINLINE std::size_t TransformColumns(const cpu::TransformRows& rows, std::s
     }
   }
   for (std::size_t j = 0; j < kHadamardSize; ++j) {
-    for (std::size_t c = 0; c < kCols; ++c) {
+    for (std::size_t c = 0; c < kWideCols; ++c) {
       const double sum = values[j][c] * kHadamardScale + 0.0;  // a sum of zeros is +0
       StoreItem<T>(rows.out[j], col + c,
                    kItemSize<T> == 4 ? static_cast<float>(sum) : RoundToOdd(sum));
     }
   }
   std::size_t count = 0;
-  for (std::size_t c = 0; c < kCols; ++c) {
+  for (std::size_t c = 0; c < kWideCols; ++c) {
     const int spread = static_cast<int>(largest[c]) - static_cast<int>(smallest[c]);
     if (largest[c] > 254 || spread > Spread<T>(53))
       inexact[count++] = static_cast<std::uint16_t>(col + c);
@@ -260,10 +264,10 @@ inline constexpr auto kSylvester = [] {
   return matrix;
 }();
 
-/// Transforms a column of bfloat16 in binary64. Returns false if a sum is inexact even there, or a
-/// result is none of bfloat16's normal numbers and not zero. The compiler vectorizes the loops.
-HWY_NOINLINE inline bool TransformColumn(const cpu::TransformRows& rows, std::size_t col,
-                                         std::uint32_t sign_mask) {
+/// Transforms a column of bfloat16 in binary64. Returns false if a sum may be inexact even there,
+/// or an output is neither zero nor a normal number. The compiler vectorizes the loops.
+HWY_NOINLINE bool TransformColumn(const cpu::TransformRows& rows, std::size_t col,
+                                  std::uint32_t sign_mask) {
   constexpr int kBelow = 52 - BFloat16::kMantissaBits;  // bits of a mantissa that are rounded off
   constexpr std::uint64_t kRebias = (1023 - 127) << BFloat16::kMantissaBits;
   std::uint32_t items[kHadamardSize];
@@ -299,18 +303,16 @@ HWY_NOINLINE inline bool TransformColumn(const cpu::TransformRows& rows, std::si
     std::memcpy(rows.out[j] + col * sizeof code, &code, sizeof code);
   }
   const int spread = static_cast<int>(largest) - static_cast<int>(smallest);
-  return outside == 0 && largest <= 254 && spread <= Spread<BFloat16>(53);
+  return outside == 0 && spread <= Spread<BFloat16>(53);
 }
 
-/// Sets two vectors to their sum and their difference; if kFused, by instructions that multiply
-/// too: AMD's processors execute these beside additions. 2 ops.
+/// Sets two vectors to their sum and their difference. 2 ops.
 template <bool kFused>
 HWY_INLINE void Hadamard2(hn::Vec<DF>& a, hn::Vec<DF>& b) {
   const auto first = a, second = b;
-  if constexpr (kFused && HWY_NATIVE_FMA) {
-    const auto one = Opaque(hn::Set(DF(), 1.0f));
-    a = hn::MulAdd(second, one, first);
-    b = hn::NegMulAdd(second, one, first);
+  if constexpr (kFused) {
+    a = FusedAdd(first, second);
+    b = FusedSub(first, second);
   } else {
     a = hn::Add(first, second);
     b = hn::Sub(first, second);
@@ -372,7 +374,8 @@ HWY_INLINE hn::Vec<D16> InterleaveAsBFloat16(hn::Vec<DF> even, hn::Vec<DF> odd) 
 /// Sums of bfloat16 in fp32, of the even columns of a vector and then of the odd ones. Products of
 /// bfloat16 with `factors`, the scale with the signs of the rows, are exact.
 struct FusedSums {
-  static constexpr std::uint16_t kSmallest = 0;  // smallest magnitude for which sums are exact
+  static constexpr std::uint16_t kInexact =
+      0;  // magnitudes up to this, but for zero, need binary64
   const float* factors;
 
   // Adding zero makes -0 to +0, so that a sum of zeros is +0. 3 ops and 2 to widen.
@@ -401,7 +404,11 @@ struct FusedSums {
 /// lower 4 columns of each 8, and then of the upper ones. They take subnormal numbers for zeros,
 /// and return zeros for them.
 struct BFloat16Sums {
-  static constexpr std::uint16_t kSmallest = 10 << BFloat16::kMantissaBits;
+  // Products of larger magnitudes with the scale are multiples of 2^-126, the smallest normal
+  // number.
+  static_assert(kHadamardScale == 0.25);
+  static constexpr std::uint16_t kInexact = (1 + BFloat16::kMantissaBits + 2)
+                                            << BFloat16::kMantissaBits;
   const float* factors;
 
   static bool AreAvailable() {
@@ -485,7 +492,7 @@ HWY_INLINE std::size_t TransformRun(const cpu::TransformRows& rows, std::size_t 
   const auto top = hn::ShiftRight<kBits>(largest);
   const auto bottom = hn::Max(hn::ShiftRight<kBits>(hn::Add(smallest, one)), one);
   const auto spread = hn::BitCast(di, hn::Sub(top, bottom));
-  const auto below = hn::SaturatedSub(hn::Set(d16, Sums::kSmallest), smallest);
+  const auto below = hn::SaturatedSub(hn::Set(d16, Sums::kInexact), smallest);
   const auto is_inexact =
       hn::Or(hn::Gt(spread, hn::Set(di, std::int16_t{Spread<BFloat16>(24)})),
              hn::Or(hn::Gt(hn::BitCast(di, top), hn::Set(di, std::int16_t{kLargestField})),
@@ -521,9 +528,8 @@ std::size_t Transform(const cpu::TransformRows& rows, std::size_t cols, std::uin
 #endif
     return transform(FusedSums{factors});
   } else {
-    constexpr std::size_t kWide = 8;  // columns in binary64
-    for (std::size_t c = 0; c < cols; c += kWide)
-      count += TransformColumns<T, kWide>(rows, c, sign_mask, inexact + count);
+    for (std::size_t c = 0; c < cols; c += kWideCols)
+      count += TransformColumns<T>(rows, c, sign_mask, inexact + count);
   }
   return count;
 }

@@ -35,9 +35,10 @@ struct TransformRows {
   std::array<std::byte*, kHadamardSize> out;
 };
 /// Writes the random Hadamard transform of `cols` columns of a group, rounded once. Returns the
-/// number of columns whose sums may be inexact, and stores their indices: their outputs do not
-/// count. Requires: cols is a multiple of kColumnUnit and at most kTransformCols, which is the
-/// length of `inexact`.
+/// number of columns that it leaves to the caller, because a sum may be inexact or an output is
+/// neither zero nor a normal number, and stores their indices: their outputs do not count.
+/// Requires: cols is a multiple of kColumnUnit and at most kTransformCols, which is the length of
+/// `inexact`.
 using TransformFn = std::size_t (*)(const TransformRows& rows, std::size_t cols,
                                     std::uint32_t sign_mask, std::uint16_t* inexact) noexcept;
 

@@ -164,8 +164,12 @@ void TestFillRandom() {
                                       kColumnwiseRuns + 5, ~std::uint64_t{0} - 40}) {
       for (const std::uint64_t step : {std::uint64_t{1}, std::uint64_t{1} << 31}) {
         for (const std::size_t count : {1u, 2u, 7u, 16u, 33u}) {
-          Bytes out((count + 8) * kRandomRun);
+          constexpr std::size_t kLanes = hn::MaxLanes(D64());  // runs of a vector
+          const std::size_t end = (count + kLanes - 1) / kLanes * kLanes * kRandomRun;
+          Bytes out(end + 4 * kLanes * kRandomRun, std::uint8_t{0xA5});
           FillRandom(state, first, step, count, out.data());
+          for (std::size_t i = end; i < out.size(); ++i)
+            ASSERT_EQ(out[i], 0xA5) << "byte " << i - end << " past " << count << " runs";
           for (std::size_t i = 0; i < count; ++i) {
             const auto expected = RandomBytes(state, first + i * step);
             ASSERT_EQ(std::memcmp(out.data() + i * kRandomRun, expected.data(), kRandomRun), 0)

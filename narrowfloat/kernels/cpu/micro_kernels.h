@@ -62,8 +62,8 @@ struct MicroRun {
 };
 
 /// Runs of `rows` rows: the first one, and the bytes from one row's address to the next one's. A
-/// row at `next` has `pieces` pieces, a power of two, each as long as a run: successive runs
-/// prefetch these one by one.
+/// row at `next` has `pieces` pieces, a power of two, `piece_stride` bytes apart: successive runs
+/// prefetch these one by one, the first run a row's first piece.
 struct MicroRuns {
   MicroRun first;
   std::size_t rows = 1;
@@ -81,9 +81,9 @@ struct MicroRuns {
 using BlockAmaxFn = bool (*)(const std::byte* items, std::size_t blocks,
                              std::byte* amaxes) noexcept;
 
-/// Does BlockAmaxFn for the MX blocks of a row, and updates the amaxes of its columns. If it
-/// returns false, both leave patterns that do not count. Requires: `of_columns` begins at a cache
-/// line.
+/// Does BlockAmaxFn for the MX blocks of a row, and updates the amaxes of its blocks * kMxBlock
+/// columns. If it returns false, the patterns in neither array count. Requires: `of_columns` begins
+/// at a cache line.
 using RowAmaxFn = bool (*)(const std::byte* items, std::size_t blocks, std::byte* amaxes,
                            std::byte* of_columns) noexcept;
 

@@ -220,6 +220,26 @@ TYPED_TEST(MicroKernelsTest, ScalesOfEveryAmax) {
 }
 
 /// Options of fp32 scales: the defaults, powers of two, and amaxes that are raised.
+TYPED_TEST(MicroKernelsTest, ZerosAreEncodedUnderPowersOfTwo) {
+  using P = TypeParam;
+  for (const Target& target : Targets()) {
+    const FormatKernels& kernels = this->Kernels(target);
+    const ScaleKernels& rule = this->ScalesOf(target, ScaleType::kE8M0);
+    Items amaxes(kMicroCols, P::kBytes), items(kMicroCols, P::kBytes), codes(kMicroCols, 1);
+    for (std::size_t i = 0; i < kMicroCols; ++i) items.Set(i, i % 3 == 0 ? P::kSign : 0);
+    const auto check = [&](ScalesFn compute, EncodeFn encode, std::size_t count) {
+      Scales scales;
+      ASSERT_TRUE(compute(amaxes.At(0), count, {}, scales.All())) << target.name;
+      encode({{items.At(0), items.At(0), codes.At(0), false}}, count, scales.All());
+      for (std::size_t i = 0; i < kMicroCols; ++i)
+        ASSERT_EQ(*codes.At(i), std::byte{static_cast<unsigned char>(i % 3 == 0 ? 0x80 : 0)})
+            << target.name << " item " << i;
+    };
+    check(rule.of_blocks, kernels.encode_blocks[0].powers_of_two, kMicroBlocks);
+    check(rule.of_columns, kernels.encode_columns.powers_of_two, kMicroCols);
+  }
+}
+
 const std::vector<ScaleRule>& Rules() {
   static const std::vector<ScaleRule> rules = {
       {},

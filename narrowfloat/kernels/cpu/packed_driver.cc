@@ -248,7 +248,7 @@ class PackedDriver {
     const std::size_t cols = vector_.RoundUp(strip.cols);
     for (std::size_t r = 0; r < strip.rows; ++r) {
       rows[r] = ItemsOf(strip, r, cols);
-      const Place piece = NextPiece(args_, patch, kPatchRows, strip.row - patch.row + r);
+      const Place piece = NextPiece(args_, patch, strip.row - patch.row + r);
       next[r] = PrefetchAt(args_, piece, amax_.item_bytes);
     }
     const PackedStrip in{rows, next, strip.rows, cols};

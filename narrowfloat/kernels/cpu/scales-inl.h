@@ -92,9 +92,9 @@ HWY_INLINE hn::Vec<DF> PowerOfField(hn::Vec<DI> field) {
   return hn::BitCast(DF(), hn::IfThenElse(is_subnormal, subnormal, hn::ShiftLeft<23>(field)));
 }
 
-/// Both rules compute scales from amaxes, as vectors: what is stored beside the codes, what items
-/// are multiplied by, and, returned, the scales' exponent fields. They add to `outside` the lanes
-/// that need the encoder for any scale.
+/// RuleE8M0 and RuleFloat32 compute scales from amaxes, as vectors: what is stored beside the
+/// codes, what items are multiplied by, and, returned, the scales' exponent fields. They add to
+/// `outside` the lanes that need the encoder for any scale.
 ///
 /// MxRule: the exponent field of the scale 2^(127 - code) is 254 - code. About 15 ops.
 template <FloatFormat F, class T>
@@ -121,12 +121,14 @@ template <FloatFormat F>
 struct BFloat16RuleE8M0 {
   using C = PowerConstants<F, BFloat16>;
   static constexpr std::uint32_t kMax = std::bit_cast<std::uint32_t>(kMaxValue<F>) >> 16;
+  static_assert(std::bit_cast<std::uint32_t>(kMaxValue<F>) % (1u << 16) == 0);
   static constexpr std::uint32_t kMantissa = (1u << BFloat16::kMantissaBits) - 1;
 
   /// Returns the codes of amaxes, 254 minus the scales' exponent fields: the exponent of amax less
-  /// that of F's largest number, and one more if the mantissa is above its mantissa. Adds to
-  /// `outside` the lanes that need the encoder for any scale: whose field is too small, or too
-  /// large while the amax is not zero. 9 ops.
+  /// that of F's largest number, and one more if the mantissa is above its mantissa. RuleE8M0,
+  /// which multiplies by a rounded reciprocal, agrees: equal mantissas give a power of two, and the
+  /// next one is far from it. Adds to `outside` the lanes that need the encoder for any scale:
+  /// whose field is too small, or too large while the amax is not zero. 9 or 10 ops.
   static HWY_INLINE hn::Vec<D16> Codes(hn::Vec<D16> amax, hn::Vec<D16>& outside) {
     const D16 d16;
     const auto set = [&](std::uint32_t value)

@@ -30,7 +30,7 @@ class WholeDriver {
   static constexpr std::size_t kRunItems = 4096;  // encoded before they are checked
   // Less than a page: a prefetch that has to look up another page's address is dropped or delayed.
   static constexpr std::size_t kBytesAhead = 3584;
-  // Rows of a patch that one call encodes, and how far ahead the next ones are prefetched.
+  // Rows of a patch that one call encodes.
   static constexpr std::size_t kRowsOfCall = 32;
 
   void Rows() {
@@ -76,15 +76,13 @@ class WholeDriver {
   void EncodeRows(const Rect& patch, std::size_t first, bool keeps_rows) {
     const std::size_t rows = std::min(kRowsOfCall, patch.rows - first);
     const Place items{patch.row + first, patch.col};
-    const Place next = NextPlace(args_, items.row, patch.col + patch.cols, kTransposedRun);
+    const Place next = NextPiece(args_, patch, first);
     MicroRuns runs{
         {nullptr, nullptr, patch_ + first * kTransposedCols, false}, rows, 0, kTransposedCols};
+    runs.pieces = kPatchesAhead;
     const bool is_even = SetItems(args_, items, next, item_bytes_, runs);
     if (keeps_rows) KeepRows(args_, items, runs);
-    if (is_even) {
-      PrefetchPieces(args_, patch, first, item_bytes_, runs);
-      return Encode(runs, patch.cols);
-    }
+    if (is_even) return Encode(runs, patch.cols);
     for (std::size_t r = 0; r < rows; ++r)
       Encode({RunOf(args_, items, next, item_bytes_, runs, r)}, patch.cols);
   }

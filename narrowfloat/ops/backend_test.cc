@@ -392,7 +392,7 @@ TEST_F(BackendTest, WrongArgumentsDoNotReachTheBackend) {
   EXPECT_EQ(Refusal([&] { FakeQuantize(in_, spec, shifted); }),
             "fake_quantize: the output must be the input or not overlap it");
   TensorView flat = quantized_[Role::kRowwiseData];
-  flat.shape = {128 * 256};
+  flat.shape = {std::int64_t{128} * 256};
   EXPECT_EQ(Refusal([&] { TransposeCodes(flat, flat); }),
             "transpose_codes: the input must have two dimensions, got shape 32768");
   EXPECT_EQ(Refusal([&] { FakeQuantize(codes, spec, out_); }),

@@ -27,8 +27,7 @@ void WriteText(const fs::path& path, std::string_view text) {
 /// A folder with one small model: an FP8 weight and its scale under the names of the convention
 /// `fp8`.
 fs::path MakeModel() {
-  const fs::path folder =
-      fs::temp_directory_path() / ("fuzz_companion." + std::to_string(::getpid()));
+  fs::path folder = fs::temp_directory_path() / ("fuzz_companion." + std::to_string(::getpid()));
   fs::create_directories(folder);
   std::string header =
       R"({"a.weight":{"dtype":"F8_E4M3","shape":[2,2],"data_offsets":[0,4]},)"

@@ -49,20 +49,6 @@ std::string NameOf(const testing::TestParamInfo<Slot>& info) {
   return fmt::format("{}_{}", info.param.scheme->name, DTypeName(info.param.dtype));
 }
 
-/// Returns the scheme in every direction, compact and swizzled.
-std::vector<QuantSpec> SpecsOf(const SchemeInfo& scheme) {
-  std::vector<QuantSpec> specs;
-  for (const bool swizzled : {false, true}) {
-    if (swizzled && !scheme.layout.swizzles) continue;
-    for (const auto& [rowwise, columnwise] :
-         {std::pair{true, false}, {false, true}, {true, true}}) {
-      specs.push_back(
-          {.scheme = &scheme, .rowwise = rowwise, .columnwise = columnwise, .swizzled = swizzled});
-    }
-  }
-  return specs;
-}
-
 /// Returns specs with NVFP4's options, one or two at a time.
 std::vector<QuantSpec> OptionSpecsOf(const SchemeInfo& scheme) {
   std::vector<QuantSpec> specs;
@@ -115,15 +101,6 @@ std::vector<QuantSpec> OptionSpecsOf(const SchemeInfo& scheme) {
   return specs;
 }
 
-/// Returns true if packed codes fill their bytes, and the transform's rows its groups.
-bool Fits(const QuantSpec& spec, const Shape& shape) {
-  const MatrixShape matrix = FlattenShape(shape);
-  if (spec.rht && matrix.rows % 16 != 0) return false;
-  const bool packed = spec.scheme->element_bits == 4;
-  return !packed ||
-         ((!spec.rowwise || matrix.cols % 2 == 0) && (!spec.columnwise || matrix.rows % 2 == 0));
-}
-
 /// Quantizes `in` from each placement on each backend and compares with the reference.
 void ExpectReference(const FloatTensor& in, const QuantSpec& spec, const std::string& context,
                      std::span<const Placement> placements = kPlacements) {
@@ -154,7 +131,7 @@ TEST_P(BackendQuantizeTest, ShapesAndPlacementsDoNotMatter) {
     for (const Range range : kRanges) {
       FloatTensor in(GetParam().dtype, shape);
       FillWithSpecials(in, random, range);
-      for (const QuantSpec& spec : SpecsOf(*GetParam().scheme)) {
+      for (const QuantSpec& spec : DirectionsOf({.scheme = GetParam().scheme})) {
         if (!Fits(spec, shape)) continue;
         ExpectReference(in, spec, fmt::format("NF_TEST_SEED={}", RunSeed()));
         if (HasFatalFailure()) return;
@@ -168,7 +145,7 @@ TEST_P(BackendQuantizeTest, ShapesAndPlacementsDoNotMatter) {
 TEST_P(BackendQuantizeTest, TensorsThatBeginInsideALine) {
   constexpr Placement kPlaced[] = {Placement::kContiguous, Placement::kInsideLine,
                                    Placement::kUnaligned};
-  std::vector<QuantSpec> specs = SpecsOf(*GetParam().scheme);
+  std::vector<QuantSpec> specs = DirectionsOf({.scheme = GetParam().scheme});
   for (const QuantSpec& spec : OptionSpecsOf(*GetParam().scheme)) {
     if (spec.rht || spec.stochastic_rounding) specs.push_back(spec);
   }
@@ -207,18 +184,10 @@ TEST_P(BackendQuantizeTest, OptionsMatchTheReference) {
 }
 
 TEST_P(BackendQuantizeTest, BlocksOfOneKind) {
-  const bool wide = GetParam().dtype == DType::kFloat32;
-  const std::uint32_t sign = wide ? 0x80000000u : 0x8000u;
-  const std::uint32_t infinity = wide                                   ? 0x7F800000u
-                                 : GetParam().dtype == DType::kBFloat16 ? 0x7F80u
-                                                                        : 0x7C00u;
-  // Zeros, -0, NaN (quiet, negative signalling), infinities, smallest subnormals, largest finite.
-  for (const std::uint32_t bits :
-       {0u, sign, infinity | (infinity & (~infinity + 1u)) >> 1, sign | infinity | 1u, infinity,
-        sign | infinity, 1u, sign | 1u, infinity - 1u, sign | (infinity - 1u)}) {
+  for (const std::uint32_t bits : SpecialPatterns(GetParam().dtype)) {
     FloatTensor in(GetParam().dtype, {36, 70});
     for (std::size_t i = 0; i < in.size(); ++i) in.SetBits(i, bits);
-    for (const QuantSpec& spec : SpecsOf(*GetParam().scheme)) {
+    for (const QuantSpec& spec : DirectionsOf({.scheme = GetParam().scheme})) {
       ExpectReference(in, spec, fmt::format("all items {:x}", bits));
       if (HasFatalFailure()) return;
     }

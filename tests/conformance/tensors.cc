@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "tests/conformance/reference_codec.h"
 
@@ -18,6 +19,16 @@ constexpr std::byte kGuard{0xA5};
 
 bool AllGuard(const std::byte* begin, const std::byte* end) {
   return std::all_of(begin, end, [](std::byte byte) { return byte == kGuard; });
+}
+
+/// Fields of a type's patterns: the sign, all bits of the exponent, and its lowest bit.
+struct Fields {
+  std::uint32_t sign, exponent, least;
+};
+Fields FieldsOf(DType dtype) {
+  if (dtype == DType::kFloat32) return {0x80000000u, 0x7F800000u, 0x00800000u};
+  if (dtype == DType::kBFloat16) return {0x8000u, 0x7F80u, 0x0080u};
+  return {0x8000u, 0x7C00u, 0x0400u};
 }
 
 }  // namespace
@@ -177,29 +188,25 @@ std::uint64_t RunSeed() {
   return seed;
 }
 
+std::vector<std::uint32_t> SpecialPatterns(DType dtype, Range range) {
+  const auto [sign, exponent, least] = FieldsOf(dtype);
+  const std::uint32_t largest = exponent - 1u;
+  std::vector<std::uint32_t> patterns{0u, sign, 1u, sign | 1u, least - 1u, largest, sign | largest};
+  if (range == Range::kAll) {
+    for (const std::uint32_t pattern :
+         {exponent, sign | exponent, exponent | least >> 1, sign | exponent | 1u})
+      patterns.push_back(pattern);
+  }
+  return patterns;
+}
+
 void FillWithSpecials(FloatTensor& tensor, std::mt19937_64& random, Range range) {
   if (tensor.size() == 0) return;
-  const bool wide = tensor.dtype() == DType::kFloat32;
-  const std::uint32_t mask = wide ? 0xFFFFFFFFu : 0xFFFFu;
-  const std::uint32_t exponent_mask = wide                                 ? 0x7F800000u
-                                      : tensor.dtype() == DType::kBFloat16 ? 0x7F80u
-                                                                           : 0x7C00u;
-  const std::uint32_t sign = wide ? 0x80000000u : 0x8000u;
-  // Zero, -0, smallest and largest subnormal, largest finite, both infinities, quiet and signalling
-  // NaN.
-  const std::uint32_t least = exponent_mask & (~exponent_mask + 1u);
-  const std::uint32_t specials[] = {0u,
-                                    sign,
-                                    1u,
-                                    least - 1u,
-                                    exponent_mask - 1u,
-                                    exponent_mask,
-                                    sign | exponent_mask,
-                                    exponent_mask | least >> 1,
-                                    sign | exponent_mask | 1u};
+  const auto [sign, exponent_mask, least] = FieldsOf(tensor.dtype());
+  const std::uint32_t mask = sign | (sign - 1u);
+  const std::vector<std::uint32_t> specials = SpecialPatterns(tensor.dtype(), range);
   const std::size_t cols =
       static_cast<std::size_t>(tensor.shape().empty() ? 1 : tensor.shape().back());
-  const std::size_t special_count = range == Range::kAll ? std::size(specials) : 5;  // numbers
   const std::uint32_t one = (exponent_mask >> 1) & exponent_mask & ~(least - 1u);
   std::uint32_t window = 0;
   for (std::size_t i = 0; i < tensor.size(); ++i) {
@@ -218,11 +225,34 @@ void FillWithSpecials(FloatTensor& tensor, std::mt19937_64& random, Range range)
                              : window;
       bits = (bits & ~exponent_mask) | (near >= exponent_mask ? exponent_mask - least : near);
     }
-    if ((draw >> 33) % 61 == 0) bits = specials[(draw >> 40) % special_count];
+    if ((draw >> 33) % 61 == 0) bits = specials[(draw >> 40) % specials.size()];
     if (range == Range::kNear && (bits & exponent_mask) > one + 8 * least) bits &= sign;
     if (zero_block) bits &= sign;
     tensor.SetBits(i, bits);
   }
+}
+
+bool Fits(const QuantSpec& spec, const Shape& shape) {
+  const MatrixShape matrix = FlattenShape(shape);
+  if (spec.rht && matrix.rows % 16 != 0) return false;
+  const bool packed = spec.scheme->element_bits == 4;
+  return !packed ||
+         ((!spec.rowwise || matrix.cols % 2 == 0) && (!spec.columnwise || matrix.rows % 2 == 0));
+}
+
+std::vector<QuantSpec> DirectionsOf(const QuantSpec& spec) {
+  std::vector<QuantSpec> specs;
+  for (const bool swizzled : {false, true}) {
+    if (swizzled && !spec.scheme->layout.swizzles) continue;
+    for (const auto& [rowwise, columnwise] :
+         {std::pair{true, false}, {false, true}, {true, true}}) {
+      specs.push_back(spec);
+      specs.back().rowwise = rowwise;
+      specs.back().columnwise = columnwise;
+      specs.back().swizzled = swizzled;
+    }
+  }
+  return specs;
 }
 
 }  // namespace narrowfloat::conformance

@@ -117,6 +117,11 @@ std::uint64_t RunSeed();
 enum class Range { kAll, kNumbers, kNear };
 inline constexpr Range kRanges[] = {Range::kAll, Range::kNumbers, Range::kNear};
 
+/// Returns the patterns of zero, of the smallest and the largest subnormal, and of the largest
+/// finite number, most with both signs; with kAll also of infinities and of a quiet and a
+/// signalling NaN.
+std::vector<std::uint32_t> SpecialPatterns(DType dtype, Range range = Range::kAll);
+
 /// Fills a tensor with what breaks kernels: values over the whole exponent range or some octaves
 /// around 1, runs near each other, all-zero blocks, and here and there -0, subnormals, the largest
 /// values, NaN and infinities.
@@ -129,5 +134,11 @@ struct ExecutionVariant {
 };
 inline constexpr ExecutionVariant kExecutionVariants[] = {{1, Stores::kCached},
                                                           {3, Stores::kNontemporal}};
+
+/// Returns true if packed codes fill their bytes, and the transform's rows its groups.
+bool Fits(const QuantSpec& spec, const Shape& shape);
+
+/// Returns the spec in every direction, compact and swizzled.
+std::vector<QuantSpec> DirectionsOf(const QuantSpec& spec);
 
 }  // namespace narrowfloat::conformance

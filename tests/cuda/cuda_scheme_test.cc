@@ -163,14 +163,7 @@ TEST_P(CudaSchemeTest, QuantizesWithEveryOption) {
 }
 
 TEST_P(CudaSchemeTest, QuantizesItemsOfOneKind) {
-  const bool wide = GetParam().dtype == DType::kFloat32;
-  const std::uint32_t sign = wide ? 0x80000000u : 0x8000u;
-  const std::uint32_t infinity = wide                                   ? 0x7F800000u
-                                 : GetParam().dtype == DType::kBFloat16 ? 0x7F80u
-                                                                        : 0x7C00u;
-  for (const std::uint32_t bits :
-       {0u, sign, infinity | (infinity & (~infinity + 1u)) >> 1, sign | infinity | 1u, infinity,
-        sign | infinity, 1u, sign | 1u, infinity - 1u, sign | (infinity - 1u)}) {
+  for (const std::uint32_t bits : SpecialPatterns(GetParam().dtype)) {
     FloatTensor in(GetParam().dtype, {34, 70});
     for (std::size_t i = 0; i < in.size(); ++i) in.SetBits(i, bits);
     ExpectQuantized(in, {.scheme = GetParam().scheme, .columnwise = true},

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <iterator>
-#include <utility>
 
 #include "narrowfloat/kernels/kernel_table.h"
 
@@ -52,29 +51,6 @@ void FillRandom(QuantizedBuffers& buffers, std::mt19937_64& random) {
 
 std::string Seed() {
   return fmt::format("NF_TEST_SEED={}", RunSeed());
-}
-
-bool Fits(const QuantSpec& spec, const Shape& shape) {
-  const MatrixShape matrix = FlattenShape(shape);
-  if (spec.rht && matrix.rows % 16 != 0) return false;
-  const bool packed = spec.scheme->element_bits == 4;
-  return !packed ||
-         ((!spec.rowwise || matrix.cols % 2 == 0) && (!spec.columnwise || matrix.rows % 2 == 0));
-}
-
-std::vector<QuantSpec> DirectionsOf(const QuantSpec& spec) {
-  std::vector<QuantSpec> specs;
-  for (const bool swizzled : {false, true}) {
-    if (swizzled && !spec.scheme->layout.swizzles) continue;
-    for (const auto& [rowwise, columnwise] :
-         {std::pair{true, false}, {false, true}, {true, true}}) {
-      specs.push_back(spec);
-      specs.back().rowwise = rowwise;
-      specs.back().columnwise = columnwise;
-      specs.back().swizzled = swizzled;
-    }
-  }
-  return specs;
 }
 
 }  // namespace narrowfloat::conformance

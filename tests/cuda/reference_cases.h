@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the comparisons of device memory with the CPU's scalar kernels share: shapes, items, specs.
+// Shapes and items with which the tests compare device memory with the CPU's scalar kernels.
 #pragma once
 
 #include <random>
@@ -41,11 +41,5 @@ std::string MessageOf(F&& call) {
   }
   return "";
 }
-
-/// Returns true if packed codes fill their bytes, and the transform's rows its groups.
-bool Fits(const QuantSpec& spec, const Shape& shape);
-
-/// Returns the spec in every direction, compact and swizzled.
-std::vector<QuantSpec> DirectionsOf(const QuantSpec& spec);
 
 }  // namespace narrowfloat::conformance

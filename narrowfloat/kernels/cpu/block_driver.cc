@@ -208,7 +208,8 @@ class BlockDriver {
   /// cache, one below the other, and writes their transposes.
   void Patches(const Tile& tile, Direction direction) {
     alignas(64) std::byte codes[(kTransposedRun + kLineBytes) * kTransposedCols];
-    const bool is_low = tile.row_end - tile.row_begin <= kTransposedRun;  // else goes down first
+    // Where a tile has one row of patches, these prefetch pieces; else the next patch is below.
+    const bool is_low = tile.row_end - tile.row_begin <= kTransposedRun;
     for (std::size_t col = tile.col_begin; col < tile.col_end; col += kTransposedCols) {
       std::size_t held = 0;  // rows that are encoded, but not written
       for (std::size_t row = tile.row_begin; row < tile.row_end; row += kTransposedRun) {
@@ -381,7 +382,7 @@ class BlockDriver {
   }
   bool ColumnAmaxes(const StripRows& rows, std::size_t cols, std::byte* amaxes) const {
     ColumnRows of{rows.items, rows.runs.rows};
-    // In pieces, prefetching here took longer (docs/performance.md).
+    // Prefetching pieces while amaxes are computed took longer (docs/performance.md).
     if (rows.is_even && rows.runs.pieces == 1) {
       of.next = rows.runs.first.next;
       of.stride = rows.runs.item_stride;

@@ -144,7 +144,7 @@ HWY_INLINE void PhiloxRound(Words low, Words high, Words& a, Words& b, Words& c,
     return hn::MulEven(hn::BitCast(d32, word), hn::Set(d32, factor));
   };
   const auto of_a = product(a, kPhiloxFactors[0]), of_c = product(c, kPhiloxFactors[1]);
-  // Opaque, so that the compiler leaves the chains side by side.
+  // Opaque, so that the compiler does not compute one chain after the other.
   a = Opaque(hn::Xor(hn::ShiftRight<32>(of_c), hn::Xor(b, low)));
   b = of_c;
   c = Opaque(hn::Xor(hn::ShiftRight<32>(of_a), hn::Xor(d, high)));

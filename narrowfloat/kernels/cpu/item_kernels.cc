@@ -59,8 +59,8 @@ inline constexpr bool kAdjacentSums = !std::is_same_v<T, BFloat16>;
 inline constexpr std::size_t kSumCols = 2 * hn::MaxLanes(DF());
 static_assert(cpu::kColumnUnit % kSumCols == 0);
 
-/// Returns a + b and a - b, by an instruction that multiplies too, if there is one: AMD's
-/// processors execute it beside additions.
+/// Return a + b and a - b. They multiply b by 1 in the same instruction, if there is one: AMD's
+/// processors execute it on other units than additions.
 HWY_INLINE hn::Vec<DF> FusedAdd(hn::Vec<DF> a, hn::Vec<DF> b) {
   if constexpr (HWY_NATIVE_FMA) return hn::MulAdd(b, Opaque(hn::Set(DF(), 1.0f)), a);
   return hn::Add(a, b);
@@ -374,8 +374,8 @@ HWY_INLINE hn::Vec<D16> InterleaveAsBFloat16(hn::Vec<DF> even, hn::Vec<DF> odd) 
 /// Sums of bfloat16 in fp32, of the even columns of a vector and then of the odd ones. Products of
 /// bfloat16 with `factors`, the scale with the signs of the rows, are exact.
 struct FusedSums {
-  static constexpr std::uint16_t kInexact =
-      0;  // magnitudes up to this, but for zero, need binary64
+  // Magnitudes up to this need binary64, but for zero.
+  static constexpr std::uint16_t kInexact = 0;
   const float* factors;
 
   // Adding zero makes -0 to +0, so that a sum of zeros is +0. 3 ops and 2 to widen.
@@ -404,8 +404,8 @@ struct FusedSums {
 /// lower 4 columns of each 8, and then of the upper ones. They take subnormal numbers for zeros,
 /// and return zeros for them.
 struct BFloat16Sums {
-  // Products of larger magnitudes with the scale are multiples of 2^-126, the smallest normal
-  // number.
+  // The same: products of larger magnitudes with the scale are multiples of 2^-126, the smallest
+  // normal number.
   static_assert(kHadamardScale == 0.25);
   static constexpr std::uint16_t kInexact = (1 + BFloat16::kMantissaBits + 2)
                                             << BFloat16::kMantissaBits;

@@ -8,7 +8,7 @@
 
 #include "hwy/highway.h"
 #include "narrowfloat/kernels/cpu/blocks-inl.h"
-#include "narrowfloat/kernels/cpu/scales-inl.h"
+#include "narrowfloat/kernels/cpu/micro_scales-inl.h"
 #include "narrowfloat/kernels/cpu/transpose-inl.h"
 #include "narrowfloat/kernels/dcheck.h"
 #include "narrowfloat/numerics/scale.h"
@@ -20,10 +20,6 @@ namespace {
 using cpu::MicroRun;
 using cpu::MicroRuns;
 using cpu::MicroScales;
-
-HWY_INLINE bool IsLineAligned(const void* at) {
-  return reinterpret_cast<std::uintptr_t>(at) % kLineBytes == 0;
-}
 
 template <class T, std::size_t kBlock>
 bool BlockAmax(const std::byte* items, std::size_t blocks, std::byte* amaxes) noexcept {
@@ -74,118 +70,6 @@ bool ColumnAmax(const cpu::ColumnRows& rows, std::size_t cols, cpu::AmaxRows whi
                                                          first, maxima));
   }
   return most < kInfinityBits<T>;
-}
-
-/// One block's scale serves whole vectors: stores `floor` and `multiplier` in the order of blocks,
-/// bfloat16's floors twice in 32 bits. About 30 ops for Lanes(DF()) blocks by E8M0.
-template <template <FloatFormat, class> class Rule, FloatFormat F, class T>
-bool BlockScales(const std::byte* amaxes, std::size_t blocks, const ScaleRule& rule,
-                 const MicroScales& out) noexcept {
-  NF_DCHECK(blocks <= cpu::kMicroCols && IsLineAligned(out.scale) && IsLineAligned(out.floor));
-  using C = PowerConstants<F, T>;
-  const DI di;
-  const MicroScales to = out;
-  auto outside = hn::Zero(di), stored = outside;
-  auto scale = hn::Zero(DF());
-  for (std::size_t j = 0; j < blocks; j += hn::Lanes(di)) {
-    const auto amax = AmaxValues<T>(amaxes, j);
-    const auto field = Rule<F, T>::Compute(amax, rule, stored, scale, outside);
-    Rule<F, T>::Store(stored, to.scale_inv, j);
-    hn::StoreU(scale, DF(), to.scale + j);
-    auto floor = C::Floor(field);
-    if constexpr (std::is_same_v<T, BFloat16>) floor = hn::Or(floor, hn::ShiftLeft<16>(floor));
-    hn::StoreU(floor, di, reinterpret_cast<std::int32_t*>(to.floor) + j);
-    if constexpr (!kByTable<F, T>) hn::StoreU(C::Multiplier(field), DF(), to.multiplier + j);
-  }
-  return IsZero(outside);
-}
-
-/// Each lane has a scale of its own: stores them in LaneScales' order, but bfloat16's floors, as 16
-/// bits each, in the order of columns. About 70 ops for 2 * Lanes(DF()) columns by E8M0.
-template <template <FloatFormat, class> class Rule, FloatFormat F, class T>
-bool ColumnScales(const std::byte* amaxes, std::size_t cols, const ScaleRule& rule,
-                  const MicroScales& out) noexcept {
-  NF_DCHECK(cols <= cpu::kMicroCols && cols % (2 * hn::Lanes(DF())) == 0);
-  NF_DCHECK(IsLineAligned(amaxes) && IsLineAligned(out.scale) && IsLineAligned(out.floor));
-  using C = PowerConstants<F, T>;
-  const MicroScales to = out;
-  auto outside = hn::Zero(DI()), stored = outside;
-  auto low_scale = hn::Zero(DF()), high_scale = low_scale;
-  for (std::size_t c = 0; c < cols; c += 2 * hn::Lanes(DF())) {
-    const std::size_t second = c + hn::Lanes(DF());
-    const auto low =
-        Rule<F, T>::Compute(AmaxValues<T>(amaxes, c), rule, stored, low_scale, outside);
-    Rule<F, T>::Store(stored, to.scale_inv, c);
-    const auto high =
-        Rule<F, T>::Compute(AmaxValues<T>(amaxes, second), rule, stored, high_scale, outside);
-    Rule<F, T>::Store(stored, to.scale_inv, second);
-    StoreLanes<T>(low_scale, high_scale, to.scale + c);
-    if constexpr (std::is_same_v<T, BFloat16>) {
-      const hn::Rebind<std::uint16_t, DF> d16;
-      auto* floors = reinterpret_cast<std::uint16_t*>(to.floor);
-      hn::StoreU(hn::DemoteTo(d16, C::Floor(low)), d16, floors + c);
-      hn::StoreU(hn::DemoteTo(d16, C::Floor(high)), d16, floors + second);
-    } else {
-      StoreLanes<T>(hn::BitCast(DF(), C::Floor(low)), hn::BitCast(DF(), C::Floor(high)),
-                    reinterpret_cast<float*>(to.floor + c));
-    }
-    if constexpr (!kByTable<F, T>)
-      StoreLanes<T>(C::Multiplier(low), C::Multiplier(high), to.multiplier + c);
-  }
-  return IsZero(outside);
-}
-
-/// Widens the lanes of 16 bits of a vector, in the order of the places that they belong to.
-template <Places kPlaces>
-HWY_INLINE void Widen(hn::Vec<D16> lanes, hn::Vec<D32>& first, hn::Vec<D32>& second) {
-  const D32 d32;
-  const hn::Half<D16> half;
-  if constexpr (kPlaces == Places::kBlocks) {
-    first = hn::PromoteTo(d32, hn::LowerHalf(half, lanes));
-    second = hn::PromoteTo(d32, hn::UpperHalf(half, lanes));
-  } else {
-    first = hn::And(hn::BitCast(d32, lanes), hn::Set(d32, 0xFFFFu));
-    second = hn::ShiftRight<16>(hn::BitCast(d32, lanes));
-  }
-}
-
-/// BlockScales or ColumnScales of bfloat16 by E8M0. About 35 ops for Lanes(D16()) places.
-template <Places kPlaces, FloatFormat F>
-bool BFloat16Scales(const std::byte* amaxes, std::size_t count, const ScaleRule& /*rule*/,
-                    const MicroScales& out) noexcept {
-  NF_DCHECK(count <= cpu::kMicroCols && IsLineAligned(out.scale) && IsLineAligned(out.floor));
-  NF_DCHECK(kPlaces == Places::kBlocks || count % hn::Lanes(D16()) == 0);
-  using Rule = BFloat16RuleE8M0<F>;
-  const D16 d16;
-  const D32 d32;
-  const MicroScales to = out;
-  auto outside = hn::Zero(d16);
-  for (std::size_t i = 0; i < count; i += hn::Lanes(d16)) {
-    const auto code = Rule::Codes(LoadItems(d16, amaxes + i * kItemSize<BFloat16>), outside);
-    const hn::Rebind<std::uint8_t, D16> d8;
-    const auto bytes = hn::DemoteTo(d8, hn::BitCast(hn::RebindToSigned<D16>(), code));
-    hn::StoreU(bytes, d8, reinterpret_cast<std::uint8_t*>(to.scale_inv) + i);
-    auto first = hn::Zero(d32), second = first;
-    const auto floor = Rule::Floor(code);
-    if constexpr (kPlaces == Places::kColumns) {
-      hn::StoreU(floor, d16, reinterpret_cast<std::uint16_t*>(to.floor) + i);
-    } else {
-      Widen<kPlaces>(floor, first, second);
-      hn::StoreU(hn::Or(first, hn::ShiftLeft<16>(first)), d32, to.floor + i);
-      hn::StoreU(hn::Or(second, hn::ShiftLeft<16>(second)), d32, to.floor + i + hn::Lanes(d32));
-    }
-    const auto store = [&](std::size_t k, hn::Vec<D32> codes) NF_INLINE_ATTR {
-      const auto field = hn::Sub(hn::Set(DI(), static_cast<std::int32_t>(E8M0::kMaxCode)),
-                                 hn::BitCast(DI(), codes));
-      hn::StoreU(PowerOfField(field), DF(), to.scale + k);
-      if constexpr (!kByTable<F, BFloat16>)
-        hn::StoreU(PowerConstants<F, BFloat16>::Multiplier(field), DF(), to.multiplier + k);
-    };
-    Widen<kPlaces>(code, first, second);
-    store(i, first);
-    store(i + hn::Lanes(d32), second);
-  }
-  return hn::AllTrue(d16, hn::Eq(outside, hn::Zero(d16)));
 }
 
 /// Index of the MX block that the i-th sub-vector of items lies in, where its lanes are `bytes`
@@ -569,13 +453,6 @@ template <FloatFormat F, class T, std::size_t kBlock>
 constexpr cpu::EncodeKernels kEncodeBlocks{&EncodeBlocks<F, T, kBlock, Encoder::kPowersOfTwo>,
                                            &EncodeBlocks<F, T, kBlock, Encoder::kFinite>,
                                            &EncodeBlocks<F, T, kBlock, Encoder::kAll>};
-
-template <FloatFormat F, class T>
-constexpr cpu::ScaleKernels kE8M0Scales{&BlockScales<RuleE8M0, F, T>,
-                                        &ColumnScales<RuleE8M0, F, T>};
-template <FloatFormat F>
-constexpr cpu::ScaleKernels kE8M0Scales<F, BFloat16>{&BFloat16Scales<Places::kBlocks, F>,
-                                                     &BFloat16Scales<Places::kColumns, F>};
 
 template <FloatFormat F, class T>
 constexpr cpu::FormatKernels kFormatKernels{

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of the emulation share: memory with guards, and errors that abort.
+// Memory with guards and errors that abort, which all files of the emulation use.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times verbs on a CUDA device, beside copies of as many bytes within device memory, which read a
-// half and write a half. Usage: cuda_bench [rows cols].
+// half and write a half. Usage: cuda_bench [rows cols [how specs begin]].
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <cstdio>
@@ -12,6 +12,7 @@
 #include <functional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "narrowfloat/kernels/cuda/memory.h"
@@ -55,8 +56,10 @@ void Print(const std::string& what, double time, std::size_t bytes) {
 
 class Bench {
  public:
-  Bench(std::int64_t rows, std::int64_t cols)
-      : shape_{rows, cols},
+  /// Times specs that begin with `filter`.
+  Bench(std::int64_t rows, std::int64_t cols, std::string filter)
+      : filter_(std::move(filter)),
+        shape_{rows, cols},
         items_(static_cast<std::size_t>(rows * cols)),
         in_(items_ * 2, nullptr) {
     std::vector<std::uint16_t> host(items_);
@@ -74,6 +77,7 @@ class Bench {
 
   /// Times a spec both ways. `reads` is how often its quantization reads the input.
   void Spec(const std::string& text, int reads) {
+    if (!text.starts_with(filter_)) return;
     const QuantSpec spec = ParseQuantSpec(text);
     std::vector<cuda::Memory*> owned;
     std::size_t bytes = 0;
@@ -127,18 +131,21 @@ class Bench {
   }
 
  private:
+  std::string filter_;
   Shape shape_;
   std::size_t items_;
   cuda::Memory in_;
 };
 
-void Run(std::int64_t rows, std::int64_t cols) {
+void Run(std::int64_t rows, std::int64_t cols, const std::string& filter) {
   fmt::print("{}x{} bf16; the last column is the time of a copy of the bytes over the time\n", rows,
              cols);
-  Bench bench(rows, cols);
-  bench.Amax();
-  bench.Sums();
-  bench.Dbias();
+  Bench bench(rows, cols, filter);
+  if (filter.empty()) {
+    bench.Amax();
+    bench.Sums();
+    bench.Dbias();
+  }
   // Rows, columns, both.
   const auto specs = [&](const std::string& scheme, const std::string& option, int reads) {
     for (std::vector<std::string> options :
@@ -159,9 +166,13 @@ void Run(std::int64_t rows, std::int64_t cols) {
   specs("nvfp4", "", 2);
   specs("nvfp4_2d", "amax=5.0", 1);
   specs("mxfp4", "", 1);
-  bench.Spec("nvfp4:amax=5.0,amax_columnwise=5.0,columnwise=1,rht=1", 1);
-  bench.Spec("nvfp4:amax=5.0,stochastic_rounding=1", 1);
-  bench.Spec("nvfp4:amax=5.0,four_over_six=mae", 1);
+  const std::string fixed = "amax=5.0,amax_columnwise=5.0,columnwise=1,", rows_only = "amax=5.0,";
+  for (const std::string option : {"rht=1", "stochastic_rounding=1", "four_over_six=mae"})
+    bench.Spec("nvfp4:" + fixed + option, 1);
+  bench.Spec("nvfp4:" + fixed + "rht=1,stochastic_rounding=1", 1);
+  for (const std::string option : {"stochastic_rounding=1", "four_over_six=mae"})
+    bench.Spec("nvfp4:" + rows_only + option, 1);
+  bench.Spec("nvfp4_2d:" + rows_only + "columnwise=1,four_over_six=mae", 1);
 }
 
 }  // namespace
@@ -170,6 +181,6 @@ void Run(std::int64_t rows, std::int64_t cols) {
 int main(int argc, char** argv) {
   const std::int64_t rows = argc > 2 ? std::atoll(argv[1]) : 16384;
   const std::int64_t cols = argc > 2 ? std::atoll(argv[2]) : 8192;
-  narrowfloat::Run(rows, cols);
+  narrowfloat::Run(rows, cols, argc > 3 ? argv[3] : "");
   return 0;
 }

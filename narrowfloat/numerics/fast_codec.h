@@ -53,10 +53,25 @@ NF_HD constexpr float DecodeByProduct(std::uint32_t code) noexcept {
   return value;
 }
 
-/// Returns Decode<F>(code), for a format of at most 8 bits, by DecodeByProduct in device code.
+/// Returns Decode<F>(code), for a format of at most 8 bits; a NaN has any payload. In device code
+/// it takes the hardware's conversion, from compute capability 8.9 on, or DecodeByProduct.
 template <FloatFormat F>
 NF_HD constexpr float DecodeFast(std::uint32_t code) noexcept {
 #if defined(__CUDA_ARCH__)
+#if __CUDA_ARCH__ >= 890
+  if constexpr (kBits<F> == 8 && F::kMantissaBits == 3) {
+    if (!std::is_constant_evaluated()) {
+      float value;
+      asm("{\n\t.reg .b32 halves;\n\t.reg .b16 low, high;\n\t"
+          "cvt.rn.f16x2.e4m3x2 halves, %1;\n\t"
+          "mov.b32 {low, high}, halves;\n\t"
+          "cvt.f32.f16 %0, low;\n\t}"
+          : "=f"(value)
+          : "h"(static_cast<std::uint16_t>(code)));
+      return value;
+    }
+  }
+#endif
   return DecodeByProduct<F>(code);
 #else
   return Decode<F>(code);

@@ -3,13 +3,17 @@
 
 #include <cuda_runtime.h>
 
+#include "narrowfloat/kernels/cuda/e2m1.cuh"
+#include "narrowfloat/kernels/cuda/e2m1_words.cuh"
 #include "narrowfloat/kernels/cuda/items.cuh"
 #include "narrowfloat/kernels/cuda/launch.cuh"
+#include "narrowfloat/schemes/options.h"
 
 namespace narrowfloat::cuda {
 namespace {
 
-constexpr std::uint64_t kPatterns = std::uint64_t{1} << 32;
+constexpr std::uint64_t kPatterns = std::uint64_t{1} << 32, kMantissas = std::uint64_t{1} << 23,
+                        kWordInputs = std::uint64_t{1} << 22;
 constexpr unsigned kThreads = 256, kOfThread = 1024;
 
 /// Calls differs(i * step) for the i of this thread below `inputs`. Adds the number of true results
@@ -37,13 +41,101 @@ __global__ void EncodeKernel(std::uint64_t inputs, std::uint64_t step, unsigned*
   Count(inputs, step, found, [](std::uint32_t pattern) {
     const float x = std::bit_cast<float>(pattern), other = std::bit_cast<float>(~pattern);
     const std::uint32_t code = Encode<F>(x), beside = Encode<F>(other);
-    if constexpr (kBits<F> == 4) {
-      std::uint32_t word = 0;
-      for (int i = 0; i < 8; ++i) word |= (i % 2 == 0 ? code : beside) << (4 * i);
-      if (EncodeWord<F>([&](int i) { return i % 2 == 0 ? x : other; }) != word) return true;
-    }
-    return EncodeItem<F>(x) != code || EncodePair<F>(x, other) != (code | beside << kBits<F>) ||
+    return EncodePair<F>(x, other) != (code | beside << kBits<F>) ||
            EncodePair<F>(other, x) != (beside | code << kBits<F>);
+  });
+}
+
+/// Eight items, every second one beside an input that has another code. Scaled by a power of two,
+/// they have the same codes.
+__global__ void EncodeEightKernel(std::uint64_t inputs, std::uint64_t step, unsigned* found) {
+  Count(inputs, step, found, [](std::uint32_t pattern) {
+    const float x = std::bit_cast<float>(pattern), other = std::bit_cast<float>(~pattern);
+    const std::uint32_t code = Encode<E2M1>(x), beside = Encode<E2M1>(other);
+    std::uint32_t word = 0;
+    for (int i = 0; i < 8; ++i) word |= (i % 2 == 0 ? code : beside) << (4 * i);
+    const auto item = [&](int i) { return i % 2 == 0 ? x : other; };
+    if (EncodeEightSpecial(EightFloats::Of(item)) != word) return true;
+    if (x != x || other != other) return false;
+    if (RoundToE2M1(fminf(fabsf(x), 6.0f)) != fabsf(Decode<E2M1>(code))) return true;
+    return EncodeEight(item, 1.0f) != word;
+  });
+}
+
+/// As above, with random bytes that depend on the input: each byte meets each sign, exponent and
+/// upper mantissa bits.
+__global__ void StochasticKernel(std::uint64_t inputs, std::uint64_t step, unsigned* found) {
+  Count(inputs, step, found, [](std::uint32_t pattern) {
+    const float x = std::bit_cast<float>(pattern), other = std::bit_cast<float>(~pattern);
+    const std::uint32_t low = pattern * 0x9E3779B9u, high = ~low * 0x85EBCA6Bu;
+    std::uint32_t word = 0;
+    for (int i = 0; i < 8; ++i) {
+      const auto byte = static_cast<std::uint8_t>((i < 4 ? low : high) >> (i % 4 * 8));
+      word |= EncodeStochastic(i % 2 == 0 ? x : other, byte) << (4 * i);
+    }
+    const auto item = [&](int i) { return i % 2 == 0 ? x : other; };
+    if (EncodeEightStochasticSpecial(EightFloats::Of(item), low, high) != word) return true;
+    if (x != x || other != other) return false;
+    return EncodeEightStochastic(item, 1.0f, low, high) != word;
+  });
+}
+
+/// Words of bfloat16 items, as rows and as columns. The input is the sign and mantissa of the first
+/// item, its exponent, and 6 bits of a scale that maps the items, whose exponents differ by up to 4,
+/// to where E2M1's steps are. Powers of two map none beyond 6.
+__global__ void WordsKernel(std::uint64_t inputs, std::uint64_t step, unsigned* found) {
+  Count(inputs, step, found, [](std::uint32_t pattern) {
+    const std::uint32_t first = pattern & 0xFFu, exponent = (pattern >> 8 & 0xFFu) % 249u + 1u;
+    std::uint32_t words[16];
+    for (std::uint32_t i = 0; i < 32; ++i) {
+      const std::uint32_t bits = first + i * 37u;
+      const std::uint32_t mantissa = bits & (i % 5u == 4u ? 0x3Fu : 0x7Fu);
+      const std::uint32_t item = (bits & 0x80u) << 8 | (exponent + i % 5u) << 7 | mantissa;
+      words[i / 2] = i % 2 == 0 ? item : words[i / 2] | item << 16;
+    }
+    const auto item_of = [&](int i) {
+      return Decode<BFloat16>(words[i / 2] >> (i % 2 * 16) & 0xFFFFu);
+    };
+    // 2^(2 - exponent of the fourth item), times 1 to 2 with all bits.
+    const std::uint32_t power = exponent > 251u ? 1u : 252u - exponent;
+    const std::uint32_t random = (pattern >> 16) * 0x9E3779B9u;
+    const auto scale = std::bit_cast<float>(power << 23 | random >> 9);
+    const auto other = std::bit_cast<float>(power << 23 | ~random >> 9);
+    const auto of_power = std::bit_cast<float>(power << 23);
+    const auto differs = [&](const std::uint32_t(&codes)[2], const auto& item, float factor) {
+      bool any = false;
+      for (int i = 0; i < 16; ++i)
+        any |= (codes[i / 8] >> (i % 8 * 4) & 15u) != Encode<E2M1>(item(i) * factor);
+      return any;
+    };
+    std::uint32_t of_row[8], row[2], columns[2][2];
+    for (int i = 0; i < 8; ++i) of_row[i] = words[i];
+    EncodeRowWords(of_row, scale, row);
+    bool any = differs(row, item_of, scale);
+    EncodeRowWordsByPower(of_row, of_power, row);
+    any |= differs(row, item_of, of_power);
+    EncodeColumnWords(words, {scale, other}, columns);
+    for (int c = 0; c < 2; ++c)
+      any |= differs(columns[c], [&](int i) { return item_of(i * 2 + c); }, c == 0 ? scale : other);
+    EncodeColumnWordsByPower(words, {of_power, of_power * 0.5f}, columns);
+    for (int c = 0; c < 2; ++c)
+      any |= differs(
+          columns[c], [&](int i) { return item_of(i * 2 + c); }, c == 0 ? of_power : of_power * 0.5f);
+    return any;
+  });
+}
+
+/// Every mantissa with the two divisors of NVFP4's errors. A power of two does not change the
+/// quotient's mantissa; the exponents are the smallest and the largest that are asked for.
+__global__ void QuotientKernel(std::uint64_t inputs, std::uint64_t step, unsigned* found) {
+  Count(inputs, step, found, [](std::uint32_t mantissa) {
+    for (const float divisor : {kMaxValue<E4M3> * kMaxValue<E2M1>, kReducedE4M3Max * kMaxValue<E2M1>}) {
+      for (const std::uint32_t exponent : {127u - 90u, 127u, 127u + 92u}) {
+        const auto x = std::bit_cast<float>(exponent << 23 | mantissa);
+        if (QuotientBy(x, divisor, 1.0f / divisor) != x / divisor) return true;
+      }
+    }
+    return false;
   });
 }
 
@@ -140,7 +232,10 @@ std::vector<Comparison> CompareConversions(std::uint64_t step) {
   const std::uint64_t floats = (kPatterns + step - 1) / step;
   return {Compare("fp32 to E4M3", &EncodeKernel<E4M3>, floats, step),
           Compare("fp32 to E5M2", &EncodeKernel<E5M2>, floats, step),
-          Compare("fp32 to E2M1", &EncodeKernel<E2M1>, floats, step),
+          Compare("eight of fp32 to E2M1", &EncodeEightKernel, floats, step),
+          Compare("eight of fp32 to E2M1, stochastic", &StochasticKernel, floats, step),
+          Compare("words of bf16 to E2M1", &WordsKernel, (kWordInputs + step - 1) / step, step),
+          Compare("quotients of mantissas", &QuotientKernel, (kMantissas + step - 1) / step, step),
           Compare("fp32 to fp16", &NarrowKernel<Float16>, floats, step),
           Compare("fp32 to bf16", &NarrowKernel<BFloat16>, floats, step),
           Compare("two of fp32 to fp16", &NarrowPairKernel<Float16>, floats, step),

@@ -41,6 +41,7 @@ __device__ __forceinline__ void Raise(unsigned* to, unsigned bits) {
 template <class T>
 __global__ void __launch_bounds__(kThreads, kBoundedTo)
     FlatAmaxKernel(const std::byte* data, std::size_t items, unsigned* amax_bits) {
+  AwaitPrevious();
   constexpr std::size_t kItemsOfPiece = 16 / kItemSize<T>;
   const std::size_t before = (0 - reinterpret_cast<std::uintptr_t>(data)) % 16 / kItemSize<T>;
   const std::size_t head = before < items ? before : items;
@@ -173,9 +174,6 @@ __global__ void __launch_bounds__(kThreads, 4)
     Raise(amax_bits + own, largest[threadIdx.x % kItems][threadIdx.x / kItems]);
 }
 
-template <class T>
-constexpr std::size_t kItemsOfWord = 4 / kItemSize<T>;
-
 /// A thread transforms a word of columns of 16 rows. Stores the items if `out` has data; else it
 /// raises *amax_bits to their amax.
 template <class T>
@@ -189,40 +187,21 @@ __global__ void __launch_bounds__(kThreads)
   float amax = 0.0f;
   if (col < cols) {
     const std::size_t bytes = (cols - col) * kItemSize<T>;
-    std::uint32_t words[kHadamardSize][1];
+    std::uint32_t words[kHadamardSize];
 #pragma unroll
-    for (std::size_t k = 0; k < kHadamardSize; ++k)
-      LoadBytes<4>(in.Row(first + k) + col * kItemSize<T>, bytes, in.is_aligned, words[k]);
-      // Each column of 16-bit items is taken out at the low end, and its transform put in at the
-      // high end.
-#pragma unroll 1
-    for (std::size_t i = 0; i < kItemsOfWord<T>; ++i) {
-      float group[kHadamardSize];
-      std::uint32_t items[kHadamardSize];
-#pragma unroll
-      for (std::size_t k = 0; k < kHadamardSize; ++k) {
-        if constexpr (kItemSize<T> == 4) {
-          group[k] = std::bit_cast<float>(words[k][0]);
-        } else {
-          group[k] = Widen<T>(words[k][0] & 0xFFFFu);
-        }
-      }
-      TransformGroup<T>(group, sign_mask, items);
-#pragma unroll
-      for (std::size_t k = 0; k < kHadamardSize; ++k) {
-        if constexpr (kItemSize<T> == 4) {
-          words[k][0] = items[k];
-        } else {
-          words[k][0] = words[k][0] >> 16 | items[k] << 16;
-        }
-      }
+    for (std::size_t k = 0; k < kHadamardSize; ++k) {
+      std::uint32_t word[1];
+      LoadBytes<4>(in.Row(first + k) + col * kItemSize<T>, bytes, in.is_aligned, word);
+      words[k] = word[0];
     }
+    TransformWords<T>(words, sign_mask);
 #pragma unroll
     for (std::size_t k = 0; k < kHadamardSize; ++k) {
       if (out.data != nullptr) {
-        StoreBytes<4>(out.Row(first + k) + col * kItemSize<T>, words[k], bytes, out.is_aligned);
+        const std::uint32_t word[1] = {words[k]};
+        StoreBytes<4>(out.Row(first + k) + col * kItemSize<T>, word, bytes, out.is_aligned);
       } else {
-        amax = RaiseByWord<T>(amax, words[k][0]);
+        amax = RaiseByWord<T>(amax, words[k]);
       }
     }
   }
@@ -269,7 +248,7 @@ void RaiseAmax(DType dtype, const Rows<const std::byte>& in, unsigned* amax_bits
       return RunRowAmax<T>(in, false, amax_bits, stream);
     const std::size_t blocks = CeilDiv(items * kItemSize<T>, std::size_t{16} * kLoads * kThreads);
     const std::size_t resident = std::size_t{Multiprocessors()} * kResident;
-    Launch(&FlatAmaxKernel<T>, dim3(static_cast<unsigned>(std::min(blocks, resident))),
+    Launch<Start::kEarly>(&FlatAmaxKernel<T>, dim3(static_cast<unsigned>(std::min(blocks, resident))),
            dim3(kThreads), 0, stream, in.data, items, amax_bits);
   });
 }

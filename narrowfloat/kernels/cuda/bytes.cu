@@ -28,6 +28,7 @@ constexpr std::size_t kCopiedByBlock = std::size_t{16} * kPiecesOfThread * kThre
 __global__ void __launch_bounds__(kThreads)
     CopyKernel(std::byte* to, const std::byte* from, std::size_t bytes, bool aligned,
                const float* noop) {
+  AwaitPrevious();
   if (Skips(noop)) return;
   const std::size_t first = blockIdx.x * kCopiedByBlock + threadIdx.x * std::size_t{16};
   const auto at = [&](int i) { return first + static_cast<std::size_t>(i) * 16 * kThreads; };
@@ -163,7 +164,7 @@ void CopyBytes(std::byte* to, const std::byte* from, std::size_t bytes, const fl
                Stream stream) {
   const bool aligned =
       (reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from)) % 16 == 0;
-  Launch(&CopyKernel, dim3(static_cast<unsigned>(CeilDiv(bytes, kCopiedByBlock))), dim3(kThreads),
+  Launch<Start::kEarly>(&CopyKernel, dim3(static_cast<unsigned>(CeilDiv(bytes, kCopiedByBlock))), dim3(kThreads),
          0, stream, to, from, bytes, aligned, noop);
 }
 

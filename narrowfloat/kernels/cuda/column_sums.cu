@@ -10,8 +10,9 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kCols = 4;           // that a thread sums
-constexpr int kStripsAtOnce = 32;  // that a thread loads before it adds them
-constexpr int kAddingThreads = 64;
+constexpr unsigned kAddedCols = 32;     // of a block that adds strips
+constexpr unsigned kLoadingWarps = 8;   // of which each loads some of the block's strips
+constexpr unsigned kStripsOfWarp = 16;  // at once
 
 /// A thread sums kCols adjacent columns of a strip, row after row. It loads the items of some rows
 /// before it adds them: the additions wait for each other, and the loads do not.
@@ -68,27 +69,38 @@ __global__ void __launch_bounds__(kThreads, 8)
   }
 }
 
-/// A thread adds the strips of one column in order.
+/// A warp adds the strips of 32 columns in order. It and the other warps of its block load them to
+/// shared memory, so that the loads of many strips are in flight together.
 template <class T>
-__global__ void __launch_bounds__(kAddingThreads, 8)
+__global__ void __launch_bounds__(kAddedCols* kLoadingWarps)
     AddStripsKernel(const float* workspace, MatrixShape strips, std::byte* out, const float* noop) {
+  constexpr unsigned kAtOnce = kLoadingWarps * kStripsOfWarp;
+  __shared__ float loaded[kAtOnce][kAddedCols];
+  AwaitPrevious();
   if (Skips(noop)) return;
-  const std::size_t col = std::size_t{blockIdx.x} * kAddingThreads + threadIdx.x;
-  if (col >= strips.cols) return;
+  const unsigned warp = threadIdx.x / kAddedCols, lane = threadIdx.x % kAddedCols;
+  const std::size_t col = std::size_t{blockIdx.x} * kAddedCols + lane;
+  const bool is_inside = col < strips.cols;
   float sum = 0.0f;
-#pragma unroll 1
-  for (std::size_t strip = 0; strip < strips.rows; strip += kStripsAtOnce) {
-    float loaded[kStripsAtOnce];
+  for (std::size_t first = 0; first < strips.rows; first += kAtOnce) {
+    float own[kStripsOfWarp];
 #pragma unroll
-    for (std::size_t i = 0; i < kStripsAtOnce; ++i) {
-      if (strip + i < strips.rows) loaded[i] = workspace[(strip + i) * strips.cols + col];
+    for (unsigned i = 0; i < kStripsOfWarp; ++i) {
+      const std::size_t strip = first + warp * kStripsOfWarp + i;
+      own[i] = is_inside && strip < strips.rows ? workspace[strip * strips.cols + col] : 0.0f;
     }
 #pragma unroll
-    for (std::size_t i = 0; i < kStripsAtOnce; ++i) {
-      if (strip + i < strips.rows) sum += loaded[i];
+    for (unsigned i = 0; i < kStripsOfWarp; ++i) loaded[warp * kStripsOfWarp + i][lane] = own[i];
+    __syncthreads();
+    if (warp == 0) {
+      const std::size_t left = strips.rows - first;
+      const auto count = static_cast<unsigned>(left < kAtOnce ? left : kAtOnce);
+#pragma unroll 16
+      for (unsigned i = 0; i < count; ++i) sum += loaded[i][lane];
     }
+    __syncthreads();
   }
-  StoreItem<T>(out, col, sum);
+  if (warp == 0 && is_inside) StoreItem<T>(out, col, sum);
 }
 
 }  // namespace
@@ -106,8 +118,8 @@ void SumStrips(DType dtype, const Rows<const std::byte>& in, float* strip_sums, 
 void AddStrips(const float* strip_sums, MatrixShape shape, DType out_dtype, std::byte* out,
                const float* noop, Stream stream) {
   WithType(out_dtype, [&]<class T>() {
-    Launch(&AddStripsKernel<T>, dim3(static_cast<unsigned>(CeilDiv(shape.cols, kAddingThreads))),
-           dim3(kAddingThreads), 0, stream, strip_sums,
+    Launch<Start::kEarly>(&AddStripsKernel<T>, dim3(static_cast<unsigned>(CeilDiv(shape.cols, kAddedCols))),
+           dim3(kAddedCols * kLoadingWarps), 0, stream, strip_sums,
            MatrixShape{CeilDiv(shape.rows, kSumStripRows), shape.cols}, out, noop);
   });
 }

@@ -230,8 +230,9 @@ __global__ void __launch_bounds__(kThreads, 4)
   constexpr int kWords = kItems * kBits<F> / 32, kPerWord = 32 / kBits<F>;
   if (Skips(args.noop)) return;
   __shared__ uint4 pieces[kTile * kPieces];
-  const TileOrigin origin = Origin(args.out.shape);
+  const TileOrigin origin = Origin();
   const MatrixShape shape = args.out.shape;
+  if (origin.row >= shape.rows) return;
   // The pieces of a thread are kThreads / kPieces lines apart.
   const int of_line = static_cast<int>(threadIdx.x) % kPieces;
   const std::size_t first_line = origin.col + threadIdx.x / kPieces;

@@ -107,4 +107,104 @@ __device__ __forceinline__ void TransformGroup(const float (&in)[kHadamardSize],
     out[j] = RoundOnce<T>(sums[j] * kHadamardScale + 0.0);  // + 0.0: a sum of zeros is +0
 }
 
+template <class T>
+constexpr std::size_t kItemsOfWord = 4 / kItemSize<T>;
+
+/// Returns, in each half of a word, the larger one of two unsigned numbers.
+__device__ __forceinline__ std::uint32_t LargerHalves(std::uint32_t a, std::uint32_t b) {
+#if NF_DEVICE_ARCH > 0
+  return __vmaxu2(a, b);
+#else
+  const std::uint32_t low = (a & 0xFFFFu) > (b & 0xFFFFu) ? a : b;
+  return (low & 0xFFFFu) | ((a >> 16 > b >> 16 ? a : b) & 0xFFFF0000u);
+#endif
+}
+/// Returns, in each half, the smaller one of a - 1 and b; 0 - 1 is 0xFFFF.
+__device__ __forceinline__ std::uint32_t SmallerPreceding(std::uint32_t a, std::uint32_t b) {
+#if NF_DEVICE_ARCH > 0
+  return __viaddmin_u16x2(a, 0xFFFFFFFFu, b);
+#else
+  const auto smaller = [](std::uint32_t x, std::uint32_t y) {
+    const std::uint32_t before = (x - 1u) & 0xFFFFu;
+    return before < y ? before : y;
+  };
+  return smaller(a & 0xFFFFu, b & 0xFFFFu) | smaller(a >> 16, b >> 16) << 16;
+#endif
+}
+
+/// Returns true if binary32 holds every partial sum of 16 items of a 16-bit type, and a quarter of
+/// it. `largest` is their largest magnitude, `preceding` the smallest one that is not 0, less 1.
+template <class T>
+__device__ __forceinline__ bool SumsFitBinary32(std::uint32_t largest, std::uint32_t preceding) {
+  // As in TransformGroup: 24 bits less those of a term, and 4.
+  constexpr std::uint32_t kMostRange = 24 - 5 - T::kMantissaBits;
+  // bfloat16's sums are multiples of its items' last bits, and a quarter must stay normal.
+  constexpr std::uint32_t kLeastField = T::kBias == 127 ? T::kMantissaBits + 3u : 1u;
+  const std::uint32_t high = largest >> T::kMantissaBits;
+  const std::uint32_t low = ((preceding + 1u) & 0xFFFFu) >> T::kMantissaBits;
+  if (largest == 0) return true;
+  return largest <= T::kMaxCode && low >= kLeastField && high - low <= kMostRange;
+}
+
+/// Replaces the 16 items of the one or two columns of a word per row by their transforms. Adds in
+/// binary32 where that is exact.
+template <class T>
+__device__ __forceinline__ void TransformWords(std::uint32_t (&words)[kHadamardSize],
+                                               std::uint32_t sign_mask) {
+  if constexpr (kItemSize<T> == 4) {
+    float group[kHadamardSize];
+#pragma unroll
+    for (std::size_t k = 0; k < kHadamardSize; ++k) group[k] = std::bit_cast<float>(words[k]);
+    TransformGroup<T>(group, sign_mask, words);
+  } else {
+    std::uint32_t largest = 0, preceding = 0xFFFFFFFFu;
+#pragma unroll
+    for (std::size_t k = 0; k < kHadamardSize; ++k) {
+      const std::uint32_t magnitudes = words[k] & 0x7FFF7FFFu;
+      largest = LargerHalves(largest, magnitudes);
+      preceding = SmallerPreceding(magnitudes, preceding);
+    }
+    const bool fits[2] = {SumsFitBinary32<T>(largest & 0xFFFFu, preceding & 0xFFFFu),
+                          SumsFitBinary32<T>(largest >> 16, preceding >> 16)};
+    if (fits[0] && fits[1]) {
+      float sums[2][kHadamardSize];
+#pragma unroll
+      for (std::size_t k = 0; k < kHadamardSize; ++k) {
+        const std::uint32_t signed_items = words[k] ^ (sign_mask >> k & 1u) * 0x80008000u;
+        sums[0][k] = Widen<T>(signed_items & 0xFFFFu);
+        sums[1][k] = Widen<T>(signed_items >> 16);
+      }
+#pragma unroll
+      for (int column = 0; column < 2; ++column) {
+#pragma unroll
+        for (std::size_t half = 1; half < kHadamardSize; half *= 2) {
+#pragma unroll
+          for (std::size_t k = 0; k < kHadamardSize; ++k) {
+            if ((k & half) != 0) continue;
+            const float a = sums[column][k], b = sums[column][k + half];
+            sums[column][k] = a + b;
+            sums[column][k + half] = a - b;
+          }
+        }
+      }
+      constexpr auto kScale = static_cast<float>(kHadamardScale);
+#pragma unroll
+      for (std::size_t j = 0; j < kHadamardSize; ++j)
+        words[j] = NarrowPair<T>(sums[0][j] * kScale + 0.0f, sums[1][j] * kScale + 0.0f);
+      return;
+    }
+    // Each column is taken out at the low end, and its transform put in at the high end.
+#pragma unroll 1
+    for (int column = 0; column < 2; ++column) {
+      float group[kHadamardSize];
+      std::uint32_t items[kHadamardSize];
+#pragma unroll
+      for (std::size_t k = 0; k < kHadamardSize; ++k) group[k] = Widen<T>(words[k] & 0xFFFFu);
+      TransformGroup<T>(group, sign_mask, items);
+#pragma unroll
+      for (std::size_t k = 0; k < kHadamardSize; ++k) words[k] = words[k] >> 16 | items[k] << 16;
+    }
+  }
+}
+
 }  // namespace narrowfloat::cuda

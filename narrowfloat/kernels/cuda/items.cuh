@@ -23,6 +23,13 @@ namespace narrowfloat::cuda {
 #define NF_DEVICE_ARCH 0
 #endif
 
+/// Has an offset computed here, once: nvcc otherwise computes it anew before every use.
+__device__ __forceinline__ void KeepOffset([[maybe_unused]] std::size_t& offset) {
+#if NF_DEVICE_ARCH > 0
+  asm volatile("" : "+l"(offset));
+#endif
+}
+
 /// Returns the value of a 16-bit item. A NaN keeps its payload.
 template <class T>
 __device__ __forceinline__ float Widen(std::uint32_t code) {
@@ -57,115 +64,81 @@ __device__ __forceinline__ std::uint32_t Narrow(float value) {
   }
 }
 
-/// Returns, in each half of a word of 16-bit items, the larger one of `magnitudes` and the
-/// magnitude of `items`; NaN is ignored.
-template <class T>
-__device__ __forceinline__ std::uint32_t LargerMagnitudes(std::uint32_t magnitudes,
-                                                          std::uint32_t items) {
-  const std::uint32_t others = items & 0x7FFF7FFFu;
-#if NF_DEVICE_ARCH >= 800
+/// Returns, in each half of a word of 16-bit items, the larger magnitude of `a` and `b`, with any
+/// sign. NaN is ignored, or, if kKeepsNan, kept.
+template <class T, bool kKeepsNan>
+__device__ __forceinline__ std::uint32_t LargerMagnitudes(std::uint32_t a, std::uint32_t b) {
+#if NF_DEVICE_ARCH >= 860
   std::uint32_t larger;
-  if constexpr (T::kBias == 127) {
-    asm("max.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(magnitudes), "r"(others));
+  if constexpr (T::kBias == 127 && kKeepsNan) {
+    asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  } else if constexpr (T::kBias == 127) {
+    asm("max.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  } else if constexpr (kKeepsNan) {
+    asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
   } else {
-    asm("max.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(magnitudes), "r"(others));
+    asm("max.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
   }
   return larger;
 #else
   // Patterns of magnitudes have their order; NaN is above infinity.
-  const auto larger = [](std::uint32_t a, std::uint32_t b) {
-    return b > a && b <= T::kMaxCode + 1u ? b : a;
+  const auto larger = [](std::uint32_t x, std::uint32_t y) {
+    constexpr std::uint32_t kInfinity = T::kMaxCode + 1u;
+    if (!kKeepsNan && x > kInfinity) x = 0;
+    return y > x && (kKeepsNan || y <= kInfinity) ? y : x;
   };
-  return larger(magnitudes & 0xFFFFu, others & 0xFFFFu) | larger(magnitudes >> 16, others >> 16)
-                                                              << 16;
+  return larger(a & 0x7FFFu, b & 0x7FFFu) | larger(a >> 16 & 0x7FFFu, b >> 16 & 0x7FFFu) << 16;
 #endif
 }
 
-/// Returns the code of one item.
-template <FloatFormat F>
-__device__ __forceinline__ std::uint32_t EncodeItem(float x) {
-  if constexpr (kBits<F> == 4) {
-    static_assert(kMaxValue<F> == 6.0f);
-    const auto bits = std::bit_cast<std::uint32_t>(x);
-    const float magnitude = Magnitude(x);
-    const float kept = magnitude < 6.0f ? magnitude : 6.0f;
-    // Adding 2^22, 2^23 or 2^24 rounds to a multiple of 0.5, 1 or 2: the code's last bit there.
-    const bool below_two = kept < 2.0f, below_four = kept < 4.0f;
-    const float power = below_two ? 4194304.0f : below_four ? 8388608.0f : 16777216.0f;
-    const std::uint32_t base = below_two ? 0x4A800000u : below_four ? 0x4AFFFFFEu : 0x4B7FFFFCu;
-    const std::uint32_t code = std::bit_cast<std::uint32_t>(kept + power) - base;
-    return x == x ? code | (bits >> 28 & 8u) : code;
-  } else {
-    return Encode<F>(x);
-  }
+/// Returns the largest magnitudes of the low and of the high items of kCount words.
+template <class T, int kCount, bool kKeepsNan>
+__device__ __forceinline__ std::uint32_t LargestMagnitudes(const std::uint32_t* words) {
+  std::uint32_t largest = 0;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) largest = LargerMagnitudes<T, kKeepsNan>(largest, words[i]);
+  return largest & 0x7FFF7FFFu;
 }
 
-/// Returns the codes of two items, the first one in the low bits.
-template <FloatFormat F>
-__device__ __forceinline__ std::uint32_t EncodePair(float low, float high) {
-#if NF_DEVICE_ARCH >= 890
-  if constexpr (kBits<F> == 8) return EncodePairByHardware<F>(low, high);
-#endif
-  return EncodeItem<F>(low) | EncodeItem<F>(high) << kBits<F>;
-}
+/// The amax of some items, NaN ignored, and the largest pattern of their magnitudes.
+struct ItemsAmax {
+  float value;
+  std::uint32_t largest;
 
-/// Eight numbers, passed in registers.
-struct EightFloats {
-  float4 low, high;
-
-  template <class Item>
-  static __device__ __forceinline__ EightFloats Of(const Item& item) {
-    return {make_float4(item(0), item(1), item(2), item(3)),
-            make_float4(item(4), item(5), item(6), item(7))};
-  }
+  /// Returns true if an item is NaN or infinite.
+  __device__ __forceinline__ bool IsSpecial() const { return largest >= kFloatInfinity; }
 };
 
-// Functions that are seldom called are out of line. They keep no array in local memory: see
-// hadamard.cuh.
-
-/// Returns the E2M1 codes of 8 items, of which one is NaN: its code has no sign.
-[[maybe_unused]] static __device__ NF_NOINLINE std::uint32_t EncodeEightWithNan(EightFloats x) {
-  const auto four = [](const float4& v) {
-    return EncodeItem<E2M1>(v.x) | EncodeItem<E2M1>(v.y) << 4 | EncodeItem<E2M1>(v.z) << 8 |
-           EncodeItem<E2M1>(v.w) << 12;
-  };
-  return four(x.low) | four(x.high) << 16;
-}
-
-/// Returns the E2M1 codes of 8 items. Adds to the magnitude m, at most 6, a number p whose last bit
-/// is worth one step of E2M1 at m. The addition rounds m to a step, and the low 3 bits of the sum
-/// are the code. p is 2^22 below 2 (steps of 0.5), 2^23 + 2 from 2 on, 2^24 + 4 last bits from 4
-/// on: 2 and 4 are what the codes of 2 and 4 have beyond their steps. Example: m = 3 gives 2^23 + 2
-/// + 3, which ends in 101, the code of 3.
-template <class Item>
-__device__ __forceinline__ std::uint32_t EncodeEightE2M1(const Item& item) {
-  std::uint32_t word = 0;
-  bool has_nan = false;
+/// Finds the amax of item(0) to item(kCount - 1).
+template <int kCount, class Item>
+__device__ __forceinline__ ItemsAmax FindFloatAmax(const Item& item) {
+  float amax = 0.0f;
+  std::uint32_t largest = 0;
 #pragma unroll
-  for (int i = 7; i >= 0; --i) {
-    const float x = item(i);
-    has_nan |= x != x;
-    const float kept = fminf(fabsf(x), kMaxValue<E2M1>);
-    const std::uint32_t binade = std::bit_cast<std::uint32_t>(kept) & kFloatInfinity;
-    const std::uint32_t from_one = binade > 0x3F800000u ? binade : 0x3F800000u;
-    const std::uint32_t power = from_one + (from_one >> 22) + (0x0B000000u - 254u);
-    const auto sum = std::bit_cast<std::uint32_t>(kept + std::bit_cast<float>(power));
-    const std::uint32_t top = (sum << 28) | (std::bit_cast<std::uint32_t>(x) & kFloatSign);
-    word = word << 4 | top >> 28;
+  for (int i = 0; i < kCount; ++i) {
+    const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(Magnitude(item(i)));
+    amax = fmaxf(amax, std::bit_cast<float>(magnitude));
+    largest = magnitude > largest ? magnitude : largest;
   }
-  if (has_nan) return EncodeEightWithNan(EightFloats::Of(item));
-  return word;
+  return {amax, largest};
 }
 
-/// Returns a 32-bit word of codes of item(0), item(1), ...
+/// Returns the 8-bit codes of two items, the first one in the low bits.
+template <FloatFormat F>
+__device__ __forceinline__ std::uint32_t EncodePair(float low, float high) {
+  static_assert(kBits<F> == 8);
+#if NF_DEVICE_ARCH >= 890
+  return EncodePairByHardware<F>(low, high);
+#else
+  return Encode<F>(low) | Encode<F>(high) << 8;
+#endif
+}
+
+/// Returns a 32-bit word of 8-bit codes of item(0) to item(3).
 template <FloatFormat F, class Item>
 __device__ __forceinline__ std::uint32_t EncodeWord(const Item& item) {
-  if constexpr (kBits<F> == 4) return EncodeEightE2M1(item);
-  std::uint32_t word = 0;
-#pragma unroll
-  for (int i = 0; i < 32 / kBits<F>; i += 2)
-    word |= EncodePair<F>(item(i), item(i + 1)) << (i * kBits<F>);
-  return word;
+  static_assert(kBits<F> == 8);
+  return EncodePair<F>(item(0), item(1)) | EncodePair<F>(item(2), item(3)) << 16;
 }
 
 /// Loads `count` bytes at any address to `words`, whose other bytes become 0. Out of line, as is
@@ -238,10 +211,10 @@ __device__ __forceinline__ void StoreBytes(std::byte* to, const std::uint32_t (&
   StoreAnyBytes(to, static_cast<int>(count < kBytes ? count : kBytes), stored);
 }
 
-/// Eight items of a row, as they are stored.
-template <class T>
+/// Adjacent items of a row, as they are stored.
+template <class T, int kCount = 8>
 struct Chunk {
-  static constexpr int kItems = 8;
+  static constexpr int kItems = kCount;
   static constexpr int kBytes = kItems * static_cast<int>(kItemSize<T>);
   static constexpr int kWords = kBytes / 4;
   std::uint32_t words[kWords];
@@ -254,13 +227,13 @@ struct Chunk {
     }
   }
 
-  /// Loads items [col, col + 8) of a row; those from `cols` on are 0. Requires: col < cols.
+  /// Loads the items from `col` on of a row; those from `cols` on are 0. Requires: col < cols.
   __device__ __forceinline__ void Load(const std::byte* row, std::size_t col, std::size_t cols,
                                        bool aligned) {
     LoadBytes<kBytes>(row + col * kItemSize<T>, (cols - col) * kItemSize<T>, aligned, words);
   }
 
-  /// Loads 8 items at an aligned address.
+  /// Loads all items at an aligned address.
   __device__ __forceinline__ void LoadAligned(const std::byte* from) {
     LoadBytes<kBytes>(from, kBytes, true, words);
   }
@@ -290,14 +263,27 @@ struct Chunk {
   /// NaN is ignored.
   __device__ __forceinline__ float Amax() const {
     if constexpr (kItemSize<T> == 2) {
-      std::uint32_t largest = 0;
-#pragma unroll
-      for (int i = 0; i < kWords; ++i) largest = LargerMagnitudes<T>(largest, words[i]);
+      const std::uint32_t largest = LargestMagnitudes<T, kWords, false>(words);
       return fmaxf(Widen<T>(largest & 0xFFFFu), Widen<T>(largest >> 16));
     } else {
       float amax = 0.0f;
 #pragma unroll
       for (int i = 0; i < kItems; ++i) amax = fmaxf(amax, fabsf(Item(i)));
+      return amax;
+    }
+  }
+
+  __device__ __forceinline__ ItemsAmax FindAmax() const {
+    const auto item = [this](int i) { return Item(i); };
+    if constexpr (kItemSize<T> == 4) return FindFloatAmax<kItems>(item);
+    if constexpr (kItemSize<T> == 2) {
+      const std::uint32_t largest = LargestMagnitudes<T, kWords, true>(words);
+      // Magnitudes have the order of their patterns.
+      const auto low = std::bit_cast<std::uint32_t>(Widen<T>(largest & 0xFFFFu));
+      const auto high = std::bit_cast<std::uint32_t>(Widen<T>(largest >> 16));
+      ItemsAmax amax{0.0f, low > high ? low : high};
+      amax.value = std::bit_cast<float>(amax.largest);
+      if (amax.IsSpecial()) amax.value = FindFloatAmax<kItems>(item).value;
       return amax;
     }
   }

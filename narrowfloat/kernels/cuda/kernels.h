@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -53,6 +54,11 @@ struct Number {
   float value = 0.0f;
 
   NF_HD float Get() const { return at != nullptr ? *at : value; }
+  /// Returns true if both are one number in memory, or have the same bits.
+  bool IsSame(const Number& other) const {
+    return at == other.at && (at != nullptr || std::bit_cast<std::uint32_t>(value) ==
+                                                   std::bit_cast<std::uint32_t>(other.value));
+  }
 };
 
 /// Codes and scales of one direction.
@@ -64,7 +70,10 @@ struct DirectionMemory {
   ScaleStrides strides{};
   Number amax;                         // of the tensor, for schemes that use one
   const float* line_amaxes = nullptr;  // one per line, used instead of `amax`
+  const std::byte* state = nullptr;    // the scheme's TensorState, used instead of `amax`
 };
+
+inline constexpr std::size_t kMostStateBytes = 64;  // of a scheme's TensorState
 
 struct QuantizeCall {
   DType dtype;
@@ -102,6 +111,7 @@ struct TensorNumbers {
   std::byte *scale_out = nullptr, *rowwise_scale_inv_out = nullptr,
             *columnwise_scale_inv_out = nullptr;
   float* tensor_scale = nullptr;
+  std::byte *rowwise_state = nullptr, *columnwise_state = nullptr;  // for schemes with two amaxes
   unsigned* zeroed = nullptr;  // amax_bits of the next call
   const float* noop = nullptr;
   Stream stream = nullptr;

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -17,6 +18,9 @@ namespace narrowfloat::cuda {
 
 /// Throws "cuda: WHAT failed: REASON (NAME)" unless `error` is success. Errors: DeviceError.
 void Check(cudaError_t error, const char* what);
+
+/// Returns true if the current device knows Start::kEarly.
+bool CanStartEarly();
 
 /// Returns the block's shared memory of the size that Launch() was called with, aligned to 16
 /// bytes.
@@ -31,9 +35,23 @@ __device__ inline std::byte* DynamicShared() {
 }
 #endif
 
+/// Waits until the kernels before this one on its stream have ended, and lets the next one on the
+/// stream be set up: Start is of use if both do that. The first statement of a kernel that is
+/// launched with Start::kEarly.
+__device__ __forceinline__ void AwaitPrevious() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+/// When a kernel's blocks may be set up: after the kernel before it, or while that one still runs,
+/// which hides the time of the launch. Devices before compute capability 9.0 know only the first.
+enum class Start : std::uint8_t { kAfterPrevious, kEarly };
+
 /// Launches `kernel` with arguments converted to its parameters. A grid without blocks launches
 /// nothing. Errors: DeviceError if the driver refuses the launch.
-template <class... P, class... A>
+template <Start kStart = Start::kAfterPrevious, class... P, class... A>
 void Launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_bytes, Stream stream,
             A&&... args) {
   static_assert(sizeof...(P) == sizeof...(A), "one argument per parameter of the kernel");
@@ -59,8 +77,17 @@ void Launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_byte
         return std::array<void*, sizeof...(value)>{static_cast<void*>(&value)...};
       },
       values);
-  const cudaError_t error = cudaLaunchKernel(function, grid, block, pointers.data(), shared_bytes,
-                                             static_cast<cudaStream_t>(stream));
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &early;
+  config.numAttrs = kStart == Start::kEarly && CanStartEarly() ? 1 : 0;
+  const cudaError_t error = cudaLaunchKernelExC(&config, function, pointers.data());
   if (error != cudaSuccess) static_cast<void>(cudaGetLastError());  // it is reported once
   Check(error, "launching a kernel");
 #endif

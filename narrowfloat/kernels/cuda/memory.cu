@@ -56,6 +56,16 @@ void Check(cudaError_t error, const char* what) {
                     cudaGetErrorName(error) + ")");
 }
 
+#if !defined(NF_CUDA_EMULATION)
+bool CanStartEarly() {
+  int device = 0, major = 0;
+  Check(cudaGetDevice(&device), "finding the current device");
+  Check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+        "reading a property of the device");
+  return major >= 9;
+}
+#endif
+
 int DeviceCount() noexcept {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;

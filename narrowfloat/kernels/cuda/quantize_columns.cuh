@@ -1,49 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantizes the columns of a tile that lies in shared memory.
+// Quantizes the columns of a tile that lies in shared memory, by schemes of 8-bit codes.
 #pragma once
 
-#include <type_traits>
-
-#include "narrowfloat/kernels/cuda/hadamard.cuh"
 #include "narrowfloat/kernels/cuda/items.cuh"
 #include "narrowfloat/kernels/cuda/quantize_rows.cuh"
 
 namespace narrowfloat::cuda {
 namespace {
 
-/// Transforms the columns of a tile in shared memory, 16 rows at a time.
-template <class T>
-__device__ __forceinline__ void TransformTile(std::byte* tile, std::uint32_t sign_mask) {
-  using Item = std::conditional_t<kItemSize<T> == 4, std::uint32_t, std::uint16_t>;
-  constexpr int kGroup = static_cast<int>(kHadamardSize);
-#pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < kTile / kGroup * kTile; i += kThreads) {
-    Item* items = reinterpret_cast<Item*>(tile) + i / kTile * kGroup * kTile + i % kTile;
-    float group[kHadamardSize];
-    std::uint32_t out[kHadamardSize];
-#pragma unroll
-    for (int k = 0; k < kGroup; ++k) {
-      if constexpr (kItemSize<T> == 4) {
-        group[k] = std::bit_cast<float>(items[k * kTile]);
-      } else {
-        group[k] = Widen<T>(items[k * kTile]);
-      }
-    }
-    TransformGroup<T>(group, sign_mask, out);
-#pragma unroll
-    for (int k = 0; k < kGroup; ++k) items[k * kTile] = static_cast<Item>(out[k]);
-  }
-}
-
-/// Two adjacent columns of a strip, as they are stored.
-template <class T>
+/// Two adjacent columns of some rows, as they are stored.
+template <class T, int kRows = kStripRows>
 struct ColumnPair {
   static constexpr int kWordsOfRow = static_cast<int>(kItemSize<T>) / 2;
-  std::uint32_t words[kStripRows * kWordsOfRow];
+  std::uint32_t words[kRows * kWordsOfRow];
 
   __device__ __forceinline__ void Load(const std::byte* tile, int row, int col) {
 #pragma unroll
-    for (int i = 0; i < kStripRows; ++i) {
+    for (int i = 0; i < kRows; ++i) {
       const std::byte* from =
           tile + (static_cast<std::size_t>(row + i) * kTile + static_cast<std::size_t>(col)) *
                      kItemSize<T>;
@@ -56,24 +29,20 @@ struct ColumnPair {
       }
     }
   }
-  /// Finds the amaxes of both columns over kCount rows; NaN is ignored.
-  template <int kCount>
-  __device__ __forceinline__ void FindAmaxes(int first, float (&amaxes)[2]) const {
+  /// Finds the amaxes of both columns.
+  __device__ __forceinline__ void FindAmaxes(ItemsAmax (&amaxes)[2]) const {
     if constexpr (kWordsOfRow == 1) {
-      std::uint32_t largest = 0;
+      const std::uint32_t largest = LargestMagnitudes<T, kRows, true>(words);
+      amaxes[0].value = Widen<T>(largest & 0xFFFFu);
+      amaxes[1].value = Widen<T>(largest >> 16);
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) largest = LargerMagnitudes<T>(largest, words[first + i]);
-      amaxes[0] = Widen<T>(largest & 0xFFFFu);
-      amaxes[1] = Widen<T>(largest >> 16);
-    } else {
-#pragma unroll
-      for (int column = 0; column < 2; ++column) {
-        amaxes[column] = 0.0f;
-#pragma unroll
-        for (int i = 0; i < kCount; ++i)
-          amaxes[column] = fmaxf(amaxes[column], fabsf(Item(column, first + i)));
-      }
+      for (int column = 0; column < 2; ++column)
+        amaxes[column].largest = std::bit_cast<std::uint32_t>(amaxes[column].value);
+      if (!amaxes[0].IsSpecial() && !amaxes[1].IsSpecial()) return;
     }
+#pragma unroll
+    for (int column = 0; column < 2; ++column)
+      amaxes[column] = FindFloatAmax<kRows>([&](int i) { return Item(column, i); });
   }
   __device__ __forceinline__ float Item(int column, int row) const {
     if constexpr (kWordsOfRow == 2) {
@@ -84,203 +53,129 @@ struct ColumnPair {
   }
 };
 
-/// Chooses between 4over6's candidates for two columns of 16 items. The errors of a square block's
-/// columns are added by halves: each of the first half to that of the second.
-template <Scheme S, class T>
-__device__ void ChooseOfColumns(const typename S::TensorState (&states)[2],
-                                const ColumnPair<T>& pair, const float (&amaxes)[2], int first,
-                                int valid_rows, const bool (&is_valid)[2],
-                                BlockScale (&scales)[2]) {
-  float errors[2][2];  // of a column and a candidate
+/// The place of a thread's two columns in a tile, of which each warp takes a strip of 32 rows and 64
+/// columns. kPlain: the tile is inside.
+template <bool kPlain>
+struct StripPlace {
+  int row, col;    // in the tile
+  int valid_rows;  // of the strip, that lie in the tensor
+  bool is_valid[2];
+
+  __device__ __forceinline__ StripPlace(MatrixShape shape, const TileOrigin& origin) {
+    const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+    row = warp / 2 * kStripRows;
+    col = warp % 2 * kStripCols + lane * 2;
+    const auto left = static_cast<long long>(shape.rows - origin.row) - row;
+    valid_rows = static_cast<int>(kPlain || left >= kStripRows ? kStripRows : left < 0 ? 0 : left);
 #pragma unroll
-  for (int column = 0; column < 2; ++column) {
-    const auto candidates = S::Candidates(amaxes[column], states[column]);
-    static_assert(kBlockItems<S> == 16);
-    const int left = valid_rows - first < 0 ? 0 : valid_rows - first;
-    const int count = !is_valid[column] ? 0 : left < kBlockItems<S> ? left : kBlockItems<S>;
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      float sum = 0.0f;
-#pragma unroll
-      for (int half = 0; half < 16; half += 8) {
-        const auto item = [&](int i) { return pair.Item(column, first + half + i); };
-        sum = AddErrors<S>(states[column], EightFloats::Of(item), count - half, candidates[c], sum);
-      }
-      errors[column][c] = sum;
-    }
+    for (int column = 0; column < 2; ++column)
+      is_valid[column] = kPlain || origin.col + static_cast<std::size_t>(col + column) < shape.cols;
   }
-  if constexpr (kIsSquare<S>) {
-    constexpr int kThreadsOfBlock = kBlockItems<S> / 2;
+};
+
+/// Stores a tile's transposed codes, which lie in shared memory as PieceAt() places them. kPlain: the
+/// tile is inside, and codes are aligned.
+template <int kCodeBits, bool kPlain>
+__device__ __forceinline__ void StorePieces(const QuantizeArguments& args, const TileOrigin& origin,
+                                            const uint4* pieces) {
+  constexpr int kPieces = kTile * kCodeBits / 128;  // of 16 bytes, of a line of the tile
+  const DirectionMemory<std::byte>& out = args.columnwise;
+  const MatrixShape shape = args.in.shape;
+  // A thread's pieces are some lines apart.
+  constexpr int kStep = kThreads / kPieces;
+  const int first_line = static_cast<int>(threadIdx.x) / kPieces,
+            piece = static_cast<int>(threadIdx.x) % kPieces;
+  const std::size_t row = origin.row + static_cast<std::size_t>(piece * 128 / kCodeBits);
+  std::size_t offset = (origin.col + static_cast<std::size_t>(first_line)) * out.code_stride +
+                       row * kCodeBits / 8;
+  KeepOffset(offset);
 #pragma unroll
-    for (int c = 0; c < 2; ++c) {
-#pragma unroll
-      for (int half = kThreadsOfBlock / 2; half > 0; half /= 2) {
-#pragma unroll
-        for (int column = 0; column < 2; ++column)
-          errors[column][c] += __shfl_down_sync(kAllLanes, errors[column][c], half);
-      }
-      const float sum = errors[0][c] + errors[1][c];
-      errors[0][c] = errors[1][c] =
-          __shfl_sync(kAllLanes, sum, static_cast<int>(threadIdx.x % 32) & ~(kThreadsOfBlock - 1));
+  for (int i = 0; i < kTile / kStep; ++i) {
+    const int line = first_line + i * kStep;
+    std::byte* to = out.codes + offset + static_cast<unsigned>(i * kStep) * out.code_stride;
+    const uint4 four = pieces[PieceAt<kPieces>(line, piece)];
+    if constexpr (kPlain) {
+      *reinterpret_cast<uint4*>(to) = four;
+    } else if (origin.col + static_cast<std::size_t>(line) < shape.cols && row < shape.rows) {
+      const std::uint32_t words[4] = {four.x, four.y, four.z, four.w};
+      StoreBytes<16>(to, words, (shape.rows - row) * kCodeBits / 8, args.columnwise_is_aligned);
     }
-  }
-#pragma unroll
-  for (int column = 0; column < 2; ++column) {
-    const auto candidates = S::Candidates(amaxes[column], states[column]);
-    scales[column] = errors[column][0] < errors[column][1] ? candidates[0] : candidates[1];
   }
 }
 
-/// Encodes the columns of a tile, whose items are in shared memory.
+/// Encodes the columns of a tile, whose items are in shared memory; codes take their place.
 template <Scheme S, class T>
-__device__ void QuantizeColumns(const QuantizeArguments& args, const TileOrigin& origin,
-                                std::byte* tile, SharedAmaxes<S>& amaxes) {
+__device__ __forceinline__ void QuantizeColumns(const QuantizeArguments& args,
+                                                const TileOrigin& origin, std::byte* tile,
+                                                SharedAmaxes<S>& amaxes) {
   using F = typename S::Element;
-  constexpr int kBlock = kBlockItems<S> < kStripRows ? kBlockItems<S> : kStripRows;
-  constexpr int kParts = kStripRows / kBlock;  // blocks of a strip
-  constexpr int kPerWord = 32 / kBits<F>;
-  constexpr int kWords = kStripRows / kPerWord;  // codes of a column
-  constexpr bool kTransposed = S::kLayout.columnwise_transposed;
+  static_assert(kBits<F> == 8 && !kIsSquare<S> && S::kLayout.lines_per_scale == 1 &&
+                kBlockItems<S> >= kStripRows);
   const DirectionMemory<std::byte>& out = args.columnwise;
-  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-  const int row = warp / 2 * kStripRows, col = warp % 2 * kStripCols + lane * 2;
-  const auto rows_left = static_cast<long long>(args.in.shape.rows - origin.row) - row;
-  const int valid_rows = static_cast<int>(rows_left < 0            ? 0
-                                          : rows_left < kStripRows ? rows_left
-                                                                   : kStripRows);
-  bool is_valid[2];
-#pragma unroll
-  for (int column = 0; column < 2; ++column)
-    is_valid[column] = origin.col + static_cast<std::size_t>(col + column) < args.in.shape.cols;
-
+  const StripPlace<false> place(args.in.shape, origin);
+  // Both columns lie in one quarter of the lines' run.
+  std::size_t scale_offset =
+      (out.strides.LineOffset(origin.col + static_cast<std::size_t>(place.col)) +
+       out.strides.BlockOffset(
+           ScaleBlockIndex<S>(origin.row + static_cast<std::size_t>(place.row)))) *
+      kScaleBytes<S>;
+  KeepOffset(scale_offset);
   ColumnPair<T> pair;
-  pair.Load(tile, row, col);
-
-  BlockScale scales[kParts][2];
+  pair.Load(tile, place.row, place.col);
+  ItemsAmax found[2];
+  pair.FindAmaxes(found);
+  float block_amaxes[2] = {found[0].value, found[1].value};
+  if constexpr (kStripRows < kBlockItems<S>) {
+    static_assert(kBlockItems<S> == kTile);
+#pragma unroll
+    for (int column = 0; column < 2; ++column)
+      atomicMax(&amaxes.column[place.col + column],
+                std::bit_cast<std::uint32_t>(block_amaxes[column]));
+    __syncthreads();
+#pragma unroll
+    for (int column = 0; column < 2; ++column)
+      block_amaxes[column] = std::bit_cast<float>(amaxes.column[place.col + column]);
+  }
   const typename S::TensorState state = StateOf<S>(args, out);
-  const auto state_of = [&](int column) {
-    if (out.line_amaxes == nullptr) return state;
-    const std::size_t line = origin.col + static_cast<std::size_t>(col + column);
-    return S::Prepare(is_valid[column] ? out.line_amaxes[line] : 0.0f, args.options);
-  };
+  BlockScale scales[2];
 #pragma unroll
-  for (int part = 0; part < kParts; ++part) {
-    float block_amaxes[2];
-    if constexpr (kIsSquare<S>) {
-#pragma unroll
-      for (int column = 0; column < 2; ++column)
-        block_amaxes[column] =
-            std::bit_cast<float>(amaxes.square[(row + part * kBlock) / kBlockItems<S> * kBlocks<S> +
-                                               (col + column) / kBlockItems<S>]);
-    } else {
-      pair.template FindAmaxes<kBlock>(part * kBlock, block_amaxes);
-    }
-    if constexpr (!kIsSquare<S> && kStripRows < kBlockItems<S>) {
-      static_assert(kBlockItems<S> == kTile);
-#pragma unroll
-      for (int column = 0; column < 2; ++column)
-        atomicMax(&amaxes.column[col + column], std::bit_cast<std::uint32_t>(block_amaxes[column]));
-      __syncthreads();
-#pragma unroll
-      for (int column = 0; column < 2; ++column)
-        block_amaxes[column] = std::bit_cast<float>(amaxes.column[col + column]);
-    }
-    bool chosen = false;
-    if constexpr (FourOverSixScheme<S>) {
-      if (UsesFourOverSix<S>(state)) {
-        const typename S::TensorState states[2] = {state_of(0), state_of(1)};
-        ChooseOfColumns<S, T>(states, pair, block_amaxes, part * kBlock, valid_rows, is_valid,
-                              scales[part]);
-        chosen = true;
-      }
-    }
-    if (!chosen) {
-#pragma unroll
-      for (int column = 0; column < 2; ++column)
-        scales[part][column] = S::ScaleBlock(block_amaxes[column], state_of(column));
-    }
-    const bool begins = kBlockItems<S> <= kStripRows || row == 0;
-    if (begins && part * kBlock < valid_rows) {
-#pragma unroll
-      for (int column = 0; column < 2; ++column) {
-        if (is_valid[column])
-          StoreScale<S>(out, origin.col + static_cast<std::size_t>(col + column),
-                        origin.row + static_cast<std::size_t>(row + part * kBlock),
-                        scales[part][column].scale_inv);
-      }
+  for (int column = 0; column < 2; ++column) {
+    scales[column] = S::ScaleBlock(block_amaxes[column], state);
+    const bool begins = kBlockItems<S> <= kStripRows || place.row == 0;
+    if (begins && place.valid_rows > 0 && place.is_valid[column]) {
+      const std::size_t item = static_cast<unsigned>(column) * out.strides.line;
+      StoreScaleAt<S>(out.scale_inv + scale_offset + item * kScaleBytes<S>,
+                      scales[column].scale_inv);
     }
   }
 
   __syncthreads();  // the tile's memory now takes codes
-  if constexpr (kTransposed) {
-    constexpr int kPieces = kTile * kBits<F> / 128;  // of 16 bytes, of a line of the tile
-    constexpr int kOwn = kStripRows * kBits<F> / 128;
+  if constexpr (S::kLayout.columnwise_transposed) {
+    constexpr int kOwn = kStripRows / 16;  // pieces of a column
     auto* pieces = reinterpret_cast<uint4*>(tile);
 #pragma unroll
     for (int column = 0; column < 2; ++column) {
-      std::uint32_t codes[kWords];
-      bool done = false;
-      if constexpr (S::kOptions.Has(Option::kStochasticRounding)) {
-        if (args.stochastic) {
-          const std::size_t runs = CeilDiv(args.in.shape.rows, kRandomRun);
-          const std::size_t line = origin.col + static_cast<std::size_t>(col + column);
-          const RandomState random_state = RandomOf(args);
-#pragma unroll
-          for (int part = 0; part < kStripRows / static_cast<int>(kRandomRun); ++part) {
-            const std::size_t run = line * runs +
-                                    (origin.row + static_cast<std::size_t>(row)) / kRandomRun +
-                                    static_cast<std::size_t>(part);
-#pragma unroll
-            for (int w = 0; w < 2; ++w) {
-              const auto scaled = [&](int i) {
-                const int item = part * static_cast<int>(kRandomRun) + w * kPerWord + i;
-                return pair.Item(column, item) * scales[item / kBlock][column].scale;
-              };
-              codes[part * 2 + w] = StochasticWord(EightFloats::Of(scaled), random_state,
-                                                   kColumnwiseRuns + run, w == 1);
-            }
-          }
-          done = true;
-        }
-      }
-      if (!done) {
-#pragma unroll
-        for (int w = 0; w < kWords; ++w) {
-          codes[w] = EncodeWord<F>([&](int i) {
-            const int item = w * kPerWord + i;
-            return pair.Item(column, item) * scales[item / kBlock][column].scale;
-          });
-        }
-      }
 #pragma unroll
       for (int i = 0; i < kOwn; ++i) {
-        pieces[PieceAt<kPieces>(col + column, row / kStripRows * kOwn + i)] =
-            make_uint4(codes[i * 4], codes[i * 4 + 1], codes[i * 4 + 2], codes[i * 4 + 3]);
+        std::uint32_t codes[4];
+#pragma unroll
+        for (int w = 0; w < 4; ++w) {
+          codes[w] = EncodeWord<F>([&](int k) {
+            return pair.Item(column, i * 16 + w * 4 + k) * scales[column].scale;
+          });
+        }
+        pieces[PieceAt<8>(place.col + column, place.row / 16 + i)] =
+            make_uint4(codes[0], codes[1], codes[2], codes[3]);
       }
     }
     __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kTile * kPieces / kThreads; ++i) {
-      const int piece = i * kThreads + static_cast<int>(threadIdx.x);
-      const int line = piece / kPieces, of_line = piece % kPieces;
-      const std::size_t first = origin.row + static_cast<std::size_t>(of_line * 128 / kBits<F>);
-      if (origin.col + static_cast<std::size_t>(line) >= args.in.shape.cols ||
-          first >= args.in.shape.rows)
-        continue;
-      const uint4 four = pieces[PieceAt<kPieces>(line, of_line)];
-      const std::uint32_t words[4] = {four.x, four.y, four.z, four.w};
-      std::byte* to = out.codes + (origin.col + static_cast<std::size_t>(line)) * out.code_stride +
-                      first * kBits<F> / 8;
-      StoreBytes<16>(to, words, (args.in.shape.rows - first) * kBits<F> / 8,
-                     args.columnwise_is_aligned);
-    }
+    StorePieces<8, false>(args, origin, pieces);
   } else {
-    static_assert(kTransposed || kBits<F> == 8);
 #pragma unroll
     for (int i = 0; i < kStripRows; ++i) {
-      const std::uint32_t codes = EncodePair<F>(pair.Item(0, i) * scales[i / kBlock][0].scale,
-                                                pair.Item(1, i) * scales[i / kBlock][1].scale);
-      *reinterpret_cast<std::uint16_t*>(tile + (row + i) * kTile + col) =
+      const std::uint32_t codes = EncodePair<F>(pair.Item(0, i) * scales[0].scale,
+                                                pair.Item(1, i) * scales[1].scale);
+      *reinterpret_cast<std::uint16_t*>(tile + (place.row + i) * kTile + place.col) =
           static_cast<std::uint16_t>(codes);
     }
     __syncthreads();

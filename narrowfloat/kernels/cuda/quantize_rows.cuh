@@ -2,6 +2,11 @@
 // Functions of all kernels that quantize, and those that quantize rows.
 #pragma once
 
+#include <type_traits>
+
+#include "narrowfloat/kernels/cuda/e2m1.cuh"
+#include "narrowfloat/kernels/cuda/e2m1_words.cuh"
+#include "narrowfloat/kernels/cuda/four_over_six.cuh"
 #include "narrowfloat/kernels/cuda/items.cuh"
 #include "narrowfloat/kernels/cuda/kernels.h"
 #include "narrowfloat/kernels/cuda/tile.cuh"
@@ -37,16 +42,30 @@ inline constexpr int kBlockItems = WholeTensorScheme<S> ? kTile : static_cast<in
 template <Scheme S>
 inline constexpr int kBlocks = kTile / kBlockItems<S>;  // of a line of a tile
 
+/// Items of a row that a thread takes together: 8 bytes of codes.
+template <Scheme S>
+inline constexpr int kChunkItems = 64 / kBits<typename S::Element>;
+template <Scheme S>
+using Place = TilePlace<kChunkItems<S>>;
+template <Scheme S, class T>
+using ChunkOf = Chunk<T, kChunkItems<S>>;
+
+/// What kernels are compiled with and without, since it takes registers: nothing; the Hadamard
+/// transform of columns; that, stochastic rounding, 4over6 and an amax per line.
+enum class Extras : std::uint8_t { kNone, kTransform, kOptions };
+
+/// True if the scales of a tile's columns are collected in shared memory: those of one column are
+/// adjacent bytes, and lie far from those of the next one.
+template <Scheme S>
+inline constexpr bool kCollectsScales = kBits<typename S::Element> == 4;
+
 /// Shared memory beside the tile.
 template <Scheme S>
 struct SharedAmaxes {
   unsigned square[kBlocks<S> * kBlocks<S>];  // bits of the amaxes of square blocks
   unsigned column[kTile];                    // of columns of blocks longer than a strip
-};
-
-/// Errors of 4over6: of each row of a block, for both candidates.
-struct SharedErrors {
-  float of_row[2][kPasses][kRowsOfPass][kChunks / 2];
+  unsigned largest;                          // pattern of the items' magnitudes
+  alignas(4) std::uint8_t scales[kCollectsScales<S> ? kTile : 1][kBlocks<S>];  // of columns
 };
 
 /// Bytes of a tile's items.
@@ -59,22 +78,24 @@ __device__ __forceinline__ typename S::TensorState StateOf(const QuantizeArgumen
   if constexpr (WholeTensorScheme<S>) {
     return {*args.tensor_scale};
   } else {
+    // Divisions take longer than a load.
+    if (out.state != nullptr) return *reinterpret_cast<const typename S::TensorState*>(out.state);
     return S::Prepare(out.amax.Get(), args.options);
-  }
-}
-
-template <Scheme S>
-__device__ __forceinline__ bool UsesFourOverSix(const typename S::TensorState& state) {
-  if constexpr (FourOverSixScheme<S>) {
-    return S::UsesFourOverSix(state);
-  } else {
-    return false;
   }
 }
 
 __device__ __forceinline__ RandomState RandomOf(const QuantizeArguments& args) {
   if (args.random_at == nullptr) return args.random;
   return {args.random_at[0], args.random_at[1]};
+}
+
+template <Scheme S>
+__device__ __forceinline__ void StoreScaleAt(std::byte* to, std::uint32_t scale_inv) {
+  if constexpr (kScaleBytes<S> == 4) {
+    StoreFloat(to, std::bit_cast<float>(scale_inv));
+  } else {
+    *to = static_cast<std::byte>(scale_inv);
+  }
 }
 
 /// Stores the scale of the block at position `pos` of `line`, if it is the first of the lines that
@@ -85,11 +106,32 @@ __device__ __forceinline__ void StoreScale(const DirectionMemory<std::byte>& out
   if (line % S::kLayout.lines_per_scale != 0) return;
   const std::size_t item =
       out.strides.LineOffset(ScaleLine<S>(line)) + out.strides.BlockOffset(ScaleBlockIndex<S>(pos));
-  if constexpr (kScaleBytes<S> == 4) {
-    StoreFloat(out.scale_inv + item * 4, std::bit_cast<float>(scale_inv));
-  } else {
-    out.scale_inv[item] = static_cast<std::byte>(scale_inv);
+  StoreScaleAt<S>(out.scale_inv + item * kScaleBytes<S>, scale_inv);
+}
+
+/// Stores the scales of 4 blocks of a column of a tile, of which `block` is the first, at once if
+/// they lie in one word of the memory. Requires: `scales` is aligned to 4 bytes. kPlain: the tile is
+/// inside.
+template <Scheme S, bool kPlain>
+__device__ __forceinline__ void StoreFourScales(const QuantizeArguments& args,
+                                                const TileOrigin& origin, int column, int block,
+                                                const std::uint8_t* scales) {
+  static_assert(kCollectsScales<S> && kSwizzleBlocks == 4 && kBlocks<S> % 4 == 0);
+  const DirectionMemory<std::byte>& out = args.columnwise;
+  const MatrixShape shape = args.in.shape;
+  const std::size_t line = origin.col + static_cast<std::size_t>(column);
+  const std::size_t row = origin.row + static_cast<std::size_t>(block * kBlockItems<S>);
+  if (!kPlain && (line >= shape.cols || row >= shape.rows)) return;
+  std::byte* to = out.scale_inv + out.strides.LineOffset(line) +
+                  out.strides.BlockOffset(ScaleBlockIndex<S>(row));
+  if ((kPlain || row + 4 * kBlockItems<S> <= shape.rows) && out.strides.block == 1 &&
+      reinterpret_cast<std::uintptr_t>(to) % 4 == 0) {
+    *reinterpret_cast<std::uint32_t*>(to) = *reinterpret_cast<const std::uint32_t*>(scales);
+    return;
   }
+#pragma unroll 1
+  for (std::size_t i = 0; i < 4 && row + i * kBlockItems<S> < shape.rows; ++i)
+    to[i * out.strides.block] = static_cast<std::byte>(scales[i]);
 }
 
 /// Writes the sums of the columns of a tile in shared memory. A tile has as many rows as a strip.
@@ -97,216 +139,219 @@ template <class T>
 __device__ __forceinline__ void StoreStripSums(const QuantizeArguments& args,
                                                const TileOrigin& origin, const std::byte* tile) {
   static_assert(kTile == kSumStripRows);
-  constexpr int kWordsOfPair = static_cast<int>(kItemSize<T>) / 2;
-  const int pair = static_cast<int>(threadIdx.x);  // of adjacent columns
+  using Item = std::conditional_t<kItemSize<T> == 4, float, std::uint16_t>;
   const MatrixShape shape = args.in.shape;
-  const std::size_t col = origin.col + static_cast<std::size_t>(pair * 2);
-  if (pair >= kTile / 2 || col >= shape.cols) return;
-  const auto* words = reinterpret_cast<const std::uint32_t*>(tile) + pair * kWordsOfPair;
+  const int column = static_cast<int>(threadIdx.x);
+  const std::size_t col = origin.col + static_cast<std::size_t>(column);
+  if (column >= kTile || col >= shape.cols) return;
+  const Item* item = reinterpret_cast<const Item*>(tile) + column;
   const std::size_t left = shape.rows - origin.row;
   const int rows = static_cast<int>(left < kTile ? left : kTile);
-  float low = 0.0f, high = 0.0f;
-#pragma unroll 8
-  for (int row = 0; row < rows; ++row, words += kTile / 2 * kWordsOfPair) {
-    if constexpr (kWordsOfPair == 2) {
-      low += std::bit_cast<float>(words[0]);
-      high += std::bit_cast<float>(words[1]);
+  float sum = 0.0f;
+#pragma unroll 16
+  for (int row = 0; row < rows; ++row, item += kTile) {
+    if constexpr (kItemSize<T> == 4) {
+      sum += *item;
     } else {
-      low += Widen<T>(words[0] & 0xFFFFu);
-      high += Widen<T>(words[0] >> 16);
+      sum += Widen<T>(*item);
     }
   }
-  float* sums = args.strip_sums + origin.row / kTile * shape.cols + col;
-  sums[0] = low;
-  if (col + 1 < shape.cols) sums[1] = high;
+  args.strip_sums[origin.row / kTile * shape.cols + col] = sum;
 }
 
-// Functions that few calls need are out of line: inlined for every item, they make kernels several
-// times as long, which then take minutes to compile.
+/// Stores the first `count` of 8 bytes at any address.
+[[maybe_unused]] static __device__ NF_NOINLINE void StoreAnyCodes(std::byte* to, int count,
+                                                                  std::uint32_t low,
+                                                                  std::uint32_t high) {
+  for (int i = 0; i < count; ++i) {
+    const std::uint32_t word = i < 4 ? low : high;
+    to[i] = static_cast<std::byte>(word >> (i % 4 * 8));
+  }
+}
 
-/// Adds the terms of 4over6's error of the first `count` of 8 items to `sum`, in order.
+/// Returns the codes of 16 items by nearest rounding, or with the random bytes of a run.
+template <bool kWithOptions, class Item>
+__device__ __forceinline__ void EncodeSixteen(const QuantizeArguments& args, const Item& item,
+                                              float scale, bool is_special,
+                                              [[maybe_unused]] std::uint64_t run,
+                                              std::uint32_t (&codes)[2]) {
+  const auto later = [&](int i) { return item(i + 8); };
+  if (kWithOptions && args.stochastic) {
+    const PhiloxWords random = RandomWords(RandomOf(args), run);
+    if (is_special) {
+      codes[0] = EncodeEightStochasticSpecial(
+          EightFloats::Of([&](int i) { return item(i) * scale; }), random[0], random[1]);
+      codes[1] = EncodeEightStochasticSpecial(
+          EightFloats::Of([&](int i) { return later(i) * scale; }), random[2], random[3]);
+    } else {
+      codes[0] = EncodeEightStochastic(item, scale, random[0], random[1]);
+      codes[1] = EncodeEightStochastic(later, scale, random[2], random[3]);
+    }
+  } else if (is_special) {
+    codes[0] = EncodeEightSpecial(EightFloats::Of([&](int i) { return item(i) * scale; }));
+    codes[1] = EncodeEightSpecial(EightFloats::Of([&](int i) { return later(i) * scale; }));
+  } else {
+    codes[0] = EncodeEight(item, scale);
+    codes[1] = EncodeEight(later, scale);
+  }
+}
+
+/// Where a thread's codes and scales of rows lie. kPlain: the tile is inside, and codes are aligned.
+template <Scheme S, bool kPlain>
+class RowPlace {
+ public:
+  __device__ __forceinline__ RowPlace(const QuantizeArguments& args, const Place<S>& place)
+      : out_(args.rowwise),
+        codes_(place.Row(0) * out_.code_stride +
+               place.col_of_tensor * kBits<typename S::Element> / 8),
+        scales_((out_.strides.LineOffset(place.Row(0)) +
+                 out_.strides.BlockOffset(ScaleBlockIndex<S>(place.col_of_tensor))) *
+                    kScaleBytes<S>),
+        is_whole_(kPlain || (place.tile_is_inside && args.rowwise_is_aligned)),
+        has_block_(place.col_of_tensor / kBlockItems<S> * kBlockItems<S> < args.in.shape.cols),
+        place_(place) {
+    static_assert(S::kLayout.lines_per_scale == 1);
+    KeepOffset(codes_);
+    KeepOffset(scales_);
+  }
+
+  /// Stores the scale of a pass's row and the thread's block, if they lie in the tensor.
+  __device__ __forceinline__ void StoreScale(int pass, std::uint32_t scale_inv) const {
+    if (!kPlain && !(has_block_ && place_.Row(pass) < place_.rows)) return;
+    // A tile begins with a run of 128 lines, and a row of pass 0 lies in its first quarter.
+    constexpr int kPassesOfQuarter = static_cast<int>(kSwizzleQuarter) / Place<S>::kRowsOfPass;
+    static_assert(kPassesOfQuarter > 0);
+    const auto quarter = static_cast<unsigned>(pass / kPassesOfQuarter);
+    const auto line = static_cast<unsigned>(pass % kPassesOfQuarter * Place<S>::kRowsOfPass);
+    std::byte* to = out_.scale_inv + scales_ +
+                    (quarter * out_.strides.line_quarter + line * out_.strides.line) *
+                                  kScaleBytes<S>;
+    StoreScaleAt<S>(to, scale_inv);
+  }
+  __device__ __forceinline__ void StoreCodes(int pass, const std::uint32_t (&codes)[2]) const {
+    std::byte* to =
+        out_.codes + codes_ + static_cast<std::size_t>(pass * Place<S>::kRowsOfPass) * out_.code_stride;
+    if (kPlain || is_whole_) {
+      *reinterpret_cast<uint2*>(to) = make_uint2(codes[0], codes[1]);
+    } else if (const int valid = place_.Valid(pass); valid > 0) {
+      StoreAnyCodes(to, valid * kBits<typename S::Element> / 8, codes[0], codes[1]);
+    }
+  }
+
+ private:
+  const DirectionMemory<std::byte>& out_;
+  std::size_t codes_, scales_;  // bytes from the beginning to those of pass 0
+  bool is_whole_, has_block_;
+  const Place<S>& place_;
+};
+
+/// True for schemes with 4-bit codes whose scales are powers of two that map no item beyond 6.
 template <Scheme S>
-__device__ NF_NOINLINE float AddErrors(typename S::TensorState state, EightFloats items, int count,
-                                       BlockScale scale, float sum) {
-  const auto add = [&](int i, float item) {
-    if (i >= count) return;
-    const std::uint32_t code = EncodeItem<typename S::Element>(item * scale.scale);
-    sum += S::Error(code, scale.scale_inv, item, state);
-  };
-  add(0, items.low.x);
-  add(1, items.low.y);
-  add(2, items.low.z);
-  add(3, items.low.w);
-  add(4, items.high.x);
-  add(5, items.high.y);
-  add(6, items.high.z);
-  add(7, items.high.w);
-  return sum;
-}
+inline constexpr bool kScalesByPowers =
+    kBits<typename S::Element> == 4 && S::kLayout.scale_type == ScaleType::kE8M0;
 
-/// Returns 8 codes of 4 bits, rounded stochastically with the first or second half of a run's
-/// random bytes.
-[[maybe_unused]] static __device__ NF_NOINLINE std::uint32_t StochasticWord(EightFloats scaled,
-                                                                            RandomState state,
-                                                                            std::uint64_t run,
-                                                                            bool second) {
-  const PhiloxWords words = RandomWords(state, run);
-  const auto four = [](const float4& v, std::uint32_t random) {
-    const auto one = [&](float x, int i) {
-      return EncodeStochastic(x, static_cast<std::uint8_t>(random >> (8 * i))) << (4 * i);
-    };
-    return one(v.x, 0) | one(v.y, 1) | one(v.z, 2) | one(v.w, 3);
-  };
-  return four(scaled.low, second ? words[2] : words[0]) |
-         four(scaled.high, second ? words[3] : words[1]) << 16;
-}
-
-/// Returns the error of 16 items of a row, which two threads hold, for one candidate.
-template <Scheme S, class T>
-__device__ __forceinline__ float RowError(const typename S::TensorState& state,
-                                          const Chunk<T>& chunk, int valid,
-                                          const BlockScale& candidate) {
-  const EightFloats items = EightFloats::Of([&](int i) { return chunk.Item(i); });
-  // Adds in the order of the items: the first thread's, then the second's.
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const float first =
-      __shfl_sync(kAllLanes, AddErrors<S>(state, items, valid, candidate, 0.0f), lane & ~1);
-  return __shfl_sync(kAllLanes, AddErrors<S>(state, items, valid, candidate, first), lane | 1);
-}
-
-/// Chooses between 4over6's candidates for blocks of 16 items of a row.
-template <Scheme S, class T>
-__device__ __forceinline__ BlockScale ChooseOfRow(const typename S::TensorState& state,
-                                                  const Chunk<T>& chunk, float amax, int valid) {
-  const auto candidates = S::Candidates(amax, state);
-  const float to_four = RowError<S, T>(state, chunk, valid, candidates[0]);
-  const float to_six = RowError<S, T>(state, chunk, valid, candidates[1]);
-  return to_four < to_six ? candidates[0] : candidates[1];
-}
-
-/// Writes the errors of a row of a square block to shared memory.
-template <Scheme S, class T>
-__device__ __forceinline__ void StoreRowErrors(const typename S::TensorState& state,
-                                               const Chunk<T>& chunk, float amax, int valid,
-                                               int pass, SharedErrors& errors) {
-  const auto candidates = S::Candidates(amax, state);
-#pragma unroll
-  for (int c = 0; c < 2; ++c) {
-    const float error = RowError<S, T>(state, chunk, valid, candidates[c]);
-    if (threadIdx.x % 2 == 1)
-      errors.of_row[c][pass][threadIdx.x / kChunks][threadIdx.x % kChunks / 2] = error;
+/// Encodes 16 items of a row by nearest rounding, or with the random bytes of a run. is_special: one
+/// may be NaN or infinite.
+template <Scheme S, class T, bool kWithOptions>
+__device__ __forceinline__ void EncodeFourBitChunk(const QuantizeArguments& args,
+                                                   const ChunkOf<S, T>& chunk, float scale,
+                                                   bool is_special, std::uint64_t run,
+                                                   std::uint32_t (&codes)[2]) {
+  if constexpr (kEncodesWords<T> && !kWithOptions) {
+    if (!is_special && kScalesByPowers<S>) return EncodeRowWordsByPower(chunk.words, scale, codes);
+    if (!is_special) return EncodeRowWords(chunk.words, scale, codes);
   }
+  EncodeSixteen<kWithOptions>(
+      args, [&](int i) { return chunk.Item(i); }, scale, is_special, run, codes);
 }
 
-/// Adds the errors of the rows by halves.
-[[maybe_unused]] __device__ NF_NOINLINE float BlockError(const SharedErrors& errors, int candidate,
-                                                         int pass, int block) {
-  float sums[kRowsOfPass];
-#pragma unroll
-  for (int i = 0; i < kRowsOfPass; ++i) sums[i] = errors.of_row[candidate][pass][i][block];
-#pragma unroll
-  for (int half = kRowsOfPass / 2; half > 0; half /= 2) {
-#pragma unroll
-    for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
-  }
-  return sums[0];
-}
-
-/// Encodes a chunk of a row and stores the codes.
-template <Scheme S, class T>
-__device__ __forceinline__ void EncodeChunk(const QuantizeArguments& args, const Chunk<T>& chunk,
-                                            float scale, std::size_t row, std::size_t col,
-                                            int valid) {
+/// Encodes a chunk of a pass and stores the codes.
+template <Scheme S, class T, bool kWithOptions, bool kPlain>
+__device__ __forceinline__ void EncodeChunk(const QuantizeArguments& args, const Place<S>& place,
+                                            const RowPlace<S, kPlain>& out, const ChunkOf<S, T>& chunk,
+                                            float scale, bool is_special, int pass) {
   using F = typename S::Element;
-  constexpr int kPerWord = 32 / kBits<F>, kWords = kItems / kPerWord;
-  std::uint32_t codes[kWords];
-  bool done = false;
-  if constexpr (S::kOptions.Has(Option::kStochasticRounding)) {
-    if (args.stochastic) {
-      const std::size_t runs = CeilDiv(args.in.shape.cols, kRandomRun);
-      codes[0] =
-          StochasticWord(EightFloats::Of([&](int i) { return chunk.Item(i) * scale; }),
-                         RandomOf(args), row * runs + col / kRandomRun, col % kRandomRun != 0);
-      done = true;
-    }
-  }
-  if (!done) {
+  std::uint32_t codes[2];
+  if constexpr (kBits<F> == 4) {
+    static_assert(kChunkItems<S> == static_cast<int>(kRandomRun));
+    const std::size_t runs = CeilDiv(args.in.shape.cols, kRandomRun);
+    EncodeFourBitChunk<S, T, kWithOptions>(
+        args, chunk, scale, is_special, place.Row(pass) * runs + place.col_of_tensor / kRandomRun,
+        codes);
+  } else {
 #pragma unroll
-    for (int w = 0; w < kWords; ++w)
-      codes[w] = EncodeWord<F>([&](int i) { return chunk.Item(w * kPerWord + i) * scale; });
+    for (int w = 0; w < 2; ++w)
+      codes[w] = EncodeWord<F>([&](int i) { return chunk.Item(w * 4 + i) * scale; });
   }
-  std::byte* to = args.rowwise.codes + row * args.rowwise.code_stride + col * kBits<F> / 8;
-  StoreBytes<kWords * 4>(to, codes, static_cast<std::size_t>(valid * kBits<F> / 8),
-                         args.rowwise_is_aligned);
+  out.StoreCodes(pass, codes);
 }
 
 /// Returns the amax of the block that a chunk belongs to, from the amaxes of the block's chunks.
 template <Scheme S>
 __device__ __forceinline__ float AmaxOfRowBlock(float amax) {
 #pragma unroll
-  for (int step = 1; step < kBlockItems<S> / kItems; step *= 2)
+  for (int step = 1; step < kBlockItems<S> / kChunkItems<S>; step *= 2)
     amax = fmaxf(amax, __shfl_xor_sync(kAllLanes, amax, step));
   return amax;
 }
 
-/// Returns the scale of the block of a row that a chunk belongs to, and stores it.
-template <Scheme S, class T>
+/// Returns the scale of the block of a row that a chunk of a pass belongs to, and stores it.
+template <Scheme S, class T, bool kWithOptions, bool kPlain>
 __device__ __forceinline__ float RowScale(const QuantizeArguments& args,
                                           const typename S::TensorState& tensor_state,
-                                          const Chunk<T>& chunk, float amax, std::size_t row,
-                                          std::size_t col, int valid, int pass,
-                                          const SharedErrors* errors) {
+                                          const ChunkOf<S, T>& chunk, float amax,
+                                          const Place<S>& place, const RowPlace<S, kPlain>& out, int pass,
+                                          [[maybe_unused]] const SharedErrors* errors) {
+  const std::size_t row = place.Row(pass);
+  const int valid = place.Valid(pass);
   typename S::TensorState state = tensor_state;
-  if (args.rowwise.line_amaxes != nullptr)
+  if (kWithOptions && args.rowwise.line_amaxes != nullptr)
     state = S::Prepare(valid > 0 ? args.rowwise.line_amaxes[row] : 0.0f, args.options);
   BlockScale scale;
   bool chosen = false;
-  if constexpr (FourOverSixScheme<S>) {
+  if constexpr (kWithOptions && FourOverSixScheme<S>) {
     if (UsesFourOverSix<S>(state)) {
+      float of_candidates[2] = {};
       if constexpr (kIsSquare<S>) {
-        const int block = static_cast<int>(threadIdx.x) % kChunks * kItems / kBlockItems<S>;
-        const auto candidates = S::Candidates(amax, state);
-        scale = BlockError(*errors, 0, pass, block) < BlockError(*errors, 1, pass, block)
-                    ? candidates[0]
-                    : candidates[1];
+        errors->OfBlock(pass * place.kRowsOfPass + place.row, place.col / kBlockItems<S>,
+                        of_candidates);
       } else {
-        scale = ChooseOfRow<S, T>(state, chunk, amax, valid);
+        FindErrors<S>(state, [&](int i) { return chunk.Item(i); }, valid, amax, of_candidates);
       }
+      scale = Choose<S>(state, amax, of_candidates);
       chosen = true;
     }
   }
   if (!chosen) scale = S::ScaleBlock(amax, state);
-  if (valid > 0 && col % static_cast<std::size_t>(kBlockItems<S>) == 0)
-    StoreScale<S>(args.rowwise, row, col, scale.scale_inv);
+  if (place.col % kBlockItems<S> == 0) out.StoreScale(pass, scale.scale_inv);
   return scale.scale;
 }
 
-/// Finds the scales of the blocks of a row that 4 passes' chunks belong to, and stores them. The
+/// Finds the scales of the blocks of a row that some passes' chunks belong to, and stores them. The
 /// threads of a block take a pass each.
-template <Scheme S>
-__device__ __forceinline__ void FindRowScales(const QuantizeArguments& args,
-                                              const typename S::TensorState& state,
-                                              const float (&amaxes)[kPassesAtOnce],
-                                              const TilePlace& place, int first,
-                                              float (&scales)[kPassesAtOnce]) {
-  constexpr int kThreadsOfBlock = kBlockItems<S> / kItems;
-  constexpr int kShares = kThreadsOfBlock < kPassesAtOnce ? kThreadsOfBlock : kPassesAtOnce;
-  static_assert(kPassesAtOnce % kShares == 0);
+template <Scheme S, bool kPlain, int kCount>
+__device__ __forceinline__ void FindRowScales(const typename S::TensorState& state,
+                                              const float (&amaxes)[kCount],
+                                              const RowPlace<S, kPlain>& out, int first,
+                                              float (&scales)[kCount]) {
+  constexpr int kThreadsOfBlock = kBlockItems<S> / kChunkItems<S>;
+  constexpr int kShares = kThreadsOfBlock < kCount ? kThreadsOfBlock : kCount;
+  static_assert(kCount % kShares == 0);
   const int lane = static_cast<int>(threadIdx.x % 32), own = lane % kShares;
-  const std::size_t col =
-      place.col_of_tensor - place.col_of_tensor % static_cast<std::size_t>(kBlockItems<S>);
 #pragma unroll
-  for (int part = 0; part < kPassesAtOnce; part += kShares) {
+  for (int part = 0; part < kCount; part += kShares) {
     float amax = amaxes[part];
 #pragma unroll
     for (int i = 1; i < kShares; ++i) amax = own == i ? amaxes[part + i] : amax;
     const BlockScale scale = S::ScaleBlock(amax, state);
-    const std::size_t row = place.Row(first + part + own);
-    if (lane % kThreadsOfBlock < kShares && row < args.in.shape.rows && col < args.in.shape.cols)
-      StoreScale<S>(args.rowwise, row, col, scale.scale_inv);
+    if (lane % kThreadsOfBlock < kShares) out.StoreScale(first + part + own, scale.scale_inv);
 #pragma unroll
-    for (int i = 0; i < kShares; ++i)
-      scales[part + i] = __shfl_sync(kAllLanes, scale.scale, (lane & ~(kThreadsOfBlock - 1)) | i);
+    for (int i = 0; i < kShares; ++i) {
+      scales[part + i] =
+          kShares == 1
+              ? scale.scale
+              : __shfl_sync(kAllLanes, scale.scale, (lane & ~(kThreadsOfBlock - 1)) | i);
+    }
   }
 }
 

@@ -57,20 +57,24 @@ __global__ void __launch_bounds__(kThreads, !kIsSquare<S>       ? 4
     QuantizeSameCodes(const __grid_constant__ QuantizeArguments args) {
   using F = typename S::Element;
   constexpr bool kTransposes = kColumnwise && S::kLayout.columnwise_transposed;
-  // Square blocks need the amax of all rows before the first one is encoded.
-  constexpr int kHeld = kIsSquare<S> ? kPasses : kPassesAtOnce;
+  AwaitPrevious();
   if (Skips(args.noop)) return;
   static_assert(kTile == kCodeTile && kThreads == kCodeTileThreads);
   __shared__ uint4 tile[kTransposes ? kTile * kTile / 16 : 1];
   __shared__ unsigned amaxes[kBlocks<S> * kBlocks<S>];
   [[maybe_unused]] std::byte* items = DynamicShared();  // if columns are summed
-  const TilePlace place(args.in.shape);
+  const Place<S> place(args.in.shape);
+  if (place.origin.row >= args.in.shape.rows) return;
+  constexpr int kPasses = Place<S>::kPasses, kPassesAtOnce = Place<S>::kPassesAtOnce,
+                kRowsOfPass = Place<S>::kRowsOfPass;
+  // Square blocks need the amax of all rows before the first one is encoded.
+  constexpr int kHeld = kIsSquare<S> ? kPasses : kPassesAtOnce;
   const typename S::TensorState state = StateOf<S>(args, args.rowwise);
   [[maybe_unused]] float tensor_amax = 0.0f;
 #pragma unroll 1
   for (int first = 0; first < kPasses; first += kHeld) {
     Chunk<T> chunks[kHeld];
-    LoadChunks(args.in, place, first, chunks);
+    LoadChunks(args.in, place, IsPlain(args.in, place), first, chunks);
     if constexpr (kColumnwise) {
       if (args.strip_sums != nullptr) {
         // For the sums, which take the rows in order.
@@ -145,27 +149,30 @@ __global__ void __launch_bounds__(kThreads, !kIsSquare<S>       ? 4
   }
 }
 
+constexpr int kFlatChunks = 4;  // that a thread of QuantizeFlat loads before it uses them
+
 /// Quantizes a whole tensor's rows that lie without gaps, `count` items.
 template <Scheme S, class T>
 __global__ void __launch_bounds__(kThreads)
     QuantizeFlat(const __grid_constant__ QuantizeArguments args, std::size_t count) {
   using F = typename S::Element;
+  AwaitPrevious();
   if (Skips(args.noop)) return;
   const float scale = *args.tensor_scale;
   const std::size_t first =
-      (std::size_t{blockIdx.x} * kPassesAtOnce * kThreads + threadIdx.x) * kItems;
+      (std::size_t{blockIdx.x} * kFlatChunks * kThreads + threadIdx.x) * kItems;
   constexpr std::size_t kStep = std::size_t{kThreads} * kItems;
   const bool whole = args.in.is_aligned && args.rowwise_is_aligned &&
-                     (std::size_t{blockIdx.x} + 1) * kPassesAtOnce * kStep <= count;
-  Chunk<T> chunks[kPassesAtOnce];
+                     (std::size_t{blockIdx.x} + 1) * kFlatChunks * kStep <= count;
+  Chunk<T> chunks[kFlatChunks];
   if (whole) {
 #pragma unroll
-    for (int i = 0; i < kPassesAtOnce; ++i)
+    for (int i = 0; i < kFlatChunks; ++i)
       chunks[i].LoadAligned(args.in.data +
                             (first + static_cast<std::size_t>(i) * kStep) * kItemSize<T>);
   } else {
 #pragma unroll
-    for (int i = 0; i < kPassesAtOnce; ++i) {
+    for (int i = 0; i < kFlatChunks; ++i) {
       const std::size_t at = first + static_cast<std::size_t>(i) * kStep;
       if (at < count) {
         chunks[i].Load(args.in.data, at, count, args.in.is_aligned);
@@ -176,7 +183,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   float amax = 0.0f;
 #pragma unroll
-  for (int i = 0; i < kPassesAtOnce; ++i) {
+  for (int i = 0; i < kFlatChunks; ++i) {
     const std::size_t at = first + static_cast<std::size_t>(i) * kStep;
     if (args.amax_bits != nullptr) amax = fmaxf(amax, chunks[i].Amax());
     std::uint32_t codes[2];

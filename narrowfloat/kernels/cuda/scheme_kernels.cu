@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Quantizes and dequantizes for one scheme, number NF_CUDA_SCHEME of AllSchemes.
 //
-// QuantizeTiles: a block of 256 threads takes a tile of 128x128 items. Each thread loads 8 items of
-// each of 4 rows, 16 apart, before it uses them. Rows are encoded from registers; NVFP4's squares,
+// QuantizeTiles: a block of 256 threads takes a tile of 128x128 items. Each thread loads items of
+// some rows, 8 bytes of codes of each, before it uses them. Rows are encoded from registers; NVFP4's squares,
 // and all columns, from a copy of the tile in shared memory. Of columns, each warp takes a strip of
 // 32 rows and 64 columns, and each of its threads two adjacent columns. Their codes are collected
 // in shared memory and stored 16 bytes at a time. QuantizeSameCodes encodes whole tensors and 8-bit
@@ -17,8 +17,10 @@
 #include "narrowfloat/kernels/cuda/kernels.h"
 #include "narrowfloat/kernels/cuda/launch.cuh"
 #include "narrowfloat/kernels/cuda/quantize_columns.cuh"
+#include "narrowfloat/kernels/cuda/quantize_four_bit_columns.cuh"
 #include "narrowfloat/kernels/cuda/quantize_rows.cuh"
 #include "narrowfloat/kernels/cuda/quantize_same_codes.cuh"
+#include "narrowfloat/kernels/cuda/quantize_squares.cuh"
 #include "narrowfloat/kernels/cuda/scheme_kernels.h"
 #include "narrowfloat/kernels/cuda/tile.cuh"
 #include "narrowfloat/kernels/geometry.h"
@@ -27,35 +29,42 @@
 namespace narrowfloat::cuda {
 namespace {
 
-/// Blocks that a multiprocessor has registers for, so that some load while others compute.
-template <Scheme S, class T, bool kColumnwise>
-[[maybe_unused]] inline constexpr int kBlocksOfMultiprocessor =
-    (kColumnwise ? 3 : 4) - (kBits<typename S::Element> == 4 || (kColumnwise && kItemSize<T> == 4));
+/// Shared memory for the columns' codes of a tile, if they do not take the place of its items.
+template <Scheme S>
+inline constexpr std::size_t kPiecesBytes =
+    kBits<typename S::Element> == 4 ? std::size_t{kTile} * kFourBitPieces * 16 : 0;
 
-template <Scheme S, class T, bool kRowwise, bool kColumnwise>
-__global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor<S, T, kColumnwise>)
-    QuantizeTiles(const __grid_constant__ QuantizeArguments args) {
-  if (Skips(args.noop)) return;
-  __shared__ SharedAmaxes<S> amaxes;
+/// Blocks that a multiprocessor has registers for, so that some load while others compute.
+template <Scheme S, class T, bool kColumnwise, Extras kExtras>
+[[maybe_unused]] inline constexpr int kBlocksOfMultiprocessor = [] {
+  if (kExtras == Extras::kOptions) return kColumnwise ? 2 : 3;
+  if (kExtras == Extras::kTransform) return kItemSize<T> == 4 ? 2 : 3;
+  if (kColumnwise && kItemSize<T> == 4) return 2;
+  return kColumnwise && (kBits<typename S::Element> == 8 || kBlockItems<S> > 16) ? 3 : 4;
+}();
+
+/// Quantizes the tile of a block of threads. kPlain: the tile is IsPlain(), and codes are aligned.
+template <Scheme S, class T, bool kRowwise, bool kColumnwise, Extras kExtras, bool kPlain>
+__device__ __forceinline__ void QuantizeTile(const QuantizeArguments& args, const Place<S>& place,
+                                             SharedAmaxes<S>& amaxes) {
+  constexpr bool kWithOptions = kExtras == Extras::kOptions;
   std::byte* tile = DynamicShared();
-  const TilePlace place(args.in.shape);
+  using Items = ChunkOf<S, T>;
+  const bool is_plain = kPlain || IsPlain(args.in, place);
+  constexpr int kPasses = Place<S>::kPasses, kPassesAtOnce = Place<S>::kPassesAtOnce;
   const auto chunk_at = [&](int pass) {
-    const int item = (pass * kRowsOfPass + place.row) * kTile + place.col;
+    const int item = (pass * place.kRowsOfPass + place.row) * kTile + place.col;
     return reinterpret_cast<uint4*>(tile + static_cast<std::size_t>(item) * kItemSize<T>);
   };
   [[maybe_unused]] const auto square_of = [&](int pass) -> unsigned& {
-    return amaxes.square[(pass * kRowsOfPass + place.row) / kBlockItems<S> * kBlocks<S> +
+    return amaxes.square[(pass * place.kRowsOfPass + place.row) / kBlockItems<S> * kBlocks<S> +
                          place.col / kBlockItems<S>];
   };
-  [[maybe_unused]] const auto encode = [&](const Chunk<T>& chunk, float scale, int pass) {
-    const int valid = place.Valid(pass);
-    if (valid > 0)
-      EncodeChunk<S, T>(args, chunk, scale, place.Row(pass), place.col_of_tensor, valid);
-  };
-
+  [[maybe_unused]] const RowPlace<S, kPlain> out(args, place);
   if constexpr (kIsSquare<S> || (kColumnwise && kStripRows < kBlockItems<S>)) {
     for (int i = static_cast<int>(threadIdx.x); i < kBlocks<S> * kBlocks<S>; i += kThreads)
       amaxes.square[i] = 0;
+    if (threadIdx.x == 0) amaxes.largest = 0;
     if (threadIdx.x < kTile) amaxes.column[threadIdx.x] = 0;
     __syncthreads();
   }
@@ -64,35 +73,45 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor<S, T, kColum
   if constexpr (kRowwise) state = StateOf<S>(args, args.rowwise);
 #pragma unroll 1
   for (int first = 0; first < kPasses; first += kPassesAtOnce) {
-    Chunk<T> chunks[kPassesAtOnce];
-    LoadChunks(args.in, place, first, chunks);
+    Items chunks[kPassesAtOnce];
+    LoadChunks(args.in, place, is_plain, first, chunks);
     [[maybe_unused]] float block_amaxes[kPassesAtOnce];
+    [[maybe_unused]] std::uint32_t largest = 0;
 #pragma unroll
     for (int i = 0; i < kPassesAtOnce; ++i) {
       if constexpr (kColumnwise || kIsSquare<S>) chunks[i].Store(chunk_at(first + i));
-      if constexpr (kIsSquare<S> || kRowwise) block_amaxes[i] = AmaxOfRowBlock<S>(chunks[i].Amax());
+      if constexpr (kIsSquare<S> || kRowwise) {
+        const ItemsAmax amax = chunks[i].FindAmax();
+        block_amaxes[i] = AmaxOfRowBlock<S>(amax.value);
+        largest = amax.largest > largest ? amax.largest : largest;
+      }
       if constexpr (kIsSquare<S>) {
         if (place.col % kBlockItems<S> == 0)
           atomicMax(&square_of(first + i), std::bit_cast<std::uint32_t>(block_amaxes[i]));
       }
     }
-    if constexpr (!kIsSquare<S> && kRowwise) {
-      if (UsesFourOverSix<S>(state) || args.rowwise.line_amaxes != nullptr) {
+    if constexpr (kIsSquare<S>) {
+      if (largest >= kFloatInfinity) amaxes.largest = largest;
+    } else if constexpr (kRowwise) {
+      const bool is_special = largest >= kFloatInfinity;
+      if (kWithOptions &&
+          (UsesFourOverSix<S>(state) || args.rowwise.line_amaxes != nullptr)) {
 #pragma unroll 1
         for (int pass = first; pass < first + kPassesAtOnce; ++pass) {
           // Loads again: an array of registers has no index.
-          Chunk<T> chunk[1];
-          LoadChunks(args.in, place, pass, chunk);
+          Items chunk[1];
+          LoadChunks(args.in, place, is_plain, pass, chunk);
           const float amax = AmaxOfRowBlock<S>(chunk[0].Amax());
-          const float scale = RowScale<S, T>(args, state, chunk[0], amax, place.Row(pass),
-                                             place.col_of_tensor, place.Valid(pass), pass, nullptr);
-          encode(chunk[0], scale, pass);
+          const float scale =
+              RowScale<S, T, kWithOptions>(args, state, chunk[0], amax, place, out, pass, nullptr);
+          EncodeChunk<S, T, kWithOptions>(args, place, out, chunk[0], scale, is_special, pass);
         }
       } else {
         float scales[kPassesAtOnce];
-        FindRowScales<S>(args, state, block_amaxes, place, first, scales);
+        FindRowScales<S>(state, block_amaxes, out, first, scales);
 #pragma unroll
-        for (int i = 0; i < kPassesAtOnce; ++i) encode(chunks[i], scales[i], first + i);
+        for (int i = 0; i < kPassesAtOnce; ++i)
+          EncodeChunk<S, T, kWithOptions>(args, place, out, chunks[i], scales[i], is_special, first + i);
       }
     }
   }
@@ -100,25 +119,29 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor<S, T, kColum
 
   if constexpr (kIsSquare<S> && kRowwise) {
     SharedErrors* errors = nullptr;
-    if (UsesFourOverSix<S>(state)) {
-      errors = reinterpret_cast<SharedErrors*>(tile + kTileBytes<T>);
+    if (kWithOptions && UsesFourOverSix<S>(state)) {
+      errors = reinterpret_cast<SharedErrors*>(tile + kTileBytes<T> + kPiecesBytes<S>);
 #pragma unroll 1
       for (int pass = 0; pass < kPasses; ++pass) {
-        Chunk<T> chunk;
+        Items chunk;
         chunk.Fetch(chunk_at(pass));
-        StoreRowErrors<S, T>(state, chunk, std::bit_cast<float>(square_of(pass)), place.Valid(pass),
-                             pass, *errors);
+        float of_row[2];
+        FindErrors<S>(state, [&](int i) { return chunk.Item(i); }, place.Valid(pass),
+                      std::bit_cast<float>(square_of(pass)), of_row);
+#pragma unroll
+        for (int c = 0; c < 2; ++c)
+          errors->of_row[c][pass * place.kRowsOfPass + place.row][place.col / kErrorItems] =
+              of_row[c];
       }
       __syncthreads();
     }
 #pragma unroll 2
     for (int pass = 0; pass < kPasses; ++pass) {
-      Chunk<T> chunk;
+      Items chunk;
       chunk.Fetch(chunk_at(pass));
-      const float scale =
-          RowScale<S, T>(args, state, chunk, std::bit_cast<float>(square_of(pass)), place.Row(pass),
-                         place.col_of_tensor, place.Valid(pass), pass, errors);
-      encode(chunk, scale, pass);
+      const float scale = RowScale<S, T, kWithOptions>(args, state, chunk, std::bit_cast<float>(square_of(pass)),
+                                         place, out, pass, errors);
+      EncodeChunk<S, T, kWithOptions>(args, place, out, chunk, scale, amaxes.largest >= kFloatInfinity, pass);
     }
   }
   if constexpr (kColumnwise) {
@@ -127,13 +150,34 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor<S, T, kColum
       __syncthreads();
     }
   }
-  if constexpr (kColumnwise && S::kOptions.Has(Option::kHadamard)) {
+  if constexpr (kColumnwise && kExtras != Extras::kNone && S::kOptions.Has(Option::kHadamard)) {
     if (args.transforms) {
       TransformTile<T>(tile, args.sign_mask);
       __syncthreads();
     }
   }
-  if constexpr (kColumnwise) QuantizeColumns<S, T>(args, place.origin, tile, amaxes);
+  if constexpr (kColumnwise && kBits<typename S::Element> == 4) {
+    QuantizeFourBitColumns<S, T, kExtras, kPlain>(
+        args, place.origin, tile, reinterpret_cast<uint4*>(tile + kTileBytes<T>), amaxes);
+  } else if constexpr (kColumnwise) {
+    QuantizeColumns<S, T>(args, place.origin, tile, amaxes);
+  }
+}
+
+template <Scheme S, class T, bool kRowwise, bool kColumnwise, Extras kExtras>
+__global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor<S, T, kColumnwise, kExtras>)
+    QuantizeTiles(const __grid_constant__ QuantizeArguments args) {
+  AwaitPrevious();
+  if (Skips(args.noop)) return;
+  __shared__ SharedAmaxes<S> amaxes;
+  const Place<S> place(args.in.shape);
+  if (place.origin.row >= args.in.shape.rows) return;
+  if constexpr (kBits<typename S::Element> == 4 && kExtras != Extras::kOptions) {
+    // Instructions are the limit: most tiles do without those for the others.
+    if (IsPlain(args.in, place) && args.rowwise_is_aligned && args.columnwise_is_aligned)
+      return QuantizeTile<S, T, kRowwise, kColumnwise, kExtras, true>(args, place, amaxes);
+  }
+  QuantizeTile<S, T, kRowwise, kColumnwise, kExtras, false>(args, place, amaxes);
 }
 
 bool IsAligned(const DirectionMemory<std::byte>& out, std::size_t bytes) {
@@ -142,15 +186,37 @@ bool IsAligned(const DirectionMemory<std::byte>& out, std::size_t bytes) {
 
 template <Scheme S, class T, bool kRowwise, bool kColumnwise>
 void LaunchTiles(const QuantizeArguments& args, Stream stream) {
-  const dim3 grid = GridOf(args.in.shape);
+  const auto launch = [&](auto* kernel, std::size_t shared_bytes) {
+    Launch<Start::kEarly>(kernel, GridOf(args.in.shape), dim3(kThreads), shared_bytes, stream, args);
+  };
   if constexpr (kHasSameCodes<S>) {
-    const std::size_t bytes = kColumnwise && args.strip_sums != nullptr ? kTileBytes<T> : 0;
-    Launch(&QuantizeSameCodes<S, T, kRowwise, kColumnwise>, grid, dim3(kThreads), bytes, stream,
-           args);
+    launch(&QuantizeSameCodes<S, T, kRowwise, kColumnwise>,
+           kColumnwise && args.strip_sums != nullptr ? kTileBytes<T> : 0);
   } else {
-    std::size_t bytes = kColumnwise || kIsSquare<S> ? kTileBytes<T> : 0;
-    if constexpr (kIsSquare<S>) bytes += sizeof(SharedErrors);
-    Launch(&QuantizeTiles<S, T, kRowwise, kColumnwise>, grid, dim3(kThreads), bytes, stream, args);
+    constexpr std::size_t kBytes =
+        kColumnwise || kIsSquare<S> ? kTileBytes<T> + kPiecesBytes<S> : 0;
+    if constexpr (FourOverSixScheme<S> || S::kOptions.Has(Option::kStochasticRounding) ||
+                  S::kOptions.Has(Option::kRowScaled)) {
+      const bool has_options =
+          args.stochastic || args.options.four_over_six != FourOverSix::kOff ||
+          args.rowwise.line_amaxes != nullptr || args.columnwise.line_amaxes != nullptr;
+      // Of the two kernels for square blocks, this one may give the directions different scales.
+      const bool differ =
+          kRowwise && kColumnwise && !args.rowwise.amax.IsSame(args.columnwise.amax);
+      if (has_options || (kHasFourBitSquares<S> && (differ || args.strip_sums != nullptr))) {
+        return launch(&QuantizeTiles<S, T, kRowwise, kColumnwise, Extras::kOptions>,
+                      kBytes + (kIsSquare<S> ? sizeof(SharedErrors) : 0));
+      }
+    }
+    if constexpr (kColumnwise && S::kOptions.Has(Option::kHadamard)) {
+      if (args.transforms)
+        return launch(&QuantizeTiles<S, T, kRowwise, kColumnwise, Extras::kTransform>, kBytes);
+    }
+    if constexpr (kHasFourBitSquares<S>) {
+      launch(&QuantizeSquares<S, T, kRowwise, kColumnwise>, 0);
+    } else {
+      launch(&QuantizeTiles<S, T, kRowwise, kColumnwise, Extras::kNone>, kBytes);
+    }
   }
 }
 
@@ -161,12 +227,12 @@ void LaunchRows(const QuantizeArguments& args, Stream stream) {
     const MatrixShape shape = args.in.shape;
     const auto row_bytes = static_cast<std::int64_t>(shape.cols * kItemSize<T>);
     if (args.in.dims == 1 && (args.in.strides[0] == row_bytes || shape.rows == 1)) {
-      constexpr std::size_t kOfBlock = std::size_t{kPassesAtOnce} * kThreads * kItems;
+      constexpr std::size_t kOfBlock = std::size_t{kFlatChunks} * kThreads * kItems;
       QuantizeArguments flat = args;
       // The rows need no alignment of their own.
       flat.in.is_aligned = reinterpret_cast<std::uintptr_t>(args.in.data) % 16 == 0;
       flat.rowwise_is_aligned = reinterpret_cast<std::uintptr_t>(args.rowwise.codes) % 8 == 0;
-      return Launch(&QuantizeFlat<S, T>,
+      return Launch<Start::kEarly>(&QuantizeFlat<S, T>,
                     dim3(static_cast<unsigned>(CeilDiv(shape.Size(), kOfBlock))), dim3(kThreads), 0,
                     stream, flat, shape.Size());
     }
@@ -176,12 +242,10 @@ void LaunchRows(const QuantizeArguments& args, Stream stream) {
 
 template <Scheme S, class T>
 void QuantizeAs(const QuantizeCall& call) {
-  constexpr std::size_t kRowBytes =
-      static_cast<std::size_t>(kItems * kBits<typename S::Element> / 8);
   QuantizeArguments args{call.in,
                          call.rowwise,
                          call.columnwise,
-                         IsAligned(call.rowwise, kRowBytes),
+                         IsAligned(call.rowwise, 8),
                          IsAligned(call.columnwise, 16),
                          call.options,
                          call.tensor_scale,
@@ -208,12 +272,23 @@ void Quantize(const QuantizeCall& call) {
 
 template <Scheme S>
 __global__ void StoreNumbersKernel(const TensorNumbers call) {
+  AwaitPrevious();
   if (Skips(call.noop)) return;
   if (call.zeroed != nullptr) *call.zeroed = 0;
   const float amax = call.rowwise_amax.Get();
   if (call.rowwise_amax_out != nullptr) StoreFloat(call.rowwise_amax_out, amax);
   if (call.columnwise_amax_out != nullptr)
     StoreFloat(call.columnwise_amax_out, call.columnwise_amax.Get());
+  if constexpr (S::kLayout.amax == AmaxBuffers::kPerDirection) {
+    using State = typename S::TensorState;
+    static_assert(sizeof(State) <= kMostStateBytes);
+    const auto store = [&](std::byte* to, const Number& of_direction) {
+      if (to != nullptr)
+        *reinterpret_cast<State*>(to) = S::Prepare(of_direction.Get(), call.options);
+    };
+    store(call.rowwise_state, call.rowwise_amax);
+    store(call.columnwise_state, call.columnwise_amax);
+  }
   if constexpr (WholeTensorScheme<S>) {
     ScaleOptions options = call.options;
     options.scale = call.scale.Get();
@@ -229,7 +304,7 @@ __global__ void StoreNumbersKernel(const TensorNumbers call) {
 
 template <Scheme S>
 void StoreNumbers(const TensorNumbers& call) {
-  Launch(&StoreNumbersKernel<S>, dim3(1), dim3(1), 0, call.stream, call);
+  Launch<Start::kEarly>(&StoreNumbersKernel<S>, dim3(1), dim3(1), 0, call.stream, call);
 }
 
 }  // namespace

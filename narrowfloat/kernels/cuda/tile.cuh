@@ -10,11 +10,7 @@ namespace narrowfloat::cuda {
 namespace {
 
 constexpr int kTile = 128, kThreads = 256;
-constexpr int kItems = 8;                        // of a chunk
-constexpr int kChunks = kTile / kItems;          // of a row
-constexpr int kRowsOfPass = kThreads / kChunks;  // 16
-constexpr int kPasses = kTile / kRowsOfPass;     // 8
-constexpr int kPassesAtOnce = 4;                 // whose loads are in flight together
+constexpr int kItems = 8;                        // of a chunk of 8-bit codes
 constexpr int kStripRows = 32, kStripCols = 64;  // of a warp
 [[maybe_unused]] constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
@@ -22,19 +18,36 @@ struct TileOrigin {
   std::size_t row, col;
 };
 
-__device__ __forceinline__ TileOrigin Origin(MatrixShape shape) {
-  const auto cols = static_cast<unsigned>((shape.cols + kTile - 1) / kTile);
-  return {std::size_t{blockIdx.x / cols} * kTile, std::size_t{blockIdx.x % cols} * kTile};
+// Rows of tiles that one dimension of a grid has room for. In the emulation the next one has a part.
+#if defined(NF_CUDA_EMULATION)
+constexpr unsigned kTilesOfGrid = 1;
+#else
+constexpr unsigned kTilesOfGrid = 65535;
+#endif
+
+/// Returns the origin of the block's tile; beyond the last row for the blocks that fill up a grid.
+__device__ __forceinline__ TileOrigin Origin() {
+  return {(std::size_t{blockIdx.z} * kTilesOfGrid + blockIdx.y) * kTile,
+          std::size_t{blockIdx.x} * kTile};
 }
 
 dim3 GridOf(MatrixShape shape) {
   if (shape.Size() == 0) return dim3(0);
-  return dim3(static_cast<unsigned>(CeilDiv(shape.rows, kTile) * CeilDiv(shape.cols, kTile)));
+  const std::size_t rows = CeilDiv(shape.rows, kTile);
+  return dim3(static_cast<unsigned>(CeilDiv(shape.cols, kTile)),
+              static_cast<unsigned>(rows < kTilesOfGrid ? rows : kTilesOfGrid),
+              static_cast<unsigned>(CeilDiv(rows, kTilesOfGrid)));
 }
 
-/// A thread's place in its block's tile: it has 8 items of each of 8 rows, 16 apart, of which pass
-/// i takes one.
+/// A thread's place in its block's tile: it has a chunk of items in each of kPasses rows, which are
+/// kRowsOfPass apart.
+template <int kItemsOfChunk>
 struct TilePlace {
+  static constexpr int kChunks = kTile / kItemsOfChunk;   // of a row
+  static constexpr int kRowsOfPass = kThreads / kChunks;  // 16 or 32
+  static constexpr int kPasses = kTile / kRowsOfPass;     // 8 or 4
+  static constexpr int kPassesAtOnce = kPasses / 2;       // whose loads are in flight together
+
   TileOrigin origin;
   int row, col;  // in the tile, of pass 0
   std::size_t col_of_tensor;
@@ -43,14 +56,14 @@ struct TilePlace {
   bool tile_is_inside;  // the whole tile lies in the tensor
 
   __device__ __forceinline__ explicit TilePlace(MatrixShape shape)
-      : origin(Origin(shape)),
+      : origin(Origin()),
         row(static_cast<int>(threadIdx.x) / kChunks),
-        col(static_cast<int>(threadIdx.x) % kChunks * kItems),
+        col(static_cast<int>(threadIdx.x) % kChunks * kItemsOfChunk),
         col_of_tensor(origin.col + static_cast<std::size_t>(col)),
         rows(shape.rows),
         tile_is_inside(origin.row + kTile <= shape.rows && origin.col + kTile <= shape.cols) {
     const std::size_t left = col_of_tensor < shape.cols ? shape.cols - col_of_tensor : 0;
-    items = static_cast<int>(left < kItems ? left : kItems);
+    items = static_cast<int>(left < kItemsOfChunk ? left : kItemsOfChunk);
   }
 
   __device__ __forceinline__ std::size_t Row(int pass) const {
@@ -60,17 +73,26 @@ struct TilePlace {
   __device__ __forceinline__ int Valid(int pass) const { return Row(pass) < rows ? items : 0; }
 };
 
-/// Loads the chunks of passes from `first` on; items outside of the tensor are 0.
-template <class T, int kCount>
-__device__ __forceinline__ void LoadChunks(const Rows<const std::byte>& in, const TilePlace& place,
-                                           int first, Chunk<T> (&chunks)[kCount]) {
-  if (place.tile_is_inside && in.is_aligned && in.dims == 1) {
+/// Returns true if a tile lies in the tensor, whose rows are aligned and a fixed distance apart.
+template <int kItemsOfChunk>
+__device__ __forceinline__ bool IsPlain(const Rows<const std::byte>& in,
+                                        const TilePlace<kItemsOfChunk>& place) {
+  return place.tile_is_inside && in.is_aligned && in.dims == 1;
+}
+
+/// Loads the chunks of passes from `first` on; items outside of the tensor are 0. is_plain: as
+/// IsPlain() returns it.
+template <class T, int kItemsOfChunk, int kCount>
+__device__ __forceinline__ void LoadChunks(const Rows<const std::byte>& in,
+                                           const TilePlace<kItemsOfChunk>& place, bool is_plain,
+                                           int first, Chunk<T, kItemsOfChunk> (&chunks)[kCount]) {
+  if (is_plain) {
     // Without a branch between them, so that all loads are in flight together.
     const auto stride = in.strides[0];
     const std::byte* from = in.data + static_cast<std::int64_t>(place.Row(first)) * stride +
                             static_cast<std::int64_t>(place.col_of_tensor * kItemSize<T>);
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) chunks[i].LoadAligned(from + i * kRowsOfPass * stride);
+    for (int i = 0; i < kCount; ++i) chunks[i].LoadAligned(from + i * place.kRowsOfPass * stride);
     return;
   }
 #pragma unroll
@@ -84,11 +106,14 @@ __device__ __forceinline__ void LoadChunks(const Rows<const std::byte>& in, cons
   }
 }
 
-/// Position of a 16-byte piece of a line of codes in shared memory. With 8 pieces, those of 8 lines
-/// that are 2 or 8 lines apart lie in different banks.
+/// Position of a 16-byte piece of a line of codes in shared memory. The same piece of 8 lines that
+/// are 2 lines apart lies in different banks, and so do the pieces of 8 threads that store them in
+/// order. With 8 pieces that holds for lines that are 8 apart too.
 template <int kPieces>
 __device__ __forceinline__ int PieceAt(int line, int piece) {
-  return line * kPieces + (piece ^ ((line ^ line / 8) & (kPieces - 1)));
+  static_assert(kPieces == 4 || kPieces == 8);
+  if constexpr (kPieces == 4) return (line * kPieces + piece) ^ (line / 2 & 7);
+  return line * kPieces + (piece ^ ((line ^ line / 8) & 7));
 }
 
 }  // namespace

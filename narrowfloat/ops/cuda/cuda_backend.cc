@@ -96,6 +96,8 @@ class Scratch {
   unsigned* amax_bits() { return At(0); }
   unsigned* columnwise_amax_bits() { return At(1); }
   float* tensor_scale() { return AsFloats(At(2)); }
+  std::byte* rowwise_state() { return memory_.data() + kStates; }
+  std::byte* columnwise_state() { return rowwise_state() + cuda::kMostStateBytes; }
   unsigned* line_amax_bits(std::size_t first) { return At(kNumbers + first); }
 
   /// An amax is a number whose bits the kernels raise as an integer.
@@ -105,7 +107,9 @@ class Scratch {
   }
 
  private:
-  static constexpr std::size_t kNumbers = 4;  // 3 are used; the line amaxes begin at 16 bytes
+  static constexpr std::size_t kStates = 16;  // bytes before them, of which 12 are used
+  // Of the size of numbers, before the line amaxes.
+  static constexpr std::size_t kNumbers = (kStates + 2 * cuda::kMostStateBytes) / sizeof(float);
 
   unsigned* At(std::size_t i) { return reinterpret_cast<unsigned*>(memory_.data()) + i; }
 
@@ -232,6 +236,10 @@ class QuantizeRun {
       numbers.columnwise_scale_inv_out = out_[Role::kColumnwiseScaleInv].data;
       numbers.tensor_scale = scratch_->tensor_scale();
       call.tensor_scale = numbers.tensor_scale;
+    }
+    if (spec_.scheme->layout.amax == AmaxBuffers::kPerDirection) {
+      call.rowwise.state = numbers.rowwise_state = scratch_->rowwise_state();
+      call.columnwise.state = numbers.columnwise_state = scratch_->columnwise_state();
     }
     numbers.noop = execution_.noop;
     numbers.stream = execution_.stream;

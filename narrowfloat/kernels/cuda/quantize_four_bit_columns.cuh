@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// Quantizes the columns of a tile that lies in shared memory, by schemes of 4-bit codes.
+#pragma once
+
+#include "narrowfloat/kernels/cuda/four_over_six.cuh"
+#include "narrowfloat/kernels/cuda/hadamard.cuh"
+#include "narrowfloat/kernels/cuda/quantize_columns.cuh"
+#include "narrowfloat/kernels/cuda/quantize_rows.cuh"
+
+namespace narrowfloat::cuda {
+namespace {
+
+constexpr int kFourBitPieces = kTile / 32;  // of 16 bytes, of a line of a tile
+
+/// Transforms the columns of a tile in shared memory, 16 rows at a time.
+template <class T>
+__device__ __forceinline__ void TransformTile(std::byte* tile, std::uint32_t sign_mask) {
+  constexpr int kGroup = static_cast<int>(kHadamardSize);
+  constexpr int kWordsOfRow = kTile / static_cast<int>(kItemsOfWord<T>);
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < kTile / kGroup * kWordsOfRow; i += kThreads) {
+    auto* from = reinterpret_cast<std::uint32_t*>(tile) + i / kWordsOfRow * kGroup * kWordsOfRow +
+                 i % kWordsOfRow;
+    std::uint32_t words[kHadamardSize];
+#pragma unroll
+    for (int k = 0; k < kGroup; ++k) words[k] = from[k * kWordsOfRow];
+    TransformWords<T>(words, sign_mask);
+#pragma unroll
+    for (int k = 0; k < kGroup; ++k) from[k * kWordsOfRow] = words[k];
+  }
+}
+
+/// Chooses between 4over6's candidates for two columns of 16 items. The errors of a square block's
+/// columns are added by halves: each of the first half to that of the second.
+template <Scheme S, class T>
+__device__ __forceinline__ void ChooseOfColumns(const typename S::TensorState (&states)[2],
+                                                const ColumnPair<T, kErrorItems>& pair,
+                                                const float (&amaxes)[2], int valid_rows,
+                                                const bool (&is_valid)[2],
+                                                BlockScale (&scales)[2]) {
+  static_assert(kBlockItems<S> == kErrorItems);
+  float errors[2][2];  // of a column and a candidate
+#pragma unroll
+  for (int column = 0; column < 2; ++column) {
+    const int left = valid_rows < 0 ? 0 : valid_rows;
+    const int count = !is_valid[column] ? 0 : left < kErrorItems ? left : kErrorItems;
+    FindErrors<S>(
+        states[column], [&](int i) { return pair.Item(column, i); }, count, amaxes[column],
+        errors[column]);
+  }
+  if constexpr (kIsSquare<S>) {
+    constexpr int kThreadsOfBlock = kBlockItems<S> / 2;
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+#pragma unroll
+      for (int half = kThreadsOfBlock / 2; half > 0; half /= 2) {
+#pragma unroll
+        for (int column = 0; column < 2; ++column)
+          errors[column][c] += __shfl_down_sync(kAllLanes, errors[column][c], half);
+      }
+      const float sum = errors[0][c] + errors[1][c];
+      errors[0][c] = errors[1][c] =
+          __shfl_sync(kAllLanes, sum, static_cast<int>(threadIdx.x % 32) & ~(kThreadsOfBlock - 1));
+    }
+  }
+#pragma unroll
+  for (int column = 0; column < 2; ++column)
+    scales[column] = Choose<S>(states[column], amaxes[column], errors[column]);
+}
+
+/// Encodes the columns of a tile, whose items are in shared memory; `pieces` takes the codes. kPlain:
+/// the tile is inside, and codes are aligned.
+template <Scheme S, class T, Extras kExtras, bool kPlain>
+__device__ __forceinline__ void QuantizeFourBitColumns(const QuantizeArguments& args,
+                                                       const TileOrigin& origin,
+                                                       const std::byte* tile, uint4* pieces,
+                                                       SharedAmaxes<S>& amaxes) {
+  constexpr bool kWithOptions = kExtras == Extras::kOptions;
+  constexpr int kBlock = kBlockItems<S>, kRun = static_cast<int>(kRandomRun);
+  static_assert(S::kLayout.columnwise_transposed && kStripRows % kBlock == 0);
+  const DirectionMemory<std::byte>& out = args.columnwise;
+  const StripPlace<kPlain> place(args.in.shape, origin);
+  const typename S::TensorState state = StateOf<S>(args, out);
+  const auto state_of = [&](int column) {
+    if (!kWithOptions || out.line_amaxes == nullptr) return state;
+    const std::size_t line = origin.col + static_cast<std::size_t>(place.col + column);
+    return S::Prepare(place.is_valid[column] ? out.line_amaxes[line] : 0.0f, args.options);
+  };
+#pragma unroll 1
+  for (int first = 0; first < kStripRows; first += kBlock) {
+    const int row = place.row + first, block = row / kBlock;
+    ColumnPair<T, kBlock> pair;
+    pair.Load(tile, row, place.col);
+    float block_amaxes[2];
+    std::uint32_t largest;  // pattern of the magnitudes
+    if constexpr (kIsSquare<S>) {
+      largest = amaxes.largest;
+#pragma unroll
+      for (int column = 0; column < 2; ++column)
+        block_amaxes[column] = std::bit_cast<float>(
+            amaxes.square[block * kBlocks<S> + (place.col + column) / kBlock]);
+    } else {
+      ItemsAmax found[2];
+      pair.FindAmaxes(found);
+      block_amaxes[0] = found[0].value;
+      block_amaxes[1] = found[1].value;
+      largest = found[0].largest > found[1].largest ? found[0].largest : found[1].largest;
+    }
+    const bool is_special = largest >= kFloatInfinity;
+    BlockScale scales[2];
+    bool chosen = false;
+    if constexpr (kWithOptions && FourOverSixScheme<S>) {
+      if (UsesFourOverSix<S>(state)) {
+        const typename S::TensorState states[2] = {state_of(0), state_of(1)};
+        ChooseOfColumns<S, T>(states, pair, block_amaxes, place.valid_rows - first, place.is_valid,
+                              scales);
+        chosen = true;
+      }
+    }
+#pragma unroll
+    for (int column = 0; column < 2; ++column) {
+      if (!chosen) scales[column] = S::ScaleBlock(block_amaxes[column], state_of(column));
+      amaxes.scales[place.col + column][block] =
+          static_cast<std::uint8_t>(scales[column].scale_inv);
+    }
+#pragma unroll
+    for (int i = 0; i < kBlock; i += kRun) {
+      std::uint32_t codes[2][2];  // of each column
+      bool done = false;
+      if constexpr (kEncodesWords<T> && !kWithOptions) {
+        if (!is_special) {
+          const float factors[2] = {scales[0].scale, scales[1].scale};
+          if constexpr (kScalesByPowers<S>) {
+            EncodeColumnWordsByPower(pair.words + i, factors, codes);
+          } else {
+            EncodeColumnWords(pair.words + i, factors, codes);
+          }
+          done = true;
+        }
+      }
+#pragma unroll
+      for (int column = 0; column < 2; ++column) {
+        if (!done) {
+          std::uint64_t run = 0;
+          if constexpr (kWithOptions) {
+            run = kColumnwiseRuns +
+                  (origin.col + static_cast<std::size_t>(place.col + column)) *
+                      CeilDiv(args.in.shape.rows, kRandomRun) +
+                  (origin.row + static_cast<std::size_t>(row + i)) / kRandomRun;
+          }
+          EncodeSixteen<kWithOptions>(
+              args, [&](int k) { return pair.Item(column, i + k); }, scales[column].scale,
+              is_special, run, codes[column]);
+        }
+        const int half = (row + i) / kRun;  // of a piece
+        uint4* piece = pieces + PieceAt<kFourBitPieces>(place.col + column, half / 2);
+        reinterpret_cast<uint2*>(piece)[half % 2] = make_uint2(codes[column][0], codes[column][1]);
+      }
+    }
+  }
+  __syncthreads();
+  constexpr int kFours = kBlocks<S> / 4;  // of blocks of a column
+  const int column = static_cast<int>(threadIdx.x) / kFours,
+            block = static_cast<int>(threadIdx.x) % kFours * 4;
+  if (column < kTile)
+    StoreFourScales<S, kPlain>(args, origin, column, block, &amaxes.scales[column][block]);
+  StorePieces<4, kPlain>(args, origin, pieces);
+}
+
+}  // namespace
+}  // namespace narrowfloat::cuda
